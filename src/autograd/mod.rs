@@ -1,0 +1,13 @@
+//! The engine: [`Tape`] records, [`Var`] is a value in a formula, [`Op`] is what can be recorded.
+
+mod gradcheck;
+mod op;
+mod sample;
+mod tape;
+mod var;
+
+pub use gradcheck::gradcheck;
+pub use op::{Grad, In, MAX_OUTS, Op, Outs, Value};
+pub use sample::Gen;
+pub use tape::{Culprit, Tape};
+pub use var::Var;

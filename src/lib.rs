@@ -1,0 +1,12 @@
+//! Tapezoo: a minimal reverse-mode autodiff engine and a zoo of sequence mixers on it.
+//!
+//! Which file answers which question:
+//! - What is a value? [`tensor`]: contiguous tensors, a pool of buffers, devices as a run-time enum.
+//! - How does a gradient flow? [`autograd::Tape`]: record, then walk back.
+//! - What can be differentiated? [`ops`]: one family a file, forward beside backward.
+#![deny(missing_docs)]
+#![cfg_attr(not(test), warn(clippy::unwrap_used))]
+
+pub mod autograd;
+pub mod ops;
+pub mod tensor;

@@ -1,0 +1,222 @@
+//! Matrix products over the last two axes, batched over the others, with either operand transposed.
+
+use crate::{
+    autograd::{Gen, Grad, In, Op, Outs, Value, Var},
+    tensor::{Cx, Real, Shape, Tensor},
+    with_real,
+};
+
+/// y = op(a) op(b), where op transposes or not. The outer axes of `a` and `b` must be equal, or `b` must be one
+/// matrix, which then serves every batch.
+pub struct Matmul {
+    /// Transpose the last two axes of `a`.
+    pub ta: bool,
+    /// Transpose the last two axes of `b`.
+    pub tb: bool,
+}
+
+/// A matrix in a slice: rows, columns and the distances between them.
+#[derive(Clone, Copy, Debug)]
+pub struct Mat {
+    /// Number of rows.
+    pub rows: usize,
+    /// Number of columns.
+    pub cols: usize,
+    /// Distance between rows.
+    pub rs: usize,
+    /// Distance between columns.
+    pub cs: usize,
+}
+
+impl Mat {
+    /// A row-major matrix whose rows are `rs` apart.
+    pub fn new(rows: usize, cols: usize, rs: usize) -> Mat {
+        Mat { rows, cols, rs, cs: 1 }
+    }
+
+    /// The transpose of the same elements.
+    pub fn t(self) -> Mat {
+        Mat { rows: self.cols, cols: self.rows, rs: self.cs, cs: self.rs }
+    }
+
+    /// One past the last element.
+    fn span(self) -> usize {
+        if self.rows == 0 || self.cols == 0 { 0 } else { (self.rows - 1) * self.rs + (self.cols - 1) * self.cs + 1 }
+    }
+}
+
+/// y = alpha a b, or y += alpha a b when `acc`.
+///
+/// # Panics
+/// When the sizes do not fit, or a slice is shorter than its matrix.
+#[track_caller]
+pub fn gemm<T: Real>(alpha: T, a: (&[T], Mat), b: (&[T], Mat), y: (&mut [T], Mat), acc: bool) {
+    let ((a, ma), (b, mb), (y, my)) = (a, b, y);
+    assert!(ma.rows == my.rows && mb.cols == my.cols && ma.cols == mb.rows, "gemm: {ma:?} times {mb:?} into {my:?}");
+    assert!(a.len() >= ma.span() && b.len() >= mb.span() && y.len() >= my.span(), "gemm: a slice is too short");
+    if my.rows == 0 || my.cols == 0 {
+        return;
+    }
+    // SAFETY: all three spans were just checked against their slices, strides are non-negative, and `y` is borrowed
+    // mutably, so it overlaps neither `a` nor `b`. The element types are f32 and f64, which the crate dispatches on.
+    unsafe {
+        gemm::gemm(
+            my.rows,
+            my.cols,
+            ma.cols,
+            y.as_mut_ptr(),
+            my.cs as isize,
+            my.rs as isize,
+            acc,
+            a.as_ptr(),
+            ma.cs as isize,
+            ma.rs as isize,
+            b.as_ptr(),
+            mb.cs as isize,
+            mb.rs as isize,
+            T::ONE,
+            alpha,
+            false,
+            false,
+            false,
+            gemm::Parallelism::None,
+        );
+    }
+}
+
+struct Plan {
+    batch: usize,
+    a: Mat,
+    b: Mat,
+    y: Mat,
+    /// How far to move in b from batch to batch; 0 when one matrix serves all.
+    step_b: usize,
+}
+
+impl Matmul {
+    fn plan(&self, a: Shape, b: Shape) -> Result<Plan, String> {
+        let fail = || {
+            let t = |on| if on { "ᵀ" } else { "" };
+            format!("shapes {a}{} and {b}{} do not fit", t(self.ta), t(self.tb))
+        };
+        if a.rank() < 2 || b.rank() < 2 {
+            return Err(format!("needs two axes at least, got shapes {a} and {b}"));
+        }
+        let mat = |s: Shape, t: bool| {
+            let m = Mat::new(s.at(-2), s.at(-1), s.at(-1));
+            if t { m.t() } else { m }
+        };
+        let (ma, mb) = (mat(a, self.ta), mat(b, self.tb));
+        let outer = |s: Shape| Shape::new(&s.dims()[..s.rank() - 2]);
+        let shared = b.rank() == 2;
+        if ma.cols != mb.rows || !(shared || outer(a) == outer(b)) {
+            return Err(fail());
+        }
+        let batch = outer(a).len();
+        let y = Mat::new(ma.rows, mb.cols, mb.cols);
+        let plan = Plan { batch, a: ma, b: mb, y, step_b: if shared { 0 } else { mb.rows * mb.cols } };
+        if shared && !self.ta {
+            // One matrix for all batches: a tall product.
+            let tall = |m: Mat| Mat { rows: m.rows * batch, ..m };
+            return Ok(Plan { batch: 1, a: tall(ma), y: tall(y), ..plan });
+        }
+        Ok(plan)
+    }
+}
+
+impl Op for Matmul {
+    fn name(&self) -> &'static str {
+        "matmul"
+    }
+
+    fn infer(&self, x: In) -> Result<Outs, String> {
+        let (a, b) = (x[0].shape(), x[1].shape());
+        self.plan(a, b)?;
+        let (rows, cols) = (a.at(if self.ta { -1 } else { -2 }), b.at(if self.tb { -2 } else { -1 }));
+        Ok(a.with(a.rank() - 2, rows).with(a.rank() - 1, cols).into())
+    }
+
+    fn forward(&self, cx: &Cx, x: In, y: &mut [Value]) {
+        let Ok(p) = self.plan(x[0].shape(), x[1].shape()) else { return };
+        match cx {
+            Cx::Cpu(_) => with_real!(x[0].dtype(), T => {
+                let (a, b, y) = (x[0].host::<T>(), x[1].host::<T>(), y[0].host_mut::<T>());
+                for i in 0..p.batch {
+                    let a = &a[i * p.a.rows * p.a.cols..];
+                    gemm(T::ONE, (a, p.a), (&b[i * p.step_b..], p.b), (&mut y[i * p.y.rows * p.y.cols..], p.y), false);
+                }
+            }),
+        }
+    }
+
+    /// dA = dY Bᵀ, dB = Aᵀ dY; a transposed operand gets the transpose.
+    fn backward(&self, cx: &Cx, x: In, _: &[Value], dy: &[Option<Tensor>], dx: &mut [Grad]) {
+        let Some(g) = &dy[0] else { return };
+        let Ok(p) = self.plan(x[0].shape(), x[1].shape()) else { return };
+        match cx {
+            Cx::Cpu(_) => with_real!(g.dtype(), T => {
+                let (a, b, g) = (x[0].host::<T>(), x[1].host::<T>(), g.host::<T>());
+                let (na, ny) = (p.a.rows * p.a.cols, p.y.rows * p.y.cols);
+                dx[0].write::<T>(|d, acc| for i in 0..p.batch {
+                    gemm(T::ONE, (&g[i * ny..], p.y), (&b[i * p.step_b..], p.b.t()), (&mut d[i * na..], p.a), acc);
+                });
+                dx[1].write::<T>(|d, acc| {
+                    if p.batch == 0 && !acc {
+                        d.fill(T::ZERO);
+                    }
+                    for i in 0..p.batch {
+                        let acc = acc || (p.step_b == 0 && i > 0);
+                        gemm(T::ONE, (&a[i * na..], p.a.t()), (&g[i * ny..], p.y), (&mut d[i * p.step_b..], p.b), acc);
+                    }
+                });
+            }),
+        }
+    }
+
+    fn sample(g: &mut Gen) -> (Self, Vec<Tensor>) {
+        let (m, k, n) = (g.size(5), g.size(5), g.size(5));
+        let op = Matmul { ta: g.coin(), tb: g.coin() };
+        let outer = g.shape(2, 3);
+        let mat = |g: &mut Gen, batched: bool, t: bool, r: usize, c: usize| {
+            let (r, c) = if t { (c, r) } else { (r, c) };
+            let outer = if batched { outer.dims() } else { &[] };
+            let dims: Vec<usize> = outer.iter().copied().chain([r, c]).collect();
+            g.normal(&dims[..])
+        };
+        let batched = g.coin();
+        let (a, b) = (mat(g, true, op.ta, m, k), mat(g, batched, op.tb, k, n));
+        (op, vec![a, b])
+    }
+}
+
+impl<'t> Var<'t> {
+    /// self · b, over the last two axes; `b` may be one matrix for every batch.
+    #[track_caller]
+    pub fn matmul(self, b: Var<'t>) -> Var<'t> {
+        self.tape().apply(Matmul { ta: false, tb: false }, [self, b])
+    }
+
+    /// self · bᵀ
+    #[track_caller]
+    pub fn matmul_t(self, b: Var<'t>) -> Var<'t> {
+        self.tape().apply(Matmul { ta: false, tb: true }, [self, b])
+    }
+
+    /// selfᵀ · b
+    #[track_caller]
+    pub fn t_matmul(self, b: Var<'t>) -> Var<'t> {
+        self.tape().apply(Matmul { ta: true, tb: false }, [self, b])
+    }
+
+    /// x wᵀ (+ bias): x [.., I], w [O, I], bias [O], as in torch's `nn.Linear`.
+    #[track_caller]
+    pub fn linear(self, w: Var<'t>, bias: Option<Var<'t>>) -> Var<'t> {
+        let shape = self.shape();
+        let flat = self.reshape([shape.rows(), shape.last()]).matmul_t(w);
+        let y = match bias {
+            Some(b) => flat + b,
+            None => flat,
+        };
+        y.reshape(shape.with(shape.rank() - 1, w.shape().at(0)))
+    }
+}

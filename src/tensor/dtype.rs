@@ -1,0 +1,159 @@
+//! Element types: `f32` to train, `f64` to check, `i32` for tokens and targets.
+
+use super::{Buf, Pool, pool::Bin};
+use std::{fmt, ops, str::FromStr, sync::Arc};
+
+/// The element type of a tensor, known at run time.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash, Default, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum DType {
+    /// 32-bit floating point: what models train in.
+    #[default]
+    F32,
+    /// 64-bit floating point: what gradients are checked in.
+    F64,
+    /// 32-bit integers: tokens, targets, indices.
+    I32,
+}
+
+impl fmt::Display for DType {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        f.write_str(match self {
+            DType::F32 => "f32",
+            DType::F64 => "f64",
+            DType::I32 => "i32",
+        })
+    }
+}
+
+impl FromStr for DType {
+    type Err = String;
+    fn from_str(s: &str) -> Result<DType, String> {
+        match s {
+            "f32" => Ok(DType::F32),
+            "f64" => Ok(DType::F64),
+            _ => Err(format!("unknown dtype '{s}': expected f32 (to train) or f64 (to check)")),
+        }
+    }
+}
+
+/// A type that can be the element of a tensor.
+pub trait Element: Copy + Default + PartialEq + fmt::Debug + Send + Sync + 'static {
+    /// The run-time name of this type.
+    const DTYPE: DType;
+    /// The host buffer of this element type, if `buf` is one.
+    fn buffer(buf: &Buf) -> Option<&Arc<Vec<Self>>>;
+    /// The same, mutable.
+    fn buffer_mut(buf: &mut Buf) -> Option<&mut Arc<Vec<Self>>>;
+    /// Wrap a host vector.
+    fn wrap(v: Arc<Vec<Self>>) -> Buf;
+    /// The free buffers of this type in a pool.
+    fn bin(pool: &mut Pool) -> &mut Bin<Self>;
+    /// The value that marks memory nobody has written: NaN, or the least integer.
+    const POISON: Self;
+}
+
+/// `f32` or `f64`: what CPU kernels are generic over.
+pub trait Real:
+    Element
+    + PartialOrd
+    + ops::Add<Output = Self>
+    + ops::Sub<Output = Self>
+    + ops::Mul<Output = Self>
+    + ops::Div<Output = Self>
+    + ops::Neg<Output = Self>
+    + ops::AddAssign
+    + ops::SubAssign
+    + ops::MulAssign
+    + std::iter::Sum
+{
+    /// Zero.
+    const ZERO: Self;
+    /// One.
+    const ONE: Self;
+    /// The nearest value to `x`.
+    fn of(x: f64) -> Self;
+    /// The value as `f64`, exactly.
+    fn to_f64(self) -> f64;
+    /// Square root.
+    fn sqrt(self) -> Self;
+    /// Absolute value.
+    fn abs(self) -> Self;
+    /// Neither infinite nor NaN.
+    fn is_finite(self) -> bool;
+}
+
+macro_rules! element {
+    ($t:ty, $variant:ident, $bin:ident, $poison:expr) => {
+        impl Element for $t {
+            const DTYPE: DType = DType::$variant;
+            fn buffer(buf: &Buf) -> Option<&Arc<Vec<Self>>> {
+                if let Buf::$variant(v) = buf { Some(v) } else { None }
+            }
+            fn buffer_mut(buf: &mut Buf) -> Option<&mut Arc<Vec<Self>>> {
+                if let Buf::$variant(v) = buf { Some(v) } else { None }
+            }
+            fn wrap(v: Arc<Vec<Self>>) -> Buf {
+                Buf::$variant(v)
+            }
+            fn bin(pool: &mut Pool) -> &mut Bin<Self> {
+                &mut pool.$bin
+            }
+            const POISON: Self = $poison;
+        }
+    };
+}
+element!(f32, F32, f32, f32::NAN);
+element!(f64, F64, f64, f64::NAN);
+element!(i32, I32, i32, i32::MIN);
+
+macro_rules! real {
+    ($t:ty) => {
+        impl Real for $t {
+            const ZERO: Self = 0.0;
+            const ONE: Self = 1.0;
+            #[inline(always)]
+            fn of(x: f64) -> Self {
+                x as $t
+            }
+            #[inline(always)]
+            fn to_f64(self) -> f64 {
+                self as f64
+            }
+            #[inline(always)]
+            fn sqrt(self) -> Self {
+                <$t>::sqrt(self)
+            }
+            #[inline(always)]
+            fn abs(self) -> Self {
+                <$t>::abs(self)
+            }
+            #[inline(always)]
+            fn is_finite(self) -> bool {
+                <$t>::is_finite(self)
+            }
+        }
+    };
+}
+real!(f32);
+real!(f64);
+
+/// Run an expression with `$T` bound to the floating-point type that a [`DType`] names.
+///
+/// Integers have no arithmetic here: reaching this with `I32` is a programming error.
+#[macro_export]
+macro_rules! with_real {
+    ($dtype:expr, $T:ident => $body:expr) => {
+        match $dtype {
+            $crate::tensor::DType::F32 => {
+                type $T = f32;
+                $body
+            }
+            $crate::tensor::DType::F64 => {
+                type $T = f64;
+                $body
+            }
+            $crate::tensor::DType::I32 => panic!("integers take no part in arithmetic: expected f32 or f64"),
+        }
+    };
+}

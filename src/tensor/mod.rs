@@ -1,0 +1,193 @@
+//! Values: contiguous, row-major tensors of at most five axes, whose element type and device are known at run time.
+
+mod device;
+mod dtype;
+mod pool;
+mod shape;
+
+pub use device::{Cx, Device};
+pub use dtype::{DType, Element, Real};
+pub use pool::{Bin, Cpu, Pool, Temp};
+pub use shape::{MAX_RANK, Shape};
+
+use std::sync::Arc;
+
+/// A reference-counted buffer. Only ops look inside, after matching on the device.
+#[derive(Clone, Debug)]
+pub enum Buf {
+    /// `f32` in host memory.
+    F32(Arc<Vec<f32>>),
+    /// `f64` in host memory.
+    F64(Arc<Vec<f64>>),
+    /// `i32` in host memory.
+    I32(Arc<Vec<i32>>),
+}
+
+/// A shape and a window of a buffer. Cloning and reshaping share the buffer; writing needs it unshared.
+#[derive(Clone, Debug)]
+pub struct Tensor {
+    shape: Shape,
+    offset: usize,
+    buf: Buf,
+}
+
+impl Tensor {
+    /// A tensor holding `values` in row-major order.
+    ///
+    /// # Panics
+    /// When the number of values is not the size of the shape.
+    #[track_caller]
+    pub fn from_vec<T: Element>(values: Vec<T>, shape: impl Into<Shape>) -> Tensor {
+        let shape = shape.into();
+        assert_eq!(values.len(), shape.len(), "{} values do not fill shape {shape}", values.len());
+        Tensor { shape, offset: 0, buf: T::wrap(Arc::new(values)) }
+    }
+
+    /// A tensor of one value throughout; an integer tensor takes its integer part.
+    pub fn full(shape: impl Into<Shape>, dtype: DType, value: f64) -> Tensor {
+        let shape = shape.into();
+        match dtype {
+            DType::F32 => Tensor::from_vec(vec![value as f32; shape.len()], shape),
+            DType::F64 => Tensor::from_vec(vec![value; shape.len()], shape),
+            DType::I32 => Tensor::from_vec(vec![value as i32; shape.len()], shape),
+        }
+    }
+
+    /// A tensor of zeros.
+    pub fn zeros(shape: impl Into<Shape>, dtype: DType) -> Tensor {
+        Tensor::full(shape, dtype, 0.0)
+    }
+
+    /// Axis sizes.
+    pub fn shape(&self) -> Shape {
+        self.shape
+    }
+
+    /// The number of elements.
+    pub fn len(&self) -> usize {
+        self.shape.len()
+    }
+
+    /// Whether there are no elements.
+    pub fn is_empty(&self) -> bool {
+        self.shape.is_empty()
+    }
+
+    /// Element type.
+    pub fn dtype(&self) -> DType {
+        match self.buf {
+            Buf::F32(_) => DType::F32,
+            Buf::F64(_) => DType::F64,
+            Buf::I32(_) => DType::I32,
+        }
+    }
+
+    /// The elements in host memory. For CPU kernels, which know that they are there.
+    ///
+    /// # Panics
+    /// When the element type is another.
+    #[track_caller]
+    pub fn host<T: Element>(&self) -> &[T] {
+        match T::buffer(&self.buf) {
+            Some(v) => &v[self.offset..self.offset + self.shape.len()],
+            None => panic!("expected a tensor of {}, got {}", T::DTYPE, self.dtype()),
+        }
+    }
+
+    /// The elements in host memory, to write.
+    ///
+    /// # Panics
+    /// When the element type is another, or the buffer is shared.
+    #[track_caller]
+    pub fn host_mut<T: Element>(&mut self) -> &mut [T] {
+        let (range, dtype) = (self.offset..self.offset + self.shape.len(), self.dtype());
+        match T::buffer_mut(&mut self.buf) {
+            Some(v) => match Arc::get_mut(v) {
+                Some(v) => &mut v[range],
+                None => panic!("cannot write to a tensor whose buffer is shared"),
+            },
+            None => panic!("expected a tensor of {}, got {dtype}", T::DTYPE),
+        }
+    }
+
+    /// A copy of the elements as `f64`, wherever they are.
+    pub fn to_f64(&self) -> Vec<f64> {
+        match self.dtype() {
+            DType::F32 => self.host::<f32>().iter().map(|&x| f64::from(x)).collect(),
+            DType::F64 => self.host::<f64>().to_vec(),
+            DType::I32 => self.host::<i32>().iter().map(|&x| f64::from(x)).collect(),
+        }
+    }
+
+    /// The only element of a scalar or one-element tensor, as `f64`.
+    ///
+    /// # Panics
+    /// When there is not exactly one element.
+    #[track_caller]
+    pub fn item(&self) -> f64 {
+        assert_eq!(self.len(), 1, "item() needs one element, got shape {}", self.shape);
+        self.to_f64()[0]
+    }
+
+    /// A copy with another element type.
+    pub fn cast(&self, dtype: DType) -> Tensor {
+        let v = self.to_f64();
+        match dtype {
+            DType::F32 => Tensor::from_vec(v.iter().map(|&x| x as f32).collect(), self.shape),
+            DType::F64 => Tensor::from_vec(v, self.shape),
+            DType::I32 => Tensor::from_vec(v.iter().map(|&x| x as i32).collect(), self.shape),
+        }
+    }
+
+    /// The same elements under another shape of the same size; no copy.
+    ///
+    /// # Panics
+    /// When the sizes differ.
+    #[track_caller]
+    pub fn reshape(&self, shape: impl Into<Shape>) -> Tensor {
+        let shape = shape.into();
+        assert_eq!(
+            shape.len(),
+            self.len(),
+            "cannot reshape {} to {shape}: {} against {} elements",
+            self.shape,
+            self.len(),
+            shape.len()
+        );
+        Tensor { shape, offset: self.offset, buf: self.buf.clone() }
+    }
+
+    /// Elements `start..start + shape.len()` of the buffer as a tensor of their own; no copy.
+    ///
+    /// # Panics
+    /// When the window reaches past the end.
+    #[track_caller]
+    pub fn window(&self, start: usize, shape: impl Into<Shape>) -> Tensor {
+        let shape = shape.into();
+        assert!(
+            start + shape.len() <= self.len(),
+            "window {start}..{} of {} elements",
+            start + shape.len(),
+            self.len()
+        );
+        Tensor { shape, offset: self.offset + start, buf: self.buf.clone() }
+    }
+
+    /// Whether every element is finite; integers always are.
+    pub fn all_finite(&self) -> bool {
+        match self.dtype() {
+            DType::F32 => self.host::<f32>().iter().all(|x| x.is_finite()),
+            DType::F64 => self.host::<f64>().iter().all(|x| x.is_finite()),
+            DType::I32 => true,
+        }
+    }
+
+    /// Overwrite every element.
+    pub fn fill(&mut self, value: f64) {
+        match self.dtype() {
+            DType::F32 => self.host_mut::<f32>().fill(value as f32),
+            DType::F64 => self.host_mut::<f64>().fill(value),
+            DType::I32 => self.host_mut::<i32>().fill(value as i32),
+        }
+    }
+}

@@ -1,0 +1,47 @@
+//! Every op's gradient against finite differences, over random shapes.
+
+use proptest::prelude::*;
+use tapezoo::{
+    autograd::{Gen, Tape, gradcheck},
+    ops::OPS,
+    tensor::DType,
+};
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(24))]
+
+    #[test]
+    fn every_op_has_the_gradient_of_its_value(seed in any::<u64>()) {
+        for (name, sample) in OPS {
+            let (_, inputs) = sample(&mut Gen::new(seed));
+            let build = |seed: u64| sample(&mut Gen::new(seed)).0;
+            let error = gradcheck(|tape, x| tape.apply_dyn(build(seed), x), &inputs, seed, 2);
+            prop_assert!(error <= 1e-6, "{name}: error {error:.1e} for inputs {inputs:?}");
+        }
+    }
+
+    /// Outputs are written in full whatever the buffers held, and equal inputs give equal bits.
+    #[test]
+    fn every_op_is_a_function_of_its_inputs(seed in any::<u64>()) {
+        for (name, sample) in OPS {
+            for dtype in [DType::F64, DType::F32] {
+                let (op, inputs) = sample(&mut Gen::new(seed));
+                let inputs: Vec<_> = inputs.iter().map(|x| if x.dtype() == DType::I32 { x.clone() } else { x.cast(dtype) }).collect();
+                let run = |op, poison| {
+                    let tape = Tape::default();
+                    tape.poison(poison);
+                    let x: Vec<_> = inputs.iter().map(|x| if x.dtype() == DType::I32 { tape.constant(x) } else { tape.leaf(x) }).collect();
+                    let y = tape.apply_dyn(op, &x);
+                    let u: Vec<_> = y.iter().map(|y| Gen::new(seed).normal(y.shape()).cast(dtype)).collect();
+                    let values: Vec<_> = y.iter().map(|y| y.value().to_f64()).collect();
+                    tape.backward_from(y.iter().copied().zip(u));
+                    let grads: Vec<_> = x.iter().map(|x| x.grad().map(|g| g.to_f64())).collect();
+                    (values, grads)
+                };
+                let clean = run(op, false);
+                let poisoned = run(sample(&mut Gen::new(seed)).0, true);
+                prop_assert!(clean == poisoned, "{name} in {dtype}: {clean:?} is not {poisoned:?}");
+            }
+        }
+    }
+}
