@@ -3,10 +3,13 @@
 //! Which file answers which question:
 //! - What is a value? [`tensor`]: contiguous tensors, a pool of buffers, devices as a run-time enum.
 //! - How does a gradient flow? [`autograd::Tape`]: record, then walk back.
+//! - What is a DeltaNet, a Mamba, an LSTM? [`models`]: one mixer a file, its equations on top.
 //! - What can be differentiated? [`ops`]: one family a file, forward beside backward.
 #![deny(missing_docs)]
 #![cfg_attr(not(test), warn(clippy::unwrap_used))]
 
 pub mod autograd;
+pub mod error;
+pub mod models;
 pub mod ops;
 pub mod tensor;

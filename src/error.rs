@@ -1,0 +1,106 @@
+//! What can go wrong for a user, and what to do about it.
+
+use std::{io, path::PathBuf};
+
+/// Everything that a flag, a file or a number can do wrong. Misuse of tensors in a formula is a panic instead.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// A flag or a configuration that makes no sense; the message names the value and what was expected.
+    #[error("{0}")]
+    Config(String),
+    /// A file that cannot be read or written.
+    #[error("{}: {source}", path.display())]
+    Io {
+        /// Which file.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// A file whose contents are not what they should be.
+    #[error("{}: {what}", path.display())]
+    Format {
+        /// Which file.
+        path: PathBuf,
+        /// What was found, and what was expected.
+        what: String,
+    },
+    /// Training met a number that is not finite.
+    #[error("step {step}: {what}")]
+    NotFinite {
+        /// The step, from 1.
+        step: usize,
+        /// What was not finite, and the first op that made it so.
+        what: String,
+    },
+}
+
+impl Error {
+    /// A [`Error::Config`] with this message.
+    pub fn config(message: impl Into<String>) -> Error {
+        Error::Config(message.into())
+    }
+
+    /// A [`Error::Io`] about this file; for `map_err`.
+    pub fn io(path: impl Into<PathBuf>) -> impl FnOnce(io::Error) -> Error {
+        let path = path.into();
+        |source| Error::Io { path, source }
+    }
+
+    /// A [`Error::Format`] about this file.
+    pub fn format(path: impl Into<PathBuf>, what: impl Into<String>) -> Error {
+        Error::Format { path: path.into(), what: what.into() }
+    }
+}
+
+/// A result with the crate's error.
+pub type Result<T> = std::result::Result<T, Error>;
+
+/// Run `f`, turning a panic into its message, and print nothing: for formulas on sizes that came from a file.
+///
+/// # Errors
+/// When `f` panics: the message.
+pub fn quietly<R>(f: impl FnOnce() -> R) -> std::result::Result<R, String> {
+    use std::{cell::Cell, panic, sync::Once};
+    thread_local!(static QUIET: Cell<bool> = const { Cell::new(false) });
+    static HOOK: Once = Once::new();
+    HOOK.call_once(|| {
+        let before = panic::take_hook();
+        panic::set_hook(Box::new(move |info| {
+            if !QUIET.get() {
+                before(info);
+            }
+        }));
+    });
+    QUIET.set(true);
+    let outcome = panic::catch_unwind(panic::AssertUnwindSafe(f));
+    QUIET.set(false);
+    outcome.map_err(|payload| match payload.downcast::<String>() {
+        Ok(message) => *message,
+        Err(payload) => payload.downcast_ref::<&str>().map_or("unknown panic".into(), |m| (*m).into()),
+    })
+}
+
+/// Run `f`, turning a panic into its message, and print nothing: for formulas on sizes that came from a file.
+///
+/// # Errors
+/// When `f` panics: the message.
+pub fn quietly<R>(f: impl FnOnce() -> R) -> std::result::Result<R, String> {
+    use std::{cell::Cell, panic, sync::Once};
+    thread_local!(static QUIET: Cell<bool> = const { Cell::new(false) });
+    static HOOK: Once = Once::new();
+    HOOK.call_once(|| {
+        let before = panic::take_hook();
+        panic::set_hook(Box::new(move |info| {
+            if !QUIET.get() {
+                before(info);
+            }
+        }));
+    });
+    QUIET.set(true);
+    let outcome = panic::catch_unwind(panic::AssertUnwindSafe(f));
+    QUIET.set(false);
+    outcome.map_err(|payload| match payload.downcast::<String>() {
+        Ok(message) => *message,
+        Err(payload) => payload.downcast_ref::<&str>().map_or("unknown panic".into(), |m| (*m).into()),
+    })
+}
