@@ -5,8 +5,10 @@
 
 pub mod arith;
 pub mod elementwise;
+pub mod lanes;
 pub mod math;
 pub mod matmul;
+pub mod movement;
 
 use crate::{
     autograd::{Gen, Op},
@@ -33,4 +35,5 @@ ops! {
     elementwise: Exp, Log, Expm1, Sqrt, Square, Sin, Cos, Sigmoid, Tanh, Silu, Softplus, Elu, Elu1, GeluTanh;
     arith: Add, Sub, Mul, Div, Affine;
     matmul: Matmul;
+    movement: Permute, Narrow, Concat, Tril;
 }
