@@ -9,6 +9,8 @@ pub mod lanes;
 pub mod math;
 pub mod matmul;
 pub mod movement;
+pub mod reduce;
+pub mod softmax;
 
 use crate::{
     autograd::{Gen, Op},
@@ -36,4 +38,6 @@ ops! {
     arith: Add, Sub, Mul, Div, Affine;
     matmul: Matmul;
     movement: Permute, Narrow, Concat, Tril;
+    reduce: SumAxis, MaxAxis, Logsumexp, Cumsum;
+    softmax: Softmax, LogSoftmax, CausalSoftmax;
 }
