@@ -60,19 +60,26 @@ pub fn sum<T: Real>(x: &[T], f: impl Fn(T) -> T) -> T {
 /// Σ f(a, b) over the elements of two slices of equal length.
 #[inline(always)]
 pub fn sum2<T: Real>(a: &[T], b: &[T], f: impl Fn(T, T) -> T) -> T {
-    let b = &b[..a.len()];
+    sum3(a, b, b, |a, b, _| f(a, b))
+}
+
+/// Σ f(a, b, c) over the elements of three slices of equal length.
+#[inline(always)]
+pub fn sum3<T: Real>(a: &[T], b: &[T], c: &[T], f: impl Fn(T, T, T) -> T) -> T {
+    let (b, c) = (&b[..a.len()], &c[..a.len()]);
     if a.len() < LANES {
-        return a.iter().zip(b).fold(T::ZERO, |s, (&a, &b)| s + f(a, b));
+        return a.iter().zip(b).zip(c).fold(T::ZERO, |s, ((&a, &b), &c)| s + f(a, b, c));
     }
     let mut lanes = [T::ZERO; LANES];
-    let ((a, a_tail), (b, b_tail)) = (a.as_chunks::<LANES>(), b.as_chunks::<LANES>());
-    for (a, b) in a.iter().zip(b) {
+    let ((a, a_tail), (b, b_tail), (c, c_tail)) =
+        (a.as_chunks::<LANES>(), b.as_chunks::<LANES>(), c.as_chunks::<LANES>());
+    for ((a, b), c) in a.iter().zip(b).zip(c) {
         for i in 0..LANES {
-            lanes[i] += f(a[i], b[i]);
+            lanes[i] += f(a[i], b[i], c[i]);
         }
     }
-    for ((s, &a), &b) in lanes.iter_mut().zip(a_tail).zip(b_tail) {
-        *s += f(a, b);
+    for (((s, &a), &b), &c) in lanes.iter_mut().zip(a_tail).zip(b_tail).zip(c_tail) {
+        *s += f(a, b, c);
     }
     fold(lanes, |a, b| a + b)
 }

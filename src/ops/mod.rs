@@ -5,10 +5,12 @@
 
 pub mod arith;
 pub mod elementwise;
+pub mod embed;
 pub mod lanes;
 pub mod math;
 pub mod matmul;
 pub mod movement;
+pub mod norm;
 pub mod reduce;
 pub mod softmax;
 
@@ -40,4 +42,6 @@ ops! {
     movement: Permute, Narrow, Concat, Tril;
     reduce: SumAxis, MaxAxis, Logsumexp, Cumsum;
     softmax: Softmax, LogSoftmax, CausalSoftmax;
+    norm: LayerNorm, RmsNorm, L2Norm;
+    embed: Embedding, Gather;
 }
