@@ -5,8 +5,14 @@
 
 pub mod arith;
 pub mod elementwise;
+pub mod embed;
+pub mod lanes;
 pub mod math;
 pub mod matmul;
+pub mod movement;
+pub mod norm;
+pub mod reduce;
+pub mod softmax;
 
 use crate::{
     autograd::{Gen, Op},
@@ -33,4 +39,9 @@ ops! {
     elementwise: Exp, Log, Expm1, Sqrt, Square, Sin, Cos, Sigmoid, Tanh, Silu, Softplus, Elu, Elu1, GeluTanh;
     arith: Add, Sub, Mul, Div, Affine;
     matmul: Matmul;
+    movement: Permute, Narrow, Concat, Tril;
+    reduce: SumAxis, MaxAxis, Logsumexp, Cumsum;
+    softmax: Softmax, LogSoftmax, CausalSoftmax;
+    norm: LayerNorm, RmsNorm, L2Norm;
+    embed: Embedding, Gather;
 }
