@@ -4,7 +4,11 @@
 //! over which the gradient check and the other tests of all ops run.
 
 pub mod arith;
+pub mod attention;
+pub mod delta;
 pub mod elementwise;
+pub mod heads;
+pub mod linear_attn;
 pub mod math;
 pub mod matmul;
 
@@ -33,4 +37,7 @@ ops! {
     elementwise: Exp, Log, Expm1, Sqrt, Square, Sin, Cos, Sigmoid, Tanh, Silu, Softplus, Elu, Elu1, GeluTanh;
     arith: Add, Sub, Mul, Div, Affine;
     matmul: Matmul;
+    linear_attn: LinearAttention;
+    //delta: DeltaRule, UnitLowerInverse;
+    //attention: CausalAttention;
 }
