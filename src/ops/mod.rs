@@ -11,6 +11,7 @@ pub mod heads;
 pub mod linear_attn;
 pub mod math;
 pub mod matmul;
+pub mod triangular;
 
 use crate::{
     autograd::{Gen, Op},
@@ -38,6 +39,7 @@ ops! {
     arith: Add, Sub, Mul, Div, Affine;
     matmul: Matmul;
     linear_attn: LinearAttention;
-    //delta: DeltaRule, UnitLowerInverse;
-    //attention: CausalAttention;
+    delta: DeltaRule;
+    triangular: UnitLowerInverse;
+    attention: CausalAttention;
 }
