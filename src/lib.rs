@@ -3,6 +3,7 @@
 //! Which file answers which question:
 //! - What is a value? [`tensor`]: contiguous tensors, a pool of buffers, devices as a run-time enum.
 //! - How does a gradient flow? [`autograd::Tape`]: record, then walk back.
+//! - What is a DeltaNet, a Mamba, an LSTM? [`models`]: one mixer a file, its equations on top.
 //! - What can be differentiated? [`ops`]: one family a file, forward beside backward.
 //! - What is learned? [`tasks`]: tokens, and a target beside each.
 //! - How is it trained? [`train`]: the loop, the optimiser, the configuration, what a run leaves behind.

@@ -2,7 +2,7 @@
 
 use super::{Grad, In, Op, Outs, Value, Var};
 use crate::{
-    tensor::{Cx, DType, Device, Shape, Tensor},
+    tensor::{Cx, DType, Device, Real, Shape, Tensor},
     with_real,
 };
 use std::{cell::RefCell, sync::Arc};
@@ -381,14 +381,26 @@ impl Tape {
         self.record.borrow().grads.get(id as usize)?.clone()
     }
 
-    /// Add the gradient of `v` to `into`, which must have as many elements; nothing when there is none.
+    /// Write the gradients of `leaves`, one after the other, into `into`; zeros for a leaf that has none.
     ///
     /// # Panics
-    /// When the sizes differ.
-    pub fn add_grad_to(&self, v: Var<'_>, into: &mut Tensor) {
-        if let Some(Some(g)) = self.record.borrow().grads.get(v.id_on(self) as usize) {
-            add_into(into, g);
-        }
+    /// When `into` has not as many elements as the leaves together.
+    #[track_caller]
+    pub fn collect_grads(&self, leaves: &[Var<'_>], into: &mut Tensor) {
+        let r = self.record.borrow();
+        with_real!(into.dtype(), T => {
+            let mut rest = into.host_mut::<T>();
+            for leaf in leaves {
+                let id = leaf.id_on(self) as usize;
+                let (here, after) = rest.split_at_mut(r.values[id].len());
+                match r.grads.get(id) {
+                    Some(Some(g)) => here.copy_from_slice(g.host()),
+                    _ => here.fill(T::ZERO),
+                }
+                rest = after;
+            }
+            assert!(rest.is_empty(), "{} elements are left over after the gradients of all leaves", rest.len());
+        });
     }
 }
 

@@ -4,9 +4,20 @@
 //! over which the gradient check and the other tests of all ops run.
 
 pub mod arith;
+pub mod attention;
+pub mod delta;
 pub mod elementwise;
+pub mod embed;
+pub mod heads;
+pub mod lanes;
+pub mod linear_attn;
 pub mod math;
 pub mod matmul;
+pub mod movement;
+pub mod norm;
+pub mod reduce;
+pub mod softmax;
+pub mod triangular;
 
 use crate::{
     autograd::{Gen, Op},
@@ -33,4 +44,13 @@ ops! {
     elementwise: Exp, Log, Expm1, Sqrt, Square, Sin, Cos, Sigmoid, Tanh, Silu, Softplus, Elu, Elu1, GeluTanh;
     arith: Add, Sub, Mul, Div, Affine;
     matmul: Matmul;
+    movement: Permute, Narrow, Concat, Tril;
+    reduce: SumAxis, MaxAxis, Logsumexp, Cumsum;
+    softmax: Softmax, LogSoftmax, CausalSoftmax;
+    norm: LayerNorm, RmsNorm, L2Norm;
+    embed: Embedding, Gather;
+    linear_attn: LinearAttention;
+    delta: DeltaRule;
+    triangular: UnitLowerInverse;
+    attention: CausalAttention;
 }

@@ -1,0 +1,95 @@
+//! Checks golden fixtures: `verify [--device D] [--dtype f32|f64] FILE.safetensors…`
+
+use clap::Parser;
+use std::{path::PathBuf, process::ExitCode};
+use tapezoo::{
+    tensor::{DType, Device},
+    verify::{Comparison, check_file, ops, tolerance},
+};
+
+/// Run an op on the inputs of a fixture in every form, and compare every output and gradient with the fixture's.
+///
+/// A fixture is a safetensors file with tensors in.NAME, out.NAME, ct.NAME (cotangents) and grad.NAME, and with
+/// metadata 'op', 'attrs' (JSON) and 'source'. Write one from your own kernel to check it against ours:
+/// the README's section 'Check your own kernel' gives the format and an example.
+///
+/// The error of a tensor is the norm of the difference over the norm of the reference. Exit status: 0 when every
+/// tensor of every file is within tolerance, 1 when one is not, 2 when a file cannot be used.
+#[derive(Parser)]
+#[command(name = "verify", version, after_help = format!("Ops: {}", ops().join(", ")))]
+struct Args {
+    /// Fixture files
+    #[arg(required = true, value_name = "FILE")]
+    files: Vec<PathBuf>,
+    /// Where to run: auto or cpu
+    #[arg(long, default_value = "auto")]
+    device: Device,
+    /// Precision to run in: f64 or f32
+    #[arg(long, default_value = "f64")]
+    dtype: DType,
+    /// Largest error that passes [default: 1e-9 in f64, 1e-4 in f32]
+    #[arg(long, value_parser = positive)]
+    tolerance: Option<f64>,
+    /// Print only the files that fail, and the summary
+    #[arg(long, short)]
+    quiet: bool,
+}
+
+fn positive(s: &str) -> Result<f64, String> {
+    s.parse()
+        .ok()
+        .filter(|&x: &f64| x > 0.0 && x.is_finite())
+        .ok_or_else(|| format!("'{s}': expected a number above 0"))
+}
+
+fn main() -> ExitCode {
+    let args = Args::parse();
+    let limit = args.tolerance.unwrap_or(tolerance(args.dtype));
+    let (mut wrong, mut unusable, mut forms) = (0, 0, 0);
+    let mut worst: Option<(f64, String)> = None;
+    for path in &args.files {
+        let (fixture, found) = match check_file(path, args.device, args.dtype) {
+            Ok(checked) => checked,
+            Err(e) => {
+                eprintln!("error: {e}");
+                unusable += 1;
+                continue;
+            }
+        };
+        let failed = found.iter().any(|c| c.error > limit);
+        wrong += usize::from(failed);
+        if failed || !args.quiet {
+            println!("{}  {} ({})", fixture.name(), fixture.op, fixture.source);
+        }
+        for form in found.chunk_by(|a, b| a.form == b.form) {
+            forms += 1;
+            if failed || !args.quiet {
+                print_form(form, limit);
+            }
+        }
+        for c in found {
+            if worst.as_ref().is_none_or(|w| c.error > w.0) {
+                worst = Some((c.error, format!("{} of {} in {}", c.tensor, c.form, fixture.name())));
+            }
+        }
+    }
+    let right = args.files.len() - wrong - unusable;
+    let at = worst.map_or(String::new(), |(e, at)| format!("; largest error {e:.1e}, {at}"));
+    println!("{right} of {} files agree to {limit:.0e} in {} ({forms} forms){at}", args.files.len(), args.dtype);
+    ExitCode::from(if unusable > 0 { 2 } else { u8::from(wrong > 0) })
+}
+
+/// One line a form, broken before column 100.
+fn print_form(form: &[Comparison], limit: f64) {
+    let bad = form.iter().any(|c| c.error > limit);
+    let mut line = format!("  {} {:<11}", if bad { "FAIL" } else { "ok  " }, form[0].form);
+    for c in form {
+        let cell = format!(" {} {:.1e}{}", c.tensor, c.error, if c.error > limit { "!" } else { "" });
+        if line.len() + cell.len() > 99 {
+            println!("{line}");
+            line = " ".repeat(18);
+        }
+        line.push_str(&cell);
+    }
+    println!("{line}");
+}

@@ -1,0 +1,175 @@
+//! The sizes of a model.
+
+use crate::error::{Error, Result};
+use serde::{Deserialize, Serialize};
+use std::{fmt, str::FromStr};
+
+/// How a model knows where in the sequence it is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Positions {
+    /// Not at all, but through its mixer.
+    #[default]
+    None,
+    /// A learned vector for each position is added to the embedding. Positions past the training length keep their
+    /// random initial values.
+    Learned,
+    /// Sines and cosines of the position are added to the embedding (Vaswani et al. 2017).
+    Sinusoidal,
+    /// Queries and keys are rotated by their position (Su et al. 2021).
+    Rope,
+}
+
+impl fmt::Display for Positions {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        f.write_str(match self {
+            Positions::None => "none",
+            Positions::Learned => "learned",
+            Positions::Sinusoidal => "sinusoidal",
+            Positions::Rope => "rope",
+        })
+    }
+}
+
+impl FromStr for Positions {
+    type Err = String;
+    fn from_str(s: &str) -> std::result::Result<Positions, String> {
+        match s {
+            "none" => Ok(Positions::None),
+            "learned" => Ok(Positions::Learned),
+            "sinusoidal" => Ok(Positions::Sinusoidal),
+            "rope" => Ok(Positions::Rope),
+            _ => Err(format!("unknown positions '{s}': expected none, learned, sinusoidal or rope")),
+        }
+    }
+}
+
+/// The sizes of a model. A mixer reads those that concern it.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct ModelConfig {
+    /// Which mixer: a name of [`super::names`].
+    pub mixer: String,
+    /// Number of blocks.
+    pub layers: usize,
+    /// D, the width of the residual stream.
+    pub width: usize,
+    /// H, the number of heads.
+    pub heads: usize,
+    /// K = V, the width of a head; H K may differ from D. The LSTMs have H K units.
+    pub head_dim: usize,
+    /// Hidden width of the MLP of each block; 0: no MLP.
+    pub mlp: usize,
+    /// N: complex states of the LRU; states per channel of Mamba.
+    pub state: usize,
+    /// W, the width of the causal convolutions of DeltaNet and Mamba; 0: none.
+    pub conv: usize,
+    /// E / D in Mamba.
+    pub expand: usize,
+    /// R, the rank of Δ in Mamba; 0: D / 16, rounded up.
+    pub dt_rank: usize,
+    /// Least |λ| of the LRU at the start.
+    pub r_min: f64,
+    /// Greatest |λ| of the LRU at the start.
+    pub r_max: f64,
+    /// Position information.
+    pub positions: Positions,
+    /// Standard deviation of all weights at the start; absent: each layer's own rule.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub init_std: Option<f64>,
+    /// Number of different tokens.
+    pub vocab: usize,
+    /// Number of outputs.
+    pub classes: usize,
+    /// The longest sequence, where positions are learned or tabulated.
+    pub max_len: usize,
+}
+
+impl Default for ModelConfig {
+    fn default() -> ModelConfig {
+        ModelConfig {
+            mixer: "lstm".into(),
+            layers: 2,
+            width: 32,
+            heads: 4,
+            head_dim: 8,
+            mlp: 64,
+            state: 16,
+            conv: 4,
+            expand: 2,
+            dt_rank: 0,
+            r_min: 0.0,
+            r_max: 1.0,
+            positions: Positions::None,
+            init_std: None,
+            vocab: 2,
+            classes: 2,
+            max_len: 256,
+        }
+    }
+}
+
+impl ModelConfig {
+    /// H K, the inner width of the mixers with heads.
+    pub fn inner(&self) -> usize {
+        self.heads * self.head_dim
+    }
+
+    /// R, with its default.
+    pub fn rank(&self) -> usize {
+        if self.dt_rank == 0 { self.width.div_ceil(16) } else { self.dt_rank }
+    }
+
+    /// Refuse sizes that no model can have.
+    ///
+    /// # Errors
+    /// Names the value and what was expected.
+    pub fn check(&self) -> Result<()> {
+        super::find(&self.mixer)?;
+        let sizes = [
+            ("layers", self.layers, 1 << 10),
+            ("width", self.width, 1 << 16),
+            ("heads", self.heads, 1 << 10),
+            ("head_dim", self.head_dim, 1 << 14),
+            ("state", self.state, 1 << 14),
+            ("expand", self.expand, 1 << 8),
+            ("vocab", self.vocab, 1 << 24),
+            ("classes", self.classes, 1 << 24),
+            ("max_len", self.max_len, 1 << 24),
+        ];
+        for (name, value, most) in sizes {
+            if value == 0 || value > most {
+                return Err(Error::config(format!("{name} = {value}: expected a number from 1 to {most}")));
+            }
+        }
+        for (name, value, most) in
+            [("mlp", self.mlp, 1 << 18), ("conv", self.conv, 1 << 10), ("dt_rank", self.dt_rank, 1 << 14)]
+        {
+            if value > most {
+                return Err(Error::config(format!("{name} = {value}: expected a number from 0 to {most}")));
+            }
+        }
+        if !(0.0 <= self.r_min && self.r_min < self.r_max && self.r_max <= 1.0) {
+            let (lo, hi) = (self.r_min, self.r_max);
+            return Err(Error::config(format!("r_min = {lo}, r_max = {hi}: expected 0 ≤ r_min < r_max ≤ 1")));
+        }
+        if let Some(std) = self.init_std.filter(|s| !(s.is_finite() && *s >= 0.0)) {
+            return Err(Error::config(format!("init_std = {std}: expected a standard deviation, 0 or more")));
+        }
+        if self.positions == Positions::Sinusoidal && self.width % 2 == 1 {
+            return Err(Error::config(format!("width = {}: sinusoidal positions need an even width", self.width)));
+        }
+        if self.positions == Positions::Rope {
+            if !["gpt", "linear_transformer", "delta_net"].contains(&self.mixer.as_str()) {
+                return Err(Error::config(format!(
+                    "positions = rope: it rotates queries and keys, and {} has none; expected none, learned or sinusoidal",
+                    self.mixer
+                )));
+            }
+            if self.head_dim % 2 == 1 {
+                return Err(Error::config(format!("head_dim = {}: rope needs an even head_dim", self.head_dim)));
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,169 @@
+//! DeltaNet: a linear transformer that corrects its memory instead of adding to it (Schlag et al. 2021, arXiv
+//! 2102.11174; the layer and the chunked form are those of Yang et al. 2024, arXiv 2406.06484).
+//!
+//! ```text
+//! q_t, k_t, v_t = SiLU(conv(W_{q,k,v} x_t)),  q, k ← q/‖q‖, k/‖k‖        per head            (2406.06484, section 3.3)
+//! β_t = σ(W_β x_t)                                                       one per head
+//! S_t = S_{t-1} + k_t β_t (v_t − S_{t-1}ᵀ k_t)ᵀ                          the delta rule       (1)
+//!     = (I − β_t k_t k_tᵀ) S_{t-1} + β_t k_t v_tᵀ
+//! o_t = S_tᵀ q_t / √K                                                                        (2)
+//! y_t = W_o RMSNorm(o_t)                                                 norm per head
+//! ```
+//!
+//! v_t − S_{t-1}ᵀ k_t is the memory's error at key k_t. The transition I − β k kᵀ has the eigenvalue 1 − β along k and
+//! 1 across it: with β in (0, 1) it can erase but not flip.
+//!
+//! The chunked form (section 3.2; WY representation, UT transform) has, for a chunk with rows Q, K, V and b = diag(β),
+//!
+//! ```text
+//! A = stril(b K Kᵀ),   T = (I + A)⁻¹                                                        (3)
+//! U = T (b V − b K S)         the errors β_t (v_t − S_{t-1}ᵀ k_t) of all its steps at once   (4)
+//! O = Q S + tril(Q Kᵀ) U,     S' = S + Kᵀ U                                                 (5)
+//! ```
+//!
+//! Shapes, per head: q, k [B, T, H, K], v [B, T, H, V], β [B, T, H], S [B, H, K, V].
+//!
+//! | form | work |
+//! |---|---|
+//! | recurrent | O(T K V), T steps |
+//! | parallel | (3) to (5) with the whole sequence as one chunk: O(T² (K + V) + T³) |
+//! | chunked | O(T (C (K + V) + C² + K V)) |
+
+use super::{Bound, Form, Init, Mixer, ModelConfig, P, Rope, State, at, head_first, heads, merge_heads, over_time, positions};
+use crate::{autograd::Var, error::Result, tensor::Shape};
+
+pub use crate::ops::delta::delta_rule as chunked;
+
+/// Equations (1) and (2) for one token: q, k [B, H, K], v [B, H, V], beta [B, H], S [B, H, K, V] to o and the next S.
+pub fn step<'t>(q: Var<'t>, k: Var<'t>, v: Var<'t>, beta: Var<'t>, s: Var<'t>, scale: f64) -> (Var<'t>, Var<'t>) {
+    let [b, h, n] = k.dims();
+    let value = v.shape().last();
+    let (q, k) = (q.reshape([b, h, n, 1]), k.reshape([b, h, n, 1]));
+    let (v, beta) = (v.reshape([b, h, value, 1]), beta.reshape([b, h, 1, 1]));
+    let error = v - s.t_matmul(k); // [B, H, V, 1]
+    let s = s + k.matmul_t(beta * error);
+    let o = scale * s.t_matmul(q);
+    (o.reshape([b, h, value]), s)
+}
+
+/// [`step`] after step: q, k [B, T, H, K], v [B, T, H, V], beta [B, T, H] to o [B, T, H, V] and the last S.
+pub fn recurrent<'t>(q: Var<'t>, k: Var<'t>, v: Var<'t>, beta: Var<'t>, s: Var<'t>, scale: f64) -> (Var<'t>, Var<'t>) {
+    let ([_, t, _, _], mut s) = (q.dims(), s);
+    let o = over_time(t, |i| {
+        let o;
+        (o, s) = step(at(q, i), at(k, i), at(v, i), at(beta, i), s, scale);
+        o
+    });
+    (o, s)
+}
+
+/// Equations (3) to (5) with the whole sequence as one chunk.
+pub fn parallel<'t>(q: Var<'t>, k: Var<'t>, v: Var<'t>, beta: Var<'t>, s: Var<'t>, scale: f64) -> (Var<'t>, Var<'t>) {
+    let (q, k, v) = (head_first(scale * q), head_first(k), head_first(v)); // [B, H, T, ..]
+    let [b, h, t, _] = k.dims();
+    let beta = beta.permute([0, 2, 1]).reshape([b, h, t, 1]);
+    let bk = beta * k;
+    let inverse = bk.matmul_t(k).unit_lower_inverse(); // T [B, H, T, T]
+    let u = inverse.matmul(beta * v - bk.matmul(s));
+    let o = q.matmul(s) + q.matmul_t(k).tril(0).matmul(u);
+    (head_first(o), s + k.t_matmul(u))
+}
+
+/// A projection, its short convolution (if any) and SiLU.
+struct Projection {
+    w: P,
+    conv: Option<P>, // [H K, W]
+}
+
+/// The mixer.
+pub struct Mix {
+    h: usize,
+    k: usize,
+    window: usize, // W − 1, the inputs that a convolution remembers
+    qkv: [Projection; 3],
+    w_beta: P,
+    norm: P,
+    w_o: P,
+    rope: Option<Rope>,
+}
+
+impl Mix {
+    /// H heads of width K over the model's width. Projections start Xavier-uniform with gain 2^-2.5.
+    pub fn new(c: &ModelConfig, init: &mut Init) -> Result<Mix> {
+        let (width, inner, w) = (c.width, c.inner(), c.conv);
+        let xavier = |out: usize, inp: usize| 2f64.powf(-2.5) * (6.0 / (out + inp) as f64).sqrt();
+        let mut projection = |name: &str| Projection {
+            w: init.uniform(&format!("w_{name}"), [inner, width], xavier(inner, width)),
+            conv: (w > 0).then(|| {
+                let bound = (w as f64).powf(-0.5);
+                init.custom(&format!("conv_{name}"), [inner, w], |g, _| g.uniform(-bound, bound))
+            }),
+        };
+        Ok(Mix {
+            h: c.heads,
+            k: c.head_dim,
+            window: w.saturating_sub(1),
+            qkv: ["q", "k", "v"].map(&mut projection),
+            w_beta: init.uniform("w_beta", [c.heads, width], xavier(c.heads, width)),
+            norm: init.full("norm", [c.head_dim], 1.0),
+            w_o: init.uniform("w_o", [width, inner], xavier(width, inner)),
+            rope: Rope::new(c),
+        })
+    }
+
+    fn scale(&self) -> f64 {
+        (self.k as f64).powf(-0.5)
+    }
+
+    /// q, k, v [B, T, H, K] and beta [B, T, H] of x [B, T, D]; the convolutions' windows (states 1 to 3) move on.
+    fn project<'t>(&self, p: &Bound<'t>, x: Var<'t>, state: &mut State<'t>) -> ([Var<'t>; 3], Var<'t>) {
+        let [_, t, _] = x.dims();
+        let t0 = state.t;
+        let [q, k, v] = std::array::from_fn(|j| {
+            let mut y = x.linear(p[self.qkv[j].w], None); // [B, T, H K]
+            if let Some(conv) = self.qkv[j].conv {
+                let past = state.s[1 + j];
+                state.s[1 + j] = Var::concat(&[past, y], 1).narrow(1, t, self.window);
+                y = y.causal_conv1d(p[conv], None, past);
+            }
+            heads(y.silu(), self.h)
+        });
+        let unit = |x: Var<'t>| positions::rotate(&self.rope, x.l2_norm_smooth(1e-6), t0);
+        let beta = x.linear(p[self.w_beta], None).sigmoid();
+        ([unit(q), unit(k), v], beta)
+    }
+
+    fn output<'t>(&self, p: &Bound<'t>, o: Var<'t>) -> Var<'t> {
+        merge_heads(o.rms_norm(p[self.norm], 1e-6)).linear(p[self.w_o], None)
+    }
+}
+
+impl Mixer for Mix {
+    fn forms(&self) -> Vec<Form> {
+        vec![Form::Recurrent, Form::Parallel, Form::Chunked(Form::CHUNK)]
+    }
+
+    fn state(&self, b: usize) -> Vec<(&'static str, Shape)> {
+        let window = Shape::from([b, self.window, self.h * self.k]);
+        let s = ("S", [b, self.h, self.k, self.k].into());
+        if self.qkv[0].conv.is_some() { vec![s, ("past q", window), ("past k", window), ("past v", window)] } else { vec![s] }
+    }
+
+    fn step<'t>(&self, p: &Bound<'t>, x: Var<'t>, state: &mut State<'t>) -> Var<'t> {
+        let [b, d] = x.dims();
+        let ([q, k, v], beta) = self.project(p, x.reshape([b, 1, d]), state);
+        let (o, s) = step(at(q, 0), at(k, 0), at(v, 0), at(beta, 0), state.s[0], self.scale());
+        state.s[0] = s;
+        self.output(p, o.reshape([b, 1, self.h, self.k])).reshape([b, d])
+    }
+
+    fn sequence<'t>(&self, p: &Bound<'t>, x: Var<'t>, state: &mut State<'t>, form: Form) -> Var<'t> {
+        let ([q, k, v], beta) = self.project(p, x, state);
+        let (o, s) = match form {
+            Form::Chunked(chunk) => chunked(q, k, v, beta, state.s[0], self.scale(), chunk),
+            _ => parallel(q, k, v, beta, state.s[0], self.scale()),
+        };
+        state.s[0] = s;
+        self.output(p, o)
+    }
+}

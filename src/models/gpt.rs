@@ -1,0 +1,113 @@
+//! GPT: causal softmax attention (Vaswani et al. 2017, arXiv 1706.03762, section 3.2; Radford et al. 2019).
+//!
+//! ```text
+//! a_ts = softmax_s(q_t · k_s / √K),  s ≤ t                                                           (eq. 1)
+//! o_t = Σ_s a_ts v_s
+//! y_t = W_o o_t + b_o                                     heads side by side                         (section 3.2.2)
+//! ```
+//!
+//! There is no fixed state: the carried values are the keys and values of every token so far, and they grow.
+//!
+//! Shapes, per head: q [B, T, H, K], k and v [B, S, H, K] with S the cached tokens and the T new ones.
+//!
+//! | form | work | memory |
+//! |---|---|---|
+//! | recurrent | O(S K) a token: one row of the attention matrix | the cache |
+//! | parallel | O(T S K) | the whole matrix, [B, H, T, S] |
+//! | fused | O(T S K), by tiles with an online softmax (Dao et al. 2022) | O(T) |
+
+use super::{Bound, Form, Init, Mixer, ModelConfig, P, Rope, State, at, head_first, heads, merge_heads, over_time, positions};
+use crate::{autograd::Var, error::Result, ops::attention::causal_attention, tensor::Shape};
+
+/// One row of (eq. 1): q [B, H, K] against the keys and values so far, [B, S, H, K], to o [B, H, K].
+pub fn step<'t>(q: Var<'t>, k: Var<'t>, v: Var<'t>, scale: f64) -> Var<'t> {
+    let [b, h, n] = q.dims();
+    let (k, v) = (head_first(k), head_first(v)); // [B, H, S, K]
+    let scores = scale * k.matmul(q.reshape([b, h, n, 1])); // [B, H, S, 1]
+    let a = scores.reshape([b, h, 1, k.shape().at(2)]).softmax();
+    a.matmul(v).reshape([b, h, v.shape().last()])
+}
+
+/// [`step`] after step, each token seeing the first S − T + t + 1 keys.
+pub fn recurrent<'t>(q: Var<'t>, k: Var<'t>, v: Var<'t>, scale: f64) -> Var<'t> {
+    let ([_, t, _, _], [_, s, _, _]) = (q.dims(), k.dims());
+    over_time(t, |i| {
+        let seen = s - t + i + 1;
+        step(at(q, i), k.narrow(1, 0, seen), v.narrow(1, 0, seen), scale)
+    })
+}
+
+/// All rows at once, the future masked.
+pub fn parallel<'t>(q: Var<'t>, k: Var<'t>, v: Var<'t>, scale: f64) -> Var<'t> {
+    let (q, k, v) = (head_first(q), head_first(k), head_first(v));
+    let past = k.shape().at(2) - q.shape().at(2);
+    let a = (scale * q.matmul_t(k)).causal_softmax(past); // [B, H, T, S]
+    head_first(a.matmul(v))
+}
+
+/// The mixer.
+pub struct Mix {
+    h: usize,
+    k: usize,
+    qkv: P,
+    qkv_bias: P,
+    w_o: P,
+    b_o: P,
+    rope: Option<Rope>,
+}
+
+impl Mix {
+    /// H heads of width K over the model's width.
+    pub fn new(c: &ModelConfig, init: &mut Init) -> Result<Mix> {
+        let (width, inner) = (c.width, c.inner());
+        Ok(Mix {
+            h: c.heads,
+            k: c.head_dim,
+            qkv: init.linear("w_qkv", 3 * inner, width),
+            qkv_bias: init.full("b_qkv", [3 * inner], 0.0),
+            w_o: init.linear("w_o", width, inner),
+            b_o: init.full("b_o", [width], 0.0),
+            rope: Rope::new(c),
+        })
+    }
+
+    fn scale(&self) -> f64 {
+        (self.k as f64).powf(-0.5)
+    }
+
+    /// q of the new tokens, and k and v of all so far, of x [B, T, D]; the cache grows.
+    fn project<'t>(&self, p: &Bound<'t>, x: Var<'t>, state: &mut State<'t>) -> [Var<'t>; 3] {
+        let [q, k, v] = super::split(x.linear(p[self.qkv], Some(p[self.qkv_bias]))).map(|y| heads(y, self.h));
+        let q = positions::rotate(&self.rope, q, state.t);
+        let k = positions::rotate(&self.rope, k, state.t);
+        state.s = vec![Var::concat(&[state.s[0], k], 1), Var::concat(&[state.s[1], v], 1)];
+        [q, state.s[0], state.s[1]]
+    }
+}
+
+impl Mixer for Mix {
+    fn forms(&self) -> Vec<Form> {
+        vec![Form::Recurrent, Form::Parallel, Form::Fused]
+    }
+
+    fn state(&self, b: usize) -> Vec<(&'static str, Shape)> {
+        let empty = Shape::from([b, 0, self.h, self.k]);
+        vec![("keys", empty), ("values", empty)]
+    }
+
+    fn step<'t>(&self, p: &Bound<'t>, x: Var<'t>, state: &mut State<'t>) -> Var<'t> {
+        let [b, d] = x.dims();
+        let [q, k, v] = self.project(p, x.reshape([b, 1, d]), state);
+        let o = step(at(q, 0), k, v, self.scale());
+        o.reshape([b, self.h * self.k]).linear(p[self.w_o], Some(p[self.b_o]))
+    }
+
+    fn sequence<'t>(&self, p: &Bound<'t>, x: Var<'t>, state: &mut State<'t>, form: Form) -> Var<'t> {
+        let [q, k, v] = self.project(p, x, state);
+        let o = match form {
+            Form::Fused => causal_attention(q, k, v, self.scale()),
+            _ => parallel(q, k, v, self.scale()),
+        };
+        merge_heads(o).linear(p[self.w_o], Some(p[self.b_o]))
+    }
+}

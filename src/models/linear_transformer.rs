@@ -1,0 +1,153 @@
+//! Linear transformer (Katharopoulos et al. 2020, arXiv 2006.16236): attention with a kernel in place of the softmax
+//! is a recurrence over a matrix.
+//!
+//! ```text
+//! φ(x) = elu(x) + 1                                       feature map                                (eq. 7)
+//! S_t = S_{t-1} + φ(k_t) v_tᵀ                             memory,      S_0 = 0                        (eq. 18)
+//! z_t = z_{t-1} + φ(k_t)                                  normaliser,  z_0 = 0                        (eq. 19)
+//! o_t = S_tᵀ φ(q_t) / (φ(q_t) · z_t + ε)                                                             (eq. 20)
+//! y_t = W_o o_t + b_o
+//! ```
+//!
+//! The transition is the identity: the memory can add, never forget or change its mind.
+//!
+//! Shapes, per head: q, k [B, T, H, K], v [B, T, H, V], S [B, H, K, V], z [B, H, K].
+//!
+//! | form | work |
+//! |---|---|
+//! | recurrent | O(T K V), T steps |
+//! | parallel | O(T² (K + V)): o = (tril(φ(Q) φ(K)ᵀ) V + φ(Q) S_0) / (row sums + φ(Q) z_0) |
+//! | chunked | O(T (C (K + V) + K V)): the quadratic form within C steps, the recurrence between them |
+
+use super::{Bound, Form, Init, Mixer, ModelConfig, P, Rope, State, at, head_first, heads, merge_heads, over_time, positions};
+use crate::{
+    autograd::Var,
+    error::Result,
+    ops::linear_attn::{linear_attention, linear_attention_normalized},
+    tensor::Shape,
+};
+
+/// ε in the denominator, as in the authors' fast-transformers.
+pub const EPS: f64 = 1e-6;
+
+/// Memory and, where the output is normalised, the normaliser.
+#[derive(Clone, Copy)]
+pub struct Memory<'t> {
+    /// S [B, H, K, V]
+    pub s: Var<'t>,
+    /// z [B, H, K], and ε.
+    pub z: Option<(Var<'t>, f64)>,
+}
+
+/// Equations 18 to 20 for one token: q, k [B, H, K] (after φ), v [B, H, V] to o [B, H, V].
+pub fn step<'t>(q: Var<'t>, k: Var<'t>, v: Var<'t>, m: &mut Memory<'t>, scale: f64) -> Var<'t> {
+    let [b, h, n] = k.dims();
+    let value = v.shape().last();
+    let q = scale * q;
+    m.s = m.s + k.reshape([b, h, n, 1]) * v.reshape([b, h, 1, value]);
+    let o = m.s.t_matmul(q.reshape([b, h, n, 1])).reshape([b, h, value]);
+    let Some((z, eps)) = &mut m.z else { return o };
+    *z = *z + k;
+    o / ((q * *z).sum_axis(2, true) + *eps)
+}
+
+/// [`step`] after step: q, k [B, T, H, K], v [B, T, H, V] to o [B, T, H, V].
+pub fn recurrent<'t>(q: Var<'t>, k: Var<'t>, v: Var<'t>, m: &mut Memory<'t>, scale: f64) -> Var<'t> {
+    let [_, t, _, _] = q.dims();
+    over_time(t, |i| step(at(q, i), at(k, i), at(v, i), m, scale))
+}
+
+/// The masked quadratic form over the whole sequence.
+pub fn parallel<'t>(q: Var<'t>, k: Var<'t>, v: Var<'t>, m: &mut Memory<'t>, scale: f64) -> Var<'t> {
+    let (q, k, v) = (head_first(scale * q), head_first(k), head_first(v)); // [B, H, T, ..]
+    let [b, h, t, n] = k.dims();
+    let p = q.matmul_t(k).tril(0); // [B, H, T, T]
+    let mut o = p.matmul(v) + q.matmul(m.s);
+    m.s = m.s + k.t_matmul(v);
+    if let Some((z, eps)) = &mut m.z {
+        let carried = q.matmul(z.reshape([b, h, n, 1])); // [B, H, T, 1]
+        o = o / (p.sum_axis(3, true) + carried + *eps);
+        *z = *z + if t > 0 { k.sum_axis(2, false) } else { 0.0 * *z };
+    }
+    head_first(o)
+}
+
+/// The hand-written chunked form.
+pub fn chunked<'t>(q: Var<'t>, k: Var<'t>, v: Var<'t>, m: &mut Memory<'t>, scale: f64, chunk: usize) -> Var<'t> {
+    match m.z {
+        None => {
+            let (o, s) = linear_attention(q, k, v, m.s, scale, chunk);
+            *m = Memory { s, z: None };
+            o
+        }
+        Some((z, eps)) => {
+            let (o, (s, z)) = linear_attention_normalized(q, k, v, (m.s, z), scale, eps, chunk);
+            *m = Memory { s, z: Some((z, eps)) };
+            o
+        }
+    }
+}
+
+/// The mixer.
+pub struct Mix {
+    h: usize,
+    k: usize,
+    qkv: P,
+    qkv_bias: P,
+    w_o: P,
+    b_o: P,
+    rope: Option<Rope>,
+}
+
+impl Mix {
+    /// H heads of width K over the model's width.
+    pub fn new(c: &ModelConfig, init: &mut Init) -> Result<Mix> {
+        let (width, inner) = (c.width, c.inner());
+        Ok(Mix {
+            h: c.heads,
+            k: c.head_dim,
+            qkv: init.linear("w_qkv", 3 * inner, width),
+            qkv_bias: init.full("b_qkv", [3 * inner], 0.0),
+            w_o: init.linear("w_o", width, inner),
+            b_o: init.full("b_o", [width], 0.0),
+            rope: Rope::new(c),
+        })
+    }
+
+    /// φ(q), φ(k) and v, [B, T, H, K] each, of x [B, T, D].
+    fn project<'t>(&self, p: &Bound<'t>, x: Var<'t>, t0: usize) -> [Var<'t>; 3] {
+        let [q, k, v] = super::split(x.linear(p[self.qkv], Some(p[self.qkv_bias]))).map(|y| heads(y, self.h));
+        let feature = |x| positions::rotate(&self.rope, x, t0).elu1();
+        [feature(q), feature(k), v]
+    }
+}
+
+impl Mixer for Mix {
+    fn forms(&self) -> Vec<Form> {
+        vec![Form::Recurrent, Form::Parallel, Form::Chunked(Form::CHUNK)]
+    }
+
+    fn state(&self, b: usize) -> Vec<(&'static str, Shape)> {
+        vec![("S", [b, self.h, self.k, self.k].into()), ("z", [b, self.h, self.k].into())]
+    }
+
+    fn step<'t>(&self, p: &Bound<'t>, x: Var<'t>, state: &mut State<'t>) -> Var<'t> {
+        let [b, d] = x.dims();
+        let [q, k, v] = self.project(p, x.reshape([b, 1, d]), state.t).map(|y| at(y, 0));
+        let mut m = Memory { s: state.s[0], z: Some((state.s[1], EPS)) };
+        let o = step(q, k, v, &mut m, 1.0);
+        state.s = vec![m.s, m.z.map_or(state.s[1], |z| z.0)];
+        o.reshape([b, self.h * self.k]).linear(p[self.w_o], Some(p[self.b_o]))
+    }
+
+    fn sequence<'t>(&self, p: &Bound<'t>, x: Var<'t>, state: &mut State<'t>, form: Form) -> Var<'t> {
+        let [q, k, v] = self.project(p, x, state.t);
+        let mut m = Memory { s: state.s[0], z: Some((state.s[1], EPS)) };
+        let o = match form {
+            Form::Chunked(chunk) => chunked(q, k, v, &mut m, 1.0, chunk),
+            _ => parallel(q, k, v, &mut m, 1.0),
+        };
+        state.s = vec![m.s, m.z.map_or(state.s[1], |z| z.0)];
+        merge_heads(o).linear(p[self.w_o], Some(p[self.b_o]))
+    }
+}

@@ -1,0 +1,152 @@
+//! LRU, the linear recurrent unit (Orvieto et al. 2023, arXiv 2303.06349):
+//!
+//! ```text
+//! λ_j = exp(−exp(ν_j) + i exp(θ_j))                       stable by construction: |λ| < 1            (eq. 6)
+//! h_k = λ ⊙ h_{k-1} + γ ⊙ (B u_k)                         h ∈ ℂᴺ, γ normalises the variance          (eq. 7)
+//! y_k = Re(C h_k) + D ⊙ u_k                                                                          (eq. 1)
+//! ```
+//!
+//! and the block around it (section 3.1): out = W₁ g ⊙ σ(W₂ g), g = gelu(y).
+//!
+//! At the start |λ| is uniform on the ring r_min ≤ |λ| ≤ r_max, the phase uniform in [0, 2π), γ = √(1 − |λ|²), and B
+//! and C are complex normal with variances 1/(2H) and 1/N for each part (section 3.4, lemma 3.2).
+//!
+//! The transition λ does not depend on the input: it can count positions (λ = −1 tells odd from even), but what it
+//! does to the state is the same for a one as for a zero.
+//!
+//! Shapes: u [B, T, H], h [B, T, N] as a pair (real, imaginary), B [N, H], C [H, N], D [H]; H is the model's width.
+//!
+//! | form | work | depth |
+//! |---|---|---|
+//! | recurrent | O(T N) | T |
+//! | parallel | O(T N log T): associative scan | log T |
+//! | chunked | O(T N): local scans of C steps, then the carries times λ¹ … λᶜ | C + T / C |
+
+use super::{Bound, Form, Init, Mixer, ModelConfig, P, State, at, over_time};
+use crate::{
+    autograd::Var,
+    error::Result,
+    tensor::Shape,
+};
+
+pub use crate::ops::scan::{lru_scan as chunked, lru_scan_parallel as parallel};
+
+/// A complex tensor: real and imaginary part.
+pub type Complex<'t> = (Var<'t>, Var<'t>);
+
+/// Complex product, element by element.
+fn mul<'t>(a: Complex<'t>, b: Complex<'t>) -> Complex<'t> {
+    (a.0 * b.0 - a.1 * b.1, a.0 * b.1 + a.1 * b.0)
+}
+
+/// h_k = λ h_{k-1} + x_k for one token: all [B, N], λ [N].
+pub fn step<'t>(lambda: Complex<'t>, x: Complex<'t>, h: Complex<'t>) -> Complex<'t> {
+    let (re, im) = mul(lambda, h);
+    (re + x.0, im + x.1)
+}
+
+/// [`step`] after step: x [B, T, N] to h [B, T, N] and the last h.
+pub fn recurrent<'t>(lambda: Complex<'t>, x: Complex<'t>, mut h: Complex<'t>) -> (Complex<'t>, Complex<'t>) {
+    let [_, t, _] = x.0.dims();
+    let mut imaginary = vec![];
+    let re = over_time(t, |i| {
+        h = step(lambda, (at(x.0, i), at(x.1, i)), h);
+        imaginary.push(h.1);
+        h.0
+    });
+    ((re, over_time(t, |i| imaginary[i])), h)
+}
+
+/// The mixer.
+pub struct Mix {
+    n: usize,
+    nu: P,
+    theta: P,
+    gamma: P, // ln γ
+    b: [P; 2],
+    c: [P; 2],
+    d: P,
+    w1: P,
+    b1: P,
+    w2: P,
+    b2: P,
+}
+
+impl Mix {
+    /// N complex states under the model's width.
+    pub fn new(c: &ModelConfig, init: &mut Init) -> Result<Mix> {
+        let (n, width) = (c.state, c.width);
+        let (lo, hi) = (c.r_min * c.r_min, c.r_max * c.r_max);
+        // |λ|² uniform in [r_min², r_max²], away from 0 and 1 where ν is infinite. γ belongs to the same draw.
+        let square = |u: f64| (u * (hi - lo) + lo).clamp(1e-6, 1.0 - 1e-6);
+        let mut squares = vec![];
+        let nu = init.custom("nu_log", [n], |g, _| {
+            squares.push(square(g.uniform(0.0, 1.0)));
+            (-0.5 * squares[squares.len() - 1].ln()).ln()
+        });
+        let theta = init.custom("theta_log", [n], |g, _| (std::f64::consts::TAU * g.uniform(1e-9, 1.0)).ln());
+        let gamma = init.custom("gamma_log", [n], |_, j| 0.5 * (1.0 - squares[j]).ln());
+        let b_std = (2.0 * width as f64).powf(-0.5);
+        let c_std = (n as f64).powf(-0.5);
+        Ok(Mix {
+            n,
+            nu,
+            theta,
+            gamma,
+            b: ["B_re", "B_im"].map(|name| init.normal(name, [n, width], b_std)),
+            c: ["C_re", "C_im"].map(|name| init.normal(name, [width, n], c_std)),
+            d: init.custom("D", [width], |g, _| g.gauss()),
+            w1: init.linear("w1", width, width),
+            b1: init.full("b1", [width], 0.0),
+            w2: init.linear("w2", width, width),
+            b2: init.full("b2", [width], 0.0),
+        })
+    }
+
+    /// λ [N] from ν and θ (eq. 6).
+    fn lambda<'t>(&self, p: &Bound<'t>) -> Complex<'t> {
+        let magnitude = (-p[self.nu].exp()).exp();
+        let phase = p[self.theta].exp();
+        (magnitude * phase.cos(), magnitude * phase.sin())
+    }
+
+    /// γ ⊙ (B u), [.., H] to [.., N].
+    fn input<'t>(&self, p: &Bound<'t>, u: Var<'t>) -> Complex<'t> {
+        let gamma = p[self.gamma].exp();
+        (gamma * u.linear(p[self.b[0]], None), gamma * u.linear(p[self.b[1]], None))
+    }
+
+    /// Re(C h) + D ⊙ u, then the block's GELU and gated linear unit.
+    fn output<'t>(&self, p: &Bound<'t>, h: Complex<'t>, u: Var<'t>) -> Var<'t> {
+        let y = h.0.linear(p[self.c[0]], None) - h.1.linear(p[self.c[1]], None) + p[self.d] * u;
+        let g = y.gelu_tanh();
+        g.linear(p[self.w1], Some(p[self.b1])) * g.linear(p[self.w2], Some(p[self.b2])).sigmoid()
+    }
+}
+
+impl Mixer for Mix {
+    // On a CPU a scan is fastest as one long chunk.
+    fn forms(&self) -> Vec<Form> {
+        vec![Form::Recurrent, Form::Parallel, Form::Chunked(256)]
+    }
+
+    fn state(&self, b: usize) -> Vec<(&'static str, Shape)> {
+        vec![("Re h", [b, self.n].into()), ("Im h", [b, self.n].into())]
+    }
+
+    fn step<'t>(&self, p: &Bound<'t>, u: Var<'t>, state: &mut State<'t>) -> Var<'t> {
+        let h = step(self.lambda(p), self.input(p, u), (state.s[0], state.s[1]));
+        state.s = vec![h.0, h.1];
+        self.output(p, h, u)
+    }
+
+    fn sequence<'t>(&self, p: &Bound<'t>, u: Var<'t>, state: &mut State<'t>, form: Form) -> Var<'t> {
+        let (lambda, x, h0) = (self.lambda(p), self.input(p, u), (state.s[0], state.s[1]));
+        let (h, last) = match form {
+            Form::Chunked(chunk) => chunked(lambda, x, h0, chunk),
+            _ => parallel(lambda, x, h0),
+        };
+        state.s = vec![last.0, last.1];
+        self.output(p, h, u)
+    }
+}

@@ -1,0 +1,116 @@
+//! LSTM (Hochreiter and Schmidhuber 1997, with the forget gate of Gers et al. 2000), in the notation of torch's
+//! `nn.LSTM`:
+//!
+//! ```text
+//! i_t = σ(W_ii x_t + b_ii + W_hi h_{t-1} + b_hi)          input gate                       (1)
+//! f_t = σ(W_if x_t + b_if + W_hf h_{t-1} + b_hf)          forget gate                      (2)
+//! g_t = tanh(W_ig x_t + b_ig + W_hg h_{t-1} + b_hg)       candidate                        (3)
+//! o_t = σ(W_io x_t + b_io + W_ho h_{t-1} + b_ho)          output gate                      (4)
+//! c_t = f_t ⊙ c_{t-1} + i_t ⊙ g_t                         cell                             (5)
+//! h_t = o_t ⊙ tanh(c_t)                                   hidden state                     (6)
+//! y_t = W_post h_t + b_post                               back to the residual stream
+//! ```
+//!
+//! The gates see h_{t-1}, so the transition of the cell is not linear: no form is parallel in time. In return one
+//! unit computes parity: f and i copy or flip what h says.
+//!
+//! Shapes: x [B, T, I], h and c [B, D], W_ih [4D, I] and W_hh [4D, D] with the gates in the order i, f, g, o.
+//!
+//! | form | cost a step | memory |
+//! |---|---|---|
+//! | recurrent | O(D I + D²), some 20 small ops | every intermediate |
+//! | fused | the same, one kernel over all steps | gates and c |
+
+use super::{Bound, Form, Init, Mixer, ModelConfig, P, State, at, over_time, split};
+use crate::{autograd::Var, error::Result, ops::lstm::lstm_sequence, tensor::Shape};
+
+/// W_ih, W_hh, b_ih, b_hh on a tape.
+#[derive(Clone, Copy)]
+pub struct Weights<'t> {
+    /// [4D, I]
+    pub w_ih: Var<'t>,
+    /// [4D, D]
+    pub w_hh: Var<'t>,
+    /// [4D]
+    pub b_ih: Var<'t>,
+    /// [4D]
+    pub b_hh: Var<'t>,
+}
+
+/// Equations (1) to (6) for one token: x [B, I], h and c [B, D] to the next h and c.
+pub fn step<'t>(w: Weights<'t>, x: Var<'t>, h: Var<'t>, c: Var<'t>) -> (Var<'t>, Var<'t>) {
+    let z = x.linear(w.w_ih, Some(w.b_ih)) + h.linear(w.w_hh, Some(w.b_hh)); // [B, 4D]
+    let [i, f, g, o] = split(z);
+    let (i, f, g, o) = (i.sigmoid(), f.sigmoid(), g.tanh(), o.sigmoid());
+    let c = f * c + i * g;
+    (o * c.tanh(), c)
+}
+
+/// [`step`] after step: x [B, T, I] to h [B, T, D] and the last h and c.
+pub fn recurrent<'t>(w: Weights<'t>, x: Var<'t>, mut h: Var<'t>, mut c: Var<'t>) -> (Var<'t>, Var<'t>, Var<'t>) {
+    let [_, t, _] = x.dims();
+    let y = over_time(t, |i| {
+        (h, c) = step(w, at(x, i), h, c);
+        h
+    });
+    (y, h, c)
+}
+
+/// The same in one kernel: W_ih x for all steps as one product, then the loop over time.
+pub fn fused<'t>(w: Weights<'t>, x: Var<'t>, h: Var<'t>, c: Var<'t>) -> (Var<'t>, Var<'t>, Var<'t>) {
+    lstm_sequence(x.linear(w.w_ih, Some(w.b_ih + w.b_hh)), w.w_hh, h, c)
+}
+
+/// The mixer.
+pub struct Mix {
+    units: usize, // D
+    w_ih: P,
+    w_hh: P,
+    b_ih: P,
+    b_hh: P,
+    w_post: P,
+    b_post: P,
+}
+
+impl Mix {
+    /// D = H K units over inputs of the model's width. Weights start uniform in ±1/√D, as torch's do.
+    pub fn new(c: &ModelConfig, init: &mut Init) -> Result<Mix> {
+        let (width, d) = (c.width, c.inner());
+        let bound = (d as f64).powf(-0.5);
+        Ok(Mix {
+            units: d,
+            w_ih: init.uniform("w_ih", [4 * d, width], bound),
+            w_hh: init.uniform("w_hh", [4 * d, d], bound),
+            b_ih: init.full("b_ih", [4 * d], 0.0),
+            b_hh: init.full("b_hh", [4 * d], 0.0),
+            w_post: init.linear("w_post", width, d),
+            b_post: init.full("b_post", [width], 0.0),
+        })
+    }
+
+    fn weights<'t>(&self, p: &Bound<'t>) -> Weights<'t> {
+        Weights { w_ih: p[self.w_ih], w_hh: p[self.w_hh], b_ih: p[self.b_ih], b_hh: p[self.b_hh] }
+    }
+}
+
+impl Mixer for Mix {
+    fn forms(&self) -> Vec<Form> {
+        vec![Form::Recurrent, Form::Fused]
+    }
+
+    fn state(&self, b: usize) -> Vec<(&'static str, Shape)> {
+        vec![("h", [b, self.units].into()), ("c", [b, self.units].into())]
+    }
+
+    fn step<'t>(&self, p: &Bound<'t>, x: Var<'t>, state: &mut State<'t>) -> Var<'t> {
+        let (h, c) = step(self.weights(p), x, state.s[0], state.s[1]);
+        state.s = vec![h, c];
+        h.linear(p[self.w_post], Some(p[self.b_post]))
+    }
+
+    fn sequence<'t>(&self, p: &Bound<'t>, x: Var<'t>, state: &mut State<'t>, _: Form) -> Var<'t> {
+        let (h, h_last, c_last) = fused(self.weights(p), x, state.s[0], state.s[1]);
+        state.s = vec![h_last, c_last];
+        h.linear(p[self.w_post], Some(p[self.b_post]))
+    }
+}

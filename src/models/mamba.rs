@@ -1,0 +1,166 @@
+//! Mamba (Gu and Dao 2023, arXiv 2312.00752): a state-space model whose step size, input and output depend on the
+//! input.
+//!
+//! ```text
+//! [x, z] = W_in u                                          two branches of width E                 (figure 3)
+//! x ← SiLU(conv(x))                                        causal, W wide, one filter a channel
+//! [δ, B_t, C_t] = W_x x_t                                  the selection                           (algorithm 2)
+//! Δ_t = softplus(W_dt δ + b_dt)                            step size of each channel
+//! Ā_t = exp(Δ_t A),  B̄_t = Δ_t B_t,  A = −exp(A_log)       discretisation: zero-order hold, Euler   (eq. 4)
+//! h_t = Ā_t ⊙ h_{t-1} + B̄_t x_t                            N states a channel                      (eq. 2a)
+//! y_t = C_tᵀ h_t + D x_t                                                                           (eq. 2b)
+//! out = W_out (y ⊙ SiLU(z))
+//! ```
+//!
+//! Ā lies in (0, 1): a state decays or stays, it never flips.
+//!
+//! At the start A_log = ln(1 … N) in every channel, D = 1, and b_dt makes Δ log-uniform in [0.001, 0.1] (section 3.6).
+//!
+//! Shapes: u [B, T, D], x, z, Δ [B, T, E], A [E, N], B and C [B, T, N], h [B, E, N].
+//!
+//! | form | work | memory |
+//! |---|---|---|
+//! | recurrent | O(T E N), T steps | every intermediate |
+//! | parallel | O(T E N log T): associative scan over (Ā, B̄ x) | some log T tensors [B, T, E, N] |
+//! | chunked | O(T E N) | the state at every C-th step; the rest is recomputed in the backward pass |
+
+use super::{Bound, Form, Init, Mixer, ModelConfig, P, State, at, over_time};
+use crate::{
+    autograd::Var,
+    error::Result,
+    ops::{scan::linear_scan_parallel, selective::selective_scan},
+    tensor::Shape,
+};
+
+pub use crate::ops::selective::selective_scan as chunked;
+
+/// Equations 2 and 4 for one token, without D: u, dt [B, E], a [E, N], b, c [B, N], h [B, E, N] to y [B, E] and the
+/// next h.
+pub fn step<'t>(u: Var<'t>, dt: Var<'t>, a: Var<'t>, b: Var<'t>, c: Var<'t>, h: Var<'t>) -> (Var<'t>, Var<'t>) {
+    let [batch, e] = u.dims();
+    let n = a.shape().last();
+    let a_bar = (dt.reshape([batch, e, 1]) * a).exp(); // [B, E, N]
+    let h = a_bar * h + (dt * u).reshape([batch, e, 1]) * b.reshape([batch, 1, n]);
+    ((h * c.reshape([batch, 1, n])).sum_axis(2, false), h)
+}
+
+/// [`step`] after step: u, dt [B, T, E], b, c [B, T, N] to y [B, T, E] and the last h.
+pub fn recurrent<'t>(u: Var<'t>, dt: Var<'t>, a: Var<'t>, b: Var<'t>, c: Var<'t>, h: Var<'t>) -> (Var<'t>, Var<'t>) {
+    let ([_, t, _], mut h) = (u.dims(), h);
+    let y = over_time(t, |i| {
+        let y;
+        (y, h) = step(at(u, i), at(dt, i), a, at(b, i), at(c, i), h);
+        y
+    });
+    (y, h)
+}
+
+/// All states at once by an associative scan.
+pub fn parallel<'t>(u: Var<'t>, dt: Var<'t>, a: Var<'t>, b: Var<'t>, c: Var<'t>, h: Var<'t>) -> (Var<'t>, Var<'t>) {
+    let [batch, t, e] = u.dims();
+    let n = a.shape().last();
+    let a_bar = (dt.reshape([batch, t, e, 1]) * a).exp(); // [B, T, E, N]
+    let input = (dt * u).reshape([batch, t, e, 1]) * b.reshape([batch, t, 1, n]);
+    let flat = [batch, t, e * n];
+    let (hs, last) = linear_scan_parallel(a_bar.reshape(flat), input.reshape(flat), h.reshape([batch, e * n]));
+    let y = (hs.reshape([batch, t, e, n]) * c.reshape([batch, t, 1, n])).sum_axis(3, false);
+    (y, last.reshape([batch, e, n]))
+}
+
+/// The mixer.
+pub struct Mix {
+    e: usize,
+    n: usize,
+    r: usize,
+    window: usize, // W − 1, the inputs that the convolution remembers
+    w_in: P,
+    conv: Option<(P, P)>, // [E, W] and its bias
+    w_x: P,
+    w_dt: P,
+    b_dt: P,
+    a_log: P,
+    d: P,
+    w_out: P,
+}
+
+impl Mix {
+    /// E = expand · D channels of N states. Weights start as torch's `nn.Linear`, uniform in ±1/√in.
+    pub fn new(c: &ModelConfig, init: &mut Init) -> Result<Mix> {
+        let (width, n, r, w) = (c.width, c.state, c.rank(), c.conv);
+        let e = c.expand * width;
+        // This model's own rule always: Δ and A were tuned together with it.
+        let mut linear = |name: &str, out: usize, inp: usize| {
+            let bound = (inp as f64).powf(-0.5);
+            init.uniform_always(name, [out, inp], bound)
+        };
+        let w_in = linear("in_proj_weight", 2 * e, width);
+        let w_x = linear("x_proj_weight", r + 2 * n, e);
+        let w_dt = linear("dt_proj_weight", e, r);
+        let w_out = linear("out_proj_weight", width, e);
+        let bound = (w.max(1) as f64).powf(-0.5);
+        let conv = (w > 0).then(|| {
+            let draw = |g: &mut crate::autograd::Gen, _| g.uniform(-bound, bound);
+            (init.custom("conv1d_weight", [e, w], draw), init.custom("conv1d_bias", [e], draw))
+        });
+        let b_dt = init.custom("dt_proj_bias", [e], |g, _| {
+            let dt = g.uniform(0.001f64.ln(), 0.1f64.ln()).exp().max(1e-4);
+            dt + (-(-dt).exp_m1()).ln() // the inverse of softplus
+        });
+        let a_log = init.custom("A_log", [e, n], |_, i| ((i % n + 1) as f64).ln());
+        let d = init.full("D", [e], 1.0);
+        Ok(Mix { e, n, r, window: w.saturating_sub(1), w_in, conv, w_x, w_dt, b_dt, a_log, d, w_out })
+    }
+
+    /// The scan's inputs x, Δ, A, B, C and the gate z, from u [B, T, D]; the convolution's window (state 1) moves on.
+    fn project<'t>(&self, p: &Bound<'t>, u: Var<'t>, state: &mut State<'t>) -> [Var<'t>; 6] {
+        let [_, t, _] = u.dims();
+        let [mut x, z] = super::split(u.linear(p[self.w_in], None)); // [B, T, E] each
+        if let Some((w, bias)) = self.conv {
+            let past = state.s[1];
+            state.s[1] = Var::concat(&[past, x], 1).narrow(1, t, self.window);
+            x = x.causal_conv1d(p[w], Some(p[bias]), past);
+        }
+        let x = x.silu();
+        let selection = x.linear(p[self.w_x], None); // [B, T, R + 2N]
+        let delta = selection.narrow(2, 0, self.r);
+        let b = selection.narrow(2, self.r, self.n);
+        let c = selection.narrow(2, self.r + self.n, self.n);
+        let dt = delta.linear(p[self.w_dt], Some(p[self.b_dt])).softplus();
+        let a = -p[self.a_log].exp();
+        [x, dt, a, b, c, z]
+    }
+
+    /// The skip D x, the gate and the way back to the model's width.
+    fn output<'t>(&self, p: &Bound<'t>, y: Var<'t>, x: Var<'t>, z: Var<'t>) -> Var<'t> {
+        ((y + p[self.d] * x) * z.silu()).linear(p[self.w_out], None)
+    }
+}
+
+impl Mixer for Mix {
+    fn forms(&self) -> Vec<Form> {
+        vec![Form::Recurrent, Form::Parallel, Form::Chunked(Form::CHUNK)]
+    }
+
+    fn state(&self, b: usize) -> Vec<(&'static str, Shape)> {
+        let h = ("h", [b, self.e, self.n].into());
+        if self.conv.is_some() { vec![h, ("past x", [b, self.window, self.e].into())] } else { vec![h] }
+    }
+
+    fn step<'t>(&self, p: &Bound<'t>, u: Var<'t>, state: &mut State<'t>) -> Var<'t> {
+        let [batch, d] = u.dims();
+        let [x, dt, a, b, c, z] = self.project(p, u.reshape([batch, 1, d]), state);
+        let (y, h) = step(at(x, 0), at(dt, 0), a, at(b, 0), at(c, 0), state.s[0]);
+        state.s[0] = h;
+        self.output(p, y.reshape([batch, 1, self.e]), x, z).reshape([batch, d])
+    }
+
+    fn sequence<'t>(&self, p: &Bound<'t>, u: Var<'t>, state: &mut State<'t>, form: Form) -> Var<'t> {
+        let [x, dt, a, b, c, z] = self.project(p, u, state);
+        let (y, h) = match form {
+            Form::Chunked(chunk) => selective_scan(x, dt, a, b, c, state.s[0], chunk),
+            _ => parallel(x, dt, a, b, c, state.s[0]),
+        };
+        state.s[0] = h;
+        self.output(p, y, x, z)
+    }
+}

@@ -1,0 +1,204 @@
+//! Sequence mixers, one a file, and the decoder they live in.
+//!
+//! To add one: a file with a `Mix` that implements [`Mixer`], and its name in the list at the end of this file. It
+//! is then a `--models` name, and every test of all mixers covers it: gradients, equality of its forms, streaming,
+//! causality, independence of the batch.
+
+mod config;
+mod decoder;
+mod params;
+mod positions;
+
+pub use config::{ModelConfig, Positions};
+pub use decoder::{Model, ModelState};
+pub use params::{Bound, Entry, Init, P, Params};
+pub use positions::Rope;
+
+use crate::{
+    autograd::{Tape, Var},
+    error::{Error, Result},
+    tensor::{DType, Shape},
+};
+use std::{fmt, str::FromStr};
+
+/// How a mixer is computed. All forms of a mixer give the same values, states and gradients.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Form {
+    /// One step at a time in plain tape ops: the definition.
+    Recurrent,
+    /// All positions at once in plain tape ops: a scan, or a masked quadratic form.
+    Parallel,
+    /// Hand-written: parallel within chunks of this many steps, recurrent between them.
+    Chunked(usize),
+    /// Hand-written: one kernel over all steps.
+    Fused,
+}
+
+impl Form {
+    /// The chunk of a plain `chunked`.
+    pub const CHUNK: usize = 32;
+
+    /// The name without the chunk size.
+    pub fn kind(self) -> &'static str {
+        match self {
+            Form::Recurrent => "recurrent",
+            Form::Parallel => "parallel",
+            Form::Chunked(_) => "chunked",
+            Form::Fused => "fused",
+        }
+    }
+}
+
+impl fmt::Display for Form {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        match self {
+            Form::Chunked(c) => write!(f, "chunked:{c}"),
+            other => f.write_str(other.kind()),
+        }
+    }
+}
+
+impl FromStr for Form {
+    type Err = String;
+    fn from_str(s: &str) -> std::result::Result<Form, String> {
+        match s.split_once(':') {
+            None if s == "recurrent" => Ok(Form::Recurrent),
+            None if s == "parallel" => Ok(Form::Parallel),
+            None if s == "chunked" => Ok(Form::Chunked(Form::CHUNK)),
+            None if s == "fused" => Ok(Form::Fused),
+            Some(("chunked", c)) => match c.parse() {
+                Ok(c) if c > 0 => Ok(Form::Chunked(c)),
+                _ => Err(format!("form '{s}': the chunk '{c}' is not a number of steps from 1")),
+            },
+            _ => Err(format!("unknown form '{s}': expected recurrent, parallel, chunked, chunked:STEPS or fused")),
+        }
+    }
+}
+
+/// What a mixer carries from one step to the next: for LSTM h and c, for DeltaNet the matrix S, for GPT the cache.
+pub struct State<'t> {
+    /// How many tokens have been seen.
+    pub t: usize,
+    /// The carried values, in the order of [`Mixer::state`].
+    pub s: Vec<Var<'t>>,
+}
+
+impl<'t> State<'t> {
+    /// The state before the first token: zeros.
+    pub fn zero(mixer: &dyn Mixer, tape: &'t Tape, b: usize, dtype: DType) -> State<'t> {
+        let zero = |(_, shape)| tape.full(shape, dtype, 0.0);
+        State { t: 0, s: mixer.state(b).into_iter().map(zero).collect() }
+    }
+}
+
+/// A sequence mixer: y_t depends on x_1 … x_t.
+///
+/// [`Mixer::step`] is the definition. The recurrent form loops over it, streaming calls it, and every form that
+/// [`Mixer::sequence`] offers is tested to equal it in values, final state and all gradients.
+pub trait Mixer: Send + Sync {
+    /// The forms that exist, `Recurrent` first, the fastest on a CPU last.
+    fn forms(&self) -> Vec<Form>;
+
+    /// Names and shapes of the carried state for a batch of `b`, before the first token.
+    fn state(&self, b: usize) -> Vec<(&'static str, Shape)>;
+
+    /// One token: x [B, D] to y [B, D], moving the carried values on ([`run`] counts `t`).
+    fn step<'t>(&self, p: &Bound<'t>, x: Var<'t>, s: &mut State<'t>) -> Var<'t>;
+
+    /// A whole sequence in a form other than `Recurrent`: x [B, T, D] to y [B, T, D].
+    fn sequence<'t>(&self, p: &Bound<'t>, x: Var<'t>, s: &mut State<'t>, form: Form) -> Var<'t>;
+}
+
+/// Run a mixer over x [B, T, D] from a state, in any form.
+#[track_caller]
+pub fn run<'t>(m: &dyn Mixer, p: &Bound<'t>, x: Var<'t>, s: &mut State<'t>, form: Form) -> Var<'t> {
+    let [_, t, _] = x.dims();
+    if form == Form::Recurrent && t > 0 {
+        return over_time(t, |i| {
+            let y = m.step(p, at(x, i), s);
+            s.t += 1;
+            y
+        });
+    }
+    // An empty sequence has no step to define it; any form gives the empty result.
+    let form = if form == Form::Recurrent { m.forms().pop().unwrap_or(form) } else { form };
+    let y = m.sequence(p, x, s, form);
+    s.t += t;
+    y
+}
+
+/// x_i of a sequence: [B, T, ..] to [B, ..].
+#[track_caller]
+pub fn at(x: Var<'_>, i: usize) -> Var<'_> {
+    let shape = x.shape();
+    let dims: Vec<usize> = shape.dims().iter().enumerate().filter(|&(axis, _)| axis != 1).map(|(_, &n)| n).collect();
+    x.narrow(1, i, 1).reshape(&dims[..])
+}
+
+/// Stack y_0 … y_{T-1}, each [B, ..], into [B, T, ..].
+#[track_caller]
+pub fn over_time<'t>(t: usize, mut step: impl FnMut(usize) -> Var<'t>) -> Var<'t> {
+    let rows: Vec<Var<'t>> = (0..t)
+        .map(|i| {
+            let y = step(i);
+            let dims: Vec<usize> = [&y.shape().dims()[..1], &[1], &y.shape().dims()[1..]].concat();
+            y.reshape(&dims[..])
+        })
+        .collect();
+    Var::concat(&rows, 1)
+}
+
+/// Cut the last axis into `N` equal parts.
+#[track_caller]
+pub fn split<const N: usize>(x: Var<'_>) -> [Var<'_>; N] {
+    let (axis, n) = (x.shape().rank() - 1, x.shape().last() / N);
+    std::array::from_fn(|i| x.narrow(axis, i * n, n))
+}
+
+/// [B, T, H K] to heads [B, T, H, K].
+#[track_caller]
+pub fn heads(x: Var<'_>, h: usize) -> Var<'_> {
+    let [b, t, hk] = x.dims();
+    x.reshape([b, t, h, hk / h])
+}
+
+/// Heads [B, T, H, K] back to [B, T, H K].
+#[track_caller]
+pub fn merge_heads(x: Var<'_>) -> Var<'_> {
+    let [b, t, h, k] = x.dims();
+    x.reshape([b, t, h * k])
+}
+
+/// [B, T, H, K] to [B, H, T, K], one matrix a head.
+#[track_caller]
+pub fn head_first(x: Var<'_>) -> Var<'_> {
+    x.permute([0, 2, 1, 3])
+}
+
+/// Builds a mixer: sizes from the configuration, parameters from the initialiser.
+pub type Build = fn(&ModelConfig, &mut Init) -> Result<Box<dyn Mixer>>;
+
+macro_rules! mixers {
+    ($($(#[$doc:meta])* $name:ident),* $(,)?) => {
+        $(pub mod $name;)*
+
+        /// Every mixer by name.
+        pub const MIXERS: &[(&str, Build)] = &[$((stringify!($name), |c, init| Ok(Box::new($name::Mix::new(c, init)?)))),*];
+    };
+}
+
+mixers! { lstm, quasi_lstm, lru, linear_transformer, gpt, delta_net, mamba }
+
+/// The names of all mixers, in the order of the tables.
+pub fn names() -> Vec<&'static str> {
+    MIXERS.iter().map(|m| m.0).collect()
+}
+
+/// The constructor of the mixer with this name.
+///
+/// # Errors
+/// When there is none.
+pub fn find(name: &str) -> Result<Build> {
+    let found = MIXERS.iter().find(|m| m.0 == name).map(|m| m.1);
+    found.ok_or_else(|| Error::config(format!("unknown model '{name}': expected one of {}", names().join(", "))))
+}

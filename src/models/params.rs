@@ -1,0 +1,181 @@
+//! Parameters: one flat buffer with a name for every window of it.
+
+use crate::{
+    autograd::{Gen, Tape, Var},
+    tensor::{DType, Shape, Tensor},
+};
+use std::ops::Index;
+
+/// A handle on one parameter, given out at construction and used to find it among the [`Bound`] ones.
+#[derive(Clone, Copy, Debug)]
+pub struct P(usize);
+
+/// One parameter's place in the flat buffer.
+#[derive(Clone, Debug)]
+pub struct Entry {
+    /// Path name: "blocks.0.mixer.w_ih".
+    pub name: String,
+    /// Index of its first element.
+    pub offset: usize,
+    /// Axis sizes.
+    pub shape: Shape,
+    /// Whether weight decay applies to it: to matrices, not to biases, norms or the parameters of a recurrence.
+    pub decay: bool,
+}
+
+/// Draws initial values under path names while a model is put together.
+///
+/// Every parameter has a random stream of its own, keyed by the seed and its name: what one layer draws does not
+/// depend on what the others are.
+pub struct Init {
+    seed: u64,
+    path: String,
+    /// Standard deviation of every weight matrix; `None`: each layer's own rule.
+    pub std: Option<f64>,
+    entries: Vec<Entry>,
+    values: Vec<f64>,
+}
+
+impl Init {
+    /// An empty model's initialiser.
+    pub fn new(seed: u64, std: Option<f64>) -> Init {
+        Init { seed, path: String::new(), std, entries: vec![], values: vec![] }
+    }
+
+    /// Everything that `build` creates gets `name.` in front.
+    pub fn scope<R>(&mut self, name: &str, build: impl FnOnce(&mut Init) -> R) -> R {
+        let outer = self.path.len();
+        self.path.push_str(name);
+        self.path.push('.');
+        let built = build(self);
+        self.path.truncate(outer);
+        built
+    }
+
+    fn push(&mut self, name: &str, shape: Shape, decay: bool, mut draw: impl FnMut(&mut Gen, usize) -> f64) -> P {
+        let name = format!("{}{name}", self.path);
+        // FNV-1a of the name, mixed into the seed.
+        let hash =
+            name.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |h, b| (h ^ u64::from(b)).wrapping_mul(0x100_0000_01b3));
+        let mut g = Gen::new(hash ^ self.seed.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+        self.entries.push(Entry { name, offset: self.values.len(), shape, decay });
+        self.values.extend((0..shape.len()).map(|i| draw(&mut g, i)));
+        P(self.entries.len() - 1)
+    }
+
+    /// Values drawn by `draw(random source, index)`; not decayed.
+    pub fn custom(&mut self, name: &str, shape: impl Into<Shape>, draw: impl FnMut(&mut Gen, usize) -> f64) -> P {
+        self.push(name, shape.into(), false, draw)
+    }
+
+    /// One value throughout; not decayed.
+    pub fn full(&mut self, name: &str, shape: impl Into<Shape>, value: f64) -> P {
+        self.push(name, shape.into(), false, |_, _| value)
+    }
+
+    /// A weight matrix of normal numbers with this standard deviation.
+    pub fn normal(&mut self, name: &str, shape: impl Into<Shape>, std: f64) -> P {
+        self.push(name, shape.into(), true, |g, _| std * g.gauss())
+    }
+
+    /// A weight matrix of numbers uniform in ±bound, unless the model asks for one deviation throughout.
+    pub fn uniform(&mut self, name: &str, shape: impl Into<Shape>, bound: f64) -> P {
+        match self.std {
+            Some(std) => self.normal(name, shape, std),
+            None => self.uniform_always(name, shape, bound),
+        }
+    }
+
+    /// A weight matrix of numbers uniform in ±bound, whatever the model asks for.
+    pub fn uniform_always(&mut self, name: &str, shape: impl Into<Shape>, bound: f64) -> P {
+        self.push(name, shape.into(), true, |g, _| g.uniform(-bound, bound))
+    }
+
+    /// A weight matrix [out, in] of normal numbers, of deviation 1/√in unless the model asks for another.
+    pub fn linear(&mut self, name: &str, out: usize, inp: usize) -> P {
+        let std = self.std.unwrap_or((inp.max(1) as f64).powf(-0.5));
+        self.normal(name, [out, inp], std)
+    }
+
+    /// The finished buffer.
+    pub fn finish(self, dtype: DType) -> Params {
+        let n = self.values.len();
+        Params { flat: Tensor::from_vec(self.values, [n]).cast(dtype), entries: self.entries }
+    }
+}
+
+/// All parameters of a model in one flat buffer.
+#[derive(Clone, Debug)]
+pub struct Params {
+    flat: Tensor,
+    entries: Vec<Entry>,
+}
+
+impl Params {
+    /// The number of scalars.
+    pub fn len(&self) -> usize {
+        self.flat.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.flat.is_empty()
+    }
+
+    /// Names and places, in order.
+    pub fn entries(&self) -> &[Entry] {
+        &self.entries
+    }
+
+    /// The flat buffer, shape [`Params::len`].
+    pub fn flat(&self) -> &Tensor {
+        &self.flat
+    }
+
+    /// The flat buffer, to write. No view of it may be alive: reset the tape first.
+    pub fn flat_mut(&mut self) -> &mut Tensor {
+        &mut self.flat
+    }
+
+    /// Every parameter's name and value, sharing the flat buffer.
+    pub fn tensors(&self) -> impl Iterator<Item = (&str, Tensor)> {
+        self.entries.iter().map(|e| (e.name.as_str(), self.flat.window(e.offset, e.shape)))
+    }
+
+    /// Put the parameters on a tape, to be differentiated with respect to.
+    pub fn bind<'t>(&self, tape: &'t Tape) -> Bound<'t> {
+        Bound(self.tensors().map(|(_, t)| tape.leaf(&t)).collect())
+    }
+
+    /// Put the parameters on a tape as constants, for evaluation.
+    pub fn bind_frozen<'t>(&self, tape: &'t Tape) -> Bound<'t> {
+        Bound(self.tensors().map(|(_, t)| tape.constant(&t)).collect())
+    }
+
+    /// After a backward pass, the gradient of every parameter as one flat buffer like [`Params::flat`].
+    pub fn gather_grads(&self, tape: &Tape, bound: &Bound, into: &mut Tensor) {
+        tape.collect_grads(&bound.0, into);
+    }
+}
+
+/// Parameters on a tape; a [`P`] finds its own: `p[self.w]`.
+pub struct Bound<'t>(Vec<Var<'t>>);
+
+impl<'t> Bound<'t> {
+    /// Parameters given one by one, in the order of [`Params::entries`].
+    pub fn new(vars: Vec<Var<'t>>) -> Bound<'t> {
+        Bound(vars)
+    }
+
+    /// The parameters in order.
+    pub fn vars(&self) -> &[Var<'t>] {
+        &self.0
+    }
+}
+
+impl<'t> Index<P> for Bound<'t> {
+    type Output = Var<'t>;
+    fn index(&self, p: P) -> &Var<'t> {
+        &self.0[p.0]
+    }
+}

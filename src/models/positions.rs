@@ -1,0 +1,60 @@
+//! Where in the sequence a token stands.
+
+use super::{ModelConfig, Positions};
+use crate::{
+    autograd::Var,
+    tensor::{DType, Tensor},
+};
+
+/// The angles of position t: t / 10000^(2i / n) for i = 0 … n/2 - 1.
+fn angles(len: usize, n: usize) -> impl Iterator<Item = f64> {
+    let half = n / 2;
+    (0..len).flat_map(move |t| (0..half).map(move |i| t as f64 / 10_000f64.powf(2.0 * i as f64 / n as f64)))
+}
+
+/// Sines and cosines of the position (Vaswani et al. 2017, section 3.5): [len, D], sines in even columns.
+pub(super) fn sinusoid(len: usize, width: usize, dtype: DType) -> Tensor {
+    let v: Vec<f64> = angles(len, width).flat_map(|a| [a.sin(), a.cos()]).collect();
+    Tensor::from_vec(v, [len, width]).cast(dtype)
+}
+
+/// Rotary positions (Su et al. 2021, arXiv 2104.09864, eq. 34): the pair (x_i, x_{i + K/2}) of a query or key at
+/// position t is rotated by the angle t / 10000^(2i / K), so that q_t · k_s depends on t − s.
+pub struct Rope {
+    /// cos and sin [len, 1, K/2], in f32 and in f64.
+    tables: [(Tensor, Tensor); 2],
+}
+
+impl Rope {
+    /// Tables up to `max_len`, if the model wants rotary positions.
+    pub fn new(c: &ModelConfig) -> Option<Rope> {
+        let table = |f: fn(f64) -> f64, dtype| {
+            let v: Vec<f64> = angles(c.max_len, c.head_dim).map(f).collect();
+            Tensor::from_vec(v, [c.max_len, 1, c.head_dim / 2]).cast(dtype)
+        };
+        let tables = || [DType::F32, DType::F64].map(|d| (table(f64::cos, d), table(f64::sin, d)));
+        (c.positions == Positions::Rope).then(|| Rope { tables: tables() })
+    }
+
+    /// Rotate x [B, T, H, K], whose first position is `t0`.
+    ///
+    /// # Panics
+    /// When the sequence is longer than the tables.
+    #[track_caller]
+    pub fn rotate<'t>(&self, x: Var<'t>, t0: usize) -> Var<'t> {
+        let [_, t, _, k] = x.dims();
+        let half = k / 2;
+        let (cos, sin) = &self.tables[usize::from(x.dtype() == DType::F64)];
+        assert!(t0 + t <= cos.shape().at(0), "rope: position {} is past max_len = {}", t0 + t, cos.shape().at(0));
+        let rows = |table: &Tensor| x.tape().constant(&table.window(t0 * half, [t, 1, half]));
+        let (cos, sin) = (rows(cos), rows(sin));
+        let (a, b) = (x.narrow(3, 0, half), x.narrow(3, half, half));
+        Var::concat(&[a * cos - b * sin, a * sin + b * cos], 3)
+    }
+}
+
+/// Rotate if the model has rotary positions.
+#[track_caller]
+pub(super) fn rotate<'t>(rope: &Option<Rope>, x: Var<'t>, t0: usize) -> Var<'t> {
+    rope.as_ref().map_or(x, |r| r.rotate(x, t0))
+}

@@ -1,0 +1,112 @@
+//! Quasi-LSTM: an LSTM whose gates see the input alone. QRNN with ifo-pooling (Bradbury et al. 2016, arXiv
+//! 1611.01576, section 2.1) and a convolution of width 1; the cell is read through tanh as in the published experiment
+//! (swiss-ai/modern_rnns, qlstm):
+//!
+//! ```text
+//! f_t = σ(W_f x_t + b_f + 1),  i_t = σ(W_i x_t + b_i),  z_t = tanh(W_z x_t + b_z),  o_t = σ(W_o x_t + b_o)   (1)
+//! c_t = f_t ⊙ c_{t-1} + i_t ⊙ z_t                                                                            (2)
+//! h_t = o_t ⊙ tanh(c_t)                                                                                      (3)
+//! y_t = W_post h_t + b_post
+//! ```
+//!
+//! Without h in the gates (2) is linear in c and a scan computes it. Its transition f lies in (0, 1): it can
+//! forget, but not flip, which is why parity is out of its reach.
+//!
+//! Shapes: x [B, T, D_model], all gates and c [B, T, D], W [4D, D_model] with the gates in the order f, i, z, o.
+//!
+//! | form | work | depth |
+//! |---|---|---|
+//! | recurrent | O(T D) | T |
+//! | parallel | O(T D log T): associative scan (f₁, c₁) ∘ (f₂, c₂) = (f₁ f₂, f₂ c₁ + c₂) | log T |
+//! | chunked | O(T D): local scans of C steps, then the carries | C + T / C |
+
+use super::{Bound, Form, Init, Mixer, ModelConfig, P, State, at, over_time, split};
+use crate::{
+    autograd::Var,
+    error::Result,
+    ops::{quasi_lstm::quasi_lstm, scan::linear_scan_parallel},
+    tensor::Shape,
+};
+
+/// Added to the forget gate's pre-activation, so that a new model remembers.
+pub const FORGET_BIAS: f64 = 1.0;
+
+/// The gates (1) from their pre-activations [.., 4D].
+fn gates(z: Var<'_>) -> [Var<'_>; 4] {
+    let [f, i, z, o] = split(z);
+    [(f + FORGET_BIAS).sigmoid(), i.sigmoid(), z.tanh(), o.sigmoid()]
+}
+
+/// Equations (2) and (3) for one token: pre-activations [B, 4D] and c [B, D] to h and the next c.
+pub fn step<'t>(z: Var<'t>, c: Var<'t>) -> (Var<'t>, Var<'t>) {
+    let [f, i, z, o] = gates(z);
+    let c = f * c + i * z;
+    (o * c.tanh(), c)
+}
+
+/// Equation (2) alone, step after step: c_t = f_t c_{t-1} + u_t, all [B, T, D], and the last c.
+pub fn pool<'t>(f: Var<'t>, u: Var<'t>, mut c: Var<'t>) -> (Var<'t>, Var<'t>) {
+    let [_, t, _] = f.dims();
+    let all = over_time(t, |i| {
+        c = at(f, i) * c + at(u, i);
+        c
+    });
+    (all, c)
+}
+
+/// All steps by an associative scan: pre-activations [B, T, 4D] and c [B, D] to h [B, T, D] and the last c.
+pub fn parallel<'t>(z: Var<'t>, c: Var<'t>) -> (Var<'t>, Var<'t>) {
+    let [f, i, z, o] = gates(z);
+    let (c, last) = linear_scan_parallel(f, i * z, c);
+    (o * c.tanh(), last)
+}
+
+/// The mixer.
+pub struct Mix {
+    units: usize, // D
+    w: P,
+    b: P,
+    w_post: P,
+    b_post: P,
+}
+
+impl Mix {
+    /// D = H K units over inputs of the model's width.
+    pub fn new(c: &ModelConfig, init: &mut Init) -> Result<Mix> {
+        let (width, d) = (c.width, c.inner());
+        Ok(Mix {
+            units: d,
+            w: init.linear("w", 4 * d, width),
+            b: init.full("b", [4 * d], 0.0),
+            w_post: init.linear("w_post", width, d),
+            b_post: init.full("b_post", [width], 0.0),
+        })
+    }
+}
+
+impl Mixer for Mix {
+    // On a CPU a scan is fastest as one long chunk.
+    fn forms(&self) -> Vec<Form> {
+        vec![Form::Recurrent, Form::Parallel, Form::Chunked(256)]
+    }
+
+    fn state(&self, b: usize) -> Vec<(&'static str, Shape)> {
+        vec![("c", [b, self.units].into())]
+    }
+
+    fn step<'t>(&self, p: &Bound<'t>, x: Var<'t>, state: &mut State<'t>) -> Var<'t> {
+        let (h, c) = step(x.linear(p[self.w], Some(p[self.b])), state.s[0]);
+        state.s[0] = c;
+        h.linear(p[self.w_post], Some(p[self.b_post]))
+    }
+
+    fn sequence<'t>(&self, p: &Bound<'t>, x: Var<'t>, state: &mut State<'t>, form: Form) -> Var<'t> {
+        let z = x.linear(p[self.w], Some(p[self.b])); // [B, T, 4D]
+        let (h, c) = match form {
+            Form::Chunked(chunk) => quasi_lstm(z, state.s[0], FORGET_BIAS, chunk),
+            _ => parallel(z, state.s[0]),
+        };
+        state.s[0] = c;
+        h.linear(p[self.w_post], Some(p[self.b_post]))
+    }
+}

@@ -1,0 +1,136 @@
+//! One head at a time in tensors of layout [B, T, H, K]: what the matrix-memory ops share.
+//!
+//! A head's steps are rows of K elements that lie H K apart. Kernels copy a chunk of them to contiguous scratch
+//! memory, compute there, and add the result back: products of contiguous matrices are the fast ones.
+
+use crate::{
+    autograd::In,
+    tensor::{Real, Tensor},
+};
+
+/// Sizes of q, k [B, T, H, K] and v [B, T, H, V].
+#[derive(Clone, Copy)]
+pub struct Dims {
+    /// Batch.
+    pub b: usize,
+    /// Steps.
+    pub t: usize,
+    /// Heads.
+    pub h: usize,
+    /// Elements of a key.
+    pub k: usize,
+    /// Elements of a value.
+    pub v: usize,
+}
+
+impl Dims {
+    /// The sizes that inputs 0, 1, 2 of a memory op agree on; input 3 on is checked by the op.
+    ///
+    /// # Errors
+    /// When they do not agree, or dtypes differ.
+    pub fn of(x: In) -> Result<Dims, String> {
+        if let Some(i) = (1..x.len()).find(|&i| x[i].dtype() != x[0].dtype()) {
+            return Err(format!("input {i} is {}, the queries are {}", x[i].dtype(), x[0].dtype()));
+        }
+        let (q, k, v) = (x[0].shape(), x[1].shape(), x[2].shape());
+        let [b, t, h, n] = q.array()?;
+        if k != q || v.rank() != 4 || v.dims()[..3] != q.dims()[..3] {
+            return Err(format!("q {q}, k {k} and v {v} do not fit [B, T, H, K], [B, T, H, K] and [B, T, H, V]"));
+        }
+        Ok(Dims { b, t, h, k: n, v: v.last() })
+    }
+
+    /// Check one more input.
+    ///
+    /// # Errors
+    /// When it has another shape.
+    pub fn expect(x: In, i: usize, name: &str, shape: &[usize]) -> Result<(), String> {
+        if x[i].shape().dims() == shape {
+            return Ok(());
+        }
+        Err(format!("{name} {} should be {shape:?} for q {} and v {}", x[i].shape(), x[0].shape(), x[2].shape()))
+    }
+
+    /// Rows of one of q, k and their gradients.
+    pub fn keys(&self) -> Heads {
+        Heads { t: self.t, h: self.h, k: self.k }
+    }
+
+    /// Rows of one of v, o and their gradients.
+    pub fn values(&self) -> Heads {
+        Heads { t: self.t, h: self.h, k: self.v }
+    }
+
+    /// Rows of one element: β [B, T, H].
+    pub fn scalars(&self) -> Heads {
+        Heads { t: self.t, h: self.h, k: 1 }
+    }
+}
+
+/// A tensor [.., T, H, K].
+#[derive(Clone, Copy)]
+pub struct Heads {
+    /// Steps.
+    pub t: usize,
+    /// Heads.
+    pub h: usize,
+    /// Elements of a row.
+    pub k: usize,
+}
+
+impl Heads {
+    /// Where the row of step `t` of head `i` begins; heads are counted through the batch, i = b H + h.
+    pub fn at(&self, i: usize, t: usize) -> usize {
+        (((i / self.h) * self.t + t) * self.h + i % self.h) * self.k
+    }
+
+    /// Copy steps `t0..t0 + n` of head `i`, times `scale`, to rows `stride` apart.
+    pub fn gather<T: Real>(&self, x: &[T], i: usize, t0: usize, n: usize, scale: T, y: &mut [T], stride: usize) {
+        if n > 0 {
+            gather(&x[self.at(i, t0)..], self.h * self.k, self.k, n, scale, y, stride);
+        }
+    }
+
+    /// Copy rows, `stride` apart, to steps `t0..t0 + n` of head `i`.
+    pub fn put<T: Real>(&self, x: &[T], stride: usize, i: usize, t0: usize, n: usize, y: &mut [T]) {
+        for t in 0..n {
+            let at = self.at(i, t0 + t);
+            y[at..at + self.k].copy_from_slice(&x[t * stride..t * stride + self.k]);
+        }
+    }
+
+    /// Add rows, `stride` apart and times `scale`, to steps `t0..t0 + n` of head `i`.
+    pub fn add<T: Real>(&self, x: &[T], stride: usize, scale: T, i: usize, t0: usize, n: usize, y: &mut [T]) {
+        if n > 0 {
+            add(x, stride, self.k, n, scale, &mut y[self.at(i, t0)..], self.h * self.k);
+        }
+    }
+}
+
+#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2"))]
+fn gather<T: Real>(x: &[T], step: usize, k: usize, n: usize, scale: T, y: &mut [T], stride: usize) {
+    for t in 0..n {
+        let (x, y) = (&x[t * step..t * step + k], &mut y[t * stride..t * stride + k]);
+        y.iter_mut().zip(x).for_each(|(y, &x)| *y = scale * x);
+    }
+}
+
+#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2"))]
+fn add<T: Real>(x: &[T], stride: usize, k: usize, n: usize, scale: T, y: &mut [T], step: usize) {
+    for t in 0..n {
+        let (x, y) = (&x[t * stride..t * stride + k], &mut y[t * step..t * step + k]);
+        y.iter_mut().zip(x).for_each(|(y, &x)| *y += scale * x);
+    }
+}
+
+/// Zero what lies above the diagonal of the first `n` rows and columns; with `strict` the diagonal too.
+pub fn lower<T: Real>(a: &mut [T], n: usize, strict: bool) {
+    for (i, row) in a.chunks_exact_mut(n.max(1)).take(n).enumerate() {
+        row[i + usize::from(!strict)..].fill(T::ZERO);
+    }
+}
+
+/// The elements of a cotangent, if there is one.
+pub fn seed<T: Real>(dy: &Option<Tensor>) -> Option<&[T]> {
+    dy.as_ref().map(|g| g.host())
+}

@@ -1,0 +1,228 @@
+//! Linear attention: a matrix memory that adds up k vᵀ (Katharopoulos et al. 2020, "Transformers are RNNs").
+//!
+//! ```text
+//! S_t = S_{t-1} + k_t v_tᵀ     [K, V]        o_t = scale S_tᵀ q_t
+//! z_t = z_{t-1} + k_t          [K]           o_t = scale S_tᵀ q_t / (scale q_t·z_t + eps)    (normalised)
+//! ```
+//!
+//! The feature map was applied to q and k before. The normaliser is nothing but one more column of values that are
+//! all 1: with v̂ = [v, 1] and Ŝ = [S, z], numerator and denominator are the columns of scale Ŝ_tᵀ q_t, and in the
+//! backward pass the cotangent of those columns is
+//!
+//! ```text
+//! dô = [do / den, −(do·o) / den]             den = scale q·z + eps
+//! ```
+//!
+//! after which both variants are the same. Two schedules compute it: step by step with many heads side by side
+//! ([`recurrent`]) for small K V, and in chunks by matrix products ([`chunk`]).
+
+mod chunk;
+
+use crate::{
+    autograd::{Gen, Grad, In, Op, Outs, Value, Var},
+    ops::heads::{Dims, seed},
+    tensor::{Cpu, Cx, Real, Tensor},
+    with_real,
+};
+
+/// q, k [B, T, H, K], v [B, T, H, V], s0 [B, H, K, V] (, z0 [B, H, K]) → o [B, T, H, V], s [B, H, K, V] (, z).
+pub struct LinearAttention {
+    /// Steps to a chunk.
+    pub chunk: usize,
+    /// Factor of the queries.
+    pub scale: f64,
+    /// What is added to the denominator when outputs are normalised; `None` when they are not.
+    pub normalize: Option<f64>,
+}
+
+/// What both schedules need to know.
+#[derive(Clone, Copy)]
+struct Plan<T> {
+    dims: Dims,
+    chunk: usize,
+    scale: T,
+    eps: Option<T>,
+}
+
+impl<T: Real> Plan<T> {
+    /// Columns of v̂: V, and one more for the normaliser.
+    fn width(&self) -> usize {
+        self.dims.v + usize::from(self.eps.is_some())
+    }
+
+    /// Ŝ of head `i` from s [.., K, V] and z [.., K], or zeros.
+    fn load_state(&self, s: Option<&[T]>, z: Option<&[T]>, i: usize, y: &mut [T]) {
+        let (k, v, w) = (self.dims.k, self.dims.v, self.width());
+        for (r, y) in y[..k * w].chunks_exact_mut(w.max(1)).enumerate() {
+            let row = i * k + r;
+            match s {
+                Some(s) => y[..v].copy_from_slice(&s[row * v..(row + 1) * v]),
+                None => y[..v].fill(T::ZERO),
+            }
+            if w > v {
+                y[v] = z.map_or(T::ZERO, |z| z[row]);
+            }
+        }
+    }
+
+    /// Add Ŝ of head `i`, or write it, to s and z.
+    fn store_state(&self, x: &[T], i: usize, acc: bool, s: &mut [T], z: Option<&mut [T]>) {
+        let (k, v, w) = (self.dims.k, self.dims.v, self.width());
+        let merge = |y: &mut T, x: T| *y = if acc { *y + x } else { x };
+        for (r, x) in x[..k * w].chunks_exact(w.max(1)).enumerate() {
+            let row = i * k + r;
+            s[row * v..(row + 1) * v].iter_mut().zip(x).for_each(|(y, &x)| merge(y, x));
+        }
+        if let Some(z) = z {
+            (0..k).for_each(|r| merge(&mut z[i * k + r], x[r * w + v]));
+        }
+    }
+}
+
+/// The inputs as slices.
+struct Inputs<'a, T> {
+    q: &'a [T],
+    k: &'a [T],
+    v: &'a [T],
+    s0: &'a [T],
+    z0: Option<&'a [T]>,
+}
+
+/// Outputs and their cotangents as slices.
+struct Outputs<'a, T> {
+    o: &'a [T],
+    den: Option<&'a [T]>,
+    d_o: Option<&'a [T]>,
+    ds: Option<&'a [T]>,
+    dz: Option<&'a [T]>,
+}
+
+/// Where results, or gradients of the inputs of the same name, go.
+struct Grads<'a, T> {
+    dq: &'a mut [T],
+    dk: &'a mut [T],
+    dv: &'a mut [T],
+    ds0: &'a mut [T],
+    dz0: Option<&'a mut [T]>,
+}
+
+impl LinearAttention {
+    fn plan<T: Real>(&self, dims: Dims) -> Plan<T> {
+        Plan { dims, chunk: self.chunk, scale: T::of(self.scale), eps: self.normalize.map(T::of) }
+    }
+}
+
+fn inputs<'a, T: Real>(x: &'a In) -> Inputs<'a, T> {
+    let at = |i: usize| x[i].host::<T>();
+    Inputs { q: at(0), k: at(1), v: at(2), s0: at(3), z0: (x.len() > 4).then(|| at(4)) }
+}
+
+fn forward<T: Real>(cpu: &Cpu, p: Plan<T>, x: In, y: &mut [Value]) {
+    let x = inputs::<T>(&x);
+    if let [o, s, rest @ ..] = y {
+        let (o, s) = (o.host_mut(), s.host_mut());
+        let (z, den) = match rest {
+            [z, den] => (Some(z.host_mut()), Some(den.host_mut())),
+            _ => (None, None),
+        };
+        chunk::forward(cpu, p, &x, o, s, z, den);
+    }
+}
+
+fn backward<T: Real>(cpu: &Cpu, p: Plan<T>, x: In, y: &[Value], dy: &[Option<Tensor>], dx: &mut [Grad]) {
+    let norm = p.eps.is_some();
+    let y = Outputs {
+        o: y[0].host(),
+        den: norm.then(|| y[3].host()),
+        d_o: seed(&dy[0]),
+        ds: seed(&dy[1]),
+        dz: if norm { seed(&dy[2]) } else { None },
+    };
+    if let [dq, dk, dv, ds0, rest @ ..] = dx {
+        let d = Grads {
+            dq: dq.slice(cpu, &x[0]),
+            dk: dk.slice(cpu, &x[1]),
+            dv: dv.slice(cpu, &x[2]),
+            ds0: ds0.slice(cpu, &x[3]),
+            dz0: rest.first_mut().map(|d| d.slice(cpu, &x[4])),
+        };
+        chunk::backward(cpu, p, &inputs(&x), &y, d);
+    }
+}
+
+impl Op for LinearAttention {
+    fn name(&self) -> &'static str {
+        "linear_attention"
+    }
+
+    fn infer(&self, x: In) -> Result<Outs, String> {
+        let Dims { b, t, h, k, v } = Dims::of(x)?;
+        if self.chunk == 0 {
+            return Err("a chunk needs at least one step".into());
+        }
+        Dims::expect(x, 3, "s0", &[b, h, k, v])?;
+        let (o, s) = (x[2].shape(), x[3].shape());
+        if self.normalize.is_none() {
+            return Ok([o, s].into());
+        }
+        Dims::expect(x, 4, "z0", &[b, h, k])?;
+        Ok(Outs::from([o, s, x[4].shape()]).saving([[b, t, h].into()]))
+    }
+
+    fn forward(&self, cx: &Cx, x: In, y: &mut [Value]) {
+        let Ok(dims) = Dims::of(x) else { return };
+        match cx {
+            Cx::Cpu(cpu) => with_real!(x[0].dtype(), T => forward::<T>(cpu, self.plan(dims), x, y)),
+        }
+    }
+
+    fn backward(&self, cx: &Cx, x: In, y: &[Value], dy: &[Option<Tensor>], dx: &mut [Grad]) {
+        let Ok(dims) = Dims::of(x) else { return };
+        match cx {
+            Cx::Cpu(cpu) => with_real!(x[0].dtype(), T => backward::<T>(cpu, self.plan(dims), x, y, dy, dx)),
+        }
+    }
+
+    fn sample(g: &mut Gen) -> (Self, Vec<Tensor>) {
+        let (b, t, h, k, v) = (g.size(2), g.size(7), g.size(3), g.size(5), g.size(5));
+        let normalize = g.coin().then_some(0.1);
+        let op = LinearAttention { chunk: g.size(4), scale: g.uniform(0.3, 1.5), normalize };
+        // Features are positive where they are normalised, or denominators would come near zero.
+        let feature =
+            |g: &mut Gen| if normalize.is_some() { g.range([b, t, h, k], 0.1, 2.0) } else { g.normal([b, t, h, k]) };
+        let mut x = vec![feature(g), feature(g), g.normal([b, t, h, v]), g.normal([b, h, k, v])];
+        if normalize.is_some() {
+            x.push(g.range([b, h, k], 0.1, 2.0));
+        }
+        (op, x)
+    }
+}
+
+/// o_t = scale S_tᵀ q_t with S_t = S_{t-1} + k_t v_tᵀ: the outputs [B, T, H, V] and the last state [B, H, K, V].
+#[track_caller]
+pub fn linear_attention<'t>(
+    q: Var<'t>,
+    k: Var<'t>,
+    v: Var<'t>,
+    s0: Var<'t>,
+    scale: f64,
+    chunk: usize,
+) -> (Var<'t>, Var<'t>) {
+    let [o, s] = q.tape().apply_many(LinearAttention { chunk, scale, normalize: None }, [q, k, v, s0]);
+    (o, s)
+}
+
+/// The same divided by scale q_t·z_t + eps with z_t = z_{t-1} + k_t: the outputs and the last state (S, z).
+#[track_caller]
+pub fn linear_attention_normalized<'t>(
+    q: Var<'t>,
+    k: Var<'t>,
+    v: Var<'t>,
+    (s0, z0): (Var<'t>, Var<'t>),
+    scale: f64,
+    eps: f64,
+    chunk: usize,
+) -> (Var<'t>, (Var<'t>, Var<'t>)) {
+    let [o, s, z] = q.tape().apply_many(LinearAttention { chunk, scale, normalize: Some(eps) }, [q, k, v, s0, z0]);
+    (o, (s, z))
+}

@@ -1,0 +1,110 @@
+//! Unit lower-triangular systems: (I + L) X = R by substitution, and (I + L)⁻¹ as an op.
+
+use crate::{
+    autograd::{Gen, Grad, In, Op, Outs, Value, Var},
+    ops::{
+        heads::lower,
+        matmul::{Mat, gemm},
+    },
+    tensor::{Cpu, Cx, Real, Tensor},
+    with_real,
+};
+
+/// (I + stril(L))⁻¹ over the last two axes of a tensor [.., C, C]; only what lies below the diagonal is read.
+///
+/// With T the inverse, T (I + L) = I gives dL = −stril(Tᵀ dT Tᵀ).
+pub struct UnitLowerInverse;
+
+/// y −= a x
+#[inline(always)]
+fn axpy<T: Real>(a: T, x: &[T], y: &mut [T]) {
+    y.iter_mut().zip(x).for_each(|(y, &x)| *y -= a * x);
+}
+
+/// X ← (I + L)⁻¹ X for X [n, cols]: row by row, x_i −= Σ_{j<i} L_ij x_j.
+#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2"))]
+pub fn solve_lower<T: Real>(l: &[T], x: &mut [T], n: usize, cols: usize) {
+    for i in 1..n {
+        let (done, rest) = x.split_at_mut(i * cols);
+        let row = &mut rest[..cols];
+        for (j, &a) in l[i * n..i * n + i].iter().enumerate() {
+            axpy(a, &done[j * cols..(j + 1) * cols], row);
+        }
+    }
+}
+
+/// X ← (I + L)⁻ᵀ X for X [n, cols]: from the last row up, x_j −= Σ_{i>j} L_ij x_i.
+#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2"))]
+pub fn solve_lower_transposed<T: Real>(l: &[T], x: &mut [T], n: usize, cols: usize) {
+    for i in (1..n).rev() {
+        let (rest, done) = x.split_at_mut(i * cols);
+        let row = &done[..cols];
+        for (j, &a) in l[i * n..i * n + i].iter().enumerate() {
+            axpy(a, row, &mut rest[j * cols..(j + 1) * cols]);
+        }
+    }
+}
+
+fn forward<T: Real>(l: &[T], y: &mut [T], n: usize) {
+    for (l, y) in l.chunks_exact((n * n).max(1)).zip(y.chunks_exact_mut((n * n).max(1))) {
+        y.fill(T::ZERO);
+        (0..n).for_each(|i| y[i * n + i] = T::ONE);
+        solve_lower(l, y, n, n);
+    }
+}
+
+fn backward<T: Real>(cpu: &Cpu, y: &[T], g: &[T], d: &mut [T], n: usize) {
+    let m = Mat::new(n, n, n);
+    let (mut gt, mut dl) = (cpu.temp::<T>(n * n), cpu.temp::<T>(n * n));
+    let size = (n * n).max(1);
+    for ((y, g), d) in y.chunks_exact(size).zip(g.chunks_exact(size)).zip(d.chunks_exact_mut(size)) {
+        gemm(T::ONE, (g, m), (y, m.t()), (&mut gt, m), false);
+        gemm(-T::ONE, (y, m.t()), (&gt, m), (&mut dl, m), false);
+        lower(&mut dl, n, true);
+        d.iter_mut().zip(dl.iter()).for_each(|(d, &x)| *d += x);
+    }
+}
+
+impl Op for UnitLowerInverse {
+    fn name(&self) -> &'static str {
+        "unit_lower_inverse"
+    }
+
+    fn infer(&self, x: In) -> Result<Outs, String> {
+        let s = x[0].shape();
+        if s.rank() < 2 || s.at(-1) != s.at(-2) {
+            return Err(format!("needs square matrices in the last two axes, got shape {s}"));
+        }
+        Ok(s.into())
+    }
+
+    fn forward(&self, cx: &Cx, x: In, y: &mut [Value]) {
+        match cx {
+            Cx::Cpu(_) => with_real!(x[0].dtype(), T => {
+                forward(x[0].host::<T>(), y[0].host_mut(), x[0].shape().last());
+            }),
+        }
+    }
+
+    fn backward(&self, cx: &Cx, x: In, y: &[Value], dy: &[Option<Tensor>], dx: &mut [Grad]) {
+        let Some(g) = &dy[0] else { return };
+        match cx {
+            Cx::Cpu(cpu) => with_real!(g.dtype(), T => {
+                dx[0].add(|d| backward::<T>(cpu, y[0].host(), g.host(), d, x[0].shape().last()));
+            }),
+        }
+    }
+
+    fn sample(g: &mut Gen) -> (Self, Vec<Tensor>) {
+        let (outer, n) = (g.size(3), g.size(6));
+        (UnitLowerInverse, vec![g.range([outer, n, n], -1.0, 1.0)])
+    }
+}
+
+impl<'t> Var<'t> {
+    /// (I + stril(self))⁻¹ over the last two axes.
+    #[track_caller]
+    pub fn unit_lower_inverse(self) -> Var<'t> {
+        self.tape().apply(UnitLowerInverse, [self])
+    }
+}

@@ -1,0 +1,547 @@
+//! The fused matrix memories against loops over single steps: values, states and all gradients.
+
+use proptest::prelude::*;
+use tapezoo::{
+    autograd::{Gen, Tape, Var},
+    ops::{
+        attention::causal_attention,
+        delta::delta_rule,
+        linear_attn::{linear_attention, linear_attention_normalized},
+    },
+    tensor::{DType, Shape, Tensor},
+};
+
+/// The results of an op and the gradients of its inputs.
+struct Run {
+    y: Vec<Vec<f64>>,
+    dx: Vec<Vec<f64>>,
+}
+
+/// Runs `f` on `x` cast to `dtype`; `dy` are the cotangents of the results, where there are any.
+fn run<F>(f: F, x: &[Tensor], dy: &[Option<Tensor>], dtype: DType) -> Run
+where
+    F: for<'t> Fn(&[Var<'t>]) -> Vec<Var<'t>>,
+{
+    let tape = Tape::default();
+    tape.poison(true);
+    let x: Vec<_> = x.iter().map(|x| tape.leaf(&x.cast(dtype))).collect();
+    let y = f(&x);
+    tape.backward_from(y.iter().zip(dy).filter_map(|(&y, dy)| Some((y, dy.as_ref()?.cast(dtype)))));
+    let zeros = |x: &Var| vec![0.0; x.shape().len()];
+    Run {
+        y: y.iter().map(|y| y.value().to_f64()).collect(),
+        dx: x.iter().map(|x| x.grad().map_or_else(|| zeros(x), |g| g.to_f64())).collect(),
+    }
+}
+
+/// The largest difference, relative to the largest element (or 1).
+fn error(a: &[f64], b: &[f64]) -> f64 {
+    assert_eq!(a.len(), b.len());
+    let size = b.iter().fold(1.0, |m: f64, b| m.max(b.abs()));
+    a.iter().zip(b).fold(0.0, |m: f64, (a, b)| if (a - b).is_nan() { f64::INFINITY } else { m.max((a - b).abs()) })
+        / size
+}
+
+#[track_caller]
+fn same(got: &Run, want: &Run, tolerance: f64, what: &str) {
+    for (kind, got, want) in [("result", &got.y, &want.y), ("gradient", &got.dx, &want.dx)] {
+        assert_eq!(got.len(), want.len());
+        for (i, (got, want)) in got.iter().zip(want).enumerate() {
+            let e = error(got, want);
+            assert!(e <= tolerance, "{what}: {kind} {i} is off by {e:.1e}");
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Size {
+    b: usize,
+    t: usize,
+    h: usize,
+    k: usize,
+    v: usize,
+}
+
+impl Size {
+    fn row(self, b: usize, t: usize, h: usize) -> usize {
+        (b * self.t + t) * self.h + h
+    }
+
+    /// Row `t` of head `h` of a tensor whose rows have `n` elements.
+    fn at(self, x: &[f64], n: usize, b: usize, t: usize, h: usize) -> &[f64] {
+        &x[self.row(b, t, h) * n..][..n]
+    }
+}
+
+fn dot(a: &[f64], b: &[f64]) -> f64 {
+    a.iter().zip(b).map(|(a, b)| a * b).sum()
+}
+
+/// S as K rows of V; Sᵀ k.
+fn recall(s: &[f64], k: &[f64], v: usize) -> Vec<f64> {
+    (0..v).map(|j| k.iter().enumerate().map(|(i, k)| s[i * v + j] * k).sum()).collect()
+}
+
+/// The delta rule and, with `beta` missing, the sum of k vᵀ, by their recurrences; gradients by the recurrences
+/// backwards, with every state kept.
+fn naive_delta(z: Size, scale: f64, x: &[Tensor], beta: Option<&Tensor>, s0: &Tensor, dy: &[Option<Tensor>]) -> Run {
+    let Size { b, t, h, k, v } = z;
+    let [xq, xk, xv] = [0, 1, 2].map(|i| x[i].to_f64());
+    let beta_of = |r: usize| beta.map(|x| x.to_f64()[r]);
+    let (s0, [go, gs]) = (s0.to_f64(), [0, 1].map(|i| dy[i].as_ref().map(Tensor::to_f64)));
+    let (mut o, mut last) = (vec![0.0; xv.len()], s0.clone());
+    let (mut dq, mut dk, mut dv, mut ds0) =
+        (vec![0.0; xq.len()], vec![0.0; xk.len()], vec![0.0; xv.len()], vec![0.0; s0.len()]);
+    let mut db = vec![0.0; b * t * h];
+    for (n, m) in (0..b).flat_map(|n| (0..h).map(move |m| (n, m))) {
+        let head = (n * h + m) * k * v;
+        let mut states = vec![s0[head..head + k * v].to_vec()];
+        for i in 0..t {
+            let (q, key, val, r) =
+                (z.at(&xq, k, n, i, m), z.at(&xk, k, n, i, m), z.at(&xv, v, n, i, m), z.row(n, i, m));
+            let mut s = states[i].clone();
+            let old = recall(&s, key, v);
+            for (a, key) in key.iter().enumerate() {
+                for c in 0..v {
+                    s[a * v + c] += key * beta_of(r).map_or(val[c], |beta| beta * (val[c] - old[c]));
+                }
+            }
+            recall(&s, q, v).iter().enumerate().for_each(|(c, y)| o[r * v + c] = scale * y);
+            states.push(s);
+        }
+        last[head..head + k * v].copy_from_slice(&states[t]);
+        let mut ds = gs.as_ref().map_or(vec![0.0; k * v], |g| g[head..head + k * v].to_vec());
+        for i in (0..t).rev() {
+            let (q, key, val, r) =
+                (z.at(&xq, k, n, i, m), z.at(&xk, k, n, i, m), z.at(&xv, v, n, i, m), z.row(n, i, m));
+            let (before, after) = (&states[i], &states[i + 1]);
+            let g = go.as_ref().map_or(vec![0.0; v], |g| z.at(g, v, n, i, m).to_vec());
+            for a in 0..k {
+                dq[r * k + a] = scale * dot(&after[a * v..(a + 1) * v], &g);
+                (0..v).for_each(|c| ds[a * v + c] += scale * q[a] * g[c]);
+            }
+            let de = recall(&ds, key, v); // gradient of what is written
+            let old = recall(before, key, v);
+            let beta = beta_of(r);
+            let write: Vec<f64> = (0..v).map(|c| beta.map_or(val[c], |beta| beta * (val[c] - old[c]))).collect();
+            db[r] = (0..v).map(|c| de[c] * (val[c] - old[c])).sum();
+            (0..v).for_each(|c| dv[r * v + c] = beta.unwrap_or(1.0) * de[c]);
+            for a in 0..k {
+                dk[r * k + a] = dot(&ds[a * v..(a + 1) * v], &write);
+                if let Some(beta) = beta {
+                    dk[r * k + a] -= beta * dot(&before[a * v..(a + 1) * v], &de);
+                    (0..v).for_each(|c| ds[a * v + c] -= beta * key[a] * de[c]);
+                }
+            }
+        }
+        ds0[head..head + k * v].copy_from_slice(&ds);
+    }
+    let dx = if beta.is_some() { vec![dq, dk, dv, db, ds0] } else { vec![dq, dk, dv, ds0] };
+    Run { y: vec![o, last], dx }
+}
+
+/// Normalised linear attention as the formula in ops that are checked elsewhere, one step at a time.
+fn naive_normalized<'t>(scale: f64, eps: f64, x: &[Var<'t>]) -> Vec<Var<'t>> {
+    let [b, t, h, k] = x[0].dims();
+    let v = x[2].shape().last();
+    // Select step i of [B, T, H, N] by a product with a one-hot row: [B H, N] afterwards.
+    let tape = x[0].tape();
+    let one_hot =
+        |t: usize, i: usize| Tensor::from_vec((0..t).map(|j| if i == j { 1.0 } else { 0.0 }).collect(), [1, t]);
+    let step = |x: Var<'t>, n: usize, i: usize| {
+        let pick = tape.constant(&Tensor::from_vec(one_hot(t, i).to_f64().repeat(b), [b, 1, t]));
+        pick.matmul(x.reshape([b, t, h * n])).reshape([b * h, n])
+    };
+    let (mut s, mut z) = (x[3].reshape([b * h, k, v]), x[4].reshape([b * h, k]));
+    let mut o: Option<Var<'t>> = None;
+    for i in 0..t {
+        let (q, key, val) = (step(x[0], k, i), step(x[1], k, i), step(x[2], v, i));
+        s = s + key.reshape([b * h, k, 1]).matmul(val.reshape([b * h, 1, v]));
+        z = z + key;
+        let q = scale * q.reshape([b * h, 1, k]);
+        let y = (q.matmul(s) / (q.matmul(z.reshape([b * h, k, 1])) + eps)).reshape([b, h * v]);
+        // Put step i in its place: an outer product with the same one-hot row.
+        let row = tape.constant(&Tensor::from_vec(one_hot(t, i).to_f64().repeat(b), [b, t, 1]));
+        let y = row.matmul(y.reshape([b, 1, h * v]));
+        o = Some(o.map_or(y, |o| o + y));
+    }
+    let o = o.expect("one step at least").reshape([b, t, h, v]);
+    vec![o, s.reshape([b, h, k, v]), z.reshape([b, h, k])]
+}
+
+/// Softmax attention by its definition; gradients by the definition of the softmax's Jacobian.
+fn naive_attention(z: Size, s: usize, scale: f64, x: &[Tensor], dy: &Tensor) -> Run {
+    let Size { b, t, h, k, v } = z;
+    let keys = Size { t: s, ..z };
+    let [xq, xk, xv] = [0, 1, 2].map(|i| x[i].to_f64());
+    let g = dy.to_f64();
+    let mut y = vec![0.0; b * t * h * v];
+    let (mut dq, mut dk, mut dv) = (vec![0.0; xq.len()], vec![0.0; xk.len()], vec![0.0; xv.len()]);
+    for (n, m) in (0..b).flat_map(|n| (0..h).map(move |m| (n, m))) {
+        for i in 0..t {
+            let seen = s - t + i + 1;
+            let r = z.row(n, i, m);
+            let q = &xq[r * k..(r + 1) * k];
+            let x: Vec<f64> = (0..seen).map(|j| scale * dot(q, keys.at(&xk, k, n, j, m))).collect();
+            let top = x.iter().fold(f64::NEG_INFINITY, |m, &x| m.max(x));
+            let sum: f64 = x.iter().map(|x| (x - top).exp()).sum();
+            let p: Vec<f64> = x.iter().map(|x| (x - top).exp() / sum).collect();
+            let dp: Vec<f64> = (0..seen).map(|j| dot(&g[r * v..(r + 1) * v], keys.at(&xv, v, n, j, m))).collect();
+            let mean: f64 = dot(&p, &dp);
+            for j in 0..seen {
+                let rj = keys.row(n, j, m);
+                let dx = p[j] * (dp[j] - mean) * scale;
+                (0..v).for_each(|c| y[r * v + c] += p[j] * xv[rj * v + c]);
+                (0..v).for_each(|c| dv[rj * v + c] += p[j] * g[r * v + c]);
+                (0..k).for_each(|c| dq[r * k + c] += dx * xk[rj * k + c]);
+                (0..k).for_each(|c| dk[rj * k + c] += dx * xq[r * k + c]);
+            }
+        }
+    }
+    Run { y: vec![y], dx: vec![dq, dk, dv] }
+}
+
+/// q, k, v, beta in (0, 2), s0, with keys of length about 1, and the cotangents of o and s.
+fn tensors(z: Size, seed: u64) -> (Vec<Tensor>, Vec<Option<Tensor>>) {
+    let g = &mut Gen::new(seed);
+    let Size { b, t, h, k, v } = z;
+    let a = 1.5 / (k as f64).sqrt();
+    let x = vec![
+        g.range([b, t, h, k], -a, a),
+        g.range([b, t, h, k], -a, a),
+        g.normal([b, t, h, v]),
+        g.range([b, t, h], 0.0, 2.0),
+        g.normal([b, h, k, v]),
+    ];
+    (x, vec![Some(g.normal([b, t, h, v])), Some(g.normal([b, h, k, v]))])
+}
+
+fn delta(scale: f64, chunk: usize) -> impl for<'t> Fn(&[Var<'t>]) -> Vec<Var<'t>> {
+    move |x| {
+        let (o, s) = delta_rule(x[0], x[1], x[2], x[3], x[4], scale, chunk);
+        vec![o, s]
+    }
+}
+
+fn linear(scale: f64, chunk: usize) -> impl for<'t> Fn(&[Var<'t>]) -> Vec<Var<'t>> {
+    move |x| {
+        let (o, s) = linear_attention(x[0], x[1], x[2], x[3], scale, chunk);
+        vec![o, s]
+    }
+}
+
+fn normalized(scale: f64, eps: f64, chunk: usize) -> impl for<'t> Fn(&[Var<'t>]) -> Vec<Var<'t>> {
+    move |x| {
+        let (o, (s, z)) = linear_attention_normalized(x[0], x[1], x[2], (x[3], x[4]), scale, eps, chunk);
+        vec![o, s, z]
+    }
+}
+
+fn attention(scale: f64) -> impl for<'t> Fn(&[Var<'t>]) -> Vec<Var<'t>> {
+    move |x| vec![causal_attention(x[0], x[1], x[2], scale)]
+}
+
+/// Which of two cotangents there are.
+fn masks(dy: &[Option<Tensor>]) -> Vec<Vec<Option<Tensor>>> {
+    let keep = |a: bool, b: bool| vec![dy[0].clone().filter(|_| a), dy[1].clone().filter(|_| b)];
+    vec![keep(true, true), keep(true, false), keep(false, true)]
+}
+
+/// Small sizes, and sizes that the matrix products are for.
+const SIZES: [(usize, usize); 6] = [(1, 1), (4, 4), (3, 5), (6, 2), (20, 24), (32, 17)];
+
+#[test]
+fn chunks_of_any_length_equal_single_steps() {
+    for (i, (k, v)) in SIZES.into_iter().enumerate() {
+        for c in [1, 4, 5, 16] {
+            for t in [0, 1, c - 1, c, c + 1, 13] {
+                let z = Size { b: 2 + 4 * (i % 2), t, h: 3, k, v };
+                let (x, dy) = tensors(z, (t * 100 + c) as u64);
+                for dy in masks(&dy) {
+                    let want = naive_delta(z, 0.7, &x, Some(&x[3]), &x[4], &dy);
+                    same(&run(delta(0.7, c), &x, &dy, DType::F64), &want, 1e-10, &format!("delta, chunk {c}, {z:?}"));
+                    let want = naive_delta(z, 0.7, &x, None, &x[4], &dy);
+                    let x = [x[0].clone(), x[1].clone(), x[2].clone(), x[4].clone()];
+                    same(&run(linear(0.7, c), &x, &dy, DType::F64), &want, 1e-11, &format!("linear, chunk {c}, {z:?}"));
+                }
+            }
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(48))]
+
+    #[test]
+    fn delta_rule_equals_its_recurrence(b in 1..4usize, t in 0..20usize, h in 1..4usize, k in 1..20usize, v in 1..20usize,
+                                        c in 1..9usize, seed in any::<u64>()) {
+        let z = Size { b, t, h, k, v };
+        let (x, dy) = tensors(z, seed);
+        let want = naive_delta(z, 0.5, &x, Some(&x[3]), &x[4], &dy);
+        same(&run(delta(0.5, c), &x, &dy, DType::F64), &want, 1e-9, "f64");
+        same(&run(delta(0.5, c), &x, &dy, DType::F32), &want, 1e-4, "f32");
+    }
+
+    #[test]
+    fn normalised_linear_attention_equals_its_recurrence(b in 1..4usize, t in 1..12usize, h in 1..4usize, k in 1..20usize,
+                                                         v in 1..20usize, c in 1..9usize, seed in any::<u64>(), which in 1..8usize) {
+        let g = &mut Gen::new(seed);
+        let mut features = |shape: &[usize]| g.range(shape, 0.1, 2.0);
+        let (q, key, z0) = (features(&[b, t, h, k]), features(&[b, t, h, k]), features(&[b, h, k]));
+        let x = [q, key, g.normal([b, t, h, v]), g.normal([b, h, k, v]), z0];
+        let dy: Vec<_> = [vec![b, t, h, v], vec![b, h, k, v], vec![b, h, k]]
+            .iter().enumerate().map(|(i, s)| (which >> i & 1 == 1).then(|| g.normal(Shape::new(s)))).collect();
+        let want = run(|x| naive_normalized(0.6, 0.3, x), &x, &dy, DType::F64);
+        same(&run(normalized(0.6, 0.3, c), &x, &dy, DType::F64), &want, 1e-10, "f64");
+        same(&run(normalized(0.6, 0.3, c), &x, &dy, DType::F32), &want, 1e-4, "f32");
+    }
+
+    #[test]
+    fn attention_equals_its_definition(b in 1..4usize, t in 0..40usize, cache in 0..9usize, h in 1..4usize, k in 1..24usize,
+                                       v in 1..24usize, seed in any::<u64>()) {
+        let (z, s, g) = (Size { b, t, h, k, v }, t + cache, &mut Gen::new(seed));
+        let x = [g.normal([b, t, h, k]), g.normal([b, s, h, k]), g.normal([b, s, h, v])];
+        let dy = g.normal([b, t, h, v]);
+        let want = naive_attention(z, s, 0.8, &x, &dy);
+        let dy = [Some(dy)];
+        same(&run(attention(0.8), &x, &dy, DType::F64), &want, 1e-10, "f64");
+        same(&run(attention(0.8), &x, &dy, DType::F32), &want, 1e-4, "f32");
+    }
+}
+
+#[test]
+fn delta_rule_at_the_ends_of_beta_and_with_special_keys() {
+    for (k, v) in [(4, 4), (20, 24)] {
+        let z = Size { b: 2, t: 13, h: 2, k, v };
+        let (x, dy) = tensors(z, 1);
+        let unit = |f: &dyn Fn(usize) -> usize| {
+            let mut rows = vec![0.0; 2 * 13 * 2 * k];
+            rows.chunks_mut(k).enumerate().for_each(|(r, row)| row[f(r / 2 % 13) % k] = 1.0);
+            Tensor::from_vec(rows, [2, 13, 2, k])
+        };
+        let mut all = vec![];
+        for beta in [0.0, 1.0, 2.0] {
+            for keys in [x[1].clone(), unit(&|_| 0), unit(&|t| t)] {
+                let beta = Tensor::full([2, 13, 2], DType::F64, beta);
+                let x = [x[0].clone(), keys, x[2].clone(), beta, x[4].clone()];
+                let want = naive_delta(z, 1.0, &x, Some(&x[3]), &x[4], &dy);
+                let got = run(delta(1.0, 8), &x, &dy, DType::F64);
+                same(&got, &want, 1e-11, "special");
+                all.push((x, got));
+            }
+        }
+        // Nothing is written at β = 0; one key, or orthogonal ones, at β = 1 hold exactly what came last.
+        assert_eq!(all[0].1.y[1], x[4].to_f64());
+        let last = all[4].1.y[1][..v].to_vec();
+        assert!(error(&last, &x[2].to_f64()[12 * 2 * v..][..v]) < 1e-12, "{last:?}");
+    }
+}
+
+#[test]
+fn long_keys_stay_finite_in_single_precision() {
+    for (k, v) in [(4, 4), (32, 32)] {
+        let z = Size { b: 1, t: 64, h: 2, k, v };
+        let (mut x, dy) = tensors(z, 3);
+        // Keys of length 8, with β |k|² at most 2.
+        x[1] = Tensor::from_vec(
+            x[1].to_f64()
+                .chunks(k)
+                .flat_map(|r| r.iter().map(|a| 8.0 * a / dot(r, r).sqrt()).collect::<Vec<_>>())
+                .collect(),
+            x[1].shape(),
+        );
+        x[3] = Tensor::full([1, 64, 2], DType::F64, 1.99 / 64.0);
+        let want = naive_delta(z, 1.0, &x, Some(&x[3]), &x[4], &dy);
+        same(&run(delta(1.0, 16), &x, &dy, DType::F32), &want, 1e-4, "long keys");
+    }
+}
+
+#[test]
+fn two_thousand_reflections_do_not_drift() {
+    for (k, v) in [(4, 4), (32, 32)] {
+        let z = Size { b: 1, t: 2000, h: 1, k, v };
+        let (mut x, dy) = tensors(z, 4);
+        x[1] = Tensor::from_vec(
+            x[1].to_f64().chunks(k).flat_map(|r| r.iter().map(|a| a / dot(r, r).sqrt()).collect::<Vec<_>>()).collect(),
+            x[1].shape(),
+        );
+        x[3] = Gen::new(5).range([1, 2000, 1], 1.9, 1.999);
+        let exact = run(delta(1.0, 32), &x, &dy, DType::F64);
+        same(&run(delta(1.0, 32), &x, &dy, DType::F32), &exact, 1e-3, "drift");
+        let want = naive_delta(z, 1.0, &x, Some(&x[3]), &x[4], &dy);
+        same(&exact, &want, 1e-9, "f64");
+    }
+}
+
+#[test]
+fn a_triangular_inverse_solves_its_system() {
+    let n = 64;
+    let l = Gen::new(6).range([2, n, n], -0.3, 0.3);
+    let tape = Tape::default();
+    let x = tape.constant(&l.cast(DType::F32)).unit_lower_inverse().value().to_f64();
+    for (l, x) in l.to_f64().chunks(n * n).zip(x.chunks(n * n)) {
+        let at = |i: usize, j: usize| {
+            if i == j {
+                1.0
+            } else if j < i {
+                l[i * n + j]
+            } else {
+                0.0
+            }
+        };
+        let size = x.iter().fold(1.0f64, |m, x| m.max(x.abs()));
+        for i in 0..n {
+            for j in 0..n {
+                let y: f64 = (0..n).map(|m| at(i, m) * x[m * n + j]).sum();
+                let want = if i == j { 1.0 } else { 0.0 };
+                assert!((y - want).abs() < 1e-5 * size, "({i}, {j}): {y}");
+                assert!(j <= i || x[i * n + j] == 0.0);
+            }
+        }
+    }
+    // L of equal keys at β = 1 is all ones below the diagonal, and its inverse has two diagonals: 1 and −1.
+    let ones = tape.full([5, 5], DType::F32, 1.0).unit_lower_inverse().value().to_f64();
+    for (at, &x) in ones.iter().enumerate() {
+        let (i, j) = (at / 5, at % 5);
+        assert_eq!(
+            x,
+            if i == j {
+                1.0
+            } else if i == j + 1 {
+                -1.0
+            } else {
+                0.0
+            }
+        );
+    }
+}
+
+/// Steps `range` of a tensor [B, T, ..].
+fn steps(x: &Tensor, range: std::ops::Range<usize>) -> Tensor {
+    let (dims, n) = (x.shape().dims().to_vec(), x.shape().dims()[2..].iter().product::<usize>());
+    let rows = x.to_f64().chunks(dims[1] * n).flat_map(|b| b[range.start * n..range.end * n].to_vec()).collect();
+    Tensor::from_vec(rows, x.shape().with(1, range.len()))
+}
+
+fn close(a: &[f64], b: &[f64]) {
+    assert!(error(a, b) < 1e-12, "{:.1e}", error(a, b));
+}
+
+#[test]
+fn a_sequence_in_two_pieces_equals_one_run() {
+    for (k, v) in [(4, 4), (20, 24)] {
+        let z = Size { b: 2, t: 23, h: 2, k, v };
+        let (x, _) = tensors(z, 7);
+        let tape = Tape::default();
+        let c = |x: &Tensor| tape.constant(x);
+        for cut in [1, 8, 22] {
+            let part = |i: usize, r: std::ops::Range<usize>| tape.constant(&steps(&x[i], r));
+            let piece = |r: std::ops::Range<usize>, s0| {
+                let [q, k, v, b] = [0, 1, 2, 3].map(|i| part(i, r.clone()));
+                (delta_rule(q, k, v, b, s0, 0.5, 8), linear_attention(q, k, v, s0, 0.5, 8))
+            };
+            let (whole_d, whole_l) = piece(0..23, c(&x[4]));
+            let (first_d, first_l) = piece(0..cut, c(&x[4]));
+            let (second_d, second_l) = (piece(cut..23, first_d.1).0, piece(cut..23, first_l.1).1);
+            for (whole, first, second) in [(whole_d, first_d, second_d), (whole_l, first_l, second_l)] {
+                close(&first.0.value().to_f64(), &steps(&whole.0.value(), 0..cut).to_f64());
+                close(&second.0.value().to_f64(), &steps(&whole.0.value(), cut..23).to_f64());
+                close(&second.1.value().to_f64(), &whole.1.value().to_f64());
+            }
+            let whole = causal_attention(part(0, 0..23), part(1, 0..23), part(2, 0..23), 0.5);
+            let second = causal_attention(part(0, cut..23), part(1, 0..23), part(2, 0..23), 0.5);
+            close(&second.value().to_f64(), &steps(&whole.value(), cut..23).to_f64());
+        }
+    }
+}
+
+/// o of all four memories, in single precision.
+fn outputs(x: &[Tensor]) -> Vec<Tensor> {
+    let tape = Tape::default();
+    let x: Vec<_> = x.iter().map(|x| tape.constant(&x.cast(DType::F32))).collect();
+    let [b, _, h, k] = x[0].dims();
+    let z0 = tape.full([b, h, k], DType::F32, 9.0);
+    vec![
+        delta_rule(x[0], x[1], x[2], x[3], x[4], 0.5, 8).0.value(),
+        linear_attention(x[0], x[1], x[2], x[4], 0.5, 8).0.value(),
+        linear_attention_normalized(x[0], x[1], x[2], (x[4], z0), 0.5, 5.0, 8).0.value(),
+        causal_attention(x[0], x[1], x[2], 0.5).value(),
+    ]
+}
+
+#[test]
+fn the_future_does_not_change_the_past() {
+    for (k, v) in [(4, 4), (20, 24)] {
+        let (x, _) = tensors(Size { b: 3, t: 37, h: 2, k, v }, 8);
+        let before = outputs(&x);
+        for t in [1, 7, 8, 20, 36] {
+            let (fresh, _) = tensors(Size { b: 3, t: 37, h: 2, k, v }, 9);
+            // Steps from t on are replaced in every input.
+            let changed: Vec<_> = (0..5)
+                .map(|i| {
+                    let (old, new) = (x[i].to_f64(), fresh[i].to_f64());
+                    let n = x[i].len() / 3;
+                    let from = if i == 4 { n } else { n / 37 * t };
+                    Tensor::from_vec(
+                        (0..old.len()).map(|j| if j % n < from { old[j] } else { new[j] }).collect(),
+                        x[i].shape(),
+                    )
+                })
+                .collect();
+            for (a, b) in before.iter().zip(outputs(&changed)) {
+                assert_eq!(steps(a, 0..t).to_f64(), steps(&b, 0..t).to_f64());
+                assert_ne!(steps(a, t..37).to_f64(), steps(&b, t..37).to_f64());
+            }
+        }
+    }
+}
+
+#[test]
+fn sequences_of_a_batch_do_not_see_each_other() {
+    let turn = |x: &Tensor| {
+        let mut v = x.to_f64();
+        v.rotate_left(x.len() / 5);
+        Tensor::from_vec(v, x.shape())
+    };
+    for (k, v) in [(4, 4), (20, 24)] {
+        let (x, _) = tensors(Size { b: 5, t: 11, h: 3, k, v }, 10);
+        let turned: Vec<_> = x.iter().map(turn).collect();
+        for (a, b) in outputs(&x).iter().zip(outputs(&turned)) {
+            assert_eq!(turn(a).to_f64(), b.to_f64());
+        }
+    }
+}
+
+#[test]
+fn softmax_at_its_extremes() {
+    for (k, v) in [(4, 4), (32, 32)] {
+        let g = &mut Gen::new(11);
+        let shape = |n: usize| [1, 40, 1, n];
+        let (q, key, val, dy) = (g.normal(shape(k)), g.normal(shape(k)), g.normal(shape(v)), g.normal(shape(v)));
+        let values = val.to_f64();
+        let x = [q, key, val];
+        let dy = [Some(dy)];
+        // The first query sees the first key only; scores of 1e4 neither overflow nor give NaN.
+        for scale in [1.0, 1e4] {
+            let r = run(attention(scale), &x, &dy, DType::F32);
+            assert!(error(&r.y[0][..v], &values[..v]) < 1e-6);
+            assert!(r.y.iter().chain(&r.dx).flatten().all(|x| x.is_finite()));
+        }
+        // Equal scores give the mean of the values so far.
+        let r = run(attention(0.0), &x, &dy, DType::F32);
+        for t in 0..40 {
+            let mean: Vec<f64> =
+                (0..v).map(|c| (0..=t).map(|s| values[s * v + c]).sum::<f64>() / (t + 1) as f64).collect();
+            assert!(error(&r.y[0][t * v..(t + 1) * v], &mean) < 1e-6);
+        }
+    }
+}
+
+#[test]
+#[should_panic(expected = "s0 [1, 1, 2, 2] should be [1, 1, 2, 3] for q [1, 4, 1, 2] and v [1, 4, 1, 3]")]
+fn a_state_of_another_shape_is_named() {
+    let tape = Tape::default();
+    let x = |shape: &[usize]| tape.full(shape, DType::F32, 1.0);
+    let (q, v) = (x(&[1, 4, 1, 2]), x(&[1, 4, 1, 3]));
+    linear_attention(q, q, v, x(&[1, 1, 2, 2]), 1.0, 2);
+}
