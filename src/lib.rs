@@ -13,3 +13,5 @@ pub mod error;
 pub mod models;
 pub mod ops;
 pub mod tensor;
+pub mod train;
+pub mod verify;
