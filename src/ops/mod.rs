@@ -4,9 +4,11 @@
 //! over which the gradient check and the other tests of all ops run.
 
 pub mod arith;
+pub mod conv;
 pub mod elementwise;
 pub mod embed;
 pub mod lanes;
+pub mod loss;
 pub mod math;
 pub mod matmul;
 pub mod movement;
@@ -44,4 +46,6 @@ ops! {
     softmax: Softmax, LogSoftmax, CausalSoftmax;
     norm: LayerNorm, RmsNorm, L2Norm;
     embed: Embedding, Gather;
+    conv: CausalConv1d;
+    loss: CrossEntropy;
 }
