@@ -6,11 +6,13 @@
 pub mod arith;
 pub mod attention;
 pub mod delta;
+pub mod conv;
 pub mod elementwise;
 pub mod embed;
 pub mod heads;
 pub mod lanes;
 pub mod linear_attn;
+pub mod loss;
 pub mod math;
 pub mod matmul;
 pub mod movement;
@@ -53,4 +55,6 @@ ops! {
     delta: DeltaRule;
     triangular: UnitLowerInverse;
     attention: CausalAttention;
+    conv: CausalConv1d;
+    loss: CrossEntropy;
 }
