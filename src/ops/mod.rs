@@ -5,8 +5,13 @@
 
 pub mod arith;
 pub mod elementwise;
+pub mod lru_scan;
+pub mod lstm;
 pub mod math;
 pub mod matmul;
+pub mod quasi_lstm;
+pub mod scan;
+pub mod selective;
 
 use crate::{
     autograd::{Gen, Op},
@@ -33,4 +38,8 @@ ops! {
     elementwise: Exp, Log, Expm1, Sqrt, Square, Sin, Cos, Sigmoid, Tanh, Silu, Softplus, Elu, Elu1, GeluTanh;
     arith: Add, Sub, Mul, Div, Affine;
     matmul: Matmul;
+    scan: LinearScan, LruScan;
+    selective: SelectiveScan;
+    lstm: LstmSequence;
+    quasi_lstm: QuasiLstm;
 }
