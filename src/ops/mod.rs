@@ -20,6 +20,11 @@ pub mod norm;
 pub mod reduce;
 pub mod softmax;
 pub mod triangular;
+pub mod lru_scan;
+pub mod lstm;
+pub mod quasi_lstm;
+pub mod scan;
+pub mod selective;
 
 use crate::{
     autograd::{Gen, Op},
@@ -57,4 +62,8 @@ ops! {
     attention: CausalAttention;
     conv: CausalConv1d;
     loss: CrossEntropy;
+    scan: LinearScan, LruScan;
+    selective: SelectiveScan;
+    lstm: LstmSequence;
+    quasi_lstm: QuasiLstm;
 }
