@@ -79,28 +79,3 @@ pub fn quietly<R>(f: impl FnOnce() -> R) -> std::result::Result<R, String> {
         Err(payload) => payload.downcast_ref::<&str>().map_or("unknown panic".into(), |m| (*m).into()),
     })
 }
-
-/// Run `f`, turning a panic into its message, and print nothing: for formulas on sizes that came from a file.
-///
-/// # Errors
-/// When `f` panics: the message.
-pub fn quietly<R>(f: impl FnOnce() -> R) -> std::result::Result<R, String> {
-    use std::{cell::Cell, panic, sync::Once};
-    thread_local!(static QUIET: Cell<bool> = const { Cell::new(false) });
-    static HOOK: Once = Once::new();
-    HOOK.call_once(|| {
-        let before = panic::take_hook();
-        panic::set_hook(Box::new(move |info| {
-            if !QUIET.get() {
-                before(info);
-            }
-        }));
-    });
-    QUIET.set(true);
-    let outcome = panic::catch_unwind(panic::AssertUnwindSafe(f));
-    QUIET.set(false);
-    outcome.map_err(|payload| match payload.downcast::<String>() {
-        Ok(message) => *message,
-        Err(payload) => payload.downcast_ref::<&str>().map_or("unknown panic".into(), |m| (*m).into()),
-    })
-}

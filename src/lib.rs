@@ -20,3 +20,4 @@ pub mod rng;
 pub mod tasks;
 pub mod tensor;
 pub mod train;
+pub mod verify;

@@ -6,11 +6,13 @@
 pub mod arith;
 pub mod attention;
 pub mod delta;
+pub mod conv;
 pub mod elementwise;
 pub mod embed;
 pub mod heads;
 pub mod lanes;
 pub mod linear_attn;
+pub mod loss;
 pub mod math;
 pub mod matmul;
 pub mod movement;
@@ -18,6 +20,11 @@ pub mod norm;
 pub mod reduce;
 pub mod softmax;
 pub mod triangular;
+pub mod lru_scan;
+pub mod lstm;
+pub mod quasi_lstm;
+pub mod scan;
+pub mod selective;
 
 use crate::{
     autograd::{Gen, Op},
@@ -53,4 +60,10 @@ ops! {
     delta: DeltaRule;
     triangular: UnitLowerInverse;
     attention: CausalAttention;
+    conv: CausalConv1d;
+    loss: CrossEntropy;
+    scan: LinearScan, LruScan;
+    selective: SelectiveScan;
+    lstm: LstmSequence;
+    quasi_lstm: QuasiLstm;
 }

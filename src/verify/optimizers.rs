@@ -3,7 +3,7 @@
 use super::{Checked, Comparison, Fixture, distance, norm};
 use crate::{
     tensor::{DType, Shape, Tensor},
-    train::optimizer::{Adam, AdamConfig},
+    train::optimizer::{Adam, AdamConfig, Rule},
 };
 
 pub const OPS: [&str; 2] = ["adam", "adamw"];
@@ -20,22 +20,21 @@ pub fn check(f: &Fixture, dtype: DType) -> Checked {
     f.shaped("in.grads", all)?;
     let theirs = f.shaped("out.p", all)?;
     let n = p0.len();
-    let [beta1, beta2] = f.pair("betas", [0.9, 0.999])?;
-    let decoupled = f.op == "adamw";
+    let rule = if f.op == "adamw" { Rule::AdamW } else { Rule::Adam };
     let config = AdamConfig {
-        betas: (beta1, beta2),
+        rule,
+        betas: f.pair("betas", [0.9, 0.999])?,
         eps: f.number_or("eps", 1e-8)?,
-        weight_decay: f.number_or("weight_decay", if decoupled { 0.01 } else { 0.0 })?,
-        decoupled,
+        weight_decay: f.number_or("weight_decay", if rule == Rule::AdamW { 0.01 } else { 0.0 })?,
     };
     let lr = f.number_or("lr", 1e-3)?;
     let mut p = p0.reshape([n]).cast(dtype);
     let mut adam = Adam::new(n, dtype, config);
     let mut path = vec![];
     for step in 0..steps {
-        adam.step(lr, &mut p, &grads.window(step * n, [n]).cast(dtype), None);
+        adam.step(lr, &mut p, &grads.window(step * n, [n]).cast(dtype), &[(0..n, true)]);
         path.extend(p.to_f64());
     }
-    let error = distance(&Tensor::from_vec(path, all), theirs, norm(theirs));
-    Ok(vec![Comparison { form: "op".into(), tensor: "out.p".into(), error }])
+    let (error, cancelled) = distance(&Tensor::from_vec(path, all).cast(dtype), theirs, norm(theirs));
+    Ok(vec![Comparison { form: "op".into(), tensor: "out.p".into(), error, cancelled }])
 }

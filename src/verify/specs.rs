@@ -50,6 +50,11 @@ pub struct Spec {
 /// The chunks tried: one step, odd, powers of two, longer than most fixtures.
 const CHUNKS: [usize; 5] = [1, 5, 16, 32, 64];
 
+/// Tells the compiler that a closure's outputs live as long as the tape its inputs are on.
+fn boxed<'f>(run: impl for<'t> Fn(&Inputs<'t>) -> Outputs<'t> + 'f) -> Run<'f> {
+    Box::new(run)
+}
+
 fn forms<'f>(list: &[Form], run: impl for<'t> Fn(&Inputs<'t>, Form) -> Outputs<'t> + Clone + 'f) -> Vec<(String, Run<'f>)> {
     let mut all = vec![];
     for &form in list {
@@ -57,7 +62,7 @@ fn forms<'f>(list: &[Form], run: impl for<'t> Fn(&Inputs<'t>, Form) -> Outputs<'
         for &c in chunks {
             let form = if matches!(form, Form::Chunked(_)) { Form::Chunked(c) } else { form };
             let run = run.clone();
-            all.push((form.to_string(), Box::new(move |x: &Inputs<'_>| run(x, form)) as Run<'f>));
+            all.push((form.to_string(), boxed(move |x| run(x, form))));
         }
     }
     all
@@ -66,7 +71,7 @@ fn forms<'f>(list: &[Form], run: impl for<'t> Fn(&Inputs<'t>, Form) -> Outputs<'
 const SCANS: [Form; 3] = [Form::Recurrent, Form::Parallel, Form::Chunked(1)];
 
 fn one<'f>(run: impl for<'t> Fn(&Inputs<'t>) -> Var<'t> + 'f, out: &'static str) -> Result<Vec<(String, Run<'f>)>> {
-    Ok(vec![("op".into(), Box::new(move |x: &Inputs<'_>| vec![(out, run(x))]))])
+    Ok(vec![("op".into(), boxed(move |x| vec![(out, run(x))]))])
 }
 
 macro_rules! unary {
@@ -114,12 +119,11 @@ pub const SPECS: &[Spec] = &[
         inputs: &[("x", "BTD"), ("w", "DW")],
         optional: &[("b", "D")],
         forms: |_| {
-            let run = |x: &Inputs<'_>| {
+            one(|x| {
                 let ([b, _, d], [_, w]) = (x["x"].dims(), x["w"].dims());
                 let past = x.tape.full([b, w.max(1) - 1, d], x.dtype, 0.0);
-                vec![("y", x["x"].causal_conv1d(x["w"], x.vars.get("b").copied(), past))]
-            };
-            Ok(vec![("op".into(), Box::new(run))])
+                x["x"].causal_conv1d(x["w"], x.vars.get("b").copied(), past)
+            }, "y")
         },
     },
     Spec { op: "embedding", inputs: &[("ids", "*"), ("w", "VD")], optional: &[], forms: |_| one(|x| x["w"].embedding(x["ids"]), "y") },

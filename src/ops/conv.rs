@@ -1,0 +1,203 @@
+//! The short causal convolution in front of Mamba, DeltaNet and mLSTM: each channel on its own, over time.
+//!
+//! y_t = b + Σⱼ w[:, j] ⊙ x_{t−W+1+j} for j in 0..W, so w[:, W−1] meets the current token. What comes before x_0 is
+//! the state [B, W−1, D], the W−1 inputs before x: zeros at the start of a sequence.
+
+use crate::{
+    autograd::{Gen, Grad, In, Op, Outs, Value, Var},
+    tensor::{Cpu, Cx, Real, Tensor},
+    with_real,
+};
+
+/// Depthwise causal convolution of x [B, T, D] with w [D, W] and state [B, W−1, D], and a bias [D] or none.
+pub struct CausalConv1d;
+
+/// Sizes: batch, time, channels, taps.
+#[derive(Clone, Copy)]
+struct Sizes {
+    b: usize,
+    t: usize,
+    d: usize,
+    w: usize,
+}
+
+impl Sizes {
+    fn of(x: In) -> Sizes {
+        let at = |i: usize, axis: isize| x[i].shape().at(axis);
+        Sizes { b: at(0, 0), t: at(0, 1), d: at(0, 2), w: at(1, 1) }
+    }
+
+    /// Where input t − W + 1 + j of a sequence is: `Ok` row of x, or `Err` row of the state.
+    fn source(self, t: usize, j: usize) -> Result<usize, usize> {
+        (t + j + 1).checked_sub(self.w).ok_or(t + j)
+    }
+}
+
+/// a [rows, cols] -> y [cols, rows], added if `acc`
+fn transpose<T: Real>(rows: usize, cols: usize, a: &[T], y: &mut [T], acc: bool) {
+    for i in 0..rows {
+        for j in 0..cols {
+            let old = if acc { y[j * rows + i] } else { T::ZERO };
+            y[j * rows + i] = old + a[i * cols + j];
+        }
+    }
+}
+
+/// y += a b, element by element.
+#[inline(always)]
+fn add_product<T: Real>(a: &[T], b: &[T], y: &mut [T]) {
+    y.iter_mut().zip(a).zip(b).for_each(|((y, &a), &b)| *y += a * b);
+}
+
+/// `w` is [W, D] here: a tap is a row, and the loops run over channels.
+#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2"))]
+fn forward<T: Real>(s: Sizes, x: &[T], w: &[T], state: &[T], bias: Option<&[T]>, y: &mut [T]) {
+    let d = s.d;
+    for b in 0..s.b {
+        let (x, state) = (&x[b * s.t * d..][..s.t * d], &state[b * (s.w - 1) * d..][..(s.w - 1) * d]);
+        let y = &mut y[b * s.t * d..][..s.t * d];
+        for (t, y) in y.chunks_exact_mut(d).enumerate() {
+            match bias {
+                Some(bias) => y.copy_from_slice(bias),
+                None => y.fill(T::ZERO),
+            }
+            for (j, w) in w.chunks_exact(d).enumerate() {
+                let row = match s.source(t, j) {
+                    Ok(row) => &x[row * d..][..d],
+                    Err(row) => &state[row * d..][..d],
+                };
+                add_product(w, row, y);
+            }
+        }
+    }
+}
+
+/// dx_{t−W+1+j} += w[j] g_t, and the same into the state.
+#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2"))]
+fn backward_x<T: Real>(s: Sizes, w: &[T], g: &[T], dx: &mut [T], dstate: &mut [T]) {
+    let d = s.d;
+    for b in 0..s.b {
+        let (dx, dstate) = (&mut dx[b * s.t * d..][..s.t * d], &mut dstate[b * (s.w - 1) * d..][..(s.w - 1) * d]);
+        for (t, g) in g[b * s.t * d..][..s.t * d].chunks_exact(d).enumerate() {
+            for (j, w) in w.chunks_exact(d).enumerate() {
+                let to = match s.source(t, j) {
+                    Ok(row) => &mut dx[row * d..][..d],
+                    Err(row) => &mut dstate[row * d..][..d],
+                };
+                add_product(w, g, to);
+            }
+        }
+    }
+}
+
+/// dw[j] += Σ_t g_t x_{t−W+1+j}; dw is [W, D].
+#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2"))]
+fn backward_w<T: Real>(s: Sizes, x: &[T], state: &[T], g: &[T], dw: &mut [T]) {
+    let d = s.d;
+    for b in 0..s.b {
+        let (x, state) = (&x[b * s.t * d..][..s.t * d], &state[b * (s.w - 1) * d..][..(s.w - 1) * d]);
+        for (t, g) in g[b * s.t * d..][..s.t * d].chunks_exact(d).enumerate() {
+            for (j, dw) in dw.chunks_exact_mut(d).enumerate() {
+                let row = match s.source(t, j) {
+                    Ok(row) => &x[row * d..][..d],
+                    Err(row) => &state[row * d..][..d],
+                };
+                add_product(row, g, dw);
+            }
+        }
+    }
+}
+
+fn backward<T: Real>(s: Sizes, cpu: &Cpu, x: In, g: &[T], dx: &mut [Grad]) {
+    let (a, w, state) = (x[0].host::<T>(), x[1].host::<T>(), x[2].host::<T>());
+    let [d_x, d_w, d_state, d_bias @ ..] = dx else { return };
+    let mut taps = cpu.temp::<T>(w.len());
+    if d_x.wanted() || d_state.wanted() {
+        transpose(s.d, s.w, w, &mut taps, false);
+        backward_x(s, &taps, g, d_x.slice(cpu, &x[0]), d_state.slice(cpu, &x[2]));
+    }
+    d_w.add::<T>(|d| {
+        taps.fill(T::ZERO);
+        backward_w(s, a, state, g, &mut taps);
+        transpose(s.w, s.d, &taps, d, true);
+    });
+    if let [d_bias] = d_bias {
+        d_bias.add::<T>(|d| {
+            for g in g.chunks_exact(s.d) {
+                d.iter_mut().zip(g).for_each(|(d, &g)| *d += g);
+            }
+        });
+    }
+}
+
+impl Op for CausalConv1d {
+    fn name(&self) -> &'static str {
+        "causal_conv1d"
+    }
+
+    fn infer(&self, x: In) -> Result<Outs, String> {
+        let (shape, w, state) = (x[0].shape(), x[1].shape(), x[2].shape());
+        let fail = |what: &str| Err(format!("{what} for x of shape {shape}, w {w}, state {state}"));
+        let ([b, _, d], [dw, taps]) = (shape.array()?, w.array()?);
+        if dw != d || taps == 0 {
+            return fail("w is not [D, W] with W ≥ 1");
+        }
+        if state.dims() != [b, taps - 1, d] {
+            return fail("state is not [B, W - 1, D]");
+        }
+        if x.len() > 3 && x[3].shape().dims() != [d] {
+            return Err(format!("bias of shape {} for x of shape {shape}", x[3].shape()));
+        }
+        if (1..x.len()).any(|i| x[i].dtype() != x[0].dtype()) {
+            return fail("dtypes differ");
+        }
+        Ok(shape.into())
+    }
+
+    fn forward(&self, cx: &Cx, x: In, y: &mut [Value]) {
+        let s = Sizes::of(x);
+        if x[0].is_empty() {
+            return;
+        }
+        match cx {
+            Cx::Cpu(cpu) => with_real!(x[0].dtype(), T => {
+                let mut w = cpu.temp::<T>(x[1].len());
+                transpose(s.d, s.w, x[1].host(), &mut w, false);
+                let bias = if x.len() > 3 { Some(x[3].host::<T>()) } else { None };
+                forward(s, x[0].host::<T>(), &w, x[2].host(), bias, y[0].host_mut());
+            }),
+        }
+    }
+
+    fn backward(&self, cx: &Cx, x: In, _: &[Value], dy: &[Option<Tensor>], dx: &mut [Grad]) {
+        let Some(g) = &dy[0] else { return };
+        match cx {
+            Cx::Cpu(cpu) => with_real!(g.dtype(), T => if g.is_empty() {
+                dx.iter_mut().for_each(|dx| dx.add::<T>(|_| ()));
+            } else {
+                backward(Sizes::of(x), cpu, x, g.host::<T>(), dx);
+            }),
+        }
+    }
+
+    fn sample(g: &mut Gen) -> (Self, Vec<Tensor>) {
+        let (b, t, d, w) = (g.size(3), g.size(6), g.size(20), g.size(5));
+        let mut x = vec![g.normal([b, t, d]), g.normal([d, w]), g.normal([b, w - 1, d])];
+        if g.coin() {
+            x.push(g.normal([d]));
+        }
+        (CausalConv1d, x)
+    }
+}
+
+impl<'t> Var<'t> {
+    /// Depthwise causal convolution of this [B, T, D] with w [D, W], a bias [D] or none, and the W−1 inputs before
+    /// it, [B, W−1, D]: w[:, W−1] meets the current token.
+    #[track_caller]
+    pub fn causal_conv1d(self, w: Var<'t>, b: Option<Var<'t>>, state: Var<'t>) -> Var<'t> {
+        match b {
+            Some(b) => self.tape().apply(CausalConv1d, [self, w, state, b]),
+            None => self.tape().apply(CausalConv1d, [self, w, state]),
+        }
+    }
+}

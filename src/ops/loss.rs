@@ -1,0 +1,138 @@
+//! Cross-entropy, forward and backward in one op each.
+//!
+//! loss = mean over the rows that count of ln Σⱼ e^xⱼ − x[target], whose derivative is (softmax(x) − 1[target]) / n
+//! for the n rows that count. Rows with the target `ignore_index` do not; without any other row the loss is 0.
+
+use super::{lanes, math::Math};
+use crate::{
+    autograd::{Gen, Grad, In, Op, Outs, Value, Var},
+    tensor::{Cx, DType, Real, Shape, Tensor},
+    with_real, with_width,
+};
+
+/// Mean cross-entropy of logits [.., C] against integer targets [..].
+pub struct CrossEntropy {
+    /// The target of rows that do not count.
+    pub ignore_index: i32,
+}
+
+/// x [rows, n] -> Σ (lse − x[target]) over the rows that count; keeps p = softmax(x) for the way back.
+///
+/// The exponentials are taken of the whole buffer, so that rows of three classes are as fast as rows of a thousand.
+#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2"))]
+fn forward<T: Math>(n: usize, ignore: i32, x: &[T], targets: &[i32], p: &mut [T]) -> T {
+    with_width!(n => for (p, x) in p.chunks_exact_mut(n).zip(x.chunks_exact(n)) {
+        let m = lanes::max(x);
+        p.iter_mut().zip(x).for_each(|(p, &x)| *p = x - m);
+    });
+    // x − m of the target, collected before e^ overwrites it.
+    let rows = || targets.iter().enumerate().filter(|&(_, &t)| t != ignore);
+    let mut loss = rows().fold(T::ZERO, |s, (i, &t)| s - p[i * n + t as usize]);
+    p.iter_mut().for_each(|p| *p = p.exp());
+    with_width!(n => for (p, &t) in p.chunks_exact_mut(n).zip(targets) {
+        let sum = lanes::sum(p, |p| p);
+        let scale = T::ONE / sum;
+        p.iter_mut().for_each(|p| *p = *p * scale);
+        if t != ignore {
+            loss += sum.ln();
+        }
+    });
+    loss
+}
+
+/// d (+)= scale (p − 1[target]) in the rows that count, 0 in the others.
+#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2"))]
+fn backward<T: Math>(n: usize, ignore: i32, scale: T, p: &[T], targets: &[i32], d: &mut [T], acc: bool) {
+    with_width!(n => for ((p, d), &t) in p.chunks_exact(n).zip(d.chunks_exact_mut(n)).zip(targets) {
+        let scale = if t == ignore { T::ZERO } else { scale };
+        if acc {
+            d.iter_mut().zip(p).for_each(|(d, &p)| *d += scale * p);
+        } else {
+            d.iter_mut().zip(p).for_each(|(d, &p)| *d = scale * p);
+        }
+        if t != ignore {
+            d[t as usize] -= scale;
+        }
+    });
+}
+
+impl CrossEntropy {
+    /// 1 / n for the n rows that count; 0 if none does.
+    fn scale(&self, targets: &[i32]) -> f64 {
+        match targets.iter().filter(|&&t| t != self.ignore_index).count() {
+            0 => 0.0,
+            n => 1.0 / n as f64,
+        }
+    }
+}
+
+impl Op for CrossEntropy {
+    fn name(&self) -> &'static str {
+        "cross_entropy"
+    }
+
+    fn infer(&self, x: In) -> Result<Outs, String> {
+        let (shape, targets) = (x[0].shape(), x[1].shape());
+        let c = match shape.dims().split_last() {
+            Some((&c, outer)) if outer == targets.dims() => c,
+            _ => return Err(format!("targets of shape {targets} for logits of shape {shape}: expected one a row")),
+        };
+        if x[1].dtype() != DType::I32 {
+            return Err(format!("targets of shape {targets} are {}, expected i32", x[1].dtype()));
+        }
+        let fits = |t: i32| t == self.ignore_index || usize::try_from(t).is_ok_and(|t| t < c);
+        if let Some(t) = x[1].host::<i32>().iter().find(|&&t| !fits(t)) {
+            let ignore = self.ignore_index;
+            return Err(format!("target {t} is neither in 0..{c} nor {ignore}, which is ignored (logits {shape})"));
+        }
+        Ok(Outs::from(Shape::scalar()).saving([shape]))
+    }
+
+    fn forward(&self, cx: &Cx, x: In, y: &mut [Value]) {
+        let [loss, p] = y else { return };
+        if x[0].is_empty() {
+            loss.fill(0.0);
+            return;
+        }
+        let (n, ignore) = (x[0].shape().last(), self.ignore_index);
+        match cx {
+            Cx::Cpu(_) => with_real!(x[0].dtype(), T => {
+                let targets = x[1].host::<i32>();
+                let sum = forward(n, ignore, x[0].host::<T>(), targets, p.host_mut());
+                loss.host_mut::<T>()[0] = sum * T::of(self.scale(targets));
+            }),
+        }
+    }
+
+    fn backward(&self, cx: &Cx, x: In, y: &[Value], dy: &[Option<Tensor>], dx: &mut [Grad]) {
+        let Some(g) = &dy[0] else { return };
+        if x[0].is_empty() {
+            return;
+        }
+        let (n, ignore) = (x[0].shape().last(), self.ignore_index);
+        match cx {
+            Cx::Cpu(_) => with_real!(g.dtype(), T => dx[0].write::<T>(|d, acc| {
+                let targets = x[1].host::<i32>();
+                let scale = g.host::<T>()[0] * T::of(self.scale(targets));
+                backward(n, ignore, scale, y[1].host(), targets, d, acc);
+            })),
+        }
+    }
+
+    fn sample(g: &mut Gen) -> (Self, Vec<Tensor>) {
+        let rank = g.below(3) + 1;
+        let x = g.shape(rank, 20);
+        // Class 0 may be the one that is ignored, or none.
+        let ignore_index = if g.coin() { 0 } else { -1 };
+        (CrossEntropy { ignore_index }, vec![g.normal(x), g.ints(Shape::new(&x.dims()[..rank - 1]), x.last())])
+    }
+}
+
+impl<'t> Var<'t> {
+    /// Mean over the rows of logits [.., C] of −ln softmax at the integer targets [..]. Rows with the target
+    /// `ignore_index` do not count; 0 if none does.
+    #[track_caller]
+    pub fn cross_entropy(self, targets: Var<'t>, ignore_index: i32) -> Var<'t> {
+        self.tape().apply(CrossEntropy { ignore_index }, [self, targets])
+    }
+}

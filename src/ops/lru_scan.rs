@@ -1,0 +1,314 @@
+//! The recurrence of the LRU, h_t = λ h_{t-1} + x_t with one complex λ a channel (Orvieto et al. 2023, "Resurrecting
+//! Recurrent Neural Networks for Long Sequences", eq. 3), real and imaginary parts in tensors of their own.
+//!
+//! λ does not change in time, so the map of a chunk of c steps from its start to its end is known beforehand:
+//! end = λᶜ start + Σ_j λ^{c-1-j} x_j. The powers are tabulated in double precision, where c roundings do not show.
+//!
+//! Gradients are dRe + i dIm. With G_t = λ̄ g_t what step t hands to step t − 1: g_t = dh_t + G_{t+1}; dx_t = g_t;
+//! dλ = Σ_t g_t conj(h_{t-1}); dh_0 = G_1.
+
+use super::scan::{at, by_lanes, chunk_of, cotangent, put, put_all, same_dtype, some_steps, spare, target};
+use crate::{
+    autograd::{Gen, Grad, In, Op, Outs, Value, Var},
+    tensor::{Cpu, Cx, Real, Tensor},
+    with_real,
+};
+
+/// h_t = λ h_{t-1} + x_t: λ [D], x [B, T, D], h0 [B, D], each as real and imaginary part, to h [B, T, D] and the last
+/// state [B, D], likewise.
+pub struct LruScan {
+    /// Steps a chunk; one chunk when it is T or more.
+    pub chunk: usize,
+}
+
+/// A complex array: real and imaginary part.
+type C<'a, T> = (&'a [T], &'a [T]);
+type CMut<'a, T> = (&'a mut [T], &'a mut [T]);
+
+/// Rows λ⁰ … λᶜ of a table, [c + 1, D] twice.
+fn powers<T: Real>(lambda: C<T>, c: usize, table: CMut<T>) {
+    let d = lambda.0.len();
+    for i in 0..d {
+        let (lr, li) = (lambda.0[i].to_f64(), lambda.1[i].to_f64());
+        let (mut re, mut im) = (1.0, 0.0);
+        for k in 0..=c {
+            (table.0[k * d + i], table.1[k * d + i]) = (T::of(re), T::of(im));
+            (re, im) = (re * lr - im * li, re * li + im * lr);
+        }
+    }
+}
+
+/// Phase 1: Σ_t w_t x_t over some rows, where w_t is row t of a table of powers, from its first row forwards (`back`,
+/// conjugated) or from its last row backwards (forward in time, the last step has the lowest power).
+#[inline(always)]
+fn weighted<T: Real, const W: usize>(i: usize, d: usize, back: bool, w: C<T>, x: C<T>, end: &mut CMut<T>) {
+    let (mut re, mut im) = ([T::ZERO; W], [T::ZERO; W]);
+    let n = x.0.len() / d;
+    for t in 0..n {
+        let (xr, xi): ([T; W], [T; W]) = (at(x.0, t, d, i), at(x.1, t, d, i));
+        let k = if back { t + 1 } else { n - 1 - t };
+        let (wr, wi): ([T; W], [T; W]) = (at(w.0, k, d, i), at(w.1, k, d, i));
+        for l in 0..W {
+            let wi = if back { -wi[l] } else { wi[l] };
+            re[l] += wr[l] * xr[l] - wi * xi[l];
+            im[l] += wr[l] * xi[l] + wi * xr[l];
+        }
+    }
+    put(end.0, 0, d, i, re, false);
+    put(end.1, 0, d, i, im, false);
+}
+
+/// Phase 3 forward: the recurrence from `start` over some rows.
+#[inline(always)]
+fn run<T: Real, const W: usize>(i: usize, d: usize, lambda: C<T>, x: C<T>, start: C<T>, h: &mut CMut<T>) {
+    let (lr, li): ([T; W], [T; W]) = (at(lambda.0, 0, d, i), at(lambda.1, 0, d, i));
+    let (mut re, mut im): ([T; W], [T; W]) = (at(start.0, 0, d, i), at(start.1, 0, d, i));
+    for t in 0..x.0.len() / d {
+        let (xr, xi): ([T; W], [T; W]) = (at(x.0, t, d, i), at(x.1, t, d, i));
+        for l in 0..W {
+            (re[l], im[l]) = (lr[l] * re[l] - li[l] * im[l] + xr[l], lr[l] * im[l] + li[l] * re[l] + xi[l]);
+        }
+        put(h.0, t, d, i, re, false);
+        put(h.1, t, d, i, im, false);
+    }
+}
+
+/// What phase 3 writes: dλ, added to, and the rows of dx, with whether to add.
+struct Out<'a, T> {
+    dlambda: CMut<'a, T>,
+    dx: CMut<'a, T>,
+    acc: (bool, bool),
+}
+
+/// Phase 3 backward: `g` comes in as G from behind the rows and leaves as G of the first; `before` is the state before
+/// the rows.
+#[inline(always)]
+fn run_back<T: Real, const W: usize>(
+    i: usize,
+    d: usize,
+    lambda: C<T>,
+    h: C<T>,
+    before: C<T>,
+    dh: C<T>,
+    g: &mut CMut<T>,
+    out: &mut Out<T>,
+) {
+    let (lr, li): ([T; W], [T; W]) = (at(lambda.0, 0, d, i), at(lambda.1, 0, d, i));
+    let (mut re, mut im): ([T; W], [T; W]) = (at(g.0, 0, d, i), at(g.1, 0, d, i));
+    let (mut dr, mut di) = ([T::ZERO; W], [T::ZERO; W]);
+    for t in (0..dh.0.len() / d).rev() {
+        let (gr, gi): ([T; W], [T; W]) = (at(dh.0, t, d, i), at(dh.1, t, d, i));
+        let (hr, hi): ([T; W], [T; W]) = match t {
+            0 => (at(before.0, 0, d, i), at(before.1, 0, d, i)),
+            _ => (at(h.0, t - 1, d, i), at(h.1, t - 1, d, i)),
+        };
+        for l in 0..W {
+            re[l] += gr[l];
+            im[l] += gi[l];
+            dr[l] += re[l] * hr[l] + im[l] * hi[l];
+            di[l] += im[l] * hr[l] - re[l] * hi[l];
+        }
+        put(out.dx.0, t, d, i, re, out.acc.0);
+        put(out.dx.1, t, d, i, im, out.acc.1);
+        for l in 0..W {
+            (re[l], im[l]) = (lr[l] * re[l] + li[l] * im[l], lr[l] * im[l] - li[l] * re[l]);
+        }
+    }
+    put(g.0, 0, d, i, re, false);
+    put(g.1, 0, d, i, im, false);
+    put(out.dlambda.0, 0, d, i, dr, true);
+    put(out.dlambda.1, 0, d, i, di, true);
+}
+
+/// end += w start, or w̄ start if `back`.
+#[inline(always)]
+fn carry<T: Real>(back: bool, w: C<T>, start: C<T>, end: CMut<T>) {
+    for i in 0..start.0.len() {
+        let (wr, wi) = (w.0[i], if back { -w.1[i] } else { w.1[i] });
+        let (sr, si) = (start.0[i], start.1[i]);
+        end.0[i] += wr * sr - wi * si;
+        end.1[i] += wr * si + wi * sr;
+    }
+}
+
+/// Part of both halves.
+fn cut<'a, T>(x: C<'a, T>, r: &std::ops::Range<usize>) -> C<'a, T> {
+    (&x.0[r.clone()], &x.1[r.clone()])
+}
+
+fn cut_mut<'a, T>(x: &'a mut CMut<T>, r: &std::ops::Range<usize>) -> CMut<'a, T> {
+    (&mut x.0[r.clone()], &mut x.1[r.clone()])
+}
+
+/// One sequence; `starts` has a row for every chunk, the first given.
+#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2"))]
+fn forward<T: Real>(chunk: usize, lambda: C<T>, table: C<T>, x: C<T>, starts: &mut CMut<T>, h: &mut CMut<T>) {
+    let (d, len) = (lambda.0.len(), x.0.len());
+    let n = starts.0.len() / d;
+    for k in 1..n {
+        let x = cut(x, &chunk_of(k - 1, chunk, d, len));
+        by_lanes!(d, weighted::<T>(false, table, x, &mut cut_mut(starts, &(k * d..(k + 1) * d))));
+    }
+    for k in 1..n {
+        let (s0, s1) = (starts.0[(k - 1) * d..].split_at_mut(d), starts.1[(k - 1) * d..].split_at_mut(d));
+        carry(false, cut(table, &(chunk * d..(chunk + 1) * d)), (&*s0.0, &*s1.0), (s0.1, s1.1));
+    }
+    for k in 0..n {
+        let c = chunk_of(k, chunk, d, len);
+        let start = (&starts.0[k * d..], &starts.1[k * d..]);
+        by_lanes!(d, run::<T>(lambda, cut(x, &c), start, &mut cut_mut(h, &c)));
+    }
+}
+
+/// One sequence; `ends` has G from behind every chunk, the last given; afterwards its first row is dh0.
+#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2"))]
+fn backward<T: Real>(
+    chunk: usize,
+    (lambda, table): (C<T>, C<T>),
+    (h, h0, dh): (C<T>, C<T>, C<T>),
+    ends: &mut CMut<T>,
+    out: &mut Out<T>,
+) {
+    let (d, len) = (lambda.0.len(), h.0.len());
+    let n = ends.0.len() / d;
+    for k in 1..n {
+        let dh = cut(dh, &chunk_of(k, chunk, d, len));
+        by_lanes!(d, weighted::<T>(true, table, dh, &mut cut_mut(ends, &((k - 1) * d..k * d))));
+    }
+    for k in (1..n).rev() {
+        let (e0, e1) = (ends.0[(k - 1) * d..].split_at_mut(d), ends.1[(k - 1) * d..].split_at_mut(d));
+        let steps = chunk_of(k, chunk, d, len).len();
+        carry(true, cut(table, &(steps..steps + d)), (&e0.1[..d], &e1.1[..d]), (e0.0, e1.0));
+    }
+    for k in 0..n {
+        let c = chunk_of(k, chunk, d, len);
+        let before = if k == 0 { h0 } else { cut(h, &(c.start - d..c.start)) };
+        let dlambda = (&mut *out.dlambda.0, &mut *out.dlambda.1);
+        let mut out = Out { dlambda, dx: cut_mut(&mut out.dx, &c), acc: out.acc };
+        let mut end = cut_mut(ends, &(k * d..(k + 1) * d));
+        by_lanes!(d, run_back::<T>(lambda, cut(h, &c), before, cut(dh, &c), &mut end, &mut out));
+    }
+}
+
+impl LruScan {
+    /// The table of powers, empty if there is only one chunk.
+    fn table<'a, T: Real>(&self, cpu: &'a Cpu, lambda: C<T>, n: usize) -> [crate::tensor::Temp<'a, T>; 2] {
+        let rows = if n > 1 { self.chunk + 1 } else { 0 };
+        let mut table = [cpu.temp(rows * lambda.0.len()), cpu.temp(rows * lambda.0.len())];
+        if let ([re, im], true) = (&mut table, n > 1) {
+            powers(lambda, self.chunk, (re, im));
+        }
+        table
+    }
+
+    fn forward_cpu<T: Real>(&self, cpu: &Cpu, x: In, y: &mut [Value]) {
+        let [hr, hi, last_r, last_i] = y else { return };
+        let (_, t, d) = x[2].shape().split(1);
+        let [lambda, v, h0] = [0, 2, 4].map(|i| (x[i].host::<T>(), x[i + 1].host::<T>()));
+        let mut h = (hr.host_mut::<T>(), hi.host_mut::<T>());
+        let last = (last_r.host_mut::<T>(), last_i.host_mut::<T>());
+        if t == 0 || d == 0 {
+            last.0.copy_from_slice(h0.0);
+            return last.1.copy_from_slice(h0.1);
+        }
+        let n = t.div_ceil(self.chunk);
+        let table = self.table(cpu, lambda, n);
+        let (mut sr, mut si) = (cpu.temp::<T>(n * d), cpu.temp::<T>(n * d));
+        for i in 0..h0.0.len() / d {
+            let (s, r) = (i * t * d..(i + 1) * t * d, i * d..(i + 1) * d);
+            sr[..d].copy_from_slice(&h0.0[r.clone()]);
+            si[..d].copy_from_slice(&h0.1[r.clone()]);
+            let mut starts = (&mut sr[..], &mut si[..]);
+            forward(self.chunk, lambda, (&table[0], &table[1]), cut(v, &s), &mut starts, &mut cut_mut(&mut h, &s));
+            last.0[r.clone()].copy_from_slice(&h.0[s.end - d..s.end]);
+            last.1[r].copy_from_slice(&h.1[s.end - d..s.end]);
+        }
+    }
+
+    fn backward_cpu<T: Real>(&self, cpu: &Cpu, x: In, y: &[Value], dy: &[Option<Tensor>], dx: &mut [Grad]) {
+        let ([glr, gli, gxr, gxi, ghr, ghi], [dhr, dhi, dlr, dli]) = (dx, dy) else { return };
+        let (_, t, d) = x[2].shape().split(1);
+        let some = |d: &[Option<Tensor>]| d.iter().all(Option::is_some);
+        let z = cpu.zeros::<T>(if some(&dy[..2]) { 0 } else { y[0].len() });
+        let zl = cpu.zeros::<T>(if some(&dy[2..]) { 0 } else { y[2].len() });
+        let (dh, dlast) = ((cotangent(dhr, &z), cotangent(dhi, &z)), (cotangent(dlr, &zl), cotangent(dli, &zl)));
+        let dlambda = (glr.slice::<T>(cpu, &x[0]), gli.slice::<T>(cpu, &x[1]));
+        let (mut s2, mut s3) = (spare::<T>(cpu, gxr, &x[2]), spare::<T>(cpu, gxi, &x[3]));
+        let (mut s4, mut s5) = (spare::<T>(cpu, ghr, &x[4]), spare::<T>(cpu, ghi, &x[5]));
+        let (dxr, dxi) = (target(gxr, &mut s2), target(gxi, &mut s3));
+        let (dh0r, dh0i) = (target(ghr, &mut s4), target(ghi, &mut s5));
+        if t == 0 || d == 0 {
+            put_all(dh0r.0, dlast.0, dh0r.1);
+            return put_all(dh0i.0, dlast.1, dh0i.1);
+        }
+        let [lambda, h0] = [0, 4].map(|i| (x[i].host::<T>(), x[i + 1].host::<T>()));
+        let h = (y[0].host::<T>(), y[1].host::<T>());
+        let n = t.div_ceil(self.chunk);
+        let table = self.table(cpu, lambda, n);
+        let (mut er, mut ei) = (cpu.temp::<T>(n * d), cpu.temp::<T>(n * d));
+        let mut out = Out { dlambda, dx: (dxr.0, dxi.0), acc: (dxr.1, dxi.1) };
+        for i in 0..h0.0.len() / d {
+            let (s, r) = (i * t * d..(i + 1) * t * d, i * d..(i + 1) * d);
+            er[(n - 1) * d..].copy_from_slice(&dlast.0[r.clone()]);
+            ei[(n - 1) * d..].copy_from_slice(&dlast.1[r.clone()]);
+            let dlambda = (&mut *out.dlambda.0, &mut *out.dlambda.1);
+            let mut out = Out { dlambda, dx: cut_mut(&mut out.dx, &s), acc: out.acc };
+            let powers = (&table[0][..], &table[1][..]);
+            let mut ends = (&mut er[..], &mut ei[..]);
+            let states = (cut(h, &s), cut(h0, &r), cut(dh, &s));
+            backward(self.chunk, (lambda, powers), states, &mut ends, &mut out);
+            put_all(&mut dh0r.0[r.clone()], &er[..d], dh0r.1);
+            put_all(&mut dh0i.0[r.clone()], &ei[..d], dh0i.1);
+        }
+    }
+}
+
+impl Op for LruScan {
+    fn name(&self) -> &'static str {
+        "lru_scan"
+    }
+
+    fn infer(&self, x: In) -> Result<Outs, String> {
+        let [lr, li, xr, xi, hr, hi] = std::array::from_fn(|i| x[i].shape());
+        let [n, _, d] = xr.array()?;
+        if lr != [d].into() || li != lr || xi != xr || hr != [n, d].into() || hi != hr {
+            return Err(format!(
+                "λ {lr} {li}, x {xr} {xi} and h0 {hr} {hi} do not fit: expected [D], [B, T, D] and [B, D], twice each"
+            ));
+        }
+        same_dtype(x).and(some_steps(self.chunk))?;
+        Ok([xr, xi, hr, hi].into())
+    }
+
+    fn forward(&self, cx: &Cx, x: In, y: &mut [Value]) {
+        match cx {
+            Cx::Cpu(cpu) => with_real!(x[0].dtype(), T => self.forward_cpu::<T>(cpu, x, y)),
+        }
+    }
+
+    fn backward(&self, cx: &Cx, x: In, y: &[Value], dy: &[Option<Tensor>], dx: &mut [Grad]) {
+        match cx {
+            Cx::Cpu(cpu) => with_real!(x[0].dtype(), T => self.backward_cpu::<T>(cpu, x, y, dy, dx)),
+        }
+    }
+
+    fn sample(g: &mut Gen) -> (Self, Vec<Tensor>) {
+        let shape = g.shape(3, 7);
+        let (n, d) = (shape.at(0), shape.at(2));
+        let lambda = [g.range([d], -0.8, 0.8), g.range([d], -0.8, 0.8)];
+        let rest = [g.normal(shape), g.normal(shape), g.normal([n, d]), g.normal([n, d])];
+        (LruScan { chunk: g.size(5) }, lambda.into_iter().chain(rest).collect())
+    }
+}
+
+/// A complex value: real and imaginary part.
+pub type Complex<'t> = (Var<'t>, Var<'t>);
+
+/// h_t = λ h_{t-1} + x_t by [`LruScan`]: λ [D], x [B, T, D], h0 [B, D] to all states [B, T, D] and the last [B, D]
+/// (h0 when T = 0).
+#[track_caller]
+pub fn lru_scan<'t>(lambda: Complex<'t>, x: Complex<'t>, h0: Complex<'t>, chunk: usize) -> (Complex<'t>, Complex<'t>) {
+    let inputs = [lambda.0, lambda.1, x.0, x.1, h0.0, h0.1];
+    let [hr, hi, last_r, last_i] = x.0.tape().apply_many(LruScan { chunk }, inputs);
+    ((hr, hi), (last_r, last_i))
+}
