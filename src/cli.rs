@@ -17,7 +17,12 @@ use crate::{
     },
 };
 use clap::{Args, CommandFactory, FromArgMatches};
-use std::{path::PathBuf, process::ExitCode, thread};
+use std::{
+    io::{self, Write},
+    path::PathBuf,
+    process::ExitCode,
+    thread,
+};
 use toml::{Table, Value};
 
 /// The flags.
@@ -244,22 +249,30 @@ pub fn run(args: &TrainArgs, task: Table) -> ExitCode {
         Ok(prepared) => prepared,
         Err(e) => return fail(&e, 2),
     };
-    let reports = match run_all(&cfg, threads, out.as_ref(), true) {
-        Ok(reports) => reports,
-        Err(e) => return fail(&e, 1),
+    let (reports, written) = match run_all(&cfg, threads, out.as_ref(), true) {
+        Ok(done) => done,
+        Err(e) => return fail(&e, 2),
     };
-    match if args.json { table::json(&reports) } else { Ok(table::text(&cfg, &reports)) } {
-        Ok(text) => print!("{text}"),
-        Err(e) => return fail(&e, 1),
+    let text = if args.json { table::json(&reports) } else { Ok(table::text(&cfg, &reports)) };
+    if let Err(e) = text.and_then(print).and(written) {
+        return fail(&e, 1);
     }
-    let failed: Vec<_> = reports.iter().filter_map(|r| Some((r, r.error.as_ref()?))).collect();
-    for (r, error) in &failed {
-        eprintln!("error: {} seed {}: {error}", r.model, r.seed);
+    match reports.iter().filter(|r| r.error.is_some()).count() {
+        0 => ExitCode::SUCCESS,
+        n => fail(&Error::config(format!("{n} of {} runs stopped before the end", reports.len())), 1),
     }
-    ExitCode::from(u8::from(!failed.is_empty()))
+}
+
+/// Print to standard output. A reader that has seen enough (`| head`) is no error.
+fn print(text: String) -> Result<()> {
+    match io::stdout().write_all(text.as_bytes()) {
+        Err(e) if e.kind() != io::ErrorKind::BrokenPipe => Err(Error::io("standard output")(e)),
+        _ => Ok(()),
+    }
 }
 
 fn fail(e: &Error, status: u8) -> ExitCode {
-    eprintln!("error: {e}");
+    // Nobody may be there to read it; the status says it too.
+    let _ = writeln!(io::stderr(), "error: {}", e.to_string().trim_end());
     ExitCode::from(status)
 }
