@@ -5,13 +5,19 @@
 //! - How does a gradient flow? [`autograd::Tape`]: record, then walk back.
 //! - What is a DeltaNet, a Mamba, an LSTM? [`models`]: one mixer a file, its equations on top.
 //! - What can be differentiated? [`ops`]: one family a file, forward beside backward.
+//! - What is learned? [`tasks`]: tokens, and a target beside each.
+//! - How is it trained? [`train`]: the loop, the optimiser, the configuration, what a run leaves behind.
 #![deny(missing_docs)]
 #![cfg_attr(not(test), warn(clippy::unwrap_used))]
 
 pub mod autograd;
+pub mod cli;
 pub mod error;
 pub mod models;
 pub mod ops;
+pub mod report;
+pub mod rng;
+pub mod tasks;
 pub mod tensor;
 pub mod train;
 pub mod verify;

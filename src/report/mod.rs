@@ -1,0 +1,3 @@
+//! What came of an experiment, for people and for programs.
+
+pub mod table;

@@ -1,0 +1,22 @@
+//! Random numbers that depend on nothing but what they are for: streams keyed by (seed, purpose, index).
+//!
+//! Batch 17 of the training data of seed 3 is `stream(3, "train", 17)`: the same bits whatever was drawn before,
+//! on whichever thread or device. ChaCha is a counter-based generator, so a stream costs nothing to jump to.
+
+use rand::SeedableRng;
+pub use rand::rngs::ChaCha8Rng as Rng;
+
+/// The stream of random numbers for this seed, purpose and index.
+pub fn stream(seed: u64, purpose: &str, index: u64) -> Rng {
+    let mut key = [0; 32];
+    key[..8].copy_from_slice(&seed.to_le_bytes());
+    key[8..16].copy_from_slice(&fnv1a(purpose.as_bytes()).to_le_bytes());
+    let mut rng = Rng::from_seed(key);
+    rng.set_stream(index);
+    rng
+}
+
+/// The 64-bit hash FNV-1a (Fowler, Noll, Vo): a purpose as a number.
+fn fnv1a(bytes: &[u8]) -> u64 {
+    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, &b| (hash ^ u64::from(b)).wrapping_mul(0x0100_0000_01b3))
+}

@@ -1,0 +1,71 @@
+//! Bit parity: is the number of ones so far even?
+//!
+//! Tokens are bits, xₜ ~ Bernoulli(½), and the target at every position is yₜ = 1 ⊕ x₁ ⊕ … ⊕ xₜ. In *controlled*
+//! parity each sequence has exactly `min(num_ones, len)` ones, at random positions.
+//!
+//! Class 1 means "even", as in the published experiment (`swiss-ai/modern_rnns`).
+
+use super::Task;
+use crate::rng::Rng;
+use rand::{Rng as _, RngExt};
+use serde::{Deserialize, Serialize};
+
+/// The parity task, plain or controlled.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Parity {
+    /// How many ones each sequence has (all of its positions, if it is shorter); without it each bit is a fair coin.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub num_ones: Option<usize>,
+}
+
+impl Task for Parity {
+    fn name(&self) -> &'static str {
+        "parity"
+    }
+
+    fn vocab(&self) -> usize {
+        2
+    }
+
+    fn classes(&self) -> usize {
+        2
+    }
+
+    fn title(&self) -> String {
+        self.num_ones.map_or("parity".into(), |n| format!("parity with {n} ones"))
+    }
+
+    fn fill(&self, rng: &mut Rng, len: usize, tokens: &mut [i32], targets: &mut [i32]) {
+        for (x, y) in tokens.chunks_exact_mut(len).zip(targets.chunks_exact_mut(len)) {
+            match self.num_ones {
+                None => fair_bits(rng, x),
+                Some(n) => ones_at_random(rng, n.min(len), x),
+            }
+            let mut even = 1;
+            for (y, &x) in y.iter_mut().zip(&*x) {
+                even ^= x;
+                *y = even;
+            }
+        }
+    }
+}
+
+/// Each bit a fair coin: 64 tosses in one draw.
+fn fair_bits(rng: &mut Rng, x: &mut [i32]) {
+    for x in x.chunks_mut(64) {
+        let word = rng.next_u64();
+        for (i, x) in x.iter_mut().enumerate() {
+            *x = (word >> i & 1) as i32;
+        }
+    }
+}
+
+/// `n` ones among zeros, every choice of positions equally likely (R. W. Floyd, CACM 30(9), 1987).
+fn ones_at_random(rng: &mut Rng, n: usize, x: &mut [i32]) {
+    x.fill(0);
+    for last in x.len() - n..x.len() {
+        let i = rng.random_range(0..=last);
+        x[if x[i] == 0 { i } else { last }] = 1;
+    }
+}

@@ -1,0 +1,371 @@
+//! The configuration of an experiment: a preset, then a file, then flags, each over the one before.
+//!
+//! The layers meet as TOML tables, so a file holds only what it changes, an unknown key is an error, and what a run
+//! directory records ([`TrainConfig::to_toml`]) reads back as it was.
+
+use super::{
+    optimizer::{AdamConfig, Rule},
+    schedule::{Schedule, Shape},
+};
+use crate::{
+    error::{Error, Result},
+    models::{self, Form, Model, ModelConfig},
+    tasks::Tasks,
+    tensor::{DType, Device},
+};
+use serde::{Deserialize, Serialize};
+use std::{collections::BTreeMap, fs, path::Path};
+use toml::{Table, Value};
+
+/// The presets by name, in full: `configs/*.toml`.
+pub const PRESETS: [(&str, &str); 2] = [
+    ("default", include_str!("../../configs/default.toml")),
+    ("published", include_str!("../../configs/published.toml")),
+];
+
+/// Keys of `[model]` that follow from the rest, and so are neither read nor written.
+const DERIVED: [&str; 4] = ["mixer", "vocab", "classes", "max_len"];
+
+/// The most tokens in one batch: beyond it somebody mistyped a number.
+const MAX_TOKENS: usize = 1 << 26;
+
+/// Everything that the numbers of an experiment depend on.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TrainConfig {
+    /// The preset that the rest was laid over.
+    pub preset: String,
+    /// Which mixers to train; "all" alone is all of them.
+    pub models: Vec<String>,
+    /// The first seed, of initial weights and training data.
+    pub seed: u64,
+    /// How many seeds, counted up from `seed`.
+    pub seeds: usize,
+    /// The length of the training sequences.
+    pub train_len: usize,
+    /// The lengths to evaluate at.
+    pub eval_lens: Vec<usize>,
+    /// How many positions a learned table of positions has; the longest of the lengths above if absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_len: Option<usize>,
+    /// Training steps.
+    pub steps: usize,
+    /// Sequences in a training batch.
+    pub batch: usize,
+    /// Batches in an evaluation, at each length. They are the same for every model and seed.
+    pub eval_batches: usize,
+    /// Sequences in an evaluation batch.
+    pub eval_batch: usize,
+    /// Evaluate every so many steps; 0: only at the end.
+    pub eval_every: usize,
+    /// Record the loss every so many steps.
+    pub log_every: usize,
+    /// Adam or AdamW.
+    pub optimizer: Rule,
+    /// The peak learning rate.
+    pub lr: f64,
+    /// β₁ and β₂ of Adam.
+    pub betas: [f64; 2],
+    /// ε of Adam.
+    pub eps: f64,
+    /// Weight decay, of weights but not of biases and norms.
+    pub weight_decay: f64,
+    /// The learning rate after the warm-up.
+    pub schedule: Shape,
+    /// Steps over which the learning rate rises from zero.
+    pub warmup: usize,
+    /// Where the cosine ends, as a fraction of `lr`.
+    pub min_lr: f64,
+    /// The largest global norm of the gradient; 0: not clipped.
+    pub clip: f64,
+    /// How the mixer is computed; its fastest form if absent.
+    #[serde(default, skip_serializing_if = "Option::is_none", with = "text::option")]
+    pub form: Option<Form>,
+    /// Where it is computed.
+    #[serde(with = "text")]
+    pub device: Device,
+    /// In which precision.
+    #[serde(with = "text")]
+    pub dtype: DType,
+    /// What is learned.
+    pub task: Tasks,
+    /// The sizes of the models.
+    pub model: ModelConfig,
+    /// What is different for single models: any of the above, under the model's name.
+    #[serde(default)]
+    pub per_model: BTreeMap<String, Table>,
+}
+
+impl TrainConfig {
+    /// A preset, the keys of `file` over it, and `flags` over those.
+    ///
+    /// # Errors
+    /// When the file cannot be read, or any layer has an unknown key or a value that cannot be.
+    pub fn load(file: Option<&Path>, flags: Table) -> Result<TrainConfig> {
+        let file = file.map(|path| read(path).map(|table| (path, table))).transpose()?;
+        let preset = [Some(&flags), file.as_ref().map(|f| &f.1)].into_iter().flatten().find_map(|t| t.get("preset"));
+        let mut table = match preset {
+            None => preset_table("default")?,
+            Some(Value::String(name)) => preset_table(name)?,
+            Some(other) => return Err(Error::Config(format!("preset {other}: expected {}", preset_names()))),
+        };
+        if let Some((path, top)) = file {
+            layer(&mut table, top);
+            parse(&table).map_err(|what| Error::Format { path: path.into(), what })?;
+        }
+        layer(&mut table, flags);
+        let mut config = parse(&table).map_err(Error::Config)?;
+        if config.models == ["all"] {
+            config.models = models::names().into_iter().map(String::from).collect();
+        }
+        config.check()?;
+        Ok(config)
+    }
+
+    /// The configuration of one model alone: what `per_model` has for it over the rest.
+    ///
+    /// # Errors
+    /// When `per_model` has an unknown key for it.
+    pub fn for_model(&self, name: &str) -> Result<TrainConfig> {
+        let mut table = table_of(self)?;
+        table.remove("per_model");
+        if let Some(own) = self.per_model.get(name) {
+            merge(&mut table, own.clone());
+        }
+        let mut cfg = parse(&table).map_err(|what| Error::Config(format!("per_model.{name}: {what}")))?;
+        cfg.models = vec![name.into()];
+        cfg.model.mixer = name.into();
+        cfg.model.vocab = cfg.task.vocab();
+        cfg.model.classes = cfg.task.classes();
+        cfg.model.max_len = cfg.max_len.unwrap_or(cfg.longest());
+        Ok(cfg)
+    }
+
+    /// One configuration for each model, in order.
+    ///
+    /// # Errors
+    /// As [`TrainConfig::for_model`].
+    pub fn each_model(&self) -> Result<Vec<TrainConfig>> {
+        self.models.iter().map(|name| self.for_model(name)).collect()
+    }
+
+    /// Everything, as a file that [`TrainConfig::load`] reads back.
+    ///
+    /// # Errors
+    /// When a number does not fit in TOML.
+    pub fn to_toml(&self) -> Result<String> {
+        toml::to_string(&table_of(self)?).map_err(|e| Error::Config(e.to_string()))
+    }
+
+    /// The form in which the mixer is computed.
+    pub fn form_of(&self, model: &Model) -> Form {
+        self.form.unwrap_or_else(|| model.default_form())
+    }
+
+    /// The learning rate at each step.
+    pub fn schedule(&self) -> Schedule {
+        let TrainConfig { schedule, lr, min_lr, warmup, steps, .. } = *self;
+        Schedule { shape: schedule, peak: lr, min_ratio: min_lr, warmup, steps }
+    }
+
+    /// The constants of the optimiser.
+    pub fn adam(&self) -> AdamConfig {
+        AdamConfig { rule: self.optimizer, betas: self.betas, eps: self.eps, weight_decay: self.weight_decay }
+    }
+
+    fn longest(&self) -> usize {
+        self.eval_lens.iter().copied().chain([self.train_len]).max().unwrap_or(0)
+    }
+
+    /// Every value that cannot be, before any work is done.
+    fn check(&self) -> Result<()> {
+        let known = models::names();
+        expect(!self.models.is_empty(), || format!("models []: expected some of {}", known.join(", ")))?;
+        for (i, name) in self.models.iter().enumerate() {
+            expect(known.contains(&name.as_str()), || {
+                format!("unknown model '{name}': expected all or some of {}", known.join(", "))
+            })?;
+            expect(!self.models[..i].contains(name), || format!("models: '{name}' is listed twice"))?;
+        }
+        for name in self.per_model.keys() {
+            let what = || format!("per_model.{name}: unknown model, expected one of {}", known.join(", "));
+            expect(known.contains(&name.as_str()), what)?;
+        }
+        expect(self.seeds >= 1, || "seeds 0: expected at least 1".into())?;
+        let last = self.seed.checked_add(self.seeds as u64).filter(|&s| i64::try_from(s).is_ok());
+        expect(last.is_some(), || format!("seed {}: expected seeds below 2^63", self.seed))?;
+        self.each_model()?.iter().try_for_each(TrainConfig::check_run)
+    }
+
+    fn check_run(&self) -> Result<()> {
+        let counts = [
+            ("steps", self.steps),
+            ("batch", self.batch),
+            ("eval_batches", self.eval_batches),
+            ("eval_batch", self.eval_batch),
+            ("log_every", self.log_every),
+        ];
+        for (name, n) in counts {
+            expect(n >= 1, || format!("{name} 0: expected at least 1"))?;
+        }
+        expect(self.warmup <= self.steps, || {
+            format!("warmup {}: expected no more than the {} steps", self.warmup, self.steps)
+        })?;
+        self.check_lengths()?;
+        let finite = |name: &str, x: f64, what: &str, ok: bool| {
+            expect(ok && x.is_finite(), || format!("{name} {x}: expected {what}"))
+        };
+        finite("lr", self.lr, "a finite number above 0", self.lr > 0.0)?;
+        for beta in self.betas {
+            finite("betas", beta, "two numbers from 0 to below 1", (0.0..1.0).contains(&beta))?;
+        }
+        finite("eps", self.eps, "a finite number above 0", self.eps > 0.0)?;
+        finite("weight_decay", self.weight_decay, "a finite number, 0 or more", self.weight_decay >= 0.0)?;
+        finite("min_lr", self.min_lr, "a fraction of lr, from 0 to 1", (0.0..=1.0).contains(&self.min_lr))?;
+        finite("clip", self.clip, "a finite number: the largest norm, or 0 for none", self.clip >= 0.0)?;
+        self.check_model()
+    }
+
+    fn check_lengths(&self) -> Result<()> {
+        expect(!self.eval_lens.is_empty(), || "eval_lens []: expected at least one length".into())?;
+        let train = ("train_len", self.train_len, self.batch);
+        for (name, len, batch) in
+            [train].into_iter().chain(self.eval_lens.iter().map(|&t| ("eval_lens", t, self.eval_batch)))
+        {
+            expect(len >= 1, || format!("{name} 0: expected a length of at least 1"))?;
+            self.task.check_len(len).map_err(|why| Error::Config(format!("{name} {len}: {why}")))?;
+            expect(batch.checked_mul(len).is_some_and(|n| n <= MAX_TOKENS), || {
+                format!("{batch} sequences of length {len}: expected at most {MAX_TOKENS} tokens in a batch")
+            })?;
+            if let Some(max) = self.max_len {
+                expect(len <= max, || format!("{name} {len}: expected no more than the {max} positions of max_len"))?;
+            }
+        }
+        for (i, len) in self.eval_lens.iter().enumerate() {
+            expect(!self.eval_lens[..i].contains(len), || format!("eval_lens: {len} is listed twice"))?;
+        }
+        Ok(())
+    }
+
+    /// Build the model once: whatever is wrong with its sizes or its form shows here.
+    fn check_model(&self) -> Result<()> {
+        let mixer = &self.model.mixer;
+        let model = Model::new(&self.model, self.seed, self.dtype)?;
+        let forms = model.forms();
+        match self.form {
+            Some(form) if !forms.iter().any(|f| f.kind() == form.kind()) => {
+                let forms: Vec<String> = forms.iter().map(|f| f.kind().into()).collect();
+                Err(Error::Config(format!("{mixer} has no form '{form}': expected {}", forms.join(" or "))))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+fn expect(ok: bool, otherwise: impl FnOnce() -> String) -> Result<()> {
+    if ok { Ok(()) } else { Err(Error::Config(otherwise())) }
+}
+
+fn preset_names() -> String {
+    PRESETS.map(|(name, _)| name).join(" or ")
+}
+
+/// A preset as a table, with the defaults of [`ModelConfig`] where it does not say.
+///
+/// # Errors
+/// When there is no such preset.
+pub fn preset_table(name: &str) -> Result<Table> {
+    let (name, text) = PRESETS
+        .into_iter()
+        .find(|p| p.0 == name)
+        .ok_or_else(|| Error::Config(format!("unknown preset '{name}': expected {}", preset_names())))?;
+    let mut table: Table = [("preset".into(), name.into())].into_iter().collect();
+    merge(&mut table, text.parse().map_err(|e| Error::Config(format!("preset '{name}': {e}")))?);
+    Ok(table)
+}
+
+fn read(path: &Path) -> Result<Table> {
+    let text = fs::read_to_string(path).map_err(Error::io(path))?;
+    text.parse().map_err(|e: toml::de::Error| Error::Format { path: path.into(), what: e.to_string() })
+}
+
+/// Lay `top` over `base`: what it sets holds for every model, whatever `base` had for single ones.
+fn layer(base: &mut Table, top: Table) {
+    if let Some(Value::Table(per_model)) = base.get_mut("per_model") {
+        for (_, own) in per_model.iter_mut() {
+            if let Value::Table(own) = own {
+                forget(own, &top);
+            }
+        }
+    }
+    merge(base, top);
+}
+
+/// Remove from `own` the keys that `top` has.
+fn forget(own: &mut Table, top: &Table) {
+    for (key, value) in top {
+        match (own.get_mut(key), value) {
+            (Some(Value::Table(own)), Value::Table(top)) => forget(own, top),
+            _ => drop(own.remove(key)),
+        }
+    }
+}
+
+fn merge(base: &mut Table, top: Table) {
+    for (key, value) in top {
+        match (base.get_mut(&key), value) {
+            (Some(Value::Table(base)), Value::Table(top)) => merge(base, top),
+            (_, value) => drop(base.insert(key, value)),
+        }
+    }
+}
+
+fn parse(table: &Table) -> std::result::Result<TrainConfig, String> {
+    let mut full = Table::new();
+    let sizes = Table::try_from(ModelConfig::default()).map_err(|e| e.to_string())?;
+    full.insert("model".into(), sizes.into());
+    if let Some(Value::Table(model)) = table.get("model") {
+        if let Some(key) = DERIVED.iter().find(|key| model.contains_key(**key)) {
+            return Err(format!("model.{key}: unknown key, as it follows from models, task and the lengths"));
+        }
+    }
+    merge(&mut full, table.clone());
+    full.try_into().map_err(|e: toml::de::Error| e.to_string().trim_end().replace('\n', ", "))
+}
+
+fn table_of(config: &TrainConfig) -> Result<Table> {
+    let mut table = Table::try_from(config).map_err(|e| Error::Config(e.to_string()))?;
+    if let Some(Value::Table(model)) = table.get_mut("model") {
+        DERIVED.iter().for_each(|key| drop(model.remove(*key)));
+    }
+    Ok(table)
+}
+
+/// A value as the text that its `Display` writes and its `FromStr` reads.
+mod text {
+    use serde::{Deserialize, Deserializer, Serializer, de::Error};
+    use std::{fmt::Display, str::FromStr};
+
+    pub fn serialize<T: Display, S: Serializer>(value: &T, s: S) -> Result<S::Ok, S::Error> {
+        s.collect_str(value)
+    }
+
+    pub fn deserialize<'de, T: FromStr<Err: Display>, D: Deserializer<'de>>(d: D) -> Result<T, D::Error> {
+        String::deserialize(d)?.parse().map_err(D::Error::custom)
+    }
+
+    pub mod option {
+        use super::*;
+
+        pub fn serialize<T: Display, S: Serializer>(value: &Option<T>, s: S) -> Result<S::Ok, S::Error> {
+            match value {
+                Some(value) => s.collect_str(value),
+                None => s.serialize_none(),
+            }
+        }
+
+        pub fn deserialize<'de, T: FromStr<Err: Display>, D: Deserializer<'de>>(d: D) -> Result<Option<T>, D::Error> {
+            super::deserialize(d).map(Some)
+        }
+    }
+}

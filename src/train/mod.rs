@@ -1,0 +1,220 @@
+//! Training, to be read from top to bottom: [`train`] is the loop, [`Trainer::step`] one step of it.
+
+pub mod config;
+pub mod jobs;
+pub mod optimizer;
+pub mod rundir;
+pub mod schedule;
+
+use crate::{
+    autograd::{Tape, Var},
+    error::{Error, Result},
+    models::{Form, Model},
+    rng,
+    tasks::{Batch, IGNORE},
+    tensor::{Element, Real, Tensor},
+    with_real,
+};
+use config::TrainConfig;
+use optimizer::{Adam, Window, clip};
+use std::time::{Duration, Instant};
+
+/// What a step tells about itself.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Step {
+    /// Which step it was, counted from 1.
+    pub step: usize,
+    /// The mean loss before the step.
+    pub loss: f64,
+    /// The global norm of its gradient, before clipping.
+    pub grad_norm: f64,
+    /// The learning rate.
+    pub lr: f64,
+}
+
+/// Accuracy over all positions, at each length.
+pub type Accuracy = Vec<(usize, f64)>;
+
+/// Somebody who watches a run. Watching changes nothing.
+pub trait Watch {
+    /// A step was taken.
+    ///
+    /// # Errors
+    /// When it could not be recorded; the run stops.
+    fn step(&mut self, step: &Step) -> Result<()>;
+
+    /// An evaluation was made after this step.
+    ///
+    /// # Errors
+    /// As [`Watch::step`].
+    fn evaluation(&mut self, step: usize, accuracy: &Accuracy) -> Result<()>;
+}
+
+/// A run that came to its end.
+pub struct Trained {
+    /// The model with its final weights.
+    pub model: Model,
+    /// Its accuracy at each length.
+    pub accuracy: Accuracy,
+    /// The time spent in training steps, evaluation not counted.
+    pub training: Duration,
+}
+
+/// Train the one model of `cfg` (see [`TrainConfig::for_model`]) from this seed.
+///
+/// # Errors
+/// When the configuration cannot be, a number is not finite, or `watch` cannot record.
+pub fn train(cfg: &TrainConfig, seed: u64, watch: &mut dyn Watch) -> Result<Trained> {
+    let mut trainer = Trainer::new(cfg, seed)?;
+    let mut training = Duration::ZERO;
+    for step in 1..=cfg.steps {
+        let start = Instant::now();
+        let took = trainer.step()?;
+        training += start.elapsed();
+        watch.step(&took)?;
+        if cfg.eval_every > 0 && step % cfg.eval_every == 0 && step < cfg.steps {
+            watch.evaluation(step, &trainer.evaluate())?;
+        }
+    }
+    let accuracy = trainer.evaluate();
+    watch.evaluation(cfg.steps, &accuracy)?;
+    Ok(Trained { model: trainer.model, accuracy, training })
+}
+
+/// A model in training, with all that a step needs; nothing is allocated after the second step.
+pub struct Trainer {
+    cfg: TrainConfig,
+    seed: u64,
+    step: usize,
+    model: Model,
+    form: Form,
+    tape: Tape,
+    adam: Adam,
+    /// Which parts of the flat parameters decay.
+    windows: Vec<Window>,
+    /// The gradient, flat like the parameters.
+    grads: Tensor,
+    batch: Batch,
+}
+
+impl Trainer {
+    /// Fresh weights and moments.
+    ///
+    /// # Errors
+    /// When the model cannot have these sizes.
+    pub fn new(cfg: &TrainConfig, seed: u64) -> Result<Trainer> {
+        let model = Model::new(&cfg.model, seed, cfg.dtype)?;
+        let n = model.params().len();
+        Ok(Trainer {
+            seed,
+            step: 0,
+            form: cfg.form_of(&model),
+            tape: Tape::new(cfg.device),
+            adam: Adam::new(n, cfg.dtype, cfg.adam()),
+            windows: windows(&model, cfg.weight_decay),
+            grads: Tensor::zeros([n], cfg.dtype),
+            batch: Batch::new(cfg.batch, cfg.train_len),
+            model,
+            cfg: cfg.clone(),
+        })
+    }
+
+    /// The model as it is now.
+    pub fn model(&self) -> &Model {
+        &self.model
+    }
+
+    /// How many buffers the tape ever allocated.
+    pub fn fresh_buffers(&self) -> usize {
+        self.tape.fresh_buffers()
+    }
+
+    /// One step: a batch, the loss, its gradient, the update.
+    ///
+    /// # Errors
+    /// When the loss or the norm of the gradient is not finite: the error names the step and the first op whose
+    /// value or gradient was not. The weights are then as they were before the step.
+    pub fn step(&mut self) -> Result<Step> {
+        let Trainer { cfg, model, tape, .. } = self;
+        self.step += 1;
+        self.batch.fill(&*cfg.task, rng::stream(self.seed, "train", self.step as u64 - 1));
+
+        let params = model.params().bind(tape);
+        let logits = model.forward(&params, tape.constant(&self.batch.tokens), self.form);
+        let loss = logits.cross_entropy(tape.constant(&self.batch.targets), IGNORE);
+        tape.backward(loss);
+        model.params().gather_grads(tape, &params, &mut self.grads);
+
+        let grad_norm = clip(&mut self.grads, cfg.clip);
+        let took = Step { step: self.step, loss: loss.value().item(), grad_norm, lr: cfg.schedule().lr(self.step) };
+        if !took.loss.is_finite() || !grad_norm.is_finite() {
+            return Err(Error::NotFinite { step: self.step, what: culprit(model, tape, loss) });
+        }
+        tape.reset();
+        self.adam.step(took.lr, model.params_mut().flat_mut(), &self.grads, &self.windows);
+        Ok(took)
+    }
+
+    /// The accuracy at each length, on sequences that are the same for every model, seed and step.
+    pub fn evaluate(&mut self) -> Accuracy {
+        let lens = self.cfg.eval_lens.clone();
+        lens.into_iter().map(|len| (len, self.evaluate_at(len))).collect()
+    }
+
+    fn evaluate_at(&mut self, len: usize) -> f64 {
+        let Trainer { cfg, model, tape, .. } = self;
+        tape.reset();
+        let mut batch = Batch::new(cfg.eval_batch, len);
+        let (mut right, mut all) = (0, 0);
+        for i in 0..cfg.eval_batches {
+            batch.fill(&*cfg.task, rng::stream(0, &format!("evaluate at {len}"), i as u64));
+            let params = model.params().bind_frozen(tape);
+            let logits = model.forward(&params, tape.constant(&batch.tokens), self.form).value();
+            let (r, a) = with_real!(cfg.dtype, T => count_right(logits.host::<T>(), batch.targets.host()));
+            drop(logits);
+            (right, all) = (right + r, all + a);
+            tape.reset();
+        }
+        right as f64 / all.max(1) as f64
+    }
+}
+
+/// At how many positions the largest logit `[.., classes]` is the target, of how many that count.
+fn count_right<T: Real + Element>(logits: &[T], targets: &[i32]) -> (usize, usize) {
+    let classes = logits.len() / targets.len().max(1);
+    let (mut right, mut all) = (0, 0);
+    for (row, &target) in logits.chunks_exact(classes.max(1)).zip(targets).filter(|(_, t)| **t != IGNORE) {
+        let best = (1..row.len()).fold(0, |best, i| if row[i] > row[best] { i } else { best });
+        right += usize::from(best as i32 == target);
+        all += 1;
+    }
+    (right, all)
+}
+
+/// Which value or gradient was the first that is not finite, on a tape that holds a step.
+fn culprit(model: &Model, tape: &Tape, loss: Var) -> String {
+    let what = if !model.params().flat().all_finite() {
+        "a parameter, before the step,".into()
+    } else {
+        let culprit = tape.first_not_finite().or_else(|| tape.backward_watched(loss));
+        culprit.map_or("the norm of the gradient".into(), |c| c.to_string())
+    };
+    format!("{what} is not finite")
+}
+
+/// The flat parameters in stretches that decay and stretches that do not.
+fn windows(model: &Model, weight_decay: f64) -> Vec<Window> {
+    let n = model.params().len();
+    if weight_decay == 0.0 {
+        return vec![(0..n, false)];
+    }
+    let mut windows: Vec<Window> = Vec::new();
+    for e in model.params().entries() {
+        let end = e.offset + e.shape.len();
+        match windows.last_mut() {
+            Some((range, decay)) if *decay == e.decay => range.end = end,
+            _ => windows.push((e.offset..end, e.decay)),
+        }
+    }
+    windows
+}

@@ -1,0 +1,163 @@
+//! Adam and AdamW over flat slices, and clipping by the global norm.
+//!
+//! Adam (Kingma and Ba 2015, algorithm 1) and AdamW (Loshchilov and Hutter 2019, algorithm 2), with gradient g,
+//! weight decay λ and learning rate η, in the order of torch.optim's operations:
+//! ```text
+//! Adam:   g ← g + λ p        AdamW:  p ← p − η λ p
+//! m ← m + (1 − β₁)(g − m)    v ← β₂ v + (1 − β₂) g²
+//! p ← p − η / (1 − β₁ᵗ) · m / (√v / √(1 − β₂ᵗ) + ε)
+//! ```
+
+use crate::{
+    tensor::{DType, Real, Tensor},
+    with_real,
+};
+use serde::{Deserialize, Serialize};
+use std::ops::Range;
+
+/// Which of the two update rules.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "lowercase")]
+#[value(rename_all = "lowercase")]
+pub enum Rule {
+    /// Weight decay, if any, is part of the gradient.
+    #[default]
+    Adam,
+    /// Weight decay is apart from the gradient.
+    AdamW,
+}
+
+impl std::fmt::Display for Rule {
+    fn fmt(&self, f: &mut std::fmt::Formatter) -> std::fmt::Result {
+        f.write_str(match self {
+            Rule::Adam => "adam",
+            Rule::AdamW => "adamw",
+        })
+    }
+}
+
+/// The constants of the update rule.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct AdamConfig {
+    /// Adam or AdamW.
+    pub rule: Rule,
+    /// β₁ and β₂.
+    pub betas: [f64; 2],
+    /// ε
+    pub eps: f64,
+    /// λ
+    pub weight_decay: f64,
+}
+
+/// A range of the flat parameters, and whether weight decay applies to it.
+pub type Window = (Range<usize>, bool);
+
+/// The state of Adam: both moments of every parameter.
+pub struct Adam {
+    config: AdamConfig,
+    steps: i32,
+    m: Tensor,
+    v: Tensor,
+}
+
+impl Adam {
+    /// Fresh moments for `len` parameters of this dtype.
+    pub fn new(len: usize, dtype: DType, config: AdamConfig) -> Adam {
+        Adam { config, steps: 0, m: Tensor::zeros([len], dtype), v: Tensor::zeros([len], dtype) }
+    }
+
+    /// One update at learning rate `lr`. The windows cover all parameters; each says whether weight decay applies.
+    ///
+    /// # Panics
+    /// When `params` or `grads` have not the length given to [`Adam::new`], or `params` is shared.
+    pub fn step(&mut self, lr: f64, params: &mut Tensor, grads: &Tensor, windows: &[Window]) {
+        self.steps += 1;
+        let AdamConfig { rule, betas: [beta1, beta2], eps, weight_decay } = self.config;
+        let (bias1, bias2) = (1.0 - beta1.powi(self.steps), 1.0 - beta2.powi(self.steps));
+        let with_decay = |lambda: f64| {
+            let (l2, shrink) = match rule {
+                Rule::Adam => (lambda, 1.0),
+                Rule::AdamW => (0.0, 1.0 - lr * lambda),
+            };
+            Update { l2, shrink, beta1, beta2, rate: lr / bias1, root_bias2: bias2.sqrt(), eps }
+        };
+        let n = self.m.len();
+        assert!(params.len() == n && grads.len() == n, "{n} moments for {} and {} numbers", params.len(), grads.len());
+        with_real!(params.dtype(), T => {
+            let (p, g) = (params.host_mut::<T>(), grads.host::<T>());
+            let (m, v) = (self.m.host_mut::<T>(), self.v.host_mut::<T>());
+            for (r, decays) in windows.iter().cloned() {
+                let u = with_decay(if decays { weight_decay } else { 0.0 }).cast::<T>();
+                update(u, &mut p[r.clone()], &g[r.clone()], &mut m[r.clone()], &mut v[r]);
+            }
+        });
+    }
+}
+
+/// The numbers of one update.
+#[derive(Clone, Copy)]
+struct Update<T> {
+    l2: T,
+    shrink: T,
+    beta1: T,
+    beta2: T,
+    /// η / (1 − β₁ᵗ)
+    rate: T,
+    /// √(1 − β₂ᵗ)
+    root_bias2: T,
+    eps: T,
+}
+
+impl Update<f64> {
+    fn cast<T: Real>(self) -> Update<T> {
+        let Update { l2, shrink, beta1, beta2, rate, root_bias2, eps } = self;
+        Update {
+            l2: T::of(l2),
+            shrink: T::of(shrink),
+            beta1: T::of(beta1),
+            beta2: T::of(beta2),
+            rate: T::of(rate),
+            root_bias2: T::of(root_bias2),
+            eps: T::of(eps),
+        }
+    }
+}
+
+#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2"))]
+fn update<T: Real>(u: Update<T>, p: &mut [T], g: &[T], m: &mut [T], v: &mut [T]) {
+    let (g, m, v) = (&g[..p.len()], &mut m[..p.len()], &mut v[..p.len()]);
+    for (((p, &g), m), v) in p.iter_mut().zip(g).zip(m).zip(v) {
+        let g = g + u.l2 * *p;
+        *m += (T::ONE - u.beta1) * (g - *m);
+        *v = u.beta2 * *v + (T::ONE - u.beta2) * g * g;
+        *p = u.shrink * *p - u.rate * (*m / ((*v).sqrt() / u.root_bias2 + u.eps));
+    }
+}
+
+/// Scale `grads` so that their global norm is at most `max` (0: leave them), and give the norm they had.
+///
+/// As torch's `clip_grad_norm_`: the factor is `max / (norm + 1e-6)`, if less than 1.
+pub fn clip(grads: &mut Tensor, max: f64) -> f64 {
+    with_real!(grads.dtype(), T => {
+        let g = grads.host_mut::<T>();
+        let norm = sum_of_squares(g).sqrt();
+        let factor = max / (norm + 1e-6);
+        if max > 0.0 && factor < 1.0 {
+            g.iter_mut().for_each(|g| *g = *g * T::of(factor));
+        }
+        norm
+    })
+}
+
+/// Σ g² in double precision, in eight partial sums that do not wait for each other.
+#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2"))]
+fn sum_of_squares<T: Real>(g: &[T]) -> f64 {
+    let mut sums = [0.0f64; 8];
+    let (chunks, rest) = g.as_chunks::<8>();
+    for chunk in chunks {
+        for (sum, g) in sums.iter_mut().zip(chunk) {
+            *sum += g.to_f64() * g.to_f64();
+        }
+    }
+    sums.iter().sum::<f64>() + rest.iter().map(|g| g.to_f64() * g.to_f64()).sum::<f64>()
+}
