@@ -5,13 +5,20 @@
 
 pub mod arith;
 pub mod elementwise;
+pub mod embed;
+pub mod lanes;
 pub mod lru_scan;
 pub mod lstm;
 pub mod math;
 pub mod matmul;
+pub mod movement;
+pub mod norm;
 pub mod quasi_lstm;
+pub mod reduce;
 pub mod scan;
+pub mod scan_parallel;
 pub mod selective;
+pub mod softmax;
 
 use crate::{
     autograd::{Gen, Op},
@@ -42,4 +49,9 @@ ops! {
     selective: SelectiveScan;
     lstm: LstmSequence;
     quasi_lstm: QuasiLstm;
+    movement: Permute, Narrow, Concat, Tril;
+    reduce: SumAxis, MaxAxis, Logsumexp, Cumsum;
+    softmax: Softmax, LogSoftmax, CausalSoftmax;
+    norm: LayerNorm, RmsNorm, L2Norm;
+    embed: Embedding, Gather;
 }

@@ -1,0 +1,296 @@
+//! Normalisation of rows, the last axis, of n entries.
+//!
+//! - layer norm (Ba et al., 2016): y = x̂ w + b with x̂ = (x − mean x) r, r = 1 / √(var x + ε), var divided by n
+//! - RMS norm (Zhang and Sennrich, 2019): y = x̂ w with x̂ = x r, r = 1 / √(mean x² + ε)
+//! - L2 norm: y = x r with r = 1 / max(‖x‖, ε), or r = 1 / √(‖x‖² + ε) where it must be smooth
+//!
+//! Backward, with ĝ = g w: dx = r (ĝ − mean ĝ − x̂ mean(ĝ x̂)) for layer norm, the same without the mean of ĝ for
+//! RMS norm, and dx = r (g − y Σ g y) for the L2 norm (where ε rules, r is constant: dx = r g).
+
+use super::lanes;
+use crate::{
+    autograd::{Gen, Grad, In, Op, Outs, Value, Var},
+    tensor::{Cx, Real, Shape, Tensor},
+    with_real, with_width,
+};
+
+/// Layer norm of x with weight w and, as third input, a bias or none.
+pub struct LayerNorm {
+    /// Added to the variance.
+    pub eps: f64,
+}
+
+/// RMS norm of x with weight w.
+pub struct RmsNorm {
+    /// Added to the mean square.
+    pub eps: f64,
+}
+
+/// x divided by its Euclidean length.
+pub struct L2Norm {
+    /// The least length, or, if `smooth`, what is added to its square.
+    pub eps: f64,
+    /// Whether the length is √(Σ x² + ε) instead of max(√Σ x², ε).
+    pub smooth: bool,
+}
+
+/// x [rows, n] -> y; keeps mean and r [rows] for the way back. `centre` is what makes it layer norm.
+#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2"))]
+fn forward<T: Real>(centre: bool, eps: T, x: &[T], w: &[T], b: Option<&[T]>, y: &mut [T], mean: &mut [T], r: &mut [T]) {
+    let n = w.len();
+    let over_n = T::ONE / T::of(n as f64);
+    with_width!(n => {
+        let w = &w[..n];
+        for (((x, y), mean), r) in x.chunks_exact(n).zip(y.chunks_exact_mut(n)).zip(mean).zip(r) {
+            let m = if centre { lanes::sum(x, |x| x) * over_n } else { T::ZERO };
+            let s = T::ONE / (lanes::sum(x, |x| (x - m) * (x - m)) * over_n + eps).sqrt();
+            let entries = y.iter_mut().zip(x).zip(w);
+            match b {
+                Some(b) => entries.zip(&b[..n]).for_each(|(((y, &x), &w), &b)| *y = (x - m) * s * w + b),
+                None => entries.for_each(|((y, &x), &w)| *y = (x - m) * s * w),
+            }
+            (*mean, *r) = (m, s);
+        }
+    });
+}
+
+/// dx = r (ĝ − mean ĝ − x̂ mean(ĝ x̂))
+#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2"))]
+fn backward_x<T: Real>(centre: bool, x: &[T], w: &[T], mean: &[T], r: &[T], g: &[T], d: &mut [T], acc: bool) {
+    let n = w.len();
+    let over_n = T::ONE / T::of(n as f64);
+    with_width!(n => {
+        let w = &w[..n];
+        let rows = x.chunks_exact(n).zip(g.chunks_exact(n)).zip(d.chunks_exact_mut(n));
+        for ((((x, g), d), &m), &r) in rows.zip(mean).zip(r) {
+            let of_g = if centre { lanes::sum2(g, w, |g, w| g * w) * over_n } else { T::ZERO };
+            let of_gx = lanes::sum3(g, w, x, |g, w, x| g * w * (x - m)) * r * over_n;
+            let entries = d.iter_mut().zip(x).zip(g).zip(w);
+            if acc {
+                entries.for_each(|(((d, &x), &g), &w)| *d += r * (g * w - of_g - (x - m) * r * of_gx));
+            } else {
+                entries.for_each(|(((d, &x), &g), &w)| *d = r * (g * w - of_g - (x - m) * r * of_gx));
+            }
+        }
+    });
+}
+
+/// dw += Σ g x̂ over the rows
+#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2"))]
+fn backward_w<T: Real>(x: &[T], mean: &[T], r: &[T], g: &[T], dw: &mut [T]) {
+    let n = dw.len();
+    with_width!(n => {
+        let dw = &mut dw[..n];
+        for (((x, g), &m), &r) in x.chunks_exact(n).zip(g.chunks_exact(n)).zip(mean).zip(r) {
+            dw.iter_mut().zip(g).zip(x).for_each(|((dw, &g), &x)| *dw += g * ((x - m) * r));
+        }
+    });
+}
+
+/// db += Σ g over the rows
+#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2"))]
+fn backward_b<T: Real>(g: &[T], db: &mut [T]) {
+    let n = db.len();
+    with_width!(n => {
+        let db = &mut db[..n];
+        for g in g.chunks_exact(n) {
+            db.iter_mut().zip(g).for_each(|(db, &g)| *db += g);
+        }
+    });
+}
+
+fn norm_infer(x: In) -> Result<Outs, String> {
+    let shape = x[0].shape();
+    if shape.rank() == 0 {
+        return Err("needs one axis at least, got a scalar".into());
+    }
+    for i in 1..x.len() {
+        let (name, w) = (["weight", "bias"][i - 1], &x[i]);
+        if w.shape().dims() != [shape.last()] {
+            return Err(format!("{name} of shape {} for rows of shape {shape}", w.shape()));
+        }
+        if w.dtype() != x[0].dtype() {
+            return Err(format!("{name} is {}, the rows are {}", w.dtype(), x[0].dtype()));
+        }
+    }
+    let rows = Shape::new(&[shape.rows()]);
+    Ok(Outs::from(shape).saving([rows, rows]))
+}
+
+fn norm_forward(centre: bool, eps: f64, cx: &Cx, x: In, y: &mut [Value]) {
+    let [y, mean, r] = y else { return };
+    if x[0].is_empty() {
+        (mean.fill(0.0), r.fill(0.0));
+        return;
+    }
+    match cx {
+        Cx::Cpu(_) => with_real!(x[0].dtype(), T => {
+            let b = if x.len() > 2 { Some(x[2].host::<T>()) } else { None };
+            let (mean, r) = (mean.host_mut(), r.host_mut());
+            forward(centre, T::of(eps), x[0].host::<T>(), x[1].host(), b, y.host_mut(), mean, r);
+        }),
+    }
+}
+
+fn norm_backward(centre: bool, cx: &Cx, x: In, y: &[Value], dy: &[Option<Tensor>], dx: &mut [Grad]) {
+    let Some(g) = &dy[0] else { return };
+    match cx {
+        Cx::Cpu(_) => with_real!(g.dtype(), T => {
+            let (a, w, g) = (x[0].host::<T>(), x[1].host::<T>(), g.host::<T>());
+            let (mean, r) = (y[1].host::<T>(), y[2].host::<T>());
+            if !g.is_empty() {
+                dx[0].write::<T>(|d, acc| backward_x(centre, a, w, mean, r, g, d, acc));
+            }
+            let rows = !g.is_empty();
+            dx[1].add::<T>(|d| if rows { backward_w(a, mean, r, g, d) });
+            if let Some(dx) = dx.get_mut(2) {
+                dx.add::<T>(|d| if rows { backward_b(g, d) });
+            }
+        }),
+    }
+}
+
+fn norm_sample(g: &mut Gen, inputs: usize) -> Vec<Tensor> {
+    let rank = g.below(3) + 1;
+    let shape = g.shape(rank, 20);
+    let x = g.normal(shape);
+    std::iter::once(x).chain((1..inputs).map(|_| g.normal([shape.last()]))).collect()
+}
+
+macro_rules! norm {
+    ($Op:ident, $name:literal, centre: $centre:literal, inputs: |$g:ident| $inputs:expr) => {
+        impl Op for $Op {
+            fn name(&self) -> &'static str {
+                $name
+            }
+
+            fn infer(&self, x: In) -> Result<Outs, String> {
+                norm_infer(x)
+            }
+
+            fn forward(&self, cx: &Cx, x: In, y: &mut [Value]) {
+                norm_forward($centre, self.eps, cx, x, y);
+            }
+
+            fn backward(&self, cx: &Cx, x: In, y: &[Value], dy: &[Option<Tensor>], dx: &mut [Grad]) {
+                norm_backward($centre, cx, x, y, dy, dx);
+            }
+
+            fn sample($g: &mut Gen) -> (Self, Vec<Tensor>) {
+                // A large eps, as rows of one or two entries may have next to no variance.
+                let eps = $g.uniform(0.1, 0.5);
+                let inputs = $inputs;
+                ($Op { eps }, norm_sample($g, inputs))
+            }
+        }
+    };
+}
+norm!(LayerNorm, "layer_norm", centre: true, inputs: |g| if g.coin() { 2 } else { 3 });
+norm!(RmsNorm, "rms_norm", centre: false, inputs: |g| 2);
+
+#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2"))]
+fn l2_forward<T: Real>(n: usize, smooth: bool, eps: T, x: &[T], y: &mut [T], r: &mut [T]) {
+    with_width!(n => for ((x, y), r) in x.chunks_exact(n).zip(y.chunks_exact_mut(n)).zip(r) {
+        let square = lanes::sum(x, |x| x * x);
+        let length = if smooth { (square + eps).sqrt() } else { square.sqrt() };
+        let s = T::ONE / if !smooth && length < eps { eps } else { length };
+        y.iter_mut().zip(x).for_each(|(y, &x)| *y = x * s);
+        *r = s;
+    });
+}
+
+#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2"))]
+fn l2_backward<T: Real>(n: usize, constant: T, y: &[T], r: &[T], g: &[T], d: &mut [T], acc: bool) {
+    with_width!(n => {
+        let rows = y.chunks_exact(n).zip(g.chunks_exact(n)).zip(d.chunks_exact_mut(n));
+        for (((y, g), d), &r) in rows.zip(r) {
+            let dot = if r == constant { T::ZERO } else { lanes::sum2(g, y, |g, y| g * y) };
+            let entries = d.iter_mut().zip(y).zip(g);
+            if acc {
+                entries.for_each(|((d, &y), &g)| *d += r * (g - y * dot));
+            } else {
+                entries.for_each(|((d, &y), &g)| *d = r * (g - y * dot));
+            }
+        }
+    });
+}
+
+impl Op for L2Norm {
+    fn name(&self) -> &'static str {
+        "l2_norm"
+    }
+
+    fn infer(&self, x: In) -> Result<Outs, String> {
+        norm_infer(x).map(|_| Outs::from(x[0].shape()).saving([Shape::new(&[x[0].shape().rows()])]))
+    }
+
+    fn forward(&self, cx: &Cx, x: In, y: &mut [Value]) {
+        let [y, r] = y else { return };
+        if x[0].is_empty() {
+            r.fill(0.0);
+            return;
+        }
+        match cx {
+            Cx::Cpu(_) => with_real!(x[0].dtype(), T => {
+                let eps = T::of(self.eps);
+                l2_forward(x[0].shape().last(), self.smooth, eps, x[0].host::<T>(), y.host_mut(), r.host_mut());
+            }),
+        }
+    }
+
+    fn backward(&self, cx: &Cx, x: In, y: &[Value], dy: &[Option<Tensor>], dx: &mut [Grad]) {
+        let Some(g) = &dy[0] else { return };
+        if x[0].is_empty() {
+            return;
+        }
+        match cx {
+            Cx::Cpu(_) => with_real!(g.dtype(), T => dx[0].write::<T>(|d, acc| {
+                // The r of a row that is shorter than eps; no row's if smooth.
+                let constant = if self.smooth { T::ZERO } else { T::ONE / T::of(self.eps) };
+                l2_backward(x[0].shape().last(), constant, y[0].host(), y[1].host(), g.host(), d, acc);
+            })),
+        }
+    }
+
+    fn sample(g: &mut Gen) -> (Self, Vec<Tensor>) {
+        // Without `smooth`, lengths far from eps: short rows and long ones. (One long entry becomes ±1, whose
+        // gradient 0 a finite difference can only round.)
+        let x = norm_sample(g, 1).remove(0);
+        let (smooth, short) = (g.coin(), x.shape().last() == 1 || g.coin());
+        if smooth {
+            return (L2Norm { eps: g.uniform(0.1, 0.5), smooth }, vec![x]);
+        }
+        let away = x.to_f64().iter().map(|&x| x + if x < 0.0 { -0.5 } else { 0.5 }).collect::<Vec<f64>>();
+        let eps = if short { 100.0 } else { 0.1 };
+        (L2Norm { eps, smooth }, vec![Tensor::from_vec(away, x.shape())])
+    }
+}
+
+impl<'t> Var<'t> {
+    /// Layer norm over the last axis: (x − mean) / √(var + eps) w (+ b).
+    #[track_caller]
+    pub fn layer_norm(self, w: Var<'t>, b: Option<Var<'t>>, eps: f64) -> Var<'t> {
+        match b {
+            Some(b) => self.tape().apply(LayerNorm { eps }, [self, w, b]),
+            None => self.tape().apply(LayerNorm { eps }, [self, w]),
+        }
+    }
+
+    /// RMS norm over the last axis: x / √(mean x² + eps) w.
+    #[track_caller]
+    pub fn rms_norm(self, w: Var<'t>, eps: f64) -> Var<'t> {
+        self.tape().apply(RmsNorm { eps }, [self, w])
+    }
+
+    /// x / max(‖x‖, eps) over the last axis.
+    #[track_caller]
+    pub fn l2_norm(self, eps: f64) -> Var<'t> {
+        self.tape().apply(L2Norm { eps, smooth: false }, [self])
+    }
+
+    /// x / √(Σ x² + eps) over the last axis.
+    #[track_caller]
+    pub fn l2_norm_smooth(self, eps: f64) -> Var<'t> {
+        self.tape().apply(L2Norm { eps, smooth: true }, [self])
+    }
+}

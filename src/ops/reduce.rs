@@ -1,0 +1,367 @@
+//! Reductions along an axis: sum, mean, maximum, ln Σ eˣ, and the running sum.
+//!
+//! A shape is seen as [outer, n, inner] around its axis of n entries. Where inner = 1 a row is contiguous and is
+//! reduced in lanes; otherwise whole rows of `inner` elements are combined.
+
+use super::{lanes, math::Math};
+use crate::{
+    autograd::{Gen, Grad, In, Op, Outs, Value, Var},
+    tensor::{Cx, Real, Shape, Tensor},
+    with_real, with_width,
+};
+
+/// y = Σ x over an axis, or its mean.
+pub struct SumAxis {
+    /// Which axis.
+    pub axis: usize,
+    /// Keep it, with size 1.
+    pub keep: bool,
+    /// Divide by its size; the mean of nothing is 0.
+    pub mean: bool,
+}
+
+/// y = max x over an axis; −∞ over an empty one. The gradient goes to the first of equal maxima.
+pub struct MaxAxis {
+    /// Which axis.
+    pub axis: usize,
+    /// Keep it, with size 1.
+    pub keep: bool,
+}
+
+/// y = ln Σ eˣ over the last axis, without overflow.
+pub struct Logsumexp;
+
+/// yₜ = x₀ + … + xₜ along an axis.
+pub struct Cumsum {
+    /// Which axis.
+    pub axis: usize,
+}
+
+fn check_axis(x: Shape, axis: usize) -> Result<(), String> {
+    if axis < x.rank() { Ok(()) } else { Err(format!("shape {x} has no axis {axis}")) }
+}
+
+/// `x` with `axis` of size 1, or without it.
+fn reduced(x: Shape, axis: usize, keep: bool) -> Result<Outs, String> {
+    check_axis(x, axis)?;
+    if keep {
+        return Ok(x.with(axis, 1).into());
+    }
+    let mut dims = [0; crate::tensor::MAX_RANK];
+    let rest = x.dims().iter().enumerate().filter(|&(i, _)| i != axis);
+    dims.iter_mut().zip(rest).for_each(|(to, (_, &n))| *to = n);
+    Ok(Shape::new(&dims[..x.rank() - 1]).into())
+}
+
+impl SumAxis {
+    fn scale(&self, n: usize) -> f64 {
+        if self.mean && n > 0 { 1.0 / n as f64 } else { 1.0 }
+    }
+}
+
+/// x [outer, n, inner] -> y [outer, inner]
+#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2"))]
+fn sum_forward<T: Real>(n: usize, inner: usize, scale: T, x: &[T], y: &mut [T]) {
+    if n == 0 || y.is_empty() {
+        y.fill(T::ZERO);
+    } else if inner == 1 {
+        with_width!(n => for (y, x) in y.iter_mut().zip(x.chunks_exact(n)) {
+            *y = scale * lanes::sum(x, |x| x);
+        });
+    } else {
+        for (y, x) in y.chunks_exact_mut(inner).zip(x.chunks_exact(n * inner)) {
+            y.copy_from_slice(&x[..inner]);
+            for x in x[inner..].chunks_exact(inner) {
+                y.iter_mut().zip(x).for_each(|(y, &x)| *y += x);
+            }
+            y.iter_mut().for_each(|y| *y = scale * *y);
+        }
+    }
+}
+
+/// d [outer, n, inner] (+)= scale g [outer, inner]
+#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2"))]
+fn sum_backward<T: Real>(n: usize, inner: usize, scale: T, g: &[T], d: &mut [T], acc: bool) {
+    if d.is_empty() {
+    } else if inner == 1 {
+        with_width!(n => for (&g, d) in g.iter().zip(d.chunks_exact_mut(n)) {
+            let g = scale * g;
+            if acc {
+                d.iter_mut().for_each(|d| *d += g);
+            } else {
+                d.fill(g);
+            }
+        });
+    } else {
+        for (g, d) in g.chunks_exact(inner).zip(d.chunks_exact_mut(n * inner)) {
+            for d in d.chunks_exact_mut(inner) {
+                if acc {
+                    d.iter_mut().zip(g).for_each(|(d, &g)| *d += scale * g);
+                } else {
+                    d.iter_mut().zip(g).for_each(|(d, &g)| *d = scale * g);
+                }
+            }
+        }
+    }
+}
+
+impl Op for SumAxis {
+    fn name(&self) -> &'static str {
+        if self.mean { "mean_axis" } else { "sum_axis" }
+    }
+
+    fn infer(&self, x: In) -> Result<Outs, String> {
+        reduced(x[0].shape(), self.axis, self.keep)
+    }
+
+    fn forward(&self, cx: &Cx, x: In, y: &mut [Value]) {
+        let (_, n, inner) = x[0].shape().split(self.axis);
+        match cx {
+            Cx::Cpu(_) => with_real!(x[0].dtype(), T => {
+                sum_forward(n, inner, T::of(self.scale(n)), x[0].host::<T>(), y[0].host_mut());
+            }),
+        }
+    }
+
+    fn backward(&self, cx: &Cx, x: In, _: &[Value], dy: &[Option<Tensor>], dx: &mut [Grad]) {
+        let Some(g) = &dy[0] else { return };
+        let (_, n, inner) = x[0].shape().split(self.axis);
+        match cx {
+            Cx::Cpu(_) => with_real!(g.dtype(), T => dx[0].write::<T>(|d, acc| {
+                sum_backward(n, inner, T::of(self.scale(n)), g.host(), d, acc);
+            })),
+        }
+    }
+
+    fn sample(g: &mut Gen) -> (Self, Vec<Tensor>) {
+        let rank = g.below(3) + 1;
+        let shape = g.shape(rank, 20);
+        (SumAxis { axis: g.below(rank), keep: g.coin(), mean: g.coin() }, vec![g.normal(shape)])
+    }
+}
+
+/// x [outer, n, inner] -> y [outer, inner]. A NaN anywhere is the result.
+#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2"))]
+fn max_forward<T: Real>(n: usize, inner: usize, x: &[T], y: &mut [T]) {
+    y.fill(T::of(f64::NEG_INFINITY));
+    if n == 0 || inner == 0 {
+        return;
+    }
+    for (y, x) in y.chunks_exact_mut(inner).zip(x.chunks_exact(n * inner)) {
+        for x in x.chunks_exact(inner) {
+            y.iter_mut().zip(x).for_each(|(y, &x)| *y = if x <= *y || y.to_f64().is_nan() { *y } else { x });
+        }
+    }
+}
+
+impl Op for MaxAxis {
+    fn name(&self) -> &'static str {
+        "max_axis"
+    }
+
+    fn infer(&self, x: In) -> Result<Outs, String> {
+        reduced(x[0].shape(), self.axis, self.keep)
+    }
+
+    fn forward(&self, cx: &Cx, x: In, y: &mut [Value]) {
+        let (_, n, inner) = x[0].shape().split(self.axis);
+        match cx {
+            Cx::Cpu(_) => with_real!(x[0].dtype(), T => max_forward(n, inner, x[0].host::<T>(), y[0].host_mut())),
+        }
+    }
+
+    fn backward(&self, cx: &Cx, x: In, y: &[Value], dy: &[Option<Tensor>], dx: &mut [Grad]) {
+        let Some(g) = &dy[0] else { return };
+        let (outer, n, inner) = x[0].shape().split(self.axis);
+        match cx {
+            Cx::Cpu(_) => with_real!(g.dtype(), T => dx[0].add::<T>(|d| {
+                let (x, y, g) = (x[0].host::<T>(), y[0].host::<T>(), g.host::<T>());
+                for at in 0..outer * inner {
+                    let start = at / inner * n * inner + at % inner;
+                    if let Some(i) = (0..n).map(|i| start + i * inner).find(|&i| x[i] == y[at]) {
+                        d[i] += g[at];
+                    }
+                }
+            })),
+        }
+    }
+
+    fn sample(g: &mut Gen) -> (Self, Vec<Tensor>) {
+        let rank = g.below(3) + 1;
+        let shape = g.shape(rank, 5);
+        // Distinct values, so that a finite difference does not change which one is the largest.
+        let step = g.uniform(0.1, 0.2);
+        let mut values: Vec<f64> = (0..shape.len()).map(|i| i as f64 * step - 1.0).collect();
+        (1..values.len()).for_each(|i| values.swap(i, g.below(i + 1)));
+        (MaxAxis { axis: g.below(rank), keep: g.coin() }, vec![Tensor::from_vec(values, shape)])
+    }
+}
+
+/// x [rows, n] -> y [rows]
+#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2"))]
+fn logsumexp_forward<T: Math>(n: usize, x: &[T], y: &mut [T]) {
+    y.fill(T::of(f64::NEG_INFINITY));
+    for (y, x) in y.iter_mut().zip(x.chunks_exact(n.max(1))) {
+        let m = lanes::max(x);
+        *y = if m.is_finite() { m + lanes::sum(x, |x| (x - m).exp()).ln() } else { m + lanes::sum(x, |x| x) };
+    }
+}
+
+/// d = g e^(x − y) = g softmax(x)
+#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2"))]
+fn logsumexp_backward<T: Math>(n: usize, x: &[T], y: &[T], g: &[T], d: &mut [T], acc: bool) {
+    let rows = d.chunks_exact_mut(n.max(1)).zip(x.chunks_exact(n.max(1)));
+    for (((d, x), &y), &g) in rows.zip(y).zip(g) {
+        if acc {
+            d.iter_mut().zip(x).for_each(|(d, &x)| *d += g * (x - y).exp());
+        } else {
+            d.iter_mut().zip(x).for_each(|(d, &x)| *d = g * (x - y).exp());
+        }
+    }
+}
+
+impl Op for Logsumexp {
+    fn name(&self) -> &'static str {
+        "logsumexp"
+    }
+
+    fn infer(&self, x: In) -> Result<Outs, String> {
+        reduced(x[0].shape(), x[0].shape().rank().wrapping_sub(1), false)
+    }
+
+    fn forward(&self, cx: &Cx, x: In, y: &mut [Value]) {
+        match cx {
+            Cx::Cpu(_) => with_real!(x[0].dtype(), T => {
+                logsumexp_forward(x[0].shape().last(), x[0].host::<T>(), y[0].host_mut());
+            }),
+        }
+    }
+
+    fn backward(&self, cx: &Cx, x: In, y: &[Value], dy: &[Option<Tensor>], dx: &mut [Grad]) {
+        let Some(g) = &dy[0] else { return };
+        match cx {
+            Cx::Cpu(_) => with_real!(g.dtype(), T => dx[0].write::<T>(|d, acc| {
+                logsumexp_backward(x[0].shape().last(), x[0].host(), y[0].host(), g.host(), d, acc);
+            })),
+        }
+    }
+
+    fn sample(g: &mut Gen) -> (Self, Vec<Tensor>) {
+        let rank = g.below(3) + 1;
+        let shape = g.shape(rank, 20);
+        (Logsumexp, vec![g.normal(shape)])
+    }
+}
+
+/// Adds up rows of `inner` elements: y₀ = x₀, yₜ = yₜ₋₁ + xₜ.
+#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2"))]
+fn cumsum_forward<T: Real>(n: usize, inner: usize, x: &[T], y: &mut [T]) {
+    for (x, y) in x.chunks_exact(n * inner).zip(y.chunks_exact_mut(n * inner)) {
+        y[..inner].copy_from_slice(&x[..inner]);
+        for t in 1..n {
+            let (before, y) = y.split_at_mut(t * inner);
+            let (before, x) = (&before[(t - 1) * inner..], &x[t * inner..][..inner]);
+            y[..inner].iter_mut().zip(before).zip(x).for_each(|((y, &b), &x)| *y = b + x);
+        }
+    }
+}
+
+/// dₜ (+)= Σ gᵢ over i ≥ t, kept in `sum` [inner] on the way back.
+#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2"))]
+fn cumsum_backward<T: Real>(n: usize, inner: usize, g: &[T], d: &mut [T], sum: &mut [T], acc: bool) {
+    for (g, d) in g.chunks_exact(n * inner).zip(d.chunks_exact_mut(n * inner)) {
+        sum.fill(T::ZERO);
+        for (g, d) in g.chunks_exact(inner).zip(d.chunks_exact_mut(inner)).rev() {
+            for ((d, s), &g) in d.iter_mut().zip(&mut *sum).zip(g) {
+                *s += g;
+                *d = if acc { *d + *s } else { *s };
+            }
+        }
+    }
+}
+
+impl Op for Cumsum {
+    fn name(&self) -> &'static str {
+        "cumsum"
+    }
+
+    fn infer(&self, x: In) -> Result<Outs, String> {
+        check_axis(x[0].shape(), self.axis)?;
+        Ok(x[0].shape().into())
+    }
+
+    fn forward(&self, cx: &Cx, x: In, y: &mut [Value]) {
+        let (_, n, inner) = x[0].shape().split(self.axis);
+        if x[0].is_empty() {
+            return;
+        }
+        match cx {
+            Cx::Cpu(_) => {
+                with_real!(x[0].dtype(), T => cumsum_forward(n, inner, x[0].host::<T>(), y[0].host_mut()))
+            }
+        }
+    }
+
+    fn backward(&self, cx: &Cx, x: In, _: &[Value], dy: &[Option<Tensor>], dx: &mut [Grad]) {
+        let Some(g) = &dy[0] else { return };
+        let (_, n, inner) = x[0].shape().split(self.axis);
+        if x[0].is_empty() {
+            return;
+        }
+        match cx {
+            Cx::Cpu(cpu) => with_real!(g.dtype(), T => dx[0].write::<T>(|d, acc| {
+                cumsum_backward(n, inner, g.host(), d, &mut cpu.temp::<T>(inner), acc);
+            })),
+        }
+    }
+
+    fn sample(g: &mut Gen) -> (Self, Vec<Tensor>) {
+        let rank = g.below(3) + 1;
+        let shape = g.shape(rank, 9);
+        (Cumsum { axis: g.below(rank) }, vec![g.normal(shape)])
+    }
+}
+
+impl<'t> Var<'t> {
+    /// The sum of all elements, a scalar.
+    #[track_caller]
+    pub fn sum(self) -> Var<'t> {
+        self.reshape([self.shape().len()]).sum_axis(0, false)
+    }
+
+    /// The mean of all elements, a scalar; 0 if there are none.
+    #[track_caller]
+    pub fn mean(self) -> Var<'t> {
+        self.reshape([self.shape().len()]).mean_axis(0, false)
+    }
+
+    /// The sum over an axis, which stays with size 1 if `keep`.
+    #[track_caller]
+    pub fn sum_axis(self, axis: usize, keep: bool) -> Var<'t> {
+        self.tape().apply(SumAxis { axis, keep, mean: false }, [self])
+    }
+
+    /// The mean over an axis, which stays with size 1 if `keep`; 0 over an empty one.
+    #[track_caller]
+    pub fn mean_axis(self, axis: usize, keep: bool) -> Var<'t> {
+        self.tape().apply(SumAxis { axis, keep, mean: true }, [self])
+    }
+
+    /// The maximum over an axis, which stays with size 1 if `keep`. Its gradient goes to the first maximum.
+    #[track_caller]
+    pub fn max_axis(self, axis: usize, keep: bool) -> Var<'t> {
+        self.tape().apply(MaxAxis { axis, keep }, [self])
+    }
+
+    /// ln Σ eˣ over the last axis, which is gone.
+    #[track_caller]
+    pub fn logsumexp(self) -> Var<'t> {
+        self.tape().apply(Logsumexp, [self])
+    }
+
+    /// The running sum along an axis.
+    #[track_caller]
+    pub fn cumsum(self, axis: usize) -> Var<'t> {
+        self.tape().apply(Cumsum { axis }, [self])
+    }
+}

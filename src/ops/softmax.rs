@@ -1,0 +1,192 @@
+//! Softmax over the last axis: yᵢ = e^(xᵢ − m) / Σⱼ e^(xⱼ − m) with m = max x, so that nothing overflows; its
+//! logarithm; and the causal one of attention, where row i sees columns j ≤ i + offset.
+//!
+//! With g the cotangent of y: dxᵢ = yᵢ (gᵢ − Σⱼ gⱼ yⱼ), and for the logarithm dxᵢ = gᵢ − e^yᵢ Σⱼ gⱼ.
+
+use super::{lanes, math::Math};
+use crate::{
+    autograd::{Gen, Grad, In, Op, Outs, Value, Var},
+    tensor::{Cx, Shape, Tensor},
+    with_real, with_width,
+};
+
+/// Softmax over the last axis.
+pub struct Softmax;
+
+/// The logarithm of softmax over the last axis: x − ln Σ eˣ.
+pub struct LogSoftmax;
+
+/// Softmax of scores [.., T, S] in which row i sees columns 0..=i + `offset`; the others are exactly 0.
+pub struct CausalSoftmax {
+    /// How many columns before the first belong to the past of row 0.
+    pub offset: usize,
+}
+
+/// Rows of `n` entries; row i shows the first `seen(i)` of them, the others become 0.
+///
+/// The exponentials are taken of whole vectors, hidden entries included where a vector ends later than the visible
+/// ones: their values are fixed, so nothing of the hidden input reaches the result.
+#[inline(always)]
+fn rows_forward<T: Math>(n: usize, seen: impl Fn(usize) -> usize, x: &[T], y: &mut [T]) {
+    for (i, (x, y)) in x.chunks_exact(n).zip(y.chunks_exact_mut(n)).enumerate() {
+        let seen = seen(i);
+        let m = lanes::max(&x[..seen]);
+        y[..seen].iter_mut().zip(&x[..seen]).for_each(|(y, &x)| *y = x - m);
+        y[seen..].fill(T::ZERO);
+        let whole = seen.next_multiple_of(lanes::LANES).min(n);
+        y[..whole].iter_mut().for_each(|y| *y = y.exp());
+        y[seen..whole].fill(T::ZERO);
+        let scale = T::ONE / lanes::sum(&y[..seen], |y| y);
+        y[..seen].iter_mut().for_each(|y| *y = *y * scale);
+    }
+}
+
+#[inline(always)]
+fn rows_backward<T: Math>(n: usize, seen: impl Fn(usize) -> usize, y: &[T], g: &[T], d: &mut [T], acc: bool) {
+    for (i, ((y, g), d)) in y.chunks_exact(n).zip(g.chunks_exact(n)).zip(d.chunks_exact_mut(n)).enumerate() {
+        let seen = seen(i);
+        let mean = lanes::sum2(&y[..seen], &g[..seen], |y, g| y * g);
+        let entries = d[..seen].iter_mut().zip(&y[..seen]).zip(&g[..seen]);
+        if acc {
+            entries.for_each(|((d, &y), &g)| *d += y * (g - mean));
+        } else {
+            entries.for_each(|((d, &y), &g)| *d = y * (g - mean));
+            d[seen..].fill(T::ZERO);
+        }
+    }
+}
+
+#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2"))]
+fn softmax_forward<T: Math>(n: usize, x: &[T], y: &mut [T]) {
+    with_width!(n => rows_forward(n, |_| n, x, y));
+}
+
+#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2"))]
+fn softmax_backward<T: Math>(n: usize, y: &[T], g: &[T], d: &mut [T], acc: bool) {
+    with_width!(n => rows_backward(n, |_| n, y, g, d, acc));
+}
+
+#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2"))]
+fn causal_forward<T: Math>(t: usize, s: usize, offset: usize, x: &[T], y: &mut [T]) {
+    for (x, y) in x.chunks_exact(t * s).zip(y.chunks_exact_mut(t * s)) {
+        rows_forward(s, |i| s.min(i + offset + 1), x, y);
+    }
+}
+
+#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2"))]
+fn causal_backward<T: Math>(t: usize, s: usize, offset: usize, y: &[T], g: &[T], d: &mut [T], acc: bool) {
+    for ((y, g), d) in y.chunks_exact(t * s).zip(g.chunks_exact(t * s)).zip(d.chunks_exact_mut(t * s)) {
+        rows_backward(s, |i| s.min(i + offset + 1), y, g, d, acc);
+    }
+}
+
+#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2"))]
+fn log_forward<T: Math>(n: usize, x: &[T], y: &mut [T]) {
+    for (x, y) in x.chunks_exact(n).zip(y.chunks_exact_mut(n)) {
+        let m = lanes::max(x);
+        let log = lanes::sum(x, |x| (x - m).exp()).ln();
+        y.iter_mut().zip(x).for_each(|(y, &x)| *y = x - m - log);
+    }
+}
+
+#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2"))]
+fn log_backward<T: Math>(n: usize, y: &[T], g: &[T], d: &mut [T], acc: bool) {
+    for ((y, g), d) in y.chunks_exact(n).zip(g.chunks_exact(n)).zip(d.chunks_exact_mut(n)) {
+        let sum = lanes::sum(g, |g| g);
+        let entries = d.iter_mut().zip(y).zip(g);
+        if acc {
+            entries.for_each(|((d, &y), &g)| *d += g - y.exp() * sum);
+        } else {
+            entries.for_each(|((d, &y), &g)| *d = g - y.exp() * sum);
+        }
+    }
+}
+
+fn sample_rows(g: &mut Gen) -> Tensor {
+    let rank = g.below(3) + 1;
+    let shape = g.shape(rank, 20);
+    g.normal(shape)
+}
+
+fn same_shape(x: Shape, axes: usize) -> Result<Outs, String> {
+    if x.rank() < axes {
+        return Err(format!("needs {axes} axes at least, got shape {x}"));
+    }
+    Ok(x.into())
+}
+
+macro_rules! softmax {
+    ($Op:ident $name:literal $forward:ident $backward:ident, |$op:ident, $shape:ident| $axes:literal ($($size:expr),*),
+        sample: $sample:expr) => {
+        impl Op for $Op {
+            fn name(&self) -> &'static str {
+                $name
+            }
+
+            fn infer(&self, x: In) -> Result<Outs, String> {
+                same_shape(x[0].shape(), $axes)
+            }
+
+            fn forward(&self, cx: &Cx, x: In, y: &mut [Value]) {
+                let ($op, $shape) = (self, x[0].shape());
+                if x[0].is_empty() {
+                    return;
+                }
+                match cx {
+                    Cx::Cpu(_) => with_real!(x[0].dtype(), T => {
+                        $forward($($size,)* x[0].host::<T>(), y[0].host_mut());
+                    }),
+                }
+            }
+
+            fn backward(&self, cx: &Cx, x: In, y: &[Value], dy: &[Option<Tensor>], dx: &mut [Grad]) {
+                let Some(g) = &dy[0] else { return };
+                let ($op, $shape) = (self, x[0].shape());
+                if x[0].is_empty() {
+                    return;
+                }
+                match cx {
+                    Cx::Cpu(_) => with_real!(g.dtype(), T => dx[0].write::<T>(|d, acc| {
+                        $backward($($size,)* y[0].host(), g.host(), d, acc);
+                    })),
+                }
+            }
+
+            fn sample(g: &mut Gen) -> (Self, Vec<Tensor>) {
+                let sample: fn(&mut Gen) -> ($Op, Tensor) = $sample;
+                let (op, x) = sample(g);
+                (op, vec![x])
+            }
+        }
+    };
+}
+softmax!(Softmax "softmax" softmax_forward softmax_backward, |_op, x| 1 (x.last()),
+    sample: |g| (Softmax, sample_rows(g)));
+softmax!(LogSoftmax "log_softmax" log_forward log_backward, |_op, x| 1 (x.last()),
+    sample: |g| (LogSoftmax, sample_rows(g)));
+softmax!(CausalSoftmax "causal_softmax" causal_forward causal_backward, |op, x| 2 (x.at(-2), x.at(-1), op.offset),
+sample: |g| {
+    let rank = g.below(2) + 2;
+    let shape = g.shape(rank, 20);
+    (CausalSoftmax { offset: g.below(4) }, g.normal(shape))
+});
+
+impl<'t> Var<'t> {
+    /// Softmax over the last axis.
+    #[track_caller]
+    pub fn softmax(self) -> Var<'t> {
+        self.tape().apply(Softmax, [self])
+    }
+
+    /// ln softmax over the last axis.
+    #[track_caller]
+    pub fn log_softmax(self) -> Var<'t> {
+        self.tape().apply(LogSoftmax, [self])
+    }
+
+    /// Softmax of scores [.., T, S] over the columns j ≤ i + `offset` of each row i; the others are exactly 0.
+    #[track_caller]
+    pub fn causal_softmax(self, offset: usize) -> Var<'t> {
+        self.tape().apply(CausalSoftmax { offset }, [self])
+    }
+}
