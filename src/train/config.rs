@@ -249,16 +249,8 @@ impl TrainConfig {
 
     /// Build the model once: whatever is wrong with its sizes or its form shows here.
     fn check_model(&self) -> Result<()> {
-        let mixer = &self.model.mixer;
         let model = Model::new(&self.model, self.seed, self.dtype)?;
-        let forms = model.forms();
-        match self.form {
-            Some(form) if !forms.iter().any(|f| f.kind() == form.kind()) => {
-                let forms: Vec<String> = forms.iter().map(|f| f.kind().into()).collect();
-                Err(Error::Config(format!("{mixer} has no form '{form}': expected {}", forms.join(" or "))))
-            }
-            _ => Ok(()),
-        }
+        self.form.map_or(Ok(()), |form| model.check_form(form))
     }
 }
 
