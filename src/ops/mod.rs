@@ -22,6 +22,7 @@ pub mod norm;
 pub mod quasi_lstm;
 pub mod reduce;
 pub mod scan;
+pub mod scan_parallel;
 pub mod selective;
 pub mod softmax;
 pub mod triangular;

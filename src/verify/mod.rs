@@ -164,7 +164,7 @@ fn compare(
     let outputs = formula(f, || run(&x))?;
     let mut found = vec![];
     let mut push = |tensor: String, (error, cancelled)| {
-        found.push(Comparison { form: form.into(), tensor, error, cancelled, slack })
+        found.push(Comparison { form: form.into(), tensor, error, cancelled, slack: rounding::slack(f, dtype) })
     };
     let scale = f.tensors.iter().filter(|(n, _)| !n.starts_with("in.")).map(|(_, t)| norm(t)).fold(0.0, f64::max);
     let known: Vec<&str> = outputs.iter().map(|o| o.0).collect();
