@@ -3,8 +3,8 @@
 //! Batch 17 of the training data of seed 3 is `stream(3, "train", 17)`: the same bits whatever was drawn before,
 //! on whichever thread or device. ChaCha is a counter-based generator, so a stream costs nothing to jump to.
 
-pub use rand::rngs::ChaCha8Rng as Rng;
 use rand::SeedableRng;
+pub use rand::rngs::ChaCha8Rng as Rng;
 
 /// The stream of random numbers for this seed, purpose and index.
 pub fn stream(seed: u64, purpose: &str, index: u64) -> Rng {

@@ -58,7 +58,7 @@ fn main() -> ExitCode {
                 continue;
             }
         };
-        let failed = found.iter().any(|c| c.error > limit);
+        let failed = found.iter().any(|c| !c.passes(limit));
         wrong += usize::from(failed);
         if failed || !args.quiet {
             println!("{}  {} ({})", fixture.name(), fixture.op, fixture.source);
@@ -79,7 +79,9 @@ fn main() -> ExitCode {
     let right = args.files.len() - wrong - unusable;
     let at = worst.map_or(String::new(), |(e, at)| format!("; largest error {e:.1e}, {at}"));
     if cancelled {
-        println!("* cancelled: the reference is below the rounding of the fixture's largest tensor, and is compared with that");
+        println!(
+            "* cancelled: the reference is below the rounding of the fixture's largest tensor, and is compared with that"
+        );
     }
     println!("{right} of {} files agree to {limit:.0e} in {} ({forms} forms){at}", args.files.len(), args.dtype);
     ExitCode::from(if unusable > 0 { 2 } else { u8::from(wrong > 0) })
@@ -87,10 +89,16 @@ fn main() -> ExitCode {
 
 /// One line a form, broken before column 100.
 fn print_form(form: &[Comparison], limit: f64) {
-    let bad = form.iter().any(|c| c.error > limit);
+    let bad = form.iter().any(|c| !c.passes(limit));
     let mut line = format!("  {} {:<11}", if bad { "FAIL" } else { "ok  " }, form[0].form);
     for c in form {
-        let mark = if c.error > limit { "!" } else if c.cancelled { "*" } else { "" };
+        let mark = if c.error > limit {
+            "!"
+        } else if c.cancelled {
+            "*"
+        } else {
+            ""
+        };
         let cell = format!(" {} {:.1e}{mark}", c.tensor, c.error);
         if line.len() + cell.len() > 99 {
             println!("{line}");

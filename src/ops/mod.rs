@@ -5,26 +5,27 @@
 
 pub mod arith;
 pub mod attention;
-pub mod delta;
 pub mod conv;
+pub mod delta;
 pub mod elementwise;
 pub mod embed;
 pub mod heads;
 pub mod lanes;
 pub mod linear_attn;
 pub mod loss;
+pub mod lru_scan;
+pub mod lstm;
 pub mod math;
 pub mod matmul;
 pub mod movement;
 pub mod norm;
+pub mod quasi_lstm;
 pub mod reduce;
+pub mod scan;
+pub mod scan_parallel;
+pub mod selective;
 pub mod softmax;
 pub mod triangular;
-pub mod lru_scan;
-pub mod lstm;
-pub mod quasi_lstm;
-pub mod scan;
-pub mod selective;
 
 use crate::{
     autograd::{Gen, Op},

@@ -13,7 +13,10 @@
 //!
 //! On one CPU thread a single chunk is fastest: phases 1 and 2 vanish and the state stays in registers.
 
-pub use super::lru_scan::{LruScan, lru_scan};
+pub use super::{
+    lru_scan::{LruScan, lru_scan},
+    scan_parallel::{linear_scan_parallel, lru_scan_parallel},
+};
 use crate::{
     autograd::{Gen, Grad, In, Op, Outs, Value, Var},
     tensor::{Cpu, Cx, Real, Tensor},

@@ -15,6 +15,7 @@
 //! is rounded up to whole blocks.
 
 use super::{
+    lanes::{LANES as L, sum2},
     math::Math,
     scan::{cotangent, put_all, same_dtype, some_steps, spare, target, zeros},
 };
@@ -31,9 +32,6 @@ pub struct SelectiveScan {
     /// ā = s exp(Δ a) − (s − 1): 1 for transitions in (0, 1), 2 for (−1, 1).
     pub s: f64,
 }
-
-/// Channels a block.
-const L: usize = 16;
 
 /// Channels in blocks: a row of a state or of an input. A state is N such rows after one another.
 type Blocks<T> = [[T; L]];
@@ -75,20 +73,7 @@ fn store<T: Real>(n: usize, state: &Blocks<T>, x: &mut [T], acc: bool) {
 /// The sum of a product over all channels.
 #[inline(always)]
 fn dot<T: Real>(x: &Blocks<T>, y: &Blocks<T>) -> T {
-    let mut sum = [T::ZERO; L];
-    for (x, y) in x.iter().zip(y) {
-        for l in 0..L {
-            sum[l] += x[l] * y[l];
-        }
-    }
-    let mut w = L / 2;
-    while w > 0 {
-        for l in 0..w {
-            sum[l] += sum[l + w];
-        }
-        w /= 2;
-    }
-    sum[0]
+    sum2(x.as_flattened(), y.as_flattened(), |x, y| x * y)
 }
 
 /// The inputs of one sequence: u, Δ [T, E] and b, c [T, N], and a as a state.

@@ -77,9 +77,11 @@ pub fn text(cfg: &TrainConfig, reports: &[RunReport]) -> String {
             text.push('\n');
             if spread {
                 text += &" ".repeat(name);
-                text.extend(lens.iter().map(|&len| {
-                    cell(deviation(&row.accuracy(len)).map_or(String::new(), |x| format!("±{x:.3}")), 7)
-                }));
+                text.extend(
+                    lens.iter().map(|&len| {
+                        cell(deviation(&row.accuracy(len)).map_or(String::new(), |x| format!("±{x:.3}")), 7)
+                    }),
+                );
                 text.truncate(text.trim_end().len());
                 text.push('\n');
             }

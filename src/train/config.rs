@@ -229,7 +229,8 @@ impl TrainConfig {
     fn check_lengths(&self) -> Result<()> {
         expect(!self.eval_lens.is_empty(), || "eval_lens []: expected at least one length".into())?;
         let train = ("train_len", self.train_len, self.batch);
-        for (name, len, batch) in [train].into_iter().chain(self.eval_lens.iter().map(|&t| ("eval_lens", t, self.eval_batch)))
+        for (name, len, batch) in
+            [train].into_iter().chain(self.eval_lens.iter().map(|&t| ("eval_lens", t, self.eval_batch)))
         {
             expect(len >= 1, || format!("{name} 0: expected a length of at least 1"))?;
             self.task.check_len(len).map_err(|why| Error::Config(format!("{name} {len}: {why}")))?;

@@ -81,8 +81,11 @@ pub fn run_all(
     let jobs = jobs(cfg)?;
     let mut order: Vec<usize> = (0..jobs.len()).collect();
     order.sort_by(|&a, &b| jobs[b].cost().total_cmp(&jobs[a].cost()));
-    let bars =
-        MultiProgress::with_draw_target(if progress { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() });
+    let bars = MultiProgress::with_draw_target(if progress {
+        ProgressDrawTarget::stderr()
+    } else {
+        ProgressDrawTarget::hidden()
+    });
 
     let next = AtomicUsize::new(0);
     let done: Mutex<(Vec<Option<RunReport>>, Result<()>)> = Mutex::new((vec![None; jobs.len()], Ok(())));
@@ -158,7 +161,9 @@ fn run(job: &Job, out: Option<&RunDir>, bars: &MultiProgress) -> RunReport {
 fn bar(report: &RunReport) -> ProgressBar {
     let style = ProgressStyle::with_template("{prefix:24} {bar:20} {pos:>6}/{len} {wide_msg}")
         .unwrap_or_else(|_| ProgressStyle::default_bar());
-    ProgressBar::new(report.steps as u64).with_style(style).with_prefix(format!("{} seed {}", report.model, report.seed))
+    ProgressBar::new(report.steps as u64)
+        .with_style(style)
+        .with_prefix(format!("{} seed {}", report.model, report.seed))
 }
 
 /// Passes on what a run tells: to its files every `every` steps, to its bar some times a second.

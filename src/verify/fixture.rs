@@ -37,7 +37,8 @@ impl Fixture {
         let (_, header) = SafeTensors::read_metadata(&bytes).map_err(corrupt)?;
         let empty = Default::default();
         let meta = header.metadata().as_ref().unwrap_or(&empty);
-        let op = meta.get("op").ok_or_else(|| bad("its metadata has no 'op': expected the name of an operation".into()))?;
+        let op =
+            meta.get("op").ok_or_else(|| bad("its metadata has no 'op': expected the name of an operation".into()))?;
         let attrs = match meta.get("attrs") {
             None => Default::default(),
             Some(text) => match serde_json::from_str(text) {
@@ -50,7 +51,8 @@ impl Fixture {
             if !["in.", "out.", "ct.", "grad."].iter().any(|p| name.starts_with(p)) {
                 return Err(bad(format!("tensor '{name}': expected a name that begins with in., out., ct. or grad.")));
             }
-            let tensor = decode(view.dtype(), view.shape(), view.data()).map_err(|why| bad(format!("tensor '{name}': {why}")))?;
+            let tensor = decode(view.dtype(), view.shape(), view.data())
+                .map_err(|why| bad(format!("tensor '{name}': {why}")))?;
             tensors.insert(name, tensor);
         }
         let source = meta.get("source").cloned().unwrap_or_default();
@@ -77,7 +79,9 @@ impl Fixture {
     /// # Errors
     /// When there is none.
     pub fn tensor(&self, name: &str) -> Result<&Tensor> {
-        self.tensors.get(name).ok_or_else(|| self.bad(format!("tensor '{name}' is missing, which op '{}' needs", self.op)))
+        self.tensors
+            .get(name)
+            .ok_or_else(|| self.bad(format!("tensor '{name}' is missing, which op '{}' needs", self.op)))
     }
 
     fn attr<T>(&self, name: &str, expected: &str, read: impl Fn(&Json) -> Option<T>) -> Result<T> {
@@ -107,7 +111,9 @@ impl Fixture {
     /// # Errors
     /// When it is absent or something else.
     pub fn size(&self, name: &str) -> Result<usize> {
-        self.attr(name, "a whole number from 1", |v| v.as_u64().filter(|&n| n > 0).and_then(|n| usize::try_from(n).ok()))
+        self.attr(name, "a whole number from 1", |v| {
+            v.as_u64().filter(|&n| n > 0).and_then(|n| usize::try_from(n).ok())
+        })
     }
 
     /// A yes or no among the attributes, with a default.
@@ -150,10 +156,15 @@ fn decode(dtype: Dtype, shape: &[usize], data: &[u8]) -> std::result::Result<Ten
     let shape = Shape::new(shape);
     Ok(match dtype {
         Dtype::F64 => Tensor::from_vec(words(data).map(f64::from_le_bytes).collect::<Vec<_>>(), shape),
-        Dtype::F32 => Tensor::from_vec(words(data).map(|w| f64::from(f32::from_le_bytes(w))).collect::<Vec<_>>(), shape),
+        Dtype::F32 => {
+            Tensor::from_vec(words(data).map(|w| f64::from(f32::from_le_bytes(w))).collect::<Vec<_>>(), shape)
+        }
         Dtype::I32 => Tensor::from_vec(words(data).map(i32::from_le_bytes).collect::<Vec<_>>(), shape),
         Dtype::I64 => {
-            let narrow = |w| i32::try_from(i64::from_le_bytes(w)).map_err(|_| format!("{} does not fit in 32 bits", i64::from_le_bytes(w)));
+            let narrow = |w| {
+                i32::try_from(i64::from_le_bytes(w))
+                    .map_err(|_| format!("{} does not fit in 32 bits", i64::from_le_bytes(w)))
+            };
             Tensor::from_vec(words(data).map(narrow).collect::<std::result::Result<Vec<i32>, _>>()?, shape)
         }
         other => return Err(format!("dtype {other:?}: expected F64, F32, I64 or I32")),

@@ -5,6 +5,7 @@
 
 mod fixture;
 mod optimizers;
+mod rounding;
 mod specs;
 
 pub use fixture::Fixture;
@@ -29,6 +30,15 @@ pub struct Comparison {
     /// Whether the reference is so small beside the fixture's other tensors that the error is relative to their
     /// rounding instead.
     pub cancelled: bool,
+    /// How many times the tolerance passes: 1, or 100 where the reference itself is partly in single precision.
+    pub slack: f64,
+}
+
+impl Comparison {
+    /// Whether the error is within this tolerance.
+    pub fn passes(&self, tolerance: f64) -> bool {
+        self.error <= self.slack * tolerance
+    }
 }
 
 /// The largest relative error that passes, by default.
@@ -89,16 +99,28 @@ fn fit(f: &Fixture, spec: &Spec) -> Result<BTreeMap<String, Tensor>> {
         }
     }
     for (name, t) in f.tensors.iter().filter(|(n, _)| n.starts_with("grad.")) {
-        let input = inputs.get(&name[5..]).ok_or_else(|| f.bad(format!("tensor '{name}': there is no 'in.{}'", &name[5..])))?;
+        let input =
+            inputs.get(&name[5..]).ok_or_else(|| f.bad(format!("tensor '{name}': there is no 'in.{}'", &name[5..])))?;
         if t.shape() != input.shape() {
-            return Err(f.bad(format!("tensor '{name}' has shape {}: expected {}, as 'in.{}'", t.shape(), input.shape(), &name[5..])));
+            return Err(f.bad(format!(
+                "tensor '{name}' has shape {}: expected {}, as 'in.{}'",
+                t.shape(),
+                input.shape(),
+                &name[5..]
+            )));
         }
     }
     Ok(inputs)
 }
 
 /// Match a shape against axes such as "BTHK" ('*': any number of axes; '1': an axis of one).
-fn fit_axes(f: &Fixture, name: &str, shape: Shape, axes: &str, sizes: &mut BTreeMap<char, (usize, String)>) -> Result<()> {
+fn fit_axes(
+    f: &Fixture,
+    name: &str,
+    shape: Shape,
+    axes: &str,
+    sizes: &mut BTreeMap<char, (usize, String)>,
+) -> Result<()> {
     let (open, letters) = axes.strip_prefix('*').map_or((false, axes), |rest| (true, rest));
     let n = letters.len();
     let pretty = || letters.chars().map(|c| c.to_string()).collect::<Vec<_>>().join(", ");
@@ -112,7 +134,10 @@ fn fit_axes(f: &Fixture, name: &str, shape: Shape, axes: &str, sizes: &mut BTree
             c => sizes.entry(c).or_insert_with(|| (size, format!("as in '{name}'"))).clone(),
         };
         if size != expected {
-            return Err(f.bad(format!("tensor '{name}' has shape {shape}: axis {c} of [{}] should be {expected} {whence}", pretty())));
+            return Err(f.bad(format!(
+                "tensor '{name}' has shape {shape}: axis {c} of [{}] should be {expected} {whence}",
+                pretty()
+            )));
         }
     }
     Ok(())
@@ -130,14 +155,17 @@ fn compare(
     let vars = inputs
         .iter()
         .map(|(name, t)| {
-            let var = if t.dtype() == DType::I32 { tape.constant(t) } else { tape.leaf(&t.cast(dtype)) };
+            let var =
+                if t.dtype() == DType::I32 { tape.constant(t) } else { tape.leaf(&rounding::input(f, name, t, dtype)) };
             (name.clone(), var)
         })
         .collect();
     let x = Inputs { tape: &tape, dtype, vars };
     let outputs = formula(f, || run(&x))?;
     let mut found = vec![];
-    let mut push = |tensor: String, (error, cancelled)| found.push(Comparison { form: form.into(), tensor, error, cancelled });
+    let mut push = |tensor: String, (error, cancelled)| {
+        found.push(Comparison { form: form.into(), tensor, error, cancelled, slack: rounding::slack(f, dtype) })
+    };
     let scale = f.tensors.iter().filter(|(n, _)| !n.starts_with("in.")).map(|(_, t)| norm(t)).fold(0.0, f64::max);
     let known: Vec<&str> = outputs.iter().map(|o| o.0).collect();
     let mut seeds = vec![];
@@ -163,7 +191,7 @@ fn compare(
     for name in grads {
         let theirs = f.tensor(&format!("grad.{name}"))?;
         let zero = || Tensor::zeros(theirs.shape(), dtype);
-        let ours = x.vars[name].grad().unwrap_or_else(zero);
+        let ours = rounding::gradient(f, name, x.vars[name].grad().unwrap_or_else(zero), dtype);
         push(format!("grad.{name}"), distance(&ours, theirs, scale));
     }
     Ok(found)

@@ -4,7 +4,10 @@ use super::Fixture;
 use crate::{
     autograd::{Tape, Var},
     error::Result,
-    models::{Bound, Form, Init, Mixer, ModelConfig, State, delta_net, gpt, linear_transformer, lru, lstm, mamba, quasi_lstm, run},
+    models::{
+        Bound, Form, Init, Mixer, ModelConfig, State, delta_net, gpt, linear_transformer, lru, lstm, mamba, quasi_lstm,
+        run,
+    },
     ops::{attention, scan},
     tensor::{DType, Shape},
 };
@@ -55,7 +58,10 @@ fn boxed<'f>(run: impl for<'t> Fn(&Inputs<'t>) -> Outputs<'t> + 'f) -> Run<'f> {
     Box::new(run)
 }
 
-fn forms<'f>(list: &[Form], run: impl for<'t> Fn(&Inputs<'t>, Form) -> Outputs<'t> + Clone + 'f) -> Vec<(String, Run<'f>)> {
+fn forms<'f>(
+    list: &[Form],
+    run: impl for<'t> Fn(&Inputs<'t>, Form) -> Outputs<'t> + Clone + 'f,
+) -> Vec<(String, Run<'f>)> {
     let mut all = vec![];
     for &form in list {
         let chunks = if matches!(form, Form::Chunked(_)) { &CHUNKS[..] } else { &CHUNKS[..1] };
@@ -84,8 +90,7 @@ macro_rules! unary {
 }
 
 /// The functions of one tensor.
-pub const UNARY: &[Spec] =
-    unary!(gelu_tanh, silu, softplus, sigmoid, tanh, elu, exp, log, sqrt, softmax, log_softmax);
+pub const UNARY: &[Spec] = unary!(gelu_tanh, silu, softplus, sigmoid, tanh, elu, exp, log, sqrt, softmax, log_softmax);
 
 /// The other ops.
 pub const SPECS: &[Spec] = &[
@@ -119,14 +124,22 @@ pub const SPECS: &[Spec] = &[
         inputs: &[("x", "BTD"), ("w", "DW")],
         optional: &[("b", "D")],
         forms: |_| {
-            one(|x| {
-                let ([b, _, d], [_, w]) = (x["x"].dims(), x["w"].dims());
-                let past = x.tape.full([b, w.max(1) - 1, d], x.dtype, 0.0);
-                x["x"].causal_conv1d(x["w"], x.vars.get("b").copied(), past)
-            }, "y")
+            one(
+                |x| {
+                    let ([b, _, d], [_, w]) = (x["x"].dims(), x["w"].dims());
+                    let past = x.tape.full([b, w.max(1) - 1, d], x.dtype, 0.0);
+                    x["x"].causal_conv1d(x["w"], x.vars.get("b").copied(), past)
+                },
+                "y",
+            )
         },
     },
-    Spec { op: "embedding", inputs: &[("ids", "*"), ("w", "VD")], optional: &[], forms: |_| one(|x| x["w"].embedding(x["ids"]), "y") },
+    Spec {
+        op: "embedding",
+        inputs: &[("ids", "*"), ("w", "VD")],
+        optional: &[],
+        forms: |_| one(|x| x["w"].embedding(x["ids"]), "y"),
+    },
     Spec {
         op: "cross_entropy",
         inputs: &[("logits", "BTC"), ("targets", "BT")],
@@ -163,7 +176,8 @@ pub const SPECS: &[Spec] = &[
         optional: &[("s0", "BHKV"), ("z0", "BHK")],
         forms: |f| {
             let scale = f.number("scale")?;
-            let eps = if f.flag("normalize", false)? { Some(f.number_or("eps", linear_transformer::EPS)?) } else { None };
+            let eps =
+                if f.flag("normalize", false)? { Some(f.number_or("eps", linear_transformer::EPS)?) } else { None };
             Ok(forms(&SCANS, move |x, form| {
                 let (q, k, v) = (x["q"], x["k"], x["v"]);
                 let ([b, _, h, n], value) = (k.dims(), v.shape().last());
@@ -304,7 +318,12 @@ pub const SPECS: &[Spec] = &[
             for e in params.entries() {
                 let t = f.tensor(&format!("in.{}", e.name))?;
                 if t.len() != e.shape.len() {
-                    return Err(f.bad(format!("tensor 'in.{}' has shape {}: its attributes make it {}", e.name, t.shape(), e.shape)));
+                    return Err(f.bad(format!(
+                        "tensor 'in.{}' has shape {}: its attributes make it {}",
+                        e.name,
+                        t.shape(),
+                        e.shape
+                    )));
                 }
             }
             let entries: Vec<(String, Shape)> = params.entries().iter().map(|e| (e.name.clone(), e.shape)).collect();

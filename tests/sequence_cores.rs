@@ -1,0 +1,401 @@
+//! The fused sequence cores against the loops that define them, written step by step with plain ops in `f64`:
+//! values, last states and all gradients, over lengths around the chunk size.
+
+use proptest::prelude::*;
+use tapezoo::{
+    autograd::{Gen, Tape, Var},
+    ops::{
+        lstm::lstm_sequence,
+        quasi_lstm::quasi_lstm,
+        scan::{linear_scan, linear_scan_parallel, lru_scan, lru_scan_parallel},
+        selective::{SelectiveScan, selective_scan},
+    },
+    tensor::{DType, Tensor},
+};
+
+type Formula = dyn for<'t> Fn(&[Var<'t>]) -> Vec<Var<'t>>;
+
+/// Step t of [B, T, D], as [B, D].
+fn step<'t>(x: Var<'t>, t: usize) -> Var<'t> {
+    let [b, _, d] = x.dims();
+    x.narrow(1, t, 1).reshape([b, d])
+}
+
+/// Steps [B, D] as [B, T, D]; `like` is the shape for none.
+fn stack<'t>(steps: &[Var<'t>], like: Var<'t>) -> Var<'t> {
+    let steps: Vec<_> = steps.iter().map(|h| h.reshape([h.shape().at(0), 1, h.shape().at(1)])).collect();
+    if steps.is_empty() { like * 1.0 } else { Var::concat(&steps, 1) }
+}
+
+fn linear_loop<'t>(x: &[Var<'t>]) -> Vec<Var<'t>> {
+    let (a, b, mut h) = (x[0], x[1], x[2] * 1.0);
+    let mut all = vec![];
+    for t in 0..a.shape().at(1) {
+        h = step(a, t) * h + step(b, t);
+        all.push(h);
+    }
+    vec![stack(&all, b), h]
+}
+
+fn lru_loop<'t>(x: &[Var<'t>]) -> Vec<Var<'t>> {
+    let (lr, li, mut re, mut im) = (x[0], x[1], x[4] * 1.0, x[5] * 1.0);
+    let (mut all_re, mut all_im) = (vec![], vec![]);
+    for t in 0..x[2].shape().at(1) {
+        (re, im) = (lr * re - li * im + step(x[2], t), lr * im + li * re + step(x[3], t));
+        all_re.push(re);
+        all_im.push(im);
+    }
+    vec![stack(&all_re, x[2]), stack(&all_im, x[3]), re, im]
+}
+
+fn selective_loop<'t>(s: f64, x: &[Var<'t>]) -> Vec<Var<'t>> {
+    let (u, delta, a, b, c, mut h) = (x[0], x[1], x[2], x[3], x[4], x[5] * 1.0);
+    let [batch, e, n] = h.dims();
+    let mut all = vec![];
+    for t in 0..u.shape().at(1) {
+        let column = |x: Var<'t>| step(x, t).reshape([batch, e, 1]);
+        let row = |x: Var<'t>| step(x, t).reshape([batch, 1, n]);
+        let keep = s * (column(delta) * a).exp() - (s - 1.0);
+        h = keep * h + column(delta) * row(b) * column(u);
+        all.push((row(c) * h).sum_axis(2, false));
+    }
+    vec![stack(&all, u), h]
+}
+
+fn lstm_loop<'t>(x: &[Var<'t>]) -> Vec<Var<'t>> {
+    let (v, w, mut h, mut c) = (x[0], x[1], x[2] * 1.0, x[3] * 1.0);
+    let [_, d] = h.dims();
+    let mut all = vec![];
+    for t in 0..v.shape().at(1) {
+        let z = step(v, t) + h.matmul_t(w);
+        let gate = |k: usize| z.narrow(1, k * d, d);
+        c = gate(1).sigmoid() * c + gate(0).sigmoid() * gate(2).tanh();
+        h = gate(3).sigmoid() * c.tanh();
+        all.push(h);
+    }
+    let [b, t, _] = v.dims();
+    vec![stack(&all, v.narrow(2, 0, d).reshape([b, t, d])), h, c]
+}
+
+fn quasi_loop<'t>(bias: f64, x: &[Var<'t>]) -> Vec<Var<'t>> {
+    let (v, mut c) = (x[0], x[1] * 1.0);
+    let [_, d] = c.dims();
+    let mut all = vec![];
+    for t in 0..v.shape().at(1) {
+        let gate = |k: usize| step(v, t).narrow(1, k * d, d);
+        c = (gate(0) + bias).sigmoid() * c + gate(1).sigmoid() * gate(2).tanh();
+        all.push(gate(3).sigmoid() * c.tanh());
+    }
+    let [b, t, _] = v.dims();
+    vec![stack(&all, v.narrow(2, 0, d).reshape([b, t, d])), c]
+}
+
+/// A core with the loop that defines it, the inputs that run in time (axis 1), the initial states, as
+/// (input, output that continues it), and how many outputs run in time.
+struct Core {
+    name: &'static str,
+    core: Box<Formula>,
+    reference: Box<Formula>,
+    inputs: Vec<Tensor>,
+    timed: Vec<usize>,
+    states: Vec<(usize, usize)>,
+    outputs: usize,
+}
+
+/// Every core, with random inputs of these sizes.
+fn cores(g: &mut Gen, [b, t, d]: [usize; 3], chunk: usize) -> Vec<Core> {
+    let (seq, seq4, state) = ([b, t, d], [b, t, 4 * d], [b, d]);
+    let lru = |g: &mut Gen| {
+        let lambda = [g.range([d], -0.7, 0.7), g.range([d], -0.7, 0.7)];
+        lambda.into_iter().chain([g.normal(seq), g.normal(seq), g.normal(state), g.normal(state)]).collect::<Vec<_>>()
+    };
+    let selective = |g: &mut Gen, n: usize| {
+        let (row, h) = ([b, t, n], [b, d, n]);
+        let a = g.range([d, n], -3.0, -0.1);
+        vec![g.normal(seq), g.range(seq, 0.05, 1.0), a, g.normal(row), g.normal(row), g.normal(h)]
+    };
+    let linear = vec![g.range(seq, -1.2, 1.2), g.normal(seq), g.normal(state)];
+    let quasi = vec![g.normal(seq4), g.normal(state)];
+    let lstm = vec![g.normal(seq4), g.normal([4 * d, d]), g.normal(state), g.normal(state)];
+    let scan = |name, core: Box<Formula>| Core {
+        name,
+        core,
+        reference: Box::new(linear_loop),
+        inputs: linear.clone(),
+        timed: vec![0, 1],
+        states: vec![(2, 1)],
+        outputs: 1,
+    };
+    let mut all = vec![
+        scan(
+            "linear_scan",
+            Box::new(move |x| {
+                let (h, last) = linear_scan(x[0], x[1], x[2], chunk);
+                vec![h, last]
+            }),
+        ),
+        scan(
+            "linear_scan_parallel",
+            Box::new(|x| {
+                let (h, last) = linear_scan_parallel(x[0], x[1], x[2]);
+                vec![h, last]
+            }),
+        ),
+    ];
+    let inputs = lru(g);
+    let scan = |name, core: Box<Formula>| Core {
+        name,
+        core,
+        reference: Box::new(lru_loop),
+        inputs: inputs.clone(),
+        timed: vec![2, 3],
+        states: vec![(4, 2), (5, 3)],
+        outputs: 2,
+    };
+    all.push(scan(
+        "lru_scan",
+        Box::new(move |x| {
+            let (h, last) = lru_scan((x[0], x[1]), (x[2], x[3]), (x[4], x[5]), chunk);
+            vec![h.0, h.1, last.0, last.1]
+        }),
+    ));
+    all.push(scan(
+        "lru_scan_parallel",
+        Box::new(|x| {
+            let (h, last) = lru_scan_parallel((x[0], x[1]), (x[2], x[3]), (x[4], x[5]));
+            vec![h.0, h.1, last.0, last.1]
+        }),
+    ));
+    for (s, n) in [(1.0, 3), (2.0, 1)] {
+        all.push(Core {
+            name: "selective_scan",
+            core: if s == 1.0 {
+                Box::new(move |x| {
+                    let (y, h) = selective_scan(x[0], x[1], x[2], x[3], x[4], x[5], chunk);
+                    vec![y, h]
+                })
+            } else {
+                Box::new(move |x| x[0].tape().apply_dyn(Box::new(SelectiveScan { chunk, s }), x))
+            },
+            reference: Box::new(move |x| selective_loop(s, x)),
+            inputs: selective(g, n),
+            timed: vec![0, 1, 3, 4],
+            states: vec![(5, 1)],
+            outputs: 1,
+        });
+    }
+    all.push(Core {
+        name: "lstm_sequence",
+        core: Box::new(|x| {
+            let (h, h_last, c_last) = lstm_sequence(x[0], x[1], x[2], x[3]);
+            vec![h, h_last, c_last]
+        }),
+        reference: Box::new(lstm_loop),
+        inputs: lstm,
+        timed: vec![0],
+        states: vec![(2, 1), (3, 2)],
+        outputs: 1,
+    });
+    all.push(Core {
+        name: "quasi_lstm",
+        core: Box::new(move |x| {
+            let (h, c) = quasi_lstm(x[0], x[1], 0.7, chunk);
+            vec![h, c]
+        }),
+        reference: Box::new(|x| quasi_loop(0.7, x)),
+        inputs: quasi,
+        timed: vec![0],
+        states: vec![(1, 1)],
+        outputs: 1,
+    });
+    all
+}
+
+/// Values and gradients, the latter of ⟨random, output⟩ over the outputs that `seeded` picks.
+fn run(f: &Formula, inputs: &[Tensor], seeded: impl Fn(usize) -> bool, seed: u64) -> [Vec<Vec<f64>>; 2] {
+    let tape = Tape::default();
+    tape.poison(true);
+    let x: Vec<_> = inputs.iter().map(|x| tape.leaf(x)).collect();
+    let y = f(&x);
+    let mut g = Gen::new(seed);
+    let u: Vec<_> = y.iter().map(|y| g.normal(y.shape()).cast(y.dtype())).collect();
+    tape.backward_from(y.iter().copied().zip(u).enumerate().filter(|(i, _)| seeded(*i)).map(|(_, pair)| pair));
+    let grads = x.iter().map(|x| x.grad().map_or(vec![0.0; x.shape().len()], |g| g.to_f64())).collect();
+    [y.iter().map(|y| y.value().to_f64()).collect(), grads]
+}
+
+/// The worst difference, relative to the largest number in each tensor. NaN counts as infinite.
+fn distance(a: &[Vec<Vec<f64>>; 2], b: &[Vec<Vec<f64>>; 2]) -> f64 {
+    let mut worst: f64 = 0.0;
+    for (a, b) in a.iter().flatten().zip(b.iter().flatten()) {
+        assert_eq!(a.len(), b.len());
+        let size = b.iter().fold(1e-3, |m: f64, x| m.max(x.abs()));
+        for (a, b) in a.iter().zip(b) {
+            let error = (a - b).abs() / size;
+            worst = worst.max(if error.is_nan() { f64::INFINITY } else { error });
+        }
+    }
+    worst
+}
+
+/// A chunk size, and a length around it.
+fn sizes(g: &mut Gen) -> ([usize; 3], usize) {
+    let chunk = [1, 2, 3, 4, 5, 8, 64][g.below(7)];
+    let t = [0, 1, chunk - 1, chunk, chunk + 1, 13, 3 * chunk + 1][g.below(7)].min(70);
+    ([g.size(3), t, [1, 2, 5, 16, 21, 70][g.below(6)]], chunk)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(48))]
+
+    #[test]
+    fn a_core_is_its_loop(seed in any::<u64>()) {
+        let mut g = Gen::new(seed);
+        let (mut size, chunk) = sizes(&mut g);
+        size[0] = if g.below(8) == 0 { 0 } else { size[0] };
+        for core in cores(&mut g, size, chunk) {
+            let n = core.outputs;
+            let seeds: [(&str, Box<dyn Fn(usize) -> bool>); 3] = [
+                ("all steps", Box::new(move |i| i < n)),
+                ("the last state", Box::new(move |i| i >= n)),
+                ("both", Box::new(|_| true)),
+            ];
+            for (what, seeded) in seeds {
+                let got = run(&core.core, &core.inputs, &seeded, seed);
+                let want = run(&core.reference, &core.inputs, &seeded, seed);
+                let error = distance(&got, &want);
+                prop_assert!(error < 1e-10, "{} {size:?}, chunk {chunk}, loss on {what}: off by {error:.1e}", core.name);
+            }
+            // The same inputs in two places: gradients are added.
+            let twice = |f: Box<Formula>| -> Box<Formula> { Box::new(move |x| [f(x), f(x)].concat()) };
+            let got = run(&twice(core.core), &core.inputs, |_| true, seed);
+            let error = distance(&got, &run(&twice(core.reference), &core.inputs, |_| true, seed));
+            prop_assert!(error < 1e-10, "{} {size:?}, chunk {chunk}, twice: off by {error:.1e}", core.name);
+        }
+    }
+
+    #[test]
+    fn two_halves_with_the_state_carried_over_are_one_run(seed in any::<u64>()) {
+        let mut g = Gen::new(seed);
+        let (mut size, chunk) = sizes(&mut g);
+        size[1] += 2;
+        let cut = 1 + g.below(size[1] - 1);
+        for core in cores(&mut g, size, chunk) {
+            let (f, timed, states, n) = (core.core, core.timed, core.states, core.outputs);
+            let whole = run(&f, &core.inputs, |_| true, seed);
+            let halves: Box<Formula> = Box::new(move |x| {
+                let mut first = x.to_vec();
+                for &i in &timed {
+                    first[i] = x[i].narrow(1, 0, cut);
+                }
+                let y1 = f(&first);
+                let mut second = x.to_vec();
+                for &i in &timed {
+                    second[i] = x[i].narrow(1, cut, x[i].shape().at(1) - cut);
+                }
+                for &(input, output) in &states {
+                    second[input] = y1[output];
+                }
+                let y2 = f(&second);
+                let join = |i: usize| if i < n { Var::concat(&[y1[i], y2[i]], 1) } else { y2[i] };
+                (0..y1.len()).map(join).collect()
+            });
+            let error = distance(&run(&halves, &core.inputs, |_| true, seed), &whole);
+            prop_assert!(error < 1e-11, "{} {size:?} cut at {cut}, chunk {chunk}: off by {error:.1e}", core.name);
+        }
+    }
+
+    #[test]
+    fn the_past_does_not_see_the_future(seed in any::<u64>()) {
+        let mut g = Gen::new(seed);
+        let (mut size, chunk) = sizes(&mut g);
+        size[1] += 1;
+        let [b, t, _] = size;
+        let from = g.below(t);
+        for core in cores(&mut g, size, chunk) {
+            let inputs: Vec<_> = core.inputs.iter().map(|x| x.cast(DType::F32)).collect();
+            let mut changed = inputs.clone();
+            for &i in &core.timed {
+                let (mut v, width) = (inputs[i].to_f64(), inputs[i].shape().last());
+                for (j, v) in v.iter_mut().enumerate() {
+                    *v = if j / width % t >= from { 0.5 * *v + 0.25 } else { *v };
+                }
+                changed[i] = Tensor::from_vec(v, inputs[i].shape()).cast(DType::F32);
+            }
+            let ([before, _], [after, _]) = (run(&core.core, &inputs, |_| true, 1), run(&core.core, &changed, |_| true, 1));
+            for (before, after) in before.iter().zip(&after).take(core.outputs) {
+                let width = before.len() / (b * t);
+                let past = |y: &[f64]| -> Vec<f64> { y.iter().enumerate().filter(|(j, _)| j / width % t < from).map(|(_, &y)| y).collect() };
+                prop_assert!(past(before) == past(after), "{} {size:?}, chunk {chunk}: step {from} reaches back", core.name);
+            }
+        }
+    }
+}
+
+/// Decays of almost 1 over several chunks, with a loss on the last step alone: what a wrong factor between chunks
+/// spoils most.
+#[test]
+fn a_long_memory_keeps_its_gradient_in_single_precision() {
+    let (mut g, b, t, d, chunk) = (Gen::new(3), 2, 300, 20, 64);
+    let close = |name: &str, core: &Formula, reference: &Formula, inputs: &[Tensor], seeded: fn(usize) -> bool| {
+        let single: Vec<_> = inputs.iter().map(|x| x.cast(DType::F32)).collect();
+        let double: Vec<_> = single.iter().map(|x| x.cast(DType::F64)).collect();
+        let error = distance(&run(core, &single, seeded, 1), &run(reference, &double, seeded, 1));
+        assert!(error < 2e-4, "{name}: off by {error:.1e}");
+    };
+    let angle = g.range([d], 0.0, 3.0).to_f64();
+    let part = |f: fn(f64) -> f64| Tensor::from_vec(angle.iter().map(|&x| 0.9999 * f(x)).collect::<Vec<_>>(), [d]);
+    let seq = [b, t, d];
+    let inputs = [part(f64::cos), part(f64::sin), g.normal(seq), g.normal(seq), g.normal([b, d]), g.normal([b, d])];
+    let lru: Box<Formula> = Box::new(move |x| {
+        let (h, last) = lru_scan((x[0], x[1]), (x[2], x[3]), (x[4], x[5]), chunk);
+        vec![h.0, h.1, last.0, last.1]
+    });
+    close("lru_scan, both parts", &lru, &lru_loop, &inputs, |i| i >= 2);
+    close("lru_scan, real part", &lru, &lru_loop, &inputs, |i| i == 2);
+    let sign = g.tensor(seq, |g| if g.coin() { 0.9999 } else { -0.9999 });
+    let linear: Box<Formula> = Box::new(move |x| {
+        let (h, last) = linear_scan(x[0], x[1], x[2], chunk);
+        vec![h, last]
+    });
+    close("linear_scan", &linear, &linear_loop, &[sign, g.normal(seq), g.normal([b, d])], |i| i == 1);
+}
+
+/// Gates at ±30 and beyond: values and gradients stay finite.
+#[test]
+fn saturated_gates_stay_finite() {
+    let mut g = Gen::new(5);
+    for scale in [30.0, 1e4] {
+        for mut core in cores(&mut g, [2, 9, 18], 4) {
+            if !core.name.contains("lstm") {
+                continue;
+            }
+            core.inputs[0] = g.tensor(core.inputs[0].shape(), |g| if g.coin() { scale } else { -scale });
+            let inputs: Vec<_> = core.inputs.iter().map(|x| x.cast(DType::F32)).collect();
+            let out = run(&core.core, &inputs, |_| true, 1);
+            assert!(out.iter().flatten().flatten().all(|x| x.is_finite()), "{} at {scale}", core.name);
+        }
+        // Steps so large that the state forgets everything, and so small that it keeps everything.
+        let mut core = cores(&mut g, [2, 9, 18], 4).swap_remove(4);
+        core.inputs[1] = g.tensor(core.inputs[1].shape(), |g| if g.coin() { scale } else { 0.0 });
+        let inputs: Vec<_> = core.inputs.iter().map(|x| x.cast(DType::F32)).collect();
+        let out = run(&core.core, &inputs, |_| true, 1);
+        assert!(out.iter().flatten().flatten().all(|x| x.is_finite()), "{} at {scale}", core.name);
+    }
+}
+
+#[test]
+#[should_panic(expected = "linear_scan: a chunk needs one step at least, got chunk = 0")]
+fn a_chunk_of_no_steps_is_refused() {
+    let tape = Tape::default();
+    let (x, h0) = (tape.full([1, 2, 3], DType::F32, 1.0), tape.full([1, 3], DType::F32, 1.0));
+    linear_scan(x, x, h0, 0);
+}
+
+#[test]
+#[should_panic(expected = "x [1, 2, 12], w_hh [12, 4], h0 [1, 3] and c0 [1, 3] do not fit")]
+fn shapes_that_do_not_fit_are_named() {
+    let tape = Tape::default();
+    let full = |shape: &[usize]| tape.full(shape, DType::F32, 1.0);
+    lstm_sequence(full(&[1, 2, 12]), full(&[12, 4]), full(&[1, 3]), full(&[1, 3]));
+}
