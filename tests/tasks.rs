@@ -57,9 +57,9 @@ fn streams_of_other_seeds_purposes_and_indices_are_others() {
 fn the_first_batch_is_what_it_always_was() {
     let bits = |x: &[i32]| x.iter().map(|x| x.to_string()).collect::<String>();
     let (x, _) = batch(&Parity::default(), 41, "train", 0, 2, 32);
-    assert_eq!(bits(&x), "PLAIN");
+    assert_eq!(bits(&x), "0101110111100111001000100110010000010000110101011101101100101100");
     let (x, _) = batch(&Parity { num_ones: Some(12) }, 41, "train", 0, 2, 32);
-    assert_eq!(bits(&x), "ONES");
+    assert_eq!(bits(&x), "0011110010011101000001100000001001110110100111000000000011100000");
 }
 
 /// Each position of controlled parity is a one equally often, and so is each bit of plain parity.

@@ -208,9 +208,6 @@ impl TrainConfig {
         for (name, n) in counts {
             expect(n >= 1, || format!("{name} 0: expected at least 1"))?;
         }
-        expect(self.warmup <= self.steps, || {
-            format!("warmup {}: expected no more than the {} steps", self.warmup, self.steps)
-        })?;
         self.check_lengths()?;
         let finite = |name: &str, x: f64, what: &str, ok: bool| {
             expect(ok && x.is_finite(), || format!("{name} {x}: expected {what}"))

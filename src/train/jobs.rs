@@ -193,9 +193,7 @@ impl Watch for Record<'_> {
             self.bar.set_message(format!("loss {:.4}  {rate:.0} steps/s", s.loss));
         }
         match &mut self.files {
-            Some(files) if s.step == 1 || s.step % self.every == 0 => {
-                files.line(s)
-            }
+            Some(files) if s.step == 1 || s.step % self.every == 0 => files.line(s),
             _ => Ok(()),
         }
     }
