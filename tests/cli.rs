@@ -1,5 +1,7 @@
 //! The parity program from outside: its output, and what it says to values that cannot be.
 
+#![allow(clippy::unwrap_used)]
+
 use serde_json::Value;
 use std::{fs, process::Command};
 
@@ -88,7 +90,7 @@ fn numbers_that_cannot_be_are_refused() {
         refuses(&format!("--{flag} 99999999999999999999"), &["99999999999999999999"]);
     }
     for flag in ["lr", "weight-decay", "clip"] {
-        for value in ["nan", "inf", "-inf", "x"] {
+        for value in ["nan", "inf", "-1e999", "x"] {
             refuses(&format!("--{flag} {value}"), &[&format!("--{flag}"), value, "finite number"]);
         }
         refuses(&format!("--{flag} -1"), &["-1", "expected a finite number"]);

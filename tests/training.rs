@@ -1,6 +1,8 @@
 //! Training: the same whatever the number of threads, right against torch, plain about what went wrong, and on the
 //! disk when it should be.
 
+#![allow(clippy::unwrap_used)]
+
 use safetensors::SafeTensors;
 use serde_json::Value;
 use std::{collections::BTreeMap, fs, path::Path, process, thread, time::Duration};

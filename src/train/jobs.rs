@@ -159,7 +159,7 @@ fn run(job: &Job, out: Option<&RunDir>, bars: &MultiProgress) -> RunReport {
 }
 
 fn bar(report: &RunReport) -> ProgressBar {
-    let style = ProgressStyle::with_template("{prefix:24} {bar:20} {pos:>6}/{len} {wide_msg}")
+    let style = ProgressStyle::with_template("{prefix:25} {bar:12} {pos:>6}/{len} {wide_msg}")
         .unwrap_or_else(|_| ProgressStyle::default_bar());
     ProgressBar::new(report.steps as u64)
         .with_style(style)
@@ -193,7 +193,7 @@ impl Watch for Record<'_> {
             self.bar.set_message(format!("loss {:.4}  {rate:.0} steps/s", s.loss));
         }
         match &mut self.files {
-            Some(files) if s.step == 1 || s.step % self.every == 0 => files.line(s),
+            Some(files) if s.step == 1 || s.step.is_multiple_of(self.every) => files.line(s),
             _ => Ok(()),
         }
     }

@@ -73,7 +73,7 @@ pub fn train(cfg: &TrainConfig, seed: u64, watch: &mut dyn Watch) -> Result<Trai
         let took = trainer.step()?;
         training += start.elapsed();
         watch.step(&took)?;
-        if cfg.eval_every > 0 && step % cfg.eval_every == 0 && step < cfg.steps {
+        if cfg.eval_every > 0 && step.is_multiple_of(cfg.eval_every) && step < cfg.steps {
             watch.evaluation(step, &trainer.evaluate())?;
         }
     }
