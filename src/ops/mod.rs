@@ -9,6 +9,7 @@ pub mod conv;
 pub mod delta;
 pub mod elementwise;
 pub mod embed;
+pub mod gemm;
 pub mod heads;
 pub mod lanes;
 pub mod linear_attn;
