@@ -3,6 +3,7 @@
 //! y_t = b + Σⱼ w[:, j] ⊙ x_{t−W+1+j} for j in 0..W, so w[:, W−1] meets the current token. What comes before x_0 is
 //! the state [B, W−1, D], the W−1 inputs before x: zeros at the start of a sequence.
 
+use super::check_real;
 use crate::{
     autograd::{Gen, Grad, In, Op, Outs, Value, Var},
     tensor::{Cpu, Cx, Real, Tensor},
@@ -137,6 +138,7 @@ impl Op for CausalConv1d {
 
     fn infer(&self, x: In) -> Result<Outs, String> {
         let (shape, w, state) = (x[0].shape(), x[1].shape(), x[2].shape());
+        check_real(&x[0])?;
         let fail = |what: &str| Err(format!("{what} for x of shape {shape}, w {w}, state {state}"));
         let ([b, _, d], [dw, taps]) = (shape.array()?, w.array()?);
         if dw != d || taps == 0 {

@@ -18,7 +18,7 @@ pub mod softmax;
 
 use crate::{
     autograd::{Gen, Op},
-    tensor::Tensor,
+    tensor::{DType, Tensor},
 };
 
 /// A random instance of an op with inputs for it.
@@ -48,4 +48,12 @@ ops! {
     embed: Embedding, Gather;
     conv: CausalConv1d;
     loss: CrossEntropy;
+}
+
+/// That `x` holds numbers to compute with: what `infer` asks of the inputs that are not indices.
+fn check_real(x: &Tensor) -> Result<(), String> {
+    if x.dtype() == DType::I32 {
+        return Err(format!("integers of shape {} take no part in arithmetic, expected f32 or f64", x.shape()));
+    }
+    Ok(())
 }

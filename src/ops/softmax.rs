@@ -3,10 +3,10 @@
 //!
 //! With g the cotangent of y: dxᵢ = yᵢ (gᵢ − Σⱼ gⱼ yⱼ), and for the logarithm dxᵢ = gᵢ − e^yᵢ Σⱼ gⱼ.
 
-use super::{lanes, math::Math};
+use super::{check_real, lanes, math::Math};
 use crate::{
     autograd::{Gen, Grad, In, Op, Outs, Value, Var},
-    tensor::{Cx, Shape, Tensor},
+    tensor::{Cx, Tensor},
     with_real, with_width,
 };
 
@@ -108,11 +108,12 @@ fn sample_rows(g: &mut Gen) -> Tensor {
     g.normal(shape)
 }
 
-fn same_shape(x: Shape, axes: usize) -> Result<Outs, String> {
-    if x.rank() < axes {
-        return Err(format!("needs {axes} axes at least, got shape {x}"));
+fn same_shape(x: &Tensor, axes: usize) -> Result<Outs, String> {
+    check_real(x)?;
+    if x.shape().rank() < axes {
+        return Err(format!("needs a shape of {axes} or more axes, got {}", x.shape()));
     }
-    Ok(x.into())
+    Ok(x.shape().into())
 }
 
 macro_rules! softmax {
@@ -124,7 +125,7 @@ macro_rules! softmax {
             }
 
             fn infer(&self, x: In) -> Result<Outs, String> {
-                same_shape(x[0].shape(), $axes)
+                same_shape(&x[0], $axes)
             }
 
             fn forward(&self, cx: &Cx, x: In, y: &mut [Value]) {
