@@ -21,7 +21,7 @@ fn with_gradient(x: &Tensor, f: impl for<'t> Fn(Var<'t>) -> Var<'t>) -> (Vec<f64
     let x = tape.leaf(x);
     let y = f(x);
     tape.backward(y.square().sum());
-    (y.value().to_f64(), x.grad().unwrap().to_f64())
+    (y.value().to_f64(), x.grad().expect("x is a leaf").to_f64())
 }
 
 #[test]

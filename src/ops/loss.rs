@@ -32,7 +32,7 @@ fn forward<T: Math>(n: usize, ignore: i32, x: &[T], targets: &[i32], p: &mut [T]
     with_width!(n => for (p, &t) in p.chunks_exact_mut(n).zip(targets) {
         let sum = lanes::sum(p, |p| p);
         let scale = T::ONE / sum;
-        p.iter_mut().for_each(|p| *p = *p * scale);
+        p.iter_mut().for_each(|p| *p *= scale);
         if t != ignore {
             loss += sum.ln().to_f64();
         }

@@ -121,7 +121,8 @@ fn norm_infer(x: In) -> Result<Outs, String> {
 fn norm_forward(centre: bool, eps: f64, cx: &Cx, x: In, y: &mut [Value]) {
     let [y, mean, r] = y else { return };
     if x[0].is_empty() {
-        (mean.fill(0.0), r.fill(0.0));
+        mean.fill(0.0);
+        r.fill(0.0);
         return;
     }
     match cx {

@@ -86,14 +86,14 @@ fn sum_forward<T: Real>(n: usize, inner: usize, scale: T, x: &[T], y: &mut [T]) 
 fn sum_backward<T: Real>(n: usize, inner: usize, scale: T, g: &[T], d: &mut [T], acc: bool) {
     if d.is_empty() {
     } else if inner == 1 {
-        with_width!(n => for (&g, d) in g.iter().zip(d.chunks_exact_mut(n)) {
+        for (&g, d) in g.iter().zip(d.chunks_exact_mut(n)) {
             let g = scale * g;
             if acc {
                 d.iter_mut().for_each(|d| *d += g);
             } else {
                 d.fill(g);
             }
-        });
+        }
     } else {
         for (g, d) in g.chunks_exact(inner).zip(d.chunks_exact_mut(n * inner)) {
             for d in d.chunks_exact_mut(inner) {
