@@ -70,6 +70,10 @@ pub fn sum3<T: Real>(a: &[T], b: &[T], c: &[T], f: impl Fn(T, T, T) -> T) -> T {
     if a.len() < LANES {
         return a.iter().zip(b).zip(c).fold(T::ZERO, |s, ((&a, &b), &c)| s + f(a, b, c));
     }
+    // A length that the compiler takes for unknown keeps the loop, and with it the vectors: unrolled for a constant
+    // length, as `with_width` makes it, LLVM turns the lanes into scalars.
+    let n = std::hint::black_box(a.len());
+    let (a, b, c) = (&a[..n], &b[..n], &c[..n]);
     let mut lanes = [T::ZERO; LANES];
     let ((a, a_tail), (b, b_tail), (c, c_tail)) =
         (a.as_chunks::<LANES>(), b.as_chunks::<LANES>(), c.as_chunks::<LANES>());
@@ -93,6 +97,7 @@ pub fn max<T: Math>(x: &[T]) -> T {
     if x.len() < LANES {
         return x.iter().fold(least, |m, &x| larger(m, x));
     }
+    let x = &x[..std::hint::black_box(x.len())]; // as in `sum3`
     let mut lanes = [least; LANES];
     let (x, tail) = x.as_chunks::<LANES>();
     for x in x {

@@ -7,7 +7,7 @@
 //! Backward, with ĝ = g w: dx = r (ĝ − mean ĝ − x̂ mean(ĝ x̂)) for layer norm, the same without the mean of ĝ for
 //! RMS norm, and dx = r (g − y Σ g y) for the L2 norm (where ε rules, r is constant: dx = r g).
 
-use super::lanes;
+use super::{check_real, lanes};
 use crate::{
     autograd::{Gen, Grad, In, Op, Outs, Value, Var},
     tensor::{Cx, Real, Shape, Tensor},
@@ -101,6 +101,7 @@ fn backward_b<T: Real>(g: &[T], db: &mut [T]) {
 
 fn norm_infer(x: In) -> Result<Outs, String> {
     let shape = x[0].shape();
+    check_real(&x[0])?;
     if shape.rank() == 0 {
         return Err("needs one axis at least, got a scalar".into());
     }
@@ -120,7 +121,8 @@ fn norm_infer(x: In) -> Result<Outs, String> {
 fn norm_forward(centre: bool, eps: f64, cx: &Cx, x: In, y: &mut [Value]) {
     let [y, mean, r] = y else { return };
     if x[0].is_empty() {
-        (mean.fill(0.0), r.fill(0.0));
+        mean.fill(0.0);
+        r.fill(0.0);
         return;
     }
     match cx {
