@@ -8,6 +8,7 @@ pub mod attention;
 pub mod delta;
 pub mod elementwise;
 pub mod heads;
+pub mod lanes;
 pub mod linear_attn;
 pub mod math;
 pub mod matmul;
