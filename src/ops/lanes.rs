@@ -13,25 +13,21 @@ pub const L: usize = 16;
 /// The same number of sixteen heads.
 pub type Lane<T> = [T; L];
 
-/// y += a x
+/// y + a x
 #[inline(always)]
-pub fn mul_add<T: Real>(a: &Lane<T>, x: &Lane<T>, y: &mut Lane<T>) {
-    for l in 0..L {
-        y[l] += a[l] * x[l];
-    }
+pub fn mul_add<T: Real>(y: Lane<T>, a: Lane<T>, x: Lane<T>) -> Lane<T> {
+    std::array::from_fn(|l| y[l] + a[l] * x[l])
 }
 
-/// y −= a x
+/// y − a x
 #[inline(always)]
-pub fn mul_sub<T: Real>(a: &Lane<T>, x: &Lane<T>, y: &mut Lane<T>) {
-    for l in 0..L {
-        y[l] -= a[l] * x[l];
-    }
+pub fn mul_sub<T: Real>(y: Lane<T>, a: Lane<T>, x: Lane<T>) -> Lane<T> {
+    std::array::from_fn(|l| y[l] - a[l] * x[l])
 }
 
 /// a x
 #[inline(always)]
-pub fn mul<T: Real>(a: &Lane<T>, x: &Lane<T>) -> Lane<T> {
+pub fn mul<T: Real>(a: Lane<T>, x: Lane<T>) -> Lane<T> {
     std::array::from_fn(|l| a[l] * x[l])
 }
 
@@ -152,10 +148,11 @@ fn gather<T: Real>(
         for (j, y) in fours.iter_mut().enumerate() {
             for l in (0..L).step_by(4) {
                 let row = |l: usize| four(&x[at[l] + t * step + 4 * j..][..4]);
-                let column = transposed([row(l), row(l + 1), row(l + 2), row(l + 3)]);
-                (0..4).for_each(|i| y[i][l..l + 4].copy_from_slice(&column[i]));
+                let columns = transposed([row(l), row(l + 1), row(l + 2), row(l + 3)]);
+                for (y, column) in y.iter_mut().zip(columns) {
+                    (0..4).for_each(|m| y[l + m] = scale[l + m] * column[m]);
+                }
             }
-            y.iter_mut().for_each(|y| *y = mul(scale, y));
         }
         let j0 = k - rest.len();
         for (j, y) in rest.iter_mut().enumerate() {

@@ -32,91 +32,90 @@ fn steps<T: Real>(
             let s = &mut s[j * kk..(j + 1) * kk];
             let mut e = v[t * vv + j];
             for i in 0..kk {
-                mul_sub(&s[i], &k[i], &mut e);
+                e = mul_sub(e, s[i], k[i]);
             }
-            let e = mul(&beta[t], &e);
+            let e = mul(beta[t], e);
             let mut sum = [T::ZERO; L];
             for i in 0..kk {
-                mul_add(&k[i], &e, &mut s[i]);
-                mul_add(&q[i], &s[i], &mut sum);
+                s[i] = mul_add(s[i], k[i], e);
+                sum = mul_add(sum, q[i], s[i]);
             }
             o[t * vv + j] = sum;
         }
     }
 }
 
-/// The states S_0 .. S_n of a chunk from S_0, and δ of every step.
-#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2"))]
-fn history<T: Real>(
-    k: &[Lane<T>],
-    (v, beta): (&[Lane<T>], &[Lane<T>]),
-    states: &mut [Lane<T>],
-    delta: &mut [Lane<T>],
-    (n, kk, vv): (usize, usize, usize),
-) {
-    for t in 0..n {
-        let k = &k[t * kk..(t + 1) * kk];
-        let (before, after) = states[t * kk * vv..].split_at_mut(kk * vv);
-        for j in 0..vv {
-            let (s, next) = (&before[j * kk..(j + 1) * kk], &mut after[j * kk..(j + 1) * kk]);
-            let mut d = v[t * vv + j];
-            for i in 0..kk {
-                mul_sub(&s[i], &k[i], &mut d);
-            }
-            delta[t * vv + j] = d;
-            let e = mul(&beta[t], &d);
-            for i in 0..kk {
-                next[i] = s[i];
-                mul_add(&k[i], &e, &mut next[i]);
-            }
-        }
-    }
-}
-
-/// What one chunk reads and writes going backwards.
+/// What one chunk reads and writes in the backward pass.
 struct Chunk<'a, T> {
     q: &'a [Lane<T>],
     k: &'a [Lane<T>],
+    v: &'a [Lane<T>],
     beta: &'a [Lane<T>],
-    states: &'a [Lane<T>],
-    delta: &'a [Lane<T>],
     d_o: &'a [Lane<T>],
+    /// S_0 .. S_n, of which the first is given.
+    states: &'a mut [Lane<T>],
+    delta: &'a mut [Lane<T>],
+    e: &'a mut [Lane<T>],
     dq: &'a mut [Lane<T>],
     dk: &'a mut [Lane<T>],
     dv: &'a mut [Lane<T>],
     dbeta: &'a mut [Lane<T>],
 }
 
-/// `n` steps backwards, dS run along.
+/// Forwards in time: the states, δ, e and dq of every step.
 #[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2"))]
-fn steps_back<T: Real>(x: Chunk<T>, ds: &mut [Lane<T>], (n, kk, vv): (usize, usize, usize)) {
+fn states<T: Real>(x: &mut Chunk<T>, (n, kk, vv): (usize, usize, usize)) {
+    for t in 0..n {
+        let (k, g) = (&x.k[t * kk..(t + 1) * kk], &x.d_o[t * vv..(t + 1) * vv]);
+        let (delta, e) = (&mut x.delta[t * vv..(t + 1) * vv], &mut x.e[t * vv..(t + 1) * vv]);
+        let (before, after) = x.states[t * kk * vv..].split_at_mut(kk * vv);
+        for j in 0..vv {
+            let mut d = x.v[t * vv + j];
+            for i in 0..kk {
+                d = mul_sub(d, before[j * kk + i], k[i]);
+            }
+            (delta[j], e[j]) = (d, mul(x.beta[t], d));
+        }
+        for i in 0..kk {
+            let mut sum = [T::ZERO; L];
+            for j in 0..vv {
+                let s = mul_add(before[j * kk + i], k[i], e[j]);
+                after[j * kk + i] = s;
+                sum = mul_add(sum, s, g[j]);
+            }
+            x.dq[t * kk + i] = sum;
+        }
+    }
+}
+
+/// Backwards in time: dk, dv and dβ of every step, and dS run along.
+#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2"))]
+fn gradients<T: Real>(x: &mut Chunk<T>, ds: &mut [Lane<T>], (n, kk, vv): (usize, usize, usize)) {
     for t in (0..n).rev() {
-        let rows = t * kk..(t + 1) * kk;
-        let (q, k, beta) = (&x.q[rows.clone()], &x.k[rows.clone()], x.beta[t]);
-        let (dq, dk) = (&mut x.dq[rows.clone()], &mut x.dk[rows]);
-        let (before, after) = x.states[t * kk * vv..].split_at(kk * vv);
-        dq.fill([T::ZERO; L]);
-        dk.fill([T::ZERO; L]);
+        let (q, k) = (&x.q[t * kk..(t + 1) * kk], &x.k[t * kk..(t + 1) * kk]);
+        let (e, dv) = (&x.e[t * vv..(t + 1) * vv], &mut x.dv[t * vv..(t + 1) * vv]);
+        let s = &x.states[t * kk * vv..(t + 1) * kk * vv];
         let mut db = [T::ZERO; L];
         for j in 0..vv {
-            let (s, next, ds) = (&before[j * kk..][..kk], &after[j * kk..][..kk], &mut ds[j * kk..][..kk]);
-            let (g, delta) = (x.d_o[t * vv + j], x.delta[t * vv + j]);
-            let mut de = [T::ZERO; L];
+            let (g, mut de) = (x.d_o[t * vv + j], [T::ZERO; L]);
             for i in 0..kk {
-                mul_add(&next[i], &g, &mut dq[i]);
-                mul_add(&q[i], &g, &mut ds[i]);
-                mul_add(&ds[i], &k[i], &mut de);
+                let ds = &mut ds[j * kk + i];
+                *ds = mul_add(*ds, q[i], g);
+                de = mul_add(de, *ds, k[i]);
             }
-            mul_add(&de, &delta, &mut db);
-            let (e, de) = (mul(&beta, &delta), mul(&beta, &de));
-            x.dv[t * vv + j] = de;
-            for i in 0..kk {
-                mul_add(&ds[i], &e, &mut dk[i]);
-                mul_sub(&s[i], &de, &mut dk[i]);
-                mul_sub(&k[i], &de, &mut ds[i]);
-            }
+            db = mul_add(db, de, x.delta[t * vv + j]);
+            dv[j] = mul(x.beta[t], de);
         }
         x.dbeta[t] = db;
+        for i in 0..kk {
+            let mut sum = [T::ZERO; L];
+            for j in 0..vv {
+                let ds = &mut ds[j * kk + i];
+                sum = mul_sub(mul_add(sum, *ds, e[j]), s[j * kk + i], dv[j]);
+                *ds = mul_sub(*ds, k[i], dv[j]);
+            }
+            x.dk[t * kk + i] = sum;
+        }
     }
 }
 
@@ -167,33 +166,33 @@ pub fn backward<T: Real>(cpu: &Cpu, p: Plan<T>, x: &Inputs<T>, y: &Saved<T>, g: 
     let (d, c, ns) = (p.dims, p.chunk, p.dims.k * p.dims.v);
     let lane = |n: usize| cpu.temp::<T>(n * L);
     let mut r = Rows::new(cpu, &p);
-    let (mut states, mut delta, mut d_o, mut ds) = (lane((c + 1) * ns), lane(c * d.v), lane(c * d.v), lane(ns));
-    let (mut dq, mut dk, mut dv, mut dbeta) = (lane(c * d.k), lane(c * d.k), lane(c * d.v), lane(c));
-    let (states, delta, d_o, ds) =
-        (lanes_mut(&mut states), lanes_mut(&mut delta), lanes_mut(&mut d_o), lanes_mut(&mut ds));
-    let (dq, dk, dv, dbeta) = (lanes_mut(&mut dq), lanes_mut(&mut dk), lanes_mut(&mut dv), lanes_mut(&mut dbeta));
-    d_o.fill([T::ZERO; L]);
+    let (mut history, mut ds, mut d_o) = (lane((c + 1) * ns), lane(ns), lane(c * d.v));
+    let (mut delta, mut e, mut dbeta) = (lane(c * d.v), lane(c * d.v), lane(c));
+    let (mut dq, mut dk, mut dv) = (lane(c * d.k), lane(c * d.k), lane(c * d.v));
+    d_o.fill(T::ZERO);
+    let ds = lanes_mut(&mut ds);
     for b in Block::all(d.b * d.h) {
         match y.ds {
             Some(last) => b.load_state(last, ns, d.k, d.v, ds),
             None => ds.fill([T::ZERO; L]),
         }
         for j in (0..p.chunks).rev() {
-            let (t0, size) = (j * c, (c.min(d.t - j * c), d.k, d.v));
-            let n = size.0;
+            let (t0, n) = (j * c, c.min(d.t - j * c));
             r.load(&p, b, x, t0, n);
+            b.load_state(&y.states[j * ns..], p.chunks * ns, d.k, d.v, lanes_mut(&mut history));
             if let Some(all) = y.d_o {
-                b.gather(d.values(), all, t0, n, T::ONE, d_o, d.v);
+                b.gather(d.values(), all, t0, n, T::ONE, lanes_mut(&mut d_o), d.v);
             }
-            let [q, k, v, beta] = [&r.q, &r.k, &r.v, &r.beta].map(|x| lanes(x));
-            b.load_state(&y.states[j * ns..], p.chunks * ns, d.k, d.v, states);
-            history(k, (v, beta), states, delta, size);
-            let (dq, dk, dv, dbeta) = (&mut *dq, &mut *dk, &mut *dv, &mut *dbeta);
-            steps_back(Chunk { q, k, beta, states, delta, d_o, dq, dk, dv, dbeta }, ds, size);
-            b.scatter(d.keys(), dq, d.k, t0, n, Some(p.scale), g.dq);
-            b.scatter(d.keys(), dk, d.k, t0, n, Some(T::ONE), g.dk);
-            b.scatter(d.values(), dv, d.v, t0, n, Some(T::ONE), g.dv);
-            b.scatter(d.scalars(), dbeta, 1, t0, n, Some(T::ONE), g.dbeta);
+            let [q, k, v, beta, d_o] = [&r.q, &r.k, &r.v, &r.beta, &d_o].map(|x| lanes(x));
+            let [states, delta, e] = [&mut history, &mut delta, &mut e].map(|x| lanes_mut(x));
+            let [dq, dk, dv, dbeta] = [&mut dq, &mut dk, &mut dv, &mut dbeta].map(|x| lanes_mut(x));
+            let mut u = Chunk { q, k, v, beta, d_o, states, delta, e, dq, dk, dv, dbeta };
+            self::states(&mut u, (n, d.k, d.v));
+            gradients(&mut u, ds, (n, d.k, d.v));
+            b.scatter(d.keys(), u.dq, d.k, t0, n, Some(p.scale), g.dq);
+            b.scatter(d.keys(), u.dk, d.k, t0, n, Some(T::ONE), g.dk);
+            b.scatter(d.values(), u.dv, d.v, t0, n, Some(T::ONE), g.dv);
+            b.scatter(d.scalars(), u.dbeta, 1, t0, n, Some(T::ONE), g.dbeta);
         }
         b.store_state(ds, d.k, d.v, g.ds0, ns, true);
     }

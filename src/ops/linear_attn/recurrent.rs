@@ -29,8 +29,8 @@ fn steps<T: Real>(
             let (v, s) = (v[t * w + j], &mut s[j * kk..(j + 1) * kk]);
             let mut sum = [T::ZERO; L];
             for i in 0..kk {
-                mul_add(&k[i], &v, &mut s[i]);
-                mul_add(&q[i], &s[i], &mut sum);
+                s[i] = mul_add(s[i], k[i], v);
+                sum = mul_add(sum, q[i], s[i]);
             }
             o[t * w + j] = sum;
         }
@@ -50,14 +50,15 @@ fn queries<T: Real>(
     w: usize,
 ) {
     for t in 0..n {
-        let (k, dq) = (&k[t * kk..(t + 1) * kk], &mut dq[t * kk..(t + 1) * kk]);
-        dq.fill([T::ZERO; L]);
-        for j in 0..w {
-            let (v, dy, s) = (v[t * w + j], dy[t * w + j], &mut s[j * kk..(j + 1) * kk]);
-            for i in 0..kk {
-                mul_add(&k[i], &v, &mut s[i]);
-                mul_add(&s[i], &dy, &mut dq[i]);
+        let (v, dy) = (&v[t * w..(t + 1) * w], &dy[t * w..(t + 1) * w]);
+        for i in 0..kk {
+            let (k, mut sum) = (k[t * kk + i], [T::ZERO; L]);
+            for j in 0..w {
+                let s = &mut s[j * kk + i];
+                *s = mul_add(*s, k, v[j]);
+                sum = mul_add(sum, *s, dy[j]);
             }
+            dq[t * kk + i] = sum;
         }
     }
 }
@@ -79,9 +80,9 @@ fn keys_and_values<T: Real>(
             let (v, dy, ds) = (v[t * w + j], dy[t * w + j], &mut ds[j * kk..(j + 1) * kk]);
             let mut sum = [T::ZERO; L];
             for i in 0..kk {
-                mul_add(&q[i], &dy, &mut ds[i]);
-                mul_add(&ds[i], &v, &mut dk[i]);
-                mul_add(&ds[i], &k[i], &mut sum);
+                ds[i] = mul_add(ds[i], q[i], dy);
+                dk[i] = mul_add(dk[i], ds[i], v);
+                sum = mul_add(sum, ds[i], k[i]);
             }
             dv[t * w + j] = sum;
         }
@@ -103,7 +104,7 @@ fn undivide<T: Real>(dy: &mut [Lane<T>], o: &[Lane<T>], w: usize) {
     for (row, o) in dy.chunks_exact_mut(w).zip(o.chunks_exact(w)) {
         if let (Some((last, row)), Some((den, o))) = (row.split_last_mut(), o.split_last()) {
             let mut sum = [T::ZERO; L];
-            row.iter().zip(o).for_each(|(g, o)| mul_add(g, o, &mut sum));
+            row.iter().zip(o).for_each(|(g, o)| sum = mul_add(sum, *g, *o));
             row.iter_mut().for_each(|g| (0..L).for_each(|l| g[l] = g[l] / den[l]));
             (0..L).for_each(|l| last[l] = -(sum[l] / den[l]));
         }
