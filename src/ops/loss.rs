@@ -3,7 +3,7 @@
 //! loss = mean over the rows that count of ln Σⱼ e^xⱼ − x[target], whose derivative is (softmax(x) − 1[target]) / n
 //! for the n rows that count. Rows with the target `ignore_index` do not; without any other row the loss is 0.
 
-use super::{check_real, lanes, math::Math};
+use super::{check_real, lane_sums, math::Math};
 use crate::{
     autograd::{Gen, Grad, In, Op, Outs, Value, Var},
     tensor::{Cx, DType, Real, Shape, Tensor},
@@ -22,7 +22,7 @@ pub struct CrossEntropy {
 #[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2"))]
 fn forward<T: Math>(n: usize, ignore: i32, x: &[T], targets: &[i32], p: &mut [T]) -> f64 {
     with_width!(n => for (p, x) in p.chunks_exact_mut(n).zip(x.chunks_exact(n)) {
-        let m = lanes::max(x);
+        let m = lane_sums::max(x);
         p.iter_mut().zip(x).for_each(|(p, &x)| *p = x - m);
     });
     // x − m of the target, collected before e^ overwrites it.
@@ -30,7 +30,7 @@ fn forward<T: Math>(n: usize, ignore: i32, x: &[T], targets: &[i32], p: &mut [T]
     let mut loss = rows().fold(0.0, |s, (i, &t)| s - p[i * n + t as usize].to_f64());
     p.iter_mut().for_each(|p| *p = p.exp());
     with_width!(n => for (p, &t) in p.chunks_exact_mut(n).zip(targets) {
-        let sum = lanes::sum(p, |p| p);
+        let sum = lane_sums::sum(p, |p| p);
         let scale = T::ONE / sum;
         p.iter_mut().for_each(|p| *p *= scale);
         if t != ignore {

@@ -11,6 +11,7 @@ pub mod elementwise;
 pub mod embed;
 pub mod gemm;
 pub mod heads;
+pub mod lane_sums;
 pub mod lanes;
 pub mod linear_attn;
 pub mod loss;

@@ -3,7 +3,7 @@
 //! A shape is seen as [outer, n, inner] around its axis of n entries. Where inner = 1 a row is contiguous and is
 //! reduced in lanes; otherwise whole rows of `inner` elements are combined.
 
-use super::{check_real, lanes, math::Math};
+use super::{check_real, lane_sums, math::Math};
 use crate::{
     autograd::{Gen, Grad, In, Op, Outs, Value, Var},
     tensor::{Cx, Real, Shape, Tensor},
@@ -68,7 +68,7 @@ fn sum_forward<T: Real>(n: usize, inner: usize, scale: T, x: &[T], y: &mut [T]) 
         y.fill(T::ZERO);
     } else if inner == 1 {
         with_width!(n => for (y, x) in y.iter_mut().zip(x.chunks_exact(n)) {
-            *y = scale * lanes::sum(x, |x| x);
+            *y = scale * lane_sums::sum(x, |x| x);
         });
     } else {
         for (y, x) in y.chunks_exact_mut(inner).zip(x.chunks_exact(n * inner)) {
@@ -204,8 +204,8 @@ impl Op for MaxAxis {
 fn logsumexp_forward<T: Math>(n: usize, x: &[T], y: &mut [T]) {
     y.fill(T::of(f64::NEG_INFINITY));
     for (y, x) in y.iter_mut().zip(x.chunks_exact(n.max(1))) {
-        let m = lanes::max(x);
-        *y = if m.is_finite() { m + lanes::sum(x, |x| (x - m).exp()).ln() } else { m + lanes::sum(x, |x| x) };
+        let m = lane_sums::max(x);
+        *y = if m.is_finite() { m + lane_sums::sum(x, |x| (x - m).exp()).ln() } else { m + lane_sums::sum(x, |x| x) };
     }
 }
 

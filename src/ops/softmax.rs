@@ -3,7 +3,7 @@
 //!
 //! With g the cotangent of y: dxᵢ = yᵢ (gᵢ − Σⱼ gⱼ yⱼ), and for the logarithm dxᵢ = gᵢ − e^yᵢ Σⱼ gⱼ.
 
-use super::{check_real, lanes, math::Math};
+use super::{check_real, lane_sums, math::Math};
 use crate::{
     autograd::{Gen, Grad, In, Op, Outs, Value, Var},
     tensor::{Cx, Tensor},
@@ -38,7 +38,7 @@ fn rows_forward<T: Math>(n: usize, seen: impl Fn(usize) -> usize, x: &[T], y: &m
                 *y = if j < seen as u32 { x } else { least };
             }
             hidden.fill(T::ZERO);
-            let m = lanes::max(shown);
+            let m = lane_sums::max(shown);
             shown.iter_mut().for_each(|y| *y -= m);
         }
         if n < 64 {
@@ -52,7 +52,7 @@ fn rows_forward<T: Math>(n: usize, seen: impl Fn(usize) -> usize, x: &[T], y: &m
         for (i, y) in y.chunks_exact_mut(n).enumerate() {
             let seen = seen(block * rows + i);
             let (shown, hidden) = y.split_at_mut(vectors(seen, n));
-            let scale = T::ONE / lanes::sum(shown, |y| y);
+            let scale = T::ONE / lane_sums::sum(shown, |y| y);
             for (y, j) in shown.iter_mut().zip(0..) {
                 *y = if j < seen as u32 { *y * scale } else { T::ZERO };
             }
@@ -64,7 +64,7 @@ fn rows_forward<T: Math>(n: usize, seen: impl Fn(usize) -> usize, x: &[T], y: &m
 /// `seen` rounded up to whole vectors within a row of `n`.
 #[inline(always)]
 fn vectors(seen: usize, n: usize) -> usize {
-    seen.next_multiple_of(lanes::LANES).min(n)
+    seen.next_multiple_of(lane_sums::LANES).min(n)
 }
 
 /// Hidden entries need no care here: y is 0 there.
@@ -73,7 +73,7 @@ fn rows_backward<T: Math>(n: usize, seen: impl Fn(usize) -> usize, y: &[T], g: &
     for (i, ((y, g), d)) in y.chunks_exact(n).zip(g.chunks_exact(n)).zip(d.chunks_exact_mut(n)).enumerate() {
         let shown = vectors(seen(i), n);
         let (y, g, (d, hidden)) = (&y[..shown], &g[..shown], d.split_at_mut(shown));
-        let mean = lanes::sum2(y, g, |y, g| y * g);
+        let mean = lane_sums::sum2(y, g, |y, g| y * g);
         if acc {
             d.iter_mut().zip(y).zip(g).for_each(|((d, &y), &g)| *d += y * (g - mean));
         } else {
@@ -110,8 +110,8 @@ fn causal_backward<T: Math>(t: usize, s: usize, offset: usize, y: &[T], g: &[T],
 #[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2"))]
 fn log_forward<T: Math>(n: usize, x: &[T], y: &mut [T]) {
     for (x, y) in x.chunks_exact(n).zip(y.chunks_exact_mut(n)) {
-        let m = lanes::max(x);
-        let log = lanes::sum(x, |x| (x - m).exp()).ln();
+        let m = lane_sums::max(x);
+        let log = lane_sums::sum(x, |x| (x - m).exp()).ln();
         y.iter_mut().zip(x).for_each(|(y, &x)| *y = x - m - log);
     }
 }
@@ -119,7 +119,7 @@ fn log_forward<T: Math>(n: usize, x: &[T], y: &mut [T]) {
 #[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2"))]
 fn log_backward<T: Math>(n: usize, y: &[T], g: &[T], d: &mut [T], acc: bool) {
     for ((y, g), d) in y.chunks_exact(n).zip(g.chunks_exact(n)).zip(d.chunks_exact_mut(n)) {
-        let sum = lanes::sum(g, |g| g);
+        let sum = lane_sums::sum(g, |g| g);
         let entries = d.iter_mut().zip(y).zip(g);
         if acc {
             entries.for_each(|((d, &y), &g)| *d += g - y.exp() * sum);
