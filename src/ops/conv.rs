@@ -3,10 +3,11 @@
 //! y_t = b + Σⱼ w[:, j] ⊙ x_{t−W+1+j} for j in 0..W, so w[:, W−1] meets the current token. What comes before x_0 is
 //! the state [B, W−1, D], the W−1 inputs before x: zeros at the start of a sequence.
 
+use super::check_real;
 use crate::{
     autograd::{Gen, Grad, In, Op, Outs, Value, Var},
     tensor::{Cpu, Cx, Real, Tensor},
-    with_real,
+    with_real, with_width,
 };
 
 /// Depthwise causal convolution of x [B, T, D] with w [D, W] and state [B, W−1, D], and a bias [D] or none.
@@ -53,7 +54,7 @@ fn add_product<T: Real>(a: &[T], b: &[T], y: &mut [T]) {
 #[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2"))]
 fn forward<T: Real>(s: Sizes, x: &[T], w: &[T], state: &[T], bias: Option<&[T]>, y: &mut [T]) {
     let d = s.d;
-    for b in 0..s.b {
+    with_width!(d => for b in 0..s.b {
         let (x, state) = (&x[b * s.t * d..][..s.t * d], &state[b * (s.w - 1) * d..][..(s.w - 1) * d]);
         let y = &mut y[b * s.t * d..][..s.t * d];
         for (t, y) in y.chunks_exact_mut(d).enumerate() {
@@ -69,14 +70,14 @@ fn forward<T: Real>(s: Sizes, x: &[T], w: &[T], state: &[T], bias: Option<&[T]>,
                 add_product(w, row, y);
             }
         }
-    }
+    });
 }
 
 /// dx_{t−W+1+j} += w[j] g_t, and the same into the state.
 #[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2"))]
 fn backward_x<T: Real>(s: Sizes, w: &[T], g: &[T], dx: &mut [T], dstate: &mut [T]) {
     let d = s.d;
-    for b in 0..s.b {
+    with_width!(d => for b in 0..s.b {
         let (dx, dstate) = (&mut dx[b * s.t * d..][..s.t * d], &mut dstate[b * (s.w - 1) * d..][..(s.w - 1) * d]);
         for (t, g) in g[b * s.t * d..][..s.t * d].chunks_exact(d).enumerate() {
             for (j, w) in w.chunks_exact(d).enumerate() {
@@ -87,14 +88,14 @@ fn backward_x<T: Real>(s: Sizes, w: &[T], g: &[T], dx: &mut [T], dstate: &mut [T
                 add_product(w, g, to);
             }
         }
-    }
+    });
 }
 
 /// dw[j] += Σ_t g_t x_{t−W+1+j}; dw is [W, D].
 #[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2"))]
 fn backward_w<T: Real>(s: Sizes, x: &[T], state: &[T], g: &[T], dw: &mut [T]) {
     let d = s.d;
-    for b in 0..s.b {
+    with_width!(d => for b in 0..s.b {
         let (x, state) = (&x[b * s.t * d..][..s.t * d], &state[b * (s.w - 1) * d..][..(s.w - 1) * d]);
         for (t, g) in g[b * s.t * d..][..s.t * d].chunks_exact(d).enumerate() {
             for (j, dw) in dw.chunks_exact_mut(d).enumerate() {
@@ -105,7 +106,7 @@ fn backward_w<T: Real>(s: Sizes, x: &[T], state: &[T], g: &[T], dw: &mut [T]) {
                 add_product(row, g, dw);
             }
         }
-    }
+    });
 }
 
 fn backward<T: Real>(s: Sizes, cpu: &Cpu, x: In, g: &[T], dx: &mut [Grad]) {
@@ -137,6 +138,7 @@ impl Op for CausalConv1d {
 
     fn infer(&self, x: In) -> Result<Outs, String> {
         let (shape, w, state) = (x[0].shape(), x[1].shape(), x[2].shape());
+        check_real(&x[0])?;
         let fail = |what: &str| Err(format!("{what} for x of shape {shape}, w {w}, state {state}"));
         let ([b, _, d], [dw, taps]) = (shape.array()?, w.array()?);
         if dw != d || taps == 0 {

@@ -9,6 +9,7 @@
 //! β < 1, and down to −1 for β < 2, which is what parity needs.
 
 mod chunk;
+mod recurrent;
 
 use crate::{
     autograd::{Gen, Grad, In, Op, Outs, Value, Var},
@@ -19,7 +20,7 @@ use crate::{
 
 /// q, k [B, T, H, K], v [B, T, H, V], beta [B, T, H], s0 [B, H, K, V] → o [B, T, H, V], s [B, H, K, V].
 ///
-/// Saves e [B, T, H, V] and the states before each chunk [B, H, T / C, K, V].
+/// Saves the states before each chunk [B, H, T / C, K, V] and, when chunks are products, e [B, T, H, V].
 pub struct DeltaRule {
     /// Steps to a chunk.
     pub chunk: usize,
@@ -35,6 +36,8 @@ struct Plan<T> {
     /// How many chunks there are.
     chunks: usize,
     scale: T,
+    /// Step by step rather than by products of chunks.
+    recurrent: bool,
 }
 
 struct Inputs<'a, T> {
@@ -71,7 +74,7 @@ struct Grads<'a, T> {
 impl DeltaRule {
     fn plan<T: Real>(&self, dims: Dims) -> Plan<T> {
         let chunk = self.chunk.min(dims.t).max(1);
-        Plan { dims, chunk, chunks: dims.t.div_ceil(chunk), scale: T::of(self.scale) }
+        Plan { dims, chunk, chunks: dims.t.div_ceil(chunk), scale: T::of(self.scale), recurrent: dims.small() }
     }
 }
 
@@ -82,7 +85,8 @@ fn inputs<'a, T: Real>(x: &'a In) -> Inputs<'a, T> {
 fn forward<T: Real>(cpu: &Cpu, p: Plan<T>, x: In, y: &mut [Value]) {
     if let [o, s, e, states] = y {
         let y = Outputs { o: o.host_mut(), s: s.host_mut(), e: e.host_mut(), states: states.host_mut() };
-        chunk::forward(cpu, p, &inputs(&x), y);
+        let run = if p.recurrent { recurrent::forward } else { chunk::forward };
+        run(cpu, p, &inputs(&x), y);
     }
 }
 
@@ -96,7 +100,8 @@ fn backward<T: Real>(cpu: &Cpu, p: Plan<T>, x: In, y: &[Value], dy: &[Option<Ten
             dbeta: dbeta.slice(cpu, &x[3]),
             ds0: ds0.slice(cpu, &x[4]),
         };
-        chunk::backward(cpu, p, &inputs(&x), &y, d);
+        let run = if p.recurrent { recurrent::backward } else { chunk::backward };
+        run(cpu, p, &inputs(&x), &y, d);
     }
 }
 
@@ -113,8 +118,9 @@ impl Op for DeltaRule {
         }
         Dims::expect(x, 3, "beta", &[b, t, h])?;
         Dims::expect(x, 4, "s0", &[b, h, k, v])?;
-        let (o, s, chunks) = (x[2].shape(), x[4].shape(), self.plan::<f64>(dims).chunks);
-        Ok(Outs::from([o, s]).saving([o, [b, h, chunks, k, v].into()]))
+        let (o, s, plan) = (x[2].shape(), x[4].shape(), self.plan::<f64>(dims));
+        let e = if plan.recurrent { [0].into() } else { o };
+        Ok(Outs::from([o, s]).saving([e, [b, h, plan.chunks, k, v].into()]))
     }
 
     fn forward(&self, cx: &Cx, x: In, y: &mut [Value]) {

@@ -3,9 +3,10 @@
 //! Backward adds every gradient where its value came from, in the order of the indices, so that the rounding of
 //! repeated indices is the same every time.
 
+use super::check_real;
 use crate::{
     autograd::{Gen, Grad, In, Op, Outs, Value, Var},
-    tensor::{Cx, DType, Real, Tensor},
+    tensor::{Cx, DType, MAX_RANK, Real, Shape, Tensor},
     with_real, with_width,
 };
 
@@ -52,13 +53,16 @@ impl Op for Embedding {
 
     fn infer(&self, x: In) -> Result<Outs, String> {
         let (w, ids) = (x[0].shape(), x[1].shape());
+        check_real(&x[0])?;
         let [v, d] = w.array().map_err(|_| format!("table of shape {w} for ids of shape {ids}: expected [V, D]"))?;
         check_ids(&x[1], v).map_err(|why| format!("{why}, the rows of a table of shape {w} (ids of shape {ids})"))?;
-        let dims: Vec<usize> = ids.dims().iter().copied().chain([d]).collect();
-        if dims.len() > crate::tensor::MAX_RANK {
-            return Err(format!("ids of shape {ids} have too many axes"));
+        let rank = ids.rank();
+        if rank == MAX_RANK {
+            return Err(format!("ids of shape {ids} leave no axis for the rows of a table of shape {w}"));
         }
-        Ok(Outs::from(crate::tensor::Shape::new(&dims)))
+        let mut dims = [d; MAX_RANK];
+        dims[..rank].copy_from_slice(ids.dims());
+        Ok(Shape::new(&dims[..=rank]).into())
     }
 
     fn forward(&self, cx: &Cx, x: In, y: &mut [Value]) {
@@ -95,6 +99,7 @@ impl Op for Gather {
 
     fn infer(&self, x: In) -> Result<Outs, String> {
         let (shape, ids) = (x[0].shape(), x[1].shape());
+        check_real(&x[0])?;
         match shape.dims().split_last() {
             Some((&c, outer)) if outer == ids.dims() => {
                 check_ids(&x[1], c)
@@ -128,7 +133,7 @@ impl Op for Gather {
     fn sample(g: &mut Gen) -> (Self, Vec<Tensor>) {
         let rank = g.below(3) + 1;
         let x = g.shape(rank, 5);
-        let outer = crate::tensor::Shape::new(&x.dims()[..rank - 1]);
+        let outer = Shape::new(&x.dims()[..rank - 1]);
         (Gather, vec![g.normal(x), g.ints(outer, x.last())])
     }
 }

@@ -8,6 +8,9 @@ use crate::{
     tensor::{Real, Tensor},
 };
 
+/// The largest state that runs step by step.
+const SMALL: usize = 256;
+
 /// Sizes of q, k [B, T, H, K] and v [B, T, H, V].
 #[derive(Clone, Copy)]
 pub struct Dims {
@@ -49,6 +52,12 @@ impl Dims {
             return Ok(());
         }
         Err(format!("{name} {} should be {shape:?} for q {} and v {}", x[i].shape(), x[0].shape(), x[2].shape()))
+    }
+
+    /// Whether states are small enough to be run step by step, many heads side by side, rather than by matrix
+    /// products of chunks.
+    pub fn small(&self) -> bool {
+        self.k * self.v <= SMALL
     }
 
     /// Rows of one of q, k and their gradients.

@@ -17,6 +17,7 @@
 //! ([`recurrent`]) for small K V, and in chunks by matrix products ([`chunk`]).
 
 mod chunk;
+mod recurrent;
 
 use crate::{
     autograd::{Gen, Grad, In, Op, Outs, Value, Var},
@@ -125,7 +126,8 @@ fn forward<T: Real>(cpu: &Cpu, p: Plan<T>, x: In, y: &mut [Value]) {
             [z, den] => (Some(z.host_mut()), Some(den.host_mut())),
             _ => (None, None),
         };
-        chunk::forward(cpu, p, &x, o, s, z, den);
+        let run = if p.dims.small() { recurrent::forward } else { chunk::forward };
+        run(cpu, p, &x, o, s, z, den);
     }
 }
 
@@ -146,7 +148,8 @@ fn backward<T: Real>(cpu: &Cpu, p: Plan<T>, x: In, y: &[Value], dy: &[Option<Ten
             ds0: ds0.slice(cpu, &x[3]),
             dz0: rest.first_mut().map(|d| d.slice(cpu, &x[4])),
         };
-        chunk::backward(cpu, p, &inputs(&x), &y, d);
+        let run = if p.dims.small() { recurrent::backward } else { chunk::backward };
+        run(cpu, p, &inputs(&x), &y, d);
     }
 }
 

@@ -3,7 +3,7 @@
 //! loss = mean over the rows that count of ln Σⱼ e^xⱼ − x[target], whose derivative is (softmax(x) − 1[target]) / n
 //! for the n rows that count. Rows with the target `ignore_index` do not; without any other row the loss is 0.
 
-use super::{lanes, math::Math};
+use super::{check_real, lane_sums, math::Math};
 use crate::{
     autograd::{Gen, Grad, In, Op, Outs, Value, Var},
     tensor::{Cx, DType, Real, Shape, Tensor},
@@ -20,21 +20,21 @@ pub struct CrossEntropy {
 ///
 /// The exponentials are taken of the whole buffer, so that rows of three classes are as fast as rows of a thousand.
 #[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2"))]
-fn forward<T: Math>(n: usize, ignore: i32, x: &[T], targets: &[i32], p: &mut [T]) -> T {
+fn forward<T: Math>(n: usize, ignore: i32, x: &[T], targets: &[i32], p: &mut [T]) -> f64 {
     with_width!(n => for (p, x) in p.chunks_exact_mut(n).zip(x.chunks_exact(n)) {
-        let m = lanes::max(x);
+        let m = lane_sums::max(x);
         p.iter_mut().zip(x).for_each(|(p, &x)| *p = x - m);
     });
     // x − m of the target, collected before e^ overwrites it.
     let rows = || targets.iter().enumerate().filter(|&(_, &t)| t != ignore);
-    let mut loss = rows().fold(T::ZERO, |s, (i, &t)| s - p[i * n + t as usize]);
+    let mut loss = rows().fold(0.0, |s, (i, &t)| s - p[i * n + t as usize].to_f64());
     p.iter_mut().for_each(|p| *p = p.exp());
     with_width!(n => for (p, &t) in p.chunks_exact_mut(n).zip(targets) {
-        let sum = lanes::sum(p, |p| p);
+        let sum = lane_sums::sum(p, |p| p);
         let scale = T::ONE / sum;
-        p.iter_mut().for_each(|p| *p = *p * scale);
+        p.iter_mut().for_each(|p| *p *= scale);
         if t != ignore {
-            loss += sum.ln();
+            loss += sum.ln().to_f64();
         }
     });
     loss
@@ -73,6 +73,7 @@ impl Op for CrossEntropy {
 
     fn infer(&self, x: In) -> Result<Outs, String> {
         let (shape, targets) = (x[0].shape(), x[1].shape());
+        check_real(&x[0])?;
         let c = match shape.dims().split_last() {
             Some((&c, outer)) if outer == targets.dims() => c,
             _ => return Err(format!("targets of shape {targets} for logits of shape {shape}: expected one a row")),
@@ -99,7 +100,7 @@ impl Op for CrossEntropy {
             Cx::Cpu(_) => with_real!(x[0].dtype(), T => {
                 let targets = x[1].host::<i32>();
                 let sum = forward(n, ignore, x[0].host::<T>(), targets, p.host_mut());
-                loss.host_mut::<T>()[0] = sum * T::of(self.scale(targets));
+                loss.host_mut::<T>()[0] = T::of(sum * self.scale(targets));
             }),
         }
     }

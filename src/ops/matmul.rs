@@ -1,5 +1,7 @@
 //! Matrix products over the last two axes, batched over the others, with either operand transposed.
 
+pub use super::gemm::{Mat, gemm};
+
 use crate::{
     autograd::{Gen, Grad, In, Op, Outs, Value, Var},
     tensor::{Cx, Real, Shape, Tensor},
@@ -13,75 +15,6 @@ pub struct Matmul {
     pub ta: bool,
     /// Transpose the last two axes of `b`.
     pub tb: bool,
-}
-
-/// A matrix in a slice: rows, columns and the distances between them.
-#[derive(Clone, Copy, Debug)]
-pub struct Mat {
-    /// Number of rows.
-    pub rows: usize,
-    /// Number of columns.
-    pub cols: usize,
-    /// Distance between rows.
-    pub rs: usize,
-    /// Distance between columns.
-    pub cs: usize,
-}
-
-impl Mat {
-    /// A row-major matrix whose rows are `rs` apart.
-    pub fn new(rows: usize, cols: usize, rs: usize) -> Mat {
-        Mat { rows, cols, rs, cs: 1 }
-    }
-
-    /// The transpose of the same elements.
-    pub fn t(self) -> Mat {
-        Mat { rows: self.cols, cols: self.rows, rs: self.cs, cs: self.rs }
-    }
-
-    /// One past the last element.
-    fn span(self) -> usize {
-        if self.rows == 0 || self.cols == 0 { 0 } else { (self.rows - 1) * self.rs + (self.cols - 1) * self.cs + 1 }
-    }
-}
-
-/// y = alpha a b, or y += alpha a b when `acc`.
-///
-/// # Panics
-/// When the sizes do not fit, or a slice is shorter than its matrix.
-#[track_caller]
-pub fn gemm<T: Real>(alpha: T, a: (&[T], Mat), b: (&[T], Mat), y: (&mut [T], Mat), acc: bool) {
-    let ((a, ma), (b, mb), (y, my)) = (a, b, y);
-    assert!(ma.rows == my.rows && mb.cols == my.cols && ma.cols == mb.rows, "gemm: {ma:?} times {mb:?} into {my:?}");
-    assert!(a.len() >= ma.span() && b.len() >= mb.span() && y.len() >= my.span(), "gemm: a slice is too short");
-    if my.rows == 0 || my.cols == 0 {
-        return;
-    }
-    // SAFETY: all three spans were just checked against their slices, strides are non-negative, and `y` is borrowed
-    // mutably, so it overlaps neither `a` nor `b`. The element types are f32 and f64, which the crate dispatches on.
-    unsafe {
-        gemm::gemm(
-            my.rows,
-            my.cols,
-            ma.cols,
-            y.as_mut_ptr(),
-            my.cs as isize,
-            my.rs as isize,
-            acc,
-            a.as_ptr(),
-            ma.cs as isize,
-            ma.rs as isize,
-            b.as_ptr(),
-            mb.cs as isize,
-            mb.rs as isize,
-            T::ONE,
-            alpha,
-            false,
-            false,
-            false,
-            gemm::Parallelism::None,
-        );
-    }
 }
 
 struct Plan {

@@ -9,7 +9,9 @@ pub mod conv;
 pub mod delta;
 pub mod elementwise;
 pub mod embed;
+pub mod gemm;
 pub mod heads;
+pub mod lane_sums;
 pub mod lanes;
 pub mod linear_attn;
 pub mod loss;
@@ -29,7 +31,7 @@ pub mod triangular;
 
 use crate::{
     autograd::{Gen, Op},
-    tensor::Tensor,
+    tensor::{DType, Tensor},
 };
 
 /// A random instance of an op with inputs for it.
@@ -67,4 +69,12 @@ ops! {
     selective: SelectiveScan;
     lstm: LstmSequence;
     quasi_lstm: QuasiLstm;
+}
+
+/// That `x` holds numbers to compute with: what `infer` asks of the inputs that are not indices.
+fn check_real(x: &Tensor) -> Result<(), String> {
+    if x.dtype() == DType::I32 {
+        return Err(format!("integers of shape {} take no part in arithmetic, expected f32 or f64", x.shape()));
+    }
+    Ok(())
 }

@@ -3,6 +3,7 @@
 //! None of them computes: values are copied in runs that are contiguous on both sides, gradients are copied or
 //! added back along the same runs.
 
+use super::check_real;
 use crate::{
     autograd::{Gen, Grad, In, Op, Outs, Value, Var},
     tensor::{Cx, DType, Element, MAX_RANK, Real, Shape, Tensor},
@@ -359,6 +360,7 @@ impl Op for Tril {
     }
 
     fn infer(&self, x: In) -> Result<Outs, String> {
+        check_real(&x[0])?;
         if x[0].shape().rank() < 2 {
             return Err(format!("needs two axes at least, got shape {}", x[0].shape()));
         }

@@ -7,7 +7,7 @@
 //! Backward, with ĝ = g w: dx = r (ĝ − mean ĝ − x̂ mean(ĝ x̂)) for layer norm, the same without the mean of ĝ for
 //! RMS norm, and dx = r (g − y Σ g y) for the L2 norm (where ε rules, r is constant: dx = r g).
 
-use super::lanes;
+use super::{check_real, lane_sums};
 use crate::{
     autograd::{Gen, Grad, In, Op, Outs, Value, Var},
     tensor::{Cx, Real, Shape, Tensor},
@@ -42,8 +42,8 @@ fn forward<T: Real>(centre: bool, eps: T, x: &[T], w: &[T], b: Option<&[T]>, y: 
     with_width!(n => {
         let w = &w[..n];
         for (((x, y), mean), r) in x.chunks_exact(n).zip(y.chunks_exact_mut(n)).zip(mean).zip(r) {
-            let m = if centre { lanes::sum(x, |x| x) * over_n } else { T::ZERO };
-            let s = T::ONE / (lanes::sum(x, |x| (x - m) * (x - m)) * over_n + eps).sqrt();
+            let m = if centre { lane_sums::sum(x, |x| x) * over_n } else { T::ZERO };
+            let s = T::ONE / (lane_sums::sum(x, |x| (x - m) * (x - m)) * over_n + eps).sqrt();
             let entries = y.iter_mut().zip(x).zip(w);
             match b {
                 Some(b) => entries.zip(&b[..n]).for_each(|(((y, &x), &w), &b)| *y = (x - m) * s * w + b),
@@ -63,8 +63,8 @@ fn backward_x<T: Real>(centre: bool, x: &[T], w: &[T], mean: &[T], r: &[T], g: &
         let w = &w[..n];
         let rows = x.chunks_exact(n).zip(g.chunks_exact(n)).zip(d.chunks_exact_mut(n));
         for ((((x, g), d), &m), &r) in rows.zip(mean).zip(r) {
-            let of_g = if centre { lanes::sum2(g, w, |g, w| g * w) * over_n } else { T::ZERO };
-            let of_gx = lanes::sum3(g, w, x, |g, w, x| g * w * (x - m)) * r * over_n;
+            let of_g = if centre { lane_sums::sum2(g, w, |g, w| g * w) * over_n } else { T::ZERO };
+            let of_gx = lane_sums::sum3(g, w, x, |g, w, x| g * w * (x - m)) * r * over_n;
             let entries = d.iter_mut().zip(x).zip(g).zip(w);
             if acc {
                 entries.for_each(|(((d, &x), &g), &w)| *d += r * (g * w - of_g - (x - m) * r * of_gx));
@@ -101,6 +101,7 @@ fn backward_b<T: Real>(g: &[T], db: &mut [T]) {
 
 fn norm_infer(x: In) -> Result<Outs, String> {
     let shape = x[0].shape();
+    check_real(&x[0])?;
     if shape.rank() == 0 {
         return Err("needs one axis at least, got a scalar".into());
     }
@@ -120,7 +121,8 @@ fn norm_infer(x: In) -> Result<Outs, String> {
 fn norm_forward(centre: bool, eps: f64, cx: &Cx, x: In, y: &mut [Value]) {
     let [y, mean, r] = y else { return };
     if x[0].is_empty() {
-        (mean.fill(0.0), r.fill(0.0));
+        mean.fill(0.0);
+        r.fill(0.0);
         return;
     }
     match cx {
@@ -191,7 +193,7 @@ norm!(RmsNorm, "rms_norm", centre: false, inputs: |g| 2);
 #[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2"))]
 fn l2_forward<T: Real>(n: usize, smooth: bool, eps: T, x: &[T], y: &mut [T], r: &mut [T]) {
     with_width!(n => for ((x, y), r) in x.chunks_exact(n).zip(y.chunks_exact_mut(n)).zip(r) {
-        let square = lanes::sum(x, |x| x * x);
+        let square = lane_sums::sum(x, |x| x * x);
         let length = if smooth { (square + eps).sqrt() } else { square.sqrt() };
         let s = T::ONE / if !smooth && length < eps { eps } else { length };
         y.iter_mut().zip(x).for_each(|(y, &x)| *y = x * s);
@@ -204,7 +206,7 @@ fn l2_backward<T: Real>(n: usize, constant: T, y: &[T], r: &[T], g: &[T], d: &mu
     with_width!(n => {
         let rows = y.chunks_exact(n).zip(g.chunks_exact(n)).zip(d.chunks_exact_mut(n));
         for (((y, g), d), &r) in rows.zip(r) {
-            let dot = if r == constant { T::ZERO } else { lanes::sum2(g, y, |g, y| g * y) };
+            let dot = if r == constant { T::ZERO } else { lane_sums::sum2(g, y, |g, y| g * y) };
             let entries = d.iter_mut().zip(y).zip(g);
             if acc {
                 entries.for_each(|((d, &y), &g)| *d += r * (g - y * dot));

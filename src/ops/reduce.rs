@@ -3,7 +3,7 @@
 //! A shape is seen as [outer, n, inner] around its axis of n entries. Where inner = 1 a row is contiguous and is
 //! reduced in lanes; otherwise whole rows of `inner` elements are combined.
 
-use super::{lanes, math::Math};
+use super::{check_real, lane_sums, math::Math};
 use crate::{
     autograd::{Gen, Grad, In, Op, Outs, Value, Var},
     tensor::{Cx, Real, Shape, Tensor},
@@ -37,13 +37,15 @@ pub struct Cumsum {
     pub axis: usize,
 }
 
-fn check_axis(x: Shape, axis: usize) -> Result<(), String> {
-    if axis < x.rank() { Ok(()) } else { Err(format!("shape {x} has no axis {axis}")) }
+fn check_axis(x: &Tensor, axis: usize) -> Result<(), String> {
+    check_real(x)?;
+    if axis < x.shape().rank() { Ok(()) } else { Err(format!("shape {} has no axis {axis}", x.shape())) }
 }
 
 /// `x` with `axis` of size 1, or without it.
-fn reduced(x: Shape, axis: usize, keep: bool) -> Result<Outs, String> {
+fn reduced(x: &Tensor, axis: usize, keep: bool) -> Result<Outs, String> {
     check_axis(x, axis)?;
+    let x = x.shape();
     if keep {
         return Ok(x.with(axis, 1).into());
     }
@@ -66,7 +68,7 @@ fn sum_forward<T: Real>(n: usize, inner: usize, scale: T, x: &[T], y: &mut [T]) 
         y.fill(T::ZERO);
     } else if inner == 1 {
         with_width!(n => for (y, x) in y.iter_mut().zip(x.chunks_exact(n)) {
-            *y = scale * lanes::sum(x, |x| x);
+            *y = scale * lane_sums::sum(x, |x| x);
         });
     } else {
         for (y, x) in y.chunks_exact_mut(inner).zip(x.chunks_exact(n * inner)) {
@@ -84,14 +86,14 @@ fn sum_forward<T: Real>(n: usize, inner: usize, scale: T, x: &[T], y: &mut [T]) 
 fn sum_backward<T: Real>(n: usize, inner: usize, scale: T, g: &[T], d: &mut [T], acc: bool) {
     if d.is_empty() {
     } else if inner == 1 {
-        with_width!(n => for (&g, d) in g.iter().zip(d.chunks_exact_mut(n)) {
+        for (&g, d) in g.iter().zip(d.chunks_exact_mut(n)) {
             let g = scale * g;
             if acc {
                 d.iter_mut().for_each(|d| *d += g);
             } else {
                 d.fill(g);
             }
-        });
+        }
     } else {
         for (g, d) in g.chunks_exact(inner).zip(d.chunks_exact_mut(n * inner)) {
             for d in d.chunks_exact_mut(inner) {
@@ -111,7 +113,7 @@ impl Op for SumAxis {
     }
 
     fn infer(&self, x: In) -> Result<Outs, String> {
-        reduced(x[0].shape(), self.axis, self.keep)
+        reduced(&x[0], self.axis, self.keep)
     }
 
     fn forward(&self, cx: &Cx, x: In, y: &mut [Value]) {
@@ -160,7 +162,7 @@ impl Op for MaxAxis {
     }
 
     fn infer(&self, x: In) -> Result<Outs, String> {
-        reduced(x[0].shape(), self.axis, self.keep)
+        reduced(&x[0], self.axis, self.keep)
     }
 
     fn forward(&self, cx: &Cx, x: In, y: &mut [Value]) {
@@ -202,8 +204,8 @@ impl Op for MaxAxis {
 fn logsumexp_forward<T: Math>(n: usize, x: &[T], y: &mut [T]) {
     y.fill(T::of(f64::NEG_INFINITY));
     for (y, x) in y.iter_mut().zip(x.chunks_exact(n.max(1))) {
-        let m = lanes::max(x);
-        *y = if m.is_finite() { m + lanes::sum(x, |x| (x - m).exp()).ln() } else { m + lanes::sum(x, |x| x) };
+        let m = lane_sums::max(x);
+        *y = if m.is_finite() { m + lane_sums::sum(x, |x| (x - m).exp()).ln() } else { m + lane_sums::sum(x, |x| x) };
     }
 }
 
@@ -226,7 +228,10 @@ impl Op for Logsumexp {
     }
 
     fn infer(&self, x: In) -> Result<Outs, String> {
-        reduced(x[0].shape(), x[0].shape().rank().wrapping_sub(1), false)
+        match x[0].shape().rank() {
+            0 => Err("needs one axis at least, got shape []".into()),
+            rank => reduced(&x[0], rank - 1, false),
+        }
     }
 
     fn forward(&self, cx: &Cx, x: In, y: &mut [Value]) {
@@ -286,7 +291,7 @@ impl Op for Cumsum {
     }
 
     fn infer(&self, x: In) -> Result<Outs, String> {
-        check_axis(x[0].shape(), self.axis)?;
+        check_axis(&x[0], self.axis)?;
         Ok(x[0].shape().into())
     }
 

@@ -15,7 +15,7 @@
 //! is rounded up to whole blocks.
 
 use super::{
-    lanes::{LANES as L, sum2},
+    lane_sums::{LANES as L, sum2},
     math::Math,
     scan::{cotangent, put_all, same_dtype, some_steps, spare, target, zeros},
 };

@@ -3,10 +3,10 @@
 //!
 //! With g the cotangent of y: dxᵢ = yᵢ (gᵢ − Σⱼ gⱼ yⱼ), and for the logarithm dxᵢ = gᵢ − e^yᵢ Σⱼ gⱼ.
 
-use super::{lanes, math::Math};
+use super::{check_real, lane_sums, math::Math};
 use crate::{
     autograd::{Gen, Grad, In, Op, Outs, Value, Var},
-    tensor::{Cx, Shape, Tensor},
+    tensor::{Cx, Tensor},
     with_real, with_width,
 };
 
@@ -24,34 +24,61 @@ pub struct CausalSoftmax {
 
 /// Rows of `n` entries; row i shows the first `seen(i)` of them, the others become 0.
 ///
-/// The exponentials are taken of whole vectors, hidden entries included where a vector ends later than the visible
-/// ones: their values are fixed, so nothing of the hidden input reaches the result.
+/// Loops run over whole vectors, in which hidden entries are −∞ until the end: nothing of the hidden input reaches
+/// the result. The exponentials are taken of several short rows at once, so that they fill vectors too.
 #[inline(always)]
 fn rows_forward<T: Math>(n: usize, seen: impl Fn(usize) -> usize, x: &[T], y: &mut [T]) {
-    for (i, (x, y)) in x.chunks_exact(n).zip(y.chunks_exact_mut(n)).enumerate() {
-        let seen = seen(i);
-        let m = lanes::max(&x[..seen]);
-        y[..seen].iter_mut().zip(&x[..seen]).for_each(|(y, &x)| *y = x - m);
-        y[seen..].fill(T::ZERO);
-        let whole = seen.next_multiple_of(lanes::LANES).min(n);
-        y[..whole].iter_mut().for_each(|y| *y = y.exp());
-        y[seen..whole].fill(T::ZERO);
-        let scale = T::ONE / lanes::sum(&y[..seen], |y| y);
-        y[..seen].iter_mut().for_each(|y| *y = *y * scale);
+    let least = T::of(f64::NEG_INFINITY);
+    let rows = (512 / n).max(1);
+    for (block, (x, y)) in x.chunks(rows * n).zip(y.chunks_mut(rows * n)).enumerate() {
+        for (i, (x, y)) in x.chunks_exact(n).zip(y.chunks_exact_mut(n)).enumerate() {
+            let seen = seen(block * rows + i);
+            let (shown, hidden) = y.split_at_mut(vectors(seen, n));
+            for ((y, &x), j) in shown.iter_mut().zip(x).zip(0..) {
+                *y = if j < seen as u32 { x } else { least };
+            }
+            hidden.fill(T::ZERO);
+            let m = lane_sums::max(shown);
+            shown.iter_mut().for_each(|y| *y -= m);
+        }
+        if n < 64 {
+            y.iter_mut().for_each(|y| *y = y.exp());
+        } else {
+            for (i, y) in y.chunks_exact_mut(n).enumerate() {
+                let shown = vectors(seen(block * rows + i), n);
+                y[..shown].iter_mut().for_each(|y| *y = y.exp());
+            }
+        }
+        for (i, y) in y.chunks_exact_mut(n).enumerate() {
+            let seen = seen(block * rows + i);
+            let (shown, hidden) = y.split_at_mut(vectors(seen, n));
+            let scale = T::ONE / lane_sums::sum(shown, |y| y);
+            for (y, j) in shown.iter_mut().zip(0..) {
+                *y = if j < seen as u32 { *y * scale } else { T::ZERO };
+            }
+            hidden.fill(T::ZERO);
+        }
     }
 }
 
+/// `seen` rounded up to whole vectors within a row of `n`.
+#[inline(always)]
+fn vectors(seen: usize, n: usize) -> usize {
+    seen.next_multiple_of(lane_sums::LANES).min(n)
+}
+
+/// Hidden entries need no care here: y is 0 there.
 #[inline(always)]
 fn rows_backward<T: Math>(n: usize, seen: impl Fn(usize) -> usize, y: &[T], g: &[T], d: &mut [T], acc: bool) {
     for (i, ((y, g), d)) in y.chunks_exact(n).zip(g.chunks_exact(n)).zip(d.chunks_exact_mut(n)).enumerate() {
-        let seen = seen(i);
-        let mean = lanes::sum2(&y[..seen], &g[..seen], |y, g| y * g);
-        let entries = d[..seen].iter_mut().zip(&y[..seen]).zip(&g[..seen]);
+        let shown = vectors(seen(i), n);
+        let (y, g, (d, hidden)) = (&y[..shown], &g[..shown], d.split_at_mut(shown));
+        let mean = lane_sums::sum2(y, g, |y, g| y * g);
         if acc {
-            entries.for_each(|((d, &y), &g)| *d += y * (g - mean));
+            d.iter_mut().zip(y).zip(g).for_each(|((d, &y), &g)| *d += y * (g - mean));
         } else {
-            entries.for_each(|((d, &y), &g)| *d = y * (g - mean));
-            d[seen..].fill(T::ZERO);
+            d.iter_mut().zip(y).zip(g).for_each(|((d, &y), &g)| *d = y * (g - mean));
+            hidden.fill(T::ZERO);
         }
     }
 }
@@ -69,22 +96,22 @@ fn softmax_backward<T: Math>(n: usize, y: &[T], g: &[T], d: &mut [T], acc: bool)
 #[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2"))]
 fn causal_forward<T: Math>(t: usize, s: usize, offset: usize, x: &[T], y: &mut [T]) {
     for (x, y) in x.chunks_exact(t * s).zip(y.chunks_exact_mut(t * s)) {
-        rows_forward(s, |i| s.min(i + offset + 1), x, y);
+        with_width!(s => rows_forward(s, |i| s.min(i + offset + 1), x, y));
     }
 }
 
 #[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2"))]
 fn causal_backward<T: Math>(t: usize, s: usize, offset: usize, y: &[T], g: &[T], d: &mut [T], acc: bool) {
     for ((y, g), d) in y.chunks_exact(t * s).zip(g.chunks_exact(t * s)).zip(d.chunks_exact_mut(t * s)) {
-        rows_backward(s, |i| s.min(i + offset + 1), y, g, d, acc);
+        with_width!(s => rows_backward(s, |i| s.min(i + offset + 1), y, g, d, acc));
     }
 }
 
 #[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2"))]
 fn log_forward<T: Math>(n: usize, x: &[T], y: &mut [T]) {
     for (x, y) in x.chunks_exact(n).zip(y.chunks_exact_mut(n)) {
-        let m = lanes::max(x);
-        let log = lanes::sum(x, |x| (x - m).exp()).ln();
+        let m = lane_sums::max(x);
+        let log = lane_sums::sum(x, |x| (x - m).exp()).ln();
         y.iter_mut().zip(x).for_each(|(y, &x)| *y = x - m - log);
     }
 }
@@ -92,7 +119,7 @@ fn log_forward<T: Math>(n: usize, x: &[T], y: &mut [T]) {
 #[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2"))]
 fn log_backward<T: Math>(n: usize, y: &[T], g: &[T], d: &mut [T], acc: bool) {
     for ((y, g), d) in y.chunks_exact(n).zip(g.chunks_exact(n)).zip(d.chunks_exact_mut(n)) {
-        let sum = lanes::sum(g, |g| g);
+        let sum = lane_sums::sum(g, |g| g);
         let entries = d.iter_mut().zip(y).zip(g);
         if acc {
             entries.for_each(|((d, &y), &g)| *d += g - y.exp() * sum);
@@ -108,11 +135,12 @@ fn sample_rows(g: &mut Gen) -> Tensor {
     g.normal(shape)
 }
 
-fn same_shape(x: Shape, axes: usize) -> Result<Outs, String> {
-    if x.rank() < axes {
-        return Err(format!("needs {axes} axes at least, got shape {x}"));
+fn same_shape(x: &Tensor, axes: usize) -> Result<Outs, String> {
+    check_real(x)?;
+    if x.shape().rank() < axes {
+        return Err(format!("needs a shape of {axes} or more axes, got {}", x.shape()));
     }
-    Ok(x.into())
+    Ok(x.shape().into())
 }
 
 macro_rules! softmax {
@@ -124,7 +152,7 @@ macro_rules! softmax {
             }
 
             fn infer(&self, x: In) -> Result<Outs, String> {
-                same_shape(x[0].shape(), $axes)
+                same_shape(&x[0], $axes)
             }
 
             fn forward(&self, cx: &Cx, x: In, y: &mut [Value]) {

@@ -1,0 +1,61 @@
+//! One training step of each mixer in each form: forward, backward, Adam, data.
+//!
+//! (a) the published configuration (width 4, 4 heads of 4, MLP 8, LRU 128 wide, batch 32);
+//! (b) a practical one: 2 layers of width 128, 4 heads of 32, MLP 512, LRU with 128 states, batch 32.
+//!
+//! `cargo bench` runs all; `cargo bench -- a/T32` those at (a) with T = 32. One thread.
+
+use criterion::{BenchmarkId, Criterion, criterion_group, criterion_main};
+use std::time::Duration;
+use tapezoo::{
+    models::{Form, Model, names},
+    train::{Trainer, config::TrainConfig},
+};
+
+fn trainer(flags: &str, model: &str, form: Option<Form>) -> Trainer {
+    let mut table: toml::Table = flags.parse().expect("the flags here are TOML");
+    table.insert("models".into(), vec![model].into());
+    if let Some(form) = form {
+        table.insert("form".into(), form.to_string().into());
+    }
+    let config = TrainConfig::load(None, table).expect("the configuration is valid");
+    let config = config.for_model(model).expect("the model is valid");
+    Trainer::new(&config, 0).expect("the model can be made")
+}
+
+fn forms(flags: &str, model: &str) -> Vec<Form> {
+    let config = TrainConfig::load(None, flags.parse().expect("TOML")).expect("valid").for_model(model).expect("valid");
+    Model::new(&config.model, 0, config.dtype).expect("valid").forms()
+}
+
+/// Forms that keep every intermediate of every step or pair, and would take many gigabytes there.
+fn too_large(size: &str, t: usize, model: &str, form: Form) -> bool {
+    let whole = matches!(form, Form::Recurrent | Form::Parallel);
+    size == "b" && whole && (t > 256 || model == "mamba")
+}
+
+fn steps(c: &mut Criterion) {
+    let practical = "[model]\nwidth = 128\nheads = 4\nhead_dim = 32\nmlp = 512\nstate = 16\nconv = 4\ndt_rank = 0\n\
+                     [per_model.lru.model]\nwidth = 128\nstate = 128\nmlp = 0\n[per_model.mamba.model]\nmlp = 0\n";
+    for (size, lengths, sizes) in [("a", [32, 256], ""), ("b", [256, 1024], practical)] {
+        for t in lengths {
+            let mut group = c.benchmark_group(format!("{size}/T{t}"));
+            group.warm_up_time(Duration::from_millis(500)).measurement_time(Duration::from_secs(2)).sample_size(10);
+            let flags = format!("preset = \"published\"\ntrain_len = {t}\neval_lens = [{t}]\n{sizes}");
+            for model in names() {
+                for form in forms(&flags, model) {
+                    if too_large(size, t, model, form) {
+                        continue;
+                    }
+                    let mut trainer = trainer(&flags, model, Some(form));
+                    group.bench_function(BenchmarkId::new(model, form), |b| {
+                        b.iter(|| trainer.step().expect("finite"));
+                    });
+                }
+            }
+        }
+    }
+}
+
+criterion_group!(benches, steps);
+criterion_main!(benches);

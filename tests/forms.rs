@@ -1,0 +1,285 @@
+//! Every mixer, in every form: the same values, states and gradients; causal; blind to the batch; streamable.
+
+use proptest::prelude::*;
+use tapezoo::{
+    autograd::{Gen, Tape, Var, gradcheck},
+    models::{Bound, Form, Init, MIXERS, Mixer, Model, ModelConfig, Params, Positions, State, names, run},
+    tensor::{DType, Tensor},
+};
+
+/// A mixer of small random sizes with its parameters.
+struct Zoo {
+    mixer: Box<dyn Mixer>,
+    params: Params,
+    config: ModelConfig,
+}
+
+fn zoo(build: tapezoo::models::Build, g: &mut Gen) -> Zoo {
+    let config = ModelConfig {
+        width: g.size(5),
+        heads: g.size(2),
+        head_dim: g.size(4),
+        state: g.size(3),
+        conv: g.below(4),
+        expand: g.size(2),
+        dt_rank: g.size(2),
+        ..ModelConfig::default()
+    };
+    let mut init = Init::new(7, None);
+    let mixer = build(&config, &mut init).unwrap();
+    let mut params = init.finish(DType::F64);
+    // Away from symmetric initial values, where a wrong term may vanish.
+    for x in params.flat_mut().host_mut::<f64>() {
+        *x += 0.3 * g.gauss();
+    }
+    Zoo { mixer, params, config }
+}
+
+/// A random state as it might be after some tokens; for an attention cache, two tokens' worth.
+fn state(m: &dyn Mixer, g: &mut Gen, b: usize) -> Vec<Tensor> {
+    let grow =
+        |shape: tapezoo::tensor::Shape| if shape.rank() == 4 && shape.at(1) == 0 { shape.with(1, 2) } else { shape };
+    // The normaliser of a linear transformer is a sum of positive features.
+    m.state(b).into_iter().map(|(_, shape)| g.range(grow(shape), 0.1, 0.9)).collect()
+}
+
+/// y and the last state, given x, the initial state and the parameters, in this order.
+fn apply<'t>(z: &Zoo, v: &[Var<'t>], form: Form) -> Vec<Var<'t>> {
+    let n = z.mixer.state(1).len();
+    let p = Bound::new(v[1 + n..].to_vec());
+    let mut s = State { t: 0, s: v[1..1 + n].to_vec() };
+    let y = run(z.mixer.as_ref(), &p, v[0], &mut s, form);
+    assert_eq!(s.t, v[0].shape().at(1));
+    [vec![y], s.s].concat()
+}
+
+fn inputs(z: &Zoo, g: &mut Gen, b: usize, t: usize) -> Vec<Tensor> {
+    let x = g.normal([b, t, z.config.width]);
+    let mut all = vec![x];
+    all.extend(state(z.mixer.as_ref(), g, b));
+    all.extend(z.params.tensors().map(|(_, p)| Tensor::from_vec(p.to_f64(), p.shape())));
+    all
+}
+
+/// Values of all outputs, then gradients of all inputs for cotangents drawn from `seed`.
+fn everything(z: &Zoo, x: &[Tensor], form: Form, seed: u64, dtype: DType) -> Vec<Vec<f64>> {
+    let tape = Tape::default();
+    tape.poison(true);
+    let v: Vec<Var> = x.iter().map(|x| tape.leaf(&x.cast(dtype))).collect();
+    let y = apply(z, &v, form);
+    let mut g = Gen::new(seed);
+    let mut all: Vec<Vec<f64>> = y.iter().map(|y| y.value().to_f64()).collect();
+    tape.backward_from(y.iter().map(|&y| (y, g.normal(y.shape()).cast(dtype))));
+    all.extend(v.iter().map(|v| v.grad().map_or(vec![], |g| g.to_f64())));
+    all
+}
+
+/// ‖a − b‖ / ‖b‖, no less than the rounding of the largest tensor around.
+fn distance(a: &[f64], b: &[f64], scale: f64) -> f64 {
+    assert_eq!(a.len(), b.len());
+    let norm = |v: &mut dyn Iterator<Item = f64>| v.map(|x| x * x).sum::<f64>().sqrt();
+    let d = norm(&mut a.iter().zip(b).map(|(a, b)| a - b));
+    if d == 0.0 { 0.0 } else { d / norm(&mut b.iter().copied()).max(1e-3 * scale) }
+}
+
+fn assert_same(name: &str, form: Form, got: &[Vec<f64>], want: &[Vec<f64>], tolerance: f64) {
+    let scale = want.iter().flatten().fold(0.0f64, |m, x| m.max(x.abs()));
+    for (i, (a, b)) in got.iter().zip(want).enumerate() {
+        // A gradient that a form never touched is a gradient of zero.
+        let zero = vec![0.0; a.len().max(b.len())];
+        let (a, b) = (if a.is_empty() { &zero } else { a }, if b.is_empty() { &zero } else { b });
+        let error = distance(a, b, scale);
+        assert!(error <= tolerance, "{name} {form}: tensor {i} is off by {error:.1e}");
+    }
+}
+
+/// The forms of a mixer other than its definition; chunked ones with a chunk below, at and above small T.
+fn others(m: &dyn Mixer, g: &mut Gen) -> Vec<Form> {
+    let mut all = vec![];
+    for form in m.forms().into_iter().filter(|&f| f != Form::Recurrent) {
+        match form {
+            Form::Chunked(_) => all.extend([1, 4, 1 + g.below(9), 64].map(Form::Chunked)),
+            form => all.push(form),
+        }
+    }
+    all
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(24))]
+
+    #[test]
+    fn every_form_equals_the_recurrence(seed in any::<u64>(), t in prop_oneof![Just(1usize), 2usize..14]) {
+        for (name, build) in MIXERS {
+            let g = &mut Gen::new(seed);
+            let z = zoo(*build, g);
+            let b = g.size(3);
+            let x = inputs(&z, g, b, t);
+            for (dtype, tolerance) in [(DType::F64, 1e-9), (DType::F32, 2e-3)] {
+                let want = everything(&z, &x, Form::Recurrent, seed, dtype);
+                for form in others(z.mixer.as_ref(), g) {
+                    assert_same(name, form, &everything(&z, &x, form, seed, dtype), &want, tolerance);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn every_form_has_the_gradient_of_its_value(seed in any::<u64>(), t in 1usize..6) {
+        for (name, build) in MIXERS {
+            let g = &mut Gen::new(seed);
+            let z = zoo(*build, g);
+            let b = g.size(2);
+            let x = inputs(&z, g, b, t);
+            for form in z.mixer.forms() {
+                let form = if let Form::Chunked(_) = form { Form::Chunked(3) } else { form };
+                let error = gradcheck(|_, v| apply(&z, v, form), &x, seed, 2);
+                prop_assert!(error <= 1e-6, "{name} {form}: error {error:.1e}");
+            }
+        }
+    }
+
+    #[test]
+    fn the_future_does_not_change_the_past(seed in any::<u64>(), t in 2usize..12) {
+        for (name, build) in MIXERS {
+            let g = &mut Gen::new(seed);
+            let z = zoo(*build, g);
+            let x = inputs(&z, g, 1, t);
+            let cut = 1 + g.below(t - 1);
+            let mut changed = x.clone();
+            let w = z.config.width;
+            let v: Vec<f64> = x[0].to_f64().iter().enumerate().map(|(i, v)| if i < cut * w { *v } else { v + 1.0 }).collect();
+            changed[0] = Tensor::from_vec(v, [1, t, w]);
+            for form in z.mixer.forms() {
+                let y = |x: &[Tensor]| {
+                    let tape = Tape::default();
+                    let v: Vec<Var> = x.iter().map(|x| tape.leaf(x)).collect();
+                    apply(&z, &v, form)[0].value().to_f64()
+                };
+                let (a, b) = (y(&x), y(&changed));
+                prop_assert!(a[..cut * w] == b[..cut * w], "{name} {form} looks ahead");
+                prop_assert!(a[cut * w..] != b[cut * w..], "{name} {form} does not look at all");
+            }
+        }
+    }
+
+    /// Two pieces with the state carried over are the whole, and what one row of the batch is does not matter to
+    /// another.
+    #[test]
+    fn pieces_and_rows_are_independent(seed in any::<u64>(), t in 2usize..12) {
+        for (name, build) in MIXERS {
+            let g = &mut Gen::new(seed);
+            let z = zoo(*build, g);
+            let x = inputs(&z, g, 2, t);
+            let cut = g.below(t + 1);
+            for form in z.mixer.forms() {
+                let tape = Tape::default();
+                let v: Vec<Var> = x.iter().map(|x| tape.leaf(x)).collect();
+                let n = z.mixer.state(1).len();
+                let whole = apply(&z, &v, form);
+                let first = apply(&z, &[&[v[0].narrow(1, 0, cut)], &v[1..]].concat(), form);
+                let second = apply(&z, &[&[v[0].narrow(1, cut, t - cut)], &first[1..], &v[1 + n..]].concat(), form);
+                let y = Var::concat(&[first[0], second[0]], 1);
+                let pieces: Vec<_> = [&[y], &second[1..]].concat().iter().map(|y| y.value().to_f64()).collect();
+                let whole: Vec<_> = whole.iter().map(|y| y.value().to_f64()).collect();
+                assert_same(name, form, &pieces, &whole, 1e-9);
+                // The first row alone.
+                let alone: Vec<Var> = v.iter().enumerate().map(|(i, v)| if i <= n { v.narrow(0, 0, 1) } else { *v }).collect();
+                let one = apply(&z, &alone, form)[0].value().to_f64();
+                assert_same(name, form, &[one.clone()], &[whole[0][..one.len()].to_vec()], 1e-12);
+            }
+        }
+    }
+}
+
+/// The checks above would see a form that drops a term.
+#[test]
+#[should_panic(expected = "is off by")]
+fn a_form_that_forgets_its_state_fails() {
+    struct Forgetful(Box<dyn Mixer>);
+    impl Mixer for Forgetful {
+        fn forms(&self) -> Vec<Form> {
+            self.0.forms()
+        }
+        fn state(&self, b: usize) -> Vec<(&'static str, tapezoo::tensor::Shape)> {
+            self.0.state(b)
+        }
+        fn step<'t>(&self, p: &Bound<'t>, x: Var<'t>, s: &mut State<'t>) -> Var<'t> {
+            self.0.step(p, x, s)
+        }
+        fn sequence<'t>(&self, p: &Bound<'t>, x: Var<'t>, s: &mut State<'t>, form: Form) -> Var<'t> {
+            s.s[0] = 0.0 * s.s[0];
+            self.0.sequence(p, x, s, form)
+        }
+    }
+    let g = &mut Gen::new(1);
+    let mut z = zoo(tapezoo::models::find("delta_net").unwrap(), g);
+    z.mixer = Box::new(Forgetful(z.mixer));
+    let x = inputs(&z, g, 1, 5);
+    let want = everything(&z, &x, Form::Recurrent, 1, DType::F64);
+    assert_same("forgetful", Form::Chunked(2), &everything(&z, &x, Form::Chunked(2), 1, DType::F64), &want, 1e-9);
+}
+
+/// A whole model: token by token, each on a tape of its own, gives what the whole sequence gives.
+#[test]
+fn streaming_equals_the_whole_sequence() {
+    for name in names() {
+        for positions in [Positions::None, Positions::Learned, Positions::Sinusoidal, Positions::Rope] {
+            let config = ModelConfig {
+                mixer: name.into(),
+                width: 6,
+                heads: 2,
+                head_dim: 4,
+                state: 3,
+                mlp: 5,
+                positions,
+                max_len: 16,
+                ..ModelConfig::default()
+            };
+            let Ok(model) = Model::new(&config, 3, DType::F64) else {
+                assert!(positions == Positions::Rope && !["gpt", "linear_transformer", "delta_net"].contains(&name));
+                continue;
+            };
+            let (b, t) = (2, 11);
+            let tokens = Gen::new(5).ints([b, t], 2);
+            let tape = Tape::default();
+            let p = model.params().bind_frozen(&tape);
+            for form in model.forms() {
+                let whole = model.forward(&p, tape.constant(&tokens), form).value().to_f64();
+                let mut carried: Option<Vec<Vec<Tensor>>> = None;
+                for i in 0..t {
+                    let step = Tape::default();
+                    let p = model.params().bind_frozen(&step);
+                    let mut s = match &carried {
+                        None => model.zero_state(&step, b),
+                        Some(tensors) => model.state_from(&step, i, tensors),
+                    };
+                    let token = step.constant(&tokens).narrow_ids(i);
+                    let y = model.run(&p, token, &mut s, Form::Recurrent).value().to_f64();
+                    for (row, y) in y.chunks(2).enumerate() {
+                        let want = &whole[(row * t + i) * 2..][..2];
+                        assert!(
+                            distance(y, want, 1.0) < 1e-9,
+                            "{name} {form} {positions} at {i}: {y:?} is not {want:?}"
+                        );
+                    }
+                    carried = Some(s.tensors());
+                }
+            }
+        }
+    }
+}
+
+trait NarrowIds {
+    fn narrow_ids(self, i: usize) -> Self;
+}
+
+impl NarrowIds for Var<'_> {
+    /// Column i of integers [B, T].
+    fn narrow_ids(self, i: usize) -> Self {
+        let [b, t] = self.dims();
+        let all = self.value();
+        let column: Vec<i32> = (0..b).map(|row| all.host::<i32>()[row * t + i]).collect();
+        self.tape().constant(&Tensor::from_vec(column, [b, 1]))
+    }
+}

@@ -1,0 +1,209 @@
+//! The basic ops at their edges: extreme numbers, empty tensors, and what a mistake in a formula is told.
+
+use std::{
+    cell::{Cell, RefCell},
+    panic,
+    sync::Once,
+};
+use tapezoo::{
+    autograd::{Gen, Tape, Var},
+    tensor::{DType, Shape, Tensor},
+};
+
+fn ints(v: &[i32], shape: impl Into<Shape>) -> Tensor {
+    Tensor::from_vec(v.to_vec(), shape)
+}
+
+/// The value of a formula of one input, and the gradient of its sum, both as `f64`.
+fn with_gradient(x: &Tensor, f: impl for<'t> Fn(Var<'t>) -> Var<'t>) -> (Vec<f64>, Vec<f64>) {
+    let tape = Tape::default();
+    tape.poison(true);
+    let x = tape.leaf(x);
+    let y = f(x);
+    tape.backward(y.square().sum());
+    (y.value().to_f64(), x.grad().expect("x is a leaf").to_f64())
+}
+
+#[test]
+fn extreme_logits_stay_finite() {
+    for dtype in [DType::F32, DType::F64] {
+        for n in [1, 3, 16, 19] {
+            let mut mixed = vec![0.0; n];
+            (mixed[0], mixed[n - 1]) = (-1e4, 1e4);
+            for row in [mixed, vec![1e4; n], vec![-1e4; n], vec![0.0; n]] {
+                let x = Tensor::from_vec(row.clone(), [1, n]).cast(dtype);
+                let finite = |(y, g): (Vec<f64>, Vec<f64>)| {
+                    assert!(y.iter().chain(&g).all(|v| v.is_finite()), "{row:?} gives {y:?} with gradient {g:?}");
+                    y
+                };
+                let p = finite(with_gradient(&x, |x| x.softmax()));
+                assert!((p.iter().sum::<f64>() - 1.0).abs() < 1e-6);
+                finite(with_gradient(&x, |x| x.causal_softmax(n)));
+                finite(with_gradient(&x, |x| x.log_softmax()));
+                let y = finite(with_gradient(&x, |x| x.logsumexp()))[0];
+                let best = row.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+                assert!(y >= best && y <= best + 3.0);
+                let target = ints(&[0], [1]);
+                let loss = finite(with_gradient(&x, |x| x.cross_entropy(x.tape().constant(&target), -1)))[0];
+                assert!((loss - (y - row[0])).abs() <= 1e-3, "loss {loss} for {row:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn rows_of_zeros_have_finite_norms_and_gradients() {
+    for dtype in [DType::F32, DType::F64] {
+        for n in [1, 4, 19] {
+            let (x, w) = (Tensor::zeros([2, n], dtype), Tensor::full([n], dtype, 1.0));
+            for (y, g) in [
+                with_gradient(&x, |x| x.layer_norm(x.tape().constant(&w), None, 1e-5)),
+                with_gradient(&x, |x| x.rms_norm(x.tape().constant(&w), 1e-6)),
+                with_gradient(&x, |x| x.l2_norm(1e-12)),
+                with_gradient(&x, |x| x.l2_norm_smooth(1e-6)),
+            ] {
+                assert_eq!((y, g), (vec![0.0; 2 * n], vec![0.0; 2 * n]));
+            }
+        }
+    }
+}
+
+#[test]
+fn without_a_target_the_loss_and_its_gradient_are_zero() {
+    let x = Gen::new(0).normal([3, 5]);
+    let targets = ints(&[-1; 3], [3]);
+    let (loss, g) = with_gradient(&x, |x| x.cross_entropy(x.tape().constant(&targets), -1));
+    assert_eq!((loss, g), (vec![0.0], vec![0.0; 15]));
+}
+
+/// Every op on shapes with an empty axis, in place of a batch, of time, and of both: no panic, and gradients of the
+/// inputs' shapes without NaN.
+#[test]
+fn empty_tensors_pass_through_every_op() {
+    for [b, t] in [[0, 3], [2, 0], [0, 0]] {
+        let d = 4;
+        let run = |shape: &[usize], f: &dyn for<'t> Fn(Var<'t>, Var<'t>, Var<'t>) -> Var<'t>| {
+            let tape = Tape::default();
+            tape.poison(true);
+            let g = &mut Gen::new(1);
+            let (x, w) = (tape.leaf(&g.normal(shape)), tape.leaf(&g.normal([d])));
+            let ids = tape.constant(&g.ints([b, t], 2));
+            let y = f(x, w, ids);
+            tape.backward_from([(y, Tensor::full(y.shape(), DType::F64, 1.0))]);
+            for v in [x, w] {
+                if let Some(g) = v.grad() {
+                    assert_eq!(g.shape(), v.shape());
+                    assert!(g.all_finite());
+                }
+            }
+            y.value()
+        };
+        let x = [b, t, d];
+        for axis in 0..3 {
+            run(&x, &|x, _, _| x.narrow(axis, 0, x.shape().dims()[axis] / 2));
+            run(&x, &|x, _, _| Var::concat(&[x, x], axis));
+            run(&x, &|x, _, _| x.sum_axis(axis, axis == 1));
+            run(&x, &|x, _, _| x.mean_axis(axis, axis == 1));
+            run(&x, &|x, _, _| x.max_axis(axis, axis == 1));
+            run(&x, &|x, _, _| x.cumsum(axis));
+            run(&x, &|x, _, _| x.transpose(axis, 2 - axis));
+        }
+        run(&x, &|x, _, _| x.permute([1, 2, 0]));
+        run(&x, &|x, _, _| x.tril(0));
+        assert_eq!(run(&x, &|x, _, _| x.sum()).item(), 0.0);
+        assert_eq!(run(&x, &|x, _, _| x.mean()).item(), 0.0);
+        for shape in [[b, t, d], [d, b, t]] {
+            run(&shape, &|x, _, _| x.logsumexp());
+            run(&shape, &|x, _, _| x.softmax());
+            run(&shape, &|x, _, _| x.log_softmax());
+            run(&shape, &|x, _, _| x.causal_softmax(1));
+            run(&shape, &|x, _, _| x.l2_norm(1e-12));
+            run(&shape, &|x, _, _| x.l2_norm_smooth(1e-6));
+            run(&shape, &|x, _, _| x.rms_norm(x.tape().full([x.shape().last()], DType::F64, 1.0), 1e-6));
+        }
+        run(&x, &|x, w, _| x.layer_norm(w, Some(w), 1e-5));
+        run(&x, &|x, w, _| x.rms_norm(w, 1e-6));
+        run(&[2, d], &|w, _, ids| w.embedding(ids));
+        run(&x, &|x, _, ids| x.gather(ids));
+        assert_eq!(run(&x, &|x, _, ids| x.cross_entropy(ids, -1)).item(), 0.0);
+        run(&x, &|x, w, _| {
+            let state = x.tape().full([b, 1, d], DType::F64, 0.0);
+            x.causal_conv1d(Var::concat(&[w.reshape([d, 1]), w.reshape([d, 1])], 1), Some(w), state)
+        });
+    }
+}
+
+thread_local! {
+    static EXPECTED: Cell<bool> = const { Cell::new(false) };
+    /// (message, file, line) of the last expected panic of this thread.
+    static LAST: RefCell<(String, String, u32)> = const { RefCell::new((String::new(), String::new(), 0)) };
+}
+
+/// What a formula panics with, and on which line of which file.
+fn complaint(f: impl FnOnce()) -> (String, String, u32) {
+    static HOOK: Once = Once::new();
+    HOOK.call_once(|| {
+        let unexpected = panic::take_hook();
+        panic::set_hook(Box::new(move |info| {
+            match (EXPECTED.get(), info.payload().downcast_ref::<String>(), info.location()) {
+                (true, Some(why), Some(at)) => LAST.set((why.clone(), at.file().into(), at.line())),
+                _ => unexpected(info),
+            }
+        }));
+    });
+    EXPECTED.set(true);
+    let result = panic::catch_unwind(panic::AssertUnwindSafe(f));
+    EXPECTED.set(false);
+    assert!(result.is_err(), "nothing was wrong with it");
+    LAST.take()
+}
+
+/// Asserts that the formula panics on its own line with a message that has all of the words in it.
+macro_rules! complains {
+    ($x:expr, $($word:literal),+) => {{
+        // On one line, which is the formula's.
+        let ((message, file, at), line) = (complaint(|| { let _ = $x; }), line!());
+        for word in [$($word),+] {
+            assert!(message.contains(word), "'{message}' has no '{word}'");
+        }
+        assert!(file.ends_with("ops_edges.rs") && at == line, "{file}:{at} is not this line, {line}");
+    }};
+}
+
+#[test]
+#[rustfmt::skip] // each formula on the line of its macro
+fn a_mistake_is_told_with_op_shapes_and_line() {
+    let tape = Tape::default();
+    let x = tape.full([2, 3, 4], DType::F64, 1.0);
+    let w = tape.full([5], DType::F64, 1.0);
+    let ids = tape.constant(&ints(&[0, 1, 2, 7, 0, 0], [2, 3]));
+    complains!(x.permute([0, 1]), "permute", "[0, 1]", "[2, 3, 4]");
+    complains!(x.permute([0, 1, 1]), "permute", "[0, 1, 1]", "[2, 3, 4]");
+    complains!(x.transpose(0, 3), "transpose", "[2, 3, 4]");
+    complains!(x.narrow(1, 2, 2), "narrow", "2..4", "[2, 3, 4]");
+    complains!(x.narrow(3, 0, 1), "narrow", "[2, 3, 4]");
+    complains!(Var::concat(&[x, x.narrow(2, 0, 1)], 1), "concat", "[2, 3, 4]", "[2, 3, 1]");
+    complains!(Var::concat(&[x, w], 0), "concat", "[2, 3, 4]", "[5]");
+    complains!(w.tril(0), "tril", "[5]");
+    complains!(x.sum_axis(3, false), "sum_axis", "[2, 3, 4]");
+    complains!(x.mean_axis(3, false), "mean_axis", "[2, 3, 4]");
+    complains!(x.max_axis(3, false), "max_axis", "[2, 3, 4]");
+    complains!(x.cumsum(3), "cumsum", "[2, 3, 4]");
+    complains!(x.sum().logsumexp(), "logsumexp", "[]");
+    complains!(x.sum().softmax(), "softmax", "[]");
+    complains!(w.causal_softmax(0), "causal_softmax", "[5]");
+    complains!(x.layer_norm(w, None, 1e-5), "layer_norm", "[2, 3, 4]", "[5]");
+    complains!(x.rms_norm(w, 1e-5), "rms_norm", "[2, 3, 4]", "[5]");
+    complains!(x.sum().l2_norm(1e-12), "l2_norm", "scalar");
+    complains!(w.reshape([5, 1]).embedding(ids), "embedding", "id 7", "0..5", "[5, 1]", "[2, 3]");
+    complains!(x.embedding(ids), "embedding", "[2, 3, 4]", "[2, 3]");
+    complains!(w.reshape([5, 1]).embedding(x), "embedding", "f64", "i32");
+    complains!(x.gather(ids), "gather", "id 7", "0..4", "[2, 3, 4]", "[2, 3]");
+    complains!(w.gather(ids), "gather", "[5]", "[2, 3]");
+    complains!(x.cross_entropy(ids, -1), "cross_entropy", "target 7", "0..4", "[2, 3, 4]");
+    complains!(w.cross_entropy(ids, -1), "cross_entropy", "[5]", "[2, 3]");
+    complains!(x.causal_conv1d(w.reshape([5, 1]), None, x), "causal_conv1d", "[2, 3, 4]", "[5, 1]");
+    complains!(x.causal_conv1d(x.narrow(0, 0, 1).reshape([4, 3]), None, x), "causal_conv1d", "state", "[2, 3, 4]", "[4, 3]");
+    complains!(x.causal_conv1d(x.reshape([6, 4]).narrow(0, 0, 4), Some(w), x), "causal_conv1d", "[5]", "[2, 3, 4]");
+    complains!(ids.softmax(), "softmax", "integers", "[2, 3]");
+}

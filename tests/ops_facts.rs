@@ -1,0 +1,248 @@
+//! Facts about the basic ops that a gradient check cannot see: values against one-line definitions, invariances.
+
+use proptest::prelude::*;
+use tapezoo::{
+    autograd::{Gen, Tape, Var},
+    tensor::{DType, Shape, Tensor},
+};
+
+/// The value of a formula of the inputs, and its shape.
+fn eval(inputs: &[&Tensor], f: impl for<'t> Fn(&[Var<'t>]) -> Var<'t>) -> Tensor {
+    let tape = Tape::default();
+    tape.poison(true);
+    let x: Vec<_> = inputs.iter().map(|x| tape.constant(x)).collect();
+    f(&x).value()
+}
+
+fn close(got: &Tensor, shape: impl Into<Shape>, want: &[f64]) {
+    assert_eq!(got.shape(), shape.into());
+    for (i, (a, b)) in got.to_f64().iter().zip(want).enumerate() {
+        assert!((a - b).abs() <= 1e-12 * (1.0 + b.abs()), "element {i}: {a}, not {b}");
+    }
+}
+
+fn ints(v: &[i32], shape: impl Into<Shape>) -> Tensor {
+    Tensor::from_vec(v.to_vec(), shape)
+}
+
+/// Row r of `n` entries.
+fn row(x: &[f64], r: usize, n: usize) -> &[f64] {
+    &x[r * n..(r + 1) * n]
+}
+
+/// One value a row.
+fn by_row(x: &Tensor, f: impl Fn(&[f64]) -> f64) -> Vec<f64> {
+    let (x, n) = (x.to_f64(), x.shape().last());
+    x.chunks(n).map(f).collect()
+}
+
+/// One row a row.
+fn rows(x: &Tensor, f: impl Fn(usize, &[f64]) -> Vec<f64>) -> Vec<f64> {
+    let (x, n) = (x.to_f64(), x.shape().last());
+    x.chunks(n).enumerate().flat_map(|(i, x)| f(i, x)).collect()
+}
+
+fn naive_softmax(x: &[f64]) -> Vec<f64> {
+    let sum: f64 = x.iter().map(|x| x.exp()).sum();
+    x.iter().map(|x| x.exp() / sum).collect()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    #[test]
+    fn movement_ops_put_each_element_where_its_index_says(seed in any::<u64>()) {
+        let g = &mut Gen::new(seed);
+        let big = if g.coin() { 40 } else { 4 };
+        let [a, b, c] = [g.size(big), g.size(4), g.size(big)];
+        let x = g.normal([a, b, c]);
+        let v = x.to_f64();
+        let index = |list: [usize; 3], f: &dyn Fn(usize, usize, usize) -> f64| {
+            let mut out = vec![];
+            for i in 0..list[0] { for j in 0..list[1] { for k in 0..list[2] { out.push(f(i, j, k)) } } }
+            out
+        };
+        let at = |i: usize, j: usize, k: usize| v[(i * b + j) * c + k];
+        close(&eval(&[&x], |x| x[0].permute([1, 0, 2])), [b, a, c], &index([b, a, c], &|i, j, k| at(j, i, k)));
+        close(&eval(&[&x], |x| x[0].permute([2, 0, 1])), [c, a, b], &index([c, a, b], &|i, j, k| at(j, k, i)));
+        close(&eval(&[&x], |x| x[0].permute([1, 2, 0])), [b, c, a], &index([b, c, a], &|i, j, k| at(k, i, j)));
+        close(&eval(&[&x], |x| x[0].transpose(0, 2)), [c, b, a], &index([c, b, a], &|i, j, k| at(k, j, i)));
+        let s = g.below(c + 1);
+        let n = g.below(c - s + 1);
+        close(&eval(&[&x], |x| x[0].narrow(2, s, n)), [a, b, n], &index([a, b, n], &|i, j, k| at(i, j, s + k)));
+        close(&eval(&[&x], |x| x[0].narrow(0, a - 1, 1)), [1, b, c], &index([1, b, c], &|_, j, k| at(a - 1, j, k)));
+        let diag = g.below(9) as isize - 4;
+        close(&eval(&[&x], |x| x[0].tril(diag)), [a, b, c], &index([a, b, c], &|i, j, k| {
+            if k as isize > j as isize + diag { 0.0 } else { at(i, j, k) }
+        }));
+        // What was cut and joined again is whole, along every axis.
+        for axis in 0..3 {
+            let size = x.shape().dims()[axis];
+            let cut = g.below(size + 1);
+            let whole = eval(&[&x], |x| {
+                let (p, q) = (x[0].narrow(axis, 0, cut), x[0].narrow(axis, cut, size - cut));
+                Var::concat(&[p, q], axis)
+            });
+            close(&whole, [a, b, c], &v);
+        }
+    }
+
+    #[test]
+    fn reductions_have_their_definitions(seed in any::<u64>()) {
+        let g = &mut Gen::new(seed);
+        let [a, b, c] = [g.size(5), g.size(40), g.size(40)];
+        let x = g.normal([a, b, c]);
+        // The fibres of the axes 1 and 2, as rows.
+        let middle = eval(&[&x], |x| x[0].transpose(1, 2));
+        let sum = |x: &[f64]| x.iter().sum::<f64>();
+        let mean = |x: &[f64]| x.iter().sum::<f64>() / x.len() as f64;
+        let max = |x: &[f64]| x.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+        close(&eval(&[&x], |x| x[0].sum_axis(2, false)), [a, b], &by_row(&x, sum));
+        close(&eval(&[&x], |x| x[0].sum_axis(2, true)), [a, b, 1], &by_row(&x, sum));
+        close(&eval(&[&x], |x| x[0].sum_axis(1, true)), [a, 1, c], &by_row(&middle, sum));
+        close(&eval(&[&x], |x| x[0].mean_axis(2, false)), [a, b], &by_row(&x, mean));
+        close(&eval(&[&x], |x| x[0].mean_axis(1, false)), [a, c], &by_row(&middle, mean));
+        close(&eval(&[&x], |x| x[0].max_axis(2, false)), [a, b], &by_row(&x, max));
+        close(&eval(&[&x], |x| x[0].max_axis(1, true)), [a, 1, c], &by_row(&middle, max));
+        close(&eval(&[&x], |x| x[0].sum()), [], &[sum(&x.to_f64())]);
+        close(&eval(&[&x], |x| x[0].mean()), [], &[mean(&x.to_f64())]);
+        close(&eval(&[&x], |x| x[0].logsumexp()), [a, b], &by_row(&x, |x| x.iter().map(|x| x.exp()).sum::<f64>().ln()));
+        let running = |_, x: &[f64]| (0..x.len()).map(|t| sum(&x[..=t])).collect();
+        close(&eval(&[&x], |x| x[0].cumsum(2)), [a, b, c], &rows(&x, running));
+        close(&eval(&[&x], |x| x[0].cumsum(1).transpose(1, 2)), [a, c, b], &rows(&middle, running));
+    }
+
+    #[test]
+    fn softmax_has_its_definition_and_forgets_a_shift(seed in any::<u64>()) {
+        let g = &mut Gen::new(seed);
+        let (t, s) = (g.size(20), g.size(40));
+        let (x, offset) = (g.normal([2, t, s]), g.below(5));
+        let y = eval(&[&x], |x| x[0].softmax());
+        close(&y, [2, t, s], &rows(&x, |_, x| naive_softmax(x)));
+        close(&eval(&[&y], |y| y[0].sum_axis(2, false)), [2, t], &vec![1.0; 2 * t]);
+        let shifted = eval(&[&x], |x| (x[0] + 1024.0).softmax()).to_f64();
+        prop_assert!(shifted.iter().zip(y.to_f64()).all(|(a, b)| (a - b).abs() <= 1e-12));
+        close(&eval(&[&x], |x| x[0].log_softmax()), [2, t, s], &y.to_f64().iter().map(|y| y.ln()).collect::<Vec<_>>());
+        close(&eval(&[&x], |x| x[0].causal_softmax(offset)), [2, t, s], &rows(&x, |i, x| {
+            let seen = s.min(i % t + offset + 1);
+            let mut y = naive_softmax(&x[..seen]);
+            y.resize(s, 0.0);
+            y
+        }));
+    }
+
+    #[test]
+    fn causal_softmax_does_not_see_the_future(seed in any::<u64>()) {
+        let g = &mut Gen::new(seed);
+        let (t, offset) = (g.size(40), g.below(3));
+        let s = t + offset;
+        let x = g.normal([t, s]).cast(DType::F32);
+        let mut other = x.clone().to_f64();
+        let garbage = [f64::NAN, f64::INFINITY, 1e30, -7.0];
+        for i in 0..t { for j in i + offset + 1..s { other[i * s + j] = garbage[(i + j) % 4] } }
+        let other = Tensor::from_vec(other, [t, s]).cast(DType::F32);
+        let [a, b] = [&x, &other].map(|x| eval(&[x], |x| x[0].causal_softmax(offset)));
+        prop_assert_eq!(a.host::<f32>(), b.host::<f32>());
+    }
+
+    #[test]
+    fn norms_have_their_definitions(seed in any::<u64>()) {
+        let g = &mut Gen::new(seed);
+        let (b, n, eps) = (g.size(5), g.size(40), 1e-3);
+        let (x, w, bias) = (g.normal([b, 2, n]), g.normal([n]), g.normal([n]));
+        let (wv, bv) = (w.to_f64(), bias.to_f64());
+        let layer = |with_bias: f64| rows(&x, |_, x| {
+            let mean = x.iter().sum::<f64>() / n as f64;
+            let var = x.iter().map(|x| (x - mean).powi(2)).sum::<f64>() / n as f64;
+            (0..n).map(|i| (x[i] - mean) / (var + eps).sqrt() * wv[i] + with_bias * bv[i]).collect()
+        });
+        close(&eval(&[&x, &w, &bias], |x| x[0].layer_norm(x[1], Some(x[2]), eps)), [b, 2, n], &layer(1.0));
+        close(&eval(&[&x, &w], |x| x[0].layer_norm(x[1], None, eps)), [b, 2, n], &layer(0.0));
+        let square = |x: &[f64]| x.iter().map(|x| x * x).sum::<f64>();
+        close(&eval(&[&x, &w], |x| x[0].rms_norm(x[1], eps)), [b, 2, n], &rows(&x, |_, x| {
+            (0..n).map(|i| x[i] / (square(x) / n as f64 + eps).sqrt() * wv[i]).collect()
+        }));
+        for eps in [1e-12, 2.0] {
+            close(&eval(&[&x], |x| x[0].l2_norm(eps)), [b, 2, n], &rows(&x, |_, x| {
+                x.iter().map(|v| v / square(x).sqrt().max(eps)).collect()
+            }));
+        }
+        close(&eval(&[&x], |x| x[0].l2_norm_smooth(eps)), [b, 2, n], &rows(&x, |_, x| {
+            x.iter().map(|v| v / (square(x) + eps).sqrt()).collect()
+        }));
+    }
+
+    #[test]
+    fn lookups_pick_what_the_index_names(seed in any::<u64>()) {
+        let g = &mut Gen::new(seed);
+        let (v, d, b, t) = (g.size(9), g.size(20), g.size(4), g.size(4));
+        let (w, x, ids) = (g.normal([v, d]), g.normal([b, t, v]), g.ints([b, t], v));
+        let picked: Vec<f64> = ids.host::<i32>().iter().flat_map(|&i| row(w.host(), i as usize, d).to_vec()).collect();
+        close(&eval(&[&w, &ids], |x| x[0].embedding(x[1])), [b, t, d], &picked);
+        let picked: Vec<f64> = ids.host::<i32>().iter().enumerate().map(|(i, &id)| row(x.host(), i, v)[id as usize]).collect();
+        close(&eval(&[&x, &ids], |x| x[0].gather(x[1])), [b, t], &picked);
+    }
+
+    #[test]
+    fn a_convolution_in_two_pieces_with_carried_state_is_the_whole(seed in any::<u64>()) {
+        let g = &mut Gen::new(seed);
+        let (b, t, d, w) = (g.size(3), g.size(8), g.size(20), g.size(5));
+        let (x, taps, bias, state) = (g.normal([b, t, d]), g.normal([d, w]), g.normal([d]), g.normal([b, w - 1, d]));
+        let whole = eval(&[&x, &taps, &bias, &state], |x| x[0].causal_conv1d(x[1], Some(x[2]), x[3]));
+        // The definition, on the inputs with the state in front.
+        let all = eval(&[&state, &x], |x| Var::concat(x, 1)).to_f64();
+        let mut want = vec![];
+        for i in 0..b { for s in 0..t { for c in 0..d {
+            let tap = |j: usize| taps.host::<f64>()[c * w + j] * all[(i * (t + w - 1) + s + j) * d + c];
+            want.push(bias.host::<f64>()[c] + (0..w).map(tap).sum::<f64>());
+        } } }
+        close(&whole, [b, t, d], &want);
+        let cut = g.below(t + 1);
+        let pieces = eval(&[&x, &taps, &bias, &state], |x| {
+            let (first, second) = (x[0].narrow(1, 0, cut), x[0].narrow(1, cut, t - cut));
+            let carried = Var::concat(&[x[3], first], 1).narrow(1, cut, w - 1);
+            let y = [first.causal_conv1d(x[1], Some(x[2]), x[3]), second.causal_conv1d(x[1], Some(x[2]), carried)];
+            Var::concat(&y, 1)
+        });
+        prop_assert_eq!(pieces.host::<f64>(), whole.host::<f64>());
+    }
+
+    #[test]
+    fn cross_entropy_is_minus_the_mean_log_softmax_of_the_rows_that_count(seed in any::<u64>()) {
+        let g = &mut Gen::new(seed);
+        let (n, c) = (g.size(9), g.size(40));
+        let (x, mut targets) = (g.normal([n, c]), g.ints([n], c).host::<i32>().to_vec());
+        let all = ints(&targets, [n]);
+        let picked = eval(&[&x, &all], |x| -x[0].log_softmax().gather(x[1]).mean()).item();
+        close(&eval(&[&x, &all], |x| x[0].cross_entropy(x[1], -100)), [], &[picked]);
+        // Rows of another target that is ignored change nothing, however wild their logits.
+        let wild = g.range([n, c], -1e3, 1e3);
+        targets.resize(2 * n, -100);
+        let more = ints(&targets, [2 * n]);
+        close(&eval(&[&x, &wild, &more], |x| Var::concat(&x[..2], 0).cross_entropy(x[2], -100)), [], &[picked]);
+    }
+}
+
+#[test]
+fn the_first_of_equal_maxima_gets_the_gradient() {
+    let x = Tensor::from_vec(vec![1.0, 3.0, 3.0, 2.0, 2.0, 2.0], [2, 3]);
+    let tape = Tape::default();
+    let v = tape.leaf(&x);
+    tape.backward(v.max_axis(1, false).sum());
+    assert_eq!(v.grad().unwrap().to_f64(), [0.0, 1.0, 0.0, 1.0, 0.0, 0.0]);
+}
+
+#[test]
+fn a_maximum_of_something_undefined_is_undefined() {
+    let x = Tensor::from_vec(vec![1.0, f64::NAN, 3.0], [3]);
+    assert!(eval(&[&x], |x| x[0].max_axis(0, false)).item().is_nan());
+    assert!(eval(&[&x], |x| x[0].logsumexp()).item().is_nan());
+    assert!(eval(&[&x], |x| x[0].softmax().sum()).item().is_nan());
+}
+
+#[test]
+fn integers_can_be_moved() {
+    let x = ints(&[1, 2, 3, 4, 5, 6], [2, 3]);
+    let y = eval(&[&x], |x| Var::concat(&[x[0].narrow(1, 1, 2).transpose(0, 1), x[0].narrow(1, 0, 2)], 0));
+    assert_eq!(y.host::<i32>(), [2, 5, 3, 6, 1, 2, 4, 5]);
+}
