@@ -247,7 +247,9 @@ pub fn parse<P: CommandFactory + FromArgMatches>() -> P {
     for id in ids {
         command = command.mut_arg(&id, |arg| {
             let help = arg.get_help().map(ToString::to_string).unwrap_or_default();
-            let arg = arg.allow_negative_numbers(true); // so that -3 is a bad value, not an unknown flag
+            // So that -3 is a bad value, and not an unknown flag.
+            let valued = arg.get_action().takes_values();
+            let arg = if valued { arg.allow_negative_numbers(true) } else { arg };
             preset_values(&id).map_or(arg.clone(), |values| arg.help(format!("{help} [{values}]")))
         });
     }
