@@ -17,117 +17,158 @@ use crate::{
     },
 };
 use clap::{Args, CommandFactory, FromArgMatches};
-use std::{path::PathBuf, process::ExitCode, thread};
+use std::{
+    io::{self, Write},
+    path::PathBuf,
+    process::ExitCode,
+    thread,
+};
 use toml::{Table, Value};
 
 /// The flags.
 #[derive(Args, Clone, Debug, Default)]
 pub struct TrainArgs {
+    #[command(flatten)]
+    what: What,
+    #[command(flatten)]
+    training: Training,
+    #[command(flatten)]
+    sizes: Sizes,
+    #[command(flatten)]
+    machine: Machine,
+    #[command(flatten)]
+    output: Output,
+}
+
+/// Mixers, lengths and seeds.
+#[derive(Args, Clone, Debug, Default)]
+#[command(next_help_heading = "What is trained")]
+struct What {
     /// Which mixers to train, separated by commas, or "all".
-    #[arg(long, value_name = "A,B,..", value_delimiter = ',', help_heading = "What is trained")]
+    #[arg(long, value_name = "A,B,..", value_delimiter = ',')]
     models: Option<Vec<String>>,
     /// The numbers to start from; every other flag changes one of them.
-    #[arg(long, value_name = "NAME", value_parser = ["default", "published"], help_heading = "What is trained")]
+    #[arg(long, value_name = "NAME", value_parser = ["default", "published"])]
     preset: Option<String>,
     /// A TOML file with numbers to change, under the names of the flags (see config.toml in any run directory).
-    #[arg(long, value_name = "FILE", help_heading = "What is trained")]
+    #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
     /// The length of the training sequences.
-    #[arg(long, value_name = "T", value_parser = whole, allow_hyphen_values = true, help_heading = "What is trained")]
+    #[arg(long, value_name = "T", value_parser = whole)]
     train_len: Option<i64>,
     /// The lengths to evaluate at, separated by commas.
-    #[arg(long, value_name = "T,T,..", value_delimiter = ',', value_parser = whole, allow_hyphen_values = true, help_heading = "What is trained")]
+    #[arg(long, value_name = "T,T,..", value_delimiter = ',', value_parser = whole)]
     eval_lens: Option<Vec<i64>>,
     /// How many seeds: each model is trained once from each.
-    #[arg(long, value_name = "N", value_parser = whole, allow_hyphen_values = true, help_heading = "What is trained")]
+    #[arg(long, value_name = "N", value_parser = whole)]
     seeds: Option<i64>,
     /// The first seed, of initial weights and training data.
-    #[arg(long, value_name = "S", value_parser = whole, allow_hyphen_values = true, help_heading = "What is trained")]
+    #[arg(long, value_name = "S", value_parser = whole)]
     seed: Option<i64>,
+}
 
+/// The optimiser and its schedule.
+#[derive(Args, Clone, Debug, Default)]
+#[command(next_help_heading = "Training")]
+struct Training {
     /// Training steps.
-    #[arg(long, value_name = "N", value_parser = whole, allow_hyphen_values = true, help_heading = "Training")]
+    #[arg(long, value_name = "N", value_parser = whole)]
     steps: Option<i64>,
     /// Sequences in a batch.
-    #[arg(long, value_name = "B", value_parser = whole, allow_hyphen_values = true, help_heading = "Training")]
+    #[arg(long, value_name = "B", value_parser = whole)]
     batch: Option<i64>,
     /// The learning rate, at its peak.
-    #[arg(long, value_name = "X", value_parser = number, allow_hyphen_values = true, help_heading = "Training")]
+    #[arg(long, value_name = "X", value_parser = number)]
     lr: Option<f64>,
     /// The update rule.
-    #[arg(long, value_name = "NAME", value_enum, help_heading = "Training")]
+    #[arg(long, value_name = "NAME", value_enum)]
     optimizer: Option<Rule>,
     /// Weight decay: of all parameters with adam, of weight matrices with adamw.
-    #[arg(long, value_name = "X", value_parser = number, allow_hyphen_values = true, help_heading = "Training")]
+    #[arg(long, value_name = "X", value_parser = number)]
     weight_decay: Option<f64>,
     /// How the learning rate goes on after the warm-up.
-    #[arg(long, value_name = "NAME", value_enum, help_heading = "Training")]
+    #[arg(long, value_name = "NAME", value_enum)]
     schedule: Option<Shape>,
     /// Steps over which the learning rate rises from zero.
-    #[arg(long, value_name = "N", value_parser = whole, allow_hyphen_values = true, help_heading = "Training")]
+    #[arg(long, value_name = "N", value_parser = whole)]
     warmup: Option<i64>,
     /// The largest global norm of the gradient; larger ones are scaled down. 0: none.
-    #[arg(long, value_name = "X", value_parser = number, allow_hyphen_values = true, help_heading = "Training")]
+    #[arg(long, value_name = "X", value_parser = number)]
     clip: Option<f64>,
     /// Evaluate every so many steps, for metrics.jsonl. 0: only at the end.
-    #[arg(long, value_name = "N", value_parser = whole, allow_hyphen_values = true, help_heading = "Training")]
+    #[arg(long, value_name = "N", value_parser = whole)]
     eval_every: Option<i64>,
+}
 
+/// Keys of `[model]`.
+#[derive(Args, Clone, Debug, Default)]
+#[command(next_help_heading = "Sizes of the models")]
+struct Sizes {
     /// Blocks.
-    #[arg(long, value_name = "N", value_parser = whole, allow_hyphen_values = true, help_heading = "Sizes of the models")]
+    #[arg(long, value_name = "N", value_parser = whole)]
     layers: Option<i64>,
     /// The width of the residual stream.
-    #[arg(long, value_name = "D", value_parser = whole, allow_hyphen_values = true, help_heading = "Sizes of the models")]
+    #[arg(long, value_name = "D", value_parser = whole)]
     width: Option<i64>,
     /// Heads of the mixers that have them.
-    #[arg(long, value_name = "H", value_parser = whole, allow_hyphen_values = true, help_heading = "Sizes of the models")]
+    #[arg(long, value_name = "H", value_parser = whole)]
     heads: Option<i64>,
     /// The width of a head.
-    #[arg(long, value_name = "K", value_parser = whole, allow_hyphen_values = true, help_heading = "Sizes of the models")]
+    #[arg(long, value_name = "K", value_parser = whole)]
     head_dim: Option<i64>,
     /// The width of the MLP in each block. 0: no MLP.
-    #[arg(long, value_name = "M", value_parser = whole, allow_hyphen_values = true, help_heading = "Sizes of the models")]
+    #[arg(long, value_name = "M", value_parser = whole)]
     mlp: Option<i64>,
     /// The state size of LRU and Mamba.
-    #[arg(long, value_name = "N", value_parser = whole, allow_hyphen_values = true, help_heading = "Sizes of the models")]
+    #[arg(long, value_name = "N", value_parser = whole)]
     state: Option<i64>,
-    /// The width of Mamba's convolution.
-    #[arg(long, value_name = "N", value_parser = whole, allow_hyphen_values = true, help_heading = "Sizes of the models")]
+    /// The width of the causal convolutions of DeltaNet and Mamba. 0: none.
+    #[arg(long, value_name = "N", value_parser = whole)]
     conv: Option<i64>,
     /// How many times wider than the residual stream Mamba is inside.
-    #[arg(long, value_name = "N", value_parser = whole, allow_hyphen_values = true, help_heading = "Sizes of the models")]
+    #[arg(long, value_name = "N", value_parser = whole)]
     expand: Option<i64>,
-    /// The rank of Mamba's step size.
-    #[arg(long, value_name = "R", value_parser = whole, allow_hyphen_values = true, help_heading = "Sizes of the models")]
+    /// The rank of Mamba's step size. 0: D / 16, rounded up.
+    #[arg(long, value_name = "R", value_parser = whole)]
     dt_rank: Option<i64>,
     /// How positions are told apart: none, learned, sinusoidal or rope.
-    #[arg(long, value_name = "NAME", help_heading = "Sizes of the models")]
+    #[arg(long, value_name = "NAME")]
     positions: Option<String>,
     /// Rows of a learned table of positions [default: the longest length used]
-    #[arg(long, value_name = "T", value_parser = whole, allow_hyphen_values = true, help_heading = "Sizes of the models")]
+    #[arg(long, value_name = "T", value_parser = whole)]
     max_len: Option<i64>,
+}
 
+/// How and where it is computed.
+#[derive(Args, Clone, Debug, Default)]
+#[command(next_help_heading = "The machine")]
+struct Machine {
     /// How the mixers are computed: recurrent, parallel, chunked, chunked:16, fused [default: the fastest of each]
-    #[arg(long, value_name = "FORM", help_heading = "The machine")]
+    #[arg(long, value_name = "FORM")]
     form: Option<Form>,
     /// Where to compute: auto or cpu.
-    #[arg(long, value_name = "NAME", help_heading = "The machine")]
+    #[arg(long, value_name = "NAME")]
     device: Option<Device>,
     /// The precision: f32 to train, f64 to check.
-    #[arg(long, value_name = "TYPE", help_heading = "The machine")]
+    #[arg(long, value_name = "TYPE")]
     dtype: Option<DType>,
     /// How many runs go side by side; results do not depend on it [default: the number of cores]
-    #[arg(long, value_name = "N", value_parser = whole, allow_hyphen_values = true, help_heading = "The machine")]
+    #[arg(long, value_name = "N", value_parser = whole)]
     threads: Option<i64>,
+}
 
+/// What is left behind.
+#[derive(Args, Clone, Debug, Default)]
+#[command(next_help_heading = "Output")]
+struct Output {
     /// Print one JSON object instead of the table.
-    #[arg(long, help_heading = "Output")]
+    #[arg(long)]
     json: bool,
     /// Write configuration, metrics, weights and table into this directory.
-    #[arg(long, value_name = "DIR", help_heading = "Output")]
+    #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
     /// Delete earlier runs in the directory of --out.
-    #[arg(long, requires = "out", help_heading = "Output")]
+    #[arg(long, requires = "out")]
     force: bool,
 }
 
@@ -152,31 +193,33 @@ impl TrainArgs {
     pub fn resolve(&self, task: Table) -> Result<TrainConfig> {
         let mut flags = self.table();
         flags.insert("task".into(), task.into());
-        TrainConfig::load(self.config.as_deref(), flags)
+        TrainConfig::load(self.what.config.as_deref(), flags)
     }
 
     /// The flags given, under their names in the configuration.
     fn table(&self) -> Table {
+        let TrainArgs { what, training, sizes, machine, .. } = self.clone();
         let mut top = Flags::default();
-        top.set("models", self.models.clone()).set("preset", self.preset.clone());
-        top.set("train_len", self.train_len).set("eval_lens", self.eval_lens.clone());
-        top.set("seeds", self.seeds).set("seed", self.seed).set("steps", self.steps).set("batch", self.batch);
-        top.set("lr", self.lr).set("optimizer", self.optimizer.map(|x| x.to_string()));
-        top.set("weight_decay", self.weight_decay).set("schedule", self.schedule.map(|x| x.to_string()));
-        top.set("warmup", self.warmup).set("clip", self.clip).set("eval_every", self.eval_every);
-        top.set("form", self.form.as_ref().map(Form::to_string)).set("device", self.device.map(|x| x.to_string()));
-        top.set("dtype", self.dtype.map(|x| x.to_string())).set("max_len", self.max_len);
+        top.set("models", what.models).set("preset", what.preset).set("train_len", what.train_len);
+        top.set("eval_lens", what.eval_lens).set("seeds", what.seeds).set("seed", what.seed);
+
+        top.set("steps", training.steps).set("batch", training.batch).set("lr", training.lr);
+        top.set("optimizer", training.optimizer.map(|x| x.to_string())).set("weight_decay", training.weight_decay);
+        top.set("schedule", training.schedule.map(|x| x.to_string())).set("warmup", training.warmup);
+        top.set("clip", training.clip).set("eval_every", training.eval_every);
+
+        top.set("form", machine.form.map(|x| x.to_string())).set("device", machine.device.map(|x| x.to_string()));
+        top.set("dtype", machine.dtype.map(|x| x.to_string())).set("max_len", sizes.max_len);
 
         let mut model = Flags::default();
-        model.set("layers", self.layers).set("width", self.width).set("heads", self.heads);
-        model.set("head_dim", self.head_dim).set("mlp", self.mlp).set("state", self.state).set("conv", self.conv);
-        model.set("expand", self.expand).set("dt_rank", self.dt_rank).set("positions", self.positions.clone());
-        top.0.insert("model".into(), model.0.into());
-        top.0
+        model.set("layers", sizes.layers).set("width", sizes.width).set("heads", sizes.heads);
+        model.set("head_dim", sizes.head_dim).set("mlp", sizes.mlp).set("state", sizes.state).set("conv", sizes.conv);
+        model.set("expand", sizes.expand).set("dt_rank", sizes.dt_rank).set("positions", sizes.positions);
+        top.set("model", Some(model.0)).0.clone()
     }
 
     fn threads(&self) -> Result<usize> {
-        match self.threads {
+        match self.machine.threads {
             Some(0) => Err(Error::Config("--threads 0: expected at least 1".into())),
             Some(n) => Ok(usize::try_from(n).unwrap_or(usize::MAX)),
             None => Ok(thread::available_parallelism().map_or(1, usize::from)),
@@ -204,6 +247,7 @@ pub fn parse<P: CommandFactory + FromArgMatches>() -> P {
     for id in ids {
         command = command.mut_arg(&id, |arg| {
             let help = arg.get_help().map(ToString::to_string).unwrap_or_default();
+            let arg = arg.allow_negative_numbers(true); // so that -3 is a bad value, not an unknown flag
             preset_values(&id).map_or(arg.clone(), |values| arg.help(format!("{help} [{values}]")))
         });
     }
@@ -237,29 +281,37 @@ fn plain(value: &Value) -> String {
 pub fn run(args: &TrainArgs, task: Table) -> ExitCode {
     let prepared = args.resolve(task).and_then(|cfg| {
         let threads = args.threads()?;
-        let out = args.out.as_deref().map(|path| RunDir::create(path, &cfg, args.force)).transpose()?;
+        let out = args.output.out.as_deref().map(|path| RunDir::create(path, &cfg, args.output.force)).transpose()?;
         Ok((cfg, threads, out))
     });
     let (cfg, threads, out) = match prepared {
         Ok(prepared) => prepared,
         Err(e) => return fail(&e, 2),
     };
-    let reports = match run_all(&cfg, threads, out.as_ref(), true) {
-        Ok(reports) => reports,
-        Err(e) => return fail(&e, 1),
+    let (reports, written) = match run_all(&cfg, threads, out.as_ref(), true) {
+        Ok(done) => done,
+        Err(e) => return fail(&e, 2),
     };
-    match if args.json { table::json(&reports) } else { Ok(table::text(&cfg, &reports)) } {
-        Ok(text) => print!("{text}"),
-        Err(e) => return fail(&e, 1),
+    let text = if args.output.json { table::json(&reports) } else { Ok(table::text(&cfg, &reports)) };
+    if let Err(e) = text.and_then(print).and(written) {
+        return fail(&e, 1);
     }
-    let failed: Vec<_> = reports.iter().filter_map(|r| Some((r, r.error.as_ref()?))).collect();
-    for (r, error) in &failed {
-        eprintln!("error: {} seed {}: {error}", r.model, r.seed);
+    match reports.iter().filter(|r| r.error.is_some()).count() {
+        0 => ExitCode::SUCCESS,
+        n => fail(&Error::config(format!("{n} of {} runs stopped before the end", reports.len())), 1),
     }
-    ExitCode::from(u8::from(!failed.is_empty()))
+}
+
+/// Print to standard output. A reader that has seen enough (`| head`) is no error.
+fn print(text: String) -> Result<()> {
+    match io::stdout().write_all(text.as_bytes()) {
+        Err(e) if e.kind() != io::ErrorKind::BrokenPipe => Err(Error::io("standard output")(e)),
+        _ => Ok(()),
+    }
 }
 
 fn fail(e: &Error, status: u8) -> ExitCode {
-    eprintln!("error: {e}");
+    // Nobody may be there to read it; the status says it too.
+    let _ = writeln!(io::stderr(), "error: {}", e.to_string().trim_end());
     ExitCode::from(status)
 }

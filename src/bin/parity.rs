@@ -13,7 +13,7 @@ use tapezoo::cli::{self, TrainArgs};
 #[command(name = "parity", version, after_help = EXAMPLES)]
 struct Cli {
     /// Controlled parity: exactly K ones in each sequence, at random positions [default: each bit a fair coin]
-    #[arg(long, value_name = "K", value_parser = cli::whole, allow_hyphen_values = true, help_heading = "What is trained")]
+    #[arg(long, value_name = "K", value_parser = cli::whole, help_heading = "What is trained")]
     num_ones: Option<i64>,
     #[command(flatten)]
     train: TrainArgs,

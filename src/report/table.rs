@@ -55,7 +55,7 @@ pub fn text(cfg: &TrainConfig, reports: &[RunReport]) -> String {
     let spread = rows.iter().any(|row| row.runs.len() > 1);
     let mut text = String::new();
     // Lengths that do not fit beside the last three columns go into further blocks below.
-    let per_block = (WIDTH - name - 27) / 7;
+    let per_block = (WIDTH.saturating_sub(name + 27) / 7).max(1);
     let blocks: Vec<&[usize]> = if lens.is_empty() { vec![&[]] } else { lens.chunks(per_block).collect() };
     for (i, lens) in blocks.iter().enumerate() {
         let costs = i == 0;
@@ -91,7 +91,7 @@ pub fn text(cfg: &TrainConfig, reports: &[RunReport]) -> String {
     text += &footer(cfg, reports);
     for r in reports {
         if let Some(error) = &r.error {
-            text += &format!("{} seed {} stopped at {error}\n", r.model, r.seed);
+            text += &format!("{} seed {} stopped: {error}\n", r.model, r.seed);
         }
     }
     text
@@ -100,13 +100,10 @@ pub fn text(cfg: &TrainConfig, reports: &[RunReport]) -> String {
 /// What was run, in one line.
 fn footer(cfg: &TrainConfig, reports: &[RunReport]) -> String {
     let device = reports.first().map_or(cfg.device.to_string(), |r| r.device.clone());
-    let seeds = if cfg.seeds == 1 { format!("seed {}", cfg.seed) } else { format!("{} seeds, ± std", cfg.seeds) };
+    let seeds = if cfg.seeds == 1 { format!("seed {}", cfg.seed) } else { format!("{} seeds (± std)", cfg.seeds) };
     let TrainConfig { train_len, steps, batch, .. } = cfg;
-    format!(
-        "{}, length {train_len}, {steps} steps of batch {batch}, {seeds}, {} on {device}\n",
-        cfg.task.title(),
-        cfg.dtype
-    )
+    let task = cfg.task.title();
+    format!("{task}; T={train_len}, {steps} steps, batch {batch}, {seeds}, {} on {device}\n", cfg.dtype)
 }
 
 fn mean(x: &[f64]) -> Option<f64> {

@@ -208,9 +208,6 @@ impl TrainConfig {
         for (name, n) in counts {
             expect(n >= 1, || format!("{name} 0: expected at least 1"))?;
         }
-        expect(self.warmup <= self.steps, || {
-            format!("warmup {}: expected no more than the {} steps", self.warmup, self.steps)
-        })?;
         self.check_lengths()?;
         let finite = |name: &str, x: f64, what: &str, ok: bool| {
             expect(ok && x.is_finite(), || format!("{name} {x}: expected {what}"))
@@ -316,10 +313,9 @@ fn parse(table: &Table) -> std::result::Result<TrainConfig, String> {
     let mut full = Table::new();
     let sizes = Table::try_from(ModelConfig::default()).map_err(|e| e.to_string())?;
     full.insert("model".into(), sizes.into());
-    if let Some(Value::Table(model)) = table.get("model") {
-        if let Some(key) = DERIVED.iter().find(|key| model.contains_key(**key)) {
-            return Err(format!("model.{key}: unknown key, as it follows from models, task and the lengths"));
-        }
+    let model = table.get("model").and_then(Value::as_table);
+    if let Some(key) = DERIVED.iter().find(|key| model.is_some_and(|m| m.contains_key(**key))) {
+        return Err(format!("model.{key}: unknown key, as it follows from models, task and the lengths"));
     }
     merge(&mut full, table.clone());
     full.try_into().map_err(|e: toml::de::Error| e.to_string().trim_end().replace('\n', ", "))

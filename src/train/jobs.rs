@@ -68,11 +68,16 @@ impl Job {
 /// Train every model of `cfg` from every seed, on so many threads. A run that fails does not disturb the others.
 ///
 /// The reports are in the order of `models`, then of seeds. With `progress`, standard error shows a bar for every
-/// run at work, if it is a terminal.
+/// run at work, if it is a terminal. Beside the reports: whether the files that all runs share could be written.
 ///
 /// # Errors
-/// When a configuration cannot be, or the files that all runs share cannot be written.
-pub fn run_all(cfg: &TrainConfig, threads: usize, out: Option<&RunDir>, progress: bool) -> Result<Vec<RunReport>> {
+/// When a configuration cannot be; nothing was trained then.
+pub fn run_all(
+    cfg: &TrainConfig,
+    threads: usize,
+    out: Option<&RunDir>,
+    progress: bool,
+) -> Result<(Vec<RunReport>, Result<()>)> {
     let jobs = jobs(cfg)?;
     let mut order: Vec<usize> = (0..jobs.len()).collect();
     order.sort_by(|&a, &b| jobs[b].cost().total_cmp(&jobs[a].cost()));
@@ -93,6 +98,7 @@ pub fn run_all(cfg: &TrainConfig, threads: usize, out: Option<&RunDir>, progress
                     done.0[i] = Some(report);
                     if let Some(out) = out {
                         let reports: Vec<RunReport> = done.0.iter().flatten().cloned().collect();
+                        // The last to finish writes everything, so only what came of that counts.
                         done.1 = out.write_reports(cfg, &reports);
                     }
                 }
@@ -100,7 +106,7 @@ pub fn run_all(cfg: &TrainConfig, threads: usize, out: Option<&RunDir>, progress
         }
     });
     let (reports, written) = done.into_inner().unwrap_or_else(PoisonError::into_inner);
-    written.map(|()| reports.into_iter().flatten().collect())
+    Ok((reports.into_iter().flatten().collect(), written))
 }
 
 fn jobs(cfg: &TrainConfig) -> Result<Vec<Job>> {
@@ -153,7 +159,7 @@ fn run(job: &Job, out: Option<&RunDir>, bars: &MultiProgress) -> RunReport {
 }
 
 fn bar(report: &RunReport) -> ProgressBar {
-    let style = ProgressStyle::with_template("{prefix:24} {bar:20} {pos:>6}/{len} {wide_msg}")
+    let style = ProgressStyle::with_template("{prefix:25} {bar:12} {pos:>6}/{len} {wide_msg}")
         .unwrap_or_else(|_| ProgressStyle::default_bar());
     ProgressBar::new(report.steps as u64)
         .with_style(style)
@@ -187,9 +193,7 @@ impl Watch for Record<'_> {
             self.bar.set_message(format!("loss {:.4}  {rate:.0} steps/s", s.loss));
         }
         match &mut self.files {
-            Some(files) if s.step == 1 || s.step % self.every == 0 => {
-                files.line(&serde_json::json!({ "step": s.step, "loss": s.loss, "grad_norm": s.grad_norm, "lr": s.lr }))
-            }
+            Some(files) if s.step == 1 || s.step.is_multiple_of(self.every) => files.line(s),
             _ => Ok(()),
         }
     }

@@ -17,10 +17,11 @@ use crate::{
 };
 use config::TrainConfig;
 use optimizer::{Adam, Window, clip};
+use serde::Serialize;
 use std::time::{Duration, Instant};
 
 /// What a step tells about itself.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Step {
     /// Which step it was, counted from 1.
     pub step: usize,
@@ -72,10 +73,11 @@ pub fn train(cfg: &TrainConfig, seed: u64, watch: &mut dyn Watch) -> Result<Trai
         let took = trainer.step()?;
         training += start.elapsed();
         watch.step(&took)?;
-        if cfg.eval_every > 0 && step % cfg.eval_every == 0 && step < cfg.steps {
+        if cfg.eval_every > 0 && step.is_multiple_of(cfg.eval_every) && step < cfg.steps {
             watch.evaluation(step, &trainer.evaluate())?;
         }
     }
+    trainer.check_finite()?;
     let accuracy = trainer.evaluate();
     watch.evaluation(cfg.steps, &accuracy)?;
     Ok(Trained { model: trainer.model, accuracy, training })
@@ -155,6 +157,14 @@ impl Trainer {
         Ok(took)
     }
 
+    /// Whether the last update left every parameter finite; the next step would tell.
+    fn check_finite(&self) -> Result<()> {
+        if self.model.params().flat().all_finite() {
+            return Ok(());
+        }
+        Err(Error::NotFinite { step: self.step, what: "a parameter, after the update, is not finite".into() })
+    }
+
     /// The accuracy at each length, on sequences that are the same for every model, seed and step.
     pub fn evaluate(&mut self) -> Accuracy {
         let lens = self.cfg.eval_lens.clone();
@@ -185,7 +195,7 @@ fn count_right<T: Real + Element>(logits: &[T], targets: &[i32]) -> (usize, usiz
     let (mut right, mut all) = (0, 0);
     for (row, &target) in logits.chunks_exact(classes.max(1)).zip(targets).filter(|(_, t)| **t != IGNORE) {
         let best = (1..row.len()).fold(0, |best, i| if row[i] > row[best] { i } else { best });
-        right += usize::from(best as i32 == target);
+        right += usize::from(best as i32 == target && row.iter().all(|x| x.is_finite()));
         all += 1;
     }
     (right, all)

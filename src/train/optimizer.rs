@@ -143,7 +143,7 @@ pub fn clip(grads: &mut Tensor, max: f64) -> f64 {
         let norm = sum_of_squares(g).sqrt();
         let factor = max / (norm + 1e-6);
         if max > 0.0 && factor < 1.0 {
-            g.iter_mut().for_each(|g| *g = *g * T::of(factor));
+            g.iter_mut().for_each(|g| *g *= T::of(factor));
         }
         norm
     })

@@ -98,7 +98,8 @@ impl RunFiles {
         self.metrics.write_all(&line).map_err(Error::io(&path))
     }
 
-    /// Save the weights under their path names, with what is needed to use them as metadata.
+    /// Save the weights under their path names. The metadata has one entry, `tapezoo`: a JSON object with the
+    /// model's configuration, the step and the seed.
     ///
     /// # Errors
     /// When they cannot be written.
@@ -122,9 +123,9 @@ fn weights(model: &Model, steps: usize, seed: u64) -> std::result::Result<Vec<u8
         let view = TensorView::new(dtype, e.shape.dims().to_vec(), data).map_err(|e| e.to_string())?;
         tensors.push((e.name.clone(), view));
     }
-    let config = serde_json::to_string(model.config()).map_err(|e| e.to_string())?;
-    let metadata = [("model", config), ("step", steps.to_string()), ("seed", seed.to_string())];
-    let metadata: HashMap<String, String> = metadata.map(|(k, v)| (k.to_string(), v)).into();
+    // One entry, as several would be written in random order, and equal runs give equal files.
+    let about = serde_json::json!({ "model": model.config(), "step": steps, "seed": seed }).to_string();
+    let metadata = HashMap::from([("tapezoo".to_string(), about)]);
     safetensors::serialize(tensors, Some(metadata)).map_err(|e| e.to_string())
 }
 

@@ -32,7 +32,7 @@ pub struct Schedule {
     pub peak: f64,
     /// The lowest learning rate of the cosine, as a fraction of the peak.
     pub min_ratio: f64,
-    /// How many steps the rise takes; 0 for none.
+    /// How many steps the rise takes; 0 for none. A run that is shorter ends on the way up.
     pub warmup: usize,
     /// How many steps the run takes.
     pub steps: usize,

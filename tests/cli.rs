@@ -1,0 +1,215 @@
+//! The parity program from outside: its output, and what it says to values that cannot be.
+
+#![allow(clippy::unwrap_used)]
+
+use serde_json::Value;
+use std::{fs, process::Command};
+
+struct Ran {
+    status: Option<i32>,
+    stdout: String,
+    stderr: String,
+}
+
+const SMALL: &str = "--steps 3 --train-len 6 --batch 2 --width 8 --heads 2 --head-dim 4 --mlp 8 --eval-lens 6,9";
+
+/// Run the program with flags separated by spaces.
+fn parity(flags: &str) -> Ran {
+    let flags: Vec<&str> = flags.split(' ').filter(|f| !f.is_empty()).map(|f| if f == "''" { "" } else { f }).collect();
+    let output = Command::new(env!("CARGO_BIN_EXE_parity")).args(flags).output().unwrap();
+    Ran {
+        status: output.status.code(),
+        stdout: String::from_utf8(output.stdout).unwrap(),
+        stderr: String::from_utf8(output.stderr).unwrap(),
+    }
+}
+
+/// It stops with status 2 before any work, and says all of `words` in one error, without a panic.
+#[track_caller]
+fn refuses(flags: &str, words: &[&str]) {
+    let ran = parity(flags);
+    assert_eq!(ran.status, Some(2), "{flags}: {}{}", ran.stdout, ran.stderr);
+    assert!(ran.stderr.starts_with("error: ") && !ran.stderr.contains("panicked"), "{flags}: {}", ran.stderr);
+    for word in words {
+        assert!(ran.stderr.contains(word), "{flags}: no '{word}' in: {}", ran.stderr);
+    }
+    assert_eq!(ran.stdout, "", "{flags}");
+}
+
+#[test]
+fn json_is_one_object_with_every_run() {
+    let ran = parity(&format!("{SMALL} --models lru,gpt --seeds 2 --seed 7 --json"));
+    assert_eq!((ran.status, ran.stderr.as_str()), (Some(0), ""));
+    let object: Value = serde_json::from_str(&ran.stdout).unwrap();
+    let runs = object["runs"].as_array().unwrap();
+    let who: Vec<_> = runs.iter().map(|r| (r["model"].as_str().unwrap(), r["seed"].as_u64().unwrap())).collect();
+    assert_eq!(who, [("lru", 7), ("lru", 8), ("gpt", 7), ("gpt", 8)]);
+    for run in runs {
+        assert_eq!((run["device"].as_str(), run["steps"].as_u64()), (Some("cpu"), Some(3)));
+        assert!(run["params"].as_u64().unwrap() > 0 && run["form"].is_string() && run.get("error").is_none());
+        assert!(run["steps_per_s"].as_f64().unwrap() > 0.0 && run["wall_s"].as_f64().unwrap() > 0.0);
+        let accuracy = run["accuracy"].as_object().unwrap();
+        assert_eq!(accuracy.keys().collect::<Vec<_>>(), ["6", "9"]);
+        assert!(accuracy.values().all(|a| (0.0..=1.0).contains(&a.as_f64().unwrap())));
+    }
+}
+
+#[test]
+fn the_table_fits_the_terminal_whatever_is_asked() {
+    let lens = "--eval-lens 1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16";
+    let ran = parity(&format!("--steps 2 --train-len 6 --batch 2 --width 4 --seeds 2 --num-ones 3 {lens}"));
+    assert_eq!((ran.status, ran.stderr.as_str()), (Some(0), ""));
+    for line in ran.stdout.lines() {
+        assert!(line.chars().count() <= 80, "{line}");
+    }
+    for word in ["linear_transformer", "params", "steps/s", "±0.", "parity with 3 ones", "2 seeds", " 16"] {
+        assert!(ran.stdout.contains(word), "no '{word}' in:\n{}", ran.stdout);
+    }
+}
+
+#[test]
+fn every_form_of_a_mixer_can_be_asked_for() {
+    for (model, forms) in [("lstm", &["recurrent", "fused"][..]), ("delta_net", &["parallel", "chunked", "chunked:3"])]
+    {
+        for form in forms {
+            let ran = parity(&format!("{SMALL} --models {model} --form {form} --dtype f64 --json"));
+            let object: Value = serde_json::from_str(&ran.stdout).unwrap();
+            assert!(object["runs"][0]["form"].as_str().unwrap().starts_with(form), "{}", ran.stdout);
+        }
+    }
+}
+
+#[test]
+fn numbers_that_cannot_be_are_refused() {
+    for flag in ["steps", "batch", "seeds", "threads", "train-len", "width", "layers", "heads", "head-dim"] {
+        refuses(&format!("--{flag} 0"), &[&flag.replace('-', "_").replace("threads", "--threads"), "0"]);
+    }
+    for flag in ["steps", "batch", "seeds", "seed", "threads", "train-len", "eval-lens", "num-ones", "warmup", "mlp"] {
+        refuses(&format!("--{flag} -3"), &[&format!("--{flag}"), "'-3'", "expected a whole number"]);
+        refuses(&format!("--{flag} many"), &[&format!("--{flag}"), "'many'", "expected a whole number"]);
+        refuses(&format!("--{flag} 99999999999999999999"), &["99999999999999999999"]);
+    }
+    for flag in ["lr", "weight-decay", "clip"] {
+        for value in ["nan", "inf", "-1e999", "x"] {
+            refuses(&format!("--{flag} {value}"), &[&format!("--{flag}"), value, "finite number"]);
+        }
+        refuses(&format!("--{flag} -1"), &["-1", "expected a finite number"]);
+    }
+    refuses("--lr 0", &["lr 0", "above 0"]);
+    refuses("--eval-lens 32,0", &["eval_lens 0", "at least 1"]);
+    refuses("--eval-lens 32,64,32", &["32", "twice"]);
+    refuses("--eval-lens 32,100 --max-len 64", &["100", "64 positions"]);
+    refuses("--batch 1000000000000 --steps 1", &["1000000000000", "tokens"]);
+    refuses("--train-len 1000000000000 --steps 1", &["1000000000000", "tokens"]);
+    refuses("--seed 9223372036854775807", &["9223372036854775807", "2^63"]);
+}
+
+#[test]
+fn names_that_nobody_has_are_refused() {
+    refuses("--models lstn", &["'lstn'", "lstm, quasi_lstm"]);
+    refuses("--models ''", &["''", "lstm"]);
+    refuses("--models lstm,all", &["'all'"]);
+    refuses("--models lstm,lstm", &["lstm", "twice"]);
+    refuses("--preset big", &["'big'", "default", "published"]);
+    refuses("--optimizer sgd", &["'sgd'", "adam, adamw"]);
+    refuses("--schedule line", &["'line'", "constant, cosine"]);
+    refuses("--form quick", &["'quick'", "recurrent"]);
+    refuses("--form chunked:0", &["chunked:0"]);
+    refuses("--models gpt,lstm --form parallel", &["parallel", "lstm", "fused"]);
+    refuses("--device cuda", &["cuda", "cpu"]);
+    refuses("--device tpu", &["tpu", "auto or cpu"]);
+    refuses("--dtype f16", &["f16", "f32"]);
+    refuses("--positions left", &["left", "learned"]);
+    refuses("--frobnicate", &["--frobnicate"]);
+    refuses("surplus", &["surplus"]);
+}
+
+#[test]
+fn files_that_are_no_configuration_are_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("c.toml");
+    let flags = format!("--config {}", path.display());
+    refuses(&flags, &["c.toml", "No such file"]);
+    for (text, words) in [
+        ("steps = ", &["c.toml", "line 1"][..]),
+        ("stepz = 3", &["c.toml", "stepz", "expected"]),
+        ("model.wide = 3", &["c.toml", "wide"]),
+        ("model.mixer = 'gpt'", &["c.toml", "model.mixer"]),
+        ("task.num_twos = 3", &["c.toml", "num_twos"]),
+        ("task.name = 'chess'", &["c.toml", "chess", "parity"]),
+        ("steps = 'x'", &["c.toml", "steps"]),
+        ("steps = -3", &["c.toml", "-3"]),
+        ("lr = nan", &["lr NaN", "expected"]),
+        ("betas = [0.9, 1.0]", &["betas 1", "below 1"]),
+        ("betas = [0.9]", &["c.toml", "betas"]),
+        ("dtype = 'i32'", &["c.toml", "i32", "f32"]),
+        ("preset = 3", &["preset 3"]),
+        ("preset = 'mine'", &["'mine'", "published"]),
+        ("per_model.gbt.lr = 3", &["gbt", "gpt"]),
+        ("per_model.gpt.lrr = 3", &["per_model.gpt", "lrr"]),
+        ("per_model.gpt.steps = 0", &["steps 0"]),
+        ("per_model = 3", &["c.toml", "per_model"]),
+        ("model = 3", &["c.toml", "model"]),
+    ] {
+        fs::write(&path, text).unwrap();
+        refuses(&flags, words);
+    }
+    fs::write(&path, b"steps = 3 # \xff").unwrap();
+    refuses(&flags, &["c.toml", "UTF-8"]);
+    refuses(&format!("--config {}", dir.path().display()), &["directory"]);
+}
+
+#[test]
+fn a_run_directory_is_not_overwritten_unless_asked() {
+    let dir = tempfile::tempdir().unwrap();
+    let at = |name: &str| dir.path().join(name);
+    let flags = format!("{SMALL} --models gpt --out {}", at("run").display());
+    assert_eq!(parity(&flags).status, Some(0));
+    for file in ["config.toml", "table.txt", "results.json", "gpt-seed0/metrics.jsonl", "gpt-seed0/weights.safetensors"]
+    {
+        assert!(at("run").join(file).exists(), "{file}");
+    }
+    fs::write(at("run/notes"), "mine").unwrap();
+    refuses(&flags, &["run", "already holds a run", "--force"]);
+    let other = parity(&format!("{SMALL} --models lru --out {} --force", at("run").display()));
+    assert_eq!(other.status, Some(0), "{}", other.stderr);
+    assert!(!at("run/gpt-seed0").exists() && at("run/lru-seed0").exists());
+    assert_eq!(fs::read_to_string(at("run/notes")).unwrap(), "mine");
+
+    fs::write(at("file"), "").unwrap();
+    refuses(&format!("--out {}", at("file").display()), &["file", "expected a directory"]);
+    refuses(&format!("--out {}", at("file/below").display()), &["file/below"]);
+    refuses("--force", &["--out"]);
+    // What is wrong with the rest is found before anything is written.
+    refuses(&format!("--steps 0 --out {}", at("new").display()), &["steps 0"]);
+    assert!(!at("new").exists());
+}
+
+#[test]
+fn a_run_that_fails_is_reported_and_the_status_says_so() {
+    let dir = tempfile::tempdir().unwrap();
+    let (path, out) = (dir.path().join("c.toml"), dir.path().join("run"));
+    fs::write(&path, "[per_model.lru]\nlr = 1e30\nwarmup = 0").unwrap();
+    let ran = parity(&format!(
+        "{SMALL} --models lru,gpt --warmup 0 --config {} --out {} --json",
+        path.display(),
+        out.display()
+    ));
+    assert_eq!(ran.status, Some(1), "{}", ran.stderr);
+    assert!(ran.stderr.starts_with("error: 1 of 2 runs"), "{}", ran.stderr);
+    let object: Value = serde_json::from_str(&ran.stdout).unwrap();
+    let error = object["runs"][0]["error"].as_str().unwrap();
+    assert!(error.starts_with("step 2: the value of op '") && error.contains("blocks.0"), "{error}");
+    assert!(object["runs"][1].get("error").is_none());
+    assert!(fs::read_to_string(out.join("table.txt")).unwrap().contains(error));
+    assert!(fs::read_to_string(out.join("lru-seed0/metrics.jsonl")).unwrap().contains("step 2"));
+    assert!(out.join("gpt-seed0/weights.safetensors").exists());
+}
+
+#[test]
+fn help_teaches() {
+    let help = parity("--help").stdout;
+    for word in ["Examples:", "--num-ones", "--eval-lens", "published: 40000", "--form", "--json", "metrics"] {
+        assert!(help.contains(word), "no '{word}'");
+    }
+}

@@ -1,0 +1,299 @@
+//! Training: the same whatever the number of threads, right against torch, plain about what went wrong, and on the
+//! disk when it should be.
+
+#![allow(clippy::unwrap_used)]
+
+use safetensors::SafeTensors;
+use serde_json::Value;
+use std::{collections::BTreeMap, fs, path::Path, process, thread, time::Duration};
+use tapezoo::{
+    error::Error,
+    models,
+    tensor::{DType, Tensor},
+    train::{
+        Accuracy, Step, Trainer, Watch,
+        config::{PRESETS, TrainConfig},
+        jobs::{RunReport, run_all},
+        optimizer::{Adam, AdamConfig, Rule, clip},
+        rundir::{self, RunDir},
+        schedule::{Schedule, Shape},
+        train,
+    },
+};
+
+/// A small experiment, with these keys changed.
+fn config(changes: &str) -> TrainConfig {
+    let mut small: toml::Table = "eval_lens = [8, 12]\ntrain_len = 8\nbatch = 4\nsteps = 6\neval_batches = 2\n\
+        log_every = 1\n[model]\nwidth = 8\nheads = 2\nhead_dim = 4\nmlp = 8\nstate = 4"
+        .parse()
+        .unwrap();
+    small.extend(changes.parse::<toml::Table>().unwrap());
+    TrainConfig::load(None, small).unwrap()
+}
+
+/// Every file under a directory, by its path from there.
+fn files(top: &Path) -> BTreeMap<String, Vec<u8>> {
+    let mut all = BTreeMap::new();
+    let mut open = vec![top.to_path_buf()];
+    while let Some(dir) = open.pop() {
+        for path in fs::read_dir(&dir).unwrap().map(|e| e.unwrap().path()) {
+            if path.is_dir() {
+                open.push(path);
+            } else {
+                all.insert(path.strip_prefix(top).unwrap().display().to_string(), fs::read(&path).unwrap());
+            }
+        }
+    }
+    all
+}
+
+struct Losses(Vec<u64>);
+
+impl Watch for Losses {
+    fn step(&mut self, step: &Step) -> tapezoo::error::Result<()> {
+        self.0.push(step.loss.to_bits());
+        Ok(())
+    }
+    fn evaluation(&mut self, _: usize, _: &Accuracy) -> tapezoo::error::Result<()> {
+        Ok(())
+    }
+}
+
+#[test]
+fn results_are_the_same_bits_on_one_thread_and_on_two() {
+    let cfg = config("seeds = 2");
+    let on = |threads: usize| {
+        let dir = tempfile::tempdir().unwrap();
+        let out = RunDir::create(&dir.path().join("run"), &cfg, false).unwrap();
+        let (reports, written) = run_all(&cfg, threads, Some(&out), false).unwrap();
+        written.unwrap();
+        let key = |r: &RunReport| (r.model.clone(), r.seed, r.accuracy.clone(), r.error.clone());
+        let kept = |name: &str| name.ends_with("jsonl") || name.ends_with("safetensors");
+        let files: BTreeMap<_, _> = files(dir.path()).into_iter().filter(|f| kept(&f.0)).collect();
+        assert_eq!(files.len(), 2 * 2 * models::names().len());
+        (reports.iter().map(key).collect::<Vec<_>>(), files)
+    };
+    let (one, two) = (on(1), on(2));
+    assert_eq!(one.0, two.0);
+    for (name, bytes) in one.1 {
+        assert!(two.1[&name] == bytes, "{name} is not the same");
+    }
+}
+
+#[test]
+fn the_seed_is_all_there_is_to_the_losses() {
+    let cfg = config("models = ['delta_net']").for_model("delta_net").unwrap();
+    let losses = |seed| {
+        let mut losses = Losses(vec![]);
+        train(&cfg, seed, &mut losses).unwrap();
+        losses.0
+    };
+    assert_eq!(losses(3), losses(3));
+    assert_ne!(losses(3), losses(4));
+}
+
+#[test]
+fn the_loss_of_every_mixer_goes_down() {
+    // Sequences of two tokens: the parity of two bits, which every mixer can learn.
+    let cfg = config("train_len = 2\neval_lens = [2]\nsteps = 1500\nbatch = 32\nlr = 1e-2");
+    for name in models::names() {
+        let mut losses = Losses(vec![]);
+        let trained = train(&cfg.for_model(name).unwrap(), 0, &mut losses).unwrap();
+        let last = losses.0[1400..].iter().map(|&loss| f64::from_bits(loss)).sum::<f64>() / 100.0;
+        assert!(last < 0.3, "{name}: the loss is {last} in the end; that of a coin is 0.69");
+        assert!(trained.accuracy[0].1 > 0.8, "{name}: {:?}", trained.accuracy);
+    }
+}
+
+#[test]
+fn no_step_after_the_second_allocates_a_buffer() {
+    let cfg = config("");
+    for name in models::names() {
+        let mut trainer = Trainer::new(&cfg.for_model(name).unwrap(), 0).unwrap();
+        (0..2).for_each(|_| assert!(trainer.step().unwrap().loss.is_finite()));
+        let before = trainer.fresh_buffers();
+        (0..3).for_each(|_| assert!(trainer.step().unwrap().loss.is_finite()));
+        assert_eq!(trainer.fresh_buffers(), before, "{name}");
+    }
+}
+
+#[test]
+fn adam_and_adamw_are_those_of_torch() {
+    let rules = [
+        ("adam", AdamConfig { rule: Rule::Adam, betas: [0.9, 0.95], eps: 1e-8, weight_decay: 0.0 }),
+        ("adamw", AdamConfig { rule: Rule::AdamW, betas: [0.9, 0.999], eps: 1e-8, weight_decay: 0.1 }),
+    ];
+    for (name, config) in rules {
+        let bytes = fs::read(format!("tests/fixtures/{name}.safetensors")).unwrap();
+        let fixture = SafeTensors::deserialize(&bytes).unwrap();
+        let read = |name: &str| -> Vec<f64> {
+            let data = fixture.tensor(name).unwrap().data().to_vec();
+            data.chunks_exact(8).map(|b| f64::from_le_bytes(b.try_into().unwrap())).collect()
+        };
+        let (p0, grads, expected) = (read("in.p0"), read("in.grads"), read("out.p"));
+        for (dtype, tolerance) in [(DType::F64, 1e-14), (DType::F32, 1e-6)] {
+            let n = p0.len();
+            let mut p = Tensor::from_vec(p0.clone(), [n]).cast(dtype);
+            let mut adam = Adam::new(n, dtype, config);
+            for (g, expected) in grads.chunks(n).zip(expected.chunks(n)) {
+                let g = Tensor::from_vec(g.to_vec(), [n]).cast(dtype);
+                adam.step(0.01, &mut p, &g, &[(0..5, true), (5..n, true)]);
+                for (p, e) in p.to_f64().iter().zip(expected) {
+                    assert!((p - e).abs() <= tolerance * (1.0 + e.abs()), "{name} {dtype}: {p} for {e}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn weight_decay_keeps_to_its_windows() {
+    let config = AdamConfig { rule: Rule::AdamW, betas: [0.9, 0.999], eps: 1e-8, weight_decay: 0.5 };
+    let mut p = Tensor::full([4], DType::F64, 2.0);
+    Adam::new(4, DType::F64, config).step(0.1, &mut p, &Tensor::zeros([4], DType::F64), &[(0..1, false), (1..4, true)]);
+    assert_eq!(p.to_f64(), [2.0, 1.9, 1.9, 1.9]);
+}
+
+#[test]
+fn clipping_scales_to_the_norm_asked_for() {
+    for dtype in [DType::F32, DType::F64] {
+        let g = || Tensor::from_vec((0..19).map(|i| f64::from(i % 3) - 1.0).collect::<Vec<_>>(), [19]).cast(dtype);
+        let norm = g().to_f64().iter().map(|g| g * g).sum::<f64>().sqrt();
+        for (max, expected) in [(0.0, norm), (100.0, norm), (0.5, 0.5)] {
+            let mut clipped = g();
+            assert!((clip(&mut clipped, max) - norm).abs() < 1e-12);
+            assert!((clip(&mut clipped, 0.0) - expected).abs() < 1e-6);
+        }
+    }
+}
+
+#[test]
+fn schedules_rise_hold_and_fall() {
+    let s = Schedule { shape: Shape::Cosine, peak: 2.0, min_ratio: 0.1, warmup: 10, steps: 110 };
+    assert_eq!((s.lr(1), s.lr(5), s.lr(10)), (0.2, 1.0, 2.0));
+    assert!((s.lr(60) - 1.1).abs() < 1e-12 && (s.lr(110) - 0.2).abs() < 1e-12);
+    assert!((11..110).all(|i| s.lr(i + 1) < s.lr(i)));
+    let s = Schedule { shape: Shape::Constant, warmup: 0, ..s };
+    assert_eq!((s.lr(1), s.lr(110)), (2.0, 2.0));
+    let s = Schedule { shape: Shape::Cosine, warmup: 110, ..s };
+    assert_eq!(s.lr(110), 2.0);
+}
+
+#[test]
+fn a_run_that_blows_up_names_step_and_op_and_leaves_the_others_alone() {
+    let quiet = config("models = ['lstm', 'lru']");
+    let loud = config("models = ['lstm', 'lru']\n[per_model.lru]\nlr = 1e30\nclip = 0.0\nwarmup = 0");
+    let (quiet, loud) = (run_all(&quiet, 2, None, false).unwrap().0, run_all(&loud, 2, None, false).unwrap().0);
+    assert_eq!((&loud[0].accuracy, &loud[0].error), (&quiet[0].accuracy, &None));
+    let error = loud[1].error.as_deref().unwrap();
+    assert!(error.starts_with("step 2: the value of op '") && error.contains("not finite"), "{error}");
+    assert!(loud[1].accuracy.is_empty());
+}
+
+#[test]
+fn a_last_update_that_is_not_finite_is_not_missed() {
+    let cfg = config("models = ['gpt']\nsteps = 1\nwarmup = 0\nlr = 1e300").for_model("gpt").unwrap();
+    let error = train(&cfg, 0, &mut Losses(vec![])).err().unwrap();
+    assert!(matches!(error, Error::NotFinite { step: 1, .. }), "{error}");
+}
+
+#[test]
+fn presets_are_whole_and_read_back_as_they_were_written() {
+    for (name, _) in PRESETS {
+        let flags: toml::Table = [("preset".to_string(), name.into())].into_iter().collect();
+        let cfg = TrainConfig::load(None, flags).unwrap();
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("config.toml");
+        fs::write(&path, cfg.to_toml().unwrap()).unwrap();
+        assert_eq!(TrainConfig::load(Some(&path), toml::Table::new()).unwrap(), cfg);
+    }
+}
+
+#[test]
+fn flags_are_over_the_file_and_the_file_is_over_the_preset_also_for_single_models() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("my.toml");
+    fs::write(&path, "preset = 'published'\nlr = 0.5\n[model]\nstate = 6\n[per_model.gpt]\nsteps = 7").unwrap();
+    let cfg = TrainConfig::load(Some(&path), "steps = 9\nmodel.layers = 1".parse().unwrap()).unwrap();
+    let lru = cfg.for_model("lru").unwrap();
+    assert_eq!((lru.lr, lru.steps, lru.betas), (0.5, 9, [0.9, 0.95]));
+    // 128 is the preset's width for the LRU alone; its state is 4 there, but the file's 6 is for all.
+    assert_eq!((lru.model.width, lru.model.state, lru.model.layers), (128, 6, 1));
+    assert_eq!((cfg.for_model("gpt").unwrap().steps, cfg.for_model("lstm").unwrap().model.width), (9, 4));
+}
+
+#[test]
+fn files_appear_whole_or_not_at_all() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("file");
+    rundir::write(&path, b"old").unwrap();
+    rundir::write(&path, b"new").unwrap();
+    assert_eq!(fs::read(&path).unwrap(), b"new");
+    assert!(rundir::write(&dir.path().join("no/such/file"), b"").is_err());
+    fs::create_dir(dir.path().join("full")).unwrap();
+    fs::write(dir.path().join("full/x"), b"").unwrap();
+    let error = rundir::write(&dir.path().join("full"), b"").unwrap_err();
+    assert!(error.to_string().contains("full"), "{error}");
+    assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 2, "a temporary file was left behind");
+}
+
+/// Weights under their names, in full, as a reader of another language would find them.
+#[test]
+fn weights_are_saved_under_their_names() {
+    let cfg = config("models = ['mamba']\nseed = 5\ndtype = 'f64'");
+    let dir = tempfile::tempdir().unwrap();
+    let out = RunDir::create(dir.path(), &cfg, false).unwrap();
+    run_all(&cfg, 1, Some(&out), false).unwrap().1.unwrap();
+    let bytes = fs::read(dir.path().join("mamba-seed5/weights.safetensors")).unwrap();
+    let (saved, (_, meta)) = (SafeTensors::deserialize(&bytes).unwrap(), SafeTensors::read_metadata(&bytes).unwrap());
+    let mut trainer = Trainer::new(&cfg.for_model("mamba").unwrap(), 5).unwrap();
+    (0..cfg.steps).for_each(|_| assert!(trainer.step().unwrap().loss.is_finite()));
+    let mut count = 0;
+    for (name, tensor) in trainer.model().params().tensors() {
+        let view = saved.tensor(name).unwrap();
+        assert_eq!(view.shape(), tensor.shape().dims());
+        let values: Vec<f64> = view.data().chunks(8).map(|b| f64::from_le_bytes(b.try_into().unwrap())).collect();
+        assert_eq!(values, tensor.to_f64(), "{name}");
+        count += 1;
+    }
+    assert_eq!(saved.len(), count);
+    let about: Value = serde_json::from_str(&meta.metadata().clone().unwrap()["tapezoo"]).unwrap();
+    assert_eq!((&about["step"], &about["seed"]), (&6.into(), &5.into()));
+    let model: models::ModelConfig = serde_json::from_value(about["model"].clone()).unwrap();
+    assert_eq!(&model, trainer.model().config());
+}
+
+/// Kill the program while it works: whatever it has finished is there in full.
+#[test]
+fn a_killed_process_leaves_files_that_can_be_read() {
+    let dir = tempfile::tempdir().unwrap();
+    let out = dir.path().join("run");
+    let mut child = process::Command::new(env!("CARGO_BIN_EXE_parity"))
+        .args("--models lstm --seeds 2000 --steps 5 --train-len 4 --eval-lens 4 --batch 2 --out".split(' '))
+        .arg(&out)
+        .stdout(process::Stdio::null())
+        .spawn()
+        .unwrap();
+    while !out.join("results.json").exists() {
+        assert!(child.try_wait().unwrap().is_none(), "it ended before it could be killed");
+        thread::sleep(Duration::from_millis(5));
+    }
+    thread::sleep(Duration::from_millis(100));
+    child.kill().unwrap();
+    child.wait().unwrap();
+
+    let results: Value = serde_json::from_slice(&fs::read(out.join("results.json")).unwrap()).unwrap();
+    let runs = results["runs"].as_array().unwrap();
+    assert!(!runs.is_empty() && runs.len() < 2000);
+    assert!(fs::read_to_string(out.join("table.txt")).unwrap().contains("lstm"));
+    for run in runs {
+        let dir = out.join(format!("lstm-seed{}", run["seed"]));
+        let weights = fs::read(dir.join("weights.safetensors")).unwrap();
+        SafeTensors::deserialize(&weights).unwrap();
+        for line in fs::read_to_string(dir.join("metrics.jsonl")).unwrap().lines() {
+            serde_json::from_str::<Value>(line).unwrap();
+        }
+    }
+    // The configuration reads back.
+    TrainConfig::load(Some(&out.join("config.toml")), toml::Table::new()).unwrap();
+}
