@@ -231,25 +231,29 @@ impl Tape {
 
     #[track_caller]
     fn seed<'t>(&'t self, seeds: impl IntoIterator<Item = (Var<'t>, Tensor)>) {
-        let r = &mut *self.record.borrow_mut();
-        let mut pool = self.cx.pool();
-        for g in r.grads.drain(..).flatten() {
-            pool.put(g);
+        {
+            let r = &mut *self.record.borrow_mut();
+            for g in r.grads.drain(..).flatten() {
+                self.cx.pool().put(g);
+            }
+            r.grads.resize_with(r.values.len(), || None);
         }
-        r.grads.resize_with(r.values.len(), || None);
+        // The iterator may look at the tape: borrow anew for each pair.
         for (v, seed) in seeds {
-            let (id, shape) = (v.id_on(self) as usize, r.values[v.id_on(self) as usize].shape());
+            let r = &mut *self.record.borrow_mut();
+            let id = v.id_on(self) as usize;
+            let shape = r.values[id].shape();
             assert_eq!(seed.shape(), shape, "the cotangent of a value of shape {shape} has shape {}", seed.shape());
             match &mut r.grads[id] {
                 Some(old) => add_into(old, &seed),
                 empty => {
                     // A copy from the pool: the caller may keep the seed, and gradients are written in place.
-                    let mut t = pool.get(seed.dtype(), shape);
+                    let mut t = self.cx.pool().get(seed.dtype(), shape);
                     copy(&mut t, &seed);
                     *empty = Some(t);
                 }
             }
-            pool.put(seed);
+            self.cx.pool().put(seed);
         }
     }
 

@@ -15,7 +15,7 @@
 //! is rounded up to whole blocks.
 
 use super::{
-    lane_sums::{LANES as L, sum2},
+    lane_sums::LANES as L,
     math::Math,
     scan::{cotangent, put_all, same_dtype, some_steps, spare, target, zeros},
 };
@@ -68,12 +68,6 @@ fn store<T: Real>(n: usize, state: &Blocks<T>, x: &mut [T], acc: bool) {
             *x = if acc { *x + v } else { v };
         }
     }
-}
-
-/// The sum of a product over all channels.
-#[inline(always)]
-fn dot<T: Real>(x: &Blocks<T>, y: &Blocks<T>) -> T {
-    sum2(x.as_flattened(), y.as_flattened(), |x, y| x * y)
 }
 
 /// The inputs of one sequence: u, Δ [T, E] and b, c [T, N], and a as a state.
@@ -138,12 +132,14 @@ fn forward<T: Math>(
 }
 
 /// The scratch memory of the backward pass: states before and after every step of a chunk, w = exp(Δ a) of every
-/// step, da and G as states, and six rows.
+/// step, da and G as states, db and dc of one step with a block for each n, still to be summed, and five rows.
 struct Work<'a, T> {
     h: &'a mut Blocks<T>,
     w: &'a mut Blocks<T>,
     da: &'a mut Blocks<T>,
     g: &'a mut Blocks<T>,
+    db: &'a mut Blocks<T>,
+    dc: &'a mut Blocks<T>,
     rows: &'a mut Blocks<T>,
 }
 
@@ -187,37 +183,48 @@ fn backward<T: Math>(x: Sequence<T>, (t0, t1): (usize, usize), dy: &[T], k: &mut
     let size = x.a.len();
     let m = size / x.n;
     for t in (t0..t1).rev() {
-        let [delta, write, dy_t, gb, qa, g_t] = split(k.rows, m);
+        let [delta, write, dy_t, gb, qa] = split(k.rows, m);
         x.step(t, delta, write);
         dy_t.as_flattened_mut()[..x.e].copy_from_slice(&dy[t * x.e..][..x.e]);
         gb.fill([T::ZERO; L]);
         qa.fill([T::ZERO; L]);
-        let (before, after) = k.h[(t - t0) * size..].split_at(size);
+        let (before, after) = k.h[(t - t0) * size..][..2 * size].split_at(size);
         let w = &k.w[(t - t0) * size..][..size];
         for n in 0..x.n {
             let (b, c) = (x.b[t * x.n + n], x.c[t * x.n + n]);
             let r = n * m..(n + 1) * m;
-            let (a, w, before) = (&x.a[r.clone()], &w[r.clone()], &before[r.clone()]);
-            let (da, g) = (&mut k.da[r.clone()], &mut k.g[r.clone()]);
+            let (a, w, before, after) = (&x.a[r.clone()], &w[r.clone()], &before[r.clone()], &after[r.clone()]);
+            let (da, g) = (&mut k.da[r.clone()], &mut k.g[r]);
+            let (mut db, mut dc) = ([T::ZERO; L], [T::ZERO; L]);
             for i in 0..m {
+                // Copies: the compiler then knows that no output is an input.
+                let (a, w, before, after) = (a[i], w[i], before[i], after[i]);
+                let (delta, write, dy) = (delta[i], write[i], dy_t[i]);
+                let (mut g_i, mut gb_i, mut qa_i, mut da_i) = (g[i], gb[i], qa[i], da[i]);
                 for l in 0..L {
-                    let gt = c * dy_t[i][l] + g[i][l];
-                    let q = gt * before[i][l] * (x.s * w[i][l]);
-                    gb[i][l] += gt * b;
-                    qa[i][l] += q * a[i][l];
-                    da[i][l] += q * delta[i][l];
-                    g_t[i][l] = gt;
-                    g[i][l] = gt * (x.s * w[i][l] - (x.s - T::ONE));
+                    let (gt, sw) = (c * dy[l] + g_i[l], x.s * w[l]);
+                    let q = gt * before[l] * sw;
+                    db[l] += gt * write[l];
+                    dc[l] += dy[l] * after[l];
+                    gb_i[l] += gt * b;
+                    qa_i[l] += q * a[l];
+                    da_i[l] += q * delta[l];
+                    g_i[l] = gt * (sw - (x.s - T::ONE));
                 }
+                (g[i], gb[i], qa[i], da[i]) = (g_i, gb_i, qa_i, da_i);
             }
-            add(&mut out.b, t * x.n + n, dot(g_t, write));
-            add(&mut out.c, t * x.n + n, dot(dy_t, &after[r]));
+            (k.db[n], k.dc[n]) = (db, dc);
         }
-        let (delta, gb, qa) = (delta.as_flattened(), gb.as_flattened(), qa.as_flattened());
+        for n in 0..x.n {
+            add(&mut out.b, t * x.n + n, k.db[n].iter().copied().sum());
+            add(&mut out.c, t * x.n + n, k.dc[n].iter().copied().sum());
+        }
+        let r = t * x.e..(t + 1) * x.e;
+        let (delta, gb, qa) = (&delta.as_flattened()[..x.e], &gb.as_flattened()[..x.e], &qa.as_flattened()[..x.e]);
+        let (u, ddelta, du) = (&x.u[r.clone()], &mut out.delta.0[r.clone()], &mut out.u.0[r]);
         for e in 0..x.e {
-            let at = t * x.e + e;
-            add(&mut out.delta, at, x.u[at] * gb[e] + qa[e]);
-            add(&mut out.u, at, delta[e] * gb[e]);
+            ddelta[e] = u[e] * gb[e] + qa[e] + if out.delta.1 { ddelta[e] } else { T::ZERO };
+            du[e] = delta[e] * gb[e] + if out.u.1 { du[e] } else { T::ZERO };
         }
     }
 }
@@ -303,7 +310,8 @@ impl SelectiveScan {
         let (size, steps) = (z.n * z.m, self.chunk.min(z.t));
         let [mut a, mut sum, mut g] = std::array::from_fn(|_| Scratch::new(cpu, size));
         let (mut h, mut w) = (Scratch::new(cpu, (steps + 1) * size), Scratch::new(cpu, steps * size));
-        let mut rows = Scratch::new(cpu, 6 * z.m);
+        let [mut db, mut dc] = std::array::from_fn(|_| Scratch::new(cpu, z.n));
+        let mut rows = Scratch::new(cpu, 5 * z.m);
         load(z.n, x[2].host::<T>(), a.get());
         let saved = y[2].host::<T>().as_chunks::<L>().0;
         for i in 0..z.b {
@@ -314,7 +322,8 @@ impl SelectiveScan {
             for k in (0..z.chunks).rev() {
                 h.get()[..size].copy_from_slice(&saved[(i * z.chunks + k) * size..][..size]);
                 let steps = (k * self.chunk, ((k + 1) * self.chunk).min(z.t));
-                let mut work = Work { h: h.get(), w: w.get(), da: sum.get(), g: g.get(), rows: rows.get() };
+                let (h, w, da, g) = (h.get(), w.get(), sum.get(), g.get());
+                let mut work = Work { h, w, da, g, db: db.get(), dc: dc.get(), rows: rows.get() };
                 backward(x, steps, &dy[i * z.t * z.e..][..z.t * z.e], &mut work, &mut out);
             }
             store(z.n, g.get(), &mut dh0.0[state], dh0.1);
