@@ -255,7 +255,8 @@ proptest! {
         size[0] = if g.below(8) == 0 { 0 } else { size[0] };
         for core in cores(&mut g, size, chunk) {
             let n = core.outputs;
-            let seeds: [(&str, Box<dyn Fn(usize) -> bool>); 3] = [
+            type Choose = Box<dyn Fn(usize) -> bool>;
+            let seeds: [(&str, Choose); 3] = [
                 ("all steps", Box::new(move |i| i < n)),
                 ("the last state", Box::new(move |i| i >= n)),
                 ("both", Box::new(|_| true)),

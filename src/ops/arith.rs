@@ -30,9 +30,9 @@ pub struct Affine {
 fn broadcast(a: Shape, b: Shape) -> Result<Shape, String> {
     let rank = a.rank().max(b.rank());
     let mut dims = [1; MAX_RANK];
-    for i in 0..rank {
+    for (i, size) in dims[..rank].iter_mut().enumerate() {
         let at = |s: Shape| (i + s.rank()).checked_sub(rank).map_or(1, |j| s.dims()[j]);
-        dims[i] = match (at(a), at(b)) {
+        *size = match (at(a), at(b)) {
             (x, y) if x == y => x,
             (1, y) => y,
             (x, 1) => x,

@@ -110,9 +110,5 @@ unary! {
     /// φ(x) = elu(x) + 1, the positive feature map of linear attention
     elu1 = Elu1 in -3.0..3.0 { |x, y| f: select(x > 0.0, x + 1.0, exp(x)), df: select(x > 0.0, 1.0, y) }
     /// GELU by its tanh approximation: ½ x (1 + tanh(√(2/π) (x + 0.044715 x³)))
-    gelu_tanh = GeluTanh in -3.0..3.0 { |x, y|
-        f: 0.5 * x * (1.0 + tanh(0.797_884_560_802_865_4 * (x + 0.044715 * x * x * x))),
-        df: 0.5 * (1.0 + tanh(0.797_884_560_802_865_4 * (x + 0.044715 * x * x * x)))
-            + 0.5 * x * (1.0 - tanh(0.797_884_560_802_865_4 * (x + 0.044715 * x * x * x)) * tanh(0.797_884_560_802_865_4 * (x + 0.044715 * x * x * x)))
-                * 0.797_884_560_802_865_4 * (1.0 + 0.134145 * x * x) }
+    gelu_tanh = GeluTanh in -3.0..3.0 { |x, y| f: 0.5 * x * (1.0 + tanh(gelu_arg(x))), df: gelu_slope(x, tanh(gelu_arg(x))) }
 }

@@ -57,10 +57,8 @@ impl Pool {
             self.fresh += 1;
             Arc::new(vec![T::default(); len])
         });
-        if self.poison {
-            if let Some(v) = Arc::get_mut(&mut buf) {
-                v.fill(T::POISON);
-            }
+        if let Some(v) = Arc::get_mut(&mut buf).filter(|_| self.poison) {
+            v.fill(T::POISON);
         }
         buf
     }

@@ -40,6 +40,9 @@ pub type Outputs<'t> = Vec<(&'static str, Var<'t>)>;
 /// One form of an op, run on a fixture's inputs.
 pub type Run<'f> = Box<dyn for<'t> Fn(&Inputs<'t>) -> Outputs<'t> + 'f>;
 
+/// The forms of an op by name.
+pub type Forms<'f> = Vec<(String, Run<'f>)>;
+
 /// An op: what tensors it has (an axis is a letter; a letter stands for one size throughout), and its forms.
 pub struct Spec {
     pub op: &'static str,
@@ -47,7 +50,7 @@ pub struct Spec {
     pub inputs: &'static [(&'static str, &'static str)],
     /// Inputs that may be absent.
     pub optional: &'static [(&'static str, &'static str)],
-    pub forms: fn(&Fixture) -> Result<Vec<(String, Run<'_>)>>,
+    pub forms: fn(&Fixture) -> Result<Forms<'_>>,
 }
 
 /// The chunks tried: one step, odd, powers of two, longer than most fixtures.
@@ -58,10 +61,7 @@ fn boxed<'f>(run: impl for<'t> Fn(&Inputs<'t>) -> Outputs<'t> + 'f) -> Run<'f> {
     Box::new(run)
 }
 
-fn forms<'f>(
-    list: &[Form],
-    run: impl for<'t> Fn(&Inputs<'t>, Form) -> Outputs<'t> + Clone + 'f,
-) -> Vec<(String, Run<'f>)> {
+fn forms<'f>(list: &[Form], run: impl for<'t> Fn(&Inputs<'t>, Form) -> Outputs<'t> + Clone + 'f) -> Forms<'f> {
     let mut all = vec![];
     for &form in list {
         let chunks = if matches!(form, Form::Chunked(_)) { &CHUNKS[..] } else { &CHUNKS[..1] };
@@ -76,7 +76,7 @@ fn forms<'f>(
 
 const SCANS: [Form; 3] = [Form::Recurrent, Form::Parallel, Form::Chunked(1)];
 
-fn one<'f>(run: impl for<'t> Fn(&Inputs<'t>) -> Var<'t> + 'f, out: &'static str) -> Result<Vec<(String, Run<'f>)>> {
+fn one<'f>(run: impl for<'t> Fn(&Inputs<'t>) -> Var<'t> + 'f, out: &'static str) -> Result<Forms<'f>> {
     Ok(vec![("op".into(), boxed(move |x| vec![(out, run(x))]))])
 }
 
