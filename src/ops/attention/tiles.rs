@@ -30,7 +30,7 @@ fn softmax<T: Math>(x: &mut [T]) -> T {
     wide.iter().for_each(|x| (0..L).for_each(|l| sums[l] += x[l]));
     let sum: T = sums.iter().chain(rest).copied().sum();
     let by = T::ONE / sum;
-    x.iter_mut().for_each(|x| *x = *x * by);
+    x.iter_mut().for_each(|x| *x *= by);
     top + sum.ln()
 }
 
