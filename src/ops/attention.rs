@@ -120,7 +120,8 @@ impl Op for CausalAttention {
     }
 
     fn sample(g: &mut Gen) -> (Self, Vec<Tensor>) {
-        let (b, t, h, k, v) = (g.size(2), g.size(5), g.size(3), g.size(5), g.size(5));
+        let (b, t, h) = (g.size(2), g.size(5), g.size(3));
+        let (k, v) = Dims::sample(g);
         let s = t + if g.coin() { g.below(4) } else { 0 };
         let x = vec![g.normal([b, t, h, k]), g.normal([b, s, h, k]), g.normal([b, s, h, v])];
         (CausalAttention { scale: g.uniform(0.3, 1.5) }, x)

@@ -138,9 +138,11 @@ impl Op for DeltaRule {
     }
 
     fn sample(g: &mut Gen) -> (Self, Vec<Tensor>) {
-        let (b, t, h, k, v) = (g.size(2), g.size(7), g.size(3), g.size(5), g.size(5));
+        let (b, t, h) = (g.size(2), g.size(7), g.size(3));
+        let (k, v) = Dims::sample(g);
         let op = DeltaRule { chunk: g.size(4), scale: g.uniform(0.3, 1.5) };
-        let keys = |g: &mut Gen| g.range([b, t, h, k], -0.8, 0.8);
+        let a = 1.6 / (k as f64).sqrt();
+        let keys = |g: &mut Gen| g.range([b, t, h, k], -a, a);
         let x = vec![keys(g), keys(g), g.normal([b, t, h, v]), g.range([b, t, h], 0.0, 2.0), g.normal([b, h, k, v])];
         (op, x)
     }

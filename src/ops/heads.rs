@@ -4,7 +4,7 @@
 //! memory, compute there, and add the result back: products of contiguous matrices are the fast ones.
 
 use crate::{
-    autograd::In,
+    autograd::{Gen, In},
     tensor::{Real, Tensor},
 };
 
@@ -58,6 +58,12 @@ impl Dims {
     /// products of chunks.
     pub fn small(&self) -> bool {
         self.k * self.v <= SMALL
+    }
+
+    /// K and V for a sample: small, or large enough for matrix products.
+    pub fn sample(g: &mut Gen) -> (usize, usize) {
+        let least = if g.coin() { 0 } else { 16 };
+        (least + g.size(5), least + g.size(5))
     }
 
     /// Rows of one of q, k and their gradients.

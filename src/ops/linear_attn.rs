@@ -187,7 +187,8 @@ impl Op for LinearAttention {
     }
 
     fn sample(g: &mut Gen) -> (Self, Vec<Tensor>) {
-        let (b, t, h, k, v) = (g.size(2), g.size(7), g.size(3), g.size(5), g.size(5));
+        let (b, t, h) = (g.size(2), g.size(7), g.size(3));
+        let (k, v) = Dims::sample(g);
         let normalize = g.coin().then_some(0.1);
         let op = LinearAttention { chunk: g.size(4), scale: g.uniform(0.3, 1.5), normalize };
         // Features are positive where they are normalised, or denominators would come near zero.
