@@ -147,7 +147,7 @@ fn bad_flags_are_refused() {
         (&["--dtype", "f16", good][..], "expected f32"),
         (&["--dtype", "i32", good], "expected f32"),
         (&["--device", "tpu", good], "expected auto or cpu"),
-        (&["--tolerance", "-1", good], "above 0"),
+        (&["--tolerance=-1", good], "above 0"),
         (&["--tolerance", "nan", good], "above 0"),
         (&[], "FILE"),
     ] {

@@ -14,7 +14,7 @@
 //! The transition λ does not depend on the input: it can count positions (λ = −1 tells odd from even), but what it
 //! does to the state is the same for a one as for a zero.
 //!
-//! Shapes: u [B, T, H], h [B, T, N] as a pair (real, imaginary), B [N, H], C [H, N], D [H]; H is the model's width.
+//! Shapes: u [B, T, H], h [B, T, N] as a pair (real, imaginary), B [N, H], C [H, N], D `[H]`; H is the model's width.
 //!
 //! | form | work | depth |
 //! |---|---|---|
@@ -39,7 +39,7 @@ fn mul<'t>(a: Complex<'t>, b: Complex<'t>) -> Complex<'t> {
     (a.0 * b.0 - a.1 * b.1, a.0 * b.1 + a.1 * b.0)
 }
 
-/// h_k = λ h_{k-1} + x_k for one token: all [B, N], λ [N].
+/// h_k = λ h_{k-1} + x_k for one token: all [B, N], λ `[N]`.
 pub fn step<'t>(lambda: Complex<'t>, x: Complex<'t>, h: Complex<'t>) -> Complex<'t> {
     let (re, im) = mul(lambda, h);
     (re + x.0, im + x.1)
@@ -103,7 +103,7 @@ impl Mix {
         })
     }
 
-    /// λ [N] from ν and θ (eq. 6).
+    /// λ `[N]` from ν and θ (eq. 6).
     fn lambda<'t>(&self, p: &Bound<'t>) -> Complex<'t> {
         let magnitude = (-p[self.nu].exp()).exp();
         let phase = p[self.theta].exp();

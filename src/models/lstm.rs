@@ -31,9 +31,9 @@ pub struct Weights<'t> {
     pub w_ih: Var<'t>,
     /// [4D, D]
     pub w_hh: Var<'t>,
-    /// [4D]
+    /// `[4D]`
     pub b_ih: Var<'t>,
-    /// [4D]
+    /// `[4D]`
     pub b_hh: Var<'t>,
 }
 

@@ -10,7 +10,7 @@ use crate::{
     with_real, with_width,
 };
 
-/// Depthwise causal convolution of x [B, T, D] with w [D, W] and state [B, W−1, D], and a bias [D] or none.
+/// Depthwise causal convolution of x [B, T, D] with w [D, W] and state [B, W−1, D], and a bias `[D]` or none.
 pub struct CausalConv1d;
 
 /// Sizes: batch, time, channels, taps.
@@ -193,7 +193,7 @@ impl Op for CausalConv1d {
 }
 
 impl<'t> Var<'t> {
-    /// Depthwise causal convolution of this [B, T, D] with w [D, W], a bias [D] or none, and the W−1 inputs before
+    /// Depthwise causal convolution of this [B, T, D] with w [D, W], a bias `[D]` or none, and the W−1 inputs before
     /// it, [B, W−1, D]: w[:, W−1] meets the current token.
     #[track_caller]
     pub fn causal_conv1d(self, w: Var<'t>, b: Option<Var<'t>>, state: Var<'t>) -> Var<'t> {

@@ -141,7 +141,7 @@ impl<'t> Var<'t> {
         self.tape().apply(Matmul { ta: true, tb: false }, [self, b])
     }
 
-    /// x wᵀ (+ bias): x [.., I], w [O, I], bias [O], as in torch's `nn.Linear`.
+    /// x wᵀ (+ bias): x [.., I], w [O, I], bias `[O]`, as in torch's `nn.Linear`.
     #[track_caller]
     pub fn linear(self, w: Var<'t>, bias: Option<Var<'t>>) -> Var<'t> {
         let shape = self.shape();
