@@ -14,7 +14,7 @@ use crate::{
     with_real,
 };
 
-/// h_t = λ h_{t-1} + x_t: λ [D], x [B, T, D], h0 [B, D], each as real and imaginary part, to h [B, T, D] and the last
+/// h_t = λ h_{t-1} + x_t: λ `[D]`, x [B, T, D], h0 [B, D], each as real and imaginary part, to h [B, T, D] and the last
 /// state [B, D], likewise.
 pub struct LruScan {
     /// Steps a chunk; one chunk when it is T or more.
@@ -304,7 +304,7 @@ impl Op for LruScan {
 /// A complex value: real and imaginary part.
 pub type Complex<'t> = (Var<'t>, Var<'t>);
 
-/// h_t = λ h_{t-1} + x_t by [`LruScan`]: λ [D], x [B, T, D], h0 [B, D] to all states [B, T, D] and the last [B, D]
+/// h_t = λ h_{t-1} + x_t by [`LruScan`]: λ `[D]`, x [B, T, D], h0 [B, D] to all states [B, T, D] and the last [B, D]
 /// (h0 when T = 0).
 #[track_caller]
 pub fn lru_scan<'t>(lambda: Complex<'t>, x: Complex<'t>, h0: Complex<'t>, chunk: usize) -> (Complex<'t>, Complex<'t>) {
