@@ -13,6 +13,8 @@ use tapezoo::{
     tensor::{DType, Tensor},
 };
 
+/// Which outputs the loss depends on.
+type Pick = dyn Fn(usize) -> bool;
 type Formula = dyn for<'t> Fn(&[Var<'t>]) -> Vec<Var<'t>>;
 
 /// Step t of [B, T, D], as [B, D].
@@ -255,8 +257,7 @@ proptest! {
         size[0] = if g.below(8) == 0 { 0 } else { size[0] };
         for core in cores(&mut g, size, chunk) {
             let n = core.outputs;
-            type Choose = Box<dyn Fn(usize) -> bool>;
-            let seeds: [(&str, Choose); 3] = [
+            let seeds: [(&str, Box<Pick>); 3] = [
                 ("all steps", Box::new(move |i| i < n)),
                 ("the last state", Box::new(move |i| i >= n)),
                 ("both", Box::new(|_| true)),

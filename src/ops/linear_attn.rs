@@ -14,7 +14,7 @@
 //! ```
 //!
 //! after which both variants are the same. Two schedules compute it: step by step with many heads side by side
-//! ([`recurrent`]) for small K V, and in chunks by matrix products ([`chunk`]).
+//! (`linear_attn/recurrent.rs`) for small K V, and in chunks by matrix products (`linear_attn/chunk.rs`).
 
 mod chunk;
 mod recurrent;

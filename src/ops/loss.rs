@@ -1,6 +1,6 @@
 //! Cross-entropy, forward and backward in one op each.
 //!
-//! loss = mean over the rows that count of ln Σⱼ e^xⱼ − x[target], whose derivative is (softmax(x) − 1[target]) / n
+//! loss = mean over the rows that count of ln Σⱼ e^xⱼ − x_target, whose derivative is (softmax(x) − 1_target) / n
 //! for the n rows that count. Rows with the target `ignore_index` do not; without any other row the loss is 0.
 
 use super::{check_real, lane_sums, math::Math};

@@ -147,7 +147,7 @@ fn forward<T: Real>(chunk: usize, lambda: C<T>, table: C<T>, x: C<T>, starts: &m
     let n = starts.0.len() / d;
     for k in 1..n {
         let x = cut(x, &chunk_of(k - 1, chunk, d, len));
-        by_lanes!(d, weighted::<T>(false, table, x, &mut cut_mut(starts, &(k * d..(k + 1) * d))));
+        by_lanes!(wide d, weighted::<T>(false, table, x, &mut cut_mut(starts, &(k * d..(k + 1) * d))));
     }
     for k in 1..n {
         let (s0, s1) = (starts.0[(k - 1) * d..].split_at_mut(d), starts.1[(k - 1) * d..].split_at_mut(d));
@@ -156,7 +156,7 @@ fn forward<T: Real>(chunk: usize, lambda: C<T>, table: C<T>, x: C<T>, starts: &m
     for k in 0..n {
         let c = chunk_of(k, chunk, d, len);
         let start = (&starts.0[k * d..], &starts.1[k * d..]);
-        by_lanes!(d, run::<T>(lambda, cut(x, &c), start, &mut cut_mut(h, &c)));
+        by_lanes!(wide d, run::<T>(lambda, cut(x, &c), start, &mut cut_mut(h, &c)));
     }
 }
 
@@ -173,7 +173,7 @@ fn backward<T: Real>(
     let n = ends.0.len() / d;
     for k in 1..n {
         let dh = cut(dh, &chunk_of(k, chunk, d, len));
-        by_lanes!(d, weighted::<T>(true, table, dh, &mut cut_mut(ends, &((k - 1) * d..k * d))));
+        by_lanes!(wide d, weighted::<T>(true, table, dh, &mut cut_mut(ends, &((k - 1) * d..k * d))));
     }
     for k in (1..n).rev() {
         let (e0, e1) = (ends.0[(k - 1) * d..].split_at_mut(d), ends.1[(k - 1) * d..].split_at_mut(d));
@@ -186,7 +186,7 @@ fn backward<T: Real>(
         let dlambda = (&mut *out.dlambda.0, &mut *out.dlambda.1);
         let mut out = Out { dlambda, dx: cut_mut(&mut out.dx, &c), acc: out.acc };
         let mut end = cut_mut(ends, &(k * d..(k + 1) * d));
-        by_lanes!(d, run_back::<T>(lambda, cut(h, &c), before, cut(dh, &c), &mut end, &mut out));
+        by_lanes!(wide d, run_back::<T>(lambda, cut(h, &c), before, cut(dh, &c), &mut end, &mut out));
     }
 }
 

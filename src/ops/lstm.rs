@@ -12,7 +12,7 @@
 use super::{
     math::Math,
     matmul::{Mat, gemm},
-    scan::{cotangent, put_all, same_dtype, spare, target, zeros},
+    scan::{at, by_lanes, cotangent, each, put, put_all, same_dtype, spare, target, zeros},
 };
 use crate::{
     autograd::{Gen, Grad, In, Op, Outs, Value, Var},
@@ -44,116 +44,188 @@ impl Size {
         at..at + width
     }
 
-    /// Step t − 1 of a [B, T, D] slice, or the initial state [B, D]: a slice and the matrix [B, D] at its start.
-    fn before<'a, T>(self, t: usize, first: &'a [T], all: &'a [T]) -> (&'a [T], Mat) {
-        match t {
-            0 => (first, Mat::new(self.b, self.d, self.d)),
-            _ => (&all[(t - 1) * self.d..], Mat::new(self.b, self.d, self.t * self.d)),
-        }
-    }
-
-    /// Step t of a [B, T, 4D] slice as a matrix [B, 4D], from offset t 4D on.
-    fn gates(self) -> Mat {
-        Mat::new(self.b, 4 * self.d, self.t * 4 * self.d)
+    /// Sequence i of a [B, width] slice.
+    fn state(self, i: usize, width: usize) -> std::ops::Range<usize> {
+        i * width..(i + 1) * width
     }
 }
 
-/// x ← f(x), in blocks of constant length so that short rows are vectorised too.
+/// W columns of R rows of y = v m, for v [R, K], m [K, n] and y [R, n].
 #[inline(always)]
-pub(super) fn each<T: Real>(x: &mut [T], f: impl Fn(T) -> T) {
-    let (blocks, rest) = x.as_chunks_mut::<16>();
-    for block in blocks {
-        for x in block {
-            *x = f(*x);
+fn columns<T: Real, const W: usize, const R: usize>(i: usize, n: usize, v: &[T], m: &[T], y: &mut [T]) {
+    let k = v.len() / R;
+    let mut sums = [[T::ZERO; W]; R];
+    for j in 0..k {
+        let m: [T; W] = at(m, j, n, i);
+        for (r, sum) in sums.iter_mut().enumerate() {
+            let v = v[r * k + j];
+            for l in 0..W {
+                sum[l] += v * m[l];
+            }
         }
     }
-    for x in rest {
-        *x = f(*x);
+    for (r, &sum) in sums.iter().enumerate() {
+        put(y, r, n, i, sum, false);
     }
 }
 
-/// Step t of all sequences: gates from their sums, in place, then c and h.
+#[inline(always)]
+fn four_rows<T: Real, const W: usize>(i: usize, n: usize, v: &[T], m: &[T], y: &mut [T]) {
+    columns::<T, W, 4>(i, n, v, m, y);
+}
+
+#[inline(always)]
+fn one_row<T: Real, const W: usize>(i: usize, n: usize, v: &[T], m: &[T], y: &mut [T]) {
+    columns::<T, W, 1>(i, n, v, m, y);
+}
+
+/// y = v m, for v [B, k], m [k, n] and y [B, n]: for matrices so small that [`gemm`] spends its time on preparations.
 #[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2"))]
-fn cell<T: Math>(s: Size, t: usize, gates: &mut [T], c0: &[T], c: &mut [T], h: &mut [T]) {
+fn product<T: Real>(k: usize, n: usize, v: &[T], m: &[T], y: &mut [T]) {
+    let ((v4, v), (y4, y)) = (v.split_at(v.len() / k / 4 * 4 * k), y.split_at_mut(y.len() / n / 4 * 4 * n));
+    for (v, y) in v4.chunks_exact(4 * k).zip(y4.chunks_exact_mut(4 * n)) {
+        by_lanes!(n, four_rows::<T>(v, m, y));
+    }
+    for (v, y) in v.chunks_exact(k).zip(y.chunks_exact_mut(n)) {
+        by_lanes!(n, one_row::<T>(v, m, y));
+    }
+}
+
+/// The most channels for which [`product`] beats [`gemm`].
+const SMALL: usize = 32;
+
+/// Where a step of one sequence is written: gates [4D], c and h [D], and the states for the next step.
+struct Step<'a, T> {
+    gates: &'a mut [T],
+    c: &'a mut [T],
+    h: &'a mut [T],
+    c_state: &'a mut [T],
+    h_state: &'a mut [T],
+}
+
+/// W channels of one sequence at one step: x [4D] and z = W_hh h_{t-1} [4D] to gates, c and h.
+#[inline(always)]
+fn lanes<T: Math, const W: usize>(i: usize, d: usize, x: &[T], z: &[T], y: &mut Step<T>) {
+    let mut gates = [[T::ZERO; W]; 4];
+    for (k, gate) in gates.iter_mut().enumerate() {
+        let (x, z): ([T; W], [T; W]) = (at(x, k, d, i), at(z, k, d, i));
+        for l in 0..W {
+            gate[l] = x[l] + z[l];
+        }
+        *gate = if k == 2 { each(*gate, T::tanh) } else { each(*gate, T::sigmoid) };
+        put(y.gates, k, d, i, *gate, false);
+    }
+    let ([ig, f, g, o], mut c) = (gates, at::<T, W>(y.c_state, 0, d, i));
+    for l in 0..W {
+        c[l] = f[l] * c[l] + ig[l] * g[l];
+    }
+    let mut h = each(c, T::tanh);
+    for l in 0..W {
+        h[l] = o[l] * h[l];
+    }
+    put(y.c, 0, d, i, c, false);
+    put(y.c_state, 0, d, i, c, false);
+    put(y.h, 0, d, i, h, false);
+    put(y.h_state, 0, d, i, h, false);
+}
+
+/// Step t of all sequences. `z` [B, 4D] is W_hh h_{t-1}; `h_state` and `c_state` [B, D] become those of step t.
+#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2"))]
+fn cell<T: Math>(
+    s: Size,
+    t: usize,
+    (x, z): (&[T], &[T]),
+    (h_state, c_state): (&mut [T], &mut [T]),
+    (gates, c, h): (&mut [T], &mut [T], &mut [T]),
+) {
     let d = s.d;
     for b in 0..s.b {
-        let gates = &mut gates[s.row(b, t, 4 * d)];
-        each(&mut gates[..2 * d], T::sigmoid);
-        each(&mut gates[2 * d..3 * d], T::tanh);
-        each(&mut gates[3 * d..], T::sigmoid);
-        let row = s.row(b, t, d);
-        let (past, now) = c.split_at_mut(row.start);
-        let before = if t == 0 { &c0[b * d..(b + 1) * d] } else { &past[row.start - d..] };
-        let (c, h, before) = (&mut now[..d], &mut h[row], &before[..d]);
-        let (i, f, g, o) = (&gates[..d], &gates[d..2 * d], &gates[2 * d..3 * d], &gates[3 * d..4 * d]);
-        for j in 0..d {
-            c[j] = f[j] * before[j] + i[j] * g[j];
-        }
-        h.copy_from_slice(c);
-        each(h, T::tanh);
-        for j in 0..d {
-            h[j] = o[j] * h[j];
-        }
+        let (row, row4, state) = (s.row(b, t, d), s.row(b, t, 4 * d), s.state(b, d));
+        let mut y = Step {
+            gates: &mut gates[row4.clone()],
+            c: &mut c[row.clone()],
+            h: &mut h[row],
+            c_state: &mut c_state[state.clone()],
+            h_state: &mut h_state[state],
+        };
+        by_lanes!(d, lanes::<T>(&x[row4.clone()], &z[s.state(b, 4 * d)], &mut y));
     }
 }
 
-/// Step t of all sequences backwards: dh and dc [B, D] come in from step t + 1; dc leaves for t − 1, and dz gets the
-/// gradients of the gates' sums.
+/// W channels of one sequence at one step backwards; dc as in [`cell_back`].
+#[inline(always)]
+fn lanes_back<T: Math, const W: usize>(
+    i: usize,
+    d: usize,
+    (gates, before, c): (&[T], &[T], &[T]),
+    (dy, dh, dc): (&[T], &[T], &mut [T]),
+    (dz, dz_t): (&mut [T], &mut [T]),
+) {
+    let [ig, f, g, o]: [[T; W]; 4] = std::array::from_fn(|k| at(gates, k, d, i));
+    let (before, dy, dh, mut s): ([T; W], [T; W], [T; W], [T; W]) =
+        (at(before, 0, d, i), at(dy, 0, d, i), at(dh, 0, d, i), at(dc, 0, d, i));
+    let u = each::<T, W>(at(c, 0, d, i), T::tanh);
+    let mut out = [[T::ZERO; W]; 4];
+    for l in 0..W {
+        let dh = dy[l] + dh[l];
+        let dc = s[l] + dh * o[l] * (T::ONE - u[l] * u[l]);
+        out[0][l] = dc * g[l] * ig[l] * (T::ONE - ig[l]);
+        out[1][l] = dc * before[l] * f[l] * (T::ONE - f[l]);
+        out[2][l] = dc * ig[l] * (T::ONE - g[l] * g[l]);
+        out[3][l] = dh * u[l] * o[l] * (T::ONE - o[l]);
+        s[l] = dc * f[l];
+    }
+    put(dc, 0, d, i, s, false);
+    for (k, &out) in out.iter().enumerate() {
+        put(dz, k, d, i, out, false);
+        put(dz_t, k, d, i, out, false);
+    }
+}
+
+/// Step t of all sequences backwards: dh and dc [B, D] come in from step t + 1; dc leaves for t − 1. The gradients of
+/// the gates' sums go to dz [B, T, 4D] and, for the product with W_hh, to dz_t [B, 4D].
 #[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2"))]
 fn cell_back<T: Math>(
     s: Size,
     t: usize,
     (gates, c0, c, dy): (&[T], &[T], &[T], &[T]),
     (dh, dc): (&[T], &mut [T]),
-    dz: &mut [T],
-    tanh_c: &mut [T],
+    (dz, dz_t): (&mut [T], &mut [T]),
 ) {
     let d = s.d;
     for b in 0..s.b {
-        let (gates, dz) = (&gates[s.row(b, t, 4 * d)], &mut dz[s.row(b, t, 4 * d)]);
-        let before = if t == 0 { &c0[b * d..(b + 1) * d] } else { &c[s.row(b, t - 1, d)] };
-        let (dy, c) = (&dy[s.row(b, t, d)], &c[s.row(b, t, d)]);
-        let (dh, dc) = (&dh[b * d..(b + 1) * d], &mut dc[b * d..(b + 1) * d]);
-        let (i, f, g, o) = (&gates[..d], &gates[d..2 * d], &gates[2 * d..3 * d], &gates[3 * d..4 * d]);
-        let (di, dz) = dz.split_at_mut(d);
-        let (df, dz) = dz.split_at_mut(d);
-        let (dg, d_o) = dz.split_at_mut(d);
-        let (before, d_o, u) = (&before[..d], &mut d_o[..d], &mut tanh_c[..d]);
-        u.copy_from_slice(c);
-        each(u, T::tanh);
-        for j in 0..d {
-            let dh = dy[j] + dh[j];
-            d_o[j] = dh * u[j] * o[j] * (T::ONE - o[j]);
-            let dcj = dc[j] + dh * o[j] * (T::ONE - u[j] * u[j]);
-            di[j] = dcj * g[j] * i[j] * (T::ONE - i[j]);
-            df[j] = dcj * before[j] * f[j] * (T::ONE - f[j]);
-            dg[j] = dcj * i[j] * (T::ONE - g[j] * g[j]);
-            dc[j] = dcj * f[j];
-        }
+        let (row, row4, state) = (s.row(b, t, d), s.row(b, t, 4 * d), s.state(b, d));
+        let before = if t == 0 { &c0[state.clone()] } else { &c[s.row(b, t - 1, d)] };
+        let inputs = (&gates[row4.clone()], before, &c[row.clone()]);
+        let grads = (&mut dz[row4], &mut dz_t[s.state(b, 4 * d)]);
+        let (dy, dh, dc) = (&dy[row], &dh[state.clone()], &mut dc[state]);
+        by_lanes!(d, lanes_back::<T>(inputs, (dy, dh, &mut *dc), (&mut *grads.0, &mut *grads.1)));
     }
 }
 
 impl LstmSequence {
-    fn forward_cpu<T: Math>(x: In, y: &mut [Value]) {
+    fn forward_cpu<T: Math>(cpu: &Cpu, x: In, y: &mut [Value]) {
         let [h, h_last, c_last, gates, c] = y else { return };
         let s = Size::of(x);
-        let [v, w, h0, c0] = std::array::from_fn(|i| x[i].host::<T>());
+        let (v, w) = (x[0].host::<T>(), x[1].host::<T>());
         let (h, c, gates) = (h.host_mut::<T>(), c.host_mut::<T>(), gates.host_mut::<T>());
-        let w_t = Mat::new(4 * s.d, s.d, s.d).t();
-        gates.copy_from_slice(v);
-        if s.b * s.d > 0 {
-            for t in 0..s.t {
-                let (before, m) = s.before(t, h0, h);
-                gemm(T::ONE, (before, m), (w, w_t), (&mut gates[t * 4 * s.d..], s.gates()), true);
-                cell(s, t, gates, c0, c, h);
-            }
+        // The last states serve as the running ones.
+        let (h_state, c_state) = (h_last.host_mut::<T>(), c_last.host_mut::<T>());
+        h_state.copy_from_slice(x[2].host());
+        c_state.copy_from_slice(x[3].host());
+        let mut z = cpu.temp::<T>(s.b * 4 * s.d);
+        let mut w_t = cpu.temp::<T>(if s.d <= SMALL { w.len() } else { 0 });
+        for (i, w) in w_t.iter_mut().enumerate() {
+            *w = x[1].host::<T>()[i % (4 * s.d) * s.d + i / (4 * s.d)];
         }
-        for b in 0..s.b {
-            let r = b * s.d..(b + 1) * s.d;
-            let end = (s.t > 0).then(|| s.row(b, s.t - 1, s.d));
-            let (h, c) = end.map_or((&h0[r.clone()], &c0[r.clone()]), |end| (&h[end.clone()], &c[end]));
-            h_last.host_mut()[r.clone()].copy_from_slice(h);
-            c_last.host_mut()[r].copy_from_slice(c);
+        for t in 0..if z.is_empty() { 0 } else { s.t } {
+            if s.d <= SMALL {
+                product(s.d, 4 * s.d, h_state, &w_t, &mut z);
+            } else {
+                let (m, m_w) = (Mat::new(s.b, s.d, s.d), Mat::new(4 * s.d, s.d, s.d).t());
+                gemm(T::ONE, (h_state, m), (w, m_w), (&mut z, Mat::new(s.b, 4 * s.d, 4 * s.d)), false);
+            }
+            cell(s, t, (v, &z), (h_state, c_state), (gates, c, h));
         }
     }
 
@@ -163,7 +235,7 @@ impl LstmSequence {
         let (w, h0, c0) = (x[1].host::<T>(), x[2].host::<T>(), x[3].host::<T>());
         let (h, gates, c) = (y[0].host::<T>(), y[3].host::<T>(), y[4].host::<T>());
         let (z, zh, zc) = (zeros(cpu, dh_all, &y[0]), zeros(cpu, dh_last, &y[1]), zeros(cpu, dc_last, &y[2]));
-        let (mut dh, mut dc, mut row) = (cpu.temp::<T>(s.b * s.d), cpu.temp::<T>(s.b * s.d), cpu.temp::<T>(s.d));
+        let (mut dh, mut dc) = (cpu.temp::<T>(s.b * s.d), cpu.temp::<T>(s.b * s.d));
         dh.copy_from_slice(cotangent(dh_last, &zh));
         dc.copy_from_slice(cotangent(dc_last, &zc));
         let mut sx = spare::<T>(cpu, gx, &x[0]);
@@ -171,12 +243,15 @@ impl LstmSequence {
         // dx is the gradient of the gates' sums; where it is to be added to, they need memory of their own.
         let mut own = cpu.temp::<T>(if acc { x[0].len() } else { 0 });
         let dz: &mut [T] = if acc { &mut own } else { &mut *dx };
-        if s.b * s.d > 0 {
-            for t in (0..s.t).rev() {
-                let inputs = (gates, c0, c, cotangent(dh_all, &z));
-                cell_back(s, t, inputs, (&dh, &mut dc), dz, &mut row);
-                let (m, w_m) = (Mat::new(s.b, s.d, s.d), Mat::new(4 * s.d, s.d, s.d));
-                gemm(T::ONE, (&dz[t * 4 * s.d..], s.gates()), (w, w_m), (&mut dh, m), false);
+        let mut dz_t = cpu.temp::<T>(s.b * 4 * s.d);
+        for t in (0..if dz_t.is_empty() { 0 } else { s.t }).rev() {
+            let inputs = (gates, c0, c, cotangent(dh_all, &z));
+            cell_back(s, t, inputs, (&dh, &mut dc), (dz, &mut dz_t));
+            if s.d <= SMALL {
+                product(4 * s.d, s.d, &dz_t, w, &mut dh);
+            } else {
+                let (m, m_w) = (Mat::new(s.b, 4 * s.d, 4 * s.d), Mat::new(4 * s.d, s.d, s.d));
+                gemm(T::ONE, (&dz_t, m), (w, m_w), (&mut dh, Mat::new(s.b, s.d, s.d)), false);
             }
         }
         gw.write(|dw, acc| weights_back(cpu, s, dz, h0, h, dw, acc));
@@ -229,7 +304,7 @@ impl Op for LstmSequence {
 
     fn forward(&self, cx: &Cx, x: In, y: &mut [Value]) {
         match cx {
-            Cx::Cpu(_) => with_real!(x[0].dtype(), T => Self::forward_cpu::<T>(x, y)),
+            Cx::Cpu(cpu) => with_real!(x[0].dtype(), T => Self::forward_cpu::<T>(cpu, x, y)),
         }
     }
 

@@ -1,6 +1,6 @@
 //! Operations, one family a file, forward and backward side by side.
 //!
-//! To add one: a file with a struct that implements [`Op`](crate::autograd::Op), and its name in the list below,
+//! To add one: a file with a struct that implements [`Op`], and its name in the list below,
 //! over which the gradient check and the other tests of all ops run.
 
 pub mod arith;

@@ -10,9 +10,8 @@
 //! dx_i = dc z i (1 − i);  dx_z = dc i (1 − z²);  dx_o = dh tanh c_t o (1 − o);  G = f dc to step t − 1.
 
 use super::{
-    lstm::each,
     math::Math,
-    scan::{chunk_of, cotangent, put_all, same_dtype, some_steps, spare, target, zeros},
+    scan::{at, by_lanes, chunk_of, cotangent, each, put, put_all, same_dtype, some_steps, spare, target, zeros},
 };
 use crate::{
     autograd::{Gen, Grad, In, Op, Outs, Value, Var},
@@ -28,47 +27,81 @@ pub struct QuasiLstm {
     pub forget_bias: f64,
 }
 
-/// The four gates in a row of 4 D.
+/// W channels of gate `k` (f, i, z, o) at step t.
 #[inline(always)]
-fn gates<T>(row: &[T], d: usize) -> [&[T]; 4] {
-    [&row[..d], &row[d..2 * d], &row[2 * d..3 * d], &row[3 * d..4 * d]]
+fn gate<T: Math, const W: usize>(g: &[T], t: usize, k: usize, d: usize, i: usize) -> [T; W] {
+    at(g, 4 * t + k, d, i)
+}
+
+/// Steps so few that their rows stay in the fastest cache while all runs of channels pass over them.
+fn tile(d: usize) -> usize {
+    (512 / d).max(1)
+}
+
+/// The gates from their sums.
+#[inline(always)]
+fn activate<T: Math, const W: usize>(i: usize, d: usize, bias: T, x: &[T], g: &mut [T]) {
+    for t in 0..x.len() / (4 * d) {
+        let f: [T; W] = each(gate(x, t, 0, d, i), |x| (x + bias).sigmoid());
+        put(g, 4 * t, d, i, f, false);
+        put(g, 4 * t + 1, d, i, each::<T, W>(gate(x, t, 1, d, i), T::sigmoid), false);
+        put(g, 4 * t + 2, d, i, each::<T, W>(gate(x, t, 2, d, i), T::tanh), false);
+        put(g, 4 * t + 3, d, i, each::<T, W>(gate(x, t, 3, d, i), T::sigmoid), false);
+    }
 }
 
 /// Phase 1 forward: the map of one chunk, as (∏ f, end from zero).
 #[inline(always)]
-fn total<T: Math>(d: usize, g: &[T], prod: &mut [T], end: &mut [T]) {
-    let (prod, end) = (&mut prod[..d], &mut end[..d]);
-    prod.fill(T::ONE);
-    end.fill(T::ZERO);
-    for row in g.chunks_exact(4 * d) {
-        let [f, i, z, _] = gates(row, d);
-        for j in 0..d {
-            prod[j] = f[j] * prod[j];
-            end[j] = f[j] * end[j] + i[j] * z[j];
+fn total<T: Math, const W: usize>(i: usize, d: usize, g: &[T], prod: &mut [T], end: &mut [T]) {
+    let (mut p, mut c) = ([T::ONE; W], [T::ZERO; W]);
+    for t in 0..g.len() / (4 * d) {
+        let [f, ig, z]: [[T; W]; 3] = std::array::from_fn(|k| gate(g, t, k, d, i));
+        for l in 0..W {
+            p[l] = f[l] * p[l];
+            c[l] = f[l] * c[l] + ig[l] * z[l];
         }
     }
+    put(prod, 0, d, i, p, false);
+    put(end, 0, d, i, c, false);
+}
+
+/// Phase 3 forward: c and h over some rows; `state` comes in as c before them and leaves as the last.
+#[inline(always)]
+fn run<T: Math, const W: usize>(i: usize, d: usize, g: &[T], state: &mut [T], c: &mut [T], h: &mut [T]) {
+    let mut s: [T; W] = at(state, 0, d, i);
+    for t in 0..g.len() / (4 * d) {
+        let [f, ig, z, o]: [[T; W]; 4] = std::array::from_fn(|k| gate(g, t, k, d, i));
+        for l in 0..W {
+            s[l] = f[l] * s[l] + ig[l] * z[l];
+        }
+        let mut u = each(s, T::tanh);
+        for l in 0..W {
+            u[l] = o[l] * u[l];
+        }
+        put(c, t, d, i, s, false);
+        put(h, t, d, i, u, false);
+    }
+    put(state, 0, d, i, s, false);
 }
 
 /// One sequence. `starts` and `prods` are scratch rows, one a chunk, the first start given.
 #[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2"))]
 fn forward<T: Math>(
-    chunk: usize,
-    d: usize,
-    bias: T,
+    (chunk, d, bias): (usize, usize, T),
+    x: &[T],
     g: &mut [T],
     (starts, prods): (&mut [T], &mut [T]),
     c: &mut [T],
     h: &mut [T],
 ) {
-    for row in g.chunks_exact_mut(4 * d) {
-        each(&mut row[..d], |x| (x + bias).sigmoid());
-        each(&mut row[d..2 * d], T::sigmoid);
-        each(&mut row[2 * d..3 * d], T::tanh);
-        each(&mut row[3 * d..], T::sigmoid);
+    let tile = tile(d);
+    for (x, g) in x.chunks(tile * 4 * d).zip(g.chunks_mut(tile * 4 * d)) {
+        by_lanes!(d, activate::<T>(bias, x, g));
     }
     let n = starts.len() / d;
     for k in 1..n {
-        total(d, &g[chunk_of(k - 1, chunk, 4 * d, g.len())], &mut prods[k * d..], &mut starts[k * d..]);
+        let g = &g[chunk_of(k - 1, chunk, 4 * d, x.len())];
+        by_lanes!(d, total::<T>(g, &mut prods[k * d..], &mut starts[k * d..]));
     }
     for k in 1..n {
         let (start, end) = starts[(k - 1) * d..].split_at_mut(d);
@@ -76,72 +109,83 @@ fn forward<T: Math>(
             *end += p * start;
         }
     }
-    for (t, (row, h)) in g.chunks_exact(4 * d).zip(h.chunks_exact_mut(d)).enumerate() {
-        let [f, i, z, o] = gates(row, d);
-        let (past, now) = c.split_at_mut(t * d);
-        let before = if t % chunk == 0 { &starts[t / chunk * d..][..d] } else { &past[(t - 1) * d..][..d] };
-        let c = &mut now[..d];
-        for j in 0..d {
-            c[j] = f[j] * before[j] + i[j] * z[j];
-        }
-        h.copy_from_slice(c);
-        each(h, T::tanh);
-        for j in 0..d {
-            h[j] = o[j] * h[j];
+    for k in 0..n {
+        let (r, g) = (chunk_of(k, chunk, d, h.len()), &g[chunk_of(k, chunk, 4 * d, x.len())]);
+        let (c, h) = (c[r.clone()].chunks_mut(tile * d), h[r].chunks_mut(tile * d));
+        for ((g, c), h) in g.chunks(tile * 4 * d).zip(c).zip(h) {
+            by_lanes!(d, run::<T>(g, &mut starts[k * d..], c, h));
         }
     }
 }
 
-/// Phase 1 backward: G at a chunk's first step as a map of G from behind it. `u` is tanh c.
+/// Phase 1 backward: G at a chunk's first step as a map of G from behind it.
 #[inline(always)]
-fn total_back<T: Math>(d: usize, g: &[T], u: &[T], dh: &[T], prod: &mut [T], end: &mut [T]) {
-    let (prod, end) = (&mut prod[..d], &mut end[..d]);
-    prod.fill(T::ONE);
-    end.fill(T::ZERO);
-    for ((row, u), dh) in g.chunks_exact(4 * d).zip(u.chunks_exact(d)).zip(dh.chunks_exact(d)).rev() {
-        let [f, _, _, o] = gates(row, d);
-        for j in 0..d {
-            prod[j] = f[j] * prod[j];
-            end[j] = f[j] * (end[j] + dh[j] * o[j] * (T::ONE - u[j] * u[j]));
+fn total_back<T: Math, const W: usize>(
+    i: usize,
+    d: usize,
+    (g, c, dh): (&[T], &[T], &[T]),
+    prod: &mut [T],
+    end: &mut [T],
+) {
+    let (mut p, mut s) = ([T::ONE; W], [T::ZERO; W]);
+    for t in (0..c.len() / d).rev() {
+        let (f, o): ([T; W], [T; W]) = (gate(g, t, 0, d, i), gate(g, t, 3, d, i));
+        let (u, dh) = (each::<T, W>(at(c, t, d, i), T::tanh), at::<T, W>(dh, t, d, i));
+        for l in 0..W {
+            p[l] = f[l] * p[l];
+            s[l] = f[l] * (s[l] + dh[l] * o[l] * (T::ONE - u[l] * u[l]));
         }
     }
+    put(prod, 0, d, i, p, false);
+    put(end, 0, d, i, s, false);
 }
 
-/// One step backwards: `s` comes in as G from step t + 1 and leaves as G for t − 1.
+/// Phase 3 backward: `s` comes in as G from behind the rows and leaves as G of the first; `before` is c before them.
 #[inline(always)]
-fn step_back<T: Math>(d: usize, (row, u, dh, before): (&[T], &[T], &[T], &[T]), s: &mut [T], out: &mut [T], acc: bool) {
-    let [f, i, z, o] = gates(row, d);
-    let (df, out) = out.split_at_mut(d);
-    let (di, out) = out.split_at_mut(d);
-    let (dz, d_o) = out.split_at_mut(d);
-    let (u, dh, before, s, d_o) = (&u[..d], &dh[..d], &before[..d], &mut s[..d], &mut d_o[..d]);
-    for j in 0..d {
-        let dc = s[j] + dh[j] * o[j] * (T::ONE - u[j] * u[j]);
-        let keep = |x: T| if acc { x } else { T::ZERO };
-        df[j] = keep(df[j]) + dc * before[j] * f[j] * (T::ONE - f[j]);
-        di[j] = keep(di[j]) + dc * z[j] * i[j] * (T::ONE - i[j]);
-        dz[j] = keep(dz[j]) + dc * i[j] * (T::ONE - z[j] * z[j]);
-        d_o[j] = keep(d_o[j]) + dh[j] * u[j] * o[j] * (T::ONE - o[j]);
-        s[j] = f[j] * dc;
+fn run_back<T: Math, const W: usize>(
+    i: usize,
+    d: usize,
+    (g, c, before, dh): (&[T], &[T], &[T], &[T]),
+    s: &mut [T],
+    dx: &mut [T],
+    acc: bool,
+) {
+    let mut back: [T; W] = at(s, 0, d, i);
+    for t in (0..c.len() / d).rev() {
+        let [f, ig, z, o]: [[T; W]; 4] = std::array::from_fn(|k| gate(g, t, k, d, i));
+        let (u, dh) = (each::<T, W>(at(c, t, d, i), T::tanh), at::<T, W>(dh, t, d, i));
+        let before: [T; W] = if t == 0 { at(before, 0, d, i) } else { at(c, t - 1, d, i) };
+        let mut out = [[T::ZERO; W]; 4];
+        for l in 0..W {
+            let dc = back[l] + dh[l] * o[l] * (T::ONE - u[l] * u[l]);
+            out[0][l] = dc * before[l] * f[l] * (T::ONE - f[l]);
+            out[1][l] = dc * z[l] * ig[l] * (T::ONE - ig[l]);
+            out[2][l] = dc * ig[l] * (T::ONE - z[l] * z[l]);
+            out[3][l] = dh[l] * u[l] * o[l] * (T::ONE - o[l]);
+            back[l] = f[l] * dc;
+        }
+        for (k, &out) in out.iter().enumerate() {
+            put(dx, 4 * t + k, d, i, out, acc);
+        }
     }
+    put(s, 0, d, i, back, false);
 }
 
 /// One sequence. `ends` and `prods` are scratch rows, one a chunk: G from behind each chunk, of which the last is
-/// given; afterwards `ends[0]` is dc0. `u` is scratch memory as large as c.
+/// given; afterwards `ends[0]` is dc0.
 #[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2"))]
 fn backward<T: Math>(
-    chunk: usize,
-    d: usize,
+    (chunk, d): (usize, usize),
     (g, c, c0, dh): (&[T], &[T], &[T], &[T]),
-    (ends, prods, u): (&mut [T], &mut [T], &mut [T]),
+    (ends, prods): (&mut [T], &mut [T]),
     (dx, acc): (&mut [T], bool),
 ) {
-    u.copy_from_slice(c);
-    each(u, T::tanh);
     let (n, len) = (ends.len() / d, c.len());
+    let rows = |k: usize| (chunk_of(k, chunk, 4 * d, 4 * len), chunk_of(k, chunk, d, len));
     for k in 1..n {
-        let (r, r4) = (chunk_of(k, chunk, d, len), chunk_of(k, chunk, 4 * d, 4 * len));
-        total_back(d, &g[r4], &u[r.clone()], &dh[r], &mut prods[k * d..], &mut ends[(k - 1) * d..]);
+        let (r4, r) = rows(k);
+        let inputs = (&g[r4], &c[r.clone()], &dh[r]);
+        by_lanes!(d, total_back::<T>(inputs, &mut prods[k * d..], &mut ends[(k - 1) * d..]));
     }
     for k in (1..n).rev() {
         let (end, behind) = ends[(k - 1) * d..].split_at_mut(d);
@@ -149,11 +193,14 @@ fn backward<T: Math>(
             *end += p * behind;
         }
     }
-    for t in (0..len / d).rev() {
-        let (r, r4) = (t * d..(t + 1) * d, t * 4 * d..(t + 1) * 4 * d);
-        let before = if t == 0 { c0 } else { &c[r.start - d..r.start] };
-        let s = &mut ends[t / chunk * d..][..d];
-        step_back(d, (&g[r4.clone()], &u[r.clone()], &dh[r.clone()], before), s, &mut dx[r4], acc);
+    for k in 0..n {
+        let (all, tile) = (rows(k).1, tile(d) * d);
+        for start in all.clone().step_by(tile).rev() {
+            let r = start..(start + tile).min(all.end);
+            let before = if start == 0 { c0 } else { &c[start - d..start] };
+            let inputs = (&g[4 * start..4 * r.end], &c[r.clone()], before, &dh[r.clone()]);
+            by_lanes!(d, run_back::<T>(inputs, &mut ends[k * d..], &mut dx[4 * start..4 * r.end], acc));
+        }
     }
 }
 
@@ -166,15 +213,16 @@ impl QuasiLstm {
         if t == 0 || d == 0 {
             return last.copy_from_slice(c0);
         }
-        g.copy_from_slice(x[0].host());
+        let v = x[0].host::<T>();
         let n = t.div_ceil(self.chunk);
         let (mut starts, mut prods) = (cpu.temp::<T>(n * d), cpu.temp::<T>(n * d));
         for (b, (last, c0)) in last.chunks_exact_mut(d).zip(c0.chunks_exact(d)).enumerate() {
             let s = b * t * d..(b + 1) * t * d;
             starts[..d].copy_from_slice(c0);
             let scratch = (&mut starts[..], &mut prods[..]);
-            let (g, c) = (&mut g[4 * s.start..4 * s.end], &mut c[s.clone()]);
-            forward(self.chunk, d, T::of(self.forget_bias), g, scratch, c, &mut h[s]);
+            let (s4, c) = (4 * s.start..4 * s.end, &mut c[s.clone()]);
+            let sizes = (self.chunk, d, T::of(self.forget_bias));
+            forward(sizes, &v[s4.clone()], &mut g[s4], scratch, c, &mut h[s]);
             last.copy_from_slice(&c[(t - 1) * d..]);
         }
     }
@@ -191,12 +239,12 @@ impl QuasiLstm {
         }
         let (g, c, c0) = (y[2].host::<T>(), y[3].host::<T>(), x[1].host::<T>());
         let n = t.div_ceil(self.chunk);
-        let (mut ends, mut prods, mut u) = (cpu.temp::<T>(n * d), cpu.temp::<T>(n * d), cpu.temp::<T>(t * d));
+        let (mut ends, mut prods) = (cpu.temp::<T>(n * d), cpu.temp::<T>(n * d));
         for b in 0..c0.len() / d {
             let (s, s4, r) = (b * t * d..(b + 1) * t * d, b * t * 4 * d..(b + 1) * t * 4 * d, b * d..(b + 1) * d);
             ends[(n - 1) * d..].copy_from_slice(&dlast[r.clone()]);
             let inputs = (&g[s4.clone()], &c[s.clone()], &c0[r.clone()], &dh[s]);
-            backward(self.chunk, d, inputs, (&mut ends, &mut prods, &mut u), (&mut dx.0[s4], dx.1));
+            backward((self.chunk, d), inputs, (&mut ends, &mut prods), (&mut dx.0[s4], dx.1));
             put_all(&mut dc0.0[r], &ends[..d], dc0.1);
         }
     }

@@ -30,16 +30,23 @@ pub struct LinearScan {
     pub chunk: usize,
 }
 
-/// Calls `$f::<T, W>(i, …)` for runs of W channels i..i + W that together cover 0..d: W is a constant, so that the
-/// state of a run stays in registers.
+/// Calls `$f::<T, W>(i, d, …)` for runs of W channels i..i + W that together cover 0..d: W is a constant, so that the
+/// state of a run stays in registers. `wide` also has runs of 64, for kernels that need few registers.
 macro_rules! by_lanes {
-    ($d:expr, $f:ident::<$T:ident>($($arg:expr),*)) => {{
+    (wide $d:expr, $f:ident::<$T:ident>($($arg:expr),*)) => {{
         let mut i = 0;
         while i + 64 <= $d { $f::<$T, 64>(i, $d, $($arg),*); i += 64; }
-        while i + 16 <= $d { $f::<$T, 16>(i, $d, $($arg),*); i += 16; }
-        while i + 4 <= $d { $f::<$T, 4>(i, $d, $($arg),*); i += 4; }
-        while i < $d { $f::<$T, 1>(i, $d, $($arg),*); i += 1; }
+        by_lanes!(from i, $d, $f::<$T>($($arg),*));
     }};
+    ($d:expr, $f:ident::<$T:ident>($($arg:expr),*)) => {{
+        let mut i = 0;
+        by_lanes!(from i, $d, $f::<$T>($($arg),*));
+    }};
+    (from $i:ident, $d:expr, $f:ident::<$T:ident>($($arg:expr),*)) => {
+        while $i + 16 <= $d { $f::<$T, 16>($i, $d, $($arg),*); $i += 16; }
+        while $i + 8 <= $d { $f::<$T, 8>($i, $d, $($arg),*); $i += 8; }
+        while $i < $d { $f::<$T, 1>($i, $d, $($arg),*); $i += 1; }
+    };
 }
 pub(super) use by_lanes;
 
@@ -62,6 +69,15 @@ pub(super) fn put<T: Real, const W: usize>(x: &mut [T], row: usize, d: usize, i:
     } else {
         x.copy_from_slice(&v);
     }
+}
+
+/// f of every lane.
+#[inline(always)]
+pub(super) fn each<T: Real, const W: usize>(mut x: [T; W], f: impl Fn(T) -> T) -> [T; W] {
+    for x in &mut x {
+        *x = f(*x);
+    }
+    x
 }
 
 /// Where a kernel that finds all gradients in one pass writes one of them, and whether to add: `spare` (as long as the
@@ -193,7 +209,7 @@ fn forward<T: Real>(chunk: usize, d: usize, a: &[T], b: &[T], starts: &mut [T], 
     for k in 1..n {
         let c = chunk_of(k - 1, chunk, d, a.len());
         let (prod, end) = (&mut prods[k * d..][..d], &mut starts[k * d..][..d]);
-        by_lanes!(d, total::<T>(&a[c.clone()], &b[c.clone()], prod, end));
+        by_lanes!(wide d, total::<T>(&a[c.clone()], &b[c.clone()], prod, end));
     }
     for k in 1..n {
         let (start, end) = starts[(k - 1) * d..].split_at_mut(d);
@@ -203,7 +219,7 @@ fn forward<T: Real>(chunk: usize, d: usize, a: &[T], b: &[T], starts: &mut [T], 
     }
     for k in 0..n {
         let c = chunk_of(k, chunk, d, a.len());
-        by_lanes!(d, run::<T>(&a[c.clone()], &b[c.clone()], &starts[k * d..], &mut h[c.clone()]));
+        by_lanes!(wide d, run::<T>(&a[c.clone()], &b[c.clone()], &starts[k * d..], &mut h[c.clone()]));
     }
 }
 
@@ -222,7 +238,7 @@ fn backward<T: Real>(
     for k in 1..n {
         let c = chunk_of(k, chunk, d, a.len());
         let (prod, end) = (&mut prods[k * d..][..d], &mut ends[(k - 1) * d..][..d]);
-        by_lanes!(d, total_back::<T>(&a[c.clone()], &dh[c.clone()], prod, end));
+        by_lanes!(wide d, total_back::<T>(&a[c.clone()], &dh[c.clone()], prod, end));
     }
     for k in (1..n).rev() {
         let (end, behind) = ends[(k - 1) * d..].split_at_mut(d);
@@ -234,7 +250,7 @@ fn backward<T: Real>(
         let c = chunk_of(k, chunk, d, a.len());
         let before = if k == 0 { h0 } else { &h[c.start - d..] };
         let mut out = Rows { da: (&mut out.da.0[c.clone()], out.da.1), db: (&mut out.db.0[c.clone()], out.db.1) };
-        by_lanes!(d, run_back::<T>(&a[c.clone()], &h[c.clone()], before, &dh[c.clone()], &mut ends[k * d..], &mut out));
+        by_lanes!(wide d, run_back::<T>(&a[c.clone()], &h[c.clone()], before, &dh[c.clone()], &mut ends[k * d..], &mut out));
     }
 }
 
