@@ -13,6 +13,7 @@ pub mod gemm;
 pub mod heads;
 pub mod lane_sums;
 pub mod lanes;
+pub mod linear;
 pub mod linear_attn;
 pub mod loss;
 pub mod lru_scan;
@@ -54,6 +55,7 @@ ops! {
     elementwise: Exp, Log, Expm1, Sqrt, Square, Sin, Cos, Sigmoid, Tanh, Silu, Softplus, Elu, Elu1, GeluTanh;
     arith: Add, Sub, Mul, Div, Affine;
     matmul: Matmul;
+    linear: Linear;
     movement: Permute, Narrow, Concat, Tril;
     reduce: SumAxis, MaxAxis, Logsumexp, Cumsum;
     softmax: Softmax, LogSoftmax, CausalSoftmax;
