@@ -9,6 +9,7 @@ use crate::{
     report::table,
     tensor::{DType, Device},
     train::{
+        Trainer,
         config::{PRESETS, TrainConfig, preset_table},
         jobs::run_all,
         optimizer::Rule,
@@ -22,6 +23,7 @@ use std::{
     path::PathBuf,
     process::ExitCode,
     thread,
+    time::Instant,
 };
 use toml::{Table, Value};
 
@@ -164,6 +166,9 @@ struct Output {
     /// Print one JSON object instead of the table.
     #[arg(long)]
     json: bool,
+    /// Instead of training, take 50 steps of each model and print where their time goes, op by op.
+    #[arg(long, conflicts_with_all = ["json", "out"])]
+    profile: bool,
     /// Write configuration, metrics, weights and table into this directory.
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
@@ -290,6 +295,12 @@ pub fn run(args: &TrainArgs, task: Table) -> ExitCode {
         Ok(prepared) => prepared,
         Err(e) => return fail(&e, 2),
     };
+    if args.output.profile {
+        return match profile(&cfg) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(e) => fail(&e, 1),
+        };
+    }
     let (reports, written) = match run_all(&cfg, threads, out.as_ref(), true) {
         Ok(done) => done,
         Err(e) => return fail(&e, 2),
@@ -302,6 +313,21 @@ pub fn run(args: &TrainArgs, task: Table) -> ExitCode {
         0 => ExitCode::SUCCESS,
         n => fail(&Error::config(format!("{n} of {} runs stopped before the end", reports.len())), 1),
     }
+}
+
+/// Where a training step's time goes, model by model.
+fn profile(cfg: &TrainConfig) -> Result<()> {
+    const STEPS: usize = 50;
+    for one in cfg.each_model()? {
+        let mut trainer = Trainer::new(&one, cfg.seed)?;
+        trainer.profile(3)?; // buffers and caches warm up
+        let start = Instant::now();
+        let ops = trainer.profile(STEPS)?.table(STEPS);
+        let step = start.elapsed().as_secs_f64() * 1e6 / STEPS as f64;
+        let (name, form) = (&one.model.mixer, one.form_of(trainer.model()));
+        print(format!("{name}, {form}: {step:.1} µs a step\n{ops}\n"))?;
+    }
+    Ok(())
 }
 
 /// Print to standard output. A reader that has seen enough (`| head`) is no error.
