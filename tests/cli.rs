@@ -191,7 +191,7 @@ fn a_run_that_fails_is_reported_and_the_status_says_so() {
     let (path, out) = (dir.path().join("c.toml"), dir.path().join("run"));
     fs::write(&path, "[per_model.lru]\nlr = 1e30\nwarmup = 0").unwrap();
     let ran = parity(&format!(
-        "{SMALL} --models lru,gpt --warmup 0 --config {} --out {} --json",
+        "{SMALL} --models lru,gpt --seeds 1 --warmup 0 --config {} --out {} --json",
         path.display(),
         out.display()
     ));
