@@ -119,6 +119,8 @@ fn names_that_nobody_has_are_refused() {
     refuses("--device cuda", &["cuda", "cpu"]);
     refuses("--device tpu", &["tpu", "auto or cpu"]);
     refuses("--dtype f16", &["f16", "f32"]);
+    refuses("--models delta_net --eigenvalues -2..2", &["'-2..2'", "0..1 or -1..1"]);
+    refuses("--models lstm,mamba --eigenvalues -1..1", &["lstm", "delta_net, mamba"]);
     refuses("--positions left", &["left", "learned"]);
     refuses("--frobnicate", &["--frobnicate"]);
     refuses("surplus", &["surplus"]);

@@ -5,7 +5,7 @@
 use proptest::prelude::*;
 use tapezoo::{
     autograd::{Gen, Tape, Var, gradcheck},
-    models::{Bound, Form, Init, MIXERS, Mixer, Model, ModelConfig, Params, Positions, State, names, run},
+    models::{Bound, Eigenvalues, Form, Init, MIXERS, Mixer, Model, ModelConfig, Params, Positions, State, names, run},
     tensor::{DType, Tensor},
 };
 
@@ -25,6 +25,7 @@ fn zoo(build: tapezoo::models::Build, g: &mut Gen) -> Zoo {
         conv: g.below(4),
         expand: g.size(2),
         dt_rank: g.size(2),
+        eigenvalues: if g.coin() { Eigenvalues::Positive } else { Eigenvalues::Signed },
         ..ModelConfig::default()
     };
     let mut init = Init::new(7, None);

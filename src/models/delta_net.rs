@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! q_t, k_t, v_t = SiLU(conv(W_{q,k,v} x_t)),  q, k ← q/‖q‖, k/‖k‖        per head            (2406.06484, section 3.3)
-//! β_t = σ(W_β x_t)                                                       one per head
+//! β_t = s σ(W_β x_t)                                                     one per head; s = 1, or 2 (see below)
 //! S_t = S_{t-1} + k_t β_t (v_t − S_{t-1}ᵀ k_t)ᵀ                          the delta rule       (1)
 //!     = (I − β_t k_t k_tᵀ) S_{t-1} + β_t k_t v_tᵀ
 //! o_t = S_tᵀ q_t / √K                                                                        (2)
@@ -11,7 +11,12 @@
 //! ```
 //!
 //! v_t − S_{t-1}ᵀ k_t is the memory's error at key k_t. The transition I − β k kᵀ has the eigenvalue 1 − β along k and
-//! 1 across it: with β in (0, 1) it can erase but not flip.
+//! 1 across it. With s = 1 it lies in (0, 1): a step can erase but not flip. With `eigenvalues = "-1..1"`, s = 2 and it
+//! lies in (−1, 1): at β = 2 a step reflects the state, S ← S − 2 k kᵀ S (Grazzi et al. 2025, arXiv 2411.12537).
+//!
+//! Parity needs that. What is the same for every one must act twice as nothing, and once not: a² = 1 with a ≠ 1 is
+//! a = −1. Products of transitions whose eigenvalues are real and not negative settle instead, and after enough ones
+//! an odd and an even number of them look alike in finite precision (theorem 1 there).
 //!
 //! The chunked form (section 3.2; WY representation, UT transform) has, for a chunk with rows Q, K, V and b = diag(β),
 //!
@@ -85,6 +90,7 @@ pub struct Mix {
     norm: P,
     w_o: P,
     rope: Option<Rope>,
+    stretch: f64, // s
 }
 
 impl Mix {
@@ -108,6 +114,7 @@ impl Mix {
             norm: init.full("norm", [c.head_dim], 1.0),
             w_o: init.uniform("w_o", [width, inner], xavier(width, inner)),
             rope: Rope::new(c),
+            stretch: c.eigenvalues.stretch(),
         })
     }
 
@@ -129,7 +136,7 @@ impl Mix {
             heads(y.silu(), self.h)
         });
         let unit = |x: Var<'t>| positions::rotate(&self.rope, x.l2_norm_smooth(1e-6), t0);
-        let beta = x.linear(p[self.w_beta], None).sigmoid();
+        let beta = self.stretch * x.linear(p[self.w_beta], None).sigmoid();
         ([unit(q), unit(k), v], beta)
     }
 

@@ -9,7 +9,7 @@ mod decoder;
 mod params;
 mod positions;
 
-pub use config::{ModelConfig, Positions};
+pub use config::{Eigenvalues, ModelConfig, Positions};
 pub use decoder::{Model, ModelState};
 pub use params::{Bound, Entry, Init, P, Params};
 pub use positions::Rope;
