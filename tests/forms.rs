@@ -25,6 +25,7 @@ fn zoo(build: tapezoo::models::Build, g: &mut Gen) -> Zoo {
         conv: g.below(4),
         expand: g.size(2),
         dt_rank: g.size(2),
+        householders: g.size(4),
         eigenvalues: if g.coin() { Eigenvalues::Positive } else { Eigenvalues::Signed },
         ..ModelConfig::default()
     };
@@ -240,7 +241,8 @@ fn streaming_equals_the_whole_sequence() {
                 ..ModelConfig::default()
             };
             let Ok(model) = Model::new(&config, 3, DType::F64) else {
-                assert!(positions == Positions::Rope && !["gpt", "linear_transformer", "delta_net"].contains(&name));
+                let keys = ["gpt", "linear_transformer", "delta_net", "gated_delta_net", "delta_product"];
+                assert!(positions == Positions::Rope && !keys.contains(&name));
                 continue;
             };
             let (b, t) = (2, 11);

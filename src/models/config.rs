@@ -87,10 +87,10 @@ impl FromStr for Eigenvalues {
 }
 
 /// The mixers that have queries and keys to rotate.
-const WITH_KEYS: &[&str] = &["gpt", "linear_transformer", "delta_net"];
+const WITH_KEYS: &[&str] = &["gpt", "linear_transformer", "delta_net", "gated_delta_net", "delta_product"];
 
 /// The mixers whose range of eigenvalues is a choice.
-const WITH_EIGENVALUES: &[&str] = &["delta_net", "mamba"];
+const WITH_EIGENVALUES: &[&str] = &["delta_net", "gated_delta_net", "delta_product", "mamba"];
 
 /// The sizes of a model. A mixer reads those that concern it.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
@@ -120,6 +120,8 @@ pub struct ModelConfig {
     pub r_min: f64,
     /// Greatest |λ| of the LRU at the start.
     pub r_max: f64,
+    /// n, the steps of the delta rule that DeltaProduct makes a token.
+    pub householders: usize,
     /// The range of the transitions' eigenvalues, in DeltaNet and its kin and in Mamba.
     pub eigenvalues: Eigenvalues,
     /// Position information.
@@ -150,6 +152,7 @@ impl Default for ModelConfig {
             dt_rank: 0,
             r_min: 0.0,
             r_max: 1.0,
+            householders: 2,
             eigenvalues: Eigenvalues::Positive,
             positions: Positions::None,
             init_std: None,
@@ -184,6 +187,7 @@ impl ModelConfig {
             ("head_dim", self.head_dim, 1 << 14),
             ("state", self.state, 1 << 14),
             ("expand", self.expand, 1 << 8),
+            ("householders", self.householders, 1 << 6),
             ("vocab", self.vocab, 1 << 24),
             ("classes", self.classes, 1 << 24),
             ("max_len", self.max_len, 1 << 24),

@@ -33,7 +33,7 @@
 
 use super::{Bound, Form, Init, Mixer, ModelConfig, P, State, at, over_time};
 use crate::{
-    autograd::Var,
+    autograd::{Gen, Var},
     error::Result,
     ops::{scan::linear_scan_parallel, selective::selective_scan},
     tensor::Shape,
@@ -79,6 +79,12 @@ pub fn parallel<'t>(u: Var<'t>, dt: Var<'t>, a: Var<'t>, b: Var<'t>, c: Var<'t>,
     (y, last.reshape([batch, e, n]))
 }
 
+/// The inverse softplus of a step size that is log-uniform in [0.001, 0.1].
+pub(super) fn step_size_bias(g: &mut Gen) -> f64 {
+    let dt = g.uniform(0.001f64.ln(), 0.1f64.ln()).exp().max(1e-4);
+    dt + (-(-dt).exp_m1()).ln()
+}
+
 /// The mixer.
 pub struct Mix {
     e: usize,
@@ -112,13 +118,10 @@ impl Mix {
         let w_out = linear("out_proj_weight", width, e);
         let bound = (w.max(1) as f64).powf(-0.5);
         let conv = (w > 0).then(|| {
-            let draw = |g: &mut crate::autograd::Gen, _| g.uniform(-bound, bound);
+            let draw = |g: &mut Gen, _| g.uniform(-bound, bound);
             (init.custom("conv1d_weight", [e, w], draw), init.custom("conv1d_bias", [e], draw))
         });
-        let b_dt = init.custom("dt_proj_bias", [e], |g, _| {
-            let dt = g.uniform(0.001f64.ln(), 0.1f64.ln()).exp().max(1e-4);
-            dt + (-(-dt).exp_m1()).ln() // the inverse of softplus
-        });
+        let b_dt = init.custom("dt_proj_bias", [e], |g, _| step_size_bias(g));
         let a_log = init.custom("A_log", [e, n], |_, i| ((i % n + 1) as f64).ln());
         let d = init.full("D", [e], 1.0);
         let (window, stretch) = (w.saturating_sub(1), c.eigenvalues.stretch());

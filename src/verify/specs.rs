@@ -5,8 +5,8 @@ use crate::{
     autograd::{Tape, Var},
     error::Result,
     models::{
-        Bound, Form, Init, Mixer, ModelConfig, State, delta_net, gpt, linear_transformer, lru, lstm, mamba, quasi_lstm,
-        run,
+        Bound, Form, Init, Mixer, ModelConfig, State, delta_net, gated_delta_net, gpt, linear_transformer, lru, lstm,
+        mamba, quasi_lstm, run,
     },
     ops::{attention, scan},
     tensor::{DType, Shape},
@@ -206,6 +206,26 @@ pub const SPECS: &[Spec] = &[
                     Form::Recurrent => delta_net::recurrent(q, k, v, beta, s0, scale),
                     Form::Chunked(c) => delta_net::chunked(q, k, v, beta, s0, scale, c),
                     _ => delta_net::parallel(q, k, v, beta, s0, scale),
+                };
+                vec![("o", o), ("s", s)]
+            }))
+        },
+    },
+    Spec {
+        op: "gated_delta_rule",
+        inputs: &[("q", "BTHK"), ("k", "BTHK"), ("v", "BTHV"), ("beta", "BTH"), ("g", "BTH")],
+        optional: &[("s0", "BHKV")],
+        forms: |f| {
+            let scale = f.number("scale")?;
+            Ok(forms(&SCANS, move |x, form| {
+                let (q, k, v, beta, g) = (x["q"], x["k"], x["v"], x["beta"], x["g"]);
+                let ([b, _, h, n], value) = (k.dims(), v.shape().last());
+                let s0 = x.or_zeros("s0", [b, h, n, value]);
+                let all = gated_delta_net::Inputs { q, k, v, beta, g };
+                let (o, s) = match form {
+                    Form::Recurrent => gated_delta_net::recurrent(all, s0, scale),
+                    Form::Chunked(c) => gated_delta_net::chunked(q, k, v, beta, g, s0, scale, c),
+                    _ => gated_delta_net::parallel(all, s0, scale),
                 };
                 vec![("o", o), ("s", s)]
             }))
