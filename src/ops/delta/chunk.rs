@@ -119,7 +119,7 @@ impl<'a, T: Math> Chunk<'a, T> {
         self.decay.load(d.scalars(), x.g, i, t0, n);
         scale_rows(&self.beta, &self.k, &mut self.bk, n, d.k);
         gemm(-T::ONE, (&self.k, mk), (s, mat(d.k, d.v)), (&mut self.diff, mv), false);
-        self.decay.from_start(&mut self.diff, n, d.v);
+        self.decay.since_start(&mut self.diff, n, d.v);
         self.diff[..n * d.v].iter_mut().zip(self.v.iter()).for_each(|(y, &v)| *y += v);
         gemm(T::ONE, (&self.bk, mk), (&self.k, mk.t()), (&mut self.a, ma), false);
         gemm(T::ONE, (&self.q, mk), (&self.k, mk.t()), (&mut self.p, ma), false);
@@ -146,11 +146,11 @@ pub fn forward<T: Math>(cpu: &Cpu, p: Plan<T>, x: &Inputs<T>, y: Outputs<T>) {
             scale_rows(&u.beta, &u.diff, &mut e, n, d.v);
             solve_lower(&u.a, &mut e, n, d.v);
             gemm(T::ONE, (&u.q, mk), (&s, ms), (&mut o, mv), false);
-            u.decay.from_start(&mut o, n, d.v);
+            u.decay.since_start(&mut o, n, d.v);
             gemm(T::ONE, (&u.p, ma), (&e, mv), (&mut o, mv), true);
             d.values().put(&o, d.v, i, t0, n, y.o);
             d.values().put(&e, d.v, i, t0, n, y.e);
-            u.decay.to_end(&mut e, n, d.v);
+            u.decay.until_end(&mut e, n, d.v);
             u.decay.state(&mut s, n);
             gemm(T::ONE, (&u.k, mk.t()), (&e, mv), (&mut s, ms), true);
         }
@@ -184,16 +184,16 @@ pub fn backward<T: Math>(cpu: &Cpu, p: Plan<T>, x: &Inputs<T>, y: &Saved<T>, dx:
             }
             // Through O = γ Q S + P E and S' = Γ S + (r K)ᵀ E.
             gemm(T::ONE, (&u.k, mk), (&ds, ms), (&mut g, mv), false);
-            u.decay.to_end(&mut g, n, d.v);
+            u.decay.until_end(&mut g, n, d.v);
             gemm(T::ONE, (&u.p, ma.t()), (&d_o, mv), (&mut g, mv), true);
             gemm(T::ONE, (&d_o, mv), (&e, mv.t()), (&mut dp, ma), false);
             lower(&mut dp, n, false);
             u.decay.between(&mut dp, n);
             gemm(T::ONE, (&d_o, mv), (s, ms.t()), (&mut dq, mk), false);
-            u.decay.from_start(&mut dq, n, d.k);
+            u.decay.since_start(&mut dq, n, d.k);
             gemm(T::ONE, (&dp, ma), (&u.k, mk), (&mut dq, mk), true);
             gemm(T::ONE, (&e, mv), (&ds, ms.t()), (&mut dk, mk), false);
-            u.decay.to_end(&mut dk, n, d.k);
+            u.decay.until_end(&mut dk, n, d.k);
             // What the last step's gate is to the state after the chunk.
             let end = if gated { inner(&u.k[..n * d.k], &dk) + u.decay.whole(n) * inner(&ds, s) } else { T::ZERO };
             gemm(T::ONE, (&dp, ma.t()), (&u.q, mk), (&mut dk, mk), true);
@@ -210,10 +210,10 @@ pub fn backward<T: Math>(cpu: &Cpu, p: Plan<T>, x: &Inputs<T>, y: &Saved<T>, dx:
             dot_rows(&h, &u.k, &mut dbeta, n, d.k);
             d.values().add(&bg, d.v, T::ONE, i, t0, n, dx.dv);
             times_rows(&u.beta, &mut h, n, d.k);
-            u.decay.from_start(&mut bg, n, d.v);
+            u.decay.since_start(&mut bg, n, d.v);
             gemm(-T::ONE, (&bg, mv), (s, ms.t()), (&mut h, mk), true);
             gemm(T::ONE, (&da, ma.t()), (&u.bk, mk), (&mut dk, mk), true);
-            u.decay.from_start(&mut d_o, n, d.v);
+            u.decay.since_start(&mut d_o, n, d.v);
             u.decay.state(&mut ds, n);
             gemm(T::ONE, (&u.q, mk.t()), (&d_o, mv), (&mut ds, ms), true);
             gemm(-T::ONE, (&u.k, mk.t()), (&bg, mv), (&mut ds, ms), true);

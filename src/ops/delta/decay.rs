@@ -53,14 +53,14 @@ impl<'a, T: Math> Decay<'a, T> {
     }
 
     /// Rows times γ.
-    pub fn from_start(&self, x: &mut [T], n: usize, k: usize) {
+    pub fn since_start(&self, x: &mut [T], n: usize, k: usize) {
         if self.on {
             times_rows(&self.start, x, n, k);
         }
     }
 
     /// Rows times r.
-    pub fn to_end(&self, x: &mut [T], n: usize, k: usize) {
+    pub fn until_end(&self, x: &mut [T], n: usize, k: usize) {
         if self.on {
             times_rows(&self.between[(n - 1) * n..n * n], x, n, k);
         }
@@ -88,7 +88,7 @@ fn build<T: Math>(start: &mut [T], between: &mut [T], n: usize) {
     let mut whole = T::ONE;
     for t in 0..n {
         let a = start[t].exp();
-        whole = whole * a;
+        whole *= a;
         start[t] = whole;
         let (before, row) = between.split_at_mut(t * n);
         let row = &mut row[..n];

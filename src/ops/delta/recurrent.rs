@@ -38,7 +38,8 @@ fn decayed<T: Real, const G: bool>(alpha: Lane<T>, s: Lane<T>) -> Lane<T> {
 #[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2"))]
 fn steps<T: Real, const G: bool>(
     (q, k): (&[Lane<T>], &[Lane<T>]),
-    (v, beta, alpha): (&[Lane<T>], &[Lane<T>], &[Lane<T>]),
+    (v, beta): (&[Lane<T>], &[Lane<T>]),
+    alpha: &[Lane<T>],
     s: &mut [Lane<T>],
     o: &mut [Lane<T>],
     (n, kk, vv): (usize, usize, usize),
@@ -200,7 +201,7 @@ pub fn forward<T: Math>(cpu: &Cpu, p: Plan<T>, x: &Inputs<T>, y: Outputs<T>) {
             r.load(&p, b, x, j * c, n);
             let [q, k, v, beta, alpha] = [&r.q, &r.k, &r.v, &r.beta, &r.alpha].map(|x| lanes(x));
             let run = if gated { steps::<T, true> } else { steps::<T, false> };
-            run((q, k), (v, beta, alpha), s, o, (n, d.k, d.v));
+            run((q, k), (v, beta), alpha, s, o, (n, d.k, d.v));
             b.scatter(d.values(), o, d.v, j * c, n, None, y.o);
         }
         b.store_state(s, d.k, d.v, y.s, ns, false);
