@@ -5,7 +5,7 @@
 
 use crate::{
     error::{Error, Result},
-    models::Form,
+    models::{Eigenvalues, Form},
     report::table,
     tensor::{DType, Device},
     train::{
@@ -133,6 +133,12 @@ struct Sizes {
     /// The rank of Mamba's step size. 0: D / 16, rounded up.
     #[arg(long, value_name = "R", value_parser = whole)]
     dt_rank: Option<i64>,
+    /// How many Householder matrices a transition of delta_product is made of [default: 2]
+    #[arg(long, value_name = "N", value_parser = whole)]
+    householders: Option<i64>,
+    /// The range of the transitions' eigenvalues: 0..1, or -1..1 in delta_net and its kin and in mamba [default: 0..1]
+    #[arg(long, value_name = "RANGE", allow_hyphen_values = true)]
+    eigenvalues: Option<Eigenvalues>,
     /// How positions are told apart: none, learned, sinusoidal or rope.
     #[arg(long, value_name = "NAME")]
     positions: Option<String>,
@@ -220,6 +226,7 @@ impl TrainArgs {
         model.set("layers", sizes.layers).set("width", sizes.width).set("heads", sizes.heads);
         model.set("head_dim", sizes.head_dim).set("mlp", sizes.mlp).set("state", sizes.state).set("conv", sizes.conv);
         model.set("expand", sizes.expand).set("dt_rank", sizes.dt_rank).set("positions", sizes.positions);
+        model.set("householders", sizes.householders).set("eigenvalues", sizes.eigenvalues.map(|x| x.to_string()));
         top.set("model", Some(model.0)).0.clone()
     }
 

@@ -62,7 +62,7 @@ ops! {
     norm: LayerNorm, RmsNorm, L2Norm;
     embed: Embedding, Gather;
     linear_attn: LinearAttention;
-    delta: DeltaRule;
+    delta: DeltaRule, GatedDeltaRule;
     triangular: UnitLowerInverse;
     attention: CausalAttention;
     conv: CausalConv1d;
