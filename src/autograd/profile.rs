@@ -30,7 +30,7 @@ impl Profile {
         let us = |d: Duration| d.as_secs_f64() * 1e6 / steps;
         let total: f64 = self.0.values().map(|c| us(c.forward) + us(c.backward)).sum();
         let mut rows: Vec<_> = self.0.iter().collect();
-        rows.sort_by(|a, b| (b.1.forward + b.1.backward).cmp(&(a.1.forward + a.1.backward)));
+        rows.sort_by_key(|row| std::cmp::Reverse(row.1.forward + row.1.backward));
         let mut text = format!(
             "{:<20} {:>6} {:>11} {:>12} {:>6} {:>10}\n",
             "op", "calls", "forward µs", "backward µs", "share", "output kB"
