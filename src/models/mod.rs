@@ -8,6 +8,7 @@ mod config;
 mod decoder;
 mod params;
 mod positions;
+pub mod published;
 
 pub use config::{ModelConfig, Positions};
 pub use decoder::{Model, ModelState};
