@@ -256,7 +256,7 @@ fn streaming_equals_the_whole_sequence() {
                 ..ModelConfig::default()
             };
             let Ok(model) = Model::new(&config, 3, DType::F64) else {
-                let keys = ["gpt", "linear_transformer", "delta_net", "gated_delta_net", "delta_product"];
+                let keys = tapezoo::models::names_with(|c| c.rope);
                 assert!(positions == Positions::Rope && !keys.contains(&name));
                 continue;
             };
