@@ -5,12 +5,12 @@
 
 use crate::{
     error::{Error, Result},
-    models::Form,
+    models::{Eigenvalues, Form},
     report::table,
-    rng,
-    tasks::{Len, Task, show},
+    tasks::{Len, show},
     tensor::{DType, Device},
     train::{
+        Trainer,
         config::{TrainConfig, preset_table},
         jobs::run_all,
         optimizer::Rule,
@@ -24,6 +24,7 @@ use std::{
     path::PathBuf,
     process::ExitCode,
     thread,
+    time::Instant,
 };
 use toml::{Table, Value};
 
@@ -133,6 +134,12 @@ struct Sizes {
     /// The rank of Mamba's step size. 0: D / 16, rounded up.
     #[arg(long, value_name = "R", value_parser = whole)]
     dt_rank: Option<i64>,
+    /// How many Householder matrices a transition of delta_product is made of [default: 2]
+    #[arg(long, value_name = "N", value_parser = whole)]
+    householders: Option<i64>,
+    /// The range of the transitions' eigenvalues: 0..1, or -1..1 in delta_net and its kin and in mamba [default: 0..1]
+    #[arg(long, value_name = "RANGE", allow_hyphen_values = true)]
+    eigenvalues: Option<Eigenvalues>,
     /// How positions are told apart: none, learned, sinusoidal or rope.
     #[arg(long, value_name = "NAME")]
     positions: Option<String>,
@@ -169,6 +176,9 @@ struct Output {
     /// Print one JSON object instead of the table.
     #[arg(long)]
     json: bool,
+    /// Instead of training, take 50 steps of each model and print where their time goes, op by op.
+    #[arg(long, conflicts_with_all = ["json", "out"])]
+    profile: bool,
     /// Write configuration, metrics, weights and table into this directory.
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
@@ -229,6 +239,7 @@ impl TrainArgs {
         model.set("layers", sizes.layers).set("width", sizes.width).set("heads", sizes.heads);
         model.set("head_dim", sizes.head_dim).set("mlp", sizes.mlp).set("state", sizes.state).set("conv", sizes.conv);
         model.set("expand", sizes.expand).set("dt_rank", sizes.dt_rank).set("positions", sizes.positions);
+        model.set("householders", sizes.householders).set("eigenvalues", sizes.eigenvalues.map(|x| x.to_string()));
         top.set("model", Some(model.0)).0.clone()
     }
 
@@ -314,6 +325,12 @@ pub fn run(args: &TrainArgs, preset: &str, task: Table) -> ExitCode {
         Ok(prepared) => prepared,
         Err(e) => return fail(&e, 2),
     };
+    if args.output.profile {
+        return match profile(&cfg) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(e) => fail(&e, 1),
+        };
+    }
     let (reports, written) = match run_all(&cfg, threads, out.as_ref(), true) {
         Ok(done) => done,
         Err(e) => return fail(&e, 2),
@@ -332,19 +349,25 @@ pub fn run(args: &TrainArgs, preset: &str, task: Table) -> ExitCode {
 fn samples(cfg: &TrainConfig, n: i64) -> Result<String> {
     /// More than anybody reads.
     const MOST: usize = 10_000;
-    let n = usize::try_from(n).ok().filter(|n| (1..=MOST).contains(n));
-    let n = n.ok_or_else(|| Error::config(format!("--show: expected 1 to {MOST} sequences")))?;
-    let (task, len): (&dyn Task, Len) = (&*cfg.task, cfg.train_len);
-    let mut text = format!("{}, training length {len}, seed {}\n{}\n", task.title(), cfg.seed, task.legend());
-    let (mut tokens, mut targets) = (vec![0; cfg.batch * len.max], vec![0; cfg.batch * len.max]);
-    for first in (0..n).step_by(cfg.batch) {
-        let mut rng = rng::stream(cfg.seed, "train", (first / cfg.batch) as u64);
-        task.fill_range(&mut rng, len, &mut tokens, &mut targets);
-        for (x, y) in tokens.chunks_exact(len.max).zip(targets.chunks_exact(len.max)).take(n - first) {
-            text += &format!("\n{}", show::sample(task, x, y));
-        }
+    match usize::try_from(n) {
+        Ok(n) if (1..=MOST).contains(&n) => Ok(show::samples(&*cfg.task, cfg.train_len, cfg.seed, cfg.batch, n)),
+        _ => Err(Error::Config(format!("--show {n}: expected 1 to {MOST} sequences"))),
     }
-    Ok(text)
+}
+
+/// Where a training step's time goes, model by model.
+fn profile(cfg: &TrainConfig) -> Result<()> {
+    const STEPS: usize = 50;
+    for one in cfg.each_model()? {
+        let mut trainer = Trainer::new(&one, cfg.seed)?;
+        trainer.profile(3)?; // buffers and caches warm up
+        let start = Instant::now();
+        let ops = trainer.profile(STEPS)?.table(STEPS);
+        let step = start.elapsed().as_secs_f64() * 1e6 / STEPS as f64;
+        let (name, form) = (&one.model.mixer, one.form_of(trainer.model()));
+        print(format!("{name}, {form}: {step:.1} µs a step\n{ops}\n"))?;
+    }
+    Ok(())
 }
 
 /// Print to standard output. A reader that has seen enough (`| head`) is no error.

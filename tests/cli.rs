@@ -119,6 +119,9 @@ fn names_that_nobody_has_are_refused() {
     refuses("--device cuda", &["cuda", "cpu"]);
     refuses("--device tpu", &["tpu", "auto or cpu"]);
     refuses("--dtype f16", &["f16", "f32"]);
+    refuses("--models delta_product --householders 0", &["householders = 0", "from 1"]);
+    refuses("--models delta_net --eigenvalues -2..2", &["'-2..2'", "0..1 or -1..1"]);
+    refuses("--models lstm,mamba --eigenvalues -1..1", &["lstm", "delta_net, gated_delta_net"]);
     refuses("--positions left", &["left", "learned"]);
     refuses("--frobnicate", &["--frobnicate"]);
     refuses("surplus", &["surplus"]);
@@ -191,7 +194,7 @@ fn a_run_that_fails_is_reported_and_the_status_says_so() {
     let (path, out) = (dir.path().join("c.toml"), dir.path().join("run"));
     fs::write(&path, "[per_model.lru]\nlr = 1e30\nwarmup = 0").unwrap();
     let ran = parity(&format!(
-        "{SMALL} --models lru,gpt --warmup 0 --config {} --out {} --json",
+        "{SMALL} --models lru,gpt --seeds 1 --warmup 0 --config {} --out {} --json",
         path.display(),
         out.display()
     ));

@@ -5,7 +5,7 @@
 use proptest::prelude::*;
 use tapezoo::{
     autograd::{Gen, Tape, Var, gradcheck},
-    models::{Bound, Form, Init, MIXERS, Mixer, Model, ModelConfig, Params, Positions, State, names, run},
+    models::{Bound, Eigenvalues, Form, Init, MIXERS, Mixer, Model, ModelConfig, Params, Positions, State, names, run},
     tensor::{DType, Tensor},
 };
 
@@ -25,6 +25,8 @@ fn zoo(build: tapezoo::models::Build, g: &mut Gen) -> Zoo {
         conv: g.below(4),
         expand: g.size(2),
         dt_rank: g.size(2),
+        householders: g.size(4),
+        eigenvalues: if g.coin() { Eigenvalues::Positive } else { Eigenvalues::Signed },
         ..ModelConfig::default()
     };
     let mut init = Init::new(7, None);
@@ -222,6 +224,21 @@ fn a_form_that_forgets_its_state_fails() {
     assert_same("forgetful", Form::Chunked(2), &everything(&z, &x, Form::Chunked(2), 1, DType::F64), &want, 1e-9);
 }
 
+/// One Householder matrix a token is DeltaNet, with the same parameters.
+#[test]
+fn delta_product_of_one_is_delta_net() {
+    let model = |mixer: &str| {
+        let config = ModelConfig { mixer: mixer.into(), householders: 1, width: 6, ..ModelConfig::default() };
+        Model::new(&config, 3, DType::F64).unwrap()
+    };
+    let [a, b] = ["delta_net", "delta_product"].map(|name| {
+        let (model, tape) = (model(name), Tape::default());
+        let tokens = tape.constant(&Gen::new(5).ints([2, 11], 2));
+        model.forward(&model.params().bind_frozen(&tape), tokens, Form::Chunked(4)).value().to_f64()
+    });
+    assert_eq!(a, b);
+}
+
 /// A whole model: token by token, each on a tape of its own, gives what the whole sequence gives.
 #[test]
 fn streaming_equals_the_whole_sequence() {
@@ -239,7 +256,8 @@ fn streaming_equals_the_whole_sequence() {
                 ..ModelConfig::default()
             };
             let Ok(model) = Model::new(&config, 3, DType::F64) else {
-                assert!(positions == Positions::Rope && !["gpt", "linear_transformer", "delta_net"].contains(&name));
+                let keys = ["gpt", "linear_transformer", "delta_net", "gated_delta_net", "delta_product"];
+                assert!(positions == Positions::Rope && !keys.contains(&name));
                 continue;
             };
             let (b, t) = (2, 11);

@@ -3,9 +3,10 @@
 use proptest::prelude::*;
 use tapezoo::{
     autograd::{Gen, Tape, Var},
+    models::gated_delta_net,
     ops::{
         attention::causal_attention,
-        delta::delta_rule,
+        delta::{delta_rule, gated_delta_rule},
         linear_attn::{linear_attention, linear_attention_normalized},
     },
     tensor::{DType, Shape, Tensor},
@@ -334,6 +335,41 @@ fn delta_rule_at_the_ends_of_beta_and_with_special_keys() {
         assert_eq!(all[0].1.y[1], x[4].to_f64());
         let last = all[4].1.y[1][..v].to_vec();
         assert!(error(&last, &x[2].to_f64()[12 * 2 * v..][..v]) < 1e-12, "{last:?}");
+    }
+}
+
+/// Gates from 'keep everything' to 'forget it all', in single precision: chunks lose no digits in sums of gates.
+#[test]
+fn gates_of_any_size_give_the_recurrence() {
+    for (k, v) in [(4, 4), (20, 24)] {
+        let z = Size { b: 2, t: 70, h: 2, k, v };
+        let (mut x, dy) = tensors(z, 6);
+        for strength in [0.0, 1e-3, 1.0, 30.0, 1e4] {
+            let gates = Gen::new(7).range([2, 70, 2], 0.0, 1.0).to_f64();
+            // Some steps forget little between others that forget much.
+            let gates: Vec<f64> = gates.iter().map(|g| -strength * g * g * g * g).collect();
+            x.truncate(5);
+            x.push(Tensor::from_vec(gates, [2, 70, 2]));
+            let want = run(gated_steps, &x, &dy, DType::F64);
+            for chunk in [1, 7, 32, 100] {
+                let what = format!("{strength}, chunk {chunk}");
+                same(&run(gated(chunk), &x, &dy, DType::F64), &want, 1e-10, &what);
+                same(&run(gated(chunk), &x, &dy, DType::F32), &want, 1e-4, &what);
+            }
+        }
+    }
+}
+
+fn gated_steps<'t>(x: &[Var<'t>]) -> Vec<Var<'t>> {
+    let all = gated_delta_net::Inputs { q: x[0], k: x[1], v: x[2], beta: x[3], g: x[5] };
+    let (o, s) = gated_delta_net::recurrent(all, x[4], 0.7);
+    vec![o, s]
+}
+
+fn gated(chunk: usize) -> impl for<'t> Fn(&[Var<'t>]) -> Vec<Var<'t>> {
+    move |x| {
+        let (o, s) = gated_delta_rule(x[0], x[1], x[2], x[3], x[5], x[4], 0.7, chunk);
+        vec![o, s]
     }
 }
 

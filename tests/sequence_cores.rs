@@ -173,7 +173,7 @@ fn cores(g: &mut Gen, [b, t, d]: [usize; 3], chunk: usize) -> Vec<Core> {
             name: "selective_scan",
             core: if s == 1.0 {
                 Box::new(move |x| {
-                    let (y, h) = selective_scan(x[0], x[1], x[2], x[3], x[4], x[5], chunk);
+                    let (y, h) = selective_scan(x[0], x[1], x[2], x[3], x[4], x[5], s, chunk);
                     vec![y, h]
                 })
             } else {

@@ -215,7 +215,8 @@ proptest! {
             }
             let mut stored: Vec<i32> = pairs.iter().map(|p| p[0]).collect();
             if all_queries {
-                (stored.sort_unstable(), asked.sort_unstable());
+                stored.sort_unstable();
+                asked.sort_unstable();
                 prop_assert_eq!(&asked, &stored);
             }
             stored.sort_unstable();
@@ -258,8 +259,8 @@ proptest! {
             let n = x.iter().take_while(|&&x| x > 0).count();
             prop_assert!(n + 1 >= min.max(2) && n < t && x[n..].iter().all(|&x| x == 0));
             let ones = x.iter().filter(|&&x| x == 2).count();
-            for i in 0..t {
-                prop_assert_eq!(y[i], if i + 1 != n { IGNORE } else if ones % 2 == 0 { 1 } else { 2 });
+            for (i, &y) in y.iter().enumerate() {
+                prop_assert_eq!(y, if i + 1 != n { IGNORE } else if ones % 2 == 0 { 1 } else { 2 });
             }
         }
     }
@@ -330,14 +331,15 @@ fn balanced_words_use_the_depth_they_are_allowed() {
     }
 }
 
-/// The label rates that were measured on some hundred words of the published generator (depth 6, 3 types).
+/// The label rates of the published algorithm (depth 6, 3 types), over two million positions in another program. An
+/// earlier, smaller measurement of the published code gave 0.103, 0.093, 0.082, 0.074, 0.069.
 #[test]
 fn dyck_labels_are_as_rare_as_in_the_published_data() {
-    for (t, rate) in [(32, 0.103), (48, 0.093), (64, 0.082), (128, 0.074), (256, 0.069)] {
+    for (t, rate) in [(32, 0.1097), (48, 0.0939), (64, 0.0857), (128, 0.0746), (256, 0.0687)] {
         let n = 8000;
         let (_, y) = batch(&Dyck::default(), 1, n, t);
         let ones = y.iter().filter(|&&y| y == 1).count() as f64 / y.len() as f64;
-        assert!((ones - rate).abs() < 0.008, "length {t}: {ones:.4} of the targets are 1, published: {rate}");
+        assert!((ones - rate).abs() < 0.004, "length {t}: {ones:.4} of the targets are 1, published: {rate}");
         let valid = y.chunks(t).filter(|y| y[t - 1] == 1).count() as f64 / n as f64;
         assert!((valid - 0.5).abs() < 0.03, "length {t}: {valid:.3} of the words are balanced");
     }

@@ -2,12 +2,14 @@
 
 mod gradcheck;
 mod op;
+mod profile;
 mod sample;
 mod tape;
 mod var;
 
 pub use gradcheck::gradcheck;
 pub use op::{Grad, In, MAX_OUTS, Op, Outs, Value};
+pub use profile::{Cost, Profile};
 pub use sample::Gen;
 pub use tape::{Culprit, Tape};
 pub use var::Var;

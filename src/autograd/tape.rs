@@ -1,11 +1,11 @@
 //! The engine: a list of operations, run as they are recorded, differentiated in reverse.
 
-use super::{Grad, In, Op, Outs, Value, Var};
+use super::{Grad, In, Op, Outs, Profile, Value, Var};
 use crate::{
     tensor::{Cx, DType, Device, Real, Shape, Tensor},
     with_real,
 };
-use std::{cell::RefCell, sync::Arc};
+use std::{cell::RefCell, sync::Arc, time::Instant};
 
 /// What stands behind a value.
 enum Step {
@@ -33,6 +33,7 @@ struct Record {
     grads: Vec<Option<Tensor>>,
     /// The gradient slots of the node at hand; a field to keep its capacity.
     slots: Vec<Grad>,
+    profile: Option<Profile>,
 }
 
 /// Records operations as they run, and runs them backwards.
@@ -170,7 +171,17 @@ impl Tape {
             r.values.push(Value { tensor, needs, pooled: true });
         }
         let (values, y) = r.values.split_at_mut(y0);
-        op.forward(&self.cx, In { values, ids }, y);
+        match &mut r.profile {
+            None => op.forward(&self.cx, In { values, ids }, y),
+            Some(profile) => {
+                let start = Instant::now();
+                op.forward(&self.cx, In { values, ids }, y);
+                let cost = profile.of(op.name());
+                cost.forward += start.elapsed();
+                cost.calls += 1;
+                cost.bytes += y.iter().map(|y| y.len() * y.dtype().bytes()).sum::<usize>();
+            }
+        }
         if needs {
             Self::record(r, Step::Op(op), ids, y0, outs.len());
         }
@@ -296,7 +307,11 @@ impl Tape {
                         let tensor = old.unwrap_or_else(|| self.cx.pool().get(source.dtype(), source.shape()));
                         r.slots.push(Grad { tensor: Some(tensor), acc, wanted: true });
                     }
+                    let start = r.profile.is_some().then(Instant::now);
                     op.backward(&self.cx, In { values, ids }, &y[..node.ny as usize], dy, &mut r.slots);
+                    if let (Some(profile), Some(start)) = (&mut r.profile, start) {
+                        profile.of(op.name()).backward += start.elapsed();
+                    }
                     for (slot, &v) in r.slots.drain(..).zip(ids) {
                         let Some(g) = slot.tensor else { continue };
                         if watch && culprit.is_none() && slot.wanted && !g.all_finite() {
@@ -349,6 +364,16 @@ impl Tape {
         for g in r.grads.drain(..).flatten() {
             pool.put(g);
         }
+    }
+
+    /// Measure the time of every op from now on.
+    pub fn start_profile(&self) {
+        self.record.borrow_mut().profile = Some(Profile::default());
+    }
+
+    /// Stop measuring; what was measured since [`Tape::start_profile`].
+    pub fn take_profile(&self) -> Profile {
+        self.record.borrow_mut().profile.take().unwrap_or_default()
     }
 
     /// How many operations are recorded.

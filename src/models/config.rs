@@ -44,6 +44,54 @@ impl FromStr for Positions {
     }
 }
 
+/// The range of the eigenvalues that a transition between states can have.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub enum Eigenvalues {
+    /// From 0 to 1: a state decays or stays.
+    #[default]
+    #[serde(rename = "0..1")]
+    Positive,
+    /// From −1 to 1: it can also change sign, which parity needs (Grazzi et al. 2025, arXiv 2411.12537, theorem 1).
+    #[serde(rename = "-1..1")]
+    Signed,
+}
+
+impl Eigenvalues {
+    /// s, the length of the range: an eigenvalue a in (0, 1) becomes s a − (s − 1).
+    pub fn stretch(self) -> f64 {
+        match self {
+            Eigenvalues::Positive => 1.0,
+            Eigenvalues::Signed => 2.0,
+        }
+    }
+}
+
+impl fmt::Display for Eigenvalues {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        f.write_str(match self {
+            Eigenvalues::Positive => "0..1",
+            Eigenvalues::Signed => "-1..1",
+        })
+    }
+}
+
+impl FromStr for Eigenvalues {
+    type Err = String;
+    fn from_str(s: &str) -> std::result::Result<Eigenvalues, String> {
+        match s {
+            "0..1" => Ok(Eigenvalues::Positive),
+            "-1..1" => Ok(Eigenvalues::Signed),
+            _ => Err(format!("unknown eigenvalues '{s}': expected 0..1 or -1..1")),
+        }
+    }
+}
+
+/// The mixers that have queries and keys to rotate.
+const WITH_KEYS: &[&str] = &["gpt", "linear_transformer", "delta_net", "gated_delta_net", "delta_product"];
+
+/// The mixers whose range of eigenvalues is a choice.
+const WITH_EIGENVALUES: &[&str] = &["delta_net", "gated_delta_net", "delta_product", "mamba"];
+
 /// The sizes of a model. A mixer reads those that concern it.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -72,6 +120,10 @@ pub struct ModelConfig {
     pub r_min: f64,
     /// Greatest |λ| of the LRU at the start.
     pub r_max: f64,
+    /// n, the steps of the delta rule that DeltaProduct makes a token.
+    pub householders: usize,
+    /// The range of the transitions' eigenvalues, in DeltaNet and its kin and in Mamba.
+    pub eigenvalues: Eigenvalues,
     /// Position information.
     pub positions: Positions,
     /// Standard deviation of all weights at the start; absent: each layer's own rule.
@@ -100,6 +152,8 @@ impl Default for ModelConfig {
             dt_rank: 0,
             r_min: 0.0,
             r_max: 1.0,
+            householders: 2,
+            eigenvalues: Eigenvalues::Positive,
             positions: Positions::None,
             init_std: None,
             vocab: 2,
@@ -133,6 +187,7 @@ impl ModelConfig {
             ("head_dim", self.head_dim, 1 << 14),
             ("state", self.state, 1 << 14),
             ("expand", self.expand, 1 << 8),
+            ("householders", self.householders, 1 << 6),
             ("vocab", self.vocab, 1 << 24),
             ("classes", self.classes, 1 << 24),
             ("max_len", self.max_len, 1 << 24),
@@ -156,11 +211,18 @@ impl ModelConfig {
         if let Some(std) = self.init_std.filter(|s| !(s.is_finite() && *s >= 0.0)) {
             return Err(Error::config(format!("init_std = {std}: expected a standard deviation, 0 or more")));
         }
+        if self.eigenvalues == Eigenvalues::Signed && !WITH_EIGENVALUES.contains(&self.mixer.as_str()) {
+            return Err(Error::config(format!(
+                "eigenvalues = -1..1: {} has no such choice; it is one of {}",
+                self.mixer,
+                WITH_EIGENVALUES.join(", ")
+            )));
+        }
         if self.positions == Positions::Sinusoidal && self.width % 2 == 1 {
             return Err(Error::config(format!("width = {}: sinusoidal positions need an even width", self.width)));
         }
         if self.positions == Positions::Rope {
-            if !["gpt", "linear_transformer", "delta_net"].contains(&self.mixer.as_str()) {
+            if !WITH_KEYS.contains(&self.mixer.as_str()) {
                 return Err(Error::config(format!(
                     "positions = rope: it rotates queries and keys, and {} has none; expected none, learned or sinusoidal",
                     self.mixer

@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! q_t, k_t, v_t = SiLU(conv(W_{q,k,v} x_t)),  q, k ← q/‖q‖, k/‖k‖        per head            (2406.06484, section 3.3)
-//! β_t = σ(W_β x_t)                                                       one per head
+//! β_t = s σ(W_β x_t)                                                     one per head; s = 1, or 2 (see below)
 //! S_t = S_{t-1} + k_t β_t (v_t − S_{t-1}ᵀ k_t)ᵀ                          the delta rule       (1)
 //!     = (I − β_t k_t k_tᵀ) S_{t-1} + β_t k_t v_tᵀ
 //! o_t = S_tᵀ q_t / √K                                                                        (2)
@@ -11,7 +11,12 @@
 //! ```
 //!
 //! v_t − S_{t-1}ᵀ k_t is the memory's error at key k_t. The transition I − β k kᵀ has the eigenvalue 1 − β along k and
-//! 1 across it: with β in (0, 1) it can erase but not flip.
+//! 1 across it. With s = 1 it lies in (0, 1): a step can erase but not flip. With `eigenvalues = "-1..1"`, s = 2 and it
+//! lies in (−1, 1): at β = 2 a step reflects the state, S ← S − 2 k kᵀ S (Grazzi et al. 2025, arXiv 2411.12537).
+//!
+//! Parity needs that. What is the same for every one must act twice as nothing, and once not: a² = 1 with a ≠ 1 is
+//! a = −1. Products of transitions whose eigenvalues are real and not negative settle instead, and after enough ones
+//! an odd and an even number of them look alike in finite precision (theorem 1 there).
 //!
 //! The chunked form (section 3.2; WY representation, UT transform) has, for a chunk with rows Q, K, V and b = diag(β),
 //!
@@ -34,16 +39,24 @@ use crate::{autograd::Var, error::Result, tensor::Shape};
 
 pub use crate::ops::delta::delta_rule as chunked;
 
+/// Equation (1): k [B, H, K], v [B, H, V], beta [B, H], S [B, H, K, V] to the next S.
+pub fn write<'t>(k: Var<'t>, v: Var<'t>, beta: Var<'t>, s: Var<'t>) -> Var<'t> {
+    let [b, h, n, value] = s.dims();
+    let k = k.reshape([b, h, n, 1]);
+    let error = v.reshape([b, h, value, 1]) - s.t_matmul(k); // [B, H, V, 1]
+    s + k.matmul_t(beta.reshape([b, h, 1, 1]) * error)
+}
+
+/// Equation (2): q [B, H, K], S [B, H, K, V] to o [B, H, V].
+pub fn read<'t>(q: Var<'t>, s: Var<'t>, scale: f64) -> Var<'t> {
+    let [b, h, n, value] = s.dims();
+    (scale * s.t_matmul(q.reshape([b, h, n, 1]))).reshape([b, h, value])
+}
+
 /// Equations (1) and (2) for one token: q, k [B, H, K], v [B, H, V], beta [B, H], S [B, H, K, V] to o and the next S.
 pub fn step<'t>(q: Var<'t>, k: Var<'t>, v: Var<'t>, beta: Var<'t>, s: Var<'t>, scale: f64) -> (Var<'t>, Var<'t>) {
-    let [b, h, n] = k.dims();
-    let value = v.shape().last();
-    let (q, k) = (q.reshape([b, h, n, 1]), k.reshape([b, h, n, 1]));
-    let (v, beta) = (v.reshape([b, h, value, 1]), beta.reshape([b, h, 1, 1]));
-    let error = v - s.t_matmul(k); // [B, H, V, 1]
-    let s = s + k.matmul_t(beta * error);
-    let o = scale * s.t_matmul(q);
-    (o.reshape([b, h, value]), s)
+    let s = write(k, v, beta, s);
+    (read(q, s, scale), s)
 }
 
 /// [`step`] after step: q, k [B, T, H, K], v [B, T, H, V], beta [B, T, H] to o [B, T, H, V] and the last S.
@@ -69,45 +82,67 @@ pub fn parallel<'t>(q: Var<'t>, k: Var<'t>, v: Var<'t>, beta: Var<'t>, s: Var<'t
     (head_first(o), s + k.t_matmul(u))
 }
 
+/// The bound of a uniform weight matrix [out, in]: Xavier's, times the gain 2^-2.5.
+pub(super) fn xavier(out: usize, inp: usize) -> f64 {
+    2f64.powf(-2.5) * (6.0 / (out + inp) as f64).sqrt()
+}
+
 /// A projection, its short convolution (if any) and SiLU.
-struct Projection {
+pub(super) struct Projection {
     w: P,
-    conv: Option<P>, // [H K, W]
+    conv: Option<P>, // [out, W]
+}
+
+impl Projection {
+    /// `parts` matrices [H K, D] under one another.
+    pub(super) fn new(name: &str, parts: usize, c: &ModelConfig, init: &mut Init) -> Projection {
+        let (out, w) = (parts * c.inner(), c.conv);
+        let bound = (w.max(1) as f64).powf(-0.5);
+        Projection {
+            w: init.uniform(&format!("w_{name}"), [out, c.width], xavier(c.inner(), c.width)),
+            conv: (w > 0)
+                .then(|| init.custom(&format!("conv_{name}"), [out, w], |g, _| g.uniform(-bound, bound))),
+        }
+    }
+
+    /// x [B, T, D] to [B, T, out]. The convolution's window [B, W − 1, out], entry `at` of the state, moves on.
+    pub(super) fn apply<'t>(&self, p: &Bound<'t>, x: Var<'t>, state: &mut State<'t>, at: usize) -> Var<'t> {
+        let y = x.linear(p[self.w], None);
+        let Some(conv) = self.conv else { return y.silu() };
+        let (past, [_, t, _]) = (state.s[at], y.dims());
+        let [_, window, _] = past.dims();
+        state.s[at] = Var::concat(&[past, y], 1).narrow(1, t, window);
+        y.causal_conv1d(p[conv], None, past).silu()
+    }
 }
 
 /// The mixer.
 pub struct Mix {
     h: usize,
     k: usize,
-    window: usize, // W − 1, the inputs that a convolution remembers
+    conv: usize, // W
     qkv: [Projection; 3],
     w_beta: P,
     norm: P,
     w_o: P,
     rope: Option<Rope>,
+    stretch: f64, // s
 }
 
 impl Mix {
     /// H heads of width K over the model's width. Projections start Xavier-uniform with gain 2^-2.5.
     pub fn new(c: &ModelConfig, init: &mut Init) -> Result<Mix> {
-        let (width, inner, w) = (c.width, c.inner(), c.conv);
-        let xavier = |out: usize, inp: usize| 2f64.powf(-2.5) * (6.0 / (out + inp) as f64).sqrt();
-        let mut projection = |name: &str| Projection {
-            w: init.uniform(&format!("w_{name}"), [inner, width], xavier(inner, width)),
-            conv: (w > 0).then(|| {
-                let bound = (w as f64).powf(-0.5);
-                init.custom(&format!("conv_{name}"), [inner, w], |g, _| g.uniform(-bound, bound))
-            }),
-        };
+        let (width, inner) = (c.width, c.inner());
         Ok(Mix {
             h: c.heads,
             k: c.head_dim,
-            window: w.saturating_sub(1),
-            qkv: ["q", "k", "v"].map(&mut projection),
+            conv: c.conv,
+            qkv: ["q", "k", "v"].map(|name| Projection::new(name, 1, c, init)),
             w_beta: init.uniform("w_beta", [c.heads, width], xavier(c.heads, width)),
             norm: init.full("norm", [c.head_dim], 1.0),
             w_o: init.uniform("w_o", [width, inner], xavier(width, inner)),
             rope: Rope::new(c),
+            stretch: c.eigenvalues.stretch(),
         })
     }
 
@@ -117,19 +152,9 @@ impl Mix {
 
     /// q, k, v [B, T, H, K] and beta [B, T, H] of x [B, T, D]; the convolutions' windows (states 1 to 3) move on.
     fn project<'t>(&self, p: &Bound<'t>, x: Var<'t>, state: &mut State<'t>) -> ([Var<'t>; 3], Var<'t>) {
-        let [_, t, _] = x.dims();
-        let t0 = state.t;
-        let [q, k, v] = std::array::from_fn(|j| {
-            let mut y = x.linear(p[self.qkv[j].w], None); // [B, T, H K]
-            if let Some(conv) = self.qkv[j].conv {
-                let past = state.s[1 + j];
-                state.s[1 + j] = Var::concat(&[past, y], 1).narrow(1, t, self.window);
-                y = y.causal_conv1d(p[conv], None, past);
-            }
-            heads(y.silu(), self.h)
-        });
-        let unit = |x: Var<'t>| positions::rotate(&self.rope, x.l2_norm_smooth(1e-6), t0);
-        let beta = x.linear(p[self.w_beta], None).sigmoid();
+        let [q, k, v] = std::array::from_fn(|j| heads(self.qkv[j].apply(p, x, state, 1 + j), self.h));
+        let unit = |x: Var<'t>| positions::rotate(&self.rope, x.l2_norm_smooth(1e-6), state.t);
+        let beta = self.stretch * x.linear(p[self.w_beta], None).sigmoid();
         ([unit(q), unit(k), v], beta)
     }
 
@@ -144,9 +169,9 @@ impl Mixer for Mix {
     }
 
     fn state(&self, b: usize) -> Vec<(&'static str, Shape)> {
-        let window = Shape::from([b, self.window, self.h * self.k]);
+        let window = Shape::from([b, self.conv.saturating_sub(1), self.h * self.k]);
         let s = ("S", [b, self.h, self.k, self.k].into());
-        if self.qkv[0].conv.is_some() { vec![s, ("past q", window), ("past k", window), ("past v", window)] } else { vec![s] }
+        if self.conv > 0 { vec![s, ("past q", window), ("past k", window), ("past v", window)] } else { vec![s] }
     }
 
     fn step<'t>(&self, p: &Bound<'t>, x: Var<'t>, state: &mut State<'t>) -> Var<'t> {

@@ -22,7 +22,7 @@
 //! | parallel | O(T N log T): associative scan | log T |
 //! | chunked | O(T N): local scans of C steps, then the carries times λ¹ … λᶜ | C + T / C |
 
-use super::{Bound, Form, Init, Mixer, ModelConfig, P, State, at, over_time};
+use super::{Bound, Form, Init, Mixer, ModelConfig, P, State, at, over_time, split};
 use crate::{
     autograd::Var,
     error::Result,
@@ -110,15 +110,20 @@ impl Mix {
         (magnitude * phase.cos(), magnitude * phase.sin())
     }
 
-    /// γ ⊙ (B u), [.., H] to [.., N].
+    /// γ ⊙ (B u), `[.., H]` to `[.., N]`; both parts in one product.
     fn input<'t>(&self, p: &Bound<'t>, u: Var<'t>) -> Complex<'t> {
         let gamma = p[self.gamma].exp();
-        (gamma * u.linear(p[self.b[0]], None), gamma * u.linear(p[self.b[1]], None))
+        let b = Var::concat(&[p[self.b[0]], p[self.b[1]]], 0); // [2N, H]
+        let [re, im] = split(u.linear(b, None));
+        (gamma * re, gamma * im)
     }
 
     /// Re(C h) + D ⊙ u, then the block's GELU and gated linear unit.
     fn output<'t>(&self, p: &Bound<'t>, h: Complex<'t>, u: Var<'t>) -> Var<'t> {
-        let y = h.0.linear(p[self.c[0]], None) - h.1.linear(p[self.c[1]], None) + p[self.d] * u;
+        let last = h.0.shape().rank() - 1;
+        let h = Var::concat(&[h.0, h.1], last);
+        let c = Var::concat(&[p[self.c[0]], -p[self.c[1]]], 1); // [H, 2N]: Re(C h) = Re C Re h − Im C Im h
+        let y = h.linear(c, None) + p[self.d] * u;
         let g = y.gelu_tanh();
         g.linear(p[self.w1], Some(p[self.b1])) * g.linear(p[self.w2], Some(p[self.b2])).sigmoid()
     }

@@ -6,13 +6,20 @@
 //! x ← SiLU(conv(x))                                        causal, W wide, one filter a channel
 //! [δ, B_t, C_t] = W_x x_t                                  the selection                           (algorithm 2)
 //! Δ_t = softplus(W_dt δ + b_dt)                            step size of each channel
-//! Ā_t = exp(Δ_t A),  B̄_t = Δ_t B_t,  A = −exp(A_log)       discretisation: zero-order hold, Euler   (eq. 4)
+//! Ā_t = s exp(Δ_t A) − (s − 1)                             discretisation: zero-order hold         (eq. 4)
+//! B̄_t = Δ_t B_t,  A = −exp(A_log)                          and Euler; s = 1, or 2 (see below)
 //! h_t = Ā_t ⊙ h_{t-1} + B̄_t x_t                            N states a channel                      (eq. 2a)
 //! y_t = C_tᵀ h_t + D x_t                                                                           (eq. 2b)
 //! out = W_out (y ⊙ SiLU(z))
 //! ```
 //!
-//! Ā lies in (0, 1): a state decays or stays, it never flips.
+//! With s = 1, Ā lies in (0, 1): a state decays or stays, it never flips. With `eigenvalues = "-1..1"`, s = 2 and
+//! Ā = 2 exp(ΔA) − 1 lies in (−1, 1): a long step now turns the state over, h ← −h + B̄ x, where it used to forget it
+//! (Grazzi et al. 2025, arXiv 2411.12537; B̄ stays as it is).
+//!
+//! Parity needs that: what every one does must undo itself when done twice, ā² = 1 without ā = 1. With all Ā in (0, 1)
+//! the state after enough ones is the same for an odd as for an even number of them in finite precision (theorem 1
+//! there).
 //!
 //! At the start A_log = ln(1 … N) in every channel, D = 1, and b_dt makes Δ log-uniform in [0.001, 0.1] (section 3.6).
 //!
@@ -26,7 +33,7 @@
 
 use super::{Bound, Form, Init, Mixer, ModelConfig, P, State, at, over_time};
 use crate::{
-    autograd::Var,
+    autograd::{Gen, Var},
     error::Result,
     ops::{scan::linear_scan_parallel, selective::selective_scan},
     tensor::Shape,
@@ -34,37 +41,48 @@ use crate::{
 
 pub use crate::ops::selective::selective_scan as chunked;
 
+/// Ā of ΔA: in (0, 1) for s = 1, in (−1, 1) for s = 2.
+fn transition(dt_a: Var<'_>, s: f64) -> Var<'_> {
+    if s == 1.0 { dt_a.exp() } else { s * dt_a.exp() - (s - 1.0) }
+}
+
 /// Equations 2 and 4 for one token, without D: u, dt [B, E], a [E, N], b, c [B, N], h [B, E, N] to y [B, E] and the
 /// next h.
-pub fn step<'t>(u: Var<'t>, dt: Var<'t>, a: Var<'t>, b: Var<'t>, c: Var<'t>, h: Var<'t>) -> (Var<'t>, Var<'t>) {
+pub fn step<'t>(u: Var<'t>, dt: Var<'t>, a: Var<'t>, b: Var<'t>, c: Var<'t>, h: Var<'t>, s: f64) -> (Var<'t>, Var<'t>) {
     let [batch, e] = u.dims();
     let n = a.shape().last();
-    let a_bar = (dt.reshape([batch, e, 1]) * a).exp(); // [B, E, N]
+    let a_bar = transition(dt.reshape([batch, e, 1]) * a, s); // [B, E, N]
     let h = a_bar * h + (dt * u).reshape([batch, e, 1]) * b.reshape([batch, 1, n]);
     ((h * c.reshape([batch, 1, n])).sum_axis(2, false), h)
 }
 
 /// [`step`] after step: u, dt [B, T, E], b, c [B, T, N] to y [B, T, E] and the last h.
-pub fn recurrent<'t>(u: Var<'t>, dt: Var<'t>, a: Var<'t>, b: Var<'t>, c: Var<'t>, h: Var<'t>) -> (Var<'t>, Var<'t>) {
+pub fn recurrent<'t>(u: Var<'t>, dt: Var<'t>, a: Var<'t>, b: Var<'t>, c: Var<'t>, h: Var<'t>, s: f64) -> (Var<'t>, Var<'t>) {
     let ([_, t, _], mut h) = (u.dims(), h);
     let y = over_time(t, |i| {
         let y;
-        (y, h) = step(at(u, i), at(dt, i), a, at(b, i), at(c, i), h);
+        (y, h) = step(at(u, i), at(dt, i), a, at(b, i), at(c, i), h, s);
         y
     });
     (y, h)
 }
 
 /// All states at once by an associative scan.
-pub fn parallel<'t>(u: Var<'t>, dt: Var<'t>, a: Var<'t>, b: Var<'t>, c: Var<'t>, h: Var<'t>) -> (Var<'t>, Var<'t>) {
+pub fn parallel<'t>(u: Var<'t>, dt: Var<'t>, a: Var<'t>, b: Var<'t>, c: Var<'t>, h: Var<'t>, s: f64) -> (Var<'t>, Var<'t>) {
     let [batch, t, e] = u.dims();
     let n = a.shape().last();
-    let a_bar = (dt.reshape([batch, t, e, 1]) * a).exp(); // [B, T, E, N]
+    let a_bar = transition(dt.reshape([batch, t, e, 1]) * a, s); // [B, T, E, N]
     let input = (dt * u).reshape([batch, t, e, 1]) * b.reshape([batch, t, 1, n]);
     let flat = [batch, t, e * n];
     let (hs, last) = linear_scan_parallel(a_bar.reshape(flat), input.reshape(flat), h.reshape([batch, e * n]));
     let y = (hs.reshape([batch, t, e, n]) * c.reshape([batch, t, 1, n])).sum_axis(3, false);
     (y, last.reshape([batch, e, n]))
+}
+
+/// The inverse softplus of a step size that is log-uniform in [0.001, 0.1].
+pub(super) fn step_size_bias(g: &mut Gen) -> f64 {
+    let dt = g.uniform(0.001f64.ln(), 0.1f64.ln()).exp().max(1e-4);
+    dt + (-(-dt).exp_m1()).ln()
 }
 
 /// The mixer.
@@ -73,6 +91,7 @@ pub struct Mix {
     n: usize,
     r: usize,
     window: usize, // W − 1, the inputs that the convolution remembers
+    stretch: f64,  // s
     w_in: P,
     conv: Option<(P, P)>, // [E, W] and its bias
     w_x: P,
@@ -99,16 +118,14 @@ impl Mix {
         let w_out = linear("out_proj_weight", width, e);
         let bound = (w.max(1) as f64).powf(-0.5);
         let conv = (w > 0).then(|| {
-            let draw = |g: &mut crate::autograd::Gen, _| g.uniform(-bound, bound);
+            let draw = |g: &mut Gen, _| g.uniform(-bound, bound);
             (init.custom("conv1d_weight", [e, w], draw), init.custom("conv1d_bias", [e], draw))
         });
-        let b_dt = init.custom("dt_proj_bias", [e], |g, _| {
-            let dt = g.uniform(0.001f64.ln(), 0.1f64.ln()).exp().max(1e-4);
-            dt + (-(-dt).exp_m1()).ln() // the inverse of softplus
-        });
+        let b_dt = init.custom("dt_proj_bias", [e], |g, _| step_size_bias(g));
         let a_log = init.custom("A_log", [e, n], |_, i| ((i % n + 1) as f64).ln());
         let d = init.full("D", [e], 1.0);
-        Ok(Mix { e, n, r, window: w.saturating_sub(1), w_in, conv, w_x, w_dt, b_dt, a_log, d, w_out })
+        let (window, stretch) = (w.saturating_sub(1), c.eigenvalues.stretch());
+        Ok(Mix { e, n, r, window, stretch, w_in, conv, w_x, w_dt, b_dt, a_log, d, w_out })
     }
 
     /// The scan's inputs x, Δ, A, B, C and the gate z, from u [B, T, D]; the convolution's window (state 1) moves on.
@@ -149,7 +166,7 @@ impl Mixer for Mix {
     fn step<'t>(&self, p: &Bound<'t>, u: Var<'t>, state: &mut State<'t>) -> Var<'t> {
         let [batch, d] = u.dims();
         let [x, dt, a, b, c, z] = self.project(p, u.reshape([batch, 1, d]), state);
-        let (y, h) = step(at(x, 0), at(dt, 0), a, at(b, 0), at(c, 0), state.s[0]);
+        let (y, h) = step(at(x, 0), at(dt, 0), a, at(b, 0), at(c, 0), state.s[0], self.stretch);
         state.s[0] = h;
         self.output(p, y.reshape([batch, 1, self.e]), x, z).reshape([batch, d])
     }
@@ -157,8 +174,8 @@ impl Mixer for Mix {
     fn sequence<'t>(&self, p: &Bound<'t>, u: Var<'t>, state: &mut State<'t>, form: Form) -> Var<'t> {
         let [x, dt, a, b, c, z] = self.project(p, u, state);
         let (y, h) = match form {
-            Form::Chunked(chunk) => selective_scan(x, dt, a, b, c, state.s[0], chunk),
-            _ => parallel(x, dt, a, b, c, state.s[0]),
+            Form::Chunked(chunk) => selective_scan(x, dt, a, b, c, state.s[0], self.stretch, chunk),
+            _ => parallel(x, dt, a, b, c, state.s[0], self.stretch),
         };
         state.s[0] = h;
         self.output(p, y, x, z)

@@ -9,7 +9,7 @@ mod decoder;
 mod params;
 mod positions;
 
-pub use config::{ModelConfig, Positions};
+pub use config::{Eigenvalues, ModelConfig, Positions};
 pub use decoder::{Model, ModelState};
 pub use params::{Bound, Entry, Init, P, Params};
 pub use positions::Rope;
@@ -187,7 +187,7 @@ macro_rules! mixers {
     };
 }
 
-mixers! { lstm, quasi_lstm, lru, linear_transformer, gpt, delta_net, mamba }
+mixers! { lstm, quasi_lstm, lru, linear_transformer, gpt, delta_net, gated_delta_net, delta_product, mamba }
 
 /// The names of all mixers, in the order of the tables.
 pub fn names() -> Vec<&'static str> {

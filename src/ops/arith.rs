@@ -117,23 +117,25 @@ fn row_forward<S: Scalar, T: Real>(a: &[T], b: &[T], da: usize, db: usize, y: &m
     }
 }
 
-/// Adds the gradient of one row into `d`, which is the row of `a` if `first`, of `b` otherwise.
+/// The gradient of one row of the input that `first` says, `a` or `b`: where it does not repeat, overwriting or adding.
 #[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2"))]
-fn row_backward<S: Scalar, T: Real>(first: bool, g: &[T], a: &[T], b: &[T], da: usize, db: usize, d: &mut [T]) {
+fn row_whole<S: Scalar, T: Real>(first: bool, acc: bool, g: &[T], a: &[T], b: &[T], da: usize, db: usize, d: &mut [T]) {
     let partial = |g: T, a: T, b: T| if first { S::da(g, a, b) } else { S::db(g, a, b) };
-    if (if first { da } else { db }) == 1 {
-        match (da, db) {
-            (1, 1) => d.iter_mut().zip(g).zip(a).zip(b).for_each(|(((d, &g), &a), &b)| *d += partial(g, a, b)),
-            (1, _) => d.iter_mut().zip(g).zip(a).for_each(|((d, &g), &a)| *d += partial(g, a, b[0])),
-            _ => d.iter_mut().zip(g).zip(b).for_each(|((d, &g), &b)| *d += partial(g, a[0], b)),
-        }
-    } else {
-        let mut sum = T::ZERO;
-        for (i, &g) in g.iter().enumerate() {
-            sum += partial(g, a[i * da], b[i * db]);
-        }
-        d[0] += sum;
+    match (da, db, acc) {
+        (1, 1, true) => d.iter_mut().zip(g).zip(a).zip(b).for_each(|(((d, &g), &a), &b)| *d += partial(g, a, b)),
+        (1, 1, false) => d.iter_mut().zip(g).zip(a).zip(b).for_each(|(((d, &g), &a), &b)| *d = partial(g, a, b)),
+        (1, _, true) => d.iter_mut().zip(g).zip(a).for_each(|((d, &g), &a)| *d += partial(g, a, b[0])),
+        (1, _, false) => d.iter_mut().zip(g).zip(a).for_each(|((d, &g), &a)| *d = partial(g, a, b[0])),
+        (_, _, true) => d.iter_mut().zip(g).zip(b).for_each(|((d, &g), &b)| *d += partial(g, a[0], b)),
+        (_, _, false) => d.iter_mut().zip(g).zip(b).for_each(|((d, &g), &b)| *d = partial(g, a[0], b)),
     }
+}
+
+/// The same where the row is one number, repeated: the sum over the row, added.
+#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2"))]
+fn row_sum<S: Scalar, T: Real>(first: bool, g: &[T], a: &[T], b: &[T], da: usize, db: usize) -> T {
+    let partial = |g: T, a: T, b: T| if first { S::da(g, a, b) } else { S::db(g, a, b) };
+    g.iter().enumerate().map(|(i, &g)| partial(g, a[i * da], b[i * db])).sum()
 }
 
 fn forward<S: Scalar, T: Real>(x: In, y: &mut Tensor) {
@@ -155,14 +157,25 @@ fn backward<S: Scalar, T: Real>(x: In, g: &Tensor, dx: &mut [Grad]) {
     let n = rows.inner;
     let span = |d: usize| if d == 1 { n } else { 1 };
     for (which, grad) in dx.iter_mut().enumerate() {
-        grad.add::<T>(|d| {
+        let first = which == 0;
+        grad.write::<T>(|d, acc| {
+            // What does not repeat is written once; the rest is summed up from zero.
+            let whole = d.len() == g.len();
+            if !acc && !whole {
+                d.fill(T::ZERO);
+            }
             if g.is_empty() {
                 return;
             }
             rows.each(|i, ia, ib| {
-                let (at, len) = if which == 0 { (ia, span(rows.da)) } else { (ib, span(rows.db)) };
-                let (a, b) = (&a[ia..ia + span(rows.da)], &b[ib..ib + span(rows.db)]);
-                row_backward::<S, T>(which == 0, &g[i..i + n], a, b, rows.da, rows.db, &mut d[at..at + len]);
+                let (g, a, b) = (&g[i..i + n], &a[ia..ia + span(rows.da)], &b[ib..ib + span(rows.db)]);
+                let (at, step) = if first { (ia, rows.da) } else { (ib, rows.db) };
+                if step == 1 {
+                    row_whole::<S, T>(first, acc || !whole, g, a, b, rows.da, rows.db, &mut d[at..at + n]);
+                } else {
+                    let sum = row_sum::<S, T>(first, g, a, b, rows.da, rows.db);
+                    d[at] = sum + if acc || !whole { d[at] } else { T::ZERO };
+                }
             });
         });
     }

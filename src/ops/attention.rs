@@ -90,7 +90,10 @@ impl Op for CausalAttention {
     }
 
     fn infer(&self, x: In) -> Result<Outs, String> {
-        let Dims { b, t, h, v, .. } = self.plan::<f64>(x)?.d;
+        let Dims { b, t, h, k, v } = self.plan::<f64>(x)?.d;
+        if k == 0 || v == 0 {
+            return Err(format!("heads of width 0: q {}, v {}", x[0].shape(), x[2].shape()));
+        }
         Ok(Outs::from([[b, t, h, v].into()]).saving([[b, h, t].into()]))
     }
 

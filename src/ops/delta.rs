@@ -7,13 +7,22 @@
 //!
 //! The state is multiplied by I − β k kᵀ, which has the eigenvalue 1 − β |k|²: with unit keys it is in (0, 1) for
 //! β < 1, and down to −1 for β < 2, which is what parity needs.
+//!
+//! With a gate g_t ≤ 0 (Yang, Kautz and Hatamizadeh 2025, arXiv 2412.06464) exp(g_t) S_{t-1} stands for S_{t-1}.
 
 mod chunk;
+mod decay;
+mod gated;
 mod recurrent;
+
+pub use gated::{GatedDeltaRule, gated_delta_rule};
 
 use crate::{
     autograd::{Gen, Grad, In, Op, Outs, Value, Var},
-    ops::heads::{Dims, seed},
+    ops::{
+        heads::{Dims, seed},
+        math::Math,
+    },
     tensor::{Cpu, Cx, Real, Tensor},
     with_real,
 };
@@ -46,6 +55,8 @@ struct Inputs<'a, T> {
     v: &'a [T],
     beta: &'a [T],
     s0: &'a [T],
+    /// The gate, if there is one.
+    g: Option<&'a [T]>,
 }
 
 struct Outputs<'a, T> {
@@ -69,6 +80,8 @@ struct Grads<'a, T> {
     dv: &'a mut [T],
     dbeta: &'a mut [T],
     ds0: &'a mut [T],
+    /// Empty without a gate.
+    dg: &'a mut [T],
 }
 
 impl DeltaRule {
@@ -76,13 +89,27 @@ impl DeltaRule {
         let chunk = self.chunk.min(dims.t).max(1);
         Plan { dims, chunk, chunks: dims.t.div_ceil(chunk), scale: T::of(self.scale), recurrent: dims.small() }
     }
+
+    /// That beta and s0 fit, and the outputs.
+    fn outs(&self, x: In, dims: Dims) -> Result<Outs, String> {
+        let Dims { b, t, h, k, v } = dims;
+        if self.chunk == 0 {
+            return Err("a chunk needs at least one step".into());
+        }
+        Dims::expect(x, 3, "beta", &[b, t, h])?;
+        Dims::expect(x, 4, "s0", &[b, h, k, v])?;
+        let (o, s, plan) = (x[2].shape(), x[4].shape(), self.plan::<f64>(dims));
+        let e = if plan.recurrent { [0].into() } else { o };
+        Ok(Outs::from([o, s]).saving([e, [b, h, plan.chunks, k, v].into()]))
+    }
 }
 
 fn inputs<'a, T: Real>(x: &'a In) -> Inputs<'a, T> {
-    Inputs { q: x[0].host(), k: x[1].host(), v: x[2].host(), beta: x[3].host(), s0: x[4].host() }
+    let g = (x.len() > 5).then(|| x[5].host());
+    Inputs { q: x[0].host(), k: x[1].host(), v: x[2].host(), beta: x[3].host(), s0: x[4].host(), g }
 }
 
-fn forward<T: Real>(cpu: &Cpu, p: Plan<T>, x: In, y: &mut [Value]) {
+fn forward<T: Math>(cpu: &Cpu, p: Plan<T>, x: In, y: &mut [Value]) {
     if let [o, s, e, states] = y {
         let y = Outputs { o: o.host_mut(), s: s.host_mut(), e: e.host_mut(), states: states.host_mut() };
         let run = if p.recurrent { recurrent::forward } else { chunk::forward };
@@ -90,15 +117,16 @@ fn forward<T: Real>(cpu: &Cpu, p: Plan<T>, x: In, y: &mut [Value]) {
     }
 }
 
-fn backward<T: Real>(cpu: &Cpu, p: Plan<T>, x: In, y: &[Value], dy: &[Option<Tensor>], dx: &mut [Grad]) {
+fn backward<T: Math>(cpu: &Cpu, p: Plan<T>, x: In, y: &[Value], dy: &[Option<Tensor>], dx: &mut [Grad]) {
     let y = Saved { e: y[2].host(), states: y[3].host(), d_o: seed(&dy[0]), ds: seed(&dy[1]) };
-    if let [dq, dk, dv, dbeta, ds0] = dx {
+    if let [dq, dk, dv, dbeta, ds0, gate @ ..] = dx {
         let d = Grads {
             dq: dq.slice(cpu, &x[0]),
             dk: dk.slice(cpu, &x[1]),
             dv: dv.slice(cpu, &x[2]),
             dbeta: dbeta.slice(cpu, &x[3]),
             ds0: ds0.slice(cpu, &x[4]),
+            dg: gate.first_mut().map_or(&mut [], |dg| dg.slice(cpu, &x[5])),
         };
         let run = if p.recurrent { recurrent::backward } else { chunk::backward };
         run(cpu, p, &inputs(&x), &y, d);
@@ -111,16 +139,7 @@ impl Op for DeltaRule {
     }
 
     fn infer(&self, x: In) -> Result<Outs, String> {
-        let dims = Dims::of(x)?;
-        let Dims { b, t, h, k, v } = dims;
-        if self.chunk == 0 {
-            return Err("a chunk needs at least one step".into());
-        }
-        Dims::expect(x, 3, "beta", &[b, t, h])?;
-        Dims::expect(x, 4, "s0", &[b, h, k, v])?;
-        let (o, s, plan) = (x[2].shape(), x[4].shape(), self.plan::<f64>(dims));
-        let e = if plan.recurrent { [0].into() } else { o };
-        Ok(Outs::from([o, s]).saving([e, [b, h, plan.chunks, k, v].into()]))
+        self.outs(x, Dims::of(x)?)
     }
 
     fn forward(&self, cx: &Cx, x: In, y: &mut [Value]) {

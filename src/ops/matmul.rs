@@ -140,16 +140,4 @@ impl<'t> Var<'t> {
     pub fn t_matmul(self, b: Var<'t>) -> Var<'t> {
         self.tape().apply(Matmul { ta: true, tb: false }, [self, b])
     }
-
-    /// x wᵀ (+ bias): x [.., I], w [O, I], bias `[O]`, as in torch's `nn.Linear`.
-    #[track_caller]
-    pub fn linear(self, w: Var<'t>, bias: Option<Var<'t>>) -> Var<'t> {
-        let shape = self.shape();
-        let flat = self.reshape([shape.rows(), shape.last()]).matmul_t(w);
-        let y = match bias {
-            Some(b) => flat + b,
-            None => flat,
-        };
-        y.reshape(shape.with(shape.rank() - 1, w.shape().at(0)))
-    }
 }

@@ -389,7 +389,7 @@ impl Op for SelectiveScan {
     }
 }
 
-/// (y, last state) of [`SelectiveScan`] with transitions in (0, 1): u, Δ [B, T, E], a [E, N], b, c [B, T, N],
+/// (y, last state) of [`SelectiveScan`], transitions in (0, 1) for s = 1 and in (−1, 1) for s = 2: u, Δ [B, T, E], a [E, N], b, c [B, T, N],
 /// h0 [B, E, N] to y [B, T, E] and h [B, E, N] (h0 when T = 0). Softplus, the skip D u and the gate are the caller's.
 #[track_caller]
 pub fn selective_scan<'t>(
@@ -399,9 +399,10 @@ pub fn selective_scan<'t>(
     b: Var<'t>,
     c: Var<'t>,
     h0: Var<'t>,
+    s: f64,
     chunk: usize,
 ) -> (Var<'t>, Var<'t>) {
-    let op = SelectiveScan { chunk, s: 1.0 };
+    let op = SelectiveScan { chunk, s };
     let [y, last] = u.tape().apply_many(op, [u, delta, a, b, c, h0]);
     (y, last)
 }

@@ -7,7 +7,7 @@ pub mod rundir;
 pub mod schedule;
 
 use crate::{
-    autograd::{Tape, Var},
+    autograd::{Profile, Tape, Var},
     error::{Error, Result},
     models::{Form, Model},
     rng,
@@ -133,6 +133,18 @@ impl Trainer {
     /// The model as it is now.
     pub fn model(&self) -> &Model {
         &self.model
+    }
+
+    /// Take this many steps and say where the time of the ops went.
+    ///
+    /// # Errors
+    /// As [`Trainer::step`].
+    pub fn profile(&mut self, steps: usize) -> Result<Profile> {
+        self.tape.start_profile();
+        for _ in 0..steps {
+            self.step()?;
+        }
+        Ok(self.tape.take_profile())
     }
 
     /// How many buffers the tape ever allocated.

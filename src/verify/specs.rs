@@ -5,8 +5,8 @@ use crate::{
     autograd::{Tape, Var},
     error::Result,
     models::{
-        Bound, Form, Init, Mixer, ModelConfig, State, delta_net, gpt, linear_transformer, lru, lstm, mamba, quasi_lstm,
-        run,
+        Bound, Form, Init, Mixer, ModelConfig, State, delta_net, gated_delta_net, gpt, linear_transformer, lru, lstm,
+        mamba, quasi_lstm, run,
     },
     ops::{attention, scan},
     tensor::{DType, Shape},
@@ -212,6 +212,26 @@ pub const SPECS: &[Spec] = &[
         },
     },
     Spec {
+        op: "gated_delta_rule",
+        inputs: &[("q", "BTHK"), ("k", "BTHK"), ("v", "BTHV"), ("beta", "BTH"), ("g", "BTH")],
+        optional: &[("s0", "BHKV")],
+        forms: |f| {
+            let scale = f.number("scale")?;
+            Ok(forms(&SCANS, move |x, form| {
+                let (q, k, v, beta, g) = (x["q"], x["k"], x["v"], x["beta"], x["g"]);
+                let ([b, _, h, n], value) = (k.dims(), v.shape().last());
+                let s0 = x.or_zeros("s0", [b, h, n, value]);
+                let all = gated_delta_net::Inputs { q, k, v, beta, g };
+                let (o, s) = match form {
+                    Form::Recurrent => gated_delta_net::recurrent(all, s0, scale),
+                    Form::Chunked(c) => gated_delta_net::chunked(q, k, v, beta, g, s0, scale, c),
+                    _ => gated_delta_net::parallel(all, s0, scale),
+                };
+                vec![("o", o), ("s", s)]
+            }))
+        },
+    },
+    Spec {
         op: "lstm",
         // E is 4 D, which the op itself checks.
         inputs: &[("x", "BTI"), ("w_ih", "EI"), ("w_hh", "ED"), ("b_ih", "E"), ("b_hh", "E")],
@@ -277,9 +297,9 @@ pub const SPECS: &[Spec] = &[
                 dt = if softplus { dt.softplus() } else { dt };
                 let h0 = x.or_zeros("h0", [batch, e, n]);
                 let (mut y, h) = match form {
-                    Form::Recurrent => mamba::recurrent(u, dt, a, b, c, h0),
-                    Form::Chunked(chunk) => mamba::chunked(u, dt, a, b, c, h0, chunk),
-                    _ => mamba::parallel(u, dt, a, b, c, h0),
+                    Form::Recurrent => mamba::recurrent(u, dt, a, b, c, h0, 1.0),
+                    Form::Chunked(chunk) => mamba::chunked(u, dt, a, b, c, h0, 1.0, chunk),
+                    _ => mamba::parallel(u, dt, a, b, c, h0, 1.0),
                 };
                 y = x.vars.get("d").map_or(y, |&d| y + d * u);
                 y = x.vars.get("z").map_or(y, |z| y * z.silu());

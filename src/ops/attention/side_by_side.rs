@@ -7,6 +7,7 @@ use crate::{
         math::Math,
     },
     tensor::Cpu,
+    with_width,
 };
 
 /// x ← eˣ
@@ -19,14 +20,18 @@ fn exp<T: Math>(x: &mut [T]) {
 #[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2"))]
 fn scores<T: Math>(q: &[Lane<T>], k: &[Lane<T>], start: Lane<T>, x: &mut [Lane<T>]) -> Lane<T> {
     let mut top = [T::of(f64::NEG_INFINITY); L];
-    for (s, x) in x.iter_mut().enumerate() {
-        let mut sum = start;
-        for i in 0..q.len() {
-            sum = mul_add(sum, q[i], k[s * q.len() + i]);
+    let n = q.len();
+    with_width!(n => {
+        let q = &q[..n];
+        for (x, k) in x.iter_mut().zip(k.chunks_exact(n)) {
+            let mut sum = start;
+            for i in 0..n {
+                sum = mul_add(sum, q[i], k[i]);
+            }
+            (0..L).for_each(|l| top[l] = top[l].max(sum[l]));
+            *x = sum;
         }
-        (0..L).for_each(|l| top[l] = top[l].max(sum[l]));
-        *x = sum;
-    }
+    });
     top
 }
 
@@ -58,14 +63,17 @@ fn through_values<T: Math>(
     dv: &mut [Lane<T>],
 ) {
     let n = g.len();
-    for (s, (dx, &p)) in dx.iter_mut().zip(p).enumerate() {
-        let mut sum = start;
-        for j in 0..n {
-            sum = mul_add(sum, g[j], v[s * n + j]);
-            dv[s * n + j] = mul_add(dv[s * n + j], p, g[j]);
+    with_width!(n => {
+        let g = &g[..n];
+        for (((dx, &p), v), dv) in dx.iter_mut().zip(p).zip(v.chunks_exact(n)).zip(dv.chunks_exact_mut(n)) {
+            let mut sum = start;
+            for j in 0..n {
+                sum = mul_add(sum, g[j], v[j]);
+                dv[j] = mul_add(dv[j], p, g[j]);
+            }
+            *dx = mul(p, sum);
         }
-        *dx = mul(p, sum);
-    }
+    });
 }
 
 /// dq = Σ_s dx_s k_s and dk_s += dx_s q.

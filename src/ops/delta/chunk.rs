@@ -19,11 +19,32 @@
 //! dβ = rowsum(G ⊙ (V − K S)) + rowsum(dA K ⊙ K)
 //! dS ← dS + Qᵀ dO − (b K)ᵀ G
 //! ```
+//!
+//! A gate fades what is read by the steps since it was written ([`Decay`]): D between steps of the chunk, γ from the
+//! state before it, r to the state after it, Γ = γ_C across it.
+//!
+//! ```text
+//! A = stril(b K Kᵀ ⊙ D)               R = b (V − γ K S)         E = (I + A)⁻¹ R
+//! P = tril(Q Kᵀ ⊙ D)                  O = γ Q S + P E           S ← Γ S + (r K)ᵀ E
+//! ```
+//!
+//! The same factors come into the gradients above. For those of the gates: b_t = g_1 + … + g_t is in the exponent of
+//! all that step t reads, and, negatively, of all that is later read of what it wrote. So with dK = dKʳ + dKʷ, the
+//! part of the keys that read (the rows of A and R) and of those that wrote,
+//!
+//! ```text
+//! db_t = q_t · dq_t + k_t · (dkʳ_t − dkʷ_t)        db_C += Σ_t k_t · (r E dSᵀ)_t + Γ ⟨dS, S⟩
+//! dg_t = Σ_{u ≥ t} db_u
+//! ```
 
-use super::{Grads, Inputs, Outputs, Plan, Saved};
+use super::{
+    Grads, Inputs, Outputs, Plan, Saved,
+    decay::{Decay, times_rows},
+};
 use crate::{
     ops::{
         heads::lower,
+        math::Math,
         matmul::{Mat, gemm},
         triangular::{solve_lower, solve_lower_transposed},
     },
@@ -51,21 +72,28 @@ fn dot_rows<T: Real>(x: &[T], z: &[T], y: &mut [T], n: usize, k: usize) {
     }
 }
 
+/// ⟨x, y⟩
+fn inner<T: Real>(x: &[T], y: &[T]) -> T {
+    x.iter().zip(y).map(|(&x, &y)| x * y).sum()
+}
+
 /// The rows of one chunk and the matrices both passes compute from them.
-struct Chunk<'a, T: Real> {
+struct Chunk<'a, T: Math> {
     q: Temp<'a, T>,
     k: Temp<'a, T>,
     /// b K
     bk: Temp<'a, T>,
     beta: Temp<'a, T>,
-    /// V − K S
+    /// V − γ K S
     diff: Temp<'a, T>,
+    v: Temp<'a, T>,
     a: Temp<'a, T>,
     p: Temp<'a, T>,
+    decay: Decay<'a, T>,
 }
 
-impl<'a, T: Real> Chunk<'a, T> {
-    fn new(cpu: &'a Cpu, p: &Plan<T>) -> Chunk<'a, T> {
+impl<'a, T: Math> Chunk<'a, T> {
+    fn new(cpu: &'a Cpu, p: &Plan<T>, gated: bool) -> Chunk<'a, T> {
         let (c, k, v) = (p.chunk, p.dims.k, p.dims.v);
         Chunk {
             q: cpu.temp(c * k),
@@ -73,8 +101,10 @@ impl<'a, T: Real> Chunk<'a, T> {
             bk: cpu.temp(c * k),
             beta: cpu.temp(c),
             diff: cpu.temp(c * v),
+            v: cpu.temp(c * v),
             a: cpu.temp(c * c),
             p: cpu.temp(c * c),
+            decay: Decay::new(cpu, c, gated),
         }
     }
 
@@ -85,20 +115,25 @@ impl<'a, T: Real> Chunk<'a, T> {
         d.keys().gather(x.q, i, t0, n, p.scale, &mut self.q, d.k);
         d.keys().gather(x.k, i, t0, n, T::ONE, &mut self.k, d.k);
         d.scalars().gather(x.beta, i, t0, n, T::ONE, &mut self.beta, 1);
-        d.values().gather(x.v, i, t0, n, T::ONE, &mut self.diff, d.v);
+        d.values().gather(x.v, i, t0, n, T::ONE, &mut self.v, d.v);
+        self.decay.load(d.scalars(), x.g, i, t0, n);
         scale_rows(&self.beta, &self.k, &mut self.bk, n, d.k);
-        gemm(-T::ONE, (&self.k, mk), (s, mat(d.k, d.v)), (&mut self.diff, mv), true);
+        gemm(-T::ONE, (&self.k, mk), (s, mat(d.k, d.v)), (&mut self.diff, mv), false);
+        self.decay.since_start(&mut self.diff, n, d.v);
+        self.diff[..n * d.v].iter_mut().zip(self.v.iter()).for_each(|(y, &v)| *y += v);
         gemm(T::ONE, (&self.bk, mk), (&self.k, mk.t()), (&mut self.a, ma), false);
         gemm(T::ONE, (&self.q, mk), (&self.k, mk.t()), (&mut self.p, ma), false);
         lower(&mut self.a, n, true);
         lower(&mut self.p, n, false);
+        self.decay.between(&mut self.a, n);
+        self.decay.between(&mut self.p, n);
     }
 }
 
-pub fn forward<T: Real>(cpu: &Cpu, p: Plan<T>, x: &Inputs<T>, y: Outputs<T>) {
+pub fn forward<T: Math>(cpu: &Cpu, p: Plan<T>, x: &Inputs<T>, y: Outputs<T>) {
     let (d, c) = (p.dims, p.chunk);
     let (ms, ns) = (mat(d.k, d.v), d.k * d.v);
-    let mut u = Chunk::new(cpu, &p);
+    let mut u = Chunk::new(cpu, &p, x.g.is_some());
     let (mut e, mut o, mut s) = (cpu.temp::<T>(c * d.v), cpu.temp::<T>(c * d.v), cpu.temp::<T>(ns));
     for i in 0..d.b * d.h {
         s.copy_from_slice(&x.s0[i * ns..(i + 1) * ns]);
@@ -111,24 +146,28 @@ pub fn forward<T: Real>(cpu: &Cpu, p: Plan<T>, x: &Inputs<T>, y: Outputs<T>) {
             scale_rows(&u.beta, &u.diff, &mut e, n, d.v);
             solve_lower(&u.a, &mut e, n, d.v);
             gemm(T::ONE, (&u.q, mk), (&s, ms), (&mut o, mv), false);
+            u.decay.since_start(&mut o, n, d.v);
             gemm(T::ONE, (&u.p, ma), (&e, mv), (&mut o, mv), true);
-            gemm(T::ONE, (&u.k, mk.t()), (&e, mv), (&mut s, ms), true);
             d.values().put(&o, d.v, i, t0, n, y.o);
             d.values().put(&e, d.v, i, t0, n, y.e);
+            u.decay.until_end(&mut e, n, d.v);
+            u.decay.state(&mut s, n);
+            gemm(T::ONE, (&u.k, mk.t()), (&e, mv), (&mut s, ms), true);
         }
         y.s[i * ns..(i + 1) * ns].copy_from_slice(&s);
     }
 }
 
 /// Adds the gradients of all inputs.
-pub fn backward<T: Real>(cpu: &Cpu, p: Plan<T>, x: &Inputs<T>, y: &Saved<T>, dx: Grads<T>) {
+pub fn backward<T: Math>(cpu: &Cpu, p: Plan<T>, x: &Inputs<T>, y: &Saved<T>, dx: Grads<T>) {
     let (d, c) = (p.dims, p.chunk);
     let (ms, ns) = (mat(d.k, d.v), d.k * d.v);
-    let mut u = Chunk::new(cpu, &p);
+    let mut u = Chunk::new(cpu, &p, x.g.is_some());
     let (mut e, mut d_o, mut g) = (cpu.temp::<T>(c * d.v), cpu.zeros::<T>(c * d.v), cpu.temp::<T>(c * d.v));
     let (mut da, mut dp, mut ds) = (cpu.temp::<T>(c * c), cpu.temp::<T>(c * c), cpu.temp::<T>(ns));
     let (mut dq, mut dk, mut h) = (cpu.temp::<T>(c * d.k), cpu.temp::<T>(c * d.k), cpu.temp::<T>(c * d.k));
-    let (mut bg, mut dbeta) = (cpu.temp::<T>(c * d.v), cpu.temp::<T>(c));
+    let (mut bg, mut dbeta, mut dg) = (cpu.temp::<T>(c * d.v), cpu.temp::<T>(c), cpu.temp::<T>(c));
+    let gated = x.g.is_some();
     for i in 0..d.b * d.h {
         match y.ds {
             Some(last) => ds.copy_from_slice(&last[i * ns..(i + 1) * ns]),
@@ -143,38 +182,61 @@ pub fn backward<T: Real>(cpu: &Cpu, p: Plan<T>, x: &Inputs<T>, y: &Saved<T>, dx:
             if let Some(all) = y.d_o {
                 d.values().gather(all, i, t0, n, T::ONE, &mut d_o, d.v);
             }
-            // Through O = Q S + P E and S' = S + Kᵀ E.
-            gemm(T::ONE, (&u.p, ma.t()), (&d_o, mv), (&mut g, mv), false);
-            gemm(T::ONE, (&u.k, mk), (&ds, ms), (&mut g, mv), true);
+            // Through O = γ Q S + P E and S' = Γ S + (r K)ᵀ E.
+            gemm(T::ONE, (&u.k, mk), (&ds, ms), (&mut g, mv), false);
+            u.decay.until_end(&mut g, n, d.v);
+            gemm(T::ONE, (&u.p, ma.t()), (&d_o, mv), (&mut g, mv), true);
             gemm(T::ONE, (&d_o, mv), (&e, mv.t()), (&mut dp, ma), false);
             lower(&mut dp, n, false);
+            u.decay.between(&mut dp, n);
             gemm(T::ONE, (&d_o, mv), (s, ms.t()), (&mut dq, mk), false);
+            u.decay.since_start(&mut dq, n, d.k);
             gemm(T::ONE, (&dp, ma), (&u.k, mk), (&mut dq, mk), true);
-            gemm(T::ONE, (&dp, ma.t()), (&u.q, mk), (&mut dk, mk), false);
-            gemm(T::ONE, (&e, mv), (&ds, ms.t()), (&mut dk, mk), true);
+            gemm(T::ONE, (&e, mv), (&ds, ms.t()), (&mut dk, mk), false);
+            u.decay.until_end(&mut dk, n, d.k);
+            // What the last step's gate is to the state after the chunk.
+            let end = if gated { inner(&u.k[..n * d.k], &dk) + u.decay.whole(n) * inner(&ds, s) } else { T::ZERO };
+            gemm(T::ONE, (&dp, ma.t()), (&u.q, mk), (&mut dk, mk), true);
             // Through E = (I + A)⁻¹ R.
             solve_lower_transposed(&u.a, &mut g, n, d.v);
             gemm(-T::ONE, (&g, mv), (&e, mv.t()), (&mut da, ma), false);
             lower(&mut da, n, true);
-            // Through A = stril(b K Kᵀ) and R = b (V − K S).
+            u.decay.between(&mut da, n);
+            // Through A = stril(b K Kᵀ ⊙ D) and R = b (V − γ K S); h is dKʳ, dk is dKʷ.
             scale_rows(&u.beta, &g, &mut bg, n, d.v);
             gemm(T::ONE, (&da, ma), (&u.k, mk), (&mut h, mk), false);
             dbeta.fill(T::ZERO);
             dot_rows(&g, &u.diff, &mut dbeta, n, d.v);
             dot_rows(&h, &u.k, &mut dbeta, n, d.k);
-            gemm(-T::ONE, (&bg, mv), (s, ms.t()), (&mut dk, mk), true);
-            for t in 0..n {
-                let (dk, h) = (&mut dk[t * d.k..(t + 1) * d.k], &h[t * d.k..(t + 1) * d.k]);
-                dk.iter_mut().zip(h).for_each(|(dk, &h)| *dk += u.beta[t] * h);
-            }
+            d.values().add(&bg, d.v, T::ONE, i, t0, n, dx.dv);
+            times_rows(&u.beta, &mut h, n, d.k);
+            u.decay.since_start(&mut bg, n, d.v);
+            gemm(-T::ONE, (&bg, mv), (s, ms.t()), (&mut h, mk), true);
             gemm(T::ONE, (&da, ma.t()), (&u.bk, mk), (&mut dk, mk), true);
+            u.decay.since_start(&mut d_o, n, d.v);
+            u.decay.state(&mut ds, n);
             gemm(T::ONE, (&u.q, mk.t()), (&d_o, mv), (&mut ds, ms), true);
             gemm(-T::ONE, (&u.k, mk.t()), (&bg, mv), (&mut ds, ms), true);
+            if gated {
+                gate(&u, (&dq, &h, &dk), end, &mut dg, n, d.k);
+                d.scalars().add(&dg, 1, T::ONE, i, t0, n, dx.dg);
+            }
+            dk[..n * d.k].iter_mut().zip(h.iter()).for_each(|(dk, &h)| *dk += h);
             d.keys().add(&dq, d.k, p.scale, i, t0, n, dx.dq);
             d.keys().add(&dk, d.k, T::ONE, i, t0, n, dx.dk);
-            d.values().add(&bg, d.v, T::ONE, i, t0, n, dx.dv);
             d.scalars().add(&dbeta, 1, T::ONE, i, t0, n, dx.dbeta);
         }
         dx.ds0[i * ns..(i + 1) * ns].iter_mut().zip(ds.iter()).for_each(|(d, &s)| *d += s);
+    }
+}
+
+/// dg from dQ, dKʳ and dKʷ; `end` is what b_C gets from the state after the chunk.
+fn gate<T: Math>(u: &Chunk<T>, (dq, dkr, dkw): (&[T], &[T], &[T]), end: T, dg: &mut [T], n: usize, k: usize) {
+    let mut sum = end;
+    for t in (0..n).rev() {
+        let r = t * k..(t + 1) * k;
+        let (q, key) = (&u.q[r.clone()], &u.k[r.clone()]);
+        sum += inner(q, &dq[r.clone()]) + inner(key, &dkr[r.clone()]) - inner(key, &dkw[r]);
+        dg[t] = sum;
     }
 }

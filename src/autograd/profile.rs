@@ -1,0 +1,48 @@
+//! Where a step's time goes, op by op.
+
+use std::{collections::BTreeMap, time::Duration};
+
+/// What one kind of op has cost.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Cost {
+    /// How many times it ran forward.
+    pub calls: usize,
+    /// Time in forward.
+    pub forward: Duration,
+    /// Time in backward.
+    pub backward: Duration,
+    /// Bytes that its outputs hold.
+    pub bytes: usize,
+}
+
+/// Costs by the name of the op.
+#[derive(Clone, Debug, Default)]
+pub struct Profile(pub BTreeMap<&'static str, Cost>);
+
+impl Profile {
+    pub(super) fn of(&mut self, op: &'static str) -> &mut Cost {
+        self.0.entry(op).or_default()
+    }
+
+    /// A table of the costs of one step, the dearest op first, when `steps` were recorded.
+    pub fn table(&self, steps: usize) -> String {
+        let steps = steps.max(1) as f64;
+        let us = |d: Duration| d.as_secs_f64() * 1e6 / steps;
+        let total: f64 = self.0.values().map(|c| us(c.forward) + us(c.backward)).sum();
+        let mut rows: Vec<_> = self.0.iter().collect();
+        rows.sort_by_key(|row| std::cmp::Reverse(row.1.forward + row.1.backward));
+        let mut text = format!(
+            "{:<20} {:>6} {:>11} {:>12} {:>6} {:>10}\n",
+            "op", "calls", "forward µs", "backward µs", "share", "output kB"
+        );
+        for (name, c) in rows {
+            let (f, b) = (us(c.forward), us(c.backward));
+            let (calls, kb) = (c.calls as f64 / steps, c.bytes as f64 / steps / 1e3);
+            text += &format!(
+                "{name:<20} {calls:>6.0} {f:>11.1} {b:>12.1} {:>5.0}% {kb:>10.1}\n",
+                100.0 * (f + b) / total.max(1e-9)
+            );
+        }
+        text + &format!("{:<20} {:>6} {total:>24.1}\n", "all ops", "")
+    }
+}

@@ -1,0 +1,173 @@
+//! DeltaProduct (Siems et al. 2025, arXiv 2502.10297): n steps of the delta rule a token, so that a transition is a
+//! product of n Householder matrices.
+//!
+//! ```text
+//! q_t = SiLU(conv(W_q x_t)),   k_{t,j}, v_{t,j} = SiLU(conv(W_{k,v},j x_t))    j = 1 … n;  q, k ← q/‖q‖, k/‖k‖ per head
+//! β_{t,j} = s σ(W_β,j x_t)                                               one per head; s = 1, or 2 (see below)
+//! S_{t,0} = S_{t-1},   S_t = S_{t,n}
+//! S_{t,j} = (I − β_{t,j} k_{t,j} k_{t,j}ᵀ) S_{t,j-1} + β_{t,j} k_{t,j} v_{t,j}ᵀ                        (section 3)
+//! o_t = S_tᵀ q_t / √K
+//! y_t = W_o RMSNorm(o_t)                                                 norm per head
+//! ```
+//!
+//! n is `householders`; n = 1 is DeltaNet. Each factor has real eigenvalues, 1 − β_{t,j} and 1; a product of several need
+//! not. With `eigenvalues = "-1..1"`, s = 2, and at β = 2 a factor is a reflection: one is enough for parity, which
+//! needs an eigenvalue −1 (done twice, a one must be nothing: a² = 1 without a = 1). Two make a rotation by any angle,
+//! with which a token can count modulo any m, e^(±2πi/m) being eigenvalues; n of them make any permutation of n + 1
+//! things. With s = 1 none of this is possible: a product of factors in (0, 1) only shrinks.
+//!
+//! All forms are those of DeltaNet on a sequence of n T steps: what the n steps of a token read does not matter but at
+//! the last, so the queries of the others are zero.
+//!
+//! Shapes, per head: q [B, T, H, K], k [B, T n, H, K], v [B, T n, H, V], β [B, T n, H], S [B, H, K, V].
+//!
+//! | form | work |
+//! |---|---|
+//! | recurrent | O(n T K V), n T steps |
+//! | parallel | the whole sequence as one chunk: O((n T)² (K + V) + (n T)³) |
+//! | chunked | O(n T (C (K + V) + C² + K V)); a chunk is C of the n T steps |
+
+use super::{
+    Bound, Form, Init, Mixer, ModelConfig, P, Rope, State, at,
+    delta_net::{self, Projection, read, write, xavier},
+    heads, merge_heads, over_time, positions,
+};
+use crate::{autograd::Var, error::Result, tensor::Shape};
+
+/// One token: q [B, H, K], k [B, n, H, K], v [B, n, H, V], beta [B, n, H], S [B, H, K, V] to o and the next S.
+pub fn step<'t>(q: Var<'t>, k: Var<'t>, v: Var<'t>, beta: Var<'t>, mut s: Var<'t>, scale: f64) -> (Var<'t>, Var<'t>) {
+    for j in 0..k.shape().at(1) {
+        s = write(at(k, j), at(v, j), at(beta, j), s);
+    }
+    (read(q, s, scale), s)
+}
+
+/// [`step`] after step: q [B, T, H, K], k [B, T n, H, K], v [B, T n, H, V], beta [B, T n, H] to o [B, T, H, V] and the
+/// last S.
+pub fn recurrent<'t>([q, k, v, beta]: [Var<'t>; 4], s: Var<'t>, n: usize, scale: f64) -> (Var<'t>, Var<'t>) {
+    let ([_, t, _, _], mut s) = (q.dims(), s);
+    let o = over_time(t, |i| {
+        let of = |x: Var<'t>| x.narrow(1, i * n, n);
+        let o;
+        (o, s) = step(at(q, i), of(k), of(v), of(beta), s, scale);
+        o
+    });
+    (o, s)
+}
+
+/// The queries of n T steps, zero but at the last of each token's: [B, T, H, K] to [B, T n, H, K].
+fn spread(q: Var<'_>, n: usize) -> Var<'_> {
+    let [b, t, h, k] = q.dims();
+    let nothing = q.tape().full([b, t, (n - 1) * h, k], q.dtype(), 0.0);
+    Var::concat(&[nothing, q], 2).reshape([b, t * n, h, k])
+}
+
+/// The last of every n outputs: [B, T n, H, V] to [B, T, H, V].
+fn last_of(o: Var<'_>, n: usize) -> Var<'_> {
+    let [b, steps, h, v] = o.dims();
+    o.reshape([b, steps / n, n * h, v]).narrow(2, (n - 1) * h, h)
+}
+
+/// As [`recurrent`], by the parallel form of DeltaNet.
+pub fn parallel<'t>([q, k, v, beta]: [Var<'t>; 4], s: Var<'t>, n: usize, scale: f64) -> (Var<'t>, Var<'t>) {
+    let (o, s) = delta_net::parallel(spread(q, n), k, v, beta, s, scale);
+    (last_of(o, n), s)
+}
+
+/// As [`recurrent`], by the chunked form of DeltaNet.
+pub fn chunked<'t>(
+    [q, k, v, beta]: [Var<'t>; 4],
+    s: Var<'t>,
+    n: usize,
+    scale: f64,
+    chunk: usize,
+) -> (Var<'t>, Var<'t>) {
+    let (o, s) = delta_net::chunked(spread(q, n), k, v, beta, s, scale, chunk);
+    (last_of(o, n), s)
+}
+
+/// The mixer.
+pub struct Mix {
+    n: usize,
+    h: usize,
+    k: usize,
+    conv: usize, // W
+    q: Projection,
+    kv: [Projection; 2], // n times as wide
+    w_beta: P,           // [n H, D]
+    norm: P,
+    w_o: P,
+    rope: Option<Rope>,
+    stretch: f64, // s
+}
+
+impl Mix {
+    /// H heads of width K over the model's width, n steps a token. All starts as in DeltaNet.
+    pub fn new(c: &ModelConfig, init: &mut Init) -> Result<Mix> {
+        let (width, inner, n) = (c.width, c.inner(), c.householders);
+        Ok(Mix {
+            n,
+            h: c.heads,
+            k: c.head_dim,
+            conv: c.conv,
+            q: Projection::new("q", 1, c, init),
+            kv: ["k", "v"].map(|name| Projection::new(name, n, c, init)),
+            w_beta: init.uniform("w_beta", [n * c.heads, width], xavier(c.heads, width)),
+            norm: init.full("norm", [c.head_dim], 1.0),
+            w_o: init.uniform("w_o", [width, inner], xavier(width, inner)),
+            rope: Rope::new(c),
+            stretch: c.eigenvalues.stretch(),
+        })
+    }
+
+    fn scale(&self) -> f64 {
+        (self.k as f64).powf(-0.5)
+    }
+
+    /// q, k, v and beta of x [B, T, D]; the convolutions' windows (states 1 to 3) move on.
+    fn project<'t>(&self, p: &Bound<'t>, x: Var<'t>, state: &mut State<'t>) -> [Var<'t>; 4] {
+        let ([b, t, _], n) = (x.dims(), self.n);
+        let q = heads(self.q.apply(p, x, state, 1), self.h);
+        // The n keys of a token beside one another, as n H heads: rotated, they get the token's position.
+        let [k, v] = std::array::from_fn(|j| heads(self.kv[j].apply(p, x, state, 2 + j), n * self.h));
+        let unit = |x: Var<'t>| positions::rotate(&self.rope, x.l2_norm_smooth(1e-6), state.t);
+        let steps = |x: Var<'t>| x.reshape([b, t * n, self.h, self.k]);
+        let beta = self.stretch * x.linear(p[self.w_beta], None).sigmoid();
+        [unit(q), steps(unit(k)), steps(v), beta.reshape([b, t * n, self.h])]
+    }
+
+    fn output<'t>(&self, p: &Bound<'t>, o: Var<'t>) -> Var<'t> {
+        merge_heads(o.rms_norm(p[self.norm], 1e-6)).linear(p[self.w_o], None)
+    }
+}
+
+impl Mixer for Mix {
+    fn forms(&self) -> Vec<Form> {
+        vec![Form::Recurrent, Form::Parallel, Form::Chunked(Form::CHUNK)]
+    }
+
+    fn state(&self, b: usize) -> Vec<(&'static str, Shape)> {
+        let window = |parts: usize| Shape::from([b, self.conv.saturating_sub(1), parts * self.h * self.k]);
+        let s = ("S", [b, self.h, self.k, self.k].into());
+        let past = vec![s, ("past q", window(1)), ("past k", window(self.n)), ("past v", window(self.n))];
+        if self.conv > 0 { past } else { vec![s] }
+    }
+
+    fn step<'t>(&self, p: &Bound<'t>, x: Var<'t>, state: &mut State<'t>) -> Var<'t> {
+        let [b, d] = x.dims();
+        let [q, k, v, beta] = self.project(p, x.reshape([b, 1, d]), state);
+        let (o, s) = step(at(q, 0), k, v, beta, state.s[0], self.scale());
+        state.s[0] = s;
+        self.output(p, o.reshape([b, 1, self.h, self.k])).reshape([b, d])
+    }
+
+    fn sequence<'t>(&self, p: &Bound<'t>, x: Var<'t>, state: &mut State<'t>, form: Form) -> Var<'t> {
+        let qkvb = self.project(p, x, state);
+        let (o, s) = match form {
+            Form::Chunked(chunk) => chunked(qkvb, state.s[0], self.n, self.scale(), chunk),
+            _ => parallel(qkvb, state.s[0], self.n, self.scale()),
+        };
+        state.s[0] = s;
+        self.output(p, o)
+    }
+}

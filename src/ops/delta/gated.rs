@@ -1,0 +1,66 @@
+//! The delta rule with a gate as an op. Its kernels are those of the delta rule.
+
+use super::{DeltaRule, backward, forward};
+use crate::{
+    autograd::{Gen, Grad, In, Op, Outs, Value, Var},
+    ops::heads::Dims,
+    tensor::{Cx, Tensor},
+    with_real,
+};
+
+/// The inputs of [`DeltaRule`] and g ≤ 0 [B, T, H]: before step t the state is multiplied by exp(g_t).
+///
+/// ```text
+/// S' = exp(g_t) S_{t-1}      e_t = β_t (v_t − S'ᵀ k_t)      S_t = S' + k_t e_tᵀ      o_t = scale S_tᵀ q_t
+/// ```
+pub struct GatedDeltaRule(pub DeltaRule);
+
+impl Op for GatedDeltaRule {
+    fn name(&self) -> &'static str {
+        "gated_delta_rule"
+    }
+
+    fn infer(&self, x: In) -> Result<Outs, String> {
+        let dims = Dims::of(x)?;
+        Dims::expect(x, 5, "g", &[dims.b, dims.t, dims.h])?;
+        self.0.outs(x, dims)
+    }
+
+    fn forward(&self, cx: &Cx, x: In, y: &mut [Value]) {
+        let Ok(dims) = Dims::of(x) else { return };
+        match cx {
+            Cx::Cpu(cpu) => with_real!(x[0].dtype(), T => forward::<T>(cpu, self.0.plan(dims), x, y)),
+        }
+    }
+
+    fn backward(&self, cx: &Cx, x: In, y: &[Value], dy: &[Option<Tensor>], dx: &mut [Grad]) {
+        let Ok(dims) = Dims::of(x) else { return };
+        match cx {
+            Cx::Cpu(cpu) => with_real!(x[0].dtype(), T => backward::<T>(cpu, self.0.plan(dims), x, y, dy, dx)),
+        }
+    }
+
+    fn sample(g: &mut Gen) -> (Self, Vec<Tensor>) {
+        let (op, mut x) = DeltaRule::sample(g);
+        x.push(g.range(x[3].shape(), -2.0, 0.0));
+        (GatedDeltaRule(op), x)
+    }
+}
+
+/// o_t = scale S_tᵀ q_t with S' = exp(g_t) S_{t-1} and S_t = S' + β_t k_t (v_t − S'ᵀ k_t)ᵀ: the outputs [B, T, H, V]
+/// and the last state [B, H, K, V].
+#[track_caller]
+pub fn gated_delta_rule<'t>(
+    q: Var<'t>,
+    k: Var<'t>,
+    v: Var<'t>,
+    beta: Var<'t>,
+    g: Var<'t>,
+    s0: Var<'t>,
+    scale: f64,
+    chunk: usize,
+) -> (Var<'t>, Var<'t>) {
+    let op = GatedDeltaRule(DeltaRule { chunk, scale });
+    let [o, s] = q.tape().apply_many(op, [q, k, v, beta, s0, g]);
+    (o, s)
+}

@@ -1,0 +1,107 @@
+//! y = x wᵀ + b, the affine layer, as torch's `nn.Linear`:
+//!
+//! ```text
+//! y[.., O] = x[.., I] w[O, I]ᵀ + b[O]        dx = dy w,   dw = dyᵀ x,   db = Σ dy over the rows
+//! ```
+//!
+//! One op, so that the bias costs no pass of its own: the product adds to rows that start as the bias.
+
+use super::{
+    check_real,
+    matmul::{Mat, gemm},
+};
+use crate::{
+    autograd::{Gen, Grad, In, Op, Outs, Value, Var},
+    tensor::{Cx, Real, Shape, Tensor},
+    with_real,
+};
+
+/// x `[.., I]`, w `[O, I]` and, if `bias`, b `[O]`, to `[.., O]`.
+pub struct Linear {
+    /// Whether there is a third input.
+    pub bias: bool,
+}
+
+/// Rows, inputs and outputs.
+fn sizes(x: Shape, w: Shape) -> (usize, usize, usize) {
+    (x.rows(), w.at(1), w.at(0))
+}
+
+/// Adds the sum over the rows of `g` to `d`.
+#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2"))]
+fn column_sums<T: Real>(g: &[T], d: &mut [T]) {
+    for row in g.chunks_exact(d.len().max(1)) {
+        d.iter_mut().zip(row).for_each(|(d, &g)| *d += g);
+    }
+}
+
+impl Op for Linear {
+    fn name(&self) -> &'static str {
+        "linear"
+    }
+
+    fn infer(&self, x: In) -> Result<Outs, String> {
+        check_real(&x[0])?;
+        let (input, w) = (x[0].shape(), x[1].shape());
+        let fits = input.rank() >= 1 && w.rank() == 2 && w.at(1) == input.last() && x[1].dtype() == x[0].dtype();
+        if !fits {
+            return Err(format!("x {input} of {} and w {w} of {} do not fit", x[0].dtype(), x[1].dtype()));
+        }
+        if self.bias && (x[2].shape().dims() != [w.at(0)] || x[2].dtype() != x[0].dtype()) {
+            return Err(format!("w {w} and bias {} of {} do not fit", x[2].shape(), x[2].dtype()));
+        }
+        Ok(input.with(input.rank() - 1, w.at(0)).into())
+    }
+
+    fn forward(&self, cx: &Cx, x: In, y: &mut [Value]) {
+        let (rows, i, o) = sizes(x[0].shape(), x[1].shape());
+        match cx {
+            Cx::Cpu(_) => with_real!(x[0].dtype(), T => {
+                let y = y[0].host_mut::<T>();
+                if self.bias && o > 0 {
+                    let b = x[2].host::<T>();
+                    y.chunks_exact_mut(o).for_each(|row| row.copy_from_slice(b));
+                }
+                let (a, w) = ((x[0].host(), Mat::new(rows, i, i)), (x[1].host(), Mat::new(o, i, i).t()));
+                gemm(T::ONE, a, w, (y, Mat::new(rows, o, o)), self.bias);
+            }),
+        }
+    }
+
+    fn backward(&self, cx: &Cx, x: In, _: &[Value], dy: &[Option<Tensor>], dx: &mut [Grad]) {
+        let Some(g) = &dy[0] else { return };
+        let (rows, i, o) = sizes(x[0].shape(), x[1].shape());
+        match cx {
+            Cx::Cpu(_) => with_real!(g.dtype(), T => {
+                let (x, w, g) = (x[0].host::<T>(), x[1].host::<T>(), g.host::<T>());
+                let mg = Mat::new(rows, o, o);
+                dx[0].write(|d, acc| gemm(T::ONE, (g, mg), (w, Mat::new(o, i, i)), (d, Mat::new(rows, i, i)), acc));
+                dx[1].write(|d, acc| gemm(T::ONE, (g, mg.t()), (x, Mat::new(rows, i, i)), (d, Mat::new(o, i, i)), acc));
+                if self.bias {
+                    dx[2].add(|d| column_sums(g, d));
+                }
+            }),
+        }
+    }
+
+    fn sample(g: &mut Gen) -> (Self, Vec<Tensor>) {
+        let (i, o, bias) = (g.size(5), g.size(5), g.coin());
+        let outer = g.shape(2, 4);
+        let mut x = vec![g.normal([outer.at(0), outer.at(1), i]), g.normal([o, i])];
+        if bias {
+            x.push(g.normal([o]));
+        }
+        (Linear { bias }, x)
+    }
+}
+
+impl<'t> Var<'t> {
+    /// x wᵀ (+ bias): x `[.., I]`, w `[O, I]`, bias `[O]`, as in torch's `nn.Linear`.
+    #[track_caller]
+    pub fn linear(self, w: Var<'t>, bias: Option<Var<'t>>) -> Var<'t> {
+        match bias {
+            Some(b) => self.tape().apply(Linear { bias: true }, [self, w, b]),
+            None => self.tape().apply(Linear { bias: false }, [self, w]),
+        }
+    }
+}

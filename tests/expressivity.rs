@@ -1,0 +1,311 @@
+//! What a mixer can express, apart from what training finds: hand-set weights that compute parity without an error at
+//! T = 100,000 in single precision, in every form and token by token; and the same weights failing where eigenvalues
+//! are not negative. DeltaProduct with two Householder matrices a token counts modulo three.
+
+#![allow(clippy::unwrap_used)]
+
+use tapezoo::{
+    autograd::{Gen, Tape, Var},
+    models::{Eigenvalues, Form, Init, Mixer, ModelConfig, Params, State, find, lru, run},
+    tensor::{DType, Tensor},
+};
+
+const LONG: usize = 100_000;
+
+/// Large enough that σ and SiLU saturate, and a power of two: normalising (2¹⁴, 0) gives (1, 0) without rounding.
+const BIG: f32 = 16384.0;
+
+/// A mixer over one-hot tokens, whose weights are set by name.
+struct Machine {
+    mixer: Box<dyn Mixer>,
+    params: Params,
+}
+
+impl Machine {
+    /// All weights zero.
+    fn new(name: &str, eigenvalues: Eigenvalues, sizes: ModelConfig) -> Machine {
+        let config = ModelConfig { mixer: name.into(), eigenvalues, width: 2, ..sizes };
+        config.check().unwrap();
+        let mut init = Init::new(0, None);
+        let mixer = find(name).unwrap()(&config, &mut init).unwrap();
+        let mut params = init.finish(DType::F32);
+        params.flat_mut().host_mut::<f32>().fill(0.0);
+        Machine { mixer, params }
+    }
+
+    fn set(mut self, name: &str, values: &[f32]) -> Machine {
+        let entry = self.params.entries().iter().find(|e| e.name == name).unwrap_or_else(|| panic!("no '{name}'"));
+        let (at, n) = (entry.offset, entry.shape.len());
+        assert_eq!(values.len(), n, "{name} {}", entry.shape);
+        self.params.flat_mut().host_mut::<f32>()[at..at + n].copy_from_slice(values);
+        self
+    }
+
+    /// The first of the two outputs for every token, computed in pieces of `piece` tokens that share a tape's memory.
+    fn outputs(&self, tokens: &[u8], form: Form, piece: usize) -> Vec<f32> {
+        let mut tape = Tape::default();
+        let mut carried: Option<Vec<Tensor>> = None;
+        let mut out = Vec::with_capacity(tokens.len());
+        for (i, tokens) in tokens.chunks(piece).enumerate() {
+            let (y, s) = {
+                let p = self.params.bind_frozen(&tape);
+                let mut state = match &carried {
+                    None => State::zero(self.mixer.as_ref(), &tape, 1, DType::F32),
+                    Some(s) => State { t: i * piece, s: s.iter().map(|s| tape.constant(s)).collect() },
+                };
+                let y = run(self.mixer.as_ref(), &p, tape.constant(&one_hot(tokens)), &mut state, form);
+                let copy = |v: &Var| Tensor::from_vec(v.value().host::<f32>().to_vec(), v.shape());
+                (y.value().host::<f32>().to_vec(), state.s.iter().map(copy).collect())
+            };
+            out.extend(y.chunks(2).map(|y| y[0]));
+            carried = Some(s);
+            tape.reset();
+        }
+        out
+    }
+
+    /// Every way to compute it: form, and tokens to a piece. Forms that hold a T × T matrix go in small pieces.
+    fn ways(&self) -> Vec<(Form, usize)> {
+        let quadratic = self.mixer.state(1)[0].0 == "S";
+        let mut all = vec![(Form::Recurrent, 1), (Form::Recurrent, 1000)];
+        for form in self.mixer.forms() {
+            match form {
+                Form::Recurrent => {}
+                Form::Parallel if quadratic => all.push((form, 125)),
+                Form::Chunked(c) => all.extend([(form, LONG), (form, 777), (Form::Chunked(2 * c + 1), LONG)]),
+                _ => all.extend([(form, LONG), (form, 777)]),
+            }
+        }
+        all
+    }
+}
+
+/// [1, T, 2]
+fn one_hot(tokens: &[u8]) -> Tensor {
+    let x: Vec<f32> = tokens.iter().flat_map(|&b| if b == 0 { [1.0, 0.0] } else { [0.0, 1.0] }).collect();
+    Tensor::from_vec(x, [1, tokens.len(), 2])
+}
+
+fn bits(n: usize, seed: u64) -> Vec<u8> {
+    let mut g = Gen::new(seed);
+    (0..n).map(|_| u8::from(g.coin())).collect()
+}
+
+/// Running sums modulo m.
+fn sums(tokens: &[u8], m: u32) -> Vec<u32> {
+    tokens.iter().scan(0, |s, &b| Some(std::mem::replace(s, (*s + u32::from(b)) % m)).map(|_| *s)).collect()
+}
+
+/// The share of right answers of the best reading 'odd above this threshold' or 'odd below it': the best that any
+/// monotone reading of the output can do.
+fn best_threshold(y: &[f32], odd: &[u32]) -> f64 {
+    let mut pairs: Vec<(f32, u32)> = y.iter().copied().zip(odd.iter().copied()).collect();
+    pairs.sort_by(|a, b| a.0.total_cmp(&b.0));
+    let ones = pairs.iter().filter(|p| p.1 == 1).count();
+    let (n, mut below_even, mut below_odd, mut best) = (pairs.len(), 0, 0, 0);
+    for (i, p) in pairs.iter().enumerate() {
+        if i == 0 || pairs[i - 1].0 < p.0 {
+            let above = below_even + (ones - below_odd);
+            best = best.max(above).max(n - above);
+        }
+        if p.1 == 1 { below_odd += 1 } else { below_even += 1 }
+    }
+    best.max(ones).max(n - ones) as f64 / n as f64
+}
+
+/// The parity of the ones at every position is whether the output is above the middle.
+fn assert_tracks(name: &str, machine: &Machine, middle: f32) {
+    let tokens = bits(LONG, 1);
+    let odd = sums(&tokens, 2);
+    for (form, piece) in machine.ways() {
+        let y = machine.outputs(&tokens, form, piece);
+        let wrong = y.iter().zip(&odd).filter(|&(&y, &odd)| (y > middle) != (odd == 1)).count();
+        assert_eq!(wrong, 0, "{name}, {form}, pieces of {piece}: {wrong} errors in {LONG}");
+    }
+}
+
+/// No threshold on the output does better than guessing.
+fn assert_fails(name: &str, machine: &Machine) {
+    let tokens = bits(LONG, 1);
+    let odd = sums(&tokens, 2);
+    for (form, piece) in machine.ways() {
+        let share = best_threshold(&machine.outputs(&tokens, form, piece), &odd);
+        assert!(share < 0.51, "{name}, {form}, pieces of {piece}: right at {share:.3} of the positions");
+    }
+}
+
+/// Both tokens have the same key and value; a one has β = s, a zero β = 0. A one then writes S ← (1 − s) S + s k vᵀ:
+/// with s = 2 from 0 to 2 k vᵀ and back, with s = 1 to k vᵀ and never back.
+fn delta(name: &str, eigenvalues: Eigenvalues) -> Machine {
+    let sizes = ModelConfig { heads: 1, head_dim: 4, householders: 2, ..ModelConfig::default() };
+    // The convolutions pass on the present: the last of four taps. Weights are [K, D].
+    let mut key = [0.0; 8];
+    key[..2].fill(BIG);
+    let tap = [0.0, 0.0, 0.0, 1.0].repeat(4);
+    let beta = [-BIG, BIG];
+    let machine = Machine::new(name, eigenvalues, sizes);
+    // DeltaProduct's second step of a token has β = 0 and writes nothing.
+    let (n, beta) = if name == "delta_product" { (2, [beta, [-BIG, -BIG]].concat()) } else { (1, beta.to_vec()) };
+    let machine = machine.set("w_q", &key).set("w_k", &key.repeat(n)).set("w_v", &[BIG; 8].repeat(n));
+    let machine = machine.set("conv_q", &tap).set("conv_k", &tap.repeat(n)).set("conv_v", &tap.repeat(n));
+    let machine = machine.set("w_beta", &beta).set("norm", &[1.0; 4]);
+    let machine = machine.set("w_o", &[1.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0]);
+    if name == "gated_delta_net" {
+        // softplus saturates to 0: the gate is open. The output gate is the same for all tokens.
+        return machine.set("b_dt", &[-BIG]).set("w_z", &[BIG; 8]);
+    }
+    machine
+}
+
+#[test]
+fn delta_rules_with_beta_two_track_parity_and_with_beta_one_cannot() {
+    for name in ["delta_net", "gated_delta_net", "delta_product"] {
+        let (signed, positive) = (delta(name, Eigenvalues::Signed), delta(name, Eigenvalues::Positive));
+        assert_tracks(name, &signed, 0.5);
+        assert_fails(name, &positive);
+    }
+}
+
+/// For a one, two reflections whose keys are 60° apart: a rotation by 120°, about a point that is not where S starts as
+/// both also write. Three ones are nothing; S goes round (0, 0), 2 v (1, 0), 2 v (1/2, √3/2), and q = (1, 0) reads
+/// which it is. The values are so small that the norm does not hide their size.
+fn modulo_three(eigenvalues: Eigenvalues) -> Machine {
+    let sizes = ModelConfig { heads: 1, head_dim: 2, householders: 2, ..ModelConfig::default() };
+    let (half, root, small) = (0.5 * BIG, 0.75f32.sqrt() * BIG, 2e-3);
+    let tap = [0.0, 0.0, 0.0, 1.0].repeat(2);
+    let first = [BIG, BIG, 0.0, 0.0];
+    let machine = Machine::new("delta_product", eigenvalues, sizes);
+    let machine = machine.set("w_q", &first).set("w_k", &[&first[..], &[half, half, root, root]].concat());
+    let machine = machine.set("w_v", &[small; 8]).set("w_beta", &[-BIG, BIG].repeat(2)).set("norm", &[1.0; 2]);
+    let machine = machine.set("conv_q", &tap).set("conv_k", &tap.repeat(2)).set("conv_v", &tap.repeat(2));
+    machine.set("w_o", &[1.0, 0.0, 0.0, 0.0])
+}
+
+#[test]
+fn two_reflections_a_token_count_modulo_three_and_two_projections_cannot() {
+    let tokens = bits(LONG, 3);
+    let count = sums(&tokens, 3);
+    let (signed, positive) = (modulo_three(Eigenvalues::Signed), modulo_three(Eigenvalues::Positive));
+    for (form, piece) in signed.ways() {
+        let read = |y: f32| match y {
+            y if y < 0.3 => 0,
+            y if y > 0.7 => 1,
+            _ => 2,
+        };
+        let y = signed.outputs(&tokens, form, piece);
+        let wrong = y.iter().zip(&count).filter(|&(&y, &count)| read(y) != count).count();
+        assert_eq!(wrong, 0, "{form}, pieces of {piece}: {wrong} errors in {LONG}");
+        // With β = 1 the state settles: after a hundred tokens there is nothing left to read.
+        let y = &positive.outputs(&tokens, form, piece)[100..];
+        assert!(y.iter().all(|&later| (later - y[0]).abs() < 1e-5), "{form}, pieces of {piece}");
+    }
+}
+
+/// A one takes a step Δ = 40, in which 2 exp(ΔA) − 1 is −1 (A = −1), a zero Δ = 0, in which it is 1. A one writes a
+/// constant: h ← c − h. With [0, 1] it is h ← c, from the first one on.
+fn mamba(eigenvalues: Eigenvalues) -> Machine {
+    let sizes = ModelConfig { state: 1, expand: 1, dt_rank: 1, ..ModelConfig::default() };
+    let (x, one) = (128.0, 1.0 / 128.0);
+    let machine = Machine::new("mamba", eigenvalues, sizes);
+    // x_e = 128 for token e, z = 128 for both.
+    let machine = machine.set("in_proj_weight", &[x, 0.0, 0.0, x, x, x, x, x]);
+    let machine = machine.set("conv1d_weight", &[0.0, 0.0, 0.0, 1.0].repeat(2));
+    // δ and B are 1 for a one and 0 for a zero; C is 1.
+    let machine = machine.set("x_proj_weight", &[0.0, one, 0.0, one, one, one]);
+    let machine = machine.set("dt_proj_weight", &[0.0, 240.0]).set("dt_proj_bias", &[-200.0, -200.0]);
+    machine.set("out_proj_weight", &[0.0, 1.0, 0.0, 0.0])
+}
+
+#[test]
+fn mamba_tracks_parity_with_negative_transitions_and_cannot_without() {
+    assert_tracks("mamba", &mamba(Eigenvalues::Signed), 1.0);
+    assert_fails("mamba", &mamba(Eigenvalues::Positive));
+}
+
+/// One unit, c in {0, 1}. A zero keeps it, f = 1 and i = 0. A one forgets it, f = 0, and writes 1 only if h = tanh(c) says
+/// that it was 0.
+#[test]
+fn lstm_tracks_parity() {
+    let sizes = ModelConfig { heads: 1, head_dim: 1, ..ModelConfig::default() };
+    let machine = Machine::new("lstm", Eigenvalues::Positive, sizes);
+    let (i, f, g, o) = ([-1000.0, 200.0], [200.0, -200.0], [50.0, 50.0], [200.0, 200.0]);
+    let machine = machine.set("w_ih", &[i, f, g, o].concat()).set("w_hh", &[-800.0, 0.0, 0.0, 0.0]);
+    assert_tracks("lstm", &machine.set("w_post", &[1.0, 0.0]), 0.4);
+}
+
+/// The LRU with λ = −1 (as near as exp(−exp(ν) + i exp(θ)) comes in single precision), reading `b` of the two tokens.
+fn lru_minus_one(b: [f32; 2]) -> Machine {
+    let machine = Machine::new("lru", Eigenvalues::Positive, ModelConfig { state: 1, ..ModelConfig::default() });
+    let machine = machine.set("nu_log", &[-200.0]).set("theta_log", &[std::f32::consts::PI.ln()]);
+    let machine = machine.set("B_re", &b).set("C_re", &[1.0, 0.0]);
+    machine.set("w1", &[1.0, 0.0, 0.0, 0.0]).set("b2", &[200.0, 200.0])
+}
+
+#[test]
+fn lru_tracks_the_parity_of_the_position() {
+    let machine = lru_minus_one([1.0, 1.0]);
+    let tokens = bits(LONG, 2);
+    for (form, piece) in machine.ways() {
+        // h is 1 at the first position, 0 at the second, and so on, whatever the tokens.
+        let y = machine.outputs(&tokens, form, piece);
+        let wrong = y.iter().enumerate().filter(|&(t, &y)| (y > 0.4) != (t % 2 == 0)).count();
+        assert_eq!(wrong, 0, "{form}, pieces of {piece}");
+    }
+}
+
+/// The recurrence itself with λ = −1 exactly: no drift, at any length.
+#[test]
+fn a_scan_with_lambda_minus_one_never_drifts() {
+    let n = 2_000_000;
+    let tape = Tape::default();
+    let full = |shape: [usize; 3], x| tape.full(shape, DType::F32, x);
+    let number = |x| tape.full([1], DType::F32, x);
+    let zero = || tape.full([1, 1], DType::F32, 0.0);
+    let u = (full([1, n, 1], 1.0), full([1, n, 1], 0.0));
+    let ((h, _), _) = lru::chunked((number(-1.0), number(0.0)), u, (zero(), zero()), 256);
+    assert!(h.value().host::<f32>().iter().enumerate().all(|(t, &h)| h == if t % 2 == 0 { 1.0 } else { 0.0 }));
+}
+
+/// The LRU does to its state the same for a one as for a zero. With λ = −1 and only ones read, h is the number of ones
+/// at even positions less that at odd ones: an integer without bound, whose parity no threshold reads.
+#[test]
+fn lru_with_lambda_minus_one_cannot_track_the_parity_of_the_ones() {
+    assert_fails("lru", &lru_minus_one([0.0, 1.0]));
+}
+
+/// Nor can any other λ, B and C. The state is a sum over positions, so h(11) − h(10) − h(01) + h(00) = 0: whatever
+/// linear function of it is above a threshold for 10 and 01 cannot be below it for both 11 and 00.
+#[test]
+fn the_state_of_an_lru_is_additive_and_parity_is_not() {
+    let config = ModelConfig { mixer: "lru".into(), width: 2, state: 8, ..ModelConfig::default() };
+    for seed in 0..50 {
+        let mut init = Init::new(seed, None);
+        let mixer = find("lru").unwrap()(&config, &mut init).unwrap();
+        let params = init.finish(DType::F64);
+        // After a common start, two tokens at distance `gap`.
+        let (start, gap) = (bits(seed as usize, seed), seed as usize % 7);
+        let state = |a: u8, b: u8| {
+            let tokens = [start.clone(), vec![a], vec![0; gap], vec![b]].concat();
+            let tape = Tape::default();
+            let mut s = State::zero(mixer.as_ref(), &tape, 1, DType::F64);
+            let x = tape.constant(&one_hot(&tokens).cast(DType::F64));
+            run(mixer.as_ref(), &params.bind_frozen(&tape), x, &mut s, Form::Chunked(5));
+            s.s.iter().flat_map(|s| s.value().to_f64()).collect::<Vec<f64>>()
+        };
+        let [h11, h10, h01, h00] = [(1, 1), (1, 0), (0, 1), (0, 0)].map(|(a, b)| state(a, b));
+        for i in 0..h11.len() {
+            let rest = h11[i] - h10[i] - h01[i] + h00[i];
+            assert!(rest.abs() < 1e-12, "seed {seed}: {rest:.1e}");
+        }
+        assert!(h11.iter().zip(&h10).any(|(a, b)| (a - b).abs() > 1e-6), "the last token is not seen at all");
+    }
+}
+
+/// The reading that the failures above are measured with finds what there is to find.
+#[test]
+fn the_best_threshold_is_the_best() {
+    assert_eq!(best_threshold(&[0.0, 1.0, 0.0, 3.0], &[0, 1, 0, 1]), 1.0);
+    assert_eq!(best_threshold(&[0.0, 1.0, 0.0, 3.0], &[1, 0, 1, 0]), 1.0);
+    assert_eq!(best_threshold(&[2.0, 2.0, 2.0, 2.0], &[1, 0, 1, 1]), 0.75);
+    assert_eq!(best_threshold(&[0.0, 1.0, 2.0, 3.0], &[0, 1, 0, 1]), 0.75);
+}
