@@ -181,8 +181,8 @@ fn schedules_rise_hold_and_fall() {
 
 #[test]
 fn a_run_that_blows_up_names_step_and_op_and_leaves_the_others_alone() {
-    let quiet = config("models = ['lstm', 'lru']");
-    let loud = config("models = ['lstm', 'lru']\n[per_model.lru]\nlr = 1e30\nclip = 0.0\nwarmup = 0");
+    let quiet = config("models = ['lstm', 'lru']\nseeds = 1");
+    let loud = config("models = ['lstm', 'lru']\nseeds = 1\n[per_model.lru]\nlr = 1e30\nclip = 0.0\nwarmup = 0");
     let (quiet, loud) = (run_all(&quiet, 2, None, false).unwrap().0, run_all(&loud, 2, None, false).unwrap().0);
     assert_eq!((&loud[0].accuracy, &loud[0].error), (&quiet[0].accuracy, &None));
     let error = loud[1].error.as_deref().unwrap();

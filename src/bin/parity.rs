@@ -8,7 +8,7 @@ use tapezoo::cli::{self, TrainArgs};
 ///
 /// At every position the model says whether the number of ones so far is even. A mixer that has learned to keep
 /// one bit of state is right at any length; one that has found a shortcut fails beyond the length it was trained on.
-/// With no flags, all mixers train on length 32, and the table shows their accuracy at 32 to 256.
+/// With no flags, the seven of the published comparison train on length 32, and the table shows their accuracy at 32 to 256.
 #[derive(Parser)]
 #[command(name = "parity", version, after_help = EXAMPLES)]
 struct Cli {
@@ -23,7 +23,7 @@ const PRESETS: [&str; 2] = ["default", "published"];
 
 const EXAMPLES: &str = "\
 Examples:
-  parity                                         all mixers
+  parity                                         the seven of the published comparison
   parity --models lstm,mamba --seeds 3           two of them, mean and spread over three seeds
   parity --models gpt --train-len 16 --eval-lens 16,24,32 --lr 1e-2 --steps 5000
   parity --preset published --out runs/published the published sizes and 40,000 steps, all recorded

@@ -110,7 +110,7 @@ pub struct ModelConfig {
     pub mlp: usize,
     /// N: complex states of the LRU; states per channel of Mamba.
     pub state: usize,
-    /// W, the width of the causal convolutions of DeltaNet and Mamba; 0: none.
+    /// W, the width of the causal convolutions of DeltaNet, Mamba, sLSTM and mLSTM; 0: none.
     pub conv: usize,
     /// E / D in Mamba.
     pub expand: usize,

@@ -116,6 +116,7 @@ impl Model {
         let table = (c.positions == Positions::Sinusoidal).then(|| positions::sinusoid(c.max_len, c.width, dtype));
         let mut blocks = vec![];
         for l in 0..c.layers {
+            init.layer = l;
             blocks.push(init.scope(&format!("blocks.{l}"), |init| -> Result<Block> {
                 Ok(Block {
                     norm: init.scope("norm", |i| LayerNorm::new(c.width, i)),

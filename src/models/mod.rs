@@ -8,6 +8,7 @@ mod config;
 mod decoder;
 mod params;
 mod positions;
+mod xlstm;
 
 pub use config::{Eigenvalues, ModelConfig, Positions};
 pub use decoder::{Model, ModelState};
@@ -187,7 +188,9 @@ macro_rules! mixers {
     };
 }
 
-mixers! { lstm, quasi_lstm, lru, linear_transformer, gpt, delta_net, gated_delta_net, delta_product, mamba }
+mixers! {
+    lstm, quasi_lstm, lru, linear_transformer, gpt, delta_net, mamba, gated_delta_net, delta_product, slstm, mlstm
+}
 
 /// The names of all mixers, in the order of the tables.
 pub fn names() -> Vec<&'static str> {

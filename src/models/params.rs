@@ -32,6 +32,8 @@ pub struct Init {
     path: String,
     /// Standard deviation of every weight matrix; `None`: each layer's own rule.
     pub std: Option<f64>,
+    /// The block whose parameters are being drawn, from 0.
+    pub layer: usize,
     entries: Vec<Entry>,
     values: Vec<f64>,
 }
@@ -39,7 +41,7 @@ pub struct Init {
 impl Init {
     /// An empty model's initialiser.
     pub fn new(seed: u64, std: Option<f64>) -> Init {
-        Init { seed, path: String::new(), std, entries: vec![], values: vec![] }
+        Init { seed, path: String::new(), std, layer: 0, entries: vec![], values: vec![] }
     }
 
     /// Everything that `build` creates gets `name.` in front.

@@ -81,7 +81,7 @@ fn one_row<T: Real, const W: usize>(i: usize, n: usize, v: &[T], m: &[T], y: &mu
 
 /// y = v m, for v [B, k], m [k, n] and y [B, n]: for matrices so small that [`gemm`] spends its time on preparations.
 #[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2"))]
-fn product<T: Real>(k: usize, n: usize, v: &[T], m: &[T], y: &mut [T]) {
+pub(super) fn product<T: Real>(k: usize, n: usize, v: &[T], m: &[T], y: &mut [T]) {
     let ((v4, v), (y4, y)) = (v.split_at(v.len() / k / 4 * 4 * k), y.split_at_mut(y.len() / n / 4 * 4 * n));
     for (v, y) in v4.chunks_exact(4 * k).zip(y4.chunks_exact_mut(4 * n)) {
         by_lanes!(n, four_rows::<T>(v, m, y));
@@ -92,7 +92,7 @@ fn product<T: Real>(k: usize, n: usize, v: &[T], m: &[T], y: &mut [T]) {
 }
 
 /// The most channels for which [`product`] beats [`gemm`].
-const SMALL: usize = 32;
+pub(super) const SMALL: usize = 32;
 
 /// Where a step of one sequence is written: gates [4D], c and h [D], and the states for the next step.
 struct Step<'a, T> {

@@ -16,6 +16,8 @@ pub trait Math: Real {
     fn sigmoid(self) -> Self;
     /// tanh x
     fn tanh(self) -> Self;
+    /// ln(1 + eˣ)
+    fn softplus(self) -> Self;
     /// The larger of two; NaN loses.
     fn max(self, other: Self) -> Self;
 }
@@ -38,6 +40,10 @@ macro_rules! math {
             #[inline(always)]
             fn tanh(self) -> Self {
                 $m::tanh(self)
+            }
+            #[inline(always)]
+            fn softplus(self) -> Self {
+                $m::softplus(self)
             }
             #[inline(always)]
             fn max(self, other: Self) -> Self {

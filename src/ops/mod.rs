@@ -20,6 +20,7 @@ pub mod lru_scan;
 pub mod lstm;
 pub mod math;
 pub mod matmul;
+pub mod mlstm;
 pub mod movement;
 pub mod norm;
 pub mod quasi_lstm;
@@ -27,6 +28,7 @@ pub mod reduce;
 pub mod scan;
 pub mod scan_parallel;
 pub mod selective;
+pub mod slstm;
 pub mod softmax;
 pub mod triangular;
 
@@ -71,6 +73,8 @@ ops! {
     selective: SelectiveScan;
     lstm: LstmSequence;
     quasi_lstm: QuasiLstm;
+    slstm: SlstmSequence;
+    mlstm: Mlstm;
 }
 
 /// That `x` holds numbers to compute with: what `infer` asks of the inputs that are not indices.

@@ -113,7 +113,7 @@ fn fit(f: &Fixture, spec: &Spec) -> Result<BTreeMap<String, Tensor>> {
     Ok(inputs)
 }
 
-/// Match a shape against axes such as "BTHK" ('*': any number of axes; '1': an axis of one).
+/// Match a shape against axes such as "BTHK" ('*': any number of axes; a digit: an axis of that size).
 fn fit_axes(
     f: &Fixture,
     name: &str,
@@ -130,7 +130,7 @@ fn fit_axes(
     }
     for (c, &size) in letters.chars().zip(&shape.dims()[shape.rank() - n..]) {
         let (expected, whence) = match c {
-            '1' => (1, "by definition".to_string()),
+            '1'..='9' => (c as usize - '0' as usize, "by definition".to_string()),
             c => sizes.entry(c).or_insert_with(|| (size, format!("as in '{name}'"))).clone(),
         };
         if size != expected {

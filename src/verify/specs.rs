@@ -6,7 +6,7 @@ use crate::{
     error::Result,
     models::{
         Bound, Form, Init, Mixer, ModelConfig, State, delta_net, gated_delta_net, gpt, linear_transformer, lru, lstm,
-        mamba, quasi_lstm, run,
+        mamba, mlstm, quasi_lstm, run, slstm,
     },
     ops::{attention, scan},
     tensor::{DType, Shape},
@@ -244,6 +244,44 @@ pub const SPECS: &[Spec] = &[
                 let f = if form == Form::Recurrent { lstm::recurrent } else { lstm::fused };
                 let (h, h_last, c_last) = f(w, x["x"], h0, c0);
                 vec![("h", h), ("h_last", h_last), ("c_last", c_last)]
+            }))
+        },
+    },
+    Spec {
+        op: "slstm",
+        // J is K, which the op itself checks.
+        inputs: &[("x", "BT4D"), ("r", "4HKJ"), ("b", "4D")],
+        optional: &[],
+        forms: |_| {
+            Ok(forms(&[Form::Recurrent, Form::Fused], |x, form| {
+                let [b, t, four, d] = x["x"].dims();
+                let zero = x.tape.full([b, d], x.dtype, 0.0);
+                let mut s = slstm::Cell { h: zero, c: zero, n: zero, m: zero, w: zero };
+                let z = (x["x"] + x["b"]).reshape([b, t, four * d]);
+                let f = if form == Form::Recurrent { slstm::recurrent } else { slstm::fused };
+                let h = f(z, x["r"], &mut s);
+                vec![("h", h), ("c", s.c), ("n", s.n), ("m", s.m)]
+            }))
+        },
+    },
+    Spec {
+        op: "mlstm",
+        inputs: &[("q", "BTHK"), ("k", "BTHK"), ("v", "BTHV"), ("i", "BTH"), ("f", "BTH")],
+        optional: &[],
+        forms: |f| {
+            let eps = f.number_or("eps", mlstm::EPS)?;
+            Ok(forms(&SCANS, move |x, form| {
+                let ([b, _, h, n], value) = (x["k"].dims(), x["v"].shape().last());
+                let zero = |shape: Shape| x.tape.full(shape, x.dtype, 0.0);
+                let (c, gate) = (zero([b, h, n, value].into()), zero([b, h].into()));
+                let mut s = mlstm::Memory { c, n: zero([b, h, n].into()), m: gate, w: gate };
+                let (qkv, gates) = ([x["q"], x["k"], x["v"]], [x["i"], x["f"]]);
+                let h = match form {
+                    Form::Recurrent => mlstm::recurrent(qkv, gates, &mut s, eps),
+                    Form::Chunked(c) => mlstm::chunked(qkv, gates, &mut s, eps, c),
+                    _ => mlstm::parallel(qkv, gates, &mut s, eps),
+                };
+                vec![("h", h)]
             }))
         },
     },

@@ -1,0 +1,207 @@
+//! mLSTM (Beck et al. 2024, "xLSTM", arXiv 2405.04517, section 2.3 and figure 11): a matrix memory with an exponential
+//! input gate, a forget gate and a normaliser, in the block that xLSTM puts around it (pre up-projection).
+//!
+//! ```text
+//! [x, z] = W_up u                                        two branches of width H K
+//! c = SiLU(conv(x))                                      causal, with bias
+//! q, k = W_{q,k} c,  v = W_v x                           block-diagonal, blocks of 4 × 4
+//! ĩ, f̃ = W_{i,f} [q, k, v] + b_{i,f}                     one of each a head
+//! l = ln σ(f̃_t) + m_{t-1},  m_t = max(l, ĩ_t)            stabiliser                                 (eq. 15)
+//! i_t = exp(ĩ_t − m_t),  f_t = exp(l − m_t)              gates                                      (eq. 16, 17)
+//! C_t = f_t C_{t-1} + i_t k'_t v_tᵀ,  k' = k / √K        memory                                     (eq. 19)
+//! n_t = f_t n_{t-1} + i_t k'_t                           normaliser                                 (eq. 20)
+//! h_t = C_tᵀ q_t / (max(|n_t·q_t|, e^(−m_t)) + ε)        read                                       (eq. 21)
+//! y = W_down ((HeadNorm(h) + s ⊙ c) ⊙ SiLU(z))           s: a learned skip
+//! ```
+//!
+//! This is the whole of the published block: with it the decoder's MLP is 0. H K is the inner width, 2 D in the paper.
+//!
+//! The transition is a number f in (0, 1) times the identity: the memory can forget, not flip or permute, and the gates
+//! do not see the state. So it is parallel in time, and does not track state as the sLSTM does.
+//!
+//! **The state before the first token.** m starts at −∞, so that m_1 = ĩ_1. A state here starts as zeros; the state
+//! therefore has a fourth member w, the weight of the past, and m + ln w takes the place of m_{t-1}: w is 0 before the
+//! first token and 1 from then on. n = 0 cannot tell: it may be 0 later as well. Starting at m = 0 instead, as the
+//! recurrent reference code does, gives the same h for ε = 0 only.
+//!
+//! With F_t = Σ_{s≤t} ln σ(f̃_s) the weight of step s at step t, before it is stabilised, is e^(F_t − F_s + ĩ_s), and
+//! that of the initial state e^(F_t + m_0); m_t is the largest of the exponents (eq. 27 on). The parallel form writes
+//! just that, the chunked one multiplies gates instead (see `ops::mlstm`).
+//!
+//! Shapes, per head: q, k [B, T, H, K], v [B, T, H, V], ĩ, f̃ [B, T, H], C [B, H, K, V], n [B, H, K], m, w [B, H].
+//!
+//! | form | work |
+//! |---|---|
+//! | recurrent | O(T K V), T steps |
+//! | parallel | O(T² (K + V)) |
+//! | chunked | O(T (C (K + V) + K V)) |
+
+use super::{
+    Bound, Form, Init, Mixer, ModelConfig, P, State, at, head_first, heads, over_time, split,
+    xlstm::{BlockDiagonal, Conv, head_norm, log_sigmoid, maximum},
+};
+use crate::{
+    autograd::Var,
+    error::Result,
+    tensor::{Shape, Tensor},
+};
+
+pub use crate::ops::mlstm::{Memory, mlstm as chunked};
+
+/// ε in the denominator, as in the authors' code.
+pub const EPS: f64 = 1e-6;
+
+/// The read's divisor from n·q and m of the same shape.
+fn normaliser<'t>(den: Var<'t>, m: Var<'t>, eps: f64) -> Var<'t> {
+    maximum(&[den, -den, (-m).exp()]) + eps
+}
+
+/// Equations 15 to 21 for one token: q, k [B, H, K], v [B, H, V], i, f [B, H] to h [B, H, V].
+pub fn step<'t>([q, k, v]: [Var<'t>; 3], [i, f]: [Var<'t>; 2], s: &mut Memory<'t>, eps: f64) -> Var<'t> {
+    let ([b, h, n], value) = (k.dims(), v.shape().last());
+    let k = (n as f64).powf(-0.5) * k;
+    let l = log_sigmoid(f) + s.m + s.w.log();
+    let m = maximum(&[l, i]);
+    let gate = |x: Var<'t>| (x - m).exp().reshape([b, h, 1]);
+    let (i, f) = (gate(i), gate(l));
+    s.c = f.reshape([b, h, 1, 1]) * s.c + (i * k).reshape([b, h, n, 1]) * v.reshape([b, h, 1, value]);
+    s.n = f * s.n + i * k;
+    (s.m, s.w) = (m, q.tape().full([b, h], q.dtype(), 1.0));
+    let den = (s.n * q).sum_axis(2, true); // [B, H, 1]
+    s.c.t_matmul(q.reshape([b, h, n, 1])).reshape([b, h, value]) / normaliser(den, m.reshape([b, h, 1]), eps)
+}
+
+/// [`step`] after step: q, k [B, T, H, K], v [B, T, H, V], i, f [B, T, H] to h [B, T, H, V].
+pub fn recurrent<'t>(qkv: [Var<'t>; 3], gates: [Var<'t>; 2], s: &mut Memory<'t>, eps: f64) -> Var<'t> {
+    let [_, t, _, _] = qkv[0].dims();
+    over_time(t, |j| step(qkv.map(|x| at(x, j)), gates.map(|x| at(x, j)), s, eps))
+}
+
+/// A constant [T, T]: 0 up to the diagonal, −∞ above.
+fn causal<'t>(t: usize, like: Var<'t>) -> Var<'t> {
+    let entry = |j: usize| if j % t > j / t { f64::NEG_INFINITY } else { 0.0 };
+    let mask = Tensor::from_vec((0..t * t).map(entry).collect::<Vec<_>>(), [t, t]);
+    like.tape().constant(&mask.cast(like.dtype()))
+}
+
+/// All positions at once; the initial state is one more column of weights, in front.
+pub fn parallel<'t>([q, k, v]: [Var<'t>; 3], [i, f]: [Var<'t>; 2], s: &mut Memory<'t>, eps: f64) -> Var<'t> {
+    let [b, t, h, n] = k.dims();
+    if t == 0 {
+        return v;
+    }
+    let (q, k, v) = (head_first(q), (n as f64).powf(-0.5) * head_first(k), head_first(v)); // [B, H, T, ..]
+    let sums = log_sigmoid(f).cumsum(1).permute([0, 2, 1]); // F [B, H, T]
+    let from = (i.permute([0, 2, 1]) - sums).reshape([b, h, 1, t]); // ĩ_s − F_s
+    let sums = sums.reshape([b, h, t, 1]);
+    let first = sums + (s.m + s.w.log()).reshape([b, h, 1, 1]); // [B, H, T, 1]
+    let exponents = Var::concat(&[first, sums + from + causal(t, q)], 3); // [B, H, T, 1 + T]
+    let m = exponents.max_axis(3, true);
+    let weights = (exponents - m).exp();
+    let (r, d) = (weights.narrow(3, 0, 1), weights.narrow(3, 1, t).tril(0));
+    let p = q.matmul_t(k) * d;
+    let (rq, n0) = (r * q, s.n.reshape([b, h, n, 1]));
+    let den = p.sum_axis(3, true) + rq.matmul(n0); // [B, H, T, 1]
+    let o = (p.matmul(v) + rq.matmul(s.c)) / normaliser(den, m, eps);
+    // The last row's weights make the last state.
+    let end = |x: Var<'t>| x.narrow(2, t - 1, 1);
+    let ek = end(d).reshape([b, h, t, 1]) * k;
+    s.c = end(r) * s.c + ek.t_matmul(v);
+    s.n = end(r).reshape([b, h, 1]) * s.n + ek.sum_axis(2, false);
+    s.m = end(m).reshape([b, h]);
+    s.w = q.tape().full([b, h], q.dtype(), 1.0);
+    head_first(o)
+}
+
+/// The mixer.
+pub struct Mix {
+    h: usize,
+    k: usize,
+    w_up: P,
+    conv: Conv,
+    qkv: [BlockDiagonal; 3],
+    w_if: P,
+    b_if: P,
+    norm: P,
+    skip: P,
+    w_down: P,
+}
+
+impl Mix {
+    /// H heads of width K; K² numbers of memory each. The gates start without weights, forgetting little: biases from 3
+    /// to 6 over the heads.
+    pub fn new(c: &ModelConfig, init: &mut Init) -> Result<Mix> {
+        let (width, h, k, inner) = (c.width, c.heads, c.head_dim, c.inner());
+        let small = (0.4 / width as f64).sqrt();
+        let std = |own: f64| init.std.unwrap_or(own);
+        let (up, down) = (std(small), std(2.0 / (c.layers as f64 * (width as f64).sqrt())));
+        let w_up = init.normal("w_up", [2 * inner, width], up);
+        let conv = Conv::new(init, inner, c.conv);
+        // Blocks of 4 × 4 as in the authors' code; of a head each where 4 does not divide the width.
+        let blocks = if inner % 4 == 0 { inner / 4 } else { h };
+        let qkv = ["w_q", "w_k", "w_v"].map(|name| BlockDiagonal::new(init, name, blocks, inner, inner, small));
+        let w_if = init.custom("w_if", [2 * h, 3 * inner], |_, _| 0.0);
+        let b_if = init.custom("b_if", [2 * h], |g, j| {
+            if j < h { 0.1 * g.gauss() } else { 3.0 + 3.0 * (j - h) as f64 / (h.max(2) - 1) as f64 }
+        });
+        let (norm, skip) = (init.full("norm", [inner], 1.0), init.full("skip", [inner], 1.0));
+        Ok(Mix { h, k, w_up, conv, qkv, w_if, b_if, norm, skip, w_down: init.normal("w_down", [width, inner], down) })
+    }
+
+    /// q, k, v [B, T, H, K], the gates' sums [B, T, H], c and z [B, T, H K], of u [B, T, D].
+    fn project<'t>(&self, p: &Bound<'t>, u: Var<'t>, state: &mut State<'t>) -> ([Var<'t>; 3], [Var<'t>; 2], [Var<'t>; 2]) {
+        let [x, z] = split(u.linear(p[self.w_up], None));
+        let c = self.conv.apply(p, x, state, 4);
+        let [q, k, v] = std::array::from_fn(|j| self.qkv[j].apply(p, if j < 2 { c } else { x }).reshape(x.shape()));
+        let gates = split(Var::concat(&[q, k, v], 2).linear(p[self.w_if], Some(p[self.b_if])));
+        ([q, k, v].map(|y| heads(y, self.h)), gates, [c, z])
+    }
+
+    /// Norm, skip, gate and the way back to the model's width.
+    fn output<'t>(&self, p: &Bound<'t>, h: Var<'t>, [c, z]: [Var<'t>; 2]) -> Var<'t> {
+        ((head_norm(h, p[self.norm]) + p[self.skip] * c) * z.silu()).linear(p[self.w_down], None)
+    }
+}
+
+fn memory<'t>(s: &State<'t>) -> Memory<'t> {
+    Memory { c: s.s[0], n: s.s[1], m: s.s[2], w: s.s[3] }
+}
+
+fn store<'t>(s: &mut State<'t>, m: Memory<'t>) {
+    s.s[..4].copy_from_slice(&[m.c, m.n, m.m, m.w]);
+}
+
+impl Mixer for Mix {
+    fn forms(&self) -> Vec<Form> {
+        vec![Form::Recurrent, Form::Parallel, Form::Chunked(Form::CHUNK)]
+    }
+
+    fn state(&self, b: usize) -> Vec<(&'static str, Shape)> {
+        let (h, k, gate) = (self.h, self.k, Shape::from([b, self.h]));
+        let mut all = vec![("C", [b, h, k, k].into()), ("n", [b, h, k].into()), ("m", gate), ("w", gate)];
+        if self.conv.exists() {
+            all.push(("past x", [b, self.conv.window, h * k].into()));
+        }
+        all
+    }
+
+    fn step<'t>(&self, p: &Bound<'t>, x: Var<'t>, state: &mut State<'t>) -> Var<'t> {
+        let [b, d] = x.dims();
+        let (qkv, gates, rest) = self.project(p, x.reshape([b, 1, d]), state);
+        let mut m = memory(state);
+        let h = step(qkv.map(|x| at(x, 0)), gates.map(|x| at(x, 0)), &mut m, EPS);
+        store(state, m);
+        self.output(p, h.reshape([b, 1, self.h, self.k]), rest).reshape([b, d])
+    }
+
+    fn sequence<'t>(&self, p: &Bound<'t>, x: Var<'t>, state: &mut State<'t>, form: Form) -> Var<'t> {
+        let (qkv, gates, rest) = self.project(p, x, state);
+        let mut m = memory(state);
+        let h = match form {
+            Form::Chunked(chunk) => chunked(qkv, gates, &mut m, EPS, chunk),
+            _ => parallel(qkv, gates, &mut m, EPS),
+        };
+        store(state, m);
+        self.output(p, h, rest)
+    }
+}

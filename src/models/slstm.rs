@@ -1,0 +1,185 @@
+//! sLSTM (Beck et al. 2024, "xLSTM", arXiv 2405.04517, section 2.2): an LSTM with exponential gates and a normaliser,
+//! whose units mix within a head only.
+//!
+//! ```text
+//! x' = SiLU(conv(x)) where there is a convolution, else x
+//! ĩ, f̃ = W_{i,f} x',  z̃, õ = W_{z,o} x                    block-diagonal, one block a head
+//! (ĩ, f̃, z̃, õ)_t += R h_{t-1} + b                        R block-diagonal, one block a head
+//! l = ln σ(f̃_t) + m_{t-1},  m_t = max(l, ĩ_t)             stabiliser                                (eq. 15)
+//! i_t = exp(ĩ_t − m_t),  f_t = exp(l − m_t)               gates                                     (eq. 16, 17)
+//! c_t = f_t c_{t-1} + i_t tanh z̃_t                        cell                                      (eq. 8)
+//! n_t = f_t n_{t-1} + i_t                                 normaliser                                (eq. 9)
+//! h_t = σ(õ_t) c_t / n_t                                  hidden state                              (eq. 10)
+//! y_t = HeadNorm(h_t)                                     group norm, one group a head
+//! ```
+//!
+//! Without the stabiliser i = eˣ overflows; with it c and n are both smaller by e⁻ᵐ, and c / n is what it was. So m is
+//! an ordinary intermediate: it is differentiated like everything else, and h does not depend on it.
+//!
+//! **The state before the first token.** m starts at −∞, so that m_1 = ĩ_1. A state here starts as zeros; the state
+//! therefore has a fifth member w, the weight of the past, and m + ln w takes the place of m_{t-1}: w is 0 before the
+//! first token and 1 from then on. (n = 0 would mark a fresh state just as well, but no formula of tape ops can branch
+//! on it, while ln 0 = −∞ needs no branch.)
+//!
+//! c / n is an average of tanh z̃ with weights that exponential gates can move from one step to the next entirely: the
+//! LSTM could keep or forget, this unit can also *revise*. The gates see h_{t-1}, so as in the LSTM no form is parallel
+//! in time, and as there one unit computes parity. In the published block a gated MLP follows, W_d (gelu(g) ⊙ u) with
+//! [g, u] = W_u LayerNorm(x) (post up-projection); here the decoder's MLP takes that place.
+//!
+//! The published layer has H K = D and no output projection. Where H K ≠ D, W_o brings h back to the model's width, and
+//! where H does not divide D the input projections have a single block.
+//!
+//! | form | cost a step | memory |
+//! |---|---|---|
+//! | recurrent | O(D² / H), some 40 small ops | every intermediate |
+//! | fused | the same, one kernel over all steps | seven numbers a unit |
+
+use super::{
+    Bound, Form, Init, Mixer, ModelConfig, P, State, at, over_time, split,
+    xlstm::{BlockDiagonal, Conv, head_norm, log_sigmoid, maximum},
+};
+use crate::{autograd::Var, error::Result, ops::slstm::slstm_sequence, tensor::Shape};
+
+/// h, c, n, m and the weight of the past w, [B, D] each.
+#[derive(Clone, Copy)]
+pub struct Cell<'t> {
+    /// Hidden state.
+    pub h: Var<'t>,
+    /// Cell.
+    pub c: Var<'t>,
+    /// Normaliser.
+    pub n: Var<'t>,
+    /// Stabiliser.
+    pub m: Var<'t>,
+    /// 0 before the first token, then 1.
+    pub w: Var<'t>,
+}
+
+/// One token: x [B, 4D], the input's share of the gates i, f, z, o with the bias, and r [4, H, K, K] to h [B, D].
+pub fn step<'t>(x: Var<'t>, r: Var<'t>, s: &mut Cell<'t>) -> Var<'t> {
+    let ([_, h, k, _], [b, d]) = (r.dims(), s.h.dims());
+    let r = r.permute([1, 2, 0, 3]).reshape([h, k, 4 * k]);
+    let y = s.h.reshape([b, h, k]).permute([1, 0, 2]).matmul(r); // [H, B, 4K]
+    let y = y.reshape([h, b, 4, k]).permute([1, 2, 0, 3]); // [B, 4, H, K]
+    let [i, f, z, o] = split(x + y.reshape([b, 4 * d]));
+    let l = log_sigmoid(f) + s.m + s.w.log();
+    let m = maximum(&[l, i]);
+    let (i, f) = ((i - m).exp(), (l - m).exp());
+    let (c, n) = (f * s.c + i * z.tanh(), f * s.n + i);
+    let h = o.sigmoid() * c / n;
+    *s = Cell { h, c, n, m, w: x.tape().full([b, d], x.dtype(), 1.0) };
+    h
+}
+
+/// [`step`] after step: x [B, T, 4D] to h [B, T, D].
+pub fn recurrent<'t>(x: Var<'t>, r: Var<'t>, s: &mut Cell<'t>) -> Var<'t> {
+    let [_, t, _] = x.dims();
+    over_time(t, |i| step(at(x, i), r, s))
+}
+
+/// The same in one kernel.
+pub fn fused<'t>(x: Var<'t>, r: Var<'t>, s: &mut Cell<'t>) -> Var<'t> {
+    let (y, [h, c, n, m]) = slstm_sequence(x, r, [s.h, s.c, s.n, s.m, s.w]);
+    if x.shape().at(1) > 0 {
+        *s = Cell { h, c, n, m, w: x.tape().full(s.w.shape(), x.dtype(), 1.0) };
+    }
+    y
+}
+
+/// The mixer.
+pub struct Mix {
+    h: usize,
+    k: usize,
+    width: usize,
+    conv: Conv,
+    w_if: BlockDiagonal,
+    w_zo: BlockDiagonal,
+    r: P,
+    bias: P,
+    norm: P,
+    w_o: Option<P>,
+}
+
+impl Mix {
+    /// H heads of K units over inputs of the model's width. R starts at zero, the forget gates' biases between 5 and −7:
+    /// units that remember for long and units that hardly do, in the later blocks more of the former.
+    pub fn new(c: &ModelConfig, init: &mut Init) -> Result<Mix> {
+        let (width, h, k, d) = (c.width, c.heads, c.head_dim, c.inner());
+        let blocks = if width % h == 0 { h } else { 1 };
+        let std = (0.4 / width as f64).sqrt();
+        let conv = Conv::new(init, width, c.conv);
+        let w_if = BlockDiagonal::new(init, "w_if", blocks, 2 * d, width, std);
+        let w_zo = BlockDiagonal::new(init, "w_zo", blocks, 2 * d, width, std);
+        let r = match init.std {
+            Some(std) => init.normal("r", [4, h, k, k], std),
+            None => init.full("r", [4, h, k, k], 0.0),
+        };
+        let depth = init.layer as f64 / (c.layers.max(2) - 1) as f64;
+        let bias = init.custom("bias", [4, d], |_, i| {
+            let unit = (i % k) as f64 / (k.max(2) - 1) as f64;
+            if i / d == 1 { 5.0 - 12.0 * unit.powf(0.3 + 1.3 * depth) } else { 0.0 }
+        });
+        let norm = init.full("norm", [d], 1.0);
+        let w_o = (d != width).then(|| init.linear("w_o", width, d));
+        Ok(Mix { h, k, width, conv, w_if, w_zo, r, bias, norm, w_o })
+    }
+
+    /// The input's share of the gates [B, T, 4 H K], gate after gate, from x [B, T, D].
+    fn project<'t>(&self, p: &Bound<'t>, x: Var<'t>, state: &mut State<'t>) -> Var<'t> {
+        let ([b, t, _], d) = (x.dims(), self.h * self.k);
+        let short = if self.conv.exists() { self.conv.apply(p, x, state, 5) } else { x };
+        let pair = |w: &BlockDiagonal, x: Var<'t>| {
+            let y = w.apply(p, x); // [B, T, G, 2 H K / G]
+            let [_, _, g, n] = y.dims();
+            y.reshape([b * t, g, 2, n / 2]).permute([0, 2, 1, 3]).reshape([b, t, 2 * d])
+        };
+        Var::concat(&[pair(&self.w_if, short), pair(&self.w_zo, x)], 2) + p[self.bias].reshape([4 * d])
+    }
+
+    /// The norm and, where H K ≠ D, the way back to the model's width.
+    fn output<'t>(&self, p: &Bound<'t>, h: Var<'t>) -> Var<'t> {
+        let [b, t, _] = h.dims();
+        let y = head_norm(h.reshape([b, t, self.h, self.k]), p[self.norm]);
+        self.w_o.map_or(y, |w| y.linear(p[w], None))
+    }
+}
+
+fn cell<'t>(s: &State<'t>) -> Cell<'t> {
+    Cell { h: s.s[0], c: s.s[1], n: s.s[2], m: s.s[3], w: s.s[4] }
+}
+
+fn store<'t>(s: &mut State<'t>, cell: Cell<'t>) {
+    s.s[..5].copy_from_slice(&[cell.h, cell.c, cell.n, cell.m, cell.w]);
+}
+
+impl Mixer for Mix {
+    fn forms(&self) -> Vec<Form> {
+        vec![Form::Recurrent, Form::Fused]
+    }
+
+    fn state(&self, b: usize) -> Vec<(&'static str, Shape)> {
+        let unit = Shape::from([b, self.h * self.k]);
+        let mut all = vec![("h", unit), ("c", unit), ("n", unit), ("m", unit), ("w", unit)];
+        if self.conv.exists() {
+            all.push(("past x", [b, self.conv.window, self.width].into()));
+        }
+        all
+    }
+
+    fn step<'t>(&self, p: &Bound<'t>, x: Var<'t>, state: &mut State<'t>) -> Var<'t> {
+        let [b, d] = x.dims();
+        let z = self.project(p, x.reshape([b, 1, d]), state);
+        let mut s = cell(state);
+        let h = step(at(z, 0), p[self.r], &mut s);
+        store(state, s);
+        self.output(p, h.reshape([b, 1, self.h * self.k])).reshape([b, d])
+    }
+
+    fn sequence<'t>(&self, p: &Bound<'t>, x: Var<'t>, state: &mut State<'t>, _: Form) -> Var<'t> {
+        let z = self.project(p, x, state);
+        let mut s = cell(state);
+        let h = fused(z, p[self.r], &mut s);
+        store(state, s);
+        self.output(p, h)
+    }
+}

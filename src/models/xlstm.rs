@@ -1,0 +1,85 @@
+//! What sLSTM and mLSTM share (Beck et al. 2024, arXiv 2405.04517, and its reference code, NX-AI/xlstm).
+
+use super::{Bound, Init, P, State};
+use crate::autograd::Var;
+
+/// ln σ(x), without overflow.
+pub fn log_sigmoid(x: Var<'_>) -> Var<'_> {
+    -(-x).softplus()
+}
+
+/// The largest of several values, element by element; of equal ones the first.
+pub fn maximum<'t>(x: &[Var<'t>]) -> Var<'t> {
+    let column = |x: &Var<'t>| x.reshape(&[x.shape().dims(), &[1]].concat()[..]);
+    let columns: Vec<Var<'t>> = x.iter().map(column).collect();
+    let axis = x[0].shape().rank();
+    Var::concat(&columns, axis).max_axis(axis, false)
+}
+
+/// A projection [I] → [O] that is block-diagonal: W [G, O / G, I / G].
+pub struct BlockDiagonal {
+    w: P,
+    blocks: usize,
+}
+
+impl BlockDiagonal {
+    /// Normal numbers of deviation `std`, unless the model asks for one deviation throughout.
+    pub fn new(init: &mut Init, name: &str, blocks: usize, out: usize, inp: usize, std: f64) -> BlockDiagonal {
+        let std = init.std.unwrap_or(std);
+        BlockDiagonal { w: init.normal(name, [blocks, out / blocks, inp / blocks], std), blocks }
+    }
+
+    /// [B, T, I] to [B, T, G, O / G].
+    pub fn apply<'t>(&self, p: &Bound<'t>, x: Var<'t>) -> Var<'t> {
+        let ([b, t, i], g) = (x.dims(), self.blocks);
+        let w = p[self.w];
+        let y = if g == 1 {
+            x.linear(w.reshape([w.shape().at(1), i]), None)
+        } else {
+            x.reshape([b * t, g, i / g]).permute([1, 0, 2]).matmul_t(w).permute([1, 0, 2]) // [B T, G, O / G]
+        };
+        y.reshape([b, t, g, w.shape().at(1)])
+    }
+}
+
+/// A causal convolution and SiLU, or SiLU alone.
+pub struct Conv {
+    filter: Option<(P, P)>, // [D, W] and its bias
+    /// W − 1, the inputs that it remembers.
+    pub window: usize,
+}
+
+impl Conv {
+    /// Filters of `width`, drawn as torch's `nn.Conv1d` draws them; none if 0.
+    pub fn new(init: &mut Init, channels: usize, width: usize) -> Conv {
+        let bound = (width.max(1) as f64).powf(-0.5);
+        let filter = (width > 0).then(|| {
+            let draw = |g: &mut crate::autograd::Gen, _| g.uniform(-bound, bound);
+            (init.custom("conv", [channels, width], draw), init.custom("conv_bias", [channels], draw))
+        });
+        Conv { filter, window: width.saturating_sub(1) }
+    }
+
+    /// Whether there is a filter.
+    pub fn exists(&self) -> bool {
+        self.filter.is_some()
+    }
+
+    /// SiLU(conv(x)) of x [B, T, D], moving on the inputs remembered in state `at`.
+    pub fn apply<'t>(&self, p: &Bound<'t>, x: Var<'t>, state: &mut State<'t>, at: usize) -> Var<'t> {
+        let Some((w, bias)) = self.filter else { return x.silu() };
+        let [_, t, _] = x.dims();
+        let past = state.s[at];
+        state.s[at] = Var::concat(&[past, x], 1).narrow(1, t, self.window);
+        x.causal_conv1d(p[w], Some(p[bias]), past).silu()
+    }
+}
+
+/// Each head on its own: (h − mean) / √(variance + 1e-5), times a weight a unit; h [B, T, H, K] to [B, T, H K], w `[H K]`.
+/// A head of one unit has nothing to be compared with and only gets its weight.
+pub fn head_norm<'t>(h: Var<'t>, w: Var<'t>) -> Var<'t> {
+    let [b, t, heads, k] = h.dims();
+    let one = h.tape().full([k], h.dtype(), 1.0);
+    let h = if k == 1 { h } else { h.layer_norm(one, None, 1e-5) };
+    h.reshape([b, t, heads * k]) * w
+}
