@@ -89,6 +89,10 @@ fn a_sample_shows_tokens_above_targets_and_dots_where_none_counts() {
     for i in 0..8 {
         assert_eq!(y[i], 1 - x[..=i].iter().sum::<i32>() % 2);
     }
+    let text = prints("dyck --train-len 8 --show 1");
+    let lines: Vec<&str> = text.lines().collect();
+    assert!(lines[3].split_whitespace().all(|c| "()[]{}".contains(c)), "{text}");
+    assert!(lines[4].split_whitespace().all(|c| c == "0" || c == "1"), "{text}");
     let text = prints("mqar --layout published --keys 3 --values 4 --train-len 8 --eval-lens 8 --show 1");
     let lines: Vec<&str> = text.lines().collect();
     assert_eq!(lines[3].matches('|').count(), 3);

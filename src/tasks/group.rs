@@ -91,6 +91,10 @@ impl Task for Group {
         self.table().names[id].clone()
     }
 
+    fn class(&self, id: usize) -> String {
+        self.token(id)
+    }
+
     fn check(&self) -> Result<(), String> {
         if self.offered().len() > 1 {
             return Ok(());
