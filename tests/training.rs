@@ -61,7 +61,7 @@ impl Watch for Losses {
 
 #[test]
 fn results_are_the_same_bits_on_one_thread_and_on_two() {
-    let cfg = config("seeds = 2");
+    let cfg = config("seeds = 2\nmodels = ['all']");
     let on = |threads: usize| {
         let dir = tempfile::tempdir().unwrap();
         let out = RunDir::create(&dir.path().join("run"), &cfg, false).unwrap();

@@ -8,6 +8,7 @@ mod config;
 mod decoder;
 mod params;
 mod positions;
+pub mod published;
 mod xlstm;
 
 pub use config::{Eigenvalues, ModelConfig, Positions};

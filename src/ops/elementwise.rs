@@ -111,4 +111,6 @@ unary! {
     elu1 = Elu1 in -3.0..3.0 { |x, y| f: select(x > 0.0, x + 1.0, exp(x)), df: select(x > 0.0, 1.0, y) }
     /// GELU by its tanh approximation: ½ x (1 + tanh(√(2/π) (x + 0.044715 x³)))
     gelu_tanh = GeluTanh in -3.0..3.0 { |x, y| f: 0.5 * x * (1.0 + tanh(gelu_arg(x))), df: gelu_slope(x, tanh(gelu_arg(x))) }
+    /// GELU itself: x Φ(x) = ½ x (1 + erf(x / √2))
+    gelu = Gelu in -3.0..3.0 { |x, y| f: x * normal_cdf(x), df: normal_cdf(x) + x * normal_pdf(x) }
 }

@@ -54,7 +54,7 @@ macro_rules! ops {
 }
 
 ops! {
-    elementwise: Exp, Log, Expm1, Sqrt, Square, Sin, Cos, Sigmoid, Tanh, Silu, Softplus, Elu, Elu1, GeluTanh;
+    elementwise: Exp, Log, Expm1, Sqrt, Square, Sin, Cos, Sigmoid, Tanh, Silu, Softplus, Elu, Elu1, GeluTanh, Gelu;
     arith: Add, Sub, Mul, Div, Affine;
     matmul: Matmul;
     linear: Linear;

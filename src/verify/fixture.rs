@@ -90,6 +90,14 @@ impl Fixture {
         value.and_then(read).ok_or_else(|| self.bad(format!("attribute '{name}' is {shown}: expected {expected}")))
     }
 
+    /// All attributes together.
+    ///
+    /// # Errors
+    /// When they are not what `T` has: names the attribute.
+    pub fn attributes<T: serde::de::DeserializeOwned>(&self) -> Result<T> {
+        serde_json::from_value(Json::Object(self.attrs.clone())).map_err(|e| self.bad(format!("its attributes: {e}")))
+    }
+
     /// A number among the attributes.
     ///
     /// # Errors

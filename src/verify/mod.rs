@@ -5,6 +5,7 @@
 
 mod fixture;
 mod optimizers;
+mod published;
 mod rounding;
 mod specs;
 
@@ -48,7 +49,7 @@ pub fn tolerance(dtype: DType) -> f64 {
 
 /// The names of the ops that a fixture may be about.
 pub fn ops() -> Vec<&'static str> {
-    SPECS.iter().chain(UNARY).map(|s| s.op).chain(optimizers::OPS).collect()
+    SPECS.iter().chain(UNARY).map(|s| s.op).chain(optimizers::OPS).chain([published::OP]).collect()
 }
 
 /// Run a fixture's op in every form, and compare.
@@ -59,6 +60,9 @@ pub fn ops() -> Vec<&'static str> {
 pub fn check(f: &Fixture, device: Device, dtype: DType) -> Result<Vec<Comparison>> {
     if optimizers::OPS.contains(&f.op.as_str()) {
         return optimizers::check(f, dtype);
+    }
+    if f.op == published::OP {
+        return published::check(f, device, dtype);
     }
     let Some(spec) = SPECS.iter().chain(UNARY).find(|s| s.op == f.op) else {
         return Err(f.bad(format!("unknown op '{}': expected one of {}", f.op, ops().join(", "))));
@@ -92,9 +96,15 @@ fn fit(f: &Fixture, spec: &Spec) -> Result<BTreeMap<String, Tensor>> {
         }
         inputs.insert(name.to_string(), t.clone());
     }
+    let known: Vec<&str> = spec.inputs.iter().chain(spec.optional).map(|x| x.0).collect();
+    fit_rest(f, &inputs, &known)?;
+    Ok(inputs)
+}
+
+/// That there are no inputs but these, and that every gradient has the shape of its input.
+fn fit_rest(f: &Fixture, inputs: &BTreeMap<String, Tensor>, known: &[&str]) -> Result<()> {
     for name in f.tensors.keys().filter_map(|n| n.strip_prefix("in.")) {
         if !inputs.contains_key(name) {
-            let known: Vec<&str> = spec.inputs.iter().chain(spec.optional).map(|x| x.0).collect();
             return Err(f.bad(format!("tensor 'in.{name}': op '{}' has the inputs {}", f.op, known.join(", "))));
         }
     }
@@ -110,7 +120,7 @@ fn fit(f: &Fixture, spec: &Spec) -> Result<BTreeMap<String, Tensor>> {
             )));
         }
     }
-    Ok(inputs)
+    Ok(())
 }
 
 /// Match a shape against axes such as "BTHK" ('*': any number of axes; a digit: an axis of that size).
@@ -182,6 +192,10 @@ fn compare(
         } else {
             seeds.push((y, t.cast(dtype)));
         }
+    }
+    // The gradients of a whole model are those of its loss; there are no cotangents.
+    if let Some(&(_, loss)) = outputs.iter().find(|o| o.0 == "loss" && f.op == published::OP) {
+        seeds = vec![(loss, Tensor::full(loss.shape(), dtype, 1.0))];
     }
     let grads: Vec<&str> = f.tensors.keys().filter_map(|n| n.strip_prefix("grad.")).collect();
     if !grads.is_empty() && seeds.is_empty() {

@@ -57,7 +57,7 @@ pub struct Spec {
 const CHUNKS: [usize; 5] = [1, 5, 16, 32, 64];
 
 /// Tells the compiler that a closure's outputs live as long as the tape its inputs are on.
-fn boxed<'f>(run: impl for<'t> Fn(&Inputs<'t>) -> Outputs<'t> + 'f) -> Run<'f> {
+pub fn boxed<'f>(run: impl for<'t> Fn(&Inputs<'t>) -> Outputs<'t> + 'f) -> Run<'f> {
     Box::new(run)
 }
 

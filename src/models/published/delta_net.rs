@@ -1,0 +1,63 @@
+//! The published DeltaNet:
+//!
+//! ```text
+//! q, k, v = W_{q,k,v} x + b,  β = σ(W_β x + b_β) one a head,  φ = elu + 1
+//! v̄_t = diag(S_{t-1}) ⊙ φ(k_t)                                              (should be S_{t-1}ᵀ φ(k_t))
+//! S_t = S_{t-1} + β_t φ(k_t) (v_t − v̄_t)ᵀ
+//! o_t = diag(S_t) ⊙ φ(q_t)                                                  (should be S_tᵀ φ(q_t))
+//! y_t = W_o o_t + b_o
+//! ```
+
+use super::{
+    Config, Init, Mode, Output, Part, PublishedInit, STD,
+    linear_transformer::{DECODER, projections, qkv},
+};
+use crate::{
+    autograd::Var,
+    models::{at, merge_heads, over_time},
+};
+
+pub(super) fn init(c: &Config, init: &mut Init) {
+    DECODER.init(c, init, |c, init| {
+        projections(c, init);
+        init.linear_std("linear_beta", c.n_heads, c.h_dim, STD);
+    });
+}
+
+#[track_caller]
+pub(super) fn run<'t>(c: &Config, p: &Part<'_, 't>, tokens: Var<'t>, _: Mode) -> Output<'t> {
+    DECODER.run(c, p, tokens, mixer)
+}
+
+/// φ(q), φ(k), v [B, T, H, d] and β [B, T, H] to o [B, T, H, d].
+///
+/// DEFECT: the published `einsum("bhdd,bhd->bhd", S, k)` repeats an index, which takes the diagonal of S, in the
+/// correction as in the reading. What is off the diagonal is written and never read. Only w = diag(S) matters:
+///
+/// ```text
+/// w_t = (1 − β_t φ(k_t)²) ⊙ w_{t-1} + β_t φ(k_t) ⊙ v_t,  o_t = w_t ⊙ φ(q_t)
+/// ```
+///
+/// a gated recurrence of single numbers, no memory of keys and values. The clean mixer has the matrix.
+///
+/// DEFECT: keys are not normalised, so that the gate 1 − β φ(k)² has no lower bound. Below 0 it can flip a
+/// state, which parity needs; below −1 it makes states grow. The clean mixer has keys of length 1 and gates in (0, 1).
+#[track_caller]
+pub fn memory<'t>(phi_q: Var<'t>, phi_k: Var<'t>, v: Var<'t>, beta: Var<'t>) -> Var<'t> {
+    let [b, t, h, d] = v.dims();
+    let beta = beta.reshape([b, t, h, 1]);
+    let mut w = v.tape().full([b, h, d], v.dtype(), 0.0); // diag(S)
+    over_time(t, |i| {
+        let (q, k, v) = (at(phi_q, i), at(phi_k, i), at(v, i));
+        w = w + at(beta, i) * (v - w * k) * k;
+        w * q
+    })
+}
+
+/// x [B, T, h] to y [B, T, h].
+#[track_caller]
+pub fn mixer<'t>(c: &Config, p: &Part<'_, 't>, x: Var<'t>) -> Var<'t> {
+    let [q, k, v] = qkv(c, p, x);
+    let beta = p.linear("linear_beta", x).sigmoid(); // [B, T, H]
+    p.linear("linear_O", merge_heads(memory(q.elu1(), k.elu1(), v, beta)))
+}

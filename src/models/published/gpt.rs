@@ -1,0 +1,35 @@
+//! The published GPT: causal softmax attention in heads.
+//!
+//! ```text
+//! q, k, v = W_{q,k,v} x + b
+//! o_t = Σ_{s≤t} softmax_s(q_t·k_s / √d) v_s                                  per head
+//! y_t = W_o o_t + b_o
+//! ```
+//!
+//! The attention is right. What is not is its learned positions past the training length: see the decoder.
+
+use super::{
+    Config, Init, Mode, Output, Part,
+    linear_transformer::{DECODER, projections, qkv},
+};
+use crate::{
+    autograd::Var,
+    models::{head_first, merge_heads},
+};
+
+pub(super) fn init(c: &Config, init: &mut Init) {
+    DECODER.init(c, init, projections);
+}
+
+#[track_caller]
+pub(super) fn run<'t>(c: &Config, p: &Part<'_, 't>, tokens: Var<'t>, _: Mode) -> Output<'t> {
+    DECODER.run(c, p, tokens, mixer)
+}
+
+/// x [B, T, h] to y [B, T, h].
+#[track_caller]
+pub fn mixer<'t>(c: &Config, p: &Part<'_, 't>, x: Var<'t>) -> Var<'t> {
+    let [q, k, v] = qkv(c, p, x).map(head_first); // [B, H, T, d]
+    let scores = (c.head_dim as f64).powf(-0.5) * q.matmul_t(k); // [B, H, T, T]
+    p.linear("linear_O", merge_heads(head_first(scores.causal_softmax(0).matmul(v))))
+}

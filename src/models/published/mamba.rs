@@ -1,0 +1,73 @@
+//! The published Mamba, in blocks without MLP:
+//!
+//! ```text
+//! [x, z] = W_in u,  x = SiLU(conv(x)),  [δ, B, C] = W_x x,  Δ = softplus(W_Δ δ + b_Δ),  A = −exp(A_log)
+//! h_t = exp(Δ_t A) h_{t-1} + Δ_t B_t x_t,  y_t = C_t·h_t + D x_t,  out = W_out (y ⊙ SiLU(z))
+//! ```
+
+use super::{Config, Init, Mode, Output, Part, PublishedInit, decoder::Decoder};
+use crate::{
+    autograd::Var,
+    models::{at, over_time, split},
+};
+
+const DECODER: Decoder = Decoder { positions: false, mlp: false, mixer: "mamba" };
+
+pub(super) fn init(c: &Config, init: &mut Init) {
+    DECODER.init(c, init, |c, init| {
+        let (e, n, r, w) = (c.expand * c.h_dim, c.d_state, c.dt_rank, c.d_conv);
+        init.custom("A_log", [e, n], |_, i| ((i % n + 1) as f64).ln());
+        init.full("D", [e], 1.0);
+        init.linear_torch("in_proj", 2 * e, c.h_dim, false);
+        let bound = (w as f64).powf(-0.5);
+        init.custom("conv1d.weight", [e, 1, w], |g, _| g.uniform(-bound, bound));
+        init.custom("conv1d.bias", [e], |g, _| g.uniform(-bound, bound));
+        init.linear_torch("x_proj", r + 2 * n, e, false);
+        init.linear_torch("dt_proj", e, r, false);
+        init.custom("dt_proj.bias", [e], |g, _| {
+            let dt = g.uniform(0.001f64.ln(), 0.1f64.ln()).exp().max(1e-4);
+            dt + (-(-dt).exp_m1()).ln() // the inverse of softplus
+        });
+        init.linear_torch("out_proj", c.h_dim, e, false);
+    });
+}
+
+#[track_caller]
+pub(super) fn run<'t>(c: &Config, p: &Part<'_, 't>, tokens: Var<'t>, _: Mode) -> Output<'t> {
+    DECODER.run(c, p, tokens, mixer)
+}
+
+/// The convolution of x [B, T, E] with w [E, 1, W] and a bias `[E]`.
+///
+/// DEFECT: y_t = b + Σ_j w_j x_{t+j}, j = 0 … W−1: it looks *ahead*. The published code pads W−1 zeros on the left (the
+/// state), lets the convolution pad W−1 more on both sides, and keeps the last T outputs. The clean mixer's
+/// convolution is causal, y_t = b + Σ_j w_j x_{t−W+1+j}.
+#[track_caller]
+pub fn convolution<'t>(x: Var<'t>, w: Var<'t>, bias: Var<'t>) -> Var<'t> {
+    let ([b, t, e], [_, _, width]) = (x.dims(), w.dims());
+    let zeros = x.tape().full([b, width - 1, e], x.dtype(), 0.0);
+    // Causal over [x, zeros], W−1 steps late.
+    let padded = Var::concat(&[x, zeros], 1);
+    padded.causal_conv1d(w.reshape([e, width]), Some(bias), zeros).narrow(1, width - 1, t)
+}
+
+/// u [B, T, h] to y [B, T, h].
+#[track_caller]
+pub fn mixer<'t>(c: &Config, p: &Part<'_, 't>, u: Var<'t>) -> Var<'t> {
+    let ([b, t, _], n, r) = (u.dims(), c.d_state, c.dt_rank);
+    let [x, z] = split(p.linear_unbiased("in_proj", u)); // [B, T, E] each
+    let x = convolution(x, p.get("conv1d.weight"), p.get("conv1d.bias")).silu();
+    let e = x.shape().last();
+    let selection = p.linear_unbiased("x_proj", x); // [B, T, R + 2 N]
+    let dt = p.linear("dt_proj", selection.narrow(2, 0, r)).softplus();
+    let [input, output] = [r, r + n].map(|start| selection.narrow(2, start, n)); // B and C, [B, T, N]
+    let a = -p.get("A_log").exp(); // [E, N]
+    // DEFECT: a state from before the sequence is accepted and ignored; it is always zero. The clean mixer takes one.
+    let mut h = u.tape().full([b, e, n], u.dtype(), 0.0);
+    let y = over_time(t, |i| {
+        let (dt, x) = (at(dt, i).reshape([b, e, 1]), at(x, i).reshape([b, e, 1]));
+        h = (dt * a).exp() * h + dt * x * at(input, i).reshape([b, 1, n]);
+        (h * at(output, i).reshape([b, 1, n])).sum_axis(2, false)
+    });
+    p.linear_unbiased("out_proj", (y + p.get("D") * x) * z.silu())
+}
