@@ -7,17 +7,18 @@ use crate::{
     error::{Error, Result},
     models::{Eigenvalues, Form},
     report::table,
+    tasks::{Len, show},
     tensor::{DType, Device},
     train::{
         Trainer,
-        config::{PRESETS, TrainConfig, preset_table},
+        config::{TrainConfig, preset_table},
         jobs::run_all,
         optimizer::Rule,
         rundir::RunDir,
         schedule::Shape,
     },
 };
-use clap::{Args, CommandFactory, FromArgMatches};
+use clap::{Args, CommandFactory, FromArgMatches, builder::PossibleValuesParser};
 use std::{
     io::{self, Write},
     path::PathBuf,
@@ -50,17 +51,17 @@ struct What {
     #[arg(long, value_name = "A,B,..", value_delimiter = ',')]
     models: Option<Vec<String>>,
     /// The numbers to start from; every other flag changes one of them.
-    #[arg(long, value_name = "NAME", value_parser = ["default", "published"])]
+    #[arg(long, value_name = "NAME")]
     preset: Option<String>,
     /// A TOML file with numbers to change, under the names of the flags (see config.toml in any run directory).
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// The length of the training sequences.
-    #[arg(long, value_name = "T", value_parser = whole)]
-    train_len: Option<i64>,
-    /// The lengths to evaluate at, separated by commas.
-    #[arg(long, value_name = "T,T,..", value_delimiter = ',', value_parser = whole)]
-    eval_lens: Option<Vec<i64>>,
+    /// The length of the training sequences, or a range, as 3-40: each sequence then has its own.
+    #[arg(long, value_name = "T", value_parser = length)]
+    train_len: Option<Value>,
+    /// The lengths to evaluate at, or ranges, separated by commas.
+    #[arg(long, value_name = "T,T,..", value_delimiter = ',', value_parser = length)]
+    eval_lens: Option<Vec<Value>>,
     /// How many seeds: each model is trained once from each.
     #[arg(long, value_name = "N", value_parser = whole)]
     seeds: Option<i64>,
@@ -169,6 +170,9 @@ struct Machine {
 #[derive(Args, Clone, Debug, Default)]
 #[command(next_help_heading = "Output")]
 struct Output {
+    /// Print N training sequences with their targets, and train nothing.
+    #[arg(long, value_name = "N", value_parser = whole)]
+    show: Option<i64>,
     /// Print one JSON object instead of the table.
     #[arg(long)]
     json: bool,
@@ -192,19 +196,28 @@ pub fn whole(text: &str) -> std::result::Result<i64, String> {
     if n < 0 { Err("expected a whole number, not a negative one".into()) } else { Ok(n) }
 }
 
+/// A length, `32`, or a range of lengths, `3-40`.
+fn length(text: &str) -> std::result::Result<Value, String> {
+    match text.split_once('-') {
+        Some((min, _)) if !min.is_empty() => text.parse().map(|len: Len| len.to_string().into()),
+        _ => whole(text).map(Value::from),
+    }
+}
+
 fn number(text: &str) -> std::result::Result<f64, String> {
     text.parse().ok().filter(|x: &f64| x.is_finite()).ok_or("expected a finite number".into())
 }
 
 impl TrainArgs {
-    /// The configuration that these flags, the file they name and the preset make; `task` are the task's own flags.
+    /// The configuration that these flags, the file they name and the preset make; `preset` is the one where neither
+    /// names any, and `task` are the task's own flags.
     ///
     /// # Errors
     /// When a value cannot be.
-    pub fn resolve(&self, task: Table) -> Result<TrainConfig> {
+    pub fn resolve(&self, preset: &str, task: Table) -> Result<TrainConfig> {
         let mut flags = self.table();
         flags.insert("task".into(), task.into());
-        TrainConfig::load(self.what.config.as_deref(), flags)
+        TrainConfig::load_over(preset, self.what.config.as_deref(), flags)
     }
 
     /// The flags given, under their names in the configuration.
@@ -252,8 +265,8 @@ impl Flags {
     }
 }
 
-/// Read the command line, with the presets' values in `--help`; leave with status 2 if it cannot be.
-pub fn parse<P: CommandFactory + FromArgMatches>() -> P {
+/// Read the command line, with these presets' values in `--help`; leave with status 2 if it cannot be.
+pub fn parse<P: CommandFactory + FromArgMatches>(presets: &[&'static str]) -> P {
     let mut command = P::command();
     let ids: Vec<String> = command.get_arguments().map(|a| a.get_id().to_string()).collect();
     for id in ids {
@@ -262,38 +275,48 @@ pub fn parse<P: CommandFactory + FromArgMatches>() -> P {
             // So that -3 is a bad value, and not an unknown flag.
             let valued = arg.get_action().takes_values();
             let arg = if valued { arg.allow_negative_numbers(true) } else { arg };
-            preset_values(&id).map_or(arg.clone(), |values| arg.help(format!("{help} [{values}]")))
+            let arg = if id == "preset" { arg.value_parser(PossibleValuesParser::new(presets)) } else { arg };
+            preset_values(presets, &id).map_or(arg.clone(), |values| arg.help(format!("{help} [{values}]")))
         });
     }
     P::from_arg_matches(&command.get_matches()).unwrap_or_else(|e| e.exit())
 }
 
-/// "default: 2000, published: 40000"
-fn preset_values(key: &str) -> Option<String> {
-    let value = |(name, _): (&str, &str)| {
+/// "default: 2000, published: 40000"; of presets that all say the same, only the first.
+fn preset_values(presets: &[&str], key: &str) -> Option<String> {
+    let value = |name: &str| {
         let table = preset_table(name).ok()?;
-        let value = table.get(key).or_else(|| table.get("model")?.get(key))?;
-        Some(match (key, value) {
-            ("preset", _) => return None,
-            (_, Value::Array(list)) => format!("{name}: {}", list.iter().map(plain).collect::<Vec<_>>().join(",")),
-            (_, other) => format!("{name}: {}", plain(other)),
-        })
+        let part = |part: &str| table.get(part)?.get(key);
+        match table.get(key).or_else(|| part("model")).or_else(|| part("task"))? {
+            _ if key == "preset" => None,
+            Value::Array(list) => Some(list.iter().map(plain).collect::<Vec<_>>().join(",")),
+            other => Some(plain(other)),
+        }
     };
-    let [a, b] = PRESETS.map(value);
-    let (a, b) = (a?, b?);
-    let same = a.split_once(' ')?.1 == b.split_once(' ')?.1;
-    Some(if same { a } else { format!("{a}, {b}") })
+    let mut values: Vec<(&str, String)> = presets.iter().filter_map(|name| Some((*name, value(name)?))).collect();
+    if values.len() == presets.len() && values.iter().all(|v| v.1 == values[0].1) {
+        values.truncate(1);
+    }
+    let text: Vec<String> = values.iter().map(|(name, value)| format!("{name}: {value}")).collect();
+    (!text.is_empty()).then(|| text.join(", "))
 }
 
 fn plain(value: &Value) -> String {
     value.as_str().map_or_else(|| value.to_string(), String::from)
 }
 
-/// What a training program does with its command line: check everything, train, print.
+/// What a training program does with its command line: check everything, train, print. `preset` is the one to start
+/// from where nothing names another, and `task` are the task's own flags.
 ///
 /// Status 0: all went well; 1: a run failed, or a file could not be written; 2: a value cannot be.
-pub fn run(args: &TrainArgs, task: Table) -> ExitCode {
-    let prepared = args.resolve(task).and_then(|cfg| {
+pub fn run(args: &TrainArgs, preset: &str, task: Table) -> ExitCode {
+    if let Some(n) = args.output.show {
+        return match args.resolve(preset, task).and_then(|cfg| samples(&cfg, n)) {
+            Ok(text) => print(text).map_or_else(|e| fail(&e, 1), |()| ExitCode::SUCCESS),
+            Err(e) => fail(&e, 2),
+        };
+    }
+    let prepared = args.resolve(preset, task).and_then(|cfg| {
         let threads = args.threads()?;
         let out = args.output.out.as_deref().map(|path| RunDir::create(path, &cfg, args.output.force)).transpose()?;
         Ok((cfg, threads, out))
@@ -319,6 +342,16 @@ pub fn run(args: &TrainArgs, task: Table) -> ExitCode {
     match reports.iter().filter(|r| r.error.is_some()).count() {
         0 => ExitCode::SUCCESS,
         n => fail(&Error::config(format!("{n} of {} runs stopped before the end", reports.len())), 1),
+    }
+}
+
+/// The first training sequences of the first seed, drawn as a person would.
+fn samples(cfg: &TrainConfig, n: i64) -> Result<String> {
+    /// More than anybody reads.
+    const MOST: usize = 10_000;
+    match usize::try_from(n) {
+        Ok(n) if (1..=MOST).contains(&n) => Ok(show::samples(&*cfg.task, cfg.train_len, cfg.seed, cfg.batch, n)),
+        _ => Err(Error::Config(format!("--show {n}: expected 1 to {MOST} sequences"))),
     }
 }
 

@@ -11,7 +11,7 @@ use tapezoo::{
     models,
     tensor::{DType, Tensor},
     train::{
-        Accuracy, Step, Trainer, Watch,
+        Accuracy, Scores, Step, Trainer, Watch,
         config::{PRESETS, TrainConfig},
         jobs::{RunReport, run_all},
         optimizer::{Adam, AdamConfig, Rule, clip},
@@ -54,7 +54,7 @@ impl Watch for Losses {
         self.0.push(step.loss.to_bits());
         Ok(())
     }
-    fn evaluation(&mut self, _: usize, _: &Accuracy) -> tapezoo::error::Result<()> {
+    fn evaluation(&mut self, _: usize, _: &Accuracy, _: &Scores) -> tapezoo::error::Result<()> {
         Ok(())
     }
 }

@@ -19,6 +19,8 @@ struct Cli {
     train: TrainArgs,
 }
 
+const PRESETS: [&str; 2] = ["default", "published"];
+
 const EXAMPLES: &str = "\
 Examples:
   parity                                         the seven of the published comparison
@@ -26,11 +28,12 @@ Examples:
   parity --models gpt --train-len 16 --eval-lens 16,24,32 --lr 1e-2 --steps 5000
   parity --preset published --out runs/published the published sizes and 40,000 steps, all recorded
   parity --config runs/published/config.toml     the same again
+  parity --show 3                                three training sequences with their targets
   parity --models lru --form recurrent --dtype f64 --json > lru.json";
 
 fn main() -> ExitCode {
-    let args: Cli = cli::parse();
+    let args: Cli = cli::parse(&PRESETS);
     let mut task = toml::Table::from_iter([("name".into(), "parity".into())]);
     task.extend(args.num_ones.map(|n| ("num_ones".into(), n.into())));
-    cli::run(&args.train, task)
+    cli::run(&args.train, PRESETS[0], task)
 }

@@ -2,8 +2,10 @@
 
 use crate::{
     error::{Error, Result},
+    tasks::Len,
     train::{config::TrainConfig, jobs::RunReport},
 };
+use std::collections::BTreeSet;
 
 /// The widest a line may be.
 const WIDTH: usize = 80;
@@ -32,13 +34,19 @@ impl Row<'_> {
         self.runs.iter().filter(|r| r.error.is_none()).filter_map(|r| f(r)).collect()
     }
 
-    fn accuracy(&self, len: usize) -> Vec<f64> {
-        self.each(|r| r.accuracy.iter().find(|a| a.0 == len).map(|a| a.1))
+    /// The score of this name, or the accuracy.
+    fn score(&self, name: Option<&str>, len: Len) -> Vec<f64> {
+        let of = |r: &RunReport| {
+            let at = name.map_or(Some(&r.accuracy), |name| r.scores.get(name))?;
+            at.iter().find(|a| a.0 == len).map(|a| a.1)
+        };
+        self.each(of)
     }
 }
 
 /// The table: one row a model, accuracy at each length (mean over the seeds, and the standard deviation below it
-/// when there are several), parameters, steps per second, seconds. Below it, what was run, and what failed.
+/// when there are several), parameters, steps per second, seconds. Below it the task's other scores in the same way,
+/// what was run, and what failed.
 pub fn text(cfg: &TrainConfig, reports: &[RunReport]) -> String {
     let mut rows: Vec<Row> = Vec::new();
     for run in reports {
@@ -47,51 +55,68 @@ pub fn text(cfg: &TrainConfig, reports: &[RunReport]) -> String {
             _ => rows.push(Row { model: &run.model, runs: vec![run] }),
         }
     }
-    let mut lens: Vec<usize> = reports.iter().flat_map(|r| r.accuracy.iter().map(|a| a.0)).collect();
+    let mut lens: Vec<Len> = reports.iter().flat_map(|r| r.accuracy.iter().map(|a| a.0)).collect();
     lens.sort_unstable();
     lens.dedup();
+    let scores: BTreeSet<&String> = reports.iter().flat_map(|r| r.scores.keys()).collect();
 
-    let name = rows.iter().map(|r| r.model.len()).max().unwrap_or(0).max(5);
-    let spread = rows.iter().any(|row| row.runs.len() > 1);
+    let names = rows.iter().map(|r| r.model).chain(scores.iter().map(|s| s.as_str()));
+    let name = names.map(str::len).max().unwrap_or(0).max(if scores.is_empty() { 5 } else { 8 });
+    let column = lens.iter().map(|len| len.to_string().len() + 1).max().unwrap_or(0).max(7);
     let mut text = String::new();
     // Lengths that do not fit beside the last three columns go into further blocks below.
-    let per_block = (WIDTH.saturating_sub(name + 27) / 7).max(1);
-    let blocks: Vec<&[usize]> = if lens.is_empty() { vec![&[]] } else { lens.chunks(per_block).collect() };
-    for (i, lens) in blocks.iter().enumerate() {
-        let costs = i == 0;
-        let cell = |x: String, width: usize| format!("{x:>width$}");
-        let mut line = format!("{:name$}", "model");
-        line.extend(lens.iter().map(|len| cell(len.to_string(), 7)));
-        if costs {
-            line += &format!("{:>9}{:>9}{:>9}", "params", "steps/s", "wall s");
-        }
-        text += &format!("{line}\n{}\n", "-".repeat(line.len()));
-        for row in &rows {
-            text += &format!("{:name$}", row.model);
-            text.extend(lens.iter().map(|&len| cell(mean(&row.accuracy(len)).map_or("-".into(), fraction), 7)));
-            if costs {
-                let rate = mean(&row.each(|r| Some(r.steps_per_s))).map_or("-".into(), |x| format!("{x:.0}"));
-                let wall = row.runs.iter().map(|r| r.wall_s).sum::<f64>() / row.runs.len() as f64;
-                text += &format!("{:>9}{rate:>9}{wall:>9.1}", row.runs[0].params);
-            }
+    let per_block = (WIDTH.saturating_sub(name + 27) / column).max(1);
+    for (i, score) in [None].into_iter().chain(scores.iter().map(Some)).enumerate() {
+        let blocks: Vec<&[Len]> = if lens.is_empty() { vec![&[]] } else { lens.chunks(per_block).collect() };
+        for (j, lens) in blocks.iter().enumerate() {
+            // What the numbers are needs no word where they all are accuracies.
+            let corner = score.map_or(if scores.is_empty() { "model" } else { "accuracy" }, |s| s.as_str());
+            text += &block(&rows, corner, score.map(|s| s.as_str()), lens, i + j == 0, name, column);
             text.push('\n');
-            if spread {
-                text += &" ".repeat(name);
-                text.extend(
-                    lens.iter().map(|&len| {
-                        cell(deviation(&row.accuracy(len)).map_or(String::new(), |x| format!("±{x:.3}")), 7)
-                    }),
-                );
-                text.truncate(text.trim_end().len());
-                text.push('\n');
-            }
         }
-        text.push('\n');
     }
     text += &footer(cfg, reports);
     for r in reports {
         if let Some(error) = &r.error {
             text += &format!("{} seed {} stopped: {error}\n", r.model, r.seed);
+        }
+    }
+    text
+}
+
+/// The lines of some lengths: one score, or the accuracy, and what it cost.
+fn block(
+    rows: &[Row],
+    corner: &str,
+    score: Option<&str>,
+    lens: &[Len],
+    costs: bool,
+    name: usize,
+    column: usize,
+) -> String {
+    let cell = |x: String| format!("{x:>column$}");
+    let mut line = format!("{corner:name$}");
+    line.extend(lens.iter().map(|len| cell(len.to_string())));
+    if costs {
+        line += &format!("{:>9}{:>9}{:>9}", "params", "steps/s", "wall s");
+    }
+    let mut text = format!("{line}\n{}\n", "-".repeat(line.len()));
+    let spread = rows.iter().any(|row| row.runs.len() > 1);
+    for row in rows {
+        text += &format!("{:name$}", row.model);
+        text.extend(lens.iter().map(|&len| cell(mean(&row.score(score, len)).map_or("-".into(), fraction))));
+        if costs {
+            let rate = mean(&row.each(|r| Some(r.steps_per_s))).map_or("-".into(), |x| format!("{x:.0}"));
+            let wall = row.runs.iter().map(|r| r.wall_s).sum::<f64>() / row.runs.len() as f64;
+            text += &format!("{:>9}{rate:>9}{wall:>9.1}", row.runs[0].params);
+        }
+        text.push('\n');
+        if spread {
+            let deviations =
+                |&len: &Len| deviation(&row.score(score, len)).map_or(String::new(), |x| format!("±{x:.3}"));
+            let line: String = lens.iter().map(deviations).map(cell).collect();
+            text += format!("{}{line}", " ".repeat(name)).trim_end();
+            text.push('\n');
         }
     }
     text

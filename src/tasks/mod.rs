@@ -1,13 +1,28 @@
 //! What is learned: a task writes tokens, and a target beside each.
 //!
 //! To add one: a file with a struct that implements [`Task`] (its fields are its options in configuration files),
-//! and its name in [`Tasks`].
+//! and its name in the list of [`Tasks`].
 
+mod arithmetic;
+mod counts;
+mod dyck;
+mod group;
+mod len;
+mod mqar;
+pub mod numpy;
 mod parity;
+pub mod show;
 
+pub use arithmetic::{Arithmetic, Language};
+pub use counts::Counts;
+pub use dyck::Dyck;
+pub use group::{Group, GroupName, Moves};
+pub use len::Len;
+pub use mqar::{Layout, Mqar};
 pub use parity::Parity;
 
 use crate::{rng::Rng, tensor::Tensor};
+use rand::RngExt;
 use serde::{Deserialize, Serialize};
 
 /// The target of a position that counts neither in the loss nor in the accuracy.
@@ -26,6 +41,25 @@ pub trait Task: Send + Sync {
         self.name().into()
     }
 
+    /// What the targets say, in a few words.
+    fn legend(&self) -> String;
+    /// A token as a person would write it.
+    fn token(&self, id: usize) -> String {
+        id.to_string()
+    }
+    /// A target as a person would write it.
+    fn class(&self, id: usize) -> String {
+        id.to_string()
+    }
+
+    /// Whether there is such a task.
+    ///
+    /// # Errors
+    /// A sentence with the option that cannot be, and what was expected.
+    fn check(&self) -> Result<(), String> {
+        Ok(())
+    }
+
     /// Whether sequences of this length exist.
     ///
     /// # Errors
@@ -39,38 +73,65 @@ pub trait Task: Send + Sync {
     /// Everything random comes from `rng`. A task whose sequences are shorter than `len` pads them with any token
     /// and the target [`IGNORE`].
     fn fill(&self, rng: &mut Rng, len: usize, tokens: &mut [i32], targets: &mut [i32]);
-}
 
-/// All tasks; in a configuration file, `task.name` picks one, and the other keys of `[task]` are its fields.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(tag = "name", rename_all = "lowercase")]
-pub enum Tasks {
-    /// The parity of a string of bits.
-    Parity(Parity),
-}
-
-impl std::ops::Deref for Tasks {
-    type Target = dyn Task;
-    fn deref(&self) -> &(dyn Task + 'static) {
-        match self {
-            Tasks::Parity(task) => task,
+    /// Write a batch `[batch, len.max]` of sequences of several lengths, those of the range that exist equally often;
+    /// the rest of each row is padding.
+    fn fill_range(&self, rng: &mut Rng, len: Len, tokens: &mut [i32], targets: &mut [i32]) {
+        if len.is_one() {
+            return self.fill(rng, len.max, tokens, targets);
         }
+        let lens: Vec<usize> = (len.min..=len.max).filter(|&t| self.check_len(t).is_ok()).collect();
+        for (x, y) in tokens.chunks_exact_mut(len.max).zip(targets.chunks_exact_mut(len.max)) {
+            let t = lens[rng.random_range(0..lens.len())];
+            let ((x, rest), (y, ignored)) = (x.split_at_mut(t), y.split_at_mut(t));
+            self.fill(rng, t, x, y);
+            rest.fill(0);
+            ignored.fill(IGNORE);
+        }
+    }
+
+    /// What this task is judged by beside the accuracy, from 0 to 1, under short names.
+    fn metrics(&self, _counts: &Counts) -> Vec<(&'static str, f64)> {
+        Vec::new()
     }
 }
 
-/// Tokens and targets, `[batch, len]` each, refilled in place at every step.
+macro_rules! tasks {
+    ($($task:ident)*) => {
+        /// All tasks; in a configuration file, `task.name` picks one, and the other keys of `[task]` are its fields.
+        #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+        #[serde(tag = "name", rename_all = "lowercase")]
+        pub enum Tasks {
+            $(#[doc = concat!("[`", stringify!($task), "`].")] $task($task),)*
+        }
+
+        impl std::ops::Deref for Tasks {
+            type Target = dyn Task;
+            fn deref(&self) -> &(dyn Task + 'static) {
+                match self {
+                    $(Tasks::$task(task) => task,)*
+                }
+            }
+        }
+    };
+}
+
+tasks! { Parity Dyck Mqar Arithmetic Group }
+
+/// Tokens and targets, `[batch, len.max]` each, refilled in place at every step.
 pub struct Batch {
     /// What the model reads.
     pub tokens: Tensor,
     /// What it should say at each position.
     pub targets: Tensor,
-    len: usize,
+    len: Len,
 }
 
 impl Batch {
-    /// Room for `batch` sequences of `len` tokens.
-    pub fn new(batch: usize, len: usize) -> Batch {
-        let zeros = || Tensor::from_vec(vec![0i32; batch * len], [batch, len]);
+    /// Room for `batch` sequences of this length.
+    pub fn new(batch: usize, len: impl Into<Len>) -> Batch {
+        let len = len.into();
+        let zeros = || Tensor::from_vec(vec![0i32; batch * len.max], [batch, len.max]);
         Batch { tokens: zeros(), targets: zeros(), len }
     }
 
@@ -79,6 +140,6 @@ impl Batch {
     /// # Panics
     /// When a tape still holds the old ones.
     pub fn fill(&mut self, task: &dyn Task, mut rng: Rng) {
-        task.fill(&mut rng, self.len, self.tokens.host_mut(), self.targets.host_mut());
+        task.fill_range(&mut rng, self.len, self.tokens.host_mut(), self.targets.host_mut());
     }
 }

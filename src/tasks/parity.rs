@@ -36,6 +36,10 @@ impl Task for Parity {
         self.num_ones.map_or("parity".into(), |n| format!("parity with {n} ones"))
     }
 
+    fn legend(&self) -> String {
+        "1 where the number of ones so far is even, 0 where it is odd".into()
+    }
+
     fn fill(&self, rng: &mut Rng, len: usize, tokens: &mut [i32], targets: &mut [i32]) {
         for (x, y) in tokens.chunks_exact_mut(len).zip(targets.chunks_exact_mut(len)) {
             match self.num_ones {

@@ -10,17 +10,23 @@ use super::{
 use crate::{
     error::{Error, Result},
     models::{self, Form, Model, ModelConfig},
-    tasks::Tasks,
+    tasks::{Len, Tasks},
     tensor::{DType, Device},
 };
 use serde::{Deserialize, Serialize};
 use std::{collections::BTreeMap, fs, path::Path};
 use toml::{Table, Value};
 
-/// The presets by name, in full: `configs/*.toml`.
-pub const PRESETS: [(&str, &str); 2] = [
+/// The presets by name: `configs/*.toml`. One with a key `preset` is laid over that one.
+pub const PRESETS: [(&str, &str); 8] = [
     ("default", include_str!("../../configs/default.toml")),
     ("published", include_str!("../../configs/published.toml")),
+    ("dyck", include_str!("../../configs/dyck.toml")),
+    ("mqar", include_str!("../../configs/mqar.toml")),
+    ("zoology", include_str!("../../configs/zoology.toml")),
+    ("published-mqar", include_str!("../../configs/published-mqar.toml")),
+    ("groups", include_str!("../../configs/groups.toml")),
+    ("arithmetic", include_str!("../../configs/arithmetic.toml")),
 ];
 
 /// Keys of `[model]` that follow from the rest, and so are neither read nor written.
@@ -42,9 +48,9 @@ pub struct TrainConfig {
     /// How many seeds, counted up from `seed`.
     pub seeds: usize,
     /// The length of the training sequences.
-    pub train_len: usize,
+    pub train_len: Len,
     /// The lengths to evaluate at.
-    pub eval_lens: Vec<usize>,
+    pub eval_lens: Vec<Len>,
     /// How many positions a learned table of positions has; the longest of the lengths above if absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_len: Option<usize>,
@@ -102,10 +108,18 @@ impl TrainConfig {
     /// # Errors
     /// When the file cannot be read, or any layer has an unknown key or a value that cannot be.
     pub fn load(file: Option<&Path>, flags: Table) -> Result<TrainConfig> {
+        TrainConfig::load_over("default", file, flags)
+    }
+
+    /// As [`TrainConfig::load`], where the preset is `default` if neither the file nor the flags name one.
+    ///
+    /// # Errors
+    /// As [`TrainConfig::load`].
+    pub fn load_over(default: &str, file: Option<&Path>, flags: Table) -> Result<TrainConfig> {
         let file = file.map(|path| read(path).map(|table| (path, table))).transpose()?;
         let preset = [Some(&flags), file.as_ref().map(|f| &f.1)].into_iter().flatten().find_map(|t| t.get("preset"));
         let mut table = match preset {
-            None => preset_table("default")?,
+            None => preset_table(default)?,
             Some(Value::String(name)) => preset_table(name)?,
             Some(other) => return Err(Error::Config(format!("preset {other}: expected {}", preset_names()))),
         };
@@ -174,7 +188,7 @@ impl TrainConfig {
     }
 
     fn longest(&self) -> usize {
-        self.eval_lens.iter().copied().chain([self.train_len]).max().unwrap_or(0)
+        self.eval_lens.iter().chain([&self.train_len]).map(|len| len.max).max().unwrap_or(0)
     }
 
     /// Every value that cannot be, before any work is done.
@@ -208,6 +222,7 @@ impl TrainConfig {
         for (name, n) in counts {
             expect(n >= 1, || format!("{name} 0: expected at least 1"))?;
         }
+        self.task.check().map_err(Error::Config)?;
         self.check_lengths()?;
         let finite = |name: &str, x: f64, what: &str, ok: bool| {
             expect(ok && x.is_finite(), || format!("{name} {x}: expected {what}"))
@@ -229,13 +244,18 @@ impl TrainConfig {
         for (name, len, batch) in
             [train].into_iter().chain(self.eval_lens.iter().map(|&t| ("eval_lens", t, self.eval_batch)))
         {
-            expect(len >= 1, || format!("{name} 0: expected a length of at least 1"))?;
-            self.task.check_len(len).map_err(|why| Error::Config(format!("{name} {len}: {why}")))?;
-            expect(batch.checked_mul(len).is_some_and(|n| n <= MAX_TOKENS), || {
+            expect(len.min >= 1, || format!("{name} {len}: expected a length of at least 1"))?;
+            expect(batch.checked_mul(len.max).is_some_and(|n| n <= MAX_TOKENS), || {
                 format!("{batch} sequences of length {len}: expected at most {MAX_TOKENS} tokens in a batch")
             })?;
+            // A range needs one length that exists; the error is that of its longest.
+            if !(len.min..len.max).any(|t| self.task.check_len(t).is_ok()) {
+                self.task.check_len(len.max).map_err(|why| Error::Config(format!("{name} {len}: {why}")))?;
+            }
             if let Some(max) = self.max_len {
-                expect(len <= max, || format!("{name} {len}: expected no more than the {max} positions of max_len"))?;
+                expect(len.max <= max, || {
+                    format!("{name} {len}: expected no more than the {max} positions of max_len")
+                })?;
             }
         }
         for (i, len) in self.eval_lens.iter().enumerate() {
@@ -256,7 +276,8 @@ fn expect(ok: bool, otherwise: impl FnOnce() -> String) -> Result<()> {
 }
 
 fn preset_names() -> String {
-    PRESETS.map(|(name, _)| name).join(" or ")
+    let names = PRESETS.map(|(name, _)| name);
+    format!("one of {}", names.join(", "))
 }
 
 /// A preset as a table, with the defaults of [`ModelConfig`] where it does not say.
@@ -268,8 +289,13 @@ pub fn preset_table(name: &str) -> Result<Table> {
         .into_iter()
         .find(|p| p.0 == name)
         .ok_or_else(|| Error::Config(format!("unknown preset '{name}': expected {}", preset_names())))?;
-    let mut table: Table = [("preset".into(), name.into())].into_iter().collect();
-    merge(&mut table, text.parse().map_err(|e| Error::Config(format!("preset '{name}': {e}")))?);
+    let own: Table = text.parse().map_err(|e| Error::Config(format!("preset '{name}': {e}")))?;
+    let mut table = match own.get("preset").and_then(Value::as_str) {
+        Some(base) => preset_table(base)?,
+        None => Table::new(),
+    };
+    merge(&mut table, own);
+    table.insert("preset".into(), name.into());
     Ok(table)
 }
 
@@ -301,6 +327,11 @@ fn forget(own: &mut Table, top: &Table) {
 }
 
 fn merge(base: &mut Table, top: Table) {
+    // The options of another task mean nothing to this one.
+    let task = |table: &Table| table.get("task").and_then(|task| task.get("name")).cloned();
+    if task(&top).is_some_and(|name| task(base) != Some(name)) {
+        base.remove("task");
+    }
     for (key, value) in top {
         match (base.get_mut(&key), value) {
             (Some(Value::Table(base)), Value::Table(top)) => merge(base, top),

@@ -2,7 +2,7 @@
 //!
 //! A run shares nothing with another, so results do not depend on the number of threads.
 
-use super::{Accuracy, Step, Watch, config::TrainConfig, rundir::RunDir, rundir::RunFiles, train};
+use super::{Accuracy, Scores, Step, Watch, config::TrainConfig, rundir::RunDir, rundir::RunFiles, train};
 use crate::{
     error::{Error, Result},
     models::Model,
@@ -10,6 +10,7 @@ use crate::{
 use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde::{Serialize, Serializer};
 use std::{
+    collections::BTreeMap,
     sync::{
         Mutex, PoisonError,
         atomic::{AtomicUsize, Ordering},
@@ -40,6 +41,9 @@ pub struct RunReport {
     /// Accuracy over all positions at each length; empty if the run stopped.
     #[serde(serialize_with = "as_object")]
     pub accuracy: Accuracy,
+    /// The task's other scores, each as the accuracy.
+    #[serde(flatten, serialize_with = "as_objects")]
+    pub scores: Scores,
     /// Why the run stopped before its end.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
@@ -47,6 +51,11 @@ pub struct RunReport {
 
 fn as_object<S: Serializer>(accuracy: &Accuracy, s: S) -> std::result::Result<S::Ok, S::Error> {
     s.collect_map(accuracy.iter().map(|(len, a)| (len.to_string(), a)))
+}
+
+fn as_objects<S: Serializer>(scores: &Scores, s: S) -> std::result::Result<S::Ok, S::Error> {
+    let by_len = |of: &Accuracy| of.iter().map(|(len, a)| (len.to_string(), *a)).collect::<BTreeMap<String, f64>>();
+    s.collect_map(scores.iter().map(|(name, of)| (name, by_len(of))))
 }
 
 /// One run to be.
@@ -60,7 +69,7 @@ struct Job {
 impl Job {
     /// About how much work it is, to begin with the longest.
     fn cost(&self) -> f64 {
-        let tokens = self.cfg.steps * self.cfg.batch * self.cfg.train_len;
+        let tokens = self.cfg.steps * self.cfg.batch * self.cfg.train_len.max;
         tokens as f64 * (self.params as f64 + 1000.0)
     }
 }
@@ -135,6 +144,7 @@ fn run(job: &Job, out: Option<&RunDir>, bars: &MultiProgress) -> RunReport {
         steps_per_s: 0.0,
         wall_s: 0.0,
         accuracy: Vec::new(),
+        scores: Scores::new(),
         error: None,
     };
     let bar = bars.add(bar(&report));
@@ -150,7 +160,7 @@ fn run(job: &Job, out: Option<&RunDir>, bars: &MultiProgress) -> RunReport {
     match result {
         Ok(trained) => {
             report.steps_per_s = cfg.steps as f64 / trained.training.as_secs_f64().max(1e-9);
-            report.accuracy = trained.accuracy;
+            (report.accuracy, report.scores) = (trained.accuracy, trained.scores);
         }
         Err(e) => report.error = Some(e.to_string()),
     }
@@ -198,13 +208,15 @@ impl Watch for Record<'_> {
         }
     }
 
-    fn evaluation(&mut self, step: usize, accuracy: &Accuracy) -> Result<()> {
+    fn evaluation(&mut self, step: usize, accuracy: &Accuracy, scores: &Scores) -> Result<()> {
         #[derive(Serialize)]
         struct Line<'a> {
             step: usize,
             #[serde(serialize_with = "as_object")]
             accuracy: &'a Accuracy,
+            #[serde(flatten, serialize_with = "as_objects")]
+            scores: &'a Scores,
         }
-        self.files.as_mut().map_or(Ok(()), |files| files.line(&Line { step, accuracy }))
+        self.files.as_mut().map_or(Ok(()), |files| files.line(&Line { step, accuracy, scores }))
     }
 }

@@ -11,14 +11,17 @@ use crate::{
     error::{Error, Result},
     models::{Form, Model},
     rng,
-    tasks::{Batch, IGNORE},
+    tasks::{Batch, Counts, IGNORE, Len},
     tensor::{Element, Real, Tensor},
     with_real,
 };
 use config::TrainConfig;
 use optimizer::{Adam, Window, clip};
 use serde::Serialize;
-use std::time::{Duration, Instant};
+use std::{
+    collections::BTreeMap,
+    time::{Duration, Instant},
+};
 
 /// What a step tells about itself.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
@@ -34,7 +37,10 @@ pub struct Step {
 }
 
 /// Accuracy over all positions, at each length.
-pub type Accuracy = Vec<(usize, f64)>;
+pub type Accuracy = Vec<(Len, f64)>;
+
+/// What else a task is judged by ([`Task::metrics`](crate::tasks::Task::metrics)), by name, at each length.
+pub type Scores = BTreeMap<String, Accuracy>;
 
 /// Somebody who watches a run. Watching changes nothing.
 pub trait Watch {
@@ -48,7 +54,7 @@ pub trait Watch {
     ///
     /// # Errors
     /// As [`Watch::step`].
-    fn evaluation(&mut self, step: usize, accuracy: &Accuracy) -> Result<()>;
+    fn evaluation(&mut self, step: usize, accuracy: &Accuracy, scores: &Scores) -> Result<()>;
 }
 
 /// A run that came to its end.
@@ -57,6 +63,8 @@ pub struct Trained {
     pub model: Model,
     /// Its accuracy at each length.
     pub accuracy: Accuracy,
+    /// The task's other scores.
+    pub scores: Scores,
     /// The time spent in training steps, evaluation not counted.
     pub training: Duration,
 }
@@ -74,13 +82,14 @@ pub fn train(cfg: &TrainConfig, seed: u64, watch: &mut dyn Watch) -> Result<Trai
         training += start.elapsed();
         watch.step(&took)?;
         if cfg.eval_every > 0 && step.is_multiple_of(cfg.eval_every) && step < cfg.steps {
-            watch.evaluation(step, &trainer.evaluate())?;
+            let (accuracy, scores) = trainer.evaluate();
+            watch.evaluation(step, &accuracy, &scores)?;
         }
     }
     trainer.check_finite()?;
-    let accuracy = trainer.evaluate();
-    watch.evaluation(cfg.steps, &accuracy)?;
-    Ok(Trained { model: trainer.model, accuracy, training })
+    let (accuracy, scores) = trainer.evaluate();
+    watch.evaluation(cfg.steps, &accuracy, &scores)?;
+    Ok(Trained { model: trainer.model, accuracy, scores, training })
 }
 
 /// A model in training, with all that a step needs; nothing is allocated after the second step.
@@ -177,40 +186,52 @@ impl Trainer {
         Err(Error::NotFinite { step: self.step, what: "a parameter, after the update, is not finite".into() })
     }
 
-    /// The accuracy at each length, on sequences that are the same for every model, seed and step.
-    pub fn evaluate(&mut self) -> Accuracy {
-        let lens = self.cfg.eval_lens.clone();
-        lens.into_iter().map(|len| (len, self.evaluate_at(len))).collect()
+    /// The accuracy and the task's scores at each length, on sequences that are the same for every model, seed and
+    /// step.
+    pub fn evaluate(&mut self) -> (Accuracy, Scores) {
+        let (mut accuracy, mut scores) = (Accuracy::new(), Scores::new());
+        for len in self.cfg.eval_lens.clone() {
+            let counts = self.evaluate_at(len);
+            accuracy.push((len, counts.accuracy()));
+            for (name, score) in self.cfg.task.metrics(&counts) {
+                scores.entry(name.into()).or_default().push((len, score));
+            }
+        }
+        (accuracy, scores)
     }
 
-    fn evaluate_at(&mut self, len: usize) -> f64 {
+    fn evaluate_at(&mut self, len: Len) -> Counts {
         let Trainer { cfg, model, tape, .. } = self;
         tape.reset();
         let mut batch = Batch::new(cfg.eval_batch, len);
-        let (mut right, mut all) = (0, 0);
+        let mut counts = Counts::new(cfg.task.classes());
         for i in 0..cfg.eval_batches {
             batch.fill(&*cfg.task, rng::stream(0, &format!("evaluate at {len}"), i as u64));
             let params = model.params().bind_frozen(tape);
             let logits = model.forward(&params, tape.constant(&batch.tokens), self.form).value();
-            let (r, a) = with_real!(cfg.dtype, T => count_right(logits.host::<T>(), batch.targets.host()));
+            with_real!(cfg.dtype, T => count(len.max, logits.host::<T>(), batch.targets.host(), &mut counts));
             drop(logits);
-            (right, all) = (right + r, all + a);
             tape.reset();
         }
-        right as f64 / all.max(1) as f64
+        counts
     }
 }
 
-/// At how many positions the largest logit `[.., classes]` is the target, of how many that count.
-fn count_right<T: Real + Element>(logits: &[T], targets: &[i32]) -> (usize, usize) {
-    let classes = logits.len() / targets.len().max(1);
-    let (mut right, mut all) = (0, 0);
-    for (row, &target) in logits.chunks_exact(classes.max(1)).zip(targets).filter(|(_, t)| **t != IGNORE) {
-        let best = (1..row.len()).fold(0, |best, i| if row[i] > row[best] { i } else { best });
-        right += usize::from(best as i32 == target && row.iter().all(|x| x.is_finite()));
-        all += 1;
+/// Count where the largest logit `[sequences, t, classes]` is the target, at the positions that have one.
+fn count<T: Real + Element>(t: usize, logits: &[T], targets: &[i32], counts: &mut Counts) {
+    let classes = counts.is.len();
+    for (logits, targets) in logits.chunks_exact(t * classes).zip(targets.chunks_exact(t)) {
+        let (mut all, mut wrong) = (0, 0);
+        for (row, &target) in logits.chunks_exact(classes).zip(targets).filter(|(_, t)| **t != IGNORE) {
+            let best = (1..row.len()).fold(0, |best, i| if row[i] > row[best] { i } else { best });
+            let said = row.iter().all(|x| x.is_finite()).then_some(best);
+            counts.add(said, target as usize);
+            all += 1;
+            wrong += usize::from(said != Some(target as usize));
+        }
+        counts.sequences += u64::from(all > 0);
+        counts.perfect += u64::from(all > 0 && wrong == 0);
     }
-    (right, all)
 }
 
 /// Which value or gradient was the first that is not finite, on a tape that holds a step.

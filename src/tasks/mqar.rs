@@ -1,0 +1,293 @@
+//! Multi-query associative recall (MQAR): pairs of a key and a value, then keys again; what was their value?
+//!
+//! Zoology's layout (Arora et al. 2023, arXiv 2312.04927; vocabulary V, length L, m pairs):
+//!
+//! ```text
+//! k₁ v₁ k₂ v₂ .. k_m v_m 0 0 k₂ 0 k₁ ..     distinct keys of 1..V/2, distinct values of V/2..V
+//!                            v₂   v₁        the only targets, each at its key
+//! ```
+//!
+//! Key i comes again at position 2m + 2gᵢ, where the gaps g are drawn one after the other, without replacement, with
+//! p(g) ∝ (g + 1)^(a−1), a = 0.01: mostly soon, sometimes late.
+//!
+//! The published layout (`swiss-ai/modern_rnns`) is single-query recall, with a separator:
+//!
+//! ```text
+//! k₁ | v₁ k₂ | v₂ .. k_m | v_m q |          keys of 1..=keys, values of 1..=values, with the same ids
+//!                                v          the only target, at the last position
+//! ```
+//!
+//! or, with `all_queries`, all m keys in random order at the end, each with a separator and a target.
+
+use super::{IGNORE, Task};
+use crate::rng::Rng;
+use rand::{RngExt, seq::SliceRandom};
+use serde::{Deserialize, Serialize};
+
+/// Zoology's exponent of the gaps: p(g) ∝ (g + 1)^(a−1).
+const POWER_A: f64 = 0.01;
+
+/// Where pairs and queries stand.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Layout {
+    /// Many queries at power-law gaps.
+    #[default]
+    Zoology,
+    /// `k | v` and one query at the end.
+    Published,
+}
+
+/// The MQAR task; each layout has its own options, and the other's are not looked at.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Mqar {
+    /// Where pairs and queries stand.
+    pub layout: Layout,
+    /// Zoology: V, half of it keys, half of it values.
+    pub vocab: usize,
+    /// Zoology: m, how many pairs; an even sixteenth of the length if absent. (In the published layout it follows
+    /// from the length.)
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pairs: Option<usize>,
+    /// Zoology: write random tokens, not 0, where neither pairs nor queries are.
+    pub random_non_queries: bool,
+    /// Published: how many different keys there are (that code's `n_keys` is one more).
+    pub keys: usize,
+    /// Published: how many different values there are (that code's `n_values` is one more).
+    pub values: usize,
+    /// Published: whether the keys of a sequence are distinct; if not, the last value of a key counts.
+    pub unique_keys: bool,
+    /// Published: whether every key is queried.
+    pub all_queries: bool,
+}
+
+impl Default for Mqar {
+    fn default() -> Mqar {
+        Mqar {
+            layout: Layout::Zoology,
+            vocab: 8192,
+            pairs: None,
+            random_non_queries: false,
+            keys: 8,
+            values: 8,
+            unique_keys: true,
+            all_queries: false,
+        }
+    }
+}
+
+impl Task for Mqar {
+    fn name(&self) -> &'static str {
+        "mqar"
+    }
+
+    fn vocab(&self) -> usize {
+        match self.layout {
+            Layout::Zoology => self.vocab,
+            Layout::Published => self.separator() as usize + 1,
+        }
+    }
+
+    fn classes(&self) -> usize {
+        match self.layout {
+            Layout::Zoology => self.vocab,
+            Layout::Published => self.values + 2,
+        }
+    }
+
+    fn title(&self) -> String {
+        match (self.layout, self.pairs) {
+            (Layout::Zoology, None) => format!("mqar, vocabulary {}", self.vocab),
+            (Layout::Zoology, Some(m)) => format!("mqar, vocabulary {}, {m} pairs", self.vocab),
+            (Layout::Published, _) => {
+                let queries = if self.all_queries { "all queries" } else { "one query" };
+                format!("mqar as published, {} keys, {} values, {queries}", self.keys, self.values)
+            }
+        }
+    }
+
+    fn legend(&self) -> String {
+        match self.layout {
+            Layout::Zoology => "pairs of key and value, then keys again: which value was theirs?",
+            Layout::Published => "key | value, then keys again: which value was theirs?",
+        }
+        .into()
+    }
+
+    fn token(&self, id: usize) -> String {
+        if self.layout == Layout::Published && id as i32 == self.separator() { "|".into() } else { id.to_string() }
+    }
+
+    fn check(&self) -> Result<(), String> {
+        match self.layout {
+            Layout::Zoology if !(4..=1 << 24).contains(&self.vocab) || self.vocab % 2 == 1 => {
+                Err(format!("task.vocab {}: expected an even number from 4 to 2^24", self.vocab))
+            }
+            Layout::Zoology if self.pairs == Some(0) => Err("task.pairs 0: expected at least 1".into()),
+            Layout::Published if self.pairs.is_some() => {
+                Err("task.pairs: in the published layout their number follows from the length".into())
+            }
+            Layout::Published if !(1..=1 << 24).contains(&self.keys) => {
+                Err(format!("task.keys {}: expected 1 to 2^24", self.keys))
+            }
+            Layout::Published if !(1..=1 << 24).contains(&self.values) => {
+                Err(format!("task.values {}: expected 1 to 2^24", self.values))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn check_len(&self, len: usize) -> Result<(), String> {
+        match self.layout {
+            Layout::Zoology => self.check_zoology(len),
+            Layout::Published => self.check_published(len),
+        }
+    }
+
+    fn fill(&self, rng: &mut Rng, len: usize, tokens: &mut [i32], targets: &mut [i32]) {
+        match self.layout {
+            Layout::Zoology => self.fill_zoology(rng, len, tokens, targets),
+            Layout::Published => self.fill_published(rng, len, tokens, targets),
+        }
+    }
+}
+
+impl Mqar {
+    /// The published id: max(n_keys, n_values) + 1, with that code's counts.
+    fn separator(&self) -> i32 {
+        self.keys.max(self.values) as i32 + 2
+    }
+
+    fn pairs_at(&self, len: usize) -> usize {
+        match self.layout {
+            Layout::Zoology => self.pairs.unwrap_or((len / 16).max(1)),
+            Layout::Published if self.all_queries => len / 5,
+            Layout::Published => len.saturating_sub(2) / 3,
+        }
+    }
+
+    fn check_zoology(&self, len: usize) -> Result<(), String> {
+        let m = self.pairs_at(len);
+        let room = self.vocab / 2 - 1;
+        if len % 2 == 1 {
+            Err("expected an even length".into())
+        } else if m > len / 4 {
+            Err(format!("{m} pairs and {m} queries with gaps need a length of at least {}", m.saturating_mul(4)))
+        } else if m > room {
+            Err(format!("{m} pairs need {m} different keys, and a vocabulary of {} has {room}", self.vocab))
+        } else {
+            Ok(())
+        }
+    }
+
+    fn check_published(&self, len: usize) -> Result<(), String> {
+        let m = self.pairs_at(len);
+        if self.all_queries && (m == 0 || !len.is_multiple_of(5)) {
+            Err("m pairs with all queries are 5 m tokens: expected 5, 10, 15, ..".into())
+        } else if !self.all_queries && (m == 0 || len % 3 != 2) {
+            Err("m pairs and a query are 3 m + 2 tokens: expected 5, 8, 11, ..".into())
+        } else if self.unique_keys && m > self.keys {
+            Err(format!("its {m} pairs need {m} different keys, and there are {}; allow repeated keys", self.keys))
+        } else {
+            Ok(())
+        }
+    }
+
+    fn fill_zoology(&self, rng: &mut Rng, len: usize, tokens: &mut [i32], targets: &mut [i32]) {
+        let (half, m) = (self.vocab as i32 / 2, self.pairs_at(len));
+        let gaps = power_law(len / 2 - m);
+        let mut keys = Distinct::new(half as usize - 1);
+        let mut values = Distinct::new(half as usize);
+        let mut places = Distinct::new(gaps.len());
+        for (x, y) in tokens.chunks_exact_mut(len).zip(targets.chunks_exact_mut(len)) {
+            keys.begin();
+            values.begin();
+            places.begin();
+            x.fill(0);
+            y.fill(IGNORE);
+            for i in 0..m {
+                let k = 1 + keys.draw(|n| rng.random_range(0..n)) as i32;
+                let v = half + values.draw(|n| rng.random_range(0..n)) as i32;
+                let gap = places.draw(|_| {
+                    let u: f64 = rng.random();
+                    gaps.partition_point(|&p| p <= u)
+                });
+                (x[2 * i], x[2 * i + 1]) = (k, v);
+                (x[2 * (m + gap)], y[2 * (m + gap)]) = (k, v);
+            }
+            if self.random_non_queries {
+                x.iter_mut().filter(|x| **x == 0).for_each(|x| *x = rng.random_range(0..2 * half));
+            }
+        }
+    }
+
+    fn fill_published(&self, rng: &mut Rng, len: usize, tokens: &mut [i32], targets: &mut [i32]) {
+        let (m, separator) = (self.pairs_at(len), self.separator());
+        let mut keys = Distinct::new(self.keys);
+        // The last value of each key.
+        let mut value_of = vec![0; self.keys];
+        let mut asked: Vec<usize> = vec![0; m];
+        for (x, y) in tokens.chunks_exact_mut(len).zip(targets.chunks_exact_mut(len)) {
+            keys.begin();
+            y.fill(IGNORE);
+            let (pairs, queries) = x.split_at_mut(3 * m);
+            for (triple, asked) in pairs.chunks_exact_mut(3).zip(&mut asked) {
+                let mut any = |n| rng.random_range(0..n);
+                let key = if self.unique_keys { keys.draw(&mut any) } else { any(self.keys) };
+                let value = 1 + any(self.values) as i32;
+                triple.copy_from_slice(&[1 + key as i32, separator, value]);
+                (value_of[key], *asked) = (value, key);
+            }
+            if self.all_queries {
+                asked.shuffle(rng);
+            } else {
+                asked.swap(0, rng.random_range(0..m));
+            }
+            for ((query, y), &key) in queries.chunks_exact_mut(2).zip(y[3 * m..].chunks_exact_mut(2)).zip(&asked) {
+                query.copy_from_slice(&[1 + key as i32, separator]);
+                y[1] = value_of[key];
+            }
+        }
+    }
+}
+
+/// The cumulated p(g) ∝ (g + 1)^(a−1), g < space; the last is 1.
+fn power_law(space: usize) -> Vec<f64> {
+    let mut sum = 0.0;
+    let mut cumulated: Vec<f64> = (0..space)
+        .map(|g| {
+            sum += ((g + 1) as f64).powf(POWER_A - 1.0);
+            sum
+        })
+        .collect();
+    cumulated.iter_mut().for_each(|p| *p /= sum);
+    cumulated
+}
+
+/// Draws of `0..n` without one twice: those that were there already are drawn again.
+struct Distinct {
+    /// In which round each number was drawn last.
+    drawn: Vec<u32>,
+    round: u32,
+}
+
+impl Distinct {
+    fn new(n: usize) -> Distinct {
+        Distinct { drawn: vec![0; n], round: 0 }
+    }
+
+    fn begin(&mut self) {
+        self.round += 1;
+    }
+
+    fn draw(&mut self, mut any: impl FnMut(usize) -> usize) -> usize {
+        loop {
+            let i = any(self.drawn.len());
+            if self.drawn[i] != self.round {
+                self.drawn[i] = self.round;
+                return i;
+            }
+        }
+    }
+}

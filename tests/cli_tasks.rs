@@ -1,0 +1,216 @@
+//! The programs of all tasks from outside: samples, help, scores, and what they say to values that cannot be.
+
+#![allow(clippy::unwrap_used)]
+
+use serde_json::Value;
+use std::{fs, process::Command};
+
+struct Ran {
+    status: Option<i32>,
+    stdout: String,
+    stderr: String,
+}
+
+const PROGRAMS: [(&str, &str); 4] = [
+    ("parity", env!("CARGO_BIN_EXE_parity")),
+    ("dyck", env!("CARGO_BIN_EXE_dyck")),
+    ("mqar", env!("CARGO_BIN_EXE_mqar")),
+    ("state_tracking", env!("CARGO_BIN_EXE_state_tracking")),
+];
+
+const SMALL: &str = "--models gpt,lstm --steps 3 --batch 2 --width 8 --heads 2 --head-dim 4 --mlp 8";
+
+/// Run a command line whose words are separated by spaces.
+fn run(line: &str) -> Ran {
+    let mut words = line.split_whitespace();
+    let name = words.next().unwrap();
+    let path = PROGRAMS.iter().find(|p| p.0 == name).unwrap().1;
+    let output = Command::new(path).args(words).output().unwrap();
+    let text = |bytes| String::from_utf8(bytes).unwrap();
+    Ran { status: output.status.code(), stdout: text(output.stdout), stderr: text(output.stderr) }
+}
+
+/// It goes well and says nothing on the side; what it prints.
+#[track_caller]
+fn prints(line: &str) -> String {
+    let ran = run(line);
+    assert_eq!((ran.status, ran.stderr.as_str()), (Some(0), ""), "{line}");
+    ran.stdout
+}
+
+/// It stops with status 2 before any work, and says all of `words` in one error, without a panic.
+#[track_caller]
+fn refuses(line: &str, words: &[&str]) {
+    let ran = run(line);
+    assert_eq!(ran.status, Some(2), "{line}: {}{}", ran.stdout, ran.stderr);
+    assert!(ran.stderr.starts_with("error: ") && !ran.stderr.contains("panicked"), "{line}: {}", ran.stderr);
+    for word in words {
+        assert!(ran.stderr.contains(word), "{line}: no '{word}' in: {}", ran.stderr);
+    }
+    assert_eq!(ran.stdout, "", "{line}");
+}
+
+#[test]
+fn samples_are_drawn_and_nothing_is_trained() {
+    for line in [
+        "parity --show 3",
+        "parity --num-ones 3 --show 40 --batch 16",
+        "dyck --show 3",
+        "dyck --types 9 --train-len 100 --show 2",
+        "mqar --show 3",
+        "mqar --preset zoology --show 2",
+        "mqar --preset published-mqar --show 2",
+        "state_tracking --show 3",
+        "state_tracking --task s5 --show 2",
+        "state_tracking --task a4xz5 --show 2",
+        "state_tracking --task parity --show 2",
+        "state_tracking --task modular_arithmetic_with_brackets --mult --show 4",
+    ] {
+        let text = prints(line);
+        assert!(text.lines().all(|l| l.chars().count() <= 80), "{line}:\n{text}");
+        assert!(text.contains("training length") && text.lines().count() > 5, "{line}:\n{text}");
+        assert_eq!(text, prints(line), "{line}");
+    }
+    // The first two sequences are the first two, however many are asked for, and whatever the batch.
+    let (two, three) = (prints("dyck --show 2 --batch 2"), prints("dyck --show 3 --batch 2"));
+    assert!(three.starts_with(&two) && three.len() > two.len());
+    let dir = tempfile::tempdir().unwrap();
+    prints(&format!("dyck --show 1 --out {}", dir.path().join("run").display()));
+    assert!(!dir.path().join("run").exists());
+}
+
+#[test]
+fn a_sample_shows_tokens_above_targets_and_dots_where_none_counts() {
+    let text = prints("parity --train-len 8 --show 1");
+    let lines: Vec<&str> = text.lines().collect();
+    let digits = |line: &str| line.split_whitespace().map(|c| c.parse().unwrap()).collect::<Vec<i32>>();
+    let (x, y) = (digits(lines[3]), digits(lines[4]));
+    assert_eq!((x.len(), y.len()), (8, 8));
+    for i in 0..8 {
+        assert_eq!(y[i], 1 - x[..=i].iter().sum::<i32>() % 2);
+    }
+    let text = prints("dyck --train-len 8 --show 1");
+    let lines: Vec<&str> = text.lines().collect();
+    assert!(lines[3].split_whitespace().all(|c| "()[]{}".contains(c)), "{text}");
+    assert!(lines[4].split_whitespace().all(|c| c == "0" || c == "1"), "{text}");
+    let text = prints("mqar --layout published --keys 3 --values 4 --train-len 8 --eval-lens 8 --show 1");
+    let lines: Vec<&str> = text.lines().collect();
+    assert_eq!(lines[3].matches('|').count(), 3);
+    let below: Vec<&str> = lines[4].split_whitespace().collect();
+    assert!(below[..7].iter().all(|&c| c == "·") && below[7].parse::<i32>().is_ok(), "{text}");
+}
+
+#[test]
+fn scores_are_in_the_table_and_in_json() {
+    for (line, scores) in [
+        ("dyck --train-len 8 --eval-lens 8,4-12", &["precision", "recall"][..]),
+        ("mqar --train-len 16 --eval-lens 16,32", &[]),
+        ("state_tracking --task s3 --train-len 4 --eval-lens 4,6", &["sequences"]),
+        ("state_tracking --task modular_arithmetic --train-len 3-9 --eval-lens 3-9,9-12", &["scaled"]),
+    ] {
+        let line = format!("{line} {SMALL} --seeds 2");
+        let table = prints(&line);
+        assert!(table.lines().all(|l| l.chars().count() <= 80), "{table}");
+        let object: Value = serde_json::from_str(&prints(&format!("{line} --json"))).unwrap();
+        for run in object["runs"].as_array().unwrap() {
+            for score in scores.iter().chain(&["accuracy"]) {
+                assert!(table.contains(score) || scores.is_empty(), "no {score}:\n{table}");
+                let values = run[score].as_object().unwrap();
+                assert_eq!(values.len(), 2, "{line}");
+                assert!(values.values().all(|v| (-0.25..=1.0).contains(&v.as_f64().unwrap())), "{line}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_run_is_recorded_and_its_configuration_read_back() {
+    let dir = tempfile::tempdir().unwrap();
+    let out = dir.path().join("run");
+    let line = "state_tracking --task modular_arithmetic_with_brackets --mult --train-len 5-9 --eval-lens 9";
+    let first = prints(&format!("{line} {SMALL} --out {} --json", out.display()));
+    let config = fs::read_to_string(out.join("config.toml")).unwrap();
+    assert!(config.contains("train_len = \"5-9\"") && config.contains("mult = true"), "{config}");
+    assert!(fs::read_to_string(out.join("gpt-seed0/metrics.jsonl")).unwrap().contains("\"scaled\":{\"9\":"));
+    let second = prints(&format!("state_tracking --config {} --json", out.join("config.toml").display()));
+    let accuracy = |text: &str| -> Vec<Value> {
+        let object: Value = serde_json::from_str(text).unwrap();
+        object["runs"].as_array().unwrap().iter().map(|r| r["scaled"].clone()).collect()
+    };
+    assert_eq!(accuracy(&first), accuracy(&second));
+}
+
+#[test]
+fn tasks_that_cannot_be_are_refused() {
+    refuses("dyck --train-len 7", &["train_len 7", "even length"]);
+    refuses("dyck --eval-lens 8,9", &["eval_lens 9", "even length"]);
+    refuses("dyck --eval-lens 9-9", &["eval_lens 9", "even length"]);
+    refuses("dyck --types 0", &["types 0", "1 to 10000"]);
+    refuses("dyck --types 10001", &["types 10001"]);
+    refuses("dyck --depth 0", &["depth 0", "at least 1"]);
+    refuses("dyck --depth -1", &["--depth", "'-1'", "whole number"]);
+    refuses("mqar --vocab 7", &["vocab 7", "even number"]);
+    refuses("mqar --vocab 2", &["vocab 2"]);
+    refuses("mqar --pairs 0", &["pairs 0"]);
+    refuses("mqar --pairs 9", &["train_len 32", "9 pairs", "at least 36"]);
+    refuses("mqar --pairs 9223372036854775807", &["9223372036854775807 pairs"]);
+    refuses("mqar --vocab 8 --pairs 5 --train-len 64 --eval-lens 64", &["5 different keys", "has 3"]);
+    refuses("mqar --train-len 31", &["train_len 31", "even length"]);
+    refuses("mqar --preset published-mqar --train-len 11", &["train_len 11", "3 different keys", "there are 2"]);
+    refuses("mqar --layout published --train-len 9", &["train_len 9", "5, 8, 11"]);
+    refuses("mqar --layout published --all-queries --train-len 9", &["train_len 9", "5, 10, 15"]);
+    refuses("mqar --layout published --keys 0", &["keys 0"]);
+    refuses("mqar --layout published --values 0", &["values 0"]);
+    refuses("mqar --layout published --pairs 3", &["task.pairs", "length"]);
+    refuses("mqar --layout square", &["'square'", "zoology, published"]);
+    refuses("state_tracking --task s6", &["'s6'", "a5", "modular_arithmetic"]);
+    refuses("state_tracking --task a5 --moves swaps", &["moves", "A5", "identity"]);
+    refuses("state_tracking --task parity --moves swaps", &["moves", "language"]);
+    refuses("state_tracking --task s5 --mult", &["mult", "moves"]);
+    refuses("state_tracking --task modular_arithmetic --mult", &["mult", "brackets"]);
+    refuses("state_tracking --task modular_arithmetic --train-len 2", &["train_len 2", "at least 3"]);
+    refuses("state_tracking --task parity --train-len 1", &["train_len 1", "at least 2"]);
+    refuses("state_tracking --task modular_arithmetic_with_brackets --eval-lens 2-4", &["eval_lens 2-4", "at least 5"]);
+}
+
+#[test]
+fn lengths_and_numbers_of_samples_that_cannot_be_are_refused() {
+    for (name, _) in PROGRAMS {
+        refuses(&format!("{name} --train-len 0-8"), &["train_len 0-8", "at least 1"]);
+        refuses(&format!("{name} --train-len 8-4"), &["'8-4'", "shorter one first"]);
+        refuses(&format!("{name} --train-len 8-"), &["'8-'", "3-40"]);
+        refuses(&format!("{name} --eval-lens 8-x"), &["'8-x'"]);
+        refuses(&format!("{name} --train-len 2-99999999999"), &["tokens in a batch"]);
+        refuses(&format!("{name} --show 0"), &["--show", "1 to 10000"]);
+        refuses(&format!("{name} --show 10001"), &["--show", "1 to 10000"]);
+        refuses(&format!("{name} --show -1"), &["--show", "'-1'"]);
+        refuses(&format!("{name} --preset big"), &["'big'", "possible values"]);
+    }
+    refuses("dyck --eval-lens 4-8,4-8", &["4-8", "twice"]);
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("c.toml");
+    for (text, words) in [
+        ("train_len = -3", &["-3", "3-40"][..]),
+        ("train_len = 'long'", &["'long'", "3-40"]),
+        ("task.types = 3.5", &["3.5", "task"]),
+        ("task = { name = 'dyck', num_ones = 3 }", &["num_ones", "types"]),
+    ] {
+        fs::write(&path, text).unwrap();
+        refuses(&format!("dyck --config {}", path.display()), words);
+    }
+}
+
+#[test]
+fn help_teaches() {
+    for (name, words) in [
+        ("parity", &["--num-ones", "published: 40000"][..]),
+        ("dyck", &["--types", "dyck: 3", "--depth", "recall"]),
+        ("mqar", &["--pairs", "zoology: 8192", "published-mqar", "--all-queries"]),
+        ("state_tracking", &["modular_arithmetic_with_brackets", "arithmetic: 3-40", "scaled", "--moves"]),
+    ] {
+        let help = prints(&format!("{name} --help"));
+        for word in words.iter().chain(&["Examples:", "--show", "--eval-lens"]) {
+            assert!(help.contains(word), "{name}: no '{word}' in:\n{help}");
+        }
+    }
+}
