@@ -121,7 +121,8 @@ fn names_that_nobody_has_are_refused() {
     refuses("--dtype f16", &["f16", "f32"]);
     refuses("--models delta_product --householders 0", &["householders = 0", "from 1"]);
     refuses("--models delta_net --eigenvalues -2..2", &["'-2..2'", "0..1 or -1..1"]);
-    refuses("--models lstm,mamba --eigenvalues -1..1", &["lstm", "delta_net, gated_delta_net"]);
+    refuses("--models lstm,mamba --eigenvalues -1..1", &["lstm", "delta_net, mamba"]);
+    refuses("--models lstm --positions rope", &["lstm", "gpt, delta_net"]);
     refuses("--positions left", &["left", "learned"]);
     refuses("--frobnicate", &["--frobnicate"]);
     refuses("surplus", &["surplus"]);

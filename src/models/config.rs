@@ -1,5 +1,6 @@
 //! The sizes of a model.
 
+use super::{Choices, Mixer};
 use crate::error::{Error, Result};
 use serde::{Deserialize, Serialize};
 use std::{fmt, str::FromStr};
@@ -85,12 +86,6 @@ impl FromStr for Eigenvalues {
         }
     }
 }
-
-/// The mixers that have queries and keys to rotate.
-const WITH_KEYS: &[&str] = &["gpt", "linear_transformer", "delta_net", "gated_delta_net", "delta_product"];
-
-/// The mixers whose range of eigenvalues is a choice.
-const WITH_EIGENVALUES: &[&str] = &["delta_net", "gated_delta_net", "delta_product", "mamba"];
 
 /// The sizes of a model. A mixer reads those that concern it.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
@@ -211,26 +206,30 @@ impl ModelConfig {
         if let Some(std) = self.init_std.filter(|s| !(s.is_finite() && *s >= 0.0)) {
             return Err(Error::config(format!("init_std = {std}: expected a standard deviation, 0 or more")));
         }
-        if self.eigenvalues == Eigenvalues::Signed && !WITH_EIGENVALUES.contains(&self.mixer.as_str()) {
-            return Err(Error::config(format!(
-                "eigenvalues = -1..1: {} has no such choice; it is one of {}",
-                self.mixer,
-                WITH_EIGENVALUES.join(", ")
-            )));
-        }
         if self.positions == Positions::Sinusoidal && self.width % 2 == 1 {
             return Err(Error::config(format!("width = {}: sinusoidal positions need an even width", self.width)));
         }
-        if self.positions == Positions::Rope {
-            if !WITH_KEYS.contains(&self.mixer.as_str()) {
-                return Err(Error::config(format!(
-                    "positions = rope: it rotates queries and keys, and {} has none; expected none, learned or sinusoidal",
-                    self.mixer
-                )));
-            }
-            if self.head_dim % 2 == 1 {
-                return Err(Error::config(format!("head_dim = {}: rope needs an even head_dim", self.head_dim)));
-            }
+        if self.positions == Positions::Rope && self.head_dim % 2 == 1 {
+            return Err(Error::config(format!("head_dim = {}: rope needs an even head_dim", self.head_dim)));
+        }
+        Ok(())
+    }
+
+    /// Refuse a choice that this mixer does not have.
+    ///
+    /// # Errors
+    /// Names the choice, and the mixers that have it.
+    pub fn check_choices(&self, mixer: &dyn Mixer) -> Result<()> {
+        let has = mixer.choices();
+        let refused = |asked: &str, what: &str, by: fn(Choices) -> bool| {
+            let others = super::names_with(by).join(", ");
+            Err(Error::config(format!("{asked}: {what}, and {} does not; these do: {others}", self.mixer)))
+        };
+        if self.positions == Positions::Rope && !has.rope {
+            return refused("positions = rope", "the mixer must compare queries with keys", |c| c.rope);
+        }
+        if self.eigenvalues == Eigenvalues::Signed && !has.eigenvalues {
+            return refused("eigenvalues = -1..1", "the mixer must have that choice", |c| c.eigenvalues);
         }
         Ok(())
     }

@@ -120,7 +120,11 @@ impl Model {
             blocks.push(init.scope(&format!("blocks.{l}"), |init| -> Result<Block> {
                 Ok(Block {
                     norm: init.scope("norm", |i| LayerNorm::new(c.width, i)),
-                    mixer: init.scope("mixer", |i| build(&c, i))?,
+                    mixer: {
+                        let mixer = init.scope("mixer", |i| build(&c, i))?;
+                        c.check_choices(mixer.as_ref())?;
+                        mixer
+                    },
                     mlp: (c.mlp > 0).then(|| init.scope("mlp", |i| Mlp::new(&c, i))),
                     names: [format!("blocks.{l}.mixer").into(), format!("blocks.{l}.mlp").into()],
                 })

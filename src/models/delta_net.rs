@@ -34,7 +34,7 @@
 //! | parallel | (3) to (5) with the whole sequence as one chunk: O(T² (K + V) + T³) |
 //! | chunked | O(T (C (K + V) + C² + K V)) |
 
-use super::{Bound, Form, Init, Mixer, ModelConfig, P, Rope, State, at, head_first, heads, merge_heads, over_time, positions};
+use super::{Bound, Choices, Form, Init, Mixer, ModelConfig, P, Rope, State, at, head_first, heads, merge_heads, over_time, positions};
 use crate::{autograd::Var, error::Result, tensor::Shape};
 
 pub use crate::ops::delta::delta_rule as chunked;
@@ -166,6 +166,10 @@ impl Mix {
 impl Mixer for Mix {
     fn forms(&self) -> Vec<Form> {
         vec![Form::Recurrent, Form::Parallel, Form::Chunked(Form::CHUNK)]
+    }
+
+    fn choices(&self) -> Choices {
+        Choices { rope: true, eigenvalues: true }
     }
 
     fn state(&self, b: usize) -> Vec<(&'static str, Shape)> {

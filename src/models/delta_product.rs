@@ -28,7 +28,7 @@
 //! | chunked | O(n T (C (K + V) + C² + K V)); a chunk is C of the n T steps |
 
 use super::{
-    Bound, Form, Init, Mixer, ModelConfig, P, Rope, State, at,
+    Bound, Choices, Form, Init, Mixer, ModelConfig, P, Rope, State, at,
     delta_net::{self, Projection, read, write, xavier},
     heads, merge_heads, over_time, positions,
 };
@@ -144,6 +144,10 @@ impl Mix {
 impl Mixer for Mix {
     fn forms(&self) -> Vec<Form> {
         vec![Form::Recurrent, Form::Parallel, Form::Chunked(Form::CHUNK)]
+    }
+
+    fn choices(&self) -> Choices {
+        Choices { rope: true, eigenvalues: true }
     }
 
     fn state(&self, b: usize) -> Vec<(&'static str, Shape)> {

@@ -36,7 +36,7 @@
 //! | chunked | O(T (C (K + V) + C² + K V)) |
 
 use super::{
-    Bound, Form, Init, Mixer, ModelConfig, P, Rope, State, at,
+    Bound, Choices, Form, Init, Mixer, ModelConfig, P, Rope, State, at,
     delta_net::{self, Projection, xavier},
     head_first, heads, mamba, merge_heads, over_time, positions,
 };
@@ -162,6 +162,10 @@ impl Mix {
 impl Mixer for Mix {
     fn forms(&self) -> Vec<Form> {
         vec![Form::Recurrent, Form::Parallel, Form::Chunked(Form::CHUNK)]
+    }
+
+    fn choices(&self) -> Choices {
+        Choices { rope: true, eigenvalues: true }
     }
 
     fn state(&self, b: usize) -> Vec<(&'static str, Shape)> {

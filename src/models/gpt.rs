@@ -16,7 +16,7 @@
 //! | parallel | O(T S K) | the whole matrix, [B, H, T, S] |
 //! | fused | O(T S K), by tiles with an online softmax (Dao et al. 2022) | O(T) |
 
-use super::{Bound, Form, Init, Mixer, ModelConfig, P, Rope, State, at, head_first, heads, merge_heads, over_time, positions};
+use super::{Bound, Choices, Form, Init, Mixer, ModelConfig, P, Rope, State, at, head_first, heads, merge_heads, over_time, positions};
 use crate::{autograd::Var, error::Result, ops::attention::causal_attention, tensor::Shape};
 
 /// One row of (eq. 1): q [B, H, K] against the keys and values so far, [B, S, H, K], to o [B, H, K].
@@ -88,6 +88,10 @@ impl Mix {
 impl Mixer for Mix {
     fn forms(&self) -> Vec<Form> {
         vec![Form::Recurrent, Form::Parallel, Form::Fused]
+    }
+
+    fn choices(&self) -> Choices {
+        Choices { rope: true, ..Choices::default() }
     }
 
     fn state(&self, b: usize) -> Vec<(&'static str, Shape)> {

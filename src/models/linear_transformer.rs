@@ -19,7 +19,7 @@
 //! | parallel | O(T² (K + V)): o = (tril(φ(Q) φ(K)ᵀ) V + φ(Q) S_0) / (row sums + φ(Q) z_0) |
 //! | chunked | O(T (C (K + V) + K V)): the quadratic form within C steps, the recurrence between them |
 
-use super::{Bound, Form, Init, Mixer, ModelConfig, P, Rope, State, at, head_first, heads, merge_heads, over_time, positions};
+use super::{Bound, Form, Init, Mixer, ModelConfig, P, State, at, head_first, heads, merge_heads, over_time};
 use crate::{
     autograd::Var,
     error::Result,
@@ -96,7 +96,6 @@ pub struct Mix {
     qkv_bias: P,
     w_o: P,
     b_o: P,
-    rope: Option<Rope>,
 }
 
 impl Mix {
@@ -110,15 +109,13 @@ impl Mix {
             qkv_bias: init.full("b_qkv", [3 * inner], 0.0),
             w_o: init.linear("w_o", width, inner),
             b_o: init.full("b_o", [width], 0.0),
-            rope: Rope::new(c),
         })
     }
 
     /// φ(q), φ(k) and v, [B, T, H, K] each, of x [B, T, D].
-    fn project<'t>(&self, p: &Bound<'t>, x: Var<'t>, t0: usize) -> [Var<'t>; 3] {
+    fn project<'t>(&self, p: &Bound<'t>, x: Var<'t>) -> [Var<'t>; 3] {
         let [q, k, v] = super::split(x.linear(p[self.qkv], Some(p[self.qkv_bias]))).map(|y| heads(y, self.h));
-        let feature = |x| positions::rotate(&self.rope, x, t0).elu1();
-        [feature(q), feature(k), v]
+        [q.elu1(), k.elu1(), v]
     }
 }
 
@@ -133,7 +130,7 @@ impl Mixer for Mix {
 
     fn step<'t>(&self, p: &Bound<'t>, x: Var<'t>, state: &mut State<'t>) -> Var<'t> {
         let [b, d] = x.dims();
-        let [q, k, v] = self.project(p, x.reshape([b, 1, d]), state.t).map(|y| at(y, 0));
+        let [q, k, v] = self.project(p, x.reshape([b, 1, d])).map(|y| at(y, 0));
         let mut m = Memory { s: state.s[0], z: Some((state.s[1], EPS)) };
         let o = step(q, k, v, &mut m, 1.0);
         state.s = vec![m.s, m.z.map_or(state.s[1], |z| z.0)];
@@ -141,7 +138,7 @@ impl Mixer for Mix {
     }
 
     fn sequence<'t>(&self, p: &Bound<'t>, x: Var<'t>, state: &mut State<'t>, form: Form) -> Var<'t> {
-        let [q, k, v] = self.project(p, x, state.t);
+        let [q, k, v] = self.project(p, x);
         let mut m = Memory { s: state.s[0], z: Some((state.s[1], EPS)) };
         let o = match form {
             Form::Chunked(chunk) => chunked(q, k, v, &mut m, 1.0, chunk),

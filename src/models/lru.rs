@@ -8,7 +8,7 @@
 //!
 //! and the block around it (section 3.1): out = W₁ g ⊙ σ(W₂ g), g = gelu(y).
 //!
-//! At the start |λ| is uniform on the ring r_min ≤ |λ| ≤ r_max, the phase uniform in [0, 2π), γ = √(1 − |λ|²), and B
+//! At the start λ is uniform on the ring r_min ≤ |λ| ≤ r_max (|λ|² is uniform, and the phase in [0, 2π)), γ = √(1 − |λ|²), and B
 //! and C are complex normal with variances 1/(2H) and 1/N for each part (section 3.4, lemma 3.2).
 //!
 //! The transition λ does not depend on the input: it can count positions (λ = −1 tells odd from even), but what it
@@ -93,7 +93,8 @@ impl Mix {
             nu,
             theta,
             gamma,
-            b: ["B_re", "B_im"].map(|name| init.normal(name, [n, width], b_std)),
+            // With λ and γ, not decayed: the recurrence keeps its scale.
+            b: ["B_re", "B_im"].map(|name| init.custom(name, [n, width], |g, _| b_std * g.gauss())),
             c: ["C_re", "C_im"].map(|name| init.normal(name, [width, n], c_std)),
             d: init.custom("D", [width], |g, _| g.gauss()),
             w1: init.linear("w1", width, width),

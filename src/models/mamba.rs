@@ -9,7 +9,7 @@
 //! Ā_t = s exp(Δ_t A) − (s − 1)                             discretisation: zero-order hold         (eq. 4)
 //! B̄_t = Δ_t B_t,  A = −exp(A_log)                          and Euler; s = 1, or 2 (see below)
 //! h_t = Ā_t ⊙ h_{t-1} + B̄_t x_t                            N states a channel                      (eq. 2a)
-//! y_t = C_tᵀ h_t + D x_t                                                                           (eq. 2b)
+//! y_t = C_tᵀ h_t + D x_t                                   with a skip                             (eq. 2b)
 //! out = W_out (y ⊙ SiLU(z))
 //! ```
 //!
@@ -21,7 +21,7 @@
 //! the state after enough ones is the same for an odd as for an even number of them in finite precision (theorem 1
 //! there).
 //!
-//! At the start A_log = ln(1 … N) in every channel, D = 1, and b_dt makes Δ log-uniform in [0.001, 0.1] (section 3.6).
+//! At the start A_log = ln(1 … N) in every channel, D = 1, and b_dt makes Δ log-uniform in [0.001, 0.1] (the authors' code).
 //!
 //! Shapes: u [B, T, D], x, z, Δ [B, T, E], A [E, N], B and C [B, T, N], h [B, E, N].
 //!
@@ -31,7 +31,7 @@
 //! | parallel | O(T E N log T): associative scan over (Ā, B̄ x) | some log T tensors [B, T, E, N] |
 //! | chunked | O(T E N) | the state at every C-th step; the rest is recomputed in the backward pass |
 
-use super::{Bound, Form, Init, Mixer, ModelConfig, P, State, at, over_time};
+use super::{Bound, Choices, Form, Init, Mixer, ModelConfig, P, State, at, over_time};
 use crate::{
     autograd::{Gen, Var},
     error::Result,
@@ -156,6 +156,10 @@ impl Mix {
 impl Mixer for Mix {
     fn forms(&self) -> Vec<Form> {
         vec![Form::Recurrent, Form::Parallel, Form::Chunked(Form::CHUNK)]
+    }
+
+    fn choices(&self) -> Choices {
+        Choices { eigenvalues: true, ..Choices::default() }
     }
 
     fn state(&self, b: usize) -> Vec<(&'static str, Shape)> {

@@ -101,6 +101,11 @@ pub trait Mixer: Send + Sync {
     /// The forms that exist, `Recurrent` first, the fastest on a CPU last.
     fn forms(&self) -> Vec<Form>;
 
+    /// The choices of [`ModelConfig`] that this mixer reads beside its sizes; another is refused.
+    fn choices(&self) -> Choices {
+        Choices::default()
+    }
+
     /// Names and shapes of the carried state for a batch of `b`, before the first token.
     fn state(&self, b: usize) -> Vec<(&'static str, Shape)>;
 
@@ -109,6 +114,15 @@ pub trait Mixer: Send + Sync {
 
     /// A whole sequence in a form other than `Recurrent`: x [B, T, D] to y [B, T, D].
     fn sequence<'t>(&self, p: &Bound<'t>, x: Var<'t>, s: &mut State<'t>, form: Form) -> Var<'t>;
+}
+
+/// Choices that not every mixer has.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Choices {
+    /// Rotary positions.
+    pub rope: bool,
+    /// The range of the transition's eigenvalues.
+    pub eigenvalues: bool,
 }
 
 /// Run a mixer over x [B, T, D] from a state, in any form.
@@ -196,6 +210,12 @@ mixers! {
 /// The names of all mixers, in the order of the tables.
 pub fn names() -> Vec<&'static str> {
     MIXERS.iter().map(|m| m.0).collect()
+}
+
+/// The mixers that have a choice.
+pub fn names_with(has: fn(Choices) -> bool) -> Vec<&'static str> {
+    let built = |build: Build| build(&ModelConfig::default(), &mut Init::new(0, None));
+    MIXERS.iter().filter(|m| built(m.1).is_ok_and(|mixer| has(mixer.choices()))).map(|m| m.0).collect()
 }
 
 /// The constructor of the mixer with this name.

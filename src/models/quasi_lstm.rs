@@ -10,7 +10,7 @@
 //! ```
 //!
 //! Without h in the gates (2) is linear in c and a scan computes it. Its transition f lies in (0, 1): it can
-//! forget, but not flip, which is why parity is out of its reach.
+//! forget, but not flip, which is why parity at any length is out of its reach.
 //!
 //! Shapes: x [B, T, D_model], all gates and c [B, T, D], W [4D, D_model] with the gates in the order f, i, z, o.
 //!
