@@ -12,6 +12,7 @@
 
 pub mod autograd;
 pub mod cli;
+pub mod cuda;
 pub mod error;
 pub mod models;
 pub mod ops;

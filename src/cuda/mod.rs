@@ -1,0 +1,3 @@
+//! CUDA: the emulator so far.
+
+pub mod emulator;
