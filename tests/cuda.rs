@@ -10,6 +10,7 @@ use tapezoo::{
 };
 
 /// Ops that have no kernel yet.
+#[rustfmt::skip]
 const MISSING: &[&str] = &[
     "Add",
     "Sub",

@@ -52,9 +52,10 @@ static std::string quoted(const std::string& s) {
   return r + "'";
 }
 
+// The one that compiled this library.
 static std::string compiler() {
-  const char* s = getenv("CXX");
-  return s && *s ? s : "g++";
+  const std::string s = read_file(home() + "/compiler");
+  return s.empty() ? "g++" : s;
 }
 
 static std::string flags() {

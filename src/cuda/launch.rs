@@ -1,6 +1,6 @@
 //! Launching a kernel: its arguments, its grid, and the checks that a mistake in either is found by.
 
-use super::{Gpu, Module, Temp, describe, lock};
+use super::{Gpu, Module, Temp, describe, emulator, lock};
 use crate::{
     autograd::{Grad, Value},
     tensor::{DType, Device, Tensor},
@@ -208,13 +208,13 @@ impl Gpu {
         // Emulation fails at once: so it can say where.
         let done = if self.device == Device::Emulated { done.and_then(|()| self.stream.synchronize()) } else { done };
         if let Err(e) = done {
+            let fault = if self.device == Device::Emulated { emulator::fault() } else { None };
+            let why = fault.unwrap_or_else(|| describe(e));
             let Launch { grid, block, shared } = launch;
             self.fail(format!(
                 "device {}: kernel '{kernel}' of {} for {dtype}, grid {grid:?}, block {block:?}, {shared} bytes of \
-                 shared memory: {}",
-                self.device,
-                module.name,
-                describe(e)
+                 shared memory: {why}",
+                self.device, module.name
             ));
         }
     }

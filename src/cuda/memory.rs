@@ -1,9 +1,9 @@
 //! Device memory, and copies to and from it.
 
-use super::{Cuda, Gpu, TENSOR};
+use super::{Cuda, Gpu, TENSOR, emulator};
 use crate::{
     args,
-    tensor::{DType, Element, Tensor},
+    tensor::{DType, Device, Element, Tensor},
 };
 use cudarc::driver::{result, sys};
 use std::{
@@ -63,6 +63,13 @@ impl Gpu {
             Ok(ptr) => Some(Block { gpu: self.clone(), ptr, bytes }),
             Err(e) if e.0 == sys::CUresult::CUDA_ERROR_OUT_OF_MEMORY => None,
             Err(e) => self.check(&format!("allocating {bytes} bytes"), Err(e)),
+        }
+    }
+
+    /// The emulator is to know that a block begins a new life: what it held is gone, and past `bytes` is out of bounds.
+    pub(crate) fn lent(&self, block: &Block, bytes: usize) {
+        if self.device == Device::Emulated && bytes > 0 {
+            emulator::lend(block.ptr, bytes);
         }
     }
 

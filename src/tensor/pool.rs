@@ -85,11 +85,10 @@ impl Pool {
         buf
     }
 
-    /// Device memory for `bytes` bytes. Lengths are rounded up, so that nearly equal ones share; not in emulation,
-    /// where reaching past the end is to be noticed.
+    /// Device memory for `bytes` bytes. Lengths are rounded up, so that nearly equal ones share.
     #[track_caller]
     fn block(&mut self, gpu: &Arc<Gpu>, bytes: usize) -> Arc<Block> {
-        let size = if gpu.device() == super::Device::Emulated { bytes } else { bytes.next_multiple_of(512) };
+        let size = bytes.next_multiple_of(512);
         let block = self.blocks.take(size).unwrap_or_else(|| {
             self.fresh += 1;
             // Memory held for sizes that may not come again is given up only when there is no more.
@@ -100,6 +99,7 @@ impl Pool {
             self.held += size;
             Arc::new(block.unwrap_or_else(|| gpu.out_of_memory(size, self.held - size)))
         });
+        gpu.lent(&block, bytes);
         if self.poison {
             gpu.set_bytes(block.ptr(), 0xff, block.bytes());
         }
