@@ -8,13 +8,17 @@
 
 use super::{check_real, math::Math};
 use crate::{
+    args,
     autograd::{Gen, Grad, In, Op, Outs, Value, Var},
+    cuda::Module,
     tensor::{Cx, Tensor},
     with_real,
 };
 
 /// x [.., 2 N] to [.., N].
 pub struct Glu;
+
+static MODULE: Module = Module::new("ops/glu.cu", &[include_str!("glu.cu")]);
 
 #[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2"))]
 fn forward<T: Math>(n: usize, x: &[T], y: &mut [T]) {
@@ -65,6 +69,10 @@ impl Op for Glu {
         }
         match cx {
             Cx::Cpu(_) => with_real!(x[0].dtype(), T => forward(n, x[0].host::<T>(), y[0].host_mut())),
+            Cx::Cuda(cu) => {
+                let over = cu.elements(y[0].len());
+                cu.launch(&MODULE, "glu_forward", x[0].dtype(), over, args![&x[0], &mut y[0], y[0].len(), n]);
+            }
         }
     }
 
@@ -78,6 +86,11 @@ impl Op for Glu {
             Cx::Cpu(_) => with_real!(g.dtype(), T => {
                 dx[0].write::<T>(|d, acc| backward(n, x[0].host(), y[0].host(), g.host(), d, acc));
             }),
+            Cx::Cuda(cu) => {
+                let (dtype, (d, acc)) = (g.dtype(), dx[0].target());
+                let over = cu.elements(g.len());
+                cu.launch(&MODULE, "glu_backward", dtype, over, args![&x[0], &y[0], g, d, acc, g.len(), n]);
+            }
         }
     }
 

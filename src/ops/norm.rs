@@ -127,6 +127,7 @@ fn norm_forward(centre: bool, eps: f64, cx: &Cx, x: In, y: &mut [Value]) {
             let (mean, r) = (mean.host_mut(), r.host_mut());
             forward(centre, T::of(eps), x[0].host::<T>(), x[1].host(), b, y.host_mut(), mean, r);
         }),
+        Cx::Cuda(cu) => cu.missing("norm"),
     }
 }
 
@@ -145,6 +146,7 @@ fn norm_backward(centre: bool, cx: &Cx, x: In, y: &[Value], dy: &[Option<Tensor>
                 dx.add::<T>(|d| if rows { lane_sums::columns(g, d) });
             }
         }),
+        Cx::Cuda(cu) => cu.missing("norm"),
     }
 }
 
@@ -233,6 +235,7 @@ impl Op for L2Norm {
                 let eps = T::of(self.eps);
                 l2_forward(x[0].shape().last(), self.smooth, eps, x[0].host::<T>(), y.host_mut(), r.host_mut());
             }),
+            Cx::Cuda(cu) => cu.missing(self.name()),
         }
     }
 
@@ -247,6 +250,7 @@ impl Op for L2Norm {
                 let constant = if self.smooth { T::ZERO } else { T::ONE / T::of(self.eps) };
                 l2_backward(x[0].shape().last(), constant, y[0].host(), y[1].host(), g.host(), d, acc);
             })),
+            Cx::Cuda(cu) => cu.missing(self.name()),
         }
     }
 
