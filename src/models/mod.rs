@@ -12,7 +12,7 @@ mod positions;
 pub mod published;
 mod xlstm;
 
-pub use config::{Eigenvalues, ModelConfig, Positions};
+pub use config::{Eigenvalues, ModelConfig, Positions, Variant};
 pub use model::{Model, ModelState};
 pub use params::{Bound, Entry, Init, P, Params};
 pub use positions::Rope;

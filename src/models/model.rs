@@ -1,6 +1,10 @@
-//! A model: a mixer in the decoder, with its parameters.
+//! A model with its parameters: a mixer in the decoder, or a published model.
 
-use super::{Bound, Form, Init, ModelConfig, Params, State, decoder::Decoder};
+use super::{
+    Bound, Form, Init, ModelConfig, Params, State, Variant,
+    decoder::Decoder,
+    published::{self, Published},
+};
 use crate::{
     autograd::{Tape, Var},
     error::{Error, Result},
@@ -10,8 +14,15 @@ use crate::{
 /// A model with its parameters.
 pub struct Model {
     config: ModelConfig,
-    params: Params,
-    decoder: Decoder,
+    body: Body,
+    /// The state in which the last training batch ended, if the next begins there.
+    carried: Option<Vec<Vec<Tensor>>>,
+}
+
+/// What computes the logits.
+enum Body {
+    Clean(Decoder, Params),
+    Published(Published),
 }
 
 /// What a model carries from token to token: a [`State`] for each block.
@@ -39,9 +50,15 @@ impl Model {
         if dtype == DType::I32 {
             return Err(Error::config("dtype = i32: a model needs f32 or f64"));
         }
-        let mut init = Init::new(seed, config.init_std);
-        let decoder = Decoder::new(config, &mut init, dtype)?;
-        Ok(Model { config: config.clone(), params: init.finish(dtype), decoder })
+        let body = match config.variant {
+            Variant::Published => Body::Published(Published::new(&published::Config::of(config), seed, dtype)?),
+            Variant::Clean => {
+                let mut init = Init::new(seed, config.init_std);
+                let decoder = Decoder::new(config, &mut init, dtype)?;
+                Body::Clean(decoder, init.finish(dtype))
+            }
+        };
+        Ok(Model { config: config.clone(), body, carried: None })
     }
 
     /// The sizes it was made with.
@@ -51,17 +68,26 @@ impl Model {
 
     /// Its parameters.
     pub fn params(&self) -> &Params {
-        &self.params
+        match &self.body {
+            Body::Clean(_, params) => params,
+            Body::Published(model) => model.params(),
+        }
     }
 
     /// Its parameters, to train.
     pub fn params_mut(&mut self) -> &mut Params {
-        &mut self.params
+        match &mut self.body {
+            Body::Clean(_, params) => params,
+            Body::Published(model) => model.params_mut(),
+        }
     }
 
     /// The forms that its mixer can be computed in, `Recurrent` first.
     pub fn forms(&self) -> Vec<Form> {
-        self.decoder.mixers().next().map_or(vec![], |m| m.forms())
+        match &self.body {
+            Body::Clean(decoder, _) => decoder.mixers().next().map_or(vec![], |m| m.forms()),
+            Body::Published(_) => vec![Form::Recurrent, Form::Fused],
+        }
     }
 
     /// The fastest form on a CPU.
@@ -82,10 +108,24 @@ impl Model {
         Err(Error::config(format!("form '{form}': {mixer} has no such form; it has {}", kinds.join(", "))))
     }
 
+    /// Whether sequences can have this length.
+    ///
+    /// # Errors
+    /// When they cannot: only a published model refuses any.
+    pub fn check_len(&self, len: usize) -> Result<()> {
+        match &self.body {
+            Body::Clean(..) => Ok(()),
+            Body::Published(model) => model.check_len(len),
+        }
+    }
+
     /// The state before the first token, for a batch of `b`.
     pub fn zero_state<'t>(&self, tape: &'t Tape, b: usize) -> ModelState<'t> {
-        let dtype = self.params.flat().dtype();
-        ModelState(self.decoder.mixers().map(|m| State::zero(m, tape, b, dtype)).collect())
+        let dtype = self.params().flat().dtype();
+        ModelState(match &self.body {
+            Body::Clean(decoder, _) => decoder.mixers().map(|m| State::zero(m, tape, b, dtype)).collect(),
+            Body::Published(model) => published::zero_state(model.config(), tape, b, dtype),
+        })
     }
 
     /// A state after `t` tokens, from the tensors of [`ModelState::tensors`].
@@ -111,15 +151,90 @@ impl Model {
     #[track_caller]
     pub fn forward_at<'t>(&self, p: &Bound<'t>, tokens: Var<'t>, form: Form, rows: Option<Var<'t>>) -> Var<'t> {
         let mut state = self.zero_state(tokens.tape(), tokens.shape().at(0));
-        self.decoder.run(p, tokens, &mut state.0, form, rows)
+        self.run_at(p, tokens, &mut state, form, rows)
     }
 
-    /// Logits of the next tokens [B, T] of a sequence, moving its state on. With T = 1 this is streaming inference.
+    /// [`Model::forward_at`] of a training batch. A published LRU normalises by its statistics, and keeps running ones
+    /// for evaluation; with `carry_state` the batch begins where the last one ended.
+    ///
+    /// # Panics
+    /// As [`Model::forward`].
+    #[track_caller]
+    pub fn train<'t>(&mut self, p: &Bound<'t>, tokens: Var<'t>, form: Form, rows: Option<Var<'t>>) -> Var<'t> {
+        let (tape, [b, _]) = (tokens.tape(), tokens.dims());
+        let mut state = match &self.carried {
+            Some(tensors) if self.config.carry_state => self.state_from(tape, 0, tensors),
+            _ => self.zero_state(tape, b),
+        };
+        let y = match &mut self.body {
+            Body::Clean(decoder, _) => decoder.run(p, tokens, &mut state.0, form, rows),
+            Body::Published(model) => pick(or_panic(model.train(p, tokens, &mut state.0, form)), rows),
+        };
+        self.carried = self.config.carry_state.then(|| state.tensors());
+        y
+    }
+
+    #[track_caller]
+    fn run_at<'t>(
+        &self,
+        p: &Bound<'t>,
+        tokens: Var<'t>,
+        state: &mut ModelState<'t>,
+        form: Form,
+        rows: Option<Var<'t>>,
+    ) -> Var<'t> {
+        match &self.body {
+            Body::Clean(decoder, _) => decoder.run(p, tokens, &mut state.0, form, rows),
+            Body::Published(model) => pick(or_panic(model.evaluate(p, tokens, &mut state.0, form)), rows),
+        }
+    }
+
+    /// What training moves on beside the parameters, by name: running statistics and the carried state.
+    pub fn buffers(&self) -> Vec<(String, Tensor)> {
+        let mut buffers = match &self.body {
+            Body::Clean(..) => vec![],
+            Body::Published(model) => model.statistics().tensors(),
+        };
+        for (l, layer) in self.carried.iter().flatten().enumerate() {
+            buffers.extend(layer.iter().enumerate().map(|(i, t)| (format!("carried.{l}.{i}"), t.clone())));
+        }
+        buffers
+    }
+
+    /// Take on what [`Model::buffers`] gave.
+    pub fn load_buffers(&mut self, buffers: &[(String, Tensor)]) {
+        if let Body::Published(model) = &mut self.body {
+            model.statistics_mut().load(buffers);
+        }
+        let find = |l: usize, i: usize| buffers.iter().find(|b| b.0 == format!("carried.{l}.{i}")).map(|b| b.1.clone());
+        let layer = |l: usize| (0..).map_while(|i| find(l, i)).collect::<Vec<_>>();
+        let carried = buffers.iter().any(|b| b.0.starts_with("carried."));
+        self.carried = carried.then(|| (0..self.config.layers).map(layer).collect());
+    }
+
+    /// Logits of the next tokens [B, T] of a sequence, moving its state on. With T = 1 this is streaming inference. Of
+    /// the published models only LSTM, quasi-LSTM and LRU have a state to move on; the others always begin anew.
     ///
     /// # Panics
     /// As [`Model::forward`].
     #[track_caller]
     pub fn run<'t>(&self, p: &Bound<'t>, tokens: Var<'t>, state: &mut ModelState<'t>, form: Form) -> Var<'t> {
-        self.decoder.run(p, tokens, &mut state.0, form, None)
+        self.run_at(p, tokens, state, form, None)
+    }
+}
+
+/// The rows `[R]` of logits [B, T, C] as [R, C], or all as they are.
+#[track_caller]
+fn pick<'t>(logits: Var<'t>, rows: Option<Var<'t>>) -> Var<'t> {
+    let [b, t, c] = logits.dims();
+    rows.map_or(logits, |rows| logits.reshape([b * t, c]).embedding(rows))
+}
+
+/// A published model that was built has its name in the table.
+#[track_caller]
+fn or_panic(logits: Result<Var<'_>>) -> Var<'_> {
+    match logits {
+        Ok(logits) => logits,
+        Err(e) => panic!("{e}"),
     }
 }

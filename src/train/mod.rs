@@ -166,7 +166,7 @@ impl Trainer {
         let (rows, targets) = self.batch.labelled().unzip();
         let targets = targets.as_ref().unwrap_or(&self.batch.targets);
         let tokens = tape.constant(&self.batch.tokens);
-        let logits = model.forward_at(&params, tokens, self.form, rows.map(|rows| tape.constant(&rows)));
+        let logits = model.train(&params, tokens, self.form, rows.map(|rows| tape.constant(&rows)));
         let loss = logits.cross_entropy(tape.constant(targets), IGNORE);
         tape.backward(loss);
         model.params().gather_grads(tape, &params, &mut self.grads);
