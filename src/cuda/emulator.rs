@@ -49,12 +49,17 @@ const SOURCES: &[(&str, &str)] = sources![
 
 /// The libraries, in the order in which they are linked: name, sources, and the libraries that each needs.
 const LIBRARIES: &[(&str, &[&str], &[&str])] = &[
-    ("cuemu", &["check", "compile", "fiber", "hooks", "launch", "memory", "options", "schedule", "tensor", "warp"], &[]),
+    (
+        "cuemu",
+        &["check", "compile", "fiber", "hooks", "launch", "memory", "options", "schedule", "tensor", "warp"],
+        &[],
+    ),
     ("cuda", &["device", "memory", "module", "stream"], &["cuemu"]),
     ("nvrtc", &["nvrtc"], &["cuemu"]),
     ("cublas", &["cublas"], &["cuda", "cuemu"]),
 ];
-const COMPILE: &[&str] = &["-std=c++17", "-O2", "-g1", "-fPIC", "-fno-semantic-interposition", "-Wall", "-Wextra", "-c"];
+const COMPILE: &[&str] =
+    &["-std=c++17", "-O2", "-g1", "-fPIC", "-fno-semantic-interposition", "-Wall", "-Wextra", "-c"];
 const LINK: &[&str] = &["-shared", "-Wl,-Bsymbolic", "-Wl,-rpath,$ORIGIN"];
 
 /// The directory with the stand-ins `libcuda.so`, `libnvrtc.so` and `libcublas.so`, compiled if they are not there.
@@ -78,8 +83,9 @@ fn find_or_build() -> Result<PathBuf, String> {
     }
     // Complete or not there: made under another name, then renamed. If somebody else was quicker, theirs is as good.
     let partial = dir.with_extension(format!("partial-{}", std::process::id()));
-    let made = build(&compiler, &partial)
-        .and_then(|()| fs::rename(&partial, &dir).or_else(|e| if dir.is_dir() { Ok(()) } else { Err(failed(&dir, e)) }));
+    let made = build(&compiler, &partial).and_then(|()| {
+        fs::rename(&partial, &dir).or_else(|e| if dir.is_dir() { Ok(()) } else { Err(failed(&dir, e)) })
+    });
     if partial.is_dir() {
         let _ = fs::remove_dir_all(&partial);
     }
@@ -99,7 +105,10 @@ fn hash() -> u64 {
 
 fn cache() -> PathBuf {
     let dir = |name: &str| env::var_os(name).filter(|v| !v.is_empty()).map(PathBuf::from);
-    dir("XDG_CACHE_HOME").or_else(|| dir("HOME").map(|h| h.join(".cache"))).unwrap_or_else(env::temp_dir).join("tapezoo")
+    dir("XDG_CACHE_HOME")
+        .or_else(|| dir("HOME").map(|h| h.join(".cache")))
+        .unwrap_or_else(env::temp_dir)
+        .join("tapezoo")
 }
 
 /// The C++ compiler: `$CXX`, g++ or c++, whichever starts first.
@@ -119,7 +128,9 @@ fn compiler() -> Result<String, String> {
 fn build(compiler: &str, dir: &Path) -> Result<(), String> {
     for (file, text) in SOURCES {
         let path = dir.join(file);
-        fs::create_dir_all(path.parent().unwrap_or(dir)).and_then(|()| fs::write(&path, text)).map_err(|e| failed(&path, e))?;
+        fs::create_dir_all(path.parent().unwrap_or(dir))
+            .and_then(|()| fs::write(&path, text))
+            .map_err(|e| failed(&path, e))?;
     }
     fs::write(dir.join("compiler"), compiler).map_err(|e| failed(dir, e))?;
     let objects = |library: &str, names: &[&str]| -> Vec<String> {
@@ -135,7 +146,10 @@ fn build(compiler: &str, dir: &Path) -> Result<(), String> {
     run(jobs)?;
     for (library, names, needs) in LIBRARIES {
         let mut job = Command::new(compiler);
-        job.current_dir(dir).args(LINK).arg(format!("-Wl,-soname,lib{library}.so")).args(["-o", &format!("lib{library}.so")]);
+        job.current_dir(dir)
+            .args(LINK)
+            .arg(format!("-Wl,-soname,lib{library}.so"))
+            .args(["-o", &format!("lib{library}.so")]);
         job.args(objects(library, names).iter().map(|o| format!("{o}.o")));
         job.arg("-L.").args(needs.iter().map(|n| format!("-l:lib{n}.so"))).args(["-ldl", "-lpthread"]);
         run(vec![job])?;
