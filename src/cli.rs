@@ -146,6 +146,12 @@ struct Sizes {
     /// How positions are told apart: none, learned, sinusoidal or rope.
     #[arg(long, value_name = "NAME")]
     positions: Option<String>,
+    /// The mixer in the one clean decoder, or the whole model as published, defects included [default: clean]
+    #[arg(long, value_name = "NAME", value_parser = ["clean", "published"])]
+    variant: Option<String>,
+    /// Defects that a published model is built without: diagonal, raw_keys, lookahead, batch_norm, scalar_tokens.
+    #[arg(long, value_name = "D,D,..", value_delimiter = ',')]
+    without: Option<Vec<String>>,
     /// Rows of a learned table of positions [default: the longest length used]
     #[arg(long, value_name = "T", value_parser = whole)]
     max_len: Option<i64>,
@@ -255,6 +261,7 @@ impl TrainArgs {
         model.set("head_dim", sizes.head_dim).set("mlp", sizes.mlp).set("state", sizes.state).set("conv", sizes.conv);
         model.set("expand", sizes.expand).set("dt_rank", sizes.dt_rank).set("positions", sizes.positions);
         model.set("householders", sizes.householders).set("eigenvalues", sizes.eigenvalues.map(|x| x.to_string()));
+        model.set("variant", sizes.variant).set("without", sizes.without);
         top.set("model", Some(model.0)).0.clone()
     }
 

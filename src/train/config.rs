@@ -292,6 +292,7 @@ impl TrainConfig {
     /// Build the model once: whatever is wrong with its sizes or its form shows here.
     fn check_model(&self) -> Result<()> {
         let model = Model::new(&self.model, self.seed, self.dtype)?;
+        self.eval_lens.iter().chain([&self.train_len]).try_for_each(|len| model.check_len(len.max))?;
         self.form.map_or(Ok(()), |form| model.check_form(form))
     }
 }

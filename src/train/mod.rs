@@ -168,8 +168,11 @@ impl Trainer {
         self.batch.fill(&*cfg.task, rng::stream(self.seed, "train", self.step as u64 - 1));
 
         let params = model.params().bind(tape);
-        let logits = model.forward(&params, tape.constant(&self.batch.tokens), self.form);
-        let loss = logits.cross_entropy(tape.constant(&self.batch.targets), IGNORE);
+        let (rows, targets) = self.batch.labelled().unzip();
+        let targets = targets.as_ref().unwrap_or(&self.batch.targets);
+        let tokens = tape.constant(&self.batch.tokens);
+        let logits = model.train(&params, tokens, self.form, rows.map(|rows| tape.constant(&rows)));
+        let loss = logits.cross_entropy(tape.constant(targets), IGNORE);
         tape.backward(loss);
         model.params().gather_grads(tape, &params, &mut self.grads);
 
@@ -213,8 +216,11 @@ impl Trainer {
         for i in 0..cfg.eval_batches {
             batch.fill(&*cfg.task, rng::stream(0, &format!("evaluate at {len}"), i as u64));
             let params = model.params().bind_frozen(tape);
-            let logits = model.forward(&params, tape.constant(&batch.tokens), self.form).value();
-            with_real!(cfg.dtype, T => count(len.max, logits.host::<T>(), batch.targets.host(), &mut counts));
+            let rows = batch.labelled().map(|l| l.0);
+            let at = rows.as_ref().map(|rows| tape.constant(rows));
+            let logits = model.forward_at(&params, tape.constant(&batch.tokens), self.form, at).value();
+            let (rows, targets) = (rows.as_ref().map(|r| r.host::<i32>()), batch.targets.host());
+            with_real!(cfg.dtype, T => count(len.max, logits.host::<T>(), rows, targets, &mut counts));
             drop(logits);
             tape.reset();
         }
@@ -222,17 +228,23 @@ impl Trainer {
     }
 }
 
-/// Count where the largest logit `[sequences, t, classes]` is the target, at the positions that have one.
-fn count<T: Real + Element>(t: usize, logits: &[T], targets: &[i32], counts: &mut Counts) {
+/// Count where the largest logit is the target `[sequences, t]`, at the positions that have one. The logits are those
+/// of all positions, or of `rows`.
+fn count<T: Real + Element>(t: usize, logits: &[T], rows: Option<&[i32]>, targets: &[i32], counts: &mut Counts) {
     let classes = counts.is.len();
-    for (logits, targets) in logits.chunks_exact(t * classes).zip(targets.chunks_exact(t)) {
+    let positions: Vec<usize> = match rows {
+        Some(rows) => rows.iter().map(|&row| row as usize).collect(),
+        None => (0..targets.len()).collect(),
+    };
+    let mut logits = logits.chunks_exact(classes);
+    for sequence in positions.chunk_by(|a, b| a / t == b / t) {
         let (mut all, mut wrong) = (0, 0);
-        for (row, &target) in logits.chunks_exact(classes).zip(targets).filter(|(_, t)| **t != IGNORE) {
+        for (&at, row) in sequence.iter().zip(&mut logits).filter(|(at, _)| targets[**at] != IGNORE) {
             let best = (1..row.len()).fold(0, |best, i| if row[i] > row[best] { i } else { best });
             let said = row.iter().all(|x| x.is_finite()).then_some(best);
-            counts.add(said, target as usize);
+            counts.add(said, targets[at] as usize);
             all += 1;
-            wrong += usize::from(said != Some(target as usize));
+            wrong += usize::from(said != Some(targets[at] as usize));
         }
         counts.sequences += u64::from(all > 0);
         counts.perfect += u64::from(all > 0 && wrong == 0);
