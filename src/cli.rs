@@ -218,6 +218,17 @@ fn number(text: &str) -> std::result::Result<f64, String> {
 }
 
 impl TrainArgs {
+    /// Whether the preset is this one of several scales of a comparison, as "paper".
+    pub fn scale<'a>(&self, scales: &[&'a str]) -> Option<&'a str> {
+        let asked = self.what.preset.as_deref();
+        scales.iter().copied().find(|&scale| asked == Some(scale))
+    }
+
+    /// The preset to start from.
+    pub fn set_preset(&mut self, name: String) {
+        self.what.preset = Some(name);
+    }
+
     /// The configuration that these flags, the file they name and the preset make; `preset` is the one where neither
     /// names any, and `task` are the task's own flags.
     ///
@@ -305,7 +316,9 @@ fn preset_values(presets: &[&str], key: &str) -> Option<String> {
         }
     };
     let mut values: Vec<(&str, String)> = presets.iter().filter_map(|name| Some((*name, value(name)?))).collect();
-    if values.len() == presets.len() && values.iter().all(|v| v.1 == values[0].1) {
+    // A name that stands for several presets has no values of its own.
+    let single = presets.iter().filter(|name| preset_table(name).is_ok()).count();
+    if values.len() == single && values.iter().all(|v| v.1 == values[0].1) {
         values.truncate(1);
     }
     let text: Vec<String> = values.iter().map(|(name, value)| format!("{name}: {value}")).collect();
