@@ -11,7 +11,7 @@ use crate::{
     tensor::{DType, Device},
     train::{
         Trainer,
-        config::{TrainConfig, preset_table},
+        config::{TrainConfig, plain, preset_table},
         jobs::run_all,
         optimizer::Rule,
         rundir::RunDir,
@@ -59,6 +59,9 @@ struct What {
     /// The length of the training sequences, or a range, as 3-40: each sequence then has its own.
     #[arg(long, value_name = "T", value_parser = length)]
     train_len: Option<Value>,
+    /// Steps over which the longest training length grows from the shortest one. 0: every length from the start.
+    #[arg(long, value_name = "N", value_parser = whole)]
+    curriculum: Option<i64>,
     /// The lengths to evaluate at, or ranges, separated by commas.
     #[arg(long, value_name = "T,T,..", value_delimiter = ',', value_parser = length)]
     eval_lens: Option<Vec<Value>>,
@@ -231,6 +234,7 @@ impl TrainArgs {
         let TrainArgs { what, training, sizes, machine, .. } = self.clone();
         let mut top = Flags::default();
         top.set("models", what.models).set("preset", what.preset).set("train_len", what.train_len);
+        top.set("curriculum", what.curriculum);
         top.set("eval_lens", what.eval_lens).set("seeds", what.seeds).set("seed", what.seed);
 
         top.set("steps", training.steps).set("batch", training.batch).set("lr", training.lr);
@@ -308,10 +312,6 @@ fn preset_values(presets: &[&str], key: &str) -> Option<String> {
     (!text.is_empty()).then(|| text.join(", "))
 }
 
-fn plain(value: &Value) -> String {
-    value.as_str().map_or_else(|| value.to_string(), String::from)
-}
-
 /// What a training program does with its command line: check everything, train, print. `preset` is the one to start
 /// from where nothing names another, and `task` are the task's own flags.
 ///
@@ -365,13 +365,13 @@ fn samples(cfg: &TrainConfig, n: i64) -> Result<String> {
 /// Where a training step's time goes, model by model.
 fn profile(cfg: &TrainConfig) -> Result<()> {
     const STEPS: usize = 50;
-    for one in cfg.each_model()? {
+    for (name, one) in cfg.models.iter().zip(cfg.each_model()?) {
         let mut trainer = Trainer::new(&one, cfg.seed)?;
         trainer.profile(3)?; // buffers and caches warm up
         let start = Instant::now();
         let ops = trainer.profile(STEPS)?.table(STEPS);
         let step = start.elapsed().as_secs_f64() * 1e6 / STEPS as f64;
-        let (name, form) = (&one.model.mixer, one.form_of(trainer.model()));
+        let form = one.form_of(trainer.model());
         print(format!("{name}, {form}: {step:.1} µs a step\n{ops}\n"))?;
     }
     Ok(())

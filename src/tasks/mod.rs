@@ -135,6 +135,11 @@ impl Batch {
         Batch { tokens: zeros(), targets: zeros(), len }
     }
 
+    /// The lengths that its sequences have.
+    pub fn lens(&self) -> Len {
+        self.len
+    }
+
     /// The next sequences of `rng`.
     ///
     /// # Panics

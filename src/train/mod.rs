@@ -3,6 +3,7 @@
 pub mod config;
 pub mod jobs;
 pub mod optimizer;
+mod presets;
 pub mod rundir;
 pub mod schedule;
 
@@ -124,7 +125,7 @@ impl Trainer {
             adam: Adam::new(n, cfg.dtype, cfg.adam()),
             windows: windows(&model, cfg.weight_decay),
             grads: Tensor::zeros([n], cfg.dtype),
-            batch: Batch::new(cfg.batch, cfg.train_len),
+            batch: Batch::new(cfg.batch, cfg.train_len_at(1)),
             model,
             cfg: cfg.clone(),
         })
@@ -160,6 +161,10 @@ impl Trainer {
     pub fn step(&mut self) -> Result<Step> {
         let Trainer { cfg, model, tape, .. } = self;
         self.step += 1;
+        let len = cfg.train_len_at(self.step);
+        if len != self.batch.lens() {
+            self.batch = Batch::new(cfg.batch, len);
+        }
         self.batch.fill(&*cfg.task, rng::stream(self.seed, "train", self.step as u64 - 1));
 
         let params = model.params().bind(tape);
