@@ -11,7 +11,7 @@ use crate::{
     tensor::{Cx, DType, Device},
     train::{
         Trainer,
-        config::{TrainConfig, preset_table},
+        config::{TrainConfig, plain, preset_table},
         jobs::run_all,
         optimizer::Rule,
         rundir::RunDir,
@@ -59,6 +59,9 @@ struct What {
     /// The length of the training sequences, or a range, as 3-40: each sequence then has its own.
     #[arg(long, value_name = "T", value_parser = length)]
     train_len: Option<Value>,
+    /// Steps over which the longest training length grows from the shortest one. 0: every length from the start.
+    #[arg(long, value_name = "N", value_parser = whole)]
+    curriculum: Option<i64>,
     /// The lengths to evaluate at, or ranges, separated by commas.
     #[arg(long, value_name = "T,T,..", value_delimiter = ',', value_parser = length)]
     eval_lens: Option<Vec<Value>>,
@@ -143,6 +146,12 @@ struct Sizes {
     /// How positions are told apart: none, learned, sinusoidal or rope.
     #[arg(long, value_name = "NAME")]
     positions: Option<String>,
+    /// The mixer in the one clean decoder, or the whole model as published, defects included [default: clean]
+    #[arg(long, value_name = "NAME", value_parser = ["clean", "published"])]
+    variant: Option<String>,
+    /// Defects that a published model is built without: diagonal, raw_keys, lookahead, batch_norm, scalar_tokens.
+    #[arg(long, value_name = "D,D,..", value_delimiter = ',')]
+    without: Option<Vec<String>>,
     /// Rows of a learned table of positions [default: the longest length used]
     #[arg(long, value_name = "T", value_parser = whole)]
     max_len: Option<i64>,
@@ -250,6 +259,7 @@ impl TrainArgs {
         let TrainArgs { what, training, sizes, machine, .. } = self.clone();
         let mut top = Flags::default();
         top.set("models", what.models).set("preset", what.preset).set("train_len", what.train_len);
+        top.set("curriculum", what.curriculum);
         top.set("eval_lens", what.eval_lens).set("seeds", what.seeds).set("seed", what.seed);
 
         top.set("steps", training.steps).set("batch", training.batch).set("lr", training.lr);
@@ -265,6 +275,7 @@ impl TrainArgs {
         model.set("head_dim", sizes.head_dim).set("mlp", sizes.mlp).set("state", sizes.state).set("conv", sizes.conv);
         model.set("expand", sizes.expand).set("dt_rank", sizes.dt_rank).set("positions", sizes.positions);
         model.set("householders", sizes.householders).set("eigenvalues", sizes.eigenvalues.map(|x| x.to_string()));
+        model.set("variant", sizes.variant).set("without", sizes.without);
         top.set("model", Some(model.0)).0.clone()
     }
 
@@ -326,10 +337,6 @@ fn preset_values(presets: &[&str], key: &str) -> Option<String> {
     (!text.is_empty()).then(|| text.join(", "))
 }
 
-fn plain(value: &Value) -> String {
-    value.as_str().map_or_else(|| value.to_string(), String::from)
-}
-
 /// What a training program does with its command line: check everything, train, print. `preset` is the one to start
 /// from where nothing names another, and `task` are the task's own flags.
 ///
@@ -384,13 +391,13 @@ fn samples(cfg: &TrainConfig, n: i64) -> Result<String> {
 /// Where a training step's time goes, model by model.
 fn profile(cfg: &TrainConfig) -> Result<()> {
     const STEPS: usize = 50;
-    for one in cfg.each_model()? {
+    for (name, one) in cfg.models.iter().zip(cfg.each_model()?) {
         let mut trainer = Trainer::new(&one, cfg.seed)?;
         trainer.profile(3)?; // buffers and caches warm up
         let start = Instant::now();
         let ops = trainer.profile(STEPS)?.table(STEPS);
         let step = start.elapsed().as_secs_f64() * 1e6 / STEPS as f64;
-        let (name, form) = (&one.model.mixer, one.form_of(trainer.model()));
+        let form = one.form_of(trainer.model());
         print(format!("{name}, {form}: {step:.1} µs a step\n{ops}\n"))?;
     }
     Ok(())

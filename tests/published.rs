@@ -6,7 +6,7 @@ use std::panic::catch_unwind;
 use tapezoo::{
     autograd::{Gen, Tape, Var},
     models::{
-        delta_net, linear_transformer,
+        Form, delta_net, linear_transformer,
         published::{self, Config, Published},
     },
     tensor::{DType, Device, Tensor},
@@ -40,7 +40,9 @@ fn logits(m: &mut Published, tokens: &[i32], training: bool) -> Vec<f64> {
     let tape = Tape::new(Device::Cpu);
     let p = m.params().bind_frozen(&tape);
     let x = tape.constant(&Tensor::from_vec(tokens.to_vec(), [B, T]));
-    let y = if training { m.train(&p, x) } else { m.evaluate(&p, x) };
+    let s = &mut published::zero_state(m.config(), &tape, B, DType::F64);
+    let form = Form::Recurrent;
+    let y = if training { m.train(&p, x, s, form) } else { m.evaluate(&p, x, s, form) };
     y.unwrap().value().to_f64()
 }
 
@@ -144,7 +146,9 @@ fn quasi_lstm_takes_only_multiples_of_its_block() {
             let m = Published::new(&config("quasi_lstm"), 0, DType::F64).unwrap();
             let tape = Tape::new(Device::Cpu);
             let p = m.params().bind_frozen(&tape);
-            m.evaluate(&p, tape.constant(&Tensor::zeros([1, t], DType::I32))).unwrap().shape()
+            let s = &mut published::zero_state(m.config(), &tape, 1, DType::F64);
+            let x = tape.constant(&Tensor::zeros([1, t], DType::I32));
+            m.evaluate(&p, x, s, Form::Recurrent).unwrap().shape()
         })
     };
     assert_eq!(run(24).unwrap().dims(), [1, 24, 2]);
@@ -196,7 +200,8 @@ fn positions_beyond_the_training_length_get_no_gradient() {
         let mut m = model(name);
         let tape = Tape::new(Device::Cpu);
         let p = m.params().bind(&tape);
-        let y = m.train(&p, tape.constant(&Tensor::from_vec(tokens(8), [B, T]))).unwrap();
+        let s = &mut published::zero_state(m.config(), &tape, B, DType::F64);
+        let y = m.train(&p, tape.constant(&Tensor::from_vec(tokens(8), [B, T])), s, Form::Fused).unwrap();
         tape.backward(y.square().sum());
         let i = m.params().entries().iter().position(|e| e.name == "position_embedding.weight").unwrap();
         let g = p.vars()[i].grad().unwrap().to_f64();
@@ -246,7 +251,8 @@ fn every_model_learns_a_batch_by_heart() {
             let mut tape = Tape::new(Device::Cpu);
             let p = m.params().bind(&tape);
             let [x, y] = [10, 11].map(|seed| tape.constant(&Tensor::from_vec(tokens(seed), [B, T])));
-            let loss = m.train(&p, x).unwrap().cross_entropy(y, -100);
+            let s = &mut published::zero_state(m.config(), &tape, B, DType::F32);
+            let loss = m.train(&p, x, s, Form::Fused).unwrap().cross_entropy(y, -100);
             tape.backward(loss);
             losses.push(loss.value().item());
             m.params().gather_grads(&tape, &p, &mut grads);

@@ -33,6 +33,13 @@ impl Module {
         (self.name, if dtype == DType::I32 { DType::F32 } else { dtype })
     }
 
+    /// The file's text as it is now, in debug builds that are told where the sources are (`TAPEZOO_SOURCES`, the
+    /// repository's root): a kernel can be edited and run again without building anything.
+    fn edited(&self) -> Option<String> {
+        let root = std::env::var_os("TAPEZOO_SOURCES").filter(|_| cfg!(debug_assertions) && self.parts.len() == 1)?;
+        std::fs::read_to_string(std::path::Path::new(&root).join("src").join(self.name)).ok()
+    }
+
     /// The whole source for one element type: the types, the prelude, the file.
     pub fn source(&self, dtype: DType) -> String {
         let (s, real, largest) = match dtype {
@@ -44,7 +51,10 @@ impl Module {
             "struct bf16 {{ unsigned short bits; }};\ntypedef {s} S;\ntypedef {real} real;\n#define LARGEST {largest}\n"
         );
         let mut text = format!("{types}#line 1 \"src/cuda/prelude.cuh\"\n{PRELUDE}\n#line 1 \"src/{}\"\n", self.name);
-        self.parts.iter().for_each(|part| text += part);
+        match self.edited() {
+            Some(edited) => text += &edited,
+            None => self.parts.iter().for_each(|part| text += part),
+        }
         if real == "float" { suffixed(&text) } else { text }
     }
 }

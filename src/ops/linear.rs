@@ -8,6 +8,7 @@
 
 use super::{
     check_real,
+    lane_sums::columns,
     matmul::{Mat, gemm},
 };
 use crate::{
@@ -27,14 +28,6 @@ pub struct Linear {
 /// Rows, inputs and outputs.
 fn sizes(x: Shape, w: Shape) -> (usize, usize, usize) {
     (x.rows(), w.at(1), w.at(0))
-}
-
-/// Adds the sum over the rows of `g` to `d`.
-#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2"))]
-fn column_sums<T: Real>(g: &[T], d: &mut [T]) {
-    for row in g.chunks_exact(d.len().max(1)) {
-        d.iter_mut().zip(row).for_each(|(d, &g)| *d += g);
-    }
 }
 
 static MODULE: Module = Module::new("ops/linear.cu", &[include_str!("linear.cu")]);
@@ -103,7 +96,7 @@ impl Op for Linear {
                 dx[0].write(|d, acc| gemm(T::ONE, (g, mg), (w, Mat::new(o, i, i)), (d, Mat::new(rows, i, i)), acc));
                 dx[1].write(|d, acc| gemm(T::ONE, (g, mg.t()), (x, Mat::new(rows, i, i)), (d, Mat::new(o, i, i)), acc));
                 if self.bias {
-                    dx[2].add(|d| column_sums(g, d));
+                    dx[2].add(|d| columns(g, d));
                 }
             }),
             Cx::Cuda(cu) => {

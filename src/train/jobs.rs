@@ -22,7 +22,7 @@ use std::{
 /// What came of one run.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct RunReport {
-    /// The mixer.
+    /// The mixer, or the name of a variant of it.
     pub model: String,
     /// The seed.
     pub seed: u64,
@@ -60,6 +60,7 @@ fn as_objects<S: Serializer>(scores: &Scores, s: S) -> std::result::Result<S::Ok
 
 /// One run to be.
 struct Job {
+    name: String,
     cfg: TrainConfig,
     seed: u64,
     form: String,
@@ -120,11 +121,11 @@ pub fn run_all(
 
 fn jobs(cfg: &TrainConfig) -> Result<Vec<Job>> {
     let mut jobs = Vec::new();
-    for own in cfg.each_model()? {
+    for (name, own) in cfg.models.iter().zip(cfg.each_model()?) {
         let model = Model::new(&own.model, own.seed, own.dtype)?;
         let (form, params) = (own.form_of(&model).to_string(), model.params().len());
         for seed in (own.seed..).take(own.seeds) {
-            jobs.push(Job { cfg: own.clone(), seed, form: form.clone(), params });
+            jobs.push(Job { name: name.clone(), cfg: own.clone(), seed, form: form.clone(), params });
         }
     }
     Ok(jobs)
@@ -132,10 +133,10 @@ fn jobs(cfg: &TrainConfig) -> Result<Vec<Job>> {
 
 /// Train one model from one seed; whatever goes wrong is part of the report.
 fn run(job: &Job, out: Option<&RunDir>, bars: &MultiProgress) -> RunReport {
-    let Job { cfg, seed, form, params } = job;
+    let Job { name, cfg, seed, form, params } = job;
     let start = Instant::now();
     let mut report = RunReport {
-        model: cfg.model.mixer.clone(),
+        model: name.clone(),
         seed: *seed,
         form: form.clone(),
         device: cfg.device.to_string(),

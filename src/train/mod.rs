@@ -3,6 +3,7 @@
 pub mod config;
 pub mod jobs;
 pub mod optimizer;
+mod presets;
 pub mod rundir;
 pub mod schedule;
 
@@ -134,7 +135,7 @@ impl Trainer {
             adam,
             windows,
             grads,
-            batch: Batch::new(cfg.batch, cfg.train_len),
+            batch: Batch::new(cfg.batch, cfg.train_len_at(1)),
             model,
             cfg: cfg.clone(),
         })
@@ -181,11 +182,18 @@ impl Trainer {
     fn try_step(&mut self) -> Result<Step> {
         let Trainer { cfg, model, tape, .. } = self;
         self.step += 1;
+        let len = cfg.train_len_at(self.step);
+        if len != self.batch.lens() {
+            self.batch = Batch::new(cfg.batch, len);
+        }
         self.batch.fill(&*cfg.task, rng::stream(self.seed, "train", self.step as u64 - 1));
 
         let params = model.params().bind(tape);
-        let logits = model.forward(&params, tape.constant(&self.batch.tokens), self.form);
-        let loss = logits.cross_entropy(tape.constant(&self.batch.targets), IGNORE);
+        let (rows, targets) = self.batch.labelled().unzip();
+        let targets = targets.as_ref().unwrap_or(&self.batch.targets);
+        let tokens = tape.constant(&self.batch.tokens);
+        let logits = model.train(&params, tokens, self.form, rows.map(|rows| tape.constant(&rows)));
+        let loss = logits.cross_entropy(tape.constant(targets), IGNORE);
         tape.backward(loss);
         model.params().gather_grads(tape, &params, &mut self.grads);
 
@@ -236,8 +244,11 @@ impl Trainer {
         for i in 0..cfg.eval_batches {
             batch.fill(&*cfg.task, rng::stream(0, &format!("evaluate at {len}"), i as u64));
             let params = model.params().bind_frozen(tape);
-            let logits = model.forward(&params, tape.constant(&batch.tokens), self.form).value();
-            count(len.max, &said(tape, &logits), batch.targets.host(), &mut counts);
+            let rows = batch.labelled().map(|l| l.0);
+            let at = rows.as_ref().map(|rows| tape.constant(rows));
+            let logits = model.forward_at(&params, tape.constant(&batch.tokens), self.form, at).value();
+            let (rows, targets) = (rows.as_ref().map(|r| r.host::<i32>()), batch.targets.host());
+            count(len.max, &said(tape, &logits), rows, targets, &mut counts);
             drop(logits);
             tape.reset();
         }
@@ -269,14 +280,20 @@ fn largest<T: Real>(row: &[T]) -> i32 {
     if row.iter().all(|x| x.is_finite()) { best as i32 } else { -1 }
 }
 
-/// Count where what was said is the target, in sequences of `t` positions, at the positions that have one.
-fn count(t: usize, said: &[i32], targets: &[i32], counts: &mut Counts) {
-    for (said, targets) in said.chunks_exact(t).zip(targets.chunks_exact(t)) {
+/// Count where what was said is the target `[sequences, t]`, at the positions that have one. It was said at all
+/// positions, or at `rows`.
+fn count(t: usize, said: &[i32], rows: Option<&[i32]>, targets: &[i32], counts: &mut Counts) {
+    let positions: Vec<usize> = match rows {
+        Some(rows) => rows.iter().map(|&row| row as usize).collect(),
+        None => (0..targets.len()).collect(),
+    };
+    let mut said = said.iter();
+    for sequence in positions.chunk_by(|a, b| a / t == b / t) {
         let (mut all, mut wrong) = (0, 0);
-        for (&said, &target) in said.iter().zip(targets).filter(|(_, t)| **t != IGNORE) {
-            counts.add(usize::try_from(said).ok(), target as usize);
+        for (&at, &said) in sequence.iter().zip(&mut said).filter(|(at, _)| targets[**at] != IGNORE) {
+            counts.add(usize::try_from(said).ok(), targets[at] as usize);
             all += 1;
-            wrong += usize::from(said != target);
+            wrong += usize::from(said != targets[at]);
         }
         counts.sequences += u64::from(all > 0);
         counts.perfect += u64::from(all > 0 && wrong == 0);
