@@ -2,6 +2,7 @@
 //!
 //! Every op, forward and backward, over random shapes, from poisoned buffers; and gradients against finite
 //! differences on the device itself.
+#![allow(clippy::unwrap_used)]
 
 use tapezoo::{
     autograd::{Gen, Tape, gradcheck_on},
