@@ -115,7 +115,8 @@ impl Trainer {
     /// # Errors
     /// When the model cannot have these sizes.
     pub fn new(cfg: &TrainConfig, seed: u64) -> Result<Trainer> {
-        let model = Model::new(&cfg.model, seed, cfg.dtype)?;
+        let mut model = Model::new(&cfg.model, seed, cfg.dtype)?;
+        model.begin_carrying(cfg.batch);
         let n = model.params().len();
         Ok(Trainer {
             seed,
