@@ -8,7 +8,7 @@ use crate::{
     models::{Eigenvalues, Form},
     report::table,
     tasks::{Len, show},
-    tensor::{DType, Device},
+    tensor::{Cx, DType, Device},
     train::{
         Trainer,
         config::{TrainConfig, plain, preset_table},
@@ -20,7 +20,7 @@ use crate::{
 };
 use clap::{Args, CommandFactory, FromArgMatches, builder::PossibleValuesParser};
 use std::{
-    io::{self, Write},
+    io::{self, IsTerminal, Write},
     path::PathBuf,
     process::ExitCode,
     thread,
@@ -164,9 +164,9 @@ struct Machine {
     /// How the mixers are computed: recurrent, parallel, chunked, chunked:16, fused [default: the fastest of each]
     #[arg(long, value_name = "FORM")]
     form: Option<Form>,
-    /// Where to compute: auto or cpu.
-    #[arg(long, value_name = "NAME")]
-    device: Option<Device>,
+    /// Where to compute: auto, cpu, cuda, cuda:N; emulated runs CUDA kernels on the CPU, to test and debug them.
+    #[arg(long, value_name = "NAME", value_parser = device_name)]
+    device: Option<String>,
     /// The precision: f32 to train, f64 to check.
     #[arg(long, value_name = "TYPE")]
     dtype: Option<DType>,
@@ -213,11 +213,47 @@ fn length(text: &str) -> std::result::Result<Value, String> {
     }
 }
 
+/// The name of a device; a name, because `auto` is more than the device that it stands for.
+///
+/// # Errors
+/// When there is no such name.
+pub fn device_name(text: &str) -> std::result::Result<String, String> {
+    if text != "auto" {
+        text.parse::<Device>()?;
+    }
+    Ok(text.into())
+}
+
+/// See that the device is there, before anything is written. What `auto` chose is said to whoever asked for it or
+/// watches, and where it is not the CPU.
+///
+/// # Errors
+/// When it is not.
+pub fn open_device(asked: Option<&str>, device: Device) -> Result<()> {
+    let auto = asked == Some("auto") || (asked.is_none() && device == Device::auto().0);
+    let says = asked.is_some() || device != Device::Cpu || io::stderr().is_terminal();
+    if auto && says {
+        let _ = writeln!(io::stderr(), "device {}", Device::auto().1);
+    }
+    Cx::open(device).map(drop).map_err(Error::Device)
+}
+
 fn number(text: &str) -> std::result::Result<f64, String> {
     text.parse().ok().filter(|x: &f64| x.is_finite()).ok_or("expected a finite number".into())
 }
 
 impl TrainArgs {
+    /// Whether the preset is this one of several scales of a comparison, as "paper".
+    pub fn scale<'a>(&self, scales: &[&'a str]) -> Option<&'a str> {
+        let asked = self.what.preset.as_deref();
+        scales.iter().copied().find(|&scale| asked == Some(scale))
+    }
+
+    /// The preset to start from.
+    pub fn set_preset(&mut self, name: String) {
+        self.what.preset = Some(name);
+    }
+
     /// The configuration that these flags, the file they name and the preset make; `preset` is the one where neither
     /// names any, and `task` are the task's own flags.
     ///
@@ -242,7 +278,7 @@ impl TrainArgs {
         top.set("schedule", training.schedule.map(|x| x.to_string())).set("warmup", training.warmup);
         top.set("clip", training.clip).set("eval_every", training.eval_every);
 
-        top.set("form", machine.form.map(|x| x.to_string())).set("device", machine.device.map(|x| x.to_string()));
+        top.set("form", machine.form.map(|x| x.to_string())).set("device", machine.device);
         top.set("dtype", machine.dtype.map(|x| x.to_string())).set("max_len", sizes.max_len);
 
         let mut model = Flags::default();
@@ -305,7 +341,9 @@ fn preset_values(presets: &[&str], key: &str) -> Option<String> {
         }
     };
     let mut values: Vec<(&str, String)> = presets.iter().filter_map(|name| Some((*name, value(name)?))).collect();
-    if values.len() == presets.len() && values.iter().all(|v| v.1 == values[0].1) {
+    // A name that stands for several presets has no values of its own.
+    let single = presets.iter().filter(|name| preset_table(name).is_ok()).count();
+    if values.len() == single && values.iter().all(|v| v.1 == values[0].1) {
         values.truncate(1);
     }
     let text: Vec<String> = values.iter().map(|(name, value)| format!("{name}: {value}")).collect();
@@ -325,6 +363,7 @@ pub fn run(args: &TrainArgs, preset: &str, task: Table) -> ExitCode {
     }
     let prepared = args.resolve(preset, task).and_then(|cfg| {
         let threads = args.threads()?;
+        open_device(args.machine.device.as_deref(), cfg.device)?;
         let out = args.output.out.as_deref().map(|path| RunDir::create(path, &cfg, args.output.force)).transpose()?;
         Ok((cfg, threads, out))
     });

@@ -32,6 +32,9 @@ pub enum Error {
         /// What was not finite, and the first op that made it so.
         what: String,
     },
+    /// A device that is not there, or failed.
+    #[error("{0}")]
+    Device(String),
 }
 
 impl Error {

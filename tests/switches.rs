@@ -278,7 +278,7 @@ fn every_figure_has_a_configuration_that_trains() {
             (small.batch, small.eval_batches, small.eval_batch) = (2, 1, 2);
             let mut trainer = Trainer::new(&small, 0).unwrap();
             assert!(trainer.step().unwrap().loss.is_finite(), "{path:?}");
-            assert_eq!(trainer.evaluate().0.len(), cfg.eval_lens.len());
+            assert_eq!(trainer.evaluate().unwrap().0.len(), cfg.eval_lens.len());
         }
     }
 }

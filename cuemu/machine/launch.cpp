@@ -91,7 +91,7 @@ static void make_threads(uint32_t warps) {
   for (; have < warps * WARP; have++) {
     Thread& t = block.thread[have];
     t.linear = have, t.warp = have / WARP, t.lane = have % WARP;
-    make_stack(t.fiber);
+    make_stack(t.fiber, have);
   }
 }
 

@@ -8,16 +8,18 @@ pub mod rundir;
 pub mod schedule;
 
 use crate::{
+    args,
     autograd::{Profile, Tape, Var},
+    cuda::{self, Module},
     error::{Error, Result},
     models::{Form, Model},
     rng,
     tasks::{Batch, Counts, IGNORE, Len},
-    tensor::{Element, Real, Tensor},
+    tensor::{Cx, DType, Real, Tensor},
     with_real,
 };
 use config::TrainConfig;
-use optimizer::{Adam, Window, clip};
+use optimizer::{Adam, Window};
 use serde::Serialize;
 use std::{
     collections::BTreeMap,
@@ -83,14 +85,14 @@ pub fn train(cfg: &TrainConfig, seed: u64, watch: &mut dyn Watch) -> Result<Trai
         training += start.elapsed();
         watch.step(&took)?;
         if cfg.eval_every > 0 && step.is_multiple_of(cfg.eval_every) && step < cfg.steps {
-            let (accuracy, scores) = trainer.evaluate();
+            let (accuracy, scores) = trainer.evaluate()?;
             watch.evaluation(step, &accuracy, &scores)?;
         }
     }
     trainer.check_finite()?;
-    let (accuracy, scores) = trainer.evaluate();
+    let (accuracy, scores) = trainer.evaluate()?;
     watch.evaluation(cfg.steps, &accuracy, &scores)?;
-    Ok(Trained { model: trainer.model, accuracy, scores, training })
+    Ok(Trained { model: trainer.into_model()?, accuracy, scores, training })
 }
 
 /// A model in training, with all that a step needs; nothing is allocated after the second step.
@@ -113,23 +115,38 @@ impl Trainer {
     /// Fresh weights and moments.
     ///
     /// # Errors
-    /// When the model cannot have these sizes.
+    /// When the model cannot have these sizes, or the device is not there or too small.
     pub fn new(cfg: &TrainConfig, seed: u64) -> Result<Trainer> {
         let mut model = Model::new(&cfg.model, seed, cfg.dtype)?;
         model.begin_carrying(cfg.batch);
         let n = model.params().len();
+        let tape = Tape::open(cfg.device).map_err(Error::Device)?;
+        let windows = windows(&model, cfg.weight_decay);
+        let mut adam = Adam::new(n, cfg.dtype, cfg.adam());
+        let grads = cuda::guarded(tape.cx().gpu(), || {
+            model.params_mut().to_device(tape.cx());
+            adam.to_device(tape.cx(), &windows);
+            Tensor::zeros([n], cfg.dtype).to_device(tape.cx())
+        })?;
         Ok(Trainer {
             seed,
             step: 0,
             form: cfg.form_of(&model),
-            tape: Tape::new(cfg.device),
-            adam: Adam::new(n, cfg.dtype, cfg.adam()),
-            windows: windows(&model, cfg.weight_decay),
-            grads: Tensor::zeros([n], cfg.dtype),
+            tape,
+            adam,
+            windows,
+            grads,
             batch: Batch::new(cfg.batch, cfg.train_len_at(1)),
             model,
             cfg: cfg.clone(),
         })
+    }
+
+    /// The model with its weights in host memory.
+    fn into_model(mut self) -> Result<Model> {
+        self.tape.reset();
+        cuda::guarded(self.tape.cx().gpu(), || self.model.params_mut().to_host())?;
+        Ok(self.model)
     }
 
     /// The model as it is now.
@@ -158,8 +175,12 @@ impl Trainer {
     ///
     /// # Errors
     /// When the loss or the norm of the gradient is not finite: the error names the step and the first op whose
-    /// value or gradient was not. The weights are then as they were before the step.
+    /// value or gradient was not. The weights are then as they were before the step. When the device fails.
     pub fn step(&mut self) -> Result<Step> {
+        cuda::guarded(self.tape.cx().gpu(), || self.try_step())?
+    }
+
+    fn try_step(&mut self) -> Result<Step> {
         let Trainer { cfg, model, tape, .. } = self;
         self.step += 1;
         let len = cfg.train_len_at(self.step);
@@ -177,7 +198,7 @@ impl Trainer {
         tape.backward(loss);
         model.params().gather_grads(tape, &params, &mut self.grads);
 
-        let grad_norm = clip(&mut self.grads, cfg.clip);
+        let grad_norm = self.adam.clip(&mut self.grads, cfg.clip);
         let took = Step { step: self.step, loss: loss.value().item(), grad_norm, lr: cfg.schedule().lr(self.step) };
         if !took.loss.is_finite() || !grad_norm.is_finite() {
             return Err(Error::NotFinite { step: self.step, what: culprit(model, tape, loss) });
@@ -189,7 +210,7 @@ impl Trainer {
 
     /// Whether the last update left every parameter finite; the next step would tell.
     fn check_finite(&self) -> Result<()> {
-        if self.model.params().flat().all_finite() {
+        if cuda::guarded(self.tape.cx().gpu(), || self.model.params().flat().all_finite())? {
             return Ok(());
         }
         Err(Error::NotFinite { step: self.step, what: "a parameter, after the update, is not finite".into() })
@@ -197,7 +218,14 @@ impl Trainer {
 
     /// The accuracy and the task's scores at each length, on sequences that are the same for every model, seed and
     /// step.
-    pub fn evaluate(&mut self) -> (Accuracy, Scores) {
+    ///
+    /// # Errors
+    /// When the device fails.
+    pub fn evaluate(&mut self) -> Result<(Accuracy, Scores)> {
+        cuda::guarded(self.tape.cx().gpu(), || self.try_evaluate())
+    }
+
+    fn try_evaluate(&mut self) -> (Accuracy, Scores) {
         let (mut accuracy, mut scores) = (Accuracy::new(), Scores::new());
         for len in self.cfg.eval_lens.clone() {
             let counts = self.evaluate_at(len);
@@ -221,7 +249,7 @@ impl Trainer {
             let at = rows.as_ref().map(|rows| tape.constant(rows));
             let logits = model.forward_at(&params, tape.constant(&batch.tokens), self.form, at).value();
             let (rows, targets) = (rows.as_ref().map(|r| r.host::<i32>()), batch.targets.host());
-            with_real!(cfg.dtype, T => count(len.max, logits.host::<T>(), rows, targets, &mut counts));
+            count(len.max, &said(tape, &logits), rows, targets, &mut counts);
             drop(logits);
             tape.reset();
         }
@@ -229,23 +257,44 @@ impl Trainer {
     }
 }
 
-/// Count where the largest logit is the target `[sequences, t]`, at the positions that have one. The logits are those
-/// of all positions, or of `rows`.
-fn count<T: Real + Element>(t: usize, logits: &[T], rows: Option<&[i32]>, targets: &[i32], counts: &mut Counts) {
-    let classes = counts.is.len();
+static ARGMAX: Module = Module::new("train/argmax.cu", &[include_str!("argmax.cu")]);
+
+/// The class of the largest of each row of logits `[.., classes]`, -1 where one is not finite.
+fn said(tape: &Tape, logits: &Tensor) -> Vec<i32> {
+    let (rows, classes) = (logits.shape().rows(), logits.shape().last());
+    match tape.cx() {
+        Cx::Cpu(_) => with_real!(logits.dtype(), T => {
+            logits.host::<T>().chunks_exact(classes).map(largest).collect()
+        }),
+        Cx::Cuda(cu) => {
+            let mut said = cu.temp(DType::I32, rows);
+            // A warp a row.
+            let launch = cu.elements(rows * 32);
+            cu.launch(&ARGMAX, "argmax", logits.dtype(), launch, args![logits, &mut said, rows, classes]);
+            said.to_host().host().to_vec()
+        }
+    }
+}
+
+fn largest<T: Real>(row: &[T]) -> i32 {
+    let best = (1..row.len()).fold(0, |best, i| if row[i] > row[best] { i } else { best });
+    if row.iter().all(|x| x.is_finite()) { best as i32 } else { -1 }
+}
+
+/// Count where what was said is the target `[sequences, t]`, at the positions that have one. It was said at all
+/// positions, or at `rows`.
+fn count(t: usize, said: &[i32], rows: Option<&[i32]>, targets: &[i32], counts: &mut Counts) {
     let positions: Vec<usize> = match rows {
         Some(rows) => rows.iter().map(|&row| row as usize).collect(),
         None => (0..targets.len()).collect(),
     };
-    let mut logits = logits.chunks_exact(classes);
+    let mut said = said.iter();
     for sequence in positions.chunk_by(|a, b| a / t == b / t) {
         let (mut all, mut wrong) = (0, 0);
-        for (&at, row) in sequence.iter().zip(&mut logits).filter(|(at, _)| targets[**at] != IGNORE) {
-            let best = (1..row.len()).fold(0, |best, i| if row[i] > row[best] { i } else { best });
-            let said = row.iter().all(|x| x.is_finite()).then_some(best);
-            counts.add(said, targets[at] as usize);
+        for (&at, &said) in sequence.iter().zip(&mut said).filter(|(at, _)| targets[**at] != IGNORE) {
+            counts.add(usize::try_from(said).ok(), targets[at] as usize);
             all += 1;
-            wrong += usize::from(said != Some(targets[at] as usize));
+            wrong += usize::from(said != targets[at]);
         }
         counts.sequences += u64::from(all > 0);
         counts.perfect += u64::from(all > 0 && wrong == 0);

@@ -4,8 +4,8 @@ use crate::error::{Error, Result};
 use std::{fs, path::Path};
 use toml::{Table, Value};
 
-/// The presets by name: `configs/*.toml`. One with a key `preset` is laid over that one.
-pub const PRESETS: [(&str, &str); 8] = [
+/// The presets by name: `configs/*.toml` and those of the state-tracking comparison below it. One with a key `preset` is laid over that one.
+pub const PRESETS: [(&str, &str); 21] = [
     ("default", include_str!("../../configs/default.toml")),
     ("published", include_str!("../../configs/published.toml")),
     ("dyck", include_str!("../../configs/dyck.toml")),
@@ -14,6 +14,19 @@ pub const PRESETS: [(&str, &str); 8] = [
     ("published-mqar", include_str!("../../configs/published-mqar.toml")),
     ("groups", include_str!("../../configs/groups.toml")),
     ("arithmetic", include_str!("../../configs/arithmetic.toml")),
+    ("state-tracking", include_str!("../../configs/state_tracking/models.toml")),
+    ("state-tracking-repo", include_str!("../../configs/state_tracking/repo.toml")),
+    ("parity-repo", include_str!("../../configs/state_tracking/parity-repo.toml")),
+    ("arithmetic-repo", include_str!("../../configs/state_tracking/arithmetic-repo.toml")),
+    ("brackets-repo", include_str!("../../configs/state_tracking/brackets-repo.toml")),
+    ("parity-paper", include_str!("../../configs/state_tracking/parity-paper.toml")),
+    ("arithmetic-paper", include_str!("../../configs/state_tracking/arithmetic-paper.toml")),
+    ("brackets-paper", include_str!("../../configs/state_tracking/brackets-paper.toml")),
+    ("state-tracking-reduced", include_str!("../../configs/state_tracking/reduced.toml")),
+    ("parity-reduced", include_str!("../../configs/state_tracking/parity-reduced.toml")),
+    ("arithmetic-reduced", include_str!("../../configs/state_tracking/arithmetic-reduced.toml")),
+    ("brackets-reduced", include_str!("../../configs/state_tracking/brackets-reduced.toml")),
+    ("groups-reduced", include_str!("../../configs/state_tracking/groups-reduced.toml")),
 ];
 
 /// A value as it was meant, without the quotes of a text.
