@@ -1,6 +1,8 @@
 //! What goes wrong on a device is said in a sentence: on the emulator, each case in a process of its own, because a
 //! device that failed stays failed.
 
+#![allow(clippy::unwrap_used)]
+
 use std::process::{Command, Output};
 use tapezoo::{
     args,
