@@ -3,6 +3,8 @@
 //! A flag that is given is one key of the configuration ([`TrainConfig`]), laid over the file and the preset; a flag
 //! that is not given has no value here at all, and `--help` shows the values of the presets.
 
+mod resume;
+
 use crate::{
     error::{Error, Result},
     models::{Eigenvalues, Form},
@@ -12,9 +14,9 @@ use crate::{
     train::{
         Trainer,
         config::{TrainConfig, preset_table},
+        interrupt,
         jobs::run_all,
         optimizer::Rule,
-        rundir::RunDir,
         schedule::Shape,
     },
 };
@@ -101,6 +103,9 @@ struct Training {
     /// Evaluate every so many steps, for metrics.jsonl. 0: only at the end.
     #[arg(long, value_name = "N", value_parser = whole)]
     eval_every: Option<i64>,
+    /// With --out: save where each run stands every so many seconds. 0: only when it is interrupted.
+    #[arg(long, value_name = "SECONDS", value_parser = number)]
+    checkpoint_every: Option<f64>,
 }
 
 /// Keys of `[model]`.
@@ -185,6 +190,9 @@ struct Output {
     /// Delete earlier runs in the directory of --out.
     #[arg(long, requires = "out")]
     force: bool,
+    /// Go on with the runs in this directory, an earlier --out, as if they had never been interrupted.
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["out", "config", "preset", "show", "profile"])]
+    resume: Option<PathBuf>,
 }
 
 /// A whole number; whether it is large enough is for the configuration to say.
@@ -231,6 +239,7 @@ impl TrainArgs {
         top.set("optimizer", training.optimizer.map(|x| x.to_string())).set("weight_decay", training.weight_decay);
         top.set("schedule", training.schedule.map(|x| x.to_string())).set("warmup", training.warmup);
         top.set("clip", training.clip).set("eval_every", training.eval_every);
+        top.set("checkpoint_every", training.checkpoint_every);
 
         top.set("form", machine.form.map(|x| x.to_string())).set("device", machine.device.map(|x| x.to_string()));
         top.set("dtype", machine.dtype.map(|x| x.to_string())).set("max_len", sizes.max_len);
@@ -242,13 +251,17 @@ impl TrainArgs {
         model.set("householders", sizes.householders).set("eigenvalues", sizes.eigenvalues.map(|x| x.to_string()));
         top.set("model", Some(model.0)).0.clone()
     }
+}
 
-    fn threads(&self) -> Result<usize> {
-        match self.machine.threads {
-            Some(0) => Err(Error::Config("--threads 0: expected at least 1".into())),
-            Some(n) => Ok(usize::try_from(n).unwrap_or(usize::MAX)),
-            None => Ok(thread::available_parallelism().map_or(1, usize::from)),
-        }
+/// How many runs go side by side: what the flag of this name says, or the number of cores.
+///
+/// # Errors
+/// When it says 0.
+pub fn threads(flag: &str, n: Option<i64>) -> Result<usize> {
+    match n {
+        Some(0) => Err(Error::Config(format!("{flag} 0: expected at least 1"))),
+        Some(n) => Ok(usize::try_from(n).unwrap_or(usize::MAX)),
+        None => Ok(thread::available_parallelism().map_or(1, usize::from)),
     }
 }
 
@@ -308,7 +321,8 @@ fn plain(value: &Value) -> String {
 /// What a training program does with its command line: check everything, train, print. `preset` is the one to start
 /// from where nothing names another, and `task` are the task's own flags.
 ///
-/// Status 0: all went well; 1: a run failed, or a file could not be written; 2: a value cannot be.
+/// Status 0: all went well; 1: a run failed, or a file could not be written; 2: a value cannot be; 130 or 143: it was
+/// interrupted.
 pub fn run(args: &TrainArgs, preset: &str, task: Table) -> ExitCode {
     if let Some(n) = args.output.show {
         return match args.resolve(preset, task).and_then(|cfg| samples(&cfg, n)) {
@@ -316,25 +330,37 @@ pub fn run(args: &TrainArgs, preset: &str, task: Table) -> ExitCode {
             Err(e) => fail(&e, 2),
         };
     }
-    let prepared = args.resolve(preset, task).and_then(|cfg| {
-        let threads = args.threads()?;
-        let out = args.output.out.as_deref().map(|path| RunDir::create(path, &cfg, args.output.force)).transpose()?;
-        Ok((cfg, threads, out))
+    if args.output.profile {
+        return match args.resolve(preset, task).map(|cfg| profile(&cfg)) {
+            Ok(Ok(())) => ExitCode::SUCCESS,
+            Ok(Err(e)) => fail(&e, 1),
+            Err(e) => fail(&e, 2),
+        };
+    }
+    let prepared = threads("--threads", args.machine.threads).and_then(|threads| {
+        interrupt::catch()?;
+        Ok((threads, args.open(preset, task)?))
     });
-    let (cfg, threads, out) = match prepared {
+    let (threads, (cfg, out)) = match prepared {
         Ok(prepared) => prepared,
         Err(e) => return fail(&e, 2),
     };
-    if args.output.profile {
-        return match profile(&cfg) {
-            Ok(()) => ExitCode::SUCCESS,
-            Err(e) => fail(&e, 1),
-        };
+    if let Some(dir) = &args.output.resume {
+        resume::say_what_is_left(dir, &cfg, out.as_ref());
     }
     let (reports, written) = match run_all(&cfg, threads, out.as_ref(), true) {
         Ok(done) => done,
         Err(e) => return fail(&e, 2),
     };
+    let all = cfg.models.len() * cfg.seeds;
+    if let Some(signal) = interrupt::came().filter(|_| reports.len() < all) {
+        let kept = match &out {
+            Some(out) => format!("the rest is saved; go on with --resume {}", out.path().display()),
+            None => "nothing is kept without --out DIR".into(),
+        };
+        let what = format!("{}: {} of {all} runs are finished, {kept}", signal.name(), reports.len());
+        return fail(&Error::Config(what), signal.status());
+    }
     let text = if args.output.json { table::json(&reports) } else { Ok(table::text(&cfg, &reports)) };
     if let Err(e) = text.and_then(print).and(written) {
         return fail(&e, 1);
@@ -371,14 +397,18 @@ fn profile(cfg: &TrainConfig) -> Result<()> {
 }
 
 /// Print to standard output. A reader that has seen enough (`| head`) is no error.
-fn print(text: String) -> Result<()> {
+///
+/// # Errors
+/// When it cannot be written.
+pub fn print(text: String) -> Result<()> {
     match io::stdout().write_all(text.as_bytes()) {
         Err(e) if e.kind() != io::ErrorKind::BrokenPipe => Err(Error::io("standard output")(e)),
         _ => Ok(()),
     }
 }
 
-fn fail(e: &Error, status: u8) -> ExitCode {
+/// Say what went wrong, and the status to leave with.
+pub fn fail(e: &Error, status: u8) -> ExitCode {
     // Nobody may be there to read it; the status says it too.
     let _ = writeln!(io::stderr(), "error: {}", e.to_string().trim_end());
     ExitCode::from(status)

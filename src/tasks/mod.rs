@@ -135,6 +135,11 @@ impl Batch {
         Batch { tokens: zeros(), targets: zeros(), len }
     }
 
+    /// Room for as many sequences of the same length.
+    pub fn another(&self) -> Batch {
+        Batch::new(self.tokens.shape().dims()[0], self.len)
+    }
+
     /// The next sequences of `rng`.
     ///
     /// # Panics

@@ -4,6 +4,7 @@
 //! directory records ([`TrainConfig::to_toml`]) reads back as it was.
 
 use super::{
+    layers::{layer, merge},
     optimizer::{AdamConfig, Rule},
     schedule::{Schedule, Shape},
 };
@@ -66,6 +67,9 @@ pub struct TrainConfig {
     pub eval_every: usize,
     /// Record the loss every so many steps.
     pub log_every: usize,
+    /// Save a checkpoint every so many seconds; 0: only when the run is interrupted.
+    #[serde(default = "checkpoint_every")]
+    pub checkpoint_every: f64,
     /// Adam or AdamW.
     pub optimizer: Rule,
     /// The peak learning rate.
@@ -117,6 +121,14 @@ impl TrainConfig {
     /// As [`TrainConfig::load`].
     pub fn load_over(default: &str, file: Option<&Path>, flags: Table) -> Result<TrainConfig> {
         let file = file.map(|path| read(path).map(|table| (path, table))).transpose()?;
+        TrainConfig::from_layers(default, file, flags)
+    }
+
+    /// As [`TrainConfig::load_over`], where the file is read already.
+    ///
+    /// # Errors
+    /// As [`TrainConfig::load`].
+    pub fn from_layers(default: &str, file: Option<(&Path, Table)>, flags: Table) -> Result<TrainConfig> {
         let preset = [Some(&flags), file.as_ref().map(|f| &f.1)].into_iter().flatten().find_map(|t| t.get("preset"));
         let mut table = match preset {
             None => preset_table(default)?,
@@ -234,6 +246,8 @@ impl TrainConfig {
         finite("eps", self.eps, "a finite number above 0", self.eps > 0.0)?;
         finite("weight_decay", self.weight_decay, "a finite number, 0 or more", self.weight_decay >= 0.0)?;
         finite("min_lr", self.min_lr, "a fraction of lr, from 0 to 1", (0.0..=1.0).contains(&self.min_lr))?;
+        let every = self.checkpoint_every;
+        finite("checkpoint_every", every, "a finite number of seconds, or 0 for none", every >= 0.0)?;
         finite("clip", self.clip, "a finite number: the largest norm, or 0 for none", self.clip >= 0.0)?;
         self.check_model()
     }
@@ -275,6 +289,10 @@ fn expect(ok: bool, otherwise: impl FnOnce() -> String) -> Result<()> {
     if ok { Ok(()) } else { Err(Error::Config(otherwise())) }
 }
 
+fn checkpoint_every() -> f64 {
+    30.0
+}
+
 fn preset_names() -> String {
     let names = PRESETS.map(|(name, _)| name);
     format!("one of {}", names.join(", "))
@@ -299,45 +317,13 @@ pub fn preset_table(name: &str) -> Result<Table> {
     Ok(table)
 }
 
-fn read(path: &Path) -> Result<Table> {
+/// A TOML file as a table.
+///
+/// # Errors
+/// When it cannot be read, or is no TOML.
+pub fn read(path: &Path) -> Result<Table> {
     let text = fs::read_to_string(path).map_err(Error::io(path))?;
     text.parse().map_err(|e: toml::de::Error| Error::Format { path: path.into(), what: e.to_string() })
-}
-
-/// Lay `top` over `base`: what it sets holds for every model, whatever `base` had for single ones.
-fn layer(base: &mut Table, top: Table) {
-    if let Some(Value::Table(per_model)) = base.get_mut("per_model") {
-        for (_, own) in per_model.iter_mut() {
-            if let Value::Table(own) = own {
-                forget(own, &top);
-            }
-        }
-    }
-    merge(base, top);
-}
-
-/// Remove from `own` the keys that `top` has.
-fn forget(own: &mut Table, top: &Table) {
-    for (key, value) in top {
-        match (own.get_mut(key), value) {
-            (Some(Value::Table(own)), Value::Table(top)) => forget(own, top),
-            _ => drop(own.remove(key)),
-        }
-    }
-}
-
-fn merge(base: &mut Table, top: Table) {
-    // The options of another task mean nothing to this one.
-    let task = |table: &Table| table.get("task").and_then(|task| task.get("name")).cloned();
-    if task(&top).is_some_and(|name| task(base) != Some(name)) {
-        base.remove("task");
-    }
-    for (key, value) in top {
-        match (base.get_mut(&key), value) {
-            (Some(Value::Table(base)), Value::Table(top)) => merge(base, top),
-            (_, value) => drop(base.insert(key, value)),
-        }
-    }
 }
 
 fn parse(table: &Table) -> std::result::Result<TrainConfig, String> {

@@ -1,10 +1,15 @@
 //! Training, to be read from top to bottom: [`train`] is the loop, [`Trainer::step`] one step of it.
 
+pub mod checkpoint;
 pub mod config;
+pub mod data;
+pub mod interrupt;
 pub mod jobs;
+pub mod layers;
 pub mod optimizer;
 pub mod rundir;
 pub mod schedule;
+pub mod sweep;
 
 use crate::{
     autograd::{Profile, Tape, Var},
@@ -16,6 +21,7 @@ use crate::{
     with_real,
 };
 use config::TrainConfig;
+use data::Data;
 use optimizer::{Adam, Window, clip};
 use serde::Serialize;
 use std::{
@@ -55,6 +61,14 @@ pub trait Watch {
     /// # Errors
     /// As [`Watch::step`].
     fn evaluation(&mut self, step: usize, accuracy: &Accuracy, scores: &Scores) -> Result<()>;
+
+    /// The step and its evaluation are done: the time to save where the run stands, or to stop it with an error.
+    ///
+    /// # Errors
+    /// As [`Watch::step`], or when the run is to stop.
+    fn pause(&mut self, _trainer: &mut Trainer) -> Result<()> {
+        Ok(())
+    }
 }
 
 /// A run that came to its end.
@@ -74,22 +88,30 @@ pub struct Trained {
 /// # Errors
 /// When the configuration cannot be, a number is not finite, or `watch` cannot record.
 pub fn train(cfg: &TrainConfig, seed: u64, watch: &mut dyn Watch) -> Result<Trained> {
-    let mut trainer = Trainer::new(cfg, seed)?;
-    let mut training = Duration::ZERO;
-    for step in 1..=cfg.steps {
+    train_on(Trainer::new(cfg, seed)?, watch)
+}
+
+/// Train from where this trainer stands, to the end of its run.
+///
+/// # Errors
+/// As [`train`].
+pub fn train_on(mut trainer: Trainer, watch: &mut dyn Watch) -> Result<Trained> {
+    let TrainConfig { steps, eval_every, .. } = trainer.cfg;
+    for step in trainer.step + 1..=steps {
         let start = Instant::now();
         let took = trainer.step()?;
-        training += start.elapsed();
+        trainer.training += start.elapsed();
         watch.step(&took)?;
-        if cfg.eval_every > 0 && step.is_multiple_of(cfg.eval_every) && step < cfg.steps {
+        if eval_every > 0 && step.is_multiple_of(eval_every) && step < steps {
             let (accuracy, scores) = trainer.evaluate();
             watch.evaluation(step, &accuracy, &scores)?;
         }
+        watch.pause(&mut trainer)?;
     }
     trainer.check_finite()?;
     let (accuracy, scores) = trainer.evaluate();
-    watch.evaluation(cfg.steps, &accuracy, &scores)?;
-    Ok(Trained { model: trainer.model, accuracy, scores, training })
+    watch.evaluation(steps, &accuracy, &scores)?;
+    Ok(Trained { model: trainer.model, accuracy, scores, training: trainer.training })
 }
 
 /// A model in training, with all that a step needs; nothing is allocated after the second step.
@@ -105,7 +127,10 @@ pub struct Trainer {
     windows: Vec<Window>,
     /// The gradient, flat like the parameters.
     grads: Tensor,
+    data: Data,
     batch: Batch,
+    /// The time spent in steps, over all processes that took one.
+    training: Duration,
 }
 
 impl Trainer {
@@ -124,7 +149,9 @@ impl Trainer {
             adam: Adam::new(n, cfg.dtype, cfg.adam()),
             windows: windows(&model, cfg.weight_decay),
             grads: Tensor::zeros([n], cfg.dtype),
+            data: Data::new(cfg, seed, 0),
             batch: Batch::new(cfg.batch, cfg.train_len),
+            training: Duration::ZERO,
             model,
             cfg: cfg.clone(),
         })
@@ -133,6 +160,35 @@ impl Trainer {
     /// The model as it is now.
     pub fn model(&self) -> &Model {
         &self.model
+    }
+
+    /// The number of steps taken.
+    pub fn steps(&self) -> usize {
+        self.step
+    }
+
+    /// Have the batches to come made ahead, by a thread of their own.
+    pub fn make_batches_ahead(&mut self) {
+        self.data.ahead(&self.batch);
+    }
+
+    /// The same, once it is known that making them takes long enough.
+    pub fn make_batches_ahead_if_it_pays(&mut self) {
+        self.data.ahead_if_it_pays();
+    }
+
+    /// Every tensor that a step changes for the next one, under its name in a checkpoint.
+    fn state(&mut self) -> Vec<(&'static str, &mut Tensor)> {
+        let [m, v] = self.adam.moments();
+        vec![("params", self.model.params_mut().flat_mut()), ("adam.m", m), ("adam.v", v)]
+    }
+
+    /// As if these steps had been taken, but for the tensors of [`Trainer::state`].
+    fn go_to(&mut self, step: usize, training: Duration) {
+        self.step = step;
+        self.training = training;
+        self.adam.go_to(step);
+        self.data = Data::new(&self.cfg, self.seed, step);
     }
 
     /// Take this many steps and say where the time of the ops went.
@@ -160,7 +216,7 @@ impl Trainer {
     pub fn step(&mut self) -> Result<Step> {
         let Trainer { cfg, model, tape, .. } = self;
         self.step += 1;
-        self.batch.fill(&*cfg.task, rng::stream(self.seed, "train", self.step as u64 - 1));
+        self.data.next(&mut self.batch);
 
         let params = model.params().bind(tape);
         let logits = model.forward(&params, tape.constant(&self.batch.tokens), self.form);

@@ -66,6 +66,16 @@ impl Adam {
         Adam { config, steps: 0, m: Tensor::zeros([len], dtype), v: Tensor::zeros([len], dtype) }
     }
 
+    /// m and v.
+    pub fn moments(&mut self) -> [&mut Tensor; 2] {
+        [&mut self.m, &mut self.v]
+    }
+
+    /// The next update is the one after `steps`; the moments are for the caller to set.
+    pub fn go_to(&mut self, steps: usize) {
+        self.steps = i32::try_from(steps).unwrap_or(i32::MAX);
+    }
+
     /// One update at learning rate `lr`. The windows cover all parameters; each says whether weight decay applies.
     ///
     /// # Panics
