@@ -4,29 +4,27 @@
 //! that is not given has no value here at all, and `--help` shows the values of the presets.
 
 mod resume;
+mod run;
+
+pub use run::run;
 
 use crate::{
     error::{Error, Result},
     models::{Eigenvalues, Form},
-    report::table,
-    tasks::{Len, show},
-    tensor::{DType, Device},
+    tasks::Len,
+    tensor::{Cx, DType, Device},
     train::{
-        Trainer,
-        config::{TrainConfig, preset_table},
-        interrupt,
-        jobs::run_all,
+        config::{TrainConfig, plain, preset_table},
         optimizer::Rule,
         schedule::Shape,
     },
 };
 use clap::{Args, CommandFactory, FromArgMatches, builder::PossibleValuesParser};
 use std::{
-    io::{self, Write},
+    io::{self, IsTerminal, Write},
     path::PathBuf,
     process::ExitCode,
     thread,
-    time::Instant,
 };
 use toml::{Table, Value};
 
@@ -61,6 +59,9 @@ struct What {
     /// The length of the training sequences, or a range, as 3-40: each sequence then has its own.
     #[arg(long, value_name = "T", value_parser = length)]
     train_len: Option<Value>,
+    /// Steps over which the longest training length grows from the shortest one. 0: every length from the start.
+    #[arg(long, value_name = "N", value_parser = whole)]
+    curriculum: Option<i64>,
     /// The lengths to evaluate at, or ranges, separated by commas.
     #[arg(long, value_name = "T,T,..", value_delimiter = ',', value_parser = length)]
     eval_lens: Option<Vec<Value>>,
@@ -148,6 +149,12 @@ struct Sizes {
     /// How positions are told apart: none, learned, sinusoidal or rope.
     #[arg(long, value_name = "NAME")]
     positions: Option<String>,
+    /// The mixer in the one clean decoder, or the whole model as published, defects included [default: clean]
+    #[arg(long, value_name = "NAME", value_parser = ["clean", "published"])]
+    variant: Option<String>,
+    /// Defects that a published model is built without: diagonal, raw_keys, lookahead, batch_norm, scalar_tokens.
+    #[arg(long, value_name = "D,D,..", value_delimiter = ',')]
+    without: Option<Vec<String>>,
     /// Rows of a learned table of positions [default: the longest length used]
     #[arg(long, value_name = "T", value_parser = whole)]
     max_len: Option<i64>,
@@ -160,9 +167,9 @@ struct Machine {
     /// How the mixers are computed: recurrent, parallel, chunked, chunked:16, fused [default: the fastest of each]
     #[arg(long, value_name = "FORM")]
     form: Option<Form>,
-    /// Where to compute: auto or cpu.
-    #[arg(long, value_name = "NAME")]
-    device: Option<Device>,
+    /// Where to compute: auto, cpu, cuda, cuda:N; emulated runs CUDA kernels on the CPU, to test and debug them.
+    #[arg(long, value_name = "NAME", value_parser = device_name)]
+    device: Option<String>,
     /// The precision: f32 to train, f64 to check.
     #[arg(long, value_name = "TYPE")]
     dtype: Option<DType>,
@@ -212,11 +219,47 @@ fn length(text: &str) -> std::result::Result<Value, String> {
     }
 }
 
+/// The name of a device; a name, because `auto` is more than the device that it stands for.
+///
+/// # Errors
+/// When there is no such name.
+pub fn device_name(text: &str) -> std::result::Result<String, String> {
+    if text != "auto" {
+        text.parse::<Device>()?;
+    }
+    Ok(text.into())
+}
+
+/// See that the device is there, before anything is written. What `auto` chose is said to whoever asked for it or
+/// watches, and where it is not the CPU.
+///
+/// # Errors
+/// When it is not.
+pub fn open_device(asked: Option<&str>, device: Device) -> Result<()> {
+    let auto = asked == Some("auto") || (asked.is_none() && device == Device::auto().0);
+    let says = asked.is_some() || device != Device::Cpu || io::stderr().is_terminal();
+    if auto && says {
+        let _ = writeln!(io::stderr(), "device {}", Device::auto().1);
+    }
+    Cx::open(device).map(drop).map_err(Error::Device)
+}
+
 fn number(text: &str) -> std::result::Result<f64, String> {
     text.parse().ok().filter(|x: &f64| x.is_finite()).ok_or("expected a finite number".into())
 }
 
 impl TrainArgs {
+    /// Whether the preset is this one of several scales of a comparison, as "paper".
+    pub fn scale<'a>(&self, scales: &[&'a str]) -> Option<&'a str> {
+        let asked = self.what.preset.as_deref();
+        scales.iter().copied().find(|&scale| asked == Some(scale))
+    }
+
+    /// The preset to start from.
+    pub fn set_preset(&mut self, name: String) {
+        self.what.preset = Some(name);
+    }
+
     /// The configuration that these flags, the file they name and the preset make; `preset` is the one where neither
     /// names any, and `task` are the task's own flags.
     ///
@@ -233,6 +276,7 @@ impl TrainArgs {
         let TrainArgs { what, training, sizes, machine, .. } = self.clone();
         let mut top = Flags::default();
         top.set("models", what.models).set("preset", what.preset).set("train_len", what.train_len);
+        top.set("curriculum", what.curriculum);
         top.set("eval_lens", what.eval_lens).set("seeds", what.seeds).set("seed", what.seed);
 
         top.set("steps", training.steps).set("batch", training.batch).set("lr", training.lr);
@@ -241,7 +285,7 @@ impl TrainArgs {
         top.set("clip", training.clip).set("eval_every", training.eval_every);
         top.set("checkpoint_every", training.checkpoint_every);
 
-        top.set("form", machine.form.map(|x| x.to_string())).set("device", machine.device.map(|x| x.to_string()));
+        top.set("form", machine.form.map(|x| x.to_string())).set("device", machine.device);
         top.set("dtype", machine.dtype.map(|x| x.to_string())).set("max_len", sizes.max_len);
 
         let mut model = Flags::default();
@@ -249,6 +293,7 @@ impl TrainArgs {
         model.set("head_dim", sizes.head_dim).set("mlp", sizes.mlp).set("state", sizes.state).set("conv", sizes.conv);
         model.set("expand", sizes.expand).set("dt_rank", sizes.dt_rank).set("positions", sizes.positions);
         model.set("householders", sizes.householders).set("eigenvalues", sizes.eigenvalues.map(|x| x.to_string()));
+        model.set("variant", sizes.variant).set("without", sizes.without);
         top.set("model", Some(model.0)).0.clone()
     }
 }
@@ -307,93 +352,13 @@ fn preset_values(presets: &[&str], key: &str) -> Option<String> {
         }
     };
     let mut values: Vec<(&str, String)> = presets.iter().filter_map(|name| Some((*name, value(name)?))).collect();
-    if values.len() == presets.len() && values.iter().all(|v| v.1 == values[0].1) {
+    // A name that stands for several presets has no values of its own.
+    let single = presets.iter().filter(|name| preset_table(name).is_ok()).count();
+    if values.len() == single && values.iter().all(|v| v.1 == values[0].1) {
         values.truncate(1);
     }
     let text: Vec<String> = values.iter().map(|(name, value)| format!("{name}: {value}")).collect();
     (!text.is_empty()).then(|| text.join(", "))
-}
-
-fn plain(value: &Value) -> String {
-    value.as_str().map_or_else(|| value.to_string(), String::from)
-}
-
-/// What a training program does with its command line: check everything, train, print. `preset` is the one to start
-/// from where nothing names another, and `task` are the task's own flags.
-///
-/// Status 0: all went well; 1: a run failed, or a file could not be written; 2: a value cannot be; 130 or 143: it was
-/// interrupted.
-pub fn run(args: &TrainArgs, preset: &str, task: Table) -> ExitCode {
-    if let Some(n) = args.output.show {
-        return match args.resolve(preset, task).and_then(|cfg| samples(&cfg, n)) {
-            Ok(text) => print(text).map_or_else(|e| fail(&e, 1), |()| ExitCode::SUCCESS),
-            Err(e) => fail(&e, 2),
-        };
-    }
-    if args.output.profile {
-        return match args.resolve(preset, task).map(|cfg| profile(&cfg)) {
-            Ok(Ok(())) => ExitCode::SUCCESS,
-            Ok(Err(e)) => fail(&e, 1),
-            Err(e) => fail(&e, 2),
-        };
-    }
-    let prepared = threads("--threads", args.machine.threads).and_then(|threads| {
-        interrupt::catch()?;
-        Ok((threads, args.open(preset, task)?))
-    });
-    let (threads, (cfg, out)) = match prepared {
-        Ok(prepared) => prepared,
-        Err(e) => return fail(&e, 2),
-    };
-    if let Some(dir) = &args.output.resume {
-        resume::say_what_is_left(dir, &cfg, out.as_ref());
-    }
-    let (reports, written) = match run_all(&cfg, threads, out.as_ref(), true) {
-        Ok(done) => done,
-        Err(e) => return fail(&e, 2),
-    };
-    let all = cfg.models.len() * cfg.seeds;
-    if let Some(signal) = interrupt::came().filter(|_| reports.len() < all) {
-        let kept = match &out {
-            Some(out) => format!("the rest is saved; go on with --resume {}", out.path().display()),
-            None => "nothing is kept without --out DIR".into(),
-        };
-        let what = format!("{}: {} of {all} runs are finished, {kept}", signal.name(), reports.len());
-        return fail(&Error::Config(what), signal.status());
-    }
-    let text = if args.output.json { table::json(&reports) } else { Ok(table::text(&cfg, &reports)) };
-    if let Err(e) = text.and_then(print).and(written) {
-        return fail(&e, 1);
-    }
-    match reports.iter().filter(|r| r.error.is_some()).count() {
-        0 => ExitCode::SUCCESS,
-        n => fail(&Error::config(format!("{n} of {} runs stopped before the end", reports.len())), 1),
-    }
-}
-
-/// The first training sequences of the first seed, drawn as a person would.
-fn samples(cfg: &TrainConfig, n: i64) -> Result<String> {
-    /// More than anybody reads.
-    const MOST: usize = 10_000;
-    match usize::try_from(n) {
-        Ok(n) if (1..=MOST).contains(&n) => Ok(show::samples(&*cfg.task, cfg.train_len, cfg.seed, cfg.batch, n)),
-        _ => Err(Error::Config(format!("--show {n}: expected 1 to {MOST} sequences"))),
-    }
-}
-
-/// Where a training step's time goes, model by model.
-fn profile(cfg: &TrainConfig) -> Result<()> {
-    const STEPS: usize = 50;
-    for one in cfg.each_model()? {
-        let mut trainer = Trainer::new(&one, cfg.seed)?;
-        trainer.profile(3)?; // buffers and caches warm up
-        let start = Instant::now();
-        let ops = trainer.profile(STEPS)?.table(STEPS);
-        let step = start.elapsed().as_secs_f64() * 1e6 / STEPS as f64;
-        let (name, form) = (&one.model.mixer, one.form_of(trainer.model()));
-        print(format!("{name}, {form}: {step:.1} µs a step\n{ops}\n"))?;
-    }
-    Ok(())
 }
 
 /// Print to standard output. A reader that has seen enough (`| head`) is no error.

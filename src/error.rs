@@ -38,6 +38,9 @@ pub enum Error {
         /// The last step taken.
         step: usize,
     },
+    /// A device that is not there, or failed.
+    #[error("{0}")]
+    Device(String),
 }
 
 impl Error {

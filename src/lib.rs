@@ -6,12 +6,14 @@
 //! - What is a DeltaNet, a Mamba, an LSTM? [`models`]: one mixer a file, its equations on top.
 //! - What can be differentiated? [`ops`]: one family a file, forward beside backward.
 //! - What is learned? [`tasks`]: tokens, and a target beside each.
+//! - How does it run on a GPU? [`cuda`]: device buffers, and kernels in the `.cu` file beside each op.
 //! - How is it trained? [`train`]: the loop, the optimiser, the configuration, what a run leaves behind.
 #![deny(missing_docs)]
 #![cfg_attr(not(test), warn(clippy::unwrap_used))]
 
 pub mod autograd;
 pub mod cli;
+pub mod cuda;
 pub mod error;
 pub mod models;
 pub mod ops;

@@ -233,6 +233,23 @@ fn lstm_tracks_parity() {
     assert_tracks("lstm", &machine.set("w_post", &[1.0, 0.0]), 0.4);
 }
 
+/// One unit, c / n in {−1, 1}. A zero keeps it, f = 1 and i = 0. A one forgets it, f = 0 and i = 1, and writes
+/// tanh(z) = −h: what it was, turned over. The stabiliser m is 0 from the first one on; up to there every zero writes the
+/// −1 that the state should be. `mixing` is R of z, through which the unit sees what it was.
+fn slstm(mixing: f32) -> Machine {
+    let sizes = ModelConfig { heads: 1, head_dim: 1, conv: 0, ..ModelConfig::default() };
+    let machine = Machine::new("slstm", Eigenvalues::Positive, sizes);
+    let (i, f, z, o) = ([-1000.0, 0.0], [1000.0, -1000.0], [-1000.0, 100.0], [200.0, 200.0]);
+    let machine = machine.set("w_if", &[i, f].concat()).set("w_zo", &[z, o].concat());
+    machine.set("r", &[0.0, 0.0, mixing, 0.0]).set("norm", &[1.0]).set("w_o", &[1.0, 0.0])
+}
+
+#[test]
+fn slstm_tracks_parity_and_cannot_without_seeing_its_state() {
+    assert_tracks("slstm", &slstm(-200.0), 0.0);
+    assert_fails("slstm with R = 0", &slstm(0.0));
+}
+
 /// The LRU with λ = −1 (as near as exp(−exp(ν) + i exp(θ)) comes in single precision), reading `b` of the two tokens.
 fn lru_minus_one(b: [f32; 2]) -> Machine {
     let machine = Machine::new("lru", Eigenvalues::Positive, ModelConfig { state: 1, ..ModelConfig::default() });

@@ -6,7 +6,7 @@ use std::panic::catch_unwind;
 use tapezoo::{
     autograd::{Gen, Tape, Var},
     models::{
-        delta_net, linear_transformer,
+        Form, delta_net, linear_transformer,
         published::{self, Config, Published},
     },
     tensor::{DType, Device, Tensor},
@@ -27,7 +27,11 @@ fn tokens(seed: u64) -> Vec<i32> {
 
 /// A model whose weights are large enough for every effect to be seen.
 fn model(name: &str) -> Published {
-    let mut m = Published::new(&config(name), 3, DType::F64).unwrap();
+    model_of(&config(name))
+}
+
+fn model_of(config: &Config) -> Published {
+    let mut m = Published::new(config, 3, DType::F64).unwrap();
     let mut g = Gen::new(4);
     for x in m.params_mut().flat_mut().host_mut::<f64>() {
         *x += 0.3 * g.gauss();
@@ -40,13 +44,18 @@ fn logits(m: &mut Published, tokens: &[i32], training: bool) -> Vec<f64> {
     let tape = Tape::new(Device::Cpu);
     let p = m.params().bind_frozen(&tape);
     let x = tape.constant(&Tensor::from_vec(tokens.to_vec(), [B, T]));
-    let y = if training { m.train(&p, x) } else { m.evaluate(&p, x) };
+    let s = &mut published::zero_state(m.config(), &tape, B, DType::F64);
+    let form = Form::Recurrent;
+    let y = if training { m.train(&p, x, s, form) } else { m.evaluate(&p, x, s, form) };
     y.unwrap().value().to_f64()
 }
 
 /// At which positions of each row do the logits change when token 12 of row 0 does?
 fn reach(name: &str, training: bool) -> [Vec<usize>; B] {
-    let mut m = model(name);
+    reach_of(model(name), training)
+}
+
+fn reach_of(mut m: Published, training: bool) -> [Vec<usize>; B] {
     let mut x = tokens(5);
     let before = logits(&mut m, &x, training);
     x[12] ^= 1;
@@ -93,6 +102,8 @@ fn a_value_in_another_channel_than_its_key_is_never_read() {
     assert_eq!(read(linear_transformer::recurrent(q, k, v, &mut clean, 1.0)), [0.0, 1.0]);
 
     let beta = tape.full([1, 1, 1], DType::F64, 1.0);
+    assert_eq!(read(published::linear_transformer::whole_memory(q, k, v)), [0.0, 1.0]);
+    assert_eq!(read(published::delta_net::whole_memory(q, k, v, beta)), [0.0, 1.0]);
     assert_eq!(read(published::delta_net::memory(q, k, v, beta)), [0.0, 0.0]);
     assert_eq!(read(published::delta_net::memory(q, k, same, beta)), [1.0, 0.0]);
     assert_eq!(read(delta_net::recurrent(q, k, v, beta, zeros(&[1, 1, 2, 2]), 1.0).0), [0.0, 1.0]);
@@ -144,7 +155,9 @@ fn quasi_lstm_takes_only_multiples_of_its_block() {
             let m = Published::new(&config("quasi_lstm"), 0, DType::F64).unwrap();
             let tape = Tape::new(Device::Cpu);
             let p = m.params().bind_frozen(&tape);
-            m.evaluate(&p, tape.constant(&Tensor::zeros([1, t], DType::I32))).unwrap().shape()
+            let s = &mut published::zero_state(m.config(), &tape, 1, DType::F64);
+            let x = tape.constant(&Tensor::zeros([1, t], DType::I32));
+            m.evaluate(&p, x, s, Form::Recurrent).unwrap().shape()
         })
     };
     assert_eq!(run(24).unwrap().dims(), [1, 24, 2]);
@@ -196,7 +209,8 @@ fn positions_beyond_the_training_length_get_no_gradient() {
         let mut m = model(name);
         let tape = Tape::new(Device::Cpu);
         let p = m.params().bind(&tape);
-        let y = m.train(&p, tape.constant(&Tensor::from_vec(tokens(8), [B, T]))).unwrap();
+        let s = &mut published::zero_state(m.config(), &tape, B, DType::F64);
+        let y = m.train(&p, tape.constant(&Tensor::from_vec(tokens(8), [B, T])), s, Form::Fused).unwrap();
         tape.backward(y.square().sum());
         let i = m.params().entries().iter().position(|e| e.name == "position_embedding.weight").unwrap();
         let g = p.vars()[i].grad().unwrap().to_f64();
@@ -246,7 +260,8 @@ fn every_model_learns_a_batch_by_heart() {
             let mut tape = Tape::new(Device::Cpu);
             let p = m.params().bind(&tape);
             let [x, y] = [10, 11].map(|seed| tape.constant(&Tensor::from_vec(tokens(seed), [B, T])));
-            let loss = m.train(&p, x).unwrap().cross_entropy(y, -100);
+            let s = &mut published::zero_state(m.config(), &tape, B, DType::F32);
+            let loss = m.train(&p, x, s, Form::Fused).unwrap().cross_entropy(y, -100);
             tape.backward(loss);
             losses.push(loss.value().item());
             m.params().gather_grads(&tape, &p, &mut grads);

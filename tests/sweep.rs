@@ -237,7 +237,7 @@ fn what_cannot_be_is_refused_before_anything_starts() {
         ("[grid]\nseed = [1, 3]", &["grid.seed = [1, 3]", "in a row"]),
         ("[grid]\nmodel.wide = [8]", &["grid point model.wide=8", "wide"]),
         ("[grid]\nmodel.width = [8, 0]", &["grid point model.width=0", "width = 0"]),
-        ("task.name = 'parity'\n[grid]\ntrain_len = [32, 8]\ntask.num_ones = [12]", &["grid point train_len=8", "12"]),
+        ("[grid]\ntrain_len = [32, 7]\ntask.name = ['dyck']", &["grid point train_len=7,task.name=dyck", "even"]),
         ("[grid]\ntask = [{ name = 'dyck' }, { name = 'chess' }]", &["grid point task=chess", "chess"]),
         ("[grid]\nlens = [{ name = 'odd', train_len = 7 }]\ntask = [{ name = 'dyck' }]", &["grid point lens=odd", "7"]),
     ] {

@@ -1,7 +1,7 @@
 //! Is the gradient right? ⟨u, J v⟩ by finite differences against ⟨Jᵀ u, v⟩ by backprop.
 
 use super::{Gen, Tape, Var};
-use crate::tensor::{DType, Tensor};
+use crate::tensor::{DType, Device, Tensor};
 
 /// The worst relative error over `directions` random directions v and cotangents u, in `f64`.
 ///
@@ -12,10 +12,18 @@ pub fn gradcheck<F>(f: F, inputs: &[Tensor], seed: u64, directions: usize) -> f6
 where
     F: for<'t> Fn(&'t Tape, &[Var<'t>]) -> Vec<Var<'t>>,
 {
+    gradcheck_on(Device::Cpu, f, inputs, seed, directions)
+}
+
+/// The same with all values and gradients computed on `device`.
+pub fn gradcheck_on<F>(device: Device, f: F, inputs: &[Tensor], seed: u64, directions: usize) -> f64
+where
+    F: for<'t> Fn(&'t Tape, &[Var<'t>]) -> Vec<Var<'t>>,
+{
     let mut g = Gen::new(seed);
     let mut worst: f64 = 0.0;
     for _ in 0..directions {
-        let tape = Tape::default();
+        let tape = Tape::new(device);
         tape.poison(true);
         let x = leaves(&tape, inputs);
         let y = f(&tape, &x);
@@ -25,7 +33,7 @@ where
         let exact: f64 = x.iter().zip(&v).map(|(x, v)| x.grad().map_or(0.0, |g| dot(&g, v))).sum();
 
         let value = |h: f64| -> f64 {
-            let tape = Tape::default();
+            let tape = Tape::new(device);
             let moved: Vec<Tensor> = inputs.iter().zip(&v).map(|(x, v)| moved(x, v, h)).collect();
             let y = f(&tape, &leaves(&tape, &moved));
             y.iter().zip(&u).map(|(y, u)| dot(&y.value(), u)).sum()

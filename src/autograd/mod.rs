@@ -7,7 +7,7 @@ mod sample;
 mod tape;
 mod var;
 
-pub use gradcheck::gradcheck;
+pub use gradcheck::{gradcheck, gradcheck_on};
 pub use op::{Grad, In, MAX_OUTS, Op, Outs, Value};
 pub use profile::{Cost, Profile};
 pub use sample::Gen;

@@ -173,6 +173,15 @@ impl Grad {
         });
     }
 
+    /// If wanted, the buffer, zeroed on the first contribution, to add to.
+    pub fn zeroed(&mut self) -> Option<&mut Tensor> {
+        let (t, acc) = self.parts()?;
+        if !acc {
+            t.fill(0.0);
+        }
+        Some(t)
+    }
+
     /// The elements to add to, wanted or not (scratch memory if not): for kernels that compute all gradients in
     /// one pass. `like` is the input that this gradient belongs to.
     pub fn slice<T: Real>(&mut self, cpu: &Cpu, like: &Tensor) -> &mut [T] {

@@ -2,7 +2,7 @@
 
 use super::{Grad, In, Op, Outs, Profile, Value, Var};
 use crate::{
-    tensor::{Cx, DType, Device, Real, Shape, Tensor},
+    tensor::{Cx, DType, Device, Shape, Tensor},
     with_real,
 };
 use std::{cell::RefCell, sync::Arc, time::Instant};
@@ -84,8 +84,23 @@ fn id(n: usize) -> u32 {
 
 impl Tape {
     /// An empty tape whose ops run on `device`.
+    ///
+    /// # Panics
+    /// When the device cannot be had; [`Tape::open`] says so instead.
+    #[track_caller]
     pub fn new(device: Device) -> Tape {
-        Tape { cx: Cx::new(device), record: RefCell::default() }
+        match Tape::open(device) {
+            Ok(tape) => tape,
+            Err(why) => panic!("{why}"),
+        }
+    }
+
+    /// An empty tape whose ops run on `device`.
+    ///
+    /// # Errors
+    /// When the device cannot be had: why.
+    pub fn open(device: Device) -> Result<Tape, String> {
+        Ok(Tape { cx: Cx::open(device)?, record: RefCell::default() })
     }
 
     /// The device context that ops run in.
@@ -99,14 +114,19 @@ impl Tape {
         Var::new(self, id(r.values.len() - 1))
     }
 
+    /// A value from outside; copied to the device if it is not there.
+    fn place(&self, t: &Tensor, needs: bool) -> Var<'_> {
+        self.push(t.to_device(&self.cx), needs, !t.is_on(&self.cx))
+    }
+
     /// A value to differentiate with respect to.
     pub fn leaf(&self, t: &Tensor) -> Var<'_> {
-        self.push(t.clone(), true, false)
+        self.place(t, true)
     }
 
     /// A value that is not differentiated: data, masks, initial states.
     pub fn constant(&self, t: &Tensor) -> Var<'_> {
-        self.push(t.clone(), false, false)
+        self.place(t, false)
     }
 
     /// A constant of one value throughout, from the pool.
@@ -256,11 +276,11 @@ impl Tape {
             let shape = r.values[id].shape();
             assert_eq!(seed.shape(), shape, "the cotangent of a value of shape {shape} has shape {}", seed.shape());
             match &mut r.grads[id] {
-                Some(old) => add_into(old, &seed),
+                Some(old) => add_into(old, &seed.to_device(&self.cx)),
                 empty => {
                     // A copy from the pool: the caller may keep the seed, and gradients are written in place.
                     let mut t = self.cx.pool().get(seed.dtype(), shape);
-                    copy(&mut t, &seed);
+                    t.assign(&seed);
                     *empty = Some(t);
                 }
             }
@@ -417,19 +437,14 @@ impl Tape {
     #[track_caller]
     pub fn collect_grads(&self, leaves: &[Var<'_>], into: &mut Tensor) {
         let r = self.record.borrow();
-        with_real!(into.dtype(), T => {
-            let mut rest = into.host_mut::<T>();
-            for leaf in leaves {
-                let id = leaf.id_on(self) as usize;
-                let (here, after) = rest.split_at_mut(r.values[id].len());
-                match r.grads.get(id) {
-                    Some(Some(g)) => here.copy_from_slice(g.host()),
-                    _ => here.fill(T::ZERO),
-                }
-                rest = after;
-            }
-            assert!(rest.is_empty(), "{} elements are left over after the gradients of all leaves", rest.len());
-        });
+        let mut done = 0;
+        for leaf in leaves {
+            let id = leaf.id_on(self) as usize;
+            let n = r.values[id].len();
+            into.write_at(done, n, r.grads.get(id).and_then(Option::as_ref));
+            done += n;
+        }
+        assert_eq!(done, into.len(), "elements of all leaves, and of what their gradients go to");
     }
 }
 
@@ -439,6 +454,9 @@ fn scope_name(scopes: &[Arc<str>], n: usize) -> String {
 }
 
 fn add_into(a: &mut Tensor, b: &Tensor) {
+    if let Some(gpu) = b.gpu() {
+        return gpu.add_into(a, b);
+    }
     with_real!(b.dtype(), T => {
         let (a, b) = (a.host_mut::<T>(), b.host::<T>());
         assert_eq!(a.len(), b.len(), "gradients of different sizes");
@@ -446,8 +464,4 @@ fn add_into(a: &mut Tensor, b: &Tensor) {
             *a += b;
         }
     });
-}
-
-fn copy(a: &mut Tensor, b: &Tensor) {
-    with_real!(b.dtype(), T => a.host_mut::<T>().copy_from_slice(b.host::<T>()));
 }

@@ -1,11 +1,10 @@
 //! `--out DIR` begins runs in a directory, `--resume DIR` goes on with them.
 
-use super::TrainArgs;
+use super::{TrainArgs, open_device};
 use crate::{
     error::{Error, Result},
     train::{
-        config::TrainConfig,
-        layers::{difference, merge},
+        config::{TrainConfig, difference, merge},
         rundir::{self, Found, RunDir},
     },
 };
@@ -20,6 +19,7 @@ impl TrainArgs {
     pub(super) fn open(&self, preset: &str, task: Table) -> Result<(TrainConfig, Option<RunDir>)> {
         let Some(dir) = &self.output.resume else {
             let cfg = self.resolve(preset, task)?;
+            open_device(self.machine.device.as_deref(), cfg.device)?;
             let out = self.output.out.as_deref();
             let out = out.map(|path| RunDir::create(path, &cfg, self.output.force)).transpose()?;
             return Ok((cfg, out));
@@ -30,12 +30,17 @@ impl TrainArgs {
         let there = table(&cfg)?;
         let (mut here, mut flags) = (there.clone(), self.table());
         flags.insert("task".into(), task.into());
+        // "auto" is the same as the device that it stands for.
+        if flags.get("device").and_then(|name| name.as_str()?.parse().ok()) == Some(cfg.device) {
+            flags.remove("device");
+        }
         merge(&mut here, flags);
         if let Some((key, there, here)) = difference(&there, &here) {
             let what = format!("{key} is {there} there, and {here} here; a resumed run keeps its configuration");
             return Err(Error::Config(format!("--resume {}: {what}", dir.display())));
         }
         cfg.checkpoint_every = self.training.checkpoint_every.unwrap_or(cfg.checkpoint_every);
+        open_device(self.machine.device.as_deref(), cfg.device)?;
         Ok((cfg, Some(out)))
     }
 }

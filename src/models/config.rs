@@ -1,6 +1,6 @@
 //! The sizes of a model.
 
-use super::{Choices, Mixer};
+use super::{Choices, Mixer, published::Defect};
 use crate::error::{Error, Result};
 use serde::{Deserialize, Serialize};
 use std::{fmt, str::FromStr};
@@ -87,6 +87,21 @@ impl FromStr for Eigenvalues {
     }
 }
 
+/// Which model of a name is built.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Variant {
+    /// A mixer of [`super::names`] in the one decoder.
+    #[default]
+    Clean,
+    /// The model of the published experiment, defects included ([`super::published`]).
+    Published,
+}
+
+fn is_default<T: Default + PartialEq>(x: &T) -> bool {
+    *x == T::default()
+}
+
 /// The sizes of a model. A mixer reads those that concern it.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -124,6 +139,16 @@ pub struct ModelConfig {
     /// Standard deviation of all weights at the start; absent: each layer's own rule.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub init_std: Option<f64>,
+    /// The mixer in the clean decoder, or the model as published.
+    #[serde(skip_serializing_if = "is_default")]
+    pub variant: Variant,
+    /// Defects that a published model is built without.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub without: Vec<Defect>,
+    /// Begin each training batch in the state in which the one before ended, as the published code does on MQAR.
+    /// Evaluation begins from zeros all the same.
+    #[serde(skip_serializing_if = "is_default")]
+    pub carry_state: bool,
     /// Number of different tokens.
     pub vocab: usize,
     /// Number of outputs.
@@ -151,6 +176,9 @@ impl Default for ModelConfig {
             eigenvalues: Eigenvalues::Positive,
             positions: Positions::None,
             init_std: None,
+            variant: Variant::Clean,
+            without: vec![],
+            carry_state: false,
             vocab: 2,
             classes: 2,
             max_len: 256,
@@ -211,6 +239,12 @@ impl ModelConfig {
         }
         if self.positions == Positions::Rope && self.head_dim % 2 == 1 {
             return Err(Error::config(format!("head_dim = {}: rope needs an even head_dim", self.head_dim)));
+        }
+        if self.variant == Variant::Clean && !self.without.is_empty() {
+            return Err(Error::config("without: only variant = \"published\" has defects to be built without"));
+        }
+        if self.variant == Variant::Published && self.eigenvalues == Eigenvalues::Signed {
+            return Err(Error::config("eigenvalues = -1..1: the published models have no such choice"));
         }
         Ok(())
     }

@@ -9,10 +9,10 @@
 //!
 //! as in the published experiment (swiss-ai/modern_rnns), but that no mixer looks at the batch or at the future.
 
-use super::{Bound, Form, Init, Mixer, ModelConfig, P, Params, Positions, State, positions, run};
+use super::{Bound, Form, Init, Mixer, ModelConfig, P, Positions, State, positions, run};
 use crate::{
-    autograd::{Tape, Var},
-    error::{Error, Result},
+    autograd::Var,
+    error::Result,
     tensor::{DType, Tensor},
 };
 use std::sync::Arc;
@@ -68,10 +68,10 @@ struct Block {
     names: [Arc<str>; 2],
 }
 
-/// A decoder with its parameters.
-pub struct Model {
-    config: ModelConfig,
-    params: Params,
+/// The decoder: where its parameters are, and the mixers.
+pub(super) struct Decoder {
+    width: usize,
+    max_len: usize,
     embedding: P,
     /// Learned positions are a parameter, sinusoidal ones a table.
     learned: Option<P>,
@@ -82,34 +82,10 @@ pub struct Model {
     names: [Arc<str>; 2],
 }
 
-/// What a model carries from token to token: a [`State`] for each block.
-pub struct ModelState<'t>(Vec<State<'t>>);
-
-impl<'t> ModelState<'t> {
-    /// The carried tensors of every block, to take them to another tape.
-    pub fn tensors(&self) -> Vec<Vec<Tensor>> {
-        self.0.iter().map(|s| s.s.iter().map(|v| v.value()).collect()).collect()
-    }
-
-    /// The states of the blocks.
-    pub fn blocks(&self) -> &[State<'t>] {
-        &self.0
-    }
-}
-
-impl Model {
-    /// A model with random parameters.
-    ///
-    /// # Errors
-    /// When a size makes no sense.
-    pub fn new(config: &ModelConfig, seed: u64, dtype: DType) -> Result<Model> {
-        config.check()?;
-        if dtype == DType::I32 {
-            return Err(Error::config("dtype = i32: a model needs f32 or f64"));
-        }
-        let c = config.clone();
+impl Decoder {
+    /// Declare all parameters.
+    pub fn new(c: &ModelConfig, init: &mut Init, dtype: DType) -> Result<Decoder> {
         let build = super::find(&c.mixer)?;
-        let mut init = Init::new(seed, c.init_std);
         let std = c.init_std.unwrap_or((c.width as f64).powf(-0.5));
         let embedding = init.normal("embedding", [c.vocab, c.width], std);
         let learned = (c.positions == Positions::Learned).then(|| init.normal("positions", [c.max_len, c.width], std));
@@ -121,11 +97,11 @@ impl Model {
                 Ok(Block {
                     norm: init.scope("norm", |i| LayerNorm::new(c.width, i)),
                     mixer: {
-                        let mixer = init.scope("mixer", |i| build(&c, i))?;
+                        let mixer = init.scope("mixer", |i| build(c, i))?;
                         c.check_choices(mixer.as_ref())?;
                         mixer
                     },
-                    mlp: (c.mlp > 0).then(|| init.scope("mlp", |i| Mlp::new(&c, i))),
+                    mlp: (c.mlp > 0).then(|| init.scope("mlp", |i| Mlp::new(c, i))),
                     names: [format!("blocks.{l}.mixer").into(), format!("blocks.{l}.mlp").into()],
                 })
             })?);
@@ -133,91 +109,41 @@ impl Model {
         let norm = init.scope("norm", |i| LayerNorm::new(c.width, i));
         let head = init.linear("head", c.classes, c.width);
         let names = ["embedding".into(), "head".into()];
-        Ok(Model { config: c, params: init.finish(dtype), embedding, learned, table, blocks, norm, head, names })
+        let (width, max_len) = (c.width, c.max_len);
+        Ok(Decoder { width, max_len, embedding, learned, table, blocks, norm, head, names })
     }
 
-    /// The sizes it was made with.
-    pub fn config(&self) -> &ModelConfig {
-        &self.config
+    /// The mixers, one a block.
+    pub fn mixers(&self) -> impl Iterator<Item = &dyn Mixer> {
+        self.blocks.iter().map(|b| b.mixer.as_ref())
     }
 
-    /// Its parameters.
-    pub fn params(&self) -> &Params {
-        &self.params
-    }
-
-    /// Its parameters, to train.
-    pub fn params_mut(&mut self) -> &mut Params {
-        &mut self.params
-    }
-
-    /// The forms that its mixer can be computed in, `Recurrent` first.
-    pub fn forms(&self) -> Vec<Form> {
-        self.blocks.first().map_or(vec![], |b| b.mixer.forms())
-    }
-
-    /// The fastest form on a CPU.
-    pub fn default_form(&self) -> Form {
-        self.forms().pop().unwrap_or(Form::Recurrent)
-    }
-
-    /// Whether the mixer has this form (with any chunk size).
-    ///
-    /// # Errors
-    /// When it has not: names the form and those that exist.
-    pub fn check_form(&self, form: Form) -> Result<()> {
-        let kinds: Vec<&str> = self.forms().iter().map(|f| f.kind()).collect();
-        if kinds.contains(&form.kind()) {
-            return Ok(());
-        }
-        let mixer = &self.config.mixer;
-        Err(Error::config(format!("form '{form}': {mixer} has no such form; it has {}", kinds.join(", "))))
-    }
-
-    /// The state before the first token, for a batch of `b`.
-    pub fn zero_state<'t>(&self, tape: &'t Tape, b: usize) -> ModelState<'t> {
-        let dtype = self.params.flat().dtype();
-        ModelState(self.blocks.iter().map(|block| State::zero(block.mixer.as_ref(), tape, b, dtype)).collect())
-    }
-
-    /// A state after `t` tokens, from the tensors of [`ModelState::tensors`].
-    pub fn state_from<'t>(&self, tape: &'t Tape, t: usize, tensors: &[Vec<Tensor>]) -> ModelState<'t> {
-        let bind = |s: &Vec<Tensor>| State { t, s: s.iter().map(|x| tape.constant(x)).collect() };
-        ModelState(tensors.iter().map(bind).collect())
-    }
-
-    /// Logits [B, T, classes] of tokens [B, T] (i32), from the start of a sequence.
-    ///
-    /// # Panics
-    /// When a token is not in the vocabulary, or the sequence is longer than `max_len` where positions need a table.
+    /// Logits [B, T, classes] of tokens [B, T], moving the states of the blocks on; with `rows` `[R]`, positions of
+    /// `[B T]`, only theirs: [R, classes].
     #[track_caller]
-    pub fn forward<'t>(&self, p: &Bound<'t>, tokens: Var<'t>, form: Form) -> Var<'t> {
-        let mut state = self.zero_state(tokens.tape(), tokens.shape().at(0));
-        self.run(p, tokens, &mut state, form)
-    }
-
-    /// Logits of the next tokens [B, T] of a sequence, moving its state on. With T = 1 this is streaming inference.
-    ///
-    /// # Panics
-    /// As [`Model::forward`].
-    #[track_caller]
-    pub fn run<'t>(&self, p: &Bound<'t>, tokens: Var<'t>, state: &mut ModelState<'t>, form: Form) -> Var<'t> {
+    pub fn run<'t>(
+        &self,
+        p: &Bound<'t>,
+        tokens: Var<'t>,
+        state: &mut [State<'t>],
+        form: Form,
+        rows: Option<Var<'t>>,
+    ) -> Var<'t> {
         let tape = tokens.tape();
-        let [_, t] = tokens.dims();
-        let t0 = state.0.first().map_or(0, |s| s.t);
+        let [b, t] = tokens.dims();
+        let t0 = state.first().map_or(0, |s| s.t);
         tape.scope(&self.names[0]);
-        let mut x = (self.config.width as f64).sqrt() * p[self.embedding].embedding(tokens); // [B, T, D]
-        let most = self.config.max_len;
+        let mut x = (self.width as f64).sqrt() * p[self.embedding].embedding(tokens); // [B, T, D]
         if self.learned.is_some() || self.table.is_some() {
-            assert!(t0 + t <= most, "position {} is past max_len = {most}", t0 + t);
+            assert!(t0 + t <= self.max_len, "position {} is past max_len = {}", t0 + t, self.max_len);
         }
         if let Some(learned) = self.learned {
             x = x + p[learned].narrow(0, t0, t);
         }
         if let Some(table) = &self.table {
-            x = x + tape.constant(&table.window(t0 * self.config.width, [t, self.config.width]));
+            x = x + tape.constant(&table.window(t0 * self.width, [t, self.width]));
         }
-        for (block, s) in self.blocks.iter().zip(&mut state.0) {
+        for (block, s) in self.blocks.iter().zip(state) {
             tape.scope(&block.names[0]);
             x = x + run(block.mixer.as_ref(), p, block.norm.apply(p, x), s, form);
             if let Some(mlp) = &block.mlp {
@@ -226,6 +152,9 @@ impl Model {
             }
         }
         tape.scope(&self.names[1]);
+        if let Some(rows) = rows {
+            x = x.reshape([b * t, self.width]).embedding(rows); // [R, D]
+        }
         self.norm.apply(p, x).linear(p[self.head], None)
     }
 }

@@ -126,7 +126,9 @@ impl Mix {
         let c = Var::concat(&[p[self.c[0]], -p[self.c[1]]], 1); // [H, 2N]: Re(C h) = Re C Re h − Im C Im h
         let y = h.linear(c, None) + p[self.d] * u;
         let g = y.gelu_tanh();
-        g.linear(p[self.w1], Some(p[self.b1])) * g.linear(p[self.w2], Some(p[self.b2])).sigmoid()
+        // W₁ g ⊙ σ(W₂ g); both halves in one product.
+        let w = Var::concat(&[p[self.w1], p[self.w2]], 0); // [2H, H]
+        g.linear(w, Some(Var::concat(&[p[self.b1], p[self.b2]], 0))).glu()
     }
 }
 

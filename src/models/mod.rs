@@ -6,13 +6,14 @@
 
 mod config;
 mod decoder;
+mod model;
 mod params;
 mod positions;
 pub mod published;
 mod xlstm;
 
-pub use config::{Eigenvalues, ModelConfig, Positions};
-pub use decoder::{Model, ModelState};
+pub use config::{Eigenvalues, ModelConfig, Positions, Variant};
+pub use model::{Model, ModelState};
 pub use params::{Bound, Entry, Init, P, Params};
 pub use positions::Rope;
 

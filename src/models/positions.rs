@@ -28,12 +28,16 @@ pub struct Rope {
 impl Rope {
     /// Tables up to `max_len`, if the model wants rotary positions.
     pub fn new(c: &ModelConfig) -> Option<Rope> {
+        (c.positions == Positions::Rope).then(|| Rope::tables(c.max_len, c.head_dim))
+    }
+
+    /// Tables of `len` positions for heads of width `k`.
+    pub(super) fn tables(len: usize, k: usize) -> Rope {
         let table = |f: fn(f64) -> f64, dtype| {
-            let v: Vec<f64> = angles(c.max_len, c.head_dim).map(f).collect();
-            Tensor::from_vec(v, [c.max_len, 1, c.head_dim / 2]).cast(dtype)
+            let v: Vec<f64> = angles(len, k).map(f).collect();
+            Tensor::from_vec(v, [len, 1, k / 2]).cast(dtype)
         };
-        let tables = || [DType::F32, DType::F64].map(|d| (table(f64::cos, d), table(f64::sin, d)));
-        (c.positions == Positions::Rope).then(|| Rope { tables: tables() })
+        Rope { tables: [DType::F32, DType::F64].map(|d| (table(f64::cos, d), table(f64::sin, d))) }
     }
 
     /// Rotate x [B, T, H, K], whose first position is `t0`.

@@ -216,6 +216,7 @@ macro_rules! binary {
             fn forward(&self, cx: &Cx, x: In, y: &mut [Value]) {
                 match cx {
                     Cx::Cpu(_) => with_real!(x[0].dtype(), T => forward::<$Op, T>(x, &mut y[0])),
+                    Cx::Cuda(cu) => cu.missing(self.name()),
                 }
             }
 
@@ -223,6 +224,7 @@ macro_rules! binary {
                 let Some(g) = &dy[0] else { return };
                 match cx {
                     Cx::Cpu(_) => with_real!(g.dtype(), T => backward::<$Op, T>(x, g, dx)),
+                    Cx::Cuda(cu) => cu.missing(self.name()),
                 }
             }
 
@@ -276,6 +278,7 @@ impl Op for Affine {
             Cx::Cpu(_) => with_real!(x[0].dtype(), T => {
                 affine(T::of(self.mul), T::of(self.add), x[0].host::<T>(), y[0].host_mut(), false);
             }),
+            Cx::Cuda(cu) => cu.missing(self.name()),
         }
     }
 
@@ -285,6 +288,7 @@ impl Op for Affine {
             Cx::Cpu(_) => with_real!(g.dtype(), T => {
                 dx[0].write(|d, acc| affine(T::of(self.mul), T::ZERO, g.host::<T>(), d, acc));
             }),
+            Cx::Cuda(cu) => cu.missing(self.name()),
         }
     }
 

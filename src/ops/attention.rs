@@ -105,6 +105,7 @@ impl Op for CausalAttention {
                     run(cpu, plan, x[0].host(), x[1].host(), x[2].host(), o.host_mut(), lse.host_mut());
                 }
             }),
+            Cx::Cuda(cu) => cu.missing(self.name()),
         }
     }
 
@@ -119,6 +120,7 @@ impl Op for CausalAttention {
                     run(cpu, plan, &inputs, dq.slice(cpu, &x[0]), dk.slice(cpu, &x[1]), dv.slice(cpu, &x[2]));
                 }
             }),
+            Cx::Cuda(cu) => cu.missing(self.name()),
         }
     }
 

@@ -168,6 +168,7 @@ impl Op for CausalConv1d {
                 let bias = if x.len() > 3 { Some(x[3].host::<T>()) } else { None };
                 forward(s, x[0].host::<T>(), &w, x[2].host(), bias, y[0].host_mut());
             }),
+            Cx::Cuda(cu) => cu.missing(self.name()),
         }
     }
 
@@ -179,6 +180,7 @@ impl Op for CausalConv1d {
             } else {
                 backward(Sizes::of(x), cpu, x, g.host::<T>(), dx);
             }),
+            Cx::Cuda(cu) => cu.missing(self.name()),
         }
     }
 

@@ -146,6 +146,7 @@ impl Op for DeltaRule {
         let Ok(dims) = Dims::of(x) else { return };
         match cx {
             Cx::Cpu(cpu) => with_real!(x[0].dtype(), T => forward::<T>(cpu, self.plan(dims), x, y)),
+            Cx::Cuda(cu) => cu.missing(self.name()),
         }
     }
 
@@ -153,6 +154,7 @@ impl Op for DeltaRule {
         let Ok(dims) = Dims::of(x) else { return };
         match cx {
             Cx::Cpu(cpu) => with_real!(x[0].dtype(), T => backward::<T>(cpu, self.plan(dims), x, y, dy, dx)),
+            Cx::Cuda(cu) => cu.missing(self.name()),
         }
     }
 

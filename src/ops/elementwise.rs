@@ -4,7 +4,9 @@
 //! the output, and the derivative `df` may use both.
 
 use crate::{
+    args,
     autograd::{Gen, Grad, In, Op, Outs, Value, Var},
+    cuda::Module,
     tensor::{Cx, DType, Tensor},
 };
 
@@ -54,6 +56,11 @@ macro_rules! unary {
                             DType::F32 => k32::forward(x[0].host(), y[0].host_mut()),
                             _ => k64::forward(x[0].host(), y[0].host_mut()),
                         },
+                        Cx::Cuda(cu) => {
+                            let n = x[0].len();
+                            let kernel = concat!(stringify!($name), "_forward");
+                            cu.launch(&MODULE, kernel, x[0].dtype(), cu.elements(n), args![&x[0], &mut y[0], n]);
+                        }
                     }
                 }
 
@@ -64,6 +71,14 @@ macro_rules! unary {
                             DType::F32 => dx[0].write(|d, acc| k32::backward(x[0].host(), y[0].host(), g.host(), d, acc)),
                             _ => dx[0].write(|d, acc| k64::backward(x[0].host(), y[0].host(), g.host(), d, acc)),
                         },
+                        Cx::Cuda(cu) => {
+                            let n = x[0].len();
+                            let kernel = concat!(stringify!($name), "_backward");
+                            if let Some((d, acc)) = dx[0].parts() {
+                                let args = args![&x[0], &y[0], g, d, acc, n];
+                                cu.launch(&MODULE, kernel, x[0].dtype(), cu.elements(n), args);
+                            }
+                        }
                     }
                 }
 
@@ -79,7 +94,25 @@ macro_rules! unary {
             #[track_caller]
             pub fn $name(self) -> Var<'t> { self.tape().apply($Op, [self]) }
         }
-    )* };
+    )*
+
+        /// The kernels: each formula once more, as CUDA C.
+        pub static MODULE: Module = Module::new("ops/elementwise.cu", &[
+            include_str!("elementwise.cu"),
+            $(concat!(
+                "struct ", stringify!($name), "_ {\n",
+                "    static __device__ real f(real ", stringify!($x), ") { return ", stringify!($f), "; }\n",
+                "    static __device__ real df(real ", stringify!($x), ", real ", stringify!($y), ") { return ", stringify!($df), "; }\n",
+                "};\n",
+                "extern \"C\" __global__ void ", stringify!($name), "_forward(const S* x, S* y, i64 n) {\n",
+                "    map_forward<", stringify!($name), "_>(x, y, n);\n",
+                "}\n",
+                "extern \"C\" __global__ void ", stringify!($name), "_backward(const S* x, const S* y, const S* dy, S* dx, int acc, i64 n) {\n",
+                "    map_backward<", stringify!($name), "_>(x, y, dy, dx, acc, n);\n",
+                "}\n",
+            )),*
+        ]);
+    };
 }
 
 unary! {

@@ -71,6 +71,7 @@ impl Op for Embedding {
             Cx::Cpu(_) => with_real!(x[0].dtype(), T => if n > 0 {
                 copy_rows(n, x[1].host(), x[0].host::<T>(), y[0].host_mut());
             }),
+            Cx::Cuda(cu) => cu.missing(self.name()),
         }
     }
 
@@ -81,6 +82,7 @@ impl Op for Embedding {
             Cx::Cpu(_) => with_real!(g.dtype(), T => dx[0].add::<T>(|d| if n > 0 {
                 add_rows(n, x[1].host(), g.host(), d);
             })),
+            Cx::Cuda(cu) => cu.missing(self.name()),
         }
     }
 
@@ -117,6 +119,7 @@ impl Op for Gather {
                 let (x, ids) = (x[0].host::<T>(), ids(&x[1]));
                 y[0].host_mut::<T>().iter_mut().zip(ids).enumerate().for_each(|(i, (y, id))| *y = x[i * c + id]);
             }),
+            Cx::Cuda(cu) => cu.missing(self.name()),
         }
     }
 
@@ -127,6 +130,7 @@ impl Op for Gather {
             Cx::Cpu(_) => with_real!(g.dtype(), T => dx[0].add::<T>(|d| {
                 g.host::<T>().iter().zip(ids(&x[1])).enumerate().for_each(|(i, (&g, id))| d[i * c + id] += g);
             })),
+            Cx::Cuda(cu) => cu.missing(self.name()),
         }
     }
 

@@ -88,6 +88,28 @@ pub fn sum3<T: Real>(a: &[T], b: &[T], c: &[T], f: impl Fn(T, T, T) -> T) -> T {
     fold(lanes, |a, b| a + b)
 }
 
+/// The widest row whose sums over many rows are held in registers: a sum in memory waits for its own store.
+pub const NARROW: usize = 32;
+
+/// d += Σ g over the rows of g.
+#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2"))]
+pub fn columns<T: Real>(g: &[T], d: &mut [T]) {
+    let n = d.len();
+    if n == 0 {
+        return;
+    }
+    let mut narrow = [T::ZERO; NARROW];
+    with_width!(n => {
+        let sums = if n <= NARROW { &mut narrow[..n] } else { &mut d[..n] };
+        for g in g.chunks_exact(n) {
+            sums.iter_mut().zip(g).for_each(|(sum, &g)| *sum += g);
+        }
+    });
+    if n <= NARROW {
+        d.iter_mut().zip(narrow).for_each(|(d, sum)| *d += sum);
+    }
+}
+
 /// The largest element; −∞ of none. NaN loses.
 #[inline(always)]
 pub fn max<T: Math>(x: &[T]) -> T {

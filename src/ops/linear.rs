@@ -8,10 +8,13 @@
 
 use super::{
     check_real,
+    lane_sums::columns,
     matmul::{Mat, gemm},
 };
 use crate::{
+    args,
     autograd::{Gen, Grad, In, Op, Outs, Value, Var},
+    cuda::{Cuda, Launch, Module, View},
     tensor::{Cx, Real, Shape, Tensor},
     with_real,
 };
@@ -27,12 +30,18 @@ fn sizes(x: Shape, w: Shape) -> (usize, usize, usize) {
     (x.rows(), w.at(1), w.at(0))
 }
 
-/// Adds the sum over the rows of `g` to `d`.
-#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2"))]
-fn column_sums<T: Real>(g: &[T], d: &mut [T]) {
-    for row in g.chunks_exact(d.len().max(1)) {
-        d.iter_mut().zip(row).for_each(|(d, &g)| *d += g);
-    }
+static MODULE: Module = Module::new("ops/linear.cu", &[include_str!("linear.cu")]);
+
+/// The same on the device, in two passes whose order does not depend on the device: sums over chunks of 256 rows,
+/// and the sum of those.
+fn column_sums_cuda(cu: &Cuda, g: &Tensor, rows: usize, d: &mut Tensor, acc: bool) {
+    let (dtype, cols) = (g.dtype(), d.len());
+    let chunk = rows.div_ceil(64).max(256);
+    let chunks = rows.div_ceil(chunk);
+    let mut sums = cu.temp(dtype.real(), chunks * cols);
+    let across = |chunks| Launch::grid([cols.div_ceil(32), chunks, 1], [32, 8, 1]);
+    cu.launch(&MODULE, "column_sums_partial", dtype, across(chunks), args![g, &mut sums, rows, cols, chunk]);
+    cu.launch(&MODULE, "column_sums_total", dtype, across(1), args![&sums, d, chunks, cols, acc]);
 }
 
 impl Op for Linear {
@@ -65,6 +74,15 @@ impl Op for Linear {
                 let (a, w) = ((x[0].host(), Mat::new(rows, i, i)), (x[1].host(), Mat::new(o, i, i).t()));
                 gemm(T::ONE, a, w, (y, Mat::new(rows, o, o)), self.bias);
             }),
+            Cx::Cuda(cu) => {
+                let (a, w) = (View::new(&x[0], Mat::new(rows, i, i)), View::new(&x[1], Mat::new(o, i, i).t()));
+                let y = &mut *y[0];
+                if self.bias {
+                    let launch = cu.elements(rows * o);
+                    cu.launch(&MODULE, "bias_rows", y.dtype(), launch, args![&x[2], &mut *y, rows, o]);
+                }
+                cu.gemm(1.0, a, w, View::out(y, Mat::new(rows, o, o)), self.bias, 1);
+            }
         }
     }
 
@@ -78,9 +96,22 @@ impl Op for Linear {
                 dx[0].write(|d, acc| gemm(T::ONE, (g, mg), (w, Mat::new(o, i, i)), (d, Mat::new(rows, i, i)), acc));
                 dx[1].write(|d, acc| gemm(T::ONE, (g, mg.t()), (x, Mat::new(rows, i, i)), (d, Mat::new(o, i, i)), acc));
                 if self.bias {
-                    dx[2].add(|d| column_sums(g, d));
+                    dx[2].add(|d| columns(g, d));
                 }
             }),
+            Cx::Cuda(cu) => {
+                let (mx, mw, mg) = (Mat::new(rows, i, i), Mat::new(o, i, i), Mat::new(rows, o, o));
+                let (x, w, gv) = (View::new(&x[0], mx), View::new(&x[1], mw), View::new(g, mg));
+                if let Some((d, acc)) = dx[0].parts() {
+                    cu.gemm(1.0, gv, w, View::out(d, mx), acc, 1);
+                }
+                if let Some((d, acc)) = dx[1].parts() {
+                    cu.gemm(1.0, gv.t(), x, View::out(d, mw), acc, 1);
+                }
+                if let Some((d, acc)) = dx.get_mut(2).and_then(Grad::parts) {
+                    column_sums_cuda(cu, g, rows, d, acc);
+                }
+            }
         }
     }
 

@@ -102,6 +102,7 @@ impl Op for CrossEntropy {
                 let sum = forward(n, ignore, x[0].host::<T>(), targets, p.host_mut());
                 loss.host_mut::<T>()[0] = T::of(sum * self.scale(targets));
             }),
+            Cx::Cuda(cu) => cu.missing(self.name()),
         }
     }
 
@@ -117,6 +118,7 @@ impl Op for CrossEntropy {
                 let scale = g.host::<T>()[0] * T::of(self.scale(targets));
                 backward(n, ignore, scale, y[1].host(), targets, d, acc);
             })),
+            Cx::Cuda(cu) => cu.missing(self.name()),
         }
     }
 

@@ -4,6 +4,7 @@ pub use super::gemm::{Mat, gemm};
 
 use crate::{
     autograd::{Gen, Grad, In, Op, Outs, Value, Var},
+    cuda::View,
     tensor::{Cx, Real, Shape, Tensor},
     with_real,
 };
@@ -79,6 +80,12 @@ impl Op for Matmul {
                     gemm(T::ONE, (a, p.a), (&b[i * p.step_b..], p.b), (&mut y[i * p.y.rows * p.y.cols..], p.y), false);
                 }
             }),
+            Cx::Cuda(cu) => {
+                let (a, b) = (View::new(&x[0], p.a), View::new(&x[1], p.b));
+                let y = View::out(&mut y[0], p.y);
+                let (na, ny) = (p.a.rows * p.a.cols, p.y.rows * p.y.cols);
+                cu.gemm(1.0, a.every(na), b.every(p.step_b), y.every(ny), false, p.batch);
+            }
         }
     }
 
@@ -103,6 +110,24 @@ impl Op for Matmul {
                     }
                 });
             }),
+            Cx::Cuda(cu) => {
+                let (na, ny) = (p.a.rows * p.a.cols, p.y.rows * p.y.cols);
+                let (a, g) = (View::new(&x[0], p.a).every(na), View::new(g, p.y).every(ny));
+                let b = View::new(&x[1], p.b).every(p.step_b);
+                if let Some((d, acc)) = dx[0].parts() {
+                    cu.gemm(1.0, g, b.t(), View::out(d, p.a).every(na), acc, p.batch);
+                }
+                // One matrix for all batches gets their sum: one product after the other.
+                if p.step_b > 0 || p.batch == 1 {
+                    if let Some((d, acc)) = dx[1].parts() {
+                        cu.gemm(1.0, a.t(), g, View::out(d, p.b).every(p.step_b), acc, p.batch);
+                    }
+                } else if let Some(d) = dx[1].zeroed() {
+                    for i in 0..p.batch {
+                        cu.gemm(1.0, a.at(i * na).t(), g.at(i * ny), View::out(d, p.b), true, 1);
+                    }
+                }
+            }
         }
     }
 

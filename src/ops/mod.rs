@@ -10,6 +10,7 @@ pub mod delta;
 pub mod elementwise;
 pub mod embed;
 pub mod gemm;
+pub mod glu;
 pub mod heads;
 pub mod lane_sums;
 pub mod lanes;
@@ -68,6 +69,7 @@ ops! {
     triangular: UnitLowerInverse;
     attention: CausalAttention;
     conv: CausalConv1d;
+    glu: Glu;
     loss: CrossEntropy;
     scan: LinearScan, LruScan;
     selective: SelectiveScan;

@@ -186,6 +186,7 @@ impl Op for Permute {
                     }
                 });
             }),
+            Cx::Cuda(cu) => cu.missing(self.name()),
         }
     }
 
@@ -205,6 +206,7 @@ impl Op for Permute {
                     }
                 });
             })),
+            Cx::Cuda(cu) => cu.missing(self.name()),
         }
     }
 
@@ -245,6 +247,7 @@ impl Op for Narrow {
                 let x = &x[0].host::<T>()[self.start * inner..];
                 copy_runs(outer, run, x, n * inner, y[0].host_mut(), run);
             }),
+            Cx::Cuda(cu) => cu.missing(self.name()),
         }
     }
 
@@ -263,6 +266,7 @@ impl Op for Narrow {
                     move_runs(outer, run, g.host(), run, &mut d[self.start * inner..], n * inner, acc);
                 }
             })),
+            Cx::Cuda(cu) => cu.missing(self.name()),
         }
     }
 
@@ -314,6 +318,7 @@ impl Op for Concat {
                     at += run;
                 }
             }),
+            Cx::Cuda(cu) => cu.missing(self.name()),
         }
     }
 
@@ -331,6 +336,7 @@ impl Op for Concat {
                     at += run;
                 }
             }),
+            Cx::Cuda(cu) => cu.missing(self.name()),
         }
     }
 
@@ -378,6 +384,7 @@ impl Op for Tril {
                     y[kept..].fill(T::ZERO);
                 }
             }),
+            Cx::Cuda(cu) => cu.missing(self.name()),
         }
     }
 
@@ -391,6 +398,7 @@ impl Op for Tril {
                     d[..kept].iter_mut().zip(&g[..kept]).for_each(|(d, &g)| *d += g);
                 }
             })),
+            Cx::Cuda(cu) => cu.missing(self.name()),
         }
     }
 

@@ -7,7 +7,10 @@
 //! Backward, with ĝ = g w: dx = r (ĝ − mean ĝ − x̂ mean(ĝ x̂)) for layer norm, the same without the mean of ĝ for
 //! RMS norm, and dx = r (g − y Σ g y) for the L2 norm (where ε rules, r is constant: dx = r g).
 
-use super::{check_real, lane_sums};
+use super::{
+    check_real,
+    lane_sums::{self, NARROW},
+};
 use crate::{
     autograd::{Gen, Grad, In, Op, Outs, Value, Var},
     tensor::{Cx, Real, Shape, Tensor},
@@ -79,24 +82,17 @@ fn backward_x<T: Real>(centre: bool, x: &[T], w: &[T], mean: &[T], r: &[T], g: &
 #[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2"))]
 fn backward_w<T: Real>(x: &[T], mean: &[T], r: &[T], g: &[T], dw: &mut [T]) {
     let n = dw.len();
+    // Sums of narrow rows stay in registers: a sum in memory waits for its own store.
+    let mut sums = [T::ZERO; NARROW];
     with_width!(n => {
-        let dw = &mut dw[..n];
+        let sums = if n <= NARROW { &mut sums[..n] } else { &mut dw[..n] };
         for (((x, g), &m), &r) in x.chunks_exact(n).zip(g.chunks_exact(n)).zip(mean).zip(r) {
-            dw.iter_mut().zip(g).zip(x).for_each(|((dw, &g), &x)| *dw += g * ((x - m) * r));
+            sums.iter_mut().zip(g).zip(x).for_each(|((dw, &g), &x)| *dw += g * ((x - m) * r));
         }
     });
-}
-
-/// db += Σ g over the rows
-#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2"))]
-fn backward_b<T: Real>(g: &[T], db: &mut [T]) {
-    let n = db.len();
-    with_width!(n => {
-        let db = &mut db[..n];
-        for g in g.chunks_exact(n) {
-            db.iter_mut().zip(g).for_each(|(db, &g)| *db += g);
-        }
-    });
+    if n <= NARROW {
+        dw.iter_mut().zip(sums).for_each(|(dw, sum)| *dw += sum);
+    }
 }
 
 fn norm_infer(x: In) -> Result<Outs, String> {
@@ -131,6 +127,7 @@ fn norm_forward(centre: bool, eps: f64, cx: &Cx, x: In, y: &mut [Value]) {
             let (mean, r) = (mean.host_mut(), r.host_mut());
             forward(centre, T::of(eps), x[0].host::<T>(), x[1].host(), b, y.host_mut(), mean, r);
         }),
+        Cx::Cuda(cu) => cu.missing("norm"),
     }
 }
 
@@ -146,9 +143,10 @@ fn norm_backward(centre: bool, cx: &Cx, x: In, y: &[Value], dy: &[Option<Tensor>
             let rows = !g.is_empty();
             dx[1].add::<T>(|d| if rows { backward_w(a, mean, r, g, d) });
             if let Some(dx) = dx.get_mut(2) {
-                dx.add::<T>(|d| if rows { backward_b(g, d) });
+                dx.add::<T>(|d| if rows { lane_sums::columns(g, d) });
             }
         }),
+        Cx::Cuda(cu) => cu.missing("norm"),
     }
 }
 
@@ -237,6 +235,7 @@ impl Op for L2Norm {
                 let eps = T::of(self.eps);
                 l2_forward(x[0].shape().last(), self.smooth, eps, x[0].host::<T>(), y.host_mut(), r.host_mut());
             }),
+            Cx::Cuda(cu) => cu.missing(self.name()),
         }
     }
 
@@ -251,6 +250,7 @@ impl Op for L2Norm {
                 let constant = if self.smooth { T::ZERO } else { T::ONE / T::of(self.eps) };
                 l2_backward(x[0].shape().last(), constant, y[0].host(), y[1].host(), g.host(), d, acc);
             })),
+            Cx::Cuda(cu) => cu.missing(self.name()),
         }
     }
 

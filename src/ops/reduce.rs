@@ -122,6 +122,7 @@ impl Op for SumAxis {
             Cx::Cpu(_) => with_real!(x[0].dtype(), T => {
                 sum_forward(n, inner, T::of(self.scale(n)), x[0].host::<T>(), y[0].host_mut());
             }),
+            Cx::Cuda(cu) => cu.missing(self.name()),
         }
     }
 
@@ -132,6 +133,7 @@ impl Op for SumAxis {
             Cx::Cpu(_) => with_real!(g.dtype(), T => dx[0].write::<T>(|d, acc| {
                 sum_backward(n, inner, T::of(self.scale(n)), g.host(), d, acc);
             })),
+            Cx::Cuda(cu) => cu.missing(self.name()),
         }
     }
 
@@ -169,6 +171,7 @@ impl Op for MaxAxis {
         let (_, n, inner) = x[0].shape().split(self.axis);
         match cx {
             Cx::Cpu(_) => with_real!(x[0].dtype(), T => max_forward(n, inner, x[0].host::<T>(), y[0].host_mut())),
+            Cx::Cuda(cu) => cu.missing(self.name()),
         }
     }
 
@@ -185,6 +188,7 @@ impl Op for MaxAxis {
                     }
                 }
             })),
+            Cx::Cuda(cu) => cu.missing(self.name()),
         }
     }
 
@@ -239,6 +243,7 @@ impl Op for Logsumexp {
             Cx::Cpu(_) => with_real!(x[0].dtype(), T => {
                 logsumexp_forward(x[0].shape().last(), x[0].host::<T>(), y[0].host_mut());
             }),
+            Cx::Cuda(cu) => cu.missing(self.name()),
         }
     }
 
@@ -248,6 +253,7 @@ impl Op for Logsumexp {
             Cx::Cpu(_) => with_real!(g.dtype(), T => dx[0].write::<T>(|d, acc| {
                 logsumexp_backward(x[0].shape().last(), x[0].host(), y[0].host(), g.host(), d, acc);
             })),
+            Cx::Cuda(cu) => cu.missing(self.name()),
         }
     }
 
@@ -304,6 +310,7 @@ impl Op for Cumsum {
             Cx::Cpu(_) => {
                 with_real!(x[0].dtype(), T => cumsum_forward(n, inner, x[0].host::<T>(), y[0].host_mut()))
             }
+            Cx::Cuda(cu) => cu.missing(self.name()),
         }
     }
 
@@ -317,6 +324,7 @@ impl Op for Cumsum {
             Cx::Cpu(cpu) => with_real!(g.dtype(), T => dx[0].write::<T>(|d, acc| {
                 cumsum_backward(n, inner, g.host(), d, &mut cpu.temp::<T>(inner), acc);
             })),
+            Cx::Cuda(cu) => cu.missing(self.name()),
         }
     }
 

@@ -164,6 +164,7 @@ macro_rules! softmax {
                     Cx::Cpu(_) => with_real!(x[0].dtype(), T => {
                         $forward($($size,)* x[0].host::<T>(), y[0].host_mut());
                     }),
+                    Cx::Cuda(cu) => cu.missing(self.name()),
                 }
             }
 
@@ -177,6 +178,7 @@ macro_rules! softmax {
                     Cx::Cpu(_) => with_real!(g.dtype(), T => dx[0].write::<T>(|d, acc| {
                         $backward($($size,)* y[0].host(), g.host(), d, acc);
                     })),
+                    Cx::Cuda(cu) => cu.missing(self.name()),
                 }
             }
 

@@ -83,6 +83,7 @@ impl Op for UnitLowerInverse {
             Cx::Cpu(_) => with_real!(x[0].dtype(), T => {
                 forward(x[0].host::<T>(), y[0].host_mut(), x[0].shape().last());
             }),
+            Cx::Cuda(cu) => cu.missing(self.name()),
         }
     }
 
@@ -92,6 +93,7 @@ impl Op for UnitLowerInverse {
             Cx::Cpu(cpu) => with_real!(g.dtype(), T => {
                 dx[0].add(|d| backward::<T>(cpu, y[0].host(), g.host(), d, x[0].shape().last()));
             }),
+            Cx::Cuda(cu) => cu.missing(self.name()),
         }
     }
 

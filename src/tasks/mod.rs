@@ -135,9 +135,9 @@ impl Batch {
         Batch { tokens: zeros(), targets: zeros(), len }
     }
 
-    /// Room for as many sequences of the same length.
-    pub fn another(&self) -> Batch {
-        Batch::new(self.tokens.shape().dims()[0], self.len)
+    /// The lengths that its sequences have.
+    pub fn lens(&self) -> Len {
+        self.len
     }
 
     /// The next sequences of `rng`.
@@ -146,5 +146,19 @@ impl Batch {
     /// When a tape still holds the old ones.
     pub fn fill(&mut self, task: &dyn Task, mut rng: Rng) {
         task.fill_range(&mut rng, self.len, self.tokens.host_mut(), self.targets.host_mut());
+    }
+
+    /// Where fewer than half of the positions have a target: which of `[batch · len.max]` have, and their targets.
+    /// At least one position is named, as a batch without any target still has a loss (0).
+    pub fn labelled(&self) -> Option<(Tensor, Tensor)> {
+        let targets = self.targets.host::<i32>();
+        let labelled = || targets.iter().enumerate().filter(|t| *t.1 != IGNORE);
+        let n = labelled().count();
+        if 2 * n >= targets.len() {
+            return None;
+        }
+        let (rows, labels) = labelled().map(|(i, &t)| (i as i32, t)).chain((n == 0).then_some((0, IGNORE))).unzip();
+        let n = n.max(1);
+        Some((Tensor::from_vec::<i32>(rows, [n]), Tensor::from_vec::<i32>(labels, [n])))
     }
 }

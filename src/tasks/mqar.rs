@@ -14,6 +14,7 @@
 //!
 //! ```text
 //! k₁ | v₁ k₂ | v₂ .. k_m | v_m q |          keys of 1..=keys, values of 1..=values, with the same ids
+//!                                           (or, without `shared_ids`, behind the keys')
 //!                                v          the only target, at the last position
 //! ```
 //!
@@ -58,6 +59,8 @@ pub struct Mqar {
     pub values: usize,
     /// Published: whether the keys of a sequence are distinct; if not, the last value of a key counts.
     pub unique_keys: bool,
+    /// Published: whether key 1 and value 1 are the same token; else values have ids of their own, after the keys'.
+    pub shared_ids: bool,
     /// Published: whether every key is queried.
     pub all_queries: bool,
 }
@@ -72,6 +75,7 @@ impl Default for Mqar {
             keys: 8,
             values: 8,
             unique_keys: true,
+            shared_ids: true,
             all_queries: false,
         }
     }
@@ -156,7 +160,13 @@ impl Task for Mqar {
 impl Mqar {
     /// The published id: max(n_keys, n_values) + 1, with that code's counts.
     fn separator(&self) -> i32 {
-        self.keys.max(self.values) as i32 + 2
+        let ids = if self.shared_ids { self.keys.max(self.values) } else { self.keys + self.values };
+        ids as i32 + 2
+    }
+
+    /// The token of a value, 1..=values, in the published layout.
+    fn value_token(&self, value: i32) -> i32 {
+        if self.shared_ids { value } else { self.keys as i32 + value }
     }
 
     fn pairs_at(&self, len: usize) -> usize {
@@ -236,7 +246,7 @@ impl Mqar {
                 let mut any = |n| rng.random_range(0..n);
                 let key = if self.unique_keys { keys.draw(&mut any) } else { any(self.keys) };
                 let value = 1 + any(self.values) as i32;
-                triple.copy_from_slice(&[1 + key as i32, separator, value]);
+                triple.copy_from_slice(&[1 + key as i32, separator, self.value_token(value)]);
                 (value_of[key], *asked) = (value, key);
             }
             if self.all_queries {

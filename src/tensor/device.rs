@@ -1,20 +1,42 @@
 //! Where buffers live and ops run, chosen at run time.
 
 use super::pool::Cpu;
-use std::{fmt, str::FromStr};
+use crate::cuda::{Cuda, Gpu};
+use std::{
+    fmt,
+    str::FromStr,
+    sync::{Arc, OnceLock},
+};
 
 /// A device that can be asked for by name.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum Device {
     /// The processor: buffers are host memory.
     #[default]
     Cpu,
+    /// A CUDA device, by its number.
+    Cuda(usize),
+    /// The CUDA backend, its kernels run on the processor by stand-ins for CUDA's libraries: for tests and debuggers.
+    Emulated,
+}
+
+impl Device {
+    /// What `auto` stands for on this machine, and why: CUDA if there is a device and its libraries are found.
+    pub fn auto() -> &'static (Device, String) {
+        static CHOICE: OnceLock<(Device, String)> = OnceLock::new();
+        CHOICE.get_or_init(|| match Cuda::open(Device::Cuda(0)) {
+            Ok(cuda) => (Device::Cuda(0), format!("auto: cuda:0, as there is {}", cuda.gpu().name())),
+            Err(why) => (Device::Cpu, format!("auto: cpu, as there is {}", why.split(';').next().unwrap_or_default())),
+        })
+    }
 }
 
 impl fmt::Display for Device {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
         match self {
             Device::Cpu => f.write_str("cpu"),
+            Device::Cuda(n) => write!(f, "cuda:{n}"),
+            Device::Emulated => f.write_str("emulated"),
         }
     }
 }
@@ -23,11 +45,15 @@ impl FromStr for Device {
     type Err = String;
     fn from_str(s: &str) -> Result<Device, String> {
         match s {
-            "cpu" | "auto" => Ok(Device::Cpu),
-            _ if s.starts_with("cuda") => {
-                Err(format!("device '{s}': this build has no CUDA backend; use --device cpu (or auto, which picks it)"))
-            }
-            _ => Err(format!("unknown device '{s}': expected auto or cpu")),
+            "cpu" => Ok(Device::Cpu),
+            "auto" => Ok(Device::auto().0),
+            "cuda" => Ok(Device::Cuda(0)),
+            "emulated" => Ok(Device::Emulated),
+            _ => match s.strip_prefix("cuda:").map(str::parse) {
+                Some(Ok(n)) => Ok(Device::Cuda(n)),
+                Some(Err(_)) => Err(format!("device '{s}': expected a number after 'cuda:', such as cuda:0")),
+                None => Err(format!("unknown device '{s}': expected auto, cpu, cuda, cuda:N or emulated")),
+            },
         }
     }
 }
@@ -39,20 +65,35 @@ impl FromStr for Device {
 pub enum Cx {
     /// Host memory, one thread.
     Cpu(Cpu),
+    /// Device memory, one stream.
+    Cuda(Cuda),
 }
 
 impl Cx {
     /// Open a device.
-    pub fn new(device: Device) -> Cx {
-        match device {
+    ///
+    /// # Errors
+    /// When it is not there, or what it needs is not: what, and where it was looked for.
+    pub fn open(device: Device) -> Result<Cx, String> {
+        Ok(match device {
             Device::Cpu => Cx::Cpu(Cpu::default()),
-        }
+            Device::Cuda(_) | Device::Emulated => Cx::Cuda(Cuda::open(device)?),
+        })
     }
 
     /// Which device this is.
     pub fn device(&self) -> Device {
         match self {
             Cx::Cpu(_) => Device::Cpu,
+            Cx::Cuda(cuda) => cuda.gpu().device(),
+        }
+    }
+
+    /// The stream that ops run on, if it is one of a CUDA device.
+    pub fn gpu(&self) -> Option<Arc<Gpu>> {
+        match self {
+            Cx::Cpu(_) => None,
+            Cx::Cuda(cuda) => Some(cuda.gpu().clone()),
         }
     }
 
@@ -60,6 +101,7 @@ impl Cx {
     pub fn pool(&self) -> std::cell::RefMut<'_, super::Pool> {
         match self {
             Cx::Cpu(cpu) => cpu.pool(),
+            Cx::Cuda(cuda) => cuda.pool(),
         }
     }
 }

@@ -14,6 +14,9 @@ pub enum DType {
     F64,
     /// 32-bit integers: tokens, targets, indices.
     I32,
+    /// 16-bit floating point with the exponent of `f32`; on CUDA devices only, and computed with in `f32`.
+    #[serde(skip)]
+    BF16,
 }
 
 impl DType {
@@ -22,7 +25,13 @@ impl DType {
         match self {
             DType::F32 | DType::I32 => 4,
             DType::F64 => 8,
+            DType::BF16 => 2,
         }
+    }
+
+    /// What is computed in: sums and states of this type.
+    pub fn real(self) -> DType {
+        if self == DType::BF16 { DType::F32 } else { self }
     }
 }
 
@@ -32,6 +41,7 @@ impl fmt::Display for DType {
             DType::F32 => "f32",
             DType::F64 => "f64",
             DType::I32 => "i32",
+            DType::BF16 => "bf16",
         })
     }
 }
@@ -58,7 +68,7 @@ pub trait Element: Copy + Default + PartialEq + fmt::Debug + Send + Sync + 'stat
     /// Wrap a host vector.
     fn wrap(v: Arc<Vec<Self>>) -> Buf;
     /// The free buffers of this type in a pool.
-    fn bin(pool: &mut Pool) -> &mut Bin<Self>;
+    fn bin(pool: &mut Pool) -> &mut Bin<Vec<Self>>;
     /// The value that marks memory nobody has written: NaN, or the least integer.
     const POISON: Self;
 }
@@ -106,7 +116,7 @@ macro_rules! element {
             fn wrap(v: Arc<Vec<Self>>) -> Buf {
                 Buf::$variant(v)
             }
-            fn bin(pool: &mut Pool) -> &mut Bin<Self> {
+            fn bin(pool: &mut Pool) -> &mut Bin<Vec<Self>> {
                 &mut pool.$bin
             }
             const POISON: Self = $poison;
@@ -163,6 +173,7 @@ macro_rules! with_real {
                 type $T = f64;
                 $body
             }
+            $crate::tensor::DType::BF16 => panic!("bf16 lives on CUDA devices only"),
             $crate::tensor::DType::I32 => panic!("integers take no part in arithmetic: expected f32 or f64"),
         }
     };

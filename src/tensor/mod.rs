@@ -4,12 +4,14 @@ mod device;
 mod dtype;
 mod pool;
 mod shape;
+mod transfer;
 
 pub use device::{Cx, Device};
 pub use dtype::{DType, Element, Real};
 pub use pool::{Bin, Cpu, Pool, Temp};
 pub use shape::{MAX_RANK, Shape};
 
+use crate::cuda::Block;
 use std::sync::Arc;
 
 /// A reference-counted buffer. Only ops look inside, after matching on the device.
@@ -21,6 +23,8 @@ pub enum Buf {
     F64(Arc<Vec<f64>>),
     /// `i32` in host memory.
     I32(Arc<Vec<i32>>),
+    /// Device memory.
+    Cuda(Arc<Block>, DType),
 }
 
 /// A shape and a window of a buffer. Cloning and reshaping share the buffer; writing needs it unshared.
@@ -50,6 +54,7 @@ impl Tensor {
             DType::F32 => Tensor::from_vec(vec![value as f32; shape.len()], shape),
             DType::F64 => Tensor::from_vec(vec![value; shape.len()], shape),
             DType::I32 => Tensor::from_vec(vec![value as i32; shape.len()], shape),
+            DType::BF16 => panic!("bf16 lives on CUDA devices only"),
         }
     }
 
@@ -79,6 +84,7 @@ impl Tensor {
             Buf::F32(_) => DType::F32,
             Buf::F64(_) => DType::F64,
             Buf::I32(_) => DType::I32,
+            Buf::Cuda(_, dtype) => dtype,
         }
     }
 
@@ -90,7 +96,7 @@ impl Tensor {
     pub fn host<T: Element>(&self) -> &[T] {
         match T::buffer(&self.buf) {
             Some(v) => &v[self.offset..self.offset + self.shape.len()],
-            None => panic!("expected a tensor of {}, got {}", T::DTYPE, self.dtype()),
+            None => panic!("expected a tensor of {} in host memory, got {} {}", T::DTYPE, self.dtype(), self.place()),
         }
     }
 
@@ -100,22 +106,27 @@ impl Tensor {
     /// When the element type is another, or the buffer is shared.
     #[track_caller]
     pub fn host_mut<T: Element>(&mut self) -> &mut [T] {
-        let (range, dtype) = (self.offset..self.offset + self.shape.len(), self.dtype());
+        let range = self.offset..self.offset + self.shape.len();
+        let (dtype, place) = (self.dtype(), self.place());
         match T::buffer_mut(&mut self.buf) {
             Some(v) => match Arc::get_mut(v) {
                 Some(v) => &mut v[range],
                 None => panic!("cannot write to a tensor whose buffer is shared"),
             },
-            None => panic!("expected a tensor of {}, got {dtype}", T::DTYPE),
+            None => panic!("expected a tensor of {} in host memory, got {dtype} {place}", T::DTYPE),
         }
     }
 
     /// A copy of the elements as `f64`, wherever they are.
     pub fn to_f64(&self) -> Vec<f64> {
+        if let Buf::Cuda(..) = self.buf {
+            return self.to_host().to_f64();
+        }
         match self.dtype() {
             DType::F32 => self.host::<f32>().iter().map(|&x| f64::from(x)).collect(),
             DType::F64 => self.host::<f64>().to_vec(),
             DType::I32 => self.host::<i32>().iter().map(|&x| f64::from(x)).collect(),
+            DType::BF16 => unreachable!("bf16 is f32 on the host"),
         }
     }
 
@@ -129,13 +140,14 @@ impl Tensor {
         self.to_f64()[0]
     }
 
-    /// A copy with another element type.
+    /// A copy in host memory with another element type.
     pub fn cast(&self, dtype: DType) -> Tensor {
         let v = self.to_f64();
         match dtype {
             DType::F32 => Tensor::from_vec(v.iter().map(|&x| x as f32).collect(), self.shape),
             DType::F64 => Tensor::from_vec(v, self.shape),
             DType::I32 => Tensor::from_vec(v.iter().map(|&x| x as i32).collect(), self.shape),
+            DType::BF16 => panic!("bf16 lives on CUDA devices only: see to_device_as"),
         }
     }
 
@@ -175,19 +187,21 @@ impl Tensor {
 
     /// Whether every element is finite; integers always are.
     pub fn all_finite(&self) -> bool {
-        match self.dtype() {
-            DType::F32 => self.host::<f32>().iter().all(|x| x.is_finite()),
-            DType::F64 => self.host::<f64>().iter().all(|x| x.is_finite()),
-            DType::I32 => true,
+        match &self.buf {
+            Buf::F32(_) => self.host::<f32>().iter().all(|x| x.is_finite()),
+            Buf::F64(_) => self.host::<f64>().iter().all(|x| x.is_finite()),
+            Buf::I32(_) | Buf::Cuda(_, DType::I32) => true,
+            Buf::Cuda(block, _) => block.gpu().all_finite(self),
         }
     }
 
     /// Overwrite every element.
     pub fn fill(&mut self, value: f64) {
-        match self.dtype() {
-            DType::F32 => self.host_mut::<f32>().fill(value as f32),
-            DType::F64 => self.host_mut::<f64>().fill(value),
-            DType::I32 => self.host_mut::<i32>().fill(value as i32),
+        match &self.buf {
+            Buf::F32(_) => self.host_mut::<f32>().fill(value as f32),
+            Buf::F64(_) => self.host_mut::<f64>().fill(value),
+            Buf::I32(_) => self.host_mut::<i32>().fill(value as i32),
+            Buf::Cuda(block, _) => block.gpu().clone().fill(self, value),
         }
     }
 }

@@ -1,28 +1,33 @@
 //! Buffers by length, kept between steps: after the second step of a fixed shape nothing is allocated.
 
-use super::{DType, Element, Shape, Tensor};
+use super::{Buf, DType, Element, Shape, Tensor};
+use crate::cuda::{Block, Gpu};
 use std::{
     cell::RefCell,
     ops::{Deref, DerefMut},
     sync::Arc,
 };
 
-/// Free buffers of one element type, sorted by length.
-#[derive(Default)]
-pub struct Bin<T>(Vec<(usize, Vec<Arc<Vec<T>>>)>);
+/// Free buffers of one kind, sorted by length.
+pub struct Bin<B>(Vec<(usize, Vec<Arc<B>>)>);
 
-impl<T> Bin<T> {
-    fn take(&mut self, len: usize) -> Option<Arc<Vec<T>>> {
+impl<B> Default for Bin<B> {
+    fn default() -> Bin<B> {
+        Bin(vec![])
+    }
+}
+
+impl<B> Bin<B> {
+    fn take(&mut self, len: usize) -> Option<Arc<B>> {
         let at = self.0.binary_search_by_key(&len, |e| e.0).ok()?;
         self.0[at].1.pop()
     }
 
-    fn give(&mut self, mut buf: Arc<Vec<T>>) {
+    fn give(&mut self, mut buf: Arc<B>, len: usize) {
         // A buffer that somebody still holds (a window, a reshaped copy) goes back with its last holder.
         if Arc::get_mut(&mut buf).is_none() {
             return;
         }
-        let len = buf.len();
         match self.0.binary_search_by_key(&len, |e| e.0) {
             Ok(at) => self.0[at].1.push(buf),
             Err(at) => self.0.insert(at, (len, vec![buf])),
@@ -30,17 +35,34 @@ impl<T> Bin<T> {
     }
 }
 
+impl Bin<Block> {
+    /// Drop all free blocks; how many bytes they were.
+    fn clear(&mut self) -> usize {
+        self.0.drain(..).map(|(len, blocks)| len * blocks.len()).sum()
+    }
+}
+
 /// Recycles the buffers of a tape. Their old contents stay: an op writes every element of its outputs.
 #[derive(Default)]
 pub struct Pool {
-    pub(super) f32: Bin<f32>,
-    pub(super) f64: Bin<f64>,
-    pub(super) i32: Bin<i32>,
+    pub(super) f32: Bin<Vec<f32>>,
+    pub(super) f64: Bin<Vec<f64>>,
+    pub(super) i32: Bin<Vec<i32>>,
+    /// Where new buffers come from, if not from host memory.
+    gpu: Option<Arc<Gpu>>,
+    blocks: Bin<Block>,
+    /// Bytes of all device buffers that this pool ever made.
+    held: usize,
     fresh: usize,
     poison: bool,
 }
 
 impl Pool {
+    /// A pool of device buffers.
+    pub(crate) fn on(gpu: Arc<Gpu>) -> Pool {
+        Pool { gpu: Some(gpu), ..Pool::default() }
+    }
+
     /// How many buffers had to be allocated because no free one fitted.
     pub fn fresh(&self) -> usize {
         self.fresh
@@ -63,13 +85,39 @@ impl Pool {
         buf
     }
 
+    /// Device memory for `bytes` bytes. Lengths are rounded up, so that nearly equal ones share.
+    #[track_caller]
+    fn block(&mut self, gpu: &Arc<Gpu>, bytes: usize) -> Arc<Block> {
+        let size = bytes.next_multiple_of(512);
+        let block = self.blocks.take(size).unwrap_or_else(|| {
+            self.fresh += 1;
+            // Memory held for sizes that may not come again is given up only when there is no more.
+            let block = gpu.allocate(size).or_else(|| {
+                self.held -= self.blocks.clear();
+                gpu.allocate(size)
+            });
+            self.held += size;
+            Arc::new(block.unwrap_or_else(|| gpu.out_of_memory(size, self.held - size)))
+        });
+        gpu.lent(&block, bytes);
+        if self.poison {
+            gpu.set_bytes(block.ptr(), 0xff, block.bytes());
+        }
+        block
+    }
+
     /// A tensor of this shape; its contents are unspecified.
+    #[track_caller]
     pub fn get(&mut self, dtype: DType, shape: Shape) -> Tensor {
         let n = shape.len();
+        if let Some(gpu) = self.gpu.clone() {
+            return Tensor { shape, offset: 0, buf: Buf::Cuda(self.block(&gpu, n * dtype.bytes()), dtype) };
+        }
         let buf = match dtype {
             DType::F32 => f32::wrap(self.take(n)),
             DType::F64 => f64::wrap(self.take(n)),
             DType::I32 => i32::wrap(self.take(n)),
+            DType::BF16 => panic!("bf16 lives on CUDA devices only"),
         };
         Tensor { shape, offset: 0, buf }
     }
@@ -77,11 +125,22 @@ impl Pool {
     /// Give a tensor's buffer back for reuse.
     pub fn put(&mut self, t: Tensor) {
         match t.buf {
-            super::Buf::F32(v) => self.f32.give(v),
-            super::Buf::F64(v) => self.f64.give(v),
-            super::Buf::I32(v) => self.i32.give(v),
+            Buf::F32(v) => give(&mut self.f32, v),
+            Buf::F64(v) => give(&mut self.f64, v),
+            Buf::I32(v) => give(&mut self.i32, v),
+            // Of another stream, whose work may still be under way: not to be reused here.
+            Buf::Cuda(block, _) if !self.gpu.as_ref().is_some_and(|gpu| Arc::ptr_eq(gpu, block.gpu())) => {}
+            Buf::Cuda(block, _) => {
+                let bytes = block.bytes();
+                self.blocks.give(block, bytes);
+            }
         }
     }
+}
+
+fn give<T>(bin: &mut Bin<Vec<T>>, buf: Arc<Vec<T>>) {
+    let len = buf.len();
+    bin.give(buf, len);
 }
 
 /// What an op sees of the CPU: the pool, from which it borrows scratch memory.
@@ -131,7 +190,7 @@ impl<T: Element> DerefMut for Temp<'_, T> {
 impl<T: Element> Drop for Temp<'_, T> {
     fn drop(&mut self) {
         if let Some(buf) = self.buf.take() {
-            T::bin(&mut self.cpu.pool()).give(buf);
+            give(T::bin(&mut self.cpu.pool()), buf);
         }
     }
 }

@@ -3,9 +3,12 @@
 //! The layers meet as TOML tables, so a file holds only what it changes, an unknown key is an error, and what a run
 //! directory records ([`TrainConfig::to_toml`]) reads back as it was.
 
+pub use super::presets::{PRESETS, preset_table};
+pub(crate) use super::presets::{difference, merge, plain, read};
+
 use super::{
-    layers::{layer, merge},
     optimizer::{AdamConfig, Rule},
+    presets::{layer, preset_names},
     schedule::{Schedule, Shape},
 };
 use crate::{
@@ -15,20 +18,8 @@ use crate::{
     tensor::{DType, Device},
 };
 use serde::{Deserialize, Serialize};
-use std::{collections::BTreeMap, fs, path::Path};
+use std::{collections::BTreeMap, path::Path};
 use toml::{Table, Value};
-
-/// The presets by name: `configs/*.toml`. One with a key `preset` is laid over that one.
-pub const PRESETS: [(&str, &str); 8] = [
-    ("default", include_str!("../../configs/default.toml")),
-    ("published", include_str!("../../configs/published.toml")),
-    ("dyck", include_str!("../../configs/dyck.toml")),
-    ("mqar", include_str!("../../configs/mqar.toml")),
-    ("zoology", include_str!("../../configs/zoology.toml")),
-    ("published-mqar", include_str!("../../configs/published-mqar.toml")),
-    ("groups", include_str!("../../configs/groups.toml")),
-    ("arithmetic", include_str!("../../configs/arithmetic.toml")),
-];
 
 /// Keys of `[model]` that follow from the rest, and so are neither read nor written.
 const DERIVED: [&str; 4] = ["mixer", "vocab", "classes", "max_len"];
@@ -42,7 +33,7 @@ const MAX_TOKENS: usize = 1 << 26;
 pub struct TrainConfig {
     /// The preset that the rest was laid over.
     pub preset: String,
-    /// Which mixers to train; "all" alone is all of them.
+    /// Which mixers to train, or variants of them that `per_model` names; "all" alone is all mixers.
     pub models: Vec<String>,
     /// The first seed, of initial weights and training data.
     pub seed: u64,
@@ -50,6 +41,10 @@ pub struct TrainConfig {
     pub seeds: usize,
     /// The length of the training sequences.
     pub train_len: Len,
+    /// Steps over which the longest training length grows, from the shortest of `train_len` to the longest; 0: every
+    /// length from the start.
+    #[serde(default)]
+    pub curriculum: usize,
     /// The lengths to evaluate at.
     pub eval_lens: Vec<Len>,
     /// How many positions a learned table of positions has; the longest of the lengths above if absent.
@@ -101,7 +96,8 @@ pub struct TrainConfig {
     pub task: Tasks,
     /// The sizes of the models.
     pub model: ModelConfig,
-    /// What is different for single models: any of the above, under the model's name.
+    /// What is different for single models: any of the above, under the model's name. Under a name of its own, with a
+    /// key `mixer`, it is a variant: that mixer, with what `per_model` has for it and then with this.
     #[serde(default)]
     pub per_model: BTreeMap<String, Table>,
 }
@@ -155,16 +151,24 @@ impl TrainConfig {
     pub fn for_model(&self, name: &str) -> Result<TrainConfig> {
         let mut table = table_of(self)?;
         table.remove("per_model");
-        if let Some(own) = self.per_model.get(name) {
-            merge(&mut table, own.clone());
+        let mixer = self.mixer_of(name);
+        let base = if mixer == name { None } else { self.per_model.get(mixer) };
+        for mut own in [base, self.per_model.get(name)].into_iter().flatten().cloned() {
+            own.remove("mixer");
+            merge(&mut table, own);
         }
         let mut cfg = parse(&table).map_err(|what| Error::Config(format!("per_model.{name}: {what}")))?;
         cfg.models = vec![name.into()];
-        cfg.model.mixer = name.into();
+        cfg.model.mixer = mixer.into();
         cfg.model.vocab = cfg.task.vocab();
         cfg.model.classes = cfg.task.classes();
         cfg.model.max_len = cfg.max_len.unwrap_or(cfg.longest());
         Ok(cfg)
+    }
+
+    /// The mixer of a model: its own name, but for a variant.
+    fn mixer_of<'a>(&'a self, name: &'a str) -> &'a str {
+        self.per_model.get(name).and_then(|own| own.get("mixer")?.as_str()).unwrap_or(name)
     }
 
     /// One configuration for each model, in order.
@@ -194,6 +198,16 @@ impl TrainConfig {
         Schedule { shape: schedule, peak: lr, min_ratio: min_lr, warmup, steps }
     }
 
+    /// The lengths of the training sequences at a step, counted from 1.
+    pub fn train_len_at(&self, step: usize) -> Len {
+        let Len { min, max } = self.train_len;
+        if step >= self.curriculum {
+            return self.train_len;
+        }
+        let least = (min..max).find(|&t| self.task.check_len(t).is_ok()).unwrap_or(max);
+        Len { min, max: least + (max - least) * step / self.curriculum }
+    }
+
     /// The constants of the optimiser.
     pub fn adam(&self) -> AdamConfig {
         AdamConfig { rule: self.optimizer, betas: self.betas, eps: self.eps, weight_decay: self.weight_decay }
@@ -205,7 +219,9 @@ impl TrainConfig {
 
     /// Every value that cannot be, before any work is done.
     fn check(&self) -> Result<()> {
-        let known = models::names();
+        let mixers = models::names();
+        let variants = self.per_model.keys().map(String::as_str).filter(|name| !mixers.contains(name));
+        let known: Vec<&str> = mixers.iter().copied().chain(variants).collect();
         expect(!self.models.is_empty(), || format!("models []: expected some of {}", known.join(", ")))?;
         for (i, name) in self.models.iter().enumerate() {
             expect(known.contains(&name.as_str()), || {
@@ -213,9 +229,17 @@ impl TrainConfig {
             })?;
             expect(!self.models[..i].contains(name), || format!("models: '{name}' is listed twice"))?;
         }
-        for name in self.per_model.keys() {
-            let what = || format!("per_model.{name}: unknown model, expected one of {}", known.join(", "));
-            expect(known.contains(&name.as_str()), what)?;
+        for (name, own) in &self.per_model {
+            let mixer = own.get("mixer").map_or(name.clone(), plain);
+            let what = || format!("per_model.{name}: unknown mixer '{mixer}', expected one of {}", mixers.join(", "));
+            expect(mixers.contains(&mixer.as_str()), what)?;
+            expect(mixer == *name || !mixers.contains(&name.as_str()), || {
+                format!("per_model.{name}.mixer: {mixer}: a variant needs a name that is no mixer's")
+            })?;
+            let of_a_file = |c: char| c.is_alphanumeric() || "_-.".contains(c);
+            expect(name.chars().all(of_a_file), || {
+                format!("per_model.{name}: expected a name of letters, digits, '_', '-' and '.'")
+            })?;
         }
         expect(self.seeds >= 1, || "seeds 0: expected at least 1".into())?;
         let last = self.seed.checked_add(self.seeds as u64).filter(|&s| i64::try_from(s).is_ok());
@@ -281,6 +305,7 @@ impl TrainConfig {
     /// Build the model once: whatever is wrong with its sizes or its form shows here.
     fn check_model(&self) -> Result<()> {
         let model = Model::new(&self.model, self.seed, self.dtype)?;
+        self.eval_lens.iter().chain([&self.train_len]).try_for_each(|len| model.check_len(len.max))?;
         self.form.map_or(Ok(()), |form| model.check_form(form))
     }
 }
@@ -291,39 +316,6 @@ fn expect(ok: bool, otherwise: impl FnOnce() -> String) -> Result<()> {
 
 fn checkpoint_every() -> f64 {
     30.0
-}
-
-fn preset_names() -> String {
-    let names = PRESETS.map(|(name, _)| name);
-    format!("one of {}", names.join(", "))
-}
-
-/// A preset as a table, with the defaults of [`ModelConfig`] where it does not say.
-///
-/// # Errors
-/// When there is no such preset.
-pub fn preset_table(name: &str) -> Result<Table> {
-    let (name, text) = PRESETS
-        .into_iter()
-        .find(|p| p.0 == name)
-        .ok_or_else(|| Error::Config(format!("unknown preset '{name}': expected {}", preset_names())))?;
-    let own: Table = text.parse().map_err(|e| Error::Config(format!("preset '{name}': {e}")))?;
-    let mut table = match own.get("preset").and_then(Value::as_str) {
-        Some(base) => preset_table(base)?,
-        None => Table::new(),
-    };
-    merge(&mut table, own);
-    table.insert("preset".into(), name.into());
-    Ok(table)
-}
-
-/// A TOML file as a table.
-///
-/// # Errors
-/// When it cannot be read, or is no TOML.
-pub fn read(path: &Path) -> Result<Table> {
-    let text = fs::read_to_string(path).map_err(Error::io(path))?;
-    text.parse().map_err(|e: toml::de::Error| Error::Format { path: path.into(), what: e.to_string() })
 }
 
 fn parse(table: &Table) -> std::result::Result<TrainConfig, String> {

@@ -3,10 +3,7 @@
 //! Batch n is a function of the seed and n, so who makes it, and when, changes no bit of it.
 
 use super::config::TrainConfig;
-use crate::{
-    rng,
-    tasks::{Batch, Tasks},
-};
+use crate::{rng, tasks::Batch};
 use std::{
     mem,
     sync::mpsc::{Receiver, SyncSender, sync_channel},
@@ -25,7 +22,7 @@ const PAYS: f64 = 0.02;
 
 /// The training batches of one run in order.
 pub struct Data {
-    task: Tasks,
+    cfg: TrainConfig,
     seed: u64,
     /// The number of the next batch, from 0.
     next: usize,
@@ -49,7 +46,7 @@ struct Ahead {
 impl Data {
     /// From batch `next` on.
     pub fn new(cfg: &TrainConfig, seed: u64, next: usize) -> Data {
-        Data { task: cfg.task.clone(), seed, next, ahead: None, trial: None }
+        Data { cfg: cfg.clone(), seed, next, ahead: None, trial: None }
     }
 
     /// Put the next batch into `batch`. No tape may hold what was in it.
@@ -62,10 +59,10 @@ impl Data {
                 // If the thread is gone, so is the need for this batch: the next one is made here.
                 let _ = ahead.empty.send(old);
             }
-            _ => fill(batch, &self.task, self.seed, self.next),
+            _ => fill(batch, &self.cfg, self.seed, self.next),
         }
         self.next += 1;
-        self.count(start.elapsed(), batch);
+        self.count(start.elapsed());
     }
 
     /// There is a core to spare: if making batches takes long enough, leave it to a thread from now on.
@@ -74,14 +71,14 @@ impl Data {
     }
 
     /// Leave it to a thread from now on.
-    pub fn ahead(&mut self, like: &Batch) {
+    pub fn ahead(&mut self) {
         let (empty, to_fill) = sync_channel::<Batch>(AHEAD + 1);
         let (filled, full) = sync_channel(AHEAD + 1);
-        let (task, seed, first) = (self.task.clone(), self.seed, self.next);
+        let (cfg, seed, first) = (self.cfg.clone(), self.seed, self.next);
         thread::spawn(move || {
             for index in first.. {
                 let Ok(mut batch) = to_fill.recv() else { return };
-                fill(&mut batch, &task, seed, index);
+                fill(&mut batch, &cfg, seed, index);
                 if filled.send(batch).is_err() {
                     return;
                 }
@@ -89,13 +86,13 @@ impl Data {
         });
         // The channels have room for these and the one in use, so that nobody waits to send.
         for _ in 0..AHEAD {
-            let _ = empty.send(like.another());
+            let _ = empty.send(Batch::new(self.cfg.batch, self.cfg.train_len_at(self.next + 1)));
         }
         self.ahead = Some(Ahead { empty, full });
     }
 
     /// Note that a batch took so long, and decide when enough of them have been made.
-    fn count(&mut self, took: Duration, batch: &Batch) {
+    fn count(&mut self, took: Duration) {
         let Some(trial) = &mut self.trial else { return };
         trial.making += took;
         trial.left -= 1;
@@ -103,12 +100,17 @@ impl Data {
             let pays = trial.making.as_secs_f64() > PAYS * trial.since.elapsed().as_secs_f64();
             self.trial = None;
             if pays {
-                self.ahead(batch);
+                self.ahead();
             }
         }
     }
 }
 
-fn fill(batch: &mut Batch, task: &Tasks, seed: u64, index: usize) {
-    batch.fill(&**task, rng::stream(seed, "train", index as u64));
+/// Put batch `index` into `batch`; a curriculum changes how long its sequences are.
+fn fill(batch: &mut Batch, cfg: &TrainConfig, seed: u64, index: usize) {
+    let len = cfg.train_len_at(index + 1);
+    if len != batch.lens() {
+        *batch = Batch::new(cfg.batch, len);
+    }
+    batch.fill(&*cfg.task, rng::stream(seed, "train", index as u64));
 }

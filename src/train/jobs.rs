@@ -32,7 +32,7 @@ use std::{
 /// What came of one run.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct RunReport {
-    /// The mixer.
+    /// The mixer, or the name of a variant of it.
     pub model: String,
     /// The seed.
     pub seed: u64,
@@ -97,6 +97,8 @@ fn of_objects<'de, D: Deserializer<'de>>(d: D) -> std::result::Result<Scores, D:
 
 /// One run to be: a model and a seed, and the directory where it leaves its files.
 pub struct Job {
+    /// The model: a mixer, or a variant of one.
+    pub name: String,
     /// The configuration of this model alone.
     pub cfg: TrainConfig,
     /// The seed.
@@ -118,9 +120,9 @@ impl Job {
 
     /// The report before anything has come of it.
     fn report(&self) -> RunReport {
-        let Job { cfg, seed, form, params, .. } = self;
+        let Job { name, cfg, seed, form, params, .. } = self;
         RunReport {
-            model: cfg.model.mixer.clone(),
+            model: name.clone(),
             seed: *seed,
             form: form.clone(),
             device: cfg.device.to_string(),
@@ -137,12 +139,12 @@ impl Job {
 /// When a configuration cannot be.
 pub fn jobs(cfg: &TrainConfig, out: Option<&RunDir>) -> Result<Vec<Job>> {
     let mut jobs = Vec::new();
-    for own in cfg.each_model()? {
+    for (name, own) in cfg.models.iter().zip(cfg.each_model()?) {
         let model = Model::new(&own.model, own.seed, own.dtype)?;
         let (form, params) = (own.form_of(&model).to_string(), model.params().len());
         for seed in (own.seed..).take(own.seeds) {
-            let dir = out.map(|out| out.of(&own.model.mixer, seed));
-            jobs.push(Job { cfg: own.clone(), seed, form: form.clone(), params, dir });
+            let dir = out.map(|out| out.of(name, seed));
+            jobs.push(Job { name: name.clone(), cfg: own.clone(), seed, form: form.clone(), params, dir });
         }
     }
     Ok(jobs)
@@ -307,7 +309,7 @@ impl Watch for Record<'_> {
         }
     }
 
-    fn pause(&mut self, trainer: &mut Trainer) -> Result<()> {
+    fn pause(&mut self, trainer: &Trainer) -> Result<()> {
         let (stop, every) = (interrupt::came().is_some(), self.cfg.checkpoint_every);
         if stop || every > 0.0 && self.saved.elapsed().as_secs_f64() >= every {
             let wall = self.wall();

@@ -5,24 +5,26 @@ pub mod config;
 pub mod data;
 pub mod interrupt;
 pub mod jobs;
-pub mod layers;
 pub mod optimizer;
+mod presets;
 pub mod rundir;
 pub mod schedule;
 pub mod sweep;
 
 use crate::{
+    args,
     autograd::{Profile, Tape, Var},
+    cuda::{self, Module},
     error::{Error, Result},
     models::{Form, Model},
     rng,
     tasks::{Batch, Counts, IGNORE, Len},
-    tensor::{Element, Real, Tensor},
+    tensor::{Cx, DType, Real, Tensor},
     with_real,
 };
 use config::TrainConfig;
 use data::Data;
-use optimizer::{Adam, Window, clip};
+use optimizer::{Adam, Window};
 use serde::Serialize;
 use std::{
     collections::BTreeMap,
@@ -66,7 +68,7 @@ pub trait Watch {
     ///
     /// # Errors
     /// As [`Watch::step`], or when the run is to stop.
-    fn pause(&mut self, _trainer: &mut Trainer) -> Result<()> {
+    fn pause(&mut self, _trainer: &Trainer) -> Result<()> {
         Ok(())
     }
 }
@@ -103,15 +105,16 @@ pub fn train_on(mut trainer: Trainer, watch: &mut dyn Watch) -> Result<Trained> 
         trainer.training += start.elapsed();
         watch.step(&took)?;
         if eval_every > 0 && step.is_multiple_of(eval_every) && step < steps {
-            let (accuracy, scores) = trainer.evaluate();
+            let (accuracy, scores) = trainer.evaluate()?;
             watch.evaluation(step, &accuracy, &scores)?;
         }
-        watch.pause(&mut trainer)?;
+        watch.pause(&trainer)?;
     }
     trainer.check_finite()?;
-    let (accuracy, scores) = trainer.evaluate();
+    let (accuracy, scores) = trainer.evaluate()?;
     watch.evaluation(steps, &accuracy, &scores)?;
-    Ok(Trained { model: trainer.model, accuracy, scores, training: trainer.training })
+    let training = trainer.training;
+    Ok(Trained { model: trainer.into_model()?, accuracy, scores, training })
 }
 
 /// A model in training, with all that a step needs; nothing is allocated after the second step.
@@ -137,24 +140,39 @@ impl Trainer {
     /// Fresh weights and moments.
     ///
     /// # Errors
-    /// When the model cannot have these sizes.
+    /// When the model cannot have these sizes, or the device is not there or too small.
     pub fn new(cfg: &TrainConfig, seed: u64) -> Result<Trainer> {
-        let model = Model::new(&cfg.model, seed, cfg.dtype)?;
+        let mut model = Model::new(&cfg.model, seed, cfg.dtype)?;
         let n = model.params().len();
+        let tape = Tape::open(cfg.device).map_err(Error::Device)?;
+        let windows = windows(&model, cfg.weight_decay);
+        let mut adam = Adam::new(n, cfg.dtype, cfg.adam());
+        let grads = cuda::guarded(tape.cx().gpu(), || {
+            model.params_mut().to_device(tape.cx());
+            adam.to_device(tape.cx(), &windows);
+            Tensor::zeros([n], cfg.dtype).to_device(tape.cx())
+        })?;
         Ok(Trainer {
             seed,
             step: 0,
             form: cfg.form_of(&model),
-            tape: Tape::new(cfg.device),
-            adam: Adam::new(n, cfg.dtype, cfg.adam()),
-            windows: windows(&model, cfg.weight_decay),
-            grads: Tensor::zeros([n], cfg.dtype),
+            tape,
+            adam,
+            windows,
+            grads,
             data: Data::new(cfg, seed, 0),
-            batch: Batch::new(cfg.batch, cfg.train_len),
+            batch: Batch::new(cfg.batch, cfg.train_len_at(1)),
             training: Duration::ZERO,
             model,
             cfg: cfg.clone(),
         })
+    }
+
+    /// The model with its weights in host memory.
+    fn into_model(mut self) -> Result<Model> {
+        self.tape.reset();
+        cuda::guarded(self.tape.cx().gpu(), || self.model.params_mut().to_host())?;
+        Ok(self.model)
     }
 
     /// The model as it is now.
@@ -169,7 +187,7 @@ impl Trainer {
 
     /// Have the batches to come made ahead, by a thread of their own.
     pub fn make_batches_ahead(&mut self) {
-        self.data.ahead(&self.batch);
+        self.data.ahead();
     }
 
     /// The same, once it is known that making them takes long enough.
@@ -177,18 +195,33 @@ impl Trainer {
         self.data.ahead_if_it_pays();
     }
 
-    /// Every tensor that a step changes for the next one, under its name in a checkpoint.
-    fn state(&mut self) -> Vec<(&'static str, &mut Tensor)> {
+    /// Every tensor that a step moves on, under its name in a checkpoint: weights, moments, and what the model keeps.
+    fn state(&self) -> Vec<(String, Tensor)> {
         let [m, v] = self.adam.moments();
-        vec![("params", self.model.params_mut().flat_mut()), ("adam.m", m), ("adam.v", v)]
+        let mut state = vec![("params".into(), self.model.params().flat().clone())];
+        state.extend([("adam.m".into(), m.clone()), ("adam.v".into(), v.clone())]);
+        state.extend(self.model.buffers());
+        state
     }
 
-    /// As if these steps had been taken, but for the tensors of [`Trainer::state`].
-    fn go_to(&mut self, step: usize, training: Duration) {
+    /// Stand after so many steps, with the tensors that [`Trainer::state`] gave there.
+    ///
+    /// # Errors
+    /// When they do not fit: a sentence.
+    fn go_to(&mut self, step: usize, mut state: Vec<(String, Tensor)>) -> std::result::Result<(), String> {
         self.step = step;
-        self.training = training;
-        self.adam.go_to(step);
         self.data = Data::new(&self.cfg, self.seed, step);
+        let [m, v] = self.adam.go_to(step);
+        for (name, to) in [("params", self.model.params_mut().flat_mut()), ("adam.m", m), ("adam.v", v)] {
+            let at = state.iter().position(|own| own.0 == name).ok_or(format!("no tensor '{name}'"))?;
+            let (_, from) = state.swap_remove(at);
+            if (from.shape(), from.dtype()) != (to.shape(), to.dtype()) {
+                return Err(format!("'{name}' is {} of {}, not {}", from.shape(), from.dtype(), to.shape()));
+            }
+            to.assign(&from);
+        }
+        self.model.load_buffers(&state);
+        Ok(())
     }
 
     /// Take this many steps and say where the time of the ops went.
@@ -212,19 +245,26 @@ impl Trainer {
     ///
     /// # Errors
     /// When the loss or the norm of the gradient is not finite: the error names the step and the first op whose
-    /// value or gradient was not. The weights are then as they were before the step.
+    /// value or gradient was not. The weights are then as they were before the step. When the device fails.
     pub fn step(&mut self) -> Result<Step> {
+        cuda::guarded(self.tape.cx().gpu(), || self.try_step())?
+    }
+
+    fn try_step(&mut self) -> Result<Step> {
         let Trainer { cfg, model, tape, .. } = self;
         self.step += 1;
         self.data.next(&mut self.batch);
 
         let params = model.params().bind(tape);
-        let logits = model.forward(&params, tape.constant(&self.batch.tokens), self.form);
-        let loss = logits.cross_entropy(tape.constant(&self.batch.targets), IGNORE);
+        let (rows, targets) = self.batch.labelled().unzip();
+        let targets = targets.as_ref().unwrap_or(&self.batch.targets);
+        let tokens = tape.constant(&self.batch.tokens);
+        let logits = model.train(&params, tokens, self.form, rows.map(|rows| tape.constant(&rows)));
+        let loss = logits.cross_entropy(tape.constant(targets), IGNORE);
         tape.backward(loss);
         model.params().gather_grads(tape, &params, &mut self.grads);
 
-        let grad_norm = clip(&mut self.grads, cfg.clip);
+        let grad_norm = self.adam.clip(&mut self.grads, cfg.clip);
         let took = Step { step: self.step, loss: loss.value().item(), grad_norm, lr: cfg.schedule().lr(self.step) };
         if !took.loss.is_finite() || !grad_norm.is_finite() {
             return Err(Error::NotFinite { step: self.step, what: culprit(model, tape, loss) });
@@ -236,7 +276,7 @@ impl Trainer {
 
     /// Whether the last update left every parameter finite; the next step would tell.
     fn check_finite(&self) -> Result<()> {
-        if self.model.params().flat().all_finite() {
+        if cuda::guarded(self.tape.cx().gpu(), || self.model.params().flat().all_finite())? {
             return Ok(());
         }
         Err(Error::NotFinite { step: self.step, what: "a parameter, after the update, is not finite".into() })
@@ -244,7 +284,14 @@ impl Trainer {
 
     /// The accuracy and the task's scores at each length, on sequences that are the same for every model, seed and
     /// step.
-    pub fn evaluate(&mut self) -> (Accuracy, Scores) {
+    ///
+    /// # Errors
+    /// When the device fails.
+    pub fn evaluate(&mut self) -> Result<(Accuracy, Scores)> {
+        cuda::guarded(self.tape.cx().gpu(), || self.try_evaluate())
+    }
+
+    fn try_evaluate(&mut self) -> (Accuracy, Scores) {
         let (mut accuracy, mut scores) = (Accuracy::new(), Scores::new());
         for len in self.cfg.eval_lens.clone() {
             let counts = self.evaluate_at(len);
@@ -264,8 +311,11 @@ impl Trainer {
         for i in 0..cfg.eval_batches {
             batch.fill(&*cfg.task, rng::stream(0, &format!("evaluate at {len}"), i as u64));
             let params = model.params().bind_frozen(tape);
-            let logits = model.forward(&params, tape.constant(&batch.tokens), self.form).value();
-            with_real!(cfg.dtype, T => count(len.max, logits.host::<T>(), batch.targets.host(), &mut counts));
+            let rows = batch.labelled().map(|l| l.0);
+            let at = rows.as_ref().map(|rows| tape.constant(rows));
+            let logits = model.forward_at(&params, tape.constant(&batch.tokens), self.form, at).value();
+            let (rows, targets) = (rows.as_ref().map(|r| r.host::<i32>()), batch.targets.host());
+            count(len.max, &said(tape, &logits), rows, targets, &mut counts);
             drop(logits);
             tape.reset();
         }
@@ -273,17 +323,44 @@ impl Trainer {
     }
 }
 
-/// Count where the largest logit `[sequences, t, classes]` is the target, at the positions that have one.
-fn count<T: Real + Element>(t: usize, logits: &[T], targets: &[i32], counts: &mut Counts) {
-    let classes = counts.is.len();
-    for (logits, targets) in logits.chunks_exact(t * classes).zip(targets.chunks_exact(t)) {
+static ARGMAX: Module = Module::new("train/argmax.cu", &[include_str!("argmax.cu")]);
+
+/// The class of the largest of each row of logits `[.., classes]`, -1 where one is not finite.
+fn said(tape: &Tape, logits: &Tensor) -> Vec<i32> {
+    let (rows, classes) = (logits.shape().rows(), logits.shape().last());
+    match tape.cx() {
+        Cx::Cpu(_) => with_real!(logits.dtype(), T => {
+            logits.host::<T>().chunks_exact(classes).map(largest).collect()
+        }),
+        Cx::Cuda(cu) => {
+            let mut said = cu.temp(DType::I32, rows);
+            // A warp a row.
+            let launch = cu.elements(rows * 32);
+            cu.launch(&ARGMAX, "argmax", logits.dtype(), launch, args![logits, &mut said, rows, classes]);
+            said.to_host().host().to_vec()
+        }
+    }
+}
+
+fn largest<T: Real>(row: &[T]) -> i32 {
+    let best = (1..row.len()).fold(0, |best, i| if row[i] > row[best] { i } else { best });
+    if row.iter().all(|x| x.is_finite()) { best as i32 } else { -1 }
+}
+
+/// Count where what was said is the target `[sequences, t]`, at the positions that have one. It was said at all
+/// positions, or at `rows`.
+fn count(t: usize, said: &[i32], rows: Option<&[i32]>, targets: &[i32], counts: &mut Counts) {
+    let positions: Vec<usize> = match rows {
+        Some(rows) => rows.iter().map(|&row| row as usize).collect(),
+        None => (0..targets.len()).collect(),
+    };
+    let mut said = said.iter();
+    for sequence in positions.chunk_by(|a, b| a / t == b / t) {
         let (mut all, mut wrong) = (0, 0);
-        for (row, &target) in logits.chunks_exact(classes).zip(targets).filter(|(_, t)| **t != IGNORE) {
-            let best = (1..row.len()).fold(0, |best, i| if row[i] > row[best] { i } else { best });
-            let said = row.iter().all(|x| x.is_finite()).then_some(best);
-            counts.add(said, target as usize);
+        for (&at, &said) in sequence.iter().zip(&mut said).filter(|(at, _)| targets[**at] != IGNORE) {
+            counts.add(usize::try_from(said).ok(), targets[at] as usize);
             all += 1;
-            wrong += usize::from(said != Some(target as usize));
+            wrong += usize::from(said != targets[at]);
         }
         counts.sequences += u64::from(all > 0);
         counts.perfect += u64::from(all > 0 && wrong == 0);

@@ -13,9 +13,8 @@
 
 use super::{
     Trainer, checkpoint,
-    config::{TrainConfig, read},
+    config::{TrainConfig, difference, read},
     jobs::RunReport,
-    layers::difference,
 };
 use crate::{
     error::{Error, Result},
@@ -116,7 +115,7 @@ impl RunDir {
 
     /// The directory of one run.
     pub fn of(&self, model: &str, seed: u64) -> PathBuf {
-        self.path.join(format!("{model}-seed{seed}"))
+        of(&self.path, model, seed)
     }
 
     /// Write the reports of the runs that have finished so far, and their table.
@@ -127,6 +126,11 @@ impl RunDir {
         write(&self.path.join(RESULTS), table::json(reports)?.as_bytes())?;
         write(&self.path.join(TABLE), table::text(cfg, reports).as_bytes())
     }
+}
+
+/// The directory of one run in that of its experiment.
+pub fn of(experiment: &Path, model: &str, seed: u64) -> PathBuf {
+    experiment.join(format!("{model}-seed{seed}"))
 }
 
 /// The files of a run that is not finished.
@@ -216,7 +220,7 @@ impl RunFiles {
     ///
     /// # Errors
     /// When that cannot be written; an earlier checkpoint is then as it was.
-    pub fn checkpoint(&self, trainer: &mut Trainer, wall: Duration) -> Result<()> {
+    pub fn checkpoint(&self, trainer: &Trainer, wall: Duration) -> Result<()> {
         self.metrics.sync_data().map_err(Error::io(self.dir.join(METRICS)))?;
         checkpoint::save(&self.dir.join(CHECKPOINT), trainer, self.written, wall)
     }
@@ -262,12 +266,13 @@ fn weights(model: &Model, steps: usize, seed: u64) -> std::result::Result<Vec<u8
     safetensors::serialize(tensors, Some(metadata)).map_err(|e| e.to_string())
 }
 
-/// The elements of a tensor as a safetensors file has them.
+/// The elements of a tensor in host memory as a safetensors file has them.
 pub fn tensor_bytes(tensor: &Tensor) -> (Dtype, Vec<u8>) {
     match tensor.dtype() {
         DType::F32 => (Dtype::F32, tensor.host::<f32>().iter().flat_map(|x| x.to_le_bytes()).collect()),
         DType::F64 => (Dtype::F64, tensor.host::<f64>().iter().flat_map(|x| x.to_le_bytes()).collect()),
         DType::I32 => (Dtype::I32, tensor.host::<i32>().iter().flat_map(|x| x.to_le_bytes()).collect()),
+        DType::BF16 => unreachable!("bf16 is f32 on the host"),
     }
 }
 

@@ -5,7 +5,10 @@ use super::{
     specs::{Inputs, boxed},
 };
 use crate::{
-    models::published::{self, Config, Mode},
+    models::{
+        Form,
+        published::{self, Config, Mode, Pass},
+    },
     tasks::IGNORE,
     tensor::{DType, Device},
 };
@@ -38,19 +41,20 @@ pub fn check(f: &Fixture, device: Device, dtype: DType) -> Checked {
     }
     let known: Vec<&str> = inputs.keys().map(String::as_str).collect();
     fit_rest(f, &inputs, &known)?;
-    compare(
-        f,
-        &inputs,
-        device,
-        dtype,
-        "op",
-        &boxed(|x: &Inputs| {
+    let mut found = vec![];
+    for form in [Form::Recurrent, Form::Fused] {
+        let model = boxed(|x: &Inputs| {
             let named = x.vars.clone();
-            let logits = match published::run(&config, &named, x["tokens"], Mode::Training) {
+            let tokens = x["tokens"];
+            let state = &mut published::zero_state(&config, tokens.tape(), shape.at(0), dtype);
+            let mut pass = Pass { mode: Mode::Training, form, state };
+            let logits = match published::run(&config, &named, tokens, &mut pass) {
                 Ok(y) => y.logits,
                 Err(e) => panic!("{e}"),
             };
             vec![("logits", logits), ("loss", logits.cross_entropy(x["targets"], IGNORE))]
-        }),
-    )
+        });
+        found.extend(compare(f, &inputs, device, dtype, form.kind(), &model)?);
+    }
+    Ok(found)
 }

@@ -8,12 +8,15 @@
 //! logits = W_out LN_f(x)
 //! ```
 
-use super::{Config, Init, Output, Part, PublishedInit, STD};
-use crate::autograd::Var;
+use super::{Config, Init, Output, Part, Pass, PublishedInit};
+use crate::{
+    autograd::Var,
+    models::{Form, Positions, State, positions},
+};
 
 /// What differs between the models.
 pub(super) struct Decoder {
-    /// Whether learned positions are added.
+    /// Whether learned positions are added, unless the configuration asks for others.
     pub positions: bool,
     /// Whether blocks have an MLP.
     pub mlp: bool,
@@ -25,11 +28,11 @@ impl Decoder {
     /// Declare the parameters; `mixer` declares those of a block's mixer.
     pub fn init(&self, c: &Config, init: &mut Init, mixer: fn(&Config, &mut Init)) {
         let (width, hidden) = (c.h_dim, c.mlp_dim);
-        init.normal("input_embedding.weight", [c.num_input_classes, width], STD);
+        init.normal("input_embedding.weight", [c.num_input_classes, width], c.std);
         // DEFECT: with training at T tokens the rows from T on are never trained, so that a longer sequence meets
         // random vectors there. The clean decoder has no positions by default, or sinusoidal or rotary ones.
-        if self.positions {
-            init.normal("position_embedding.weight", [c.max_seq_len, width], STD);
+        if self.positions(c) == Positions::Learned {
+            init.normal("position_embedding.weight", [c.max_seq_len, width], c.std);
         }
         for l in 0..c.n_layers {
             init.scope(&format!("layers.{l}"), |init| {
@@ -39,13 +42,17 @@ impl Decoder {
                     init.norm("ln2", width);
                     // DEFECT: deviation 0.02 was made for width 768; at width 4 a branch starts as good as absent.
                     // The clean decoder's weights start with deviation 1/√in.
-                    init.linear_std("mlp.c_fc", hidden, width, STD);
-                    init.linear_std("mlp.c_proj", width, hidden, STD / (2.0 * c.n_layers as f64).sqrt());
+                    init.linear_std("mlp.c_fc", hidden, width, c.std);
+                    init.linear_std("mlp.c_proj", width, hidden, c.std / (2.0 * c.n_layers as f64).sqrt());
                 }
             });
         }
         init.norm("ln_f", width);
-        init.normal("linear.weight", [c.output_size, width], STD);
+        init.normal("linear.weight", [c.output_size, width], c.std);
+    }
+
+    fn positions(&self, c: &Config) -> Positions {
+        c.positions.unwrap_or(if self.positions { Positions::Learned } else { Positions::None })
     }
 
     /// Logits of tokens [B, T], with `mixer` from [B, T, h] to [B, T, h].
@@ -55,17 +62,22 @@ impl Decoder {
         c: &Config,
         p: &Part<'_, 't>,
         tokens: Var<'t>,
-        mixer: for<'m> fn(&Config, &Part<'_, 'm>, Var<'m>) -> Var<'m>,
+        pass: &mut Pass<'_, 't>,
+        mixer: for<'m> fn(&Config, &Part<'_, 'm>, Var<'m>, &mut State<'m>, Form) -> Var<'m>,
     ) -> Output<'t> {
         let [_, t] = tokens.dims();
         let mut x = (c.h_dim as f64).sqrt() * p.get("input_embedding.weight").embedding(tokens); // [B, T, h]
-        if self.positions {
-            assert!(t <= c.max_seq_len, "position {t} is past max_seq_len = {}", c.max_seq_len);
-            x = x + p.get("position_embedding.weight").narrow(0, 0, t);
+        match self.positions(c) {
+            Positions::Learned => {
+                assert!(t <= c.max_seq_len, "position {t} is past max_seq_len = {}", c.max_seq_len);
+                x = x + p.get("position_embedding.weight").narrow(0, 0, t);
+            }
+            Positions::Sinusoidal => x = x + x.tape().constant(&positions::sinusoid(t, c.h_dim, x.dtype())),
+            Positions::None | Positions::Rope => {} // the mixers rotate their queries and keys
         }
         for l in 0..c.n_layers {
             let p = p.part(&format!("layers.{l}"));
-            x = x + mixer(c, &p.part(self.mixer), p.layer_norm("ln1", x));
+            x = x + mixer(c, &p.part(self.mixer), p.layer_norm("ln1", x), &mut pass.state[l], pass.form);
             if self.mlp {
                 x = x + p.linear("mlp.c_proj", p.linear("mlp.c_fc", p.layer_norm("ln2", x)).gelu_tanh());
             }

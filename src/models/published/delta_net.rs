@@ -9,24 +9,25 @@
 //! ```
 
 use super::{
-    Config, Init, Mode, Output, Part, PublishedInit, STD,
+    Config, Defect, Init, Output, Part, Pass, PublishedInit,
     linear_transformer::{DECODER, projections, qkv},
 };
 use crate::{
     autograd::Var,
-    models::{at, merge_heads, over_time},
+    models::{Form, State, at, delta_net::chunked, merge_heads, over_time},
+    ops::scan::linear_scan,
 };
 
 pub(super) fn init(c: &Config, init: &mut Init) {
     DECODER.init(c, init, |c, init| {
         projections(c, init);
-        init.linear_std("linear_beta", c.n_heads, c.h_dim, STD);
+        init.linear_std("linear_beta", c.n_heads, c.h_dim, c.std);
     });
 }
 
 #[track_caller]
-pub(super) fn run<'t>(c: &Config, p: &Part<'_, 't>, tokens: Var<'t>, _: Mode) -> Output<'t> {
-    DECODER.run(c, p, tokens, mixer)
+pub(super) fn run<'t>(c: &Config, p: &Part<'_, 't>, tokens: Var<'t>, pass: &mut Pass<'_, 't>) -> Output<'t> {
+    DECODER.run(c, p, tokens, pass, mixer)
 }
 
 /// φ(q), φ(k), v [B, T, H, d] and β [B, T, H] to o [B, T, H, d].
@@ -56,8 +57,39 @@ pub fn memory<'t>(phi_q: Var<'t>, phi_k: Var<'t>, v: Var<'t>, beta: Var<'t>) -> 
 
 /// x [B, T, h] to y [B, T, h].
 #[track_caller]
-pub fn mixer<'t>(c: &Config, p: &Part<'_, 't>, x: Var<'t>) -> Var<'t> {
+pub fn mixer<'t>(c: &Config, p: &Part<'_, 't>, x: Var<'t>, _: &mut State<'t>, form: Form) -> Var<'t> {
     let [q, k, v] = qkv(c, p, x);
     let beta = p.linear("linear_beta", x).sigmoid(); // [B, T, H]
-    p.linear("linear_O", merge_heads(memory(q.elu1(), k.elu1(), v, beta)))
+    let (q, k) = (q.elu1(), keys(c, k));
+    let o = match form {
+        _ if !c.has(Defect::Diagonal) => whole_memory(q, k, v, beta),
+        Form::Fused => scan(q, k, v, beta),
+        _ => memory(q, k, v, beta),
+    };
+    p.linear("linear_O", merge_heads(o))
+}
+
+/// φ(k); without the defect of raw keys, divided by its norm.
+#[track_caller]
+pub fn keys<'t>(c: &Config, k: Var<'t>) -> Var<'t> {
+    if c.has(Defect::RawKeys) { k.elu1() } else { k.elu1().l2_norm_smooth(1e-6) }
+}
+
+/// [`memory`] as one scan over its gates.
+#[track_caller]
+fn scan<'t>(phi_q: Var<'t>, phi_k: Var<'t>, v: Var<'t>, beta: Var<'t>) -> Var<'t> {
+    let [b, t, h, d] = v.dims();
+    let flat = |x: Var<'t>| x.reshape([b, t, h * d]);
+    let write = beta.reshape([b, t, h, 1]) * phi_k;
+    let start = v.tape().full([b, h * d], v.dtype(), 0.0);
+    let (w, _) = linear_scan(flat(1.0 - write * phi_k), flat(write * v), start, Form::CHUNK);
+    w.reshape([b, t, h, d]) * phi_q
+}
+
+/// Without the diagonal: the delta rule with the whole matrix, by the kernel of the clean mixer.
+#[track_caller]
+pub fn whole_memory<'t>(phi_q: Var<'t>, phi_k: Var<'t>, v: Var<'t>, beta: Var<'t>) -> Var<'t> {
+    let [b, _, h, d] = v.dims();
+    let start = v.tape().full([b, h, d, d], v.dtype(), 0.0);
+    chunked(phi_q, phi_k, v, beta, start, 1.0, Form::CHUNK).0
 }

@@ -9,12 +9,13 @@
 //! The attention is right. What is not is its learned positions past the training length: see the decoder.
 
 use super::{
-    Config, Init, Mode, Output, Part,
+    Config, Init, Output, Part, Pass,
     linear_transformer::{DECODER, projections, qkv},
 };
 use crate::{
     autograd::Var,
-    models::{head_first, merge_heads},
+    models::{Form, State, head_first, merge_heads},
+    ops::attention::causal_attention,
 };
 
 pub(super) fn init(c: &Config, init: &mut Init) {
@@ -22,14 +23,21 @@ pub(super) fn init(c: &Config, init: &mut Init) {
 }
 
 #[track_caller]
-pub(super) fn run<'t>(c: &Config, p: &Part<'_, 't>, tokens: Var<'t>, _: Mode) -> Output<'t> {
-    DECODER.run(c, p, tokens, mixer)
+pub(super) fn run<'t>(c: &Config, p: &Part<'_, 't>, tokens: Var<'t>, pass: &mut Pass<'_, 't>) -> Output<'t> {
+    DECODER.run(c, p, tokens, pass, mixer)
 }
 
 /// x [B, T, h] to y [B, T, h].
 #[track_caller]
-pub fn mixer<'t>(c: &Config, p: &Part<'_, 't>, x: Var<'t>) -> Var<'t> {
-    let [q, k, v] = qkv(c, p, x).map(head_first); // [B, H, T, d]
-    let scores = (c.head_dim as f64).powf(-0.5) * q.matmul_t(k); // [B, H, T, T]
-    p.linear("linear_O", merge_heads(head_first(scores.causal_softmax(0).matmul(v))))
+pub fn mixer<'t>(c: &Config, p: &Part<'_, 't>, x: Var<'t>, _: &mut State<'t>, form: Form) -> Var<'t> {
+    let (qkv, scale) = (qkv(c, p, x), (c.head_dim as f64).powf(-0.5));
+    let o = if form == Form::Fused {
+        let [q, k, v] = qkv;
+        causal_attention(q, k, v, scale)
+    } else {
+        let [q, k, v] = qkv.map(head_first); // [B, H, T, d]
+        let scores = scale * q.matmul_t(k); // [B, H, T, T]
+        head_first(scores.causal_softmax(0).matmul(v))
+    };
+    p.linear("linear_O", merge_heads(o))
 }

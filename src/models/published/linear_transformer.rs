@@ -7,10 +7,14 @@
 //! y_t = W_o o_t + b_o
 //! ```
 
-use super::{Config, Init, Mode, Output, Part, PublishedInit, STD, decoder::Decoder};
+use super::{Config, Defect, Init, Output, Part, Pass, PublishedInit, decoder::Decoder};
 use crate::{
     autograd::Var,
-    models::{heads, merge_heads},
+    models::{
+        Form, Positions, Rope, State, heads,
+        linear_transformer::{EPS, Memory, chunked},
+        merge_heads,
+    },
 };
 
 pub(super) const DECODER: Decoder = Decoder { positions: true, mlp: true, mixer: "attn" };
@@ -18,15 +22,20 @@ pub(super) const DECODER: Decoder = Decoder { positions: true, mlp: true, mixer:
 /// W_q, W_k, W_v, W_o with biases: of the three models with queries and keys.
 pub(super) fn projections(c: &Config, init: &mut Init) {
     for name in ["linear_Q", "linear_K", "linear_V"] {
-        init.linear_std(name, c.inner(), c.h_dim, STD);
+        init.linear_std(name, c.inner(), c.h_dim, c.std);
     }
-    init.linear_std("linear_O", c.h_dim, c.inner(), STD);
+    init.linear_std("linear_O", c.h_dim, c.inner(), c.std);
 }
 
-/// q, k, v [B, T, H, d] of x [B, T, h].
+/// q, k, v [B, T, H, d] of x [B, T, h]; q and k rotated by their positions, if these are rotary.
 #[track_caller]
 pub(super) fn qkv<'t>(c: &Config, p: &Part<'_, 't>, x: Var<'t>) -> [Var<'t>; 3] {
-    ["linear_Q", "linear_K", "linear_V"].map(|name| heads(p.linear(name, x), c.n_heads))
+    let [q, k, v] = ["linear_Q", "linear_K", "linear_V"].map(|name| heads(p.linear(name, x), c.n_heads));
+    if c.positions != Some(Positions::Rope) {
+        return [q, k, v];
+    }
+    let rope = Rope::tables(x.shape().at(1), c.head_dim);
+    [rope.rotate(q, 0), rope.rotate(k, 0), v]
 }
 
 pub(super) fn init(c: &Config, init: &mut Init) {
@@ -34,8 +43,8 @@ pub(super) fn init(c: &Config, init: &mut Init) {
 }
 
 #[track_caller]
-pub(super) fn run<'t>(c: &Config, p: &Part<'_, 't>, tokens: Var<'t>, _: Mode) -> Output<'t> {
-    DECODER.run(c, p, tokens, mixer)
+pub(super) fn run<'t>(c: &Config, p: &Part<'_, 't>, tokens: Var<'t>, pass: &mut Pass<'_, 't>) -> Output<'t> {
+    DECODER.run(c, p, tokens, pass, mixer)
 }
 
 /// φ(q), φ(k), v [B, T, H, d] to o [B, T, H, d].
@@ -52,7 +61,18 @@ pub fn memory<'t>(phi_q: Var<'t>, phi_k: Var<'t>, v: Var<'t>) -> Var<'t> {
 
 /// x [B, T, h] to y [B, T, h].
 #[track_caller]
-pub fn mixer<'t>(c: &Config, p: &Part<'_, 't>, x: Var<'t>) -> Var<'t> {
+pub fn mixer<'t>(c: &Config, p: &Part<'_, 't>, x: Var<'t>, _: &mut State<'t>, _: Form) -> Var<'t> {
     let [q, k, v] = qkv(c, p, x);
-    p.linear("linear_O", merge_heads(memory(q.elu1(), k.elu1(), v)))
+    let (q, k) = (q.elu1(), k.elu1());
+    let o = if c.has(Defect::Diagonal) { memory(q, k, v) } else { whole_memory(q, k, v) };
+    p.linear("linear_O", merge_heads(o))
+}
+
+/// Without the defect: o_t = S_tᵀ φ(q_t) / (φ(q_t)·z_t + 1e-6), by the kernel of the clean mixer.
+#[track_caller]
+pub fn whole_memory<'t>(phi_q: Var<'t>, phi_k: Var<'t>, v: Var<'t>) -> Var<'t> {
+    let [b, _, h, d] = v.dims();
+    let zeros = |shape: &[usize]| v.tape().full(shape, v.dtype(), 0.0);
+    let mut m = Memory { s: zeros(&[b, h, d, d]), z: Some((zeros(&[b, h, d]), EPS)) };
+    chunked(phi_q, phi_k, v, &mut m, 1.0, Form::CHUNK)
 }

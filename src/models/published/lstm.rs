@@ -8,10 +8,12 @@
 //!
 //! No defect: it is `nn.LSTM`, as the clean mixer. The forget gate starts at σ(0) = ½.
 
-use super::{Config, Init, Mode, Output, Part, PublishedInit, STD, decoder::Decoder};
+use super::{Config, Init, Output, Part, Pass, PublishedInit, decoder::Decoder};
 use crate::{
     autograd::Var,
-    models::{at, over_time},
+    models::{Form, State, at, over_time},
+    ops::lstm::lstm_sequence,
+    tensor::Shape,
 };
 
 const DECODER: Decoder = Decoder { positions: false, mlp: true, mixer: "rnn" };
@@ -21,33 +23,55 @@ pub(super) fn init(c: &Config, init: &mut Init) {
     DECODER.init(c, init, |c, init| {
         let d = c.inner();
         for g in GATES {
-            init.linear_std(&format!("linear_{g}x"), d, c.h_dim, STD);
-            init.linear_std(&format!("linear_{g}h"), d, d, STD);
+            init.linear_std(&format!("linear_{g}x"), d, c.h_dim, c.std);
+            init.linear_std(&format!("linear_{g}h"), d, d, c.std);
         }
         // The way back to the residual stream exists only where there are several heads.
         if c.n_heads > 1 {
-            init.linear_std("linear_post_head", c.h_dim, d, STD);
+            init.linear_std("linear_post_head", c.h_dim, d, c.std);
         }
     });
 }
 
 #[track_caller]
-pub(super) fn run<'t>(c: &Config, p: &Part<'_, 't>, tokens: Var<'t>, _: Mode) -> Output<'t> {
-    DECODER.run(c, p, tokens, mixer)
+pub(super) fn run<'t>(c: &Config, p: &Part<'_, 't>, tokens: Var<'t>, pass: &mut Pass<'_, 't>) -> Output<'t> {
+    DECODER.run(c, p, tokens, pass, mixer)
+}
+
+/// The carried h and c.
+pub(super) fn state(c: &Config, b: usize) -> Vec<Shape> {
+    vec![[b, c.inner()].into(); 2]
 }
 
 /// x [B, T, h] to y [B, T, h].
 #[track_caller]
-pub fn mixer<'t>(c: &Config, p: &Part<'_, 't>, x: Var<'t>) -> Var<'t> {
-    let [b, t, _] = x.dims();
-    let gates = GATES.map(|g| p.linear(&format!("linear_{g}x"), x)); // [B, T, D]
-    let zero = x.tape().full([b, c.inner()], x.dtype(), 0.0);
-    let (mut h, mut cell) = (zero, zero);
-    let hs = over_time(t, |k| {
-        let [f, i, z, o] = std::array::from_fn(|g| at(gates[g], k) + p.linear(&format!("linear_{}h", GATES[g]), h));
-        cell = f.sigmoid() * cell + i.sigmoid() * z.tanh();
-        h = o.sigmoid() * cell.tanh();
-        h
-    });
+pub fn mixer<'t>(c: &Config, p: &Part<'_, 't>, x: Var<'t>, state: &mut State<'t>, form: Form) -> Var<'t> {
+    let [_, t, _] = x.dims();
+    let (mut h, mut cell) = (state.s[0], state.s[1]);
+    let hs = if form == Form::Fused {
+        let hs;
+        (hs, h, cell) = fused(p, x, h, cell);
+        hs
+    } else {
+        let gates = GATES.map(|g| p.linear(&format!("linear_{g}x"), x)); // [B, T, D]
+        over_time(t, |k| {
+            let [f, i, z, o] = std::array::from_fn(|g| at(gates[g], k) + p.linear(&format!("linear_{}h", GATES[g]), h));
+            cell = f.sigmoid() * cell + i.sigmoid() * z.tanh();
+            h = o.sigmoid() * cell.tanh();
+            h
+        })
+    };
+    state.s = vec![h, cell];
     if c.n_heads > 1 { p.linear("linear_post_head", hs) } else { hs }
+}
+
+/// h of all steps and the last h and c, by the kernel of the clean mixer, whose gates are stacked: i, f, z, o.
+#[track_caller]
+fn fused<'t>(p: &Part<'_, 't>, x: Var<'t>, h: Var<'t>, cell: Var<'t>) -> (Var<'t>, Var<'t>, Var<'t>) {
+    let stacked = |side: &str, what: &str| {
+        let gate = |g: &str| p.part(&format!("linear_{g}{side}")).get(what);
+        Var::concat(&["I", "F", "Z", "O"].map(gate), 0)
+    };
+    let bias = stacked("x", "bias") + stacked("h", "bias");
+    lstm_sequence(x.linear(stacked("x", "weight"), Some(bias)), stacked("h", "weight"), h, cell)
 }

@@ -5,10 +5,11 @@
 //! h_t = exp(Δ_t A) h_{t-1} + Δ_t B_t x_t,  y_t = C_t·h_t + D x_t,  out = W_out (y ⊙ SiLU(z))
 //! ```
 
-use super::{Config, Init, Mode, Output, Part, PublishedInit, decoder::Decoder};
+use super::{Config, Defect, Init, Output, Part, Pass, PublishedInit, decoder::Decoder};
 use crate::{
     autograd::Var,
-    models::{at, over_time, split},
+    models::{Form, State, at, over_time, split},
+    ops::selective::selective_scan,
 };
 
 const DECODER: Decoder = Decoder { positions: false, mlp: false, mixer: "mamba" };
@@ -33,30 +34,34 @@ pub(super) fn init(c: &Config, init: &mut Init) {
 }
 
 #[track_caller]
-pub(super) fn run<'t>(c: &Config, p: &Part<'_, 't>, tokens: Var<'t>, _: Mode) -> Output<'t> {
-    DECODER.run(c, p, tokens, mixer)
+pub(super) fn run<'t>(c: &Config, p: &Part<'_, 't>, tokens: Var<'t>, pass: &mut Pass<'_, 't>) -> Output<'t> {
+    DECODER.run(c, p, tokens, pass, mixer)
 }
 
-/// The convolution of x [B, T, E] with w [E, 1, W] and a bias `[E]`.
+/// The convolution of x [B, T, E] with w [E, 1, W] and a bias `[E]`, `ahead` as published.
 ///
 /// DEFECT: y_t = b + Σ_j w_j x_{t+j}, j = 0 … W−1: it looks *ahead*. The published code pads W−1 zeros on the left (the
 /// state), lets the convolution pad W−1 more on both sides, and keeps the last T outputs. The clean mixer's
 /// convolution is causal, y_t = b + Σ_j w_j x_{t−W+1+j}.
 #[track_caller]
-pub fn convolution<'t>(x: Var<'t>, w: Var<'t>, bias: Var<'t>) -> Var<'t> {
+pub fn convolution<'t>(x: Var<'t>, w: Var<'t>, bias: Var<'t>, ahead: bool) -> Var<'t> {
     let ([b, t, e], [_, _, width]) = (x.dims(), w.dims());
     let zeros = x.tape().full([b, width - 1, e], x.dtype(), 0.0);
+    let w = w.reshape([e, width]);
+    if !ahead {
+        return x.causal_conv1d(w, Some(bias), zeros);
+    }
     // Causal over [x, zeros], W−1 steps late.
     let padded = Var::concat(&[x, zeros], 1);
-    padded.causal_conv1d(w.reshape([e, width]), Some(bias), zeros).narrow(1, width - 1, t)
+    padded.causal_conv1d(w, Some(bias), zeros).narrow(1, width - 1, t)
 }
 
 /// u [B, T, h] to y [B, T, h].
 #[track_caller]
-pub fn mixer<'t>(c: &Config, p: &Part<'_, 't>, u: Var<'t>) -> Var<'t> {
+pub fn mixer<'t>(c: &Config, p: &Part<'_, 't>, u: Var<'t>, _: &mut State<'t>, form: Form) -> Var<'t> {
     let ([b, t, _], n, r) = (u.dims(), c.d_state, c.dt_rank);
     let [x, z] = split(p.linear_unbiased("in_proj", u)); // [B, T, E] each
-    let x = convolution(x, p.get("conv1d.weight"), p.get("conv1d.bias")).silu();
+    let x = convolution(x, p.get("conv1d.weight"), p.get("conv1d.bias"), c.has(Defect::Lookahead)).silu();
     let e = x.shape().last();
     let selection = p.linear_unbiased("x_proj", x); // [B, T, R + 2 N]
     let dt = p.linear("dt_proj", selection.narrow(2, 0, r)).softplus();
@@ -64,10 +69,14 @@ pub fn mixer<'t>(c: &Config, p: &Part<'_, 't>, u: Var<'t>) -> Var<'t> {
     let a = -p.get("A_log").exp(); // [E, N]
     // DEFECT: a state from before the sequence is accepted and ignored; it is always zero. The clean mixer takes one.
     let mut h = u.tape().full([b, e, n], u.dtype(), 0.0);
-    let y = over_time(t, |i| {
-        let (dt, x) = (at(dt, i).reshape([b, e, 1]), at(x, i).reshape([b, e, 1]));
-        h = (dt * a).exp() * h + dt * x * at(input, i).reshape([b, 1, n]);
-        (h * at(output, i).reshape([b, 1, n])).sum_axis(2, false)
-    });
+    let y = if form == Form::Fused {
+        selective_scan(x, dt, a, input, output, h, 1.0, Form::CHUNK).0
+    } else {
+        over_time(t, |i| {
+            let (dt, x) = (at(dt, i).reshape([b, e, 1]), at(x, i).reshape([b, e, 1]));
+            h = (dt * a).exp() * h + dt * x * at(input, i).reshape([b, 1, n]);
+            (h * at(output, i).reshape([b, 1, n])).sum_axis(2, false)
+        })
+    };
     p.linear_unbiased("out_proj", (y + p.get("D") * x) * z.silu())
 }

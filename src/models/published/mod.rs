@@ -13,6 +13,8 @@
 //! | all with positions ([`gpt`], [`linear_transformer`], [`delta_net`]) | positions beyond the training length stay random |
 //! | all but Mamba and the LRU | every weight starts with deviation 0.02, whatever the width |
 //!
+//! [`Defect`] names those that can be left out one by one, to see what each did.
+//!
 //! LSTM and GPT compute what their papers say. Parameters have the names of the published code, and start as there.
 
 mod decoder;
@@ -24,14 +26,47 @@ pub mod lstm;
 pub mod mamba;
 pub mod quasi_lstm;
 
-use super::{Bound, Init, Params};
+use super::{Bound, Form, Init, ModelConfig, Params, Positions, State};
 use crate::{
-    autograd::Var,
+    autograd::{Tape, Var},
     error::{Error, Result},
-    tensor::{DType, Tensor},
+    tensor::{DType, Shape, Tensor},
 };
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
+
+/// A defect that a published model can be built without.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Defect {
+    /// Only the diagonal of the memory matrix is read; without it, the whole matrix.
+    Diagonal,
+    /// Keys have any length, so that the gate 1 − β k² can be negative; without it, φ(k) is divided by its norm.
+    RawKeys,
+    /// The convolution looks ahead; without it, back.
+    Lookahead,
+    /// BatchNorm over batch and time; without it, LayerNorm.
+    BatchNorm,
+    /// A token is one number, its index; without it, one-hot.
+    ScalarTokens,
+}
+
+impl Defect {
+    /// The models that have it.
+    fn models(self) -> &'static [&'static str] {
+        match self {
+            Defect::Diagonal => &["linear_transformer", "delta_net"],
+            Defect::RawKeys => &["delta_net"],
+            Defect::Lookahead => &["mamba"],
+            Defect::BatchNorm | Defect::ScalarTokens => &["lru"],
+        }
+    }
+}
+
+/// As configuration files have it.
+fn defect_name(defect: Defect) -> String {
+    serde_json::to_value(defect).ok().and_then(|v| Some(v.as_str()?.to_string())).unwrap_or_default()
+}
 
 /// The sizes of a published model, under the names of the published code. A model reads those that concern it.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
@@ -67,6 +102,12 @@ pub struct Config {
     pub num_input_classes: usize,
     /// The longest sequence, where positions are learned.
     pub max_seq_len: usize,
+    /// Other positions than the published ones.
+    pub positions: Option<Positions>,
+    /// Deviation of the weights at the start, but in the LRU and Mamba.
+    pub std: f64,
+    /// Defects that are left out.
+    pub without: Vec<Defect>,
 }
 
 impl Default for Config {
@@ -88,11 +129,45 @@ impl Default for Config {
             output_size: 2,
             num_input_classes: 2,
             max_seq_len: 256,
+            positions: None,
+            std: STD,
+            without: vec![],
         }
     }
 }
 
 impl Config {
+    /// The published model of a mixer's name at these sizes. A width is that of the residual stream, `d_model` in the
+    /// LRU; what a model does not read may be 0.
+    pub fn of(c: &ModelConfig) -> Config {
+        let lru = c.mixer == "lru";
+        Config {
+            model: c.mixer.clone(),
+            n_layers: c.layers,
+            h_dim: if lru { c.state } else { c.width },
+            mlp_dim: if lru || c.mixer == "mamba" { c.mlp.max(1) } else { c.mlp },
+            head_dim: c.head_dim,
+            n_heads: c.heads,
+            block_length: c.max_len.min(8),
+            d_model: c.width,
+            d_state: c.state,
+            d_conv: if c.mixer == "mamba" { c.conv } else { c.conv.max(1) },
+            expand: c.expand,
+            dt_rank: c.rank(),
+            output_size: c.classes,
+            num_input_classes: c.vocab,
+            max_seq_len: c.max_len,
+            positions: Some(c.positions),
+            std: c.init_std.unwrap_or(STD),
+            without: c.without.clone(),
+        }
+    }
+
+    /// Whether the model is built with this defect.
+    fn has(&self, defect: Defect) -> bool {
+        !self.without.contains(&defect)
+    }
+
     /// D, the inner width of the mixers with heads.
     fn inner(&self) -> usize {
         self.n_heads * self.head_dim
@@ -127,6 +202,16 @@ impl Config {
         if self.n_layers.saturating_mul(widest).saturating_mul(self.h_dim.max(self.d_model)) > 1 << 26 {
             let layers = self.n_layers;
             return Err(Error::config(format!("{layers} layers that are {widest} wide: too large a published model")));
+        }
+        for defect in &self.without {
+            let models = defect.models();
+            if !models.contains(&self.model.as_str()) {
+                let what = format!("without = {}: {} has no such defect", defect_name(*defect), self.model);
+                return Err(Error::config(format!("{what}; of the published models, these do: {}", models.join(", "))));
+            }
+        }
+        if self.model == "lru" && self.positions.is_some_and(|p| p != Positions::None) {
+            return Err(Error::config("positions: the published lru has none, as it embeds no tokens"));
         }
         Ok(())
     }
@@ -224,6 +309,7 @@ impl PublishedInit for Init {
 }
 
 /// What a BatchNorm normalises by.
+#[derive(Clone, Copy)]
 pub enum Mode<'a> {
     /// Mean and variance of the batch.
     Training,
@@ -247,6 +333,23 @@ impl Statistics {
         &self.0
     }
 
+    /// As flat tensors in f64, by name: what a checkpoint needs beside the parameters.
+    pub fn tensors(&self) -> Vec<(String, Tensor)> {
+        let name = |l: usize, what: &str| format!("encoder.layers.{l}.normalization.running_{what}");
+        let tensor = |v: &[f64]| Tensor::from_vec(v.to_vec(), [v.len()]);
+        let pairs = self.0.iter().enumerate();
+        pairs.flat_map(|(l, [m, v])| [(name(l, "mean"), tensor(m)), (name(l, "var"), tensor(v))]).collect()
+    }
+
+    /// Take on what [`Statistics::tensors`] gave.
+    pub fn load(&mut self, tensors: &[(String, Tensor)]) {
+        for (own, (name, _)) in self.tensors().into_iter().enumerate() {
+            if let Some((_, t)) = tensors.iter().find(|t| t.0 == name) {
+                self.0[own / 2][own % 2] = t.to_f64();
+            }
+        }
+    }
+
     /// Move a tenth of the way to those of a training batch of `b` sequences of `t` tokens ([`Output::batch`]); the
     /// running variance is the unbiased one, as in torch.
     pub fn update(&mut self, batch: &[[Var; 2]], b: usize, t: usize) {
@@ -262,6 +365,16 @@ impl Statistics {
     }
 }
 
+/// A pass over a model: in training or not, in which form, and from which state.
+pub struct Pass<'a, 't> {
+    /// What a BatchNorm normalises by.
+    pub mode: Mode<'a>,
+    /// `Recurrent`: plain tape ops. `Fused`: the same equations by the kernels of the clean mixers, where they have one.
+    pub form: Form,
+    /// One a layer ([`state`]), moved on.
+    pub state: &'a mut [State<'t>],
+}
+
 /// What a model gives.
 pub struct Output<'t> {
     /// [B, T, classes]; of the LRU, their log-softmax.
@@ -274,7 +387,7 @@ pub struct Output<'t> {
 #[derive(Clone, Copy)]
 struct Builder {
     init: fn(&Config, &mut Init),
-    run: for<'t> fn(&Config, &Part<'_, 't>, Var<'t>, Mode) -> Output<'t>,
+    run: for<'t> fn(&Config, &Part<'_, 't>, Var<'t>, &mut Pass<'_, 't>) -> Output<'t>,
 }
 
 macro_rules! models {
@@ -306,7 +419,24 @@ pub fn parameters(c: &Config, seed: u64, dtype: DType) -> Result<Params> {
     Ok(init.finish(dtype))
 }
 
-/// Run a model on tokens [B, T] (i32) from the start of a sequence.
+/// What the published code carries from one training batch to the next on MQAR, for a layer of a batch of `b`: the
+/// states of LSTM, quasi-LSTM and LRU. The others start from nothing at each call.
+pub fn state(c: &Config, b: usize) -> Vec<Shape> {
+    match c.model.as_str() {
+        "lstm" => lstm::state(c, b),
+        "quasi_lstm" => quasi_lstm::state(c, b),
+        "lru" => lru::state(c, b),
+        _ => vec![],
+    }
+}
+
+/// That state before the first batch, for every layer: zeros.
+pub fn zero_state<'t>(c: &Config, tape: &'t Tape, b: usize, dtype: DType) -> Vec<State<'t>> {
+    let zeros = || state(c, b).into_iter().map(|shape| tape.full(shape, dtype, 0.0)).collect();
+    (0..c.n_layers).map(|_| State { t: 0, s: zeros() }).collect()
+}
+
+/// Run a model on tokens [B, T] (i32).
 ///
 /// # Errors
 /// When there is no such model.
@@ -314,8 +444,8 @@ pub fn parameters(c: &Config, seed: u64, dtype: DType) -> Result<Params> {
 /// # Panics
 /// When a parameter is missing or misshaped, a token is not in the vocabulary, or the model cannot take this length.
 #[track_caller]
-pub fn run<'t>(c: &Config, p: &Named<'t>, tokens: Var<'t>, mode: Mode) -> Result<Output<'t>> {
-    Ok((find(&c.model)?.run)(c, &Part::whole(p), tokens, mode))
+pub fn run<'t>(c: &Config, p: &Named<'t>, tokens: Var<'t>, pass: &mut Pass<'_, 't>) -> Result<Output<'t>> {
+    Ok((find(&c.model)?.run)(c, &Part::whole(p), tokens, pass))
 }
 
 /// A published model with its parameters and statistics.
@@ -349,6 +479,23 @@ impl Published {
         &mut self.params
     }
 
+    /// Whether sequences can have this length.
+    ///
+    /// # Errors
+    /// When the quasi-LSTM cannot cut it into its blocks.
+    pub fn check_len(&self, len: usize) -> Result<()> {
+        let block = self.config.block_length;
+        if self.config.model != "quasi_lstm" || len.is_multiple_of(block) {
+            return Ok(());
+        }
+        Err(Error::config(format!("length {len}: the published quasi_lstm takes multiples of its block, {block}")))
+    }
+
+    /// The running statistics of its BatchNorms, to restore.
+    pub fn statistics_mut(&mut self) -> &mut Statistics {
+        &mut self.statistics
+    }
+
     /// The running statistics of its BatchNorms.
     pub fn statistics(&self) -> &Statistics {
         &self.statistics
@@ -366,9 +513,15 @@ impl Published {
     /// # Panics
     /// As [`run`].
     #[track_caller]
-    pub fn train<'t>(&mut self, p: &Bound<'t>, tokens: Var<'t>) -> Result<Var<'t>> {
+    pub fn train<'t>(
+        &mut self,
+        p: &Bound<'t>,
+        tokens: Var<'t>,
+        state: &mut [State<'t>],
+        form: Form,
+    ) -> Result<Var<'t>> {
         let [b, t] = tokens.dims();
-        let y = run(&self.config, &self.named(p), tokens, Mode::Training)?;
+        let y = run(&self.config, &self.named(p), tokens, &mut Pass { mode: Mode::Training, form, state })?;
         self.statistics.update(&y.batch, b, t);
         Ok(y.logits)
     }
@@ -381,8 +534,9 @@ impl Published {
     /// # Panics
     /// As [`run`].
     #[track_caller]
-    pub fn evaluate<'t>(&self, p: &Bound<'t>, tokens: Var<'t>) -> Result<Var<'t>> {
-        Ok(run(&self.config, &self.named(p), tokens, Mode::Evaluation(&self.statistics))?.logits)
+    pub fn evaluate<'t>(&self, p: &Bound<'t>, tokens: Var<'t>, state: &mut [State<'t>], form: Form) -> Result<Var<'t>> {
+        let mode = Mode::Evaluation(&self.statistics);
+        Ok(run(&self.config, &self.named(p), tokens, &mut Pass { mode, form, state })?.logits)
     }
 }
 

@@ -8,8 +8,12 @@
 //! within blocks of L steps as one product: c = F [c₀, i₁ z₁, …, i_L z_L] with F_{kl} = f_{l+1} ⋯ f_k (steps from 1; 1 for
 //! l = k, 0 for l > k), and a loop over the blocks.
 
-use super::{Config, Init, Mode, Output, Part, PublishedInit, STD, constant, decoder::Decoder};
-use crate::autograd::Var;
+use super::{Config, Init, Output, Part, Pass, PublishedInit, constant, decoder::Decoder};
+use crate::{
+    autograd::Var,
+    models::{Form, State},
+    tensor::Shape,
+};
 
 const DECODER: Decoder = Decoder { positions: false, mlp: true, mixer: "rnn" };
 const GATES: [&str; 4] = ["F", "I", "Z", "O"];
@@ -17,15 +21,15 @@ const GATES: [&str; 4] = ["F", "I", "Z", "O"];
 pub(super) fn init(c: &Config, init: &mut Init) {
     DECODER.init(c, init, |c, init| {
         for g in GATES {
-            init.linear_std(&format!("linear_{g}x"), c.inner(), c.h_dim, STD);
+            init.linear_std(&format!("linear_{g}x"), c.inner(), c.h_dim, c.std);
         }
-        init.linear_std("linear_post_head", c.h_dim, c.inner(), STD);
+        init.linear_std("linear_post_head", c.h_dim, c.inner(), c.std);
     });
 }
 
 #[track_caller]
-pub(super) fn run<'t>(c: &Config, p: &Part<'_, 't>, tokens: Var<'t>, _: Mode) -> Output<'t> {
-    DECODER.run(c, p, tokens, mixer)
+pub(super) fn run<'t>(c: &Config, p: &Part<'_, 't>, tokens: Var<'t>, pass: &mut Pass<'_, 't>) -> Output<'t> {
+    DECODER.run(c, p, tokens, pass, mixer)
 }
 
 /// F [B, D, L, L + 1] of a block's forget gates f [B, D, L].
@@ -50,19 +54,24 @@ pub fn products<'t>(f: Var<'t>) -> Var<'t> {
     (suffix.exp() - 1e-8) * mask(|k, l| l < k + 2)
 }
 
+/// The carried c.
+pub(super) fn state(c: &Config, b: usize) -> Vec<Shape> {
+    vec![[b, c.inner(), 1].into()]
+}
+
 /// x [B, T, h] to y [B, T, h].
 ///
 /// # Panics
 /// When T is not a multiple of the block length.
 #[track_caller]
-pub fn mixer<'t>(c: &Config, p: &Part<'_, 't>, x: Var<'t>) -> Var<'t> {
+pub fn mixer<'t>(c: &Config, p: &Part<'_, 't>, x: Var<'t>, state: &mut State<'t>, _: Form) -> Var<'t> {
     let ([b, t, _], d, n) = (x.dims(), c.inner(), c.block_length);
     // DEFECT: other lengths are refused. The clean mixer takes any.
     assert!(t % n == 0, "{t} tokens are not a multiple of block_length = {n}");
     let [f, i, z, o] = GATES.map(|g| p.linear(&format!("linear_{g}x"), x)); // [B, T, D]
     let f = (f + 1.0).sigmoid();
     let update = i.sigmoid() * z.tanh();
-    let mut cell = x.tape().full([b, d, 1], x.dtype(), 0.0);
+    let mut cell = state.s[0]; // [B, D, 1]
     let mut blocks = vec![];
     for start in (0..t).step_by(n) {
         let block = |v: Var<'t>| v.narrow(1, start, n).permute([0, 2, 1]); // [B, D, L]
@@ -71,6 +80,7 @@ pub fn mixer<'t>(c: &Config, p: &Part<'_, 't>, x: Var<'t>) -> Var<'t> {
         blocks.push((block(o.sigmoid()) * cells.tanh()).permute([0, 2, 1]));
         cell = cells.narrow(2, n - 1, 1);
     }
+    state.s = vec![cell];
     let h = if blocks.is_empty() { x.tape().full([b, 0, d], x.dtype(), 0.0) } else { Var::concat(&blocks, 1) };
     p.linear("linear_post_head", h)
 }

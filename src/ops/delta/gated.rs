@@ -30,6 +30,7 @@ impl Op for GatedDeltaRule {
         let Ok(dims) = Dims::of(x) else { return };
         match cx {
             Cx::Cpu(cpu) => with_real!(x[0].dtype(), T => forward::<T>(cpu, self.0.plan(dims), x, y)),
+            Cx::Cuda(cu) => cu.missing(self.name()),
         }
     }
 
@@ -37,6 +38,7 @@ impl Op for GatedDeltaRule {
         let Ok(dims) = Dims::of(x) else { return };
         match cx {
             Cx::Cpu(cpu) => with_real!(x[0].dtype(), T => backward::<T>(cpu, self.0.plan(dims), x, y, dy, dx)),
+            Cx::Cuda(cu) => cu.missing(self.name()),
         }
     }
 

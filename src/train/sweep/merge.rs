@@ -4,8 +4,8 @@ use super::{Plan, SWEEP, Shard, Sweep};
 use crate::{
     error::{Error, Result},
     train::{
+        config::difference,
         jobs::RunReport,
-        layers::difference,
         rundir::{Found, METRICS, RESULT, WEIGHTS, find, write},
     },
 };

@@ -18,10 +18,11 @@ pub use plan::{Plan, Point};
 pub use summary::Summary;
 
 use super::{
-    checkpoint, interrupt,
+    checkpoint,
+    config::{difference, read},
+    interrupt,
     jobs::{self, Job, RunReport},
-    layers::difference,
-    rundir::{Found, RunDir, find, write},
+    rundir::{self, Found, RunDir, find, write},
 };
 use crate::error::{Error, Result};
 use indicatif::{ProgressBar, ProgressStyle};
@@ -94,7 +95,7 @@ impl Sweep {
         let mut all = Vec::new();
         for (index, point) in plan.points.iter().enumerate() {
             for mut job in jobs::jobs(&point.cfg, None)? {
-                job.dir = Some(out.join(&point.name).join(format!("{}-seed{}", job.cfg.model.mixer, job.seed)));
+                job.dir = Some(rundir::of(&out.join(&point.name), &job.name, job.seed));
                 all.push((index, job));
             }
         }
@@ -120,7 +121,7 @@ impl Sweep {
                 Ok(Found::Nothing) => "to do".into(),
                 Err(_) => "damaged".into(),
             };
-            let (name, model) = (&self.plan.points[*point].name, &job.cfg.model.mixer);
+            let (name, model) = (&self.plan.points[*point].name, &job.name);
             let (seed, params, steps) = (job.seed, job.params, job.cfg.steps);
             text += &format!("{name}  {model} seed {seed}: {params} parameters, {steps} steps, {stands}\n");
         }
@@ -213,7 +214,7 @@ fn check_out(out: &Path, plan: &Plan) -> Result<()> {
         return refused("is a file".into());
     }
     if out.join(SWEEP).is_file() {
-        return match difference(&super::config::read(&out.join(SWEEP))?, &plan.file) {
+        return match difference(&read(&out.join(SWEEP))?, &plan.file) {
             Some((key, there, here)) => {
                 refused(format!("holds another sweep: {key} is {there} there, and {here} here"))
             }

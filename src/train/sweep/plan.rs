@@ -16,10 +16,7 @@
 
 use crate::{
     error::{Error, Result},
-    train::{
-        config::{TrainConfig, read},
-        layers::merge,
-    },
+    train::config::{TrainConfig, merge, read},
 };
 use std::{collections::HashSet, path::Path};
 use toml::{Table, Value};

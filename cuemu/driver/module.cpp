@@ -1,0 +1,110 @@
+// Modules, functions, launches.
+#include <dlfcn.h>
+
+#include <cstdio>
+#include <cstring>
+
+#include "driver.h"
+
+using namespace driver;
+using cuemu::Index;
+using cuemu::LoadedModule;
+
+struct Function {
+  LoadedModule* module;
+  const cuemu::Kernel* kernel;
+  unsigned dynamic_limit = 49152;  // until the program asks for more
+};
+
+CUEMU_API Result cuModuleLoadData(LoadedModule** out, const void* image) {
+  {
+    ENTER;
+  }
+  std::string error, library = cuemu::library_of((const char*)image, error);  // may compile: not under the lock
+  if (library.empty()) return refuse(INVALID_IMAGE, "%s", error.c_str());
+  ENTER;
+  *out = cuemu::load(library, error);
+  return *out ? SUCCESS : refuse(INVALID_IMAGE, "%s", error.c_str());
+}
+CUEMU_API Result cuModuleLoadDataEx(LoadedModule** out, const void* image, unsigned, void*, void*) { return cuModuleLoadData(out, image); }
+CUEMU_API Result cuModuleUnload(LoadedModule*) { return SUCCESS; }  // its code stays: a queue or graph may need it
+CUEMU_API Result cuModuleGetFunction(Function** f, LoadedModule* m, const char* name) {
+  ENTER;
+  const cuemu::Kernel* k = cuemu::find_kernel(m, name);
+  if (!k) return NOT_FOUND;
+  return *f = new Function{m, k}, SUCCESS;
+}
+CUEMU_API Result cuModuleGetGlobal_v2(DevicePointer* p, size_t* n, LoadedModule* m, const char* name) {
+  ENTER;
+  void* symbol = dlsym(m->library, name);
+  if (!symbol) return NOT_FOUND;
+  if (p) *p = (DevicePointer)symbol;
+  if (n) *n = 0;
+  return SUCCESS;
+}
+
+// ---- functions
+enum { ATTRIBUTE_MAX_THREADS = 0, ATTRIBUTE_REGISTERS = 4, ATTRIBUTE_MAX_DYNAMIC_SHARED = 8 };
+static unsigned max_threads(const Function* f) { return f->kernel->max_threads ? f->kernel->max_threads : cuemu::MAX_THREADS; }
+
+CUEMU_API Result cuFuncSetAttribute(Function* f, int attribute, int value) {
+  ENTER;
+  if (attribute != ATTRIBUTE_MAX_DYNAMIC_SHARED) return SUCCESS;
+  if (value < 0 || value > (int)cuemu::MAX_DYNAMIC_SHARED) return refuse(INVALID_VALUE, "%s: %d bytes of dynamic shared memory asked for, the device has %u", f->kernel->name, value, cuemu::MAX_DYNAMIC_SHARED);
+  return f->dynamic_limit = (unsigned)value, SUCCESS;
+}
+CUEMU_API Result cuFuncGetAttribute(int* value, int attribute, Function* f) {
+  ENTER;
+  *value = attribute == ATTRIBUTE_MAX_THREADS ? (int)max_threads(f) : attribute == ATTRIBUTE_REGISTERS ? 32 : attribute == ATTRIBUTE_MAX_DYNAMIC_SHARED ? (int)f->dynamic_limit : 0;
+  return SUCCESS;
+}
+CUEMU_API Result cuFuncSetCacheConfig(Function*, int) { return SUCCESS; }
+CUEMU_API Result cuFuncGetParamInfo(Function* f, size_t i, size_t* offset, size_t* size) {
+  ENTER;
+  if (i >= f->kernel->parameters) return INVALID_VALUE;
+  size_t at = 0;
+  for (size_t k = 0; k <= i; k++) {
+    const size_t alignment = f->kernel->alignments[k];
+    at = (at + alignment - 1) / alignment * alignment;
+    if (k < i) at += f->kernel->sizes[k];
+  }
+  return *offset = at, *size = f->kernel->sizes[i], SUCCESS;
+}
+CUEMU_API Result cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int* n, Function*, int threads, size_t, unsigned) { return *n = threads > 0 ? 2048 / threads : 0, SUCCESS; }
+CUEMU_API Result cuOccupancyMaxActiveBlocksPerMultiprocessor(int* n, Function* f, int threads, size_t shared) { return cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(n, f, threads, shared, 0); }
+CUEMU_API Result cuOccupancyMaxPotentialBlockSize(int* grid, int* threads, Function* f, void*, size_t, int limit) {
+  *threads = (int)max_threads(f);
+  if (limit && *threads > limit) *threads = limit;
+  return *grid = 4, SUCCESS;
+}
+
+// ---- launches
+static Result check_launch(Function* f, Index grid, Index size, unsigned shared) {
+  const char* name = f->kernel->name;
+  if (!context) return INVALID_CONTEXT;
+  if (!grid.volume() || grid.x > 2147483647u || grid.y > 65535 || grid.z > 65535) return refuse(INVALID_VALUE, "%s: a grid of %u x %u x %u blocks", name, grid.x, grid.y, grid.z);
+  if (!size.volume() || size.volume() > cuemu::MAX_THREADS || size.z > 64) return refuse(INVALID_VALUE, "%s: blocks of %u x %u x %u threads", name, size.x, size.y, size.z);
+  if (size.volume() > max_threads(f)) return refuse(LAUNCH_OUT_OF_RESOURCES, "%s: blocks of %u threads, its __launch_bounds__ say %u", name, (unsigned)size.volume(), max_threads(f));
+  if (shared > f->dynamic_limit) return refuse(INVALID_VALUE, "%s: %u bytes of dynamic shared memory, its limit is %u until raised by cuFuncSetAttribute", name, shared, f->dynamic_limit);
+  return SUCCESS;
+}
+
+CUEMU_API Result cuLaunchKernel(Function* f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned shared, Stream* s, void** arguments, void**) {
+  ENTER;
+  const Index grid = {gx, gy, gz}, size = {bx, by, bz};
+  if (Result r = check_launch(f, grid, size, shared)) return r;
+  // The arguments are copied now: the caller's array is gone when a queue or a graph runs the launch.
+  const cuemu::Kernel* k = f->kernel;
+  std::vector<std::vector<long double>> kept(k->parameters);  // long double: aligned for anything
+  for (unsigned i = 0; i < k->parameters; i++) {
+    kept[i].resize(k->sizes[i] / sizeof(long double) + 1);
+    memcpy(kept[i].data(), arguments[i], k->sizes[i]);
+  }
+  LoadedModule* m = f->module;
+  return submit(s, [=]() mutable -> Result {
+    std::vector<void*> pointers;
+    for (auto& v : kept) pointers.push_back(v.data());
+    if (cuemu::launch(m, k, grid, size, shared, pointers.data(), fault)) return SUCCESS;
+    return refuse(LAUNCH_FAILED, "%s", fault.c_str());
+  });
+}

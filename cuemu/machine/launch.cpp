@@ -1,0 +1,178 @@
+// A launch: the blocks of a grid, one after another; and the modules they come from.
+#include <dlfcn.h>
+#include <link.h>
+
+#include <cstdarg>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+
+#include "machine.h"
+
+namespace cuemu {
+
+LoadedModule* running = nullptr;
+static const Kernel* kernel;
+static void** kernel_arguments;
+static char fault_text[2048];
+
+// ---- modules
+
+static int note_segments(dl_phdr_info* info, size_t, void* data) {
+  LoadedModule* m = (LoadedModule*)data;
+  if (info->dlpi_addr != m->code) return 0;
+  for (int i = 0; i < info->dlpi_phnum; i++) {
+    const auto& p = info->dlpi_phdr[i];
+    const uintptr_t start = info->dlpi_addr + p.p_vaddr;
+    if (p.p_type == PT_LOAD) m->image.push_back({start, start + p.p_memsz});
+    if (p.p_type == PT_TLS) m->shared_size = p.p_memsz;
+  }
+  return 1;
+}
+
+LoadedModule* load(const std::string& path, std::string& error) {
+  void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
+  if (!library) return error = dlerror(), nullptr;
+  auto describe_module = (Module(*)())dlsym(library, "cuemu_module");
+  link_map* map = nullptr;
+  dlinfo(library, RTLD_DI_LINKMAP, &map);
+  LoadedModule* m = new LoadedModule{library, path, describe_module(), (uintptr_t)map->l_addr, {}, 0, options.check};
+  dl_iterate_phdr(note_segments, m);
+  return m;
+}
+
+const Kernel* find_kernel(LoadedModule* m, const char* name) {
+  for (const Kernel* k = m->module.kernels; k; k = k->next)
+    if (!strcmp(k->name, name)) return k;
+  return nullptr;
+}
+
+// ---- faults
+
+std::string place(const void* code) {
+  char text[32];
+  snprintf(text, sizeof text, "{+0x%lx}", (unsigned long)((uintptr_t)code - running->code));
+  return text;
+}
+
+void fail(const char* format, ...) {
+  va_list list;
+  va_start(list, format);
+  vsnprintf(fault_text, sizeof fault_text, format, list);
+  va_end(list);
+  block.failed = true;
+  switch_fiber(now->fiber, block.outside);  // the block's fibers are abandoned
+  abort();
+}
+
+// "{+0x1234}" becomes "scan.cu:41", by addr2line, which comes with every g++.
+static std::string resolve(std::string text) {
+  for (size_t from; (from = text.find("{+0x")) != std::string::npos;) {
+    const size_t to = text.find('}', from);
+    const unsigned long offset = strtoul(text.c_str() + from + 2, nullptr, 16);
+    char command[4200], line[4096] = "";
+    snprintf(command, sizeof command, "addr2line -e '%s' 0x%lx 2>/dev/null", running->path.c_str(), offset - 1);  // -1: inside the call
+    if (FILE* f = popen(command, "r")) {
+      if (!fgets(line, sizeof line, f)) line[0] = 0;
+      pclose(f);
+    }
+    line[strcspn(line, "\n (")] = 0;
+    text.replace(from, to - from + 1, line[0] ? line : "an unknown place");
+  }
+  return text;
+}
+
+// ---- blocks
+
+// Grows the arrays; a thread's stack stays with it for good.
+static void make_threads(uint32_t warps) {
+  static uint32_t have = 0;
+  if (!block.thread) block.thread = new Thread[MAX_THREADS], block.warp = new Warp[MAX_THREADS / WARP];
+  for (; have < warps * WARP; have++) {
+    Thread& t = block.thread[have];
+    t.linear = have, t.warp = have / WARP, t.lane = have % WARP;
+    make_stack(t.fiber, have);
+  }
+}
+
+static void thread_body() {
+  kernel->call(kernel_arguments);
+  exit_thread();  // does not come back: the next block starts on a fresh stack
+}
+
+static void locate_shared() {
+  shared_range.dynamic = (uintptr_t)running->module.dynamic_shared();  // the call brings the thread-local block into being
+  void* start = nullptr;
+  dlinfo(running->library, RTLD_DI_TLS_DATA, &start);
+  shared_range.start = (uintptr_t)start, shared_range.size = running->shared_size;
+}
+
+// Shared memory starts as NaN.
+static void fill_shared() {
+  const SharedRange& r = shared_range;
+  memset((void*)r.start, 0xff, r.dynamic - r.start);
+  memset((void*)r.dynamic, 0xff, block.dynamic_shared);
+  const uintptr_t rest = r.dynamic + MAX_DYNAMIC_SHARED;
+  memset((void*)rest, 0xff, r.start + r.size - rest);
+}
+
+static void start_block(Index index) {
+  block.index = index;
+  fill_shared();
+  forget_copies(block.threads);
+  block.alive = block.threads, block.arrived = 0;
+  block.vote_and = 1, block.vote_or = 0, block.vote_sum = 0;
+  for (uint32_t w = 0; w < block.warps; w++) {
+    Warp& warp = block.warp[w];
+    const uint32_t lanes = block.threads - w * WARP;
+    warp.all = warp.alive = warp.ready = lanes >= WARP ? ~0u : (1u << lanes) - 1;
+    warp.meetings = 1;
+    warp.meeting[0].mask = ~0u, warp.meeting[0].arrived = 0, warp.meeting[0].generation = 0;
+  }
+  for (uint32_t i = 0; i < block.threads; i++) {
+    Thread& t = block.thread[i];
+    t.index = {i % block.size.x, i / block.size.x % block.size.y, i / block.size.x / block.size.y};
+    t.state = State::Ready, t.warp_barriers = 0;
+    start(t.fiber, thread_body);
+  }
+  start_checks_of_block();
+}
+
+// The i-th block to run. A correct kernel does not depend on it.
+static Index nth_block(uint64_t i, uint64_t n, uint64_t stride) {
+  const uint64_t b = options.order == Order::Forward ? i : options.order == Order::Reverse ? n - 1 - i : (uint64_t)((unsigned __int128)i * stride % n);
+  return {(unsigned)(b % block.grid.x), (unsigned)(b / block.grid.x % block.grid.y), (unsigned)(b / block.grid.x / block.grid.y)};
+}
+
+static uint64_t gcd(uint64_t a, uint64_t b) { return b ? gcd(b, a % b) : a; }
+
+bool launch(LoadedModule* m, const Kernel* k, Index grid, Index size, unsigned dynamic_shared, void** arguments, std::string& fault) {
+  static uint64_t launches = 0;
+  running = m, kernel = k, kernel_arguments = arguments;
+  block.grid = grid, block.size = size, block.dynamic_shared = dynamic_shared;
+  block.threads = (uint32_t)size.volume(), block.warps = (block.threads + WARP - 1) / WARP;
+  block.random = (options.seed + ++launches) * 0x9e3779b97f4a7c15ull | 1;
+  block.failed = false;
+  make_threads(block.warps);
+  locate_shared();
+  start_checks_of_launch();
+  const uint64_t n = grid.volume();
+  uint64_t stride = n > 2 ? random_bits() % n : 1;
+  while (stride < 1 || gcd(stride, n) != 1) stride++;  // blocks in the order of i * stride mod n
+  for (uint64_t i = 0; i < n && !block.failed; i++) {
+    start_block(nth_block(i, n, stride));
+    Thread* first = next_ready();
+    now = first;
+    switch_fiber(block.outside, first->fiber);
+    if (block.failed) {
+      char where[512];
+      const Index b = block.index, t = now->index;
+      snprintf(where, sizeof where, "%s<<<(%u,%u,%u),(%u,%u,%u),%u>>> block (%u,%u,%u) thread (%u,%u,%u): ", k->name, grid.x, grid.y, grid.z, size.x, size.y, size.z, dynamic_shared, b.x, b.y, b.z, t.x, t.y, t.z);
+      fault = resolve(where + std::string(fault_text));
+    }
+    now = nullptr;
+  }
+  return !block.failed;
+}
+
+}  // namespace cuemu

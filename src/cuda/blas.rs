@@ -1,0 +1,175 @@
+//! Matrix products by cuBLAS, with the sizes and strides of [`gemm`](crate::ops::gemm::gemm).
+
+use super::{Gpu, lock};
+use crate::{
+    ops::gemm::Mat,
+    tensor::{DType, Tensor},
+};
+use cudarc::cublas::{result, sys};
+
+/// A matrix, or several at equal distances, in device memory.
+#[derive(Clone, Copy, Debug)]
+pub struct View {
+    ptr: u64,
+    /// How many elements there are from `ptr` on.
+    len: usize,
+    dtype: DType,
+    mat: Mat,
+    step: usize,
+}
+
+impl View {
+    /// One matrix, to read.
+    #[track_caller]
+    pub fn new(t: &Tensor, mat: Mat) -> View {
+        View { ptr: t.device_ptr(), len: t.len(), dtype: t.dtype(), mat, step: 0 }
+    }
+
+    /// One matrix, to write.
+    #[track_caller]
+    pub fn out(t: &mut Tensor, mat: Mat) -> View {
+        View { ptr: t.device_ptr_mut(), len: t.len(), dtype: t.dtype(), mat, step: 0 }
+    }
+
+    /// The same, beginning `offset` elements later.
+    #[track_caller]
+    pub fn at(self, offset: usize) -> View {
+        assert!(offset <= self.len, "offset {offset} of {} elements", self.len);
+        View { ptr: self.ptr + (offset * self.dtype.bytes()) as u64, len: self.len - offset, ..self }
+    }
+
+    /// The matrix of batch i begins `step` elements after that of batch i − 1; 0, as from the start: all use the same.
+    pub fn every(self, step: usize) -> View {
+        View { step, ..self }
+    }
+
+    /// The transposes.
+    pub fn t(self) -> View {
+        View { mat: self.mat.t(), ..self }
+    }
+
+    /// Leading dimension, and whether the rows are contiguous; `None` if neither rows nor columns are.
+    fn layout(&self) -> Option<(i32, bool)> {
+        let Mat { rows, cols, rs, cs } = self.mat;
+        let (lead, by_rows) = match () {
+            () if cols <= 1 || cs == 1 => (if rows <= 1 { cols } else { rs }, true),
+            () if rows <= 1 || rs == 1 => (if cols <= 1 { rows } else { cs }, false),
+            () => return None,
+        };
+        let least = if by_rows { cols } else { rows };
+        i32::try_from(lead.max(1)).ok().filter(|_| lead >= least).map(|lead| (lead, by_rows))
+    }
+
+    /// One past the last element of the last batch.
+    fn span(&self, batch: usize) -> usize {
+        let Mat { rows, cols, rs, cs } = self.mat;
+        match rows * cols * batch {
+            0 => 0,
+            _ => (batch - 1) * self.step + (rows - 1) * rs + (cols - 1) * cs + 1,
+        }
+    }
+}
+
+/// A cuBLAS handle: not to be used by two threads at once.
+pub(super) struct Handle(sys::cublasHandle_t);
+// SAFETY: a handle may move between threads; a lock keeps them from using it at once.
+unsafe impl Send for Handle {}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        // SAFETY: made by `create_handle`, destroyed once.
+        let _ = unsafe { result::destroy_handle(self.0) };
+    }
+}
+
+impl Gpu {
+    /// y = alpha a b, or y += alpha a b when `acc`, for each of `batch` products.
+    ///
+    /// bf16 matrices are multiplied with f32 sums; f32 ones in full single precision.
+    ///
+    /// # Panics
+    /// When sizes or element types do not fit, a tensor is too short, a matrix has neither contiguous rows nor
+    /// contiguous columns, or cuBLAS fails.
+    #[track_caller]
+    pub fn gemm(&self, alpha: f64, a: View, b: View, y: View, acc: bool, batch: usize) {
+        let (ma, mb, my) = (a.mat, b.mat, y.mat);
+        assert!(
+            ma.rows == my.rows && mb.cols == my.cols && ma.cols == mb.rows,
+            "gemm: {ma:?} times {mb:?} into {my:?}"
+        );
+        assert!(a.dtype == b.dtype && a.dtype == y.dtype, "gemm: {} times {} into {}", a.dtype, b.dtype, y.dtype);
+        for v in [a, b, y] {
+            assert!(v.span(batch) <= v.len, "gemm: {batch} times {:?} does not fit in {} elements", v.mat, v.len);
+        }
+        if my.rows == 0 || my.cols == 0 || batch == 0 {
+            return;
+        }
+        let layout = |v: &View| v.layout().unwrap_or_else(|| panic!("gemm: {:?} has no contiguous axis", v.mat));
+        let (ldy, by_rows) = layout(&y);
+        // cuBLAS counts along columns: a row-major y is to it yᵀ = bᵀ aᵀ.
+        let (a, b, m, n) = if by_rows { (b.t(), a.t(), my.cols, my.rows) } else { (a, b, my.rows, my.cols) };
+        let ((lda, ta), (ldb, tb)) = (layout(&a), layout(&b));
+        let k = ma.cols;
+        let int = |n: usize| i32::try_from(n).unwrap_or_else(|_| panic!("gemm: size {n} is past cuBLAS's 2^31"));
+        let (m, n, k, batch) = (int(m), int(n), int(k), int(batch));
+        let steps = [a.step, b.step, y.step].map(|s| s as i64);
+        let op = |rows: bool| {
+            if rows { sys::cublasOperation_t::CUBLAS_OP_T } else { sys::cublasOperation_t::CUBLAS_OP_N }
+        };
+        let (ta, tb) = (op(ta), op(tb));
+        let beta = f64::from(u8::from(acc));
+
+        self.bind();
+        let mut blas = lock(&self.blas);
+        let h = match &*blas {
+            Some(h) => h.0,
+            None => blas.insert(self.make_handle()).0,
+        };
+        // SAFETY: all three spans were compared with their tensors, which live on the handle's stream.
+        let done = unsafe {
+            match y.dtype {
+                DType::F64 => {
+                    let (a, b, y) = (a.ptr as *const f64, b.ptr as *const f64, y.ptr as *mut f64);
+                    let [sa, sb, sy] = steps;
+                    result::dgemm_strided_batched(
+                        h, ta, tb, m, n, k, &alpha, a, lda, sa, b, ldb, sb, &beta, y, ldy, sy, batch,
+                    )
+                }
+                DType::F32 => {
+                    let (alpha, beta) = (alpha as f32, beta as f32);
+                    let (a, b, y) = (a.ptr as *const f32, b.ptr as *const f32, y.ptr as *mut f32);
+                    let [sa, sb, sy] = steps;
+                    result::sgemm_strided_batched(
+                        h, ta, tb, m, n, k, &alpha, a, lda, sa, b, ldb, sb, &beta, y, ldy, sy, batch,
+                    )
+                }
+                DType::BF16 => {
+                    let (alpha, beta) = (alpha as f32, beta as f32);
+                    let (alpha, beta) = ((&raw const alpha).cast(), (&raw const beta).cast());
+                    let (a, b, y) = (a.ptr as *const _, b.ptr as *const _, y.ptr as *mut _);
+                    let (t, [sa, sb, sy]) = (sys::cudaDataType_t::CUDA_R_16BF, steps);
+                    let (compute, algo) =
+                        (sys::cublasComputeType_t::CUBLAS_COMPUTE_32F, sys::cublasGemmAlgo_t::CUBLAS_GEMM_DEFAULT);
+                    result::gemm_strided_batched_ex(
+                        h, ta, tb, m, n, k, alpha, a, t, lda, sa, b, t, ldb, sb, beta, y, t, ldy, sy, batch, compute,
+                        algo,
+                    )
+                }
+                DType::I32 => panic!("gemm: integers take no part in arithmetic"),
+            }
+        };
+        drop(blas);
+        if let Err(e) = done {
+            self.fail(format!("device {}: cuBLAS: {batch} products of {ma:?} and {mb:?}: {:?}", self.device, e.0));
+        }
+    }
+
+    #[track_caller]
+    fn make_handle(&self) -> Handle {
+        let made = result::create_handle().map(Handle).and_then(|h| {
+            // SAFETY: both handles are alive, and the stream outlives this one: both are fields of the same struct.
+            unsafe { result::set_stream(h.0, self.raw_stream().cast()) }.map(|()| h)
+        });
+        made.unwrap_or_else(|e| self.fail(format!("device {}: cuBLAS does not start: {:?}", self.device, e.0)))
+    }
+}

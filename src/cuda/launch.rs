@@ -1,0 +1,275 @@
+//! Launching a kernel: its arguments, its grid, and the checks that a mistake in either is found by.
+
+use super::{Gpu, Module, Temp, describe, emulator, lock};
+use crate::{
+    autograd::{Grad, Value},
+    tensor::{DType, Device, Tensor},
+};
+use cudarc::driver::{result, sys};
+use std::ffi::c_void;
+
+/// The most arguments of a kernel.
+const MAX_ARGS: usize = 40;
+
+/// One argument of a kernel. [`args!`](crate::args) makes them from tensors and numbers.
+#[derive(Clone, Copy, Debug)]
+pub enum Arg {
+    /// An address on the device; null for a tensor that is not there.
+    Ptr(u64),
+    /// `int`, and `bool` as `int`
+    I32(i32),
+    /// `i64`
+    I64(i64),
+    /// `real`: float or double, as the module is compiled
+    Real(f64),
+    /// `Ints<N>`
+    Ints([i64; 8], usize),
+}
+
+/// The arguments of a kernel: tensors (`&x` to read, `&mut y` to write; `None` is a null pointer), `usize` as `i64`,
+/// `i32` and `bool` as `int`, `f64` as `real`, `[usize; N]` as `Ints<N>`.
+#[macro_export]
+macro_rules! args {
+    ($($arg:expr),* $(,)?) => { &[$($crate::cuda::Arg::from($arg)),*] };
+}
+
+impl From<&Tensor> for Arg {
+    #[track_caller]
+    fn from(t: &Tensor) -> Arg {
+        Arg::Ptr(t.device_ptr())
+    }
+}
+impl From<&mut Tensor> for Arg {
+    #[track_caller]
+    fn from(t: &mut Tensor) -> Arg {
+        Arg::Ptr(t.device_ptr_mut())
+    }
+}
+impl From<&Value> for Arg {
+    #[track_caller]
+    fn from(t: &Value) -> Arg {
+        Arg::from(&**t)
+    }
+}
+impl From<&mut Value> for Arg {
+    #[track_caller]
+    fn from(t: &mut Value) -> Arg {
+        Arg::from(&mut **t)
+    }
+}
+impl From<&Temp<'_>> for Arg {
+    #[track_caller]
+    fn from(t: &Temp) -> Arg {
+        Arg::from(&**t)
+    }
+}
+impl From<&mut Temp<'_>> for Arg {
+    #[track_caller]
+    fn from(t: &mut Temp) -> Arg {
+        Arg::from(&mut **t)
+    }
+}
+impl<T> From<Option<T>> for Arg
+where
+    Arg: From<T>,
+{
+    #[track_caller]
+    fn from(t: Option<T>) -> Arg {
+        t.map_or(Arg::Ptr(0), Arg::from)
+    }
+}
+impl<'a> From<&'a Option<Tensor>> for Arg {
+    #[track_caller]
+    fn from(t: &'a Option<Tensor>) -> Arg {
+        Arg::from(t.as_ref())
+    }
+}
+impl From<i32> for Arg {
+    fn from(n: i32) -> Arg {
+        Arg::I32(n)
+    }
+}
+impl From<bool> for Arg {
+    fn from(on: bool) -> Arg {
+        Arg::I32(i32::from(on))
+    }
+}
+impl From<usize> for Arg {
+    fn from(n: usize) -> Arg {
+        Arg::I64(n as i64)
+    }
+}
+impl From<f64> for Arg {
+    fn from(x: f64) -> Arg {
+        Arg::Real(x)
+    }
+}
+impl<const N: usize> From<[usize; N]> for Arg {
+    fn from(list: [usize; N]) -> Arg {
+        let mut ints = [0; 8];
+        ints.iter_mut().zip(list).for_each(|(to, n)| *to = n as i64);
+        Arg::Ints(ints, N)
+    }
+}
+
+impl Grad {
+    /// Where a kernel writes this gradient (null if nobody wants it), and whether it adds to what is there: two
+    /// arguments, `S* dx, int acc`. In the kernel: `if (dx) put(dx + i, v, acc);`
+    #[track_caller]
+    pub fn target(&mut self) -> (Arg, Arg) {
+        match self.parts() {
+            Some((t, acc)) => (Arg::from(t), Arg::from(acc)),
+            None => (Arg::Ptr(0), Arg::I32(0)),
+        }
+    }
+}
+
+/// How many blocks of how many threads, with how much dynamic shared memory.
+#[derive(Clone, Copy, Debug)]
+pub struct Launch {
+    /// Blocks along x, y and z. A grid with a zero in it launches nothing.
+    pub grid: [usize; 3],
+    /// Threads of a block along x, y and z.
+    pub block: [usize; 3],
+    /// Bytes of dynamic shared memory.
+    pub shared: usize,
+}
+
+impl Launch {
+    /// `blocks` blocks of `threads` threads in a row.
+    pub fn blocks(blocks: usize, threads: usize) -> Launch {
+        Launch { grid: [blocks, 1, 1], block: [threads, 1, 1], shared: 0 }
+    }
+
+    /// A grid of two or three axes.
+    pub fn grid(grid: [usize; 3], block: [usize; 3]) -> Launch {
+        Launch { grid, block, shared: 0 }
+    }
+
+    /// The same with this many bytes of dynamic shared memory.
+    pub fn shared(self, bytes: usize) -> Launch {
+        Launch { shared: bytes, ..self }
+    }
+}
+
+/// A kernel on a device.
+#[derive(Clone)]
+pub(super) struct Function {
+    handle: sys::CUfunction,
+    /// How much dynamic shared memory it may use so far.
+    shared: usize,
+    /// The size of each parameter; known in debug builds.
+    params: Option<Vec<usize>>,
+}
+// SAFETY: a handle to something that the driver guards itself.
+unsafe impl Send for Function {}
+
+/// What every kernel may use without asking.
+const FREE_SHARED: usize = 48 << 10;
+
+impl Gpu {
+    /// Launch `kernel` of `module`, compiled for `dtype`.
+    ///
+    /// # Panics
+    /// When the launch is refused or the kernel fails; with both named. A real device tells of a failing kernel
+    /// later, at the next thing that waits for it, unless `CUDA_LAUNCH_BLOCKING=1` is set.
+    #[track_caller]
+    pub fn launch(&self, module: &'static Module, kernel: &'static str, dtype: DType, launch: Launch, args: &[Arg]) {
+        if launch.grid.contains(&0) {
+            return;
+        }
+        self.bind();
+        let function = self.function(module, kernel, dtype, launch.shared);
+        let mut values = [[0u8; 64]; MAX_ARGS];
+        let mut pointers = [std::ptr::null_mut::<c_void>(); MAX_ARGS];
+        assert!(args.len() <= MAX_ARGS, "{kernel}: {} arguments, {MAX_ARGS} are possible", args.len());
+        for (i, (arg, value)) in args.iter().zip(&mut values).enumerate() {
+            let size = arg.write(dtype, value);
+            if let Some(params) = &function.params {
+                let wanted = params.get(i).copied();
+                assert_eq!(Some(size), wanted, "{}: {kernel}: size of argument {i}, {arg:?}", module.name);
+            }
+            pointers[i] = value.as_mut_ptr().cast();
+        }
+        if let Some(params) = &function.params {
+            assert_eq!(args.len(), params.len(), "{}: {kernel}: number of arguments", module.name);
+        }
+        let three = |v: [usize; 3]| {
+            let [x, y, z] = v.map(|n| u32::try_from(n).unwrap_or(u32::MAX));
+            (x, y, z)
+        };
+        let (grid, block) = (three(launch.grid), three(launch.block));
+        let shared = u32::try_from(launch.shared).unwrap_or(u32::MAX);
+        // SAFETY: the function is loaded; the arguments have the sizes that it declares (compared in debug builds),
+        // and the tensors behind them live on this stream.
+        let done = unsafe {
+            result::launch_kernel(function.handle, grid, block, shared, self.raw_stream(), &mut pointers[..args.len()])
+        };
+        // Emulation fails at once: so it can say where.
+        let done = if self.device == Device::Emulated { done.and_then(|()| self.stream.synchronize()) } else { done };
+        if let Err(e) = done {
+            let fault = if self.device == Device::Emulated { emulator::fault() } else { None };
+            let why = fault.unwrap_or_else(|| describe(e));
+            let Launch { grid, block, shared } = launch;
+            self.fail(format!(
+                "device {}: kernel '{kernel}' of {} for {dtype}, grid {grid:?}, block {block:?}, {shared} bytes of \
+                 shared memory: {why}",
+                self.device, module.name
+            ));
+        }
+    }
+
+    #[track_caller]
+    fn function(&self, module: &'static Module, kernel: &'static str, dtype: DType, shared: usize) -> Function {
+        let key = (module.key(dtype), kernel);
+        let known = lock(&self.functions).get(&key).cloned();
+        let mut function = known.unwrap_or_else(|| {
+            let handle = self.find(module, kernel, dtype);
+            Function { handle, shared: FREE_SHARED, params: cfg!(debug_assertions).then(|| params(handle)) }
+        });
+        if shared > function.shared {
+            let attribute = sys::CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
+            let bytes = i32::try_from(shared).unwrap_or(i32::MAX);
+            // SAFETY: the function is loaded.
+            let done = unsafe { result::function::set_function_attribute(function.handle, attribute, bytes) };
+            self.check(&format!("kernel '{kernel}' of {} needs {shared} bytes of shared memory", module.name), done);
+            function.shared = shared;
+        }
+        lock(&self.functions).insert(key, function.clone());
+        function
+    }
+}
+
+/// The size of each of a kernel's parameters.
+fn params(function: sys::CUfunction) -> Vec<usize> {
+    let mut sizes = vec![];
+    loop {
+        let (mut offset, mut size) = (0, 0);
+        // SAFETY: the function is loaded, and both results are ours.
+        match unsafe { sys::cuFuncGetParamInfo(function, sizes.len(), &mut offset, &mut size) } {
+            sys::CUresult::CUDA_SUCCESS => sizes.push(size),
+            _ => return sizes,
+        }
+    }
+}
+
+impl Arg {
+    /// Write the bytes that the kernel reads; gives their number.
+    fn write(&self, dtype: DType, to: &mut [u8; 64]) -> usize {
+        let mut put = |bytes: &[u8]| {
+            to[..bytes.len()].copy_from_slice(bytes);
+            bytes.len()
+        };
+        match *self {
+            Arg::Ptr(p) => put(&p.to_ne_bytes()),
+            Arg::I32(n) => put(&n.to_ne_bytes()),
+            Arg::I64(n) => put(&n.to_ne_bytes()),
+            Arg::Real(x) if dtype == DType::F64 => put(&x.to_ne_bytes()),
+            Arg::Real(x) => put(&(x as f32).to_ne_bytes()),
+            Arg::Ints(list, n) => {
+                list[..n].iter().enumerate().for_each(|(i, x)| to[8 * i..][..8].copy_from_slice(&x.to_ne_bytes()));
+                8 * n
+            }
+        }
+    }
+}

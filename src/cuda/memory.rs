@@ -1,0 +1,196 @@
+//! Device memory, and copies to and from it.
+
+use super::{Cuda, Gpu, TENSOR, emulator};
+use crate::{
+    args,
+    tensor::{DType, Device, Element, Tensor},
+};
+use cudarc::driver::{result, sys};
+use std::{
+    ops::{Deref, DerefMut},
+    sync::Arc,
+};
+
+/// A piece of device memory, given back to the driver when dropped.
+pub struct Block {
+    gpu: Arc<Gpu>,
+    ptr: sys::CUdeviceptr,
+    bytes: usize,
+}
+
+impl Block {
+    /// Its size.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// The stream that it is used on.
+    pub fn gpu(&self) -> &Arc<Gpu> {
+        &self.gpu
+    }
+
+    /// Its address on the device; null for an empty one.
+    pub fn ptr(&self) -> u64 {
+        self.ptr
+    }
+}
+
+impl std::fmt::Debug for Block {
+    fn fmt(&self, f: &mut std::fmt::Formatter) -> std::fmt::Result {
+        write!(f, "{} bytes on {}", self.bytes, self.gpu.device())
+    }
+}
+
+impl Drop for Block {
+    fn drop(&mut self) {
+        if self.bytes > 0 && self.gpu.ctx.bind_to_thread().is_ok() {
+            // SAFETY: the pointer came from `malloc_async` on this stream, and nobody else holds it. After a fault
+            // the driver refuses, and the memory goes with the process.
+            let _ = unsafe { result::free_async(self.ptr, self.gpu.raw_stream()) };
+        }
+    }
+}
+
+impl Gpu {
+    /// Device memory with unspecified contents, or nothing when there is not enough.
+    pub(crate) fn allocate(self: &Arc<Self>, bytes: usize) -> Option<Block> {
+        if bytes == 0 {
+            return Some(Block { gpu: self.clone(), ptr: 0, bytes });
+        }
+        self.bind();
+        // SAFETY: the stream is alive; the memory is not read before it is written.
+        match unsafe { result::malloc_async(self.raw_stream(), bytes) } {
+            Ok(ptr) => Some(Block { gpu: self.clone(), ptr, bytes }),
+            Err(e) if e.0 == sys::CUresult::CUDA_ERROR_OUT_OF_MEMORY => None,
+            Err(e) => self.check(&format!("allocating {bytes} bytes"), Err(e)),
+        }
+    }
+
+    /// The emulator is to know that a block begins a new life: what it held is gone, and past `bytes` is out of bounds.
+    pub(crate) fn lent(&self, block: &Block, bytes: usize) {
+        if self.device == Device::Emulated && bytes > 0 {
+            emulator::lend(block.ptr, bytes);
+        }
+    }
+
+    /// The fault of an allocation that failed.
+    #[track_caller]
+    pub(crate) fn out_of_memory(&self, bytes: usize, held: usize) -> ! {
+        let mib = |n: usize| format!("{:.1} MiB", n as f64 / (1 << 20) as f64);
+        let (free, total) = self.ctx.mem_get_info().unwrap_or_default();
+        self.fail(format!(
+            "device {}: out of memory: {} asked for, {} free of {}, {} in use by this program; a smaller batch or \
+             shorter sequences need less",
+            self.device,
+            mib(bytes),
+            mib(free),
+            mib(total),
+            mib(held)
+        ))
+    }
+
+    /// Set every byte.
+    #[track_caller]
+    pub(crate) fn set_bytes(&self, ptr: u64, byte: u8, bytes: usize) {
+        if bytes > 0 {
+            self.bind();
+            // SAFETY: the caller gives a range inside a live block of this stream.
+            self.check("filling memory", unsafe { result::memset_d8_async(ptr, byte, bytes, self.raw_stream()) });
+        }
+    }
+
+    /// Copy to the device.
+    #[track_caller]
+    pub(crate) fn upload<T: Copy>(&self, ptr: u64, from: &[T]) {
+        if !from.is_empty() {
+            self.bind();
+            // SAFETY: the range is inside a live block of this stream. The source is pageable memory: the driver has
+            // read it when the call returns.
+            self.check("copying to the device", unsafe { result::memcpy_htod_async(ptr, from, self.raw_stream()) });
+        }
+    }
+
+    /// Copy from the device, once all that was asked for is done.
+    #[track_caller]
+    pub(crate) fn download<T: Copy + Default>(&self, ptr: u64, len: usize) -> Vec<T> {
+        let mut to = vec![T::default(); len];
+        if len > 0 {
+            self.bind();
+            // SAFETY: the range is inside a live block, and the destination outlives the copy, as we wait for it.
+            self.check("copying from the device", unsafe {
+                result::memcpy_dtoh_async(&mut to, ptr, self.raw_stream())
+            });
+            self.synchronize();
+        }
+        to
+    }
+
+    /// Copy within the device.
+    #[track_caller]
+    pub(crate) fn copy(&self, to: u64, from: u64, bytes: usize) {
+        if bytes > 0 {
+            self.bind();
+            // SAFETY: both ranges are inside live blocks of this stream.
+            self.check("copying on the device", unsafe {
+                result::memcpy_dtod_async(to, from, bytes, self.raw_stream())
+            });
+        }
+    }
+
+    /// Write one value everywhere.
+    #[track_caller]
+    pub(crate) fn fill(&self, t: &mut Tensor, value: f64) {
+        let (dtype, n) = (t.dtype(), t.len());
+        if value == 0.0 {
+            self.set_bytes(t.device_ptr(), 0, n * dtype.bytes());
+        } else if dtype == DType::I32 {
+            self.upload(t.device_ptr(), &vec![value as i32; n]);
+        } else {
+            self.launch(&TENSOR, "fill", dtype, self.elements(n), args![t, value, n]);
+        }
+    }
+
+    /// Whether every element is finite.
+    #[track_caller]
+    pub(crate) fn all_finite(self: &Arc<Self>, t: &Tensor) -> bool {
+        let n = t.len();
+        let Some(found) = self.allocate(i32::DTYPE.bytes()) else { self.out_of_memory(i32::DTYPE.bytes(), 0) };
+        self.set_bytes(found.ptr(), 0, found.bytes());
+        let args = args![t, n, super::Arg::Ptr(found.ptr())];
+        self.launch(&TENSOR, "any_not_finite", t.dtype(), self.elements(n), args);
+        self.download::<i32>(found.ptr(), 1) == [0]
+    }
+}
+
+/// Scratch memory on loan from a pool; use it as a tensor.
+pub struct Temp<'a> {
+    cuda: &'a Cuda,
+    tensor: Option<Tensor>,
+}
+
+impl<'a> Temp<'a> {
+    pub(super) fn new(cuda: &'a Cuda, tensor: Tensor) -> Temp<'a> {
+        Temp { cuda, tensor: Some(tensor) }
+    }
+}
+
+impl Deref for Temp<'_> {
+    type Target = Tensor;
+    fn deref(&self) -> &Tensor {
+        self.tensor.as_ref().expect("there until dropped")
+    }
+}
+
+impl DerefMut for Temp<'_> {
+    fn deref_mut(&mut self) -> &mut Tensor {
+        self.tensor.as_mut().expect("there until dropped")
+    }
+}
+
+impl Drop for Temp<'_> {
+    fn drop(&mut self) {
+        if let Some(t) = self.tensor.take() {
+            self.cuda.pool().put(t);
+        }
+    }
+}

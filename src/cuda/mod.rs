@@ -1,0 +1,253 @@
+//! CUDA: the same ops on device buffers, by kernels that lie beside them in `.cu` files.
+//!
+//! What an op sees is [`Cuda`]: a pool of device buffers, [`Cuda::launch`] for its kernels and [`Cuda::gemm`] for
+//! matrix products. Below it lie [`Gpu`], one stream of one device, and three libraries that are looked for at run
+//! time: the driver, the run-time compiler NVRTC and cuBLAS. Without them everything else works as before.
+//!
+//! A [`Device::Emulated`] device is the same code over stand-ins for the three libraries, which run the kernels on
+//! the CPU: that is how kernels are tested and debugged on a machine without a GPU.
+//!
+//! A kernel that fails, a launch that cannot be or memory that runs out is remembered ([`Gpu::fault`]) and panics
+//! with what happened; the training loop turns it into an [`Error::Device`](crate::error::Error::Device).
+
+mod blas;
+mod cache;
+pub mod emulator;
+mod launch;
+mod locate;
+mod memory;
+mod module;
+
+pub use blas::View;
+pub use launch::{Arg, Launch};
+pub use memory::{Block, Temp};
+pub use module::{Module, PRELUDE};
+
+use crate::tensor::{DType, Device, Pool, Shape, Tensor};
+use cudarc::driver::{CudaContext, CudaStream, DriverError, sys};
+use std::{
+    cell::{RefCell, RefMut},
+    collections::HashMap,
+    sync::{Arc, Mutex, OnceLock, PoisonError},
+};
+
+/// What an op sees of a CUDA device.
+pub struct Cuda {
+    gpu: Arc<Gpu>,
+    pool: RefCell<Pool>,
+}
+
+impl Cuda {
+    /// Open a device: a new stream, and a pool of its own.
+    ///
+    /// # Errors
+    /// When a library or the device is missing: which, and where it was looked for.
+    pub fn open(device: Device) -> Result<Cuda, String> {
+        let gpu = Arc::new(Gpu::open(device)?);
+        Ok(Cuda { pool: RefCell::new(Pool::on(gpu.clone())), gpu })
+    }
+
+    /// The stream that everything runs on.
+    pub fn gpu(&self) -> &Arc<Gpu> {
+        &self.gpu
+    }
+
+    /// The pool, mutably.
+    pub fn pool(&self) -> RefMut<'_, Pool> {
+        self.pool.borrow_mut()
+    }
+
+    /// Scratch memory of `len` elements with unspecified contents; it goes back to the pool when dropped.
+    pub fn temp(&self, dtype: DType, len: usize) -> Temp<'_> {
+        Temp::new(self, self.pool().get(dtype, Shape::new(&[len])))
+    }
+
+    /// Scratch memory of `len` zeros.
+    pub fn zeros(&self, dtype: DType, len: usize) -> Temp<'_> {
+        let mut t = self.temp(dtype, len);
+        t.fill(0.0);
+        t
+    }
+
+    /// A launch in which every thread takes some of `n` elements, `for (i64 i = thread(); i < n; i += threads())`.
+    pub fn elements(&self, n: usize) -> Launch {
+        self.gpu.elements(n)
+    }
+
+    /// Launch a kernel; see [`Gpu::launch`].
+    #[track_caller]
+    pub fn launch(&self, module: &'static Module, kernel: &'static str, dtype: DType, launch: Launch, args: &[Arg]) {
+        self.gpu.launch(module, kernel, dtype, launch, args);
+    }
+
+    /// A matrix product; see [`Gpu::gemm`].
+    #[track_caller]
+    pub fn gemm(&self, alpha: f64, a: View, b: View, y: View, acc: bool, batch: usize) {
+        self.gpu.gemm(alpha, a, b, y, acc, batch);
+    }
+
+    /// There is no kernel for this op yet.
+    ///
+    /// # Panics
+    /// Always.
+    #[track_caller]
+    pub fn missing(&self, op: &str) -> ! {
+        panic!("{op}: no CUDA kernel yet")
+    }
+}
+
+/// One stream of one device. Everything on it happens in order, so a buffer may be given back while a kernel that
+/// reads it is still under way: whoever gets it next comes later.
+pub struct Gpu {
+    device: Device,
+    ctx: Arc<CudaContext>,
+    stream: Arc<CudaStream>,
+    blas: Mutex<Option<blas::Handle>>,
+    functions: Mutex<HashMap<(module::Key, &'static str), launch::Function>>,
+    /// Such as "sm_90".
+    arch: String,
+    processors: usize,
+    fault: OnceLock<String>,
+}
+
+impl Gpu {
+    fn open(device: Device) -> Result<Gpu, String> {
+        let ordinal = match device {
+            Device::Cuda(n) => n,
+            Device::Emulated => 0,
+            Device::Cpu => return Err("the CPU is no CUDA device".into()),
+        };
+        let ctx = context(device, ordinal)?;
+        let failed = |what: &str, e: DriverError| format!("device {device}: {what}: {}", describe(e));
+        let stream = ctx.new_stream().map_err(|e| failed("no stream", e))?;
+        let (major, minor) = ctx.compute_capability().map_err(|e| failed("no compute capability", e))?;
+        let processors = ctx
+            .attribute(sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)
+            .map_err(|e| failed("no processor count", e))?;
+        Ok(Gpu {
+            device,
+            ctx,
+            stream,
+            blas: Mutex::new(None),
+            functions: Mutex::default(),
+            arch: format!("sm_{major}{minor}"),
+            processors: usize::try_from(processors).unwrap_or(1),
+            fault: OnceLock::new(),
+        })
+    }
+
+    /// Which device this is.
+    pub fn device(&self) -> Device {
+        self.device
+    }
+
+    /// The device's own name.
+    pub fn name(&self) -> String {
+        self.ctx.name().unwrap_or_else(|e| describe(e))
+    }
+
+    /// What went wrong first, if anything did. A device does nothing more after that.
+    pub fn fault(&self) -> Option<&str> {
+        self.fault.get().map(String::as_str)
+    }
+
+    /// As [`Cuda::elements`].
+    pub fn elements(&self, n: usize) -> Launch {
+        const THREADS: usize = 256;
+        // Enough blocks to keep every processor busy, more only adds starts; few in emulation, so that the loop over
+        // the rest is run there too.
+        let most = if self.device == Device::Emulated { 2 } else { 8 * self.processors };
+        Launch::blocks(n.div_ceil(THREADS).min(most), THREADS)
+    }
+
+    /// Wait until everything asked for is done.
+    #[track_caller]
+    pub fn synchronize(&self) {
+        self.check("waiting for the device", self.stream.synchronize());
+    }
+
+    /// Remember a failure, and panic with it.
+    #[track_caller]
+    pub(crate) fn fail(&self, message: String) -> ! {
+        panic!("{}", self.fault.get_or_init(|| message))
+    }
+
+    #[track_caller]
+    fn check<T>(&self, what: &str, result: Result<T, DriverError>) -> T {
+        match result {
+            Ok(t) => t,
+            Err(e) => self.fail(format!("device {}: {what}: {}", self.device, describe(e))),
+        }
+    }
+
+    /// The driver's calls are about the context that the calling thread has made its own.
+    #[track_caller]
+    fn bind(&self) {
+        self.check("making the device current", self.ctx.bind_to_thread());
+    }
+
+    fn raw_stream(&self) -> sys::CUstream {
+        self.stream.cu_stream()
+    }
+}
+
+/// Run `f` on this device (none: the CPU); its panic over a fault of the device becomes an error.
+///
+/// # Errors
+/// When the device failed: what happened.
+pub fn guarded<R>(gpu: Option<Arc<Gpu>>, f: impl FnOnce() -> R) -> crate::error::Result<R> {
+    let Some(gpu) = gpu else { return Ok(f()) };
+    match crate::error::quietly(f) {
+        Ok(done) => Ok(done),
+        Err(message) => match gpu.fault() {
+            Some(fault) => Err(crate::error::Error::Device(fault.into())),
+            None => panic!("{message}"),
+        },
+    }
+}
+
+/// The device's primary context. It is kept to the end of the process, as the modules loaded into it are.
+fn context(device: Device, ordinal: usize) -> Result<Arc<CudaContext>, String> {
+    static OPEN: Mutex<Vec<(Device, Arc<CudaContext>)>> = Mutex::new(vec![]);
+    locate::load(device)?;
+    let mut open = lock(&OPEN);
+    if let Some((_, ctx)) = open.iter().find(|(known, _)| *known == device) {
+        return Ok(ctx.clone());
+    }
+    let failed = |what: &str, e: DriverError| format!("device {device}: {what}: {}", describe(e));
+    let count = CudaContext::device_count().map_err(|e| failed("the driver does not start", e))?;
+    if ordinal as i64 >= i64::from(count) {
+        return Err(format!("device {device}: there are {count} CUDA devices, counted from 0"));
+    }
+    let ctx = CudaContext::new(ordinal).map_err(|e| failed("cannot be opened", e))?;
+    open.push((device, ctx.clone()));
+    Ok(ctx)
+}
+
+/// The driver's words for an error: "CUDA_ERROR_OUT_OF_MEMORY (out of memory)".
+fn describe(e: DriverError) -> String {
+    let text = |s: Result<&std::ffi::CStr, DriverError>| s.map(|s| s.to_string_lossy().into_owned()).ok();
+    match (text(e.error_name()), text(e.error_string())) {
+        (Some(name), Some(what)) if what != name => format!("{name} ({what})"),
+        (Some(name), _) => name,
+        _ => format!("{:?}", e.0),
+    }
+}
+
+/// A lock whose holder panicked guards nothing that could be half done.
+fn lock<T>(m: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    m.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The kernels that the engine itself needs: filling, adding, looking for NaN.
+static TENSOR: Module = Module::new("cuda/tensor.cu", &[include_str!("tensor.cu")]);
+
+impl Gpu {
+    /// a += b
+    #[track_caller]
+    pub(crate) fn add_into(&self, a: &mut Tensor, b: &Tensor) {
+        assert_eq!((a.len(), a.dtype()), (b.len(), b.dtype()), "gradients that do not fit");
+        let (n, dtype) = (a.len(), a.dtype());
+        self.launch(&TENSOR, "add_into", dtype, self.elements(n), crate::args![a, b, n]);
+    }
+}

@@ -1,0 +1,91 @@
+// What every kernel may use. The loader puts two definitions in front: `S`, how a number is stored (float, double,
+// bf16), and `real`, what arithmetic is done in (float, or double for double). A literal such as 0.5 is a `real`:
+// the loader gives it the suffix f where real is float.
+//
+// Kernels include nothing. Inline PTX stands in this file only, with a version for the emulator under CUEMU.
+
+typedef unsigned int u32;
+typedef unsigned short u16;
+typedef long long i64;
+typedef unsigned long long u64;
+
+#define INF ((real)__int_as_float(0x7f800000))
+
+// --- Storage: ld reads a number into arithmetic, st rounds it back. ---
+
+__device__ inline float ld(const float* p) { return *p; }
+__device__ inline double ld(const double* p) { return *p; }
+__device__ inline float ld(const bf16* p) { return __uint_as_float((u32)p->bits << 16); }
+
+__device__ inline void st(float* p, float v) { *p = v; }
+__device__ inline void st(double* p, double v) { *p = v; }
+__device__ inline void st(bf16* p, float v) {
+    u32 u = __float_as_uint(v);
+    // To nearest, ties to even; a NaN stays one.
+    p->bits = (u16)((u & 0x7fffffffu) > 0x7f800000u ? (u >> 16) | 0x40u : (u + 0x7fffu + ((u >> 16) & 1u)) >> 16);
+}
+
+// A gradient: added to what is there, or written over it.
+template <class P, class R>
+__device__ inline void put(P* p, R v, int acc) { st(p, acc ? ld(p) + v : v); }
+
+// --- Which thread this is among all of a one-dimensional launch. ---
+
+__device__ inline i64 thread() { return (i64)blockIdx.x * blockDim.x + threadIdx.x; }
+__device__ inline i64 threads() { return (i64)gridDim.x * blockDim.x; }
+
+// --- Functions of one number, named as in src/ops/math.rs; exp, log, expm1, sqrt, sin, cos, tanh, erf are CUDA's. ---
+
+__device__ inline real select(bool c, real a, real b) { return c ? a : b; }
+__device__ inline real sigmoid(real x) { return 1.0 / (1.0 + exp(-x)); }
+__device__ inline real softplus(real x) { return fmax(x, real(0)) + log1p(exp(-fabs(x))); }
+__device__ inline real gelu_arg(real x) { return 0.7978845608028654 * (x + 0.044715 * x * x * x); }
+__device__ inline real gelu_slope(real x, real t) {
+    return 0.5 * (1.0 + t) + 0.5 * x * (1.0 - t * t) * 0.7978845608028654 * (1.0 + 0.134145 * x * x);
+}
+__device__ inline real normal_cdf(real x) { return 0.5 * (1.0 + erf(x * 0.7071067811865476)); }
+__device__ inline real normal_pdf(real x) { return 0.3989422804014327 * exp(-0.5 * x * x); }
+__device__ inline bool is_finite(real x) { return fabs(x) <= LARGEST; }
+
+// --- Sums over a warp and over a block, in a fixed order; every thread gets the result. All threads must take part. ---
+
+template <class T>
+__device__ inline T warp_sum(T v) {
+    for (int o = 16; o > 0; o >>= 1) v += __shfl_xor_sync(0xffffffffu, v, o);
+    return v;
+}
+template <class T>
+__device__ inline T warp_max(T v) {
+    for (int o = 16; o > 0; o >>= 1) {
+        T w = __shfl_xor_sync(0xffffffffu, v, o);
+        v = v > w ? v : w;
+    }
+    return v;
+}
+
+// Over a one-dimensional block of whole warps. `scratch` is 32 numbers of shared memory that nobody else uses until
+// the next barrier after the call.
+template <class T>
+__device__ inline T block_sum(T v, T* scratch) {
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, warps = blockDim.x / 32;
+    v = warp_sum(v);
+    if (lane == 0) scratch[warp] = v;
+    __syncthreads();
+    v = warp_sum(lane < warps ? scratch[lane] : T(0));
+    __syncthreads();
+    return v;
+}
+template <class T>
+__device__ inline T block_max(T v, T* scratch) {
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, warps = blockDim.x / 32;
+    v = warp_max(v);
+    if (lane == 0) scratch[warp] = v;
+    __syncthreads();
+    v = warp_max(scratch[lane < warps ? lane : 0]);
+    __syncthreads();
+    return v;
+}
+
+// Up to eight integers as one argument: sizes and strides.
+template <int N>
+struct Ints { i64 v[N]; };

@@ -1,0 +1,240 @@
+//! A model with its parameters: a mixer in the decoder, or a published model.
+
+use super::{
+    Bound, Form, Init, ModelConfig, Params, State, Variant,
+    decoder::Decoder,
+    published::{self, Published},
+};
+use crate::{
+    autograd::{Tape, Var},
+    error::{Error, Result},
+    tensor::{DType, Tensor},
+};
+
+/// A model with its parameters.
+pub struct Model {
+    config: ModelConfig,
+    body: Body,
+    /// The state in which the last training batch ended, if the next begins there.
+    carried: Option<Vec<Vec<Tensor>>>,
+}
+
+/// What computes the logits.
+enum Body {
+    Clean(Decoder, Params),
+    Published(Published),
+}
+
+/// What a model carries from token to token: a [`State`] for each block.
+pub struct ModelState<'t>(Vec<State<'t>>);
+
+impl<'t> ModelState<'t> {
+    /// The carried tensors of every block, to take them to another tape.
+    pub fn tensors(&self) -> Vec<Vec<Tensor>> {
+        self.0.iter().map(|s| s.s.iter().map(|v| v.value()).collect()).collect()
+    }
+
+    /// The states of the blocks.
+    pub fn blocks(&self) -> &[State<'t>] {
+        &self.0
+    }
+}
+
+impl Model {
+    /// A model with random parameters.
+    ///
+    /// # Errors
+    /// When a size makes no sense.
+    pub fn new(config: &ModelConfig, seed: u64, dtype: DType) -> Result<Model> {
+        config.check()?;
+        if dtype == DType::I32 {
+            return Err(Error::config("dtype = i32: a model needs f32 or f64"));
+        }
+        let body = match config.variant {
+            Variant::Published => Body::Published(Published::new(&published::Config::of(config), seed, dtype)?),
+            Variant::Clean => {
+                let mut init = Init::new(seed, config.init_std);
+                let decoder = Decoder::new(config, &mut init, dtype)?;
+                Body::Clean(decoder, init.finish(dtype))
+            }
+        };
+        Ok(Model { config: config.clone(), body, carried: None })
+    }
+
+    /// The sizes it was made with.
+    pub fn config(&self) -> &ModelConfig {
+        &self.config
+    }
+
+    /// Its parameters.
+    pub fn params(&self) -> &Params {
+        match &self.body {
+            Body::Clean(_, params) => params,
+            Body::Published(model) => model.params(),
+        }
+    }
+
+    /// Its parameters, to train.
+    pub fn params_mut(&mut self) -> &mut Params {
+        match &mut self.body {
+            Body::Clean(_, params) => params,
+            Body::Published(model) => model.params_mut(),
+        }
+    }
+
+    /// The forms that its mixer can be computed in, `Recurrent` first.
+    pub fn forms(&self) -> Vec<Form> {
+        match &self.body {
+            Body::Clean(decoder, _) => decoder.mixers().next().map_or(vec![], |m| m.forms()),
+            Body::Published(_) => vec![Form::Recurrent, Form::Fused],
+        }
+    }
+
+    /// The fastest form on a CPU.
+    pub fn default_form(&self) -> Form {
+        self.forms().pop().unwrap_or(Form::Recurrent)
+    }
+
+    /// Whether the mixer has this form (with any chunk size).
+    ///
+    /// # Errors
+    /// When it has not: names the form and those that exist.
+    pub fn check_form(&self, form: Form) -> Result<()> {
+        let kinds: Vec<&str> = self.forms().iter().map(|f| f.kind()).collect();
+        if kinds.contains(&form.kind()) {
+            return Ok(());
+        }
+        let mixer = &self.config.mixer;
+        Err(Error::config(format!("form '{form}': {mixer} has no such form; it has {}", kinds.join(", "))))
+    }
+
+    /// Whether sequences can have this length.
+    ///
+    /// # Errors
+    /// When they cannot: only a published model refuses any.
+    pub fn check_len(&self, len: usize) -> Result<()> {
+        match &self.body {
+            Body::Clean(..) => Ok(()),
+            Body::Published(model) => model.check_len(len),
+        }
+    }
+
+    /// The state before the first token, for a batch of `b`.
+    pub fn zero_state<'t>(&self, tape: &'t Tape, b: usize) -> ModelState<'t> {
+        let dtype = self.params().flat().dtype();
+        ModelState(match &self.body {
+            Body::Clean(decoder, _) => decoder.mixers().map(|m| State::zero(m, tape, b, dtype)).collect(),
+            Body::Published(model) => published::zero_state(model.config(), tape, b, dtype),
+        })
+    }
+
+    /// A state after `t` tokens, from the tensors of [`ModelState::tensors`].
+    pub fn state_from<'t>(&self, tape: &'t Tape, t: usize, tensors: &[Vec<Tensor>]) -> ModelState<'t> {
+        let bind = |s: &Vec<Tensor>| State { t, s: s.iter().map(|x| tape.constant(x)).collect() };
+        ModelState(tensors.iter().map(bind).collect())
+    }
+
+    /// Logits [B, T, classes] of tokens [B, T] (i32), from the start of a sequence.
+    ///
+    /// # Panics
+    /// When a token is not in the vocabulary, or the sequence is longer than `max_len` where positions need a table.
+    #[track_caller]
+    pub fn forward<'t>(&self, p: &Bound<'t>, tokens: Var<'t>, form: Form) -> Var<'t> {
+        self.forward_at(p, tokens, form, None)
+    }
+
+    /// [`Model::forward`], or only the logits [R, classes] of some positions of `[B T]`, `rows` `[R]` (i32): where few
+    /// positions have a target and there are many classes, the others' would be most of the work.
+    ///
+    /// # Panics
+    /// As [`Model::forward`].
+    #[track_caller]
+    pub fn forward_at<'t>(&self, p: &Bound<'t>, tokens: Var<'t>, form: Form, rows: Option<Var<'t>>) -> Var<'t> {
+        let mut state = self.zero_state(tokens.tape(), tokens.shape().at(0));
+        self.run_at(p, tokens, &mut state, form, rows)
+    }
+
+    /// [`Model::forward_at`] of a training batch. A published LRU normalises by its statistics, and keeps running ones
+    /// for evaluation; with `carry_state` the batch begins where the last one ended.
+    ///
+    /// # Panics
+    /// As [`Model::forward`].
+    #[track_caller]
+    pub fn train<'t>(&mut self, p: &Bound<'t>, tokens: Var<'t>, form: Form, rows: Option<Var<'t>>) -> Var<'t> {
+        let (tape, [b, _]) = (tokens.tape(), tokens.dims());
+        let mut state = match &self.carried {
+            Some(tensors) if self.config.carry_state => self.state_from(tape, 0, tensors),
+            _ => self.zero_state(tape, b),
+        };
+        let y = match &mut self.body {
+            Body::Clean(decoder, _) => decoder.run(p, tokens, &mut state.0, form, rows),
+            Body::Published(model) => pick(or_panic(model.train(p, tokens, &mut state.0, form)), rows),
+        };
+        self.carried = self.config.carry_state.then(|| state.tensors());
+        y
+    }
+
+    #[track_caller]
+    fn run_at<'t>(
+        &self,
+        p: &Bound<'t>,
+        tokens: Var<'t>,
+        state: &mut ModelState<'t>,
+        form: Form,
+        rows: Option<Var<'t>>,
+    ) -> Var<'t> {
+        match &self.body {
+            Body::Clean(decoder, _) => decoder.run(p, tokens, &mut state.0, form, rows),
+            Body::Published(model) => pick(or_panic(model.evaluate(p, tokens, &mut state.0, form)), rows),
+        }
+    }
+
+    /// What training moves on beside the parameters, by name: running statistics and the carried state.
+    pub fn buffers(&self) -> Vec<(String, Tensor)> {
+        let mut buffers = match &self.body {
+            Body::Clean(..) => vec![],
+            Body::Published(model) => model.statistics().tensors(),
+        };
+        for (l, layer) in self.carried.iter().flatten().enumerate() {
+            buffers.extend(layer.iter().enumerate().map(|(i, t)| (format!("carried.{l}.{i}"), t.clone())));
+        }
+        buffers
+    }
+
+    /// Take on what [`Model::buffers`] gave.
+    pub fn load_buffers(&mut self, buffers: &[(String, Tensor)]) {
+        if let Body::Published(model) = &mut self.body {
+            model.statistics_mut().load(buffers);
+        }
+        let find = |l: usize, i: usize| buffers.iter().find(|b| b.0 == format!("carried.{l}.{i}")).map(|b| b.1.clone());
+        let layer = |l: usize| (0..).map_while(|i| find(l, i)).collect::<Vec<_>>();
+        let carried = buffers.iter().any(|b| b.0.starts_with("carried."));
+        self.carried = carried.then(|| (0..self.config.layers).map(layer).collect());
+    }
+
+    /// Logits of the next tokens [B, T] of a sequence, moving its state on. With T = 1 this is streaming inference. Of
+    /// the published models only LSTM, quasi-LSTM and LRU have a state to move on; the others always begin anew.
+    ///
+    /// # Panics
+    /// As [`Model::forward`].
+    #[track_caller]
+    pub fn run<'t>(&self, p: &Bound<'t>, tokens: Var<'t>, state: &mut ModelState<'t>, form: Form) -> Var<'t> {
+        self.run_at(p, tokens, state, form, None)
+    }
+}
+
+/// The rows `[R]` of logits [B, T, C] as [R, C], or all as they are.
+#[track_caller]
+fn pick<'t>(logits: Var<'t>, rows: Option<Var<'t>>) -> Var<'t> {
+    let [b, t, c] = logits.dims();
+    rows.map_or(logits, |rows| logits.reshape([b * t, c]).embedding(rows))
+}
+
+/// A published model that was built has its name in the table.
+#[track_caller]
+fn or_panic(logits: Result<Var<'_>>) -> Var<'_> {
+    match logits {
+        Ok(logits) => logits,
+        Err(e) => panic!("{e}"),
+    }
+}

@@ -1,0 +1,118 @@
+//! The presets, and how the layers of a configuration are laid over one another, as TOML tables.
+
+use crate::error::{Error, Result};
+use std::{fs, path::Path};
+use toml::{Table, Value};
+
+/// The presets by name: `configs/*.toml` and those of the state-tracking comparison below it. One with a key `preset` is laid over that one.
+pub const PRESETS: [(&str, &str); 21] = [
+    ("default", include_str!("../../configs/default.toml")),
+    ("published", include_str!("../../configs/published.toml")),
+    ("dyck", include_str!("../../configs/dyck.toml")),
+    ("mqar", include_str!("../../configs/mqar.toml")),
+    ("zoology", include_str!("../../configs/zoology.toml")),
+    ("published-mqar", include_str!("../../configs/published-mqar.toml")),
+    ("groups", include_str!("../../configs/groups.toml")),
+    ("arithmetic", include_str!("../../configs/arithmetic.toml")),
+    ("state-tracking", include_str!("../../configs/state_tracking/models.toml")),
+    ("state-tracking-repo", include_str!("../../configs/state_tracking/repo.toml")),
+    ("parity-repo", include_str!("../../configs/state_tracking/parity-repo.toml")),
+    ("arithmetic-repo", include_str!("../../configs/state_tracking/arithmetic-repo.toml")),
+    ("brackets-repo", include_str!("../../configs/state_tracking/brackets-repo.toml")),
+    ("parity-paper", include_str!("../../configs/state_tracking/parity-paper.toml")),
+    ("arithmetic-paper", include_str!("../../configs/state_tracking/arithmetic-paper.toml")),
+    ("brackets-paper", include_str!("../../configs/state_tracking/brackets-paper.toml")),
+    ("state-tracking-reduced", include_str!("../../configs/state_tracking/reduced.toml")),
+    ("parity-reduced", include_str!("../../configs/state_tracking/parity-reduced.toml")),
+    ("arithmetic-reduced", include_str!("../../configs/state_tracking/arithmetic-reduced.toml")),
+    ("brackets-reduced", include_str!("../../configs/state_tracking/brackets-reduced.toml")),
+    ("groups-reduced", include_str!("../../configs/state_tracking/groups-reduced.toml")),
+];
+
+/// A value as it was meant, without the quotes of a text.
+pub(crate) fn plain(value: &Value) -> String {
+    value.as_str().map_or_else(|| value.to_string(), String::from)
+}
+
+pub(super) fn preset_names() -> String {
+    let names = PRESETS.map(|(name, _)| name);
+    format!("one of {}", names.join(", "))
+}
+
+/// A preset as a table, with the defaults of [`ModelConfig`] where it does not say.
+///
+/// # Errors
+/// When there is no such preset.
+pub fn preset_table(name: &str) -> Result<Table> {
+    let (name, text) = PRESETS
+        .into_iter()
+        .find(|p| p.0 == name)
+        .ok_or_else(|| Error::Config(format!("unknown preset '{name}': expected {}", preset_names())))?;
+    let own: Table = text.parse().map_err(|e| Error::Config(format!("preset '{name}': {e}")))?;
+    let mut table = match own.get("preset").and_then(Value::as_str) {
+        Some(base) => preset_table(base)?,
+        None => Table::new(),
+    };
+    merge(&mut table, own);
+    table.insert("preset".into(), name.into());
+    Ok(table)
+}
+
+/// A TOML file as a table.
+///
+/// # Errors
+/// When it cannot be read, or is no TOML.
+pub(crate) fn read(path: &Path) -> Result<Table> {
+    let text = fs::read_to_string(path).map_err(Error::io(path))?;
+    text.parse().map_err(|e: toml::de::Error| Error::Format { path: path.into(), what: e.to_string() })
+}
+
+/// Lay `top` over `base`: what it sets holds for every model, whatever `base` had for single ones.
+pub(super) fn layer(base: &mut Table, top: Table) {
+    if let Some(Value::Table(per_model)) = base.get_mut("per_model") {
+        for (_, own) in per_model.iter_mut() {
+            if let Value::Table(own) = own {
+                forget(own, &top);
+            }
+        }
+    }
+    merge(base, top);
+}
+
+/// Remove from `own` the keys that `top` has.
+fn forget(own: &mut Table, top: &Table) {
+    for (key, value) in top {
+        match (own.get_mut(key), value) {
+            (Some(Value::Table(own)), Value::Table(top)) => forget(own, top),
+            _ => drop(own.remove(key)),
+        }
+    }
+}
+
+/// Put `top` into `base`, table by table.
+pub(crate) fn merge(base: &mut Table, top: Table) {
+    // The options of another task mean nothing to this one.
+    let task = |table: &Table| table.get("task").and_then(|task| task.get("name")).cloned();
+    if task(&top).is_some_and(|name| task(base) != Some(name)) {
+        base.remove("task");
+    }
+    for (key, value) in top {
+        match (base.get_mut(&key), value) {
+            (Some(Value::Table(base)), Value::Table(top)) => merge(base, top),
+            (_, value) => drop(base.insert(key, value)),
+        }
+    }
+}
+
+/// The first key in which two configurations differ, with both values. How often a checkpoint is made changes no
+/// number, and so does not count.
+pub(crate) fn difference(a: &Table, b: &Table) -> Option<(String, String, String)> {
+    let said = |value: Option<&Value>| value.map_or("absent".into(), Value::to_string);
+    let keys = a.keys().chain(b.keys().filter(|key| !a.contains_key(*key)));
+    keys.filter(|key| *key != "checkpoint_every").find_map(|key| match (a.get(key), b.get(key)) {
+        (Some(Value::Table(a)), Some(Value::Table(b))) => {
+            difference(a, b).map(|(inner, a, b)| (format!("{key}.{inner}"), a, b))
+        }
+        (a, b) => (a != b).then(|| (key.clone(), said(a), said(b))),
+    })
+}

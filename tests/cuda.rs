@@ -1,0 +1,315 @@
+//! The CUDA backend against the CPU, on the emulator; on a GPU with `TAPEZOO_TEST_DEVICE=cuda`.
+//!
+//! Every op, forward and backward, over random shapes, from poisoned buffers; and gradients against finite
+//! differences on the device itself.
+
+use tapezoo::{
+    autograd::{Gen, Tape, gradcheck_on},
+    ops::OPS,
+    tensor::{DType, Device, Tensor},
+    train::{
+        Trainer,
+        config::TrainConfig,
+        optimizer::{Adam, AdamConfig, Rule},
+    },
+};
+
+/// Ops that have no kernel yet.
+#[rustfmt::skip]
+const MISSING: &[&str] = &[
+    "Add",
+    "Sub",
+    "Mul",
+    "Div",
+    "Affine",
+    "Permute",
+    "Narrow",
+    "Concat",
+    "Tril",
+    "SumAxis",
+    "MaxAxis",
+    "Logsumexp",
+    "Cumsum",
+    "Softmax",
+    "LogSoftmax",
+    "CausalSoftmax",
+    "LayerNorm",
+    "RmsNorm",
+    "L2Norm",
+    "Embedding",
+    "Gather",
+    "LinearAttention",
+    "DeltaRule",
+    "GatedDeltaRule",
+    "UnitLowerInverse",
+    "CausalAttention",
+    "CausalConv1d",
+    "CrossEntropy",
+    "LinearScan",
+    "LruScan",
+    "SelectiveScan",
+    "LstmSequence",
+    "QuasiLstm",
+    "SlstmSequence",
+    "Mlstm",
+];
+
+/// The device under test, or none, with the reason said.
+fn device() -> Option<Device> {
+    let name = std::env::var("TAPEZOO_TEST_DEVICE").unwrap_or_else(|_| "emulated".into());
+    let device = name.parse().unwrap();
+    match Tape::open(device) {
+        Ok(_) => Some(device),
+        Err(why) if device == Device::Emulated => {
+            eprintln!("SKIPPED, no kernel was run: {why}");
+            None
+        }
+        Err(why) => panic!("{why}"),
+    }
+}
+
+/// How many random instances of each op; `TAPEZOO_CASES` overrides.
+fn cases() -> u64 {
+    std::env::var("TAPEZOO_CASES").ok().and_then(|n| n.parse().ok()).unwrap_or(8)
+}
+
+/// Registered ops that have kernels; `TAPEZOO_OP` narrows them to those whose name contains it.
+fn ops() -> impl Iterator<Item = &'static tapezoo::ops::Entry> {
+    let only = std::env::var("TAPEZOO_OP").unwrap_or_default();
+    OPS.iter().filter(move |(name, _)| !MISSING.contains(name) && name.contains(&only))
+}
+
+/// Values of all outputs and gradients of all inputs of one instance.
+type Run = (Vec<Vec<f64>>, Vec<Option<Vec<f64>>>);
+
+fn run(device: Device, entry: &tapezoo::ops::Entry, seed: u64, dtype: DType) -> Run {
+    let (op, inputs) = entry.1(&mut Gen::new(seed));
+    let tape = Tape::new(device);
+    tape.poison(true);
+    // What the CPU gets in place of bf16 is rounded alike.
+    let place = |x: &Tensor| match (x.dtype(), device) {
+        (DType::I32, _) => x.clone(),
+        (_, Device::Cpu) if dtype == DType::BF16 => rounded(x),
+        _ => x.to_device_as(tape.cx(), dtype),
+    };
+    let x: Vec<_> = inputs
+        .iter()
+        .map(|x| if x.dtype() == DType::I32 { tape.constant(&place(x)) } else { tape.leaf(&place(x)) })
+        .collect();
+    let y = tape.apply_dyn(op, &x);
+    let u: Vec<_> = y.iter().map(|y| place(&Gen::new(seed).normal(y.shape()))).collect();
+    let values = y.iter().map(|y| y.value().to_f64()).collect();
+    tape.backward_from(y.iter().copied().zip(u));
+    let grads = x.iter().map(|x| x.grad().map(|g| g.to_f64())).collect();
+    (values, grads)
+}
+
+/// To bf16 and back.
+fn rounded(x: &Tensor) -> Tensor {
+    let round = |x: f64| {
+        let u = (x as f32).to_bits();
+        f32::from_bits((u + 0x7fff + ((u >> 16) & 1)) & 0xffff_0000)
+    };
+    Tensor::from_vec(x.to_f64().into_iter().map(round).collect(), x.shape())
+}
+
+/// ‖a − b‖ / ‖b‖, NaN counting as infinite.
+fn distance(a: &[f64], b: &[f64]) -> f64 {
+    assert_eq!(a.len(), b.len());
+    let norm = |v: &mut dyn Iterator<Item = f64>| v.map(|x| x * x).sum::<f64>().sqrt();
+    let d = norm(&mut a.iter().zip(b).map(|(a, b)| a - b)) / norm(&mut b.iter().copied()).max(1e-2);
+    if d.is_nan() { f64::INFINITY } else { d }
+}
+
+fn follows_the_cpu(dtype: DType, tolerance: f64) {
+    let Some(device) = device() else { return };
+    for entry in ops() {
+        for seed in 0..cases() {
+            let (got, want) = (run(device, entry, seed, dtype), run(Device::Cpu, entry, seed, dtype));
+            for (i, (got, want)) in got.0.iter().zip(&want.0).enumerate() {
+                let d = distance(got, want);
+                assert!(
+                    d <= tolerance,
+                    "{} in {dtype}, seed {seed}: output {i} is off by {d:.1e}:\n{got:?}\n{want:?}",
+                    entry.0
+                );
+            }
+            for (i, (got, want)) in got.1.iter().zip(&want.1).enumerate() {
+                match (got, want) {
+                    (None, None) => {}
+                    (Some(got), Some(want)) => {
+                        let d = distance(got, want);
+                        assert!(
+                            d <= tolerance,
+                            "{} in {dtype}, seed {seed}: gradient {i} is off by {d:.1e}:\n{got:?}\n{want:?}",
+                            entry.0
+                        );
+                    }
+                    _ => panic!("{} in {dtype}, seed {seed}: gradient {i} on one device only", entry.0),
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn every_op_follows_the_cpu_in_double() {
+    follows_the_cpu(DType::F64, 1e-10);
+}
+
+#[test]
+fn every_op_follows_the_cpu_in_single() {
+    follows_the_cpu(DType::F32, 1e-4);
+}
+
+#[test]
+fn every_op_follows_the_cpu_in_bf16() {
+    follows_the_cpu(DType::BF16, 3e-2);
+}
+
+#[test]
+fn every_op_has_the_gradient_of_its_value_on_the_device() {
+    let Some(device) = device() else { return };
+    for (name, sample) in ops() {
+        for seed in 0..cases().min(4) {
+            let (_, inputs) = sample(&mut Gen::new(seed));
+            let build = |seed: u64| sample(&mut Gen::new(seed)).0;
+            let error = gradcheck_on(device, |tape, x| tape.apply_dyn(build(seed), x), &inputs, seed, 1);
+            assert!(error <= 1e-6, "{name}: error {error:.1e} for inputs {inputs:?}");
+        }
+    }
+}
+
+#[test]
+fn tensors_go_there_and_come_back() {
+    let Some(device) = device() else { return };
+    let tape = Tape::new(device);
+    for n in [0, 1, 7, 1000] {
+        let x = Gen::new(n as u64).normal([n]);
+        for dtype in [DType::F32, DType::F64] {
+            let host = x.cast(dtype);
+            let mut there = host.to_device(tape.cx());
+            assert!(there.is_on(tape.cx()) && there.dtype() == dtype);
+            assert_eq!(there.to_f64(), host.to_f64());
+            assert!(there.all_finite());
+            if n > 4 {
+                assert_eq!(there.window(3, [n - 4]).to_f64(), host.window(3, [n - 4]).to_f64());
+                assert_eq!(there.reshape([1, n]).shape().dims(), [1, n]);
+            }
+            there.fill(2.5);
+            assert_eq!(there.to_f64(), vec![2.5; n]);
+            there.fill(f64::NAN);
+            assert_eq!(there.all_finite(), n == 0);
+        }
+        assert_eq!(x.to_device_as(tape.cx(), DType::BF16).to_f64(), rounded(&x).to_f64());
+        let mut ints = Gen::new(1).ints([n], 9).to_device(tape.cx());
+        assert_eq!(ints.to_f64(), Gen::new(1).ints([n], 9).to_f64());
+        ints.fill(-3.0);
+        assert_eq!(ints.to_f64(), vec![-3.0; n]);
+    }
+}
+
+#[test]
+fn a_steady_step_allocates_nothing() {
+    let Some(device) = device() else { return };
+    let mut tape = Tape::new(device);
+    let (w, x) = (Gen::new(1).normal([5, 3]), Gen::new(2).normal([4, 3]));
+    let w = w.to_device(tape.cx());
+    let mut counts = vec![];
+    for _ in 0..4 {
+        let y = tape.constant(&x).linear(tape.leaf(&w), None).tanh();
+        let u = tape.full([4, 5], DType::F64, 1.0).value();
+        tape.backward_from([(y, u)]);
+        tape.reset();
+        counts.push(tape.fresh_buffers());
+    }
+    assert!(counts[1] == counts[3], "{counts:?}");
+}
+
+#[test]
+fn gradients_of_leaves_are_collected_on_the_device() {
+    let Some(device) = device() else { return };
+    let tape = Tape::new(device);
+    let x = Gen::new(1).normal([2, 3]);
+    let (a, b) = (tape.leaf(&x), tape.leaf(&Tensor::zeros([4], DType::F64)));
+    let seed = Gen::new(2).normal([2, 3]);
+    // The same value twice, so that gradients are added.
+    let y = a.reshape([3, 2]).matmul(a);
+    tape.backward_from([(a.square(), seed.clone()), (y, Tensor::full([3, 3], DType::F64, 0.5))]);
+    let mut all = Tensor::full([10], DType::F64, 7.0).to_device(tape.cx());
+    tape.collect_grads(&[a, b], &mut all);
+    let want = {
+        let tape = Tape::new(Device::Cpu);
+        let a = tape.leaf(&x);
+        let y = a.reshape([3, 2]).matmul(a);
+        tape.backward_from([(a.square(), seed), (y, Tensor::full([3, 3], DType::F64, 0.5))]);
+        a.grad().unwrap().to_f64()
+    };
+    let got = all.to_f64();
+    assert!(distance(&got[..6], &want) < 1e-12);
+    assert_eq!(got[6..], [0.0; 4]);
+}
+
+#[test]
+fn adam_and_clipping_follow_the_cpu() {
+    let Some(device) = device() else { return };
+    let tape = Tape::new(device);
+    for (n, rule) in [(1, Rule::Adam), (77, Rule::AdamW), (10_000, Rule::AdamW)] {
+        let config = AdamConfig { rule, betas: [0.9, 0.99], eps: 1e-8, weight_decay: 0.1 };
+        let windows = [(0..n / 3, true), (n / 3..n / 2, false), (n / 2..n, true)];
+        for dtype in [DType::F32, DType::F64] {
+            let run = |there: bool| {
+                let mut g = Gen::new(3);
+                let place = |t: Tensor| if there { t.to_device(tape.cx()) } else { t };
+                let mut p = place(g.normal([n]).cast(dtype));
+                let mut adam = Adam::new(n, dtype, config);
+                if there {
+                    adam.to_device(tape.cx(), &windows);
+                }
+                let norms: Vec<f64> = (0..4)
+                    .map(|i| {
+                        let mut grads = place(g.normal([n]).cast(dtype));
+                        let norm = adam.clip(&mut grads, if i % 2 == 0 { 0.5 } else { 0.0 });
+                        adam.step(1e-2, &mut p, &grads, &windows);
+                        norm
+                    })
+                    .collect();
+                (norms, p.to_f64())
+            };
+            let (got, want) = (run(true), run(false));
+            let tolerance = if dtype == DType::F64 { 1e-12 } else { 1e-5 };
+            assert!(
+                distance(&got.0, &want.0) < tolerance && distance(&got.1, &want.1) < tolerance,
+                "{n} {rule} {dtype}"
+            );
+        }
+    }
+}
+
+/// Mixers whose ops all have kernels.
+const MIXERS: &[&str] = &[];
+
+#[test]
+fn ten_steps_of_training_follow_the_cpu() {
+    let Some(device) = device() else { return };
+    for &name in MIXERS {
+        let losses = |device: Device| {
+            let flags = "batch = 4\ntrain_len = 9\neval_lens = [12]\neval_batch = 4\neval_batches = 1\nclip = 1.0\n\
+                         [model]\nlayers = 2\nwidth = 8\nheads = 2\nhead_dim = 4\nmlp = 16";
+            let mut table: toml::Table = flags.parse().unwrap();
+            table.insert("device".into(), device.to_string().into());
+            table.insert("models".into(), toml::Value::Array(vec![name.into()]));
+            let cfg = TrainConfig::load(None, table).unwrap().for_model(name).unwrap();
+            let mut trainer = Trainer::new(&cfg, 1).unwrap();
+            let losses: Vec<f64> = (0..10).map(|_| trainer.step().unwrap().loss).collect();
+            (losses, trainer.evaluate().unwrap().0)
+        };
+        let (got, want) = (losses(device), losses(Device::Cpu));
+        for (i, (got, want)) in got.0.iter().zip(&want.0).enumerate() {
+            assert!((got - want).abs() <= 1e-4 * want.abs(), "{name}: loss {got} at step {i}, the CPU has {want}");
+        }
+        for ((_, got), (_, want)) in got.1.iter().zip(&want.1) {
+            assert!((got - want).abs() < 0.05, "{name}: accuracy {got}, the CPU has {want}");
+        }
+    }
+}
