@@ -196,7 +196,7 @@ fn running_statistics_move_as_those_of_torch() {
     let ones = f64::from(x.iter().sum::<i32>());
     // The first BatchNorm sees w · token + b. Momentum 0.1, from mean 0 and variance 1, unbiased.
     let (mean, variance) = (ones / n, ones * (n - ones) / n / (n - 1.0));
-    let [means, variances] = &m.statistics().values()[0];
+    let [means, variances] = m.statistics().of(0);
     for i in 0..12 {
         assert!((means[i] - 0.1 * (w[i] * mean + b[i])).abs() < 1e-14);
         assert!((variances[i] - 0.9 - 0.1 * w[i] * w[i] * variance).abs() < 1e-14);

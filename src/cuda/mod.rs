@@ -31,6 +31,9 @@ use std::{
     sync::{Arc, Mutex, OnceLock, PoisonError},
 };
 
+/// Whether every op has its kernels; until then `--device auto` is the CPU.
+pub const COMPLETE: bool = false;
+
 /// What an op sees of a CUDA device.
 pub struct Cuda {
     gpu: Arc<Gpu>,
@@ -92,7 +95,7 @@ impl Cuda {
     /// Always.
     #[track_caller]
     pub fn missing(&self, op: &str) -> ! {
-        panic!("{op}: no CUDA kernel yet")
+        self.gpu.fail(format!("op '{op}' has no CUDA kernel yet: use --device cpu"))
     }
 }
 
@@ -143,7 +146,7 @@ impl Gpu {
 
     /// The device's own name.
     pub fn name(&self) -> String {
-        self.ctx.name().unwrap_or_else(|e| describe(e))
+        self.ctx.name().unwrap_or_else(describe)
     }
 
     /// What went wrong first, if anything did. A device does nothing more after that.

@@ -143,6 +143,7 @@ impl Trainer {
     /// When the model cannot have these sizes, or the device is not there or too small.
     pub fn new(cfg: &TrainConfig, seed: u64) -> Result<Trainer> {
         let mut model = Model::new(&cfg.model, seed, cfg.dtype)?;
+        model.begin_carrying(cfg.batch);
         let n = model.params().len();
         let tape = Tape::open(cfg.device).map_err(Error::Device)?;
         let windows = windows(&model, cfg.weight_decay);
