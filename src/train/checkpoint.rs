@@ -56,13 +56,14 @@ pub struct About {
 ///
 /// # Errors
 /// When it cannot be written; an earlier checkpoint is then as it was. When the device fails.
-pub fn save(path: &Path, trainer: &Trainer, metrics: u64, wall: Duration) -> Result<()> {
-    let state = cuda::guarded(trainer.tape.cx().gpu(), || {
+pub fn save(path: &Path, trainer: &mut Trainer, metrics: u64, wall: Duration) -> Result<()> {
+    let gpu = trainer.tape.cx().gpu();
+    let state = cuda::guarded(gpu, || {
         let on_host = trainer.state().into_iter().map(|(name, tensor)| (name, tensor.to_host()));
         on_host.collect::<Vec<_>>()
     })?;
     let parts: BTreeMap<&str, (&Tensor, (Dtype, Vec<u8>))> =
-        state.iter().map(|(name, tensor)| (name.as_str(), (tensor, tensor_bytes(tensor)))).collect();
+        state.iter().map(|(name, tensor)| (*name, (tensor, tensor_bytes(tensor)))).collect();
     let about = About {
         config: trainer.cfg.to_toml()?,
         mixer: trainer.cfg.model.mixer.clone(),
@@ -118,7 +119,8 @@ pub fn load(path: &Path, cfg: &TrainConfig, seed: u64) -> Result<(Trainer, About
     let state = state.map_err(broken)?;
 
     let mut trainer = Trainer::new(cfg, seed)?;
-    cuda::guarded(trainer.tape.cx().gpu(), || trainer.go_to(about.step, state))?.map_err(broken)?;
+    let gpu = trainer.tape.cx().gpu();
+    cuda::guarded(gpu, || trainer.go_to(about.step, &state))?.map_err(broken)?;
     trainer.training = Duration::try_from_secs_f64(about.training_s).unwrap_or_default();
     Ok((trainer, about))
 }

@@ -309,7 +309,7 @@ impl Watch for Record<'_> {
         }
     }
 
-    fn pause(&mut self, trainer: &Trainer) -> Result<()> {
+    fn pause(&mut self, trainer: &mut Trainer) -> Result<()> {
         let (stop, every) = (interrupt::came().is_some(), self.cfg.checkpoint_every);
         if stop || every > 0.0 && self.saved.elapsed().as_secs_f64() >= every {
             let wall = self.wall();

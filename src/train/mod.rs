@@ -27,7 +27,7 @@ use data::Data;
 use optimizer::{Adam, Window};
 use serde::Serialize;
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, HashMap},
     time::{Duration, Instant},
 };
 
@@ -68,7 +68,7 @@ pub trait Watch {
     ///
     /// # Errors
     /// As [`Watch::step`], or when the run is to stop.
-    fn pause(&mut self, _trainer: &Trainer) -> Result<()> {
+    fn pause(&mut self, _trainer: &mut Trainer) -> Result<()> {
         Ok(())
     }
 }
@@ -108,7 +108,7 @@ pub fn train_on(mut trainer: Trainer, watch: &mut dyn Watch) -> Result<Trained> 
             let (accuracy, scores) = trainer.evaluate()?;
             watch.evaluation(step, &accuracy, &scores)?;
         }
-        watch.pause(&trainer)?;
+        watch.pause(&mut trainer)?;
     }
     trainer.check_finite()?;
     let (accuracy, scores) = trainer.evaluate()?;
@@ -197,11 +197,11 @@ impl Trainer {
     }
 
     /// Every tensor that a step moves on, under its name in a checkpoint: weights, moments, and what the model keeps.
-    fn state(&self) -> Vec<(String, Tensor)> {
+    fn state(&mut self) -> Vec<(&'static str, Tensor)> {
         let [m, v] = self.adam.moments();
-        let mut state = vec![("params".into(), self.model.params().flat().clone())];
-        state.extend([("adam.m".into(), m.clone()), ("adam.v".into(), v.clone())]);
-        state.extend(self.model.buffers());
+        let mut state =
+            vec![("params", self.model.params().flat().clone()), ("adam.m", m.clone()), ("adam.v", v.clone())];
+        state.extend(self.model.buffers().into_iter().map(|(name, tensor)| (name, tensor.clone())));
         state
     }
 
@@ -209,20 +209,22 @@ impl Trainer {
     ///
     /// # Errors
     /// When they do not fit: a sentence.
-    fn go_to(&mut self, step: usize, mut state: Vec<(String, Tensor)>) -> std::result::Result<(), String> {
+    fn go_to(&mut self, step: usize, state: &HashMap<String, Tensor>) -> std::result::Result<(), String> {
         self.step = step;
         self.data = Data::new(&self.cfg, self.seed, step);
-        let [m, v] = self.adam.go_to(step);
-        for (name, to) in [("params", self.model.params_mut().flat_mut()), ("adam.m", m), ("adam.v", v)] {
-            let at = state.iter().position(|own| own.0 == name).ok_or(format!("no tensor '{name}'"))?;
-            let (_, from) = state.swap_remove(at);
+        let assign = |name: &str, to: &mut Tensor| {
+            let from = state.get(name).ok_or(format!("no tensor '{name}'"))?;
             if (from.shape(), from.dtype()) != (to.shape(), to.dtype()) {
                 return Err(format!("'{name}' is {} of {}, not {}", from.shape(), from.dtype(), to.shape()));
             }
-            to.assign(&from);
-        }
-        self.model.load_buffers(&state);
-        Ok(())
+            to.assign(from);
+            Ok(())
+        };
+        let [m, v] = self.adam.go_to(step);
+        assign("adam.m", m)?;
+        assign("adam.v", v)?;
+        assign("params", self.model.params_mut().flat_mut())?;
+        self.model.buffers().into_iter().try_for_each(|(name, to)| assign(name, to))
     }
 
     /// Take this many steps and say where the time of the ops went.

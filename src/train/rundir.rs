@@ -220,7 +220,7 @@ impl RunFiles {
     ///
     /// # Errors
     /// When that cannot be written; an earlier checkpoint is then as it was.
-    pub fn checkpoint(&self, trainer: &Trainer, wall: Duration) -> Result<()> {
+    pub fn checkpoint(&self, trainer: &mut Trainer, wall: Duration) -> Result<()> {
         self.metrics.sync_data().map_err(Error::io(self.dir.join(METRICS)))?;
         checkpoint::save(&self.dir.join(CHECKPOINT), trainer, self.written, wall)
     }
