@@ -65,6 +65,8 @@ fn samples_are_drawn_and_nothing_is_trained() {
         "state_tracking --task a4xz5 --show 2",
         "state_tracking --task parity --show 2",
         "state_tracking --task modular_arithmetic_with_brackets --mult --show 4",
+        "state_tracking --task modular_arithmetic_with_brackets --preset paper --show 4",
+        "state_tracking --task s5 --preset reduced --show 2",
     ] {
         let text = prints(line);
         assert!(text.lines().all(|l| l.chars().count() <= 80), "{line}:\n{text}");
@@ -140,6 +142,39 @@ fn a_run_is_recorded_and_its_configuration_read_back() {
     assert_eq!(accuracy(&first), accuracy(&second));
 }
 
+/// A variant has a row, a directory and options of its own, and those of its mixer.
+#[test]
+fn variants_of_a_mixer_are_trained_side_by_side() {
+    let dir = tempfile::tempdir().unwrap();
+    let out = dir.path().join("run");
+    let line = "--task parity --preset reduced --steps 3 --curriculum 3 --seeds 1 --batch 2 --eval-lens 40 --json";
+    let models = "--models mamba,mamba_signed,gpt";
+    let text = prints(&format!("state_tracking {line} {models} --out {}", out.display()));
+    let object: Value = serde_json::from_str(&text).unwrap();
+    let runs = object["runs"].as_array().unwrap();
+    let names: Vec<&str> = runs.iter().map(|r| r["model"].as_str().unwrap()).collect();
+    assert_eq!(names, ["mamba", "mamba_signed", "gpt"]);
+    assert_eq!(runs[0]["params"], runs[1]["params"]);
+    let losses = |name: &str| fs::read_to_string(out.join(format!("{name}-seed0/metrics.jsonl"))).unwrap();
+    assert_ne!(losses("mamba"), losses("mamba_signed"));
+    let again = prints(&format!("state_tracking --config {} --json", out.join("config.toml").display()));
+    let again: Value = serde_json::from_str(&again).unwrap();
+    assert_eq!(object["runs"][1]["accuracy"], again["runs"][1]["accuracy"]);
+
+    let path = dir.path().join("c.toml");
+    for (text, words) in [
+        ("models = ['mine']\nper_model.mine = { lr = 1e-2 }", &["per_model.mine", "unknown mixer 'mine'", "gpt"][..]),
+        ("models = ['mine']\nper_model.mine.mixer = 'rnn'", &["per_model.mine", "'rnn'"]),
+        ("models = ['mine']\nper_model.mine.mixer = 3", &["per_model.mine", "'3'"]),
+        ("models = ['gpt']\nper_model.gpt.mixer = 'lstm'", &["per_model.gpt.mixer", "lstm"]),
+        ("models = ['a/b']\nper_model.'a/b'.mixer = 'lstm'", &["per_model.a/b", "letters"]),
+        ("models = ['mine']\nper_model.mine = { mixer = 'lstm', model = { eigenvalues = '-1..1' } }", &["eigenvalues"]),
+    ] {
+        fs::write(&path, text).unwrap();
+        refuses(&format!("state_tracking --config {}", path.display()), words);
+    }
+}
+
 #[test]
 fn tasks_that_cannot_be_are_refused() {
     refuses("dyck --train-len 7", &["train_len 7", "even length"]);
@@ -206,7 +241,10 @@ fn help_teaches() {
         ("parity", &["--num-ones", "published: 40000"][..]),
         ("dyck", &["--types", "dyck: 3", "--depth", "recall"]),
         ("mqar", &["--pairs", "zoology: 8192", "published-mqar", "--all-queries"]),
-        ("state_tracking", &["modular_arithmetic_with_brackets", "arithmetic: 3-40", "scaled", "--moves"]),
+        (
+            "state_tracking",
+            &["modular_arithmetic_with_brackets", "arithmetic: 3-40", "scaled", "--moves", "paper", "--curriculum"],
+        ),
     ] {
         let help = prints(&format!("{name} --help"));
         for word in words.iter().chain(&["Examples:", "--show", "--eval-lens"]) {

@@ -47,6 +47,27 @@ fn files(top: &Path) -> BTreeMap<String, Vec<u8>> {
     all
 }
 
+/// The longest training length grows with the steps, from the shortest that the task has, and is then what was asked.
+#[test]
+fn lengths_grow_over_the_curriculum() {
+    let cfg = config("train_len = \"3-40\"\ncurriculum = 10\ntask = { name = \"arithmetic\" }");
+    let longest: Vec<usize> = (1..=12).map(|step| cfg.train_len_at(step).max).collect();
+    assert_eq!(longest, [6, 10, 14, 17, 21, 25, 28, 32, 36, 40, 40, 40]);
+    let brackets = "{ name = \"arithmetic\", language = \"modular_arithmetic_with_brackets\" }";
+    let cfg = config(&format!("train_len = \"3-40\"\ncurriculum = 100\ntask = {brackets}"));
+    assert_eq!(cfg.train_len_at(1).max, 5);
+    // A run along it, and one at the full length from the start.
+    let mut losses = [Losses(vec![]), Losses(vec![])];
+    for (watch, curriculum) in losses.iter_mut().zip([4, 0]) {
+        let cfg =
+            config(&format!("train_len = \"3-12\"\neval_lens = [12]\ncurriculum = {curriculum}\nmodels = [\"lstm\"]"));
+        train(&cfg.for_model("lstm").unwrap(), 0, watch).unwrap();
+    }
+    assert_eq!(losses[0].0.len(), 6);
+    assert!(losses[0].0[..3].iter().zip(&losses[1].0).all(|(a, b)| a != b));
+    assert_eq!(losses[1].0.len(), 6);
+}
+
 struct Losses(Vec<u64>);
 
 impl Watch for Losses {

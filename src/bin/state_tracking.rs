@@ -36,7 +36,8 @@ struct TaskArgs {
 
 const GROUPS: [&str; 6] = ["s3", "s4", "s5", "a5", "z60", "a4xz5"];
 const LANGUAGES: [&str; 3] = ["parity", "modular_arithmetic", "modular_arithmetic_with_brackets"];
-const PRESETS: [&str; 2] = ["groups", "arithmetic"];
+const PRESETS: [&str; 5] = ["groups", "arithmetic", "reduced", "repo", "paper"];
+const SCALES: [&str; 3] = ["reduced", "repo", "paper"];
 
 const EXAMPLES: &str = "\
 Examples:
@@ -45,10 +46,13 @@ Examples:
   state_tracking --task s5 --moves swaps --models lstm,delta_net
   state_tracking --task parity                     trained on lengths 3-40, evaluated on 40-256
   state_tracking --task modular_arithmetic_with_brackets --mult --steps 10000
-A task brings its preset along: groups, or arithmetic.";
+  state_tracking --task parity --preset reduced    all models of the comparison, at a size for two cores
+  state_tracking --task parity --preset paper      the published sizes, for which two cores are too few
+A task brings its preset along: groups, or arithmetic. reduced, repo and paper have different numbers for every task
+(configs/state_tracking/): repo is what the published comparison released, paper what it describes, reduced is small.";
 
 fn main() -> ExitCode {
-    let args: Cli = cli::parse(&PRESETS);
+    let mut args: Cli = cli::parse(&PRESETS);
     let name = args.task.task.as_deref();
     let mut task = Table::new();
     let mut preset = PRESETS[0];
@@ -60,5 +64,18 @@ fn main() -> ExitCode {
     }
     task.extend(args.task.moves.map(|moves| ("moves".into(), moves.into())));
     task.extend(args.task.mult.then(|| ("mult".into(), true.into())));
+    if let Some(scale) = args.train.scale(&SCALES) {
+        args.train.set_preset(format!("{}-{scale}", family(name)));
+    }
     cli::run(&args.train, preset, task)
+}
+
+/// The part of a preset's name that says what the task is.
+fn family(task: Option<&str>) -> &str {
+    match task {
+        Some("modular_arithmetic") => "arithmetic",
+        Some("modular_arithmetic_with_brackets") => "brackets",
+        Some("parity") => "parity",
+        _ => "groups",
+    }
 }

@@ -4,8 +4,8 @@ use crate::error::{Error, Result};
 use std::{fs, path::Path};
 use toml::{Table, Value};
 
-/// The presets by name: `configs/*.toml`. One with a key `preset` is laid over that one.
-pub const PRESETS: [(&str, &str); 8] = [
+/// The presets by name: `configs/*.toml` and those of the state-tracking comparison below it. One with a key `preset` is laid over that one.
+pub const PRESETS: [(&str, &str); 21] = [
     ("default", include_str!("../../configs/default.toml")),
     ("published", include_str!("../../configs/published.toml")),
     ("dyck", include_str!("../../configs/dyck.toml")),
@@ -14,6 +14,19 @@ pub const PRESETS: [(&str, &str); 8] = [
     ("published-mqar", include_str!("../../configs/published-mqar.toml")),
     ("groups", include_str!("../../configs/groups.toml")),
     ("arithmetic", include_str!("../../configs/arithmetic.toml")),
+    ("state-tracking", include_str!("../../configs/state_tracking/models.toml")),
+    ("state-tracking-repo", include_str!("../../configs/state_tracking/repo.toml")),
+    ("parity-repo", include_str!("../../configs/state_tracking/parity-repo.toml")),
+    ("arithmetic-repo", include_str!("../../configs/state_tracking/arithmetic-repo.toml")),
+    ("brackets-repo", include_str!("../../configs/state_tracking/brackets-repo.toml")),
+    ("parity-paper", include_str!("../../configs/state_tracking/parity-paper.toml")),
+    ("arithmetic-paper", include_str!("../../configs/state_tracking/arithmetic-paper.toml")),
+    ("brackets-paper", include_str!("../../configs/state_tracking/brackets-paper.toml")),
+    ("state-tracking-reduced", include_str!("../../configs/state_tracking/reduced.toml")),
+    ("parity-reduced", include_str!("../../configs/state_tracking/parity-reduced.toml")),
+    ("arithmetic-reduced", include_str!("../../configs/state_tracking/arithmetic-reduced.toml")),
+    ("brackets-reduced", include_str!("../../configs/state_tracking/brackets-reduced.toml")),
+    ("groups-reduced", include_str!("../../configs/state_tracking/groups-reduced.toml")),
 ];
 
 /// A value as it was meant, without the quotes of a text.
@@ -45,7 +58,11 @@ pub fn preset_table(name: &str) -> Result<Table> {
     Ok(table)
 }
 
-pub(super) fn read(path: &Path) -> Result<Table> {
+/// A TOML file as a table.
+///
+/// # Errors
+/// When it cannot be read, or is no TOML.
+pub(crate) fn read(path: &Path) -> Result<Table> {
     let text = fs::read_to_string(path).map_err(Error::io(path))?;
     text.parse().map_err(|e: toml::de::Error| Error::Format { path: path.into(), what: e.to_string() })
 }
@@ -72,7 +89,8 @@ fn forget(own: &mut Table, top: &Table) {
     }
 }
 
-pub(super) fn merge(base: &mut Table, top: Table) {
+/// Put `top` into `base`, table by table.
+pub(crate) fn merge(base: &mut Table, top: Table) {
     // The options of another task mean nothing to this one.
     let task = |table: &Table| table.get("task").and_then(|task| task.get("name")).cloned();
     if task(&top).is_some_and(|name| task(base) != Some(name)) {
@@ -84,4 +102,17 @@ pub(super) fn merge(base: &mut Table, top: Table) {
             (_, value) => drop(base.insert(key, value)),
         }
     }
+}
+
+/// The first key in which two configurations differ, with both values. How often a checkpoint is made changes no
+/// number, and so does not count.
+pub(crate) fn difference(a: &Table, b: &Table) -> Option<(String, String, String)> {
+    let said = |value: Option<&Value>| value.map_or("absent".into(), Value::to_string);
+    let keys = a.keys().chain(b.keys().filter(|key| !a.contains_key(*key)));
+    keys.filter(|key| *key != "checkpoint_every").find_map(|key| match (a.get(key), b.get(key)) {
+        (Some(Value::Table(a)), Some(Value::Table(b))) => {
+            difference(a, b).map(|(inner, a, b)| (format!("{key}.{inner}"), a, b))
+        }
+        (a, b) => (a != b).then(|| (key.clone(), said(a), said(b))),
+    })
 }
