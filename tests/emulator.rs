@@ -29,7 +29,6 @@ fn noise(n: usize) -> Vec<f32> {
 }
 
 #[test]
-#[ignore = "unfinished: the emulator does not pass it yet"]
 fn every_planted_bug_is_reported_with_kernel_thread_and_line() {
     let Some(m) = machine() else { return };
     let (x, y) = (&mut ramp(1024)[..], &mut vec![0f32; 256][..]);
@@ -230,7 +229,6 @@ fn to_bf16(x: f32) -> u16 {
 }
 
 #[test]
-#[ignore = "unfinished: the emulator does not pass it yet"]
 fn tensor_cores_multiply() {
     let Some(m) = machine() else { return };
     let (rows, cols, inner) = (100usize, 70usize, 104usize);
@@ -303,7 +301,6 @@ fn arguments_by_value_bounds_and_parameter_sizes() {
 }
 
 #[test]
-#[ignore = "unfinished: the emulator does not pass it yet"]
 fn what_does_not_compile_says_where() {
     let Some(m) = machine() else { return };
     let error =
