@@ -13,12 +13,14 @@
 mod blas;
 mod cache;
 pub mod emulator;
+mod graph;
 mod launch;
 mod locate;
 mod memory;
 mod module;
 
 pub use blas::View;
+pub use graph::{Graph, Pinned};
 pub use launch::{Arg, Launch};
 pub use memory::{Block, Temp};
 pub use module::{Module, PRELUDE};
@@ -28,7 +30,7 @@ use cudarc::driver::{CudaContext, CudaStream, DriverError, sys};
 use std::{
     cell::{RefCell, RefMut},
     collections::HashMap,
-    sync::{Arc, Mutex, OnceLock, PoisonError},
+    sync::{Arc, Mutex, OnceLock, PoisonError, atomic::AtomicBool},
 };
 
 /// Whether every op has its kernels; until then `--device auto` is the CPU.
@@ -111,6 +113,9 @@ pub struct Gpu {
     arch: String,
     processors: usize,
     fault: OnceLock<String>,
+    /// While a graph is recorded: another stream for what cannot be.
+    capturing: AtomicBool,
+    aside: OnceLock<Arc<CudaStream>>,
 }
 
 impl Gpu {
@@ -136,6 +141,8 @@ impl Gpu {
             arch: format!("sm_{major}{minor}"),
             processors: usize::try_from(processors).unwrap_or(1),
             fault: OnceLock::new(),
+            capturing: AtomicBool::new(false),
+            aside: OnceLock::new(),
         })
     }
 
