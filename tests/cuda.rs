@@ -4,6 +4,9 @@
 //! differences on the device itself.
 #![allow(clippy::unwrap_used)]
 
+mod device;
+
+use device::device;
 use tapezoo::{
     autograd::{Gen, Tape, gradcheck_on},
     ops::OPS,
@@ -57,29 +60,16 @@ const MISSING: &[&str] = &[
     "Mlstm",
 ];
 
-/// The device under test, or none, with the reason said.
-fn device() -> Option<Device> {
-    let name = std::env::var("TAPEZOO_TEST_DEVICE").unwrap_or_else(|_| "emulated".into());
-    let device = name.parse().unwrap();
-    match Tape::open(device) {
-        Ok(_) => Some(device),
-        Err(why) if device == Device::Emulated => {
-            eprintln!("SKIPPED, no kernel was run: {why}");
-            None
-        }
-        Err(why) => panic!("{why}"),
-    }
-}
-
 /// How many random instances of each op; `TAPEZOO_CASES` overrides.
 fn cases() -> u64 {
     std::env::var("TAPEZOO_CASES").ok().and_then(|n| n.parse().ok()).unwrap_or(8)
 }
 
-/// Registered ops that have kernels; `TAPEZOO_OP` narrows them to those whose name contains it.
+/// Registered ops that have kernels; `TAPEZOO_OP=Softmax,Norm` narrows them to those whose name contains one of these.
 fn ops() -> impl Iterator<Item = &'static tapezoo::ops::Entry> {
     let only = std::env::var("TAPEZOO_OP").unwrap_or_default();
-    OPS.iter().filter(move |(name, _)| !MISSING.contains(name) && name.contains(&only))
+    let wanted = move |name: &str| only.split(',').any(|part| name.contains(part));
+    OPS.iter().filter(move |(name, _)| !MISSING.contains(name) && wanted(name))
 }
 
 /// Values of all outputs and gradients of all inputs of one instance.

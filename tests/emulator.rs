@@ -1,6 +1,7 @@
 //! The emulator itself: what CUDA's primitives give, what its checks report, what its driver refuses.
 #![allow(clippy::unwrap_used, clippy::needless_range_loop)]
 
+mod device;
 #[path = "emulator/machine.rs"]
 mod machine;
 

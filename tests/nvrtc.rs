@@ -5,6 +5,8 @@
 //! `target/nvrtc` (where `.ci/run` puts pip's package) and in the active Python environment.
 //! The table: `cargo test --test nvrtc -- --nocapture`.
 
+mod device;
+
 use cudarc::nvrtc::{result as nvrtc, sys};
 use std::{
     collections::HashMap,
@@ -144,7 +146,7 @@ fn parse(log: &str, ptx: &str) -> HashMap<String, Use> {
 #[test]
 fn every_kernel_compiles_and_fits() {
     if !load() {
-        eprintln!("SKIPPED, nothing was compiled: NVRTC was not found (pip install nvidia-cuda-nvrtc==13.0.88)");
+        device::skipped("NVRTC was not found, no kernel was compiled by it (pip install nvidia-cuda-nvrtc==13.0.88)");
         return;
     }
     let modules = modules();

@@ -99,7 +99,9 @@ fn failed(path: &Path, e: io::Error) -> String {
 /// FNV-1a, over everything that the libraries depend on.
 fn hash() -> u64 {
     let flags = COMPILE.iter().chain(LINK).map(|s| ("", *s));
-    let bytes = SOURCES.iter().copied().chain(flags).flat_map(|(a, b)| a.bytes().chain([0]).chain(b.bytes()));
+    let compiler = chosen_compiler().unwrap_or_default();
+    let all = SOURCES.iter().copied().chain(flags).chain([("", compiler.as_str())]);
+    let bytes = all.flat_map(|(a, b)| a.bytes().chain([0]).chain(b.bytes()));
     bytes.fold(0xcbf29ce484222325, |h, b| (h ^ u64::from(b)).wrapping_mul(0x100000001b3))
 }
 
@@ -111,15 +113,23 @@ fn cache() -> PathBuf {
         .join("tapezoo")
 }
 
-/// The C++ compiler: `$CXX`, g++ or c++, whichever starts first.
+fn chosen_compiler() -> Option<String> {
+    env::var("CXX").ok().filter(|s| !s.is_empty())
+}
+
+/// The C++ compiler: `$CXX` if it is set, or else g++ or c++, whichever starts first.
 fn compiler() -> Result<String, String> {
     let starts = |name: &String| {
         let quiet = Command::new(name).arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status();
         quiet.is_ok_and(|s| s.success())
     };
-    let given = env::var("CXX").ok().filter(|s| !s.is_empty());
-    given.into_iter().chain(["g++".into(), "c++".into()]).find(starts).ok_or_else(|| {
-        "the CUDA emulator needs a C++ compiler, and none of $CXX, g++ and c++ starts; install g++, or use --device cpu"
+    if let Some(given) = chosen_compiler() {
+        let why =
+            format!("the CUDA emulator needs a C++ compiler, and CXX={given} does not start; unset CXX to use g++");
+        return Some(given).filter(starts).ok_or(why);
+    }
+    ["g++".into(), "c++".into()].into_iter().find(starts).ok_or_else(|| {
+        "the CUDA emulator needs a C++ compiler, and neither g++ nor c++ starts; install g++, or use --device cpu"
             .into()
     })
 }
