@@ -77,7 +77,9 @@ fn barriers() -> Vec<Barrier> {
         let text = fs::read_to_string(&path).unwrap();
         let name = path.strip_prefix(root()).unwrap().to_string_lossy().into_owned();
         let ops = ops_of(&path);
-        all.extend(barrier_lines(&text).into_iter().map(|n| Barrier { place: format!("{name}:{n}"), ops: ops.clone() }));
+        all.extend(
+            barrier_lines(&text).into_iter().map(|n| Barrier { place: format!("{name}:{n}"), ops: ops.clone() }),
+        );
     }
     all
 }
