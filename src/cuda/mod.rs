@@ -79,6 +79,12 @@ impl Cuda {
         self.gpu.elements(n)
     }
 
+    /// A launch in which groups of threads share rows of `n` entries, and how many share one: 1, 2, 4, … 32, or all of
+    /// a block.
+    pub fn rows(&self, rows: usize, n: usize) -> (Launch, i32) {
+        self.gpu.rows(rows, n)
+    }
+
     /// Launch a kernel; see [`Gpu::launch`].
     #[track_caller]
     pub fn launch(&self, module: &'static Module, kernel: &'static str, dtype: DType, launch: Launch, args: &[Arg]) {
@@ -168,6 +174,12 @@ impl Gpu {
         // the rest is run there too.
         let most = if self.device == Device::Emulated { 2 } else { 8 * self.processors };
         Launch::blocks(n.div_ceil(THREADS).min(most), THREADS)
+    }
+
+    /// As [`Cuda::rows`].
+    pub fn rows(&self, rows: usize, n: usize) -> (Launch, i32) {
+        let lanes = if n <= 512 { n.next_power_of_two().min(32) } else { 256 };
+        (self.elements(rows * lanes), lanes as i32)
     }
 
     /// Wait until everything asked for is done.
