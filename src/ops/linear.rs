@@ -39,9 +39,16 @@ fn column_sums_cuda(cu: &Cuda, g: &Tensor, rows: usize, d: &mut Tensor, acc: boo
     let chunk = rows.div_ceil(64).max(256);
     let chunks = rows.div_ceil(chunk);
     let mut sums = cu.temp(dtype.real(), chunks * cols);
-    let across = |chunks| Launch::grid([cols.div_ceil(32), chunks, 1], [32, 8, 1]);
-    cu.launch(&MODULE, "column_sums_partial", dtype, across(chunks), args![g, &mut sums, rows, cols, chunk]);
-    cu.launch(&MODULE, "column_sums_total", dtype, across(1), args![&sums, d, chunks, cols, acc]);
+    let across = Launch::grid([cols.div_ceil(32), chunks, 1], [32, 8, 1]);
+    cu.launch(&MODULE, "column_sums_partial", dtype, across, args![g, &mut sums, rows, cols, chunk]);
+    sum_rows_cuda(cu, &sums.window(0, [chunks, cols]), d, acc);
+}
+
+/// The sums over the rows of `sums`, which has the type of arithmetic, to `d`.
+pub(super) fn sum_rows_cuda(cu: &Cuda, sums: &Tensor, d: &mut Tensor, acc: bool) {
+    let (rows, cols, dtype) = (sums.shape().at(0), d.len(), d.dtype());
+    let launch = Launch::grid([cols.div_ceil(32), 1, 1], [32, 8, 1]);
+    cu.launch(&MODULE, "column_sums_total", dtype, launch, args![sums, d, rows, cols, acc]);
 }
 
 impl Op for Linear {
