@@ -42,11 +42,8 @@ const MISSING: &[&str] = &[
     "CausalAttention",
     "CausalConv1d",
     "CrossEntropy",
-    "LinearScan",
-    "LruScan",
     "SelectiveScan",
     "LstmSequence",
-    "QuasiLstm",
     "SlstmSequence",
     "Mlstm",
 ];
