@@ -1,5 +1,5 @@
 //! The emulator itself: what CUDA's primitives give, what its checks report, what its driver refuses.
-#![allow(clippy::unwrap_used)]
+#![allow(clippy::unwrap_used, clippy::needless_range_loop)]
 
 #[path = "emulator/machine.rs"]
 mod machine;

@@ -172,6 +172,10 @@ void access(uintptr_t a, size_t n, Access kind, const void* code) {
   check_races(cells, offset, n, kind, shared, code);
 }
 
+void unwritten(uintptr_t a, size_t n) {
+  if (running->checked && a - shared_range.start < shared_range.size) memset(&shared_initialised[a - shared_range.start], 0, n);
+}
+
 bool range_ok(uintptr_t a, size_t n, bool reads, std::string& fault) {
   if (!n) return true;
   Allocation* m = find(a);

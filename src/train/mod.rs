@@ -1,11 +1,15 @@
 //! Training, to be read from top to bottom: [`train`] is the loop, [`Trainer::step`] one step of it.
 
+pub mod checkpoint;
 pub mod config;
+pub mod data;
+pub mod interrupt;
 pub mod jobs;
 pub mod optimizer;
 mod presets;
 pub mod rundir;
 pub mod schedule;
+pub mod sweep;
 
 use crate::{
     args,
@@ -19,10 +23,11 @@ use crate::{
     with_real,
 };
 use config::TrainConfig;
+use data::Data;
 use optimizer::{Adam, Window};
 use serde::Serialize;
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, HashMap},
     time::{Duration, Instant},
 };
 
@@ -58,6 +63,14 @@ pub trait Watch {
     /// # Errors
     /// As [`Watch::step`].
     fn evaluation(&mut self, step: usize, accuracy: &Accuracy, scores: &Scores) -> Result<()>;
+
+    /// The step and its evaluation are done: the time to save where the run stands, or to stop it with an error.
+    ///
+    /// # Errors
+    /// As [`Watch::step`], or when the run is to stop.
+    fn pause(&mut self, _trainer: &mut Trainer) -> Result<()> {
+        Ok(())
+    }
 }
 
 /// A run that came to its end.
@@ -77,21 +90,30 @@ pub struct Trained {
 /// # Errors
 /// When the configuration cannot be, a number is not finite, or `watch` cannot record.
 pub fn train(cfg: &TrainConfig, seed: u64, watch: &mut dyn Watch) -> Result<Trained> {
-    let mut trainer = Trainer::new(cfg, seed)?;
-    let mut training = Duration::ZERO;
-    for step in 1..=cfg.steps {
+    train_on(Trainer::new(cfg, seed)?, watch)
+}
+
+/// Train from where this trainer stands, to the end of its run.
+///
+/// # Errors
+/// As [`train`].
+pub fn train_on(mut trainer: Trainer, watch: &mut dyn Watch) -> Result<Trained> {
+    let TrainConfig { steps, eval_every, .. } = trainer.cfg;
+    for step in trainer.step + 1..=steps {
         let start = Instant::now();
         let took = trainer.step()?;
-        training += start.elapsed();
+        trainer.training += start.elapsed();
         watch.step(&took)?;
-        if cfg.eval_every > 0 && step.is_multiple_of(cfg.eval_every) && step < cfg.steps {
+        if eval_every > 0 && step.is_multiple_of(eval_every) && step < steps {
             let (accuracy, scores) = trainer.evaluate()?;
             watch.evaluation(step, &accuracy, &scores)?;
         }
+        watch.pause(&mut trainer)?;
     }
     trainer.check_finite()?;
     let (accuracy, scores) = trainer.evaluate()?;
-    watch.evaluation(cfg.steps, &accuracy, &scores)?;
+    watch.evaluation(steps, &accuracy, &scores)?;
+    let training = trainer.training;
     Ok(Trained { model: trainer.into_model()?, accuracy, scores, training })
 }
 
@@ -108,7 +130,10 @@ pub struct Trainer {
     windows: Vec<Window>,
     /// The gradient, flat like the parameters.
     grads: Tensor,
+    data: Data,
     batch: Batch,
+    /// The time spent in steps, over all processes that took one.
+    training: Duration,
 }
 
 impl Trainer {
@@ -136,7 +161,9 @@ impl Trainer {
             adam,
             windows,
             grads,
+            data: Data::new(cfg, seed, 0),
             batch: Batch::new(cfg.batch, cfg.train_len_at(1)),
+            training: Duration::ZERO,
             model,
             cfg: cfg.clone(),
         })
@@ -152,6 +179,52 @@ impl Trainer {
     /// The model as it is now.
     pub fn model(&self) -> &Model {
         &self.model
+    }
+
+    /// The number of steps taken.
+    pub fn steps(&self) -> usize {
+        self.step
+    }
+
+    /// Have the batches to come made ahead, by a thread of their own.
+    pub fn make_batches_ahead(&mut self) {
+        self.data.ahead();
+    }
+
+    /// The same, once it is known that making them takes long enough.
+    pub fn make_batches_ahead_if_it_pays(&mut self) {
+        self.data.ahead_if_it_pays();
+    }
+
+    /// Every tensor that a step moves on, under its name in a checkpoint: weights, moments, and what the model keeps.
+    fn state(&mut self) -> Vec<(&'static str, Tensor)> {
+        let [m, v] = self.adam.moments();
+        let mut state =
+            vec![("params", self.model.params().flat().clone()), ("adam.m", m.clone()), ("adam.v", v.clone())];
+        state.extend(self.model.buffers().into_iter().map(|(name, tensor)| (name, tensor.clone())));
+        state
+    }
+
+    /// Stand after so many steps, with the tensors that [`Trainer::state`] gave there.
+    ///
+    /// # Errors
+    /// When they do not fit: a sentence.
+    fn go_to(&mut self, step: usize, state: &HashMap<String, Tensor>) -> std::result::Result<(), String> {
+        self.step = step;
+        self.data = Data::new(&self.cfg, self.seed, step);
+        let assign = |name: &str, to: &mut Tensor| {
+            let from = state.get(name).ok_or(format!("no tensor '{name}'"))?;
+            if (from.shape(), from.dtype()) != (to.shape(), to.dtype()) {
+                return Err(format!("'{name}' is {} of {}, not {}", from.shape(), from.dtype(), to.shape()));
+            }
+            to.assign(from);
+            Ok(())
+        };
+        let [m, v] = self.adam.go_to(step);
+        assign("adam.m", m)?;
+        assign("adam.v", v)?;
+        assign("params", self.model.params_mut().flat_mut())?;
+        self.model.buffers().into_iter().try_for_each(|(name, to)| assign(name, to))
     }
 
     /// Take this many steps and say where the time of the ops went.
@@ -183,11 +256,7 @@ impl Trainer {
     fn try_step(&mut self) -> Result<Step> {
         let Trainer { cfg, model, tape, .. } = self;
         self.step += 1;
-        let len = cfg.train_len_at(self.step);
-        if len != self.batch.lens() {
-            self.batch = Batch::new(cfg.batch, len);
-        }
-        self.batch.fill(&*cfg.task, rng::stream(self.seed, "train", self.step as u64 - 1));
+        self.data.next(&mut self.batch);
 
         let params = model.params().bind(tape);
         let (rows, targets) = self.batch.labelled().unzip();

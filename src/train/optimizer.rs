@@ -113,6 +113,17 @@ impl Adam {
         self.cuda = Some(OnDevice { decays, sums: Tensor::zeros([BLOCKS], DType::F64).to_device(cx) });
     }
 
+    /// m and v.
+    pub fn moments(&self) -> [&Tensor; 2] {
+        [&self.m, &self.v]
+    }
+
+    /// The next update is the one after `steps`. The moments, m and v, are for the caller to set.
+    pub fn go_to(&mut self, steps: usize) -> [&mut Tensor; 2] {
+        self.steps = i32::try_from(steps).unwrap_or(i32::MAX);
+        [&mut self.m, &mut self.v]
+    }
+
     /// One update at learning rate `lr`. The windows cover all parameters; each says whether weight decay applies.
     ///
     /// # Panics
