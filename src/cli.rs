@@ -3,28 +3,28 @@
 //! A flag that is given is one key of the configuration ([`TrainConfig`]), laid over the file and the preset; a flag
 //! that is not given has no value here at all, and `--help` shows the values of the presets.
 
+mod resume;
+mod run;
+
+pub use run::run;
+
 use crate::{
     error::{Error, Result},
     models::{Eigenvalues, Form},
-    report::table,
-    tasks::{Len, show},
-    tensor::{DType, Device},
+    tasks::Len,
+    tensor::{Cx, DType, Device},
     train::{
-        Trainer,
         config::{TrainConfig, plain, preset_table},
-        jobs::run_all,
         optimizer::Rule,
-        rundir::RunDir,
         schedule::Shape,
     },
 };
 use clap::{Args, CommandFactory, FromArgMatches, builder::PossibleValuesParser};
 use std::{
-    io::{self, Write},
+    io::{self, IsTerminal, Write},
     path::PathBuf,
     process::ExitCode,
     thread,
-    time::Instant,
 };
 use toml::{Table, Value};
 
@@ -104,6 +104,9 @@ struct Training {
     /// Evaluate every so many steps, for metrics.jsonl. 0: only at the end.
     #[arg(long, value_name = "N", value_parser = whole)]
     eval_every: Option<i64>,
+    /// With --out: save where each run stands every so many seconds. 0: only when it is interrupted.
+    #[arg(long, value_name = "SECONDS", value_parser = number)]
+    checkpoint_every: Option<f64>,
 }
 
 /// Keys of `[model]`.
@@ -164,9 +167,9 @@ struct Machine {
     /// How the mixers are computed: recurrent, parallel, chunked, chunked:16, fused [default: the fastest of each]
     #[arg(long, value_name = "FORM")]
     form: Option<Form>,
-    /// Where to compute: auto or cpu.
-    #[arg(long, value_name = "NAME")]
-    device: Option<Device>,
+    /// Where to compute: auto, cpu, cuda, cuda:N; emulated runs CUDA kernels on the CPU, to test and debug them.
+    #[arg(long, value_name = "NAME", value_parser = device_name)]
+    device: Option<String>,
     /// The precision: f32 to train, f64 to check.
     #[arg(long, value_name = "TYPE")]
     dtype: Option<DType>,
@@ -194,6 +197,9 @@ struct Output {
     /// Delete earlier runs in the directory of --out.
     #[arg(long, requires = "out")]
     force: bool,
+    /// Go on with the runs in this directory, an earlier --out, as if they had never been interrupted.
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["out", "config", "preset", "show", "profile"])]
+    resume: Option<PathBuf>,
 }
 
 /// A whole number; whether it is large enough is for the configuration to say.
@@ -211,6 +217,31 @@ fn length(text: &str) -> std::result::Result<Value, String> {
         Some((min, _)) if !min.is_empty() => text.parse().map(|len: Len| len.to_string().into()),
         _ => whole(text).map(Value::from),
     }
+}
+
+/// The name of a device; a name, because `auto` is more than the device that it stands for.
+///
+/// # Errors
+/// When there is no such name.
+pub fn device_name(text: &str) -> std::result::Result<String, String> {
+    if text != "auto" {
+        text.parse::<Device>()?;
+    }
+    Ok(text.into())
+}
+
+/// See that the device is there, before anything is written. What `auto` chose is said to whoever asked for it or
+/// watches, and where it is not the CPU.
+///
+/// # Errors
+/// When it is not.
+pub fn open_device(asked: Option<&str>, device: Device) -> Result<()> {
+    let auto = asked == Some("auto") || (asked.is_none() && device == Device::auto().0);
+    let says = asked.is_some() || device != Device::Cpu || io::stderr().is_terminal();
+    if auto && says {
+        let _ = writeln!(io::stderr(), "device {}", Device::auto().1);
+    }
+    Cx::open(device).map(drop).map_err(Error::Device)
 }
 
 fn number(text: &str) -> std::result::Result<f64, String> {
@@ -252,8 +283,9 @@ impl TrainArgs {
         top.set("optimizer", training.optimizer.map(|x| x.to_string())).set("weight_decay", training.weight_decay);
         top.set("schedule", training.schedule.map(|x| x.to_string())).set("warmup", training.warmup);
         top.set("clip", training.clip).set("eval_every", training.eval_every);
+        top.set("checkpoint_every", training.checkpoint_every);
 
-        top.set("form", machine.form.map(|x| x.to_string())).set("device", machine.device.map(|x| x.to_string()));
+        top.set("form", machine.form.map(|x| x.to_string())).set("device", machine.device);
         top.set("dtype", machine.dtype.map(|x| x.to_string())).set("max_len", sizes.max_len);
 
         let mut model = Flags::default();
@@ -264,13 +296,17 @@ impl TrainArgs {
         model.set("variant", sizes.variant).set("without", sizes.without);
         top.set("model", Some(model.0)).0.clone()
     }
+}
 
-    fn threads(&self) -> Result<usize> {
-        match self.machine.threads {
-            Some(0) => Err(Error::Config("--threads 0: expected at least 1".into())),
-            Some(n) => Ok(usize::try_from(n).unwrap_or(usize::MAX)),
-            None => Ok(thread::available_parallelism().map_or(1, usize::from)),
-        }
+/// How many runs go side by side: what the flag of this name says, or the number of cores.
+///
+/// # Errors
+/// When it says 0.
+pub fn threads(flag: &str, n: Option<i64>) -> Result<usize> {
+    match n {
+        Some(0) => Err(Error::Config(format!("{flag} 0: expected at least 1"))),
+        Some(n) => Ok(usize::try_from(n).unwrap_or(usize::MAX)),
+        None => Ok(thread::available_parallelism().map_or(1, usize::from)),
     }
 }
 
@@ -325,80 +361,19 @@ fn preset_values(presets: &[&str], key: &str) -> Option<String> {
     (!text.is_empty()).then(|| text.join(", "))
 }
 
-/// What a training program does with its command line: check everything, train, print. `preset` is the one to start
-/// from where nothing names another, and `task` are the task's own flags.
-///
-/// Status 0: all went well; 1: a run failed, or a file could not be written; 2: a value cannot be.
-pub fn run(args: &TrainArgs, preset: &str, task: Table) -> ExitCode {
-    if let Some(n) = args.output.show {
-        return match args.resolve(preset, task).and_then(|cfg| samples(&cfg, n)) {
-            Ok(text) => print(text).map_or_else(|e| fail(&e, 1), |()| ExitCode::SUCCESS),
-            Err(e) => fail(&e, 2),
-        };
-    }
-    let prepared = args.resolve(preset, task).and_then(|cfg| {
-        let threads = args.threads()?;
-        let out = args.output.out.as_deref().map(|path| RunDir::create(path, &cfg, args.output.force)).transpose()?;
-        Ok((cfg, threads, out))
-    });
-    let (cfg, threads, out) = match prepared {
-        Ok(prepared) => prepared,
-        Err(e) => return fail(&e, 2),
-    };
-    if args.output.profile {
-        return match profile(&cfg) {
-            Ok(()) => ExitCode::SUCCESS,
-            Err(e) => fail(&e, 1),
-        };
-    }
-    let (reports, written) = match run_all(&cfg, threads, out.as_ref(), true) {
-        Ok(done) => done,
-        Err(e) => return fail(&e, 2),
-    };
-    let text = if args.output.json { table::json(&reports) } else { Ok(table::text(&cfg, &reports)) };
-    if let Err(e) = text.and_then(print).and(written) {
-        return fail(&e, 1);
-    }
-    match reports.iter().filter(|r| r.error.is_some()).count() {
-        0 => ExitCode::SUCCESS,
-        n => fail(&Error::config(format!("{n} of {} runs stopped before the end", reports.len())), 1),
-    }
-}
-
-/// The first training sequences of the first seed, drawn as a person would.
-fn samples(cfg: &TrainConfig, n: i64) -> Result<String> {
-    /// More than anybody reads.
-    const MOST: usize = 10_000;
-    match usize::try_from(n) {
-        Ok(n) if (1..=MOST).contains(&n) => Ok(show::samples(&*cfg.task, cfg.train_len, cfg.seed, cfg.batch, n)),
-        _ => Err(Error::Config(format!("--show {n}: expected 1 to {MOST} sequences"))),
-    }
-}
-
-/// Where a training step's time goes, model by model.
-fn profile(cfg: &TrainConfig) -> Result<()> {
-    const STEPS: usize = 50;
-    for (name, one) in cfg.models.iter().zip(cfg.each_model()?) {
-        let mut trainer = Trainer::new(&one, cfg.seed)?;
-        trainer.profile(3)?; // buffers and caches warm up
-        let start = Instant::now();
-        let ops = trainer.profile(STEPS)?.table(STEPS);
-        let step = start.elapsed().as_secs_f64() * 1e6 / STEPS as f64;
-        let form = one.form_of(trainer.model());
-        print(format!("{name}, {form}: {step:.1} µs a step\n{ops}\n"))?;
-    }
-    Ok(())
-}
-
 /// Print to standard output. A reader that has seen enough (`| head`) is no error.
-fn print(text: String) -> Result<()> {
+///
+/// # Errors
+/// When it cannot be written.
+pub fn print(text: String) -> Result<()> {
     match io::stdout().write_all(text.as_bytes()) {
         Err(e) if e.kind() != io::ErrorKind::BrokenPipe => Err(Error::io("standard output")(e)),
         _ => Ok(()),
     }
 }
 
-fn fail(e: &Error, status: u8) -> ExitCode {
+/// Say what went wrong, and the status to leave with.
+pub fn fail(e: &Error, status: u8) -> ExitCode {
     // Nobody may be there to read it; the status says it too.
     let _ = writeln!(io::stderr(), "error: {}", e.to_string().trim_end());
     ExitCode::from(status)

@@ -32,6 +32,15 @@ pub enum Error {
         /// What was not finite, and the first op that made it so.
         what: String,
     },
+    /// A signal asked the process to end.
+    #[error("interrupted after step {step}")]
+    Interrupted {
+        /// The last step taken.
+        step: usize,
+    },
+    /// A device that is not there, or failed.
+    #[error("{0}")]
+    Device(String),
 }
 
 impl Error {

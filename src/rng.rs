@@ -17,6 +17,6 @@ pub fn stream(seed: u64, purpose: &str, index: u64) -> Rng {
 }
 
 /// The 64-bit hash FNV-1a (Fowler, Noll, Vo): a purpose as a number.
-fn fnv1a(bytes: &[u8]) -> u64 {
+pub fn fnv1a(bytes: &[u8]) -> u64 {
     bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, &b| (hash ^ u64::from(b)).wrapping_mul(0x0100_0000_01b3))
 }

@@ -117,7 +117,7 @@ fn names_that_nobody_has_are_refused() {
     refuses("--form chunked:0", &["chunked:0"]);
     refuses("--models gpt,lstm --form parallel", &["parallel", "lstm", "fused"]);
     refuses("--device cuda", &["cuda", "cpu"]);
-    refuses("--device tpu", &["tpu", "auto or cpu"]);
+    refuses("--device tpu", &["tpu", "auto, cpu, cuda"]);
     refuses("--dtype f16", &["f16", "f32"]);
     refuses("--models delta_product --householders 0", &["householders = 0", "from 1"]);
     refuses("--models delta_net --eigenvalues -2..2", &["'-2..2'", "0..1 or -1..1"]);

@@ -2,11 +2,17 @@
 //!
 //! Every op, forward and backward, over random shapes, from poisoned buffers; and gradients against finite
 //! differences on the device itself.
+#![allow(clippy::unwrap_used)]
 
 use tapezoo::{
     autograd::{Gen, Tape, gradcheck_on},
     ops::OPS,
     tensor::{DType, Device, Tensor},
+    train::{
+        Trainer,
+        config::TrainConfig,
+        optimizer::{Adam, AdamConfig, Rule},
+    },
 };
 
 /// Ops that have no kernel yet.
@@ -117,6 +123,14 @@ fn distance(a: &[f64], b: &[f64]) -> f64 {
 }
 
 fn follows_the_cpu(dtype: DType, tolerance: f64) {
+    // What bf16 stores beside 1 is off by 1/256, so a difference such as the 1 − y² of tanh has no digits below that:
+    // numbers are compared as if they were 0.4 at least.
+    let distance = |a: &[f64], b: &[f64]| {
+        let small = 0.4 * (b.len() as f64).sqrt();
+        let norm = b.iter().map(|x| x * x).sum::<f64>().sqrt();
+        let scale = if dtype == DType::BF16 && norm < small { norm.max(1e-2) / small } else { 1.0 };
+        distance(a, b) * scale
+    };
     let Some(device) = device() else { return };
     for entry in ops() {
         for seed in 0..cases() {
@@ -243,4 +257,68 @@ fn gradients_of_leaves_are_collected_on_the_device() {
     let got = all.to_f64();
     assert!(distance(&got[..6], &want) < 1e-12);
     assert_eq!(got[6..], [0.0; 4]);
+}
+
+#[test]
+fn adam_and_clipping_follow_the_cpu() {
+    let Some(device) = device() else { return };
+    let tape = Tape::new(device);
+    for (n, rule) in [(1, Rule::Adam), (77, Rule::AdamW), (10_000, Rule::AdamW)] {
+        let config = AdamConfig { rule, betas: [0.9, 0.99], eps: 1e-8, weight_decay: 0.1 };
+        let windows = [(0..n / 3, true), (n / 3..n / 2, false), (n / 2..n, true)];
+        for dtype in [DType::F32, DType::F64] {
+            let run = |there: bool| {
+                let mut g = Gen::new(3);
+                let place = |t: Tensor| if there { t.to_device(tape.cx()) } else { t };
+                let mut p = place(g.normal([n]).cast(dtype));
+                let mut adam = Adam::new(n, dtype, config);
+                if there {
+                    adam.to_device(tape.cx(), &windows);
+                }
+                let norms: Vec<f64> = (0..4)
+                    .map(|i| {
+                        let mut grads = place(g.normal([n]).cast(dtype));
+                        let norm = adam.clip(&mut grads, if i % 2 == 0 { 0.5 } else { 0.0 });
+                        adam.step(1e-2, &mut p, &grads, &windows);
+                        norm
+                    })
+                    .collect();
+                (norms, p.to_f64())
+            };
+            let (got, want) = (run(true), run(false));
+            let tolerance = if dtype == DType::F64 { 1e-12 } else { 1e-5 };
+            assert!(
+                distance(&got.0, &want.0) < tolerance && distance(&got.1, &want.1) < tolerance,
+                "{n} {rule} {dtype}"
+            );
+        }
+    }
+}
+
+/// Mixers whose ops all have kernels.
+const MIXERS: &[&str] = &[];
+
+#[test]
+fn ten_steps_of_training_follow_the_cpu() {
+    let Some(device) = device() else { return };
+    for &name in MIXERS {
+        let losses = |device: Device| {
+            let flags = "batch = 4\ntrain_len = 9\neval_lens = [12]\neval_batch = 4\neval_batches = 1\nclip = 1.0\n\
+                         [model]\nlayers = 2\nwidth = 8\nheads = 2\nhead_dim = 4\nmlp = 16";
+            let mut table: toml::Table = flags.parse().unwrap();
+            table.insert("device".into(), device.to_string().into());
+            table.insert("models".into(), toml::Value::Array(vec![name.into()]));
+            let cfg = TrainConfig::load(None, table).unwrap().for_model(name).unwrap();
+            let mut trainer = Trainer::new(&cfg, 1).unwrap();
+            let losses: Vec<f64> = (0..10).map(|_| trainer.step().unwrap().loss).collect();
+            (losses, trainer.evaluate().unwrap().0)
+        };
+        let (got, want) = (losses(device), losses(Device::Cpu));
+        for (i, (got, want)) in got.0.iter().zip(&want.0).enumerate() {
+            assert!((got - want).abs() <= 1e-4 * want.abs(), "{name}: loss {got} at step {i}, the CPU has {want}");
+        }
+        for ((_, got), (_, want)) in got.1.iter().zip(&want.1) {
+            assert!((got - want).abs() < 0.05, "{name}: accuracy {got}, the CPU has {want}");
+        }
+    }
 }

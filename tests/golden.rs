@@ -175,7 +175,7 @@ fn bad_flags_are_refused() {
     for (args, message) in [
         (&["--dtype", "f16", good][..], "expected f32"),
         (&["--dtype", "i32", good], "expected f32"),
-        (&["--device", "tpu", good], "expected auto or cpu"),
+        (&["--device", "tpu", good], "expected auto, cpu"),
         (&["--tolerance=-1", good], "above 0"),
         (&["--tolerance", "nan", good], "above 0"),
         (&[], "FILE"),

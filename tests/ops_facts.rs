@@ -1,4 +1,5 @@
 //! Facts about the basic ops that a gradient check cannot see: values against one-line definitions, invariances.
+#![allow(clippy::unwrap_used)]
 
 use proptest::prelude::*;
 use tapezoo::{

@@ -27,7 +27,11 @@ fn tokens(seed: u64) -> Vec<i32> {
 
 /// A model whose weights are large enough for every effect to be seen.
 fn model(name: &str) -> Published {
-    let mut m = Published::new(&config(name), 3, DType::F64).unwrap();
+    model_of(&config(name))
+}
+
+fn model_of(config: &Config) -> Published {
+    let mut m = Published::new(config, 3, DType::F64).unwrap();
     let mut g = Gen::new(4);
     for x in m.params_mut().flat_mut().host_mut::<f64>() {
         *x += 0.3 * g.gauss();
@@ -48,7 +52,10 @@ fn logits(m: &mut Published, tokens: &[i32], training: bool) -> Vec<f64> {
 
 /// At which positions of each row do the logits change when token 12 of row 0 does?
 fn reach(name: &str, training: bool) -> [Vec<usize>; B] {
-    let mut m = model(name);
+    reach_of(model(name), training)
+}
+
+fn reach_of(mut m: Published, training: bool) -> [Vec<usize>; B] {
     let mut x = tokens(5);
     let before = logits(&mut m, &x, training);
     x[12] ^= 1;
@@ -95,6 +102,8 @@ fn a_value_in_another_channel_than_its_key_is_never_read() {
     assert_eq!(read(linear_transformer::recurrent(q, k, v, &mut clean, 1.0)), [0.0, 1.0]);
 
     let beta = tape.full([1, 1, 1], DType::F64, 1.0);
+    assert_eq!(read(published::linear_transformer::whole_memory(q, k, v)), [0.0, 1.0]);
+    assert_eq!(read(published::delta_net::whole_memory(q, k, v, beta)), [0.0, 1.0]);
     assert_eq!(read(published::delta_net::memory(q, k, v, beta)), [0.0, 0.0]);
     assert_eq!(read(published::delta_net::memory(q, k, same, beta)), [1.0, 0.0]);
     assert_eq!(read(delta_net::recurrent(q, k, v, beta, zeros(&[1, 1, 2, 2]), 1.0).0), [0.0, 1.0]);
@@ -187,7 +196,7 @@ fn running_statistics_move_as_those_of_torch() {
     let ones = f64::from(x.iter().sum::<i32>());
     // The first BatchNorm sees w · token + b. Momentum 0.1, from mean 0 and variance 1, unbiased.
     let (mean, variance) = (ones / n, ones * (n - ones) / n / (n - 1.0));
-    let [means, variances] = &m.statistics().values()[0];
+    let [means, variances] = m.statistics().of(0);
     for i in 0..12 {
         assert!((means[i] - 0.1 * (w[i] * mean + b[i])).abs() < 1e-14);
         assert!((variances[i] - 0.9 - 0.1 * w[i] * w[i] * variance).abs() < 1e-14);

@@ -1,4 +1,5 @@
 //! Tasks against brute force, and data that depends on nothing but (seed, purpose, index).
+#![allow(clippy::unwrap_used)]
 
 use proptest::prelude::*;
 use tapezoo::{

@@ -167,9 +167,13 @@ void access(uintptr_t a, size_t n, Access kind, const void* code) {
   if (n <= 16 && a % n) fail("misaligned %s of %zu bytes at address %p, at %s", verb(kind), n, (void*)a, place(code).c_str());
   if (!cells) return;  // allocated before checking was switched on
   if (kind != Access::Write && memchr(initialised + offset, 0, n))
-    fail("%s of uninitialised %s memory at %s", verb(kind), shared ? "shared" : "device", place(code).c_str());
+    fail("%s of uninitialised %s memory at %s%s", verb(kind), shared ? "shared" : "device", place(code).c_str(), shared ? " (nobody has written it yet in this block: a missing barrier?)" : "");
   if (kind != Access::Read) memset(initialised + offset, 1, n);
   check_races(cells, offset, n, kind, shared, code);
+}
+
+void unwritten(uintptr_t a, size_t n) {
+  if (running->checked && a - shared_range.start < shared_range.size) memset(&shared_initialised[a - shared_range.start], 0, n);
 }
 
 bool range_ok(uintptr_t a, size_t n, bool reads, std::string& fault) {

@@ -39,7 +39,7 @@ static uint64_t hash(const std::string& s) {  // FNV-1a
 }
 
 // The directory this library lies in: the headers are beside it, and it is named by their hash.
-static std::string home() {
+std::string home() {
   Dl_info info;
   dladdr((void*)&home, &info);
   std::string path = info.dli_fname;
@@ -161,6 +161,25 @@ static std::string additions(const std::string& text, const std::vector<std::str
   return r;
 }
 
+// TAPEZOO_EMU_WITHOUT=FILE:LINE: the text as if the barriers of that line were not there, to see what they are for.
+static std::string without_barriers(const std::string& source, const std::string& name) {
+  const char* chosen = getenv("TAPEZOO_EMU_WITHOUT");
+  if (!chosen || !*chosen) return source;
+  std::string file = name, line, text;
+  int number = 1;
+  for (std::istringstream lines(source); std::getline(lines, line); text += line + '\n') {
+    char named[512];
+    if (sscanf(line.c_str(), "#line %d \"%511[^\"]\"", &number, named) == 2) {
+      file = named;
+      continue;
+    }
+    if (file + ":" + std::to_string(number++) != chosen) continue;
+    for (const char* barrier : {"__syncthreads(", "__syncwarp("})
+      for (size_t at; (at = line.find(barrier)) != std::string::npos;) line.replace(at, closing(line, line.find('(', at)) + 1 - at, "((void)0)");
+  }
+  return text;
+}
+
 // ---- the two steps
 
 struct Request {
@@ -181,7 +200,8 @@ static std::string build(const Request& r, std::string& log) {
   const char* chosen = getenv("TAPEZOO_EMU_CACHE");
   const std::string directory = chosen && *chosen ? chosen : home() + "/kernels";
   mkdir(directory.c_str(), 0777);
-  std::string key = home() + compiler() + flags() + r.flags + r.name + '\n' + r.source;
+  const std::string source = without_barriers(r.source, r.name);
+  std::string key = home() + compiler() + flags() + r.flags + r.name + '\n' + source;
   for (auto& e : r.expressions) key += '\n' + e;
   char hex[20];
   snprintf(hex, sizeof hex, "%016llx", (unsigned long long)hash(key));
@@ -190,12 +210,13 @@ static std::string build(const Request& r, std::string& log) {
 
   const std::string temporary = directory + "/" + hex + "." + std::to_string(getpid()) + "-" + std::to_string(serial++);
   const std::string cpp = temporary + ".cpp", ii = temporary + ".ii", so = temporary + ".so", log_file = temporary + ".log";
-  std::ofstream(cpp) << "#include \"" << home() << "/kernel/cuda.h\"\n#line 1 \"" << r.name << "\"\n" << r.source << "\n#line 1 \"cuemu-module\"\nCUEMU_MODULE()\n";
-  bool ok = run(compiler() + " " + flags() + r.flags + " -E -o " + quoted(ii) + " " + quoted(cpp), log, log_file);
+  std::ofstream(cpp) << "#include \"" << home() << "/kernel/cuda.h\"\n#line 1 \"" << r.name << "\"\n" << source << "\n#line 1 \"cuemu-module\"\nCUEMU_MODULE()\n";
+  // Paths in reports and for a debugger are as in the text's #line, wherever this runs.
+  bool ok = run(quoted(compiler()) + " " + flags() + r.flags + " -E -o " + quoted(ii) + " " + quoted(cpp), log, log_file);
   if (ok) {
     const std::string added = additions(read_file(ii), r.expressions);
     std::ofstream(ii, std::ios::app) << added;
-    ok = run(compiler() + " " + flags() + " -c -o " + quoted(temporary + ".o") + " " + quoted(ii) + " && " + compiler() + " -shared -o " + quoted(so) + " " + quoted(temporary + ".o") + " -L" + quoted(home()) + " -l:libcuemu.so -lm", log, log_file);
+    ok = run(quoted(compiler()) + " " + flags() + " -fdebug-prefix-map=\"$PWD\"=. -c -o " + quoted(temporary + ".o") + " " + quoted(ii) + " && " + quoted(compiler()) + " -shared -o " + quoted(so) + " " + quoted(temporary + ".o") + " -L" + quoted(home()) + " -l:libcuemu.so -lm", log, log_file);
   }
   ok = ok && rename(so.c_str(), library.c_str()) == 0;  // complete or not there
   for (const std::string& f : {cpp, ii, temporary + ".o"}) unlink(f.c_str());

@@ -12,6 +12,7 @@ constexpr size_t STACK = 256 * 1024;  // reserved, committed page by page as a k
 
 struct Fiber {
   char* stack;  // lowest address, above a guard page
+  size_t size;
 #if defined(__x86_64__)
   void* pointer;
 #else
@@ -19,7 +20,7 @@ struct Fiber {
 #endif
 };
 
-void make_stack(Fiber&);
+void make_stack(Fiber&, unsigned number);
 void start(Fiber&, void (*body)());  // ready to run `body`, which must not return
 void switch_fiber(Fiber& from, Fiber& to);
 

@@ -65,20 +65,28 @@ void fail(const char* format, ...) {
   abort();
 }
 
-// "{+0x1234}" becomes "scan.cu:41", by addr2line, which comes with every g++.
-static std::string resolve(std::string text) {
-  for (size_t from; (from = text.find("{+0x")) != std::string::npos;) {
-    const size_t to = text.find('}', from);
-    const unsigned long offset = strtoul(text.c_str() + from + 2, nullptr, 16);
-    char command[4200], line[4096] = "";
-    snprintf(command, sizeof command, "addr2line -e '%s' 0x%lx 2>/dev/null", running->path.c_str(), offset - 1);  // -1: inside the call
-    if (FILE* f = popen(command, "r")) {
-      if (!fgets(line, sizeof line, f)) line[0] = 0;
-      pclose(f);
-    }
+// FILE:LINE of an address in the module, by addr2line, which comes with every g++. Of inlined calls it lists the
+// innermost first: the first that is not in the emulator's own headers is the kernel's author's.
+static std::string line_of(unsigned long offset) {
+  char command[4200], line[4096];
+  snprintf(command, sizeof command, "addr2line -i -e '%s' 0x%lx 2>/dev/null", running->path.c_str(), offset - 1);  // -1: inside the call
+  std::string found;
+  FILE* f = popen(command, "r");
+  if (!f) return "an unknown place";
+  while (fgets(line, sizeof line, f)) {
     line[strcspn(line, "\n (")] = 0;
-    text.replace(from, to - from + 1, line[0] ? line : "an unknown place");
+    const char* path = line;
+    while (!strncmp(path, "./", 2)) path += 2;
+    if (found.empty() || !found.compare(0, home().size(), home())) found = path;
   }
+  pclose(f);
+  return found.empty() ? "an unknown place" : found;
+}
+
+// "{+0x1234}" becomes "scan.cu:41".
+static std::string resolve(std::string text) {
+  for (size_t from; (from = text.find("{+0x")) != std::string::npos;)
+    text.replace(from, text.find('}', from) - from + 1, line_of(strtoul(text.c_str() + from + 2, nullptr, 16)));
   return text;
 }
 
@@ -91,7 +99,7 @@ static void make_threads(uint32_t warps) {
   for (; have < warps * WARP; have++) {
     Thread& t = block.thread[have];
     t.linear = have, t.warp = have / WARP, t.lane = have % WARP;
-    make_stack(t.fiber);
+    make_stack(t.fiber, have);
   }
 }
 

@@ -134,7 +134,8 @@ std::string describe(uintptr_t address, size_t bytes);  // for messages: what li
 // ---- checks (check.cpp)
 enum class Access { Read, Write, Atomic };
 void access(uintptr_t, size_t bytes, Access, const void* code);
-// The same for a library's host code: device ranges that it reads or writes as a whole.
+void unwritten(uintptr_t shared, size_t bytes);  // shared memory whose contents nobody may rely on
+// As `access`, for a library's host code: device ranges that it reads or writes as a whole.
 bool range_ok(uintptr_t, size_t bytes, bool reads, std::string& fault);
 void start_checks_of_launch();
 void start_checks_of_block();
@@ -148,6 +149,7 @@ struct Compiled {
   bool ok;
 };
 Compiled compile(const std::string& source, const std::string& name, const std::vector<std::string>& options, const std::vector<std::string>& names);
+std::string home();                                    // the directory of the libraries and of the kernels' headers
 std::string library_of(const std::string& image, std::string& error);  // the shared object for an image, built if need be
 
 }  // namespace cuemu

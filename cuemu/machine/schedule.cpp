@@ -141,6 +141,19 @@ CUEMU_API int cuemu_vote_block(int predicate, char combine, Site site) {
 }
 
 CUEMU_API unsigned cuemu_coordinate(unsigned which) {
-  const unsigned* group[] = {&now->index.x, &block.index.x, &block.size.x, &block.grid.x};
-  return which == LANE ? now->lane : group[which / 3][which % 3];
+  switch (which) {
+    case THREAD_X: return now->index.x;
+    case THREAD_Y: return now->index.y;
+    case THREAD_Z: return now->index.z;
+    case BLOCK_X: return block.index.x;
+    case BLOCK_Y: return block.index.y;
+    case BLOCK_Z: return block.index.z;
+    case BLOCK_DIM_X: return block.size.x;
+    case BLOCK_DIM_Y: return block.size.y;
+    case BLOCK_DIM_Z: return block.size.z;
+    case GRID_DIM_X: return block.grid.x;
+    case GRID_DIM_Y: return block.grid.y;
+    case GRID_DIM_Z: return block.grid.z;
+    default: return now->lane;
+  }
 }

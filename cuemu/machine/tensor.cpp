@@ -44,16 +44,18 @@ struct Pending {
   char* to;
   const char* from;
   int bytes, valid, group;
+  bool landed;
   const void* code;
 };
 static std::vector<Pending> pending[MAX_THREADS];
 static int group[MAX_THREADS];
 
-static void land(const Pending& c) {
+static void land(Pending& c) {
   if (c.valid) access((uintptr_t)c.from, c.valid, Access::Read, c.code);
   access((uintptr_t)c.to, c.bytes, Access::Write, c.code);
   memcpy(c.to, c.from, c.valid);
   memset(c.to + c.valid, 0, c.bytes - c.valid);
+  c.landed = true;
 }
 
 void forget_copies(uint32_t threads) {
@@ -118,11 +120,12 @@ CUEMU_API void cuemu_copy_async(void* shared, const void* global, int bytes, int
   if ((bytes != 4 && bytes != 8 && bytes != 16) || valid < 0 || valid > bytes) fail("cp.async of %d bytes, %d of them valid: it takes 4, 8 or 16", bytes, valid);
   if ((uintptr_t)shared % bytes || (valid && (uintptr_t)global % bytes)) fail("misaligned cp.async of %d bytes from %p to %p at %s", bytes, global, shared, place(__builtin_return_address(0)).c_str());
   const uint32_t me = now->linear;
-  Pending copy = {(char*)shared, (const char*)global, bytes, valid, group[me], __builtin_return_address(0)};
-  if (options.order == Order::Reverse || (options.order == Order::Random && random_bits() & 1))
+  Pending copy = {(char*)shared, (const char*)global, bytes, valid, group[me], false, __builtin_return_address(0)};
+  if (options.order == Order::Reverse || (options.order == Order::Random && random_bits() & 1)) {
     land(copy);
-  else
-    pending[me].push_back(copy);
+    unwritten((uintptr_t)shared, bytes);  // nobody may count on it before the wait
+  }
+  pending[me].push_back(copy);
 }
 
 CUEMU_API void cuemu_copy_commit() { group[now->linear]++; }
@@ -130,11 +133,13 @@ CUEMU_API void cuemu_copy_commit() { group[now->linear]++; }
 CUEMU_API void cuemu_copy_wait(int groups_left) {
   const uint32_t me = now->linear;
   std::vector<Pending> still;
-  for (const Pending& c : pending[me]) {
-    if (c.group < group[me] - groups_left)
-      land(c);
-    else
+  for (Pending& c : pending[me]) {
+    if (c.group >= group[me] - groups_left)
       still.push_back(c);
+    else if (c.landed)
+      access((uintptr_t)c.to, c.bytes, Access::Write, c.code);
+    else
+      land(c);
   }
   pending[me].swap(still);
 }

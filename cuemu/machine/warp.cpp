@@ -39,10 +39,13 @@ Slots meet(uint32_t mask, const void* value, size_t bytes, const char* operation
   Meeting& m = meeting_of(warp, mask);
   if (!m.arrived)
     m.operation = operation, m.site = site;
-  else if (strcmp(m.operation, operation))
+  else if (m.operation != operation && strcmp(m.operation, operation))
     fail("%s (%s:%d): other lanes of mask 0x%08x are at %s (%s:%d)", operation, site.file, site.line, mask, m.operation, m.site.file, m.site.line);
   const Slots slots = m.slot[m.generation & 1];
-  if (bytes) memcpy(slots[now->lane], value, bytes);
+  if (bytes == 8)  // a shuffle: a constant size is one move
+    memcpy(slots[now->lane], value, 8);
+  else if (bytes)
+    memcpy(slots[now->lane], value, bytes);
   m.arrived |= bit;
   if (live) *live = mask & warp.alive;
   if (m.arrived == (mask & warp.alive)) {

@@ -3,7 +3,8 @@
 use clap::Parser;
 use std::{path::PathBuf, process::ExitCode};
 use tapezoo::{
-    tensor::{DType, Device},
+    cli::{device_name, open_device},
+    tensor::DType,
     verify::{Comparison, check_file, ops, tolerance},
 };
 
@@ -22,9 +23,9 @@ struct Args {
     /// Fixture files
     #[arg(required = true, value_name = "FILE")]
     files: Vec<PathBuf>,
-    /// Where to run: auto or cpu
-    #[arg(long, default_value = "auto")]
-    device: Device,
+    /// Where to run: auto, cpu, cuda, cuda:N or emulated
+    #[arg(long, default_value = "auto", value_parser = device_name)]
+    device: String,
     /// Precision to run in: f64 or f32
     #[arg(long, default_value = "f64")]
     dtype: DType,
@@ -45,12 +46,17 @@ fn positive(s: &str) -> Result<f64, String> {
 
 fn main() -> ExitCode {
     let args = Args::parse();
+    let device = args.device.parse().unwrap_or_default();
+    if let Err(e) = open_device(None, device) {
+        eprintln!("error: {e}");
+        return ExitCode::from(2);
+    }
     let limit = args.tolerance.unwrap_or(tolerance(args.dtype));
     let (mut wrong, mut unusable, mut forms) = (0, 0, 0);
     let mut worst: Option<(f64, String)> = None;
     let mut cancelled = false;
     for path in &args.files {
-        let (fixture, found) = match check_file(path, args.device, args.dtype) {
+        let (fixture, found) = match check_file(path, device, args.dtype) {
             Ok(checked) => checked,
             Err(e) => {
                 eprintln!("error: {e}");

@@ -59,7 +59,7 @@ const LIBRARIES: &[(&str, &[&str], &[&str])] = &[
     ("cublas", &["cublas"], &["cuda", "cuemu"]),
 ];
 const COMPILE: &[&str] =
-    &["-std=c++17", "-O2", "-g1", "-fPIC", "-fno-semantic-interposition", "-Wall", "-Wextra", "-c"];
+    &["-std=c++17", "-O2", "-g", "-fPIC", "-fno-semantic-interposition", "-Wall", "-Wextra", "-c"];
 const LINK: &[&str] = &["-shared", "-Wl,-Bsymbolic", "-Wl,-rpath,$ORIGIN"];
 
 /// The directory with the stand-ins `libcuda.so`, `libnvrtc.so` and `libcublas.so`, compiled if they are not there.

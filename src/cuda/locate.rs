@@ -1,19 +1,33 @@
 //! Finding and loading the three libraries, before anything calls into them.
+//!
+//! The driver is where the loader finds it. NVRTC and cuBLAS may lie in a toolkit or in pip's packages, where it does
+//! not look: they are loaded by their full paths first, and whoever then asks for them by name gets those.
 
-use super::emulator;
+use super::{emulator, lock};
 use crate::tensor::Device;
-use std::{path::Path, sync::OnceLock};
+use std::{
+    env, fs,
+    path::{Path, PathBuf},
+    sync::{Mutex, OnceLock},
+};
 
 /// Load the libraries for this device; a process has either the real ones or the stand-ins.
 pub(super) fn load(device: Device) -> Result<(), String> {
-    static LOADED: OnceLock<(bool, Result<(), String>)> = OnceLock::new();
+    static LOADED: Mutex<Option<bool>> = Mutex::new(None);
+    static REAL: OnceLock<Result<(), String>> = OnceLock::new();
     let wants = device == Device::Emulated;
-    let (emulated, result) = LOADED.get_or_init(|| (wants, if wants { stand_ins() } else { real() }));
-    if *emulated != wants {
-        let (has, what) = if *emulated { ("the emulator", "a CUDA device") } else { ("CUDA", "the emulator") };
-        return Err(format!("device {device}: this process has loaded {has} already, and cannot have {what} as well"));
+    let mut emulated = lock(&LOADED);
+    match *emulated {
+        None if wants => stand_ins()?,
+        None => REAL.get_or_init(real).clone()?,
+        Some(has) if has == wants => {}
+        Some(has) => {
+            let (has, what) = if has { ("the emulator", "CUDA") } else { ("CUDA", "the emulator") };
+            return Err(format!("device {device}: this process has loaded {has}, and cannot have {what} as well"));
+        }
     }
-    result.clone()
+    *emulated = Some(wants);
+    Ok(())
 }
 
 fn stand_ins() -> Result<(), String> {
@@ -21,11 +35,89 @@ fn stand_ins() -> Result<(), String> {
     for name in ["libcuda.so", "libnvrtc.so", "libcublas.so"] {
         open(&dir.join(name))?;
     }
-    present()
+    present(&[])
 }
 
 fn real() -> Result<(), String> {
-    present()
+    // Where containers and distributions put a driver that the loader was not told of. Never a `stubs` directory.
+    let drivers = ["/usr/local/nvidia/lib64", "/usr/lib/x86_64-linux-gnu", "/usr/lib/wsl/lib"];
+    if open(Path::new("libcuda.so.1")).is_err() {
+        let _ = drivers.iter().try_for_each(|dir| match open(&Path::new(dir).join("libcuda.so.1")) {
+            Ok(()) => Err(()), // found: look no further
+            Err(_) => Ok(()),
+        });
+    }
+    let families = families();
+    for (family, major) in families.iter().flat_map(|f| [(f, "13"), (f, "12")]) {
+        let find = |stem: &str| find(family, stem, major);
+        // All from one place: NVRTC opens its builtins by name, and only those of its own version fit.
+        let (Some(nvrtc), Some(cublas)) = (find("libnvrtc"), find("libcublas")) else { continue };
+        let rest = [find("libnvrtc-builtins"), Some(nvrtc), find("libcublasLt"), Some(cublas)];
+        if rest.into_iter().flatten().all(|path| open(&path).is_ok()) {
+            break;
+        }
+    }
+    let mut looked: Vec<PathBuf> = families.concat();
+    looked.extend(drivers.iter().map(PathBuf::from));
+    present(&looked)
+}
+
+/// The library `stem.so.major`, or with more of its version behind that, in the first directory that has it.
+fn find(family: &[PathBuf], stem: &str, major: &str) -> Option<PathBuf> {
+    let name = format!("{stem}.so.{major}");
+    family.iter().find_map(|dir| {
+        let files = fs::read_dir(dir).ok()?.flatten().map(|e| e.path());
+        let fits = |p: &PathBuf| {
+            let file = p.file_name().unwrap_or_default().to_string_lossy();
+            file == *name || file.starts_with(&format!("{name}."))
+        };
+        files.filter(fits).min()
+    })
+}
+
+/// Directories that exist and may hold the libraries, best first; those of one entry belong together.
+fn families() -> Vec<Vec<PathBuf>> {
+    let var = |name: &str| env::var_os(name).filter(|v| !v.is_empty());
+    let mut families: Vec<Vec<PathBuf>> = vec![];
+    if let Some(list) = var("TAPEZOO_CUDA_LIBS") {
+        families.push(env::split_paths(&list).collect());
+    }
+    let toolkit = |root: &Path| vec![vec![root.join("lib64"), root.join("lib"), root.join("targets/x86_64-linux/lib")]];
+    for root in ["CUDA_HOME", "CUDA_PATH", "CUDA_ROOT"].iter().filter_map(|name| var(name)) {
+        families.extend(toolkit(Path::new(&root)));
+    }
+    families.extend(["/usr/local/cuda", "/opt/cuda"].iter().flat_map(|root| toolkit(Path::new(root))));
+    families.extend(environments().iter().flat_map(|env| packages(env)));
+    let versions = fs::read_dir("/usr/local").into_iter().flatten().flatten().map(|e| e.path());
+    let mut versions: Vec<PathBuf> =
+        versions.filter(|p| p.file_name().is_some_and(|n| n.to_string_lossy().starts_with("cuda-"))).collect();
+    versions.sort();
+    families.extend(versions.iter().rev().flat_map(|root| toolkit(root)));
+    families.iter_mut().for_each(|family| family.retain(|dir| dir.is_dir()));
+    families.retain(|family| !family.is_empty());
+    families
+}
+
+/// Python environments: the active ones, and that of every `python3` on the path that is in one.
+fn environments() -> Vec<PathBuf> {
+    let active = ["VIRTUAL_ENV", "CONDA_PREFIX"].iter().filter_map(env::var_os).map(PathBuf::from);
+    let path = env::var_os("PATH").unwrap_or_default();
+    let on_path = env::split_paths(&path).filter(|dir| dir.join("python3").exists());
+    let theirs =
+        on_path.filter_map(|dir| dir.parent().map(Path::to_path_buf)).filter(|p| p.join("pyvenv.cfg").exists());
+    active.chain(theirs).collect()
+}
+
+/// The directories of pip's CUDA packages in an environment: one for all since CUDA 13, one each before.
+fn packages(environment: &Path) -> Vec<Vec<PathBuf>> {
+    let pythons = fs::read_dir(environment.join("lib")).into_iter().flatten().flatten().map(|e| e.path());
+    let pythons = pythons.filter(|p| p.file_name().is_some_and(|n| n.to_string_lossy().starts_with("python3")));
+    pythons
+        .flat_map(|python| {
+            let nvidia = python.join("site-packages/nvidia");
+            [vec![nvidia.join("cu13/lib")], vec![nvidia.join("cuda_nvrtc/lib"), nvidia.join("cublas/lib")]]
+        })
+        .collect()
 }
 
 /// Load a library and keep it: the loader then finds it by name, whoever asks.
@@ -41,17 +133,50 @@ fn open(path: &Path) -> Result<(), String> {
 }
 
 /// Whether all three libraries are there to be called.
-fn present() -> Result<(), String> {
+fn present(looked: &[PathBuf]) -> Result<(), String> {
     // SAFETY: these open the libraries by name, and close them again.
     let found = unsafe {
         [
-            ("libcuda (the driver)", cudarc::driver::sys::is_culib_present()),
-            ("libnvrtc", cudarc::nvrtc::sys::is_culib_present()),
+            ("libcuda, the driver,", cudarc::driver::sys::is_culib_present()),
+            ("libnvrtc, the run-time compiler,", cudarc::nvrtc::sys::is_culib_present()),
             ("libcublas", cudarc::cublas::sys::is_culib_present()),
         ]
     };
-    match found.iter().find(|(_, there)| !there) {
-        None => Ok(()),
-        Some((name, _)) => Err(format!("CUDA: {name} was not found")),
+    let Some((name, _)) = found.iter().find(|(_, there)| !there) else { return Ok(()) };
+    let places: Vec<String> = looked.iter().map(|p| p.display().to_string()).collect();
+    Err(format!(
+        "no CUDA: {name} was not found by the loader{}{}; TAPEZOO_CUDA_LIBS may name the directories that have it, \
+         --device cpu needs none",
+        if places.is_empty() { "" } else { ", nor in " },
+        places.join(", ")
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn libraries_of_one_family_and_version_are_found() {
+        let dir = tempfile::tempdir().unwrap();
+        let (a, b) = (dir.path().join("a"), dir.path().join("b"));
+        for (dir, file) in [(&a, "libnvrtc.so.12"), (&b, "libnvrtc.so.13"), (&b, "libnvrtc-builtins.so.13.0")] {
+            fs::create_dir_all(dir).unwrap();
+            fs::write(dir.join(file), "").unwrap();
+        }
+        let both = [a.clone(), b.clone()];
+        assert_eq!(find(&both, "libnvrtc", "13"), Some(b.join("libnvrtc.so.13")));
+        assert_eq!(find(&both, "libnvrtc", "12"), Some(a.join("libnvrtc.so.12")));
+        assert_eq!(find(&both, "libnvrtc-builtins", "13"), Some(b.join("libnvrtc-builtins.so.13.0")));
+        assert_eq!(find(&both, "libcublas", "13"), None);
+    }
+
+    #[test]
+    fn packages_of_an_environment_are_looked_in() {
+        let dir = tempfile::tempdir().unwrap();
+        let nvidia = dir.path().join("lib/python3.12/site-packages/nvidia");
+        fs::create_dir_all(nvidia.join("cu13/lib")).unwrap();
+        assert_eq!(packages(dir.path())[0], [nvidia.join("cu13/lib")]);
+        assert_eq!(packages(dir.path())[1], [nvidia.join("cuda_nvrtc/lib"), nvidia.join("cublas/lib")]);
     }
 }

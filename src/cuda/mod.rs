@@ -11,6 +11,7 @@
 //! with what happened; the training loop turns it into an [`Error::Device`](crate::error::Error::Device).
 
 mod blas;
+mod cache;
 pub mod emulator;
 mod launch;
 mod locate;
@@ -29,6 +30,9 @@ use std::{
     collections::HashMap,
     sync::{Arc, Mutex, OnceLock, PoisonError},
 };
+
+/// Whether every op has its kernels; until then `--device auto` is the CPU.
+pub const COMPLETE: bool = false;
 
 /// What an op sees of a CUDA device.
 pub struct Cuda {
@@ -91,7 +95,7 @@ impl Cuda {
     /// Always.
     #[track_caller]
     pub fn missing(&self, op: &str) -> ! {
-        panic!("{op}: no CUDA kernel yet")
+        self.gpu.fail(format!("op '{op}' has no CUDA kernel yet: use --device cpu"))
     }
 }
 
@@ -116,13 +120,8 @@ impl Gpu {
             Device::Emulated => 0,
             Device::Cpu => return Err("the CPU is no CUDA device".into()),
         };
-        locate::load(device)?;
+        let ctx = context(device, ordinal)?;
         let failed = |what: &str, e: DriverError| format!("device {device}: {what}: {}", describe(e));
-        let count = CudaContext::device_count().map_err(|e| failed("the driver does not start", e))?;
-        if ordinal as i64 >= i64::from(count) {
-            return Err(format!("device {device}: there are {count} CUDA devices, counted from 0"));
-        }
-        let ctx = CudaContext::new(ordinal).map_err(|e| failed("cannot be opened", e))?;
         let stream = ctx.new_stream().map_err(|e| failed("no stream", e))?;
         let (major, minor) = ctx.compute_capability().map_err(|e| failed("no compute capability", e))?;
         let processors = ctx
@@ -147,7 +146,7 @@ impl Gpu {
 
     /// The device's own name.
     pub fn name(&self) -> String {
-        self.ctx.name().unwrap_or_else(|e| describe(e))
+        self.ctx.name().unwrap_or_else(describe)
     }
 
     /// What went wrong first, if anything did. A device does nothing more after that.
@@ -193,6 +192,39 @@ impl Gpu {
     fn raw_stream(&self) -> sys::CUstream {
         self.stream.cu_stream()
     }
+}
+
+/// Run `f` on this device (none: the CPU); its panic over a fault of the device becomes an error.
+///
+/// # Errors
+/// When the device failed: what happened.
+pub fn guarded<R>(gpu: Option<Arc<Gpu>>, f: impl FnOnce() -> R) -> crate::error::Result<R> {
+    let Some(gpu) = gpu else { return Ok(f()) };
+    match crate::error::quietly(f) {
+        Ok(done) => Ok(done),
+        Err(message) => match gpu.fault() {
+            Some(fault) => Err(crate::error::Error::Device(fault.into())),
+            None => panic!("{message}"),
+        },
+    }
+}
+
+/// The device's primary context. It is kept to the end of the process, as the modules loaded into it are.
+fn context(device: Device, ordinal: usize) -> Result<Arc<CudaContext>, String> {
+    static OPEN: Mutex<Vec<(Device, Arc<CudaContext>)>> = Mutex::new(vec![]);
+    locate::load(device)?;
+    let mut open = lock(&OPEN);
+    if let Some((_, ctx)) = open.iter().find(|(known, _)| *known == device) {
+        return Ok(ctx.clone());
+    }
+    let failed = |what: &str, e: DriverError| format!("device {device}: {what}: {}", describe(e));
+    let count = CudaContext::device_count().map_err(|e| failed("the driver does not start", e))?;
+    if ordinal as i64 >= i64::from(count) {
+        return Err(format!("device {device}: there are {count} CUDA devices, counted from 0"));
+    }
+    let ctx = CudaContext::new(ordinal).map_err(|e| failed("cannot be opened", e))?;
+    open.push((device, ctx.clone()));
+    Ok(ctx)
 }
 
 /// The driver's words for an error: "CUDA_ERROR_OUT_OF_MEMORY (out of memory)".

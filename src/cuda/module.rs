@@ -1,6 +1,6 @@
 //! Kernel sources: put together, compiled for the device by NVRTC, loaded once.
 
-use super::{Gpu, lock};
+use super::{Gpu, cache::Cache, lock};
 use crate::tensor::{DType, Device};
 use cudarc::{
     driver::{result, sys},
@@ -130,13 +130,21 @@ impl Gpu {
     }
 }
 
-/// The binary for this architecture, or the compiler's complaints.
-pub(super) fn compile(name: &str, source: &str, arch: &str) -> Result<Vec<u8>, String> {
-    let c = |s: &str| CString::new(s).map_err(|_| "a source with a zero in it".to_string());
+/// The binary for this architecture, from the cache if it is there, or the compiler's complaints.
+fn compile(name: &str, source: &str, arch: &str) -> Result<Vec<u8>, String> {
     let options = [format!("--gpu-architecture={arch}"), "--std=c++17".into(), "-lineinfo".into()];
+    let (mut major, mut minor) = (0, 0);
+    // SAFETY: both results are ours.
+    unsafe { nvrtc_sys::nvrtcVersion(&mut major, &mut minor) }.result().map_err(|e| e.to_string())?;
+    let version = format!("NVRTC {major}.{minor}");
+    Cache::of_user().get(&[source, &options.join(" "), &version], || build(name, source, &options))
+}
+
+fn build(name: &str, source: &str, options: &[String]) -> Result<Vec<u8>, String> {
+    let c = |s: &str| CString::new(s).map_err(|_| "a source with a zero in it".to_string());
     let program = nvrtc::create_program(&c(source)?, Some(&c(name)?)).map_err(|e| e.to_string())?;
     // SAFETY: the program was just made, and is destroyed once, below.
-    let done = unsafe { nvrtc::compile_program(program, &options) };
+    let done = unsafe { nvrtc::compile_program(program, options) };
     let image = match done {
         // SAFETY: as above; the program was compiled, and the buffer has the size that NVRTC says.
         Ok(()) => unsafe {

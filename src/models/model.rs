@@ -15,8 +15,8 @@ use crate::{
 pub struct Model {
     config: ModelConfig,
     body: Body,
-    /// The state in which the last training batch ended, if the next begins there.
-    carried: Option<Vec<Vec<Tensor>>>,
+    /// The state in which the last training batch ended, flat, if the next begins there.
+    carried: Option<Tensor>,
 }
 
 /// What computes the logits.
@@ -32,6 +32,23 @@ impl<'t> ModelState<'t> {
     /// The carried tensors of every block, to take them to another tape.
     pub fn tensors(&self) -> Vec<Vec<Tensor>> {
         self.0.iter().map(|s| s.s.iter().map(|v| v.value()).collect()).collect()
+    }
+
+    /// All carried numbers one after the other; none if nothing is carried.
+    fn flat(&self) -> Option<Tensor> {
+        let all: Vec<Var> = self.0.iter().flat_map(|s| &s.s).map(|v| v.reshape([v.shape().len()])).collect();
+        (!all.is_empty()).then(|| Var::concat(&all, 0).value())
+    }
+
+    /// Take over what [`ModelState::flat`] gave.
+    fn restore(&mut self, tape: &'t Tape, flat: Option<&Tensor>) {
+        let Some(flat) = flat else { return };
+        let mut offset = 0;
+        for v in self.0.iter_mut().flat_map(|s| &mut s.s) {
+            let shape = v.shape();
+            *v = tape.constant(&flat.window(offset, shape));
+            offset += shape.len();
+        }
     }
 
     /// The states of the blocks.
@@ -162,16 +179,35 @@ impl Model {
     #[track_caller]
     pub fn train<'t>(&mut self, p: &Bound<'t>, tokens: Var<'t>, form: Form, rows: Option<Var<'t>>) -> Var<'t> {
         let (tape, [b, _]) = (tokens.tape(), tokens.dims());
-        let mut state = match &self.carried {
-            Some(tensors) if self.config.carry_state => self.state_from(tape, 0, tensors),
-            _ => self.zero_state(tape, b),
-        };
+        let mut state = self.zero_state(tape, b);
+        if self.config.carry_state {
+            self.begin_carrying(b);
+            state.restore(tape, self.carried.as_ref());
+        }
         let y = match &mut self.body {
             Body::Clean(decoder, _) => decoder.run(p, tokens, &mut state.0, form, rows),
             Body::Published(model) => pick(or_panic(model.train(p, tokens, &mut state.0, form)), rows),
         };
-        self.carried = self.config.carry_state.then(|| state.tensors());
+        if self.config.carry_state {
+            self.carried = state.flat();
+        }
         y
+    }
+
+    /// Have zeros to carry on from, for batches of `b` sequences, where a state is carried and there is none yet.
+    pub fn begin_carrying(&mut self, b: usize) {
+        if self.config.carry_state && self.carried.is_none() {
+            self.carried = self.zero_state(&Tape::default(), b).flat();
+        }
+    }
+
+    /// What training moves on beside the parameters, under names: running statistics and the carried state.
+    pub fn buffers(&mut self) -> Vec<(&'static str, &mut Tensor)> {
+        let statistics = match &mut self.body {
+            Body::Clean(..) => None,
+            Body::Published(model) => Some(model.statistics_mut().values_mut()).filter(|t| !t.is_empty()),
+        };
+        statistics.map(|t| ("statistics", t)).into_iter().chain(self.carried.as_mut().map(|t| ("carried", t))).collect()
     }
 
     #[track_caller]
@@ -187,29 +223,6 @@ impl Model {
             Body::Clean(decoder, _) => decoder.run(p, tokens, &mut state.0, form, rows),
             Body::Published(model) => pick(or_panic(model.evaluate(p, tokens, &mut state.0, form)), rows),
         }
-    }
-
-    /// What training moves on beside the parameters, by name: running statistics and the carried state.
-    pub fn buffers(&self) -> Vec<(String, Tensor)> {
-        let mut buffers = match &self.body {
-            Body::Clean(..) => vec![],
-            Body::Published(model) => model.statistics().tensors(),
-        };
-        for (l, layer) in self.carried.iter().flatten().enumerate() {
-            buffers.extend(layer.iter().enumerate().map(|(i, t)| (format!("carried.{l}.{i}"), t.clone())));
-        }
-        buffers
-    }
-
-    /// Take on what [`Model::buffers`] gave.
-    pub fn load_buffers(&mut self, buffers: &[(String, Tensor)]) {
-        if let Body::Published(model) = &mut self.body {
-            model.statistics_mut().load(buffers);
-        }
-        let find = |l: usize, i: usize| buffers.iter().find(|b| b.0 == format!("carried.{l}.{i}")).map(|b| b.1.clone());
-        let layer = |l: usize| (0..).map_while(|i| find(l, i)).collect::<Vec<_>>();
-        let carried = buffers.iter().any(|b| b.0.starts_with("carried."));
-        self.carried = carried.then(|| (0..self.config.layers).map(layer).collect());
     }
 
     /// Logits of the next tokens [B, T] of a sequence, moving its state on. With T = 1 this is streaming inference. Of

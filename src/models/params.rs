@@ -2,7 +2,7 @@
 
 use crate::{
     autograd::{Gen, Tape, Var},
-    tensor::{DType, Shape, Tensor},
+    tensor::{Cx, DType, Shape, Tensor},
 };
 use std::ops::Index;
 
@@ -137,6 +137,16 @@ impl Params {
     /// The flat buffer, to write. No view of it may be alive: reset the tape first.
     pub fn flat_mut(&mut self) -> &mut Tensor {
         &mut self.flat
+    }
+
+    /// Move the flat buffer to where ops on `cx` find it.
+    pub fn to_device(&mut self, cx: &Cx) {
+        self.flat = self.flat.to_device(cx);
+    }
+
+    /// Move the flat buffer to host memory.
+    pub fn to_host(&mut self) {
+        self.flat = self.flat.to_host();
     }
 
     /// Every parameter's name and value, sharing the flat buffer.

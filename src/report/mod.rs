@@ -1,3 +1,77 @@
 //! What came of an experiment, for people and for programs.
+//!
+//! [`table`] is what a program prints at its end. The rest makes a page of run directories: [`load`] reads them,
+//! [`section`] sorts their runs into those that can be compared, [`figures`] says what is drawn, [`plot`] draws it, and
+//! [`html`] is the page.
 
+pub mod figures;
+pub mod html;
+pub mod load;
+pub mod plot;
+pub mod scale;
+pub mod section;
 pub mod table;
+
+use crate::{
+    error::{Error, Result},
+    train::rundir,
+};
+use indicatif::ProgressBar;
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
+
+/// A report in memory.
+pub struct Report {
+    /// The page.
+    pub page: String,
+    /// Each figure as a file of its own: its name, and what is in it.
+    pub figures: Vec<(String, String)>,
+    /// What a reader should know of runs that are not whole.
+    pub notes: Vec<String>,
+    /// How many runs there are.
+    pub runs: usize,
+}
+
+/// The report of the run directories that `paths` are or hold. The same directories give the same bytes.
+///
+/// # Errors
+/// When a path is no run directory and holds none, or one cannot be read, or there is no run at all.
+pub fn report(paths: &[PathBuf], bar: &ProgressBar) -> Result<Report> {
+    let mut notes = Vec::new();
+    let experiments = load::load(paths, &mut notes, bar)?;
+    let sections = section::sections(experiments, &mut notes);
+    if sections.is_empty() {
+        return Err(Error::config(format!("there is nothing to report yet: {}", notes.join("; "))));
+    }
+    let drawn: Vec<_> = sections.into_iter().map(|s| (figures::figures(&s), s)).map(|(f, s)| (s, f)).collect();
+    let file = |f: &plot::Figure| (format!("{}.svg", f.name), f.file());
+    Ok(Report {
+        page: html::page(&drawn, &notes),
+        figures: drawn.iter().flat_map(|(_, f)| f.all()).map(file).collect(),
+        runs: drawn.iter().map(|(s, _)| s.runs().count()).sum(),
+        notes,
+    })
+}
+
+impl Report {
+    /// Write `report.html` into a directory, which is made if need be, and the figures beside it; the page comes
+    /// last. Of files with these names the old ones are replaced, and no others touched. Gives the page's path.
+    ///
+    /// # Errors
+    /// When the directory cannot be made, or a file not be written.
+    pub fn write(&self, dir: &Path) -> Result<PathBuf> {
+        if dir.exists() && !dir.is_dir() {
+            let why = "is a file; expected a directory, or a name for a new one";
+            return Err(Error::config(format!("--out {}: {why}", dir.display())));
+        }
+        fs::create_dir_all(dir).map_err(Error::io(dir))?;
+        for (name, svg) in &self.figures {
+            rundir::write(&dir.join(name), svg.as_bytes())?;
+        }
+        let path = dir.join("report.html");
+        rundir::write(&path, self.page.as_bytes())?;
+        Ok(path)
+    }
+}

@@ -131,17 +131,17 @@ fn footer(cfg: &TrainConfig, reports: &[RunReport]) -> String {
     format!("{task}; T={train_len}, {steps} steps, batch {batch}, {seeds}, {} on {device}\n", cfg.dtype)
 }
 
-fn mean(x: &[f64]) -> Option<f64> {
+pub(crate) fn mean(x: &[f64]) -> Option<f64> {
     if x.is_empty() { None } else { Some(x.iter().sum::<f64>() / x.len() as f64) }
 }
 
 /// The standard deviation of a sample; none from fewer than two numbers.
-fn deviation(x: &[f64]) -> Option<f64> {
+pub(crate) fn deviation(x: &[f64]) -> Option<f64> {
     let mean = mean(x).filter(|_| x.len() > 1)?;
     Some((x.iter().map(|x| (x - mean).powi(2)).sum::<f64>() / (x.len() - 1) as f64).sqrt())
 }
 
 /// Three decimals, rounded down, so that only what is perfect reads 1.000.
-fn fraction(x: f64) -> String {
+pub(crate) fn fraction(x: f64) -> String {
     format!("{:.3}", (x * 1000.0 + 1e-9).floor() / 1000.0)
 }

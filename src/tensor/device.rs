@@ -1,8 +1,12 @@
 //! Where buffers live and ops run, chosen at run time.
 
 use super::pool::Cpu;
-use crate::cuda::Cuda;
-use std::{fmt, str::FromStr};
+use crate::cuda::{Cuda, Gpu};
+use std::{
+    fmt,
+    str::FromStr,
+    sync::{Arc, OnceLock},
+};
 
 /// A device that can be asked for by name.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
@@ -14,6 +18,24 @@ pub enum Device {
     Cuda(usize),
     /// The CUDA backend, its kernels run on the processor by stand-ins for CUDA's libraries: for tests and debuggers.
     Emulated,
+}
+
+impl Device {
+    /// What `auto` stands for on this machine, and why: CUDA if there is a device and its libraries are found.
+    pub fn auto() -> &'static (Device, String) {
+        static CHOICE: OnceLock<(Device, String)> = OnceLock::new();
+        CHOICE.get_or_init(|| match Cuda::open(Device::Cuda(0)) {
+            // Not every op has its kernel yet: until then nobody gets a GPU without asking for it.
+            Ok(cuda) if crate::cuda::COMPLETE => {
+                (Device::Cuda(0), format!("auto: cuda:0, as there is {}", cuda.gpu().name()))
+            }
+            Ok(cuda) => (
+                Device::Cpu,
+                format!("auto: cpu; there is {}, but not every op has a CUDA kernel yet", cuda.gpu().name()),
+            ),
+            Err(why) => (Device::Cpu, format!("auto: cpu, as there is {}", why.split(';').next().unwrap_or_default())),
+        })
+    }
 }
 
 impl fmt::Display for Device {
@@ -30,7 +52,8 @@ impl FromStr for Device {
     type Err = String;
     fn from_str(s: &str) -> Result<Device, String> {
         match s {
-            "cpu" | "auto" => Ok(Device::Cpu),
+            "cpu" => Ok(Device::Cpu),
+            "auto" => Ok(Device::auto().0),
             "cuda" => Ok(Device::Cuda(0)),
             "emulated" => Ok(Device::Emulated),
             _ => match s.strip_prefix("cuda:").map(str::parse) {
@@ -70,6 +93,14 @@ impl Cx {
         match self {
             Cx::Cpu(_) => Device::Cpu,
             Cx::Cuda(cuda) => cuda.gpu().device(),
+        }
+    }
+
+    /// The stream that ops run on, if it is one of a CUDA device.
+    pub fn gpu(&self) -> Option<Arc<Gpu>> {
+        match self {
+            Cx::Cpu(_) => None,
+            Cx::Cuda(cuda) => Some(cuda.gpu().clone()),
         }
     }
 

@@ -101,7 +101,7 @@ impl Pool {
         });
         gpu.lent(&block, bytes);
         if self.poison {
-            gpu.set_bytes(block.ptr(), 0xff, block.bytes());
+            gpu.set_bytes(block.ptr(), 0xff, bytes);
         }
         block
     }

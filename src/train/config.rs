@@ -3,12 +3,12 @@
 //! The layers meet as TOML tables, so a file holds only what it changes, an unknown key is an error, and what a run
 //! directory records ([`TrainConfig::to_toml`]) reads back as it was.
 
-pub(crate) use super::presets::plain;
 pub use super::presets::{PRESETS, preset_table};
+pub(crate) use super::presets::{difference, merge, plain, read};
 
 use super::{
     optimizer::{AdamConfig, Rule},
-    presets::{layer, merge, preset_names, read},
+    presets::{layer, preset_names},
     schedule::{Schedule, Shape},
 };
 use crate::{
@@ -62,6 +62,9 @@ pub struct TrainConfig {
     pub eval_every: usize,
     /// Record the loss every so many steps.
     pub log_every: usize,
+    /// Save a checkpoint every so many seconds; 0: only when the run is interrupted.
+    #[serde(default = "checkpoint_every")]
+    pub checkpoint_every: f64,
     /// Adam or AdamW.
     pub optimizer: Rule,
     /// The peak learning rate.
@@ -114,6 +117,14 @@ impl TrainConfig {
     /// As [`TrainConfig::load`].
     pub fn load_over(default: &str, file: Option<&Path>, flags: Table) -> Result<TrainConfig> {
         let file = file.map(|path| read(path).map(|table| (path, table))).transpose()?;
+        TrainConfig::from_layers(default, file, flags)
+    }
+
+    /// As [`TrainConfig::load_over`], where the file is read already.
+    ///
+    /// # Errors
+    /// As [`TrainConfig::load`].
+    pub fn from_layers(default: &str, file: Option<(&Path, Table)>, flags: Table) -> Result<TrainConfig> {
         let preset = [Some(&flags), file.as_ref().map(|f| &f.1)].into_iter().flatten().find_map(|t| t.get("preset"));
         let mut table = match preset {
             None => preset_table(default)?,
@@ -259,6 +270,8 @@ impl TrainConfig {
         finite("eps", self.eps, "a finite number above 0", self.eps > 0.0)?;
         finite("weight_decay", self.weight_decay, "a finite number, 0 or more", self.weight_decay >= 0.0)?;
         finite("min_lr", self.min_lr, "a fraction of lr, from 0 to 1", (0.0..=1.0).contains(&self.min_lr))?;
+        let every = self.checkpoint_every;
+        finite("checkpoint_every", every, "a finite number of seconds, or 0 for none", every >= 0.0)?;
         finite("clip", self.clip, "a finite number: the largest norm, or 0 for none", self.clip >= 0.0)?;
         self.check_model()
     }
@@ -299,6 +312,10 @@ impl TrainConfig {
 
 fn expect(ok: bool, otherwise: impl FnOnce() -> String) -> Result<()> {
     if ok { Ok(()) } else { Err(Error::Config(otherwise())) }
+}
+
+fn checkpoint_every() -> f64 {
+    30.0
 }
 
 fn parse(table: &Table) -> std::result::Result<TrainConfig, String> {

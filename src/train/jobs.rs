@@ -1,16 +1,26 @@
 //! Several runs side by side: one thread each, every model with every seed, the longest first.
 //!
-//! A run shares nothing with another, so results do not depend on the number of threads.
+//! A run shares nothing with another, so results do not depend on the number of threads. One that has a directory goes
+//! on from what it finds there: nothing that is finished is repeated.
 
-use super::{Accuracy, Scores, Step, Watch, config::TrainConfig, rundir::RunDir, rundir::RunFiles, train};
+use super::{
+    Accuracy, Scores, Step, Trainer, Watch, checkpoint,
+    config::TrainConfig,
+    interrupt,
+    rundir::{Found, RunDir, RunFiles, find},
+    train_on,
+};
 use crate::{
     error::{Error, Result},
     models::Model,
+    tasks::Len,
 };
 use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
-use serde::{Serialize, Serializer};
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 use std::{
     collections::BTreeMap,
+    fmt,
+    path::PathBuf,
     sync::{
         Mutex, PoisonError,
         atomic::{AtomicUsize, Ordering},
@@ -20,7 +30,7 @@ use std::{
 };
 
 /// What came of one run.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct RunReport {
     /// The mixer, or the name of a variant of it.
     pub model: String,
@@ -39,14 +49,14 @@ pub struct RunReport {
     /// Seconds from the start of this run to its end.
     pub wall_s: f64,
     /// Accuracy over all positions at each length; empty if the run stopped.
-    #[serde(serialize_with = "as_object")]
+    #[serde(serialize_with = "as_object", deserialize_with = "of_object")]
     pub accuracy: Accuracy,
-    /// The task's other scores, each as the accuracy.
-    #[serde(flatten, serialize_with = "as_objects")]
-    pub scores: Scores,
     /// Why the run stopped before its end.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
+    /// The task's other scores, each as the accuracy.
+    #[serde(flatten, serialize_with = "as_objects", deserialize_with = "of_objects")]
+    pub scores: Scores,
 }
 
 fn as_object<S: Serializer>(accuracy: &Accuracy, s: S) -> std::result::Result<S::Ok, S::Error> {
@@ -58,27 +68,93 @@ fn as_objects<S: Serializer>(scores: &Scores, s: S) -> std::result::Result<S::Ok
     s.collect_map(scores.iter().map(|(name, of)| (name, by_len(of))))
 }
 
-/// One run to be.
-struct Job {
-    name: String,
-    cfg: TrainConfig,
-    seed: u64,
-    form: String,
-    params: usize,
+/// An accuracy as [`as_object`] wrote it, in the same order.
+fn of_object<'de, D: Deserializer<'de>>(d: D) -> std::result::Result<Accuracy, D::Error> {
+    struct Visitor;
+    impl<'de> de::Visitor<'de> for Visitor {
+        type Value = Accuracy;
+
+        fn expecting(&self, f: &mut fmt::Formatter) -> fmt::Result {
+            f.write_str("lengths with a number each")
+        }
+
+        fn visit_map<A: de::MapAccess<'de>>(self, mut map: A) -> std::result::Result<Accuracy, A::Error> {
+            let mut accuracy = Accuracy::new();
+            while let Some((len, a)) = map.next_entry::<String, f64>()? {
+                accuracy.push((len.parse::<Len>().map_err(de::Error::custom)?, a));
+            }
+            Ok(accuracy)
+        }
+    }
+    d.deserialize_map(Visitor)
+}
+
+fn of_objects<'de, D: Deserializer<'de>>(d: D) -> std::result::Result<Scores, D::Error> {
+    #[derive(Deserialize)]
+    struct Of(#[serde(deserialize_with = "of_object")] Accuracy);
+    Ok(BTreeMap::<String, Of>::deserialize(d)?.into_iter().map(|(name, of)| (name, of.0)).collect())
+}
+
+/// One run to be: a model and a seed, and the directory where it leaves its files.
+pub struct Job {
+    /// The model: a mixer, or a variant of one.
+    pub name: String,
+    /// The configuration of this model alone.
+    pub cfg: TrainConfig,
+    /// The seed.
+    pub seed: u64,
+    /// The form that it is computed in.
+    pub form: String,
+    /// How many parameters the model has.
+    pub params: usize,
+    /// Where its files are.
+    pub dir: Option<PathBuf>,
 }
 
 impl Job {
     /// About how much work it is, to begin with the longest.
-    fn cost(&self) -> f64 {
+    pub fn cost(&self) -> f64 {
         let tokens = self.cfg.steps * self.cfg.batch * self.cfg.train_len.max;
         tokens as f64 * (self.params as f64 + 1000.0)
     }
+
+    /// The report before anything has come of it.
+    fn report(&self) -> RunReport {
+        let Job { name, cfg, seed, form, params, .. } = self;
+        RunReport {
+            model: name.clone(),
+            seed: *seed,
+            form: form.clone(),
+            device: cfg.device.to_string(),
+            params: *params,
+            steps: cfg.steps,
+            ..RunReport::default()
+        }
+    }
+}
+
+/// Every model of `cfg` with every seed, in this order.
+///
+/// # Errors
+/// When a configuration cannot be.
+pub fn jobs(cfg: &TrainConfig, out: Option<&RunDir>) -> Result<Vec<Job>> {
+    let mut jobs = Vec::new();
+    for (name, own) in cfg.models.iter().zip(cfg.each_model()?) {
+        let model = Model::new(&own.model, own.seed, own.dtype)?;
+        let (form, params) = (own.form_of(&model).to_string(), model.params().len());
+        for seed in (own.seed..).take(own.seeds) {
+            let dir = out.map(|out| out.of(name, seed));
+            jobs.push(Job { name: name.clone(), cfg: own.clone(), seed, form: form.clone(), params, dir });
+        }
+    }
+    Ok(jobs)
 }
 
 /// Train every model of `cfg` from every seed, on so many threads. A run that fails does not disturb the others.
 ///
-/// The reports are in the order of `models`, then of seeds. With `progress`, standard error shows a bar for every
-/// run at work, if it is a terminal. Beside the reports: whether the files that all runs share could be written.
+/// The reports are in the order of `models`, then of seeds; a run that was interrupted has none. With `progress`,
+/// standard error shows a bar for every run at work, if it is a terminal. Beside the reports: whether the files that
+/// all runs share could be written.
 ///
 /// # Errors
 /// When a configuration cannot be; nothing was trained then.
@@ -88,85 +164,107 @@ pub fn run_all(
     out: Option<&RunDir>,
     progress: bool,
 ) -> Result<(Vec<RunReport>, Result<()>)> {
-    let jobs = jobs(cfg)?;
+    let jobs = jobs(cfg, out)?;
+    let (mut reports, mut written) = (vec![None; jobs.len()], Ok(()));
+    work(&jobs.iter().collect::<Vec<_>>(), threads, &bars(progress), |i, report| {
+        reports[i] = Some(report);
+        if let Some(out) = out {
+            let reports: Vec<RunReport> = reports.iter().flatten().cloned().collect();
+            // The last to finish writes everything, so only what came of that counts.
+            written = out.write_reports(cfg, &reports);
+        }
+    });
+    Ok((reports.into_iter().flatten().collect(), written))
+}
+
+/// Room for bars on standard error, if it is a terminal.
+pub fn bars(progress: bool) -> MultiProgress {
+    let stderr = ProgressDrawTarget::stderr();
+    MultiProgress::with_draw_target(if progress { stderr } else { ProgressDrawTarget::hidden() })
+}
+
+/// Do these jobs on so many threads, the longest first. `done` gets the index and the report of each, one at a time;
+/// a run that was interrupted has none.
+pub fn work(jobs: &[&Job], threads: usize, bars: &MultiProgress, done: impl FnMut(usize, RunReport) + Send) {
     let mut order: Vec<usize> = (0..jobs.len()).collect();
     order.sort_by(|&a, &b| jobs[b].cost().total_cmp(&jobs[a].cost()));
-    let bars = MultiProgress::with_draw_target(if progress {
-        ProgressDrawTarget::stderr()
-    } else {
-        ProgressDrawTarget::hidden()
-    });
-
-    let next = AtomicUsize::new(0);
-    let done: Mutex<(Vec<Option<RunReport>>, Result<()>)> = Mutex::new((vec![None; jobs.len()], Ok(())));
+    let threads = threads.min(jobs.len());
+    let spare = threads < thread::available_parallelism().map_or(1, usize::from);
+    let (next, done) = (AtomicUsize::new(0), Mutex::new(done));
     thread::scope(|scope| {
-        for _ in 0..threads.min(jobs.len()) {
+        for _ in 0..threads {
             scope.spawn(|| {
                 while let Some(&i) = order.get(next.fetch_add(1, Ordering::Relaxed)) {
-                    let report = run(&jobs[i], out, &bars);
-                    let mut done = done.lock().unwrap_or_else(PoisonError::into_inner);
-                    done.0[i] = Some(report);
-                    if let Some(out) = out {
-                        let reports: Vec<RunReport> = done.0.iter().flatten().cloned().collect();
-                        // The last to finish writes everything, so only what came of that counts.
-                        done.1 = out.write_reports(cfg, &reports);
+                    if interrupt::came().is_some() {
+                        return;
+                    }
+                    if let Some(report) = run(jobs[i], spare, bars) {
+                        done.lock().unwrap_or_else(PoisonError::into_inner)(i, report);
                     }
                 }
             });
         }
     });
-    let (reports, written) = done.into_inner().unwrap_or_else(PoisonError::into_inner);
-    Ok((reports.into_iter().flatten().collect(), written))
 }
 
-fn jobs(cfg: &TrainConfig) -> Result<Vec<Job>> {
-    let mut jobs = Vec::new();
-    for (name, own) in cfg.models.iter().zip(cfg.each_model()?) {
-        let model = Model::new(&own.model, own.seed, own.dtype)?;
-        let (form, params) = (own.form_of(&model).to_string(), model.params().len());
-        for seed in (own.seed..).take(own.seeds) {
-            jobs.push(Job { name: name.clone(), cfg: own.clone(), seed, form: form.clone(), params });
-        }
-    }
-    Ok(jobs)
-}
-
-/// Train one model from one seed; whatever goes wrong is part of the report.
-fn run(job: &Job, out: Option<&RunDir>, bars: &MultiProgress) -> RunReport {
-    let Job { name, cfg, seed, form, params } = job;
-    let start = Instant::now();
-    let mut report = RunReport {
-        model: name.clone(),
-        seed: *seed,
-        form: form.clone(),
-        device: cfg.device.to_string(),
-        params: *params,
-        steps: cfg.steps,
-        steps_per_s: 0.0,
-        wall_s: 0.0,
-        accuracy: Vec::new(),
-        scores: Scores::new(),
-        error: None,
-    };
+/// Do one job; whatever goes wrong is part of the report. With `spare`, there are more cores than runs. Nothing is
+/// returned when a signal came before the end.
+fn run(job: &Job, spare: bool, bars: &MultiProgress) -> Option<RunReport> {
+    let mut report = job.report();
     let bar = bars.add(bar(&report));
-    let result = out.map(|dir| dir.begin(&report.model, *seed)).transpose().and_then(|files| {
-        let mut watch = Record { files, bar: &bar, every: cfg.log_every, start, shown: start };
-        let trained = train(cfg, *seed, &mut watch).inspect_err(|e| watch.failed(e))?;
-        if let Some(files) = &watch.files {
-            files.save(&trained.model, cfg.steps, *seed)?;
-        }
-        Ok(trained)
-    });
+    let outcome = train_to_end(job, spare, &bar, &mut report);
     bar.finish_and_clear();
-    match result {
+    match outcome {
+        Err(Error::Interrupted { .. }) => return None,
+        Err(e) => report.error = Some(e.to_string()),
+        Ok(()) => {}
+    }
+    Some(report)
+}
+
+/// Train one model from one seed, or from where its directory says that it stands.
+///
+/// # Errors
+/// When a file cannot be read or written, or a signal came: trying again may help, and the run is not finished. That
+/// a number is not finite would happen again, and so is a result.
+fn train_to_end(job: &Job, spare: bool, bar: &ProgressBar, report: &mut RunReport) -> Result<()> {
+    let Job { cfg, seed, .. } = job;
+    let now = Instant::now();
+    let found = job.dir.as_deref().map_or(Ok(Found::Nothing), find)?;
+    let (mut trainer, files, before) = match (found, job.dir.as_deref()) {
+        (Found::Finished(finished), _) => {
+            *report = *finished;
+            return Ok(());
+        }
+        (Found::Checkpoint(path), Some(dir)) => {
+            let (trainer, about) = checkpoint::load(&path, cfg, *seed)?;
+            (trainer, Some(RunFiles::resume(dir, about.metrics)?), about.wall_s)
+        }
+        (_, dir) => (Trainer::new(cfg, *seed)?, dir.map(RunFiles::create).transpose()?, 0.0),
+    };
+    if spare {
+        trainer.make_batches_ahead_if_it_pays();
+    }
+    let from = trainer.steps();
+    let before = Duration::try_from_secs_f64(before).unwrap_or_default();
+    let mut watch = Record { files, bar, cfg, from, start: now, before, shown: now, saved: now };
+    let trained = train_on(trainer, &mut watch);
+    report.wall_s = watch.wall().as_secs_f64();
+    let mut files = watch.files;
+    match trained {
         Ok(trained) => {
             report.steps_per_s = cfg.steps as f64 / trained.training.as_secs_f64().max(1e-9);
             (report.accuracy, report.scores) = (trained.accuracy, trained.scores);
+            files.as_ref().map_or(Ok(()), |files| files.save(&trained.model, cfg.steps, *seed))?;
         }
-        Err(e) => report.error = Some(e.to_string()),
+        Err(error @ Error::NotFinite { .. }) => {
+            let error = error.to_string();
+            files.as_mut().map_or(Ok(()), |files| files.line(&serde_json::json!({ "error": error })))?;
+            report.error = Some(error);
+        }
+        Err(error) => return Err(error),
     }
-    report.wall_s = start.elapsed().as_secs_f64();
-    report
+    files.map_or(Ok(()), |files| files.finish(report))
 }
 
 fn bar(report: &RunReport) -> ProgressBar {
@@ -177,21 +275,23 @@ fn bar(report: &RunReport) -> ProgressBar {
         .with_prefix(format!("{} seed {}", report.model, report.seed))
 }
 
-/// Passes on what a run tells: to its files every `every` steps, to its bar some times a second.
+/// Passes on what a run tells, to its files and its bar; saves where it stands, and stops it when a signal came.
 struct Record<'a> {
     files: Option<RunFiles>,
     bar: &'a ProgressBar,
-    every: usize,
+    cfg: &'a TrainConfig,
+    /// The steps taken before this process took over, and the time spent.
+    from: usize,
+    before: Duration,
     start: Instant,
     shown: Instant,
+    saved: Instant,
 }
 
 impl Record<'_> {
-    fn failed(&mut self, error: &Error) {
-        if let Some(files) = &mut self.files {
-            // The run has failed already; a second error would only hide the first.
-            let _ = files.line(&serde_json::json!({ "error": error.to_string() }));
-        }
+    /// The time spent on this run by all processes.
+    fn wall(&self) -> Duration {
+        self.before + self.start.elapsed()
     }
 }
 
@@ -200,13 +300,23 @@ impl Watch for Record<'_> {
         if !self.bar.is_hidden() && self.shown.elapsed() > Duration::from_millis(100) {
             self.shown = Instant::now();
             self.bar.set_position(s.step as u64);
-            let rate = s.step as f64 / self.start.elapsed().as_secs_f64();
+            let rate = (s.step - self.from) as f64 / self.start.elapsed().as_secs_f64();
             self.bar.set_message(format!("loss {:.4}  {rate:.0} steps/s", s.loss));
         }
         match &mut self.files {
-            Some(files) if s.step == 1 || s.step.is_multiple_of(self.every) => files.line(s),
+            Some(files) if s.step == 1 || s.step.is_multiple_of(self.cfg.log_every) => files.line(s),
             _ => Ok(()),
         }
+    }
+
+    fn pause(&mut self, trainer: &mut Trainer) -> Result<()> {
+        let (stop, every) = (interrupt::came().is_some(), self.cfg.checkpoint_every);
+        if stop || every > 0.0 && self.saved.elapsed().as_secs_f64() >= every {
+            let wall = self.wall();
+            self.files.as_ref().map_or(Ok(()), |files| files.checkpoint(trainer, wall))?;
+            self.saved = Instant::now();
+        }
+        if stop { Err(Error::Interrupted { step: trainer.steps() }) } else { Ok(()) }
     }
 
     fn evaluation(&mut self, step: usize, accuracy: &Accuracy, scores: &Scores) -> Result<()> {

@@ -1,26 +1,33 @@
 //! Training, to be read from top to bottom: [`train`] is the loop, [`Trainer::step`] one step of it.
 
+pub mod checkpoint;
 pub mod config;
+pub mod data;
+pub mod interrupt;
 pub mod jobs;
 pub mod optimizer;
 mod presets;
 pub mod rundir;
 pub mod schedule;
+pub mod sweep;
 
 use crate::{
+    args,
     autograd::{Profile, Tape, Var},
+    cuda::{self, Module},
     error::{Error, Result},
     models::{Form, Model},
     rng,
     tasks::{Batch, Counts, IGNORE, Len},
-    tensor::{Element, Real, Tensor},
+    tensor::{Cx, DType, Real, Tensor},
     with_real,
 };
 use config::TrainConfig;
-use optimizer::{Adam, Window, clip};
+use data::Data;
+use optimizer::{Adam, Window};
 use serde::Serialize;
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, HashMap},
     time::{Duration, Instant},
 };
 
@@ -56,6 +63,14 @@ pub trait Watch {
     /// # Errors
     /// As [`Watch::step`].
     fn evaluation(&mut self, step: usize, accuracy: &Accuracy, scores: &Scores) -> Result<()>;
+
+    /// The step and its evaluation are done: the time to save where the run stands, or to stop it with an error.
+    ///
+    /// # Errors
+    /// As [`Watch::step`], or when the run is to stop.
+    fn pause(&mut self, _trainer: &mut Trainer) -> Result<()> {
+        Ok(())
+    }
 }
 
 /// A run that came to its end.
@@ -75,22 +90,31 @@ pub struct Trained {
 /// # Errors
 /// When the configuration cannot be, a number is not finite, or `watch` cannot record.
 pub fn train(cfg: &TrainConfig, seed: u64, watch: &mut dyn Watch) -> Result<Trained> {
-    let mut trainer = Trainer::new(cfg, seed)?;
-    let mut training = Duration::ZERO;
-    for step in 1..=cfg.steps {
+    train_on(Trainer::new(cfg, seed)?, watch)
+}
+
+/// Train from where this trainer stands, to the end of its run.
+///
+/// # Errors
+/// As [`train`].
+pub fn train_on(mut trainer: Trainer, watch: &mut dyn Watch) -> Result<Trained> {
+    let TrainConfig { steps, eval_every, .. } = trainer.cfg;
+    for step in trainer.step + 1..=steps {
         let start = Instant::now();
         let took = trainer.step()?;
-        training += start.elapsed();
+        trainer.training += start.elapsed();
         watch.step(&took)?;
-        if cfg.eval_every > 0 && step.is_multiple_of(cfg.eval_every) && step < cfg.steps {
-            let (accuracy, scores) = trainer.evaluate();
+        if eval_every > 0 && step.is_multiple_of(eval_every) && step < steps {
+            let (accuracy, scores) = trainer.evaluate()?;
             watch.evaluation(step, &accuracy, &scores)?;
         }
+        watch.pause(&mut trainer)?;
     }
     trainer.check_finite()?;
-    let (accuracy, scores) = trainer.evaluate();
-    watch.evaluation(cfg.steps, &accuracy, &scores)?;
-    Ok(Trained { model: trainer.model, accuracy, scores, training })
+    let (accuracy, scores) = trainer.evaluate()?;
+    watch.evaluation(steps, &accuracy, &scores)?;
+    let training = trainer.training;
+    Ok(Trained { model: trainer.into_model()?, accuracy, scores, training })
 }
 
 /// A model in training, with all that a step needs; nothing is allocated after the second step.
@@ -106,34 +130,101 @@ pub struct Trainer {
     windows: Vec<Window>,
     /// The gradient, flat like the parameters.
     grads: Tensor,
+    data: Data,
     batch: Batch,
+    /// The time spent in steps, over all processes that took one.
+    training: Duration,
 }
 
 impl Trainer {
     /// Fresh weights and moments.
     ///
     /// # Errors
-    /// When the model cannot have these sizes.
+    /// When the model cannot have these sizes, or the device is not there or too small.
     pub fn new(cfg: &TrainConfig, seed: u64) -> Result<Trainer> {
-        let model = Model::new(&cfg.model, seed, cfg.dtype)?;
+        let mut model = Model::new(&cfg.model, seed, cfg.dtype)?;
+        model.begin_carrying(cfg.batch);
         let n = model.params().len();
+        let tape = Tape::open(cfg.device).map_err(Error::Device)?;
+        let windows = windows(&model, cfg.weight_decay);
+        let mut adam = Adam::new(n, cfg.dtype, cfg.adam());
+        let grads = cuda::guarded(tape.cx().gpu(), || {
+            model.params_mut().to_device(tape.cx());
+            adam.to_device(tape.cx(), &windows);
+            Tensor::zeros([n], cfg.dtype).to_device(tape.cx())
+        })?;
         Ok(Trainer {
             seed,
             step: 0,
             form: cfg.form_of(&model),
-            tape: Tape::new(cfg.device),
-            adam: Adam::new(n, cfg.dtype, cfg.adam()),
-            windows: windows(&model, cfg.weight_decay),
-            grads: Tensor::zeros([n], cfg.dtype),
+            tape,
+            adam,
+            windows,
+            grads,
+            data: Data::new(cfg, seed, 0),
             batch: Batch::new(cfg.batch, cfg.train_len_at(1)),
+            training: Duration::ZERO,
             model,
             cfg: cfg.clone(),
         })
     }
 
+    /// The model with its weights in host memory.
+    fn into_model(mut self) -> Result<Model> {
+        self.tape.reset();
+        cuda::guarded(self.tape.cx().gpu(), || self.model.params_mut().to_host())?;
+        Ok(self.model)
+    }
+
     /// The model as it is now.
     pub fn model(&self) -> &Model {
         &self.model
+    }
+
+    /// The number of steps taken.
+    pub fn steps(&self) -> usize {
+        self.step
+    }
+
+    /// Have the batches to come made ahead, by a thread of their own.
+    pub fn make_batches_ahead(&mut self) {
+        self.data.ahead();
+    }
+
+    /// The same, once it is known that making them takes long enough.
+    pub fn make_batches_ahead_if_it_pays(&mut self) {
+        self.data.ahead_if_it_pays();
+    }
+
+    /// Every tensor that a step moves on, under its name in a checkpoint: weights, moments, and what the model keeps.
+    fn state(&mut self) -> Vec<(&'static str, Tensor)> {
+        let [m, v] = self.adam.moments();
+        let mut state =
+            vec![("params", self.model.params().flat().clone()), ("adam.m", m.clone()), ("adam.v", v.clone())];
+        state.extend(self.model.buffers().into_iter().map(|(name, tensor)| (name, tensor.clone())));
+        state
+    }
+
+    /// Stand after so many steps, with the tensors that [`Trainer::state`] gave there.
+    ///
+    /// # Errors
+    /// When they do not fit: a sentence.
+    fn go_to(&mut self, step: usize, state: &HashMap<String, Tensor>) -> std::result::Result<(), String> {
+        self.step = step;
+        self.data = Data::new(&self.cfg, self.seed, step);
+        let assign = |name: &str, to: &mut Tensor| {
+            let from = state.get(name).ok_or(format!("no tensor '{name}'"))?;
+            if (from.shape(), from.dtype()) != (to.shape(), to.dtype()) {
+                return Err(format!("'{name}' is {} of {}, not {}", from.shape(), from.dtype(), to.shape()));
+            }
+            to.assign(from);
+            Ok(())
+        };
+        let [m, v] = self.adam.go_to(step);
+        assign("adam.m", m)?;
+        assign("adam.v", v)?;
+        assign("params", self.model.params_mut().flat_mut())?;
+        self.model.buffers().into_iter().try_for_each(|(name, to)| assign(name, to))
     }
 
     /// Take this many steps and say where the time of the ops went.
@@ -157,15 +248,15 @@ impl Trainer {
     ///
     /// # Errors
     /// When the loss or the norm of the gradient is not finite: the error names the step and the first op whose
-    /// value or gradient was not. The weights are then as they were before the step.
+    /// value or gradient was not. The weights are then as they were before the step. When the device fails.
     pub fn step(&mut self) -> Result<Step> {
+        cuda::guarded(self.tape.cx().gpu(), || self.try_step())?
+    }
+
+    fn try_step(&mut self) -> Result<Step> {
         let Trainer { cfg, model, tape, .. } = self;
         self.step += 1;
-        let len = cfg.train_len_at(self.step);
-        if len != self.batch.lens() {
-            self.batch = Batch::new(cfg.batch, len);
-        }
-        self.batch.fill(&*cfg.task, rng::stream(self.seed, "train", self.step as u64 - 1));
+        self.data.next(&mut self.batch);
 
         let params = model.params().bind(tape);
         let (rows, targets) = self.batch.labelled().unzip();
@@ -176,7 +267,7 @@ impl Trainer {
         tape.backward(loss);
         model.params().gather_grads(tape, &params, &mut self.grads);
 
-        let grad_norm = clip(&mut self.grads, cfg.clip);
+        let grad_norm = self.adam.clip(&mut self.grads, cfg.clip);
         let took = Step { step: self.step, loss: loss.value().item(), grad_norm, lr: cfg.schedule().lr(self.step) };
         if !took.loss.is_finite() || !grad_norm.is_finite() {
             return Err(Error::NotFinite { step: self.step, what: culprit(model, tape, loss) });
@@ -188,7 +279,7 @@ impl Trainer {
 
     /// Whether the last update left every parameter finite; the next step would tell.
     fn check_finite(&self) -> Result<()> {
-        if self.model.params().flat().all_finite() {
+        if cuda::guarded(self.tape.cx().gpu(), || self.model.params().flat().all_finite())? {
             return Ok(());
         }
         Err(Error::NotFinite { step: self.step, what: "a parameter, after the update, is not finite".into() })
@@ -196,7 +287,14 @@ impl Trainer {
 
     /// The accuracy and the task's scores at each length, on sequences that are the same for every model, seed and
     /// step.
-    pub fn evaluate(&mut self) -> (Accuracy, Scores) {
+    ///
+    /// # Errors
+    /// When the device fails.
+    pub fn evaluate(&mut self) -> Result<(Accuracy, Scores)> {
+        cuda::guarded(self.tape.cx().gpu(), || self.try_evaluate())
+    }
+
+    fn try_evaluate(&mut self) -> (Accuracy, Scores) {
         let (mut accuracy, mut scores) = (Accuracy::new(), Scores::new());
         for len in self.cfg.eval_lens.clone() {
             let counts = self.evaluate_at(len);
@@ -220,7 +318,7 @@ impl Trainer {
             let at = rows.as_ref().map(|rows| tape.constant(rows));
             let logits = model.forward_at(&params, tape.constant(&batch.tokens), self.form, at).value();
             let (rows, targets) = (rows.as_ref().map(|r| r.host::<i32>()), batch.targets.host());
-            with_real!(cfg.dtype, T => count(len.max, logits.host::<T>(), rows, targets, &mut counts));
+            count(len.max, &said(tape, &logits), rows, targets, &mut counts);
             drop(logits);
             tape.reset();
         }
@@ -228,23 +326,44 @@ impl Trainer {
     }
 }
 
-/// Count where the largest logit is the target `[sequences, t]`, at the positions that have one. The logits are those
-/// of all positions, or of `rows`.
-fn count<T: Real + Element>(t: usize, logits: &[T], rows: Option<&[i32]>, targets: &[i32], counts: &mut Counts) {
-    let classes = counts.is.len();
+static ARGMAX: Module = Module::new("train/argmax.cu", &[include_str!("argmax.cu")]);
+
+/// The class of the largest of each row of logits `[.., classes]`, -1 where one is not finite.
+fn said(tape: &Tape, logits: &Tensor) -> Vec<i32> {
+    let (rows, classes) = (logits.shape().rows(), logits.shape().last());
+    match tape.cx() {
+        Cx::Cpu(_) => with_real!(logits.dtype(), T => {
+            logits.host::<T>().chunks_exact(classes).map(largest).collect()
+        }),
+        Cx::Cuda(cu) => {
+            let mut said = cu.temp(DType::I32, rows);
+            // A warp a row.
+            let launch = cu.elements(rows * 32);
+            cu.launch(&ARGMAX, "argmax", logits.dtype(), launch, args![logits, &mut said, rows, classes]);
+            said.to_host().host().to_vec()
+        }
+    }
+}
+
+fn largest<T: Real>(row: &[T]) -> i32 {
+    let best = (1..row.len()).fold(0, |best, i| if row[i] > row[best] { i } else { best });
+    if row.iter().all(|x| x.is_finite()) { best as i32 } else { -1 }
+}
+
+/// Count where what was said is the target `[sequences, t]`, at the positions that have one. It was said at all
+/// positions, or at `rows`.
+fn count(t: usize, said: &[i32], rows: Option<&[i32]>, targets: &[i32], counts: &mut Counts) {
     let positions: Vec<usize> = match rows {
         Some(rows) => rows.iter().map(|&row| row as usize).collect(),
         None => (0..targets.len()).collect(),
     };
-    let mut logits = logits.chunks_exact(classes);
+    let mut said = said.iter();
     for sequence in positions.chunk_by(|a, b| a / t == b / t) {
         let (mut all, mut wrong) = (0, 0);
-        for (&at, row) in sequence.iter().zip(&mut logits).filter(|(at, _)| targets[**at] != IGNORE) {
-            let best = (1..row.len()).fold(0, |best, i| if row[i] > row[best] { i } else { best });
-            let said = row.iter().all(|x| x.is_finite()).then_some(best);
-            counts.add(said, targets[at] as usize);
+        for (&at, &said) in sequence.iter().zip(&mut said).filter(|(at, _)| targets[**at] != IGNORE) {
+            counts.add(usize::try_from(said).ok(), targets[at] as usize);
             all += 1;
-            wrong += usize::from(said != Some(targets[at] as usize));
+            wrong += usize::from(said != targets[at]);
         }
         counts.sequences += u64::from(all > 0);
         counts.perfect += u64::from(all > 0 && wrong == 0);

@@ -9,7 +9,9 @@
 //! ```
 
 use crate::{
-    tensor::{DType, Real, Tensor},
+    args,
+    cuda::{Launch, Module},
+    tensor::{Cx, DType, Real, Tensor},
     with_real,
 };
 use serde::{Deserialize, Serialize};
@@ -58,12 +60,68 @@ pub struct Adam {
     steps: i32,
     m: Tensor,
     v: Tensor,
+    cuda: Option<OnDevice>,
 }
+
+/// What the kernels need besides.
+struct OnDevice {
+    /// A bit for each parameter: whether it decays.
+    decays: Tensor,
+    /// Room for the squared norm of each block's share of the gradient.
+    sums: Tensor,
+}
+
+/// The most blocks that a norm is summed by.
+const BLOCKS: usize = 256;
+
+static MODULE: Module = Module::new("train/optimizer.cu", &[include_str!("optimizer.cu")]);
 
 impl Adam {
     /// Fresh moments for `len` parameters of this dtype.
     pub fn new(len: usize, dtype: DType, config: AdamConfig) -> Adam {
-        Adam { config, steps: 0, m: Tensor::zeros([len], dtype), v: Tensor::zeros([len], dtype) }
+        Adam { config, steps: 0, m: Tensor::zeros([len], dtype), v: Tensor::zeros([len], dtype), cuda: None }
+    }
+
+    /// [`clip`], wherever the gradient is.
+    pub fn clip(&mut self, grads: &mut Tensor, max: f64) -> f64 {
+        let (Some(gpu), Some(OnDevice { sums, .. })) = (grads.gpu().cloned(), &mut self.cuda) else {
+            return clip(grads, max);
+        };
+        let (n, dtype) = (grads.len(), grads.dtype());
+        let blocks = n.div_ceil(4096).min(BLOCKS);
+        gpu.launch(&MODULE, "sum_of_squares", dtype, Launch::blocks(blocks, 256), args![&*grads, n, &mut *sums]);
+        let norm = sums.window(0, [blocks]).to_f64().iter().sum::<f64>().sqrt();
+        let factor = factor(norm, max);
+        if factor < 1.0 {
+            gpu.launch(&MODULE, "scale", dtype, gpu.elements(n), args![grads, factor, n]);
+        }
+        norm
+    }
+
+    /// Keep the moments where parameters on `cx` are. The windows are those that every step will be given.
+    pub fn to_device(&mut self, cx: &Cx, windows: &[Window]) {
+        if self.m.is_on(cx) {
+            return;
+        }
+        (self.m, self.v) = (self.m.to_device(cx), self.v.to_device(cx));
+        let mut bits = vec![0i32; self.m.len().div_ceil(32)];
+        for i in windows.iter().filter(|w| w.1).flat_map(|w| w.0.clone()) {
+            bits[i / 32] |= 1 << (i % 32);
+        }
+        let len = bits.len();
+        let decays = Tensor::from_vec(bits, [len]).to_device(cx);
+        self.cuda = Some(OnDevice { decays, sums: Tensor::zeros([BLOCKS], DType::F64).to_device(cx) });
+    }
+
+    /// m and v.
+    pub fn moments(&self) -> [&Tensor; 2] {
+        [&self.m, &self.v]
+    }
+
+    /// The next update is the one after `steps`. The moments, m and v, are for the caller to set.
+    pub fn go_to(&mut self, steps: usize) -> [&mut Tensor; 2] {
+        self.steps = i32::try_from(steps).unwrap_or(i32::MAX);
+        [&mut self.m, &mut self.v]
     }
 
     /// One update at learning rate `lr`. The windows cover all parameters; each says whether weight decay applies.
@@ -83,6 +141,25 @@ impl Adam {
         };
         let n = self.m.len();
         assert!(params.len() == n && grads.len() == n, "{n} moments for {} and {} numbers", params.len(), grads.len());
+        if let (Some(gpu), Some(OnDevice { decays, .. })) = (params.gpu().cloned(), &self.cuda) {
+            let u = with_decay(weight_decay);
+            let args = args![
+                params,
+                grads,
+                &mut self.m,
+                &mut self.v,
+                decays,
+                n,
+                u.l2,
+                u.shrink,
+                u.beta1,
+                u.beta2,
+                u.rate,
+                u.root_bias2,
+                u.eps
+            ];
+            return gpu.launch(&MODULE, "adam", grads.dtype(), gpu.elements(n), args);
+        }
         with_real!(params.dtype(), T => {
             let (p, g) = (params.host_mut::<T>(), grads.host::<T>());
             let (m, v) = (self.m.host_mut::<T>(), self.v.host_mut::<T>());
@@ -141,12 +218,17 @@ pub fn clip(grads: &mut Tensor, max: f64) -> f64 {
     with_real!(grads.dtype(), T => {
         let g = grads.host_mut::<T>();
         let norm = sum_of_squares(g).sqrt();
-        let factor = max / (norm + 1e-6);
-        if max > 0.0 && factor < 1.0 {
+        let factor = factor(norm, max);
+        if factor < 1.0 {
             g.iter_mut().for_each(|g| *g *= T::of(factor));
         }
         norm
     })
+}
+
+/// What clipping multiplies a gradient of this norm by.
+fn factor(norm: f64, max: f64) -> f64 {
+    if max > 0.0 { max / (norm + 1e-6) } else { 1.0 }
 }
 
 /// Σ g² in double precision, in eight partial sums that do not wait for each other.

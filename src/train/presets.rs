@@ -58,7 +58,11 @@ pub fn preset_table(name: &str) -> Result<Table> {
     Ok(table)
 }
 
-pub(super) fn read(path: &Path) -> Result<Table> {
+/// A TOML file as a table.
+///
+/// # Errors
+/// When it cannot be read, or is no TOML.
+pub(crate) fn read(path: &Path) -> Result<Table> {
     let text = fs::read_to_string(path).map_err(Error::io(path))?;
     text.parse().map_err(|e: toml::de::Error| Error::Format { path: path.into(), what: e.to_string() })
 }
@@ -85,7 +89,8 @@ fn forget(own: &mut Table, top: &Table) {
     }
 }
 
-pub(super) fn merge(base: &mut Table, top: Table) {
+/// Put `top` into `base`, table by table.
+pub(crate) fn merge(base: &mut Table, top: Table) {
     // The options of another task mean nothing to this one.
     let task = |table: &Table| table.get("task").and_then(|task| task.get("name")).cloned();
     if task(&top).is_some_and(|name| task(base) != Some(name)) {
@@ -97,4 +102,17 @@ pub(super) fn merge(base: &mut Table, top: Table) {
             (_, value) => drop(base.insert(key, value)),
         }
     }
+}
+
+/// The first key in which two configurations differ, with both values. How often a checkpoint is made changes no
+/// number, and so does not count.
+pub(crate) fn difference(a: &Table, b: &Table) -> Option<(String, String, String)> {
+    let said = |value: Option<&Value>| value.map_or("absent".into(), Value::to_string);
+    let keys = a.keys().chain(b.keys().filter(|key| !a.contains_key(*key)));
+    keys.filter(|key| *key != "checkpoint_every").find_map(|key| match (a.get(key), b.get(key)) {
+        (Some(Value::Table(a)), Some(Value::Table(b))) => {
+            difference(a, b).map(|(inner, a, b)| (format!("{key}.{inner}"), a, b))
+        }
+        (a, b) => (a != b).then(|| (key.clone(), said(a), said(b))),
+    })
 }

@@ -3,33 +3,47 @@
 //! ```text
 //! DIR/config.toml                     the whole configuration; `--config` reads it back
 //! DIR/MODEL-seedS/metrics.jsonl       one object a line, as training goes
+//! DIR/MODEL-seedS/checkpoint.safetensors where the run stands, until it is finished
 //! DIR/MODEL-seedS/weights.safetensors the final weights under their path names
+//! DIR/MODEL-seedS/result.json         what came of the run: it is finished, and is not repeated
 //! DIR/results.json, DIR/table.txt     all runs that have finished so far
 //! ```
 //! Files other than `metrics.jsonl` appear whole or not at all: they are written under another name, synced and
 //! renamed.
 
-use super::{config::TrainConfig, jobs::RunReport};
+use super::{
+    Trainer, checkpoint,
+    config::{TrainConfig, difference, read},
+    jobs::RunReport,
+};
 use crate::{
     error::{Error, Result},
     models::Model,
     report::table,
-    tensor::DType,
+    tensor::{DType, Tensor},
 };
 use safetensors::tensor::{Dtype, TensorView};
 use serde::Serialize;
 use std::{
     collections::HashMap,
-    fs::{self, File},
-    io::{self, Write},
+    fs::{self, File, TryLockError},
+    hash::{BuildHasher, RandomState},
+    io::{self, Seek, SeekFrom, Write},
     path::{Path, PathBuf},
+    time::Duration,
 };
 
-const CONFIG: &str = "config.toml";
+/// The configuration.
+pub const CONFIG: &str = "config.toml";
 const RESULTS: &str = "results.json";
 const TABLE: &str = "table.txt";
-const METRICS: &str = "metrics.jsonl";
-const WEIGHTS: &str = "weights.safetensors";
+/// What one run tells as it goes.
+pub const METRICS: &str = "metrics.jsonl";
+/// The final weights of one run.
+pub const WEIGHTS: &str = "weights.safetensors";
+const CHECKPOINT: &str = "checkpoint.safetensors";
+/// What came of one run.
+pub const RESULT: &str = "result.json";
 
 /// A directory that holds the runs of one experiment.
 pub struct RunDir {
@@ -58,16 +72,50 @@ impl RunDir {
         Ok(RunDir { path: path.into() })
     }
 
-    /// The directory of one run, made anew.
+    /// A directory that holds runs, to go on with them, and their configuration.
     ///
     /// # Errors
-    /// When it cannot be written.
-    pub fn begin(&self, model: &str, seed: u64) -> Result<RunFiles> {
-        let dir = self.path.join(format!("{model}-seed{seed}"));
-        fs::create_dir_all(&dir).map_err(Error::io(&dir))?;
-        let path = dir.join(METRICS);
-        let metrics = File::create(&path).map_err(Error::io(&path))?;
-        Ok(RunFiles { dir, metrics })
+    /// When it is none, or its configuration cannot be read.
+    pub fn open(path: &Path) -> Result<(RunDir, TrainConfig)> {
+        let config = path.join(CONFIG);
+        if !config.is_file() {
+            let why = if path.exists() { "is not a run directory: it has no config.toml" } else { "does not exist" };
+            return Err(Error::Config(format!(
+                "{}: {why}; expected the directory that was given to --out",
+                path.display()
+            )));
+        }
+        Ok((RunDir { path: path.into() }, TrainConfig::load(Some(&config), toml::Table::new())?))
+    }
+
+    /// The directory of runs of this configuration, made if it is not there.
+    ///
+    /// # Errors
+    /// When it holds runs of another one, or cannot be written.
+    pub fn create_or_open(path: &Path, cfg: &TrainConfig) -> Result<RunDir> {
+        let config = path.join(CONFIG);
+        fs::create_dir_all(path).map_err(Error::io(path))?;
+        if !config.exists() {
+            write(&config, cfg.to_toml()?.as_bytes())?;
+        }
+        let here = cfg.to_toml()?.parse().map_err(|e: toml::de::Error| Error::Config(e.to_string()))?;
+        if let Some((key, there, here)) = difference(&read(&config)?, &here) {
+            return Err(Error::format(
+                config,
+                format!("{key} is {there} there, and {here} here; choose another --out"),
+            ));
+        }
+        Ok(RunDir { path: path.into() })
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The directory of one run.
+    pub fn of(&self, model: &str, seed: u64) -> PathBuf {
+        of(&self.path, model, seed)
     }
 
     /// Write the reports of the runs that have finished so far, and their table.
@@ -80,13 +128,81 @@ impl RunDir {
     }
 }
 
-/// The files of one run.
+/// The directory of one run in that of its experiment.
+pub fn of(experiment: &Path, model: &str, seed: u64) -> PathBuf {
+    experiment.join(format!("{model}-seed{seed}"))
+}
+
+/// The files of a run that is not finished.
 pub struct RunFiles {
     dir: PathBuf,
     metrics: File,
+    /// How many bytes of metrics there are.
+    written: u64,
+}
+
+/// What a run that is about to begin finds in its directory.
+pub enum Found {
+    /// It is finished.
+    Finished(Box<RunReport>),
+    /// It stands here.
+    Checkpoint(PathBuf),
+    /// Nothing to go on from.
+    Nothing,
+}
+
+/// Look into the directory of one run.
+///
+/// # Errors
+/// When its result cannot be read.
+pub fn find(dir: &Path) -> Result<Found> {
+    let (result, checkpoint) = (dir.join(RESULT), dir.join(CHECKPOINT));
+    if result.is_file() {
+        let text = fs::read(&result).map_err(Error::io(&result))?;
+        let report = serde_json::from_slice(&text)
+            .map_err(|e| Error::format(&result, format!("{e}; delete it to repeat this run")))?;
+        return Ok(Found::Finished(report));
+    }
+    Ok(if checkpoint.is_file() { Found::Checkpoint(checkpoint) } else { Found::Nothing })
 }
 
 impl RunFiles {
+    /// Begin a run anew.
+    ///
+    /// # Errors
+    /// When its directory cannot be written, or another process is at work there.
+    pub fn create(dir: &Path) -> Result<RunFiles> {
+        fs::create_dir_all(dir).map_err(Error::io(dir))?;
+        RunFiles::open(dir, 0)
+    }
+
+    /// Go on after the first `written` bytes of the metrics; what follows them is cut off.
+    ///
+    /// # Errors
+    /// When there are fewer, they cannot be written, or another process is at work there.
+    pub fn resume(dir: &Path, written: u64) -> Result<RunFiles> {
+        let path = dir.join(METRICS);
+        let len = fs::metadata(&path).map_err(Error::io(&path))?.len();
+        if len < written {
+            let what = format!("{len} bytes, fewer than the {written} that were there at the checkpoint beside it");
+            return Err(Error::format(&path, format!("{what}; delete the checkpoint to begin this run anew")));
+        }
+        RunFiles::open(dir, written)
+    }
+
+    fn open(dir: &Path, written: u64) -> Result<RunFiles> {
+        let path = dir.join(METRICS);
+        let opened = File::options().write(true).create(true).truncate(false).open(&path);
+        let mut metrics = opened.map_err(Error::io(&path))?;
+        // Held until this process ends, however it does. Where a file system has no locks, nobody is kept out.
+        if let Err(TryLockError::WouldBlock) = metrics.try_lock() {
+            return Err(Error::format(dir, "another process is at work on this run; wait for it, or stop it"));
+        }
+        remove_temporaries(dir)?;
+        metrics.set_len(written).and_then(|()| metrics.seek(SeekFrom::End(0))).map_err(Error::io(&path))?;
+        Ok(RunFiles { dir: dir.into(), metrics, written })
+    }
+
     /// Append one object to the metrics: a whole line in one write.
     ///
     /// # Errors
@@ -95,7 +211,31 @@ impl RunFiles {
         let path = self.dir.join(METRICS);
         let mut line = serde_json::to_vec(object).map_err(|e| Error::io(&path)(e.into()))?;
         line.push(b'\n');
-        self.metrics.write_all(&line).map_err(Error::io(&path))
+        self.metrics.write_all(&line).map_err(Error::io(&path))?;
+        self.written += line.len() as u64;
+        Ok(())
+    }
+
+    /// Save where the run stands, after so long. The metrics up to here are on the disk before it.
+    ///
+    /// # Errors
+    /// When that cannot be written; an earlier checkpoint is then as it was.
+    pub fn checkpoint(&self, trainer: &mut Trainer, wall: Duration) -> Result<()> {
+        self.metrics.sync_data().map_err(Error::io(self.dir.join(METRICS)))?;
+        checkpoint::save(&self.dir.join(CHECKPOINT), trainer, self.written, wall)
+    }
+
+    /// The run is finished, and this came of it. It has no need of its checkpoint any more.
+    ///
+    /// # Errors
+    /// When that cannot be written.
+    pub fn finish(&self, report: &RunReport) -> Result<()> {
+        let path = self.dir.join(RESULT);
+        let mut text = serde_json::to_vec_pretty(report).map_err(|e| Error::format(&path, e.to_string()))?;
+        text.push(b'\n');
+        self.metrics.sync_data().map_err(Error::io(self.dir.join(METRICS)))?;
+        write(&path, &text)?;
+        remove_file(&self.dir.join(CHECKPOINT))
     }
 
     /// Save the weights under their path names. The metadata has one entry, `tapezoo`: a JSON object with the
@@ -112,10 +252,7 @@ impl RunFiles {
 /// The parameters as a safetensors file.
 fn weights(model: &Model, steps: usize, seed: u64) -> std::result::Result<Vec<u8>, String> {
     let flat = model.params().flat();
-    let (dtype, bytes): (Dtype, Vec<u8>) = match flat.dtype() {
-        DType::F32 => (Dtype::F32, flat.host::<f32>().iter().flat_map(|x| x.to_le_bytes()).collect()),
-        _ => (Dtype::F64, flat.host::<f64>().iter().flat_map(|x| x.to_le_bytes()).collect()),
-    };
+    let (dtype, bytes) = tensor_bytes(flat);
     let size = bytes.len() / flat.len().max(1);
     let mut tensors = Vec::new();
     for e in model.params().entries() {
@@ -129,13 +266,24 @@ fn weights(model: &Model, steps: usize, seed: u64) -> std::result::Result<Vec<u8
     safetensors::serialize(tensors, Some(metadata)).map_err(|e| e.to_string())
 }
 
+/// The elements of a tensor in host memory as a safetensors file has them.
+pub fn tensor_bytes(tensor: &Tensor) -> (Dtype, Vec<u8>) {
+    match tensor.dtype() {
+        DType::F32 => (Dtype::F32, tensor.host::<f32>().iter().flat_map(|x| x.to_le_bytes()).collect()),
+        DType::F64 => (Dtype::F64, tensor.host::<f64>().iter().flat_map(|x| x.to_le_bytes()).collect()),
+        DType::I32 => (Dtype::I32, tensor.host::<i32>().iter().flat_map(|x| x.to_le_bytes()).collect()),
+        DType::BF16 => unreachable!("bf16 is f32 on the host"),
+    }
+}
+
 /// Write a file whole or not at all: under another name beside it, synced, then renamed.
 ///
 /// # Errors
 /// When it cannot be written; the old file, if there was one, is then as it was.
 pub fn write(path: &Path, bytes: &[u8]) -> Result<()> {
     let mut name = path.file_name().unwrap_or_default().to_os_string();
-    name.push(format!(".{}.tmp", std::process::id()));
+    // Several machines may write the same file of a common directory, with equal process ids in their containers.
+    name.push(format!(".{:016x}.tmp", RandomState::new().hash_one(std::process::id())));
     let temporary = path.with_file_name(name);
     let all = || -> io::Result<()> {
         let mut file = File::create(&temporary)?;
@@ -152,6 +300,17 @@ pub fn write(path: &Path, bytes: &[u8]) -> Result<()> {
     })
 }
 
+/// Delete what [`write`] leaves behind when it is killed.
+fn remove_temporaries(dir: &Path) -> Result<()> {
+    for entry in fs::read_dir(dir).map_err(Error::io(dir))? {
+        let path = entry.map_err(Error::io(dir))?.path();
+        if path.extension().is_some_and(|e| e == "tmp") {
+            remove_file(&path)?;
+        }
+    }
+    Ok(())
+}
+
 /// Delete what an earlier experiment left in a directory: its files by name, and directories that then are empty.
 fn remove_runs(path: &Path) -> Result<()> {
     for name in [RESULTS, TABLE, CONFIG] {
@@ -160,8 +319,10 @@ fn remove_runs(path: &Path) -> Result<()> {
     for entry in fs::read_dir(path).map_err(Error::io(path))? {
         let dir = entry.map_err(Error::io(path))?.path();
         if dir.join(METRICS).is_file() {
-            remove_file(&dir.join(METRICS))?;
-            remove_file(&dir.join(WEIGHTS))?;
+            remove_temporaries(&dir)?;
+            for name in [RESULT, CHECKPOINT, WEIGHTS, METRICS] {
+                remove_file(&dir.join(name))?;
+            }
             if fs::read_dir(&dir).map_err(Error::io(&dir))?.next().is_none() {
                 fs::remove_dir(&dir).map_err(Error::io(&dir))?;
             }

@@ -161,7 +161,7 @@ fn compare(
     form: &str,
     run: &Run,
 ) -> Result<Vec<Comparison>> {
-    let tape = Tape::new(device);
+    let tape = Tape::open(device).map_err(Error::Device)?;
     let vars = inputs
         .iter()
         .map(|(name, t)| {

@@ -60,16 +60,19 @@ pub fn memory<'t>(phi_q: Var<'t>, phi_k: Var<'t>, v: Var<'t>, beta: Var<'t>) -> 
 pub fn mixer<'t>(c: &Config, p: &Part<'_, 't>, x: Var<'t>, _: &mut State<'t>, form: Form) -> Var<'t> {
     let [q, k, v] = qkv(c, p, x);
     let beta = p.linear("linear_beta", x).sigmoid(); // [B, T, H]
-    let (q, mut k) = (q.elu1(), k.elu1());
-    if !c.has(Defect::RawKeys) {
-        k = k.l2_norm_smooth(1e-6);
-    }
+    let (q, k) = (q.elu1(), keys(c, k));
     let o = match form {
         _ if !c.has(Defect::Diagonal) => whole_memory(q, k, v, beta),
         Form::Fused => scan(q, k, v, beta),
         _ => memory(q, k, v, beta),
     };
     p.linear("linear_O", merge_heads(o))
+}
+
+/// φ(k); without the defect of raw keys, divided by its norm.
+#[track_caller]
+pub fn keys<'t>(c: &Config, k: Var<'t>) -> Var<'t> {
+    if c.has(Defect::RawKeys) { k.elu1() } else { k.elu1().l2_norm_smooth(1e-6) }
 }
 
 /// [`memory`] as one scan over its gates.
@@ -85,7 +88,7 @@ fn scan<'t>(phi_q: Var<'t>, phi_k: Var<'t>, v: Var<'t>, beta: Var<'t>) -> Var<'t
 
 /// Without the diagonal: the delta rule with the whole matrix, by the kernel of the clean mixer.
 #[track_caller]
-fn whole_memory<'t>(phi_q: Var<'t>, phi_k: Var<'t>, v: Var<'t>, beta: Var<'t>) -> Var<'t> {
+pub fn whole_memory<'t>(phi_q: Var<'t>, phi_k: Var<'t>, v: Var<'t>, beta: Var<'t>) -> Var<'t> {
     let [b, _, h, d] = v.dims();
     let start = v.tape().full([b, h, d, d], v.dtype(), 0.0);
     chunked(phi_q, phi_k, v, beta, start, 1.0, Form::CHUNK).0

@@ -70,7 +70,7 @@ pub fn mixer<'t>(c: &Config, p: &Part<'_, 't>, x: Var<'t>, _: &mut State<'t>, _:
 
 /// Without the defect: o_t = S_tᵀ φ(q_t) / (φ(q_t)·z_t + 1e-6), by the kernel of the clean mixer.
 #[track_caller]
-fn whole_memory<'t>(phi_q: Var<'t>, phi_k: Var<'t>, v: Var<'t>) -> Var<'t> {
+pub fn whole_memory<'t>(phi_q: Var<'t>, phi_k: Var<'t>, v: Var<'t>) -> Var<'t> {
     let [b, _, h, d] = v.dims();
     let zeros = |shape: &[usize]| v.tape().full(shape, v.dtype(), 0.0);
     let mut m = Memory { s: zeros(&[b, h, d, d]), z: Some((zeros(&[b, h, d]), EPS)) };

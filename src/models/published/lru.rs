@@ -73,8 +73,8 @@ pub(super) fn run<'t>(c: &Config, p: &Part<'_, 't>, tokens: Var<'t>, pass: &mut 
     for l in 0..c.n_layers {
         let p = p.part(&format!("encoder.layers.{l}"));
         let u = if c.has(Defect::BatchNorm) {
-            let running = if let Mode::Evaluation(s) = pass.mode { Some(&s.values()[l]) } else { None };
-            let (u, seen) = batch_norm(&p.part("normalization"), x, running);
+            let running = if let Mode::Evaluation(s) = pass.mode { Some(s.of(l)) } else { None };
+            let (u, seen) = batch_norm(&p.part("normalization"), x, running.as_ref());
             batch.extend(seen);
             u
         } else {

@@ -318,48 +318,43 @@ pub enum Mode<'a> {
 }
 
 /// Running mean and variance of every BatchNorm, of which only the LRU has any.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Statistics(Vec<[Vec<f64>; 2]>);
+#[derive(Clone, Debug)]
+pub struct Statistics {
+    /// [norms, 2, D], f64.
+    values: Tensor,
+    width: usize,
+}
 
 impl Statistics {
     /// torch's start: mean 0, variance 1.
     pub fn new(c: &Config) -> Statistics {
-        let norms = if c.model == "lru" { c.n_layers } else { 0 };
-        Statistics(vec![[vec![0.0; c.d_model], vec![1.0; c.d_model]]; norms])
+        let norms = if c.model == "lru" && c.has(Defect::BatchNorm) { c.n_layers } else { 0 };
+        let start = [vec![0.0; c.d_model], vec![1.0; c.d_model]].concat();
+        Statistics { values: Tensor::from_vec(start.repeat(norms), [norms, 2, c.d_model]), width: c.d_model }
     }
 
-    /// Means and variances, one pair a BatchNorm.
-    pub fn values(&self) -> &[[Vec<f64>; 2]] {
-        &self.0
+    /// Mean and variance of one BatchNorm.
+    pub fn of(&self, layer: usize) -> [Vec<f64>; 2] {
+        [0, 1].map(|i| self.values.window((2 * layer + i) * self.width, [self.width]).to_f64())
     }
 
-    /// As flat tensors in f64, by name: what a checkpoint needs beside the parameters.
-    pub fn tensors(&self) -> Vec<(String, Tensor)> {
-        let name = |l: usize, what: &str| format!("encoder.layers.{l}.normalization.running_{what}");
-        let tensor = |v: &[f64]| Tensor::from_vec(v.to_vec(), [v.len()]);
-        let pairs = self.0.iter().enumerate();
-        pairs.flat_map(|(l, [m, v])| [(name(l, "mean"), tensor(m)), (name(l, "var"), tensor(v))]).collect()
-    }
-
-    /// Take on what [`Statistics::tensors`] gave.
-    pub fn load(&mut self, tensors: &[(String, Tensor)]) {
-        for (own, (name, _)) in self.tensors().into_iter().enumerate() {
-            if let Some((_, t)) = tensors.iter().find(|t| t.0 == name) {
-                self.0[own / 2][own % 2] = t.to_f64();
-            }
-        }
+    /// All of them, as a checkpoint has them.
+    pub fn values_mut(&mut self) -> &mut Tensor {
+        &mut self.values
     }
 
     /// Move a tenth of the way to those of a training batch of `b` sequences of `t` tokens ([`Output::batch`]); the
     /// running variance is the unbiased one, as in torch.
     pub fn update(&mut self, batch: &[[Var; 2]], b: usize, t: usize) {
         let n = (b * t) as f64;
-        let unbiased = [1.0, n / (n - 1.0).max(1.0)];
-        for (running, seen) in self.0.iter_mut().zip(batch) {
-            for ((running, seen), factor) in running.iter_mut().zip(seen).zip(unbiased) {
-                for (r, s) in running.iter_mut().zip(seen.value().to_f64()) {
-                    *r += 0.1 * (factor * s - *r);
-                }
+        let unbiased = [1.0, n / (n - 1.0).max(1.0)].into_iter().cycle();
+        if batch.is_empty() {
+            return;
+        }
+        let running = self.values.host_mut::<f64>().chunks_exact_mut(self.width);
+        for ((running, seen), factor) in running.zip(batch.iter().flatten()).zip(unbiased) {
+            for (r, s) in running.iter_mut().zip(seen.value().to_f64()) {
+                *r += 0.1 * (factor * s - *r);
             }
         }
     }

@@ -1,0 +1,73 @@
+//! A page of run directories: tables, curves, configurations.
+
+use clap::Parser;
+use indicatif::{ProgressBar, ProgressStyle};
+use std::{
+    io::{self, Write},
+    path::{Path, PathBuf},
+    process::ExitCode,
+};
+use tapezoo::{
+    error::{Error, Result},
+    report::{Report, report},
+};
+
+/// Make a page of run directories: tables, learning curves, scores over evaluation length, configurations
+///
+/// Reads what parity, dyck, mqar and state_tracking leave with --out, and writes report.html, which needs nothing but
+/// a browser, and every figure as an SVG file beside it. Runs whose configurations agree but for the model and the
+/// seed share a section, from whichever directory they are; other tasks and other settings get sections of their own.
+///
+/// A run that was killed, or still goes on, is shown as far as it came. Notes on the page, and on standard error,
+/// say what is missing.
+#[derive(Parser)]
+#[command(name = "report", version, after_help = EXAMPLES)]
+struct Cli {
+    /// Run directories, or directories that hold some at any depth
+    #[arg(required = true, value_name = "RUN_DIR")]
+    dirs: Vec<PathBuf>,
+    /// Where to write report.html and the figures
+    #[arg(long, value_name = "DIR", default_value = "report")]
+    out: PathBuf,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  parity --out runs/parity --eval-every 200      train; evaluate also on the way, for curves
+  report runs/parity                             writes report/report.html
+  report runs/parity runs/dyck --out both        two experiments on one page
+  report runs                                    all that is below a directory
+
+Exit status: 0 when the report is written, 1 when it cannot be written, 2 when there is nothing to report or a
+directory cannot be read. Nothing is written then.";
+
+fn main() -> ExitCode {
+    let args = Cli::parse();
+    let bar = ProgressBar::new_spinner().with_style(
+        ProgressStyle::with_template("{spinner} {pos} {wide_msg}").unwrap_or_else(|_| ProgressStyle::default_spinner()),
+    );
+    let made = report(&args.dirs, &bar);
+    bar.finish_and_clear();
+    match made {
+        Ok(report) => finish(&report, &args.out).map_or_else(|e| fail(&e, 1), |()| ExitCode::SUCCESS),
+        Err(e) => fail(&e, 2),
+    }
+}
+
+fn finish(report: &Report, out: &Path) -> Result<()> {
+    let path = report.write(out)?;
+    for note in &report.notes {
+        // Nobody may be there to read it; the page says it too.
+        let _ = writeln!(io::stderr(), "note: {note}");
+    }
+    let (runs, figures) = (report.runs, report.figures.len());
+    match writeln!(io::stdout(), "{}: {runs} runs; {figures} figures beside it", path.display()) {
+        Err(e) if e.kind() != io::ErrorKind::BrokenPipe => Err(Error::io("standard output")(e)),
+        _ => Ok(()),
+    }
+}
+
+fn fail(e: &Error, status: u8) -> ExitCode {
+    let _ = writeln!(io::stderr(), "error: {}", e.to_string().trim_end());
+    ExitCode::from(status)
+}

@@ -1,0 +1,138 @@
+//! A grid of experiments: many runs side by side, on one machine or on many, resumed where they stopped.
+
+use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
+use std::{
+    path::{Path, PathBuf},
+    process::ExitCode,
+};
+use tapezoo::{
+    cli,
+    error::{Error, Result},
+    train::{
+        interrupt,
+        sweep::{self, Plan, Shard, Sweep},
+    },
+};
+
+/// Train a grid of models, tasks, lengths, learning rates and seeds, and print one row for each cell
+///
+/// FILE is an ordinary configuration (see the config.toml of any run directory, and configs/) with a table [grid]
+/// whose lists are the axes. Every key of a configuration can be one. All points are checked before anything starts.
+///
+/// A sweep that was interrupted, or killed at any moment, goes on when the same command is given again: finished runs
+/// are not repeated, and the others continue from their last checkpoint, to the same bits.
+#[derive(Parser)]
+#[command(name = "sweep", version, after_help = EXAMPLES, args_conflicts_with_subcommands = true)]
+#[command(subcommand_negates_reqs = true)]
+struct Cli {
+    #[command(subcommand)]
+    command: Option<Command>,
+    #[command(flatten)]
+    run: Option<Run>,
+}
+
+#[derive(Args)]
+struct Run {
+    /// The sweep: a configuration with a table [grid].
+    #[arg(value_name = "FILE")]
+    file: PathBuf,
+    /// Where everything goes: a run directory for each point of the grid, and summary.csv, .jsonl and .txt
+    /// [default: runs/NAME for NAME.toml]
+    #[arg(long, value_name = "DIR")]
+    out: Option<PathBuf>,
+    /// How many runs go side by side; results do not depend on it [default: the number of cores]
+    #[arg(long, value_name = "N", value_parser = cli::whole)]
+    jobs: Option<i64>,
+    /// Do only the i-th of n parts, i from 0 to n-1: for several machines.
+    #[arg(long, value_name = "I/N", default_value = "0/1", hide_default_value = true)]
+    shard: Shard,
+    /// List the runs and where each stands, and do nothing.
+    #[arg(long)]
+    dry_run: bool,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Join parts of one sweep, from several machines, into one directory
+    ///
+    /// Only finished runs are joined. Parts of different sweeps, and different results of the same run, are refused
+    /// before anything is written.
+    Merge {
+        /// The directory to join them in: a new one, or one that holds a part of the same sweep.
+        out: PathBuf,
+        /// The parts.
+        #[arg(required = true, value_name = "PART")]
+        parts: Vec<PathBuf>,
+    },
+}
+
+const EXAMPLES: &str = "\
+A sweep file:
+  preset = \"default\"              # what holds at every point, as in any configuration
+  steps = 3000
+  seeds = 3
+
+  [grid]                          # 2 models x 3 rates x 2 lengths x 2 tasks, each from 3 seeds
+  models = [\"lstm\", \"delta_net\"]
+  lr = [1e-3, 3e-3, 1e-2]
+  train_len = [16, 32]
+  task = [{ name = \"parity\" }, { name = \"dyck\", depth = 4 }]
+
+  Sizes are axes too: model.width = [16, 64]. Keys that move together are tables, under any name:
+  lengths = [{ name = \"short\", train_len = 16, eval_lens = [24] }, { train_len = 32, eval_lens = [48] }]
+
+Examples:
+  sweep grid.toml --dry-run                     what would be run, or what is left to do
+  sweep grid.toml                               into runs/grid
+  sweep grid.toml --shard 0/4 --out part0       the first of four parts, on one of four machines
+  sweep merge runs/all part0 part1 part2 part3  the parts joined, and the table of all
+docs/sweeps.md has submit files for SLURM and Kubernetes.
+
+Exit status: 0: all runs are finished; 1: a run failed; 2: the sweep cannot be; 130, 143: interrupted, the rest is saved.";
+
+fn main() -> ExitCode {
+    // So that a missing FILE is explained by the usage, also beside a subcommand.
+    let matches = Cli::command().get_matches();
+    let cli = Cli::from_arg_matches(&matches).unwrap_or_else(|e| e.exit());
+    let done = match (cli.command, cli.run) {
+        (Some(Command::Merge { out, parts }), _) => merge(&out, &parts),
+        (None, Some(run)) => start(&run),
+        (None, None) => Err(Error::config("expected a sweep file; see --help")),
+    };
+    done.unwrap_or_else(|e| cli::fail(&e, 2))
+}
+
+/// Run a sweep, or list it.
+fn start(args: &Run) -> Result<ExitCode> {
+    let threads = cli::threads("--jobs", args.jobs)?;
+    let stem = args.file.file_stem().unwrap_or(args.file.as_os_str());
+    let out = args.out.clone().unwrap_or_else(|| Path::new("runs").join(stem));
+    let sweep = Sweep::new(Plan::load(&args.file)?, &out, args.shard)?;
+    if args.dry_run {
+        return Ok(said(cli::print(sweep.list())));
+    }
+    interrupt::catch()?;
+    let outcome = match sweep.run(threads) {
+        Ok(outcome) => outcome,
+        Err(e) => return Ok(cli::fail(&e, 1)),
+    };
+    if let Some(signal) = sweep::interrupted(&outcome) {
+        let (done, all, out) = (outcome.finished, outcome.runs, out.display());
+        let what = format!("{}: {done} of {all} runs are finished, the rest is saved in {out}", signal.name());
+        return Ok(cli::fail(&Error::Config(what + "; the same command goes on"), signal.status()));
+    }
+    let printed = said(cli::print(outcome.summary.text()));
+    match outcome.failed {
+        0 => Ok(printed),
+        n => Ok(cli::fail(&Error::Config(format!("{n} of {} runs stopped before the end", outcome.runs)), 1)),
+    }
+}
+
+fn merge(out: &Path, parts: &[PathBuf]) -> Result<ExitCode> {
+    Ok(said(cli::print(sweep::merge(out, parts)?.summary().text())))
+}
+
+/// The status of a program that had only this to say.
+fn said(printed: Result<()>) -> ExitCode {
+    printed.map_or_else(|e| cli::fail(&e, 1), |()| ExitCode::SUCCESS)
+}

@@ -1,0 +1,93 @@
+//! What a training program does.
+
+use super::{TrainArgs, fail, open_device, print, resume, threads};
+use crate::{
+    error::{Error, Result},
+    report::table,
+    tasks::show,
+    train::{Trainer, config::TrainConfig, interrupt, jobs::run_all},
+};
+use std::{process::ExitCode, time::Instant};
+use toml::Table;
+
+/// What a training program does with its command line: check everything, train, print. `preset` is the one to start
+/// from where nothing names another, and `task` are the task's own flags.
+///
+/// Status 0: all went well; 1: a run failed, or a file could not be written; 2: a value cannot be; 130 or 143: it was
+/// interrupted.
+pub fn run(args: &TrainArgs, preset: &str, task: Table) -> ExitCode {
+    if let Some(n) = args.output.show {
+        return match args.resolve(preset, task).and_then(|cfg| samples(&cfg, n)) {
+            Ok(text) => print(text).map_or_else(|e| fail(&e, 1), |()| ExitCode::SUCCESS),
+            Err(e) => fail(&e, 2),
+        };
+    }
+    if args.output.profile {
+        let cfg = args.resolve(preset, task).and_then(|cfg| {
+            open_device(args.machine.device.as_deref(), cfg.device)?;
+            Ok(cfg)
+        });
+        return match cfg.map(|cfg| profile(&cfg)) {
+            Ok(Ok(())) => ExitCode::SUCCESS,
+            Ok(Err(e)) => fail(&e, 1),
+            Err(e) => fail(&e, 2),
+        };
+    }
+    let prepared = threads("--threads", args.machine.threads).and_then(|threads| {
+        interrupt::catch()?;
+        Ok((threads, args.open(preset, task)?))
+    });
+    let (threads, (cfg, out)) = match prepared {
+        Ok(prepared) => prepared,
+        Err(e) => return fail(&e, 2),
+    };
+    if let Some(dir) = &args.output.resume {
+        resume::say_what_is_left(dir, &cfg, out.as_ref());
+    }
+    let (reports, written) = match run_all(&cfg, threads, out.as_ref(), true) {
+        Ok(done) => done,
+        Err(e) => return fail(&e, 2),
+    };
+    let all = cfg.models.len() * cfg.seeds;
+    if let Some(signal) = interrupt::came().filter(|_| reports.len() < all) {
+        let kept = match &out {
+            Some(out) => format!("the rest is saved; go on with --resume {}", out.path().display()),
+            None => "nothing is kept without --out DIR".into(),
+        };
+        let what = format!("{}: {} of {all} runs are finished, {kept}", signal.name(), reports.len());
+        return fail(&Error::Config(what), signal.status());
+    }
+    let text = if args.output.json { table::json(&reports) } else { Ok(table::text(&cfg, &reports)) };
+    if let Err(e) = text.and_then(print).and(written) {
+        return fail(&e, 1);
+    }
+    match reports.iter().filter(|r| r.error.is_some()).count() {
+        0 => ExitCode::SUCCESS,
+        n => fail(&Error::config(format!("{n} of {} runs stopped before the end", reports.len())), 1),
+    }
+}
+
+/// The first training sequences of the first seed, drawn as a person would.
+fn samples(cfg: &TrainConfig, n: i64) -> Result<String> {
+    /// More than anybody reads.
+    const MOST: usize = 10_000;
+    match usize::try_from(n) {
+        Ok(n) if (1..=MOST).contains(&n) => Ok(show::samples(&*cfg.task, cfg.train_len, cfg.seed, cfg.batch, n)),
+        _ => Err(Error::Config(format!("--show {n}: expected 1 to {MOST} sequences"))),
+    }
+}
+
+/// Where a training step's time goes, model by model.
+fn profile(cfg: &TrainConfig) -> Result<()> {
+    const STEPS: usize = 50;
+    for (name, one) in cfg.models.iter().zip(cfg.each_model()?) {
+        let mut trainer = Trainer::new(&one, cfg.seed)?;
+        trainer.profile(3)?; // buffers and caches warm up
+        let start = Instant::now();
+        let ops = trainer.profile(STEPS)?.table(STEPS);
+        let step = start.elapsed().as_secs_f64() * 1e6 / STEPS as f64;
+        let form = one.form_of(trainer.model());
+        print(format!("{name}, {form}: {step:.1} µs a step\n{ops}\n"))?;
+    }
+    Ok(())
+}

@@ -1,0 +1,122 @@
+//! Compiled kernels on disk. NVRTC takes a tenth of a second a module, and the answer never changes: it is kept under
+//! a hash of everything that it depends on.
+
+use std::{
+    env, fs,
+    io::{self, Write},
+    path::{Path, PathBuf},
+};
+
+/// Entries in one directory.
+pub(super) struct Cache {
+    dir: PathBuf,
+}
+
+/// What an entry begins with, before the hash of the rest.
+const MAGIC: &[u8; 8] = b"tapezoo1";
+
+impl Cache {
+    /// The user's: `$XDG_CACHE_HOME/tapezoo/kernels`, or under `~/.cache`.
+    pub fn of_user() -> Cache {
+        let var = |name: &str| env::var_os(name).filter(|v| !v.is_empty()).map(PathBuf::from);
+        let base = var("XDG_CACHE_HOME").or_else(|| var("HOME").map(|home| home.join(".cache")));
+        Cache { dir: base.unwrap_or_else(env::temp_dir).join("tapezoo/kernels") }
+    }
+
+    /// Entries in this directory.
+    #[cfg(test)]
+    pub fn at(dir: &Path) -> Cache {
+        Cache { dir: dir.into() }
+    }
+
+    /// The entry for these key parts; if there is none, or it is damaged, what `make` makes, kept for the next time.
+    ///
+    /// # Errors
+    /// When `make` fails. A cache that cannot be written is no error: the next run compiles again.
+    pub fn get<E>(&self, key: &[&str], make: impl FnOnce() -> Result<Vec<u8>, E>) -> Result<Vec<u8>, E> {
+        let parts = || key.iter().flat_map(|part| part.bytes().chain([0]));
+        // Two hashes: 128 bits do not collide by chance.
+        let path = self.dir.join(format!("{:016x}{:016x}", hash(parts(), 0), hash(parts(), 1)));
+        if let Some(found) = read(&path) {
+            return Ok(found);
+        }
+        let made = make()?;
+        let _ = self.write(&path, &made);
+        Ok(made)
+    }
+
+    /// Whole or not at all: written under another name, then renamed.
+    fn write(&self, path: &Path, image: &[u8]) -> io::Result<()> {
+        fs::create_dir_all(&self.dir)?;
+        let partial = path.with_extension(format!("{}-{:?}", std::process::id(), std::thread::current().id()));
+        let mut file = fs::File::create(&partial)?;
+        file.write_all(MAGIC)?;
+        file.write_all(&hash(image.iter().copied(), 0).to_le_bytes())?;
+        file.write_all(image)?;
+        file.sync_all()?;
+        fs::rename(&partial, path)
+    }
+}
+
+/// The image in a file, if it is whole.
+fn read(path: &Path) -> Option<Vec<u8>> {
+    let bytes = fs::read(path).ok()?;
+    let (sum, image) = bytes.strip_prefix(MAGIC)?.split_first_chunk::<8>()?;
+    (u64::from_le_bytes(*sum) == hash(image.iter().copied(), 0)).then(|| image.to_vec())
+}
+
+/// FNV-1a.
+fn hash(bytes: impl Iterator<Item = u8>, salt: u64) -> u64 {
+    bytes.fold(0xcbf2_9ce4_8422_2325 ^ salt, |h, b| (h ^ u64::from(b)).wrapping_mul(0x100_0000_01b3))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_entry_is_made_once_and_again_if_it_is_damaged() {
+        let dir = tempfile::tempdir().unwrap();
+        let cache = Cache::at(dir.path());
+        let mut made = 0;
+        let mut get = |key: &[&str]| {
+            let image = cache.get(key, || {
+                made += 1;
+                Ok::<_, ()>(key.concat().into_bytes())
+            });
+            (image.unwrap(), made)
+        };
+        assert_eq!(get(&["source", "-O3"]), (b"source-O3".to_vec(), 1));
+        assert_eq!(get(&["source", "-O3"]), (b"source-O3".to_vec(), 1));
+        assert_eq!(get(&["source-", "O3"]), (b"source-O3".to_vec(), 2));
+        let entries = || fs::read_dir(dir.path()).unwrap().map(|e| e.unwrap().path());
+        assert_eq!(entries().count(), 2);
+        // Cut short, a byte changed, emptied: each is noticed.
+        let damages: [fn(&mut Vec<u8>); 3] = [|b| b.truncate(20), |b| b[18] ^= 1, Vec::clear];
+        for (i, damage) in damages.into_iter().enumerate() {
+            for path in entries() {
+                let mut bytes = fs::read(&path).unwrap();
+                damage(&mut bytes);
+                fs::write(&path, bytes).unwrap();
+            }
+            assert_eq!(get(&["source", "-O3"]), (b"source-O3".to_vec(), 3 + i));
+        }
+    }
+
+    #[test]
+    fn a_failure_is_passed_on_and_not_kept() {
+        let dir = tempfile::tempdir().unwrap();
+        let cache = Cache::at(&dir.path().join("not yet there"));
+        assert_eq!(cache.get(&["k"], || Err("does not compile")), Err("does not compile"));
+        assert_eq!(cache.get(&["k"], || Ok::<_, ()>(vec![7])), Ok(vec![7]));
+        assert_eq!(cache.get(&["k"], || Err("not asked")), Ok(vec![7]));
+    }
+
+    #[test]
+    fn a_directory_that_cannot_be_is_no_error() {
+        let dir = tempfile::tempdir().unwrap();
+        fs::write(dir.path().join("file"), "").unwrap();
+        let cache = Cache::at(&dir.path().join("file/below"));
+        assert_eq!(cache.get(&["k"], || Ok::<_, ()>(vec![7])), Ok(vec![7]));
+    }
+}

@@ -1,0 +1,292 @@
+//! The page: one file that needs nothing else, and no script.
+
+use super::{
+    figures::{Figures, capital},
+    load::{Cost, Run},
+    plot::{self, Figure, legend},
+    section::{Section, Series, Settings, clean},
+    table::{deviation, fraction, mean},
+};
+use crate::tasks::Len;
+use maud::{DOCTYPE, Markup, PreEscaped, html};
+
+/// What a band is, where there is one.
+const BAND: &str = "Lines are means over the seeds, bands go from the least to the greatest seed.";
+
+/// The whole page.
+pub fn page(sections: &[(Section, Figures)], notes: &[String]) -> String {
+    let runs = sections.iter().map(|s| s.0.runs().count()).sum();
+    let whole: usize = sections.iter().map(|s| s.0.runs().filter(|r| r.end.is_some()).count()).sum();
+    let markup = html! {
+        (DOCTYPE)
+        html lang="en" {
+            head {
+                meta charset="utf-8";
+                meta name="viewport" content="width=device-width, initial-scale=1";
+                title { "tapezoo report" }
+                style { (PreEscaped(plot::CSS)) (PreEscaped(include_str!("page.css"))) }
+            }
+            body {
+                header {
+                    h1 { "tapezoo report" }
+                    p {
+                        (count(runs, "run")) ", " (finished(whole, runs)) ", in " (count(sections.len(), "section")) "."
+                    }
+                }
+                main {
+                    @if sections.len() > 1 { (contents(sections)) }
+                    (notices(notes))
+                    @for (s, figures) in sections { (section(s, figures)) }
+                }
+            }
+        }
+    };
+    markup.into_string()
+}
+
+/// Which sections there are, and what sets them apart.
+fn contents(sections: &[(Section, Figures)]) -> Markup {
+    html! {
+        nav aria-label="Sections" {
+            (table(&["section", "models", "finished"], &["models"], html! {
+                @for (s, _) in sections {
+                    @let models: Vec<&str> = s.series.iter().map(|s| s.label.as_str()).collect();
+                    tr {
+                        th scope="row" { a href=(format!("#{}", s.slug)) { (s.title) } }
+                        td.text { (models.join(", ")) }
+                        td { (s.runs().filter(|r| r.end.is_some()).count()) " of " (s.runs().count()) }
+                    }
+                }
+            }))
+        }
+    }
+}
+
+fn notices(notes: &[String]) -> Markup {
+    html! {
+        @if !notes.is_empty() {
+            aside aria-label="Notes" {
+                h2 { "Notes" }
+                ul { @for note in notes { li { (clean(note)) } } }
+            }
+        }
+    }
+}
+
+fn section(s: &Section, figures: &Figures) -> Markup {
+    let lens = s.lens();
+    html! {
+        section id=(s.slug) {
+            h2 { (s.title) }
+            p.setup { (setup(s)) }
+            @for score in s.scores() { (scores(s, &score, &lens)) }
+            @if s.runs().all(|r| r.end.is_none()) { p { "No run has come to its end yet: there are no results." } }
+            (drawings(s, figures))
+            h3 { "Size and speed" }
+            (costs(s))
+            (configuration(s))
+            (each_run(s, &lens))
+        }
+    }
+}
+
+/// What was done, in a line.
+fn setup(s: &Section) -> String {
+    let value = |key: &str| s.shared.get(key);
+    let part = |key: &str, name: &str| value(key).map(|v| format!("{name} {v}"));
+    let of = |key: &str, name: &str| value(key).map(|v| format!("{v} {name}"));
+    let parts = [of("steps", "steps"), part("batch", "batch of"), part("lr", "learning rate"), of("dtype", "numbers")];
+    let did: Vec<String> = parts.into_iter().flatten().collect();
+    let legend = s.task.as_ref().map_or(String::new(), |task| format!("Targets: {}. ", task.legend()));
+    format!("{}{}.", clean(&legend), capital(&did.join(", ")))
+}
+
+/// One score: a row a series, a column a length.
+fn scores(s: &Section, score: &str, lens: &[Len]) -> Markup {
+    let means: Vec<Vec<Option<f64>>> =
+        s.series.iter().map(|one| lens.iter().map(|&len| mean(&one.ends(score, len))).collect()).collect();
+    // Equal where they read equal.
+    let best: Vec<Option<String>> =
+        (0..lens.len()).map(|i| means.iter().filter_map(|row| row[i]).max_by(f64::total_cmp).map(fraction)).collect();
+    let head: Vec<String> = [score.to_string()].into_iter().chain(lens.iter().map(Len::to_string)).collect();
+    let head: Vec<&str> = head.iter().map(String::as_str).collect();
+    html! {
+        @if means.iter().flatten().any(Option::is_some) {
+            h3 { (capital(score)) " at each evaluation length" }
+            (table(&head, &[], html! {
+                @for (one, means) in s.series.iter().zip(&means) {
+                    tr {
+                        th scope="row" { (one.label) }
+                        @for ((mean, len), best) in means.iter().zip(lens).zip(&best) {
+                            td { (cell(*mean, deviation(&one.ends(score, *len)), best.as_deref())) }
+                        }
+                    }
+                }
+            }))
+            p.caption {
+                "Mean" @if spread(s) { " ± standard deviation" }
+                " over the seeds that came to the end; the best in bold."
+            }
+        }
+    }
+}
+
+fn cell(mean: Option<f64>, deviation: Option<f64>, best: Option<&str>) -> Markup {
+    let text = mean.map_or("–".into(), fraction);
+    html! {
+        @if Some(text.as_str()) == best { b { (text) } } @else { (text) }
+        @if let Some(x) = deviation { span.dev { " ±" (format!("{x:.3}")) } }
+    }
+}
+
+fn spread(s: &Section) -> bool {
+    s.series.iter().any(|one| one.runs.len() > 1)
+}
+
+fn drawings(s: &Section, figures: &Figures) -> Markup {
+    let key = || legend(s.series.iter().map(|one| (one.label.as_str(), one.style)));
+    let grid = |figures: &[&Figure]| {
+        html! { div.figures { @for figure in figures { figure { (figure.inline()) } } } }
+    };
+    let band = if spread(s) { BAND } else { "" };
+    html! {
+        @if !figures.over_length.is_empty() {
+            h3 { "Over evaluation length" }
+            (key())
+            (grid(&figures.over_length.iter().collect::<Vec<_>>()))
+            p.caption { (band) }
+        }
+        @if figures.loss.is_some() || !figures.over_steps.is_empty() {
+            h3 { "Over training" }
+            (key())
+            @let first = figures.over_steps.first().map_or(&[][..], |s| &s.1);
+            (grid(&figures.loss.iter().chain(first).collect::<Vec<_>>()))
+            @for (_, rest) in figures.over_steps.iter().skip(1) { (grid(&rest.iter().collect::<Vec<_>>())) }
+            p.caption {
+                (band)
+                " The loss is that of the training batch"
+                @if figures.loss_window > 1 {
+                    "; each point is the mean of " (figures.loss_window) " recorded steps, and its band their extremes"
+                }
+                "."
+                @if figures.over_steps.is_empty() {
+                    " Only the end was evaluated; train with --eval-every N to see the scores over training."
+                }
+            }
+        }
+    }
+}
+
+/// What each series cost: means over its seeds.
+fn costs(s: &Section) -> Markup {
+    let of = |one: &Series, f: fn(&Cost) -> f64| {
+        let ran = one.runs.iter().map(|r| &r.0).filter(|r| r.end.is_some());
+        mean(&ran.filter_map(|r| r.cost.as_ref().map(f)).collect::<Vec<_>>())
+    };
+    let number = |x: Option<f64>, decimals: usize| x.map_or("–".into(), |x| format!("{x:.decimals$}"));
+    html! {
+        (table(&["model", "parameters", "form", "device", "steps/s", "seconds", "seeds"], &["form", "device"], html! {
+            @for one in &s.series {
+                @let cost = one.runs.iter().find_map(|r| r.0.cost.as_ref());
+                @let whole = one.runs.iter().filter(|r| r.0.end.is_some()).count();
+                tr {
+                    th scope="row" { (one.label) }
+                    td { (cost.map_or("–".into(), |c| c.params.to_string())) }
+                    td.text { (cost.map_or("–".into(), |c| clean(&c.form))) }
+                    td.text { (cost.map_or("–".into(), |c| clean(&c.device))) }
+                    td { (number(of(one, |c| c.steps_per_s), 0)) }
+                    td { (number(of(one, |c| c.wall_s), 1)) }
+                    td { (whole) @if whole < one.runs.len() { " of " (one.runs.len()) } }
+                }
+            }
+        }))
+        p.caption {
+            "Training steps in a second, evaluation not counted, and seconds from start to end: means over the seeds."
+        }
+    }
+}
+
+fn configuration(s: &Section) -> Markup {
+    let keys = s.differing();
+    let head: Vec<&str> = ["key"].into_iter().chain(s.series.iter().map(|one| one.label.as_str())).collect();
+    let value = |settings: &Settings, key: &str| settings.get(key).cloned().unwrap_or("–".into());
+    html! {
+        h3 { "Configuration" }
+        @if !keys.is_empty() {
+            p { "What differs between the models:" }
+            (table(&head, &[], html! {
+                @for key in &keys {
+                    tr {
+                        th scope="row" { code { (key) } }
+                        @for one in &s.series { td { (value(&one.settings, key)) } }
+                    }
+                }
+            }))
+        }
+        details {
+            summary {
+                @if s.series.len() > 1 { "What all of them share" } @else { "All of it" }
+                " (" (count(s.shared.len(), "key")) ")"
+            }
+            dl { @for (key, value) in &s.shared { div { dt { code { (key) } } dd { (value) } } } }
+        }
+    }
+}
+
+/// Every run by itself.
+fn each_run(s: &Section, lens: &[Len]) -> Markup {
+    let lens: Vec<String> = lens.iter().map(Len::to_string).collect();
+    let head: Vec<&str> =
+        ["model", "seed", "score"].into_iter().chain(lens.iter().map(String::as_str)).chain(["directory"]).collect();
+    let row = |one: &Series, run: &Run, from: &str, score: &str| {
+        html! {
+            tr {
+                th scope="row" { (one.label) }
+                td { (run.seed) }
+                td.text { (score) }
+                @for len in s.lens() {
+                    @let x = run.end.as_ref().and_then(|end| end.get(score)?.get(&len).copied());
+                    td { (x.map_or("–".into(), fraction)) }
+                }
+                td.text { (from) }
+            }
+        }
+    };
+    html! {
+        details {
+            summary { "Each run (" (s.runs().count()) ")" }
+            (table(&head, &["score", "directory"], html! {
+                @for one in &s.series {
+                    @for (run, from) in &one.runs {
+                        @if let Some(end) = &run.end {
+                            @for score in end.keys() { (row(one, run, from, score)) }
+                        } @else {
+                            (row(one, run, from, if run.error.is_some() { "stopped" } else { "not finished" }))
+                        }
+                    }
+                }
+            }))
+        }
+    }
+}
+
+/// A table, of which these columns have words in them. It scrolls by itself where the page is narrow, also with the
+/// keyboard.
+fn table(head: &[&str], words: &[&str], body: Markup) -> Markup {
+    html! {
+        div.scroll tabindex="0" {
+            table {
+                thead { tr { @for cell in head { th.text[words.contains(cell)] scope="col" { (cell) } } } }
+                tbody { (body) }
+            }
+        }
+    }
+}
+
+fn count(n: usize, what: &str) -> String {
+    format!("{n} {what}{}", if n == 1 { "" } else { "s" })
+}
+
+fn finished(whole: usize, runs: usize) -> String {
+    if whole == runs { "all finished".into() } else { format!("{whole} finished") }
+}

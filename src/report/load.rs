@@ -1,0 +1,287 @@
+//! Reading run directories back: what [`RunDir`](crate::train::rundir::RunDir) wrote, and what a killed run left.
+
+use crate::{
+    error::{Error, Result},
+    tasks::Len,
+};
+use indicatif::ProgressBar;
+use serde::Deserialize;
+use serde_json::Value;
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs,
+    path::{Path, PathBuf},
+};
+use toml::Table;
+
+/// The files of a run directory; its [module](crate::train::rundir) says what is in them.
+const CONFIG: &str = "config.toml";
+const RESULTS: &str = "results.json";
+const RESULT: &str = "result.json";
+const METRICS: &str = "metrics.jsonl";
+
+/// A score at each evaluation length, by the score's name; `accuracy` is one of them.
+pub type Metrics = BTreeMap<String, BTreeMap<Len, f64>>;
+
+/// A run directory.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Experiment {
+    /// Where it is.
+    pub path: PathBuf,
+    /// Its `config.toml`, as it stands: also that of another version can be shown.
+    pub config: Table,
+    /// Its runs, in the order of models and seeds.
+    pub runs: Vec<Run>,
+}
+
+/// One model trained from one seed.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Run {
+    /// The mixer.
+    pub model: String,
+    /// The seed.
+    pub seed: u64,
+    /// The scores at the end; none if it did not get there.
+    pub end: Option<Metrics>,
+    /// What it cost; none if that was not recorded.
+    pub cost: Option<Cost>,
+    /// Why it stopped before the end.
+    pub error: Option<String>,
+    /// The training loss at each recorded step.
+    pub loss: BTreeMap<usize, f64>,
+    /// The scores at each step with an evaluation.
+    pub evaluations: BTreeMap<usize, Metrics>,
+}
+
+/// What a run cost.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+pub struct Cost {
+    /// How many parameters the model has.
+    pub params: usize,
+    /// The form that it was computed in.
+    pub form: String,
+    /// The device that computed it.
+    pub device: String,
+    /// Training steps in a second.
+    pub steps_per_s: f64,
+    /// Seconds from its start to its end.
+    pub wall_s: f64,
+}
+
+/// The run directories that `paths` are or hold at any depth, in the order of their names. What is wrong with one
+/// that was searched for goes to `notes`, and so does what a killed run left half written.
+///
+/// # Errors
+/// When a path is no run directory and holds none, or is one that cannot be read.
+pub fn load(paths: &[PathBuf], notes: &mut Vec<String>, bar: &ProgressBar) -> Result<Vec<Experiment>> {
+    let (mut experiments, mut seen) = (Vec::new(), BTreeSet::new());
+    for root in paths {
+        let found = find(root, notes)?;
+        let before = experiments.len();
+        let mut known = 0;
+        for path in &found {
+            if !seen.insert(fs::canonicalize(path).map_err(Error::io(path))?) {
+                known += 1;
+                continue;
+            }
+            bar.inc(1);
+            bar.set_message(path.display().to_string());
+            match read(path, notes) {
+                Ok(experiment) => experiments.push(experiment),
+                Err(e) if path == root => return Err(e),
+                Err(e) => notes.push(format!("left out: {e}")),
+            }
+        }
+        if experiments.len() == before && known == 0 {
+            return Err(Error::format(root, "none of the run directories in it can be read"));
+        }
+    }
+    Ok(experiments)
+}
+
+/// The directories with a configuration, from `root` down.
+fn find(root: &Path, notes: &mut Vec<String>) -> Result<Vec<PathBuf>> {
+    const EXPECTED: &str = "expected a directory that parity, dyck, mqar or state_tracking wrote with --out, or one \
+                            that holds such";
+    if !fs::metadata(root).map_err(Error::io(root))?.is_dir() {
+        return Err(Error::format(root, format!("is a file; {EXPECTED}")));
+    }
+    let (mut found, mut open) = (Vec::new(), vec![root.to_path_buf()]);
+    while let Some(dir) = open.pop() {
+        if dir.join(CONFIG).is_file() {
+            found.push(dir.clone());
+        }
+        let listed = fs::read_dir(&dir).and_then(|entries| entries.collect::<std::io::Result<Vec<_>>>());
+        match listed {
+            Err(e) if dir == root => return Err(Error::io(dir)(e)),
+            Err(e) => notes.push(format!("left out: {}: {e}", dir.display())),
+            // Links are not followed, as they may lead back up.
+            Ok(entries) => {
+                let dirs = entries.iter().filter(|e| e.file_type().is_ok_and(|t| t.is_dir()));
+                open.extend(dirs.map(fs::DirEntry::path).filter(|d| !d.join(METRICS).is_file()));
+            }
+        }
+    }
+    found.sort();
+    if found.is_empty() {
+        let what = if root.join(METRICS).is_file() {
+            format!("holds a single run; name the directory above it, which has the {CONFIG}")
+        } else {
+            format!("no {CONFIG} in it, nor below; {EXPECTED}")
+        };
+        return Err(Error::format(root, what));
+    }
+    Ok(found)
+}
+
+/// One run directory.
+fn read(dir: &Path, notes: &mut Vec<String>) -> Result<Experiment> {
+    let path = dir.join(CONFIG);
+    let text = fs::read_to_string(&path).map_err(Error::io(&path))?;
+    let config: Table = text.parse().map_err(|e: toml::de::Error| Error::format(&path, e.to_string().trim_end()))?;
+    let models: Option<Vec<&str>> =
+        config.get("models").and_then(toml::Value::as_array).map(|a| a.iter().filter_map(|m| m.as_str()).collect());
+    let named = config.get("task").and_then(|t| t.get("name")).is_some_and(toml::Value::is_str);
+    let models = models.filter(|_| named).ok_or_else(|| {
+        Error::format(&path, "not the configuration of a run: expected 'models', and 'name' in [task]")
+    })?;
+
+    let mut runs = finished(&dir.join(RESULTS))?;
+    for (model, seed, own) in recorded(dir)? {
+        // A run may have its own result before the results of all are written.
+        let report: Option<Report> = json(&own.join(RESULT))?;
+        let i = runs.iter().position(|r| r.model == model && r.seed == seed).unwrap_or_else(|| {
+            runs.push(report.map_or(Run { model, seed, ..Run::default() }, Report::run));
+            runs.len() - 1
+        });
+        curves(&own.join(METRICS), &mut runs[i], notes)?;
+    }
+    let steps = config.get("steps").and_then(toml::Value::as_integer).and_then(|n| usize::try_from(n).ok());
+    for run in &mut runs {
+        // The last evaluation is on disk before the results are: a process killed in between has finished this run.
+        if let (None, None, Some(steps)) = (&run.end, &run.error, steps) {
+            run.end = run.evaluations.get(&steps).cloned();
+        }
+        if let Some(note) = shortcoming(run, steps) {
+            notes.push(format!("{}: {} seed {} {note}", dir.display(), run.model, run.seed));
+        }
+    }
+    if runs.is_empty() {
+        notes.push(format!("{}: no run has begun", dir.display()));
+    }
+    let place = |run: &Run| models.iter().position(|m| *m == run.model).unwrap_or(models.len());
+    runs.sort_by(|a, b| (place(a), &a.model, a.seed).cmp(&(place(b), &b.model, b.seed)));
+    Ok(Experiment { path: dir.into(), config, runs })
+}
+
+/// What a reader should know of a run that is not whole.
+fn shortcoming(run: &Run, steps: Option<usize>) -> Option<String> {
+    if let Some(error) = &run.error {
+        return Some(format!("stopped: {error}"));
+    }
+    let last = run.loss.keys().chain(run.evaluations.keys()).max();
+    match (&run.end, last) {
+        (Some(_), None) => Some("has results, but no metrics of its training".into()),
+        (Some(_), Some(_)) => None,
+        (None, last) => {
+            let of = steps.map_or(String::new(), |n| format!(" of {n}"));
+            Some(format!("has not finished: recorded up to step {}{of}", last.unwrap_or(&0)))
+        }
+    }
+}
+
+/// What came of a run, as its program wrote it.
+#[derive(Deserialize)]
+struct Report {
+    model: String,
+    seed: u64,
+    #[serde(default)]
+    error: Option<String>,
+    #[serde(flatten)]
+    cost: Cost,
+    #[serde(flatten)]
+    rest: serde_json::Map<String, Value>,
+}
+
+impl Report {
+    fn run(self) -> Run {
+        Run {
+            end: if self.error.is_none() { Some(metrics(&self.rest)) } else { None },
+            model: self.model,
+            seed: self.seed,
+            cost: Some(self.cost),
+            error: self.error,
+            ..Run::default()
+        }
+    }
+}
+
+/// The runs that `results.json` has; none if there is no such file.
+fn finished(path: &Path) -> Result<Vec<Run>> {
+    #[derive(Deserialize)]
+    struct Results {
+        runs: Vec<Report>,
+    }
+    let results: Option<Results> = json(path)?;
+    Ok(results.map_or(Vec::new(), |results| results.runs.into_iter().map(Report::run).collect()))
+}
+
+/// What a file holds; none if there is no such file.
+fn json<T: serde::de::DeserializeOwned>(path: &Path) -> Result<Option<T>> {
+    if !path.exists() {
+        return Ok(None);
+    }
+    let text = fs::read(path).map_err(Error::io(path))?;
+    serde_json::from_slice(&text).map(Some).map_err(|e| Error::format(path, e.to_string()))
+}
+
+/// The objects `{"32": 0.9, ..}` of an object, by name.
+fn metrics(object: &serde_json::Map<String, Value>) -> Metrics {
+    let score = |value: &Value| -> Option<BTreeMap<Len, f64>> {
+        value.as_object()?.iter().map(|(len, x)| Some((len.parse().ok()?, x.as_f64()?))).collect()
+    };
+    object.iter().filter_map(|(name, value)| Some((name.clone(), score(value)?))).collect()
+}
+
+/// The runs that have begun: model, seed, and their directories.
+fn recorded(dir: &Path) -> Result<Vec<(String, u64, PathBuf)>> {
+    let mut runs = Vec::new();
+    for entry in fs::read_dir(dir).map_err(Error::io(dir))? {
+        let entry = entry.map_err(Error::io(dir))?;
+        let (name, path) = (entry.file_name(), entry.path());
+        let who = name.to_str().filter(|_| path.join(METRICS).is_file()).and_then(|name| name.rsplit_once("-seed"));
+        if let Some((model, seed)) = who.and_then(|(m, s)| Some((m, s.parse().ok()?))) {
+            runs.push((model.to_string(), seed, path));
+        }
+    }
+    runs.sort();
+    Ok(runs)
+}
+
+/// The lines of `metrics.jsonl`. A step that was recorded twice counts once, as the later line has it.
+fn curves(path: &Path, run: &mut Run, notes: &mut Vec<String>) -> Result<()> {
+    let bytes = fs::read(path).map_err(Error::io(path))?;
+    let whole = bytes.is_empty() || bytes.ends_with(b"\n");
+    let lines: Vec<&[u8]> = bytes.split(|&b| b == b'\n').filter(|line| !line.is_empty()).collect();
+    for (i, line) in lines.iter().enumerate() {
+        let Ok(Value::Object(line)) = serde_json::from_slice(line) else {
+            let half = if !whole && i + 1 == lines.len() { ", cut off when the run was killed," } else { "" };
+            notes.push(format!("{}: line {}{half} is no JSON object; left out", path.display(), i + 1));
+            continue;
+        };
+        if let Some(error) = line.get("error").and_then(Value::as_str) {
+            run.error.get_or_insert_with(|| error.into());
+        }
+        let Some(step) = line.get("step").and_then(Value::as_u64).and_then(|n| usize::try_from(n).ok()) else {
+            continue;
+        };
+        if let Some(loss) = line.get("loss").and_then(Value::as_f64) {
+            run.loss.insert(step, loss);
+        }
+        let scores = metrics(&line);
+        if !scores.is_empty() {
+            run.evaluations.insert(step, scores);
+        }
+    }
+    Ok(())
+}

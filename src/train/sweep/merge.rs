@@ -1,0 +1,112 @@
+//! Parts of a sweep that ran on several machines, joined into one.
+
+use super::{Plan, SWEEP, Shard, Sweep};
+use crate::{
+    error::{Error, Result},
+    train::{
+        config::difference,
+        jobs::RunReport,
+        rundir::{Found, METRICS, RESULT, WEIGHTS, find, write},
+    },
+};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
+
+/// Join what is finished in `parts` into `out`, which may be new, or hold a part of the same sweep already. Everything
+/// is checked before anything is written. What is not finished stays where it is.
+///
+/// # Errors
+/// When a part is no sweep, or another one, when two parts have different results of the same run, or a file cannot
+/// be read or written.
+pub fn merge(out: &Path, parts: &[PathBuf]) -> Result<Sweep> {
+    let first = parts.first().ok_or_else(|| Error::config("merge: expected at least one part"))?;
+    for part in parts {
+        if !part.join(SWEEP).is_file() {
+            let why = if part.exists() { "is no sweep: it has no sweep.toml" } else { "does not exist" };
+            return Err(Error::Config(format!("{}: {why}", part.display())));
+        }
+    }
+    let sweep = open(first, out)?;
+    let all: Result<Vec<Sweep>> = parts.iter().map(|part| open(part, part)).collect();
+    let all = all?;
+    for part in &all {
+        same(part, &sweep, first)?;
+    }
+
+    // For each run of the grid, a part that has its result.
+    let mut copies: Vec<(&Path, &Path)> = Vec::new();
+    for (i, (_, job)) in sweep.jobs.iter().enumerate() {
+        let to = job.dir.as_deref();
+        let found = to.into_iter().chain(all.iter().filter_map(|part| part.jobs[i].1.dir.as_deref()));
+        let mut has: Option<(&Path, RunReport)> = None;
+        for dir in found {
+            let Found::Finished(report) = find(dir)? else { continue };
+            match &has {
+                Some((other, theirs)) => agree((other, theirs), (dir, &report))?,
+                None => has = Some((dir, *report)),
+            }
+        }
+        if let (Some((from, _)), Some(to)) = (has, to)
+            && from != to
+        {
+            copies.push((from, to));
+        }
+    }
+
+    let dirs = sweep.prepare()?;
+    for (from, to) in copies {
+        fs::create_dir_all(to).map_err(Error::io(to))?;
+        // The result last: a run that has one has everything. One that failed has no weights.
+        for name in [METRICS, WEIGHTS, RESULT] {
+            let path = from.join(name);
+            if path.is_file() {
+                write(&to.join(name), &fs::read(&path).map_err(Error::io(&path))?)?;
+            }
+        }
+    }
+    for (i, (dir, point)) in dirs.iter().zip(&sweep.plan.points).enumerate() {
+        dir.write_reports(&point.cfg, &sweep.reports(i))?;
+    }
+    sweep.summary().write(out)?;
+    Ok(sweep)
+}
+
+/// The sweep that `from` was made by, in `out`.
+fn open(from: &Path, out: &Path) -> Result<Sweep> {
+    Sweep::new(Plan::load(&from.join(SWEEP))?, out, Shard { index: 0, count: 1 })
+}
+
+/// Refuse parts of different sweeps.
+fn same(part: &Sweep, sweep: &Sweep, first: &Path) -> Result<()> {
+    let (other, out) = (part.out.display(), first.display());
+    if let Some((key, one, two)) = difference(&sweep.plan.file, &part.plan.file) {
+        return Err(Error::Config(format!(
+            "{other} and {out} are parts of different sweeps: {key} is {two} and {one}"
+        )));
+    }
+    // The same file may have meant something else to another version of this program.
+    part.plan
+        .points
+        .iter()
+        .filter(|point| part.out.join(&point.name).exists())
+        .try_for_each(|p| part.point_dir(p).map(drop))
+}
+
+/// Refuse two different results of one run. How long it took may differ.
+fn agree((a, of_a): (&Path, &RunReport), (b, of_b): (&Path, &RunReport)) -> Result<()> {
+    let timeless = |r: &RunReport| RunReport { steps_per_s: 0.0, wall_s: 0.0, ..r.clone() };
+    let conflict = |what: &str| {
+        let (a, b) = (a.display(), b.display());
+        Err(Error::Config(format!("{a} and {b} have different {what} of the same run; remove the wrong one")))
+    };
+    if timeless(of_a) != timeless(of_b) {
+        return conflict("results");
+    }
+    let read = |dir: &Path| match fs::read(dir.join(WEIGHTS)) {
+        Err(e) if of_a.error.is_none() => Err(Error::io(dir.join(WEIGHTS))(e)),
+        other => Ok(other.unwrap_or_default()),
+    };
+    if read(a)? == read(b)? { Ok(()) } else { conflict("weights") }
+}

@@ -1,0 +1,236 @@
+//! A grid of experiments, run side by side, on one machine or on many.
+//!
+//! ```text
+//! OUT/sweep.toml                      what was asked for
+//! OUT/POINT/…                         an ordinary run directory for each point of the grid ([`super::rundir`])
+//! OUT/summary.csv, .jsonl, .txt       one row for each point and model, over the seeds
+//! ```
+//! All state is in the runs' own directories: a run with a result is finished, one with a checkpoint goes on from it.
+//! So a sweep that was killed is started again by the same command, and parts of it from several machines
+//! ([`Shard`]) join into one ([`merge`]).
+
+mod merge;
+mod plan;
+mod summary;
+
+pub use merge::merge;
+pub use plan::{Plan, Point};
+pub use summary::Summary;
+
+use super::{
+    checkpoint,
+    config::{difference, read},
+    interrupt,
+    jobs::{self, Job, RunReport},
+    rundir::{self, Found, RunDir, find, write},
+};
+use crate::error::{Error, Result};
+use indicatif::{ProgressBar, ProgressStyle};
+use std::{
+    fs,
+    io::{self, Write},
+    path::{Path, PathBuf},
+    str::FromStr,
+    time::{Duration, Instant},
+};
+
+const SWEEP: &str = "sweep.toml";
+
+/// Write the summary of what is there so far no more often than this.
+const SUMMARY_EVERY: Duration = Duration::from_secs(10);
+
+/// The i-th of n parts of a sweep, counted from 0 as arrays of batch systems are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shard {
+    /// Which part.
+    pub index: usize,
+    /// Of how many.
+    pub count: usize,
+}
+
+impl FromStr for Shard {
+    type Err = String;
+
+    fn from_str(text: &str) -> std::result::Result<Shard, String> {
+        let parts = text.split_once('/').and_then(|(i, n)| Some((i.parse().ok()?, n.parse().ok()?)));
+        match parts {
+            Some((index, count)) if index < count => Ok(Shard { index, count }),
+            Some((_, count)) if count > 0 => Err(format!("expected 0/{count} to {}/{count}", count - 1)),
+            _ => Err("expected i/n, as 0/4 to 3/4 for four parts".into()),
+        }
+    }
+}
+
+/// A sweep that is to be run.
+pub struct Sweep {
+    /// The grid.
+    pub plan: Plan,
+    /// Where it goes.
+    pub out: PathBuf,
+    /// All runs of the grid, each with the index of its point.
+    jobs: Vec<(usize, Job)>,
+    /// Those of this shard.
+    mine: Vec<usize>,
+}
+
+/// What came of running a sweep.
+pub struct Outcome {
+    /// How many runs this shard has.
+    pub runs: usize,
+    /// How many of them are finished.
+    pub finished: usize,
+    /// How many stopped with an error.
+    pub failed: usize,
+    /// The summary of everything that is finished, by any shard.
+    pub summary: Summary,
+}
+
+impl Sweep {
+    /// All runs of the grid, and which of them are this shard's. Writes nothing.
+    ///
+    /// # Errors
+    /// When `out` holds something else.
+    pub fn new(plan: Plan, out: &Path, shard: Shard) -> Result<Sweep> {
+        check_out(out, &plan)?;
+        let mut all = Vec::new();
+        for (index, point) in plan.points.iter().enumerate() {
+            for mut job in jobs::jobs(&point.cfg, None)? {
+                job.dir = Some(rundir::of(&out.join(&point.name), &job.name, job.seed));
+                all.push((index, job));
+            }
+        }
+        // Dealt in turn from the longest on, every shard gets about the same work.
+        let mut order: Vec<usize> = (0..all.len()).collect();
+        order.sort_by(|&a, &b| all[b].1.cost().total_cmp(&all[a].1.cost()));
+        let mut mine: Vec<usize> = order.into_iter().skip(shard.index).step_by(shard.count).collect();
+        mine.sort_unstable();
+        Ok(Sweep { plan, out: out.into(), jobs: all, mine })
+    }
+
+    /// The runs of this shard, a line each, and where they stand.
+    pub fn list(&self) -> String {
+        let mut text = String::new();
+        for (point, job) in self.mine.iter().map(|&i| &self.jobs[i]) {
+            let dir = job.dir.clone().unwrap_or_default();
+            let stands = match find(&dir) {
+                Ok(Found::Finished(report)) if report.error.is_some() => "failed".into(),
+                Ok(Found::Finished(_)) => "finished".into(),
+                Ok(Found::Checkpoint(path)) => {
+                    checkpoint::about(&path).map_or("damaged".into(), |about| format!("at step {}", about.step))
+                }
+                Ok(Found::Nothing) => "to do".into(),
+                Err(_) => "damaged".into(),
+            };
+            let (name, model) = (&self.plan.points[*point].name, &job.name);
+            let (seed, params, steps) = (job.seed, job.params, job.cfg.steps);
+            text += &format!("{name}  {model} seed {seed}: {params} parameters, {steps} steps, {stands}\n");
+        }
+        text + &format!("{} of {} runs, in {}\n", self.mine.len(), self.jobs.len(), self.out.display())
+    }
+
+    /// Run what is not finished, so many at a time.
+    ///
+    /// # Errors
+    /// When a directory cannot be made, or the summary cannot be written. What goes wrong in a run is in its report.
+    pub fn run(&self, threads: usize) -> Result<Outcome> {
+        let dirs = self.prepare()?;
+        let bars = jobs::bars(true);
+        let style = ProgressStyle::with_template("{prefix:25} {bar:12} {pos:>6}/{len} runs, {elapsed} so far")
+            .unwrap_or_else(|_| ProgressStyle::default_bar());
+        let total = bars.add(ProgressBar::new(self.mine.len() as u64).with_style(style).with_prefix("sweep"));
+        let mine: Vec<&Job> = self.mine.iter().map(|&i| &self.jobs[i].1).collect();
+        let (mut finished, mut failed, mut written, mut last) = (0, 0, Ok(()), Instant::now());
+        jobs::work(&mine, threads, &bars, |i, report| {
+            finished += 1;
+            failed += usize::from(report.error.is_some());
+            total.inc(1);
+            let point = self.jobs[self.mine[i]].0;
+            self.tell(&total, finished, point, &report);
+            let mut wrote = dirs[point].write_reports(&self.plan.points[point].cfg, &self.reports(point));
+            if last.elapsed() > SUMMARY_EVERY {
+                last = Instant::now();
+                wrote = wrote.and_then(|()| self.summary().write(&self.out));
+            }
+            if wrote.is_err() {
+                written = wrote;
+            }
+        });
+        total.finish_and_clear();
+        written?;
+        let summary = self.summary();
+        summary.write(&self.out)?;
+        Ok(Outcome { runs: self.mine.len(), finished, failed, summary })
+    }
+
+    /// Make the directories of all points, and record what the sweep is.
+    fn prepare(&self) -> Result<Vec<RunDir>> {
+        fs::create_dir_all(&self.out).map_err(Error::io(&self.out))?;
+        let text = toml::to_string(&self.plan.file).map_err(|e| Error::Config(e.to_string()))?;
+        write(&self.out.join(SWEEP), text.as_bytes())?;
+        self.plan.points.iter().map(|point| self.point_dir(point)).collect()
+    }
+
+    fn point_dir(&self, point: &Point) -> Result<RunDir> {
+        RunDir::create_or_open(&self.out.join(&point.name), &point.cfg)
+    }
+
+    /// What is finished of one point, by this process or any other.
+    fn reports(&self, point: usize) -> Vec<RunReport> {
+        let dirs = self.jobs.iter().filter(|job| job.0 == point).filter_map(|job| job.1.dir.as_deref());
+        dirs.filter_map(|dir| match find(dir) {
+            Ok(Found::Finished(report)) => Some(*report),
+            _ => None,
+        })
+        .collect()
+    }
+
+    /// The summary of what is finished by now.
+    pub fn summary(&self) -> Summary {
+        let reports = (0..self.plan.points.len()).map(|point| self.reports(point)).collect();
+        Summary::new(&self.plan, reports)
+    }
+
+    /// A line in a log for every run that came to its end; on a terminal there are bars instead.
+    fn tell(&self, total: &ProgressBar, finished: usize, point: usize, report: &RunReport) {
+        let said = match (&report.error, report.accuracy.first()) {
+            (Some(error), _) => format!("stopped: {error}"),
+            (None, Some((len, a))) => format!("{a:.3} at {len}, {:.1} s", report.wall_s),
+            (None, None) => format!("{:.1} s", report.wall_s),
+        };
+        if total.is_hidden() {
+            let (name, RunReport { model, seed, .. }) = (&self.plan.points[point].name, report);
+            // Nobody may be there to read it.
+            let all = self.mine.len();
+            let _ = writeln!(io::stderr(), "{finished}/{all} {name} {model} seed {seed}: {said}");
+        }
+    }
+}
+
+/// Refuse to write a sweep where something else is.
+fn check_out(out: &Path, plan: &Plan) -> Result<()> {
+    let refused =
+        |what: String| Err(Error::Config(format!("--out {}: {what}; choose another directory", out.display())));
+    if out.exists() && !out.is_dir() {
+        return refused("is a file".into());
+    }
+    if out.join(SWEEP).is_file() {
+        return match difference(&read(&out.join(SWEEP))?, &plan.file) {
+            Some((key, there, here)) => {
+                refused(format!("holds another sweep: {key} is {there} there, and {here} here"))
+            }
+            None => Ok(()),
+        };
+    }
+    let filled = out.is_dir() && fs::read_dir(out).map_err(Error::io(out))?.flatten().any(|e| !is_temporary(&e.path()));
+    if filled { refused("is not empty, and holds no sweep".into()) } else { Ok(()) }
+}
+
+/// What a process that was killed while it wrote may have left.
+fn is_temporary(path: &Path) -> bool {
+    path.extension().is_some_and(|e| e == "tmp")
+}
+
+/// The signal that stopped a sweep before its end, if one did.
+pub fn interrupted(outcome: &Outcome) -> Option<interrupt::Signal> {
+    interrupt::came().filter(|_| outcome.finished < outcome.runs)
+}

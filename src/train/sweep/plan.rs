@@ -1,0 +1,177 @@
+//! What a sweep file asks for: an ordinary configuration, and a table `[grid]` whose lists are the axes of a grid.
+//!
+//! ```toml
+//! preset = "default"             # what holds at every point
+//! steps = 3000
+//! seeds = 3
+//!
+//! [grid]                         # 2 · 3 · 2 = 12 points
+//! models = ["lstm", "delta_net"]
+//! lr = [1e-3, 3e-3, 1e-2]
+//! model.width = [16, 64]
+//! ```
+//! Every point is an experiment of its own with a run directory of its own, but that models and seeds share one, as in
+//! any run directory. Keys that move together are an axis of tables under any name:
+//! `lengths = [{ train_len = 16, eval_lens = [24] }, { train_len = 32, eval_lens = [48] }]`.
+
+use crate::{
+    error::{Error, Result},
+    train::config::{TrainConfig, merge, read},
+};
+use std::{collections::HashSet, path::Path};
+use toml::{Table, Value};
+
+/// More than anybody waits for.
+const MOST: usize = 100_000;
+
+/// The longest name of a point: a file name has at most 255 bytes.
+const LONGEST: usize = 120;
+
+/// The file, and the grid that it describes.
+pub struct Plan {
+    /// The file as it was read; a sweep that goes on must have the same.
+    pub file: Table,
+    /// The names of the axes.
+    pub axes: Vec<String>,
+    /// The points in order, the last axis moving fastest.
+    pub points: Vec<Point>,
+}
+
+/// One point of the grid.
+pub struct Point {
+    /// Where it is, as a file name: `lr=0.001,model.width=16`.
+    pub name: String,
+    /// Its value on each axis.
+    pub values: Vec<String>,
+    /// The experiment.
+    pub cfg: TrainConfig,
+}
+
+/// An axis: its name, and its values: how each is written, and what it sets.
+type Axis = (String, Vec<(String, Table)>);
+
+impl Plan {
+    /// Read a sweep file and check every point.
+    ///
+    /// # Errors
+    /// When the file cannot be read, an axis is no list, or a point cannot be: the error names it.
+    pub fn load(path: &Path) -> Result<Plan> {
+        let file = read(path)?;
+        let refused = |what: String| Error::format(path, what);
+        let mut base = file.clone();
+        let grid = match base.remove("grid") {
+            None => Table::new(),
+            Some(Value::Table(grid)) => grid,
+            Some(other) => return Err(refused(format!("grid = {other}: expected a table of lists"))),
+        };
+        let mut axes = Vec::new();
+        find_axes("", &grid, &mut axes).map_err(refused)?;
+        runs_of_a_point(&mut axes, &mut base).map_err(refused)?;
+        let count = axes.iter().try_fold(1usize, |n, axis| n.checked_mul(axis.1.len())).filter(|&n| n <= MOST);
+        let count = count.ok_or_else(|| refused(format!("grid: expected at most {MOST} points")))?;
+
+        let mut names = HashSet::new();
+        let points: Result<Vec<Point>> = (0..count)
+            .map(|index| {
+                let (mut rest, mut flags, mut values) = (index, Table::new(), vec![String::new(); axes.len()]);
+                for (i, (_, choices)) in axes.iter().enumerate().rev() {
+                    let (text, sets) = &choices[rest % choices.len()];
+                    rest /= choices.len();
+                    values[i].clone_from(text);
+                    merge(&mut flags, sets.clone());
+                }
+                let mut name = point_name(axes.iter().map(|a| a.0.as_str()), &values);
+                if name.len() > LONGEST || !names.insert(name.clone()) {
+                    name = format!("{}~{index}", name.chars().take(LONGEST).collect::<String>());
+                }
+                let cfg = TrainConfig::from_layers("default", Some((path, base.clone())), flags);
+                let cfg = cfg.map_err(|e| match axes.is_empty() {
+                    true => e,
+                    false => Error::Config(format!("grid point {name}: {e}")),
+                })?;
+                Ok(Point { name, values, cfg })
+            })
+            .collect();
+        Ok(Plan { file, axes: axes.into_iter().map(|a| a.0).collect(), points: points? })
+    }
+}
+
+/// The lists in a table and in the tables below it.
+fn find_axes(prefix: &str, table: &Table, axes: &mut Vec<Axis>) -> std::result::Result<(), String> {
+    for (key, value) in table {
+        let name = format!("{prefix}{key}");
+        match value {
+            Value::Table(inner) => find_axes(&format!("{name}."), inner, axes)?,
+            Value::Array(values) if !values.is_empty() => {
+                axes.push((name.clone(), values.iter().map(|value| choice(&name, value)).collect()));
+            }
+            other => return Err(format!("grid.{name} = {other}: expected a list of at least one value")),
+        }
+    }
+    Ok(())
+}
+
+/// How a value of an axis is written, and what it sets.
+fn choice(name: &str, value: &Value) -> (String, Table) {
+    match value {
+        // Keys that move together. Below `task` and the like, a table is the value itself.
+        Value::Table(together) if !["task", "model", "per_model"].contains(&name) && !name.contains('.') => {
+            let mut sets = together.clone();
+            let label = sets.remove("name").map_or_else(|| text(value), |label| text(&label));
+            (label, sets)
+        }
+        _ => {
+            let mut parts = name.rsplit('.');
+            let last = parts.next().unwrap_or(name);
+            let inner = Table::from_iter([(last.to_string(), value.clone())]);
+            let sets = parts.fold(inner, |inner, key| Table::from_iter([(key.to_string(), inner.into())]));
+            (text(value), sets)
+        }
+    }
+}
+
+/// A value in few characters: `parity+num_ones=12` for a task.
+fn text(value: &Value) -> String {
+    match value {
+        Value::String(text) => text.clone(),
+        Value::Array(values) => values.iter().map(text).collect::<Vec<_>>().join("+"),
+        Value::Table(table) => {
+            let name = table.get("name").map(text);
+            let rest = table.iter().filter(|(key, _)| *key != "name").map(|(key, v)| format!("{key}={}", text(v)));
+            name.into_iter().chain(rest).collect::<Vec<_>>().join("+")
+        }
+        other => other.to_string(),
+    }
+}
+
+/// Models and seeds are no axes: every run directory has several of both. Seeds are counted up from the first.
+fn runs_of_a_point(axes: &mut Vec<Axis>, base: &mut Table) -> std::result::Result<(), String> {
+    if let Some(at) = axes.iter().position(|axis| axis.0 == "models") {
+        let choices = axes.remove(at).1;
+        let models = choices.into_iter().flat_map(|(_, sets)| match sets.get("models") {
+            Some(Value::Array(several)) => several.clone(),
+            one => one.cloned().into_iter().collect(),
+        });
+        base.insert("models".into(), Value::Array(models.collect()));
+    }
+    if let Some(at) = axes.iter().position(|axis| axis.0 == "seed") {
+        let choices = axes.remove(at).1;
+        let listed = || choices.iter().map(|c| c.0.as_str()).collect::<Vec<_>>().join(", ");
+        let seeds: Option<Vec<i64>> = choices.iter().map(|(_, sets)| sets.get("seed")?.as_integer()).collect();
+        match seeds.filter(|seeds| seeds.windows(2).all(|pair| pair[0].checked_add(1) == Some(pair[1]))) {
+            Some(seeds) => {
+                base.insert("seed".into(), seeds[0].into());
+                base.insert("seeds".into(), Value::Integer(i64::try_from(seeds.len()).unwrap_or(i64::MAX)));
+            }
+            None => return Err(format!("grid.seed = [{}]: expected whole numbers in a row, as 0, 1, 2", listed())),
+        }
+    }
+    Ok(())
+}
+
+/// `lr=0.001,model.width=16`, of characters that are safe in file names and shells.
+fn point_name<'a>(axes: impl Iterator<Item = &'a str>, values: &[String]) -> String {
+    let parts: Vec<String> = axes.zip(values).map(|(axis, value)| format!("{axis}={value}")).collect();
+    let safe = |c: char| if c.is_ascii_alphanumeric() || "._=+,-".contains(c) { c } else { '-' };
+    if parts.is_empty() { "all".into() } else { parts.join(",").chars().map(safe).collect() }
+}

@@ -1,0 +1,151 @@
+//! What goes wrong on a device is said in a sentence: on the emulator, each case in a process of its own, because a
+//! device that failed stays failed.
+
+#![allow(clippy::unwrap_used)]
+
+use std::process::{Command, Output};
+use tapezoo::{
+    args,
+    autograd::Tape,
+    cuda::{Launch, Module, guarded},
+    tensor::{Cx, DType, Device, Tensor},
+};
+
+/// Run the test `name` of this file alone, with these variables set.
+fn child(name: &str, vars: &[(&str, &str)]) {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.args(["--exact", name, "--nocapture"]).env("TAPEZOO_CHILD", name).envs(vars.iter().copied());
+    let Output { status, stdout, stderr } = command.output().unwrap();
+    let text = |b: Vec<u8>| String::from_utf8_lossy(&b).into_owned();
+    assert!(status.success(), "{}{}", text(stdout), text(stderr));
+}
+
+fn is_child(name: &str) -> bool {
+    std::env::var("TAPEZOO_CHILD").is_ok_and(|child| child == name)
+}
+
+/// A tape on the emulator, unless that cannot be had here.
+fn emulated() -> Option<Tape> {
+    Tape::open(Device::Emulated).inspect_err(|why| eprintln!("SKIPPED, no kernel was run: {why}")).ok()
+}
+
+/// The device's error in what `f` does.
+fn fault<R>(tape: &Tape, f: impl FnOnce() -> R) -> String {
+    match guarded(tape.cx().gpu(), f) {
+        Ok(_) => panic!("there should have been a fault"),
+        Err(e) => e.to_string(),
+    }
+}
+
+fn names(message: &str, words: &[&str]) {
+    for word in words {
+        assert!(message.contains(word), "no '{word}' in: {message}");
+    }
+}
+
+static BAD: Module = Module::new(
+    "tests/bad.cu",
+    &["extern \"C\" __global__ void past_the_end(S* x, i64 n) { if (thread() == 0) x[n] = 1.0; }\n\
+       extern \"C\" __global__ void harmless(S* x, i64 n, real a) { if (thread() < n) x[thread()] = a; }\n"],
+);
+static BROKEN: Module =
+    Module::new("tests/broken.cu", &["extern \"C\" __global__ void broken(S* x) { x[0] = nothing; }\n"]);
+
+#[test]
+fn out_of_memory_says_how_much_was_asked_for_and_is_there() {
+    const NAME: &str = "out_of_memory_says_how_much_was_asked_for_and_is_there";
+    if !is_child(NAME) {
+        return child(NAME, &[("TAPEZOO_EMU_MEMORY", "1M")]);
+    }
+    let Some(tape) = emulated() else { return };
+    let held = Tensor::zeros([50_000], DType::F32).to_device(tape.cx());
+    // Free buffers of other sizes are given up before memory is said to have run out.
+    let spare = Tensor::zeros([150_000], DType::F32).to_device(tape.cx());
+    tape.cx().pool().put(spare);
+    let other = Tensor::zeros([160_000], DType::F32).to_device(tape.cx());
+    let message = fault(&tape, || Tensor::zeros([1 << 20], DType::F32).to_device(tape.cx()));
+    names(&message, &["out of memory", "4.0 MiB asked for", "free of 1.0 MiB", "0.8 MiB in use"]);
+    drop((held, other));
+}
+
+#[test]
+fn a_kernel_fault_names_the_kernel_its_launch_and_the_place() {
+    const NAME: &str = "a_kernel_fault_names_the_kernel_its_launch_and_the_place";
+    if !is_child(NAME) {
+        return child(NAME, &[("TAPEZOO_EMU_CHECK", "1")]);
+    }
+    let Some(tape) = emulated() else { return };
+    let Cx::Cuda(cu) = tape.cx() else { panic!("not a CUDA device") };
+    let mut x = Tensor::zeros([3], DType::F32).to_device(tape.cx());
+    let message = fault(&tape, || {
+        cu.launch(&BAD, "past_the_end", DType::F32, Launch::blocks(1, 32), args![&mut x, 3usize]);
+    });
+    names(&message, &["past_the_end", "tests/bad.cu", "block [32, 1, 1]", "bad.cu:1"]);
+    // The device does nothing more, and says so.
+    names(&fault(&tape, || x.to_f64()), &["past_the_end"]);
+}
+
+#[test]
+fn a_launch_that_does_not_fit_its_kernel_is_noticed() {
+    const NAME: &str = "a_launch_that_does_not_fit_its_kernel_is_noticed";
+    if !is_child(NAME) {
+        return child(NAME, &[]);
+    }
+    let Some(tape) = emulated() else { return };
+    let Cx::Cuda(cu) = tape.cx() else { panic!("not a CUDA device") };
+    let mut x = Tensor::zeros([3], DType::F32).to_device(tape.cx());
+    let one = Launch::blocks(1, 32);
+    if cfg!(debug_assertions) {
+        let wrong = |args: &[tapezoo::cuda::Arg], word: &str| {
+            let why = tapezoo::error::quietly(|| cu.launch(&BAD, "harmless", DType::F32, one, args));
+            names(&why.unwrap_err(), &[word, "harmless"]);
+        };
+        wrong(args![&mut x, 3usize], "number of arguments");
+        wrong(args![&mut x, 3i32, 1.0], "size of argument 1");
+    }
+    cu.launch(&BAD, "harmless", DType::F32, one, args![&mut x, 3usize, 1.5]);
+    assert_eq!(x.to_f64(), [1.5; 3]);
+    let shared = one.shared(300 << 10);
+    let message = fault(&tape, || cu.launch(&BAD, "harmless", DType::F32, shared, args![&mut x, 3usize, 1.0]));
+    names(&message, &["harmless", "307200 bytes of shared memory"]);
+}
+
+#[test]
+fn a_source_that_does_not_compile_is_named_with_its_line() {
+    const NAME: &str = "a_source_that_does_not_compile_is_named_with_its_line";
+    if !is_child(NAME) {
+        return child(NAME, &[]);
+    }
+    let Some(tape) = emulated() else { return };
+    let Cx::Cuda(cu) = tape.cx() else { panic!("not a CUDA device") };
+    let mut x = Tensor::zeros([3], DType::F32).to_device(tape.cx());
+    let message = fault(&tape, || cu.launch(&BROKEN, "broken", DType::F32, Launch::blocks(1, 32), args![&mut x]));
+    names(&message, &["broken.cu", "nothing"]);
+}
+
+/// `verify` with these flags and variables: its status and what it said on standard error.
+fn verify(flags: &[&str], vars: &[(&str, &str)]) -> (Option<i32>, String) {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_verify"));
+    let output = command.args(flags).arg("no-such-file.safetensors").envs(vars.iter().copied()).output().unwrap();
+    (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
+}
+
+#[test]
+fn a_device_that_is_not_there_is_an_error() {
+    for (name, word) in [("gpu", "expected auto, cpu"), ("cuda:x", "expected a number"), ("cuda:-1", "a number")] {
+        let (status, said) = verify(&["--device", name], &[]);
+        assert_eq!(status, Some(2), "{said}");
+        names(&said, &[name, word]);
+    }
+    let (status, said) = verify(&["--device", "cuda"], &[]);
+    assert_eq!(status, Some(2), "{said}");
+    if !said.contains("no-such-file") {
+        // Without CUDA: which library was not found, and where it was looked for.
+        names(&said, &["error: no CUDA: lib", "was not found by the loader", "TAPEZOO_CUDA_LIBS", "--device cpu"]);
+    }
+    if Tape::open(Device::Emulated).is_ok() {
+        let (status, said) = verify(&["--device", "emulated"], &[("TAPEZOO_EMU_NO_DEVICE", "1")]);
+        assert_eq!(status, Some(2), "{said}");
+        names(&said, &["error: device emulated", "NO_DEVICE"]);
+    }
+}

@@ -1,0 +1,552 @@
+//! The emulator itself: what CUDA's primitives give, what its checks report, what its driver refuses.
+#![allow(clippy::unwrap_used, clippy::needless_range_loop)]
+
+#[path = "emulator/machine.rs"]
+mod machine;
+
+use cudarc::driver::{result, sys};
+use machine::{Arg, Launch, ORDERS, bytes, launch, machine};
+use tapezoo::cuda::emulator::{self, Options, Order};
+
+const BUGS: &str = include_str!("../cuemu/tests/bugs.cu");
+const GOOD: &str = include_str!("../cuemu/tests/good.cu");
+const TENSOR_CORE: &str = include_str!("../cuemu/tests/tensor_core.cu");
+
+/// The lines that a report about this kernel may name: those with `// HERE`.
+fn marked(kernel: &str) -> usize {
+    let from = BUGS.find(&format!(" {kernel}(")).unwrap();
+    let here = from + BUGS[from..].find("// HERE").unwrap();
+    BUGS[..here].lines().count()
+}
+
+fn ramp(n: usize) -> Vec<f32> {
+    (0..n).map(|i| i as f32).collect()
+}
+
+/// A vector of numbers without pattern.
+fn noise(n: usize) -> Vec<f32> {
+    (0..n as u64).map(|i| ((i * 2654435761 % 10007) as f32) / 5003.0 - 1.0).collect()
+}
+
+#[test]
+fn every_planted_bug_is_reported_with_kernel_thread_and_line() {
+    let Some(m) = machine() else { return };
+    let (x, y) = (&mut ramp(1024)[..], &mut vec![0f32; 256][..]);
+    // kernel, launch, arguments ('x' and 'y' as above, 's' a short y), what the report must say
+    let cases: &[(&str, Launch, &str, &str)] = &[
+        ("missing_barrier", launch(1, 128), "xy", "race on shared memory"),
+        ("missing_second_barrier", launch(1, 128), "xy4", "race on shared memory"),
+        ("missing_syncwarp", launch(1, 32), "xy", "race on shared memory"),
+        ("shuffle_is_no_barrier", launch(1, 32), "xy", "race on shared memory"),
+        ("read_past_the_end", launch(1, 256), "sy", "out-of-bounds read of 4 bytes, 4 bytes past the end"),
+        ("write_past_the_end", launch(1, 256), "s200", "out-of-bounds write of 4 bytes, 4 bytes past the end"),
+        ("read_before_the_start", launch(1, 32), "xy", "4 bytes before the start"),
+        ("null_pointer", launch(1, 32), "y0", "null pointer"),
+        ("dynamic_shared_too_small", Launch { shared: 252, ..launch(1, 64) }, "y", "byte 252 of dynamic shared"),
+        ("array_index", launch(1, 16), "y", "is out of bounds"),
+        ("misaligned_vector", launch(1, 32), "xy", "misaligned"),
+        ("divergent_barrier", launch(1, 64), "y", "divergent barrier"),
+        ("two_barriers", launch(1, 64), "y", "divergent barrier"),
+        ("lane_outside_its_mask", launch(1, 64), "y", "is not in its mask"),
+        ("mask_names_absent_lanes", launch(1, 64), "y", "exited"),
+        ("different_warp_operations", launch(1, 32), "y", "other lanes of mask"),
+        ("uninitialised_shared", launch(1, 64), "y", "uninitialised shared memory"),
+        ("uninitialised_device", launch(1, 64), "uy", "uninitialised device memory"),
+        ("blocks_race_on_a_sum", launch(8, 1), "y", "race on device memory"),
+        ("blocks_race_on_neighbours", launch(8, 32), "xy", "race on device memory"),
+        ("copy_without_wait", launch(1, 32), "xy", "memory"),
+    ];
+    for order in ORDERS {
+        m.set(true, order);
+        let module = m.module(BUGS, "bugs.cu");
+        for &(kernel, l, arguments, says) in cases {
+            let mut short = vec![0f32; if arguments.contains("200") { 200 } else { 256 }];
+            let mut args = vec![];
+            for c in arguments.chars().filter(|c| c.is_alphabetic()) {
+                args.push(match c {
+                    'x' => Arg::F32(unsafe_copy(x)),
+                    'y' => Arg::F32(unsafe_copy(y)),
+                    's' => Arg::F32(unsafe_copy(&mut short)),
+                    _ => Arg::Unwritten(1024),
+                });
+            }
+            match arguments.trim_start_matches(char::is_alphabetic) {
+                "0" => args.push(Arg::Null),
+                "" => {}
+                n => args.push(Arg::Int(n.parse().unwrap())),
+            }
+            let report = m.run(&module, kernel, l, &mut args).expect_err(&format!("{kernel}, {order:?}: not noticed"));
+            assert!(report.starts_with(&format!("{kernel}<<<(")), "{report}");
+            assert!(report.contains("block (") && report.contains("thread ("), "{report}");
+            // A cp.async that has landed early is no fault yet: its write, or the read, is.
+            assert!(report.contains(says), "{kernel}, {order:?}: {report}");
+            let line = marked(kernel);
+            let named = |l: usize| report.contains(&format!("bugs.cu:{l}"));
+            let near = ["two_barriers", "different_warp_operations", "copy_without_wait", "missing_syncwarp"];
+            assert!(named(line) || (near.contains(&kernel) && (line - 5..line).any(named)), "line {line}: {report}");
+        }
+    }
+}
+
+/// The arguments of one launch may name one vector only once, but each launch may have it anew.
+fn unsafe_copy<'a>(v: &mut [f32]) -> &'a mut [f32] {
+    Vec::leak(v.to_vec())
+}
+
+fn cumulated(x: &[f32], row: usize) -> Vec<f32> {
+    let scan = |row: &[f32]| {
+        row.iter()
+            .scan(0f64, |sum, v| {
+                *sum += f64::from(*v);
+                Some(*sum as f32)
+            })
+            .collect::<Vec<_>>()
+    };
+    x.chunks(row).flat_map(scan).collect()
+}
+
+fn close(a: &[f32], b: &[f32], tolerance: f32) -> bool {
+    a.len() == b.len() && a.iter().zip(b).all(|(a, b)| (a - b).abs() <= tolerance)
+}
+
+/// Runs every kernel of `source` that is known to be right; says which one was not, or faulted.
+fn good_kernels(m: &machine::Machine, source: &str) -> Result<(), String> {
+    let module = m.module_with(source, "good.cu", &["matmul<double,8>"]);
+    let expect = |ok: bool, what: &str| if ok { Ok(()) } else { Err(format!("{what}: wrong result")) };
+
+    let (mut x, mut sum) = (noise(5003), vec![0f32]);
+    m.run(&module, "block_sum", launch(3, 256), &mut [Arg::F32(&mut x), Arg::F32(&mut sum), Arg::Int(5003)])?;
+    expect((sum[0] - x.iter().sum::<f32>()).abs() < 1e-2, "block_sum")?;
+
+    let (mut x, mut y) = (noise(3 * 500), vec![f32::NAN; 3 * 500]);
+    m.run(&module, "scan_rows", launch(3, 128), &mut [Arg::F32(&mut x), Arg::F32(&mut y), Arg::Int(500)])?;
+    expect(close(&y, &cumulated(&x, 500), 1e-3), "scan_rows")?;
+
+    let (rows, cols, inner) = (20usize, 29usize, 33usize);
+    let (mut a, mut b, mut c) = (noise(rows * inner), noise(inner * cols), vec![f32::NAN; rows * cols]);
+    let product = |i: usize| (0..inner).map(|k| a[i / cols * inner + k] * b[k * cols + i % cols]).sum::<f32>();
+    let want: Vec<f32> = (0..rows * cols).map(product).collect();
+    let sizes = || [rows, cols, inner].map(|n| Arg::Int(n as i32));
+    let l = Launch { grid: (2, 2, 1), block: (16, 16, 1), shared: 1024 };
+    let mut args = vec![Arg::F32(&mut a), Arg::F32(&mut b), Arg::F32(&mut c)];
+    args.extend(sizes());
+    m.run(&module, "matmul_f32", l, &mut args)?;
+    drop(args);
+    expect(close(&c, &want, 1e-4), "matmul_f32")?;
+
+    let wide = |v: &[f32]| v.iter().map(|&x| f64::from(x)).collect::<Vec<_>>();
+    let (mut a, mut b, mut c) = (wide(&a), wide(&b), vec![f64::NAN; rows * cols]);
+    let l = Launch { grid: (4, 3, 1), block: (8, 8, 1), shared: 512 };
+    let mut args = vec![Arg::F64(&mut a), Arg::F64(&mut b), Arg::F64(&mut c)];
+    args.extend(sizes());
+    m.run(&module, "matmul<double,8>", l, &mut args)?;
+    drop(args);
+    expect(c.iter().zip(&want).all(|(a, b)| (a - f64::from(*b)).abs() < 1e-4), "matmul<double,8>")?;
+
+    let (mut x, mut y) = (ramp(1024), vec![0f32; 1024]);
+    m.run(&module, "warp_transpose", launch(1, 32), &mut [Arg::F32(&mut x), Arg::F32(&mut y)])?;
+    expect((0..1024).all(|i| y[i] == x[i % 32 * 32 + i / 32]), "warp_transpose")?;
+
+    let mut y = vec![0f32; 64];
+    m.run(&module, "early_exit", launch(1, 64), &mut [Arg::F32(&mut y), Arg::Int(50)])?;
+    expect(y.iter().sum::<f32>() == 50.0, "early_exit")?;
+
+    let (mut x, mut h) = ((0..256).collect::<Vec<i32>>(), vec![0; 8]);
+    m.run(&module, "histogram", launch(2, 128), &mut [Arg::I32(&mut x), Arg::I32(&mut h), Arg::Int(256)])?;
+    expect(h == [32; 8], "histogram")?;
+
+    let mut y = vec![0u16; 256];
+    m.run(&module, "halves", launch(1, 256), &mut [Arg::U16(&mut y)])?;
+    expect((0..256).all(|i| y[i as usize] == i ^ 1), "halves")
+}
+
+#[test]
+fn correct_kernels_are_right_in_every_order_and_raise_no_alarm() {
+    let Some(m) = machine() else { return };
+    for check in [false, true] {
+        for order in ORDERS {
+            m.set(check, order);
+            good_kernels(&m, GOOD).unwrap_or_else(|e| panic!("check {check}, {order:?}: {e}"));
+        }
+    }
+}
+
+#[test]
+fn every_barrier_that_is_taken_away_is_missed() {
+    let Some(m) = machine() else { return };
+    let needed: Vec<usize> = GOOD.match_indices("();  // needed").map(|(i, _)| i).collect();
+    assert!(needed.len() >= 8);
+    for at in needed {
+        let start = GOOD[..at].rfind("__sync").unwrap();
+        let mutant = format!("{}{}{}", &GOOD[..start], " ".repeat(at + 3 - start), &GOOD[at + 3..]);
+        for order in ORDERS {
+            m.set(true, order);
+            let line = GOOD[..at].lines().count();
+            assert!(good_kernels(&m, &mutant).is_err(), "good.cu:{line} without its barrier, {order:?}: not noticed");
+        }
+    }
+}
+
+#[test]
+fn warp_operations_follow_the_manual() {
+    let Some(m) = machine() else { return };
+    for check in [false, true] {
+        for order in ORDERS {
+            m.set(check, order);
+            let module = m.module(GOOD, "good.cu");
+            let mut y = vec![0i32; 16 * 32];
+            m.run(&module, "warp_operations", launch(1, 32), &mut [Arg::I32(&mut y)]).unwrap();
+            let thirds = (0..32).step_by(3).fold(0u32, |mask, lane| mask | 1 << lane) as i32;
+            for lane in 0..32i32 {
+                let want = [
+                    5,
+                    (lane & !7) + 1,
+                    if lane < 3 { lane } else { lane - 3 },
+                    if lane % 16 < 3 { lane } else { lane - 3 },
+                    if lane + 3 > 31 { lane } else { lane + 3 },
+                    lane ^ 7,
+                    thirds,
+                    1,
+                    0,
+                    31 * 16,
+                    62,
+                    if lane < 16 { lane ^ 1 } else { lane ^ 2 },
+                    10,
+                    1,
+                    0,
+                    lane ^ 1,
+                ];
+                let got: Vec<i32> = y.iter().skip(lane as usize).step_by(32).copied().collect();
+                assert_eq!(got, want, "lane {lane}, check {check}, {order:?}");
+            }
+        }
+    }
+}
+
+fn to_bf16(x: f32) -> u16 {
+    let bits = x.to_bits();
+    ((bits + 0x7fff + (bits >> 16 & 1)) >> 16) as u16
+}
+
+#[test]
+fn tensor_cores_multiply() {
+    let Some(m) = machine() else { return };
+    let (rows, cols, inner) = (100usize, 70usize, 104usize);
+    let half = |v: Vec<f32>| v.into_iter().map(to_bf16).collect::<Vec<u16>>();
+    let (mut a, mut b) = (half(noise(rows * inner)), half(noise(cols * inner)));
+    let value = |h: u16| f32::from_bits(u32::from(h) << 16);
+    let product = |i: usize| (0..inner).map(|k| value(a[i / cols * inner + k]) * value(b[i % cols * inner + k])).sum();
+    let want: Vec<f32> = (0..rows * cols).map(product).collect();
+    let mut run = |source: &str, check, order| {
+        m.set(check, order);
+        let module = m.module(source, "tensor_core.cu");
+        let mut c = vec![f32::NAN; rows * cols];
+        let mut args = vec![Arg::U16(&mut a), Arg::U16(&mut b), Arg::F32(&mut c)];
+        args.extend([rows, cols, inner].map(|n| Arg::Int(n as i32)));
+        m.run(&module, "gemm_bf16", Launch { grid: (2, 2, 1), ..launch(1, 128) }, &mut args)?;
+        drop(args);
+        if close(&c, &want, 1e-4) { Ok(()) } else { Err("wrong result".to_string()) }
+    };
+    for order in ORDERS {
+        run(TENSOR_CORE, false, order).unwrap();
+        run(TENSOR_CORE, true, order).unwrap();
+    }
+    // Without the wait, a copy that lands late is noticed; without either barrier, a race is.
+    let no_wait = TENSOR_CORE.replace("cuemu::cp_async_wait(1);", "");
+    assert!(run(&no_wait, true, Order::Forward).is_err() && run(&no_wait, false, Order::Forward).is_err());
+    for (at, barrier) in TENSOR_CORE.match_indices("__syncthreads();") {
+        let mutant = format!("{}{}", &TENSOR_CORE[..at], &TENSOR_CORE[at + barrier.len()..]);
+        for order in ORDERS {
+            assert!(run(&mutant, true, order).is_err(), "barrier at byte {at}, {order:?}");
+        }
+    }
+}
+
+#[test]
+fn arguments_by_value_bounds_and_parameter_sizes() {
+    let Some(m) = machine() else { return };
+    let module = m.module(GOOD, "good.cu");
+    let sizes: Vec<u8> = [1i64, 10, 100].iter().flat_map(|n| n.to_ne_bytes()).collect();
+    let mut y = vec![0f32];
+    let mut args = [Arg::F32(&mut y), Arg::Bytes(sizes), Arg::Double(0.25), Arg::Bytes(vec![2]), Arg::Float(0.5)];
+    m.run(&module, "by_value", launch(1, 32), &mut args).unwrap();
+    assert_eq!(y, [114.75]);
+
+    let params = |kernel: &str| {
+        let f = module.function(kernel);
+        let info = |i| {
+            let (mut offset, mut size) = (0, 0);
+            // SAFETY: the function is loaded.
+            let r = unsafe { sys::cuFuncGetParamInfo(f, i, &mut offset, &mut size) };
+            r.result().ok().map(|()| (offset, size))
+        };
+        (0..).map_while(info).collect::<Vec<_>>()
+    };
+    assert_eq!(params("by_value"), [(0, 8), (8, 24), (32, 8), (40, 1), (44, 4)]);
+    assert_eq!(params("scale_f64"), [(0, 8), (8, 8), (16, 4)]);
+
+    // __launch_bounds__, the device's own limit, and dynamic shared memory that was not asked for.
+    let mut x = vec![1f32; 8];
+    let mut scale = |l| m.run(&module, "scale_f32", l, &mut [Arg::F32(&mut x), Arg::Float(2.0), Arg::Int(8)]);
+    scale(launch(1, 64)).unwrap();
+    assert!(scale(launch(1, 65)).unwrap_err().contains("OUT_OF_RESOURCES"));
+    assert!(scale(launch(0, 32)).unwrap_err().contains("INVALID_VALUE"));
+    let big = Launch { shared: 50_000, ..launch(1, 32) };
+    assert!(scale(big).unwrap_err().contains("INVALID_VALUE"));
+    let attribute = sys::CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
+    let raise = |n| unsafe { result::function::set_function_attribute(module.function("scale_f32"), attribute, n) };
+    raise(232_448).unwrap();
+    assert!(raise(232_449).is_err());
+    assert_eq!(x, [2.0; 8]);
+}
+
+#[test]
+fn what_does_not_compile_says_where() {
+    let Some(m) = machine() else { return };
+    let error =
+        machine::compile("\n#line 7 \"scan.cu\"\nextern \"C\" __global__ void f(float* y) { y[0] = z; }", "x.cu", &[]);
+    let error = error.unwrap_err();
+    assert!(error.contains("scan.cu:7") && error.contains('z'), "{error}");
+    // Nothing of C's library is there, as with NVRTC.
+    assert!(machine::compile("extern \"C\" __global__ void f(float* y) { y[0] = INFINITY; }", "x.cu", &[]).is_err());
+    // An image that is not one.
+    // SAFETY: the driver reads up to the zero.
+    assert!(unsafe { result::module::load_data(c"no module".as_ptr().cast()) }.is_err());
+    drop(m);
+}
+
+#[test]
+fn memory_is_guarded() {
+    let Some(m) = machine() else { return };
+    m.set(true, Order::Forward);
+    let before = emulator::memory();
+    // SAFETY: what is wrong here is refused.
+    unsafe {
+        let p = result::malloc_sync(100).unwrap();
+        assert_eq!(emulator::memory(), (before.0 + 1, before.1 + 100));
+        let mut host = vec![0u8; 101];
+        assert!(result::memcpy_htod_sync(p, &host).is_err(), "one byte too many");
+        result::memcpy_htod_sync(p, &host[..100]).unwrap();
+        assert!(result::memcpy_dtoh_sync(&mut host, p).is_err());
+        assert!(result::memcpy_dtod_sync(p + 10, p, 20).is_err(), "overlap");
+        assert!(result::memset_d8_sync(p + 90, 1, 11).is_err());
+        assert!(result::free_sync(p + 4).is_err(), "not its start");
+        result::free_sync(p).unwrap();
+        assert!(result::free_sync(p).is_err(), "twice");
+        assert_eq!(emulator::memory(), before);
+        let refused = result::malloc_sync(5 << 30).unwrap_err();
+        assert_eq!(refused.0, sys::CUresult::CUDA_ERROR_OUT_OF_MEMORY);
+    }
+    // A buffer that a pool lends anew is shorter, and holds nothing.
+    let module = m.module(BUGS, "bugs.cu");
+    let copy = module.function("uninitialised_device");
+    // SAFETY: as above; the kernel reads and writes 64 floats.
+    let run = |x: u64, y: u64| unsafe {
+        let (mut x, mut y) = (x, y);
+        let mut args = [(&raw mut x).cast(), (&raw mut y).cast()];
+        result::launch_kernel(copy, (1, 1, 1), (64, 1, 1), 0, std::ptr::null_mut(), &mut args).unwrap();
+        let done = m.context.synchronize();
+        let fault = emulator::fault();
+        emulator::reset();
+        done.map_err(|_| fault.unwrap())
+    };
+    unsafe {
+        let (x, y) = (result::malloc_sync(1024).unwrap(), result::malloc_sync(1024).unwrap());
+        result::memset_d8_sync(x, 0, 1024).unwrap();
+        run(x, y).unwrap();
+        emulator::lend(x, 256);
+        assert!(run(x, y).unwrap_err().contains("uninitialised"));
+        result::memset_d8_sync(x, 0, 256).unwrap();
+        run(x, y).unwrap();
+        emulator::lend(y, 252);
+        assert!(run(x, y).unwrap_err().contains("4 bytes past the end of a buffer of 252 bytes"));
+        result::free_sync(x).unwrap();
+        assert!(run(x, y).unwrap_err().contains("has been freed"));
+        result::free_sync(y).unwrap();
+    }
+}
+
+#[test]
+fn a_captured_step_is_replayed() {
+    let Some(m) = machine() else { return };
+    let module = m.module(GOOD, "good.cu");
+    let stream = m.context.new_stream().unwrap();
+    let f = module.function("scale_f32");
+    // SAFETY: the buffers live to the end of the test.
+    unsafe {
+        let s = stream.cu_stream();
+        let (p, q) = (result::malloc_sync(16).unwrap(), result::malloc_sync(16).unwrap());
+        result::memcpy_htod_sync(p, bytes(&[1f32; 4])).unwrap();
+        result::stream::begin_capture(s, sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_GLOBAL).unwrap();
+        {
+            let (mut x, mut by, mut n) = (p, 2f32, 4i32);
+            let mut args = [(&raw mut x).cast(), (&raw mut by).cast(), (&raw mut n).cast()];
+            result::launch_kernel(f, (1, 1, 1), (32, 1, 1), 0, s, &mut args).unwrap();
+            result::memcpy_dtod_async(q, p, 16, s).unwrap();
+        }
+        let graph = result::stream::end_capture(s).unwrap();
+        let read = |p| {
+            let mut v = [0f32; 4];
+            result::memcpy_dtoh_sync(machine::bytes_mut(&mut v), p).unwrap();
+            v[3]
+        };
+        assert_eq!(read(p), 1.0, "a capture runs nothing");
+        let exec = result::graph::instantiate(
+            graph,
+            sys::CUgraphInstantiate_flags::CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH,
+        )
+        .unwrap();
+        for _ in 0..3 {
+            result::graph::launch(exec, s).unwrap();
+        }
+        stream.synchronize().unwrap();
+        assert_eq!((read(p), read(q)), (8.0, 8.0));
+
+        // What a capture forbids spoils it.
+        result::stream::begin_capture(s, sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_GLOBAL).unwrap();
+        assert!(stream.synchronize().is_err());
+        assert!(result::malloc_async(s, 16).is_err());
+        assert!(result::stream::end_capture(s).is_err());
+        result::free_sync(p).unwrap();
+        result::free_sync(q).unwrap();
+    }
+}
+
+#[test]
+fn late_work_shows_a_missing_synchronisation() {
+    let Some(m) = machine() else { return };
+    let stream = m.context.new_stream().unwrap();
+    // SAFETY: the buffers live until the copies are done.
+    unsafe {
+        let device = result::malloc_sync(4).unwrap();
+        result::memcpy_htod_sync(device, bytes(&[7f32])).unwrap();
+        let host = result::malloc_host(4, 0).unwrap().cast::<f32>();
+        emulator::configure(Options { check: false, order: Order::Forward, late: true }).unwrap();
+        *host = 0.0;
+        result::memcpy_dtoh_async(std::slice::from_raw_parts_mut(host, 1), device, stream.cu_stream()).unwrap();
+        let at_once = host.read_volatile();
+        stream.synchronize().unwrap();
+        assert_eq!((at_once, host.read_volatile()), (0.0, 7.0));
+        m.set(false, Order::Forward);
+        result::free_host(host.cast()).unwrap();
+        result::free_sync(device).unwrap();
+    }
+}
+
+#[test]
+fn products_agree_with_the_sum_over_k() {
+    use cudarc::cublas::{result as blas, sys::cublasOperation_t as Op};
+    let Some(m) = machine() else { return };
+    m.set(true, Order::Forward);
+    let handle = blas::create_handle().unwrap();
+    let (rows, cols, inner) = (5usize, 4usize, 7usize);
+    let (a, b) = (noise(rows * inner), noise(inner * cols));
+    for (ta, tb) in [(false, false), (true, false), (false, true), (true, true)] {
+        let (lda, ldb) = (if ta { inner } else { rows }, if tb { cols } else { inner });
+        let op = |t| if t { Op::CUBLAS_OP_T } else { Op::CUBLAS_OP_N };
+        // SAFETY: sizes as declared.
+        unsafe {
+            let upload = |v: &[f32]| {
+                let p = result::malloc_sync(4 * v.len()).unwrap();
+                result::memcpy_htod_sync(p, bytes(v)).unwrap();
+                p
+            };
+            let (pa, pb, pc) = (upload(&a), upload(&b), upload(&vec![1f32; rows * cols]));
+            let gemm = |ldc: usize, a: u64| {
+                let (m, n, k) = (rows as i32, cols as i32, inner as i32);
+                let (a, b, c) = (a as *const f32, pb as *const f32, pc as *mut f32);
+                blas::sgemm(handle, op(ta), op(tb), m, n, k, &2.0, a, lda as i32, b, ldb as i32, &0.5, c, ldc as i32)
+            };
+            gemm(rows, pa).unwrap();
+            assert!(gemm(rows - 1, pa).is_err(), "ldc < m");
+            let mut c = vec![0f32; rows * cols];
+            result::memcpy_dtoh_sync(machine::bytes_mut(&mut c), pc).unwrap();
+            for i in 0..rows * cols {
+                let (row, col) = (i % rows, i / rows);
+                let at = |k: usize| if ta { a[row * lda + k] } else { a[k * lda + row] };
+                let bt = |k: usize| if tb { b[k * ldb + col] } else { b[col * ldb + k] };
+                let want = 2.0 * (0..inner).map(|k| at(k) * bt(k)).sum::<f32>() + 0.5;
+                assert!((c[i] - want).abs() < 1e-5, "{} for {want}", c[i]);
+            }
+            gemm(rows, pb + 4 * 1000).unwrap();
+            assert!(m.context.synchronize().is_err(), "a matrix outside its buffer");
+            emulator::reset();
+            [pa, pb, pc].into_iter().for_each(|p| result::free_sync(p).unwrap());
+        }
+    }
+}
+
+#[test]
+fn threads_of_the_host_may_launch_at_once() {
+    let Some(m) = machine() else { return };
+    let module = m.module(GOOD, "good.cu").function("scan_rows") as usize;
+    std::thread::scope(|scope| {
+        for t in 0..4 {
+            let context = m.context.clone();
+            scope.spawn(move || {
+                context.bind_to_thread().unwrap();
+                for round in 0..5 {
+                    let n = 300 + 17 * t + round;
+                    let x = noise(3 * n);
+                    let mut y = vec![0f32; 3 * n];
+                    // SAFETY: sizes as declared.
+                    unsafe {
+                        let (mut p, mut q, mut len) =
+                            (result::malloc_sync(12 * n).unwrap(), result::malloc_sync(12 * n).unwrap(), n as i32);
+                        result::memcpy_htod_sync(p, bytes(&x)).unwrap();
+                        let mut args = [(&raw mut p).cast(), (&raw mut q).cast(), (&raw mut len).cast()];
+                        let f = module as sys::CUfunction;
+                        result::launch_kernel(f, (3, 1, 1), (64, 1, 1), 0, std::ptr::null_mut(), &mut args).unwrap();
+                        result::memcpy_dtoh_sync(machine::bytes_mut(&mut y), q).unwrap();
+                        result::free_sync(p).unwrap();
+                        result::free_sync(q).unwrap();
+                    }
+                    assert!(close(&y, &cumulated(&x, n), 1e-3));
+                }
+            });
+        }
+    });
+}
+
+/// Not a test by itself: what the next one starts as a process of its own.
+#[test]
+#[ignore = "leaves memory behind on purpose"]
+fn leaves_memory_behind() {
+    let Some(_m) = machine() else { return };
+    // SAFETY: never used.
+    unsafe { [result::malloc_sync(100).unwrap(), result::malloc_sync(28).unwrap()] };
+}
+
+#[test]
+fn leaks_are_reported_at_the_end() {
+    if machine().is_none() {
+        return;
+    }
+    let mut child = std::process::Command::new(std::env::current_exe().unwrap());
+    child.args(["--ignored", "--exact", "leaves_memory_behind"]).env("TAPEZOO_EMU_LEAKS", "1");
+    let said = child.output().unwrap().stderr;
+    let said = String::from_utf8_lossy(&said);
+    assert!(said.contains("2 never freed (bytes: ") && said.contains("100") && said.contains("28"), "{said}");
+}
+
+/// `cargo test --test emulator -- --ignored --nocapture speed`
+#[test]
+#[ignore = "a measurement"]
+fn speed() {
+    let Some(m) = machine() else { return };
+    for check in [false, true] {
+        m.set(check, Order::Forward);
+        let module = m.module(GOOD, "good.cu");
+        for kernel in ["barriers", "shuffles"] {
+            let mut best = f64::INFINITY;
+            for _ in 0..10 {
+                let start = std::time::Instant::now();
+                let mut args = [Arg::F32(&mut vec![0.0; 64 * 128]), Arg::Int(100)];
+                m.run(&module, kernel, launch(64, 128), &mut args).unwrap();
+                best = best.min(start.elapsed().as_secs_f64());
+            }
+            let each = best * 1e9 / (64.0 * 128.0 * 100.0);
+            println!("{kernel}, {}: {each:.1} ns a thread", if check { "checked" } else { "plain" });
+        }
+    }
+}

@@ -1,0 +1,304 @@
+//! Sweeps: a grid in one command, killed and resumed, in parts and joined.
+
+#![allow(clippy::unwrap_used)]
+
+use serde_json::Value;
+use std::{
+    collections::BTreeMap,
+    fs,
+    path::{Path, PathBuf},
+    process::{Command, Output, Stdio},
+    thread,
+    time::{Duration, Instant, SystemTime},
+};
+
+/// 2 rates, 2 models and 2 seeds: eight runs of about a tenth of a second.
+const GRID: &str = "
+train_len = 8
+eval_lens = [8, 12]
+batch = 4
+steps = 300
+checkpoint_every = 0.02
+model = { width = 8, heads = 2, head_dim = 4, mlp = 8 }
+[grid]
+models = ['lstm', 'gpt']
+seed = [5, 6]
+lr = [0.001, 1e-2]
+";
+
+struct Place(tempfile::TempDir);
+
+impl Place {
+    fn new(grid: &str) -> Place {
+        let place = Place(tempfile::tempdir().unwrap());
+        fs::write(place.at("grid.toml"), grid).unwrap();
+        place
+    }
+
+    fn at(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    fn command(&self, flags: &str) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_sweep"));
+        command.args(flags.split_whitespace()).current_dir(self.0.path());
+        command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        command
+    }
+
+    /// Run it with these flags: status, standard output and error.
+    fn sweep(&self, flags: &str) -> (Option<i32>, String, String) {
+        let Output { status, stdout, stderr } = self.command(flags).output().unwrap();
+        (status.code(), String::from_utf8(stdout).unwrap(), String::from_utf8(stderr).unwrap())
+    }
+
+    #[track_caller]
+    fn succeeds(&self, flags: &str) -> String {
+        let (status, stdout, stderr) = self.sweep(flags);
+        assert_eq!(status, Some(0), "{flags}: {stderr}");
+        stdout
+    }
+
+    /// It refuses with status 2, says all of these words, and leaves everything as it was.
+    #[track_caller]
+    fn refuses(&self, flags: &str, words: &[&str]) {
+        let before = everything(self.0.path());
+        let (status, stdout, stderr) = self.sweep(flags);
+        assert_eq!((status, stdout.as_str()), (Some(2), ""), "{flags}: {stderr}");
+        assert!(!stderr.contains("panicked"), "{stderr}");
+        for word in words {
+            assert!(stderr.contains(word), "{flags}: no '{word}' in: {stderr}");
+        }
+        assert!(before == everything(self.0.path()), "{flags}: something was written");
+    }
+}
+
+/// Every file below a directory.
+fn everything(top: &Path) -> BTreeMap<String, Vec<u8>> {
+    let (mut all, mut open) = (BTreeMap::new(), vec![top.to_path_buf()]);
+    while let Some(dir) = open.pop() {
+        for path in fs::read_dir(&dir).unwrap().map(|e| e.unwrap().path()) {
+            match path.is_dir() {
+                true => open.push(path),
+                false => {
+                    drop(all.insert(path.strip_prefix(top).unwrap().display().to_string(), fs::read(&path).unwrap()))
+                }
+            }
+        }
+    }
+    all
+}
+
+/// What does not depend on time.
+fn bits(top: &Path) -> BTreeMap<String, Vec<u8>> {
+    let kept =
+        |name: &str| name.ends_with("metrics.jsonl") || name.ends_with(".safetensors") || name.ends_with(".toml");
+    everything(top).into_iter().filter(|file| kept(&file.0)).collect()
+}
+
+fn results(top: &Path) -> Vec<PathBuf> {
+    everything(top).into_keys().filter(|name| name.ends_with("result.json")).map(|name| top.join(name)).collect()
+}
+
+#[test]
+fn a_sweep_makes_a_run_directory_for_each_point_and_a_row_for_each_cell() {
+    let place = Place::new(GRID);
+    let list = place.succeeds("grid.toml --dry-run");
+    assert!(!place.at("runs").exists());
+    assert_eq!(list.matches("to do").count(), 8, "{list}");
+    assert!(list.contains("lr=0.01  gpt seed 6") && list.contains("8 of 8 runs, in runs/grid"), "{list}");
+
+    let table = place.succeeds("grid.toml --jobs 2");
+    let out = place.at("runs/grid");
+    for file in ["sweep.toml", "summary.csv", "lr=0.001/config.toml", "lr=0.001/results.json", "lr=0.01/table.txt"] {
+        assert!(out.join(file).is_file(), "{file}");
+    }
+    assert!(out.join("lr=0.01/gpt-seed6/weights.safetensors").is_file());
+    assert_eq!(results(&out).len(), 8);
+    assert_eq!(table, fs::read_to_string(out.join("summary.txt")).unwrap());
+    assert!(table.contains("8 runs finished, 0 failed, 0 to do"), "{table}");
+
+    // The mean and the spread of a cell, from the results of its seeds.
+    let point: Value = serde_json::from_slice(&fs::read(out.join("lr=0.01/results.json")).unwrap()).unwrap();
+    let seeds = point["runs"].as_array().unwrap().iter().filter(|r| r["model"] == "gpt");
+    let seeds: Vec<f64> = seeds.map(|r| r["accuracy"]["12"].as_f64().unwrap()).collect();
+    let (mean, std) = ((seeds[0] + seeds[1]) / 2.0, (seeds[0] - seeds[1]).abs() / 2f64.sqrt());
+    let rows = fs::read_to_string(out.join("summary.jsonl")).unwrap();
+    let rows: Vec<Value> = rows.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!(rows.len(), 4);
+    let row = rows.iter().find(|row| row["model"] == "gpt" && row["axes"]["lr"] == "0.01").unwrap();
+    assert!((row["scores"]["accuracy"]["12"]["mean"].as_f64().unwrap() - mean).abs() < 1e-12);
+    assert!((row["scores"]["accuracy"]["12"]["std"].as_f64().unwrap() - std).abs() < 1e-12);
+    assert_eq!(row["seeds"], serde_json::json!([5, 6]));
+    let csv = fs::read_to_string(out.join("summary.csv")).unwrap();
+    let head: Vec<&str> = csv.lines().next().unwrap().split(',').collect();
+    let line = csv.lines().find(|line| line.starts_with("lr=0.01,0.01,gpt")).unwrap();
+    let at = head.iter().position(|&column| column == "accuracy_12_std").unwrap();
+    assert!((line.split(',').nth(at).unwrap().parse::<f64>().unwrap() - std).abs() < 1e-12);
+
+    // A point is an ordinary run directory.
+    let parity = |flag: &str| {
+        let mut parity = Command::new(env!("CARGO_BIN_EXE_parity"));
+        parity.arg(flag).arg(out.join("lr=0.01")).output().unwrap()
+    };
+    let resumed = parity("--resume");
+    assert!(String::from_utf8(resumed.stderr).unwrap().contains("nothing left to do"));
+}
+
+#[test]
+fn a_killed_sweep_goes_on_and_repeats_nothing() {
+    let place = Place::new(GRID);
+    place.succeeds("grid.toml --out whole");
+    let torn = place.at("torn");
+    let mut finished: BTreeMap<PathBuf, SystemTime> = BTreeMap::new();
+    let mut kills = 0;
+    loop {
+        let mut child = place.command("grid.toml --out torn --jobs 2").spawn().unwrap();
+        let start = Instant::now();
+        let nanos = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().subsec_nanos();
+        while start.elapsed() < Duration::from_millis(80 + u64::from(nanos / 1000) % 150) {
+            thread::sleep(Duration::from_millis(2));
+        }
+        if child.try_wait().unwrap().is_some_and(|status| status.success()) {
+            break;
+        }
+        child.kill().unwrap();
+        child.wait().unwrap();
+        kills += 1;
+        assert!(kills < 200, "it gets nowhere");
+        for path in if torn.exists() { results(&torn) } else { vec![] } {
+            let written = fs::metadata(&path).unwrap().modified().unwrap();
+            assert_eq!(*finished.entry(path.clone()).or_insert(written), written, "{} was repeated", path.display());
+        }
+    }
+    eprintln!("killed {kills} times");
+    assert!(kills > 0);
+    let (whole, torn) = (bits(&place.at("whole")), bits(&torn));
+    assert_eq!(whole.keys().collect::<Vec<_>>(), torn.keys().collect::<Vec<_>>());
+    assert!(whole == torn);
+    assert_eq!(place.succeeds("grid.toml --out torn --dry-run").matches("finished").count(), 8);
+}
+
+#[test]
+fn parts_are_the_whole_and_join_into_it() {
+    let place = Place::new(GRID);
+    place.succeeds("grid.toml --out whole");
+    for i in 0..3 {
+        place.succeeds(&format!("grid.toml --out part{i} --shard {i}/3"));
+    }
+    let count: usize = (0..3).map(|i| results(&place.at(&format!("part{i}"))).len()).sum();
+    assert_eq!(count, 8);
+    // Two of three, then the third; a part that is there already changes nothing.
+    let table = place.succeeds("merge joined part0 part2");
+    assert!(!table.contains("8 runs finished"), "{table}");
+    let table = place.succeeds("merge joined part1 part2");
+    assert!(table.contains("8 runs finished, 0 failed, 0 to do"), "{table}");
+    assert!(bits(&place.at("whole")) == bits(&place.at("joined")));
+    let scores = |dir: &str| -> Vec<Value> {
+        let rows = fs::read_to_string(place.at(dir).join("summary.jsonl")).unwrap();
+        rows.lines().map(|line| serde_json::from_str::<Value>(line).unwrap()["scores"].clone()).collect()
+    };
+    assert_eq!(scores("whole"), scores("joined"));
+    assert_eq!(place.succeeds("grid.toml --out joined --dry-run").matches("finished").count(), 8);
+
+    place.refuses("merge new part0 nowhere", &["nowhere", "does not exist"]);
+    place.refuses("merge new part0 part0/lr=0.01", &["lr=0.01", "is no sweep", "sweep.toml"]);
+    // Another result of the same run.
+    let one = results(&place.at("part0"))[0].clone();
+    let text = fs::read_to_string(&one).unwrap();
+    let run = one.strip_prefix(place.at("part0")).unwrap().parent().unwrap().display().to_string();
+    fs::write(&one, text.replacen("\"8\": 0.", "\"8\": 0.1", 1).replacen("\"8\": 1.", "\"8\": 0.9", 1)).unwrap();
+    place.refuses("merge new whole part0", &["different results of the same run", &run, "whole", "part0"]);
+    place.refuses("merge joined part0", &["different results", &run]);
+    fs::write(&one, &text).unwrap();
+    let weights = one.with_file_name("weights.safetensors");
+    let mut bytes = fs::read(&weights).unwrap();
+    *bytes.last_mut().unwrap() ^= 1;
+    fs::write(&weights, bytes).unwrap();
+    place.refuses("merge new part0 whole", &["different weights", &run]);
+    // Another sweep.
+    fs::write(place.at("other.toml"), GRID.replace("1e-2", "2e-2")).unwrap();
+    place.succeeds("other.toml --out other --shard 0/8");
+    place.refuses("merge new whole other", &["different sweeps", "grid.lr", "0.02"]);
+    place.refuses("merge other whole", &["other", "holds another sweep", "grid.lr"]);
+}
+
+#[test]
+fn what_cannot_be_is_refused_before_anything_starts() {
+    let place = Place::new(GRID);
+    for (grid, words) in [
+        ("stepz = 3\n[grid]\nlr = [0.1]", &["grid.toml", "stepz"][..]),
+        ("[grid]\nlrr = [0.1, 0.2]", &["grid point lrr=0.1", "lrr"]),
+        ("[grid]\nlr = 0.1", &["grid.lr = 0.1", "expected a list"]),
+        ("[grid]\nlr = []", &["grid.lr = []", "at least one"]),
+        ("grid = 3", &["grid = 3", "expected a table"]),
+        ("[grid]\nlr = [0.1, -1.0]", &["grid point lr=-1.0", "lr -1", "above 0"]),
+        ("[grid]\nmodels = ['lstm', 'lstn']", &["lstn", "lstm"]),
+        ("[grid]\nseed = [1, 3]", &["grid.seed = [1, 3]", "in a row"]),
+        ("[grid]\nmodel.wide = [8]", &["grid point model.wide=8", "wide"]),
+        ("[grid]\nmodel.width = [8, 0]", &["grid point model.width=0", "width = 0"]),
+        ("[grid]\ntrain_len = [32, 7]\ntask.name = ['dyck']", &["grid point train_len=7,task.name=dyck", "even"]),
+        ("[grid]\ntask = [{ name = 'dyck' }, { name = 'chess' }]", &["grid point task=chess", "chess"]),
+        ("[grid]\nlens = [{ name = 'odd', train_len = 7 }]\ntask = [{ name = 'dyck' }]", &["grid point lens=odd", "7"]),
+    ] {
+        fs::write(place.at("grid.toml"), grid).unwrap();
+        place.refuses("grid.toml", words);
+    }
+    fs::write(place.at("grid.toml"), GRID).unwrap();
+    for (flags, words) in [
+        ("grid.toml --shard 4/4", &["4/4", "0/4 to 3/4"][..]),
+        ("grid.toml --shard 1", &["i/n"]),
+        ("grid.toml --jobs 0", &["--jobs 0"]),
+        ("nowhere.toml", &["nowhere.toml"]),
+        ("", &["Usage"]),
+        ("merge", &["OUT"]),
+        ("merge out", &["PART"]),
+    ] {
+        place.refuses(flags, words);
+    }
+    // A directory with something else in it.
+    fs::create_dir(place.at("mine")).unwrap();
+    fs::write(place.at("mine/notes"), "").unwrap();
+    place.refuses("grid.toml --out mine", &["mine", "is not empty, and holds no sweep"]);
+    place.refuses("grid.toml --out grid.toml", &["is a file"]);
+    place.succeeds("grid.toml --out sweep --shard 0/8");
+    fs::write(place.at("grid.toml"), GRID.replace("steps = 300", "steps = 301")).unwrap();
+    place.refuses("grid.toml --out sweep", &["holds another sweep", "steps is 300 there, and 301 here"]);
+}
+
+#[test]
+fn a_run_that_fails_is_a_result() {
+    let place = Place::new(&format!("{GRID}clip = [0.0]\nwarmup = [0]\n").replace("1e-2", "1e30"));
+    let (status, table, said) = place.sweep("grid.toml");
+    assert_eq!(status, Some(1), "{said}");
+    assert!(said.contains("of 8 runs stopped before the end") && table.contains("failed)"), "{said}{table}");
+    // It would fail again, and so is not repeated.
+    let before = bits(&place.at("runs"));
+    assert_eq!(place.sweep("grid.toml").0, Some(1));
+    assert!(before == bits(&place.at("runs")));
+    assert!(place.succeeds("grid.toml --dry-run").contains("failed"));
+}
+
+#[test]
+fn a_signal_leaves_the_rest_for_the_next_time() {
+    let place = Place::new(&GRID.replace("steps = 300", "steps = 3000"));
+    let child = place.command("grid.toml --jobs 2").spawn().unwrap();
+    thread::sleep(Duration::from_millis(400));
+    assert!(Command::new("kill").args(["-TERM", &child.id().to_string()]).status().unwrap().success());
+    let ended = child.wait_with_output().unwrap();
+    let said = String::from_utf8(ended.stderr).unwrap();
+    assert_eq!(ended.status.code(), Some(143), "{said}");
+    assert!(said.contains("SIGTERM") && said.contains("of 8 runs are finished"), "{said}");
+    let list = place.succeeds("grid.toml --dry-run");
+    assert!(list.contains("at step "), "{list}");
+}
+
+#[test]
+fn help_teaches() {
+    let place = Place::new(GRID);
+    let help = place.succeeds("--help");
+    for word in ["[grid]", "--shard", "--dry-run", "merge", "Examples:", "docs/sweeps.md", "143"] {
+        assert!(help.contains(word), "no '{word}' in {help}");
+    }
+    assert!(place.succeeds("merge --help").contains("Only finished runs"));
+}
