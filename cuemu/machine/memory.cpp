@@ -128,11 +128,17 @@ using namespace cuemu;
 // What is allocated now.
 CUEMU_API void cuemu_memory(size_t* buffers, size_t* bytes) { *buffers = table.size(), *bytes = in_use; }
 
+// Only so much of a buffer may be used.
+CUEMU_API void cuemu_limit(uintptr_t start, size_t bytes) {
+  auto i = table.find(start);
+  if (i != table.end() && bytes <= i->second.size) i->second.usable = bytes;
+}
+
 // A caching allocator lends a buffer again: only `bytes` of it may be used, and what it holds counts as unwritten.
 CUEMU_API void cuemu_lend(uintptr_t start, size_t bytes) {
   auto i = table.find(start);
   if (i == table.end() || bytes > i->second.size) return;
-  i->second.usable = bytes;
+  cuemu_limit(start, bytes);
   memset((void*)start, 0xff, i->second.size);
   if (i->second.initialised) memset(i->second.initialised, 0, i->second.size);
 }

@@ -4,9 +4,10 @@
 //! into a cache directory that is named by a hash of the sources, so that it takes a C++ compiler but no checkout.
 //! What the stand-ins offer beyond CUDA, such as the text of the last fault, is called here.
 
+use cudarc::driver::sys::CUstream;
 use std::{
     env,
-    ffi::{c_char, c_int},
+    ffi::{c_char, c_int, c_void},
     fs,
     io::{self, IsTerminal},
     path::{Path, PathBuf},
@@ -218,7 +219,7 @@ struct Extras {
     options: extern "C" fn(c_int, c_int, u64, c_int),
     fault: extern "C" fn(*mut c_char, usize) -> usize,
     reset: extern "C" fn(),
-    lend: extern "C" fn(u64, usize),
+    lend: extern "C" fn(*mut c_void, u64, usize),
     memory: extern "C" fn(*mut usize, *mut usize),
 }
 
@@ -235,7 +236,7 @@ fn extras() -> Result<&'static Extras, String> {
                 options: symbol(&machine, "cuemu_options")?,
                 fault: symbol(&driver, "cuemu_fault")?,
                 reset: symbol(&driver, "cuemu_reset")?,
-                lend: symbol(&machine, "cuemu_lend")?,
+                lend: symbol(&driver, "cuemu_lend_on")?,
                 memory: symbol(&machine, "cuemu_memory")?,
             }
         };
@@ -282,10 +283,10 @@ pub fn reset() {
 }
 
 /// Tell the emulator that a cached allocation, which starts at `ptr`, now serves `bytes`: what lies beyond is out of
-/// bounds, and what it held counts as never written.
-pub fn lend(ptr: u64, bytes: usize) {
+/// bounds, and what it held counts as never written. In its turn on the stream, as it may be recorded with a graph.
+pub fn lend(stream: CUstream, ptr: u64, bytes: usize) {
     if let Ok(e) = extras() {
-        (e.lend)(ptr, bytes);
+        (e.lend)(stream.cast(), ptr, bytes);
     }
 }
 
