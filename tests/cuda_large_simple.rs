@@ -2,6 +2,9 @@
 //! zero: against the CPU, in f64 and f32, values and gradients; and twice, bit for bit.
 #![allow(clippy::unwrap_used)]
 
+mod device;
+
+use device::device;
 use tapezoo::{
     autograd::{Gen, Op, Tape},
     ops::{arith::*, reduce::*},
@@ -10,19 +13,6 @@ use tapezoo::{
 
 type Case = (Box<dyn Op>, Vec<Tensor>);
 type Run = Vec<Option<Vec<f64>>>;
-
-/// The device under test, or none, with the reason said.
-fn device() -> Option<Device> {
-    let device = std::env::var("TAPEZOO_TEST_DEVICE").unwrap_or_else(|_| "emulated".into()).parse().unwrap();
-    match Tape::open(device) {
-        Ok(_) => Some(device),
-        Err(why) if device == Device::Emulated => {
-            eprintln!("SKIPPED, no kernel was run: {why}");
-            None
-        }
-        Err(why) => panic!("{why}"),
-    }
-}
 
 /// Values of all outputs, then gradients of all inputs; every gradient is contributed to twice.
 fn run(device: Device, case: &dyn Fn(&mut Gen) -> Case, dtype: DType) -> Run {
