@@ -46,10 +46,6 @@ const MISSING: &[&str] = &[
     "CausalAttention",
     "CausalConv1d",
     "CrossEntropy",
-    "SelectiveScan",
-    "LstmSequence",
-    "SlstmSequence",
-    "Mlstm",
 ];
 
 /// The device under test, or none, with the reason said.
