@@ -42,10 +42,6 @@ const MISSING: &[&str] = &[
     "CausalAttention",
     "CausalConv1d",
     "CrossEntropy",
-    "SelectiveScan",
-    "LstmSequence",
-    "SlstmSequence",
-    "Mlstm",
 ];
 
 /// How many random instances of each op; `TAPEZOO_CASES` overrides.
