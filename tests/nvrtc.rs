@@ -5,6 +5,10 @@
 //! `target/nvrtc` (where `.ci/run` puts pip's package) and in the active Python environment.
 //! The table: `cargo test --test nvrtc -- --nocapture`.
 
+#![allow(clippy::unwrap_used)]
+
+mod device;
+
 use cudarc::nvrtc::{result as nvrtc, sys};
 use std::{
     collections::HashMap,
@@ -24,7 +28,8 @@ const SHARED: usize = 48 << 10;
 
 /// Directories that may hold pip's or a toolkit's NVRTC.
 fn directories() -> Vec<PathBuf> {
-    let mut found: Vec<PathBuf> = std::env::var_os("TAPEZOO_CUDA_LIBS").iter().flat_map(std::env::split_paths).collect();
+    let mut found: Vec<PathBuf> =
+        std::env::var_os("TAPEZOO_CUDA_LIBS").iter().flat_map(std::env::split_paths).collect();
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let active = ["VIRTUAL_ENV", "CONDA_PREFIX"].iter().filter_map(std::env::var_os).map(PathBuf::from);
     for environment in [root.join("target/nvrtc")].into_iter().chain(active) {
@@ -98,12 +103,14 @@ fn compile(name: &str, source: &str, arch: &str) -> Result<(String, String), Str
     let c = |s: &str| CString::new(s).unwrap();
     let program = nvrtc::create_program(&c(source), Some(&c(name))).unwrap();
     let options = [&format!("--gpu-architecture={arch}"), "--std=c++17", "--ptxas-options=-v"];
-    let text = |v: Vec<std::ffi::c_char>| -> String { v.iter().map(|&c| c as u8 as char).filter(|&c| c != '\0').collect() };
+    let text =
+        |v: Vec<std::ffi::c_char>| -> String { v.iter().map(|&c| c as u8 as char).filter(|&c| c != '\0').collect() };
     // SAFETY: the program was just made, and is destroyed at the end.
     unsafe {
         let done = nvrtc::compile_program(program, &options);
         let log = text(nvrtc::get_program_log(program).unwrap());
-        let ptx = done.map_err(|_| format!("{name} for {arch}: {log}")).map(|()| text(nvrtc::get_ptx(program).unwrap()));
+        let ptx =
+            done.map_err(|_| format!("{name} for {arch}: {log}")).map(|()| text(nvrtc::get_ptx(program).unwrap()));
         nvrtc::destroy_program(program).unwrap();
         Ok((log, ptx?))
     }
@@ -141,13 +148,16 @@ fn parse(log: &str, ptx: &str) -> HashMap<String, Use> {
 #[test]
 fn every_kernel_compiles_and_fits() {
     if !load() {
-        eprintln!("SKIPPED, nothing was compiled: NVRTC was not found (pip install nvidia-cuda-nvrtc==13.0.88)");
+        device::skipped("NVRTC was not found, no kernel was compiled by it (pip install nvidia-cuda-nvrtc==13.0.88)");
         return;
     }
     let modules = modules();
     assert!(!modules.is_empty());
     let mut wrong = vec![];
-    println!("{:42} {:>5} {:>6} {:>9} {:>8} {:>6} {:>6}", "kernel", "type", "arch", "registers", "shared", "stack", "spill");
+    println!(
+        "{:42} {:>5} {:>6} {:>9} {:>8} {:>6} {:>6}",
+        "kernel", "type", "arch", "registers", "shared", "stack", "spill"
+    );
     for module in &modules {
         for dtype in [DType::F32, DType::BF16, DType::F64] {
             for arch in ARCHITECTURES {
@@ -168,7 +178,10 @@ fn every_kernel_compiles_and_fits() {
                     println!(
                         "{what:42} {:>5} {arch:>6} {:>9} {:>8} {:>6} {:>6}",
                         dtype.to_string(),
-                        u.registers, u.shared, u.stack, u.spilled
+                        u.registers,
+                        u.shared,
+                        u.stack,
+                        u.spilled
                     );
                     // Double is there to check gradients by; nobody waits for it.
                     if u.spilled > 0 && dtype != DType::F64 {

@@ -34,6 +34,9 @@ __device__ inline void put(P* p, R v, int acc) { st(p, acc ? ld(p) + v : v); }
 __device__ inline i64 thread() { return (i64)blockIdx.x * blockDim.x + threadIdx.x; }
 __device__ inline i64 threads() { return (i64)gridDim.x * blockDim.x; }
 
+// a / b of what is not negative. Sizes are 64 bits wide, but few need them, and the device divides 32 bits faster.
+__device__ inline i64 divide(i64 a, i64 b) { return ((a | b) >> 31) == 0 ? (i64)((u32)a / (u32)b) : a / b; }
+
 // --- Functions of one number, named as in src/ops/math.rs; exp, log, expm1, sqrt, sin, cos, tanh, erf are CUDA's. ---
 
 __device__ inline real select(bool c, real a, real b) { return c ? a : b; }
@@ -83,6 +86,24 @@ __device__ inline T block_max(T v, T* scratch) {
     __syncthreads();
     v = warp_max(scratch[lane < warps ? lane : 0]);
     __syncthreads();
+    return v;
+}
+
+// Over groups of `lanes` neighbouring threads, 1, 2, 4, … 32, or over the block where `lanes` is more: what shares a
+// row. Every thread of the block must call.
+template <class T>
+__device__ inline T group_sum(T v, int lanes, T* scratch) {
+    if (lanes > 32) return block_sum(v, scratch);
+    for (int o = lanes >> 1; o > 0; o >>= 1) v += __shfl_xor_sync(0xffffffffu, v, o);
+    return v;
+}
+template <class T>
+__device__ inline T group_max(T v, int lanes, T* scratch) {
+    if (lanes > 32) return block_max(v, scratch);
+    for (int o = lanes >> 1; o > 0; o >>= 1) {
+        T w = __shfl_xor_sync(0xffffffffu, v, o);
+        v = v > w ? v : w;
+    }
     return v;
 }
 

@@ -41,7 +41,14 @@ fn column_sums_cuda(cu: &Cuda, g: &Tensor, rows: usize, d: &mut Tensor, acc: boo
     let mut sums = cu.temp(dtype.real(), chunks * cols);
     let across = |chunks| Launch::grid([cols.div_ceil(32), chunks, 1], [32, 8, 1]);
     cu.launch(&MODULE, "column_sums_partial", dtype, across(chunks), args![g, &mut sums, rows, cols, chunk]);
-    cu.launch(&MODULE, "column_sums_total", dtype, across(1), args![&sums, d, chunks, cols, acc]);
+    total_cuda(cu, &sums, chunks, d, acc);
+}
+
+/// The last pass of a sum in a fixed order: the rows of `sums` [rows, len of d], which is in d's `real`, added up.
+pub(super) fn total_cuda(cu: &Cuda, sums: &Tensor, rows: usize, d: &mut Tensor, acc: bool) {
+    let cols = d.len();
+    let launch = Launch::grid([cols.div_ceil(32), 1, 1], [32, 8, 1]);
+    cu.launch(&MODULE, "column_sums_total", d.dtype(), launch, args![sums, d, rows, cols, acc]);
 }
 
 impl Op for Linear {
