@@ -35,11 +35,7 @@ const MISSING: &[&str] = &[
     "L2Norm",
     "Embedding",
     "Gather",
-    "LinearAttention",
-    "DeltaRule",
-    "GatedDeltaRule",
     "UnitLowerInverse",
-    "CausalAttention",
     "CausalConv1d",
     "CrossEntropy",
 ];
