@@ -107,11 +107,11 @@ impl SelectiveScan {
             cu.launch(&MODULE, "selective_run_back", dtype, p.launch(n0).shared(shared), &args);
         }
         if let (Some(sums), Some((to, acc))) = (&da, ga.parts()) {
-            linear::sum_rows_cuda(cu, &sums.window(0, [rows, p.pieces.d]), to, acc);
+            linear::total_cuda(cu, &sums.window(0, [rows, p.pieces.d]), rows, to, acc);
         }
         for (i, grad) in [gb, gc].into_iter().enumerate() {
             if let (Some(sums), Some((to, acc))) = (&dbc, grad.parts()) {
-                linear::sum_rows_cuda(cu, &sums.window(i * p.tiles * narrow, [p.tiles, narrow]), to, acc);
+                linear::total_cuda(cu, &sums.window(i * p.tiles * narrow, [p.tiles, narrow]), p.tiles, to, acc);
             }
         }
     }
