@@ -81,7 +81,10 @@ impl SelectiveScan {
         let ([dy, dlast, ..], (p, dtype)) = (dy, (self.plan(x), x[0].dtype())) else { return };
         let (rows, narrow) = (p.z.b * p.pieces.pieces, p.z.b * p.z.t * p.z.n);
         if p.z.b * p.z.e * p.z.n == 0 {
-            return dx.iter_mut().for_each(|d| drop(d.zeroed()));
+            dx.iter_mut().for_each(|d| {
+                d.zeroed();
+            });
+            return;
         }
         let [gu, gdelta, ga, gb, gc, gh0] = dx else { return };
         let (mut ends, prods) = (p.pieces.scratch(cu, dtype), p.pieces.scratch(cu, dtype));
