@@ -125,20 +125,31 @@ extern "C" __global__ void mlstm_gates_back(const S* w0, const S* dm, const real
 constexpr int N = 32;
 typedef real Tile[N][N + 1];
 
+// The left matrix of a product, column by column: the 4 rows of a warp lie side by side, and come in one load.
+struct alignas(16) Four { real v[4]; };
+struct Left {
+    Four at[N][N / 4 + 1];
+    __device__ void set(int row, int k, real v) { at[k][row / 4].v[row % 4] = v; }
+};
+
 // y[i] += row 4 warp + i of x times column `lane` of b
-__device__ inline void product(const Tile& x, const Tile& b, real (&y)[4]) {
+__device__ inline void product(const Left& x, const Tile& b, real (&y)[4]) {
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
 #pragma unroll
-    for (int k = 0; k < N; k++)
+    for (int k = 0; k < N; k++) {
+        const Four rows = x.at[k][warp];
+        const real v = b[k][lane];
 #pragma unroll
-        for (int i = 0; i < 4; i++) y[i] += x[4 * warp + i][k] * b[k][lane];
+        for (int i = 0; i < 4; i++) y[i] += rows.v[i] * v;
+    }
 }
 
 // Phase 1: sum over a chunk's steps of weight x_t [y_t, last_t] (1 where last is null), [K, V + 1], to slot j of
 // `slots` of every head. The weight is e_t, or r_t if BACK.
 template <bool BACK>
 __device__ void outer(Rows x, Rows y, const real* last, const real* c, const real* li, real* out, i64 slots, Size z) {
-    __shared__ Tile xs, ys;
+    __shared__ Left xs;
+    __shared__ Tile ys;
     const i64 ks = (z.k + N - 1) / N, ws = (z.w + N - 1) / N, block = blockIdx.x / (ks * ws);
     const i64 k0 = blockIdx.x / ws % ks * N, w0 = blockIdx.x % ws * N, i = block / z.chunks, j = block % z.chunks;
     const i64 t0 = j * z.chunk, t1 = t0 + z.chunk < z.t ? t0 + z.chunk : z.t;
@@ -150,7 +161,7 @@ __device__ void outer(Rows x, Rows y, const real* last, const real* c, const rea
             const bool in = t + r < t1;
             const i64 row = z.row(i, in ? t + r : t0);
             const real weight = !in ? real(0.0) : BACK ? exp(c[row]) : exp(end - c[row] + li[row]);
-            xs[lane][r] = in ? weight * x.at(row, k0 + lane) : real(0.0);
+            xs.set(lane, r, in ? weight * x.at(row, k0 + lane) : real(0.0));
             ys[r][lane] = !in ? real(0.0) : w0 + lane == z.v ? (last ? last[row] : real(1.0)) : y.at(row, w0 + lane);
         }
         __syncthreads();
@@ -234,6 +245,7 @@ extern "C" __global__ void mlstm_dots(const S* states, const S* c_last, const S*
 // 32 rows and 32 columns of y = w (x M) + ((x u^T) . D) b: a row is a step t, D_ts being over s <= t and w = r_t, or, if
 // BACK, a step s, over t >= s and w = e_s. M is the state [K, V + 1] or, if TURNED, its transpose; x and u then have one
 // column more, of which one is all 1 and the other `last`, that of the tensor whose rows are the t.
+enum { LEFT, RIGHT, TURNED_RIGHT };
 template <bool BACK, bool TURNED, class P>
 struct Part {
     real y[4], den[4];  // den: the sum over this lane's s, and this lane's share of q n
@@ -241,7 +253,7 @@ struct Part {
     bool some;
 
     __device__ void find(Size z, Rows x, Rows u, const real* last, Rows b, const P* m, i64 slots, const real* c,
-                         const real* li, Tile& xs, Tile& ys, Tile& ps) {
+                         const real* li, Left& xs, Tile& ys) {
         const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
         const i64 cols = b.width > 0 ? (b.width + N - 1) / N : 1, rows = (z.chunk + N - 1) / N;
         const i64 block = blockIdx.x / (cols * rows);
@@ -257,15 +269,16 @@ struct Part {
         const real end = c[z.row(i, t1 - 1)];
 #pragma unroll
         for (int r = 0; r < 4; r++) y[r] = den[r] = 0.0;
-        auto load = [&](const Rows& from, i64 s0, i64 k0, Tile& to, bool turn) {
+        auto load = [&](const Rows& from, i64 s0, i64 k0, int to) {
             for (int r = warp; r < N; r += 8) {
                 const real v = s0 + r < t1 ? from.at(z.row(i, s0 + r), k0 + lane) : real(0.0);
-                if (turn) to[lane][r] = v;
-                else to[r][lane] = v;
+                if (to == LEFT) xs.set(r, lane, v);
+                else if (to == RIGHT) ys[r][lane] = v;
+                else ys[lane][r] = v;
             }
         };
         for (i64 k0 = 0; k0 < x.width; k0 += N) {
-            load(x, first, k0, xs, false);
+            load(x, first, k0, LEFT);
             for (int r = warp; r < N; r += 8) {
                 const i64 k = TURNED ? col0 + r : k0 + r, v = TURNED ? k0 + lane : col0 + lane;
                 const real s = k < z.k && v < z.v ? ld(m + k * z.w + v) : real(0.0);
@@ -277,7 +290,7 @@ struct Part {
             if (!TURNED && !BACK && k0 + lane < z.k) {
                 const real n = ld(m + (k0 + lane) * z.w + z.v);
 #pragma unroll
-                for (int r = 0; r < 4; r++) den[r] += xs[4 * warp + r][lane] * n;
+                for (int r = 0; r < 4; r++) den[r] += xs.at[lane][warp].v[r] * n;
             }
             __syncthreads();
         }
@@ -292,8 +305,8 @@ struct Part {
         for (i64 s0 = BACK ? first : t0; BACK ? s0 < t1 : s0 <= first; s0 += N) {
             real scores[4] = {0.0, 0.0, 0.0, 0.0};
             for (i64 k0 = 0; k0 < x.width; k0 += N) {
-                load(x, first, k0, xs, false);
-                load(u, s0, k0, ys, true);
+                load(x, first, k0, LEFT);
+                load(u, s0, k0, TURNED_RIGHT);
                 __syncthreads();
                 product(xs, ys, scores);
                 __syncthreads();
@@ -306,18 +319,17 @@ struct Part {
                     const i64 at = z.row(i, t), from = z.row(i, s);
                     p = (scores[r] + (TURNED ? last[at] : real(0.0))) * exp(c[at] - c[from] + li[from]);
                 }
-                ps[4 * warp + r][lane] = p;
+                xs.set(4 * warp + r, lane, p);
                 den[r] += p;
             }
-            load(b, s0, col0, ys, false);
+            load(b, s0, col0, RIGHT);
             __syncthreads();
-            product(ps, ys, y);
+            product(xs, ys, y);
             __syncthreads();
         }
     }
 };
 
-#define TILES __shared__ Tile xs, ys, ps;
 #define EACH_ROW                                                                                                      \
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;                                                       \
     _Pragma("unroll") for (int r = 0; r < 4; r++)
@@ -325,10 +337,11 @@ struct Part {
 extern "C" __global__ void __launch_bounds__(256, 1) mlstm_out(const S* q, const S* k, const S* v, const S* states,
                                                             const real* c, const real* li, const real* m, S* h, S* dens,
                                                             Sizes sizes, real scale, real eps) {
-    TILES
+    __shared__ Left xs;
+    __shared__ Tile ys;
     const Size z(sizes);
     Part<false, false, S> p;
-    p.find(z, {q, z.k, 1.0, 0}, {k, z.k, scale, 0}, 0, {v, z.v, 1.0, 0}, states, z.chunks, c, li, xs, ys, ps);
+    p.find(z, {q, z.k, 1.0, 0}, {k, z.k, scale, 0}, 0, {v, z.v, 1.0, 0}, states, z.chunks, c, li, xs, ys);
     if (!p.some) return;
     EACH_ROW {
         const i64 t = p.first + 4 * warp + r, col = p.col0 + lane;
@@ -344,11 +357,12 @@ extern "C" __global__ void __launch_bounds__(256, 1) mlstm_out(const S* q, const
 extern "C" __global__ void __launch_bounds__(256, 1) mlstm_dv(const S* q, const S* k, const S* dh, const real* inverse,
                                                            const real* grads, const real* c, const real* li, S* dv,
                                                            int acc, Sizes sizes, real scale) {
-    TILES
+    __shared__ Left xs;
+    __shared__ Tile ys;
     const Size z(sizes);
     Part<true, false, real> p;
     p.find(z, {k, z.k, scale, 0}, {q, z.k, 1.0, 0}, 0, {dh, z.v, 1.0, inverse}, grads + z.k * z.w, z.chunks + 1, c, li,
-           xs, ys, ps);
+           xs, ys);
     if (!p.some) return;
     EACH_ROW {
         const i64 s = p.first + 4 * warp + r, col = p.col0 + lane;
@@ -372,10 +386,11 @@ extern "C" __global__ void __launch_bounds__(256, 1) mlstm_dq(const S* q, const 
                                                            const real* inverse, const real* last, const S* states,
                                                            const real* c, const real* li, S* dq, int acc, real* dots,
                                                            Sizes sizes, real scale) {
-    TILES
+    __shared__ Left xs;
+    __shared__ Tile ys;
     const Size z(sizes);
     Part<false, true, S> p;
-    p.find(z, {dh, z.v, 1.0, inverse}, {v, z.v, 1.0, 0}, last, {k, z.k, scale, 0}, states, z.chunks, c, li, xs, ys, ps);
+    p.find(z, {dh, z.v, 1.0, inverse}, {v, z.v, 1.0, 0}, last, {k, z.k, scale, 0}, states, z.chunks, c, li, xs, ys);
     if (p.some) finish(p, z, q, 1.0, dq, acc, dots);
 }
 
@@ -383,10 +398,11 @@ extern "C" __global__ void __launch_bounds__(256, 1) mlstm_dk(const S* q, const 
                                                            const real* inverse, const real* last, const real* grads,
                                                            const real* c, const real* li, S* dk, int acc, real* dots,
                                                            Sizes sizes, real scale) {
-    TILES
+    __shared__ Left xs;
+    __shared__ Tile ys;
     const Size z(sizes);
     Part<true, true, real> p;
     p.find(z, {v, z.v, 1.0, 0}, {dh, z.v, 1.0, inverse}, last, {q, z.k, 1.0, 0}, grads + z.k * z.w, z.chunks + 1, c, li,
-           xs, ys, ps);
+           xs, ys);
     if (p.some) finish(p, z, k, scale, dk, acc, dots);
 }

@@ -41,7 +41,8 @@ const TABLE: &str = "table.txt";
 pub const METRICS: &str = "metrics.jsonl";
 /// The final weights of one run.
 pub const WEIGHTS: &str = "weights.safetensors";
-const CHECKPOINT: &str = "checkpoint.safetensors";
+/// Where one run stands.
+pub const CHECKPOINT: &str = "checkpoint.safetensors";
 /// What came of one run.
 pub const RESULT: &str = "result.json";
 
