@@ -273,7 +273,7 @@ static MODULE: Module = Module::new("ops/lru_scan.cu", &[include_str!("lru_scan.
 impl LruScan {
     fn forward_cuda(&self, cu: &Cuda, x: In, y: &mut [Value]) {
         let [hr, hi, last_r, last_i] = y else { return };
-        let (p, dtype) = (Pieces::of(x[2].shape(), self.chunk), x[0].dtype());
+        let (p, dtype) = (Pieces::of(cu, x[2].shape(), self.chunk), x[0].dtype());
         let Pieces { n, pieces, t, d, steps } = p;
         let (mut sr, mut si) = (p.scratch(cu, dtype), p.scratch(cu, dtype));
         if let (Some(sr), Some(si)) = (&mut sr, &mut si) {
@@ -292,7 +292,7 @@ impl LruScan {
 
     fn backward_cuda(&self, cu: &Cuda, x: In, y: &[Value], dy: &[Option<Tensor>], dx: &mut [Grad]) {
         let ([glr, gli, gxr, gxi, ghr, ghi], [dhr, dhi, dlr, dli]) = (dx, dy) else { return };
-        let (p, dtype) = (Pieces::of(x[2].shape(), self.chunk), x[0].dtype());
+        let (p, dtype) = (Pieces::of(cu, x[2].shape(), self.chunk), x[0].dtype());
         let Pieces { n, pieces, t, d, steps } = p;
         let (mut er, mut ei) = (p.scratch(cu, dtype), p.scratch(cu, dtype));
         if let (Some(er), Some(ei)) = (&mut er, &mut ei) {

@@ -259,7 +259,7 @@ static MODULE: Module = Module::new("ops/quasi_lstm.cu", &[include_str!("quasi_l
 impl QuasiLstm {
     fn forward_cuda(&self, cu: &Cuda, x: In, y: &mut [Value]) {
         let [h, last, _, c] = y else { return };
-        let (p, dtype) = (Pieces::of(h.shape(), self.chunk), x[0].dtype());
+        let (p, dtype) = (Pieces::of(cu, h.shape(), self.chunk), x[0].dtype());
         let Pieces { n, pieces, t, d, steps } = p;
         let (mut starts, prods) = (p.scratch(cu, dtype), p.scratch(cu, dtype));
         if let (Some(starts), Some(mut prods)) = (&mut starts, prods) {
@@ -273,7 +273,7 @@ impl QuasiLstm {
 
     fn backward_cuda(&self, cu: &Cuda, x: In, y: &[Value], dy: &[Option<Tensor>], dx: &mut [Grad]) {
         let ([gx, gc0], [dh, dlast, ..]) = (dx, dy) else { return };
-        let (p, dtype) = (Pieces::of(y[0].shape(), self.chunk), x[0].dtype());
+        let (p, dtype) = (Pieces::of(cu, y[0].shape(), self.chunk), x[0].dtype());
         let Pieces { n, pieces, t, d, steps } = p;
         let (mut ends, prods) = (p.scratch(cu, dtype), p.scratch(cu, dtype));
         if let (Some(ends), Some(mut prods)) = (&mut ends, prods) {

@@ -242,7 +242,6 @@ extern "C" __global__ void __launch_bounds__(256, 1) selective_run_back(
 #pragma unroll
             for (int i = 0; i < 4; i++) h[i] = subs[(j * 4 + i) * blockDim.x];
             advance(us, delta, b, av, p, z, from + j * sub, s, scale, h);
-            __syncthreads();
             stage(b, p, z, s, 1, sb);
             stage(c, p, z, s, 1, sc);
             real xv[T], dv[T], yv[T], before[T][4], w[T][4], v[32];

@@ -6,7 +6,7 @@ use crate::{
     autograd::{Grad, In, Value},
     cuda::{Arg, Cuda, Launch, Module, Temp, View},
     ops::matmul::Mat,
-    tensor::{DType, Tensor},
+    tensor::{DType, Device, Tensor},
 };
 
 /// The recurrences of this file and of `slstm.rs`.
@@ -32,6 +32,7 @@ pub(in crate::ops) use kernels;
 /// One launch over all steps, and which of the kernels; none if the weights of a head of `k` units do not fit into a
 /// multiprocessor. `vectors` is how many rows of h or dz a block keeps: 1 forwards, 4 backwards.
 pub(in crate::ops) fn persistent(
+    cu: &Cuda,
     dtype: DType,
     b: usize,
     heads: usize,
@@ -39,12 +40,15 @@ pub(in crate::ops) fn persistent(
     vectors: usize,
 ) -> Option<(usize, Launch)> {
     const SHARED: usize = 220 << 10;
-    // Blocks of one sequence that a large device (132 multiprocessors) runs at once; with more, they would take turns.
+    // Blocks of one sequence that a large device (132 multiprocessors) runs at once; more would take turns. Few in
+    // emulation, so that both kinds are run there.
     const MANY: [usize; 4] = [132 * 8, 132 * 4, 132 * 2, 132];
+    const FEW: [usize; 4] = [4, 3, 2, 1];
     let double = dtype == DType::F64;
     let size = [16, 32, 64, 128].iter().position(|&most| k <= most)?;
     let held = if double { [16, 32, 32, 32] } else { [16, 32, 64, 48] }[size];
-    let rows = if b * heads <= MANY[size] { 1 } else { 4 };
+    let most = if cu.gpu().device() == Device::Emulated { FEW[size] } else { MANY[size] };
+    let rows = if b * heads <= most { 1 } else { 4 };
     let (threads, padded) = ((4 * k).next_multiple_of(32), k.next_multiple_of(4));
     let numbers = vectors * padded.max(held) * rows + rows * threads + padded.saturating_sub(held) * threads;
     let shared = numbers * dtype.real().bytes();
@@ -97,7 +101,7 @@ impl LstmSequence {
             t.into(),
             d.into(),
         ];
-        if let Some((i, launch)) = persistent(dtype, b, 1, d, 1) {
+        if let Some((i, launch)) = persistent(cu, dtype, b, 1, d, 1) {
             let args = [args![&x[0], &x[1], h], &rest[..]].concat();
             return cu.launch(&MODULE, kernels!("lstm_forward")[i], dtype, launch, &args);
         }
@@ -123,7 +127,7 @@ impl LstmSequence {
         let ((dh0, acc_h), (dc0, acc_c)) = (gh0.target(), gc0.target());
         let rest: &[Arg] = args![&x[3], &y[3], &y[4], dh, dh_last, dc_last, dh0, acc_h, dc0, acc_c, b, t, d];
         if b * d == 0 {
-        } else if let Some((i, launch)) = persistent(dtype, b, 1, d, 4) {
+        } else if let Some((i, launch)) = persistent(cu, dtype, b, 1, d, 4) {
             let args = [args![&x[1], &mut *dz], rest].concat();
             cu.launch(&MODULE, kernels!("lstm_backward")[i], dtype, launch, &args);
         } else {

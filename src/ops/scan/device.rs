@@ -5,7 +5,7 @@ use crate::{
     args,
     autograd::{Grad, In, Value},
     cuda::{Cuda, Launch, Module, Temp},
-    tensor::{DType, Shape, Tensor},
+    tensor::{DType, Device, Shape, Tensor},
 };
 
 /// How a device cuts sequences: into pieces of `steps` steps, a thread each for every channel.
@@ -21,18 +21,19 @@ pub(in crate::ops) struct Pieces {
 impl Pieces {
     /// Whole chunks, no more of them apart than keep a large device busy; one piece at least, so that somebody writes
     /// the last state when there are no steps.
-    pub fn new(n: usize, t: usize, d: usize, chunk: usize) -> Pieces {
-        const THREADS: usize = 1 << 16;
+    pub fn new(cu: &Cuda, n: usize, t: usize, d: usize, chunk: usize) -> Pieces {
+        // Few in emulation, so that chunks are run together there too.
+        let threads: usize = if cu.gpu().device() == Device::Emulated { 1 << 7 } else { 1 << 16 };
         let chunks = t.div_ceil(chunk).max(1);
-        let apart = THREADS.div_ceil((n * d).max(1)).min(chunks);
+        let apart = threads.div_ceil((n * d).max(1)).min(chunks);
         let steps = chunks.div_ceil(apart) * chunk.min(t.max(1));
         Pieces { n, pieces: t.div_ceil(steps).max(1), t, d, steps }
     }
 
     /// Those of x [B, T, D].
-    pub fn of(x: Shape, chunk: usize) -> Pieces {
+    pub fn of(cu: &Cuda, x: Shape, chunk: usize) -> Pieces {
         let (n, t, d) = x.split(1);
-        Pieces::new(n, t, d, chunk)
+        Pieces::new(cu, n, t, d, chunk)
     }
 
     /// A thread for every channel of every piece.
@@ -62,7 +63,7 @@ static MODULE: Module = Module::new("ops/scan.cu", &[include_str!("../scan.cu")]
 impl LinearScan {
     pub(super) fn forward_cuda(&self, cu: &Cuda, x: In, y: &mut [Value]) {
         let [h, last] = y else { return };
-        let (p, dtype) = (Pieces::of(x[0].shape(), self.chunk), x[0].dtype());
+        let (p, dtype) = (Pieces::of(cu, x[0].shape(), self.chunk), x[0].dtype());
         let Pieces { n, pieces, t, d, steps } = p;
         let (mut starts, prods) = (p.scratch(cu, dtype), p.scratch(cu, dtype));
         if let (Some(starts), Some(mut prods)) = (&mut starts, prods) {
@@ -76,7 +77,7 @@ impl LinearScan {
 
     pub(super) fn backward_cuda(&self, cu: &Cuda, x: In, y: &[Value], dy: &[Option<Tensor>], dx: &mut [Grad]) {
         let ([ga, gb, gh0], [dh, dlast]) = (dx, dy) else { return };
-        let (p, dtype) = (Pieces::of(x[0].shape(), self.chunk), x[0].dtype());
+        let (p, dtype) = (Pieces::of(cu, x[0].shape(), self.chunk), x[0].dtype());
         let Pieces { n, pieces, t, d, steps } = p;
         let (mut ends, prods) = (p.scratch(cu, dtype), p.scratch(cu, dtype));
         if let (Some(ends), Some(mut prods)) = (&mut ends, prods) {

@@ -49,16 +49,16 @@ impl Plan {
 }
 
 impl SelectiveScan {
-    fn plan(&self, x: In) -> Plan {
+    fn plan(&self, cu: &Cuda, x: In) -> Plan {
         let (z, chunk) = (self.size(x), self.chunk.min(x[0].shape().at(1)).max(1));
-        let pieces = Pieces::new(z.b, z.t, z.e * z.n.div_ceil(BLOCK.1), chunk);
+        let pieces = Pieces::new(cu, z.b, z.t, z.e * z.n.div_ceil(BLOCK.1), chunk);
         let tiles = z.e.next_multiple_of(L).div_ceil(BLOCK.0);
         Plan { chunk, s: self.s, pieces: Pieces { d: z.e * z.n, ..pieces }, tiles, z }
     }
 
     pub(super) fn forward_cuda(&self, cu: &Cuda, x: In, y: &mut [Value]) {
         let [y, last, saved] = y else { return };
-        let (p, dtype) = (self.plan(x), x[0].dtype());
+        let (p, dtype) = (self.plan(cu, x), x[0].dtype());
         if p.z.b * p.z.e * p.z.n == 0 {
             return y.fill(0.0);
         }
@@ -78,7 +78,7 @@ impl SelectiveScan {
     }
 
     pub(super) fn backward_cuda(&self, cu: &Cuda, x: In, y: &[Value], dy: &[Option<Tensor>], dx: &mut [Grad]) {
-        let ([dy, dlast, ..], (p, dtype)) = (dy, (self.plan(x), x[0].dtype())) else { return };
+        let ([dy, dlast, ..], (p, dtype)) = (dy, (self.plan(cu, x), x[0].dtype())) else { return };
         let (rows, narrow) = (p.z.b * p.pieces.pieces, p.z.b * p.z.t * p.z.n);
         if p.z.b * p.z.e * p.z.n == 0 {
             dx.iter_mut().for_each(|d| {

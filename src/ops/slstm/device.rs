@@ -23,7 +23,7 @@ impl SlstmSequence {
         let mut rest: Vec<Arg> = (2..7).map(|i| (&x[i]).into()).collect();
         rest.extend(last.iter_mut().map(Arg::from));
         rest.extend(args![saved, b, t, heads, k]);
-        if let Some((i, launch)) = persistent(dtype, b, heads, k, 1) {
+        if let Some((i, launch)) = persistent(cu, dtype, b, heads, k, 1) {
             let args = [args![&x[0], &x[1], h], &rest[..]].concat();
             return cu.launch(&MODULE, kernels!("slstm_forward")[i], dtype, launch, &args);
         }
@@ -55,7 +55,7 @@ impl SlstmSequence {
         initial.iter_mut().map(Grad::target).for_each(|(to, acc)| rest.extend([to, acc]));
         rest.extend(args![b, t, heads, k]);
         if b * d == 0 {
-        } else if let Some((i, launch)) = persistent(dtype, b, heads, k, 4) {
+        } else if let Some((i, launch)) = persistent(cu, dtype, b, heads, k, 4) {
             let args = [args![&x[1], &mut *dz], &rest[..]].concat();
             cu.launch(&MODULE, kernels!("slstm_backward")[i], dtype, launch, &args);
         } else {
