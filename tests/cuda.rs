@@ -21,17 +21,7 @@ use tapezoo::{
 };
 
 /// Ops that have no kernel yet.
-#[rustfmt::skip]
-const MISSING: &[&str] = &[
-    "LinearAttention",
-    "DeltaRule",
-    "GatedDeltaRule",
-    "CausalAttention",
-    "SelectiveScan",
-    "LstmSequence",
-    "SlstmSequence",
-    "Mlstm",
-];
+const MISSING: &[&str] = &[];
 
 /// How many random instances of each op; `TAPEZOO_CASES` overrides.
 fn cases() -> u64 {

@@ -18,12 +18,14 @@ mod launch;
 mod locate;
 mod memory;
 mod module;
+mod tiles;
 
 pub use blas::View;
 pub use graph::{Graph, Pinned};
 pub use launch::{Arg, Launch};
 pub use memory::{Block, Temp};
-pub use module::{Module, PRELUDE};
+pub use module::{Module, PRELUDE, TILES};
+pub use tiles::Tiles;
 
 use crate::tensor::{DType, Device, Pool, Shape, Tensor};
 use cudarc::driver::{CudaContext, CudaStream, DriverError, sys};
