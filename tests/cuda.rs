@@ -19,24 +19,7 @@ use tapezoo::{
 };
 
 /// Ops that have no kernel yet.
-#[rustfmt::skip]
-const MISSING: &[&str] = &[
-    "Permute",
-    "Narrow",
-    "Concat",
-    "Tril",
-    "Softmax",
-    "LogSoftmax",
-    "CausalSoftmax",
-    "LayerNorm",
-    "RmsNorm",
-    "L2Norm",
-    "Embedding",
-    "Gather",
-    "UnitLowerInverse",
-    "CausalConv1d",
-    "CrossEntropy",
-];
+const MISSING: &[&str] = &[];
 
 /// How many random instances of each op; `TAPEZOO_CASES` overrides.
 fn cases() -> u64 {
