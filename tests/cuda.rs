@@ -263,13 +263,10 @@ fn adam_and_clipping_follow_the_cpu() {
     }
 }
 
-/// Mixers whose ops all have kernels.
-const MIXERS: &[&str] = &[];
-
 #[test]
 fn ten_steps_of_training_follow_the_cpu() {
     let Some(device) = device() else { return };
-    for &name in MIXERS {
+    for &(name, _) in tapezoo::models::MIXERS {
         let losses = |device: Device| {
             let flags = "batch = 4\ntrain_len = 9\neval_lens = [12]\neval_batch = 4\neval_batches = 1\nclip = 1.0\n\
                          [model]\nlayers = 2\nwidth = 8\nheads = 2\nhead_dim = 4\nmlp = 16";
