@@ -231,7 +231,9 @@ impl Op for CausalConv1d {
             } else {
                 backward(Sizes::of(x), cpu, x, g.host::<T>(), dx);
             }),
-            Cx::Cuda(_) if g.is_empty() => dx.iter_mut().for_each(|dx| drop(dx.zeroed())),
+            Cx::Cuda(_) if g.is_empty() => dx.iter_mut().for_each(|dx| {
+                dx.zeroed();
+            }),
             Cx::Cuda(cu) => backward_cuda(Sizes::of(x), cu, x, g, dx),
         }
     }
