@@ -213,9 +213,9 @@ __device__ void outputs(const S* q, const S* k, const S* g, const S* states, con
     Tile<R> y;
     y.template add<1, 0>(memory, (int)d.k, query, [&](int i, int c) { return state(states, d, t.id, i, c0 + c); });
 #pragma unroll
-    for (int i = 0; i < R; i++)
+    for (int i = 0; i < Tile<R>::ROWS; i++)
 #pragma unroll
-        for (int j = 0; j < R; j++) y.v[i][j] *= decay.since_start(y.row(i));
+        for (int j = 0; j < Tile<R>::COLS; j++) y.v[i][j] *= decay.since_start(y.row(i));
     y.template add<1, 0>(
         memory, t.n, [&](int r, int s) { return m[r * MLD + s]; }, [&](int s, int c) { return es.get(s, c0 + c); });
     y.each([&](int r, int c, real x) {
@@ -339,8 +339,8 @@ __device__ void gradients(const S* q, const S* k, const S* v, const S* beta, con
     lower_product<R>(dp, memory, width, false, decay, cotangent, written, one);
     lower_product<R>(da, memory, width, true, decay, solved, written, [](int) { return real(-1); });
     // What b_t gets, dβ_t, and what b_C gets from the state after the chunk.
-    real db[R], dbeta[R], end = 0;
-    for (int i = 0; i < R; i++) db[i] = dbeta[i] = 0;
+    real db[Tile<R>::ROWS], dbeta[Tile<R>::ROWS], end = 0;
+    for (int i = 0; i < Tile<R>::ROWS; i++) db[i] = dbeta[i] = 0;
     for (i64 c0 = 0; c0 < d.k; c0 += C) {
         Tile<R> y, w, h;
         const auto before = [&](int j, int c) { return state(states, d, t.id, c0 + c, j); };
@@ -348,11 +348,11 @@ __device__ void gradients(const S* q, const S* k, const S* v, const S* beta, con
         h.template add<1, 1>(memory, width, solved, before);
         w.template add<1, 1>(memory, width, written, [&](int j, int c) { return state(after, d, t.id, c0 + c, j); });
 #pragma unroll
-        for (int i = 0; i < R; i++) {
+        for (int i = 0; i < Tile<R>::ROWS; i++) {
             const int r = y.row(i);
             const real start = decay.since_start(r), rest = r < t.n ? decay.between(t.n - 1, r) : real(0);
 #pragma unroll
-            for (int j = 0; j < R; j++) {
+            for (int j = 0; j < Tile<R>::COLS; j++) {
                 y.v[i][j] *= start;
                 h.v[i][j] *= -start;
                 w.v[i][j] *= rest;
@@ -367,9 +367,9 @@ __device__ void gradients(const S* q, const S* k, const S* v, const S* beta, con
         w.template add<0, 0>(
             memory, t.n, [&](int r, int s) { return b[s] * da[s * MLD + r]; }, keys);
 #pragma unroll
-        for (int i = 0; i < R; i++)
+        for (int i = 0; i < Tile<R>::ROWS; i++)
 #pragma unroll
-            for (int j = 0; j < R; j++) {
+            for (int j = 0; j < Tile<R>::COLS; j++) {
                 const int r = y.row(i);
                 const i64 c = c0 + y.col(j), at = t.at(r) * d.k + c;
                 if (r >= t.n || c >= d.k) continue;
@@ -384,10 +384,10 @@ __device__ void gradients(const S* q, const S* k, const S* v, const S* beta, con
         for (i64 n = threadIdx.x; n < d.k * d.v; n += 256)
             end += decay.since_start(t.n - 1) * ld(states + t.id * d.k * d.v + n) * after[t.id * d.k * d.v + n];
     end = block_sum(end, rows + 2 * C);
-    Tile<R>::across(db);
-    Tile<R>::across(dbeta);
+    Tile<R>::across(db, memory);
+    Tile<R>::across(dbeta, memory);
     if (Tile<R>::col(0) == 0)
-        for (int i = 0; i < R; i++) rows[Tile<R>::row(i)] = db[i], rows[C + Tile<R>::row(i)] = dbeta[i];
+        for (int i = 0; i < Tile<R>::ROWS; i++) rows[Tile<R>::row(i)] = db[i], rows[C + Tile<R>::row(i)] = dbeta[i];
     __syncthreads();
     // A warp to a row for G ⊙ V, a thread to a step for the sum of what later steps got.
     for (int r = threadIdx.x / 32; to.beta && r < t.n; r += 8) {

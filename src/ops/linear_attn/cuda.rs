@@ -68,8 +68,7 @@ pub fn forward(op: &LinearAttention, cu: &Cuda, dims: Dims, x: In, y: &mut [Valu
         };
         let states = p.forward_states(x, Some((&mut **s, z)));
         let over = p.over(p.tiles.over(p.v.max(1)), 1, p.tiles.side());
-        let args =
-            args![&x[0], &x[1], &x[2], &states, o, den, op.scale, op.normalize.unwrap_or(0.0), p.dims];
+        let args = args![&x[0], &x[1], &x[2], &states, o, den, op.scale, op.normalize.unwrap_or(0.0), p.dims];
         cu.launch(&MODULE, sized!("outputs", p.tiles), p.dtype, over, args);
     }
 }
