@@ -1,10 +1,10 @@
 // Products of matrices inside a kernel, a tile of the result at a time, by a block of 256 threads.
 //
 // A tile is 16 R rows by 16 Q columns; thread (y, x) of 16 x 16 holds R x Q of them in registers, so that a number
-// read from shared memory is used Q or R times. (Most are square, of C = 16 R.) Operands are functions of (row, column), so that scaling, masking and the
-// layout of a head's rows stand in the kernel where they are used; each is called once a number for each tile, and a
-// slice of DEPTH of both lies in shared memory. The depth of a product may be anything; what lies beyond the edges
-// of the matrices the functions give as 0.
+// read from shared memory is used Q or R times. (Most are square, of C = 16 R.) Operands are functions of (row,
+// column), so that scaling, masking and the layout of a head's rows stand in the kernel where they are used; each is
+// called once a number for each tile, and a slice of DEPTH of both lies in shared memory. The depth of a product may
+// be anything; what lies beyond the edges of the matrices the functions give as 0.
 //
 // Numbers stored in bf16 are multiplied on tensor cores where the tile is large enough for all eight warps: operands
 // are rounded to bf16, sums are float. There a thread holds what mma leaves it with, two rows of some pairs of columns.
@@ -12,6 +12,8 @@
 // A file that uses this says `using namespace tiled;`.
 
 namespace tiled {
+
+#define TILED_KERNEL extern "C" __global__ __launch_bounds__(256, 1) void
 
 template <int N>
 struct __align__(N * sizeof(real) < 16 ? N * sizeof(real) : 16) Pack { real v[N]; };
@@ -173,5 +175,58 @@ struct Steps {
 };
 
 __device__ inline i64 tiles(i64 n, int c) { return (n + c - 1) / c; }
+
+// A state [chunk of head, K, W] at (i, j); 0 beyond the edges.
+template <class P>
+__device__ real state(const P* s, const Dims& d, i64 id, i64 i, i64 j) {
+    return i < d.k && j < d.w ? ld(s + (id * d.k + i) * d.w + j) : real(0);
+}
+
+// Numbers of a chunk that are padded to C rows: W, E, dE and G [chunk of head, C, width].
+template <int R>
+struct Padded {
+    real* x;
+    i64 width, id;
+
+    __device__ real get(int r, i64 j) const { return j < width ? x[(id * Tile<R>::C + r) * width + j] : real(0); }
+    __device__ void set(int r, i64 j, real y) const {
+        if (j < width) x[(id * Tile<R>::C + r) * width + j] = y;
+    }
+};
+
+// What a gate does inside a chunk (decay.rs), from the sums b_t = g_1 + … + g_t. They are doubles so that their
+// differences have all the digits of a real.
+struct Decay {
+    const double* b;
+
+    __device__ real between(int t, int s) const { return b ? exp((real)(b[t] - b[s])) : real(1); }
+    __device__ real since_start(int t) const { return b ? exp((real)b[t]) : real(1); }
+};
+
+// In shared memory: what a chunk has one of a step.
+template <int R>
+struct Scalars {
+    enum { C = Tile<R>::C, SIZE = 5 * C };
+    double *sums, *gates;
+    real* beta;
+
+    __device__ Scalars(real* memory) : sums((double*)memory), gates(sums + C), beta((real*)(gates + C)) {}
+
+    // A gate below exp(-1e4) is 0 in any case; -inf would make differences of sums NaN. What was written before the
+    // call may be read by everybody after it.
+    __device__ Decay load(const Steps& t, const S* b, const S* g) {
+        const int r = threadIdx.x;
+        if (b && r < C) beta[r] = t.get(b, 1, r, 0);
+        if (g && r < C) gates[r] = fmax(t.get(g, 1, r, 0), real(-1e4));
+        __syncthreads();
+        if (g && r < C) {
+            double sum = 0;
+            for (int u = 0; u <= r; u++) sum += gates[u];
+            sums[r] = sum;
+        }
+        __syncthreads();
+        return Decay{g ? sums : nullptr};
+    }
+};
 
 }  // namespace tiled

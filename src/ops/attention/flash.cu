@@ -121,7 +121,8 @@ struct Saved {
 
 // p ← exp(scale q·k − lse) and dx ← p (do·v − δ) for rows of queries and columns of keys.
 template <int R>
-__device__ void scores(Tile<R>& p, Tile<R>& dx, real* scratch, const Saved& x, const Sizes& d, i64 head, i64 t0, i64 s0) {
+__device__ void scores(Tile<R>& p, Tile<R>& dx, real* scratch, const Saved& x, const Sizes& d, i64 head, i64 t0,
+                       i64 s0) {
     const Rows queries(d.t, d.h, head, t0), keys(d.s, d.h, head, s0);
     p.template add<1, 1>(
         scratch, (int)d.k, [&](int r, int i) { return x.scale * queries.get(x.q, d.k, r, i); },
@@ -209,20 +210,17 @@ __device__ void keys(const Saved& x, S* dk, int k_acc, S* dv, int v_acc, const S
         });
 }
 
-#define KERNELS(R)                                                                                                    \
-    extern "C" __global__ __launch_bounds__(256, 1) void forward_##R(const S* q, const S* k, const S* v, S* o, S* lse,   \
-                                                                  real scale, Sizes d) {                              \
-        forward<R>(q, k, v, o, lse, scale, d);                                                                        \
-    }                                                                                                                 \
-    extern "C" __global__ __launch_bounds__(256, 1) void queries_##R(                                                    \
-        const S* q, const S* k, const S* v, const S* g, const S* lse, const real* delta, S* dq, int acc, real scale,  \
-        Sizes d) {                                                                                                    \
-        queries<R>(Saved{q, k, v, g, lse, delta, scale}, dq, acc, d);                                                 \
-    }                                                                                                                 \
-    extern "C" __global__ __launch_bounds__(256, 1) void keys_##R(                                                       \
-        const S* q, const S* k, const S* v, const S* g, const S* lse, const real* delta, S* dk, int k_acc, S* dv,     \
-        int v_acc, real scale, Sizes d) {                                                                             \
-        keys<R>(Saved{q, k, v, g, lse, delta, scale}, dk, k_acc, dv, v_acc, d);                                       \
+#define KERNELS(R)                                                                                                   \
+    TILED_KERNEL forward_##R(const S* q, const S* k, const S* v, S* o, S* lse, real scale, Sizes d) {                \
+        forward<R>(q, k, v, o, lse, scale, d);                                                                       \
+    }                                                                                                                \
+    TILED_KERNEL queries_##R(const S* q, const S* k, const S* v, const S* g, const S* lse, const real* delta,        \
+        S* dq, int acc, real scale, Sizes d) {                                                                       \
+        queries<R>(Saved{q, k, v, g, lse, delta, scale}, dq, acc, d);                                                \
+    }                                                                                                                \
+    TILED_KERNEL keys_##R(const S* q, const S* k, const S* v, const S* g, const S* lse, const real* delta, S* dk,    \
+        int k_acc, S* dv, int v_acc, real scale, Sizes d) {                                                          \
+        keys<R>(Saved{q, k, v, g, lse, delta, scale}, dk, k_acc, dv, v_acc, d);                                      \
     }
 KERNELS(1)
 KERNELS(2)
