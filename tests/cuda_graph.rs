@@ -2,25 +2,13 @@
 //! with new data in each, with evaluations in between, with lengths that change.
 #![allow(clippy::unwrap_used)]
 
+mod device;
+
+use device::device;
 use tapezoo::{
-    autograd::Tape,
     tensor::Device,
     train::{Trainer, config::TrainConfig},
 };
-
-/// The device under test, or none, with the reason said.
-fn device() -> Option<Device> {
-    let name = std::env::var("TAPEZOO_TEST_DEVICE").unwrap_or_else(|_| "emulated".into());
-    let device = name.parse().unwrap();
-    match Tape::open(device) {
-        Ok(_) => Some(device),
-        Err(why) if device == Device::Emulated => {
-            eprintln!("SKIPPED, no kernel was run: {why}");
-            None
-        }
-        Err(why) => panic!("{why}"),
-    }
-}
 
 fn trainer(device: Device, model: &str, flags: &str) -> Trainer {
     let base = "batch = 3\ntrain_len = 6\neval_lens = [9]\neval_batch = 2\neval_batches = 1\nclip = 0.5\n";

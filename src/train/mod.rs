@@ -181,7 +181,10 @@ impl Trainer {
     }
 
     /// The model with its weights in host memory.
-    fn into_model(mut self) -> Result<Model> {
+    ///
+    /// # Errors
+    /// When the device fails.
+    pub fn into_model(mut self) -> Result<Model> {
         self.tape.reset();
         cuda::guarded(self.tape.cx().gpu(), || self.model.params_mut().to_host())?;
         Ok(self.model)
