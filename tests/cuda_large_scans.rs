@@ -2,6 +2,9 @@
 //! pieces and chunks with odd tails, sizes above what a block can hold, and none.
 #![allow(clippy::unwrap_used)]
 
+mod device;
+
+use device::device;
 use tapezoo::{
     autograd::{Gen, Op, Tape},
     ops::{
@@ -14,20 +17,6 @@ use tapezoo::{
     },
     tensor::{DType, Device, Tensor},
 };
-
-/// The device under test, or none, with the reason said.
-fn device() -> Option<Device> {
-    let name = std::env::var("TAPEZOO_TEST_DEVICE").unwrap_or_else(|_| "emulated".into());
-    let device = name.parse().unwrap();
-    match Tape::open(device) {
-        Ok(_) => Some(device),
-        Err(why) if device == Device::Emulated => {
-            eprintln!("SKIPPED, no kernel was run: {why}");
-            None
-        }
-        Err(why) => panic!("{why}"),
-    }
-}
 
 /// Values of all outputs and gradients of all inputs, from poisoned buffers. Where bit i of `seeds` is clear, output i
 /// has no cotangent; with `twice`, gradients are added to what a first pass left.
