@@ -84,7 +84,8 @@ type Try<'a> = (&'a Path, Option<&'a str>, usize, &'a str);
 fn tries<'a>(barrier: &Barrier, tests: &'a BTreeMap<String, PathBuf>) -> Vec<Try<'a>> {
     let (file, _) = barrier.place.rsplit_once(':').unwrap();
     // A test of its own has every function of the prelude.
-    let own = |name: &str| match file.strip_suffix(".cuh") {
+    let prelude = file.ends_with("prelude.cuh");
+    let own = |name: &str| match file.strip_suffix("prelude.cuh") {
         Some(_) => name == "cuda_prelude",
         None => {
             let text = fs::read_to_string(root().join(format!("tests/{name}.rs"))).unwrap();
@@ -100,7 +101,7 @@ fn tries<'a>(barrier: &Barrier, tests: &'a BTreeMap<String, PathBuf>) -> Vec<Try
     for (_, binary) in tests.iter().filter(|(name, _)| own(name)) {
         all.extend(["forward", "random"].map(|order| (&**binary, None, 3, order)));
     }
-    all.extend([(&*tests["cuda"], None, 24, "random")].into_iter().filter(|_| !file.ends_with(".cuh")));
+    all.extend([(&*tests["cuda"], None, 24, "random")].into_iter().filter(|_| !prelude));
     all
 }
 
