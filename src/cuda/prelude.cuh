@@ -34,8 +34,34 @@ __device__ inline void put(P* p, R v, int acc) { st(p, acc ? ld(p) + v : v); }
 __device__ inline i64 thread() { return (i64)blockIdx.x * blockDim.x + threadIdx.x; }
 __device__ inline i64 threads() { return (i64)gridDim.x * blockDim.x; }
 
+// store(i, value(i)) for every i < n, over all threads of a one-dimensional launch. Four values are read at once: a
+// store may touch what the next read wants, for all the compiler knows, so in a plain loop one read waits for another.
+template <class F, class G>
+__device__ inline void each(i64 n, F value, G store) {
+    const i64 step = threads();
+    i64 i = thread();
+    for (; i + 3 * step < n; i += 4 * step) {
+        const auto a = value(i), b = value(i + step), c = value(i + 2 * step), d = value(i + 3 * step);
+        store(i, a);
+        store(i + step, b);
+        store(i + 2 * step, c);
+        store(i + 3 * step, d);
+    }
+    for (; i < n; i += step) store(i, value(i));
+}
+
+// y[i] = value(i), or y[i] += value(i).
+template <class F>
+__device__ inline void map(S* y, int acc, i64 n, F value) {
+    auto sum = [&](i64 i) -> real { return acc ? ld(y + i) + value(i) : value(i); };
+    each(n, sum, [&](i64 i, real v) { st(y + i, v); });
+}
+
 // a / b of what is not negative. Sizes are 64 bits wide, but few need them, and the device divides 32 bits faster.
-__device__ inline i64 divide(i64 a, i64 b) { return ((a | b) >> 31) == 0 ? (i64)((u32)a / (u32)b) : a / b; }
+__device__ inline i64 divide(i64 a, i64 b) {
+    if (a < b) return 0;
+    return ((a | b) >> 31) == 0 ? (i64)((u32)a / (u32)b) : a / b;
+}
 
 // --- Functions of one number, named as in src/ops/math.rs; exp, log, expm1, sqrt, sin, cos, tanh, erf are CUDA's. ---
 

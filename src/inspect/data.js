@@ -83,7 +83,7 @@ function evaluate(run, text) {
 function short(x) {
   if (!Number.isFinite(x)) return String(x);
   if (Number.isInteger(x) && Math.abs(x) < 1e5) return String(x).replace('-', '−');
-  const digits = Math.floor(Math.log10(Math.abs(x)));
+  const digits = Math.floor(Math.log10(Math.abs(x)) + 2e-4); // 0.9999 is written as 1.00
   const text = digits < -3 || digits > 4 ? x.toExponential(2) : x.toFixed(Math.max(0, 2 - digits));
   return text.replaceAll('-', '−');
 }

@@ -182,6 +182,7 @@ function spectrum(run) {
   }
   const lane = o => (o.h ?? 0) % 3;
   const now = numberLine({ label: 'at this step', points: () => channels.map(o => ({ x: value(run, re, sel.t, o), label: label(o), style: o.h ?? 0, lane: lane(o) })) });
+  if (q.role === 'gate') return card('Eigenvalues of the transition', `${run.spectrum_about} Over time it is among the gates.`, [now]);
   return card('Eigenvalues of the transition', run.spectrum_about, [now, overTime(run, q, { title: q.symbol === 'eigenvalue' ? 'eigenvalues' : q.symbol, name: label })]);
 }
 
@@ -243,7 +244,7 @@ function layers() {
 function build() {
   readColours();
   document.querySelector('h1').textContent = D.runs.map(r => r.title).filter((x, i, all) => all.indexOf(x) === i).join(' and ') + `, step by step`;
-  document.getElementById('task').textContent = `${D.task.title}: ${D.task.legend}.`;
+  document.getElementById('task').textContent = `${D.task.title}: ${D.task.legend}${/[?.]$/.test(D.task.legend) ? '' : '.'}`;
   const main = document.getElementById('runs');
   const views = D.runs.map(runView);
   main.replaceChildren(...views.map(v => v.figure));

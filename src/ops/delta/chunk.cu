@@ -23,7 +23,7 @@ struct Decay {
     __device__ real since_start(int t) const { return b ? exp((real)b[t]) : real(1); }
 };
 
-// Both in shared memory: what a chunk has one of a step.
+// In shared memory: what a chunk has one of a step.
 template <int R>
 struct Scalars {
     enum { C = Tile<R>::C, SIZE = 5 * C };
@@ -32,10 +32,10 @@ struct Scalars {
 
     __device__ Scalars(real* memory) : sums((double*)memory), gates(sums + C), beta((real*)(gates + C)) {}
 
-    // A gate below exp(-1e4) is 0 in any case; -inf would make differences of sums NaN.
+    // A gate below exp(-1e4) is 0 in any case; -inf would make differences of sums NaN. What was written before the
+    // call may be read by everybody after it.
     __device__ Decay load(const Steps& t, const S* b, const S* g) {
         const int r = threadIdx.x;
-        __syncthreads();
         if (b && r < C) beta[r] = t.get(b, 1, r, 0);
         if (g && r < C) gates[r] = fmax(t.get(g, 1, r, 0), real(-1e4));
         __syncthreads();

@@ -52,13 +52,12 @@ __device__ inline real state(const real* h, const Dims& d, i64 id, i64 r, i64 c)
     return r < d.k && c < d.w ? h[(id * d.k + r) * d.w + c] : real(0);
 }
 
-// m = tril(A Bᵀ), a C x C matrix in shared memory, for operands a(step, k) and b(step, k).
+// m = tril(A Bᵀ), a C x C matrix in shared memory for Tile::add to read, for operands a(step, k) and b(step, k).
 template <int R, class A, class B>
 __device__ void lower_product(real* m, real* scratch, int depth, A a, B b) {
     Tile<R> p;
     p.template add<1, 1>(scratch, depth, [&](int r, int k) { return a(r, k); }, [&](int k, int c) { return b(c, k); });
     p.each([&](int r, int c, real x) { m[r * Tile<R>::MLD + c] = c <= r ? x : real(0); });
-    __syncthreads();
 }
 
 template <int R>

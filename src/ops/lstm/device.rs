@@ -39,12 +39,12 @@ pub(in crate::ops) fn persistent(
     vectors: usize,
 ) -> Option<(usize, Launch)> {
     const SHARED: usize = 220 << 10;
-    // From so many on, blocks of one sequence would wait for one another.
-    const MANY: usize = 528;
+    // Blocks of one sequence that a large device (132 multiprocessors) runs at once; with more, they would take turns.
+    const MANY: [usize; 4] = [132 * 8, 132 * 4, 132 * 2, 132];
     let double = dtype == DType::F64;
     let size = [16, 32, 64, 128].iter().position(|&most| k <= most)?;
     let held = if double { [16, 32, 32, 32] } else { [16, 32, 64, 48] }[size];
-    let rows = if b * heads < MANY { 1 } else { 4 };
+    let rows = if b * heads <= MANY[size] { 1 } else { 4 };
     let (threads, padded) = ((4 * k).next_multiple_of(32), k.next_multiple_of(4));
     let numbers = vectors * padded.max(held) * rows + rows * threads + padded.saturating_sub(held) * threads;
     let shared = numbers * dtype.real().bytes();
