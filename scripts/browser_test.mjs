@@ -163,7 +163,9 @@ for (const name of readdirSync(out).filter(f => f.endsWith('.html')).map(f => f.
   {
     // For docs/mixers.md: what is below the heading.
     const { context, page } = await open(name, { viewport: { width: 1000, height: 900 }, colorScheme: 'light' });
-    await page.evaluate(t => inspector.go(t), Math.min(T - 1, 11));
+    // A step with a target: the last of the first 16; of GPT the block in which the last query looks its answer up.
+    const t = json.targets.findLastIndex((y, t) => y !== null && t < 16);
+    await page.evaluate(([t, layer]) => { inspector.choose({ layer }); inspector.go(t); }, [t, name === 'gpt' ? 1 : 0]);
     const box = await page.locator('.cards').last().boundingBox();
     const height = Math.min(box.y + box.height, name === 'compare' ? 1500 : 1000);
     await page.screenshot({ path: join(out, `figure_${name}.png`), fullPage: true, clip: { x: 0, y: 0, width: 1000, height } });

@@ -108,7 +108,7 @@ function traces({ label, lines, range, quantityName }) {
       }
       high.textContent = short(hi);
       low.textContent = short(lo);
-      zero.textContent = lo < 0 && hi > 0 ? '0' : '';
+      zero.textContent = y(0) > 15 && y(0) < 85 ? '0' : '';
       zero.style.top = `${y(0)}%`;
       cursor.style.left = `${100 * sel.t / T}%`;
       cursor.style.width = `${100 / T}%`;

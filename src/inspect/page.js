@@ -111,7 +111,7 @@ function map(run, q, over, change) {
     of: () => ({ rows: down ? size(run, down) : 1, columns: across ? size(run, across) : 1, at, most: reach(tensorOf(run, q.name)) }),
     pick: (r, c) => choose({ ...over, ...(down && { [down]: r }), ...(across && { [across]: c }) }),
     marked: () => on() ? [down ? index(run, down, {}) : 0, across ? index(run, across, {}) : 0] : null,
-    say: named,
+    say: named, cell: across && size(run, across) <= 16 ? Math.min(18, 230 / size(run, across)) : 18,
   });
 }
 
@@ -167,7 +167,7 @@ function spectrum(run) {
   if (!run.spectrum) return run.spectrum_about ? card('Eigenvalues of the transition', run.spectrum_about, []) : null;
   const [re, im] = run.spectrum, q = quantity(run, re);
   const channels = [...q.axes].reduce((all, l) => all.flatMap(o => Array.from({ length: size(run, l) }, (_, x) => ({ ...o, [l]: x }))), [{}]);
-  const label = o => Object.entries(o).map(([l, x]) => l === 'm' ? (run.mixer === 'delta_product' ? '' : ['along k', 'across k'][x]) : `${LETTERS[l]} ${x + 1}`).filter(x => x).join(', ') || 'λ';
+  const label = o => Object.entries(o).map(([l, x]) => l === 'm' ? (!im && size(run, 'm') === 2 ? ['along k', 'across k'][x] : '') : `${LETTERS[l]} ${x + 1}`).filter(x => x).join(', ') || 'λ';
   const states = im && quantity(run, 'Re h') && quantity(run, 'Im h');
   if (im) {
     const size = o => Math.hypot(value(run, 'Re h', sel.t, o), value(run, 'Im h', sel.t, o));
@@ -198,7 +198,7 @@ function runView(run, r) {
   }
   const vectors = of('state').filter(q => !plane(run, q)[0] && q.name !== 'w');
   if (vectors.length) {
-    cards.push(card('State', vectors.map(q => `${q.symbol}: ${q.about}`).join('. ') + '.', vectors.flatMap(q => [row(pages(run, q).map(o => map(run, q, o))), overTime(run, q)])));
+    cards.push(card('State', vectors.map(q => `${q.symbol}: ${q.about}`).join('. ') + '.', vectors.flatMap(q => [...(plane(run, q)[1] ? [row(pages(run, q).map(o => map(run, q, o)))] : []), overTime(run, q)])));
   }
   for (const q of of('attention')) cards.push(attention(run, q));
   const told = of('vector').filter(q => q.name !== 'S_before' && !(run.spectrum ?? []).includes(q.name) && !q.name.includes('eigenvalue'));
