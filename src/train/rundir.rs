@@ -162,6 +162,11 @@ pub fn find(dir: &Path) -> Result<Found> {
         let text = fs::read(&result).map_err(Error::io(&result))?;
         let report = serde_json::from_slice(&text)
             .map_err(|e| Error::format(&result, format!("{e}; delete it to repeat this run")))?;
+        // Whoever wrote the result may have been killed before it could tidy up.
+        match fs::remove_file(&checkpoint) {
+            Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(Error::io(&checkpoint)(e)),
+            _ => {}
+        }
         return Ok(Found::Finished(report));
     }
     Ok(if checkpoint.is_file() { Found::Checkpoint(checkpoint) } else { Found::Nothing })
