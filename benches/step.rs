@@ -8,7 +8,9 @@
 use criterion::{BenchmarkId, Criterion, criterion_group, criterion_main};
 use std::time::Duration;
 use tapezoo::{
+    autograd::Tape,
     models::{Form, Model, names},
+    tensor::{DType, Tensor},
     train::{Trainer, config::TrainConfig},
 };
 
@@ -64,5 +66,33 @@ fn steps(c: &mut Criterion) {
     }
 }
 
-criterion_group!(benches, steps);
+/// What [`Var::named`] costs: a chain of additions of small values without it, with it, and with a tape that listens.
+fn named(c: &mut Criterion) {
+    const OPS: usize = 1000;
+    let x = Tensor::full([16], DType::F32, 1.0);
+    let mut group = c.benchmark_group("named");
+    for (what, named, listen) in [("without", false, false), ("off", true, false), ("on", true, true)] {
+        let mut tape = Tape::default();
+        if listen {
+            tape.start_naming();
+        }
+        group.bench_function(what, |b| {
+            b.iter(|| {
+                let first = tape.leaf(&x);
+                let mut y = first;
+                for _ in 0..OPS {
+                    y = y + first;
+                    if named {
+                        y = y.named("y");
+                    }
+                }
+                std::hint::black_box(y.shape());
+                tape.reset();
+            });
+        });
+    }
+    group.finish();
+}
+
+criterion_group!(benches, named, steps);
 criterion_main!(benches);

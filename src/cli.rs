@@ -15,6 +15,7 @@ use crate::{
     tensor::{Cx, DType, Device},
     train::{
         config::{TrainConfig, plain, preset_table},
+        on_device::Graphs,
         optimizer::Rule,
         schedule::Shape,
     },
@@ -170,6 +171,9 @@ struct Machine {
     /// Where to compute: auto, cpu, cuda, cuda:N; emulated runs CUDA kernels on the CPU, to test and debug them.
     #[arg(long, value_name = "NAME", value_parser = device_name)]
     device: Option<String>,
+    /// Record a training step as a CUDA graph, and replay it: auto, on, off. Results do not depend on it.
+    #[arg(long, value_name = "WHEN")]
+    cuda_graph: Option<Graphs>,
     /// The precision: f32 to train, f64 to check.
     #[arg(long, value_name = "TYPE")]
     dtype: Option<DType>,
@@ -286,6 +290,7 @@ impl TrainArgs {
         top.set("checkpoint_every", training.checkpoint_every);
 
         top.set("form", machine.form.map(|x| x.to_string())).set("device", machine.device);
+        top.set("cuda_graph", machine.cuda_graph.map(|x| x.to_string()));
         top.set("dtype", machine.dtype.map(|x| x.to_string())).set("max_len", sizes.max_len);
 
         let mut model = Flags::default();

@@ -7,6 +7,7 @@
 //! - What can be differentiated? [`ops`]: one family a file, forward beside backward.
 //! - What is learned? [`tasks`]: tokens, and a target beside each.
 //! - How does it run on a GPU? [`cuda`]: device buffers, and kernels in the `.cu` file beside each op.
+//! - What happens inside it at each token? [`inspect`]: a page to step through.
 //! - How is it trained? [`train`]: the loop, the optimiser, the configuration, what a run leaves behind.
 #![deny(missing_docs)]
 #![cfg_attr(not(test), warn(clippy::unwrap_used))]
@@ -15,6 +16,7 @@ pub mod autograd;
 pub mod cli;
 pub mod cuda;
 pub mod error;
+pub mod inspect;
 pub mod models;
 pub mod ops;
 pub mod report;

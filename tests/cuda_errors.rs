@@ -3,16 +3,21 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod device;
+
 use std::process::{Command, Output};
 use tapezoo::{
     args,
     autograd::Tape,
-    cuda::{Launch, Module, guarded},
+    cuda::{Launch, Module, emulator, guarded},
     tensor::{Cx, DType, Device, Tensor},
 };
 
 /// Run the test `name` of this file alone, with these variables set.
 fn child(name: &str, vars: &[(&str, &str)]) {
+    if let Err(why) = emulator::libraries() {
+        return device::skipped(&why);
+    }
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.args(["--exact", name, "--nocapture"]).env("TAPEZOO_CHILD", name).envs(vars.iter().copied());
     let Output { status, stdout, stderr } = command.output().unwrap();
@@ -26,7 +31,7 @@ fn is_child(name: &str) -> bool {
 
 /// A tape on the emulator, unless that cannot be had here.
 fn emulated() -> Option<Tape> {
-    Tape::open(Device::Emulated).inspect_err(|why| eprintln!("SKIPPED, no kernel was run: {why}")).ok()
+    Tape::open(Device::Emulated).inspect_err(|why| device::skipped(why)).ok()
 }
 
 /// The device's error in what `f` does.

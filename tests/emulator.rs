@@ -1,6 +1,7 @@
 //! The emulator itself: what CUDA's primitives give, what its checks report, what its driver refuses.
 #![allow(clippy::unwrap_used, clippy::needless_range_loop)]
 
+mod device;
 #[path = "emulator/machine.rs"]
 mod machine;
 
@@ -354,11 +355,11 @@ fn memory_is_guarded() {
         let (x, y) = (result::malloc_sync(1024).unwrap(), result::malloc_sync(1024).unwrap());
         result::memset_d8_sync(x, 0, 1024).unwrap();
         run(x, y).unwrap();
-        emulator::lend(x, 256);
+        emulator::lend(std::ptr::null_mut(), x, 256);
         assert!(run(x, y).unwrap_err().contains("uninitialised"));
         result::memset_d8_sync(x, 0, 256).unwrap();
         run(x, y).unwrap();
-        emulator::lend(y, 252);
+        emulator::lend(std::ptr::null_mut(), y, 252);
         assert!(run(x, y).unwrap_err().contains("4 bytes past the end of a buffer of 252 bytes"));
         result::free_sync(x).unwrap();
         assert!(run(x, y).unwrap_err().contains("has been freed"));

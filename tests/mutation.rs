@@ -1,32 +1,28 @@
 //! Every barrier is needed: without it a test must fail, or the barrier should go.
 //!
-//! The emulator compiles a kernel as if one `__syncthreads()` or `__syncwarp()` were not there
-//! (`TAPEZOO_EMU_WITHOUT=FILE:LINE`), and the tests of the ops that use the file run with its checks on, as a process
-//! of their own; nothing is built anew. A plain `cargo test` draws a few barriers of all; every one is tried by
-//! `cargo test --test mutation -- --ignored --nocapture`.
+//! The emulator runs a kernel as if one `__syncthreads()` or `__syncwarp()` were not there
+//! (`TAPEZOO_EMU_WITHOUT=FILE:LINE`); nothing is compiled anew. With its checks on, the tests of the ops that use the
+//! file run as processes of their own, and one of them is expected to fail.
+//! The list: `cargo test --test mutation -- --nocapture`.
 
+#![allow(clippy::unwrap_used)]
+
+mod device;
+
+use device::{checked, kernel_tests, root, side_by_side, skipped};
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeMap, BTreeSet},
     fs,
     path::{Path, PathBuf},
-    process::{Command, Stdio},
-    time::{Duration, Instant},
+    time::Instant,
 };
 use tapezoo::cuda::emulator;
-
-/// How many barriers a plain run tries, and for how long at most.
-const SAMPLE: usize = 4;
-const TIME: Duration = Duration::from_secs(60);
 
 /// One line with a barrier, and the ops whose tests should miss it.
 #[derive(Debug)]
 struct Barrier {
     place: String,
     ops: Vec<String>,
-}
-
-fn root() -> PathBuf {
-    PathBuf::from(env!("CARGO_MANIFEST_DIR"))
 }
 
 /// Files under `src/` with one of these endings, sorted.
@@ -52,16 +48,14 @@ fn barrier_lines(text: &str) -> Vec<usize> {
     text.lines().enumerate().filter(|(_, line)| has(&code(line))).map(|(i, _)| i + 1).collect()
 }
 
-/// The ops of every Rust file that includes this `.cu` file. For the prelude: of all that launch kernels.
+/// The ops of every Rust file that includes this `.cu` file.
 fn ops_of(file: &Path) -> Vec<String> {
     let name = file.file_name().unwrap().to_string_lossy().into_owned();
-    let prelude = name == "prelude.cuh";
     let mut ops = BTreeSet::new();
     for path in sources(&["rs"]) {
         let text = fs::read_to_string(&path).unwrap();
         let near = path.parent() == file.parent() && text.contains(&format!("\"{name}\""));
-        let includes = near || text.contains(&format!("/{name}\")"));
-        if includes || (prelude && text.contains("include_str!") && path.starts_with(root().join("src/ops"))) {
+        if near || text.contains(&format!("/{name}\")")) {
             ops.extend(text.split("impl Op for ").skip(1).filter_map(|s| {
                 let name: String = s.chars().take_while(|c| c.is_alphanumeric()).collect();
                 (!name.is_empty()).then_some(name)
@@ -77,97 +71,73 @@ fn barriers() -> Vec<Barrier> {
         let text = fs::read_to_string(&path).unwrap();
         let name = path.strip_prefix(root()).unwrap().to_string_lossy().into_owned();
         let ops = ops_of(&path);
-        all.extend(barrier_lines(&text).into_iter().map(|n| Barrier { place: format!("{name}:{n}"), ops: ops.clone() }));
+        all.extend(
+            barrier_lines(&text).into_iter().map(|n| Barrier { place: format!("{name}:{n}"), ops: ops.clone() }),
+        );
     }
     all
 }
 
-/// The test binaries `cuda` and `cuda_…`, which cargo has put beside this one; the latest of each name.
-fn test_binaries() -> Vec<PathBuf> {
-    let deps = std::env::current_exe().unwrap().parent().unwrap().to_path_buf();
-    let mut latest = std::collections::BTreeMap::new();
-    for path in fs::read_dir(deps).unwrap().map(|f| f.unwrap().path()) {
-        let Some((stem, hash)) = path.file_name().unwrap().to_str().unwrap().rsplit_once('-') else { continue };
-        if hash.contains('.') || !(stem == "cuda" || stem.starts_with("cuda_")) {
-            continue;
+/// What is tried for a barrier, quick tries first: test binary, the one test of it to run if not all, cases, order.
+type Try<'a> = (&'a Path, Option<&'a str>, usize, &'a str);
+
+fn tries<'a>(barrier: &Barrier, tests: &'a BTreeMap<String, PathBuf>) -> Vec<Try<'a>> {
+    let (file, _) = barrier.place.rsplit_once(':').unwrap();
+    // Tests of their own have what kernels share; they say so.
+    let own = |name: &str| {
+        let text = fs::read_to_string(root().join(format!("tests/{name}.rs"))).unwrap();
+        if file.ends_with(".cuh") {
+            text.contains(file.rsplit('/').next().unwrap())
+        } else {
+            let stem = Path::new(file).file_stem().unwrap().to_string_lossy().into_owned();
+            name != "cuda" && barrier.ops.iter().chain([&stem]).any(|word| text.contains(word.as_str()))
         }
-        let time = path.metadata().and_then(|m| m.modified()).unwrap();
-        match latest.get(stem) {
-            Some((newest, _)) if *newest >= time => {}
-            _ => drop(latest.insert(stem.to_string(), (time, path.clone()))),
-        }
+    };
+    let mut all = vec![];
+    if !barrier.ops.is_empty() {
+        let double = Some("every_op_follows_the_cpu_in_double");
+        all.extend([(2, "forward"), (6, "reverse")].map(|(cases, order)| (&*tests["cuda"], double, cases, order)));
     }
-    latest.into_values().map(|(_, path)| path).collect()
+    for (_, binary) in tests.iter().filter(|(name, _)| own(name)) {
+        all.extend(["forward", "random"].map(|order| (&**binary, None, 3, order)));
+    }
+    all.extend([(&*tests["cuda"], None, 24, "random")].into_iter().filter(|_| !file.ends_with(".cuh")));
+    all
 }
 
-/// Whether the tests pass, with a barrier left out or none.
-fn passes(binary: &Path, op: &str, cases: usize, order: &str, without: Option<&str>) -> bool {
-    let mut child = Command::new(binary);
-    child
-        .env("TAPEZOO_EMU_CHECK", "1")
-        .env("TAPEZOO_EMU_ORDER", order)
-        .env("TAPEZOO_OP", op)
-        .env("TAPEZOO_CASES", cases.to_string())
-        .env("TAPEZOO_EMU_WITHOUT", without.unwrap_or(""))
-        .current_dir(root())
-        .args(["--test-threads", "1"])
-        .stdout(Stdio::null())
-        .stderr(Stdio::null());
-    child.status().unwrap().success()
-}
-
-/// Whether some test fails without this barrier; quick tries first.
-fn missed(binaries: &[PathBuf], barrier: &Barrier) -> bool {
-    let none = [String::from("no op, only the tests that name none")];
-    let ops = if barrier.ops.is_empty() { &none[..] } else { &barrier.ops[..] };
-    for (cases, order) in [(4, "forward"), (12, "reverse"), (24, "random")] {
-        for binary in binaries {
-            if ops.iter().any(|op| !passes(binary, op, cases, order, Some(&barrier.place))) {
-                return true;
-            }
+/// Whether some test fails without this barrier; if none does, whether the barrier was ever reached.
+fn missed(barrier: &Barrier, tests: &BTreeMap<String, PathBuf>) -> Result<(), &'static str> {
+    let ops = if barrier.ops.is_empty() { "no op".into() } else { barrier.ops.join(",") };
+    let mut reached = false;
+    for (binary, only, cases, order) in tries(barrier, tests) {
+        let mut child = checked(binary, order, cases);
+        let ran = child.env("TAPEZOO_EMU_WITHOUT", &barrier.place).env("TAPEZOO_OP", &ops).args(only).output().unwrap();
+        let said = String::from_utf8_lossy(&ran.stderr).into_owned();
+        reached |= said.contains("was left out") && !said.contains("was left out 0 times");
+        if !ran.status.success() && reached {
+            return Ok(());
         }
     }
-    false
-}
-
-fn try_out(barriers: Vec<Barrier>, time: Duration) {
-    if let Err(why) = emulator::libraries() {
-        eprintln!("SKIPPED, no barrier was left out: {why}");
-        return;
-    }
-    let binaries = test_binaries();
-    assert!(!binaries.is_empty(), "the tests to run are not built: cargo test --no-run");
-    let (start, mut tried, mut survivors) = (Instant::now(), 0, vec![]);
-    let all = barriers.len();
-    for barrier in barriers.into_iter().take_while(|_| start.elapsed() < time) {
-        let missed = missed(&binaries, &barrier);
-        println!("{}: {}", barrier.place, if missed { "missed" } else { "NOT MISSED by any test" });
-        tried += 1;
-        if !missed {
-            survivors.push(format!("{} ({})", barrier.place, barrier.ops.join(", ")));
-        }
-    }
-    println!("{tried} of {all} barriers left out, {} not missed", survivors.len());
-    assert!(survivors.is_empty(), "no test fails without these barriers: {}", survivors.join("; "));
+    Err(if reached { "NOT MISSED by any test" } else { "REACHED by no test" })
 }
 
 #[test]
-fn a_few_barriers_are_needed() {
-    let mut all = barriers();
-    // Others each day: any of them may be wrong, and all are tried by the full run.
-    let day = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_secs() as usize / 86400;
-    let seed = std::env::var("PROPTEST_RNG_SEED").ok().and_then(|s| s.parse().ok()).unwrap_or(day);
-    let n = all.len().max(1);
-    all.rotate_left(seed.wrapping_mul(7919) % n);
-    let step = (n / SAMPLE).max(1);
-    let drawn = all.into_iter().step_by(step).take(SAMPLE).collect();
-    try_out(drawn, TIME);
-}
-
-#[test]
-#[ignore = "every barrier: minutes"]
 fn every_barrier_is_needed() {
-    try_out(barriers(), Duration::MAX);
+    if let Err(why) = emulator::libraries() {
+        return skipped(&why);
+    }
+    let (tests, all) = (kernel_tests(), barriers());
+    let survivors: Vec<String> = side_by_side(&all, |barrier| {
+        let start = Instant::now();
+        let missed = missed(barrier, &tests);
+        println!("{}: {}, {:.1} s", barrier.place, missed.err().unwrap_or("missed"), start.elapsed().as_secs_f64());
+        missed.err().map(|why| format!("{} ({}): {why}", barrier.place, barrier.ops.join(", ")))
+    })
+    .into_iter()
+    .flatten()
+    .collect();
+    println!("{} barriers left out in turn, {} not missed", all.len(), survivors.len());
+    assert!(survivors.is_empty(), "no test fails without these barriers:\n{}", survivors.join("\n"));
 }
 
 #[test]

@@ -3,28 +3,42 @@
 //!
 //! Where NVRTC is not found this says so and passes. It is looked for in the directories of `TAPEZOO_CUDA_LIBS`, in
 //! `target/nvrtc` (where `.ci/run` puts pip's package) and in the active Python environment.
-//! The table: `cargo test --test nvrtc -- --nocapture`.
+//! The table is written to `target/tmp/nvrtc.txt`.
+
+#![allow(clippy::unwrap_used)]
+
+mod device;
 
 use cudarc::nvrtc::{result as nvrtc, sys};
+use device::{side_by_side, skipped};
 use std::{
-    collections::HashMap,
+    collections::{BTreeMap, HashMap},
     ffi::CString,
     fs,
     path::{Path, PathBuf},
 };
 use tapezoo::{cuda::Module, ops, tensor::DType};
 
-const ARCHITECTURES: [&str; 2] = ["sm_80", "sm_90"];
-/// Threads of a block where the kernel does not say: what `Launch` helpers use at most.
-const THREADS: usize = 256;
+/// What is compiled: single and half precision for the oldest and the newest device that we name; double, which is
+/// there to check gradients by, once.
+const TARGETS: [(DType, &str); 5] = [
+    (DType::F32, "sm_80"),
+    (DType::F32, "sm_90"),
+    (DType::BF16, "sm_80"),
+    (DType::BF16, "sm_90"),
+    (DType::F64, "sm_90"),
+];
+/// Threads of a block where the kernel does not say how many it may have (`__launch_bounds__`): the most there can be.
+const THREADS: usize = 1024;
 /// Of a multiprocessor, for one block.
 const REGISTERS: usize = 65536;
-/// What a kernel may use without asking the driver.
+/// What a kernel may have without asking the driver.
 const SHARED: usize = 48 << 10;
 
 /// Directories that may hold pip's or a toolkit's NVRTC.
 fn directories() -> Vec<PathBuf> {
-    let mut found: Vec<PathBuf> = std::env::var_os("TAPEZOO_CUDA_LIBS").iter().flat_map(std::env::split_paths).collect();
+    let mut found: Vec<PathBuf> =
+        std::env::var_os("TAPEZOO_CUDA_LIBS").iter().flat_map(std::env::split_paths).collect();
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let active = ["VIRTUAL_ENV", "CONDA_PREFIX"].iter().filter_map(std::env::var_os).map(PathBuf::from);
     for environment in [root.join("target/nvrtc")].into_iter().chain(active) {
@@ -57,30 +71,47 @@ fn load() -> bool {
     unsafe { sys::is_culib_present() }
 }
 
-/// Every `.cu` file under `src/`, with what its module adds to it.
-fn modules() -> Vec<Module> {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
-    let (mut files, mut folders) = (vec![], vec![root.clone()]);
+/// Files under `src/` with this ending.
+fn sources(ending: &str) -> Vec<PathBuf> {
+    let (mut files, mut folders) = (vec![], vec![device::root().join("src")]);
     while let Some(folder) = folders.pop() {
         for path in fs::read_dir(folder).unwrap().map(|f| f.unwrap().path()) {
             if path.is_dir() {
                 folders.push(path);
-            } else if path.extension().is_some_and(|e| e == "cu") {
+            } else if path.extension().is_some_and(|e| e == ending) {
                 files.push(path);
             }
         }
     }
-    files.sort();
-    let module = |path: &PathBuf| {
-        let name: &'static str = path.strip_prefix(&root).unwrap().to_string_lossy().into_owned().leak();
-        // Its kernels are made from the formulas of elementwise.rs.
-        if name == ops::elementwise::MODULE.name {
-            return Module::new(name, ops::elementwise::MODULE.parts);
+    files
+}
+
+/// Every module of the crate, as its Rust source declares it: `Module::new("NAME", &[include_str!("FILE"), …])`.
+fn modules() -> Vec<Module> {
+    let mut found = BTreeMap::new();
+    let mut covered = vec![];
+    for path in sources("rs") {
+        let text = fs::read_to_string(&path).unwrap();
+        for declared in text.split("Module::new(").skip(1) {
+            let Some((parts, _)) = declared.split_once("])") else { continue };
+            let quoted: Vec<&str> = parts.split('"').skip(1).step_by(2).collect();
+            let Some(name) = quoted.first().filter(|name| name.ends_with(".cu")) else { continue };
+            let files = quoted[1..].iter().filter(|q| q.ends_with(".cu") || q.ends_with(".cuh"));
+            let files: Vec<_> = files.map(|q| path.parent().unwrap().join(q).canonicalize().unwrap()).collect();
+            // Its kernels are made from the formulas of elementwise.rs.
+            let parts = if *name == ops::elementwise::MODULE.name {
+                ops::elementwise::MODULE.parts
+            } else {
+                files.iter().map(|f| &*fs::read_to_string(f).unwrap().leak()).collect::<Vec<_>>().leak()
+            };
+            covered.extend(files);
+            found.insert(name.to_string(), Module::new(name.to_string().leak(), parts));
         }
-        let text: &'static str = fs::read_to_string(path).unwrap().leak();
-        Module::new(name, vec![text].leak())
-    };
-    files.iter().map(module).collect()
+    }
+    for path in sources("cu") {
+        assert!(covered.contains(&path.canonicalize().unwrap()), "{} is in no module", path.display());
+    }
+    found.into_values().collect()
 }
 
 /// What a kernel takes of a multiprocessor.
@@ -98,12 +129,14 @@ fn compile(name: &str, source: &str, arch: &str) -> Result<(String, String), Str
     let c = |s: &str| CString::new(s).unwrap();
     let program = nvrtc::create_program(&c(source), Some(&c(name))).unwrap();
     let options = [&format!("--gpu-architecture={arch}"), "--std=c++17", "--ptxas-options=-v"];
-    let text = |v: Vec<std::ffi::c_char>| -> String { v.iter().map(|&c| c as u8 as char).filter(|&c| c != '\0').collect() };
+    let text =
+        |v: Vec<std::ffi::c_char>| -> String { v.iter().map(|&c| c as u8 as char).filter(|&c| c != '\0').collect() };
     // SAFETY: the program was just made, and is destroyed at the end.
     unsafe {
         let done = nvrtc::compile_program(program, &options);
         let log = text(nvrtc::get_program_log(program).unwrap());
-        let ptx = done.map_err(|_| format!("{name} for {arch}: {log}")).map(|()| text(nvrtc::get_ptx(program).unwrap()));
+        let ptx =
+            done.map_err(|_| format!("{name} for {arch}: {log}")).map(|()| text(nvrtc::get_ptx(program).unwrap()));
         nvrtc::destroy_program(program).unwrap();
         Ok((log, ptx?))
     }
@@ -138,54 +171,62 @@ fn parse(log: &str, ptx: &str) -> HashMap<String, Use> {
     kernels
 }
 
+/// Why a kernel may not be as it is.
+fn objections(dtype: DType, u: &Use) -> Vec<String> {
+    let mut all = vec![];
+    // Nobody waits for double precision.
+    if u.spilled > 0 && dtype != DType::F64 {
+        all.push(format!("spills {} bytes", u.spilled));
+    }
+    // Registers are given out by eights.
+    if u.registers.next_multiple_of(8) * u.threads > REGISTERS {
+        all.push(format!("{} registers for {} threads: fewer by __launch_bounds__", u.registers, u.threads));
+    }
+    if u.shared > SHARED {
+        all.push(format!("{} bytes of static shared memory", u.shared));
+    }
+    all
+}
+
 #[test]
 fn every_kernel_compiles_and_fits() {
     if !load() {
-        eprintln!("SKIPPED, nothing was compiled: NVRTC was not found (pip install nvidia-cuda-nvrtc==13.0.88)");
-        return;
+        return skipped("NVRTC was not found, so it compiled no kernel (pip install nvidia-cuda-nvrtc==13.0.88)");
     }
     let modules = modules();
     assert!(!modules.is_empty());
-    let mut wrong = vec![];
-    println!("{:42} {:>5} {:>6} {:>9} {:>8} {:>6} {:>6}", "kernel", "type", "arch", "registers", "shared", "stack", "spill");
-    for module in &modules {
-        for dtype in [DType::F32, DType::BF16, DType::F64] {
-            for arch in ARCHITECTURES {
-                let (log, ptx) = match compile(module.name, &module.source(dtype), arch) {
-                    Ok(done) => done,
-                    Err(why) => {
-                        wrong.push(why);
-                        continue;
-                    }
-                };
-                let mut kernels: Vec<_> = parse(&log, &ptx).into_iter().collect();
-                kernels.sort_by(|a, b| a.0.cmp(&b.0));
-                if kernels.is_empty() {
-                    wrong.push(format!("{}: no kernel in it for {dtype}, {arch}: {log}", module.name));
-                }
-                for (name, u) in kernels {
-                    let what = format!("{}: {name}", module.name.trim_end_matches(".cu"));
-                    println!(
-                        "{what:42} {:>5} {arch:>6} {:>9} {:>8} {:>6} {:>6}",
-                        dtype.to_string(),
-                        u.registers, u.shared, u.stack, u.spilled
-                    );
-                    // Double is there to check gradients by; nobody waits for it.
-                    if u.spilled > 0 && dtype != DType::F64 {
-                        wrong.push(format!("{what} in {dtype} for {arch} spills {} bytes", u.spilled));
-                    }
-                    if u.registers * u.threads > REGISTERS {
-                        wrong.push(format!(
-                            "{what} in {dtype} for {arch}: {} registers for {} threads; fewer by __launch_bounds__",
-                            u.registers, u.threads
-                        ));
-                    }
-                    if u.shared > SHARED {
-                        wrong.push(format!("{what} in {dtype} for {arch}: {} bytes of static shared memory", u.shared));
-                    }
-                }
-            }
+    let jobs: Vec<_> = modules.iter().flat_map(|m| TARGETS.map(|(dtype, arch)| (m, dtype, arch))).collect();
+    let reports = side_by_side(&jobs, |(m, dtype, arch)| compile(m.name, &m.source(*dtype), arch));
+    // By kernel, what it takes for each target.
+    let (mut table, mut wrong) = (BTreeMap::<String, BTreeMap<String, Use>>::new(), vec![]);
+    for ((module, dtype, arch), report) in jobs.iter().zip(reports) {
+        let target = format!("{dtype} {arch}");
+        let kernels = report.map(|(log, ptx)| parse(&log, &ptx)).unwrap_or_else(|why| {
+            wrong.push(why);
+            HashMap::new()
+        });
+        if kernels.is_empty() {
+            wrong.push(format!("{}: no kernel for {target}", module.name));
+        }
+        for (name, u) in kernels {
+            let what = format!("{} {name}", module.name.trim_end_matches(".cu"));
+            wrong.extend(objections(*dtype, &u).into_iter().map(|why| format!("{what}, {target}: {why}")));
+            table.entry(what).or_default().insert(target.clone(), u);
         }
     }
+    let mut text = format!("{:44}", "registers of a thread in");
+    TARGETS.iter().for_each(|(dtype, arch)| text += &format!("{:>12}", format!("{dtype} {arch}")));
+    text += "   threads  shared  spilled\n";
+    for (what, uses) in &table {
+        text += &format!("{what:44}");
+        TARGETS.iter().for_each(|(dtype, arch)| {
+            let registers = uses.get(&format!("{dtype} {arch}")).map_or("-".into(), |u| u.registers.to_string());
+            text += &format!("{registers:>12}");
+        });
+        let most = |f: fn(&Use) -> usize| uses.values().map(f).max().unwrap_or(0);
+        text += &format!("{:>10}{:>8}{:>9}\n", most(|u| u.threads), most(|u| u.shared), most(|u| u.spilled));
+    }
+    println!("{text}");
+    fs::write(Path::new(env!("CARGO_TARGET_TMPDIR")).join("nvrtc.txt"), &text).unwrap();
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }

@@ -49,6 +49,8 @@ struct Event {
 };
 
 CUEMU_API void cuemu_memory(size_t* buffers, size_t* bytes);
+CUEMU_API void cuemu_lend(uintptr_t start, size_t bytes);
+CUEMU_API void cuemu_limit(uintptr_t start, size_t bytes);
 
 namespace driver {
 extern std::recursive_mutex lock;

@@ -64,6 +64,14 @@ CUEMU_API Result cuMemGetInfo_v2(size_t* available, size_t* total) {
   return *total = options.memory, *available = *total - used, SUCCESS;
 }
 
+// cuemu_lend in its turn on the stream: what was asked for before still reads the old contents, and a graph lends
+// again at every replay. What is asked for from now on has the new limit.
+CUEMU_API void cuemu_lend_on(Stream* s, DevicePointer p, size_t n) {
+  std::lock_guard<std::recursive_mutex> hold(driver::lock);
+  cuemu_limit((uintptr_t)p, n);
+  submit(s, [=] { return cuemu_lend((uintptr_t)p, n), SUCCESS; });
+}
+
 // ---- pinned host memory
 CUEMU_API Result cuMemHostAlloc(void** p, size_t n, unsigned) {
   ENTER;

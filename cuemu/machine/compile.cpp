@@ -161,25 +161,6 @@ static std::string additions(const std::string& text, const std::vector<std::str
   return r;
 }
 
-// TAPEZOO_EMU_WITHOUT=FILE:LINE: the text as if the barriers of that line were not there, to see what they are for.
-static std::string without_barriers(const std::string& source, const std::string& name) {
-  const char* chosen = getenv("TAPEZOO_EMU_WITHOUT");
-  if (!chosen || !*chosen) return source;
-  std::string file = name, line, text;
-  int number = 1;
-  for (std::istringstream lines(source); std::getline(lines, line); text += line + '\n') {
-    char named[512];
-    if (sscanf(line.c_str(), "#line %d \"%511[^\"]\"", &number, named) == 2) {
-      file = named;
-      continue;
-    }
-    if (file + ":" + std::to_string(number++) != chosen) continue;
-    for (const char* barrier : {"__syncthreads(", "__syncwarp("})
-      for (size_t at; (at = line.find(barrier)) != std::string::npos;) line.replace(at, closing(line, line.find('(', at)) + 1 - at, "((void)0)");
-  }
-  return text;
-}
-
 // ---- the two steps
 
 struct Request {
@@ -188,7 +169,7 @@ struct Request {
 };
 
 static bool run(const std::string& command, std::string& log, const std::string& log_file) {
-  const int status = system((command + " >" + quoted(log_file) + " 2>&1").c_str());
+  const int status = system(("{ " + command + "; } >" + quoted(log_file) + " 2>&1").c_str());
   log += read_file(log_file);
   unlink(log_file.c_str());
   return status == 0;
@@ -200,8 +181,7 @@ static std::string build(const Request& r, std::string& log) {
   const char* chosen = getenv("TAPEZOO_EMU_CACHE");
   const std::string directory = chosen && *chosen ? chosen : home() + "/kernels";
   mkdir(directory.c_str(), 0777);
-  const std::string source = without_barriers(r.source, r.name);
-  std::string key = home() + compiler() + flags() + r.flags + r.name + '\n' + source;
+  std::string key = home() + compiler() + flags() + r.flags + r.name + '\n' + r.source;
   for (auto& e : r.expressions) key += '\n' + e;
   char hex[20];
   snprintf(hex, sizeof hex, "%016llx", (unsigned long long)hash(key));
@@ -210,7 +190,7 @@ static std::string build(const Request& r, std::string& log) {
 
   const std::string temporary = directory + "/" + hex + "." + std::to_string(getpid()) + "-" + std::to_string(serial++);
   const std::string cpp = temporary + ".cpp", ii = temporary + ".ii", so = temporary + ".so", log_file = temporary + ".log";
-  std::ofstream(cpp) << "#include \"" << home() << "/kernel/cuda.h\"\n#line 1 \"" << r.name << "\"\n" << source << "\n#line 1 \"cuemu-module\"\nCUEMU_MODULE()\n";
+  std::ofstream(cpp) << "#include \"" << home() << "/kernel/cuda.h\"\n#line 1 \"" << r.name << "\"\n" << r.source << "\n#line 1 \"cuemu-module\"\nCUEMU_MODULE()\n";
   // Paths in reports and for a debugger are as in the text's #line, wherever this runs.
   bool ok = run(quoted(compiler()) + " " + flags() + r.flags + " -E -o " + quoted(ii) + " " + quoted(cpp), log, log_file);
   if (ok) {

@@ -34,6 +34,7 @@ struct Options {
   size_t memory;    // bytes of device memory
 };
 extern Options options;
+bool left_out(const Site&);  // the barrier that TAPEZOO_EMU_WITHOUT names
 
 // ---- threads, warps, the block that runs (schedule.cpp, warp.cpp)
 enum class State : uint8_t { Ready, AtWarp, AtBlock, Exited };

@@ -14,6 +14,8 @@
 
 namespace cuemu {
 
+// On both sides of an allocation, so that a small overrun in unchecked mode hits nobody.
+constexpr size_t ROOM = 256;
 static std::map<uintptr_t, Allocation> table;
 static Allocation* recent = nullptr;  // the allocation found last
 static size_t in_use = 0, peak = 0, made = 0;
@@ -28,10 +30,9 @@ static unsigned freed_count = 0;
 void* allocate(size_t size) {
   if (in_use + size > options.memory) return nullptr;
   const size_t page = 4096;
-  // Some room on both sides, so that a small overrun in unchecked mode hits nobody.
-  char* memory = (char*)aligned_alloc(256, (size + 255) / 256 * 256 + 512);
+  char* memory = (char*)aligned_alloc(ROOM, (size + ROOM - 1) / ROOM * ROOM + 2 * ROOM);
   if (!memory) return nullptr;
-  char* start = memory + 256;
+  char* start = memory + ROOM;
   memset(start, 0xff, size);
   Allocation a = {(uintptr_t)start, size, size, nullptr, nullptr};
   if (options.check) {
@@ -54,7 +55,7 @@ bool release(uintptr_t start) {
   if (a.cells) unmap_cells(a.cells, a.size);
   freed[freed_count++ % 64] = {a.start, a.size};
   in_use -= a.size;
-  free((char*)start - 256);
+  free((char*)start - ROOM);
   table.erase(i);
   recent = nullptr;
   return true;
@@ -87,27 +88,24 @@ void copy_initialised(uintptr_t to, uintptr_t from, size_t bytes) {
     memset(t->initialised + (to - t->start), 1, bytes);
 }
 
-std::string describe(uintptr_t address, size_t bytes) {
-  char text[160];
-  const uintptr_t end = address + bytes;
+// "N bytes past the end of a buffer …", if a live one lies no further than `reach` from there; else nothing.
+static std::string near(uintptr_t address, size_t bytes, size_t reach) {
+  char text[160] = "";
   auto next = table.upper_bound(address);
-  if (next != table.begin()) {
-    const Allocation& a = std::prev(next)->second;
-    if (end > a.start + a.usable && address < a.start + a.usable + 65536) {
-      snprintf(text, sizeof text, "%zu bytes past the end of a buffer of %zu bytes", (size_t)(end - a.start - a.usable), a.usable);
-      return text;
-    }
-  }
-  if (next != table.end() && next->first - address < 65536) {
+  const Allocation* before = next == table.begin() ? nullptr : &std::prev(next)->second;
+  if (before && address + bytes > before->start + before->usable && address < before->start + before->size + reach)
+    snprintf(text, sizeof text, "%zu bytes past the end of a buffer of %zu bytes", (size_t)(address + bytes - before->start - before->usable), before->usable);
+  else if (next != table.end() && next->first - address <= reach)
     snprintf(text, sizeof text, "%zu bytes before the start of a buffer of %zu bytes", (size_t)(next->first - address), next->second.usable);
-    return text;
-  }
+  return text;
+}
+
+std::string describe(uintptr_t address, size_t bytes) {
+  std::string text = near(address, bytes, ROOM);
   for (const Freed& f : freed)
-    if (address - f.start < f.size) {
-      snprintf(text, sizeof text, "in a buffer of %zu bytes that has been freed", f.size);
-      return text;
-    }
-  return address < 4096 ? "a null pointer" : "not device memory";
+    if (text.empty() && address - f.start < f.size) text = "in a buffer of " + std::to_string(f.size) + " bytes that has been freed";
+  if (text.empty()) text = near(address, bytes, 65536);
+  return !text.empty() ? text : address < 4096 ? "a null pointer" : "not device memory";
 }
 
 // At the end of the process, for whoever asks (TAPEZOO_EMU_LEAKS=1).
@@ -130,11 +128,17 @@ using namespace cuemu;
 // What is allocated now.
 CUEMU_API void cuemu_memory(size_t* buffers, size_t* bytes) { *buffers = table.size(), *bytes = in_use; }
 
+// Only so much of a buffer may be used.
+CUEMU_API void cuemu_limit(uintptr_t start, size_t bytes) {
+  auto i = table.find(start);
+  if (i != table.end() && bytes <= i->second.size) i->second.usable = bytes;
+}
+
 // A caching allocator lends a buffer again: only `bytes` of it may be used, and what it holds counts as unwritten.
 CUEMU_API void cuemu_lend(uintptr_t start, size_t bytes) {
   auto i = table.find(start);
   if (i == table.end() || bytes > i->second.size) return;
-  i->second.usable = bytes;
+  cuemu_limit(start, bytes);
   memset((void*)start, 0xff, i->second.size);
   if (i->second.initialised) memset(i->second.initialised, 0, i->second.size);
 }

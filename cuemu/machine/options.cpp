@@ -1,4 +1,5 @@
 // What the environment chooses: see ../README.md for the list. A test may change it in a running process.
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 
@@ -28,6 +29,24 @@ static uint64_t seed() {
   const char* s = getenv("TAPEZOO_EMU_SEED");
   return s && *s ? strtoull(s, nullptr, 10) : 1;
 }
+
+// TAPEZOO_EMU_WITHOUT=FILE:LINE: kernels run as if the barriers of that line were not there, to see what they are for.
+static struct Without {
+  std::string file;
+  int line = 0;
+  unsigned long times = 0;
+
+  Without() {
+    const char* s = getenv("TAPEZOO_EMU_WITHOUT");
+    const char* colon = s ? strrchr(s, ':') : nullptr;
+    if (colon) file.assign(s, colon), line = atoi(colon + 1);
+  }
+  ~Without() {
+    if (line) fprintf(stderr, "emulator: the barrier at %s:%d was left out %lu times\n", file.c_str(), line, times);
+  }
+} without;
+
+bool left_out(const Site& at) { return at.line == without.line && at.file == without.file && ++without.times; }
 
 Options options = {
     flag("TAPEZOO_EMU_CHECK"), flag("TAPEZOO_EMU_DEBUG"), flag("TAPEZOO_EMU_LATE"), order(), seed(), bytes("TAPEZOO_EMU_MEMORY", (size_t)4 << 30),

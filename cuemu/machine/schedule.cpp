@@ -132,7 +132,9 @@ void exit_thread() {
 
 using namespace cuemu;
 
-CUEMU_API void cuemu_sync_block(Site site) { sync_block("__syncthreads", site); }
+CUEMU_API void cuemu_sync_block(Site site) {
+  if (!left_out(site)) sync_block("__syncthreads", site);
+}
 
 CUEMU_API int cuemu_vote_block(int predicate, char combine, Site site) {
   block.vote_and &= !!predicate, block.vote_or |= !!predicate, block.vote_sum += !!predicate;

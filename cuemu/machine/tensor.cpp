@@ -40,6 +40,9 @@ static Slots exchange(const unsigned* a, const unsigned* b, const char* what, Si
 }
 
 // ---- cp.async: copies that have been issued and may not have landed
+//
+// A copy may land at any moment from its issue to the wait for its group: at once, or at the wait, as the order says.
+// For the checks it is a write at both ends, and until the wait nobody may count on what it brings.
 struct Pending {
   char* to;
   const char* from;
@@ -51,8 +54,6 @@ static std::vector<Pending> pending[MAX_THREADS];
 static int group[MAX_THREADS];
 
 static void land(Pending& c) {
-  if (c.valid) access((uintptr_t)c.from, c.valid, Access::Read, c.code);
-  access((uintptr_t)c.to, c.bytes, Access::Write, c.code);
   memcpy(c.to, c.from, c.valid);
   memset(c.to + c.valid, 0, c.bytes - c.valid);
   c.landed = true;
@@ -121,10 +122,10 @@ CUEMU_API void cuemu_copy_async(void* shared, const void* global, int bytes, int
   if ((uintptr_t)shared % bytes || (valid && (uintptr_t)global % bytes)) fail("misaligned cp.async of %d bytes from %p to %p at %s", bytes, global, shared, place(__builtin_return_address(0)).c_str());
   const uint32_t me = now->linear;
   Pending copy = {(char*)shared, (const char*)global, bytes, valid, group[me], false, __builtin_return_address(0)};
-  if (options.order == Order::Reverse || (options.order == Order::Random && random_bits() & 1)) {
-    land(copy);
-    unwritten((uintptr_t)shared, bytes);  // nobody may count on it before the wait
-  }
+  if (valid) access((uintptr_t)global, valid, Access::Read, copy.code);
+  access((uintptr_t)shared, bytes, Access::Write, copy.code);
+  unwritten((uintptr_t)shared, bytes);
+  if (options.order == Order::Reverse || (options.order == Order::Random && random_bits() & 1)) land(copy);
   pending[me].push_back(copy);
 }
 
@@ -134,12 +135,12 @@ CUEMU_API void cuemu_copy_wait(int groups_left) {
   const uint32_t me = now->linear;
   std::vector<Pending> still;
   for (Pending& c : pending[me]) {
-    if (c.group >= group[me] - groups_left)
+    if (c.group >= group[me] - groups_left) {
       still.push_back(c);
-    else if (c.landed)
-      access((uintptr_t)c.to, c.bytes, Access::Write, c.code);
-    else
-      land(c);
+      continue;
+    }
+    access((uintptr_t)c.to, c.bytes, Access::Write, c.code);
+    if (!c.landed) land(c);
   }
   pending[me].swap(still);
 }

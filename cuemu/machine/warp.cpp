@@ -61,6 +61,7 @@ Slots meet(uint32_t mask, const void* value, size_t bytes, const char* operation
 using namespace cuemu;
 
 CUEMU_API void cuemu_sync_warp(unsigned mask, Site site) {
+  if (left_out(site)) return;
   meet(mask, nullptr, 0, "__syncwarp", site, nullptr);
   now->warp_barriers++;
 }

@@ -11,5 +11,5 @@ pub use gradcheck::{gradcheck, gradcheck_on};
 pub use op::{Grad, In, MAX_OUTS, Op, Outs, Value};
 pub use profile::{Cost, Profile};
 pub use sample::Gen;
-pub use tape::{Culprit, Tape};
+pub use tape::{Culprit, Edge, Graph, GraphNode, Named, Tape};
 pub use var::Var;

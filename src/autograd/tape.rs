@@ -1,11 +1,21 @@
 //! The engine: a list of operations, run as they are recorded, differentiated in reverse.
 
+mod graph;
+mod named;
+
+pub use graph::{Edge, Graph, GraphNode};
+pub use named::Named;
+
 use super::{Grad, In, Op, Outs, Profile, Value, Var};
 use crate::{
     tensor::{Cx, DType, Device, Shape, Tensor},
     with_real,
 };
-use std::{cell::RefCell, sync::Arc, time::Instant};
+use std::{
+    cell::{Cell, RefCell},
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 /// What stands behind a value.
 enum Step {
@@ -34,6 +44,10 @@ struct Record {
     /// The gradient slots of the node at hand; a field to keep its capacity.
     slots: Vec<Grad>,
     profile: Option<Profile>,
+    /// While profiled: the forward and the backward time of every node.
+    times: Vec<[Duration; 2]>,
+    /// While naming: values that were given a name, and how many scopes there were then.
+    named: Vec<(&'static str, u32, usize)>,
 }
 
 /// Records operations as they run, and runs them backwards.
@@ -51,6 +65,8 @@ struct Record {
 pub struct Tape {
     cx: Cx,
     record: RefCell<Record>,
+    /// Whether [`Var::named`] is listened to.
+    naming: Cell<bool>,
 }
 
 impl Default for Tape {
@@ -100,7 +116,7 @@ impl Tape {
     /// # Errors
     /// When the device cannot be had: why.
     pub fn open(device: Device) -> Result<Tape, String> {
-        Ok(Tape { cx: Cx::open(device)?, record: RefCell::default() })
+        Ok(Tape { cx: Cx::open(device)?, record: RefCell::default(), naming: Cell::new(false) })
     }
 
     /// The device context that ops run in.
@@ -191,19 +207,24 @@ impl Tape {
             r.values.push(Value { tensor, needs, pooled: true });
         }
         let (values, y) = r.values.split_at_mut(y0);
+        let mut took = Duration::ZERO;
         match &mut r.profile {
             None => op.forward(&self.cx, In { values, ids }, y),
             Some(profile) => {
                 let start = Instant::now();
                 op.forward(&self.cx, In { values, ids }, y);
+                took = start.elapsed();
                 let cost = profile.of(op.name());
-                cost.forward += start.elapsed();
+                cost.forward += took;
                 cost.calls += 1;
                 cost.bytes += y.iter().map(|y| y.len() * y.dtype().bytes()).sum::<usize>();
             }
         }
         if needs {
             Self::record(r, Step::Op(op), ids, y0, outs.len());
+            if r.profile.is_some() {
+                r.times.push([took, Duration::ZERO]);
+            }
         }
         (id(y0), outs.visible())
     }
@@ -225,6 +246,9 @@ impl Tape {
         r.values.push(Value { tensor, needs, pooled });
         if needs {
             Self::record(r, Step::Reshape, &[v.id_on(self)], y0, 1);
+            if r.profile.is_some() {
+                r.times.push([Duration::ZERO; 2]);
+            }
         }
         Var::new(self, id(y0))
     }
@@ -291,7 +315,7 @@ impl Tape {
     fn sweep(&self, watch: bool) -> Option<Culprit> {
         let r = &mut *self.record.borrow_mut();
         let mut culprit = None;
-        for node in r.nodes.iter().rev() {
+        for (i, node) in r.nodes.iter().enumerate().rev() {
             let y0 = node.y0 as usize;
             let (before, after) = r.grads.split_at_mut(y0);
             let dy = &mut after[..node.ny as usize];
@@ -330,7 +354,11 @@ impl Tape {
                     let start = r.profile.is_some().then(Instant::now);
                     op.backward(&self.cx, In { values, ids }, &y[..node.ny as usize], dy, &mut r.slots);
                     if let (Some(profile), Some(start)) = (&mut r.profile, start) {
-                        profile.of(op.name()).backward += start.elapsed();
+                        let took = start.elapsed();
+                        profile.of(op.name()).backward += took;
+                        if let Some(times) = r.times.get_mut(i) {
+                            times[1] = took;
+                        }
                     }
                     for (slot, &v) in r.slots.drain(..).zip(ids) {
                         let Some(g) = slot.tensor else { continue };
@@ -378,6 +406,8 @@ impl Tape {
         r.nodes.clear();
         r.edges.clear();
         r.scopes.clear();
+        r.times.clear();
+        r.named.clear();
         for v in r.values.drain(..).filter(|v| v.pooled) {
             pool.put(v.tensor);
         }

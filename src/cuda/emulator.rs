@@ -4,9 +4,10 @@
 //! into a cache directory that is named by a hash of the sources, so that it takes a C++ compiler but no checkout.
 //! What the stand-ins offer beyond CUDA, such as the text of the last fault, is called here.
 
+use cudarc::driver::sys::CUstream;
 use std::{
     env,
-    ffi::{c_char, c_int},
+    ffi::{c_char, c_int, c_void},
     fs,
     io::{self, IsTerminal},
     path::{Path, PathBuf},
@@ -58,8 +59,7 @@ const LIBRARIES: &[(&str, &[&str], &[&str])] = &[
     ("nvrtc", &["nvrtc"], &["cuemu"]),
     ("cublas", &["cublas"], &["cuda", "cuemu"]),
 ];
-const COMPILE: &[&str] =
-    &["-std=c++17", "-O2", "-g", "-fPIC", "-fno-semantic-interposition", "-Wall", "-Wextra", "-c"];
+const COMPILE: &[&str] = &["-std=c++17", "-O2", "-g", "-fPIC", "-fno-semantic-interposition", "-Wall", "-Wextra", "-c"];
 const LINK: &[&str] = &["-shared", "-Wl,-Bsymbolic", "-Wl,-rpath,$ORIGIN"];
 
 /// The directory with the stand-ins `libcuda.so`, `libnvrtc.so` and `libcublas.so`, compiled if they are not there.
@@ -99,7 +99,9 @@ fn failed(path: &Path, e: io::Error) -> String {
 /// FNV-1a, over everything that the libraries depend on.
 fn hash() -> u64 {
     let flags = COMPILE.iter().chain(LINK).map(|s| ("", *s));
-    let bytes = SOURCES.iter().copied().chain(flags).flat_map(|(a, b)| a.bytes().chain([0]).chain(b.bytes()));
+    let compiler = chosen_compiler().unwrap_or_default();
+    let all = SOURCES.iter().copied().chain(flags).chain([("", compiler.as_str())]);
+    let bytes = all.flat_map(|(a, b)| a.bytes().chain([0]).chain(b.bytes()));
     bytes.fold(0xcbf29ce484222325, |h, b| (h ^ u64::from(b)).wrapping_mul(0x100000001b3))
 }
 
@@ -111,15 +113,23 @@ fn cache() -> PathBuf {
         .join("tapezoo")
 }
 
-/// The C++ compiler: `$CXX`, g++ or c++, whichever starts first.
+fn chosen_compiler() -> Option<String> {
+    env::var("CXX").ok().filter(|s| !s.is_empty())
+}
+
+/// The C++ compiler: `$CXX` if it is set, or else g++ or c++, whichever starts first.
 fn compiler() -> Result<String, String> {
     let starts = |name: &String| {
         let quiet = Command::new(name).arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status();
         quiet.is_ok_and(|s| s.success())
     };
-    let given = env::var("CXX").ok().filter(|s| !s.is_empty());
-    given.into_iter().chain(["g++".into(), "c++".into()]).find(starts).ok_or_else(|| {
-        "the CUDA emulator needs a C++ compiler, and none of $CXX, g++ and c++ starts; install g++, or use --device cpu"
+    if let Some(given) = chosen_compiler() {
+        let why =
+            format!("the CUDA emulator needs a C++ compiler, and CXX={given} does not start; unset CXX to use g++");
+        return Some(given).filter(starts).ok_or(why);
+    }
+    ["g++".into(), "c++".into()].into_iter().find(starts).ok_or_else(|| {
+        "the CUDA emulator needs a C++ compiler, and neither g++ nor c++ starts; install g++, or use --device cpu"
             .into()
     })
 }
@@ -209,7 +219,7 @@ struct Extras {
     options: extern "C" fn(c_int, c_int, u64, c_int),
     fault: extern "C" fn(*mut c_char, usize) -> usize,
     reset: extern "C" fn(),
-    lend: extern "C" fn(u64, usize),
+    lend: extern "C" fn(*mut c_void, u64, usize),
     memory: extern "C" fn(*mut usize, *mut usize),
 }
 
@@ -226,7 +236,7 @@ fn extras() -> Result<&'static Extras, String> {
                 options: symbol(&machine, "cuemu_options")?,
                 fault: symbol(&driver, "cuemu_fault")?,
                 reset: symbol(&driver, "cuemu_reset")?,
-                lend: symbol(&machine, "cuemu_lend")?,
+                lend: symbol(&driver, "cuemu_lend_on")?,
                 memory: symbol(&machine, "cuemu_memory")?,
             }
         };
@@ -273,10 +283,10 @@ pub fn reset() {
 }
 
 /// Tell the emulator that a cached allocation, which starts at `ptr`, now serves `bytes`: what lies beyond is out of
-/// bounds, and what it held counts as never written.
-pub fn lend(ptr: u64, bytes: usize) {
+/// bounds, and what it held counts as never written. In its turn on the stream, as it may be recorded with a graph.
+pub fn lend(stream: CUstream, ptr: u64, bytes: usize) {
     if let Ok(e) = extras() {
-        (e.lend)(ptr, bytes);
+        (e.lend)(stream.cast(), ptr, bytes);
     }
 }
 

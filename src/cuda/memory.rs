@@ -5,10 +5,10 @@ use crate::{
     args,
     tensor::{DType, Device, Element, Tensor},
 };
-use cudarc::driver::{result, sys};
+use cudarc::driver::{CudaStream, result, sys};
 use std::{
     ops::{Deref, DerefMut},
-    sync::Arc,
+    sync::{Arc, atomic::Ordering},
 };
 
 /// A piece of device memory, given back to the driver when dropped.
@@ -58,18 +58,30 @@ impl Gpu {
             return Some(Block { gpu: self.clone(), ptr: 0, bytes });
         }
         self.bind();
+        // Memory that a graph allocates is the graph's own, and gone when it ends: this is to stay.
+        let aside = self.capturing.load(Ordering::Relaxed).then(|| self.aside());
+        let stream = aside.map_or(self.raw_stream(), |aside| aside.cu_stream());
         // SAFETY: the stream is alive; the memory is not read before it is written.
-        match unsafe { result::malloc_async(self.raw_stream(), bytes) } {
+        let made = unsafe { result::malloc_async(stream, bytes) };
+        if let Some(aside) = aside {
+            self.check("waiting for memory", aside.synchronize());
+        }
+        match made {
             Ok(ptr) => Some(Block { gpu: self.clone(), ptr, bytes }),
             Err(e) if e.0 == sys::CUresult::CUDA_ERROR_OUT_OF_MEMORY => None,
             Err(e) => self.check(&format!("allocating {bytes} bytes"), Err(e)),
         }
     }
 
+    #[track_caller]
+    fn aside(&self) -> &Arc<CudaStream> {
+        self.aside.get_or_init(|| self.check("no second stream", self.ctx.new_stream()))
+    }
+
     /// The emulator is to know that a block begins a new life: what it held is gone, and past `bytes` is out of bounds.
     pub(crate) fn lent(&self, block: &Block, bytes: usize) {
         if self.device == Device::Emulated && bytes > 0 {
-            emulator::lend(block.ptr, bytes);
+            emulator::lend(self.raw_stream(), block.ptr, bytes);
         }
     }
 

@@ -13,22 +13,26 @@
 mod blas;
 mod cache;
 pub mod emulator;
+mod graph;
 mod launch;
 mod locate;
 mod memory;
 mod module;
+mod tiles;
 
 pub use blas::View;
+pub use graph::{Graph, Pinned};
 pub use launch::{Arg, Launch};
 pub use memory::{Block, Temp};
-pub use module::{Module, PRELUDE};
+pub use module::{Module, PRELUDE, TILES};
+pub use tiles::Tiles;
 
 use crate::tensor::{DType, Device, Pool, Shape, Tensor};
 use cudarc::driver::{CudaContext, CudaStream, DriverError, sys};
 use std::{
     cell::{RefCell, RefMut},
     collections::HashMap,
-    sync::{Arc, Mutex, OnceLock, PoisonError},
+    sync::{Arc, Mutex, OnceLock, PoisonError, atomic::AtomicBool},
 };
 
 /// Whether every op has its kernels; until then `--device auto` is the CPU.
@@ -77,6 +81,12 @@ impl Cuda {
         self.gpu.elements(n)
     }
 
+    /// A launch in which groups of threads share rows of `n` entries, and how many share one: 1, 2, 4, … 32, or all of
+    /// a block.
+    pub fn rows(&self, rows: usize, n: usize) -> (Launch, i32) {
+        self.gpu.rows(rows, n)
+    }
+
     /// Launch a kernel; see [`Gpu::launch`].
     #[track_caller]
     pub fn launch(&self, module: &'static Module, kernel: &'static str, dtype: DType, launch: Launch, args: &[Arg]) {
@@ -111,6 +121,9 @@ pub struct Gpu {
     arch: String,
     processors: usize,
     fault: OnceLock<String>,
+    /// While a graph is recorded: another stream for what cannot be.
+    capturing: AtomicBool,
+    aside: OnceLock<Arc<CudaStream>>,
 }
 
 impl Gpu {
@@ -136,6 +149,8 @@ impl Gpu {
             arch: format!("sm_{major}{minor}"),
             processors: usize::try_from(processors).unwrap_or(1),
             fault: OnceLock::new(),
+            capturing: AtomicBool::new(false),
+            aside: OnceLock::new(),
         })
     }
 
@@ -161,6 +176,12 @@ impl Gpu {
         // the rest is run there too.
         let most = if self.device == Device::Emulated { 2 } else { 8 * self.processors };
         Launch::blocks(n.div_ceil(THREADS).min(most), THREADS)
+    }
+
+    /// As [`Cuda::rows`].
+    pub fn rows(&self, rows: usize, n: usize) -> (Launch, i32) {
+        let lanes = if n <= 512 { n.next_power_of_two().min(32) } else { 256 };
+        (self.elements(rows * lanes), lanes as i32)
     }
 
     /// Wait until everything asked for is done.

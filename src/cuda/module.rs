@@ -11,6 +11,9 @@ use std::{collections::HashMap, ffi::CString, sync::Mutex};
 /// What every kernel may use.
 pub const PRELUDE: &str = include_str!("prelude.cuh");
 
+/// Products of matrices inside a kernel.
+pub const TILES: &str = include_str!("tiles.cuh");
+
 /// A `.cu` file, compiled once for each element type: a static beside the op that launches its kernels.
 pub struct Module {
     /// Its path under `src/`, in errors.
@@ -36,8 +39,7 @@ impl Module {
     /// The file's text as it is now, in debug builds that are told where the sources are (`TAPEZOO_SOURCES`, the
     /// repository's root): a kernel can be edited and run again without building anything.
     fn edited(&self) -> Option<String> {
-        let root = std::env::var_os("TAPEZOO_SOURCES").filter(|_| cfg!(debug_assertions) && self.parts.len() == 1)?;
-        std::fs::read_to_string(std::path::Path::new(&root).join("src").join(self.name)).ok()
+        if self.parts.len() == 1 { edited(self.name) } else { None }
     }
 
     /// The whole source for one element type: the types, the prelude, the file.
@@ -50,13 +52,23 @@ impl Module {
         let types = format!(
             "struct bf16 {{ unsigned short bits; }};\ntypedef {s} S;\ntypedef {real} real;\n#define LARGEST {largest}\n"
         );
-        let mut text = format!("{types}#line 1 \"src/cuda/prelude.cuh\"\n{PRELUDE}\n#line 1 \"src/{}\"\n", self.name);
+        let mut text = types;
+        for (name, shared) in [("cuda/prelude.cuh", PRELUDE), ("cuda/tiles.cuh", TILES)] {
+            let shared = edited(name).unwrap_or_else(|| shared.into());
+            text += &format!("#line 1 \"src/{name}\"\n{shared}\n");
+        }
+        text += &format!("#line 1 \"src/{}\"\n", self.name);
         match self.edited() {
             Some(edited) => text += &edited,
             None => self.parts.iter().for_each(|part| text += part),
         }
         if real == "float" { suffixed(&text) } else { text }
     }
+}
+
+fn edited(name: &str) -> Option<String> {
+    let root = std::env::var_os("TAPEZOO_SOURCES").filter(|_| cfg!(debug_assertions))?;
+    std::fs::read_to_string(std::path::Path::new(&root).join("src").join(name)).ok()
 }
 
 /// Literals with a decimal point, made single: `0.5` to `0.5f`. In CUDA, as in C, they are double, and so would be

@@ -34,6 +34,35 @@ __device__ inline void put(P* p, R v, int acc) { st(p, acc ? ld(p) + v : v); }
 __device__ inline i64 thread() { return (i64)blockIdx.x * blockDim.x + threadIdx.x; }
 __device__ inline i64 threads() { return (i64)gridDim.x * blockDim.x; }
 
+// store(i, value(i)) for every i < n, over all threads of a one-dimensional launch. Four values are read at once: a
+// store may touch what the next read wants, for all the compiler knows, so in a plain loop one read waits for another.
+template <class F, class G>
+__device__ inline void each(i64 n, F value, G store) {
+    const i64 step = threads();
+    i64 i = thread();
+    for (; i + 3 * step < n; i += 4 * step) {
+        const auto a = value(i), b = value(i + step), c = value(i + 2 * step), d = value(i + 3 * step);
+        store(i, a);
+        store(i + step, b);
+        store(i + 2 * step, c);
+        store(i + 3 * step, d);
+    }
+    for (; i < n; i += step) store(i, value(i));
+}
+
+// y[i] = value(i), or y[i] += value(i).
+template <class F>
+__device__ inline void map(S* y, int acc, i64 n, F value) {
+    auto sum = [&](i64 i) -> real { return acc ? ld(y + i) + value(i) : value(i); };
+    each(n, sum, [&](i64 i, real v) { st(y + i, v); });
+}
+
+// a / b of what is not negative. Sizes are 64 bits wide, but few need them, and the device divides 32 bits faster.
+__device__ inline i64 divide(i64 a, i64 b) {
+    if (a < b) return 0;
+    return ((a | b) >> 31) == 0 ? (i64)((u32)a / (u32)b) : a / b;
+}
+
 // --- Functions of one number, named as in src/ops/math.rs; exp, log, expm1, sqrt, sin, cos, tanh, erf are CUDA's. ---
 
 __device__ inline real select(bool c, real a, real b) { return c ? a : b; }
@@ -83,6 +112,24 @@ __device__ inline T block_max(T v, T* scratch) {
     __syncthreads();
     v = warp_max(scratch[lane < warps ? lane : 0]);
     __syncthreads();
+    return v;
+}
+
+// Over groups of `lanes` neighbouring threads, 1, 2, 4, … 32, or over the block where `lanes` is more: what shares a
+// row. Every thread of the block must call.
+template <class T>
+__device__ inline T group_sum(T v, int lanes, T* scratch) {
+    if (lanes > 32) return block_sum(v, scratch);
+    for (int o = lanes >> 1; o > 0; o >>= 1) v += __shfl_xor_sync(0xffffffffu, v, o);
+    return v;
+}
+template <class T>
+__device__ inline T group_max(T v, int lanes, T* scratch) {
+    if (lanes > 32) return block_max(v, scratch);
+    for (int o = lanes >> 1; o > 0; o >>= 1) {
+        T w = __shfl_xor_sync(0xffffffffu, v, o);
+        v = v > w ? v : w;
+    }
     return v;
 }
 

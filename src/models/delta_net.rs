@@ -42,15 +42,15 @@ pub use crate::ops::delta::delta_rule as chunked;
 /// Equation (1): k [B, H, K], v [B, H, V], beta [B, H], S [B, H, K, V] to the next S.
 pub fn write<'t>(k: Var<'t>, v: Var<'t>, beta: Var<'t>, s: Var<'t>) -> Var<'t> {
     let [b, h, n, value] = s.dims();
-    let k = k.reshape([b, h, n, 1]);
-    let error = v.reshape([b, h, value, 1]) - s.t_matmul(k); // [B, H, V, 1]
-    s + k.matmul_t(beta.reshape([b, h, 1, 1]) * error)
+    let k = k.named("k").reshape([b, h, n, 1]);
+    let error = v.named("v").reshape([b, h, value, 1]) - s.t_matmul(k); // [B, H, V, 1]
+    s + k.matmul_t(beta.named("beta").reshape([b, h, 1, 1]) * error.named("error"))
 }
 
 /// Equation (2): q [B, H, K], S [B, H, K, V] to o [B, H, V].
 pub fn read<'t>(q: Var<'t>, s: Var<'t>, scale: f64) -> Var<'t> {
     let [b, h, n, value] = s.dims();
-    (scale * s.t_matmul(q.reshape([b, h, n, 1]))).reshape([b, h, value])
+    (scale * s.t_matmul(q.named("q").reshape([b, h, n, 1]))).reshape([b, h, value]).named("o")
 }
 
 /// Equations (1) and (2) for one token: q, k [B, H, K], v [B, H, V], beta [B, H], S [B, H, K, V] to o and the next S.

@@ -70,7 +70,7 @@ impl<'t> Inputs<'t> {
 /// Equations (1) and (2) for one token: S [B, H, K, V] to o [B, H, V] and the next S.
 pub fn step<'t>(x: Inputs<'t>, s: Var<'t>, scale: f64) -> (Var<'t>, Var<'t>) {
     let [b, h, _] = x.k.dims();
-    let alpha = x.g.exp().reshape([b, h, 1, 1]);
+    let alpha = x.g.exp().named("alpha").reshape([b, h, 1, 1]);
     delta_net::step(x.q, x.k, x.v, x.beta, alpha * s, scale)
 }
 

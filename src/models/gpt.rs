@@ -21,11 +21,11 @@ use crate::{autograd::Var, error::Result, ops::attention::causal_attention, tens
 
 /// One row of (eq. 1): q [B, H, K] against the keys and values so far, [B, S, H, K], to o [B, H, K].
 pub fn step<'t>(q: Var<'t>, k: Var<'t>, v: Var<'t>, scale: f64) -> Var<'t> {
-    let [b, h, n] = q.dims();
+    let [b, h, n] = q.named("q").dims();
     let (k, v) = (head_first(k), head_first(v)); // [B, H, S, K]
     let scores = scale * k.matmul(q.reshape([b, h, n, 1])); // [B, H, S, 1]
     let a = scores.reshape([b, h, 1, k.shape().at(2)]).softmax();
-    a.matmul(v).reshape([b, h, v.shape().last()])
+    a.named("a").matmul(v).reshape([b, h, v.shape().last()]).named("o")
 }
 
 /// [`step`] after step, each token seeing the first S − T + t + 1 keys.
@@ -79,7 +79,7 @@ impl Mix {
     fn project<'t>(&self, p: &Bound<'t>, x: Var<'t>, state: &mut State<'t>) -> [Var<'t>; 3] {
         let [q, k, v] = super::split(x.linear(p[self.qkv], Some(p[self.qkv_bias]))).map(|y| heads(y, self.h));
         let q = positions::rotate(&self.rope, q, state.t);
-        let k = positions::rotate(&self.rope, k, state.t);
+        let (k, v) = (positions::rotate(&self.rope, k, state.t).named("k"), v.named("v"));
         state.s = vec![Var::concat(&[state.s[0], k], 1), Var::concat(&[state.s[1], v], 1)];
         [q, state.s[0], state.s[1]]
     }

@@ -43,12 +43,12 @@ pub struct Memory<'t> {
 pub fn step<'t>(q: Var<'t>, k: Var<'t>, v: Var<'t>, m: &mut Memory<'t>, scale: f64) -> Var<'t> {
     let [b, h, n] = k.dims();
     let value = v.shape().last();
-    let q = scale * q;
-    m.s = m.s + k.reshape([b, h, n, 1]) * v.reshape([b, h, 1, value]);
+    let q = scale * q.named("q");
+    m.s = m.s + k.named("k").reshape([b, h, n, 1]) * v.named("v").reshape([b, h, 1, value]);
     let o = m.s.t_matmul(q.reshape([b, h, n, 1])).reshape([b, h, value]);
     let Some((z, eps)) = &mut m.z else { return o };
     *z = *z + k;
-    o / ((q * *z).sum_axis(2, true) + *eps)
+    (o / ((q * *z).sum_axis(2, true) + *eps).named("den")).named("o")
 }
 
 /// [`step`] after step: q, k [B, T, H, K], v [B, T, H, V] to o [B, T, H, V].

@@ -41,8 +41,8 @@ fn mul<'t>(a: Complex<'t>, b: Complex<'t>) -> Complex<'t> {
 
 /// h_k = λ h_{k-1} + x_k for one token: all [B, N], λ `[N]`.
 pub fn step<'t>(lambda: Complex<'t>, x: Complex<'t>, h: Complex<'t>) -> Complex<'t> {
-    let (re, im) = mul(lambda, h);
-    (re + x.0, im + x.1)
+    let (re, im) = mul((lambda.0.named("Re lambda"), lambda.1.named("Im lambda")), h);
+    (re + x.0.named("Re x"), im + x.1.named("Im x"))
 }
 
 /// [`step`] after step: x [B, T, N] to h [B, T, N] and the last h.

@@ -41,7 +41,8 @@ pub struct Weights<'t> {
 pub fn step<'t>(w: Weights<'t>, x: Var<'t>, h: Var<'t>, c: Var<'t>) -> (Var<'t>, Var<'t>) {
     let z = x.linear(w.w_ih, Some(w.b_ih)) + h.linear(w.w_hh, Some(w.b_hh)); // [B, 4D]
     let [i, f, g, o] = split(z);
-    let (i, f, g, o) = (i.sigmoid(), f.sigmoid(), g.tanh(), o.sigmoid());
+    let (i, f) = (i.sigmoid().named("i"), f.sigmoid().named("f"));
+    let (g, o) = (g.tanh().named("g"), o.sigmoid().named("o"));
     let c = f * c + i * g;
     (o * c.tanh(), c)
 }

@@ -51,9 +51,10 @@ fn transition(dt_a: Var<'_>, s: f64) -> Var<'_> {
 pub fn step<'t>(u: Var<'t>, dt: Var<'t>, a: Var<'t>, b: Var<'t>, c: Var<'t>, h: Var<'t>, s: f64) -> (Var<'t>, Var<'t>) {
     let [batch, e] = u.dims();
     let n = a.shape().last();
-    let a_bar = transition(dt.reshape([batch, e, 1]) * a, s); // [B, E, N]
+    let (u, dt, b, c) = (u.named("x"), dt.named("dt"), b.named("B"), c.named("C"));
+    let a_bar = transition(dt.reshape([batch, e, 1]) * a, s).named("A_bar"); // [B, E, N]
     let h = a_bar * h + (dt * u).reshape([batch, e, 1]) * b.reshape([batch, 1, n]);
-    ((h * c.reshape([batch, 1, n])).sum_axis(2, false), h)
+    ((h * c.reshape([batch, 1, n])).sum_axis(2, false).named("y"), h)
 }
 
 /// [`step`] after step: u, dt [B, T, E], b, c [B, T, N] to y [B, T, E] and the last h.

@@ -62,13 +62,15 @@ pub fn step<'t>([q, k, v]: [Var<'t>; 3], [i, f]: [Var<'t>; 2], s: &mut Memory<'t
     let k = (n as f64).powf(-0.5) * k;
     let l = log_sigmoid(f) + s.m + s.w.log();
     let m = maximum(&[l, i]);
-    let gate = |x: Var<'t>| (x - m).exp().reshape([b, h, 1]);
-    let (i, f) = (gate(i), gate(l));
+    let gate = |x: Var<'t>, name| (x - m).exp().named(name).reshape([b, h, 1]);
+    let (i, f) = (gate(i, "i"), gate(l, "f"));
+    let (q, k, v) = (q.named("q"), k.named("k'"), v.named("v"));
     s.c = f.reshape([b, h, 1, 1]) * s.c + (i * k).reshape([b, h, n, 1]) * v.reshape([b, h, 1, value]);
     s.n = f * s.n + i * k;
     (s.m, s.w) = (m, q.tape().full([b, h], q.dtype(), 1.0));
     let den = (s.n * q).sum_axis(2, true); // [B, H, 1]
-    s.c.t_matmul(q.reshape([b, h, n, 1])).reshape([b, h, value]) / normaliser(den, m.reshape([b, h, 1]), eps)
+    let den = normaliser(den, m.reshape([b, h, 1]), eps).named("den");
+    (s.c.t_matmul(q.reshape([b, h, n, 1])).reshape([b, h, value]) / den).named("h")
 }
 
 /// [`step`] after step: q, k [B, T, H, K], v [B, T, H, V], i, f [B, T, H] to h [B, T, H, V].

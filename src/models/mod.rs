@@ -201,6 +201,9 @@ macro_rules! mixers {
 
         /// Every mixer by name.
         pub const MIXERS: &[(&str, Build)] = &[$((stringify!($name), |c, init| Ok(Box::new($name::Mix::new(c, init)?)))),*];
+
+        /// The files of the mixers, to show their equations.
+        const FILES: &[(&str, &str)] = &[$((stringify!($name), include_str!(concat!(stringify!($name), ".rs")))),*];
     };
 }
 
@@ -211,6 +214,15 @@ mixers! {
 /// The names of all mixers, in the order of the tables.
 pub fn names() -> Vec<&'static str> {
     MIXERS.iter().map(|m| m.0).collect()
+}
+
+/// The equations of a mixer as its file has them: the first block of its documentation.
+pub fn equations(name: &str) -> Option<String> {
+    let file = FILES.iter().find(|f| f.0 == name)?.1;
+    let (_, block) = file.split_once("//! ```text\n")?;
+    let (block, _) = block.split_once("//! ```")?;
+    let line = |line: &str| line.trim_start_matches("//!").strip_prefix(' ').unwrap_or("").trim_end().to_string();
+    Some(block.lines().map(line).collect::<Vec<_>>().join("\n"))
 }
 
 /// The mixers that have a choice.

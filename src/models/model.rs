@@ -145,6 +145,16 @@ impl Model {
         })
     }
 
+    /// The names of what a block carries from token to token; none for a published model.
+    pub fn state_names(&self) -> Vec<&'static str> {
+        match &self.body {
+            Body::Clean(decoder, _) => {
+                decoder.mixers().next().map_or(vec![], |m| m.state(1).into_iter().map(|s| s.0).collect())
+            }
+            Body::Published(_) => vec![],
+        }
+    }
+
     /// A state after `t` tokens, from the tensors of [`ModelState::tensors`].
     pub fn state_from<'t>(&self, tape: &'t Tape, t: usize, tensors: &[Vec<Tensor>]) -> ModelState<'t> {
         let bind = |s: &Vec<Tensor>| State { t, s: s.iter().map(|x| tape.constant(x)).collect() };

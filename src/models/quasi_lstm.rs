@@ -40,8 +40,8 @@ fn gates(z: Var<'_>) -> [Var<'_>; 4] {
 /// Equations (2) and (3) for one token: pre-activations [B, 4D] and c [B, D] to h and the next c.
 pub fn step<'t>(z: Var<'t>, c: Var<'t>) -> (Var<'t>, Var<'t>) {
     let [f, i, z, o] = gates(z);
-    let c = f * c + i * z;
-    (o * c.tanh(), c)
+    let c = f.named("f") * c + i.named("i") * z.named("z");
+    ((o.named("o") * c.tanh()).named("h"), c)
 }
 
 /// Equation (2) alone, step after step: c_t = f_t c_{t-1} + u_t, all [B, T, D], and the last c.

@@ -65,8 +65,9 @@ pub fn step<'t>(x: Var<'t>, r: Var<'t>, s: &mut Cell<'t>) -> Var<'t> {
     let l = log_sigmoid(f) + s.m + s.w.log();
     let m = maximum(&[l, i]);
     let (i, f) = ((i - m).exp(), (l - m).exp());
-    let (c, n) = (f * s.c + i * z.tanh(), f * s.n + i);
-    let h = o.sigmoid() * c / n;
+    let (i, f, z, o) = (i.named("i"), f.named("f"), z.tanh().named("z"), o.sigmoid().named("o"));
+    let (c, n) = (f * s.c + i * z, f * s.n + i);
+    let h = o * c / n;
     *s = Cell { h, c, n, m, w: x.tape().full([b, d], x.dtype(), 1.0) };
     h
 }

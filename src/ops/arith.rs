@@ -3,7 +3,9 @@
 //! Shapes are aligned at their innermost axes; an axis of size 1, or a missing one, is repeated. The gradient of a
 //! repeated input is summed over its repetitions.
 
+use super::arith_cuda::{self, MODULE, sums};
 use crate::{
+    args,
     autograd::{Gen, Grad, In, Op, Outs, Value, Var},
     tensor::{Cx, MAX_RANK, Real, Shape, Tensor},
     with_real,
@@ -43,15 +45,15 @@ fn broadcast(a: Shape, b: Shape) -> Result<Shape, String> {
 }
 
 /// How one input is laid out in the output's index space, cut into rows along the output's innermost axis.
-struct Rows {
-    outer: Vec<(usize, usize, usize)>, // (size, stride of a, stride of b) of each outer axis
-    inner: usize,
-    da: usize, // 1, or 0 where a repeats along the innermost axis
-    db: usize,
+pub(super) struct Rows {
+    pub outer: Vec<(usize, usize, usize)>, // (size, stride of a, stride of b) of each outer axis
+    pub inner: usize,
+    pub da: usize, // 1, or 0 where a repeats along the innermost axis
+    pub db: usize,
 }
 
 impl Rows {
-    fn new(out: Shape, a: Shape, b: Shape) -> Rows {
+    pub fn new(out: Shape, a: Shape, b: Shape) -> Rows {
         let strides = |s: Shape| {
             let mut strides = [0; MAX_RANK];
             let mut step = 1;
@@ -216,7 +218,7 @@ macro_rules! binary {
             fn forward(&self, cx: &Cx, x: In, y: &mut [Value]) {
                 match cx {
                     Cx::Cpu(_) => with_real!(x[0].dtype(), T => forward::<$Op, T>(x, &mut y[0])),
-                    Cx::Cuda(cu) => cu.missing(self.name()),
+                    Cx::Cuda(cu) => arith_cuda::forward(cu, concat!($name, "_forward"), x, &mut y[0]),
                 }
             }
 
@@ -224,7 +226,7 @@ macro_rules! binary {
                 let Some(g) = &dy[0] else { return };
                 match cx {
                     Cx::Cpu(_) => with_real!(g.dtype(), T => backward::<$Op, T>(x, g, dx)),
-                    Cx::Cuda(cu) => cu.missing(self.name()),
+                    Cx::Cuda(cu) => arith_cuda::backward(cu, sums!($name), x, g, dx),
                 }
             }
 
@@ -278,7 +280,11 @@ impl Op for Affine {
             Cx::Cpu(_) => with_real!(x[0].dtype(), T => {
                 affine(T::of(self.mul), T::of(self.add), x[0].host::<T>(), y[0].host_mut(), false);
             }),
-            Cx::Cuda(cu) => cu.missing(self.name()),
+            Cx::Cuda(cu) => {
+                let n = x[0].len();
+                let args = args![&x[0], &mut y[0], self.mul, self.add, false, n];
+                cu.launch(&MODULE, "affine", x[0].dtype(), cu.elements(n), args);
+            }
         }
     }
 
@@ -288,7 +294,12 @@ impl Op for Affine {
             Cx::Cpu(_) => with_real!(g.dtype(), T => {
                 dx[0].write(|d, acc| affine(T::of(self.mul), T::ZERO, g.host::<T>(), d, acc));
             }),
-            Cx::Cuda(cu) => cu.missing(self.name()),
+            Cx::Cuda(cu) => {
+                if let Some((d, acc)) = dx[0].parts() {
+                    let args = args![g, d, self.mul, 0.0, acc, g.len()];
+                    cu.launch(&MODULE, "affine", g.dtype(), cu.elements(g.len()), args);
+                }
+            }
         }
     }
 

@@ -11,6 +11,7 @@
 //! A tile of queries sees its keys at once, so a tile's scores are all that is ever kept of the T × S matrix; the
 //! backward pass recomputes them from lse. Keys before the first query (S > T) are a cache.
 
+mod flash;
 mod side_by_side;
 mod tiles;
 
@@ -20,7 +21,7 @@ use crate::{
         heads::{Dims, Heads},
         math::Math,
     },
-    tensor::{Cx, Tensor},
+    tensor::{Cx, DType, Tensor},
     with_real,
 };
 
@@ -94,7 +95,9 @@ impl Op for CausalAttention {
         if k == 0 || v == 0 {
             return Err(format!("heads of width 0: q {}, v {}", x[0].shape(), x[2].shape()));
         }
-        Ok(Outs::from([[b, t, h, v].into()]).saving([[b, h, t].into()]))
+        // bf16 has too few digits for lse: it is saved as a sum of two.
+        let lse = if x[0].dtype() == DType::BF16 { [2 * b, h, t] } else { [b, h, t] };
+        Ok(Outs::from([[b, t, h, v].into()]).saving([lse.into()]))
     }
 
     fn forward(&self, cx: &Cx, x: In, y: &mut [Value]) {
@@ -105,7 +108,11 @@ impl Op for CausalAttention {
                     run(cpu, plan, x[0].host(), x[1].host(), x[2].host(), o.host_mut(), lse.host_mut());
                 }
             }),
-            Cx::Cuda(cu) => cu.missing(self.name()),
+            Cx::Cuda(cu) => {
+                if let Ok(plan) = self.plan::<f64>(x) {
+                    flash::forward(cu, plan, x, y);
+                }
+            }
         }
     }
 
@@ -120,7 +127,11 @@ impl Op for CausalAttention {
                     run(cpu, plan, &inputs, dq.slice(cpu, &x[0]), dk.slice(cpu, &x[1]), dv.slice(cpu, &x[2]));
                 }
             }),
-            Cx::Cuda(cu) => cu.missing(self.name()),
+            Cx::Cuda(cu) => {
+                if let Ok(plan) = self.plan::<f64>(x) {
+                    flash::backward(cu, plan, x, y, g, dx);
+                }
+            }
         }
     }
 

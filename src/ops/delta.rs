@@ -11,6 +11,7 @@
 //! With a gate g_t ≤ 0 (Yang, Kautz and Hatamizadeh 2025, arXiv 2412.06464) exp(g_t) S_{t-1} stands for S_{t-1}.
 
 mod chunk;
+mod cuda;
 mod decay;
 mod gated;
 mod recurrent;
@@ -146,7 +147,7 @@ impl Op for DeltaRule {
         let Ok(dims) = Dims::of(x) else { return };
         match cx {
             Cx::Cpu(cpu) => with_real!(x[0].dtype(), T => forward::<T>(cpu, self.plan(dims), x, y)),
-            Cx::Cuda(cu) => cu.missing(self.name()),
+            Cx::Cuda(cu) => cuda::forward(self, cu, dims, x, y),
         }
     }
 
@@ -154,7 +155,7 @@ impl Op for DeltaRule {
         let Ok(dims) = Dims::of(x) else { return };
         match cx {
             Cx::Cpu(cpu) => with_real!(x[0].dtype(), T => backward::<T>(cpu, self.plan(dims), x, y, dy, dx)),
-            Cx::Cuda(cu) => cu.missing(self.name()),
+            Cx::Cuda(cu) => cuda::backward(self, cu, dims, x, y, dy, dx),
         }
     }
 

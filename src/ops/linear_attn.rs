@@ -17,6 +17,7 @@
 //! (`linear_attn/recurrent.rs`) for small K V, and in chunks by matrix products (`linear_attn/chunk.rs`).
 
 mod chunk;
+mod cuda;
 mod recurrent;
 
 use crate::{
@@ -176,7 +177,7 @@ impl Op for LinearAttention {
         let Ok(dims) = Dims::of(x) else { return };
         match cx {
             Cx::Cpu(cpu) => with_real!(x[0].dtype(), T => forward::<T>(cpu, self.plan(dims), x, y)),
-            Cx::Cuda(cu) => cu.missing(self.name()),
+            Cx::Cuda(cu) => cuda::forward(self, cu, dims, x, y),
         }
     }
 
@@ -184,7 +185,7 @@ impl Op for LinearAttention {
         let Ok(dims) = Dims::of(x) else { return };
         match cx {
             Cx::Cpu(cpu) => with_real!(x[0].dtype(), T => backward::<T>(cpu, self.plan(dims), x, y, dy, dx)),
-            Cx::Cuda(cu) => cu.missing(self.name()),
+            Cx::Cuda(cu) => cuda::backward(self, cu, dims, x, y, dy, dx),
         }
     }
 

@@ -7,9 +7,14 @@
 //! Gradients are dRe + i dIm. With G_t = λ̄ g_t what step t hands to step t − 1: g_t = dh_t + G_{t+1}; dx_t = g_t;
 //! dλ = Σ_t g_t conj(h_{t-1}); dh_0 = G_1.
 
-use super::scan::{at, by_lanes, chunk_of, cotangent, put, put_all, same_dtype, some_steps, spare, target};
+use super::{
+    linear,
+    scan::{Pieces, at, by_lanes, chunk_of, cotangent, put, put_all, same_dtype, some_steps, spare, target},
+};
 use crate::{
+    args,
     autograd::{Gen, Grad, In, Op, Outs, Value, Var},
+    cuda::{Cuda, Module},
     tensor::{Cpu, Cx, Real, Tensor},
     with_real,
 };
@@ -263,6 +268,59 @@ impl LruScan {
     }
 }
 
+static MODULE: Module = Module::new("ops/lru_scan.cu", &[include_str!("lru_scan.cu")]);
+
+impl LruScan {
+    fn forward_cuda(&self, cu: &Cuda, x: In, y: &mut [Value]) {
+        let [hr, hi, last_r, last_i] = y else { return };
+        let (p, dtype) = (Pieces::of(x[2].shape(), self.chunk), x[0].dtype());
+        let Pieces { n, pieces, t, d, steps } = p;
+        let (mut sr, mut si) = (p.scratch(cu, dtype), p.scratch(cu, dtype));
+        if let (Some(sr), Some(si)) = (&mut sr, &mut si) {
+            let args = args![&x[0], &x[1], &x[2], &x[3], &mut *sr, &mut *si, n, pieces, t, d, steps];
+            cu.launch(&MODULE, "lru_total", dtype, p.launch(), args);
+            let args = args![&x[0], &x[1], &x[4], &x[5], sr, si, n, pieces, t, d, steps, false];
+            cu.launch(&MODULE, "lru_carry", dtype, p.across(), args);
+        }
+        let (sr, si) = (sr.as_ref(), si.as_ref());
+        #[rustfmt::skip]
+        let args = args![
+            &x[0], &x[1], &x[2], &x[3], &x[4], &x[5], sr, si, hr, hi, last_r, last_i, n, pieces, t, d, steps
+        ];
+        cu.launch(&MODULE, "lru_run", dtype, p.launch(), args);
+    }
+
+    fn backward_cuda(&self, cu: &Cuda, x: In, y: &[Value], dy: &[Option<Tensor>], dx: &mut [Grad]) {
+        let ([glr, gli, gxr, gxi, ghr, ghi], [dhr, dhi, dlr, dli]) = (dx, dy) else { return };
+        let (p, dtype) = (Pieces::of(x[2].shape(), self.chunk), x[0].dtype());
+        let Pieces { n, pieces, t, d, steps } = p;
+        let (mut er, mut ei) = (p.scratch(cu, dtype), p.scratch(cu, dtype));
+        if let (Some(er), Some(ei)) = (&mut er, &mut ei) {
+            let args = args![&x[0], &x[1], dhr, dhi, &mut *er, &mut *ei, n, pieces, t, d, steps];
+            cu.launch(&MODULE, "lru_total_back", dtype, p.launch(), args);
+            let args = args![&x[0], &x[1], dlr, dli, er, ei, n, pieces, t, d, steps, true];
+            cu.launch(&MODULE, "lru_carry", dtype, p.across(), args);
+        }
+        let rows = n * pieces;
+        let mut sums = (glr.wanted() || gli.wanted()).then(|| cu.temp(dtype.real(), 2 * rows * d));
+        let (er, ei) = (er.as_ref(), ei.as_ref());
+        let ((xr, acc_xr), (xi, acc_xi)) = (gxr.target(), gxi.target());
+        let ((d0r, acc_0r), (d0i, acc_0i)) = (ghr.target(), ghi.target());
+        #[rustfmt::skip]
+        let args = args![
+            &x[0], &x[1], &y[0], &y[1], &x[4], &x[5], dhr, dhi, dlr, dli, er, ei, xr, acc_xr, xi, acc_xi,
+            d0r, acc_0r, d0i, acc_0i, sums.as_mut(), n, pieces, t, d, steps
+        ];
+        cu.launch(&MODULE, "lru_run_back", dtype, p.launch(), args);
+        let Some(sums) = sums else { return };
+        for (i, grad) in [glr, gli].into_iter().enumerate() {
+            if let Some((to, acc)) = grad.parts() {
+                linear::total_cuda(cu, &sums.window(i * rows * d, [rows, d]), rows, to, acc);
+            }
+        }
+    }
+}
+
 impl Op for LruScan {
     fn name(&self) -> &'static str {
         "lru_scan"
@@ -283,14 +341,14 @@ impl Op for LruScan {
     fn forward(&self, cx: &Cx, x: In, y: &mut [Value]) {
         match cx {
             Cx::Cpu(cpu) => with_real!(x[0].dtype(), T => self.forward_cpu::<T>(cpu, x, y)),
-            Cx::Cuda(cu) => cu.missing(self.name()),
+            Cx::Cuda(cu) => self.forward_cuda(cu, x, y),
         }
     }
 
     fn backward(&self, cx: &Cx, x: In, y: &[Value], dy: &[Option<Tensor>], dx: &mut [Grad]) {
         match cx {
             Cx::Cpu(cpu) => with_real!(x[0].dtype(), T => self.backward_cpu::<T>(cpu, x, y, dy, dx)),
-            Cx::Cuda(cu) => cu.missing(self.name()),
+            Cx::Cuda(cu) => self.backward_cuda(cu, x, y, dy, dx),
         }
     }
 

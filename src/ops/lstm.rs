@@ -9,6 +9,10 @@
 //! dõ = dh tanh c_t o (1 − o);  to step t − 1: dc f and W_hhᵀ (dĩ, df̃, dg̃, dõ).
 //! dW_hh = Σ_{b,t} (dĩ, df̃, dg̃, dõ) h_{t-1}ᵀ is one product over all steps at the end.
 
+mod device;
+
+pub(super) use device::{MODULE, before, cells, kernels, persistent, sums};
+
 use super::{
     math::Math,
     matmul::{Mat, gemm},
@@ -305,14 +309,14 @@ impl Op for LstmSequence {
     fn forward(&self, cx: &Cx, x: In, y: &mut [Value]) {
         match cx {
             Cx::Cpu(cpu) => with_real!(x[0].dtype(), T => Self::forward_cpu::<T>(cpu, x, y)),
-            Cx::Cuda(cu) => cu.missing(self.name()),
+            Cx::Cuda(cu) => Self::forward_cuda(cu, x, y),
         }
     }
 
     fn backward(&self, cx: &Cx, x: In, y: &[Value], dy: &[Option<Tensor>], dx: &mut [Grad]) {
         match cx {
             Cx::Cpu(cpu) => with_real!(x[0].dtype(), T => Self::backward_cpu::<T>(cpu, x, y, dy, dx)),
-            Cx::Cuda(cu) => cu.missing(self.name()),
+            Cx::Cuda(cu) => Self::backward_cuda(cu, x, y, dy, dx),
         }
     }
 

@@ -33,6 +33,7 @@
 //! ```
 
 mod chunk;
+mod device;
 
 use super::math::Math;
 use crate::{
@@ -266,7 +267,7 @@ impl Op for Mlstm {
         let Ok(dims) = Dims::of(x) else { return };
         match cx {
             Cx::Cpu(cpu) => with_real!(x[0].dtype(), T => forward::<T>(cpu, self.plan(dims), x, y)),
-            Cx::Cuda(cu) => cu.missing(self.name()),
+            Cx::Cuda(cu) => self.forward_cuda(cu, dims, x, y),
         }
     }
 
@@ -274,7 +275,7 @@ impl Op for Mlstm {
         let Ok(dims) = Dims::of(x) else { return };
         match cx {
             Cx::Cpu(cpu) => with_real!(x[0].dtype(), T => backward::<T>(cpu, self.plan(dims), x, y, dy, dx)),
-            Cx::Cuda(cu) => cu.missing(self.name()),
+            Cx::Cuda(cu) => self.backward_cuda(cu, dims, x, y, dy, dx),
         }
     }
 

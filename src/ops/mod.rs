@@ -4,6 +4,7 @@
 //! over which the gradient check and the other tests of all ops run.
 
 pub mod arith;
+mod arith_cuda;
 pub mod attention;
 pub mod conv;
 pub mod delta;
@@ -23,6 +24,7 @@ pub mod math;
 pub mod matmul;
 pub mod mlstm;
 pub mod movement;
+mod movement_cuda;
 pub mod norm;
 pub mod quasi_lstm;
 pub mod reduce;

@@ -11,10 +11,14 @@
 
 use super::{
     math::Math,
-    scan::{at, by_lanes, chunk_of, cotangent, each, put, put_all, same_dtype, some_steps, spare, target, zeros},
+    scan::{
+        Pieces, at, by_lanes, chunk_of, cotangent, each, put, put_all, same_dtype, some_steps, spare, target, zeros,
+    },
 };
 use crate::{
+    args,
     autograd::{Gen, Grad, In, Op, Outs, Value, Var},
+    cuda::{Cuda, Module},
     tensor::{Cpu, Cx, Tensor},
     with_real,
 };
@@ -250,6 +254,40 @@ impl QuasiLstm {
     }
 }
 
+static MODULE: Module = Module::new("ops/quasi_lstm.cu", &[include_str!("quasi_lstm.cu")]);
+
+impl QuasiLstm {
+    fn forward_cuda(&self, cu: &Cuda, x: In, y: &mut [Value]) {
+        let [h, last, _, c] = y else { return };
+        let (p, dtype) = (Pieces::of(h.shape(), self.chunk), x[0].dtype());
+        let Pieces { n, pieces, t, d, steps } = p;
+        let (mut starts, prods) = (p.scratch(cu, dtype), p.scratch(cu, dtype));
+        if let (Some(starts), Some(mut prods)) = (&mut starts, prods) {
+            let args = args![&x[0], &mut prods, &mut *starts, n, pieces, t, d, steps, self.forget_bias];
+            cu.launch(&MODULE, "quasi_total", dtype, p.launch(), args);
+            p.carry(cu, Some(&x[1]), &prods, starts, false, dtype);
+        }
+        let args = args![&x[0], &x[1], starts.as_ref(), c, h, last, n, pieces, t, d, steps, self.forget_bias];
+        cu.launch(&MODULE, "quasi_run", dtype, p.launch(), args);
+    }
+
+    fn backward_cuda(&self, cu: &Cuda, x: In, y: &[Value], dy: &[Option<Tensor>], dx: &mut [Grad]) {
+        let ([gx, gc0], [dh, dlast, ..]) = (dx, dy) else { return };
+        let (p, dtype) = (Pieces::of(y[0].shape(), self.chunk), x[0].dtype());
+        let Pieces { n, pieces, t, d, steps } = p;
+        let (mut ends, prods) = (p.scratch(cu, dtype), p.scratch(cu, dtype));
+        if let (Some(ends), Some(mut prods)) = (&mut ends, prods) {
+            let args = args![&x[0], &y[3], dh, &mut prods, &mut *ends, n, pieces, t, d, steps, self.forget_bias];
+            cu.launch(&MODULE, "quasi_total_back", dtype, p.launch(), args);
+            p.carry(cu, dlast.as_ref(), &prods, ends, true, dtype);
+        }
+        let ((d4, acc), (dc0, acc_0)) = (gx.target(), gc0.target());
+        let (ends, bias) = (ends.as_ref(), self.forget_bias);
+        let args = args![&x[0], &y[3], &x[1], dh, dlast, ends, d4, acc, dc0, acc_0, n, pieces, t, d, steps, bias];
+        cu.launch(&MODULE, "quasi_run_back", dtype, p.launch(), args);
+    }
+}
+
 impl Op for QuasiLstm {
     fn name(&self) -> &'static str {
         "quasi_lstm"
@@ -263,20 +301,22 @@ impl Op for QuasiLstm {
         }
         same_dtype(x).and(some_steps(self.chunk))?;
         let h = [b, t, d4 / 4].into();
-        Ok(Outs::from([h, c0]).saving([v, h]))
+        // A device computes the gates again, which is less work than moving them.
+        let gates = if x[0].gpu().is_some() { [0].into() } else { v };
+        Ok(Outs::from([h, c0]).saving([gates, h]))
     }
 
     fn forward(&self, cx: &Cx, x: In, y: &mut [Value]) {
         match cx {
             Cx::Cpu(cpu) => with_real!(x[0].dtype(), T => self.forward_cpu::<T>(cpu, x, y)),
-            Cx::Cuda(cu) => cu.missing(self.name()),
+            Cx::Cuda(cu) => self.forward_cuda(cu, x, y),
         }
     }
 
     fn backward(&self, cx: &Cx, x: In, y: &[Value], dy: &[Option<Tensor>], dx: &mut [Grad]) {
         match cx {
             Cx::Cpu(cpu) => with_real!(x[0].dtype(), T => self.backward_cpu::<T>(cpu, x, y, dy, dx)),
-            Cx::Cuda(cu) => cu.missing(self.name()),
+            Cx::Cuda(cu) => self.backward_cuda(cu, x, y, dy, dx),
         }
     }
 

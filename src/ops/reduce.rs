@@ -3,9 +3,15 @@
 //! A shape is seen as [outer, n, inner] around its axis of n entries. Where inner = 1 a row is contiguous and is
 //! reduced in lanes; otherwise whole rows of `inner` elements are combined.
 
-use super::{check_real, lane_sums, math::Math};
+use super::{
+    arith_cuda::{self, Axis, sums},
+    check_real, lane_sums,
+    math::Math,
+};
 use crate::{
+    args,
     autograd::{Gen, Grad, In, Op, Outs, Value, Var},
+    cuda::{Cuda, Launch, Module},
     tensor::{Cx, Real, Shape, Tensor},
     with_real, with_width,
 };
@@ -36,6 +42,8 @@ pub struct Cumsum {
     /// Which axis.
     pub axis: usize,
 }
+
+static MODULE: Module = Module::new("ops/reduce.cu", &[include_str!("reduce.cu")]);
 
 fn check_axis(x: &Tensor, axis: usize) -> Result<(), String> {
     check_real(x)?;
@@ -117,12 +125,18 @@ impl Op for SumAxis {
     }
 
     fn forward(&self, cx: &Cx, x: In, y: &mut [Value]) {
-        let (_, n, inner) = x[0].shape().split(self.axis);
+        let (outer, n, inner) = x[0].shape().split(self.axis);
         match cx {
             Cx::Cpu(_) => with_real!(x[0].dtype(), T => {
                 sum_forward(n, inner, T::of(self.scale(n)), x[0].host::<T>(), y[0].host_mut());
             }),
-            Cx::Cuda(cu) => cu.missing(self.name()),
+            Cx::Cuda(cu) => {
+                // Axes [outer, n, inner] of x, of which y keeps two.
+                let axes = [(1, 0, 0), (1, 0, 0), (outer, n * inner, inner), (n, inner, 0), (inner, 1, 1)];
+                let axes = axes.map(|(n, x, y)| Axis { n, steps: [x, y, 0] });
+                let x = [&x[0]; 3];
+                arith_cuda::sum(cu, sums!("sum"), x, 1, self.scale(n), axes, &mut y[0], false);
+            }
         }
     }
 
@@ -133,7 +147,13 @@ impl Op for SumAxis {
             Cx::Cpu(_) => with_real!(g.dtype(), T => dx[0].write::<T>(|d, acc| {
                 sum_backward(n, inner, T::of(self.scale(n)), g.host(), d, acc);
             })),
-            Cx::Cuda(cu) => cu.missing(self.name()),
+            Cx::Cuda(cu) => {
+                if let Some((d, acc)) = dx[0].parts() {
+                    let size = d.len();
+                    let args = args![g, d, acc, self.scale(n), size, n, inner];
+                    cu.launch(&arith_cuda::MODULE, "repeat", g.dtype(), cu.elements(size), args);
+                }
+            }
         }
     }
 
@@ -171,7 +191,16 @@ impl Op for MaxAxis {
         let (_, n, inner) = x[0].shape().split(self.axis);
         match cx {
             Cx::Cpu(_) => with_real!(x[0].dtype(), T => max_forward(n, inner, x[0].host::<T>(), y[0].host_mut())),
-            Cx::Cuda(cu) => cu.missing(self.name()),
+            Cx::Cuda(cu) => {
+                let (x, y) = (&x[0], &mut *y[0]);
+                let (dtype, size) = (x.dtype(), y.len());
+                if inner == 1 {
+                    let (launch, lanes) = cu.rows(size, n);
+                    cu.launch(&MODULE, "max_rows", dtype, launch, args![x, y, size, n, lanes]);
+                } else {
+                    cu.launch(&MODULE, "max_columns", dtype, cu.elements(size), args![x, y, size, n, inner]);
+                }
+            }
         }
     }
 
@@ -188,7 +217,18 @@ impl Op for MaxAxis {
                     }
                 }
             })),
-            Cx::Cuda(cu) => cu.missing(self.name()),
+            Cx::Cuda(cu) => {
+                let Some((d, acc)) = dx[0].parts() else { return };
+                let (dtype, size) = (g.dtype(), g.len());
+                if inner == 1 {
+                    let (launch, lanes) = cu.rows(size, n);
+                    let args = args![&x[0], &y[0], g, d, acc, size, n, lanes];
+                    cu.launch(&MODULE, "max_rows_backward", dtype, launch, args);
+                } else {
+                    let args = args![&x[0], &y[0], g, d, acc, size, n, inner];
+                    cu.launch(&MODULE, "max_columns_backward", dtype, cu.elements(size), args);
+                }
+            }
         }
     }
 
@@ -243,7 +283,11 @@ impl Op for Logsumexp {
             Cx::Cpu(_) => with_real!(x[0].dtype(), T => {
                 logsumexp_forward(x[0].shape().last(), x[0].host::<T>(), y[0].host_mut());
             }),
-            Cx::Cuda(cu) => cu.missing(self.name()),
+            Cx::Cuda(cu) => {
+                let (rows, n) = (y[0].len(), x[0].shape().last());
+                let (launch, lanes) = cu.rows(rows, n);
+                cu.launch(&MODULE, "logsumexp", x[0].dtype(), launch, args![&x[0], &mut y[0], rows, n, lanes]);
+            }
         }
     }
 
@@ -253,7 +297,13 @@ impl Op for Logsumexp {
             Cx::Cpu(_) => with_real!(g.dtype(), T => dx[0].write::<T>(|d, acc| {
                 logsumexp_backward(x[0].shape().last(), x[0].host(), y[0].host(), g.host(), d, acc);
             })),
-            Cx::Cuda(cu) => cu.missing(self.name()),
+            Cx::Cuda(cu) => {
+                if let Some((d, acc)) = dx[0].parts() {
+                    let (size, n) = (x[0].len(), x[0].shape().last());
+                    let args = args![&x[0], &y[0], g, d, acc, size, n];
+                    cu.launch(&MODULE, "logsumexp_backward", g.dtype(), cu.elements(size), args);
+                }
+            }
         }
     }
 
@@ -291,6 +341,18 @@ fn cumsum_backward<T: Real>(n: usize, inner: usize, g: &[T], d: &mut [T], sum: &
     }
 }
 
+/// y (+)= the running sum of x over an axis of n entries, from its end if `back`.
+fn cumsum_cuda(cu: &Cuda, x: &Tensor, y: &mut Tensor, acc: bool, n: usize, inner: usize, back: bool) {
+    let (dtype, columns) = (x.dtype(), x.len() / n);
+    if inner == 1 {
+        cu.launch(&MODULE, "cumsum_rows", dtype, cu.elements(32 * columns), args![x, y, acc, columns, n, back]);
+    } else {
+        let wide = inner.next_power_of_two().min(32);
+        let launch = Launch::grid([columns.div_ceil(wide), 1, 1], [wide, 256 / wide, 1]);
+        cu.launch(&MODULE, "cumsum_columns", dtype, launch, args![x, y, acc, columns, n, inner, back]);
+    }
+}
+
 impl Op for Cumsum {
     fn name(&self) -> &'static str {
         "cumsum"
@@ -310,7 +372,7 @@ impl Op for Cumsum {
             Cx::Cpu(_) => {
                 with_real!(x[0].dtype(), T => cumsum_forward(n, inner, x[0].host::<T>(), y[0].host_mut()))
             }
-            Cx::Cuda(cu) => cu.missing(self.name()),
+            Cx::Cuda(cu) => cumsum_cuda(cu, &x[0], &mut y[0], false, n, inner, false),
         }
     }
 
@@ -324,7 +386,11 @@ impl Op for Cumsum {
             Cx::Cpu(cpu) => with_real!(g.dtype(), T => dx[0].write::<T>(|d, acc| {
                 cumsum_backward(n, inner, g.host(), d, &mut cpu.temp::<T>(inner), acc);
             })),
-            Cx::Cuda(cu) => cu.missing(self.name()),
+            Cx::Cuda(cu) => {
+                if let Some((d, acc)) = dx[0].parts() {
+                    cumsum_cuda(cu, g, d, acc, n, inner, true);
+                }
+            }
         }
     }
 

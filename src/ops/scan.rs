@@ -11,7 +11,10 @@
 //! The gradient is the same recurrence backwards in time. With g_t the gradient of h_t and G_t = a_t g_t what it hands
 //! to step t − 1: g_t = dh_t + G_{t+1}; db_t = g_t; da_t = g_t h_{t-1}; dh_0 = G_1.
 //!
-//! On one CPU thread a single chunk is fastest: phases 1 and 2 vanish and the state stays in registers.
+//! On one CPU thread a single chunk is fastest: phases 1 and 2 vanish and the state stays in registers. On a device so
+//! is it where batch and channels alone make it busy: chunks are run together there until they just do ([`Pieces`]).
+
+mod device;
 
 pub use super::{
     lru_scan::{LruScan, lru_scan},
@@ -22,6 +25,7 @@ use crate::{
     tensor::{Cpu, Cx, Real, Tensor},
     with_real,
 };
+pub(super) use device::Pieces;
 
 /// h_t = a_t h_{t-1} + b_t: a, b [B, T, D] and h0 [B, D] to h [B, T, D] and the last state [B, D]. Any a, negative
 /// ones too.
@@ -324,14 +328,14 @@ impl Op for LinearScan {
     fn forward(&self, cx: &Cx, x: In, y: &mut [Value]) {
         match cx {
             Cx::Cpu(cpu) => with_real!(x[0].dtype(), T => self.forward_cpu::<T>(cpu, x, y)),
-            Cx::Cuda(cu) => cu.missing(self.name()),
+            Cx::Cuda(cu) => self.forward_cuda(cu, x, y),
         }
     }
 
     fn backward(&self, cx: &Cx, x: In, y: &[Value], dy: &[Option<Tensor>], dx: &mut [Grad]) {
         match cx {
             Cx::Cpu(cpu) => with_real!(x[0].dtype(), T => self.backward_cpu::<T>(cpu, x, y, dy, dx)),
-            Cx::Cuda(cu) => cu.missing(self.name()),
+            Cx::Cuda(cu) => self.backward_cuda(cu, x, y, dy, dx),
         }
     }
 

@@ -14,6 +14,8 @@
 //! computes those inside a chunk again. In here a state is [N, E], so that loops run along the channels, whose number
 //! is rounded up to whole blocks.
 
+mod device;
+
 use super::{
     lane_sums::LANES as L,
     math::Math,
@@ -370,14 +372,14 @@ impl Op for SelectiveScan {
     fn forward(&self, cx: &Cx, x: In, y: &mut [Value]) {
         match cx {
             Cx::Cpu(cpu) => with_real!(x[0].dtype(), T => self.forward_cpu::<T>(cpu, x, y)),
-            Cx::Cuda(cu) => cu.missing(self.name()),
+            Cx::Cuda(cu) => self.forward_cuda(cu, x, y),
         }
     }
 
     fn backward(&self, cx: &Cx, x: In, y: &[Value], dy: &[Option<Tensor>], dx: &mut [Grad]) {
         match cx {
             Cx::Cpu(cpu) => with_real!(x[0].dtype(), T => self.backward_cpu::<T>(cpu, x, y, dy, dx)),
-            Cx::Cuda(cu) => cu.missing(self.name()),
+            Cx::Cuda(cu) => self.backward_cuda(cu, x, y, dy, dx),
         }
     }
 

@@ -21,6 +21,8 @@
 //! to step t − 1: f dc, f dn, Rᵀ (dĩ, df̃, dz̃, dõ), and γ if l won
 //! ```
 
+mod device;
+
 use super::{
     lstm::{SMALL, product},
     math::Math,
@@ -335,14 +337,14 @@ impl Op for SlstmSequence {
     fn forward(&self, cx: &Cx, x: In, y: &mut [Value]) {
         match cx {
             Cx::Cpu(cpu) => with_real!(x[0].dtype(), T => Self::forward_cpu::<T>(cpu, x, y)),
-            Cx::Cuda(cu) => cu.missing(self.name()),
+            Cx::Cuda(cu) => Self::forward_cuda(cu, x, y),
         }
     }
 
     fn backward(&self, cx: &Cx, x: In, y: &[Value], dy: &[Option<Tensor>], dx: &mut [Grad]) {
         match cx {
             Cx::Cpu(cpu) => with_real!(x[0].dtype(), T => Self::backward_cpu::<T>(cpu, x, y, dy, dx)),
-            Cx::Cuda(cu) => cu.missing(self.name()),
+            Cx::Cuda(cu) => Self::backward_cuda(cu, x, y, dy, dx),
         }
     }
 

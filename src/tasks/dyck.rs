@@ -80,12 +80,18 @@ impl Task for Dyck {
         let mut open = Vec::with_capacity(len);
         for (x, y) in tokens.chunks_exact_mut(len).zip(targets.chunks_exact_mut(len)) {
             self.write_balanced(rng, &mut open, x);
-            self.label(&mut open, x, y);
+            self.write_targets(&mut open, x, y);
             if rng.random() {
                 corrupt(rng, x, y);
-                self.label(&mut open, x, y);
+                self.write_targets(&mut open, x, y);
             }
         }
+    }
+
+    fn label(&self, tokens: &[i32]) -> Option<Vec<i32>> {
+        let mut targets = vec![0; tokens.len()];
+        self.write_targets(&mut Vec::new(), tokens, &mut targets);
+        Some(targets)
     }
 
     fn metrics(&self, counts: &Counts) -> Vec<(&'static str, f64)> {
@@ -117,7 +123,7 @@ impl Dyck {
     }
 
     /// The targets of any brackets.
-    fn label(&self, open: &mut Vec<i32>, x: &[i32], y: &mut [i32]) {
+    fn write_targets(&self, open: &mut Vec<i32>, x: &[i32], y: &mut [i32]) {
         let k = self.types as i32;
         open.clear();
         y.fill(0);

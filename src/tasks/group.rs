@@ -115,6 +115,16 @@ impl Task for Group {
         }
     }
 
+    fn label(&self, tokens: &[i32]) -> Option<Vec<i32>> {
+        let table = self.table();
+        let n = table.names.len();
+        let next = |product: &mut usize, &x: &i32| {
+            *product = table.product[*product * n + x as usize] as usize;
+            Some(*product as i32)
+        };
+        Some(tokens.iter().scan(0, next).collect())
+    }
+
     fn metrics(&self, counts: &Counts) -> Vec<(&'static str, f64)> {
         vec![("sequences", counts.sequence_accuracy())]
     }

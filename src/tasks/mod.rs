@@ -90,6 +90,11 @@ pub trait Task: Send + Sync {
         }
     }
 
+    /// The targets of a sequence that somebody wrote; none where only [`Task::fill`] knows them.
+    fn label(&self, _tokens: &[i32]) -> Option<Vec<i32>> {
+        None
+    }
+
     /// What this task is judged by beside the accuracy, from 0 to 1, under short names.
     fn metrics(&self, _counts: &Counts) -> Vec<(&'static str, f64)> {
         Vec::new()

@@ -46,13 +46,21 @@ impl Task for Parity {
                 None => fair_bits(rng, x),
                 Some(n) => ones_at_random(rng, n.min(len), x),
             }
-            let mut even = 1;
-            for (y, &x) in y.iter_mut().zip(&*x) {
-                even ^= x;
-                *y = even;
-            }
+            y.iter_mut().zip(evenness(x)).for_each(|(y, even)| *y = even);
         }
     }
+
+    fn label(&self, tokens: &[i32]) -> Option<Vec<i32>> {
+        Some(evenness(tokens).collect())
+    }
+}
+
+/// 1 where the number of ones so far is even.
+fn evenness(x: &[i32]) -> impl Iterator<Item = i32> {
+    x.iter().scan(1, |even, &x| {
+        *even ^= x;
+        Some(*even)
+    })
 }
 
 /// Each bit a fair coin: 64 tosses in one draw.

@@ -53,6 +53,8 @@ pub struct Pool {
     blocks: Bin<Block>,
     /// Bytes of all device buffers that this pool ever made.
     held: usize,
+    /// How often blocks went back to the driver.
+    generation: usize,
     fresh: usize,
     poison: bool,
 }
@@ -66,6 +68,11 @@ impl Pool {
     /// How many buffers had to be allocated because no free one fitted.
     pub fn fresh(&self) -> usize {
         self.fresh
+    }
+
+    /// A number that changes when buffers that the pool handed out before may be no more.
+    pub(crate) fn generation(&self) -> usize {
+        self.generation
     }
 
     /// Fill every buffer handed out with NaN, so that an element which an op forgets to write is seen.
@@ -94,6 +101,7 @@ impl Pool {
             // Memory held for sizes that may not come again is given up only when there is no more.
             let block = gpu.allocate(size).or_else(|| {
                 self.held -= self.blocks.clear();
+                self.generation += 1;
                 gpu.allocate(size)
             });
             self.held += size;

@@ -7,6 +7,7 @@ pub use super::presets::{PRESETS, preset_table};
 pub(crate) use super::presets::{difference, merge, plain, read};
 
 use super::{
+    on_device::Graphs,
     optimizer::{AdamConfig, Rule},
     presets::{layer, preset_names},
     schedule::{Schedule, Shape},
@@ -89,6 +90,9 @@ pub struct TrainConfig {
     /// Where it is computed.
     #[serde(with = "text")]
     pub device: Device,
+    /// On a device, whether a training step is recorded as a graph and replayed; the results are the same.
+    #[serde(default, with = "text")]
+    pub cuda_graph: Graphs,
     /// In which precision.
     #[serde(with = "text")]
     pub dtype: DType,
@@ -273,6 +277,9 @@ impl TrainConfig {
         let every = self.checkpoint_every;
         finite("checkpoint_every", every, "a finite number of seconds, or 0 for none", every >= 0.0)?;
         finite("clip", self.clip, "a finite number: the largest norm, or 0 for none", self.clip >= 0.0)?;
+        expect(self.cuda_graph != Graphs::On || self.device != Device::Cpu, || {
+            "cuda_graph on: expected a device cuda or emulated, and this runs on the cpu".into()
+        })?;
         self.check_model()
     }
 

@@ -5,6 +5,7 @@ pub mod config;
 pub mod data;
 pub mod interrupt;
 pub mod jobs;
+pub mod on_device;
 pub mod optimizer;
 mod presets;
 pub mod rundir;
@@ -24,7 +25,8 @@ use crate::{
 };
 use config::TrainConfig;
 use data::Data;
-use optimizer::{Adam, Window};
+use on_device::{Feed, Graphs, OnDevice};
+use optimizer::{Adam, Window, clip};
 use serde::Serialize;
 use std::{
     collections::{BTreeMap, HashMap},
@@ -126,6 +128,8 @@ pub struct Trainer {
     form: Form,
     tape: Tape,
     adam: Adam,
+    /// What a device needs besides, if this runs on one.
+    on_device: Option<OnDevice>,
     /// Which parts of the flat parameters decay.
     windows: Vec<Window>,
     /// The gradient, flat like the parameters.
@@ -148,17 +152,24 @@ impl Trainer {
         let tape = Tape::open(cfg.device).map_err(Error::Device)?;
         let windows = windows(&model, cfg.weight_decay);
         let mut adam = Adam::new(n, cfg.dtype, cfg.adam());
-        let grads = cuda::guarded(tape.cx().gpu(), || {
+        let (grads, on_device) = cuda::guarded(tape.cx().gpu(), || {
             model.params_mut().to_device(tape.cx());
-            adam.to_device(tape.cx(), &windows);
-            Tensor::zeros([n], cfg.dtype).to_device(tape.cx())
+            adam.to_device(tape.cx());
+            (Tensor::zeros([n], cfg.dtype).to_device(tape.cx()), OnDevice::new(tape.cx(), n, &windows))
         })?;
+        if cfg.cuda_graph == Graphs::On && !model.buffers().is_empty() {
+            return Err(Error::Config(format!(
+                "cuda_graph on: {} keeps a state from batch to batch, which cannot be recorded; expected auto or off",
+                cfg.model.mixer
+            )));
+        }
         Ok(Trainer {
             seed,
             step: 0,
             form: cfg.form_of(&model),
             tape,
             adam,
+            on_device,
             windows,
             grads,
             data: Data::new(cfg, seed, 0),
@@ -170,7 +181,10 @@ impl Trainer {
     }
 
     /// The model with its weights in host memory.
-    fn into_model(mut self) -> Result<Model> {
+    ///
+    /// # Errors
+    /// When the device fails.
+    pub fn into_model(mut self) -> Result<Model> {
         self.tape.reset();
         cuda::guarded(self.tape.cx().gpu(), || self.model.params_mut().to_host())?;
         Ok(self.model)
@@ -254,27 +268,55 @@ impl Trainer {
     }
 
     fn try_step(&mut self) -> Result<Step> {
-        let Trainer { cfg, model, tape, .. } = self;
         self.step += 1;
         self.data.next(&mut self.batch);
+        let lr = self.cfg.schedule().lr(self.step);
+        let [loss, grad_norm] = if self.on_device.is_some() { self.step_on_device(lr) } else { self.step_on_cpu(lr) }?;
+        Ok(Step { step: self.step, loss, grad_norm, lr })
+    }
 
-        let params = model.params().bind(tape);
-        let (rows, targets) = self.batch.labelled().unzip();
-        let targets = targets.as_ref().unwrap_or(&self.batch.targets);
-        let tokens = tape.constant(&self.batch.tokens);
-        let logits = model.train(&params, tokens, self.form, rows.map(|rows| tape.constant(&rows)));
-        let loss = logits.cross_entropy(tape.constant(targets), IGNORE);
-        tape.backward(loss);
-        model.params().gather_grads(tape, &params, &mut self.grads);
-
-        let grad_norm = self.adam.clip(&mut self.grads, cfg.clip);
-        let took = Step { step: self.step, loss: loss.value().item(), grad_norm, lr: cfg.schedule().lr(self.step) };
-        if !took.loss.is_finite() || !grad_norm.is_finite() {
+    /// The update, if it can be, and the loss and the norm of the gradient.
+    fn step_on_cpu(&mut self, lr: f64) -> Result<[f64; 2]> {
+        let Trainer { cfg, model, form, tape, grads, batch, .. } = self;
+        let (rows, targets) = batch.labelled().unzip();
+        let targets = targets.as_ref().unwrap_or(&batch.targets);
+        let loss = gradient(model, tape, *form, &Feed { tokens: &batch.tokens, rows: rows.as_ref(), targets }, grads);
+        let told = [loss.value().item(), clip(grads, cfg.clip)];
+        if !told.iter().all(|x| x.is_finite()) {
             return Err(Error::NotFinite { step: self.step, what: culprit(model, tape, loss) });
         }
         tape.reset();
-        self.adam.step(took.lr, model.params_mut().flat_mut(), &self.grads, &self.windows);
-        Ok(took)
+        self.adam.step(lr, model.params_mut().flat_mut(), grads, &self.windows);
+        Ok(told)
+    }
+
+    /// The same without waiting for the device before the end, and, once recorded, in one call.
+    fn step_on_device(&mut self, lr: f64) -> Result<[f64; 2]> {
+        let Trainer { cfg, model, form, tape, grads, adam, on_device, .. } = self;
+        let Some(on) = on_device else { unreachable!("called for a device") };
+        on.give(tape.cx(), &self.batch, &adam.next(lr, cfg.clip));
+        let graphs = cfg.cuda_graph != Graphs::Off && model.buffers().is_empty();
+        on.run(graphs, tape, |on, tape| {
+            on.upload();
+            let loss = gradient(model, tape, *form, &on.feed(), grads).value();
+            on.judge(grads, &loss);
+            drop(loss);
+            tape.reset();
+            on.update(adam, model.params_mut().flat_mut(), grads);
+            on.download();
+        });
+        let told = on.told();
+        if !told.iter().all(|x| x.is_finite()) {
+            // The parameters are as they were: the same again, and with every value kept.
+            let loss = gradient(model, tape, *form, &on.feed(), grads);
+            return Err(Error::NotFinite { step: self.step, what: culprit(model, tape, loss) });
+        }
+        Ok(told)
+    }
+
+    /// Whether steps on a device are replayed from a graph by now.
+    pub fn replays(&self) -> bool {
+        self.on_device.as_ref().is_some_and(OnDevice::recorded)
     }
 
     /// Whether the last update left every parameter finite; the next step would tell.
@@ -324,6 +366,17 @@ impl Trainer {
         }
         counts
     }
+}
+
+/// The loss of a batch on the tape, and its gradient in `into`.
+fn gradient<'t>(model: &mut Model, tape: &'t Tape, form: Form, feed: &Feed, into: &mut Tensor) -> Var<'t> {
+    let params = model.params().bind(tape);
+    let rows = feed.rows.map(|rows| tape.constant(rows));
+    let logits = model.train(&params, tape.constant(feed.tokens), form, rows);
+    let loss = logits.cross_entropy(tape.constant(feed.targets), IGNORE);
+    tape.backward(loss);
+    model.params().gather_grads(tape, &params, into);
+    loss
 }
 
 static ARGMAX: Module = Module::new("train/argmax.cu", &[include_str!("argmax.cu")]);

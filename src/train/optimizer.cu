@@ -1,8 +1,7 @@
-// The optimiser over the flat parameters and gradients of a model: one launch each for the norm, the scaling and the
-// step. All are limited by memory: the norm reads a number an element, scaling reads and writes one, a step of Adam
-// reads four and writes three. A thread takes every threads()-th element.
+// The optimiser over the flat parameters and gradients of a model: one launch each for the norm, the judgement and the
+// step. They are limited by memory: the norm reads a number an element, a step of Adam reads four and writes three. A thread takes every threads()-th element.
 
-// Σ g² of each block's share, in double precision; the host adds the blocks up, in order. Their number depends on n
+// Σ g² of each block's share, in double precision; `judge` adds the blocks up, in order. Their number depends on n
 // alone, so the sum does not depend on the device.
 extern "C" __global__ void sum_of_squares(const S* g, i64 n, double* sums) {
     __shared__ double scratch[32];
@@ -15,19 +14,30 @@ extern "C" __global__ void sum_of_squares(const S* g, i64 n, double* sums) {
     if (threadIdx.x == 0) sums[blockIdx.x] = sum;
 }
 
-// g = factor g
-extern "C" __global__ void scale(S* g, real factor, i64 n) {
-    for (i64 i = thread(); i < n; i += threads()) st(g + i, ld(g + i) * factor);
+// One thread: the norm, whether the loss and the norm are finite, and what clipping multiplies the gradient by, as
+// torch's clip_grad_norm_: max / (norm + 1e-6), if less than 1. numbers[7] is max, 0 for none.
+extern "C" __global__ void judge(const double* sums, i64 blocks, const S* loss, const double* numbers, double* told) {
+    if (thread() > 0) return;
+    double sum = 0;
+    for (i64 i = 0; i < blocks; i++) sum += sums[i];
+    const double norm = sqrt(sum), l = ld(loss), factor = numbers[7] / (norm + 1e-6);
+    told[0] = l;
+    told[1] = norm;
+    told[2] = numbers[7] > 0 && factor < 1 ? factor : 1;
+    told[3] = l - l == 0 && norm - norm == 0;
 }
 
-// The update of optimizer.rs. Bit i of `decays` says whether weight decay applies to element i: l2 is λ for Adam and
-// 0 for AdamW, shrink is 1 for Adam and 1 − η λ for AdamW.
-extern "C" __global__ void adam(S* p, const S* g, S* m, S* v, const int* decays, i64 n, real l2, real shrink,
-                                real beta1, real beta2, real rate, real root_bias2, real eps) {
+// The update of optimizer.rs, unless the loss or the gradient is not finite. Bit i of `decays` says whether weight
+// decay applies to element i: l2 is λ for Adam and 0 for AdamW, shrink is 1 for Adam and 1 − η λ for AdamW.
+extern "C" __global__ void adam(S* p, const S* g, S* m, S* v, const int* decays, i64 n, const double* numbers,
+                                const double* told) {
+    if (told[3] == 0) return;
+    const real factor = told[2], l2 = numbers[0], shrink = numbers[1], beta1 = numbers[2], beta2 = numbers[3];
+    const real rate = numbers[4], root_bias2 = numbers[5], eps = numbers[6];
     for (i64 i = thread(); i < n; i += threads()) {
         const bool decay = decays[i / 32] >> (i % 32) & 1;
         const real w = ld(p + i);
-        const real x = ld(g + i) + (decay ? l2 * w : real(0));
+        const real x = factor * ld(g + i) + (decay ? l2 * w : real(0));
         const real m1 = ld(m + i) + (1 - beta1) * (x - ld(m + i));
         const real v1 = beta2 * ld(v + i) + (1 - beta2) * x * x;
         st(m + i, m1);

@@ -8,9 +8,8 @@
 //! p ← p − η / (1 − β₁ᵗ) · m / (√v / √(1 − β₂ᵗ) + ε)
 //! ```
 
+use super::on_device::Numbers;
 use crate::{
-    args,
-    cuda::{Launch, Module},
     tensor::{Cx, DType, Real, Tensor},
     with_real,
 };
@@ -60,62 +59,46 @@ pub struct Adam {
     steps: i32,
     m: Tensor,
     v: Tensor,
-    cuda: Option<OnDevice>,
 }
-
-/// What the kernels need besides.
-struct OnDevice {
-    /// A bit for each parameter: whether it decays.
-    decays: Tensor,
-    /// Room for the squared norm of each block's share of the gradient.
-    sums: Tensor,
-}
-
-/// The most blocks that a norm is summed by.
-const BLOCKS: usize = 256;
-
-static MODULE: Module = Module::new("train/optimizer.cu", &[include_str!("optimizer.cu")]);
 
 impl Adam {
     /// Fresh moments for `len` parameters of this dtype.
     pub fn new(len: usize, dtype: DType, config: AdamConfig) -> Adam {
-        Adam { config, steps: 0, m: Tensor::zeros([len], dtype), v: Tensor::zeros([len], dtype), cuda: None }
+        Adam { config, steps: 0, m: Tensor::zeros([len], dtype), v: Tensor::zeros([len], dtype) }
     }
 
-    /// [`clip`], wherever the gradient is.
-    pub fn clip(&mut self, grads: &mut Tensor, max: f64) -> f64 {
-        let (Some(gpu), Some(OnDevice { sums, .. })) = (grads.gpu().cloned(), &mut self.cuda) else {
-            return clip(grads, max);
-        };
-        let (n, dtype) = (grads.len(), grads.dtype());
-        let blocks = n.div_ceil(4096).min(BLOCKS);
-        gpu.launch(&MODULE, "sum_of_squares", dtype, Launch::blocks(blocks, 256), args![&*grads, n, &mut *sums]);
-        let norm = sums.window(0, [blocks]).to_f64().iter().sum::<f64>().sqrt();
-        let factor = factor(norm, max);
-        if factor < 1.0 {
-            gpu.launch(&MODULE, "scale", dtype, gpu.elements(n), args![grads, factor, n]);
-        }
-        norm
-    }
-
-    /// Keep the moments where parameters on `cx` are. The windows are those that every step will be given.
-    pub fn to_device(&mut self, cx: &Cx, windows: &[Window]) {
-        if self.m.is_on(cx) {
-            return;
-        }
+    /// Keep the moments where parameters on `cx` are.
+    pub fn to_device(&mut self, cx: &Cx) {
         (self.m, self.v) = (self.m.to_device(cx), self.v.to_device(cx));
-        let mut bits = vec![0i32; self.m.len().div_ceil(32)];
-        for i in windows.iter().filter(|w| w.1).flat_map(|w| w.0.clone()) {
-            bits[i / 32] |= 1 << (i % 32);
-        }
-        let len = bits.len();
-        let decays = Tensor::from_vec(bits, [len]).to_device(cx);
-        self.cuda = Some(OnDevice { decays, sums: Tensor::zeros([BLOCKS], DType::F64).to_device(cx) });
+    }
+
+    /// What [`OnDevice`](super::OnDevice) needs to know for the update after this one: of the step, at learning rate
+    /// `lr`, with gradients clipped to the norm `clip`. The step counts as made.
+    pub fn next(&mut self, lr: f64, clip: f64) -> Numbers {
+        self.steps += 1;
+        let u = self.update(lr, self.config.weight_decay);
+        [u.l2, u.shrink, u.beta1, u.beta2, u.rate, u.root_bias2, u.eps, clip]
+    }
+
+    /// The numbers of the update of this step, for parameters with weight decay λ.
+    fn update(&self, lr: f64, lambda: f64) -> Update<f64> {
+        let AdamConfig { rule, betas: [beta1, beta2], eps, .. } = self.config;
+        let (bias1, bias2) = (1.0 - beta1.powi(self.steps), 1.0 - beta2.powi(self.steps));
+        let (l2, shrink) = match rule {
+            Rule::Adam => (lambda, 1.0),
+            Rule::AdamW => (0.0, 1.0 - lr * lambda),
+        };
+        Update { l2, shrink, beta1, beta2, rate: lr / bias1, root_bias2: bias2.sqrt(), eps }
     }
 
     /// m and v.
     pub fn moments(&self) -> [&Tensor; 2] {
         [&self.m, &self.v]
+    }
+
+    /// m and v, to update.
+    pub(super) fn moments_mut(&mut self) -> [&mut Tensor; 2] {
+        [&mut self.m, &mut self.v]
     }
 
     /// The next update is the one after `steps`. The moments, m and v, are for the caller to set.
@@ -130,42 +113,15 @@ impl Adam {
     /// When `params` or `grads` have not the length given to [`Adam::new`], or `params` is shared.
     pub fn step(&mut self, lr: f64, params: &mut Tensor, grads: &Tensor, windows: &[Window]) {
         self.steps += 1;
-        let AdamConfig { rule, betas: [beta1, beta2], eps, weight_decay } = self.config;
-        let (bias1, bias2) = (1.0 - beta1.powi(self.steps), 1.0 - beta2.powi(self.steps));
-        let with_decay = |lambda: f64| {
-            let (l2, shrink) = match rule {
-                Rule::Adam => (lambda, 1.0),
-                Rule::AdamW => (0.0, 1.0 - lr * lambda),
-            };
-            Update { l2, shrink, beta1, beta2, rate: lr / bias1, root_bias2: bias2.sqrt(), eps }
-        };
-        let n = self.m.len();
+        let (lambda, n) = (self.config.weight_decay, self.m.len());
         assert!(params.len() == n && grads.len() == n, "{n} moments for {} and {} numbers", params.len(), grads.len());
-        if let (Some(gpu), Some(OnDevice { decays, .. })) = (params.gpu().cloned(), &self.cuda) {
-            let u = with_decay(weight_decay);
-            let args = args![
-                params,
-                grads,
-                &mut self.m,
-                &mut self.v,
-                decays,
-                n,
-                u.l2,
-                u.shrink,
-                u.beta1,
-                u.beta2,
-                u.rate,
-                u.root_bias2,
-                u.eps
-            ];
-            return gpu.launch(&MODULE, "adam", grads.dtype(), gpu.elements(n), args);
-        }
+        let [with, without] = [lambda, 0.0].map(|lambda| self.update(lr, lambda));
         with_real!(params.dtype(), T => {
             let (p, g) = (params.host_mut::<T>(), grads.host::<T>());
             let (m, v) = (self.m.host_mut::<T>(), self.v.host_mut::<T>());
             for (r, decays) in windows.iter().cloned() {
-                let u = with_decay(if decays { weight_decay } else { 0.0 }).cast::<T>();
-                update(u, &mut p[r.clone()], &g[r.clone()], &mut m[r.clone()], &mut v[r]);
+                let u = if decays { with } else { without };
+                update(u.cast::<T>(), &mut p[r.clone()], &g[r.clone()], &mut m[r.clone()], &mut v[r]);
             }
         });
     }

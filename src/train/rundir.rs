@@ -41,7 +41,8 @@ const TABLE: &str = "table.txt";
 pub const METRICS: &str = "metrics.jsonl";
 /// The final weights of one run.
 pub const WEIGHTS: &str = "weights.safetensors";
-const CHECKPOINT: &str = "checkpoint.safetensors";
+/// Where one run stands.
+pub const CHECKPOINT: &str = "checkpoint.safetensors";
 /// What came of one run.
 pub const RESULT: &str = "result.json";
 
@@ -161,6 +162,11 @@ pub fn find(dir: &Path) -> Result<Found> {
         let text = fs::read(&result).map_err(Error::io(&result))?;
         let report = serde_json::from_slice(&text)
             .map_err(|e| Error::format(&result, format!("{e}; delete it to repeat this run")))?;
+        // Whoever wrote the result may have been killed before it could tidy up.
+        match fs::remove_file(&checkpoint) {
+            Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(Error::io(&checkpoint)(e)),
+            _ => {}
+        }
         return Ok(Found::Finished(report));
     }
     Ok(if checkpoint.is_file() { Found::Checkpoint(checkpoint) } else { Found::Nothing })
@@ -291,7 +297,8 @@ pub fn write(path: &Path, bytes: &[u8]) -> Result<()> {
         file.sync_all()?;
         fs::rename(&temporary, path)?;
         // The new name itself is on the disk once its directory is.
-        File::open(path.parent().unwrap_or(Path::new(".")))?.sync_all()
+        let directory = path.parent().filter(|p| !p.as_os_str().is_empty());
+        File::open(directory.unwrap_or(Path::new(".")))?.sync_all()
     };
     all().map_err(|source| {
         // Whether or not the half-written file can be removed, what went wrong first is what to report.

@@ -49,7 +49,7 @@ pub fn machine() -> Option<Machine> {
     let dir = match emulator::libraries() {
         Ok(dir) => dir,
         Err(why) => {
-            eprintln!("skipped: {why}");
+            crate::device::skipped(&why);
             return None;
         }
     };

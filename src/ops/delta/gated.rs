@@ -1,6 +1,6 @@
 //! The delta rule with a gate as an op. Its kernels are those of the delta rule.
 
-use super::{DeltaRule, backward, forward};
+use super::{DeltaRule, backward, cuda, forward};
 use crate::{
     autograd::{Gen, Grad, In, Op, Outs, Value, Var},
     ops::heads::Dims,
@@ -30,7 +30,7 @@ impl Op for GatedDeltaRule {
         let Ok(dims) = Dims::of(x) else { return };
         match cx {
             Cx::Cpu(cpu) => with_real!(x[0].dtype(), T => forward::<T>(cpu, self.0.plan(dims), x, y)),
-            Cx::Cuda(cu) => cu.missing(self.name()),
+            Cx::Cuda(cu) => cuda::forward(&self.0, cu, dims, x, y),
         }
     }
 
@@ -38,7 +38,7 @@ impl Op for GatedDeltaRule {
         let Ok(dims) = Dims::of(x) else { return };
         match cx {
             Cx::Cpu(cpu) => with_real!(x[0].dtype(), T => backward::<T>(cpu, self.0.plan(dims), x, y, dy, dx)),
-            Cx::Cuda(cu) => cu.missing(self.name()),
+            Cx::Cuda(cu) => cuda::backward(&self.0, cu, dims, x, y, dy, dx),
         }
     }
 

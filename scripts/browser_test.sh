@@ -1,0 +1,34 @@
+#!/bin/sh
+# Opens the inspector's page of every mixer in a headless Chromium: steps by keyboard and click, compares the numbers
+# on the page with the JSON and safetensors beside it, and takes screenshots, wide and narrow, light and dark.
+#
+#   scripts/browser_test.sh [OUT]        pages and screenshots go to OUT [default: target/browser_test]
+#
+# Needs Node and Chromium (CHROMIUM names another than /usr/bin/chromium); fetches playwright-core from npm once.
+set -eu
+cd "$(dirname "$0")/.."
+out=${1:-target/browser_test}
+mkdir -p "$out"
+if [ ! -d "$out/node_modules/playwright-core" ]; then
+  npm install --prefix "$out" --no-audit --no-fund --silent playwright-core@1
+fi
+inspect=${INSPECT:-target/release/inspect}
+[ -x "$inspect" ] || cargo build --release --bin inspect
+page() { name=$1; shift; [ -f "$out/$name.html" ] || "$inspect" --out "$out/$name.html" --json "$@" > /dev/null; }
+
+page lstm --model lstm --len 24
+page quasi_lstm --model quasi_lstm --len 24
+page lru --model lru --len 24
+page linear_transformer --model linear_transformer --task mqar --steps 1000
+page gpt --model gpt --task mqar --steps 1500
+page delta_net --model delta_net:eigenvalues=-1..1 --len 24 --graph
+page mamba --model mamba:eigenvalues=-1..1 --len 24
+page gated_delta_net --model gated_delta_net:eigenvalues=-1..1 --len 24
+page delta_product --model delta_product:eigenvalues=-1..1 --task s3 --steps 1000
+page slstm --model slstm --len 24
+page mlstm --model mlstm --len 24
+page compare --model delta_net --compare delta_net:eigenvalues=-1..1 --len 24
+page long --model mamba --steps 0 --len 256
+
+cp scripts/browser_test.mjs "$out/browser_test.mjs"
+node "$out/browser_test.mjs" "$out"

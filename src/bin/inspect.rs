@@ -1,0 +1,155 @@
+//! See how a mixer works: a page on which a model is stepped through, token by token.
+
+use clap::Parser;
+use indicatif::{ProgressBar, ProgressStyle};
+use std::{
+    path::{Path, PathBuf},
+    process::ExitCode,
+};
+use tapezoo::{
+    cli::{fail, print},
+    error::{Error, Result},
+    inspect::{
+        Inspection,
+        input::Input,
+        source::{self, Source},
+    },
+    models,
+};
+
+/// Run a model over one sequence and write a page to step through: states, gates, eigenvalues, equations
+///
+/// The page shows, at every token, what the mixer carries, what it writes and erases, its gates over time, the
+/// eigenvalues of its transition, and its equations with this step's numbers filled in. It is one file that needs
+/// nothing but a browser. Without --checkpoint a small model is first trained for --steps steps, so that there is
+/// something to see; the default takes seconds.
+#[derive(Parser)]
+#[command(name = "inspect", version, after_help = EXAMPLES)]
+struct Cli {
+    /// A mixer to train here, and settings if any: MIXER or MIXER:key=value,key=value, the keys as in config.toml of a
+    /// run directory, those of [model] or at its top [default: delta_net]
+    #[arg(long, value_name = "SPEC", conflicts_with = "checkpoint")]
+    model: Option<String>,
+    /// A run that parity, dyck, mqar or state_tracking left with --out: DIR, or DIR/MODEL-seedS where it holds several
+    #[arg(long, value_name = "RUN_DIR")]
+    checkpoint: Option<PathBuf>,
+    /// A second model on the same sequence, side by side: a SPEC as of --model, or a RUN_DIR as of --checkpoint
+    #[arg(long, value_name = "SPEC|RUN_DIR")]
+    compare: Option<String>,
+    /// What is learned: parity, dyck, mqar, s3, s4, s5, a5, z60, a4xz5, last_parity, modular_arithmetic or
+    /// modular_arithmetic_with_brackets; that of the run with --checkpoint [default: parity]
+    #[arg(long, value_name = "NAME", conflicts_with = "checkpoint")]
+    task: Option<String>,
+    /// The sequence, as the task writes its tokens: 1011, or "(12) (123) e" [default: one drawn from the task]
+    #[arg(long, value_name = "TEXT")]
+    input: Option<String>,
+    /// The length of the sequence drawn [default: the longest in training]
+    #[arg(long, value_name = "T", conflicts_with = "input")]
+    len: Option<usize>,
+    /// Training steps of --model; 0: random weights
+    #[arg(long, value_name = "N", default_value_t = 400)]
+    steps: usize,
+    /// The seed of weights, training data and the sequence drawn
+    #[arg(long, value_name = "S", default_value_t = 0)]
+    seed: u64,
+    /// The page
+    #[arg(long, value_name = "FILE", default_value = "inspect.html")]
+    out: PathBuf,
+    /// Write the data beside the page as well: FILE.json, and all tensors in FILE.safetensors
+    #[arg(long)]
+    json: bool,
+    /// Show the tape of one training step as well: ops, shapes, bytes and times, on the page and as FILE.dot
+    #[arg(long)]
+    graph: bool,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  inspect                                          a DeltaNet on parity
+  inspect --model lstm --input 11010011            on a sequence of your own
+  inspect --model delta_net --compare delta_net:eigenvalues=-1..1
+                                                   why parity needs negative eigenvalues
+  inspect --model gpt --task mqar --steps 1500     attention that looks up what belongs to a key
+  inspect --model delta_product:householders=2,eigenvalues=-1..1 --task s3
+  parity --models lru --out runs/lru; inspect --checkpoint runs/lru --len 256 --json
+
+Mixers: lstm, quasi_lstm, lru, linear_transformer, gpt, delta_net, mamba, gated_delta_net, delta_product, slstm, mlstm.
+docs/mixers.md walks through their pages.
+
+Exit status: 0 when the page is written, 1 when it cannot be written, 2 when a value cannot be.";
+
+fn main() -> ExitCode {
+    let args = Cli::parse();
+    let bar = ProgressBar::new(0).with_style(
+        ProgressStyle::with_template("{msg} {wide_bar} {pos}/{len} {eta}")
+            .unwrap_or_else(|_| ProgressStyle::default_bar()),
+    );
+    let made = inspect(&args, &bar);
+    bar.finish_and_clear();
+    let inspection = match made {
+        Ok(inspection) => inspection,
+        Err(e) => return fail(&e, 2),
+    };
+    let written = inspection.write(&args.out, args.json).and_then(|files| {
+        let names: Vec<String> = files.iter().map(|f| f.display().to_string()).collect();
+        let about: Vec<String> = inspection.runs.iter().map(|(s, _)| format!("{}: {}\n", s.name, s.about)).collect();
+        print(format!("{}{}\n", about.concat(), names.join("\n")))
+    });
+    written.map_or_else(|e| fail(&e, 1), |()| ExitCode::SUCCESS)
+}
+
+fn inspect(args: &Cli, bar: &ProgressBar) -> Result<Inspection> {
+    check_out(&args.out)?;
+    let first = match &args.checkpoint {
+        Some(dir) => source::checkpoint(dir)?,
+        None => {
+            let spec = args.model.as_deref().unwrap_or("delta_net");
+            train(args, spec, args.task.as_deref().unwrap_or("parity"), bar)?
+        }
+    };
+    let task = &first.config.task;
+    let input = match &args.input {
+        Some(text) => Input::read(&**task, text)?,
+        None => Input::draw(&**task, args.len.unwrap_or(first.config.train_len.max), args.seed)?,
+    };
+    let mut sources = vec![first];
+    if let Some(other) = &args.compare {
+        sources.push(second(args, other, bar)?);
+    }
+    Inspection::new(sources, input, args.graph, bar)
+}
+
+/// The model to compare with: a mixer by name, or else a directory.
+fn second(args: &Cli, other: &str, bar: &ProgressBar) -> Result<Source> {
+    let mixer = other.split(':').next().unwrap_or(other);
+    if models::names().contains(&mixer) {
+        if args.checkpoint.is_some() {
+            let what = "beside a --checkpoint goes another RUN_DIR; to train both here, use --model";
+            return Err(Error::Config(format!("--compare {other}: {what}")));
+        }
+        return train(args, other, args.task.as_deref().unwrap_or("parity"), bar);
+    }
+    if !Path::new(other).exists() {
+        let what = format!("is neither a run directory nor one of {}", models::names().join(", "));
+        return Err(Error::Config(format!("--compare {other}: {what}")));
+    }
+    source::checkpoint(Path::new(other))
+}
+
+fn train(args: &Cli, spec: &str, task: &str, bar: &ProgressBar) -> Result<Source> {
+    let config = source::config(spec, task, args.seed, args.len.max(args.input.as_ref().map(String::len)), args.steps)?;
+    source::train(spec, config, args.steps, bar)
+}
+
+/// Before any work: whether the page can go there.
+fn check_out(out: &Path) -> Result<()> {
+    let parent = out.parent().filter(|p| !p.as_os_str().is_empty());
+    if out.is_dir() {
+        return Err(Error::Config(format!("--out {}: is a directory; expected a file, as page.html", out.display())));
+    }
+    if let Some(parent) = parent.filter(|p| !p.is_dir()) {
+        let what = format!("there is no directory {}; make it first", parent.display());
+        return Err(Error::Config(format!("--out {}: {what}", out.display())));
+    }
+    Ok(())
+}

@@ -1,0 +1,146 @@
+//! Work that is recorded once and then asked for in one call: a CUDA graph. A training step of a small model is some
+//! hundred launches of a few microseconds each; asking for them one by one takes longer than running them.
+
+use super::Gpu;
+use cudarc::driver::{CudaGraph, result, sys};
+use std::{
+    marker::PhantomData,
+    sync::{Arc, atomic::Ordering},
+};
+
+/// Recorded work. It reads and writes the same addresses every time: whoever recorded it keeps them alive.
+pub struct Graph(CudaGraph);
+
+// SAFETY: the driver asks that no two calls on a graph are made at once; `launch` takes it mutably, and it is not Sync.
+unsafe impl Send for Graph {}
+
+impl Gpu {
+    /// Record what `work` asks this stream for, without doing it. Work that waits, or that reads results back, cannot
+    /// be recorded.
+    #[track_caller]
+    pub fn capture(self: &Arc<Self>, work: impl FnOnce()) -> Graph {
+        // Other threads go on with their own streams meanwhile.
+        let mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
+        self.check("recording a graph", self.stream.begin_capture(mode));
+        self.capturing.store(true, Ordering::Relaxed);
+        let recording = Recording(self);
+        work();
+        drop(recording);
+        let flags = sys::CUgraphInstantiate_flags(0);
+        match self.check("making a graph", self.stream.end_capture(flags)) {
+            Some(graph) => Graph(graph),
+            None => self.fail(format!("device {}: a graph of nothing", self.device)),
+        }
+    }
+
+    /// Do what was recorded.
+    #[track_caller]
+    pub fn replay(&self, graph: &mut Graph) {
+        self.check("launching a graph", graph.0.launch());
+    }
+}
+
+/// Ends a recording whose work panicked: the stream would refuse everything else.
+struct Recording<'a>(&'a Arc<Gpu>);
+
+impl Drop for Recording<'_> {
+    fn drop(&mut self) {
+        self.0.capturing.store(false, Ordering::Relaxed);
+        if std::thread::panicking() {
+            let _ = self.0.stream.end_capture(sys::CUgraphInstantiate_flags(0));
+        }
+    }
+}
+
+/// Host memory that the device copies from and to by itself, while the program goes on.
+pub struct Pinned<T> {
+    gpu: Arc<Gpu>,
+    at: *mut T,
+    len: usize,
+    of: PhantomData<T>,
+}
+
+// SAFETY: it owns its memory, as a Vec does.
+unsafe impl<T: Send> Send for Pinned<T> {}
+
+impl<T: Copy + Default> Pinned<T> {
+    /// So many defaults.
+    #[track_caller]
+    pub fn new(gpu: &Arc<Gpu>, len: usize) -> Pinned<T> {
+        gpu.bind();
+        let bytes = (len * size_of::<T>()).max(1);
+        // SAFETY: the context is current; the memory is written below before anybody reads it.
+        let at = gpu.check("allocating pinned memory", unsafe { result::malloc_host(bytes, 0) }).cast::<T>();
+        for i in 0..len {
+            // SAFETY: inside the allocation, which is aligned to a page.
+            unsafe { at.add(i).write(T::default()) };
+        }
+        Pinned { gpu: gpu.clone(), at, len, of: PhantomData }
+    }
+
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Overwrite the first of them. No copy may be under way.
+    pub fn write(&mut self, from: &[T]) {
+        assert!(from.len() <= self.len, "{} numbers for room of {}", from.len(), self.len);
+        // SAFETY: checked above; `from` cannot overlap memory that this struct owns and lends to nobody.
+        unsafe { self.at.copy_from_nonoverlapping(from.as_ptr(), from.len()) };
+    }
+
+    /// All of them. No copy may be under way.
+    pub fn read(&self) -> Vec<T> {
+        // SAFETY: all elements were written by `new`, and by copies of this type since.
+        unsafe { std::slice::from_raw_parts(self.at, self.len) }.to_vec()
+    }
+
+    /// Ask for a copy of the first `len` to the device.
+    ///
+    /// # Panics
+    /// When there are not so many.
+    #[track_caller]
+    pub(crate) fn upload(&self, to: u64, len: usize) {
+        assert!(len <= self.len, "{len} of {} numbers", self.len);
+        if len > 0 {
+            self.gpu.bind();
+            // SAFETY: the source lives until this struct drops, which waits; the caller gives a range inside a live
+            // block of this stream.
+            let done = unsafe {
+                let from = std::slice::from_raw_parts(self.at, len);
+                result::memcpy_htod_async(to, from, self.gpu.raw_stream())
+            };
+            self.gpu.check("copying to the device", done);
+        }
+    }
+
+    /// Ask for a copy of all from the device.
+    #[track_caller]
+    pub(crate) fn download(&mut self, from: u64) {
+        if self.len > 0 {
+            self.gpu.bind();
+            // SAFETY: as for `upload`; nobody reads before having waited.
+            let done = unsafe {
+                let to = std::slice::from_raw_parts_mut(self.at, self.len);
+                result::memcpy_dtoh_async(to, from, self.gpu.raw_stream())
+            };
+            self.gpu.check("copying from the device", done);
+        }
+    }
+}
+
+impl<T> Drop for Pinned<T> {
+    fn drop(&mut self) {
+        if self.gpu.ctx.bind_to_thread().is_ok() {
+            let _ = self.gpu.stream.synchronize();
+            // SAFETY: allocated by `malloc_host`, freed once, and no copy is under way any more.
+            let _ = unsafe { result::free_host(self.at.cast()) };
+        }
+    }
+}

@@ -1,0 +1,55 @@
+//! Launching kernels that are made of tiles (`tiles.cuh`).
+
+use super::Launch;
+use crate::tensor::DType;
+
+/// A tile of 16 R × 16 R numbers; kernels named `.._R` exist for R = 1, 2 and 4.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Tiles {
+    /// R
+    pub r: usize,
+}
+
+impl Tiles {
+    /// The smallest that `n` rows fit into, or the largest.
+    pub fn of(n: usize) -> Tiles {
+        Tiles {
+            r: if n <= 16 {
+                1
+            } else if n <= 32 {
+                2
+            } else {
+                4
+            },
+        }
+    }
+
+    /// Rows and columns of a tile.
+    pub fn side(self) -> usize {
+        16 * self.r
+    }
+
+    /// How many tiles `n` columns take.
+    pub fn over(self, n: usize) -> usize {
+        n.div_ceil(self.side())
+    }
+
+    /// Blocks that keep two slices, `matrices` tiles and `more` numbers in shared memory.
+    pub fn launch(self, blocks: usize, dtype: DType, matrices: usize, more: usize) -> Launch {
+        let c = self.side();
+        let numbers = 2 * 32 * (c + 4) + matrices * c * (c + 8) + more;
+        Launch::blocks(blocks, 256).shared(numbers * if dtype == DType::F64 { 8 } else { 4 })
+    }
+}
+
+/// The name of a kernel for these tiles.
+#[macro_export]
+macro_rules! sized {
+    ($name:literal, $tiles:expr) => {
+        match $tiles.r {
+            1 => concat!($name, "_1"),
+            2 => concat!($name, "_2"),
+            _ => concat!($name, "_4"),
+        }
+    };
+}

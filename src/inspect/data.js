@@ -1,0 +1,111 @@
+// The data of the page, and the numbers in it. Everything lives in one function: nothing is left in the global scope
+// but `inspector`, for tests and for the curious.
+'use strict';
+const D = JSON.parse(document.getElementById('data').textContent);
+const T = D.tokens.length;
+
+// What is looked at: the step t, the block, and an index for each letter (see LETTERS).
+const sel = { t: 0, layer: 0, h: 0, i: 0, j: 0, d: 0, n: 0, p: 0, s: 0, m: 0 };
+const LETTERS = { h: 'head', p: 'factor', i: 'row', j: 'column', d: 'unit', n: 'state', s: 'position' };
+
+// A 16-bit float as a number.
+function half(bits) {
+  const sign = bits >> 15 ? -1 : 1, exponent = (bits >> 10) & 31, fraction = bits & 1023;
+  if (exponent === 0) return sign * fraction * 2 ** -24;
+  if (exponent === 31) return fraction ? NaN : sign * Infinity;
+  return sign * (1 + fraction / 1024) * 2 ** (exponent - 15);
+}
+
+// The numbers of a tensor [T, shape..], decoded when they are first asked for.
+function numbers(tensor) {
+  if (!tensor.numbers) {
+    const bytes = Uint8Array.from(atob(tensor.data), c => c.charCodeAt(0));
+    tensor.numbers = tensor.dtype === 'f16'
+      ? Float32Array.from(new Uint16Array(bytes.buffer), half) : new Float32Array(bytes.buffer);
+    tensor.width = tensor.shape.reduce((a, b) => a * b, 1);
+    delete tensor.data;
+  }
+  return tensor.numbers;
+}
+
+// The quantity of this name in a run.
+const quantity = (run, name) => run.quantities.find(q => q.name === name);
+// The tensor of this name at the block looked at.
+const tensorOf = (run, name) => run.layers[Math.min(sel.layer, run.layers.length - 1)][name];
+
+// How many values a letter has in a run; undefined where no quantity has it.
+function size(run, letter) {
+  for (const q of run.quantities) {
+    const at = q.axes.indexOf(letter), tensor = tensorOf(run, q.name);
+    if (at >= 0 && tensor) return tensor.shape[at];
+  }
+}
+
+// An index of a letter that exists in this run.
+function index(run, letter, over) {
+  const at = letter in over ? over[letter] : sel[letter] ?? 0;
+  return Math.max(0, Math.min(at, (letter === 's' ? sel.t + 1 : size(run, letter) ?? 1) - 1));
+}
+
+// One number: of a name at a step, at the indices looked at but where `over` says otherwise.
+function value(run, name, t, over = {}) {
+  const tensor = tensorOf(run, name);
+  if (!tensor) return NaN;
+  if (t < 0) return 0; // the state before the first token
+  const data = numbers(tensor);
+  let at = 0;
+  [...quantity(run, name).axes].forEach((letter, axis) => { at = at * tensor.shape[axis] + index(run, letter, over); });
+  return data[t * tensor.width + at];
+}
+
+// What stands in the braces of an equation: `name`, `name-` one step before, `name@s` at position s; `a * b` a product,
+// `a + b` a sum, `sum:i a * b` a sum over a letter, `size:i` how many values it has, `…;m=0` with an index fixed.
+function evaluate(run, text) {
+  const [body, ...fixed] = text.split(';');
+  const over = Object.fromEntries(fixed.map(f => [f.split('=')[0].trim(), Number(f.split('=')[1])]));
+  const sized = body.match(/^size:(\w)$/);
+  if (sized) return size(run, sized[1]);
+  const summed = body.match(/^sum:(\w) (.*)$/);
+  const factor = (name, over) => {
+    if (name.endsWith('@s')) return value(run, name.slice(0, -2), index(run, 's', over), over);
+    return name.endsWith('-') ? value(run, name.slice(0, -1), sel.t - 1, over) : value(run, name, sel.t, over);
+  };
+  const product = (term, over) => term.split(' * ').reduce((p, name) => p * factor(name.trim(), over), 1);
+  if (!summed) return body.split(' + ').reduce((s, term) => s + product(term, over), 0);
+  const [, letter, rest] = summed;
+  const n = letter === 's' ? sel.t + 1 : size(run, letter) ?? 0;
+  let sum = 0;
+  for (let x = 0; x < n; x++) sum += product(rest, { ...over, [letter]: x });
+  return sum;
+}
+
+// Three significant digits.
+function short(x) {
+  if (!Number.isFinite(x)) return String(x);
+  if (Number.isInteger(x) && Math.abs(x) < 1e5) return String(x).replace('-', '−');
+  const digits = Math.floor(Math.log10(Math.abs(x)) + 2e-4); // 0.9999 is written as 1.00
+  const text = digits < -3 || digits > 4 ? x.toExponential(2) : x.toFixed(Math.max(0, 2 - digits));
+  return text.replaceAll('-', '−');
+}
+
+// The largest magnitude of a tensor, over all steps.
+function reach(tensor) {
+  if (tensor.reach === undefined) {
+    let most = 0;
+    for (const x of numbers(tensor)) { const a = Math.abs(x); if (a > most && a < Infinity) most = a; }
+    tensor.reach = most;
+  }
+  return tensor.reach;
+}
+
+// An element with attributes and children; in SVG if the name says so.
+function el(name, attributes = {}, ...children) {
+  const node = name.startsWith('svg:')
+    ? document.createElementNS('http://www.w3.org/2000/svg', name.slice(4)) : document.createElement(name);
+  for (const [key, v] of Object.entries(attributes)) {
+    if (key.startsWith('on')) node.addEventListener(key.slice(2), v);
+    else if (v !== false && v !== undefined) node.setAttribute(key, v === true ? '' : v);
+  }
+  node.append(...children.filter(c => c !== undefined && c !== null));
+  return node;
+}

@@ -1,0 +1,230 @@
+//! The trace as data: inside the page, and as JSON with a safetensors file.
+
+use super::{
+    Inspection,
+    input::Input,
+    source::Source,
+    trace::{Series, Trace},
+    view::{self, Quantity, Role, Spectrum},
+};
+use crate::{
+    error::{Error, Result},
+    models,
+    tasks::Task,
+};
+use base64::{Engine, engine::general_purpose::STANDARD};
+use safetensors::tensor::{Dtype, TensorView};
+use serde_json::{Value, json};
+use std::collections::HashMap;
+
+/// About how many bytes of numbers a page may have: with what is around them it stays below 5 MB.
+const BUDGET: usize = 4_200_000;
+
+/// How tensors are written.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Encoding {
+    /// In the text, as base64 of 32-bit floats; of 16-bit ones where the page would be too large.
+    Base64,
+    /// By their names in the safetensors file.
+    Named,
+}
+
+/// The data of the page.
+///
+/// # Errors
+/// When a number cannot be written.
+pub fn page_json(i: &Inspection) -> Result<String> {
+    json(i, Encoding::Base64)
+}
+
+/// The data as text.
+///
+/// # Errors
+/// When a number cannot be written.
+pub fn json(i: &Inspection, encoding: Encoding) -> Result<String> {
+    let Some((first, _)) = i.runs.first() else { return Err(Error::config("there is no run to show")) };
+    let task: &dyn Task = &*first.config.task;
+    let halves = if encoding == Encoding::Base64 { halves(i) } else { 0 };
+    let runs: Vec<Value> = i
+        .runs
+        .iter()
+        .enumerate()
+        .map(|(r, (source, trace))| run(r, source, trace, &i.input, encoding, halves))
+        .collect();
+    let value = json!({
+        "task": { "title": task.title(), "legend": task.legend() },
+        "classes": (0..task.classes()).map(|c| task.class(c)).collect::<Vec<_>>(),
+        "tokens": i.input.tokens.iter().map(|&x| task.token(x as usize)).collect::<Vec<_>>(),
+        "token_ids": i.input.tokens,
+        "targets": i.input.targets,
+        "runs": runs,
+        "graphs": i.graphs,
+    });
+    serde_json::to_string(&value).map_err(|e| Error::Config(e.to_string()))
+}
+
+/// Every tensor as (run, layer, name, series).
+fn all(i: &Inspection) -> Vec<(usize, usize, &str, &Series)> {
+    let mut all = Vec::new();
+    for (r, (_, trace)) in i.runs.iter().enumerate() {
+        for (l, values) in trace.layers.iter().enumerate() {
+            all.extend(values.iter().map(|(name, series)| (r, l, name.as_str(), series)));
+        }
+    }
+    all
+}
+
+/// From how many numbers on a tensor is written in 16 bits, so that all fit in the budget; 0: none is.
+fn halves(i: &Inspection) -> usize {
+    let mut sizes: Vec<usize> = all(i).iter().map(|(.., s)| s.data.len()).collect();
+    sizes.sort_unstable_by(|a, b| b.cmp(a));
+    let mut bytes: usize = sizes.iter().map(|n| n * 16 / 3).sum();
+    let mut least = 0;
+    for n in sizes {
+        if bytes <= BUDGET {
+            break;
+        }
+        bytes -= n * 8 / 3;
+        least = n;
+    }
+    least
+}
+
+fn tensor(r: usize, l: usize, name: &str, series: &Series, encoding: Encoding, halves: usize) -> Value {
+    if encoding == Encoding::Named {
+        return json!({ "shape": series.shape, "tensor": tensor_name(r, l, name) });
+    }
+    let half = halves > 0 && series.data.len() >= halves;
+    let bytes: Vec<u8> = if half {
+        series.data.iter().flat_map(|&x| half::f16::from_f32(x).to_le_bytes()).collect()
+    } else {
+        series.data.iter().flat_map(|x| x.to_le_bytes()).collect()
+    };
+    json!({ "shape": series.shape, "dtype": if half { "f16" } else { "f32" }, "data": STANDARD.encode(bytes) })
+}
+
+fn tensor_name(r: usize, l: usize, name: &str) -> String {
+    format!("run{}.blocks.{l}.mixer.{name}", r + 1)
+}
+
+fn run(r: usize, source: &Source, trace: &Trace, input: &Input, encoding: Encoding, halves: usize) -> Value {
+    let config = source.model.config();
+    let view = view::of(&config.mixer);
+    let layers: Vec<Value> = (trace.layers.iter().enumerate())
+        .map(|(l, values)| values.iter().map(|(n, s)| (n.clone(), tensor(r, l, n, s, encoding, halves))).collect())
+        .collect();
+    let said: Vec<Value> = (0..input.tokens.len()).map(|t| said(trace.logits.at(t), input.targets[t])).collect();
+    let (spectrum, spectrum_about) = spectrum(view, trace);
+    json!({
+        "name": source.name,
+        "title": view.map_or(config.mixer.as_str(), |v| v.title),
+        "mixer": config.mixer,
+        "about": source.about,
+        "sizes": sizes(source),
+        "source": models::equations(&config.mixer).unwrap_or_default(),
+        "quantities": quantities(view, trace),
+        "equations": view.map_or(&[][..], |v| v.equations),
+        "spectrum": spectrum,
+        "spectrum_about": spectrum_about,
+        "said": said,
+        "layers": layers,
+        "logits": if encoding == Encoding::Named { json!(format!("run{}.logits", r + 1)) } else { Value::Null },
+    })
+}
+
+/// Which quantities are the eigenvalues, and what they are.
+fn spectrum(view: Option<&view::View>, trace: &Trace) -> (Value, &'static str) {
+    let Some(view) = view else { return (Value::Null, "") };
+    let complex = trace.layers.iter().any(|l| l.contains_key("Im eigenvalue"));
+    let names = match view.eigenvalues {
+        Spectrum::None => Value::Null,
+        Spectrum::Named(name) => json!([name]),
+        Spectrum::Complex(re, im) => json!([re, im]),
+        _ if complex => json!(["Re eigenvalue", "Im eigenvalue"]),
+        _ => json!(["eigenvalue"]),
+    };
+    (names, view.spectrum)
+}
+
+/// Those of the view that there are; of a mixer without a view, every value, by its shape.
+fn quantities(view: Option<&view::View>, trace: &Trace) -> Value {
+    let Some(layer) = trace.layers.first() else { return json!([]) };
+    match view {
+        Some(view) => {
+            let axes = |name| {
+                if matches!(view.eigenvalues, Spectrum::Ones | Spectrum::Delta | Spectrum::Product) {
+                    Some(Quantity { name, symbol: name, axes: "hm", role: Role::Vector, about: "" })
+                } else {
+                    None
+                }
+            };
+            let computed = ["eigenvalue", "Re eigenvalue", "Im eigenvalue"].map(axes).into_iter().flatten();
+            let there: Vec<Quantity> = view.quantities.iter().copied().filter(|q| layer.contains_key(q.name)).collect();
+            let computed: Vec<Quantity> = computed.filter(|q| layer.contains_key(q.name)).collect();
+            json!([there, computed].concat())
+        }
+        None => layer
+            .iter()
+            .map(|(name, series)| {
+                let axes = &"hijn"[..series.shape.len().min(4)];
+                json!({ "name": name, "symbol": name, "axes": axes, "role": "state", "about": "" })
+            })
+            .collect(),
+    }
+}
+
+/// The prediction, its probability, that of the target, and the five likeliest classes.
+fn said(logits: &[f32], target: Option<usize>) -> Value {
+    let most = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+    let weights: Vec<f64> = logits.iter().map(|&x| f64::from(x - most).exp()).collect();
+    let sum: f64 = weights.iter().sum();
+    let p = |c: usize| (weights[c] / sum * 1e6).round() / 1e6;
+    let mut best: Vec<usize> = (0..logits.len()).collect();
+    best.sort_by(|&a, &b| logits[b].total_cmp(&logits[a]).then(a.cmp(&b)));
+    json!({
+        "class": best.first(),
+        "p": best.first().map(|&c| p(c)),
+        "p_target": target.filter(|&y| y < logits.len()).map(p),
+        "top": best.iter().take(5).map(|&c| json!([c, p(c)])).collect::<Vec<_>>(),
+    })
+}
+
+/// The sizes that this mixer reads.
+fn sizes(source: &Source) -> String {
+    let c = source.model.config();
+    let mut text = format!("{} layers, width {}", c.layers, c.width);
+    text += &match c.mixer.as_str() {
+        "lru" => format!(", {} complex states", c.state),
+        "mamba" => format!(", {} channels of {} states", c.expand * c.width, c.state),
+        "lstm" | "quasi_lstm" => format!(", {} units", c.inner()),
+        _ => format!(", {} heads of {}", c.heads, c.head_dim),
+    };
+    if c.mixer == "delta_product" {
+        text += &format!(", {} steps a token", c.householders);
+    }
+    if c.mixer.contains("delta") || c.mixer == "mamba" {
+        text += &format!(", eigenvalues {}", c.eigenvalues);
+    }
+    text + &format!(", {} parameters", source.model.params().len())
+}
+
+/// All tensors as a file: `run1.blocks.0.mixer.S` is `[T, …]`, `run1.logits` `[T, classes]`.
+///
+/// # Errors
+/// When a tensor cannot be written.
+pub fn safetensors(i: &Inspection) -> Result<Vec<u8>> {
+    let steps = i.input.tokens.len();
+    let logits = i.runs.iter().enumerate().map(|(r, (_, trace))| (format!("run{}.logits", r + 1), &trace.logits));
+    let named = all(i).into_iter().map(|(r, l, name, series)| (tensor_name(r, l, name), series)).chain(logits);
+    let bytes: Vec<(String, Vec<usize>, Vec<u8>)> = named
+        .map(|(name, s)| {
+            (name, [&[steps], &s.shape[..]].concat(), s.data.iter().flat_map(|x| x.to_le_bytes()).collect())
+        })
+        .collect();
+    let what = |e: safetensors::SafeTensorError| Error::Config(format!("the tensors cannot be written: {e}"));
+    let views: Result<Vec<(&str, TensorView)>> = bytes
+        .iter()
+        .map(|(name, shape, data)| Ok((&name[..], TensorView::new(Dtype::F32, shape.clone(), data).map_err(what)?)))
+        .collect();
+    safetensors::serialize(views?, None::<HashMap<String, String>>).map_err(what)
+}

@@ -1,0 +1,166 @@
+// Figures. Each is an element with a function `update` that draws the step looked at.
+
+// The colours of the page, light or dark.
+let ink;
+function readColours() {
+  const style = getComputedStyle(document.documentElement);
+  const rgb = name => style.getPropertyValue(name).trim().replace(/^#(.)(.)(.)$/, '#$1$1$2$2$3$3')
+    .match(/\w\w/g).map(x => parseInt(x, 16));
+  ink = { zero: rgb('--zero'), more: rgb('--c1'), less: rgb('--c0') };
+}
+
+// Blue below zero, orange above, the paper's colour at zero; the root spreads small numbers.
+function colour(x, most) {
+  const part = most > 0 ? Math.sqrt(Math.min(1, Math.abs(x) / most)) : 0;
+  const end = x < 0 ? ink.less : ink.more;
+  return ink.zero.map((z, i) => Math.round(z + (end[i] - z) * part));
+}
+
+// Fill a canvas of rows × columns, a pixel a number.
+function paint(canvas, rows, columns, at, most) {
+  if (canvas.width !== columns || canvas.height !== rows) { canvas.width = columns; canvas.height = rows; }
+  const context = canvas.getContext('2d'), image = context.createImageData(columns, rows);
+  for (let r = 0, o = 0; r < rows; r++) {
+    for (let c = 0; c < columns; c++, o += 4) {
+      const x = at(r, c);
+      const [red, green, blue] = Number.isNaN(x) ? ink.zero : colour(x, most);
+      image.data[o] = red; image.data[o + 1] = green; image.data[o + 2] = blue;
+      image.data[o + 3] = Number.isNaN(x) ? 0 : 255;
+    }
+  }
+  context.putImageData(image, 0, 0);
+}
+
+// A heat map: `of(t)` gives { rows, columns, at, most }, `pick(r, c)` is called on a click, `marked()` is the cell that
+// is framed, `say(r, c)` names a cell. With `overTime` a column is a step, and the line marks the one looked at.
+function heatMap({ label, of, pick, marked, say, cell = 18, overTime = false, quantityName }) {
+  const canvas = el('canvas', { role: 'img', 'aria-label': label });
+  const frame = el('div', { class: overTime ? 'cursor' : 'frame' });
+  const box = el('div', { class: 'map' + (overTime ? ' wide' : '') }, canvas, frame);
+  const readout = el('span', { class: 'readout' });
+  const figure = el('figure', { 'data-quantity': quantityName },
+    el('figcaption', {}, el('b', {}, label)), box, readout);
+  let shown;
+  const cellAt = event => {
+    const area = canvas.getBoundingClientRect();
+    const part = (x, from, length, n) => Math.max(0, Math.min(n - 1, Math.floor((x - from) / length * n)));
+    return [part(event.clientY, area.top, area.height, shown.rows), part(event.clientX, area.left, area.width, shown.columns)];
+  };
+  const tell = (r, c) => { readout.textContent = `${say(r, c)} = ${short(shown.at(r, c))}`; };
+  const rest = () => { const cell = marked && marked(); if (cell) tell(...cell); else readout.textContent = '\u00a0'; };
+  canvas.addEventListener('pointermove', e => tell(...cellAt(e)));
+  canvas.addEventListener('pointerleave', rest);
+  canvas.addEventListener('click', e => { pick(...cellAt(e)); });
+  return {
+    figure,
+    update() {
+      shown = of(sel.t);
+      // What does not change with the step is painted once.
+      if (!overTime || box.dataset.key !== shown.key) {
+        paint(canvas, shown.rows, shown.columns, shown.at, shown.most);
+        box.dataset.key = shown.key;
+      }
+      box.style.aspectRatio = overTime ? '' : `${shown.columns} / ${shown.rows}`;
+      box.style.width = overTime ? '100%' : `${shown.columns * cell}px`;
+      box.style.height = overTime ? `${Math.max(24, Math.min(200, shown.rows * 8))}px` : '';
+      const at = overTime ? [0, sel.t] : marked && marked();
+      frame.hidden = !at;
+      if (at) {
+        const share = (x, n) => `${100 * x / n}%`;
+        frame.style.left = share(at[1], shown.columns);
+        frame.style.width = share(1, shown.columns);
+        frame.style.top = overTime ? '0' : share(at[0], shown.rows);
+        frame.style.height = overTime ? '100%' : share(1, shown.rows);
+      }
+      rest();
+    },
+  };
+}
+
+// Lines over the steps. `lines()` gives [{ label, at(t) }], all on one axis from `range()`.
+function traces({ label, lines, range, quantityName }) {
+  const svg = el('svg:svg', { class: 'plot lines', preserveAspectRatio: 'none', role: 'img', 'aria-label': label });
+  const cursor = el('div', { class: 'cursor' });
+  const high = el('span', { class: 'high' }), low = el('span', { class: 'low' }), zero = el('span', { class: 'zero' });
+  const box = el('div', { class: 'map wide trace' }, svg, cursor, high, low, zero);
+  const key = el('span', { class: 'readout' });
+  const figure = el('figure', { 'data-quantity': quantityName }, el('figcaption', {}, el('b', {}, label), ' ', key), box);
+  box.addEventListener('click', e => {
+    const area = svg.getBoundingClientRect();
+    go(Math.floor((e.clientX - area.left) / area.width * T));
+  });
+  let drawn;
+  return {
+    figure,
+    update() {
+      const all = lines(), [lo, hi] = range();
+      const y = x => Number((100 - 100 * (x - lo) / (hi - lo)).toFixed(2));
+      if (drawn !== sel.layer) {
+        svg.setAttribute('viewBox', `0 0 ${T} 100`);
+        const points = line => Array.from({ length: T }, (_, t) => `${t + .5},${y(line.at(t))}`);
+        const level = (x, c) => el('svg:line', { class: c, x1: 0, x2: T, y1: y(x), y2: y(x) });
+        svg.replaceChildren(...[0, 1, -1].filter(x => x >= lo && x <= hi).map(x => level(x, x ? 'grid' : 'axis')),
+          ...all.map((line, i) => {
+            const path = points(line);
+            return el('svg:polyline', { class: `line s${i % 8}`, points: path.length > 1 ? path.join(' ') : `0,${path[0].split(',')[1]} ${T},${path[0].split(',')[1]}` });
+          }));
+        drawn = sel.layer;
+      }
+      high.textContent = short(hi);
+      low.textContent = short(lo);
+      zero.textContent = lo < 0 && hi > 0 ? '0' : '';
+      zero.style.top = `${y(0)}%`;
+      cursor.style.left = `${100 * sel.t / T}%`;
+      cursor.style.width = `${100 / T}%`;
+      key.replaceChildren(...all.flatMap((line, i) => [
+        el('span', { class: `swatch s${i % 8}` }), `${line.label ? line.label + ' ' : ''}${short(line.at(sel.t))} `]));
+    },
+  };
+}
+
+// Numbers on a line from −1 to 1, at this step.
+function numberLine({ label, points }) {
+  const svg = el('svg:svg', { class: 'plot', viewBox: '0 0 440 62', role: 'img', 'aria-label': label });
+  const figure = el('figure', { class: 'number-line' }, el('figcaption', {}, el('b', {}, label)), svg);
+  return {
+    figure,
+    update() {
+      const all = points();
+      const most = Math.max(1, ...all.map(p => Math.abs(p.x)));
+      const x = v => (220 + 200 * v / most).toFixed(1);
+      const tick = v => [el('svg:line', { class: 'axis', x1: x(v), x2: x(v), y1: 34, y2: 42 }),
+        el('svg:text', { class: 'tick middle', x: x(v), y: 56 }, short(v))];
+      svg.replaceChildren(el('svg:line', { class: 'axis', x1: 20, x2: 420, y1: 38, y2: 38 }), ...[-1, 0, 1].flatMap(tick),
+        ...all.map(p => el('svg:circle', { class: `dot s${p.style % 8}`, cx: x(p.x), cy: 38 - 7 * (p.lane % 5), r: 5 },
+          el('svg:title', {}, `${p.label}: ${short(p.x)}`))));
+    },
+  };
+}
+
+// Complex numbers on the unit disc, as large as their weight.
+function disc({ label, points, pick }) {
+  const svg = el('svg:svg', { class: 'plot disc', viewBox: '-115 -115 230 230', role: 'img', 'aria-label': label });
+  const readout = el('span', { class: 'readout' });
+  const figure = el('figure', {}, el('figcaption', {}, el('b', {}, label), ' ', readout), svg);
+  return {
+    figure,
+    update() {
+      const all = points();
+      const dot = p => {
+        const ring = el('svg:circle', { class: `dot s${p.style % 8}${p.marked ? ' marked' : ''}`, cx: (100 * p.re).toFixed(2),
+          cy: (-100 * p.im).toFixed(2), r: p.r.toFixed(2) }, el('svg:title', {}, `${p.label}: ${short(p.re)} ${p.im < 0 ? '−' : '+'} ${short(Math.abs(p.im))} i`));
+        if (pick) ring.addEventListener('click', () => pick(p.index));
+        return ring;
+      };
+      const text = (x, y, s, c) => el('svg:text', { class: `tick ${c}`, x, y }, s);
+      svg.replaceChildren(el('svg:circle', { class: 'ring', r: 100 }), el('svg:line', { class: 'grid', x1: -108, x2: 108 }),
+        el('svg:line', { class: 'grid', y1: -108, y2: 108 }), text(106, 14, '1', 'middle'), text(-106, 14, '−1', 'middle'),
+        text(5, -104, 'i', ''), ...all.map(dot));
+      const marked = all.find(p => p.marked) ?? all[0];
+      if (marked) {
+        const size = Math.hypot(marked.re, marked.im), angle = Math.atan2(marked.im, marked.re) * 180 / Math.PI;
+        readout.textContent = `${marked.label}: magnitude ${short(size)}, angle ${short(angle)}°`;
+      }
+    },
+  };
+}

@@ -1,0 +1,168 @@
+//! The eigenvalues of the transition from one state to the next, at every step.
+//!
+//! Where a gate is the transition (LSTM's f, Mamba's Ā, the LRU's λ) they are among the named values already, and
+//! [`View::eigenvalues`] says under which name. Those of the delta rule are computed here, in the closed form of its
+//! file; of a product of n factors I − β k kᵀ as those of an n × n matrix:
+//!
+//! ```text
+//! Π_j (I − β_j k_j k_jᵀ) = I − Σ_j k_j w_jᵀ,   w_j = β_j (k_j − Σ_{i<j} (k_j·k_i) w_i)
+//! eigenvalues: 1 − eig(W K),  (W K)_ij = w_i·k_j,  and 1 on all that is orthogonal to every k
+//! ```
+
+use super::{
+    trace::Series,
+    view::{Spectrum, View},
+};
+use std::collections::BTreeMap;
+
+/// The computed ones, under the names "eigenvalue", or "Re eigenvalue" and "Im eigenvalue".
+pub fn eigenvalues(view: &View, layer: &BTreeMap<String, Series>) -> Vec<(String, Series)> {
+    let get = |name: &str| layer.get(name);
+    match view.eigenvalues {
+        Spectrum::Named(..) | Spectrum::Complex(..) | Spectrum::None => vec![],
+        Spectrum::Ones => get("k").map_or(vec![], |k| {
+            let (t, h) = (k.data.len() / k.width().max(1), k.shape[0]);
+            vec![("eigenvalue".into(), Series { shape: vec![h, 1], data: vec![1.0; t * h] })]
+        }),
+        Spectrum::Delta => match (get("k"), get("beta")) {
+            (Some(k), Some(beta)) => vec![("eigenvalue".into(), delta(k, beta, get("alpha")))],
+            _ => vec![],
+        },
+        Spectrum::Product => match (get("k"), get("beta")) {
+            (Some(k), Some(beta)) => product(k, beta),
+            _ => vec![],
+        },
+    }
+}
+
+fn dot(a: &[f32], b: &[f32]) -> f64 {
+    a.iter().zip(b).map(|(&a, &b)| f64::from(a) * f64::from(b)).sum()
+}
+
+/// α (1 − β ‖k‖²) along k and α across it: `[T, H, 2]`.
+fn delta(k: &Series, beta: &Series, alpha: Option<&Series>) -> Series {
+    let width = k.shape.last().copied().unwrap_or(1);
+    let along = |(i, k): (usize, &[f32])| {
+        let alpha = alpha.map_or(1.0, |a| f64::from(a.data[i]));
+        [(alpha * (1.0 - f64::from(beta.data[i]) * dot(k, k))) as f32, alpha as f32]
+    };
+    let data = k.data.chunks(width).enumerate().flat_map(along).collect();
+    Series { shape: vec![k.shape[0], 2], data }
+}
+
+/// Those of a token's product of n factors, and 1: `[T, H, n + 1]`, real and imaginary parts.
+fn product(k: &Series, beta: &Series) -> Vec<(String, Series)> {
+    // A single step is recorded without an axis of steps.
+    let [n, h, width] = match k.shape[..] {
+        [n, h, width] => [n, h, width],
+        [h, width] => [1, h, width],
+        _ => return vec![],
+    };
+    let steps = k.data.len() / k.width().max(1);
+    let (mut re, mut im) = (Vec::new(), Vec::new());
+    for t in 0..steps {
+        let (k, beta) = (k.at(t), beta.at(t));
+        for head in 0..h {
+            let key = |j: usize| &k[(j * h + head) * width..][..width];
+            let mut w: Vec<Vec<f64>> = Vec::new();
+            for j in 0..n {
+                let mut row: Vec<f64> = key(j).iter().map(|&x| f64::from(x)).collect();
+                for (i, before) in w.iter().enumerate() {
+                    let overlap = dot(key(j), key(i));
+                    row.iter_mut().zip(before).for_each(|(x, &b)| *x -= overlap * b);
+                }
+                let beta = f64::from(beta[j * h + head]);
+                row.iter_mut().for_each(|x| *x *= beta);
+                w.push(row);
+            }
+            let entry = |i: usize, j: usize| -> f64 { w[i].iter().zip(key(j)).map(|(&w, &k)| w * f64::from(k)).sum() };
+            let matrix: Vec<Vec<f64>> = (0..n).map(|i| (0..n).map(|j| entry(i, j)).collect()).collect();
+            for (a, b) in roots(&characteristic(&matrix)).into_iter().map(|(a, b)| (1.0 - a, -b)).chain([(1.0, 0.0)]) {
+                re.push(a as f32);
+                im.push(b as f32);
+            }
+        }
+    }
+    let series = |data| Series { shape: vec![h, n + 1], data };
+    vec![("Re eigenvalue".into(), series(re)), ("Im eigenvalue".into(), series(im))]
+}
+
+/// The characteristic polynomial xⁿ + c₁ xⁿ⁻¹ + … + cₙ of a matrix, by Faddeev and LeVerrier: `[c₁, …, cₙ]`.
+fn characteristic(a: &[Vec<f64>]) -> Vec<f64> {
+    let n = a.len();
+    let mut c = Vec::with_capacity(n);
+    let mut m: Vec<Vec<f64>> = vec![vec![0.0; n]; n];
+    let mut last = 1.0;
+    for k in 1..=n {
+        m.iter_mut().enumerate().for_each(|(i, row)| row[i] += last);
+        let am: Vec<Vec<f64>> =
+            (0..n).map(|i| (0..n).map(|j| (0..n).map(|l| a[i][l] * m[l][j]).sum()).collect()).collect();
+        last = -(0..n).map(|i| am[i][i]).sum::<f64>() / k as f64;
+        c.push(last);
+        m = am;
+    }
+    c
+}
+
+/// The roots of xⁿ + c₁ xⁿ⁻¹ + … + cₙ, all at once (Durand and Kerner), the largest real part first.
+fn roots(c: &[f64]) -> Vec<(f64, f64)> {
+    let n = c.len();
+    if let [b, c] = *c {
+        let d = b * b / 4.0 - c;
+        let r = d.abs().sqrt();
+        return if d >= 0.0 {
+            vec![(r - b / 2.0, 0.0), (-r - b / 2.0, 0.0)]
+        } else {
+            vec![(-b / 2.0, r), (-b / 2.0, -r)]
+        };
+    }
+    let mul = |a: (f64, f64), b: (f64, f64)| (a.0 * b.0 - a.1 * b.1, a.0 * b.1 + a.1 * b.0);
+    let div = |a: (f64, f64), b: (f64, f64)| {
+        let norm = (b.0 * b.0 + b.1 * b.1).max(f64::MIN_POSITIVE);
+        ((a.0 * b.0 + a.1 * b.1) / norm, (a.1 * b.0 - a.0 * b.1) / norm)
+    };
+    let at = |x: (f64, f64)| c.iter().fold((1.0, 0.0), |sum, &c| (mul(sum, x).0 + c, mul(sum, x).1));
+    let mut z: Vec<(f64, f64)> =
+        (0..n).scan((1.0, 0.0), |x, _| Some(std::mem::replace(x, mul(*x, (0.4, 0.9))))).collect();
+    for _ in 0..500 {
+        let mut moved: f64 = 0.0;
+        for i in 0..n {
+            let others = (0..n).filter(|&j| j != i).fold((1.0, 0.0), |p, j| mul(p, (z[i].0 - z[j].0, z[i].1 - z[j].1)));
+            let step = div(at(z[i]), others);
+            z[i] = (z[i].0 - step.0, z[i].1 - step.1);
+            moved = moved.max(step.0.abs() + step.1.abs());
+        }
+        if moved < 1e-13 {
+            break;
+        }
+    }
+    z.sort_by(|a, b| b.0.total_cmp(&a.0).then(b.1.total_cmp(&a.1)));
+    z
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn roots_of_known_polynomials() {
+        // (x − 1)(x − 2)(x + 3) = x³ − 7x + 6
+        let z = roots(&[0.0, -7.0, 6.0]);
+        for ((re, im), expected) in z.into_iter().zip([2.0, 1.0, -3.0]) {
+            assert!((re - expected).abs() < 1e-9 && im.abs() < 1e-9, "{re} + {im}i, not {expected}");
+        }
+        assert_eq!(roots(&[0.0, 1.0]), [(0.0, 1.0), (0.0, -1.0)]);
+    }
+
+    #[test]
+    fn two_reflections_are_a_rotation() {
+        // By twice the angle between the keys.
+        let angle: f32 = 0.3;
+        let k = Series { shape: vec![2, 1, 2], data: vec![1.0, 0.0, angle.cos(), angle.sin()] };
+        let beta = Series { shape: vec![2, 1], data: vec![2.0, 2.0] };
+        let found = product(&k, &beta);
+        let (re, im) = (&found[0].1.data, &found[1].1.data);
+        assert!((re[0] - 0.6f32.cos()).abs() < 1e-6 && (im[0] - 0.6f32.sin()).abs() < 1e-6, "{re:?} {im:?}");
+        assert_eq!((re[2], im[2]), (1.0, 0.0));
+    }
+}

@@ -1,0 +1,83 @@
+//! The sequence that is looked at: drawn from the task, or written by hand.
+
+use crate::{
+    error::{Error, Result},
+    rng,
+    tasks::{IGNORE, Task},
+};
+
+/// The longest sequence: a page of more steps is not read any more.
+pub const LONGEST: usize = 1024;
+
+/// Tokens, and where there is one the target beside each.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Input {
+    /// What the model reads.
+    pub tokens: Vec<i32>,
+    /// What it should say.
+    pub targets: Vec<Option<usize>>,
+}
+
+impl Input {
+    /// A sequence of the task's own.
+    ///
+    /// # Errors
+    /// When there is none of this length.
+    pub fn draw(task: &dyn Task, len: usize, seed: u64) -> Result<Input> {
+        check(len)?;
+        task.check_len(len).map_err(|why| Error::Config(format!("--len {len}: {why}")))?;
+        let (mut tokens, mut targets) = (vec![0; len], vec![IGNORE; len]);
+        task.fill(&mut rng::stream(seed, "inspect", 0), len, &mut tokens, &mut targets);
+        Ok(Input { tokens, targets: targets.into_iter().map(|y| usize::try_from(y).ok()).collect() })
+    }
+
+    /// What somebody wrote: tokens as the task writes them, with or without spaces between them.
+    ///
+    /// # Errors
+    /// When a part of it is no token: which, where, and what the tokens are.
+    pub fn read(task: &dyn Task, text: &str) -> Result<Input> {
+        let names: Vec<String> = (0..task.vocab()).map(|i| task.token(i)).collect();
+        let mut tokens = Vec::new();
+        for word in text.split_whitespace() {
+            match names.iter().position(|n| n == word) {
+                Some(i) => tokens.push(i as i32),
+                None => run_together(&names, word, &mut tokens)?,
+            }
+        }
+        check(tokens.len())?;
+        let targets = task.label(&tokens);
+        let targets =
+            targets.map_or(vec![None; tokens.len()], |y| y.into_iter().map(|y| usize::try_from(y).ok()).collect());
+        Ok(Input { tokens, targets })
+    }
+}
+
+fn check(len: usize) -> Result<()> {
+    if (1..=LONGEST).contains(&len) {
+        return Ok(());
+    }
+    Err(Error::Config(format!("a sequence of {len} tokens: expected 1 to {LONGEST}")))
+}
+
+/// Tokens without spaces, the longest that fits first. Numbers could be cut anywhere, and are not.
+fn run_together(names: &[String], word: &str, tokens: &mut Vec<i32>) -> Result<()> {
+    let refused = |rest: &str| {
+        let shown: Vec<&str> = names.iter().take(12).map(String::as_str).collect();
+        let more = if names.len() > shown.len() { format!(" … ({} in all)", names.len()) } else { String::new() };
+        Err(Error::Config(format!("--input: '{rest}' is no token of this task; expected {}{more}", shown.join(" "))))
+    };
+    let numbers = names.iter().any(|n| n.len() > 1 && n.bytes().all(|b| b.is_ascii_digit()));
+    if numbers && word.bytes().all(|b| b.is_ascii_digit()) {
+        return refused(word);
+    }
+    let mut rest = word;
+    while !rest.is_empty() {
+        let fits = |(_, n): &(usize, &String)| !n.is_empty() && rest.starts_with(n.as_str());
+        let Some((i, name)) = names.iter().enumerate().filter(fits).max_by_key(|(_, n)| n.len()) else {
+            return refused(rest);
+        };
+        tokens.push(i as i32);
+        rest = &rest[name.len()..];
+    }
+    Ok(())
+}

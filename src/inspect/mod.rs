@@ -1,0 +1,92 @@
+//! A page on which a model is stepped through, token by token.
+//!
+//! [`source`] trains a model or reads one, [`input`] draws or reads a sequence, [`trace()`](trace::trace) runs one over
+//! the other and keeps what the mixers name ([`Var::named`](crate::autograd::Var::named)), [`view`] says what is shown of
+//! each mixer, [`eigen`] adds the eigenvalues of its transition, [`data`] packs it all, and [`page`] is the page.
+
+pub mod data;
+pub mod eigen;
+pub mod graph;
+pub mod input;
+pub mod page;
+pub mod source;
+pub mod trace;
+pub mod view;
+
+use crate::error::{Error, Result};
+use data::Encoding;
+use indicatif::ProgressBar;
+use input::Input;
+use source::Source;
+use std::path::{Path, PathBuf};
+use trace::Trace;
+
+/// What is looked at: one or two models on one sequence.
+pub struct Inspection {
+    /// The sequence.
+    pub input: Input,
+    /// Each model and what it did.
+    pub runs: Vec<(Source, Trace)>,
+    /// The tape of a training step of each, if asked for.
+    pub graphs: Vec<graph::StepGraph>,
+}
+
+impl Inspection {
+    /// Run every model over the sequence.
+    ///
+    /// # Errors
+    /// When one cannot be, or they have learned different tasks.
+    pub fn new(sources: Vec<Source>, input: Input, with_graph: bool, bar: &ProgressBar) -> Result<Inspection> {
+        if let [first, rest @ ..] = &sources[..]
+            && let Some(other) = rest.iter().find(|s| s.config.task != first.config.task)
+        {
+            let (a, b) = (first.config.task.title(), other.config.task.title());
+            let what = "two runs side by side read the same sequence, so they need the same task";
+            return Err(Error::Config(format!("--compare {}: it has learned {b}, the first {a}; {what}", other.name)));
+        }
+        let mut inspection = Inspection { input, runs: vec![], graphs: vec![] };
+        for source in sources {
+            source.check(inspection.input.tokens.len())?;
+            bar.set_length(inspection.input.tokens.len() as u64);
+            bar.set_position(0);
+            bar.set_message(format!("running {}", source.name));
+            let trace = trace::trace(&source.model, &inspection.input.tokens, bar)?;
+            if with_graph {
+                inspection.graphs.push(graph::of_a_step(&source)?);
+            }
+            inspection.runs.push((source, trace));
+        }
+        Ok(inspection)
+    }
+
+    /// The page.
+    ///
+    /// # Errors
+    /// When a number cannot be written.
+    pub fn page(&self) -> Result<String> {
+        page::page(self, &data::page_json(self)?)
+    }
+
+    /// Write the page, and beside it what else is asked for: the data as JSON and safetensors, the graph as DOT. Gives
+    /// the paths.
+    ///
+    /// # Errors
+    /// When a file cannot be written.
+    pub fn write(&self, out: &Path, json: bool) -> Result<Vec<PathBuf>> {
+        let mut files = Vec::new();
+        if json {
+            files.push((out.with_extension("json"), data::json(self, Encoding::Named)?.into_bytes()));
+            files.push((out.with_extension("safetensors"), data::safetensors(self)?));
+        }
+        for (i, graph) in self.graphs.iter().enumerate() {
+            let ending = if i == 0 { "dot".into() } else { format!("{}.dot", i + 1) };
+            files.push((out.with_extension(ending), graph.dot().into_bytes()));
+        }
+        // The page comes last: where it is, all is.
+        files.push((out.into(), self.page()?.into_bytes()));
+        for (path, bytes) in &files {
+            crate::train::rundir::write(path, bytes)?;
+        }
+        Ok(files.into_iter().rev().map(|f| f.0).collect())
+    }
+}

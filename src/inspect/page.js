@@ -1,0 +1,268 @@
+// The page: a strip of tokens, and for each run what its mixer did at the step looked at.
+let parts = [];
+
+// Look at another step.
+function go(t) {
+  sel.t = Math.max(0, Math.min(T - 1, t));
+  update();
+}
+
+// Look at other numbers: an index for some letters.
+function choose(over) {
+  Object.assign(sel, over);
+  update();
+}
+
+function update() {
+  for (const part of parts) part.update();
+}
+
+// The tokens, what should be said at each, and what is said, with its probability as a bar.
+function strip() {
+  const cell = (run, t) => {
+    const said = run.said[t], target = D.targets[t];
+    const verdict = target === null ? 'none' : said.class === target ? 'right' : 'wrong';
+    return el('span', { class: `said ${verdict}` }, D.classes[said.class],
+      el('i', { class: 'sure', style: `width:${(100 * said.p).toFixed(0)}%` }));
+  };
+  const tokens = D.tokens.map((token, t) => el('button', {
+    type: 'button', class: 'token', 'data-t': t, onclick: () => go(t),
+    'aria-label': `step ${t + 1}: token ${token}`,
+  }, el('span', { class: 'at' }, String(t + 1)), el('span', { class: 'what' }, token),
+  el('span', { class: 'target' }, D.targets[t] === null ? '·' : D.classes[D.targets[t]]), ...D.runs.map(run => cell(run, t))));
+  const scroller = el('div', { class: 'tokens' }, ...tokens);
+  const names = el('div', { class: 'names' }, el('span', { class: 'at' }, 'step'), el('span', { class: 'what' }, 'token'),
+    el('span', {}, 'target'), ...D.runs.map((run, r) => el('span', {}, D.runs.length > 1 ? `run ${r + 1}` : 'says')));
+  const now = el('p', { class: 'now', 'aria-live': 'polite' });
+  const move = (by, text, label) => el('button', { type: 'button', 'aria-label': label, onclick: () => go(sel.t + by) }, text);
+  document.getElementById('strip').append(el('div', { class: 'strip' }, names, scroller),
+    el('div', { class: 'moves' }, move(-1, '←', 'previous step'), move(1, '→', 'next step'), now));
+  let last;
+  return {
+    update() {
+      if (last !== undefined) tokens[last].removeAttribute('aria-current');
+      const button = tokens[last = sel.t];
+      button.setAttribute('aria-current', 'step');
+      const left = button.offsetLeft - scroller.offsetLeft, right = left + button.offsetWidth;
+      if (left < scroller.scrollLeft + 40 || right > scroller.scrollLeft + scroller.clientWidth - 40) {
+        scroller.scrollLeft = left - scroller.clientWidth / 2;
+      }
+      const target = D.targets[sel.t];
+      now.replaceChildren(`Step ${sel.t + 1} of ${T}: token `, el('b', {}, D.tokens[sel.t]),
+        target === null ? ', no target.' : ', target ', target === null ? '' : el('b', {}, D.classes[target]),
+        ...D.runs.flatMap(run => {
+          const { class: c, p } = run.said[sel.t];
+          return [D.runs.length > 1 ? `; ${run.name} says ` : target === null ? ' It says ' : '; it says ', el('b', {}, D.classes[c]), ` (${p.toFixed(3)})`];
+        }));
+    },
+  };
+}
+
+// The equations with this step's numbers.
+function equations(run) {
+  const where = el('p', { class: 'soft' });
+  const list = el('dl', { class: 'equations' });
+  const letters = [...new Set(run.equations.flatMap(([, template]) => [...template.matchAll(/\{([^}]*)\}/g)]
+    .flatMap(m => run.quantities.filter(q => m[1].replace(/^sum:\w /, '').split(/ [*+] /).some(w => w.replace(/(@s|-|;.*)$/, '') === q.name))
+      .flatMap(q => [...q.axes]))))].filter(letter => letter in LETTERS)
+    .sort((a, b) => Object.keys(LETTERS).indexOf(a) - Object.keys(LETTERS).indexOf(b));
+  const fill = (run, template) => template.split(/(\{[^}]*\})/).map((piece, i, all) => {
+    if (i % 2 === 0) return piece;
+    const text = piece.slice(1, -1), x = evaluate(run, text);
+    const after = /[·−+(]\s*$/.test(all[i - 1]) || text.includes('sum:') && /[·−+(]\s*$/.test(all[i - 1]);
+    return el('span', { class: 'number', 'data-expression': text, 'data-value': x }, x < 0 && after && !/\(\s*$/.test(all[i - 1]) ? `(${short(x)})` : short(x));
+  });
+  return {
+    figure: el('section', { class: 'card wide' }, el('h3', {}, 'This step, in numbers'), where, list),
+    update() {
+      const cells = letters.map(l => `${LETTERS[l]} ${index(run, l, {}) + 1} of ${l === 's' ? sel.t + 1 : size(run, l)}`);
+      where.textContent = cells.length ? `At ${cells.join(', ')}; click a cell in a figure for another.` : '';
+      list.replaceChildren(...run.equations.flatMap(([symbols, template]) =>
+        [el('dt', {}, symbols), el('dd', {}, ...fill(run, template))]));
+    },
+  };
+}
+
+// The letters of a quantity but for the head, and their sizes; the longer of two is drawn from left to right.
+function plane(run, q) {
+  const rest = [...q.axes].filter(l => l !== 'h' && l !== 'p');
+  const [a, b] = rest.length === 2 ? rest : [undefined, rest[0]];
+  return a && size(run, a) > 2 * size(run, b) ? [b, a] : [a, b];
+}
+
+// Every head, and step of a token, that a quantity has: an index for each of their letters.
+function pages(run, q) {
+  const own = ['p', 'h'].filter(l => q.axes.includes(l));
+  return own.reduce((all, l) => all.flatMap(o => Array.from({ length: size(run, l) }, (_, x) => ({ ...o, [l]: x }))), [{}]);
+}
+const pageName = over => Object.entries(over).map(([l, x]) => `${LETTERS[l]} ${x + 1}`).join(', ');
+
+// A heat map of a quantity at this step, for one head; `change` for what this step did to it.
+function map(run, q, over, change) {
+  const [down, across] = plane(run, q);
+  const at = (r, c) => {
+    const o = { ...over, ...(down && { [down]: r }), ...(across && { [across]: c }) };
+    return value(run, q.name, sel.t, o) - (change ? value(run, q.name, sel.t - 1, o) : 0);
+  };
+  const named = (r, c) => `${change ? 'Δ' : ''}${q.symbol}[${[down && r + 1, across && c + 1].filter(x => x).join(', ')}]`;
+  const on = () => Object.entries(over).every(([l, x]) => index(run, l, {}) === x);
+  return heatMap({
+    label: `${change ? 'Δ' : ''}${q.symbol}${Object.keys(over).length ? ', ' + pageName(over) : ''}`, quantityName: q.name,
+    of: () => ({ rows: down ? size(run, down) : 1, columns: across ? size(run, across) : 1, at, most: reach(tensorOf(run, q.name)) }),
+    pick: (r, c) => choose({ ...over, ...(down && { [down]: r }), ...(across && { [across]: c }) }),
+    marked: () => on() ? [down ? index(run, down, {}) : 0, across ? index(run, across, {}) : 0] : null,
+    say: named,
+  });
+}
+
+// A quantity over all steps: a row a channel.
+function history(run, q) {
+  const rows = [...q.axes].reduce((all, l) => all.flatMap(o => Array.from({ length: size(run, l) }, (_, x) => ({ ...o, [l]: x }))), [{}]);
+  return heatMap({
+    label: `${q.symbol} over time`, overTime: true, quantityName: q.name,
+    of: () => ({ key: `${sel.layer}`, rows: rows.length, columns: T, at: (r, t) => value(run, q.name, t, rows[r]), most: reach(tensorOf(run, q.name)) }),
+    pick: (r, t) => { Object.assign(sel, rows[r]); go(t); },
+    marked: () => [rows.findIndex(o => Object.entries(o).every(([l, x]) => index(run, l, {}) === x)), sel.t],
+    say: (r, t) => `${q.symbol}[${Object.values(rows[r]).map(x => x + 1).join(', ')}] at step ${t + 1}`,
+  });
+}
+
+// Few channels as lines, many as a heat map.
+function overTime(run, q, { title = q.symbol, name } = {}) {
+  const channels = [...q.axes].reduce((n, l) => n * (size(run, l) ?? 1), 1);
+  if (channels > 8) return history(run, q);
+  const rows = [...q.axes].reduce((all, l) => all.flatMap(o => Array.from({ length: size(run, l) }, (_, x) => ({ ...o, [l]: x }))), [{}]);
+  return traces({
+    label: `${title} over time`, quantityName: q.name,
+    lines: () => rows.map(o => ({ label: name ? name(o) : Object.entries(o).map(([l, x]) => `${LETTERS[l]} ${x + 1}`).join(', '), at: t => value(run, q.name, t, o) })),
+    range: () => bounds(run, q.name),
+  });
+}
+
+// An axis for a quantity, the same for both runs: from 0 to 1 or −1 to 1 where that holds all of it.
+function bounds(run, name) {
+  let lo = Infinity, hi = -Infinity;
+  for (const r of D.runs.filter(r => r.mixer === run.mixer)) {
+    for (const x of numbers(tensorOf(r, name))) { if (x < lo) lo = x; if (x > hi && x < Infinity) hi = x; }
+  }
+  if (lo >= -1e-6 && hi <= 1 + 1e-6) return [0, 1];
+  if (lo >= -1 - 1e-6 && hi <= 1 + 1e-6) return [-1, 1];
+  if (lo >= 0 && hi <= 2) return [0, 2];
+  return [Math.min(0, lo), Math.max(hi, lo + 1e-6, 0)];
+}
+
+function card(title, about, figures, wide) {
+  const node = el('section', { class: wide ? 'card wide' : 'card' }, el('h3', {}, title),
+    about ? el('p', { class: 'soft' }, about) : undefined, el('div', { class: 'figures' }, ...figures.map(f => f.figure)));
+  return { figure: node, update: () => figures.forEach(f => f.update()) };
+}
+
+// Figures beside one another.
+function row(figures) {
+  return { figure: el('div', { class: 'row' }, ...figures.map(f => f.figure)), update: () => figures.forEach(f => f.update()) };
+}
+
+// The eigenvalues of the transition: where they are now, and over time.
+function spectrum(run) {
+  if (!run.spectrum) return run.spectrum_about ? card('Eigenvalues of the transition', run.spectrum_about, []) : null;
+  const [re, im] = run.spectrum, q = quantity(run, re);
+  const channels = [...q.axes].reduce((all, l) => all.flatMap(o => Array.from({ length: size(run, l) }, (_, x) => ({ ...o, [l]: x }))), [{}]);
+  const label = o => Object.entries(o).map(([l, x]) => l === 'm' ? (run.mixer === 'delta_product' ? '' : ['along k', 'across k'][x]) : `${LETTERS[l]} ${x + 1}`).filter(x => x).join(', ') || 'λ';
+  const states = im && quantity(run, 'Re h') && quantity(run, 'Im h');
+  if (im) {
+    const size = o => Math.hypot(value(run, 'Re h', sel.t, o), value(run, 'Im h', sel.t, o));
+    const most = () => Math.hypot(reach(tensorOf(run, 'Re h')), reach(tensorOf(run, 'Im h')));
+    const points = () => channels.map((o, i) => ({
+      re: value(run, re, sel.t, o), im: value(run, im, sel.t, o), label: states ? `λ ${i + 1}` : label(o), index: i, style: o.h ?? 0,
+      r: states ? 3 + 12 * Math.sqrt(size(o) / (most() || 1)) : 6, marked: states ? i === index(run, 'n', {}) : false,
+    }));
+    const figures = [disc({ label: states ? 'λ on the unit disc' : 'on the unit disc', points, pick: states ? i => choose(channels[i]) : null })];
+    if (!states) figures.push(overTime(run, q, { title: 'real parts', name: label }));
+    return card('Eigenvalues of the transition', run.spectrum_about, figures);
+  }
+  const lane = o => (o.h ?? 0) % 3;
+  const now = numberLine({ label: 'at this step', points: () => channels.map(o => ({ x: value(run, re, sel.t, o), label: label(o), style: o.h ?? 0, lane: lane(o) })) });
+  if (q.role === 'gate') return card('Eigenvalues of the transition', `${run.spectrum_about} Over time it is among the gates.`, [now]);
+  return card('Eigenvalues of the transition', run.spectrum_about, [now, overTime(run, q, { title: q.symbol === 'eigenvalue' ? 'eigenvalues' : q.symbol, name: label })]);
+}
+
+// All about one run.
+function runView(run, r) {
+  const of = role => run.quantities.filter(q => q.role === role && tensorOf(run, q.name));
+  const cards = [];
+  if (run.equations.length) cards.push(equations(run));
+  const matrices = of('state').filter(q => plane(run, q)[0]);
+  for (const q of matrices) {
+    cards.push(card(`State ${q.symbol}`, `${q.about}. Δ is what this step has changed.`,
+      pages(run, q).map(o => row([map(run, q, o), map(run, q, o, true)]))));
+  }
+  const vectors = of('state').filter(q => !plane(run, q)[0] && q.name !== 'w');
+  if (vectors.length) {
+    cards.push(card('State', vectors.map(q => `${q.symbol}: ${q.about}`).join('. ') + '.', vectors.flatMap(q => [row(pages(run, q).map(o => map(run, q, o))), overTime(run, q)])));
+  }
+  for (const q of of('attention')) cards.push(attention(run, q));
+  const told = of('vector').filter(q => q.name !== 'S_before' && !(run.spectrum ?? []).includes(q.name) && !q.name.includes('eigenvalue'));
+  if (told.length) {
+    cards.push(card('Written and read at this step', told.map(q => `${q.symbol}: ${q.about}`).join('. ') + '.', told.map(q => row(pages(run, q).map(o => map(run, q, o))))));
+  }
+  const gates = of('gate');
+  if (gates.length) cards.push(card('Gates over time', gates.map(q => `${q.symbol}: ${q.about}`).join('. ') + '.', gates.map(q => overTime(run, q))));
+  const eigen = spectrum(run);
+  if (eigen) cards.push(eigen);
+  const file = el('details', {}, el('summary', {}, `The equations, as in src/models/${run.mixer}.rs`), el('pre', { tabindex: 0 }, run.source));
+  const node = el('article', { class: 'run', 'data-run': r }, el('h2', {}, D.runs.length > 1 ? `Run ${r + 1}: ${run.name}` : run.name),
+    el('p', {}, run.about), el('p', { class: 'soft' }, `${run.sizes}.`), run.source ? file : undefined, el('div', { class: 'cards' }, ...cards.map(c => c.figure)));
+  return { figure: node, update: () => cards.forEach(c => c.update()) };
+}
+
+// The row of attention at this step, and all rows.
+function attention(run, q) {
+  const now = o => heatMap({
+    label: `${q.symbol}, ${pageName(o)}`, quantityName: q.name, overTime: false, cell: 18,
+    of: () => ({ rows: 1, columns: T, most: 1, at: (_, s) => s > sel.t ? NaN : numbers(tensorOf(run, q.name))[sel.t * tensorOf(run, q.name).width + o.h * T + s] }),
+    pick: (_, s) => choose({ ...o, s }), marked: () => index(run, 'h', {}) === o.h ? [0, index(run, 's', {})] : null,
+    say: (_, s) => `to token ${s + 1} (${D.tokens[s]})`,
+  });
+  const all = o => heatMap({
+    label: `all rows, ${pageName(o)}`, quantityName: q.name, cell: Math.max(1, Math.min(9, 260 / T)),
+    of: () => ({ rows: T, columns: T, most: 1, at: (t, s) => s > t ? NaN : numbers(tensorOf(run, q.name))[t * tensorOf(run, q.name).width + o.h * T + s] }),
+    pick: (t, s) => { Object.assign(sel, o, { s }); go(t); }, marked: () => [sel.t, index(run, 's', {})],
+    say: (t, s) => `step ${t + 1} to token ${s + 1}`,
+  });
+  const heads = pages(run, q);
+  return card('Attention', `${q.about}. Rows are steps, columns the tokens they look at.`, [...heads.map(now), row(heads.map(all))]);
+}
+
+// Which block is looked at.
+function layers() {
+  const n = Math.max(...D.runs.map(r => r.layers.length));
+  const buttons = Array.from({ length: n }, (_, l) => el('button', { type: 'button', onclick: () => choose({ layer: l }) }, `block ${l + 1}`));
+  if (n > 1) document.querySelector('.moves').append(el('span', { class: 'layers' }, ...buttons));
+  return { update: () => buttons.forEach((b, l) => b.setAttribute('aria-pressed', String(l === sel.layer))) };
+}
+
+function build() {
+  readColours();
+  document.querySelector('h1').textContent = D.runs.map(r => r.title).filter((x, i, all) => all.indexOf(x) === i).join(' and ') + `, step by step`;
+  document.getElementById('task').textContent = `${D.task.title}: ${D.task.legend}${/[?.]$/.test(D.task.legend) ? '' : '.'}`;
+  const main = document.getElementById('runs');
+  const views = D.runs.map(runView);
+  main.replaceChildren(...views.map(v => v.figure));
+  main.classList.toggle('two', D.runs.length > 1);
+  parts = [strip(), layers(), ...views];
+  document.getElementById('graphs').replaceChildren(...D.graphs.map(tape));
+  update();
+}
+
+document.addEventListener('keydown', e => {
+  if (e.altKey || e.ctrlKey || e.metaKey) return;
+  const to = { ArrowRight: sel.t + 1, ArrowLeft: sel.t - 1, Home: 0, End: T - 1 }[e.key];
+  if (to !== undefined) { e.preventDefault(); go(to); }
+});
+matchMedia('(prefers-color-scheme: dark)').addEventListener('change', () => {
+  readColours();
+  document.querySelectorAll('[data-key]').forEach(box => delete box.dataset.key);
+  update();
+});
+build();
+window.inspector = { data: D, sel, go, choose, value, evaluate, tensorOf, numbers };

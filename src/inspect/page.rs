@@ -1,0 +1,41 @@
+//! The page: one file with its data, its style and its script in it.
+
+use super::Inspection;
+use crate::{error::Result, report::plot};
+use maud::{DOCTYPE, PreEscaped, html};
+
+/// The script, in the order of its parts: numbers, figures, the tape's picture, the page.
+const SCRIPT: [&str; 4] =
+    [include_str!("data.js"), include_str!("draw.js"), include_str!("graph.js"), include_str!("page.js")];
+
+/// The page around this data.
+///
+/// # Errors
+/// None so far; a page that cannot be made is one.
+pub fn page(i: &Inspection, data: &str) -> Result<String> {
+    let names: Vec<&str> = i.runs.iter().map(|r| r.0.name.as_str()).collect();
+    let title = format!("tapezoo: {}", names.join(" beside "));
+    // So that no text in the data ends the script.
+    let data = data.replace("</", "<\\/");
+    let markup = html! {
+        (DOCTYPE)
+        html lang="en" {
+            head {
+                meta charset="utf-8";
+                meta name="viewport" content="width=device-width, initial-scale=1";
+                title { (title) }
+                style { (PreEscaped(plot::CSS)) (PreEscaped(include_str!("page.css"))) }
+            }
+            body {
+                header { h1 {} p #task {} }
+                nav #strip aria-label="The sequence" {}
+                main #runs { noscript { p { "This page draws its figures with JavaScript." } } }
+                section #graphs {}
+                footer { p { "← and → step through the sequence, Home and End go to its ends. A click on a cell picks the numbers in the equations." } }
+                script type="application/json" #data { (PreEscaped(data)) }
+                script { (PreEscaped("(() => {\n")) @for part in SCRIPT { (PreEscaped(part)) } (PreEscaped("})();")) }
+            }
+        }
+    };
+    Ok(markup.into_string())
+}

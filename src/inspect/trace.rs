@@ -1,0 +1,177 @@
+//! A model run over one sequence, token by token, with everything that its mixers call by a name.
+
+use super::view::View;
+use crate::{
+    autograd::{Named, Tape},
+    error::{Error, Result, quietly},
+    models::{Form, Model},
+    tensor::Tensor,
+};
+use indicatif::ProgressBar;
+use std::collections::BTreeMap;
+
+/// The values of a block at one step by name; a name may come several times.
+type Values = BTreeMap<String, Vec<Tensor>>;
+
+/// A named value at every step.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Series {
+    /// The axes of one step.
+    pub shape: Vec<usize>,
+    /// The numbers, `[T, shape..]`.
+    pub data: Vec<f32>,
+}
+
+impl Series {
+    /// How many numbers a step has.
+    pub fn width(&self) -> usize {
+        self.shape.iter().product()
+    }
+
+    /// The numbers of a step.
+    pub fn at(&self, t: usize) -> &[f32] {
+        let n = self.width();
+        &self.data[t * n..(t + 1) * n]
+    }
+}
+
+/// What a run over a sequence has shown.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Trace {
+    /// The values of each block by name: states, and what the mixer's step names.
+    pub layers: Vec<BTreeMap<String, Series>>,
+    /// The logits `[T, classes]`.
+    pub logits: Series,
+}
+
+/// Run a model over tokens, one at a time, as its recurrent form does.
+///
+/// # Errors
+/// When the model is a published one, of which not all have a state, or the sequence is too long for it.
+pub fn trace(model: &Model, tokens: &[i32], bar: &ProgressBar) -> Result<Trace> {
+    let names = model.state_names();
+    if names.is_empty() {
+        let why = "a published model, of which not all have a state to show";
+        return Err(Error::config(format!("{}: {why}; train one with --variant clean", model.config().mixer)));
+    }
+    let view = super::view::of(&model.config().mixer);
+    quietly(|| run(model, tokens, &names, view, bar)).map_err(Error::Config)
+}
+
+fn run(model: &Model, tokens: &[i32], states: &[&str], view: Option<&View>, bar: &ProgressBar) -> Trace {
+    let mut tape = Tape::default();
+    let mut carried: Option<Vec<Vec<Tensor>>> = None;
+    let mut steps: Vec<Vec<Values>> = Vec::new();
+    let mut logits = Vec::new();
+    tape.start_naming();
+    for (t, &token) in tokens.iter().enumerate() {
+        let params = model.params().bind_frozen(&tape);
+        let mut state = match &carried {
+            None => model.zero_state(&tape, 1),
+            Some(tensors) => model.state_from(&tape, t, tensors),
+        };
+        let token = tape.constant(&Tensor::from_vec(vec![token], [1, 1]));
+        let y = model.run(&params, token, &mut state, Form::Recurrent);
+        logits.extend(y.value().to_f64().iter().map(|&x| x as f32));
+        let named = tape.take_named();
+        let mut step: Vec<Values> = Vec::new();
+        for (l, block) in state.blocks().iter().enumerate() {
+            let scope = format!("blocks.{l}.mixer");
+            let mut values = Values::new();
+            for Named { name, value, .. } in named.iter().filter(|n| n.scope == scope) {
+                values.entry((*name).into()).or_default().push(copy(value));
+            }
+            // A cache and a convolution's window only repeat what earlier steps have shown.
+            let kept = |name: &str| !name.starts_with("past") && !["keys", "values"].contains(&name);
+            for (name, v) in states.iter().zip(&block.s).filter(|s| kept(s.0)) {
+                values.insert((*name).into(), vec![copy(&v.value())]);
+            }
+            step.push(values);
+        }
+        steps.push(step);
+        carried = Some(state.tensors().into_iter().map(|b| b.iter().map(copy).collect()).collect());
+        drop((named, state));
+        tape.reset();
+        bar.inc(1);
+    }
+    let classes = logits.len() / tokens.len().max(1);
+    let layers = (0..steps.first().map_or(0, Vec::len)).map(|l| layer(&steps, l, view, model.config().heads)).collect();
+    Trace { layers, logits: Series { shape: vec![classes], data: logits } }
+}
+
+/// A tensor in a buffer of its own: that of the tape is used again.
+fn copy(t: &Tensor) -> Tensor {
+    t.cast(t.dtype())
+}
+
+fn layer(steps: &[Vec<Values>], l: usize, view: Option<&View>, heads: usize) -> BTreeMap<String, Series> {
+    let names: Vec<&String> = steps[0][l].keys().collect();
+    let of = |name: &String| {
+        let all: Vec<&[Tensor]> = steps.iter().filter_map(|s| s[l].get(name).map(Vec::as_slice)).collect();
+        (name.clone(), series(&all, view.and_then(|v| v.axes(name)), heads))
+    };
+    let mut layer: BTreeMap<String, Series> = names.into_iter().map(of).collect();
+    if let Some(view) = view {
+        layer.extend(super::eigen::eigenvalues(view, &layer));
+    }
+    layer
+}
+
+/// The values of a name at every step, under the axes that the view says it has. What grows from step to step has zeros
+/// where it is not yet.
+fn series(steps: &[&[Tensor]], axes: Option<&str>, heads: usize) -> Series {
+    let last = steps[steps.len() - 1];
+    let mut shape = one_shape(last[0].shape().dims(), axes, heads);
+    let row = shape.last().copied().unwrap_or(1);
+    if axes.map_or(last.len() > 1, |axes| axes.starts_with('p')) {
+        shape.insert(0, last.len());
+    }
+    let whole: usize = shape.iter().product();
+    let mut data = Vec::new();
+    for value in steps.iter().flat_map(|s| s.iter()) {
+        let here = if value.len() * last.len() == whole { row } else { value.shape().last() };
+        for chunk in value.to_f64().chunks(here.max(1)) {
+            data.extend(chunk.iter().map(|&x| x as f32));
+            data.extend(std::iter::repeat_n(0.0, row - here.min(row)));
+        }
+    }
+    Series { shape, data }
+}
+
+/// The axes of one value: without the batch, and without further ones of size 1 down to the number of letters (but p,
+/// which counts the values of one name in a step). Trailing ones go first, unless then the heads were no longer `heads`.
+fn one_shape(dims: &[usize], axes: Option<&str>, heads: usize) -> Vec<usize> {
+    let mut shape = dims.to_vec();
+    if shape.len() > 1 {
+        shape.remove(0);
+    }
+    let Some(axes) = axes.map(|axes| axes.trim_start_matches('p')) else { return shape };
+    let strip = |mut shape: Vec<usize>, from_end: bool| {
+        while shape.len() > axes.len() {
+            let one = |n: &usize| *n == 1;
+            let at = if from_end { shape.iter().rposition(one) } else { shape.iter().position(one) };
+            let Some(at) = at else { break };
+            shape.remove(at);
+        }
+        shape
+    };
+    let head = axes.find('h');
+    let (back, front) = (strip(shape.clone(), true), strip(shape, false));
+    if head.is_some_and(|i| back.get(i) != Some(&heads)) { front } else { back }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::one_shape;
+
+    #[test]
+    fn axes_of_size_one_are_told_apart() {
+        // error [B, H, V, 1] with one head; attention [B, H, 1, S]; k [B, T, H, K] with heads of width 1.
+        assert_eq!(one_shape(&[1, 1, 8, 1], Some("hj"), 1), [1, 8]);
+        assert_eq!(one_shape(&[1, 1, 1, 5], Some("hs"), 1), [1, 5]);
+        assert_eq!(one_shape(&[1, 2, 1, 5], Some("hs"), 2), [2, 5]);
+        assert_eq!(one_shape(&[1, 1, 3, 1], Some("hi"), 3), [3, 1]);
+        assert_eq!(one_shape(&[1, 4, 4, 1], Some("phj"), 4), [4, 4]);
+        assert_eq!(one_shape(&[16], Some("n"), 2), [16]);
+    }
+}

@@ -1,0 +1,323 @@
+//! What the page shows of each mixer: its quantities, and the equations with places for their numbers.
+//!
+//! A new mixer needs no entry: its states and named values are then shown by their shapes alone.
+
+use serde::Serialize;
+
+/// What a quantity is to the mixer, and so how it is drawn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Role {
+    /// Carried from step to step.
+    State,
+    /// Says how much is kept, written or read: drawn over time.
+    Gate,
+    /// A vector of this step.
+    Vector,
+    /// Weights over the tokens so far.
+    Attention,
+}
+
+/// A named value.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct Quantity {
+    /// As the mixer's step or state names it.
+    pub name: &'static str,
+    /// As the paper writes it.
+    pub symbol: &'static str,
+    /// A letter an axis: h head, i row (key), j column (value), d unit or channel, n state, p factor of a product,
+    /// s position, m one of several eigenvalues.
+    pub axes: &'static str,
+    /// How it is drawn.
+    pub role: Role,
+    /// What it is.
+    pub about: &'static str,
+}
+
+/// Where the eigenvalues of the transition come from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Spectrum {
+    /// There is no transition.
+    None,
+    /// This quantity is them.
+    Named(&'static str),
+    /// These are their real and imaginary parts.
+    Complex(&'static str, &'static str),
+    /// The identity's.
+    Ones,
+    /// Those of α (I − β k kᵀ); α = 1 if there is none.
+    Delta,
+    /// Those of a product of several I − β k kᵀ.
+    Product,
+}
+
+/// What is shown of a mixer.
+#[derive(Debug)]
+pub struct View {
+    /// The mixer.
+    pub mixer: &'static str,
+    /// How people call it.
+    pub title: &'static str,
+    /// Its quantities, in the order in which they are shown.
+    pub quantities: &'static [Quantity],
+    /// An equation, and the same with `{places}` for numbers (see `page.js`: products, sums, earlier steps).
+    pub equations: &'static [(&'static str, &'static str)],
+    /// The eigenvalues of its transition.
+    pub eigenvalues: Spectrum,
+    /// What they are, in words.
+    pub spectrum: &'static str,
+}
+
+impl View {
+    /// The letters of a quantity's axes at a step.
+    pub fn axes(&self, name: &str) -> Option<&'static str> {
+        self.quantities.iter().find(|q| q.name == name).map(|q| q.axes)
+    }
+}
+
+/// The view of a mixer.
+pub fn of(mixer: &str) -> Option<&'static View> {
+    VIEWS.iter().find(|v| v.mixer == mixer)
+}
+
+const fn q(name: &'static str, symbol: &'static str, axes: &'static str, role: Role, about: &'static str) -> Quantity {
+    Quantity { name, symbol, axes, role, about }
+}
+
+use Role::{Attention, Gate, State, Vector};
+
+const QUERY: Quantity = q("q", "q", "hi", Vector, "query: what is asked of the memory");
+const KEY: Quantity = q("k", "k", "hi", Vector, "key: under which it is written");
+const VALUE: Quantity = q("v", "v", "hj", Vector, "value: what is to be stored under the key");
+const BETA: Quantity = q("beta", "β", "h", Gate, "how far the memory moves towards the value");
+const ERROR: Quantity =
+    q("error", "v − Sᵀk", "hj", Vector, "the memory's error: the value wanted, less what it holds under the key");
+const OUT: Quantity = q("o", "o", "hj", Vector, "what is read");
+const MEMORY: Quantity =
+    q("S", "S", "hij", State, "the memory: a row for each coordinate of the key, a column for each of the value");
+const FIND: (&str, &str) = ("score_s = q_t · k_s / √K    of the position s chosen", "{sum:i q * k@s} / √{size:i}");
+
+/// All views.
+pub const VIEWS: &[View] = &[
+    View {
+        mixer: "lstm",
+        title: "LSTM",
+        quantities: &[
+            q("h", "h", "d", State, "hidden state: what the rest of the model, and the next step's gates, see"),
+            q("c", "c", "d", State, "cell: what is remembered"),
+            q("f", "f", "d", Gate, "forget gate: how much of the cell stays"),
+            q("i", "i", "d", Gate, "input gate: how much of the candidate is written"),
+            q("o", "o", "d", Gate, "output gate: how much of the cell is shown"),
+            q("g", "g", "d", Gate, "candidate: what would be written"),
+        ],
+        equations: &[
+            ("c_t = f_t ⊙ c_{t-1} + i_t ⊙ g_t", "{c} = {f} · {c-} + {i} · {g}"),
+            ("h_t = o_t ⊙ tanh(c_t)", "{h} = {o} · tanh({c})"),
+        ],
+        eigenvalues: Spectrum::Named("f"),
+        spectrum: "The cell's own transition is the forget gate, in (0, 1); what flips a state here is that the gates see h.",
+    },
+    View {
+        mixer: "quasi_lstm",
+        title: "Quasi-LSTM",
+        quantities: &[
+            q("c", "c", "d", State, "cell: what is remembered"),
+            q("h", "h", "d", Vector, "what is shown of the cell"),
+            q("f", "f", "d", Gate, "forget gate: how much of the cell stays; it sees the input alone"),
+            q("i", "i", "d", Gate, "input gate: how much of the candidate is written"),
+            q("o", "o", "d", Gate, "output gate: how much of the cell is shown"),
+            q("z", "z", "d", Gate, "candidate: what would be written"),
+        ],
+        equations: &[
+            ("c_t = f_t ⊙ c_{t-1} + i_t ⊙ z_t", "{c} = {f} · {c-} + {i} · {z}"),
+            ("h_t = o_t ⊙ tanh(c_t)", "{h} = {o} · tanh({c})"),
+        ],
+        eigenvalues: Spectrum::Named("f"),
+        spectrum: "The transition is the forget gate f, in (0, 1): a state can decay or stay, never flip.",
+    },
+    View {
+        mixer: "lru",
+        title: "LRU",
+        quantities: &[
+            q("Re h", "Re h", "n", State, "state, real part"),
+            q("Im h", "Im h", "n", State, "state, imaginary part"),
+            q("Re x", "Re γBu", "n", Vector, "what the input adds, real part"),
+            q("Im x", "Im γBu", "n", Vector, "what the input adds, imaginary part"),
+            q("Re lambda", "Re λ", "n", Vector, "the transition, real part; the same at every step"),
+            q("Im lambda", "Im λ", "n", Vector, "the transition, imaginary part"),
+        ],
+        equations: &[
+            (
+                "Re h_k = Re λ Re h_{k-1} − Im λ Im h_{k-1} + Re γBu_k",
+                "{Re h} = {Re lambda} · {Re h-} − {Im lambda} · {Im h-} + {Re x}",
+            ),
+            (
+                "Im h_k = Re λ Im h_{k-1} + Im λ Re h_{k-1} + Im γBu_k",
+                "{Im h} = {Re lambda} · {Im h-} + {Im lambda} · {Re h-} + {Im x}",
+            ),
+        ],
+        eigenvalues: Spectrum::Complex("Re lambda", "Im lambda"),
+        spectrum: "λ does not depend on the input: every token turns and shrinks the state alike. Dots are as large as |h|.",
+    },
+    View {
+        mixer: "linear_transformer",
+        title: "Linear transformer",
+        quantities: &[
+            MEMORY,
+            q("z", "z", "hi", State, "normaliser: the sum of the keys"),
+            q("q", "φ(q)", "hi", Vector, "query, after the feature map: what is asked of the memory"),
+            q("k", "φ(k)", "hi", Vector, "key, after the feature map: under which it is written"),
+            VALUE,
+            OUT,
+            q("den", "φ(q)·z", "h", Gate, "what the read is divided by"),
+        ],
+        equations: &[
+            ("S_t = S_{t-1} + φ(k_t) v_tᵀ", "{S} = {S-} + {k} · {v}"),
+            ("z_t = z_{t-1} + φ(k_t)", "{z} = {z-} + {k}"),
+            ("o_t = S_tᵀ φ(q_t) / (φ(q_t)·z_t + ε)", "{o} = {sum:i S * q} / {den}"),
+        ],
+        eigenvalues: Spectrum::Ones,
+        spectrum: "The transition is the identity: the memory adds, and never forgets.",
+    },
+    View {
+        mixer: "gpt",
+        title: "GPT",
+        quantities: &[
+            q("a", "a", "hs", Attention, "attention: how much of each token so far is read"),
+            q("q", "q", "hi", Vector, "query: what is looked for"),
+            q("k", "k", "hi", Vector, "key of this token: under which later ones find it"),
+            q("v", "v", "hj", Vector, "value of this token: what they read there"),
+            OUT,
+        ],
+        equations: &[FIND, ("a_ts = softmax_s(score)", "{a}"), ("o_t = Σ_s a_ts v_s", "{o} = {sum:s a * v@s}")],
+        eigenvalues: Spectrum::None,
+        spectrum: "There is no state and no transition: every token so far is kept, and looked at again.",
+    },
+    View {
+        mixer: "delta_net",
+        title: "DeltaNet",
+        quantities: &[MEMORY, BETA, KEY, VALUE, ERROR, QUERY, OUT],
+        equations: &[
+            ("error_t = v_t − S_{t-1}ᵀ k_t", "{error} = {v} − {sum:i S- * k}"),
+            ("S_t = S_{t-1} + k_t β_t error_tᵀ", "{S} = {S-} + {k} · {beta} · {error}"),
+            ("o_t = S_tᵀ q_t / √K", "{o} = {sum:i S * q} / √{size:i}"),
+            ("eigenvalue along k: 1 − β ‖k‖²", "{eigenvalue;m=0} = 1 − {beta} · {sum:i k * k}"),
+        ],
+        eigenvalues: Spectrum::Delta,
+        spectrum: "1 − β‖k‖² along k, 1 across it. Below 0, a step turns over what is stored under k.",
+    },
+    View {
+        mixer: "mamba",
+        title: "Mamba",
+        quantities: &[
+            q("h", "h", "dn", State, "states: a row a channel"),
+            q("dt", "Δ", "d", Gate, "step size of each channel: long ones forget and write, short ones keep"),
+            q("x", "x", "d", Vector, "input, after the convolution"),
+            q("B", "B", "n", Vector, "how the input enters the states"),
+            q("C", "C", "n", Vector, "how the states are read"),
+            q("y", "Cᵀh", "d", Vector, "what is read"),
+            q("A_bar", "Ā", "dn", Vector, "the transition of each state"),
+        ],
+        equations: &[
+            ("h_t = Ā_t ⊙ h_{t-1} + Δ_t B_t x_t", "{h} = {A_bar} · {h-} + {dt} · {B} · {x}"),
+            ("y_t = C_tᵀ h_t", "{y} = {sum:n C * h}"),
+        ],
+        eigenvalues: Spectrum::Named("A_bar"),
+        spectrum: "Ā = exp(ΔA), one number a state: in (0, 1) a state decays or stays; stretched to (−1, 1), it can flip.",
+    },
+    View {
+        mixer: "gated_delta_net",
+        title: "Gated DeltaNet",
+        quantities: &[
+            MEMORY,
+            q("alpha", "α", "h", Gate, "how much of the whole memory stays"),
+            BETA,
+            KEY,
+            VALUE,
+            q("error", "v − αSᵀk", "hj", Vector, "the faded memory's error at this key"),
+            QUERY,
+            OUT,
+        ],
+        equations: &[
+            ("error_t = v_t − α_t S_{t-1}ᵀ k_t", "{error} = {v} − {alpha} · {sum:i S- * k}"),
+            ("S_t = α_t S_{t-1} + k_t β_t error_tᵀ", "{S} = {alpha} · {S-} + {k} · {beta} · {error}"),
+            ("o_t = S_tᵀ q_t / √K", "{o} = {sum:i S * q} / √{size:i}"),
+            ("eigenvalue along k: α (1 − β ‖k‖²)", "{eigenvalue;m=0} = {alpha} · (1 − {beta} · {sum:i k * k})"),
+        ],
+        eigenvalues: Spectrum::Delta,
+        spectrum: "α (1 − β‖k‖²) along k, α across it: the delta rule replaces under one key, the gate clears the rest.",
+    },
+    View {
+        mixer: "delta_product",
+        title: "DeltaProduct",
+        quantities: &[
+            MEMORY,
+            q("beta", "β", "ph", Gate, "how far the memory moves towards the value, at each factor"),
+            q("k", "k", "phi", Vector, "keys, one a factor"),
+            q("v", "v", "phj", Vector, "values, one a factor"),
+            q("error", "v − Sᵀk", "phj", Vector, "the memory's error before each factor"),
+            q("S_before", "S_{t,p-1}", "phij", Vector, "the memory before each factor"),
+            QUERY,
+            OUT,
+        ],
+        equations: &[
+            ("error_p = v_p − S_{p-1}ᵀ k_p    for factor p", "{error} = {v} − {sum:i S_before * k}"),
+            ("S_p = S_{p-1} + k_p β_p error_pᵀ", "{S_before + k * beta * error} = {S_before} + {k} · {beta} · {error}"),
+            ("o_t = S_tᵀ q_t / √K    after the last factor", "{o} = {sum:i S * q} / √{size:i}"),
+        ],
+        eigenvalues: Spectrum::Product,
+        spectrum: "Of the product of the token's factors I − β k kᵀ: two can make a rotation, a complex pair.",
+    },
+    View {
+        mixer: "slstm",
+        title: "sLSTM",
+        quantities: &[
+            q("h", "h", "d", State, "hidden state, which the next step's gates see"),
+            q("c", "c", "d", State, "cell: a weighted sum of candidates"),
+            q("n", "n", "d", State, "normaliser: the sum of the weights"),
+            q("m", "m", "d", State, "stabiliser: the logarithm by which c and n are smaller than written"),
+            q("w", "w", "d", State, "1 once there is a past"),
+            q("f", "f", "d", Gate, "forget gate, stabilised"),
+            q("i", "i", "d", Gate, "input gate, stabilised: exponential, so that one step can outweigh all before"),
+            q("o", "σ(õ)", "d", Gate, "output gate"),
+            q("z", "tanh z̃", "d", Gate, "candidate: what would be written"),
+        ],
+        equations: &[
+            ("c_t = f_t c_{t-1} + i_t tanh z̃_t", "{c} = {f} · {c-} + {i} · {z}"),
+            ("n_t = f_t n_{t-1} + i_t", "{n} = {f} · {n-} + {i}"),
+            ("h_t = σ(õ_t) c_t / n_t", "{h} = {o} · {c} / {n}"),
+        ],
+        eigenvalues: Spectrum::Named("f"),
+        spectrum: "The cell's own transition is the forget gate f, at most 1; what flips a state is that the gates see h.",
+    },
+    View {
+        mixer: "mlstm",
+        title: "mLSTM",
+        quantities: &[
+            q(
+                "C",
+                "C",
+                "hij",
+                State,
+                "the memory: a row for each coordinate of the key, a column for each of the value",
+            ),
+            q("n", "n", "hi", State, "normaliser: the weighted sum of the keys"),
+            q("m", "m", "h", State, "stabiliser: the logarithm by which C and n are smaller than written"),
+            q("w", "w", "h", State, "1 once there is a past"),
+            q("f", "f", "h", Gate, "forget gate, stabilised"),
+            q("i", "i", "h", Gate, "input gate, stabilised"),
+            QUERY,
+            q("k'", "k/√K", "hi", Vector, "key: under which it is written"),
+            VALUE,
+            q("h", "h", "hj", Vector, "what is read"),
+            q("den", "max(|n·q|, e⁻ᵐ)", "h", Gate, "what the read is divided by"),
+        ],
+        equations: &[
+            ("C_t = f_t C_{t-1} + i_t k'_t v_tᵀ", "{C} = {f} · {C-} + {i} · {k'} · {v}"),
+            ("n_t = f_t n_{t-1} + i_t k'_t", "{n} = {f} · {n-} + {i} · {k'}"),
+            ("h_t = C_tᵀ q_t / max(|n_t·q_t|, e^(−m_t))", "{h} = {sum:i C * q} / {den}"),
+        ],
+        eigenvalues: Spectrum::Named("f"),
+        spectrum: "The transition is a number f in (0, 1) times the identity: the memory can forget, not flip.",
+    },
+];

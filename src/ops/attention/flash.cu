@@ -1,0 +1,240 @@
+// Causal attention by tiles of C queries and C keys, with an online softmax (Dao et al. 2022; Milakov and Gimelshein
+// 2018); backwards the tiles of P are computed again from lse. The equations stand in attention.rs.
+//
+// Tiling: forward a block has a tile of queries and of columns of o and goes over the keys that its last query sees;
+// for dk and dv a block has a tile of keys and goes over the queries that see its first; for dq it is as forward. So
+// every sum has one owner and one order, for 7 products a pair of tiles backwards where adding up dq across blocks
+// would do with 5. Late queries see most keys: their blocks come first. Blocks of 256 threads (tiles.cuh), one C x C
+// matrix in shared memory. Operations: T S (K + V) forward, T S (3 K + 2 V) 1.4 backward; memory: q, o once, k and v
+// once for each tile of queries, from L2 where a head's fit there.
+
+using namespace tiled;
+
+// Queries, keys, heads, widths and B H.
+struct Sizes { i64 t, s, h, k, v, heads; };
+
+// Element (row t0 + r, j) of head i of x [B, n, H, width]; 0 beyond the edges.
+struct Rows {
+    i64 first, apart, left;
+
+    __device__ Rows(i64 n, i64 h, i64 head, i64 start) {
+        first = (head / h * n + start) * h + head % h;
+        apart = h;
+        left = n - start;
+    }
+    __device__ i64 at(i64 r) const { return first + r * apart; }
+    __device__ real get(const S* x, i64 width, i64 r, i64 j) const {
+        return r < left && j < width ? ld(x + at(r) * width + j) : real(0);
+    }
+};
+
+// lse needs more digits than bf16 has: what is left of it by rounding stands behind all of it.
+__device__ inline void save(S* lse, i64 i, i64 size, real x) {
+    st(lse + i, x);
+    if (sizeof(S) == 2) st(lse + size + i, x - ld(lse + i));
+}
+__device__ inline real saved(const S* lse, i64 i, i64 size) {
+    return sizeof(S) == 2 ? ld(lse + i) + ld(lse + size + i) : ld(lse + i);
+}
+
+// Which head and tiles a block has: of `across` columns fastest, then of heads, the last tile of `down` rows first.
+struct Place {
+    i64 column, head, row;
+
+    __device__ Place(i64 across, i64 heads, i64 down) {
+        column = blockIdx.x % across;
+        head = blockIdx.x / across % heads;
+        row = down - 1 - blockIdx.x / across / heads;
+    }
+};
+
+template <int R>
+__device__ void forward(const S* q, const S* k, const S* v, S* o, S* lse, real scale, Sizes d) {
+    extern __shared__ __align__(16) real memory[];
+    constexpr int C = Tile<R>::C, MLD = Tile<R>::MLD;
+    real* m = memory + Tile<R>::SCRATCH;
+    const Place at(tiles(d.v, C), d.heads, tiles(d.t, C));
+    const i64 c0 = at.column * C, t0 = at.row * C, before = d.s - d.t;
+    const Rows queries(d.t, d.h, at.head, t0);
+    const i64 seen = before + (t0 + C < d.t ? t0 + C : d.t);
+    Tile<R> y;
+    real top[R], sum[R];
+    for (int i = 0; i < R; i++) top[i] = -INF, sum[i] = 0;
+    for (i64 s0 = 0; s0 < seen; s0 += C) {
+        const Rows keys(d.s, d.h, at.head, s0);
+        Tile<R> x;
+        x.template add<1, 1>(
+            memory, (int)d.k, [&](int r, int i) { return scale * queries.get(q, d.k, r, i); },
+            [&](int i, int c) { return keys.get(k, d.k, c, i); });
+        real best[R];
+#pragma unroll
+        for (int i = 0; i < R; i++) {
+            best[i] = -INF;
+#pragma unroll
+            for (int j = 0; j < R; j++) {
+                const i64 t = t0 + x.row(i);
+                if (t >= d.t || s0 + x.col(j) > before + t) x.v[i][j] = -INF;
+                best[i] = fmax(best[i], x.v[i][j]);
+            }
+        }
+        x.across_max(best);
+        real part[R];
+#pragma unroll
+        for (int i = 0; i < R; i++) {
+            // A row beyond the last query sees nothing: 0 stands for its -INF.
+            const real now = fmax(fmax(top[i], best[i]), -LARGEST), fade = exp(top[i] - now);
+            top[i] = now;
+            part[i] = 0;
+            sum[i] *= fade;
+#pragma unroll
+            for (int j = 0; j < R; j++) {
+                const real p = exp(x.v[i][j] - now);
+                m[x.row(i) * MLD + x.col(j)] = p;
+                part[i] += p;
+                y.v[i][j] *= fade;
+            }
+        }
+        x.across(part);
+        for (int i = 0; i < R; i++) sum[i] += part[i];
+        y.template add<1, 0>(
+            memory, (int)(seen - s0 < C ? seen - s0 : C), [&](int r, int s) { return m[r * MLD + s]; },
+            [&](int s, int c) { return keys.get(v, d.v, s, c0 + c); });
+    }
+#pragma unroll
+    for (int i = 0; i < R; i++) {
+        const i64 r = y.row(i);
+        if (r >= queries.left) continue;
+        if (c0 == 0 && y.col(0) == 0) save(lse, at.head * d.t + t0 + r, d.heads * d.t, top[i] + log(sum[i]));
+#pragma unroll
+        for (int j = 0; j < R; j++) {
+            const i64 c = c0 + y.col(j);
+            if (c < d.v) st(o + queries.at(r) * d.v + c, y.v[i][j] / sum[i]);
+        }
+    }
+}
+
+// What the backward kernels read; delta [B, T, H] is Σ do o.
+struct Saved {
+    const S *q, *k, *v, *g, *lse;
+    const real* delta;
+    real scale;
+};
+
+// p ← exp(scale q·k − lse) and dx ← p (do·v − δ) for rows of queries and columns of keys.
+template <int R>
+__device__ void scores(Tile<R>& p, Tile<R>& dx, real* scratch, const Saved& x, const Sizes& d, i64 head, i64 t0, i64 s0) {
+    const Rows queries(d.t, d.h, head, t0), keys(d.s, d.h, head, s0);
+    p.template add<1, 1>(
+        scratch, (int)d.k, [&](int r, int i) { return x.scale * queries.get(x.q, d.k, r, i); },
+        [&](int i, int c) { return keys.get(x.k, d.k, c, i); });
+    dx.template add<1, 1>(
+        scratch, (int)d.v, [&](int r, int j) { return queries.get(x.g, d.v, r, j); },
+        [&](int j, int c) { return keys.get(x.v, d.v, c, j); });
+#pragma unroll
+    for (int i = 0; i < R; i++) {
+        const i64 r = p.row(i), t = t0 + r;
+        const bool here = t < d.t;
+        const real lse = here ? saved(x.lse, head * d.t + t, d.heads * d.t) : real(0);
+        const real delta = here ? x.delta[queries.at(r)] : real(0);
+#pragma unroll
+        for (int j = 0; j < R; j++) {
+            const i64 s = s0 + p.col(j);
+            p.v[i][j] = here && s <= d.s - d.t + t ? exp(p.v[i][j] - lse) : real(0);
+            dx.v[i][j] = p.v[i][j] * (dx.v[i][j] - delta);
+        }
+    }
+}
+
+template <int R>
+__device__ void keep(real* m, Tile<R>& x) {
+    x.each([&](int r, int c, real y) { m[r * Tile<R>::MLD + c] = y; });
+}
+
+// dq = scale dX K
+template <int R>
+__device__ void queries(const Saved& x, S* dq, int acc, const Sizes& d) {
+    extern __shared__ __align__(16) real memory[];
+    constexpr int C = Tile<R>::C, MLD = Tile<R>::MLD;
+    real* m = memory + Tile<R>::SCRATCH;
+    const Place at(tiles(d.k, C), d.heads, tiles(d.t, C));
+    const i64 c0 = at.column * C, t0 = at.row * C;
+    const Rows rows(d.t, d.h, at.head, t0);
+    const i64 seen = d.s - d.t + (t0 + C < d.t ? t0 + C : d.t);
+    Tile<R> y;
+    for (i64 s0 = 0; s0 < seen; s0 += C) {
+        const Rows keys(d.s, d.h, at.head, s0);
+        Tile<R> p, dx;
+        scores(p, dx, memory, x, d, at.head, t0, s0);
+        keep(m, dx);
+        y.template add<1, 0>(
+            memory, (int)(seen - s0 < C ? seen - s0 : C), [&](int r, int s) { return m[r * MLD + s]; },
+            [&](int s, int c) { return keys.get(x.k, d.k, s, c0 + c); });
+    }
+    y.each([&](int r, int c, real v) {
+        if (r < rows.left && c0 + c < d.k) put(dq + rows.at(r) * d.k + c0 + c, x.scale * v, acc);
+    });
+}
+
+// dk = scale dXᵀ Q and dv = Pᵀ dO
+template <int R>
+__device__ void keys(const Saved& x, S* dk, int k_acc, S* dv, int v_acc, const Sizes& d) {
+    extern __shared__ __align__(16) real memory[];
+    constexpr int C = Tile<R>::C, MLD = Tile<R>::MLD;
+    real* m = memory + Tile<R>::SCRATCH;
+    const Place at(tiles(d.k > d.v ? d.k : d.v, C), d.heads, tiles(d.s, C));
+    const i64 c0 = at.column * C, row = tiles(d.s, C) - 1 - at.row, s0 = row * C, before = d.s - d.t;
+    const Rows rows(d.s, d.h, at.head, s0);
+    const auto kept = [&](int s, int t) { return m[t * MLD + s]; };
+    Tile<R> yk, yv;
+    for (i64 t0 = s0 > before ? (s0 - before) / C * C : 0; t0 < d.t; t0 += C) {
+        const Rows queries(d.t, d.h, at.head, t0);
+        const int n = (int)(queries.left < C ? queries.left : C);
+        Tile<R> p, dx;
+        scores(p, dx, memory, x, d, at.head, t0, s0);
+        if (c0 < d.v) {
+            keep(m, p);
+            yv.template add<0, 0>(memory, n, kept, [&](int t, int c) { return queries.get(x.g, d.v, t, c0 + c); });
+        }
+        if (c0 < d.k) {
+            keep(m, dx);
+            yk.template add<0, 0>(memory, n, kept, [&](int t, int c) { return queries.get(x.q, d.k, t, c0 + c); });
+        }
+    }
+    if (dk)
+        yk.each([&](int r, int c, real v) {
+            if (r < rows.left && c0 + c < d.k) put(dk + rows.at(r) * d.k + c0 + c, x.scale * v, k_acc);
+        });
+    if (dv)
+        yv.each([&](int r, int c, real v) {
+            if (r < rows.left && c0 + c < d.v) put(dv + rows.at(r) * d.v + c0 + c, v, v_acc);
+        });
+}
+
+#define KERNELS(R)                                                                                                    \
+    extern "C" __global__ __launch_bounds__(256, 1) void forward_##R(const S* q, const S* k, const S* v, S* o, S* lse,   \
+                                                                  real scale, Sizes d) {                              \
+        forward<R>(q, k, v, o, lse, scale, d);                                                                        \
+    }                                                                                                                 \
+    extern "C" __global__ __launch_bounds__(256, 1) void queries_##R(                                                    \
+        const S* q, const S* k, const S* v, const S* g, const S* lse, const real* delta, S* dq, int acc, real scale,  \
+        Sizes d) {                                                                                                    \
+        queries<R>(Saved{q, k, v, g, lse, delta, scale}, dq, acc, d);                                                 \
+    }                                                                                                                 \
+    extern "C" __global__ __launch_bounds__(256, 1) void keys_##R(                                                       \
+        const S* q, const S* k, const S* v, const S* g, const S* lse, const real* delta, S* dk, int k_acc, S* dv,     \
+        int v_acc, real scale, Sizes d) {                                                                             \
+        keys<R>(Saved{q, k, v, g, lse, delta, scale}, dk, k_acc, dv, v_acc, d);                                       \
+    }
+KERNELS(1)
+KERNELS(2)
+KERNELS(4)
+
+// delta [B, T, H] = Σ do o: a warp to a row.
+extern "C" __global__ void deltas(const S* o, const S* g, real* delta, i64 rows, i64 v) {
+    for (i64 r = thread() / 32; r < rows; r += threads() / 32) {
+        real sum = 0;
+        for (i64 j = threadIdx.x % 32; j < v; j += 32) sum += ld(o + r * v + j) * ld(g + r * v + j);
+        sum = warp_sum(sum);
+        if (threadIdx.x % 32 == 0) delta[r] = sum;
+    }
+}

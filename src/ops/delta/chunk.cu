@@ -1,0 +1,441 @@
+// The delta rule in chunks of C steps, with or without a gate (the equations stand in chunk.rs).
+//
+// Each step of a chunk needs those before it, but only through (I + A)⁻¹, and A needs no state. So all chunks of all
+// heads are prepared at once, in the WY form: X = (I + A)⁻¹, W = X (b γ K), U = X b V, and only E = U − W S and
+// S ← Γ S + (r K)ᵀ E go from chunk to chunk, independently for every column of S. Backwards as well:
+//
+//   forward    prepare, states, outputs
+//   backward   prepare (with E from the saved states), through_outputs: dE = Pᵀ dO, states_backward: dE += r K dS and
+//              dS ← Γ dS + (γ Q)ᵀ dO − Wᵀ dE, through_solve: G = Xᵀ dE, gradients: all that is left
+//
+// Tiling: a block of 256 threads has a chunk, or tiles of its columns (tiles.cuh); in the two kernels that go along a
+// head it has 16 columns of S, which stay in shared memory. Memory: q, k, v, o and 2 K + 2 V + C numbers a step for
+// W, E and X, and a state for each chunk; operations a step: C (2 K + 2 V) + 4 K V + C² / 3 forward.
+
+using namespace tiled;
+
+// What a gate does inside a chunk, from the sums b_t = g_1 + … + g_t. They are doubles so that their differences
+// have all the digits of a real.
+struct Decay {
+    const double* b;
+
+    __device__ real between(int t, int s) const { return b ? exp((real)(b[t] - b[s])) : real(1); }
+    __device__ real since_start(int t) const { return b ? exp((real)b[t]) : real(1); }
+};
+
+// In shared memory: what a chunk has one of a step.
+template <int R>
+struct Scalars {
+    enum { C = Tile<R>::C, SIZE = 5 * C };
+    double *sums, *gates;
+    real* beta;
+
+    __device__ Scalars(real* memory) : sums((double*)memory), gates(sums + C), beta((real*)(gates + C)) {}
+
+    // A gate below exp(-1e4) is 0 in any case; -inf would make differences of sums NaN. What was written before the
+    // call may be read by everybody after it.
+    __device__ Decay load(const Steps& t, const S* b, const S* g) {
+        const int r = threadIdx.x;
+        if (b && r < C) beta[r] = t.get(b, 1, r, 0);
+        if (g && r < C) gates[r] = fmax(t.get(g, 1, r, 0), real(-1e4));
+        __syncthreads();
+        if (g && r < C) {
+            double sum = 0;
+            for (int u = 0; u <= r; u++) sum += gates[u];
+            sums[r] = sum;
+        }
+        __syncthreads();
+        return Decay{g ? sums : nullptr};
+    }
+};
+
+// In place of A, of which only what is below the diagonal counts, X = (I + A)⁻¹: blocks of 16 by substitution, a
+// thread to a column; then pairs of blocks, X₂₁ = −X₂₂ A₂₁ X₁₁, until one is left. `room` is C² / 4 numbers.
+template <int R>
+__device__ void invert(real* m, real* room) {
+    constexpr int C = Tile<R>::C, MLD = Tile<R>::MLD;
+    const int c = threadIdx.x % 16, first = threadIdx.x / 16 * 16;
+    real x[16];
+    if (threadIdx.x < C) {
+#pragma unroll
+        for (int i = 0; i < 16; i++) {
+            x[i] = i == c ? 1 : 0;
+#pragma unroll
+            for (int j = 0; j < i; j++) x[i] -= m[(first + i) * MLD + first + j] * x[j];
+        }
+    }
+    __syncthreads();
+    if (threadIdx.x < C) {
+#pragma unroll
+        for (int i = 0; i < 16; i++) m[(first + i) * MLD + first + c] = x[i];
+    }
+    __syncthreads();
+    for (int w = 16; w < C; w *= 2) {
+        for (int n = threadIdx.x; n < C * w / 2; n += 256) {
+            const int at = n / (w * w) * 2 * w, r = n / w % w, c = n % w;
+            real sum = 0;
+            for (int k = c; k < w; k++) sum += m[(at + w + r) * MLD + at + k] * m[(at + k) * MLD + at + c];
+            room[n] = sum;
+        }
+        __syncthreads();
+        for (int n = threadIdx.x; n < C * w / 2; n += 256) {
+            const int p = n / (w * w), at = p * 2 * w, r = n / w % w, c = n % w;
+            real sum = 0;
+            for (int k = 0; k <= r; k++) sum -= m[(at + w + r) * MLD + at + w + k] * room[(p * w + k) * w + c];
+            m[(at + w + r) * MLD + at + c] = sum;
+        }
+        __syncthreads();
+    }
+}
+
+// Numbers of a chunk that are padded to C rows: W, E, dE and G [chunk of head, C, width].
+template <int R>
+struct Padded {
+    real* x;
+    i64 width, id;
+
+    __device__ real get(int r, i64 j) const { return j < width ? x[(id * Tile<R>::C + r) * width + j] : real(0); }
+    __device__ void set(int r, i64 j, real y) const {
+        if (j < width) x[(id * Tile<R>::C + r) * width + j] = y;
+    }
+};
+
+// A state [chunk of head, K, V] at (i, j); 0 beyond the edges.
+template <class P>
+__device__ real state(const P* s, const Dims& d, i64 id, i64 i, i64 j) {
+    return i < d.k && j < d.v ? ld(s + (id * d.k + i) * d.v + j) : real(0);
+}
+
+// m = tril(A Bᵀ ⊙ D), or without the diagonal, for operands a(step, i) and b(step, i); row r times by(r).
+template <int R, class A, class B, class F>
+__device__ void lower_product(real* m, real* scratch, int depth, bool strict, const Decay& decay, A a, B b, F by) {
+    Tile<R> p;
+    p.template add<1, 1>(scratch, depth, a, [&](int k, int c) { return b(c, k); });
+    p.each([&](int r, int c, real x) {
+        m[r * Tile<R>::MLD + c] = c < r || (c == r && !strict) ? by(r) * x * decay.between(r, c) : real(0);
+    });
+    __syncthreads();
+}
+
+// X (if wanted), W, and U or, where the states are known, E.
+template <int R>
+__device__ void prepare(const S* k, const S* v, const S* beta, const S* g, const S* states, real* x, real* w, real* u,
+                        Dims d) {
+    extern __shared__ __align__(16) real memory[];
+    constexpr int C = Tile<R>::C, MLD = Tile<R>::MLD;
+    real *m = memory + Tile<R>::SCRATCH, *rhs = m + Tile<R>::MATRIX, *room = rhs + Tile<R>::MATRIX;
+    const Steps t(d, blockIdx.x);
+    Scalars<R> scalars(room + C * C / 4);
+    const Decay decay = scalars.load(t, beta, g);
+    const real* b = scalars.beta;
+    const auto key = [&](int s, i64 i) { return t.get(k, d.k, s, i); };
+    lower_product<R>(m, memory, (int)d.k, true, decay, key, key, [&](int r) { return b[r]; });
+    invert<R>(m, room);
+    if (x)
+        for (int n = threadIdx.x; n < C * C; n += 256) x[t.id * C * C + n] = m[n / C * MLD + n % C];
+    const auto inverse = [&](int r, int s) { return m[r * MLD + s]; };
+    const Padded<R> ws{w, d.k, t.id}, us{u, d.v, t.id};
+    for (i64 c0 = 0; c0 < d.k; c0 += C) {
+        Tile<R> y;
+        y.template add<1, 0>(
+            memory, t.n, inverse, [&](int s, int c) { return b[s] * decay.since_start(s) * key(s, c0 + c); });
+        y.each([&](int r, int c, real z) { ws.set(r, c0 + c, z); });
+    }
+    for (i64 c0 = 0; c0 < d.v; c0 += C) {
+        Tile<R> y, z;
+        if (states)
+            y.template add<1, 0>(memory, (int)d.k, key, [&](int i, int c) { return state(states, d, t.id, i, c0 + c); });
+        y.each([&](int r, int c, real seen) {
+            rhs[r * MLD + c] = b[r] * (t.get(v, d.v, r, c0 + c) - decay.since_start(r) * seen);
+        });
+        z.template add<1, 0>(memory, t.n, inverse, [&](int s, int c) { return rhs[s * MLD + c]; });
+        z.each([&](int r, int c, real e) { us.set(r, c0 + c, e); });
+    }
+}
+
+// Along a head: 16 columns of S, kept in shared memory or, where they are too long for it, in `room`. E stands in
+// place of U afterwards, and once more in `e` if that is given.
+template <int R>
+__device__ void forward_states(const S* k, const S* g, const S* s0, const real* w, real* u, S* states, S* e, S* s_last,
+                               real* room, Dims d) {
+    extern __shared__ __align__(16) real memory[];
+    constexpr int C = Tile<R>::C, W = 16;
+    real* es = memory + Tile<R, 1>::SCRATCH;
+    Scalars<R> scalars(es + C * W);
+    real* s = room ? room + (i64)blockIdx.x * d.k * W : es + C * W + Scalars<R>::SIZE;
+    const i64 across = tiles(d.v, W), c0 = blockIdx.x % across * W, head = blockIdx.x / across;
+    for (i64 n = threadIdx.x; n < d.k * W; n += 256) s[n] = state(s0, d, head, n / W, c0 + n % W);
+    for (i64 chunk = 0; chunk < d.chunks; chunk++) {
+        const Steps t(d, head * d.chunks + chunk);
+        const Decay decay = scalars.load(t, nullptr, g);
+        for (i64 n = threadIdx.x; n < d.k * W; n += 256)
+            if (c0 + n % W < d.v) st(states + (t.id * d.k + n / W) * d.v + c0 + n % W, s[n]);
+        const Padded<R> ws{(real*)w, d.k, t.id}, us{u, d.v, t.id};
+        Tile<R, 1> y;
+        y.template add<1, 0>(
+            memory, (int)d.k, [&](int r, int i) { return ws.get(r, i); }, [&](int i, int c) { return s[i * W + c]; });
+        y.each([&](int r, int c, real seen) {
+            const real x = us.get(r, c0 + c) - seen;
+            us.set(r, c0 + c, x);
+            if (e && r < t.n && c0 + c < d.v) st(e + t.at(r) * d.v + c0 + c, x);
+            es[r * W + c] = r < t.n ? decay.between(t.n - 1, r) * x : real(0);
+        });
+        for (i64 i0 = 0; i0 < d.k; i0 += C) {
+            Tile<R, 1> z;
+            z.template add<0, 0>(
+                memory, t.n, [&](int r, int s) { return t.get(k, d.k, s, i0 + r); },
+                [&](int s, int c) { return es[s * W + c]; });
+            const real whole = decay.since_start(t.n - 1);
+            z.each([&](int r, int c, real x) {
+                if (i0 + r < d.k) s[(i0 + r) * W + c] = whole * s[(i0 + r) * W + c] + x;
+            });
+        }
+    }
+    __syncthreads();
+    for (i64 n = threadIdx.x; n < d.k * W; n += 256)
+        if (c0 + n % W < d.v) st(s_last + (head * d.k + n / W) * d.v + c0 + n % W, s[n]);
+}
+
+// O = γ Q S + P E
+template <int R>
+__device__ void outputs(const S* q, const S* k, const S* g, const S* states, const real* e, S* o, real scale, Dims d) {
+    extern __shared__ __align__(16) real memory[];
+    constexpr int C = Tile<R>::C, MLD = Tile<R>::MLD;
+    real* m = memory + Tile<R>::SCRATCH;
+    const i64 across = tiles(d.v, C), c0 = blockIdx.x % across * C;
+    const Steps t(d, blockIdx.x / across);
+    Scalars<R> scalars(m + Tile<R>::MATRIX);
+    const Decay decay = scalars.load(t, nullptr, g);
+    const auto query = [&](int r, i64 i) { return scale * t.get(q, d.k, r, i); };
+    const auto key = [&](int s, i64 i) { return t.get(k, d.k, s, i); };
+    lower_product<R>(m, memory, (int)d.k, false, decay, query, key, [](int) { return real(1); });
+    const Padded<R> es{(real*)e, d.v, t.id};
+    Tile<R> y;
+    y.template add<1, 0>(memory, (int)d.k, query, [&](int i, int c) { return state(states, d, t.id, i, c0 + c); });
+#pragma unroll
+    for (int i = 0; i < R; i++)
+#pragma unroll
+        for (int j = 0; j < R; j++) y.v[i][j] *= decay.since_start(y.row(i));
+    y.template add<1, 0>(
+        memory, t.n, [&](int r, int s) { return m[r * MLD + s]; }, [&](int s, int c) { return es.get(s, c0 + c); });
+    y.each([&](int r, int c, real x) {
+        if (r < t.n && c0 + c < d.v) st(o + t.at(r) * d.v + c0 + c, x);
+    });
+}
+
+// dE = Pᵀ dO, what comes to E through the outputs.
+template <int R>
+__device__ void through_outputs(const S* q, const S* k, const S* g, const S* d_o, real* de, real scale, Dims d) {
+    extern __shared__ __align__(16) real memory[];
+    constexpr int C = Tile<R>::C, MLD = Tile<R>::MLD;
+    real* m = memory + Tile<R>::SCRATCH;
+    const i64 across = tiles(d.v, C), c0 = blockIdx.x % across * C;
+    const Steps t(d, blockIdx.x / across);
+    Scalars<R> scalars(m + Tile<R>::MATRIX);
+    const Decay decay = scalars.load(t, nullptr, g);
+    Tile<R> y;
+    if (d_o) {
+        lower_product<R>(
+            m, memory, (int)d.k, false, decay, [&](int r, int i) { return scale * t.get(q, d.k, r, i); },
+            [&](int s, int i) { return t.get(k, d.k, s, i); }, [](int) { return real(1); });
+        y.template add<0, 0>(
+            memory, t.n, [&](int r, int s) { return m[s * MLD + r]; },
+            [&](int s, int c) { return t.get(d_o, d.v, s, c0 + c); });
+    }
+    const Padded<R> des{de, d.v, t.id};
+    y.each([&](int r, int c, real x) { des.set(r, c0 + c, x); });
+}
+
+// Along a head from its end, as forward_states: what comes to E through the states, dE += r K dS, and
+// dS ← Γ dS + (γ Q)ᵀ dO − Wᵀ dE. `after` gets dS after each chunk.
+template <int R>
+__device__ void backward_states(const S* q, const S* k, const S* g, const S* d_o, const S* ds_last, const real* w,
+                                real* de, real* after, S* ds0, int acc, real* room, real scale, Dims d) {
+    extern __shared__ __align__(16) real memory[];
+    constexpr int C = Tile<R>::C, W = 16;
+    real* es = memory + Tile<R, 1>::SCRATCH;
+    Scalars<R> scalars(es + C * W);
+    real* s = room ? room + (i64)blockIdx.x * d.k * W : es + C * W + Scalars<R>::SIZE;
+    const i64 across = tiles(d.v, W), c0 = blockIdx.x % across * W, head = blockIdx.x / across;
+    for (i64 n = threadIdx.x; n < d.k * W; n += 256)
+        s[n] = ds_last ? state(ds_last, d, head, n / W, c0 + n % W) : real(0);
+    for (i64 chunk = d.chunks - 1; chunk >= 0; chunk--) {
+        const Steps t(d, head * d.chunks + chunk);
+        const Decay decay = scalars.load(t, nullptr, g);
+        for (i64 n = threadIdx.x; n < d.k * W; n += 256)
+            if (c0 + n % W < d.v) after[(t.id * d.k + n / W) * d.v + c0 + n % W] = s[n];
+        const Padded<R> ws{(real*)w, d.k, t.id}, des{de, d.v, t.id};
+        Tile<R, 1> y;
+        y.template add<1, 0>(
+            memory, (int)d.k, [&](int r, int i) { return t.get(k, d.k, r, i); },
+            [&](int i, int c) { return s[i * W + c]; });
+        y.each([&](int r, int c, real x) {
+            x = r < t.n ? des.get(r, c0 + c) + decay.between(t.n - 1, r) * x : real(0);
+            des.set(r, c0 + c, x);
+            es[r * W + c] = x;
+        });
+        for (i64 i0 = 0; i0 < d.k; i0 += C) {
+            Tile<R, 1> z;
+            z.template add<0, 0>(
+                memory, t.n, [&](int r, int s) { return -ws.get(s, i0 + r); },
+                [&](int s, int c) { return es[s * W + c]; });
+            if (d_o)
+                z.template add<0, 0>(
+                    memory, t.n, [&](int r, int s) { return scale * t.get(q, d.k, s, i0 + r); },
+                    [&](int s, int c) { return decay.since_start(s) * t.get(d_o, d.v, s, c0 + c); });
+            const real whole = decay.since_start(t.n - 1);
+            z.each([&](int r, int c, real x) {
+                if (i0 + r < d.k) s[(i0 + r) * W + c] = whole * s[(i0 + r) * W + c] + x;
+            });
+        }
+    }
+    __syncthreads();
+    for (i64 n = threadIdx.x; ds0 && n < d.k * W; n += 256)
+        if (c0 + n % W < d.v) put(ds0 + (head * d.k + n / W) * d.v + c0 + n % W, s[n], acc);
+}
+
+// G = Xᵀ dE in place of dE, and dV = b G.
+template <int R>
+__device__ void through_solve(const S* beta, const real* x, real* de, S* dv, int acc, Dims d) {
+    extern __shared__ __align__(16) real memory[];
+    constexpr int C = Tile<R>::C;
+    const i64 across = tiles(d.v, C), c0 = blockIdx.x % across * C;
+    const Steps t(d, blockIdx.x / across);
+    const Padded<R> xs{(real*)x, C, t.id}, des{de, d.v, t.id};
+    Tile<R> y;
+    y.template add<0, 0>(
+        memory, t.n, [&](int r, int s) { return xs.get(s, r); }, [&](int s, int c) { return des.get(s, c0 + c); });
+    y.each([&](int r, int c, real z) {
+        des.set(r, c0 + c, z);
+        if (dv && r < t.n && c0 + c < d.v) put(dv + t.at(r) * d.v + c0 + c, ld(beta + t.at(r)) * z, acc);
+    });
+}
+
+// Where gradients go, and whether they are added.
+struct Grads {
+    S *q, *k, *beta, *g;
+    int q_acc, k_acc, beta_acc, g_acc;
+};
+
+// dQ, dK, dβ and dg of a chunk.
+template <int R>
+__device__ void gradients(const S* q, const S* k, const S* v, const S* beta, const S* g, const S* d_o, const S* states,
+                          const real* after, const real* e, const real* gs, Grads to, real scale, Dims d) {
+    extern __shared__ __align__(16) real memory[];
+    constexpr int C = Tile<R>::C, MLD = Tile<R>::MLD;
+    real *dp = memory + Tile<R>::SCRATCH, *da = dp + Tile<R>::MATRIX, *rows = da + Tile<R>::MATRIX;
+    const Steps t(d, blockIdx.x);
+    Scalars<R> scalars(rows + 2 * C + 32);
+    const Decay decay = scalars.load(t, beta, g);
+    const real* b = scalars.beta;
+    const Padded<R> es{(real*)e, d.v, t.id}, gg{(real*)gs, d.v, t.id};
+    const int width = (int)d.v;
+    const auto one = [](int) { return real(1); };
+    const auto query = [&](int r, i64 i) { return scale * t.get(q, d.k, r, i); };
+    const auto key = [&](int s, i64 i) { return t.get(k, d.k, s, i); };
+    const auto cotangent = [&](int r, int j) { return d_o ? t.get(d_o, d.v, r, j) : real(0); };
+    const auto written = [&](int s, int j) { return s < t.n ? es.get(s, j) : real(0); };
+    const auto solved = [&](int s, int j) { return s < t.n ? gg.get(s, j) : real(0); };
+    lower_product<R>(dp, memory, width, false, decay, cotangent, written, one);
+    lower_product<R>(da, memory, width, true, decay, solved, written, [](int) { return real(-1); });
+    // What b_t gets, dβ_t, and what b_C gets from the state after the chunk.
+    real db[R], dbeta[R], end = 0;
+    for (int i = 0; i < R; i++) db[i] = dbeta[i] = 0;
+    for (i64 c0 = 0; c0 < d.k; c0 += C) {
+        Tile<R> y, w, h;
+        const auto before = [&](int j, int c) { return state(states, d, t.id, c0 + c, j); };
+        y.template add<1, 1>(memory, width, cotangent, before);
+        h.template add<1, 1>(memory, width, solved, before);
+        w.template add<1, 1>(memory, width, written, [&](int j, int c) { return state(after, d, t.id, c0 + c, j); });
+#pragma unroll
+        for (int i = 0; i < R; i++) {
+            const int r = y.row(i);
+            const real start = decay.since_start(r), rest = r < t.n ? decay.between(t.n - 1, r) : real(0);
+#pragma unroll
+            for (int j = 0; j < R; j++) {
+                y.v[i][j] *= start;
+                h.v[i][j] *= -start;
+                w.v[i][j] *= rest;
+                if (g) end += w.v[i][j] * key(r, c0 + y.col(j));
+            }
+        }
+        const auto keys = [&](int s, int c) { return key(s, c0 + c); };
+        y.template add<1, 0>(memory, t.n, [&](int r, int s) { return dp[r * MLD + s]; }, keys);
+        h.template add<1, 0>(memory, t.n, [&](int r, int s) { return da[r * MLD + s]; }, keys);
+        w.template add<0, 0>(
+            memory, t.n, [&](int r, int s) { return dp[s * MLD + r]; }, [&](int s, int c) { return query(s, c0 + c); });
+        w.template add<0, 0>(
+            memory, t.n, [&](int r, int s) { return b[s] * da[s * MLD + r]; }, keys);
+#pragma unroll
+        for (int i = 0; i < R; i++)
+#pragma unroll
+            for (int j = 0; j < R; j++) {
+                const int r = y.row(i);
+                const i64 c = c0 + y.col(j), at = t.at(r) * d.k + c;
+                if (r >= t.n || c >= d.k) continue;
+                const real read = b[r] * h.v[i][j], x = key(r, c);
+                dbeta[i] += h.v[i][j] * x;
+                db[i] += query(r, c) * y.v[i][j] + x * (read - w.v[i][j]);
+                if (to.q) put(to.q + at, scale * y.v[i][j], to.q_acc);
+                if (to.k) put(to.k + at, read + w.v[i][j], to.k_acc);
+            }
+    }
+    if (g)
+        for (i64 n = threadIdx.x; n < d.k * d.v; n += 256)
+            end += decay.since_start(t.n - 1) * ld(states + t.id * d.k * d.v + n) * after[t.id * d.k * d.v + n];
+    end = block_sum(end, rows + 2 * C);
+    Tile<R>::across(db);
+    Tile<R>::across(dbeta);
+    if (Tile<R>::col(0) == 0)
+        for (int i = 0; i < R; i++) rows[Tile<R>::row(i)] = db[i], rows[C + Tile<R>::row(i)] = dbeta[i];
+    __syncthreads();
+    // A warp to a row for G ⊙ V, a thread to a step for the sum of what later steps got.
+    for (int r = threadIdx.x / 32; to.beta && r < t.n; r += 8) {
+        real sum = 0;
+        for (int j = threadIdx.x % 32; j < d.v; j += 32) sum += solved(r, j) * t.get(v, d.v, r, j);
+        sum = warp_sum(sum);
+        if (threadIdx.x % 32 == 0) put(to.beta + t.at(r), rows[C + r] + sum, to.beta_acc);
+    }
+    if (to.g && (int)threadIdx.x < t.n) {
+        for (int u = threadIdx.x; u < t.n; u++) end += rows[u];
+        put(to.g + t.at(threadIdx.x), end, to.g_acc);
+    }
+}
+
+#define KERNELS(R)                                                                                                    \
+    extern "C" __global__ __launch_bounds__(256, 1) void prepare_##R(                                                    \
+        const S* k, const S* v, const S* beta, const S* g, const S* states, real* x, real* w, real* u, Dims d) {      \
+        prepare<R>(k, v, beta, g, states, x, w, u, d);                                                                \
+    }                                                                                                                 \
+    extern "C" __global__ __launch_bounds__(256, 1) void states_##R(                                                     \
+        const S* k, const S* g, const S* s0, const real* w, real* u, S* states, S* e, S* s_last, real* room,          \
+        Dims d) {                                                                                                     \
+        forward_states<R>(k, g, s0, w, u, states, e, s_last, room, d);                                                \
+    }                                                                                                                 \
+    extern "C" __global__ __launch_bounds__(256, 1) void outputs_##R(                                                    \
+        const S* q, const S* k, const S* g, const S* states, const real* e, S* o, real scale, Dims d) {               \
+        outputs<R>(q, k, g, states, e, o, scale, d);                                                                  \
+    }                                                                                                                 \
+    extern "C" __global__ __launch_bounds__(256, 1) void through_outputs_##R(                                            \
+        const S* q, const S* k, const S* g, const S* d_o, real* de, real scale, Dims d) {                             \
+        through_outputs<R>(q, k, g, d_o, de, scale, d);                                                               \
+    }                                                                                                                 \
+    extern "C" __global__ __launch_bounds__(256, 1) void states_backward_##R(                                            \
+        const S* q, const S* k, const S* g, const S* d_o, const S* ds_last, const real* w, real* de, real* after,     \
+        S* ds0, int acc, real* room, real scale, Dims d) {                                                            \
+        backward_states<R>(q, k, g, d_o, ds_last, w, de, after, ds0, acc, room, scale, d);                            \
+    }                                                                                                                 \
+    extern "C" __global__ __launch_bounds__(256, 1) void through_solve_##R(const S* beta, const real* x, real* de,       \
+                                                                        S* dv, int acc, Dims d) {                     \
+        through_solve<R>(beta, x, de, dv, acc, d);                                                                    \
+    }                                                                                                                 \
+    extern "C" __global__ __launch_bounds__(256, 1) void gradients_##R(                                                  \
+        const S* q, const S* k, const S* v, const S* beta, const S* g, const S* d_o, const S* states,                 \
+        const real* after, const real* e, const real* gs, S* dq, int q_acc, S* dk, int k_acc, S* dbeta, int beta_acc, \
+        S* dg, int g_acc, real scale, Dims d) {                                                                       \
+        const Grads to{dq, dk, dbeta, dg, q_acc, k_acc, beta_acc, g_acc};                                             \
+        gradients<R>(q, k, v, beta, g, d_o, states, after, e, gs, to, scale, d);                                      \
+    }
+KERNELS(1)
+KERNELS(2)
+KERNELS(4)

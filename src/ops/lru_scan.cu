@@ -1,0 +1,187 @@
+// h_t = lambda h_{t-1} + x_t in complex numbers, one lambda a channel, and its gradient, in the phases of scan.cu.
+// What a piece does to its start is known beforehand: it multiplies it by lambda to the number of its steps, a power
+// that is taken in double precision.
+//
+// Tiling: as scan.cu. With one piece forward moves 4 numbers a complex element (x; h) and 8 operations, backward 6
+// (h, dh; dx) and 16; with pieces, phase 1 reads x, or dh, once more. The gradient of lambda is summed in registers
+// over a piece and written once, [B pieces, D]; the sum over those is linear.cu's.
+
+constexpr int U = 8;
+
+struct Piece {
+    i64 b, k, c, t0, t1, row; // row: of [B, pieces]
+    bool some;
+    __device__ Piece(i64 n, i64 pieces, i64 t, i64 d, i64 steps) {
+        const i64 i = thread();
+        some = i < n * pieces * d;
+        c = i % d;
+        row = i / d;
+        k = row % pieces;
+        b = row / pieces;
+        t0 = k * steps;
+        t1 = t0 + steps < t ? t0 + steps : t;
+    }
+};
+
+struct C { real re, im; };
+
+__device__ inline C ld(const S* re, const S* im, i64 i) { return {ld(re + i), ld(im + i)}; }
+// x y + z and conj(x) y + z
+__device__ inline C muladd(C x, C y, C z) { return {x.re * y.re - x.im * y.im + z.re, x.re * y.im + x.im * y.re + z.im}; }
+__device__ inline C conj_muladd(C x, C y, C z) { return muladd({x.re, -x.im}, y, z); }
+
+// xⁿ by repeated squaring.
+__device__ inline C power(C x, i64 n) {
+    double re = 1, im = 0, xr = x.re, xi = x.im;
+    for (; n > 0; n >>= 1) {
+        if (n & 1) {
+            const double r = re * xr - im * xi;
+            im = re * xi + im * xr;
+            re = r;
+        }
+        const double r = xr * xr - xi * xi;
+        xi = 2 * xr * xi;
+        xr = r;
+    }
+    return {(real)re, (real)im};
+}
+
+// Phase 1: what a piece ends with from zero, [B, pieces, D]; if `back`, what its first step hands back from dh alone,
+// which may be null for zeros.
+template <bool BACK>
+__device__ void total(const S* lr, const S* li, const S* xr, const S* xi, real* er, real* ei, const Piece& p, i64 t,
+                      i64 d) {
+    if (!p.some) return;
+    const i64 first = p.b * t * d + p.c;
+    C lambda = ld(lr, li, p.c), h = {0, 0};
+    if (BACK) lambda.im = -lambda.im;
+    for (i64 s = 0; s < p.t1 - p.t0; s += U) {
+        C v[U];
+#pragma unroll
+        for (int u = 0; u < U; u++) {
+            const bool in = s + u < p.t1 - p.t0;
+            const i64 i = first + (BACK ? p.t1 - 1 - s - u : p.t0 + s + u) * d;
+            v[u] = {in && xr ? ld(xr + i) : real(0.0), in && xi ? ld(xi + i) : real(0.0)};
+        }
+#pragma unroll
+        for (int u = 0; u < U; u++)
+            if (s + u < p.t1 - p.t0)
+                h = BACK ? muladd(lambda, {h.re + v[u].re, h.im + v[u].im}, {0, 0}) : muladd(lambda, h, v[u]);
+    }
+    er[p.row * d + p.c] = h.re;
+    ei[p.row * d + p.c] = h.im;
+}
+
+extern "C" __global__ void lru_total(const S* lr, const S* li, const S* xr, const S* xi, real* er, real* ei, i64 n,
+                                     i64 pieces, i64 t, i64 d, i64 steps) {
+    total<false>(lr, li, xr, xi, er, ei, Piece(n, pieces, t, d, steps), t, d);
+}
+
+extern "C" __global__ void lru_total_back(const S* lr, const S* li, const S* gr, const S* gi, real* er, real* ei, i64 n,
+                                          i64 pieces, i64 t, i64 d, i64 steps) {
+    total<true>(lr, li, gr, gi, er, ei, Piece(n, pieces, t, d, steps), t, d);
+}
+
+// Phase 2, as scan_carry: ends become starts. The last piece may be shorter.
+extern "C" __global__ void lru_carry(const S* lr, const S* li, const S* fr, const S* fi, real* er, real* ei, i64 n,
+                                     i64 pieces, i64 t, i64 d, i64 steps, int back) {
+    const i64 i = thread();
+    if (i >= n * d) return;
+    const i64 begin = i / d * pieces * d + i % d;
+    C lambda = ld(lr, li, i % d);
+    if (back) lambda.im = -lambda.im;
+    const C whole = power(lambda, steps), rest = power(lambda, t - (pieces - 1) * steps);
+    C h = {fr ? ld(fr + i) : real(0.0), fi ? ld(fi + i) : real(0.0)};
+    for (i64 j = 0; j < pieces; j += U) {
+        C ev[U];
+#pragma unroll
+        for (int u = 0; u < U; u++) {
+            const i64 at = begin + (back ? pieces - 1 - j - u : j + u) * d;
+            const bool in = j + u < pieces;
+            ev[u] = {in ? er[at] : real(0.0), in ? ei[at] : real(0.0)};
+        }
+#pragma unroll
+        for (int u = 0; u < U; u++) {
+            const i64 k = back ? pieces - 1 - j - u : j + u;
+            if (j + u < pieces) {
+                er[begin + k * d] = h.re;
+                ei[begin + k * d] = h.im;
+                h = muladd(k == pieces - 1 ? rest : whole, h, ev[u]);
+            }
+        }
+    }
+}
+
+// Phase 3: the recurrence from `starts`, or from h0 where there is one piece and they are null.
+extern "C" __global__ void lru_run(const S* lr, const S* li, const S* xr, const S* xi, const S* h0r, const S* h0i,
+                                   const real* sr, const real* si, S* hr, S* hi, S* last_r, S* last_i, i64 n,
+                                   i64 pieces, i64 t, i64 d, i64 steps) {
+    const Piece p(n, pieces, t, d, steps);
+    if (!p.some) return;
+    const i64 first = p.b * t * d + p.c, at = p.row * d + p.c, state = p.b * d + p.c;
+    const C lambda = ld(lr, li, p.c);
+    C h = ld(h0r, h0i, state);
+    if (sr) h = {sr[at], si[at]};
+    for (i64 s = p.t0; s < p.t1; s += U) {
+        C v[U];
+#pragma unroll
+        for (int u = 0; u < U; u++) {
+            v[u] = {0, 0};
+            if (s + u < p.t1) v[u] = ld(xr, xi, first + (s + u) * d);
+        }
+#pragma unroll
+        for (int u = 0; u < U; u++)
+            if (s + u < p.t1) {
+                h = muladd(lambda, h, v[u]);
+                st(hr + first + (s + u) * d, h.re);
+                st(hi + first + (s + u) * d, h.im);
+            }
+    }
+    if (p.k == pieces - 1) {
+        st(last_r + state, h.re);
+        st(last_i + state, h.im);
+    }
+}
+
+// Phase 3 backwards: g_t = dh_t + G_{t+1}; dx_t = g_t; dlambda += g_t conj(h_{t-1}); G_t = conj(lambda) g_t; dh0 = G_1.
+// dlambda [B pieces, D], twice, is null if nobody wants it.
+extern "C" __global__ void lru_run_back(const S* lr, const S* li, const S* hr, const S* hi, const S* h0r, const S* h0i,
+                                        const S* dhr, const S* dhi, const S* dlr, const S* dli, const real* er,
+                                        const real* ei, S* dxr, int acc_xr, S* dxi, int acc_xi, S* d0r, int acc_0r,
+                                        S* d0i, int acc_0i, real* dlambda, i64 n, i64 pieces, i64 t, i64 d, i64 steps) {
+    const Piece p(n, pieces, t, d, steps);
+    if (!p.some) return;
+    const i64 first = p.b * t * d + p.c, at = p.row * d + p.c, state = p.b * d + p.c;
+    const C lambda = ld(lr, li, p.c);
+    C g = {dlr ? ld(dlr + state) : real(0.0), dli ? ld(dli + state) : real(0.0)}, sum = {0, 0};
+    if (er) g = {er[at], ei[at]};
+    for (i64 s = p.t1 - 1; s >= p.t0; s -= U) {
+        C gv[U], hv[U];
+#pragma unroll
+        for (int u = 0; u < U; u++) {
+            const i64 i = first + (s - u) * d;
+            const bool in = s - u >= p.t0;
+            gv[u] = {in && dhr ? ld(dhr + i) : real(0.0), in && dhi ? ld(dhi + i) : real(0.0)};
+            hv[u] = {0, 0};
+            if (in) hv[u] = s - u > 0 ? ld(hr, hi, i - d) : ld(h0r, h0i, state);
+        }
+#pragma unroll
+        for (int u = 0; u < U; u++)
+            if (s - u >= p.t0) {
+                const i64 i = first + (s - u) * d;
+                g = {g.re + gv[u].re, g.im + gv[u].im};
+                sum = conj_muladd(hv[u], g, sum);
+                if (dxr) put(dxr + i, g.re, acc_xr);
+                if (dxi) put(dxi + i, g.im, acc_xi);
+                g = conj_muladd(lambda, g, {0, 0});
+            }
+    }
+    if (dlambda) {
+        dlambda[at] = sum.re;
+        dlambda[n * pieces * d + at] = sum.im;
+    }
+    if (p.k == 0) {
+        if (d0r) put(d0r + state, g.re, acc_0r);
+        if (d0i) put(d0i + state, g.im, acc_0i);
+    }
+}

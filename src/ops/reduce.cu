@@ -1,0 +1,153 @@
+// Maximum, ln Σ eˣ and running sum along an axis of n entries, of a tensor seen as [outer, n, inner], with their
+// gradients. (Sums are arith.cu's.)
+//
+// Tiling: rows (inner = 1) are shared by a group of threads, 1, 2, 4, … 32 or a block, as wide as the row; columns
+// have a thread each, neighbours side by side. A row is read from memory once, its second pass finds it in L1.
+// All are limited by memory: forward reads x and writes what is left; backward reads x or dy and writes dx.
+
+// Rows that this block's groups have: `start` is the first group's, the same for every thread, so that whole blocks
+// meet in the sums; thread `lane` of `lanes` has row `start + mine`, if there is one.
+#define EACH_ROW(start) (i64 start = (i64)blockIdx.x * (blockDim.x / lanes); start < rows; start += (i64)gridDim.x * (blockDim.x / lanes))
+
+extern "C" __global__ void max_rows(const S* x, S* y, i64 rows, i64 n, int lanes) {
+    __shared__ real scratch[32];
+    const int lane = threadIdx.x % lanes, mine = threadIdx.x / lanes;
+    for EACH_ROW(start) {
+        const i64 row = start + mine;
+        const bool on = row < rows;
+        // A NaN is larger than everything, as on the CPU.
+        real m = -INF, bad = 0;
+        for (i64 i = lane; on && i < n; i += lanes) {
+            const real v = ld(x + row * n + i);
+            if (v != v) bad = 1;
+            else m = fmax(m, v);
+        }
+        m = group_max(m, lanes, scratch);
+        bad = group_max(bad, lanes, scratch);
+        if (on && lane == 0) st(y + row, bad > 0 ? INF - INF : m);
+    }
+}
+
+extern "C" __global__ void max_columns(const S* x, S* y, i64 size, i64 n, i64 inner) {
+    for (i64 k = thread(); k < size; k += threads()) {
+        const i64 outer = divide(k, inner);
+        const S* column = x + outer * n * inner + (k - outer * inner);
+        real m = -INF;
+        for (i64 i = 0; i < n; i++) {
+            const real v = ld(column + i * inner);
+            m = v <= m || m != m ? m : v;
+        }
+        st(y + k, m);
+    }
+}
+
+// The first of equal maxima gets the gradient, the others none.
+extern "C" __global__ void max_rows_backward(const S* x, const S* y, const S* g, S* d, int acc, i64 rows, i64 n, int lanes) {
+    __shared__ i64 scratch[32];
+    const int lane = threadIdx.x % lanes, mine = threadIdx.x / lanes;
+    for EACH_ROW(start) {
+        const i64 row = start + mine;
+        const bool on = row < rows;
+        i64 before = 0; // n − the least index: the largest is the first
+        for (i64 i = lane; on && i < n; i += lanes) {
+            if (ld(x + row * n + i) == ld(y + row)) {
+                before = n - i;
+                break;
+            }
+        }
+        const i64 first = n - group_max(before, lanes, scratch);
+        for (i64 i = lane; on && i < n; i += lanes) put(d + row * n + i, i == first ? ld(g + row) : real(0), acc);
+    }
+}
+
+extern "C" __global__ void max_columns_backward(const S* x, const S* y, const S* g, S* d, int acc, i64 size, i64 n, i64 inner) {
+    for (i64 k = thread(); k < size; k += threads()) {
+        const i64 outer = divide(k, inner), base = outer * n * inner + (k - outer * inner);
+        const real m = ld(y + k);
+        bool found = false;
+        for (i64 i = 0; i < n; i++) {
+            const bool here = !found && ld(x + base + i * inner) == m;
+            found |= here;
+            put(d + base + i * inner, here ? ld(g + k) : real(0), acc);
+        }
+    }
+}
+
+// y = m + ln Σ e^(x − m) with m = max x
+extern "C" __global__ void logsumexp(const S* x, S* y, i64 rows, i64 n, int lanes) {
+    __shared__ real scratch[32];
+    const int lane = threadIdx.x % lanes, mine = threadIdx.x / lanes;
+    for EACH_ROW(start) {
+        const i64 row = start + mine;
+        const i64 size = row < rows ? n : 0;
+        const S* xs = x + row * n;
+        real m = -INF;
+        for (i64 i = lane; i < size; i += lanes) m = fmax(m, ld(xs + i));
+        m = group_max(m, lanes, scratch);
+        // Where m is infinite, all that is infinite and NaN decides.
+        const bool finite = is_finite(m);
+        real sum = 0;
+        for (i64 i = lane; i < size; i += lanes) sum += finite ? exp(ld(xs + i) - m) : ld(xs + i);
+        sum = group_sum(sum, lanes, scratch);
+        if (row < rows && lane == 0) st(y + row, m + (finite ? log(sum) : sum));
+    }
+}
+
+// dx = dy e^(x − y)
+extern "C" __global__ void logsumexp_backward(const S* x, const S* y, const S* g, S* d, int acc, i64 size, i64 n) {
+    map(d, acc, size, [&](i64 i) {
+        const i64 row = divide(i, n);
+        return ld(g + row) * exp(ld(x + i) - ld(y + row));
+    });
+}
+
+// yₜ = Σ xᵢ over i ≤ t, or over i ≥ t where `back`, of rows: a warp has a row, 32 entries at a time.
+extern "C" __global__ void cumsum_rows(const S* x, S* y, int acc, i64 rows, i64 n, int back) {
+    const int lane = threadIdx.x % 32;
+    for (i64 row = thread() / 32; row < rows; row += threads() / 32) {
+        real carry = 0;
+        for (i64 start = 0; start < n; start += 32) {
+            const i64 t = start + lane, i = row * n + (back ? n - 1 - t : t);
+            real sum = t < n ? ld(x + i) : real(0);
+#pragma unroll
+            for (int o = 1; o < 32; o *= 2) {
+                const real left = __shfl_up_sync(0xffffffffu, sum, o);
+                if (lane >= o) sum += left;
+            }
+            sum += carry;
+            if (t < n) put(y + i, sum, acc);
+            carry = __shfl_sync(0xffffffffu, sum, 31);
+        }
+    }
+}
+
+// The same of columns: a block has up to 32 of them; its warps have 8 entries each of a piece of the axis, and add
+// what lies before them.
+extern "C" __global__ void cumsum_columns(const S* x, S* y, int acc, i64 columns, i64 n, i64 inner, int back) {
+    __shared__ real part[256];
+    const int wide = blockDim.x, high = blockDim.y, c = threadIdx.x, h = threadIdx.y;
+    const i64 k = (i64)blockIdx.x * wide + c, outer = divide(k, inner), base = outer * n * inner + (k - outer * inner);
+    real carry = 0;
+    for (i64 start = 0; start < n; start += 8 * high) {
+        real v[8], sum = 0;
+#pragma unroll
+        for (int i = 0; i < 8; i++) {
+            const i64 t = start + 8 * h + i;
+            if (k < columns && t < n) sum += ld(x + base + (back ? n - 1 - t : t) * inner);
+            v[i] = sum;
+        }
+        part[h * wide + c] = sum;
+        __syncthreads();
+        real before = carry;
+        for (int i = 0; i < high; i++) {
+            if (i == h) before = carry;
+            carry += part[i * wide + c];
+        }
+        __syncthreads();
+#pragma unroll
+        for (int i = 0; i < 8; i++) {
+            const i64 t = start + 8 * h + i;
+            if (k < columns && t < n) put(y + base + (back ? n - 1 - t : t) * inner, before + v[i], acc);
+        }
+    }
+}

@@ -1,0 +1,234 @@
+//! What a training step on a device needs in places that stay where they are, so that the whole step can be recorded
+//! once as a CUDA graph and then be asked for in one call.
+//!
+//! A step copies its batch and the numbers of the update from pinned memory, computes the gradient, judges it, updates
+//! the parameters if loss and gradient are finite, and copies back what the host wants to know. Nothing in it waits for
+//! the host; the host waits once, at the end.
+
+use super::optimizer::{Adam, Window};
+use crate::{
+    args,
+    autograd::Tape,
+    cuda::{Gpu, Graph, Launch, Module, Pinned},
+    tasks::Batch,
+    tensor::{Cx, DType, Shape, Tensor},
+};
+use std::{str::FromStr, sync::Arc};
+
+/// When a step is recorded as a graph.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Graphs {
+    /// On a device, once the same shapes have come three times in a row, if the step can be recorded.
+    #[default]
+    Auto,
+    /// The same, but a step that cannot be recorded is an error.
+    On,
+    /// Never: every kernel is launched by itself.
+    Off,
+}
+
+impl FromStr for Graphs {
+    type Err = String;
+    fn from_str(s: &str) -> Result<Graphs, String> {
+        match s {
+            "auto" => Ok(Graphs::Auto),
+            "on" => Ok(Graphs::On),
+            "off" => Ok(Graphs::Off),
+            other => Err(format!("'{other}': expected auto, on or off")),
+        }
+    }
+}
+
+impl std::fmt::Display for Graphs {
+    fn fmt(&self, f: &mut std::fmt::Formatter) -> std::fmt::Result {
+        f.write_str(match self {
+            Graphs::Auto => "auto",
+            Graphs::On => "on",
+            Graphs::Off => "off",
+        })
+    }
+}
+
+/// The most blocks that a norm is summed by.
+const BLOCKS: usize = 256;
+
+static MODULE: Module = Module::new("train/optimizer.cu", &[include_str!("optimizer.cu")]);
+
+/// Integers that are sent anew with each step.
+struct Sent {
+    pinned: Pinned<i32>,
+    there: Tensor,
+}
+
+impl Sent {
+    fn new(cx: &Cx, gpu: &Arc<Gpu>, shape: Shape) -> Sent {
+        let there = Tensor::zeros(shape, DType::I32).to_device(cx);
+        Sent { pinned: Pinned::new(gpu, shape.len()), there }
+    }
+
+    /// Have `x` ready to be sent; whether there was room for its shape.
+    fn write(at: &mut Option<Sent>, x: Option<&Tensor>, cx: &Cx, gpu: &Arc<Gpu>) -> bool {
+        let same = at.as_ref().map(|own| own.there.shape()) == x.map(Tensor::shape);
+        if !same {
+            *at = x.map(|x| Sent::new(cx, gpu, x.shape()));
+        }
+        if let (Some(own), Some(x)) = (at, x) {
+            own.pinned.write(x.host());
+        }
+        same
+    }
+
+    fn upload(&mut self) {
+        self.pinned.upload(self.there.device_ptr_mut(), self.pinned.len());
+    }
+}
+
+/// The batch on the device.
+pub struct Feed<'a> {
+    /// Tokens [B, T].
+    pub tokens: &'a Tensor,
+    /// The positions that have a target, if they are fewer than half.
+    pub rows: Option<&'a Tensor>,
+    /// Targets: of those positions, or of all.
+    pub targets: &'a Tensor,
+}
+
+/// See the [module](self).
+pub struct OnDevice {
+    gpu: Arc<Gpu>,
+    tokens: Option<Sent>,
+    rows: Option<Sent>,
+    targets: Option<Sent>,
+    /// A bit for each parameter: whether it decays.
+    decays: Tensor,
+    /// The squared norm of each block's share of the gradient.
+    sums: Tensor,
+    numbers: Pinned<f64>,
+    /// [`Numbers`] as the kernels read them.
+    numbers_there: Tensor,
+    told: Pinned<f64>,
+    /// Loss, norm of the gradient, what clipping multiplies it by, and whether there is an update.
+    told_there: Tensor,
+    /// How many steps in a row had these shapes, this one not counted.
+    alike: usize,
+    graph: Option<(Graph, usize)>,
+}
+
+/// The numbers of one update, in the order of `optimizer.cu`.
+pub type Numbers = [f64; 8];
+
+impl OnDevice {
+    /// For `n` parameters on `cx`, of which those in these windows decay; none on the CPU.
+    pub fn new(cx: &Cx, n: usize, windows: &[Window]) -> Option<OnDevice> {
+        let gpu = cx.gpu()?;
+        let mut bits = vec![0i32; n.div_ceil(32)];
+        for i in windows.iter().filter(|w| w.1).flat_map(|w| w.0.clone()) {
+            bits[i / 32] |= 1 << (i % 32);
+        }
+        let len = bits.len();
+        let room = |n: usize| Tensor::zeros([n], DType::F64).to_device(cx);
+        Some(OnDevice {
+            tokens: None,
+            rows: None,
+            targets: None,
+            decays: Tensor::from_vec(bits, [len]).to_device(cx),
+            sums: room(BLOCKS),
+            numbers: Pinned::new(&gpu, 8),
+            numbers_there: room(8),
+            told: Pinned::new(&gpu, 4),
+            told_there: room(4),
+            alike: 0,
+            graph: None,
+            gpu,
+        })
+    }
+
+    /// Have a batch and the numbers of its update ready to be sent.
+    pub fn give(&mut self, cx: &Cx, batch: &Batch, numbers: &Numbers) {
+        let gpu = self.gpu.clone();
+        let (rows, targets) = batch.labelled().unzip();
+        let same = [
+            Sent::write(&mut self.tokens, Some(&batch.tokens), cx, &gpu),
+            Sent::write(&mut self.rows, rows.as_ref(), cx, &gpu),
+            Sent::write(&mut self.targets, Some(targets.as_ref().unwrap_or(&batch.targets)), cx, &gpu),
+        ];
+        if same == [true; 3] {
+            self.alike += 1;
+        } else {
+            (self.alike, self.graph) = (0, None);
+        }
+        self.numbers.write(numbers);
+    }
+
+    /// Do the step that `work` asks for: by a graph where `graphs` says so and `work` can be recorded, else directly.
+    pub fn run(&mut self, graphs: bool, tape: &mut Tape, work: impl FnOnce(&mut OnDevice, &mut Tape)) {
+        let gpu = self.gpu.clone();
+        // A pool that gave memory back to the driver may have given back some that the graph uses.
+        let generation = tape.cx().pool().generation();
+        let mut graph = self.graph.take().filter(|graph| graph.1 == generation && graphs);
+        // The first step compiles kernels and allocates; the second has all that a third one needs.
+        if graph.is_none() && graphs && self.alike >= 2 {
+            graph = Some((gpu.capture(|| work(self, tape)), generation));
+        } else if graph.is_none() {
+            return work(self, tape);
+        }
+        if let Some((graph, _)) = &mut graph {
+            gpu.replay(graph);
+        }
+        self.graph = graph;
+    }
+
+    /// Whether steps are replayed.
+    pub fn recorded(&self) -> bool {
+        self.graph.is_some()
+    }
+
+    /// Send what [`OnDevice::give`] was given.
+    pub fn upload(&mut self) {
+        for sent in [&mut self.tokens, &mut self.rows, &mut self.targets].into_iter().flatten() {
+            sent.upload();
+        }
+        self.numbers.upload(self.numbers_there.device_ptr_mut(), 8);
+    }
+
+    /// The batch.
+    ///
+    /// # Panics
+    /// Before the first [`OnDevice::give`].
+    pub fn feed(&self) -> Feed<'_> {
+        Feed {
+            tokens: &self.tokens.as_ref().expect("a batch was given").there,
+            rows: self.rows.as_ref().map(|rows| &rows.there),
+            targets: &self.targets.as_ref().expect("a batch was given").there,
+        }
+    }
+
+    /// Whether loss and gradient allow an update, and what clipping makes of it.
+    pub fn judge(&mut self, grads: &Tensor, loss: &Tensor) {
+        let (n, dtype, gpu) = (grads.len(), grads.dtype(), self.gpu.clone());
+        let blocks = n.div_ceil(4096).min(BLOCKS);
+        gpu.launch(&MODULE, "sum_of_squares", dtype, Launch::blocks(blocks, 256), args![grads, n, &mut self.sums]);
+        let args = args![&self.sums, blocks, loss, &self.numbers_there, &mut self.told_there];
+        gpu.launch(&MODULE, "judge", dtype, Launch::blocks(1, 32), args);
+    }
+
+    /// The update, if there is to be one.
+    pub fn update(&mut self, adam: &mut Adam, params: &mut Tensor, grads: &Tensor) {
+        let (n, dtype, gpu) = (grads.len(), grads.dtype(), self.gpu.clone());
+        let [m, v] = adam.moments_mut();
+        let args = args![params, grads, m, v, &self.decays, n, &self.numbers_there, &self.told_there];
+        gpu.launch(&MODULE, "adam", dtype, gpu.elements(n), args);
+    }
+
+    /// Ask for the loss and the norm, for [`OnDevice::told`].
+    pub fn download(&mut self) {
+        self.told.download(self.told_there.device_ptr());
+    }
+
+    /// Wait for the step, and give its loss and the norm of its gradient.
+    pub fn told(&self) -> [f64; 2] {
+        self.gpu.synchronize();
+        let told = self.told.read();
+        [told[0], told[1]]
+    }
+}

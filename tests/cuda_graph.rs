@@ -1,0 +1,91 @@
+//! A training step that is recorded as a graph and replayed is, bit for bit, the step that is launched kernel by kernel:
+//! with new data in each, with evaluations in between, with lengths that change.
+#![allow(clippy::unwrap_used)]
+
+mod device;
+
+use device::device;
+use tapezoo::{
+    tensor::Device,
+    train::{Trainer, config::TrainConfig},
+};
+
+fn trainer(device: Device, model: &str, flags: &str) -> Trainer {
+    let base = "batch = 3\ntrain_len = 6\neval_lens = [9]\neval_batch = 2\neval_batches = 1\nclip = 0.5\n";
+    let sizes = "[model]\nlayers = 1\nwidth = 8\nheads = 2\nhead_dim = 4\nmlp = 8\n";
+    let mut table: toml::Table = format!("{base}{sizes}").parse().unwrap();
+    table.extend(flags.parse::<toml::Table>().unwrap());
+    table.insert("device".into(), device.to_string().into());
+    table.insert("models".into(), toml::Value::Array(vec![model.into()]));
+    Trainer::new(&TrainConfig::load(None, table).unwrap().for_model(model).unwrap(), 1).unwrap()
+}
+
+/// The weights after some steps with an evaluation among them, what each step told, and whether steps were replayed.
+fn run(device: Device, flags: &str) -> (Vec<f64>, Vec<[f64; 2]>, bool) {
+    let mut trainer = trainer(device, "lstm", flags);
+    let mut told = Vec::new();
+    for i in 0..9 {
+        let step = trainer.step().unwrap();
+        told.push([step.loss, step.grad_norm]);
+        if i == 5 {
+            trainer.evaluate().unwrap();
+        }
+    }
+    let recorded = trainer.replays();
+    (trainer.model().params().flat().to_f64(), told, recorded)
+}
+
+#[test]
+fn a_replayed_step_is_the_launched_one() {
+    let Some(device) = device() else { return };
+    for flags in ["", "dtype = \"f64\"", "weight_decay = 0.1\noptimizer = \"adamw\""] {
+        let off = run(device, &format!("cuda_graph = \"off\"\n{flags}"));
+        let on = run(device, &format!("cuda_graph = \"on\"\n{flags}"));
+        assert!(on.2 && !off.2, "recorded: {} and {}", on.2, off.2);
+        assert_eq!(on.1, off.1);
+        assert_eq!(on.0, off.0);
+    }
+}
+
+#[test]
+fn a_shape_that_changes_is_recorded_anew_or_launched() {
+    let Some(device) = device() else { return };
+    let flags = "curriculum = 4\ntrain_len = \"4-7\"";
+    let off = run(device, &format!("cuda_graph = \"off\"\n{flags}"));
+    let on = run(device, &format!("cuda_graph = \"auto\"\n{flags}"));
+    assert_eq!((on.0, on.1), (off.0, off.1));
+}
+
+#[test]
+fn a_step_that_fails_leaves_the_weights_and_says_where() {
+    let Some(device) = device() else { return };
+    for graph in ["on", "off"] {
+        let mut trainer =
+            trainer(device, "lstm", &format!("cuda_graph = \"{graph}\"\nlr = 1e30\nclip = 0.0\nwarmup = 0"));
+        let mut before = trainer.model().params().flat().to_f64();
+        let error = loop {
+            match trainer.step() {
+                Ok(_) => before = trainer.model().params().flat().to_f64(),
+                Err(e) => break e.to_string(),
+            }
+            assert!(trainer.steps() < 50, "a learning rate of 1e30 went well");
+        };
+        assert!(error.contains("not finite"), "{error}");
+        assert_eq!(trainer.model().params().flat().to_f64(), before, "graph {graph}");
+    }
+}
+
+#[test]
+fn what_cannot_be_recorded_is_said() {
+    let Some(device) = device() else { return };
+    let on_cpu = TrainConfig::load(None, "cuda_graph = \"on\"\ndevice = \"cpu\"".parse().unwrap());
+    assert!(on_cpu.unwrap_err().to_string().contains("cuda_graph on: expected a device"));
+    let mut table: toml::Table =
+        "preset = \"published-mqar\"\ncuda_graph = \"on\"\n[model]\nvariant = \"published\"\ncarry_state = true"
+            .parse()
+            .unwrap();
+    table.insert("device".into(), device.to_string().into());
+    let cfg = TrainConfig::load(None, table).unwrap().for_model("lstm").unwrap();
+    let error = Trainer::new(&cfg, 0).map(drop).unwrap_err().to_string();
+    assert!(error.contains("keeps a state from batch to batch"), "{error}");
+}

@@ -1,0 +1,134 @@
+//! Attention and the matrix memories on the device in larger sizes than `Op::sample` has: several chunks and tiles,
+//! odd tails, chunks longer than a tile, states too long for shared memory, axes of size 0. With flash.cu and
+//! chunk.cu it tests what they share, tiles.cuh.
+#![allow(clippy::unwrap_used)]
+
+mod device;
+
+use device::device;
+use tapezoo::{
+    autograd::{Gen, Op, Tape},
+    ops::{
+        attention::CausalAttention,
+        delta::{DeltaRule, GatedDeltaRule},
+        linear_attn::LinearAttention,
+    },
+    tensor::{DType, Device, Tensor},
+};
+
+/// Values of the outputs and gradients of the inputs; without cotangents of the outputs that `without` names.
+fn run(device: Device, op: Box<dyn Op>, x: &[Tensor], dtype: DType, without: Option<usize>) -> Vec<Vec<f64>> {
+    let tape = Tape::new(device);
+    tape.poison(true);
+    let place = |x: &Tensor| x.to_device_as(tape.cx(), dtype);
+    let x: Vec<_> = x.iter().map(|x| tape.leaf(&if device == Device::Cpu { x.clone() } else { place(x) })).collect();
+    let y = tape.apply_dyn(op, &x);
+    let mut all: Vec<Vec<f64>> = y.iter().map(|y| y.value().to_f64()).collect();
+    let seeds = y.iter().enumerate().filter(|(i, _)| Some(*i) != without).map(|(i, y)| {
+        let u = Gen::new(100 + i as u64).normal(y.shape());
+        (*y, if device == Device::Cpu { u } else { place(&u) })
+    });
+    tape.backward_from(seeds.collect::<Vec<_>>());
+    all.extend(x.iter().map(|x| x.grad().map_or(vec![], |g| g.to_f64())));
+    all
+}
+
+/// The device in double and single precision against the CPU in double.
+fn follows(what: &str, op: &dyn Fn() -> Box<dyn Op>, x: &[Tensor], outputs: usize) {
+    let Some(device) = device() else { return };
+    let types = [(DType::F64, 1e-10), (DType::F32, 1e-4), (DType::BF16, 6e-2)];
+    for without in (0..outputs).map(Some).chain([None]).rev() {
+        let want = run(Device::Cpu, op(), x, DType::F64, without);
+        for (dtype, tolerance) in types.into_iter().take(if without.is_none() { 3 } else { 1 }) {
+            let got = run(device, op(), x, dtype, without);
+            for (i, (got, want)) in got.iter().zip(&want).enumerate() {
+                assert_eq!(got.len(), want.len(), "{what}: {i}");
+                let norm = |v: &mut dyn Iterator<Item = f64>| v.map(|x| x * x).sum::<f64>().sqrt();
+                let off = norm(&mut got.iter().zip(want).map(|(a, b)| a - b));
+                let off = off / norm(&mut want.iter().copied()).max(1e-2);
+                assert!(off <= tolerance, "{what} in {dtype}, without {without:?}: result {i} is off by {off:.1e}");
+            }
+        }
+    }
+}
+
+#[test]
+fn attention_of_several_tiles() {
+    for (b, t, s, h, k, v) in [
+        (2, 130, 130, 2, 20, 33),
+        (1, 65, 129, 1, 65, 7),
+        (1, 1, 200, 2, 8, 8),
+        (1, 30, 30, 2, 5, 40),
+        (0, 3, 3, 1, 2, 2),
+        (1, 0, 3, 1, 2, 2),
+    ] {
+        let mut g = Gen::new(1);
+        let x = [g.normal([b, t, h, k]), g.normal([b, s, h, k]), g.normal([b, s, h, v])];
+        let op = || Box::new(CausalAttention { scale: (k as f64).powf(-0.5) }) as Box<dyn Op>;
+        follows(&format!("attention {b} {t} {s} {h} {k} {v}"), &op, &x, 1);
+    }
+}
+
+#[test]
+fn linear_attention_of_several_chunks() {
+    for (b, t, h, k, v, chunk, normalize) in [
+        (2, 150, 2, 20, 33, 64, None),
+        (1, 131, 1, 70, 64, 64, Some(0.1)),
+        (2, 75, 2, 17, 9, 32, Some(0.1)),
+        (1, 50, 1, 33, 70, 16, None),
+        (1, 300, 1, 5, 3, 100, None),
+        (1, 0, 2, 4, 3, 8, Some(0.1)),
+        (0, 5, 2, 4, 3, 8, None),
+        (1, 9, 2, 4, 0, 4, Some(0.1)),
+        (1, 9, 2, 0, 4, 4, None),
+    ] {
+        let mut g = Gen::new(2);
+        let mut x = vec![g.range([b, t, h, k], 0.1, 1.0), g.range([b, t, h, k], 0.1, 1.0)];
+        x.extend([g.normal([b, t, h, v]), g.normal([b, h, k, v])]);
+        if normalize.is_some() {
+            x.push(g.range([b, h, k], 0.1, 2.0));
+        }
+        let op = || Box::new(LinearAttention { chunk, scale: 0.3, normalize }) as Box<dyn Op>;
+        follows(&format!("linear attention {b} {t} {h} {k} {v} {chunk}"), &op, &x, 2);
+    }
+}
+
+#[test]
+fn delta_rule_of_several_chunks() {
+    for (b, t, h, k, v, chunk) in [
+        (2, 150, 2, 20, 33, 64),
+        (1, 131, 1, 70, 64, 64),
+        (2, 75, 2, 17, 9, 32),
+        (1, 50, 1, 33, 70, 16),
+        (1, 150, 1, 5, 3, 100),
+        (1, 140, 1, 20, 20, 140),
+        (1, 0, 2, 4, 3, 8),
+        (0, 5, 2, 4, 3, 8),
+        (1, 9, 2, 4, 0, 4),
+        (1, 9, 2, 0, 4, 4),
+        (1, 5, 1, 3300, 3, 4),
+    ] {
+        let mut g = Gen::new(3);
+        let a = 1.6 / (k.max(1) as f64).sqrt();
+        let mut x = vec![g.range([b, t, h, k], -a, a), g.range([b, t, h, k], -a, a), g.normal([b, t, h, v])];
+        x.extend([g.range([b, t, h], 0.0, 2.0), g.normal([b, h, k, v])]);
+        let op = || DeltaRule { chunk, scale: 0.7 };
+        let what = format!("{b} {t} {h} {k} {v} {chunk}");
+        follows(&format!("delta rule {what}"), &|| Box::new(op()) as Box<dyn Op>, &x, 2);
+        x.push(g.range([b, t, h], -0.3, 0.0));
+        follows(&format!("gated delta rule {what}"), &|| Box::new(GatedDeltaRule(op())) as Box<dyn Op>, &x, 2);
+    }
+}
+
+/// Gates that forget everything, up to exp(−∞): nothing is NaN, and what the CPU computes comes out.
+#[test]
+fn gates_that_close() {
+    let (b, t, h, k, v) = (1, 40, 2, 6, 5);
+    let mut g = Gen::new(4);
+    let mut x = vec![g.range([b, t, h, k], -0.6, 0.6), g.range([b, t, h, k], -0.6, 0.6), g.normal([b, t, h, v])];
+    x.extend([g.range([b, t, h], 0.0, 2.0), g.normal([b, h, k, v])]);
+    let gates = (0..b * t * h).map(|i| [0.0, -1e-3, -30.0, -2000.0, f64::NEG_INFINITY][i % 5]).collect();
+    x.push(Tensor::from_vec(gates, [b, t, h]));
+    let op = || Box::new(GatedDeltaRule(DeltaRule { chunk: 32, scale: 1.0 })) as Box<dyn Op>;
+    follows("closing gates", &op, &x, 2);
+}

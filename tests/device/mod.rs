@@ -1,0 +1,108 @@
+//! What the tests of the CUDA backend share: the device they run on, and saying what was skipped.
+#![allow(dead_code, reason = "not every test file needs all of it")]
+
+use std::{
+    collections::BTreeMap,
+    fs,
+    path::{Path, PathBuf},
+    process::Command,
+    sync::{
+        Mutex, PoisonError,
+        atomic::{AtomicUsize, Ordering},
+    },
+};
+use tapezoo::{autograd::Tape, tensor::Device};
+
+/// The emulator, or what `TAPEZOO_TEST_DEVICE` names; none where there is no C++ compiler, which is said at the end.
+pub fn device() -> Option<Device> {
+    let name = std::env::var("TAPEZOO_TEST_DEVICE").unwrap_or_else(|_| "emulated".into());
+    let device = name.parse().unwrap_or_else(|e| panic!("TAPEZOO_TEST_DEVICE={name}: {e}"));
+    match Tape::open(device) {
+        Ok(_) => Some(device),
+        Err(why) if device == Device::Emulated => {
+            skipped(&why);
+            None
+        }
+        Err(why) => panic!("{why}"),
+    }
+}
+
+/// Count this test as skipped. What a test that passes prints is not shown, so how many there were, and why, is said
+/// at the end of the process.
+pub fn skipped(why: &str) {
+    static COUNT: AtomicUsize = AtomicUsize::new(0);
+    static WHY: Mutex<String> = Mutex::new(String::new());
+    extern "C" fn report() {
+        let (n, why) = (COUNT.load(Ordering::SeqCst), WHY.lock().unwrap_or_else(PoisonError::into_inner));
+        eprintln!("{n} test{} SKIPPED: {why}", if n == 1 { "" } else { "s" });
+    }
+    unsafe extern "C" {
+        safe fn atexit(f: extern "C" fn()) -> i32;
+    }
+    *WHY.lock().unwrap_or_else(PoisonError::into_inner) = why.into();
+    if COUNT.fetch_add(1, Ordering::SeqCst) == 0 {
+        atexit(report);
+    }
+}
+
+/// The tests that launch kernels, `tests/cuda.rs` and `tests/cuda_….rs`, by name: the binaries that cargo has put beside
+/// this one, the latest of each. They are run again as processes of their own, with other settings of the emulator.
+pub fn kernel_tests() -> BTreeMap<String, PathBuf> {
+    let here = std::env::current_exe().expect("a test has a path");
+    let mut latest = BTreeMap::new();
+    for path in fs::read_dir(here.parent().expect("in a directory")).into_iter().flatten().flatten().map(|f| f.path()) {
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        let Some((stem, hash)) = name.rsplit_once('-') else { continue };
+        let kernels = stem == "cuda" || (stem.starts_with("cuda_") && !["cuda_checked", "cuda_errors"].contains(&stem));
+        if !kernels || hash.contains('.') || !root().join(format!("tests/{stem}.rs")).exists() {
+            continue;
+        }
+        let Ok(time) = path.metadata().and_then(|m| m.modified()) else { continue };
+        match latest.get(stem) {
+            Some((newest, _)) if *newest >= time => {}
+            _ => drop(latest.insert(stem.to_string(), (time, path.clone()))),
+        }
+    }
+    assert!(latest.contains_key("cuda"), "the tests to run are not built: cargo test --no-run");
+    latest.into_iter().map(|(stem, (_, path))| (stem, path)).collect()
+}
+
+/// The repository.
+pub fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+/// One of these binaries, to be run on the emulator with its checks on, threads and blocks in this order.
+pub fn checked(binary: &Path, order: &str, cases: usize) -> Command {
+    let mut command = Command::new(binary);
+    command
+        .current_dir(root())
+        .env("TAPEZOO_TEST_DEVICE", "emulated")
+        .env("TAPEZOO_EMU_CHECK", "1")
+        .env("TAPEZOO_EMU_ORDER", order)
+        .env("TAPEZOO_CASES", cases.to_string())
+        .env("RUST_BACKTRACE", "0")
+        .args(["--test-threads", "1"]);
+    command
+}
+
+/// `f` of each, two at a time or as many as there are processors; results in the order of `items`.
+pub fn side_by_side<T: Sync, R: Send>(items: &[T], f: impl Fn(&T) -> R + Sync) -> Vec<R> {
+    let (next, done) = (AtomicUsize::new(0), Mutex::new(vec![]));
+    let processors = std::thread::available_parallelism().map_or(2, usize::from);
+    std::thread::scope(|scope| {
+        for _ in 0..processors {
+            scope.spawn(|| {
+                while let i = next.fetch_add(1, Ordering::SeqCst)
+                    && let Some(item) = items.get(i)
+                {
+                    let result = f(item);
+                    done.lock().unwrap_or_else(PoisonError::into_inner).push((i, result));
+                }
+            });
+        }
+    });
+    let mut done = done.into_inner().unwrap_or_else(PoisonError::into_inner);
+    done.sort_by_key(|(i, _)| *i);
+    done.into_iter().map(|(_, result)| result).collect()
+}

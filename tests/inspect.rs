@@ -1,0 +1,299 @@
+//! The inspector: what it records is the model's own, recording changes nothing, and what cannot be is refused.
+
+#![allow(clippy::unwrap_used)]
+
+use indicatif::ProgressBar;
+use safetensors::SafeTensors;
+use serde_json::Value;
+use std::{fs, path::Path, process::Command};
+use tapezoo::{
+    autograd::Tape,
+    inspect::{
+        Inspection,
+        input::Input,
+        source::{self, Source},
+        trace::{Series, trace},
+        view,
+    },
+    models::{Form, Model, names},
+    tensor::Tensor,
+};
+
+fn fresh(spec: &str, task: &str) -> Source {
+    let config = source::config(spec, task, 3, None, 0).unwrap();
+    source::train(spec, config, 0, &ProgressBar::hidden()).unwrap()
+}
+
+fn logits(model: &Model, tokens: &[i32], form: Form) -> Vec<f64> {
+    let tape = Tape::default();
+    let params = model.params().bind_frozen(&tape);
+    let tokens = tape.constant(&Tensor::from_vec(tokens.to_vec(), [1, tokens.len()]));
+    model.forward(&params, tokens, form).value().to_f64()
+}
+
+fn close(a: &[f32], b: &[f64], what: &str) {
+    assert_eq!(a.len(), b.len(), "{what}");
+    for (a, b) in a.iter().zip(b) {
+        assert!((f64::from(*a) - b).abs() < 2e-4 * (1.0 + b.abs()), "{what}: {a} recorded, {b} computed");
+    }
+}
+
+const TOKENS: [i32; 9] = [1, 0, 1, 1, 0, 0, 1, 1, 1];
+
+#[test]
+fn the_recorded_logits_are_those_of_a_whole_sequence_in_every_form() {
+    for mixer in names() {
+        let source = fresh(mixer, "parity");
+        let trace = trace(&source.model, &TOKENS, &ProgressBar::hidden()).unwrap();
+        for form in source.model.forms() {
+            close(&trace.logits.data, &logits(&source.model, &TOKENS, form), &format!("{mixer}, {form}"));
+        }
+    }
+}
+
+#[test]
+fn the_recorded_states_are_those_that_the_fastest_form_ends_in() {
+    for mixer in names() {
+        let source = fresh(mixer, "parity");
+        let trace = trace(&source.model, &TOKENS, &ProgressBar::hidden()).unwrap();
+        for n in [1, 4, TOKENS.len()] {
+            let tape = Tape::default();
+            let params = source.model.params().bind_frozen(&tape);
+            let mut state = source.model.zero_state(&tape, 1);
+            let tokens = tape.constant(&Tensor::from_vec(TOKENS[..n].to_vec(), [1, n]));
+            source.model.run(&params, tokens, &mut state, source.model.default_form());
+            for (layer, block) in trace.layers.iter().zip(state.blocks()) {
+                for (name, v) in source.model.state_names().iter().zip(&block.s) {
+                    if let Some(series) = layer.get(*name) {
+                        close(series.at(n - 1), &v.value().to_f64(), &format!("{mixer}: {name} after {n}"));
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn every_quantity_of_a_view_is_recorded_with_its_axes_and_nothing_else_is() {
+    for mixer in names() {
+        let source = fresh(&format!("{mixer}:heads=1"), "parity");
+        let trace = trace(&source.model, &TOKENS, &ProgressBar::hidden()).unwrap();
+        let view = view::of(mixer).unwrap_or_else(|| panic!("{mixer} has no view"));
+        for layer in &trace.layers {
+            for q in view.quantities {
+                let series = layer.get(q.name).unwrap_or_else(|| panic!("{mixer}: nothing is named {}", q.name));
+                assert_eq!(series.shape.len(), q.axes.len(), "{mixer}: {} is {:?}", q.name, series.shape);
+                assert_eq!(series.data.len(), TOKENS.len() * series.width(), "{mixer}: {}", q.name);
+                if let Some(head) = q.axes.find('h') {
+                    assert_eq!(series.shape[head], 1, "{mixer}: heads of {}", q.name);
+                }
+            }
+            for name in layer.keys().filter(|n| !n.contains("eigenvalue")) {
+                assert!(view.axes(name).is_some(), "{mixer}: {name} is recorded and never shown");
+            }
+        }
+    }
+}
+
+/// The delta rule, from the recorded numbers alone.
+#[test]
+fn the_recorded_numbers_fulfil_the_equations_of_the_delta_rule() {
+    let source = fresh("delta_net:eigenvalues=-1..1", "parity");
+    let trace = trace(&source.model, &TOKENS, &ProgressBar::hidden()).unwrap();
+    for layer in &trace.layers {
+        let [s, k, v, beta, error, eigen] = ["S", "k", "v", "beta", "error", "eigenvalue"].map(|n| &layer[n]);
+        let [h, n] = [k.shape[0], k.shape[1]];
+        let zeros = vec![0.0; s.width()];
+        for t in 0..TOKENS.len() {
+            let before = if t == 0 { &zeros[..] } else { s.at(t - 1) };
+            for head in 0..h {
+                let beta = beta.at(t)[head];
+                let key = &k.at(t)[head * n..(head + 1) * n];
+                let square: f32 = key.iter().map(|x| x * x).sum();
+                assert!((eigen.at(t)[2 * head] - (1.0 - beta * square)).abs() < 1e-5, "eigenvalue at {t}");
+                for j in 0..n {
+                    let held: f32 = (0..n).map(|i| before[(head * n + i) * n + j] * key[i]).sum();
+                    let e = error.at(t)[head * n + j];
+                    assert!((e - (v.at(t)[head * n + j] - held)).abs() < 1e-5, "error at {t}");
+                    for i in 0..n {
+                        let at = (head * n + i) * n + j;
+                        assert!((s.at(t)[at] - (before[at] + key[i] * beta * e)).abs() < 1e-5, "S at {t}");
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn names_that_nobody_listens_to_leave_the_tape_as_it_is() {
+    for mixer in names() {
+        let source = fresh(mixer, "parity");
+        let run = |listen: bool| {
+            let tape = Tape::default();
+            if listen {
+                tape.start_naming();
+            }
+            let params = source.model.params().bind(&tape);
+            let tokens = tape.constant(&Tensor::from_vec(TOKENS.to_vec(), [1, TOKENS.len()]));
+            let y = source.model.forward(&params, tokens, Form::Recurrent).value().to_f64();
+            (y, tape.len(), tape.fresh_buffers(), tape.take_named().len())
+        };
+        let (off, on) = (run(false), run(true));
+        assert_eq!((&off.0, off.1, off.2), (&on.0, on.1, on.2), "{mixer}");
+        assert_eq!(off.3, 0, "{mixer}");
+        assert!(on.3 > 0, "{mixer} names nothing");
+    }
+}
+
+/// The tensors of the page, decoded as its script does.
+fn decoded(tensor: &Value) -> Vec<f32> {
+    use base64::{Engine, engine::general_purpose::STANDARD};
+    let bytes = STANDARD.decode(tensor["data"].as_str().unwrap()).unwrap();
+    match tensor["dtype"].as_str().unwrap() {
+        "f32" => bytes.as_chunks().0.iter().map(|b| f32::from_le_bytes(*b)).collect(),
+        "f16" => bytes.as_chunks().0.iter().map(|b| half::f16::from_le_bytes(*b).to_f32()).collect(),
+        other => panic!("{other}"),
+    }
+}
+
+fn page_data(page: &str) -> Value {
+    let (_, rest) = page.split_once(r#"id="data""#).unwrap();
+    let (_, rest) = rest.split_once('>').unwrap();
+    serde_json::from_str(rest.split_once("</script>").unwrap().0).unwrap()
+}
+
+#[test]
+fn page_and_files_hold_the_same_numbers_and_a_long_page_stays_small() {
+    for mixer in names() {
+        let dir = tempfile::tempdir().unwrap();
+        let config = source::config(mixer, "parity", 0, Some(256), 0).unwrap();
+        let source = source::train(mixer, config, 0, &ProgressBar::hidden()).unwrap();
+        let input = Input::draw(&*source.config.task, 256, 0).unwrap();
+        let inspection = Inspection::new(vec![source], input, false, &ProgressBar::hidden()).unwrap();
+        let files = inspection.write(&dir.path().join("page.html"), true).unwrap();
+        assert_eq!(files.len(), 3);
+        let page = fs::read_to_string(&files[0]).unwrap();
+        assert!(page.len() < 5_000_000, "{mixer}: {} bytes", page.len());
+        assert!(!page.contains("http://") || page.matches("http").count() == page.matches("http://www.w3.org").count());
+        let bytes = fs::read(dir.path().join("page.safetensors")).unwrap();
+        let tensors = SafeTensors::deserialize(&bytes).unwrap();
+        let json: Value = serde_json::from_slice(&fs::read(dir.path().join("page.json")).unwrap()).unwrap();
+        let (data, trace) = (page_data(&page), &inspection.runs[0].1);
+        for (l, layer) in trace.layers.iter().enumerate() {
+            for (name, series) in layer {
+                let shown = decoded(&data["runs"][0]["layers"][l][name]);
+                same(series, &shown, &format!("{mixer}: {name} on the page"));
+                let named = json["runs"][0]["layers"][l][name]["tensor"].as_str().unwrap();
+                let view = tensors.tensor(named).unwrap();
+                let there: Vec<f32> = view.data().as_chunks().0.iter().map(|b| f32::from_le_bytes(*b)).collect();
+                assert_eq!(there, series.data, "{mixer}: {named} in the file");
+                assert_eq!(view.shape()[0], 256);
+            }
+        }
+    }
+}
+
+/// Equal, or to the precision of 16 bits.
+fn same(series: &Series, shown: &[f32], what: &str) {
+    assert_eq!(series.data.len(), shown.len(), "{what}");
+    for (a, b) in series.data.iter().zip(shown) {
+        assert!((a - b).abs() <= 1e-7 + a.abs() / 1000.0, "{what}: {a} became {b}");
+    }
+}
+
+#[test]
+fn an_input_is_read_as_its_task_writes_it() {
+    let read = |task: &str, text: &str| {
+        let config = source::config("lstm", task, 0, None, 1).unwrap();
+        Input::read(&*config.task, text).map_err(|e| e.to_string())
+    };
+    let parity = read("parity", "1101").unwrap();
+    assert_eq!(parity.tokens, [1, 1, 0, 1]);
+    assert_eq!(parity.targets, [Some(0), Some(1), Some(1), Some(0)]);
+    assert_eq!(parity, read("parity", "1 1 01").unwrap());
+    let group = read("s3", "(12)(12) e (123)").unwrap();
+    assert_eq!(group.targets.iter().map(|y| y.is_some()).collect::<Vec<_>>(), [true; 4]);
+    assert_eq!(group.targets[1], group.targets[2], "twice the same swap is nothing");
+    assert_eq!(read("dyck", "([])").unwrap().targets, [Some(0), Some(0), Some(0), Some(1)]);
+    assert!(read("parity", "102").unwrap_err().contains("'2' is no token of this task; expected 0 1"));
+    assert!(read("mqar", "1234").unwrap_err().contains("'1234'"));
+    assert!(read("parity", "").unwrap_err().contains("0 tokens"));
+}
+
+fn inspect(dir: &Path, line: &str) -> (Option<i32>, String, String) {
+    let ran =
+        Command::new(env!("CARGO_BIN_EXE_inspect")).args(line.split_whitespace()).current_dir(dir).output().unwrap();
+    let text = |bytes| String::from_utf8(bytes).unwrap();
+    (ran.status.code(), text(ran.stdout), text(ran.stderr))
+}
+
+#[test]
+fn what_cannot_be_is_refused_with_its_name_and_nothing_is_written() {
+    let dir = tempfile::tempdir().unwrap();
+    for (line, words) in [
+        ("--model lstn", &["lstn", "quasi_lstm"][..]),
+        ("--model lstm:layers", &["'layers' has no '='", "eigenvalues=-1..1"]),
+        ("--model lstm:layres=2", &["layres"]),
+        ("--model lstm:layers=0", &["layers = 0", "from 1"]),
+        ("--model lstm:eigenvalues=-1..1", &["eigenvalues", "delta_net"]),
+        ("--task pairty", &["pairty", "parity", "mqar"]),
+        ("--task dyck --len 7", &["--len 7", "even"]),
+        ("--len 0", &["0 tokens", "1 to 1024"]),
+        ("--len 5000", &["5000 tokens", "1 to 1024"]),
+        ("--input 01x --steps 0", &["'x'", "0 1"]),
+        ("--checkpoint nowhere", &["nowhere", "does not exist", "--out"]),
+        ("--checkpoint .", &["is no run directory"]),
+        ("--compare nothing --steps 0", &["nothing", "run directory", "delta_net"]),
+        ("--out nowhere/page.html", &["nowhere", "make it first"]),
+        ("--out .", &["is a directory"]),
+    ] {
+        let (status, stdout, stderr) = inspect(dir.path(), line);
+        assert_eq!((status, stdout.as_str()), (Some(2), ""), "{line}: {stderr}");
+        assert!(!stderr.contains("panicked"), "{line}: {stderr}");
+        for word in words {
+            assert!(stderr.contains(word), "{line}: no '{word}' in: {stderr}");
+        }
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0, "{line}");
+    }
+}
+
+#[test]
+fn runs_are_opened_finished_or_not_and_two_are_shown_side_by_side() {
+    let dir = tempfile::tempdir().unwrap();
+    let train = "--models lstm,gpt --steps 4 --batch 2 --train-len 8 --eval-lens 8 --out runs";
+    let parity = Command::new(env!("CARGO_BIN_EXE_parity")).args(train.split(' ')).current_dir(dir.path()).output();
+    assert!(parity.unwrap().status.success());
+    let (status, _, stderr) = inspect(dir.path(), "--checkpoint runs");
+    assert_eq!(status, Some(2));
+    assert!(stderr.contains("runs/lstm-seed0") && stderr.contains("runs/gpt-seed0"), "{stderr}");
+    let line = "--checkpoint runs/lstm-seed0 --compare runs/gpt-seed0 --input 1101 --graph --json --out page.html";
+    let (status, stdout, stderr) = inspect(dir.path(), line);
+    assert_eq!((status, stderr.as_str()), (Some(0), ""), "{stdout}");
+    let data = page_data(&fs::read_to_string(dir.path().join("page.html")).unwrap());
+    assert_eq!(data["runs"].as_array().unwrap().len(), 2);
+    assert_eq!(data["graphs"].as_array().unwrap().len(), 2);
+    assert!(data["graphs"][0]["nodes"].as_array().unwrap().len() > 10);
+    let dot = fs::read_to_string(dir.path().join("page.dot")).unwrap();
+    assert!(
+        dot.starts_with("// ")
+            && dot.contains("digraph tape {")
+            && dot.matches('{').count() == dot.matches('}').count()
+    );
+    // The weights are those of the run: its model says the same.
+    let (_, config) = tapezoo::train::rundir::RunDir::open(&dir.path().join("runs")).unwrap();
+    let source = source::checkpoint(&dir.path().join("runs/lstm-seed0")).unwrap();
+    let fresh = Model::new(&config.for_model("lstm").unwrap().model, 0, config.dtype).unwrap();
+    assert_ne!(source.model.params().flat().to_f64(), fresh.params().flat().to_f64());
+    let bytes = fs::read(dir.path().join("runs/lstm-seed0/weights.safetensors")).unwrap();
+    let file = SafeTensors::deserialize(&bytes).unwrap();
+    for (name, tensor) in source.model.params().tensors() {
+        let there: Vec<f64> =
+            file.tensor(name).unwrap().data().as_chunks().0.iter().map(|b| f64::from(f32::from_le_bytes(*b))).collect();
+        assert_eq!(there, tensor.to_f64(), "{name}");
+    }
+    // Too long a sequence for the positions that it has.
+    let (status, _, stderr) = inspect(dir.path(), "--checkpoint runs/gpt-seed0 --len 64");
+    assert_eq!(status, Some(2));
+    assert!(stderr.contains("positions for 8 tokens"), "{stderr}");
+}
