@@ -16,7 +16,7 @@ inspect=${INSPECT:-target/release/inspect}
 [ -x "$inspect" ] || cargo build --release --bin inspect
 page() { name=$1; shift; [ -f "$out/$name.html" ] || "$inspect" --out "$out/$name.html" --json "$@" > /dev/null; }
 
-page lstm --model lstm --len 24
+page lstm --model lstm:lr=1e-2 --len 24 --steps 800
 page quasi_lstm --model quasi_lstm --len 24
 page lru --model lru --len 24
 page linear_transformer --model linear_transformer --task mqar --steps 1000
@@ -24,7 +24,7 @@ page gpt --model gpt --task mqar --steps 1500
 page delta_net --model delta_net:eigenvalues=-1..1 --len 24 --graph
 page mamba --model mamba:eigenvalues=-1..1 --len 24
 page gated_delta_net --model gated_delta_net:eigenvalues=-1..1 --len 24
-page delta_product --model delta_product:eigenvalues=-1..1 --task s3 --steps 1000
+page delta_product --model delta_product:eigenvalues=-1..1 --task s3 --steps 5000
 page slstm --model slstm --len 24
 page mlstm --model mlstm --len 24
 page compare --model delta_net --compare delta_net:eigenvalues=-1..1 --len 24

@@ -1,7 +1,11 @@
 //! Attention and the matrix memories on the device in larger sizes than `Op::sample` has: several chunks and tiles,
-//! odd tails, chunks longer than a tile, states too long for shared memory, axes of size 0.
+//! odd tails, chunks longer than a tile, states too long for shared memory, axes of size 0. With flash.cu and
+//! chunk.cu it tests what they share, tiles.cuh.
 #![allow(clippy::unwrap_used)]
 
+mod device;
+
+use device::device;
 use tapezoo::{
     autograd::{Gen, Op, Tape},
     ops::{
@@ -11,20 +15,6 @@ use tapezoo::{
     },
     tensor::{DType, Device, Tensor},
 };
-
-/// The device under test, or none, with the reason said.
-fn device() -> Option<Device> {
-    let name = std::env::var("TAPEZOO_TEST_DEVICE").unwrap_or_else(|_| "emulated".into());
-    let device = name.parse().unwrap();
-    match Tape::open(device) {
-        Ok(_) => Some(device),
-        Err(why) if device == Device::Emulated => {
-            eprintln!("SKIPPED, no kernel was run: {why}");
-            None
-        }
-        Err(why) => panic!("{why}"),
-    }
-}
 
 /// Values of the outputs and gradients of the inputs; without cotangents of the outputs that `without` names.
 fn run(device: Device, op: Box<dyn Op>, x: &[Tensor], dtype: DType, without: Option<usize>) -> Vec<Vec<f64>> {

@@ -158,7 +158,8 @@ fn decoded(tensor: &Value) -> Vec<f32> {
 }
 
 fn page_data(page: &str) -> Value {
-    let (_, rest) = page.split_once(r#"<script type="application/json" id="data">"#).unwrap();
+    let (_, rest) = page.split_once(r#"id="data""#).unwrap();
+    let (_, rest) = rest.split_once('>').unwrap();
     serde_json::from_str(rest.split_once("</script>").unwrap().0).unwrap()
 }
 

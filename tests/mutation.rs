@@ -83,11 +83,12 @@ type Try<'a> = (&'a Path, Option<&'a str>, usize, &'a str);
 
 fn tries<'a>(barrier: &Barrier, tests: &'a BTreeMap<String, PathBuf>) -> Vec<Try<'a>> {
     let (file, _) = barrier.place.rsplit_once(':').unwrap();
-    // A test of its own has every function of the prelude.
-    let own = |name: &str| match file.strip_suffix(".cuh") {
-        Some(_) => name == "cuda_prelude",
-        None => {
-            let text = fs::read_to_string(root().join(format!("tests/{name}.rs"))).unwrap();
+    // Tests of their own have what kernels share; they say so.
+    let own = |name: &str| {
+        let text = fs::read_to_string(root().join(format!("tests/{name}.rs"))).unwrap();
+        if file.ends_with(".cuh") {
+            text.contains(file.rsplit('/').next().unwrap())
+        } else {
             let stem = Path::new(file).file_stem().unwrap().to_string_lossy().into_owned();
             name != "cuda" && barrier.ops.iter().chain([&stem]).any(|word| text.contains(word.as_str()))
         }

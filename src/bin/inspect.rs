@@ -70,7 +70,7 @@ Examples:
   inspect --model delta_net --compare delta_net:eigenvalues=-1..1
                                                    why parity needs negative eigenvalues
   inspect --model gpt --task mqar --steps 1500     attention that looks up what belongs to a key
-  inspect --model delta_product:householders=2,eigenvalues=-1..1 --task s3
+  inspect --model delta_product:householders=2,eigenvalues=-1..1 --task s3 --steps 5000
   parity --models lru --out runs/lru; inspect --checkpoint runs/lru --len 256 --json
 
 Mixers: lstm, quasi_lstm, lru, linear_transformer, gpt, delta_net, mamba, gated_delta_net, delta_product, slstm, mlstm.

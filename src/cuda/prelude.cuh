@@ -34,8 +34,34 @@ __device__ inline void put(P* p, R v, int acc) { st(p, acc ? ld(p) + v : v); }
 __device__ inline i64 thread() { return (i64)blockIdx.x * blockDim.x + threadIdx.x; }
 __device__ inline i64 threads() { return (i64)gridDim.x * blockDim.x; }
 
+// store(i, value(i)) for every i < n, over all threads of a one-dimensional launch. Four values are read at once: a
+// store may touch what the next read wants, for all the compiler knows, so in a plain loop one read waits for another.
+template <class F, class G>
+__device__ inline void each(i64 n, F value, G store) {
+    const i64 step = threads();
+    i64 i = thread();
+    for (; i + 3 * step < n; i += 4 * step) {
+        const auto a = value(i), b = value(i + step), c = value(i + 2 * step), d = value(i + 3 * step);
+        store(i, a);
+        store(i + step, b);
+        store(i + 2 * step, c);
+        store(i + 3 * step, d);
+    }
+    for (; i < n; i += step) store(i, value(i));
+}
+
+// y[i] = value(i), or y[i] += value(i).
+template <class F>
+__device__ inline void map(S* y, int acc, i64 n, F value) {
+    auto sum = [&](i64 i) -> real { return acc ? ld(y + i) + value(i) : value(i); };
+    each(n, sum, [&](i64 i, real v) { st(y + i, v); });
+}
+
 // a / b of what is not negative. Sizes are 64 bits wide, but few need them, and the device divides 32 bits faster.
-__device__ inline i64 divide(i64 a, i64 b) { return ((a | b) >> 31) == 0 ? (i64)((u32)a / (u32)b) : a / b; }
+__device__ inline i64 divide(i64 a, i64 b) {
+    if (a < b) return 0;
+    return ((a | b) >> 31) == 0 ? (i64)((u32)a / (u32)b) : a / b;
+}
 
 // --- Functions of one number, named as in src/ops/math.rs; exp, log, expm1, sqrt, sin, cos, tanh, erf are CUDA's. ---
 
@@ -110,3 +136,45 @@ __device__ inline T group_max(T v, int lanes, T* scratch) {
 // Up to eight integers as one argument: sizes and strides.
 template <int N>
 struct Ints { i64 v[N]; };
+
+// --- Tensor cores: d += a b for a 16 x 16 and b 16 x 8 in bf16, sums in float; and what loads their operands. ---
+
+__device__ inline void mma(float (&d)[4], const u32 (&a)[4], const u32 (&b)[2]) {
+#ifdef CUEMU
+    cuemu::mma_m16n8k16_bf16(d, a, b);
+#else
+    asm volatile(
+        "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+        "{%0, %1, %2, %3};"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+#endif
+}
+
+// Matrices of 8 x 8 in shared memory: lane i gives the address of row i % 8 of matrix i / 8.
+__device__ inline void ldmatrix(u32 (&r)[4], const bf16* row, bool transposed) {
+#ifdef CUEMU
+    cuemu::ldmatrix(r, row, transposed);
+#else
+    const u32 at = (u32)__cvta_generic_to_shared(row);
+    if (transposed)
+        asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+                     : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(at) : "memory");
+    else
+        asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                     : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(at) : "memory");
+#endif
+}
+__device__ inline void ldmatrix(u32 (&r)[2], const bf16* row, bool transposed) {
+#ifdef CUEMU
+    cuemu::ldmatrix(r, row, transposed);
+#else
+    const u32 at = (u32)__cvta_generic_to_shared(row);
+    if (transposed)
+        asm volatile("ldmatrix.sync.aligned.m8n8.x2.trans.shared.b16 {%0, %1}, [%2];"
+                     : "=r"(r[0]), "=r"(r[1]) : "r"(at) : "memory");
+    else
+        asm volatile("ldmatrix.sync.aligned.m8n8.x2.shared.b16 {%0, %1}, [%2];"
+                     : "=r"(r[0]), "=r"(r[1]) : "r"(at) : "memory");
+#endif
+}

@@ -8,7 +8,7 @@ extern "C" __global__ void fill(S* x, real value, i64 n) {
 
 // a += b
 extern "C" __global__ void add_into(S* a, const S* b, i64 n) {
-    for (i64 i = thread(); i < n; i += threads()) st(a + i, ld(a + i) + ld(b + i));
+    map(a, 1, n, [&](i64 i) { return ld(b + i); });
 }
 
 // found = 1 if any element is infinite or NaN. Every thread that writes writes the same, so the order is no matter.

@@ -19,7 +19,8 @@ function half(bits) {
 // The numbers of a tensor [T, shape..], decoded when they are first asked for.
 function numbers(tensor) {
   if (!tensor.numbers) {
-    const bytes = Uint8Array.from(atob(tensor.data), c => c.charCodeAt(0));
+    const text = atob(tensor.data), bytes = new Uint8Array(text.length);
+    for (let i = 0; i < text.length; i++) bytes[i] = text.charCodeAt(i);
     tensor.numbers = tensor.dtype === 'f16'
       ? Float32Array.from(new Uint16Array(bytes.buffer), half) : new Float32Array(bytes.buffer);
     tensor.width = tensor.shape.reduce((a, b) => a * b, 1);
@@ -83,7 +84,7 @@ function evaluate(run, text) {
 function short(x) {
   if (!Number.isFinite(x)) return String(x);
   if (Number.isInteger(x) && Math.abs(x) < 1e5) return String(x).replace('-', '−');
-  const digits = Math.floor(Math.log10(Math.abs(x)));
+  const digits = Math.floor(Math.log10(Math.abs(x)) + 2e-4); // 0.9999 is written as 1.00
   const text = digits < -3 || digits > 4 ? x.toExponential(2) : x.toFixed(Math.max(0, 2 - digits));
   return text.replaceAll('-', '−');
 }

@@ -9,23 +9,18 @@ function readColours() {
   ink = { zero: rgb('--zero'), more: rgb('--c1'), less: rgb('--c0') };
 }
 
-// Blue below zero, orange above, the paper's colour at zero; the root spreads small numbers.
-function colour(x, most) {
-  const part = most > 0 ? Math.sqrt(Math.min(1, Math.abs(x) / most)) : 0;
-  const end = x < 0 ? ink.less : ink.more;
-  return ink.zero.map((z, i) => Math.round(z + (end[i] - z) * part));
-}
-
-// Fill a canvas of rows × columns, a pixel a number.
+// Fill a canvas of rows × columns, a pixel a number: blue below zero, orange above, the paper's colour at zero; the root
+// spreads small numbers. What is not there yet (NaN) is clear.
 function paint(canvas, rows, columns, at, most) {
   if (canvas.width !== columns || canvas.height !== rows) { canvas.width = columns; canvas.height = rows; }
   const context = canvas.getContext('2d'), image = context.createImageData(columns, rows);
   for (let r = 0, o = 0; r < rows; r++) {
     for (let c = 0; c < columns; c++, o += 4) {
       const x = at(r, c);
-      const [red, green, blue] = Number.isNaN(x) ? ink.zero : colour(x, most);
-      image.data[o] = red; image.data[o + 1] = green; image.data[o + 2] = blue;
-      image.data[o + 3] = Number.isNaN(x) ? 0 : 255;
+      if (Number.isNaN(x)) continue;
+      const part = most > 0 ? Math.sqrt(Math.min(1, Math.abs(x) / most)) : 0, end = x < 0 ? ink.less : ink.more;
+      for (let i = 0; i < 3; i++) image.data[o + i] = Math.round(ink.zero[i] + (end[i] - ink.zero[i]) * part);
+      image.data[o + 3] = 255;
     }
   }
   context.putImageData(image, 0, 0);
@@ -108,7 +103,7 @@ function traces({ label, lines, range, quantityName }) {
       }
       high.textContent = short(hi);
       low.textContent = short(lo);
-      zero.textContent = lo < 0 && hi > 0 ? '0' : '';
+      zero.textContent = y(0) > 15 && y(0) < 85 ? '0' : '';
       zero.style.top = `${y(0)}%`;
       cursor.style.left = `${100 * sel.t / T}%`;
       cursor.style.width = `${100 / T}%`;

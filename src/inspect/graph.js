@@ -15,8 +15,8 @@ function tape(graph) {
       scope = node.scope;
       const inside = graph.nodes.filter(n => n.scope === scope);
       const us = inside.reduce((s, n) => s + n.forward_us + n.backward_us, 0);
-      rows.push(el('tr', { class: 'scope' }, el('th', { colspan: 4 }, `${scope || 'loss'}  `,
-        el('span', { class: 'soft' }, `${inside.length} ops, ${size(inside.reduce((s, n) => s + n.bytes, 0))}, ${us.toFixed(0)} µs`))));
+      rows.push(el('tr', { class: 'scope' }, el('th', { colspan: 3 }, `${scope || 'loss'}  `,
+        el('span', { class: 'soft' }, `${inside.length} ops, ${size(inside.reduce((s, n) => s + n.bytes, 0))}, ${us.toFixed(0)} µs`)), el('th', { class: 'shape' })));
       y += ROW;
     }
     at.push(y + ROW / 2);

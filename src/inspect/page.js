@@ -111,16 +111,24 @@ function map(run, q, over, change) {
     of: () => ({ rows: down ? size(run, down) : 1, columns: across ? size(run, across) : 1, at, most: reach(tensorOf(run, q.name)) }),
     pick: (r, c) => choose({ ...over, ...(down && { [down]: r }), ...(across && { [across]: c }) }),
     marked: () => on() ? [down ? index(run, down, {}) : 0, across ? index(run, across, {}) : 0] : null,
-    say: named,
+    say: named, cell: across && size(run, across) <= 16 ? Math.min(18, 230 / size(run, across)) : 18,
   });
+}
+
+// Every channel of a quantity, in the order of its numbers: an index for each letter.
+const channels = (run, q) => [...q.axes].reduce((all, l) => all.flatMap(o => Array.from({ length: size(run, l) }, (_, x) => ({ ...o, [l]: x }))), [{}]);
+// The number of a channel at a step.
+function flat(run, q, t, channel) {
+  const tensor = tensorOf(run, q.name);
+  return numbers(tensor)[t * tensor.width + channel];
 }
 
 // A quantity over all steps: a row a channel.
 function history(run, q) {
-  const rows = [...q.axes].reduce((all, l) => all.flatMap(o => Array.from({ length: size(run, l) }, (_, x) => ({ ...o, [l]: x }))), [{}]);
+  const rows = channels(run, q);
   return heatMap({
     label: `${q.symbol} over time`, overTime: true, quantityName: q.name,
-    of: () => ({ key: `${sel.layer}`, rows: rows.length, columns: T, at: (r, t) => value(run, q.name, t, rows[r]), most: reach(tensorOf(run, q.name)) }),
+    of: () => ({ key: `${sel.layer}`, rows: rows.length, columns: T, at: (r, t) => flat(run, q, t, r), most: reach(tensorOf(run, q.name)) }),
     pick: (r, t) => { Object.assign(sel, rows[r]); go(t); },
     marked: () => [rows.findIndex(o => Object.entries(o).every(([l, x]) => index(run, l, {}) === x)), sel.t],
     say: (r, t) => `${q.symbol}[${Object.values(rows[r]).map(x => x + 1).join(', ')}] at step ${t + 1}`,
@@ -129,12 +137,11 @@ function history(run, q) {
 
 // Few channels as lines, many as a heat map.
 function overTime(run, q, { title = q.symbol, name } = {}) {
-  const channels = [...q.axes].reduce((n, l) => n * (size(run, l) ?? 1), 1);
-  if (channels > 8) return history(run, q);
-  const rows = [...q.axes].reduce((all, l) => all.flatMap(o => Array.from({ length: size(run, l) }, (_, x) => ({ ...o, [l]: x }))), [{}]);
+  const rows = channels(run, q);
+  if (rows.length > 8) return history(run, q);
   return traces({
     label: `${title} over time`, quantityName: q.name,
-    lines: () => rows.map(o => ({ label: name ? name(o) : Object.entries(o).map(([l, x]) => `${LETTERS[l]} ${x + 1}`).join(', '), at: t => value(run, q.name, t, o) })),
+    lines: () => rows.map((o, i) => ({ label: name ? name(o) : Object.entries(o).map(([l, x]) => `${LETTERS[l]} ${x + 1}`).join(', '), at: t => flat(run, q, t, i) })),
     range: () => bounds(run, q.name),
   });
 }
@@ -166,22 +173,23 @@ function row(figures) {
 function spectrum(run) {
   if (!run.spectrum) return run.spectrum_about ? card('Eigenvalues of the transition', run.spectrum_about, []) : null;
   const [re, im] = run.spectrum, q = quantity(run, re);
-  const channels = [...q.axes].reduce((all, l) => all.flatMap(o => Array.from({ length: size(run, l) }, (_, x) => ({ ...o, [l]: x }))), [{}]);
-  const label = o => Object.entries(o).map(([l, x]) => l === 'm' ? (run.mixer === 'delta_product' ? '' : ['along k', 'across k'][x]) : `${LETTERS[l]} ${x + 1}`).filter(x => x).join(', ') || 'λ';
+  const all = channels(run, q);
+  const label = o => Object.entries(o).map(([l, x]) => l === 'm' ? (!im && size(run, 'm') === 2 ? ['along k', 'across k'][x] : '') : `${LETTERS[l]} ${x + 1}`).filter(x => x).join(', ') || 'λ';
   const states = im && quantity(run, 'Re h') && quantity(run, 'Im h');
   if (im) {
     const size = o => Math.hypot(value(run, 'Re h', sel.t, o), value(run, 'Im h', sel.t, o));
     const most = () => Math.hypot(reach(tensorOf(run, 'Re h')), reach(tensorOf(run, 'Im h')));
-    const points = () => channels.map((o, i) => ({
+    const points = () => all.map((o, i) => ({
       re: value(run, re, sel.t, o), im: value(run, im, sel.t, o), label: states ? `λ ${i + 1}` : label(o), index: i, style: o.h ?? 0,
       r: states ? 3 + 12 * Math.sqrt(size(o) / (most() || 1)) : 6, marked: states ? i === index(run, 'n', {}) : false,
     }));
-    const figures = [disc({ label: states ? 'λ on the unit disc' : 'on the unit disc', points, pick: states ? i => choose(channels[i]) : null })];
+    const figures = [disc({ label: states ? 'λ on the unit disc' : 'on the unit disc', points, pick: states ? i => choose(all[i]) : null })];
     if (!states) figures.push(overTime(run, q, { title: 'real parts', name: label }));
     return card('Eigenvalues of the transition', run.spectrum_about, figures);
   }
   const lane = o => (o.h ?? 0) % 3;
-  const now = numberLine({ label: 'at this step', points: () => channels.map(o => ({ x: value(run, re, sel.t, o), label: label(o), style: o.h ?? 0, lane: lane(o) })) });
+  const now = numberLine({ label: 'at this step', points: () => all.map((o, i) => ({ x: flat(run, q, sel.t, i), label: label(o), style: o.h ?? 0, lane: lane(o) })) });
+  if (q.role === 'gate') return card('Eigenvalues of the transition', `${run.spectrum_about} Over time it is among the gates.`, [now]);
   return card('Eigenvalues of the transition', run.spectrum_about, [now, overTime(run, q, { title: q.symbol === 'eigenvalue' ? 'eigenvalues' : q.symbol, name: label })]);
 }
 
@@ -197,7 +205,7 @@ function runView(run, r) {
   }
   const vectors = of('state').filter(q => !plane(run, q)[0] && q.name !== 'w');
   if (vectors.length) {
-    cards.push(card('State', vectors.map(q => `${q.symbol}: ${q.about}`).join('. ') + '.', vectors.flatMap(q => [row(pages(run, q).map(o => map(run, q, o))), overTime(run, q)])));
+    cards.push(card('State', vectors.map(q => `${q.symbol}: ${q.about}`).join('. ') + '.', vectors.flatMap(q => [...(plane(run, q)[1] ? [row(pages(run, q).map(o => map(run, q, o)))] : []), overTime(run, q)])));
   }
   for (const q of of('attention')) cards.push(attention(run, q));
   const told = of('vector').filter(q => q.name !== 'S_before' && !(run.spectrum ?? []).includes(q.name) && !q.name.includes('eigenvalue'));
@@ -243,7 +251,7 @@ function layers() {
 function build() {
   readColours();
   document.querySelector('h1').textContent = D.runs.map(r => r.title).filter((x, i, all) => all.indexOf(x) === i).join(' and ') + `, step by step`;
-  document.getElementById('task').textContent = `${D.task.title}: ${D.task.legend}.`;
+  document.getElementById('task').textContent = `${D.task.title}: ${D.task.legend}${/[?.]$/.test(D.task.legend) ? '' : '.'}`;
   const main = document.getElementById('runs');
   const views = D.runs.map(runView);
   main.replaceChildren(...views.map(v => v.figure));

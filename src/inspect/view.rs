@@ -1,6 +1,6 @@
 //! What the page shows of each mixer: its quantities, and the equations with places for their numbers.
 //!
-//! A new mixer needs no entry: its states and named values are then shown by their shapes alone.
+//! A mixer without an entry is shown by the shapes of its states and named values alone; a test asks for an entry.
 
 use serde::Serialize;
 

@@ -2,7 +2,8 @@
 //!
 //! To add one: a file with a `Mix` that implements [`Mixer`], and its name in the list at the end of this file. It
 //! is then a `--models` name, and every test of all mixers covers it: gradients, equality of its forms, streaming,
-//! causality, independence of the batch.
+//! causality, independence of the batch. What is worth seeing inside a step gets its name there
+//! ([`Var::named`]), and [`crate::inspect::view`] says how it is shown.
 
 mod config;
 mod decoder;

@@ -59,13 +59,13 @@ struct div_ {
 
 template <class F>
 __device__ void forward(const S* a, const S* b, S* y, i64 size, int flat, Ints<5> n, Ints<5> sa, Ints<5> sb) {
-    for (i64 i = thread(); i < size; i += threads()) {
-        if (flat) {
-            st(y + i, F::f(ld(a + i), ld(b + i)));
-        } else {
+    if (flat) {
+        map(y, 0, size, [&](i64 i) { return F::f(ld(a + i), ld(b + i)); });
+    } else {
+        map(y, 0, size, [&](i64 i) {
             const At p = at(i, n, sa, sa, sb);
-            st(y + i, F::f(ld(a + p.a), ld(b + p.b)));
-        }
+            return F::f(ld(a + p.a), ld(b + p.b));
+        });
     }
 }
 
@@ -76,25 +76,35 @@ struct Sum {
     i64 kept, reduced, chunk;
     Ints<5> kn, ky, ka, kb, rn, ry, ra, rb;
 
-    __device__ At of_k(i64 k) const { return at(k, kn, ky, ka, kb); }
-
     template <class F>
-    __device__ real term(At k, i64 r) const {
-        const At q = at(r, rn, ry, ra, rb);
-        const real v = ld(g + k.y + q.y), va = F::reads ? ld(a + k.a + q.a) : real(0),
-                   vb = F::reads ? ld(b + k.b + q.b) : real(0);
+    __device__ real term(i64 iy, i64 ia, i64 ib) const {
+        const real v = ld(g + iy), va = F::reads ? ld(a + ia) : real(0), vb = F::reads ? ld(b + ib) : real(0);
         return second ? F::db(v, va, vb) : F::da(v, va, vb);
+    }
+
+    // Σ over r = first, first + step, … < last. One axis, the usual case, needs no divisions.
+    template <class F>
+    __device__ real total(i64 k, i64 first, i64 last, i64 step) const {
+        const At p = at(k, kn, ky, ka, kb);
+        const bool one = rn.v[0] * rn.v[1] * rn.v[2] * rn.v[3] == 1;
+        real sum = 0;
+        if (one) {
+#pragma unroll 4
+            for (i64 r = first; r < last; r += step)
+                sum += term<F>(p.y + r * ry.v[4], p.a + r * ra.v[4], p.b + r * rb.v[4]);
+        } else {
+            for (i64 r = first; r < last; r += step) {
+                const At q = at(r, rn, ry, ra, rb);
+                sum += term<F>(p.y + q.y, p.a + q.a, p.b + q.b);
+            }
+        }
+        return sum;
     }
 };
 
 template <class F>
 __device__ void serial(const Sum& s, real scale, S* d, int acc, real*) {
-    for (i64 k = thread(); k < s.kept; k += threads()) {
-        const At p = s.of_k(k);
-        real sum = 0;
-        for (i64 r = 0; r < s.reduced; r++) sum += s.term<F>(p, r);
-        put(d + k, scale * sum, acc);
-    }
+    map(d, acc, s.kept, [&](i64 k) { return scale * s.total<F>(k, 0, s.reduced, 1); });
 }
 
 __device__ inline void finish(const Sum& s, i64 k, i64 chunk, real sum, real* sums, S* d, int acc) {
@@ -109,10 +119,7 @@ __device__ void columns(const Sum& s, real scale, S* d, int acc, real* sums) {
     const i64 k = (i64)blockIdx.x * wide + x, first = blockIdx.y * s.chunk;
     const i64 last = first + s.chunk < s.reduced ? first + s.chunk : s.reduced;
     real sum = 0;
-    if (k < s.kept) {
-        const At p = s.of_k(k);
-        for (i64 r = first + threadIdx.y; r < last; r += high) sum += s.term<F>(p, r);
-    }
+    if (k < s.kept) sum = s.total<F>(k, first + threadIdx.y, last, high);
     part[threadIdx.y * wide + x] = sum;
     __syncthreads();
     if (threadIdx.y == 0 && k < s.kept) {
@@ -128,10 +135,7 @@ __device__ void rows(const Sum& s, real scale, S* d, int acc, real* sums) {
     for (i64 item = thread() / 32; item < s.kept * chunks; item += threads() / 32) {
         const i64 k = divide(item, chunks), c = item - k * chunks, first = c * s.chunk;
         const i64 last = first + s.chunk < s.reduced ? first + s.chunk : s.reduced;
-        const At p = s.of_k(k);
-        real sum = 0;
-        for (i64 r = first + lane; r < last; r += 32) sum += s.term<F>(p, r);
-        sum = warp_sum(sum);
+        const real sum = warp_sum(s.total<F>(k, first + lane, last, 32));
         if (lane == 0) finish(s, k, c, scale * sum, sums, d, acc);
     }
 }
@@ -162,13 +166,13 @@ GRADIENTS(sum)
 
 // y = mul x + add, or y += … ; reads and writes each element once.
 extern "C" __global__ void affine(const S* x, S* y, real mul, real add, int acc, i64 n) {
-    for (i64 i = thread(); i < n; i += threads()) put(y + i, mul * ld(x + i) + add, acc);
+    map(y, acc, n, [&](i64 i) { return mul * ld(x + i) + add; });
 }
 
 // d[o, i, j] (+)= scale g[o, j] over [outer, n, inner]: the gradient of a sum over the middle axis.
 extern "C" __global__ void repeat(const S* g, S* d, int acc, real scale, i64 size, i64 n, i64 inner) {
-    for (i64 i = thread(); i < size; i += threads()) {
+    map(d, acc, size, [&](i64 i) {
         const i64 row = divide(i, inner), outer = divide(row, n);
-        put(d + i, scale * ld(g + outer * inner + (i - row * inner)), acc);
-    }
+        return scale * ld(g + outer * inner + (i - row * inner));
+    });
 }

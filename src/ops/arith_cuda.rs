@@ -82,7 +82,13 @@ pub(super) fn sum(
     d: &mut Tensor,
     acc: bool,
 ) {
-    let split = |kept: bool| axes.map(|a| if a.n == 1 || (a.steps[to] > 0) != kept { Axis::NONE } else { a });
+    // Those that there are stand last.
+    let split = |kept: bool| {
+        let mut list = [Axis::NONE; MAX_RANK];
+        let some = axes.iter().rev().filter(|a| a.n != 1 && (a.steps[to] > 0) == kept);
+        list.iter_mut().rev().zip(some).for_each(|(to, &axis)| *to = axis);
+        list
+    };
     let (keep, reduce) = (split(true), split(false));
     let reduced: usize = reduce.iter().map(|a| a.n).product();
     let kept = d.len();
@@ -96,7 +102,7 @@ pub(super) fn sum(
     let (kernel, most) = match () {
         () if reduced <= 32 => (serial, 1),
         () if side_by_side => (columns, reduced.div_ceil(512).min((1024 / across).clamp(1, 256))),
-        () => (rows, reduced.div_ceil(2048).min((4096 / kept).clamp(1, 256))),
+        () => (rows, reduced.div_ceil(1024).min((4096 / kept).clamp(1, 1024))),
     };
     let chunk = reduced.div_ceil(most).max(1);
     let chunks = reduced.div_ceil(chunk).max(1);

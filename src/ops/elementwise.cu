@@ -6,10 +6,10 @@
 
 template <class F>
 __device__ void map_forward(const S* x, S* y, i64 n) {
-    for (i64 i = thread(); i < n; i += threads()) st(y + i, F::f(ld(x + i)));
+    map(y, 0, n, [&](i64 i) { return F::f(ld(x + i)); });
 }
 
 template <class F>
 __device__ void map_backward(const S* x, const S* y, const S* dy, S* dx, int acc, i64 n) {
-    for (i64 i = thread(); i < n; i += threads()) put(dx + i, ld(dy + i) * F::df(ld(x + i), ld(y + i)), acc);
+    map(dx, acc, n, [&](i64 i) { return ld(dy + i) * F::df(ld(x + i), ld(y + i)); });
 }

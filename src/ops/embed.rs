@@ -3,9 +3,11 @@
 //! Backward adds every gradient where its value came from, in the order of the indices, so that the rounding of
 //! repeated indices is the same every time.
 
-use super::check_real;
+use super::{check_real, linear::total_cuda};
 use crate::{
+    args,
     autograd::{Gen, Grad, In, Op, Outs, Value, Var},
+    cuda::{Cuda, Launch, Module},
     tensor::{Cx, DType, MAX_RANK, Real, Shape, Tensor},
     with_real, with_width,
 };
@@ -16,15 +18,21 @@ pub struct Embedding;
 /// yᵢ = x[i, idᵢ] for x [.., C] and ids [..]; y [..].
 pub struct Gather;
 
+static MODULE: Module = Module::new("ops/embed.cu", &[include_str!("embed.cu")]);
+
 /// The indices as they are used; `infer` has seen that they are within their axis.
 fn ids(t: &Tensor) -> impl Iterator<Item = usize> {
     t.host::<i32>().iter().map(|&id| id as usize)
 }
 
-/// That `t` holds integers in 0..n.
+/// That `t` holds integers in 0..n. In device memory nobody looks, which would mean to wait for the device: there an
+/// index that is outside gives NaN.
 fn check_ids(t: &Tensor, n: usize) -> Result<(), String> {
     if t.dtype() != DType::I32 {
         return Err(format!("ids of shape {} are {}, expected i32", t.shape(), t.dtype()));
+    }
+    if t.gpu().is_some() {
+        return Ok(());
     }
     match t.host::<i32>().iter().find(|&&id| !usize::try_from(id).is_ok_and(|id| id < n)) {
         Some(id) => Err(format!("id {id} is outside 0..{n}")),
@@ -44,6 +52,28 @@ fn add_rows<T: Real>(n: usize, ids: &[i32], g: &[T], d: &mut [T]) {
     with_width!(n => for (&id, g) in ids.iter().zip(g.chunks_exact(n)) {
         d[id as usize * n..][..n].iter_mut().zip(g).for_each(|(d, &g)| *d += g);
     });
+}
+
+/// The gradient d [V, D] of a table from that of its rows; see embed.cu.
+fn add_rows_cuda(cu: &Cuda, ids: &Tensor, g: &Tensor, d: &mut Tensor, acc: bool) {
+    let ([v, n], count, dtype) = ([d.shape().at(0), d.shape().at(1)], ids.len(), g.dtype());
+    if v * n == 0 {
+        return;
+    }
+    let tile = v.next_power_of_two().min(32);
+    let blocks = v.div_ceil(tile) * n.div_ceil(32);
+    // Depends on sizes alone, so that every device adds in the same order.
+    let chunks = count.div_ceil(512).min((512 / blocks).clamp(1, 256)).max(1);
+    let chunk = count.div_ceil(chunks).next_multiple_of(256).max(256);
+    let chunks = count.div_ceil(chunk).max(1);
+    let mut sums = (chunks > 1).then(|| cu.temp(dtype.real(), chunks * v * n));
+    let launch = Launch::grid([blocks, chunks, 1], [32, 8, 1]).shared(8 * tile * 32 * dtype.real().bytes());
+    let into = sums.as_deref_mut();
+    let args = args![ids, g, &mut *d, acc, into, count, chunk, v, n, tile as i32];
+    cu.launch(&MODULE, "embedding_backward", dtype, launch, args);
+    if let Some(sums) = sums {
+        total_cuda(cu, &sums, chunks, d, acc);
+    }
 }
 
 impl Op for Embedding {
@@ -71,7 +101,11 @@ impl Op for Embedding {
             Cx::Cpu(_) => with_real!(x[0].dtype(), T => if n > 0 {
                 copy_rows(n, x[1].host(), x[0].host::<T>(), y[0].host_mut());
             }),
-            Cx::Cuda(cu) => cu.missing(self.name()),
+            Cx::Cuda(cu) => {
+                let (y, v) = (&mut *y[0], x[0].shape().at(0));
+                let args = args![&x[0], &x[1], &mut *y, y.len(), v, n];
+                cu.launch(&MODULE, "embedding", x[0].dtype(), cu.elements(y.len()), args);
+            }
         }
     }
 
@@ -82,7 +116,11 @@ impl Op for Embedding {
             Cx::Cpu(_) => with_real!(g.dtype(), T => dx[0].add::<T>(|d| if n > 0 {
                 add_rows(n, x[1].host(), g.host(), d);
             })),
-            Cx::Cuda(cu) => cu.missing(self.name()),
+            Cx::Cuda(cu) => {
+                if let Some((d, acc)) = dx[0].parts() {
+                    add_rows_cuda(cu, &x[1], g, d, acc);
+                }
+            }
         }
     }
 
@@ -119,7 +157,11 @@ impl Op for Gather {
                 let (x, ids) = (x[0].host::<T>(), ids(&x[1]));
                 y[0].host_mut::<T>().iter_mut().zip(ids).enumerate().for_each(|(i, (y, id))| *y = x[i * c + id]);
             }),
-            Cx::Cuda(cu) => cu.missing(self.name()),
+            Cx::Cuda(cu) => {
+                let rows = x[1].len();
+                let args = args![&x[0], &x[1], &mut y[0], rows, c];
+                cu.launch(&MODULE, "gather", x[0].dtype(), cu.elements(rows), args);
+            }
         }
     }
 
@@ -130,7 +172,13 @@ impl Op for Gather {
             Cx::Cpu(_) => with_real!(g.dtype(), T => dx[0].add::<T>(|d| {
                 g.host::<T>().iter().zip(ids(&x[1])).enumerate().for_each(|(i, (&g, id))| d[i * c + id] += g);
             })),
-            Cx::Cuda(cu) => cu.missing(self.name()),
+            Cx::Cuda(cu) => {
+                if let Some((d, acc)) = dx[0].parts() {
+                    let rows = g.len();
+                    let over = cu.elements(if acc { rows } else { rows * c });
+                    cu.launch(&MODULE, "gather_backward", g.dtype(), over, args![&x[1], g, d, acc, rows, c]);
+                }
+            }
         }
     }
 

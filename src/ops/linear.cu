@@ -5,21 +5,23 @@ extern "C" __global__ void bias_rows(const S* b, S* y, i64 rows, i64 cols) {
     for (i64 i = thread(); i < rows * cols; i += threads()) y[i] = b[i % cols];
 }
 
-// Sums over the rows of g `[rows, cols]`, in a fixed order whatever the grid does: a block is 32 columns wide and 8
-// rows high, and has the rows `chunk` begins at; its sums go to row `blockIdx.y` of `sums`. The caller launches it a
-// second time on those. Reads every number once, in runs of 32.
+// Sums over the rows of g `[rows, cols]`, in a fixed order whatever the grid does: a block is 32 columns wide and up to
+// 32 rows high, and has the rows `chunk` begins at; its sums go to row `blockIdx.y` of `sums`. The caller launches it a
+// second time on those, in tall blocks, as there are few of them. Reads every number once, in runs of 32.
 template <class From, class To>
 __device__ void column_sums(const From* g, To* sums, i64 rows, i64 cols, i64 chunk, int acc) {
-    __shared__ real part[8][33];
+    __shared__ real part[32][33];
     const i64 c = (i64)blockIdx.x * 32 + threadIdx.x;
     const i64 first = blockIdx.y * chunk, last = first + chunk < rows ? first + chunk : rows;
     real sum = 0;
-    if (c < cols)
-        for (i64 r = first + threadIdx.y; r < last; r += 8) sum += ld(g + r * cols + c);
+    if (c < cols) {
+#pragma unroll 4
+        for (i64 r = first + threadIdx.y; r < last; r += blockDim.y) sum += ld(g + r * cols + c);
+    }
     part[threadIdx.y][threadIdx.x] = sum;
     __syncthreads();
     if (threadIdx.y == 0 && c < cols) {
-        for (int i = 1; i < 8; i++) sum += part[i][threadIdx.x];
+        for (int i = 1; i < blockDim.y; i++) sum += part[i][threadIdx.x];
         put(sums + blockIdx.y * cols + c, sum, acc);
     }
 }
@@ -28,6 +30,6 @@ extern "C" __global__ void column_sums_partial(const S* g, real* sums, i64 rows,
     column_sums(g, sums, rows, cols, chunk, 0);
 }
 
-extern "C" __global__ void column_sums_total(const real* g, S* sums, i64 rows, i64 cols, int acc) {
+extern "C" __global__ void __launch_bounds__(1024) column_sums_total(const real* g, S* sums, i64 rows, i64 cols, int acc) {
     column_sums(g, sums, rows, cols, rows, acc);
 }

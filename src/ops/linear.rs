@@ -32,22 +32,25 @@ fn sizes(x: Shape, w: Shape) -> (usize, usize, usize) {
 
 static MODULE: Module = Module::new("ops/linear.cu", &[include_str!("linear.cu")]);
 
-/// The same on the device, in two passes whose order does not depend on the device: sums over chunks of 256 rows,
-/// and the sum of those.
+/// d (+)= the sums of the columns of g [rows, len of d], in an order that sizes alone decide: many rows by sums over
+/// chunks of 256 or more, and the sum of those.
 fn column_sums_cuda(cu: &Cuda, g: &Tensor, rows: usize, d: &mut Tensor, acc: bool) {
     let (dtype, cols) = (g.dtype(), d.len());
+    if rows <= 1024 && dtype == dtype.real() {
+        return total_cuda(cu, g, rows, d, acc);
+    }
     let chunk = rows.div_ceil(64).max(256);
     let chunks = rows.div_ceil(chunk);
     let mut sums = cu.temp(dtype.real(), chunks * cols);
-    let across = |chunks| Launch::grid([cols.div_ceil(32), chunks, 1], [32, 8, 1]);
-    cu.launch(&MODULE, "column_sums_partial", dtype, across(chunks), args![g, &mut sums, rows, cols, chunk]);
+    let launch = Launch::grid([cols.div_ceil(32), chunks, 1], [32, 8, 1]);
+    cu.launch(&MODULE, "column_sums_partial", dtype, launch, args![g, &mut sums, rows, cols, chunk]);
     total_cuda(cu, &sums, chunks, d, acc);
 }
 
 /// The last pass of a sum in a fixed order: the rows of `sums` [rows, len of d], which is in d's `real`, added up.
 pub(super) fn total_cuda(cu: &Cuda, sums: &Tensor, rows: usize, d: &mut Tensor, acc: bool) {
     let cols = d.len();
-    let launch = Launch::grid([cols.div_ceil(32), 1, 1], [32, 8, 1]);
+    let launch = Launch::grid([cols.div_ceil(32), 1, 1], [32, rows.next_power_of_two().min(32), 1]);
     cu.launch(&MODULE, "column_sums_total", d.dtype(), launch, args![sums, d, rows, cols, acc]);
 }
 

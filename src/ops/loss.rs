@@ -5,7 +5,9 @@
 
 use super::{check_real, lane_sums, math::Math};
 use crate::{
+    args,
     autograd::{Gen, Grad, In, Op, Outs, Value, Var},
+    cuda::{Launch, Module},
     tensor::{Cx, DType, Real, Shape, Tensor},
     with_real, with_width,
 };
@@ -15,6 +17,8 @@ pub struct CrossEntropy {
     /// The target of rows that do not count.
     pub ignore_index: i32,
 }
+
+static MODULE: Module = Module::new("ops/loss.cu", &[include_str!("loss.cu")]);
 
 /// x [rows, n] -> Σ (lse − x[target]) over the rows that count; keeps p = softmax(x) for the way back.
 ///
@@ -81,6 +85,10 @@ impl Op for CrossEntropy {
         if x[1].dtype() != DType::I32 {
             return Err(format!("targets of shape {targets} are {}, expected i32", x[1].dtype()));
         }
+        if x[1].gpu().is_some() {
+            // To look would mean to wait for the device: there such a target gives NaN.
+            return Ok(Outs::from(Shape::scalar()).saving([shape]));
+        }
         let fits = |t: i32| t == self.ignore_index || usize::try_from(t).is_ok_and(|t| t < c);
         if let Some(t) = x[1].host::<i32>().iter().find(|&&t| !fits(t)) {
             let ignore = self.ignore_index;
@@ -102,7 +110,17 @@ impl Op for CrossEntropy {
                 let sum = forward(n, ignore, x[0].host::<T>(), targets, p.host_mut());
                 loss.host_mut::<T>()[0] = T::of(sum * self.scale(targets));
             }),
-            Cx::Cuda(cu) => cu.missing(self.name()),
+            Cx::Cuda(cu) => {
+                let (dtype, rows) = (x[0].dtype(), x[1].len());
+                let (_, lanes) = cu.rows(rows, n);
+                // Depends on sizes alone, so that every device adds in the same order.
+                let blocks = rows.div_ceil(256 / lanes as usize).min(1024);
+                let (mut sums, mut counts) = (cu.temp(dtype.real(), blocks), cu.temp(DType::I32, blocks));
+                let args = args![&x[0], &x[1], &mut **p, &mut sums, &mut counts, rows, n, lanes, ignore];
+                cu.launch(&MODULE, "cross_entropy", dtype, Launch::blocks(blocks, 256), args);
+                let args = args![&sums, &counts, blocks, &mut **loss];
+                cu.launch(&MODULE, "cross_entropy_total", dtype, Launch::blocks(1, 256), args);
+            }
         }
     }
 
@@ -118,7 +136,15 @@ impl Op for CrossEntropy {
                 let scale = g.host::<T>()[0] * T::of(self.scale(targets));
                 backward(n, ignore, scale, y[1].host(), targets, d, acc);
             })),
-            Cx::Cuda(cu) => cu.missing(self.name()),
+            Cx::Cuda(cu) => {
+                let Some((d, acc)) = dx[0].parts() else { return };
+                let (dtype, rows, size) = (g.dtype(), x[1].len(), d.len());
+                let mut count = cu.temp(DType::I32, 1);
+                let args = args![&x[1], rows, ignore, &mut count];
+                cu.launch(&MODULE, "count_targets", dtype, Launch::blocks(1, 1024), args);
+                let args = args![&y[1], g, &count, d, acc, size];
+                cu.launch(&MODULE, "cross_entropy_backward", dtype, cu.elements(size), args);
+            }
         }
     }
 

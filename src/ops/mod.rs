@@ -24,6 +24,7 @@ pub mod math;
 pub mod matmul;
 pub mod mlstm;
 pub mod movement;
+mod movement_cuda;
 pub mod norm;
 pub mod quasi_lstm;
 pub mod reduce;

@@ -3,8 +3,12 @@
 //! None of them computes: values are copied in runs that are contiguous on both sides, gradients are copied or
 //! added back along the same runs.
 
-use super::check_real;
+use super::{
+    check_real,
+    movement_cuda::{MODULE, runs_cuda},
+};
 use crate::{
+    args,
     autograd::{Gen, Grad, In, Op, Outs, Value, Var},
     tensor::{Cx, DType, Element, MAX_RANK, Real, Shape, Tensor},
     with_real, with_width,
@@ -77,10 +81,10 @@ fn move_runs<T: Real>(rows: usize, n: usize, x: &[T], xs: usize, y: &mut [T], ys
 }
 
 /// The order in which a permutation walks through x: (size, stride in x) of the axes of y, the inner two apart.
-struct Walk {
-    outer: [(usize, usize); MAX_RANK],
-    rows: (usize, usize),
-    inner: (usize, usize),
+pub(super) struct Walk {
+    pub outer: [(usize, usize); MAX_RANK],
+    pub rows: (usize, usize),
+    pub inner: (usize, usize),
 }
 
 impl Permute {
@@ -186,7 +190,7 @@ impl Op for Permute {
                     }
                 });
             }),
-            Cx::Cuda(cu) => cu.missing(self.name()),
+            Cx::Cuda(cu) => walk.cuda(cu, &x[0], &mut y[0], false, false),
         }
     }
 
@@ -206,7 +210,11 @@ impl Op for Permute {
                     }
                 });
             })),
-            Cx::Cuda(cu) => cu.missing(self.name()),
+            Cx::Cuda(cu) => {
+                if let Some((d, acc)) = dx[0].parts() {
+                    walk.cuda(cu, g, d, acc, true);
+                }
+            }
         }
     }
 
@@ -247,7 +255,9 @@ impl Op for Narrow {
                 let x = &x[0].host::<T>()[self.start * inner..];
                 copy_runs(outer, run, x, n * inner, y[0].host_mut(), run);
             }),
-            Cx::Cuda(cu) => cu.missing(self.name()),
+            Cx::Cuda(cu) => {
+                runs_cuda(cu, &x[0], self.start * inner, n * inner, &mut y[0], 0, run, false, [outer, run]);
+            }
         }
     }
 
@@ -266,7 +276,17 @@ impl Op for Narrow {
                     move_runs(outer, run, g.host(), run, &mut d[self.start * inner..], n * inner, acc);
                 }
             })),
-            Cx::Cuda(cu) => cu.missing(self.name()),
+            Cx::Cuda(cu) => match dx[0].parts() {
+                Some((d, true)) => {
+                    runs_cuda(cu, g, 0, run, d, self.start * inner, n * inner, true, [outer, run]);
+                }
+                Some((d, false)) => {
+                    let size = d.len();
+                    let args = args![g, d, size, n * inner, self.start * inner, run];
+                    cu.launch(&MODULE, "framed", g.dtype(), cu.elements(size), args);
+                }
+                None => {}
+            },
         }
     }
 
@@ -318,7 +338,14 @@ impl Op for Concat {
                     at += run;
                 }
             }),
-            Cx::Cuda(cu) => cu.missing(self.name()),
+            Cx::Cuda(cu) => {
+                let mut at = 0;
+                for i in 0..x.len() {
+                    let run = x[i].shape().dims()[self.axis] * inner;
+                    runs_cuda(cu, &x[i], 0, run, &mut y[0], at, n * inner, false, [outer, run]);
+                    at += run;
+                }
+            }
         }
     }
 
@@ -336,7 +363,16 @@ impl Op for Concat {
                     at += run;
                 }
             }),
-            Cx::Cuda(cu) => cu.missing(self.name()),
+            Cx::Cuda(cu) => {
+                let mut at = 0;
+                for (i, dx) in dx.iter_mut().enumerate() {
+                    let run = x[i].shape().dims()[self.axis] * inner;
+                    if let Some((d, acc)) = dx.parts() {
+                        runs_cuda(cu, g, at, n * inner, d, 0, run, acc, [outer, run]);
+                    }
+                    at += run;
+                }
+            }
         }
     }
 
@@ -384,7 +420,7 @@ impl Op for Tril {
                     y[kept..].fill(T::ZERO);
                 }
             }),
-            Cx::Cuda(cu) => cu.missing(self.name()),
+            Cx::Cuda(cu) => self.cuda(cu, &x[0], &mut y[0], false),
         }
     }
 
@@ -398,7 +434,11 @@ impl Op for Tril {
                     d[..kept].iter_mut().zip(&g[..kept]).for_each(|(d, &g)| *d += g);
                 }
             })),
-            Cx::Cuda(cu) => cu.missing(self.name()),
+            Cx::Cuda(cu) => {
+                if let Some((d, acc)) = dx[0].parts() {
+                    self.cuda(cu, g, d, acc);
+                }
+            }
         }
     }
 

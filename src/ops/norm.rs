@@ -10,9 +10,12 @@
 use super::{
     check_real,
     lane_sums::{self, NARROW},
+    linear::total_cuda,
 };
 use crate::{
+    args,
     autograd::{Gen, Grad, In, Op, Outs, Value, Var},
+    cuda::{Cuda, Launch, Module},
     tensor::{Cx, Real, Shape, Tensor},
     with_real, with_width,
 };
@@ -36,6 +39,8 @@ pub struct L2Norm {
     /// Whether the length is √(Σ x² + ε) instead of max(√Σ x², ε).
     pub smooth: bool,
 }
+
+static MODULE: Module = Module::new("ops/norm.cu", &[include_str!("norm.cu")]);
 
 /// x [rows, n] -> y; keeps mean and r [rows] for the way back. `centre` is what makes it layer norm.
 #[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2"))]
@@ -127,11 +132,18 @@ fn norm_forward(centre: bool, eps: f64, cx: &Cx, x: In, y: &mut [Value]) {
             let (mean, r) = (mean.host_mut(), r.host_mut());
             forward(centre, T::of(eps), x[0].host::<T>(), x[1].host(), b, y.host_mut(), mean, r);
         }),
-        Cx::Cuda(cu) => cu.missing("norm"),
+        Cx::Cuda(cu) => {
+            let (rows, n) = (mean.len(), x[1].len());
+            let (launch, lanes) = cu.rows(rows, n);
+            let b = (x.len() > 2).then(|| &x[2]);
+            let (y, mean, r) = (&mut **y, &mut **mean, &mut **r);
+            let args = args![&x[0], &x[1], b, y, mean, r, rows, n, lanes, eps, centre];
+            cu.launch(&MODULE, "norm_forward", x[0].dtype(), launch, args);
+        }
     }
 }
 
-fn norm_backward(centre: bool, cx: &Cx, x: In, y: &[Value], dy: &[Option<Tensor>], dx: &mut [Grad]) {
+fn norm_backward(centre: bool, eps: f64, cx: &Cx, x: In, y: &[Value], dy: &[Option<Tensor>], dx: &mut [Grad]) {
     let Some(g) = &dy[0] else { return };
     match cx {
         Cx::Cpu(_) => with_real!(g.dtype(), T => {
@@ -146,7 +158,43 @@ fn norm_backward(centre: bool, cx: &Cx, x: In, y: &[Value], dy: &[Option<Tensor>
                 dx.add::<T>(|d| if rows { lane_sums::columns(g, d) });
             }
         }),
-        Cx::Cuda(cu) => cu.missing("norm"),
+        Cx::Cuda(cu) => norm_backward_cuda(cu, centre, eps, x, g, dx),
+    }
+}
+
+fn norm_backward_cuda(cu: &Cuda, centre: bool, eps: f64, x: In, g: &Tensor, dx: &mut [Grad]) {
+    let [dx, dws @ ..] = dx else { return };
+    if g.is_empty() {
+        dws.iter_mut().for_each(|d| {
+            d.zeroed();
+        });
+        return;
+    }
+    let (n, rows, dtype) = (x[1].len(), g.len() / x[1].len(), g.dtype());
+    let (_, lanes) = cu.rows(rows, n);
+    let groups = 256 / lanes as usize;
+    // Depends on sizes alone, so that every device adds in the same order.
+    let chunk = rows.div_ceil(512).max(2 * groups).next_multiple_of(groups);
+    let blocks = rows.div_ceil(chunk);
+    let parts = match dws {
+        [w] => usize::from(w.wanted()),
+        [w, b, ..] if b.wanted() => 2 * usize::from(w.wanted() || b.wanted()),
+        [w, ..] => usize::from(w.wanted()),
+        [] => 0,
+    };
+    let in_shared = groups > 1;
+    let mut sums = (parts > 0).then(|| cu.temp(dtype.real(), parts * blocks * n));
+    let shared = if in_shared { groups * parts * n * dtype.real().bytes() } else { 0 };
+    let (d, acc) = dx.target();
+    let into = sums.as_deref_mut();
+    let args = args![&x[0], &x[1], g, d, acc, into, parts as i32, in_shared, rows, chunk, n, lanes, eps, centre];
+    cu.launch(&MODULE, "norm_backward", dtype, Launch::blocks(blocks, 256).shared(shared), args);
+    if let Some(sums) = sums {
+        for (i, dw) in dws.iter_mut().enumerate() {
+            if let Some((d, acc)) = dw.parts() {
+                total_cuda(cu, &sums.window(i * blocks * n, [blocks * n]), blocks, d, acc);
+            }
+        }
     }
 }
 
@@ -173,7 +221,7 @@ macro_rules! norm {
             }
 
             fn backward(&self, cx: &Cx, x: In, y: &[Value], dy: &[Option<Tensor>], dx: &mut [Grad]) {
-                norm_backward($centre, cx, x, y, dy, dx);
+                norm_backward($centre, self.eps, cx, x, y, dy, dx);
             }
 
             fn sample($g: &mut Gen) -> (Self, Vec<Tensor>) {
@@ -235,7 +283,12 @@ impl Op for L2Norm {
                 let eps = T::of(self.eps);
                 l2_forward(x[0].shape().last(), self.smooth, eps, x[0].host::<T>(), y.host_mut(), r.host_mut());
             }),
-            Cx::Cuda(cu) => cu.missing(self.name()),
+            Cx::Cuda(cu) => {
+                let (rows, n) = (r.len(), x[0].shape().last());
+                let (launch, lanes) = cu.rows(rows, n);
+                let args = args![&x[0], &mut **y, &mut **r, rows, n, lanes, self.eps, self.smooth];
+                cu.launch(&MODULE, "l2_forward", x[0].dtype(), launch, args);
+            }
         }
     }
 
@@ -250,7 +303,13 @@ impl Op for L2Norm {
                 let constant = if self.smooth { T::ZERO } else { T::ONE / T::of(self.eps) };
                 l2_backward(x[0].shape().last(), constant, y[0].host(), y[1].host(), g.host(), d, acc);
             })),
-            Cx::Cuda(cu) => cu.missing(self.name()),
+            Cx::Cuda(cu) => {
+                let Some((d, acc)) = dx[0].parts() else { return };
+                let (rows, n) = (y[1].len(), x[0].shape().last());
+                let (launch, lanes) = cu.rows(rows, n);
+                let args = args![&x[0], g, d, acc, rows, n, lanes, self.eps, self.smooth];
+                cu.launch(&MODULE, "l2_backward", g.dtype(), launch, args);
+            }
         }
     }
 

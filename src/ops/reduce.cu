@@ -95,10 +95,10 @@ extern "C" __global__ void logsumexp(const S* x, S* y, i64 rows, i64 n, int lane
 
 // dx = dy e^(x − y)
 extern "C" __global__ void logsumexp_backward(const S* x, const S* y, const S* g, S* d, int acc, i64 size, i64 n) {
-    for (i64 i = thread(); i < size; i += threads()) {
+    map(d, acc, size, [&](i64 i) {
         const i64 row = divide(i, n);
-        put(d + i, ld(g + row) * exp(ld(x + i) - ld(y + row)), acc);
-    }
+        return ld(g + row) * exp(ld(x + i) - ld(y + row));
+    });
 }
 
 // yₜ = Σ xᵢ over i ≤ t, or over i ≥ t where `back`, of rows: a warp has a row, 32 entries at a time.

@@ -5,10 +5,14 @@
 
 use super::{check_real, lane_sums, math::Math};
 use crate::{
+    args,
     autograd::{Gen, Grad, In, Op, Outs, Value, Var},
+    cuda::Module,
     tensor::{Cx, Tensor},
     with_real, with_width,
 };
+
+static MODULE: Module = Module::new("ops/softmax.cu", &[include_str!("softmax.cu")]);
 
 /// Softmax over the last axis.
 pub struct Softmax;
@@ -145,7 +149,7 @@ fn same_shape(x: &Tensor, axes: usize) -> Result<Outs, String> {
 
 macro_rules! softmax {
     ($Op:ident $name:literal $forward:ident $backward:ident, |$op:ident, $shape:ident| $axes:literal ($($size:expr),*),
-        sample: $sample:expr) => {
+        cuda: $kernel:literal ($t:expr, $offset:expr), sample: $sample:expr) => {
         impl Op for $Op {
             fn name(&self) -> &'static str {
                 $name
@@ -164,7 +168,12 @@ macro_rules! softmax {
                     Cx::Cpu(_) => with_real!(x[0].dtype(), T => {
                         $forward($($size,)* x[0].host::<T>(), y[0].host_mut());
                     }),
-                    Cx::Cuda(cu) => cu.missing(self.name()),
+                    Cx::Cuda(cu) => {
+                        let (rows, n) = ($shape.rows(), $shape.last());
+                        let (launch, lanes) = cu.rows(rows, n);
+                        let args = args![&x[0], &mut y[0], rows, n, lanes, $t, $offset];
+                        cu.launch(&MODULE, concat!($kernel, "_forward"), x[0].dtype(), launch, args);
+                    }
                 }
             }
 
@@ -178,7 +187,13 @@ macro_rules! softmax {
                     Cx::Cpu(_) => with_real!(g.dtype(), T => dx[0].write::<T>(|d, acc| {
                         $backward($($size,)* y[0].host(), g.host(), d, acc);
                     })),
-                    Cx::Cuda(cu) => cu.missing(self.name()),
+                    Cx::Cuda(cu) => {
+                        let Some((d, acc)) = dx[0].parts() else { return };
+                        let (rows, n) = ($shape.rows(), $shape.last());
+                        let (launch, lanes) = cu.rows(rows, n);
+                        let args = args![&y[0], g, d, acc, rows, n, lanes, $t, $offset];
+                        cu.launch(&MODULE, concat!($kernel, "_backward"), g.dtype(), launch, args);
+                    }
                 }
             }
 
@@ -191,11 +206,11 @@ macro_rules! softmax {
     };
 }
 softmax!(Softmax "softmax" softmax_forward softmax_backward, |_op, x| 1 (x.last()),
-    sample: |g| (Softmax, sample_rows(g)));
+    cuda: "softmax" (1usize, x.last()), sample: |g| (Softmax, sample_rows(g)));
 softmax!(LogSoftmax "log_softmax" log_forward log_backward, |_op, x| 1 (x.last()),
-    sample: |g| (LogSoftmax, sample_rows(g)));
+    cuda: "log_softmax" (1usize, x.last()), sample: |g| (LogSoftmax, sample_rows(g)));
 softmax!(CausalSoftmax "causal_softmax" causal_forward causal_backward, |op, x| 2 (x.at(-2), x.at(-1), op.offset),
-sample: |g| {
+cuda: "softmax" (x.at(-2), op.offset.min(x.last())), sample: |g| {
     let rank = g.below(2) + 2;
     let shape = g.shape(rank, 20);
     (CausalSoftmax { offset: g.below(4) }, g.normal(shape))

@@ -1,7 +1,9 @@
 //! Unit lower-triangular systems: (I + L) X = R by substitution, and (I + L)⁻¹ as an op.
 
 use crate::{
+    args,
     autograd::{Gen, Grad, In, Op, Outs, Value, Var},
+    cuda::{Launch, Module, View},
     ops::{
         heads::lower,
         matmul::{Mat, gemm},
@@ -14,6 +16,11 @@ use crate::{
 ///
 /// With T the inverse, T (I + L) = I gives dL = −stril(Tᵀ dT Tᵀ).
 pub struct UnitLowerInverse;
+
+static MODULE: Module = Module::new("ops/triangular.cu", &[include_str!("triangular.cu")]);
+
+/// How much shared memory an inverse may take; larger ones lie in global memory.
+const SHARED: usize = 96 << 10;
 
 /// y −= a x
 #[inline(always)]
@@ -83,7 +90,16 @@ impl Op for UnitLowerInverse {
             Cx::Cpu(_) => with_real!(x[0].dtype(), T => {
                 forward(x[0].host::<T>(), y[0].host_mut(), x[0].shape().last());
             }),
-            Cx::Cuda(cu) => cu.missing(self.name()),
+            Cx::Cuda(cu) => {
+                let (n, dtype) = (x[0].shape().last(), x[0].dtype());
+                let matrices = x[0].len() / (n * n).max(1);
+                let bytes = n * n * dtype.real().bytes();
+                let mut memory = (bytes > SHARED).then(|| cu.temp(dtype.real(), matrices * n * n));
+                let launch = Launch::blocks(matrices, n.next_multiple_of(32).clamp(32, 256));
+                let launch = launch.shared(if bytes > SHARED { 0 } else { bytes });
+                let args = args![&x[0], &mut y[0], memory.as_deref_mut(), n];
+                cu.launch(&MODULE, "unit_lower_inverse", dtype, launch, args);
+            }
         }
     }
 
@@ -93,7 +109,16 @@ impl Op for UnitLowerInverse {
             Cx::Cpu(cpu) => with_real!(g.dtype(), T => {
                 dx[0].add(|d| backward::<T>(cpu, y[0].host(), g.host(), d, x[0].shape().last()));
             }),
-            Cx::Cuda(cu) => cu.missing(self.name()),
+            Cx::Cuda(cu) => {
+                let Some((d, acc)) = dx[0].parts() else { return };
+                let (n, size, dtype) = (x[0].shape().last(), d.len(), g.dtype());
+                let (batch, mat, step) = (size / (n * n).max(1), Mat::new(n, n, n), n * n);
+                let (mut gt, mut dl) = (cu.temp(dtype, size), cu.temp(dtype, size));
+                let t = View::new(&y[0], mat).t().every(step);
+                cu.gemm(1.0, View::new(g, mat).every(step), t, View::out(&mut gt, mat).every(step), false, batch);
+                cu.gemm(1.0, t, View::new(&gt, mat).every(step), View::out(&mut dl, mat).every(step), false, batch);
+                cu.launch(&MODULE, "minus_stril", dtype, cu.elements(size), args![&dl, d, acc, size, n]);
+            }
         }
     }
 

@@ -297,7 +297,8 @@ pub fn write(path: &Path, bytes: &[u8]) -> Result<()> {
         file.sync_all()?;
         fs::rename(&temporary, path)?;
         // The new name itself is on the disk once its directory is.
-        File::open(path.parent().unwrap_or(Path::new(".")))?.sync_all()
+        let directory = path.parent().filter(|p| !p.as_os_str().is_empty());
+        File::open(directory.unwrap_or(Path::new(".")))?.sync_all()
     };
     all().map_err(|source| {
         // Whether or not the half-written file can be removed, what went wrong first is what to report.

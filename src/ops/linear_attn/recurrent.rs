@@ -188,7 +188,7 @@ pub fn backward<T: Real>(cpu: &Cpu, p: Plan<T>, x: &Inputs<T>, y: &Outputs<T>, m
         b.gather(d.keys(), x.k, 0, n, T::ONE, lanes_mut(&mut k), d.k);
         p.value_lanes(b, x.v, 0, n, lanes_mut(&mut v));
         dy.fill(T::ZERO);
-        if let Some(d_o) = y.d_o {
+        if let Some(d_o) = y.d_o.filter(|_| n > 0) {
             b.gather(d.values(), d_o, 0, n, T::ONE, lanes_mut(&mut dy), w);
             if let Some(den) = y.den {
                 let o = lanes_mut(&mut dv);

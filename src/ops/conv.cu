@@ -1,0 +1,133 @@
+// The short causal convolution y_t = b + Σⱼ w[:, j] ⊙ x_{t−W+1+j} of x [B, T, D], with the W − 1 inputs before it in
+// state [B, W−1, D]; and all its gradients.
+//
+// Let row s of the input be row s of the state for s < W − 1 and row s − W + 1 of x otherwise. Then y_t sees rows
+// t … t + W − 1, and backwards
+//
+//     d(row s) = Σⱼ w[:, j] ⊙ g_{s−j},    dw[:, j] = Σ_s (row s) ⊙ g_{s−j},    db = Σ_t g_t.
+//
+// Tiling: a thread has one channel and a piece of time, and slides a window of N inputs (or of N gradients) along it
+// in registers; neighbours have neighbouring channels. More taps than N go in several launches, `from` the first of
+// each, and add up. Sums over time stay in the thread, then go through shared memory to one row of `sums` a block
+// row, [P, D W] and for the bias [P, D], which the caller adds up in order. Limited by memory: forward moves 2 numbers
+// an element and (N − 1) / steps more from L2; backward reads x and g and writes dx, once. No two tensors overlap, so
+// that four steps may be read ahead.
+
+struct Sizes {
+    i64 b, t, d, w;
+
+    // Row s of the input of sequence b.
+    __device__ const S* row(const S* x, const S* state, i64 b, i64 s) const {
+        return s < w - 1 ? state + (b * (w - 1) + s) * d : x + (b * t + s - (w - 1)) * d;
+    }
+};
+
+template <int N>
+__device__ void forward(const S* __restrict__ x, const S* __restrict__ w, const S* __restrict__ state,
+                        const S* __restrict__ bias, S* __restrict__ y, Sizes z, i64 from, i64 steps) {
+    const i64 c = (i64)blockIdx.x * blockDim.x + threadIdx.x, pieces = (z.t + steps - 1) / steps;
+    if (c >= z.d) return; // nobody waits below
+    real taps[N], window[N];
+#pragma unroll
+    for (int j = 0; j < N; j++) taps[j] = from + j < z.w ? ld(w + c * z.w + from + j) : real(0);
+    const real start = bias ? ld(bias + c) : real(0);
+    for (i64 item = (i64)blockIdx.y * blockDim.y + threadIdx.y; item < z.b * pieces; item += (i64)gridDim.y * blockDim.y) {
+        const i64 b = divide(item, pieces), t0 = (item - b * pieces) * steps, t1 = t0 + steps < z.t ? t0 + steps : z.t;
+        // Taps that are not there read the last row that is, in vain.
+        const i64 most = z.t + z.w - 2;
+#pragma unroll
+        for (int j = 0; j < N - 1; j++) {
+            const i64 s = t0 + from + j;
+            window[j + 1] = ld(z.row(x, state, b, s < most ? s : most) + c);
+        }
+#pragma unroll 4
+        for (i64 t = t0; t < t1; t++) {
+#pragma unroll
+            for (int j = 0; j < N - 1; j++) window[j] = window[j + 1];
+            const i64 s = t + from + N - 1;
+            window[N - 1] = ld(z.row(x, state, b, s < most ? s : most) + c);
+            real sum = 0;
+#pragma unroll
+            for (int j = 0; j < N; j++) sum += from + j < z.w ? taps[j] * window[j] : real(0);
+            S* to = y + (b * z.t + t) * z.d + c;
+            st(to, from > 0 ? ld(to) + sum : start + sum);
+        }
+    }
+}
+
+template <int N>
+__device__ void backward(const S* __restrict__ x, const S* __restrict__ w, const S* __restrict__ state,
+                         const S* __restrict__ g, S* __restrict__ dx, int acc_x, S* __restrict__ dstate, int acc_s,
+                         real* __restrict__ sums, Sizes z, i64 from, i64 steps) {
+    __shared__ real part[256];
+    const int wide = blockDim.x, high = blockDim.y;
+    const i64 c = (i64)blockIdx.x * wide + threadIdx.x, rows = z.t + z.w - 1, pieces = (rows + steps - 1) / steps;
+    const bool on = c < z.d;
+    real taps[N], window[N], dw[N], db = 0;
+#pragma unroll
+    for (int j = 0; j < N; j++) {
+        taps[j] = on && from + j < z.w ? ld(w + c * z.w + from + j) : real(0);
+        dw[j] = 0;
+    }
+    for (i64 item = (i64)blockIdx.y * high + threadIdx.y; on && item < z.b * pieces; item += (i64)gridDim.y * high) {
+        const i64 b = divide(item, pieces), s0 = (item - b * pieces) * steps, s1 = s0 + steps < rows ? s0 + steps : rows;
+        const S* gs = g + b * z.t * z.d + c;
+#pragma unroll
+        for (int j = 0; j < N; j++) {
+            const i64 t = s0 - 1 - from - j;
+            window[j] = t >= 0 && t < z.t ? ld(gs + t * z.d) : real(0);
+        }
+#pragma unroll 4
+        for (i64 s = s0; s < s1; s++) {
+            const i64 t = s - from;
+#pragma unroll
+            for (int j = N - 1; j > 0; j--) window[j] = window[j - 1];
+            window[0] = t >= 0 && t < z.t ? ld(gs + t * z.d) : real(0);
+            db += window[0];
+            const real in = sums ? ld(z.row(x, state, b, s) + c) : real(0);
+            real sum = 0;
+#pragma unroll
+            for (int j = 0; j < N; j++) {
+                sum += taps[j] * window[j];
+                dw[j] += in * window[j];
+            }
+            if (s < z.w - 1) {
+                if (dstate) put(dstate + (b * (z.w - 1) + s) * z.d + c, sum, acc_s || from > 0);
+            } else if (dx) {
+                put(dx + (b * z.t + s - (z.w - 1)) * z.d + c, sum, acc_x || from > 0);
+            }
+        }
+    }
+    if (!sums) return; // the same for all
+#pragma unroll
+    for (int j = 0; j <= N; j++) {
+        real sum = j < N ? dw[j < N ? j : 0] : db;
+        part[threadIdx.y * wide + threadIdx.x] = sum;
+        __syncthreads();
+        if (threadIdx.y == 0 && on) {
+            for (int i = 1; i < high; i++) sum += part[i * wide + threadIdx.x];
+            if (j < N && from + j < z.w) sums[blockIdx.y * z.d * z.w + c * z.w + from + j] = sum;
+            if (j == N && from == 0) sums[gridDim.y * z.d * z.w + blockIdx.y * z.d + c] = sum;
+        }
+        __syncthreads();
+    }
+}
+
+#define CONV(N) \
+    extern "C" __global__ void conv_forward_##N(const S* __restrict__ x, const S* __restrict__ w, \
+                                                const S* __restrict__ state, const S* __restrict__ bias, \
+                                                S* __restrict__ y, i64 b, i64 t, \
+                                                i64 d, i64 taps, i64 from, i64 steps) { \
+        const Sizes z = {b, t, d, taps}; \
+        forward<N>(x, w, state, bias, y, z, from, steps); \
+    } \
+    extern "C" __global__ void conv_backward_##N(const S* __restrict__ x, const S* __restrict__ w, \
+                                                 const S* __restrict__ state, const S* __restrict__ g, \
+                                                 S* __restrict__ dx, int acc_x, S* __restrict__ dstate, \
+                                                 int acc_s, real* __restrict__ sums, i64 b, i64 t, i64 d, i64 taps, \
+                                                 i64 from, i64 steps) { \
+        const Sizes z = {b, t, d, taps}; \
+        backward<N>(x, w, state, g, dx, acc_x, dstate, acc_s, sums, z, from, steps); \
+    }
+CONV(4)
+CONV(8)

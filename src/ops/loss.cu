@@ -1,0 +1,77 @@
+// Mean cross-entropy of rows of n logits against targets, rows with the target `ignore` left out, and its gradient.
+//
+// Forward keeps softmax(x) − 1[target] of the rows that count, 0 of the others: the gradient but for a factor. (In
+// bf16 softmax itself would round to 1 where the model is sure, and leave no gradient.)
+//
+// Tiling: a row has a group of threads, 1, 2, 4, … 32, as wide as it is, or a block if it is long; its maximum, sum
+// and result are three passes, of which the first reads memory and the others find the row in L1. Losses are added
+// up by thread, block, and once more by one block: in an order that sizes alone decide. Limited by memory: 2 numbers
+// a logit each way, and 1 exponential a pass.
+
+extern "C" __global__ void cross_entropy(const S* x, const int* targets, S* kept, real* sums, int* counts, i64 rows,
+                                         i64 n, int lanes, int ignore) {
+    __shared__ real scratch[32];
+    __shared__ int int_scratch[32];
+    const int lane = threadIdx.x % lanes, groups = blockDim.x / lanes;
+    real loss = 0;
+    int count = 0;
+    for (i64 start = (i64)blockIdx.x * groups; start < rows; start += (i64)gridDim.x * groups) {
+        const i64 row = start + threadIdx.x / lanes, size = row < rows ? n : 0;
+        const S* xs = x + row * n;
+        real m = -INF, sum = 0;
+        for (i64 j = lane; j < size; j += lanes) m = fmax(m, ld(xs + j));
+        m = group_max(m, lanes, scratch);
+        for (i64 j = lane; j < size; j += lanes) sum += exp(ld(xs + j) - m);
+        sum = group_sum(sum, lanes, scratch);
+        if (size == 0) continue; // the group's last row: nobody waits for it below
+        const int target = targets[row];
+        const bool counts_here = target != ignore;
+        const real scale = 1.0 / sum;
+        for (i64 j = lane; j < size; j += lanes) {
+            const real p = exp(ld(xs + j) - m) * scale;
+            st(kept + row * n + j, !counts_here ? real(0) : j == target ? p - 1.0 : p);
+        }
+        if (counts_here && lane == 0) {
+            // A target that is no class, which the host has not seen here, gives NaN.
+            loss += target >= 0 && target < n ? log(sum) + m - ld(xs + target) : INF - INF;
+            count++;
+        }
+    }
+    loss = block_sum(loss, scratch);
+    count = block_sum(count, int_scratch);
+    if (threadIdx.x == 0) {
+        sums[blockIdx.x] = loss;
+        counts[blockIdx.x] = count;
+    }
+}
+
+// One block: the mean over the rows that count; 0 if none does.
+extern "C" __global__ void cross_entropy_total(const real* sums, const int* counts, i64 blocks, S* loss) {
+    __shared__ real scratch[32];
+    __shared__ int int_scratch[32];
+    real sum = 0;
+    int count = 0;
+    for (i64 i = threadIdx.x; i < blocks; i += blockDim.x) {
+        sum += sums[i];
+        count += counts[i];
+    }
+    sum = block_sum(sum, scratch);
+    count = block_sum(count, int_scratch);
+    if (threadIdx.x == 0) st(loss, count > 0 ? sum / count : real(0));
+}
+
+// One block: how many rows count.
+extern "C" __global__ void __launch_bounds__(1024) count_targets(const int* targets, i64 rows, int ignore, int* count) {
+    __shared__ int scratch[32];
+    int n = 0;
+#pragma unroll 8
+    for (i64 i = threadIdx.x; i < rows; i += blockDim.x) n += targets[i] != ignore;
+    n = block_sum(n, scratch);
+    if (threadIdx.x == 0) *count = n;
+}
+
+// dx = kept dloss / count
+extern "C" __global__ void cross_entropy_backward(const S* kept, const S* g, const int* count, S* d, int acc, i64 size) {
+    const real scale = *count > 0 ? ld(g) / *count : real(0);
+    map(d, acc, size, [&](i64 i) { return scale * ld(kept + i); });
+}
