@@ -140,11 +140,11 @@ fn movement() {
     ];
     for (shape, order) in orders {
         let op = || -> Box<dyn Op> {
-            match order {
-                &&[a, b] => Box::new(Permute::new([a, b])),
-                &&[a, b, c] => Box::new(Permute::new([a, b, c])),
-                &&[a, b, c, d] => Box::new(Permute::new([a, b, c, d])),
-                &&[a, b, c, d, e] => Box::new(Permute::new([a, b, c, d, e])),
+            match **order {
+                [a, b] => Box::new(Permute::new([a, b])),
+                [a, b, c] => Box::new(Permute::new([a, b, c])),
+                [a, b, c, d] => Box::new(Permute::new([a, b, c, d])),
+                [a, b, c, d, e] => Box::new(Permute::new([a, b, c, d, e])),
                 _ => unreachable!(),
             }
         };

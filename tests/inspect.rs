@@ -1,6 +1,6 @@
 //! The inspector: what it records is the model's own, recording changes nothing, and what cannot be is refused.
 
-#![allow(clippy::unwrap_used)]
+#![allow(clippy::unwrap_used, clippy::needless_range_loop)]
 
 use indicatif::ProgressBar;
 use safetensors::SafeTensors;
