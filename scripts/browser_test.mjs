@@ -178,7 +178,7 @@ for (const name of readdirSync(out).filter(f => f.endsWith('.html')).map(f => f.
     const t = json.targets.findLastIndex((y, t) => y !== null && t < 16);
     await page.evaluate(([t, layer]) => { inspector.choose({ layer }); inspector.go(t); }, [t, name === 'gpt' ? 1 : 0]);
     const box = await page.locator('.cards').last().boundingBox();
-    const height = Math.min(box.y + box.height, name === 'compare' ? 1500 : 1000);
+    const height = Math.min(box.y + box.height, 1500);
     await page.screenshot({ path: join(out, `figure_${name}.png`), fullPage: true, clip: { x: 0, y: 0, width: 1000, height } });
     await context.close();
   }
