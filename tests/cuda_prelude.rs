@@ -16,7 +16,7 @@ static MODULE: Module = Module::new(
     &[r#"
 // Four rows: the sum, minus twice the sum, the largest, minus the smallest of the block's numbers, as each thread has
 // them. The scratch memory is the same for all, which the barriers at the end of each call allow.
-extern "C" __global__ void over_a_block(const real* x, real* y) {
+extern "C" __global__ void __launch_bounds__(1024) over_a_block(const real* x, real* y) {
     __shared__ real scratch[32];
     const int t = threadIdx.x, n = blockDim.x;
     x += blockIdx.x * n;

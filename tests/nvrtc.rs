@@ -28,8 +28,8 @@ const TARGETS: [(DType, &str); 5] = [
     (DType::BF16, "sm_90"),
     (DType::F64, "sm_90"),
 ];
-/// Threads of a block where the kernel does not say how many it may have (`__launch_bounds__`): the most there can be.
-const THREADS: usize = 1024;
+/// Threads of a block where the kernel does not say how many it may have (`__launch_bounds__`): no more are launched.
+const THREADS: usize = 256;
 /// Of a multiprocessor, for one block.
 const REGISTERS: usize = 65536;
 /// What a kernel may have without asking the driver.
@@ -120,7 +120,6 @@ struct Use {
     registers: usize,
     shared: usize,
     spilled: usize,
-    stack: usize,
     threads: usize,
 }
 
@@ -157,7 +156,6 @@ fn parse(log: &str, ptx: &str) -> HashMap<String, Use> {
             registers: before(rest, " registers"),
             shared: before(rest, " bytes smem"),
             spilled: before(rest, " bytes spill stores") + before(rest, " bytes spill loads"),
-            stack: before(rest, " bytes stack frame"),
             threads: THREADS,
         };
         if let Some(entry) = ptx.split(&format!(".entry {name}(")).nth(1) {

@@ -45,7 +45,8 @@ CUEMU_API Result cuModuleGetGlobal_v2(DevicePointer* p, size_t* n, LoadedModule*
 
 // ---- functions
 enum { ATTRIBUTE_MAX_THREADS = 0, ATTRIBUTE_REGISTERS = 4, ATTRIBUTE_MAX_DYNAMIC_SHARED = 8 };
-static unsigned max_threads(const Function* f) { return f->kernel->max_threads ? f->kernel->max_threads : cuemu::MAX_THREADS; }
+// Without __launch_bounds__ a kernel may take 255 registers a thread, of which a device has enough for 256 threads.
+static unsigned max_threads(const Function* f) { return f->kernel->max_threads ? f->kernel->max_threads : 256; }
 
 CUEMU_API Result cuFuncSetAttribute(Function* f, int attribute, int value) {
   ENTER;
@@ -84,7 +85,7 @@ static Result check_launch(Function* f, Index grid, Index size, unsigned shared)
   if (!context) return INVALID_CONTEXT;
   if (!grid.volume() || grid.x > 2147483647u || grid.y > 65535 || grid.z > 65535) return refuse(INVALID_VALUE, "%s: a grid of %u x %u x %u blocks", name, grid.x, grid.y, grid.z);
   if (!size.volume() || size.volume() > cuemu::MAX_THREADS || size.z > 64) return refuse(INVALID_VALUE, "%s: blocks of %u x %u x %u threads", name, size.x, size.y, size.z);
-  if (size.volume() > max_threads(f)) return refuse(LAUNCH_OUT_OF_RESOURCES, "%s: blocks of %u threads, its __launch_bounds__ say %u", name, (unsigned)size.volume(), max_threads(f));
+  if (size.volume() > max_threads(f)) return refuse(LAUNCH_OUT_OF_RESOURCES, "%s: blocks of %u threads, its __launch_bounds__ allow %u (256 where there are none)", name, (unsigned)size.volume(), max_threads(f));
   if (shared > f->dynamic_limit) return refuse(INVALID_VALUE, "%s: %u bytes of dynamic shared memory, its limit is %u until raised by cuFuncSetAttribute", name, shared, f->dynamic_limit);
   return SUCCESS;
 }

@@ -6,7 +6,7 @@ use crate::{
     tensor::{DType, Device, Tensor},
 };
 use cudarc::driver::{result, sys};
-use std::ffi::c_void;
+use std::{ffi::c_void, sync::atomic::Ordering};
 
 /// The most arguments of a kernel.
 const MAX_ARGS: usize = 40;
@@ -205,8 +205,9 @@ impl Gpu {
         let done = unsafe {
             result::launch_kernel(function.handle, grid, block, shared, self.raw_stream(), &mut pointers[..args.len()])
         };
-        // Emulation fails at once: so it can say where.
-        let done = if self.device == Device::Emulated { done.and_then(|()| self.stream.synchronize()) } else { done };
+        // Emulation fails at once: so it can say where. What is recorded runs later.
+        let now = self.device == Device::Emulated && !self.capturing.load(Ordering::Relaxed);
+        let done = if now { done.and_then(|()| self.stream.synchronize()) } else { done };
         if let Err(e) = done {
             let fault = if self.device == Device::Emulated { emulator::fault() } else { None };
             let why = fault.unwrap_or_else(|| describe(e));

@@ -35,9 +35,6 @@ use std::{
     sync::{Arc, Mutex, OnceLock, PoisonError, atomic::AtomicBool},
 };
 
-/// Whether every op has its kernels; until then `--device auto` is the CPU.
-pub const COMPLETE: bool = false;
-
 /// What an op sees of a CUDA device.
 pub struct Cuda {
     gpu: Arc<Gpu>,
@@ -97,15 +94,6 @@ impl Cuda {
     #[track_caller]
     pub fn gemm(&self, alpha: f64, a: View, b: View, y: View, acc: bool, batch: usize) {
         self.gpu.gemm(alpha, a, b, y, acc, batch);
-    }
-
-    /// There is no kernel for this op yet.
-    ///
-    /// # Panics
-    /// Always.
-    #[track_caller]
-    pub fn missing(&self, op: &str) -> ! {
-        self.gpu.fail(format!("op '{op}' has no CUDA kernel yet: use --device cpu"))
     }
 }
 

@@ -136,3 +136,45 @@ __device__ inline T group_max(T v, int lanes, T* scratch) {
 // Up to eight integers as one argument: sizes and strides.
 template <int N>
 struct Ints { i64 v[N]; };
+
+// --- Tensor cores: d += a b for a 16 x 16 and b 16 x 8 in bf16, sums in float; and what loads their operands. ---
+
+__device__ inline void mma(float (&d)[4], const u32 (&a)[4], const u32 (&b)[2]) {
+#ifdef CUEMU
+    cuemu::mma_m16n8k16_bf16(d, a, b);
+#else
+    asm volatile(
+        "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+        "{%0, %1, %2, %3};"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+#endif
+}
+
+// Matrices of 8 x 8 in shared memory: lane i gives the address of row i % 8 of matrix i / 8.
+__device__ inline void ldmatrix(u32 (&r)[4], const bf16* row, bool transposed) {
+#ifdef CUEMU
+    cuemu::ldmatrix(r, row, transposed);
+#else
+    const u32 at = (u32)__cvta_generic_to_shared(row);
+    if (transposed)
+        asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+                     : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(at) : "memory");
+    else
+        asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                     : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(at) : "memory");
+#endif
+}
+__device__ inline void ldmatrix(u32 (&r)[2], const bf16* row, bool transposed) {
+#ifdef CUEMU
+    cuemu::ldmatrix(r, row, transposed);
+#else
+    const u32 at = (u32)__cvta_generic_to_shared(row);
+    if (transposed)
+        asm volatile("ldmatrix.sync.aligned.m8n8.x2.trans.shared.b16 {%0, %1}, [%2];"
+                     : "=r"(r[0]), "=r"(r[1]) : "r"(at) : "memory");
+    else
+        asm volatile("ldmatrix.sync.aligned.m8n8.x2.shared.b16 {%0, %1}, [%2];"
+                     : "=r"(r[0]), "=r"(r[1]) : "r"(at) : "memory");
+#endif
+}

@@ -1,15 +1,27 @@
 // Products of matrices inside a kernel, a tile of the result at a time, by a block of 256 threads.
 //
 // A tile is 16 R rows by 16 Q columns; thread (y, x) of 16 x 16 holds R x Q of them in registers, so that a number
-// read from shared memory is used Q or R times. (Most are square, of C = 16 R.) Operands are functions of (row, column), so that scaling, masking and the
-// layout of a head's rows stand in the kernel where they are used; each is called once a number for each tile, and a
-// slice of DEPTH of both lies in shared memory. The depth of a product may be anything; what lies beyond the edges
-// of the matrices the functions give as 0. A file that uses this says `using namespace tiled;`.
+// read from shared memory is used Q or R times. (Most are square, of C = 16 R.) Operands are functions of (row,
+// column), so that scaling, masking and the layout of a head's rows stand in the kernel where they are used; each is
+// called once a number for each tile, and a slice of DEPTH of both lies in shared memory. The depth of a product may
+// be anything; what lies beyond the edges of the matrices the functions give as 0.
+//
+// Numbers stored in bf16 are multiplied on tensor cores where the tile is large enough for all eight warps: operands
+// are rounded to bf16, sums are float. There a thread holds what mma leaves it with, two rows of some pairs of columns.
+//
+// A file that uses this says `using namespace tiled;`.
 
 namespace tiled {
 
+#define TILED_KERNEL extern "C" __global__ __launch_bounds__(256, 1) void
+
 template <int N>
 struct __align__(N * sizeof(real) < 16 ? N * sizeof(real) : 16) Pack { real v[N]; };
+
+// How a slice is stored.
+template <bool TENSOR> struct Slice { typedef real T; };
+template <> struct Slice<true> { typedef bf16 T; };
+template <bool TENSOR> using Stored = typename Slice<TENSOR>::T;
 
 template <int R, int Q = R>
 struct Tile {
@@ -17,24 +29,35 @@ struct Tile {
     // padded so that neither way of filling or reading them has two threads in one bank.
     enum { C = 16 * R, W = 16 * Q, DEPTH = 32, LD_A = C + 4, LD_B = W + 4, MLD = C + 8 };
     enum { SCRATCH = DEPTH * (LD_A + LD_B), MATRIX = C * MLD };
+    // ACROSS: warps side by side on tensor cores. ROWS x COLS: what a thread holds.
+    enum { TENSOR = sizeof(S) == 2 && R * Q >= 4, ACROSS = 8 / R };
+    enum { ROWS = TENSOR ? 2 : R, COLS = TENSOR ? R * Q / 2 : Q };
 
-    real v[R][Q];
+    real v[ROWS][COLS];
 
     __device__ Tile() {
-        for (int i = 0; i < R; i++)
-            for (int j = 0; j < Q; j++) v[i][j] = 0;
+        for (int i = 0; i < ROWS; i++)
+            for (int j = 0; j < COLS; j++) v[i][j] = 0;
     }
 
-    static __device__ int row(int i) { return threadIdx.x / 16 * R + i; }
-    static __device__ int col(int j) { return threadIdx.x % 16 * Q + j; }
+    static __device__ int row(int i) {
+        return TENSOR ? threadIdx.x / 32 / ACROSS * 16 + threadIdx.x % 32 / 4 + 8 * i : threadIdx.x / 16 * R + i;
+    }
+    static __device__ int col(int j) {
+        return TENSOR ? threadIdx.x / 32 % ACROSS * (2 * R * Q) + j / 2 * 8 + threadIdx.x % 4 * 2 + j % 2
+                      : threadIdx.x % 16 * Q + j;
+    }
 
-    // x(k, i) for k < depth <= DEPTH. ALONG_K: neighbours in memory are neighbours along k.
-    template <int ALONG_K, int N, class F>
-    static __device__ void fill(real* to, int depth, F x) {
-        const int size = (depth + 7) / 8 * 8 * N;
+    // x(k, i) for k < depth <= DEPTH, and 0 up to the next multiple of a group. ALONG_K: neighbours in memory are
+    // neighbours along k; so they are for tensor cores then.
+    template <int ALONG_K, int N, class T, class F>
+    static __device__ void fill(T* to, int depth, F x) {
+        constexpr int GROUP = TENSOR ? 16 : 8;
+        const int size = (depth + GROUP - 1) / GROUP * GROUP * N;
         for (int n = threadIdx.x; n < size; n += 256) {
-            const int k = ALONG_K ? n / (8 * N) * 8 + n % 8 : n / N, i = ALONG_K ? n / 8 % N : n % N;
-            to[k * (N + 4) + i] = k < depth ? x(k, i) : real(0);
+            const int k = ALONG_K ? n / (GROUP * N) * GROUP + n % GROUP : n / N, i = ALONG_K ? n / GROUP % N : n % N;
+            st(to + (!TENSOR ? k * (N + 4) + i : ALONG_K ? i * (DEPTH + 8) + k : k * (N + 8) + i),
+               k < depth ? x(k, i) : real(0));
         }
     }
 
@@ -42,21 +65,51 @@ struct Tile {
     // the operands read of shared memory may have been written right before the call.
     template <int A_K, int B_K, class A, class B>
     __device__ void add(real* scratch, int depth, A a, B b) {
-        real *as = scratch, *bs = scratch + DEPTH * LD_A;
+        typedef Stored<TENSOR> T;
+        T *as = (T*)scratch, *bs = (T*)(scratch + DEPTH * LD_A);
         for (int start = 0; start < depth; start += DEPTH) {
             const int n = depth - start < DEPTH ? depth - start : DEPTH;
             __syncthreads();
             fill<A_K, C>(as, n, [&](int k, int r) { return a(r, start + k); });
             fill<B_K, W>(bs, n, [&](int k, int c) { return b(start + k, c); });
             __syncthreads();
+            if constexpr (TENSOR)
+                multiply_tensor<A_K, B_K>(as, bs, n);
+            else
+                multiply(as, bs, n);
+        }
+    }
+
+    __device__ void multiply(const real* as, const real* bs, int depth) {
 #pragma unroll 4
-            for (int k = 0; k < n; k++) {
-                const Pack<R> p = *(const Pack<R>*)(as + k * LD_A + row(0));
-                const Pack<Q> q = *(const Pack<Q>*)(bs + k * LD_B + col(0));
+        for (int k = 0; k < depth; k++) {
+            const Pack<R> p = *(const Pack<R>*)(as + k * LD_A + row(0));
+            const Pack<Q> q = *(const Pack<Q>*)(bs + k * LD_B + col(0));
 #pragma unroll
-                for (int i = 0; i < R; i++)
+            for (int i = 0; i < R; i++)
 #pragma unroll
-                    for (int j = 0; j < Q; j++) v[i][j] += p.v[i] * q.v[j];
+                for (int j = 0; j < Q; j++) v[i][j] += p.v[i] * q.v[j];
+        }
+    }
+
+    // A warp has 16 rows and COLS / 2 times 8 columns.
+    template <int A_K, int B_K>
+    __device__ void multiply_tensor(const bf16* as, const bf16* bs, int depth) {
+        const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+        const int r0 = warp / ACROSS * 16, c0 = warp % ACROSS * (2 * R * Q);
+#pragma unroll
+        for (int k0 = 0; k0 < DEPTH; k0 += 16) {
+            if (k0 >= depth) break;
+            u32 p[4], q[2];
+            ldmatrix(p, A_K ? as + (r0 + lane % 16) * (DEPTH + 8) + k0 + lane / 16 * 8
+                            : as + (k0 + lane % 8 + lane / 16 * 8) * (C + 8) + r0 + lane / 8 % 2 * 8, !A_K);
+#pragma unroll
+            for (int j = 0; j < COLS / 2; j++) {
+                ldmatrix(q, B_K ? bs + (c0 + 8 * j + lane % 8) * (DEPTH + 8) + k0 + lane / 8 % 2 * 8
+                                : bs + (k0 + lane % 16) * (W + 8) + c0 + 8 * j, !B_K);
+                float d[4] = {(float)v[0][2 * j], (float)v[0][2 * j + 1], (float)v[1][2 * j], (float)v[1][2 * j + 1]};
+                mma(d, p, q);
+                v[0][2 * j] = d[0], v[0][2 * j + 1] = d[1], v[1][2 * j] = d[2], v[1][2 * j + 1] = d[3];
             }
         }
     }
@@ -65,30 +118,34 @@ struct Tile {
     template <class F>
     __device__ void each(F f) {
 #pragma unroll
-        for (int i = 0; i < R; i++)
+        for (int i = 0; i < ROWS; i++)
 #pragma unroll
-            for (int j = 0; j < Q; j++) f(row(i), col(j), v[i][j]);
+            for (int j = 0; j < COLS; j++) f(row(i), col(j), v[i][j]);
     }
 
-    // Row by row: sum[i] += Σ_j f(row, column, number) of what this thread holds.
+    // Sums, or the largest, over the threads that hold parts of the same rows, in a fixed order; all get the result.
+    static __device__ void across(real (&x)[ROWS], real* scratch) {
+        across(x, scratch, [](real a, real b) { return a + b; });
+    }
+    static __device__ void across_max(real (&x)[ROWS], real* scratch) {
+        across(x, scratch, [](real a, real b) { return fmax(a, b); });
+    }
     template <class F>
-    __device__ void sum_rows(real (&sum)[R], F f) {
+    static __device__ void across(real (&x)[ROWS], real* scratch, F f) {
 #pragma unroll
-        for (int i = 0; i < R; i++)
-#pragma unroll
-            for (int j = 0; j < Q; j++) sum[i] += f(row(i), col(j), v[i][j]);
-    }
-
-    // Over the sixteen threads that hold parts of the same rows, in a fixed order; all of them get the result.
-    static __device__ void across(real (&sum)[R]) {
-#pragma unroll
-        for (int i = 0; i < R; i++)
-            for (int o = 8; o > 0; o >>= 1) sum[i] += __shfl_xor_sync(0xffffffffu, sum[i], o);
-    }
-    static __device__ void across_max(real (&top)[R]) {
-#pragma unroll
-        for (int i = 0; i < R; i++)
-            for (int o = 8; o > 0; o >>= 1) top[i] = fmax(top[i], __shfl_xor_sync(0xffffffffu, top[i], o));
+        for (int i = 0; i < ROWS; i++)
+            for (int o = TENSOR ? 2 : 8; o > 0; o >>= 1) x[i] = f(x[i], __shfl_xor_sync(0xffffffffu, x[i], o));
+        if constexpr (TENSOR) {
+            // A row is shared by ACROSS warps.
+            __syncthreads();
+            for (int i = 0; i < ROWS; i++)
+                if (threadIdx.x % 4 == 0) scratch[threadIdx.x / 32 % ACROSS * C + row(i)] = x[i];
+            __syncthreads();
+            for (int i = 0; i < ROWS; i++) {
+                x[i] = scratch[row(i)];
+                for (int w = 1; w < ACROSS; w++) x[i] = f(x[i], scratch[w * C + row(i)]);
+            }
+        }
     }
 };
 
@@ -118,5 +175,58 @@ struct Steps {
 };
 
 __device__ inline i64 tiles(i64 n, int c) { return (n + c - 1) / c; }
+
+// A state [chunk of head, K, W] at (i, j); 0 beyond the edges.
+template <class P>
+__device__ real state(const P* s, const Dims& d, i64 id, i64 i, i64 j) {
+    return i < d.k && j < d.w ? ld(s + (id * d.k + i) * d.w + j) : real(0);
+}
+
+// Numbers of a chunk that are padded to C rows: W, E, dE and G [chunk of head, C, width].
+template <int R>
+struct Padded {
+    real* x;
+    i64 width, id;
+
+    __device__ real get(int r, i64 j) const { return j < width ? x[(id * Tile<R>::C + r) * width + j] : real(0); }
+    __device__ void set(int r, i64 j, real y) const {
+        if (j < width) x[(id * Tile<R>::C + r) * width + j] = y;
+    }
+};
+
+// What a gate does inside a chunk (decay.rs), from the sums b_t = g_1 + … + g_t. They are doubles so that their
+// differences have all the digits of a real.
+struct Decay {
+    const double* b;
+
+    __device__ real between(int t, int s) const { return b ? exp((real)(b[t] - b[s])) : real(1); }
+    __device__ real since_start(int t) const { return b ? exp((real)b[t]) : real(1); }
+};
+
+// In shared memory: what a chunk has one of a step.
+template <int R>
+struct Scalars {
+    enum { C = Tile<R>::C, SIZE = 5 * C };
+    double *sums, *gates;
+    real* beta;
+
+    __device__ Scalars(real* memory) : sums((double*)memory), gates(sums + C), beta((real*)(gates + C)) {}
+
+    // A gate below exp(-1e4) is 0 in any case; -inf would make differences of sums NaN. What was written before the
+    // call may be read by everybody after it.
+    __device__ Decay load(const Steps& t, const S* b, const S* g) {
+        const int r = threadIdx.x;
+        if (b && r < C) beta[r] = t.get(b, 1, r, 0);
+        if (g && r < C) gates[r] = fmax(t.get(g, 1, r, 0), real(-1e4));
+        __syncthreads();
+        if (g && r < C) {
+            double sum = 0;
+            for (int u = 0; u <= r; u++) sum += gates[u];
+            sums[r] = sum;
+        }
+        __syncthreads();
+        return Decay{g ? sums : nullptr};
+    }
+};
 
 }  // namespace tiled

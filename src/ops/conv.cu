@@ -10,7 +10,8 @@
 // in registers; neighbours have neighbouring channels. More taps than N go in several launches, `from` the first of
 // each, and add up. Sums over time stay in the thread, then go through shared memory to one row of `sums` a block
 // row, [P, D W] and for the bias [P, D], which the caller adds up in order. Limited by memory: forward moves 2 numbers
-// an element and (N − 1) / steps more from L2; backward reads x and g and writes dx, once.
+// an element and (N − 1) / steps more from L2; backward reads x and g and writes dx, once. No two tensors overlap, so
+// that four steps may be read ahead.
 
 struct Sizes {
     i64 b, t, d, w;
@@ -22,7 +23,8 @@ struct Sizes {
 };
 
 template <int N>
-__device__ void forward(const S* x, const S* w, const S* state, const S* bias, S* y, Sizes z, i64 from, i64 steps) {
+__device__ void forward(const S* __restrict__ x, const S* __restrict__ w, const S* __restrict__ state,
+                        const S* __restrict__ bias, S* __restrict__ y, Sizes z, i64 from, i64 steps) {
     const i64 c = (i64)blockIdx.x * blockDim.x + threadIdx.x, pieces = (z.t + steps - 1) / steps;
     if (c >= z.d) return; // nobody waits below
     real taps[N], window[N];
@@ -38,6 +40,7 @@ __device__ void forward(const S* x, const S* w, const S* state, const S* bias, S
             const i64 s = t0 + from + j;
             window[j + 1] = ld(z.row(x, state, b, s < most ? s : most) + c);
         }
+#pragma unroll 4
         for (i64 t = t0; t < t1; t++) {
 #pragma unroll
             for (int j = 0; j < N - 1; j++) window[j] = window[j + 1];
@@ -53,8 +56,9 @@ __device__ void forward(const S* x, const S* w, const S* state, const S* bias, S
 }
 
 template <int N>
-__device__ void backward(const S* x, const S* w, const S* state, const S* g, S* dx, int acc_x, S* dstate, int acc_s,
-                         real* sums, Sizes z, i64 from, i64 steps) {
+__device__ void backward(const S* __restrict__ x, const S* __restrict__ w, const S* __restrict__ state,
+                         const S* __restrict__ g, S* __restrict__ dx, int acc_x, S* __restrict__ dstate, int acc_s,
+                         real* __restrict__ sums, Sizes z, i64 from, i64 steps) {
     __shared__ real part[256];
     const int wide = blockDim.x, high = blockDim.y;
     const i64 c = (i64)blockIdx.x * wide + threadIdx.x, rows = z.t + z.w - 1, pieces = (rows + steps - 1) / steps;
@@ -73,6 +77,7 @@ __device__ void backward(const S* x, const S* w, const S* state, const S* g, S* 
             const i64 t = s0 - 1 - from - j;
             window[j] = t >= 0 && t < z.t ? ld(gs + t * z.d) : real(0);
         }
+#pragma unroll 4
         for (i64 s = s0; s < s1; s++) {
             const i64 t = s - from;
 #pragma unroll
@@ -109,13 +114,17 @@ __device__ void backward(const S* x, const S* w, const S* state, const S* g, S* 
 }
 
 #define CONV(N) \
-    extern "C" __global__ void conv_forward_##N(const S* x, const S* w, const S* state, const S* bias, S* y, i64 b, i64 t, \
+    extern "C" __global__ void conv_forward_##N(const S* __restrict__ x, const S* __restrict__ w, \
+                                                const S* __restrict__ state, const S* __restrict__ bias, \
+                                                S* __restrict__ y, i64 b, i64 t, \
                                                 i64 d, i64 taps, i64 from, i64 steps) { \
         const Sizes z = {b, t, d, taps}; \
         forward<N>(x, w, state, bias, y, z, from, steps); \
     } \
-    extern "C" __global__ void conv_backward_##N(const S* x, const S* w, const S* state, const S* g, S* dx, int acc_x, \
-                                                 S* dstate, int acc_s, real* sums, i64 b, i64 t, i64 d, i64 taps, \
+    extern "C" __global__ void conv_backward_##N(const S* __restrict__ x, const S* __restrict__ w, \
+                                                 const S* __restrict__ state, const S* __restrict__ g, \
+                                                 S* __restrict__ dx, int acc_x, S* __restrict__ dstate, \
+                                                 int acc_s, real* __restrict__ sums, i64 b, i64 t, i64 d, i64 taps, \
                                                  i64 from, i64 steps) { \
         const Sizes z = {b, t, d, taps}; \
         backward<N>(x, w, state, g, dx, acc_x, dstate, acc_s, sums, z, from, steps); \

@@ -142,7 +142,9 @@ impl Sizes {
         let steps = if self.b * rows * self.d < 1 << 18 { 8 } else { 32 };
         let wide = self.d.next_power_of_two().min(32);
         let high = 256 / wide;
-        let grid = [self.d.div_ceil(wide), (self.b * rows.div_ceil(steps)).div_ceil(high).min(most), 1];
+        // Where there are more pieces than blocks, every block has as many.
+        let blocks = (self.b * rows.div_ceil(steps)).div_ceil(high);
+        let grid = [self.d.div_ceil(wide), blocks.div_ceil(blocks.div_ceil(most).max(1)), 1];
         (Launch::grid(grid, [wide, high, 1]), steps, if self.w <= 4 { 4 } else { 8 })
     }
 }
@@ -159,7 +161,7 @@ fn forward_cuda(s: Sizes, cu: &Cuda, x: In, y: &mut Tensor) {
 
 fn backward_cuda(s: Sizes, cu: &Cuda, x: In, g: &Tensor, dx: &mut [Grad]) {
     let [d_x, d_w, d_state, d_bias @ ..] = dx else { return };
-    let (launch, steps, taps) = s.launch(s.t + s.w - 1, 128);
+    let (launch, steps, taps) = s.launch(s.t + s.w - 1, 512);
     let kernel = if taps == 4 { "conv_backward_4" } else { "conv_backward_8" };
     let (dtype, rows) = (g.dtype(), launch.grid[1]);
     let wanted = d_w.wanted() || d_bias.iter().any(|b| b.wanted());
@@ -229,7 +231,9 @@ impl Op for CausalConv1d {
             } else {
                 backward(Sizes::of(x), cpu, x, g.host::<T>(), dx);
             }),
-            Cx::Cuda(_) if g.is_empty() => dx.iter_mut().for_each(|dx| drop(dx.zeroed())),
+            Cx::Cuda(_) if g.is_empty() => dx.iter_mut().for_each(|dx| {
+                dx.zeroed();
+            }),
             Cx::Cuda(cu) => backward_cuda(Sizes::of(x), cu, x, g, dx),
         }
     }

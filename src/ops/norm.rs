@@ -165,7 +165,9 @@ fn norm_backward(centre: bool, eps: f64, cx: &Cx, x: In, y: &[Value], dy: &[Opti
 fn norm_backward_cuda(cu: &Cuda, centre: bool, eps: f64, x: In, g: &Tensor, dx: &mut [Grad]) {
     let [dx, dws @ ..] = dx else { return };
     if g.is_empty() {
-        dws.iter_mut().for_each(|d| drop(d.zeroed()));
+        dws.iter_mut().for_each(|d| {
+            d.zeroed();
+        });
         return;
     }
     let (n, rows, dtype) = (x[1].len(), g.len() / x[1].len(), g.dtype());

@@ -25,14 +25,7 @@ impl Device {
     pub fn auto() -> &'static (Device, String) {
         static CHOICE: OnceLock<(Device, String)> = OnceLock::new();
         CHOICE.get_or_init(|| match Cuda::open(Device::Cuda(0)) {
-            // Not every op has its kernel yet: until then nobody gets a GPU without asking for it.
-            Ok(cuda) if crate::cuda::COMPLETE => {
-                (Device::Cuda(0), format!("auto: cuda:0, as there is {}", cuda.gpu().name()))
-            }
-            Ok(cuda) => (
-                Device::Cpu,
-                format!("auto: cpu; there is {}, but not every op has a CUDA kernel yet", cuda.gpu().name()),
-            ),
+            Ok(cuda) => (Device::Cuda(0), format!("auto: cuda:0, as there is {}", cuda.gpu().name())),
             Err(why) => (Device::Cpu, format!("auto: cpu, as there is {}", why.split(';').next().unwrap_or_default())),
         })
     }

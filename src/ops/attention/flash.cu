@@ -57,56 +57,55 @@ __device__ void forward(const S* q, const S* k, const S* v, S* o, S* lse, real s
     const i64 c0 = at.column * C, t0 = at.row * C, before = d.s - d.t;
     const Rows queries(d.t, d.h, at.head, t0);
     const i64 seen = before + (t0 + C < d.t ? t0 + C : d.t);
+    constexpr int ROWS = Tile<R>::ROWS, COLS = Tile<R>::COLS;
+    // The largest score of a row, and the sum of what this thread holds of it.
     Tile<R> y;
-    real top[R], sum[R];
-    for (int i = 0; i < R; i++) top[i] = -INF, sum[i] = 0;
+    real top[ROWS], sum[ROWS];
+    for (int i = 0; i < ROWS; i++) top[i] = -INF, sum[i] = 0;
     for (i64 s0 = 0; s0 < seen; s0 += C) {
         const Rows keys(d.s, d.h, at.head, s0);
         Tile<R> x;
         x.template add<1, 1>(
             memory, (int)d.k, [&](int r, int i) { return scale * queries.get(q, d.k, r, i); },
             [&](int i, int c) { return keys.get(k, d.k, c, i); });
-        real best[R];
+        real best[ROWS];
 #pragma unroll
-        for (int i = 0; i < R; i++) {
+        for (int i = 0; i < ROWS; i++) {
             best[i] = -INF;
 #pragma unroll
-            for (int j = 0; j < R; j++) {
+            for (int j = 0; j < COLS; j++) {
                 const i64 t = t0 + x.row(i);
                 if (t >= d.t || s0 + x.col(j) > before + t) x.v[i][j] = -INF;
                 best[i] = fmax(best[i], x.v[i][j]);
             }
         }
-        x.across_max(best);
-        real part[R];
+        x.across_max(best, memory);
 #pragma unroll
-        for (int i = 0; i < R; i++) {
+        for (int i = 0; i < ROWS; i++) {
             // A row beyond the last query sees nothing: 0 stands for its -INF.
             const real now = fmax(fmax(top[i], best[i]), -LARGEST), fade = exp(top[i] - now);
             top[i] = now;
-            part[i] = 0;
             sum[i] *= fade;
 #pragma unroll
-            for (int j = 0; j < R; j++) {
+            for (int j = 0; j < COLS; j++) {
                 const real p = exp(x.v[i][j] - now);
                 m[x.row(i) * MLD + x.col(j)] = p;
-                part[i] += p;
+                sum[i] += p;
                 y.v[i][j] *= fade;
             }
         }
-        x.across(part);
-        for (int i = 0; i < R; i++) sum[i] += part[i];
         y.template add<1, 0>(
             memory, (int)(seen - s0 < C ? seen - s0 : C), [&](int r, int s) { return m[r * MLD + s]; },
             [&](int s, int c) { return keys.get(v, d.v, s, c0 + c); });
     }
+    y.across(sum, memory);
 #pragma unroll
-    for (int i = 0; i < R; i++) {
+    for (int i = 0; i < ROWS; i++) {
         const i64 r = y.row(i);
         if (r >= queries.left) continue;
         if (c0 == 0 && y.col(0) == 0) save(lse, at.head * d.t + t0 + r, d.heads * d.t, top[i] + log(sum[i]));
 #pragma unroll
-        for (int j = 0; j < R; j++) {
+        for (int j = 0; j < COLS; j++) {
             const i64 c = c0 + y.col(j);
             if (c < d.v) st(o + queries.at(r) * d.v + c, y.v[i][j] / sum[i]);
         }
@@ -122,7 +121,8 @@ struct Saved {
 
 // p ← exp(scale q·k − lse) and dx ← p (do·v − δ) for rows of queries and columns of keys.
 template <int R>
-__device__ void scores(Tile<R>& p, Tile<R>& dx, real* scratch, const Saved& x, const Sizes& d, i64 head, i64 t0, i64 s0) {
+__device__ void scores(Tile<R>& p, Tile<R>& dx, real* scratch, const Saved& x, const Sizes& d, i64 head, i64 t0,
+                       i64 s0) {
     const Rows queries(d.t, d.h, head, t0), keys(d.s, d.h, head, s0);
     p.template add<1, 1>(
         scratch, (int)d.k, [&](int r, int i) { return x.scale * queries.get(x.q, d.k, r, i); },
@@ -131,13 +131,13 @@ __device__ void scores(Tile<R>& p, Tile<R>& dx, real* scratch, const Saved& x, c
         scratch, (int)d.v, [&](int r, int j) { return queries.get(x.g, d.v, r, j); },
         [&](int j, int c) { return keys.get(x.v, d.v, c, j); });
 #pragma unroll
-    for (int i = 0; i < R; i++) {
+    for (int i = 0; i < Tile<R>::ROWS; i++) {
         const i64 r = p.row(i), t = t0 + r;
         const bool here = t < d.t;
         const real lse = here ? saved(x.lse, head * d.t + t, d.heads * d.t) : real(0);
         const real delta = here ? x.delta[queries.at(r)] : real(0);
 #pragma unroll
-        for (int j = 0; j < R; j++) {
+        for (int j = 0; j < Tile<R>::COLS; j++) {
             const i64 s = s0 + p.col(j);
             p.v[i][j] = here && s <= d.s - d.t + t ? exp(p.v[i][j] - lse) : real(0);
             dx.v[i][j] = p.v[i][j] * (dx.v[i][j] - delta);
@@ -210,20 +210,17 @@ __device__ void keys(const Saved& x, S* dk, int k_acc, S* dv, int v_acc, const S
         });
 }
 
-#define KERNELS(R)                                                                                                    \
-    extern "C" __global__ __launch_bounds__(256, 1) void forward_##R(const S* q, const S* k, const S* v, S* o, S* lse,   \
-                                                                  real scale, Sizes d) {                              \
-        forward<R>(q, k, v, o, lse, scale, d);                                                                        \
-    }                                                                                                                 \
-    extern "C" __global__ __launch_bounds__(256, 1) void queries_##R(                                                    \
-        const S* q, const S* k, const S* v, const S* g, const S* lse, const real* delta, S* dq, int acc, real scale,  \
-        Sizes d) {                                                                                                    \
-        queries<R>(Saved{q, k, v, g, lse, delta, scale}, dq, acc, d);                                                 \
-    }                                                                                                                 \
-    extern "C" __global__ __launch_bounds__(256, 1) void keys_##R(                                                       \
-        const S* q, const S* k, const S* v, const S* g, const S* lse, const real* delta, S* dk, int k_acc, S* dv,     \
-        int v_acc, real scale, Sizes d) {                                                                             \
-        keys<R>(Saved{q, k, v, g, lse, delta, scale}, dk, k_acc, dv, v_acc, d);                                       \
+#define KERNELS(R)                                                                                                   \
+    TILED_KERNEL forward_##R(const S* q, const S* k, const S* v, S* o, S* lse, real scale, Sizes d) {                \
+        forward<R>(q, k, v, o, lse, scale, d);                                                                       \
+    }                                                                                                                \
+    TILED_KERNEL queries_##R(const S* q, const S* k, const S* v, const S* g, const S* lse, const real* delta,        \
+        S* dq, int acc, real scale, Sizes d) {                                                                       \
+        queries<R>(Saved{q, k, v, g, lse, delta, scale}, dq, acc, d);                                                \
+    }                                                                                                                \
+    TILED_KERNEL keys_##R(const S* q, const S* k, const S* v, const S* g, const S* lse, const real* delta, S* dk,    \
+        int k_acc, S* dv, int v_acc, real scale, Sizes d) {                                                          \
+        keys<R>(Saved{q, k, v, g, lse, delta, scale}, dk, k_acc, dv, v_acc, d);                                      \
     }
 KERNELS(1)
 KERNELS(2)

@@ -14,41 +14,6 @@
 
 using namespace tiled;
 
-// What a gate does inside a chunk, from the sums b_t = g_1 + … + g_t. They are doubles so that their differences
-// have all the digits of a real.
-struct Decay {
-    const double* b;
-
-    __device__ real between(int t, int s) const { return b ? exp((real)(b[t] - b[s])) : real(1); }
-    __device__ real since_start(int t) const { return b ? exp((real)b[t]) : real(1); }
-};
-
-// In shared memory: what a chunk has one of a step.
-template <int R>
-struct Scalars {
-    enum { C = Tile<R>::C, SIZE = 5 * C };
-    double *sums, *gates;
-    real* beta;
-
-    __device__ Scalars(real* memory) : sums((double*)memory), gates(sums + C), beta((real*)(gates + C)) {}
-
-    // A gate below exp(-1e4) is 0 in any case; -inf would make differences of sums NaN. What was written before the
-    // call may be read by everybody after it.
-    __device__ Decay load(const Steps& t, const S* b, const S* g) {
-        const int r = threadIdx.x;
-        if (b && r < C) beta[r] = t.get(b, 1, r, 0);
-        if (g && r < C) gates[r] = fmax(t.get(g, 1, r, 0), real(-1e4));
-        __syncthreads();
-        if (g && r < C) {
-            double sum = 0;
-            for (int u = 0; u <= r; u++) sum += gates[u];
-            sums[r] = sum;
-        }
-        __syncthreads();
-        return Decay{g ? sums : nullptr};
-    }
-};
-
 // In place of A, of which only what is below the diagonal counts, X = (I + A)⁻¹: blocks of 16 by substitution, a
 // thread to a column; then pairs of blocks, X₂₁ = −X₂₂ A₂₁ X₁₁, until one is left. `room` is C² / 4 numbers.
 template <int R>
@@ -86,24 +51,6 @@ __device__ void invert(real* m, real* room) {
         }
         __syncthreads();
     }
-}
-
-// Numbers of a chunk that are padded to C rows: W, E, dE and G [chunk of head, C, width].
-template <int R>
-struct Padded {
-    real* x;
-    i64 width, id;
-
-    __device__ real get(int r, i64 j) const { return j < width ? x[(id * Tile<R>::C + r) * width + j] : real(0); }
-    __device__ void set(int r, i64 j, real y) const {
-        if (j < width) x[(id * Tile<R>::C + r) * width + j] = y;
-    }
-};
-
-// A state [chunk of head, K, V] at (i, j); 0 beyond the edges.
-template <class P>
-__device__ real state(const P* s, const Dims& d, i64 id, i64 i, i64 j) {
-    return i < d.k && j < d.v ? ld(s + (id * d.k + i) * d.v + j) : real(0);
 }
 
 // m = tril(A Bᵀ ⊙ D), or without the diagonal, for operands a(step, i) and b(step, i); row r times by(r).
@@ -144,7 +91,8 @@ __device__ void prepare(const S* k, const S* v, const S* beta, const S* g, const
     for (i64 c0 = 0; c0 < d.v; c0 += C) {
         Tile<R> y, z;
         if (states)
-            y.template add<1, 0>(memory, (int)d.k, key, [&](int i, int c) { return state(states, d, t.id, i, c0 + c); });
+            y.template add<1, 0>(
+                memory, (int)d.k, key, [&](int i, int c) { return state(states, d, t.id, i, c0 + c); });
         y.each([&](int r, int c, real seen) {
             rhs[r * MLD + c] = b[r] * (t.get(v, d.v, r, c0 + c) - decay.since_start(r) * seen);
         });
@@ -213,9 +161,9 @@ __device__ void outputs(const S* q, const S* k, const S* g, const S* states, con
     Tile<R> y;
     y.template add<1, 0>(memory, (int)d.k, query, [&](int i, int c) { return state(states, d, t.id, i, c0 + c); });
 #pragma unroll
-    for (int i = 0; i < R; i++)
+    for (int i = 0; i < Tile<R>::ROWS; i++)
 #pragma unroll
-        for (int j = 0; j < R; j++) y.v[i][j] *= decay.since_start(y.row(i));
+        for (int j = 0; j < Tile<R>::COLS; j++) y.v[i][j] *= decay.since_start(y.row(i));
     y.template add<1, 0>(
         memory, t.n, [&](int r, int s) { return m[r * MLD + s]; }, [&](int s, int c) { return es.get(s, c0 + c); });
     y.each([&](int r, int c, real x) {
@@ -339,8 +287,8 @@ __device__ void gradients(const S* q, const S* k, const S* v, const S* beta, con
     lower_product<R>(dp, memory, width, false, decay, cotangent, written, one);
     lower_product<R>(da, memory, width, true, decay, solved, written, [](int) { return real(-1); });
     // What b_t gets, dβ_t, and what b_C gets from the state after the chunk.
-    real db[R], dbeta[R], end = 0;
-    for (int i = 0; i < R; i++) db[i] = dbeta[i] = 0;
+    real db[Tile<R>::ROWS], dbeta[Tile<R>::ROWS], end = 0;
+    for (int i = 0; i < Tile<R>::ROWS; i++) db[i] = dbeta[i] = 0;
     for (i64 c0 = 0; c0 < d.k; c0 += C) {
         Tile<R> y, w, h;
         const auto before = [&](int j, int c) { return state(states, d, t.id, c0 + c, j); };
@@ -348,11 +296,11 @@ __device__ void gradients(const S* q, const S* k, const S* v, const S* beta, con
         h.template add<1, 1>(memory, width, solved, before);
         w.template add<1, 1>(memory, width, written, [&](int j, int c) { return state(after, d, t.id, c0 + c, j); });
 #pragma unroll
-        for (int i = 0; i < R; i++) {
+        for (int i = 0; i < Tile<R>::ROWS; i++) {
             const int r = y.row(i);
             const real start = decay.since_start(r), rest = r < t.n ? decay.between(t.n - 1, r) : real(0);
 #pragma unroll
-            for (int j = 0; j < R; j++) {
+            for (int j = 0; j < Tile<R>::COLS; j++) {
                 y.v[i][j] *= start;
                 h.v[i][j] *= -start;
                 w.v[i][j] *= rest;
@@ -367,9 +315,9 @@ __device__ void gradients(const S* q, const S* k, const S* v, const S* beta, con
         w.template add<0, 0>(
             memory, t.n, [&](int r, int s) { return b[s] * da[s * MLD + r]; }, keys);
 #pragma unroll
-        for (int i = 0; i < R; i++)
+        for (int i = 0; i < Tile<R>::ROWS; i++)
 #pragma unroll
-            for (int j = 0; j < R; j++) {
+            for (int j = 0; j < Tile<R>::COLS; j++) {
                 const int r = y.row(i);
                 const i64 c = c0 + y.col(j), at = t.at(r) * d.k + c;
                 if (r >= t.n || c >= d.k) continue;
@@ -384,10 +332,10 @@ __device__ void gradients(const S* q, const S* k, const S* v, const S* beta, con
         for (i64 n = threadIdx.x; n < d.k * d.v; n += 256)
             end += decay.since_start(t.n - 1) * ld(states + t.id * d.k * d.v + n) * after[t.id * d.k * d.v + n];
     end = block_sum(end, rows + 2 * C);
-    Tile<R>::across(db);
-    Tile<R>::across(dbeta);
+    Tile<R>::across(db, memory);
+    Tile<R>::across(dbeta, memory);
     if (Tile<R>::col(0) == 0)
-        for (int i = 0; i < R; i++) rows[Tile<R>::row(i)] = db[i], rows[C + Tile<R>::row(i)] = dbeta[i];
+        for (int i = 0; i < Tile<R>::ROWS; i++) rows[Tile<R>::row(i)] = db[i], rows[C + Tile<R>::row(i)] = dbeta[i];
     __syncthreads();
     // A warp to a row for G ⊙ V, a thread to a step for the sum of what later steps got.
     for (int r = threadIdx.x / 32; to.beta && r < t.n; r += 8) {
@@ -402,39 +350,35 @@ __device__ void gradients(const S* q, const S* k, const S* v, const S* beta, con
     }
 }
 
-#define KERNELS(R)                                                                                                    \
-    extern "C" __global__ __launch_bounds__(256, 1) void prepare_##R(                                                    \
-        const S* k, const S* v, const S* beta, const S* g, const S* states, real* x, real* w, real* u, Dims d) {      \
-        prepare<R>(k, v, beta, g, states, x, w, u, d);                                                                \
-    }                                                                                                                 \
-    extern "C" __global__ __launch_bounds__(256, 1) void states_##R(                                                     \
-        const S* k, const S* g, const S* s0, const real* w, real* u, S* states, S* e, S* s_last, real* room,          \
-        Dims d) {                                                                                                     \
-        forward_states<R>(k, g, s0, w, u, states, e, s_last, room, d);                                                \
-    }                                                                                                                 \
-    extern "C" __global__ __launch_bounds__(256, 1) void outputs_##R(                                                    \
-        const S* q, const S* k, const S* g, const S* states, const real* e, S* o, real scale, Dims d) {               \
-        outputs<R>(q, k, g, states, e, o, scale, d);                                                                  \
-    }                                                                                                                 \
-    extern "C" __global__ __launch_bounds__(256, 1) void through_outputs_##R(                                            \
-        const S* q, const S* k, const S* g, const S* d_o, real* de, real scale, Dims d) {                             \
-        through_outputs<R>(q, k, g, d_o, de, scale, d);                                                               \
-    }                                                                                                                 \
-    extern "C" __global__ __launch_bounds__(256, 1) void states_backward_##R(                                            \
-        const S* q, const S* k, const S* g, const S* d_o, const S* ds_last, const real* w, real* de, real* after,     \
-        S* ds0, int acc, real* room, real scale, Dims d) {                                                            \
-        backward_states<R>(q, k, g, d_o, ds_last, w, de, after, ds0, acc, room, scale, d);                            \
-    }                                                                                                                 \
-    extern "C" __global__ __launch_bounds__(256, 1) void through_solve_##R(const S* beta, const real* x, real* de,       \
-                                                                        S* dv, int acc, Dims d) {                     \
-        through_solve<R>(beta, x, de, dv, acc, d);                                                                    \
-    }                                                                                                                 \
-    extern "C" __global__ __launch_bounds__(256, 1) void gradients_##R(                                                  \
-        const S* q, const S* k, const S* v, const S* beta, const S* g, const S* d_o, const S* states,                 \
-        const real* after, const real* e, const real* gs, S* dq, int q_acc, S* dk, int k_acc, S* dbeta, int beta_acc, \
-        S* dg, int g_acc, real scale, Dims d) {                                                                       \
-        const Grads to{dq, dk, dbeta, dg, q_acc, k_acc, beta_acc, g_acc};                                             \
-        gradients<R>(q, k, v, beta, g, d_o, states, after, e, gs, to, scale, d);                                      \
+#define KERNELS(R)                                                                                                   \
+    TILED_KERNEL prepare_##R(const S* k, const S* v, const S* beta, const S* g, const S* states, real* x, real* w,   \
+        real* u, Dims d) {                                                                                           \
+        prepare<R>(k, v, beta, g, states, x, w, u, d);                                                               \
+    }                                                                                                                \
+    TILED_KERNEL states_##R(const S* k, const S* g, const S* s0, const real* w, real* u, S* states, S* e,            \
+        S* s_last, real* room, Dims d) {                                                                             \
+        forward_states<R>(k, g, s0, w, u, states, e, s_last, room, d);                                               \
+    }                                                                                                                \
+    TILED_KERNEL outputs_##R(const S* q, const S* k, const S* g, const S* states, const real* e, S* o, real scale,   \
+        Dims d) {                                                                                                    \
+        outputs<R>(q, k, g, states, e, o, scale, d);                                                                 \
+    }                                                                                                                \
+    TILED_KERNEL through_outputs_##R(const S* q, const S* k, const S* g, const S* d_o, real* de, real scale,         \
+        Dims d) {                                                                                                    \
+        through_outputs<R>(q, k, g, d_o, de, scale, d);                                                              \
+    }                                                                                                                \
+    TILED_KERNEL states_backward_##R(const S* q, const S* k, const S* g, const S* d_o, const S* ds_last,             \
+        const real* w, real* de, real* after, S* ds0, int acc, real* room, real scale, Dims d) {                     \
+        backward_states<R>(q, k, g, d_o, ds_last, w, de, after, ds0, acc, room, scale, d);                           \
+    }                                                                                                                \
+    TILED_KERNEL through_solve_##R(const S* beta, const real* x, real* de, S* dv, int acc, Dims d) {                 \
+        through_solve<R>(beta, x, de, dv, acc, d);                                                                   \
+    }                                                                                                                \
+    TILED_KERNEL gradients_##R(const S* q, const S* k, const S* v, const S* beta, const S* g, const S* d_o,          \
+        const S* states, const real* after, const real* e, const real* gs, S* dq, int q_acc, S* dk, int k_acc,       \
+        S* dbeta, int beta_acc, S* dg, int g_acc, real scale, Dims d) {                                              \
+        const Grads to{dq, dk, dbeta, dg, q_acc, k_acc, beta_acc, g_acc};                                            \
+        gradients<R>(q, k, v, beta, g, d_o, states, after, e, gs, to, scale, d);                                     \
     }
 KERNELS(1)
 KERNELS(2)

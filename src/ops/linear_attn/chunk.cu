@@ -47,11 +47,6 @@ __device__ void states(const S* a, real scale, Wide y, real* h, Dims d) {
     });
 }
 
-// The state at (r, c) of the chunk before or after which it stands in h; 0 beyond the edges.
-__device__ inline real state(const real* h, const Dims& d, i64 id, i64 r, i64 c) {
-    return r < d.k && c < d.w ? h[(id * d.k + r) * d.w + c] : real(0);
-}
-
 // m = tril(A Bᵀ), a C x C matrix in shared memory for Tile::add to read, for operands a(step, k) and b(step, k).
 template <int R, class A, class B>
 __device__ void lower_product(real* m, real* scratch, int depth, A a, B b) {
@@ -148,28 +143,26 @@ __device__ void values(const S* q, const S* k, Wide g, const real* dh, S* dv, in
     });
 }
 
-#define KERNELS(R)                                                                                                    \
-    extern "C" __global__ __launch_bounds__(256, 1) void values_states_##R(const S* k, const S* v, real* h, Dims d) {    \
-        states<R>(k, 1, Wide{v, nullptr, nullptr, d.v, d.w}, h, d);                                                   \
-    }                                                                                                                 \
-    extern "C" __global__ __launch_bounds__(256, 1) void cotangents_states_##R(                                          \
-        const S* q, const S* g, const S* den, const real* last, real* h, real scale, Dims d) {                        \
-        states<R>(q, scale, Wide{g, den, last, d.v, d.w}, h, d);                                                      \
-    }                                                                                                                 \
-    extern "C" __global__ __launch_bounds__(256, 1) void outputs_##R(const S* q, const S* k, const S* v, const real* h,  \
-                                                                  S* o, S* den, real scale, real eps, Dims d) {       \
-        outputs<R>(q, k, v, h, o, den, scale, eps, d);                                                                \
-    }                                                                                                                 \
-    extern "C" __global__ __launch_bounds__(256, 1) void keys_##R(                                                       \
-        const S* q, const S* k, const S* v, const S* g, const S* den, const real* last, const real* h,                \
-        const real* dh, S* dq, int q_acc, S* dk, int k_acc, real scale, Dims d) {                                     \
-        const Wide ones{v, nullptr, nullptr, d.v, d.w}, cotangents{g, den, last, d.v, d.w};                           \
-        keys<R>(q, k, ones, cotangents, h, dh, dq, q_acc, dk, k_acc, scale, d);                                       \
-    }                                                                                                                 \
-    extern "C" __global__ __launch_bounds__(256, 1) void values_##R(                                                     \
-        const S* q, const S* k, const S* g, const S* den, const real* last, const real* dh, S* dv, int acc,           \
-        real scale, Dims d) {                                                                                         \
-        values<R>(q, k, Wide{g, den, last, d.v, d.w}, dh, dv, acc, scale, d);                                         \
+#define KERNELS(R)                                                                                                   \
+    TILED_KERNEL values_states_##R(const S* k, const S* v, real* h, Dims d) {                                        \
+        states<R>(k, 1, Wide{v, nullptr, nullptr, d.v, d.w}, h, d);                                                  \
+    }                                                                                                                \
+    TILED_KERNEL cotangents_states_##R(const S* q, const S* g, const S* den, const real* last, real* h,              \
+        real scale, Dims d) {                                                                                        \
+        states<R>(q, scale, Wide{g, den, last, d.v, d.w}, h, d);                                                     \
+    }                                                                                                                \
+    TILED_KERNEL outputs_##R(const S* q, const S* k, const S* v, const real* h, S* o, S* den, real scale,            \
+        real eps, Dims d) {                                                                                          \
+        outputs<R>(q, k, v, h, o, den, scale, eps, d);                                                               \
+    }                                                                                                                \
+    TILED_KERNEL keys_##R(const S* q, const S* k, const S* v, const S* g, const S* den, const real* last,            \
+        const real* h, const real* dh, S* dq, int q_acc, S* dk, int k_acc, real scale, Dims d) {                     \
+        const Wide ones{v, nullptr, nullptr, d.v, d.w}, cotangents{g, den, last, d.v, d.w};                          \
+        keys<R>(q, k, ones, cotangents, h, dh, dq, q_acc, dk, k_acc, scale, d);                                      \
+    }                                                                                                                \
+    TILED_KERNEL values_##R(const S* q, const S* k, const S* g, const S* den, const real* last, const real* dh,      \
+        S* dv, int acc, real scale, Dims d) {                                                                        \
+        values<R>(q, k, Wide{g, den, last, d.v, d.w}, dh, dv, acc, scale, d);                                        \
     }
 KERNELS(1)
 KERNELS(2)
