@@ -174,11 +174,12 @@ for (const name of readdirSync(out).filter(f => f.endsWith('.html')).map(f => f.
   {
     // For docs/mixers.md: what is below the heading.
     const { context, page } = await open(name, { viewport: { width: 1000, height: 900 }, colorScheme: 'light' });
-    // A step with a target: the last of the first 16; of GPT the block in which the last query looks its answer up.
-    const t = json.targets.findLastIndex((y, t) => y !== null && t < 16);
-    await page.evaluate(([t, layer]) => { inspector.choose({ layer }); inspector.go(t); }, [t, name === 'gpt' ? 1 : 0]);
+    // A step with a target; of GPT the block in which a query looks its answer up, of DeltaProduct that with rotations.
+    const t = json.targets.findLastIndex((y, t) => y !== null && t < (name === 'delta_product' ? 14 : 16));
+    const layer = ['gpt', 'delta_product'].includes(name) ? 1 : 0;
+    await page.evaluate(([t, layer]) => { inspector.choose({ layer }); inspector.go(t); }, [t, layer]);
     const box = await page.locator('.cards').last().boundingBox();
-    const height = Math.min(box.y + box.height, name === 'compare' ? 1500 : 1000);
+    const height = Math.min(box.y + box.height, 1500);
     await page.screenshot({ path: join(out, `figure_${name}.png`), fullPage: true, clip: { x: 0, y: 0, width: 1000, height } });
     await context.close();
   }

@@ -115,9 +115,9 @@ fn the_recorded_numbers_fulfil_the_equations_of_the_delta_rule() {
                     let held: f32 = (0..n).map(|i| before[(head * n + i) * n + j] * key[i]).sum();
                     let e = error.at(t)[head * n + j];
                     assert!((e - (v.at(t)[head * n + j] - held)).abs() < 1e-5, "error at {t}");
-                    for i in 0..n {
+                    for (i, key) in key.iter().enumerate() {
                         let at = (head * n + i) * n + j;
-                        assert!((s.at(t)[at] - (before[at] + key[i] * beta * e)).abs() < 1e-5, "S at {t}");
+                        assert!((s.at(t)[at] - (before[at] + key * beta * e)).abs() < 1e-5, "S at {t}");
                     }
                 }
             }
