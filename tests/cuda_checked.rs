@@ -10,12 +10,24 @@ use tapezoo::cuda::emulator;
 
 #[test]
 fn every_kernel_passes_the_checks_in_any_order() {
+    check(|name| !name.starts_with("cuda_large"));
+}
+
+#[test]
+#[ignore = "a minute or two; .ci/run does it"]
+fn large_sizes_pass_the_checks_in_any_order() {
+    check(|name| name.starts_with("cuda_large"));
+}
+
+/// Run the tests of these names.
+fn check(wanted: impl Fn(&str) -> bool) {
     if let Err(why) = emulator::libraries() {
         return skipped(&why);
     }
     let tests = kernel_tests();
+    let tests = tests.iter().filter(|(name, _)| wanted(name));
     let runs: Vec<_> =
-        ["forward", "random"].into_iter().flat_map(|o| tests.iter().map(move |(n, p)| (n, p, o))).collect();
+        ["forward", "random"].into_iter().flat_map(|o| tests.clone().map(move |(n, p)| (n, p, o))).collect();
     let failures: Vec<String> = side_by_side(&runs, |(name, binary, order)| {
         let start = Instant::now();
         let ran = checked(binary, order, 3).env("TAPEZOO_EMU_SEED", "7").output().map_err(|e| format!("{name}: {e}"));

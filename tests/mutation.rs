@@ -122,6 +122,7 @@ fn missed(barrier: &Barrier, tests: &BTreeMap<String, PathBuf>) -> Result<(), &'
 }
 
 #[test]
+#[ignore = "minutes of compiling; .ci/run does it"]
 fn every_barrier_is_needed() {
     if let Err(why) = emulator::libraries() {
         return skipped(&why);

@@ -162,7 +162,8 @@ mod tests {
         let beta = Series { shape: vec![2, 1], data: vec![2.0, 2.0] };
         let found = product(&k, &beta);
         let (re, im) = (&found[0].1.data, &found[1].1.data);
-        assert!((re[0] - 0.6f32.cos()).abs() < 1e-6 && (im[0] - 0.6f32.sin()).abs() < 1e-6, "{re:?} {im:?}");
+        assert!((re[0] - 0.6f32.cos()).abs() < 1e-6 && (im[0].abs() - 0.6f32.sin()).abs() < 1e-6, "{re:?} {im:?}");
+        assert_eq!((re[0], im[0]), (re[1], -im[1]));
         assert_eq!((re[2], im[2]), (1.0, 0.0));
     }
 }
