@@ -6,7 +6,11 @@ use cudarc::{
     driver::{result, sys},
     nvrtc::{result as nvrtc, sys as nvrtc_sys},
 };
-use std::{collections::HashMap, ffi::CString, sync::Mutex};
+use std::{
+    collections::HashMap,
+    ffi::CString,
+    sync::{Arc, Mutex},
+};
 
 /// What every kernel may use.
 pub const PRELUDE: &str = include_str!("prelude.cuh");
@@ -111,17 +115,21 @@ struct Loaded(sys::CUmodule);
 // SAFETY: a handle to something that the driver guards itself.
 unsafe impl Send for Loaded {}
 
-static LOADED: Mutex<Option<HashMap<(Device, Key), Loaded>>> = Mutex::new(None);
+/// A module, once it is loaded. Who holds its lock compiles it: others that want the same one wait, and those that want
+/// another do not.
+type Slot = Arc<Mutex<Option<Loaded>>>;
+
+static LOADED: Mutex<Option<HashMap<(Device, Key), Slot>>> = Mutex::new(None);
 
 impl Gpu {
     /// The kernel's handle; compiles and loads its module the first time.
     #[track_caller]
     pub(super) fn find(&self, module: &'static Module, kernel: &'static str, dtype: DType) -> sys::CUfunction {
-        let mut loaded = lock(&LOADED);
-        let modules = loaded.get_or_insert_default();
         let key = (self.device, module.key(dtype));
-        let handle = match modules.get(&key) {
-            Some(&found) => found,
+        let slot = lock(&LOADED).get_or_insert_default().entry(key).or_default().clone();
+        let mut loaded = lock(&slot);
+        let handle = match *loaded {
+            Some(found) => found,
             None => {
                 let image = match compile(module.name, &module.source(dtype), &self.arch) {
                     Ok(image) => image,
@@ -130,8 +138,7 @@ impl Gpu {
                 // SAFETY: the image is what NVRTC made for this device.
                 let handle = unsafe { result::module::load_data(image.as_ptr().cast()) };
                 let handle = Loaded(self.check(&format!("loading {}", module.name), handle));
-                modules.insert(key, handle);
-                handle
+                *loaded.insert(handle)
             }
         };
         drop(loaded);
