@@ -12,7 +12,7 @@
 //! to step t − 1: g_t = dh_t + G_{t+1}; db_t = g_t; da_t = g_t h_{t-1}; dh_0 = G_1.
 //!
 //! On one CPU thread a single chunk is fastest: phases 1 and 2 vanish and the state stays in registers. On a device so
-//! is it where batch and channels alone make it busy: chunks are run together there until they just do ([`Pieces`]).
+//! is it where batch and channels alone make it busy: chunks are run together there until they just do (`Pieces`).
 
 mod device;
 

@@ -39,7 +39,7 @@ pub(super) fn preset_names() -> String {
     format!("one of {}", names.join(", "))
 }
 
-/// A preset as a table, with the defaults of [`ModelConfig`] where it does not say.
+/// A preset as a table, with the defaults of [`ModelConfig`](crate::models::ModelConfig) where it does not say.
 ///
 /// # Errors
 /// When there is no such preset.
