@@ -16,7 +16,7 @@ use tapezoo::{
 
 /// Train a grid of models, tasks, lengths, learning rates and seeds, and print one row for each cell
 ///
-/// FILE is an ordinary configuration (see the config.toml of any run directory, and configs/) with a table [grid]
+/// FILE is an ordinary configuration (see the config.toml of any run directory, and configs/) with a table 'grid'
 /// whose lists are the axes. Every key of a configuration can be one. All points are checked before anything starts.
 ///
 /// A sweep that was interrupted, or killed at any moment, goes on when the same command is given again: finished runs
@@ -33,7 +33,7 @@ struct Cli {
 
 #[derive(Args)]
 struct Run {
-    /// The sweep: a configuration with a table [grid].
+    /// The sweep: a configuration with a table 'grid'.
     #[arg(value_name = "FILE")]
     file: PathBuf,
     /// Where everything goes: a run directory for each point of the grid, and summary.csv, .jsonl and .txt
