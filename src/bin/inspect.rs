@@ -27,7 +27,7 @@ use tapezoo::{
 #[command(name = "inspect", version, after_help = EXAMPLES)]
 struct Cli {
     /// A mixer to train here, and settings if any: MIXER or MIXER:key=value,key=value, the keys as in config.toml of a
-    /// run directory, those of [model] or at its top [default: delta_net]
+    /// run directory, those of its table 'model' or at its top [default: delta_net]
     #[arg(long, value_name = "SPEC", conflicts_with = "checkpoint")]
     model: Option<String>,
     /// A run that parity, dyck, mqar or state_tracking left with --out: DIR, or DIR/MODEL-seedS where it holds several
