@@ -12,24 +12,25 @@ use crate::tensor::Real;
 pub const LANES: usize = 16;
 
 /// Runs `$body` with `$n` replaced by the same number as a constant if it is a common width of a narrow row: loops
-/// over a row are then unrolled.
+/// over a row are then unrolled. In single precision only (of the enclosing function's element type `T`): double is
+/// there to check by, and five copies of every loop take long to compile.
 #[macro_export]
 macro_rules! with_width {
     ($n:ident => $body:expr) => {
         match $n {
-            4 => {
+            4 if const { size_of::<T>() == 4 } => {
                 let $n = 4;
                 $body
             }
-            8 => {
+            8 if const { size_of::<T>() == 4 } => {
                 let $n = 8;
                 $body
             }
-            16 => {
+            16 if const { size_of::<T>() == 4 } => {
                 let $n = 16;
                 $body
             }
-            32 => {
+            32 if const { size_of::<T>() == 4 } => {
                 let $n = 32;
                 $body
             }
