@@ -24,8 +24,8 @@ import compare_torch_tables as tables
 import torch_models
 import torch_published
 from compare_torch_tables import NAMES, SIZES, goal
+from marks import insert
 
-MARKS = ("<!-- compare_torch.sh writes from here -->", "<!-- to here -->")
 
 def sizes(mixer, size):
     """The sizes of a cell, under the names of a configuration file; B and T besides."""
@@ -282,7 +282,7 @@ def main():
     text = tables.markdown(result)
     print(text)
     if options.write:
-        tables.insert("docs/performance.md", MARKS, text)
+        insert("docs/performance.md", "compare_torch.sh", text)
 
 
 def measure(options):

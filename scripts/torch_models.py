@@ -10,57 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-
-def heads(x, h):
-    """[B, T, H K] to [B, H, T, K]"""
-    b, t, hk = x.shape
-    return x.view(b, t, h, hk // h).transpose(1, 2)
-
-
-def merge(x):
-    """[B, H, T, K] to [B, T, H K]"""
-    b, h, t, k = x.shape
-    return x.transpose(1, 2).reshape(b, t, h * k)
-
-
-def causal_conv(x, w, bias=None):
-    """A filter w [E, W] a channel of x [B, T, E]."""
-    e, width = w.shape
-    return F.conv1d(F.pad(x.transpose(1, 2), (width - 1, 0)), w[:, None], bias, groups=e).transpose(1, 2)
-
-
-class Scan(torch.autograd.Function):
-    """h_t = a_t h_{t-1} + u_t along axis 1, h_0 = 0. a is one gate for every step [B, T, ..], or one for all steps, and
-    real or complex. Nothing is recorded inside."""
-
-    @staticmethod
-    def forward(ctx, a, u):
-        h = torch.empty_like(u)
-        steps, hs, us = u.shape[1], h.unbind(1), u.unbind(1)
-        gates = a.unbind(1) if a.dim() == u.dim() else [a] * steps
-        hs[0].copy_(us[0])
-        for t in range(1, steps):
-            torch.addcmul(us[t], gates[t], hs[t - 1], out=hs[t])
-        ctx.save_for_backward(a, h)
-        return h
-
-    @staticmethod
-    def backward(ctx, dh):
-        a, h = ctx.saved_tensors
-        g = torch.empty_like(h)
-        steps, gs, ds = h.shape[1], g.unbind(1), dh.unbind(1)
-        conj = a.conj().resolve_conj()
-        gates = conj.unbind(1) if a.dim() == h.dim() else [conj] * steps
-        gs[-1].copy_(ds[-1])
-        for t in range(steps - 2, -1, -1):
-            torch.addcmul(ds[t], gates[min(t + 1, steps - 1)], gs[t + 1], out=gs[t])
-        before = h[:, :-1].conj()
-        if a.dim() == h.dim():
-            da = torch.zeros_like(a)
-            torch.mul(g[:, 1:], before, out=da[:, 1:])
-        else:
-            da = (g[:, 1:] * before).sum((0, 1))
-        return da, g
+from torch_parts import Scan, SelectiveScan, causal_conv, heads, merge
+from torch_xlstm import Mlstm, Slstm
 
 
 class Lstm:
@@ -182,10 +133,9 @@ class LinearTransformer(Attention):
         return Attention.around(p, x, c, core)
 
     @staticmethod
-    def chunks(p, x, c):
+    def chunks(p, x, c, size):
         def core(q, k, v):
             b, h, t, n = k.shape
-            size = min(32, t)
             q, k, v = [y.reshape(b, h, t // size, size, n) for y in (F.elu(q) + 1, F.elu(k) + 1, v)]
             s = (k.transpose(-1, -2) @ v).cumsum(2)
             z = k.sum(3).cumsum(2)
@@ -196,7 +146,11 @@ class LinearTransformer(Attention):
 
         return Attention.around(p, x, c, core)
 
-    ways = {"masked product": masked, "chunks of 32": chunks}
+    ways = {
+        "masked product": masked,
+        "chunks of 64": lambda p, x, c: LinearTransformer.chunks(p, x, c, min(64, c["T"])),
+        "chunks of 32": lambda p, x, c: LinearTransformer.chunks(p, x, c, 32),
+    }
 
 
 class Gpt(Attention):
@@ -287,7 +241,7 @@ class Mamba:
         return maps | {"out_proj_weight": (d, e)} | conv | {"dt_proj_bias": (e,), "A_log": (e, n), "D": (e,)}
 
     @staticmethod
-    def around(p, u, c, states):
+    def around(p, u, c, core):
         n, r = c["state"], c["dt_rank"]
         x, z = F.linear(u, p["in_proj_weight"]).chunk(2, -1)
         if c["conv"]:
@@ -295,109 +249,31 @@ class Mamba:
         x = F.silu(x)
         delta, b, out = F.linear(x, p["x_proj_weight"]).split([r, n, n], -1)
         dt = F.softplus(F.linear(delta, p["dt_proj_weight"], p["dt_proj_bias"]))
-        a_bar = torch.exp(dt[..., None] * -torch.exp(p["A_log"]))  # [B, T, E, N]
-        h = states(a_bar, (dt * x)[..., None] * b[:, :, None])
-        y = (h @ out[..., None])[..., 0] + p["D"] * x
+        y = core(dt, x, -torch.exp(p["A_log"]), b, out) + p["D"] * x
         return F.linear(y * F.silu(z), p["out_proj_weight"])
 
     @staticmethod
-    def scan(p, u, c):
-        return Mamba.around(p, u, c, Scan.apply)
+    def states(p, u, c, scan):
+        """All states at once, from all gates at once."""
+
+        def core(dt, x, a, b, out):
+            h = scan(torch.exp(dt[..., None] * a), (dt * x)[..., None] * b[:, :, None])  # [B, T, E, N]
+            return (h @ out[..., None])[..., 0]
+
+        return Mamba.around(p, u, c, core)
 
     @staticmethod
-    def loop(p, u, c):
-        def states(a, x):
-            all_, xs = [], x.unbind(1)
-            for t, a in enumerate(a.unbind(1)):
-                all_.append(torch.addcmul(xs[t], a, all_[-1]) if t else xs[t])
-            return torch.stack(all_, 1)
+    def unbound(a, x):
+        all_, xs = [], x.unbind(1)
+        for t, a in enumerate(a.unbind(1)):
+            all_.append(torch.addcmul(xs[t], a, all_[-1]) if t else xs[t])
+        return torch.stack(all_, 1)
 
-        return Mamba.around(p, u, c, states)
-
-    ways = {"scan in one function": scan, "unbind loop": loop}
-
-
-def head_norm(h, w):
-    """h [B, H, T, K]"""
-    h = F.layer_norm(h, h.shape[-1:], eps=1e-5)
-    return merge(h) * w
-
-
-def block_linear(x, w):
-    """x [.., I] by W [G, O / G, I / G] to [.., G, O / G]"""
-    g, o, i = w.shape
-    return torch.einsum("...gi,goi->...go", x.reshape(*x.shape[:-1], g, i), w)
-
-
-def block_dense(x, w):
-    """The same as one product with a matrix that is mostly zeros: faster for small blocks."""
-    return F.linear(x, torch.block_diag(*w)).unflatten(-1, w.shape[:2])
-
-
-class Slstm:
-    @staticmethod
-    def shapes(c):
-        d, h, k = c["width"], c["heads"], c["head_dim"]
-        n, g = h * k, h if d % h == 0 else 1
-        conv = {"conv": (d, c["conv"]), "conv_bias": (d,)} if c["conv"] else {}
-        post = {"w_o": (d, n)} if d != n else {}
-        gates = {"w_if": (g, 2 * n // g, d // g), "w_zo": (g, 2 * n // g, d // g)}
-        return conv | gates | {"r": (4, h, k, k), "bias": (4, n), "norm": (n,)} | post
-
-    @staticmethod
-    def loop(p, x, c, blocks=block_dense):
-        b, t, _ = x.shape
-        h, k = c["heads"], c["head_dim"]
-        short = F.silu(causal_conv(x, p["conv"], p["conv_bias"])) if c["conv"] else x
-        pair = lambda w, x: blocks(x, w).view(b, t, w.shape[0], 2, -1).transpose(2, 3).reshape(b, t, 2, h, k)
-        z = torch.cat([pair(p["w_if"], short), pair(p["w_zo"], x)], 2) + p["bias"].view(4, h, k)
-        z = z.permute(1, 3, 0, 2, 4).reshape(t, h, b, 4 * k)  # gates side by side, heads first
-        r = p["r"].permute(1, 2, 0, 3).reshape(h, k, 4 * k)
-        hs = []
-        for step, z in enumerate(z.unbind(0)):
-            i, f, z, o = (torch.baddbmm(z, hs[-1], r) if step else z).split(k, -1)
-            if step:
-                l = F.logsigmoid(f) + m
-                m = torch.maximum(l, i)
-                i, f = torch.exp(i - m), torch.exp(l - m)
-                cell, n = f * cell + i * torch.tanh(z), f * n + i
-            else:
-                m, cell, n = i, torch.tanh(z), torch.ones_like(z)
-            hs.append(torch.sigmoid(o) * cell / n)
-        y = head_norm(torch.stack(hs, 2).transpose(0, 1), p["norm"])
-        return F.linear(y, p["w_o"]) if "w_o" in p else y
-
-    ways = {"unbind loop, dense blocks": loop, "unbind loop": lambda p, x, c: Slstm.loop(p, x, c, block_linear)}
-
-
-class Mlstm:
-    @staticmethod
-    def shapes(c):
-        d, h = c["width"], c["heads"]
-        n = h * c["head_dim"]
-        g = n // 4 if n % 4 == 0 else h
-        conv = {"conv": (n, c["conv"]), "conv_bias": (n,)} if c["conv"] else {}
-        maps = {"w_up": (2 * n, d)} | conv | {f"w_{x}": (g, n // g, n // g) for x in "qkv"}
-        return maps | {"w_if": (2 * h, 3 * n), "b_if": (2 * h,), "norm": (n,), "skip": (n,), "w_down": (d, n)}
-
-    @staticmethod
-    def masked(p, u, c, blocks=block_dense):
-        h = c["heads"]
-        x, z = F.linear(u, p["w_up"]).chunk(2, -1)
-        short = F.silu(causal_conv(x, p["conv"], p["conv_bias"]) if c["conv"] else x)
-        q, k, v = [blocks(y, p[f"w_{n}"]).flatten(-2) for n, y in zip("qkv", (short, short, x))]
-        i, f = F.linear(torch.cat([q, k, v], -1), p["w_if"], p["b_if"]).transpose(1, 2).chunk(2, 1)  # [B, H, T]
-        q, k, v = [heads(y, h) for y in (q, k, v)]
-        sums = F.logsigmoid(f).cumsum(-1)
-        mask = torch.ones(u.shape[1], u.shape[1], dtype=torch.bool).triu(1)
-        exponents = (sums[..., None] + (i - sums)[..., None, :]).masked_fill(mask, -math.inf)
-        m = exponents.amax(-1, keepdim=True)
-        a = (q * c["head_dim"] ** -0.5) @ k.transpose(-1, -2) * torch.exp(exponents - m)
-        den = torch.maximum(a.sum(-1, keepdim=True).abs(), torch.exp(-m)) + 1e-6
-        y = head_norm(a @ v / den, p["norm"]) + p["skip"] * short
-        return F.linear(y * F.silu(z), p["w_down"])
-
-    ways = {"masked product, dense blocks": masked, "masked product": lambda p, u, c: Mlstm.masked(p, u, c, block_linear)}
+    ways = {
+        "selective scan in one function": lambda p, u, c: Mamba.around(p, u, c, SelectiveScan.apply),
+        "scan in one function": lambda p, u, c: Mamba.states(p, u, c, Scan.apply),
+        "unbind loop": lambda p, u, c: Mamba.states(p, u, c, Mamba.unbound),
+    }
 
 
 MIXERS = {
