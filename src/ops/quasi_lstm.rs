@@ -12,7 +12,8 @@
 use super::{
     math::Math,
     scan::{
-        Pieces, at, by_device, by_lanes, chunk_of, cotangent, each, put, put_all, same_dtype, some_steps, spare, target, zeros,
+        Pieces, at, by_device, by_lanes, chunk_of, cotangent, each, put, put_all, same_dtype, some_steps, spare,
+        target, zeros,
     },
 };
 use crate::{
