@@ -27,14 +27,16 @@ function paint(canvas, rows, columns, at, most) {
 }
 
 // A heat map: `of(t)` gives { rows, columns, at, most }, `pick(r, c)` is called on a click, `marked()` is the cell that
-// is framed, `say(r, c)` names a cell. With `overTime` a column is a step, and the line marks the one looked at.
+// is framed, `say(r, c)` names a cell. With `overTime` a column is a step, and the line marks the one looked at. What has
+// a `key` does not change with the step: it is painted once.
 function heatMap({ label, of, pick, marked, say, cell = 18, overTime = false, quantityName }) {
   const canvas = el('canvas', { role: 'img', 'aria-label': label });
   const frame = el('div', { class: overTime ? 'cursor' : 'frame' });
   const box = el('div', { class: 'map' + (overTime ? ' wide' : '') }, canvas, frame);
   const readout = el('span', { class: 'readout' });
+  const scale = el('span', { class: 'scale', title: 'What the strongest colour stands for' });
   const figure = el('figure', { 'data-quantity': quantityName },
-    el('figcaption', {}, el('b', {}, label)), box, readout);
+    el('figcaption', {}, el('b', {}, label), scale), box, readout);
   let shown;
   const cellAt = event => {
     const area = canvas.getBoundingClientRect();
@@ -50,10 +52,10 @@ function heatMap({ label, of, pick, marked, say, cell = 18, overTime = false, qu
     figure,
     update() {
       shown = of(sel.t);
-      // What does not change with the step is painted once.
-      if (!overTime || box.dataset.key !== shown.key) {
+      if (shown.key === undefined || box.dataset.key !== shown.key) {
         paint(canvas, shown.rows, shown.columns, shown.at, shown.most);
         box.dataset.key = shown.key;
+        scale.textContent = ` ±${short(shown.most)}`;
       }
       box.style.aspectRatio = overTime ? '' : `${shown.columns} / ${shown.rows}`;
       box.style.width = overTime ? '100%' : `${shown.columns * cell}px`;
@@ -153,7 +155,7 @@ function disc({ label, points, pick }) {
         text(5, -104, 'i', ''), ...all.map(dot));
       const marked = all.find(p => p.marked) ?? all[0];
       if (marked) {
-        const size = Math.hypot(marked.re, marked.im), angle = Math.atan2(marked.im, marked.re) * 180 / Math.PI;
+        const size = Math.hypot(marked.re, marked.im), angle = Math.atan2(marked.im || 0, marked.re) * 180 / Math.PI;
         readout.textContent = `${marked.label}: magnitude ${short(size)}, angle ${short(angle)}°`;
       }
     },
