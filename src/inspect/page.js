@@ -127,15 +127,21 @@ const pageName = over => Object.entries(over).map(([l, x]) => `${LETTERS[l]} ${x
 // A heat map of a quantity at this step, for one head; `change` for what this step did to it.
 function map(run, q, over, change) {
   const [down, across] = plane(run, q);
-  const at = (r, c) => {
-    const o = { ...over, ...(down && { [down]: r }), ...(across && { [across]: c }) };
-    return value(run, q.name, sel.t, o) - (change ? value(run, q.name, sel.t - 1, o) : 0);
+  // By strides: this is read for every cell at every step.
+  const at = () => {
+    const tensor = tensorOf(run, q.name), all = numbers(tensor), by = strides(tensor, q.axes);
+    const [down_by, across_by] = [by[down] ?? 0, by[across] ?? 0];
+    const now = Object.entries(over).reduce((o, [l, x]) => o + by[l] * x, sel.t * tensor.width);
+    return (r, c) => {
+      const cell = now + r * down_by + c * across_by;
+      return all[cell] - (change && sel.t > 0 ? all[cell - tensor.width] : 0);
+    };
   };
   const named = (r, c) => `${change ? 'Δ' : ''}${q.symbol}[${[down && r + 1, across && c + 1].filter(x => x).join(', ')}]`;
   const on = () => Object.entries(over).every(([l, x]) => index(run, l, {}) === x);
   return heatMap({
     label: `${change ? 'Δ' : ''}${q.symbol}${Object.keys(over).length ? ', ' + pageName(over) : ''}`, quantityName: q.name,
-    of: () => ({ rows: down ? size(run, down) : 1, columns: across ? size(run, across) : 1, at, most: reach(tensorOf(run, q.name)) }),
+    of: () => ({ rows: down ? size(run, down) : 1, columns: across ? size(run, across) : 1, at: at(), most: reach(tensorOf(run, q.name)) }),
     pick: (r, c) => choose({ ...over, ...(down && { [down]: r }), ...(across && { [across]: c }) }),
     marked: () => on() ? [down ? index(run, down, {}) : 0, across ? index(run, across, {}) : 0] : null,
     say: named, cell: across && size(run, across) <= 16 ? Math.min(18, 230 / size(run, across)) : 18,
@@ -285,7 +291,7 @@ function layers() {
 // What the colours are.
 function legend() {
   const canvas = el('canvas', { class: 'legend', role: 'img', 'aria-label': 'from blue over nothing to orange' });
-  document.getElementById('task').after(el('p', { class: 'soft' }, 'Colours: −most ', canvas, ' +most, where each figure says what is most.'));
+  document.getElementById('task').after(el('p', { class: 'soft' }, 'Colours: below zero ', canvas, ' above; full at what ± says beside the name of a figure.'));
   return { update: () => paint(canvas, 1, 65, (_, c) => c / 32 - 1, 1) };
 }
 

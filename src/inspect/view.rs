@@ -359,6 +359,6 @@ pub const VIEWS: &[View] = &[
             ("h_t = C_tᵀ q_t / max(|n_t·q_t|, e^(−m_t))", "{h} = {sum:i C * q} / {den}"),
         ],
         eigenvalues: Spectrum::Named("f"),
-        spectrum: "The transition is a number f in (0, 1) times the identity: the memory can forget, not flip.",
+        spectrum: "The transition is a number f, at most 1, times the identity: the memory can forget, not flip.",
     },
 ];
