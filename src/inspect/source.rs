@@ -192,9 +192,11 @@ fn load(model: &mut Model, path: &Path) -> Result<()> {
     let entries = params.entries().to_vec();
     let dtype = params.flat().dtype();
     for e in entries {
-        let view = file.tensor(&e.name).map_err(|_| broken(format!("no tensor '{}'", e.name)))?;
+        let view = file
+            .tensor(&e.name)
+            .map_err(|_| broken(format!("no tensor '{}', so it is of another model than config.toml", e.name)))?;
         if view.shape() != e.shape.dims() {
-            return Err(broken(format!("'{}' is {:?}, not {}", e.name, view.shape(), e.shape)));
+            return Err(broken(format!("'{}' is {:?}, and by config.toml {}", e.name, view.shape(), e.shape)));
         }
         let range = e.offset..e.offset + e.shape.len();
         match (view.dtype(), dtype) {

@@ -242,7 +242,7 @@ pub const VIEWS: &[View] = &[
         mixer: "mamba",
         title: "Mamba",
         quantities: &[
-            q("h", "h", "dn", State, "states: a row a channel"),
+            q("h", "h", "dn", State, "N states for each channel"),
             q("dt", "Δ", "d", Gate, "step size of each channel: long ones forget and write, short ones keep"),
             q("x", "x", "d", Vector, "input, after the convolution"),
             q("B", "B", "n", Vector, "how the input enters the states"),
