@@ -6,7 +6,7 @@
 mod resume;
 mod run;
 
-pub use run::run;
+pub use run::{profile, run};
 
 use crate::{
     error::{Error, Result},

@@ -343,7 +343,9 @@ fn parse(table: &Table) -> std::result::Result<TrainConfig, String> {
         return Err(format!("model.{key}: unknown key, as it follows from models, task and the lengths"));
     }
     merge(&mut full, table.clone());
-    full.try_into().map_err(|e: toml::de::Error| e.to_string().trim_end().replace('\n', ", "))
+    // In the words of whoever wrote the file, not in Rust's.
+    let plain = |what: String| what.replace("expected usize", "expected a whole number from 0 on");
+    full.try_into().map_err(|e: toml::de::Error| plain(e.to_string().trim_end().replace('\n', ", ")))
 }
 
 fn table_of(config: &TrainConfig) -> Result<Table> {
