@@ -51,13 +51,11 @@ fn rounded(x: &Tensor) -> Tensor {
     Tensor::from_vec(x.to_f64().into_iter().map(round).collect(), x.shape())
 }
 
-/// ‖a − b‖ / ‖b‖, NaN counting as infinite. Numbers in bf16 are compared as if they were 0.4 at least: small ones are
-/// what is left of larger ones, of which two decimals are known.
-fn distance(a: &[f64], b: &[f64], dtype: DType) -> f64 {
+/// ‖a − b‖ / ‖b‖, NaN counting as infinite.
+fn distance(a: &[f64], b: &[f64]) -> f64 {
     assert_eq!(a.len(), b.len());
-    let least = if dtype == DType::BF16 { 0.4 * (b.len() as f64).sqrt() } else { 1e-2 };
     let norm = |v: &mut dyn Iterator<Item = f64>| v.map(|x| x * x).sum::<f64>().sqrt();
-    let d = norm(&mut a.iter().zip(b).map(|(a, b)| a - b)) / norm(&mut b.iter().copied()).max(least);
+    let d = norm(&mut a.iter().zip(b).map(|(a, b)| a - b)) / norm(&mut b.iter().copied()).max(1e-2);
     if d.is_nan() { f64::INFINITY } else { d }
 }
 
@@ -66,11 +64,11 @@ fn same<O: Op>(name: &str, op: impl Fn() -> O, inputs: &[Tensor], outputs: u32) 
     let Some(device) = device() else { return };
     let all = (1 << outputs) - 1;
     let single = (0..outputs).map(|i| (1 << i, DType::F64, 1e-10));
-    let types = [(DType::F64, 1e-10), (DType::F32, 2e-4), (DType::BF16, 5e-2)];
+    let types = [(DType::F64, 1e-10), (DType::F32, 2e-4), (DType::BF16, 8e-2)];
     for (seeds, dtype, tolerance) in types.into_iter().map(|(d, tol)| (all, d, tol)).chain(single) {
         let (got, want) = (run(device, &op, inputs, seeds, dtype), run(Device::Cpu, &op, inputs, seeds, dtype));
         for (i, (got, want)) in got.iter().zip(&want).enumerate() {
-            let d = distance(got, want, dtype);
+            let d = distance(got, want);
             assert!(d <= tolerance, "{name} in {dtype}, cotangents {seeds:b}: value {i} is off by {d:.1e}");
         }
         if dtype == DType::F32 {
@@ -145,13 +143,18 @@ fn selective_scans() {
     }
 }
 
-/// (B, T, heads, units): one sequence a block and four, weights in registers, in shared memory, and too large for both.
-const RECURRENCES: [(usize, usize, usize, usize); 10] = [
+/// (B, T, heads, units): one sequence a block and four (block.cu), weights in registers, in shared memory, and too large
+/// for one block: for several that wait for one another (grid.cu), of one group of sequences, of more than run at once,
+/// and of two heads; and too large for all that are there (steps.cu).
+const RECURRENCES: [(usize, usize, usize, usize); 13] = [
     (3, 9, 1, 16),
     (5, 7, 2, 20),
     (2, 6, 1, 40),
     (2, 5, 1, 70),
-    (2, 4, 1, 130),
+    (3, 5, 1, 130),
+    (35, 2, 1, 133),
+    (2, 3, 2, 129),
+    (2, 3, 1, 530),
     (6, 3, 1, 3),
     (1, 4, 1, 66),
     (0, 3, 1, 4),

@@ -40,6 +40,8 @@ struct Tile {
     // ACROSS: warps side by side on tensor cores. ROWS x COLS: what a thread holds.
     enum { TENSOR = sizeof(S) == 2 && R * Q >= 4, ACROSS = 8 / R };
     enum { ROWS = TENSOR ? 2 : R, COLS = TENSOR ? R * Q / 2 : Q };
+    // Numbers that a slice with neighbours along k takes where slices lie one after another.
+    enum { SLICE_A = TENSOR ? C * (DEPTH + 8) / 2 : DEPTH * LD_A, SLICE_B = TENSOR ? W * (DEPTH + 8) / 2 : DEPTH * LD_B };
 
     real v[ROWS][COLS];
 
@@ -83,6 +85,33 @@ struct Tile {
             __syncthreads();
             if constexpr (TENSOR)
                 multiply_tensor<A_K, B_K>(as, bs, n);
+            else
+                multiply(as, bs, n);
+        }
+    }
+
+    // The same in two parts, for operands that serve more than one product: their slices in shared memory, without a
+    // barrier, and then the product. Neighbours in memory are neighbours along k.
+    template <class A>
+    static __device__ void keep_a(real* to, int depth, A a) {
+        keep<C, SLICE_A>(to, depth, [&](int k, int r) { return a(r, k); });
+    }
+    template <class B>
+    static __device__ void keep_b(real* to, int depth, B b) {
+        keep<W, SLICE_B>(to, depth, b);
+    }
+    template <int N, int SLICE, class F>
+    static __device__ void keep(real* to, int depth, F x) {
+        for (int start = 0; start < depth; start += DEPTH)
+            fill<1, N>((Stored<TENSOR>*)(to + start / DEPTH * SLICE), depth - start < DEPTH ? depth - start : DEPTH,
+                       [&](int k, int i) { return x(start + k, i); });
+    }
+    __device__ void add_kept(const real* as, const real* bs, int depth) {
+        typedef const Stored<TENSOR> T;
+        for (; depth > 0; depth -= DEPTH, as += SLICE_A, bs += SLICE_B) {
+            const int n = depth < DEPTH ? depth : DEPTH;
+            if constexpr (TENSOR)
+                multiply_tensor<1, 1>((T*)as, (T*)bs, n);
             else
                 multiply(as, bs, n);
         }
