@@ -1,4 +1,5 @@
 //! What the tests of the emulator share: compile a text, launch a kernel on vectors, get the fault's text.
+#![allow(dead_code, reason = "not every test file needs all of it")]
 
 use cudarc::driver::{CudaContext, result, sys};
 use cudarc::nvrtc::{result as nvrtc, sys as nvrtc_sys};

@@ -32,9 +32,6 @@ macro_rules! kernels {
 }
 pub(in crate::ops) use kernels;
 
-/// Bytes of shared memory that a block may have.
-const SHARED: usize = 220 << 10;
-
 /// One launch over all steps by blocks of their own, and which of the kernels; none if the weights of a head of `k` units do not fit into a
 /// multiprocessor. `vectors` is how many rows of h or dz a block keeps: 1 forwards, 4 backwards.
 pub(in crate::ops) fn persistent(
@@ -58,7 +55,7 @@ pub(in crate::ops) fn persistent(
     let numbers = vectors * padded.max(held) * rows + rows * threads + padded.saturating_sub(held) * threads;
     let shared = numbers * dtype.real().bytes();
     let launch = Launch::blocks(heads * b.div_ceil(rows), threads).shared(shared);
-    (shared <= SHARED).then_some((2 * size + rows / 4, launch))
+    (shared <= cu.gpu().shared()).then_some((2 * size + rows / 4, launch))
 }
 
 /// Launches over all steps by blocks that wait for one another, of the kernel `name` of `grid.cu`: one for as many
@@ -77,7 +74,7 @@ pub(in crate::ops) fn together<'a>(
     let slice = |n: usize| if dtype == DType::BF16 { 20 * n } else { 32 * (n + 4) };
     let numbers = 4 * slice(rows) + sums + depth.div_ceil(32) * slice(columns);
     let launch = Launch::blocks(0, 256).shared(numbers * dtype.real().bytes()).together();
-    if launch.shared > SHARED {
+    if launch.shared > cu.gpu().shared() {
         return None;
     }
     let (blocks, groups) = (heads * k.div_ceil(16), b.div_ceil(rows));
