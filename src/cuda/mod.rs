@@ -108,6 +108,8 @@ pub struct Gpu {
     /// Such as "sm_90".
     arch: String,
     processors: usize,
+    /// Bytes that a block may have.
+    shared: usize,
     fault: OnceLock<String>,
     /// While a graph is recorded: another stream for what cannot be.
     capturing: AtomicBool,
@@ -125,9 +127,10 @@ impl Gpu {
         let failed = |what: &str, e: DriverError| format!("device {device}: {what}: {}", describe(e));
         let stream = ctx.new_stream().map_err(|e| failed("no stream", e))?;
         let (major, minor) = ctx.compute_capability().map_err(|e| failed("no compute capability", e))?;
-        let processors = ctx
-            .attribute(sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)
-            .map_err(|e| failed("no processor count", e))?;
+        use sys::CUdevice_attribute as Of;
+        let attribute = |of| ctx.attribute(of).map_err(|e| failed(&format!("{of:?}"), e));
+        let processors = attribute(Of::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?;
+        let shared = attribute(Of::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)?;
         Ok(Gpu {
             device,
             ctx,
@@ -136,6 +139,7 @@ impl Gpu {
             functions: Mutex::default(),
             arch: format!("sm_{major}{minor}"),
             processors: usize::try_from(processors).unwrap_or(1),
+            shared: usize::try_from(shared).unwrap_or(0),
             fault: OnceLock::new(),
             capturing: AtomicBool::new(false),
             aside: OnceLock::new(),
@@ -145,6 +149,11 @@ impl Gpu {
     /// Which device this is.
     pub fn device(&self) -> Device {
         self.device
+    }
+
+    /// Bytes of shared memory that a block may have.
+    pub fn shared(&self) -> usize {
+        self.shared
     }
 
     /// The device's own name.

@@ -18,6 +18,9 @@ pub const PRELUDE: &str = include_str!("prelude.cuh");
 /// Products of matrices inside a kernel.
 pub const TILES: &str = include_str!("tiles.cuh");
 
+/// What the matrix memories have in common.
+const MEMORIES: &str = include_str!("memories.cuh");
+
 /// A `.cu` file, compiled once for each element type: a static beside the op that launches its kernels.
 pub struct Module {
     /// Its path under `src/`, in errors.
@@ -57,7 +60,8 @@ impl Module {
             "struct bf16 {{ unsigned short bits; }};\ntypedef {s} S;\ntypedef {real} real;\n#define LARGEST {largest}\n"
         );
         let mut text = types;
-        for (name, shared) in [("cuda/prelude.cuh", PRELUDE), ("cuda/tiles.cuh", TILES)] {
+        let shared = [("cuda/prelude.cuh", PRELUDE), ("cuda/tiles.cuh", TILES), ("cuda/memories.cuh", MEMORIES)];
+        for (name, shared) in shared {
             let shared = edited(name).unwrap_or_else(|| shared.into());
             text += &format!("#line 1 \"src/{name}\"\n{shared}\n");
         }

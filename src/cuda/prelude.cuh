@@ -154,6 +154,26 @@ __device__ inline T group_max(T v, int lanes, T* scratch) {
 template <int N>
 struct Ints { i64 v[N]; };
 
+// --- Blocks that wait for one another, all there at once (`Launch::together`): what was written before a release, and
+// before a barrier in front of it, is there for who acquires the sum and for those behind its next barrier. ---
+
+__device__ inline void add_release(u32* p, u32 n) {
+#ifdef CUEMU
+    cuemu::add_release(p, n);
+#else
+    asm volatile("red.release.gpu.global.add.u32 [%0], %1;" ::"l"(p), "r"(n) : "memory");
+#endif
+}
+__device__ inline u32 load_acquire(const u32* p) {
+#ifdef CUEMU
+    return cuemu::load_acquire(p);
+#else
+    u32 n;
+    asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(n) : "l"(p) : "memory");
+    return n;
+#endif
+}
+
 // --- Tensor cores: d += a b for a 16 x 16 and b 16 x 8 in bf16, sums in float; and what loads their operands. ---
 
 __device__ inline void mma(float (&d)[4], const u32 (&a)[4], const u32 (&b)[2]) {
