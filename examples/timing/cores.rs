@@ -51,11 +51,23 @@ struct Sizes {
     matmul: usize,
     /// Numbers of the copy.
     copy: usize,
+    /// Random numbers that are drawn for a tensor, and then repeated.
+    block: usize,
 }
 
-const FULL: Sizes =
-    Sizes { b: 8, t: 4096, h: 16, k: 64, n: 16, recurrent: [64, 512, 512], matmul: 8192, copy: 1 << 28 };
-const TINY: Sizes = Sizes { b: 2, t: 70, h: 2, k: 16, n: 4, recurrent: [3, 5, 32], matmul: 64, copy: 1 << 12 };
+const FULL: Sizes = Sizes {
+    b: 8,
+    t: 4096,
+    h: 16,
+    k: 64,
+    n: 16,
+    recurrent: [64, 512, 512],
+    matmul: 8192,
+    copy: 1 << 28,
+    block: 1 << 20,
+};
+const TINY: Sizes =
+    Sizes { b: 2, t: 70, h: 2, k: 16, n: 4, recurrent: [3, 5, 32], matmul: 64, copy: 1 << 12, block: 1 << 7 };
 
 /// An op with inputs for it.
 struct Core {
@@ -227,7 +239,7 @@ fn best(tape: &mut Tape, dtype: DType, sizes: &Sizes, budget: f64, asked: &[&str
     x.fill(1.5);
     let copy = clock::time(tape.cx().gpu().as_ref(), budget, || y.assign(&x));
     let n = sizes.matmul;
-    let mut g = Inputs { tape, dtype, random: Gen::new(0) };
+    let mut g = Inputs { tape, dtype, random: Gen::new(0), block: sizes.block };
     let ab = [(); 2].map(|()| g.normal([n, n], 1.0));
     tape.reset();
     let product = forward(tape, &ab, |x| vec![x[0].matmul(x[1])], budget);
@@ -254,10 +266,11 @@ fn against(best: Best, seconds: f64, bytes: f64, flops: Option<f64>) -> String {
 
 /// Print the two rows of a core.
 fn time(tape: &mut Tape, name: &str, dtype: DType, sizes: &Sizes, best: Best, budget: f64) {
-    let core = core(name, &mut Inputs { tape, dtype, random: Gen::new(0) }, sizes);
+    let core = core(name, &mut Inputs { tape, dtype, random: Gen::new(0), block: sizes.block }, sizes);
     tape.reset();
     let forward = forward(tape, &core.x, core.run, budget);
-    let (backward, out) = backward(&mut Inputs { tape, dtype, random: Gen::new(1) }, &core.x, core.run, budget);
+    let (backward, out) =
+        backward(&mut Inputs { tape, dtype, random: Gen::new(1), block: sizes.block }, &core.x, core.run, budget);
     tape.reset();
     // Forward reads x and writes y; backward reads x and dy and writes dx.
     for (i, (pass, took, moved)) in

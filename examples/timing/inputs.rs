@@ -5,22 +5,21 @@ use tapezoo::{
     tensor::{DType, Shape, Tensor},
 };
 
-/// How many numbers are drawn.
-const BLOCK: usize = 1 << 20;
-
 /// Draws inputs for an op.
 pub struct Inputs<'a> {
     pub tape: &'a Tape,
     pub dtype: DType,
     pub random: Gen,
+    /// How many numbers are drawn.
+    pub block: usize,
 }
 
 impl Inputs<'_> {
     /// Numbers from `f`, in device memory.
     pub fn draw(&mut self, shape: impl Into<Shape>, f: impl FnMut(&mut Gen) -> f64) -> Tensor {
         let shape = shape.into();
-        let block = self.random.tensor([shape.len().min(BLOCK)], f).to_device_as(self.tape.cx(), self.dtype);
-        let times = shape.len().div_ceil(BLOCK);
+        let block = self.random.tensor([shape.len().min(self.block)], f).to_device_as(self.tape.cx(), self.dtype);
+        let times = shape.len().div_ceil(self.block);
         if times <= 1 {
             return block.reshape(shape);
         }
