@@ -4,14 +4,23 @@
 use std::{sync::Arc, time::Instant};
 use tapezoo::cuda::Gpu;
 
-/// The median of the seconds of one call, over samples that take about `budget` seconds together.
-pub fn time(gpu: Option<&Arc<Gpu>>, budget: f64, mut work: impl FnMut()) -> f64 {
+/// How to measure.
+#[derive(Clone, Copy)]
+pub struct Clock {
+    /// About how many seconds all samples of one median may take.
+    pub budget: f64,
+    /// Whether a device replays a graph; else it is asked for every kernel, which may take longer than they do.
+    pub graphs: bool,
+}
+
+/// The median of the seconds of one call.
+pub fn time(gpu: Option<&Arc<Gpu>>, Clock { budget, graphs }: Clock, mut work: impl FnMut()) -> f64 {
     // Twice: the first time kernels are compiled and buffers allocated.
     work();
     let first = once(gpu, &mut work);
     let calls = if budget > 0.0 { ((0.02 / first) as usize).clamp(1, 20) } else { 2 };
     let samples = ((budget / (first * calls as f64)) as usize).clamp(3, 50);
-    let mut times: Vec<f64> = match gpu {
+    let mut times: Vec<f64> = match gpu.filter(|_| graphs) {
         None => (0..samples).map(|_| once(gpu, &mut || (0..calls).for_each(|_| work())) / calls as f64).collect(),
         Some(on) => {
             let mut graph = on.capture(|| (0..calls).for_each(|_| work()));

@@ -1,6 +1,10 @@
 //! The cores, at the sizes that kernels of this kind are usually compared at.
 
-use super::{clock, inputs::Inputs, row};
+use super::{
+    clock::{Clock, time},
+    inputs::Inputs,
+    row,
+};
 use tapezoo::{
     autograd::{Gen, Tape, Var},
     cuda::guarded,
@@ -205,9 +209,9 @@ struct Best {
 type Run = for<'t> fn(&[Var<'t>]) -> Vec<Var<'t>>;
 
 /// Seconds of `run`, forward, as in training: with what the backward pass will need.
-fn forward(tape: &mut Tape, x: &[Tensor], run: Run, budget: f64) -> f64 {
+fn forward(tape: &mut Tape, x: &[Tensor], run: Run, clock: Clock) -> f64 {
     let gpu = tape.cx().gpu();
-    clock::time(gpu.as_ref(), budget, || {
+    time(gpu.as_ref(), clock, || {
         let x: Vec<_> = x.iter().map(|x| tape.constant(x)).collect();
         run(&x);
         tape.reset();
@@ -215,13 +219,13 @@ fn forward(tape: &mut Tape, x: &[Tensor], run: Run, budget: f64) -> f64 {
 }
 
 /// Seconds of its backward pass, and the bytes of its outputs.
-fn backward(g: &mut Inputs<'_>, x: &[Tensor], run: Run, budget: f64) -> (f64, f64) {
+fn backward(g: &mut Inputs<'_>, x: &[Tensor], run: Run, clock: Clock) -> (f64, f64) {
     let (tape, gpu) = (g.tape, g.tape.cx().gpu());
     let x: Vec<_> = x.iter().map(|x| tape.leaf(x)).collect();
     let y = run(&x);
     let dy: Vec<_> = y.iter().map(|y| g.normal(y.shape(), 1.0)).collect();
     let from = |ends: &[Var<'_>]| {
-        clock::time(gpu.as_ref(), budget, || tape.backward_from(ends.iter().copied().zip(dy.iter().cloned())))
+        time(gpu.as_ref(), clock, || tape.backward_from(ends.iter().copied().zip(dy.iter().cloned())))
     };
     // The tape copies the cotangents that it is given; in a model it has them from the op above.
     let ends: Vec<_> = dy.iter().map(|dy| tape.leaf(dy)).collect();
@@ -233,16 +237,16 @@ fn bytes(x: &[Tensor]) -> f64 {
 }
 
 /// Print what a copy and a matrix product take, if that was asked for, and give what the device reaches in them.
-fn best(tape: &mut Tape, dtype: DType, sizes: &Sizes, budget: f64, asked: &[&str]) -> Best {
+fn best(tape: &mut Tape, dtype: DType, sizes: &Sizes, clock: Clock, asked: &[&str]) -> Best {
     let room = |tape: &Tape| tape.cx().pool().get(DType::F32, Shape::new(&[sizes.copy]));
     let (mut y, mut x) = (room(tape), room(tape));
     x.fill(1.5);
-    let copy = clock::time(tape.cx().gpu().as_ref(), budget, || y.assign(&x));
+    let copy = time(tape.cx().gpu().as_ref(), clock, || y.assign(&x));
     let n = sizes.matmul;
     let mut g = Inputs { tape, dtype, random: Gen::new(0), block: sizes.block };
     let ab = [(); 2].map(|()| g.normal([n, n], 1.0));
     tape.reset();
-    let product = forward(tape, &ab, |x| vec![x[0].matmul(x[1])], budget);
+    let product = forward(tape, &ab, |x| vec![x[0].matmul(x[1])], clock);
     let best = Best { bytes: 2.0 * bytes(&[y]) / copy, flops: 2.0 * (n * n * n) as f64 / product };
     if asked.contains(&"copy") && dtype == DType::F32 {
         row("copy", copy, &format!("{:.4} GB/s", best.bytes * 1e-9));
@@ -265,12 +269,12 @@ fn against(best: Best, seconds: f64, bytes: f64, flops: Option<f64>) -> String {
 }
 
 /// Print the two rows of a core.
-fn time(tape: &mut Tape, name: &str, dtype: DType, sizes: &Sizes, best: Best, budget: f64) {
+fn time_core(tape: &mut Tape, name: &str, dtype: DType, sizes: &Sizes, best: Best, clock: Clock) {
     let core = core(name, &mut Inputs { tape, dtype, random: Gen::new(0), block: sizes.block }, sizes);
     tape.reset();
-    let forward = forward(tape, &core.x, core.run, budget);
+    let forward = forward(tape, &core.x, core.run, clock);
     let (backward, out) =
-        backward(&mut Inputs { tape, dtype, random: Gen::new(1), block: sizes.block }, &core.x, core.run, budget);
+        backward(&mut Inputs { tape, dtype, random: Gen::new(1), block: sizes.block }, &core.x, core.run, clock);
     tape.reset();
     // Forward reads x and writes y; backward reads x and dy and writes dx.
     for (i, (pass, took, moved)) in
@@ -284,14 +288,14 @@ fn time(tape: &mut Tape, name: &str, dtype: DType, sizes: &Sizes, best: Best, bu
 }
 
 /// Time these cores and print their rows.
-pub fn time_all(names: &[&str], device: Device, dtypes: &[DType], tiny: bool, budget: f64) -> Result<()> {
+pub fn time_all(names: &[&str], device: Device, dtypes: &[DType], tiny: bool, clock: Clock) -> Result<()> {
     let sizes = if tiny { TINY } else { FULL };
     for &dtype in dtypes {
         let mut tape = Tape::open(device).map_err(Error::Device)?;
         guarded(tape.cx().gpu(), || {
-            let best = best(&mut tape, dtype, &sizes, budget, names);
+            let best = best(&mut tape, dtype, &sizes, clock, names);
             let cores = names.iter().filter(|name| !["copy", "matmul"].contains(name));
-            cores.for_each(|name| time(&mut tape, name, dtype, &sizes, best, budget));
+            cores.for_each(|name| time_core(&mut tape, name, dtype, &sizes, best, clock));
         })?;
     }
     Ok(())

@@ -38,6 +38,9 @@ struct Args {
     /// About how many seconds each row is measured for
     #[arg(long, default_value_t = 0.3, global = true)]
     seconds: f64,
+    /// Ask for every kernel by itself instead of replaying a graph of them (cores only)
+    #[arg(long, global = true)]
+    no_graphs: bool,
     /// Print the names, and time nothing
     #[arg(long, global = true)]
     list: bool,
@@ -98,8 +101,9 @@ fn run(args: &Args) -> Result<()> {
     match &args.what {
         What::Cores { dtype, .. } => {
             let both: &[DType] = if device == Device::Cpu { &[DType::F32] } else { &[DType::F32, DType::BF16] };
+            let clock = clock::Clock { budget: seconds, graphs: !args.no_graphs };
             let one = dtype.map(|dtype| [dtype]);
-            cores::time_all(&names, device, one.as_ref().map_or(both, |one| one), args.tiny, seconds)
+            cores::time_all(&names, device, one.as_ref().map_or(both, |one| one), args.tiny, clock)
         }
         What::Steps { .. } => names.iter().try_for_each(|name| steps::time(name, device, seconds)),
     }
