@@ -4,7 +4,7 @@
 
 mod device;
 
-use device::device;
+use device::{device, distance, rounded};
 use tapezoo::{
     autograd::{Gen, Op, Tape},
     ops::{
@@ -40,23 +40,6 @@ fn run<O: Op>(device: Device, op: &dyn Fn() -> O, inputs: &[Tensor], seeds: u32,
     tape.backward_from(ends);
     values.extend(x.iter().map(|x| x.grad().map(|g| g.to_f64()).unwrap_or_default()));
     values
-}
-
-/// To bf16 and back.
-fn rounded(x: &Tensor) -> Tensor {
-    let round = |x: f64| {
-        let u = (x as f32).to_bits();
-        f32::from_bits((u + 0x7fff + ((u >> 16) & 1)) & 0xffff_0000)
-    };
-    Tensor::from_vec(x.to_f64().into_iter().map(round).collect(), x.shape())
-}
-
-/// ‖a − b‖ / ‖b‖, NaN counting as infinite.
-fn distance(a: &[f64], b: &[f64]) -> f64 {
-    assert_eq!(a.len(), b.len());
-    let norm = |v: &mut dyn Iterator<Item = f64>| v.map(|x| x * x).sum::<f64>().sqrt();
-    let d = norm(&mut a.iter().zip(b).map(|(a, b)| a - b)) / norm(&mut b.iter().copied()).max(1e-2);
-    if d.is_nan() { f64::INFINITY } else { d }
 }
 
 /// With all cotangents in every type, and bit for bit the same again; with one at a time in double precision.

@@ -34,6 +34,23 @@ __device__ inline void put(P* p, R v, int acc) { st(p, acc ? ld(p) + v : v); }
 __device__ inline i64 thread() { return (i64)blockIdx.x * blockDim.x + threadIdx.x; }
 __device__ inline i64 threads() { return (i64)gridDim.x * blockDim.x; }
 
+// What a thread has of a scan whose sequences are cut into pieces of `steps` steps: channel c of steps t0 .. t1 of
+// sequence b, piece k of its sequence.
+struct Piece {
+    i64 b, k, c, t0, t1, row; // row: of [B, pieces]
+    bool some;
+    __device__ Piece(i64 n, i64 pieces, i64 t, i64 d, i64 steps) {
+        const i64 i = thread();
+        some = i < n * pieces * d;
+        c = i % d;
+        row = i / d;
+        k = row % pieces;
+        b = row / pieces;
+        t0 = k * steps;
+        t1 = t0 + steps < t ? t0 + steps : t;
+    }
+};
+
 // store(i, value(i)) for every i < n, over all threads of a one-dimensional launch. Four values are read at once: a
 // store may touch what the next read wants, for all the compiler knows, so in a plain loop one read waits for another.
 template <class F, class G>
