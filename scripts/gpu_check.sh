@@ -49,7 +49,7 @@ pack() {
 
 slow=1 deadline=470 # seconds; emulated, ten times as much
 left() { echo $((deadline - SECONDS)); }
-row() { printf '%-5s %-34s %11s  %s\n' "$@"; }
+row() { printf '%-5s %-36s %11s  %s\n' "$@"; }
 # The line of a log that says most about a failure.
 reason() {
   sed -n '/ panicked at /{n;p;q}' "$1" | grep . || grep -m1 -iE '^error|: error|no such|not found' "$1" || tail -1 "$1"
@@ -66,7 +66,8 @@ attempt() {
   case $status in
     0) return 0 ;;
     124 | 137) row FAIL "$name" "$limit s" "stopped: it took too long" ;;
-    *) row FAIL "$name" - "exit $status: $(reason "$log" | cut -c1-160)" ;;
+    *) [ "$status" -lt 128 ] || echo "ended by signal $((status - 128))" >>"$log"
+      row FAIL "$name" - "exit $status: $(reason "$log" | cut -c1-160)" ;;
   esac
   return $status
 }
@@ -88,7 +89,7 @@ times() {
   sed -n 's/^# /note  /p; /^[a-z].* ms  /s/^/ok    /p' "$log" 2>/dev/null
   case $status in
     0) ;;
-    3) row "$([ "$device" = cuda ] && echo FAIL || echo skip)" "$1" - "$(tail -1 "$log")" ;;
+    3) row "$([ "$device" = emulated ] && echo skip || echo FAIL)" "$1" - "$(tail -1 "$log")" ;;
     *) echo "$failure" ;;
   esac
   return $status

@@ -52,7 +52,7 @@ def median(work, device, budget):
 
 def row(what, seconds, notes=""):
     took = f"{seconds * 1e3:.4f} ms"
-    print(f"{what:<34} {took:>11}  {notes}", flush=True)
+    print(f"{what:<36} {took:>11}  {notes}", flush=True)
 
 
 # ---- cores
@@ -73,8 +73,8 @@ class Best:
 
     def notes(self, seconds, moved, flops):
         rate, work = moved / seconds, flops / seconds
-        return (f"{rate * 1e-9:.4f} GB/s, {100 * rate / self.bytes:.0f}% of a copy; "
-                f"{work * 1e-12:.4f} TFLOP/s, {100 * work / self.flops:.0f}% of a product")
+        return (f"{rate * 1e-9:.1f} GB/s, {100 * rate / self.bytes:.0f}% of a copy; "
+                f"{work * 1e-12:.1f} TFLOP/s, {100 * work / self.flops:.0f}% of a product")
 
 
 def short(dtype):
@@ -107,7 +107,7 @@ def attention(args, best, dtype):
             try:
                 passes(args, best, f"torch attention {name}", dtype, [q, k_, v], run, flops)
             except RuntimeError as e:  # no such kernel for this type on this device
-                print(f"# torch attention {name} {short(dtype)}: {str(e).splitlines()[0]}", flush=True)
+                print(f"# torch attention {name} {short(dtype)}: {str(e).splitlines()[0][:100]}", flush=True)
 
 
 def lstm(args, best, dtype):
@@ -132,8 +132,8 @@ def cores(args):
     for dtype in [torch.float32, torch.bfloat16]:
         best = Best(args, dtype)
         if dtype == torch.float32:
-            row("torch copy", best.copy, f"{best.bytes * 1e-9:.4f} GB/s")
-        row(f"torch matmul {short(dtype)}", best.product, f"{best.flops * 1e-12:.4f} TFLOP/s")
+            row("torch copy", best.copy, f"{best.bytes * 1e-9:.1f} GB/s")
+        row(f"torch matmul {short(dtype)}", best.product, f"{best.flops * 1e-12:.1f} TFLOP/s")
         for name in args.names or CORES:
             CORES[name](args, best, dtype)
 

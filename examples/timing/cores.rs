@@ -229,7 +229,12 @@ fn backward(g: &mut Inputs<'_>, x: &[Tensor], run: Run, clock: Clock) -> (f64, f
     };
     // The tape copies the cotangents that it is given; in a model it has them from the op above.
     let ends: Vec<_> = dy.iter().map(|dy| tape.leaf(dy)).collect();
-    ((from(&y) - from(&ends)).max(0.0), bytes(&dy))
+    let (all, copies) = (from(&y), from(&ends));
+    tape.backward_from(y.iter().copied().zip(dy.iter().cloned()));
+    let finite = |t: Option<Tensor>| t.is_none_or(|t| t.all_finite());
+    let fine = y.iter().all(|y| finite(Some(y.value()))) && x.iter().all(|x| finite(x.grad()));
+    assert!(fine, "a value or a gradient is not finite: these times are worth nothing");
+    ((all - copies).max(0.0), bytes(&dy))
 }
 
 fn bytes(x: &[Tensor]) -> f64 {
@@ -249,10 +254,10 @@ fn best(tape: &mut Tape, dtype: DType, sizes: &Sizes, clock: Clock, asked: &[&st
     let product = forward(tape, &ab, |x| vec![x[0].matmul(x[1])], clock);
     let best = Best { bytes: 2.0 * bytes(&[y]) / copy, flops: 2.0 * (n * n * n) as f64 / product };
     if asked.contains(&"copy") && dtype == DType::F32 {
-        row("copy", copy, &format!("{:.4} GB/s", best.bytes * 1e-9));
+        row("copy", copy, &format!("{:.1} GB/s", best.bytes * 1e-9));
     }
     if asked.contains(&"matmul") {
-        row(&format!("matmul {dtype}"), product, &format!("{:.4} TFLOP/s", best.flops * 1e-12));
+        row(&format!("matmul {dtype}"), product, &format!("{:.1} TFLOP/s", best.flops * 1e-12));
     }
     best
 }
@@ -260,10 +265,10 @@ fn best(tape: &mut Tape, dtype: DType, sizes: &Sizes, clock: Clock, asked: &[&st
 /// What must at least be moved and computed, a second, and the share of what the device reaches.
 fn against(best: Best, seconds: f64, bytes: f64, flops: Option<f64>) -> String {
     let mut text =
-        format!("{:.4} GB/s, {:.0}% of a copy", bytes / seconds * 1e-9, 100.0 * bytes / seconds / best.bytes);
+        format!("{:.1} GB/s, {:.0}% of a copy", bytes / seconds * 1e-9, 100.0 * bytes / seconds / best.bytes);
     if let Some(flops) = flops {
         let rate = flops / seconds;
-        text += &format!("; {:.4} TFLOP/s, {:.0}% of a product", rate * 1e-12, 100.0 * rate / best.flops);
+        text += &format!("; {:.1} TFLOP/s, {:.0}% of a product", rate * 1e-12, 100.0 * rate / best.flops);
     }
     text
 }

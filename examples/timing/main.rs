@@ -73,7 +73,7 @@ fn dtype(name: &str) -> std::result::Result<DType, String> {
 
 /// One row of the table.
 fn row(what: &str, seconds: f64, notes: &str) {
-    println!("{what:<34} {:>11}  {notes}", format!("{:.4} ms", seconds * 1e3));
+    println!("{what:<36} {:>11}  {notes}", format!("{:.4} ms", seconds * 1e3));
 }
 
 /// Those asked for, of all that there are; all if none are.
