@@ -169,6 +169,22 @@ fn a_steady_step_allocates_nothing() {
 }
 
 #[test]
+fn marks_tell_how_long_the_device_worked() {
+    let Some(device) = device() else { return };
+    let tape = Tape::new(device);
+    let gpu = tape.cx().gpu().unwrap();
+    let mut x = Tensor::zeros([1 << 16], DType::F32).to_device(tape.cx());
+    let mut fills = |n: usize| {
+        let start = gpu.mark();
+        (0..n).for_each(|_| x.fill(1.5));
+        gpu.seconds(&start, &gpu.mark())
+    };
+    fills(1); // the kernel is compiled
+    let (one, many) = (fills(1), fills(200));
+    assert!(one >= 0.0 && many > one, "{one} s and {many} s");
+}
+
+#[test]
 fn gradients_of_leaves_are_collected_on_the_device() {
     let Some(device) = device() else { return };
     let tape = Tape::new(device);

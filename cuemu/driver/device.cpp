@@ -30,7 +30,10 @@ double seconds() { return std::chrono::duration<double>(std::chrono::steady_cloc
 using namespace driver;
 
 CUEMU_API Result cuInit(unsigned) { return getenv("TAPEZOO_EMU_NO_DEVICE") ? NO_DEVICE : SUCCESS; }
-CUEMU_API Result cuDriverGetVersion(int* version) { return *version = 13000, SUCCESS; }
+CUEMU_API Result cuDriverGetVersion(int* version) {
+  const char* given = getenv("TAPEZOO_EMU_DRIVER");
+  return *version = given ? atoi(given) : 13000, SUCCESS;
+}
 CUEMU_API Result cuDeviceGetCount(int* n) { return *n = 1, SUCCESS; }
 CUEMU_API Result cuDeviceGet(int* device, int ordinal) { return *device = 0, ordinal ? INVALID_DEVICE : SUCCESS; }
 CUEMU_API Result cuDeviceGetName(char* name, int n, int) { return snprintf(name, n, "emulated"), SUCCESS; }

@@ -48,6 +48,7 @@ struct Stream {
   bool capture_failed = false;
 };
 struct Event {
+  bool timed = true;
   double time = 0;
   bool recorded = false;
 };

@@ -16,6 +16,7 @@ pub mod emulator;
 mod graph;
 mod launch;
 mod locate;
+mod mark;
 mod memory;
 mod module;
 mod tiles;
@@ -23,6 +24,7 @@ mod tiles;
 pub use blas::View;
 pub use graph::{Graph, Pinned};
 pub use launch::{Arg, Launch};
+pub use mark::Mark;
 pub use memory::{Block, Temp};
 pub use module::{Module, PRELUDE, TILES};
 pub use tiles::Tiles;
@@ -236,6 +238,7 @@ fn context(device: Device, ordinal: usize) -> Result<Arc<CudaContext>, String> {
         return Ok(ctx.clone());
     }
     let failed = |what: &str, e: DriverError| format!("device {device}: {what}: {}", describe(e));
+    newer_than_the_libraries(device)?;
     let count = CudaContext::device_count().map_err(|e| failed("the driver does not start", e))?;
     if ordinal as i64 >= i64::from(count) {
         return Err(format!("device {device}: there are {count} CUDA devices, counted from 0"));
@@ -243,6 +246,19 @@ fn context(device: Device, ordinal: usize) -> Result<Arc<CudaContext>, String> {
     let ctx = CudaContext::new(ordinal).map_err(|e| failed("cannot be opened", e))?;
     open.push((device, ctx.clone()));
     Ok(ctx)
+}
+
+/// What NVRTC compiles, an older driver may not load.
+fn newer_than_the_libraries(device: Device) -> Result<(), String> {
+    let ((driver, minor), nvrtc) = (locate::driver().unwrap_or_default(), module::nvrtc_version()?);
+    match driver < nvrtc.0 {
+        true => Err(format!(
+            "device {device}: the driver is for CUDA {driver}.{minor}, and NVRTC {}.{} needs a newer one; with this \
+             driver, TAPEZOO_CUDA_LIBS must name libraries of CUDA {driver}",
+            nvrtc.0, nvrtc.1
+        )),
+        false => Ok(()),
+    }
 }
 
 /// The driver's words for an error: "CUDA_ERROR_OUT_OF_MEMORY (out of memory)".

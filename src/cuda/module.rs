@@ -153,12 +153,18 @@ impl Gpu {
     }
 }
 
-/// The binary for this architecture, from the cache if it is there, or the compiler's complaints.
-fn compile(name: &str, source: &str, arch: &str) -> Result<Vec<u8>, String> {
-    let options = [format!("--gpu-architecture={arch}"), "--std=c++17".into(), "-lineinfo".into()];
+/// Such as (13, 0).
+pub(super) fn nvrtc_version() -> Result<(i32, i32), String> {
     let (mut major, mut minor) = (0, 0);
     // SAFETY: both results are ours.
     unsafe { nvrtc_sys::nvrtcVersion(&mut major, &mut minor) }.result().map_err(|e| e.to_string())?;
+    Ok((major, minor))
+}
+
+/// The binary for this architecture, from the cache if it is there, or the compiler's complaints.
+fn compile(name: &str, source: &str, arch: &str) -> Result<Vec<u8>, String> {
+    let options = [format!("--gpu-architecture={arch}"), "--std=c++17".into(), "-lineinfo".into()];
+    let (major, minor) = nvrtc_version()?;
     let version = format!("NVRTC {major}.{minor}");
     Cache::of_user().get(&[source, &options.join(" "), &version], || build(name, source, &options))
 }
