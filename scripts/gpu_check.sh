@@ -1,111 +1,198 @@
 #!/usr/bin/env bash
-# All checks of the CUDA backend on a machine that has a GPU but no Rust, in under eight minutes, as one table.
+# All checks and timings of the CUDA backend, on a machine that has a GPU but no Rust, in under eight minutes, as one
+# table.
 #
-#   scripts/gpu_check.sh pack DIR            build and put the binaries into DIR (here, with Rust)
-#   scripts/gpu_check.sh run DIR [DEVICE]    run them (there); DEVICE: cuda, cuda:1, or emulated to try this script
+#   scripts/gpu_check.sh pack DIR             build, and put all that is needed into DIR (here, with Rust)
+#   DIR/gpu_check.sh run [OPTION..]           run it (there): tests, fixtures, compute-sanitizer, timings, PyTorch
+#     --device DEVICE    cuda, cuda:1, or emulated to try this script [cuda]
+#     --tiny             the fewest cases and the smallest sizes: does everything run?
+#     --python PROGRAM   one that has PyTorch [python3]
+#     --only WORD        only rows whose command has this word in it: tests, verify, sanitizer, cores, steps, torch
 #
-# It needs the repository beside DIR (for tests/fixtures) and nothing else but a driver, NVRTC and cuBLAS. A row that
-# fails says so and leaves its output in DIR/log; the status is then 1. compute-sanitizer is used where it is found.
+# DIR needs a driver, NVRTC and cuBLAS beside it, nothing else. A step that fails or outlasts its time gets a FAIL row,
+# the others go on, and the status is 1 at the end. The table is also in DIR/log/table.txt, beside what every step
+# printed; where $OUT is set, both go there too.
 set -uo pipefail
-cd "$(dirname "$0")/.."
 
-usage() { sed -n '2,9s/^# \?//p' "$0"; exit 2; }
-[ $# -ge 2 ] || usage
-command=$1 dir=$2 device=${3:-cuda}
+usage() { sed -n '2,16s/^# \?//p' "$0"; exit 2; }
+die() { echo "gpu_check.sh: $1" >&2; exit 2; }
 
 pack() {
   set -e
-  mkdir -p "$dir"
-  local tests=() test file
+  [ $# = 1 ] || usage
+  mkdir -p "$1"
+  local dir root size tests=() file test
+  dir=$(cd "$1" && pwd)
+  root=$(cd "$(dirname "$0")/.." && pwd)
+  cd "$root"
   for file in tests/cuda.rs tests/cuda_*.rs; do
     test=$(basename "$file" .rs)
-    # These start processes of their own, on the emulator.
+    # These two start processes of their own, on the emulator.
     case $test in cuda_checked | cuda_errors) ;; *) tests+=(--test "$test") ;; esac
   done
-  cargo build --release --bin parity --bin verify
-  cp target/release/parity target/release/verify "$dir"
-  cargo test --release --no-run "${tests[@]}" 2>&1 | tee /dev/stderr \
-    | sed -n 's/.*Executable tests\/\(.*\)\.rs (\(.*\))$/\1 \2/p' | while read -r test file; do cp "$file" "$dir/$test"; done
-  strip "$dir"/parity "$dir"/verify "$dir"/cuda*
-  du -sh "$dir"
+  rm -rf "$dir/bin" "$dir/tests"
+  mkdir -p "$dir/bin" "$dir/tests"
+  cargo build --release --bin verify --example timing
+  cp target/release/verify target/release/examples/timing "$dir/bin"
+  cargo test --release --no-run "${tests[@]}" 2>&1 | tee /dev/stderr |
+    sed -n 's/.*Executable tests\/\(.*\)\.rs (\(.*\))$/\1 \2/p' |
+    while read -r test file; do cp "$file" "$dir/bin/$test"; done
+  strip "$dir"/bin/*
+  cp -r tests/fixtures "$dir/tests"
+  cp scripts/gpu_check.sh scripts/gpu_torch.py "$dir"
+  size=$(du -sm "$dir" | cut -f1)
+  echo "$dir: $size MiB"
+  [ "$size" -lt 64 ] || die "more than 64 MiB"
 }
 
-# ---- the table
-start=$SECONDS deadline=470 failed=0
-row() { printf '%-34s %-28s %6s s\n' "$1" "$2" "$3"; }
-left() { echo $((deadline - (SECONDS - start))); }
+# ---- rows: a status, what was done, what it took, what came of it
 
-# check NAME LIMIT COMMAND...: one row; the command's last line that matches $summary is its result.
-check() {
-  local name=$1 limit=$2 began=$SECONDS log status result
+slow=1 deadline=470 # seconds; emulated, ten times as much
+left() { echo $((deadline - SECONDS)); }
+row() { printf '%-5s %-36s %11s  %s\n' "$@"; }
+# The line of a log that says most about a failure.
+reason() {
+  sed -n '/ panicked at /{n;p;q}' "$1" | grep . || grep -m1 -iE '^error|: error|no such|not found' "$1" || tail -1 "$1"
+}
+
+# attempt NAME LIMIT COMMAND..: run it into its log for so many seconds at most; prints nothing but a failure's row.
+attempt() {
+  local name=$1 limit=$(($2 * slow)) status log="$dir/log/${1//[ \/]/_}"
   shift 2
-  log="$dir/log/${name// /_}"
-  if [ "$(left)" -lt 5 ]; then row "$name" "not run: out of time" -; return; fi
   [ "$limit" -le "$(left)" ] || limit=$(left)
-  timeout "$limit" "$@" >"$log" 2>&1
+  if [ "$limit" -lt 5 ]; then row FAIL "$name" - "not run: out of time"; return 1; fi
+  timeout -k 5 "$limit" "$@" >"$log" 2>&1
   status=$?
-  result=$(grep -E '^test result: |verified|passed|ERROR SUMMARY' "$log" | tail -1 | sed 's/^test result: \(ok\|FAILED\)\. //; s/; 0 failed.*//; s/; [0-9]* ignored.*//; s/=* *ERROR SUMMARY: //')
   case $status in
-    0) result=${result:-ok} ;;
-    124) result="TIMEOUT after $limit s" failed=1 ;;
-    *) result="FAILED ($status) $result" failed=1 ;;
+    0) return 0 ;;
+    124 | 137) row FAIL "$name" "$limit s" "stopped: it took too long" ;;
+    *) [ "$status" -lt 128 ] || echo "ended by signal $((status - 128))" >>"$log"
+      row FAIL "$name" - "exit $status: $(reason "$log" | cut -c1-160)" ;;
   esac
-  row "$name" "$result" $((SECONDS - began))
+  return $status
 }
 
-# Steps a second of a model on a device, without the time of its first steps, in which kernels are compiled and loaded.
-rate() {
-  local model=$1 config=$2 on=$3 dtype=$4 limit=60 n t
-  local few=10 many=$steps times=()
-  [ "$limit" -le "$(left)" ] || limit=$(left)
-  [ "$limit" -ge 2 ] || { echo "-"; return; }
-  for n in $few $many; do
-    t=$(timeout "$limit" "$dir/parity" --config "$config" --models "$model" --device "$on" --dtype "$dtype" --steps "$n" \
-      --seeds 1 --threads 1 --json 2>"$dir/log/rate_${model}_${on}_$dtype" | awk -F'[ ,]+' '/"steps":/ {s = $3} /"steps_per_s":/ {print s / $3}')
-    [ -n "$t" ] || { tail -1 "$dir/log/rate_${model}_${on}_$dtype" | grep -q "dtype\|--dtype\|kernel" && echo "none" || echo "-"; return; }
-    times+=("$t")
+# check NAME LIMIT COMMAND..: its row has the summary that it printed.
+check() {
+  local began=$SECONDS log="$dir/log/${1//[ \/]/_}" result
+  attempt "$@" || return
+  result=$(grep -E '^test result: |files agree|ERROR SUMMARY' "$log" | tail -1 |
+    sed 's/^test result: ok\. //; s/; 0 failed.*//; s/=* *ERROR SUMMARY: //')
+  row ok "$1" "$((SECONDS - began)) s" "$result"
+}
+
+# times NAME LIMIT COMMAND..: what it prints are rows; lines that begin with # say what could not be timed.
+times() {
+  local log="$dir/log/${1//[ \/]/_}" failure status
+  failure=$(attempt "$@")
+  status=$?
+  sed -n 's/^# /note  /p; /^[a-z].* ms  /s/^/ok    /p' "$log" 2>/dev/null
+  case $status in
+    0) ;;
+    3) row "$([ "$device" = emulated ] && echo skip || echo FAIL)" "$1" - "$(tail -1 "$log")" ;;
+    *) echo "$failure" ;;
+  esac
+  return $status
+}
+
+# Checks run side by side, a timing never beside anything.
+running=() most=$((($(nproc) + 1) / 2))
+start() {
+  while [ "$(jobs -rp | wc -l)" -ge "$most" ]; do wait -n; done
+  running+=("$dir/log/${#running[@]}.row")
+  check "$@" >"${running[-1]}" &
+}
+finish() {
+  local file
+  wait
+  for file in ${running[@]+"${running[@]}"}; do cat "$file" && rm "$file"; done
+}
+wanted() { [ -z "$only" ] || [[ " $* " == *"$only"* ]]; }
+
+checks() {
+  local binary cases=()
+  for binary in "$dir"/bin/cuda*; do
+    wanted tests && start "tests/$(basename "$binary")" 240 "$binary" --test-threads 2
   done
-  awk -v a="${times[0]}" -v b="${times[1]}" -v n=$((many - few)) 'BEGIN { if (b > a) printf "%.0f\n", n / (b - a); else print "-" }'
+  cases=("$dir"/tests/fixtures/{,published/}*.safetensors)
+  wanted verify && start "verify f32" 120 "$dir/bin/verify" --quiet --device "$device" --dtype f32 "${cases[@]}"
+  if wanted sanitizer && [ "$device" != emulated ]; then
+    if command -v compute-sanitizer >/dev/null; then
+      TAPEZOO_CASES=1 start "compute-sanitizer" 200 compute-sanitizer --error-exitcode 9 "$dir/bin/cuda" --exact \
+        every_op_follows_the_cpu_in_single
+    else
+      row skip compute-sanitizer - "not found"
+    fi
+  fi
+  finish
 }
 
-sizes() { # NAME: a configuration for parity
-  local common="eval_lens = [32]\neval_batches = 1\n"
-  local per="[per_model.lru.model]\nmlp = 0\n[per_model.mamba.model]\nmlp = 0\n"
-  case $1 in
-    published) printf 'preset = "published"\n%b' "$common" ;;
-    d64) printf 'preset = "published"\ntrain_len = 256\n%b[model]\nwidth = 64\nheads = 4\nhead_dim = 16\nmlp = 256\nstate = 16\nconv = 4\ndt_rank = 0\n%b' \
-      "$common" "${per/lru.model]/lru.model]\\nwidth = 64\\nstate = 64}" ;;
-    d128) printf 'preset = "published"\ntrain_len = 256\n%b[model]\nwidth = 128\nheads = 4\nhead_dim = 32\nmlp = 512\nstate = 16\nconv = 4\ndt_rank = 0\n%b' \
-      "$common" "${per/lru.model]/lru.model]\\nwidth = 128\\nstate = 128}" ;;
-  esac
+timings() {
+  local name
+  if wanted cores; then
+    for name in $("$dir/bin/timing" cores --list); do
+      # A copy and a matrix product are timed for every core: here are their rows.
+      # Should a graph of it be what fails, it has times all the same.
+      times "cores $name" 60 "$dir/bin/timing" cores "$name" --device "$device" $tiny ||
+        times "cores $name without graphs" 60 "$dir/bin/timing" cores "$name" --device "$device" $tiny --no-graphs
+    done
+  fi
+  if wanted steps; then
+    for name in $("$dir/bin/timing" steps --list); do
+      times "steps $name" 40 "$dir/bin/timing" steps "$name" --device "$device" $tiny
+    done
+  fi
+  if wanted torch; then
+    for name in "cores attention" "cores lstm" steps; do
+      times "torch $name" 90 "$python" "$dir/gpu_torch.py" $name --device "${device/emulated/cuda}" $tiny
+      # Where there is no GPU to be timed, whether the code runs.
+      [ "$device" != emulated ] ||
+        times "torch $name on the CPU" 90 "$python" "$dir/gpu_torch.py" $name --device cpu --tiny
+    done
+  fi
+}
+
+all() {
+  echo "$(date -u +%F) device $device, $(nvidia-smi --query-gpu=name,driver_version,clocks.sm --format=csv,noheader \
+    2>/dev/null || echo 'no nvidia-smi'), $(nproc) processors"
+  row "" what "time" "result"
+  checks
+  timings
 }
 
 run() {
-  mkdir -p "$dir/log"
-  export TAPEZOO_TEST_DEVICE=$device RUST_BACKTRACE=0
-  local steps=${STEPS:-210} models=${MODELS:-lstm quasi_lstm lru linear_transformer gpt delta_net mamba}
-  echo "device $device: $(nvidia-smi --query-gpu=name,driver_version --format=csv,noheader 2>/dev/null || echo 'no nvidia-smi')"
-  local binary
-  for binary in "$dir"/cuda*; do check "tests/$(basename "$binary")" 150 "$binary" --test-threads 1; done
-  check "verify f32" 100 "$dir/verify" --quiet --device "$device" --dtype f32 tests/fixtures/{,published/}*.safetensors
-  check "verify f64" 100 "$dir/verify" --quiet --device "$device" tests/fixtures/{,published/}*.safetensors
-  if [ "$device" != emulated ] && command -v compute-sanitizer >/dev/null; then
-    TAPEZOO_CASES=1 check "compute-sanitizer" 120 compute-sanitizer --error-exitcode 9 "$dir/cuda" every_op_follows_the_cpu_in_single
-  fi
-  printf '\n%-34s %10s %10s %10s %8s\n' "training steps a second" "cpu f32" "$device f32" "bf16" "f32/cpu"
-  local size model cpu f32 bf16
-  for size in ${SIZES:-published d64 d128}; do
-    sizes "$size" >"$dir/log/$size.toml"
-    for model in $models; do
-      cpu=$(rate "$model" "$dir/log/$size.toml" cpu f32)
-      f32=$(rate "$model" "$dir/log/$size.toml" "$device" f32)
-      bf16=$(rate "$model" "$dir/log/$size.toml" "$device" bf16)
-      printf '%-34s %10s %10s %10s %8s\n' "$size $model" "$cpu" "$f32" "$bf16" \
-        "$(awk -v a="$f32" -v b="$cpu" 'BEGIN { if (a > 0 && b > 0) printf "%.2f", a / b; else print "-" }')"
-    done
+  device=cuda tiny='' only='' python=python3 dir=$(cd "$(dirname "$0")" && pwd)
+  while [ $# -gt 0 ]; do
+    case $1 in
+      --tiny) tiny=--tiny && shift && continue ;;
+      --device | --python | --only) [ $# -ge 2 ] || die "$1 needs a value" ;;
+      *) usage ;;
+    esac
+    declare -g "${1#--}=$2"
+    shift 2
   done
-  printf '\n%s in %s s\n' "$([ $failed = 0 ] && echo "all checks passed" || echo "SOME CHECKS FAILED")" $((SECONDS - start))
-  return $failed
+  [ -x "$dir/bin/timing" ] || die "$dir has no bin/timing: run this where 'gpu_check.sh pack' put it"
+  rm -rf "$dir/log" && mkdir -p "$dir/log"
+  # Kernels are compiled once for all steps, and compiling them is tested too: nothing is left of an earlier run. The
+  # emulator's take minutes, and stay.
+  local cache="$dir/log/cache"
+  if [ "$device" = emulated ]; then slow=10 deadline=4700; else export XDG_CACHE_HOME=$cache; fi
+  export TAPEZOO_ROOT=$dir TAPEZOO_TEST_DEVICE=$device RUST_BACKTRACE=0
+  [ -z "$tiny" ] || export TAPEZOO_CASES=1
+  all | tee "$dir/log/table.txt"
+  local failed
+  failed=$(grep -c '^FAIL' "$dir/log/table.txt")
+  echo "$failed failed, $SECONDS s" | tee -a "$dir/log/table.txt"
+  rm -rf "$cache"
+  if [ -n "${OUT:-}" ]; then
+    cp "$dir/log/table.txt" "$OUT/table.txt"
+    tar -czf "$OUT/log.tar.gz" -C "$dir" log
+  fi
+  [ "$failed" = 0 ]
 }
 
-case $command in pack) pack ;; run) run ;; *) usage ;; esac
+case ${1:-} in
+  pack) shift && pack "$@" ;;
+  run) shift && run "$@" ;;
+  *) usage ;;
+esac

@@ -6,7 +6,7 @@
 mod resume;
 mod run;
 
-pub use run::run;
+pub use run::{profile, run};
 
 use crate::{
     error::{Error, Result},
@@ -93,6 +93,9 @@ struct Training {
     /// Weight decay: of all parameters with adam, of weight matrices with adamw.
     #[arg(long, value_name = "X", value_parser = number)]
     weight_decay: Option<f64>,
+    /// How much of a target is spread over all classes, from 0 (none) to below 1: what is known for sure still teaches.
+    #[arg(long, value_name = "X", value_parser = number)]
+    label_smoothing: Option<f64>,
     /// How the learning rate goes on after the warm-up.
     #[arg(long, value_name = "NAME", value_enum)]
     schedule: Option<Shape>,
@@ -285,6 +288,7 @@ impl TrainArgs {
 
         top.set("steps", training.steps).set("batch", training.batch).set("lr", training.lr);
         top.set("optimizer", training.optimizer.map(|x| x.to_string())).set("weight_decay", training.weight_decay);
+        top.set("label_smoothing", training.label_smoothing);
         top.set("schedule", training.schedule.map(|x| x.to_string())).set("warmup", training.warmup);
         top.set("clip", training.clip).set("eval_every", training.eval_every);
         top.set("checkpoint_every", training.checkpoint_every);

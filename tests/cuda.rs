@@ -6,7 +6,7 @@
 
 mod device;
 
-use device::device;
+use device::{device, distance, rounded};
 use tapezoo::{
     autograd::{Gen, Tape, gradcheck_on},
     ops::OPS,
@@ -53,23 +53,6 @@ fn run(device: Device, entry: &tapezoo::ops::Entry, seed: u64, dtype: DType) -> 
     tape.backward_from(y.iter().copied().zip(u));
     let grads = x.iter().map(|x| x.grad().map(|g| g.to_f64())).collect();
     (values, grads)
-}
-
-/// To bf16 and back.
-fn rounded(x: &Tensor) -> Tensor {
-    let round = |x: f64| {
-        let u = (x as f32).to_bits();
-        f32::from_bits((u + 0x7fff + ((u >> 16) & 1)) & 0xffff_0000)
-    };
-    Tensor::from_vec(x.to_f64().into_iter().map(round).collect(), x.shape())
-}
-
-/// ‖a − b‖ / ‖b‖, NaN counting as infinite.
-fn distance(a: &[f64], b: &[f64]) -> f64 {
-    assert_eq!(a.len(), b.len());
-    let norm = |v: &mut dyn Iterator<Item = f64>| v.map(|x| x * x).sum::<f64>().sqrt();
-    let d = norm(&mut a.iter().zip(b).map(|(a, b)| a - b)) / norm(&mut b.iter().copied()).max(1e-2);
-    if d.is_nan() { f64::INFINITY } else { d }
 }
 
 fn follows_the_cpu(dtype: DType, tolerance: f64) {
@@ -183,6 +166,22 @@ fn a_steady_step_allocates_nothing() {
         counts.push(tape.fresh_buffers());
     }
     assert!(counts[1] == counts[3], "{counts:?}");
+}
+
+#[test]
+fn marks_tell_how_long_the_device_worked() {
+    let Some(device) = device() else { return };
+    let tape = Tape::new(device);
+    let gpu = tape.cx().gpu().unwrap();
+    let mut x = Tensor::zeros([1 << 16], DType::F32).to_device(tape.cx());
+    let mut fills = |n: usize| {
+        let start = gpu.mark();
+        (0..n).for_each(|_| x.fill(1.5));
+        gpu.seconds(&start, &gpu.mark())
+    };
+    fills(1); // the kernel is compiled
+    let (one, many) = (fills(1), fills(200));
+    assert!(one >= 0.0 && many > one, "{one} s and {many} s");
 }
 
 #[test]

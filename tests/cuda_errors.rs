@@ -147,10 +147,15 @@ fn a_device_that_is_not_there_is_an_error() {
     if !said.contains("no-such-file") {
         // Without CUDA: which library was not found, and where it was looked for.
         names(&said, &["error: no CUDA: lib", "was not found by the loader", "TAPEZOO_CUDA_LIBS", "--device cpu"]);
+        let (_, said) = verify(&["--device", "cuda"], &[("TAPEZOO_CUDA_LIBS", "/not/there")]);
+        names(&said, &["nor in /not/there", "TAPEZOO_CUDA_LIBS names /not/there, which is no directory"]);
     }
     if Tape::open(Device::Emulated).is_ok() {
         let (status, said) = verify(&["--device", "emulated"], &[("TAPEZOO_EMU_NO_DEVICE", "1")]);
         assert_eq!(status, Some(2), "{said}");
         names(&said, &["error: device emulated", "NO_DEVICE"]);
+        let (status, said) = verify(&["--device", "emulated"], &[("TAPEZOO_EMU_DRIVER", "12040")]);
+        assert_eq!(status, Some(2), "{said}");
+        names(&said, &["error: device emulated", "driver is for CUDA 12.4", "NVRTC 13.0", "TAPEZOO_CUDA_LIBS"]);
     }
 }

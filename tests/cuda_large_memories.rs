@@ -1,6 +1,6 @@
 //! Attention and the matrix memories on the device in larger sizes than `Op::sample` has: several chunks and tiles,
 //! odd tails, chunks longer than a tile, states too long for shared memory, axes of size 0. With flash.cu and
-//! chunk.cu it tests what they share, tiles.cuh.
+//! chunk.cu it tests what they share, tiles.cuh and memories.cuh.
 #![allow(clippy::unwrap_used)]
 
 mod device;

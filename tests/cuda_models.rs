@@ -4,7 +4,7 @@
 
 mod device;
 
-use device::device;
+use device::{device, root};
 use std::{collections::BTreeSet, fs, path::PathBuf};
 use tapezoo::{
     autograd::{Gen, Tape},
@@ -85,7 +85,7 @@ fn distance(a: &[f64], b: &[f64]) -> f64 {
 #[test]
 fn golden_numbers_agree_in_single_precision() {
     let Some(device) = device() else { return };
-    let dir = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures");
+    let dir = root().join("tests/fixtures");
     let files: BTreeSet<PathBuf> =
         fs::read_dir(dir).unwrap().map(|e| e.unwrap().path()).filter(|path| path.is_file()).collect();
     assert!(files.len() >= 43, "only {} fixtures found", files.len());

@@ -128,7 +128,7 @@ fn good_kernels(m: &machine::Machine, source: &str) -> Result<(), String> {
     let product = |i: usize| (0..inner).map(|k| a[i / cols * inner + k] * b[k * cols + i % cols]).sum::<f32>();
     let want: Vec<f32> = (0..rows * cols).map(product).collect();
     let sizes = || [rows, cols, inner].map(|n| Arg::Int(n as i32));
-    let l = Launch { grid: (2, 2, 1), block: (16, 16, 1), shared: 1024 };
+    let l = Launch { grid: (2, 2, 1), block: (16, 16, 1), shared: 1024, ..launch(1, 1) };
     let mut args = vec![Arg::F32(&mut a), Arg::F32(&mut b), Arg::F32(&mut c)];
     args.extend(sizes());
     m.run(&module, "matmul_f32", l, &mut args)?;
@@ -137,7 +137,7 @@ fn good_kernels(m: &machine::Machine, source: &str) -> Result<(), String> {
 
     let wide = |v: &[f32]| v.iter().map(|&x| f64::from(x)).collect::<Vec<_>>();
     let (mut a, mut b, mut c) = (wide(&a), wide(&b), vec![f64::NAN; rows * cols]);
-    let l = Launch { grid: (4, 3, 1), block: (8, 8, 1), shared: 512 };
+    let l = Launch { grid: (4, 3, 1), block: (8, 8, 1), shared: 512, ..launch(1, 1) };
     let mut args = vec![Arg::F64(&mut a), Arg::F64(&mut b), Arg::F64(&mut c)];
     args.extend(sizes());
     m.run(&module, "matmul<double,8>", l, &mut args)?;

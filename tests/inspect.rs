@@ -194,6 +194,29 @@ fn page_and_files_hold_the_same_numbers_and_a_long_page_stays_small() {
     }
 }
 
+/// What does not fit is left out: the first heads, columns or channels stay, and the page says which.
+#[test]
+fn a_page_of_a_large_model_has_what_fits() {
+    for spec in ["delta_product:width=128,heads=4,head_dim=32", "mamba:width=128,state=16"] {
+        let source = fresh(spec, "parity");
+        let input = Input::draw(&*source.config.task, 256, 0).unwrap();
+        let inspection = Inspection::new(vec![source], input, false, &ProgressBar::hidden()).unwrap();
+        let page = inspection.page().unwrap();
+        assert!((3_000_000..5_000_000).contains(&page.len()), "{spec}: {} bytes", page.len());
+        let run = &page_data(&page)["runs"][0];
+        assert!(run["about"].as_str().unwrap().contains("this page has only"), "{spec}: {}", run["about"]);
+        let (name, at, of) = if spec.starts_with("mamba") { ("x", 0, 256) } else { ("v", 1, 4) };
+        let (tensor, series) = (&run["layers"][0][name], &inspection.runs[0].1.layers[0][name]);
+        let shape: Vec<usize> =
+            tensor["shape"].as_array().unwrap().iter().map(|n| n.as_u64().unwrap() as usize).collect();
+        assert!(shape[at] < of && series.shape[at] == of, "{spec}: {shape:?} of {:?}", series.shape);
+        // The first numbers of each step.
+        let (shown, n) = (decoded(tensor), shape.iter().product::<usize>());
+        assert!((0..256).all(|t| (shown[t * n] - series.at(t)[0]).abs() <= 1e-7 + series.at(t)[0].abs() / 1000.0));
+        assert_eq!(shown.len(), 256 * n);
+    }
+}
+
 /// Equal, or to the precision of 16 bits.
 fn same(series: &Series, shown: &[f32], what: &str) {
     assert_eq!(series.data.len(), shown.len(), "{what}");
@@ -218,7 +241,7 @@ fn an_input_is_read_as_its_task_writes_it() {
     assert_eq!(read("dyck", "([])").unwrap().targets, [Some(0), Some(0), Some(0), Some(1)]);
     assert!(read("parity", "102").unwrap_err().contains("'2' is no token of this task; expected 0 1"));
     assert!(read("mqar", "1234").unwrap_err().contains("'1234'"));
-    assert!(read("parity", "").unwrap_err().contains("0 tokens"));
+    assert!(read("parity", " ").unwrap_err().contains("--input ' ': no token; expected 1 to 1024 of 0 1"));
 }
 
 fn inspect(dir: &Path, line: &str) -> (Option<i32>, String, String) {
@@ -238,10 +261,12 @@ fn what_cannot_be_is_refused_with_its_name_and_nothing_is_written() {
         ("--model lstm:layers=0", &["layers = 0", "from 1"]),
         ("--model lstm:eigenvalues=-1..1", &["eigenvalues", "delta_net"]),
         ("--task pairty", &["pairty", "parity", "mqar"]),
+        ("--model lstm:width=-1", &["lstm:width=-1", "`-1`", "a whole number"]),
+        ("--model delta_net:eigenvalues=5", &["delta_net:eigenvalues=5", "`5`", "-1..1"]),
         ("--task dyck --len 7", &["--len 7", "even"]),
         ("--len 0", &["0 tokens", "1 to 1024"]),
         ("--len 5000", &["5000 tokens", "1 to 1024"]),
-        ("--input 01x --steps 0", &["'x'", "0 1"]),
+        ("--input 01x", &["'x'", "0 1"]),
         ("--checkpoint nowhere", &["nowhere", "does not exist", "--out"]),
         ("--checkpoint .", &["is no run directory"]),
         ("--compare nothing --steps 0", &["nothing", "run directory", "delta_net"]),

@@ -216,6 +216,13 @@ proptest! {
         let all = ints(&targets, [n]);
         let picked = eval(&[&x, &all], |x| -x[0].log_softmax().gather(x[1]).mean()).item();
         close(&eval(&[&x, &all], |x| x[0].cross_entropy(x[1], -100)), [], &[picked]);
+        // Smoothed targets are a mixture of the target and of every class in turn.
+        let s = g.uniform(0.0, 1.0);
+        let mixed = eval(&[&x, &all], |x| {
+            let every = -x[0].log_softmax().mean();
+            (1.0 - s) * x[0].cross_entropy(x[1], -100) + s * every
+        });
+        close(&eval(&[&x, &all], |x| x[0].cross_entropy_smoothed(x[1], -100, s)), [], &[mixed.item()]);
         // Rows of another target that is ignored change nothing, however wild their logits.
         let wild = g.range([n, c], -1e3, 1e3);
         targets.resize(2 * n, -100);

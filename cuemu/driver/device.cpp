@@ -30,7 +30,10 @@ double seconds() { return std::chrono::duration<double>(std::chrono::steady_cloc
 using namespace driver;
 
 CUEMU_API Result cuInit(unsigned) { return getenv("TAPEZOO_EMU_NO_DEVICE") ? NO_DEVICE : SUCCESS; }
-CUEMU_API Result cuDriverGetVersion(int* version) { return *version = 13000, SUCCESS; }
+CUEMU_API Result cuDriverGetVersion(int* version) {
+  const char* given = getenv("TAPEZOO_EMU_DRIVER");
+  return *version = given ? atoi(given) : 13000, SUCCESS;
+}
 CUEMU_API Result cuDeviceGetCount(int* n) { return *n = 1, SUCCESS; }
 CUEMU_API Result cuDeviceGet(int* device, int ordinal) { return *device = 0, ordinal ? INVALID_DEVICE : SUCCESS; }
 CUEMU_API Result cuDeviceGetName(char* name, int n, int) { return snprintf(name, n, "emulated"), SUCCESS; }
@@ -54,18 +57,19 @@ CUEMU_API Result cuDeviceGetAttribute(int* value, int attribute, int) {
       {10, 32},         // warp
       {12, 65536},      // registers a block
       {13, 1000000},    // clock, kHz
-      {16, 4},          // multiprocessors: few, so that grid-stride loops stride
+      {16, PROCESSORS},
       {31, 1},          // concurrent kernels
       {36, 1000000},    // memory clock, kHz
       {37, 1024},       // bus width
       {38, 50 << 20},   // L2
-      {39, 2048},       // threads a multiprocessor
+      {39, THREADS_OF_PROCESSOR},
       {40, 1},          // asynchronous copy engines
       {41, 1},          // unified addressing
       {75, 9},          // compute capability: sm_90
       {76, 0},
-      {81, 233472},  // shared memory a multiprocessor
+      {81, SHARED_OF_PROCESSOR},
       {82, 65536},   // registers a multiprocessor
+      {95, 1},       // cooperative launches
       {97, cuemu::MAX_DYNAMIC_SHARED},
       {106, 32},  // blocks a multiprocessor
       {115, 1},   // stream-ordered allocation
@@ -117,6 +121,7 @@ static const struct {
     {ILLEGAL_ADDRESS, "CUDA_ERROR_ILLEGAL_ADDRESS", "an illegal memory access was encountered"},
     {LAUNCH_OUT_OF_RESOURCES, "CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES", "too many resources requested for launch"},
     {LAUNCH_FAILED, "CUDA_ERROR_LAUNCH_FAILED", "unspecified launch failure"},
+    {COOPERATIVE_LAUNCH_TOO_LARGE, "CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE", "too many blocks in cooperative launch"},
     {NOT_SUPPORTED, "CUDA_ERROR_NOT_SUPPORTED", "operation not supported"},
     {CAPTURE_UNSUPPORTED, "CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED", "operation not permitted when stream is capturing"},
     {CAPTURE_INVALIDATED, "CUDA_ERROR_STREAM_CAPTURE_INVALIDATED", "operation failed due to a previous error during capture"},

@@ -29,10 +29,14 @@ enum : int {
   ILLEGAL_ADDRESS = 700,
   LAUNCH_OUT_OF_RESOURCES = 701,
   LAUNCH_FAILED = 719,
+  COOPERATIVE_LAUNCH_TOO_LARGE = 720,
   NOT_SUPPORTED = 801,
   CAPTURE_UNSUPPORTED = 900,
   CAPTURE_INVALIDATED = 901,
 };
+
+// The emulated device's.
+constexpr int PROCESSORS = 16, THREADS_OF_PROCESSOR = 2048, SHARED_OF_PROCESSOR = 233472;
 
 typedef std::function<Result()> Work;
 
@@ -44,6 +48,7 @@ struct Stream {
   bool capture_failed = false;
 };
 struct Event {
+  bool timed = true;
   double time = 0;
   bool recorded = false;
 };

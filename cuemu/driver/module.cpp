@@ -1,6 +1,7 @@
 // Modules, functions, launches.
 #include <dlfcn.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstring>
 
@@ -71,7 +72,9 @@ CUEMU_API Result cuFuncGetParamInfo(Function* f, size_t i, size_t* offset, size_
   }
   return *offset = at, *size = f->kernel->sizes[i], SUCCESS;
 }
-CUEMU_API Result cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int* n, Function*, int threads, size_t, unsigned) { return *n = threads > 0 ? 2048 / threads : 0, SUCCESS; }
+// A block takes a kilobyte of shared memory beside its own.
+static int blocks_of_processor(int threads, size_t shared) { return std::min(THREADS_OF_PROCESSOR / threads, (int)(SHARED_OF_PROCESSOR / (shared + 1024))); }
+CUEMU_API Result cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int* n, Function*, int threads, size_t shared, unsigned) { return *n = threads > 0 ? blocks_of_processor(threads, shared) : 0, SUCCESS; }
 CUEMU_API Result cuOccupancyMaxActiveBlocksPerMultiprocessor(int* n, Function* f, int threads, size_t shared) { return cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(n, f, threads, shared, 0); }
 CUEMU_API Result cuOccupancyMaxPotentialBlockSize(int* grid, int* threads, Function* f, void*, size_t, int limit) {
   *threads = (int)max_threads(f);
@@ -90,9 +93,7 @@ static Result check_launch(Function* f, Index grid, Index size, unsigned shared)
   return SUCCESS;
 }
 
-CUEMU_API Result cuLaunchKernel(Function* f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned shared, Stream* s, void** arguments, void**) {
-  ENTER;
-  const Index grid = {gx, gy, gz}, size = {bx, by, bz};
+static Result launch(Function* f, Index grid, Index size, unsigned shared, bool together, Stream* s, void** arguments) {
   if (Result r = check_launch(f, grid, size, shared)) return r;
   // The arguments are copied now: the caller's array is gone when a queue or a graph runs the launch.
   const cuemu::Kernel* k = f->kernel;
@@ -105,7 +106,20 @@ CUEMU_API Result cuLaunchKernel(Function* f, unsigned gx, unsigned gy, unsigned 
   return submit(s, [=]() mutable -> Result {
     std::vector<void*> pointers;
     for (auto& v : kept) pointers.push_back(v.data());
-    if (cuemu::launch(m, k, grid, size, shared, pointers.data(), fault)) return SUCCESS;
+    if (cuemu::launch(m, k, grid, size, shared, together, pointers.data(), fault)) return SUCCESS;
     return refuse(LAUNCH_FAILED, "%s", fault.c_str());
   });
+}
+
+CUEMU_API Result cuLaunchKernel(Function* f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned shared, Stream* s, void** arguments, void**) {
+  ENTER;
+  return launch(f, {gx, gy, gz}, {bx, by, bz}, shared, false, s, arguments);
+}
+// All blocks at once, or none.
+CUEMU_API Result cuLaunchCooperativeKernel(Function* f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned shared, Stream* s, void** arguments) {
+  ENTER;
+  const Index grid = {gx, gy, gz}, size = {bx, by, bz};
+  const uint64_t most = size.volume() ? PROCESSORS * blocks_of_processor((int)size.volume(), shared) : 0;
+  if (grid.volume() > most) return refuse(COOPERATIVE_LAUNCH_TOO_LARGE, "%s: %lu blocks that wait for one another, the device has room for %lu", f->kernel->name, (unsigned long)grid.volume(), (unsigned long)most);
+  return launch(f, grid, size, shared, true, s, arguments);
 }

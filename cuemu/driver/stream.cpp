@@ -70,7 +70,12 @@ CUEMU_API Result cuLaunchHostFunc(Stream* s, void (*f)(void*), void* data) {
 }
 
 // ---- events
-CUEMU_API Result cuEventCreate(Event** e, unsigned) { return *e = new Event, SUCCESS; }
+CUEMU_API Result cuEventCreate(Event** e, unsigned flags) {
+  const unsigned DISABLE_TIMING = 2;
+  *e = new Event;
+  (*e)->timed = !(flags & DISABLE_TIMING);
+  return SUCCESS;
+}
 CUEMU_API Result cuEventDestroy_v2(Event* e) {
   std::lock_guard<std::recursive_mutex> hold(driver::lock);
   wait_for_all();
@@ -93,6 +98,7 @@ CUEMU_API Result cuEventQuery(Event*) {
 }
 CUEMU_API Result cuEventElapsedTime_v2(float* ms, Event* a, Event* b) {
   ENTER;
+  if (!a->timed || !b->timed) return refuse(INVALID_HANDLE, "the time of an event that was made without timing");
   if (!a->recorded || !b->recorded) return queue.empty() ? INVALID_HANDLE : NOT_READY;
   return *ms = (float)((b->time - a->time) * 1e3), SUCCESS;
 }

@@ -48,6 +48,10 @@ unsigned cuemu_ballot(unsigned mask, int predicate, const char* what, cuemu::Sit
 long long cuemu_reduce(unsigned mask, long long value, char combine, cuemu::Site);
 unsigned cuemu_active_mask();
 
+// What blocks that wait for one another tell each other by; see machine/grid.cpp.
+void cuemu_add_release(unsigned*, unsigned);
+unsigned cuemu_load_acquire(const unsigned*, cuemu::Site);
+
 // Tensor cores and asynchronous copies, with the register layouts of the PTX manual.
 void cuemu_mma_m16n8k16_bf16(float* d, const unsigned* a, const unsigned* b, cuemu::Site);
 void cuemu_mma_m16n8k8_tf32(float* d, const unsigned* a, const unsigned* b, cuemu::Site);

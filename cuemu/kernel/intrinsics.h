@@ -93,6 +93,13 @@ template <class T> CUEMU_UNCHECKED __noinline__ T atomicCAS(T* p, typename cuemu
   return old;
 }
 
+// ---- blocks that wait for one another: red.release.gpu.global.add.u32 and ld.acquire.gpu.global.u32, for a prelude's
+// `#ifdef CUEMU` branch. An acquire gives the other blocks a turn before it looks.
+namespace cuemu {
+inline void add_release(unsigned* p, unsigned n) { cuemu_add_release(p, n); }
+inline unsigned load_acquire(const unsigned* p, Site at = Site::here()) { return cuemu_load_acquire(p, at); }
+}  // namespace cuemu
+
 // ---- loads and stores with a cache hint
 template <class T> inline T __ldg(const T* p) { return *p; }
 template <class T> inline T __ldcs(const T* p) { return *p; }

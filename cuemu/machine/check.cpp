@@ -4,13 +4,17 @@
 // bytes of device and shared memory have a cell that remembers the last accesses: epoch, thread, place in the code.
 // Two accesses of one word by two threads, one of them a write, race when nothing orders them:
 //   - of one block: the same epoch, and, within a warp, no __syncwarp between;
-//   - of two blocks of one launch: always (unless both are atomic).
+//   - of two blocks of one launch: unless both are atomic, or the first one's block has told the other's that it is
+//     past that epoch, by a release of a number that the other has acquired, with a barrier behind it. (What the
+//     releasing thread did itself since its block's last barrier is not counted as told.)
 // Launches follow each other on a stream, so whatever happened before this launch's first epoch is forgotten without
 // ever being cleared. A cell keeps two writes (halves of a word) and three reads: with many readers some are lost,
 // so a race may be missed on rare paths; none is reported that is not there.
 #include <sys/mman.h>
 
+#include <algorithm>
 #include <cstring>
+#include <map>
 
 #include "machine.h"
 
@@ -29,9 +33,18 @@ struct Cell {
 static_assert(sizeof(Cell) == 64, "a cell is a cache line");
 
 SharedRange shared_range;
-static uint32_t epoch = 1, launch_start = 1, block_start = 1;
-static std::vector<uint32_t> block_starts;                   // of this launch: which block an epoch belonged to
-static std::vector<Index> block_indices;
+// Of every block of this launch: its index and epoch; of the others, which epochs are known to be over, and which will be
+// at the next barrier.
+struct BlockClock {
+  Index index;
+  uint32_t epoch;
+  std::vector<uint32_t> known, acquired;
+};
+static uint32_t last_epoch = 1, launch_start = 1, mine = 0;
+static uint32_t epoch = 1;                        // of the block that runs, number `mine`
+static std::vector<uint32_t> owners;              // of the epochs from launch_start on
+static std::vector<BlockClock> clocks;
+static std::map<uintptr_t, std::vector<uint32_t>> told;  // by address: what whoever acquires it knows
 static Cell* shared_cells = nullptr;
 static std::vector<uint8_t> shared_initialised;
 static size_t shared_cells_size = 0;
@@ -41,8 +54,8 @@ Cell* map_cells(size_t bytes) { return (Cell*)mmap(nullptr, cells_bytes(bytes), 
 void unmap_cells(Cell* cells, size_t bytes) { munmap(cells, cells_bytes(bytes)); }
 
 void start_checks_of_launch() {
-  launch_start = ++epoch;
-  block_starts.clear(), block_indices.clear();
+  launch_start = last_epoch + 1;
+  owners.clear(), clocks.clear(), told.clear();
   if (!running->checked || shared_range.size <= shared_cells_size) return;
   if (shared_cells) unmap_cells(shared_cells, shared_cells_size);
   shared_cells_size = shared_range.size;
@@ -50,36 +63,66 @@ void start_checks_of_launch() {
   shared_initialised.assign(shared_cells_size, 0);
 }
 
-void start_checks_of_block() {
-  block_start = ++epoch;
-  if (!running->checked) return;
-  block_starts.push_back(epoch), block_indices.push_back(block.index);
-  const size_t dynamic = shared_range.dynamic - shared_range.start;
-  uint8_t* s = shared_initialised.data();
-  memset(s, 0, dynamic + block.dynamic_shared);
-  memset(s + dynamic + MAX_DYNAMIC_SHARED, 0, shared_range.size - dynamic - MAX_DYNAMIC_SHARED);
+static void next_epoch() {
+  clocks[mine].epoch = epoch = ++last_epoch;
+  owners.push_back(mine);
 }
 
-void barrier_passed() { ++epoch; }
+void start_checks_of_block() {
+  if (!running->checked) return;
+  mine = (uint32_t)clocks.size();
+  clocks.push_back({block.index, 0, {}, {}});
+  next_epoch();
+  each_shared([](uintptr_t at, size_t n) { memset(shared_marks(at), 0, n); });
+}
+
+uint8_t* shared_marks(uintptr_t at) { return running->checked ? &shared_initialised[at - shared_range.start] : nullptr; }
+
+void choose_checks_of_block(uint32_t n) {
+  if (running->checked) mine = n, epoch = clocks[n].epoch;
+}
+
+static void merge(std::vector<uint32_t>& into, const std::vector<uint32_t>& from) {
+  if (into.size() < from.size()) into.resize(from.size());
+  for (size_t i = 0; i < from.size(); i++) into[i] = std::max(into[i], from[i]);
+}
+
+void barrier_passed() {
+  if (!running->checked) return;
+  next_epoch();
+  merge(clocks[mine].known, clocks[mine].acquired);
+}
+
+void released(uintptr_t a) {
+  if (!running->checked) return;
+  std::vector<uint32_t>& to = told[a];
+  merge(to, clocks[mine].known);
+  if (to.size() <= mine) to.resize(mine + 1);
+  to[mine] = epoch;
+}
+
+void acquired(uintptr_t a) {
+  if (running->checked) merge(clocks[mine].acquired, told[a]);
+}
+
+static uint32_t owner(const Record& r) { return owners[r.epoch - launch_start]; }
 
 static const char* verb(Access kind) { return kind == Access::Read ? "read" : kind == Access::Write ? "write" : "atomic"; }
 
 // Not ordered before what the running thread does now?
 static bool races(const Record& r, uint8_t bytes, bool shared) {
   if (!(r.bytes & bytes & 15) || r.epoch < launch_start) return false;
-  if (r.epoch < block_start) return !shared;  // another block of this launch; shared memory is born with its block
+  if (const uint32_t who = owner(r); who != mine) {  // another block of this launch; each has shared memory of its own
+    const std::vector<uint32_t>& known = clocks[mine].known;
+    return !shared && !(who < known.size() && r.epoch < known[who]);
+  }
   if (r.epoch != epoch || r.thread == now->linear) return false;
   return r.thread / WARP != now->warp || r.warp_barriers == (uint8_t)now->warp_barriers;
 }
 
 __attribute__((noreturn)) static void report(const Record& r, bool other_wrote, Access kind, bool shared, const void* code) {
-  Index b = block.index;
-  for (size_t i = block_starts.size(); i-- > 0;)
-    if (block_starts[i] <= r.epoch) {
-      b = block_indices[i];
-      break;
-    }
-  const bool same = r.epoch >= block_start;
+  const Index b = clocks[owner(r)].index;
+  const bool same = owner(r) == mine;
   char who[96];
   const unsigned t = r.thread;
   if (same)
@@ -92,9 +135,9 @@ __attribute__((noreturn)) static void report(const Record& r, bool other_wrote, 
 
 static void remember_write(Cell& c, const Record& me) {
   Record& last = c.write[0];
-  const bool mine = last.epoch == me.epoch && last.thread == me.thread;
-  if (!mine && last.bytes & ~me.bytes & 15) c.write[1] = last;  // the other half of the word
-  const uint8_t before = mine ? last.bytes & 15 : 0;
+  const bool again = last.epoch == me.epoch && last.thread == me.thread;
+  if (!again && last.bytes & ~me.bytes & 15) c.write[1] = last;  // the other half of the word
+  const uint8_t before = again ? last.bytes & 15 : 0;
   last = me;
   last.bytes |= before;
   c.write[1].bytes &= ~(me.bytes & 15);
@@ -111,7 +154,7 @@ static void remember_read(Cell& c, const Record& me) {
   if (last.bytes && last.epoch >= launch_start) {
     // Three readers that differ most: this one, the one before, and one of another warp or block.
     Record& before = c.read[1];
-    if (before.bytes && before.epoch >= launch_start && (before.epoch < block_start || before.thread / WARP != me.thread / WARP)) c.read[2] = before;
+    if (before.bytes && before.epoch >= launch_start && (owner(before) != mine || before.thread / WARP != me.thread / WARP)) c.read[2] = before;
     before = last;
   }
   last = me;

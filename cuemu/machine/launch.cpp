@@ -61,7 +61,7 @@ void fail(const char* format, ...) {
   vsnprintf(fault_text, sizeof fault_text, format, list);
   va_end(list);
   block.failed = true;
-  switch_fiber(now->fiber, block.outside);  // the block's fibers are abandoned
+  switch_fiber(now->fiber, outside);  // the block's fibers are abandoned
   abort();
 }
 
@@ -92,15 +92,22 @@ static std::string resolve(std::string text) {
 
 // ---- blocks
 
-// Grows the arrays; a thread's stack stays with it for good.
-static void make_threads(uint32_t warps) {
-  static uint32_t have = 0;
-  if (!block.thread) block.thread = new Thread[MAX_THREADS], block.warp = new Warp[MAX_THREADS / WARP];
-  for (; have < warps * WARP; have++) {
-    Thread& t = block.thread[have];
+// The threads of the block that runs, one of `number` at a time; a thread's stack stays with it for good.
+static void make_threads(uint32_t number, uint32_t warps) {
+  struct Crew {
+    Thread* thread;
+    Warp* warp;
+    uint32_t have;
+  };
+  static std::vector<Crew> crews;
+  while (crews.size() <= number) crews.push_back({new Thread[MAX_THREADS], new Warp[MAX_THREADS / WARP], 0});
+  Crew& crew = crews[number];
+  for (uint32_t& have = crew.have; have < warps * WARP; have++) {
+    Thread& t = crew.thread[have];
     t.linear = have, t.warp = have / WARP, t.lane = have % WARP;
     make_stack(t.fiber, have);
   }
+  block.thread = crew.thread, block.warp = crew.warp;
 }
 
 static void thread_body() {
@@ -117,11 +124,7 @@ static void locate_shared() {
 
 // Shared memory starts as NaN.
 static void fill_shared() {
-  const SharedRange& r = shared_range;
-  memset((void*)r.start, 0xff, r.dynamic - r.start);
-  memset((void*)r.dynamic, 0xff, block.dynamic_shared);
-  const uintptr_t rest = r.dynamic + MAX_DYNAMIC_SHARED;
-  memset((void*)rest, 0xff, r.start + r.size - rest);
+  each_shared([](uintptr_t at, size_t n) { memset((void*)at, 0xff, n); });
 }
 
 static void start_block(Index index) {
@@ -154,24 +157,29 @@ static Index nth_block(uint64_t i, uint64_t n, uint64_t stride) {
 
 static uint64_t gcd(uint64_t a, uint64_t b) { return b ? gcd(b, a % b) : a; }
 
-bool launch(LoadedModule* m, const Kernel* k, Index grid, Index size, unsigned dynamic_shared, void** arguments, std::string& fault) {
+bool launch(LoadedModule* m, const Kernel* k, Index grid, Index size, unsigned dynamic_shared, bool together, void** arguments, std::string& fault) {
   static uint64_t launches = 0;
   running = m, kernel = k, kernel_arguments = arguments;
   block.grid = grid, block.size = size, block.dynamic_shared = dynamic_shared;
   block.threads = (uint32_t)size.volume(), block.warps = (block.threads + WARP - 1) / WARP;
   block.random = (options.seed + ++launches) * 0x9e3779b97f4a7c15ull | 1;
   block.failed = false;
-  make_threads(block.warps);
   locate_shared();
   start_checks_of_launch();
   const uint64_t n = grid.volume();
   uint64_t stride = n > 2 ? random_bits() % n : 1;
   while (stride < 1 || gcd(stride, n) != 1) stride++;  // blocks in the order of i * stride mod n
-  for (uint64_t i = 0; i < n && !block.failed; i++) {
-    start_block(nth_block(i, n, stride));
+  const uint32_t at_once = together ? (uint32_t)n : 1;
+  for (uint64_t i = 0; i < n && !block.failed; i += at_once) {
+    start_grid(at_once);
+    for (uint32_t j = 0; j < at_once; j++) {
+      make_threads(j, block.warps);
+      start_block(nth_block(i + j, n, stride));
+      keep_block(j);
+    }
     Thread* first = next_ready();
     now = first;
-    switch_fiber(block.outside, first->fiber);
+    switch_fiber(outside, first->fiber);
     if (block.failed) {
       char where[512];
       const Index b = block.index, t = now->index;

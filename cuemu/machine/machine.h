@@ -2,7 +2,7 @@
 //
 // A block is an array of threads, a thread a stack and a state. Threads run one after another and change only where
 // CUDA lets them meet: barriers, warp operations, the end (schedule.cpp, warp.cpp). launch.cpp runs the blocks of a
-// grid; memory.cpp knows every device allocation; check.cpp judges every access of a module compiled for checking;
+// grid, grid.cpp those that wait for one another; memory.cpp knows every device allocation; check.cpp judges every access of a module compiled for checking;
 // compile.cpp turns kernel text into a module. The driver (../driver) holds one lock over all of it.
 #pragma once
 #include <cstddef>
@@ -37,7 +37,7 @@ extern Options options;
 bool left_out(const Site&);  // the barrier that TAPEZOO_EMU_WITHOUT names
 
 // ---- threads, warps, the block that runs (schedule.cpp, warp.cpp)
-enum class State : uint8_t { Ready, AtWarp, AtBlock, Exited };
+enum class State : uint8_t { Ready, AtWarp, AtBlock, AtGrid, Exited };
 struct Thread {
   Fiber fiber;
   Index index;
@@ -68,14 +68,14 @@ struct Block {
   uint32_t threads, warps, alive, arrived;  // arrived: at the block's barrier
   Thread* thread;
   Warp* warp;
-  Fiber outside;  // where the launch itself runs
-  Site barrier;   // where the first thread that arrived waits
+  Site barrier;  // where the first thread that arrived waits
   int vote_and, vote_or, vote_sum, result_and, result_or, result_sum;
   uint64_t random;
   bool failed;
 };
 extern Block block;
-extern Thread* now;  // the thread that runs, or null outside kernels
+extern Thread* now;    // the thread that runs, or null outside kernels
+extern Fiber outside;  // where the launch itself runs
 
 void forget_copies(uint32_t threads);  // cp.async of an earlier block
 uint32_t random_bits();
@@ -94,6 +94,11 @@ Slots meet(uint32_t mask, const void* value, size_t bytes, const char* operation
 __attribute__((format(printf, 1, 2), noreturn)) void fail(const char* format, ...);
 std::string place(const void* code);  // the `{+0x12}` of an address
 
+// ---- the blocks of a cooperative launch, which are all there at once and take turns (grid.cpp)
+void start_grid(uint32_t blocks);  // forgets the last one
+void keep_block(uint32_t);         // `block` has just been started as this one of them
+Thread* next_of_grid();            // when nobody in this block is ready: somebody to run, whose block is then `block`
+
 // ---- modules and launches (launch.cpp)
 struct LoadedModule {
   void* library;
@@ -108,13 +113,20 @@ extern LoadedModule* running;
 LoadedModule* load(const std::string& path, std::string& error);
 const Kernel* find_kernel(LoadedModule*, const char* name);
 // Runs a grid to its end or first fault; `fault` then says kernel, block, thread, place and what is wrong.
-bool launch(LoadedModule*, const Kernel*, Index grid, Index size, unsigned dynamic_shared, void** arguments, std::string& fault);
+// `together`: a cooperative launch.
+bool launch(LoadedModule*, const Kernel*, Index grid, Index size, unsigned dynamic_shared, bool together, void** arguments, std::string& fault);
 
 struct SharedRange {  // this system thread's __shared__ arrays
   uintptr_t start, dynamic;
   size_t size;
 };
 extern SharedRange shared_range;
+// The parts of it that the block has: f(first byte's address, bytes).
+template <class F> void each_shared(F f) {
+  const SharedRange& r = shared_range;
+  const uintptr_t rest = r.dynamic + MAX_DYNAMIC_SHARED;
+  f(r.start, r.dynamic - r.start), f(r.dynamic, (size_t)block.dynamic_shared), f(rest, r.start + r.size - rest);
+}
 
 // ---- device memory (memory.cpp)
 struct Cell;
@@ -141,6 +153,9 @@ bool range_ok(uintptr_t, size_t bytes, bool reads, std::string& fault);
 void start_checks_of_launch();
 void start_checks_of_block();
 void barrier_passed();
+void choose_checks_of_block(uint32_t);  // those of the block that was started as the n-th of this launch
+void released(uintptr_t), acquired(uintptr_t);
+uint8_t* shared_marks(uintptr_t);  // which bytes of shared memory have been written, from this address on, or null
 Cell* map_cells(size_t bytes);
 void unmap_cells(Cell*, size_t bytes);
 

@@ -10,6 +10,7 @@ namespace cuemu {
 
 Block block;
 Thread* now = nullptr;
+Fiber outside;
 
 // xorshift64: the order must only be irregular and repeatable.
 uint32_t random_bits() {
@@ -61,7 +62,7 @@ __attribute__((noreturn)) static void deadlock() {
   for (uint32_t i = 0; i < block.threads; i++) {
     const Thread& t = block.thread[i];
     if (t.state == State::AtBlock) at_block++, b = b ? b : &t;
-    if (t.state == State::AtWarp) at_warp++, w = w ? w : &t;
+    if (t.state == State::AtWarp || t.state == State::AtGrid) at_warp++, w = w ? w : &t;
     if (t.state == State::Exited) exited++;
   }
   char text[512] = "";
@@ -77,6 +78,7 @@ void wait_here(State state, const char* what, Site site) {
   now->state = state, now->waits_for = what, now->site = site;
   block.warp[now->warp].ready &= ~(1u << now->lane);
   Thread* next = next_ready();
+  if (!next) next = next_of_grid();
   if (!next) deadlock();
   run_instead(next);
 }
@@ -122,8 +124,10 @@ void exit_thread() {
     if (m.arrived == (m.mask & warp.alive)) release_meeting(warp, me->warp, m);
   }
   if (block.alive && block.arrived == block.alive) release_block();
-  if (!block.alive) switch_fiber(me->fiber, block.outside);
   Thread* next = next_ready();
+  const bool last = !block.alive;
+  if (!next) next = next_of_grid();
+  if (!next && last) switch_fiber(me->fiber, outside);
   if (!next) deadlock();
   run_instead(next);
 }

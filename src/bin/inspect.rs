@@ -15,6 +15,7 @@ use tapezoo::{
         source::{self, Source},
     },
     models,
+    train::config::TrainConfig,
 };
 
 /// Run a model over one sequence and write a page to step through: states, gates, eigenvalues, equations
@@ -99,46 +100,67 @@ fn main() -> ExitCode {
 }
 
 fn inspect(args: &Cli, bar: &ProgressBar) -> Result<Inspection> {
+    // All that can be refused is, before anything is trained.
     check_out(&args.out)?;
-    let first = match &args.checkpoint {
-        Some(dir) => source::checkpoint(dir)?,
-        None => {
-            let spec = args.model.as_deref().unwrap_or("delta_net");
-            train(args, spec, args.task.as_deref().unwrap_or("parity"), bar)?
-        }
-    };
-    let task = &first.config.task;
+    let mut models = vec![match &args.checkpoint {
+        Some(dir) => Subject::There(Box::new(source::checkpoint(dir)?)),
+        None => planned(args, args.model.as_deref().unwrap_or("delta_net"))?,
+    }];
+    let first = models[0].config();
     let input = match &args.input {
-        Some(text) => Input::read(&**task, text)?,
-        None => Input::draw(&**task, args.len.unwrap_or(first.config.train_len.max), args.seed)?,
+        Some(text) => Input::read(&*first.task, text)?,
+        None => Input::draw(&*first.task, args.len.unwrap_or(first.train_len.max), args.seed)?,
     };
-    let mut sources = vec![first];
     if let Some(other) = &args.compare {
-        sources.push(second(args, other, bar)?);
+        models.push(second(args, other)?);
     }
-    Inspection::new(sources, input, args.graph, bar)
+    let sources: Result<Vec<Source>> = models.into_iter().map(|m| m.source(args.steps, bar)).collect();
+    Inspection::new(sources?, input, args.graph, bar)
+}
+
+/// What is looked at: a model that there is, or one that is to be trained.
+enum Subject {
+    There(Box<Source>),
+    ToTrain(String, Box<TrainConfig>),
+}
+
+impl Subject {
+    fn config(&self) -> &TrainConfig {
+        match self {
+            Subject::There(source) => &source.config,
+            Subject::ToTrain(_, config) => config,
+        }
+    }
+
+    fn source(self, steps: usize, bar: &ProgressBar) -> Result<Source> {
+        match self {
+            Subject::There(source) => Ok(*source),
+            Subject::ToTrain(spec, config) => source::train(&spec, *config, steps, bar),
+        }
+    }
 }
 
 /// The model to compare with: a mixer by name, or else a directory.
-fn second(args: &Cli, other: &str, bar: &ProgressBar) -> Result<Source> {
+fn second(args: &Cli, other: &str) -> Result<Subject> {
     let mixer = other.split(':').next().unwrap_or(other);
     if models::names().contains(&mixer) {
         if args.checkpoint.is_some() {
             let what = "beside a --checkpoint goes another RUN_DIR; to train both here, use --model";
             return Err(Error::Config(format!("--compare {other}: {what}")));
         }
-        return train(args, other, args.task.as_deref().unwrap_or("parity"), bar);
+        return planned(args, other);
     }
     if !Path::new(other).exists() {
         let what = format!("is neither a run directory nor one of {}", models::names().join(", "));
         return Err(Error::Config(format!("--compare {other}: {what}")));
     }
-    source::checkpoint(Path::new(other))
+    Ok(Subject::There(Box::new(source::checkpoint(Path::new(other))?)))
 }
 
-fn train(args: &Cli, spec: &str, task: &str, bar: &ProgressBar) -> Result<Source> {
-    let config = source::config(spec, task, args.seed, args.len.max(args.input.as_ref().map(String::len)), args.steps)?;
-    source::train(spec, config, args.steps, bar)
+/// A model to train.
+fn planned(args: &Cli, spec: &str) -> Result<Subject> {
+    let (task, len) = (args.task.as_deref().unwrap_or("parity"), args.len.max(args.input.as_ref().map(String::len)));
+    Ok(Subject::ToTrain(spec.into(), Box::new(source::config(spec, task, args.seed, len, args.steps)?)))
 }
 
 /// Before any work: whether the page can go there.

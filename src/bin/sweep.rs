@@ -49,6 +49,10 @@ struct Run {
     /// List the runs and where each stands, and do nothing.
     #[arg(long)]
     dry_run: bool,
+    /// Instead of training, take 50 steps of each model at each point of the grid and print where their time goes, op by
+    /// op.
+    #[arg(long, conflicts_with = "dry_run")]
+    profile: bool,
 }
 
 #[derive(Subcommand)]
@@ -107,7 +111,14 @@ fn start(args: &Run) -> Result<ExitCode> {
     let threads = cli::threads("--jobs", args.jobs)?;
     let stem = args.file.file_stem().unwrap_or(args.file.as_os_str());
     let out = args.out.clone().unwrap_or_else(|| Path::new("runs").join(stem));
-    let sweep = Sweep::new(Plan::load(&args.file)?, &out, args.shard)?;
+    let plan = Plan::load(&args.file)?;
+    if args.profile {
+        return Ok(said(plan.points.iter().try_for_each(|point| {
+            cli::print(format!("{}\n", point.name))?;
+            cli::profile(&point.cfg)
+        })));
+    }
+    let sweep = Sweep::new(plan, &out, args.shard)?;
     if args.dry_run {
         return Ok(said(cli::print(sweep.list())));
     }

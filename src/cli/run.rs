@@ -77,8 +77,11 @@ fn samples(cfg: &TrainConfig, n: i64) -> Result<String> {
     }
 }
 
-/// Where a training step's time goes, model by model.
-fn profile(cfg: &TrainConfig) -> Result<()> {
+/// Print where a training step's time and bytes go, model by model and op by op.
+///
+/// # Errors
+/// When a model cannot be trained, or nothing can be printed.
+pub fn profile(cfg: &TrainConfig) -> Result<()> {
     const STEPS: usize = 50;
     for (name, one) in cfg.models.iter().zip(cfg.each_model()?) {
         let mut trainer = Trainer::new(&one, cfg.seed)?;

@@ -31,6 +31,7 @@ const SOURCES: &[(&str, &str)] = sources![
     "machine/compile.cpp",
     "machine/fiber.cpp",
     "machine/fiber.h",
+    "machine/grid.cpp",
     "machine/hooks.cpp",
     "machine/launch.cpp",
     "machine/machine.h",
@@ -52,7 +53,7 @@ const SOURCES: &[(&str, &str)] = sources![
 const LIBRARIES: &[(&str, &[&str], &[&str])] = &[
     (
         "cuemu",
-        &["check", "compile", "fiber", "hooks", "launch", "memory", "options", "schedule", "tensor", "warp"],
+        &["check", "compile", "fiber", "grid", "hooks", "launch", "memory", "options", "schedule", "tensor", "warp"],
         &[],
     ),
     ("cuda", &["device", "memory", "module", "stream"], &["cuemu"]),

@@ -133,22 +133,29 @@ pub struct Launch {
     pub block: [usize; 3],
     /// Bytes of dynamic shared memory.
     pub shared: usize,
+    /// Whether blocks wait for one another: all of them run at once, or the launch is refused.
+    pub together: bool,
 }
 
 impl Launch {
     /// `blocks` blocks of `threads` threads in a row.
     pub fn blocks(blocks: usize, threads: usize) -> Launch {
-        Launch { grid: [blocks, 1, 1], block: [threads, 1, 1], shared: 0 }
+        Launch::grid([blocks, 1, 1], [threads, 1, 1])
     }
 
     /// A grid of two or three axes.
     pub fn grid(grid: [usize; 3], block: [usize; 3]) -> Launch {
-        Launch { grid, block, shared: 0 }
+        Launch { grid, block, shared: 0, together: false }
     }
 
     /// The same with this many bytes of dynamic shared memory.
     pub fn shared(self, bytes: usize) -> Launch {
         Launch { shared: bytes, ..self }
+    }
+
+    /// The same for blocks that wait for one another; [`Gpu::room`] says how many there may be.
+    pub fn together(self) -> Launch {
+        Launch { together: true, ..self }
     }
 }
 
@@ -203,7 +210,8 @@ impl Gpu {
         // SAFETY: the function is loaded; the arguments have the sizes that it declares (compared in debug builds),
         // and the tensors behind them live on this stream.
         let done = unsafe {
-            result::launch_kernel(function.handle, grid, block, shared, self.raw_stream(), &mut pointers[..args.len()])
+            let run = if launch.together { result::launch_cooperative_kernel } else { result::launch_kernel };
+            run(function.handle, grid, block, shared, self.raw_stream(), &mut pointers[..args.len()])
         };
         // Emulation fails at once: so it can say where. What is recorded runs later.
         let now = self.device == Device::Emulated && !self.capturing.load(Ordering::Relaxed);
@@ -211,13 +219,25 @@ impl Gpu {
         if let Err(e) = done {
             let fault = if self.device == Device::Emulated { emulator::fault() } else { None };
             let why = fault.unwrap_or_else(|| describe(e));
-            let Launch { grid, block, shared } = launch;
+            let Launch { grid, block, shared, .. } = launch;
             self.fail(format!(
                 "device {}: kernel '{kernel}' of {} for {dtype}, grid {grid:?}, block {block:?}, {shared} bytes of \
                  shared memory: {why}",
                 self.device, module.name
             ));
         }
+    }
+
+    /// How many blocks of this kernel the device runs at once.
+    #[track_caller]
+    pub fn room(&self, module: &'static Module, kernel: &'static str, dtype: DType, launch: Launch) -> usize {
+        self.bind();
+        let function = self.function(module, kernel, dtype, launch.shared);
+        let threads = i32::try_from(launch.block.iter().product::<usize>()).unwrap_or(i32::MAX);
+        // SAFETY: the function is loaded.
+        let blocks =
+            unsafe { result::occupancy::max_active_block_per_multiprocessor(function.handle, threads, launch.shared) };
+        self.processors * usize::try_from(self.check(&format!("room for kernel '{kernel}'"), blocks)).unwrap_or(0)
     }
 
     #[track_caller]

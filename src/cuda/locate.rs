@@ -5,6 +5,7 @@
 
 use super::{emulator, lock};
 use crate::tensor::Device;
+use cudarc::driver::sys;
 use std::{
     env, fs,
     path::{Path, PathBuf},
@@ -35,35 +36,64 @@ fn stand_ins() -> Result<(), String> {
     for name in ["libcuda.so", "libnvrtc.so", "libcublas.so"] {
         open(&dir.join(name))?;
     }
-    present(&[])
+    present(&[], &[], &[])
 }
 
+/// Where containers and distributions put a driver that the loader was not told of. Never a `stubs` directory.
+const DRIVERS: [&str; 3] = ["/usr/local/nvidia/lib64", "/usr/lib/x86_64-linux-gnu", "/usr/lib/wsl/lib"];
+
 fn real() -> Result<(), String> {
-    // Where containers and distributions put a driver that the loader was not told of. Never a `stubs` directory.
-    let drivers = ["/usr/local/nvidia/lib64", "/usr/lib/x86_64-linux-gnu", "/usr/lib/wsl/lib"];
+    let mut drivers = named();
+    drivers.extend(DRIVERS.map(PathBuf::from));
     if open(Path::new("libcuda.so.1")).is_err() {
-        let _ = drivers.iter().try_for_each(|dir| match open(&Path::new(dir).join("libcuda.so.1")) {
-            Ok(()) => Err(()), // found: look no further
-            Err(_) => Ok(()),
-        });
+        let _ = drivers.iter().find(|dir| open(&dir.join("libcuda.so.1")).is_ok());
     }
     let families = families();
-    for (family, major) in families.iter().flat_map(|f| [(f, "13"), (f, "12")]) {
-        let find = |stem: &str| find(family, stem, major);
-        // All from one place: NVRTC opens its builtins by name, and only those of its own version fit.
-        let (Some(nvrtc), Some(cublas)) = (find("libnvrtc"), find("libcublas")) else { continue };
-        let rest = [find("libnvrtc-builtins"), Some(nvrtc), find("libcublasLt"), Some(cublas)];
-        if rest.into_iter().flatten().all(|path| open(&path).is_ok()) {
-            break;
+    let newest = driver().map_or(i32::MAX, |(major, _)| major);
+    let mut notes: Vec<String> = vec![];
+    for (family, major) in families.iter().flat_map(|f| [(f, 13), (f, 12)]).filter(|(_, major)| *major <= newest) {
+        match complete(family, major) {
+            Ok(paths) => match paths.iter().try_for_each(|path| open(path)) {
+                Ok(()) => break,
+                Err(why) => notes.push(why),
+            },
+            Err(why) => notes.extend(why),
         }
     }
-    let mut looked: Vec<PathBuf> = families.concat();
-    looked.extend(drivers.iter().map(PathBuf::from));
-    present(&looked)
+    let missing = named().into_iter().filter(|dir| !dir.is_dir());
+    notes.extend(missing.map(|dir| format!("TAPEZOO_CUDA_LIBS names {}, which is no directory", dir.display())));
+    present(&drivers, &families.concat(), &notes)
+}
+
+/// The CUDA version, as (13, 0), that the driver is for; none if there is no driver.
+pub(super) fn driver() -> Option<(i32, i32)> {
+    let mut version = 0;
+    // SAFETY: the library is there to be called, and the result is ours. This call needs no initialisation.
+    let known = unsafe { sys::is_culib_present() && sys::cuDriverGetVersion(&mut version).result().is_ok() };
+    known.then_some((version / 1000, version % 1000 / 10))
+}
+
+/// NVRTC and cuBLAS with what they load by themselves, in the order in which to open them. All from one place: NVRTC
+/// opens its builtins by name, and only those of its own version fit.
+///
+/// # Errors
+/// When one of the two is missing; with what is there, if one is.
+fn complete(family: &[PathBuf], major: i32) -> Result<Vec<PathBuf>, Option<String>> {
+    let find = |stem: &str| find(family, stem, major);
+    let alone = |path: PathBuf, other: &str| Some(format!("{} has no {other}.so.{major} beside it", path.display()));
+    match (find("libnvrtc"), find("libcublas")) {
+        (Some(nvrtc), Some(cublas)) => {
+            let all = [find("libnvrtc-builtins"), Some(nvrtc), find("libcublasLt"), Some(cublas)];
+            Ok(all.into_iter().flatten().collect())
+        }
+        (Some(nvrtc), None) => Err(alone(nvrtc, "libcublas")),
+        (None, Some(cublas)) => Err(alone(cublas, "libnvrtc")),
+        (None, None) => Err(None),
+    }
 }
 
 /// The library `stem.so.major`, or with more of its version behind that, in the first directory that has it.
-fn find(family: &[PathBuf], stem: &str, major: &str) -> Option<PathBuf> {
+fn find(family: &[PathBuf], stem: &str, major: i32) -> Option<PathBuf> {
     let name = format!("{stem}.so.{major}");
     family.iter().find_map(|dir| {
         let files = fs::read_dir(dir).ok()?.flatten().map(|e| e.path());
@@ -75,13 +105,15 @@ fn find(family: &[PathBuf], stem: &str, major: &str) -> Option<PathBuf> {
     })
 }
 
+/// The directories of `TAPEZOO_CUDA_LIBS`.
+fn named() -> Vec<PathBuf> {
+    env::var_os("TAPEZOO_CUDA_LIBS").map_or(vec![], |list| env::split_paths(&list).collect())
+}
+
 /// Directories that exist and may hold the libraries, best first; those of one entry belong together.
 fn families() -> Vec<Vec<PathBuf>> {
     let var = |name: &str| env::var_os(name).filter(|v| !v.is_empty());
-    let mut families: Vec<Vec<PathBuf>> = vec![];
-    if let Some(list) = var("TAPEZOO_CUDA_LIBS") {
-        families.push(env::split_paths(&list).collect());
-    }
+    let mut families = vec![named()];
     let toolkit = |root: &Path| vec![vec![root.join("lib64"), root.join("lib"), root.join("targets/x86_64-linux/lib")]];
     for root in ["CUDA_HOME", "CUDA_PATH", "CUDA_ROOT"].iter().filter_map(|name| var(name)) {
         families.extend(toolkit(Path::new(&root)));
@@ -132,23 +164,25 @@ fn open(path: &Path) -> Result<(), String> {
     }
 }
 
-/// Whether all three libraries are there to be called.
-fn present(looked: &[PathBuf]) -> Result<(), String> {
+/// Whether all three libraries are there to be called; if not, which is missing, where it was looked for, and what
+/// was noticed there.
+fn present(drivers: &[PathBuf], toolkits: &[PathBuf], notes: &[String]) -> Result<(), String> {
     // SAFETY: these open the libraries by name, and close them again.
     let found = unsafe {
         [
-            ("libcuda, the driver,", cudarc::driver::sys::is_culib_present()),
-            ("libnvrtc, the run-time compiler,", cudarc::nvrtc::sys::is_culib_present()),
-            ("libcublas", cudarc::cublas::sys::is_culib_present()),
+            ("libcuda, the driver,", drivers, sys::is_culib_present()),
+            ("libnvrtc, the run-time compiler,", toolkits, cudarc::nvrtc::sys::is_culib_present()),
+            ("libcublas", toolkits, cudarc::cublas::sys::is_culib_present()),
         ]
     };
-    let Some((name, _)) = found.iter().find(|(_, there)| !there) else { return Ok(()) };
+    let Some((name, looked, _)) = found.iter().find(|(_, _, there)| !there) else { return Ok(()) };
     let places: Vec<String> = looked.iter().map(|p| p.display().to_string()).collect();
     Err(format!(
-        "no CUDA: {name} was not found by the loader{}{}; TAPEZOO_CUDA_LIBS may name the directories that have it, \
+        "no CUDA: {name} was not found by the loader{}{}{}; TAPEZOO_CUDA_LIBS may name the directories that have it, \
          --device cpu needs none",
         if places.is_empty() { "" } else { ", nor in " },
-        places.join(", ")
+        places.join(", "),
+        notes.iter().map(|note| format!(" ({note})")).collect::<String>()
     ))
 }
 
@@ -165,10 +199,15 @@ mod tests {
             fs::write(dir.join(file), "").unwrap();
         }
         let both = [a.clone(), b.clone()];
-        assert_eq!(find(&both, "libnvrtc", "13"), Some(b.join("libnvrtc.so.13")));
-        assert_eq!(find(&both, "libnvrtc", "12"), Some(a.join("libnvrtc.so.12")));
-        assert_eq!(find(&both, "libnvrtc-builtins", "13"), Some(b.join("libnvrtc-builtins.so.13.0")));
-        assert_eq!(find(&both, "libcublas", "13"), None);
+        assert_eq!(find(&both, "libnvrtc", 13), Some(b.join("libnvrtc.so.13")));
+        assert_eq!(find(&both, "libnvrtc", 12), Some(a.join("libnvrtc.so.12")));
+        assert_eq!(find(&both, "libnvrtc-builtins", 13), Some(b.join("libnvrtc-builtins.so.13.0")));
+        assert_eq!(find(&both, "libcublas", 13), None);
+        let why = complete(&both, 13).unwrap_err().unwrap();
+        assert!(why.ends_with("b/libnvrtc.so.13 has no libcublas.so.13 beside it"), "{why}");
+        fs::write(b.join("libcublas.so.13"), "").unwrap();
+        assert_eq!(complete(&both, 13).unwrap().len(), 3);
+        assert_eq!(complete(&both, 11), Err(None));
     }
 
     #[test]

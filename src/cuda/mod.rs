@@ -16,6 +16,7 @@ pub mod emulator;
 mod graph;
 mod launch;
 mod locate;
+mod mark;
 mod memory;
 mod module;
 mod tiles;
@@ -23,6 +24,7 @@ mod tiles;
 pub use blas::View;
 pub use graph::{Graph, Pinned};
 pub use launch::{Arg, Launch};
+pub use mark::Mark;
 pub use memory::{Block, Temp};
 pub use module::{Module, PRELUDE, TILES};
 pub use tiles::Tiles;
@@ -108,6 +110,8 @@ pub struct Gpu {
     /// Such as "sm_90".
     arch: String,
     processors: usize,
+    /// Bytes that a block may have.
+    shared: usize,
     fault: OnceLock<String>,
     /// While a graph is recorded: another stream for what cannot be.
     capturing: AtomicBool,
@@ -125,9 +129,10 @@ impl Gpu {
         let failed = |what: &str, e: DriverError| format!("device {device}: {what}: {}", describe(e));
         let stream = ctx.new_stream().map_err(|e| failed("no stream", e))?;
         let (major, minor) = ctx.compute_capability().map_err(|e| failed("no compute capability", e))?;
-        let processors = ctx
-            .attribute(sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)
-            .map_err(|e| failed("no processor count", e))?;
+        use sys::CUdevice_attribute as Of;
+        let attribute = |of| ctx.attribute(of).map_err(|e| failed(&format!("{of:?}"), e));
+        let processors = attribute(Of::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?;
+        let shared = attribute(Of::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)?;
         Ok(Gpu {
             device,
             ctx,
@@ -136,6 +141,7 @@ impl Gpu {
             functions: Mutex::default(),
             arch: format!("sm_{major}{minor}"),
             processors: usize::try_from(processors).unwrap_or(1),
+            shared: usize::try_from(shared).unwrap_or(0),
             fault: OnceLock::new(),
             capturing: AtomicBool::new(false),
             aside: OnceLock::new(),
@@ -145,6 +151,11 @@ impl Gpu {
     /// Which device this is.
     pub fn device(&self) -> Device {
         self.device
+    }
+
+    /// Bytes of shared memory that a block may have.
+    pub fn shared(&self) -> usize {
+        self.shared
     }
 
     /// The device's own name.
@@ -227,6 +238,7 @@ fn context(device: Device, ordinal: usize) -> Result<Arc<CudaContext>, String> {
         return Ok(ctx.clone());
     }
     let failed = |what: &str, e: DriverError| format!("device {device}: {what}: {}", describe(e));
+    newer_than_the_libraries(device)?;
     let count = CudaContext::device_count().map_err(|e| failed("the driver does not start", e))?;
     if ordinal as i64 >= i64::from(count) {
         return Err(format!("device {device}: there are {count} CUDA devices, counted from 0"));
@@ -234,6 +246,19 @@ fn context(device: Device, ordinal: usize) -> Result<Arc<CudaContext>, String> {
     let ctx = CudaContext::new(ordinal).map_err(|e| failed("cannot be opened", e))?;
     open.push((device, ctx.clone()));
     Ok(ctx)
+}
+
+/// What NVRTC compiles, an older driver may not load.
+fn newer_than_the_libraries(device: Device) -> Result<(), String> {
+    let ((driver, minor), nvrtc) = (locate::driver().unwrap_or_default(), module::nvrtc_version()?);
+    match driver < nvrtc.0 {
+        true => Err(format!(
+            "device {device}: the driver is for CUDA {driver}.{minor}, and NVRTC {}.{} needs a newer one; with this \
+             driver, TAPEZOO_CUDA_LIBS must name libraries of CUDA {driver}",
+            nvrtc.0, nvrtc.1
+        )),
+        false => Ok(()),
+    }
 }
 
 /// The driver's words for an error: "CUDA_ERROR_OUT_OF_MEMORY (out of memory)".

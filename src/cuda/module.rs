@@ -18,6 +18,9 @@ pub const PRELUDE: &str = include_str!("prelude.cuh");
 /// Products of matrices inside a kernel.
 pub const TILES: &str = include_str!("tiles.cuh");
 
+/// What the matrix memories have in common.
+const MEMORIES: &str = include_str!("memories.cuh");
+
 /// A `.cu` file, compiled once for each element type: a static beside the op that launches its kernels.
 pub struct Module {
     /// Its path under `src/`, in errors.
@@ -57,7 +60,8 @@ impl Module {
             "struct bf16 {{ unsigned short bits; }};\ntypedef {s} S;\ntypedef {real} real;\n#define LARGEST {largest}\n"
         );
         let mut text = types;
-        for (name, shared) in [("cuda/prelude.cuh", PRELUDE), ("cuda/tiles.cuh", TILES)] {
+        let shared = [("cuda/prelude.cuh", PRELUDE), ("cuda/tiles.cuh", TILES), ("cuda/memories.cuh", MEMORIES)];
+        for (name, shared) in shared {
             let shared = edited(name).unwrap_or_else(|| shared.into());
             text += &format!("#line 1 \"src/{name}\"\n{shared}\n");
         }
@@ -149,12 +153,18 @@ impl Gpu {
     }
 }
 
-/// The binary for this architecture, from the cache if it is there, or the compiler's complaints.
-fn compile(name: &str, source: &str, arch: &str) -> Result<Vec<u8>, String> {
-    let options = [format!("--gpu-architecture={arch}"), "--std=c++17".into(), "-lineinfo".into()];
+/// Such as (13, 0).
+pub(super) fn nvrtc_version() -> Result<(i32, i32), String> {
     let (mut major, mut minor) = (0, 0);
     // SAFETY: both results are ours.
     unsafe { nvrtc_sys::nvrtcVersion(&mut major, &mut minor) }.result().map_err(|e| e.to_string())?;
+    Ok((major, minor))
+}
+
+/// The binary for this architecture, from the cache if it is there, or the compiler's complaints.
+fn compile(name: &str, source: &str, arch: &str) -> Result<Vec<u8>, String> {
+    let options = [format!("--gpu-architecture={arch}"), "--std=c++17".into(), "-lineinfo".into()];
+    let (major, minor) = nvrtc_version()?;
     let version = format!("NVRTC {major}.{minor}");
     Cache::of_user().get(&[source, &options.join(" "), &version], || build(name, source, &options))
 }

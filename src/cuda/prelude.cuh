@@ -34,6 +34,23 @@ __device__ inline void put(P* p, R v, int acc) { st(p, acc ? ld(p) + v : v); }
 __device__ inline i64 thread() { return (i64)blockIdx.x * blockDim.x + threadIdx.x; }
 __device__ inline i64 threads() { return (i64)gridDim.x * blockDim.x; }
 
+// What a thread has of a scan whose sequences are cut into pieces of `steps` steps: channel c of steps t0 .. t1 of
+// sequence b, piece k of its sequence.
+struct Piece {
+    i64 b, k, c, t0, t1, row; // row: of [B, pieces]
+    bool some;
+    __device__ Piece(i64 n, i64 pieces, i64 t, i64 d, i64 steps) {
+        const i64 i = thread();
+        some = i < n * pieces * d;
+        c = i % d;
+        row = i / d;
+        k = row % pieces;
+        b = row / pieces;
+        t0 = k * steps;
+        t1 = t0 + steps < t ? t0 + steps : t;
+    }
+};
+
 // store(i, value(i)) for every i < n, over all threads of a one-dimensional launch. Four values are read at once: a
 // store may touch what the next read wants, for all the compiler knows, so in a plain loop one read waits for another.
 template <class F, class G>
@@ -136,6 +153,26 @@ __device__ inline T group_max(T v, int lanes, T* scratch) {
 // Up to eight integers as one argument: sizes and strides.
 template <int N>
 struct Ints { i64 v[N]; };
+
+// --- Blocks that wait for one another, all there at once (`Launch::together`): what was written before a release, and
+// before a barrier in front of it, is there for who acquires the sum and for those behind its next barrier. ---
+
+__device__ inline void add_release(u32* p, u32 n) {
+#ifdef CUEMU
+    cuemu::add_release(p, n);
+#else
+    asm volatile("red.release.gpu.global.add.u32 [%0], %1;" ::"l"(p), "r"(n) : "memory");
+#endif
+}
+__device__ inline u32 load_acquire(const u32* p) {
+#ifdef CUEMU
+    return cuemu::load_acquire(p);
+#else
+    u32 n;
+    asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(n) : "l"(p) : "memory");
+    return n;
+#endif
+}
 
 // --- Tensor cores: d += a b for a 16 x 16 and b 16 x 8 in bf16, sums in float; and what loads their operands. ---
 

@@ -11,7 +11,15 @@
 //
 // A file that uses this says `using namespace tiled;`.
 
+// The launch's dynamic shared memory. (Declared outside of namespaces: all such arrays are one, if they have one name.)
+__device__ inline real* dynamic_memory() {
+    extern __shared__ __align__(16) real tile_memory[];
+    return tile_memory;
+}
+
 namespace tiled {
+
+__device__ inline i64 tiles(i64 n, int c) { return (n + c - 1) / c; }
 
 #define TILED_KERNEL extern "C" __global__ __launch_bounds__(256, 1) void
 
@@ -32,6 +40,8 @@ struct Tile {
     // ACROSS: warps side by side on tensor cores. ROWS x COLS: what a thread holds.
     enum { TENSOR = sizeof(S) == 2 && R * Q >= 4, ACROSS = 8 / R };
     enum { ROWS = TENSOR ? 2 : R, COLS = TENSOR ? R * Q / 2 : Q };
+    // Numbers that a slice with neighbours along k takes where slices lie one after another.
+    enum { SLICE_A = TENSOR ? C * (DEPTH + 8) / 2 : DEPTH * LD_A, SLICE_B = TENSOR ? W * (DEPTH + 8) / 2 : DEPTH * LD_B };
 
     real v[ROWS][COLS];
 
@@ -80,6 +90,33 @@ struct Tile {
         }
     }
 
+    // The same in two parts, for operands that serve more than one product: their slices in shared memory, without a
+    // barrier, and then the product. Neighbours in memory are neighbours along k.
+    template <class A>
+    static __device__ void keep_a(real* to, int depth, A a) {
+        keep<C, SLICE_A>(to, depth, [&](int k, int r) { return a(r, k); });
+    }
+    template <class B>
+    static __device__ void keep_b(real* to, int depth, B b) {
+        keep<W, SLICE_B>(to, depth, b);
+    }
+    template <int N, int SLICE, class F>
+    static __device__ void keep(real* to, int depth, F x) {
+        for (int start = 0; start < depth; start += DEPTH)
+            fill<1, N>((Stored<TENSOR>*)(to + start / DEPTH * SLICE), depth - start < DEPTH ? depth - start : DEPTH,
+                       [&](int k, int i) { return x(start + k, i); });
+    }
+    __device__ void add_kept(const real* as, const real* bs, int depth) {
+        typedef const Stored<TENSOR> T;
+        for (; depth > 0; depth -= DEPTH, as += SLICE_A, bs += SLICE_B) {
+            const int n = depth < DEPTH ? depth : DEPTH;
+            if constexpr (TENSOR)
+                multiply_tensor<1, 1>((T*)as, (T*)bs, n);
+            else
+                multiply(as, bs, n);
+        }
+    }
+
     __device__ void multiply(const real* as, const real* bs, int depth) {
 #pragma unroll 4
         for (int k = 0; k < depth; k++) {
@@ -123,6 +160,17 @@ struct Tile {
             for (int j = 0; j < COLS; j++) f(row(i), col(j), v[i][j]);
     }
 
+    // Row r times by(r).
+    template <class F>
+    __device__ void scale_rows(F by) {
+#pragma unroll
+        for (int i = 0; i < ROWS; i++) {
+            const real factor = by(row(i));
+#pragma unroll
+            for (int j = 0; j < COLS; j++) v[i][j] *= factor;
+        }
+    }
+
     // Sums, or the largest, over the threads that hold parts of the same rows, in a fixed order; all get the result.
     static __device__ void across(real (&x)[ROWS], real* scratch) {
         across(x, scratch, [](real a, real b) { return a + b; });
@@ -146,86 +194,6 @@ struct Tile {
                 for (int w = 1; w < ACROSS; w++) x[i] = f(x[i], scratch[w * C + row(i)]);
             }
         }
-    }
-};
-
-// --- Heads of tensors [B, T, H, K], in chunks of steps: what the matrix memories share. ---
-
-// W is the width of a state, V or one more.
-struct Dims { i64 t, h, k, v, w, chunk, chunks; };
-
-// The steps of one chunk: the block's, of (chunk of head, tile, tile). Row `at(s)` of a tensor [B T H, ..] is step s.
-struct Steps {
-    i64 id, first, apart;
-    int n;
-
-    __device__ Steps(const Dims& d, i64 id) : id(id), apart(d.h) {
-        const i64 head = id / d.chunks, start = id % d.chunks * d.chunk;
-        first = (head / d.h * d.t + start) * d.h + head % d.h;
-        n = (int)(d.t - start < d.chunk ? d.t - start : d.chunk);
-    }
-
-    __device__ i64 at(int s) const { return first + s * apart; }
-
-    // Element j of step s of x [B, T, H, width]; 0 beyond the edges.
-    template <class P>
-    __device__ real get(const P* x, i64 width, int s, i64 j) const {
-        return s < n && j < width ? ld(x + at(s) * width + j) : real(0);
-    }
-};
-
-__device__ inline i64 tiles(i64 n, int c) { return (n + c - 1) / c; }
-
-// A state [chunk of head, K, W] at (i, j); 0 beyond the edges.
-template <class P>
-__device__ real state(const P* s, const Dims& d, i64 id, i64 i, i64 j) {
-    return i < d.k && j < d.w ? ld(s + (id * d.k + i) * d.w + j) : real(0);
-}
-
-// Numbers of a chunk that are padded to C rows: W, E, dE and G [chunk of head, C, width].
-template <int R>
-struct Padded {
-    real* x;
-    i64 width, id;
-
-    __device__ real get(int r, i64 j) const { return j < width ? x[(id * Tile<R>::C + r) * width + j] : real(0); }
-    __device__ void set(int r, i64 j, real y) const {
-        if (j < width) x[(id * Tile<R>::C + r) * width + j] = y;
-    }
-};
-
-// What a gate does inside a chunk (decay.rs), from the sums b_t = g_1 + … + g_t. They are doubles so that their
-// differences have all the digits of a real.
-struct Decay {
-    const double* b;
-
-    __device__ real between(int t, int s) const { return b ? exp((real)(b[t] - b[s])) : real(1); }
-    __device__ real since_start(int t) const { return b ? exp((real)b[t]) : real(1); }
-};
-
-// In shared memory: what a chunk has one of a step.
-template <int R>
-struct Scalars {
-    enum { C = Tile<R>::C, SIZE = 5 * C };
-    double *sums, *gates;
-    real* beta;
-
-    __device__ Scalars(real* memory) : sums((double*)memory), gates(sums + C), beta((real*)(gates + C)) {}
-
-    // A gate below exp(-1e4) is 0 in any case; -inf would make differences of sums NaN. What was written before the
-    // call may be read by everybody after it.
-    __device__ Decay load(const Steps& t, const S* b, const S* g) {
-        const int r = threadIdx.x;
-        if (b && r < C) beta[r] = t.get(b, 1, r, 0);
-        if (g && r < C) gates[r] = fmax(t.get(g, 1, r, 0), real(-1e4));
-        __syncthreads();
-        if (g && r < C) {
-            double sum = 0;
-            for (int u = 0; u <= r; u++) sum += gates[u];
-            sums[r] = sum;
-        }
-        __syncthreads();
-        return Decay{g ? sums : nullptr};
     }
 };
 

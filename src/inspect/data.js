@@ -16,13 +16,28 @@ function half(bits) {
   return sign * (1 + fraction / 1024) * 2 ** (exponent - 15);
 }
 
+// 16-bit floats as numbers, by a table of all that there are.
+let table;
+function halves(bits) {
+  table ??= Float32Array.from({ length: 65536 }, (_, i) => half(i));
+  const all = new Float32Array(bits.length);
+  for (let i = 0; i < bits.length; i++) all[i] = table[bits[i]];
+  return all;
+}
+
+// The bytes of a text in base64; older browsers have no function for it.
+function bytesOf(base64) {
+  if (Uint8Array.fromBase64) return Uint8Array.fromBase64(base64);
+  const text = atob(base64), bytes = new Uint8Array(text.length);
+  for (let i = 0; i < text.length; i++) bytes[i] = text.charCodeAt(i);
+  return bytes;
+}
+
 // The numbers of a tensor [T, shape..], decoded when they are first asked for.
 function numbers(tensor) {
   if (!tensor.numbers) {
-    const text = atob(tensor.data), bytes = new Uint8Array(text.length);
-    for (let i = 0; i < text.length; i++) bytes[i] = text.charCodeAt(i);
-    tensor.numbers = tensor.dtype === 'f16'
-      ? Float32Array.from(new Uint16Array(bytes.buffer), half) : new Float32Array(bytes.buffer);
+    const { buffer } = bytesOf(tensor.data);
+    tensor.numbers = tensor.dtype === 'f16' ? halves(new Uint16Array(buffer)) : new Float32Array(buffer);
     tensor.width = tensor.shape.reduce((a, b) => a * b, 1);
     delete tensor.data;
   }
@@ -48,15 +63,24 @@ function index(run, letter, over) {
   return Math.max(0, Math.min(at, (letter === 's' ? sel.t + 1 : size(run, letter) ?? 1) - 1));
 }
 
+// How far apart the numbers of a tensor are that differ by one in a letter.
+function strides(tensor, axes) {
+  let apart = 1;
+  return Object.fromEntries([...axes].map((letter, axis) => [letter, axis]).reverse().map(([letter, axis]) => {
+    const here = apart;
+    apart *= tensor.shape[axis];
+    return [letter, here];
+  }));
+}
+
 // One number: of a name at a step, at the indices looked at but where `over` says otherwise.
 function value(run, name, t, over = {}) {
   const tensor = tensorOf(run, name);
   if (!tensor) return NaN;
   if (t < 0) return 0; // the state before the first token
   const data = numbers(tensor);
-  let at = 0;
-  [...quantity(run, name).axes].forEach((letter, axis) => { at = at * tensor.shape[axis] + index(run, letter, over); });
-  return data[t * tensor.width + at];
+  const by = Object.entries(strides(tensor, quantity(run, name).axes));
+  return data[by.reduce((at, [letter, apart]) => at + apart * index(run, letter, over), t * tensor.width)];
 }
 
 // What stands in the braces of an equation: `name`, `name-` one step before, `name@s` at position s; `a * b` a product,

@@ -2,6 +2,7 @@
 
 use super::{
     Inspection,
+    fit::{self, Fit},
     input::Input,
     source::Source,
     trace::{Series, Trace},
@@ -16,9 +17,6 @@ use base64::{Engine, engine::general_purpose::STANDARD};
 use safetensors::tensor::{Dtype, TensorView};
 use serde_json::{Value, json};
 use std::collections::HashMap;
-
-/// About how many bytes of numbers a page may have: with what is around them it stays below 5 MB.
-const BUDGET: usize = 4_200_000;
 
 /// How tensors are written.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -44,13 +42,9 @@ pub fn page_json(i: &Inspection) -> Result<String> {
 pub fn json(i: &Inspection, encoding: Encoding) -> Result<String> {
     let Some((first, _)) = i.runs.first() else { return Err(Error::config("there is no run to show")) };
     let task: &dyn Task = &*first.config.task;
-    let halves = if encoding == Encoding::Base64 { halves(i) } else { 0 };
-    let runs: Vec<Value> = i
-        .runs
-        .iter()
-        .enumerate()
-        .map(|(r, (source, trace))| run(r, source, trace, &i.input, encoding, halves))
-        .collect();
+    let fit = (encoding == Encoding::Base64).then(|| Fit::of(i));
+    let runs: Vec<Value> =
+        i.runs.iter().enumerate().map(|(r, (source, trace))| run(r, source, trace, &i.input, fit.as_ref())).collect();
     let value = json!({
         "task": { "title": task.title(), "legend": task.legend() },
         "classes": (0..task.classes()).map(|c| task.class(c)).collect::<Vec<_>>(),
@@ -74,27 +68,11 @@ fn all(i: &Inspection) -> Vec<(usize, usize, &str, &Series)> {
     all
 }
 
-/// From how many numbers on a tensor is written in 16 bits, so that all fit in the budget; 0: none is.
-fn halves(i: &Inspection) -> usize {
-    let mut sizes: Vec<usize> = all(i).iter().map(|(.., s)| s.data.len()).collect();
-    sizes.sort_unstable_by(|a, b| b.cmp(a));
-    let mut bytes: usize = sizes.iter().map(|n| n * 16 / 3).sum();
-    let mut least = 0;
-    for n in sizes {
-        if bytes <= BUDGET {
-            break;
-        }
-        bytes -= n * 8 / 3;
-        least = n;
-    }
-    least
+fn named(r: usize, l: usize, name: &str, series: &Series) -> Value {
+    json!({ "shape": series.shape, "tensor": tensor_name(r, l, name) })
 }
 
-fn tensor(r: usize, l: usize, name: &str, series: &Series, encoding: Encoding, halves: usize) -> Value {
-    if encoding == Encoding::Named {
-        return json!({ "shape": series.shape, "tensor": tensor_name(r, l, name) });
-    }
-    let half = halves > 0 && series.data.len() >= halves;
+fn base64(series: &Series, half: bool) -> Value {
     let bytes: Vec<u8> = if half {
         series.data.iter().flat_map(|&x| half::f16::from_f32(x).to_le_bytes()).collect()
     } else {
@@ -107,11 +85,19 @@ fn tensor_name(r: usize, l: usize, name: &str) -> String {
     format!("run{}.blocks.{l}.mixer.{name}", r + 1)
 }
 
-fn run(r: usize, source: &Source, trace: &Trace, input: &Input, encoding: Encoding, halves: usize) -> Value {
+/// A run, with the numbers that fit, or all by their names in the file.
+fn run(r: usize, source: &Source, trace: &Trace, input: &Input, fit: Option<&Fit>) -> Value {
     let config = source.model.config();
     let view = view::of(&config.mixer);
+    let tensor = |l: usize, name: &str, series: &Series| match fit {
+        None => named(r, l, name, series),
+        Some(fit) => {
+            let kept = fit.cut(fit::axes(view, name), series);
+            base64(&kept, fit.is_half(kept.data.len()))
+        }
+    };
     let layers: Vec<Value> = (trace.layers.iter().enumerate())
-        .map(|(l, values)| values.iter().map(|(n, s)| (n.clone(), tensor(r, l, n, s, encoding, halves))).collect())
+        .map(|(l, values)| values.iter().map(|(n, s)| (n.clone(), tensor(l, n, s))).collect())
         .collect();
     let said: Vec<Value> = (0..input.tokens.len()).map(|t| said(trace.logits.at(t), input.targets[t])).collect();
     let (spectrum, spectrum_about) = spectrum(view, trace);
@@ -119,7 +105,7 @@ fn run(r: usize, source: &Source, trace: &Trace, input: &Input, encoding: Encodi
         "name": source.name,
         "title": view.map_or(config.mixer.as_str(), |v| v.title),
         "mixer": config.mixer,
-        "about": source.about,
+        "about": source.about.clone() + &fit.map_or(String::new(), |fit| fit.about(trace, view)),
         "sizes": sizes(source),
         "source": models::equations(&config.mixer).unwrap_or_default(),
         "quantities": quantities(view, trace),
@@ -128,7 +114,7 @@ fn run(r: usize, source: &Source, trace: &Trace, input: &Input, encoding: Encodi
         "spectrum_about": spectrum_about,
         "said": said,
         "layers": layers,
-        "logits": if encoding == Encoding::Named { json!(format!("run{}.logits", r + 1)) } else { Value::Null },
+        "logits": if fit.is_none() { json!(format!("run{}.logits", r + 1)) } else { Value::Null },
     })
 }
 

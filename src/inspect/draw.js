@@ -27,14 +27,16 @@ function paint(canvas, rows, columns, at, most) {
 }
 
 // A heat map: `of(t)` gives { rows, columns, at, most }, `pick(r, c)` is called on a click, `marked()` is the cell that
-// is framed, `say(r, c)` names a cell. With `overTime` a column is a step, and the line marks the one looked at.
+// is framed, `say(r, c)` names a cell. With `overTime` a column is a step, and the line marks the one looked at. What has
+// a `key` does not change with the step: it is painted once.
 function heatMap({ label, of, pick, marked, say, cell = 18, overTime = false, quantityName }) {
   const canvas = el('canvas', { role: 'img', 'aria-label': label });
   const frame = el('div', { class: overTime ? 'cursor' : 'frame' });
   const box = el('div', { class: 'map' + (overTime ? ' wide' : '') }, canvas, frame);
   const readout = el('span', { class: 'readout' });
+  const scale = el('span', { class: 'scale', title: 'What the strongest colour stands for' });
   const figure = el('figure', { 'data-quantity': quantityName },
-    el('figcaption', {}, el('b', {}, label)), box, readout);
+    el('figcaption', {}, el('b', {}, label), scale), box, readout);
   let shown;
   const cellAt = event => {
     const area = canvas.getBoundingClientRect();
@@ -50,10 +52,10 @@ function heatMap({ label, of, pick, marked, say, cell = 18, overTime = false, qu
     figure,
     update() {
       shown = of(sel.t);
-      // What does not change with the step is painted once.
-      if (!overTime || box.dataset.key !== shown.key) {
+      if (shown.key === undefined || box.dataset.key !== shown.key) {
         paint(canvas, shown.rows, shown.columns, shown.at, shown.most);
         box.dataset.key = shown.key;
+        scale.textContent = ` ±${short(shown.most)}`;
       }
       box.style.aspectRatio = overTime ? '' : `${shown.columns} / ${shown.rows}`;
       box.style.width = overTime ? '100%' : `${shown.columns * cell}px`;
@@ -125,9 +127,13 @@ function numberLine({ label, points }) {
       const x = v => (220 + 200 * v / most).toFixed(1);
       const tick = v => [el('svg:line', { class: 'axis', x1: x(v), x2: x(v), y1: 34, y2: 42 }),
         el('svg:text', { class: 'tick middle', x: x(v), y: 56 }, short(v))];
-      svg.replaceChildren(el('svg:line', { class: 'axis', x1: 20, x2: 420, y1: 38, y2: 38 }), ...[-1, 0, 1].flatMap(tick),
-        ...all.map(p => el('svg:circle', { class: `dot s${p.style % 8}`, cx: x(p.x), cy: 38 - 7 * (p.lane % 5), r: 5 },
-          el('svg:title', {}, `${p.label}: ${short(p.x)}`))));
+      const y = p => 38 - 7 * (p.lane % 5);
+      const dot = p => el('svg:circle', { class: `dot s${p.style % 8}`, cx: x(p.x), cy: y(p), r: 5 },
+        el('svg:title', {}, `${p.label}: ${short(p.x)}`));
+      // Hundreds of them as one path of round points: an element each would take longer than all the rest.
+      const dots = all.length <= 64 ? all.map(dot)
+        : [el('svg:path', { class: 'dots s0', d: all.map(p => `M${x(p.x)} ${y(p)}h0`).join('') })];
+      svg.replaceChildren(el('svg:line', { class: 'axis', x1: 20, x2: 420, y1: 38, y2: 38 }), ...[-1, 0, 1].flatMap(tick), ...dots);
     },
   };
 }
@@ -153,7 +159,7 @@ function disc({ label, points, pick }) {
         text(5, -104, 'i', ''), ...all.map(dot));
       const marked = all.find(p => p.marked) ?? all[0];
       if (marked) {
-        const size = Math.hypot(marked.re, marked.im), angle = Math.atan2(marked.im, marked.re) * 180 / Math.PI;
+        const size = Math.hypot(marked.re, marked.im), angle = Math.atan2(marked.im || 0, marked.re) * 180 / Math.PI;
         readout.textContent = `${marked.label}: magnitude ${short(size)}, angle ${short(angle)}°`;
       }
     },

@@ -77,7 +77,9 @@ fn product(k: &Series, beta: &Series) -> Vec<(String, Series)> {
             }
             let entry = |i: usize, j: usize| -> f64 { w[i].iter().zip(key(j)).map(|(&w, &k)| w * f64::from(k)).sum() };
             let matrix: Vec<Vec<f64>> = (0..n).map(|i| (0..n).map(|j| entry(i, j)).collect()).collect();
-            for (a, b) in roots(&characteristic(&matrix)).into_iter().map(|(a, b)| (1.0 - a, -b)).chain([(1.0, 0.0)]) {
+            for (a, b) in
+                roots(&characteristic(&matrix)).into_iter().map(|(a, b)| (1.0 - a, 0.0 - b)).chain([(1.0, 0.0)])
+            {
                 re.push(a as f32);
                 im.push(b as f32);
             }

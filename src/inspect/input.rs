@@ -24,7 +24,7 @@ impl Input {
     /// # Errors
     /// When there is none of this length.
     pub fn draw(task: &dyn Task, len: usize, seed: u64) -> Result<Input> {
-        check(len)?;
+        check(len, "--len")?;
         task.check_len(len).map_err(|why| Error::Config(format!("--len {len}: {why}")))?;
         let (mut tokens, mut targets) = (vec![0; len], vec![IGNORE; len]);
         task.fill(&mut rng::stream(seed, "inspect", 0), len, &mut tokens, &mut targets);
@@ -44,7 +44,13 @@ impl Input {
                 None => run_together(&names, word, &mut tokens)?,
             }
         }
-        check(tokens.len())?;
+        if tokens.is_empty() {
+            return Err(Error::Config(format!(
+                "--input '{text}': no token; expected 1 to {LONGEST} of {}",
+                some(&names)
+            )));
+        }
+        check(tokens.len(), "--input")?;
         let targets = task.label(&tokens);
         let targets =
             targets.map_or(vec![None; tokens.len()], |y| y.into_iter().map(|y| usize::try_from(y).ok()).collect());
@@ -52,19 +58,24 @@ impl Input {
     }
 }
 
-fn check(len: usize) -> Result<()> {
+fn check(len: usize, flag: &str) -> Result<()> {
     if (1..=LONGEST).contains(&len) {
         return Ok(());
     }
-    Err(Error::Config(format!("a sequence of {len} tokens: expected 1 to {LONGEST}")))
+    Err(Error::Config(format!("{flag}: a sequence of {len} tokens; expected 1 to {LONGEST}")))
+}
+
+/// The first of the tokens that there are.
+fn some(names: &[String]) -> String {
+    let shown: Vec<&str> = names.iter().take(12).map(String::as_str).collect();
+    let more = if names.len() > shown.len() { format!(" … ({} in all)", names.len()) } else { String::new() };
+    shown.join(" ") + &more
 }
 
 /// Tokens without spaces, the longest that fits first. Numbers could be cut anywhere, and are not.
 fn run_together(names: &[String], word: &str, tokens: &mut Vec<i32>) -> Result<()> {
     let refused = |rest: &str| {
-        let shown: Vec<&str> = names.iter().take(12).map(String::as_str).collect();
-        let more = if names.len() > shown.len() { format!(" … ({} in all)", names.len()) } else { String::new() };
-        Err(Error::Config(format!("--input: '{rest}' is no token of this task; expected {}{more}", shown.join(" "))))
+        Err(Error::Config(format!("--input: '{rest}' is no token of this task; expected {}", some(names))))
     };
     let numbers = names.iter().any(|n| n.len() > 1 && n.bytes().all(|b| b.is_ascii_digit()));
     if numbers && word.bytes().all(|b| b.is_ascii_digit()) {

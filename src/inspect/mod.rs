@@ -2,10 +2,12 @@
 //!
 //! [`source`] trains a model or reads one, [`input`] draws or reads a sequence, [`trace()`](trace::trace) runs one over
 //! the other and keeps what the mixers name ([`Var::named`](crate::autograd::Var::named)), [`view`] says what is shown of
-//! each mixer, [`eigen`] adds the eigenvalues of its transition, [`data`] packs it all, and [`page`] is the page.
+//! each mixer, [`eigen`] adds the eigenvalues of its transition, [`fit`] chooses
+//! what of it fits on a page, [`data`] packs it all, and [`page`] is the page.
 
 pub mod data;
 pub mod eigen;
+pub mod fit;
 pub mod graph;
 pub mod input;
 pub mod page;

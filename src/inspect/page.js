@@ -66,19 +66,41 @@ function equations(run) {
     .flatMap(m => run.quantities.filter(q => m[1].replace(/^sum:\w /, '').split(/ [*+] /).some(w => w.replace(/(@s|-|;.*)$/, '') === q.name))
       .flatMap(q => [...q.axes]))))].filter(letter => letter in LETTERS)
     .sort((a, b) => Object.keys(LETTERS).indexOf(a) - Object.keys(LETTERS).indexOf(b));
-  const fill = (run, template) => template.split(/(\{[^}]*\})/).map((piece, i, all) => {
-    if (i % 2 === 0) return piece;
-    const text = piece.slice(1, -1), x = evaluate(run, text);
-    const after = /[·−+(]\s*$/.test(all[i - 1]) || text.includes('sum:') && /[·−+(]\s*$/.test(all[i - 1]);
-    return el('span', { class: 'number', 'data-expression': text, 'data-value': x }, x < 0 && after && !/\(\s*$/.test(all[i - 1]) ? `(${short(x)})` : short(x));
-  });
+  // A number; in brackets if it is negative and follows an operator.
+  const number = (text, before) => {
+    const x = evaluate(run, text), shown = x < 0 && /[·−+]\s*$/.test(before) ? `(${short(x)})` : short(x);
+    return el('span', { class: 'number', 'data-expression': text, 'data-value': x }, shown);
+  };
+  // A sum's largest terms, in their order.
+  const terms = text => {
+    const [, letter, product] = text.match(/^sum:(\w) (.*)$/), n = letter === 's' ? sel.t + 1 : size(run, letter);
+    const factors = x => product.split(' * ').map(f => `${f};${letter}=${x}`);
+    const weight = x => Math.abs(factors(x).reduce((p, f) => p * evaluate(run, f), 1));
+    const all = Array.from({ length: n }, (_, x) => [weight(x), x]).sort((a, b) => b[0] - a[0]);
+    const shown = all.slice(0, n <= 4 ? n : 3).map(a => a[1]).sort((a, b) => a - b);
+    const rest = n > shown.length ? ` + … (${n - shown.length} smaller)` : '';
+    return [...shown.flatMap((x, i) => factors(x).flatMap((f, j) => {
+      const before = j ? ' · ' : i ? ' + ' : '';
+      return [before, number(f, before)];
+    })), rest];
+  };
+  // An equation's numbers; below it the sums in it, or in it where a sum is all of its right side.
+  const fill = template => {
+    const all = template.split(/(\{[^}]*\})/), whole = all.length === 5 && all[2] === ' = ' && all[4] === '';
+    const sum = piece => piece.startsWith('{sum:');
+    const line = all.flatMap((piece, i) => i % 2 === 0 ? piece
+      : whole && sum(piece) ? terms(piece.slice(1, -1)) : number(piece.slice(1, -1), all[i - 1]));
+    const below = whole ? [] : all.filter(sum).map(piece =>
+      el('span', { class: 'sum' }, number(piece.slice(1, -1), ''), ' = ', ...terms(piece.slice(1, -1))));
+    return [...line, ...below];
+  };
   return {
     figure: el('section', { class: 'card wide' }, el('h3', {}, 'This step, in numbers'), where, list),
     update() {
       const cells = letters.map(l => `${LETTERS[l]} ${index(run, l, {}) + 1} of ${l === 's' ? sel.t + 1 : size(run, l)}`);
       where.textContent = cells.length ? `At ${cells.join(', ')}; click a cell in a figure for another.` : '';
       list.replaceChildren(...run.equations.flatMap(([symbols, template]) =>
-        [el('dt', {}, symbols), el('dd', {}, ...fill(run, template))]));
+        [el('dt', {}, symbols), el('dd', {}, ...fill(template))]));
     },
   };
 }
@@ -95,20 +117,31 @@ function pages(run, q) {
   const own = ['p', 'h'].filter(l => q.axes.includes(l));
   return own.reduce((all, l) => all.flatMap(o => Array.from({ length: size(run, l) }, (_, x) => ({ ...o, [l]: x }))), [{}]);
 }
+// The figures of a quantity, a row of heads for each factor of a product.
+function byFactor(run, q) {
+  const all = pages(run, q), rows = [...new Set(all.map(o => o.p))];
+  return rows.map(p => row(all.filter(o => o.p === p).map(o => map(run, q, o))));
+}
 const pageName = over => Object.entries(over).map(([l, x]) => `${LETTERS[l]} ${x + 1}`).join(', ');
 
 // A heat map of a quantity at this step, for one head; `change` for what this step did to it.
 function map(run, q, over, change) {
   const [down, across] = plane(run, q);
-  const at = (r, c) => {
-    const o = { ...over, ...(down && { [down]: r }), ...(across && { [across]: c }) };
-    return value(run, q.name, sel.t, o) - (change ? value(run, q.name, sel.t - 1, o) : 0);
+  // By strides: this is read for every cell at every step.
+  const at = () => {
+    const tensor = tensorOf(run, q.name), all = numbers(tensor), by = strides(tensor, q.axes);
+    const [down_by, across_by] = [by[down] ?? 0, by[across] ?? 0];
+    const now = Object.entries(over).reduce((o, [l, x]) => o + by[l] * x, sel.t * tensor.width);
+    return (r, c) => {
+      const cell = now + r * down_by + c * across_by;
+      return all[cell] - (change && sel.t > 0 ? all[cell - tensor.width] : 0);
+    };
   };
   const named = (r, c) => `${change ? 'Δ' : ''}${q.symbol}[${[down && r + 1, across && c + 1].filter(x => x).join(', ')}]`;
   const on = () => Object.entries(over).every(([l, x]) => index(run, l, {}) === x);
   return heatMap({
     label: `${change ? 'Δ' : ''}${q.symbol}${Object.keys(over).length ? ', ' + pageName(over) : ''}`, quantityName: q.name,
-    of: () => ({ rows: down ? size(run, down) : 1, columns: across ? size(run, across) : 1, at, most: reach(tensorOf(run, q.name)) }),
+    of: () => ({ rows: down ? size(run, down) : 1, columns: across ? size(run, across) : 1, at: at(), most: reach(tensorOf(run, q.name)) }),
     pick: (r, c) => choose({ ...over, ...(down && { [down]: r }), ...(across && { [across]: c }) }),
     marked: () => on() ? [down ? index(run, down, {}) : 0, across ? index(run, across, {}) : 0] : null,
     say: named, cell: across && size(run, across) <= 16 ? Math.min(18, 230 / size(run, across)) : 18,
@@ -174,13 +207,16 @@ function spectrum(run) {
   if (!run.spectrum) return run.spectrum_about ? card('Eigenvalues of the transition', run.spectrum_about, []) : null;
   const [re, im] = run.spectrum, q = quantity(run, re);
   const all = channels(run, q);
-  const label = o => Object.entries(o).map(([l, x]) => l === 'm' ? (!im && size(run, 'm') === 2 ? ['along k', 'across k'][x] : '') : `${LETTERS[l]} ${x + 1}`).filter(x => x).join(', ') || 'λ';
+  const among = x => size(run, 'm') === 2 && !im ? ['along k', 'across k'][x] : im ? `λ ${x + 1}` : '';
+  const label = o => Object.entries(o).map(([l, x]) => l === 'm' ? among(x) : `${LETTERS[l]} ${x + 1}`).filter(x => x).join(', ') || 'λ';
+  // The colours of the lines over time, where there are few enough for lines.
+  const style = (o, i) => all.length <= 8 ? i : o.h ?? 0;
   const states = im && quantity(run, 'Re h') && quantity(run, 'Im h');
   if (im) {
     const size = o => Math.hypot(value(run, 'Re h', sel.t, o), value(run, 'Im h', sel.t, o));
     const most = () => Math.hypot(reach(tensorOf(run, 'Re h')), reach(tensorOf(run, 'Im h')));
     const points = () => all.map((o, i) => ({
-      re: value(run, re, sel.t, o), im: value(run, im, sel.t, o), label: states ? `λ ${i + 1}` : label(o), index: i, style: o.h ?? 0,
+      re: value(run, re, sel.t, o), im: value(run, im, sel.t, o), label: states ? `λ ${i + 1}` : label(o), index: i, style: states ? 0 : style(o, i),
       r: states ? 3 + 12 * Math.sqrt(size(o) / (most() || 1)) : 6, marked: states ? i === index(run, 'n', {}) : false,
     }));
     const figures = [disc({ label: states ? 'λ on the unit disc' : 'on the unit disc', points, pick: states ? i => choose(all[i]) : null })];
@@ -188,7 +224,7 @@ function spectrum(run) {
     return card('Eigenvalues of the transition', run.spectrum_about, figures);
   }
   const lane = o => (o.h ?? 0) % 3;
-  const now = numberLine({ label: 'at this step', points: () => all.map((o, i) => ({ x: flat(run, q, sel.t, i), label: label(o), style: o.h ?? 0, lane: lane(o) })) });
+  const now = numberLine({ label: 'at this step', points: () => all.map((o, i) => ({ x: flat(run, q, sel.t, i), label: label(o), style: style(o, i), lane: lane(o) })) });
   if (q.role === 'gate') return card('Eigenvalues of the transition', `${run.spectrum_about} Over time it is among the gates.`, [now]);
   return card('Eigenvalues of the transition', run.spectrum_about, [now, overTime(run, q, { title: q.symbol === 'eigenvalue' ? 'eigenvalues' : q.symbol, name: label })]);
 }
@@ -210,7 +246,7 @@ function runView(run, r) {
   for (const q of of('attention')) cards.push(attention(run, q));
   const told = of('vector').filter(q => q.name !== 'S_before' && !(run.spectrum ?? []).includes(q.name) && !q.name.includes('eigenvalue'));
   if (told.length) {
-    cards.push(card('Written and read at this step', told.map(q => `${q.symbol}: ${q.about}`).join('. ') + '.', told.map(q => row(pages(run, q).map(o => map(run, q, o))))));
+    cards.push(card('Written and read at this step', told.map(q => `${q.symbol}: ${q.about}`).join('. ') + '.', told.flatMap(q => byFactor(run, q))));
   }
   const gates = of('gate');
   if (gates.length) cards.push(card('Gates over time', gates.map(q => `${q.symbol}: ${q.about}`).join('. ') + '.', gates.map(q => overTime(run, q))));
@@ -224,15 +260,19 @@ function runView(run, r) {
 
 // The row of attention at this step, and all rows.
 function attention(run, q) {
+  const at = o => {
+    const tensor = tensorOf(run, q.name), all = numbers(tensor);
+    return (t, s) => s > t ? NaN : all[t * tensor.width + o.h * T + s];
+  };
   const now = o => heatMap({
     label: `${q.symbol}, ${pageName(o)}`, quantityName: q.name, overTime: false, cell: 18,
-    of: () => ({ rows: 1, columns: T, most: 1, at: (_, s) => s > sel.t ? NaN : numbers(tensorOf(run, q.name))[sel.t * tensorOf(run, q.name).width + o.h * T + s] }),
+    of: () => ({ rows: 1, columns: T, most: 1, at: (_, s) => at(o)(sel.t, s) }),
     pick: (_, s) => choose({ ...o, s }), marked: () => index(run, 'h', {}) === o.h ? [0, index(run, 's', {})] : null,
     say: (_, s) => `to token ${s + 1} (${D.tokens[s]})`,
   });
   const all = o => heatMap({
     label: `all rows, ${pageName(o)}`, quantityName: q.name, cell: Math.max(1, Math.min(9, 260 / T)),
-    of: () => ({ rows: T, columns: T, most: 1, at: (t, s) => s > t ? NaN : numbers(tensorOf(run, q.name))[t * tensorOf(run, q.name).width + o.h * T + s] }),
+    of: () => ({ key: `${sel.layer}`, rows: T, columns: T, most: 1, at: at(o) }),
     pick: (t, s) => { Object.assign(sel, o, { s }); go(t); }, marked: () => [sel.t, index(run, 's', {})],
     say: (t, s) => `step ${t + 1} to token ${s + 1}`,
   });
@@ -248,6 +288,13 @@ function layers() {
   return { update: () => buttons.forEach((b, l) => b.setAttribute('aria-pressed', String(l === sel.layer))) };
 }
 
+// What the colours are.
+function legend() {
+  const canvas = el('canvas', { class: 'legend', role: 'img', 'aria-label': 'from blue over nothing to orange' });
+  document.getElementById('task').after(el('p', { class: 'soft' }, 'Colours: below zero ', canvas, ' above; full at what ± says beside the name of a figure.'));
+  return { update: () => paint(canvas, 1, 65, (_, c) => c / 32 - 1, 1) };
+}
+
 function build() {
   readColours();
   document.querySelector('h1').textContent = D.runs.map(r => r.title).filter((x, i, all) => all.indexOf(x) === i).join(' and ') + `, step by step`;
@@ -256,7 +303,7 @@ function build() {
   const views = D.runs.map(runView);
   main.replaceChildren(...views.map(v => v.figure));
   main.classList.toggle('two', D.runs.length > 1);
-  parts = [strip(), layers(), ...views];
+  parts = [legend(), strip(), layers(), ...views];
   document.getElementById('graphs').replaceChildren(...D.graphs.map(tape));
   update();
 }

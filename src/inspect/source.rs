@@ -2,7 +2,7 @@
 
 use crate::{
     error::{Error, Result},
-    models::{Model, Positions, Variant},
+    models::{Model, ModelConfig, Positions, Variant},
     tensor::{DType, Device},
     train::{
         Trainer, checkpoint,
@@ -69,14 +69,16 @@ pub fn config(spec: &str, task_name: &str, seed: u64, len: Option<usize>, steps:
     let (preset, task) = task(task_name)?;
     let (mixer, settings) = spec.split_once(':').unwrap_or((spec, ""));
     let known = preset_table(preset)?;
+    let sizes = Table::try_from(ModelConfig::default()).unwrap_or_default();
     let (mut flags, mut model) = (Table::new(), Table::new());
     for setting in settings.split(',').filter(|s| !s.is_empty()) {
         let Some((key, value)) = setting.split_once('=') else {
             let what = "expected MIXER:key=value,key=value, as delta_net:heads=1,eigenvalues=-1..1";
             return Err(Error::Config(format!("{spec}: '{setting}' has no '='; {what}")));
         };
+        let default = known.get(key).or_else(|| sizes.get(key));
         let parsed = format!("x = {value}").parse::<Table>().ok().and_then(|mut t| t.remove("x"));
-        let value = parsed.unwrap_or_else(|| Value::from(value));
+        let value = parsed.filter(|_| !default.is_some_and(Value::is_str)).unwrap_or_else(|| Value::from(value));
         let top = known.contains_key(key) && !["model", "task", "per_model"].contains(&key);
         if top { &mut flags } else { &mut model }.insert(key.into(), value);
     }
@@ -88,7 +90,8 @@ pub fn config(spec: &str, task_name: &str, seed: u64, len: Option<usize>, steps:
     if !model.is_empty() {
         flags.insert("model".into(), model.into());
     }
-    let mut cfg = TrainConfig::load_over(preset, None, flags)?.for_model(mixer)?;
+    let cfg = TrainConfig::load_over(preset, None, flags).and_then(|cfg| cfg.for_model(mixer));
+    let mut cfg = cfg.map_err(|e| if settings.is_empty() { e } else { Error::Config(format!("{spec}: {e}")) })?;
     // Learned positions must reach as far as what is looked at.
     let longest = cfg.eval_lens.iter().chain([&cfg.train_len]).map(|l| l.max).max().unwrap_or(0);
     cfg.model.max_len = cfg.model.max_len.max(longest).max(len.unwrap_or(0));
@@ -189,9 +192,11 @@ fn load(model: &mut Model, path: &Path) -> Result<()> {
     let entries = params.entries().to_vec();
     let dtype = params.flat().dtype();
     for e in entries {
-        let view = file.tensor(&e.name).map_err(|_| broken(format!("no tensor '{}'", e.name)))?;
+        let view = file
+            .tensor(&e.name)
+            .map_err(|_| broken(format!("no tensor '{}', so it is of another model than config.toml", e.name)))?;
         if view.shape() != e.shape.dims() {
-            return Err(broken(format!("'{}' is {:?}, not {}", e.name, view.shape(), e.shape)));
+            return Err(broken(format!("'{}' is {:?}, and by config.toml {}", e.name, view.shape(), e.shape)));
         }
         let range = e.offset..e.offset + e.shape.len();
         match (view.dtype(), dtype) {

@@ -51,6 +51,10 @@ pub enum Spectrum {
     Product,
 }
 
+/// An equation as in the mixer's file, and its numbers in `{places}` (see `data.js`: products, sums, earlier steps). What
+/// comes from a linear map of many numbers has only its value.
+pub type Equation = (&'static str, &'static str);
+
 /// What is shown of a mixer.
 #[derive(Debug)]
 pub struct View {
@@ -60,8 +64,8 @@ pub struct View {
     pub title: &'static str,
     /// Its quantities, in the order in which they are shown.
     pub quantities: &'static [Quantity],
-    /// An equation, and the same with `{places}` for numbers (see `page.js`: products, sums, earlier steps).
-    pub equations: &'static [(&'static str, &'static str)],
+    /// Its equations, in the order of its file.
+    pub equations: &'static [Equation],
     /// The eigenvalues of its transition.
     pub eigenvalues: Spectrum,
     /// What they are, in words.
@@ -86,16 +90,32 @@ const fn q(name: &'static str, symbol: &'static str, axes: &'static str, role: R
 
 use Role::{Attention, Gate, State, Vector};
 
+// What several mixers have.
 const QUERY: Quantity = q("q", "q", "hi", Vector, "query: what is asked of the memory");
 const KEY: Quantity = q("k", "k", "hi", Vector, "key: under which it is written");
 const VALUE: Quantity = q("v", "v", "hj", Vector, "value: what is to be stored under the key");
 const BETA: Quantity = q("beta", "β", "h", Gate, "how far the memory moves towards the value");
 const ERROR: Quantity =
-    q("error", "v − Sᵀk", "hj", Vector, "the memory's error: the value wanted, less what it holds under the key");
+    q("error", "v − Sᵀk", "hj", Vector, "what is written, less what is erased: what S holds under k");
 const OUT: Quantity = q("o", "o", "hj", Vector, "what is read");
-const MEMORY: Quantity =
-    q("S", "S", "hij", State, "the memory: a row for each coordinate of the key, a column for each of the value");
-const FIND: (&str, &str) = ("score_s = q_t · k_s / √K    of the position s chosen", "{sum:i q * k@s} / √{size:i}");
+const MEMORY: Quantity = matrix("S");
+const CELL: Quantity = q("c", "c", "d", State, "cell: what is remembered");
+const INPUT: Quantity = q("i", "i", "d", Gate, "input gate: how much of the candidate is written");
+const OUTPUT: Quantity = q("o", "o", "d", Gate, "output gate: how much of the cell is shown");
+
+const CANDIDATE: &str = "candidate: what would be written";
+const STABILISER: &str = "stabiliser: the logarithm by which the cell and n are smaller than written";
+const PAST: &str = "1 once there is a past";
+
+const SHOW: Equation = ("h_t = o_t ⊙ tanh(c_t)", "{h} = {o} · tanh({c})");
+const STEP_SIZE: Equation = ("β_t = s σ(W_β x_t)", "{beta}");
+const READ: Equation = ("o_t = S_tᵀ q_t / √K", "{o} = {sum:i S * q} / √{size:i}");
+const STABILISED_INPUT: Equation = ("i_t = exp(ĩ_t − m_t)", "{i}");
+const STABILISED_FORGET: Equation = ("f_t = exp(ln σ(f̃_t) + m_{t-1} − m_t)", "{f}");
+
+const fn matrix(name: &'static str) -> Quantity {
+    q(name, name, "hij", State, "the memory: a row for each coordinate of the key, a column for each of the value")
+}
 
 /// All views.
 pub const VIEWS: &[View] = &[
@@ -104,15 +124,19 @@ pub const VIEWS: &[View] = &[
         title: "LSTM",
         quantities: &[
             q("h", "h", "d", State, "hidden state: what the rest of the model, and the next step's gates, see"),
-            q("c", "c", "d", State, "cell: what is remembered"),
+            CELL,
             q("f", "f", "d", Gate, "forget gate: how much of the cell stays"),
-            q("i", "i", "d", Gate, "input gate: how much of the candidate is written"),
-            q("o", "o", "d", Gate, "output gate: how much of the cell is shown"),
-            q("g", "g", "d", Gate, "candidate: what would be written"),
+            INPUT,
+            OUTPUT,
+            q("g", "g", "d", Gate, CANDIDATE),
         ],
         equations: &[
+            ("i_t = σ(W_ii x_t + b_ii + W_hi h_{t-1} + b_hi)", "{i}"),
+            ("f_t = σ(W_if x_t + b_if + W_hf h_{t-1} + b_hf)", "{f}"),
+            ("g_t = tanh(W_ig x_t + b_ig + W_hg h_{t-1} + b_hg)", "{g}"),
+            ("o_t = σ(W_io x_t + b_io + W_ho h_{t-1} + b_ho)", "{o}"),
             ("c_t = f_t ⊙ c_{t-1} + i_t ⊙ g_t", "{c} = {f} · {c-} + {i} · {g}"),
-            ("h_t = o_t ⊙ tanh(c_t)", "{h} = {o} · tanh({c})"),
+            SHOW,
         ],
         eigenvalues: Spectrum::Named("f"),
         spectrum: "The cell's own transition is the forget gate, in (0, 1); what flips a state here is that the gates see h.",
@@ -121,16 +145,20 @@ pub const VIEWS: &[View] = &[
         mixer: "quasi_lstm",
         title: "Quasi-LSTM",
         quantities: &[
-            q("c", "c", "d", State, "cell: what is remembered"),
+            CELL,
             q("h", "h", "d", Vector, "what is shown of the cell"),
             q("f", "f", "d", Gate, "forget gate: how much of the cell stays; it sees the input alone"),
-            q("i", "i", "d", Gate, "input gate: how much of the candidate is written"),
-            q("o", "o", "d", Gate, "output gate: how much of the cell is shown"),
-            q("z", "z", "d", Gate, "candidate: what would be written"),
+            INPUT,
+            OUTPUT,
+            q("z", "z", "d", Gate, CANDIDATE),
         ],
         equations: &[
+            ("f_t = σ(W_f x_t + b_f + 1)", "{f}"),
+            ("i_t = σ(W_i x_t + b_i)", "{i}"),
+            ("z_t = tanh(W_z x_t + b_z)", "{z}"),
+            ("o_t = σ(W_o x_t + b_o)", "{o}"),
             ("c_t = f_t ⊙ c_{t-1} + i_t ⊙ z_t", "{c} = {f} · {c-} + {i} · {z}"),
-            ("h_t = o_t ⊙ tanh(c_t)", "{h} = {o} · tanh({c})"),
+            SHOW,
         ],
         eigenvalues: Spectrum::Named("f"),
         spectrum: "The transition is the forget gate f, in (0, 1): a state can decay or stay, never flip.",
@@ -189,7 +217,10 @@ pub const VIEWS: &[View] = &[
             q("v", "v", "hj", Vector, "value of this token: what they read there"),
             OUT,
         ],
-        equations: &[FIND, ("a_ts = softmax_s(score)", "{a}"), ("o_t = Σ_s a_ts v_s", "{o} = {sum:s a * v@s}")],
+        equations: &[
+            ("a_ts = softmax_s(q_t · k_s / √K)", "{a} = softmax_s(…, {sum:i q * k@s} / √{size:i}, …)"),
+            ("o_t = Σ_s a_ts v_s", "{o} = {sum:s a * v@s}"),
+        ],
         eigenvalues: Spectrum::None,
         spectrum: "There is no state and no transition: every token so far is kept, and looked at again.",
     },
@@ -198,9 +229,10 @@ pub const VIEWS: &[View] = &[
         title: "DeltaNet",
         quantities: &[MEMORY, BETA, KEY, VALUE, ERROR, QUERY, OUT],
         equations: &[
+            STEP_SIZE,
             ("error_t = v_t − S_{t-1}ᵀ k_t", "{error} = {v} − {sum:i S- * k}"),
             ("S_t = S_{t-1} + k_t β_t error_tᵀ", "{S} = {S-} + {k} · {beta} · {error}"),
-            ("o_t = S_tᵀ q_t / √K", "{o} = {sum:i S * q} / √{size:i}"),
+            READ,
             ("eigenvalue along k: 1 − β ‖k‖²", "{eigenvalue;m=0} = 1 − {beta} · {sum:i k * k}"),
         ],
         eigenvalues: Spectrum::Delta,
@@ -210,7 +242,7 @@ pub const VIEWS: &[View] = &[
         mixer: "mamba",
         title: "Mamba",
         quantities: &[
-            q("h", "h", "dn", State, "states: a row a channel"),
+            q("h", "h", "dn", State, "N states for each channel"),
             q("dt", "Δ", "d", Gate, "step size of each channel: long ones forget and write, short ones keep"),
             q("x", "x", "d", Vector, "input, after the convolution"),
             q("B", "B", "n", Vector, "how the input enters the states"),
@@ -219,6 +251,8 @@ pub const VIEWS: &[View] = &[
             q("A_bar", "Ā", "dn", Vector, "the transition of each state"),
         ],
         equations: &[
+            ("Δ_t = softplus(W_dt δ + b_dt)", "{dt}"),
+            ("Ā_t = s exp(Δ_t A) − (s − 1)", "{A_bar}"),
             ("h_t = Ā_t ⊙ h_{t-1} + Δ_t B_t x_t", "{h} = {A_bar} · {h-} + {dt} · {B} · {x}"),
             ("y_t = C_tᵀ h_t", "{y} = {sum:n C * h}"),
         ],
@@ -234,14 +268,22 @@ pub const VIEWS: &[View] = &[
             BETA,
             KEY,
             VALUE,
-            q("error", "v − αSᵀk", "hj", Vector, "the faded memory's error at this key"),
+            q(
+                "error",
+                "v − αSᵀk",
+                "hj",
+                Vector,
+                "what is written, less what is erased: what the faded S holds under k",
+            ),
             QUERY,
             OUT,
         ],
         equations: &[
+            STEP_SIZE,
+            ("α_t = exp(g_t)", "{alpha}"),
             ("error_t = v_t − α_t S_{t-1}ᵀ k_t", "{error} = {v} − {alpha} · {sum:i S- * k}"),
             ("S_t = α_t S_{t-1} + k_t β_t error_tᵀ", "{S} = {alpha} · {S-} + {k} · {beta} · {error}"),
-            ("o_t = S_tᵀ q_t / √K", "{o} = {sum:i S * q} / √{size:i}"),
+            READ,
             ("eigenvalue along k: α (1 − β ‖k‖²)", "{eigenvalue;m=0} = {alpha} · (1 − {beta} · {sum:i k * k})"),
         ],
         eigenvalues: Spectrum::Delta,
@@ -255,12 +297,13 @@ pub const VIEWS: &[View] = &[
             q("beta", "β", "ph", Gate, "how far the memory moves towards the value, at each factor"),
             q("k", "k", "phi", Vector, "keys, one a factor"),
             q("v", "v", "phj", Vector, "values, one a factor"),
-            q("error", "v − Sᵀk", "phj", Vector, "the memory's error before each factor"),
+            q("error", "v − Sᵀk", "phj", Vector, "what a factor writes, less what it erases: what S holds under its k"),
             q("S_before", "S_{t,p-1}", "phij", Vector, "the memory before each factor"),
             QUERY,
             OUT,
         ],
         equations: &[
+            ("β_{t,p} = s σ(W_β,p x_t)", "{beta}"),
             ("error_p = v_p − S_{p-1}ᵀ k_p    for factor p", "{error} = {v} − {sum:i S_before * k}"),
             ("S_p = S_{p-1} + k_p β_p error_pᵀ", "{S_before + k * beta * error} = {S_before} + {k} · {beta} · {error}"),
             ("o_t = S_tᵀ q_t / √K    after the last factor", "{o} = {sum:i S * q} / √{size:i}"),
@@ -275,14 +318,16 @@ pub const VIEWS: &[View] = &[
             q("h", "h", "d", State, "hidden state, which the next step's gates see"),
             q("c", "c", "d", State, "cell: a weighted sum of candidates"),
             q("n", "n", "d", State, "normaliser: the sum of the weights"),
-            q("m", "m", "d", State, "stabiliser: the logarithm by which c and n are smaller than written"),
-            q("w", "w", "d", State, "1 once there is a past"),
+            q("m", "m", "d", State, STABILISER),
+            q("w", "w", "d", State, PAST),
             q("f", "f", "d", Gate, "forget gate, stabilised"),
             q("i", "i", "d", Gate, "input gate, stabilised: exponential, so that one step can outweigh all before"),
             q("o", "σ(õ)", "d", Gate, "output gate"),
-            q("z", "tanh z̃", "d", Gate, "candidate: what would be written"),
+            q("z", "tanh z̃", "d", Gate, CANDIDATE),
         ],
         equations: &[
+            STABILISED_INPUT,
+            STABILISED_FORGET,
             ("c_t = f_t c_{t-1} + i_t tanh z̃_t", "{c} = {f} · {c-} + {i} · {z}"),
             ("n_t = f_t n_{t-1} + i_t", "{n} = {f} · {n-} + {i}"),
             ("h_t = σ(õ_t) c_t / n_t", "{h} = {o} · {c} / {n}"),
@@ -294,16 +339,10 @@ pub const VIEWS: &[View] = &[
         mixer: "mlstm",
         title: "mLSTM",
         quantities: &[
-            q(
-                "C",
-                "C",
-                "hij",
-                State,
-                "the memory: a row for each coordinate of the key, a column for each of the value",
-            ),
+            matrix("C"),
             q("n", "n", "hi", State, "normaliser: the weighted sum of the keys"),
-            q("m", "m", "h", State, "stabiliser: the logarithm by which C and n are smaller than written"),
-            q("w", "w", "h", State, "1 once there is a past"),
+            q("m", "m", "h", State, STABILISER),
+            q("w", "w", "h", State, PAST),
             q("f", "f", "h", Gate, "forget gate, stabilised"),
             q("i", "i", "h", Gate, "input gate, stabilised"),
             QUERY,
@@ -313,11 +352,13 @@ pub const VIEWS: &[View] = &[
             q("den", "max(|n·q|, e⁻ᵐ)", "h", Gate, "what the read is divided by"),
         ],
         equations: &[
+            STABILISED_INPUT,
+            STABILISED_FORGET,
             ("C_t = f_t C_{t-1} + i_t k'_t v_tᵀ", "{C} = {f} · {C-} + {i} · {k'} · {v}"),
             ("n_t = f_t n_{t-1} + i_t k'_t", "{n} = {f} · {n-} + {i} · {k'}"),
             ("h_t = C_tᵀ q_t / max(|n_t·q_t|, e^(−m_t))", "{h} = {sum:i C * q} / {den}"),
         ],
         eigenvalues: Spectrum::Named("f"),
-        spectrum: "The transition is a number f in (0, 1) times the identity: the memory can forget, not flip.",
+        spectrum: "The transition is a number f, at most 1, times the identity: the memory can forget, not flip.",
     },
 ];

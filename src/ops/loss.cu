@@ -1,7 +1,8 @@
-// Mean cross-entropy of rows of n logits against targets, rows with the target `ignore` left out, and its gradient.
+// Mean cross-entropy of rows of n logits against targets y, of which `smoothing` is spread over all classes, rows with
+// the target `ignore` left out, and its gradient.
 //
-// Forward keeps softmax(x) − 1[target] of the rows that count, 0 of the others: the gradient but for a factor. (In
-// bf16 softmax itself would round to 1 where the model is sure, and leave no gradient.)
+// Forward keeps softmax(x) − y of the rows that count, 0 of the others: the gradient but for a factor. (In bf16 softmax
+// itself would round to 1 where the model is sure, and leave no gradient.)
 //
 // Tiling: a row has a group of threads, 1, 2, 4, … 32, as wide as it is, or a block if it is long; its maximum, sum
 // and result are three passes, of which the first reads memory and the others find the row in L1. Losses are added
@@ -9,7 +10,7 @@
 // a logit each way, and 1 exponential a pass.
 
 extern "C" __global__ void cross_entropy(const S* x, const int* targets, S* kept, real* sums, int* counts, i64 rows,
-                                         i64 n, int lanes, int ignore) {
+                                         i64 n, int lanes, int ignore, real smoothing) {
     __shared__ real scratch[32];
     __shared__ int int_scratch[32];
     const int lane = threadIdx.x % lanes, groups = blockDim.x / lanes;
@@ -18,22 +19,27 @@ extern "C" __global__ void cross_entropy(const S* x, const int* targets, S* kept
     for (i64 start = (i64)blockIdx.x * groups; start < rows; start += (i64)gridDim.x * groups) {
         const i64 row = start + threadIdx.x / lanes, size = row < rows ? n : 0;
         const S* xs = x + row * n;
-        real m = -INF, sum = 0;
+        real m = -INF, sum = 0, mean = 0;
         for (i64 j = lane; j < size; j += lanes) m = fmax(m, ld(xs + j));
         m = group_max(m, lanes, scratch);
         for (i64 j = lane; j < size; j += lanes) sum += exp(ld(xs + j) - m);
         sum = group_sum(sum, lanes, scratch);
+        if (smoothing > 0) {
+            for (i64 j = lane; j < size; j += lanes) mean += ld(xs + j);
+            mean = group_sum(mean, lanes, scratch) / n;
+        }
         if (size == 0) continue; // the group's last row: nobody waits for it below
         const int target = targets[row];
         const bool counts_here = target != ignore;
-        const real scale = 1.0 / sum;
+        const real scale = 1.0 / sum, sure = 1.0 - smoothing, each = smoothing / n;
         for (i64 j = lane; j < size; j += lanes) {
             const real p = exp(ld(xs + j) - m) * scale;
-            st(kept + row * n + j, !counts_here ? real(0) : j == target ? p - 1.0 : p);
+            st(kept + row * n + j, !counts_here ? real(0) : (j == target ? p - sure : p) - each);
         }
         if (counts_here && lane == 0) {
             // A target that is no class, which the host has not seen here, gives NaN.
-            loss += target >= 0 && target < n ? log(sum) + m - ld(xs + target) : INF - INF;
+            loss += target >= 0 && target < n ? log(sum) + m - sure * ld(xs + target) - smoothing * mean
+                                               : INF - INF;
             count++;
         }
     }

@@ -1,7 +1,8 @@
 //! Cross-entropy, forward and backward in one op each.
 //!
-//! loss = mean over the rows that count of ln Σⱼ e^xⱼ − x_target, whose derivative is (softmax(x) − 1_target) / n
-//! for the n rows that count. Rows with the target `ignore_index` do not; without any other row the loss is 0.
+//! loss = mean over the rows that count of ln Σⱼ e^xⱼ − Σⱼ yⱼ xⱼ, whose derivative is (softmax(x) − y) / n for the n
+//! rows that count. y is 1 at the target and 0 elsewhere, or, with label smoothing s (Szegedy et al. 2016, section 7),
+//! 1 − s + s/C and s/C. Rows with the target `ignore_index` do not count; without any other row the loss is 0.
 
 use super::{check_real, lane_sums, math::Math};
 use crate::{
@@ -16,22 +17,28 @@ use crate::{
 pub struct CrossEntropy {
     /// The target of rows that do not count.
     pub ignore_index: i32,
+    /// s: how much of the target is spread over all classes.
+    pub smoothing: f64,
 }
 
 static MODULE: Module = Module::new("ops/loss.cu", &[include_str!("loss.cu")]);
 
-/// x [rows, n] -> Σ (lse − x[target]) over the rows that count; keeps p = softmax(x) for the way back.
+/// x [rows, n] -> Σ (lse − y·x) over the rows that count; keeps p = softmax(x) for the way back.
 ///
 /// The exponentials are taken of the whole buffer, so that rows of three classes are as fast as rows of a thousand.
 #[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2"))]
-fn forward<T: Math>(n: usize, ignore: i32, x: &[T], targets: &[i32], p: &mut [T]) -> f64 {
+fn forward<T: Math>(n: usize, ignore: i32, smoothing: f64, x: &[T], targets: &[i32], p: &mut [T]) -> f64 {
     with_width!(n => for (p, x) in p.chunks_exact_mut(n).zip(x.chunks_exact(n)) {
         let m = lane_sums::max(x);
         p.iter_mut().zip(x).for_each(|(p, &x)| *p = x - m);
     });
-    // x − m of the target, collected before e^ overwrites it.
+    // y·(x − m), collected before e^ overwrites it.
     let rows = || targets.iter().enumerate().filter(|&(_, &t)| t != ignore);
-    let mut loss = rows().fold(0.0, |s, (i, &t)| s - p[i * n + t as usize].to_f64());
+    let mut loss = rows().fold(0.0, |s, (i, &t)| s - (1.0 - smoothing) * p[i * n + t as usize].to_f64());
+    if smoothing > 0.0 {
+        let mean = |i: usize| lane_sums::sum(&p[i * n..][..n], |x| x).to_f64() / n as f64;
+        loss -= smoothing * rows().map(|(i, _)| mean(i)).sum::<f64>();
+    }
     p.iter_mut().for_each(|p| *p = p.exp());
     with_width!(n => for (p, &t) in p.chunks_exact_mut(n).zip(targets) {
         let sum = lane_sums::sum(p, |p| p);
@@ -44,18 +51,19 @@ fn forward<T: Math>(n: usize, ignore: i32, x: &[T], targets: &[i32], p: &mut [T]
     loss
 }
 
-/// d (+)= scale (p − 1[target]) in the rows that count, 0 in the others.
+/// d (+)= scale (p − y) in the rows that count, 0 in the others.
 #[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2"))]
-fn backward<T: Math>(n: usize, ignore: i32, scale: T, p: &[T], targets: &[i32], d: &mut [T], acc: bool) {
+fn backward<T: Math>(n: usize, ignore: i32, smoothing: T, scale: T, p: &[T], targets: &[i32], d: &mut [T], acc: bool) {
+    let each = smoothing / T::of(n as f64);
     with_width!(n => for ((p, d), &t) in p.chunks_exact(n).zip(d.chunks_exact_mut(n)).zip(targets) {
         let scale = if t == ignore { T::ZERO } else { scale };
         if acc {
-            d.iter_mut().zip(p).for_each(|(d, &p)| *d += scale * p);
+            d.iter_mut().zip(p).for_each(|(d, &p)| *d += scale * (p - each));
         } else {
-            d.iter_mut().zip(p).for_each(|(d, &p)| *d = scale * p);
+            d.iter_mut().zip(p).for_each(|(d, &p)| *d = scale * (p - each));
         }
         if t != ignore {
-            d[t as usize] -= scale;
+            d[t as usize] -= scale * (T::ONE - smoothing);
         }
     });
 }
@@ -107,7 +115,7 @@ impl Op for CrossEntropy {
         match cx {
             Cx::Cpu(_) => with_real!(x[0].dtype(), T => {
                 let targets = x[1].host::<i32>();
-                let sum = forward(n, ignore, x[0].host::<T>(), targets, p.host_mut());
+                let sum = forward(n, ignore, self.smoothing, x[0].host::<T>(), targets, p.host_mut());
                 loss.host_mut::<T>()[0] = T::of(sum * self.scale(targets));
             }),
             Cx::Cuda(cu) => {
@@ -116,7 +124,8 @@ impl Op for CrossEntropy {
                 // Depends on sizes alone, so that every device adds in the same order.
                 let blocks = rows.div_ceil(256 / lanes as usize).min(1024);
                 let (mut sums, mut counts) = (cu.temp(dtype.real(), blocks), cu.temp(DType::I32, blocks));
-                let args = args![&x[0], &x[1], &mut **p, &mut sums, &mut counts, rows, n, lanes, ignore];
+                let args =
+                    args![&x[0], &x[1], &mut **p, &mut sums, &mut counts, rows, n, lanes, ignore, self.smoothing];
                 cu.launch(&MODULE, "cross_entropy", dtype, Launch::blocks(blocks, 256), args);
                 let args = args![&sums, &counts, blocks, &mut **loss];
                 cu.launch(&MODULE, "cross_entropy_total", dtype, Launch::blocks(1, 256), args);
@@ -134,7 +143,7 @@ impl Op for CrossEntropy {
             Cx::Cpu(_) => with_real!(g.dtype(), T => dx[0].write::<T>(|d, acc| {
                 let targets = x[1].host::<i32>();
                 let scale = g.host::<T>()[0] * T::of(self.scale(targets));
-                backward(n, ignore, scale, y[1].host(), targets, d, acc);
+                backward(n, ignore, T::of(self.smoothing), scale, y[1].host(), targets, d, acc);
             })),
             Cx::Cuda(cu) => {
                 let Some((d, acc)) = dx[0].parts() else { return };
@@ -153,7 +162,11 @@ impl Op for CrossEntropy {
         let x = g.shape(rank, 20);
         // Class 0 may be the one that is ignored, or none.
         let ignore_index = if g.coin() { 0 } else { -1 };
-        (CrossEntropy { ignore_index }, vec![g.normal(x), g.ints(Shape::new(&x.dims()[..rank - 1]), x.last())])
+        let smoothing = if g.coin() { 0.0 } else { g.uniform(0.0, 1.0) };
+        (
+            CrossEntropy { ignore_index, smoothing },
+            vec![g.normal(x), g.ints(Shape::new(&x.dims()[..rank - 1]), x.last())],
+        )
     }
 }
 
@@ -162,6 +175,12 @@ impl<'t> Var<'t> {
     /// `ignore_index` do not count; 0 if none does.
     #[track_caller]
     pub fn cross_entropy(self, targets: Var<'t>, ignore_index: i32) -> Var<'t> {
-        self.tape().apply(CrossEntropy { ignore_index }, [self, targets])
+        self.cross_entropy_smoothed(targets, ignore_index, 0.0)
+    }
+
+    /// The same against targets of which `smoothing`, from 0 to 1, is spread over all classes evenly.
+    #[track_caller]
+    pub fn cross_entropy_smoothed(self, targets: Var<'t>, ignore_index: i32, smoothing: f64) -> Var<'t> {
+        self.tape().apply(CrossEntropy { ignore_index, smoothing }, [self, targets])
     }
 }

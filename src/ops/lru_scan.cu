@@ -8,21 +8,6 @@
 
 constexpr int U = 8;
 
-struct Piece {
-    i64 b, k, c, t0, t1, row; // row: of [B, pieces]
-    bool some;
-    __device__ Piece(i64 n, i64 pieces, i64 t, i64 d, i64 steps) {
-        const i64 i = thread();
-        some = i < n * pieces * d;
-        c = i % d;
-        row = i / d;
-        k = row % pieces;
-        b = row / pieces;
-        t0 = k * steps;
-        t1 = t0 + steps < t ? t0 + steps : t;
-    }
-};
-
 struct C { real re, im; };
 
 __device__ inline C ld(const S* re, const S* im, i64 i) { return {ld(re + i), ld(im + i)}; }

@@ -9,7 +9,7 @@
 
 use super::{
     linear,
-    scan::{Pieces, at, by_lanes, chunk_of, cotangent, put, put_all, same_dtype, some_steps, spare, target},
+    scan::{Pieces, at, by_device, by_lanes, chunk_of, cotangent, put, put_all, same_dtype, some_steps, spare, target},
 };
 use crate::{
     args,
@@ -338,19 +338,7 @@ impl Op for LruScan {
         Ok([xr, xi, hr, hi].into())
     }
 
-    fn forward(&self, cx: &Cx, x: In, y: &mut [Value]) {
-        match cx {
-            Cx::Cpu(cpu) => with_real!(x[0].dtype(), T => self.forward_cpu::<T>(cpu, x, y)),
-            Cx::Cuda(cu) => self.forward_cuda(cu, x, y),
-        }
-    }
-
-    fn backward(&self, cx: &Cx, x: In, y: &[Value], dy: &[Option<Tensor>], dx: &mut [Grad]) {
-        match cx {
-            Cx::Cpu(cpu) => with_real!(x[0].dtype(), T => self.backward_cpu::<T>(cpu, x, y, dy, dx)),
-            Cx::Cuda(cu) => self.backward_cuda(cu, x, y, dy, dx),
-        }
-    }
+    by_device!();
 
     fn sample(g: &mut Gen) -> (Self, Vec<Tensor>) {
         let shape = g.shape(3, 7);

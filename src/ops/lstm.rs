@@ -11,7 +11,7 @@
 
 mod device;
 
-pub(super) use device::{MODULE, before, cells, kernels, persistent, sums};
+pub(super) use device::{MODULE, before, cells, kernels, persistent, sums, together};
 
 use super::{
     math::Math,

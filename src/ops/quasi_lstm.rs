@@ -12,7 +12,8 @@
 use super::{
     math::Math,
     scan::{
-        Pieces, at, by_lanes, chunk_of, cotangent, each, put, put_all, same_dtype, some_steps, spare, target, zeros,
+        Pieces, at, by_device, by_lanes, chunk_of, cotangent, each, put, put_all, same_dtype, some_steps, spare,
+        target, zeros,
     },
 };
 use crate::{
@@ -306,19 +307,7 @@ impl Op for QuasiLstm {
         Ok(Outs::from([h, c0]).saving([gates, h]))
     }
 
-    fn forward(&self, cx: &Cx, x: In, y: &mut [Value]) {
-        match cx {
-            Cx::Cpu(cpu) => with_real!(x[0].dtype(), T => self.forward_cpu::<T>(cpu, x, y)),
-            Cx::Cuda(cu) => self.forward_cuda(cu, x, y),
-        }
-    }
-
-    fn backward(&self, cx: &Cx, x: In, y: &[Value], dy: &[Option<Tensor>], dx: &mut [Grad]) {
-        match cx {
-            Cx::Cpu(cpu) => with_real!(x[0].dtype(), T => self.backward_cpu::<T>(cpu, x, y, dy, dx)),
-            Cx::Cuda(cu) => self.backward_cuda(cu, x, y, dy, dx),
-        }
-    }
+    by_device!();
 
     fn sample(g: &mut Gen) -> (Self, Vec<Tensor>) {
         let (b, t, d) = (g.size(3), g.size(7), g.size(5));

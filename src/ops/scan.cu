@@ -7,22 +7,6 @@
 
 constexpr int U = 8;
 
-// What a thread has: channel c of steps t0 .. t1 of sequence b, piece k of its sequence.
-struct Piece {
-    i64 b, k, c, t0, t1, row; // row: of [B, pieces]
-    bool some;
-    __device__ Piece(i64 n, i64 pieces, i64 t, i64 d, i64 steps) {
-        const i64 i = thread();
-        some = i < n * pieces * d;
-        c = i % d;
-        row = i / d;
-        k = row % pieces;
-        b = row / pieces;
-        t0 = k * steps;
-        t1 = t0 + steps < t ? t0 + steps : t;
-    }
-};
-
 // --- Forward ---
 
 // Phase 1: the map of a piece as (product of a, end from zero), [B, pieces, D].

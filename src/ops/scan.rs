@@ -34,6 +34,26 @@ pub struct LinearScan {
     pub chunk: usize,
 }
 
+/// `forward` and `backward` of an op that has each for both devices, as `forward_cpu` and so on.
+macro_rules! by_device {
+    () => {
+        fn forward(&self, cx: &Cx, x: In, y: &mut [Value]) {
+            match cx {
+                Cx::Cpu(cpu) => with_real!(x[0].dtype(), T => self.forward_cpu::<T>(cpu, x, y)),
+                Cx::Cuda(cu) => self.forward_cuda(cu, x, y),
+            }
+        }
+
+        fn backward(&self, cx: &Cx, x: In, y: &[Value], dy: &[Option<Tensor>], dx: &mut [Grad]) {
+            match cx {
+                Cx::Cpu(cpu) => with_real!(x[0].dtype(), T => self.backward_cpu::<T>(cpu, x, y, dy, dx)),
+                Cx::Cuda(cu) => self.backward_cuda(cu, x, y, dy, dx),
+            }
+        }
+    };
+}
+pub(super) use by_device;
+
 /// Calls `$f::<T, W>(i, d, …)` for runs of W channels i..i + W that together cover 0..d: W is a constant, so that the
 /// state of a run stays in registers. `wide` also has runs of 64, for kernels that need few registers.
 macro_rules! by_lanes {
@@ -325,19 +345,7 @@ impl Op for LinearScan {
         Ok([a, h0].into())
     }
 
-    fn forward(&self, cx: &Cx, x: In, y: &mut [Value]) {
-        match cx {
-            Cx::Cpu(cpu) => with_real!(x[0].dtype(), T => self.forward_cpu::<T>(cpu, x, y)),
-            Cx::Cuda(cu) => self.forward_cuda(cu, x, y),
-        }
-    }
-
-    fn backward(&self, cx: &Cx, x: In, y: &[Value], dy: &[Option<Tensor>], dx: &mut [Grad]) {
-        match cx {
-            Cx::Cpu(cpu) => with_real!(x[0].dtype(), T => self.backward_cpu::<T>(cpu, x, y, dy, dx)),
-            Cx::Cuda(cu) => self.backward_cuda(cu, x, y, dy, dx),
-        }
-    }
+    by_device!();
 
     fn sample(g: &mut Gen) -> (Self, Vec<Tensor>) {
         let shape = g.shape(3, 7);

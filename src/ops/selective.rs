@@ -19,7 +19,7 @@ mod device;
 use super::{
     lane_sums::LANES as L,
     math::Math,
-    scan::{cotangent, put_all, same_dtype, some_steps, spare, target, zeros},
+    scan::{by_device, cotangent, put_all, same_dtype, some_steps, spare, target, zeros},
 };
 use crate::{
     autograd::{Gen, Grad, In, Op, Outs, Value, Var},
@@ -369,19 +369,7 @@ impl Op for SelectiveScan {
         Ok(Outs::from([u, h0]).saving([saved]))
     }
 
-    fn forward(&self, cx: &Cx, x: In, y: &mut [Value]) {
-        match cx {
-            Cx::Cpu(cpu) => with_real!(x[0].dtype(), T => self.forward_cpu::<T>(cpu, x, y)),
-            Cx::Cuda(cu) => self.forward_cuda(cu, x, y),
-        }
-    }
-
-    fn backward(&self, cx: &Cx, x: In, y: &[Value], dy: &[Option<Tensor>], dx: &mut [Grad]) {
-        match cx {
-            Cx::Cpu(cpu) => with_real!(x[0].dtype(), T => self.backward_cpu::<T>(cpu, x, y, dy, dx)),
-            Cx::Cuda(cu) => self.backward_cuda(cu, x, y, dy, dx),
-        }
-    }
+    by_device!();
 
     fn sample(g: &mut Gen) -> (Self, Vec<Tensor>) {
         let (batch, t, e, n) = (g.size(3), g.size(7), g.size(20), g.size(4));

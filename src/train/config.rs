@@ -74,6 +74,9 @@ pub struct TrainConfig {
     pub betas: [f64; 2],
     /// ε of Adam.
     pub eps: f64,
+    /// How much of a target is spread over all classes; 0: none.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub label_smoothing: f64,
     /// Weight decay, of weights but not of biases and norms.
     pub weight_decay: f64,
     /// The learning rate after the warm-up.
@@ -272,6 +275,8 @@ impl TrainConfig {
             finite("betas", beta, "two numbers from 0 to below 1", (0.0..1.0).contains(&beta))?;
         }
         finite("eps", self.eps, "a finite number above 0", self.eps > 0.0)?;
+        let smoothing = self.label_smoothing;
+        finite("label_smoothing", smoothing, "a part of 1: from 0 to below 1", (0.0..1.0).contains(&smoothing))?;
         finite("weight_decay", self.weight_decay, "a finite number, 0 or more", self.weight_decay >= 0.0)?;
         finite("min_lr", self.min_lr, "a fraction of lr, from 0 to 1", (0.0..=1.0).contains(&self.min_lr))?;
         let every = self.checkpoint_every;
@@ -321,6 +326,10 @@ fn expect(ok: bool, otherwise: impl FnOnce() -> String) -> Result<()> {
     if ok { Ok(()) } else { Err(Error::Config(otherwise())) }
 }
 
+fn is_zero(x: &f64) -> bool {
+    *x == 0.0
+}
+
 fn checkpoint_every() -> f64 {
     30.0
 }
@@ -334,7 +343,9 @@ fn parse(table: &Table) -> std::result::Result<TrainConfig, String> {
         return Err(format!("model.{key}: unknown key, as it follows from models, task and the lengths"));
     }
     merge(&mut full, table.clone());
-    full.try_into().map_err(|e: toml::de::Error| e.to_string().trim_end().replace('\n', ", "))
+    // In the words of whoever wrote the file, not in Rust's.
+    let plain = |what: String| what.replace("expected usize", "expected a whole number from 0 on");
+    full.try_into().map_err(|e: toml::de::Error| plain(e.to_string().trim_end().replace('\n', ", ")))
 }
 
 fn table_of(config: &TrainConfig) -> Result<Table> {

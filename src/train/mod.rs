@@ -280,7 +280,8 @@ impl Trainer {
         let Trainer { cfg, model, form, tape, grads, batch, .. } = self;
         let (rows, targets) = batch.labelled().unzip();
         let targets = targets.as_ref().unwrap_or(&batch.targets);
-        let loss = gradient(model, tape, *form, &Feed { tokens: &batch.tokens, rows: rows.as_ref(), targets }, grads);
+        let loss =
+            gradient(cfg, model, tape, *form, &Feed { tokens: &batch.tokens, rows: rows.as_ref(), targets }, grads);
         let told = [loss.value().item(), clip(grads, cfg.clip)];
         if !told.iter().all(|x| x.is_finite()) {
             return Err(Error::NotFinite { step: self.step, what: culprit(model, tape, loss) });
@@ -298,7 +299,7 @@ impl Trainer {
         let graphs = cfg.cuda_graph != Graphs::Off && model.buffers().is_empty();
         on.run(graphs, tape, |on, tape| {
             on.upload();
-            let loss = gradient(model, tape, *form, &on.feed(), grads).value();
+            let loss = gradient(cfg, model, tape, *form, &on.feed(), grads).value();
             on.judge(grads, &loss);
             drop(loss);
             tape.reset();
@@ -308,7 +309,7 @@ impl Trainer {
         let told = on.told();
         if !told.iter().all(|x| x.is_finite()) {
             // The parameters are as they were: the same again, and with every value kept.
-            let loss = gradient(model, tape, *form, &on.feed(), grads);
+            let loss = gradient(cfg, model, tape, *form, &on.feed(), grads);
             return Err(Error::NotFinite { step: self.step, what: culprit(model, tape, loss) });
         }
         Ok(told)
@@ -369,11 +370,18 @@ impl Trainer {
 }
 
 /// The loss of a batch on the tape, and its gradient in `into`.
-fn gradient<'t>(model: &mut Model, tape: &'t Tape, form: Form, feed: &Feed, into: &mut Tensor) -> Var<'t> {
+fn gradient<'t>(
+    cfg: &TrainConfig,
+    model: &mut Model,
+    tape: &'t Tape,
+    form: Form,
+    feed: &Feed,
+    into: &mut Tensor,
+) -> Var<'t> {
     let params = model.params().bind(tape);
     let rows = feed.rows.map(|rows| tape.constant(rows));
     let logits = model.train(&params, tape.constant(feed.tokens), form, rows);
-    let loss = logits.cross_entropy(tape.constant(feed.targets), IGNORE);
+    let loss = logits.cross_entropy_smoothed(tape.constant(feed.targets), IGNORE, cfg.label_smoothing);
     tape.backward(loss);
     model.params().gather_grads(tape, &params, into);
     loss

@@ -11,7 +11,10 @@ use std::{
         atomic::{AtomicUsize, Ordering},
     },
 };
-use tapezoo::{autograd::Tape, tensor::Device};
+use tapezoo::{
+    autograd::Tape,
+    tensor::{Device, Tensor},
+};
 
 /// The emulator, or what `TAPEZOO_TEST_DEVICE` names; none where there is no C++ compiler, which is said at the end.
 pub fn device() -> Option<Device> {
@@ -67,9 +70,9 @@ pub fn kernel_tests() -> BTreeMap<String, PathBuf> {
     latest.into_iter().map(|(stem, (_, path))| (stem, path)).collect()
 }
 
-/// The repository.
-pub fn root() -> &'static Path {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
+/// The repository; `TAPEZOO_ROOT` where the tests run on another machine than they were built on.
+pub fn root() -> PathBuf {
+    std::env::var_os("TAPEZOO_ROOT").map_or_else(|| env!("CARGO_MANIFEST_DIR").into(), PathBuf::from)
 }
 
 /// One of these binaries, to be run on the emulator with its checks on, threads and blocks in this order.
@@ -105,4 +108,21 @@ pub fn side_by_side<T: Sync, R: Send>(items: &[T], f: impl Fn(&T) -> R + Sync) -
     let mut done = done.into_inner().unwrap_or_else(PoisonError::into_inner);
     done.sort_by_key(|(i, _)| *i);
     done.into_iter().map(|(_, result)| result).collect()
+}
+
+/// To bf16 and back.
+pub fn rounded(x: &Tensor) -> Tensor {
+    let round = |x: f64| {
+        let u = (x as f32).to_bits();
+        f32::from_bits((u + 0x7fff + ((u >> 16) & 1)) & 0xffff_0000)
+    };
+    Tensor::from_vec(x.to_f64().into_iter().map(round).collect(), x.shape())
+}
+
+/// ‖a − b‖ / ‖b‖, NaN counting as infinite.
+pub fn distance(a: &[f64], b: &[f64]) -> f64 {
+    assert_eq!(a.len(), b.len());
+    let norm = |v: &mut dyn Iterator<Item = f64>| v.map(|x| x * x).sum::<f64>().sqrt();
+    let d = norm(&mut a.iter().zip(b).map(|(a, b)| a - b)) / norm(&mut b.iter().copied()).max(1e-2);
+    if d.is_nan() { f64::INFINITY } else { d }
 }

@@ -1,4 +1,5 @@
 //! What the tests of the emulator share: compile a text, launch a kernel on vectors, get the fault's text.
+#![allow(dead_code, reason = "not every test file needs all of it")]
 
 use cudarc::driver::{CudaContext, result, sys};
 use cudarc::nvrtc::{result as nvrtc, sys as nvrtc_sys};
@@ -30,16 +31,17 @@ pub enum Arg<'a> {
     Bytes(Vec<u8>),
 }
 
-/// A kernel launch; `shared` bytes of dynamic shared memory.
+/// A kernel launch; `shared` bytes of dynamic shared memory; `together`: cooperative.
 #[derive(Clone, Copy)]
 pub struct Launch {
     pub grid: (u32, u32, u32),
     pub block: (u32, u32, u32),
     pub shared: u32,
+    pub together: bool,
 }
 
 pub fn launch(blocks: u32, threads: u32) -> Launch {
-    Launch { grid: (blocks, 1, 1), block: (threads, 1, 1), shared: 0 }
+    Launch { grid: (blocks, 1, 1), block: (threads, 1, 1), shared: 0, together: false }
 }
 
 /// The emulator, or nothing, and a line that says so, when there is no C++ compiler.
@@ -143,9 +145,9 @@ impl Machine {
         }
         let mut pointers: Vec<*mut c_void> = values.iter_mut().map(|v| v.as_mut_ptr().cast()).collect();
         let f = module.function(kernel);
+        let run = if l.together { result::launch_cooperative_kernel } else { result::launch_kernel };
         // SAFETY: the arguments are those that the kernel declares; that they are used well is what is tested.
-        let launched =
-            unsafe { result::launch_kernel(f, l.grid, l.block, l.shared, std::ptr::null_mut(), &mut pointers) };
+        let launched = unsafe { run(f, l.grid, l.block, l.shared, std::ptr::null_mut(), &mut pointers) };
         let waited = self.context.synchronize();
         let fault = emulator::fault();
         emulator::reset();

@@ -50,7 +50,7 @@ struct Place {
 
 template <int R>
 __device__ void forward(const S* q, const S* k, const S* v, S* o, S* lse, real scale, Sizes d) {
-    extern __shared__ __align__(16) real memory[];
+    real* memory = dynamic_memory();
     constexpr int C = Tile<R>::C, MLD = Tile<R>::MLD;
     real* m = memory + Tile<R>::SCRATCH;
     const Place at(tiles(d.v, C), d.heads, tiles(d.t, C));
@@ -153,7 +153,7 @@ __device__ void keep(real* m, Tile<R>& x) {
 // dq = scale dX K
 template <int R>
 __device__ void queries(const Saved& x, S* dq, int acc, const Sizes& d) {
-    extern __shared__ __align__(16) real memory[];
+    real* memory = dynamic_memory();
     constexpr int C = Tile<R>::C, MLD = Tile<R>::MLD;
     real* m = memory + Tile<R>::SCRATCH;
     const Place at(tiles(d.k, C), d.heads, tiles(d.t, C));
@@ -178,7 +178,7 @@ __device__ void queries(const Saved& x, S* dq, int acc, const Sizes& d) {
 // dk = scale dXᵀ Q and dv = Pᵀ dO
 template <int R>
 __device__ void keys(const Saved& x, S* dk, int k_acc, S* dv, int v_acc, const Sizes& d) {
-    extern __shared__ __align__(16) real memory[];
+    real* memory = dynamic_memory();
     constexpr int C = Tile<R>::C, MLD = Tile<R>::MLD;
     real* m = memory + Tile<R>::SCRATCH;
     const Place at(tiles(d.k > d.v ? d.k : d.v, C), d.heads, tiles(d.s, C));

@@ -8,11 +8,11 @@
 //   backward   prepare (with E from the saved states), through_outputs: dE = Pᵀ dO, states_backward: dE += r K dS and
 //              dS ← Γ dS + (γ Q)ᵀ dO − Wᵀ dE, through_solve: G = Xᵀ dE, gradients: all that is left
 //
-// Tiling: a block of 256 threads has a chunk, or tiles of its columns (tiles.cuh); in the two kernels that go along a
-// head it has 16 columns of S, which stay in shared memory. Memory: q, k, v, o and 2 K + 2 V + C numbers a step for
-// W, E and X, and a state for each chunk; operations a step: C (2 K + 2 V) + 4 K V + C² / 3 forward.
+// Tiling: a block of 256 threads has a chunk, or tiles of its columns (tiles.cuh, memories.cuh); in the two kernels that
+// go along a head it has 16 columns of S, which stay in shared memory. Memory: q, k, v, o and 2 K + 2 V + C numbers a
+// step for W, E and X, and a state for each chunk; operations a step: C (2 K + 2 V) + 4 K V + C² / 3 forward.
 
-using namespace tiled;
+using namespace memories;
 
 // In place of A, of which only what is below the diagonal counts, X = (I + A)⁻¹: blocks of 16 by substitution, a
 // thread to a column; then pairs of blocks, X₂₁ = −X₂₂ A₂₁ X₁₁, until one is left. `room` is C² / 4 numbers.
@@ -53,22 +53,11 @@ __device__ void invert(real* m, real* room) {
     }
 }
 
-// m = tril(A Bᵀ ⊙ D), or without the diagonal, for operands a(step, i) and b(step, i); row r times by(r).
-template <int R, class A, class B, class F>
-__device__ void lower_product(real* m, real* scratch, int depth, bool strict, const Decay& decay, A a, B b, F by) {
-    Tile<R> p;
-    p.template add<1, 1>(scratch, depth, a, [&](int k, int c) { return b(c, k); });
-    p.each([&](int r, int c, real x) {
-        m[r * Tile<R>::MLD + c] = c < r || (c == r && !strict) ? by(r) * x * decay.between(r, c) : real(0);
-    });
-    __syncthreads();
-}
-
 // X (if wanted), W, and U or, where the states are known, E.
 template <int R>
 __device__ void prepare(const S* k, const S* v, const S* beta, const S* g, const S* states, real* x, real* w, real* u,
                         Dims d) {
-    extern __shared__ __align__(16) real memory[];
+    real* memory = dynamic_memory();
     constexpr int C = Tile<R>::C, MLD = Tile<R>::MLD;
     real *m = memory + Tile<R>::SCRATCH, *rhs = m + Tile<R>::MATRIX, *room = rhs + Tile<R>::MATRIX;
     const Steps t(d, blockIdx.x);
@@ -76,7 +65,9 @@ __device__ void prepare(const S* k, const S* v, const S* beta, const S* g, const
     const Decay decay = scalars.load(t, beta, g);
     const real* b = scalars.beta;
     const auto key = [&](int s, i64 i) { return t.get(k, d.k, s, i); };
-    lower_product<R>(m, memory, (int)d.k, true, decay, key, key, [&](int r) { return b[r]; });
+    lower_product<R>(
+        m, memory, (int)d.k, key, key, [&](int r, int s) { return s < r ? b[r] * decay.between(r, s) : real(0); });
+    __syncthreads();
     invert<R>(m, room);
     if (x)
         for (int n = threadIdx.x; n < C * C; n += 256) x[t.id * C * C + n] = m[n / C * MLD + n % C];
@@ -106,7 +97,7 @@ __device__ void prepare(const S* k, const S* v, const S* beta, const S* g, const
 template <int R>
 __device__ void forward_states(const S* k, const S* g, const S* s0, const real* w, real* u, S* states, S* e, S* s_last,
                                real* room, Dims d) {
-    extern __shared__ __align__(16) real memory[];
+    real* memory = dynamic_memory();
     constexpr int C = Tile<R>::C, W = 16;
     real* es = memory + Tile<R, 1>::SCRATCH;
     Scalars<R> scalars(es + C * W);
@@ -147,7 +138,7 @@ __device__ void forward_states(const S* k, const S* g, const S* s0, const real* 
 // O = γ Q S + P E
 template <int R>
 __device__ void outputs(const S* q, const S* k, const S* g, const S* states, const real* e, S* o, real scale, Dims d) {
-    extern __shared__ __align__(16) real memory[];
+    real* memory = dynamic_memory();
     constexpr int C = Tile<R>::C, MLD = Tile<R>::MLD;
     real* m = memory + Tile<R>::SCRATCH;
     const i64 across = tiles(d.v, C), c0 = blockIdx.x % across * C;
@@ -156,14 +147,11 @@ __device__ void outputs(const S* q, const S* k, const S* g, const S* states, con
     const Decay decay = scalars.load(t, nullptr, g);
     const auto query = [&](int r, i64 i) { return scale * t.get(q, d.k, r, i); };
     const auto key = [&](int s, i64 i) { return t.get(k, d.k, s, i); };
-    lower_product<R>(m, memory, (int)d.k, false, decay, query, key, [](int) { return real(1); });
+    lower_product<R>(m, memory, (int)d.k, query, key, [&](int r, int s) { return decay.between(r, s); });
     const Padded<R> es{(real*)e, d.v, t.id};
     Tile<R> y;
     y.template add<1, 0>(memory, (int)d.k, query, [&](int i, int c) { return state(states, d, t.id, i, c0 + c); });
-#pragma unroll
-    for (int i = 0; i < Tile<R>::ROWS; i++)
-#pragma unroll
-        for (int j = 0; j < Tile<R>::COLS; j++) y.v[i][j] *= decay.since_start(y.row(i));
+    y.scale_rows([&](int r) { return decay.since_start(r); });
     y.template add<1, 0>(
         memory, t.n, [&](int r, int s) { return m[r * MLD + s]; }, [&](int s, int c) { return es.get(s, c0 + c); });
     y.each([&](int r, int c, real x) {
@@ -174,7 +162,7 @@ __device__ void outputs(const S* q, const S* k, const S* g, const S* states, con
 // dE = Pᵀ dO, what comes to E through the outputs.
 template <int R>
 __device__ void through_outputs(const S* q, const S* k, const S* g, const S* d_o, real* de, real scale, Dims d) {
-    extern __shared__ __align__(16) real memory[];
+    real* memory = dynamic_memory();
     constexpr int C = Tile<R>::C, MLD = Tile<R>::MLD;
     real* m = memory + Tile<R>::SCRATCH;
     const i64 across = tiles(d.v, C), c0 = blockIdx.x % across * C;
@@ -184,8 +172,8 @@ __device__ void through_outputs(const S* q, const S* k, const S* g, const S* d_o
     Tile<R> y;
     if (d_o) {
         lower_product<R>(
-            m, memory, (int)d.k, false, decay, [&](int r, int i) { return scale * t.get(q, d.k, r, i); },
-            [&](int s, int i) { return t.get(k, d.k, s, i); }, [](int) { return real(1); });
+            m, memory, (int)d.k, [&](int r, int i) { return scale * t.get(q, d.k, r, i); },
+            [&](int s, int i) { return t.get(k, d.k, s, i); }, [&](int r, int s) { return decay.between(r, s); });
         y.template add<0, 0>(
             memory, t.n, [&](int r, int s) { return m[s * MLD + r]; },
             [&](int s, int c) { return t.get(d_o, d.v, s, c0 + c); });
@@ -199,7 +187,7 @@ __device__ void through_outputs(const S* q, const S* k, const S* g, const S* d_o
 template <int R>
 __device__ void backward_states(const S* q, const S* k, const S* g, const S* d_o, const S* ds_last, const real* w,
                                 real* de, real* after, S* ds0, int acc, real* room, real scale, Dims d) {
-    extern __shared__ __align__(16) real memory[];
+    real* memory = dynamic_memory();
     constexpr int C = Tile<R>::C, W = 16;
     real* es = memory + Tile<R, 1>::SCRATCH;
     Scalars<R> scalars(es + C * W);
@@ -245,7 +233,7 @@ __device__ void backward_states(const S* q, const S* k, const S* g, const S* d_o
 // G = Xᵀ dE in place of dE, and dV = b G.
 template <int R>
 __device__ void through_solve(const S* beta, const real* x, real* de, S* dv, int acc, Dims d) {
-    extern __shared__ __align__(16) real memory[];
+    real* memory = dynamic_memory();
     constexpr int C = Tile<R>::C;
     const i64 across = tiles(d.v, C), c0 = blockIdx.x % across * C;
     const Steps t(d, blockIdx.x / across);
@@ -269,7 +257,7 @@ struct Grads {
 template <int R>
 __device__ void gradients(const S* q, const S* k, const S* v, const S* beta, const S* g, const S* d_o, const S* states,
                           const real* after, const real* e, const real* gs, Grads to, real scale, Dims d) {
-    extern __shared__ __align__(16) real memory[];
+    real* memory = dynamic_memory();
     constexpr int C = Tile<R>::C, MLD = Tile<R>::MLD;
     real *dp = memory + Tile<R>::SCRATCH, *da = dp + Tile<R>::MATRIX, *rows = da + Tile<R>::MATRIX;
     const Steps t(d, blockIdx.x);
@@ -278,14 +266,14 @@ __device__ void gradients(const S* q, const S* k, const S* v, const S* beta, con
     const real* b = scalars.beta;
     const Padded<R> es{(real*)e, d.v, t.id}, gg{(real*)gs, d.v, t.id};
     const int width = (int)d.v;
-    const auto one = [](int) { return real(1); };
     const auto query = [&](int r, i64 i) { return scale * t.get(q, d.k, r, i); };
     const auto key = [&](int s, i64 i) { return t.get(k, d.k, s, i); };
     const auto cotangent = [&](int r, int j) { return d_o ? t.get(d_o, d.v, r, j) : real(0); };
     const auto written = [&](int s, int j) { return s < t.n ? es.get(s, j) : real(0); };
     const auto solved = [&](int s, int j) { return s < t.n ? gg.get(s, j) : real(0); };
-    lower_product<R>(dp, memory, width, false, decay, cotangent, written, one);
-    lower_product<R>(da, memory, width, true, decay, solved, written, [](int) { return real(-1); });
+    lower_product<R>(dp, memory, width, cotangent, written, [&](int r, int s) { return decay.between(r, s); });
+    lower_product<R>(
+        da, memory, width, solved, written, [&](int r, int s) { return s < r ? -decay.between(r, s) : real(0); });
     // What b_t gets, dβ_t, and what b_C gets from the state after the chunk.
     real db[Tile<R>::ROWS], dbeta[Tile<R>::ROWS], end = 0;
     for (int i = 0; i < Tile<R>::ROWS; i++) db[i] = dbeta[i] = 0;

@@ -60,7 +60,7 @@ impl<'a> Plan<'a> {
         let own = 32 * (c + 4 + 20) + 16 * c + 5 * c;
         let (state, size) = (16 * self.k, if self.dtype == DType::F64 { 8 } else { 4 });
         let shared = size * (own + state);
-        if shared <= 200 << 10 {
+        if shared <= self.cu.gpu().shared() {
             return (Launch::blocks(blocks, 256).shared(shared), None);
         }
         (Launch::blocks(blocks, 256).shared(size * own), Some(self.cu.temp(self.dtype.real(), blocks * state)))

@@ -53,8 +53,8 @@ impl<'a> Plan<'a> {
         let (s, z) = end.map_or((None, None), |(s, z)| (Some(s), z));
         let z0 = (x.len() > 4).then(|| &x[4]);
         let over = self.cu.elements(self.heads * self.k * self.w);
-        let args = args![&mut states, &x[3], z0, s, false, z, false, self.heads, false, self.dims];
-        self.cu.launch(&MODULE, "scan", self.dtype, over, args);
+        let args = args![&mut states, &x[3], z0, s, z, self.heads, self.dims];
+        self.cu.launch(&MODULE, "scan_forward", self.dtype, over, args);
         states
     }
 }
@@ -68,8 +68,16 @@ pub fn forward(op: &LinearAttention, cu: &Cuda, dims: Dims, x: In, y: &mut [Valu
         };
         let states = p.forward_states(x, Some((&mut **s, z)));
         let over = p.over(p.tiles.over(p.v.max(1)), 1, p.tiles.side());
-        let args = args![&x[0], &x[1], &x[2], &states, o, den, op.scale, op.normalize.unwrap_or(0.0), p.dims];
-        cu.launch(&MODULE, sized!("outputs", p.tiles), p.dtype, over, args);
+        match (den, op.normalize) {
+            (Some(den), Some(eps)) => {
+                let args = args![&x[0], &x[1], &x[2], &states, o, den, op.scale, eps, p.dims];
+                cu.launch(&MODULE, sized!("normalised", p.tiles), p.dtype, over, args);
+            }
+            _ => {
+                let args = args![&x[0], &x[1], &x[2], &states, o, op.scale, p.dims];
+                cu.launch(&MODULE, sized!("outputs", p.tiles), p.dtype, over, args);
+            }
+        }
     }
 }
 
@@ -84,13 +92,12 @@ pub fn backward(
 ) {
     let p = Plan::new(op, cu, x, dims);
     let (rows, norm, g) = (dims.b * dims.t * dims.h, op.normalize.is_some(), &dy[0]);
-    let den = norm.then(|| &*y[3]);
-    let mut last = cu.temp(p.dtype.real(), if norm { rows } else { 0 });
-    if let Some(den) = den {
-        let over = cu.elements(32 * rows);
-        cu.launch(&MODULE, "last_cotangent", p.dtype, over, args![&y[0], g, den, &mut last, rows, p.v]);
+    let [mut by, mut last] = std::array::from_fn(|_| cu.temp(p.dtype.real(), if norm { rows } else { 0 }));
+    if norm {
+        let args = args![&y[0], g, &y[3], &mut by, &mut last, rows, p.v];
+        cu.launch(&MODULE, "through_norm", p.dtype, cu.elements(32 * rows), args);
     }
-    let last = norm.then_some(&last);
+    let (by, last) = (norm.then_some(&by), norm.then_some(&last));
     if let [dq, dk, dv, ds0, rest @ ..] = dx {
         let ((dq, q_acc), (dk, k_acc), (dv, v_acc), (ds, s_acc)) =
             (dq.target(), dk.target(), dv.target(), ds0.target());
@@ -99,15 +106,15 @@ pub fn backward(
         let states = p.forward_states(x, None);
         let mut after = p.states();
         let over = p.over(p.tiles.over(p.k) * p.tiles.over(p.w), 0, 0);
-        let args = args![&x[0], g, den, last, &mut after, op.scale, p.dims];
+        let args = args![&x[0], g, by, last, &mut after, op.scale, p.dims];
         cu.launch(&MODULE, sized!("cotangents_states", p.tiles), p.dtype, over, args);
         let (ds1, dz1) = (&dy[1], if norm { dy[2].as_ref() } else { None });
         let over = cu.elements(p.heads * p.k * p.w);
-        let args = args![&mut after, ds1, dz1, ds, s_acc, dz, z_acc, p.heads, true, p.dims];
-        cu.launch(&MODULE, "scan", p.dtype, over, args);
-        let args = args![&x[0], &x[1], &x[2], g, den, last, &states, &after, dq, q_acc, dk, k_acc, op.scale, p.dims];
+        let args = args![&mut after, ds1, dz1, ds, s_acc, dz, z_acc, p.heads, p.dims];
+        cu.launch(&MODULE, "scan_backward", p.dtype, over, args);
+        let args = args![&x[0], &x[1], &x[2], g, by, last, &states, &after, dq, q_acc, dk, k_acc, op.scale, p.dims];
         cu.launch(&MODULE, sized!("keys", p.tiles), p.dtype, p.over(p.tiles.over(p.k), 1, 0), args);
-        let args = args![&x[0], &x[1], g, den, last, &after, dv, v_acc, op.scale, p.dims];
+        let args = args![&x[0], &x[1], g, by, last, &after, dv, v_acc, op.scale, p.dims];
         cu.launch(&MODULE, sized!("values", p.tiles), p.dtype, p.over(p.tiles.over(p.v), 1, 0), args);
     }
 }

@@ -10,7 +10,10 @@ use crate::{
 };
 
 /// The recurrences of this file and of `slstm.rs`.
-pub(in crate::ops) static MODULE: Module = Module::new("ops/lstm.cu", &[include_str!("../lstm.cu")]);
+pub(in crate::ops) static MODULE: Module = Module::new(
+    "ops/lstm.cu",
+    &[include_str!("block.cu"), include_str!("grid.cu"), include_str!("steps.cu"), include_str!("cells.cu")],
+);
 
 /// The names of a recurrence's eight kernels, for up to 16, 32, 64 and 128 units a head and 1 or 4 sequences a block.
 macro_rules! kernels {
@@ -29,7 +32,7 @@ macro_rules! kernels {
 }
 pub(in crate::ops) use kernels;
 
-/// One launch over all steps, and which of the kernels; none if the weights of a head of `k` units do not fit into a
+/// One launch over all steps by blocks of their own, and which of the kernels; none if the weights of a head of `k` units do not fit into a
 /// multiprocessor. `vectors` is how many rows of h or dz a block keeps: 1 forwards, 4 backwards.
 pub(in crate::ops) fn persistent(
     cu: &Cuda,
@@ -39,7 +42,6 @@ pub(in crate::ops) fn persistent(
     k: usize,
     vectors: usize,
 ) -> Option<(usize, Launch)> {
-    const SHARED: usize = 220 << 10;
     // Blocks of one sequence that a large device (132 multiprocessors) runs at once; more would take turns. Few in
     // emulation, so that both kinds are run there.
     const MANY: [usize; 4] = [132 * 8, 132 * 4, 132 * 2, 132];
@@ -53,7 +55,37 @@ pub(in crate::ops) fn persistent(
     let numbers = vectors * padded.max(held) * rows + rows * threads + padded.saturating_sub(held) * threads;
     let shared = numbers * dtype.real().bytes();
     let launch = Launch::blocks(heads * b.div_ceil(rows), threads).shared(shared);
-    (shared <= SHARED).then_some((2 * size + rows / 4, launch))
+    (shared <= cu.gpu().shared()).then_some((2 * size + rows / 4, launch))
+}
+
+/// Launches over all steps by blocks that wait for one another, of the kernel `name` of `grid.cu`: one for as many
+/// sequences as the device has room for at once. Each comes with its blocks' counters and its first group of sequences.
+/// None if the blocks of one group are too many or too large. `back`: the pass backwards.
+pub(in crate::ops) fn together<'a>(
+    cu: &'a Cuda,
+    name: &'static str,
+    dtype: DType,
+    [b, heads, k]: [usize; 3],
+    back: bool,
+) -> Option<impl Iterator<Item = (Launch, Temp<'a>, usize)>> {
+    // Of grid.cu: sequences of a block, columns and depth of its weights, and sums in shared memory.
+    let (rows, columns, depth, sums) = if back { (64, 16, 4 * k, 0) } else { (16, 64, k, 16 * 68) };
+    // A slice of so many rows or columns of a tile, 32 deep.
+    let slice = |n: usize| if dtype == DType::BF16 { 20 * n } else { 32 * (n + 4) };
+    let numbers = 4 * slice(rows) + sums + depth.div_ceil(32) * slice(columns);
+    let launch = Launch::blocks(0, 256).shared(numbers * dtype.real().bytes()).together();
+    if launch.shared > cu.gpu().shared() {
+        return None;
+    }
+    let (blocks, groups) = (heads * k.div_ceil(16), b.div_ceil(rows));
+    let most = cu.gpu().room(&MODULE, name, dtype, launch) / blocks;
+    (most > 0).then(|| {
+        (0..groups).step_by(most).map(move |first| {
+            let groups = most.min(groups - first);
+            let counts = cu.zeros(DType::I32, groups * heads);
+            (Launch { grid: [groups * blocks, 1, 1], ..launch }, counts, first)
+        })
+    })
 }
 
 /// Where the gradient of the gates' sums is written: the gradient of x if there is nothing in it yet, else memory of
@@ -105,6 +137,14 @@ impl LstmSequence {
             let args = [args![&x[0], &x[1], h], &rest[..]].concat();
             return cu.launch(&MODULE, kernels!("lstm_forward")[i], dtype, launch, &args);
         }
+        const WIDE: &str = "lstm_forward_grid";
+        if let Some(launches) = together(cu, WIDE, dtype, [b, 1, d], false) {
+            for (launch, mut counts, first) in launches {
+                let args = [args![&x[0], &x[1], &mut *h, &mut counts, first], &rest[..]].concat();
+                cu.launch(&MODULE, WIDE, dtype, launch, &args);
+            }
+            return;
+        }
         let (mut z, mut state) = (cu.temp(dtype, b * 4 * d), cu.temp(dtype.real(), b * d));
         cu.launch(&MODULE, "lstm_begin", dtype, cells(b * d), &[args![&mut state], &rest[..]].concat());
         for s in 0..t {
@@ -126,10 +166,16 @@ impl LstmSequence {
         let (dz, add_to) = sums(cu, &x[0], gx, &mut own);
         let ((dh0, acc_h), (dc0, acc_c)) = (gh0.target(), gc0.target());
         let rest: &[Arg] = args![&x[3], &y[3], &y[4], dh, dh_last, dc_last, dh0, acc_h, dc0, acc_c, b, t, d];
+        const WIDE: &str = "lstm_backward_grid";
         if b * d == 0 {
         } else if let Some((i, launch)) = persistent(cu, dtype, b, 1, d, 4) {
             let args = [args![&x[1], &mut *dz], rest].concat();
             cu.launch(&MODULE, kernels!("lstm_backward")[i], dtype, launch, &args);
+        } else if let Some(launches) = together(cu, WIDE, dtype, [b, 1, d], true) {
+            for (launch, mut counts, first) in launches {
+                let args = [args![&x[1], &mut *dz, &mut counts, first], rest].concat();
+                cu.launch(&MODULE, WIDE, dtype, launch, &args);
+            }
         } else {
             let (mut back, mut state) = (cu.temp(dtype, b * d), cu.temp(dtype.real(), b * d));
             for s in (0..t).rev() {

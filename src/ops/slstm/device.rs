@@ -6,7 +6,7 @@ use crate::{
     autograd::{Grad, In, Value},
     cuda::{Arg, Cuda, View},
     ops::{
-        lstm::{MODULE, before, cells, kernels, persistent, sums},
+        lstm::{MODULE, before, cells, kernels, persistent, sums, together},
         matmul::Mat,
     },
     tensor::Tensor,
@@ -26,6 +26,14 @@ impl SlstmSequence {
         if let Some((i, launch)) = persistent(cu, dtype, b, heads, k, 1) {
             let args = [args![&x[0], &x[1], h], &rest[..]].concat();
             return cu.launch(&MODULE, kernels!("slstm_forward")[i], dtype, launch, &args);
+        }
+        const WIDE: &str = "slstm_forward_grid";
+        if let Some(launches) = together(cu, WIDE, dtype, [b, heads, k], false) {
+            for (launch, mut counts, first) in launches {
+                let args = [args![&x[0], &x[1], &mut *h, &mut counts, first], &rest[..]].concat();
+                cu.launch(&MODULE, WIDE, dtype, launch, &args);
+            }
+            return;
         }
         let (mut z, mut state) = (cu.temp(dtype, b * 4 * d), cu.temp(dtype.real(), 3 * b * d));
         cu.launch(&MODULE, "slstm_begin", dtype, cells(b * d), &[args![&mut state], &rest[..]].concat());
@@ -54,10 +62,16 @@ impl SlstmSequence {
         rest.extend(dy[..5].iter().map(Arg::from));
         initial.iter_mut().map(Grad::target).for_each(|(to, acc)| rest.extend([to, acc]));
         rest.extend(args![b, t, heads, k]);
+        const WIDE: &str = "slstm_backward_grid";
         if b * d == 0 {
         } else if let Some((i, launch)) = persistent(cu, dtype, b, heads, k, 4) {
             let args = [args![&x[1], &mut *dz], &rest[..]].concat();
             cu.launch(&MODULE, kernels!("slstm_backward")[i], dtype, launch, &args);
+        } else if let Some(launches) = together(cu, WIDE, dtype, [b, heads, k], true) {
+            for (launch, mut counts, first) in launches {
+                let args = [args![&x[1], &mut *dz, &mut counts, first], &rest[..]].concat();
+                cu.launch(&MODULE, WIDE, dtype, launch, &args);
+            }
         } else {
             let (mut back, mut state) = (cu.temp(dtype, b * d), cu.temp(dtype.real(), 3 * b * d));
             for step in (0..t).rev() {

@@ -1,0 +1,44 @@
+//! Large random tensors, quickly: a block of random numbers, over and over.
+
+use tapezoo::{
+    autograd::{Gen, Tape, Var},
+    tensor::{DType, Shape, Tensor},
+};
+
+/// Draws inputs for an op.
+pub struct Inputs<'a> {
+    pub tape: &'a Tape,
+    pub dtype: DType,
+    pub random: Gen,
+    /// How many numbers are drawn.
+    pub block: usize,
+}
+
+impl Inputs<'_> {
+    /// Numbers from `f`, in device memory.
+    pub fn draw(&mut self, shape: impl Into<Shape>, f: impl FnMut(&mut Gen) -> f64) -> Tensor {
+        let shape = shape.into();
+        let block = self.random.tensor([shape.len().min(self.block)], f).to_device_as(self.tape.cx(), self.dtype);
+        let times = shape.len().div_ceil(self.block);
+        if times <= 1 {
+            return block.reshape(shape);
+        }
+        let block = self.tape.constant(&block);
+        Var::concat(&vec![block; times], 0).value().window(0, shape)
+    }
+
+    /// Standard normal numbers times `scale`.
+    pub fn normal(&mut self, shape: impl Into<Shape>, scale: f64) -> Tensor {
+        self.draw(shape, |g| scale * g.gauss())
+    }
+
+    /// Uniform ones.
+    pub fn range(&mut self, shape: impl Into<Shape>, lo: f64, hi: f64) -> Tensor {
+        self.draw(shape, |g| g.uniform(lo, hi))
+    }
+
+    /// Zeros, such as a state to start from.
+    pub fn zeros(&mut self, shape: impl Into<Shape>) -> Tensor {
+        self.draw(shape, |_| 0.0)
+    }
+}

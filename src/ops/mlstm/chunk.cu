@@ -1,0 +1,193 @@
+// The mLSTM in chunks of C steps, every chunk of every head at once: the kernels of memories.cuh, where tiling, bytes and
+// operations stand, with the names of mlstm.rs and mlstm/chunk.rs, and what its gates need besides.
+//
+//   forward    gates, states of (k', v̂), scan, outputs
+//   backward   gates; through_norm, states of (q, dô), scan from the end; values, keys, dots, gates_backward
+//
+// Of gates there are four numbers a step, in float even for bf16, found one after another by a thread a head: c =
+// ln(f_t … f_first) since the chunk's first step, ln i, the stabiliser m and the slope. D_ts = exp(c_t − c_s + ln i_s),
+// and every such exponent is at most 0.
+
+using namespace memories;
+
+// --- Gates ---
+
+// m0, w0 [B, H] and i, f [B, T, H] to [B, T, H], four times.
+extern "C" __global__ void gates(const S* in, const S* f, const S* m0, const S* w0, real* c, real* li, real* ms,
+                                 real* slopes, S* m_last, i64 heads, Dims d) {
+    constexpr int U = 8;
+    const i64 i = thread();
+    if (i >= heads) return;
+    real m = ld(m0 + i) + log(ld(w0 + i)), sum = 0.0;
+    for (i64 s = 0; s < d.t; s += U) {
+        real iv[U], fv[U];
+#pragma unroll
+        for (int u = 0; u < U; u++) {
+            iv[u] = s + u < d.t ? ld(in + d.row(i, s + u)) : real(0.0);
+            fv[u] = s + u < d.t ? ld(f + d.row(i, s + u)) : real(0.0);
+        }
+#pragma unroll
+        for (int u = 0; u < U; u++)
+            if (s + u < d.t) {
+                const i64 at = d.row(i, s + u);
+                const real past = m - softplus(-fv[u]), slope = sigmoid(-fv[u]);
+                const bool wins = past >= iv[u];
+                m = wins ? past : iv[u];
+                // e^-60 is no weight at all, and a sum with -INF in it could not be subtracted from.
+                sum = ((s + u) % d.chunk == 0 ? real(0.0) : sum) + fmax(past - m, real(-60.0));
+                c[at] = sum;
+                li[at] = iv[u] - m;
+                ms[at] = m;
+                slopes[at] = wins ? slope : -slope;
+            }
+    }
+    if (m_last) st(m_last + i, m);
+}
+
+// 1 / N, what stands for dh in the column of ones, and what a step adds to gamma, [B, T, H] each. A warp has a row.
+extern "C" __global__ void through_norm(const S* h, const S* dh, const S* den, const real* m, real* inverse, real* last,
+                                        real* own, i64 rows, i64 v, real eps) {
+    for (i64 row = thread() / 32; row < rows; row += threads() / 32) {
+        const int lane = threadIdx.x % 32;
+        real dot = 0.0;
+        if (dh)
+            for (i64 j = lane; j < v; j += 32) dot += ld(h + row * v + j) * ld(dh + row * v + j);
+        dot = warp_sum(dot);
+        if (lane == 0) {
+            const real q = ld(den + row), floor = exp(-m[row]), by = fmax(fabs(q), floor) + eps, slope = -dot / by;
+            inverse[row] = 1.0 / by;
+            own[row] = eps * slope;
+            last[row] = fabs(q) > floor ? (q < 0.0 ? -slope : slope) : real(0.0);
+        }
+    }
+}
+
+// From q dq and k' dk' of every step, in `parts` sums each, and C dC at the bounds of the chunks [B H, chunks + 1], to
+// the gradients of the gates, m0 and w0. A thread has a head.
+extern "C" __global__ void gates_backward(const S* w0, const S* dm, const real* dots, const real* qdq, const real* kdk,
+                                          i64 parts, const real* slopes, const real* own, S* di, int acc_i, S* df,
+                                          int acc_f, S* dm0, int acc_m, S* dw0, int acc_w, i64 heads, Dims d) {
+    const i64 i = thread(), size = heads * d.t;
+    if (i >= heads) return;
+    dots += i * (d.chunks + 1);
+    real gamma = (dm ? ld(dm + i) : real(0.0)) - dots[d.chunks];
+    for (i64 j = d.chunks - 1; j >= 0; j--) {
+        real end = dots[j + 1];
+        for (i64 s = ((j + 1) * d.chunk < d.t ? (j + 1) * d.chunk : d.t) - 1; s >= j * d.chunk; s--) {
+            const i64 at = d.row(i, s);
+            real q = 0.0, k = 0.0;
+            for (i64 p = 0; p < parts; p++) {
+                q += qdq[p * size + at];
+                k += kdk[p * size + at];
+            }
+            const real slope = slopes[at];
+            end += q - k;
+            gamma += own[at];
+            const bool wins = slope > 0.0;
+            if (di) put(di + at, k + (wins ? real(0.0) : gamma), acc_i);
+            if (df) put(df + at, (end + (wins ? gamma : real(0.0))) * fabs(slope), acc_f);
+            if (!wins) gamma = 0.0;
+        }
+    }
+    // The state before the first step has the weight e^m0. Before the first token nothing depends on w.
+    const real all = gamma + dots[0], w = ld(w0 + i);
+    if (dm0) put(dm0 + i, all, acc_m);
+    if (dw0) put(dw0 + i, w > 0.0 ? all / w : real(0.0), acc_w);
+}
+
+// --- Products ---
+
+// The weights of a chunk, in shared memory.
+struct Weights {
+    real *c, *i, *r, *e;
+
+    __device__ real between(int t, int s) const { return exp(c[t] - c[s] + i[s]); }
+    __device__ real start(int t) const { return r[t]; }
+    __device__ real end(int s) const { return e[s]; }
+};
+
+struct Gates {
+    const real *c, *i;
+
+    // r_C
+    __device__ real whole(const Steps& t) const { return exp(c[t.at(t.n - 1)]); }
+
+    // Steps beyond the last get its weights: none that could be infinite.
+    template <int R>
+    __device__ Weights load(const Steps& t, real* room) const {
+        constexpr int C = Tile<R>::C;
+        const Weights w{room, room + C, room + 2 * C, room + 3 * C};
+        const int s = threadIdx.x;
+        if (s < C) {
+            const i64 last = t.at(t.n - 1), at = s < t.n ? t.at(s) : last;
+            w.c[s] = c[at];
+            w.i[s] = i[at];
+            w.r[s] = exp(c[at]);
+            w.e[s] = exp(c[last] - c[at] + i[at]);
+        }
+        __syncthreads();
+        return w;
+    }
+};
+
+#define KERNELS(R)                                                                                                   \
+    TILED_KERNEL values_states_##R(const S* k, const S* v, const real* c, const real* i, real* h, real scale,        \
+        Dims d) {                                                                                                    \
+        outer<R, false>(Rows{k, d.k, scale}, Wide{v, nullptr, nullptr, d.v, d.w}, Gates{c, i}, h, d);                \
+    }                                                                                                                \
+    TILED_KERNEL cotangents_states_##R(const S* q, const S* g, const real* by, const real* last, const real* c,      \
+        const real* i, real* h, Dims d) {                                                                            \
+        outer<R, true>(Rows{q, d.k, 1}, Wide{g, by, last, d.v, d.w}, Gates{c, i}, h, d);                             \
+    }                                                                                                                \
+    TILED_KERNEL outputs_##R(const S* q, const S* k, const S* v, const S* h, const real* c, const real* i,           \
+        const real* m, S* y, S* den, real scale, real eps, Dims d) {                                                 \
+        const auto divisor = [&](real sum, i64 row, bool own) {                                                      \
+            if (own) st(den + row, sum);                                                                             \
+            return fmax(fabs(sum), exp(-m[row])) + eps;                                                              \
+        };                                                                                                           \
+        outputs<R, true>(Rows{q, d.k, 1}, Rows{k, d.k, scale}, v, h, Gates{c, i}, y, divisor, d);                    \
+    }                                                                                                                \
+    TILED_KERNEL keys_##R(const S* q, const S* k, const S* v, const S* g, const real* by, const real* last,          \
+        const S* h, const real* dh, const real* c, const real* i, S* dq, int q_acc, S* dk, int k_acc, real* qdq,     \
+        real* kdk, i64 rows, real scale, Dims d) {                                                                   \
+        const Wide ones{v, nullptr, nullptr, d.v, d.w}, cotangents{g, by, last, d.v, d.w};                           \
+        const Target to_q{dq, q_acc, qdq, rows}, to_k{dk, k_acc, kdk, rows};                                         \
+        keys<R>(Rows{q, d.k, 1}, Rows{k, d.k, scale}, ones, cotangents, h, dh, Gates{c, i}, to_q, to_k, d);          \
+    }                                                                                                                \
+    TILED_KERNEL values_##R(const S* q, const S* k, const S* g, const real* by, const real* last, const real* dh,    \
+        const real* c, const real* i, S* dv, int acc, real scale, Dims d) {                                          \
+        const Wide cotangents{g, by, last, d.v, d.w};                                                                \
+        values<R>(Rows{q, d.k, 1}, Rows{k, d.k, scale}, cotangents, dh, Gates{c, i}, dv, acc, d);                    \
+    }
+KERNELS(1)
+KERNELS(2)
+KERNELS(4)
+
+// The state before every chunk, and the last one.
+extern "C" __global__ void scan_forward(const S* c0, const S* n0, const real* added, const real* c, S* states,
+                                        S* c_last, S* n_last, i64 heads, Dims d) {
+    scan<false>(c0, n0, added, Gates{c, nullptr}, states, c_last, 0, n_last, 0, nullptr, heads, d);
+}
+// In place of what each chunk adds, the gradient of the state after it; that of the one before the first to `first`.
+extern "C" __global__ void scan_backward(const S* dc, const S* dn, real* grads, const real* c, S* dc0, int acc_c, S* dn0,
+                                         int acc_n, real* first, i64 heads, Dims d) {
+    scan<true>(dc, dn, grads, Gates{c, nullptr}, grads, dc0, acc_c, dn0, acc_n, first, heads, d);
+}
+
+// Ĉ·dĈ at every bound of a chunk, [B H, chunks + 1]: a block has one.
+extern "C" __global__ void dots(const S* states, const S* c_last, const S* n_last, const real* first, const real* after,
+                                real* dots, Dims d) {
+    __shared__ real scratch[32];
+    const i64 head = blockIdx.x / (d.chunks + 1), n = blockIdx.x % (d.chunks + 1), size = d.k * d.w;
+    const real* grads = n == 0 ? first + head * size : after + (head * d.chunks + n - 1) * size;
+    real sum = 0;
+    for (i64 e = threadIdx.x; e < size; e += blockDim.x) {
+        const i64 row = head * d.k + e / d.w, j = e % d.w;
+        const real s = n < d.chunks ? ld(states + (head * d.chunks + n) * size + e)
+                       : j < d.v    ? ld(c_last + row * d.v + j)
+                                    : ld(n_last + row);
+        sum += s * grads[e];
+    }
+    sum = block_sum(sum, scratch);
+    if (threadIdx.x == 0) dots[blockIdx.x] = sum;
+}
