@@ -208,8 +208,9 @@ def cell(ours, mixer, size, options, directory):
         for one in order + order[::-1]:  # A B C C B A
             one.sample()
     result |= {name: one.said() for name, one in competitors.items()}
-    profile = ours.ask(profile="it", steps=max(3, competitors["ours"].steps // 4))
-    result["ops"] = profile["ops"]
+    # By the clock on the wall, so that the quickest of some is the one that nobody disturbed.
+    profiles = [ours.ask(profile="it", steps=max(3, competitors["ours"].steps // 4))["ops"] for _ in range(5)]
+    result["ops"] = min(profiles, key=lambda ops: sum(f + b for f, b, _ in ops.values()))
     ours.ask(close="it")
     return result
 
