@@ -1,0 +1,222 @@
+//! Time and memory per token as the sequence grows: in training, and streamed token by token. Draws three figures
+//! and prints the numbers as a table; `scripts/scaling.sh` puts both into docs/.
+//!
+//! ```text
+//! scaling DIR [LONGEST]              figures into DIR, the table to the output; LONGEST: 65536 if absent
+//! scaling --train MODEL FORM T       one point: "ms of a step, bytes"
+//! scaling --stream MODEL T           a line for each power of two up to T: "t, ms of a token, bytes of state, of memory"
+//! ```
+//!
+//! Every point is a process of its own, so that its memory is its own: the most that was resident (Linux's VmHWM) above
+//! what was before the model was made. Sizes: one block of width 16, batch 1, one thread; processor time.
+
+use rustix::time::{ClockId, clock_gettime};
+use std::{collections::{BTreeMap, BTreeSet}, env, error::Error, fs, path::Path, process::Command};
+use tapezoo::{
+    autograd::Tape,
+    models::{Form, Model, names},
+    report::{
+        plot::{Figure, Line, Point},
+        scale::{Axis, short},
+    },
+    tensor::{DType, Tensor},
+    train::{Trainer, config::TrainConfig, rundir::write},
+};
+
+type Result<T> = std::result::Result<T, Box<dyn Error>>;
+
+const SHORTEST: usize = 256;
+/// Attention's recurrent form holds every prefix of its cache, T² / 2 rows.
+const LONGEST_QUADRATIC: usize = 4096;
+const LONGEST_CACHE: usize = 16384;
+/// A line that has become this slow, in ms a step, ends.
+const PATIENCE: f64 = 20_000.0;
+/// The time of a streamed token is the median of so many.
+const LAST: usize = 200;
+
+/// Milliseconds of processor time that this process has had.
+fn cpu_ms() -> f64 {
+    let t = clock_gettime(ClockId::ProcessCPUTime);
+    t.tv_sec as f64 * 1e3 + t.tv_nsec as f64 / 1e6
+}
+
+/// Bytes of memory of this process: VmRSS, now, or VmHWM, the most so far.
+fn memory(what: &str) -> Result<f64> {
+    let status = fs::read_to_string("/proc/self/status")?;
+    let line = status.lines().find_map(|l| l.strip_prefix(what)?.strip_prefix(':'));
+    Ok(line.and_then(|l| l.split_whitespace().next()).ok_or("no such line in /proc/self/status")?.parse::<f64>()? * 1024.0)
+}
+
+fn config(model: &str, form: Option<Form>, t: usize) -> Result<TrainConfig> {
+    let form = form.map_or(String::new(), |form| format!("form = \"{form}\"\n"));
+    let text = format!(
+        "models = [\"{model}\"]\nbatch = 1\ntrain_len = {t}\neval_lens = [{t}]\ndevice = \"cpu\"\n{form}\
+         [model]\nlayers = 1\npositions = \"none\"\n"
+    );
+    Ok(TrainConfig::load(None, text.parse()?)?.for_model(model)?)
+}
+
+/// The fastest of some steps, and the bytes that training takes.
+fn train(model: &str, form: Form, t: usize) -> Result<()> {
+    let before = memory("VmRSS")?;
+    let mut trainer = Trainer::new(&config(model, Some(form), t)?, 0)?;
+    let (begin, mut best, mut steps) = (cpu_ms(), f64::INFINITY, 0);
+    while steps < 3 || (cpu_ms() - begin < 300.0 && steps < 1000) {
+        let start = cpu_ms();
+        trainer.step()?;
+        (best, steps) = (best.min(cpu_ms() - start), steps + 1);
+        if best > 2000.0 {
+            break;
+        }
+    }
+    println!("{best} {}", memory("VmHWM")? - before);
+    Ok(())
+}
+
+/// Tokens one by one: the state that is carried is all that is kept.
+fn stream(model: &str, longest: usize) -> Result<()> {
+    let before = memory("VmRSS")?;
+    let model = Model::new(&config(model, None, longest)?.model, 0, DType::F32)?;
+    let mut tape = Tape::default();
+    let mut carried = model.zero_state(&tape, 1).tensors();
+    let bytes = |state: &Vec<Vec<Tensor>>| state.iter().flatten().map(|t| 4 * t.len()).sum::<usize>();
+    let mut held = bytes(&carried);
+    let mut recent = [0.0; LAST];
+    for t in 1..=longest {
+        let start = cpu_ms();
+        carried = {
+            let p = model.params().bind_frozen(&tape);
+            let mut state = model.state_from(&tape, t - 1, &carried);
+            let token = tape.constant(&Tensor::from_vec(vec![(t * t % 7 % 2) as i32], [1, 1]));
+            model.run(&p, token, &mut state, Form::Recurrent);
+            state.tensors()
+        };
+        tape.reset();
+        // A tape keeps buffers by length; of a cache that grows it would keep one of every length.
+        if bytes(&carried) != held {
+            (held, tape) = (bytes(&carried), Tape::default());
+        }
+        recent[t % LAST] = cpu_ms() - start;
+        if t.is_power_of_two() && t >= SHORTEST {
+            let mut sorted = recent;
+            sorted.sort_by(f64::total_cmp);
+            println!("{t} {} {held} {}", sorted[LAST / 2], memory("VmRSS")? - before);
+        }
+    }
+    Ok(())
+}
+
+/// The numbers that this program prints when it is called like this, line by line.
+fn ask(arguments: &[&str]) -> Result<Vec<Vec<f64>>> {
+    let out = Command::new(env::current_exe()?).args(arguments).output()?;
+    if !out.status.success() {
+        return Err(format!("{}: {}", arguments.join(" "), String::from_utf8_lossy(&out.stderr)).into());
+    }
+    let numbers = |line: &str| line.split_whitespace().map(|x| Ok(x.parse()?)).collect();
+    String::from_utf8(out.stdout)?.lines().map(numbers).collect()
+}
+
+/// y over t, of one model.
+type Series = BTreeMap<usize, f64>;
+
+fn figure(name: &str, title: &str, unit: &str, x_label: &'static str, lines: &[(String, Series)]) -> Figure {
+    let line = |(style, (label, series)): (usize, &(String, Series))| Line {
+        label: label.clone(),
+        style,
+        points: series
+            .iter()
+            .map(|(&t, &y)| Point {
+                x: t as f64,
+                mean: y,
+                lo: y,
+                hi: y,
+                about: format!("{label}, T = {t}: {} {unit}", short(y)),
+            })
+            .collect(),
+    };
+    let all = || lines.iter().flat_map(|(_, series)| series.iter());
+    let (lo, hi) = all().fold((f64::INFINITY, 0f64), |(lo, hi), (_, &y)| (lo.min(y), hi.max(y)));
+    let (first, last) = all().fold((usize::MAX, 0), |(lo, hi), (&t, _)| (lo.min(t), hi.max(t)));
+    let ticks = (0..).map(|i| SHORTEST << (2 * i)).take_while(|t| *t <= last).map(|t| (t as f64, format!("{t}")));
+    let ticks = ticks.collect();
+    let x = Axis { ticks, ..Axis::log(first as f64 / 1.1, last as f64 * 1.1) };
+    let y = Axis::log(lo / 1.3, hi * 1.3);
+    let lines = lines.iter().enumerate().map(line).collect();
+    Figure { name: name.into(), title: format!("{title}, {unit}"), x_label, x, y, guess: None, trained: None, lines }
+}
+
+/// Lines of the time and of the bytes of a token in training, of each model in the form that `pick` picks.
+fn training(longest: usize, pick: fn(&[Form]) -> Option<Form>) -> Result<[Vec<(String, Series)>; 2]> {
+    let (mut times, mut bytes) = (vec![], vec![]);
+    for model in names() {
+        let forms = Model::new(&config(model, None, SHORTEST)?.model, 0, DType::F32)?.forms();
+        let Some(form) = pick(&forms) else { continue };
+        let (mut time, mut held, mut t) = (Series::new(), Series::new(), SHORTEST);
+        let quadratic = model == "gpt" && form == Form::Recurrent;
+        while t <= if quadratic { longest.min(LONGEST_QUADRATIC) } else { longest } {
+            let point = &ask(&["--train", model, &form.to_string(), &t.to_string()])?[0];
+            eprintln!("{model} {form} T={t}: {:.1} ms, {:.1} MB", point[0], point[1] / 1e6);
+            time.insert(t, 1e3 * point[0] / t as f64);
+            held.insert(t, point[1] / t as f64);
+            if point[0] > PATIENCE {
+                break;
+            }
+            t *= 2;
+        }
+        times.push((format!("{model} ({form})"), time));
+        bytes.push((format!("{model} ({form})"), held));
+    }
+    Ok([times, bytes])
+}
+
+fn table(title: &str, lines: &[(String, Series)]) {
+    let ts: Vec<usize> = lines.iter().flat_map(|l| l.1.keys().copied()).collect::<BTreeSet<_>>().into_iter().collect();
+    let head: Vec<String> = ts.iter().map(usize::to_string).collect();
+    println!("{title}\n\n| | {} |\n|---|{}", head.join(" | "), "---|".repeat(ts.len()));
+    for (label, series) in lines {
+        let cells: Vec<String> = ts.iter().map(|t| series.get(t).map_or("–".into(), |y| short(*y))).collect();
+        println!("| {label} | {} |", cells.join(" | "));
+    }
+    println!();
+}
+
+fn draw(dir: &Path, longest: usize) -> Result<()> {
+    let [time, bytes] = training(longest, |forms| forms.last().copied())?;
+    let [by_definition, _] = training(longest, |forms| forms.first().copied())?;
+    let (mut state, mut token, mut resident) = (vec![], vec![], vec![]);
+    for model in names() {
+        let longest = if model == "gpt" { longest.min(LONGEST_CACHE) } else { longest };
+        let rows = ask(&["--stream", model, &longest.to_string()])?;
+        let of = |i: usize, scale: f64| (model.to_string(), rows.iter().map(|r| (r[0] as usize, scale * r[i])).collect::<Series>());
+        eprintln!("{model} streamed");
+        token.push(of(1, 1e3));
+        state.push(of(2, 1.0));
+        resident.push(of(3, 1e-6));
+    }
+    let figures = [
+        figure("scaling_time", "A training step, per token", "µs", "T, tokens in a sequence", &time),
+        figure("scaling_memory", "Memory of a training step, per token", "bytes", "T, tokens in a sequence", &bytes),
+        figure("scaling_streaming", "What is carried from token to token", "bytes", "tokens so far", &state),
+    ];
+    for f in &figures {
+        write(&dir.join(format!("{}.svg", f.name)), f.file().as_bytes())?;
+    }
+    table("Training, the fastest form: µs a token.", &time);
+    table("Training, the fastest form: bytes of memory a token.", &bytes);
+    table("Training, the recurrent form, which records every step on the tape: µs a token.", &by_definition);
+    table("Streaming: µs of one token.", &token);
+    table("Streaming: bytes carried from token to token.", &state);
+    table("Streaming: MB by which the process has grown.", &resident);
+    Ok(())
+}
+
+fn main() -> Result<()> {
+    let arguments: Vec<String> = env::args().skip(1).collect();
+    match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
+        ["--train", model, form, t] => train(model, form.parse()?, t.parse()?),
+        ["--stream", model, t] => stream(model, t.parse()?),
+        [dir] if !dir.starts_with('-') => draw(Path::new(dir), 1 << 16),
+        [dir, longest] if !dir.starts_with('-') => draw(Path::new(dir), longest.parse()?),
+        _ => Err("expected scaling DIR [LONGEST]".into()),
+    }
+}

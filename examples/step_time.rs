@@ -1,0 +1,179 @@
+//! Training steps on request, timed in processor time of this process: our side of `scripts/compare_torch.sh`.
+//!
+//! Each line of the input is a JSON object, and is answered by one:
+//!
+//! ```text
+//! {"open": KEY, "config": TOML}              -> {"parameters": N, "form": "fused"}
+//! {"run": KEY, "steps": N}                   -> {"ms": X}               a step, mean over the N
+//! {"profile": KEY, "steps": N}               -> {"ops": {OP: [forward ms, backward ms, MB of output]}}
+//! {"close": KEY}                             -> {}
+//! {"check": PATH, "config": TOML}            -> {"parameters": N}       weights, batch, loss and gradients are in PATH
+//! {"elements": N}                            -> {"exp": ns, …}          of one element of N
+//! ```
+//!
+//! What cannot be done is answered by {"error": WHY}.
+
+use rustix::time::{ClockId, clock_gettime};
+use safetensors::tensor::TensorView;
+use serde_json::{Map, Value, json};
+use std::{
+    collections::HashMap,
+    error::Error,
+    io::{BufRead, Write, stdin, stdout},
+    path::Path,
+};
+use tapezoo::{
+    autograd::{Tape, Var},
+    models::Model,
+    rng,
+    tasks::{Batch, IGNORE},
+    tensor::Tensor,
+    train::{
+        Trainer,
+        config::TrainConfig,
+        rundir::{tensor_bytes, write},
+    },
+};
+
+type Answer = Result<Value, Box<dyn Error>>;
+
+/// Milliseconds of processor time that this process has had.
+fn cpu_ms() -> f64 {
+    let t = clock_gettime(ClockId::ProcessCPUTime);
+    t.tv_sec as f64 * 1e3 + t.tv_nsec as f64 / 1e6
+}
+
+fn text<'a>(request: &'a Value, key: &str) -> Result<&'a str, String> {
+    request[key].as_str().ok_or(format!("'{key}': expected a text"))
+}
+
+fn number(request: &Value, key: &str) -> Result<usize, String> {
+    let n = request[key].as_u64().filter(|n| *n > 0).ok_or(format!("'{key}': expected a number from 1"))?;
+    usize::try_from(n).map_err(|e| e.to_string())
+}
+
+/// The configuration of the one model in a TOML text.
+fn config(request: &Value) -> Result<TrainConfig, Box<dyn Error>> {
+    let config = TrainConfig::load(None, text(request, "config")?.parse()?)?;
+    Ok(config.for_model(&config.models[0])?)
+}
+
+/// Weights that are nowhere at a special value, a batch, and the loss and gradients there, as a file.
+fn check(path: &Path, cfg: &TrainConfig) -> Answer {
+    let mut model = Model::new(&cfg.model, 0, cfg.dtype)?;
+    let n = model.params().len();
+    let moved = model.params().flat().to_f64();
+    let moved = moved.iter().enumerate().map(|(i, x)| x + 0.1 * (1.0 + 1.7 * i as f64).sin()).collect::<Vec<_>>();
+    model.params_mut().flat_mut().assign(&Tensor::from_vec(moved, [n]).cast(cfg.dtype));
+
+    let mut batch = Batch::new(cfg.batch, cfg.train_len);
+    batch.fill(&*cfg.task, rng::stream(0, "check", 0));
+    let (tape, form) = (Tape::default(), cfg.form_of(&model));
+    let params = model.params().bind(&tape);
+    let logits = model.train(&params, tape.constant(&batch.tokens), form, None);
+    let loss = logits.cross_entropy(tape.constant(&batch.targets), IGNORE);
+    tape.backward(loss);
+    let mut grads = Tensor::zeros([n], cfg.dtype);
+    model.params().gather_grads(&tape, &params, &mut grads);
+
+    let mut all = vec![
+        ("tokens".to_string(), batch.tokens.clone()),
+        ("targets".to_string(), batch.targets.clone()),
+        ("loss".to_string(), loss.value().reshape([1])),
+    ];
+    for (entry, (name, value)) in model.params().entries().iter().zip(model.params().tensors()) {
+        all.push((format!("param.{name}"), value));
+        all.push((format!("grad.{name}"), grads.window(entry.offset, entry.shape)));
+    }
+    let parts: Vec<_> = all.iter().map(|(name, t)| (name, t.shape().dims().to_vec(), tensor_bytes(t))).collect();
+    let views: Result<Vec<_>, _> = parts
+        .iter()
+        .map(|(name, shape, (dtype, bytes))| TensorView::new(*dtype, shape.clone(), bytes).map(|view| (name, view)))
+        .collect();
+    write(path, &safetensors::serialize(views?, None)?)?;
+    Ok(json!({ "parameters": n }))
+}
+
+/// Nanoseconds of one element of some functions, over and over on n numbers; forward alone.
+fn elements(n: usize) -> Value {
+    const REPEATS: usize = 2000;
+    fn exp(x: Var<'_>) -> Var<'_> {
+        x.exp()
+    }
+    fn tanh(x: Var<'_>) -> Var<'_> {
+        x.tanh()
+    }
+    fn sigmoid(x: Var<'_>) -> Var<'_> {
+        x.sigmoid()
+    }
+    let x = Tensor::from_vec((0..n).map(|i| (i as f64).sin() as f32).collect(), [n]);
+    let mut tape = Tape::default();
+    let mut took = Map::new();
+    for (name, f) in [("exp", exp as for<'t> fn(Var<'t>) -> Var<'t>), ("tanh", tanh), ("sigmoid", sigmoid)] {
+        let mut best = f64::INFINITY;
+        for _ in 0..5 {
+            let start = cpu_ms();
+            for _ in 0..REPEATS {
+                f(tape.constant(&x));
+                tape.reset();
+            }
+            best = best.min((cpu_ms() - start) * 1e6 / (REPEATS * n) as f64);
+        }
+        took.insert(name.into(), best.into());
+    }
+    Value::Object(took)
+}
+
+fn steps(trainer: &mut Trainer, n: usize) -> Result<f64, tapezoo::error::Error> {
+    let start = cpu_ms();
+    for _ in 0..n {
+        trainer.step()?;
+    }
+    Ok((cpu_ms() - start) / n as f64)
+}
+
+fn answer(trainers: &mut HashMap<String, Trainer>, line: &str) -> Answer {
+    let request: Value = serde_json::from_str(line)?;
+    let open = |key: &str| format!("'{key}' is not open");
+    if let Some(path) = request["check"].as_str() {
+        return check(Path::new(path), &config(&request)?);
+    }
+    if request["elements"].is_u64() {
+        return Ok(elements(number(&request, "elements")?));
+    }
+    if let Some(key) = request["open"].as_str() {
+        let cfg = config(&request)?;
+        let trainer = Trainer::new(&cfg, 0)?;
+        let model = trainer.model();
+        let about = json!({ "parameters": model.params().len(), "form": cfg.form_of(model).to_string() });
+        trainers.insert(key.into(), trainer);
+        return Ok(about);
+    }
+    if let Some(key) = request["close"].as_str() {
+        trainers.remove(key).ok_or(open(key))?;
+        return Ok(json!({}));
+    }
+    if let Some(key) = request["run"].as_str() {
+        let trainer = trainers.get_mut(key).ok_or(open(key))?;
+        return Ok(json!({ "ms": steps(trainer, number(&request, "steps")?)? }));
+    }
+    if let Some(key) = request["profile"].as_str() {
+        let (trainer, n) = (trainers.get_mut(key).ok_or(open(key))?, number(&request, "steps")?);
+        let ops = trainer.profile(n)?.0.into_iter().map(|(op, cost)| {
+            let ms = [cost.forward, cost.backward].map(|t| t.as_secs_f64() * 1e3 / n as f64);
+            (op.to_string(), json!([ms[0], ms[1], cost.bytes as f64 / n as f64 / 1e6]))
+        });
+        return Ok(json!({ "ops": ops.collect::<Map<_, _>>() }));
+    }
+    Err("expected an object with open, run, profile, close, check or elements".into())
+}
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let mut trainers = HashMap::new();
+    for line in stdin().lock().lines() {
+        let reply = answer(&mut trainers, &line?).unwrap_or_else(|e| json!({ "error": e.to_string() }));
+        println!("{reply}");
+        stdout().flush()?;
+    }
+    Ok(())
+}
