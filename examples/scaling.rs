@@ -11,7 +11,14 @@
 //! what was before the model was made. Sizes: one block of width 16, batch 1, one thread; processor time.
 
 use rustix::time::{ClockId, clock_gettime};
-use std::{collections::{BTreeMap, BTreeSet}, env, error::Error, fs, path::Path, process::Command};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    env,
+    error::Error,
+    fs,
+    path::Path,
+    process::Command,
+};
 use tapezoo::{
     autograd::Tape,
     models::{Form, Model, names},
@@ -44,7 +51,8 @@ fn cpu_ms() -> f64 {
 fn memory(what: &str) -> Result<f64> {
     let status = fs::read_to_string("/proc/self/status")?;
     let line = status.lines().find_map(|l| l.strip_prefix(what)?.strip_prefix(':'));
-    Ok(line.and_then(|l| l.split_whitespace().next()).ok_or("no such line in /proc/self/status")?.parse::<f64>()? * 1024.0)
+    Ok(line.and_then(|l| l.split_whitespace().next()).ok_or("no such line in /proc/self/status")?.parse::<f64>()?
+        * 1024.0)
 }
 
 fn config(model: &str, form: Option<Form>, t: usize) -> Result<TrainConfig> {
@@ -187,7 +195,9 @@ fn draw(dir: &Path, longest: usize) -> Result<()> {
     for model in names() {
         let longest = if model == "gpt" { longest.min(LONGEST_CACHE) } else { longest };
         let rows = ask(&["--stream", model, &longest.to_string()])?;
-        let of = |i: usize, scale: f64| (model.to_string(), rows.iter().map(|r| (r[0] as usize, scale * r[i])).collect::<Series>());
+        let of = |i: usize, scale: f64| {
+            (model.to_string(), rows.iter().map(|r| (r[0] as usize, scale * r[i])).collect::<Series>())
+        };
         eprintln!("{model} streamed");
         token.push(of(1, 1e3));
         state.push(of(2, 1.0));
