@@ -143,9 +143,10 @@ impl Record {
         let mut culprit = None;
         match &node.step {
             Step::Reshape => {
-                if let Some(g) = dy[0].take() {
-                    let shape = values[ids[0] as usize].shape();
-                    add_to(&mut before[ids[0] as usize], g.reshape(shape), cx);
+                let source = ids[0] as usize;
+                // Not two at once: a buffer that somebody else holds does not go back to the pool.
+                if let Some(g) = dy[0].take().map(|g| g.reshape(values[source].shape())) {
+                    add_to(&mut before[source], g, cx);
                 }
             }
             Step::Op(op) => {
