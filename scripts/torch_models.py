@@ -148,7 +148,7 @@ class LinearTransformer(Attention):
 
     ways = {
         "masked product": masked,
-        "chunks of 64": lambda p, x, c: LinearTransformer.chunks(p, x, c, min(64, c["T"])),
+        "chunks of 64": lambda p, x, c: LinearTransformer.chunks(p, x, c, 64),
         "chunks of 32": lambda p, x, c: LinearTransformer.chunks(p, x, c, 32),
     }
 
@@ -294,6 +294,11 @@ def shapes(c):
             all_ |= norm(f"{at}mlp.")
             all_ |= {f"{at}mlp.w1": (m, d), f"{at}mlp.b1": (m,), f"{at}mlp.w2": (d, m), f"{at}mlp.b2": (d,)}
     return all_ | norm("") | {"head": (2, d)}
+
+
+def ways(c):
+    """The names of the formulations for these sizes: without chunks that are longer than the sequence."""
+    return [way for way in MIXERS[c["mixer"]].ways if not (way.startswith("chunks of ") and int(way.split()[2]) > c["T"])]
 
 
 class Decoder(nn.Module):
