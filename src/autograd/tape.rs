@@ -1,16 +1,15 @@
 //! The engine: a list of operations, run as they are recorded, differentiated in reverse.
 
+mod backward;
 mod graph;
 mod named;
 
+pub use backward::Culprit;
 pub use graph::{Edge, Graph, GraphNode};
 pub use named::Named;
 
 use super::{Grad, In, Op, Outs, Profile, Value, Var};
-use crate::{
-    tensor::{Cx, DType, Device, Shape, Tensor},
-    with_real,
-};
+use crate::tensor::{Cx, DType, Device, Shape, Tensor};
 use std::{
     cell::{Cell, RefCell},
     sync::Arc,
@@ -72,24 +71,6 @@ pub struct Tape {
 impl Default for Tape {
     fn default() -> Tape {
         Tape::new(Device::Cpu)
-    }
-}
-
-/// The first value or gradient on a tape that was not finite.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Culprit {
-    /// The op's name.
-    pub op: &'static str,
-    /// Where in the model it ran, as [`Tape::scope`] was told.
-    pub scope: String,
-    /// Which of the two it was: "value", or "gradient" (of one of the op's inputs).
-    pub what: &'static str,
-}
-
-impl std::fmt::Display for Culprit {
-    fn fmt(&self, f: &mut std::fmt::Formatter) -> std::fmt::Result {
-        let at = if self.scope.is_empty() { String::new() } else { format!(" in {}", self.scope) };
-        write!(f, "the {} of op '{}'{at}", self.what, self.op)
     }
 }
 
@@ -253,152 +234,6 @@ impl Tape {
         Var::new(self, id(y0))
     }
 
-    /// Differentiate a one-element value with respect to every leaf.
-    ///
-    /// # Panics
-    /// When `loss` has not exactly one element.
-    #[track_caller]
-    pub fn backward(&self, loss: Var<'_>) {
-        assert_eq!(loss.shape().len(), 1, "backward needs one value to differentiate, got shape {}", loss.shape());
-        let mut one = self.cx.pool().get(loss.dtype(), loss.shape());
-        one.fill(1.0);
-        self.backward_from([(loss, one)]);
-    }
-
-    /// Differentiate `Σ ⟨cotangent, value⟩` over the pairs given with respect to every leaf.
-    ///
-    /// # Panics
-    /// When a cotangent has not the shape of its value.
-    #[track_caller]
-    pub fn backward_from<'t>(&'t self, seeds: impl IntoIterator<Item = (Var<'t>, Tensor)>) {
-        self.seed(seeds);
-        self.sweep(false);
-    }
-
-    /// As [`Tape::backward`], looking at every gradient on the way: the first op, in the order of the backward
-    /// pass, that turned finite numbers into one that is not. Slow; for telling what went wrong.
-    pub fn backward_watched(&self, loss: Var<'_>) -> Option<Culprit> {
-        let mut one = self.cx.pool().get(loss.dtype(), loss.shape());
-        one.fill(1.0);
-        self.seed([(loss, one)]);
-        self.sweep(true)
-    }
-
-    #[track_caller]
-    fn seed<'t>(&'t self, seeds: impl IntoIterator<Item = (Var<'t>, Tensor)>) {
-        {
-            let r = &mut *self.record.borrow_mut();
-            for g in r.grads.drain(..).flatten() {
-                self.cx.pool().put(g);
-            }
-            r.grads.resize_with(r.values.len(), || None);
-        }
-        // The iterator may look at the tape: borrow anew for each pair.
-        for (v, seed) in seeds {
-            let r = &mut *self.record.borrow_mut();
-            let id = v.id_on(self) as usize;
-            let shape = r.values[id].shape();
-            assert_eq!(seed.shape(), shape, "the cotangent of a value of shape {shape} has shape {}", seed.shape());
-            match &mut r.grads[id] {
-                Some(old) => add_into(old, &seed.to_device(&self.cx)),
-                empty => {
-                    // A copy from the pool: the caller may keep the seed, and gradients are written in place.
-                    let mut t = self.cx.pool().get(seed.dtype(), shape);
-                    t.assign(&seed);
-                    *empty = Some(t);
-                }
-            }
-            self.cx.pool().put(seed);
-        }
-    }
-
-    fn sweep(&self, watch: bool) -> Option<Culprit> {
-        let r = &mut *self.record.borrow_mut();
-        let mut culprit = None;
-        for (i, node) in r.nodes.iter().enumerate().rev() {
-            let y0 = node.y0 as usize;
-            let (before, after) = r.grads.split_at_mut(y0);
-            let dy = &mut after[..node.ny as usize];
-            if dy.iter().all(Option::is_none) {
-                continue;
-            }
-            let ids = &r.edges[node.x0 as usize..(node.x0 + node.nx) as usize];
-            match &node.step {
-                Step::Reshape => {
-                    let source = ids[0] as usize;
-                    if let Some(g) = dy[0].take() {
-                        match &mut before[source] {
-                            Some(old) => {
-                                add_into(old, &g);
-                                self.cx.pool().put(g);
-                            }
-                            empty => *empty = Some(g.reshape(r.values[source].shape())),
-                        }
-                    }
-                }
-                Step::Op(op) => {
-                    let (values, y) = r.values.split_at(y0);
-                    for (j, &v) in ids.iter().enumerate() {
-                        let source = &values[v as usize];
-                        if !source.needs {
-                            r.slots.push(Grad { tensor: None, acc: false, wanted: false });
-                            continue;
-                        }
-                        // The same value twice in one op (x * x): the second slot gets a buffer of its own.
-                        let twice = ids[..j].contains(&v);
-                        let old = if twice { None } else { before[v as usize].take() };
-                        let acc = old.is_some();
-                        let tensor = old.unwrap_or_else(|| self.cx.pool().get(source.dtype(), source.shape()));
-                        r.slots.push(Grad { tensor: Some(tensor), acc, wanted: true });
-                    }
-                    let start = r.profile.is_some().then(Instant::now);
-                    op.backward(&self.cx, In { values, ids }, &y[..node.ny as usize], dy, &mut r.slots);
-                    if let (Some(profile), Some(start)) = (&mut r.profile, start) {
-                        let took = start.elapsed();
-                        profile.of(op.name()).backward += took;
-                        if let Some(times) = r.times.get_mut(i) {
-                            times[1] = took;
-                        }
-                    }
-                    for (slot, &v) in r.slots.drain(..).zip(ids) {
-                        let Some(g) = slot.tensor else { continue };
-                        if watch && culprit.is_none() && slot.wanted && !g.all_finite() {
-                            let scope = node.scope as usize;
-                            culprit =
-                                Some(Culprit { op: op.name(), scope: scope_name(&r.scopes, scope), what: "gradient" });
-                        }
-                        match &mut before[v as usize] {
-                            empty @ None if slot.wanted => *empty = Some(g),
-                            Some(first) if slot.wanted => {
-                                add_into(first, &g);
-                                self.cx.pool().put(g);
-                            }
-                            _ => self.cx.pool().put(g),
-                        }
-                    }
-                }
-            }
-            let mut pool = self.cx.pool();
-            for g in dy.iter_mut().filter_map(Option::take) {
-                pool.put(g);
-            }
-        }
-        culprit
-    }
-
-    /// The first op, in the order of the formula, whose value is not finite.
-    pub fn first_not_finite(&self) -> Option<Culprit> {
-        let r = self.record.borrow();
-        r.nodes.iter().find_map(|node| {
-            let y = &r.values[node.y0 as usize..(node.y0 + node.ny) as usize];
-            let op = match &node.step {
-                Step::Op(op) if y.iter().any(|v| !v.all_finite()) => op.name(),
-                _ => return None,
-            };
-            Some(Culprit { op, scope: scope_name(&r.scopes, node.scope as usize), what: "value" })
-        })
-    }
-
     /// Forget the step and keep its memory.
     pub fn reset(&mut self) {
         let r = self.record.get_mut();
@@ -459,39 +294,9 @@ impl Tape {
     pub(super) fn grad(&self, id: u32) -> Option<Tensor> {
         self.record.borrow().grads.get(id as usize)?.clone()
     }
-
-    /// Write the gradients of `leaves`, one after the other, into `into`; zeros for a leaf that has none.
-    ///
-    /// # Panics
-    /// When `into` has not as many elements as the leaves together.
-    #[track_caller]
-    pub fn collect_grads(&self, leaves: &[Var<'_>], into: &mut Tensor) {
-        let r = self.record.borrow();
-        let mut done = 0;
-        for leaf in leaves {
-            let id = leaf.id_on(self) as usize;
-            let n = r.values[id].len();
-            into.write_at(done, n, r.grads.get(id).and_then(Option::as_ref));
-            done += n;
-        }
-        assert_eq!(done, into.len(), "elements of all leaves, and of what their gradients go to");
-    }
 }
 
 /// The scope that was current when a node was recorded; `n` scopes had been named by then.
 fn scope_name(scopes: &[Arc<str>], n: usize) -> String {
     n.checked_sub(1).and_then(|i| scopes.get(i)).map_or(String::new(), |s| s.to_string())
-}
-
-fn add_into(a: &mut Tensor, b: &Tensor) {
-    if let Some(gpu) = b.gpu() {
-        return gpu.add_into(a, b);
-    }
-    with_real!(b.dtype(), T => {
-        let (a, b) = (a.host_mut::<T>(), b.host::<T>());
-        assert_eq!(a.len(), b.len(), "gradients of different sizes");
-        for (a, &b) in a.iter_mut().zip(b) {
-            *a += b;
-        }
-    });
 }

@@ -1,0 +1,229 @@
+//! The way back: from gradients of outputs to gradients of inputs, the last operation first.
+
+use super::{Node, Record, Step, Tape, scope_name};
+use crate::{
+    autograd::{Grad, In, Value, Var},
+    tensor::{Cx, Tensor},
+    with_real,
+};
+use std::time::Instant;
+
+/// The first value or gradient on a tape that was not finite.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Culprit {
+    /// The op's name.
+    pub op: &'static str,
+    /// Where in the model it ran, as [`Tape::scope`] was told.
+    pub scope: String,
+    /// Which of the two it was: "value", or "gradient" (of one of the op's inputs).
+    pub what: &'static str,
+}
+
+impl std::fmt::Display for Culprit {
+    fn fmt(&self, f: &mut std::fmt::Formatter) -> std::fmt::Result {
+        let at = if self.scope.is_empty() { String::new() } else { format!(" in {}", self.scope) };
+        write!(f, "the {} of op '{}'{at}", self.what, self.op)
+    }
+}
+
+impl Tape {
+    /// Differentiate a one-element value with respect to every leaf.
+    ///
+    /// # Panics
+    /// When `loss` has not exactly one element.
+    #[track_caller]
+    pub fn backward(&self, loss: Var<'_>) {
+        assert_eq!(loss.shape().len(), 1, "backward needs one value to differentiate, got shape {}", loss.shape());
+        let mut one = self.cx.pool().get(loss.dtype(), loss.shape());
+        one.fill(1.0);
+        self.backward_from([(loss, one)]);
+    }
+
+    /// Differentiate `Σ ⟨cotangent, value⟩` over the pairs given with respect to every leaf.
+    ///
+    /// # Panics
+    /// When a cotangent has not the shape of its value.
+    #[track_caller]
+    pub fn backward_from<'t>(&'t self, seeds: impl IntoIterator<Item = (Var<'t>, Tensor)>) {
+        self.seed(seeds);
+        self.sweep(false);
+    }
+
+    /// As [`Tape::backward`], looking at every gradient on the way: the first op, in the order of the backward
+    /// pass, that turned finite numbers into one that is not. Slow; for telling what went wrong.
+    pub fn backward_watched(&self, loss: Var<'_>) -> Option<Culprit> {
+        let mut one = self.cx.pool().get(loss.dtype(), loss.shape());
+        one.fill(1.0);
+        self.seed([(loss, one)]);
+        self.sweep(true)
+    }
+
+    #[track_caller]
+    fn seed<'t>(&'t self, seeds: impl IntoIterator<Item = (Var<'t>, Tensor)>) {
+        {
+            let r = &mut *self.record.borrow_mut();
+            for g in r.grads.drain(..).flatten() {
+                self.cx.pool().put(g);
+            }
+            r.grads.resize_with(r.values.len(), || None);
+        }
+        // The iterator may look at the tape: borrow anew for each pair.
+        for (v, seed) in seeds {
+            let r = &mut *self.record.borrow_mut();
+            let id = v.id_on(self) as usize;
+            let shape = r.values[id].shape();
+            assert_eq!(seed.shape(), shape, "the cotangent of a value of shape {shape} has shape {}", seed.shape());
+            match &mut r.grads[id] {
+                Some(old) => add_into(old, &seed.to_device(&self.cx)),
+                empty => {
+                    // A copy from the pool: the caller may keep the seed, and gradients are written in place.
+                    let mut t = self.cx.pool().get(seed.dtype(), shape);
+                    t.assign(&seed);
+                    *empty = Some(t);
+                }
+            }
+            self.cx.pool().put(seed);
+        }
+    }
+
+    fn sweep(&self, watch: bool) -> Option<Culprit> {
+        let r = &mut *self.record.borrow_mut();
+        let mut culprit = None;
+        for i in (0..r.nodes.len()).rev() {
+            culprit = culprit.or(r.back_through(&self.cx, i, watch));
+        }
+        culprit
+    }
+
+    /// The first op, in the order of the formula, whose value is not finite.
+    pub fn first_not_finite(&self) -> Option<Culprit> {
+        let r = self.record.borrow();
+        r.nodes.iter().find_map(|node| {
+            let y = &r.values[node.y0 as usize..(node.y0 + node.ny) as usize];
+            let op = match &node.step {
+                Step::Op(op) if y.iter().any(|v| !v.all_finite()) => op.name(),
+                _ => return None,
+            };
+            Some(Culprit { op, scope: scope_name(&r.scopes, node.scope as usize), what: "value" })
+        })
+    }
+
+    /// Write the gradients of `leaves`, one after the other, into `into`; zeros for a leaf that has none.
+    ///
+    /// # Panics
+    /// When `into` has not as many elements as the leaves together.
+    #[track_caller]
+    pub fn collect_grads(&self, leaves: &[Var<'_>], into: &mut Tensor) {
+        let r = self.record.borrow();
+        let mut done = 0;
+        for leaf in leaves {
+            let id = leaf.id_on(self) as usize;
+            let n = r.values[id].len();
+            into.write_at(done, n, r.grads.get(id).and_then(Option::as_ref));
+            done += n;
+        }
+        assert_eq!(done, into.len(), "elements of all leaves, and of what their gradients go to");
+    }
+}
+
+impl Record {
+    /// Take the gradients of a node's outputs, if there are any, and add what they make of them to those of its inputs.
+    /// If `watch`, say whether one of these is not finite.
+    fn back_through(&mut self, cx: &Cx, node: usize, watch: bool) -> Option<Culprit> {
+        let at = node;
+        let Record { values, nodes, edges, scopes, grads, slots, profile, times, .. } = self;
+        let node: &Node = &nodes[at];
+        let (y0, ny) = (node.y0 as usize, node.ny as usize);
+        let (before, after) = grads.split_at_mut(y0);
+        let dy = &mut after[..ny];
+        if dy.iter().all(Option::is_none) {
+            return None;
+        }
+        let ids = &edges[node.x0 as usize..(node.x0 + node.nx) as usize];
+        let mut culprit = None;
+        match &node.step {
+            Step::Reshape => {
+                let source = ids[0] as usize;
+                // Not two at once: a buffer that somebody else holds does not go back to the pool.
+                if let Some(g) = dy[0].take().map(|g| g.reshape(values[source].shape())) {
+                    add_to(&mut before[source], g, cx);
+                }
+            }
+            Step::Op(op) => {
+                let (values, y) = values.split_at(y0);
+                lend(slots, before, values, ids, cx);
+                let start = profile.is_some().then(Instant::now);
+                op.backward(cx, In { values, ids }, &y[..ny], dy, slots);
+                if let (Some(profile), Some(start)) = (profile, start) {
+                    let took = start.elapsed();
+                    profile.of(op.name()).backward += took;
+                    if let Some(times) = times.get_mut(at) {
+                        times[1] = took;
+                    }
+                }
+                if watch && slots.iter().any(|g| g.wanted && g.tensor.as_ref().is_some_and(|g| !g.all_finite())) {
+                    let scope = scope_name(scopes, node.scope as usize);
+                    culprit = Some(Culprit { op: op.name(), scope, what: "gradient" });
+                }
+                take_back(slots, before, ids, cx);
+            }
+        }
+        let mut pool = cx.pool();
+        for g in dy.iter_mut().filter_map(Option::take) {
+            pool.put(g);
+        }
+        culprit
+    }
+}
+
+/// A slot for the gradient of each input: the gradient that is there, to be added to, or a buffer to be written.
+fn lend(slots: &mut Vec<Grad>, grads: &mut [Option<Tensor>], values: &[Value], ids: &[u32], cx: &Cx) {
+    for (j, &v) in ids.iter().enumerate() {
+        let source = &values[v as usize];
+        if !source.needs {
+            slots.push(Grad { tensor: None, acc: false, wanted: false });
+            continue;
+        }
+        // The same value twice in one op (x * x): the second slot gets a buffer of its own.
+        let twice = ids[..j].contains(&v);
+        let old = if twice { None } else { grads[v as usize].take() };
+        let acc = old.is_some();
+        let tensor = old.unwrap_or_else(|| cx.pool().get(source.dtype(), source.shape()));
+        slots.push(Grad { tensor: Some(tensor), acc, wanted: true });
+    }
+}
+
+/// What the op left in the slots becomes the gradient of each input; scratch memory in an unwanted slot goes back.
+fn take_back(slots: &mut Vec<Grad>, grads: &mut [Option<Tensor>], ids: &[u32], cx: &Cx) {
+    for (slot, &v) in slots.drain(..).zip(ids) {
+        match slot.tensor {
+            Some(g) if slot.wanted => add_to(&mut grads[v as usize], g, cx),
+            Some(g) => cx.pool().put(g),
+            None => {}
+        }
+    }
+}
+
+/// The gradient there plus `g`, or `g` if there is none yet.
+fn add_to(place: &mut Option<Tensor>, g: Tensor, cx: &Cx) {
+    match place {
+        Some(old) => {
+            add_into(old, &g);
+            cx.pool().put(g);
+        }
+        empty => *empty = Some(g),
+    }
+}
+
+fn add_into(a: &mut Tensor, b: &Tensor) {
+    if let Some(gpu) = b.gpu() {
+        return gpu.add_into(a, b);
+    }
+    with_real!(b.dtype(), T => {
+        let (a, b) = (a.host_mut::<T>(), b.host::<T>());
+        assert_eq!(a.len(), b.len(), "gradients of different sizes");
+        for (a, &b) in a.iter_mut().zip(b) {
+            *a += b;
+        }
+    });
+}
