@@ -44,7 +44,7 @@ fn defect_name(defect: Defect) -> String {
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Config {
-    /// Which model: a name of [`names`].
+    /// Which model: a name of [`names`](super::names).
     pub model: String,
     /// Number of blocks.
     pub n_layers: usize,

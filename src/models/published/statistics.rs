@@ -29,7 +29,7 @@ impl Statistics {
         &mut self.values
     }
 
-    /// Move a tenth of the way to those of a training batch of `b` sequences of `t` tokens ([`Output::batch`]); the
+    /// Move a tenth of the way to those of a training batch of `b` sequences of `t` tokens ([`batch`](super::Output::batch)); the
     /// running variance is the unbiased one, as in torch.
     pub fn update(&mut self, batch: &[[Var; 2]], b: usize, t: usize) {
         let n = (b * t) as f64;
