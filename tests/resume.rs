@@ -132,10 +132,12 @@ fn killed_at_random_moments_a_run_goes_on_to_the_same_bits() {
 fn signals_save_every_run_and_stop_the_program() {
     let dir = tempfile::tempdir().unwrap();
     let (whole, torn) = (dir.path().join("whole"), dir.path().join("torn"));
-    assert_eq!(run(&out(&whole)).0, Some(0));
+    // Long enough not to be over before the second signal comes, on any machine.
+    let long = |dir: &Path| out(dir).replace("--steps 1200", "--steps 6000");
+    assert_eq!(run(&long(&whole)).0, Some(0));
     // Without checkpoints on the way: what there is was written on the signal.
     let quiet = |flags: String| flags.replace("--checkpoint-every 0.02", "--checkpoint-every 0");
-    let mut flags = quiet(out(&torn));
+    let mut flags = quiet(long(&torn));
     for (name, status) in [("-TERM", 143), ("-INT", 130)] {
         let mut child = command(&flags).spawn().unwrap();
         wait_for(|| torn.join("gpt-seed0/metrics.jsonl").exists(), &mut child);
