@@ -9,16 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-
-def heads(x, h):
-    """[B, T, H d] to [B, H, T, d]"""
-    b, t, hd = x.shape
-    return x.view(b, t, h, hd // h).transpose(1, 2)
-
-
-def merge(x):
-    b, h, t, d = x.shape
-    return x.transpose(1, 2).reshape(b, t, h * d)
+from torch_parts import heads, merge
 
 
 class Lstm(nn.Module):

@@ -114,6 +114,18 @@ fn the_seed_is_all_there_is_to_the_losses() {
 }
 
 #[test]
+fn smoothed_targets_are_trained_on_and_not_evaluated_on() {
+    let first = |text: &str| {
+        let cfg = config(text).for_model("lstm").unwrap();
+        let mut trainer = Trainer::new(&cfg, 0).unwrap();
+        (trainer.step().unwrap().grad_norm, trainer.evaluate().unwrap())
+    };
+    let (plain, smoothed) = (first("lr = 1e-30"), first("lr = 1e-30\nlabel_smoothing = 0.5"));
+    assert_ne!(plain.0, smoothed.0);
+    assert_eq!(plain.1, smoothed.1);
+}
+
+#[test]
 fn the_loss_of_every_mixer_goes_down() {
     // Sequences of two tokens: the parity of two bits, which every mixer can learn.
     let cfg = config("train_len = 2\neval_lens = [2]\nsteps = 1500\nbatch = 32\nlr = 1e-2");

@@ -76,7 +76,18 @@ struct LstmBack {
         S *dc0, int acc_c, i64 b, i64 t, i64 d
 #define LSTM_BACK {c0, gates, cs, dh, dh_last, dc_last, dh0, dc0, acc_h, acc_c, d, {0}, {0, 0, 0, 0, 0, 0, 0}}
 
-// The most units of a head, and R. Registers hold half as many doubles.
+// What the kernels of a block are compiled for: the most units of a head, and R. Registers hold half as many doubles.
+constexpr bool DOUBLE = sizeof(real) == 8;
+#define EVERY_SIZE(KERNELS) \
+    KERNELS(16_1, 16, 1, 64) \
+    KERNELS(16_4, 16, 4, 64) \
+    KERNELS(32_1, 32, 1, 128) \
+    KERNELS(32_4, 32, 4, 128) \
+    KERNELS(64_1, DOUBLE ? 32 : 64, 1, 256) \
+    KERNELS(64_4, DOUBLE ? 32 : 64, 4, 256) \
+    KERNELS(128_1, DOUBLE ? 32 : 48, 1, 512) \
+    KERNELS(128_4, DOUBLE ? 32 : 48, 4, 512)
+
 #define LSTM_KERNELS(NAME, N, R, THREADS)                                                                             \
     extern "C" __global__ void __launch_bounds__(THREADS, 1) lstm_forward_##NAME(const S* x, const S* w, S* hs, LSTM_ARGS) { \
         forward<N, R>(Lstm LSTM, x, w, {d * d, 0, d, 1}, hs, b, t, 1, d);                                             \
@@ -84,15 +95,7 @@ struct LstmBack {
     extern "C" __global__ void __launch_bounds__(THREADS, 1) lstm_backward_##NAME(const S* w, S* dz, LSTM_BACK_ARGS) {   \
         backward<N, R>(LstmBack LSTM_BACK, w, {d * d, 0, 1, d}, dz, b, t, 1, d);                                      \
     }
-constexpr bool DOUBLE = sizeof(real) == 8;
-LSTM_KERNELS(16_1, 16, 1, 64)
-LSTM_KERNELS(16_4, 16, 4, 64)
-LSTM_KERNELS(32_1, 32, 1, 128)
-LSTM_KERNELS(32_4, 32, 4, 128)
-LSTM_KERNELS(64_1, DOUBLE ? 32 : 64, 1, 256)
-LSTM_KERNELS(64_4, DOUBLE ? 32 : 64, 4, 256)
-LSTM_KERNELS(128_1, DOUBLE ? 32 : 48, 1, 512)
-LSTM_KERNELS(128_4, DOUBLE ? 32 : 48, 4, 512)
+EVERY_SIZE(LSTM_KERNELS)
 
 TILED_KERNEL lstm_forward_grid(const S* x, const S* w, S* hs, u32* counts, i64 first, LSTM_ARGS) {
     forward_grid(Lstm LSTM, x, w, {d * d, 0, d, 1}, hs, counts, first, b, t, 1, d);
@@ -211,14 +214,7 @@ struct SlstmBack {
     extern "C" __global__ void __launch_bounds__(THREADS, 1) slstm_backward_##NAME(const S* w, S* dz, SLSTM_BACK_ARGS) { \
         backward<N, R>(SlstmBack SLSTM_BACK, w, {heads * k * k, k * k, k, 1}, dz, b, t, heads, k);                    \
     }
-SLSTM_KERNELS(16_1, 16, 1, 64)
-SLSTM_KERNELS(16_4, 16, 4, 64)
-SLSTM_KERNELS(32_1, 32, 1, 128)
-SLSTM_KERNELS(32_4, 32, 4, 128)
-SLSTM_KERNELS(64_1, DOUBLE ? 32 : 64, 1, 256)
-SLSTM_KERNELS(64_4, DOUBLE ? 32 : 64, 4, 256)
-SLSTM_KERNELS(128_1, DOUBLE ? 32 : 48, 1, 512)
-SLSTM_KERNELS(128_4, DOUBLE ? 32 : 48, 4, 512)
+EVERY_SIZE(SLSTM_KERNELS)
 
 TILED_KERNEL slstm_forward_grid(const S* x, const S* w, S* hs, u32* counts, i64 first, SLSTM_ARGS) {
     forward_grid(Slstm SLSTM, x, w, {heads * k * k, k * k, 1, k}, hs, counts, first, b, t, heads, k);

@@ -1,13 +1,8 @@
 //! The emulator's cooperative launches: blocks that wait for one another, and what is said of those that do so wrongly.
-#![allow(clippy::unwrap_used)]
 
-mod device;
-#[path = "emulator/machine.rs"]
-mod machine;
+use super::machine::{Arg, Launch, Machine, ORDERS, launch, machine};
 
-use machine::{Arg, Launch, Machine, ORDERS, launch, machine};
-
-const GRID: &str = include_str!("../cuemu/tests/grid.cu");
+const GRID: &str = include_str!("../../cuemu/tests/grid.cu");
 const BLOCKS: usize = 5;
 const THREADS: usize = 64;
 const ROUNDS: usize = 4;
