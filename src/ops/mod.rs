@@ -7,6 +7,7 @@ pub mod arith;
 mod arith_cuda;
 pub mod attention;
 pub mod conv;
+pub mod cumsum;
 pub mod delta;
 pub mod elementwise;
 pub mod embed;
@@ -62,7 +63,8 @@ ops! {
     matmul: Matmul;
     linear: Linear;
     movement: Permute, Narrow, Concat, Tril;
-    reduce: SumAxis, MaxAxis, Logsumexp, Cumsum;
+    reduce: SumAxis, MaxAxis, Logsumexp;
+    cumsum: Cumsum;
     softmax: Softmax, LogSoftmax, CausalSoftmax;
     norm: LayerNorm, RmsNorm, L2Norm;
     embed: Embedding, Gather;
