@@ -101,6 +101,10 @@ pub trait Real:
     fn abs(self) -> Self;
     /// Neither infinite nor NaN.
     fn is_finite(self) -> bool;
+    /// The same numbers, if they are `f32`: for kernels that are written for one type.
+    fn f32s(x: &[Self]) -> Option<&[f32]>;
+    /// The same, to write.
+    fn f32s_mut(x: &mut [Self]) -> Option<&mut [f32]>;
 }
 
 macro_rules! element {
@@ -128,7 +132,7 @@ element!(f64, F64, f64, f64::NAN);
 element!(i32, I32, i32, i32::MIN);
 
 macro_rules! real {
-    ($t:ty) => {
+    ($t:ty, $x:ident => $f32s:expr) => {
         impl Real for $t {
             const ZERO: Self = 0.0;
             const ONE: Self = 1.0;
@@ -152,11 +156,19 @@ macro_rules! real {
             fn is_finite(self) -> bool {
                 <$t>::is_finite(self)
             }
+            #[inline(always)]
+            fn f32s($x: &[Self]) -> Option<&[f32]> {
+                $f32s
+            }
+            #[inline(always)]
+            fn f32s_mut($x: &mut [Self]) -> Option<&mut [f32]> {
+                $f32s
+            }
         }
     };
 }
-real!(f32);
-real!(f64);
+real!(f32, x => Some(x));
+real!(f64, _x => None);
 
 /// Run an expression with `$T` bound to the floating-point type that a [`DType`] names.
 ///
