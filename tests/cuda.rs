@@ -6,9 +6,9 @@
 
 mod device;
 
-use device::{device, distance, rounded};
+use device::{device, distance, place, rounded};
 use tapezoo::{
-    autograd::{Gen, Tape, gradcheck_on},
+    autograd::{Gen, Tape, Var, gradcheck_on},
     ops::OPS,
     tasks::Batch,
     tensor::{DType, Device, Tensor},
@@ -37,18 +37,11 @@ fn run(device: Device, entry: &tapezoo::ops::Entry, seed: u64, dtype: DType) -> 
     let (op, inputs) = entry.1(&mut Gen::new(seed));
     let tape = Tape::new(device);
     tape.poison(true);
-    // What the CPU gets in place of bf16 is rounded alike.
-    let place = |x: &Tensor| match (x.dtype(), device) {
-        (DType::I32, _) => x.clone(),
-        (_, Device::Cpu) if dtype == DType::BF16 => rounded(x),
-        _ => x.to_device_as(tape.cx(), dtype),
-    };
-    let x: Vec<_> = inputs
-        .iter()
-        .map(|x| if x.dtype() == DType::I32 { tape.constant(&place(x)) } else { tape.leaf(&place(x)) })
-        .collect();
+    let placed = inputs.iter().enumerate().map(|(i, x)| place(x, tape.cx(), dtype, op.in_f32().contains(&i)));
+    let x: Vec<_> = placed.map(|x| if x.dtype() == DType::I32 { tape.constant(&x) } else { tape.leaf(&x) }).collect();
     let y = tape.apply_dyn(op, &x);
-    let u: Vec<_> = y.iter().map(|y| place(&Gen::new(seed).normal(y.shape()))).collect();
+    let cotangent = |y: &Var| place(&Gen::new(seed).normal(y.shape()), tape.cx(), dtype, false);
+    let u: Vec<_> = y.iter().map(|y| cotangent(y).to_device_as(tape.cx(), y.dtype())).collect();
     let values = y.iter().map(|y| y.value().to_f64()).collect();
     tape.backward_from(y.iter().copied().zip(u));
     let grads = x.iter().map(|x| x.grad().map(|g| g.to_f64())).collect();

@@ -38,7 +38,7 @@ fn run(device: Device, flags: &str) -> (Vec<f64>, Vec<[f64; 2]>, bool) {
 #[test]
 fn a_replayed_step_is_the_launched_one() {
     let Some(device) = device() else { return };
-    for flags in ["", "dtype = \"f64\"", "weight_decay = 0.1\noptimizer = \"adamw\""] {
+    for flags in ["", "dtype = \"f64\"", "dtype = \"bf16\"", "weight_decay = 0.1\noptimizer = \"adamw\""] {
         let off = run(device, &format!("cuda_graph = \"off\"\n{flags}"));
         let on = run(device, &format!("cuda_graph = \"on\"\n{flags}"));
         assert!(on.2 && !off.2, "recorded: {} and {}", on.2, off.2);

@@ -193,7 +193,7 @@ impl LstmSequence {
             cu.gemm(1.0, g, h, View::out(dw, Mat::new(4 * d, d, d)), acc, 1);
         }
         if let Some(to) = add_to {
-            cu.gpu().add_into(to, dz);
+            cu.gpu().convert(dz, to, true);
         }
     }
 }
