@@ -7,7 +7,9 @@ mod device;
 use device::device;
 use tapezoo::{
     autograd::{Gen, Op, Tape},
-    ops::{arith::*, conv::*, embed::*, loss::*, movement::*, norm::*, reduce::*, softmax::*, triangular::*},
+    ops::{
+        arith::*, conv::*, cumsum::*, embed::*, loss::*, movement::*, norm::*, reduce::*, softmax::*, triangular::*,
+    },
     tensor::{DType, Device, Shape, Tensor},
 };
 

@@ -8,6 +8,7 @@ mod arith_cuda;
 pub mod attention;
 pub mod cast;
 pub mod conv;
+pub mod cumsum;
 pub mod delta;
 pub mod elementwise;
 pub mod embed;
@@ -64,7 +65,8 @@ ops! {
     linear: Linear;
     cast: Cast;
     movement: Permute, Narrow, Concat, Tril;
-    reduce: SumAxis, MaxAxis, Logsumexp, Cumsum;
+    reduce: SumAxis, MaxAxis, Logsumexp;
+    cumsum: Cumsum;
     softmax: Softmax, LogSoftmax, CausalSoftmax;
     norm: LayerNorm, RmsNorm, L2Norm;
     embed: Embedding, Gather;

@@ -1,4 +1,4 @@
-//! Reductions along an axis: sum, mean, maximum, ln Σ eˣ, and the running sum.
+//! Reductions along an axis: sum, mean, maximum and ln Σ eˣ.
 //!
 //! A shape is seen as [outer, n, inner] around its axis of n entries. Where inner = 1 a row is contiguous and is
 //! reduced in lanes; otherwise whole rows of `inner` elements are combined.
@@ -11,7 +11,7 @@ use super::{
 use crate::{
     args,
     autograd::{Gen, Grad, In, Op, Outs, Value, Var},
-    cuda::{Cuda, Launch, Module},
+    cuda::Module,
     tensor::{Cx, Real, Shape, Tensor},
     with_real, with_width,
 };
@@ -37,15 +37,10 @@ pub struct MaxAxis {
 /// y = ln Σ eˣ over the last axis, without overflow.
 pub struct Logsumexp;
 
-/// yₜ = x₀ + … + xₜ along an axis.
-pub struct Cumsum {
-    /// Which axis.
-    pub axis: usize,
-}
-
 static MODULE: Module = Module::new("ops/reduce.cu", &[include_str!("reduce.cu")]);
 
-fn check_axis(x: &Tensor, axis: usize) -> Result<(), String> {
+/// `x` is real and has this axis.
+pub(super) fn check_axis(x: &Tensor, axis: usize) -> Result<(), String> {
     check_real(x)?;
     if axis < x.shape().rank() { Ok(()) } else { Err(format!("shape {} has no axis {axis}", x.shape())) }
 }
@@ -314,93 +309,6 @@ impl Op for Logsumexp {
     }
 }
 
-/// Adds up rows of `inner` elements: y₀ = x₀, yₜ = yₜ₋₁ + xₜ.
-#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2"))]
-fn cumsum_forward<T: Real>(n: usize, inner: usize, x: &[T], y: &mut [T]) {
-    for (x, y) in x.chunks_exact(n * inner).zip(y.chunks_exact_mut(n * inner)) {
-        y[..inner].copy_from_slice(&x[..inner]);
-        for t in 1..n {
-            let (before, y) = y.split_at_mut(t * inner);
-            let (before, x) = (&before[(t - 1) * inner..], &x[t * inner..][..inner]);
-            y[..inner].iter_mut().zip(before).zip(x).for_each(|((y, &b), &x)| *y = b + x);
-        }
-    }
-}
-
-/// dₜ (+)= Σ gᵢ over i ≥ t, kept in `sum` [inner] on the way back.
-#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2"))]
-fn cumsum_backward<T: Real>(n: usize, inner: usize, g: &[T], d: &mut [T], sum: &mut [T], acc: bool) {
-    for (g, d) in g.chunks_exact(n * inner).zip(d.chunks_exact_mut(n * inner)) {
-        sum.fill(T::ZERO);
-        for (g, d) in g.chunks_exact(inner).zip(d.chunks_exact_mut(inner)).rev() {
-            for ((d, s), &g) in d.iter_mut().zip(&mut *sum).zip(g) {
-                *s += g;
-                *d = if acc { *d + *s } else { *s };
-            }
-        }
-    }
-}
-
-/// y (+)= the running sum of x over an axis of n entries, from its end if `back`.
-fn cumsum_cuda(cu: &Cuda, x: &Tensor, y: &mut Tensor, acc: bool, n: usize, inner: usize, back: bool) {
-    let (dtype, columns) = (x.dtype(), x.len() / n);
-    if inner == 1 {
-        cu.launch(&MODULE, "cumsum_rows", dtype, cu.elements(32 * columns), args![x, y, acc, columns, n, back]);
-    } else {
-        let wide = inner.next_power_of_two().min(32);
-        let launch = Launch::grid([columns.div_ceil(wide), 1, 1], [wide, 256 / wide, 1]);
-        cu.launch(&MODULE, "cumsum_columns", dtype, launch, args![x, y, acc, columns, n, inner, back]);
-    }
-}
-
-impl Op for Cumsum {
-    fn name(&self) -> &'static str {
-        "cumsum"
-    }
-
-    fn infer(&self, x: In) -> Result<Outs, String> {
-        check_axis(&x[0], self.axis)?;
-        Ok(x[0].shape().into())
-    }
-
-    fn forward(&self, cx: &Cx, x: In, y: &mut [Value]) {
-        let (_, n, inner) = x[0].shape().split(self.axis);
-        if x[0].is_empty() {
-            return;
-        }
-        match cx {
-            Cx::Cpu(_) => {
-                with_real!(x[0].dtype(), T => cumsum_forward(n, inner, x[0].host::<T>(), y[0].host_mut()))
-            }
-            Cx::Cuda(cu) => cumsum_cuda(cu, &x[0], &mut y[0], false, n, inner, false),
-        }
-    }
-
-    fn backward(&self, cx: &Cx, x: In, _: &[Value], dy: &[Option<Tensor>], dx: &mut [Grad]) {
-        let Some(g) = &dy[0] else { return };
-        let (_, n, inner) = x[0].shape().split(self.axis);
-        if x[0].is_empty() {
-            return;
-        }
-        match cx {
-            Cx::Cpu(cpu) => with_real!(g.dtype(), T => dx[0].write::<T>(|d, acc| {
-                cumsum_backward(n, inner, g.host(), d, &mut cpu.temp::<T>(inner), acc);
-            })),
-            Cx::Cuda(cu) => {
-                if let Some((d, acc)) = dx[0].parts() {
-                    cumsum_cuda(cu, g, d, acc, n, inner, true);
-                }
-            }
-        }
-    }
-
-    fn sample(g: &mut Gen) -> (Self, Vec<Tensor>) {
-        let rank = g.below(3) + 1;
-        let shape = g.shape(rank, 9);
-        (Cumsum { axis: g.below(rank) }, vec![g.normal(shape)])
-    }
-}
-
 impl<'t> Var<'t> {
     /// The sum of all elements, a scalar.
     #[track_caller]
@@ -436,11 +344,5 @@ impl<'t> Var<'t> {
     #[track_caller]
     pub fn logsumexp(self) -> Var<'t> {
         self.tape().apply(Logsumexp, [self])
-    }
-
-    /// The running sum along an axis.
-    #[track_caller]
-    pub fn cumsum(self, axis: usize) -> Var<'t> {
-        self.tape().apply(Cumsum { axis }, [self])
     }
 }
