@@ -101,8 +101,10 @@ impl Init {
         self.normal(name, [out, inp], std)
     }
 
-    /// Have these stay f32 where the others are computed with in bf16: what a recurrence takes to high powers, and what
-    /// stands in an exponent.
+    /// Have these stay f32 where the others are computed with in bf16: what a recurrence takes to the power of its length
+    /// (LRU's λ from ν and θ, the A of Mamba and of gated DeltaNet) and the biases of what stands in an exponent (their
+    /// Δ, mLSTM's gates), where 2^-9 of the bias may be much of its exponential. LRU's γ goes with its λ. All else
+    /// scales, where 2^-9 stays 2^-9, or belongs to a sum that is stored in bf16 in any case, as sLSTM's gates.
     pub fn keep_in_f32<const N: usize>(&mut self, list: [P; N]) {
         list.into_iter().for_each(|p| self.entries[p.0].in_f32 = true);
     }

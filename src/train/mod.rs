@@ -245,16 +245,16 @@ impl Trainer {
         self.model.buffers().into_iter().try_for_each(|(name, to)| assign(name, to))
     }
 
-    /// Take this many steps and say where the time of the ops went.
+    /// Take this many steps and say where the time of the ops went; on a device, launched one by one.
     ///
     /// # Errors
     /// As [`Trainer::step`].
     pub fn profile(&mut self, steps: usize) -> Result<Profile> {
         self.tape.start_profile();
-        for _ in 0..steps {
-            self.step()?;
-        }
-        Ok(self.tape.take_profile())
+        let graphs = std::mem::replace(&mut self.cfg.cuda_graph, Graphs::Off);
+        let done = (0..steps).try_for_each(|_| self.step().map(drop));
+        self.cfg.cuda_graph = graphs;
+        done.map(|()| self.tape.take_profile())
     }
 
     /// How many buffers the tape ever allocated.
