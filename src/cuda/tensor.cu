@@ -9,7 +9,7 @@ extern "C" __global__ void fill(S* x, real value, i64 n) {
 // y = x or y += x, in whatever type y is stored.
 template <class P>
 __device__ inline void convert(const S* x, P* y, int acc, i64 n) {
-    each(n, [&](i64 i) { return acc ? ld(y + i) + ld(x + i) : ld(x + i); }, [&](i64 i, auto v) { st(y + i, v); });
+    each(n, [&](i64 i) { return acc ? ld(y + i) + ld(x + i) : ld(x + i); }, [&](i64 i, decltype(ld(y)) v) { st(y + i, v); });
 }
 extern "C" __global__ void to_f32(const S* x, float* y, int acc, i64 n) { convert(x, y, acc, n); }
 extern "C" __global__ void to_f64(const S* x, double* y, int acc, i64 n) { convert(x, y, acc, n); }
