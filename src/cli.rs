@@ -177,7 +177,7 @@ struct Machine {
     /// Record a training step as a CUDA graph, and replay it: auto, on, off. Results do not depend on it.
     #[arg(long, value_name = "WHEN")]
     cuda_graph: Option<Graphs>,
-    /// The precision: f32 to train, f64 to check.
+    /// The precision: f32 to train, f64 to check; bf16 to train on a CUDA device, with f32 weights behind it.
     #[arg(long, value_name = "TYPE")]
     dtype: Option<DType>,
     /// How many runs go side by side; results do not depend on it [default: the number of cores]

@@ -6,9 +6,9 @@
 
 mod device;
 
-use device::{device, distance, rounded};
+use device::{device, distance, place, rounded};
 use tapezoo::{
-    autograd::{Gen, Tape, gradcheck_on},
+    autograd::{Gen, Tape, Var, gradcheck_on},
     ops::OPS,
     tasks::Batch,
     tensor::{DType, Device, Tensor},
@@ -37,18 +37,11 @@ fn run(device: Device, entry: &tapezoo::ops::Entry, seed: u64, dtype: DType) -> 
     let (op, inputs) = entry.1(&mut Gen::new(seed));
     let tape = Tape::new(device);
     tape.poison(true);
-    // What the CPU gets in place of bf16 is rounded alike.
-    let place = |x: &Tensor| match (x.dtype(), device) {
-        (DType::I32, _) => x.clone(),
-        (_, Device::Cpu) if dtype == DType::BF16 => rounded(x),
-        _ => x.to_device_as(tape.cx(), dtype),
-    };
-    let x: Vec<_> = inputs
-        .iter()
-        .map(|x| if x.dtype() == DType::I32 { tape.constant(&place(x)) } else { tape.leaf(&place(x)) })
-        .collect();
+    let placed = inputs.iter().enumerate().map(|(i, x)| place(x, tape.cx(), dtype, op.in_f32().contains(&i)));
+    let x: Vec<_> = placed.map(|x| if x.dtype() == DType::I32 { tape.constant(&x) } else { tape.leaf(&x) }).collect();
     let y = tape.apply_dyn(op, &x);
-    let u: Vec<_> = y.iter().map(|y| place(&Gen::new(seed).normal(y.shape()))).collect();
+    let cotangent = |y: &Var| place(&Gen::new(seed).normal(y.shape()), tape.cx(), dtype, false);
+    let u: Vec<_> = y.iter().map(|y| cotangent(y).to_device_as(tape.cx(), y.dtype())).collect();
     let values = y.iter().map(|y| y.value().to_f64()).collect();
     tape.backward_from(y.iter().copied().zip(u));
     let grads = x.iter().map(|x| x.grad().map(|g| g.to_f64())).collect();
@@ -206,6 +199,50 @@ fn gradients_of_leaves_are_collected_on_the_device() {
     let got = all.to_f64();
     assert!(distance(&got[..6], &want) < 1e-12);
     assert_eq!(got[6..], [0.0; 4]);
+}
+
+/// 256 + 1 in bf16 is 256: a parameter's gradients from several ops are added up in f32, and so they are collected.
+#[test]
+fn gradients_of_a_parameter_in_bf16_are_summed_in_single_precision() {
+    let Some(device) = device() else { return };
+    let tape = Tape::new(device);
+    let place = |v: &[f64], dtype| Tensor::from_vec(v.to_vec(), [v.len()]).to_device_as(tape.cx(), dtype);
+    let (p, q) = (tape.leaf(&place(&[1.0, 2.0], DType::BF16)), tape.leaf(&place(&[3.0], DType::BF16)));
+    let twice = p.reshape([2, 1]).reshape([2]);
+    let seeds = [(p + p, [256.0, 256.0]), (1.0 * p, [1.0, 0.5]), (1.0 * twice, [1.0, 0.25])];
+    tape.backward_from(seeds.map(|(y, u)| (y, place(&u, DType::BF16))));
+    let mut all = Tensor::full([3], DType::F32, 7.0).to_device(tape.cx());
+    tape.collect_grads(&[p, q], &mut all);
+    assert_eq!(all.to_f64(), [514.0, 512.75, 0.0]);
+    let y = 1.0 * q;
+    tape.backward_from([(y, place(&[0.5], DType::BF16))]);
+    tape.collect_grads(&[p, q], &mut all);
+    assert_eq!(all.to_f64(), [0.0, 0.0, 0.5]);
+}
+
+/// A sum of bf16 with a bias that is kept in f32 has its digits, and so has the bias's gradient.
+#[test]
+fn a_bias_in_single_precision_keeps_the_sum_in_it() {
+    let Some(device) = device() else { return };
+    let tape = Tape::new(device);
+    let place = |v: &[f64], shape: &[usize], dtype| {
+        tape.leaf(&Tensor::from_vec(v.to_vec(), shape).to_device_as(tape.cx(), dtype))
+    };
+    let x = place(&[1.0, 2.0, 3.0, 4.0], &[2, 2], DType::BF16);
+    let w = place(&[0.5, 0.25, -1.0, 0.125, 2.0, 1.0], &[3, 2], DType::BF16);
+    let bias = place(&[1000.25, 0.0, -511.5], &[3], DType::F32);
+    let y = x.linear(w, Some(bias));
+    assert_eq!((y.dtype(), y.value().to_f64()), (DType::F32, vec![1001.25, -0.75, -507.5, 1002.75, -2.5, -501.5]));
+    let u = Tensor::from_vec(vec![256.0f32, 1.0, 0.0, 1.0, 0.0, 2.0], [2, 3]);
+    tape.backward_from([(y, u)]);
+    let grad = |v: Var| v.grad().map(|g| (g.dtype(), g.to_f64())).unwrap();
+    assert_eq!(grad(bias), (DType::F32, vec![257.0, 1.0, 2.0]));
+    assert_eq!(grad(x), (DType::BF16, vec![127.0, 64.0, 4.5, 2.25]));
+    assert_eq!(grad(w), (DType::BF16, vec![259.0, 516.0, 1.0, 2.0, 6.0, 8.0].into_iter().map(bf16).collect()));
+}
+
+fn bf16(x: f64) -> f64 {
+    rounded(&Tensor::from_vec(vec![x], [1])).to_f64()[0]
 }
 
 #[test]

@@ -38,7 +38,7 @@ fn run(device: Device, flags: &str) -> (Vec<f64>, Vec<[f64; 2]>, bool) {
 #[test]
 fn a_replayed_step_is_the_launched_one() {
     let Some(device) = device() else { return };
-    for flags in ["", "dtype = \"f64\"", "weight_decay = 0.1\noptimizer = \"adamw\""] {
+    for flags in ["", "dtype = \"f64\"", "dtype = \"bf16\"", "weight_decay = 0.1\noptimizer = \"adamw\""] {
         let off = run(device, &format!("cuda_graph = \"off\"\n{flags}"));
         let on = run(device, &format!("cuda_graph = \"on\"\n{flags}"));
         assert!(on.2 && !off.2, "recorded: {} and {}", on.2, off.2);
@@ -73,6 +73,17 @@ fn a_step_that_fails_leaves_the_weights_and_says_where() {
         assert!(error.contains("not finite"), "{error}");
         assert_eq!(trainer.model().params().flat().to_f64(), before, "graph {graph}");
     }
+}
+
+/// A graph is one launch: nothing could be said about its ops.
+#[test]
+fn a_profile_is_of_steps_that_are_launched() {
+    let Some(device) = device() else { return };
+    let mut trainer = trainer(device, "lstm", "cuda_graph = \"on\"");
+    (0..4).for_each(|_| assert!(trainer.step().is_ok()));
+    assert!(trainer.replays());
+    let table = trainer.profile(1).unwrap().table(1);
+    assert!(table.contains("lstm_sequence"), "{table}");
 }
 
 #[test]

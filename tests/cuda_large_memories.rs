@@ -5,7 +5,7 @@
 
 mod device;
 
-use device::device;
+use device::{device, place};
 use tapezoo::{
     autograd::{Gen, Op, Tape},
     ops::{
@@ -20,14 +20,16 @@ use tapezoo::{
 fn run(device: Device, op: Box<dyn Op>, x: &[Tensor], dtype: DType, without: Option<usize>) -> Vec<Vec<f64>> {
     let tape = Tape::new(device);
     tape.poison(true);
-    let place = |x: &Tensor| x.to_device_as(tape.cx(), dtype);
-    let x: Vec<_> = x.iter().map(|x| tape.leaf(&if device == Device::Cpu { x.clone() } else { place(x) })).collect();
+    let f32s = op.in_f32();
+    let placed = x.iter().enumerate().map(|(i, x)| place(x, tape.cx(), dtype, f32s.contains(&i)));
+    let x: Vec<_> = placed.map(|x| tape.leaf(&x)).collect();
     let y = tape.apply_dyn(op, &x);
     let mut all: Vec<Vec<f64>> = y.iter().map(|y| y.value().to_f64()).collect();
-    let seeds = y.iter().enumerate().filter(|(i, _)| Some(*i) != without).map(|(i, y)| {
-        let u = Gen::new(100 + i as u64).normal(y.shape());
-        (*y, if device == Device::Cpu { u } else { place(&u) })
-    });
+    let seeds = y
+        .iter()
+        .enumerate()
+        .filter(|(i, _)| Some(*i) != without)
+        .map(|(i, y)| (*y, place(&Gen::new(100 + i as u64).normal(y.shape()), tape.cx(), dtype, false)));
     tape.backward_from(seeds.collect::<Vec<_>>());
     all.extend(x.iter().map(|x| x.grad().map_or(vec![], |g| g.to_f64())));
     all

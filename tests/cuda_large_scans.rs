@@ -4,7 +4,7 @@
 
 mod device;
 
-use device::{device, distance, rounded};
+use device::{device, distance, place};
 use tapezoo::{
     autograd::{Gen, Op, Tape},
     ops::{
@@ -23,18 +23,15 @@ use tapezoo::{
 fn run<O: Op>(device: Device, op: &dyn Fn() -> O, inputs: &[Tensor], seeds: u32, dtype: DType) -> Vec<Vec<f64>> {
     let tape = Tape::new(device);
     tape.poison(true);
-    // What the CPU gets in place of bf16 is rounded alike.
-    let place = |x: &Tensor| match (device, dtype) {
-        (Device::Cpu, DType::BF16) => rounded(x),
-        _ => x.to_device_as(tape.cx(), dtype),
-    };
-    let x: Vec<_> = inputs.iter().map(|x| tape.leaf(&place(x))).collect();
+    let f32s = op().in_f32();
+    let placed = inputs.iter().enumerate().map(|(i, x)| place(x, tape.cx(), dtype, f32s.contains(&i)));
+    let x: Vec<_> = placed.map(|x| tape.leaf(&x)).collect();
     let (mut ends, mut values) = (vec![], vec![]);
     for pass in 0..if seeds.is_power_of_two() { 1 } else { 2 } {
         let y = tape.apply_dyn(Box::new(op()), &x);
         values.extend(y.iter().map(|y| y.value().to_f64()));
         for (i, y) in y.into_iter().enumerate().filter(|(i, _)| seeds >> i & 1 == 1) {
-            ends.push((y, place(&Gen::new(10 * pass + i as u64).normal(y.shape()))));
+            ends.push((y, place(&Gen::new(10 * pass + i as u64).normal(y.shape()), tape.cx(), dtype, false)));
         }
     }
     tape.backward_from(ends);

@@ -5,12 +5,12 @@
 mod device;
 
 use device::{device, root};
-use std::{collections::BTreeSet, fs, path::PathBuf};
+use std::{collections::BTreeSet, fs, path::PathBuf, time::Duration};
 use tapezoo::{
     autograd::{Gen, Tape},
     models::{self, Form, Model},
     tensor::{DType, Device, Tensor},
-    train::{Trainer, config::TrainConfig},
+    train::{Trainer, checkpoint, config::TrainConfig},
     verify::{check_file, tolerance},
 };
 
@@ -25,23 +25,129 @@ fn config(name: &str, device: Device, dtype: DType) -> TrainConfig {
     TrainConfig::load(None, table).unwrap().for_model(name).unwrap()
 }
 
+/// In single precision to 1e-4; in bf16 to a few times 2^-9, what a logit is rounded to.
 #[test]
 fn ten_steps_of_training_follow_the_cpu() {
     let Some(device) = device() else { return };
     for name in models::names() {
-        let losses = |device: Device| {
-            let mut trainer = Trainer::new(&config(name, device, DType::F32), 1).unwrap();
+        let run = |device: Device, dtype: DType| {
+            let mut trainer = Trainer::new(&config(name, device, dtype), 1).unwrap();
             let losses: Vec<f64> = (0..10).map(|_| trainer.step().unwrap().loss).collect();
             (losses, trainer.evaluate().unwrap().0)
         };
-        let (got, want) = (losses(device), losses(Device::Cpu));
-        for (i, (got, want)) in got.0.iter().zip(&want.0).enumerate() {
-            assert!((got - want).abs() <= 1e-4 * want.abs(), "{name}: loss {got} at step {i}, the CPU has {want}");
-        }
-        for ((_, got), (_, want)) in got.1.iter().zip(&want.1) {
-            assert!((got - want).abs() < 0.05, "{name}: accuracy {got}, the CPU has {want}");
+        let want = run(Device::Cpu, DType::F32);
+        for (dtype, tolerance, edge) in [(DType::F32, 1e-4, 0.05), (DType::BF16, 2e-2, 0.1)] {
+            let got = run(device, dtype);
+            for (i, (got, want)) in got.0.iter().zip(&want.0).enumerate() {
+                let fine = (got - want).abs() <= tolerance * want.abs();
+                assert!(fine, "{name} in {dtype}: loss {got} at step {i}, the CPU has {want}");
+            }
+            for ((_, got), (_, want)) in got.1.iter().zip(&want.1) {
+                assert!((got - want).abs() < edge, "{name} in {dtype}: accuracy {got}, the CPU has {want}");
+            }
         }
     }
+}
+
+/// A number in bf16 is off by 2^-9 at most; what two blocks of ops make of it, by 32 times that, for one parameter alone
+/// by 64 times (where keys and queries of four numbers hardly overlap and a norm divides by what is left).
+#[test]
+fn gradients_in_bf16_follow_single_precision() {
+    let Some(device) = device() else { return };
+    let kept = ["nu_log", "theta_log", "gamma_log", "A_log", "dt_proj_bias", "b_dt", "b_if"];
+    for name in models::names() {
+        let cfg = config(name, device, DType::F32);
+        let (b, t) = (4, 9);
+        let mut g = Gen::new(1);
+        let mut ints = |n: usize| Tensor::from_vec((0..b * t).map(|_| g.below(n) as i32).collect(), [b, t]);
+        let (tokens, targets) = (ints(cfg.model.vocab), ints(cfg.model.classes));
+        let mut model = Model::new(&cfg.model, 3, DType::BF16).unwrap();
+        let mut run = |dtype: DType| {
+            let tape = Tape::new(device);
+            match dtype {
+                DType::BF16 => model.params_mut().copy_in_bf16(tape.cx()),
+                _ => model.params_mut().to_host(),
+            }
+            let params = model.params().bind(&tape);
+            for (e, p) in model.params().entries().iter().zip(params.vars()) {
+                let kept = kept.iter().any(|kept| e.name.ends_with(kept));
+                assert_eq!(p.dtype(), if kept { DType::F32 } else { dtype }, "{name}: {}", e.name);
+            }
+            let logits = model.forward(&params, tape.constant(&tokens), model.default_form());
+            let loss = logits.cross_entropy(tape.constant(&targets), -1);
+            assert_eq!((logits.dtype(), loss.dtype()), (dtype, DType::F32));
+            tape.backward(loss);
+            let mut grads = Tensor::zeros([model.params().len()], DType::F32).to_device(tape.cx());
+            model.params().gather_grads(&tape, &params, &mut grads);
+            grads.to_f64()
+        };
+        let (got, want) = (run(DType::BF16), run(DType::F32));
+        let norm = |v: &[f64]| v.iter().map(|x| x * x).sum::<f64>().sqrt();
+        let (unit, off): (f64, Vec<f64>) = (0.5f64.powi(9), got.iter().zip(&want).map(|(a, b)| a - b).collect());
+        assert!(norm(&off) <= 32.0 * unit * norm(&want), "{name}: off by {:.1e}", norm(&off) / norm(&want));
+        for e in model.params().entries() {
+            let range = e.offset..e.offset + e.shape.len();
+            let (off, own) = (norm(&off[range.clone()]), norm(&want[range]).max(norm(&want) / 100.0));
+            assert!(off <= 64.0 * unit * own, "{name}: {} is off by {:.1e}", e.name, off / own);
+        }
+    }
+}
+
+/// The weights that are trained are f32: steps that bf16 would round away add up.
+#[test]
+fn steps_smaller_than_bf16_can_tell_are_kept() {
+    let Some(device) = device() else { return };
+    let steps = |dtype: DType| {
+        let cfg = TrainConfig { lr: 1e-6, warmup: 0, ..config("lstm", device, dtype) };
+        let mut trainer = Trainer::new(&cfg, 1).unwrap();
+        let before = trainer.model().params().flat().to_f64();
+        (0..10).for_each(|_| assert!(trainer.step().is_ok()));
+        let after = trainer.into_model().unwrap();
+        assert_eq!(after.params().flat().dtype(), DType::F32);
+        let moved: Vec<f64> = after.params().flat().to_f64().iter().zip(&before).map(|(a, b)| a - b).collect();
+        (moved, before)
+    };
+    let ((got, before), (want, _)) = (steps(DType::BF16), steps(DType::F32));
+    // Half of what stands between a weight and the next in bf16 is 2^-9 of it at least: for weights above 0.01 more than
+    // ten steps of 1e-6.
+    let large = || (0..got.len()).filter(|&i| before[i].abs() > 0.01);
+    assert!(large().count() > 200 && large().all(|i| got[i].abs() < before[i].abs() / 512.0));
+    let moved = large().filter(|&i| (got[i] - want[i]).abs() < 0.5 * want[i].abs()).count();
+    assert!(
+        moved * 10 > large().count() * 9,
+        "{moved} of {} weights went where single precision took them",
+        large().count()
+    );
+}
+
+#[test]
+fn a_run_in_bf16_goes_on_from_a_checkpoint_to_the_same_bits() {
+    let Some(device) = device() else { return };
+    let cfg = config("mamba", device, DType::BF16);
+    let told = |trainer: &mut Trainer| (0..3).map(|_| trainer.step().unwrap()).collect::<Vec<_>>();
+    let mut whole = Trainer::new(&cfg, 1).unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("checkpoint");
+    told(&mut whole);
+    whole.evaluate().unwrap();
+    checkpoint::save(&path, &mut whole, 0, Duration::ZERO).unwrap();
+    let (mut resumed, _) = checkpoint::load(&path, &cfg, 1).unwrap();
+    assert_eq!(told(&mut whole), told(&mut resumed));
+    assert_eq!(whole.evaluate().unwrap().0, resumed.evaluate().unwrap().0);
+    let weights = |trainer: Trainer| trainer.into_model().unwrap().params().flat().to_f64();
+    assert_eq!(weights(whole), weights(resumed));
+}
+
+#[test]
+fn what_bf16_is_not_for_is_said() {
+    let refuses = |flags: &str, parts: &[&str]| {
+        let error = TrainConfig::load(None, flags.parse().unwrap()).unwrap_err().to_string();
+        assert!(parts.iter().all(|part| error.contains(part)), "{flags}: {error}");
+    };
+    refuses("dtype = 'bf16'\ndevice = 'cpu'", &["dtype bf16", "device cuda or emulated", "f32 or f64"]);
+    refuses("dtype = 'bf16'\ndevice = 'emulated'\nform = 'recurrent'", &["form recurrent", "chunked or fused"]);
+    let published = "dtype = 'bf16'\ndevice = 'emulated'\n[model]\nvariant = 'published'";
+    refuses(published, &["dtype bf16", "variant = \"clean\""]);
 }
 
 /// In double precision, where nothing but a mistake makes a difference: logits, and the gradient of every parameter,

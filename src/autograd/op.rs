@@ -1,7 +1,7 @@
 //! What an operation is: its output shapes, its value and its derivative, on every device, and sample inputs.
 
 use super::Gen;
-use crate::tensor::{Cpu, Cx, Real, Shape, Tensor};
+use crate::tensor::{Cpu, Cx, DType, Real, Shape, Tensor};
 use std::ops::{Deref, DerefMut, Index};
 
 /// One differentiable operation.
@@ -22,13 +22,19 @@ pub trait Op: 'static {
     /// The name in errors, profiles and graphs.
     fn name(&self) -> &'static str;
 
-    /// Output shapes; outputs have the dtype of `x[0]`. What `backward` needs besides inputs and outputs is one
+    /// Output shapes; outputs have the dtype of `x[0]` unless [`Outs::typed`] says another. What `backward` needs besides inputs and outputs is one
     /// more output that nobody else sees: [`Outs::saving`].
     ///
     /// # Errors
     /// When the inputs do not fit together: a sentence with the shapes in it. The tape panics with it, the
     /// op's name and the line of the formula.
     fn infer(&self, x: In) -> Result<Outs, String>;
+
+    /// The inputs that are f32 where the others are bf16: rates and phases, of whose rounding a recurrence would make
+    /// more with every step.
+    fn in_f32(&self) -> &'static [usize] {
+        &[]
+    }
 
     /// Compute the outputs. Every element of every output must be written: buffers hold old values.
     fn forward(&self, cx: &Cx, x: In, y: &mut [Value]);
@@ -50,6 +56,7 @@ pub const MAX_OUTS: usize = 6;
 #[derive(Clone, Copy)]
 pub struct Outs {
     shapes: [Shape; MAX_OUTS],
+    dtypes: [Option<DType>; MAX_OUTS],
     len: usize,
     visible: usize,
 }
@@ -60,6 +67,17 @@ impl Outs {
         self.shapes[self.len..self.len + N].copy_from_slice(&list);
         self.len += N;
         self
+    }
+
+    /// The same with outputs `range` of this type, whatever that of `x[0]` is.
+    pub fn typed(mut self, range: std::ops::Range<usize>, dtype: DType) -> Outs {
+        self.dtypes[range].fill(Some(dtype));
+        self
+    }
+
+    /// The type of output `i`, if it is not that of `x[0]`.
+    pub fn dtype(&self, i: usize) -> Option<DType> {
+        self.dtypes[i]
     }
 
     /// How many outputs are results; the rest are kept for `backward`.
@@ -79,7 +97,7 @@ impl<const N: usize> From<[Shape; N]> for Outs {
     fn from(list: [Shape; N]) -> Outs {
         let mut shapes = [Shape::default(); MAX_OUTS];
         shapes[..N].copy_from_slice(&list);
-        Outs { shapes, len: N, visible: N }
+        Outs { shapes, dtypes: [None; MAX_OUTS], len: N, visible: N }
     }
 }
 
@@ -96,6 +114,13 @@ pub struct Value {
     pub(super) needs: bool,
     /// Whether the buffer belongs to the pool (an op wrote it) or to the caller (a leaf).
     pub(super) pooled: bool,
+}
+
+impl Value {
+    /// Whether the gradients that several ops have for it are added up in a wider type: a parameter's in bf16.
+    pub(super) fn sums_wide(&self) -> bool {
+        !self.pooled && self.dtype() != self.dtype().real()
+    }
 }
 
 impl Deref for Value {

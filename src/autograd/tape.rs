@@ -183,8 +183,8 @@ impl Tape {
         let dtype = x[0].dtype();
         let needs = ids.iter().any(|&v| r.values[v as usize].needs);
         let y0 = r.values.len();
-        for &shape in outs.iter() {
-            let tensor = self.cx.pool().get(dtype, shape);
+        for (i, &shape) in outs.iter().enumerate() {
+            let tensor = self.cx.pool().get(outs.dtype(i).unwrap_or(dtype), shape);
             r.values.push(Value { tensor, needs, pooled: true });
         }
         let (values, y) = r.values.split_at_mut(y0);

@@ -27,7 +27,7 @@ struct Args {
     #[arg(long, default_value = "auto", value_parser = device_name)]
     device: String,
     /// Precision to run in: f64 or f32
-    #[arg(long, default_value = "f64")]
+    #[arg(long, default_value = "f64", value_parser = precision)]
     dtype: DType,
     /// Largest error that passes [default: 1e-9 in f64, 1e-4 in f32]
     #[arg(long, value_parser = positive)]
@@ -35,6 +35,14 @@ struct Args {
     /// Print only the files that fail, and the summary
     #[arg(long, short)]
     quiet: bool,
+}
+
+/// The fixtures' tolerances are for these two.
+fn precision(s: &str) -> Result<DType, String> {
+    match s.parse()? {
+        dtype @ (DType::F32 | DType::F64) => Ok(dtype),
+        _ => Err("expected f64 or f32".into()),
+    }
 }
 
 fn positive(s: &str) -> Result<f64, String> {

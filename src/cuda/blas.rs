@@ -85,7 +85,7 @@ impl Drop for Handle {
 impl Gpu {
     /// y = alpha a b, or y += alpha a b when `acc`, for each of `batch` products.
     ///
-    /// bf16 matrices are multiplied with f32 sums; f32 ones in full single precision.
+    /// bf16 matrices are multiplied with f32 sums, into y in bf16 or f32; f32 ones in full single precision.
     ///
     /// # Panics
     /// When sizes or element types do not fit, a tensor is too short, a matrix has neither contiguous rows nor
@@ -97,7 +97,8 @@ impl Gpu {
             ma.rows == my.rows && mb.cols == my.cols && ma.cols == mb.rows,
             "gemm: {ma:?} times {mb:?} into {my:?}"
         );
-        assert!(a.dtype == b.dtype && a.dtype == y.dtype, "gemm: {} times {} into {}", a.dtype, b.dtype, y.dtype);
+        let fits = a.dtype == b.dtype && [a.dtype, a.dtype.real()].contains(&y.dtype);
+        assert!(fits, "gemm: {} times {} into {}", a.dtype, b.dtype, y.dtype);
         for v in [a, b, y] {
             assert!(v.span(batch) <= v.len, "gemm: {batch} times {:?} does not fit in {} elements", v.mat, v.len);
         }
@@ -118,6 +119,7 @@ impl Gpu {
         };
         let (ta, tb) = (op(ta), op(tb));
         let beta = f64::from(u8::from(acc));
+        let out = y.dtype;
 
         self.bind();
         let mut blas = lock(&self.blas);
@@ -127,7 +129,7 @@ impl Gpu {
         };
         // SAFETY: all three spans were compared with their tensors, which live on the handle's stream.
         let done = unsafe {
-            match y.dtype {
+            match a.dtype {
                 DType::F64 => {
                     let (a, b, y) = (a.ptr as *const f64, b.ptr as *const f64, y.ptr as *mut f64);
                     let [sa, sb, sy] = steps;
@@ -148,10 +150,11 @@ impl Gpu {
                     let (alpha, beta) = ((&raw const alpha).cast(), (&raw const beta).cast());
                     let (a, b, y) = (a.ptr as *const _, b.ptr as *const _, y.ptr as *mut _);
                     let (t, [sa, sb, sy]) = (sys::cudaDataType_t::CUDA_R_16BF, steps);
+                    let ty = if out == DType::F32 { sys::cudaDataType_t::CUDA_R_32F } else { t };
                     let (compute, algo) =
                         (sys::cublasComputeType_t::CUBLAS_COMPUTE_32F, sys::cublasGemmAlgo_t::CUBLAS_GEMM_DEFAULT);
                     result::gemm_strided_batched_ex(
-                        h, ta, tb, m, n, k, alpha, a, t, lda, sa, b, t, ldb, sb, beta, y, t, ldy, sy, batch, compute,
+                        h, ta, tb, m, n, k, alpha, a, t, lda, sa, b, t, ldb, sb, beta, y, ty, ldy, sy, batch, compute,
                         algo,
                     )
                 }

@@ -306,7 +306,7 @@ struct Scalars {
 
     // A gate below exp(-1e4) is 0 in any case; -inf would make differences of sums NaN. What was written before the
     // call may be read by everybody after it.
-    __device__ Decay load(const Steps& t, const S* b, const S* g) {
+    __device__ Decay load(const Steps& t, const S* b, const real* g) {
         const int r = threadIdx.x;
         if (b && r < C) beta[r] = t.get(b, 1, r, 0);
         if (g && r < C) gates[r] = fmax(t.get(g, 1, r, 0), real(-1e4));

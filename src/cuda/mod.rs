@@ -276,15 +276,21 @@ fn lock<T>(m: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     m.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The kernels that the engine itself needs: filling, adding, looking for NaN.
+/// The kernels that the engine itself needs: filling, adding, changing the type, looking for NaN.
 static TENSOR: Module = Module::new("cuda/tensor.cu", &[include_str!("tensor.cu")]);
 
 impl Gpu {
-    /// a += b
+    /// y = x, or y += x when `acc`, in whatever type each is.
     #[track_caller]
-    pub(crate) fn add_into(&self, a: &mut Tensor, b: &Tensor) {
-        assert_eq!((a.len(), a.dtype()), (b.len(), b.dtype()), "gradients that do not fit");
-        let (n, dtype) = (a.len(), a.dtype());
-        self.launch(&TENSOR, "add_into", dtype, self.elements(n), crate::args![a, b, n]);
+    pub(crate) fn convert(&self, x: &Tensor, y: &mut Tensor, acc: bool) {
+        assert_eq!(x.len(), y.len(), "tensors that do not fit");
+        let kernel = match y.dtype() {
+            DType::F32 => "to_f32",
+            DType::F64 => "to_f64",
+            DType::BF16 => "to_bf16",
+            DType::I32 => panic!("integers take no part in arithmetic"),
+        };
+        let n = x.len();
+        self.launch(&TENSOR, kernel, x.dtype(), self.elements(n), crate::args![x, y, acc, n]);
     }
 }

@@ -131,8 +131,8 @@ pub fn train(name: &str, config: TrainConfig, steps: usize, bar: &ProgressBar) -
 pub fn checkpoint(dir: &Path) -> Result<Source> {
     let (experiment, model, seed) = find(dir)?;
     let (_, all) = rundir::RunDir::open(&experiment)?;
-    let mut config = all.for_model(&model)?;
-    config.device = Device::Cpu;
+    let own = all.for_model(&model)?;
+    let config = TrainConfig { device: Device::Cpu, dtype: own.dtype.real(), ..own.clone() };
     let of = rundir::of(&experiment, &model, seed);
     let (weights, saved) = (of.join(rundir::WEIGHTS), of.join(rundir::CHECKPOINT));
     let name = format!("{model}, seed {seed}");
@@ -143,7 +143,6 @@ pub fn checkpoint(dir: &Path) -> Result<Source> {
         return Ok(Source { name, about, config, model: fresh });
     }
     if saved.is_file() {
-        let own = TrainConfig { device: all.device, ..config.clone() };
         let (trainer, there) = checkpoint::load(&saved, &own, seed)?;
         let about = format!("The checkpoint of {} after {} of {} steps.", of.display(), there.step, config.steps);
         return Ok(Source { name, about, config, model: trainer.into_model()? });

@@ -89,7 +89,8 @@ impl Decoder {
         let std = c.init_std.unwrap_or((c.width as f64).powf(-0.5));
         let embedding = init.normal("embedding", [c.vocab, c.width], std);
         let learned = (c.positions == Positions::Learned).then(|| init.normal("positions", [c.max_len, c.width], std));
-        let table = (c.positions == Positions::Sinusoidal).then(|| positions::sinusoid(c.max_len, c.width, dtype));
+        let table =
+            (c.positions == Positions::Sinusoidal).then(|| positions::sinusoid(c.max_len, c.width, dtype.real()));
         let mut blocks = vec![];
         for l in 0..c.layers {
             init.layer = l;
@@ -141,7 +142,7 @@ impl Decoder {
             x = x + p[learned].narrow(0, t0, t);
         }
         if let Some(table) = &self.table {
-            x = x + tape.constant(&table.window(t0 * self.width, [t, self.width]));
+            x = x + tape.constant(&table.window(t0 * self.width, [t, self.width])).cast(x.dtype());
         }
         for (block, s) in self.blocks.iter().zip(state) {
             tape.scope(&block.names[0]);

@@ -123,7 +123,7 @@ impl Mix {
     /// H heads of width K over the model's width. Projections start as DeltaNet's.
     pub fn new(c: &ModelConfig, init: &mut Init) -> Result<Mix> {
         let (width, inner, h) = (c.width, c.inner(), c.heads);
-        Ok(Mix {
+        let mix = Mix {
             h,
             k: c.head_dim,
             conv: c.conv,
@@ -137,7 +137,9 @@ impl Mix {
             w_o: init.uniform("w_o", [width, inner], xavier(width, inner)),
             rope: Rope::new(c),
             stretch: c.eigenvalues.stretch(),
-        })
+        };
+        init.keep_in_f32([mix.a_log, mix.b_dt]);
+        Ok(mix)
     }
 
     fn scale(&self) -> f64 {

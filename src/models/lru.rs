@@ -88,6 +88,7 @@ impl Mix {
         let gamma = init.custom("gamma_log", [n], |_, j| 0.5 * (1.0 - squares[j]).ln());
         let b_std = (2.0 * width as f64).powf(-0.5);
         let c_std = (n as f64).powf(-0.5);
+        init.keep_in_f32([nu, theta, gamma]);
         Ok(Mix {
             n,
             nu,
@@ -113,7 +114,7 @@ impl Mix {
 
     /// γ ⊙ (B u), `[.., H]` to `[.., N]`; both parts in one product.
     fn input<'t>(&self, p: &Bound<'t>, u: Var<'t>) -> Complex<'t> {
-        let gamma = p[self.gamma].exp();
+        let gamma = p[self.gamma].exp().cast(u.dtype());
         let b = Var::concat(&[p[self.b[0]], p[self.b[1]]], 0); // [2N, H]
         let [re, im] = split(u.linear(b, None));
         (gamma * re, gamma * im)

@@ -125,6 +125,7 @@ impl Mix {
         let b_dt = init.custom("dt_proj_bias", [e], |g, _| step_size_bias(g));
         let a_log = init.custom("A_log", [e, n], |_, i| ((i % n + 1) as f64).ln());
         let d = init.full("D", [e], 1.0);
+        init.keep_in_f32([a_log, b_dt]);
         let (window, stretch) = (w.saturating_sub(1), c.eigenvalues.stretch());
         Ok(Mix { e, n, r, window, stretch, w_in, conv, w_x, w_dt, b_dt, a_log, d, w_out })
     }
@@ -143,7 +144,7 @@ impl Mix {
         let delta = selection.narrow(2, 0, self.r);
         let b = selection.narrow(2, self.r, self.n);
         let c = selection.narrow(2, self.r + self.n, self.n);
-        let dt = delta.linear(p[self.w_dt], Some(p[self.b_dt])).softplus();
+        let dt = delta.linear(p[self.w_dt], Some(p[self.b_dt])).softplus().cast(u.dtype());
         let a = -p[self.a_log].exp();
         [x, dt, a, b, c, z]
     }

@@ -146,6 +146,7 @@ impl Mix {
         let b_if = init.custom("b_if", [2 * h], |g, j| {
             if j < h { 0.1 * g.gauss() } else { 3.0 + 3.0 * (j - h) as f64 / (h.max(2) - 1) as f64 }
         });
+        init.keep_in_f32([b_if]);
         let (norm, skip) = (init.full("norm", [inner], 1.0), init.full("skip", [inner], 1.0));
         Ok(Mix { h, k, w_up, conv, qkv, w_if, b_if, norm, skip, w_down: init.normal("w_down", [width, inner], down) })
     }

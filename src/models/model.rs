@@ -37,7 +37,7 @@ impl<'t> ModelState<'t> {
     /// All carried numbers one after the other; none if nothing is carried.
     fn flat(&self) -> Option<Tensor> {
         let all: Vec<Var> = self.0.iter().flat_map(|s| &s.s).map(|v| v.reshape([v.shape().len()])).collect();
-        (!all.is_empty()).then(|| Var::concat(&all, 0).value())
+        (!all.is_empty()).then(|| Var::concat(&all, 0).cast(all[0].dtype().real()).value())
     }
 
     /// Take over what [`ModelState::flat`] gave.
@@ -45,8 +45,8 @@ impl<'t> ModelState<'t> {
         let Some(flat) = flat else { return };
         let mut offset = 0;
         for v in self.0.iter_mut().flat_map(|s| &mut s.s) {
-            let shape = v.shape();
-            *v = tape.constant(&flat.window(offset, shape));
+            let (shape, dtype) = (v.shape(), v.dtype());
+            *v = tape.constant(&flat.window(offset, shape)).cast(dtype);
             offset += shape.len();
         }
     }
@@ -138,7 +138,7 @@ impl Model {
 
     /// The state before the first token, for a batch of `b`.
     pub fn zero_state<'t>(&self, tape: &'t Tape, b: usize) -> ModelState<'t> {
-        let dtype = self.params().flat().dtype();
+        let dtype = self.params().dtype();
         ModelState(match &self.body {
             Body::Clean(decoder, _) => decoder.mixers().map(|m| State::zero(m, tape, b, dtype)).collect(),
             Body::Published(model) => published::zero_state(model.config(), tape, b, dtype),

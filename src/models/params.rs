@@ -21,6 +21,8 @@ pub struct Entry {
     pub shape: Shape,
     /// Whether weight decay applies to it: to matrices, not to biases, norms or the parameters of a recurrence.
     pub decay: bool,
+    /// Whether it stays f32 where the others are computed with in bf16.
+    pub in_f32: bool,
 }
 
 /// Draws initial values under path names while a model is put together.
@@ -60,7 +62,7 @@ impl Init {
         let hash =
             name.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |h, b| (h ^ u64::from(b)).wrapping_mul(0x100_0000_01b3));
         let mut g = Gen::new(hash ^ self.seed.wrapping_mul(0x9e37_79b9_7f4a_7c15));
-        self.entries.push(Entry { name, offset: self.values.len(), shape, decay });
+        self.entries.push(Entry { name, offset: self.values.len(), shape, decay, in_f32: false });
         self.values.extend((0..shape.len()).map(|i| draw(&mut g, i)));
         P(self.entries.len() - 1)
     }
@@ -99,17 +101,30 @@ impl Init {
         self.normal(name, [out, inp], std)
     }
 
-    /// The finished buffer.
+    /// Have these stay f32 where the others are computed with in bf16: what a recurrence takes to the power of its length
+    /// (LRU's λ from ν and θ, the A of Mamba and of gated DeltaNet) and the biases of what stands in an exponent (their
+    /// Δ, mLSTM's gates), where 2^-9 of the bias may be much of its exponential. LRU's γ goes with its λ. All else
+    /// scales, where 2^-9 stays 2^-9, or belongs to a sum that is stored in bf16 in any case, as sLSTM's gates.
+    pub fn keep_in_f32<const N: usize>(&mut self, list: [P; N]) {
+        list.into_iter().for_each(|p| self.entries[p.0].in_f32 = true);
+    }
+
+    /// The finished buffer; in f32 for bf16, of which there is a copy later ([`Params::copy_in_bf16`]).
     pub fn finish(self, dtype: DType) -> Params {
         let n = self.values.len();
-        Params { flat: Tensor::from_vec(self.values, [n]).cast(dtype), entries: self.entries }
+        let flat = Tensor::from_vec(self.values, [n]).cast(dtype.real());
+        Params { flat, in_bf16: None, entries: self.entries }
     }
 }
 
 /// All parameters of a model in one flat buffer.
+///
+/// Where a model computes in bf16 they are the masters: what is trained, saved and loaded, all f32. A tape then gets
+/// windows of a second flat buffer, their copy in bf16, but for the few that are kept in f32 ([`Entry::in_f32`]).
 #[derive(Clone, Debug)]
 pub struct Params {
     flat: Tensor,
+    in_bf16: Option<Tensor>,
     entries: Vec<Entry>,
 }
 
@@ -146,7 +161,37 @@ impl Params {
 
     /// Move the flat buffer to host memory.
     pub fn to_host(&mut self) {
-        self.flat = self.flat.to_host();
+        (self.flat, self.in_bf16) = (self.flat.to_host(), None);
+    }
+
+    /// Move the flat buffer to a device, and have tapes compute with a copy in bf16.
+    ///
+    /// # Panics
+    /// On the CPU.
+    pub fn copy_in_bf16(&mut self, cx: &Cx) {
+        self.to_device(cx);
+        self.in_bf16 = Some(cx.pool().get(DType::BF16, self.flat.shape()));
+        self.refresh();
+    }
+
+    /// Bring the copy in bf16, if there is one, to where the flat buffer is now: one launch.
+    pub fn refresh(&mut self) {
+        if let Some(copy) = &mut self.in_bf16 {
+            copy.assign(&self.flat);
+        }
+    }
+
+    /// The type that most of the parameters have on a tape.
+    pub fn dtype(&self) -> DType {
+        self.in_bf16.as_ref().unwrap_or(&self.flat).dtype()
+    }
+
+    /// Every parameter as it is computed with.
+    fn windows(&self) -> impl Iterator<Item = Tensor> {
+        self.entries.iter().map(|e| {
+            let from = self.in_bf16.as_ref().filter(|_| !e.in_f32).unwrap_or(&self.flat);
+            from.window(e.offset, e.shape)
+        })
     }
 
     /// Every parameter's name and value, sharing the flat buffer.
@@ -156,12 +201,12 @@ impl Params {
 
     /// Put the parameters on a tape, to be differentiated with respect to.
     pub fn bind<'t>(&self, tape: &'t Tape) -> Bound<'t> {
-        Bound(self.tensors().map(|(_, t)| tape.leaf(&t)).collect())
+        Bound(self.windows().map(|t| tape.leaf(&t)).collect())
     }
 
     /// Put the parameters on a tape as constants, for evaluation.
     pub fn bind_frozen<'t>(&self, tape: &'t Tape) -> Bound<'t> {
-        Bound(self.tensors().map(|(_, t)| tape.constant(&t)).collect())
+        Bound(self.windows().map(|t| tape.constant(&t)).collect())
     }
 
     /// After a backward pass, the gradient of every parameter as one flat buffer like [`Params::flat`].

@@ -50,7 +50,7 @@ impl Rope {
         let half = k / 2;
         let (cos, sin) = &self.tables[usize::from(x.dtype() == DType::F64)];
         assert!(t0 + t <= cos.shape().at(0), "rope: position {} is past max_len = {}", t0 + t, cos.shape().at(0));
-        let rows = |table: &Tensor| x.tape().constant(&table.window(t0 * half, [t, 1, half]));
+        let rows = |table: &Tensor| x.tape().constant(&table.window(t0 * half, [t, 1, half])).cast(x.dtype());
         let (cos, sin) = (rows(cos), rows(sin));
         let (a, b) = (x.narrow(3, 0, half), x.narrow(3, half, half));
         Var::concat(&[a * cos - b * sin, a * sin + b * cos], 3)

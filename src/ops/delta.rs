@@ -18,6 +18,7 @@ mod recurrent;
 
 pub use gated::{GatedDeltaRule, gated_delta_rule};
 
+use super::same_dtype;
 use crate::{
     autograd::{Gen, Grad, In, Op, Outs, Value, Var},
     ops::{
@@ -140,6 +141,7 @@ impl Op for DeltaRule {
     }
 
     fn infer(&self, x: In) -> Result<Outs, String> {
+        same_dtype(x, &[])?;
         self.outs(x, Dims::of(x)?)
     }
 

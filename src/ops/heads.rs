@@ -30,11 +30,8 @@ impl Dims {
     /// The sizes that inputs 0, 1, 2 of a memory op agree on; input 3 on is checked by the op.
     ///
     /// # Errors
-    /// When they do not agree, or dtypes differ.
+    /// When they do not agree.
     pub fn of(x: In) -> Result<Dims, String> {
-        if let Some(i) = (1..x.len()).find(|&i| x[i].dtype() != x[0].dtype()) {
-            return Err(format!("input {i} is {}, the queries are {}", x[i].dtype(), x[0].dtype()));
-        }
         let (q, k, v) = (x[0].shape(), x[1].shape(), x[2].shape());
         let [b, t, h, n] = q.array()?;
         if k != q || v.rank() != 4 || v.dims()[..3] != q.dims()[..3] {

@@ -4,7 +4,8 @@
 //! y[.., O] = x[.., I] w[O, I]ᵀ + b[O]        dx = dy w,   dw = dyᵀ x,   db = Σ dy over the rows
 //! ```
 //!
-//! One op, so that the bias costs no pass of its own: the product starts from it.
+//! One op, so that the bias costs no pass of its own: the product starts from it. Where x and w are bf16 and the bias
+//! is kept in f32, so is the sum.
 
 use super::{
     check_real,
@@ -97,10 +98,15 @@ impl Op for Linear {
         if !fits {
             return Err(format!("x {input} of {} and w {w} of {} do not fit", x[0].dtype(), x[1].dtype()));
         }
-        if self.bias && (x[2].shape().dims() != [w.at(0)] || x[2].dtype() != x[0].dtype()) {
-            return Err(format!("w {w} and bias {} of {} do not fit", x[2].shape(), x[2].dtype()));
+        let y = Outs::from(input.with(input.rank() - 1, w.at(0)));
+        if !self.bias {
+            return Ok(y);
         }
-        Ok(input.with(input.rank() - 1, w.at(0)).into())
+        let (b, dtype) = (x[2].shape(), x[2].dtype());
+        if b.dims() != [w.at(0)] || ![x[0].dtype(), x[0].dtype().real()].contains(&dtype) {
+            return Err(format!("w {w} and bias {b} of {dtype} do not fit"));
+        }
+        Ok(y.typed(0..1, dtype))
     }
 
     fn forward(&self, cx: &Cx, x: In, y: &mut [Value]) {
@@ -134,7 +140,14 @@ impl Op for Linear {
             }),
             Cx::Cuda(cu) => {
                 let (mx, mw, mg) = (Mat::new(rows, i, i), Mat::new(o, i, i), Mat::new(rows, o, o));
-                let (x, w, gv) = (View::new(&x[0], mx), View::new(&x[1], mw), View::new(g, mg));
+                let dtype = x[0].dtype();
+                let rounded = (g.dtype() != dtype).then(|| {
+                    let mut rounded = cu.temp(dtype, g.len());
+                    cu.gpu().convert(g, &mut rounded, false);
+                    rounded
+                });
+                let gv = View::new(rounded.as_deref().unwrap_or(g), mg);
+                let (x, w) = (View::new(&x[0], mx), View::new(&x[1], mw));
                 if let Some((d, acc)) = dx[0].parts() {
                     cu.gemm(1.0, gv, w, View::out(d, mx), acc, 1);
                 }

@@ -20,6 +20,7 @@ mod chunk;
 mod cuda;
 mod recurrent;
 
+use super::same_dtype;
 use crate::{
     autograd::{Gen, Grad, In, Op, Outs, Value, Var},
     ops::heads::{Dims, seed},
@@ -160,6 +161,7 @@ impl Op for LinearAttention {
     }
 
     fn infer(&self, x: In) -> Result<Outs, String> {
+        same_dtype(x, &[])?;
         let Dims { b, t, h, k, v } = Dims::of(x)?;
         if self.chunk == 0 {
             return Err("a chunk needs at least one step".into());

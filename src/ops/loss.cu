@@ -52,7 +52,7 @@ extern "C" __global__ void cross_entropy(const S* x, const int* targets, S* kept
 }
 
 // One block: the mean over the rows that count; 0 if none does.
-extern "C" __global__ void cross_entropy_total(const real* sums, const int* counts, i64 blocks, S* loss) {
+extern "C" __global__ void cross_entropy_total(const real* sums, const int* counts, i64 blocks, real* loss) {
     __shared__ real scratch[32];
     __shared__ int int_scratch[32];
     real sum = 0;
@@ -63,7 +63,7 @@ extern "C" __global__ void cross_entropy_total(const real* sums, const int* coun
     }
     sum = block_sum(sum, scratch);
     count = block_sum(count, int_scratch);
-    if (threadIdx.x == 0) st(loss, count > 0 ? sum / count : real(0));
+    if (threadIdx.x == 0) *loss = count > 0 ? sum / count : real(0);
 }
 
 // One block: how many rows count.
@@ -77,7 +77,7 @@ extern "C" __global__ void __launch_bounds__(1024) count_targets(const int* targ
 }
 
 // dx = kept dloss / count
-extern "C" __global__ void cross_entropy_backward(const S* kept, const S* g, const int* count, S* d, int acc, i64 size) {
-    const real scale = *count > 0 ? ld(g) / *count : real(0);
+extern "C" __global__ void cross_entropy_backward(const S* kept, const real* g, const int* count, S* d, int acc, i64 size) {
+    const real scale = *count > 0 ? *g / *count : real(0);
     map(d, acc, size, [&](i64 i) { return scale * ld(kept + i); });
 }

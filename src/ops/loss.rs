@@ -3,6 +3,7 @@
 //! loss = mean over the rows that count of ln Σⱼ e^xⱼ − Σⱼ yⱼ xⱼ, whose derivative is (softmax(x) − y) / n for the n
 //! rows that count. y is 1 at the target and 0 elsewhere, or, with label smoothing s (Szegedy et al. 2016, section 7),
 //! 1 − s + s/C and s/C. Rows with the target `ignore_index` do not count; without any other row the loss is 0.
+//! Of logits in bf16 the loss is in f32.
 
 use super::{check_real, lane_sums, math::Math};
 use crate::{
@@ -93,16 +94,17 @@ impl Op for CrossEntropy {
         if x[1].dtype() != DType::I32 {
             return Err(format!("targets of shape {targets} are {}, expected i32", x[1].dtype()));
         }
+        let outs = Outs::from(Shape::scalar()).saving([shape]).typed(0..1, x[0].dtype().real());
         if x[1].gpu().is_some() {
             // To look would mean to wait for the device: there such a target gives NaN.
-            return Ok(Outs::from(Shape::scalar()).saving([shape]));
+            return Ok(outs);
         }
         let fits = |t: i32| t == self.ignore_index || usize::try_from(t).is_ok_and(|t| t < c);
         if let Some(t) = x[1].host::<i32>().iter().find(|&&t| !fits(t)) {
             let ignore = self.ignore_index;
             return Err(format!("target {t} is neither in 0..{c} nor {ignore}, which is ignored (logits {shape})"));
         }
-        Ok(Outs::from(Shape::scalar()).saving([shape]))
+        Ok(outs)
     }
 
     fn forward(&self, cx: &Cx, x: In, y: &mut [Value]) {
@@ -147,7 +149,7 @@ impl Op for CrossEntropy {
             })),
             Cx::Cuda(cu) => {
                 let Some((d, acc)) = dx[0].parts() else { return };
-                let (dtype, rows, size) = (g.dtype(), x[1].len(), d.len());
+                let (dtype, rows, size) = (x[0].dtype(), x[1].len(), d.len());
                 let mut count = cu.temp(DType::I32, 1);
                 let args = args![&x[1], rows, ignore, &mut count];
                 cu.launch(&MODULE, "count_targets", dtype, Launch::blocks(1, 1024), args);

@@ -1,6 +1,6 @@
 // h_t = lambda h_{t-1} + x_t in complex numbers, one lambda a channel, and its gradient, in the phases of scan.cu.
 // What a piece does to its start is known beforehand: it multiplies it by lambda to the number of its steps, a power
-// that is taken in double precision.
+// that is taken in double precision; lambda is a float even beside bf16.
 //
 // Tiling: as scan.cu. With one piece forward moves 4 numbers a complex element (x; h) and 8 operations, backward 6
 // (h, dh; dx) and 16; with pieces, phase 1 reads x, or dh, once more. The gradient of lambda is summed in registers
@@ -10,7 +10,8 @@ constexpr int U = 8;
 
 struct C { real re, im; };
 
-__device__ inline C ld(const S* re, const S* im, i64 i) { return {ld(re + i), ld(im + i)}; }
+template <class P>
+__device__ inline C ld(const P* re, const P* im, i64 i) { return {ld(re + i), ld(im + i)}; }
 // x y + z and conj(x) y + z
 __device__ inline C muladd(C x, C y, C z) { return {x.re * y.re - x.im * y.im + z.re, x.re * y.im + x.im * y.re + z.im}; }
 __device__ inline C conj_muladd(C x, C y, C z) { return muladd({x.re, -x.im}, y, z); }
@@ -34,7 +35,7 @@ __device__ inline C power(C x, i64 n) {
 // Phase 1: what a piece ends with from zero, [B, pieces, D]; if `back`, what its first step hands back from dh alone,
 // which may be null for zeros.
 template <bool BACK>
-__device__ void total(const S* lr, const S* li, const S* xr, const S* xi, real* er, real* ei, const Piece& p, i64 t,
+__device__ void total(const real* lr, const real* li, const S* xr, const S* xi, real* er, real* ei, const Piece& p, i64 t,
                       i64 d) {
     if (!p.some) return;
     const i64 first = p.b * t * d + p.c;
@@ -57,18 +58,18 @@ __device__ void total(const S* lr, const S* li, const S* xr, const S* xi, real* 
     ei[p.row * d + p.c] = h.im;
 }
 
-extern "C" __global__ void lru_total(const S* lr, const S* li, const S* xr, const S* xi, real* er, real* ei, i64 n,
+extern "C" __global__ void lru_total(const real* lr, const real* li, const S* xr, const S* xi, real* er, real* ei, i64 n,
                                      i64 pieces, i64 t, i64 d, i64 steps) {
     total<false>(lr, li, xr, xi, er, ei, Piece(n, pieces, t, d, steps), t, d);
 }
 
-extern "C" __global__ void lru_total_back(const S* lr, const S* li, const S* gr, const S* gi, real* er, real* ei, i64 n,
+extern "C" __global__ void lru_total_back(const real* lr, const real* li, const S* gr, const S* gi, real* er, real* ei, i64 n,
                                           i64 pieces, i64 t, i64 d, i64 steps) {
     total<true>(lr, li, gr, gi, er, ei, Piece(n, pieces, t, d, steps), t, d);
 }
 
 // Phase 2, as scan_carry: ends become starts. The last piece may be shorter.
-extern "C" __global__ void lru_carry(const S* lr, const S* li, const S* fr, const S* fi, real* er, real* ei, i64 n,
+extern "C" __global__ void lru_carry(const real* lr, const real* li, const S* fr, const S* fi, real* er, real* ei, i64 n,
                                      i64 pieces, i64 t, i64 d, i64 steps, int back) {
     const i64 i = thread();
     if (i >= n * d) return;
@@ -98,7 +99,7 @@ extern "C" __global__ void lru_carry(const S* lr, const S* li, const S* fr, cons
 }
 
 // Phase 3: the recurrence from `starts`, or from h0 where there is one piece and they are null.
-extern "C" __global__ void lru_run(const S* lr, const S* li, const S* xr, const S* xi, const S* h0r, const S* h0i,
+extern "C" __global__ void lru_run(const real* lr, const real* li, const S* xr, const S* xi, const S* h0r, const S* h0i,
                                    const real* sr, const real* si, S* hr, S* hi, S* last_r, S* last_i, i64 n,
                                    i64 pieces, i64 t, i64 d, i64 steps) {
     const Piece p(n, pieces, t, d, steps);
@@ -130,7 +131,7 @@ extern "C" __global__ void lru_run(const S* lr, const S* li, const S* xr, const 
 
 // Phase 3 backwards: g_t = dh_t + G_{t+1}; dx_t = g_t; dlambda += g_t conj(h_{t-1}); G_t = conj(lambda) g_t; dh0 = G_1.
 // dlambda [B pieces, D], twice, is null if nobody wants it.
-extern "C" __global__ void lru_run_back(const S* lr, const S* li, const S* hr, const S* hi, const S* h0r, const S* h0i,
+extern "C" __global__ void lru_run_back(const real* lr, const real* li, const S* hr, const S* hi, const S* h0r, const S* h0i,
                                         const S* dhr, const S* dhi, const S* dlr, const S* dli, const real* er,
                                         const real* ei, S* dxr, int acc_xr, S* dxi, int acc_xi, S* d0r, int acc_0r,
                                         S* d0i, int acc_0i, real* dlambda, i64 n, i64 pieces, i64 t, i64 d, i64 steps) {

@@ -8,8 +8,8 @@
 //! dλ = Σ_t g_t conj(h_{t-1}); dh_0 = G_1.
 
 use super::{
-    linear,
-    scan::{Pieces, at, by_device, by_lanes, chunk_of, cotangent, put, put_all, same_dtype, some_steps, spare, target},
+    linear, same_dtype,
+    scan::{Pieces, at, by_device, by_lanes, chunk_of, cotangent, put, put_all, some_steps, spare, target},
 };
 use crate::{
     args,
@@ -273,7 +273,7 @@ static MODULE: Module = Module::new("ops/lru_scan.cu", &[include_str!("lru_scan.
 impl LruScan {
     fn forward_cuda(&self, cu: &Cuda, x: In, y: &mut [Value]) {
         let [hr, hi, last_r, last_i] = y else { return };
-        let (p, dtype) = (Pieces::of(cu, x[2].shape(), self.chunk), x[0].dtype());
+        let (p, dtype) = (Pieces::of(cu, x[2].shape(), self.chunk), x[2].dtype());
         let Pieces { n, pieces, t, d, steps } = p;
         let (mut sr, mut si) = (p.scratch(cu, dtype), p.scratch(cu, dtype));
         if let (Some(sr), Some(si)) = (&mut sr, &mut si) {
@@ -292,7 +292,7 @@ impl LruScan {
 
     fn backward_cuda(&self, cu: &Cuda, x: In, y: &[Value], dy: &[Option<Tensor>], dx: &mut [Grad]) {
         let ([glr, gli, gxr, gxi, ghr, ghi], [dhr, dhi, dlr, dli]) = (dx, dy) else { return };
-        let (p, dtype) = (Pieces::of(cu, x[2].shape(), self.chunk), x[0].dtype());
+        let (p, dtype) = (Pieces::of(cu, x[2].shape(), self.chunk), x[2].dtype());
         let Pieces { n, pieces, t, d, steps } = p;
         let (mut er, mut ei) = (p.scratch(cu, dtype), p.scratch(cu, dtype));
         if let (Some(er), Some(ei)) = (&mut er, &mut ei) {
@@ -334,8 +334,13 @@ impl Op for LruScan {
                 "λ {lr} {li}, x {xr} {xi} and h0 {hr} {hi} do not fit: expected [D], [B, T, D] and [B, D], twice each"
             ));
         }
-        same_dtype(x).and(some_steps(self.chunk))?;
-        Ok([xr, xi, hr, hi].into())
+        same_dtype(x, self.in_f32()).and(some_steps(self.chunk))?;
+        Ok(Outs::from([xr, xi, hr, hi]).typed(0..4, x[2].dtype()))
+    }
+
+    /// λ, whose powers the states are made of.
+    fn in_f32(&self) -> &'static [usize] {
+        &[0, 1]
     }
 
     by_device!();

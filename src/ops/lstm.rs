@@ -16,7 +16,8 @@ pub(super) use device::{MODULE, before, cells, kernels, persistent, sums, togeth
 use super::{
     math::Math,
     matmul::{Mat, gemm},
-    scan::{at, by_lanes, cotangent, each, put, put_all, same_dtype, spare, target, zeros},
+    same_dtype,
+    scan::{at, by_lanes, cotangent, each, put, put_all, spare, target, zeros},
 };
 use crate::{
     autograd::{Gen, Grad, In, Op, Outs, Value, Var},
@@ -301,7 +302,7 @@ impl Op for LstmSequence {
                 "x {v}, w_hh {w}, h0 {h0} and c0 {c0} do not fit: expected [B, T, 4D], [4D, D] and [B, D] twice"
             ));
         }
-        same_dtype(x)?;
+        same_dtype(x, self.in_f32())?;
         let h = [b, t, d].into();
         Ok(Outs::from([h, h0, h0]).saving([v, h]))
     }

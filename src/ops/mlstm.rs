@@ -35,7 +35,7 @@
 mod chunk;
 mod device;
 
-use super::math::Math;
+use super::{math::Math, same_dtype};
 use crate::{
     autograd::{Gen, Grad, In, Op, Outs, Value, Var},
     ops::heads::{Dims, seed},
@@ -247,6 +247,7 @@ impl Op for Mlstm {
     }
 
     fn infer(&self, x: In) -> Result<Outs, String> {
+        same_dtype(x, self.in_f32())?;
         let dims = Dims::of(x)?;
         let Dims { b, t, h, k, v } = dims;
         if self.chunk == 0 {
@@ -261,6 +262,11 @@ impl Op for Mlstm {
         let chunks = self.plan::<f64>(dims).chunks;
         let y = [x[2].shape(), x[5].shape(), x[6].shape(), x[7].shape()];
         Ok(Outs::from(y).saving([x[3].shape(), [b, h, chunks, k, v + 1].into()]))
+    }
+
+    /// The gates, which stand in exponents.
+    fn in_f32(&self) -> &'static [usize] {
+        &[3, 4]
     }
 
     fn forward(&self, cx: &Cx, x: In, y: &mut [Value]) {

@@ -6,6 +6,7 @@
 pub mod arith;
 mod arith_cuda;
 pub mod attention;
+pub mod cast;
 pub mod conv;
 pub mod cumsum;
 pub mod delta;
@@ -37,7 +38,7 @@ pub mod softmax;
 pub mod triangular;
 
 use crate::{
-    autograd::{Gen, Op},
+    autograd::{Gen, In, Op},
     tensor::{DType, Tensor},
 };
 
@@ -62,6 +63,7 @@ ops! {
     arith: Add, Sub, Mul, Div, Affine;
     matmul: Matmul;
     linear: Linear;
+    cast: Cast;
     movement: Permute, Narrow, Concat, Tril;
     reduce: SumAxis, MaxAxis, Logsumexp;
     cumsum: Cumsum;
@@ -81,6 +83,16 @@ ops! {
     quasi_lstm: QuasiLstm;
     slstm: SlstmSequence;
     mlstm: Mlstm;
+}
+
+/// That the inputs have one type, but those that are f32 beside bf16 ([`Op::in_f32`]).
+fn same_dtype(x: In, in_f32: &[usize]) -> Result<(), String> {
+    let all = (0..x.len()).find(|i| !in_f32.contains(i)).map_or(DType::F32, |i| x[i].dtype());
+    let expected = |i: usize| if in_f32.contains(&i) { all.real() } else { all };
+    match (0..x.len()).find(|&i| x[i].dtype() != expected(i)) {
+        Some(i) => Err(format!("input {i} is {}, expected {} beside {all}", x[i].dtype(), expected(i))),
+        None => Ok(()),
+    }
 }
 
 /// That `x` holds numbers to compute with: what `infer` asks of the inputs that are not indices.

@@ -11,9 +11,9 @@
 
 use super::{
     math::Math,
+    same_dtype,
     scan::{
-        Pieces, at, by_device, by_lanes, chunk_of, cotangent, each, put, put_all, same_dtype, some_steps, spare,
-        target, zeros,
+        Pieces, at, by_device, by_lanes, chunk_of, cotangent, each, put, put_all, some_steps, spare, target, zeros,
     },
 };
 use crate::{
@@ -300,7 +300,7 @@ impl Op for QuasiLstm {
         if d4 % 4 != 0 || c0 != [b, d4 / 4].into() {
             return Err(format!("x {v} and c0 {c0} do not fit: expected [B, T, 4D] and [B, D]"));
         }
-        same_dtype(x).and(some_steps(self.chunk))?;
+        same_dtype(x, self.in_f32()).and(some_steps(self.chunk))?;
         let h = [b, t, d4 / 4].into();
         // A device computes the gates again, which is less work than moving them.
         let gates = if x[0].gpu().is_some() { [0].into() } else { v };

@@ -16,6 +16,7 @@
 
 mod device;
 
+use super::same_dtype;
 pub use super::{
     lru_scan::{LruScan, lru_scan},
     scan_parallel::{linear_scan_parallel, lru_scan_parallel},
@@ -126,14 +127,6 @@ pub(super) fn cotangent<'a, T: Real>(dy: &'a Option<Tensor>, zeros: &'a [T]) -> 
 /// Zeros for [`cotangent`], if it needs them.
 pub(super) fn zeros<'a, T: Real>(cpu: &'a Cpu, dy: &Option<Tensor>, like: &Tensor) -> crate::tensor::Temp<'a, T> {
     cpu.zeros(if dy.is_some() { 0 } else { like.len() })
-}
-
-/// An error unless all inputs have one dtype.
-pub(super) fn same_dtype(x: In) -> Result<(), String> {
-    match (1..x.len()).find(|&i| x[i].dtype() != x[0].dtype()) {
-        Some(i) => Err(format!("dtypes {} and {} differ", x[0].dtype(), x[i].dtype())),
-        None => Ok(()),
-    }
 }
 
 /// An error for chunks of no steps.
@@ -341,7 +334,7 @@ impl Op for LinearScan {
         if b != a || h0 != [n, d].into() {
             return Err(format!("a {a}, b {b} and h0 {h0} do not fit: expected [B, T, D] twice and [B, D]"));
         }
-        same_dtype(x).and(some_steps(self.chunk))?;
+        same_dtype(x, self.in_f32()).and(some_steps(self.chunk))?;
         Ok([a, h0].into())
     }
 

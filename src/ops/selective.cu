@@ -64,7 +64,7 @@ __device__ void stage(const S* x, const Place& p, const Size& z, i64 t, int by, 
 // Phase 1: the map of a piece as (product of transitions, end from zero), [B, pieces, E, N]; if BACK, that of the
 // gradient, from behind: x is then dy and y c, forwards u and b. No x is zeros.
 template <bool BACK>
-__device__ void total(const S* x, const S* delta, const S* a, const S* y, real* prod, real* end, Size z, real scale) {
+__device__ void total(const S* x, const S* delta, const real* a, const S* y, real* prod, real* end, Size z, real scale) {
     constexpr int U = 8;
     __shared__ Four rows[U][WARPS];
     const Place p(z);
@@ -105,18 +105,18 @@ __device__ void total(const S* x, const S* delta, const S* a, const S* y, real* 
 #define SIZE i64 nb, i64 t, i64 e, i64 n, i64 n0, i64 pieces, i64 steps, i64 chunk, i64 padded, real scale
 #define Z Size{nb, t, e, n, n0, pieces, steps, chunk, padded}
 
-extern "C" __global__ void __launch_bounds__(256, 1) selective_total(const S* u, const S* delta, const S* a, const S* b,
+extern "C" __global__ void __launch_bounds__(256, 1) selective_total(const S* u, const S* delta, const real* a, const S* b,
                                                                   real* prod, real* end, SIZE) {
     total<false>(u, delta, a, b, prod, end, Z, scale);
 }
-extern "C" __global__ void __launch_bounds__(256, 1) selective_total_back(const S* dy, const S* delta, const S* a,
+extern "C" __global__ void __launch_bounds__(256, 1) selective_total_back(const S* dy, const S* delta, const real* a,
                                                                        const S* c, real* prod, real* end, SIZE) {
     total<true>(dy, delta, a, c, prod, end, Z, scale);
 }
 
 // Phase 3: y, the last state, and the state before every chunk, [B, chunks, N, padded], from `starts` or, where there
 // is one piece and they are null, from h0.
-extern "C" __global__ void __launch_bounds__(256, 1) selective_run(const S* us, const S* delta, const S* a, const S* b,
+extern "C" __global__ void __launch_bounds__(256, 1) selective_run(const S* us, const S* delta, const real* a, const S* b,
                                                                 const S* c, const S* h0, const real* starts, S* ys,
                                                                 S* last, S* saved, SIZE) {
     constexpr int U = 8;
@@ -214,7 +214,7 @@ __device__ inline void sum_lanes(real (&v)[32], int lane) {
 // Phase 3 backwards. Sums that are not finished here: db and dc by blocks of channels, [2, tiles, B, T, N], and da by
 // pieces, [B, pieces, E, N]; null if nobody wants them.
 extern "C" __global__ void __launch_bounds__(256, 1) selective_run_back(
-    const S* us, const S* delta, const S* a, const S* b, const S* c, const S* saved, const S* dys, const S* dlast,
+    const S* us, const S* delta, const real* a, const S* b, const S* c, const S* saved, const S* dys, const S* dlast,
     const real* ends, S* du, int acc_u, S* ddelta, int acc_d, real* dbc, real* da, S* dh0, int acc_0, SIZE) {
     __shared__ Four sb[T][WARPS], sc[T][WARPS];
     __shared__ real sum_b[WARPS][T][LANE], sum_a[WARPS][T][LANE];

@@ -19,7 +19,8 @@ mod device;
 use super::{
     lane_sums::LANES as L,
     math::Math,
-    scan::{by_device, cotangent, put_all, same_dtype, some_steps, spare, target, zeros},
+    same_dtype,
+    scan::{by_device, cotangent, put_all, some_steps, spare, target, zeros},
 };
 use crate::{
     autograd::{Gen, Grad, In, Op, Outs, Value, Var},
@@ -364,9 +365,14 @@ impl Op for SelectiveScan {
                  [B, T, N] twice and [B, E, N]"
             ));
         }
-        same_dtype(x).and(some_steps(self.chunk))?;
+        same_dtype(x, self.in_f32()).and(some_steps(self.chunk))?;
         let saved: Shape = [batch, t.div_ceil(self.chunk), n, e.next_multiple_of(L)].into();
         Ok(Outs::from([u, h0]).saving([saved]))
+    }
+
+    /// A, the rates of decay.
+    fn in_f32(&self) -> &'static [usize] {
+        &[2]
     }
 
     by_device!();

@@ -27,7 +27,8 @@ use super::{
     lstm::{SMALL, product},
     math::Math,
     matmul::{Mat, gemm},
-    scan::{at, by_lanes, each, put, same_dtype},
+    same_dtype,
+    scan::{at, by_lanes, each, put},
 };
 use crate::{
     autograd::{Gen, Grad, In, Op, Outs, Value, Var},
@@ -329,7 +330,7 @@ impl Op for SlstmSequence {
                 return Err(format!("{name} {} should be {:?} for x {v} and r {r}", x[2 + i].shape(), [b, d]));
             }
         }
-        same_dtype(x)?;
+        same_dtype(x, self.in_f32())?;
         let state = x[2].shape();
         Ok(Outs::from([[b, t, d].into(), state, state, state, state]).saving([[b, t, SAVED, d].into()]))
     }

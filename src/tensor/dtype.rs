@@ -1,4 +1,4 @@
-//! Element types: `f32` to train, `f64` to check, `i32` for tokens and targets.
+//! Element types: `f32` to train, `f64` to check, `bf16` to train on a GPU, `i32` for tokens and targets.
 
 use super::{Buf, Pool, pool::Bin};
 use std::{fmt, ops, str::FromStr, sync::Arc};
@@ -15,7 +15,6 @@ pub enum DType {
     /// 32-bit integers: tokens, targets, indices.
     I32,
     /// 16-bit floating point with the exponent of `f32`; on CUDA devices only, and computed with in `f32`.
-    #[serde(skip)]
     BF16,
 }
 
@@ -52,7 +51,10 @@ impl FromStr for DType {
         match s {
             "f32" => Ok(DType::F32),
             "f64" => Ok(DType::F64),
-            _ => Err(format!("unknown dtype '{s}': expected f32 (to train) or f64 (to check)")),
+            "bf16" => Ok(DType::BF16),
+            _ => Err(format!(
+                "unknown dtype '{s}': expected f32 (to train), f64 (to check) or bf16 (to train on a CUDA device)"
+            )),
         }
     }
 }

@@ -88,12 +88,19 @@ impl Tensor {
         }
     }
 
-    /// Overwrite every element with those of `from`, wherever either lives.
+    /// Overwrite every element with those of `from`, wherever either lives; on a device also with those of another
+    /// type.
     ///
     /// # Panics
-    /// When sizes or element types differ, or this buffer is shared.
+    /// When sizes or, elsewhere, element types differ, or this buffer is shared.
     #[track_caller]
     pub fn assign(&mut self, from: &Tensor) {
+        if let (Some(gpu), Some(other)) = (self.gpu().cloned(), from.gpu())
+            && Arc::ptr_eq(&gpu, other)
+            && self.dtype() != from.dtype()
+        {
+            return gpu.convert(from, self, false);
+        }
         assert_eq!((self.len(), self.dtype()), (from.len(), from.dtype()), "copying what does not fit");
         let bytes = self.len() * self.dtype().bytes();
         match (&self.buf, &from.buf) {

@@ -14,7 +14,7 @@ use super::{
 };
 use crate::{
     error::{Error, Result},
-    models::{self, Form, Model, ModelConfig},
+    models::{self, Form, Model, ModelConfig, Variant},
     tasks::{Len, Tasks},
     tensor::{DType, Device},
 };
@@ -285,7 +285,28 @@ impl TrainConfig {
         expect(self.cuda_graph != Graphs::On || self.device != Device::Cpu, || {
             "cuda_graph on: expected a device cuda or emulated, and this runs on the cpu".into()
         })?;
+        self.check_bf16()?;
         self.check_model()
+    }
+
+    /// The models here, by the kernels of a device: there is nothing else in bf16.
+    fn check_bf16(&self) -> Result<()> {
+        if self.dtype != DType::BF16 {
+            return Ok(());
+        }
+        expect(self.device != Device::Cpu, || {
+            "dtype bf16: expected a device cuda or emulated, and this runs on the cpu, which computes in f32 or f64"
+                .into()
+        })?;
+        expect(self.model.variant == Variant::Clean, || {
+            "dtype bf16: expected variant = \"clean\"; published models train in f32, as they were".into()
+        })?;
+        let form = self.form.filter(|form| matches!(form, Form::Recurrent | Form::Parallel));
+        form.map_or(Ok(()), |form| {
+            Err(Error::Config(format!(
+                "form {form}: in bf16 expected chunked or fused, the kernels that keep states in f32; or dtype f32"
+            )))
+        })
     }
 
     fn check_lengths(&self) -> Result<()> {

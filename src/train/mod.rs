@@ -132,7 +132,7 @@ pub struct Trainer {
     on_device: Option<OnDevice>,
     /// Which parts of the flat parameters decay.
     windows: Vec<Window>,
-    /// The gradient, flat like the parameters.
+    /// The gradient, flat like the parameters; of a model in bf16 too they, the gradient and the moments are f32.
     grads: Tensor,
     data: Data,
     batch: Batch,
@@ -151,11 +151,15 @@ impl Trainer {
         let n = model.params().len();
         let tape = Tape::open(cfg.device).map_err(Error::Device)?;
         let windows = windows(&model, cfg.weight_decay);
-        let mut adam = Adam::new(n, cfg.dtype, cfg.adam());
+        let real = cfg.dtype.real();
+        let mut adam = Adam::new(n, real, cfg.adam());
         let (grads, on_device) = cuda::guarded(tape.cx().gpu(), || {
-            model.params_mut().to_device(tape.cx());
+            match cfg.dtype {
+                DType::BF16 => model.params_mut().copy_in_bf16(tape.cx()),
+                _ => model.params_mut().to_device(tape.cx()),
+            }
             adam.to_device(tape.cx());
-            (Tensor::zeros([n], cfg.dtype).to_device(tape.cx()), OnDevice::new(tape.cx(), n, &windows))
+            (Tensor::zeros([n], real).to_device(tape.cx()), OnDevice::new(tape.cx(), n, &windows))
         })?;
         if cfg.cuda_graph == Graphs::On && !model.buffers().is_empty() {
             return Err(Error::Config(format!(
@@ -241,16 +245,16 @@ impl Trainer {
         self.model.buffers().into_iter().try_for_each(|(name, to)| assign(name, to))
     }
 
-    /// Take this many steps and say where the time of the ops went.
+    /// Take this many steps and say where the time of the ops went; on a device, launched one by one.
     ///
     /// # Errors
     /// As [`Trainer::step`].
     pub fn profile(&mut self, steps: usize) -> Result<Profile> {
         self.tape.start_profile();
-        for _ in 0..steps {
-            self.step()?;
-        }
-        Ok(self.tape.take_profile())
+        let graphs = std::mem::replace(&mut self.cfg.cuda_graph, Graphs::Off);
+        let done = (0..steps).try_for_each(|_| self.step().map(drop));
+        self.cfg.cuda_graph = graphs;
+        done.map(|()| self.tape.take_profile())
     }
 
     /// How many buffers the tape ever allocated.
@@ -352,6 +356,7 @@ impl Trainer {
     fn evaluate_at(&mut self, len: Len) -> Counts {
         let Trainer { cfg, model, tape, .. } = self;
         tape.reset();
+        model.params_mut().refresh();
         let mut batch = Batch::new(cfg.eval_batch, len);
         let mut counts = Counts::new(cfg.task.classes());
         for i in 0..cfg.eval_batches {
@@ -378,6 +383,7 @@ fn gradient<'t>(
     feed: &Feed,
     into: &mut Tensor,
 ) -> Var<'t> {
+    model.params_mut().refresh();
     let params = model.params().bind(tape);
     let rows = feed.rows.map(|rows| tape.constant(rows));
     let logits = model.train(&params, tape.constant(feed.tokens), form, rows);

@@ -13,7 +13,7 @@ use std::{
 };
 use tapezoo::{
     autograd::Tape,
-    tensor::{Device, Tensor},
+    tensor::{Cx, DType, Device, Tensor},
 };
 
 /// The emulator, or what `TAPEZOO_TEST_DEVICE` names; none where there is no C++ compiler, which is said at the end.
@@ -108,6 +108,16 @@ pub fn side_by_side<T: Sync, R: Send>(items: &[T], f: impl Fn(&T) -> R + Sync) -
     let mut done = done.into_inner().unwrap_or_else(PoisonError::into_inner);
     done.sort_by_key(|(i, _)| *i);
     done.into_iter().map(|(_, result)| result).collect()
+}
+
+/// `x` for a run in `dtype` on `cx`, f32 in place of bf16 if `in_f32`. What the CPU gets in place of bf16 is rounded
+/// alike; integers stay what they are.
+pub fn place(x: &Tensor, cx: &Cx, dtype: DType, in_f32: bool) -> Tensor {
+    match (x.dtype(), if in_f32 { dtype.real() } else { dtype }) {
+        (DType::I32, _) => x.clone(),
+        (_, DType::BF16) if cx.device() == Device::Cpu => rounded(x),
+        (_, dtype) => x.to_device_as(cx, dtype),
+    }
 }
 
 /// To bf16 and back.

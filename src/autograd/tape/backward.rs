@@ -108,7 +108,7 @@ impl Tape {
         })
     }
 
-    /// Write the gradients of `leaves`, one after the other, into `into`; zeros for a leaf that has none.
+    /// Write the gradients of `leaves`, one after the other, into `into`, in its type; zeros for a leaf that has none.
     ///
     /// # Panics
     /// When `into` has not as many elements as the leaves together.
@@ -146,7 +146,7 @@ impl Record {
                 let source = ids[0] as usize;
                 // Not two at once: a buffer that somebody else holds does not go back to the pool.
                 if let Some(g) = dy[0].take().map(|g| g.reshape(values[source].shape())) {
-                    add_to(&mut before[source], g, cx);
+                    add_to(&mut before[source], &values[source], g, cx);
                 }
             }
             Step::Op(op) => {
@@ -165,7 +165,7 @@ impl Record {
                     let scope = scope_name(scopes, node.scope as usize);
                     culprit = Some(Culprit { op: op.name(), scope, what: "gradient" });
                 }
-                take_back(slots, before, ids, cx);
+                take_back(slots, before, values, ids, cx);
             }
         }
         let mut pool = cx.pool();
@@ -177,6 +177,9 @@ impl Record {
 }
 
 /// A slot for the gradient of each input: the gradient that is there, to be added to, or a buffer to be written.
+///
+/// The gradients that several ops have for a parameter in bf16 are added up in f32: each op gets a buffer to be written,
+/// and [`add_to`] does the sum.
 fn lend(slots: &mut Vec<Grad>, grads: &mut [Option<Tensor>], values: &[Value], ids: &[u32], cx: &Cx) {
     for (j, &v) in ids.iter().enumerate() {
         let source = &values[v as usize];
@@ -185,8 +188,8 @@ fn lend(slots: &mut Vec<Grad>, grads: &mut [Option<Tensor>], values: &[Value], i
             continue;
         }
         // The same value twice in one op (x * x): the second slot gets a buffer of its own.
-        let twice = ids[..j].contains(&v);
-        let old = if twice { None } else { grads[v as usize].take() };
+        let apart = ids[..j].contains(&v) || source.sums_wide();
+        let old = if apart { None } else { grads[v as usize].take() };
         let acc = old.is_some();
         let tensor = old.unwrap_or_else(|| cx.pool().get(source.dtype(), source.shape()));
         slots.push(Grad { tensor: Some(tensor), acc, wanted: true });
@@ -194,20 +197,25 @@ fn lend(slots: &mut Vec<Grad>, grads: &mut [Option<Tensor>], values: &[Value], i
 }
 
 /// What the op left in the slots becomes the gradient of each input; scratch memory in an unwanted slot goes back.
-fn take_back(slots: &mut Vec<Grad>, grads: &mut [Option<Tensor>], ids: &[u32], cx: &Cx) {
+fn take_back(slots: &mut Vec<Grad>, grads: &mut [Option<Tensor>], values: &[Value], ids: &[u32], cx: &Cx) {
     for (slot, &v) in slots.drain(..).zip(ids) {
         match slot.tensor {
-            Some(g) if slot.wanted => add_to(&mut grads[v as usize], g, cx),
+            Some(g) if slot.wanted => add_to(&mut grads[v as usize], &values[v as usize], g, cx),
             Some(g) => cx.pool().put(g),
             None => {}
         }
     }
 }
 
-/// The gradient there plus `g`, or `g` if there is none yet.
-fn add_to(place: &mut Option<Tensor>, g: Tensor, cx: &Cx) {
+/// The gradient of `value` that is there plus `g`, or `g` if there is none yet.
+fn add_to(place: &mut Option<Tensor>, value: &Value, g: Tensor, cx: &Cx) {
     match place {
         Some(old) => {
+            if value.sums_wide() && old.dtype() == value.dtype() {
+                let mut wide = cx.pool().get(old.dtype().real(), old.shape());
+                wide.assign(old);
+                cx.pool().put(std::mem::replace(old, wide));
+            }
             add_into(old, &g);
             cx.pool().put(g);
         }
@@ -217,7 +225,7 @@ fn add_to(place: &mut Option<Tensor>, g: Tensor, cx: &Cx) {
 
 fn add_into(a: &mut Tensor, b: &Tensor) {
     if let Some(gpu) = b.gpu() {
-        return gpu.add_into(a, b);
+        return gpu.convert(b, a, true);
     }
     with_real!(b.dtype(), T => {
         let (a, b) = (a.host_mut::<T>(), b.host::<T>());

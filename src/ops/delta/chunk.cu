@@ -55,7 +55,7 @@ __device__ void invert(real* m, real* room) {
 
 // X (if wanted), W, and U or, where the states are known, E.
 template <int R>
-__device__ void prepare(const S* k, const S* v, const S* beta, const S* g, const S* states, real* x, real* w, real* u,
+__device__ void prepare(const S* k, const S* v, const S* beta, const real* g, const S* states, real* x, real* w, real* u,
                         Dims d) {
     real* memory = dynamic_memory();
     constexpr int C = Tile<R>::C, MLD = Tile<R>::MLD;
@@ -95,7 +95,7 @@ __device__ void prepare(const S* k, const S* v, const S* beta, const S* g, const
 // Along a head: 16 columns of S, kept in shared memory or, where they are too long for it, in `room`. E stands in
 // place of U afterwards, and once more in `e` if that is given.
 template <int R>
-__device__ void forward_states(const S* k, const S* g, const S* s0, const real* w, real* u, S* states, S* e, S* s_last,
+__device__ void forward_states(const S* k, const real* g, const S* s0, const real* w, real* u, S* states, S* e, S* s_last,
                                real* room, Dims d) {
     real* memory = dynamic_memory();
     constexpr int C = Tile<R>::C, W = 16;
@@ -137,7 +137,7 @@ __device__ void forward_states(const S* k, const S* g, const S* s0, const real* 
 
 // O = γ Q S + P E
 template <int R>
-__device__ void outputs(const S* q, const S* k, const S* g, const S* states, const real* e, S* o, real scale, Dims d) {
+__device__ void outputs(const S* q, const S* k, const real* g, const S* states, const real* e, S* o, real scale, Dims d) {
     real* memory = dynamic_memory();
     constexpr int C = Tile<R>::C, MLD = Tile<R>::MLD;
     real* m = memory + Tile<R>::SCRATCH;
@@ -161,7 +161,7 @@ __device__ void outputs(const S* q, const S* k, const S* g, const S* states, con
 
 // dE = Pᵀ dO, what comes to E through the outputs.
 template <int R>
-__device__ void through_outputs(const S* q, const S* k, const S* g, const S* d_o, real* de, real scale, Dims d) {
+__device__ void through_outputs(const S* q, const S* k, const real* g, const S* d_o, real* de, real scale, Dims d) {
     real* memory = dynamic_memory();
     constexpr int C = Tile<R>::C, MLD = Tile<R>::MLD;
     real* m = memory + Tile<R>::SCRATCH;
@@ -185,7 +185,7 @@ __device__ void through_outputs(const S* q, const S* k, const S* g, const S* d_o
 // Along a head from its end, as forward_states: what comes to E through the states, dE += r K dS, and
 // dS ← Γ dS + (γ Q)ᵀ dO − Wᵀ dE. `after` gets dS after each chunk.
 template <int R>
-__device__ void backward_states(const S* q, const S* k, const S* g, const S* d_o, const S* ds_last, const real* w,
+__device__ void backward_states(const S* q, const S* k, const real* g, const S* d_o, const S* ds_last, const real* w,
                                 real* de, real* after, S* ds0, int acc, real* room, real scale, Dims d) {
     real* memory = dynamic_memory();
     constexpr int C = Tile<R>::C, W = 16;
@@ -249,13 +249,14 @@ __device__ void through_solve(const S* beta, const real* x, real* de, S* dv, int
 
 // Where gradients go, and whether they are added.
 struct Grads {
-    S *q, *k, *beta, *g;
+    S *q, *k, *beta;
+    real* g;
     int q_acc, k_acc, beta_acc, g_acc;
 };
 
 // dQ, dK, dβ and dg of a chunk.
 template <int R>
-__device__ void gradients(const S* q, const S* k, const S* v, const S* beta, const S* g, const S* d_o, const S* states,
+__device__ void gradients(const S* q, const S* k, const S* v, const S* beta, const real* g, const S* d_o, const S* states,
                           const real* after, const real* e, const real* gs, Grads to, real scale, Dims d) {
     real* memory = dynamic_memory();
     constexpr int C = Tile<R>::C, MLD = Tile<R>::MLD;
@@ -339,32 +340,32 @@ __device__ void gradients(const S* q, const S* k, const S* v, const S* beta, con
 }
 
 #define KERNELS(R)                                                                                                   \
-    TILED_KERNEL prepare_##R(const S* k, const S* v, const S* beta, const S* g, const S* states, real* x, real* w,   \
+    TILED_KERNEL prepare_##R(const S* k, const S* v, const S* beta, const real* g, const S* states, real* x, real* w,   \
         real* u, Dims d) {                                                                                           \
         prepare<R>(k, v, beta, g, states, x, w, u, d);                                                               \
     }                                                                                                                \
-    TILED_KERNEL states_##R(const S* k, const S* g, const S* s0, const real* w, real* u, S* states, S* e,            \
+    TILED_KERNEL states_##R(const S* k, const real* g, const S* s0, const real* w, real* u, S* states, S* e,            \
         S* s_last, real* room, Dims d) {                                                                             \
         forward_states<R>(k, g, s0, w, u, states, e, s_last, room, d);                                               \
     }                                                                                                                \
-    TILED_KERNEL outputs_##R(const S* q, const S* k, const S* g, const S* states, const real* e, S* o, real scale,   \
+    TILED_KERNEL outputs_##R(const S* q, const S* k, const real* g, const S* states, const real* e, S* o, real scale,   \
         Dims d) {                                                                                                    \
         outputs<R>(q, k, g, states, e, o, scale, d);                                                                 \
     }                                                                                                                \
-    TILED_KERNEL through_outputs_##R(const S* q, const S* k, const S* g, const S* d_o, real* de, real scale,         \
+    TILED_KERNEL through_outputs_##R(const S* q, const S* k, const real* g, const S* d_o, real* de, real scale,         \
         Dims d) {                                                                                                    \
         through_outputs<R>(q, k, g, d_o, de, scale, d);                                                              \
     }                                                                                                                \
-    TILED_KERNEL states_backward_##R(const S* q, const S* k, const S* g, const S* d_o, const S* ds_last,             \
+    TILED_KERNEL states_backward_##R(const S* q, const S* k, const real* g, const S* d_o, const S* ds_last,             \
         const real* w, real* de, real* after, S* ds0, int acc, real* room, real scale, Dims d) {                     \
         backward_states<R>(q, k, g, d_o, ds_last, w, de, after, ds0, acc, room, scale, d);                           \
     }                                                                                                                \
     TILED_KERNEL through_solve_##R(const S* beta, const real* x, real* de, S* dv, int acc, Dims d) {                 \
         through_solve<R>(beta, x, de, dv, acc, d);                                                                   \
     }                                                                                                                \
-    TILED_KERNEL gradients_##R(const S* q, const S* k, const S* v, const S* beta, const S* g, const S* d_o,          \
+    TILED_KERNEL gradients_##R(const S* q, const S* k, const S* v, const S* beta, const real* g, const S* d_o,          \
         const S* states, const real* after, const real* e, const real* gs, S* dq, int q_acc, S* dk, int k_acc,       \
-        S* dbeta, int beta_acc, S* dg, int g_acc, real scale, Dims d) {                                              \
+        S* dbeta, int beta_acc, real* dg, int g_acc, real scale, Dims d) {                                              \
         const Grads to{dq, dk, dbeta, dg, q_acc, k_acc, beta_acc, g_acc};                                            \
         gradients<R>(q, k, v, beta, g, d_o, states, after, e, gs, to, scale, d);                                     \
     }

@@ -3,7 +3,7 @@
 use super::{DeltaRule, backward, cuda, forward};
 use crate::{
     autograd::{Gen, Grad, In, Op, Outs, Value, Var},
-    ops::heads::Dims,
+    ops::{heads::Dims, same_dtype},
     tensor::{Cx, Tensor},
     with_real,
 };
@@ -21,9 +21,15 @@ impl Op for GatedDeltaRule {
     }
 
     fn infer(&self, x: In) -> Result<Outs, String> {
+        same_dtype(x, self.in_f32())?;
         let dims = Dims::of(x)?;
         Dims::expect(x, 5, "g", &[dims.b, dims.t, dims.h])?;
         self.0.outs(x, dims)
+    }
+
+    /// The logarithms of the gates.
+    fn in_f32(&self) -> &'static [usize] {
+        &[5]
     }
 
     fn forward(&self, cx: &Cx, x: In, y: &mut [Value]) {

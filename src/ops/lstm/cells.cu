@@ -76,7 +76,8 @@ struct LstmBack {
         S *dc0, int acc_c, i64 b, i64 t, i64 d
 #define LSTM_BACK {c0, gates, cs, dh, dh_last, dc_last, dh0, dc0, acc_h, acc_c, d, {0}, {0, 0, 0, 0, 0, 0, 0}}
 
-// What the kernels of a block are compiled for: the most units of a head, and R. Registers hold half as many doubles.
+// What the kernels of a block are compiled for: the most units of a head, N and R. Registers hold half as many doubles or
+// fewer.
 constexpr bool DOUBLE = sizeof(real) == 8;
 #define EVERY_SIZE(KERNELS) \
     KERNELS(16_1, 16, 1, 64) \
@@ -85,8 +86,8 @@ constexpr bool DOUBLE = sizeof(real) == 8;
     KERNELS(32_4, 32, 4, 128) \
     KERNELS(64_1, DOUBLE ? 32 : 64, 1, 256) \
     KERNELS(64_4, DOUBLE ? 32 : 64, 4, 256) \
-    KERNELS(128_1, DOUBLE ? 32 : 48, 1, 512) \
-    KERNELS(128_4, DOUBLE ? 32 : 48, 4, 512)
+    KERNELS(128_1, DOUBLE ? 16 : 48, 1, 512) \
+    KERNELS(128_4, DOUBLE ? 16 : 48, 4, 512)
 
 #define LSTM_KERNELS(NAME, N, R, THREADS)                                                                             \
     extern "C" __global__ void __launch_bounds__(THREADS, 1) lstm_forward_##NAME(const S* x, const S* w, S* hs, LSTM_ARGS) { \

@@ -48,7 +48,7 @@ pub(in crate::ops) fn persistent(
     const FEW: [usize; 4] = [4, 3, 2, 1];
     let double = dtype == DType::F64;
     let size = [16, 32, 64, 128].iter().position(|&most| k <= most)?;
-    let held = if double { [16, 32, 32, 32] } else { [16, 32, 64, 48] }[size];
+    let held = if double { [16, 32, 32, 16] } else { [16, 32, 64, 48] }[size];
     let most = if cu.gpu().device() == Device::Emulated { FEW[size] } else { MANY[size] };
     let rows = if b * heads <= most { 1 } else { 4 };
     let (threads, padded) = ((4 * k).next_multiple_of(32), k.next_multiple_of(4));
@@ -193,7 +193,7 @@ impl LstmSequence {
             cu.gemm(1.0, g, h, View::out(dw, Mat::new(4 * d, d, d)), acc, 1);
         }
         if let Some(to) = add_to {
-            cu.gpu().add_into(to, dz);
+            cu.gpu().convert(dz, to, true);
         }
     }
 }

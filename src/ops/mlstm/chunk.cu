@@ -13,7 +13,7 @@ using namespace memories;
 // --- Gates ---
 
 // m0, w0 [B, H] and i, f [B, T, H] to [B, T, H], four times.
-extern "C" __global__ void gates(const S* in, const S* f, const S* m0, const S* w0, real* c, real* li, real* ms,
+extern "C" __global__ void gates(const real* in, const real* f, const S* m0, const S* w0, real* c, real* li, real* ms,
                                  real* slopes, S* m_last, i64 heads, Dims d) {
     constexpr int U = 8;
     const i64 i = thread();
@@ -65,7 +65,7 @@ extern "C" __global__ void through_norm(const S* h, const S* dh, const S* den, c
 // From q dq and k' dk' of every step, in `parts` sums each, and C dC at the bounds of the chunks [B H, chunks + 1], to
 // the gradients of the gates, m0 and w0. A thread has a head.
 extern "C" __global__ void gates_backward(const S* w0, const S* dm, const real* dots, const real* qdq, const real* kdk,
-                                          i64 parts, const real* slopes, const real* own, S* di, int acc_i, S* df,
+                                          i64 parts, const real* slopes, const real* own, real* di, int acc_i, real* df,
                                           int acc_f, S* dm0, int acc_m, S* dw0, int acc_w, i64 heads, Dims d) {
     const i64 i = thread(), size = heads * d.t;
     if (i >= heads) return;

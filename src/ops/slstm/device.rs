@@ -99,7 +99,7 @@ impl SlstmSequence {
             }
         }
         if let Some(to) = add_to {
-            cu.gpu().add_into(to, dz);
+            cu.gpu().convert(dz, to, true);
         }
     }
 }
