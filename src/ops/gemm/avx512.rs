@@ -131,7 +131,7 @@ pub unsafe fn product(alpha: f32, a: (&[f32], Mat), b: (&[f32], Mat), y: (&mut [
         if narrow::product(m, k, n, a, b, out) {
             return true;
         }
-        if b.cs == 1 && (m < 48 || k * n < 16384) {
+        if b.cs == 1 && (m < 1024 || k * n < 16384) {
             blocks(m, k, n, a, b, out, &mut []);
         } else if k * n.next_multiple_of(W) <= FEW {
             packing::<FEW>(m, k, n, a, b, out);
