@@ -212,6 +212,18 @@ fn a_run_that_fails_is_reported_and_the_status_says_so() {
 }
 
 #[test]
+fn the_table_names_the_least_and_the_most_steps_and_a_flag_is_for_all() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("c.toml");
+    fs::write(&path, "steps = 2\n[per_model.lru]\nsteps = 5").unwrap();
+    let small = SMALL.replace("--steps 3 ", "");
+    let table =
+        |more: &str| parity(&format!("{small} --models lru,gpt --seeds 1 --config {}{more}", path.display())).stdout;
+    assert!(table("").contains("2-5 steps"), "{}", table(""));
+    assert!(table(" --steps 3").contains("T=6, 3 steps"), "{}", table(" --steps 3"));
+}
+
+#[test]
 fn help_teaches() {
     let help = parity("--help").stdout;
     for word in ["Examples:", "--num-ones", "--eval-lens", "published: 40000", "--form", "--json", "metrics"] {

@@ -48,9 +48,9 @@ impl<T: Math> Plan<T> {
         Heads { t: self.s, ..self.d.values() }
     }
 
-    /// Whether heads are small enough to be computed side by side rather than by matrix products.
-    fn small(&self) -> bool {
-        self.d.k * self.d.v <= 64
+    /// The wider of keys and values. Narrow heads are computed side by side, others by matrix products.
+    fn width(&self) -> usize {
+        self.d.k.max(self.d.v)
     }
 
     /// How many keys query `t` sees.
@@ -104,7 +104,11 @@ impl Op for CausalAttention {
         match cx {
             Cx::Cpu(cpu) => with_real!(x[0].dtype(), T => {
                 if let (Ok(plan), [o, lse]) = (self.plan::<T>(x), y) {
-                    let run = if plan.small() { side_by_side::forward } else { tiles::forward };
+                    let run = match plan.width() {
+                        0..=4 => side_by_side::forward::<T, 4>,
+                        5..=side_by_side::WIDEST => side_by_side::forward::<T, { side_by_side::WIDEST }>,
+                        _ => tiles::forward,
+                    };
                     run(cpu, plan, x[0].host(), x[1].host(), x[2].host(), o.host_mut(), lse.host_mut());
                 }
             }),
@@ -123,7 +127,11 @@ impl Op for CausalAttention {
                 if let (Ok(plan), [dq, dk, dv]) = (self.plan::<T>(x), dx) {
                     let (q, k, v, o) = (x[0].host(), x[1].host(), x[2].host(), y[0].host());
                     let inputs = Inputs { q, k, v, o, lse: y[1].host(), d_o: g.host() };
-                    let run = if plan.small() { side_by_side::backward } else { tiles::backward };
+                    let run = match plan.width() {
+                        0..=4 => side_by_side::backward::<T, 4>,
+                        5..=side_by_side::WIDEST => side_by_side::backward::<T, { side_by_side::WIDEST }>,
+                        _ => tiles::backward,
+                    };
                     run(cpu, plan, &inputs, dq.slice(cpu, &x[0]), dk.slice(cpu, &x[1]), dv.slice(cpu, &x[2]));
                 }
             }),

@@ -4,13 +4,13 @@
 //! y[.., O] = x[.., I] w[O, I]ᵀ + b[O]        dx = dy w,   dw = dyᵀ x,   db = Σ dy over the rows
 //! ```
 //!
-//! One op, so that the bias costs no pass of its own: the product adds to rows that start as the bias. They have its
-//! type: where x and w are bf16 and the bias is kept in f32, so is the sum.
+//! One op, so that the bias costs no pass of its own: the product starts from it. Where x and w are bf16 and the bias
+//! is kept in f32, so is the sum.
 
 use super::{
     check_real,
+    gemm::{Mat, Start, gemm, gemm_from},
     lane_sums::columns,
-    matmul::{Mat, gemm},
 };
 use crate::{
     args,
@@ -29,6 +29,37 @@ pub struct Linear {
 /// Rows, inputs and outputs.
 fn sizes(x: Shape, w: Shape) -> (usize, usize, usize) {
     (x.rows(), w.at(1), w.at(0))
+}
+
+/// dx, dw and db, as far as they are wanted: each with whether it is added to. Some rows at a time, so that g is read
+/// from memory once and not three times.
+fn backward_cpu<T: Real>(
+    (rows, i, o): (usize, usize, usize),
+    (x, w, g): (&[T], &[T], &[T]),
+    mut dx: Option<(&mut [T], bool)>,
+    mut dw: Option<(&mut [T], bool)>,
+    mut db: Option<(&mut [T], bool)>,
+) {
+    /// Numbers of x and g that stay in the second-level cache.
+    const CACHED: usize = 1 << 16;
+    let chunk = (CACHED / (i + o).max(1)).max(256);
+    for start in (0..rows.max(1)).step_by(chunk) {
+        let n = chunk.min(rows - start);
+        let (x, g) = (&x[start * i..][..n * i], &g[start * o..][..n * o]);
+        let (mx, mg, first) = (Mat::new(n, i, i), Mat::new(n, o, o), start == 0);
+        if let Some((d, acc)) = &mut dx {
+            gemm(T::ONE, (g, mg), (w, Mat::new(o, i, i)), (&mut d[start * i..], mx), *acc);
+        }
+        if let Some((d, acc)) = &mut dw {
+            gemm(T::ONE, (g, mg.t()), (x, mx), (d, Mat::new(o, i, i)), *acc || !first);
+        }
+        if let Some((d, acc)) = &mut db {
+            if first && !*acc {
+                d.fill(T::ZERO);
+            }
+            columns(g, d);
+        }
+    }
 }
 
 static MODULE: Module = Module::new("ops/linear.cu", &[include_str!("linear.cu")]);
@@ -82,13 +113,9 @@ impl Op for Linear {
         let (rows, i, o) = sizes(x[0].shape(), x[1].shape());
         match cx {
             Cx::Cpu(_) => with_real!(x[0].dtype(), T => {
-                let y = y[0].host_mut::<T>();
-                if self.bias && o > 0 {
-                    let b = x[2].host::<T>();
-                    y.chunks_exact_mut(o).for_each(|row| row.copy_from_slice(b));
-                }
+                let start = if self.bias { Start::Row(x[2].host::<T>()) } else { Start::Zero };
                 let (a, w) = ((x[0].host(), Mat::new(rows, i, i)), (x[1].host(), Mat::new(o, i, i).t()));
-                gemm(T::ONE, a, w, (y, Mat::new(rows, o, o)), self.bias);
+                gemm_from(start, T::ONE, a, w, (y[0].host_mut(), Mat::new(rows, o, o)));
             }),
             Cx::Cuda(cu) => {
                 let (a, w) = (View::new(&x[0], Mat::new(rows, i, i)), View::new(&x[1], Mat::new(o, i, i).t()));
@@ -107,13 +134,9 @@ impl Op for Linear {
         let (rows, i, o) = sizes(x[0].shape(), x[1].shape());
         match cx {
             Cx::Cpu(_) => with_real!(g.dtype(), T => {
-                let (x, w, g) = (x[0].host::<T>(), x[1].host::<T>(), g.host::<T>());
-                let mg = Mat::new(rows, o, o);
-                dx[0].write(|d, acc| gemm(T::ONE, (g, mg), (w, Mat::new(o, i, i)), (d, Mat::new(rows, i, i)), acc));
-                dx[1].write(|d, acc| gemm(T::ONE, (g, mg.t()), (x, Mat::new(rows, i, i)), (d, Mat::new(o, i, i)), acc));
-                if self.bias {
-                    dx[2].add(|d| columns(g, d));
-                }
+                let mut d = dx.iter_mut().map(|d| d.parts().map(|(d, acc)| (d.host_mut::<T>(), acc)));
+                let [dx, dw, db] = std::array::from_fn(|_| d.next().flatten());
+                backward_cpu((rows, i, o), (x[0].host(), x[1].host(), g.host()), dx, dw, db);
             }),
             Cx::Cuda(cu) => {
                 let (mx, mw, mg) = (Mat::new(rows, i, i), Mat::new(o, i, i), Mat::new(rows, o, o));

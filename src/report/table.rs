@@ -126,8 +126,14 @@ fn block(
 fn footer(cfg: &TrainConfig, reports: &[RunReport]) -> String {
     let device = reports.first().map_or(cfg.device.to_string(), |r| r.device.clone());
     let seeds = if cfg.seeds == 1 { format!("seed {}", cfg.seed) } else { format!("{} seeds (± std)", cfg.seeds) };
-    let TrainConfig { train_len, steps, batch, .. } = cfg;
+    let TrainConfig { train_len, batch, .. } = cfg;
     let task = cfg.task.title();
+    // A model may have a number of its own.
+    let all = || reports.iter().map(|r| r.steps);
+    let steps = match (all().min(), all().max()) {
+        (Some(least), Some(most)) if least < most => format!("{least}-{most}"),
+        (one, _) => one.unwrap_or(cfg.steps).to_string(),
+    };
     format!("{task}; T={train_len}, {steps} steps, batch {batch}, {seeds}, {} on {device}\n", cfg.dtype)
 }
 

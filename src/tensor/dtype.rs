@@ -1,6 +1,6 @@
 //! Element types: `f32` to train, `f64` to check, `bf16` to train on a GPU, `i32` for tokens and targets.
 
-use super::{Buf, Pool, pool::Bin};
+use super::{Buf, Host, Pool, pool::Bin};
 use std::{fmt, ops, str::FromStr, sync::Arc};
 
 /// The element type of a tensor, known at run time.
@@ -64,13 +64,13 @@ pub trait Element: Copy + Default + PartialEq + fmt::Debug + Send + Sync + 'stat
     /// The run-time name of this type.
     const DTYPE: DType;
     /// The host buffer of this element type, if `buf` is one.
-    fn buffer(buf: &Buf) -> Option<&Arc<Vec<Self>>>;
+    fn buffer(buf: &Buf) -> Option<&Arc<Host<Self>>>;
     /// The same, mutable.
-    fn buffer_mut(buf: &mut Buf) -> Option<&mut Arc<Vec<Self>>>;
-    /// Wrap a host vector.
-    fn wrap(v: Arc<Vec<Self>>) -> Buf;
+    fn buffer_mut(buf: &mut Buf) -> Option<&mut Arc<Host<Self>>>;
+    /// Wrap a host buffer.
+    fn wrap(v: Arc<Host<Self>>) -> Buf;
     /// The free buffers of this type in a pool.
-    fn bin(pool: &mut Pool) -> &mut Bin<Vec<Self>>;
+    fn bin(pool: &mut Pool) -> &mut Bin<Host<Self>>;
     /// The value that marks memory nobody has written: NaN, or the least integer.
     const POISON: Self;
 }
@@ -103,22 +103,26 @@ pub trait Real:
     fn abs(self) -> Self;
     /// Neither infinite nor NaN.
     fn is_finite(self) -> bool;
+    /// The same numbers, if they are `f32`: for kernels that are written for one type.
+    fn f32s(x: &[Self]) -> Option<&[f32]>;
+    /// The same, to write.
+    fn f32s_mut(x: &mut [Self]) -> Option<&mut [f32]>;
 }
 
 macro_rules! element {
     ($t:ty, $variant:ident, $bin:ident, $poison:expr) => {
         impl Element for $t {
             const DTYPE: DType = DType::$variant;
-            fn buffer(buf: &Buf) -> Option<&Arc<Vec<Self>>> {
+            fn buffer(buf: &Buf) -> Option<&Arc<Host<Self>>> {
                 if let Buf::$variant(v) = buf { Some(v) } else { None }
             }
-            fn buffer_mut(buf: &mut Buf) -> Option<&mut Arc<Vec<Self>>> {
+            fn buffer_mut(buf: &mut Buf) -> Option<&mut Arc<Host<Self>>> {
                 if let Buf::$variant(v) = buf { Some(v) } else { None }
             }
-            fn wrap(v: Arc<Vec<Self>>) -> Buf {
+            fn wrap(v: Arc<Host<Self>>) -> Buf {
                 Buf::$variant(v)
             }
-            fn bin(pool: &mut Pool) -> &mut Bin<Vec<Self>> {
+            fn bin(pool: &mut Pool) -> &mut Bin<Host<Self>> {
                 &mut pool.$bin
             }
             const POISON: Self = $poison;
@@ -130,7 +134,7 @@ element!(f64, F64, f64, f64::NAN);
 element!(i32, I32, i32, i32::MIN);
 
 macro_rules! real {
-    ($t:ty) => {
+    ($t:ty, $x:ident => $f32s:expr) => {
         impl Real for $t {
             const ZERO: Self = 0.0;
             const ONE: Self = 1.0;
@@ -154,11 +158,19 @@ macro_rules! real {
             fn is_finite(self) -> bool {
                 <$t>::is_finite(self)
             }
+            #[inline(always)]
+            fn f32s($x: &[Self]) -> Option<&[f32]> {
+                $f32s
+            }
+            #[inline(always)]
+            fn f32s_mut($x: &mut [Self]) -> Option<&mut [f32]> {
+                $f32s
+            }
         }
     };
 }
-real!(f32);
-real!(f64);
+real!(f32, x => Some(x));
+real!(f64, _x => None);
 
 /// Run an expression with `$T` bound to the floating-point type that a [`DType`] names.
 ///

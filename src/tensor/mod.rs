@@ -2,12 +2,14 @@
 
 mod device;
 mod dtype;
+mod host;
 mod pool;
 mod shape;
 mod transfer;
 
 pub use device::{Cx, Device};
 pub use dtype::{DType, Element, Real};
+pub use host::Host;
 pub use pool::{Bin, Cpu, Pool, Temp};
 pub use shape::{MAX_RANK, Shape};
 
@@ -18,11 +20,11 @@ use std::sync::Arc;
 #[derive(Clone, Debug)]
 pub enum Buf {
     /// `f32` in host memory.
-    F32(Arc<Vec<f32>>),
+    F32(Arc<Host<f32>>),
     /// `f64` in host memory.
-    F64(Arc<Vec<f64>>),
+    F64(Arc<Host<f64>>),
     /// `i32` in host memory.
-    I32(Arc<Vec<i32>>),
+    I32(Arc<Host<i32>>),
     /// Device memory.
     Cuda(Arc<Block>, DType),
 }
@@ -44,7 +46,7 @@ impl Tensor {
     pub fn from_vec<T: Element>(values: Vec<T>, shape: impl Into<Shape>) -> Tensor {
         let shape = shape.into();
         assert_eq!(values.len(), shape.len(), "{} values do not fill shape {shape}", values.len());
-        Tensor { shape, offset: 0, buf: T::wrap(Arc::new(values)) }
+        Tensor { shape, offset: 0, buf: T::wrap(Arc::new(Host::from(values))) }
     }
 
     /// A tensor of one value throughout; an integer tensor takes its integer part.

@@ -1,6 +1,6 @@
 //! Buffers by length, kept between steps: after the second step of a fixed shape nothing is allocated.
 
-use super::{Buf, DType, Element, Shape, Tensor};
+use super::{Buf, DType, Element, Host, Shape, Tensor};
 use crate::cuda::{Block, Gpu};
 use std::{
     cell::RefCell,
@@ -45,9 +45,9 @@ impl Bin<Block> {
 /// Recycles the buffers of a tape. Their old contents stay: an op writes every element of its outputs.
 #[derive(Default)]
 pub struct Pool {
-    pub(super) f32: Bin<Vec<f32>>,
-    pub(super) f64: Bin<Vec<f64>>,
-    pub(super) i32: Bin<Vec<i32>>,
+    pub(super) f32: Bin<Host<f32>>,
+    pub(super) f64: Bin<Host<f64>>,
+    pub(super) i32: Bin<Host<i32>>,
     /// Where new buffers come from, if not from host memory.
     gpu: Option<Arc<Gpu>>,
     blocks: Bin<Block>,
@@ -80,11 +80,11 @@ impl Pool {
         self.poison = on;
     }
 
-    fn take<T: Element>(&mut self, len: usize) -> Arc<Vec<T>> {
+    fn take<T: Element>(&mut self, len: usize) -> Arc<Host<T>> {
         let found = T::bin(self).take(len);
         let mut buf = found.unwrap_or_else(|| {
             self.fresh += 1;
-            Arc::new(vec![T::default(); len])
+            Arc::new(Host::aligned(len))
         });
         if let Some(v) = Arc::get_mut(&mut buf).filter(|_| self.poison) {
             v.fill(T::POISON);
@@ -146,7 +146,7 @@ impl Pool {
     }
 }
 
-fn give<T>(bin: &mut Bin<Vec<T>>, buf: Arc<Vec<T>>) {
+fn give<T>(bin: &mut Bin<Host<T>>, buf: Arc<Host<T>>) {
     let len = buf.len();
     bin.give(buf, len);
 }
@@ -179,7 +179,7 @@ impl Cpu {
 /// Scratch memory on loan from a pool; use it as a slice.
 pub struct Temp<'a, T: Element> {
     cpu: &'a Cpu,
-    buf: Option<Arc<Vec<T>>>,
+    buf: Option<Arc<Host<T>>>,
 }
 
 impl<T: Element> Deref for Temp<'_, T> {

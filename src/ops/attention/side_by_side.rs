@@ -1,150 +1,166 @@
 //! Attention for small heads, one query after another, sixteen heads side by side.
+//!
+//! The kernels are written for one lane, in a loop over the lanes inside of that over the keys. N is a constant, so
+//! that a lane's query and sums stay in registers; heads that are narrower are filled up with zeros.
 
 use super::{Inputs, Plan};
 use crate::{
     ops::{
-        lanes::{Block, L, Lane, lanes, lanes_mut, mul, mul_add, mul_sub},
+        lanes::{Block, L, Lane, lanes, lanes_mut, mul_sub},
         math::Math,
     },
-    tensor::Cpu,
-    with_width,
+    tensor::{Cpu, Real},
 };
 
-/// x ← eˣ
-#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2"))]
-fn exp<T: Math>(x: &mut [T]) {
-    x.iter_mut().for_each(|x| *x = x.exp());
-}
+/// N numbers of each lane: a query, a key, a value.
+type Row<T, const N: usize> = [Lane<T>; N];
 
-/// x_s = q·k_s + start, and the largest of them.
+/// The widest heads.
+pub const WIDEST: usize = 8;
+
+/// Keys to a tile: with their values and the gradients of both they stay in the first cache.
+const TILE: usize = 16;
+
+/// The largest q·k_s.
 #[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2"))]
-fn scores<T: Math>(q: &[Lane<T>], k: &[Lane<T>], start: Lane<T>, x: &mut [Lane<T>]) -> Lane<T> {
+fn largest<T: Math, const N: usize>(q: &Row<T, N>, k: &[Row<T, N>]) -> Lane<T> {
     let mut top = [T::of(f64::NEG_INFINITY); L];
-    let n = q.len();
-    with_width!(n => {
-        let q = &q[..n];
-        for (x, k) in x.iter_mut().zip(k.chunks_exact(n)) {
-            let mut sum = start;
-            for i in 0..n {
-                sum = mul_add(sum, q[i], k[i]);
-            }
-            (0..L).for_each(|l| top[l] = top[l].max(sum[l]));
-            *x = sum;
+    for k in k {
+        for l in 0..L {
+            let x = (0..N).fold(T::ZERO, |x, i| x + q[i][l] * k[i][l]);
+            top[l] = x.max(top[l]);
         }
-    });
+    }
     top
 }
 
-/// o = Σ_s x_s v_s / Σ_s x_s; gives back the denominator.
+/// o = Σ_s w_s v_s / Σ_s w_s with w_s = exp(q·k_s − top); gives back the denominator.
 #[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2"))]
-fn average<T: Math>(x: &[Lane<T>], v: &[Lane<T>], o: &mut [Lane<T>]) -> Lane<T> {
-    let mut all = [T::ZERO; L];
-    x.iter().for_each(|x| (0..L).for_each(|l| all[l] += x[l]));
-    let by = all.map(|a| T::ONE / a);
-    let n = o.len();
-    for (j, o) in o.iter_mut().enumerate() {
-        let mut sum = [T::ZERO; L];
-        for (s, &x) in x.iter().enumerate() {
-            sum = mul_add(sum, x, v[s * n + j]);
+fn attend<T: Math, const N: usize>(
+    q: &Row<T, N>,
+    k: &[Row<T, N>],
+    v: &[Row<T, N>],
+    top: &Lane<T>,
+    o: &mut Row<T, N>,
+) -> Lane<T> {
+    let (mut all, mut sum) = ([T::ZERO; L], [[T::ZERO; L]; N]);
+    for (k, v) in k.iter().zip(v) {
+        for l in 0..L {
+            let w = (0..N).fold(-top[l], |x, i| x + q[i][l] * k[i][l]).exp();
+            all[l] += w;
+            for j in 0..N {
+                sum[j][l] += w * v[j][l];
+            }
         }
-        *o = mul(by, sum);
+    }
+    for l in 0..L {
+        let by = T::ONE / all[l];
+        for j in 0..N {
+            o[j][l] = by * sum[j][l];
+        }
     }
     all
 }
 
-/// dx_s = p_s (do·v_s + start) with start = −δ, and dv_s += p_s do.
-#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2"))]
-fn through_values<T: Math>(
-    p: &[Lane<T>],
-    v: &[Lane<T>],
-    g: &[Lane<T>],
-    start: Lane<T>,
-    dx: &mut [Lane<T>],
-    dv: &mut [Lane<T>],
-) {
-    let n = g.len();
-    with_width!(n => {
-        let g = &g[..n];
-        for (((dx, &p), v), dv) in dx.iter_mut().zip(p).zip(v.chunks_exact(n)).zip(dv.chunks_exact_mut(n)) {
-            let mut sum = start;
-            for j in 0..n {
-                sum = mul_add(sum, g[j], v[j]);
-                dv[j] = mul_add(dv[j], p, g[j]);
-            }
-            *dx = mul(p, sum);
-        }
-    });
+/// −δ and −lse of a query.
+fn negative<T: Math, const N: usize>(g: &Row<T, N>, o: &Row<T, N>, lse: Lane<T>) -> [Lane<T>; 2] {
+    let delta = g.iter().zip(o).fold([T::ZERO; L], |sum, (&g, &o)| mul_sub(sum, g, o));
+    [delta, lse.map(|x| -x)]
 }
 
-/// dq = Σ_s dx_s k_s and dk_s += dx_s q.
+/// One query backwards: p_s = exp(q·k_s − lse) and dx_s = p_s (do·v_s − δ); dq += Σ_s dx_s k_s, dk_s += dx_s q,
+/// dv_s += p_s do.
 #[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2"))]
-fn through_keys<T: Math>(dx: &[Lane<T>], q: &[Lane<T>], k: &[Lane<T>], dq: &mut [Lane<T>], dk: &mut [Lane<T>]) {
-    let n = q.len();
-    for i in 0..n {
-        let (q, mut sum) = (q[i], [T::ZERO; L]);
-        for (s, &dx) in dx.iter().enumerate() {
-            sum = mul_add(sum, dx, k[s * n + i]);
-            dk[s * n + i] = mul_add(dk[s * n + i], dx, q);
+fn attend_back<T: Math, const N: usize>(
+    q: &Row<T, N>,
+    g: &Row<T, N>,
+    start: &[Lane<T>; 2],
+    k: &[Row<T, N>],
+    v: &[Row<T, N>],
+    dq: &mut Row<T, N>,
+    dk: &mut [Row<T, N>],
+    dv: &mut [Row<T, N>],
+) {
+    let mut sum = *dq;
+    for ((k, v), (dk, dv)) in k.iter().zip(v).zip(dk.iter_mut().zip(dv)) {
+        for l in 0..L {
+            let dp = (0..N).fold(start[0][l], |d, j| d + g[j][l] * v[j][l]);
+            let p = (0..N).fold(start[1][l], |x, i| x + q[i][l] * k[i][l]).exp();
+            let dx = p * dp;
+            for i in 0..N {
+                dv[i][l] += p * g[i][l];
+                dk[i][l] += dx * q[i][l];
+                sum[i][l] += dx * k[i][l];
+            }
         }
-        dq[i] = sum;
     }
+    *dq = sum;
+}
+
+/// Lanes as rows.
+fn rows<T: Real, const N: usize>(x: &[T]) -> &[Row<T, N>] {
+    lanes(x).as_chunks().0
+}
+
+/// The same to write.
+fn rows_mut<T: Real, const N: usize>(x: &mut [T]) -> &mut [Row<T, N>] {
+    lanes_mut(x).as_chunks_mut().0
 }
 
 /// Writes o and lse.
-pub fn forward<T: Math>(cpu: &Cpu, p: Plan<T>, q: &[T], k: &[T], v: &[T], o: &mut [T], lse: &mut [T]) {
+pub fn forward<T: Math, const N: usize>(cpu: &Cpu, p: Plan<T>, q: &[T], k: &[T], v: &[T], o: &mut [T], lse: &mut [T]) {
     let (d, n, s) = (p.d, p.d.t, p.s);
-    let lane = |n: usize| cpu.temp::<T>(n * L);
-    let (mut qs, mut ks, mut vs) = (lane(n * d.k), lane(s * d.k), lane(s * d.v));
-    let (mut os, mut x) = (lane(n * d.v), lane(s));
-    let os = lanes_mut(&mut os);
+    let lane = |n: usize| cpu.zeros::<T>(n * N * L);
+    let (mut qs, mut ks, mut vs, mut os) = (lane(n), lane(s), lane(s), lane(n));
     for b in Block::all(d.b * d.h) {
-        b.gather(d.keys(), q, 0, n, p.scale, lanes_mut(&mut qs), d.k);
-        b.gather(p.keys(), k, 0, s, T::ONE, lanes_mut(&mut ks), d.k);
-        b.gather(p.values(), v, 0, s, T::ONE, lanes_mut(&mut vs), d.v);
-        for t in 0..n {
-            let seen = p.seen(t);
-            let x = &mut x[..seen * L];
-            let q = &lanes(&qs)[t * d.k..(t + 1) * d.k];
-            let top = scores(q, lanes(&ks), [T::ZERO; L], lanes_mut(x));
-            // Computing them again is faster than subtracting.
-            scores(q, lanes(&ks), std::array::from_fn(|l| -top[l]), lanes_mut(x));
-            exp(x);
-            let sum = average(lanes(x), lanes(&vs), &mut os[t * d.v..(t + 1) * d.v]);
+        b.gather(d.keys(), q, 0, n, p.scale, lanes_mut(&mut qs), N);
+        b.gather(p.keys(), k, 0, s, T::ONE, lanes_mut(&mut ks), N);
+        b.gather(p.values(), v, 0, s, T::ONE, lanes_mut(&mut vs), N);
+        for (t, (q, o)) in rows::<T, N>(&qs).iter().zip(rows_mut::<T, N>(&mut os)).enumerate() {
+            let (k, v) = (&rows(&ks)[..p.seen(t)], &rows(&vs)[..p.seen(t)]);
+            let top = largest(q, k);
+            let sum = attend(q, k, v, &top, o);
             (0..b.len).for_each(|l| lse[(b.first + l) * n + t] = top[l] + sum[l].ln());
         }
-        b.scatter(d.values(), os, d.v, 0, n, None, o);
+        b.scatter(d.values(), lanes(&os), N, 0, n, None, o);
     }
 }
 
 /// Adds the gradients of q, k and v.
-pub fn backward<T: Math>(cpu: &Cpu, p: Plan<T>, x: &Inputs<T>, dq: &mut [T], dk: &mut [T], dv: &mut [T]) {
+pub fn backward<T: Math, const N: usize>(
+    cpu: &Cpu,
+    p: Plan<T>,
+    x: &Inputs<T>,
+    dq: &mut [T],
+    dk: &mut [T],
+    dv: &mut [T],
+) {
     let (d, n, s) = (p.d, p.d.t, p.s);
-    let lane = |n: usize| cpu.temp::<T>(n * L);
-    let (mut qs, mut ks, mut vs, mut gs) = (lane(n * d.k), lane(s * d.k), lane(s * d.v), lane(n * d.v));
-    let (mut os, mut dqs, mut dks, mut dvs) = (lane(n * d.v), lane(n * d.k), lane(s * d.k), lane(s * d.v));
-    let (mut w, mut dx) = (lane(s), lane(s));
+    let lane = |n: usize| cpu.zeros::<T>(n * N * L);
+    let (mut qs, mut ks, mut vs, mut gs, mut os) = (lane(n), lane(s), lane(s), lane(n), lane(n));
+    let (mut dqs, mut dks, mut dvs, mut starts) = (lane(n), lane(s), lane(s), cpu.temp::<T>(n * 2 * L));
     for b in Block::all(d.b * d.h) {
-        b.gather(d.keys(), x.q, 0, n, p.scale, lanes_mut(&mut qs), d.k);
-        b.gather(p.keys(), x.k, 0, s, T::ONE, lanes_mut(&mut ks), d.k);
-        b.gather(p.values(), x.v, 0, s, T::ONE, lanes_mut(&mut vs), d.v);
-        b.gather(d.values(), x.d_o, 0, n, T::ONE, lanes_mut(&mut gs), d.v);
-        b.gather(d.values(), x.o, 0, n, T::ONE, lanes_mut(&mut os), d.v);
-        dks.fill(T::ZERO);
-        dvs.fill(T::ZERO);
-        let (qs, ks, vs, gs, os) = (lanes(&qs), lanes(&ks), lanes(&vs), lanes(&gs), lanes(&os));
-        let (dqs, dks, dvs) = (lanes_mut(&mut dqs), lanes_mut(&mut dks), lanes_mut(&mut dvs));
-        for t in 0..n {
-            let (w, dx) = (&mut w[..p.seen(t) * L], lanes_mut(&mut dx[..p.seen(t) * L]));
-            let (q, g, o) = (&qs[t * d.k..][..d.k], &gs[t * d.v..][..d.v], &os[t * d.v..][..d.v]);
-            let at = |l: usize| if l < b.len { -x.lse[(b.first + l) * n + t] } else { T::ZERO };
-            scores(q, ks, std::array::from_fn(at), lanes_mut(w));
-            exp(w);
-            let start = g.iter().zip(o).fold([T::ZERO; L], |sum, (&g, &o)| mul_sub(sum, g, o));
-            through_values(lanes(w), vs, g, start, dx, dvs);
-            through_keys(dx, q, ks, &mut dqs[t * d.k..][..d.k], dks);
+        b.gather(d.keys(), x.q, 0, n, p.scale, lanes_mut(&mut qs), N);
+        b.gather(p.keys(), x.k, 0, s, T::ONE, lanes_mut(&mut ks), N);
+        b.gather(p.values(), x.v, 0, s, T::ONE, lanes_mut(&mut vs), N);
+        b.gather(d.values(), x.d_o, 0, n, T::ONE, lanes_mut(&mut gs), N);
+        b.gather(d.values(), x.o, 0, n, T::ONE, lanes_mut(&mut os), N);
+        [&mut dqs, &mut dks, &mut dvs].into_iter().for_each(|d| d.fill(T::ZERO));
+        for (t, start) in rows_mut(&mut starts).iter_mut().enumerate() {
+            let lse = std::array::from_fn(|l| if l < b.len { x.lse[(b.first + l) * n + t] } else { T::ZERO });
+            *start = negative::<T, N>(&rows(&gs)[t], &rows(&os)[t], lse);
         }
-        b.scatter(d.keys(), dqs, d.k, 0, n, Some(p.scale), dq);
-        b.scatter(p.keys(), dks, d.k, 0, s, Some(T::ONE), dk);
-        b.scatter(p.values(), dvs, d.v, 0, s, Some(T::ONE), dv);
+        for s0 in (0..s).step_by(TILE) {
+            for t in (s0 + n).saturating_sub(s)..n {
+                let (q, g, start, seen) =
+                    (&rows(&qs)[t], &rows(&gs)[t], &rows(&starts)[t], s0..p.seen(t).min(s0 + TILE));
+                let (k, v) = (&rows(&ks)[seen.clone()], &rows(&vs)[seen.clone()]);
+                let (dk, dv) = (&mut rows_mut(&mut dks)[seen.clone()], &mut rows_mut(&mut dvs)[seen]);
+                attend_back::<T, N>(q, g, start, k, v, &mut rows_mut(&mut dqs)[t], dk, dv);
+            }
+        }
+        b.scatter(d.keys(), lanes(&dqs), N, 0, n, Some(p.scale), dq);
+        b.scatter(p.keys(), lanes(&dks), N, 0, s, Some(T::ONE), dk);
+        b.scatter(p.values(), lanes(&dvs), N, 0, s, Some(T::ONE), dv);
     }
 }

@@ -50,7 +50,7 @@ impl Plan {
 
 impl SelectiveScan {
     fn plan(&self, cu: &Cuda, x: In) -> Plan {
-        let (z, chunk) = (self.size(x), self.chunk.min(x[0].shape().at(1)).max(1));
+        let (z, chunk) = (Size::of(x), self.chunk.min(x[0].shape().at(1)).max(1));
         let pieces = Pieces::new(cu, z.b, z.t, z.e * z.n.div_ceil(BLOCK.1), chunk);
         let tiles = z.e.next_multiple_of(L).div_ceil(BLOCK.0);
         Plan { chunk, s: self.s, pieces: Pieces { d: z.e * z.n, ..pieces }, tiles, z }

@@ -1,10 +1,45 @@
 //! One matrix product on slices: y = α a b, or y += α a b.
 //!
-//! The `gemm` crate does the work, at 100 GFLOP/s a core. Only products of a few numbers, such as one head's 4 × 4
-//! memory times a vector, are plain loops: there the crate's packing and dispatch take longer than the arithmetic
-//! (`cargo bench --bench gemm` shows where it starts to pay).
+//! In single precision on a processor with AVX-512 it is our own, in `avx512.rs`: the products of small models are
+//! narrow (1024 rows of 4 numbers), and over before a library has prepared itself. Elsewhere, in double precision and for
+//! large matrices the `gemm` crate does the work, but for products of a few numbers, which are plain loops.
+//! `cargo bench --bench gemm` shows ours beside the crate's.
+//!
+//! Sums go over k in blocks that depend on the sizes alone, so that the same product has the same bits every time.
+
+#[cfg(target_arch = "x86_64")]
+mod avx512;
+#[cfg(target_arch = "x86_64")]
+mod narrow;
+#[cfg(target_arch = "x86_64")]
+mod pack;
+#[cfg(target_arch = "x86_64")]
+mod tile;
 
 use crate::tensor::Real;
+
+/// What a product is added to.
+#[derive(Clone, Copy, Debug)]
+pub enum Start<'a, T> {
+    /// Nothing.
+    Zero,
+    /// What y holds.
+    Y,
+    /// This row, in every row of y.
+    Row(&'a [T]),
+}
+
+impl<'a, T: Real> Start<'a, T> {
+    /// The same of type `f32`, if that is what it is.
+    #[cfg(target_arch = "x86_64")]
+    fn f32s(self) -> Option<Start<'a, f32>> {
+        Some(match self {
+            Start::Zero => Start::Zero,
+            Start::Y => Start::Y,
+            Start::Row(row) => Start::Row(T::f32s(row)?),
+        })
+    }
+}
 
 /// A matrix in a slice: rows, columns and the distances between them.
 #[derive(Clone, Copy, Debug)]
@@ -42,15 +77,41 @@ impl Mat {
 /// When the sizes do not fit, or a slice is shorter than its matrix.
 #[track_caller]
 pub fn gemm<T: Real>(alpha: T, a: (&[T], Mat), b: (&[T], Mat), y: (&mut [T], Mat), acc: bool) {
+    gemm_from(if acc { Start::Y } else { Start::Zero }, alpha, a, b, y);
+}
+
+/// y = start + alpha a b.
+///
+/// # Panics
+/// When the sizes do not fit, or a slice is shorter than its matrix.
+#[track_caller]
+pub fn gemm_from<T: Real>(start: Start<T>, alpha: T, a: (&[T], Mat), b: (&[T], Mat), y: (&mut [T], Mat)) {
     check(&a, &b, (y.0.len(), y.1));
     let (m, k, n) = (a.1.rows, a.1.cols, b.1.cols);
+    if let Start::Row(row) = start {
+        assert!(row.len() == n, "gemm: a row of {} numbers for {n} columns", row.len());
+    }
     if m == 0 || n == 0 {
         return;
     }
-    if m * k * n <= TINY {
-        return loops(alpha, a, b, y, acc);
+    #[cfg(target_arch = "x86_64")]
+    if let (Some(a32), Some(b32), Some(start)) = (T::f32s(a.0), T::f32s(b.0), start.f32s())
+        && avx512::available()
+        && let Some(y32) = T::f32s_mut(y.0)
+    {
+        let (a, b, y) = ((a32, a.1), (b32, b.1), (y32, y.1));
+        // SAFETY: `available`; `check` and the length of the row.
+        if unsafe { avx512::product(alpha.to_f64() as f32, a, b, y, start) } {
+            return;
+        }
     }
-    library(alpha, a, b, y, acc);
+    if let Start::Row(row) = start {
+        for i in 0..m {
+            (0..n).for_each(|j| y.0[i * y.1.rs + j * y.1.cs] = row[j]);
+        }
+    }
+    let acc = !matches!(start, Start::Zero);
+    if m * k * n <= TINY { loops(alpha, a, b, y, acc) } else { library(alpha, a, b, y, acc) }
 }
 
 /// The most multiplications that plain loops are faster at.

@@ -1,0 +1,299 @@
+//! The selective scan on the CPU: sixteen channels side by side, one in each lane, four of their states in registers.
+//!
+//! Where a sequence has eight channels at most, the lanes are those of several sequences. Everything is written for one
+//! lane, in a loop over the lanes. States are rounded up to a multiple of four by ones that never get an input.
+
+use super::{
+    SelectiveScan, Size,
+    layout::{G, Plan, States},
+};
+use crate::{
+    autograd::{Grad, In, Value},
+    ops::{
+        lanes::{L, Lane, lanes, lanes_mut},
+        math::Math,
+        scan::{cotangent, put_all, spare, target, zeros},
+    },
+    tensor::{Cpu, Real, Tensor},
+};
+
+/// b or c of G states in lane l: a number each or, where lanes belong to several sequences (P), one for each lane.
+#[inline(always)]
+fn pick<T: Real, const P: bool>(x: &[T], g: usize, l: usize) -> T {
+    if P { x[g * L + l] } else { x[g] }
+}
+
+/// b or c of states from n on at step t, of `np` states.
+#[inline(always)]
+fn row<T, const P: bool>(x: &[T], t: usize, np: usize, n: usize) -> &[T] {
+    let width = if P { L } else { 1 };
+    &x[(t * np + n) * width..][..G * width]
+}
+
+/// ā from exp(Δ a); S unless s = 1.
+#[inline(always)]
+fn keep<T: Real, const S: bool>(w: T, s: T) -> T {
+    if S { s * w - (s - T::ONE) } else { w }
+}
+
+/// G states from n on through some steps: `h` moves on, their share is added to y.
+#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2"))]
+fn run<T: Math, const P: bool, const S: bool>(
+    s: T,
+    delta: &[Lane<T>],
+    write: &[Lane<T>],
+    b: &[T],
+    c: &[T],
+    np: usize,
+    n: usize,
+    a: &States<T>,
+    h: &mut States<T>,
+    y: &mut [Lane<T>],
+) {
+    let (a, mut state) = (*a, *h);
+    for (t, ((delta, write), y)) in delta.iter().zip(write).zip(y).enumerate() {
+        let (b, c) = (row::<T, P>(b, t, np, n), row::<T, P>(c, t, np, n));
+        for l in 0..L {
+            let mut sum = y[l];
+            for g in 0..G {
+                let w = (delta[l] * a[g][l]).exp();
+                state[g][l] = keep::<T, S>(w, s) * state[g][l] + write[l] * pick::<T, P>(b, g, l);
+                sum += pick::<T, P>(c, g, l) * state[g][l];
+            }
+            y[l] = sum;
+        }
+    }
+    *h = state;
+}
+
+/// The states before and after every step again, from the first of `h` on, and w = exp(Δ a).
+#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2"))]
+fn again<T: Math, const P: bool, const S: bool>(
+    s: T,
+    delta: &[Lane<T>],
+    write: &[Lane<T>],
+    b: &[T],
+    np: usize,
+    n: usize,
+    a: &States<T>,
+    h: &mut [States<T>],
+    w: &mut [States<T>],
+) {
+    let (a, (first, h)) = (*a, h.split_at_mut(1));
+    let mut state = first[0];
+    for (t, (((delta, write), h), w)) in delta.iter().zip(write).zip(h).zip(w).enumerate() {
+        let b = row::<T, P>(b, t, np, n);
+        for l in 0..L {
+            for g in 0..G {
+                w[g][l] = (delta[l] * a[g][l]).exp();
+                state[g][l] = keep::<T, S>(w[g][l], s) * state[g][l] + write[l] * pick::<T, P>(b, g, l);
+                h[g][l] = state[g][l];
+            }
+        }
+    }
+}
+
+/// The way back: `grad` comes in as G from behind these steps and leaves as G of the first. To add to: `da`, of every
+/// step Σ g b and Σ q a, and of every step and state the lanes' shares of db and dc.
+#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2"))]
+fn back<T: Math, const P: bool, const S: bool>(
+    s: T,
+    delta: &[Lane<T>],
+    write: &[Lane<T>],
+    dy: &[Lane<T>],
+    b: &[T],
+    c: &[T],
+    np: usize,
+    n: usize,
+    a: &States<T>,
+    h: &[States<T>],
+    w: &[States<T>],
+    grad: &mut States<T>,
+    da: &mut States<T>,
+    gb: &mut [Lane<T>],
+    qa: &mut [Lane<T>],
+    db: &mut [States<T>],
+    dc: &mut [States<T>],
+) {
+    let (a, mut grads, mut das) = (*a, *grad, *da);
+    for t in (0..delta.len()).rev() {
+        let (b, c) = (row::<T, P>(b, t, np, n), row::<T, P>(c, t, np, n));
+        let (delta, write, dy, w) = (&delta[t], &write[t], &dy[t], &w[t]);
+        let (before, after) = (&h[t], &h[t + 1]);
+        let (gb, qa, db, dc) = (&mut gb[t], &mut qa[t], &mut db[t], &mut dc[t]);
+        for l in 0..L {
+            let (mut sum_b, mut sum_a) = (gb[l], qa[l]);
+            for g in 0..G {
+                let gt = pick::<T, P>(c, g, l) * dy[l] + grads[g][l];
+                let sw = if S { s * w[g][l] } else { w[g][l] };
+                let q = gt * before[g][l] * sw;
+                db[g][l] += gt * write[l];
+                dc[g][l] += dy[l] * after[g][l];
+                sum_b += gt * pick::<T, P>(b, g, l);
+                sum_a += q * a[g][l];
+                das[g][l] += q * delta[l];
+                grads[g][l] = gt * keep::<T, S>(w[g][l], s);
+            }
+            (gb[l], qa[l]) = (sum_b, sum_a);
+        }
+    }
+    (*grad, *da) = (grads, das);
+}
+
+/// Δ u, and from Σ g b and Σ q a to the gradients of u and Δ, in their place.
+#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2"))]
+fn product<T: Real>(delta: &[T], u: &[T], write: &mut [T]) {
+    write.iter_mut().zip(delta).zip(u).for_each(|((w, &d), &u)| *w = d * u);
+}
+
+#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2"))]
+fn through_product<T: Real>(delta: &[T], u: &[T], gb: &mut [T], qa: &mut [T]) {
+    for (((gb, qa), &d), &u) in gb.iter_mut().zip(qa).zip(delta).zip(u) {
+        (*gb, *qa) = (d * *gb, u * *gb + *qa);
+    }
+}
+
+/// Scratch memory for the steps of a chunk, as lanes.
+macro_rules! scratch {
+    ($cpu:ident, $($name:ident = $n:expr),+) => { $(let mut $name = $cpu.zeros::<T>(L * $n);)+ };
+}
+
+/// Calls $f::<T, P, S> for sequences side by side or not, and s other than 1 or not.
+macro_rules! instance {
+    ($z:ident, $s:ident, $f:ident($($arg:expr),* $(,)?)) => {
+        match ($z.side > 1, $s != T::ONE) {
+            (false, false) => $f::<T, false, false>($s, $($arg),*),
+            (false, true) => $f::<T, false, true>($s, $($arg),*),
+            (true, false) => $f::<T, true, false>($s, $($arg),*),
+            (true, true) => $f::<T, true, true>($s, $($arg),*),
+        }
+    };
+}
+
+fn states<T>(x: &[T]) -> &[States<T>] {
+    lanes(x).as_chunks().0
+}
+
+fn states_mut<T>(x: &mut [T]) -> &mut [States<T>] {
+    lanes_mut(x).as_chunks_mut().0
+}
+
+impl SelectiveScan {
+    pub(super) fn forward_cpu<T: Math>(&self, cpu: &Cpu, x: In, y: &mut [Value]) {
+        let [y, last, saved] = y else { return };
+        let (size, s) = (Size::of(x), T::of(self.s));
+        let (y, last, saved) = (y.host_mut::<T>(), last.host_mut::<T>(), saved.host_mut::<T>());
+        let h0 = x[5].host::<T>();
+        if size.t * size.e * size.n == 0 {
+            y.fill(T::ZERO);
+            return last.copy_from_slice(h0);
+        }
+        let z = Plan::new(size, self.chunk);
+        let c = z.c;
+        scratch!(cpu, a = z.m * z.np, h = z.m * z.np, u = z.m * c, delta = z.m * c, write = z.m * c, sum = z.m * c);
+        scratch!(cpu, bs = z.np * c, cs = z.np * c);
+        for first in (0..size.b).step_by(z.side) {
+            [&mut u, &mut delta, &mut h, &mut a].into_iter().for_each(|x| x.fill(T::ZERO));
+            z.load_state(first, x[2].host(), true, lanes_mut(&mut a));
+            z.load_state(first, h0, false, lanes_mut(&mut h));
+            for j in 0..z.chunks {
+                let part = z.part(first, j);
+                for p in z.pieces(first) {
+                    for n in 0..size.n {
+                        let to = &mut saved[z.saved(p, j, n)];
+                        to.fill(T::ZERO);
+                        to[..p.width].copy_from_slice(&lanes(&h)[p.block * z.np + n][p.lane..p.lane + p.width]);
+                    }
+                }
+                z.load(part, x[0].host(), lanes_mut(&mut u));
+                z.load(part, x[1].host(), lanes_mut(&mut delta));
+                z.load_row(part, x[3].host(), &mut bs);
+                z.load_row(part, x[4].host(), &mut cs);
+                product(&delta, &u, &mut write);
+                sum.fill(T::ZERO);
+                for k in 0..z.m {
+                    let r = k * c..k * c + part.steps;
+                    for n in (0..z.np).step_by(G) {
+                        let (at, y) = ((k * z.np + n) / G, &mut lanes_mut(&mut sum)[r.clone()]);
+                        let (delta, write) = (&lanes(&delta)[r.clone()], &lanes(&write)[r.clone()]);
+                        let (a, h) = (&states(&a)[at], &mut states_mut(&mut h)[at]);
+                        instance!(z, s, run(delta, write, &bs, &cs, z.np, n, a, h, y));
+                    }
+                }
+                z.store(part, lanes(&sum), y, false);
+            }
+            z.store_state(first, lanes(&h), last, false, false);
+        }
+    }
+
+    pub(super) fn backward_cpu<T: Math>(&self, cpu: &Cpu, x: In, y: &[Value], dy: &[Option<Tensor>], dx: &mut [Grad]) {
+        let ([gu, gdelta, ga, gb, gc, gh0], [dy, dlast, ..]) = (dx, dy) else { return };
+        let (size, s) = (Size::of(x), T::of(self.s));
+        let (zy, zl) = (zeros::<T>(cpu, dy, &y[0]), zeros::<T>(cpu, dlast, &y[1]));
+        let (dy, dlast) = (cotangent(dy, &zy), cotangent(dlast, &zl));
+        let (mut su, mut sd, mut s0) = (spare(cpu, gu, &x[0]), spare(cpu, gdelta, &x[1]), spare(cpu, gh0, &x[5]));
+        let (mut sb, mut sc) = (spare(cpu, gb, &x[3]), spare(cpu, gc, &x[4]));
+        let (du, ddelta, dh0) = (target::<T>(gu, &mut su), target::<T>(gdelta, &mut sd), target::<T>(gh0, &mut s0));
+        let (dxb, dxc) = (target::<T>(gb, &mut sb), target::<T>(gc, &mut sc));
+        let dxa = ga.slice::<T>(cpu, &x[2]);
+        if size.t * size.e * size.n == 0 {
+            for d in [du, ddelta, dxb, dxc].into_iter().filter(|d| !d.1) {
+                d.0.fill(T::ZERO);
+            }
+            return put_all(dh0.0, dlast, dh0.1);
+        }
+        let (z, saved) = (Plan::new(size, self.chunk), y[2].host::<T>());
+        let c = z.c;
+        scratch!(cpu, a = z.m * z.np, start = z.m * z.np, g = z.m * z.np, da = z.m * z.np);
+        scratch!(cpu, u = z.m * c, delta = z.m * c, write = z.m * c, dys = z.m * c, gbs = z.m * c, qas = z.m * c);
+        scratch!(cpu, bs = z.np * c, cs = z.np * c, h = G * (c + 1), w = G * c, db = G * c, dc = G * c);
+        for first in (0..size.b).step_by(z.side) {
+            let all = [&mut u, &mut delta, &mut dys, &mut start, &mut g, &mut a, &mut da];
+            all.into_iter().for_each(|x| x.fill(T::ZERO));
+            z.load_state(first, x[2].host(), true, lanes_mut(&mut a));
+            z.load_state(first, dlast, false, lanes_mut(&mut g));
+            for j in (0..z.chunks).rev() {
+                let part = z.part(first, j);
+                for p in z.pieces(first) {
+                    for n in 0..size.n {
+                        let from = &saved[z.saved(p, j, n)][..p.width];
+                        lanes_mut(&mut start)[p.block * z.np + n][p.lane..p.lane + p.width].copy_from_slice(from);
+                    }
+                }
+                z.load(part, x[0].host(), lanes_mut(&mut u));
+                z.load(part, x[1].host(), lanes_mut(&mut delta));
+                z.load(part, dy, lanes_mut(&mut dys));
+                z.load_row(part, x[3].host(), &mut bs);
+                z.load_row(part, x[4].host(), &mut cs);
+                product(&delta, &u, &mut write);
+                (gbs.fill(T::ZERO), qas.fill(T::ZERO));
+                for n in (0..z.np).step_by(G) {
+                    (db.fill(T::ZERO), dc.fill(T::ZERO));
+                    for k in 0..z.m {
+                        let (r, at) = (k * c..k * c + part.steps, (k * z.np + n) / G);
+                        let (delta, write, dy) =
+                            (&lanes(&delta)[r.clone()], &lanes(&write)[r.clone()], &lanes(&dys)[r.clone()]);
+                        let (gb, qa) = (&mut lanes_mut(&mut gbs)[r.clone()], &mut lanes_mut(&mut qas)[r]);
+                        let (a, hs, ws) = (
+                            &states(&a)[at],
+                            &mut states_mut(&mut h)[..part.steps + 1],
+                            &mut states_mut(&mut w)[..part.steps],
+                        );
+                        hs[0] = states(&start)[at];
+                        instance!(z, s, again(delta, write, &bs, z.np, n, a, hs, ws));
+                        let (g, da) = (&mut states_mut(&mut g)[at], &mut states_mut(&mut da)[at]);
+                        let (db, dc) = (&mut states_mut(&mut db)[..part.steps], &mut states_mut(&mut dc)[..part.steps]);
+                        instance!(z, s, back(delta, write, dy, &bs, &cs, z.np, n, a, hs, ws, g, da, gb, qa, db, dc));
+                    }
+                    z.store_row(part, states(&db), n, dxb.0, dxb.1);
+                    z.store_row(part, states(&dc), n, dxc.0, dxc.1);
+                }
+                through_product(&delta, &u, &mut gbs, &mut qas);
+                z.store(part, lanes(&gbs), du.0, du.1);
+                z.store(part, lanes(&qas), ddelta.0, ddelta.1);
+            }
+            z.store_state(first, lanes(&g), dh0.0, false, dh0.1);
+            z.store_state(first, lanes(&da), dxa, true, true);
+        }
+    }
+}

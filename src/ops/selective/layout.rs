@@ -1,0 +1,153 @@
+//! Which channels are computed side by side: tensors to lanes and back.
+
+use super::Size;
+use crate::{
+    ops::{
+        lanes::{L, Lane},
+        scan::put_all,
+    },
+    tensor::Real,
+    with_width,
+};
+
+/// States that stay in registers.
+pub const G: usize = 4;
+
+/// G states, or what belongs to them, of sixteen channels.
+pub type States<T> = [Lane<T>; G];
+
+/// Where channels of a sequence lie: lanes `lane..` of a block.
+#[derive(Clone, Copy)]
+pub struct Piece {
+    pub block: usize,
+    pub lane: usize,
+    pub sequence: usize,
+    pub channel: usize,
+    pub width: usize,
+}
+
+/// Sizes; steps to a chunk and chunks; sequences side by side, blocks of a sequence, states rounded up.
+#[derive(Clone, Copy)]
+pub struct Plan {
+    pub z: Size,
+    pub c: usize,
+    pub chunks: usize,
+    pub side: usize,
+    pub m: usize,
+    pub np: usize,
+}
+
+/// Some steps of the sequences from `first` on.
+#[derive(Clone, Copy)]
+pub struct Part {
+    pub first: usize,
+    pub t0: usize,
+    pub steps: usize,
+}
+
+impl Plan {
+    pub fn new(z: Size, chunk: usize) -> Plan {
+        let (side, m, np) = ((L / z.e).max(1), z.e.div_ceil(L), z.n.next_multiple_of(G));
+        Plan { z, c: chunk.min(z.t), chunks: z.t.div_ceil(chunk), side, m, np }
+    }
+
+    /// Chunk j.
+    pub fn part(self, first: usize, j: usize) -> Part {
+        Part { first, t0: j * self.c, steps: self.c.min(self.z.t - j * self.c) }
+    }
+
+    /// What is computed at once: the sequences from `first` on.
+    pub fn pieces(self, first: usize) -> impl Iterator<Item = Piece> {
+        let count = if self.side == 1 { self.m } else { self.side.min(self.z.b - first) };
+        (0..count).map(move |i| match self.side {
+            1 => Piece { block: i, lane: 0, sequence: first, channel: i * L, width: L.min(self.z.e - i * L) },
+            _ => Piece { block: 0, lane: i * self.z.e, sequence: first + i, channel: 0, width: self.z.e },
+        })
+    }
+
+    /// Steps t0.. of a tensor [B, T, E] to lanes [blocks, steps].
+    pub fn load<T: Real>(self, Part { first, t0, steps }: Part, x: &[T], y: &mut [Lane<T>]) {
+        for p in self.pieces(first) {
+            let (w, lane, y) = (p.width, p.lane, &mut y[p.block * self.c..][..steps]);
+            let x = &x[(p.sequence * self.z.t + t0) * self.z.e + p.channel..];
+            with_width!(w => for (t, y) in y.iter_mut().enumerate() {
+                y[lane..lane + w].copy_from_slice(&x[t * self.z.e..][..w]);
+            });
+        }
+    }
+
+    /// The way back, adding if `acc`.
+    pub fn store<T: Real>(self, Part { first, t0, steps }: Part, y: &[Lane<T>], x: &mut [T], acc: bool) {
+        for p in self.pieces(first) {
+            let (w, lane, y) = (p.width, p.lane, &y[p.block * self.c..][..steps]);
+            let x = &mut x[(p.sequence * self.z.t + t0) * self.z.e + p.channel..];
+            with_width!(w => for (t, y) in y.iter().enumerate() {
+                put_all(&mut x[t * self.z.e..][..w], &y[lane..lane + w], acc);
+            });
+        }
+    }
+
+    /// States [B, E, N] (or [E, N] for all sequences) to lanes [blocks, states].
+    pub fn load_state<T: Real>(self, first: usize, x: &[T], one: bool, y: &mut [Lane<T>]) {
+        for p in self.pieces(first) {
+            let x = &x[(if one { 0 } else { p.sequence * self.z.e } + p.channel) * self.z.n..];
+            for (e, x) in x.chunks_exact(self.z.n).take(p.width).enumerate() {
+                x.iter().enumerate().for_each(|(n, &x)| y[p.block * self.np + n][p.lane + e] = x);
+            }
+        }
+    }
+
+    /// The way back, adding if `acc`.
+    pub fn store_state<T: Real>(self, first: usize, y: &[Lane<T>], x: &mut [T], one: bool, acc: bool) {
+        for p in self.pieces(first) {
+            let x = &mut x[(if one { 0 } else { p.sequence * self.z.e } + p.channel) * self.z.n..];
+            for (e, x) in x.chunks_exact_mut(self.z.n).take(p.width).enumerate() {
+                for (n, x) in x.iter_mut().enumerate() {
+                    *x = y[p.block * self.np + n][p.lane + e] + if acc { *x } else { T::ZERO };
+                }
+            }
+        }
+    }
+
+    /// Where the state of a piece before a chunk is saved, [N, channels rounded up to blocks].
+    pub fn saved(self, p: Piece, chunk: usize, n: usize) -> std::ops::Range<usize> {
+        let at = (((p.sequence * self.chunks + chunk) * self.z.n + n) * self.m + p.block) * L;
+        at..at + L
+    }
+
+    /// b or c [B, T, N] of some steps, [steps, states] or as lanes.
+    pub fn load_row<T: Real>(self, Part { first, t0, steps }: Part, x: &[T], y: &mut [T]) {
+        for p in self.pieces(first).take(self.side) {
+            let x = &x[(p.sequence * self.z.t + t0) * self.z.n..][..steps * self.z.n];
+            for (t, x) in x.chunks_exact(self.z.n).enumerate() {
+                for (n, &x) in x.iter().enumerate() {
+                    match self.side {
+                        1 => y[t * self.np + n] = x,
+                        _ => y[(t * self.np + n) * L + p.lane..][..p.width].fill(x),
+                    }
+                }
+            }
+        }
+    }
+
+    /// The lanes' shares of db or dc of states n.. summed into [B, T, N].
+    pub fn store_row<T: Real>(
+        self,
+        Part { first, t0, steps }: Part,
+        y: &[States<T>],
+        n: usize,
+        x: &mut [T],
+        acc: bool,
+    ) {
+        for p in self.pieces(first).take(self.side) {
+            let lanes = if self.side == 1 { 0..L } else { p.lane..p.lane + p.width };
+            for (t, y) in y[..steps].iter().enumerate() {
+                let x = &mut x[(p.sequence * self.z.t + t0 + t) * self.z.n..][..self.z.n];
+                for (x, y) in x[n..].iter_mut().zip(y) {
+                    let sum: T = y[lanes.clone()].iter().copied().sum();
+                    *x = sum + if acc { *x } else { T::ZERO };
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,156 @@
+//! Matrix products against sums in double precision: any sizes, strides and starts, inside of larger memory.
+
+use proptest::{prelude::*, sample::select};
+use tapezoo::{
+    autograd::{Tape, Var},
+    ops::gemm::{Mat, Start, gemm_from},
+    tensor::Tensor,
+};
+
+/// A matrix in memory that has more than it.
+#[derive(Clone, Debug)]
+struct Within {
+    memory: Vec<f32>,
+    mat: Mat,
+}
+
+impl Within {
+    /// Numbers of about 1 in the matrix, NaN everywhere else: if it reached a result, the result would be NaN.
+    fn new(rows: usize, cols: usize, layout: Layout, seed: usize) -> Within {
+        let Layout { transposed, gap, step } = layout;
+        let (r, c) = if transposed { (cols, rows) } else { (rows, cols) };
+        let mat = Mat { rows: r, cols: c, rs: c * step + gap, cs: step };
+        let mat = if transposed { mat.t() } else { mat };
+        let mut memory = vec![f32::NAN; r * (c * step + gap) + 3];
+        for i in 0..rows {
+            for j in 0..cols {
+                let x = (seed + 1) * 7919 + i * 104_729 + j * 1_299_709;
+                memory[i * mat.rs + j * mat.cs] = (x % 2003) as f32 / 1000.0 - 1.0;
+            }
+        }
+        Within { memory, mat }
+    }
+
+    fn at(&self, i: usize, j: usize) -> f64 {
+        f64::from(self.memory[i * self.mat.rs + j * self.mat.cs])
+    }
+
+    fn parts(&self) -> (&[f32], Mat) {
+        (&self.memory, self.mat)
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Layout {
+    transposed: bool,
+    /// Between rows.
+    gap: usize,
+    /// From number to number in a row.
+    step: usize,
+}
+
+fn layout() -> impl Strategy<Value = Layout> {
+    let steps = prop_oneof![8 => Just(1usize), 1 => Just(2)];
+    (any::<bool>(), prop_oneof![2 => Just(0usize), 1 => 1..5usize], steps).prop_map(|(transposed, gap, step)| Layout {
+        transposed,
+        gap,
+        step,
+    })
+}
+
+/// Around the sizes of vectors and tiles.
+fn size() -> impl Strategy<Value = usize> {
+    let edges = [6, 8, 12, 16, 24, 32, 48, 64, 80, 128];
+    prop_oneof![0..6usize, (select(edges.to_vec()), 0..4usize).prop_map(|(n, d)| n + d - 1)]
+}
+
+/// As many steps as k often has, and sometimes more than are taken at once.
+fn steps() -> impl Strategy<Value = usize> {
+    prop_oneof![6 => size(), 1 => 250..260usize, 1 => 510..780usize]
+}
+
+/// y = start + alpha a b, with y's memory around it as it was; `start` is 0 for nothing, 1 for y, 2 for a row.
+fn agrees(m: usize, k: usize, n: usize, layouts: [Layout; 3], start: usize, alpha: f32) -> Result<(), TestCaseError> {
+    let (a, b) = (Within::new(m, k, layouts[0], 1), Within::new(k, n, layouts[1], 2));
+    let before = Within::new(m, n, layouts[2], 3);
+    let row: Vec<f32> = (0..n).map(|j| j as f32 / 7.0 - 1.0).collect();
+    let compute = || {
+        let mut y = before.clone();
+        let start = [Start::Zero, Start::Y, Start::Row(&row)][start];
+        gemm_from(start, alpha, a.parts(), b.parts(), (&mut y.memory, y.mat));
+        y
+    };
+    let y = compute();
+    let mut outside = before.clone();
+    for i in 0..m {
+        for (j, &row) in row.iter().enumerate() {
+            let terms = (0..k).map(|p| f64::from(alpha) * a.at(i, p) * b.at(p, j));
+            let (sum, size) = terms.fold((0.0, 0.0), |(sum, size): (f64, f64), x| (sum + x, size + x.abs()));
+            let from = [0.0, before.at(i, j), f64::from(row)][start];
+            let bound = f64::from(f32::EPSILON) * (2.0 * from.abs() + (k + 2) as f64 * size);
+            let got = y.at(i, j);
+            let error = (got - from - sum).abs();
+            prop_assert!(error <= bound, "y[{i}, {j}] = {got}, off by {error:e} of at most {bound:e}");
+            outside.memory[i * y.mat.rs + j * y.mat.cs] = y.memory[i * y.mat.rs + j * y.mat.cs];
+        }
+    }
+    let bits = |y: &Within| y.memory.iter().map(|x| x.to_bits()).collect::<Vec<_>>();
+    prop_assert_eq!(bits(&y), bits(&outside), "memory around y was written to");
+    prop_assert_eq!(bits(&y), bits(&compute()), "not the same bits again");
+    Ok(())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 600, ..ProptestConfig::default() })]
+
+    #[test]
+    fn product_is_the_sum_of_products(
+        (m, k, n) in (size(), steps(), size()),
+        layouts in [layout(), layout(), layout()],
+        start in 0..3usize,
+        alpha in select(vec![1.0f32, -1.0, 0.3]),
+    ) {
+        agrees(m, k, n, layouts, start, alpha)?;
+    }
+}
+
+/// The shapes that have kernels of their own: narrow ones with rows of four and of more, tall ones transposed.
+#[test]
+fn narrow_and_tall_products() {
+    let plain = Layout { transposed: false, gap: 0, step: 1 };
+    let transposed = Layout { transposed: true, ..plain };
+    for m in [16, 17, 35, 48, 127] {
+        for k in [3, 4, 5, 8, 16, 17, 33, 65] {
+            for n in 1..=9 {
+                for start in 0..3 {
+                    agrees(m, k, n, [plain, transposed, plain], start, 1.0).expect("x wᵀ");
+                    agrees(k, m, n, [transposed, plain, plain], start, 1.0).expect("gᵀ x");
+                    agrees(n, m, k, [transposed, plain, plain], start, 1.0).expect("gᵀ x of few rows");
+                }
+            }
+        }
+    }
+}
+
+/// Linear goes over many rows in parts, and gives the gradients of the product that it is.
+#[test]
+fn linear_in_parts_is_linear() {
+    for (rows, i, o) in [(600, 200, 60), (513, 4, 300), (1000, 129, 130)] {
+        let wave = |n: usize, f: f64| (0..n).map(|x| (f * x as f64).sin() as f32).collect::<Vec<_>>();
+        let (x, w) = (Tensor::from_vec(wave(rows * i, 0.3), [rows, i]), Tensor::from_vec(wave(o * i, 0.7), [o, i]));
+        let (b, c) = (Tensor::from_vec(wave(o, 0.9), [o]), Tensor::from_vec(wave(rows * o, 1.1), [rows, o]));
+        let run = |fused: bool| {
+            let tape = Tape::default();
+            let (x, w, b) = (tape.leaf(&x), tape.leaf(&w), tape.leaf(&b));
+            let y = if fused { x.linear(w, Some(b)) } else { x.matmul_t(w) + b };
+            tape.backward((y * tape.constant(&c)).sum());
+            let grad = |v: Var<'_>| v.grad().expect("a gradient").to_f64();
+            [y.value().to_f64(), grad(x), grad(w), grad(b)]
+        };
+        for (what, (a, b)) in ["y", "dx", "dw", "db"].iter().zip(run(true).iter().zip(&run(false))) {
+            let size = b.iter().fold(0.0, |m: f64, b| m.max(b.abs()));
+            let error = a.iter().zip(b).fold(0.0, |m: f64, (a, b)| m.max((a - b).abs()));
+            assert!(error <= 1e-5 * size, "{what} of {rows} x {i} x {o}: off by {error:e} of {size}");
+        }
+    }
+}
