@@ -34,7 +34,7 @@ pack() {
   mkdir -p "$dir/bin" "$dir/tests"
   cargo build --release --bin verify --example timing
   cp target/release/verify target/release/examples/timing "$dir/bin"
-  cargo test --release --no-run "${tests[@]}" 2>&1 | tee /dev/stderr |
+  cargo test --release --no-run "${tests[@]}" 2>&1 | tee >(cat >&2) |
     sed -n 's/.*Executable tests\/\(.*\)\.rs (\(.*\))$/\1 \2/p' |
     while read -r test file; do cp "$file" "$dir/bin/$test"; done
   strip "$dir"/bin/*

@@ -133,7 +133,7 @@ fn scans(name: &str, g: &mut Inputs<'_>, s: &Sizes) -> Core {
             // |λ| = 0.99
             let lambda = [f64::cos, f64::sin].map(|part| {
                 let mut i = 0.0;
-                g.draw([d], |_| (i += 1.0, 0.99 * part(i)).1)
+                g.in_f32(|g| g.draw([d], |_| (i += 1.0, 0.99 * part(i)).1))
             });
             let rest = [g.normal([b, t, d], 1.0), g.normal([b, t, d], 1.0), g.zeros([b, d]), g.zeros([b, d])];
             Core {
@@ -147,7 +147,7 @@ fn scans(name: &str, g: &mut Inputs<'_>, s: &Sizes) -> Core {
         }
         _ => {
             let mut i = 0;
-            let a = g.draw([d, n], |_| (i += 1, -f64::from((i - 1) % 16 + 1)).1);
+            let a = g.in_f32(|g| g.draw([d, n], |_| (i += 1, -f64::from((i - 1) % 16 + 1)).1));
             let (u, delta) = (g.normal([b, t, d], 1.0), g.range([b, t, d], 0.001, 0.1));
             let (b_in, c_out) = (g.normal([b, t, n], 1.0), g.normal([b, t, n], 1.0));
             Core {
@@ -174,7 +174,7 @@ fn memories(name: &str, g: &mut Inputs<'_>, s: &Sizes) -> Core {
             flops: products(4.0, 11.0),
         },
         "mlstm" => {
-            let gates = [g.normal([b, t, h], 1.0), g.range([b, t, h], 3.0, 6.0)];
+            let gates = g.in_f32(|g| [g.normal([b, t, h], 1.0), g.range([b, t, h], 3.0, 6.0)]);
             let memory = [g.zeros([b, h, k, k]), g.zeros([b, h, k]), g.zeros([b, h]), g.zeros([b, h])];
             Core {
                 x: [q, key, v].into_iter().chain(gates).chain(memory).collect(),

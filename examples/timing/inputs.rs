@@ -27,6 +27,15 @@ impl Inputs<'_> {
         Var::concat(&vec![block; times], 0).value().window(0, shape)
     }
 
+    /// What `draw` draws, f32 in place of bf16: the inputs that an op names in [`Op::in_f32`](tapezoo::autograd::Op).
+    pub fn in_f32<T>(&mut self, draw: impl FnOnce(&mut Self) -> T) -> T {
+        let dtype = self.dtype;
+        self.dtype = dtype.real();
+        let drawn = draw(self);
+        self.dtype = dtype;
+        drawn
+    }
+
     /// Standard normal numbers times `scale`.
     pub fn normal(&mut self, shape: impl Into<Shape>, scale: f64) -> Tensor {
         self.draw(shape, |g| scale * g.gauss())

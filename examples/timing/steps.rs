@@ -4,25 +4,26 @@ use super::row;
 use std::time::Instant;
 use tapezoo::{
     error::Result,
-    tensor::Device,
+    tensor::{DType, Device},
     train::{Trainer, config::TrainConfig},
 };
 
-fn config(model: Option<&str>, device: Device) -> Result<TrainConfig> {
-    let mut table = toml::Table::from_iter([("device".into(), device.to_string().into())]);
+fn config(model: Option<&str>, device: Device, dtype: DType) -> Result<TrainConfig> {
+    let machine = [("device", device.to_string()), ("dtype", dtype.to_string())];
+    let mut table = toml::Table::from_iter(machine.map(|(key, value)| (key.into(), value.into())));
     table.extend(model.map(|model| ("models".into(), vec![model].into())));
     TrainConfig::load(None, table)
 }
 
 /// The models of the preset.
 pub fn names() -> Result<Vec<&'static str>> {
-    let models = config(None, Device::Cpu)?.models;
+    let models = config(None, Device::Cpu, DType::F32)?.models;
     Ok(tapezoo::models::names().into_iter().filter(|name| models.iter().any(|model| model == name)).collect())
 }
 
 /// The median seconds of a step.
-fn seconds(name: &str, device: Device, budget: f64) -> Result<(f64, bool)> {
-    let mut trainer = Trainer::new(&config(Some(name), device)?.for_model(name)?, 0)?;
+fn seconds(name: &str, device: Device, dtype: DType, budget: f64) -> Result<(f64, bool)> {
+    let mut trainer = Trainer::new(&config(Some(name), device, dtype)?.for_model(name)?, 0)?;
     // Kernels are compiled, buffers allocated and the graph is recorded.
     for _ in 0..4 {
         trainer.step()?;
@@ -37,15 +38,18 @@ fn seconds(name: &str, device: Device, budget: f64) -> Result<(f64, bool)> {
     Ok((times[times.len() / 2], trainer.replays()))
 }
 
-/// Print the row of a model, beside the CPU's.
+/// Print the row of a model, on a device beside the CPU's, and there in bf16 too.
 pub fn time(name: &str, device: Device, budget: f64) -> Result<()> {
-    let (took, replayed) = seconds(name, device, budget)?;
-    let how = if replayed { ", one graph" } else { "" };
-    let mut notes = format!("{:.0} steps/s{how}", 1.0 / took);
-    if device != Device::Cpu {
-        let (cpu, _) = seconds(name, Device::Cpu, budget)?;
-        notes += &format!("; {:.2} times one core's {:.4} ms", cpu / took, cpu * 1e3);
+    let dtypes: &[DType] = if device == Device::Cpu { &[DType::F32] } else { &[DType::F32, DType::BF16] };
+    for &dtype in dtypes {
+        let (took, replayed) = seconds(name, device, dtype, budget)?;
+        let how = if replayed { ", one graph" } else { "" };
+        let mut notes = format!("{:.0} steps/s{how}", 1.0 / took);
+        if device != Device::Cpu && dtype == DType::F32 {
+            let (cpu, _) = seconds(name, Device::Cpu, dtype, budget)?;
+            notes += &format!("; {:.2} times one core's {:.4} ms", cpu / took, cpu * 1e3);
+        }
+        row(&format!("step {name} {dtype}"), took, &notes);
     }
-    row(&format!("step {name} f32"), took, &notes);
     Ok(())
 }
