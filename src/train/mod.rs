@@ -3,6 +3,7 @@
 pub mod checkpoint;
 pub mod config;
 pub mod data;
+mod evaluate;
 pub mod interrupt;
 pub mod jobs;
 pub mod on_device;
@@ -13,15 +14,12 @@ pub mod schedule;
 pub mod sweep;
 
 use crate::{
-    args,
     autograd::{Profile, Tape, Var},
-    cuda::{self, Module},
+    cuda,
     error::{Error, Result},
     models::{Form, Model},
-    rng,
-    tasks::{Batch, Counts, IGNORE, Len},
-    tensor::{Cx, DType, Real, Tensor},
-    with_real,
+    tasks::{Batch, IGNORE, Len},
+    tensor::{DType, Tensor},
 };
 use config::TrainConfig;
 use data::Data;
@@ -331,47 +329,6 @@ impl Trainer {
         }
         Err(Error::NotFinite { step: self.step, what: "a parameter, after the update, is not finite".into() })
     }
-
-    /// The accuracy and the task's scores at each length, on sequences that are the same for every model, seed and
-    /// step.
-    ///
-    /// # Errors
-    /// When the device fails.
-    pub fn evaluate(&mut self) -> Result<(Accuracy, Scores)> {
-        cuda::guarded(self.tape.cx().gpu(), || self.try_evaluate())
-    }
-
-    fn try_evaluate(&mut self) -> (Accuracy, Scores) {
-        let (mut accuracy, mut scores) = (Accuracy::new(), Scores::new());
-        for len in self.cfg.eval_lens.clone() {
-            let counts = self.evaluate_at(len);
-            accuracy.push((len, counts.accuracy()));
-            for (name, score) in self.cfg.task.metrics(&counts) {
-                scores.entry(name.into()).or_default().push((len, score));
-            }
-        }
-        (accuracy, scores)
-    }
-
-    fn evaluate_at(&mut self, len: Len) -> Counts {
-        let Trainer { cfg, model, tape, .. } = self;
-        tape.reset();
-        model.params_mut().refresh();
-        let mut batch = Batch::new(cfg.eval_batch, len);
-        let mut counts = Counts::new(cfg.task.classes());
-        for i in 0..cfg.eval_batches {
-            batch.fill(&*cfg.task, rng::stream(0, &format!("evaluate at {len}"), i as u64));
-            let params = model.params().bind_frozen(tape);
-            let rows = batch.labelled().map(|l| l.0);
-            let at = rows.as_ref().map(|rows| tape.constant(rows));
-            let logits = model.forward_at(&params, tape.constant(&batch.tokens), self.form, at).value();
-            let (rows, targets) = (rows.as_ref().map(|r| r.host::<i32>()), batch.targets.host());
-            count(len.max, &said(tape, &logits), rows, targets, &mut counts);
-            drop(logits);
-            tape.reset();
-        }
-        counts
-    }
 }
 
 /// The loss of a batch on the tape, and its gradient in `into`.
@@ -391,50 +348,6 @@ fn gradient<'t>(
     tape.backward(loss);
     model.params().gather_grads(tape, &params, into);
     loss
-}
-
-static ARGMAX: Module = Module::new("train/argmax.cu", &[include_str!("argmax.cu")]);
-
-/// The class of the largest of each row of logits `[.., classes]`, -1 where one is not finite.
-fn said(tape: &Tape, logits: &Tensor) -> Vec<i32> {
-    let (rows, classes) = (logits.shape().rows(), logits.shape().last());
-    match tape.cx() {
-        Cx::Cpu(_) => with_real!(logits.dtype(), T => {
-            logits.host::<T>().chunks_exact(classes).map(largest).collect()
-        }),
-        Cx::Cuda(cu) => {
-            let mut said = cu.temp(DType::I32, rows);
-            // A warp a row.
-            let launch = cu.elements(rows * 32);
-            cu.launch(&ARGMAX, "argmax", logits.dtype(), launch, args![logits, &mut said, rows, classes]);
-            said.to_host().host().to_vec()
-        }
-    }
-}
-
-fn largest<T: Real>(row: &[T]) -> i32 {
-    let best = (1..row.len()).fold(0, |best, i| if row[i] > row[best] { i } else { best });
-    if row.iter().all(|x| x.is_finite()) { best as i32 } else { -1 }
-}
-
-/// Count where what was said is the target `[sequences, t]`, at the positions that have one. It was said at all
-/// positions, or at `rows`.
-fn count(t: usize, said: &[i32], rows: Option<&[i32]>, targets: &[i32], counts: &mut Counts) {
-    let positions: Vec<usize> = match rows {
-        Some(rows) => rows.iter().map(|&row| row as usize).collect(),
-        None => (0..targets.len()).collect(),
-    };
-    let mut said = said.iter();
-    for sequence in positions.chunk_by(|a, b| a / t == b / t) {
-        let (mut all, mut wrong) = (0, 0);
-        for (&at, &said) in sequence.iter().zip(&mut said).filter(|(at, _)| targets[**at] != IGNORE) {
-            counts.add(usize::try_from(said).ok(), targets[at] as usize);
-            all += 1;
-            wrong += usize::from(said != targets[at]);
-        }
-        counts.sequences += u64::from(all > 0);
-        counts.perfect += u64::from(all > 0 && wrong == 0);
-    }
 }
 
 /// Which value or gradient was the first that is not finite, on a tape that holds a step.
