@@ -22,8 +22,8 @@ pub trait Op: 'static {
     /// The name in errors, profiles and graphs.
     fn name(&self) -> &'static str;
 
-    /// Output shapes; outputs have the dtype of `x[0]` unless [`Outs::typed`] says another. What `backward` needs besides inputs and outputs is one
-    /// more output that nobody else sees: [`Outs::saving`].
+    /// Output shapes; outputs have the dtype of `x[0]` unless [`Outs::typed`] says another. What `backward` needs besides
+    /// inputs and outputs is one more output that nobody else sees: [`Outs::saving`].
     ///
     /// # Errors
     /// When the inputs do not fit together: a sentence with the shapes in it. The tape panics with it, the
