@@ -15,6 +15,7 @@ use super::{
 use crate::{
     error::{Error, Result},
     models::{self, Form, Model, ModelConfig},
+    ops::gemm::Products,
     tasks::{Len, Tasks},
     tensor::{DType, Device},
 };
@@ -99,6 +100,9 @@ pub struct TrainConfig {
     /// In which precision.
     #[serde(with = "text")]
     pub dtype: DType,
+    /// What operands of products are rounded to, on the CPU.
+    #[serde(default, with = "text")]
+    pub products: Products,
     /// What is learned.
     pub task: Tasks,
     /// The sizes of the models.
@@ -285,6 +289,7 @@ impl TrainConfig {
         expect(self.cuda_graph != Graphs::On || self.device != Device::Cpu, || {
             "cuda_graph on: expected a device cuda or emulated, and this runs on the cpu".into()
         })?;
+        self.products.check(self.device, self.dtype).map_err(Error::Config)?;
         self.check_model()
     }
 
