@@ -11,8 +11,10 @@
 //! {"elements": N}                            -> {"exp": ns, …}          of one element of N
 //! ```
 //!
-//! What cannot be done is answered by {"error": WHY}.
+//! What cannot be done is answered by {"error": WHY}. With `--products bf16` the models that are opened train with such
+//! products, whatever their configuration says; what is checked stays as it is.
 
+use clap::Parser;
 use rustix::time::{ClockId, clock_gettime};
 use safetensors::tensor::TensorView;
 use serde_json::{Map, Value, json};
@@ -25,6 +27,7 @@ use std::{
 use tapezoo::{
     autograd::{Tape, Var},
     models::Model,
+    ops::gemm::Products,
     rng,
     tasks::{Batch, IGNORE},
     tensor::Tensor,
@@ -132,7 +135,15 @@ fn steps(trainer: &mut Trainer, n: usize) -> Result<f64, tapezoo::error::Error> 
     Ok((cpu_ms() - start) / n as f64)
 }
 
-fn answer(trainers: &mut HashMap<String, Trainer>, line: &str) -> Answer {
+/// Training steps on request: JSON objects on standard input, one a line (see the source), are answered by one each.
+#[derive(Parser)]
+struct Args {
+    /// Open models with these products: f32 or bf16 [default: what their configuration says]
+    #[arg(long, value_name = "TYPE")]
+    products: Option<Products>,
+}
+
+fn answer(args: &Args, trainers: &mut HashMap<String, Trainer>, line: &str) -> Answer {
     let request: Value = serde_json::from_str(line)?;
     let open = |key: &str| format!("'{key}' is not open");
     if let Some(path) = request["check"].as_str() {
@@ -143,6 +154,7 @@ fn answer(trainers: &mut HashMap<String, Trainer>, line: &str) -> Answer {
     }
     if let Some(key) = request["open"].as_str() {
         let cfg = config(&request)?;
+        let cfg = TrainConfig { products: args.products.unwrap_or(cfg.products), ..cfg };
         let trainer = Trainer::new(&cfg, 0)?;
         let model = trainer.model();
         let about = json!({ "parameters": model.params().len(), "form": cfg.form_of(model).to_string() });
@@ -169,9 +181,9 @@ fn answer(trainers: &mut HashMap<String, Trainer>, line: &str) -> Answer {
 }
 
 fn main() -> Result<(), Box<dyn Error>> {
-    let mut trainers = HashMap::new();
+    let (args, mut trainers) = (Args::parse(), HashMap::new());
     for line in stdin().lock().lines() {
-        let reply = answer(&mut trainers, &line?).unwrap_or_else(|e| json!({ "error": e.to_string() }));
+        let reply = answer(&args, &mut trainers, &line?).unwrap_or_else(|e| json!({ "error": e.to_string() }));
         println!("{reply}");
         stdout().flush()?;
     }

@@ -11,6 +11,7 @@ pub use run::{profile, run};
 use crate::{
     error::{Error, Result},
     models::{Eigenvalues, Form},
+    ops::gemm::Products,
     tasks::Len,
     tensor::{Cx, DType, Device},
     train::{
@@ -180,6 +181,9 @@ struct Machine {
     /// The precision: f32 to train, f64 to check; bf16 to train on a CUDA device, with f32 weights behind it.
     #[arg(long, value_name = "TYPE")]
     dtype: Option<DType>,
+    /// What operands of matrix products are rounded to on the CPU: f32, not at all; bf16, faster [default: f32]
+    #[arg(long, value_name = "TYPE")]
+    products: Option<Products>,
     /// How many runs go side by side; results do not depend on it [default: the number of cores]
     #[arg(long, value_name = "N", value_parser = whole)]
     threads: Option<i64>,
@@ -237,18 +241,18 @@ pub fn device_name(text: &str) -> std::result::Result<String, String> {
     Ok(text.into())
 }
 
-/// See that the device is there, before anything is written. What `auto` chose is said to whoever asked for it or
+/// See that the device is there, and has such products, before anything is written. What `auto` chose is said to whoever asked for it or
 /// watches, and where it is not the CPU.
 ///
 /// # Errors
 /// When it is not.
-pub fn open_device(asked: Option<&str>, device: Device) -> Result<()> {
+pub fn open_device(asked: Option<&str>, device: Device, products: Products) -> Result<()> {
     let auto = asked == Some("auto") || (asked.is_none() && device == Device::auto().0);
     let says = asked.is_some() || device != Device::Cpu || io::stderr().is_terminal();
     if auto && says {
         let _ = writeln!(io::stderr(), "device {}", Device::auto().1);
     }
-    Cx::open(device).map(drop).map_err(Error::Device)
+    Cx::open_with(device, products).map(drop).map_err(Error::Device)
 }
 
 fn number(text: &str) -> std::result::Result<f64, String> {
@@ -296,6 +300,7 @@ impl TrainArgs {
         top.set("form", machine.form.map(|x| x.to_string())).set("device", machine.device);
         top.set("cuda_graph", machine.cuda_graph.map(|x| x.to_string()));
         top.set("dtype", machine.dtype.map(|x| x.to_string())).set("max_len", sizes.max_len);
+        top.set("products", machine.products.map(|x| x.to_string()));
 
         let mut model = Flags::default();
         model.set("layers", sizes.layers).set("width", sizes.width).set("heads", sizes.heads);

@@ -1,11 +1,24 @@
-//! Matrix products against sums in double precision: any sizes, strides and starts, inside of larger memory.
+//! Matrix products against sums in double precision: any sizes, strides and starts, inside of larger memory; and with
+//! operands rounded to bf16, where the processor has such products.
 
+use half::bf16;
 use proptest::{prelude::*, sample::select};
+use std::process::Command;
 use tapezoo::{
     autograd::{Tape, Var},
-    ops::gemm::{Mat, Start, gemm_from},
-    tensor::Tensor,
+    ops::gemm::{Mat, Products, Start, gemm_as},
+    tensor::{DType, Device, Tensor},
+    train::{Trainer, config::TrainConfig},
 };
+
+/// Whether there are products in bf16 here; a test that finds none says that it was skipped.
+fn has_bf16(test: &str) -> bool {
+    let found = Products::Bf16.check_processor();
+    if let Err(why) = &found {
+        eprintln!("{test} skipped: {why}");
+    }
+    found.is_ok()
+}
 
 /// A matrix in memory that has more than it.
 #[derive(Clone, Debug)]
@@ -31,8 +44,8 @@ impl Within {
         Within { memory, mat }
     }
 
-    fn at(&self, i: usize, j: usize) -> f64 {
-        f64::from(self.memory[i * self.mat.rs + j * self.mat.cs])
+    fn at(&self, i: usize, j: usize) -> f32 {
+        self.memory[i * self.mat.rs + j * self.mat.cs]
     }
 
     fn parts(&self) -> (&[f32], Mat) {
@@ -70,27 +83,44 @@ fn steps() -> impl Strategy<Value = usize> {
 }
 
 /// y = start + alpha a b, with y's memory around it as it was; `start` is 0 for nothing, 1 for y, 2 for a row.
-fn agrees(m: usize, k: usize, n: usize, layouts: [Layout; 3], start: usize, alpha: f32) -> Result<(), TestCaseError> {
+fn agrees(
+    products: Products,
+    (m, k, n): (usize, usize, usize),
+    layouts: [Layout; 3],
+    start: usize,
+    alpha: f32,
+) -> Result<(), TestCaseError> {
+    let rounded = |x: f32| match products {
+        Products::F32 => f64::from(x),
+        Products::Bf16 => bf16::from_f32(x).to_f64(),
+    };
     let (a, b) = (Within::new(m, k, layouts[0], 1), Within::new(k, n, layouts[1], 2));
     let before = Within::new(m, n, layouts[2], 3);
     let row: Vec<f32> = (0..n).map(|j| j as f32 / 7.0 - 1.0).collect();
     let compute = || {
         let mut y = before.clone();
         let start = [Start::Zero, Start::Y, Start::Row(&row)][start];
-        gemm_from(start, alpha, a.parts(), b.parts(), (&mut y.memory, y.mat));
+        gemm_as(products, start, alpha, a.parts(), b.parts(), (&mut y.memory, y.mat));
         y
     };
     let y = compute();
     let mut outside = before.clone();
     for i in 0..m {
         for (j, &row) in row.iter().enumerate() {
-            let terms = (0..k).map(|p| f64::from(alpha) * a.at(i, p) * b.at(p, j));
+            let terms = (0..k).map(|p| f64::from(alpha) * rounded(a.at(i, p)) * rounded(b.at(p, j)));
             let (sum, size) = terms.fold((0.0, 0.0), |(sum, size): (f64, f64), x| (sum + x, size + x.abs()));
-            let from = [0.0, before.at(i, j), f64::from(row)][start];
-            let bound = f64::from(f32::EPSILON) * (2.0 * from.abs() + (k + 2) as f64 * size);
-            let got = y.at(i, j);
+            let from = [0.0, before.at(i, j), row][start].into();
+            let bound = f64::from(f32::EPSILON) * (2.0 * f64::abs(from) + (k + 2) as f64 * size);
+            let got = f64::from(y.at(i, j));
             let error = (got - from - sum).abs();
             prop_assert!(error <= bound, "y[{i}, {j}] = {got}, off by {error:e} of at most {bound:e}");
+            if products == Products::Bf16 {
+                // Rounding to eight bits moves each operand by at most 2⁻⁸ of itself, and so their product by 2⁻⁷.
+                let exact = (0..k).map(|p| f64::from(alpha) * f64::from(a.at(i, p)) * f64::from(b.at(p, j)));
+                let (sum, size) = exact.fold((0.0, 0.0), |(sum, size): (f64, f64), x| (sum + x, size + x.abs()));
+                let (error, bound) = ((got - from - sum).abs(), bound + (2f64.powi(-7) + 2f64.powi(-16)) * size);
+                prop_assert!(error <= bound, "y[{i}, {j}] = {got}, {error:e} of at most {bound:e} from exact");
+            }
             outside.memory[i * y.mat.rs + j * y.mat.cs] = y.memory[i * y.mat.rs + j * y.mat.cs];
         }
     }
@@ -110,7 +140,19 @@ proptest! {
         start in 0..3usize,
         alpha in select(vec![1.0f32, -1.0, 0.3]),
     ) {
-        agrees(m, k, n, layouts, start, alpha)?;
+        agrees(Products::F32, (m, k, n), layouts, start, alpha)?;
+    }
+
+    #[test]
+    fn product_in_bf16_is_that_of_rounded_operands(
+        (m, k, n) in (size(), steps(), size()),
+        layouts in [layout(), layout(), layout()],
+        start in 0..3usize,
+        alpha in select(vec![1.0f32, -1.0, 0.3]),
+    ) {
+        if Products::Bf16.check_processor().is_ok() {
+            agrees(Products::Bf16, (m, k, n), layouts, start, alpha)?;
+        }
     }
 }
 
@@ -123,9 +165,9 @@ fn narrow_and_tall_products() {
         for k in [3, 4, 5, 8, 16, 17, 33, 65] {
             for n in 1..=9 {
                 for start in 0..3 {
-                    agrees(m, k, n, [plain, transposed, plain], start, 1.0).expect("x wᵀ");
-                    agrees(k, m, n, [transposed, plain, plain], start, 1.0).expect("gᵀ x");
-                    agrees(n, m, k, [transposed, plain, plain], start, 1.0).expect("gᵀ x of few rows");
+                    agrees(Products::F32, (m, k, n), [plain, transposed, plain], start, 1.0).expect("x wᵀ");
+                    agrees(Products::F32, (k, m, n), [transposed, plain, plain], start, 1.0).expect("gᵀ x");
+                    agrees(Products::F32, (n, m, k), [transposed, plain, plain], start, 1.0).expect("gᵀ x of few rows");
                 }
             }
         }
@@ -153,4 +195,76 @@ fn linear_in_parts_is_linear() {
             assert!(error <= 1e-5 * size, "{what} of {rows} x {i} x {o}: off by {error:e} of {size}");
         }
     }
+}
+
+/// The first steps of every model in bf16 go the way of those in single precision; and Linear and Matmul take it from
+/// the tape.
+#[test]
+fn training_in_bf16_follows_single_precision() {
+    if !has_bf16("training_in_bf16_follows_single_precision") {
+        return;
+    }
+    let config = |model: &str, products: &str| {
+        let text = format!(
+            "models = [\"{model}\"]\nproducts = \"{products}\"\nbatch = 16\ntrain_len = 12\neval_lens = [12]\n\
+            device = \"cpu\"\nsteps = 10\nwarmup = 0\nlr = 1e-3\n\
+            [model]\nwidth = 32\nheads = 2\nhead_dim = 16\nmlp = 64\nstate = 16"
+        );
+        TrainConfig::load(None, text.parse().expect("TOML")).expect("a configuration")
+    };
+    for model in tapezoo::models::names() {
+        let losses = |products| {
+            let cfg = config(model, products);
+            let mut trainer = Trainer::new(&cfg.for_model(model).expect("a model"), 0).expect("a trainer");
+            (0..10).map(|_| trainer.step().expect("a step").loss).collect::<Vec<_>>()
+        };
+        let (single, half) = (losses("f32"), losses("bf16"));
+        assert_ne!(single, half, "{model}: rounding changes nothing, so there was none");
+        for (step, (a, b)) in single.iter().zip(&half).enumerate() {
+            assert!((a - b).abs() <= 2e-2 * a.abs(), "{model}, step {}: loss {b} in bf16, {a} in f32", step + 1);
+        }
+    }
+}
+
+/// What cannot be is refused, with what to do about it.
+#[test]
+fn bf16_needs_the_cpu_and_single_precision() {
+    let refused = |more: &str| {
+        let text = format!("products = \"bf16\"\n{more}");
+        TrainConfig::load(None, text.parse().expect("TOML")).expect_err("should be refused").to_string()
+    };
+    let device = refused("device = \"emulated\"");
+    assert!(device.contains("products bf16: expected the device cpu") && device.contains("emulated"), "{device}");
+    let dtype = refused("device = \"cpu\"\ndtype = \"f64\"");
+    assert!(dtype.contains("products bf16: expected dtype f32"), "{dtype}");
+    let unknown =
+        TrainConfig::load(None, "products = \"f16\"".parse().expect("TOML")).expect_err("unknown").to_string();
+    assert!(unknown.contains("'f16'") && unknown.contains("bf16"), "{unknown}");
+    assert!(Products::Bf16.check(Device::Cpu, DType::F32).is_ok());
+    if let Err(why) = Products::Bf16.check_processor() {
+        assert!(why.contains("avx512_bf16") && why.contains("expected products f32"), "{why}");
+    }
+}
+
+/// A run directory says which products made it, and a run that goes on has them.
+#[test]
+fn products_are_kept_by_a_run_directory() {
+    if !has_bf16("products_are_kept_by_a_run_directory") {
+        return;
+    }
+    let dir = tempfile::tempdir().expect("a directory");
+    let out = dir.path().join("out");
+    let run = |flags: &[&str]| {
+        let small = "--models lstm --steps 3 --train-len 6 --batch 2 --eval-lens 6 --device cpu";
+        let flags = small.split(' ').chain(flags.iter().copied());
+        let ran = Command::new(env!("CARGO_BIN_EXE_parity")).args(flags).output().expect("a run");
+        (ran.status.code(), String::from_utf8_lossy(&ran.stderr).into_owned())
+    };
+    let path = out.to_str().expect("a path");
+    assert_eq!(run(&["--products", "bf16", "--out", path]).0, Some(0));
+    let kept = std::fs::read_to_string(out.join("config.toml")).expect("config.toml");
+    assert!(kept.contains("products = \"bf16\""), "{kept}");
+    assert_eq!(run(&["--resume", path]).0, Some(0));
+    let (status, why) = run(&["--resume", path, "--products", "f32"]);
+    assert!(status == Some(2) && why.contains("products is \"bf16\" there"), "{why}");
 }

@@ -9,7 +9,10 @@ pub use graph::{Edge, Graph, GraphNode};
 pub use named::Named;
 
 use super::{Grad, In, Op, Outs, Profile, Value, Var};
-use crate::tensor::{Cx, DType, Device, Shape, Tensor};
+use crate::{
+    ops::gemm::Products,
+    tensor::{Cx, DType, Device, Shape, Tensor},
+};
 use std::{
     cell::{Cell, RefCell},
     sync::Arc,
@@ -97,7 +100,16 @@ impl Tape {
     /// # Errors
     /// When the device cannot be had: why.
     pub fn open(device: Device) -> Result<Tape, String> {
-        Ok(Tape { cx: Cx::open(device)?, record: RefCell::default(), naming: Cell::new(false) })
+        Tape::open_with(device, Products::F32)
+    }
+
+    /// An empty tape whose ops run on `device`, with products like these.
+    ///
+    /// # Errors
+    /// When the device or the products cannot be had: why.
+    pub fn open_with(device: Device, products: Products) -> Result<Tape, String> {
+        let cx = Cx::open_with(device, products)?;
+        Ok(Tape { cx, record: RefCell::default(), naming: Cell::new(false) })
     }
 
     /// The device context that ops run in.

@@ -4,6 +4,7 @@ use clap::Parser;
 use std::{path::PathBuf, process::ExitCode};
 use tapezoo::{
     cli::{device_name, open_device},
+    ops::gemm::Products,
     tensor::DType,
     verify::{Comparison, check_file, ops, tolerance},
 };
@@ -55,7 +56,7 @@ fn positive(s: &str) -> Result<f64, String> {
 fn main() -> ExitCode {
     let args = Args::parse();
     let device = args.device.parse().unwrap_or_default();
-    if let Err(e) = open_device(None, device) {
+    if let Err(e) = open_device(None, device, Products::default()) {
         eprintln!("error: {e}");
         return ExitCode::from(2);
     }

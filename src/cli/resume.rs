@@ -19,7 +19,7 @@ impl TrainArgs {
     pub(super) fn open(&self, preset: &str, task: Table) -> Result<(TrainConfig, Option<RunDir>)> {
         let Some(dir) = &self.output.resume else {
             let cfg = self.resolve(preset, task)?;
-            open_device(self.machine.device.as_deref(), cfg.device)?;
+            open_device(self.machine.device.as_deref(), cfg.device, cfg.products)?;
             let out = self.output.out.as_deref();
             let out = out.map(|path| RunDir::create(path, &cfg, self.output.force)).transpose()?;
             return Ok((cfg, out));
@@ -40,7 +40,7 @@ impl TrainArgs {
             return Err(Error::Config(format!("--resume {}: {what}", dir.display())));
         }
         cfg.checkpoint_every = self.training.checkpoint_every.unwrap_or(cfg.checkpoint_every);
-        open_device(self.machine.device.as_deref(), cfg.device)?;
+        open_device(self.machine.device.as_deref(), cfg.device, cfg.products)?;
         Ok((cfg, Some(out)))
     }
 }

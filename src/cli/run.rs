@@ -24,7 +24,7 @@ pub fn run(args: &TrainArgs, preset: &str, task: Table) -> ExitCode {
     }
     if args.output.profile {
         let cfg = args.resolve(preset, task).and_then(|cfg| {
-            open_device(args.machine.device.as_deref(), cfg.device)?;
+            open_device(args.machine.device.as_deref(), cfg.device, cfg.products)?;
             Ok(cfg)
         });
         return match cfg.map(|cfg| profile(&cfg)) {

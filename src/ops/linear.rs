@@ -9,7 +9,7 @@
 
 use super::{
     check_real,
-    gemm::{Mat, Start, gemm, gemm_from},
+    gemm::{Mat, Products, Start, gemm_as},
     lane_sums::columns,
 };
 use crate::{
@@ -34,6 +34,7 @@ fn sizes(x: Shape, w: Shape) -> (usize, usize, usize) {
 /// dx, dw and db, as far as they are wanted: each with whether it is added to. Some rows at a time, so that g is read
 /// from memory once and not three times.
 fn backward_cpu<T: Real>(
+    products: Products,
     (rows, i, o): (usize, usize, usize),
     (x, w, g): (&[T], &[T], &[T]),
     mut dx: Option<(&mut [T], bool)>,
@@ -46,12 +47,12 @@ fn backward_cpu<T: Real>(
     for start in (0..rows.max(1)).step_by(chunk) {
         let n = chunk.min(rows - start);
         let (x, g) = (&x[start * i..][..n * i], &g[start * o..][..n * o]);
-        let (mx, mg, first) = (Mat::new(n, i, i), Mat::new(n, o, o), start == 0);
+        let (mx, mw, mg, first) = (Mat::new(n, i, i), Mat::new(o, i, i), Mat::new(n, o, o), start == 0);
         if let Some((d, acc)) = &mut dx {
-            gemm(T::ONE, (g, mg), (w, Mat::new(o, i, i)), (&mut d[start * i..], mx), *acc);
+            gemm_as(products, Start::of(*acc), T::ONE, (g, mg), (w, mw), (&mut d[start * i..], mx));
         }
         if let Some((d, acc)) = &mut dw {
-            gemm(T::ONE, (g, mg.t()), (x, mx), (d, Mat::new(o, i, i)), *acc || !first);
+            gemm_as(products, Start::of(*acc || !first), T::ONE, (g, mg.t()), (x, mx), (d, mw));
         }
         if let Some((d, acc)) = &mut db {
             if first && !*acc {
@@ -112,10 +113,10 @@ impl Op for Linear {
     fn forward(&self, cx: &Cx, x: In, y: &mut [Value]) {
         let (rows, i, o) = sizes(x[0].shape(), x[1].shape());
         match cx {
-            Cx::Cpu(_) => with_real!(x[0].dtype(), T => {
+            Cx::Cpu(cpu) => with_real!(x[0].dtype(), T => {
                 let start = if self.bias { Start::Row(x[2].host::<T>()) } else { Start::Zero };
                 let (a, w) = ((x[0].host(), Mat::new(rows, i, i)), (x[1].host(), Mat::new(o, i, i).t()));
-                gemm_from(start, T::ONE, a, w, (y[0].host_mut(), Mat::new(rows, o, o)));
+                gemm_as(cpu.products(), start, T::ONE, a, w, (y[0].host_mut(), Mat::new(rows, o, o)));
             }),
             Cx::Cuda(cu) => {
                 let (a, w) = (View::new(&x[0], Mat::new(rows, i, i)), View::new(&x[1], Mat::new(o, i, i).t()));
@@ -133,10 +134,10 @@ impl Op for Linear {
         let Some(g) = &dy[0] else { return };
         let (rows, i, o) = sizes(x[0].shape(), x[1].shape());
         match cx {
-            Cx::Cpu(_) => with_real!(g.dtype(), T => {
+            Cx::Cpu(cpu) => with_real!(g.dtype(), T => {
                 let mut d = dx.iter_mut().map(|d| d.parts().map(|(d, acc)| (d.host_mut::<T>(), acc)));
                 let [dx, dw, db] = std::array::from_fn(|_| d.next().flatten());
-                backward_cpu((rows, i, o), (x[0].host(), x[1].host(), g.host()), dx, dw, db);
+                backward_cpu(cpu.products(), (rows, i, o), (x[0].host(), x[1].host(), g.host()), dx, dw, db);
             }),
             Cx::Cuda(cu) => {
                 let (mx, mw, mg) = (Mat::new(rows, i, i), Mat::new(o, i, i), Mat::new(rows, o, o));

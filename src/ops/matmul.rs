@@ -1,6 +1,7 @@
 //! Matrix products over the last two axes, batched over the others, with either operand transposed.
 
 pub use super::gemm::{Mat, gemm};
+use super::gemm::{Start, gemm_as};
 
 use crate::{
     autograd::{Gen, Grad, In, Op, Outs, Value, Var},
@@ -73,11 +74,13 @@ impl Op for Matmul {
     fn forward(&self, cx: &Cx, x: In, y: &mut [Value]) {
         let Ok(p) = self.plan(x[0].shape(), x[1].shape()) else { return };
         match cx {
-            Cx::Cpu(_) => with_real!(x[0].dtype(), T => {
+            Cx::Cpu(cpu) => with_real!(x[0].dtype(), T => {
+                let products = cpu.products();
                 let (a, b, y) = (x[0].host::<T>(), x[1].host::<T>(), y[0].host_mut::<T>());
                 for i in 0..p.batch {
-                    let a = &a[i * p.a.rows * p.a.cols..];
-                    gemm(T::ONE, (a, p.a), (&b[i * p.step_b..], p.b), (&mut y[i * p.y.rows * p.y.cols..], p.y), false);
+                    let (a, b) = ((&a[i * p.a.rows * p.a.cols..], p.a), (&b[i * p.step_b..], p.b));
+                    let y = (&mut y[i * p.y.rows * p.y.cols..], p.y);
+                    gemm_as(products, Start::Zero, T::ONE, a, b, y);
                 }
             }),
             Cx::Cuda(cu) => {
@@ -94,11 +97,13 @@ impl Op for Matmul {
         let Some(g) = &dy[0] else { return };
         let Ok(p) = self.plan(x[0].shape(), x[1].shape()) else { return };
         match cx {
-            Cx::Cpu(_) => with_real!(g.dtype(), T => {
+            Cx::Cpu(cpu) => with_real!(g.dtype(), T => {
+                let products = cpu.products();
                 let (a, b, g) = (x[0].host::<T>(), x[1].host::<T>(), g.host::<T>());
                 let (na, ny) = (p.a.rows * p.a.cols, p.y.rows * p.y.cols);
                 dx[0].write::<T>(|d, acc| for i in 0..p.batch {
-                    gemm(T::ONE, (&g[i * ny..], p.y), (&b[i * p.step_b..], p.b.t()), (&mut d[i * na..], p.a), acc);
+                    let (g, b) = ((&g[i * ny..], p.y), (&b[i * p.step_b..], p.b.t()));
+                    gemm_as(products, Start::of(acc), T::ONE, g, b, (&mut d[i * na..], p.a));
                 });
                 dx[1].write::<T>(|d, acc| {
                     if p.batch == 0 && !acc {
@@ -106,7 +111,8 @@ impl Op for Matmul {
                     }
                     for i in 0..p.batch {
                         let acc = acc || (p.step_b == 0 && i > 0);
-                        gemm(T::ONE, (&a[i * na..], p.a.t()), (&g[i * ny..], p.y), (&mut d[i * p.step_b..], p.b), acc);
+                        let (a, g) = ((&a[i * na..], p.a.t()), (&g[i * ny..], p.y));
+                        gemm_as(products, Start::of(acc), T::ONE, a, g, (&mut d[i * p.step_b..], p.b));
                     }
                 });
             }),

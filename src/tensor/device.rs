@@ -1,7 +1,10 @@
 //! Where buffers live and ops run, chosen at run time.
 
-use super::pool::Cpu;
-use crate::cuda::{Cuda, Gpu};
+use super::{dtype::DType, pool::Cpu};
+use crate::{
+    cuda::{Cuda, Gpu},
+    ops::gemm::Products,
+};
 use std::{
     fmt,
     str::FromStr,
@@ -75,8 +78,17 @@ impl Cx {
     /// # Errors
     /// When it is not there, or what it needs is not: what, and where it was looked for.
     pub fn open(device: Device) -> Result<Cx, String> {
+        Cx::open_with(device, Products::F32)
+    }
+
+    /// Open a device, for products like these on the CPU.
+    ///
+    /// # Errors
+    /// As [`Cx::open`], and when there are no such products.
+    pub fn open_with(device: Device, products: Products) -> Result<Cx, String> {
+        products.check(device, DType::F32)?;
         Ok(match device {
-            Device::Cpu => Cx::Cpu(Cpu::default()),
+            Device::Cpu => Cx::Cpu(Cpu::new(products)?),
             Device::Cuda(_) | Device::Emulated => Cx::Cuda(Cuda::open(device)?),
         })
     }

@@ -1,7 +1,10 @@
 //! Buffers by length, kept between steps: after the second step of a fixed shape nothing is allocated.
 
 use super::{Buf, DType, Element, Host, Shape, Tensor};
-use crate::cuda::{Block, Gpu};
+use crate::{
+    cuda::{Block, Gpu},
+    ops::gemm::Products,
+};
 use std::{
     cell::RefCell,
     ops::{Deref, DerefMut},
@@ -155,9 +158,24 @@ fn give<T>(bin: &mut Bin<Host<T>>, buf: Arc<Host<T>>) {
 #[derive(Default)]
 pub struct Cpu {
     pool: RefCell<Pool>,
+    products: Products,
 }
 
 impl Cpu {
+    /// One whose products are these.
+    ///
+    /// # Errors
+    /// When this processor has no such products.
+    pub fn new(products: Products) -> Result<Cpu, String> {
+        products.check_processor()?;
+        Ok(Cpu { products, ..Cpu::default() })
+    }
+
+    /// What the operands of products are rounded to.
+    pub fn products(&self) -> Products {
+        self.products
+    }
+
     /// The pool, mutably.
     pub fn pool(&self) -> std::cell::RefMut<'_, Pool> {
         self.pool.borrow_mut()

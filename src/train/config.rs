@@ -15,6 +15,7 @@ use super::{
 use crate::{
     error::{Error, Result},
     models::{self, Form, Model, ModelConfig, Variant},
+    ops::gemm::Products,
     tasks::{Len, Tasks},
     tensor::{DType, Device},
 };
@@ -99,6 +100,9 @@ pub struct TrainConfig {
     /// In which precision.
     #[serde(with = "text")]
     pub dtype: DType,
+    /// What operands of products are rounded to, on the CPU.
+    #[serde(default, with = "text")]
+    pub products: Products,
     /// What is learned.
     pub task: Tasks,
     /// The sizes of the models.
@@ -286,6 +290,7 @@ impl TrainConfig {
             "cuda_graph on: expected a device cuda or emulated, and this runs on the cpu".into()
         })?;
         self.check_bf16()?;
+        self.products.check(self.device, self.dtype).map_err(Error::Config)?;
         self.check_model()
     }
 

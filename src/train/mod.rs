@@ -147,7 +147,7 @@ impl Trainer {
         let mut model = Model::new(&cfg.model, seed, cfg.dtype)?;
         model.begin_carrying(cfg.batch);
         let n = model.params().len();
-        let tape = Tape::open(cfg.device).map_err(Error::Device)?;
+        let tape = Tape::open_with(cfg.device, cfg.products).map_err(Error::Device)?;
         let windows = windows(&model, cfg.weight_decay);
         let real = cfg.dtype.real();
         let mut adam = Adam::new(n, real, cfg.adam());

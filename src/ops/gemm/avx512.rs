@@ -3,7 +3,7 @@
 use super::{
     Mat, Start, narrow,
     pack::pack,
-    tile::{Out, View, W, f32s, panel},
+    tile::{Out, View, W, f32s, panels},
 };
 use std::{mem::MaybeUninit, ptr::null};
 
@@ -15,6 +15,9 @@ const PACKED: usize = 1 << 15;
 
 /// Fewer are packed in less memory: the stack is touched page by page.
 const FEW: usize = 1 << 10;
+
+/// From how many rows of a on a b is packed that need not be.
+const TALL: usize = 1024;
 
 /// As many numbers of a and b fit in that cache as they are.
 const WHOLE: usize = 1 << 17;
@@ -28,6 +31,41 @@ pub fn available() -> bool {
     is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("avx512vl")
 }
 
+/// y [m, n] = alpha a [m, k] b [k, n] + start, in the orientation that fills vectors.
+#[derive(Clone, Copy)]
+pub struct Product {
+    pub m: usize,
+    pub k: usize,
+    pub n: usize,
+    pub a: View,
+    pub b: View,
+    pub out: Out,
+}
+
+impl Product {
+    /// Of matrices in slices, or the transpose: yᵀ = bᵀ aᵀ. A row to start from needs the columns of y next to each
+    /// other.
+    pub fn new(alpha: f32, a: (&[f32], Mat), b: (&[f32], Mat), y: (&mut [f32], Mat), start: Start<f32>) -> Product {
+        let view = |m: (&[f32], Mat)| View { at: m.0.as_ptr(), rs: m.1.rs, cs: m.1.cs };
+        let (m, k, n) = (y.1.rows, a.1.cols, y.1.cols);
+        let at = y.0.as_mut_ptr();
+        let (init, init_rs) = match start {
+            Start::Zero => (null(), 0),
+            Start::Y => (at.cast_const(), y.1.rs),
+            Start::Row(row) => (row.as_ptr(), 0),
+        };
+        let (a, b, out) = (view(a), view(b), Out { at, rs: y.1.rs, cs: y.1.cs, alpha, init, init_rs });
+        // Vectors lie along the rows of y, or along its columns where more of their lanes are filled so.
+        let sparse = a.rs == 1 && k >= 32 && 2 * n * m.div_ceil(W) <= m * n.div_ceil(W);
+        if matches!(start, Start::Row(_)) || (out.cs == 1 && !sparse) {
+            return Product { m, k, n, a, b, out };
+        }
+        let t = |v: View| View { rs: v.cs, cs: v.rs, ..v };
+        let init_rs = if init.is_null() { 0 } else { out.cs };
+        Product { m: n, k, n: m, a: t(b), b: t(a), out: Out { rs: out.cs, cs: out.rs, init_rs, ..out } }
+    }
+}
+
 /// Whether the `gemm` crate is faster: it packs a as well, which pays where b does not fit in the cache; and few rows
 /// do not pay for packing b.
 fn leave(m: usize, k: usize, n: usize, b: View) -> bool {
@@ -39,16 +77,12 @@ fn leave(m: usize, k: usize, n: usize, b: View) -> bool {
 /// # Safety
 /// AVX-512F and VL; a [m, k], b [k, n] or its panels, and `out` [m, n] are memory to read or write.
 #[target_feature(enable = "avx512f,avx512vl")]
-unsafe fn block(m: usize, k: usize, n: usize, a: View, b: View, panels: bool, out: Out) {
+unsafe fn block(m: usize, k: usize, n: usize, a: View, b: View, packed: bool, out: Out) {
     for i in (0..m).step_by(MC) {
-        let mut j = 0;
-        while j < n {
-            let c = panel(n - j);
-            let cols = (c * W).min(n - j);
-            let b = if panels { View { at: b.at.wrapping_add(j * k), rs: c * W, cs: 1 } } else { b.from(0, j) };
+        for (j, cols, c) in panels(n) {
+            let b = if packed { View { at: b.at.wrapping_add(j * k), rs: c * W, cs: 1 } } else { b.from(0, j) };
             // SAFETY: rows i.. of m and columns j.. of n, no more than are left.
             unsafe { f32s::columns(MC.min(m - i), k, cols, a.from(i, 0), b, out.from(i, j)) };
-            j += cols;
         }
     }
 }
@@ -97,41 +131,21 @@ unsafe fn packing<const N: usize>(m: usize, k: usize, n: usize, a: View, b: View
     unsafe { blocks(m, k, n, a, b, out, &mut [const { MaybeUninit::uninit() }; N]) }
 }
 
-/// y = alpha a b + start; false, and nothing done, where the `gemm` crate is faster.
+/// The product; false, and nothing done, where the `gemm` crate is faster.
 ///
 /// # Safety
-/// [`available`] says so; the sizes fit, each slice holds its matrix, and a row to start from is as long as y's rows.
-pub unsafe fn product(alpha: f32, a: (&[f32], Mat), b: (&[f32], Mat), y: (&mut [f32], Mat), start: Start<f32>) -> bool {
-    let view = |m: (&[f32], Mat)| View { at: m.0.as_ptr(), rs: m.1.rs, cs: m.1.cs };
-    let (mut m, k, mut n) = (y.1.rows, a.1.cols, y.1.cols);
-    let at = y.0.as_mut_ptr();
-    let (init, init_rs) = match start {
-        Start::Zero => (null(), 0),
-        Start::Y => (at.cast_const(), y.1.rs),
-        Start::Row(row) => (row.as_ptr(), 0),
-    };
-    let (mut a, mut b, mut out) = (view(a), view(b), Out { at, rs: y.1.rs, cs: y.1.cs, alpha, init, init_rs });
-    // Vectors lie along the rows of y. Where more of their lanes are filled along its columns: yᵀ = bᵀ aᵀ.
-    let sparse = a.rs == 1 && k >= 32 && 2 * n * m.div_ceil(W) <= m * n.div_ceil(W);
-    if !matches!(start, Start::Row(_)) && (out.cs != 1 || sparse) {
-        (m, n) = (n, m);
-        (a, b) = (View { rs: b.cs, cs: b.rs, ..b }, View { rs: a.cs, cs: a.rs, ..a });
-        let init_rs = if init.is_null() { 0 } else { out.cs };
-        out = Out { rs: out.cs, cs: out.rs, init_rs, ..out };
-    }
-    // A row that is added is walked like a row of y.
-    let unlike = matches!(start, Start::Row(_)) && out.cs != 1;
-    if unlike || leave(m, k, n, b) {
+/// [`available`] says so; a [m, k], b [k, n], `out` [m, n] and what it starts from are memory to read or write, and
+/// `out` overlaps neither a nor b.
+pub unsafe fn product(Product { m, k, n, a, b, out }: Product) -> bool {
+    if leave(m, k, n, b) {
         return false;
     }
-    // SAFETY: this function's contract; transposing all three changes no element. y is borrowed mutably, so it overlaps
-    // neither a nor b; `init` is y itself, or a row of as many numbers as y has columns, next to each other as they are.
-    // Panels have room: all of b has, or it comes in parts that have.
+    // SAFETY: this function's contract. Panels have room: all of b has, or it comes in parts that have.
     unsafe {
         if narrow::product(m, k, n, a, b, out) {
             return true;
         }
-        if b.cs == 1 && (m < 1024 || k * n < 16384) {
+        if b.cs == 1 && (m < TALL || k * n < PACKED / 2) {
             blocks(m, k, n, a, b, out, &mut []);
         } else if k * n.next_multiple_of(W) <= FEW {
             packing::<FEW>(m, k, n, a, b, out);

@@ -10,13 +10,21 @@
 #[cfg(target_arch = "x86_64")]
 mod avx512;
 #[cfg(target_arch = "x86_64")]
+mod bf16;
+#[cfg(target_arch = "x86_64")]
 mod narrow;
 #[cfg(target_arch = "x86_64")]
 mod pack;
+mod products;
 #[cfg(target_arch = "x86_64")]
 mod tile;
 
+pub use products::Products;
+
+#[cfg(not(target_arch = "x86_64"))]
+use crate::tensor::DType;
 use crate::tensor::Real;
+use products::NO_BF16;
 
 /// What a product is added to.
 #[derive(Clone, Copy, Debug)]
@@ -30,6 +38,11 @@ pub enum Start<'a, T> {
 }
 
 impl<'a, T: Real> Start<'a, T> {
+    /// Y if the product is to be added to it, else nothing.
+    pub fn of(acc: bool) -> Start<'a, T> {
+        if acc { Start::Y } else { Start::Zero }
+    }
+
     /// The same of type `f32`, if that is what it is.
     #[cfg(target_arch = "x86_64")]
     fn f32s(self) -> Option<Start<'a, f32>> {
@@ -77,41 +90,78 @@ impl Mat {
 /// When the sizes do not fit, or a slice is shorter than its matrix.
 #[track_caller]
 pub fn gemm<T: Real>(alpha: T, a: (&[T], Mat), b: (&[T], Mat), y: (&mut [T], Mat), acc: bool) {
-    gemm_from(if acc { Start::Y } else { Start::Zero }, alpha, a, b, y);
+    gemm_as(Products::F32, Start::of(acc), alpha, a, b, y);
 }
 
-/// y = start + alpha a b.
+/// y = start + alpha a b, with the operands rounded to what `products` says if they are `f32`.
 ///
 /// # Panics
-/// When the sizes do not fit, or a slice is shorter than its matrix.
+/// When the sizes do not fit, a slice is shorter than its matrix, or this processor has no such products.
 #[track_caller]
-pub fn gemm_from<T: Real>(start: Start<T>, alpha: T, a: (&[T], Mat), b: (&[T], Mat), y: (&mut [T], Mat)) {
+pub fn gemm_as<T: Real>(
+    products: Products,
+    mut start: Start<T>,
+    alpha: T,
+    a: (&[T], Mat),
+    b: (&[T], Mat),
+    y: (&mut [T], Mat),
+) {
     check(&a, &b, (y.0.len(), y.1));
     let (m, k, n) = (a.1.rows, a.1.cols, b.1.cols);
     if let Start::Row(row) = start {
         assert!(row.len() == n, "gemm: a row of {} numbers for {n} columns", row.len());
+        if y.1.cs != 1 {
+            fill(row, (&mut *y.0, y.1));
+            start = Start::Y;
+        }
     }
-    if m == 0 || n == 0 {
+    if m == 0 || n == 0 || singly(products, start, alpha, a, b, (&mut *y.0, y.1)) {
         return;
     }
-    #[cfg(target_arch = "x86_64")]
-    if let (Some(a32), Some(b32), Some(start)) = (T::f32s(a.0), T::f32s(b.0), start.f32s())
-        && avx512::available()
-        && let Some(y32) = T::f32s_mut(y.0)
-    {
-        let (a, b, y) = ((a32, a.1), (b32, b.1), (y32, y.1));
-        // SAFETY: `available`; `check` and the length of the row.
-        if unsafe { avx512::product(alpha.to_f64() as f32, a, b, y, start) } {
-            return;
-        }
-    }
     if let Start::Row(row) = start {
-        for i in 0..m {
-            (0..n).for_each(|j| y.0[i * y.1.rs + j * y.1.cs] = row[j]);
-        }
+        fill(row, (&mut *y.0, y.1));
     }
     let acc = !matches!(start, Start::Zero);
     if m * k * n <= TINY { loops(alpha, a, b, y, acc) } else { library(alpha, a, b, y, acc) }
+}
+
+/// Every row of y becomes `row`.
+fn fill<T: Real>(row: &[T], y: (&mut [T], Mat)) {
+    for i in 0..y.1.rows {
+        row.iter().enumerate().for_each(|(j, &x)| y.0[i * y.1.rs + j * y.1.cs] = x);
+    }
+}
+
+/// The product in single precision by kernels of our own; false where there are none, or the `gemm` crate is faster.
+#[cfg(target_arch = "x86_64")]
+fn singly<T: Real>(
+    products: Products,
+    start: Start<T>,
+    alpha: T,
+    a: (&[T], Mat),
+    b: (&[T], Mat),
+    y: (&mut [T], Mat),
+) -> bool {
+    let (Some(x), Some(w), Some(start)) = (T::f32s(a.0), T::f32s(b.0), start.f32s()) else { return false };
+    let Some(out) = T::f32s_mut(y.0) else { return false };
+    let product = avx512::Product::new(alpha.to_f64() as f32, (x, a.1), (w, b.1), (out, y.1), start);
+    match products {
+        // SAFETY: the processor can; the caller has checked the sizes and the lengths; y is borrowed mutably.
+        Products::F32 => avx512::available() && unsafe { avx512::product(product) },
+        Products::Bf16 => {
+            assert!(bf16::available(), "{NO_BF16}");
+            // SAFETY: the same.
+            unsafe { bf16::product(product) };
+            true
+        }
+    }
+}
+
+/// Other processors have no kernels of ours.
+#[cfg(not(target_arch = "x86_64"))]
+fn singly<T: Real>(products: Products, _: Start<T>, _: T, _: (&[T], Mat), _: (&[T], Mat), _: (&mut [T], Mat)) -> bool {
+    assert!(products == Products::F32 || T::DTYPE != DType::F32, "{NO_BF16}");
+    false
 }
 
 /// The most multiplications that plain loops are faster at.

@@ -1,6 +1,6 @@
 //! Panels of b, next to each other in memory, for the kernels of [`super::tile`].
 
-use super::tile::{View, W, panel, tail};
+use super::tile::{View, W, panels, tail};
 use std::arch::x86_64::*;
 
 /// The transpose of sixteen vectors. (Loops, not `from_fn`: a closure of this instruction set may not be inlined into
@@ -47,10 +47,7 @@ pub fn quarters([a, b, c, d]: [__m512; 4]) -> [__m512; 4] {
 /// AVX-512F; b [k, n] is memory to read, and `to` has k times n, rounded up to vectors, numbers to write.
 #[target_feature(enable = "avx512f,avx512vl")]
 pub unsafe fn pack(k: usize, n: usize, b: View, to: *mut f32) {
-    let mut j = 0;
-    while j < n {
-        let c = panel(n - j);
-        let cols = (c * W).min(n - j);
+    for (j, cols, c) in panels(n) {
         // SAFETY: columns j..j + cols of n, and as many vectors.
         unsafe {
             let (b, to) = (b.from(0, j), to.add(j * k));
@@ -60,7 +57,6 @@ pub unsafe fn pack(k: usize, n: usize, b: View, to: *mut f32) {
                 _ => (0..k * cols).for_each(|i| *to.add(i / cols * c * W + i % cols) = *b.from(i / cols, i % cols).at),
             }
         }
-        j += cols;
     }
 }
 

@@ -55,9 +55,22 @@ pub fn tail(n: usize) -> __mmask16 {
 }
 
 /// How many vectors of columns a panel takes where n > 0 are left: four, but none alone if that can be helped.
-pub fn panel(n: usize) -> usize {
+fn panel(n: usize) -> usize {
     let vectors = n.div_ceil(W);
     if vectors == 5 { 3 } else { vectors.min(4) }
+}
+
+/// The panels of n columns: where each starts, how many columns it has, and how many vectors.
+pub fn panels(n: usize) -> impl Iterator<Item = (usize, usize, usize)> {
+    let mut next = 0;
+    std::iter::from_fn(move || {
+        let (j, left) = (next, n - next);
+        (left > 0).then(|| {
+            let c = panel(left);
+            next += left.min(c * W);
+            (j, next - j, c)
+        })
+    })
 }
 
 /// Write the lanes of `mask`, which are the first ones. Stores with a mask are slow, and short rows common.
@@ -239,4 +252,13 @@ macro_rules! kernel {
 kernel! {
     /// Elements are numbers.
     f32s, "avx512f,avx512vl", |sum, a, b| _mm512_fmadd_ps(a, b, sum)
+}
+
+kernel! {
+    /// Elements are pairs of bf16 numbers, of which each step multiplies both: k counts pairs.
+    pairs, "avx512f,avx512vl,avx512bf16", |sum, a, b| {
+        // SAFETY: a vector is 512 bits, whatever they mean.
+        let (a, b) = unsafe { (std::mem::transmute::<__m512, __m512bh>(a), std::mem::transmute::<__m512, __m512bh>(b)) };
+        _mm512_dpbf16_ps(sum, a, b)
+    }
 }
