@@ -6,6 +6,7 @@
 pub mod arith;
 mod arith_cuda;
 pub mod attention;
+pub mod block_diagonal;
 pub mod conv;
 pub mod delta;
 pub mod elementwise;
@@ -61,6 +62,7 @@ ops! {
     arith: Add, Sub, Mul, Div, Affine;
     matmul: Matmul;
     linear: Linear;
+    block_diagonal: BlockDiagonal;
     movement: Permute, Narrow, Concat, Tril;
     reduce: SumAxis, MaxAxis, Logsumexp, Cumsum;
     softmax: Softmax, LogSoftmax, CausalSoftmax;
