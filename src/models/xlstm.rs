@@ -35,6 +35,8 @@ impl BlockDiagonal {
         let w = p[self.w];
         let y = if g == 1 {
             x.linear(w.reshape([w.shape().at(1), i]), None)
+        } else if i / g <= 4 {
+            x.reshape([b * t, g, i / g]).block_diagonal(w)
         } else {
             x.reshape([b * t, g, i / g]).permute([1, 0, 2]).matmul_t(w).permute([1, 0, 2]) // [B T, G, O / G]
         };

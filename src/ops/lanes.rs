@@ -6,6 +6,7 @@
 
 use super::heads::Heads;
 use crate::tensor::Real;
+use std::hint::black_box;
 
 /// Heads to a lane block.
 pub const L: usize = 16;
@@ -119,16 +120,15 @@ impl Block {
     }
 }
 
-/// Four rows of four as four columns.
-#[inline(always)]
-fn transposed<T: Real>(a: [[T; 4]; 4]) -> [[T; 4]; 4] {
-    std::array::from_fn(|i| std::array::from_fn(|j| a[j][i]))
-}
+/// Steps whose rows are copied before they are turned: what has just been stored in parts cannot be read as a whole.
+const STEPS: usize = 8;
 
-/// Four elements.
+/// Every four lanes of four as a matrix, transposed: lane 4 g + j of the m-th is lane 4 g + m of the j-th. They go
+/// through memory, where they are vectors: else every number is moved by itself.
 #[inline(always)]
-fn four<T: Real>(x: &[T]) -> [T; 4] {
-    [x[0], x[1], x[2], x[3]]
+pub fn turned<T: Real>(x: &[Lane<T>; 4]) -> [Lane<T>; 4] {
+    let x = black_box(x);
+    std::array::from_fn(|m| std::array::from_fn(|i| x[i % 4][i / 4 * 4 + m]))
 }
 
 #[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2"))]
@@ -142,21 +142,27 @@ fn gather<T: Real>(
     y: &mut [Lane<T>],
     stride: usize,
 ) {
-    for t in 0..n {
-        let y = &mut y[t * stride..t * stride + k];
-        let (fours, rest) = y.as_chunks_mut::<4>();
-        for (j, y) in fours.iter_mut().enumerate() {
-            for l in (0..L).step_by(4) {
-                let row = |l: usize| four(&x[at[l] + t * step + 4 * j..][..4]);
-                let columns = transposed([row(l), row(l + 1), row(l + 2), row(l + 3)]);
-                for (y, column) in y.iter_mut().zip(columns) {
-                    (0..4).for_each(|m| y[l + m] = scale[l + m] * column[m]);
+    let fours = k / 4;
+    for t0 in (0..n).step_by(STEPS) {
+        let steps = t0..n.min(t0 + STEPS);
+        for t in steps.clone() {
+            for (j, y) in y[t * stride..][..4 * fours].as_chunks_mut::<4>().0.iter_mut().enumerate() {
+                for l in 0..L {
+                    y[l % 4][l / 4 * 4..][..4].copy_from_slice(&x[at[l] + t * step + 4 * j..][..4]);
                 }
             }
         }
-        let j0 = k - rest.len();
-        for (j, y) in rest.iter_mut().enumerate() {
-            (0..L).for_each(|l| y[l] = scale[l] * x[at[l] + t * step + j0 + j]);
+        for t in steps {
+            let y = &mut y[t * stride..][..k];
+            for y in y.as_chunks_mut::<4>().0 {
+                let x = turned(y);
+                for (y, x) in y.iter_mut().zip(x) {
+                    *y = mul(*scale, x);
+                }
+            }
+            for (j, y) in y.iter_mut().enumerate().skip(4 * fours) {
+                (0..L).for_each(|l| y[l] = scale[l] * x[at[l] + t * step + j]);
+            }
         }
     }
 }
@@ -177,13 +183,11 @@ fn scatter<T: Real, F: Fn(&mut T, T)>(
     for t in 0..n {
         let (fours, rest) = x[t * stride..t * stride + k].as_chunks::<4>();
         for (j, x) in fours.iter().enumerate() {
-            for l in (0..len).step_by(4) {
-                let part = |i: usize| four(&x[i][l..l + 4]);
-                let rows = transposed([part(0), part(1), part(2), part(3)]);
-                for (l, row) in (l..len).zip(rows) {
-                    let y = &mut y[at[l] + t * step + 4 * j..][..4];
-                    (0..4).for_each(|i| put(&mut y[i], scale * row[i]));
-                }
+            let rows = turned(x);
+            let rows = black_box(&rows);
+            for (l, at) in at[..len].iter().enumerate() {
+                let (x, y) = (&rows[l % 4][l / 4 * 4..][..4], &mut y[at + t * step + 4 * j..][..4]);
+                y.iter_mut().zip(x).for_each(|(y, &x)| put(y, scale * x));
             }
         }
         let j0 = k - rest.len();

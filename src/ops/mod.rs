@@ -6,6 +6,7 @@
 pub mod arith;
 mod arith_cuda;
 pub mod attention;
+pub mod block_diagonal;
 pub mod cast;
 pub mod conv;
 pub mod cumsum;
@@ -64,6 +65,7 @@ ops! {
     matmul: Matmul;
     linear: Linear;
     cast: Cast;
+    block_diagonal: BlockDiagonal;
     movement: Permute, Narrow, Concat, Tril;
     reduce: SumAxis, MaxAxis, Logsumexp;
     cumsum: Cumsum;

@@ -7,9 +7,12 @@
 //! Backward, with ĝ = g w: dx = r (ĝ − mean ĝ − x̂ mean(ĝ x̂)) for layer norm, the same without the mean of ĝ for
 //! RMS norm, and dx = r (g − y Σ g y) for the L2 norm (where ε rules, r is constant: dx = r g).
 
+mod fours;
+
 use super::{
     check_real,
     lane_sums::{self, NARROW},
+    lanes::L,
     linear::total_cuda,
 };
 use crate::{
@@ -42,11 +45,24 @@ pub struct L2Norm {
 
 static MODULE: Module = Module::new("ops/norm.cu", &[include_str!("norm.cu")]);
 
+/// How many rows of four `fours` takes.
+fn fours<T>(r: &[T]) -> usize {
+    r.len() / L * L
+}
+
 /// x [rows, n] -> y; keeps mean and r [rows] for the way back. `centre` is what makes it layer norm.
 #[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2"))]
 fn forward<T: Real>(centre: bool, eps: T, x: &[T], w: &[T], b: Option<&[T]>, y: &mut [T], mean: &mut [T], r: &mut [T]) {
     let n = w.len();
     let over_n = T::ONE / T::of(n as f64);
+    let done = if let Ok(w) = w.try_into() {
+        let b = b.and_then(|b| b.try_into().ok()).unwrap_or([T::ZERO; 4]);
+        fours::forward(centre, eps, x, w, &b, y, mean, r);
+        fours(r)
+    } else {
+        0
+    };
+    let (x, y, mean, r) = (&x[done * n..], &mut y[done * n..], &mut mean[done..], &mut r[done..]);
     with_width!(n => {
         let w = &w[..n];
         for (((x, y), mean), r) in x.chunks_exact(n).zip(y.chunks_exact_mut(n)).zip(mean).zip(r) {
@@ -67,6 +83,13 @@ fn forward<T: Real>(centre: bool, eps: T, x: &[T], w: &[T], b: Option<&[T]>, y: 
 fn backward_x<T: Real>(centre: bool, x: &[T], w: &[T], mean: &[T], r: &[T], g: &[T], d: &mut [T], acc: bool) {
     let n = w.len();
     let over_n = T::ONE / T::of(n as f64);
+    let done = if let Ok(w) = w.try_into() {
+        fours::backward_x(centre, x, w, mean, r, g, d, acc);
+        fours(r)
+    } else {
+        0
+    };
+    let (x, g, d, mean, r) = (&x[done * n..], &g[done * n..], &mut d[done * n..], &mean[done..], &r[done..]);
     with_width!(n => {
         let w = &w[..n];
         let rows = x.chunks_exact(n).zip(g.chunks_exact(n)).zip(d.chunks_exact_mut(n));
@@ -201,6 +224,7 @@ fn norm_backward_cuda(cu: &Cuda, centre: bool, eps: f64, x: In, g: &Tensor, dx: 
 fn norm_sample(g: &mut Gen, inputs: usize) -> Vec<Tensor> {
     let rank = g.below(3) + 1;
     let shape = g.shape(rank, 20);
+    let shape = if g.coin() { shape.with(rank - 1, 4) } else { shape };
     let x = g.normal(shape);
     std::iter::once(x).chain((1..inputs).map(|_| g.normal([shape.last()]))).collect()
 }
@@ -238,6 +262,13 @@ norm!(RmsNorm, "rms_norm", centre: false, inputs: |g| 2);
 
 #[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2"))]
 fn l2_forward<T: Real>(n: usize, smooth: bool, eps: T, x: &[T], y: &mut [T], r: &mut [T]) {
+    let done = if n == 4 {
+        fours::l2_forward(smooth, eps, x, y, r);
+        fours(r)
+    } else {
+        0
+    };
+    let (x, y, r) = (&x[done * n..], &mut y[done * n..], &mut r[done..]);
     with_width!(n => for ((x, y), r) in x.chunks_exact(n).zip(y.chunks_exact_mut(n)).zip(r) {
         let square = lane_sums::sum(x, |x| x * x);
         let length = if smooth { (square + eps).sqrt() } else { square.sqrt() };
@@ -249,6 +280,13 @@ fn l2_forward<T: Real>(n: usize, smooth: bool, eps: T, x: &[T], y: &mut [T], r: 
 
 #[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2"))]
 fn l2_backward<T: Real>(n: usize, constant: T, y: &[T], r: &[T], g: &[T], d: &mut [T], acc: bool) {
+    let done = if n == 4 {
+        fours::l2_backward(constant, y, r, g, d, acc);
+        fours(r)
+    } else {
+        0
+    };
+    let (y, r, g, d) = (&y[done * n..], &r[done..], &g[done * n..], &mut d[done * n..]);
     with_width!(n => {
         let rows = y.chunks_exact(n).zip(g.chunks_exact(n)).zip(d.chunks_exact_mut(n));
         for (((y, g), d), &r) in rows.zip(r) {

@@ -1,0 +1,118 @@
+//! The norms of rows of four entries, sixteen rows side by side: row by row a vector holds four numbers, and every row
+//! waits for a square root. What is added, and in which order, is the same. Rows beyond the last sixteen are left.
+
+use crate::{
+    ops::lanes::{L, Lane, turned},
+    tensor::Real,
+};
+
+/// Sixteen rows, four to a vector; turned, a column is a vector, whose lanes are the rows in the order of [`order`].
+type Rows<T> = [Lane<T>; 4];
+
+/// Sixteen rows at a time.
+fn blocks<T>(x: &[T]) -> &[Rows<T>] {
+    x.as_chunks().0.as_chunks().0
+}
+
+/// The same to write.
+fn blocks_mut<T>(x: &mut [T]) -> &mut [Rows<T>] {
+    x.as_chunks_mut().0.as_chunks_mut().0
+}
+
+/// A number of each row, in the order of the rows or in that of the lanes: the other one.
+#[inline(always)]
+fn order<T: Real>(x: Lane<T>) -> Lane<T> {
+    std::array::from_fn(|l| x[l % 4 * 4 + l / 4])
+}
+
+/// Write a block, or add to it.
+#[inline(always)]
+fn put<T: Real>(d: &mut Rows<T>, x: &[Lane<T>; 4], acc: bool) {
+    let x = turned(x);
+    if acc {
+        d.as_flattened_mut().iter_mut().zip(x.as_flattened()).for_each(|(d, &x)| *d += x);
+    } else {
+        *d = x;
+    }
+}
+
+/// Layer norm or, without `centre`, RMS norm.
+#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2"))]
+pub fn forward<T: Real>(
+    centre: bool,
+    eps: T,
+    x: &[T],
+    w: &[T; 4],
+    b: &[T; 4],
+    y: &mut [T],
+    mean: &mut [T],
+    r: &mut [T],
+) {
+    let (quarter, mean, r) = (T::of(0.25), mean.as_chunks_mut::<L>().0, r.as_chunks_mut::<L>().0);
+    for (((x, to), mean), r) in blocks(x).iter().zip(blocks_mut(y)).zip(mean).zip(r) {
+        let (x, mut y, mut ms, mut rs) = (turned(x), [[T::ZERO; L]; 4], [T::ZERO; L], [T::ZERO; L]);
+        for l in 0..L {
+            let m = if centre { (0..4).fold(T::ZERO, |s, j| s + x[j][l]) * quarter } else { T::ZERO };
+            let square = (0..4).fold(T::ZERO, |s, j| s + (x[j][l] - m) * (x[j][l] - m));
+            let s = T::ONE / (square * quarter + eps).sqrt();
+            for j in 0..4 {
+                y[j][l] = (x[j][l] - m) * s * w[j] + b[j];
+            }
+            (ms[l], rs[l]) = (m, s);
+        }
+        (*mean, *r) = (order(ms), order(rs));
+        put(to, &y, false);
+    }
+}
+
+/// dx of either.
+#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2"))]
+pub fn backward_x<T: Real>(centre: bool, x: &[T], w: &[T; 4], mean: &[T], r: &[T], g: &[T], d: &mut [T], acc: bool) {
+    let (quarter, mean, r) = (T::of(0.25), mean.as_chunks::<L>().0, r.as_chunks::<L>().0);
+    for ((((x, g), to), mean), r) in blocks(x).iter().zip(blocks(g)).zip(blocks_mut(d)).zip(mean).zip(r) {
+        let (x, g, mut d, mean, r) = (turned(x), turned(g), [[T::ZERO; L]; 4], order(*mean), order(*r));
+        for l in 0..L {
+            let (m, r) = (mean[l], r[l]);
+            let of_g = if centre { (0..4).fold(T::ZERO, |s, j| s + g[j][l] * w[j]) * quarter } else { T::ZERO };
+            let of_gx = (0..4).fold(T::ZERO, |s, j| s + g[j][l] * w[j] * (x[j][l] - m)) * r * quarter;
+            for j in 0..4 {
+                d[j][l] = r * (g[j][l] * w[j] - of_g - (x[j][l] - m) * r * of_gx);
+            }
+        }
+        put(to, &d, acc);
+    }
+}
+
+/// L2 norm.
+#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2"))]
+pub fn l2_forward<T: Real>(smooth: bool, eps: T, x: &[T], y: &mut [T], r: &mut [T]) {
+    for ((x, to), r) in blocks(x).iter().zip(blocks_mut(y)).zip(r.as_chunks_mut::<L>().0) {
+        let (x, mut y, mut rs) = (turned(x), [[T::ZERO; L]; 4], [T::ZERO; L]);
+        for l in 0..L {
+            let square = (0..4).fold(T::ZERO, |s, j| s + x[j][l] * x[j][l]);
+            let length = if smooth { (square + eps).sqrt() } else { square.sqrt() };
+            rs[l] = T::ONE / if !smooth && length < eps { eps } else { length };
+            for j in 0..4 {
+                y[j][l] = x[j][l] * rs[l];
+            }
+        }
+        *r = order(rs);
+        put(to, &y, false);
+    }
+}
+
+/// Its dx.
+#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2"))]
+pub fn l2_backward<T: Real>(constant: T, y: &[T], r: &[T], g: &[T], d: &mut [T], acc: bool) {
+    for (((y, g), to), r) in blocks(y).iter().zip(blocks(g)).zip(blocks_mut(d)).zip(r.as_chunks::<L>().0) {
+        let (y, g, mut d, r) = (turned(y), turned(g), [[T::ZERO; L]; 4], order(*r));
+        for l in 0..L {
+            let dot = (0..4).fold(T::ZERO, |s, j| s + g[j][l] * y[j][l]);
+            let dot = if r[l] == constant { T::ZERO } else { dot };
+            for j in 0..4 {
+                d[j][l] = r[l] * (g[j][l] - y[j][l] * dot);
+            }
+        }
+        put(to, &d, acc);
+    }
+}
