@@ -300,7 +300,8 @@ impl TrainConfig {
             return Ok(());
         }
         expect(self.device != Device::Cpu, || {
-            "dtype bf16: expected a device cuda or emulated, and this runs on the cpu, which computes in f32 or f64 (products = \"bf16\" rounds what its matrix products multiply)"
+            "dtype bf16: expected a device cuda or emulated, and this runs on the cpu, which computes in f32 or f64; \
+             products = \"bf16\" rounds what its matrix products multiply"
                 .into()
         })?;
         expect(self.model.variant == Variant::Clean, || {
