@@ -6,9 +6,8 @@
 //! 2⁻¹²⁶ for zero.
 //!
 //! From 64 columns and steps on this ran at 175 to 210 GFLOP/s on a Zen 4 core that does 110 in single precision, and
-//! training steps
-//! of width 128 were 1.1 to 1.5 times as fast; products of width 4 are slower than in single
-//! precision, for want of kernels such as [`super::narrow`].
+//! training steps of width 128 were 1.1 to 1.5 times as fast. Products of width 4 are slower than in single precision,
+//! for want of kernels such as [`super::narrow`].
 //!
 //! Both operands are packed, which is when they are rounded: as pairs of numbers that follow each other along k.
 
