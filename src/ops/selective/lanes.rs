@@ -266,9 +266,9 @@ impl SelectiveScan {
                 z.load_row(part, x[3].host(), &mut bs);
                 z.load_row(part, x[4].host(), &mut cs);
                 product(&delta, &u, &mut write);
-                (gbs.fill(T::ZERO), qas.fill(T::ZERO));
+                [&mut gbs, &mut qas].into_iter().for_each(|x| x.fill(T::ZERO));
                 for n in (0..z.np).step_by(G) {
-                    (db.fill(T::ZERO), dc.fill(T::ZERO));
+                    [&mut db, &mut dc].into_iter().for_each(|x| x.fill(T::ZERO));
                     for k in 0..z.m {
                         let (r, at) = (k * c..k * c + part.steps, (k * z.np + n) / G);
                         let (delta, write, dy) =
