@@ -148,6 +148,20 @@ impl<T: Math> Plan<T> {
     }
 }
 
+/// From f̃ to −ln σ(f̃), in its place, and σ(−f̃).
+#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2"))]
+fn forget<T: Math>(f: &mut [T], slope: &mut [T]) {
+    for (f, slope) in f.iter_mut().zip(slope) {
+        (*f, *slope) = ((-*f).softplus(), (-*f).sigmoid());
+    }
+}
+
+/// x ← eˣ
+#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2"))]
+fn exp<T: Math>(x: &mut [T]) {
+    x.iter_mut().for_each(|x| *x = x.exp());
+}
+
 /// The gates of one head at every step, [T] each.
 struct Gates<'a, T: Real> {
     /// i_t
@@ -167,16 +181,19 @@ impl<'a, T: Math> Gates<'a, T> {
 
     /// Those of head `i`. The last m is returned.
     fn load(&mut self, d: Dims, x: &Inputs<T>, i: usize) -> T {
+        d.scalars().gather(x.i, i, 0, d.t, T::ONE, &mut self.i, 1);
+        d.scalars().gather(x.f, i, 0, d.t, T::ONE, &mut self.f, 1);
+        forget(&mut self.f[..d.t], &mut self.slope[..d.t]);
         let mut m = x.m0[i] + x.w0[i].ln();
         for t in 0..d.t {
-            let at = d.scalars().at(i, t);
-            let (input, past) = (x.i[at], m - (-x.f[at]).softplus());
+            let (input, past) = (self.i[t], m - self.f[t]);
             let wins = past >= input;
             m = if wins { past } else { input };
-            let slope = (-x.f[at]).sigmoid();
-            self.slope[t] = if wins { slope } else { -slope };
-            (self.i[t], self.f[t], self.m[t]) = ((input - m).exp(), (past - m).exp(), m);
+            self.slope[t] = if wins { self.slope[t] } else { -self.slope[t] };
+            (self.i[t], self.f[t], self.m[t]) = (input - m, past - m, m);
         }
+        exp(&mut self.i[..d.t]);
+        exp(&mut self.f[..d.t]);
         m
     }
 

@@ -14,6 +14,7 @@
 use super::{Gates, Grads, Inputs, Outputs, Plan, Saved};
 use crate::{
     ops::{
+        lane_sums,
         math::Math,
         matmul::{Mat, gemm},
     },
@@ -60,8 +61,10 @@ fn scale_rows<T: Real>(by: &[T], x: &[T], y: &mut [T], k: usize) {
     }
 }
 
+/// x·y, over the elements of x.
+#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2"))]
 fn dot<T: Real>(x: &[T], y: &[T]) -> T {
-    x.iter().zip(y).map(|(&x, &y)| x * y).sum()
+    lane_sums::sum2(x, y, |x, y| x * y)
 }
 
 /// The rows of one chunk and the matrices both passes compute from them.
