@@ -59,8 +59,8 @@ def toml(c, **more):
 class Ours:
     """examples/step_time.rs, answering."""
 
-    def __init__(self, program):
-        self.process = subprocess.Popen([program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    def __init__(self, *program):
+        self.process = subprocess.Popen(program, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
     def ask(self, **request):
         self.process.stdin.write(json.dumps(request) + "\n")
@@ -183,8 +183,8 @@ class Timed:
         return {"ms": median, "p10": low, "spread": (quantile(s, 0.9) - low) / median, "samples": len(s), "steps": self.steps}
 
 
-def cell(ours, mixer, size, options, directory):
-    """Everything about a model at a size."""
+def cell(ours, rounded, mixer, size, options, directory):
+    """Everything about a model at a size; where it is wide, ours with products rounded to bf16 too, if there are any."""
     c = sizes(mixer, size)
     looped = size in ("T32", "T256")
     models, published, errors, counts = check(ours, c, directory, looped)
@@ -203,6 +203,9 @@ def cell(ours, mixer, size, options, directory):
     competitors["best"].samples.clear()
     if looped:
         competitors["published"] = Timed(Theirs(published, c, False).run, options.sample_ms)
+    if rounded and c["width"] >= 64:
+        rounded.ask(open="it", config=toml(c))
+        competitors["bf16"] = Timed(lambda n: rounded.ask(run="it", steps=n)["ms"], options.sample_ms)
     order = list(competitors.values())
     for _ in range(options.rounds):
         for one in order + order[::-1]:  # A B C C B A
@@ -211,7 +214,8 @@ def cell(ours, mixer, size, options, directory):
     # By the clock on the wall, so that the quickest of some is the one that nobody disturbed.
     profiles = [ours.ask(profile="it", steps=max(3, competitors["ours"].steps // 4))["ops"] for _ in range(5)]
     result["ops"] = min(profiles, key=lambda ops: sum(f + b for f, b, _ in ops.values()))
-    ours.ask(close="it")
+    for side in [ours] + [rounded] * ("bf16" in competitors):
+        side.ask(close="it")
     return result
 
 
@@ -233,11 +237,23 @@ def machine(ours):
     return {"gflops": gflops, "copy": copied, "elements": ours.ask(elements=4096)}
 
 
+def cpuinfo():
+    with open("/proc/cpuinfo") as f:
+        info = dict(line.split(":", 1) for line in f.read().split("\n\n")[0].splitlines() if ":" in line)
+    return {k.strip(): v.strip() for k, v in info.items()}
+
+
+def has_bf16():
+    """Whether the processor multiplies numbers of bf16."""
+    try:
+        return "avx512_bf16" in cpuinfo().get("flags", "").split()
+    except OSError:
+        return False
+
+
 def cpu():
     try:
-        with open("/proc/cpuinfo") as f:
-            info = dict(line.split(":", 1) for line in f.read().split("\n\n")[0].splitlines() if ":" in line)
-        info = {k.strip(): v.strip() for k, v in info.items()}
+        info = cpuinfo()
         family = f"family {info.get('cpu family')}, model {info.get('model')}"
         level = "AVX-512" if "avx512f" in info.get("flags", "") else "AVX2" if "avx2" in info.get("flags", "") else "no AVX2"
         return f"{info.get('model name', platform.machine())} ({family}, {level}), {os.cpu_count()} cores"
@@ -300,9 +316,10 @@ def measure(options):
                 print(f"{size:5} {mixer:20} parameters {counts}  largest error {shown}")
             return None
         result["machine"] = machine(ours)
+        rounded = Ours(options.ours, "--products", "bf16") if has_bf16() else None
         for i, (mixer, size) in enumerate(cells):
             start = time.time()
-            it = cell(ours, mixer, size, options, directory)
+            it = cell(ours, rounded, mixer, size, options, directory)
             result["cells"].append(it)
             theirs = f"{it['published']['ms']:.1f} / " if "published" in it else ""
             said = f"{it['ours']['ms']:.2f} ms, PyTorch {theirs}{it['best']['ms']:.2f} ({it['best_way']})"

@@ -64,7 +64,8 @@ def grid(cells):
             theirs = f"{ms(cell['published']['ms'])} / {theirs}"
             ratios = f"{times(cell['published']['ms'] / ours['ms'])} / {ratios}"
         mark = "" if reached(cell) else " ✗"
-        return f"**{ms(ours['ms'])}** ±{50 * ours['spread']:.0f} % · {theirs} · {ratios} → {times(ratio)} ({ms(least)}){mark}"
+        rounded = f"({ms(cell['bf16']['ms'])}) " if "bf16" in cell else ""
+        return f"**{ms(ours['ms'])}** {rounded}±{50 * ours['spread']:.0f} % · {theirs} · {ratios} → {times(ratio)} ({ms(least)}){mark}"
 
     sizes = [s for s in SIZES if any(c["size"] == s for c in cells)]
     by = {(c["mixer"], c["size"]): c for c in cells}
@@ -119,7 +120,7 @@ def work(c):
 def bounds(cells, machine):
     """How much of a step each limit of the machine would take alone."""
     function = sum(machine["elements"].values()) / len(machine["elements"])  # ns
-    products = ("linear", "matmul", "matmul_t", "t_matmul")
+    products = ("linear", "matmul", "matmul_t", "t_matmul", "block_diagonal")
 
     def row(cell):
         c, ours = cell["sizes"], cell["ours"]["ms"]
@@ -156,7 +157,8 @@ def markdown(result):
     return f"""\
 {v['date']}; {v['cpu']}, one thread; tapezoo {v['tapezoo']} ({v['rustc']}), PyTorch {v['torch']} (Python {v['python']}, {v['system']}).
 
-Milliseconds of processor time of a training step: **ours** ± half the distance of the 10th from the 90th percentile ·
+Milliseconds of processor time of a training step: **ours** (where it is wide: with `--products bf16`, which no ratio here
+is of) ± half the distance of the 10th from the 90th percentile ·
 PyTorch as published / at its best · how many times faster ours is than either → the goal for the latter (and the goal in
 ms, set on another machine of this class). Medians of {2 * options['rounds']} samples, interleaved; ✗: the ratio is short of its goal.
 
