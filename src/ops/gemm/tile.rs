@@ -110,19 +110,25 @@ unsafe fn scatter(sums: &[__m512], cols: usize, row: usize, out: &Out) {
     }
 }
 
-/// The end of a tile: y = alpha sums + init.
+/// The block for i = 0, 1, … below n ≤ 12, written out: an index that is no constant, and be it after the loop over k,
+/// would have all sums written to memory at every step of it, which more than doubles a product's time.
+macro_rules! each {
+    ($i:ident < $n:expr, $block:block) => { each!($i < $n, $block, 0 1 2 3 4 5 6 7 8 9 10 11) };
+    ($i:ident < $n:expr, $block:block, $($k:literal)*) => { $(if $k < $n { let $i = $k; $block })* };
+}
+
+/// The end of a tile: y = alpha sums + init. The sums come by value: see `each`.
 ///
 /// # Safety
 /// AVX-512F and VL; `out` has R rows of C vectors of columns, the last with the lanes of `tail`.
 #[inline]
 #[target_feature(enable = "avx512f,avx512vl")]
-unsafe fn finish<const R: usize, const C: usize>(sums: &[[__m512; C]; R], out: &Out, tail: __mmask16) {
+unsafe fn finish<const R: usize, const C: usize>(sums: [[__m512; C]; R], out: &Out, tail: __mmask16) {
     if out.cs != 1 {
         let cols = (C - 1) * W + tail.count_ones() as usize;
         for (r, sums) in sums.iter().enumerate() {
-            let row = *sums; // a copy, or the address would keep all sums out of registers from the start
             // SAFETY: this function's contract.
-            unsafe { scatter(&row, cols, r, out) };
+            unsafe { scatter(sums, cols, r, out) };
         }
         return;
     }
@@ -164,13 +170,11 @@ macro_rules! kernel {
                     let b = b.add(c * W);
                     if c + 1 == C { _mm512_maskz_loadu_ps(tail, b) } else { _mm512_loadu_ps(b) }
                 });
-                for (r, sums) in sums.iter_mut().enumerate() {
+                each!(r < R, {
                     // SAFETY: this function's contract.
                     let a = _mm512_set1_ps(unsafe { *a.add(r * rs) });
-                    for (sum, &b) in sums.iter_mut().zip(&b) {
-                        *sum = $multiply_add(*sum, a, b);
-                    }
-                }
+                    each!(c < C, { sums[r][c] = $multiply_add(sums[r][c], a, b[c]) });
+                });
             }
 
             /// R rows and C vectors of columns, of which the last has the lanes of `tail`.
@@ -200,7 +204,7 @@ macro_rules! kernel {
                         step(&mut sums, (ap, a.rs), bp, tail);
                         (ap, bp) = (ap.wrapping_add(a.cs), bp.wrapping_add(b.rs));
                     }
-                    finish(&sums, out, tail);
+                    finish(sums, out, tail);
                 }
             }
 
