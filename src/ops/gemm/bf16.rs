@@ -5,9 +5,8 @@
 //! of itself, so a product of two by at most 2⁻⁷ and a little, and mostly by less. The instruction takes numbers below
 //! 2⁻¹²⁶ for zero.
 //!
-//! From 64 columns and steps on this ran at 175 to 210 GFLOP/s on a Zen 4 core that does 110 in single precision, and
-//! training steps of width 128 were 1.1 to 1.5 times as fast. Products of width 4 are slower than in single precision,
-//! for want of kernels such as [`super::narrow`].
+//! Training steps of width 128 take 1.05 to 1.44 times as long without (`scripts/compare_torch.sh`). Products of width 4
+//! have no kernels such as [`super::narrow`].
 //!
 //! Both operands are packed, which is when they are rounded: as pairs of numbers that follow each other along k.
 
