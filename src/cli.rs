@@ -241,8 +241,8 @@ pub fn device_name(text: &str) -> std::result::Result<String, String> {
     Ok(text.into())
 }
 
-/// See that the device is there, and has such products, before anything is written. What `auto` chose is said to whoever asked for it or
-/// watches, and where it is not the CPU.
+/// See that the device is there, and has such products, before anything is written. What `auto` chose is said to
+/// whoever asked for it or watches, and where it is not the CPU.
 ///
 /// # Errors
 /// When it is not.
