@@ -184,6 +184,9 @@ struct Machine {
     /// What operands of matrix products are rounded to on the CPU: f32, not at all; bf16, faster [default: f32]
     #[arg(long, value_name = "TYPE")]
     products: Option<Products>,
+    /// Parts that a batch is computed in, on cores without a run; results depend on it, not on the cores [default: 1]
+    #[arg(long, value_name = "N", value_parser = whole)]
+    shards: Option<i64>,
     /// How many runs go side by side; results do not depend on it [default: the number of cores]
     #[arg(long, value_name = "N", value_parser = whole)]
     threads: Option<i64>,
@@ -300,7 +303,7 @@ impl TrainArgs {
         top.set("form", machine.form.map(|x| x.to_string())).set("device", machine.device);
         top.set("cuda_graph", machine.cuda_graph.map(|x| x.to_string()));
         top.set("dtype", machine.dtype.map(|x| x.to_string())).set("max_len", sizes.max_len);
-        top.set("products", machine.products.map(|x| x.to_string()));
+        top.set("products", machine.products.map(|x| x.to_string())).set("shards", machine.shards);
 
         let mut model = Flags::default();
         model.set("layers", sizes.layers).set("width", sizes.width).set("heads", sizes.heads);

@@ -18,7 +18,7 @@ use std::ops::{Deref, DerefMut, Index};
 ///     fn sample(g: &mut Gen) -> (Self, Vec<Tensor>) { (Forgetful, vec![]) }
 /// } // error: not all trait items implemented, missing: `backward`
 /// ```
-pub trait Op: 'static {
+pub trait Op: Send + 'static {
     /// The name in errors, profiles and graphs.
     fn name(&self) -> &'static str;
 

@@ -31,6 +31,15 @@ impl Counts {
         }
     }
 
+    /// Count what `other` has counted too, of as many classes.
+    pub fn merge(&mut self, other: &Counts) {
+        for (to, from) in [(&mut self.right, &other.right), (&mut self.said, &other.said), (&mut self.is, &other.is)] {
+            to.iter_mut().zip(from).for_each(|(to, from)| *to += from);
+        }
+        self.sequences += other.sequences;
+        self.perfect += other.perfect;
+    }
+
     /// The share of positions that were right; 0 of none.
     pub fn accuracy(&self) -> f64 {
         ratio(self.right.iter().sum(), self.is.iter().sum())

@@ -24,6 +24,7 @@ pub use parity::Parity;
 use crate::{rng::Rng, tensor::Tensor};
 use rand::RngExt;
 use serde::{Deserialize, Serialize};
+use std::ops::Range;
 
 /// The target of a position that counts neither in the loss nor in the accuracy.
 pub const IGNORE: i32 = -100;
@@ -151,6 +152,13 @@ impl Batch {
     /// When a tape still holds the old ones.
     pub fn fill(&mut self, task: &dyn Task, mut rng: Rng) {
         task.fill_range(&mut rng, self.len, self.tokens.host_mut(), self.targets.host_mut());
+    }
+
+    /// Some of its sequences; they share its memory.
+    pub fn part(&self, sequences: Range<usize>) -> Batch {
+        let (t, start) = (self.len.max, sequences.start);
+        let window = |of: &Tensor| of.window(start * t, [sequences.len(), t]);
+        Batch { tokens: window(&self.tokens), targets: window(&self.targets), len: self.len }
     }
 
     /// Where fewer than half of the positions have a target: which of `[batch · len.max]` have, and their targets.

@@ -103,6 +103,10 @@ pub struct TrainConfig {
     /// What operands of products are rounded to, on the CPU.
     #[serde(default, with = "text")]
     pub products: Products,
+    /// On the CPU, the parts that a training batch is computed in, on as many cores as have no other run. The results
+    /// depend on this number and not on that of the cores.
+    #[serde(default = "one", skip_serializing_if = "is_one")]
+    pub shards: usize,
     /// What is learned.
     pub task: Tasks,
     /// The sizes of the models.
@@ -265,12 +269,16 @@ impl TrainConfig {
             ("eval_batches", self.eval_batches),
             ("eval_batch", self.eval_batch),
             ("log_every", self.log_every),
+            ("shards", self.shards),
         ];
         for (name, n) in counts {
             expect(n >= 1, || format!("{name} 0: expected at least 1"))?;
         }
         self.task.check().map_err(Error::Config)?;
         self.check_lengths()?;
+        expect(self.shards <= self.batch, || {
+            format!("shards {}: expected at most the {} sequences of a batch", self.shards, self.batch)
+        })?;
         let finite = |name: &str, x: f64, what: &str, ok: bool| {
             expect(ok && x.is_finite(), || format!("{name} {x}: expected {what}"))
         };
@@ -343,8 +351,12 @@ impl TrainConfig {
 
     /// Build the model once: whatever is wrong with its sizes or its form shows here.
     fn check_model(&self) -> Result<()> {
-        let model = Model::new(&self.model, self.seed, self.dtype)?;
+        let mut model = Model::new(&self.model, self.seed, self.dtype)?;
         self.eval_lens.iter().chain([&self.train_len]).try_for_each(|len| model.check_len(len.max))?;
+        model.begin_carrying(1);
+        expect(self.shards == 1 || model.buffers().is_empty(), || {
+            format!("shards {}: {} keeps numbers of whole batches; expected 1", self.shards, self.model.mixer)
+        })?;
         self.form.map_or(Ok(()), |form| model.check_form(form))
     }
 }
@@ -355,6 +367,14 @@ fn expect(ok: bool, otherwise: impl FnOnce() -> String) -> Result<()> {
 
 fn is_zero(x: &f64) -> bool {
     *x == 0.0
+}
+
+fn one() -> usize {
+    1
+}
+
+fn is_one(n: &usize) -> bool {
+    *n == 1
 }
 
 fn checkpoint_every() -> f64 {

@@ -1,16 +1,18 @@
 //! What a model knows: its answers at every evaluation length, counted.
 
-use super::{Accuracy, Scores, Trainer};
+use super::{Accuracy, Scores, Trainer, config::TrainConfig};
 use crate::{
     args,
     autograd::Tape,
     cuda::{self, Module},
     error::Result,
+    models::{Form, Model},
     rng,
     tasks::{Batch, Counts, IGNORE, Len},
     tensor::{Cx, DType, Real, Tensor},
     with_real,
 };
+use std::sync::{Mutex, PoisonError};
 
 impl Trainer {
     /// The accuracy and the task's scores at each length, on sequences that are the same for every model, seed and
@@ -35,24 +37,44 @@ impl Trainer {
     }
 
     fn evaluate_at(&mut self, len: Len) -> Counts {
-        let Trainer { cfg, model, tape, .. } = self;
+        let Trainer { cfg, model, tape, form, shards, .. } = self;
         tape.reset();
         model.params_mut().refresh();
-        let mut batch = Batch::new(cfg.eval_batch, len);
-        let mut counts = Counts::new(cfg.task.classes());
-        for i in 0..cfg.eval_batches {
-            batch.fill(&*cfg.task, rng::stream(0, &format!("evaluate at {len}"), i as u64));
-            let params = model.params().bind_frozen(tape);
-            let rows = batch.labelled().map(|l| l.0);
-            let at = rows.as_ref().map(|rows| tape.constant(rows));
-            let logits = model.forward_at(&params, tape.constant(&batch.tokens), self.form, at).value();
-            let (rows, targets) = (rows.as_ref().map(|r| r.host::<i32>()), batch.targets.host());
-            count(len.max, &said(tape, &logits), rows, targets, &mut counts);
-            drop(logits);
-            tape.reset();
-        }
-        counts
+        let (model, mut batch) = (&*model, Batch::new(cfg.eval_batch, len));
+        let Some(shards) = shards else {
+            let mut counts = Counts::new(cfg.task.classes());
+            (0..cfg.eval_batches).for_each(|i| answer(cfg, model, *form, tape, (len, i), &mut batch, &mut counts));
+            return counts;
+        };
+        let all = Mutex::new(Counts::new(cfg.task.classes()));
+        shards.each(cfg.eval_batches, |i, shard| {
+            let (mut batch, mut counts) = (Batch::new(cfg.eval_batch, len), Counts::new(cfg.task.classes()));
+            answer(cfg, model, *form, &mut shard.tape, (len, i), &mut batch, &mut counts);
+            all.lock().unwrap_or_else(PoisonError::into_inner).merge(&counts);
+        });
+        all.into_inner().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Count what the model says to evaluation batch `i` at a length.
+fn answer(
+    cfg: &TrainConfig,
+    model: &Model,
+    form: Form,
+    tape: &mut Tape,
+    (len, i): (Len, usize),
+    batch: &mut Batch,
+    counts: &mut Counts,
+) {
+    batch.fill(&*cfg.task, rng::stream(0, &format!("evaluate at {len}"), i as u64));
+    let params = model.params().bind_frozen(tape);
+    let rows = batch.labelled().map(|l| l.0);
+    let at = rows.as_ref().map(|rows| tape.constant(rows));
+    let logits = model.forward_at(&params, tape.constant(&batch.tokens), form, at).value();
+    let (rows, targets) = (rows.as_ref().map(|r| r.host::<i32>()), batch.targets.host());
+    count(len.max, &said(tape, &logits), rows, targets, counts);
+    drop(logits);
+    tape.reset();
 }
 
 static ARGMAX: Module = Module::new("train/argmax.cu", &[include_str!("argmax.cu")]);

@@ -8,6 +8,7 @@ use super::{
     config::TrainConfig,
     interrupt,
     rundir::{Found, RunDir, RunFiles, find},
+    shards::Cores,
     train_on,
 };
 use crate::{
@@ -183,11 +184,12 @@ pub fn bars(progress: bool) -> MultiProgress {
     MultiProgress::with_draw_target(if progress { stderr } else { ProgressDrawTarget::hidden() })
 }
 
-/// Do these jobs on so many threads, the longest first. `done` gets the index and the report of each, one at a time;
+/// Do these jobs on so many threads, the longest first; those without one compute parts of batches. `done` gets the index and the report of each, one at a time;
 /// a run that was interrupted has none.
 pub fn work(jobs: &[&Job], threads: usize, bars: &MultiProgress, done: impl FnMut(usize, RunReport) + Send) {
     let mut order: Vec<usize> = (0..jobs.len()).collect();
     order.sort_by(|&a, &b| jobs[b].cost().total_cmp(&jobs[a].cost()));
+    let cores = Cores::idle(threads.saturating_sub(jobs.len()));
     let threads = threads.min(jobs.len());
     let spare = threads < thread::available_parallelism().map_or(1, usize::from);
     let (next, done) = (AtomicUsize::new(0), Mutex::new(done));
@@ -198,10 +200,11 @@ pub fn work(jobs: &[&Job], threads: usize, bars: &MultiProgress, done: impl FnMu
                     if interrupt::came().is_some() {
                         return;
                     }
-                    if let Some(report) = run(jobs[i], spare, bars) {
+                    if let Some(report) = run(jobs[i], spare, &cores, bars) {
                         done.lock().unwrap_or_else(PoisonError::into_inner)(i, report);
                     }
                 }
+                cores.free();
             });
         }
     });
@@ -209,10 +212,10 @@ pub fn work(jobs: &[&Job], threads: usize, bars: &MultiProgress, done: impl FnMu
 
 /// Do one job; whatever goes wrong is part of the report. With `spare`, there are more cores than runs. Nothing is
 /// returned when a signal came before the end.
-fn run(job: &Job, spare: bool, bars: &MultiProgress) -> Option<RunReport> {
+fn run(job: &Job, spare: bool, cores: &Cores, bars: &MultiProgress) -> Option<RunReport> {
     let mut report = job.report();
     let bar = bars.add(bar(&report));
-    let outcome = train_to_end(job, spare, &bar, &mut report);
+    let outcome = train_to_end(job, spare, cores, &bar, &mut report);
     bar.finish_and_clear();
     match outcome {
         Err(Error::Interrupted { .. }) => return None,
@@ -227,7 +230,7 @@ fn run(job: &Job, spare: bool, bars: &MultiProgress) -> Option<RunReport> {
 /// # Errors
 /// When a file cannot be read or written, or a signal came: trying again may help, and the run is not finished. That
 /// a number is not finite would happen again, and so is a result.
-fn train_to_end(job: &Job, spare: bool, bar: &ProgressBar, report: &mut RunReport) -> Result<()> {
+fn train_to_end(job: &Job, spare: bool, cores: &Cores, bar: &ProgressBar, report: &mut RunReport) -> Result<()> {
     let Job { cfg, seed, .. } = job;
     let now = Instant::now();
     let found = job.dir.as_deref().map_or(Ok(Found::Nothing), find)?;
@@ -242,6 +245,7 @@ fn train_to_end(job: &Job, spare: bool, bar: &ProgressBar, report: &mut RunRepor
         }
         (_, dir) => (Trainer::new(cfg, *seed)?, dir.map(RunFiles::create).transpose()?, 0.0),
     };
+    trainer.share(cores);
     if spare {
         trainer.make_batches_ahead_if_it_pays();
     }

@@ -11,21 +11,23 @@ pub mod optimizer;
 mod presets;
 pub mod rundir;
 pub mod schedule;
+pub mod shards;
 pub mod sweep;
 
 use crate::{
     autograd::{Profile, Tape, Var},
     cuda,
     error::{Error, Result},
-    models::{Form, Model},
+    models::{Bound, Form, Model},
     tasks::{Batch, IGNORE, Len},
-    tensor::{DType, Tensor},
+    tensor::{DType, Device, Tensor},
 };
 use config::TrainConfig;
 use data::Data;
 use on_device::{Feed, Graphs, OnDevice};
 use optimizer::{Adam, Window, clip};
 use serde::Serialize;
+use shards::{Cores, Shards};
 use std::{
     collections::{BTreeMap, HashMap},
     time::{Duration, Instant},
@@ -126,6 +128,8 @@ pub struct Trainer {
     form: Form,
     tape: Tape,
     adam: Adam,
+    /// The parts of a batch, if it is computed in more than one.
+    shards: Option<Shards>,
     /// What a device needs besides, if this runs on one.
     on_device: Option<OnDevice>,
     /// Which parts of the flat parameters decay.
@@ -165,12 +169,15 @@ impl Trainer {
                 cfg.model.mixer
             )));
         }
+        let whole = cfg.shards == 1 || cfg.device != Device::Cpu;
+        let shards = if whole { None } else { Some(Shards::new(cfg, &grads)?) };
         Ok(Trainer {
             seed,
             step: 0,
             form: cfg.form_of(&model),
             tape,
             adam,
+            shards,
             on_device,
             windows,
             grads,
@@ -200,6 +207,11 @@ impl Trainer {
     /// The number of steps taken.
     pub fn steps(&self) -> usize {
         self.step
+    }
+
+    /// Have parts of a batch computed on cores that are idle, as long as they are.
+    pub fn share(&mut self, cores: &Cores) {
+        self.shards.iter_mut().for_each(|shards| shards.share(cores));
     }
 
     /// Have the batches to come made ahead, by a thread of their own.
@@ -243,15 +255,16 @@ impl Trainer {
         self.model.buffers().into_iter().try_for_each(|(name, to)| assign(name, to))
     }
 
-    /// Take this many steps and say where the time of the ops went; on a device, launched one by one.
+    /// Take this many steps and say where the time of the ops went; in one part, and on a device launched one by one.
     ///
     /// # Errors
     /// As [`Trainer::step`].
     pub fn profile(&mut self, steps: usize) -> Result<Profile> {
         self.tape.start_profile();
+        let shards = self.shards.take();
         let graphs = std::mem::replace(&mut self.cfg.cuda_graph, Graphs::Off);
         let done = (0..steps).try_for_each(|_| self.step().map(drop));
-        self.cfg.cuda_graph = graphs;
+        (self.cfg.cuda_graph, self.shards) = (graphs, shards);
         done.map(|()| self.tape.take_profile())
     }
 
@@ -279,13 +292,20 @@ impl Trainer {
 
     /// The update, if it can be, and the loss and the norm of the gradient.
     fn step_on_cpu(&mut self, lr: f64) -> Result<[f64; 2]> {
-        let Trainer { cfg, model, form, tape, grads, batch, .. } = self;
+        let Trainer { cfg, model, form, tape, grads, batch, shards, .. } = self;
         let (rows, targets) = batch.labelled().unzip();
         let targets = targets.as_ref().unwrap_or(&batch.targets);
-        let loss =
-            gradient(cfg, model, tape, *form, &Feed { tokens: &batch.tokens, rows: rows.as_ref(), targets }, grads);
-        let told = [loss.value().item(), clip(grads, cfg.clip)];
+        let feed = Feed { tokens: &batch.tokens, rows: rows.as_ref(), targets };
+        let (loss, whole) = match shards {
+            Some(shards) => (shards.gradient(cfg, model, *form, batch, grads), None),
+            None => {
+                let loss = gradient(cfg, model, tape, *form, &feed, grads);
+                (loss.value().item(), Some(loss))
+            }
+        };
+        let told = [loss, clip(grads, cfg.clip)];
         if !told.iter().all(|x| x.is_finite()) {
+            let loss = whole.unwrap_or_else(|| gradient(cfg, model, tape, *form, &feed, grads));
             return Err(Error::NotFinite { step: self.step, what: culprit(model, tape, loss) });
         }
         tape.reset();
@@ -344,9 +364,22 @@ fn gradient<'t>(
     let params = model.params().bind(tape);
     let rows = feed.rows.map(|rows| tape.constant(rows));
     let logits = model.train(&params, tape.constant(feed.tokens), form, rows);
-    let loss = logits.cross_entropy_smoothed(tape.constant(feed.targets), IGNORE, cfg.label_smoothing);
+    descend(cfg, model, &params, logits, feed.targets, into)
+}
+
+/// The loss of these logits, and its gradient in `into`.
+fn descend<'t>(
+    cfg: &TrainConfig,
+    model: &Model,
+    params: &Bound<'t>,
+    logits: Var<'t>,
+    targets: &Tensor,
+    into: &mut Tensor,
+) -> Var<'t> {
+    let tape = logits.tape();
+    let loss = logits.cross_entropy_smoothed(tape.constant(targets), IGNORE, cfg.label_smoothing);
     tape.backward(loss);
-    model.params().gather_grads(tape, &params, into);
+    model.params().gather_grads(tape, params, into);
     loss
 }
 

@@ -1,0 +1,143 @@
+//! A batch in parts, computed side by side on cores that no other run needs.
+//!
+//! Of a loss that is a mean over n targets, nᵢ of them in part i, the gradient is Σᵢ nᵢ/n ∇ᵢ. The number of parts is one
+//! of the numbers of the experiment, each part has a tape of its own, and the sum is taken in their order: what comes
+//! out depends on how many parts there are, and not on how many threads computed them, or when.
+
+use super::{config::TrainConfig, descend};
+use crate::{
+    autograd::Tape,
+    error::{Error, Result},
+    models::{Form, Model},
+    tasks::{Batch, IGNORE},
+    tensor::{Real, Tensor},
+    with_real,
+};
+use std::{
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicUsize, Ordering},
+    },
+    thread,
+};
+
+/// How many cores have no run to do. Runs side by side share the count, and each borrows from it while it takes a step.
+#[derive(Clone, Default)]
+pub struct Cores(Arc<AtomicUsize>);
+
+impl Cores {
+    /// So many without a run.
+    pub fn idle(n: usize) -> Cores {
+        Cores(Arc::new(AtomicUsize::new(n)))
+    }
+
+    /// One more: its last run is done.
+    pub fn free(&self) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// As many as there are, up to `most`, until what is returned is dropped.
+    fn borrow(&self, most: usize) -> Borrowed<'_> {
+        let taken = self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |idle| Some(idle - idle.min(most)));
+        Borrowed { cores: self, n: taken.unwrap_or_else(|idle| idle).min(most) }
+    }
+}
+
+/// Cores on loan.
+struct Borrowed<'a> {
+    cores: &'a Cores,
+    n: usize,
+}
+
+impl Drop for Borrowed<'_> {
+    fn drop(&mut self) {
+        self.cores.0.fetch_add(self.n, Ordering::Relaxed);
+    }
+}
+
+/// What a part of a batch needs, and what came of it.
+pub struct Shard {
+    /// Its tape.
+    pub tape: Tape,
+    grads: Tensor,
+    /// The mean loss of its targets, and how many there were.
+    loss: f64,
+    targets: usize,
+}
+
+/// The parts.
+pub struct Shards {
+    parts: Vec<Mutex<Shard>>,
+    cores: Cores,
+}
+
+/// A part whose thread panicked is not used again: the panic comes out of the scope.
+fn lock(part: &Mutex<Shard>) -> MutexGuard<'_, Shard> {
+    part.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Shards {
+    /// As many as the configuration asks for, for a flat gradient like this one.
+    ///
+    /// # Errors
+    /// When a tape cannot be had.
+    pub fn new(cfg: &TrainConfig, grads: &Tensor) -> Result<Shards> {
+        let part = |_| {
+            let tape = Tape::open_with(cfg.device, cfg.products).map_err(Error::Device)?;
+            let grads = Tensor::zeros(grads.shape(), grads.dtype());
+            Ok(Mutex::new(Shard { tape, grads, loss: 0.0, targets: 0 }))
+        };
+        Ok(Shards { parts: (0..cfg.shards).map(part).collect::<Result<_>>()?, cores: Cores::default() })
+    }
+
+    /// Compute on cores that are idle from now on.
+    pub fn share(&mut self, cores: &Cores) {
+        self.cores = cores.clone();
+    }
+
+    /// Do `jobs` jobs, by this thread and one on every idle core; job i has the tape of part i modulo their number.
+    pub fn each(&self, jobs: usize, job: impl Fn(usize, &mut Shard) + Sync) {
+        let helpers = self.cores.borrow(self.parts.len().min(jobs).saturating_sub(1));
+        let next = AtomicUsize::new(0);
+        let work = || {
+            for i in std::iter::repeat_with(|| next.fetch_add(1, Ordering::Relaxed)).take_while(|&i| i < jobs) {
+                job(i, &mut lock(&self.parts[i % self.parts.len()]));
+            }
+        };
+        if helpers.n == 0 {
+            return work();
+        }
+        thread::scope(|scope| {
+            (0..helpers.n).for_each(|_| drop(scope.spawn(work)));
+            work();
+        });
+    }
+
+    /// The loss of a batch, and its gradient in `into`.
+    pub fn gradient(&self, cfg: &TrainConfig, model: &Model, form: Form, batch: &Batch, into: &mut Tensor) -> f64 {
+        let (n, b) = (self.parts.len(), cfg.batch);
+        self.each(n, |i, Shard { tape, grads, loss, targets }| {
+            let part = batch.part(i * b / n..(i + 1) * b / n);
+            let (rows, labels) = part.labelled().unzip();
+            let labels = labels.as_ref().unwrap_or(&part.targets);
+            let params = model.params().bind(tape);
+            let rows = rows.as_ref().map(|rows| tape.constant(rows));
+            let logits = model.forward_at(&params, tape.constant(&part.tokens), form, rows);
+            *loss = descend(cfg, model, &params, logits, labels, grads).value().item();
+            *targets = labels.host::<i32>().iter().filter(|&&t| t != IGNORE).count();
+            tape.reset();
+        });
+        let parts: Vec<_> = self.parts.iter().map(lock).collect();
+        let all = parts.iter().map(|part| part.targets).sum::<usize>().max(1);
+        let weight = |part: &Shard| part.targets as f64 / all as f64;
+        with_real!(into.dtype(), T => {
+            let sum = into.host_mut::<T>();
+            sum.fill(T::ZERO);
+            for part in &parts {
+                let weight = T::of(weight(part));
+                sum.iter_mut().zip(part.grads.host::<T>()).for_each(|(sum, &g)| *sum += weight * g);
+            }
+        });
+        parts.iter().map(|part| weight(part) * part.loss).sum()
+    }
+}

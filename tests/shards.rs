@@ -1,0 +1,107 @@
+//! A batch in parts: the gradient of the whole, the same bits on any number of cores.
+
+#![allow(clippy::unwrap_used)]
+
+use std::fs;
+use tapezoo::{
+    models,
+    train::{Trainer, config::TrainConfig, jobs::run_all, rundir::RunDir, shards::Cores},
+};
+
+/// A small experiment on sequences with one target each, five in a batch, so that parts are not of one size.
+fn load(changes: &str) -> tapezoo::error::Result<TrainConfig> {
+    let mut small: toml::Table = "eval_lens = [9]\ntrain_len = \"3-9\"\nbatch = 5\nsteps = 4\neval_batches = 5\n\
+        eval_batch = 3\nlog_every = 1\ndevice = \"cpu\"\ntask = { name = \"arithmetic\" }\n\
+        [model]\nwidth = 8\nheads = 2\nhead_dim = 4\nmlp = 8\nstate = 4"
+        .parse()
+        .unwrap();
+    small.extend(changes.parse::<toml::Table>().unwrap());
+    TrainConfig::load(None, small)
+}
+
+fn trainer(name: &str, changes: &str) -> Trainer {
+    Trainer::new(&load(changes).unwrap().for_model(name).unwrap(), 1).unwrap()
+}
+
+/// Losses and norms of four steps, the weights after them, and what they know.
+fn course(mut trainer: Trainer) -> (Vec<f64>, Vec<f64>, impl PartialEq + std::fmt::Debug) {
+    let steps: Vec<_> = (0..4).map(|_| trainer.step().unwrap()).collect();
+    let told = steps.iter().flat_map(|step| [step.loss, step.grad_norm]).collect();
+    let known = trainer.evaluate().unwrap();
+    (told, trainer.model().params().flat().to_f64(), known)
+}
+
+#[test]
+fn the_parts_of_a_batch_add_up_to_its_loss_and_gradient() {
+    for name in models::names() {
+        let whole = course(trainer(name, "dtype = \"f64\""));
+        for shards in [2, 3, 5] {
+            let parts = course(trainer(name, &format!("dtype = \"f64\"\nshards = {shards}")));
+            // Of an update that Adam scales to one, a tiny gradient's rounding may be much: the first two steps.
+            for (a, b) in parts.0[..4].iter().zip(&whole.0) {
+                assert!((a - b).abs() <= 1e-9 * b.abs(), "{name}, {shards} parts: {a}, not {b}");
+            }
+            assert_eq!(parts.2, whole.2, "{name}, {shards} parts");
+        }
+    }
+}
+
+#[test]
+fn idle_cores_change_no_bit() {
+    for name in models::names() {
+        let on = |idle: usize| {
+            let mut trainer = trainer(name, "shards = 3");
+            trainer.share(&Cores::idle(idle));
+            course(trainer)
+        };
+        let alone = on(0);
+        for idle in [1, 2, 7] {
+            assert!(on(idle) == alone, "{name}: {idle} idle cores");
+        }
+    }
+}
+
+/// More threads than runs, as many, and fewer.
+#[test]
+fn runs_in_parts_are_the_same_on_any_number_of_threads() {
+    let cfg = load("shards = 2\nseeds = 2\nmodels = [\"lru\", \"gpt\"]\neval_every = 2").unwrap();
+    let on = |threads: usize| {
+        let dir = tempfile::tempdir().unwrap();
+        let out = RunDir::create(&dir.path().join("run"), &cfg, false).unwrap();
+        let (reports, written) = run_all(&cfg, threads, Some(&out), false).unwrap();
+        written.unwrap();
+        let metrics = |m: &str, seed| fs::read(dir.path().join(format!("run/{m}-seed{seed}/metrics.jsonl"))).unwrap();
+        let files: Vec<_> = ["lru", "gpt"].iter().flat_map(|m| [metrics(m, 0), metrics(m, 1)]).collect();
+        let kept = fs::read_to_string(dir.path().join("run/config.toml")).unwrap();
+        assert!(kept.contains("shards = 2"), "{kept}");
+        (reports.iter().map(|r| (r.model.clone(), r.seed, r.accuracy.clone())).collect::<Vec<_>>(), files)
+    };
+    let one = on(1);
+    assert_eq!(one.0.len(), 4);
+    for threads in [2, 3, 9] {
+        assert!(on(threads) == one, "{threads} threads");
+    }
+}
+
+/// A gradient that is none names where it began, as it does of a whole batch.
+#[test]
+fn a_number_that_is_not_finite_is_found() {
+    let error = |shards: usize| {
+        let mut trainer = trainer("lstm", &format!("lr = 1e38\nclip = 0.0\nshards = {shards}"));
+        (0..9).find_map(|_| trainer.step().err()).unwrap().to_string()
+    };
+    assert_eq!(error(2), error(1));
+    assert!(error(2).contains("not finite"), "{}", error(2));
+}
+
+/// What cannot be is refused, with what to do about it.
+#[test]
+fn parts_need_sequences_that_do_not_know_of_one_another() {
+    let refused = |more: &str| load(more).unwrap_err().to_string();
+    assert!(refused("shards = 0").contains("shards 0: expected at least 1"));
+    assert!(refused("shards = 6").contains("shards 6: expected at most the 5 sequences of a batch"));
+    let published = "task = { name = \"parity\" }\nmodel = { variant = \"published\" }\nmodels = [\"lru\"]\nshards = 2";
+    let why = refused(published);
+    assert!(why.contains("shards 2: lru keeps numbers of whole batches; expected 1"), "{why}");
+    assert!(load(&published.replace("lru", "lstm")).is_ok());
+}
