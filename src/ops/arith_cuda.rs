@@ -1,6 +1,6 @@
 //! The launches of arith.cu: broadcasting, and the sums over what it repeats.
 
-use super::{arith::Rows, linear::total_cuda};
+use super::{arith_cpu::Rows, linear::total_cuda};
 use crate::{
     args,
     autograd::{Grad, In},

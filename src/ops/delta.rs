@@ -81,6 +81,8 @@ struct Grads<'a, T> {
     dk: &'a mut [T],
     dv: &'a mut [T],
     dbeta: &'a mut [T],
+    /// Whether the gradient of the first state is wanted.
+    state: bool,
     ds0: &'a mut [T],
     /// Empty without a gate.
     dg: &'a mut [T],
@@ -127,6 +129,7 @@ fn backward<T: Math>(cpu: &Cpu, p: Plan<T>, x: In, y: &[Value], dy: &[Option<Ten
             dk: dk.slice(cpu, &x[1]),
             dv: dv.slice(cpu, &x[2]),
             dbeta: dbeta.slice(cpu, &x[3]),
+            state: ds0.wanted(),
             ds0: ds0.slice(cpu, &x[4]),
             dg: gate.first_mut().map_or(&mut [], |dg| dg.slice(cpu, &x[5])),
         };

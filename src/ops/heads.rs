@@ -3,6 +3,7 @@
 //! A head's steps are rows of K elements that lie H K apart. Kernels copy a chunk of them to contiguous scratch
 //! memory, compute there, and add the result back: products of contiguous matrices are the fast ones.
 
+use super::gemm::{Mat, gemm};
 use crate::{
     autograd::{Gen, In},
     tensor::{Real, Tensor},
@@ -132,6 +133,21 @@ fn add<T: Real>(x: &[T], stride: usize, k: usize, n: usize, scale: T, y: &mut [T
     for t in 0..n {
         let (x, y) = (&x[t * stride..t * stride + k], &mut y[t * step..t * step + k]);
         y.iter_mut().zip(x).for_each(|(y, &x)| *y += scale * x);
+    }
+}
+
+/// Whether a state, or the cotangent of one, is all zeros, as before the first token and behind the last: products with it
+/// are not computed ([`gemm_unless`]). Where a sequence is one chunk they are about half of all.
+pub fn zero<T: Real>(x: &[T]) -> bool {
+    x.iter().all(|&x| x == T::ZERO)
+}
+
+/// y = alpha a b, or y += alpha a b when `acc`, for y without gaps; unless a or b is `zero`.
+pub fn gemm_unless<T: Real>(zero: bool, alpha: T, a: (&[T], Mat), b: (&[T], Mat), y: (&mut [T], Mat), acc: bool) {
+    match (zero, acc) {
+        (false, _) => gemm(alpha, a, b, y, acc),
+        (true, false) => y.0[..y.1.rows * y.1.cols].fill(T::ZERO),
+        (true, true) => {}
     }
 }
 

@@ -92,6 +92,9 @@ pub fn sum3<T: Real>(a: &[T], b: &[T], c: &[T], f: impl Fn(T, T, T) -> T) -> T {
 /// The widest row whose sums over many rows are held in registers: a sum in memory waits for its own store.
 pub const NARROW: usize = 32;
 
+/// Sums of narrow rows side by side.
+const BLOCK: usize = 64;
+
 /// d += Σ g over the rows of g.
 #[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2"))]
 pub fn columns<T: Real>(g: &[T], d: &mut [T]) {
@@ -99,16 +102,24 @@ pub fn columns<T: Real>(g: &[T], d: &mut [T]) {
     if n == 0 {
         return;
     }
-    let mut narrow = [T::ZERO; NARROW];
-    with_width!(n => {
-        let sums = if n <= NARROW { &mut narrow[..n] } else { &mut d[..n] };
-        for g in g.chunks_exact(n) {
-            sums.iter_mut().zip(g).for_each(|(sum, &g)| *sum += g);
-        }
-    });
-    if n <= NARROW {
-        d.iter_mut().zip(narrow).for_each(|(d, sum)| *d += sum);
+    // Of narrow rows, as many as fill four vectors at once: their sums do not wait for one another.
+    let mut sums = [T::ZERO; BLOCK];
+    if n > NARROW {
+        return g.chunks_exact(n).for_each(|g| d.iter_mut().zip(g).for_each(|(sum, &g)| *sum += g));
     }
+    let width = BLOCK / n * n;
+    if width == BLOCK {
+        for g in g.as_chunks::<BLOCK>().0 {
+            for l in 0..BLOCK {
+                sums[l] += g[l];
+            }
+        }
+    } else {
+        g.chunks_exact(width).for_each(|g| sums[..width].iter_mut().zip(g).for_each(|(sum, &g)| *sum += g));
+    }
+    let rest = g.len() / width * width;
+    sums.iter_mut().zip(&g[rest..]).for_each(|(sum, &g)| *sum += g);
+    sums[..width].chunks_exact(n).for_each(|sums| d.iter_mut().zip(sums).for_each(|(d, &sum)| *d += sum));
 }
 
 /// The largest element; −∞ of none. NaN loses.

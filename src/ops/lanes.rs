@@ -4,9 +4,11 @@
 //! transposed into [.., 16] and the recurrence is written as for one head, with [`Lane`]s for numbers. When the
 //! number of heads is no multiple of 16, the lanes left over hold zeros.
 
+#[cfg(target_arch = "x86_64")]
+mod avx512;
+
 use super::heads::Heads;
 use crate::tensor::Real;
-use std::hint::black_box;
 
 /// Heads to a lane block.
 pub const L: usize = 16;
@@ -90,10 +92,7 @@ impl Block {
         y: &mut [T],
     ) {
         let (at, step) = (self.at(heads, t0), heads.h * heads.k);
-        match add {
-            Some(scale) => scatter(x, stride, n, heads.k, scale, at, self.len, step, y, |y, x| *y += x),
-            None => scatter(x, stride, n, heads.k, T::ONE, at, self.len, step, y, |y, x| *y = x),
-        }
+        scatter(x, stride, n, heads.k, add, &at[..self.len], step, y);
     }
 
     /// States [.., K, V] of these heads, `step` apart, as lanes [V, K]: the columns one after another.
@@ -120,18 +119,83 @@ impl Block {
     }
 }
 
-/// Steps whose rows are copied before they are turned: what has just been stored in parts cannot be read as a whole.
-const STEPS: usize = 8;
+/// That this is compiled for a processor with AVX-512F: see [`avx512_here`].
+#[derive(Clone, Copy)]
+pub struct Avx512(());
 
-/// Every four lanes of four as a matrix, transposed: lane 4 g + j of the m-th is lane 4 g + m of the j-th. They go
-/// through memory, where they are vectors: else every number is moved by itself.
+impl Avx512 {
+    /// # Safety
+    /// The processor has AVX-512F.
+    #[inline(always)]
+    pub unsafe fn assumed() -> Avx512 {
+        Avx512(())
+    }
+}
+
+/// In a function of several versions (`multiversion`): an [`Avx512`] in the one for it, else none. What depends on it is
+/// chosen when that version is compiled; to ask the processor would keep the shuffles out of loops.
+macro_rules! avx512_here {
+    () => {
+        if multiversion::target::target_cfg_f!(target_feature = "avx512f") {
+            // SAFETY: only a processor that has it runs this version of the function.
+            Some(unsafe { $crate::ops::lanes::Avx512::assumed() })
+        } else {
+            None
+        }
+    };
+}
+pub(super) use avx512_here;
+
+/// Every four lanes of four as a matrix, transposed: lane 4 g + j of the m-th is lane 4 g + m of the j-th.
 #[inline(always)]
-pub fn turned<T: Real>(x: &[Lane<T>; 4]) -> [Lane<T>; 4] {
-    let x = black_box(x);
+pub fn turned<T: Real>(avx512: Option<Avx512>, x: &[Lane<T>; 4]) -> [Lane<T>; 4] {
+    #[cfg(target_arch = "x86_64")]
+    if let (Some(_), Some(x)) = (avx512, singles(x).and_then(|x| x.first_chunk())) {
+        let mut y = [[T::ZERO; L]; 4];
+        if let Some(y) = singles_mut(&mut y) {
+            // SAFETY: the processor can, as there is an `Avx512`.
+            y.copy_from_slice(&unsafe { avx512::turned(x) });
+        }
+        return y;
+    }
     std::array::from_fn(|m| std::array::from_fn(|i| x[i % 4][i / 4 * 4 + m]))
 }
 
-#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2"))]
+/// Lane 4 a + b becomes lane 4 b + a.
+#[inline(always)]
+pub fn order<T: Real>(avx512: Option<Avx512>, x: &Lane<T>) -> Lane<T> {
+    #[cfg(target_arch = "x86_64")]
+    if let (Some(_), Some(x)) = (avx512, singles(std::slice::from_ref(x))) {
+        let mut y = [[T::ZERO; L]];
+        if let Some(y) = singles_mut(&mut y) {
+            // SAFETY: the processor can, as there is an `Avx512`.
+            y[0] = unsafe { avx512::order(&x[0]) };
+        }
+        return y[0];
+    }
+    std::array::from_fn(|l| x[l % 4 * 4 + l / 4])
+}
+
+/// Lanes of `f32`, if that is what they are.
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+fn singles<T: Real>(x: &[Lane<T>]) -> Option<&[Lane<f32>]> {
+    T::f32s(x.as_flattened()).map(lanes)
+}
+
+/// The same to write.
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+fn singles_mut<T: Real>(x: &mut [Lane<T>]) -> Option<&mut [Lane<f32>]> {
+    T::f32s_mut(x.as_flattened_mut()).map(lanes_mut)
+}
+
+/// Whether n rows of k, `step` apart, from every place of `at` are within so many numbers.
+#[cfg(target_arch = "x86_64")]
+fn within(len: usize, at: &[usize], n: usize, step: usize, k: usize) -> bool {
+    n == 0 || at.iter().all(|at| at + (n - 1) * step + k <= len)
+}
+
 fn gather<T: Real>(
     x: &[T],
     at: [usize; L],
@@ -142,57 +206,64 @@ fn gather<T: Real>(
     y: &mut [Lane<T>],
     stride: usize,
 ) {
-    let fours = k / 4;
-    for t0 in (0..n).step_by(STEPS) {
-        let steps = t0..n.min(t0 + STEPS);
-        for t in steps.clone() {
-            for (j, y) in y[t * stride..][..4 * fours].as_chunks_mut::<4>().0.iter_mut().enumerate() {
-                for l in 0..L {
-                    y[l % 4][l / 4 * 4..][..4].copy_from_slice(&x[at[l] + t * step + 4 * j..][..4]);
-                }
-            }
-        }
-        for t in steps {
-            let y = &mut y[t * stride..][..k];
-            for y in y.as_chunks_mut::<4>().0 {
-                let x = turned(y);
-                for (y, x) in y.iter_mut().zip(x) {
-                    *y = mul(*scale, x);
-                }
-            }
-            for (j, y) in y.iter_mut().enumerate().skip(4 * fours) {
-                (0..L).for_each(|l| y[l] = scale[l] * x[at[l] + t * step + j]);
-            }
+    #[cfg(target_arch = "x86_64")]
+    if let (Some(x), Some(scale), Some(y)) = (T::f32s(x), singles(std::slice::from_ref(scale)), singles_mut(y))
+        && avx512::available()
+    {
+        assert!(within(x.len(), &at, n, step, k) && within(y.len(), &[0], n, stride, k), "rows beyond a tensor's end");
+        // SAFETY: the processor can, and it was just looked that the rows and the lanes are there.
+        unsafe { avx512::gather(x, &at, step, k / 4, n, &scale[0], y, stride) };
+        return gather_from(k / 4 * 4, x, at, step, k, n, &scale[0], y, stride);
+    }
+    gather_from(0, x, at, step, k, n, scale, y, stride);
+}
+
+/// The numbers of each row from `j0` on.
+fn gather_from<T: Real>(
+    j0: usize,
+    x: &[T],
+    at: [usize; L],
+    step: usize,
+    k: usize,
+    n: usize,
+    scale: &Lane<T>,
+    y: &mut [Lane<T>],
+    stride: usize,
+) {
+    for t in 0..n {
+        for (j, y) in y[t * stride..][..k].iter_mut().enumerate().skip(j0) {
+            *y = std::array::from_fn(|l| scale[l] * x[at[l] + t * step + j]);
         }
     }
 }
 
-#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2"))]
-fn scatter<T: Real, F: Fn(&mut T, T)>(
+fn scatter<T: Real>(
     x: &[Lane<T>],
     stride: usize,
     n: usize,
     k: usize,
-    scale: T,
-    at: [usize; L],
-    len: usize,
+    add: Option<T>,
+    at: &[usize],
     step: usize,
     y: &mut [T],
-    put: F,
 ) {
+    let mut j0 = 0;
+    #[cfg(target_arch = "x86_64")]
+    if let (Some(x), Some(y)) = (singles(x), T::f32s_mut(y))
+        && avx512::available()
+    {
+        assert!(within(y.len(), at, n, step, k) && within(x.len(), &[0], n, stride, k), "rows beyond a tensor's end");
+        j0 = k / 4 * 4;
+        let scale = add.map_or(1.0, |scale| scale.to_f64() as f32);
+        // SAFETY: the processor can, and it was just looked that the rows and the lanes are there.
+        unsafe { avx512::scatter(x, stride, n, k / 4, scale, at, step, y, add.is_some()) };
+    }
     for t in 0..n {
-        let (fours, rest) = x[t * stride..t * stride + k].as_chunks::<4>();
-        for (j, x) in fours.iter().enumerate() {
-            let rows = turned(x);
-            let rows = black_box(&rows);
-            for (l, at) in at[..len].iter().enumerate() {
-                let (x, y) = (&rows[l % 4][l / 4 * 4..][..4], &mut y[at + t * step + 4 * j..][..4]);
-                y.iter_mut().zip(x).for_each(|(y, &x)| put(y, scale * x));
+        for (j, x) in x[t * stride..][..k].iter().enumerate().skip(j0) {
+            for (at, &x) in at.iter().zip(x) {
+                let y = &mut y[at + t * step + j];
+                *y = add.map_or(x, |scale| *y + scale * x);
             }
-        }
-        let j0 = k - rest.len();
-        for (j, x) in rest.iter().enumerate() {
-            (0..len).for_each(|l| put(&mut y[at[l] + t * step + j0 + j], scale * x[l]));
         }
     }
 }

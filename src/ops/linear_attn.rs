@@ -105,6 +105,8 @@ struct Grads<'a, T> {
     dq: &'a mut [T],
     dk: &'a mut [T],
     dv: &'a mut [T],
+    /// Whether the gradient of the first state is wanted.
+    state: bool,
     ds0: &'a mut [T],
     dz0: Option<&'a mut [T]>,
 }
@@ -147,6 +149,7 @@ fn backward<T: Real>(cpu: &Cpu, p: Plan<T>, x: In, y: &[Value], dy: &[Option<Ten
             dq: dq.slice(cpu, &x[0]),
             dk: dk.slice(cpu, &x[1]),
             dv: dv.slice(cpu, &x[2]),
+            state: ds0.wanted() || rest.iter().any(Grad::wanted),
             ds0: ds0.slice(cpu, &x[3]),
             dz0: rest.first_mut().map(|d| d.slice(cpu, &x[4])),
         };

@@ -5,7 +5,7 @@
 //! 1 − s + s/C and s/C. Rows with the target `ignore_index` do not count; without any other row the loss is 0.
 //! Of logits in bf16 the loss is in f32.
 
-use super::{check_real, lane_sums, math::Math};
+use super::{check_real, lane_sums, lanes::L, math::Math};
 use crate::{
     args,
     autograd::{Gen, Grad, In, Op, Outs, Value, Var},
@@ -41,14 +41,19 @@ fn forward<T: Math>(n: usize, ignore: i32, smoothing: f64, x: &[T], targets: &[i
         loss -= smoothing * rows().map(|(i, _)| mean(i)).sum::<f64>();
     }
     p.iter_mut().for_each(|p| *p = p.exp());
-    with_width!(n => for (p, &t) in p.chunks_exact_mut(n).zip(targets) {
-        let sum = lane_sums::sum(p, |p| p);
-        let scale = T::ONE / sum;
-        p.iter_mut().for_each(|p| *p *= scale);
-        if t != ignore {
-            loss += sum.ln().to_f64();
-        }
-    });
+    // Logarithms of sixteen rows at once.
+    for (p, targets) in p.chunks_mut(L * n).zip(targets.chunks(L)) {
+        let mut sums = [T::ONE; L];
+        with_width!(n => for (p, to) in p.chunks_exact_mut(n).zip(&mut sums) {
+            let sum = lane_sums::sum(p, |p| p);
+            let scale = T::ONE / sum;
+            p.iter_mut().for_each(|p| *p *= scale);
+            *to = sum;
+        });
+        sums.iter_mut().for_each(|sum| *sum = sum.ln());
+        let counted = targets.iter().zip(sums).filter(|t| *t.0 != ignore);
+        loss = counted.fold(loss, |loss, (_, log)| loss + log.to_f64());
+    }
     loss
 }
 

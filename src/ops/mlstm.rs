@@ -106,6 +106,8 @@ struct Grads<'a, T> {
     dv: &'a mut [T],
     di: &'a mut [T],
     df: &'a mut [T],
+    /// Whether the gradients of the first state are wanted.
+    state: bool,
     dc0: &'a mut [T],
     dn0: &'a mut [T],
     dm0: &'a mut [T],
@@ -243,12 +245,14 @@ fn backward<T: Math>(cpu: &Cpu, p: Plan<T>, x: In, y: &[Value], dy: &[Option<Ten
     let [h, c, n, _, den, states] = std::array::from_fn(|i| y[i].host());
     let y = Saved { h, c, n, den, states, dh, dc, dn, dm };
     if let [dq, dk, dv, di, df, dc0, dn0, dm0, dw0] = dx {
+        let state = [&*dc0, &*dn0, &*dm0, &*dw0].into_iter().any(Grad::wanted);
         let d = Grads {
             dq: dq.slice(cpu, &x[0]),
             dk: dk.slice(cpu, &x[1]),
             dv: dv.slice(cpu, &x[2]),
             di: di.slice(cpu, &x[3]),
             df: df.slice(cpu, &x[4]),
+            state,
             dc0: dc0.slice(cpu, &x[5]),
             dn0: dn0.slice(cpu, &x[6]),
             dm0: dm0.slice(cpu, &x[7]),

@@ -4,6 +4,7 @@
 //! over which the gradient check and the other tests of all ops run.
 
 pub mod arith;
+mod arith_cpu;
 mod arith_cuda;
 pub mod attention;
 pub mod block_diagonal;

@@ -104,7 +104,8 @@ pub struct TrainConfig {
     #[serde(default, with = "text")]
     pub products: Products,
     /// On the CPU, the parts that a training batch is computed in, on as many cores as have no other run. The results
-    /// depend on this number and not on that of the cores.
+    /// depend on this number and not on that of the cores. A model that keeps numbers of whole batches (the published
+    /// LRU's statistics, a state that is carried) is computed in one.
     #[serde(default = "one", skip_serializing_if = "is_one")]
     pub shards: usize,
     /// What is learned.
@@ -351,12 +352,8 @@ impl TrainConfig {
 
     /// Build the model once: whatever is wrong with its sizes or its form shows here.
     fn check_model(&self) -> Result<()> {
-        let mut model = Model::new(&self.model, self.seed, self.dtype)?;
+        let model = Model::new(&self.model, self.seed, self.dtype)?;
         self.eval_lens.iter().chain([&self.train_len]).try_for_each(|len| model.check_len(len.max))?;
-        model.begin_carrying(1);
-        expect(self.shards == 1 || model.buffers().is_empty(), || {
-            format!("shards {}: {} keeps numbers of whole batches; expected 1", self.shards, self.model.mixer)
-        })?;
         self.form.map_or(Ok(()), |form| model.check_form(form))
     }
 }

@@ -169,7 +169,7 @@ impl Trainer {
                 cfg.model.mixer
             )));
         }
-        let whole = cfg.shards == 1 || cfg.device != Device::Cpu;
+        let whole = cfg.shards == 1 || cfg.device != Device::Cpu || !model.buffers().is_empty();
         let shards = if whole { None } else { Some(Shards::new(cfg, &grads)?) };
         Ok(Trainer {
             seed,

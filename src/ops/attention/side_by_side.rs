@@ -34,7 +34,7 @@ fn largest<T: Math, const N: usize>(q: &Row<T, N>, k: &[Row<T, N>]) -> Lane<T> {
     top
 }
 
-/// o = Σ_s w_s v_s / Σ_s w_s with w_s = exp(q·k_s − top); gives back the denominator.
+/// o = Σ_s w_s v_s / Σ_s w_s with w_s = exp(q·k_s − top); gives back ln Σ_s exp(q·k_s).
 #[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2"))]
 fn attend<T: Math, const N: usize>(
     q: &Row<T, N>,
@@ -58,6 +58,7 @@ fn attend<T: Math, const N: usize>(
         for j in 0..N {
             o[j][l] = by * sum[j][l];
         }
+        all[l] = top[l] + all[l].ln();
     }
     all
 }
@@ -119,8 +120,8 @@ pub fn forward<T: Math, const N: usize>(cpu: &Cpu, p: Plan<T>, q: &[T], k: &[T],
         for (t, (q, o)) in rows::<T, N>(&qs).iter().zip(rows_mut::<T, N>(&mut os)).enumerate() {
             let (k, v) = (&rows(&ks)[..p.seen(t)], &rows(&vs)[..p.seen(t)]);
             let top = largest(q, k);
-            let sum = attend(q, k, v, &top, o);
-            (0..b.len).for_each(|l| lse[(b.first + l) * n + t] = top[l] + sum[l].ln());
+            let all = attend(q, k, v, &top, o);
+            (0..b.len).for_each(|l| lse[(b.first + l) * n + t] = all[l]);
         }
         b.scatter(d.values(), lanes(&os), N, 0, n, None, o);
     }

@@ -43,7 +43,7 @@ use super::{
 };
 use crate::{
     ops::{
-        heads::lower,
+        heads::{gemm_unless, lower, zero},
         math::Math,
         matmul::{Mat, gemm},
         triangular::{solve_lower, solve_lower_transposed},
@@ -118,7 +118,7 @@ impl<'a, T: Math> Chunk<'a, T> {
         d.values().gather(x.v, i, t0, n, T::ONE, &mut self.v, d.v);
         self.decay.load(d.scalars(), x.g, i, t0, n);
         scale_rows(&self.beta, &self.k, &mut self.bk, n, d.k);
-        gemm(-T::ONE, (&self.k, mk), (s, mat(d.k, d.v)), (&mut self.diff, mv), false);
+        gemm_unless(zero(s), -T::ONE, (&self.k, mk), (s, mat(d.k, d.v)), (&mut self.diff, mv), false);
         self.decay.since_start(&mut self.diff, n, d.v);
         self.diff[..n * d.v].iter_mut().zip(self.v.iter()).for_each(|(y, &v)| *y += v);
         gemm(T::ONE, (&self.bk, mk), (&self.k, mk.t()), (&mut self.a, ma), false);
@@ -145,7 +145,7 @@ pub fn forward<T: Math>(cpu: &Cpu, p: Plan<T>, x: &Inputs<T>, y: Outputs<T>) {
             u.load(&p, x, i, t0, n, &s);
             scale_rows(&u.beta, &u.diff, &mut e, n, d.v);
             solve_lower(&u.a, &mut e, n, d.v);
-            gemm(T::ONE, (&u.q, mk), (&s, ms), (&mut o, mv), false);
+            gemm_unless(zero(&s), T::ONE, (&u.q, mk), (&s, ms), (&mut o, mv), false);
             u.decay.since_start(&mut o, n, d.v);
             gemm(T::ONE, (&u.p, ma), (&e, mv), (&mut o, mv), true);
             d.values().put(&o, d.v, i, t0, n, y.o);
@@ -183,16 +183,17 @@ pub fn backward<T: Math>(cpu: &Cpu, p: Plan<T>, x: &Inputs<T>, y: &Saved<T>, dx:
                 d.values().gather(all, i, t0, n, T::ONE, &mut d_o, d.v);
             }
             // Through O = γ Q S + P E and S' = Γ S + (r K)ᵀ E.
-            gemm(T::ONE, (&u.k, mk), (&ds, ms), (&mut g, mv), false);
+            let (first, last, unread) = (zero(s), zero(&ds), j == 0 && !dx.state);
+            gemm_unless(last, T::ONE, (&u.k, mk), (&ds, ms), (&mut g, mv), false);
             u.decay.until_end(&mut g, n, d.v);
             gemm(T::ONE, (&u.p, ma.t()), (&d_o, mv), (&mut g, mv), true);
             gemm(T::ONE, (&d_o, mv), (&e, mv.t()), (&mut dp, ma), false);
             lower(&mut dp, n, false);
             u.decay.between(&mut dp, n);
-            gemm(T::ONE, (&d_o, mv), (s, ms.t()), (&mut dq, mk), false);
+            gemm_unless(first, T::ONE, (&d_o, mv), (s, ms.t()), (&mut dq, mk), false);
             u.decay.since_start(&mut dq, n, d.k);
             gemm(T::ONE, (&dp, ma), (&u.k, mk), (&mut dq, mk), true);
-            gemm(T::ONE, (&e, mv), (&ds, ms.t()), (&mut dk, mk), false);
+            gemm_unless(last, T::ONE, (&e, mv), (&ds, ms.t()), (&mut dk, mk), false);
             u.decay.until_end(&mut dk, n, d.k);
             // What the last step's gate is to the state after the chunk.
             let end = if gated { inner(&u.k[..n * d.k], &dk) + u.decay.whole(n) * inner(&ds, s) } else { T::ZERO };
@@ -211,12 +212,12 @@ pub fn backward<T: Math>(cpu: &Cpu, p: Plan<T>, x: &Inputs<T>, y: &Saved<T>, dx:
             d.values().add(&bg, d.v, T::ONE, i, t0, n, dx.dv);
             times_rows(&u.beta, &mut h, n, d.k);
             u.decay.since_start(&mut bg, n, d.v);
-            gemm(-T::ONE, (&bg, mv), (s, ms.t()), (&mut h, mk), true);
+            gemm_unless(first, -T::ONE, (&bg, mv), (s, ms.t()), (&mut h, mk), true);
             gemm(T::ONE, (&da, ma.t()), (&u.bk, mk), (&mut dk, mk), true);
             u.decay.since_start(&mut d_o, n, d.v);
             u.decay.state(&mut ds, n);
-            gemm(T::ONE, (&u.q, mk.t()), (&d_o, mv), (&mut ds, ms), true);
-            gemm(-T::ONE, (&u.k, mk.t()), (&bg, mv), (&mut ds, ms), true);
+            gemm_unless(unread, T::ONE, (&u.q, mk.t()), (&d_o, mv), (&mut ds, ms), true);
+            gemm_unless(unread, -T::ONE, (&u.k, mk.t()), (&bg, mv), (&mut ds, ms), true);
             if gated {
                 gate(&u, (&dq, &h, &dk), end, &mut dg, n, d.k);
                 d.scalars().add(&dg, 1, T::ONE, i, t0, n, dx.dg);
@@ -226,7 +227,9 @@ pub fn backward<T: Math>(cpu: &Cpu, p: Plan<T>, x: &Inputs<T>, y: &Saved<T>, dx:
             d.keys().add(&dk, d.k, T::ONE, i, t0, n, dx.dk);
             d.scalars().add(&dbeta, 1, T::ONE, i, t0, n, dx.dbeta);
         }
-        dx.ds0[i * ns..(i + 1) * ns].iter_mut().zip(ds.iter()).for_each(|(d, &s)| *d += s);
+        if dx.state {
+            dx.ds0[i * ns..(i + 1) * ns].iter_mut().zip(ds.iter()).for_each(|(d, &s)| *d += s);
+        }
     }
 }
 

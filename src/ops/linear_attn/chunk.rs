@@ -10,7 +10,7 @@
 use super::{Grads, Inputs, Outputs, Plan};
 use crate::{
     ops::{
-        heads::lower,
+        heads::{gemm_unless, lower, zero},
         matmul::{Mat, gemm},
     },
     tensor::{Cpu, Real},
@@ -66,7 +66,7 @@ pub fn forward<T: Real>(
             let (mk, mw, ms, ma) = (mat(n, d.k), mat(n, w), mat(d.k, w), mat(n, n));
             gemm(T::ONE, (&q, mk), (&k, mk.t()), (&mut a, ma), false);
             lower(&mut a, n, false);
-            gemm(T::ONE, (&q, mk), (&s, ms), (&mut y, mw), false);
+            gemm_unless(zero(&s), T::ONE, (&q, mk), (&s, ms), (&mut y, mw), false);
             gemm(T::ONE, (&a, ma), (&v, mw), (&mut y, mw), true);
             gemm(T::ONE, (&k, mk.t()), (&v, mw), (&mut s, ms), true);
             if let (Some(eps), Some(den)) = (p.eps, den.as_deref_mut()) {
@@ -90,11 +90,11 @@ pub fn backward<T: Real>(cpu: &Cpu, p: Plan<T>, x: &Inputs<T>, y: &Outputs<T>, m
     let (mut q, mut k, mut v) = (cpu.temp::<T>(c * d.k), cpu.temp::<T>(c * d.k), cpu.temp::<T>(c * w));
     let (mut a, mut da, mut dy) = (cpu.temp::<T>(c * c), cpu.temp::<T>(c * c), cpu.temp::<T>(c * w));
     let (mut dq, mut dk, mut dv) = (cpu.temp::<T>(c * d.k), cpu.temp::<T>(c * d.k), cpu.temp::<T>(c * w));
-    let (mut states, mut ds) = (cpu.temp::<T>((chunks + 1) * d.k * w), cpu.temp::<T>(d.k * w));
+    let (mut states, mut ds) = (cpu.temp::<T>(chunks.max(1) * d.k * w), cpu.temp::<T>(d.k * w));
     let ms = mat(d.k, w);
     for i in 0..d.b * d.h {
         p.load_state(Some(x.s0), x.z0, i, &mut states);
-        for (j, t0) in (0..d.t).step_by(c.max(1)).enumerate() {
+        for (j, t0) in (0..d.t).step_by(c.max(1)).enumerate().take(chunks.saturating_sub(1)) {
             let n = c.min(d.t - t0);
             d.keys().gather(x.k, i, t0, n, T::ONE, &mut k, d.k);
             values(&p, x.v, i, t0, n, &mut v);
@@ -104,9 +104,10 @@ pub fn backward<T: Real>(cpu: &Cpu, p: Plan<T>, x: &Inputs<T>, y: &Outputs<T>, m
         }
         p.load_state(y.ds, y.dz, i, &mut ds);
         for j in (0..chunks).rev() {
-            let (t0, s) = (j * c, &states[j * d.k * w..]);
+            let (t0, s) = (j * c, &states[j * d.k * w..(j + 1) * d.k * w]);
             let n = c.min(d.t - t0);
             let (mk, mw, ma) = (mat(n, d.k), mat(n, w), mat(n, n));
+            let (first, last) = (zero(s), zero(&ds));
             d.keys().gather(x.q, i, t0, n, p.scale, &mut q, d.k);
             d.keys().gather(x.k, i, t0, n, T::ONE, &mut k, d.k);
             values(&p, x.v, i, t0, n, &mut v);
@@ -115,17 +116,19 @@ pub fn backward<T: Real>(cpu: &Cpu, p: Plan<T>, x: &Inputs<T>, y: &Outputs<T>, m
             lower(&mut a, n, false);
             gemm(T::ONE, (&dy, mw), (&v, mw.t()), (&mut da, ma), false);
             lower(&mut da, n, false);
-            gemm(T::ONE, (&dy, mw), (s, ms.t()), (&mut dq, mk), false);
+            gemm_unless(first, T::ONE, (&dy, mw), (s, ms.t()), (&mut dq, mk), false);
             gemm(T::ONE, (&da, ma), (&k, mk), (&mut dq, mk), true);
             gemm(T::ONE, (&da, ma.t()), (&q, mk), (&mut dk, mk), false);
-            gemm(T::ONE, (&v, mw), (&ds, ms.t()), (&mut dk, mk), true);
+            gemm_unless(last, T::ONE, (&v, mw), (&ds, ms.t()), (&mut dk, mk), true);
             gemm(T::ONE, (&a, ma.t()), (&dy, mw), (&mut dv, mw), false);
-            gemm(T::ONE, (&k, mk), (&ds, ms), (&mut dv, mw), true);
-            gemm(T::ONE, (&q, mk.t()), (&dy, mw), (&mut ds, ms), true);
+            gemm_unless(last, T::ONE, (&k, mk), (&ds, ms), (&mut dv, mw), true);
+            gemm_unless(j == 0 && !g.state, T::ONE, (&q, mk.t()), (&dy, mw), (&mut ds, ms), true);
             d.keys().add(&dq, d.k, p.scale, i, t0, n, g.dq);
             d.keys().add(&dk, d.k, T::ONE, i, t0, n, g.dk);
             d.values().add(&dv, w, T::ONE, i, t0, n, g.dv);
         }
-        p.store_state(&ds, i, true, g.ds0, g.dz0.as_deref_mut());
+        if g.state {
+            p.store_state(&ds, i, true, g.ds0, g.dz0.as_deref_mut());
+        }
     }
 }

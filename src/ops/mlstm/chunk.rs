@@ -14,6 +14,7 @@
 use super::{Gates, Grads, Inputs, Outputs, Plan, Saved};
 use crate::{
     ops::{
+        heads::{Dims, gemm_unless, zero},
         lane_sums,
         math::Math,
         matmul::{Mat, gemm},
@@ -58,6 +59,19 @@ fn scale_rows<T: Real>(by: &[T], x: &[T], y: &mut [T], k: usize) {
     for (t, &by) in by.iter().enumerate() {
         let (x, y) = (&x[t * k..(t + 1) * k], &mut y[t * k..(t + 1) * k]);
         y.iter_mut().zip(x).for_each(|(y, &x)| *y = by * x);
+    }
+}
+
+/// The sum of x.
+#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2"))]
+fn total<T: Real>(x: &[T]) -> T {
+    lane_sums::sum(x, |x| x)
+}
+
+/// The sums of the columns of x [·, k], added to numbers of y that are `step` apart.
+fn add_columns<T: Real>(x: &[T], k: usize, y: &mut [T], step: usize) {
+    for x in x.chunks_exact(k.max(1)) {
+        y.iter_mut().step_by(step).zip(x).for_each(|(y, &x)| *y += x);
     }
 }
 
@@ -118,10 +132,14 @@ pub fn forward<T: Math>(cpu: &Cpu, p: Plan<T>, x: &Inputs<T>, y: Outputs<T>) {
             let (mk, mw, ma) = (mat(n, d.k), mat(n, w), mat(n, n));
             y.states[at..at + ns].copy_from_slice(&s);
             u.load(&p, x, &g, i, t0, n);
-            gemm(T::ONE, (&u.rq, mk), (&s, ms), (&mut o, mw), false);
-            gemm(T::ONE, (&u.p, ma), (&u.v, mw), (&mut o, mw), true);
+            gemm_unless(zero(&s), T::ONE, (&u.rq, mk), (&s, ms), (&mut o, mw), false);
+            // The last column of V̂ is all ones: sums in place of products.
+            let (mv, cv) = (Mat::new(n, d.v, w), Mat::new(d.k, d.v, w));
+            gemm(T::ONE, (&u.p, ma), (&u.v, mv), (&mut o, mv), true);
+            o.chunks_exact_mut(w).zip(u.p.chunks_exact(n)).take(n).for_each(|(o, p)| o[d.v] += total(p));
             scale(&mut s, u.r[n - 1]);
-            gemm(T::ONE, (&u.ek, mk.t()), (&u.v, mw), (&mut s, ms), true);
+            gemm(T::ONE, (&u.ek, mk.t()), (&u.v, mv), (&mut s, cv), true);
+            add_columns(&u.ek[..n * d.k], d.k, s.get_mut(d.v..).unwrap_or_default(), w);
             for (t, row) in o.chunks_exact_mut(w).take(n).enumerate() {
                 let (den, by) = (row[d.v], T::ONE / p.normaliser(row[d.v], g.m[t0 + t]));
                 y.den[d.scalars().at(i, t0 + t)] = den;
@@ -182,23 +200,27 @@ impl<'a, T: Math> Work<'a, T> {
     }
 
     /// dQ, dK' and dV̂ of a chunk of `n` steps before which the state is `s`; then dĈ. `end` is Ĉ⁺·dĈ⁺.
-    fn chunk(&mut self, d: crate::ops::heads::Dims, u: &Chunk<T>, s: &[T], t0: usize, n: usize, mut end: T) {
+    /// Where it is `unread`, dĈ is not needed.
+    fn chunk(&mut self, d: Dims, u: &Chunk<T>, s: &[T], t0: usize, n: usize, mut end: T, unread: bool) {
         let w = d.v + 1;
         let (mk, mw, ma, ms) = (mat(n, d.k), mat(n, w), mat(n, n), mat(d.k, w));
+        // Of the column of ones in V̂ no gradient is wanted.
+        let (mv, cv) = (Mat::new(n, d.v, w), Mat::new(d.k, d.v, w));
+        let (first, last) = (zero(s), zero(&self.ds));
         gemm(T::ONE, (&self.d_o, mw), (&u.v, mw.t()), (&mut self.g, ma), false);
         times(&mut self.g[..n * n], &u.d);
-        gemm(T::ONE, (&self.d_o, mw), (s, ms.t()), (&mut self.dk, mk), false);
+        gemm_unless(first, T::ONE, (&self.d_o, mw), (s, ms.t()), (&mut self.dk, mk), false);
         scale_rows(&u.r[..n], &self.dk, &mut self.dq, d.k);
         gemm(T::ONE, (&self.g, ma), (&u.k, mk), (&mut self.dq, mk), true);
-        gemm(T::ONE, (&u.v, mw), (&self.ds, ms.t()), (&mut self.dk, mk), false);
+        gemm_unless(last, T::ONE, (&u.v, mw), (&self.ds, ms.t()), (&mut self.dk, mk), false);
         for (t, dk) in self.dk.chunks_exact_mut(d.k.max(1)).take(n).enumerate() {
             scale(dk, u.d[(n - 1) * n + t]);
         }
         gemm(T::ONE, (&self.g, ma.t()), (&u.q, mk), (&mut self.dk, mk), true);
-        gemm(T::ONE, (&u.p, ma.t()), (&self.d_o, mw), (&mut self.dv, mw), false);
-        gemm(T::ONE, (&u.ek, mk), (&self.ds, ms), (&mut self.dv, mw), true);
+        gemm(T::ONE, (&u.p, ma.t()), (&self.d_o, mv), (&mut self.dv, mv), false);
+        gemm_unless(last, T::ONE, (&u.ek, mk), (&self.ds, cv), (&mut self.dv, mv), true);
         scale(&mut self.ds, u.r[n - 1]);
-        gemm(T::ONE, (&u.rq, mk.t()), (&self.d_o, mw), (&mut self.ds, ms), true);
+        gemm_unless(unread, T::ONE, (&u.rq, mk.t()), (&self.d_o, mw), (&mut self.ds, ms), true);
         for t in (0..n).rev() {
             let row = t * d.k..(t + 1) * d.k;
             let di = dot(&u.k[row.clone()], &self.dk[row.clone()]);
@@ -225,11 +247,15 @@ pub fn backward<T: Math>(cpu: &Cpu, p: Plan<T>, x: &Inputs<T>, y: &Saved<T>, mut
             u.load(&p, x, &g, i, t0, n);
             cotangents(&p, y, &g.m[t0..t0 + n], i, t0, &mut z.d_o, &mut z.own[t0..t0 + n]);
             let end = dot(&last, &z.ds);
-            z.chunk(d, &u, s, t0, n, end);
+            z.chunk(d, &u, s, t0, n, end, j == 0 && !dx.state);
             last.copy_from_slice(s);
             d.keys().add(&z.dq, d.k, T::ONE, i, t0, n, dx.dq);
             d.keys().add(&z.dk, d.k, p.scale, i, t0, n, dx.dk);
             d.values().add(&z.dv, w, T::ONE, i, t0, n, dx.dv);
+        }
+        if !dx.state {
+            g.back(d, i, (&z.di, &z.df, &z.own), gamma, &mut dx);
+            continue;
         }
         // The state before the first step has the weight e^m₀: ∂/∂m₀ for fixed C₀ and n₀ is Ĉ₀·dĈ₀.
         let dm = g.back(d, i, (&z.di, &z.df, &z.own), gamma, &mut dx) + dot(&last, &z.ds);

@@ -2,11 +2,11 @@
 //! waits for a square root. What is added, and in which order, is the same. Rows beyond the last sixteen are left.
 
 use crate::{
-    ops::lanes::{L, Lane, turned},
+    ops::lanes::{Avx512, L, Lane, avx512_here, order, turned},
     tensor::Real,
 };
 
-/// Sixteen rows, four to a vector; turned, a column is a vector, whose lanes are the rows in the order of [`order`].
+/// Sixteen rows, four to a vector; turned, a column is a vector, whose lanes are the rows in the order of [`order`](crate::ops::lanes::order).
 type Rows<T> = [Lane<T>; 4];
 
 /// Sixteen rows at a time.
@@ -19,16 +19,10 @@ fn blocks_mut<T>(x: &mut [T]) -> &mut [Rows<T>] {
     x.as_chunks_mut().0.as_chunks_mut().0
 }
 
-/// A number of each row, in the order of the rows or in that of the lanes: the other one.
-#[inline(always)]
-fn order<T: Real>(x: Lane<T>) -> Lane<T> {
-    std::array::from_fn(|l| x[l % 4 * 4 + l / 4])
-}
-
 /// Write a block, or add to it.
 #[inline(always)]
-fn put<T: Real>(d: &mut Rows<T>, x: &[Lane<T>; 4], acc: bool) {
-    let x = turned(x);
+fn put<T: Real>(here: Option<Avx512>, d: &mut Rows<T>, x: &[Lane<T>; 4], acc: bool) {
+    let x = turned(here, x);
     if acc {
         d.as_flattened_mut().iter_mut().zip(x.as_flattened()).for_each(|(d, &x)| *d += x);
     } else {
@@ -48,9 +42,10 @@ pub fn forward<T: Real>(
     mean: &mut [T],
     r: &mut [T],
 ) {
+    let here = avx512_here!();
     let (quarter, mean, r) = (T::of(0.25), mean.as_chunks_mut::<L>().0, r.as_chunks_mut::<L>().0);
     for (((x, to), mean), r) in blocks(x).iter().zip(blocks_mut(y)).zip(mean).zip(r) {
-        let (x, mut y, mut ms, mut rs) = (turned(x), [[T::ZERO; L]; 4], [T::ZERO; L], [T::ZERO; L]);
+        let (x, mut y, mut ms, mut rs) = (turned(here, x), [[T::ZERO; L]; 4], [T::ZERO; L], [T::ZERO; L]);
         for l in 0..L {
             let m = if centre { (0..4).fold(T::ZERO, |s, j| s + x[j][l]) * quarter } else { T::ZERO };
             let square = (0..4).fold(T::ZERO, |s, j| s + (x[j][l] - m) * (x[j][l] - m));
@@ -60,17 +55,19 @@ pub fn forward<T: Real>(
             }
             (ms[l], rs[l]) = (m, s);
         }
-        (*mean, *r) = (order(ms), order(rs));
-        put(to, &y, false);
+        (*mean, *r) = (order(here, &ms), order(here, &rs));
+        put(here, to, &y, false);
     }
 }
 
 /// dx of either.
 #[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2"))]
 pub fn backward_x<T: Real>(centre: bool, x: &[T], w: &[T; 4], mean: &[T], r: &[T], g: &[T], d: &mut [T], acc: bool) {
+    let here = avx512_here!();
     let (quarter, mean, r) = (T::of(0.25), mean.as_chunks::<L>().0, r.as_chunks::<L>().0);
     for ((((x, g), to), mean), r) in blocks(x).iter().zip(blocks(g)).zip(blocks_mut(d)).zip(mean).zip(r) {
-        let (x, g, mut d, mean, r) = (turned(x), turned(g), [[T::ZERO; L]; 4], order(*mean), order(*r));
+        let (x, g, mut d, mean, r) =
+            (turned(here, x), turned(here, g), [[T::ZERO; L]; 4], order(here, mean), order(here, r));
         for l in 0..L {
             let (m, r) = (mean[l], r[l]);
             let of_g = if centre { (0..4).fold(T::ZERO, |s, j| s + g[j][l] * w[j]) * quarter } else { T::ZERO };
@@ -79,15 +76,16 @@ pub fn backward_x<T: Real>(centre: bool, x: &[T], w: &[T; 4], mean: &[T], r: &[T
                 d[j][l] = r * (g[j][l] * w[j] - of_g - (x[j][l] - m) * r * of_gx);
             }
         }
-        put(to, &d, acc);
+        put(here, to, &d, acc);
     }
 }
 
 /// L2 norm.
 #[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2"))]
 pub fn l2_forward<T: Real>(smooth: bool, eps: T, x: &[T], y: &mut [T], r: &mut [T]) {
+    let here = avx512_here!();
     for ((x, to), r) in blocks(x).iter().zip(blocks_mut(y)).zip(r.as_chunks_mut::<L>().0) {
-        let (x, mut y, mut rs) = (turned(x), [[T::ZERO; L]; 4], [T::ZERO; L]);
+        let (x, mut y, mut rs) = (turned(here, x), [[T::ZERO; L]; 4], [T::ZERO; L]);
         for l in 0..L {
             let square = (0..4).fold(T::ZERO, |s, j| s + x[j][l] * x[j][l]);
             let length = if smooth { (square + eps).sqrt() } else { square.sqrt() };
@@ -96,16 +94,17 @@ pub fn l2_forward<T: Real>(smooth: bool, eps: T, x: &[T], y: &mut [T], r: &mut [
                 y[j][l] = x[j][l] * rs[l];
             }
         }
-        *r = order(rs);
-        put(to, &y, false);
+        *r = order(here, &rs);
+        put(here, to, &y, false);
     }
 }
 
 /// Its dx.
 #[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2"))]
 pub fn l2_backward<T: Real>(constant: T, y: &[T], r: &[T], g: &[T], d: &mut [T], acc: bool) {
+    let here = avx512_here!();
     for (((y, g), to), r) in blocks(y).iter().zip(blocks(g)).zip(blocks_mut(d)).zip(r.as_chunks::<L>().0) {
-        let (y, g, mut d, r) = (turned(y), turned(g), [[T::ZERO; L]; 4], order(*r));
+        let (y, g, mut d, r) = (turned(here, y), turned(here, g), [[T::ZERO; L]; 4], order(here, r));
         for l in 0..L {
             let dot = (0..4).fold(T::ZERO, |s, j| s + g[j][l] * y[j][l]);
             let dot = if r[l] == constant { T::ZERO } else { dot };
@@ -113,6 +112,6 @@ pub fn l2_backward<T: Real>(constant: T, y: &[T], r: &[T], g: &[T], d: &mut [T],
                 d[j][l] = r[l] * (g[j][l] - y[j][l] * dot);
             }
         }
-        put(to, &d, acc);
+        put(here, to, &d, acc);
     }
 }

@@ -3,7 +3,7 @@
 use super::Size;
 use crate::{
     ops::{
-        lanes::{L, Lane},
+        lanes::{Avx512, L, Lane, avx512_here, lanes_mut, turned},
         scan::put_all,
     },
     tensor::Real,
@@ -116,37 +116,118 @@ impl Plan {
     }
 
     /// b or c [B, T, N] of some steps, [steps, states] or as lanes.
-    pub fn load_row<T: Real>(self, Part { first, t0, steps }: Part, x: &[T], y: &mut [T]) {
-        for p in self.pieces(first).take(self.side) {
-            let x = &x[(p.sequence * self.z.t + t0) * self.z.n..][..steps * self.z.n];
-            for (t, x) in x.chunks_exact(self.z.n).enumerate() {
-                for (n, &x) in x.iter().enumerate() {
-                    match self.side {
-                        1 => y[t * self.np + n] = x,
-                        _ => y[(t * self.np + n) * L + p.lane..][..p.width].fill(x),
-                    }
-                }
-            }
-        }
+    pub fn load_row<T: Real>(self, part: Part, x: &[T], y: &mut [T]) {
+        load_row(self, part, x, y);
     }
 
     /// The lanes' shares of db or dc of states n.. summed into [B, T, N].
-    pub fn store_row<T: Real>(
-        self,
-        Part { first, t0, steps }: Part,
-        y: &[States<T>],
-        n: usize,
-        x: &mut [T],
-        acc: bool,
-    ) {
-        for p in self.pieces(first).take(self.side) {
-            let lanes = if self.side == 1 { 0..L } else { p.lane..p.lane + p.width };
-            for (t, y) in y[..steps].iter().enumerate() {
-                let x = &mut x[(p.sequence * self.z.t + t0 + t) * self.z.n..][..self.z.n];
-                for (x, y) in x[n..].iter_mut().zip(y) {
-                    let sum: T = y[lanes.clone()].iter().copied().sum();
-                    *x = sum + if acc { *x } else { T::ZERO };
+    pub fn store_row<T: Real>(self, part: Part, y: &[States<T>], n: usize, x: &mut [T], acc: bool) {
+        store_row(self, part, y, n, x, acc);
+    }
+}
+
+#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2"))]
+fn load_row<T: Real>(plan: Plan, part: Part, x: &[T], y: &mut [T]) {
+    match (plan.side, plan.z.e) {
+        (2, 8) => load_lanes::<T, 2>(plan, part, x, y),
+        (4, 4) => load_lanes::<T, 4>(plan, part, x, y),
+        _ => load_pieces(plan, part, x, y),
+    }
+}
+
+/// [`load_row`] where SIDE sequences fill the lanes: whole vectors. (Beyond the last sequence are the numbers of the last:
+/// what they are multiplied by is 0.)
+#[inline(always)]
+fn load_lanes<T: Real, const SIDE: usize>(plan: Plan, Part { first, t0, steps }: Part, x: &[T], y: &mut [T]) {
+    let Plan { z, np, .. } = plan;
+    let sequences: [&[T]; SIDE] =
+        std::array::from_fn(|i| &x[((first + i).min(z.b - 1) * z.t + t0) * z.n..][..steps * z.n]);
+    for (t, y) in y.chunks_exact_mut(np * L).take(steps).enumerate() {
+        let rows = sequences.map(|x| &x[t * z.n..][..z.n]);
+        for (n, y) in lanes_mut(y)[..z.n].iter_mut().enumerate() {
+            let one = rows.map(|x| x[n]);
+            *y = std::array::from_fn(|l| one[l * SIDE / L]);
+        }
+    }
+}
+
+/// [`load_row`] for any lanes.
+fn load_pieces<T: Real>(plan: Plan, Part { first, t0, steps }: Part, x: &[T], y: &mut [T]) {
+    let Plan { z, np, side, .. } = plan;
+    for p in plan.pieces(first).take(side) {
+        let x = x[(p.sequence * z.t + t0) * z.n..][..steps * z.n].chunks_exact(z.n);
+        if side == 1 {
+            x.zip(y.chunks_mut(np)).for_each(|(x, y)| y[..z.n].copy_from_slice(x));
+            continue;
+        }
+        for (x, y) in x.zip(y.chunks_mut(np * L)) {
+            x.iter().zip(lanes_mut(y)).for_each(|(&x, y)| y[p.lane..p.lane + p.width].fill(x));
+        }
+    }
+}
+
+#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2"))]
+fn store_row<T: Real>(plan: Plan, part: Part, y: &[States<T>], n: usize, x: &mut [T], acc: bool) {
+    match L / plan.side {
+        16 => store_quarters::<T, 4>(plan, part, y, n, x, acc, avx512_here!()),
+        8 if plan.z.e == 8 => store_quarters::<T, 2>(plan, part, y, n, x, acc, avx512_here!()),
+        4 if plan.z.e == 4 => store_quarters::<T, 1>(plan, part, y, n, x, acc, avx512_here!()),
+        _ => store_lanes(plan, part, y, n, x, acc),
+    }
+}
+
+/// [`store_row`] where the lanes of a sequence are Q quarters of a vector. Turned, four vectors, of a state each, hold in
+/// each quarter a number of every state.
+#[inline(always)]
+fn store_quarters<T: Real, const Q: usize>(
+    plan: Plan,
+    Part { first, t0, steps }: Part,
+    y: &[States<T>],
+    n: usize,
+    x: &mut [T],
+    acc: bool,
+    here: Option<Avx512>,
+) {
+    let z = plan.z;
+    let sequences = if plan.side == 1 { 1 } else { plan.side.min(z.b - first) };
+    for (t, y) in y[..steps].iter().enumerate() {
+        let [a, b, c, d] = turned(here, y);
+        let mut all = [T::ZERO; L];
+        for l in 0..L {
+            all[l] = (a[l] + b[l]) + (c[l] + d[l]);
+        }
+        for (i, quarters) in all.as_chunks::<G>().0.chunks_exact(Q).take(sequences).enumerate() {
+            let mut sums = quarters[0];
+            for four in &quarters[1..] {
+                for g in 0..G {
+                    sums[g] += four[g];
                 }
+            }
+            let x = &mut x[((first + i) * z.t + t0 + t) * z.n..][n..z.n];
+            match x.first_chunk_mut::<G>() {
+                Some(x) => put_all(x, &sums, acc),
+                None => put_all(x, &sums[..z.n - n], acc),
+            }
+        }
+    }
+}
+
+/// [`store_row`] for any lanes.
+fn store_lanes<T: Real>(
+    plan: Plan,
+    Part { first, t0, steps }: Part,
+    y: &[States<T>],
+    n: usize,
+    x: &mut [T],
+    acc: bool,
+) {
+    let Plan { z, side, .. } = plan;
+    for p in plan.pieces(first).take(side) {
+        let x = x[(p.sequence * z.t + t0) * z.n..][..steps * z.n].chunks_exact_mut(z.n);
+        for (x, y) in x.zip(y) {
+            for (x, y) in x[n..].iter_mut().zip(y) {
+                let sum: T = y[p.lane..p.lane + p.width].iter().copied().sum();
+                *x = sum + if acc { *x } else { T::ZERO };
             }
         }
     }

@@ -1,0 +1,155 @@
+//! Rows to lanes and back in single precision with AVX-512: sixteen rows of four numbers are four vectors of four
+//! quarters, which eight shuffles transpose. Left to itself, the compiler moves every number alone.
+
+use super::L;
+use std::arch::x86_64::*;
+
+/// Whether this processor can.
+#[inline(always)]
+pub fn available() -> bool {
+    is_x86_feature_detected!("avx512f")
+}
+
+/// Quarter g of the m-th: number m of quarter g of each.
+#[inline]
+#[target_feature(enable = "avx512f")]
+fn transpose([a, b, c, d]: [__m512; 4]) -> [__m512; 4] {
+    let pd = |x| _mm512_castps_pd(x);
+    let (ab, ab2) = (pd(_mm512_unpacklo_ps(a, b)), pd(_mm512_unpackhi_ps(a, b)));
+    let (cd, cd2) = (pd(_mm512_unpacklo_ps(c, d)), pd(_mm512_unpackhi_ps(c, d)));
+    [
+        _mm512_castpd_ps(_mm512_unpacklo_pd(ab, cd)),
+        _mm512_castpd_ps(_mm512_unpackhi_pd(ab, cd)),
+        _mm512_castpd_ps(_mm512_unpacklo_pd(ab2, cd2)),
+        _mm512_castpd_ps(_mm512_unpackhi_pd(ab2, cd2)),
+    ]
+}
+
+/// [`super::turned`].
+///
+/// # Safety
+/// AVX-512F.
+#[inline]
+#[target_feature(enable = "avx512f")]
+pub unsafe fn turned(x: &[[f32; L]; 4]) -> [[f32; L]; 4] {
+    let mut y = [[0.0; L]; 4];
+    // SAFETY: loads and stores of whole arrays of sixteen numbers.
+    unsafe {
+        let [a, b, c, d] = x.each_ref().map(|x| x.as_ptr());
+        let [a, b, c, d] = transpose([_mm512_loadu_ps(a), _mm512_loadu_ps(b), _mm512_loadu_ps(c), _mm512_loadu_ps(d)]);
+        _mm512_storeu_ps(y[0].as_mut_ptr(), a);
+        _mm512_storeu_ps(y[1].as_mut_ptr(), b);
+        _mm512_storeu_ps(y[2].as_mut_ptr(), c);
+        _mm512_storeu_ps(y[3].as_mut_ptr(), d);
+    }
+    y
+}
+
+/// [`super::order`].
+///
+/// # Safety
+/// AVX-512F.
+#[inline]
+#[target_feature(enable = "avx512f")]
+pub unsafe fn order(x: &[f32; L]) -> [f32; L] {
+    let from = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
+    let mut y = [0.0; L];
+    // SAFETY: sixteen numbers each.
+    unsafe { _mm512_storeu_ps(y.as_mut_ptr(), _mm512_permutexvar_ps(from, _mm512_loadu_ps(x.as_ptr()))) };
+    y
+}
+
+/// Four numbers from each of the places m, 4 + m, 8 + m and 12 + m, one after another.
+///
+/// # Safety
+/// AVX-512F; there are four numbers at each place, and m < 4.
+#[inline]
+#[target_feature(enable = "avx512f")]
+unsafe fn load(x: *const f32, at: &[usize; L], m: usize) -> __m512 {
+    // SAFETY: the caller's.
+    unsafe {
+        let v = _mm512_castps128_ps512(_mm_loadu_ps(x.add(at[m])));
+        let v = _mm512_insertf32x4::<1>(v, _mm_loadu_ps(x.add(at[4 + m])));
+        let v = _mm512_insertf32x4::<2>(v, _mm_loadu_ps(x.add(at[8 + m])));
+        _mm512_insertf32x4::<3>(v, _mm_loadu_ps(x.add(at[12 + m])))
+    }
+}
+
+/// The first K numbers, K a multiple of four, of `n` rows `step` apart from `at[l]` on, times `scale[l]`: row t's j goes
+/// to lane l of y's t stride + j.
+///
+/// # Safety
+/// AVX-512F; x has every such row, and y as many lanes.
+#[target_feature(enable = "avx512f")]
+pub unsafe fn gather(
+    x: &[f32],
+    at: &[usize; L],
+    step: usize,
+    fours: usize,
+    n: usize,
+    scale: &[f32; L],
+    y: &mut [[f32; L]],
+    stride: usize,
+) {
+    let (x, y) = (x.as_ptr(), y.as_mut_ptr());
+    // SAFETY: sixteen numbers.
+    let scale = unsafe { _mm512_loadu_ps(scale.as_ptr()) };
+    for t in 0..n {
+        for j in (0..4 * fours).step_by(4) {
+            // SAFETY: the four numbers from j on of row t of each lane, and lanes t stride + j.. of y.
+            unsafe {
+                let x = x.add(t * step + j);
+                let [a, b, c, d] = transpose([load(x, at, 0), load(x, at, 1), load(x, at, 2), load(x, at, 3)]);
+                let y = y.add(t * stride + j).cast::<f32>();
+                _mm512_storeu_ps(y, _mm512_mul_ps(scale, a));
+                _mm512_storeu_ps(y.add(L), _mm512_mul_ps(scale, b));
+                _mm512_storeu_ps(y.add(2 * L), _mm512_mul_ps(scale, c));
+                _mm512_storeu_ps(y.add(3 * L), _mm512_mul_ps(scale, d));
+            }
+        }
+    }
+}
+
+/// The way back for the first `len` lanes: y's rows become lanes times `scale`, or get them added.
+///
+/// # Safety
+/// As [`gather`], the other way round.
+#[target_feature(enable = "avx512f")]
+pub unsafe fn scatter(
+    x: &[[f32; L]],
+    stride: usize,
+    n: usize,
+    fours: usize,
+    scale: f32,
+    at: &[usize],
+    step: usize,
+    y: &mut [f32],
+    add: bool,
+) {
+    let (x, y, scale) = (x.as_ptr(), y.as_mut_ptr(), _mm512_set1_ps(scale));
+    for t in 0..n {
+        for j in (0..4 * fours).step_by(4) {
+            let mut quarters = [_mm_setzero_ps(); L];
+            // SAFETY: lanes t stride + j.. of x.
+            let rows = unsafe {
+                let x = x.add(t * stride + j).cast::<f32>();
+                let (a, b) = (_mm512_loadu_ps(x), _mm512_loadu_ps(x.add(L)));
+                transpose([a, b, _mm512_loadu_ps(x.add(2 * L)), _mm512_loadu_ps(x.add(3 * L))])
+            };
+            for (m, row) in rows.into_iter().enumerate() {
+                let row = _mm512_mul_ps(scale, row);
+                quarters[m] = _mm512_castps512_ps128(row);
+                quarters[4 + m] = _mm512_extractf32x4_ps::<1>(row);
+                quarters[8 + m] = _mm512_extractf32x4_ps::<2>(row);
+                quarters[12 + m] = _mm512_extractf32x4_ps::<3>(row);
+            }
+            for (at, quarter) in at.iter().zip(quarters) {
+                // SAFETY: the four numbers from j on of row t of this lane.
+                unsafe {
+                    let y = y.add(at + t * step + j);
+                    _mm_storeu_ps(y, if add { _mm_add_ps(_mm_loadu_ps(y), quarter) } else { quarter });
+                }
+            }
+        }
+    }
+}
