@@ -86,8 +86,8 @@ __device__ inline real select(bool c, real a, real b) { return c ? a : b; }
 __device__ inline real sigmoid(real x) { return 1.0 / (1.0 + exp(-x)); }
 __device__ inline real softplus(real x) { return fmax(x, real(0)) + log1p(exp(-fabs(x))); }
 __device__ inline real gelu_arg(real x) { return 0.7978845608028654 * (x + 0.044715 * x * x * x); }
-__device__ inline real gelu_slope(real x, real t) {
-    return 0.5 * (1.0 + t) + 0.5 * x * (1.0 - t * t) * 0.7978845608028654 * (1.0 + 0.134145 * x * x);
+__device__ inline real gelu_slope(real x, real s) {
+  return s + 2 * x * s * (1 - s) * 0.7978845608028654 * (1 + 0.134145 * x * x);
 }
 __device__ inline real normal_cdf(real x) { return 0.5 * (1.0 + erf(x * 0.7071067811865476)); }
 __device__ inline real normal_pdf(real x) { return 0.3989422804014327 * exp(-0.5 * x * x); }

@@ -63,29 +63,29 @@ fn spread<T: Real>(x: &Lane<T>, m: usize) -> Lane<T> {
 }
 
 /// y = W x, or y += W x, for vectors of W by [`pack`].
-#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2"))]
+#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
 fn product<T: Real>(x: &[Lane<T>], w: &[[Lane<T>; 4]], y: &mut [Lane<T>], acc: bool) {
     for (x, y) in x.chunks_exact(w.len()).zip(y.chunks_exact_mut(w.len())) {
         for ((x, w), y) in x.iter().zip(w).zip(y) {
             let x = black_box(x); // one vector at a time
             let x: [Lane<T>; 4] = std::array::from_fn(|m| spread(x, m));
             for l in 0..L {
-                let sum = w[0][l] * x[0][l] + w[1][l] * x[1][l] + w[2][l] * x[2][l] + w[3][l] * x[3][l];
-                y[l] = if acc { y[l] + sum } else { sum };
+                let sum = if acc { y[l] } else { T::ZERO };
+                y[l] = (0..4).fold(sum, |sum, m| w[m][l].fma(x[m][l], sum));
             }
         }
     }
 }
 
 /// dW += g xᵀ over the rows, of the four blocks at vector `j` of `n`.
-#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2"))]
+#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
 fn weights<T: Real>(g: &[Lane<T>], x: &[Lane<T>], j: usize, n: usize, dw: &mut [T]) {
     let mut sums = [[T::ZERO; L]; 4];
     for (g, x) in g[j..].iter().step_by(n).zip(x[j..].iter().step_by(n)) {
         let x = black_box(x);
         for (m, sum) in sums.iter_mut().enumerate() {
             let x = spread(x, m);
-            (0..L).for_each(|l| sum[l] += g[l] * x[l]);
+            (0..L).for_each(|l| sum[l] = g[l].fma(x[l], sum[l]));
         }
     }
     for (l, dw) in dw.chunks_exact_mut(4).enumerate() {

@@ -51,11 +51,11 @@ fn transpose<T: Real>(rows: usize, cols: usize, a: &[T], y: &mut [T], acc: bool)
 /// y += a b, element by element.
 #[inline(always)]
 fn add_product<T: Real>(a: &[T], b: &[T], y: &mut [T]) {
-    y.iter_mut().zip(a).zip(b).for_each(|((y, &a), &b)| *y += a * b);
+    y.iter_mut().zip(a).zip(b).for_each(|((y, &a), &b)| *y = a.fma(b, *y));
 }
 
 /// `w` is [W, D] here: a tap is a row, and the loops run over channels.
-#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2"))]
+#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
 fn forward<T: Real>(s: Sizes, x: &[T], w: &[T], state: &[T], bias: Option<&[T]>, y: &mut [T]) {
     let d = s.d;
     with_width!(d => for b in 0..s.b {
@@ -78,7 +78,7 @@ fn forward<T: Real>(s: Sizes, x: &[T], w: &[T], state: &[T], bias: Option<&[T]>,
 }
 
 /// dx_{t−W+1+j} += w[j] g_t, and the same into the state.
-#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2"))]
+#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
 fn backward_x<T: Real>(s: Sizes, w: &[T], g: &[T], dx: &mut [T], dstate: &mut [T]) {
     let d = s.d;
     with_width!(d => for b in 0..s.b {
@@ -96,7 +96,7 @@ fn backward_x<T: Real>(s: Sizes, w: &[T], g: &[T], dx: &mut [T], dstate: &mut [T
 }
 
 /// dw[j] += Σ_t g_t x_{t−W+1+j}; dw is [W, D].
-#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2"))]
+#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
 fn backward_w<T: Real>(s: Sizes, x: &[T], state: &[T], g: &[T], dw: &mut [T]) {
     let d = s.d;
     with_width!(d => for b in 0..s.b {

@@ -19,11 +19,11 @@ macro_rules! unary {
             #[allow(unused)]
             mod k32 {
                 use crate::ops::math::m32::*;
-                #[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2"))]
+                #[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
                 pub fn forward(xs: &[f32], ys: &mut [f32]) {
                     for (o, &$x) in ys.iter_mut().zip(xs) { *o = $f }
                 }
-                #[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2"))]
+                #[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
                 pub fn backward(xs: &[f32], ys: &[f32], g: &[f32], d: &mut [f32], acc: bool) {
                     if acc {
                         for (((d, &g), &$x), &$y) in d.iter_mut().zip(g).zip(xs).zip(ys) { *d += g * ($df) }
@@ -143,7 +143,7 @@ unary! {
     /// φ(x) = elu(x) + 1, the positive feature map of linear attention
     elu1 = Elu1 in -3.0..3.0 { |x, y| f: select(x > 0.0, x + 1.0, exp(x)), df: select(x > 0.0, 1.0, y) }
     /// GELU by its tanh approximation: ½ x (1 + tanh(√(2/π) (x + 0.044715 x³)))
-    gelu_tanh = GeluTanh in -3.0..3.0 { |x, y| f: 0.5 * x * (1.0 + tanh(gelu_arg(x))), df: gelu_slope(x, tanh(gelu_arg(x))) }
+    gelu_tanh = GeluTanh in -3.0..3.0 { |x, y| f: x * sigmoid(2.0 * gelu_arg(x)), df: gelu_slope(x, sigmoid(2.0 * gelu_arg(x))) }
     /// GELU itself: x Φ(x) = ½ x (1 + erf(x / √2))
     gelu = Gelu in -3.0..3.0 { |x, y| f: x * normal_cdf(x), df: normal_cdf(x) + x * normal_pdf(x) }
 }

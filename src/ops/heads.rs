@@ -120,7 +120,7 @@ impl Heads {
     }
 }
 
-#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2"))]
+#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
 fn gather<T: Real>(x: &[T], step: usize, k: usize, n: usize, scale: T, y: &mut [T], stride: usize) {
     for t in 0..n {
         let (x, y) = (&x[t * step..t * step + k], &mut y[t * stride..t * stride + k]);
@@ -128,7 +128,7 @@ fn gather<T: Real>(x: &[T], step: usize, k: usize, n: usize, scale: T, y: &mut [
     }
 }
 
-#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2"))]
+#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
 fn add<T: Real>(x: &[T], stride: usize, k: usize, n: usize, scale: T, y: &mut [T], step: usize) {
     for t in 0..n {
         let (x, y) = (&x[t * stride..t * stride + k], &mut y[t * step..t * step + k]);

@@ -96,7 +96,7 @@ pub const NARROW: usize = 32;
 const BLOCK: usize = 64;
 
 /// d += Σ g over the rows of g.
-#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2"))]
+#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
 pub fn columns<T: Real>(g: &[T], d: &mut [T]) {
     let n = d.len();
     if n == 0 {

@@ -18,20 +18,29 @@ pub type Lane<T> = [T; L];
 
 /// y + a x
 #[inline(always)]
-pub fn mul_add<T: Real>(y: Lane<T>, a: Lane<T>, x: Lane<T>) -> Lane<T> {
-    std::array::from_fn(|l| y[l] + a[l] * x[l])
+pub fn mul_add<T: Real>(mut y: Lane<T>, a: Lane<T>, x: Lane<T>) -> Lane<T> {
+    for l in 0..L {
+        y[l] = a[l].fma(x[l], y[l]);
+    }
+    y
 }
 
 /// y − a x
 #[inline(always)]
-pub fn mul_sub<T: Real>(y: Lane<T>, a: Lane<T>, x: Lane<T>) -> Lane<T> {
-    std::array::from_fn(|l| y[l] - a[l] * x[l])
+pub fn mul_sub<T: Real>(mut y: Lane<T>, a: Lane<T>, x: Lane<T>) -> Lane<T> {
+    for l in 0..L {
+        y[l] = (-a[l]).fma(x[l], y[l]);
+    }
+    y
 }
 
 /// a x
 #[inline(always)]
-pub fn mul<T: Real>(a: Lane<T>, x: Lane<T>) -> Lane<T> {
-    std::array::from_fn(|l| a[l] * x[l])
+pub fn mul<T: Real>(mut a: Lane<T>, x: Lane<T>) -> Lane<T> {
+    for l in 0..L {
+        a[l] = a[l] * x[l];
+    }
+    a
 }
 
 /// A slice, whose length is a multiple of 16, as lanes.

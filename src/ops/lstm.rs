@@ -65,7 +65,7 @@ fn columns<T: Real, const W: usize, const R: usize>(i: usize, n: usize, v: &[T],
         for (r, sum) in sums.iter_mut().enumerate() {
             let v = v[r * k + j];
             for l in 0..W {
-                sum[l] += v * m[l];
+                sum[l] = v.fma(m[l], sum[l]);
             }
         }
     }
@@ -85,7 +85,7 @@ fn one_row<T: Real, const W: usize>(i: usize, n: usize, v: &[T], m: &[T], y: &mu
 }
 
 /// y = v m, for v [B, k], m [k, n] and y [B, n]: for matrices so small that [`gemm`] spends its time on preparations.
-#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2"))]
+#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
 pub(super) fn product<T: Real>(k: usize, n: usize, v: &[T], m: &[T], y: &mut [T]) {
     let ((v4, v), (y4, y)) = (v.split_at(v.len() / k / 4 * 4 * k), y.split_at_mut(y.len() / n / 4 * 4 * n));
     for (v, y) in v4.chunks_exact(4 * k).zip(y4.chunks_exact_mut(4 * n)) {
@@ -122,7 +122,7 @@ fn lanes<T: Math, const W: usize>(i: usize, d: usize, x: &[T], z: &[T], y: &mut 
     }
     let ([ig, f, g, o], mut c) = (gates, at::<T, W>(y.c_state, 0, d, i));
     for l in 0..W {
-        c[l] = f[l] * c[l] + ig[l] * g[l];
+        c[l] = f[l].fma(c[l], ig[l] * g[l]);
     }
     let mut h = each(c, T::tanh);
     for l in 0..W {
@@ -135,7 +135,7 @@ fn lanes<T: Math, const W: usize>(i: usize, d: usize, x: &[T], z: &[T], y: &mut 
 }
 
 /// Step t of all sequences. `z` [B, 4D] is W_hh h_{t-1}; `h_state` and `c_state` [B, D] become those of step t.
-#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2"))]
+#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
 fn cell<T: Math>(
     s: Size,
     t: usize,
@@ -189,7 +189,7 @@ fn lanes_back<T: Math, const W: usize>(
 
 /// Step t of all sequences backwards: dh and dc [B, D] come in from step t + 1; dc leaves for t − 1. The gradients of
 /// the gates' sums go to dz [B, T, 4D] and, for the product with W_hh, to dz_t [B, 4D].
-#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2"))]
+#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
 fn cell_back<T: Math>(
     s: Size,
     t: usize,

@@ -1,8 +1,7 @@
 //! Scalar functions under the names that they have in CUDA, so that one formula serves both compilers.
 //!
-//! The `f32` versions are branch-free polynomials which vectorise: 0.3 ns an element against 2.6 for the standard
-//! library's. They use no fused multiply-add, so that SSE2, AVX2 and AVX-512 give the same bits. The coefficients
-//! of tanh and log are those of the Cephes library (S. L. Moshier); each is within 2 units in the last place.
+//! The `f32` versions are branch-free polynomials which vectorise: a tenth of the standard library's time. Where they
+//! round a product and a sum at once they say so, and so have the same bits on every processor. The coefficients of tanh and log are those of the Cephes library (S. L. Moshier); each is within 2 units in the last place.
 
 use crate::tensor::Real;
 
@@ -64,14 +63,15 @@ pub mod m32 {
         // infinity; NaN stays NaN.
         let c = if x < -88.0 { -88.0 } else { x };
         // Adding 1.5 * 2^23 rounds to an integer; with 127 more its low bits are the exponent of 2^n.
-        let t = c * std::f32::consts::LOG2_E + (12582912.0 + 127.0);
+        let t = c.mul_add(std::f32::consts::LOG2_E, 12582912.0 + 127.0);
         let t = if t > 12582912.0 + 254.0 { 12582912.0 + 254.0 } else { t };
         let n = t - (12582912.0 + 127.0);
-        let r = c - n * 0.693359375 - n * -2.12194440e-4;
+        let r = n.mul_add(2.12194440e-4, n.mul_add(-0.693359375, c));
         // Degree 6 and minimax, 3e-9 off; in two halves, which do not wait for one another.
         let z = r * r;
-        let p = (1.38144975e-3 * z + (8.36875103e-3 * r + 4.16683927e-2)) * z + (1.66665196e-1 * r + 4.99999940e-1);
-        let y = p * z + r + 1.0;
+        let high = z.mul_add(1.38144975e-3, r.mul_add(8.36875103e-3, 4.16683927e-2));
+        let p = high.mul_add(z, r.mul_add(1.66665196e-1, 4.99999940e-1));
+        let y = p.mul_add(z, r + 1.0);
         y * f32::from_bits(t.to_bits() << 23)
     }
     #[inline(always)]
@@ -82,27 +82,27 @@ pub mod m32 {
     pub fn tanh(x: f32) -> f32 {
         // Near zero 1 - 2 / (1 + e^2x) would cancel: an odd polynomial there.
         let z = x * x;
-        let p = -5.70498872745e-3;
-        let p = p * z + 2.06390887954e-2;
-        let p = p * z - 5.37397155531e-2;
-        let p = p * z + 1.33314422036e-1;
-        let p = p * z - 3.33332819422e-1;
-        let near = p * z * x + x;
+        let p = -5.70498872745e-3_f32;
+        let p = p.mul_add(z, 2.06390887954e-2);
+        let p = p.mul_add(z, -5.37397155531e-2);
+        let p = p.mul_add(z, 1.33314422036e-1);
+        let p = p.mul_add(z, -3.33332819422e-1);
+        let near = (p * z).mul_add(x, x);
         let far = 1.0 - 2.0 / (1.0 + exp(2.0 * x));
         select(abs(x) < 0.625, near, far)
     }
     /// (ln(1 + x) − x + x²/2) / x³ for x in [-0.29, 0.41].
     #[inline(always)]
     fn log_polynomial(x: f32) -> f32 {
-        let p = 7.0376836292e-2;
-        let p = p * x - 1.1514610310e-1;
-        let p = p * x + 1.1676998740e-1;
-        let p = p * x - 1.2420140846e-1;
-        let p = p * x + 1.4249322787e-1;
-        let p = p * x - 1.6668057665e-1;
-        let p = p * x + 2.0000714765e-1;
-        let p = p * x - 2.4999993993e-1;
-        p * x + 3.3333331174e-1
+        let p = 7.0376836292e-2_f32;
+        let p = p.mul_add(x, -1.1514610310e-1);
+        let p = p.mul_add(x, 1.1676998740e-1);
+        let p = p.mul_add(x, -1.2420140846e-1);
+        let p = p.mul_add(x, 1.4249322787e-1);
+        let p = p.mul_add(x, -1.6668057665e-1);
+        let p = p.mul_add(x, 2.0000714765e-1);
+        let p = p.mul_add(x, -2.4999993993e-1);
+        p.mul_add(x, 3.3333331174e-1)
     }
     /// ln(1 + u) for u in [0, 1].
     #[inline(always)]
@@ -136,17 +136,17 @@ pub mod m32 {
     pub fn sqrt(a: f32) -> f32 {
         a.sqrt()
     }
-    /// √(2/π) (x + 0.044715 x³), inside the tanh of GELU's approximation.
+    /// √(2/π) (x + 0.044715 x³), inside the tanh of GELU's approximation, ½ (1 + tanh u) = σ(2u).
     #[inline(always)]
     pub fn gelu_arg(x: f32) -> f32 {
         let root = std::f64::consts::FRAC_2_SQRT_PI * std::f64::consts::FRAC_1_SQRT_2;
         root as f32 * (x + 0.044715 * x * x * x)
     }
-    /// The slope of GELU's approximation at x, where the tanh is t.
+    /// The slope of GELU's approximation x σ(2u) at x, where the σ is s.
     #[inline(always)]
-    pub fn gelu_slope(x: f32, t: f32) -> f32 {
+    pub fn gelu_slope(x: f32, s: f32) -> f32 {
         let root = std::f64::consts::FRAC_2_SQRT_PI * std::f64::consts::FRAC_1_SQRT_2;
-        0.5 * (1.0 + t) + 0.5 * x * (1.0 - t * t) * root as f32 * (1.0 + 0.134145 * x * x)
+        s + 2.0 * x * s * (1.0 - s) * root as f32 * (1.0 + 0.134145 * x * x)
     }
     /// erf, off by up to 3.2e-7: an odd rational function (that of Eigen), which is exactly ±1 from ±4 on.
     #[inline(always)]
@@ -154,18 +154,18 @@ pub mod m32 {
         let x = if x > 4.0 { 4.0 } else { x };
         let x = if x < -4.0 { -4.0 } else { x };
         let z = x * x;
-        let p = -2.72614225801306e-10;
-        let p = p * z + 2.77068142495902e-8;
-        let p = p * z - 2.10102402082508e-6;
-        let p = p * z - 5.69250639462346e-5;
-        let p = p * z - 7.34990630326855e-4;
-        let p = p * z - 2.95459980854025e-3;
-        let p = p * z - 1.60960333262415e-2;
-        let q = -1.45660718464996e-5;
-        let q = q * z - 2.13374055278905e-4;
-        let q = q * z - 1.68282697438203e-3;
-        let q = q * z - 7.37332916720468e-3;
-        let q = q * z - 1.42647390514189e-2;
+        let p = -2.72614225801306e-10_f32;
+        let p = p.mul_add(z, 2.77068142495902e-8);
+        let p = p.mul_add(z, -2.10102402082508e-6);
+        let p = p.mul_add(z, -5.69250639462346e-5);
+        let p = p.mul_add(z, -7.34990630326855e-4);
+        let p = p.mul_add(z, -2.95459980854025e-3);
+        let p = p.mul_add(z, -1.60960333262415e-2);
+        let q = -1.45660718464996e-5_f32;
+        let q = q.mul_add(z, -2.13374055278905e-4);
+        let q = q.mul_add(z, -1.68282697438203e-3);
+        let q = q.mul_add(z, -7.37332916720468e-3);
+        let q = q.mul_add(z, -1.42647390514189e-2);
         x * p / q
     }
     /// Φ(x), the normal distribution function.
@@ -243,17 +243,17 @@ pub mod m64 {
     pub fn sqrt(a: f64) -> f64 {
         a.sqrt()
     }
-    /// √(2/π) (x + 0.044715 x³), inside the tanh of GELU's approximation.
+    /// √(2/π) (x + 0.044715 x³), inside the tanh of GELU's approximation, ½ (1 + tanh u) = σ(2u).
     #[inline(always)]
     pub fn gelu_arg(x: f64) -> f64 {
         let root = std::f64::consts::FRAC_2_SQRT_PI * std::f64::consts::FRAC_1_SQRT_2;
         root * (x + 0.044715 * x * x * x)
     }
-    /// The slope of GELU's approximation at x, where the tanh is t.
+    /// The slope of GELU's approximation x σ(2u) at x, where the σ is s.
     #[inline(always)]
-    pub fn gelu_slope(x: f64, t: f64) -> f64 {
+    pub fn gelu_slope(x: f64, s: f64) -> f64 {
         let root = std::f64::consts::FRAC_2_SQRT_PI * std::f64::consts::FRAC_1_SQRT_2;
-        0.5 * (1.0 + t) + 0.5 * x * (1.0 - t * t) * root * (1.0 + 0.134145 * x * x)
+        s + 2.0 * x * s * (1.0 - s) * root * (1.0 + 0.134145 * x * x)
     }
     #[inline(always)]
     pub fn erf(x: f64) -> f64 {

@@ -151,7 +151,7 @@ impl<T: Math> Plan<T> {
 }
 
 /// From f̃ to −ln σ(f̃), in its place, and σ(−f̃).
-#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2"))]
+#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
 fn forget<T: Math>(f: &mut [T], slope: &mut [T]) {
     for (f, slope) in f.iter_mut().zip(slope) {
         (*f, *slope) = ((-*f).softplus(), (-*f).sigmoid());
@@ -159,7 +159,7 @@ fn forget<T: Math>(f: &mut [T], slope: &mut [T]) {
 }
 
 /// x ← eˣ
-#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2"))]
+#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
 fn exp<T: Math>(x: &mut [T]) {
     x.iter_mut().for_each(|x| *x = x.exp());
 }

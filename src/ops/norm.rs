@@ -51,7 +51,7 @@ fn fours<T>(r: &[T]) -> usize {
 }
 
 /// x [rows, n] -> y; keeps mean and r [rows] for the way back. `centre` is what makes it layer norm.
-#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2"))]
+#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
 fn forward<T: Real>(centre: bool, eps: T, x: &[T], w: &[T], b: Option<&[T]>, y: &mut [T], mean: &mut [T], r: &mut [T]) {
     let n = w.len();
     let over_n = T::ONE / T::of(n as f64);
@@ -79,7 +79,7 @@ fn forward<T: Real>(centre: bool, eps: T, x: &[T], w: &[T], b: Option<&[T]>, y: 
 }
 
 /// dx = r (ĝ − mean ĝ − x̂ mean(ĝ x̂))
-#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2"))]
+#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
 fn backward_x<T: Real>(centre: bool, x: &[T], w: &[T], mean: &[T], r: &[T], g: &[T], d: &mut [T], acc: bool) {
     let n = w.len();
     let over_n = T::ONE / T::of(n as f64);
@@ -107,7 +107,7 @@ fn backward_x<T: Real>(centre: bool, x: &[T], w: &[T], mean: &[T], r: &[T], g: &
 }
 
 /// dw += Σ g x̂ over the rows
-#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2"))]
+#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
 fn backward_w<T: Real>(x: &[T], mean: &[T], r: &[T], g: &[T], dw: &mut [T]) {
     let n = dw.len();
     // Sums of narrow rows stay in registers: a sum in memory waits for its own store.
@@ -260,7 +260,7 @@ macro_rules! norm {
 norm!(LayerNorm, "layer_norm", centre: true, inputs: |g| if g.coin() { 2 } else { 3 });
 norm!(RmsNorm, "rms_norm", centre: false, inputs: |g| 2);
 
-#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2"))]
+#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
 fn l2_forward<T: Real>(n: usize, smooth: bool, eps: T, x: &[T], y: &mut [T], r: &mut [T]) {
     let done = if n == 4 {
         fours::l2_forward(smooth, eps, x, y, r);
@@ -278,7 +278,7 @@ fn l2_forward<T: Real>(n: usize, smooth: bool, eps: T, x: &[T], y: &mut [T], r: 
     });
 }
 
-#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2"))]
+#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
 fn l2_backward<T: Real>(n: usize, constant: T, y: &[T], r: &[T], g: &[T], d: &mut [T], acc: bool) {
     let done = if n == 4 {
         fours::l2_backward(constant, y, r, g, d, acc);

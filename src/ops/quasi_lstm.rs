@@ -63,7 +63,7 @@ fn total<T: Math, const W: usize>(i: usize, d: usize, g: &[T], prod: &mut [T], e
         let [f, ig, z]: [[T; W]; 3] = std::array::from_fn(|k| gate(g, t, k, d, i));
         for l in 0..W {
             p[l] = f[l] * p[l];
-            c[l] = f[l] * c[l] + ig[l] * z[l];
+            c[l] = f[l].fma(c[l], ig[l] * z[l]);
         }
     }
     put(prod, 0, d, i, p, false);
@@ -77,7 +77,7 @@ fn run<T: Math, const W: usize>(i: usize, d: usize, g: &[T], state: &mut [T], c:
     for t in 0..g.len() / (4 * d) {
         let [f, ig, z, o]: [[T; W]; 4] = std::array::from_fn(|k| gate(g, t, k, d, i));
         for l in 0..W {
-            s[l] = f[l] * s[l] + ig[l] * z[l];
+            s[l] = f[l].fma(s[l], ig[l] * z[l]);
         }
         let mut u = each(s, T::tanh);
         for l in 0..W {
@@ -90,7 +90,7 @@ fn run<T: Math, const W: usize>(i: usize, d: usize, g: &[T], state: &mut [T], c:
 }
 
 /// One sequence. `starts` and `prods` are scratch rows, one a chunk, the first start given.
-#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2"))]
+#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
 fn forward<T: Math>(
     (chunk, d, bias): (usize, usize, T),
     x: &[T],
@@ -178,7 +178,7 @@ fn run_back<T: Math, const W: usize>(
 
 /// One sequence. `ends` and `prods` are scratch rows, one a chunk: G from behind each chunk, of which the last is
 /// given; afterwards `ends[0]` is dc0.
-#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2"))]
+#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
 fn backward<T: Math>(
     (chunk, d): (usize, usize),
     (g, c, c0, dh): (&[T], &[T], &[T], &[T]),

@@ -127,7 +127,7 @@ fn lanes<T: Math, const W: usize>(i: usize, k: usize, d: usize, x: &[T], z: &[T]
 }
 
 /// Step t of head `h` in all sequences: z [B, 4K], state [B, 4, K].
-#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2"))]
+#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
 fn cell<T: Math>(s: Size, t: usize, h: usize, x: &[T], z: &[T], state: &mut [T], saved: &mut [T]) {
     let (k, d) = (s.k, s.d());
     for b in 0..s.b {
@@ -178,7 +178,7 @@ fn lanes_back<T: Math, const W: usize>(
 }
 
 /// Step t of head `h` in all sequences backwards: g [B, 4, K] and dz [B, 4K] as in [`lanes_back`].
-#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2"))]
+#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
 fn cell_back<T: Math>(
     s: Size,
     (t, h): (usize, usize),

@@ -97,6 +97,9 @@ pub trait Real:
     fn of(x: f64) -> Self;
     /// The value as `f64`, exactly.
     fn to_f64(self) -> f64;
+    /// self · a + b: rounded once in single precision, an instruction of every processor since 2013 (older ones get the same
+    /// bits, slowly); in double, which is there to check by, two operations.
+    fn fma(self, a: Self, b: Self) -> Self;
     /// Square root.
     fn sqrt(self) -> Self;
     /// Absolute value.
@@ -134,7 +137,7 @@ element!(f64, F64, f64, f64::NAN);
 element!(i32, I32, i32, i32::MIN);
 
 macro_rules! real {
-    ($t:ty, $x:ident => $f32s:expr) => {
+    ($t:ty, fma: $fma:expr, $x:ident => $f32s:expr) => {
         impl Real for $t {
             const ZERO: Self = 0.0;
             const ONE: Self = 1.0;
@@ -145,6 +148,11 @@ macro_rules! real {
             #[inline(always)]
             fn to_f64(self) -> f64 {
                 self as f64
+            }
+            #[inline(always)]
+            fn fma(self, a: Self, b: Self) -> Self {
+                let fma: fn(Self, Self, Self) -> Self = $fma;
+                fma(self, a, b)
             }
             #[inline(always)]
             fn sqrt(self) -> Self {
@@ -169,8 +177,8 @@ macro_rules! real {
         }
     };
 }
-real!(f32, x => Some(x));
-real!(f64, _x => None);
+real!(f32, fma: f32::mul_add, x => Some(x));
+real!(f64, fma: |x, a, b| x * a + b, _x => None);
 
 /// Run an expression with `$T` bound to the floating-point type that a [`DType`] names.
 ///

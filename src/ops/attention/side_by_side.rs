@@ -22,12 +22,12 @@ pub const WIDEST: usize = 8;
 const TILE: usize = 16;
 
 /// The largest q·k_s.
-#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2"))]
+#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
 fn largest<T: Math, const N: usize>(q: &Row<T, N>, k: &[Row<T, N>]) -> Lane<T> {
     let mut top = [T::of(f64::NEG_INFINITY); L];
     for k in k {
         for l in 0..L {
-            let x = (0..N).fold(T::ZERO, |x, i| x + q[i][l] * k[i][l]);
+            let x = (0..N).fold(T::ZERO, |x, i| q[i][l].fma(k[i][l], x));
             top[l] = x.max(top[l]);
         }
     }
@@ -35,7 +35,7 @@ fn largest<T: Math, const N: usize>(q: &Row<T, N>, k: &[Row<T, N>]) -> Lane<T> {
 }
 
 /// o = Σ_s w_s v_s / Σ_s w_s with w_s = exp(q·k_s − top); gives back ln Σ_s exp(q·k_s).
-#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2"))]
+#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
 fn attend<T: Math, const N: usize>(
     q: &Row<T, N>,
     k: &[Row<T, N>],
@@ -46,10 +46,10 @@ fn attend<T: Math, const N: usize>(
     let (mut all, mut sum) = ([T::ZERO; L], [[T::ZERO; L]; N]);
     for (k, v) in k.iter().zip(v) {
         for l in 0..L {
-            let w = (0..N).fold(-top[l], |x, i| x + q[i][l] * k[i][l]).exp();
+            let w = (0..N).fold(-top[l], |x, i| q[i][l].fma(k[i][l], x)).exp();
             all[l] += w;
             for j in 0..N {
-                sum[j][l] += w * v[j][l];
+                sum[j][l] = w.fma(v[j][l], sum[j][l]);
             }
         }
     }
@@ -64,6 +64,7 @@ fn attend<T: Math, const N: usize>(
 }
 
 /// −δ and −lse of a query.
+#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
 fn negative<T: Math, const N: usize>(g: &Row<T, N>, o: &Row<T, N>, lse: Lane<T>) -> [Lane<T>; 2] {
     let delta = g.iter().zip(o).fold([T::ZERO; L], |sum, (&g, &o)| mul_sub(sum, g, o));
     [delta, lse.map(|x| -x)]
@@ -71,7 +72,7 @@ fn negative<T: Math, const N: usize>(g: &Row<T, N>, o: &Row<T, N>, lse: Lane<T>)
 
 /// One query backwards: p_s = exp(q·k_s − lse) and dx_s = p_s (do·v_s − δ); dq += Σ_s dx_s k_s, dk_s += dx_s q,
 /// dv_s += p_s do.
-#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2"))]
+#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
 fn attend_back<T: Math, const N: usize>(
     q: &Row<T, N>,
     g: &Row<T, N>,
@@ -85,13 +86,13 @@ fn attend_back<T: Math, const N: usize>(
     let mut sum = *dq;
     for ((k, v), (dk, dv)) in k.iter().zip(v).zip(dk.iter_mut().zip(dv)) {
         for l in 0..L {
-            let dp = (0..N).fold(start[0][l], |d, j| d + g[j][l] * v[j][l]);
-            let p = (0..N).fold(start[1][l], |x, i| x + q[i][l] * k[i][l]).exp();
+            let dp = (0..N).fold(start[0][l], |d, j| g[j][l].fma(v[j][l], d));
+            let p = (0..N).fold(start[1][l], |x, i| q[i][l].fma(k[i][l], x)).exp();
             let dx = p * dp;
             for i in 0..N {
-                dv[i][l] += p * g[i][l];
-                dk[i][l] += dx * q[i][l];
-                sum[i][l] += dx * k[i][l];
+                dv[i][l] = p.fma(g[i][l], dv[i][l]);
+                dk[i][l] = dx.fma(q[i][l], dk[i][l]);
+                sum[i][l] = dx.fma(k[i][l], sum[i][l]);
             }
         }
     }

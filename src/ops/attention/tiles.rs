@@ -18,7 +18,7 @@ fn mat(rows: usize, cols: usize) -> Mat {
 }
 
 /// x ← exp(x − lse), with lse = ln Σ exp(x) computed from the largest element, and returned.
-#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2"))]
+#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
 fn softmax<T: Math>(x: &mut [T]) -> T {
     // Sixteen running values each, since one would wait for itself.
     let (mut tops, mut sums) = ([x[0]; L], [T::ZERO; L]);
@@ -35,13 +35,13 @@ fn softmax<T: Math>(x: &mut [T]) -> T {
 }
 
 /// x ← exp(x − lse)
-#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2"))]
+#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
 fn again<T: Math>(x: &mut [T], lse: T) {
     x.iter_mut().for_each(|x| *x = (*x - lse).exp());
 }
 
 /// g ← p (g − δ)
-#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2"))]
+#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
 fn softmax_backward<T: Math>(p: &[T], g: &mut [T], delta: T) {
     g.iter_mut().zip(p).for_each(|(g, &p)| *g = p * (*g - delta));
 }

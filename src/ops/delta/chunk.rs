@@ -56,7 +56,7 @@ fn mat(rows: usize, cols: usize) -> Mat {
 }
 
 /// Rows of `y` = rows of `x`, each times its factor.
-#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2"))]
+#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
 fn scale_rows<T: Real>(by: &[T], x: &[T], y: &mut [T], n: usize, k: usize) {
     for t in 0..n {
         let (x, y) = (&x[t * k..(t + 1) * k], &mut y[t * k..(t + 1) * k]);

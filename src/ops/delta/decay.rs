@@ -75,7 +75,7 @@ impl<'a, T: Math> Decay<'a, T> {
 }
 
 /// Rows of `x`, each times its factor.
-#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2"))]
+#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
 pub fn times_rows<T: Math>(by: &[T], x: &mut [T], n: usize, k: usize) {
     for t in 0..n {
         x[t * k..(t + 1) * k].iter_mut().for_each(|x| *x = by[t] * *x);
@@ -83,7 +83,7 @@ pub fn times_rows<T: Math>(by: &[T], x: &mut [T], n: usize, k: usize) {
 }
 
 /// γ and D of the gates in `start`.
-#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2"))]
+#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
 fn build<T: Math>(start: &mut [T], between: &mut [T], n: usize) {
     let mut whole = T::ONE;
     for t in 0..n {

@@ -27,7 +27,7 @@ fn mat(rows: usize, cols: usize) -> Mat {
 }
 
 /// D [n, n] and r `[n]` from the gates: a row is the one before it times f, with i on the diagonal.
-#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2"))]
+#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
 fn weights<T: Real>(i: &[T], f: &[T], d: &mut [T], r: &mut [T]) {
     let n = i.len();
     for t in 0..n {
@@ -42,19 +42,19 @@ fn weights<T: Real>(i: &[T], f: &[T], d: &mut [T], r: &mut [T]) {
 }
 
 /// x ⊙ y in place of x.
-#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2"))]
+#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
 fn times<T: Real>(x: &mut [T], y: &[T]) {
     x.iter_mut().zip(y).for_each(|(x, &y)| *x *= y);
 }
 
 /// x times a number.
-#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2"))]
+#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
 fn scale<T: Real>(x: &mut [T], by: T) {
     x.iter_mut().for_each(|x| *x = by * *x);
 }
 
 /// Rows of `y` = rows of `x`, each times its factor.
-#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2"))]
+#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
 fn scale_rows<T: Real>(by: &[T], x: &[T], y: &mut [T], k: usize) {
     for (t, &by) in by.iter().enumerate() {
         let (x, y) = (&x[t * k..(t + 1) * k], &mut y[t * k..(t + 1) * k]);
@@ -63,7 +63,7 @@ fn scale_rows<T: Real>(by: &[T], x: &[T], y: &mut [T], k: usize) {
 }
 
 /// The sum of x.
-#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2"))]
+#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
 fn total<T: Real>(x: &[T]) -> T {
     lane_sums::sum(x, |x| x)
 }
@@ -76,7 +76,7 @@ fn add_columns<T: Real>(x: &[T], k: usize, y: &mut [T], step: usize) {
 }
 
 /// x·y, over the elements of x.
-#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2"))]
+#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
 fn dot<T: Real>(x: &[T], y: &[T]) -> T {
     lane_sums::sum2(x, y, |x, y| x * y)
 }

@@ -31,7 +31,7 @@ fn put<T: Real>(here: Option<Avx512>, d: &mut Rows<T>, x: &[Lane<T>; 4], acc: bo
 }
 
 /// Layer norm or, without `centre`, RMS norm.
-#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2"))]
+#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
 pub fn forward<T: Real>(
     centre: bool,
     eps: T,
@@ -61,7 +61,7 @@ pub fn forward<T: Real>(
 }
 
 /// dx of either.
-#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2"))]
+#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
 pub fn backward_x<T: Real>(centre: bool, x: &[T], w: &[T; 4], mean: &[T], r: &[T], g: &[T], d: &mut [T], acc: bool) {
     let here = avx512_here!();
     let (quarter, mean, r) = (T::of(0.25), mean.as_chunks::<L>().0, r.as_chunks::<L>().0);
@@ -81,7 +81,7 @@ pub fn backward_x<T: Real>(centre: bool, x: &[T], w: &[T; 4], mean: &[T], r: &[T
 }
 
 /// L2 norm.
-#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2"))]
+#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
 pub fn l2_forward<T: Real>(smooth: bool, eps: T, x: &[T], y: &mut [T], r: &mut [T]) {
     let here = avx512_here!();
     for ((x, to), r) in blocks(x).iter().zip(blocks_mut(y)).zip(r.as_chunks_mut::<L>().0) {
@@ -100,7 +100,7 @@ pub fn l2_forward<T: Real>(smooth: bool, eps: T, x: &[T], y: &mut [T], r: &mut [
 }
 
 /// Its dx.
-#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2"))]
+#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
 pub fn l2_backward<T: Real>(constant: T, y: &[T], r: &[T], g: &[T], d: &mut [T], acc: bool) {
     let here = avx512_here!();
     for (((y, g), to), r) in blocks(y).iter().zip(blocks(g)).zip(blocks_mut(d)).zip(r.as_chunks::<L>().0) {

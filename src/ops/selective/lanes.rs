@@ -37,7 +37,7 @@ fn keep<T: Real, const S: bool>(w: T, s: T) -> T {
 }
 
 /// G states from n on through some steps: `h` moves on, their share is added to y.
-#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2"))]
+#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
 fn run<T: Math, const P: bool, const S: bool>(
     s: T,
     delta: &[Lane<T>],
@@ -57,8 +57,8 @@ fn run<T: Math, const P: bool, const S: bool>(
             let mut sum = y[l];
             for g in 0..G {
                 let w = (delta[l] * a[g][l]).exp();
-                state[g][l] = keep::<T, S>(w, s) * state[g][l] + write[l] * pick::<T, P>(b, g, l);
-                sum += pick::<T, P>(c, g, l) * state[g][l];
+                state[g][l] = keep::<T, S>(w, s).fma(state[g][l], write[l] * pick::<T, P>(b, g, l));
+                sum = pick::<T, P>(c, g, l).fma(state[g][l], sum);
             }
             y[l] = sum;
         }
@@ -67,7 +67,7 @@ fn run<T: Math, const P: bool, const S: bool>(
 }
 
 /// The states before and after every step again, from the first of `h` on, and w = exp(Δ a).
-#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2"))]
+#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
 fn again<T: Math, const P: bool, const S: bool>(
     s: T,
     delta: &[Lane<T>],
@@ -86,7 +86,7 @@ fn again<T: Math, const P: bool, const S: bool>(
         for l in 0..L {
             for g in 0..G {
                 w[g][l] = (delta[l] * a[g][l]).exp();
-                state[g][l] = keep::<T, S>(w[g][l], s) * state[g][l] + write[l] * pick::<T, P>(b, g, l);
+                state[g][l] = keep::<T, S>(w[g][l], s).fma(state[g][l], write[l] * pick::<T, P>(b, g, l));
                 h[g][l] = state[g][l];
             }
         }
@@ -95,7 +95,7 @@ fn again<T: Math, const P: bool, const S: bool>(
 
 /// The way back: `grad` comes in as G from behind these steps and leaves as G of the first. To add to: `da`, of every
 /// step Σ g b and Σ q a, and of every step and state the lanes' shares of db and dc.
-#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2"))]
+#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
 fn back<T: Math, const P: bool, const S: bool>(
     s: T,
     delta: &[Lane<T>],
@@ -124,14 +124,14 @@ fn back<T: Math, const P: bool, const S: bool>(
         for l in 0..L {
             let (mut sum_b, mut sum_a) = (gb[l], qa[l]);
             for g in 0..G {
-                let gt = pick::<T, P>(c, g, l) * dy[l] + grads[g][l];
+                let gt = pick::<T, P>(c, g, l).fma(dy[l], grads[g][l]);
                 let sw = if S { s * w[g][l] } else { w[g][l] };
                 let q = gt * before[g][l] * sw;
-                db[g][l] += gt * write[l];
-                dc[g][l] += dy[l] * after[g][l];
-                sum_b += gt * pick::<T, P>(b, g, l);
-                sum_a += q * a[g][l];
-                das[g][l] += q * delta[l];
+                db[g][l] = gt.fma(write[l], db[g][l]);
+                dc[g][l] = dy[l].fma(after[g][l], dc[g][l]);
+                sum_b = gt.fma(pick::<T, P>(b, g, l), sum_b);
+                sum_a = q.fma(a[g][l], sum_a);
+                das[g][l] = q.fma(delta[l], das[g][l]);
                 grads[g][l] = gt * keep::<T, S>(w[g][l], s);
             }
             (gb[l], qa[l]) = (sum_b, sum_a);
@@ -141,12 +141,12 @@ fn back<T: Math, const P: bool, const S: bool>(
 }
 
 /// Δ u, and from Σ g b and Σ q a to the gradients of u and Δ, in their place.
-#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2"))]
+#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
 fn product<T: Real>(delta: &[T], u: &[T], write: &mut [T]) {
     write.iter_mut().zip(delta).zip(u).for_each(|((w, &d), &u)| *w = d * u);
 }
 
-#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2"))]
+#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
 fn through_product<T: Real>(delta: &[T], u: &[T], gb: &mut [T], qa: &mut [T]) {
     for (((gb, qa), &d), &u) in gb.iter_mut().zip(qa).zip(delta).zip(u) {
         (*gb, *qa) = (d * *gb, u * *gb + *qa);

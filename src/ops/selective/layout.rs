@@ -126,7 +126,7 @@ impl Plan {
     }
 }
 
-#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2"))]
+#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
 fn load_row<T: Real>(plan: Plan, part: Part, x: &[T], y: &mut [T]) {
     match (plan.side, plan.z.e) {
         (2, 8) => load_lanes::<T, 2>(plan, part, x, y),
@@ -166,7 +166,7 @@ fn load_pieces<T: Real>(plan: Plan, Part { first, t0, steps }: Part, x: &[T], y:
     }
 }
 
-#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2"))]
+#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
 fn store_row<T: Real>(plan: Plan, part: Part, y: &[States<T>], n: usize, x: &mut [T], acc: bool) {
     match L / plan.side {
         16 => store_quarters::<T, 4>(plan, part, y, n, x, acc, avx512_here!()),
