@@ -132,13 +132,15 @@ def bounds(cells, machine):
         held = sum(mb for _, _, mb in cell["ops"].values())
         dearest = sorted(ops, key=ops.get, reverse=True)[:3]
         share = lambda x: f"{100 * x:.0f} %"
+        peak = flops / machine["gflops"] / 1e6 / ours
+        needed = "–" if reached(cell) else share(peak * asked(cell)[0] * ours / cell["best"]["ms"])
         return [
-            f"{cell['size']} {NAMES[cell['mixer']]}", f"{flops / 1e9:.2f}", share(flops / machine["gflops"] / 1e6 / ours),
+            f"{cell['size']} {NAMES[cell['mixer']]}", f"{flops / 1e9:.2f}", share(peak), needed,
             share(functions * tokens * function / 1e6 / ours), f"{held:.1f}", share(4 * held / machine["copy"] / ours),
             share(sum(ops.get(op, 0) for op in products) / total), ", ".join(f"{op} {share(ops[op] / total)}" for op in dearest),
         ]
 
-    head = ["", "GFLOP", "of fp32 peak", "exp, tanh, σ", "MB of values", "through memory", "time in products", "dearest ops"]
+    head = ["", "GFLOP", "of fp32 peak", "at the goal", "exp, tanh, σ", "MB of values", "through memory", "time in products", "dearest ops"]
     return table(head, [row(c) for c in cells])
 
 
@@ -172,7 +174,7 @@ precision, over all ways of writing it):
 {details(cells)}
 
 What bounds a step. Of fp32 peak: the least arithmetic, three times that of the forward pass, at the {machine['gflops']:.0f} GFLOP/s of a
-1024³ product here. exp, tanh, σ: those of the forward pass at our {elements} each. Values: what the ops of a step
+1024³ product here; at the goal: the share of it that a ratio short of its goal would need. exp, tanh, σ: those of the forward pass at our {elements} each. Values: what the ops of a step
 give; through memory: the time of writing and reading them and their gradients at the {machine['copy']:.0f} GB/s of a large copy, if none
 stayed in a cache. Time in products and dearest ops: of the time in ops, measured.
 
