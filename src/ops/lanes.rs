@@ -5,7 +5,7 @@
 //! number of heads is no multiple of 16, the lanes left over hold zeros.
 
 #[cfg(target_arch = "x86_64")]
-mod avx512;
+pub(super) mod avx512;
 
 use super::heads::Heads;
 use crate::tensor::Real;
@@ -38,7 +38,7 @@ pub fn mul_sub<T: Real>(mut y: Lane<T>, a: Lane<T>, x: Lane<T>) -> Lane<T> {
 #[inline(always)]
 pub fn mul<T: Real>(mut a: Lane<T>, x: Lane<T>) -> Lane<T> {
     for l in 0..L {
-        a[l] = a[l] * x[l];
+        a[l] *= x[l];
     }
     a
 }
@@ -128,7 +128,7 @@ impl Block {
     }
 }
 
-/// That this is compiled for a processor with AVX-512F: see [`avx512_here`].
+/// That this is compiled for a processor with AVX-512F: see `avx512_here!`.
 #[derive(Clone, Copy)]
 pub struct Avx512(());
 

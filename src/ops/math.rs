@@ -192,7 +192,7 @@ pub mod m32 {
         let y = y + r + e * 0.693359375;
         let y = select(x < f32::INFINITY, y, x + x);
         let y = select(x > 0.0, y, select(x == 0.0, -f32::INFINITY, f32::NAN));
-        select(x == x, y, x)
+        select(x.is_nan(), x, y)
     }
     #[inline(always)]
     pub fn sin(a: f32) -> f32 {

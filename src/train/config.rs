@@ -3,6 +3,9 @@
 //! The layers meet as TOML tables, so a file holds only what it changes, an unknown key is an error, and what a run
 //! directory records ([`TrainConfig::to_toml`]) reads back as it was.
 
+mod defaults;
+mod text;
+
 pub use super::presets::{PRESETS, preset_table};
 pub(crate) use super::presets::{difference, merge, plain, read};
 
@@ -65,7 +68,7 @@ pub struct TrainConfig {
     /// Record the loss every so many steps.
     pub log_every: usize,
     /// Save a checkpoint every so many seconds; 0: only when the run is interrupted.
-    #[serde(default = "checkpoint_every")]
+    #[serde(default = "defaults::checkpoint_every")]
     pub checkpoint_every: f64,
     /// Adam or AdamW.
     pub optimizer: Rule,
@@ -76,7 +79,7 @@ pub struct TrainConfig {
     /// ε of Adam.
     pub eps: f64,
     /// How much of a target is spread over all classes; 0: none.
-    #[serde(default, skip_serializing_if = "is_zero")]
+    #[serde(default, skip_serializing_if = "defaults::is_zero")]
     pub label_smoothing: f64,
     /// Weight decay, of weights but not of biases and norms.
     pub weight_decay: f64,
@@ -106,7 +109,7 @@ pub struct TrainConfig {
     /// On the CPU, the parts that a training batch is computed in, on as many cores as have no other run. The results
     /// depend on this number and not on that of the cores. A model that keeps numbers of whole batches (the published
     /// LRU's statistics, a state that is carried) is computed in one.
-    #[serde(default = "one", skip_serializing_if = "is_one")]
+    #[serde(default = "defaults::one", skip_serializing_if = "defaults::is_one")]
     pub shards: usize,
     /// What is learned.
     pub task: Tasks,
@@ -362,22 +365,6 @@ fn expect(ok: bool, otherwise: impl FnOnce() -> String) -> Result<()> {
     if ok { Ok(()) } else { Err(Error::Config(otherwise())) }
 }
 
-fn is_zero(x: &f64) -> bool {
-    *x == 0.0
-}
-
-fn one() -> usize {
-    1
-}
-
-fn is_one(n: &usize) -> bool {
-    *n == 1
-}
-
-fn checkpoint_every() -> f64 {
-    30.0
-}
-
 fn parse(table: &Table) -> std::result::Result<TrainConfig, String> {
     let mut full = Table::new();
     let sizes = Table::try_from(ModelConfig::default()).map_err(|e| e.to_string())?;
@@ -398,33 +385,4 @@ fn table_of(config: &TrainConfig) -> Result<Table> {
         DERIVED.iter().for_each(|key| drop(model.remove(*key)));
     }
     Ok(table)
-}
-
-/// A value as the text that its `Display` writes and its `FromStr` reads.
-mod text {
-    use serde::{Deserialize, Deserializer, Serializer, de::Error};
-    use std::{fmt::Display, str::FromStr};
-
-    pub fn serialize<T: Display, S: Serializer>(value: &T, s: S) -> Result<S::Ok, S::Error> {
-        s.collect_str(value)
-    }
-
-    pub fn deserialize<'de, T: FromStr<Err: Display>, D: Deserializer<'de>>(d: D) -> Result<T, D::Error> {
-        String::deserialize(d)?.parse().map_err(D::Error::custom)
-    }
-
-    pub mod option {
-        use super::*;
-
-        pub fn serialize<T: Display, S: Serializer>(value: &Option<T>, s: S) -> Result<S::Ok, S::Error> {
-            match value {
-                Some(value) => s.collect_str(value),
-                None => s.serialize_none(),
-            }
-        }
-
-        pub fn deserialize<'de, T: FromStr<Err: Display>, D: Deserializer<'de>>(d: D) -> Result<Option<T>, D::Error> {
-            super::deserialize(d).map(Some)
-        }
-    }
 }

@@ -25,7 +25,7 @@ use crate::{
 use config::TrainConfig;
 use data::Data;
 use on_device::{Feed, Graphs, OnDevice};
-use optimizer::{Adam, Window, clip};
+use optimizer::{Adam, Window, clip, windows};
 use serde::Serialize;
 use shards::{Cores, Shards};
 use std::{
@@ -152,7 +152,7 @@ impl Trainer {
         model.begin_carrying(cfg.batch);
         let n = model.params().len();
         let tape = Tape::open_with(cfg.device, cfg.products).map_err(Error::Device)?;
-        let windows = windows(&model, cfg.weight_decay);
+        let windows = windows(model.params(), cfg.weight_decay);
         let real = cfg.dtype.real();
         let mut adam = Adam::new(n, real, cfg.adam());
         let (grads, on_device) = cuda::guarded(tape.cx().gpu(), || {
@@ -392,21 +392,4 @@ fn culprit(model: &Model, tape: &Tape, loss: Var) -> String {
         culprit.map_or("the norm of the gradient".into(), |c| c.to_string())
     };
     format!("{what} is not finite")
-}
-
-/// The flat parameters in stretches that decay and stretches that do not.
-fn windows(model: &Model, weight_decay: f64) -> Vec<Window> {
-    let n = model.params().len();
-    if weight_decay == 0.0 {
-        return vec![(0..n, false)];
-    }
-    let mut windows: Vec<Window> = Vec::new();
-    for e in model.params().entries() {
-        let end = e.offset + e.shape.len();
-        match windows.last_mut() {
-            Some((range, decay)) if *decay == e.decay => range.end = end,
-            _ => windows.push((e.offset..end, e.decay)),
-        }
-    }
-    windows
 }

@@ -10,6 +10,7 @@
 
 use super::on_device::Numbers;
 use crate::{
+    models::Params,
     tensor::{Cx, DType, Real, Tensor},
     with_real,
 };
@@ -165,6 +166,23 @@ fn update<T: Real>(u: Update<T>, p: &mut [T], g: &[T], m: &mut [T], v: &mut [T])
         *v = u.beta2 * *v + (T::ONE - u.beta2) * g * g;
         *p = u.shrink * *p - u.rate * (*m / ((*v).sqrt() / u.root_bias2 + u.eps));
     }
+}
+
+/// The flat parameters in stretches that decay and stretches that do not.
+pub fn windows(params: &Params, weight_decay: f64) -> Vec<Window> {
+    let n = params.len();
+    if weight_decay == 0.0 {
+        return vec![(0..n, false)];
+    }
+    let mut windows: Vec<Window> = Vec::new();
+    for e in params.entries() {
+        let end = e.offset + e.shape.len();
+        match windows.last_mut() {
+            Some((range, decay)) if *decay == e.decay => range.end = end,
+            _ => windows.push((e.offset..end, e.decay)),
+        }
+    }
+    windows
 }
 
 /// Scale `grads` so that their global norm is at most `max` (0: leave them), and give the norm they had.

@@ -1,6 +1,7 @@
 //! Panels of b, next to each other in memory, for the kernels of [`super::tile`].
 
 use super::tile::{View, W, panels, tail};
+use crate::ops::lanes::avx512::transpose_quarters;
 use std::arch::x86_64::*;
 
 /// The transpose of sixteen vectors. (Loops, not `from_fn`: a closure of this instruction set may not be inlined into
@@ -8,16 +9,10 @@ use std::arch::x86_64::*;
 #[inline]
 #[target_feature(enable = "avx512f")]
 pub fn transpose(mut r: [__m512; W]) -> [__m512; W] {
-    let pd = |x| _mm512_castps_pd(x);
     for i in (0..W).step_by(4) {
-        let [a, b, c, d] = [r[i], r[i + 1], r[i + 2], r[i + 3]];
-        let (ab, ab2) = (pd(_mm512_unpacklo_ps(a, b)), pd(_mm512_unpackhi_ps(a, b)));
-        let (cd, cd2) = (pd(_mm512_unpacklo_ps(c, d)), pd(_mm512_unpackhi_ps(c, d)));
         // Quarter l of the q-th of these is column 4 l + q of the four rows.
-        r[i] = _mm512_castpd_ps(_mm512_unpacklo_pd(ab, cd));
-        r[i + 1] = _mm512_castpd_ps(_mm512_unpackhi_pd(ab, cd));
-        r[i + 2] = _mm512_castpd_ps(_mm512_unpacklo_pd(ab2, cd2));
-        r[i + 3] = _mm512_castpd_ps(_mm512_unpackhi_pd(ab2, cd2));
+        let columns = transpose_quarters([r[i], r[i + 1], r[i + 2], r[i + 3]]);
+        (r[i], r[i + 1], r[i + 2], r[i + 3]) = (columns[0], columns[1], columns[2], columns[3]);
     }
     for q in 0..4 {
         let columns = quarters([r[q], r[4 + q], r[8 + q], r[12 + q]]);

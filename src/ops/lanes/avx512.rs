@@ -13,7 +13,7 @@ pub fn available() -> bool {
 /// Quarter g of the m-th: number m of quarter g of each.
 #[inline]
 #[target_feature(enable = "avx512f")]
-fn transpose([a, b, c, d]: [__m512; 4]) -> [__m512; 4] {
+pub fn transpose_quarters([a, b, c, d]: [__m512; 4]) -> [__m512; 4] {
     let pd = |x| _mm512_castps_pd(x);
     let (ab, ab2) = (pd(_mm512_unpacklo_ps(a, b)), pd(_mm512_unpackhi_ps(a, b)));
     let (cd, cd2) = (pd(_mm512_unpacklo_ps(c, d)), pd(_mm512_unpackhi_ps(c, d)));
@@ -36,7 +36,8 @@ pub unsafe fn turned(x: &[[f32; L]; 4]) -> [[f32; L]; 4] {
     // SAFETY: loads and stores of whole arrays of sixteen numbers.
     unsafe {
         let [a, b, c, d] = x.each_ref().map(|x| x.as_ptr());
-        let [a, b, c, d] = transpose([_mm512_loadu_ps(a), _mm512_loadu_ps(b), _mm512_loadu_ps(c), _mm512_loadu_ps(d)]);
+        let [a, b, c, d] =
+            transpose_quarters([_mm512_loadu_ps(a), _mm512_loadu_ps(b), _mm512_loadu_ps(c), _mm512_loadu_ps(d)]);
         _mm512_storeu_ps(y[0].as_mut_ptr(), a);
         _mm512_storeu_ps(y[1].as_mut_ptr(), b);
         _mm512_storeu_ps(y[2].as_mut_ptr(), c);
@@ -99,7 +100,7 @@ pub unsafe fn gather(
             // SAFETY: the four numbers from j on of row t of each lane, and lanes t stride + j.. of y.
             unsafe {
                 let x = x.add(t * step + j);
-                let [a, b, c, d] = transpose([load(x, at, 0), load(x, at, 1), load(x, at, 2), load(x, at, 3)]);
+                let [a, b, c, d] = transpose_quarters([load(x, at, 0), load(x, at, 1), load(x, at, 2), load(x, at, 3)]);
                 let y = y.add(t * stride + j).cast::<f32>();
                 _mm512_storeu_ps(y, _mm512_mul_ps(scale, a));
                 _mm512_storeu_ps(y.add(L), _mm512_mul_ps(scale, b));
@@ -134,7 +135,7 @@ pub unsafe fn scatter(
             let rows = unsafe {
                 let x = x.add(t * stride + j).cast::<f32>();
                 let (a, b) = (_mm512_loadu_ps(x), _mm512_loadu_ps(x.add(L)));
-                transpose([a, b, _mm512_loadu_ps(x.add(2 * L)), _mm512_loadu_ps(x.add(3 * L))])
+                transpose_quarters([a, b, _mm512_loadu_ps(x.add(2 * L)), _mm512_loadu_ps(x.add(3 * L))])
             };
             for (m, row) in rows.into_iter().enumerate() {
                 let row = _mm512_mul_ps(scale, row);
