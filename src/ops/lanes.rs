@@ -215,30 +215,16 @@ fn gather<T: Real>(
     y: &mut [Lane<T>],
     stride: usize,
 ) {
+    let mut j0 = 0;
     #[cfg(target_arch = "x86_64")]
     if let (Some(x), Some(scale), Some(y)) = (T::f32s(x), singles(std::slice::from_ref(scale)), singles_mut(y))
         && avx512::available()
     {
         assert!(within(x.len(), &at, n, step, k) && within(y.len(), &[0], n, stride, k), "rows beyond a tensor's end");
+        j0 = k / 4 * 4;
         // SAFETY: the processor can, and it was just looked that the rows and the lanes are there.
         unsafe { avx512::gather(x, &at, step, k / 4, n, &scale[0], y, stride) };
-        return gather_from(k / 4 * 4, x, at, step, k, n, &scale[0], y, stride);
     }
-    gather_from(0, x, at, step, k, n, scale, y, stride);
-}
-
-/// The numbers of each row from `j0` on.
-fn gather_from<T: Real>(
-    j0: usize,
-    x: &[T],
-    at: [usize; L],
-    step: usize,
-    k: usize,
-    n: usize,
-    scale: &Lane<T>,
-    y: &mut [Lane<T>],
-    stride: usize,
-) {
     for t in 0..n {
         for (j, y) in y[t * stride..][..k].iter_mut().enumerate().skip(j0) {
             *y = std::array::from_fn(|l| scale[l] * x[at[l] + t * step + j]);

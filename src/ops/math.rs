@@ -1,7 +1,8 @@
 //! Scalar functions under the names that they have in CUDA, so that one formula serves both compilers.
 //!
-//! The `f32` versions are branch-free polynomials which vectorise: a tenth of the standard library's time. Where they
-//! round a product and a sum at once they say so, and so have the same bits on every processor. The coefficients of tanh and log are those of the Cephes library (S. L. Moshier); each is within 2 units in the last place.
+//! The `f32` versions are branch-free polynomials which vectorise, as the standard library's functions do not. Where
+//! they round a product and a sum at once they say so, and so have the same bits on every processor. The coefficients of
+//! tanh and log are those of the Cephes library (S. L. Moshier); each is within 2 units in the last place.
 
 use crate::tensor::Real;
 

@@ -97,7 +97,7 @@ pub trait Real:
     fn of(x: f64) -> Self;
     /// The value as `f64`, exactly.
     fn to_f64(self) -> f64;
-    /// self · a + b: rounded once in single precision, an instruction of every processor since 2013 (older ones get the same
+    /// self · a + b: rounded once in single precision, one instruction of nearly every processor of today (others get the same
     /// bits, slowly); in double, which is there to check by, two operations.
     fn fma(self, a: Self, b: Self) -> Self;
     /// Square root.

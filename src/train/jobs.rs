@@ -184,8 +184,8 @@ pub fn bars(progress: bool) -> MultiProgress {
     MultiProgress::with_draw_target(if progress { stderr } else { ProgressDrawTarget::hidden() })
 }
 
-/// Do these jobs on so many threads, the longest first; those without one compute parts of batches. `done` gets the index and the report of each, one at a time;
-/// a run that was interrupted has none.
+/// Do these jobs on so many threads, the longest first; those without one compute parts of batches. `done` gets the index
+/// and the report of each, one at a time; a run that was interrupted has none.
 pub fn work(jobs: &[&Job], threads: usize, bars: &MultiProgress, done: impl FnMut(usize, RunReport) + Send) {
     let mut order: Vec<usize> = (0..jobs.len()).collect();
     order.sort_by(|&a, &b| jobs[b].cost().total_cmp(&jobs[a].cost()));

@@ -293,19 +293,21 @@ impl Trainer {
     /// The update, if it can be, and the loss and the norm of the gradient.
     fn step_on_cpu(&mut self, lr: f64) -> Result<[f64; 2]> {
         let Trainer { cfg, model, form, tape, grads, batch, shards, .. } = self;
-        let (rows, targets) = batch.labelled().unzip();
-        let targets = targets.as_ref().unwrap_or(&batch.targets);
-        let feed = Feed { tokens: &batch.tokens, rows: rows.as_ref(), targets };
-        let (loss, whole) = match shards {
+        let whole = |model: &mut Model, grads: &mut Tensor| {
+            let (rows, targets) = batch.labelled().unzip();
+            let targets = targets.as_ref().unwrap_or(&batch.targets);
+            gradient(cfg, model, tape, *form, &Feed { tokens: &batch.tokens, rows: rows.as_ref(), targets }, grads)
+        };
+        let (loss, on_tape) = match shards {
             Some(shards) => (shards.gradient(cfg, model, *form, batch, grads), None),
             None => {
-                let loss = gradient(cfg, model, tape, *form, &feed, grads);
+                let loss = whole(model, grads);
                 (loss.value().item(), Some(loss))
             }
         };
         let told = [loss, clip(grads, cfg.clip)];
         if !told.iter().all(|x| x.is_finite()) {
-            let loss = whole.unwrap_or_else(|| gradient(cfg, model, tape, *form, &feed, grads));
+            let loss = on_tape.unwrap_or_else(|| whole(model, grads));
             return Err(Error::NotFinite { step: self.step, what: culprit(model, tape, loss) });
         }
         tape.reset();
