@@ -129,12 +129,9 @@ impl Mix {
     fn project<'t>(&self, p: &Bound<'t>, x: Var<'t>, state: &mut State<'t>) -> Var<'t> {
         let ([b, t, _], d) = (x.dims(), self.h * self.k);
         let short = if self.conv.exists() { self.conv.apply(p, x, state, 5) } else { x };
-        let pair = |w: &BlockDiagonal, x: Var<'t>| {
-            let y = w.apply(p, x); // [B, T, G, 2 H K / G]
-            let [_, _, g, n] = y.dims();
-            y.reshape([b * t, g, 2, n / 2]).permute([0, 2, 1, 3]).reshape([b, t, 2 * d])
-        };
-        Var::concat(&[pair(&self.w_if, short), pair(&self.w_zo, x)], 2) + p[self.bias].reshape([4 * d])
+        let gates = |w: &BlockDiagonal, x: Var<'t>| w.halves(p, x).map(|y| y.reshape([b, t, d]));
+        let ([i, f], [z, o]) = (gates(&self.w_if, short), gates(&self.w_zo, x));
+        Var::concat(&[i, f, z, o], 2) + p[self.bias].reshape([4 * d])
     }
 
     /// The norm and, where H K ≠ D, the way back to the model's width.

@@ -19,28 +19,33 @@ pub fn maximum<'t>(x: &[Var<'t>]) -> Var<'t> {
 /// A projection [I] → [O] that is block-diagonal: W [G, O / G, I / G].
 pub struct BlockDiagonal {
     w: P,
-    blocks: usize,
 }
 
 impl BlockDiagonal {
     /// Normal numbers of deviation `std`, unless the model asks for one deviation throughout.
     pub fn new(init: &mut Init, name: &str, blocks: usize, out: usize, inp: usize, std: f64) -> BlockDiagonal {
         let std = init.std.unwrap_or(std);
-        BlockDiagonal { w: init.normal(name, [blocks, out / blocks, inp / blocks], std), blocks }
+        BlockDiagonal { w: init.normal(name, [blocks, out / blocks, inp / blocks], std) }
     }
 
     /// [B, T, I] to [B, T, G, O / G].
     pub fn apply<'t>(&self, p: &Bound<'t>, x: Var<'t>) -> Var<'t> {
-        let ([b, t, i], g) = (x.dims(), self.blocks);
-        let w = p[self.w];
-        let y = if g == 1 {
-            x.linear(w.reshape([w.shape().at(1), i]), None)
-        } else if i / g <= 4 {
-            x.reshape([b * t, g, i / g]).block_diagonal(w)
-        } else {
-            x.reshape([b * t, g, i / g]).permute([1, 0, 2]).matmul_t(w).permute([1, 0, 2]) // [B T, G, O / G]
+        self.times(p[self.w], x)
+    }
+
+    /// The first and the second half of each block's outputs: [B, T, I] to [B, T, G, O / G / 2] twice.
+    pub fn halves<'t>(&self, p: &Bound<'t>, x: Var<'t>) -> [Var<'t>; 2] {
+        let half = p[self.w].shape().at(1) / 2;
+        [0, half].map(|from| self.times(p[self.w].narrow(1, from, half), x))
+    }
+
+    fn times<'t>(&self, w: Var<'t>, x: Var<'t>) -> Var<'t> {
+        let ([b, t, i], [g, n, _]) = (x.dims(), w.dims());
+        let y = match g {
+            1 => x.linear(w.reshape([n, i]), None),
+            _ => x.reshape([b * t, g, i / g]).block_diagonal(w),
         };
-        y.reshape([b, t, g, w.shape().at(1)])
+        y.reshape([b, t, g, n])
     }
 }
 

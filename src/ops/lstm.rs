@@ -17,7 +17,7 @@ use super::{
     math::Math,
     matmul::{Mat, gemm},
     same_dtype,
-    scan::{at, by_lanes, cotangent, each, put, put_all, spare, target, zeros},
+    scan::{at, by_lanes, cotangent, each, fetch, put, put_all, spare, target, zeros},
 };
 use crate::{
     autograd::{Gen, Grad, In, Op, Outs, Value, Var},
@@ -146,6 +146,12 @@ fn cell<T: Math>(
     let d = s.d;
     for b in 0..s.b {
         let (row, row4, state) = (s.row(b, t, d), s.row(b, t, 4 * d), s.state(b, d));
+        if d > SMALL && b + 1 < s.b {
+            let (next, next4) = (s.row(b + 1, t, d), s.row(b + 1, t, 4 * d));
+            for x in [&x[next4.clone()], &gates[next4], &c[next.clone()], &h[next]] {
+                fetch(x);
+            }
+        }
         let mut y = Step {
             gates: &mut gates[row4.clone()],
             c: &mut c[row.clone()],
@@ -200,6 +206,12 @@ fn cell_back<T: Math>(
     let d = s.d;
     for b in 0..s.b {
         let (row, row4, state) = (s.row(b, t, d), s.row(b, t, 4 * d), s.state(b, d));
+        if d > SMALL && b + 1 < s.b {
+            let (next, next4) = (s.row(b + 1, t, d), s.row(b + 1, t, 4 * d));
+            for x in [&gates[next4.clone()], &dz[next4], &c[s.row(b + 1, t.saturating_sub(1), d)], &dy[next]] {
+                fetch(x);
+            }
+        }
         let before = if t == 0 { &c0[state.clone()] } else { &c[s.row(b, t - 1, d)] };
         let inputs = (&gates[row4.clone()], before, &c[row.clone()]);
         let grads = (&mut dz[row4], &mut dz_t[s.state(b, 4 * d)]);

@@ -28,7 +28,7 @@ use super::{
     math::Math,
     matmul::{Mat, gemm},
     same_dtype,
-    scan::{at, by_lanes, each, put},
+    scan::{at, by_lanes, each, fetch, put, put_all, spare, target},
 };
 use crate::{
     autograd::{Gen, Grad, In, Op, Outs, Value, Var},
@@ -76,10 +76,29 @@ impl Size {
         at..at + self.k
     }
 
+    /// The same in a tensor [H, B, K].
+    fn sorted(self, b: usize, h: usize) -> std::ops::Range<usize> {
+        let at = (h * self.b + b) * self.k;
+        at..at + self.k
+    }
+
+    /// Both, for all heads of all sequences.
+    fn each_state(self, mut f: impl FnMut(std::ops::Range<usize>, std::ops::Range<usize>)) {
+        (0..self.b).for_each(|b| (0..self.h).for_each(|h| f(self.state(b, h), self.sorted(b, h))));
+    }
+
+    /// Have step t of the sequence after `b`, in a tensor [B, T, n D], fetched into the cache.
+    #[inline(always)]
+    fn fetch_next<T>(self, n: usize, b: usize, t: usize, x: &[T]) {
+        if b + 1 < self.b {
+            fetch(&x[self.step(n, b + 1, t, 0)..][..n * self.d()]);
+        }
+    }
+
     /// R of one head as [K, 4K], for h R.
     fn pack<T: Real>(self, h: usize, r: &[T], y: &mut [T]) {
         let k = self.k;
-        for (i, y) in y.iter_mut().enumerate() {
+        for (i, y) in y[..4 * k * k].iter_mut().enumerate() {
             let (row, gate, col) = (i / (4 * k), i / k % 4, i % k);
             *y = r[((gate * self.h + h) * k + row) * k + col];
         }
@@ -95,18 +114,28 @@ fn times<T: Real>(k: usize, n: usize, v: &[T], m: &[T], y: &mut [T]) {
     gemm(T::ONE, (v, Mat::new(rows, k, k)), (m, Mat::new(k, n, n)), (y, Mat::new(rows, n, n)), false);
 }
 
-/// W units of one head of one sequence at one step. `x` and `saved` begin at the head's units, rows D apart; z [4K] is
-/// h R; the state [4, K] is h, c, n, m, and moves on.
+/// Where a step of one head of one sequence is read and written. x [4, D], saved [7, D], h [D] begin at the head's units;
+/// z [4K] is h R; the states [K] move on.
+struct Step<'a, T> {
+    x: &'a [T],
+    z: &'a [T],
+    states: [&'a mut [T]; 4],
+    h: &'a mut [T],
+    saved: &'a mut [T],
+}
+
+/// W units of it.
 #[inline(always)]
-fn lanes<T: Math, const W: usize>(i: usize, k: usize, d: usize, x: &[T], z: &[T], state: &mut [T], saved: &mut [T]) {
-    let raw: [[T; W]; 4] = std::array::from_fn(|g| {
-        let (mut x, z): ([T; W], [T; W]) = (at(x, g, d, i), at(z, g, k, i));
+fn lanes<T: Math, const W: usize>(i: usize, k: usize, d: usize, y: &mut Step<T>) {
+    let mut raw = [[T::ZERO; W]; 4];
+    for (g, raw) in raw.iter_mut().enumerate() {
+        let (x, z): ([T; W], [T; W]) = (at(y.x, g, d, i), at(y.z, g, k, i));
         for l in 0..W {
-            x[l] += z[l];
+            raw[l] = x[l] + z[l];
         }
-        x
-    });
-    let [_, mut c, mut n, mut m]: [[T; W]; 4] = std::array::from_fn(|j| at(state, j, k, i));
+    }
+    let [_, c, n, m] = &y.states;
+    let (mut c, mut n, mut m): ([T; W], [T; W], [T; W]) = (at(c, 0, k, i), at(n, 0, k, i), at(m, 0, k, i));
     let (mut ig, mut fg, z, o) = (raw[0], raw[1], each(raw[2], T::tanh), each(raw[3], T::sigmoid));
     let (mut h, mut slope) = (o, each(raw[1], |f| (-f).sigmoid()));
     for l in 0..W {
@@ -122,38 +151,61 @@ fn lanes<T: Math, const W: usize>(i: usize, k: usize, d: usize, x: &[T], z: &[T]
         n[l] = fg[l] * n[l] + ig[l];
         h[l] = o[l] * c[l] / n[l];
     }
-    [h, c, n, m].into_iter().enumerate().for_each(|(j, v)| put(state, j, k, i, v, false));
-    [ig, fg, z, o, c, n, slope].into_iter().enumerate().for_each(|(j, v)| put(saved, j, d, i, v, false));
+    put(y.h, 0, d, i, h, false);
+    y.states.iter_mut().zip([h, c, n, m]).for_each(|(y, v)| put(y, 0, k, i, v, false));
+    [ig, fg, z, o, c, n, slope].into_iter().enumerate().for_each(|(j, v)| put(y.saved, j, d, i, v, false));
 }
 
-/// Step t of head `h` in all sequences: z [B, 4K], state [B, 4, K].
+/// Step t of all heads and sequences: z [H, B, 4K] is h R, the states h [H, B, K] and c, n, m [B, D] move on.
 #[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
-fn cell<T: Math>(s: Size, t: usize, h: usize, x: &[T], z: &[T], state: &mut [T], saved: &mut [T]) {
+fn cell<T: Math>(s: Size, t: usize, x: &[T], z: &[T], states: &mut [&mut [T]; 4], y: (&mut [T], &mut [T])) {
     let (k, d) = (s.k, s.d());
     for b in 0..s.b {
-        let (z, state) = (&z[b * 4 * k..(b + 1) * 4 * k], &mut state[b * 4 * k..(b + 1) * 4 * k]);
-        let (x, saved) = (&x[s.step(4, b, t, h)..], &mut saved[s.step(SAVED, b, t, h)..]);
-        by_lanes!(k, lanes::<T>(d, x, z, &mut *state, &mut *saved));
+        s.fetch_next(4, b, t, x);
+        s.fetch_next(SAVED, b, t, y.1);
+        for h in 0..s.h {
+            let [h_state, c, n, m] = states;
+            let (unit, own) = (s.state(b, h), s.sorted(b, h));
+            let states = [&mut h_state[own], &mut c[unit.clone()], &mut n[unit.clone()], &mut m[unit]];
+            let mut y = Step {
+                x: &x[s.step(4, b, t, h)..],
+                z: &z[4 * s.sorted(b, h).start..][..4 * k],
+                states,
+                h: &mut y.0[s.step(1, b, t, h)..],
+                saved: &mut y.1[s.step(SAVED, b, t, h)..],
+            };
+            by_lanes!(k, lanes::<T>(d, &mut y));
+        }
     }
 }
 
-/// W units of one step backwards. `g` [4, K] is dh, dc, dn, γ from step t + 1 and becomes what step t − 1 gets, but for
-/// dh; dz [4K] is the gradient of the gates' sums. `before` is c and n of step t − 1.
+/// What a step of one head of one sequence backwards reads: what was saved of it, c and n of the step before, and from
+/// above, if anything comes.
+struct Seen<'a, T> {
+    saved: &'a [T],
+    before: [&'a [T]; 2],
+    dy: Option<&'a [T]>,
+}
+
+/// W units of it. The states dh, dc, dn, γ [K] come from step t + 1 and become what step t − 1 gets, but for dh. The
+/// gradient of the gates' sums goes to dz [4K], and to dx [4, D] or is added.
 #[inline(always)]
 fn lanes_back<T: Math, const W: usize>(
     i: usize,
     k: usize,
     d: usize,
-    saved: &[T],
-    (before_c, before_n): (&[T], &[T]),
-    dy: Option<&[T]>,
-    g: &mut [T],
+    x: &Seen<T>,
+    g: &mut [&mut [T]; 4],
     dz: &mut [T],
+    (dx, acc): (&mut [T], bool),
 ) {
-    let [ig, fg, z, o, c, n, slope]: [[T; W]; SAVED] = std::array::from_fn(|j| at(saved, j, d, i));
-    let [mut dh, mut dc, mut dn, mut gamma]: [[T; W]; 4] = std::array::from_fn(|j| at(g, j, k, i));
-    let (c0, n0): ([T; W], [T; W]) = (at(before_c, 0, k, i), at(before_n, 0, k, i));
-    if let Some(dy) = dy {
+    let mut saved = [[T::ZERO; W]; SAVED];
+    saved.iter_mut().enumerate().for_each(|(j, y)| *y = at(x.saved, j, d, i));
+    let [ig, fg, z, o, c, n, slope] = saved;
+    let (mut dh, mut dc, mut dn, mut gamma): ([T; W], [T; W], [T; W], [T; W]) =
+        (at(g[0], 0, k, i), at(g[1], 0, k, i), at(g[2], 0, k, i), at(g[3], 0, k, i));
+    let (c0, n0): ([T; W], [T; W]) = (at(x.before[0], 0, k, i), at(x.before[1], 0, k, i));
+    if let Some(dy) = x.dy {
         let dy: [T; W] = at(dy, 0, k, i);
         for l in 0..W {
             dh[l] += dy[l];
@@ -173,33 +225,41 @@ fn lanes_back<T: Math, const W: usize>(
         out[3][l] = dh[l] * h * (T::ONE - o[l]);
         (dc[l], dn[l], gamma[l]) = (fg[l] * dc[l], fg[l] * dn[l], to_past);
     }
-    [dc, dn, gamma].into_iter().enumerate().for_each(|(j, v)| put(g, j + 1, k, i, v, false));
-    out.into_iter().enumerate().for_each(|(j, v)| put(dz, j, k, i, v, false));
+    g[1..].iter_mut().zip([dc, dn, gamma]).for_each(|(y, v)| put(y, 0, k, i, v, false));
+    for (j, &out) in out.iter().enumerate() {
+        put(dz, j, k, i, out, false);
+        put(dx, j, d, i, out, acc);
+    }
 }
 
-/// Step t of head `h` in all sequences backwards: g [B, 4, K] and dz [B, 4K] as in [`lanes_back`].
+/// Step t of all heads and sequences backwards: dh [H, B, K] and dc, dn, γ [B, D], dz [H, B, 4K] and dx as in
+/// [`lanes_back`]. `first` is c and n before the first step.
 #[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
 fn cell_back<T: Math>(
     s: Size,
-    (t, h): (usize, usize),
-    saved: &[T],
-    (c0, n0): (&[T], &[T]),
-    dy: Option<&[T]>,
-    g: &mut [T],
+    t: usize,
+    (saved, first, dy): (&[T], [&[T]; 2], Option<&[T]>),
+    g: &mut [&mut [T]; 4],
     dz: &mut [T],
+    (dx, acc): (&mut [T], bool),
 ) {
     let (k, d) = (s.k, s.d());
     for b in 0..s.b {
-        let (g, dz) = (&mut g[b * 4 * k..(b + 1) * 4 * k], &mut dz[b * 4 * k..(b + 1) * 4 * k]);
-        let before = match t.checked_sub(1) {
-            None => (&c0[s.state(b, h)], &n0[s.state(b, h)]),
-            Some(t) => {
-                let row = &saved[s.step(SAVED, b, t, h)..];
-                (&row[4 * d..4 * d + k], &row[5 * d..5 * d + k])
-            }
-        };
-        let (saved, dy) = (&saved[s.step(SAVED, b, t, h)..], dy.map(|dy| &dy[s.step(1, b, t, h)..]));
-        by_lanes!(k, lanes_back::<T>(d, saved, before, dy, &mut *g, &mut *dz));
+        s.fetch_next(SAVED, b, t.saturating_sub(1), saved);
+        s.fetch_next(4, b, t, dx);
+        for h in 0..s.h {
+            let (unit, own) = (s.state(b, h), s.sorted(b, h));
+            let before = match t.checked_sub(1) {
+                None => first.map(|x| &x[unit.clone()]),
+                Some(t) => [4, 5].map(|j| &saved[s.step(SAVED, b, t, h) + j * d..][..k]),
+            };
+            let dy = dy.map(|dy| &dy[s.step(1, b, t, h)..]);
+            let seen = Seen { saved: &saved[s.step(SAVED, b, t, h)..], before, dy };
+            let [dh, dc, dn, gamma] = g;
+            let mut g = [&mut dh[own.clone()], &mut dc[unit.clone()], &mut dn[unit.clone()], &mut gamma[unit]];
+            let (dz, dx) = (&mut dz[4 * own.start..4 * own.end], &mut dx[s.step(4, b, t, h)..]);
+            by_lanes!(k, lanes_back::<T>(d, &seen, &mut g, &mut *dz, (&mut *dx, acc)));
+        }
     }
 }
 
@@ -212,104 +272,90 @@ impl SlstmSequence {
     fn forward_cpu<T: Math>(cpu: &Cpu, x: In, y: &mut [Value]) {
         let [h, h_last, c_last, n_last, m_last, saved] = y else { return };
         let (s, v, r) = (Size::of(x), x[0].host::<T>(), x[1].host::<T>());
-        let (h, saved) = (h.host_mut::<T>(), saved.host_mut::<T>());
-        let mut last = [h_last, c_last, n_last, m_last].map(|y| y.host_mut::<T>());
+        let (h, saved, h_last) = (h.host_mut::<T>(), saved.host_mut::<T>(), h_last.host_mut::<T>());
+        // The last states serve as the running ones; h is sorted by heads, for the products.
+        let [c, n, m] = [c_last, n_last, m_last].map(|y| y.host_mut::<T>());
+        c.copy_from_slice(x[3].host());
+        n.copy_from_slice(x[4].host());
+        m.iter_mut().zip(x[5].host()).zip(x[6].host()).for_each(|((y, &m), &w)| *y = effective(m, w));
         let (k, rows) = (s.k, s.b * s.k);
-        let (mut packed, mut state) = (cpu.temp::<T>(4 * k * k), cpu.temp::<T>(4 * rows));
-        let (mut before, mut z) = (cpu.temp::<T>(rows), cpu.temp::<T>(4 * rows));
-        for head in 0..if rows == 0 { 0 } else { s.h } {
-            s.pack(head, r, &mut packed);
-            for b in 0..s.b {
-                let (row, state) = (s.state(b, head), &mut state[b * 4 * k..(b + 1) * 4 * k]);
-                (0..4).for_each(|j| state[j * k..(j + 1) * k].copy_from_slice(&x[2 + j].host::<T>()[row.clone()]));
-                let w = &x[6].host::<T>()[row];
-                state[3 * k..].iter_mut().zip(w).for_each(|(m, &w)| *m = effective(*m, w));
+        let (mut packed, mut sorted) = (cpu.temp::<T>(s.h * 4 * k * k), cpu.temp::<T>(s.h * rows));
+        let mut z = cpu.temp::<T>(s.h * 4 * rows);
+        (0..s.h).for_each(|head| s.pack(head, r, &mut packed[head * 4 * k * k..]));
+        s.each_state(|unit, own| sorted[own].copy_from_slice(&x[2].host::<T>()[unit]));
+        for t in 0..if z.is_empty() { 0 } else { s.t } {
+            for head in 0..s.h {
+                let (h, r) = (&sorted[head * rows..][..rows], &packed[head * 4 * k * k..][..4 * k * k]);
+                times(k, 4 * k, h, r, &mut z[head * 4 * rows..][..4 * rows]);
             }
-            for t in 0..s.t {
-                for (y, state) in before.chunks_exact_mut(k).zip(state.chunks_exact(4 * k)) {
-                    y.copy_from_slice(&state[..k]);
-                }
-                times(k, 4 * k, &before, &packed, &mut z);
-                cell(s, t, head, v, &z, &mut state, saved);
-                for (b, state) in state.chunks_exact(4 * k).enumerate() {
-                    h[s.step(1, b, t, head)..][..k].copy_from_slice(&state[..k]);
-                }
-            }
-            for (b, state) in state.chunks_exact(4 * k).enumerate() {
-                let parts = last.iter_mut().zip(state.chunks_exact(k));
-                parts.for_each(|(y, state)| y[s.state(b, head)].copy_from_slice(state));
-            }
+            cell(s, t, v, &z, &mut [&mut sorted, c, n, m], (h, saved));
         }
+        s.each_state(|unit, own| h_last[unit].copy_from_slice(&sorted[own]));
     }
 
     fn backward_cpu<T: Math>(cpu: &Cpu, x: In, y: &[Value], dy: &[Option<Tensor>], dx: &mut [Grad]) {
         let [gx, gr, initial @ ..] = dx else { return };
-        let (s, r, h0) = (Size::of(x), x[1].host::<T>(), x[2].host::<T>());
-        let (c0, n0, h, saved) = (x[3].host::<T>(), x[4].host::<T>(), y[0].host::<T>(), y[5].host::<T>());
-        let (dx, dr) = (gx.slice::<T>(cpu, &x[0]), gr.slice::<T>(cpu, &x[1]));
-        let (k, rows, d) = (s.k, s.b * s.k, s.d());
-        let (mut packed, mut turned) = (cpu.temp::<T>(4 * k * k), cpu.temp::<T>(4 * k * k));
-        let (mut g, mut dh) = (cpu.temp::<T>(4 * rows), cpu.temp::<T>(rows));
-        // Of every step, time first: the gradient of the gates' sums, and h of the step before.
-        let (mut dz, mut before) = (cpu.temp::<T>(s.t * 4 * rows), cpu.temp::<T>(s.t * rows));
-        for head in 0..if rows == 0 { 0 } else { s.h } {
+        let (s, r, first) = (Size::of(x), x[1].host::<T>(), [x[3].host::<T>(), x[4].host::<T>()]);
+        let (h, saved) = (y[0].host::<T>(), y[5].host::<T>());
+        let mut sx = spare::<T>(cpu, gx, &x[0]);
+        let dx = target(gx, &mut sx);
+        let dr = gr.slice::<T>(cpu, &x[1]);
+        let (k, rows, all) = (s.k, s.b * s.k, 4 * s.k * s.k);
+        let (mut packed, mut turned, mut dp) = (cpu.temp::<T>(all), cpu.temp::<T>(s.h * all), cpu.temp::<T>(s.h * all));
+        for (head, turned) in turned.chunks_exact_mut(all.max(1)).enumerate() {
             s.pack(head, r, &mut packed);
-            (0..4 * k * k).for_each(|i| turned[i] = packed[i % k * 4 * k + i / k]);
-            for (b, g) in g.chunks_exact_mut(4 * k).enumerate() {
-                let row = s.state(b, head);
-                for (j, g) in g.chunks_exact_mut(k).enumerate() {
-                    match seed::<T>(&dy[1 + j]) {
-                        Some(dy) => g.copy_from_slice(&dy[row.clone()]),
-                        None => g.fill(T::ZERO),
-                    }
-                }
-                let (c, n) = (&y[2].host::<T>()[row.clone()], &y[3].host::<T>()[row]);
-                (0..k).for_each(|i| g[3 * k + i] -= c[i] * g[k + i] + n[i] * g[2 * k + i]);
-            }
-            for t in (0..s.t).rev() {
-                let dz = &mut dz[t * 4 * rows..(t + 1) * 4 * rows];
-                cell_back(s, (t, head), saved, (c0, n0), seed(&dy[0]), &mut g, dz);
-                times(4 * k, k, dz, &turned, &mut dh);
-                for b in 0..s.b {
-                    g[b * 4 * k..][..k].copy_from_slice(&dh[b * k..(b + 1) * k]);
-                    let h = if t == 0 { &h0[s.state(b, head)] } else { &h[s.step(1, b, t - 1, head)..][..k] };
-                    before[t * rows + b * k..][..k].copy_from_slice(h);
-                    for (j, dz) in dz[b * 4 * k..(b + 1) * 4 * k].chunks_exact(k).enumerate() {
-                        let dx = &mut dx[s.step(4, b, t, head) + j * d..][..k];
-                        dx.iter_mut().zip(dz).for_each(|(dx, &dz)| *dx += dz);
-                    }
-                }
-            }
-            // dR = Σ h_{t-1} dzᵀ over all steps and sequences.
-            let (m, mz, n) = (Mat::new(s.t * s.b, k, k), Mat::new(s.t * s.b, 4 * k, 4 * k), Mat::new(k, 4 * k, 4 * k));
-            gemm(T::ONE, (&before, m.t()), (&dz, mz), (&mut packed, n), false);
-            for (i, &dp) in packed.iter().enumerate() {
-                dr[((i / k % 4 * s.h + head) * k + i / (4 * k)) * k + i % k] += dp;
-            }
-            initial_back(cpu, s, head, x, &g, initial);
+            turned.iter_mut().enumerate().for_each(|(i, y)| *y = packed[i % k * 4 * k + i / k]);
         }
+        dp.fill(T::ZERO);
+        // dh is sorted by heads.
+        let mut g = [(); 4].map(|()| cpu.temp::<T>(s.h * rows));
+        for (g, dy) in g.iter_mut().zip(&dy[1..]) {
+            match seed(dy) {
+                Some(dy) => g.copy_from_slice(dy),
+                None => g.fill(T::ZERO),
+            }
+        }
+        let [dh, dc, dn, gamma] = &mut g;
+        seed(&dy[1]).into_iter().for_each(|dy: &[T]| s.each_state(|unit, own| dh[own].copy_from_slice(&dy[unit])));
+        let (c, n) = (y[2].host::<T>(), y[3].host::<T>());
+        (0..gamma.len()).for_each(|i| gamma[i] -= c[i] * dc[i] + n[i] * dn[i]);
+        let mut dz = cpu.temp::<T>(s.h * 4 * rows);
+        for t in (0..if dz.is_empty() { 0 } else { s.t }).rev() {
+            let states = &mut [&mut **dh, &mut **dc, &mut **dn, &mut **gamma];
+            cell_back(s, t, (saved, first, seed(&dy[0])), states, &mut dz, (&mut *dx.0, dx.1));
+            for (head, dz) in dz.chunks_exact(4 * rows).enumerate() {
+                times(4 * k, k, dz, &turned[head * all..][..all], &mut dh[head * rows..][..rows]);
+                // dR = Σ h_{t-1} dzᵀ over all steps and sequences.
+                let (before, step) = match t.checked_sub(1) {
+                    None => (&x[2].host::<T>()[head * k..], s.d()),
+                    Some(t) => (&h[s.step(1, 0, t, head)..], s.t * s.d()),
+                };
+                let (m, mz) = (Mat::new(s.b, k, step), Mat::new(s.b, 4 * k, 4 * k));
+                let dp = (&mut dp[head * all..][..all], Mat::new(k, 4 * k, 4 * k));
+                gemm(T::ONE, (before, m.t()), (dz, mz), dp, true);
+            }
+        }
+        for (i, &dp) in dp.iter().enumerate() {
+            let (head, i) = (i / all, i % all);
+            dr[((i / k % 4 * s.h + head) * k + i / (4 * k)) * k + i % k] += dp;
+        }
+        initial_back(cpu, s, x, [dh, dc, dn, gamma], initial);
     }
 }
 
-/// The gradients of h0, c0, n0, m0 and w0 from g [B, 4, K], which is dh, dc, dn, γ before the first step.
-fn initial_back<T: Math>(cpu: &Cpu, s: Size, head: usize, x: In, g: &[T], dx: &mut [Grad]) {
-    let [c0, n0, w0] = [3, 4, 6].map(|i| x[i].host::<T>());
-    let k = s.k;
-    for (j, grad) in dx.iter_mut().enumerate() {
-        let dx = grad.slice::<T>(cpu, &x[2 + j]);
-        for (b, g) in g.chunks_exact(4 * k).enumerate() {
-            for (i, at) in s.state(b, head).enumerate() {
-                let dm = g[3 * k + i] + c0[at] * g[k + i] + n0[at] * g[2 * k + i];
-                dx[at] += match j {
-                    3 => dm,
-                    // Before the first token nothing depends on w: c and n are zero.
-                    4 if w0[at] > T::ZERO => dm / w0[at],
-                    4 => T::ZERO,
-                    _ => g[j * k + i],
-                };
-            }
-        }
-    }
+/// The gradients of h0, c0, n0, m0 and w0 from dh [H, B, K] and dc, dn, γ [B, D] before the first step.
+fn initial_back<T: Math>(cpu: &Cpu, s: Size, x: In, [dh, dc, dn, gamma]: [&[T]; 4], dx: &mut [Grad]) {
+    let ([c0, n0, w0], [gh, gc, gn, gm, gw]) = ([3, 4, 6].map(|i| x[i].host::<T>()), dx) else { return };
+    // h does not depend on m: where m0 moves for fixed c0 and n0, c0 eᵐ and n0 eᵐ move.
+    let dm = |i: usize| gamma[i] + c0[i] * dc[i] + n0[i] * dn[i];
+    let dh_last = gh.slice::<T>(cpu, &x[2]);
+    s.each_state(|unit, own| put_all(&mut dh_last[unit], &dh[own], true));
+    gc.write(|d, acc| put_all(d, dc, acc));
+    gn.write(|d, acc| put_all(d, dn, acc));
+    gm.add(|d: &mut [T]| d.iter_mut().enumerate().for_each(|(i, d)| *d += dm(i)));
+    // Before the first token nothing depends on w: c and n are zero.
+    let of_w = |i: usize| if w0[i] > T::ZERO { dm(i) / w0[i] } else { T::ZERO };
+    gw.add(|d: &mut [T]| d.iter_mut().enumerate().for_each(|(i, d)| *d += of_w(i)));
 }
 
 impl Op for SlstmSequence {
