@@ -207,6 +207,15 @@ impl Grad {
         Some(t)
     }
 
+    /// The elements and whether to add to them or to write them all, wanted or not (scratch memory if not): for kernels
+    /// that compute all gradients in one pass. `like` is the input that this gradient belongs to.
+    pub fn merged<T: Real>(&mut self, cpu: &Cpu, like: &Tensor) -> (&mut [T], bool) {
+        let acc = self.tensor.is_some() && self.acc;
+        let t = self.tensor.get_or_insert_with(|| cpu.pool().get(T::DTYPE, like.shape()));
+        self.acc = true;
+        (t.host_mut(), acc)
+    }
+
     /// The elements to add to, wanted or not (scratch memory if not): for kernels that compute all gradients in
     /// one pass. `like` is the input that this gradient belongs to.
     pub fn slice<T: Real>(&mut self, cpu: &Cpu, like: &Tensor) -> &mut [T] {

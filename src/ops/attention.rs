@@ -132,7 +132,7 @@ impl Op for CausalAttention {
                         5..=side_by_side::WIDEST => side_by_side::backward::<T, { side_by_side::WIDEST }>,
                         _ => tiles::backward,
                     };
-                    run(cpu, plan, &inputs, dq.slice(cpu, &x[0]), dk.slice(cpu, &x[1]), dv.slice(cpu, &x[2]));
+                    run(cpu, plan, &inputs, [dq.merged(cpu, &x[0]), dk.merged(cpu, &x[1]), dv.merged(cpu, &x[2])]);
                 }
             }),
             Cx::Cuda(cu) => {

@@ -22,7 +22,7 @@ use super::same_dtype;
 use crate::{
     autograd::{Gen, Grad, In, Op, Outs, Value, Var},
     ops::{
-        heads::{Dims, seed},
+        heads::{Dims, Merged, seed},
         math::Math,
     },
     tensor::{Cpu, Cx, Real, Tensor},
@@ -77,15 +77,15 @@ struct Saved<'a, T> {
 }
 
 struct Grads<'a, T> {
-    dq: &'a mut [T],
-    dk: &'a mut [T],
-    dv: &'a mut [T],
-    dbeta: &'a mut [T],
-    /// Whether the gradient of the first state is wanted.
+    dq: Merged<'a, T>,
+    dk: Merged<'a, T>,
+    dv: Merged<'a, T>,
+    dbeta: Merged<'a, T>,
+    /// Whether the gradient of the first state is wanted; if not, there is no memory for it.
     state: bool,
-    ds0: &'a mut [T],
+    ds0: Merged<'a, T>,
     /// Empty without a gate.
-    dg: &'a mut [T],
+    dg: Merged<'a, T>,
 }
 
 impl DeltaRule {
@@ -125,13 +125,13 @@ fn backward<T: Math>(cpu: &Cpu, p: Plan<T>, x: In, y: &[Value], dy: &[Option<Ten
     let y = Saved { e: y[2].host(), states: y[3].host(), d_o: seed(&dy[0]), ds: seed(&dy[1]) };
     if let [dq, dk, dv, dbeta, ds0, gate @ ..] = dx {
         let d = Grads {
-            dq: dq.slice(cpu, &x[0]),
-            dk: dk.slice(cpu, &x[1]),
-            dv: dv.slice(cpu, &x[2]),
-            dbeta: dbeta.slice(cpu, &x[3]),
+            dq: dq.merged(cpu, &x[0]),
+            dk: dk.merged(cpu, &x[1]),
+            dv: dv.merged(cpu, &x[2]),
+            dbeta: dbeta.merged(cpu, &x[3]),
             state: ds0.wanted(),
-            ds0: ds0.slice(cpu, &x[4]),
-            dg: gate.first_mut().map_or(&mut [], |dg| dg.slice(cpu, &x[5])),
+            ds0: if ds0.wanted() { ds0.merged(cpu, &x[4]) } else { (&mut [], false) },
+            dg: gate.first_mut().map_or((&mut [], false), |dg| dg.merged(cpu, &x[5])),
         };
         let run = if p.recurrent { recurrent::backward } else { chunk::backward };
         run(cpu, p, &inputs(&x), &y, d);

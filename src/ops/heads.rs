@@ -3,7 +3,11 @@
 //! A head's steps are rows of K elements that lie H K apart. Kernels copy a chunk of them to contiguous scratch
 //! memory, compute there, and add the result back: products of contiguous matrices are the fast ones.
 
-use super::gemm::{Mat, gemm};
+use super::{
+    gemm::{Mat, gemm},
+    lane_sums,
+    scan::fetch,
+};
 use crate::{
     autograd::{Gen, In},
     tensor::{Real, Tensor},
@@ -97,6 +101,15 @@ impl Heads {
         (((i / self.h) * self.t + t) * self.h + i % self.h) * self.k
     }
 
+    /// Have at most `n` steps from `t0` on of head `i`, if there is one, fetched into the cache: the rows of a head lie
+    /// apart, which no processor foresees.
+    pub fn fetch<T, const N: usize>(&self, x: [&[T]; N], (i, t0): (usize, usize), n: usize) {
+        for t in t0..self.t.min(t0 + n) {
+            let at = self.at(i, t);
+            x.iter().filter_map(|x| x.get(at..at + self.k)).for_each(fetch);
+        }
+    }
+
     /// Copy steps `t0..t0 + n` of head `i`, times `scale`, to rows `stride` apart.
     pub fn gather<T: Real>(&self, x: &[T], i: usize, t0: usize, n: usize, scale: T, y: &mut [T], stride: usize) {
         if n > 0 {
@@ -112,13 +125,24 @@ impl Heads {
         }
     }
 
-    /// Add rows, `stride` apart and times `scale`, to steps `t0..t0 + n` of head `i`.
-    pub fn add<T: Real>(&self, x: &[T], stride: usize, scale: T, i: usize, t0: usize, n: usize, y: &mut [T]) {
+    /// Write rows, `stride` apart and times `scale`, to steps `t0..t0 + n` of head `i`, or add them.
+    pub fn merge<T: Real>(
+        &self,
+        x: &[T],
+        stride: usize,
+        scale: T,
+        i: usize,
+        (t0, n): (usize, usize),
+        y: &mut Merged<T>,
+    ) {
         if n > 0 {
-            add(x, stride, self.k, n, scale, &mut y[self.at(i, t0)..], self.h * self.k);
+            merge(x, stride, self.k, n, scale, &mut y.0[self.at(i, t0)..], self.h * self.k, y.1);
         }
     }
 }
+
+/// Elements to write, once each, or, if true, to add to.
+pub type Merged<'a, T> = (&'a mut [T], bool);
 
 #[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
 fn gather<T: Real>(x: &[T], step: usize, k: usize, n: usize, scale: T, y: &mut [T], stride: usize) {
@@ -129,17 +153,67 @@ fn gather<T: Real>(x: &[T], step: usize, k: usize, n: usize, scale: T, y: &mut [
 }
 
 #[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
-fn add<T: Real>(x: &[T], stride: usize, k: usize, n: usize, scale: T, y: &mut [T], step: usize) {
+fn merge<T: Real>(x: &[T], stride: usize, k: usize, n: usize, scale: T, y: &mut [T], step: usize, acc: bool) {
     for t in 0..n {
         let (x, y) = (&x[t * stride..t * stride + k], &mut y[t * step..t * step + k]);
-        y.iter_mut().zip(x).for_each(|(y, &x)| *y += scale * x);
+        if acc {
+            y.iter_mut().zip(x).for_each(|(y, &x)| *y += scale * x);
+        } else {
+            y.iter_mut().zip(x).for_each(|(y, &x)| *y = scale * x);
+        }
+    }
+}
+
+/// y_t += x_t·z, for rows x_t of k numbers.
+#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
+pub fn add_dots<T: Real>(k: usize, x: &[T], z: &[T], y: &mut [T]) {
+    x.chunks_exact(k.max(1)).zip(y).for_each(|(x, y)| *y += lane_sums::sum2(x, z, |x, z| x * z));
+}
+
+/// y_t += x_t·z_t, for rows of k numbers.
+#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
+pub fn add_row_dots<T: Real>(k: usize, x: &[T], z: &[T], y: &mut [T]) {
+    let rows = x.chunks_exact(k.max(1)).zip(z.chunks_exact(k.max(1)));
+    rows.zip(y).for_each(|((x, z), y)| *y += lane_sums::sum2(x, z, |x, z| x * z));
+}
+
+/// y_t += x_t z, for rows y_t of k numbers.
+#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
+pub fn add_outer<T: Real>(k: usize, x: &[T], z: &[T], y: &mut [T]) {
+    for (y, &x) in y.chunks_exact_mut(k.max(1)).zip(x) {
+        y.iter_mut().zip(z).for_each(|(y, &z)| *y += x * z);
+    }
+}
+
+/// y += Σ x_t z_t, for rows z_t of as many numbers as y has.
+#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
+pub fn add_weighted<T: Real>(x: &[T], z: &[T], y: &mut [T]) {
+    for (z, &x) in z.chunks_exact(y.len().max(1)).zip(x) {
+        y.iter_mut().zip(z).for_each(|(y, &z)| *y += x * z);
+    }
+}
+
+/// Rows of k numbers to rows of `y`, each times its factor.
+#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
+pub fn scale_rows<T: Real>(k: usize, by: &[T], x: &[T], y: &mut [T]) {
+    for ((x, y), &by) in x.chunks_exact(k.max(1)).zip(y.chunks_exact_mut(k.max(1))).zip(by) {
+        y.iter_mut().zip(x).for_each(|(y, &x)| *y = by * x);
+    }
+}
+
+/// Rows of k numbers, each divided by its number.
+#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
+pub fn divide_rows<T: Real>(k: usize, by: &[T], x: &mut [T]) {
+    for (x, &by) in x.chunks_exact_mut(k.max(1)).zip(by) {
+        x.iter_mut().for_each(|x| *x = *x / by);
     }
 }
 
 /// Whether a state, or the cotangent of one, is all zeros, as before the first token and behind the last: products with it
 /// are not computed ([`gemm_unless`]). Where a sequence is one chunk they are about half of all.
+#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
 pub fn zero<T: Real>(x: &[T]) -> bool {
-    x.iter().all(|&x| x == T::ZERO)
+    x.chunks(64).all(|x| !x.iter().fold(false, |any, &x| any | (x != T::ZERO)))
 }
 
 /// y = alpha a b, or y += alpha a b when `acc`, for y without gaps; unless a or b is `zero`.

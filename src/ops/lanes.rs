@@ -7,7 +7,7 @@
 #[cfg(target_arch = "x86_64")]
 pub(super) mod avx512;
 
-use super::heads::Heads;
+use super::heads::{Heads, Merged};
 use crate::tensor::Real;
 
 /// Heads to a lane block.
@@ -86,46 +86,52 @@ impl Block {
     ) {
         let mut scale = [scale; L];
         scale[self.len..].fill(T::ZERO);
-        gather(x, self.at(heads, t0), heads.h * heads.k, heads.k, n, &scale, y, stride);
+        gather(x, self.at(heads, t0), heads.h * heads.k, &scale, y, Table { n, k: heads.k, rs: stride, cs: 1 });
     }
 
-    /// Copy lanes to steps `t0..t0 + n` of a tensor, or add them times `scale`.
+    /// Lanes, times `scale`, to steps `t0..t0 + n` of a tensor.
     pub fn scatter<T: Real>(
         self,
         heads: Heads,
         x: &[Lane<T>],
         stride: usize,
-        t0: usize,
-        n: usize,
-        add: Option<T>,
-        y: &mut [T],
+        (t0, n): (usize, usize),
+        scale: T,
+        y: &mut Merged<T>,
     ) {
         let (at, step) = (self.at(heads, t0), heads.h * heads.k);
-        scatter(x, stride, n, heads.k, add, &at[..self.len], step, y);
+        scatter(x, Table { n, k: heads.k, rs: stride, cs: 1 }, scale, &at[..self.len], step, y);
+    }
+
+    /// Where these heads' states begin, `step` apart; for lanes without a head, the last one's.
+    fn states(&self, step: usize) -> [usize; L] {
+        std::array::from_fn(|l| (self.first + l.min(self.len - 1)) * step)
     }
 
     /// States [.., K, V] of these heads, `step` apart, as lanes [V, K]: the columns one after another.
     pub fn load_state<T: Real>(self, s: &[T], step: usize, k: usize, v: usize, y: &mut [Lane<T>]) {
-        y[..k * v].fill([T::ZERO; L]);
-        for l in 0..self.len {
-            let s = &s[(self.first + l) * step..][..k * v];
-            for (i, row) in s.chunks_exact(v.max(1)).enumerate() {
-                row.iter().enumerate().for_each(|(j, &s)| y[j * k + i][l] = s);
-            }
-        }
+        let mut scale = [T::ONE; L];
+        scale[self.len..].fill(T::ZERO);
+        gather(s, self.states(step), v, &scale, y, Table { n: k, k: v, rs: 1, cs: k });
     }
 
-    /// The way back, adding if `acc`.
-    pub fn store_state<T: Real>(self, x: &[Lane<T>], k: usize, v: usize, s: &mut [T], step: usize, acc: bool) {
-        for l in 0..self.len {
-            let s = &mut s[(self.first + l) * step..][..k * v];
-            for (i, row) in s.chunks_exact_mut(v.max(1)).enumerate() {
-                for (j, s) in row.iter_mut().enumerate() {
-                    *s = x[j * k + i][l] + if acc { *s } else { T::ZERO };
-                }
-            }
-        }
+    /// The way back.
+    pub fn store_state<T: Real>(self, x: &[Lane<T>], k: usize, v: usize, step: usize, s: &mut Merged<T>) {
+        scatter(x, Table { n: k, k: v, rs: 1, cs: k }, T::ONE, &self.states(step)[..self.len], v, s);
     }
+}
+
+/// Where in lanes n rows of k numbers are: number j of row t in t rs + j cs.
+#[derive(Clone, Copy)]
+pub struct Table {
+    /// Rows.
+    pub n: usize,
+    /// Numbers of a row.
+    pub k: usize,
+    /// From row to row.
+    pub rs: usize,
+    /// From number to number.
+    pub cs: usize,
 }
 
 /// That this is compiled for a processor with AVX-512F: see `avx512_here!`.
@@ -199,65 +205,47 @@ fn singles_mut<T: Real>(x: &mut [Lane<T>]) -> Option<&mut [Lane<f32>]> {
     T::f32s_mut(x.as_flattened_mut()).map(lanes_mut)
 }
 
-/// Whether n rows of k, `step` apart, from every place of `at` are within so many numbers.
+/// Whether the rows of a table, `step` apart, from every place of `at` are within so many numbers, and its lanes within so
+/// many lanes.
 #[cfg(target_arch = "x86_64")]
-fn within(len: usize, at: &[usize], n: usize, step: usize, k: usize) -> bool {
-    n == 0 || at.iter().all(|at| at + (n - 1) * step + k <= len)
+fn within(Table { n, k, rs, cs }: Table, len: usize, at: &[usize], step: usize, lanes: usize) -> bool {
+    n == 0 || k == 0 || (at.iter().all(|at| at + (n - 1) * step + k <= len) && (n - 1) * rs + (k - 1) * cs < lanes)
 }
 
-fn gather<T: Real>(
-    x: &[T],
-    at: [usize; L],
-    step: usize,
-    k: usize,
-    n: usize,
-    scale: &Lane<T>,
-    y: &mut [Lane<T>],
-    stride: usize,
-) {
+fn gather<T: Real>(x: &[T], at: [usize; L], step: usize, scale: &Lane<T>, y: &mut [Lane<T>], to: Table) {
     let mut j0 = 0;
     #[cfg(target_arch = "x86_64")]
     if let (Some(x), Some(scale), Some(y)) = (T::f32s(x), singles(std::slice::from_ref(scale)), singles_mut(y))
         && avx512::available()
     {
-        assert!(within(x.len(), &at, n, step, k) && within(y.len(), &[0], n, stride, k), "rows beyond a tensor's end");
-        j0 = k / 4 * 4;
+        assert!(within(to, x.len(), &at, step, y.len()), "rows beyond a tensor's end");
+        j0 = to.k / 4 * 4;
         // SAFETY: the processor can, and it was just looked that the rows and the lanes are there.
-        unsafe { avx512::gather(x, &at, step, k / 4, n, &scale[0], y, stride) };
+        unsafe { avx512::gather(x, &at, step, &scale[0], y, to) };
     }
-    for t in 0..n {
-        for (j, y) in y[t * stride..][..k].iter_mut().enumerate().skip(j0) {
-            *y = std::array::from_fn(|l| scale[l] * x[at[l] + t * step + j]);
+    for t in 0..to.n {
+        for j in j0..to.k {
+            y[t * to.rs + j * to.cs] = std::array::from_fn(|l| scale[l] * x[at[l] + t * step + j]);
         }
     }
 }
 
-fn scatter<T: Real>(
-    x: &[Lane<T>],
-    stride: usize,
-    n: usize,
-    k: usize,
-    add: Option<T>,
-    at: &[usize],
-    step: usize,
-    y: &mut [T],
-) {
+fn scatter<T: Real>(x: &[Lane<T>], from: Table, scale: T, at: &[usize], step: usize, (y, acc): &mut Merged<T>) {
     let mut j0 = 0;
     #[cfg(target_arch = "x86_64")]
     if let (Some(x), Some(y)) = (singles(x), T::f32s_mut(y))
         && avx512::available()
     {
-        assert!(within(y.len(), at, n, step, k) && within(x.len(), &[0], n, stride, k), "rows beyond a tensor's end");
-        j0 = k / 4 * 4;
-        let scale = add.map_or(1.0, |scale| scale.to_f64() as f32);
+        assert!(within(from, y.len(), at, step, x.len()), "rows beyond a tensor's end");
+        j0 = from.k / 4 * 4;
         // SAFETY: the processor can, and it was just looked that the rows and the lanes are there.
-        unsafe { avx512::scatter(x, stride, n, k / 4, scale, at, step, y, add.is_some()) };
+        unsafe { avx512::scatter(x, from, scale.to_f64() as f32, at, step, y, *acc) };
     }
-    for t in 0..n {
-        for (j, x) in x[t * stride..][..k].iter().enumerate().skip(j0) {
-            for (at, &x) in at.iter().zip(x) {
+    for t in 0..from.n {
+        for j in j0..from.k {
+            for (at, &x) in at.iter().zip(&x[t * from.rs + j * from.cs]) {
                 let y = &mut y[at + t * step + j];
-                *y = add.map_or(x, |scale| *y + scale * x);
+                *y = scale * x + if *acc { *y } else { T::ZERO };
             }
         }
     }

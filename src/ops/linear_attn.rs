@@ -23,7 +23,7 @@ mod recurrent;
 use super::same_dtype;
 use crate::{
     autograd::{Gen, Grad, In, Op, Outs, Value, Var},
-    ops::heads::{Dims, seed},
+    ops::heads::{Dims, Merged, seed},
     tensor::{Cpu, Cx, Real, Tensor},
     with_real,
 };
@@ -52,34 +52,6 @@ impl<T: Real> Plan<T> {
     fn width(&self) -> usize {
         self.dims.v + usize::from(self.eps.is_some())
     }
-
-    /// Ŝ of head `i` from s [.., K, V] and z [.., K], or zeros.
-    fn load_state(&self, s: Option<&[T]>, z: Option<&[T]>, i: usize, y: &mut [T]) {
-        let (k, v, w) = (self.dims.k, self.dims.v, self.width());
-        for (r, y) in y[..k * w].chunks_exact_mut(w.max(1)).enumerate() {
-            let row = i * k + r;
-            match s {
-                Some(s) => y[..v].copy_from_slice(&s[row * v..(row + 1) * v]),
-                None => y[..v].fill(T::ZERO),
-            }
-            if w > v {
-                y[v] = z.map_or(T::ZERO, |z| z[row]);
-            }
-        }
-    }
-
-    /// Add Ŝ of head `i`, or write it, to s and z.
-    fn store_state(&self, x: &[T], i: usize, acc: bool, s: &mut [T], z: Option<&mut [T]>) {
-        let (k, v, w) = (self.dims.k, self.dims.v, self.width());
-        let merge = |y: &mut T, x: T| *y = if acc { *y + x } else { x };
-        for (r, x) in x[..k * w].chunks_exact(w.max(1)).enumerate() {
-            let row = i * k + r;
-            s[row * v..(row + 1) * v].iter_mut().zip(x).for_each(|(y, &x)| merge(y, x));
-        }
-        if let Some(z) = z {
-            (0..k).for_each(|r| merge(&mut z[i * k + r], x[r * w + v]));
-        }
-    }
 }
 
 /// The inputs as slices.
@@ -102,13 +74,13 @@ struct Outputs<'a, T> {
 
 /// Where results, or gradients of the inputs of the same name, go.
 struct Grads<'a, T> {
-    dq: &'a mut [T],
-    dk: &'a mut [T],
-    dv: &'a mut [T],
-    /// Whether the gradient of the first state is wanted.
+    dq: Merged<'a, T>,
+    dk: Merged<'a, T>,
+    dv: Merged<'a, T>,
+    /// Whether the gradient of the first state is wanted; if not, there is no memory for it.
     state: bool,
-    ds0: &'a mut [T],
-    dz0: Option<&'a mut [T]>,
+    ds0: Merged<'a, T>,
+    dz0: Option<Merged<'a, T>>,
 }
 
 impl LinearAttention {
@@ -145,13 +117,14 @@ fn backward<T: Real>(cpu: &Cpu, p: Plan<T>, x: In, y: &[Value], dy: &[Option<Ten
         dz: if norm { seed(&dy[2]) } else { None },
     };
     if let [dq, dk, dv, ds0, rest @ ..] = dx {
+        let state = ds0.wanted() || rest.iter().any(Grad::wanted);
         let d = Grads {
-            dq: dq.slice(cpu, &x[0]),
-            dk: dk.slice(cpu, &x[1]),
-            dv: dv.slice(cpu, &x[2]),
-            state: ds0.wanted() || rest.iter().any(Grad::wanted),
-            ds0: ds0.slice(cpu, &x[3]),
-            dz0: rest.first_mut().map(|d| d.slice(cpu, &x[4])),
+            dq: dq.merged(cpu, &x[0]),
+            dk: dk.merged(cpu, &x[1]),
+            dv: dv.merged(cpu, &x[2]),
+            state,
+            ds0: if state { ds0.merged(cpu, &x[3]) } else { (&mut [], false) },
+            dz0: rest.first_mut().filter(|_| state).map(|d| d.merged(cpu, &x[4])),
         };
         let run = if p.dims.small() { recurrent::backward } else { chunk::backward };
         run(cpu, p, &inputs(&x), &y, d);

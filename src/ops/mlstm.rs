@@ -38,7 +38,7 @@ mod device;
 use super::{math::Math, same_dtype};
 use crate::{
     autograd::{Gen, Grad, In, Op, Outs, Value, Var},
-    ops::heads::{Dims, seed},
+    ops::heads::{Dims, Merged, seed},
     tensor::{Cpu, Cx, Real, Temp, Tensor},
     with_real,
 };
@@ -101,12 +101,12 @@ struct Saved<'a, T> {
 }
 
 struct Grads<'a, T> {
-    dq: &'a mut [T],
-    dk: &'a mut [T],
-    dv: &'a mut [T],
+    dq: Merged<'a, T>,
+    dk: Merged<'a, T>,
+    dv: Merged<'a, T>,
     di: &'a mut [T],
     df: &'a mut [T],
-    /// Whether the gradients of the first state are wanted.
+    /// Whether the gradients of the first state are wanted; if not, there is no memory for them.
     state: bool,
     dc0: &'a mut [T],
     dn0: &'a mut [T],
@@ -115,38 +115,25 @@ struct Grads<'a, T> {
 }
 
 impl<T: Math> Plan<T> {
-    /// Columns of v̂ and Ĉ.
-    fn width(&self) -> usize {
-        self.dims.v + 1
-    }
-
-    /// Ĉ of head `i` from C [.., K, V] and n [.., K], or zeros.
-    fn load_state(&self, c: Option<&[T]>, n: Option<&[T]>, i: usize, y: &mut [T]) {
-        let (k, v) = (self.dims.k, self.dims.v);
-        for (r, y) in y[..k * (v + 1)].chunks_exact_mut(v + 1).enumerate() {
-            let row = i * k + r;
-            match c {
-                Some(c) => y[..v].copy_from_slice(&c[row * v..(row + 1) * v]),
-                None => y[..v].fill(T::ZERO),
-            }
-            y[v] = n.map_or(T::ZERO, |n| n[row]);
-        }
-    }
-
-    /// Write Ĉ of head `i` to C and n, or add it.
-    fn store_state(&self, x: &[T], i: usize, acc: bool, c: &mut [T], n: &mut [T]) {
-        let (k, v) = (self.dims.k, self.dims.v);
-        let merge = |y: &mut T, x: T| *y = if acc { *y + x } else { x };
-        for (r, x) in x[..k * (v + 1)].chunks_exact(v + 1).enumerate() {
-            let row = i * k + r;
-            c[row * v..(row + 1) * v].iter_mut().zip(x).for_each(|(y, &x)| merge(y, x));
-            merge(&mut n[row], x[v]);
-        }
-    }
-
     /// N from n·q and m.
+    #[inline(always)]
     fn normaliser(&self, den: T, m: T) -> T {
         den.abs().max((-m).exp()) + self.eps
+    }
+}
+
+/// N of every step from n·q and m.
+#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
+fn normalisers<T: Math>(p: Plan<T>, den: &[T], m: &[T], y: &mut [T]) {
+    y.iter_mut().zip(den).zip(m).for_each(|((y, &den), &m)| *y = p.normaliser(den, m));
+}
+
+/// From n·q to the derivative of N with respect to it, in its place.
+#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
+fn signs<T: Math>(den: &mut [T], m: &[T]) {
+    for (den, &m) in den.iter_mut().zip(m) {
+        let sign = if *den < T::ZERO { -T::ONE } else { T::ONE };
+        *den = if den.abs() > (-m).exp() { sign } else { T::ZERO };
     }
 }
 
@@ -247,16 +234,16 @@ fn backward<T: Math>(cpu: &Cpu, p: Plan<T>, x: In, y: &[Value], dy: &[Option<Ten
     if let [dq, dk, dv, di, df, dc0, dn0, dm0, dw0] = dx {
         let state = [&*dc0, &*dn0, &*dm0, &*dw0].into_iter().any(Grad::wanted);
         let d = Grads {
-            dq: dq.slice(cpu, &x[0]),
-            dk: dk.slice(cpu, &x[1]),
-            dv: dv.slice(cpu, &x[2]),
+            dq: dq.merged(cpu, &x[0]),
+            dk: dk.merged(cpu, &x[1]),
+            dv: dv.merged(cpu, &x[2]),
             di: di.slice(cpu, &x[3]),
             df: df.slice(cpu, &x[4]),
             state,
-            dc0: dc0.slice(cpu, &x[5]),
-            dn0: dn0.slice(cpu, &x[6]),
-            dm0: dm0.slice(cpu, &x[7]),
-            dw0: dw0.slice(cpu, &x[8]),
+            dc0: if state { dc0.slice(cpu, &x[5]) } else { &mut [] },
+            dn0: if state { dn0.slice(cpu, &x[6]) } else { &mut [] },
+            dm0: if state { dm0.slice(cpu, &x[7]) } else { &mut [] },
+            dw0: if state { dw0.slice(cpu, &x[8]) } else { &mut [] },
         };
         chunk::backward(cpu, p, &inputs(&x), &y, d);
     }

@@ -6,6 +6,7 @@
 use super::{Inputs, Plan};
 use crate::{
     ops::{
+        heads::Merged,
         lanes::{Block, L, Lane, lanes, lanes_mut, mul_sub},
         math::Math,
     },
@@ -124,7 +125,7 @@ pub fn forward<T: Math, const N: usize>(cpu: &Cpu, p: Plan<T>, q: &[T], k: &[T],
             let all = attend(q, k, v, &top, o);
             (0..b.len).for_each(|l| lse[(b.first + l) * n + t] = all[l]);
         }
-        b.scatter(d.values(), lanes(&os), N, 0, n, None, o);
+        b.scatter(d.values(), lanes(&os), N, (0, n), T::ONE, &mut (o, false));
     }
 }
 
@@ -133,9 +134,7 @@ pub fn backward<T: Math, const N: usize>(
     cpu: &Cpu,
     p: Plan<T>,
     x: &Inputs<T>,
-    dq: &mut [T],
-    dk: &mut [T],
-    dv: &mut [T],
+    [mut dq, mut dk, mut dv]: [Merged<T>; 3],
 ) {
     let (d, n, s) = (p.d, p.d.t, p.s);
     let lane = |n: usize| cpu.zeros::<T>(n * N * L);
@@ -161,8 +160,8 @@ pub fn backward<T: Math, const N: usize>(
                 attend_back::<T, N>(q, g, start, k, v, &mut rows_mut(&mut dqs)[t], dk, dv);
             }
         }
-        b.scatter(d.keys(), lanes(&dqs), N, 0, n, Some(p.scale), dq);
-        b.scatter(p.keys(), lanes(&dks), N, 0, s, Some(T::ONE), dk);
-        b.scatter(p.values(), lanes(&dvs), N, 0, s, Some(T::ONE), dv);
+        b.scatter(d.keys(), lanes(&dqs), N, (0, n), p.scale, &mut dq);
+        b.scatter(p.keys(), lanes(&dks), N, (0, s), T::ONE, &mut dk);
+        b.scatter(p.values(), lanes(&dvs), N, (0, s), T::ONE, &mut dv);
     }
 }

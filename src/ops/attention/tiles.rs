@@ -3,7 +3,8 @@
 use super::{Inputs, Plan};
 use crate::{
     ops::{
-        lanes::L,
+        heads::Merged,
+        lane_sums::{self, LANES as L},
         math::Math,
         matmul::{Mat, gemm},
     },
@@ -17,40 +18,61 @@ fn mat(rows: usize, cols: usize) -> Mat {
     Mat::new(rows, cols, cols)
 }
 
-/// x ← exp(x − lse), with lse = ln Σ exp(x) computed from the largest element, and returned.
-#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
-fn softmax<T: Math>(x: &mut [T]) -> T {
-    // Sixteen running values each, since one would wait for itself.
-    let (mut tops, mut sums) = ([x[0]; L], [T::ZERO; L]);
-    let (wide, rest) = x.as_chunks::<L>();
-    wide.iter().for_each(|x| (0..L).for_each(|l| tops[l] = tops[l].max(x[l])));
-    let top = tops.iter().chain(rest).fold(x[0], |m, &x| m.max(x));
-    x.iter_mut().for_each(|x| *x = (*x - top).exp());
-    let (wide, rest) = x.as_chunks::<L>();
-    wide.iter().for_each(|x| (0..L).for_each(|l| sums[l] += x[l]));
-    let sum: T = sums.iter().chain(rest).copied().sum();
-    let by = T::ONE / sum;
-    x.iter_mut().for_each(|x| *x *= by);
-    top + sum.ln()
+/// How far a row of n scores is computed whose first `seen` count: a whole number of vectors, if it has them. What does not
+/// count is −∞ before the exponential.
+fn reach(seen: usize, n: usize) -> usize {
+    seen.next_multiple_of(L).min(n)
 }
 
-/// x ← exp(x − lse)
+/// Rows of scores x [·, n] to their weights exp(x − lse), where row t sees the first `seen(t)`; `top` and `lse` become the
+/// largest score of each and ln Σ exp(x).
 #[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
-fn again<T: Math>(x: &mut [T], lse: T) {
-    x.iter_mut().for_each(|x| *x = (*x - lse).exp());
+fn softmax<T: Math>(seen: impl Fn(usize) -> usize, n: usize, x: &mut [T], top: &mut [T], lse: &mut [T]) {
+    for (t, x) in x.chunks_exact_mut(n).enumerate().take(lse.len()) {
+        let (seen, reach) = (seen(t), reach(seen(t), n));
+        x[seen..reach].fill(T::of(f64::NEG_INFINITY));
+        x[reach..].fill(T::ZERO);
+        let x = &mut x[..reach];
+        let m = lane_sums::max(x);
+        x.iter_mut().for_each(|x| *x = (*x - m).exp());
+        let sum = lane_sums::sum(x, |x| x);
+        let by = T::ONE / sum;
+        x.iter_mut().for_each(|x| *x *= by);
+        (top[t], lse[t]) = (m, sum);
+    }
+    lse.iter_mut().zip(top).for_each(|(sum, &mut m)| *sum = m + sum.ln());
 }
 
-/// g ← p (g − δ)
+/// Rows of scores x to weights once more, and g to the gradients of the scores, p (g − δ) with δ = do·o, row by row; `d_o`
+/// and `o(t)` [v].
 #[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
-fn softmax_backward<T: Math>(p: &[T], g: &mut [T], delta: T) {
-    g.iter_mut().zip(p).for_each(|(g, &p)| *g = p * (*g - delta));
+fn softmax_backward<'a, T: Math>(
+    seen: impl Fn(usize) -> usize,
+    n: usize,
+    lse: &[T],
+    (x, g): (&mut [T], &mut [T]),
+    (d_o, o): (&[T], impl Fn(usize) -> &'a [T]),
+) {
+    let rows = x.chunks_exact_mut(n).zip(g.chunks_exact_mut(n)).zip(lse);
+    for (t, ((x, g), &lse)) in rows.enumerate() {
+        let (seen, reach) = (seen(t), reach(seen(t), n));
+        let o = o(t);
+        let delta = lane_sums::sum2(&d_o[t * o.len()..][..o.len()], o, |g, o| g * o);
+        x[seen..reach].fill(T::of(f64::NEG_INFINITY));
+        x[reach..].fill(T::ZERO);
+        g[reach..].fill(T::ZERO);
+        for (x, g) in x[..reach].iter_mut().zip(&mut g[..reach]) {
+            *x = (*x - lse).exp();
+            *g = *x * (*g - delta);
+        }
+    }
 }
 
 /// Writes o and lse.
 pub fn forward<T: Math>(cpu: &Cpu, p: Plan<T>, q: &[T], k: &[T], v: &[T], o: &mut [T], lse: &mut [T]) {
     let (d, s, c) = (p.d, p.s, TILE.min(p.d.t));
     let (mut qs, mut ks, mut vs) = (cpu.temp::<T>(c * d.k), cpu.temp::<T>(s * d.k), cpu.temp::<T>(s * d.v));
-    let (mut x, mut y) = (cpu.temp::<T>(c * s), cpu.temp::<T>(c * d.v));
+    let (mut x, mut y, mut top) = (cpu.temp::<T>(c * s), cpu.temp::<T>(c * d.v), cpu.temp::<T>(c));
     for i in 0..d.b * d.h {
         p.keys().gather(k, i, 0, s, T::ONE, &mut ks, d.k);
         p.values().gather(v, i, 0, s, T::ONE, &mut vs, d.v);
@@ -60,11 +82,7 @@ pub fn forward<T: Math>(cpu: &Cpu, p: Plan<T>, q: &[T], k: &[T], v: &[T], o: &mu
             let (mx, mk, mv) = (mat(n, seen), mat(seen, d.k), mat(seen, d.v));
             d.keys().gather(q, i, t0, n, p.scale, &mut qs, d.k);
             gemm(T::ONE, (&qs, mat(n, d.k)), (&ks, mk.t()), (&mut x, mx), false);
-            for (t, row) in x.chunks_exact_mut(seen).take(n).enumerate() {
-                let (past, future) = row.split_at_mut(p.seen(t0 + t));
-                lse[i * d.t + t0 + t] = softmax(past);
-                future.fill(T::ZERO);
-            }
+            softmax(|t| p.seen(t0 + t), seen, &mut x, &mut top, &mut lse[i * d.t + t0..][..n]);
             gemm(T::ONE, (&x, mx), (&vs, mv), (&mut y, mat(n, d.v)), false);
             d.values().put(&y, d.v, i, t0, n, o);
         }
@@ -72,7 +90,7 @@ pub fn forward<T: Math>(cpu: &Cpu, p: Plan<T>, q: &[T], k: &[T], v: &[T], o: &mu
 }
 
 /// Adds the gradients of q, k and v.
-pub fn backward<T: Math>(cpu: &Cpu, p: Plan<T>, x: &Inputs<T>, dq: &mut [T], dk: &mut [T], dv: &mut [T]) {
+pub fn backward<T: Math>(cpu: &Cpu, p: Plan<T>, x: &Inputs<T>, [mut dq, mut dk, mut dv]: [Merged<T>; 3]) {
     let (d, s, c) = (p.d, p.s, TILE.min(p.d.t));
     let (mut qs, mut ks, mut vs) = (cpu.temp::<T>(c * d.k), cpu.temp::<T>(s * d.k), cpu.temp::<T>(s * d.v));
     let (mut dqs, mut dks, mut dvs) = (cpu.temp::<T>(c * d.k), cpu.temp::<T>(s * d.k), cpu.temp::<T>(s * d.v));
@@ -90,20 +108,14 @@ pub fn backward<T: Math>(cpu: &Cpu, p: Plan<T>, x: &Inputs<T>, dq: &mut [T], dk:
             d.values().gather(x.d_o, i, t0, n, T::ONE, &mut gy, d.v);
             gemm(T::ONE, (&qs, mat(n, d.k)), (&ks, mk.t()), (&mut w, mx), false);
             gemm(T::ONE, (&gy, mat(n, d.v)), (&vs, mv.t()), (&mut g, mx), false);
-            for (t, (w, g)) in w.chunks_exact_mut(seen).zip(g.chunks_exact_mut(seen)).take(n).enumerate() {
-                let (past, o) = (p.seen(t0 + t), &x.o[d.values().at(i, t0 + t)..][..d.v]);
-                let delta = gy[t * d.v..].iter().zip(o).map(|(&g, &o)| g * o).sum();
-                again(&mut w[..past], x.lse[i * d.t + t0 + t]);
-                softmax_backward(&w[..past], &mut g[..past], delta);
-                w[past..].fill(T::ZERO);
-                g[past..].fill(T::ZERO);
-            }
+            let (lse, o) = (&x.lse[i * d.t + t0..][..n], |t| &x.o[d.values().at(i, t0 + t)..][..d.v]);
+            softmax_backward(|t| p.seen(t0 + t), seen, lse, (&mut w, &mut g), (&gy, o));
             gemm(T::ONE, (&g, mx), (&ks, mk), (&mut dqs, mat(n, d.k)), false);
             gemm(T::ONE, (&g, mx.t()), (&qs, mat(n, d.k)), (&mut dks, mk), true);
             gemm(T::ONE, (&w, mx.t()), (&gy, mat(n, d.v)), (&mut dvs, mv), true);
-            d.keys().add(&dqs, d.k, p.scale, i, t0, n, dq);
+            d.keys().merge(&dqs, d.k, p.scale, i, (t0, n), &mut dq);
         }
-        p.keys().add(&dks, d.k, T::ONE, i, 0, s, dk);
-        p.values().add(&dvs, d.v, T::ONE, i, 0, s, dv);
+        p.keys().merge(&dks, d.k, T::ONE, i, (0, s), &mut dk);
+        p.values().merge(&dvs, d.v, T::ONE, i, (0, s), &mut dv);
     }
 }

@@ -43,9 +43,10 @@ use super::{
 };
 use crate::{
     ops::{
-        heads::{gemm_unless, lower, zero},
+        heads::{add_row_dots, gemm_unless, lower, scale_rows, zero},
         math::Math,
         matmul::{Mat, gemm},
+        scan::put_all,
         triangular::{solve_lower, solve_lower_transposed},
     },
     tensor::{Cpu, Real, Temp},
@@ -55,21 +56,10 @@ fn mat(rows: usize, cols: usize) -> Mat {
     Mat::new(rows, cols, cols)
 }
 
-/// Rows of `y` = rows of `x`, each times its factor.
+/// x += y
 #[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
-fn scale_rows<T: Real>(by: &[T], x: &[T], y: &mut [T], n: usize, k: usize) {
-    for t in 0..n {
-        let (x, y) = (&x[t * k..(t + 1) * k], &mut y[t * k..(t + 1) * k]);
-        y.iter_mut().zip(x).for_each(|(y, &x)| *y = by[t] * x);
-    }
-}
-
-/// y_t += x_t · z_t
-fn dot_rows<T: Real>(x: &[T], z: &[T], y: &mut [T], n: usize, k: usize) {
-    for t in 0..n {
-        let (x, z) = (&x[t * k..(t + 1) * k], &z[t * k..(t + 1) * k]);
-        y[t] += x.iter().zip(z).map(|(&x, &z)| x * z).sum();
-    }
+fn add<T: Real>(x: &mut [T], y: &[T]) {
+    x.iter_mut().zip(y).for_each(|(x, &y)| *x += y);
 }
 
 /// ⟨x, y⟩
@@ -117,10 +107,10 @@ impl<'a, T: Math> Chunk<'a, T> {
         d.scalars().gather(x.beta, i, t0, n, T::ONE, &mut self.beta, 1);
         d.values().gather(x.v, i, t0, n, T::ONE, &mut self.v, d.v);
         self.decay.load(d.scalars(), x.g, i, t0, n);
-        scale_rows(&self.beta, &self.k, &mut self.bk, n, d.k);
+        scale_rows(d.k, &self.beta[..n], &self.k, &mut self.bk);
         gemm_unless(zero(s), -T::ONE, (&self.k, mk), (s, mat(d.k, d.v)), (&mut self.diff, mv), false);
         self.decay.since_start(&mut self.diff, n, d.v);
-        self.diff[..n * d.v].iter_mut().zip(self.v.iter()).for_each(|(y, &v)| *y += v);
+        add(&mut self.diff[..n * d.v], &self.v);
         gemm(T::ONE, (&self.bk, mk), (&self.k, mk.t()), (&mut self.a, ma), false);
         gemm(T::ONE, (&self.q, mk), (&self.k, mk.t()), (&mut self.p, ma), false);
         lower(&mut self.a, n, true);
@@ -143,7 +133,10 @@ pub fn forward<T: Math>(cpu: &Cpu, p: Plan<T>, x: &Inputs<T>, y: Outputs<T>) {
             let (mk, mv, ma) = (mat(n, d.k), mat(n, d.v), mat(n, n));
             y.states[at..at + ns].copy_from_slice(&s);
             u.load(&p, x, i, t0, n, &s);
-            scale_rows(&u.beta, &u.diff, &mut e, n, d.v);
+            let next = if j + 1 < p.chunks { (i, t0 + n) } else { (i + 1, 0) };
+            d.keys().fetch([x.q, x.k], next, c);
+            d.values().fetch([x.v, y.o, y.e], next, c);
+            scale_rows(d.v, &u.beta[..n], &u.diff, &mut e);
             solve_lower(&u.a, &mut e, n, d.v);
             gemm_unless(zero(&s), T::ONE, (&u.q, mk), (&s, ms), (&mut o, mv), false);
             u.decay.since_start(&mut o, n, d.v);
@@ -159,7 +152,7 @@ pub fn forward<T: Math>(cpu: &Cpu, p: Plan<T>, x: &Inputs<T>, y: Outputs<T>) {
 }
 
 /// Adds the gradients of all inputs.
-pub fn backward<T: Math>(cpu: &Cpu, p: Plan<T>, x: &Inputs<T>, y: &Saved<T>, dx: Grads<T>) {
+pub fn backward<T: Math>(cpu: &Cpu, p: Plan<T>, x: &Inputs<T>, y: &Saved<T>, mut dx: Grads<T>) {
     let (d, c) = (p.dims, p.chunk);
     let (ms, ns) = (mat(d.k, d.v), d.k * d.v);
     let mut u = Chunk::new(cpu, &p, x.g.is_some());
@@ -179,6 +172,9 @@ pub fn backward<T: Math>(cpu: &Cpu, p: Plan<T>, x: &Inputs<T>, y: &Saved<T>, dx:
             let (mk, mv, ma) = (mat(n, d.k), mat(n, d.v), mat(n, n));
             u.load(&p, x, i, t0, n, s);
             d.values().gather(y.e, i, t0, n, T::ONE, &mut e, d.v);
+            let next = if j > 0 { (i, t0 - c) } else { (i + 1, (p.chunks - 1) * c) };
+            d.keys().fetch([x.q, x.k, dx.dq.0, dx.dk.0], next, c);
+            d.values().fetch([x.v, y.e, y.d_o.unwrap_or_default(), dx.dv.0], next, c);
             if let Some(all) = y.d_o {
                 d.values().gather(all, i, t0, n, T::ONE, &mut d_o, d.v);
             }
@@ -204,12 +200,12 @@ pub fn backward<T: Math>(cpu: &Cpu, p: Plan<T>, x: &Inputs<T>, y: &Saved<T>, dx:
             lower(&mut da, n, true);
             u.decay.between(&mut da, n);
             // Through A = stril(b K Kᵀ ⊙ D) and R = b (V − γ K S); h is dKʳ, dk is dKʷ.
-            scale_rows(&u.beta, &g, &mut bg, n, d.v);
+            scale_rows(d.v, &u.beta[..n], &g, &mut bg);
             gemm(T::ONE, (&da, ma), (&u.k, mk), (&mut h, mk), false);
             dbeta.fill(T::ZERO);
-            dot_rows(&g, &u.diff, &mut dbeta, n, d.v);
-            dot_rows(&h, &u.k, &mut dbeta, n, d.k);
-            d.values().add(&bg, d.v, T::ONE, i, t0, n, dx.dv);
+            add_row_dots(d.v, &g, &u.diff, &mut dbeta[..n]);
+            add_row_dots(d.k, &h, &u.k, &mut dbeta[..n]);
+            d.values().merge(&bg, d.v, T::ONE, i, (t0, n), &mut dx.dv);
             times_rows(&u.beta, &mut h, n, d.k);
             u.decay.since_start(&mut bg, n, d.v);
             gemm_unless(first, -T::ONE, (&bg, mv), (s, ms.t()), (&mut h, mk), true);
@@ -220,15 +216,15 @@ pub fn backward<T: Math>(cpu: &Cpu, p: Plan<T>, x: &Inputs<T>, y: &Saved<T>, dx:
             gemm_unless(unread, -T::ONE, (&u.k, mk.t()), (&bg, mv), (&mut ds, ms), true);
             if gated {
                 gate(&u, (&dq, &h, &dk), end, &mut dg, n, d.k);
-                d.scalars().add(&dg, 1, T::ONE, i, t0, n, dx.dg);
+                d.scalars().merge(&dg, 1, T::ONE, i, (t0, n), &mut dx.dg);
             }
-            dk[..n * d.k].iter_mut().zip(h.iter()).for_each(|(dk, &h)| *dk += h);
-            d.keys().add(&dq, d.k, p.scale, i, t0, n, dx.dq);
-            d.keys().add(&dk, d.k, T::ONE, i, t0, n, dx.dk);
-            d.scalars().add(&dbeta, 1, T::ONE, i, t0, n, dx.dbeta);
+            add(&mut dk[..n * d.k], &h);
+            d.keys().merge(&dq, d.k, p.scale, i, (t0, n), &mut dx.dq);
+            d.keys().merge(&dk, d.k, T::ONE, i, (t0, n), &mut dx.dk);
+            d.scalars().merge(&dbeta, 1, T::ONE, i, (t0, n), &mut dx.dbeta);
         }
         if dx.state {
-            dx.ds0[i * ns..(i + 1) * ns].iter_mut().zip(ds.iter()).for_each(|(d, &s)| *d += s);
+            put_all(&mut dx.ds0.0[i * ns..(i + 1) * ns], &ds, dx.ds0.1);
         }
     }
 }

@@ -197,19 +197,19 @@ pub fn forward<T: Math>(cpu: &Cpu, p: Plan<T>, x: &Inputs<T>, y: Outputs<T>) {
         b.load_state(x.s0, ns, d.k, d.v, s);
         for j in 0..p.chunks {
             let n = c.min(d.t - j * c);
-            b.store_state(s, d.k, d.v, &mut y.states[j * ns..], p.chunks * ns, false);
+            b.store_state(s, d.k, d.v, p.chunks * ns, &mut (&mut y.states[j * ns..], false));
             r.load(&p, b, x, j * c, n);
             let [q, k, v, beta, alpha] = [&r.q, &r.k, &r.v, &r.beta, &r.alpha].map(|x| lanes(x));
             let run = if gated { steps::<T, true> } else { steps::<T, false> };
             run((q, k), (v, beta), alpha, s, o, (n, d.k, d.v));
-            b.scatter(d.values(), o, d.v, j * c, n, None, y.o);
+            b.scatter(d.values(), o, d.v, (j * c, n), T::ONE, &mut (y.o, false));
         }
-        b.store_state(s, d.k, d.v, y.s, ns, false);
+        b.store_state(s, d.k, d.v, ns, &mut (y.s, false));
     }
 }
 
 /// Adds the gradients of all inputs.
-pub fn backward<T: Math>(cpu: &Cpu, p: Plan<T>, x: &Inputs<T>, y: &Saved<T>, g: Grads<T>) {
+pub fn backward<T: Math>(cpu: &Cpu, p: Plan<T>, x: &Inputs<T>, y: &Saved<T>, mut g: Grads<T>) {
     let (d, c, ns) = (p.dims, p.chunk, p.dims.k * p.dims.v);
     let lane = |n: usize| cpu.temp::<T>(n * L);
     let gated = x.g.is_some();
@@ -242,14 +242,17 @@ pub fn backward<T: Math>(cpu: &Cpu, p: Plan<T>, x: &Inputs<T>, y: &Saved<T>, g: 
             };
             forth(&mut u, (n, d.k, d.v));
             back(&mut u, ds, (n, d.k, d.v));
+            let at = (t0, n);
             if gated {
-                b.scatter(d.scalars(), u.dg, 1, t0, n, Some(T::ONE), g.dg);
+                b.scatter(d.scalars(), u.dg, 1, at, T::ONE, &mut g.dg);
             }
-            b.scatter(d.keys(), u.dq, d.k, t0, n, Some(p.scale), g.dq);
-            b.scatter(d.keys(), u.dk, d.k, t0, n, Some(T::ONE), g.dk);
-            b.scatter(d.values(), u.dv, d.v, t0, n, Some(T::ONE), g.dv);
-            b.scatter(d.scalars(), u.dbeta, 1, t0, n, Some(T::ONE), g.dbeta);
+            b.scatter(d.keys(), u.dq, d.k, at, p.scale, &mut g.dq);
+            b.scatter(d.keys(), u.dk, d.k, at, T::ONE, &mut g.dk);
+            b.scatter(d.values(), u.dv, d.v, at, T::ONE, &mut g.dv);
+            b.scatter(d.scalars(), u.dbeta, 1, at, T::ONE, &mut g.dbeta);
         }
-        b.store_state(ds, d.k, d.v, g.ds0, ns, true);
+        if g.state {
+            b.store_state(ds, d.k, d.v, ns, &mut g.ds0);
+        }
     }
 }

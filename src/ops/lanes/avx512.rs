@@ -1,7 +1,7 @@
 //! Rows to lanes and back in single precision with AVX-512: sixteen rows of four numbers are four vectors of four
 //! quarters, which eight shuffles transpose. Left to itself, the compiler moves every number alone.
 
-use super::L;
+use super::{L, Table};
 use std::arch::x86_64::*;
 
 /// Whether this processor can.
@@ -76,36 +76,34 @@ unsafe fn load(x: *const f32, at: &[usize; L], m: usize) -> __m512 {
     }
 }
 
-/// The first K numbers, K a multiple of four, of `n` rows `step` apart from `at[l]` on, times `scale[l]`: row t's j goes
-/// to lane l of y's t stride + j.
+/// The numbers of rows `step` apart from `at[l]` on, times `scale[l]`, to lane l of y as the table says; of each row the
+/// first, as many as whole fours are.
 ///
 /// # Safety
-/// AVX-512F; x has every such row, and y as many lanes.
+/// AVX-512F; x has every such row, and y every such lane.
 #[target_feature(enable = "avx512f")]
 pub unsafe fn gather(
     x: &[f32],
     at: &[usize; L],
     step: usize,
-    fours: usize,
-    n: usize,
     scale: &[f32; L],
     y: &mut [[f32; L]],
-    stride: usize,
+    Table { n, k, rs, cs }: Table,
 ) {
     let (x, y) = (x.as_ptr(), y.as_mut_ptr());
     // SAFETY: sixteen numbers.
     let scale = unsafe { _mm512_loadu_ps(scale.as_ptr()) };
     for t in 0..n {
-        for j in (0..4 * fours).step_by(4) {
-            // SAFETY: the four numbers from j on of row t of each lane, and lanes t stride + j.. of y.
+        for j in (0..k / 4 * 4).step_by(4) {
+            // SAFETY: the four numbers from j on of row t of each lane, and their lanes of y.
             unsafe {
                 let x = x.add(t * step + j);
                 let [a, b, c, d] = transpose_quarters([load(x, at, 0), load(x, at, 1), load(x, at, 2), load(x, at, 3)]);
-                let y = y.add(t * stride + j).cast::<f32>();
-                _mm512_storeu_ps(y, _mm512_mul_ps(scale, a));
-                _mm512_storeu_ps(y.add(L), _mm512_mul_ps(scale, b));
-                _mm512_storeu_ps(y.add(2 * L), _mm512_mul_ps(scale, c));
-                _mm512_storeu_ps(y.add(3 * L), _mm512_mul_ps(scale, d));
+                let y = y.add(t * rs + j * cs);
+                _mm512_storeu_ps(y.cast(), _mm512_mul_ps(scale, a));
+                _mm512_storeu_ps(y.add(cs).cast(), _mm512_mul_ps(scale, b));
+                _mm512_storeu_ps(y.add(2 * cs).cast(), _mm512_mul_ps(scale, c));
+                _mm512_storeu_ps(y.add(3 * cs).cast(), _mm512_mul_ps(scale, d));
             }
         }
     }
@@ -118,9 +116,7 @@ pub unsafe fn gather(
 #[target_feature(enable = "avx512f")]
 pub unsafe fn scatter(
     x: &[[f32; L]],
-    stride: usize,
-    n: usize,
-    fours: usize,
+    Table { n, k, rs, cs }: Table,
     scale: f32,
     at: &[usize],
     step: usize,
@@ -129,13 +125,14 @@ pub unsafe fn scatter(
 ) {
     let (x, y, scale) = (x.as_ptr(), y.as_mut_ptr(), _mm512_set1_ps(scale));
     for t in 0..n {
-        for j in (0..4 * fours).step_by(4) {
+        for j in (0..k / 4 * 4).step_by(4) {
             let mut quarters = [_mm_setzero_ps(); L];
-            // SAFETY: lanes t stride + j.. of x.
+            // SAFETY: the lanes of four numbers from j on of row t.
             let rows = unsafe {
-                let x = x.add(t * stride + j).cast::<f32>();
-                let (a, b) = (_mm512_loadu_ps(x), _mm512_loadu_ps(x.add(L)));
-                transpose_quarters([a, b, _mm512_loadu_ps(x.add(2 * L)), _mm512_loadu_ps(x.add(3 * L))])
+                let x = x.add(t * rs + j * cs);
+                let (a, b) = (_mm512_loadu_ps(x.cast()), _mm512_loadu_ps(x.add(cs).cast()));
+                let (c, d) = (_mm512_loadu_ps(x.add(2 * cs).cast()), _mm512_loadu_ps(x.add(3 * cs).cast()));
+                transpose_quarters([a, b, c, d])
             };
             for (m, row) in rows.into_iter().enumerate() {
                 let row = _mm512_mul_ps(scale, row);

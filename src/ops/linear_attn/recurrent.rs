@@ -7,7 +7,10 @@
 
 use super::{Grads, Inputs, Outputs, Plan};
 use crate::{
-    ops::lanes::{Block, L, Lane, lanes, lanes_mut, mul_add},
+    ops::{
+        heads::Merged,
+        lanes::{Block, L, Lane, lanes, lanes_mut, mul_add},
+    },
     tensor::{Cpu, Real},
 };
 
@@ -135,11 +138,11 @@ impl<T: Real> Plan<T> {
         }
     }
 
-    fn store_lanes(&self, b: Block, x: &[Lane<T>], acc: bool, s: &mut [T], z: Option<&mut [T]>) {
+    fn store_lanes(&self, b: Block, x: &[Lane<T>], s: &mut Merged<T>, z: Option<&mut Merged<T>>) {
         let (k, v) = (self.dims.k, self.dims.v);
-        b.store_state(x, k, v, s, k * v, acc);
+        b.store_state(x, k, v, k * v, s);
         if let Some(z) = z {
-            b.store_state(&x[v * k..], k, 1, z, k, acc);
+            b.store_state(&x[v * k..], k, 1, k, z);
         }
     }
 }
@@ -169,11 +172,11 @@ pub fn forward<T: Real>(
             steps(q, k, v, s, y, n, d.k, w);
             if let (Some(eps), Some(den)) = (p.eps, den.as_deref_mut()) {
                 divide(&mut y[..n * w], w, eps);
-                b.scatter(d.scalars(), &y[d.v..], w, t0, n, None, den);
+                b.scatter(d.scalars(), &y[d.v..], w, (t0, n), T::ONE, &mut (den, false));
             }
-            b.scatter(d.values(), y, w, t0, n, None, o);
+            b.scatter(d.values(), y, w, (t0, n), T::ONE, &mut (o, false));
         }
-        p.store_lanes(b, s, false, s_last, z_last.as_deref_mut());
+        p.store_lanes(b, s, &mut (s_last, false), z_last.as_deref_mut().map(|z| (z, false)).as_mut());
     }
 }
 
@@ -203,12 +206,14 @@ pub fn backward<T: Real>(cpu: &Cpu, p: Plan<T>, x: &Inputs<T>, y: &Outputs<T>, m
         }
         p.state_lanes(b, Some(x.s0), x.z0, s);
         queries(lanes(&k), lanes(&v), lanes(&dy), s, lanes_mut(&mut dk), n, d.k, w);
-        b.scatter(d.keys(), lanes(&dk), d.k, 0, n, Some(p.scale), g.dq);
+        b.scatter(d.keys(), lanes(&dk), d.k, (0, n), p.scale, &mut g.dq);
         p.state_lanes(b, y.ds, y.dz, s);
         let (q, k, v, dy) = (lanes(&q), lanes(&k), lanes(&v), lanes(&dy));
         keys_and_values((q, k), (v, dy), s, (lanes_mut(&mut dk), lanes_mut(&mut dv)), (n, d.k, w));
-        b.scatter(d.keys(), lanes(&dk), d.k, 0, n, Some(T::ONE), g.dk);
-        b.scatter(d.values(), lanes(&dv), w, 0, n, Some(T::ONE), g.dv);
-        p.store_lanes(b, s, true, g.ds0, g.dz0.as_deref_mut());
+        b.scatter(d.keys(), lanes(&dk), d.k, (0, n), T::ONE, &mut g.dk);
+        b.scatter(d.values(), lanes(&dv), w, (0, n), T::ONE, &mut g.dv);
+        if g.state {
+            p.store_lanes(b, s, &mut g.ds0, g.dz0.as_mut());
+        }
     }
 }

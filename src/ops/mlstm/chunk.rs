@@ -1,23 +1,28 @@
 //! The mLSTM in chunks of C steps, one head at a time.
 //!
-//! With Q, K' [C, K], V̂ [C, V + 1] the rows of a chunk and Ĉ the state before it, the weight of step s at step t and
-//! that of the state are products of gates, each at most 1: no exponential of a difference of sums, which is how the
-//! paper writes them, and nothing to overflow.
+//! With Q, K' [C, K], V [C, V] the rows of a chunk, C and n the state before it, the weight of step s at step t and that
+//! of the state are products of gates, each at most 1: no exponential of a difference of sums, which is how the paper
+//! writes them, and nothing to overflow.
 //!
 //! ```text
 //! D_ts = f_t … f_{s+1} i_s for s ≤ t, else 0       r_t = f_t … f_1       e_s = D_Cs
-//! P = (Q K'ᵀ) ⊙ D      [num, n·q] = r Q Ĉ + P V̂      Ĉ⁺ = r_C Ĉ + (e K')ᵀ V̂
-//! G = (dô V̂ᵀ) ⊙ D      dQ = r dô Ĉᵀ + G K'           dK' = Gᵀ Q + e V̂ dĈ⁺ᵀ
-//! dV̂ = Pᵀ dô + e K' dĈ⁺                              dĈ = r_C dĈ⁺ + (r Q)ᵀ dô
+//! P = (Q K'ᵀ) ⊙ D            num = r Q C + P V                     n·q = r Q n + P 1
+//!                            C⁺ = r_C C + (e K')ᵀ V                n⁺ = r_C n + (e K')ᵀ 1
+//! G = (dO Vᵀ + δ 1ᵀ) ⊙ D     dQ = r (dO Cᵀ + δ nᵀ) + G K'          dV = Pᵀ dO + e K' dC⁺
+//!                            dK' = Gᵀ Q + e (V dC⁺ᵀ + 1 dn⁺ᵀ)
+//!                            dC = r_C dC⁺ + (r Q)ᵀ dO              dn = r_C dn⁺ + (r Q)ᵀ δ
 //! ```
+//!
+//! dO and δ are the cotangents of num and of n·q, the two parts of dô.
 
-use super::{Gates, Grads, Inputs, Outputs, Plan, Saved};
+use super::{Gates, Grads, Inputs, Outputs, Plan, Saved, normalisers, signs};
 use crate::{
     ops::{
-        heads::{Dims, gemm_unless, zero},
+        heads::{Dims, add_dots, add_outer, add_row_dots, add_weighted, divide_rows, gemm_unless, scale_rows, zero},
         lane_sums,
         math::Math,
         matmul::{Mat, gemm},
+        scan::put_all,
     },
     tensor::{Cpu, Real, Temp},
 };
@@ -47,38 +52,40 @@ fn times<T: Real>(x: &mut [T], y: &[T]) {
     x.iter_mut().zip(y).for_each(|(x, &y)| *x *= y);
 }
 
+/// Rows (x_t + δ_t) ⊙ y_t in place of x, n numbers each.
+#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
+fn times_plus<T: Real>(n: usize, delta: &[T], x: &mut [T], y: &[T]) {
+    for ((x, y), &delta) in x.chunks_exact_mut(n).zip(y.chunks_exact(n)).zip(delta) {
+        x.iter_mut().zip(y).for_each(|(x, &y)| *x = (*x + delta) * y);
+    }
+}
+
 /// x times a number.
 #[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
 fn scale<T: Real>(x: &mut [T], by: T) {
     x.iter_mut().for_each(|x| *x = by * *x);
 }
 
-/// Rows of `y` = rows of `x`, each times its factor.
+/// Rows of k numbers, each times its number.
 #[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
-fn scale_rows<T: Real>(by: &[T], x: &[T], y: &mut [T], k: usize) {
-    for (t, &by) in by.iter().enumerate() {
-        let (x, y) = (&x[t * k..(t + 1) * k], &mut y[t * k..(t + 1) * k]);
-        y.iter_mut().zip(x).for_each(|(y, &x)| *y = by * x);
+fn times_rows<T: Real>(k: usize, by: &[T], x: &mut [T]) {
+    for (x, &by) in x.chunks_exact_mut(k.max(1)).zip(by) {
+        x.iter_mut().for_each(|x| *x = by * *x);
     }
 }
 
-/// The sum of x.
-#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
-fn total<T: Real>(x: &[T]) -> T {
-    lane_sums::sum(x, |x| x)
-}
-
-/// The sums of the columns of x [·, k], added to numbers of y that are `step` apart.
-fn add_columns<T: Real>(x: &[T], k: usize, y: &mut [T], step: usize) {
-    for x in x.chunks_exact(k.max(1)) {
-        y.iter_mut().step_by(step).zip(x).for_each(|(y, &x)| *y += x);
-    }
-}
-
-/// x·y, over the elements of x.
+/// x·y
 #[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
 fn dot<T: Real>(x: &[T], y: &[T]) -> T {
     lane_sums::sum2(x, y, |x, y| x * y)
+}
+
+/// Where a chunk is: a head, its first step, and how many there are.
+#[derive(Clone, Copy)]
+struct Place {
+    i: usize,
+    t0: usize,
+    n: usize,
 }
 
 /// The rows of one chunk and the matrices both passes compute from them.
@@ -93,91 +100,88 @@ struct Chunk<'a, T: Real> {
     d: Temp<'a, T>,
     r: Temp<'a, T>,
     p: Temp<'a, T>,
+    ones: Temp<'a, T>,
 }
 
 impl<'a, T: Math> Chunk<'a, T> {
     fn new(cpu: &'a Cpu, p: &Plan<T>) -> Chunk<'a, T> {
-        let (c, k, w) = (p.chunk, p.dims.k, p.width());
-        let (row, square) = (|| cpu.temp(c * k), || cpu.temp(c * c));
-        Chunk { q: row(), k: row(), v: cpu.temp(c * w), rq: row(), ek: row(), d: square(), r: cpu.temp(c), p: square() }
+        let (c, k, v) = (p.chunk, p.dims.k, p.dims.v);
+        let (row, square, mut ones) = (|| cpu.temp(c * k), || cpu.temp(c * c), cpu.temp(c));
+        ones.fill(T::ONE);
+        let (q, rq, ek) = (row(), row(), row());
+        Chunk { q, k: row(), v: cpu.temp(c * v), rq, ek, d: square(), r: cpu.temp(c), p: square(), ones }
     }
 
-    /// Load steps `t0..t0 + n` of head `i`.
-    fn load(&mut self, p: &Plan<T>, x: &Inputs<T>, g: &Gates<T>, i: usize, t0: usize, n: usize) {
-        let (d, w) = (p.dims, p.width());
+    /// Load the rows of a chunk.
+    fn load(&mut self, p: &Plan<T>, x: &Inputs<T>, g: &Gates<T>, Place { i, t0, n }: Place) {
+        let d = p.dims;
         let (mk, ma) = (mat(n, d.k), mat(n, n));
         d.keys().gather(x.q, i, t0, n, T::ONE, &mut self.q, d.k);
         d.keys().gather(x.k, i, t0, n, p.scale, &mut self.k, d.k);
-        d.values().gather(x.v, i, t0, n, T::ONE, &mut self.v, w);
-        self.v.chunks_exact_mut(w).for_each(|row| row[w - 1] = T::ONE);
+        d.values().gather(x.v, i, t0, n, T::ONE, &mut self.v, d.v);
         weights(&g.i[t0..t0 + n], &g.f[t0..t0 + n], &mut self.d[..n * n], &mut self.r);
-        scale_rows(&self.r[..n], &self.q, &mut self.rq, d.k);
-        scale_rows(&self.d[(n - 1) * n..n * n], &self.k, &mut self.ek, d.k);
+        scale_rows(d.k, &self.r[..n], &self.q, &mut self.rq);
+        scale_rows(d.k, &self.d[(n - 1) * n..n * n], &self.k, &mut self.ek);
         gemm(T::ONE, (&self.q, mk), (&self.k, mk.t()), (&mut self.p, ma), false);
         times(&mut self.p[..n * n], &self.d);
     }
 }
 
 pub fn forward<T: Math>(cpu: &Cpu, p: Plan<T>, x: &Inputs<T>, y: Outputs<T>) {
-    let (d, c, w) = (p.dims, p.chunk, p.width());
-    let (ms, ns) = (mat(d.k, w), d.k * w);
+    let (d, c, ns) = (p.dims, p.chunk, p.dims.k * p.dims.v);
+    let ms = mat(d.k, d.v);
     let (mut u, mut g) = (Chunk::new(cpu, &p), Gates::new(cpu, d.t));
-    let (mut o, mut s) = (cpu.temp::<T>(c * w), cpu.temp::<T>(ns));
+    let (mut o, mut den, mut by) = (cpu.temp::<T>(c * d.v), cpu.temp::<T>(c), cpu.temp::<T>(c));
     for i in 0..d.b * d.h {
         y.m[i] = g.load(d, x, i);
-        p.load_state(Some(x.c0), Some(x.n0), i, &mut s);
+        // The last states serve as the running ones.
+        let (all, row) = (i * ns..(i + 1) * ns, i * d.k..(i + 1) * d.k);
+        let (s, z) = (&mut y.c[all.clone()], &mut y.n[row.clone()]);
+        s.copy_from_slice(&x.c0[all]);
+        z.copy_from_slice(&x.n0[row]);
         for j in 0..p.chunks {
-            let (t0, at) = (j * c, (i * p.chunks + j) * ns);
+            let (t0, saved) = (j * c, &mut y.states[(i * p.chunks + j) * (ns + d.k)..][..ns + d.k]);
             let n = c.min(d.t - t0);
-            let (mk, mw, ma) = (mat(n, d.k), mat(n, w), mat(n, n));
-            y.states[at..at + ns].copy_from_slice(&s);
-            u.load(&p, x, &g, i, t0, n);
-            gemm_unless(zero(&s), T::ONE, (&u.rq, mk), (&s, ms), (&mut o, mw), false);
-            // The last column of V̂ is all ones: sums in place of products.
-            let (mv, cv) = (Mat::new(n, d.v, w), Mat::new(d.k, d.v, w));
+            let (mk, mv, ma, fresh) = (mat(n, d.k), mat(n, d.v), mat(n, n), zero(s) && zero(z));
+            saved[..ns].copy_from_slice(s);
+            saved[ns..].copy_from_slice(z);
+            u.load(&p, x, &g, Place { i, t0, n });
+            let next = if j + 1 < p.chunks { (i, t0 + n) } else { (i + 1, 0) };
+            d.keys().fetch([x.q, x.k], next, c);
+            d.values().fetch([x.v, y.h], next, c);
+            let (den, by) = (&mut den[..n], &mut by[..n]);
+            den.fill(T::ZERO);
+            gemm_unless(fresh, T::ONE, (&u.rq, mk), (s, ms), (&mut o, mv), false);
             gemm(T::ONE, (&u.p, ma), (&u.v, mv), (&mut o, mv), true);
-            o.chunks_exact_mut(w).zip(u.p.chunks_exact(n)).take(n).for_each(|(o, p)| o[d.v] += total(p));
-            scale(&mut s, u.r[n - 1]);
-            gemm(T::ONE, (&u.ek, mk.t()), (&u.v, mv), (&mut s, cv), true);
-            add_columns(&u.ek[..n * d.k], d.k, s.get_mut(d.v..).unwrap_or_default(), w);
-            for (t, row) in o.chunks_exact_mut(w).take(n).enumerate() {
-                let (den, by) = (row[d.v], T::ONE / p.normaliser(row[d.v], g.m[t0 + t]));
-                y.den[d.scalars().at(i, t0 + t)] = den;
-                scale(&mut row[..d.v], by);
+            if !fresh {
+                add_dots(d.k, &u.rq, z, den);
+                scale(s, u.r[n - 1]);
+                scale(z, u.r[n - 1]);
             }
-            d.values().put(&o, w, i, t0, n, y.h);
+            add_dots(n, &u.p, &u.ones[..n], den);
+            gemm(T::ONE, (&u.ek, mk.t()), (&u.v, mv), (s, ms), true);
+            lane_sums::columns(&u.ek[..n * d.k], z);
+            normalisers(p, den, &g.m[t0..t0 + n], by);
+            divide_rows(d.v, by, &mut o);
+            d.scalars().put(den, 1, i, t0, n, y.den);
+            d.values().put(&o, d.v, i, t0, n, y.h);
         }
-        p.store_state(&s, i, false, y.c, y.n);
-    }
-}
-
-/// dô of steps `t0..t0 + n` of head `i`, and what each step adds to γ.
-fn cotangents<T: Math>(p: &Plan<T>, y: &Saved<T>, m: &[T], i: usize, t0: usize, out: &mut [T], own: &mut [T]) {
-    let (d, w, n) = (p.dims, p.width(), m.len());
-    let Some(dh) = y.dh else {
-        own.fill(T::ZERO);
-        return out.fill(T::ZERO);
-    };
-    d.values().gather(dh, i, t0, n, T::ONE, out, w);
-    for (t, row) in out.chunks_exact_mut(w).take(n).enumerate() {
-        let (den, h) = (y.den[d.scalars().at(i, t0 + t)], &y.h[d.values().at(i, t0 + t)..][..d.v]);
-        let by = p.normaliser(den, m[t]);
-        let slope = -(dot(h, &row[..d.v]) / by);
-        row[..d.v].iter_mut().for_each(|g| *g = *g / by);
-        own[t] = p.eps * slope;
-        let sign = if den < T::ZERO { -slope } else { slope };
-        row[d.v] = if den.abs() > (-m[t]).exp() { sign } else { T::ZERO };
     }
 }
 
 /// Scratch memory of the backward pass: of one chunk, but for the gates' gradients, which are of one head.
 struct Work<'a, T: Real> {
     d_o: Temp<'a, T>,
+    delta: Temp<'a, T>,
+    h: Temp<'a, T>,
+    den: Temp<'a, T>,
+    by: Temp<'a, T>,
     g: Temp<'a, T>,
     dq: Temp<'a, T>,
     dk: Temp<'a, T>,
     dv: Temp<'a, T>,
     ds: Temp<'a, T>,
+    dz: Temp<'a, T>,
     di: Temp<'a, T>,
     df: Temp<'a, T>,
     own: Temp<'a, T>,
@@ -185,83 +189,114 @@ struct Work<'a, T: Real> {
 
 impl<'a, T: Math> Work<'a, T> {
     fn new(cpu: &'a Cpu, p: &Plan<T>) -> Work<'a, T> {
-        let (c, k, w, t) = (p.chunk, p.dims.k, p.width(), p.dims.t);
-        Work {
-            d_o: cpu.temp(c * w),
-            g: cpu.temp(c * c),
-            dq: cpu.temp(c * k),
-            dk: cpu.temp(c * k),
-            dv: cpu.temp(c * w),
-            ds: cpu.temp(k * w),
-            di: cpu.temp(t),
-            df: cpu.temp(t),
-            own: cpu.temp(t),
+        let (c, k, v, t) = (p.chunk, p.dims.k, p.dims.v, p.dims.t);
+        let (key, value, one, all) = (|| cpu.temp(c * k), || cpu.temp(c * v), || cpu.temp(c), || cpu.temp(t));
+        let (d_o, h, dv, ds, dz) = (value(), value(), value(), cpu.temp(k * v), cpu.temp(k));
+        let (delta, den, by, g) = (one(), one(), one(), cpu.temp(c * c));
+        Work { d_o, delta, h, den, by, g, dq: key(), dk: key(), dv, ds, dz, di: all(), df: all(), own: all() }
+    }
+
+    /// dO and δ of a chunk, and what each step adds to γ. `den` becomes the derivative of N.
+    fn cotangents(&mut self, p: &Plan<T>, y: &Saved<T>, m: &[T], Place { i, t0, n }: Place) {
+        let (values, scalars, v, own) = (p.dims.values(), p.dims.scalars(), p.dims.v, &mut self.own[t0..t0 + n]);
+        own.fill(T::ZERO);
+        self.delta.fill(T::ZERO);
+        let Some(dh) = y.dh else { return self.d_o.fill(T::ZERO) };
+        values.gather(dh, i, t0, n, T::ONE, &mut self.d_o, v);
+        values.gather(y.h, i, t0, n, T::ONE, &mut self.h, v);
+        scalars.gather(y.den, i, t0, n, T::ONE, &mut self.den, 1);
+        normalisers(*p, &self.den[..n], m, &mut self.by[..n]);
+        add_row_dots(v, &self.h[..n * v], &self.d_o[..n * v], own);
+        divide_rows(v, &self.by[..n], &mut self.d_o);
+        signs(&mut self.den[..n], m);
+        for (t, own) in own.iter_mut().enumerate() {
+            let slope = -(*own / self.by[t]);
+            self.delta[t] = slope * self.den[t];
+            *own = p.eps * slope;
         }
     }
 
-    /// dQ, dK' and dV̂ of a chunk of `n` steps before which the state is `s`; then dĈ. `end` is Ĉ⁺·dĈ⁺.
-    /// Where it is `unread`, dĈ is not needed.
-    fn chunk(&mut self, d: Dims, u: &Chunk<T>, s: &[T], t0: usize, n: usize, mut end: T, unread: bool) {
-        let w = d.v + 1;
-        let (mk, mw, ma, ms) = (mat(n, d.k), mat(n, w), mat(n, n), mat(d.k, w));
-        // Of the column of ones in V̂ no gradient is wanted.
-        let (mv, cv) = (Mat::new(n, d.v, w), Mat::new(d.k, d.v, w));
-        let (first, last) = (zero(s), zero(&self.ds));
-        gemm(T::ONE, (&self.d_o, mw), (&u.v, mw.t()), (&mut self.g, ma), false);
-        times(&mut self.g[..n * n], &u.d);
-        gemm_unless(first, T::ONE, (&self.d_o, mw), (s, ms.t()), (&mut self.dk, mk), false);
-        scale_rows(&u.r[..n], &self.dk, &mut self.dq, d.k);
-        gemm(T::ONE, (&self.g, ma), (&u.k, mk), (&mut self.dq, mk), true);
-        gemm_unless(last, T::ONE, (&u.v, mw), (&self.ds, ms.t()), (&mut self.dk, mk), false);
-        for (t, dk) in self.dk.chunks_exact_mut(d.k.max(1)).take(n).enumerate() {
-            scale(dk, u.d[(n - 1) * n + t]);
+    /// dQ, dK' and dV of a chunk before which the state is C, n; then dC and dn. `end` is C⁺·dC⁺ + n⁺·dn⁺. Where they are
+    /// `unread`, dC and dn are not needed.
+    fn chunk(&mut self, d: Dims, u: &Chunk<T>, (s, z): (&[T], &[T]), t0: usize, n: usize, mut end: T, unread: bool) {
+        let (mk, mv, ma, ms) = (mat(n, d.k), mat(n, d.v), mat(n, n), mat(d.k, d.v));
+        let (first, last, delta) = (zero(s) && zero(z), zero(&self.ds) && zero(&self.dz), &self.delta[..n]);
+        gemm(T::ONE, (&self.d_o, mv), (&u.v, mv.t()), (&mut self.g, ma), false);
+        times_plus(n, delta, &mut self.g[..n * n], &u.d);
+        if !first {
+            gemm(T::ONE, (&self.d_o, mv), (s, ms.t()), (&mut self.dq, mk), false);
+            add_outer(d.k, delta, z, &mut self.dq);
+            times_rows(d.k, &u.r[..n], &mut self.dq);
         }
-        gemm(T::ONE, (&self.g, ma.t()), (&u.q, mk), (&mut self.dk, mk), true);
+        gemm(T::ONE, (&self.g, ma), (&u.k, mk), (&mut self.dq, mk), !first);
+        if !last {
+            gemm(T::ONE, (&u.v, mv), (&self.ds, ms.t()), (&mut self.dk, mk), false);
+            add_outer(d.k, &u.ones[..n], &self.dz, &mut self.dk);
+            times_rows(d.k, &u.d[(n - 1) * n..n * n], &mut self.dk);
+        }
+        gemm(T::ONE, (&self.g, ma.t()), (&u.q, mk), (&mut self.dk, mk), !last);
         gemm(T::ONE, (&u.p, ma.t()), (&self.d_o, mv), (&mut self.dv, mv), false);
-        gemm_unless(last, T::ONE, (&u.ek, mk), (&self.ds, cv), (&mut self.dv, mv), true);
-        scale(&mut self.ds, u.r[n - 1]);
-        gemm_unless(unread, T::ONE, (&u.rq, mk.t()), (&self.d_o, mw), (&mut self.ds, ms), true);
+        gemm_unless(last, T::ONE, (&u.ek, mk), (&self.ds, ms), (&mut self.dv, mv), true);
+        if !unread {
+            scale(&mut self.ds, u.r[n - 1]);
+            scale(&mut self.dz, u.r[n - 1]);
+            gemm(T::ONE, (&u.rq, mk.t()), (&self.d_o, mv), (&mut self.ds, ms), true);
+            add_weighted(delta, &u.rq, &mut self.dz);
+        }
+        let (di, df) = (&mut self.di[t0..t0 + n], &mut self.df[t0..t0 + n]);
+        di.fill(T::ZERO);
+        df.fill(T::ZERO);
+        add_row_dots(d.k, &u.k, &self.dk, di);
+        add_row_dots(d.k, &u.q, &self.dq, df);
         for t in (0..n).rev() {
-            let row = t * d.k..(t + 1) * d.k;
-            let di = dot(&u.k[row.clone()], &self.dk[row.clone()]);
-            end += dot(&u.q[row.clone()], &self.dq[row]) - di;
-            (self.di[t0 + t], self.df[t0 + t]) = (di, end);
+            end += df[t] - di[t];
+            df[t] = end;
         }
     }
 }
 
 /// Adds the gradients of all inputs.
 pub fn backward<T: Math>(cpu: &Cpu, p: Plan<T>, x: &Inputs<T>, y: &Saved<T>, mut dx: Grads<T>) {
-    let (d, c, w) = (p.dims, p.chunk, p.width());
-    let ns = d.k * w;
-    let (mut u, mut g, mut z) = (Chunk::new(cpu, &p), Gates::new(cpu, d.t), Work::new(cpu, &p));
-    let mut last = cpu.temp::<T>(ns);
+    let (d, c, ns) = (p.dims, p.chunk, p.dims.k * p.dims.v);
+    let (mut u, mut g, mut w) = (Chunk::new(cpu, &p), Gates::new(cpu, d.t), Work::new(cpu, &p));
     for i in 0..d.b * d.h {
         g.load(d, x, i);
-        p.load_state(y.dc, y.dn, i, &mut z.ds);
-        p.load_state(Some(y.c), Some(y.n), i, &mut last);
-        let gamma = y.dm.map_or(T::ZERO, |dm| dm[i]) - dot(&last, &z.ds);
+        let (all, row) = (i * ns..(i + 1) * ns, i * d.k..(i + 1) * d.k);
+        match y.dc {
+            Some(dc) => w.ds.copy_from_slice(&dc[all.clone()]),
+            None => w.ds.fill(T::ZERO),
+        }
+        match y.dn {
+            Some(dn) => w.dz.copy_from_slice(&dn[row.clone()]),
+            None => w.dz.fill(T::ZERO),
+        }
+        // The state after the chunk.
+        let (mut s, mut z) = (&y.c[all.clone()], &y.n[row.clone()]);
+        let onto = |s: &[T], z: &[T], w: &Work<T>| dot(s, &w.ds) + dot(z, &w.dz);
+        let gamma = y.dm.map_or(T::ZERO, |dm| dm[i]) - onto(s, z, &w);
         for j in (0..p.chunks).rev() {
-            let (t0, s) = (j * c, &y.states[(i * p.chunks + j) * ns..][..ns]);
-            let n = c.min(d.t - t0);
-            u.load(&p, x, &g, i, t0, n);
-            cotangents(&p, y, &g.m[t0..t0 + n], i, t0, &mut z.d_o, &mut z.own[t0..t0 + n]);
-            let end = dot(&last, &z.ds);
-            z.chunk(d, &u, s, t0, n, end, j == 0 && !dx.state);
-            last.copy_from_slice(s);
-            d.keys().add(&z.dq, d.k, T::ONE, i, t0, n, dx.dq);
-            d.keys().add(&z.dk, d.k, p.scale, i, t0, n, dx.dk);
-            d.values().add(&z.dv, w, T::ONE, i, t0, n, dx.dv);
+            let at = Place { i, t0: j * c, n: c.min(d.t - j * c) };
+            u.load(&p, x, &g, at);
+            let next = if j > 0 { (i, at.t0 - c) } else { (i + 1, (p.chunks - 1) * c) };
+            d.keys().fetch([x.q, x.k, dx.dq.0, dx.dk.0], next, c);
+            d.values().fetch([x.v, y.h, y.dh.unwrap_or_default(), dx.dv.0], next, c);
+            w.cotangents(&p, y, &g.m[at.t0..at.t0 + at.n], at);
+            let end = onto(s, z, &w);
+            (s, z) = y.states[(i * p.chunks + j) * (ns + d.k)..][..ns + d.k].split_at(ns);
+            w.chunk(d, &u, (s, z), at.t0, at.n, end, j == 0 && !dx.state);
+            d.keys().merge(&w.dq, d.k, T::ONE, i, (at.t0, at.n), &mut dx.dq);
+            d.keys().merge(&w.dk, d.k, p.scale, i, (at.t0, at.n), &mut dx.dk);
+            d.values().merge(&w.dv, d.v, T::ONE, i, (at.t0, at.n), &mut dx.dv);
         }
-        if !dx.state {
-            g.back(d, i, (&z.di, &z.df, &z.own), gamma, &mut dx);
-            continue;
+        let rest = g.back(d, i, (&w.di, &w.df, &w.own), gamma, &mut dx);
+        if dx.state {
+            // The state before the first step has the weight e^m₀: ∂/∂m₀ for fixed C₀ and n₀ is C₀·dC₀ + n₀·dn₀.
+            let dm = rest + onto(s, z, &w);
+            dx.dm0[i] += dm;
+            // Before the first token nothing depends on w: the state is zero.
+            dx.dw0[i] += if x.w0[i] > T::ZERO { dm / x.w0[i] } else { T::ZERO };
+            put_all(&mut dx.dc0[all], &w.ds, true);
+            put_all(&mut dx.dn0[row], &w.dz, true);
         }
-        // The state before the first step has the weight e^m₀: ∂/∂m₀ for fixed C₀ and n₀ is Ĉ₀·dĈ₀.
-        let dm = g.back(d, i, (&z.di, &z.df, &z.own), gamma, &mut dx) + dot(&last, &z.ds);
-        dx.dm0[i] += dm;
-        // Before the first token nothing depends on w: the state is zero.
-        dx.dw0[i] += if x.w0[i] > T::ZERO { dm / x.w0[i] } else { T::ZERO };
-        p.store_state(&z.ds, i, true, dx.dc0, dx.dn0);
     }
 }
