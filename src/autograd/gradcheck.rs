@@ -49,7 +49,7 @@ where
             if error.is_nan() { f64::INFINITY } else { error }
         };
         let mut best = error(1e-4);
-        for h in [1e-5, 1e-6] {
+        for h in [1e-5, 1e-6, 1e-7] {
             if best > 1e-8 {
                 best = best.min(error(h));
             }

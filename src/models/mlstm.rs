@@ -155,8 +155,11 @@ impl Mix {
     fn project<'t>(&self, p: &Bound<'t>, u: Var<'t>, state: &mut State<'t>) -> ([Var<'t>; 3], [Var<'t>; 2], [Var<'t>; 2]) {
         let [x, z] = split(u.linear(p[self.w_up], None));
         let c = self.conv.apply(p, x, state, 4);
-        let [q, k, v] = std::array::from_fn(|j| self.qkv[j].apply(p, if j < 2 { c } else { x }).reshape(x.shape()));
-        let gates = split(Var::concat(&[q, k, v], 2).linear(p[self.w_if], Some(p[self.b_if])));
+        let [q, k, v] = std::array::from_fn(|j| self.qkv[j].apply(p, if j < 2 { c } else { x }, 1, None));
+        // W_if [q, k, v] in three products: side by side the three would be copied, and their gradients copied apart.
+        let inner = x.shape().last();
+        let part = |x: Var<'t>, j: usize, bias| x.linear(p[self.w_if].narrow(1, j * inner, inner), bias);
+        let gates = split(part(q, 0, Some(p[self.b_if])) + part(k, 1, None) + part(v, 2, None));
         ([q, k, v].map(|y| heads(y, self.h)), gates, [c, z])
     }
 

@@ -127,11 +127,10 @@ impl Mix {
 
     /// The input's share of the gates [B, T, 4 H K], gate after gate, from x [B, T, D].
     fn project<'t>(&self, p: &Bound<'t>, x: Var<'t>, state: &mut State<'t>) -> Var<'t> {
-        let ([b, t, _], d) = (x.dims(), self.h * self.k);
         let short = if self.conv.exists() { self.conv.apply(p, x, state, 5) } else { x };
-        let gates = |w: &BlockDiagonal, x: Var<'t>| w.halves(p, x).map(|y| y.reshape([b, t, d]));
-        let ([i, f], [z, o]) = (gates(&self.w_if, short), gates(&self.w_zo, x));
-        Var::concat(&[i, f, z, o], 2) + p[self.bias].reshape([4 * d])
+        let bias = |from| Some(p[self.bias].narrow(0, from, 2));
+        let (gates, rest) = (self.w_if.apply(p, short, 2, bias(0)), self.w_zo.apply(p, x, 2, bias(2)));
+        Var::concat(&[gates, rest], 2)
     }
 
     /// The norm and, where H K ≠ D, the way back to the model's width.

@@ -28,24 +28,16 @@ impl BlockDiagonal {
         BlockDiagonal { w: init.normal(name, [blocks, out / blocks, inp / blocks], std) }
     }
 
-    /// [B, T, I] to [B, T, G, O / G].
-    pub fn apply<'t>(&self, p: &Bound<'t>, x: Var<'t>) -> Var<'t> {
-        self.times(p[self.w], x)
-    }
-
-    /// The first and the second half of each block's outputs: [B, T, I] to [B, T, G, O / G / 2] twice.
-    pub fn halves<'t>(&self, p: &Bound<'t>, x: Var<'t>) -> [Var<'t>; 2] {
-        let half = p[self.w].shape().at(1) / 2;
-        [0, half].map(|from| self.times(p[self.w].narrow(1, from, half), x))
-    }
-
-    fn times<'t>(&self, w: Var<'t>, x: Var<'t>) -> Var<'t> {
-        let ([b, t, i], [g, n, _]) = (x.dims(), w.dims());
-        let y = match g {
-            1 => x.linear(w.reshape([n, i]), None),
-            _ => x.reshape([b * t, g, i / g]).block_diagonal(w),
-        };
-        y.reshape([b, t, g, n])
+    /// [B, T, I] to [B, T, O], the outputs of each block in `parts`: part after part, and in each block after block. The
+    /// bias has as many numbers, in the same order.
+    pub fn apply<'t>(&self, p: &Bound<'t>, x: Var<'t>, parts: usize, bias: Option<Var<'t>>) -> Var<'t> {
+        let (w, [b, t, i]) = (p[self.w], x.dims());
+        let [g, n, _] = w.dims();
+        if g == 1 {
+            return x.linear(w.reshape([n, i]), bias.map(|b| b.reshape([n])));
+        }
+        let bias = bias.map(|b| b.reshape([parts, g, n / parts]));
+        x.reshape([b, t, g, i / g]).block_diagonal(w, parts, bias).reshape([b, t, g * n])
     }
 }
 

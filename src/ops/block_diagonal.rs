@@ -1,49 +1,75 @@
-//! y_g = W_g x_g: products with a block-diagonal matrix of small blocks.
+//! y_g = W_g x_g + b_g: products with a block-diagonal matrix of small blocks.
 //!
 //! Blocks of 4 × 4, which the mLSTM has, are too small for matrix products: four of them stand in a vector, and entry i
-//! of each x is spread over its block. Others are matrix products whose rows lie apart, which large blocks are better
-//! copied together for.
+//! of each x is spread over its block. Others are matrix products whose rows lie apart. The outputs of every block may be
+//! of several kinds, as the sLSTM's are gates: then each kind is written together.
 
 use super::check_real;
 use crate::{
     autograd::{Gen, Grad, In, Op, Outs, Value, Var},
     cuda::View,
     ops::{
-        gemm::{Mat, gemm},
+        gemm::{Mat, Products, Start, gemm_as},
+        lane_sums::columns,
         lanes::{L, Lane, lanes, lanes_mut},
+        linear::{bias_rows_cuda, column_sums_cuda},
     },
-    tensor::{Cpu, Cx, Real, Tensor},
+    tensor::{Cpu, Cx, Real, Shape, Tensor},
     with_real,
 };
 use std::hint::black_box;
 
-/// x [.., G, I], W [G, O, I] → y [.., G, O].
-pub struct BlockDiagonal;
+/// x [.., G, I], W [G, P O, I] and, if `bias`, b [P, G, O] → y [.., P, G, O].
+pub struct BlockDiagonal {
+    /// P, the kinds of outputs.
+    pub parts: usize,
+    /// Whether there is a third input.
+    pub bias: bool,
+}
 
 #[derive(Clone, Copy)]
 struct Size {
     rows: usize,
     g: usize,
+    p: usize,
     o: usize,
     i: usize,
 }
 
 impl Size {
-    fn of(x: In) -> Size {
+    fn of(x: In, p: usize) -> Size {
         let (s, w) = (x[0].shape(), x[1].shape());
         let (g, i) = (s.at(-2), s.at(-1));
-        Size { rows: s.dims()[..s.rank() - 2].iter().product(), g, o: w.at(1), i }
+        Size { rows: s.dims()[..s.rank() - 2].iter().product(), g, p, o: w.at(1) / p, i }
+    }
+
+    /// Numbers in a row of y.
+    fn out(self) -> usize {
+        self.p * self.g * self.o
     }
 
     /// Whether four blocks make a vector.
     fn tiny(&self) -> bool {
-        self.i == 4 && self.o == 4 && self.g.is_multiple_of(4)
+        self.i == 4 && self.o == 4 && self.p == 1 && self.g.is_multiple_of(4)
     }
 
-    /// x, W and y of one block.
-    fn mats(&self) -> [Mat; 3] {
-        let Size { rows, g, o, i } = *self;
-        [Mat::new(rows, i, g * i), Mat::new(o, i, i), Mat::new(rows, o, g * o)]
+    /// x, W and y of one block and one part, for so many rows.
+    fn mats(&self, rows: usize) -> [Mat; 3] {
+        let Size { g, o, i, .. } = *self;
+        [Mat::new(rows, i, g * i), Mat::new(o, i, i), Mat::new(rows, o, self.out())]
+    }
+
+    /// Rows that stay in the second-level cache while all blocks go over them: the first, and how many.
+    fn chunks(self) -> impl Iterator<Item = (usize, usize)> {
+        const CACHED: usize = 1 << 16;
+        let chunk = (CACHED / (self.g * self.i + self.out()).max(1)).max(256);
+        (0..self.rows).step_by(chunk).map(move |first| (first, chunk.min(self.rows - first)))
+    }
+
+    /// Every block and part: where in a row of x, in W and in a row of y it begins.
+    fn blocks(self) -> impl Iterator<Item = (usize, usize, usize)> {
+        let Size { g, p, o, i, .. } = self;
+        (0..g).flat_map(move |j| (0..p).map(move |q| (j * i, (j * p + q) * o * i, (q * g + j) * o)))
     }
 }
 
@@ -93,21 +119,29 @@ fn weights<T: Real>(g: &[Lane<T>], x: &[Lane<T>], j: usize, n: usize, dw: &mut [
     }
 }
 
-fn forward<T: Real>(cpu: &Cpu, z: Size, x: &[T], w: &[T], y: &mut [T]) {
-    if z.tiny() && z.g > 0 {
+fn forward<T: Real>(cpu: &Cpu, z: Size, x: &[T], w: &[T], b: Option<&[T]>, y: &mut [T]) {
+    if y.is_empty() {
+        return;
+    }
+    if z.tiny() {
         let mut packed = cpu.temp::<T>(w.len());
         pack(w, false, lanes_mut(&mut packed));
-        return product(lanes(x), lanes(&packed).as_chunks().0, lanes_mut(y), false);
+        b.into_iter().for_each(|b| y.chunks_exact_mut(b.len()).for_each(|y| y.copy_from_slice(b)));
+        return product(lanes(x), lanes(&packed).as_chunks().0, lanes_mut(y), b.is_some());
     }
-    let [mx, mw, my] = z.mats();
-    for j in 0..if y.is_empty() { 0 } else { z.g } {
-        let (x, w) = ((&x[x.len().min(j * z.i)..], mx), (&w[j * z.o * z.i..], mw.t()));
-        gemm(T::ONE, x, w, (&mut y[j * z.o..], my), false);
+    for (first, n) in z.chunks() {
+        let ([mx, mw, my], x, y) = (z.mats(n), &x[first * z.g * z.i..], &mut y[first * z.out()..]);
+        for (at_x, at_w, at_y) in z.blocks() {
+            let start = b.map_or(Start::Zero, |b| Start::Row(&b[at_y..at_y + z.o]));
+            let (x, w, y) = ((&x[x.len().min(at_x)..], mx), (&w[at_w..], mw.t()), (&mut y[at_y..], my));
+            gemm_as(Products::F32, start, T::ONE, x, w, y);
+        }
     }
 }
 
 fn backward<T: Real>(cpu: &Cpu, z: Size, x: &[T], w: &[T], g: &[T], dx: &mut [Grad]) {
-    let [gx, gw] = dx else { return };
+    let [gx, gw, gb @ ..] = dx else { return };
+    gb.iter_mut().for_each(|gb| gb.add(|d: &mut [T]| columns(g, d)));
     if z.tiny() && z.g > 0 {
         let mut packed = cpu.temp::<T>(w.len());
         pack(w, true, lanes_mut(&mut packed));
@@ -118,19 +152,30 @@ fn backward<T: Real>(cpu: &Cpu, z: Size, x: &[T], w: &[T], g: &[T], dx: &mut [Gr
             }
         });
     }
-    let [mx, mw, my] = z.mats();
-    gx.write(|d: &mut [T], acc| {
-        for j in 0..if d.is_empty() { 0 } else { z.g } {
-            let (g, w) = ((&g[g.len().min(j * z.o)..], my), (&w[j * z.o * z.i..], mw));
-            gemm(T::ONE, g, w, (&mut d[j * z.i..], mx), acc);
+    let (width_x, width_y) = (z.g * z.i, z.out());
+    let mut dw = gw.zeroed().map(|d| d.host_mut::<T>());
+    let mut dx = gx.parts().map(|(d, acc)| (d.host_mut::<T>(), acc));
+    if let Some((dx, false)) = &mut dx
+        && width_y == 0
+    {
+        dx.fill(T::ZERO);
+    }
+    for (start, n) in z.chunks().filter(|_| width_x * width_y > 0) {
+        let [mx, mw, my] = z.mats(n);
+        let (x, g) = (&x[start * width_x..], &g[start * width_y..]);
+        for (at_x, at_w, at_y) in z.blocks() {
+            let (x, g) = ((&x[at_x..], mx), (&g[at_y..], my));
+            if let Some((dx, acc)) = &mut dx {
+                // The first part of a block writes, the others add.
+                let start_at = Start::of(*acc || at_y >= z.g * z.o);
+                let dx = (&mut dx[start * width_x + at_x..], mx);
+                gemm_as(Products::F32, start_at, T::ONE, g, (&w[at_w..], mw), dx);
+            }
+            if let Some(dw) = &mut dw {
+                gemm_as(Products::F32, Start::Y, T::ONE, (g.0, my.t()), x, (&mut dw[at_w..], mw));
+            }
         }
-    });
-    gw.write(|d: &mut [T], acc| {
-        for j in 0..if d.is_empty() { 0 } else { z.g } {
-            let (x, g) = ((&x[x.len().min(j * z.i)..], mx), (&g[g.len().min(j * z.o)..], my.t()));
-            gemm(T::ONE, g, x, (&mut d[j * z.o * z.i..], mw), acc);
-        }
-    });
+    }
 }
 
 impl Op for BlockDiagonal {
@@ -146,55 +191,83 @@ impl Op for BlockDiagonal {
             let (a, b) = (x[0].dtype(), x[1].dtype());
             return Err(format!("x {s} of {a} and w {w} of {b} do not fit [.., G, I] and [G, O, I]"));
         }
-        Ok(s.with(s.rank() - 1, w.at(1)).into())
+        if self.parts == 0 || !w.at(1).is_multiple_of(self.parts) {
+            return Err(format!("w {w}: {} outputs of a block do not make {} parts", w.at(1), self.parts));
+        }
+        let last = [self.parts, w.at(0), w.at(1) / self.parts];
+        if self.bias && (x[2].shape().dims() != last || x[2].dtype() != x[0].dtype()) {
+            return Err(format!("bias {} of {} should be {last:?} for w {w}", x[2].shape(), x[2].dtype()));
+        }
+        Ok(Shape::new(&[&s.dims()[..s.rank() - 2], &last].concat()).into())
     }
 
     fn forward(&self, cx: &Cx, x: In, y: &mut [Value]) {
-        let z = Size::of(x);
+        let z = Size::of(x, self.parts);
         match cx {
             Cx::Cpu(cpu) => with_real!(x[0].dtype(), T => {
-                forward::<T>(cpu, z, x[0].host(), x[1].host(), y[0].host_mut());
+                let bias = self.bias.then(|| x[2].host());
+                forward::<T>(cpu, z, x[0].host(), x[1].host(), bias, y[0].host_mut());
             }),
             Cx::Cuda(cu) => {
-                let [mx, mw, my] = z.mats();
-                let (x, w) = (View::new(&x[0], mx).every(z.i), View::new(&x[1], mw).t().every(z.o * z.i));
-                cu.gemm(1.0, x, w, View::out(&mut y[0], my).every(z.o), false, z.g);
+                let ([mx, mw, my], y) = (z.mats(z.rows), &mut *y[0]);
+                if self.bias {
+                    bias_rows_cuda(cu, &x[2], y);
+                }
+                for q in 0..z.p {
+                    let w = View::new(&x[1], mw).t().at(q * z.o * z.i).every(z.p * z.o * z.i);
+                    let y = View::out(y, my).at(q * z.g * z.o).every(z.o);
+                    cu.gemm(1.0, View::new(&x[0], mx).every(z.i), w, y, self.bias, z.g);
+                }
             }
         }
     }
 
     fn backward(&self, cx: &Cx, x: In, _: &[Value], dy: &[Option<Tensor>], dx: &mut [Grad]) {
         let Some(g) = &dy[0] else { return };
-        let z = Size::of(x);
+        let z = Size::of(x, self.parts);
         match cx {
             Cx::Cpu(cpu) => with_real!(g.dtype(), T => {
                 backward::<T>(cpu, z, x[0].host(), x[1].host(), g.host(), dx);
             }),
             Cx::Cuda(cu) => {
-                let ([mx, mw, my], [gx, gw]) = (z.mats(), dx) else { return };
-                let g = View::new(g, my).every(z.o);
-                if let Some((d, acc)) = gx.parts() {
-                    cu.gemm(1.0, g, View::new(&x[1], mw).every(z.o * z.i), View::out(d, mx).every(z.i), acc, z.g);
+                let ([mx, mw, my], [gx, gw, gb @ ..]) = (z.mats(z.rows), dx) else { return };
+                for q in 0..z.p {
+                    let (at_w, every_w) = (q * z.o * z.i, z.p * z.o * z.i);
+                    let g = View::new(g, my).at(q * z.g * z.o).every(z.o);
+                    if let Some((d, acc)) = gx.parts() {
+                        let w = View::new(&x[1], mw).at(at_w).every(every_w);
+                        cu.gemm(1.0, g, w, View::out(d, mx).every(z.i), acc || q > 0, z.g);
+                    }
+                    if let Some((d, acc)) = gw.parts() {
+                        let dw = View::out(d, mw).at(at_w).every(every_w);
+                        cu.gemm(1.0, g.t(), View::new(&x[0], mx).every(z.i), dw, acc, z.g);
+                    }
                 }
-                if let Some((d, acc)) = gw.parts() {
-                    cu.gemm(1.0, g.t(), View::new(&x[0], mx).every(z.i), View::out(d, mw).every(z.o * z.i), acc, z.g);
+                if let Some((d, acc)) = gb.first_mut().and_then(Grad::parts) {
+                    column_sums_cuda(cu, g, z.rows, d, acc);
                 }
             }
         }
     }
 
     fn sample(g: &mut Gen) -> (Self, Vec<Tensor>) {
-        let outer = g.shape(2, 4);
-        let (groups, o, i) = if g.coin() { (4 * g.size(2), 4, 4) } else { (g.size(4), g.size(5), g.size(5)) };
-        let x = g.normal([outer.at(0), outer.at(1), groups, i]);
-        (BlockDiagonal, vec![x, g.normal([groups, o, i])])
+        let (outer, bias) = (g.shape(2, 4), g.coin());
+        let (groups, parts, o, i) =
+            if g.coin() { (4 * g.size(2), 1, 4, 4) } else { (g.size(4), g.size(3), g.size(5), g.size(5)) };
+        let mut x = vec![g.normal([outer.at(0), outer.at(1), groups, i]), g.normal([groups, parts * o, i])];
+        x.extend(bias.then(|| g.normal([parts, groups, o])));
+        (BlockDiagonal { parts, bias }, x)
     }
 }
 
 impl<'t> Var<'t> {
-    /// y_g = W_g x_g: x [.., G, I], w [G, O, I] to [.., G, O].
+    /// y_g = W_g x_g (+ b_g), the outputs of each block in parts: x [.., G, I], w [G, P O, I], bias [P, G, O] to
+    /// [.., P, G, O].
     #[track_caller]
-    pub fn block_diagonal(self, w: Var<'t>) -> Var<'t> {
-        self.tape().apply(BlockDiagonal, [self, w])
+    pub fn block_diagonal(self, w: Var<'t>, parts: usize, bias: Option<Var<'t>>) -> Var<'t> {
+        match bias {
+            Some(b) => self.tape().apply(BlockDiagonal { parts, bias: true }, [self, w, b]),
+            None => self.tape().apply(BlockDiagonal { parts, bias: false }, [self, w]),
+        }
     }
 }

@@ -67,7 +67,7 @@ static MODULE: Module = Module::new("ops/linear.cu", &[include_str!("linear.cu")
 
 /// d (+)= the sums of the columns of g [rows, len of d], in an order that sizes alone decide: many rows by sums over
 /// chunks of 256 or more, and the sum of those.
-fn column_sums_cuda(cu: &Cuda, g: &Tensor, rows: usize, d: &mut Tensor, acc: bool) {
+pub(super) fn column_sums_cuda(cu: &Cuda, g: &Tensor, rows: usize, d: &mut Tensor, acc: bool) {
     let (dtype, cols) = (g.dtype(), d.len());
     if rows <= 1024 && dtype == dtype.real() {
         return total_cuda(cu, g, rows, d, acc);
@@ -78,6 +78,12 @@ fn column_sums_cuda(cu: &Cuda, g: &Tensor, rows: usize, d: &mut Tensor, acc: boo
     let launch = Launch::grid([cols.div_ceil(32), chunks, 1], [32, 8, 1]);
     cu.launch(&MODULE, "column_sums_partial", dtype, launch, args![g, &mut sums, rows, cols, chunk]);
     total_cuda(cu, &sums, chunks, d, acc);
+}
+
+/// Every row of y becomes the bias.
+pub(super) fn bias_rows_cuda(cu: &Cuda, b: &Tensor, y: &mut Tensor) {
+    let (n, o) = (y.len(), b.len());
+    cu.launch(&MODULE, "bias_rows", y.dtype(), cu.elements(n), args![b, y, n / o.max(1), o]);
 }
 
 /// The last pass of a sum in a fixed order: the rows of `sums` [rows, len of d], which is in d's `real`, added up.
@@ -122,8 +128,7 @@ impl Op for Linear {
                 let (a, w) = (View::new(&x[0], Mat::new(rows, i, i)), View::new(&x[1], Mat::new(o, i, i).t()));
                 let y = &mut *y[0];
                 if self.bias {
-                    let launch = cu.elements(rows * o);
-                    cu.launch(&MODULE, "bias_rows", y.dtype(), launch, args![&x[2], &mut *y, rows, o]);
+                    bias_rows_cuda(cu, &x[2], y);
                 }
                 cu.gemm(1.0, a, w, View::out(y, Mat::new(rows, o, o)), self.bias, 1);
             }

@@ -1,17 +1,30 @@
 //! Numbers in host memory.
+//!
+//! A step of training goes through tens of megabytes, sequence by sequence and head by head, and in pages of 4 kB it would
+//! look for the next page more often than for the next number. So the buffers of a [`Pool`](super::Pool) are cut from
+//! regions, which are in huge pages (of 2 MB) where Linux gives them.
 
 use std::ops::{Deref, DerefMut};
+#[cfg(target_os = "linux")]
+use std::sync::Arc;
 
 /// Bytes of a cache line, and of the widest vector.
 const LINE: usize = 64;
 
-/// Elements of a fixed number; those made by [`Host::aligned`] begin on a cache line. A vector that straddles two lines
-/// is read as two, and a store of one costs many times as much.
+/// Elements of a fixed number; those made by [`Host::aligned`] and [`Arena`] begin on a cache line. A vector that straddles
+/// two lines is read as two, and a store of one costs many times as much.
 #[derive(Debug)]
 pub struct Host<T> {
-    all: Vec<T>,
+    all: Memory<T>,
     start: usize,
     len: usize,
+}
+
+#[derive(Debug)]
+enum Memory<T> {
+    Own(Vec<T>),
+    #[cfg(target_os = "linux")]
+    Part(region::Part<T>),
 }
 
 impl<T: Clone + Default> Host<T> {
@@ -20,25 +33,187 @@ impl<T: Clone + Default> Host<T> {
         let all = vec![T::default(); len + LINE / size_of::<T>()];
         // Nothing is ever added, so that they stay where they are.
         let start = all.as_ptr().align_offset(LINE).min(all.len() - len);
-        Host { all, start, len }
+        Host { all: Memory::Own(all), start, len }
     }
 }
 
 impl<T> From<Vec<T>> for Host<T> {
     fn from(all: Vec<T>) -> Host<T> {
-        Host { start: 0, len: all.len(), all }
+        Host { start: 0, len: all.len(), all: Memory::Own(all) }
     }
 }
 
 impl<T> Deref for Host<T> {
     type Target = [T];
     fn deref(&self) -> &[T] {
-        &self.all[self.start..self.start + self.len]
+        let all: &[T] = match &self.all {
+            Memory::Own(all) => all,
+            #[cfg(target_os = "linux")]
+            Memory::Part(all) => all,
+        };
+        &all[self.start..self.start + self.len]
     }
 }
 
 impl<T> DerefMut for Host<T> {
     fn deref_mut(&mut self) -> &mut [T] {
-        &mut self.all[self.start..self.start + self.len]
+        let all: &mut [T] = match &mut self.all {
+            Memory::Own(all) => all,
+            #[cfg(target_os = "linux")]
+            Memory::Part(all) => all,
+        };
+        &mut all[self.start..self.start + self.len]
+    }
+}
+
+/// Where a pool's buffers are cut from, one after another. A region is given back when the last of its buffers is.
+#[derive(Default)]
+pub struct Arena {
+    /// The newest, and how many of its bytes are taken.
+    #[cfg(target_os = "linux")]
+    region: Option<(Arc<region::Region>, usize)>,
+}
+
+/// Numbers whose bytes may all be zero, which is how memory comes from the system.
+///
+/// # Safety
+/// They may.
+pub unsafe trait Zeroed: Copy + Default {}
+// SAFETY: any bytes are such a number.
+unsafe impl Zeroed for f32 {}
+// SAFETY: any bytes are such a number.
+unsafe impl Zeroed for f64 {}
+// SAFETY: any bytes are such a number.
+unsafe impl Zeroed for i32 {}
+
+impl Arena {
+    /// `len` zeros: from a region if they are many enough and the system has one, else from memory of their own.
+    pub fn host<T: Zeroed>(&mut self, len: usize) -> Host<T> {
+        #[cfg(target_os = "linux")]
+        if let Some(part) = self.part(len) {
+            return Host { all: Memory::Part(part), start: 0, len };
+        }
+        Host::aligned(len)
+    }
+
+    #[cfg(target_os = "linux")]
+    fn part<T: Zeroed>(&mut self, len: usize) -> Option<region::Part<T>> {
+        /// Bytes of the least buffer, of the first region, and of the largest if no buffer asks for more.
+        const LEAST: usize = 1 << 14;
+        const FIRST: usize = 1 << 18;
+        const MOST: usize = 1 << 26;
+        /// Between buffers: were they powers of two apart, equal places of all would compete for the same lines of the
+        /// first-level cache.
+        const GAP: usize = 5 * LINE;
+        let bytes = len.checked_mul(size_of::<T>())?.checked_next_multiple_of(LINE)?;
+        if bytes < LEAST {
+            return None;
+        }
+        let room = |r: &(Arc<region::Region>, usize)| r.0.bytes() - r.1 >= bytes;
+        if !self.region.as_ref().is_some_and(room) {
+            let next = self.region.as_ref().map_or(FIRST, |r| (2 * r.0.bytes()).min(MOST));
+            self.region = Some((Arc::new(region::Region::new(next.max(bytes))?), 0));
+        }
+        let (region, used) = self.region.as_mut()?;
+        let at = *used;
+        *used = (at + bytes + GAP).min(region.bytes());
+        // SAFETY: `used` only grows, so that no other part has these bytes, and there are as many by `room`; `at` is a
+        // multiple of a cache line.
+        Some(unsafe { region::Part::new(region, at, len) })
+    }
+}
+
+#[cfg(target_os = "linux")]
+mod region {
+    use super::Zeroed;
+    use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
+    use std::{
+        ffi::c_void,
+        marker::PhantomData,
+        ops::{Deref, DerefMut},
+        ptr::null_mut,
+        sync::Arc,
+    };
+
+    /// Bytes of a huge page.
+    const HUGE: usize = 1 << 21;
+
+    /// Zeros from the system, aligned to a huge page if there are as many.
+    #[derive(Debug)]
+    pub struct Region {
+        map: *mut c_void,
+        mapped: usize,
+        skip: usize,
+    }
+
+    // SAFETY: a region is an address range; who reads and writes which part is up to `Part`.
+    unsafe impl Send for Region {}
+    // SAFETY: the same; nothing of a region itself changes.
+    unsafe impl Sync for Region {}
+
+    impl Region {
+        /// At least so many bytes, if the system has them.
+        pub fn new(bytes: usize) -> Option<Region> {
+            let mapped = if bytes < HUGE { bytes } else { bytes.checked_next_multiple_of(HUGE)? + HUGE };
+            // SAFETY: a new mapping wherever the system likes touches no memory that anybody has.
+            let map =
+                unsafe { mmap_anonymous(null_mut(), mapped, ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE) };
+            let map = map.ok()?;
+            let skip = if bytes < HUGE { 0 } else { map.align_offset(HUGE) };
+            if bytes >= HUGE {
+                // SAFETY: the range is the one just mapped. What comes of it does not matter: it is about speed alone.
+                let _ = unsafe { madvise(map, mapped, Advice::LinuxHugepage) };
+            }
+            Some(Region { map, mapped, skip })
+        }
+
+        pub fn bytes(&self) -> usize {
+            self.mapped - self.skip
+        }
+    }
+
+    impl Drop for Region {
+        fn drop(&mut self) {
+            // SAFETY: the mapping is this region's, and every part of it held the region, so that none is left.
+            let _ = unsafe { munmap(self.map, self.mapped) };
+        }
+    }
+
+    /// Numbers in a region, which nobody else reads or writes.
+    #[derive(Debug)]
+    pub struct Part<T> {
+        region: Arc<Region>,
+        at: usize,
+        len: usize,
+        of: PhantomData<T>,
+    }
+
+    impl<T: Zeroed> Part<T> {
+        /// # Safety
+        /// No other part has any of these `len` numbers from byte `at` on; they are inside of the region, and aligned.
+        pub unsafe fn new(region: &Arc<Region>, at: usize, len: usize) -> Part<T> {
+            Part { region: region.clone(), at, len, of: PhantomData }
+        }
+    }
+
+    impl<T> Part<T> {
+        fn start(&self) -> *mut T {
+            self.region.map.wrapping_byte_add(self.region.skip + self.at).cast()
+        }
+    }
+
+    impl<T> Deref for Part<T> {
+        type Target = [T];
+        fn deref(&self) -> &[T] {
+            // SAFETY: by `new` they are mapped, aligned and this part's alone, and any bytes, first zeros, are numbers.
+            unsafe { std::slice::from_raw_parts(self.start(), self.len) }
+        }
+    }
+
+    impl<T> DerefMut for Part<T> {
+        fn deref_mut(&mut self) -> &mut [T] {
+            // SAFETY: the same, and the part is borrowed mutably.
+            unsafe { std::slice::from_raw_parts_mut(self.start(), self.len) }
+        }
     }
 }

@@ -10,6 +10,7 @@ mod transfer;
 pub use device::{Cx, Device};
 pub use dtype::{DType, Element, Real};
 pub use host::Host;
+use host::{Arena, Zeroed};
 pub use pool::{Bin, Cpu, Pool, Temp};
 pub use shape::{MAX_RANK, Shape};
 

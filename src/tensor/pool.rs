@@ -1,6 +1,6 @@
 //! Buffers by length, kept between steps: after the second step of a fixed shape nothing is allocated.
 
-use super::{Buf, DType, Element, Host, Shape, Tensor};
+use super::{Arena, Buf, DType, Element, Host, Shape, Tensor};
 use crate::{
     cuda::{Block, Gpu},
     ops::gemm::Products,
@@ -51,6 +51,7 @@ pub struct Pool {
     pub(super) f32: Bin<Host<f32>>,
     pub(super) f64: Bin<Host<f64>>,
     pub(super) i32: Bin<Host<i32>>,
+    arena: Arena,
     /// Where new buffers come from, if not from host memory.
     gpu: Option<Arc<Gpu>>,
     blocks: Bin<Block>,
@@ -87,7 +88,7 @@ impl Pool {
         let found = T::bin(self).take(len);
         let mut buf = found.unwrap_or_else(|| {
             self.fresh += 1;
-            Arc::new(Host::aligned(len))
+            Arc::new(self.arena.host(len))
         });
         if let Some(v) = Arc::get_mut(&mut buf).filter(|_| self.poison) {
             v.fill(T::POISON);
