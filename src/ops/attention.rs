@@ -53,6 +53,11 @@ impl<T: Math> Plan<T> {
         self.d.k.max(self.d.v)
     }
 
+    /// The first query that sees key `s`.
+    fn first(&self, s: usize) -> usize {
+        (s + self.d.t).saturating_sub(self.s)
+    }
+
     /// How many keys query `t` sees.
     fn seen(&self, t: usize) -> usize {
         self.s - self.d.t + t + 1

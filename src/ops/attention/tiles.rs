@@ -1,12 +1,16 @@
 //! Attention in tiles of queries by matrix products, one head at a time.
+//!
+//! Scores are transposed, a row for each key: so sixteen queries lie side by side in a vector, and a maximum or a sum over
+//! keys needs no numbers of the same vector.
 
 use super::{Inputs, Plan};
 use crate::{
     ops::{
-        heads::Merged,
-        lane_sums::{self, LANES as L},
+        heads::{Merged, add_row_dots, divide_rows},
+        lanes::L,
         math::Math,
         matmul::{Mat, gemm},
+        scan::{at, put},
     },
     tensor::Cpu,
 };
@@ -18,52 +22,78 @@ fn mat(rows: usize, cols: usize) -> Mat {
     Mat::new(rows, cols, cols)
 }
 
-/// How far a row of n scores is computed whose first `seen` count: a whole number of vectors, if it has them. What does not
-/// count is −∞ before the exponential.
-fn reach(seen: usize, n: usize) -> usize {
-    seen.next_multiple_of(L).min(n)
+/// −∞ and then zeros.
+fn masks<T: Math>() -> [T; 2 * L] {
+    let mut y = [T::of(f64::NEG_INFINITY); 2 * L];
+    y[L..].fill(T::ZERO);
+    y
 }
 
-/// Rows of scores x [·, n] to their weights exp(x − lse), where row t sees the first `seen(t)`; `top` and `lse` become the
-/// largest score of each and ln Σ exp(x).
+/// The scores of sixteen queries from `t` on, or −∞ for those before `first`.
+#[inline(always)]
+fn seen<T: Math>(masks: &[T; 2 * L], x: &[T], t: usize, first: usize) -> [T; L] {
+    let (mut y, mask): ([T; L], [T; L]) = (at(x, 0, 0, t), at(masks, 0, 0, L - first.saturating_sub(t).min(L)));
+    (0..L).for_each(|l| y[l] += mask[l]);
+    y
+}
+
+/// The scores x [·, w] of keys, which query `first(s)` is the first to see, become exp(x − top); `top` and `sum` [w] get the
+/// largest score of each query and the sum of those.
 #[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
-fn softmax<T: Math>(seen: impl Fn(usize) -> usize, n: usize, x: &mut [T], top: &mut [T], lse: &mut [T]) {
-    for (t, x) in x.chunks_exact_mut(n).enumerate().take(lse.len()) {
-        let (seen, reach) = (seen(t), reach(seen(t), n));
-        x[seen..reach].fill(T::of(f64::NEG_INFINITY));
-        x[reach..].fill(T::ZERO);
-        let x = &mut x[..reach];
-        let m = lane_sums::max(x);
-        x.iter_mut().for_each(|x| *x = (*x - m).exp());
-        let sum = lane_sums::sum(x, |x| x);
-        let by = T::ONE / sum;
-        x.iter_mut().for_each(|x| *x *= by);
-        (top[t], lse[t]) = (m, sum);
+fn softmax<T: Math>(first: impl Fn(usize) -> usize, w: usize, x: &mut [T], top: &mut [T], sum: &mut [T]) {
+    let masks = masks();
+    for t in (0..w).step_by(L) {
+        let (mut m, mut all) = ([T::of(f64::NEG_INFINITY); L], [T::ZERO; L]);
+        // Of the keys that these queries see, each later than the one before.
+        let keys = x.chunks_exact(w).enumerate().take_while(|&(s, _)| first(s) < t + L).count();
+        for (s, x) in x.chunks_exact(w).enumerate().take(keys) {
+            let x = seen(&masks, x, t, first(s));
+            (0..L).for_each(|l| m[l] = T::max(x[l], m[l]));
+        }
+        for (s, x) in x.chunks_exact_mut(w).enumerate().take(keys) {
+            let mut e = seen(&masks, x, t, first(s));
+            for l in 0..L {
+                e[l] = (e[l] - m[l]).exp();
+                all[l] += e[l];
+            }
+            x[t..t + L].copy_from_slice(&e);
+        }
+        x.chunks_exact_mut(w).skip(keys).for_each(|x| x[t..t + L].fill(T::ZERO));
+        top[t..t + L].copy_from_slice(&m);
+        sum[t..t + L].copy_from_slice(&all);
     }
-    lse.iter_mut().zip(top).for_each(|(sum, &mut m)| *sum = m + sum.ln());
 }
 
-/// Rows of scores x to weights once more, and g to the gradients of the scores, p (g − δ) with δ = do·o, row by row; `d_o`
-/// and `o(t)` [v].
+/// lse = top + ln(sum)
 #[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
-fn softmax_backward<'a, T: Math>(
-    seen: impl Fn(usize) -> usize,
-    n: usize,
-    lse: &[T],
-    (x, g): (&mut [T], &mut [T]),
-    (d_o, o): (&[T], impl Fn(usize) -> &'a [T]),
+fn logs<T: Math>(top: &[T], sum: &[T], lse: &mut [T]) {
+    lse.iter_mut().zip(top).zip(sum).for_each(|((y, &top), &sum)| *y = top + sum.ln());
+}
+
+/// Scores x [·, w] to weights p once more, and g to the gradients of the scores, p (g − δ); lse and δ [w].
+#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
+fn softmax_backward<T: Math>(
+    first: impl Fn(usize) -> usize,
+    w: usize,
+    (lse, delta): (&[T], &[T]),
+    x: &mut [T],
+    g: &mut [T],
 ) {
-    let rows = x.chunks_exact_mut(n).zip(g.chunks_exact_mut(n)).zip(lse);
-    for (t, ((x, g), &lse)) in rows.enumerate() {
-        let (seen, reach) = (seen(t), reach(seen(t), n));
-        let o = o(t);
-        let delta = lane_sums::sum2(&d_o[t * o.len()..][..o.len()], o, |g, o| g * o);
-        x[seen..reach].fill(T::of(f64::NEG_INFINITY));
-        x[reach..].fill(T::ZERO);
-        g[reach..].fill(T::ZERO);
-        for (x, g) in x[..reach].iter_mut().zip(&mut g[..reach]) {
-            *x = (*x - lse).exp();
-            *g = *x * (*g - delta);
+    let masks = masks();
+    for (s, (x, g)) in x.chunks_exact_mut(w).zip(g.chunks_exact_mut(w)).enumerate() {
+        let first = first(s);
+        for t in (0..w).step_by(L) {
+            let (mut p, mut q) = ([T::ZERO; L], [T::ZERO; L]);
+            if first < t + L {
+                (p, q) = (seen(&masks, x, t, first), at(g, 0, w, t));
+                let (lse, delta): ([T; L], [T; L]) = (at(lse, 0, w, t), at(delta, 0, w, t));
+                for l in 0..L {
+                    p[l] = (p[l] - lse[l]).exp();
+                    q[l] = p[l] * (q[l] - delta[l]);
+                }
+            }
+            put(x, 0, w, t, p, false);
+            put(g, 0, w, t, q, false);
         }
     }
 }
@@ -71,19 +101,23 @@ fn softmax_backward<'a, T: Math>(
 /// Writes o and lse.
 pub fn forward<T: Math>(cpu: &Cpu, p: Plan<T>, q: &[T], k: &[T], v: &[T], o: &mut [T], lse: &mut [T]) {
     let (d, s, c) = (p.d, p.s, TILE.min(p.d.t));
+    let w = c.next_multiple_of(L);
     let (mut qs, mut ks, mut vs) = (cpu.temp::<T>(c * d.k), cpu.temp::<T>(s * d.k), cpu.temp::<T>(s * d.v));
-    let (mut x, mut y, mut top) = (cpu.temp::<T>(c * s), cpu.temp::<T>(c * d.v), cpu.temp::<T>(c));
+    let (mut x, mut y, mut top, mut sum) =
+        (cpu.temp::<T>(s * w), cpu.temp::<T>(c * d.v), cpu.temp::<T>(w), cpu.temp::<T>(w));
     for i in 0..d.b * d.h {
         p.keys().gather(k, i, 0, s, T::ONE, &mut ks, d.k);
         p.values().gather(v, i, 0, s, T::ONE, &mut vs, d.v);
         for t0 in (0..d.t).step_by(TILE) {
             let n = c.min(d.t - t0);
             let seen = p.seen(t0 + n - 1);
-            let (mx, mk, mv) = (mat(n, seen), mat(seen, d.k), mat(seen, d.v));
+            let (mx, mq, mk, mv) = (Mat::new(seen, n, w), mat(n, d.k), mat(seen, d.k), mat(seen, d.v));
             d.keys().gather(q, i, t0, n, p.scale, &mut qs, d.k);
-            gemm(T::ONE, (&qs, mat(n, d.k)), (&ks, mk.t()), (&mut x, mx), false);
-            softmax(|t| p.seen(t0 + t), seen, &mut x, &mut top, &mut lse[i * d.t + t0..][..n]);
-            gemm(T::ONE, (&x, mx), (&vs, mv), (&mut y, mat(n, d.v)), false);
+            gemm(T::ONE, (&ks, mk), (&qs, mq.t()), (&mut x, mx), false);
+            softmax(|s| p.first(s).saturating_sub(t0), w, &mut x[..seen * w], &mut top, &mut sum);
+            logs(&top, &sum, &mut lse[i * d.t + t0..][..n]);
+            gemm(T::ONE, (&x, mx.t()), (&vs, mv), (&mut y, mat(n, d.v)), false);
+            divide_rows(d.v, &sum[..n], &mut y);
             d.values().put(&y, d.v, i, t0, n, o);
         }
     }
@@ -92,28 +126,43 @@ pub fn forward<T: Math>(cpu: &Cpu, p: Plan<T>, q: &[T], k: &[T], v: &[T], o: &mu
 /// Adds the gradients of q, k and v.
 pub fn backward<T: Math>(cpu: &Cpu, p: Plan<T>, x: &Inputs<T>, [mut dq, mut dk, mut dv]: [Merged<T>; 3]) {
     let (d, s, c) = (p.d, p.s, TILE.min(p.d.t));
+    let w = c.next_multiple_of(L);
     let (mut qs, mut ks, mut vs) = (cpu.temp::<T>(c * d.k), cpu.temp::<T>(s * d.k), cpu.temp::<T>(s * d.v));
     let (mut dqs, mut dks, mut dvs) = (cpu.temp::<T>(c * d.k), cpu.temp::<T>(s * d.k), cpu.temp::<T>(s * d.v));
-    let (mut w, mut g, mut gy) = (cpu.temp::<T>(c * s), cpu.temp::<T>(c * s), cpu.temp::<T>(c * d.v));
+    let (mut a, mut g, mut gy, mut y) =
+        (cpu.temp::<T>(s * w), cpu.temp::<T>(s * w), cpu.temp::<T>(c * d.v), cpu.temp::<T>(c * d.v));
+    let (mut lse, mut delta) = (cpu.zeros::<T>(w), cpu.zeros::<T>(w));
     for i in 0..d.b * d.h {
         p.keys().gather(x.k, i, 0, s, T::ONE, &mut ks, d.k);
         p.values().gather(x.v, i, 0, s, T::ONE, &mut vs, d.v);
-        dks.fill(T::ZERO);
-        dvs.fill(T::ZERO);
         for t0 in (0..d.t).step_by(TILE) {
-            let n = c.min(d.t - t0);
+            let (n, acc) = (c.min(d.t - t0), t0 > 0);
             let seen = p.seen(t0 + n - 1);
-            let (mx, mk, mv) = (mat(n, seen), mat(seen, d.k), mat(seen, d.v));
+            let (mx, mq, my, mk, mv) = (Mat::new(seen, n, w), mat(n, d.k), mat(n, d.v), mat(seen, d.k), mat(seen, d.v));
             d.keys().gather(x.q, i, t0, n, p.scale, &mut qs, d.k);
             d.values().gather(x.d_o, i, t0, n, T::ONE, &mut gy, d.v);
-            gemm(T::ONE, (&qs, mat(n, d.k)), (&ks, mk.t()), (&mut w, mx), false);
-            gemm(T::ONE, (&gy, mat(n, d.v)), (&vs, mv.t()), (&mut g, mx), false);
-            let (lse, o) = (&x.lse[i * d.t + t0..][..n], |t| &x.o[d.values().at(i, t0 + t)..][..d.v]);
-            softmax_backward(|t| p.seen(t0 + t), seen, lse, (&mut w, &mut g), (&gy, o));
-            gemm(T::ONE, (&g, mx), (&ks, mk), (&mut dqs, mat(n, d.k)), false);
-            gemm(T::ONE, (&g, mx.t()), (&qs, mat(n, d.k)), (&mut dks, mk), true);
-            gemm(T::ONE, (&w, mx.t()), (&gy, mat(n, d.v)), (&mut dvs, mv), true);
+            d.values().gather(x.o, i, t0, n, T::ONE, &mut y, d.v);
+            lse[..n].copy_from_slice(&x.lse[i * d.t + t0..][..n]);
+            delta.fill(T::ZERO);
+            add_row_dots(d.v, &gy[..n * d.v], &y[..n * d.v], &mut delta);
+            gemm(T::ONE, (&ks, mk), (&qs, mq.t()), (&mut a, mx), false);
+            gemm(T::ONE, (&vs, mv), (&gy, my.t()), (&mut g, mx), false);
+            let first = |s| p.first(s).saturating_sub(t0);
+            softmax_backward(first, w, (&lse, &delta), &mut a[..seen * w], &mut g[..seen * w]);
+            gemm(T::ONE, (&g, mx.t()), (&ks, mk), (&mut dqs, mq), false);
+            // Keys that no tile saw before have no gradients yet.
+            if acc {
+                let before = p.seen(t0 - 1);
+                dks[before * d.k..seen * d.k].fill(T::ZERO);
+                dvs[before * d.v..seen * d.v].fill(T::ZERO);
+            }
+            gemm(T::ONE, (&g, mx), (&qs, mq), (&mut dks, mk), acc);
+            gemm(T::ONE, (&a, mx), (&gy, my), (&mut dvs, mv), acc);
             d.keys().merge(&dqs, d.k, p.scale, i, (t0, n), &mut dq);
+        }
+        if d.t == 0 {
+            dks.fill(T::ZERO);
+            dvs.fill(T::ZERO);
         }
         p.keys().merge(&dks, d.k, T::ONE, i, (0, s), &mut dk);
         p.values().merge(&dvs, d.v, T::ONE, i, (0, s), &mut dv);
