@@ -112,12 +112,12 @@ impl Mix {
         (magnitude * phase.cos(), magnitude * phase.sin())
     }
 
-    /// γ ⊙ (B u), `[.., H]` to `[.., N]`; both parts in one product.
+    /// γ ⊙ (B u) = (γ B) u, `[.., H]` to `[.., N]`; both parts in one product.
     fn input<'t>(&self, p: &Bound<'t>, u: Var<'t>) -> Complex<'t> {
-        let gamma = p[self.gamma].exp().cast(u.dtype());
-        let b = Var::concat(&[p[self.b[0]], p[self.b[1]]], 0); // [2N, H]
+        let gamma = p[self.gamma].exp().cast(u.dtype()).reshape([self.n, 1]);
+        let b = Var::concat(&[gamma * p[self.b[0]], gamma * p[self.b[1]]], 0); // [2N, H]
         let [re, im] = split(u.linear(b, None));
-        (gamma * re, gamma * im)
+        (re, im)
     }
 
     /// Re(C h) + D ⊙ u, then the block's GELU and gated linear unit.

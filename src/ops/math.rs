@@ -18,6 +18,8 @@ pub trait Math: Real {
     fn tanh(self) -> Self;
     /// ln(1 + eˣ)
     fn softplus(self) -> Self;
+    /// ln(1 + eˣ) and its slope, 1 / (1 + e⁻ˣ), for little more than one of them.
+    fn softplus_and_slope(self) -> (Self, Self);
     /// The larger of two; NaN loses.
     fn max(self, other: Self) -> Self;
 }
@@ -44,6 +46,10 @@ macro_rules! math {
             #[inline(always)]
             fn softplus(self) -> Self {
                 $m::softplus(self)
+            }
+            #[inline(always)]
+            fn softplus_and_slope(self) -> (Self, Self) {
+                $m::softplus_and_slope(self)
             }
             #[inline(always)]
             fn max(self, other: Self) -> Self {
@@ -108,6 +114,11 @@ pub mod m32 {
     /// ln(1 + u) for u in [0, 1].
     #[inline(always)]
     pub fn log1p01(u: f32) -> f32 {
+        log1p01_by(u, 1.0 / (1.0 + u))
+    }
+    /// The same, given 1 / (1 + u).
+    #[inline(always)]
+    fn log1p01_by(u: f32, by: f32) -> f32 {
         let w = 1.0 + u;
         // ln w on [1, 2], halved above √2 so that the polynomial's argument stays in [-0.29, 0.41].
         let big = w > std::f32::consts::SQRT_2;
@@ -115,11 +126,17 @@ pub mod m32 {
         let z = x * x;
         let log = log_polynomial(x) * x * z - 0.5 * z + x + select(big, std::f32::consts::LN_2, 0.0);
         // What rounding 1 + u lost, restored to first order.
-        log + (u - (w - 1.0)) / w
+        log + (u - (w - 1.0)) * by
     }
     #[inline(always)]
     pub fn softplus(x: f32) -> f32 {
         max(x, 0.0) + log1p01(exp(-abs(x)))
+    }
+    #[inline(always)]
+    pub fn softplus_and_slope(x: f32) -> (f32, f32) {
+        let u = exp(-abs(x));
+        let by = 1.0 / (1.0 + u);
+        (max(x, 0.0) + log1p01_by(u, by), select(x > 0.0, by, u * by))
     }
     #[inline(always)]
     pub fn max(a: f32, b: f32) -> f32 {
@@ -229,6 +246,10 @@ pub mod m64 {
         max(x, 0.0) + (-x.abs()).exp().ln_1p()
     }
     #[inline(always)]
+    pub fn softplus_and_slope(x: f64) -> (f64, f64) {
+        (softplus(x), sigmoid(x))
+    }
+    #[inline(always)]
     pub fn max(a: f64, b: f64) -> f64 {
         if a > b { a } else { b }
     }
@@ -303,8 +324,13 @@ mod tests {
     #[test]
     fn single_precision_functions_are_within_three_ulps_of_double() {
         type Pair = (&'static str, fn(f32) -> f32, fn(f64) -> f64);
-        let pairs: [Pair; 3] =
-            [("exp", m32::exp, m64::exp), ("tanh", m32::tanh, m64::tanh), ("softplus", m32::softplus, m64::softplus)];
+        let pairs: [Pair; 5] = [
+            ("exp", m32::exp, m64::exp),
+            ("tanh", m32::tanh, m64::tanh),
+            ("softplus", m32::softplus, m64::softplus),
+            ("softplus with its slope", |x| m32::softplus_and_slope(x).0, m64::softplus),
+            ("slope of softplus", |x| m32::softplus_and_slope(x).1, m64::sigmoid),
+        ];
         for (name, f, g) in pairs {
             for i in -40_000..40_000 {
                 let x = i as f32 * 2e-3;
@@ -349,5 +375,7 @@ mod tests {
         for f in [m32::exp, m32::sigmoid, m32::tanh, m32::softplus] {
             assert!(f(f32::NAN).is_nan());
         }
+        assert_eq!(m32::softplus_and_slope(1e4), (1e4, 1.0));
+        assert!(<[f32; 2]>::from(m32::softplus_and_slope(f32::NAN)).iter().all(|y| y.is_nan()));
     }
 }

@@ -141,7 +141,7 @@ fn signs<T: Math>(den: &mut [T], m: &[T]) {
 #[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
 fn forget<T: Math>(f: &mut [T], slope: &mut [T]) {
     for (f, slope) in f.iter_mut().zip(slope) {
-        (*f, *slope) = ((-*f).softplus(), (-*f).sigmoid());
+        (*f, *slope) = (-*f).softplus_and_slope();
     }
 }
 

@@ -137,12 +137,14 @@ fn lanes<T: Math, const W: usize>(i: usize, k: usize, d: usize, y: &mut Step<T>)
     let [_, c, n, m] = &y.states;
     let (mut c, mut n, mut m): ([T; W], [T; W], [T; W]) = (at(c, 0, k, i), at(n, 0, k, i), at(m, 0, k, i));
     let (mut ig, mut fg, z, o) = (raw[0], raw[1], each(raw[2], T::tanh), each(raw[3], T::sigmoid));
-    let (mut h, mut slope) = (o, each(raw[1], |f| (-f).sigmoid()));
+    let (mut h, mut slope) = (o, raw[1]);
     for l in 0..W {
-        let past = m[l] - (-raw[1][l]).softplus();
+        // −ln σ(f̃) and σ(−f̃).
+        let (fade, fading) = (-raw[1][l]).softplus_and_slope();
+        let past = m[l] - fade;
         let wins = past >= raw[0][l];
         m[l] = if wins { past } else { raw[0][l] };
-        slope[l] = if wins { slope[l] } else { -slope[l] };
+        slope[l] = if wins { fading } else { -fading };
         (ig[l], fg[l]) = (raw[0][l] - m[l], past - m[l]);
     }
     (ig, fg) = (each(ig, T::exp), each(fg, T::exp));
