@@ -156,10 +156,12 @@ impl Mix {
         let [x, z] = split(u.linear(p[self.w_up], None));
         let c = self.conv.apply(p, x, state, 4);
         let [q, k, v] = std::array::from_fn(|j| self.qkv[j].apply(p, if j < 2 { c } else { x }, 1, None));
-        // W_if [q, k, v] in three products: side by side the three would be copied, and their gradients copied apart.
-        let inner = x.shape().last();
-        let part = |x: Var<'t>, j: usize, bias| x.linear(p[self.w_if].narrow(1, j * inner, inner), bias);
-        let gates = split(part(q, 0, Some(p[self.b_if])) + part(k, 1, None) + part(v, 2, None));
+        // W_if [q, k, v] in three products: side by side the three would be copied, and their gradients copied apart. A bias
+        // each, if of zeros, so that the sums have the precision of the bias.
+        let (inner, bias) = (x.shape().last(), p[self.b_if]);
+        let zero = x.tape().full([2 * self.h], bias.dtype(), 0.0);
+        let part = |x: Var<'t>, j: usize, b| x.linear(p[self.w_if].narrow(1, j * inner, inner), Some(b));
+        let gates = split(part(q, 0, bias) + part(k, 1, zero) + part(v, 2, zero));
         ([q, k, v].map(|y| heads(y, self.h)), gates, [c, z])
     }
 

@@ -11,7 +11,7 @@ use std::sync::Arc;
 /// Bytes of a cache line, and of the widest vector.
 const LINE: usize = 64;
 
-/// Elements of a fixed number; those made by [`Host::aligned`] and [`Arena`] begin on a cache line. A vector that straddles
+/// Elements of a fixed number; those made by [`Host::aligned`], and a pool's, begin on a cache line. A vector that straddles
 /// two lines is read as two, and a store of one costs many times as much.
 #[derive(Debug)]
 pub struct Host<T> {
