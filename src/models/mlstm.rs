@@ -156,13 +156,20 @@ impl Mix {
         let [x, z] = split(u.linear(p[self.w_up], None));
         let c = self.conv.apply(p, x, state, 4);
         let [q, k, v] = std::array::from_fn(|j| self.qkv[j].apply(p, if j < 2 { c } else { x }, 1, None));
-        // W_if [q, k, v] in three products: side by side the three would be copied, and their gradients copied apart. A bias
-        // each, if of zeros, so that the sums have the precision of the bias.
-        let (inner, bias) = (x.shape().last(), p[self.b_if]);
-        let zero = x.tape().full([2 * self.h], bias.dtype(), 0.0);
-        let part = |x: Var<'t>, j: usize, b| x.linear(p[self.w_if].narrow(1, j * inner, inner), Some(b));
-        let gates = split(part(q, 0, bias) + part(k, 1, zero) + part(v, 2, zero));
+        let gates = split(self.gates(p, [q, k, v]));
         ([q, k, v].map(|y| heads(y, self.h)), gates, [c, z])
+    }
+
+    /// W_if [q, k, v] + b_if. Over a sequence in three products: side by side q, k and v would be copied, and their gradients
+    /// copied apart. All have a bias, if of zeros, so that the sums have its precision.
+    fn gates<'t>(&self, p: &Bound<'t>, qkv: [Var<'t>; 3]) -> Var<'t> {
+        let ([_, t, inner], w, bias) = (qkv[0].dims(), p[self.w_if], p[self.b_if]);
+        if t == 1 {
+            return Var::concat(&qkv, 2).linear(w, Some(bias));
+        }
+        let zero = bias.tape().full([2 * self.h], bias.dtype(), 0.0);
+        let part = |j: usize, b| qkv[j].linear(w.narrow(1, j * inner, inner), Some(b));
+        part(0, bias) + part(1, zero) + part(2, zero)
     }
 
     /// Norm, skip, gate and the way back to the model's width.

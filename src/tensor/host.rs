@@ -72,6 +72,9 @@ pub struct Arena {
     /// The newest, and how many of its bytes are taken.
     #[cfg(target_os = "linux")]
     region: Option<(Arc<region::Region>, usize)>,
+    /// Bytes of all regions so far.
+    #[cfg(target_os = "linux")]
+    mapped: usize,
 }
 
 /// Numbers whose bytes may all be zero, which is how memory comes from the system.
@@ -98,10 +101,13 @@ impl Arena {
 
     #[cfg(target_os = "linux")]
     fn part<T: Zeroed>(&mut self, len: usize) -> Option<region::Part<T>> {
-        /// Bytes of the least buffer, of the first region, and of the largest if no buffer asks for more.
-        const LEAST: usize = 1 << 14;
-        const FIRST: usize = 1 << 18;
+        /// Bytes of the least buffer, of the first region, of the largest if no buffer asks for more, and of all. Training
+        /// asks for the same buffers again; but a cache that grows by a token at each step never does, and huge pages
+        /// that are cleared, and looked for, for each of its sizes cost ten times what they save.
+        const LEAST: usize = 1 << 17;
+        const FIRST: usize = 1 << 20;
         const MOST: usize = 1 << 26;
+        const ALL: usize = 1 << 29;
         /// Between buffers: were they powers of two apart, equal places of all would compete for the same lines of the
         /// first-level cache.
         const GAP: usize = 5 * LINE;
@@ -111,8 +117,12 @@ impl Arena {
         }
         let room = |r: &(Arc<region::Region>, usize)| r.0.bytes() - r.1 >= bytes;
         if !self.region.as_ref().is_some_and(room) {
-            let next = self.region.as_ref().map_or(FIRST, |r| (2 * r.0.bytes()).min(MOST));
-            self.region = Some((Arc::new(region::Region::new(next.max(bytes))?), 0));
+            let next = self.region.as_ref().map_or(FIRST, |r| (2 * r.0.bytes()).min(MOST)).max(bytes);
+            if next > ALL - self.mapped {
+                return None;
+            }
+            self.mapped += next;
+            self.region = Some((Arc::new(region::Region::new(next)?), 0));
         }
         let (region, used) = self.region.as_mut()?;
         let at = *used;
@@ -215,5 +225,44 @@ mod region {
             // SAFETY: the same, and the part is borrowed mutably.
             unsafe { std::slice::from_raw_parts_mut(self.start(), self.len) }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Arena, Host, LINE};
+
+    #[test]
+    fn buffers_are_zeros_apart_from_one_another_and_begin_on_a_line() {
+        let mut arena = Arena::default();
+        // Around the least that is cut from a region, around a huge page, and more than one region has.
+        let sizes = [0, 1, 32_767, 32_768, 32_769, 70_000, 523_264, 524_288, 524_289, 80_000_000, 20_000_000];
+        let mut all: Vec<Host<f32>> = vec![];
+        for len in sizes.into_iter().chain((0..200).map(|i| 32_700 + 37 * i)) {
+            let mut new = arena.host::<f32>(len);
+            assert!(new.len() == len && new.iter().all(|&x| x == 0.0));
+            assert_eq!(new.as_ptr().addr() % LINE, 0, "{len} numbers");
+            new.fill(all.len() as f32);
+            all.push(new);
+        }
+        // Some go: the others stay as they are, and outlive the arena's interest in their regions.
+        let all: Vec<_> = all.into_iter().enumerate().filter(|(i, _)| i % 7 != 3).collect();
+        drop(arena);
+        for (i, host) in &all {
+            assert!(
+                host.iter().all(|&x| x == *i as f32),
+                "buffer {i} of {} numbers was written by another",
+                host.len()
+            );
+        }
+    }
+
+    #[test]
+    fn integers_and_doubles_share_regions() {
+        let mut arena = Arena::default();
+        let (mut a, mut b) = (arena.host::<i32>(50_001), arena.host::<f64>(30_001));
+        a.fill(-1);
+        b.fill(0.5);
+        assert!(a.iter().all(|&x| x == -1) && b.iter().all(|&x| x == 0.5));
     }
 }
