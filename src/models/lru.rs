@@ -112,12 +112,14 @@ impl Mix {
         (magnitude * phase.cos(), magnitude * phase.sin())
     }
 
-    /// γ ⊙ (B u) = (γ B) u, `[.., H]` to `[.., N]`; both parts in one product.
+    /// γ ⊙ (B u), `[.., H]` to `[.., N]`; both parts in one product. Of a sequence it is (γ B) u: γ goes into the few rows of
+    /// B, and not over all positions.
     fn input<'t>(&self, p: &Bound<'t>, u: Var<'t>) -> Complex<'t> {
-        let gamma = p[self.gamma].exp().cast(u.dtype()).reshape([self.n, 1]);
-        let b = Var::concat(&[gamma * p[self.b[0]], gamma * p[self.b[1]]], 0); // [2N, H]
-        let [re, im] = split(u.linear(b, None));
-        (re, im)
+        let gamma = p[self.gamma].exp().cast(u.dtype());
+        let token = u.shape().rank() == 2;
+        let rows = |b: P| if token { p[b] } else { gamma.reshape([self.n, 1]) * p[b] };
+        let [re, im] = split(u.linear(Var::concat(&self.b.map(rows), 0), None)); // [2N, H]
+        if token { (gamma * re, gamma * im) } else { (re, im) }
     }
 
     /// Re(C h) + D ⊙ u, then the block's GELU and gated linear unit.
