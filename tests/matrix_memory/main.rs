@@ -275,6 +275,31 @@ fn a_sequence_in_two_pieces_equals_one_run() {
     }
 }
 
+/// The gradients of q, k, v and β do not depend on whether anybody asks for that of the first state, which saves the last
+/// chunk a product.
+#[test]
+fn gradients_do_not_depend_on_which_are_asked_for() {
+    for (k, v) in [(4, 4), (20, 24)] {
+        let (x, dy) = tensors(Size { b: 2, t: 23, h: 2, k, v }, 11);
+        let [asked, not] = [true, false].map(|asked| {
+            let tape = Tape::default();
+            let leaves: Vec<_> = x[..4].iter().map(|x| tape.leaf(x)).collect();
+            let s0 = if asked { tape.leaf(&x[4]) } else { tape.constant(&x[4]) };
+            let z0 = tape.full([2, 2, k], x[4].dtype(), 9.0);
+            let [q, key, value, beta] = [0, 1, 2, 3].map(|i| leaves[i]);
+            let all = [
+                delta_rule(q, key, value, beta, s0, 0.5, 5).0,
+                linear_attention(q, key, value, s0, 0.5, 5).0,
+                linear_attention_normalized(q, key, value, (s0, z0), 0.5, 5.0, 5).0,
+            ];
+            let seed = dy[0].clone().expect("do");
+            tape.backward_from(all.into_iter().map(|o| (o, seed.clone())));
+            leaves.iter().map(|x| x.grad().map(|g| g.to_f64())).collect::<Vec<_>>()
+        });
+        assert!(asked.iter().all(Option::is_some) && asked == not, "heads of {k} by {v}");
+    }
+}
+
 /// o of all four memories, in single precision.
 fn outputs(x: &[Tensor]) -> Vec<Tensor> {
     let tape = Tape::default();
