@@ -9,7 +9,7 @@
 
 use super::{
     linear, same_dtype,
-    scan::{Pieces, at, by_device, by_lanes, chunk_of, cotangent, put, put_all, some_steps, spare, target},
+    scan::{Pieces, at, by_device, by_lanes, chunk_of, cotangent, put, put_all, some_steps},
 };
 use crate::{
     args,
@@ -238,10 +238,8 @@ impl LruScan {
         let zl = cpu.zeros::<T>(if some(&dy[2..]) { 0 } else { y[2].len() });
         let (dh, dlast) = ((cotangent(dhr, &z), cotangent(dhi, &z)), (cotangent(dlr, &zl), cotangent(dli, &zl)));
         let dlambda = (glr.slice::<T>(cpu, &x[0]), gli.slice::<T>(cpu, &x[1]));
-        let (mut s2, mut s3) = (spare::<T>(cpu, gxr, &x[2]), spare::<T>(cpu, gxi, &x[3]));
-        let (mut s4, mut s5) = (spare::<T>(cpu, ghr, &x[4]), spare::<T>(cpu, ghi, &x[5]));
-        let (dxr, dxi) = (target(gxr, &mut s2), target(gxi, &mut s3));
-        let (dh0r, dh0i) = (target(ghr, &mut s4), target(ghi, &mut s5));
+        let (dxr, dxi) = (gxr.merged::<T>(cpu, &x[2]), gxi.merged::<T>(cpu, &x[3]));
+        let (dh0r, dh0i) = (ghr.merged::<T>(cpu, &x[4]), ghi.merged::<T>(cpu, &x[5]));
         if t == 0 || d == 0 {
             put_all(dh0r.0, dlast.0, dh0r.1);
             return put_all(dh0i.0, dlast.1, dh0i.1);

@@ -17,7 +17,7 @@ use super::{
     math::Math,
     matmul::{Mat, gemm},
     same_dtype,
-    scan::{at, by_lanes, cotangent, each, fetch, put, put_all, spare, target, zeros},
+    scan::{at, by_lanes, cotangent, each, fetch, put, put_all, zeros},
 };
 use crate::{
     autograd::{Gen, Grad, In, Op, Outs, Value, Var},
@@ -255,8 +255,7 @@ impl LstmSequence {
         let (mut dh, mut dc) = (cpu.temp::<T>(s.b * s.d), cpu.temp::<T>(s.b * s.d));
         dh.copy_from_slice(cotangent(dh_last, &zh));
         dc.copy_from_slice(cotangent(dc_last, &zc));
-        let mut sx = spare::<T>(cpu, gx, &x[0]);
-        let (dx, acc) = target(gx, &mut sx);
+        let (dx, acc) = gx.merged::<T>(cpu, &x[0]);
         // dx is the gradient of the gates' sums; where it is to be added to, they need memory of their own.
         let mut own = cpu.temp::<T>(if acc { x[0].len() } else { 0 });
         let dz: &mut [T] = if acc { &mut own } else { &mut *dx };

@@ -46,7 +46,7 @@ use crate::{
 /// q, k [B, T, H, K], v [B, T, H, V], i, f [B, T, H] (before their activations), C0 [B, H, K, V], n0 [B, H, K],
 /// m0, w0 [B, H] → h [B, T, H, V] and the last C, n, m.
 ///
-/// Saves n·q [B, T, H] and Ĉ before each chunk [B, H, T / C, K, V + 1].
+/// Saves n·q [B, T, H] and Ĉ before each chunk [B, H, T / C, K, V + 1] (on the CPU C and then n, in as many numbers).
 pub struct Mlstm {
     /// Steps to a chunk.
     pub chunk: usize,

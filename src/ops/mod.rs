@@ -32,6 +32,7 @@ mod movement_cuda;
 pub mod norm;
 pub mod quasi_lstm;
 pub mod reduce;
+pub mod rows;
 pub mod scan;
 pub mod scan_parallel;
 pub mod selective;

@@ -12,9 +12,7 @@
 use super::{
     math::Math,
     same_dtype,
-    scan::{
-        Pieces, at, by_device, by_lanes, chunk_of, cotangent, each, put, put_all, some_steps, spare, target, zeros,
-    },
+    scan::{Pieces, at, by_device, by_lanes, chunk_of, cotangent, each, put, put_all, some_steps, zeros},
 };
 use crate::{
     args,
@@ -237,8 +235,7 @@ impl QuasiLstm {
         let (_, t, d) = y[0].shape().split(1);
         let (zh, zl) = (zeros::<T>(cpu, dh, &y[0]), zeros::<T>(cpu, dlast, &y[1]));
         let (dh, dlast) = (cotangent(dh, &zh), cotangent(dlast, &zl));
-        let (mut sx, mut s0) = (spare(cpu, gx, &x[0]), spare(cpu, gc0, &x[1]));
-        let (dx, dc0) = (target::<T>(gx, &mut sx), target::<T>(gc0, &mut s0));
+        let (dx, dc0) = (gx.merged::<T>(cpu, &x[0]), gc0.merged::<T>(cpu, &x[1]));
         if t == 0 || d == 0 {
             return put_all(dc0.0, dlast, dc0.1);
         }

@@ -117,20 +117,6 @@ pub(super) fn each<T: Real, const W: usize>(mut x: [T; W], f: impl Fn(T) -> T) -
     x
 }
 
-/// Where a kernel that finds all gradients in one pass writes one of them, and whether to add: `spare` (as long as the
-/// input) if nobody wants it.
-pub(super) fn target<'a, T: Real>(grad: &'a mut Grad, spare: &'a mut [T]) -> (&'a mut [T], bool) {
-    match grad.parts() {
-        Some((t, acc)) => (t.host_mut(), acc),
-        None => (spare, false),
-    }
-}
-
-/// As much scratch memory as [`target`] needs for one gradient.
-pub(super) fn spare<'a, T: Real>(cpu: &'a Cpu, grad: &Grad, like: &Tensor) -> crate::tensor::Temp<'a, T> {
-    cpu.temp(if grad.wanted() { 0 } else { like.len() })
-}
-
 /// The cotangent of an output, or zeros.
 pub(super) fn cotangent<'a, T: Real>(dy: &'a Option<Tensor>, zeros: &'a [T]) -> &'a [T] {
     dy.as_ref().map_or(zeros, |g| g.host())
@@ -307,8 +293,7 @@ impl LinearScan {
         let (_, t, d) = x[0].shape().split(1);
         let (zh, zl) = (zeros::<T>(cpu, dh, &y[0]), zeros::<T>(cpu, dlast, &y[1]));
         let (dh, dlast) = (cotangent(dh, &zh), cotangent(dlast, &zl));
-        let (mut sa, mut sb, mut s0) = (spare(cpu, ga, &x[0]), spare(cpu, gb, &x[1]), spare(cpu, gh0, &x[2]));
-        let (da, db, dh0) = (target::<T>(ga, &mut sa), target::<T>(gb, &mut sb), target::<T>(gh0, &mut s0));
+        let (da, db, dh0) = (ga.merged(cpu, &x[0]), gb.merged(cpu, &x[1]), gh0.merged(cpu, &x[2]));
         let (a, h0, h) = (x[0].host::<T>(), x[2].host::<T>(), y[0].host::<T>());
         if t == 0 || d == 0 {
             return put_all(dh0.0, dlast, dh0.1);

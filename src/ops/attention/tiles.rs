@@ -6,10 +6,11 @@
 use super::{Inputs, Plan};
 use crate::{
     ops::{
-        heads::{Merged, add_row_dots, divide_rows},
+        heads::Merged,
         lanes::L,
         math::Math,
         matmul::{Mat, gemm},
+        rows::{add_row_dots, divide_rows},
         scan::{at, put},
     },
     tensor::Cpu,
@@ -31,7 +32,7 @@ fn masks<T: Math>() -> [T; 2 * L] {
 
 /// The scores of sixteen queries from `t` on, or −∞ for those before `first`.
 #[inline(always)]
-fn seen<T: Math>(masks: &[T; 2 * L], x: &[T], t: usize, first: usize) -> [T; L] {
+fn shown<T: Math>(masks: &[T; 2 * L], x: &[T], t: usize, first: usize) -> [T; L] {
     let (mut y, mask): ([T; L], [T; L]) = (at(x, 0, 0, t), at(masks, 0, 0, L - first.saturating_sub(t).min(L)));
     (0..L).for_each(|l| y[l] += mask[l]);
     y
@@ -47,11 +48,11 @@ fn softmax<T: Math>(first: impl Fn(usize) -> usize, w: usize, x: &mut [T], top: 
         // Of the keys that these queries see, each later than the one before.
         let keys = x.chunks_exact(w).enumerate().take_while(|&(s, _)| first(s) < t + L).count();
         for (s, x) in x.chunks_exact(w).enumerate().take(keys) {
-            let x = seen(&masks, x, t, first(s));
+            let x = shown(&masks, x, t, first(s));
             (0..L).for_each(|l| m[l] = T::max(x[l], m[l]));
         }
         for (s, x) in x.chunks_exact_mut(w).enumerate().take(keys) {
-            let mut e = seen(&masks, x, t, first(s));
+            let mut e = shown(&masks, x, t, first(s));
             for l in 0..L {
                 e[l] = (e[l] - m[l]).exp();
                 all[l] += e[l];
@@ -83,17 +84,17 @@ fn softmax_backward<T: Math>(
     for (s, (x, g)) in x.chunks_exact_mut(w).zip(g.chunks_exact_mut(w)).enumerate() {
         let first = first(s);
         for t in (0..w).step_by(L) {
-            let (mut p, mut q) = ([T::ZERO; L], [T::ZERO; L]);
+            let (mut p, mut dx) = ([T::ZERO; L], [T::ZERO; L]);
             if first < t + L {
-                (p, q) = (seen(&masks, x, t, first), at(g, 0, w, t));
+                (p, dx) = (shown(&masks, x, t, first), at(g, 0, w, t));
                 let (lse, delta): ([T; L], [T; L]) = (at(lse, 0, w, t), at(delta, 0, w, t));
                 for l in 0..L {
                     p[l] = (p[l] - lse[l]).exp();
-                    q[l] = p[l] * (q[l] - delta[l]);
+                    dx[l] = p[l] * (dx[l] - delta[l]);
                 }
             }
             put(x, 0, w, t, p, false);
-            put(g, 0, w, t, q, false);
+            put(g, 0, w, t, dx, false);
         }
     }
 }

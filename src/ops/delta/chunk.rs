@@ -37,34 +37,21 @@
 //! dg_t = Σ_{u ≥ t} db_u
 //! ```
 
-use super::{
-    Grads, Inputs, Outputs, Plan, Saved,
-    decay::{Decay, times_rows},
-};
+use super::{Grads, Inputs, Outputs, Plan, Saved, decay::Decay};
 use crate::{
     ops::{
-        heads::{add_row_dots, gemm_unless, lower, scale_rows, zero},
+        heads::{gemm_unless, lower, zero},
         math::Math,
         matmul::{Mat, gemm},
+        rows::{add, add_row_dots, dot, scale_rows, times_rows},
         scan::put_all,
         triangular::{solve_lower, solve_lower_transposed},
     },
-    tensor::{Cpu, Real, Temp},
+    tensor::{Cpu, Temp},
 };
 
 fn mat(rows: usize, cols: usize) -> Mat {
     Mat::new(rows, cols, cols)
-}
-
-/// x += y
-#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
-fn add<T: Real>(x: &mut [T], y: &[T]) {
-    x.iter_mut().zip(y).for_each(|(x, &y)| *x += y);
-}
-
-/// ⟨x, y⟩
-fn inner<T: Real>(x: &[T], y: &[T]) -> T {
-    x.iter().zip(y).map(|(&x, &y)| x * y).sum()
 }
 
 /// The rows of one chunk and the matrices both passes compute from them.
@@ -192,7 +179,7 @@ pub fn backward<T: Math>(cpu: &Cpu, p: Plan<T>, x: &Inputs<T>, y: &Saved<T>, mut
             gemm_unless(last, T::ONE, (&e, mv), (&ds, ms.t()), (&mut dk, mk), false);
             u.decay.until_end(&mut dk, n, d.k);
             // What the last step's gate is to the state after the chunk.
-            let end = if gated { inner(&u.k[..n * d.k], &dk) + u.decay.whole(n) * inner(&ds, s) } else { T::ZERO };
+            let end = if gated { dot(&u.k[..n * d.k], &dk) + u.decay.whole(n) * dot(&ds, s) } else { T::ZERO };
             gemm(T::ONE, (&dp, ma.t()), (&u.q, mk), (&mut dk, mk), true);
             // Through E = (I + A)⁻¹ R.
             solve_lower_transposed(&u.a, &mut g, n, d.v);
@@ -206,7 +193,7 @@ pub fn backward<T: Math>(cpu: &Cpu, p: Plan<T>, x: &Inputs<T>, y: &Saved<T>, mut
             add_row_dots(d.v, &g, &u.diff, &mut dbeta[..n]);
             add_row_dots(d.k, &h, &u.k, &mut dbeta[..n]);
             d.values().merge(&bg, d.v, T::ONE, i, (t0, n), &mut dx.dv);
-            times_rows(&u.beta, &mut h, n, d.k);
+            times_rows(d.k, &u.beta[..n], &mut h);
             u.decay.since_start(&mut bg, n, d.v);
             gemm_unless(first, -T::ONE, (&bg, mv), (s, ms.t()), (&mut h, mk), true);
             gemm(T::ONE, (&da, ma.t()), (&u.bk, mk), (&mut dk, mk), true);
@@ -235,7 +222,7 @@ fn gate<T: Math>(u: &Chunk<T>, (dq, dkr, dkw): (&[T], &[T], &[T]), end: T, dg: &
     for t in (0..n).rev() {
         let r = t * k..(t + 1) * k;
         let (q, key) = (&u.q[r.clone()], &u.k[r.clone()]);
-        sum += inner(q, &dq[r.clone()]) + inner(key, &dkr[r.clone()]) - inner(key, &dkw[r]);
+        sum += dot(q, &dq[r.clone()]) + dot(key, &dkr[r.clone()]) - dot(key, &dkw[r]);
         dg[t] = sum;
     }
 }

@@ -12,7 +12,11 @@
 //! cumulative sums without the difference, in which digits would cancel. Nothing is divided, and nothing exceeds 1.
 
 use crate::{
-    ops::{heads::Heads, math::Math},
+    ops::{
+        heads::Heads,
+        math::Math,
+        rows::{scale, times, times_rows},
+    },
     tensor::{Cpu, Temp},
 };
 
@@ -47,38 +51,29 @@ impl<'a, T: Math> Decay<'a, T> {
     /// S ← Γ S
     pub fn state(&self, s: &mut [T], n: usize) {
         if self.on {
-            let whole = self.whole(n);
-            s.iter_mut().for_each(|s| *s = whole * *s);
+            scale(s, self.whole(n));
         }
     }
 
     /// Rows times γ.
     pub fn since_start(&self, x: &mut [T], n: usize, k: usize) {
         if self.on {
-            times_rows(&self.start, x, n, k);
+            times_rows(k, &self.start[..n], x);
         }
     }
 
     /// Rows times r.
     pub fn until_end(&self, x: &mut [T], n: usize, k: usize) {
         if self.on {
-            times_rows(&self.between[(n - 1) * n..n * n], x, n, k);
+            times_rows(k, &self.between[(n - 1) * n..n * n], x);
         }
     }
 
     /// A ⊙ D
     pub fn between(&self, a: &mut [T], n: usize) {
         if self.on {
-            a[..n * n].iter_mut().zip(&self.between[..n * n]).for_each(|(a, &d)| *a = d * *a);
+            times(&mut a[..n * n], &self.between);
         }
-    }
-}
-
-/// Rows of `x`, each times its factor.
-#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
-pub fn times_rows<T: Math>(by: &[T], x: &mut [T], n: usize, k: usize) {
-    for t in 0..n {
-        x[t * k..(t + 1) * k].iter_mut().for_each(|x| *x = by[t] * *x);
     }
 }
 

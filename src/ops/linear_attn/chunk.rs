@@ -15,9 +15,10 @@
 use super::{Grads, Inputs, Outputs, Plan};
 use crate::{
     ops::{
-        heads::{add_dots, add_outer, add_row_dots, add_weighted, divide_rows, gemm_unless, lower, zero},
+        heads::{gemm_unless, lower, zero},
         lane_sums::columns,
         matmul::{Mat, gemm},
+        rows::{add_dots, add_outer, add_row_dots, add_weighted, divide_rows},
         scan::put_all,
     },
     tensor::{Cpu, Real},
@@ -114,7 +115,8 @@ pub fn backward<T: Real>(cpu: &Cpu, p: Plan<T>, x: &Inputs<T>, y: &Outputs<T>, m
     let (mut states, mut ds) = (cpu.temp::<T>(chunks.max(1) * ns), cpu.temp::<T>(ns));
     let (mut zs, mut dz) = (cpu.zeros::<T>(chunks.max(1) * d.k), cpu.zeros::<T>(d.k));
     let (mut o, mut by, mut delta) = (cpu.temp::<T>(c * d.v), cpu.temp::<T>(c), cpu.temp::<T>(c));
-    let (ms, normal) = (mat(d.k, d.v), p.eps.is_some());
+    let (ms, normal, mut ones) = (mat(d.k, d.v), p.eps.is_some(), cpu.temp::<T>(c));
+    ones.fill(T::ONE);
     for i in 0..d.b * d.h {
         let (all, row) = (i * ns..(i + 1) * ns, i * d.k..(i + 1) * d.k);
         states[..ns].copy_from_slice(&x.s0[all.clone()]);
@@ -168,7 +170,7 @@ pub fn backward<T: Real>(cpu: &Cpu, p: Plan<T>, x: &Inputs<T>, y: &Outputs<T>, m
                     add_outer(d.k, delta, z, &mut dq);
                 }
                 if !zero(&dz) {
-                    dk.chunks_exact_mut(d.k.max(1)).take(n).for_each(|dk| add_outer(d.k, &[T::ONE], &dz, dk));
+                    add_outer(d.k, &ones[..n], &dz, &mut dk);
                 }
                 add_weighted(delta, &q, &mut dz);
             }

@@ -18,10 +18,13 @@
 use super::{Gates, Grads, Inputs, Outputs, Plan, Saved, normalisers, signs};
 use crate::{
     ops::{
-        heads::{Dims, add_dots, add_outer, add_row_dots, add_weighted, divide_rows, gemm_unless, scale_rows, zero},
+        heads::{Dims, gemm_unless, zero},
         lane_sums,
         math::Math,
         matmul::{Mat, gemm},
+        rows::{
+            add_dots, add_outer, add_row_dots, add_weighted, divide_rows, dot, scale, scale_rows, times, times_rows,
+        },
         scan::put_all,
     },
     tensor::{Cpu, Real, Temp},
@@ -46,38 +49,12 @@ fn weights<T: Real>(i: &[T], f: &[T], d: &mut [T], r: &mut [T]) {
     }
 }
 
-/// x ⊙ y in place of x.
-#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
-fn times<T: Real>(x: &mut [T], y: &[T]) {
-    x.iter_mut().zip(y).for_each(|(x, &y)| *x *= y);
-}
-
 /// Rows (x_t + δ_t) ⊙ y_t in place of x, n numbers each.
 #[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
 fn times_plus<T: Real>(n: usize, delta: &[T], x: &mut [T], y: &[T]) {
     for ((x, y), &delta) in x.chunks_exact_mut(n).zip(y.chunks_exact(n)).zip(delta) {
         x.iter_mut().zip(y).for_each(|(x, &y)| *x = (*x + delta) * y);
     }
-}
-
-/// x times a number.
-#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
-fn scale<T: Real>(x: &mut [T], by: T) {
-    x.iter_mut().for_each(|x| *x = by * *x);
-}
-
-/// Rows of k numbers, each times its number.
-#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
-fn times_rows<T: Real>(k: usize, by: &[T], x: &mut [T]) {
-    for (x, &by) in x.chunks_exact_mut(k.max(1)).zip(by) {
-        x.iter_mut().for_each(|x| *x = by * *x);
-    }
-}
-
-/// x·y
-#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
-fn dot<T: Real>(x: &[T], y: &[T]) -> T {
-    lane_sums::sum2(x, y, |x, y| x * y)
 }
 
 /// Where a chunk is: a head, its first step, and how many there are.

@@ -12,7 +12,7 @@ use crate::{
     ops::{
         lanes::{L, Lane, lanes, lanes_mut},
         math::Math,
-        scan::{cotangent, put_all, spare, target, zeros},
+        scan::{cotangent, put_all, zeros},
     },
     tensor::{Cpu, Real, Tensor},
 };
@@ -231,10 +231,8 @@ impl SelectiveScan {
         let (size, s) = (Size::of(x), T::of(self.s));
         let (zy, zl) = (zeros::<T>(cpu, dy, &y[0]), zeros::<T>(cpu, dlast, &y[1]));
         let (dy, dlast) = (cotangent(dy, &zy), cotangent(dlast, &zl));
-        let (mut su, mut sd, mut s0) = (spare(cpu, gu, &x[0]), spare(cpu, gdelta, &x[1]), spare(cpu, gh0, &x[5]));
-        let (mut sb, mut sc) = (spare(cpu, gb, &x[3]), spare(cpu, gc, &x[4]));
-        let (du, ddelta, dh0) = (target::<T>(gu, &mut su), target::<T>(gdelta, &mut sd), target::<T>(gh0, &mut s0));
-        let (dxb, dxc) = (target::<T>(gb, &mut sb), target::<T>(gc, &mut sc));
+        let (du, ddelta, dh0) = (gu.merged(cpu, &x[0]), gdelta.merged(cpu, &x[1]), gh0.merged(cpu, &x[5]));
+        let (dxb, dxc) = (gb.merged(cpu, &x[3]), gc.merged(cpu, &x[4]));
         let dxa = ga.slice::<T>(cpu, &x[2]);
         if size.t * size.e * size.n == 0 {
             for d in [du, ddelta, dxb, dxc].into_iter().filter(|d| !d.1) {

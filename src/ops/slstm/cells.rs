@@ -1,0 +1,159 @@
+//! One step of the sLSTM, forwards and backwards, for all heads of all sequences: what is left when the products with R
+//! are done.
+
+use super::{SAVED, Size};
+use crate::ops::{
+    math::Math,
+    scan::{at, by_lanes, each, put},
+};
+
+/// Where a step of one head of one sequence is read and written. x [4, D], saved [7, D], h [D] begin at the head's units;
+/// z [4K] is h R; the states [K] move on.
+struct Step<'a, T> {
+    x: &'a [T],
+    z: &'a [T],
+    states: [&'a mut [T]; 4],
+    h: &'a mut [T],
+    saved: &'a mut [T],
+}
+
+/// W units of it.
+#[inline(always)]
+fn lanes<T: Math, const W: usize>(i: usize, k: usize, d: usize, y: &mut Step<T>) {
+    let mut raw = [[T::ZERO; W]; 4];
+    for (g, raw) in raw.iter_mut().enumerate() {
+        let (x, z): ([T; W], [T; W]) = (at(y.x, g, d, i), at(y.z, g, k, i));
+        for l in 0..W {
+            raw[l] = x[l] + z[l];
+        }
+    }
+    let [_, c, n, m] = &y.states;
+    let (mut c, mut n, mut m): ([T; W], [T; W], [T; W]) = (at(c, 0, k, i), at(n, 0, k, i), at(m, 0, k, i));
+    let (mut ig, mut fg, z, o) = (raw[0], raw[1], each(raw[2], T::tanh), each(raw[3], T::sigmoid));
+    let (mut h, mut slope) = (o, raw[1]);
+    for l in 0..W {
+        // −ln σ(f̃) and σ(−f̃).
+        let (fade, fading) = (-raw[1][l]).softplus_and_slope();
+        let past = m[l] - fade;
+        let wins = past >= raw[0][l];
+        m[l] = if wins { past } else { raw[0][l] };
+        slope[l] = if wins { fading } else { -fading };
+        (ig[l], fg[l]) = (raw[0][l] - m[l], past - m[l]);
+    }
+    (ig, fg) = (each(ig, T::exp), each(fg, T::exp));
+    for l in 0..W {
+        c[l] = fg[l] * c[l] + ig[l] * z[l];
+        n[l] = fg[l] * n[l] + ig[l];
+        h[l] = o[l] * c[l] / n[l];
+    }
+    put(y.h, 0, d, i, h, false);
+    y.states.iter_mut().zip([h, c, n, m]).for_each(|(y, v)| put(y, 0, k, i, v, false));
+    [ig, fg, z, o, c, n, slope].into_iter().enumerate().for_each(|(j, v)| put(y.saved, j, d, i, v, false));
+}
+
+/// Step t of all heads and sequences: z [H, B, 4K] is h R, the states h [H, B, K] and c, n, m [B, D] move on.
+#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
+pub fn cell<T: Math>(s: Size, t: usize, x: &[T], z: &[T], states: &mut [&mut [T]; 4], y: (&mut [T], &mut [T])) {
+    let (k, d) = (s.k, s.d());
+    for b in 0..s.b {
+        s.fetch_next(4, b, t, x);
+        s.fetch_next(SAVED, b, t, y.1);
+        for h in 0..s.h {
+            let [h_state, c, n, m] = states;
+            let (unit, own) = (s.state(b, h), s.sorted(b, h));
+            let states = [&mut h_state[own], &mut c[unit.clone()], &mut n[unit.clone()], &mut m[unit]];
+            let mut y = Step {
+                x: &x[s.step(4, b, t, h)..],
+                z: &z[4 * s.sorted(b, h).start..][..4 * k],
+                states,
+                h: &mut y.0[s.step(1, b, t, h)..],
+                saved: &mut y.1[s.step(SAVED, b, t, h)..],
+            };
+            by_lanes!(k, lanes::<T>(d, &mut y));
+        }
+    }
+}
+
+/// What a step of one head of one sequence backwards reads: what was saved of it, c and n of the step before, and from
+/// above, if anything comes.
+struct Seen<'a, T> {
+    saved: &'a [T],
+    before: [&'a [T]; 2],
+    dy: Option<&'a [T]>,
+}
+
+/// W units of it. The states dh, dc, dn, γ [K] come from step t + 1 and become what step t − 1 gets, but for dh. The
+/// gradient of the gates' sums goes to dz [4K], and to dx [4, D] or is added.
+#[inline(always)]
+fn lanes_back<T: Math, const W: usize>(
+    i: usize,
+    k: usize,
+    d: usize,
+    x: &Seen<T>,
+    g: &mut [&mut [T]; 4],
+    dz: &mut [T],
+    (dx, acc): (&mut [T], bool),
+) {
+    let mut saved = [[T::ZERO; W]; SAVED];
+    saved.iter_mut().enumerate().for_each(|(j, y)| *y = at(x.saved, j, d, i));
+    let [ig, fg, z, o, c, n, slope] = saved;
+    let (mut dh, mut dc, mut dn, mut gamma): ([T; W], [T; W], [T; W], [T; W]) =
+        (at(g[0], 0, k, i), at(g[1], 0, k, i), at(g[2], 0, k, i), at(g[3], 0, k, i));
+    let (c0, n0): ([T; W], [T; W]) = (at(x.before[0], 0, k, i), at(x.before[1], 0, k, i));
+    if let Some(dy) = x.dy {
+        let dy: [T; W] = at(dy, 0, k, i);
+        for l in 0..W {
+            dh[l] += dy[l];
+        }
+    }
+    let mut out = [[T::ZERO; W]; 4];
+    for l in 0..W {
+        let (per_n, h) = (dh[l] / n[l], o[l] * c[l] / n[l]);
+        dc[l] += per_n * o[l];
+        dn[l] -= per_n * h;
+        let wins = slope[l] > T::ZERO;
+        let (to_past, to_input) = if wins { (gamma[l], T::ZERO) } else { (T::ZERO, gamma[l]) };
+        let slope = if wins { slope[l] } else { -slope[l] };
+        out[0][l] = ig[l] * (z[l] * dc[l] + dn[l]) + to_input;
+        out[1][l] = (fg[l] * (c0[l] * dc[l] + n0[l] * dn[l]) + to_past) * slope;
+        out[2][l] = ig[l] * dc[l] * (T::ONE - z[l] * z[l]);
+        out[3][l] = dh[l] * h * (T::ONE - o[l]);
+        (dc[l], dn[l], gamma[l]) = (fg[l] * dc[l], fg[l] * dn[l], to_past);
+    }
+    g[1..].iter_mut().zip([dc, dn, gamma]).for_each(|(y, v)| put(y, 0, k, i, v, false));
+    for (j, &out) in out.iter().enumerate() {
+        put(dz, j, k, i, out, false);
+        put(dx, j, d, i, out, acc);
+    }
+}
+
+/// Step t of all heads and sequences backwards: dh [H, B, K] and dc, dn, γ [B, D], dz [H, B, 4K] and dx as in
+/// [`lanes_back`]. `first` is c and n before the first step.
+#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
+pub fn cell_back<T: Math>(
+    s: Size,
+    t: usize,
+    (saved, first, dy): (&[T], [&[T]; 2], Option<&[T]>),
+    g: &mut [&mut [T]; 4],
+    dz: &mut [T],
+    (dx, acc): (&mut [T], bool),
+) {
+    let (k, d) = (s.k, s.d());
+    for b in 0..s.b {
+        s.fetch_next(SAVED, b, t.saturating_sub(1), saved);
+        s.fetch_next(4, b, t, dx);
+        for h in 0..s.h {
+            let (unit, own) = (s.state(b, h), s.sorted(b, h));
+            let before = match t.checked_sub(1) {
+                None => first.map(|x| &x[unit.clone()]),
+                Some(t) => [4, 5].map(|j| &saved[s.step(SAVED, b, t, h) + j * d..][..k]),
+            };
+            let dy = dy.map(|dy| &dy[s.step(1, b, t, h)..]);
+            let seen = Seen { saved: &saved[s.step(SAVED, b, t, h)..], before, dy };
+            let [dh, dc, dn, gamma] = g;
+            let mut g = [&mut dh[own.clone()], &mut dc[unit.clone()], &mut dn[unit.clone()], &mut gamma[unit]];
+            let (dz, dx) = (&mut dz[4 * own.start..4 * own.end], &mut dx[s.step(4, b, t, h)..]);
+            by_lanes!(k, lanes_back::<T>(d, &seen, &mut g, &mut *dz, (&mut *dx, acc)));
+        }
+    }
+}
