@@ -184,7 +184,8 @@ struct Machine {
     /// What operands of matrix products are rounded to on the CPU: f32, not at all; bf16, faster [default: f32]
     #[arg(long, value_name = "TYPE")]
     products: Option<Products>,
-    /// Parts that a batch is computed in, on cores without a run; results depend on it, not on the cores [default: 1]
+    /// Parts that a batch is computed in, on cores without a run; results depend on it, not on the cores [default: of
+    /// about 1024 tokens]
     #[arg(long, value_name = "N", value_parser = whole)]
     shards: Option<i64>,
     /// How many runs go side by side; results do not depend on it [default: the number of cores]

@@ -110,6 +110,30 @@ fn models_that_keep_numbers_of_whole_batches_stay_whole() {
     }
 }
 
+/// About a thousand tokens in each, and four sequences or more; of a batch that has no more, one part.
+#[test]
+fn a_large_batch_is_in_parts_unless_it_is_said_otherwise() {
+    let parts = |more: &str| load(more).unwrap().parts();
+    for (batch, len, n) in [(5, 9, 1), (32, 32, 1), (32, 64, 2), (128, 32, 4), (8, 4096, 2), (1, 65536, 1)] {
+        let size = format!("batch = {batch}\ntrain_len = {len}");
+        assert_eq!(parts(&size), n, "{size}");
+        assert_eq!(parts(&format!("{size}\nshards = 1")), 1);
+    }
+    assert!(!load("batch = 512").unwrap().to_toml().unwrap().contains("shards"));
+}
+
+/// The ops of every part are counted: of three, three times as many calls, and as many numbers as of the whole.
+#[test]
+fn a_profile_is_of_all_parts() {
+    let told = |shards: usize| {
+        let table = trainer("gpt", &format!("shards = {shards}")).profile(2).unwrap();
+        let cost = table.0["linear"];
+        (cost.calls, cost.bytes)
+    };
+    let (calls, bytes) = told(1);
+    assert_eq!(told(3), (3 * calls, bytes));
+}
+
 /// What cannot be is refused, with what to do about it.
 #[test]
 fn parts_need_sequences() {

@@ -24,6 +24,17 @@ impl Profile {
         self.0.entry(op).or_default()
     }
 
+    /// What another tape has measured, too.
+    pub fn merge(&mut self, other: &Profile) {
+        for (op, cost) in &other.0 {
+            let own = self.of(op);
+            own.calls += cost.calls;
+            own.forward += cost.forward;
+            own.backward += cost.backward;
+            own.bytes += cost.bytes;
+        }
+    }
+
     /// A table of the costs of one step, the dearest op first, when `steps` were recorded.
     pub fn table(&self, steps: usize) -> String {
         let steps = steps.max(1) as f64;

@@ -106,11 +106,11 @@ pub struct TrainConfig {
     /// What operands of products are rounded to, on the CPU.
     #[serde(default, with = "text")]
     pub products: Products,
-    /// On the CPU, the parts that a training batch is computed in, on as many cores as have no other run. The results
-    /// depend on this number and not on that of the cores. A model that keeps numbers of whole batches (the published
-    /// LRU's statistics, a state that is carried) is computed in one.
-    #[serde(default = "defaults::one", skip_serializing_if = "defaults::is_one")]
-    pub shards: usize,
+    /// On the CPU, the parts that a training batch is computed in, on as many cores as have no other run; if absent, as
+    /// [`TrainConfig::parts`] says. The results depend on this number and not on that of the cores. A model that keeps
+    /// numbers of whole batches (the published LRU's statistics, a state that is carried) is computed in one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub shards: Option<usize>,
     /// What is learned.
     pub task: Tasks,
     /// The sizes of the models.
@@ -211,6 +211,16 @@ impl TrainConfig {
         self.form.unwrap_or_else(|| model.default_form())
     }
 
+    /// In how many parts a training batch is computed: by default, of about a thousand tokens each, whose values stay in
+    /// the caches from the forward pass to the backward pass, and of four sequences or more, which many kernels compute
+    /// side by side.
+    pub fn parts(&self) -> usize {
+        const TOKENS: usize = 1024;
+        const SEQUENCES: usize = 4;
+        let tokens = self.batch.saturating_mul(self.train_len.max);
+        self.shards.unwrap_or_else(|| (tokens / TOKENS).min(self.batch / SEQUENCES).max(1))
+    }
+
     /// The learning rate at each step.
     pub fn schedule(&self) -> Schedule {
         let TrainConfig { schedule, lr, min_lr, warmup, steps, .. } = *self;
@@ -273,15 +283,15 @@ impl TrainConfig {
             ("eval_batches", self.eval_batches),
             ("eval_batch", self.eval_batch),
             ("log_every", self.log_every),
-            ("shards", self.shards),
+            ("shards", self.parts()),
         ];
         for (name, n) in counts {
             expect(n >= 1, || format!("{name} 0: expected at least 1"))?;
         }
         self.task.check().map_err(Error::Config)?;
         self.check_lengths()?;
-        expect(self.shards <= self.batch, || {
-            format!("shards {}: expected at most the {} sequences of a batch", self.shards, self.batch)
+        expect(self.parts() <= self.batch, || {
+            format!("shards {}: expected at most the {} sequences of a batch", self.parts(), self.batch)
         })?;
         let finite = |name: &str, x: f64, what: &str, ok: bool| {
             expect(ok && x.is_finite(), || format!("{name} {x}: expected {what}"))

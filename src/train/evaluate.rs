@@ -47,9 +47,9 @@ impl Trainer {
             return counts;
         };
         let all = Mutex::new(Counts::new(cfg.task.classes()));
-        shards.each(cfg.eval_batches, |i, shard| {
+        shards.each(cfg.eval_batches, |i, tape| {
             let (mut batch, mut counts) = (Batch::new(cfg.eval_batch, len), Counts::new(cfg.task.classes()));
-            answer(cfg, model, *form, &mut shard.tape, (len, i), &mut batch, &mut counts);
+            answer(cfg, model, *form, tape, (len, i), &mut batch, &mut counts);
             all.lock().unwrap_or_else(PoisonError::into_inner).merge(&counts);
         });
         all.into_inner().unwrap_or_else(PoisonError::into_inner)

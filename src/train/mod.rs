@@ -169,7 +169,7 @@ impl Trainer {
                 cfg.model.mixer
             )));
         }
-        let whole = cfg.shards == 1 || cfg.device != Device::Cpu || !model.buffers().is_empty();
+        let whole = cfg.parts() == 1 || cfg.device != Device::Cpu || !model.buffers().is_empty();
         let shards = if whole { None } else { Some(Shards::new(cfg, &grads)?) };
         Ok(Trainer {
             seed,
@@ -255,22 +255,29 @@ impl Trainer {
         self.model.buffers().into_iter().try_for_each(|(name, to)| assign(name, to))
     }
 
-    /// Take this many steps and say where the time of the ops went; in one part, and on a device launched one by one.
+    /// The tapes that it computes on.
+    fn tapes(&mut self) -> impl Iterator<Item = &Tape> {
+        let parts = self.shards.as_mut().map(Shards::tapes).unwrap_or_default();
+        std::iter::once(&self.tape).chain(parts)
+    }
+
+    /// Take this many steps and say where the time of the ops went; on a device, launched one by one.
     ///
     /// # Errors
     /// As [`Trainer::step`].
     pub fn profile(&mut self, steps: usize) -> Result<Profile> {
-        self.tape.start_profile();
-        let shards = self.shards.take();
+        self.tapes().for_each(Tape::start_profile);
         let graphs = std::mem::replace(&mut self.cfg.cuda_graph, Graphs::Off);
         let done = (0..steps).try_for_each(|_| self.step().map(drop));
-        (self.cfg.cuda_graph, self.shards) = (graphs, shards);
-        done.map(|()| self.tape.take_profile())
+        self.cfg.cuda_graph = graphs;
+        let mut all = Profile::default();
+        self.tapes().for_each(|tape| all.merge(&tape.take_profile()));
+        done.map(|()| all)
     }
 
-    /// How many buffers the tape ever allocated.
-    pub fn fresh_buffers(&self) -> usize {
-        self.tape.fresh_buffers()
+    /// How many buffers the tapes ever allocated.
+    pub fn fresh_buffers(&mut self) -> usize {
+        self.tapes().map(Tape::fresh_buffers).sum()
     }
 
     /// One step: a batch, the loss, its gradient, the update.

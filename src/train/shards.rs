@@ -1,7 +1,8 @@
-//! A batch in parts, computed side by side on cores that no other run needs.
+//! A batch in parts: one after the other, while the values of each are in the caches, and side by side on cores that no
+//! other run needs.
 //!
 //! Of a loss that is a mean over n targets, nᵢ of them in part i, the gradient is Σᵢ nᵢ/n ∇ᵢ. The number of parts is one
-//! of the numbers of the experiment, each part has a tape of its own, and the sum is taken in their order: what comes
+//! of the numbers of the experiment, each part has a gradient of its own, and the sum is taken in their order: what comes
 //! out depends on how many parts there are, and not on how many threads computed them, or when.
 
 use super::{config::TrainConfig, descend};
@@ -55,39 +56,45 @@ impl Drop for Borrowed<'_> {
     }
 }
 
-/// What a part of a batch needs, and what came of it.
+/// What came of a part of a batch.
 pub struct Shard {
-    /// Its tape.
-    pub tape: Tape,
     grads: Tensor,
     /// The mean loss of its targets, and how many there were.
     loss: f64,
     targets: usize,
 }
 
-/// The parts.
+/// The parts, and tapes for them: a thread uses one for all the parts that it takes, so that its buffers are in its caches
+/// already.
 pub struct Shards {
     parts: Vec<Mutex<Shard>>,
+    tapes: Mutex<Vec<Tape>>,
     cores: Cores,
 }
 
-/// A part whose thread panicked is not used again: the panic comes out of the scope.
-fn lock(part: &Mutex<Shard>) -> MutexGuard<'_, Shard> {
-    part.lock().unwrap_or_else(PoisonError::into_inner)
+/// What a thread that panicked has locked is not used again: the panic comes out of the scope.
+fn lock<T>(it: &Mutex<T>) -> MutexGuard<'_, T> {
+    it.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Shards {
-    /// As many as the configuration asks for, for a flat gradient like this one.
+    /// As many as [`TrainConfig::parts`], for a flat gradient like this one.
     ///
     /// # Errors
     /// When a tape cannot be had.
     pub fn new(cfg: &TrainConfig, grads: &Tensor) -> Result<Shards> {
-        let part = |_| {
-            let tape = Tape::open_with(cfg.device, cfg.products).map_err(Error::Device)?;
-            let grads = Tensor::zeros(grads.shape(), grads.dtype());
-            Ok(Mutex::new(Shard { tape, grads, loss: 0.0, targets: 0 }))
-        };
-        Ok(Shards { parts: (0..cfg.shards).map(part).collect::<Result<_>>()?, cores: Cores::default() })
+        let tape = |_| Tape::open_with(cfg.device, cfg.products).map_err(Error::Device);
+        let grads = || Tensor::zeros(grads.shape(), grads.dtype());
+        Ok(Shards {
+            parts: (0..cfg.parts()).map(|_| Mutex::new(Shard { grads: grads(), loss: 0.0, targets: 0 })).collect(),
+            tapes: Mutex::new((0..cfg.parts()).map(tape).collect::<Result<_>>()?),
+            cores: Cores::default(),
+        })
+    }
+
+    /// The tapes, between steps.
+    pub fn tapes(&mut self) -> &[Tape] {
+        self.tapes.get_mut().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Compute on cores that are idle from now on.
@@ -95,14 +102,16 @@ impl Shards {
         self.cores = cores.clone();
     }
 
-    /// Do `jobs` jobs, by this thread and one on every idle core; job i has the tape of part i modulo their number.
-    pub fn each(&self, jobs: usize, job: impl Fn(usize, &mut Shard) + Sync) {
+    /// Do `jobs` jobs, by this thread and one on every idle core, each with a tape of its own.
+    pub fn each(&self, jobs: usize, job: impl Fn(usize, &mut Tape) + Sync) {
         let helpers = self.cores.borrow(self.parts.len().min(jobs).saturating_sub(1));
         let next = AtomicUsize::new(0);
         let work = || {
+            let Some(mut tape) = lock(&self.tapes).pop() else { unreachable!("a tape for each thread") };
             for i in std::iter::repeat_with(|| next.fetch_add(1, Ordering::Relaxed)).take_while(|&i| i < jobs) {
-                job(i, &mut lock(&self.parts[i % self.parts.len()]));
+                job(i, &mut tape);
             }
+            lock(&self.tapes).push(tape);
         };
         if helpers.n == 0 {
             return work();
@@ -116,7 +125,8 @@ impl Shards {
     /// The loss of a batch, and its gradient in `into`.
     pub fn gradient(&self, cfg: &TrainConfig, model: &Model, form: Form, batch: &Batch, into: &mut Tensor) -> f64 {
         let (n, b) = (self.parts.len(), cfg.batch);
-        self.each(n, |i, Shard { tape, grads, loss, targets }| {
+        self.each(n, |i, tape| {
+            let Shard { grads, loss, targets } = &mut *lock(&self.parts[i]);
             let part = batch.part(i * b / n..(i + 1) * b / n);
             let (rows, labels) = part.labelled().unzip();
             let labels = labels.as_ref().unwrap_or(&part.targets);
@@ -132,10 +142,12 @@ impl Shards {
         let weight = |part: &Shard| part.targets as f64 / all as f64;
         with_real!(into.dtype(), T => {
             let sum = into.host_mut::<T>();
-            sum.fill(T::ZERO);
-            for part in &parts {
-                let weight = T::of(weight(part));
-                sum.iter_mut().zip(part.grads.host::<T>()).for_each(|(sum, &g)| *sum += weight * g);
+            for (i, part) in parts.iter().enumerate() {
+                let (weight, grads) = (T::of(weight(part)), sum.iter_mut().zip(part.grads.host::<T>()));
+                match i {
+                    0 => grads.for_each(|(sum, &g)| *sum = weight * g),
+                    _ => grads.for_each(|(sum, &g)| *sum += weight * g),
+                }
             }
         });
         parts.iter().map(|part| weight(part) * part.loss).sum()

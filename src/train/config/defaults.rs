@@ -5,16 +5,6 @@ pub fn is_zero(x: &f64) -> bool {
     *x == 0.0
 }
 
-/// The default of `shards`.
-pub fn one() -> usize {
-    1
-}
-
-/// Whether it is left out of a file.
-pub fn is_one(n: &usize) -> bool {
-    *n == 1
-}
-
 /// The default of `checkpoint_every`, in seconds.
 pub fn checkpoint_every() -> f64 {
     30.0
