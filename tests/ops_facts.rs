@@ -48,6 +48,34 @@ fn naive_softmax(x: &[f64]) -> Vec<f64> {
     x.iter().map(|x| x.exp() / sum).collect()
 }
 
+/// What a norm makes of a row, forward and backward, with the row alone and among others.
+#[test]
+fn the_other_rows_do_not_change_the_norm_of_a_row() {
+    let g = &mut Gen::new(7);
+    for n in [3, 4, 16, 17, 64, 100] {
+        let (rows, w) = (37, g.normal([n]).cast(DType::F32));
+        let [x, dy] = [(); 2].map(|_| g.normal([rows, n]).cast(DType::F32));
+        type Norm = for<'t> fn(Var<'t>, Var<'t>) -> Var<'t>;
+        let norms: [Norm; 3] =
+            [|x, w| x.layer_norm(w, Some(w), 1e-5), |x, w| x.rms_norm(w, 1e-5), |x, _| x.l2_norm(1e-6)];
+        for norm in norms {
+            let of = |from: usize, rows: usize| {
+                let tape = Tape::default();
+                let own = |x: &Tensor| x.window(from * n, [rows, n]);
+                let (x, w) = (tape.leaf(&own(&x)), tape.constant(&w));
+                let y = norm(x, w);
+                tape.backward((y * tape.constant(&own(&dy))).sum());
+                [y.value().to_f64(), x.grad().unwrap().to_f64()]
+            };
+            let all = of(0, rows);
+            for r in 0..rows {
+                let alone = of(r, 1);
+                assert_eq!([row(&all[0], r, n), row(&all[1], r, n)], [&alone[0], &alone[1]], "{n} numbers, row {r}");
+            }
+        }
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 

@@ -5,7 +5,10 @@
 //! that every processor adds in the same order and gets the same bits. The functions are inlined into kernels that
 //! choose their instruction set.
 
-use super::math::Math;
+use super::{
+    lanes::{Avx512, Lane, merged},
+    math::Math,
+};
 use crate::tensor::Real;
 
 /// How many partial results run side by side.
@@ -67,15 +70,36 @@ pub fn sum2<T: Real>(a: &[T], b: &[T], f: impl Fn(T, T) -> T) -> T {
 /// Σ f(a, b, c) over the elements of three slices of equal length.
 #[inline(always)]
 pub fn sum3<T: Real>(a: &[T], b: &[T], c: &[T], f: impl Fn(T, T, T) -> T) -> T {
-    let (b, c) = (&b[..a.len()], &c[..a.len()]);
     if a.len() < LANES {
-        return a.iter().zip(b).zip(c).fold(T::ZERO, |s, ((&a, &b), &c)| s + f(a, b, c));
+        return plain(a, b, c, f);
+    }
+    let mut lanes = [T::ZERO; LANES];
+    parts3(a, b, c, &mut lanes, f);
+    // Seen together with the loop, the merging has LLVM keep halves and quarters of vectors all through it.
+    fold(std::hint::black_box(lanes), |a, b| a + b)
+}
+
+/// Σ f(a, b, c) of few numbers, one after another.
+#[inline(always)]
+fn plain<T: Real>(a: &[T], b: &[T], c: &[T], f: impl Fn(T, T, T) -> T) -> T {
+    a.iter().zip(b).zip(c).fold(T::ZERO, |s, ((&a, &b), &c)| s + f(a, b, c))
+}
+
+/// The sixteen parts of Σ f(a, b, c); of fewer numbers than that, their sum and zeros. What is written is not read again
+/// but for a rest: a vector that has just been written is read slowly.
+#[inline(always)]
+pub fn parts3<T: Real>(a: &[T], b: &[T], c: &[T], to: &mut [T; LANES], f: impl Fn(T, T, T) -> T) {
+    let (b, c) = (&b[..a.len()], &c[..a.len()]);
+    let mut lanes = [T::ZERO; LANES];
+    if a.len() < LANES {
+        *to = lanes;
+        to[0] = plain(a, b, c, f);
+        return;
     }
     // A length that the compiler takes for unknown keeps the loop, and with it the vectors: unrolled for a constant
     // length, as `with_width` makes it, LLVM turns the lanes into scalars.
     let n = std::hint::black_box(a.len());
     let (a, b, c) = (&a[..n], &b[..n], &c[..n]);
-    let mut lanes = [T::ZERO; LANES];
     let ((a, a_tail), (b, b_tail), (c, c_tail)) =
         (a.as_chunks::<LANES>(), b.as_chunks::<LANES>(), c.as_chunks::<LANES>());
     for ((a, b), c) in a.iter().zip(b).zip(c) {
@@ -83,11 +107,29 @@ pub fn sum3<T: Real>(a: &[T], b: &[T], c: &[T], f: impl Fn(T, T, T) -> T) -> T {
             lanes[i] += f(a[i], b[i], c[i]);
         }
     }
-    for (((s, &a), &b), &c) in lanes.iter_mut().zip(a_tail).zip(b_tail).zip(c_tail) {
+    *to = lanes;
+    for (((s, &a), &b), &c) in to.iter_mut().zip(a_tail).zip(b_tail).zip(c_tail) {
         *s += f(a, b, c);
     }
-    // Seen together with the loop, the merging has LLVM keep halves and quarters of vectors all through it.
-    fold(std::hint::black_box(lanes), |a, b| a + b)
+}
+
+/// The parts of Σ f(x).
+#[inline(always)]
+pub fn parts<T: Real>(x: &[T], to: &mut [T; LANES], f: impl Fn(T) -> T) {
+    parts3(x, x, x, to, |x, _, _| f(x));
+}
+
+/// Sixteen times sixteen parts, each sixteen in a cache line.
+#[repr(align(64))]
+struct Parts<T>([Lane<T>; LANES]);
+
+/// Sixteen sums, or as many as `rows`, of which `parts` gives the parts: what `sum` would have made of each, merged side
+/// by side. One by one, a merging takes longer than the sum of a row of a hundred numbers.
+#[inline(always)]
+pub fn sums<T: Real>(here: Option<Avx512>, rows: usize, parts: impl Fn(usize, &mut Lane<T>)) -> Lane<T> {
+    let mut all = Parts([[T::ZERO; LANES]; LANES]);
+    all.0.iter_mut().take(rows).enumerate().for_each(|(l, to)| parts(l, to));
+    merged(here, &all.0).unwrap_or_else(|| std::array::from_fn(|l| fold(std::hint::black_box(all.0[l]), |a, b| a + b)))
 }
 
 /// The widest row whose sums over many rows are held in registers: a sum in memory waits for its own store.
@@ -144,4 +186,33 @@ pub fn max<T: Math>(x: &[T]) -> T {
         *m = larger(*m, x);
     }
     fold(lanes, larger)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Avx512, LANES, parts, sum, sums};
+
+    /// On any processor, and in any place among the sixteen.
+    #[test]
+    fn sums_side_by_side_are_those_of_single_rows_to_the_bit() {
+        let mut can = vec![None];
+        #[cfg(target_arch = "x86_64")]
+        if is_x86_feature_detected!("avx512f") {
+            // SAFETY: it was just asked.
+            can.push(Some(unsafe { Avx512::assumed() }));
+        }
+        for n in [0, 1, 2, 15, 16, 17, 31, 32, 64, 100] {
+            for rows in 0..=LANES {
+                let x: Vec<f32> = (0..rows * n).map(|i| (1.0 + i as f32).ln().sin()).collect();
+                let row = |l: usize| &x[l * n..(l + 1) * n];
+                for &here in &can {
+                    let got = sums(here, rows, |l, to| parts(row(l), to, |x| x * x));
+                    for l in 0..LANES {
+                        let want = if l < rows { sum(row(l), |x| x * x) } else { 0.0 };
+                        assert_eq!(got[l].to_bits(), want.to_bits(), "{n} numbers, row {l} of {rows}");
+                    }
+                }
+            }
+        }
+    }
 }

@@ -191,6 +191,19 @@ pub fn order<T: Real>(avx512: Option<Avx512>, x: &Lane<T>) -> Lane<T> {
     std::array::from_fn(|l| x[l % 4 * 4 + l / 4])
 }
 
+/// The sums of sixteen times sixteen numbers, each merged pairwise; none without AVX-512 or in double precision.
+#[inline(always)]
+pub fn merged<T: Real>(avx512: Option<Avx512>, x: &[Lane<T>; L]) -> Option<Lane<T>> {
+    #[cfg(target_arch = "x86_64")]
+    if let (Some(_), Some(x)) = (avx512, singles(x).and_then(|x| x.first_chunk())) {
+        let mut y = [[T::ZERO; L]];
+        // SAFETY: the processor can, as there is an `Avx512`.
+        singles_mut(&mut y)?[0] = unsafe { avx512::merged(x) };
+        return Some(y[0]);
+    }
+    None
+}
+
 /// Lanes of `f32`, if that is what they are.
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]

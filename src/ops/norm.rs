@@ -11,8 +11,8 @@ mod fours;
 
 use super::{
     check_real,
-    lane_sums::{self, NARROW},
-    lanes::L,
+    lane_sums::{self, NARROW, parts, parts3, sums},
+    lanes::{L, avx512_here},
     linear::total_cuda,
 };
 use crate::{
@@ -53,7 +53,7 @@ fn fours<T>(r: &[T]) -> usize {
 /// x [rows, n] -> y; keeps mean and r [rows] for the way back. `centre` is what makes it layer norm.
 #[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
 fn forward<T: Real>(centre: bool, eps: T, x: &[T], w: &[T], b: Option<&[T]>, y: &mut [T], mean: &mut [T], r: &mut [T]) {
-    let n = w.len();
+    let (here, n) = (avx512_here!(), w.len());
     let over_n = T::ONE / T::of(n as f64);
     let done = if let Ok(w) = w.try_into() {
         let b = b.and_then(|b| b.try_into().ok()).unwrap_or([T::ZERO; 4]);
@@ -65,15 +65,27 @@ fn forward<T: Real>(centre: bool, eps: T, x: &[T], w: &[T], b: Option<&[T]>, y: 
     let (x, y, mean, r) = (&x[done * n..], &mut y[done * n..], &mut mean[done..], &mut r[done..]);
     with_width!(n => {
         let w = &w[..n];
-        for (((x, y), mean), r) in x.chunks_exact(n).zip(y.chunks_exact_mut(n)).zip(mean).zip(r) {
-            let m = if centre { lane_sums::sum(x, |x| x) * over_n } else { T::ZERO };
-            let s = T::ONE / (lane_sums::sum(x, |x| (x - m) * (x - m)) * over_n + eps).sqrt();
-            let entries = y.iter_mut().zip(x).zip(w);
-            match b {
-                Some(b) => entries.zip(&b[..n]).for_each(|(((y, &x), &w), &b)| *y = (x - m) * s * w + b),
-                None => entries.for_each(|((y, &x), &w)| *y = (x - m) * s * w),
+        let blocks = x.chunks(L * n).zip(y.chunks_mut(L * n)).zip(mean.chunks_mut(L)).zip(r.chunks_mut(L));
+        for (((x, y), mean), r) in blocks {
+            let (rows, row) = (r.len(), |l: usize| &x[l * n..(l + 1) * n]);
+            let (mut m, mut s) = ([T::ZERO; L], [T::ZERO; L]);
+            if centre {
+                m = sums(here, rows, |l, to| parts(row(l), to, |x| x));
+                m.iter_mut().for_each(|m| *m *= over_n);
             }
-            (*mean, *r) = (m, s);
+            let square = sums(here, rows, |l, to| { let m = m[l]; parts(row(l), to, |x| (x - m) * (x - m)) });
+            for l in 0..L {
+                s[l] = T::ONE / (square[l] * over_n + eps).sqrt();
+            }
+            for (l, y) in y.chunks_exact_mut(n).enumerate() {
+                let (m, s, entries) = (m[l], s[l], y.iter_mut().zip(row(l)).zip(w));
+                match b {
+                    Some(b) => entries.zip(&b[..n]).for_each(|(((y, &x), &w), &b)| *y = (x - m) * s * w + b),
+                    None => entries.for_each(|((y, &x), &w)| *y = (x - m) * s * w),
+                }
+            }
+            mean.copy_from_slice(&m[..rows]);
+            r.copy_from_slice(&s[..rows]);
         }
     });
 }
@@ -81,7 +93,7 @@ fn forward<T: Real>(centre: bool, eps: T, x: &[T], w: &[T], b: Option<&[T]>, y: 
 /// dx = r (ĝ − mean ĝ − x̂ mean(ĝ x̂))
 #[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
 fn backward_x<T: Real>(centre: bool, x: &[T], w: &[T], mean: &[T], r: &[T], g: &[T], d: &mut [T], acc: bool) {
-    let n = w.len();
+    let (here, n) = (avx512_here!(), w.len());
     let over_n = T::ONE / T::of(n as f64);
     let done = if let Ok(w) = w.try_into() {
         fours::backward_x(centre, x, w, mean, r, g, d, acc);
@@ -92,15 +104,25 @@ fn backward_x<T: Real>(centre: bool, x: &[T], w: &[T], mean: &[T], r: &[T], g: &
     let (x, g, d, mean, r) = (&x[done * n..], &g[done * n..], &mut d[done * n..], &mean[done..], &r[done..]);
     with_width!(n => {
         let w = &w[..n];
-        let rows = x.chunks_exact(n).zip(g.chunks_exact(n)).zip(d.chunks_exact_mut(n));
-        for ((((x, g), d), &m), &r) in rows.zip(mean).zip(r) {
-            let of_g = if centre { lane_sums::sum2(g, w, |g, w| g * w) * over_n } else { T::ZERO };
-            let of_gx = lane_sums::sum3(g, w, x, |g, w, x| g * w * (x - m)) * r * over_n;
-            let entries = d.iter_mut().zip(x).zip(g).zip(w);
-            if acc {
-                entries.for_each(|(((d, &x), &g), &w)| *d += r * (g * w - of_g - (x - m) * r * of_gx));
-            } else {
-                entries.for_each(|(((d, &x), &g), &w)| *d = r * (g * w - of_g - (x - m) * r * of_gx));
+        let blocks = x.chunks(L * n).zip(g.chunks(L * n)).zip(d.chunks_mut(L * n)).zip(mean.chunks(L)).zip(r.chunks(L));
+        for ((((x, g), d), mean), r) in blocks {
+            let row = |l: usize| l * n..(l + 1) * n;
+            let of_gx = sums(here, r.len(), |l, to| {
+                let m = mean[l];
+                parts3(&g[row(l)], w, &x[row(l)], to, |g, w, x| g * w * (x - m))
+            });
+            let of_g = match centre {
+                true => sums(here, r.len(), |l, to| parts3(&g[row(l)], w, w, to, |g, w, _| g * w)),
+                false => [T::ZERO; L],
+            };
+            for (l, d) in d.chunks_exact_mut(n).enumerate() {
+                let (m, r, of_g, of_gx) = (mean[l], r[l], of_g[l] * over_n, of_gx[l] * r[l] * over_n);
+                let entries = d.iter_mut().zip(&x[row(l)]).zip(&g[row(l)]).zip(w);
+                if acc {
+                    entries.for_each(|(((d, &x), &g), &w)| *d += r * (g * w - of_g - (x - m) * r * of_gx));
+                } else {
+                    entries.for_each(|(((d, &x), &g), &w)| *d = r * (g * w - of_g - (x - m) * r * of_gx));
+                }
             }
         }
     });
@@ -262,6 +284,7 @@ norm!(RmsNorm, "rms_norm", centre: false, inputs: |g| 2);
 
 #[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
 fn l2_forward<T: Real>(n: usize, smooth: bool, eps: T, x: &[T], y: &mut [T], r: &mut [T]) {
+    let here = avx512_here!();
     let done = if n == 4 {
         fours::l2_forward(smooth, eps, x, y, r);
         fours(r)
@@ -269,17 +292,24 @@ fn l2_forward<T: Real>(n: usize, smooth: bool, eps: T, x: &[T], y: &mut [T], r: 
         0
     };
     let (x, y, r) = (&x[done * n..], &mut y[done * n..], &mut r[done..]);
-    with_width!(n => for ((x, y), r) in x.chunks_exact(n).zip(y.chunks_exact_mut(n)).zip(r) {
-        let square = lane_sums::sum(x, |x| x * x);
-        let length = if smooth { (square + eps).sqrt() } else { square.sqrt() };
-        let s = T::ONE / if !smooth && length < eps { eps } else { length };
-        y.iter_mut().zip(x).for_each(|(y, &x)| *y = x * s);
-        *r = s;
+    with_width!(n => for ((x, y), r) in x.chunks(L * n).zip(y.chunks_mut(L * n)).zip(r.chunks_mut(L)) {
+        let row = |l: usize| &x[l * n..(l + 1) * n];
+        let square = sums(here, r.len(), |l, to| parts(row(l), to, |x| x * x));
+        let mut s = [T::ZERO; L];
+        for l in 0..L {
+            let length = if smooth { (square[l] + eps).sqrt() } else { square[l].sqrt() };
+            s[l] = T::ONE / if !smooth && length < eps { eps } else { length };
+        }
+        for ((l, y), &s) in y.chunks_exact_mut(n).enumerate().zip(&s) {
+            y.iter_mut().zip(row(l)).for_each(|(y, &x)| *y = x * s);
+        }
+        r.copy_from_slice(&s[..r.len()]);
     });
 }
 
 #[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
 fn l2_backward<T: Real>(n: usize, constant: T, y: &[T], r: &[T], g: &[T], d: &mut [T], acc: bool) {
+    let here = avx512_here!();
     let done = if n == 4 {
         fours::l2_backward(constant, y, r, g, d, acc);
         fours(r)
@@ -288,14 +318,17 @@ fn l2_backward<T: Real>(n: usize, constant: T, y: &[T], r: &[T], g: &[T], d: &mu
     };
     let (y, r, g, d) = (&y[done * n..], &r[done..], &g[done * n..], &mut d[done * n..]);
     with_width!(n => {
-        let rows = y.chunks_exact(n).zip(g.chunks_exact(n)).zip(d.chunks_exact_mut(n));
-        for (((y, g), d), &r) in rows.zip(r) {
-            let dot = if r == constant { T::ZERO } else { lane_sums::sum2(g, y, |g, y| g * y) };
-            let entries = d.iter_mut().zip(y).zip(g);
-            if acc {
-                entries.for_each(|((d, &y), &g)| *d += r * (g - y * dot));
-            } else {
-                entries.for_each(|((d, &y), &g)| *d = r * (g - y * dot));
+        for (((y, g), d), r) in y.chunks(L * n).zip(g.chunks(L * n)).zip(d.chunks_mut(L * n)).zip(r.chunks(L)) {
+            let row = |l: usize| l * n..(l + 1) * n;
+            let dots = sums(here, r.len(), |l, to| parts3(&g[row(l)], &y[row(l)], &y[row(l)], to, |g, y, _| g * y));
+            for (((l, d), &r), &dot) in d.chunks_exact_mut(n).enumerate().zip(r).zip(&dots) {
+                let (dot, entries) =
+                    (if r == constant { T::ZERO } else { dot }, d.iter_mut().zip(&y[row(l)]).zip(&g[row(l)]));
+                if acc {
+                    entries.for_each(|((d, &y), &g)| *d += r * (g - y * dot));
+                } else {
+                    entries.for_each(|((d, &y), &g)| *d = r * (g - y * dot));
+                }
             }
         }
     });

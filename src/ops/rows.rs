@@ -1,7 +1,10 @@
 //! Loops over vectors, and over the rows of small matrices, for what the matrix memories compute beside their products.
 //! Each is compiled for the widest vectors that there are; written where they are used they would be for the oldest.
 
-use super::lane_sums;
+use super::{
+    lane_sums::{self, parts3, sums},
+    lanes::{L, avx512_here},
+};
 use crate::tensor::Real;
 
 /// x ⊙ y in place of x.
@@ -39,14 +42,23 @@ pub fn add<T: Real>(x: &mut [T], y: &[T]) {
 /// y_t += x_t·z, for rows x_t of k numbers.
 #[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
 pub fn add_dots<T: Real>(k: usize, x: &[T], z: &[T], y: &mut [T]) {
-    x.chunks_exact(k.max(1)).zip(y).for_each(|(x, y)| *y += lane_sums::sum2(x, z, |x, z| x * z));
+    let here = avx512_here!();
+    for (x, y) in x.chunks(L * k.max(1)).zip(y.chunks_mut(L)) {
+        let rows = x.len() / k.max(1);
+        let dots = sums(here, rows, |l, to| parts3(&x[l * k..(l + 1) * k], z, z, to, |x, z, _| x * z));
+        y.iter_mut().zip(dots).for_each(|(y, dot)| *y += dot);
+    }
 }
 
 /// y_t += x_t·z_t, for rows of k numbers.
 #[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
 pub fn add_row_dots<T: Real>(k: usize, x: &[T], z: &[T], y: &mut [T]) {
-    let rows = x.chunks_exact(k.max(1)).zip(z.chunks_exact(k.max(1)));
-    rows.zip(y).for_each(|((x, z), y)| *y += lane_sums::sum2(x, z, |x, z| x * z));
+    let here = avx512_here!();
+    for ((x, z), y) in x.chunks(L * k.max(1)).zip(z.chunks(L * k.max(1))).zip(y.chunks_mut(L)) {
+        let (rows, row) = (x.len() / k.max(1), |l: usize| l * k..(l + 1) * k);
+        let dots = sums(here, rows, |l, to| parts3(&x[row(l)], &z[row(l)], &z[row(l)], to, |x, z, _| x * z));
+        y.iter_mut().zip(dots).for_each(|(y, dot)| *y += dot);
+    }
 }
 
 /// y_t += x_t z, for rows y_t of k numbers.

@@ -60,6 +60,35 @@ pub unsafe fn order(x: &[f32; L]) -> [f32; L] {
     y
 }
 
+/// Lane l: the sum of the l-th sixteen numbers, i and i + 8 added first, then i and i + 4, i and i + 2, the last two.
+///
+/// # Safety
+/// AVX-512F.
+#[inline]
+#[target_feature(enable = "avx512f")]
+pub unsafe fn merged(x: &[[f32; L]; L]) -> [f32; L] {
+    // SAFETY: sixteen numbers.
+    let row = |l: usize| unsafe { _mm512_loadu_ps(x[l].as_ptr()) };
+    let mut of = [_mm512_setzero_ps(); 4];
+    for (m, of) in of.iter_mut().enumerate() {
+        // Halves of two rows: [m, m, 4 + m, 4 + m] by quarters, and so on.
+        let [a, b] = [m, 8 + m].map(|l| {
+            let (a, b) = (row(l), row(l + 4));
+            _mm512_add_ps(_mm512_shuffle_f32x4::<0b01_00_01_00>(a, b), _mm512_shuffle_f32x4::<0b11_10_11_10>(a, b))
+        });
+        // Quarter g is of row 4 g + m.
+        *of = _mm512_add_ps(_mm512_shuffle_f32x4::<0b10_00_10_00>(a, b), _mm512_shuffle_f32x4::<0b11_01_11_01>(a, b));
+    }
+    let pairs =
+        |a, b| _mm512_add_ps(_mm512_shuffle_ps::<0b01_00_01_00>(a, b), _mm512_shuffle_ps::<0b11_10_11_10>(a, b));
+    let (a, b) = (pairs(of[0], of[1]), pairs(of[2], of[3]));
+    let sums = _mm512_add_ps(_mm512_shuffle_ps::<0b10_00_10_00>(a, b), _mm512_shuffle_ps::<0b11_01_11_01>(a, b));
+    let mut y = [0.0; L];
+    // SAFETY: sixteen numbers.
+    unsafe { _mm512_storeu_ps(y.as_mut_ptr(), sums) };
+    y
+}
+
 /// Four numbers from each of the places m, 4 + m, 8 + m and 12 + m, one after another.
 ///
 /// # Safety
