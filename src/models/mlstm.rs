@@ -155,7 +155,7 @@ impl Mix {
     fn project<'t>(&self, p: &Bound<'t>, u: Var<'t>, state: &mut State<'t>) -> ([Var<'t>; 3], [Var<'t>; 2], [Var<'t>; 2]) {
         let [x, z] = split(u.linear(p[self.w_up], None));
         let c = self.conv.apply(p, x, state, 4);
-        let [q, k, v] = std::array::from_fn(|j| self.qkv[j].apply(p, if j < 2 { c } else { x }, 1, None));
+        let [q, k, v] = std::array::from_fn(|j| self.qkv[j].apply(p, if j < 2 { c } else { x }));
         let gates = split(self.gates(p, [q, k, v]));
         ([q, k, v].map(|y| heads(y, self.h)), gates, [c, z])
     }

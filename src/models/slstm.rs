@@ -128,9 +128,7 @@ impl Mix {
     /// The input's share of the gates [B, T, 4 H K], gate after gate, from x [B, T, D].
     fn project<'t>(&self, p: &Bound<'t>, x: Var<'t>, state: &mut State<'t>) -> Var<'t> {
         let short = if self.conv.exists() { self.conv.apply(p, x, state, 5) } else { x };
-        let bias = |from| Some(p[self.bias].narrow(0, from, 2));
-        let (gates, rest) = (self.w_if.apply(p, short, 2, bias(0)), self.w_zo.apply(p, x, 2, bias(2)));
-        Var::concat(&[gates, rest], 2)
+        BlockDiagonal::together(p, &[(&self.w_if, short), (&self.w_zo, x)], 2, Some(p[self.bias]))
     }
 
     /// The norm and, where H K ≠ D, the way back to the model's width.

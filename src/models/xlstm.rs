@@ -1,7 +1,7 @@
 //! What sLSTM and mLSTM share (Beck et al. 2024, arXiv 2405.04517, and its reference code, NX-AI/xlstm).
 
 use super::{Bound, Init, P, State};
-use crate::autograd::Var;
+use crate::{autograd::Var, ops::block_diagonal::block_diagonal};
 
 /// ln σ(x), without overflow.
 pub fn log_sigmoid(x: Var<'_>) -> Var<'_> {
@@ -28,16 +28,24 @@ impl BlockDiagonal {
         BlockDiagonal { w: init.normal(name, [blocks, out / blocks, inp / blocks], std) }
     }
 
-    /// [B, T, I] to [B, T, O], the outputs of each block in `parts`: part after part, and in each block after block. The
-    /// bias has as many numbers, in the same order.
-    pub fn apply<'t>(&self, p: &Bound<'t>, x: Var<'t>, parts: usize, bias: Option<Var<'t>>) -> Var<'t> {
-        let (w, [b, t, i]) = (p[self.w], x.dims());
-        let [g, n, _] = w.dims();
+    /// [B, T, I] to [B, T, O].
+    pub fn apply<'t>(&self, p: &Bound<'t>, x: Var<'t>) -> Var<'t> {
+        BlockDiagonal::together(p, &[(self, x)], 1, None)
+    }
+
+    /// N projections of N inputs [B, T, I], to [B, T, N O]: the outputs of each block in `parts`, part after part, and in
+    /// each block after block. The bias has as many numbers, in the same order.
+    pub fn together<'t>(p: &Bound<'t>, of: &[(&Self, Var<'t>)], parts: usize, bias: Option<Var<'t>>) -> Var<'t> {
+        let ([b, t, i], [g, n, _]) = (of[0].1.dims(), p[of[0].0.w].dims());
         if g == 1 {
-            return x.linear(w.reshape([n, i]), bias.map(|b| b.reshape([n])));
+            let rows = |k: usize| bias.map(|b| b.reshape([of.len(), n]).narrow(0, k, 1).reshape([n]));
+            let each = |(k, (w, x)): (usize, &(&Self, Var<'t>))| x.linear(p[w.w].reshape([n, i]), rows(k));
+            let each: Vec<_> = of.iter().enumerate().map(each).collect();
+            return if let [one] = each[..] { one } else { Var::concat(&each, 2) };
         }
-        let bias = bias.map(|b| b.reshape([parts, g, n / parts]));
-        x.reshape([b, t, g, i / g]).block_diagonal(w, parts, bias).reshape([b, t, g * n])
+        let bias = bias.map(|b| b.reshape([of.len() * parts, g, n / parts]));
+        let of: Vec<_> = of.iter().map(|(w, x)| (x.reshape([b, t, g, i / g]), p[w.w])).collect();
+        block_diagonal(&of, parts, bias).reshape([b, t, of.len() * g * n])
     }
 }
 

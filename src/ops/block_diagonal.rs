@@ -2,12 +2,13 @@
 //!
 //! Blocks of 4 × 4, which the mLSTM has, are too small for matrix products: four of them stand in a vector, and entry i
 //! of each x is spread over its block. Others are matrix products whose rows lie apart. The outputs of every block may be
-//! of several kinds, as the sLSTM's are gates: then each kind is written together.
+//! of several kinds, as the sLSTM's are gates: then each kind is written together. Further x, with matrices of their own,
+//! give further kinds.
 
 use super::check_real;
 use crate::{
     autograd::{Gen, Grad, In, Op, Outs, Value, Var},
-    cuda::View,
+    cuda::{Cuda, View},
     ops::{
         gemm::{Mat, Products, Start, gemm_as},
         lane_sums::columns,
@@ -19,14 +20,15 @@ use crate::{
 };
 use std::hint::black_box;
 
-/// x [.., G, I], W [G, P O, I] and, if `bias`, b [P, G, O] → y [.., P, G, O].
+/// x [.., G, I] and W [G, P O, I], N times, and, if `bias`, b [N P, G, O] → y [.., N P, G, O].
 pub struct BlockDiagonal {
-    /// P, the kinds of outputs.
+    /// P, the kinds of outputs that come of each x.
     pub parts: usize,
-    /// Whether there is a third input.
+    /// Whether there is a last input, b.
     pub bias: bool,
 }
 
+/// Of one x and its W, the nth of so many.
 #[derive(Clone, Copy)]
 struct Size {
     rows: usize,
@@ -34,23 +36,30 @@ struct Size {
     p: usize,
     o: usize,
     i: usize,
+    nth: usize,
+    xs: usize,
 }
 
 impl Size {
-    fn of(x: In, p: usize) -> Size {
-        let (s, w) = (x[0].shape(), x[1].shape());
-        let (g, i) = (s.at(-2), s.at(-1));
-        Size { rows: s.dims()[..s.rank() - 2].iter().product(), g, p, o: w.at(1) / p, i }
+    fn of(x: In, op: &BlockDiagonal, nth: usize) -> Size {
+        let (s, w) = (x[2 * nth].shape(), x[2 * nth + 1].shape());
+        let (g, i, rows) = (s.at(-2), s.at(-1), s.dims()[..s.rank() - 2].iter().product());
+        Size { rows, g, p: op.parts, o: w.at(1) / op.parts, i, nth, xs: x.len() / 2 }
     }
 
     /// Numbers in a row of y.
     fn out(self) -> usize {
-        self.p * self.g * self.o
+        self.xs * self.p * self.g * self.o
+    }
+
+    /// Where in a row of y part `q` of this x begins.
+    fn part(self, q: usize) -> usize {
+        (self.nth * self.p + q) * self.g * self.o
     }
 
     /// Whether four blocks make a vector.
     fn tiny(&self) -> bool {
-        self.i == 4 && self.o == 4 && self.p == 1 && self.g.is_multiple_of(4)
+        self.i == 4 && self.o == 4 && self.xs * self.p == 1 && self.g.is_multiple_of(4)
     }
 
     /// x, W and y of one block and one part, for so many rows.
@@ -66,10 +75,10 @@ impl Size {
         (0..self.rows).step_by(chunk).map(move |first| (first, chunk.min(self.rows - first)))
     }
 
-    /// Every block and part: where in a row of x, in W and in a row of y it begins.
-    fn blocks(self) -> impl Iterator<Item = (usize, usize, usize)> {
+    /// Every part of every block: which part, and where in a row of x, in W and in a row of y it begins.
+    fn blocks(self) -> impl Iterator<Item = (usize, [usize; 3])> {
         let Size { g, p, o, i, .. } = self;
-        (0..g).flat_map(move |j| (0..p).map(move |q| (j * i, (j * p + q) * o * i, (q * g + j) * o)))
+        (0..g).flat_map(move |j| (0..p).map(move |q| (q, [j * i, (j * p + q) * o * i, self.part(q) + j * o])))
     }
 }
 
@@ -131,7 +140,7 @@ fn forward<T: Real>(cpu: &Cpu, z: Size, x: &[T], w: &[T], b: Option<&[T]>, y: &m
     }
     for (first, n) in z.chunks() {
         let ([mx, mw, my], x, y) = (z.mats(n), &x[first * z.g * z.i..], &mut y[first * z.out()..]);
-        for (at_x, at_w, at_y) in z.blocks() {
+        for (_, [at_x, at_w, at_y]) in z.blocks() {
             let start = b.map_or(Start::Zero, |b| Start::Row(&b[at_y..at_y + z.o]));
             let (x, w, y) = ((&x[x.len().min(at_x)..], mx), (&w[at_w..], mw.t()), (&mut y[at_y..], my));
             gemm_as(Products::F32, start, T::ONE, x, w, y);
@@ -140,8 +149,7 @@ fn forward<T: Real>(cpu: &Cpu, z: Size, x: &[T], w: &[T], b: Option<&[T]>, y: &m
 }
 
 fn backward<T: Real>(cpu: &Cpu, z: Size, x: &[T], w: &[T], g: &[T], dx: &mut [Grad]) {
-    let [gx, gw, gb @ ..] = dx else { return };
-    gb.iter_mut().for_each(|gb| gb.add(|d: &mut [T]| columns(g, d)));
+    let [gx, gw] = dx else { return };
     if z.tiny() && z.g > 0 {
         let mut packed = cpu.temp::<T>(w.len());
         pack(w, true, lanes_mut(&mut packed));
@@ -163,17 +171,33 @@ fn backward<T: Real>(cpu: &Cpu, z: Size, x: &[T], w: &[T], g: &[T], dx: &mut [Gr
     for (start, n) in z.chunks().filter(|_| width_x * width_y > 0) {
         let [mx, mw, my] = z.mats(n);
         let (x, g) = (&x[start * width_x..], &g[start * width_y..]);
-        for (at_x, at_w, at_y) in z.blocks() {
+        for (q, [at_x, at_w, at_y]) in z.blocks() {
             let (x, g) = ((&x[at_x..], mx), (&g[at_y..], my));
             if let Some((dx, acc)) = &mut dx {
                 // The first part of a block writes, the others add.
-                let start_at = Start::of(*acc || at_y >= z.g * z.o);
+                let start_at = Start::of(*acc || q > 0);
                 let dx = (&mut dx[start * width_x + at_x..], mx);
                 gemm_as(Products::F32, start_at, T::ONE, g, (&w[at_w..], mw), dx);
             }
             if let Some(dw) = &mut dw {
                 gemm_as(Products::F32, Start::Y, T::ONE, (g.0, my.t()), x, (&mut dw[at_w..], mw));
             }
+        }
+    }
+}
+
+fn backward_cuda(cu: &Cuda, z: Size, [x, w, g]: [&Tensor; 3], dx: &mut [Grad]) {
+    let ([mx, mw, my], [gx, gw]) = (z.mats(z.rows), dx) else { return };
+    for q in 0..z.p {
+        let (at_w, every_w) = (q * z.o * z.i, z.p * z.o * z.i);
+        let g = View::new(g, my).at(z.part(q)).every(z.o);
+        if let Some((d, acc)) = gx.parts() {
+            let w = View::new(w, mw).at(at_w).every(every_w);
+            cu.gemm(1.0, g, w, View::out(d, mx).every(z.i), acc || q > 0, z.g);
+        }
+        if let Some((d, acc)) = gw.parts() {
+            let dw = View::out(d, mw).at(at_w).every(every_w);
+            cu.gemm(1.0, g.t(), View::new(x, mx).every(z.i), dw, acc, z.g);
         }
     }
 }
@@ -185,38 +209,50 @@ impl Op for BlockDiagonal {
 
     fn infer(&self, x: In) -> Result<Outs, String> {
         check_real(&x[0])?;
+        let (xs, dtype) = (x.len() / 2, x[0].dtype());
+        for i in 0..xs {
+            let (v, m) = (&x[2 * i], &x[2 * i + 1]);
+            let (s, w) = (v.shape(), m.shape());
+            let fits = s.rank() >= 2 && w.rank() == 3 && w.at(2) == s.last() && w.at(0) == s.at(-2);
+            if !fits || v.dtype() != dtype || m.dtype() != dtype {
+                let (a, b) = (v.dtype(), m.dtype());
+                return Err(format!("x {s} of {a} and w {w} of {b} do not fit [.., G, I] and [G, O, I]"));
+            }
+            if self.parts == 0 || !w.at(1).is_multiple_of(self.parts) {
+                return Err(format!("w {w}: {} outputs of a block do not make {} parts", w.at(1), self.parts));
+            }
+            let (s0, w0) = (x[0].shape(), x[1].shape());
+            if s.dims()[..s.rank() - 1] != s0.dims()[..s0.rank() - 1] || w.at(1) != w0.at(1) {
+                return Err(format!("x {s} with w {w} beside x {s0} with w {w0}: expected as many rows and outputs"));
+            }
+        }
         let (s, w) = (x[0].shape(), x[1].shape());
-        let fits = s.rank() >= 2 && w.rank() == 3 && w.at(2) == s.last() && x[1].dtype() == x[0].dtype();
-        if !fits || w.at(0) != s.at(-2) {
-            let (a, b) = (x[0].dtype(), x[1].dtype());
-            return Err(format!("x {s} of {a} and w {w} of {b} do not fit [.., G, I] and [G, O, I]"));
-        }
-        if self.parts == 0 || !w.at(1).is_multiple_of(self.parts) {
-            return Err(format!("w {w}: {} outputs of a block do not make {} parts", w.at(1), self.parts));
-        }
-        let last = [self.parts, w.at(0), w.at(1) / self.parts];
-        if self.bias && (x[2].shape().dims() != last || x[2].dtype() != x[0].dtype()) {
-            return Err(format!("bias {} of {} should be {last:?} for w {w}", x[2].shape(), x[2].dtype()));
+        let last = [xs * self.parts, w.at(0), w.at(1) / self.parts];
+        if self.bias && (x[2 * xs].shape().dims() != last || x[2 * xs].dtype() != dtype) {
+            let (b, of) = (x[2 * xs].shape(), x[2 * xs].dtype());
+            return Err(format!("bias {b} of {of} should be {last:?} for w {w}"));
         }
         Ok(Shape::new(&[&s.dims()[..s.rank() - 2], &last].concat()).into())
     }
 
     fn forward(&self, cx: &Cx, x: In, y: &mut [Value]) {
-        let z = Size::of(x, self.parts);
-        match cx {
-            Cx::Cpu(cpu) => with_real!(x[0].dtype(), T => {
-                let bias = self.bias.then(|| x[2].host());
-                forward::<T>(cpu, z, x[0].host(), x[1].host(), bias, y[0].host_mut());
-            }),
-            Cx::Cuda(cu) => {
-                let ([mx, mw, my], y) = (z.mats(z.rows), &mut *y[0]);
-                if self.bias {
-                    bias_rows_cuda(cu, &x[2], y);
-                }
-                for q in 0..z.p {
-                    let w = View::new(&x[1], mw).t().at(q * z.o * z.i).every(z.p * z.o * z.i);
-                    let y = View::out(y, my).at(q * z.g * z.o).every(z.o);
-                    cu.gemm(1.0, View::new(&x[0], mx).every(z.i), w, y, self.bias, z.g);
+        let (bias, y) = (self.bias.then(|| &x[x.len() - 1]), &mut *y[0]);
+        if let (Cx::Cuda(cu), Some(b)) = (cx, bias) {
+            bias_rows_cuda(cu, b, y);
+        }
+        for nth in 0..x.len() / 2 {
+            let (z, v, w) = (Size::of(x, self, nth), &x[2 * nth], &x[2 * nth + 1]);
+            match cx {
+                Cx::Cpu(cpu) => with_real!(v.dtype(), T => {
+                    forward::<T>(cpu, z, v.host(), w.host(), bias.map(|b| b.host()), y.host_mut());
+                }),
+                Cx::Cuda(cu) => {
+                    let [mx, mw, my] = z.mats(z.rows);
+                    for q in 0..z.p {
+                        let w = View::new(w, mw).t().at(q * z.o * z.i).every(z.p * z.o * z.i);
+                        let y = View::out(y, my).at(z.part(q)).every(z.o);
+                        cu.gemm(1.0, View::new(v, mx).every(z.i), w, y, self.bias, z.g);
+                    }
                 }
             }
         }
@@ -224,50 +260,48 @@ impl Op for BlockDiagonal {
 
     fn backward(&self, cx: &Cx, x: In, _: &[Value], dy: &[Option<Tensor>], dx: &mut [Grad]) {
         let Some(g) = &dy[0] else { return };
-        let z = Size::of(x, self.parts);
-        match cx {
-            Cx::Cpu(cpu) => with_real!(g.dtype(), T => {
-                backward::<T>(cpu, z, x[0].host(), x[1].host(), g.host(), dx);
-            }),
-            Cx::Cuda(cu) => {
-                let ([mx, mw, my], [gx, gw, gb @ ..]) = (z.mats(z.rows), dx) else { return };
-                for q in 0..z.p {
-                    let (at_w, every_w) = (q * z.o * z.i, z.p * z.o * z.i);
-                    let g = View::new(g, my).at(q * z.g * z.o).every(z.o);
-                    if let Some((d, acc)) = gx.parts() {
-                        let w = View::new(&x[1], mw).at(at_w).every(every_w);
-                        cu.gemm(1.0, g, w, View::out(d, mx).every(z.i), acc || q > 0, z.g);
+        let (dx, db) = dx.split_at_mut(x.len() / 2 * 2);
+        for (nth, dx) in dx.chunks_exact_mut(2).enumerate() {
+            let (z, v, w) = (Size::of(x, self, nth), &x[2 * nth], &x[2 * nth + 1]);
+            match cx {
+                Cx::Cpu(cpu) => with_real!(g.dtype(), T => {
+                    backward::<T>(cpu, z, v.host(), w.host(), g.host(), dx);
+                }),
+                Cx::Cuda(cu) => backward_cuda(cu, z, [v, w, g], dx),
+            }
+        }
+        for db in db {
+            match cx {
+                Cx::Cpu(_) => with_real!(g.dtype(), T => db.add(|d: &mut [T]| columns(g.host(), d))),
+                Cx::Cuda(cu) => {
+                    if let Some((d, acc)) = db.parts() {
+                        column_sums_cuda(cu, g, Size::of(x, self, 0).rows, d, acc);
                     }
-                    if let Some((d, acc)) = gw.parts() {
-                        let dw = View::out(d, mw).at(at_w).every(every_w);
-                        cu.gemm(1.0, g.t(), View::new(&x[0], mx).every(z.i), dw, acc, z.g);
-                    }
-                }
-                if let Some((d, acc)) = gb.first_mut().and_then(Grad::parts) {
-                    column_sums_cuda(cu, g, z.rows, d, acc);
                 }
             }
         }
     }
 
     fn sample(g: &mut Gen) -> (Self, Vec<Tensor>) {
-        let (outer, bias) = (g.shape(2, 4), g.coin());
+        let (outer, bias, xs) = (g.shape(2, 4), g.coin(), g.below(2) + 1);
         let (groups, parts, o, i) =
             if g.coin() { (4 * g.size(2), 1, 4, 4) } else { (g.size(4), g.size(3), g.size(5), g.size(5)) };
-        let mut x = vec![g.normal([outer.at(0), outer.at(1), groups, i]), g.normal([groups, parts * o, i])];
-        x.extend(bias.then(|| g.normal([parts, groups, o])));
+        let mut x = vec![];
+        for _ in 0..xs {
+            x.extend([g.normal([outer.at(0), outer.at(1), groups, i]), g.normal([groups, parts * o, i])]);
+        }
+        x.extend(bias.then(|| g.normal([xs * parts, groups, o])));
         (BlockDiagonal { parts, bias }, x)
     }
 }
 
-impl<'t> Var<'t> {
-    /// y_g = W_g x_g (+ b_g), the outputs of each block in parts: x [.., G, I], w [G, P O, I], bias [P, G, O] to
-    /// [.., P, G, O].
-    #[track_caller]
-    pub fn block_diagonal(self, w: Var<'t>, parts: usize, bias: Option<Var<'t>>) -> Var<'t> {
-        match bias {
-            Some(b) => self.tape().apply(BlockDiagonal { parts, bias: true }, [self, w, b]),
-            None => self.tape().apply(BlockDiagonal { parts, bias: false }, [self, w]),
-        }
-    }
+/// y_g = W_g x_g (+ b_g), the outputs of each block in P parts: N times x [.., G, I] and W [G, P O, I], bias [N P, G, O], to
+/// [.., N P, G, O].
+///
+/// # Panics
+/// Without an x, and where shapes do not fit.
+#[track_caller]
+pub fn block_diagonal<'t>(x: &[(Var<'t>, Var<'t>)], parts: usize, bias: Option<Var<'t>>) -> Var<'t> {
+    let inputs: Vec<_> = x.iter().flat_map(|&(x, w)| [x, w]).chain(bias).collect();
+    inputs[0].tape().apply_dyn(Box::new(BlockDiagonal { parts, bias: bias.is_some() }), &inputs)[0]
 }
