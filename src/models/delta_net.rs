@@ -34,7 +34,7 @@
 //! | parallel | (3) to (5) with the whole sequence as one chunk: O(T² (K + V) + T³) |
 //! | chunked | O(T (C (K + V) + C² + K V)) |
 
-use super::{Bound, Choices, Form, Init, Mixer, ModelConfig, P, Rope, State, at, head_first, heads, merge_heads, over_time, positions};
+use super::{Bound, Choices, Form, Init, Mixer, ModelConfig, P, Rope, State, at, head_first, heads, merge_heads, over_time, positions, remembered};
 use crate::{autograd::Var, error::Result, tensor::Shape};
 
 pub use crate::ops::delta::delta_rule as chunked;
@@ -109,9 +109,8 @@ impl Projection {
     pub(super) fn apply<'t>(&self, p: &Bound<'t>, x: Var<'t>, state: &mut State<'t>, at: usize) -> Var<'t> {
         let y = x.linear(p[self.w], None);
         let Some(conv) = self.conv else { return y.silu() };
-        let (past, [_, t, _]) = (state.s[at], y.dims());
-        let [_, window, _] = past.dims();
-        state.s[at] = Var::concat(&[past, y], 1).narrow(1, t, window);
+        let past = state.s[at];
+        state.s[at] = remembered(past, y);
         y.causal_conv1d(p[conv], None, past).silu()
     }
 }

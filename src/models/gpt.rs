@@ -77,7 +77,7 @@ impl Mix {
 
     /// q of the new tokens, and k and v of all so far, of x [B, T, D]; the cache grows.
     fn project<'t>(&self, p: &Bound<'t>, x: Var<'t>, state: &mut State<'t>) -> [Var<'t>; 3] {
-        let [q, k, v] = super::split(x.linear(p[self.qkv], Some(p[self.qkv_bias]))).map(|y| heads(y, self.h));
+        let [q, k, v] = super::linear_parts(x, p[self.qkv], Some(p[self.qkv_bias])).map(|y| heads(y, self.h));
         let q = positions::rotate(&self.rope, q, state.t);
         let (k, v) = (positions::rotate(&self.rope, k, state.t).named("k"), v.named("v"));
         state.s = vec![Var::concat(&[state.s[0], k], 1), Var::concat(&[state.s[1], v], 1)];

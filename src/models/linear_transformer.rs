@@ -114,7 +114,7 @@ impl Mix {
 
     /// φ(q), φ(k) and v, [B, T, H, K] each, of x [B, T, D].
     fn project<'t>(&self, p: &Bound<'t>, x: Var<'t>) -> [Var<'t>; 3] {
-        let [q, k, v] = super::split(x.linear(p[self.qkv], Some(p[self.qkv_bias]))).map(|y| heads(y, self.h));
+        let [q, k, v] = super::linear_parts(x, p[self.qkv], Some(p[self.qkv_bias])).map(|y| heads(y, self.h));
         [q.elu1(), k.elu1(), v]
     }
 }

@@ -22,7 +22,7 @@
 //! | parallel | O(T N log T): associative scan | log T |
 //! | chunked | O(T N): local scans of C steps, then the carries times λ¹ … λᶜ | C + T / C |
 
-use super::{Bound, Form, Init, Mixer, ModelConfig, P, State, at, over_time, split};
+use super::{Bound, Form, Init, Mixer, ModelConfig, P, State, at, over_time};
 use crate::{
     autograd::Var,
     error::Result,
@@ -112,13 +112,13 @@ impl Mix {
         (magnitude * phase.cos(), magnitude * phase.sin())
     }
 
-    /// γ ⊙ (B u), `[.., H]` to `[.., N]`; both parts in one product. Of a sequence it is (γ B) u: γ goes into the few rows of
+    /// γ ⊙ (B u), `[.., H]` to `[.., N]`; Of a sequence it is (γ B) u: γ goes into the few rows of
     /// B, and not over all positions.
     fn input<'t>(&self, p: &Bound<'t>, u: Var<'t>) -> Complex<'t> {
         let gamma = p[self.gamma].exp().cast(u.dtype());
         let token = u.shape().rank() == 2;
         let rows = |b: P| if token { p[b] } else { gamma.reshape([self.n, 1]) * p[b] };
-        let [re, im] = split(u.linear(Var::concat(&self.b.map(rows), 0), None)); // [2N, H]
+        let [re, im] = self.b.map(|b| u.linear(rows(b), None));
         if token { (gamma * re, gamma * im) } else { (re, im) }
     }
 

@@ -31,7 +31,7 @@
 //! | parallel | O(T E N log T): associative scan over (Ā, B̄ x) | some log T tensors [B, T, E, N] |
 //! | chunked | O(T E N) | the state at every C-th step; the rest is recomputed in the backward pass |
 
-use super::{Bound, Choices, Form, Init, Mixer, ModelConfig, P, State, at, over_time};
+use super::{Bound, Choices, Form, Init, Mixer, ModelConfig, P, State, at, linear_parts, over_time, remembered};
 use crate::{
     autograd::{Gen, Var},
     error::Result,
@@ -132,11 +132,10 @@ impl Mix {
 
     /// The scan's inputs x, Δ, A, B, C and the gate z, from u [B, T, D]; the convolution's window (state 1) moves on.
     fn project<'t>(&self, p: &Bound<'t>, u: Var<'t>, state: &mut State<'t>) -> [Var<'t>; 6] {
-        let [_, t, _] = u.dims();
-        let [mut x, z] = super::split(u.linear(p[self.w_in], None)); // [B, T, E] each
+        let [mut x, z] = linear_parts(u, p[self.w_in], None); // [B, T, E] each
         if let Some((w, bias)) = self.conv {
             let past = state.s[1];
-            state.s[1] = Var::concat(&[past, x], 1).narrow(1, t, self.window);
+            state.s[1] = remembered(past, x);
             x = x.causal_conv1d(p[w], Some(p[bias]), past);
         }
         let x = x.silu();

@@ -37,7 +37,7 @@
 //! | chunked | O(T (C (K + V) + K V)) |
 
 use super::{
-    Bound, Form, Init, Mixer, ModelConfig, P, State, at, head_first, heads, over_time, split,
+    Bound, Form, Init, Mixer, ModelConfig, P, State, at, head_first, heads, linear_parts, over_time, split,
     xlstm::{BlockDiagonal, Conv, head_norm, log_sigmoid, maximum},
 };
 use crate::{
@@ -153,7 +153,7 @@ impl Mix {
 
     /// q, k, v [B, T, H, K], the gates' sums [B, T, H], c and z [B, T, H K], of u [B, T, D].
     fn project<'t>(&self, p: &Bound<'t>, u: Var<'t>, state: &mut State<'t>) -> ([Var<'t>; 3], [Var<'t>; 2], [Var<'t>; 2]) {
-        let [x, z] = split(u.linear(p[self.w_up], None));
+        let [x, z] = linear_parts(u, p[self.w_up], None);
         let c = self.conv.apply(p, x, state, 4);
         let [q, k, v] = std::array::from_fn(|j| self.qkv[j].apply(p, if j < 2 { c } else { x }));
         let gates = split(self.gates(p, [q, k, v]));

@@ -173,6 +173,20 @@ pub fn split<const N: usize>(x: Var<'_>) -> [Var<'_>; N] {
     std::array::from_fn(|i| x.narrow(axis, i * n, n))
 }
 
+/// x Wᵀ + b in `N` equal parts, as [`split`] would make them, but by as many products: what is wide is not copied.
+#[track_caller]
+pub fn linear_parts<'t, const N: usize>(x: Var<'t>, w: Var<'t>, b: Option<Var<'t>>) -> [Var<'t>; N] {
+    let n = w.shape().at(0) / N;
+    std::array::from_fn(|i| x.linear(w.narrow(0, i * n, n), b.map(|b| b.narrow(0, i * n, n))))
+}
+
+/// The inputs [B, W − 1, D] that a convolution remembers after x [B, T, D], from those that it remembered before.
+#[track_caller]
+pub fn remembered<'t>(past: Var<'t>, x: Var<'t>) -> Var<'t> {
+    let ([_, window, _], [_, t, _]) = (past.dims(), x.dims());
+    if t >= window { x.narrow(1, t - window, window) } else { Var::concat(&[past, x], 1).narrow(1, t, window) }
+}
+
 /// [B, T, H K] to heads [B, T, H, K].
 #[track_caller]
 pub fn heads(x: Var<'_>, h: usize) -> Var<'_> {

@@ -1,6 +1,6 @@
 //! What sLSTM and mLSTM share (Beck et al. 2024, arXiv 2405.04517, and its reference code, NX-AI/xlstm).
 
-use super::{Bound, Init, P, State};
+use super::{Bound, Init, P, State, remembered};
 use crate::{autograd::Var, ops::block_diagonal::block_diagonal};
 
 /// ln σ(x), without overflow.
@@ -75,9 +75,8 @@ impl Conv {
     /// SiLU(conv(x)) of x [B, T, D], moving on the inputs remembered in state `at`.
     pub fn apply<'t>(&self, p: &Bound<'t>, x: Var<'t>, state: &mut State<'t>, at: usize) -> Var<'t> {
         let Some((w, bias)) = self.filter else { return x.silu() };
-        let [_, t, _] = x.dims();
         let past = state.s[at];
-        state.s[at] = Var::concat(&[past, x], 1).narrow(1, t, self.window);
+        state.s[at] = remembered(past, x);
         x.causal_conv1d(p[w], Some(p[bias]), past).silu()
     }
 }

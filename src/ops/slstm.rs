@@ -97,12 +97,16 @@ impl Size {
         }
     }
 
+    /// Row `row` of R for a gate and a head.
+    fn row(self, gate: usize, h: usize, row: usize) -> std::ops::Range<usize> {
+        let at = ((gate * self.h + h) * self.k + row) * self.k;
+        at..at + self.k
+    }
+
     /// R of one head as [K, 4K], for h R.
     fn pack<T: Real>(self, h: usize, r: &[T], y: &mut [T]) {
-        let k = self.k;
-        for (i, y) in y[..4 * k * k].iter_mut().enumerate() {
-            let (row, gate, col) = (i / (4 * k), i / k % 4, i % k);
-            *y = r[((gate * self.h + h) * k + row) * k + col];
+        for (i, y) in y.chunks_exact_mut(self.k.max(1)).enumerate() {
+            y.copy_from_slice(&r[self.row(i % 4, h, i / 4)]);
         }
     }
 }
@@ -116,9 +120,10 @@ fn times<T: Real>(k: usize, n: usize, v: &[T], m: &[T], y: &mut [T]) {
     gemm(T::ONE, (v, Mat::new(rows, k, k)), (m, Mat::new(k, n, n)), (y, Mat::new(rows, n, n)), false);
 }
 
-/// m + ln w.
-fn effective<T: Math>(m: T, w: T) -> T {
-    m + w.ln()
+/// y = m + ln w
+#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
+fn effective<T: Math>(m: &[T], w: &[T], y: &mut [T]) {
+    y.iter_mut().zip(m).zip(w).for_each(|((y, &m), &w)| *y = m + w.ln());
 }
 
 impl SlstmSequence {
@@ -130,11 +135,11 @@ impl SlstmSequence {
         let [c, n, m] = [c_last, n_last, m_last].map(|y| y.host_mut::<T>());
         c.copy_from_slice(x[3].host());
         n.copy_from_slice(x[4].host());
-        m.iter_mut().zip(x[5].host()).zip(x[6].host()).for_each(|((y, &m), &w)| *y = effective(m, w));
+        effective(x[5].host(), x[6].host(), m);
         let (k, rows) = (s.k, s.b * s.k);
         let (mut packed, mut sorted) = (cpu.temp::<T>(s.h * 4 * k * k), cpu.temp::<T>(s.h * rows));
         let mut z = cpu.temp::<T>(s.h * 4 * rows);
-        (0..s.h).for_each(|head| s.pack(head, r, &mut packed[head * 4 * k * k..]));
+        packed.chunks_exact_mut((4 * k * k).max(1)).enumerate().for_each(|(head, packed)| s.pack(head, r, packed));
         s.each_state(|unit, own| sorted[own].copy_from_slice(&x[2].host::<T>()[unit]));
         for t in 0..if z.is_empty() { 0 } else { s.t } {
             for head in 0..s.h {
@@ -156,7 +161,9 @@ impl SlstmSequence {
         let (mut packed, mut turned, mut dp) = (cpu.temp::<T>(all), cpu.temp::<T>(s.h * all), cpu.temp::<T>(s.h * all));
         for (head, turned) in turned.chunks_exact_mut(all.max(1)).enumerate() {
             s.pack(head, r, &mut packed);
-            turned.iter_mut().enumerate().for_each(|(i, y)| *y = packed[i % k * 4 * k + i / k]);
+            for (i, turned) in turned.chunks_exact_mut(k).enumerate() {
+                turned.iter_mut().zip(packed[i..].iter().step_by(4 * k)).for_each(|(y, &x)| *y = x);
+            }
         }
         dp.fill(T::ZERO);
         // dh is sorted by heads.
@@ -187,9 +194,9 @@ impl SlstmSequence {
                 gemm(T::ONE, (before, m.t()), (dz, mz), dp, true);
             }
         }
-        for (i, &dp) in dp.iter().enumerate() {
-            let (head, i) = (i / all, i % all);
-            dr[((i / k % 4 * s.h + head) * k + i / (4 * k)) * k + i % k] += dp;
+        for (i, dp) in dp.chunks_exact(k.max(1)).enumerate() {
+            let (head, i) = (i / (4 * k), i % (4 * k));
+            put_all(&mut dr[s.row(i % 4, head, i / 4)], dp, true);
         }
         initial_back(cpu, s, x, [dh, dc, dn, gamma], initial);
     }
