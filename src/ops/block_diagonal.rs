@@ -112,19 +112,25 @@ fn product<T: Real>(x: &[Lane<T>], w: &[[Lane<T>; 4]], y: &mut [Lane<T>], acc: b
     }
 }
 
-/// dW += g xᵀ over the rows, of the four blocks at vector `j` of `n`.
+/// dW += g xᵀ over the rows, of the blocks at vectors `j..j + V` of `n`: as many as have their sums in registers, since
+/// each pass fetches all the rows.
 #[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
-fn weights<T: Real>(g: &[Lane<T>], x: &[Lane<T>], j: usize, n: usize, dw: &mut [T]) {
-    let mut sums = [[T::ZERO; L]; 4];
-    for (g, x) in g[j..].iter().step_by(n).zip(x[j..].iter().step_by(n)) {
-        let x = black_box(x);
-        for (m, sum) in sums.iter_mut().enumerate() {
-            let x = spread(x, m);
-            (0..L).for_each(|l| sum[l] = g[l].fma(x[l], sum[l]));
+fn weights<T: Real, const V: usize>(g: &[Lane<T>], x: &[Lane<T>], j: usize, n: usize, dw: &mut [T]) {
+    let mut sums = [[[T::ZERO; L]; 4]; V];
+    for (g, x) in g.chunks_exact(n).zip(x.chunks_exact(n)) {
+        let (Some(g), Some(x)) = (g[j..].first_chunk::<V>(), x[j..].first_chunk::<V>()) else { return };
+        for v in 0..V {
+            let x = black_box(&x[v]);
+            for (m, sum) in sums[v].iter_mut().enumerate() {
+                let x = spread(x, m);
+                (0..L).for_each(|l| sum[l] = g[v][l].fma(x[l], sum[l]));
+            }
         }
     }
-    for (l, dw) in dw.chunks_exact_mut(4).enumerate() {
-        (0..4).for_each(|m| dw[m] += sums[m][l]);
+    for (sums, dw) in sums.iter().zip(dw.chunks_exact_mut(4 * L)) {
+        for (l, dw) in dw.chunks_exact_mut(4).enumerate() {
+            (0..4).for_each(|m| dw[m] += sums[m][l]);
+        }
     }
 }
 
@@ -155,8 +161,14 @@ fn backward<T: Real>(cpu: &Cpu, z: Size, x: &[T], w: &[T], g: &[T], dx: &mut [Gr
         pack(w, true, lanes_mut(&mut packed));
         gx.write(|d, acc| product(lanes(g), lanes(&packed).as_chunks().0, lanes_mut(d), acc));
         return gw.add(|d: &mut [T]| {
-            for (j, d) in d.chunks_exact_mut(4 * L).enumerate().take(if z.rows == 0 { 0 } else { z.g / 4 }) {
-                weights(lanes(g), lanes(x), j, z.g / 4, d);
+            const V: usize = 4;
+            let (g, x, n) = (lanes(g), lanes(x), z.g / 4);
+            for (i, d) in d.chunks_mut(V * 4 * L).enumerate() {
+                if d.len() == V * 4 * L {
+                    weights::<T, V>(g, x, V * i, n, d);
+                } else {
+                    d.chunks_mut(4 * L).enumerate().for_each(|(j, d)| weights::<T, 1>(g, x, V * i + j, n, d));
+                }
             }
         });
     }
@@ -285,7 +297,7 @@ impl Op for BlockDiagonal {
     fn sample(g: &mut Gen) -> (Self, Vec<Tensor>) {
         let (outer, bias, xs) = (g.shape(2, 4), g.coin(), g.below(2) + 1);
         let (groups, parts, o, i) =
-            if g.coin() { (4 * g.size(2), 1, 4, 4) } else { (g.size(4), g.size(3), g.size(5), g.size(5)) };
+            if g.coin() { (4 * g.size(5), 1, 4, 4) } else { (g.size(4), g.size(3), g.size(5), g.size(5)) };
         let mut x = vec![];
         for _ in 0..xs {
             x.extend([g.normal([outer.at(0), outer.at(1), groups, i]), g.normal([groups, parts * o, i])]);

@@ -96,6 +96,12 @@ pub fn parts3<T: Real>(a: &[T], b: &[T], c: &[T], to: &mut [T; LANES], f: impl F
         to[0] = plain(a, b, c, f);
         return;
     }
+    if let (Ok(a), Ok(b), Ok(c)) = (<&[T; LANES]>::try_from(a), b.try_into(), c.try_into()) {
+        let (b, c): (&[T; LANES], &[T; LANES]) = (b, c);
+        (0..LANES).for_each(|i| lanes[i] = f(a[i], b[i], c[i]));
+        *to = lanes;
+        return;
+    }
     // A length that the compiler takes for unknown keeps the loop, and with it the vectors: unrolled for a constant
     // length, as `with_width` makes it, LLVM turns the lanes into scalars.
     let n = std::hint::black_box(a.len());
