@@ -297,7 +297,7 @@ impl Op for BlockDiagonal {
     fn sample(g: &mut Gen) -> (Self, Vec<Tensor>) {
         let (outer, bias, xs) = (g.shape(2, 4), g.coin(), g.below(2) + 1);
         let (groups, parts, o, i) =
-            if g.coin() { (4 * g.size(5), 1, 4, 4) } else { (g.size(4), g.size(3), g.size(5), g.size(5)) };
+            if g.coin() { (4 * g.size(12), 1, 4, 4) } else { (g.size(4), g.size(3), g.size(5), g.size(5)) };
         let mut x = vec![];
         for _ in 0..xs {
             x.extend([g.normal([outer.at(0), outer.at(1), groups, i]), g.normal([groups, parts * o, i])]);
