@@ -128,7 +128,7 @@ fn a_profile_is_of_all_parts() {
     let told = |shards: usize| {
         let mut trainer = trainer("gpt", &format!("shards = {shards}"));
         trainer.share(&Cores::idle(2));
-        let cost = trainer.profile(20).unwrap().0["linear"];
+        let cost = trainer.profile(20).unwrap().0["layer_norm"];
         (cost.calls, cost.bytes)
     };
     let (calls, bytes) = told(1);

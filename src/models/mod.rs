@@ -173,9 +173,13 @@ pub fn split<const N: usize>(x: Var<'_>) -> [Var<'_>; N] {
     std::array::from_fn(|i| x.narrow(axis, i * n, n))
 }
 
-/// x Wᵀ + b in `N` equal parts, as [`split`] would make them, but by as many products: what is wide is not copied.
+/// x Wᵀ + b in `N` equal parts, as [`split`] makes them; where x has more rows than W, by `N` products with parts of W, as
+/// whatever is cut is copied.
 #[track_caller]
 pub fn linear_parts<'t, const N: usize>(x: Var<'t>, w: Var<'t>, b: Option<Var<'t>>) -> [Var<'t>; N] {
+    if x.shape().rows() < w.shape().rows() {
+        return split(x.linear(w, b));
+    }
     let n = w.shape().at(0) / N;
     std::array::from_fn(|i| x.linear(w.narrow(0, i * n, n), b.map(|b| b.narrow(0, i * n, n))))
 }
