@@ -8,6 +8,9 @@
 //! RMS norm, and dx = r (g − y Σ g y) for the L2 norm (where ε rules, r is constant: dx = r g).
 
 mod fours;
+mod l2;
+
+pub use l2::L2Norm;
 
 use super::{
     check_real,
@@ -35,18 +38,10 @@ pub struct RmsNorm {
     pub eps: f64,
 }
 
-/// x divided by its Euclidean length.
-pub struct L2Norm {
-    /// The least length, or, if `smooth`, what is added to its square.
-    pub eps: f64,
-    /// Whether the length is √(Σ x² + ε) instead of max(√Σ x², ε).
-    pub smooth: bool,
-}
-
 static MODULE: Module = Module::new("ops/norm.cu", &[include_str!("norm.cu")]);
 
-/// How many rows of four `fours` takes.
-fn fours<T>(r: &[T]) -> usize {
+/// How many rows of four [`fours`] takes.
+fn whole_fours<T>(r: &[T]) -> usize {
     r.len() / L * L
 }
 
@@ -58,7 +53,7 @@ fn forward<T: Real>(centre: bool, eps: T, x: &[T], w: &[T], b: Option<&[T]>, y: 
     let done = if let Ok(w) = w.try_into() {
         let b = b.and_then(|b| b.try_into().ok()).unwrap_or([T::ZERO; 4]);
         fours::forward(centre, eps, x, w, &b, y, mean, r);
-        fours(r)
+        whole_fours(r)
     } else {
         0
     };
@@ -97,7 +92,7 @@ fn backward_x<T: Real>(centre: bool, x: &[T], w: &[T], mean: &[T], r: &[T], g: &
     let over_n = T::ONE / T::of(n as f64);
     let done = if let Ok(w) = w.try_into() {
         fours::backward_x(centre, x, w, mean, r, g, d, acc);
-        fours(r)
+        whole_fours(r)
     } else {
         0
     };
@@ -281,122 +276,6 @@ macro_rules! norm {
 }
 norm!(LayerNorm, "layer_norm", centre: true, inputs: |g| if g.coin() { 2 } else { 3 });
 norm!(RmsNorm, "rms_norm", centre: false, inputs: |g| 2);
-
-#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
-fn l2_forward<T: Real>(n: usize, smooth: bool, eps: T, x: &[T], y: &mut [T], r: &mut [T]) {
-    let here = avx512_here!();
-    let done = if n == 4 {
-        fours::l2_forward(smooth, eps, x, y, r);
-        fours(r)
-    } else {
-        0
-    };
-    let (x, y, r) = (&x[done * n..], &mut y[done * n..], &mut r[done..]);
-    with_width!(n => for ((x, y), r) in x.chunks(L * n).zip(y.chunks_mut(L * n)).zip(r.chunks_mut(L)) {
-        let row = |l: usize| &x[l * n..(l + 1) * n];
-        let square = sums(here, r.len(), |l, to| parts(row(l), to, |x| x * x));
-        let mut s = [T::ZERO; L];
-        for l in 0..L {
-            let length = if smooth { (square[l] + eps).sqrt() } else { square[l].sqrt() };
-            s[l] = T::ONE / if !smooth && length < eps { eps } else { length };
-        }
-        for ((l, y), &s) in y.chunks_exact_mut(n).enumerate().zip(&s) {
-            y.iter_mut().zip(row(l)).for_each(|(y, &x)| *y = x * s);
-        }
-        r.copy_from_slice(&s[..r.len()]);
-    });
-}
-
-#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
-fn l2_backward<T: Real>(n: usize, constant: T, y: &[T], r: &[T], g: &[T], d: &mut [T], acc: bool) {
-    let here = avx512_here!();
-    let done = if n == 4 {
-        fours::l2_backward(constant, y, r, g, d, acc);
-        fours(r)
-    } else {
-        0
-    };
-    let (y, r, g, d) = (&y[done * n..], &r[done..], &g[done * n..], &mut d[done * n..]);
-    with_width!(n => {
-        for (((y, g), d), r) in y.chunks(L * n).zip(g.chunks(L * n)).zip(d.chunks_mut(L * n)).zip(r.chunks(L)) {
-            let row = |l: usize| l * n..(l + 1) * n;
-            let dots = sums(here, r.len(), |l, to| parts3(&g[row(l)], &y[row(l)], &y[row(l)], to, |g, y, _| g * y));
-            for (((l, d), &r), &dot) in d.chunks_exact_mut(n).enumerate().zip(r).zip(&dots) {
-                let (dot, entries) =
-                    (if r == constant { T::ZERO } else { dot }, d.iter_mut().zip(&y[row(l)]).zip(&g[row(l)]));
-                if acc {
-                    entries.for_each(|((d, &y), &g)| *d += r * (g - y * dot));
-                } else {
-                    entries.for_each(|((d, &y), &g)| *d = r * (g - y * dot));
-                }
-            }
-        }
-    });
-}
-
-impl Op for L2Norm {
-    fn name(&self) -> &'static str {
-        "l2_norm"
-    }
-
-    fn infer(&self, x: In) -> Result<Outs, String> {
-        norm_infer(x).map(|_| Outs::from(x[0].shape()).saving([Shape::new(&[x[0].shape().rows()])]))
-    }
-
-    fn forward(&self, cx: &Cx, x: In, y: &mut [Value]) {
-        let [y, r] = y else { return };
-        if x[0].is_empty() {
-            r.fill(0.0);
-            return;
-        }
-        match cx {
-            Cx::Cpu(_) => with_real!(x[0].dtype(), T => {
-                let eps = T::of(self.eps);
-                l2_forward(x[0].shape().last(), self.smooth, eps, x[0].host::<T>(), y.host_mut(), r.host_mut());
-            }),
-            Cx::Cuda(cu) => {
-                let (rows, n) = (r.len(), x[0].shape().last());
-                let (launch, lanes) = cu.rows(rows, n);
-                let args = args![&x[0], &mut **y, &mut **r, rows, n, lanes, self.eps, self.smooth];
-                cu.launch(&MODULE, "l2_forward", x[0].dtype(), launch, args);
-            }
-        }
-    }
-
-    fn backward(&self, cx: &Cx, x: In, y: &[Value], dy: &[Option<Tensor>], dx: &mut [Grad]) {
-        let Some(g) = &dy[0] else { return };
-        if x[0].is_empty() {
-            return;
-        }
-        match cx {
-            Cx::Cpu(_) => with_real!(g.dtype(), T => dx[0].write::<T>(|d, acc| {
-                // The r of a row that is shorter than eps; no row's if smooth.
-                let constant = if self.smooth { T::ZERO } else { T::ONE / T::of(self.eps) };
-                l2_backward(x[0].shape().last(), constant, y[0].host(), y[1].host(), g.host(), d, acc);
-            })),
-            Cx::Cuda(cu) => {
-                let Some((d, acc)) = dx[0].parts() else { return };
-                let (rows, n) = (y[1].len(), x[0].shape().last());
-                let (launch, lanes) = cu.rows(rows, n);
-                let args = args![&x[0], g, d, acc, rows, n, lanes, self.eps, self.smooth];
-                cu.launch(&MODULE, "l2_backward", g.dtype(), launch, args);
-            }
-        }
-    }
-
-    fn sample(g: &mut Gen) -> (Self, Vec<Tensor>) {
-        // Without `smooth`, lengths far from eps: short rows and long ones. (One long entry becomes ±1, whose
-        // gradient 0 a finite difference can only round.)
-        let x = norm_sample(g, 1).remove(0);
-        let (smooth, short) = (g.coin(), x.shape().last() == 1 || g.coin());
-        if smooth {
-            return (L2Norm { eps: g.uniform(0.1, 0.5), smooth }, vec![x]);
-        }
-        let away = x.to_f64().iter().map(|&x| x + if x < 0.0 { -0.5 } else { 0.5 }).collect::<Vec<f64>>();
-        let eps = if short { 100.0 } else { 0.1 };
-        (L2Norm { eps, smooth }, vec![Tensor::from_vec(away, x.shape())])
-    }
-}
 
 impl<'t> Var<'t> {
     /// Layer norm over the last axis: (x − mean) / √(var + eps) w (+ b).

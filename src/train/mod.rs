@@ -9,13 +9,14 @@ pub mod jobs;
 pub mod on_device;
 pub mod optimizer;
 mod presets;
+mod profile;
 pub mod rundir;
 pub mod schedule;
 pub mod shards;
 pub mod sweep;
 
 use crate::{
-    autograd::{Profile, Tape, Var},
+    autograd::{Tape, Var},
     cuda,
     error::{Error, Result},
     models::{Bound, Form, Model},
@@ -253,31 +254,6 @@ impl Trainer {
         assign("adam.v", v)?;
         assign("params", self.model.params_mut().flat_mut())?;
         self.model.buffers().into_iter().try_for_each(|(name, to)| assign(name, to))
-    }
-
-    /// The tapes that it computes on.
-    fn tapes(&mut self) -> impl Iterator<Item = &Tape> {
-        let parts = self.shards.as_mut().map(Shards::tapes).unwrap_or_default();
-        std::iter::once(&self.tape).chain(parts)
-    }
-
-    /// Take this many steps and say where the time of the ops went; on a device, launched one by one.
-    ///
-    /// # Errors
-    /// As [`Trainer::step`].
-    pub fn profile(&mut self, steps: usize) -> Result<Profile> {
-        self.tapes().for_each(Tape::start_profile);
-        let graphs = std::mem::replace(&mut self.cfg.cuda_graph, Graphs::Off);
-        let done = (0..steps).try_for_each(|_| self.step().map(drop));
-        self.cfg.cuda_graph = graphs;
-        let mut all = Profile::default();
-        self.tapes().for_each(|tape| all.merge(&tape.take_profile()));
-        done.map(|()| all)
-    }
-
-    /// How many buffers the tapes ever allocated.
-    pub fn fresh_buffers(&mut self) -> usize {
-        self.tapes().map(Tape::fresh_buffers).sum()
     }
 
     /// One step: a batch, the loss, its gradient, the update.

@@ -1,0 +1,34 @@
+//! Where the time and the memory of training steps go.
+
+use super::{Trainer, on_device::Graphs, shards::Shards};
+use crate::{
+    autograd::{Profile, Tape},
+    error::Result,
+};
+
+impl Trainer {
+    /// The tapes that it computes on.
+    fn tapes(&mut self) -> impl Iterator<Item = &Tape> {
+        let parts = self.shards.as_mut().map(Shards::tapes).unwrap_or_default();
+        std::iter::once(&self.tape).chain(parts)
+    }
+
+    /// Take this many steps and say where the time of the ops went; on a device, launched one by one.
+    ///
+    /// # Errors
+    /// As [`Trainer::step`].
+    pub fn profile(&mut self, steps: usize) -> Result<Profile> {
+        self.tapes().for_each(Tape::start_profile);
+        let graphs = std::mem::replace(&mut self.cfg.cuda_graph, Graphs::Off);
+        let done = (0..steps).try_for_each(|_| self.step().map(drop));
+        self.cfg.cuda_graph = graphs;
+        let mut all = Profile::default();
+        self.tapes().for_each(|tape| all.merge(&tape.take_profile()));
+        done.map(|()| all)
+    }
+
+    /// How many buffers the tapes ever allocated.
+    pub fn fresh_buffers(&mut self) -> usize {
+        self.tapes().map(Tape::fresh_buffers).sum()
+    }
+}
