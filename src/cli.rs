@@ -15,7 +15,7 @@ use crate::{
     tasks::Len,
     tensor::{Cx, DType, Device},
     train::{
-        config::{TrainConfig, plain, preset_table},
+        config::{Parts, TrainConfig, plain, preset_table},
         on_device::Graphs,
         optimizer::Rule,
         schedule::Shape,
@@ -184,10 +184,10 @@ struct Machine {
     /// What operands of matrix products are rounded to on the CPU: f32, not at all; bf16, faster [default: f32]
     #[arg(long, value_name = "TYPE")]
     products: Option<Products>,
-    /// Parts that a batch is computed in, on cores without a run; results depend on it, not on the cores [default: of
-    /// about 1024 tokens]
-    #[arg(long, value_name = "N", value_parser = whole)]
-    shards: Option<i64>,
+    /// Parts that a batch is computed in, on cores without a run; results depend on it, not on the cores; auto: of about
+    /// 1024 tokens each [default: what the preset says, or auto]
+    #[arg(long, value_name = "N")]
+    shards: Option<Parts>,
     /// How many runs go side by side; results do not depend on it [default: the number of cores]
     #[arg(long, value_name = "N", value_parser = whole)]
     threads: Option<i64>,
@@ -304,7 +304,8 @@ impl TrainArgs {
         top.set("form", machine.form.map(|x| x.to_string())).set("device", machine.device);
         top.set("cuda_graph", machine.cuda_graph.map(|x| x.to_string()));
         top.set("dtype", machine.dtype.map(|x| x.to_string())).set("max_len", sizes.max_len);
-        top.set("products", machine.products.map(|x| x.to_string())).set("shards", machine.shards);
+        top.set("products", machine.products.map(|x| x.to_string()))
+            .set("shards", machine.shards.map(toml::Value::from));
 
         let mut model = Flags::default();
         model.set("layers", sizes.layers).set("width", sizes.width).set("heads", sizes.heads);

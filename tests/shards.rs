@@ -110,16 +110,35 @@ fn models_that_keep_numbers_of_whole_batches_stay_whole() {
     }
 }
 
-/// About a thousand tokens in each, and four sequences or more; of a batch that has no more, one part.
+/// About a thousand tokens in each, four sequences or more, and sixteen parts at most; of a batch that has no more, one.
 #[test]
 fn a_large_batch_is_in_parts_unless_it_is_said_otherwise() {
-    let parts = |more: &str| load(more).unwrap().parts();
-    for (batch, len, n) in [(5, 9, 1), (32, 32, 1), (32, 64, 2), (128, 32, 4), (8, 4096, 2), (1, 65536, 1)] {
+    let sizes = [(5, 9, 1), (32, 32, 1), (32, 64, 2), (128, 32, 4), (8, 4096, 2), (1, 65536, 1), (4096, 512, 16)];
+    for (batch, len, n) in sizes {
         let size = format!("batch = {batch}\ntrain_len = {len}");
-        assert_eq!(parts(&size), n, "{size}");
-        assert_eq!(parts(&format!("{size}\nshards = 1")), 1);
+        let cfg = load(&size).unwrap();
+        assert_eq!(cfg.parts(), n, "{size}");
+        assert!(cfg.to_toml().unwrap().contains("shards = \"auto\""), "{size}");
+        // A run's checkpoints say how many, whatever a later version would choose.
+        assert!(cfg.for_model("gpt").unwrap().to_toml().unwrap().contains(&format!("shards = {n}\n")), "{size}");
+        assert_eq!(load(&format!("{size}\nshards = 1")).unwrap().parts(), 1);
     }
-    assert!(!load("batch = 512").unwrap().to_toml().unwrap().contains("shards"));
+}
+
+/// What a run left before there were parts by default says nothing of them, and was computed in one.
+#[test]
+fn a_run_of_before_goes_on_in_one_part() {
+    let dir = tempfile::tempdir().unwrap();
+    let (path, cfg) = (dir.path().join("run"), load("batch = 128\ntrain_len = 32\nshards = 1").unwrap());
+    RunDir::create(&path, &cfg, false).unwrap();
+    let file = path.join("config.toml");
+    let text = fs::read_to_string(&file).unwrap();
+    assert!(text.contains("shards = 1\n"), "{text}");
+    fs::write(&file, text.replace("shards = 1\n", "")).unwrap();
+    assert_eq!(RunDir::open(&path).unwrap().1.parts(), 1);
+    RunDir::create_or_open(&path, &cfg).unwrap();
+    let asked = RunDir::create_or_open(&path, &load("batch = 128\ntrain_len = 32").unwrap()).err().unwrap().to_string();
+    assert!(asked.contains("shards is 1 there, and \"auto\" here"), "{asked}");
 }
 
 /// The ops of every part are counted: of three, three times as many calls, and as many numbers as of the whole.
@@ -140,5 +159,7 @@ fn a_profile_is_of_all_parts() {
 fn parts_need_sequences() {
     let refused = |more: &str| load(more).unwrap_err().to_string();
     assert!(refused("shards = 0").contains("shards 0: expected at least 1"));
+    assert!(refused("shards = -2").contains("shards -2: expected a whole number from 1 on, or auto"));
+    assert!(refused("shards = \"many\"").contains("shards many: expected a whole number from 1 on, or auto"));
     assert!(refused("shards = 6").contains("shards 6: expected at most the 5 sequences of a batch"));
 }

@@ -112,8 +112,7 @@ impl Mix {
         (magnitude * phase.cos(), magnitude * phase.sin())
     }
 
-    /// γ ⊙ (B u), `[.., H]` to `[.., N]`; Of a sequence it is (γ B) u: γ goes into the few rows of
-    /// B, and not over all positions.
+    /// γ ⊙ (B u), `[.., H]` to `[.., N]`; of a sequence (γ B) u: γ goes into the few rows of B, and not over all positions.
     fn input<'t>(&self, p: &Bound<'t>, u: Var<'t>) -> Complex<'t> {
         let gamma = p[self.gamma].exp().cast(u.dtype());
         let token = u.shape().rank() == 2;

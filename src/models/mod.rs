@@ -173,11 +173,11 @@ pub fn split<const N: usize>(x: Var<'_>) -> [Var<'_>; N] {
     std::array::from_fn(|i| x.narrow(axis, i * n, n))
 }
 
-/// x Wᵀ + b in `N` equal parts, as [`split`] makes them; where x has more rows than W, by `N` products with parts of W, as
-/// whatever is cut is copied.
+/// x Wᵀ + b in `N` equal parts, as [`split`] makes them. What is cut is copied; so on the CPU, where x has as many rows as
+/// W or more, W is cut, for `N` products.
 #[track_caller]
 pub fn linear_parts<'t, const N: usize>(x: Var<'t>, w: Var<'t>, b: Option<Var<'t>>) -> [Var<'t>; N] {
-    if x.shape().rows() < w.shape().rows() {
+    if x.tape().cx().gpu().is_some() || x.shape().rows() < w.shape().rows() {
         return split(x.linear(w, b));
     }
     let n = w.shape().at(0) / N;

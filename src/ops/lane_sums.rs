@@ -125,6 +125,12 @@ pub fn parts<T: Real>(x: &[T], to: &mut [T; LANES], f: impl Fn(T) -> T) {
     parts3(x, x, x, to, |x, _, _| f(x));
 }
 
+/// How many rows of n numbers to take side by side in [`sums`]: sixteen, or as many as stay in the first cache.
+pub fn rows_at_once(n: usize) -> usize {
+    const NUMBERS: usize = 4096;
+    (NUMBERS / n.max(1)).clamp(1, LANES)
+}
+
 /// Sixteen times sixteen parts, each sixteen in a cache line.
 #[repr(align(64))]
 struct Parts<T>([Lane<T>; LANES]);

@@ -14,7 +14,7 @@ pub use l2::L2Norm;
 
 use super::{
     check_real,
-    lane_sums::{self, NARROW, parts, parts3, sums},
+    lane_sums::{self, NARROW, parts, parts3, rows_at_once, sums},
     lanes::{L, avx512_here},
     linear::total_cuda,
 };
@@ -59,8 +59,8 @@ fn forward<T: Real>(centre: bool, eps: T, x: &[T], w: &[T], b: Option<&[T]>, y: 
     };
     let (x, y, mean, r) = (&x[done * n..], &mut y[done * n..], &mut mean[done..], &mut r[done..]);
     with_width!(n => {
-        let w = &w[..n];
-        let blocks = x.chunks(L * n).zip(y.chunks_mut(L * n)).zip(mean.chunks_mut(L)).zip(r.chunks_mut(L));
+        let (c, w) = (rows_at_once(n), &w[..n]);
+        let blocks = x.chunks(c * n).zip(y.chunks_mut(c * n)).zip(mean.chunks_mut(c)).zip(r.chunks_mut(c));
         for (((x, y), mean), r) in blocks {
             let (rows, row) = (r.len(), |l: usize| &x[l * n..(l + 1) * n]);
             let (mut m, mut s) = ([T::ZERO; L], [T::ZERO; L]);
@@ -98,8 +98,8 @@ fn backward_x<T: Real>(centre: bool, x: &[T], w: &[T], mean: &[T], r: &[T], g: &
     };
     let (x, g, d, mean, r) = (&x[done * n..], &g[done * n..], &mut d[done * n..], &mean[done..], &r[done..]);
     with_width!(n => {
-        let w = &w[..n];
-        let blocks = x.chunks(L * n).zip(g.chunks(L * n)).zip(d.chunks_mut(L * n)).zip(mean.chunks(L)).zip(r.chunks(L));
+        let (c, w) = (rows_at_once(n), &w[..n]);
+        let blocks = x.chunks(c * n).zip(g.chunks(c * n)).zip(d.chunks_mut(c * n)).zip(mean.chunks(c)).zip(r.chunks(c));
         for ((((x, g), d), mean), r) in blocks {
             let row = |l: usize| l * n..(l + 1) * n;
             let of_gx = sums(here, r.len(), |l, to| {

@@ -6,7 +6,7 @@
 
 use super::{
     Trainer,
-    config::{TrainConfig, difference},
+    config::{TrainConfig, difference, of_run},
     rundir::{tensor_bytes, write},
 };
 use crate::{
@@ -97,7 +97,7 @@ pub fn load(path: &Path, cfg: &TrainConfig, seed: u64) -> Result<(Trainer, About
     let toml = |text: &str, mixer: &str| -> std::result::Result<Table, String> {
         let mut table: Table = text.parse().map_err(|e: toml::de::Error| e.to_string())?;
         table.insert("mixer".into(), mixer.into());
-        Ok(table)
+        Ok(of_run(table))
     };
     let own = toml(&about.config, &about.mixer).map_err(broken)?;
     let asked = toml(&cfg.to_toml()?, &cfg.model.mixer).map_err(Error::Config)?;

@@ -4,10 +4,12 @@
 //! directory records ([`TrainConfig::to_toml`]) reads back as it was.
 
 mod defaults;
+mod parts;
 mod text;
 
 pub use super::presets::{PRESETS, preset_table};
-pub(crate) use super::presets::{difference, merge, plain, read};
+pub(crate) use super::presets::{difference, merge, of_run, plain, read, read_run};
+pub use parts::Parts;
 
 use super::{
     on_device::Graphs,
@@ -106,11 +108,10 @@ pub struct TrainConfig {
     /// What operands of products are rounded to, on the CPU.
     #[serde(default, with = "text")]
     pub products: Products,
-    /// On the CPU, the parts that a training batch is computed in, on as many cores as have no other run; if absent, as
-    /// [`TrainConfig::parts`] says. The results depend on this number and not on that of the cores. A model that keeps
-    /// numbers of whole batches (the published LRU's statistics, a state that is carried) is computed in one.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub shards: Option<usize>,
+    /// On the CPU, the parts that a training batch is computed in, on as many cores as have no other run. The results
+    /// depend on this number and not on that of the cores. A model that keeps numbers of whole batches (the published
+    /// LRU's statistics, a state that is carried) is computed in one.
+    pub shards: Parts,
     /// What is learned.
     pub task: Tasks,
     /// The sizes of the models.
@@ -182,6 +183,7 @@ impl TrainConfig {
         cfg.model.vocab = cfg.task.vocab();
         cfg.model.classes = cfg.task.classes();
         cfg.model.max_len = cfg.max_len.unwrap_or(cfg.longest());
+        cfg.shards = Parts::Count(cfg.parts());
         Ok(cfg)
     }
 
@@ -211,14 +213,9 @@ impl TrainConfig {
         self.form.unwrap_or_else(|| model.default_form())
     }
 
-    /// In how many parts a training batch is computed: by default, of about a thousand tokens each, whose values stay in
-    /// the caches from the forward pass to the backward pass, and of four sequences or more, which many kernels compute
-    /// side by side.
+    /// In how many parts a training batch is computed.
     pub fn parts(&self) -> usize {
-        const TOKENS: usize = 1024;
-        const SEQUENCES: usize = 4;
-        let tokens = self.batch.saturating_mul(self.train_len.max);
-        self.shards.unwrap_or_else(|| (tokens / TOKENS).min(self.batch / SEQUENCES).max(1))
+        self.shards.of(self.batch, self.train_len.max)
     }
 
     /// The learning rate at each step.
@@ -283,7 +280,6 @@ impl TrainConfig {
             ("eval_batches", self.eval_batches),
             ("eval_batch", self.eval_batch),
             ("log_every", self.log_every),
-            ("shards", self.parts()),
         ];
         for (name, n) in counts {
             expect(n >= 1, || format!("{name} 0: expected at least 1"))?;

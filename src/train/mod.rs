@@ -120,7 +120,7 @@ pub fn train_on(mut trainer: Trainer, watch: &mut dyn Watch) -> Result<Trained> 
     Ok(Trained { model: trainer.into_model()?, accuracy, scores, training })
 }
 
-/// A model in training, with all that a step needs; nothing is allocated after the second step.
+/// A model in training, with all that a step needs; no tape allocates anything after its second step.
 pub struct Trainer {
     cfg: TrainConfig,
     seed: u64,

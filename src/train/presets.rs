@@ -67,6 +67,18 @@ pub(crate) fn read(path: &Path) -> Result<Table> {
     text.parse().map_err(|e: toml::de::Error| Error::Format { path: path.into(), what: e.to_string() })
 }
 
+/// As [`read`], of a file that a run has left: before batches were in parts by default, they were in one, and it says
+/// nothing of it.
+pub(crate) fn read_run(path: &Path) -> Result<Table> {
+    read(path).map(of_run)
+}
+
+/// The same of a table.
+pub(crate) fn of_run(mut table: Table) -> Table {
+    table.entry("shards").or_insert(Value::Integer(1));
+    table
+}
+
 /// Lay `top` over `base`: what it sets holds for every model, whatever `base` had for single ones.
 pub(super) fn layer(base: &mut Table, top: Table) {
     if let Some(Value::Table(per_model)) = base.get_mut("per_model") {

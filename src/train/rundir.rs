@@ -13,7 +13,7 @@
 
 use super::{
     Trainer, checkpoint,
-    config::{TrainConfig, difference, read},
+    config::{TrainConfig, difference, read_run},
     jobs::RunReport,
 };
 use crate::{
@@ -86,7 +86,10 @@ impl RunDir {
                 path.display()
             )));
         }
-        Ok((RunDir { path: path.into() }, TrainConfig::load(Some(&config), toml::Table::new())?))
+        Ok((
+            RunDir { path: path.into() },
+            TrainConfig::from_layers("default", Some((&config, read_run(&config)?)), toml::Table::new())?,
+        ))
     }
 
     /// The directory of runs of this configuration, made if it is not there.
@@ -100,7 +103,7 @@ impl RunDir {
             write(&config, cfg.to_toml()?.as_bytes())?;
         }
         let here = cfg.to_toml()?.parse().map_err(|e: toml::de::Error| Error::Config(e.to_string()))?;
-        if let Some((key, there, here)) = difference(&read(&config)?, &here) {
+        if let Some((key, there, here)) = difference(&read_run(&config)?, &here) {
             return Err(Error::format(
                 config,
                 format!("{key} is {there} there, and {here} here; choose another --out"),

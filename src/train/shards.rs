@@ -64,8 +64,8 @@ pub struct Shard {
     targets: usize,
 }
 
-/// The parts, and tapes for them: a thread uses one for all the parts that it takes, so that its buffers are in its caches
-/// already.
+/// The parts, and tapes for them: a thread uses one for all the parts that it takes, so that the buffers of one part are in
+/// its caches for the next, as far as they are of one size.
 pub struct Shards {
     parts: Vec<Mutex<Shard>>,
     tapes: Mutex<Vec<Tape>>,

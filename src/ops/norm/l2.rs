@@ -5,7 +5,7 @@ use crate::{
     args,
     autograd::{Gen, Grad, In, Op, Outs, Value},
     ops::{
-        lane_sums::{parts, parts3, sums},
+        lane_sums::{parts, parts3, rows_at_once, sums},
         lanes::{L, avx512_here},
     },
     tensor::{Cx, Real, Shape, Tensor},
@@ -30,7 +30,8 @@ fn l2_forward<T: Real>(n: usize, smooth: bool, eps: T, x: &[T], y: &mut [T], r: 
         0
     };
     let (x, y, r) = (&x[done * n..], &mut y[done * n..], &mut r[done..]);
-    with_width!(n => for ((x, y), r) in x.chunks(L * n).zip(y.chunks_mut(L * n)).zip(r.chunks_mut(L)) {
+    let c = rows_at_once(n);
+    with_width!(n => for ((x, y), r) in x.chunks(c * n).zip(y.chunks_mut(c * n)).zip(r.chunks_mut(c)) {
         let row = |l: usize| &x[l * n..(l + 1) * n];
         let square = sums(here, r.len(), |l, to| parts(row(l), to, |x| x * x));
         let mut s = [T::ZERO; L];
@@ -55,8 +56,9 @@ fn l2_backward<T: Real>(n: usize, constant: T, y: &[T], r: &[T], g: &[T], d: &mu
         0
     };
     let (y, r, g, d) = (&y[done * n..], &r[done..], &g[done * n..], &mut d[done * n..]);
+    let c = rows_at_once(n);
     with_width!(n => {
-        for (((y, g), d), r) in y.chunks(L * n).zip(g.chunks(L * n)).zip(d.chunks_mut(L * n)).zip(r.chunks(L)) {
+        for (((y, g), d), r) in y.chunks(c * n).zip(g.chunks(c * n)).zip(d.chunks_mut(c * n)).zip(r.chunks(c)) {
             let row = |l: usize| l * n..(l + 1) * n;
             let dots = sums(here, r.len(), |l, to| parts3(&g[row(l)], &y[row(l)], &y[row(l)], to, |g, y, _| g * y));
             for (((l, d), &r), &dot) in d.chunks_exact_mut(n).enumerate().zip(r).zip(&dots) {

@@ -1,0 +1,69 @@
+//! In how many parts a training batch is computed, as it is configured.
+
+use std::{fmt, str::FromStr};
+use toml::Value;
+
+/// A number, or one that follows from the size of a batch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(try_from = "Value", into = "Value")]
+pub enum Parts {
+    /// Parts of about a thousand tokens.
+    Auto,
+    /// So many.
+    Count(usize),
+}
+
+impl Parts {
+    /// The number for a batch of so many sequences of so many tokens. By default each part has about a thousand tokens,
+    /// whose values stay in the caches from the forward pass to the backward pass; four sequences or more, which many
+    /// kernels compute side by side; and a gradient of its own, so there are not too many.
+    pub fn of(self, batch: usize, len: usize) -> usize {
+        const TOKENS: usize = 1024;
+        const SEQUENCES: usize = 4;
+        const MOST: usize = 16;
+        match self {
+            Parts::Auto => (batch.saturating_mul(len) / TOKENS).min(batch / SEQUENCES).clamp(1, MOST),
+            Parts::Count(n) => n,
+        }
+    }
+}
+
+impl FromStr for Parts {
+    type Err = String;
+
+    fn from_str(s: &str) -> Result<Parts, String> {
+        match s.parse() {
+            Ok(0) => Err("shards 0: expected at least 1, or auto".into()),
+            Ok(n) => Ok(Parts::Count(n)),
+            Err(_) if s == "auto" => Ok(Parts::Auto),
+            Err(_) => Err(format!("shards {s}: expected a whole number from 1 on, or auto")),
+        }
+    }
+}
+
+impl fmt::Display for Parts {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        match self {
+            Parts::Auto => f.write_str("auto"),
+            Parts::Count(n) => write!(f, "{n}"),
+        }
+    }
+}
+
+impl TryFrom<Value> for Parts {
+    type Error = String;
+
+    fn try_from(value: Value) -> Result<Parts, String> {
+        value.as_str().map_or_else(|| value.to_string(), String::from).parse()
+    }
+}
+
+impl From<Parts> for Value {
+    fn from(parts: Parts) -> Value {
+        let count = match parts {
+            Parts::Auto => None,
+            Parts::Count(n) => i64::try_from(n).ok(),
+        };
+        count.map_or_else(|| Value::String(parts.to_string()), Value::Integer)
+    }
+}
