@@ -37,12 +37,6 @@ impl BlockDiagonal {
     /// each block after block. The bias has as many numbers, in the same order.
     pub fn together<'t>(p: &Bound<'t>, of: &[(&Self, Var<'t>)], parts: usize, bias: Option<Var<'t>>) -> Var<'t> {
         let ([b, t, i], [g, n, _]) = (of[0].1.dims(), p[of[0].0.w].dims());
-        if g == 1 {
-            let rows = |k: usize| bias.map(|b| b.reshape([of.len(), n]).narrow(0, k, 1).reshape([n]));
-            let each = |(k, (w, x)): (usize, &(&Self, Var<'t>))| x.linear(p[w.w].reshape([n, i]), rows(k));
-            let each: Vec<_> = of.iter().enumerate().map(each).collect();
-            return if let [one] = each[..] { one } else { Var::concat(&each, 2) };
-        }
         let bias = bias.map(|b| b.reshape([of.len() * parts, g, n / parts]));
         let of: Vec<_> = of.iter().map(|(w, x)| (x.reshape([b, t, g, i / g]), p[w.w])).collect();
         block_diagonal(&of, parts, bias).reshape([b, t, of.len() * g * n])

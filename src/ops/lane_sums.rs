@@ -136,7 +136,7 @@ pub fn rows_at_once(n: usize) -> usize {
 struct Parts<T>([Lane<T>; LANES]);
 
 /// Sixteen sums, or as many as `rows`, of which `parts` gives the parts: what `sum` would have made of each, merged side
-/// by side. One by one, a merging takes longer than the sum of a row of a hundred numbers.
+/// by side: one by one, each merging waits for the one vector that was just summed up.
 #[inline(always)]
 pub fn sums<T: Real>(here: Option<Avx512>, rows: usize, parts: impl Fn(usize, &mut Lane<T>)) -> Lane<T> {
     let mut all = Parts([[T::ZERO; LANES]; LANES]);

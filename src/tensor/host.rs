@@ -103,8 +103,7 @@ impl Arena {
     fn part<T: Zeroed>(&mut self, len: usize) -> Option<region::Part<T>> {
         /// Bytes of the least buffer, of the first region, of the largest if no buffer asks for more, and of all. Training
         /// asks for the same buffers again; a cache that grows by a token at each step never does, and huge pages must be
-        /// found and cleared for each of its sizes (without an end, `scaling --train gpt recurrent 2048` took ten times as
-        /// long).
+        /// found and cleared for each of its sizes: hence an end.
         const LEAST: usize = 1 << 17;
         const FIRST: usize = 1 << 20;
         const MOST: usize = 1 << 26;

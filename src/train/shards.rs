@@ -57,7 +57,7 @@ impl Drop for Borrowed<'_> {
 }
 
 /// What came of a part of a batch.
-pub struct Shard {
+struct Shard {
     grads: Tensor,
     /// The mean loss of its targets, and how many there were.
     loss: f64,
