@@ -6,6 +6,8 @@
 
 #[cfg(target_arch = "x86_64")]
 pub(super) mod avx512;
+#[cfg(target_arch = "x86_64")]
+mod sse;
 
 use super::heads::{Heads, Merged};
 use crate::tensor::Real;
@@ -165,11 +167,11 @@ pub(super) use avx512_here;
 #[inline(always)]
 pub fn turned<T: Real>(avx512: Option<Avx512>, x: &[Lane<T>; 4]) -> [Lane<T>; 4] {
     #[cfg(target_arch = "x86_64")]
-    if let (Some(_), Some(x)) = (avx512, singles(x).and_then(|x| x.first_chunk())) {
+    if let Some(x) = singles(x).and_then(|x| x.first_chunk()) {
         let mut y = [[T::ZERO; L]; 4];
         if let Some(y) = singles_mut(&mut y) {
             // SAFETY: the processor can, as there is an `Avx512`.
-            y.copy_from_slice(&unsafe { avx512::turned(x) });
+            y.copy_from_slice(&if avx512.is_some() { unsafe { avx512::turned(x) } } else { sse::turned(x) });
         }
         return y;
     }
@@ -180,25 +182,25 @@ pub fn turned<T: Real>(avx512: Option<Avx512>, x: &[Lane<T>; 4]) -> [Lane<T>; 4]
 #[inline(always)]
 pub fn order<T: Real>(avx512: Option<Avx512>, x: &Lane<T>) -> Lane<T> {
     #[cfg(target_arch = "x86_64")]
-    if let (Some(_), Some(x)) = (avx512, singles(std::slice::from_ref(x))) {
+    if let Some(x) = singles(std::slice::from_ref(x)) {
         let mut y = [[T::ZERO; L]];
         if let Some(y) = singles_mut(&mut y) {
             // SAFETY: the processor can, as there is an `Avx512`.
-            y[0] = unsafe { avx512::order(&x[0]) };
+            y[0] = if avx512.is_some() { unsafe { avx512::order(&x[0]) } } else { sse::order(&x[0]) };
         }
         return y[0];
     }
     std::array::from_fn(|l| x[l % 4 * 4 + l / 4])
 }
 
-/// The sums of sixteen times sixteen numbers, each merged pairwise; none without AVX-512 or in double precision.
+/// The sums of sixteen times sixteen numbers, each merged pairwise; none in double precision, or on other processors.
 #[inline(always)]
 pub fn merged<T: Real>(avx512: Option<Avx512>, x: &[Lane<T>; L]) -> Option<Lane<T>> {
     #[cfg(target_arch = "x86_64")]
-    if let (Some(_), Some(x)) = (avx512, singles(x).and_then(|x| x.first_chunk())) {
+    if let Some(x) = singles(x).and_then(|x| x.first_chunk()) {
         let mut y = [[T::ZERO; L]];
         // SAFETY: the processor can, as there is an `Avx512`.
-        singles_mut(&mut y)?[0] = unsafe { avx512::merged(x) };
+        singles_mut(&mut y)?[0] = if avx512.is_some() { unsafe { avx512::merged(x) } } else { sse::merged(x) };
         return Some(y[0]);
     }
     None
@@ -228,13 +230,12 @@ fn within(Table { n, k, rs, cs }: Table, len: usize, at: &[usize], step: usize, 
 fn gather<T: Real>(x: &[T], at: [usize; L], step: usize, scale: &Lane<T>, y: &mut [Lane<T>], to: Table) {
     let mut j0 = 0;
     #[cfg(target_arch = "x86_64")]
-    if let (Some(x), Some(scale), Some(y)) = (T::f32s(x), singles(std::slice::from_ref(scale)), singles_mut(y))
-        && avx512::available()
-    {
+    if let (Some(x), Some(scale), Some(y)) = (T::f32s(x), singles(std::slice::from_ref(scale)), singles_mut(y)) {
         assert!(within(to, x.len(), &at, step, y.len()), "rows beyond a tensor's end");
         j0 = to.k / 4 * 4;
+        let gather = if avx512::available() { avx512::gather } else { sse::gather };
         // SAFETY: the processor can, and it was just looked that the rows and the lanes are there.
-        unsafe { avx512::gather(x, &at, step, &scale[0], y, to) };
+        unsafe { gather(x, &at, step, &scale[0], y, to) };
     }
     for t in 0..to.n {
         for j in j0..to.k {
@@ -246,13 +247,12 @@ fn gather<T: Real>(x: &[T], at: [usize; L], step: usize, scale: &Lane<T>, y: &mu
 fn scatter<T: Real>(x: &[Lane<T>], from: Table, scale: T, at: &[usize], step: usize, (y, acc): &mut Merged<T>) {
     let mut j0 = 0;
     #[cfg(target_arch = "x86_64")]
-    if let (Some(x), Some(y)) = (singles(x), T::f32s_mut(y))
-        && avx512::available()
-    {
+    if let (Some(x), Some(y)) = (singles(x), T::f32s_mut(y)) {
         assert!(within(from, y.len(), at, step, x.len()), "rows beyond a tensor's end");
         j0 = from.k / 4 * 4;
+        let scatter = if avx512::available() { avx512::scatter } else { sse::scatter };
         // SAFETY: the processor can, and it was just looked that the rows and the lanes are there.
-        unsafe { avx512::scatter(x, from, scale.to_f64() as f32, at, step, y, *acc) };
+        unsafe { scatter(x, from, scale.to_f64() as f32, at, step, y, *acc) };
     }
     for t in 0..from.n {
         for j in j0..from.k {

@@ -11,19 +11,16 @@
 //! Both operands are packed, which is when they are rounded: as pairs of numbers that follow each other along k.
 
 use super::{
-    avx512::Product,
+    operand::{FEW, MC, PACKED, Product, View},
     pack::transpose,
-    tile::{View, W, pairs, panels, tail},
+    tile::{W, pairs, panels, tail},
 };
 use std::{arch::x86_64::*, mem::MaybeUninit};
 
-/// The most steps of k at once, and pairs of b packed together.
+/// The most steps of k at once.
 const KC: usize = 512;
-const PACKED: usize = 1 << 15;
-const FEW: usize = 1 << 10;
 
-/// Rows of a that are rounded together, and the room for them: pairs are walked along rows or along columns.
-const MC: usize = 24;
+/// The room for MC rows of a, rounded together: pairs are walked along rows or along columns.
 const ROOM: usize = KC / 2 * 2 * W;
 
 /// Whether this processor can.

@@ -1,12 +1,15 @@
 //! One matrix product on slices: y = α a b, or y += α a b.
 //!
-//! In single precision on a processor with AVX-512 it is our own, in `avx512.rs`: the products of small models are
-//! narrow (1024 rows of 4 numbers), and over before a library has prepared itself. Elsewhere, in double precision and for
-//! large matrices the `gemm` crate does the work, but for products of a few numbers, which are plain loops.
-//! `cargo bench --bench gemm` shows ours beside the crate's at the shapes of our models.
+//! In single precision on a processor with AVX-512 or AVX2 it is our own, in `avx512.rs` and `avx2.rs`: the products of
+//! small models are narrow (1024 rows of 4 numbers), and over before a library has prepared itself. Elsewhere, in double
+//! precision and for large matrices the `gemm` crate does the work, but for products of a few numbers, which are plain
+//! loops. `cargo bench --bench gemm` shows ours beside the crate's at the shapes of our models.
 //!
-//! Sums go over k in blocks that depend on the sizes alone, so that the same product has the same bits every time.
+//! Sums go over k in blocks that depend on the sizes alone, so that the same product has the same bits every time, and
+//! our own the same on either kind of processor.
 
+#[cfg(target_arch = "x86_64")]
+mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
 #[cfg(target_arch = "x86_64")]
@@ -14,8 +17,12 @@ mod bf16;
 #[cfg(target_arch = "x86_64")]
 mod narrow;
 #[cfg(target_arch = "x86_64")]
+mod operand;
+#[cfg(target_arch = "x86_64")]
 mod pack;
 mod products;
+#[cfg(all(test, target_arch = "x86_64"))]
+mod tests;
 #[cfg(target_arch = "x86_64")]
 mod tile;
 
@@ -144,10 +151,12 @@ fn singly<T: Real>(
 ) -> bool {
     let (Some(x), Some(w), Some(start)) = (T::f32s(a.0), T::f32s(b.0), start.f32s()) else { return false };
     let Some(out) = T::f32s_mut(y.0) else { return false };
-    let product = avx512::Product::new(alpha.to_f64() as f32, (x, a.1), (w, b.1), (out, y.1), start);
+    let product = operand::Product::new(alpha.to_f64() as f32, (x, a.1), (w, b.1), (out, y.1), start);
     match products {
         // SAFETY: the processor can; the caller has checked the sizes and the lengths; y is borrowed mutably.
-        Products::F32 => avx512::available() && unsafe { avx512::product(product) },
+        Products::F32 if avx512::available() => unsafe { avx512::product(product) },
+        // SAFETY: the same.
+        Products::F32 => avx2::available() && unsafe { avx2::product(product) },
         Products::Bf16 => {
             assert!(bf16::available(), "{NO_BF16}");
             // SAFETY: the same.

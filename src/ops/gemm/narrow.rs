@@ -5,14 +5,11 @@
 //! turned back into rows at the end. Rows of four numbers are left as they are: see [`quarters`].
 
 use super::{
+    operand::{LONGEST, Out, Product, View},
     pack::{self, transpose},
-    tile::{Out, View, W, put, tail},
+    tile::{W, put, tail},
 };
 use std::{arch::x86_64::*, array::from_fn, mem::MaybeUninit};
-
-/// The most columns, and steps of k.
-const MOST: usize = 8;
-const LONGEST: usize = 512;
 
 /// What becomes of a vector that holds 4 / Q rows of y, each in Q quarters.
 struct End {
@@ -191,9 +188,10 @@ unsafe fn quarters<const Q: usize>(m: usize, n: usize, a: View, b: View, out: Ou
 /// # Safety
 /// AVX-512F and VL; a [m, k], b [k, n] and `out` [m, n] are memory to read or write.
 #[target_feature(enable = "avx512f,avx512vl")]
-pub unsafe fn product(m: usize, k: usize, n: usize, a: View, b: View, out: Out) -> bool {
+pub unsafe fn product(p: Product) -> bool {
     const SHORT: usize = 32;
-    if n > MOST || m < W || !(4..=LONGEST).contains(&k) || a.cs != 1 || out.cs != 1 || out.rs != n {
+    let Product { m, k, n, a, b, out } = p;
+    if !p.narrow() {
         return false;
     }
     // SAFETY: this function's contract, and the sizes seen to.

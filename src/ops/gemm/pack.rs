@@ -1,6 +1,9 @@
 //! Panels of b, next to each other in memory, for the kernels of [`super::tile`].
 
-use super::tile::{View, W, panels, tail};
+use super::{
+    operand::View,
+    tile::{W, panels, tail},
+};
 use crate::ops::lanes::avx512::transpose_quarters;
 use std::arch::x86_64::*;
 

@@ -5,6 +5,7 @@
 //! The loops are written once and made twice, for numbers and for pairs of bf16 numbers that fill the same 32 bits:
 //! a function may only be inlined into another of the same instruction set, so a type parameter would not do.
 
+use super::operand::{Out, View};
 use std::{arch::x86_64::*, array::from_fn};
 
 /// Numbers in a vector.
@@ -12,42 +13,6 @@ pub const W: usize = 16;
 
 /// From how many steps on a tile of y is fetched into the cache meanwhile.
 const LONG: usize = 16;
-
-/// An operand as the kernels walk it: its first element, and the distances between rows and columns.
-#[derive(Clone, Copy)]
-pub struct View {
-    pub at: *const f32,
-    pub rs: usize,
-    pub cs: usize,
-}
-
-impl View {
-    /// The part from row i and column j on. Nothing is read, so the address may be one past the end.
-    pub fn from(self, i: usize, j: usize) -> View {
-        View { at: self.at.wrapping_add(i * self.rs + j * self.cs), ..self }
-    }
-}
-
-/// Where sums go: y = alpha sum + init.
-#[derive(Clone, Copy)]
-pub struct Out {
-    pub at: *mut f32,
-    pub rs: usize,
-    pub cs: usize,
-    pub alpha: f32,
-    /// What is added; 0 if null. Its rows are `init_rs` apart, its columns as far as those of y.
-    pub init: *const f32,
-    pub init_rs: usize,
-}
-
-impl Out {
-    /// The part from row i and column j on.
-    pub fn from(self, i: usize, j: usize) -> Out {
-        let init = self.init;
-        let init = if init.is_null() { init } else { init.wrapping_add(i * self.init_rs + j * self.cs) };
-        Out { at: self.at.wrapping_add(i * self.rs + j * self.cs), init, ..self }
-    }
-}
 
 /// The lanes of the last of the vectors that hold n > 0 columns.
 pub fn tail(n: usize) -> __mmask16 {
@@ -146,6 +111,8 @@ unsafe fn finish<const R: usize, const C: usize>(sums: [[__m512; C]; R], out: &O
         }
     }
 }
+
+pub(super) use each;
 
 /// The loops with one instruction set and one multiplication.
 macro_rules! kernel {

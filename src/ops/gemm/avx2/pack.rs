@@ -1,0 +1,95 @@
+//! Panels of b, next to each other in memory, for the kernels of [`super::tile`].
+
+use super::tile::{W, lanes, panels};
+use crate::ops::gemm::operand::View;
+use std::arch::x86_64::*;
+
+/// The transpose of eight vectors.
+#[inline]
+#[target_feature(enable = "avx2")]
+pub fn transpose(r: [__m256; W]) -> [__m256; W] {
+    let pd = |x| _mm256_castps_pd(x);
+    // Half l of the q-th of each four: number 4 l + q of their four rows.
+    let four = |a, b, c, d| {
+        let (ab, ab2) = (pd(_mm256_unpacklo_ps(a, b)), pd(_mm256_unpackhi_ps(a, b)));
+        let (cd, cd2) = (pd(_mm256_unpacklo_ps(c, d)), pd(_mm256_unpackhi_ps(c, d)));
+        [
+            _mm256_castpd_ps(_mm256_unpacklo_pd(ab, cd)),
+            _mm256_castpd_ps(_mm256_unpackhi_pd(ab, cd)),
+            _mm256_castpd_ps(_mm256_unpacklo_pd(ab2, cd2)),
+            _mm256_castpd_ps(_mm256_unpackhi_pd(ab2, cd2)),
+        ]
+    };
+    let (x, y) = (four(r[0], r[1], r[2], r[3]), four(r[4], r[5], r[6], r[7]));
+    let low = |x, y| _mm256_permute2f128_ps::<0x20>(x, y);
+    let high = |x, y| _mm256_permute2f128_ps::<0x31>(x, y);
+    [
+        low(x[0], y[0]),
+        low(x[1], y[1]),
+        low(x[2], y[2]),
+        low(x[3], y[3]),
+        high(x[0], y[0]),
+        high(x[1], y[1]),
+        high(x[2], y[2]),
+        high(x[3], y[3]),
+    ]
+}
+
+/// Panels of b [k, n], each [k, 8 C], one after the other: the panel from column j on starts at element j k. Lanes beyond
+/// the last column are left as they are, or zero.
+///
+/// # Safety
+/// AVX2; b [k, n] is memory to read, and `to` has k times n, rounded up to vectors, numbers to write.
+#[target_feature(enable = "avx2")]
+pub unsafe fn pack(k: usize, n: usize, b: View, to: *mut f32) {
+    for (j, cols, c) in panels(n) {
+        // SAFETY: columns j..j + cols of n, and as many vectors.
+        unsafe {
+            let (b, to) = (b.from(0, j), to.add(j * k));
+            match (b.rs, b.cs) {
+                (_, 1) => across(k, cols, c, b, to),
+                (1, _) => along(k, cols, c, b, to),
+                _ => (0..k * cols).for_each(|i| *to.add(i / cols * c * W + i % cols) = *b.from(i / cols, i % cols).at),
+            }
+        }
+    }
+}
+
+/// One panel from rows of b.
+///
+/// # Safety
+/// As of [`pack`], with n columns that fill c vectors, and b's columns next to each other.
+#[target_feature(enable = "avx2")]
+unsafe fn across(k: usize, n: usize, c: usize, b: View, to: *mut f32) {
+    for p in 0..k {
+        for v in 0..c {
+            // SAFETY: the elements of b are those of the mask, and `to` has whole vectors.
+            unsafe {
+                let x = _mm256_maskload_ps(b.from(p, v * W).at, lanes(n - v * W));
+                _mm256_storeu_ps(to.add((p * c + v) * W), x);
+            }
+        }
+    }
+}
+
+/// One panel from columns of b.
+///
+/// # Safety
+/// As of [`pack`], with n columns that fill c vectors, and b's rows next to each other.
+#[target_feature(enable = "avx2")]
+unsafe fn along(k: usize, n: usize, c: usize, b: View, to: *mut f32) {
+    for v in 0..c {
+        for p in (0..k).step_by(W) {
+            let steps = (k - p).min(W);
+            let mut columns = [_mm256_setzero_ps(); W];
+            for (l, column) in columns.iter_mut().enumerate().take((n - v * W).min(W)) {
+                // SAFETY: column v W + l of n, and as many of its elements from p on as there are.
+                *column = unsafe { _mm256_maskload_ps(b.from(p, v * W + l).at, lanes(steps)) };
+            }
+            for (q, &row) in transpose(columns).iter().enumerate().take(steps) {
+                // SAFETY: `to` has k rows of c vectors.
+                unsafe { _mm256_storeu_ps(to.add(((p + q) * c + v) * W), row) };
+            }
+        }
+    }
+}

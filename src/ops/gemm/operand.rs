@@ -1,0 +1,130 @@
+//! A product as the kernels of [`super::avx512`] and [`super::avx2`] walk it.
+
+use super::{Mat, Start};
+use std::ptr::null;
+
+/// The most steps of k at once.
+const KC: usize = 256;
+
+/// How many numbers of b are packed together: they stay in the second-level cache.
+pub const PACKED: usize = 1 << 15;
+
+/// Fewer are packed in less memory: the stack is touched page by page.
+pub const FEW: usize = 1 << 10;
+
+/// From how many rows of a on a b is packed that need not be.
+const TALL: usize = 1024;
+
+/// As many numbers of a and b fit in that cache as they are.
+const WHOLE: usize = 1 << 17;
+
+/// Rows of y that go over all columns of b before the next ones: their part of a stays in the first-level cache.
+pub const MC: usize = 24;
+
+/// The most columns, the fewest rows and the most steps of k of a narrow product.
+const MOST: usize = 8;
+pub const FEWEST: usize = 16;
+pub const LONGEST: usize = 512;
+
+/// Numbers in a vector of AVX-512, for which the orientation is chosen.
+const W: usize = 16;
+
+/// An operand as the kernels walk it: its first element, and the distances between rows and columns.
+#[derive(Clone, Copy)]
+pub struct View {
+    pub at: *const f32,
+    pub rs: usize,
+    pub cs: usize,
+}
+
+impl View {
+    /// The part from row i and column j on. Nothing is read, so the address may be one past the end.
+    pub fn from(self, i: usize, j: usize) -> View {
+        View { at: self.at.wrapping_add(i * self.rs + j * self.cs), ..self }
+    }
+}
+
+/// Where sums go: y = alpha sum + init.
+#[derive(Clone, Copy)]
+pub struct Out {
+    pub at: *mut f32,
+    pub rs: usize,
+    pub cs: usize,
+    pub alpha: f32,
+    /// What is added; 0 if null. Its rows are `init_rs` apart, its columns as far as those of y.
+    pub init: *const f32,
+    pub init_rs: usize,
+}
+
+impl Out {
+    /// The part from row i and column j on.
+    pub fn from(self, i: usize, j: usize) -> Out {
+        let init = self.init;
+        let init = if init.is_null() { init } else { init.wrapping_add(i * self.init_rs + j * self.cs) };
+        Out { at: self.at.wrapping_add(i * self.rs + j * self.cs), init, ..self }
+    }
+}
+
+/// y [m, n] = alpha a [m, k] b [k, n] + start, in the orientation that fills vectors.
+#[derive(Clone, Copy)]
+pub struct Product {
+    pub m: usize,
+    pub k: usize,
+    pub n: usize,
+    pub a: View,
+    pub b: View,
+    pub out: Out,
+}
+
+impl Product {
+    /// Of matrices in slices, or the transpose: yᵀ = bᵀ aᵀ. A row to start from needs the columns of y next to each
+    /// other.
+    pub fn new(alpha: f32, a: (&[f32], Mat), b: (&[f32], Mat), y: (&mut [f32], Mat), start: Start<f32>) -> Product {
+        let view = |m: (&[f32], Mat)| View { at: m.0.as_ptr(), rs: m.1.rs, cs: m.1.cs };
+        let (m, k, n) = (y.1.rows, a.1.cols, y.1.cols);
+        let at = y.0.as_mut_ptr();
+        let (init, init_rs) = match start {
+            Start::Zero => (null(), 0),
+            Start::Y => (at.cast_const(), y.1.rs),
+            Start::Row(row) => (row.as_ptr(), 0),
+        };
+        let (a, b, out) = (view(a), view(b), Out { at, rs: y.1.rs, cs: y.1.cs, alpha, init, init_rs });
+        // Vectors lie along the rows of y, or along its columns where more of their lanes are filled so.
+        let sparse = a.rs == 1 && k >= 32 && 2 * n * m.div_ceil(W) <= m * n.div_ceil(W);
+        if matches!(start, Start::Row(_)) || (out.cs == 1 && !sparse) {
+            return Product { m, k, n, a, b, out };
+        }
+        let t = |v: View| View { rs: v.cs, cs: v.rs, ..v };
+        let init_rs = if init.is_null() { 0 } else { out.cs };
+        Product { m: n, k, n: m, a: t(b), b: t(a), out: Out { rs: out.cs, cs: out.rs, init_rs, ..out } }
+    }
+
+    /// Whether the `gemm` crate is faster: it packs a as well, which pays where b does not fit in the cache; and few
+    /// rows do not pay for packing b.
+    pub fn leave(&self) -> bool {
+        let Product { m, k, n, b, .. } = *self;
+        (m > 512 && k > 512 && n > 512) || (m < 8 && b.cs != 1 && k * n > 256)
+    }
+
+    /// Whether AVX-512 takes b as it lies.
+    pub fn in_place(&self) -> bool {
+        self.b.cs == 1 && (self.m < TALL || self.k * self.n < PACKED / 2)
+    }
+
+    /// Whether y has so few columns that its rows would leave most of a vector empty; a is in rows, y without gaps.
+    pub fn narrow(&self) -> bool {
+        let Product { m, k, n, a, out, .. } = *self;
+        n <= MOST && m >= FEWEST && (4..=LONGEST).contains(&k) && a.cs == 1 && out.cs == 1 && out.rs == n
+    }
+
+    /// How many steps of k are summed at once, from the sizes alone: with AVX2 as many as with AVX-512, so that both
+    /// sum in the same order.
+    pub fn steps(&self) -> usize {
+        if self.narrow() && self.n <= 4 {
+            return self.k;
+        }
+        let whole = self.in_place() && (self.m + self.n) * self.k <= WHOLE;
+        let parts = if whole { 1 } else { self.k.div_ceil(KC) };
+        self.k.div_ceil(parts.max(1)).max(1)
+    }
+}

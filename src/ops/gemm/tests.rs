@@ -1,0 +1,110 @@
+//! Our kernels, each that this processor can run, beside the sums in their order: to the bit.
+
+use super::{Mat, Start, avx2, avx512, operand::Product};
+
+/// (m, k, n): around a tile's rows, a vector, a block of k, what is narrow, what is packed.
+const SIZES: [(usize, usize, usize); 27] = [
+    (1, 1, 1),
+    (3, 0, 5),
+    (5, 3, 7),
+    (7, 4, 8),
+    (16, 4, 4),
+    (17, 4, 3),
+    (16, 4, 7),
+    (19, 4, 9),
+    (18, 4, 16),
+    (33, 4, 40),
+    (17, 5, 4),
+    (31, 34, 2),
+    (40, 100, 1),
+    (16, 512, 4),
+    (16, 513, 4),
+    (4, 3000, 3),
+    (6, 2100, 17),
+    (8, 2, 24),
+    (13, 17, 25),
+    (25, 31, 33),
+    (70, 64, 48),
+    (64, 257, 19),
+    (65, 300, 72),
+    (100, 700, 40),
+    (1030, 20, 12),
+    (1025, 260, 65),
+    (3, 70, 100),
+];
+
+fn numbers(n: usize, seed: usize) -> Vec<f32> {
+    (0..n).map(|i| ((i * 7919 + seed * 104_729) % 2003) as f32 / 1000.0 - 1.0).collect()
+}
+
+/// A matrix in memory of its own: in rows, in columns, or with gaps.
+fn mat(rows: usize, cols: usize, how: usize) -> (usize, Mat) {
+    match how {
+        0 => (rows * cols, Mat::new(rows, cols, cols)),
+        1 => (rows * cols, Mat::new(cols, rows, rows).t()),
+        2 => (rows * (cols + 3), Mat::new(rows, cols, cols + 3)),
+        _ => (rows * (2 * cols + 1), Mat { rows, cols, rs: 2 * cols + 1, cs: 2 }),
+    }
+}
+
+/// y from `start`, and the sums over `steps` numbers at a time.
+fn plain(a: (&[f32], Mat), b: (&[f32], Mat), y: &mut [f32], my: Mat, start: Start<f32>, steps: usize) {
+    for i in 0..my.rows {
+        for j in 0..my.cols {
+            let y = &mut y[i * my.rs + j * my.cs];
+            let mut whole = match start {
+                Start::Zero => 0.0,
+                Start::Y => *y,
+                Start::Row(row) => row[j],
+            };
+            for p in (0..a.1.cols.max(1)).step_by(steps) {
+                let (mut sum, end) = (0f32, (p + steps).min(a.1.cols));
+                for p in p..end {
+                    sum = a.0[i * a.1.rs + p * a.1.cs].mul_add(b.0[p * b.1.rs + j * b.1.cs], sum);
+                }
+                whole += sum;
+            }
+            *y = whole;
+        }
+    }
+}
+
+#[test]
+fn every_instruction_set_sums_in_the_same_order() {
+    type Kernel = unsafe fn(Product) -> bool;
+    let mut kernels: Vec<(&str, Kernel)> = vec![];
+    if avx2::available() {
+        kernels.push(("AVX2", avx2::product));
+    }
+    if avx512::available() {
+        kernels.push(("AVX-512", avx512::product));
+    }
+    for (m, k, n) in SIZES {
+        // Of the large ones, a fifth of the layouts, in which each operand has each of its four.
+        for layout in (0..4 * 4 * 4).step_by(if m * k * n > 100_000 { 5 } else { 1 }) {
+            let (how_a, how_b, how_y) = (layout % 4, layout / 4 % 4, layout / 16);
+            let ((len_a, ma), (len_b, mb), (len_y, my)) = (mat(m, k, how_a), mat(k, n, how_b), mat(m, n, how_y));
+            let (a, b, before, row) = (numbers(len_a, 1), numbers(len_b, 2), numbers(len_y, 3), numbers(n, 4));
+            for start in [Start::Zero, Start::Y, Start::Row(&row)] {
+                if matches!(start, Start::Row(_)) && my.cs != 1 {
+                    continue;
+                }
+                for &(name, kernel) in &kernels {
+                    let (mut y, mut want) = (before.clone(), before.clone());
+                    let product = Product::new(1.0, (&a, ma), (&b, mb), (&mut y, my), start);
+                    let steps = product.steps();
+                    // SAFETY: the processor can, and all matrices are in memory of their own.
+                    if !unsafe { kernel(product) } {
+                        continue;
+                    }
+                    plain((&a, ma), (&b, mb), &mut want, my, start, steps);
+                    let same = y.iter().zip(&want).all(|(y, want)| y == want);
+                    assert!(
+                        same,
+                        "{name}: {m} x {k} x {n}, layouts {how_a} {how_b} {how_y}, {start:?}: {y:?} {want:?}"
+                    );
+                }
+            }
+        }
+    }
+}
