@@ -37,8 +37,8 @@ pub fn turned(x: &[[f32; L]; 4]) -> [[f32; L]; 4] {
     let mut y = [[0.0; L]; 4];
     for g in 0..4 {
         let rows = transpose([quarter(&x[0], g), quarter(&x[1], g), quarter(&x[2], g), quarter(&x[3], g)]);
-        for m in 0..4 {
-            put(&mut y[m], g, rows[m]);
+        for (y, row) in y.iter_mut().zip(rows) {
+            put(y, g, row);
         }
     }
     y
@@ -49,8 +49,8 @@ pub fn turned(x: &[[f32; L]; 4]) -> [[f32; L]; 4] {
 pub fn order(x: &[f32; L]) -> [f32; L] {
     let mut y = [0.0; L];
     let rows = transpose([quarter(x, 0), quarter(x, 1), quarter(x, 2), quarter(x, 3)]);
-    for g in 0..4 {
-        put(&mut y, g, rows[g]);
+    for (g, row) in rows.into_iter().enumerate() {
+        put(&mut y, g, row);
     }
     y
 }

@@ -176,11 +176,11 @@ unsafe fn low(Product { m, n, a, b, out, .. }: Product) {
     for j in (0..n).step_by(16) {
         let width = [(n - j).min(8), (n - j).saturating_sub(8).min(8)];
         let mut rows = [[0f32; 16]; 5];
-        for l in 0..width[0] + width[1] {
-            // SAFETY: b is [4, n], and what a row is added to as long as one.
-            unsafe {
-                (0..4).for_each(|p| rows[p][l] = *b.from(p, j + l).at);
-                rows[4][l] = if out.init.is_null() || out.init_rs > 0 { 0.0 } else { *out.from(0, j + l).init };
+        let bias = !out.init.is_null() && out.init_rs == 0;
+        for (p, row) in rows.iter_mut().enumerate().take(if bias { 5 } else { 4 }) {
+            for (l, x) in row.iter_mut().enumerate().take(width[0] + width[1]) {
+                // SAFETY: b is [4, n], and a bias as long as a row.
+                *x = unsafe { if p < 4 { *b.from(p, j + l).at } else { *out.from(0, j + l).init } };
             }
         }
         // SAFETY: eight of sixteen numbers.
