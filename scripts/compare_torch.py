@@ -261,6 +261,11 @@ def cpu():
         return platform.processor() or platform.machine()
 
 
+def page(cpu):
+    """Where the tables of such a processor stand: those without AVX-512 have a page of their own."""
+    return "docs/performance.md" if "AVX-512" in cpu else "docs/performance_avx2.md"
+
+
 def versions():
     run = lambda *command: subprocess.run(command, capture_output=True, text=True).stdout.strip()
     return {
@@ -281,7 +286,7 @@ def main():
     parser.add_argument("--json", default="target/compare_torch.json", help="where all numbers go")
     parser.add_argument("--check", action="store_true", help="compare losses and gradients, time nothing")
     parser.add_argument("--report", action="store_true", help="time nothing: print the table of the last run's numbers")
-    parser.add_argument("--write", action="store_true", help="put the tables into docs/performance.md, between its marks")
+    parser.add_argument("--write", action="store_true", help="put the tables into docs/performance.md, or without AVX-512 docs/performance_avx2.md, between the marks")
     options = parser.parse_args()
     torch.set_num_threads(1)
     torch.set_num_interop_threads(1)
@@ -300,7 +305,7 @@ def main():
     text = tables.markdown(result)
     print(text)
     if options.write:
-        insert("docs/performance.md", "compare_torch.sh", text)
+        insert(page(result["versions"]["cpu"]), "compare_torch.sh", text)
 
 
 def measure(options):

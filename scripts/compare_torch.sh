@@ -7,9 +7,10 @@
 # It installs PyTorch from PyPI into target/torch (once), unless TAPEZOO_TORCH_PYTHON is a Python that has torch, numpy
 # and safetensors. Loss and gradients from the same weights are compared first (--check: and nothing else is done); then
 # both sides take steps in turn, A B C C B A, each in its process on one thread, timed in that process's processor time.
-# All numbers go to target/compare_torch.json; --write puts the tables into docs/performance.md, --report those of the
-# last run again; --programs also takes the wall time of two commands of the README. The whole table takes about 15
-# minutes with the default of 20 rounds; leave the machine alone meanwhile.
+# All numbers go to target/compare_torch.json; --write puts the tables into docs/performance.md (on a processor without
+# AVX-512: docs/performance_avx2.md), --report those of the last run again; --programs also takes the wall time of two
+# commands of the README. The whole table takes about 15 minutes with the default of 20 rounds; leave the machine alone
+# meanwhile.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

@@ -14,6 +14,7 @@ mod device;
 pub(super) use device::{MODULE, before, cells, kernels, persistent, sums, together};
 
 use super::{
+    gemm::Shared,
     math::Math,
     matmul::{Mat, gemm},
     same_dtype,
@@ -235,12 +236,11 @@ impl LstmSequence {
         for (i, w) in w_t.iter_mut().enumerate() {
             *w = x[1].host::<T>()[i % (4 * s.d) * s.d + i / (4 * s.d)];
         }
+        let shared = (s.d > SMALL).then(|| Shared::new(cpu, s.b, (w, Mat::new(4 * s.d, s.d, s.d).t())));
         for t in 0..if z.is_empty() { 0 } else { s.t } {
-            if s.d <= SMALL {
-                product(s.d, 4 * s.d, h_state, &w_t, &mut z);
-            } else {
-                let (m, m_w) = (Mat::new(s.b, s.d, s.d), Mat::new(4 * s.d, s.d, s.d).t());
-                gemm(T::ONE, (h_state, m), (w, m_w), (&mut z, Mat::new(s.b, 4 * s.d, 4 * s.d)), false);
+            match &shared {
+                Some(w) => w.times(h_state, &mut z),
+                None => product(s.d, 4 * s.d, h_state, &w_t, &mut z),
             }
             cell(s, t, (v, &z), (h_state, c_state), (gates, c, h));
         }
@@ -260,14 +260,13 @@ impl LstmSequence {
         let mut own = cpu.temp::<T>(if acc { x[0].len() } else { 0 });
         let dz: &mut [T] = if acc { &mut own } else { &mut *dx };
         let mut dz_t = cpu.temp::<T>(s.b * 4 * s.d);
+        let shared = (s.d > SMALL).then(|| Shared::new(cpu, s.b, (w, Mat::new(4 * s.d, s.d, s.d))));
         for t in (0..if dz_t.is_empty() { 0 } else { s.t }).rev() {
             let inputs = (gates, c0, c, cotangent(dh_all, &z));
             cell_back(s, t, inputs, (&dh, &mut dc), (dz, &mut dz_t));
-            if s.d <= SMALL {
-                product(4 * s.d, s.d, &dz_t, w, &mut dh);
-            } else {
-                let (m, m_w) = (Mat::new(s.b, 4 * s.d, 4 * s.d), Mat::new(4 * s.d, s.d, s.d));
-                gemm(T::ONE, (&dz_t, m), (w, m_w), (&mut dh, Mat::new(s.b, s.d, s.d)), false);
+            match &shared {
+                Some(w) => w.times(&dz_t, &mut dh),
+                None => product(4 * s.d, s.d, &dz_t, w, &mut dh),
             }
         }
         gw.write(|dw, acc| weights_back(cpu, s, dz, h0, h, dw, acc));

@@ -97,6 +97,36 @@ unsafe fn packing<const N: usize>(product: Product) {
     unsafe { blocks(product, &mut [const { MaybeUninit::uninit() }; N]) }
 }
 
+/// How many numbers all of b takes in panels.
+pub fn packed_len(p: Product) -> usize {
+    p.k * p.n.next_multiple_of(W)
+}
+
+/// All of b in panels, for [`from_packed`].
+///
+/// # Safety
+/// [`available`] says so; b [k, n] is memory to read, and `to` has room for [`packed_len`] numbers.
+pub unsafe fn pack_all(p: Product, to: *mut f32) {
+    for q in (0..p.k).step_by(p.steps()) {
+        // SAFETY: this function's contract; rows q.. of k, no more than are left.
+        unsafe { pack(p.steps().min(p.k - q), p.n, p.b.from(q, 0), to.add(q * p.n.next_multiple_of(W))) };
+    }
+}
+
+/// The product with the panels of b that [`pack_all`] made for as many rows of a; b itself is not read.
+///
+/// # Safety
+/// [`available`] says so; a [m, k], the panels, `out` [m, n] and what it starts from are memory to read or write.
+pub unsafe fn from_packed(p: Product, panels: *const f32) {
+    let mut out = p.out;
+    for q in (0..p.k.max(1)).step_by(p.steps()) {
+        let (steps, panels) = (p.steps().min(p.k - q), panels.wrapping_add(q * p.n.next_multiple_of(W)));
+        // SAFETY: this function's contract; rows q.. of k, no more than are left.
+        unsafe { from_panels(p.m, steps, p.n, p.a.from(0, q), panels, out) };
+        (out.init, out.init_rs) = (out.at, out.rs);
+    }
+}
+
 /// The product; false, and nothing done, where the `gemm` crate is faster.
 ///
 /// # Safety

@@ -21,12 +21,14 @@ mod operand;
 #[cfg(target_arch = "x86_64")]
 mod pack;
 mod products;
+mod shared;
 #[cfg(all(test, target_arch = "x86_64"))]
 mod tests;
 #[cfg(target_arch = "x86_64")]
 mod tile;
 
 pub use products::Products;
+pub use shared::Shared;
 
 #[cfg(not(target_arch = "x86_64"))]
 use crate::tensor::DType;

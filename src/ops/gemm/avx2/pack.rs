@@ -42,31 +42,37 @@ pub fn transpose(r: [__m256; W]) -> [__m256; W] {
 /// AVX2; b [k, n] is memory to read, and `to` has k times n, rounded up to vectors, numbers to write.
 #[target_feature(enable = "avx2")]
 pub unsafe fn pack(k: usize, n: usize, b: View, to: *mut f32) {
+    if b.cs == 1 {
+        // SAFETY: this function's contract.
+        return unsafe { across(k, n, b, to) };
+    }
     for (j, cols, c) in panels(n) {
         // SAFETY: columns j..j + cols of n, and as many vectors.
         unsafe {
             let (b, to) = (b.from(0, j), to.add(j * k));
-            match (b.rs, b.cs) {
-                (_, 1) => across(k, cols, c, b, to),
-                (1, _) => along(k, cols, c, b, to),
-                _ => (0..k * cols).for_each(|i| *to.add(i / cols * c * W + i % cols) = *b.from(i / cols, i % cols).at),
+            if b.rs == 1 {
+                along(k, cols, c, b, to);
+            } else {
+                (0..k * cols).for_each(|i| *to.add(i / cols * c * W + i % cols) = *b.from(i / cols, i % cols).at);
             }
         }
     }
 }
 
-/// One panel from rows of b.
+/// All panels from rows of b, row by row: so b is read as it lies.
 ///
 /// # Safety
-/// As of [`pack`], with n columns that fill c vectors, and b's columns next to each other.
+/// As of [`pack`], with b's columns next to each other.
 #[target_feature(enable = "avx2")]
-unsafe fn across(k: usize, n: usize, c: usize, b: View, to: *mut f32) {
+unsafe fn across(k: usize, n: usize, b: View, to: *mut f32) {
     for p in 0..k {
-        for v in 0..c {
-            // SAFETY: the elements of b are those of the mask, and `to` has whole vectors.
-            unsafe {
-                let x = _mm256_maskload_ps(b.from(p, v * W).at, lanes(n - v * W));
-                _mm256_storeu_ps(to.add((p * c + v) * W), x);
+        for (j, cols, c) in panels(n) {
+            for v in 0..c {
+                // SAFETY: the elements of b are those of the mask, and `to` has whole vectors.
+                unsafe {
+                    let x = _mm256_maskload_ps(b.from(p, j + v * W).at, lanes(cols - v * W));
+                    _mm256_storeu_ps(to.add(j * k + (p * c + v) * W), x);
+                }
             }
         }
     }
