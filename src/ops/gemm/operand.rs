@@ -128,3 +128,17 @@ impl Product {
         self.k.div_ceil(parts.max(1)).max(1)
     }
 }
+
+/// The panels of n columns, in vectors of w: where each starts, how many columns it has, and how many vectors, as
+/// `panel` says of the columns left.
+pub fn panels(n: usize, w: usize, panel: fn(usize) -> usize) -> impl Iterator<Item = (usize, usize, usize)> {
+    let mut next = 0;
+    std::iter::from_fn(move || {
+        let (j, left) = (next, n - next);
+        (left > 0).then(|| {
+            let c = panel(left);
+            next += left.min(c * w);
+            (j, next - j, c)
+        })
+    })
+}

@@ -5,7 +5,7 @@
 //! The loops are written once and made twice, for numbers and for pairs of bf16 numbers that fill the same 32 bits:
 //! a function may only be inlined into another of the same instruction set, so a type parameter would not do.
 
-use super::operand::{Out, View};
+use super::operand::{self, Out, View};
 use std::{arch::x86_64::*, array::from_fn};
 
 /// Numbers in a vector.
@@ -25,17 +25,9 @@ fn panel(n: usize) -> usize {
     if vectors == 5 { 3 } else { vectors.min(4) }
 }
 
-/// The panels of n columns: where each starts, how many columns it has, and how many vectors.
+/// The panels of n columns.
 pub fn panels(n: usize) -> impl Iterator<Item = (usize, usize, usize)> {
-    let mut next = 0;
-    std::iter::from_fn(move || {
-        let (j, left) = (next, n - next);
-        (left > 0).then(|| {
-            let c = panel(left);
-            next += left.min(c * W);
-            (j, next - j, c)
-        })
-    })
+    operand::panels(n, W, panel)
 }
 
 /// Write the lanes of `mask`, which are the first ones. Stores with a mask are slow, and short rows common.

@@ -3,7 +3,7 @@
 //! with three vectors of b the compiler keeps one of twelve sums in memory.
 
 use crate::ops::gemm::{
-    operand::{Out, View},
+    operand::{self, Out, View},
     tile::each,
 };
 use std::arch::x86_64::*;
@@ -32,17 +32,9 @@ fn panel(n: usize) -> usize {
     }
 }
 
-/// The panels of n columns: where each starts, how many columns it has, and how many vectors.
+/// The panels of n columns.
 pub fn panels(n: usize) -> impl Iterator<Item = (usize, usize, usize)> {
-    let mut next = 0;
-    std::iter::from_fn(move || {
-        let (j, left) = (next, n - next);
-        (left > 0).then(|| {
-            let c = panel(left);
-            next += left.min(c * W);
-            (j, next - j, c)
-        })
-    })
+    operand::panels(n, W, panel)
 }
 
 /// Write the first n ≤ 8 lanes. Stores with a mask are very slow on some processors, and short rows common.
