@@ -137,13 +137,14 @@ pub unsafe fn product(p: Product) -> bool {
         return false;
     }
     let steps = p.steps();
-    // SAFETY: this function's contract. Panels have room for two vectors of as many rows as are summed at once: b is as
-    // AVX-512 can take it where those are more than 256.
+    // SAFETY: this function's contract. Panels have room for two vectors of as many rows as are summed at once: a and b
+    // fit in the cache where those are more than 256, and a has TALL rows at least.
     unsafe {
         if narrow::product(p) {
             return true;
         }
-        if p.b.cs == 1 && (p.m < TALL || steps * 2 * W > PACKED) {
+        debug_assert!(p.m < TALL || steps * 2 * W <= PACKED);
+        if p.b.cs == 1 && p.m < TALL {
             blocks(p, &mut []);
         } else if steps * p.n.next_multiple_of(W) <= FEW {
             packing::<FEW>(p);

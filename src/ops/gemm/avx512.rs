@@ -33,8 +33,8 @@ unsafe fn block(m: usize, k: usize, n: usize, a: View, b: View, packed: bool, ou
 ///
 /// # Safety
 /// AVX-512F and VL; a [m, k], b [k, n] and `out` [m, n] are memory to read or write; `packed`, if not empty, has room
-/// for as many rows of a vector as are summed at once, or for all of b with its columns rounded up to vectors; if empty,
-/// b is taken as it lies.
+/// for as many rows of a vector as are summed at once, or for all of b with its columns rounded up to vectors; it is empty
+/// just if b is to be taken in place, and then b's columns are next to each other.
 #[target_feature(enable = "avx512f,avx512vl")]
 unsafe fn blocks(product: Product, packed: &mut [MaybeUninit<f32>]) {
     let Product { m, k, n, a, b, out } = product;

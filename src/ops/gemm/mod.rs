@@ -5,8 +5,8 @@
 //! precision and for large matrices the `gemm` crate does the work, but for products of a few numbers, which are plain
 //! loops. `cargo bench --bench gemm` shows ours beside the crate's at the shapes of our models.
 //!
-//! Sums go over k in blocks that depend on the sizes alone, so that the same product has the same bits every time, and
-//! our own the same on either kind of processor.
+//! Sums go over k in blocks that depend on the sizes and strides alone, so that the same product has the same bits every
+//! time, and our own the same on either kind of processor.
 
 #[cfg(target_arch = "x86_64")]
 mod avx2;

@@ -117,8 +117,8 @@ impl Product {
         n <= MOST && m >= FEWEST && (4..=LONGEST).contains(&k) && a.cs == 1 && out.cs == 1 && out.rs == n
     }
 
-    /// How many steps of k are summed at once, from the sizes alone: with AVX2 as many as with AVX-512, so that both
-    /// sum in the same order.
+    /// How many steps of k are summed at once, from the sizes and strides alone: with AVX2 as many as with AVX-512, so
+    /// that both sum in the same order.
     pub fn steps(&self) -> usize {
         if self.narrow() && self.n <= 4 {
             return self.k;
@@ -131,6 +131,7 @@ impl Product {
 
 /// The panels of n columns, in vectors of w: where each starts, how many columns it has, and how many vectors, as
 /// `panel` says of the columns left.
+#[inline]
 pub fn panels(n: usize, w: usize, panel: fn(usize) -> usize) -> impl Iterator<Item = (usize, usize, usize)> {
     let mut next = 0;
     std::iter::from_fn(move || {

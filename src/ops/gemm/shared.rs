@@ -9,23 +9,28 @@ use super::{
     operand::{Out, Product, View},
 };
 
-/// The b of products a b whose a all have as many rows, which are next to each other, as have those of y. Where that pays
-/// b is brought into the order in which the kernels read it, once: with AVX2 (with AVX-512 it was no gain).
+/// The b of products a b in which every a has the same number of rows; the rows of a and of y lie next to each other.
+/// With AVX2 b is brought into the order in which the kernels read it, once.
 pub struct Shared<'a, T: Real> {
     b: (&'a [T], Mat),
     rows: usize,
     /// b in that order, or empty.
+    #[cfg_attr(not(target_arch = "x86_64"), expect(dead_code))]
     panels: Temp<'a, T>,
 }
 
 impl<'a, T: Real> Shared<'a, T> {
     /// For products of `rows` rows.
+    ///
+    /// # Panics
+    /// When the slice is shorter than its matrix.
+    #[track_caller]
     pub fn new(cpu: &'a Cpu, rows: usize, b: (&'a [T], Mat)) -> Shared<'a, T> {
+        assert!(b.0.len() >= b.1.span(), "gemm: a slice is too short");
         #[cfg(target_arch = "x86_64")]
         if let (Some(x), true) = (T::f32s(b.0), avx2::available() && !avx512::available()) {
             let p = like(rows, (x, b.1));
             if !p.leave() && !p.narrow() {
-                assert!(x.len() >= b.1.span(), "gemm: a slice is too short");
                 let mut panels = cpu.temp::<T>(avx2::packed_len(p));
                 if let Some(to) = T::f32s_mut(&mut panels) {
                     // SAFETY: the processor can; b and its panels are as long as it takes.

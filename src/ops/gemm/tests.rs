@@ -1,4 +1,4 @@
-//! Our kernels, each that this processor can run, beside the sums in their order: to the bit.
+//! Our kernels, each that this processor can run, beside the sums in their order: to the bit, but for a zero's sign.
 
 use super::{Mat, Start, avx2, avx512, operand::Product};
 

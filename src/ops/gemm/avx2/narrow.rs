@@ -168,7 +168,7 @@ unsafe fn fours<const TWO: bool>(m: usize, n: usize, a: View, b: View, out: Out)
 /// All rows of a b where a row of a is four numbers: two vectors of b's columns stay in registers, and rows go by.
 ///
 /// # Safety
-/// As of [`product`], for any n.
+/// As of [`product`], with k = 4, and the columns of a and of `out` next to each other.
 #[inline(never)]
 #[target_feature(enable = "avx2,fma")]
 unsafe fn low(Product { m, n, a, b, out, .. }: Product) {
@@ -194,7 +194,7 @@ unsafe fn low(Product { m, n, a, b, out, .. }: Product) {
                 let x: [__m256; 4] = from_fn(|p| _mm256_set1_ps(*at.add(p)));
                 let y = out.from(i, j).at;
                 for v in 0..if width[1] > 0 { 2 } else { 1 } {
-                    let s = _mm256_mul_ps(x[0], b[0][v]);
+                    let s = _mm256_fmadd_ps(x[0], b[0][v], _mm256_setzero_ps());
                     let s = _mm256_fmadd_ps(x[1], b[1][v], s);
                     let s = _mm256_fmadd_ps(x[2], b[2][v], s);
                     let (s, y, n) = (_mm256_fmadd_ps(x[3], b[3][v], s), y.add(8 * v), width[v]);

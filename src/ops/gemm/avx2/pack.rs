@@ -36,7 +36,7 @@ pub fn transpose(r: [__m256; W]) -> [__m256; W] {
 }
 
 /// Panels of b [k, n], each [k, 8 C], one after the other: the panel from column j on starts at element j k. Lanes beyond
-/// the last column are left as they are, or zero.
+/// the last column are zero.
 ///
 /// # Safety
 /// AVX2; b [k, n] is memory to read, and `to` has k times n, rounded up to vectors, numbers to write.
@@ -53,7 +53,9 @@ pub unsafe fn pack(k: usize, n: usize, b: View, to: *mut f32) {
             if b.rs == 1 {
                 along(k, cols, c, b, to);
             } else {
-                (0..k * cols).for_each(|i| *to.add(i / cols * c * W + i % cols) = *b.from(i / cols, i % cols).at);
+                for (p, l) in (0..k * c * W).map(|i| (i / (c * W), i % (c * W))) {
+                    *to.add(p * c * W + l) = if l < cols { *b.from(p, l).at } else { 0.0 };
+                }
             }
         }
     }

@@ -23,7 +23,8 @@ pub fn lanes(n: usize) -> __m256i {
     unsafe { _mm256_loadu_si256(MASKS.as_ptr().add(W - n.min(W)).cast()) }
 }
 
-/// How many vectors of columns a panel takes where n > 0 are left: two, or three where an odd number is left.
+/// How many vectors of columns a panel takes where n > 0 are left: two, or three where the number left is odd, and the
+/// last one alone only where there is but one.
 fn panel(n: usize) -> usize {
     match n.div_ceil(W) {
         1 => 1,
@@ -44,7 +45,7 @@ pub fn panels(n: usize) -> impl Iterator<Item = (usize, usize, usize)> {
 #[inline]
 #[target_feature(enable = "avx2")]
 pub unsafe fn put(mut y: *mut f32, n: usize, v: __m256) {
-    // SAFETY: as many numbers as the bits of n say.
+    // SAFETY: four numbers, two and one, as the bits of n say: n in all, at any address.
     unsafe {
         if n >= W {
             return _mm256_storeu_ps(y, v);
@@ -55,7 +56,7 @@ pub unsafe fn put(mut y: *mut f32, n: usize, v: __m256) {
             (y, rest) = (y.add(4), _mm256_extractf128_ps::<1>(v));
         }
         if n & 2 != 0 {
-            _mm_storel_pd(y.cast(), _mm_castps_pd(rest));
+            y.cast::<f64>().write_unaligned(_mm_cvtsd_f64(_mm_castps_pd(rest)));
             (y, rest) = (y.add(2), _mm_movehl_ps(rest, rest));
         }
         if n & 1 != 0 {
