@@ -63,23 +63,17 @@ unsafe fn in_place(m: usize, k: usize, n: usize, a: View, b: View, out: Out) {
 /// many rows of two vectors as are summed at once; if it is, b's columns are next to each other.
 #[target_feature(enable = "avx2,fma")]
 unsafe fn blocks(product: Product, packed: &mut [MaybeUninit<f32>]) {
-    let Product { m, k, n, a, b, out } = product;
-    let kc = product.steps();
-    let nc = if packed.is_empty() { n } else { packed.len() / kc / W * W };
-    for p in (0..k.max(1)).step_by(kc) {
-        let steps = kc.min(k - p);
-        for j in (0..n).step_by(nc) {
-            let (cols, a, b, mut out) = (nc.min(n - j), a.from(0, p), b.from(p, j), out.from(0, j));
-            if p > 0 {
-                (out.init, out.init_rs) = (out.at, out.rs);
-            }
-            // SAFETY: rows p.. of k and columns j.. of n, no more than are left; `packed` has room for them.
+    let nc = if packed.is_empty() { product.n } else { packed.len() / product.steps() / W * W };
+    for (_, part) in product.blocks() {
+        for j in (0..part.n).step_by(nc) {
+            let Product { m, k, n, a, b, out } = part.columns(j, nc);
+            // SAFETY: some rows of k and columns j.. of n, no more than are left; `packed` has room for them.
             unsafe {
                 if packed.is_empty() {
-                    in_place(m, steps, cols, a, b, out);
+                    in_place(m, k, n, a, b, out);
                 } else {
-                    pack(steps, cols, b, packed.as_mut_ptr().cast());
-                    from_panels(m, steps, cols, a, packed.as_ptr().cast(), out);
+                    pack(k, n, b, packed.as_mut_ptr().cast());
+                    from_panels(m, k, n, a, packed.as_ptr().cast(), out);
                 }
             }
         }
@@ -107,9 +101,9 @@ pub fn packed_len(p: Product) -> usize {
 /// # Safety
 /// [`available`] says so; b [k, n] is memory to read, and `to` has room for [`packed_len`] numbers.
 pub unsafe fn pack_all(p: Product, to: *mut f32) {
-    for q in (0..p.k).step_by(p.steps()) {
+    for (q, part) in p.blocks() {
         // SAFETY: this function's contract; rows q.. of k, no more than are left.
-        unsafe { pack(p.steps().min(p.k - q), p.n, p.b.from(q, 0), to.add(q * p.n.next_multiple_of(W))) };
+        unsafe { pack(part.k, p.n, part.b, to.add(q * p.n.next_multiple_of(W))) };
     }
 }
 
@@ -118,12 +112,10 @@ pub unsafe fn pack_all(p: Product, to: *mut f32) {
 /// # Safety
 /// [`available`] says so; a [m, k], the panels, `out` [m, n] and what it starts from are memory to read or write.
 pub unsafe fn from_packed(p: Product, panels: *const f32) {
-    let mut out = p.out;
-    for q in (0..p.k.max(1)).step_by(p.steps()) {
-        let (steps, panels) = (p.steps().min(p.k - q), panels.wrapping_add(q * p.n.next_multiple_of(W)));
+    for (q, Product { m, k, n, a, out, .. }) in p.blocks() {
+        let panels = panels.wrapping_add(q * n.next_multiple_of(W));
         // SAFETY: this function's contract; rows q.. of k, no more than are left.
-        unsafe { from_panels(p.m, steps, p.n, p.a.from(0, q), panels, out) };
-        (out.init, out.init_rs) = (out.at, out.rs);
+        unsafe { from_panels(m, k, n, a, panels, out) };
     }
 }
 

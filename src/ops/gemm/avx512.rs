@@ -37,24 +37,18 @@ unsafe fn block(m: usize, k: usize, n: usize, a: View, b: View, packed: bool, ou
 /// just if b is to be taken in place, and then b's columns are next to each other.
 #[target_feature(enable = "avx512f,avx512vl")]
 unsafe fn blocks(product: Product, packed: &mut [MaybeUninit<f32>]) {
-    let Product { m, k, n, a, b, out } = product;
-    let kc = product.steps();
-    let nc = if packed.is_empty() { n } else { packed.len() / kc / W * W };
-    for p in (0..k.max(1)).step_by(kc) {
-        let steps = kc.min(k - p);
-        for j in (0..n).step_by(nc) {
-            let (cols, a, b, mut out) = (nc.min(n - j), a.from(0, p), b.from(p, j), out.from(0, j));
-            if p > 0 {
-                (out.init, out.init_rs) = (out.at, out.rs);
-            }
-            // SAFETY: rows p.. of k and columns j.. of n, no more than are left; `packed` has room for them.
+    let nc = if packed.is_empty() { product.n } else { packed.len() / product.steps() / W * W };
+    for (_, part) in product.blocks() {
+        for j in (0..part.n).step_by(nc) {
+            let Product { m, k, n, a, b, out } = part.columns(j, nc);
+            // SAFETY: some rows of k and columns j.. of n, no more than are left; `packed` has room for them.
             unsafe {
                 if packed.is_empty() {
-                    block(m, steps, cols, a, b, false, out);
+                    block(m, k, n, a, b, false, out);
                 } else {
-                    pack(steps, cols, b, packed.as_mut_ptr().cast());
+                    pack(k, n, b, packed.as_mut_ptr().cast());
                     let panels = View { at: packed.as_ptr().cast(), rs: 0, cs: 1 };
-                    block(m, steps, cols, a, panels, true, out);
+                    block(m, k, n, a, panels, true, out);
                 }
             }
         }

@@ -127,6 +127,23 @@ impl Product {
         let parts = if whole { 1 } else { self.k.div_ceil(KC) };
         self.k.div_ceil(parts.max(1)).max(1)
     }
+
+    /// The products of those steps of k, each with its first step; all but the first add to what y has become.
+    pub fn blocks(self) -> impl Iterator<Item = (usize, Product)> {
+        let steps = self.steps();
+        (0..self.k.max(1)).step_by(steps).map(move |p| {
+            let Product { k, a, b, mut out, .. } = self;
+            if p > 0 {
+                (out.init, out.init_rs) = (out.at, out.rs);
+            }
+            (p, Product { k: steps.min(k - p), a: a.from(0, p), b: b.from(p, 0), out, ..self })
+        })
+    }
+
+    /// The product for columns j.. of y, n of them or as many as are left.
+    pub fn columns(self, j: usize, n: usize) -> Product {
+        Product { n: n.min(self.n - j), b: self.b.from(0, j), out: self.out.from(0, j), ..self }
+    }
 }
 
 /// The panels of n columns, in vectors of w: where each starts, how many columns it has, and how many vectors, as
