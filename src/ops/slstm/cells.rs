@@ -108,7 +108,8 @@ fn lanes_back<T: Math, const W: usize>(
     }
     let mut out = [[T::ZERO; W]; 4];
     for l in 0..W {
-        let (per_n, h) = (dh[l] / n[l], o[l] * c[l] / n[l]);
+        let inverse = T::ONE / n[l];
+        let (per_n, h) = (dh[l] * inverse, o[l] * c[l] * inverse);
         dc[l] += per_n * o[l];
         dn[l] -= per_n * h;
         let wins = slope[l] > T::ZERO;
