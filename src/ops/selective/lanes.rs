@@ -153,7 +153,8 @@ fn through_product<T: Real>(delta: &[T], u: &[T], gb: &mut [T], qa: &mut [T]) {
     }
 }
 
-/// Scratch memory for the steps of a chunk, as lanes.
+/// Scratch memory for the steps of a chunk, as lanes. Those without a channel stay zero; those without a sequence, which
+/// only the last sequences leave, are set to it.
 macro_rules! scratch {
     ($cpu:ident, $($name:ident = $n:expr),+) => { $(let mut $name = $cpu.zeros::<T>(L * $n);)+ };
 }
@@ -192,9 +193,11 @@ impl SelectiveScan {
         let c = z.c;
         scratch!(cpu, a = z.m * z.np, h = z.m * z.np, u = z.m * c, delta = z.m * c, write = z.m * c, sum = z.m * c);
         scratch!(cpu, bs = z.np * c, cs = z.np * c);
+        z.load_state(0, x[2].host(), true, lanes_mut(&mut a));
         for first in (0..size.b).step_by(z.side) {
-            [&mut u, &mut delta, &mut h, &mut a].into_iter().for_each(|x| x.fill(T::ZERO));
-            z.load_state(first, x[2].host(), true, lanes_mut(&mut a));
+            if first + z.side > size.b {
+                [&mut u, &mut delta, &mut h].into_iter().for_each(|x| x.fill(T::ZERO));
+            }
             z.load_state(first, h0, false, lanes_mut(&mut h));
             for j in 0..z.chunks {
                 let part = z.part(first, j);
@@ -245,10 +248,11 @@ impl SelectiveScan {
         scratch!(cpu, a = z.m * z.np, start = z.m * z.np, g = z.m * z.np, da = z.m * z.np);
         scratch!(cpu, u = z.m * c, delta = z.m * c, write = z.m * c, dys = z.m * c, gbs = z.m * c, qas = z.m * c);
         scratch!(cpu, bs = z.np * c, cs = z.np * c, h = G * (c + 1), w = G * c, db = G * c, dc = G * c);
+        z.load_state(0, x[2].host(), true, lanes_mut(&mut a));
         for first in (0..size.b).step_by(z.side) {
-            let all = [&mut u, &mut delta, &mut dys, &mut start, &mut g, &mut a, &mut da];
-            all.into_iter().for_each(|x| x.fill(T::ZERO));
-            z.load_state(first, x[2].host(), true, lanes_mut(&mut a));
+            if first + z.side > size.b {
+                [&mut u, &mut delta, &mut dys, &mut start, &mut g].into_iter().for_each(|x| x.fill(T::ZERO));
+            }
             z.load_state(first, dlast, false, lanes_mut(&mut g));
             for j in (0..z.chunks).rev() {
                 let part = z.part(first, j);
@@ -293,7 +297,7 @@ impl SelectiveScan {
                 z.store(part, lanes(&qas), ddelta.0, ddelta.1);
             }
             z.store_state(first, lanes(&g), dh0.0, false, dh0.1);
-            z.store_state(first, lanes(&da), dxa, true, true);
         }
+        z.store_state(0, lanes(&da), dxa, true, true);
     }
 }
