@@ -6,7 +6,7 @@ use crate::ops::gemm::{
     operand::{self, Out, View},
     tile::each,
 };
-use std::arch::x86_64::*;
+use std::{arch::x86_64::*, ptr::null};
 
 /// Numbers in a vector.
 pub const W: usize = 8;
@@ -65,25 +65,6 @@ pub unsafe fn put(mut y: *mut f32, n: usize, v: __m256) {
     }
 }
 
-/// `sums` to y, whose columns are anywhere.
-///
-/// # Safety
-/// AVX2; `out` has this row with this many columns.
-#[inline(never)]
-#[target_feature(enable = "avx2,fma")]
-unsafe fn scatter(sums: &[__m256], cols: usize, row: usize, out: &Out) {
-    for j in 0..cols {
-        let mut lanes = [0f32; W];
-        // SAFETY: there are eight lanes; `out` has the element, by this function's contract.
-        unsafe {
-            _mm256_storeu_ps(lanes.as_mut_ptr(), sums[j / W]);
-            let out = out.from(row, j);
-            let init = if out.init.is_null() { 0.0 } else { *out.init };
-            *out.at = out.alpha.mul_add(lanes[j % W], init);
-        }
-    }
-}
-
 /// How the numbers of a lie, known to the compiler: an address is then a register and a constant, which is what makes
 /// the loop over k as fast as the multiplications.
 const ROWS: u8 = 0;
@@ -116,7 +97,8 @@ unsafe fn step<const R: usize, const C: usize, const A: u8, const M: bool>(
     });
 }
 
-/// R rows and C vectors of columns, of which `last` of the last vector are wanted; if M, C is 1 and no more are there.
+/// R rows and C vectors of columns next to each other, of which `last` of the last vector are wanted; if M, C is 1 and no
+/// more are there.
 ///
 /// # Safety
 /// AVX2 and FMA; a [R, k], which lies as A says, b [k, 8 C], or the wanted columns of it if M, and those of `out` are
@@ -134,7 +116,7 @@ unsafe fn tile<const R: usize, const C: usize, const A: u8, const M: bool>(
     let (mut bp, mask) = (b.at, lanes(last));
     // SAFETY: k steps in all, each inside of a and b; the addresses past the end are not read.
     unsafe {
-        if k >= LONG && out.cs == 1 {
+        if k >= LONG {
             for r in 0..R {
                 _mm_prefetch::<_MM_HINT_ET0>(out.from(r, 0).at.cast());
             }
@@ -150,24 +132,28 @@ unsafe fn tile<const R: usize, const C: usize, const A: u8, const M: bool>(
             step::<R, C, A, M>(&mut sums, (a, 0), (bp, mask));
             (a, bp) = (a.from(0, 1), bp.wrapping_add(b.rs));
         }
-        // y = alpha sums + init: here, and not in a function, to which the sums would go through memory.
+        // y = alpha sums + init: here, and not in a function, to which the sums would go through memory; and whole vectors
+        // without a question between them.
+        static ZEROS: [f32; 3 * W] = [0.0; 3 * W];
         let alpha = _mm256_set1_ps(out.alpha);
-        each!(r < R, {
-            if out.cs != 1 {
-                scatter(&sums[r], (C - 1) * W + last, r, out);
-            } else {
+        let (init, init_rs) = if out.init.is_null() { (ZEROS.as_ptr(), 0) } else { (out.init, out.init_rs) };
+        if last == W {
+            each!(r < R, {
+                each!(c < C, {
+                    let init = _mm256_loadu_ps(init.add(r * init_rs + c * W));
+                    _mm256_storeu_ps(out.at.add(r * out.rs + c * W), _mm256_fmadd_ps(alpha, sums[r][c], init));
+                });
+            });
+        } else {
+            each!(r < R, {
                 each!(c < C, {
                     let n = if c + 1 < C { W } else { last };
-                    let init = out.init.wrapping_add(r * out.init_rs + c * W);
-                    let init = match (out.init.is_null(), n == W) {
-                        (true, _) => _mm256_setzero_ps(),
-                        (_, true) => _mm256_loadu_ps(init),
-                        _ => _mm256_maskload_ps(init, mask),
-                    };
+                    let init = init.wrapping_add(r * init_rs + c * W);
+                    let init = if c + 1 < C { _mm256_loadu_ps(init) } else { _mm256_maskload_ps(init, mask) };
                     put(out.at.add(r * out.rs + c * W), n, _mm256_fmadd_ps(alpha, sums[r][c], init));
                 });
-            }
-        });
+            });
+        }
     }
 }
 
@@ -191,7 +177,7 @@ unsafe fn rows<const C: usize, const A: u8, const M: bool>(
         i += unsafe {
             match m - i {
                 8.. if C == 1 => (tile::<8, C, A, M>(k, a, b, out, last), 8),
-                6.. if C == 2 => (tile::<6, C, A, M>(k, a, b, out, last), 6),
+                6.. if C == 2 && m - i != 8 => (tile::<6, C, A, M>(k, a, b, out, last), 6),
                 4.. if C < 3 => (tile::<4, C, A, M>(k, a, b, out, last), 4),
                 3.. if C == 3 => (tile::<3, C, A, M>(k, a, b, out, last), 3),
                 2.. => (tile::<2, C, A, M>(k, a, b, out, last), 2),
@@ -202,12 +188,39 @@ unsafe fn rows<const C: usize, const A: u8, const M: bool>(
     }
 }
 
+/// y [m, n ≤ 24], whose columns are anywhere, from `sums`, which computes so many rows from one on, without gaps.
+///
+/// # Safety
+/// `out` [m, n] is memory to read and write; `sums` writes n columns of as many rows as it is told.
+#[inline]
+unsafe fn scattered(m: usize, n: usize, out: Out, sums: impl Fn(usize, usize, Out)) {
+    const R: usize = 6;
+    let mut packed = [0f32; R * 3 * W];
+    for i in (0..m).step_by(R) {
+        let rows = R.min(m - i);
+        let to = Out { at: packed.as_mut_ptr(), rs: 3 * W, cs: 1, alpha: 1.0, init: null(), init_rs: 0 };
+        sums(i, rows, to);
+        for (r, j) in (0..rows).flat_map(|r| (0..n).map(move |j| (r, j))) {
+            let out = out.from(i + r, j);
+            // SAFETY: `out` has the element, by this function's contract.
+            unsafe {
+                let init = if out.init.is_null() { 0.0 } else { *out.init };
+                *out.at = out.alpha.mul_add(packed[r * 3 * W + j], init);
+            }
+        }
+    }
+}
+
 /// A panel with n columns: b is [k, 8 C], its columns next to each other.
 ///
 /// # Safety
 /// AVX2 and FMA; a [m, k], b and `out` [m, n] are memory to read or write.
 #[target_feature(enable = "avx2,fma")]
 pub unsafe fn columns(m: usize, k: usize, n: usize, a: View, b: View, out: Out) {
+    if out.cs != 1 {
+        // SAFETY: this function's contract; rows i.. of m, no more than are left.
+        return unsafe { scattered(m, n, out, |i, m, out| columns(m, k, n, a.from(i, 0), b, out)) };
+    }
     let c = panel(n);
     let last = n - (c - 1) * W;
     // SAFETY: this function's contract.
@@ -232,6 +245,10 @@ pub unsafe fn columns(m: usize, k: usize, n: usize, a: View, b: View, out: Out) 
 /// AVX2 and FMA; a [m, k], b and `out` [m, n] are memory to read or write.
 #[target_feature(enable = "avx2,fma")]
 pub unsafe fn rest(m: usize, k: usize, n: usize, a: View, b: View, out: Out) {
+    if out.cs != 1 {
+        // SAFETY: this function's contract; rows i.. of m, no more than are left.
+        return unsafe { scattered(m, n, out, |i, m, out| rest(m, k, n, a.from(i, 0), b, out)) };
+    }
     // SAFETY: this function's contract.
     unsafe {
         match (a.rs, a.cs) {
