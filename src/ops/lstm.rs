@@ -56,49 +56,8 @@ impl Size {
     }
 }
 
-/// W columns of R rows of y = v m, for v [R, K], m [K, n] and y [R, n].
-#[inline(always)]
-fn columns<T: Real, const W: usize, const R: usize>(i: usize, n: usize, v: &[T], m: &[T], y: &mut [T]) {
-    let k = v.len() / R;
-    let mut sums = [[T::ZERO; W]; R];
-    for j in 0..k {
-        let m: [T; W] = at(m, j, n, i);
-        for (r, sum) in sums.iter_mut().enumerate() {
-            let v = v[r * k + j];
-            for l in 0..W {
-                sum[l] = v.fma(m[l], sum[l]);
-            }
-        }
-    }
-    for (r, &sum) in sums.iter().enumerate() {
-        put(y, r, n, i, sum, false);
-    }
-}
-
-#[inline(always)]
-fn four_rows<T: Real, const W: usize>(i: usize, n: usize, v: &[T], m: &[T], y: &mut [T]) {
-    columns::<T, W, 4>(i, n, v, m, y);
-}
-
-#[inline(always)]
-fn one_row<T: Real, const W: usize>(i: usize, n: usize, v: &[T], m: &[T], y: &mut [T]) {
-    columns::<T, W, 1>(i, n, v, m, y);
-}
-
-/// y = v m, for v [B, k], m [k, n] and y [B, n]: for matrices so small that [`gemm`] spends its time on preparations.
-#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
-pub(super) fn product<T: Real>(k: usize, n: usize, v: &[T], m: &[T], y: &mut [T]) {
-    let ((v4, v), (y4, y)) = (v.split_at(v.len() / k / 4 * 4 * k), y.split_at_mut(y.len() / n / 4 * 4 * n));
-    for (v, y) in v4.chunks_exact(4 * k).zip(y4.chunks_exact_mut(4 * n)) {
-        by_lanes!(n, four_rows::<T>(v, m, y));
-    }
-    for (v, y) in v.chunks_exact(k).zip(y.chunks_exact_mut(n)) {
-        by_lanes!(n, one_row::<T>(v, m, y));
-    }
-}
-
-/// The most channels for which [`product`] beats [`gemm`].
-pub(super) const SMALL: usize = 32;
+/// From more channels than this on, rows of the next sequence are fetched ahead.
+const FEW: usize = 32;
 
 /// Where a step of one sequence is written: gates [4D], c and h [D], and the states for the next step.
 struct Step<'a, T> {
@@ -147,7 +106,7 @@ fn cell<T: Math>(
     let d = s.d;
     for b in 0..s.b {
         let (row, row4, state) = (s.row(b, t, d), s.row(b, t, 4 * d), s.state(b, d));
-        if d > SMALL && b + 1 < s.b {
+        if d > FEW && b + 1 < s.b {
             let (next, next4) = (s.row(b + 1, t, d), s.row(b + 1, t, 4 * d));
             for x in [&x[next4.clone()], &gates[next4], &c[next.clone()], &h[next]] {
                 fetch(x);
@@ -207,7 +166,7 @@ fn cell_back<T: Math>(
     let d = s.d;
     for b in 0..s.b {
         let (row, row4, state) = (s.row(b, t, d), s.row(b, t, 4 * d), s.state(b, d));
-        if d > SMALL && b + 1 < s.b {
+        if d > FEW && b + 1 < s.b {
             let (next, next4) = (s.row(b + 1, t, d), s.row(b + 1, t, 4 * d));
             for x in [&gates[next4.clone()], &dz[next4], &c[s.row(b + 1, t.saturating_sub(1), d)], &dy[next]] {
                 fetch(x);
@@ -232,16 +191,9 @@ impl LstmSequence {
         h_state.copy_from_slice(x[2].host());
         c_state.copy_from_slice(x[3].host());
         let mut z = cpu.temp::<T>(s.b * 4 * s.d);
-        let mut w_t = cpu.temp::<T>(if s.d <= SMALL { w.len() } else { 0 });
-        for (i, w) in w_t.iter_mut().enumerate() {
-            *w = x[1].host::<T>()[i % (4 * s.d) * s.d + i / (4 * s.d)];
-        }
-        let shared = (s.d > SMALL).then(|| Shared::new(cpu, s.b, (w, Mat::new(4 * s.d, s.d, s.d).t())));
+        let w_t = Shared::new(cpu, s.b, (w, Mat::new(4 * s.d, s.d, s.d).t()));
         for t in 0..if z.is_empty() { 0 } else { s.t } {
-            match &shared {
-                Some(w) => w.times(h_state, &mut z),
-                None => product(s.d, 4 * s.d, h_state, &w_t, &mut z),
-            }
+            w_t.times(h_state, &mut z);
             cell(s, t, (v, &z), (h_state, c_state), (gates, c, h));
         }
     }
@@ -260,14 +212,11 @@ impl LstmSequence {
         let mut own = cpu.temp::<T>(if acc { x[0].len() } else { 0 });
         let dz: &mut [T] = if acc { &mut own } else { &mut *dx };
         let mut dz_t = cpu.temp::<T>(s.b * 4 * s.d);
-        let shared = (s.d > SMALL).then(|| Shared::new(cpu, s.b, (w, Mat::new(4 * s.d, s.d, s.d))));
+        let w = Shared::new(cpu, s.b, (w, Mat::new(4 * s.d, s.d, s.d)));
         for t in (0..if dz_t.is_empty() { 0 } else { s.t }).rev() {
             let inputs = (gates, c0, c, cotangent(dh_all, &z));
             cell_back(s, t, inputs, (&dh, &mut dc), (dz, &mut dz_t));
-            match &shared {
-                Some(w) => w.times(&dz_t, &mut dh),
-                None => product(4 * s.d, s.d, &dz_t, w, &mut dh),
-            }
+            w.times(&dz_t, &mut dh);
         }
         gw.write(|dw, acc| weights_back(cpu, s, dz, h0, h, dw, acc));
         gh0.write(|d, acc| put_all(d, &dh, acc));

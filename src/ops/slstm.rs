@@ -25,7 +25,7 @@ mod cells;
 mod device;
 
 use super::{
-    lstm::{SMALL, product},
+    gemm::Shared,
     math::Math,
     matmul::{Mat, gemm},
     same_dtype,
@@ -103,21 +103,20 @@ impl Size {
         at..at + self.k
     }
 
-    /// R of one head as [K, 4K], for h R.
-    fn pack<T: Real>(self, h: usize, r: &[T], y: &mut [T]) {
+    /// R of every head as [K, 4K], for h R.
+    fn pack<T: Real>(self, r: &[T], y: &mut [T]) {
         for (i, y) in y.chunks_exact_mut(self.k.max(1)).enumerate() {
-            y.copy_from_slice(&r[self.row(i % 4, h, i / 4)]);
+            let (head, i) = (i / (4 * self.k), i % (4 * self.k));
+            y.copy_from_slice(&r[self.row(i % 4, head, i / 4)]);
         }
     }
-}
 
-/// y = v m, for v [rows, k] and m [k, n].
-fn times<T: Real>(k: usize, n: usize, v: &[T], m: &[T], y: &mut [T]) {
-    if k.min(n) <= SMALL {
-        return product(k, n, v, m, y);
+    /// Those of all heads, or their transposes, for the products of every step.
+    fn shared<'a, T: Real>(self, cpu: &'a Cpu, packed: &'a [T], transposed: bool) -> Vec<Shared<'a, T>> {
+        let (all, mat) = (4 * self.k * self.k, Mat::new(self.k, 4 * self.k, 4 * self.k));
+        let mat = if transposed { mat.t() } else { mat };
+        packed.chunks_exact(all.max(1)).map(|r| Shared::new(cpu, self.b, (r, mat))).collect()
     }
-    let rows = v.len() / k;
-    gemm(T::ONE, (v, Mat::new(rows, k, k)), (m, Mat::new(k, n, n)), (y, Mat::new(rows, n, n)), false);
 }
 
 /// y = m + ln w
@@ -139,12 +138,12 @@ impl SlstmSequence {
         let (k, rows) = (s.k, s.b * s.k);
         let (mut packed, mut sorted) = (cpu.temp::<T>(s.h * 4 * k * k), cpu.temp::<T>(s.h * rows));
         let mut z = cpu.temp::<T>(s.h * 4 * rows);
-        packed.chunks_exact_mut((4 * k * k).max(1)).enumerate().for_each(|(head, packed)| s.pack(head, r, packed));
+        s.pack(r, &mut packed);
+        let shared = s.shared(cpu, &packed, false);
         s.each_state(|unit, own| sorted[own].copy_from_slice(&x[2].host::<T>()[unit]));
         for t in 0..if z.is_empty() { 0 } else { s.t } {
-            for head in 0..s.h {
-                let (h, r) = (&sorted[head * rows..][..rows], &packed[head * 4 * k * k..][..4 * k * k]);
-                times(k, 4 * k, h, r, &mut z[head * 4 * rows..][..4 * rows]);
+            for ((r, h), z) in shared.iter().zip(sorted.chunks_exact(rows)).zip(z.chunks_exact_mut(4 * rows)) {
+                r.times(h, z);
             }
             cell(s, t, v, &z, &mut [&mut sorted, c, n, m], (h, saved));
         }
@@ -158,14 +157,9 @@ impl SlstmSequence {
         let dx = gx.merged::<T>(cpu, &x[0]);
         let dr = gr.slice::<T>(cpu, &x[1]);
         let (k, rows, all) = (s.k, s.b * s.k, 4 * s.k * s.k);
-        let (mut packed, mut turned, mut dp) = (cpu.temp::<T>(all), cpu.temp::<T>(s.h * all), cpu.temp::<T>(s.h * all));
-        for (head, turned) in turned.chunks_exact_mut(all.max(1)).enumerate() {
-            s.pack(head, r, &mut packed);
-            for (i, turned) in turned.chunks_exact_mut(k).enumerate() {
-                turned.iter_mut().zip(packed[i..].iter().step_by(4 * k)).for_each(|(y, &x)| *y = x);
-            }
-        }
-        dp.fill(T::ZERO);
+        let (mut packed, mut dp) = (cpu.temp::<T>(s.h * all), cpu.zeros::<T>(s.h * all));
+        s.pack(r, &mut packed);
+        let shared = s.shared(cpu, &packed, true);
         // dh is sorted by heads.
         let mut g = [(); 4].map(|()| cpu.temp::<T>(s.h * rows));
         for (g, dy) in g.iter_mut().zip(&dy[1..]) {
@@ -182,8 +176,8 @@ impl SlstmSequence {
         for t in (0..if dz.is_empty() { 0 } else { s.t }).rev() {
             let states = &mut [&mut **dh, &mut **dc, &mut **dn, &mut **gamma];
             cell_back(s, t, (saved, first, seed(&dy[0])), states, &mut dz, (&mut *dx.0, dx.1));
-            for (head, dz) in dz.chunks_exact(4 * rows).enumerate() {
-                times(4 * k, k, dz, &turned[head * all..][..all], &mut dh[head * rows..][..rows]);
+            for (head, (r, dz)) in shared.iter().zip(dz.chunks_exact(4 * rows)).enumerate() {
+                r.times(dz, &mut dh[head * rows..][..rows]);
                 // dR = Σ h_{t-1} dzᵀ over all steps and sequences.
                 let (before, step) = match t.checked_sub(1) {
                     None => (&x[2].host::<T>()[head * k..], s.d()),

@@ -99,11 +99,15 @@ impl Product {
         Product { m: n, k, n: m, a: t(b), b: t(a), out: Out { rs: out.cs, cs: out.rs, init_rs, ..out } }
     }
 
-    /// Whether the `gemm` crate is faster: it packs a as well, which pays where b does not fit in the cache; and few
-    /// rows do not pay for packing b.
+    /// Whether the `gemm` crate is faster: few rows do not pay for packing b.
     pub fn leave(&self) -> bool {
         let Product { m, k, n, b, .. } = *self;
-        (m > 512 && k > 512 && n > 512) || (m < 8 && b.cs != 1 && k * n > 256)
+        self.large() || (m < 8 && b.cs != 1 && k * n > 256)
+    }
+
+    /// Whether b does not fit in the cache: that crate packs a as well.
+    pub fn large(&self) -> bool {
+        self.m > 512 && self.k > 512 && self.n > 512
     }
 
     /// Whether AVX-512 takes b as it lies.
