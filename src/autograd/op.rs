@@ -42,6 +42,12 @@ pub trait Op: Send + 'static {
     /// Add `dyᵀ ∂y/∂x` into every wanted gradient. `dy[i]` is `None` when output `i` does not matter.
     fn backward(&self, cx: &Cx, x: In, y: &[Value], dy: &[Option<Tensor>], dx: &mut [Grad]);
 
+    /// The inputs whose gradient, where they have the shape of the only output, is that of the output as it is: the tape
+    /// hands it on to one of them, and `backward` has nothing to copy for it.
+    fn passes_on(&self) -> &'static [usize] {
+        &[]
+    }
+
     /// A random instance with random `f64` inputs (and `i32` indices), sizes of 1 included: what the gradient
     /// check, the device comparison and the benches run on.
     fn sample(g: &mut Gen) -> (Self, Vec<Tensor>)

@@ -48,7 +48,10 @@ fn broadcast(a: Shape, b: Shape) -> Result<Shape, String> {
 }
 
 macro_rules! binary {
-    ($Op:ident, $name:literal, $Trait:ident, $method:ident, f: $f:expr, da: $da:expr, db: $db:expr) => {
+    (
+        $Op:ident, $name:literal, $Trait:ident, $method:ident, f: $f:expr, da: $da:expr, db: $db:expr,
+        passes on: $passes:expr
+    ) => {
         impl Scalar for $Op {
             #[inline(always)]
             fn f<T: Real>(a: T, b: T) -> T {
@@ -94,6 +97,10 @@ macro_rules! binary {
                 }
             }
 
+            fn passes_on(&self) -> &'static [usize] {
+                &$passes
+            }
+
             fn sample(g: &mut Gen) -> (Self, Vec<Tensor>) {
                 let full = g.shape(3, 4);
                 // Each axis of each input is as long as the output's, or 1, or (at the front) missing.
@@ -116,10 +123,10 @@ macro_rules! binary {
         }
     };
 }
-binary!(Add, "add", Add, add, f: |a, b| a + b, da: |g, _, _| g, db: |g, _, _| g);
-binary!(Sub, "sub", Sub, sub, f: |a, b| a - b, da: |g, _, _| g, db: |g, _, _| -g);
-binary!(Mul, "mul", Mul, mul, f: |a, b| a * b, da: |g, _, b| g * b, db: |g, a, _| g * a);
-binary!(Div, "div", Div, div, f: |a, b| a / b, da: |g, _, b| g / b, db: |g, a, b| -(g * a) / (b * b));
+binary!(Add, "add", Add, add, f: |a, b| a + b, da: |g, _, _| g, db: |g, _, _| g, passes on: [0, 1]);
+binary!(Sub, "sub", Sub, sub, f: |a, b| a - b, da: |g, _, _| g, db: |g, _, _| -g, passes on: [0]);
+binary!(Mul, "mul", Mul, mul, f: |a, b| a * b, da: |g, _, b| g * b, db: |g, a, _| g * a, passes on: []);
+binary!(Div, "div", Div, div, f: |a, b| a / b, da: |g, _, b| g / b, db: |g, a, b| -(g * a) / (b * b), passes on: []);
 
 #[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
 fn affine<T: Real>(mul: T, add: T, x: &[T], y: &mut [T], acc: bool) {

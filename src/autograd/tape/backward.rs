@@ -151,7 +151,8 @@ impl Record {
             }
             Step::Op(op) => {
                 let (values, y) = values.split_at(y0);
-                lend(slots, before, values, ids, cx);
+                let heir = op.passes_on().iter().copied().find(|&j| inherits(j, before, values, ids, &y[0]));
+                lend(slots, before, values, ids, heir, cx);
                 let start = profile.is_some().then(Instant::now);
                 op.backward(cx, In { values, ids }, &y[..ny], dy, slots);
                 if let (Some(profile), Some(start)) = (profile, start) {
@@ -166,6 +167,9 @@ impl Record {
                     culprit = Some(Culprit { op: op.name(), scope, what: "gradient" });
                 }
                 take_back(slots, before, values, ids, cx);
+                if let Some(j) = heir {
+                    before[ids[j] as usize] = dy[0].take();
+                }
             }
         }
         let mut pool = cx.pool();
@@ -176,14 +180,30 @@ impl Record {
     }
 }
 
-/// A slot for the gradient of each input: the gradient that is there, to be added to, or a buffer to be written.
+/// Whether input j of an op can have the gradient of its output y for its own: it wants one like it, has none yet, and is
+/// an input but once.
+fn inherits(j: usize, grads: &[Option<Tensor>], values: &[Value], ids: &[u32], y: &Value) -> bool {
+    let (v, x) = (ids[j], &values[ids[j] as usize]);
+    let alike = x.needs && !x.sums_wide() && x.shape() == y.shape() && x.dtype() == y.dtype();
+    alike && grads[v as usize].is_none() && ids.iter().filter(|&&id| id == v).count() == 1
+}
+
+/// A slot for the gradient of each input but the heir: the gradient that is there, to be added to, or a buffer to be
+/// written.
 ///
 /// The gradients that several ops have for a parameter in bf16 are added up in f32: each op gets a buffer to be written,
 /// and [`add_to`] does the sum.
-fn lend(slots: &mut Vec<Grad>, grads: &mut [Option<Tensor>], values: &[Value], ids: &[u32], cx: &Cx) {
+fn lend(
+    slots: &mut Vec<Grad>,
+    grads: &mut [Option<Tensor>],
+    values: &[Value],
+    ids: &[u32],
+    heir: Option<usize>,
+    cx: &Cx,
+) {
     for (j, &v) in ids.iter().enumerate() {
         let source = &values[v as usize];
-        if !source.needs {
+        if !source.needs || heir == Some(j) {
             slots.push(Grad { tensor: None, acc: false, wanted: false });
             continue;
         }

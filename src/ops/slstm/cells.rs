@@ -145,9 +145,11 @@ pub fn cell_back<T: Math>(
         s.fetch_next(4, b, t, dx);
         for h in 0..s.h {
             let (unit, own) = (s.state(b, h), s.sorted(b, h));
-            let before = match t.checked_sub(1) {
-                None => first.map(|x| &x[unit.clone()]),
-                Some(t) => [4, 5].map(|j| &saved[s.step(SAVED, b, t, h) + j * d..][..k]),
+            let before = if t == 0 {
+                [&first[0][unit.clone()], &first[1][unit.clone()]]
+            } else {
+                let [c, n] = [4, 5].map(|j| s.step(SAVED, b, t - 1, h) + j * d);
+                [&saved[c..c + k], &saved[n..n + k]]
             };
             let dy = dy.map(|dy| &dy[s.step(1, b, t, h)..]);
             let seen = Seen { saved: &saved[s.step(SAVED, b, t, h)..], before, dy };
