@@ -2,7 +2,7 @@
 #![allow(clippy::unwrap_used)]
 
 use tapezoo::{
-    autograd::{Gen, Grad, In, Op, Outs, Tape, Value, gradcheck},
+    autograd::{Gen, Grad, In, Op, Outs, Tape, Value, Var, gradcheck},
     tensor::{Cx, DType, Tensor},
 };
 
@@ -73,12 +73,21 @@ fn an_unwritten_output_fails_the_gradient_check() {
     assert_eq!(gradcheck(|tape, x| vec![tape.apply(Lazy, [x[0]])], &x, 0, 1), f64::INFINITY);
 }
 
-#[test]
-fn the_same_value_twice_gets_both_gradients() {
+/// The derivative of f at 3.
+fn slope(f: impl for<'t> Fn(Var<'t>) -> Var<'t>) -> f64 {
     let tape = Tape::default();
     let x = tape.leaf(&Tensor::from_vec(vec![3.0f64], [1]));
-    tape.backward((x * x + x).sum());
-    assert_eq!(x.grad().unwrap().item(), 7.0);
+    tape.backward(f(x).sum());
+    x.grad().unwrap().item()
+}
+
+#[test]
+fn the_same_value_twice_gets_both_gradients() {
+    assert_eq!(slope(|x| x * x + x), 7.0);
+    // A sum's gradient goes to its summands as it is: to both, if they are one.
+    assert_eq!(slope(|x| x + x), 2.0);
+    assert_eq!(slope(|x| x - x), 0.0);
+    assert_eq!(slope(|x| (x + x) * (x - 2.0 * x) + (x + 1.0)), -11.0);
 }
 
 #[test]
