@@ -2,7 +2,8 @@
 //!
 //! The `f32` versions are branch-free polynomials which vectorise, as the standard library's functions do not. Where
 //! they round a product and a sum at once they say so, and so have the same bits on every processor. The coefficients of
-//! log are those of the Cephes library (S. L. Moshier), which is within 2 units in the last place; the others are within 3.
+//! log are those of the Cephes library (S. L. Moshier), which is within 2 units in the last place; exp, tanh, sigmoid and
+//! softplus are within 3 for arguments up to 87 on either side of zero, and then on their way to 0 or infinity.
 
 use crate::tensor::Real;
 
@@ -64,8 +65,8 @@ math!(f64, m64);
 /// Single precision.
 #[allow(clippy::excessive_precision, missing_docs)]
 pub mod m32 {
-    /// (eʳ − 1, 2ⁿ) with x = n ln 2 + r and |r| ≤ ½ ln 2: eˣ = 2ⁿ + 2ⁿ (eʳ − 1). From 88 on n stays and r grows, which is
-    /// infinite in the end; below −88 2ⁿ is 0. NaN stays NaN.
+    /// (eʳ − 1, 2ⁿ) with x = n ln 2 + r and |r| ≤ ½ ln 2: eˣ = 2ⁿ + 2ⁿ (eʳ − 1). From 88 on n stays and r grows, to
+    /// infinity in the end; near −88 2ⁿ becomes 0. NaN stays NaN.
     #[inline(always)]
     fn exp_parts(x: f32) -> (f32, f32) {
         let c = if x < -88.0 { -88.0 } else { x };

@@ -103,19 +103,16 @@ impl Size {
         at..at + self.k
     }
 
-    /// R of every head as [K, 4K], for h R.
-    fn pack<T: Real>(self, r: &[T], y: &mut [T]) {
+    /// R of one head as [K, 4K], for h R.
+    fn pack<T: Real>(self, h: usize, r: &[T], y: &mut [T]) {
         for (i, y) in y.chunks_exact_mut(self.k.max(1)).enumerate() {
-            let (head, i) = (i / (4 * self.k), i % (4 * self.k));
-            y.copy_from_slice(&r[self.row(i % 4, head, i / 4)]);
+            y.copy_from_slice(&r[self.row(i % 4, h, i / 4)]);
         }
     }
 
-    /// Those of all heads, or their transposes, for the products of every step.
-    fn shared<'a, T: Real>(self, cpu: &'a Cpu, packed: &'a [T], transposed: bool) -> Vec<Shared<'a, T>> {
-        let (all, mat) = (4 * self.k * self.k, Mat::new(self.k, 4 * self.k, 4 * self.k));
-        let mat = if transposed { mat.t() } else { mat };
-        packed.chunks_exact(all.max(1)).map(|r| Shared::new(cpu, self.b, (r, mat))).collect()
+    /// Matrices [k, n] of all heads, one after the other, for the products of every step.
+    fn shared<'a, T: Real>(self, cpu: &'a Cpu, (k, n): (usize, usize), all: &'a [T]) -> Vec<Shared<'a, T>> {
+        all.chunks_exact((k * n).max(1)).map(|r| Shared::new(cpu, self.b, (r, Mat::new(k, n, n)))).collect()
     }
 }
 
@@ -138,8 +135,8 @@ impl SlstmSequence {
         let (k, rows) = (s.k, s.b * s.k);
         let (mut packed, mut sorted) = (cpu.temp::<T>(s.h * 4 * k * k), cpu.temp::<T>(s.h * rows));
         let mut z = cpu.temp::<T>(s.h * 4 * rows);
-        s.pack(r, &mut packed);
-        let shared = s.shared(cpu, &packed, false);
+        packed.chunks_exact_mut((4 * k * k).max(1)).enumerate().for_each(|(head, packed)| s.pack(head, r, packed));
+        let shared = s.shared(cpu, (k, 4 * k), &packed);
         s.each_state(|unit, own| sorted[own].copy_from_slice(&x[2].host::<T>()[unit]));
         for t in 0..if z.is_empty() { 0 } else { s.t } {
             for ((r, h), z) in shared.iter().zip(sorted.chunks_exact(rows)).zip(z.chunks_exact_mut(4 * rows)) {
@@ -157,9 +154,15 @@ impl SlstmSequence {
         let dx = gx.merged::<T>(cpu, &x[0]);
         let dr = gr.slice::<T>(cpu, &x[1]);
         let (k, rows, all) = (s.k, s.b * s.k, 4 * s.k * s.k);
-        let (mut packed, mut dp) = (cpu.temp::<T>(s.h * all), cpu.zeros::<T>(s.h * all));
-        s.pack(r, &mut packed);
-        let shared = s.shared(cpu, &packed, true);
+        let (mut packed, mut turned, mut dp) =
+            (cpu.temp::<T>(all), cpu.temp::<T>(s.h * all), cpu.zeros::<T>(s.h * all));
+        for (head, turned) in turned.chunks_exact_mut(all.max(1)).enumerate() {
+            s.pack(head, r, &mut packed);
+            for (i, turned) in turned.chunks_exact_mut(k).enumerate() {
+                turned.iter_mut().zip(packed[i..].iter().step_by(4 * k)).for_each(|(y, &x)| *y = x);
+            }
+        }
+        let shared = s.shared(cpu, (4 * k, k), &turned);
         // dh is sorted by heads.
         let mut g = [(); 4].map(|()| cpu.temp::<T>(s.h * rows));
         for (g, dy) in g.iter_mut().zip(&dy[1..]) {

@@ -162,7 +162,8 @@ impl Record {
                         times[1] = took;
                     }
                 }
-                if watch && slots.iter().any(|g| g.wanted && g.tensor.as_ref().is_some_and(|g| !g.all_finite())) {
+                let wrong = |g: &Option<Tensor>| g.as_ref().is_some_and(|g| !g.all_finite());
+                if watch && (slots.iter().any(|g| g.wanted && wrong(&g.tensor)) || heir.is_some() && wrong(&dy[0])) {
                     let scope = scope_name(scopes, node.scope as usize);
                     culprit = Some(Culprit { op: op.name(), scope, what: "gradient" });
                 }

@@ -13,7 +13,7 @@ use super::{
 };
 
 /// The b of products a b in which every a has the same number of rows; the rows of a and of y lie next to each other.
-/// What would be done to b for each product is done once.
+/// With AVX2, and where b is small, it is brought into the order in which it is read, once.
 pub struct Shared<'a, T: Real> {
     b: (&'a [T], Mat),
     rows: usize,

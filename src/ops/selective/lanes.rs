@@ -153,8 +153,9 @@ fn through_product<T: Real>(delta: &[T], u: &[T], gb: &mut [T], qa: &mut [T]) {
     }
 }
 
-/// Scratch memory for the steps of a chunk, as lanes. Those without a channel stay zero; those without a sequence, which
-/// only the last sequences leave, are set to it.
+/// Scratch memory for the steps of a chunk, as lanes. Of what is read from tensors, those without a channel stay zero, and
+/// those without a sequence, which only the last sequences leave, are set to it. States are set to zero for each: what is
+/// not finite in one sequence would stay in such lanes and get into the next.
 macro_rules! scratch {
     ($cpu:ident, $($name:ident = $n:expr),+) => { $(let mut $name = $cpu.zeros::<T>(L * $n);)+ };
 }
@@ -195,8 +196,9 @@ impl SelectiveScan {
         scratch!(cpu, bs = z.np * c, cs = z.np * c);
         z.load_state(0, x[2].host(), true, lanes_mut(&mut a));
         for first in (0..size.b).step_by(z.side) {
+            h.fill(T::ZERO);
             if first + z.side > size.b {
-                [&mut u, &mut delta, &mut h].into_iter().for_each(|x| x.fill(T::ZERO));
+                [&mut u, &mut delta].into_iter().for_each(|x| x.fill(T::ZERO));
             }
             z.load_state(first, h0, false, lanes_mut(&mut h));
             for j in 0..z.chunks {
@@ -250,8 +252,9 @@ impl SelectiveScan {
         scratch!(cpu, bs = z.np * c, cs = z.np * c, h = G * (c + 1), w = G * c, db = G * c, dc = G * c);
         z.load_state(0, x[2].host(), true, lanes_mut(&mut a));
         for first in (0..size.b).step_by(z.side) {
+            g.fill(T::ZERO);
             if first + z.side > size.b {
-                [&mut u, &mut delta, &mut dys, &mut start, &mut g].into_iter().for_each(|x| x.fill(T::ZERO));
+                [&mut u, &mut delta, &mut dys, &mut start].into_iter().for_each(|x| x.fill(T::ZERO));
             }
             z.load_state(first, dlast, false, lanes_mut(&mut g));
             for j in (0..z.chunks).rev() {

@@ -193,6 +193,7 @@ unsafe fn rows<const C: usize, const A: u8, const M: bool>(
 /// # Safety
 /// `out` [m, n] is memory to read and write; `sums` writes n columns of as many rows as it is told.
 #[inline]
+#[target_feature(enable = "avx2,fma")]
 unsafe fn scattered(m: usize, n: usize, out: Out, sums: impl Fn(usize, usize, Out)) {
     const R: usize = 6;
     let mut packed = [0f32; R * 3 * W];
