@@ -137,6 +137,10 @@ fn the_first_op_that_is_not_finite_is_named_with_its_place() {
     assert!(z.value().item().is_finite());
     assert_eq!(tape.backward_watched(z).unwrap().to_string(), "the gradient of op 'sqrt' in here");
     assert!(y.value().item().is_finite());
+    // Two finite gradients whose sum is infinite; the sum before it hands it on as it is.
+    let shifted = tape.leaf(&Tensor::from_vec(vec![1e154], [1])) + tape.constant(&Tensor::from_vec(vec![0.0], [1]));
+    let huge = (shifted * shifted * 1e154).sum();
+    assert_eq!(tape.backward_watched(huge).unwrap().to_string(), "the gradient of op 'add' in here");
 }
 
 #[test]
