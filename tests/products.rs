@@ -174,25 +174,38 @@ fn narrow_and_tall_products() {
     }
 }
 
-/// Linear goes over many rows in parts, and gives the gradients of the product that it is.
+/// Linear and its GELU go over many rows in parts, and give the values and gradients of the product that they are: also
+/// where dx is added to another gradient.
 #[test]
 fn linear_in_parts_is_linear() {
-    for (rows, i, o) in [(600, 200, 60), (513, 4, 300), (1000, 129, 130)] {
+    for (rows, i, o) in [(600, 200, 60), (513, 4, 300), (1000, 129, 130), (1024, 64, 256)] {
         let wave = |n: usize, f: f64| (0..n).map(|x| (f * x as f64).sin() as f32).collect::<Vec<_>>();
         let (x, w) = (Tensor::from_vec(wave(rows * i, 0.3), [rows, i]), Tensor::from_vec(wave(o * i, 0.7), [o, i]));
         let (b, c) = (Tensor::from_vec(wave(o, 0.9), [o]), Tensor::from_vec(wave(rows * o, 1.1), [rows, o]));
-        let run = |fused: bool| {
+        let run = |fused: bool, gelu: bool, twice: bool| {
             let tape = Tape::default();
             let (x, w, b) = (tape.leaf(&x), tape.leaf(&w), tape.leaf(&b));
-            let y = if fused { x.linear(w, Some(b)) } else { x.matmul_t(w) + b };
-            tape.backward((y * tape.constant(&c)).sum());
+            let y = match (fused, gelu) {
+                (true, true) => x.linear_gelu(w, b),
+                (true, false) => x.linear(w, Some(b)),
+                (false, true) => (x.matmul_t(w) + b).gelu_tanh(),
+                (false, false) => x.matmul_t(w) + b,
+            };
+            let loss = (y * tape.constant(&c)).sum();
+            tape.backward(if twice { loss + x.square().sum() } else { loss });
             let grad = |v: Var<'_>| v.grad().expect("a gradient").to_f64();
             [y.value().to_f64(), grad(x), grad(w), grad(b)]
         };
-        for (what, (a, b)) in ["y", "dx", "dw", "db"].iter().zip(run(true).iter().zip(&run(false))) {
-            let size = b.iter().fold(0.0, |m: f64, b| m.max(b.abs()));
-            let error = a.iter().zip(b).fold(0.0, |m: f64, (a, b)| m.max((a - b).abs()));
-            assert!(error <= 1e-5 * size, "{what} of {rows} x {i} x {o}: off by {error:e} of {size}");
+        for (gelu, twice) in [(false, false), (false, true), (true, false), (true, true)] {
+            let (ours, want) = (run(true, gelu, twice), run(false, gelu, twice));
+            for (what, (a, b)) in ["y", "dx", "dw", "db"].iter().zip(ours.iter().zip(&want)) {
+                let size = b.iter().fold(0.0, |m: f64, b| m.max(b.abs()));
+                let error = a.iter().zip(b).fold(0.0, |m: f64, (a, b)| m.max((a - b).abs()));
+                assert!(
+                    error <= 1e-5 * size,
+                    "{what} of {rows} x {i} x {o}, GELU {gelu}, twice {twice}: off by {error:e} of {size}"
+                );
+            }
         }
     }
 }

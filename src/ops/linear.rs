@@ -9,14 +9,14 @@
 
 use super::{
     check_real,
-    gemm::{Mat, Products, Start, gemm_as},
+    gemm::{Mat, Panels, Products, Start, gemm_as},
     lane_sums::columns,
 };
 use crate::{
     args,
     autograd::{Gen, Grad, In, Op, Outs, Value, Var},
     cuda::{Cuda, Launch, Module, View},
-    tensor::{Cx, Real, Shape, Tensor},
+    tensor::{Cpu, Cx, Real, Shape, Tensor},
     with_real,
 };
 
@@ -27,29 +27,60 @@ pub struct Linear {
 }
 
 /// Rows, inputs and outputs.
-fn sizes(x: Shape, w: Shape) -> (usize, usize, usize) {
+pub(super) type Sizes = (usize, usize, usize);
+
+/// The sizes of the product of x and w.
+pub(super) fn sizes(x: Shape, w: Shape) -> Sizes {
     (x.rows(), w.at(1), w.at(0))
 }
 
-/// dx, dw and db, as far as they are wanted: each with whether it is added to. Some rows at a time, so that g is read
-/// from memory once and not three times.
-fn backward_cpu<T: Real>(
-    products: Products,
-    (rows, i, o): (usize, usize, usize),
-    (x, w, g): (&[T], &[T], &[T]),
-    mut dx: Option<(&mut [T], bool)>,
-    mut dw: Option<(&mut [T], bool)>,
-    mut db: Option<(&mut [T], bool)>,
-) {
-    /// Numbers of x and g that stay in the second-level cache.
+/// How many rows of x and y stay in the second-level cache.
+pub(super) fn rows_cached((_, i, o): Sizes) -> usize {
     const CACHED: usize = 1 << 16;
-    let chunk = (CACHED / (i + o).max(1)).max(256);
+    (CACHED / (i + o).max(1)).max(256)
+}
+
+/// What the way back reads: x, w and g, which is multiplied by `slope` first if there is one.
+pub(super) struct Seen<'a, T> {
+    pub x: &'a [T],
+    pub w: &'a [T],
+    pub g: &'a [T],
+    pub slope: Option<&'a [T]>,
+}
+
+/// y = a ⊙ b
+#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
+fn multiply<T: Real>(a: &[T], b: &[T], y: &mut [T]) {
+    y.iter_mut().zip(a).zip(b).for_each(|((y, &a), &b)| *y = a * b);
+}
+
+/// Where dx, dw and db go, as far as they are wanted: each with whether it is added to.
+pub(super) type Targets<'a, T> = [Option<(&'a mut [T], bool)>; 3];
+
+/// dx, dw and db. Some rows at a time, so that g is read from memory once and not three times.
+pub(super) fn backward_cpu<T: Real>(cpu: &Cpu, sizes: Sizes, seen: Seen<T>, [mut dx, mut dw, mut db]: Targets<T>) {
+    let ((rows, i, o), chunk, products) = (sizes, rows_cached(sizes), cpu.products());
+    // w in panels, once, where there are several products by it.
+    let panels = match (products, &dx) {
+        (Products::F32, Some(_)) if rows >= 2 * chunk => Panels::new(cpu, chunk, (seen.w, Mat::new(o, i, i))),
+        _ => None,
+    };
+    let mut scaled = cpu.temp::<T>(seen.slope.map_or(0, |_| chunk.min(rows) * o));
     for start in (0..rows.max(1)).step_by(chunk) {
         let n = chunk.min(rows - start);
-        let (x, g) = (&x[start * i..][..n * i], &g[start * o..][..n * o]);
+        let (x, mut g) = (&seen.x[start * i..][..n * i], &seen.g[start * o..][..n * o]);
+        if let Some(slope) = seen.slope {
+            let scaled = &mut scaled[..n * o];
+            multiply(g, &slope[start * o..], scaled);
+            g = scaled;
+        }
         let (mx, mw, mg, first) = (Mat::new(n, i, i), Mat::new(o, i, i), Mat::new(n, o, o), start == 0);
         if let Some((d, acc)) = &mut dx {
-            gemm_as(products, Start::of(*acc), T::ONE, (g, mg), (w, mw), (&mut d[start * i..], mx));
+            let (start, d) = (Start::of(*acc), &mut d[start * i..][..n * i]);
+            match &panels {
+                Some(panels) if n == chunk => panels.product(start, g, d),
+                _ => gemm_as(products, start, T::ONE, (g, mg), (seen.w, mw), (d, mx)),
+            }
         }
         if let Some((d, acc)) = &mut dw {
             gemm_as(products, Start::of(*acc || !first), T::ONE, (g, mg.t()), (x, mx), (d, mw));
@@ -61,6 +92,12 @@ fn backward_cpu<T: Real>(
             columns(g, d);
         }
     }
+}
+
+/// The gradients that are wanted, for [`backward_cpu`].
+pub(super) fn targets<T: Real>(dx: &mut [Grad]) -> Targets<'_, T> {
+    let mut d = dx.iter_mut().map(|d| d.parts().map(|(d, acc)| (d.host_mut::<T>(), acc)));
+    std::array::from_fn(|_| d.next().flatten())
 }
 
 static MODULE: Module = Module::new("ops/linear.cu", &[include_str!("linear.cu")]);
@@ -93,6 +130,40 @@ pub(super) fn total_cuda(cu: &Cuda, sums: &Tensor, rows: usize, d: &mut Tensor, 
     cu.launch(&MODULE, "column_sums_total", d.dtype(), launch, args![sums, d, rows, cols, acc]);
 }
 
+/// y = x wᵀ + b, if there is a third input.
+pub(super) fn forward_cuda(cu: &Cuda, x: In, y: &mut Tensor) {
+    let (rows, i, o) = sizes(x[0].shape(), x[1].shape());
+    let (a, w) = (View::new(&x[0], Mat::new(rows, i, i)), View::new(&x[1], Mat::new(o, i, i).t()));
+    let bias = x.len() > 2;
+    if bias {
+        bias_rows_cuda(cu, &x[2], y);
+    }
+    cu.gemm(1.0, a, w, View::out(y, Mat::new(rows, o, o)), bias, 1);
+}
+
+/// dx, dw and db from g = dy.
+pub(super) fn backward_cuda(cu: &Cuda, x: In, g: &Tensor, dx: &mut [Grad]) {
+    let (rows, i, o) = sizes(x[0].shape(), x[1].shape());
+    let (mx, mw, mg) = (Mat::new(rows, i, i), Mat::new(o, i, i), Mat::new(rows, o, o));
+    let dtype = x[0].dtype();
+    let rounded = (g.dtype() != dtype).then(|| {
+        let mut rounded = cu.temp(dtype, g.len());
+        cu.gpu().convert(g, &mut rounded, false);
+        rounded
+    });
+    let gv = View::new(rounded.as_deref().unwrap_or(g), mg);
+    let (x, w) = (View::new(&x[0], mx), View::new(&x[1], mw));
+    if let Some((d, acc)) = dx[0].parts() {
+        cu.gemm(1.0, gv, w, View::out(d, mx), acc, 1);
+    }
+    if let Some((d, acc)) = dx[1].parts() {
+        cu.gemm(1.0, gv.t(), x, View::out(d, mw), acc, 1);
+    }
+    if let Some((d, acc)) = dx.get_mut(2).and_then(Grad::parts) {
+        column_sums_cuda(cu, g, rows, d, acc);
+    }
+}
+
 impl Op for Linear {
     fn name(&self) -> &'static str {
         "linear"
@@ -117,53 +188,25 @@ impl Op for Linear {
     }
 
     fn forward(&self, cx: &Cx, x: In, y: &mut [Value]) {
-        let (rows, i, o) = sizes(x[0].shape(), x[1].shape());
         match cx {
             Cx::Cpu(cpu) => with_real!(x[0].dtype(), T => {
+                let (rows, i, o) = sizes(x[0].shape(), x[1].shape());
                 let start = if self.bias { Start::Row(x[2].host::<T>()) } else { Start::Zero };
                 let (a, w) = ((x[0].host(), Mat::new(rows, i, i)), (x[1].host(), Mat::new(o, i, i).t()));
                 gemm_as(cpu.products(), start, T::ONE, a, w, (y[0].host_mut(), Mat::new(rows, o, o)));
             }),
-            Cx::Cuda(cu) => {
-                let (a, w) = (View::new(&x[0], Mat::new(rows, i, i)), View::new(&x[1], Mat::new(o, i, i).t()));
-                let y = &mut *y[0];
-                if self.bias {
-                    bias_rows_cuda(cu, &x[2], y);
-                }
-                cu.gemm(1.0, a, w, View::out(y, Mat::new(rows, o, o)), self.bias, 1);
-            }
+            Cx::Cuda(cu) => forward_cuda(cu, x, &mut y[0]),
         }
     }
 
     fn backward(&self, cx: &Cx, x: In, _: &[Value], dy: &[Option<Tensor>], dx: &mut [Grad]) {
         let Some(g) = &dy[0] else { return };
-        let (rows, i, o) = sizes(x[0].shape(), x[1].shape());
         match cx {
             Cx::Cpu(cpu) => with_real!(g.dtype(), T => {
-                let mut d = dx.iter_mut().map(|d| d.parts().map(|(d, acc)| (d.host_mut::<T>(), acc)));
-                let [dx, dw, db] = std::array::from_fn(|_| d.next().flatten());
-                backward_cpu(cpu.products(), (rows, i, o), (x[0].host(), x[1].host(), g.host()), dx, dw, db);
+                let seen = Seen { x: x[0].host(), w: x[1].host(), g: g.host(), slope: None };
+                backward_cpu::<T>(cpu, sizes(x[0].shape(), x[1].shape()), seen, targets(dx));
             }),
-            Cx::Cuda(cu) => {
-                let (mx, mw, mg) = (Mat::new(rows, i, i), Mat::new(o, i, i), Mat::new(rows, o, o));
-                let dtype = x[0].dtype();
-                let rounded = (g.dtype() != dtype).then(|| {
-                    let mut rounded = cu.temp(dtype, g.len());
-                    cu.gpu().convert(g, &mut rounded, false);
-                    rounded
-                });
-                let gv = View::new(rounded.as_deref().unwrap_or(g), mg);
-                let (x, w) = (View::new(&x[0], mx), View::new(&x[1], mw));
-                if let Some((d, acc)) = dx[0].parts() {
-                    cu.gemm(1.0, gv, w, View::out(d, mx), acc, 1);
-                }
-                if let Some((d, acc)) = dx[1].parts() {
-                    cu.gemm(1.0, gv.t(), x, View::out(d, mw), acc, 1);
-                }
-                if let Some((d, acc)) = dx.get_mut(2).and_then(Grad::parts) {
-                    column_sums_cuda(cu, g, rows, d, acc);
-                }
-            }
+            Cx::Cuda(cu) => backward_cuda(cu, x, g, dx),
         }
     }
 

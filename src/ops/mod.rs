@@ -21,6 +21,7 @@ pub mod lane_sums;
 pub mod lanes;
 pub mod linear;
 pub mod linear_attn;
+pub mod linear_gelu;
 pub mod loss;
 pub mod lru_scan;
 pub mod lstm;
@@ -66,6 +67,7 @@ ops! {
     arith: Add, Sub, Mul, Div, Affine;
     matmul: Matmul;
     linear: Linear;
+    linear_gelu: LinearGelu;
     cast: Cast;
     block_diagonal: BlockDiagonal;
     movement: Permute, Narrow, Concat, Tril;

@@ -40,7 +40,14 @@ impl<'a, 't> Part<'a, 't> {
         x.linear(p.get("weight"), Some(p.get("bias")))
     }
 
-    /// The same without a bias.
+    /// Its GELU, by the tanh approximation.
+    #[track_caller]
+    pub(super) fn linear_gelu(&self, name: &str, x: Var<'t>) -> Var<'t> {
+        let p = self.part(name);
+        x.linear_gelu(p.get("weight"), p.get("bias"))
+    }
+
+    /// torch's `nn.Linear` without a bias.
     #[track_caller]
     pub(super) fn linear_unbiased(&self, name: &str, x: Var<'t>) -> Var<'t> {
         x.linear(self.part(name).get("weight"), None)

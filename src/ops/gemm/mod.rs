@@ -28,7 +28,7 @@ mod tests;
 mod tile;
 
 pub use products::Products;
-pub use shared::Shared;
+pub use shared::{Panels, Shared};
 
 #[cfg(not(target_arch = "x86_64"))]
 use crate::tensor::DType;

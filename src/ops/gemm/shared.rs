@@ -1,6 +1,6 @@
 //! One matrix in many products: a recurrence multiplies by the same weights at every step.
 
-use super::{Mat, gemm};
+use super::{Mat, Start, gemm};
 use crate::{
     ops::scan::{at, by_lanes, put},
     tensor::{Cpu, Real, Temp},
@@ -17,18 +17,15 @@ use super::{
 pub struct Shared<'a, T: Real> {
     b: (&'a [T], Mat),
     rows: usize,
-    way: Way,
-    /// b as that way reads it.
-    packed: Temp<'a, T>,
+    way: Way<'a, T>,
 }
 
 /// How such a product is computed.
-enum Way {
-    /// From panels, by the kernels for AVX2.
-    #[cfg_attr(not(target_arch = "x86_64"), expect(dead_code))]
-    Panels,
-    /// By loops over the rows of a small b: [`gemm`] would spend its time on preparations.
-    Rows,
+enum Way<'a, T: Real> {
+    /// From panels.
+    Panels(Panels<'a, T>),
+    /// By loops over the rows of a small b, copied without gaps: [`gemm`] would spend its time on preparations.
+    Rows(Temp<'a, T>),
     /// By [`gemm`], from b itself.
     Gemm,
 }
@@ -45,27 +42,18 @@ impl<'a, T: Real> Shared<'a, T> {
     pub fn new(cpu: &'a Cpu, rows: usize, b: (&'a [T], Mat)) -> Shared<'a, T> {
         let (x, mat) = b;
         assert!(x.len() >= mat.span(), "gemm: a slice is too short");
-        let made = |way, packed| Shared { b, rows, way, packed };
-        #[cfg(target_arch = "x86_64")]
-        if let (Some(x), true) = (T::f32s(x), avx2::available() && !avx512::available()) {
-            let p = like(rows, (x, mat));
-            if !p.large() && !p.narrow() {
-                let mut panels = cpu.temp::<T>(avx2::packed_len(p));
-                if let Some(to) = T::f32s_mut(&mut panels) {
-                    // SAFETY: the processor can; b and its panels are as long as it takes.
-                    unsafe { avx2::pack_all(p, to.as_mut_ptr()) };
+        let way = match Panels::new(cpu, rows, b) {
+            Some(panels) => Way::Panels(panels),
+            None if mat.rows.min(mat.cols) > SMALL => Way::Gemm,
+            None => {
+                let mut packed = cpu.temp::<T>(mat.rows * mat.cols);
+                for (i, row) in packed.chunks_exact_mut(mat.cols.max(1)).enumerate() {
+                    row.iter_mut().enumerate().for_each(|(j, y)| *y = x[i * mat.rs + j * mat.cs]);
                 }
-                return made(Way::Panels, panels);
+                Way::Rows(packed)
             }
-        }
-        if mat.rows.min(mat.cols) > SMALL {
-            return made(Way::Gemm, cpu.temp(0));
-        }
-        let mut packed = cpu.temp::<T>(mat.rows * mat.cols);
-        for (i, row) in packed.chunks_exact_mut(mat.cols.max(1)).enumerate() {
-            row.iter_mut().enumerate().for_each(|(j, y)| *y = x[i * mat.rs + j * mat.cs]);
-        }
-        made(Way::Rows, packed)
+        };
+        Shared { b, rows, way }
     }
 
     /// y = a b, for a [rows, k] and y [rows, n].
@@ -76,30 +64,71 @@ impl<'a, T: Real> Shared<'a, T> {
     pub fn times(&self, a: &[T], y: &mut [T]) {
         let (m, k, n) = (self.rows, self.b.1.rows, self.b.1.cols);
         assert!(a.len() == m * k && y.len() == m * n, "gemm: {} times {:?} into {}", a.len(), self.b.1, y.len());
-        match self.way {
-            Way::Panels => self.by_panels(a, y),
-            Way::Rows if k * n == 0 => y.fill(T::ZERO),
-            Way::Rows => by_rows(k, n, a, &self.packed, y),
+        match &self.way {
+            Way::Panels(panels) => panels.product(Start::Zero, a, y),
+            Way::Rows(_) if k * n == 0 => y.fill(T::ZERO),
+            Way::Rows(packed) => by_rows(k, n, a, packed, y),
             Way::Gemm => gemm(T::ONE, (a, Mat::new(m, k, k)), self.b, (y, Mat::new(m, n, n)), false),
         }
     }
+}
 
+/// b in panels, as the kernels for AVX2 read it: what [`gemm`] does anew for each product. From eight rows on both have
+/// the same bits.
+pub struct Panels<'a, T: Real> {
+    b: (&'a [T], Mat),
+    rows: usize,
+    #[cfg_attr(not(target_arch = "x86_64"), expect(dead_code))]
+    packed: Temp<'a, T>,
+}
+
+impl<'a, T: Real> Panels<'a, T> {
+    /// For products of `rows` rows; none where [`gemm`] has another way to compute them.
+    ///
+    /// # Panics
+    /// When the slice is shorter than its matrix.
     #[cfg(target_arch = "x86_64")]
-    fn by_panels(&self, a: &[T], y: &mut [T]) {
-        if let (Some(a), Some(panels)) = (T::f32s(a), T::f32s(&self.packed))
-            && let (Some(b), Some(y)) = (T::f32s(self.b.0), T::f32s_mut(y))
-        {
-            let p = like(self.rows, (b, self.b.1));
-            let a = View { at: a.as_ptr(), ..p.a };
-            let out = Out { at: y.as_mut_ptr(), ..p.out };
-            // SAFETY: there are panels, so the processor can; a and y have their sizes, as `times` has seen, and the
-            // panels are of this b for as many rows.
-            unsafe { avx2::from_packed(Product { a, out, ..p }, panels.as_ptr()) };
+    #[track_caller]
+    pub fn new(cpu: &'a Cpu, rows: usize, b: (&'a [T], Mat)) -> Option<Panels<'a, T>> {
+        assert!(b.0.len() >= b.1.span(), "gemm: a slice is too short");
+        let single = T::f32s(b.0).filter(|_| avx2::available() && !avx512::available())?;
+        let p = like(rows, (single, b.1));
+        if p.large() || p.narrow() {
+            return None;
         }
+        let mut packed = cpu.temp::<T>(avx2::packed_len(p));
+        // SAFETY: the processor can; b and its panels are as long as it takes.
+        unsafe { avx2::pack_all(p, T::f32s_mut(&mut packed)?.as_mut_ptr()) };
+        Some(Panels { b, rows, packed })
     }
 
+    /// Other processors have no kernels of ours.
     #[cfg(not(target_arch = "x86_64"))]
-    fn by_panels(&self, _: &[T], _: &mut [T]) {}
+    pub fn new(_: &'a Cpu, _: usize, _: (&'a [T], Mat)) -> Option<Panels<'a, T>> {
+        None
+    }
+
+    /// y = start + a b, for a [rows, k] and y [rows, n].
+    ///
+    /// # Panics
+    /// When a, y or a row to start from has another size.
+    #[track_caller]
+    pub fn product(&self, start: Start<T>, a: &[T], y: &mut [T]) {
+        let (m, k, n) = (self.rows, self.b.1.rows, self.b.1.cols);
+        assert!(a.len() == m * k && y.len() == m * n, "gemm: {} times {:?} into {}", a.len(), self.b.1, y.len());
+        if let Start::Row(row) = start {
+            assert!(row.len() == n, "gemm: a row of {} numbers for {n} columns", row.len());
+        }
+        #[cfg(target_arch = "x86_64")]
+        if let (Some(a), Some(b), Some(panels)) = (T::f32s(a), T::f32s(self.b.0), T::f32s(&self.packed))
+            && let (Some(start), Some(y)) = (start.f32s(), T::f32s_mut(y))
+        {
+            let p = Product::new(1.0, (a, Mat::new(m, k, k)), (b, self.b.1), (y, Mat::new(m, n, n)), start);
+            // SAFETY: there are panels, so the processor can; a, y and the row have their sizes, and the panels are of
+            // this b for as many rows.
+            unsafe { avx2::from_packed(p, panels.as_ptr()) };
+        }
+    }
 }
 
 /// W columns of R rows of y = a b, for a [R, k], b [k, n] and y [R, n].
@@ -155,7 +184,10 @@ fn like(m: usize, b: (&[f32], Mat)) -> Product {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tensor::Cpu;
+    use crate::{
+        ops::gemm::{Products, gemm_as},
+        tensor::Cpu,
+    };
 
     fn numbers<T: Real>(n: usize, by: usize) -> Vec<T> {
         (0..n).map(|i| T::of(((i * by) % 17) as f64 / 7.0 - 1.0)).collect()
@@ -210,6 +242,14 @@ mod tests {
                 Shared::new(&cpu, m, (&b, mat)).times(&a, &mut y);
                 gemm(1.0, (&a, Mat::new(m, k, k)), (&b, mat), (&mut want, Mat::new(m, n, n)), false);
                 assert_eq!(y, want, "{m} x {k} x {n}");
+                let Some(panels) = Panels::new(&cpu, m, (&b, mat)) else { continue };
+                let row = numbers::<f32>(n, 7);
+                for start in [Start::Zero, Start::Y, Start::Row(&row)] {
+                    panels.product(start, &a, &mut y);
+                    let to = (&mut want[..], Mat::new(m, n, n));
+                    gemm_as(Products::F32, start, 1.0, (&a, Mat::new(m, k, k)), (&b, mat), to);
+                    assert_eq!(y, want, "{m} x {k} x {n} added to {start:?}");
+                }
             }
         }
     }

@@ -1,7 +1,7 @@
 //! Panels of b, next to each other in memory, for the kernels of [`super::tile`].
 
 use super::tile::{W, lanes, panels};
-use crate::ops::gemm::operand::View;
+use crate::ops::gemm::{operand::View, tile::each};
 use std::arch::x86_64::*;
 
 /// The transpose of eight vectors.
@@ -61,21 +61,56 @@ pub unsafe fn pack(k: usize, n: usize, b: View, to: *mut f32) {
     }
 }
 
-/// All panels from rows of b, row by row: so b is read as it lies.
+/// All panels from rows of b, some rows at a time: b is read as it lies, and each panel written by whole lines.
 ///
 /// # Safety
 /// As of [`pack`], with b's columns next to each other.
 #[target_feature(enable = "avx2")]
 unsafe fn across(k: usize, n: usize, b: View, to: *mut f32) {
-    for p in 0..k {
+    const ROWS: usize = 8;
+    for p in (0..k).step_by(ROWS) {
+        let rows = ROWS.min(k - p);
         for (j, cols, c) in panels(n) {
-            for v in 0..c {
-                // SAFETY: the elements of b are those of the mask, and `to` has whole vectors.
-                unsafe {
-                    let x = _mm256_maskload_ps(b.from(p, j + v * W).at, lanes(cols - v * W));
-                    _mm256_storeu_ps(to.add(j * k + (p * c + v) * W), x);
+            // SAFETY: rows p.. of k and columns j.. of n; `to` has whole vectors.
+            unsafe {
+                let (b, to) = (b.from(p, j), to.add(j * k + p * c * W));
+                match (c, cols == c * W) {
+                    (1, true) => copy::<1>(rows, b, to),
+                    (2, true) => copy::<2>(rows, b, to),
+                    (3, true) => copy::<3>(rows, b, to),
+                    _ => part(rows, c, cols, b, to),
                 }
             }
+        }
+    }
+}
+
+/// Rows of C vectors, next to each other.
+///
+/// # Safety
+/// AVX2; b [rows, 8 C] is memory to read, `to` to write.
+#[inline]
+#[target_feature(enable = "avx2")]
+unsafe fn copy<const C: usize>(rows: usize, b: View, to: *mut f32) {
+    for r in 0..rows {
+        each!(v < C, {
+            // SAFETY: this function's contract.
+            unsafe { _mm256_storeu_ps(to.add((r * C + v) * W), _mm256_loadu_ps(b.at.add(r * b.rs + v * W))) }
+        });
+    }
+}
+
+/// The same where the last vector is not full.
+///
+/// # Safety
+/// AVX2; b [rows, cols] is memory to read, `to` [rows, 8 c] to write.
+#[target_feature(enable = "avx2")]
+unsafe fn part(rows: usize, c: usize, cols: usize, b: View, to: *mut f32) {
+    for (r, v) in (0..rows).flat_map(|r| (0..c).map(move |v| (r, v))) {
+        // SAFETY: the elements of b are those of the mask, and `to` has whole vectors.
+        unsafe {
+            let x = _mm256_maskload_ps(b.from(r, v * W).at, lanes(cols - v * W));
+            _mm256_storeu_ps(to.add((r * c + v) * W), x);
         }
     }
 }
