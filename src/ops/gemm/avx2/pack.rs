@@ -61,13 +61,15 @@ pub unsafe fn pack(k: usize, n: usize, b: View, to: *mut f32) {
     }
 }
 
+/// Rows that go to all panels before the next ones do, which are fetched into the cache meanwhile.
+const ROWS: usize = 8;
+
 /// All panels from rows of b, some rows at a time: b is read as it lies, and each panel written by whole lines.
 ///
 /// # Safety
 /// As of [`pack`], with b's columns next to each other.
 #[target_feature(enable = "avx2")]
 unsafe fn across(k: usize, n: usize, b: View, to: *mut f32) {
-    const ROWS: usize = 8;
     for p in (0..k).step_by(ROWS) {
         let rows = ROWS.min(k - p);
         for (j, cols, c) in panels(n) {
@@ -94,8 +96,12 @@ unsafe fn across(k: usize, n: usize, b: View, to: *mut f32) {
 unsafe fn copy<const C: usize>(rows: usize, b: View, to: *mut f32) {
     for r in 0..rows {
         each!(v < C, {
-            // SAFETY: this function's contract.
-            unsafe { _mm256_storeu_ps(to.add((r * C + v) * W), _mm256_loadu_ps(b.at.add(r * b.rs + v * W))) }
+            let next = b.at.wrapping_add((r + ROWS) * b.rs + v * W);
+            // SAFETY: this function's contract; what is fetched is not read, and may be past the end.
+            unsafe {
+                _mm_prefetch::<_MM_HINT_T0>(next.cast());
+                _mm256_storeu_ps(to.add((r * C + v) * W), _mm256_loadu_ps(b.at.add(r * b.rs + v * W)));
+            }
         });
     }
 }
