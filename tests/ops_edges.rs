@@ -140,6 +140,13 @@ fn empty_tensors_pass_through_every_op() {
             run(&x, &|x, _, _| x.transpose(axis, 2 - axis));
         }
         run(&x, &|x, _, _| x.permute([1, 2, 0]));
+        for (i, o) in [(d, 3), (d, 0), (0, 3)] {
+            fn half<'t>(x: Var<'t>, shape: &[usize]) -> Var<'t> {
+                x.tape().full(shape, DType::F64, 0.5)
+            }
+            run(&[b, t, i], &|x, _, _| x.linear(half(x, &[o, i]), Some(half(x, &[o]))));
+            run(&[b, t, i], &|x, _, _| x.linear_gelu(half(x, &[o, i]), half(x, &[o])));
+        }
         run(&x, &|x, _, _| x.tril(0));
         assert_eq!(run(&x, &|x, _, _| x.sum()).item(), 0.0);
         assert_eq!(run(&x, &|x, _, _| x.mean()).item(), 0.0);

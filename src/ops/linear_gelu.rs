@@ -6,9 +6,10 @@
 //! dz = dy gelu′(z),  gelu′(z) = σ(u) + z σ(u) (1 − σ(u)) u′,  u′ = 2 √(2/π) (1 + 0.134145 z²)        dx, dw, db from dz
 //! ```
 //!
-//! One op, because z is the widest value of a decoder: the CPU takes its rows while they are in a cache, keeps gelu′(z) in
-//! their place, which costs little where σ(u) is at hand, and has dz a few rows at a time as well. A device, for which an
-//! exponential costs less than memory, keeps z.
+//! One op, because z is the widest value of a decoder. The CPU keeps gelu′(z) in its place, which costs little where σ(u)
+//! is at hand, and has dz a few rows at a time, while they are in a cache; z as well, where w in panels serves all parts
+//! (with AVX2). A device, for which an exponential costs less than memory, keeps z; its kernels are those of Linear and
+//! of [`elementwise`].
 
 use super::{
     check_real, elementwise,
@@ -30,14 +31,7 @@ pub struct LinearGelu;
 /// y = gelu(z), and gelu′(z) takes the place of z.
 #[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
 fn activate<T: Math>(z: &mut [T], y: &mut [T]) {
-    let twice_root = T::of(2.0 * (2.0 / std::f64::consts::PI).sqrt());
-    let (cubic, of_slope) = (T::of(0.044715), T::of(3.0 * 0.044715));
-    for (y, z) in y.iter_mut().zip(z) {
-        let (x, square) = (*z, *z * *z);
-        let s = (twice_root * (x + cubic * square * x)).sigmoid();
-        *y = x * s;
-        *z = s + x * s * (T::ONE - s) * twice_root * (T::ONE + of_slope * square);
-    }
+    y.iter_mut().zip(z).for_each(|(y, z)| (*y, *z) = z.gelu_and_slope());
 }
 
 impl LinearGelu {
@@ -49,14 +43,18 @@ impl LinearGelu {
         let panels = if several { Panels::new(cpu, chunk, w) } else { None };
         // Without panels, w would be brought into order for each part anew.
         let chunk = if panels.is_some() { chunk } else { rows };
-        for start in (0..rows).step_by(chunk.max(1)) {
-            let n = chunk.min(rows - start);
+        let mut start = 0;
+        while start < rows {
+            // Fewer than eight rows would be summed in another order.
+            let left = rows - start;
+            let n = if left < chunk + 8 { left } else { chunk };
             let (x, z) = (&x[start * i..][..n * i], &mut kept[start * o..][..n * o]);
             match &panels {
                 Some(panels) if n == chunk => panels.product(bias, x, z),
                 _ => gemm_as(cpu.products(), bias, T::ONE, (x, Mat::new(n, i, i)), w, (z, Mat::new(n, o, o))),
             }
             activate(z, &mut y[start * o..][..n * o]);
+            start += n;
         }
     }
 }

@@ -192,7 +192,7 @@ fn backward<T: Real>(
         let dlambda = (&mut *out.dlambda.0, &mut *out.dlambda.1);
         let mut out = Out { dlambda, dx: cut_mut(&mut out.dx, &c), acc: out.acc };
         let mut end = cut_mut(ends, &(k * d..(k + 1) * d));
-        // Sixty-four channels take half of the registers of AVX-512, and six times those of AVX2.
+        // Sixty-four channels take three quarters of the registers of AVX-512, and three times those of AVX2.
         if avx512_here!().is_some() {
             by_lanes!(wide d, run_back::<T>(lambda, cut(h, &c), before, cut(dh, &c), &mut end, &mut out));
         } else {

@@ -21,6 +21,8 @@ pub trait Math: Real {
     fn softplus(self) -> Self;
     /// ln(1 + eˣ) and its slope, 1 / (1 + e⁻ˣ), for little more than one of them.
     fn softplus_and_slope(self) -> (Self, Self);
+    /// x σ(2u), GELU's approximation by tanh, and its slope.
+    fn gelu_and_slope(self) -> (Self, Self);
     /// The larger of two; NaN loses.
     fn max(self, other: Self) -> Self;
 }
@@ -51,6 +53,11 @@ macro_rules! math {
             #[inline(always)]
             fn softplus_and_slope(self) -> (Self, Self) {
                 $m::softplus_and_slope(self)
+            }
+            #[inline(always)]
+            fn gelu_and_slope(self) -> (Self, Self) {
+                let s = $m::sigmoid(2.0 * $m::gelu_arg(self));
+                (self * s, $m::gelu_slope(self, s))
             }
             #[inline(always)]
             fn max(self, other: Self) -> Self {

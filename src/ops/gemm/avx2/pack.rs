@@ -90,7 +90,7 @@ unsafe fn across(k: usize, n: usize, b: View, to: *mut f32) {
 /// Rows of C vectors, next to each other.
 ///
 /// # Safety
-/// AVX2; b [rows, 8 C] is memory to read, `to` to write.
+/// AVX2; b [rows, 8 C], its columns next to each other, is memory to read, `to` to write.
 #[inline]
 #[target_feature(enable = "avx2")]
 unsafe fn copy<const C: usize>(rows: usize, b: View, to: *mut f32) {
@@ -109,7 +109,7 @@ unsafe fn copy<const C: usize>(rows: usize, b: View, to: *mut f32) {
 /// The same where the last vector is not full.
 ///
 /// # Safety
-/// AVX2; b [rows, cols] is memory to read, `to` [rows, 8 c] to write.
+/// AVX2; b [rows, cols], its columns next to each other, is memory to read, `to` [rows, 8 c] to write.
 #[target_feature(enable = "avx2")]
 unsafe fn part(rows: usize, c: usize, cols: usize, b: View, to: *mut f32) {
     for (r, v) in (0..rows).flat_map(|r| (0..c).map(move |v| (r, v))) {
