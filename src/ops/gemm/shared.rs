@@ -74,8 +74,8 @@ impl<'a, T: Real> Shared<'a, T> {
     }
 }
 
-/// b in panels, as the kernels for AVX2 read it: what [`gemm()`] does anew for each product. From eight rows on both have
-/// the same bits.
+/// b in panels, as the kernels for AVX2 read it: what [`gemm()`] does anew for each product. From eight rows on both
+/// have the same bits.
 pub struct Panels<'a, T: Real> {
     b: (&'a [T], Mat),
     rows: usize,
