@@ -210,6 +210,21 @@ fn linear_in_parts_is_linear() {
     }
 }
 
+/// In parts or not, rows have the same bits: also the last few, which make no part of their own.
+#[test]
+fn a_gelu_in_parts_is_the_gelu_of_the_whole() {
+    let (i, o) = (64, 256);
+    for rows in [511, 512, 513, 515, 519, 520] {
+        let wave = |n: usize, f: f64| (0..n).map(|x| (f * x as f64).sin() as f32).collect::<Vec<_>>();
+        let tape = Tape::default();
+        let x = tape.constant(&Tensor::from_vec(wave(rows * i, 0.3), [rows, i]));
+        let w = tape.constant(&Tensor::from_vec(wave(o * i, 0.7), [o, i]));
+        let b = tape.constant(&Tensor::from_vec(wave(o, 0.9), [o]));
+        let (parts, whole) = (x.linear_gelu(w, b), x.linear(w, Some(b)).gelu_tanh());
+        assert!(parts.value().to_f64() == whole.value().to_f64(), "{rows} rows differ");
+    }
+}
+
 /// The first steps of every model in bf16 go the way of those in single precision; and Linear and Matmul take it from
 /// the tape.
 #[test]

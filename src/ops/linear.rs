@@ -76,10 +76,10 @@ pub(super) fn backward_cpu<T: Real>(cpu: &Cpu, sizes: Sizes, seen: Seen<T>, [mut
         }
         let (mx, mw, mg, first) = (Mat::new(n, i, i), Mat::new(o, i, i), Mat::new(n, o, o), start == 0);
         if let Some((d, acc)) = &mut dx {
-            let (start, d) = (Start::of(*acc), &mut d[start * i..][..n * i]);
+            let (from, d) = (Start::of(*acc), &mut d[start * i..][..n * i]);
             match &panels {
-                Some(panels) if n == chunk => panels.product(start, g, d),
-                _ => gemm_as(products, start, T::ONE, (g, mg), (seen.w, mw), (d, mx)),
+                Some(panels) if n == chunk => panels.product(from, g, d),
+                _ => gemm_as(products, from, T::ONE, (g, mg), (seen.w, mw), (d, mx)),
             }
         }
         if let Some((d, acc)) = &mut dw {

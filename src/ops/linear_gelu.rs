@@ -1,5 +1,5 @@
 //! y = gelu(x wᵀ + b), the first half of a decoder's MLP, by GELU's tanh approximation (Hendrycks and Gimpel 2016, arXiv
-//! 1606.08415, section 2; ½ (1 + tanh u) = σ(2u)):
+//! 1606.08415, section 2; ½ (1 + tanh v) = σ(2v)):
 //!
 //! ```text
 //! z = x wᵀ + b        y = gelu(z) = z σ(u),  u = 2 √(2/π) (z + 0.044715 z³)
@@ -45,7 +45,7 @@ impl LinearGelu {
         let chunk = if panels.is_some() { chunk } else { rows };
         let mut start = 0;
         while start < rows {
-            // Fewer than eight rows would be summed in another order.
+            // Fewer than eight rows of their own would be summed in another order than all rows at once.
             let left = rows - start;
             let n = if left < chunk + 8 { left } else { chunk };
             let (x, z) = (&x[start * i..][..n * i], &mut kept[start * o..][..n * o]);
