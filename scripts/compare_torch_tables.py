@@ -120,7 +120,7 @@ def work(c):
 def bounds(cells, machine):
     """How much of a step each limit of the machine would take alone."""
     function = sum(machine["elements"].values()) / len(machine["elements"])  # ns
-    products = ("linear", "linear_gelu", "matmul", "matmul_t", "t_matmul", "block_diagonal")
+    products = ("linear", "linear_gelu", "linear_silu", "linear_glu", "matmul", "matmul_t", "t_matmul", "block_diagonal")
 
     def row(cell):
         c, ours = cell["sizes"], cell["ours"]["ms"]
@@ -176,7 +176,7 @@ precision, over all ways of writing it):
 What bounds a step. Of fp32 peak: the least arithmetic, three times that of the forward pass, at the {machine['gflops']:.0f} GFLOP/s of a
 1024³ product here; at the goal: the share of it that a ratio short of its goal would need. exp, tanh, σ: those of the forward pass at our {elements} each. Values: what the ops of a step
 give; through memory: the time of writing and reading them and their gradients at the {machine['copy']:.0f} GB/s of a large copy, if none
-stayed in a cache. Time in products (with the GELU in `linear_gelu`) and dearest ops: of the time in ops, measured.
+stayed in a cache. Time in products (with the activations in `linear_gelu`, `_silu` and `_glu`) and dearest ops: of the time in ops, measured.
 
 {bounds(cells, machine)}
 {programs(result)}"""

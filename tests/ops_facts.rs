@@ -277,6 +277,37 @@ fn a_maximum_of_something_undefined_is_undefined() {
     assert!(eval(&[&x], |x| x[0].softmax().sum()).item().is_nan());
 }
 
+/// A skip and a gate in one op are the sums and products that they are: rows narrow and wide, few and many.
+#[test]
+fn a_gated_skip_is_its_formula() {
+    for (rows, n) in [(1, 1), (513, 1), (70, 8), (3, 171), (2, 600)] {
+        let g = &mut Gen::new(7);
+        let [y, x, z, c] = std::array::from_fn(|_| g.normal([rows, n]));
+        let d = g.normal([n]);
+        for dtype in [DType::F64, DType::F32] {
+            let run = |fused: bool| {
+                let tape = Tape::default();
+                tape.poison(true);
+                let leaves = [&y, &d, &x, &z].map(|t| tape.leaf(&t.cast(dtype)));
+                let [y, d, x, z] = leaves;
+                let o = if fused { y.gated_skip(d, x, z) } else { (y + d * x) * z.silu() };
+                // x's gradient is added to another; z's is not.
+                tape.backward((o * tape.constant(&c.cast(dtype))).sum() + x.square().sum());
+                let grads = leaves.map(|v| v.grad().unwrap().to_f64());
+                (o.value().to_f64(), grads)
+            };
+            let ((o, grads), (o_want, grads_want)) = (run(true), run(false));
+            let pairs = std::iter::once((&o, &o_want)).chain(grads.iter().zip(&grads_want));
+            for (what, (a, b)) in ["o", "dy", "dd", "dx", "dz"].iter().zip(pairs) {
+                let size = b.iter().fold(1.0, |m: f64, b| m.max(b.abs()));
+                let error = a.iter().zip(b).fold(0.0, |m: f64, (a, b)| m.max((a - b).abs()));
+                let allowed = if dtype == DType::F64 { 1e-13 } else { 3e-6 };
+                assert!(error <= allowed * size, "{what} of {rows} x {n} in {dtype}: off by {error:e} of {size}");
+            }
+        }
+    }
+}
+
 #[test]
 fn integers_can_be_moved() {
     let x = ints(&[1, 2, 3, 4, 5, 6], [2, 3]);

@@ -128,9 +128,9 @@ impl Mix {
         let c = Var::concat(&[p[self.c[0]], -p[self.c[1]]], 1); // [H, 2N]: Re(C h) = Re C Re h − Im C Im h
         let y = h.linear(c, None) + p[self.d] * u;
         let g = y.gelu_tanh();
-        // W₁ g ⊙ σ(W₂ g); both halves in one product.
+        // W₁ g ⊙ σ(W₂ g), both halves in one product.
         let w = Var::concat(&[p[self.w1], p[self.w2]], 0); // [2H, H]
-        g.linear(w, Some(Var::concat(&[p[self.b1], p[self.b2]], 0))).glu()
+        g.linear_glu(w, Var::concat(&[p[self.b1], p[self.b2]], 0))
     }
 }
 

@@ -150,7 +150,7 @@ impl Mix {
 
     /// The skip D x, the gate and the way back to the model's width.
     fn output<'t>(&self, p: &Bound<'t>, y: Var<'t>, x: Var<'t>, z: Var<'t>) -> Var<'t> {
-        ((y + p[self.d] * x) * z.silu()).linear(p[self.w_out], None)
+        y.gated_skip(p[self.d], x, z).linear(p[self.w_out], None)
     }
 }
 

@@ -174,7 +174,7 @@ impl Mix {
 
     /// Norm, skip, gate and the way back to the model's width.
     fn output<'t>(&self, p: &Bound<'t>, h: Var<'t>, [c, z]: [Var<'t>; 2]) -> Var<'t> {
-        ((head_norm(h, p[self.norm]) + p[self.skip] * c) * z.silu()).linear(p[self.w_down], None)
+        head_norm(h, p[self.norm]).gated_skip(p[self.skip], c, z).linear(p[self.w_down], None)
     }
 }
 

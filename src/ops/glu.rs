@@ -18,7 +18,7 @@ use crate::{
 /// x [.., 2 N] to [.., N].
 pub struct Glu;
 
-static MODULE: Module = Module::new("ops/glu.cu", &[include_str!("glu.cu")]);
+pub(super) static MODULE: Module = Module::new("ops/glu.cu", &[include_str!("glu.cu")]);
 
 #[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
 fn forward<T: Math>(n: usize, x: &[T], y: &mut [T]) {

@@ -40,7 +40,14 @@ pub(super) fn rows_cached((_, i, o): Sizes) -> usize {
     (CACHED / (i + o).max(1)).max(256)
 }
 
-/// What the way back reads: x, w and g, which is multiplied by `slope` first if there is one.
+/// w in panels, where there are several products by it: of [`rows_cached`] rows of x each.
+pub(super) fn panels<'a, T: Real>(cpu: &'a Cpu, sizes: Sizes, w: (&'a [T], Mat)) -> Option<Panels<'a, T>> {
+    let chunk = rows_cached(sizes);
+    if cpu.products() == Products::F32 && sizes.0 >= 2 * chunk { Panels::new(cpu, chunk, w) } else { None }
+}
+
+/// What the way back reads: x, w and g [rows, O]. With a slope [rows, P, O / P], g is [rows, O / P] and multiplied by
+/// each of its P parts first.
 pub(super) struct Seen<'a, T> {
     pub x: &'a [T],
     pub w: &'a [T],
@@ -48,10 +55,18 @@ pub(super) struct Seen<'a, T> {
     pub slope: Option<&'a [T]>,
 }
 
-/// y = a ⊙ b
+/// y = a ⊙ slope, or, where a is shorter, rows of n numbers of it times as many parts of a row of the slope.
 #[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
-fn multiply<T: Real>(a: &[T], b: &[T], y: &mut [T]) {
-    y.iter_mut().zip(a).zip(b).for_each(|((y, &a), &b)| *y = a * b);
+fn multiply<T: Real>(n: usize, a: &[T], slope: &[T], y: &mut [T]) {
+    if a.len() == slope.len() {
+        return y.iter_mut().zip(a).zip(slope).for_each(|((y, &a), &b)| *y = a * b);
+    }
+    let row = n * (slope.len() / a.len());
+    for ((y, slope), a) in y.chunks_exact_mut(row).zip(slope.chunks_exact(row)).zip(a.chunks_exact(n)) {
+        for (y, slope) in y.chunks_exact_mut(n).zip(slope.chunks_exact(n)) {
+            y.iter_mut().zip(a).zip(slope).for_each(|((y, &a), &b)| *y = a * b);
+        }
+    }
 }
 
 /// Where dx, dw and db go, as far as they are wanted: each with whether it is added to.
@@ -60,18 +75,15 @@ pub(super) type Targets<'a, T> = [Option<(&'a mut [T], bool)>; 3];
 /// dx, dw and db. Some rows at a time, so that g is read from memory once and not three times.
 pub(super) fn backward_cpu<T: Real>(cpu: &Cpu, sizes: Sizes, seen: Seen<T>, [mut dx, mut dw, mut db]: Targets<T>) {
     let ((rows, i, o), chunk, products) = (sizes, rows_cached(sizes), cpu.products());
-    // w in panels, once, where there are several products by it.
-    let panels = match (products, &dx) {
-        (Products::F32, Some(_)) if rows >= 2 * chunk => Panels::new(cpu, chunk, (seen.w, Mat::new(o, i, i))),
-        _ => None,
-    };
+    let panels = if dx.is_some() { panels(cpu, sizes, (seen.w, Mat::new(o, i, i))) } else { None };
+    let width = seen.g.len() / rows.max(1);
     let mut scaled = cpu.temp::<T>(seen.slope.map_or(0, |_| chunk.min(rows) * o));
     for start in (0..rows.max(1)).step_by(chunk) {
         let n = chunk.min(rows - start);
-        let (x, mut g) = (&seen.x[start * i..][..n * i], &seen.g[start * o..][..n * o]);
+        let (x, mut g) = (&seen.x[start * i..][..n * i], &seen.g[start * width..][..n * width]);
         if let Some(slope) = seen.slope {
             let scaled = &mut scaled[..n * o];
-            multiply(g, &slope[start * o..], scaled);
+            multiply(width, g, &slope[start * o..][..n * o], scaled);
             g = scaled;
         }
         let (mx, mw, mg, first) = (Mat::new(n, i, i), Mat::new(o, i, i), Mat::new(n, o, o), start == 0);

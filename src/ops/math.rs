@@ -23,6 +23,8 @@ pub trait Math: Real {
     fn softplus_and_slope(self) -> (Self, Self);
     /// x σ(2u), GELU's approximation by tanh, and its slope.
     fn gelu_and_slope(self) -> (Self, Self);
+    /// x σ(x) and its slope.
+    fn silu_and_slope(self) -> (Self, Self);
     /// The larger of two; NaN loses.
     fn max(self, other: Self) -> Self;
 }
@@ -58,6 +60,11 @@ macro_rules! math {
             fn gelu_and_slope(self) -> (Self, Self) {
                 let s = $m::sigmoid(2.0 * $m::gelu_arg(self));
                 (self * s, $m::gelu_slope(self, s))
+            }
+            #[inline(always)]
+            fn silu_and_slope(self) -> (Self, Self) {
+                let s = $m::sigmoid(self);
+                (self * s, s + self * s * (1.0 - s))
             }
             #[inline(always)]
             fn max(self, other: Self) -> Self {

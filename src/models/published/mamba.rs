@@ -78,5 +78,5 @@ pub fn mixer<'t>(c: &Config, p: &Part<'_, 't>, u: Var<'t>, _: &mut State<'t>, fo
             (h * at(output, i).reshape([b, 1, n])).sum_axis(2, false)
         })
     };
-    p.linear_unbiased("out_proj", (y + p.get("D") * x) * z.silu())
+    p.linear_unbiased("out_proj", y.gated_skip(p.get("D"), x, z))
 }
