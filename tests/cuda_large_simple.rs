@@ -8,7 +8,8 @@ use device::device;
 use tapezoo::{
     autograd::{Gen, Op, Tape},
     ops::{
-        arith::*, conv::*, cumsum::*, embed::*, loss::*, movement::*, norm::*, reduce::*, softmax::*, triangular::*,
+        arith::*, conv::*, cumsum::*, embed::*, loss::*, movement::*, norm::*, permute::*, reduce::*, softmax::*,
+        triangular::*,
     },
     tensor::{DType, Device, Shape, Tensor},
 };

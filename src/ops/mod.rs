@@ -32,6 +32,7 @@ pub mod mlstm;
 pub mod movement;
 mod movement_cuda;
 pub mod norm;
+pub mod permute;
 pub mod quasi_lstm;
 pub mod reduce;
 pub mod rows;
@@ -71,7 +72,8 @@ ops! {
     linear_activated: LinearActivated;
     cast: Cast;
     block_diagonal: BlockDiagonal;
-    movement: Permute, Narrow, Concat, Tril;
+    movement: Narrow, Concat, Tril;
+    permute: Permute;
     reduce: SumAxis, MaxAxis, Logsumexp;
     cumsum: Cumsum;
     softmax: Softmax, LogSoftmax, CausalSoftmax;

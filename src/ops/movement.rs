@@ -1,4 +1,4 @@
-//! Moving elements about: permuting axes, cutting and joining along one, and zeroing above a diagonal.
+//! Moving elements about: cutting and joining along an axis, and zeroing above a diagonal. [`super::permute`] is by itself.
 //!
 //! None of them computes: values are copied in runs that are contiguous on both sides, gradients are copied or
 //! added back along the same runs.
@@ -10,15 +10,9 @@ use super::{
 use crate::{
     args,
     autograd::{Gen, Grad, In, Op, Outs, Value, Var},
-    tensor::{Cx, DType, Element, MAX_RANK, Real, Shape, Tensor},
+    tensor::{Cx, DType, Element, Real, Tensor},
     with_real, with_width,
 };
-
-/// y[i₀, i₁, …] = x with its axes in the order `axes`: axis k of y is axis `axes[k]` of x.
-pub struct Permute {
-    axes: [usize; MAX_RANK],
-    rank: usize,
-}
 
 /// Indices `start..start + len` of one axis.
 pub struct Narrow {
@@ -55,15 +49,17 @@ macro_rules! with_element {
     };
 }
 
+pub(super) use with_element;
+
 /// Copies `rows` runs of `n` elements, `xs` apart in x and `ys` apart in y.
 #[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
-fn copy_runs<T: Element>(rows: usize, n: usize, x: &[T], xs: usize, y: &mut [T], ys: usize) {
+pub(super) fn copy_runs<T: Element>(rows: usize, n: usize, x: &[T], xs: usize, y: &mut [T], ys: usize) {
     with_width!(n => for i in 0..rows {
         y[i * ys..][..n].copy_from_slice(&x[i * xs..][..n]);
     });
 }
 
-/// The same, adding.
+/// Adds them.
 #[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
 fn add_runs<T: Real>(rows: usize, n: usize, x: &[T], xs: usize, y: &mut [T], ys: usize) {
     with_width!(n => for i in 0..rows {
@@ -71,162 +67,13 @@ fn add_runs<T: Real>(rows: usize, n: usize, x: &[T], xs: usize, y: &mut [T], ys:
     });
 }
 
-fn move_runs<T: Real>(rows: usize, n: usize, x: &[T], xs: usize, y: &mut [T], ys: usize, acc: bool) {
+/// Copies them, or adds if `acc`.
+pub(super) fn move_runs<T: Real>(rows: usize, n: usize, x: &[T], xs: usize, y: &mut [T], ys: usize, acc: bool) {
     if rows * n == 0 {
     } else if acc {
         add_runs(rows, n, x, xs, y, ys);
     } else {
         copy_runs(rows, n, x, xs, y, ys);
-    }
-}
-
-/// The order in which a permutation walks through x: (size, stride in x) of the axes of y, the inner two apart.
-pub(super) struct Walk {
-    pub outer: [(usize, usize); MAX_RANK],
-    pub rows: (usize, usize),
-    pub inner: (usize, usize),
-}
-
-impl Permute {
-    /// The axes in this order.
-    pub fn new<const N: usize>(order: [usize; N]) -> Permute {
-        let mut axes = [0; MAX_RANK];
-        axes[..N].copy_from_slice(&order);
-        Permute { axes, rank: N }
-    }
-
-    fn walk(&self, x: Shape) -> Walk {
-        let mut axes = [(1, 0); MAX_RANK + 2];
-        let mut last = 0; // axes[..=last] are in use; axes[0] is a dummy of size 1
-        for &axis in &self.axes[..self.rank] {
-            let (_, n, stride) = x.split(axis);
-            if n == 1 {
-                continue;
-            }
-            // Neighbours in y that are neighbours in x are one longer axis.
-            if last > 0 && axes[last].1 == n * stride {
-                axes[last] = (axes[last].0 * n, stride);
-            } else {
-                last += 1;
-                axes[last] = (n, stride);
-            }
-        }
-        axes.rotate_right(MAX_RANK + 1 - last);
-        let [outer @ .., rows, inner] = axes;
-        Walk { outer, rows, inner }
-    }
-}
-
-impl Walk {
-    /// Calls `f(offset in y, offset in x)` for every block of `rows` times `inner` elements.
-    fn each(&self, mut f: impl FnMut(usize, usize)) {
-        let blocks: usize = self.outer.iter().map(|a| a.0).product();
-        let size = self.rows.0 * self.inner.0;
-        if blocks * size == 0 {
-            return;
-        }
-        let (mut index, mut at) = ([0; MAX_RANK], 0);
-        for block in 0..blocks {
-            f(block * size, at);
-            for (i, &(n, stride)) in index.iter_mut().zip(&self.outer).rev() {
-                *i += 1;
-                at += stride;
-                if *i < n {
-                    break;
-                }
-                at -= stride * n;
-                *i = 0;
-            }
-        }
-    }
-
-    /// Calls `f(offset in y, offset in x)` for every element of a block, in tiles: each cache line that either side
-    /// touches serves several elements before it is dropped.
-    #[inline(always)]
-    fn tiled(&self, mut f: impl FnMut(usize, usize)) {
-        const TILE: usize = 16;
-        let ((rows, rs), (n, s)) = (self.rows, self.inner);
-        for i0 in (0..rows).step_by(TILE) {
-            for j0 in (0..n).step_by(TILE) {
-                for i in i0..rows.min(i0 + TILE) {
-                    for j in j0..n.min(j0 + TILE) {
-                        f(i * n + j, i * rs + j * s);
-                    }
-                }
-            }
-        }
-    }
-}
-
-impl Op for Permute {
-    fn name(&self) -> &'static str {
-        "permute"
-    }
-
-    fn infer(&self, x: In) -> Result<Outs, String> {
-        let (shape, axes) = (x[0].shape(), &self.axes[..self.rank]);
-        if shape.rank() != self.rank || (0..self.rank).any(|i| !axes.contains(&i)) {
-            return Err(format!("{axes:?} is no order of the axes of shape {shape}"));
-        }
-        let mut y = shape;
-        for (i, &axis) in axes.iter().enumerate() {
-            y = y.with(i, shape.dims()[axis]);
-        }
-        Ok(y.into())
-    }
-
-    fn forward(&self, cx: &Cx, x: In, y: &mut [Value]) {
-        let walk = self.walk(x[0].shape());
-        let (rows, n, s) = (walk.rows, walk.inner.0, walk.inner.1);
-        match cx {
-            Cx::Cpu(_) => with_element!(x[0].dtype(), T => {
-                let (x, y) = (x[0].host::<T>(), y[0].host_mut::<T>());
-                walk.each(|at_y, at_x| {
-                    let (x, y) = (&x[at_x..], &mut y[at_y..]);
-                    if s <= 1 {
-                        copy_runs(rows.0, n, x, rows.1, y, n);
-                    } else {
-                        walk.tiled(|i, j| y[i] = x[j]);
-                    }
-                });
-            }),
-            Cx::Cuda(cu) => walk.cuda(cu, &x[0], &mut y[0], false, false),
-        }
-    }
-
-    fn backward(&self, cx: &Cx, x: In, _: &[Value], dy: &[Option<Tensor>], dx: &mut [Grad]) {
-        let Some(g) = &dy[0] else { return };
-        let walk = self.walk(x[0].shape());
-        let (rows, n, s) = (walk.rows, walk.inner.0, walk.inner.1);
-        match cx {
-            Cx::Cpu(_) => with_real!(g.dtype(), T => dx[0].write::<T>(|d, acc| {
-                let g = g.host::<T>();
-                walk.each(|at_y, at_x| {
-                    let (d, g) = (&mut d[at_x..], &g[at_y..]);
-                    match (s <= 1, acc) {
-                        (true, _) => move_runs(rows.0, n, g, n, d, rows.1, acc),
-                        (false, true) => walk.tiled(|i, j| d[j] += g[i]),
-                        (false, false) => walk.tiled(|i, j| d[j] = g[i]),
-                    }
-                });
-            })),
-            Cx::Cuda(cu) => {
-                if let Some((d, acc)) = dx[0].parts() {
-                    walk.cuda(cu, g, d, acc, true);
-                }
-            }
-        }
-    }
-
-    fn sample(g: &mut Gen) -> (Self, Vec<Tensor>) {
-        let rank = g.below(MAX_RANK) + 1;
-        let mut axes = [0, 1, 2, 3, 4];
-        for i in 1..rank {
-            axes.swap(i, g.below(i + 1));
-        }
-        let big = if g.coin() { 20 } else { 3 };
-        let shape = g.shape(rank, if rank <= 3 { big } else { 3 });
-        (Permute { axes, rank }, vec![g.normal(shape)])
     }
 }
 
@@ -450,22 +297,6 @@ impl Op for Tril {
 }
 
 impl<'t> Var<'t> {
-    /// The axes in another order: axis k of the result is axis `axes[k]` of this value.
-    #[track_caller]
-    pub fn permute<const N: usize>(self, axes: [usize; N]) -> Var<'t> {
-        assert!(N <= MAX_RANK, "permute: a shape has at most {MAX_RANK} axes, got {axes:?}");
-        self.tape().apply(Permute::new(axes), [self])
-    }
-
-    /// Axes `a` and `b` swapped.
-    #[track_caller]
-    pub fn transpose(self, a: usize, b: usize) -> Var<'t> {
-        let (shape, mut axes) = (self.shape(), [0, 1, 2, 3, 4]);
-        assert!(a < shape.rank() && b < shape.rank(), "transpose: shape {shape} has no axes {a} and {b}");
-        axes.swap(a, b);
-        self.tape().apply(Permute { axes, rank: shape.rank() }, [self])
-    }
-
     /// Indices `start..start + len` of an axis.
     #[track_caller]
     pub fn narrow(self, axis: usize, start: usize, len: usize) -> Var<'t> {

@@ -1,6 +1,6 @@
 //! The launches of movement.cu.
 
-use super::movement::{Tril, Walk};
+use super::{movement::Tril, permute::Walk};
 use crate::{
     args,
     cuda::{Cuda, Launch, Module},
