@@ -84,9 +84,9 @@ fn lru_scans() {
     for (b, t, d, chunk) in SCANS {
         let mut g = Gen::new(2);
         let lambda = [g.range([d], -0.7, 0.7), g.range([d], -0.7, 0.7)];
-        let rest = [g.normal([b, t, d]), g.normal([b, t, d]), g.normal([b, d]), g.normal([b, d])];
+        let rest = [g.normal([b, t, 2 * d]), g.normal([b, d]), g.normal([b, d])];
         let x: Vec<_> = lambda.into_iter().chain(rest).collect();
-        same(&format!("lru_scan {b} {t} {d} {chunk}"), || LruScan { chunk }, &x, 4);
+        same(&format!("lru_scan {b} {t} {d} {chunk}"), || LruScan { chunk }, &x, 3);
     }
 }
 

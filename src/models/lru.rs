@@ -29,6 +29,7 @@ use crate::{
     tensor::Shape,
 };
 
+use crate::ops::scan::{join, lru_scan_joined, split};
 pub use crate::ops::scan::{lru_scan as chunked, lru_scan_parallel as parallel};
 
 /// A complex tensor: real and imaginary part.
@@ -112,19 +113,22 @@ impl Mix {
         (magnitude * phase.cos(), magnitude * phase.sin())
     }
 
-    /// γ ⊙ (B u), `[.., H]` to `[.., N]`; of a sequence (γ B) u: γ goes into the few rows of B, and not over all positions.
+    /// γ ⊙ (B u) of one token, [B, H] to [B, N].
     fn input<'t>(&self, p: &Bound<'t>, u: Var<'t>) -> Complex<'t> {
         let gamma = p[self.gamma].exp().cast(u.dtype());
-        let token = u.shape().rank() == 2;
-        let rows = |b: P| if token { p[b] } else { gamma.reshape([self.n, 1]) * p[b] };
-        let [re, im] = self.b.map(|b| u.linear(rows(b), None));
-        if token { (gamma * re, gamma * im) } else { (re, im) }
+        let [re, im] = self.b.map(|b| gamma * u.linear(p[b], None));
+        (re, im)
     }
 
-    /// Re(C h) + D ⊙ u, then the block's GELU and gated linear unit.
-    fn output<'t>(&self, p: &Bound<'t>, h: Complex<'t>, u: Var<'t>) -> Var<'t> {
-        let last = h.0.shape().rank() - 1;
-        let h = Var::concat(&[h.0, h.1], last);
+    /// (γ B) u of a sequence, [B, T, H] to [B, T, 2N], both parts in one product: γ goes into the few rows of B, and not
+    /// over all positions.
+    fn inputs<'t>(&self, p: &Bound<'t>, u: Var<'t>) -> Var<'t> {
+        let gamma = p[self.gamma].exp().cast(u.dtype()).reshape([self.n, 1]);
+        u.linear(Var::concat(&self.b.map(|b| gamma * p[b]), 0), None)
+    }
+
+    /// Re(C h) + D ⊙ u, then the block's GELU and gated linear unit. h [.., 2N] has both parts.
+    fn output<'t>(&self, p: &Bound<'t>, h: Var<'t>, u: Var<'t>) -> Var<'t> {
         let c = Var::concat(&[p[self.c[0]], -p[self.c[1]]], 1); // [H, 2N]: Re(C h) = Re C Re h − Im C Im h
         let y = h.linear(c, None) + p[self.d] * u;
         let g = y.gelu_tanh();
@@ -147,14 +151,17 @@ impl Mixer for Mix {
     fn step<'t>(&self, p: &Bound<'t>, u: Var<'t>, state: &mut State<'t>) -> Var<'t> {
         let h = step(self.lambda(p), self.input(p, u), (state.s[0], state.s[1]));
         state.s = vec![h.0, h.1];
-        self.output(p, h, u)
+        self.output(p, join(h), u)
     }
 
     fn sequence<'t>(&self, p: &Bound<'t>, u: Var<'t>, state: &mut State<'t>, form: Form) -> Var<'t> {
-        let (lambda, x, h0) = (self.lambda(p), self.input(p, u), (state.s[0], state.s[1]));
+        let (lambda, x, h0) = (self.lambda(p), self.inputs(p, u), (state.s[0], state.s[1])); // x [B, T, 2N]
         let (h, last) = match form {
-            Form::Chunked(chunk) => chunked(lambda, x, h0, chunk),
-            _ => parallel(lambda, x, h0),
+            Form::Chunked(chunk) => lru_scan_joined(lambda, x, h0, chunk),
+            _ => {
+                let (h, last) = parallel(lambda, split(x), h0);
+                (join(h), last)
+            }
         };
         state.s = vec![last.0, last.1];
         self.output(p, h, u)

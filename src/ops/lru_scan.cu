@@ -1,6 +1,7 @@
 // h_t = lambda h_{t-1} + x_t in complex numbers, one lambda a channel, and its gradient, in the phases of scan.cu.
 // What a piece does to its start is known beforehand: it multiplies it by lambda to the number of its steps, a power
-// that is taken in double precision; lambda is a float even beside bf16.
+// that is taken in double precision; lambda is a float even beside bf16. A row of x, h and their gradients has 2 d
+// numbers, the imaginary parts behind the real ones.
 //
 // Tiling: as scan.cu. With one piece forward moves 4 numbers a complex element (x; h) and 8 operations, backward 6
 // (h, dh; dx) and 16; with pieces, phase 1 reads x, or dh, once more. The gradient of lambda is summed in registers
@@ -12,6 +13,8 @@ struct C { real re, im; };
 
 template <class P>
 __device__ inline C ld(const P* re, const P* im, i64 i) { return {ld(re + i), ld(im + i)}; }
+// Channel c of a row of both parts.
+__device__ inline C ld(const S* row, i64 d) { return {ld(row), ld(row + d)}; }
 // x y + z and conj(x) y + z
 __device__ inline C muladd(C x, C y, C z) { return {x.re * y.re - x.im * y.im + z.re, x.re * y.im + x.im * y.re + z.im}; }
 __device__ inline C conj_muladd(C x, C y, C z) { return muladd({x.re, -x.im}, y, z); }
@@ -35,10 +38,9 @@ __device__ inline C power(C x, i64 n) {
 // Phase 1: what a piece ends with from zero, [B, pieces, D]; if `back`, what its first step hands back from dh alone,
 // which may be null for zeros.
 template <bool BACK>
-__device__ void total(const real* lr, const real* li, const S* xr, const S* xi, real* er, real* ei, const Piece& p, i64 t,
-                      i64 d) {
+__device__ void total(const real* lr, const real* li, const S* x, real* er, real* ei, const Piece& p, i64 t, i64 d) {
     if (!p.some) return;
-    const i64 first = p.b * t * d + p.c;
+    const i64 first = p.b * t * 2 * d + p.c;
     C lambda = ld(lr, li, p.c), h = {0, 0};
     if (BACK) lambda.im = -lambda.im;
     for (i64 s = 0; s < p.t1 - p.t0; s += U) {
@@ -46,8 +48,9 @@ __device__ void total(const real* lr, const real* li, const S* xr, const S* xi, 
 #pragma unroll
         for (int u = 0; u < U; u++) {
             const bool in = s + u < p.t1 - p.t0;
-            const i64 i = first + (BACK ? p.t1 - 1 - s - u : p.t0 + s + u) * d;
-            v[u] = {in && xr ? ld(xr + i) : real(0.0), in && xi ? ld(xi + i) : real(0.0)};
+            const i64 i = first + (BACK ? p.t1 - 1 - s - u : p.t0 + s + u) * 2 * d;
+            v[u] = {0, 0};
+            if (in && x) v[u] = ld(x + i, d);
         }
 #pragma unroll
         for (int u = 0; u < U; u++)
@@ -58,14 +61,14 @@ __device__ void total(const real* lr, const real* li, const S* xr, const S* xi, 
     ei[p.row * d + p.c] = h.im;
 }
 
-extern "C" __global__ void lru_total(const real* lr, const real* li, const S* xr, const S* xi, real* er, real* ei, i64 n,
-                                     i64 pieces, i64 t, i64 d, i64 steps) {
-    total<false>(lr, li, xr, xi, er, ei, Piece(n, pieces, t, d, steps), t, d);
+extern "C" __global__ void lru_total(const real* lr, const real* li, const S* x, real* er, real* ei, i64 n, i64 pieces,
+                                     i64 t, i64 d, i64 steps) {
+    total<false>(lr, li, x, er, ei, Piece(n, pieces, t, d, steps), t, d);
 }
 
-extern "C" __global__ void lru_total_back(const real* lr, const real* li, const S* gr, const S* gi, real* er, real* ei, i64 n,
+extern "C" __global__ void lru_total_back(const real* lr, const real* li, const S* g, real* er, real* ei, i64 n,
                                           i64 pieces, i64 t, i64 d, i64 steps) {
-    total<true>(lr, li, gr, gi, er, ei, Piece(n, pieces, t, d, steps), t, d);
+    total<true>(lr, li, g, er, ei, Piece(n, pieces, t, d, steps), t, d);
 }
 
 // Phase 2, as scan_carry: ends become starts. The last piece may be shorter.
@@ -99,12 +102,12 @@ extern "C" __global__ void lru_carry(const real* lr, const real* li, const S* fr
 }
 
 // Phase 3: the recurrence from `starts`, or from h0 where there is one piece and they are null.
-extern "C" __global__ void lru_run(const real* lr, const real* li, const S* xr, const S* xi, const S* h0r, const S* h0i,
-                                   const real* sr, const real* si, S* hr, S* hi, S* last_r, S* last_i, i64 n,
-                                   i64 pieces, i64 t, i64 d, i64 steps) {
+extern "C" __global__ void lru_run(const real* lr, const real* li, const S* x, const S* h0r, const S* h0i, const real* sr,
+                                   const real* si, S* all, S* last_r, S* last_i, i64 n, i64 pieces, i64 t, i64 d,
+                                   i64 steps) {
     const Piece p(n, pieces, t, d, steps);
     if (!p.some) return;
-    const i64 first = p.b * t * d + p.c, at = p.row * d + p.c, state = p.b * d + p.c;
+    const i64 first = p.b * t * 2 * d + p.c, at = p.row * d + p.c, state = p.b * d + p.c;
     const C lambda = ld(lr, li, p.c);
     C h = ld(h0r, h0i, state);
     if (sr) h = {sr[at], si[at]};
@@ -113,14 +116,15 @@ extern "C" __global__ void lru_run(const real* lr, const real* li, const S* xr, 
 #pragma unroll
         for (int u = 0; u < U; u++) {
             v[u] = {0, 0};
-            if (s + u < p.t1) v[u] = ld(xr, xi, first + (s + u) * d);
+            if (s + u < p.t1) v[u] = ld(x + first + (s + u) * 2 * d, d);
         }
 #pragma unroll
         for (int u = 0; u < U; u++)
             if (s + u < p.t1) {
                 h = muladd(lambda, h, v[u]);
-                st(hr + first + (s + u) * d, h.re);
-                st(hi + first + (s + u) * d, h.im);
+                S* to = all + first + (s + u) * 2 * d;
+                st(to, h.re);
+                st(to + d, h.im);
             }
     }
     if (p.k == pieces - 1) {
@@ -131,13 +135,13 @@ extern "C" __global__ void lru_run(const real* lr, const real* li, const S* xr, 
 
 // Phase 3 backwards: g_t = dh_t + G_{t+1}; dx_t = g_t; dlambda += g_t conj(h_{t-1}); G_t = conj(lambda) g_t; dh0 = G_1.
 // dlambda [B pieces, D], twice, is null if nobody wants it.
-extern "C" __global__ void lru_run_back(const real* lr, const real* li, const S* hr, const S* hi, const S* h0r, const S* h0i,
-                                        const S* dhr, const S* dhi, const S* dlr, const S* dli, const real* er,
-                                        const real* ei, S* dxr, int acc_xr, S* dxi, int acc_xi, S* d0r, int acc_0r,
-                                        S* d0i, int acc_0i, real* dlambda, i64 n, i64 pieces, i64 t, i64 d, i64 steps) {
+extern "C" __global__ void lru_run_back(const real* lr, const real* li, const S* h, const S* h0r, const S* h0i,
+                                        const S* dh, const S* dlr, const S* dli, const real* er, const real* ei, S* dx,
+                                        int acc, S* d0r, int acc_0r, S* d0i, int acc_0i, real* dlambda, i64 n,
+                                        i64 pieces, i64 t, i64 d, i64 steps) {
     const Piece p(n, pieces, t, d, steps);
     if (!p.some) return;
-    const i64 first = p.b * t * d + p.c, at = p.row * d + p.c, state = p.b * d + p.c;
+    const i64 first = p.b * t * 2 * d + p.c, at = p.row * d + p.c, state = p.b * d + p.c;
     const C lambda = ld(lr, li, p.c);
     C g = {dlr ? ld(dlr + state) : real(0.0), dli ? ld(dli + state) : real(0.0)}, sum = {0, 0};
     if (er) g = {er[at], ei[at]};
@@ -145,20 +149,22 @@ extern "C" __global__ void lru_run_back(const real* lr, const real* li, const S*
         C gv[U], hv[U];
 #pragma unroll
         for (int u = 0; u < U; u++) {
-            const i64 i = first + (s - u) * d;
+            const i64 i = first + (s - u) * 2 * d;
             const bool in = s - u >= p.t0;
-            gv[u] = {in && dhr ? ld(dhr + i) : real(0.0), in && dhi ? ld(dhi + i) : real(0.0)};
-            hv[u] = {0, 0};
-            if (in) hv[u] = s - u > 0 ? ld(hr, hi, i - d) : ld(h0r, h0i, state);
+            gv[u] = hv[u] = {0, 0};
+            if (in && dh) gv[u] = ld(dh + i, d);
+            if (in) hv[u] = s - u > 0 ? ld(h + i - 2 * d, d) : ld(h0r, h0i, state);
         }
 #pragma unroll
         for (int u = 0; u < U; u++)
             if (s - u >= p.t0) {
-                const i64 i = first + (s - u) * d;
+                const i64 i = first + (s - u) * 2 * d;
                 g = {g.re + gv[u].re, g.im + gv[u].im};
                 sum = conj_muladd(hv[u], g, sum);
-                if (dxr) put(dxr + i, g.re, acc_xr);
-                if (dxi) put(dxi + i, g.im, acc_xi);
+                if (dx) {
+                    put(dx + i, g.re, acc);
+                    put(dx + i + d, g.im, acc);
+                }
                 g = conj_muladd(lambda, g, {0, 0});
             }
     }

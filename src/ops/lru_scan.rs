@@ -1,5 +1,6 @@
 //! The recurrence of the LRU, h_t = λ h_{t-1} + x_t with one complex λ a channel (Orvieto et al. 2023, "Resurrecting
-//! Recurrent Neural Networks for Long Sequences", eq. 3), real and imaginary parts in tensors of their own.
+//! Recurrent Neural Networks for Long Sequences", eq. 3). x and h have real and imaginary parts side by side in a row, as
+//! one product gives and takes them; λ and states have tensors for each.
 //!
 //! λ does not change in time, so the map of a chunk of c steps from its start to its end is known beforehand:
 //! end = λᶜ start + Σ_j λ^{c-1-j} x_j. The powers are tabulated in double precision, where c roundings do not show.
@@ -10,24 +11,25 @@
 use super::{
     lanes::avx512_here,
     linear, same_dtype,
-    scan::{Pieces, at, by_device, by_lanes, chunk_of, cotangent, put, put_all, some_steps},
+    scan::{Pieces, at, by_device, by_lanes, chunk_of, cotangent, put, put_all, some_steps, zeros},
 };
 use crate::{
     args,
     autograd::{Gen, Grad, In, Op, Outs, Value, Var},
     cuda::{Cuda, Module},
-    tensor::{Cpu, Cx, Real, Tensor},
+    tensor::{Cpu, Cx, Real, Shape, Tensor},
     with_real,
 };
 
-/// h_t = λ h_{t-1} + x_t: λ `[D]`, x [B, T, D], h0 [B, D], each as real and imaginary part, to h [B, T, D] and the last
-/// state [B, D], likewise.
+/// h_t = λ h_{t-1} + x_t: the parts of λ `[D]`, x [B, T, 2 D] with the imaginary parts behind the real ones, and the parts
+/// of h0 [B, D], to h as x and the parts of the last state [B, D].
 pub struct LruScan {
     /// Steps a chunk; one chunk when it is T or more.
     pub chunk: usize,
 }
 
-/// A complex array: real and imaginary part.
+/// A complex array: real and imaginary part. Where a slice is complex by itself, its rows 2t and 2t + 1 of D numbers are
+/// the parts of step t.
 type C<'a, T> = (&'a [T], &'a [T]);
 type CMut<'a, T> = (&'a mut [T], &'a mut [T]);
 
@@ -47,11 +49,11 @@ fn powers<T: Real>(lambda: C<T>, c: usize, table: CMut<T>) {
 /// Phase 1: Σ_t w_t x_t over some rows, where w_t is row t of a table of powers, from its first row forwards (`back`,
 /// conjugated) or from its last row backwards (forward in time, the last step has the lowest power).
 #[inline(always)]
-fn weighted<T: Real, const W: usize>(i: usize, d: usize, back: bool, w: C<T>, x: C<T>, end: &mut CMut<T>) {
+fn weighted<T: Real, const W: usize>(i: usize, d: usize, back: bool, w: C<T>, x: &[T], end: &mut CMut<T>) {
     let (mut re, mut im) = ([T::ZERO; W], [T::ZERO; W]);
-    let n = x.0.len() / d;
+    let n = x.len() / (2 * d);
     for t in 0..n {
-        let (xr, xi): ([T; W], [T; W]) = (at(x.0, t, d, i), at(x.1, t, d, i));
+        let (xr, xi): ([T; W], [T; W]) = (at(x, 2 * t, d, i), at(x, 2 * t + 1, d, i));
         let k = if back { t + 1 } else { n - 1 - t };
         let (wr, wi): ([T; W], [T; W]) = (at(w.0, k, d, i), at(w.1, k, d, i));
         for l in 0..W {
@@ -66,24 +68,24 @@ fn weighted<T: Real, const W: usize>(i: usize, d: usize, back: bool, w: C<T>, x:
 
 /// Phase 3 forward: the recurrence from `start` over some rows.
 #[inline(always)]
-fn run<T: Real, const W: usize>(i: usize, d: usize, lambda: C<T>, x: C<T>, start: C<T>, h: &mut CMut<T>) {
+fn run<T: Real, const W: usize>(i: usize, d: usize, lambda: C<T>, x: &[T], start: C<T>, h: &mut [T]) {
     let (lr, li): ([T; W], [T; W]) = (at(lambda.0, 0, d, i), at(lambda.1, 0, d, i));
     let (mut re, mut im): ([T; W], [T; W]) = (at(start.0, 0, d, i), at(start.1, 0, d, i));
-    for t in 0..x.0.len() / d {
-        let (xr, xi): ([T; W], [T; W]) = (at(x.0, t, d, i), at(x.1, t, d, i));
+    for t in 0..x.len() / (2 * d) {
+        let (xr, xi): ([T; W], [T; W]) = (at(x, 2 * t, d, i), at(x, 2 * t + 1, d, i));
         for l in 0..W {
             (re[l], im[l]) = (lr[l] * re[l] - li[l] * im[l] + xr[l], lr[l] * im[l] + li[l] * re[l] + xi[l]);
         }
-        put(h.0, t, d, i, re, false);
-        put(h.1, t, d, i, im, false);
+        put(h, 2 * t, d, i, re, false);
+        put(h, 2 * t + 1, d, i, im, false);
     }
 }
 
 /// What phase 3 writes: dλ, added to, and the rows of dx, with whether to add.
 struct Out<'a, T> {
     dlambda: CMut<'a, T>,
-    dx: CMut<'a, T>,
-    acc: (bool, bool),
+    dx: &'a mut [T],
+    acc: bool,
 }
 
 /// Phase 3 backward: `g` comes in as G from behind the rows and leaves as G of the first; `before` is the state before
@@ -93,20 +95,20 @@ fn run_back<T: Real, const W: usize>(
     i: usize,
     d: usize,
     lambda: C<T>,
-    h: C<T>,
+    h: &[T],
     before: C<T>,
-    dh: C<T>,
+    dh: &[T],
     g: &mut CMut<T>,
     out: &mut Out<T>,
 ) {
     let (lr, li): ([T; W], [T; W]) = (at(lambda.0, 0, d, i), at(lambda.1, 0, d, i));
     let (mut re, mut im): ([T; W], [T; W]) = (at(g.0, 0, d, i), at(g.1, 0, d, i));
     let (mut dr, mut di) = ([T::ZERO; W], [T::ZERO; W]);
-    for t in (0..dh.0.len() / d).rev() {
-        let (gr, gi): ([T; W], [T; W]) = (at(dh.0, t, d, i), at(dh.1, t, d, i));
+    for t in (0..dh.len() / (2 * d)).rev() {
+        let (gr, gi): ([T; W], [T; W]) = (at(dh, 2 * t, d, i), at(dh, 2 * t + 1, d, i));
         let (hr, hi): ([T; W], [T; W]) = match t {
             0 => (at(before.0, 0, d, i), at(before.1, 0, d, i)),
-            _ => (at(h.0, t - 1, d, i), at(h.1, t - 1, d, i)),
+            _ => (at(h, 2 * t - 2, d, i), at(h, 2 * t - 1, d, i)),
         };
         for l in 0..W {
             re[l] += gr[l];
@@ -114,8 +116,8 @@ fn run_back<T: Real, const W: usize>(
             dr[l] += re[l] * hr[l] + im[l] * hi[l];
             di[l] += im[l] * hr[l] - re[l] * hi[l];
         }
-        put(out.dx.0, t, d, i, re, out.acc.0);
-        put(out.dx.1, t, d, i, im, out.acc.1);
+        put(out.dx, 2 * t, d, i, re, out.acc);
+        put(out.dx, 2 * t + 1, d, i, im, out.acc);
         for l in 0..W {
             (re[l], im[l]) = (lr[l] * re[l] + li[l] * im[l], lr[l] * im[l] - li[l] * re[l]);
         }
@@ -148,11 +150,11 @@ fn cut_mut<'a, T>(x: &'a mut CMut<T>, r: &std::ops::Range<usize>) -> CMut<'a, T>
 
 /// One sequence; `starts` has a row for every chunk, the first given.
 #[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
-fn forward<T: Real>(chunk: usize, lambda: C<T>, table: C<T>, x: C<T>, starts: &mut CMut<T>, h: &mut CMut<T>) {
-    let (d, len) = (lambda.0.len(), x.0.len());
+fn forward<T: Real>(chunk: usize, lambda: C<T>, table: C<T>, x: &[T], starts: &mut CMut<T>, h: &mut [T]) {
+    let (d, len) = (lambda.0.len(), x.len());
     let n = starts.0.len() / d;
     for k in 1..n {
-        let x = cut(x, &chunk_of(k - 1, chunk, d, len));
+        let x = &x[chunk_of(k - 1, chunk, 2 * d, len)];
         by_lanes!(wide d, weighted::<T>(false, table, x, &mut cut_mut(starts, &(k * d..(k + 1) * d))));
     }
     for k in 1..n {
@@ -160,9 +162,9 @@ fn forward<T: Real>(chunk: usize, lambda: C<T>, table: C<T>, x: C<T>, starts: &m
         carry(false, cut(table, &(chunk * d..(chunk + 1) * d)), (&*s0.0, &*s1.0), (s0.1, s1.1));
     }
     for k in 0..n {
-        let c = chunk_of(k, chunk, d, len);
+        let c = chunk_of(k, chunk, 2 * d, len);
         let start = (&starts.0[k * d..], &starts.1[k * d..]);
-        by_lanes!(wide d, run::<T>(lambda, cut(x, &c), start, &mut cut_mut(h, &c)));
+        by_lanes!(wide d, run::<T>(lambda, &x[c.clone()], start, &mut h[c.clone()]));
     }
 }
 
@@ -171,32 +173,32 @@ fn forward<T: Real>(chunk: usize, lambda: C<T>, table: C<T>, x: C<T>, starts: &m
 fn backward<T: Real>(
     chunk: usize,
     (lambda, table): (C<T>, C<T>),
-    (h, h0, dh): (C<T>, C<T>, C<T>),
+    (h, h0, dh): (&[T], C<T>, &[T]),
     ends: &mut CMut<T>,
     out: &mut Out<T>,
 ) {
-    let (d, len) = (lambda.0.len(), h.0.len());
+    let (d, len) = (lambda.0.len(), h.len());
     let n = ends.0.len() / d;
     for k in 1..n {
-        let dh = cut(dh, &chunk_of(k, chunk, d, len));
+        let dh = &dh[chunk_of(k, chunk, 2 * d, len)];
         by_lanes!(wide d, weighted::<T>(true, table, dh, &mut cut_mut(ends, &((k - 1) * d..k * d))));
     }
     for k in (1..n).rev() {
         let (e0, e1) = (ends.0[(k - 1) * d..].split_at_mut(d), ends.1[(k - 1) * d..].split_at_mut(d));
-        let steps = chunk_of(k, chunk, d, len).len();
+        let steps = chunk_of(k, chunk, 2 * d, len).len() / 2;
         carry(true, cut(table, &(steps..steps + d)), (&e0.1[..d], &e1.1[..d]), (e0.0, e1.0));
     }
     for k in 0..n {
-        let c = chunk_of(k, chunk, d, len);
-        let before = if k == 0 { h0 } else { cut(h, &(c.start - d..c.start)) };
+        let c = chunk_of(k, chunk, 2 * d, len);
+        let before = if k == 0 { h0 } else { h[c.start - 2 * d..c.start].split_at(d) };
         let dlambda = (&mut *out.dlambda.0, &mut *out.dlambda.1);
-        let mut out = Out { dlambda, dx: cut_mut(&mut out.dx, &c), acc: out.acc };
+        let mut out = Out { dlambda, dx: &mut out.dx[c.clone()], acc: out.acc };
         let mut end = cut_mut(ends, &(k * d..(k + 1) * d));
         // Sixty-four channels take three quarters of the registers of AVX-512, and three times those of AVX2.
         if avx512_here!().is_some() {
-            by_lanes!(wide d, run_back::<T>(lambda, cut(h, &c), before, cut(dh, &c), &mut end, &mut out));
+            by_lanes!(wide d, run_back::<T>(lambda, &h[c.clone()], before, &dh[c.clone()], &mut end, &mut out));
         } else {
-            by_lanes!(d, run_back::<T>(lambda, cut(h, &c), before, cut(dh, &c), &mut end, &mut out));
+            by_lanes!(d, run_back::<T>(lambda, &h[c.clone()], before, &dh[c.clone()], &mut end, &mut out));
         }
     }
 }
@@ -213,10 +215,10 @@ impl LruScan {
     }
 
     fn forward_cpu<T: Real>(&self, cpu: &Cpu, x: In, y: &mut [Value]) {
-        let [hr, hi, last_r, last_i] = y else { return };
-        let (_, t, d) = x[2].shape().split(1);
-        let [lambda, v, h0] = [0, 2, 4].map(|i| (x[i].host::<T>(), x[i + 1].host::<T>()));
-        let mut h = (hr.host_mut::<T>(), hi.host_mut::<T>());
+        let [h, last_r, last_i] = y else { return };
+        let (t, d) = (x[2].shape().at(1), x[0].len());
+        let [lambda, h0] = [0, 3].map(|i| (x[i].host::<T>(), x[i + 1].host::<T>()));
+        let (v, h) = (x[2].host::<T>(), h.host_mut::<T>());
         let last = (last_r.host_mut::<T>(), last_i.host_mut::<T>());
         if t == 0 || d == 0 {
             last.0.copy_from_slice(h0.0);
@@ -226,45 +228,44 @@ impl LruScan {
         let table = self.table(cpu, lambda, n);
         let (mut sr, mut si) = (cpu.temp::<T>(n * d), cpu.temp::<T>(n * d));
         for i in 0..h0.0.len() / d {
-            let (s, r) = (i * t * d..(i + 1) * t * d, i * d..(i + 1) * d);
+            let (s, r) = (2 * i * t * d..2 * (i + 1) * t * d, i * d..(i + 1) * d);
             sr[..d].copy_from_slice(&h0.0[r.clone()]);
             si[..d].copy_from_slice(&h0.1[r.clone()]);
             let mut starts = (&mut sr[..], &mut si[..]);
-            forward(self.chunk, lambda, (&table[0], &table[1]), cut(v, &s), &mut starts, &mut cut_mut(&mut h, &s));
-            last.0[r.clone()].copy_from_slice(&h.0[s.end - d..s.end]);
-            last.1[r].copy_from_slice(&h.1[s.end - d..s.end]);
+            forward(self.chunk, lambda, (&table[0], &table[1]), &v[s.clone()], &mut starts, &mut h[s.clone()]);
+            last.0[r.clone()].copy_from_slice(&h[s.end - 2 * d..s.end - d]);
+            last.1[r].copy_from_slice(&h[s.end - d..s.end]);
         }
     }
 
     fn backward_cpu<T: Real>(&self, cpu: &Cpu, x: In, y: &[Value], dy: &[Option<Tensor>], dx: &mut [Grad]) {
-        let ([glr, gli, gxr, gxi, ghr, ghi], [dhr, dhi, dlr, dli]) = (dx, dy) else { return };
-        let (_, t, d) = x[2].shape().split(1);
-        let some = |d: &[Option<Tensor>]| d.iter().all(Option::is_some);
-        let z = cpu.zeros::<T>(if some(&dy[..2]) { 0 } else { y[0].len() });
-        let zl = cpu.zeros::<T>(if some(&dy[2..]) { 0 } else { y[2].len() });
-        let (dh, dlast) = ((cotangent(dhr, &z), cotangent(dhi, &z)), (cotangent(dlr, &zl), cotangent(dli, &zl)));
+        let ([glr, gli, gx, ghr, ghi], [dh, dlr, dli]) = (dx, dy) else { return };
+        let (t, d) = (x[2].shape().at(1), x[0].len());
+        let z = zeros::<T>(cpu, dh, &y[0]);
+        let zl = cpu.zeros::<T>(if dlr.is_some() && dli.is_some() { 0 } else { y[1].len() });
+        let (dh, dlast) = (cotangent(dh, &z), (cotangent(dlr, &zl), cotangent(dli, &zl)));
         let dlambda = (glr.slice::<T>(cpu, &x[0]), gli.slice::<T>(cpu, &x[1]));
-        let (dxr, dxi) = (gxr.merged::<T>(cpu, &x[2]), gxi.merged::<T>(cpu, &x[3]));
-        let (dh0r, dh0i) = (ghr.merged::<T>(cpu, &x[4]), ghi.merged::<T>(cpu, &x[5]));
+        let (dv, acc) = gx.merged::<T>(cpu, &x[2]);
+        let (dh0r, dh0i) = (ghr.merged::<T>(cpu, &x[3]), ghi.merged::<T>(cpu, &x[4]));
         if t == 0 || d == 0 {
             put_all(dh0r.0, dlast.0, dh0r.1);
             return put_all(dh0i.0, dlast.1, dh0i.1);
         }
-        let [lambda, h0] = [0, 4].map(|i| (x[i].host::<T>(), x[i + 1].host::<T>()));
-        let h = (y[0].host::<T>(), y[1].host::<T>());
+        let [lambda, h0] = [0, 3].map(|i| (x[i].host::<T>(), x[i + 1].host::<T>()));
+        let h = y[0].host::<T>();
         let n = t.div_ceil(self.chunk);
         let table = self.table(cpu, lambda, n);
         let (mut er, mut ei) = (cpu.temp::<T>(n * d), cpu.temp::<T>(n * d));
-        let mut out = Out { dlambda, dx: (dxr.0, dxi.0), acc: (dxr.1, dxi.1) };
+        let out = Out { dlambda, dx: dv, acc };
         for i in 0..h0.0.len() / d {
-            let (s, r) = (i * t * d..(i + 1) * t * d, i * d..(i + 1) * d);
+            let (s, r) = (2 * i * t * d..2 * (i + 1) * t * d, i * d..(i + 1) * d);
             er[(n - 1) * d..].copy_from_slice(&dlast.0[r.clone()]);
             ei[(n - 1) * d..].copy_from_slice(&dlast.1[r.clone()]);
             let dlambda = (&mut *out.dlambda.0, &mut *out.dlambda.1);
-            let mut out = Out { dlambda, dx: cut_mut(&mut out.dx, &s), acc: out.acc };
+            let mut out = Out { dlambda, dx: &mut out.dx[s.clone()], acc };
             let powers = (&table[0][..], &table[1][..]);
             let mut ends = (&mut er[..], &mut ei[..]);
-            let states = (cut(h, &s), cut(h0, &r), cut(dh, &s));
+            let states = (&h[s.clone()], cut(h0, &r), &dh[s]);
             backward(self.chunk, (lambda, powers), states, &mut ends, &mut out);
             put_all(&mut dh0r.0[r.clone()], &er[..d], dh0r.1);
             put_all(&mut dh0i.0[r.clone()], &ei[..d], dh0i.1);
@@ -272,35 +273,37 @@ impl LruScan {
     }
 }
 
+/// The shape [B, T, D] of one part of x.
+fn one_part(x: In) -> Shape {
+    x[2].shape().with(2, x[0].len())
+}
+
 static MODULE: Module = Module::new("ops/lru_scan.cu", &[include_str!("lru_scan.cu")]);
 
 impl LruScan {
     fn forward_cuda(&self, cu: &Cuda, x: In, y: &mut [Value]) {
-        let [hr, hi, last_r, last_i] = y else { return };
-        let (p, dtype) = (Pieces::of(cu, x[2].shape(), self.chunk), x[2].dtype());
+        let [h, last_r, last_i] = y else { return };
+        let (p, dtype) = (Pieces::of(cu, one_part(x), self.chunk), x[2].dtype());
         let Pieces { n, pieces, t, d, steps } = p;
         let (mut sr, mut si) = (p.scratch(cu, dtype), p.scratch(cu, dtype));
         if let (Some(sr), Some(si)) = (&mut sr, &mut si) {
-            let args = args![&x[0], &x[1], &x[2], &x[3], &mut *sr, &mut *si, n, pieces, t, d, steps];
+            let args = args![&x[0], &x[1], &x[2], &mut *sr, &mut *si, n, pieces, t, d, steps];
             cu.launch(&MODULE, "lru_total", dtype, p.launch(), args);
-            let args = args![&x[0], &x[1], &x[4], &x[5], sr, si, n, pieces, t, d, steps, false];
+            let args = args![&x[0], &x[1], &x[3], &x[4], sr, si, n, pieces, t, d, steps, false];
             cu.launch(&MODULE, "lru_carry", dtype, p.across(), args);
         }
         let (sr, si) = (sr.as_ref(), si.as_ref());
-        #[rustfmt::skip]
-        let args = args![
-            &x[0], &x[1], &x[2], &x[3], &x[4], &x[5], sr, si, hr, hi, last_r, last_i, n, pieces, t, d, steps
-        ];
+        let args = args![&x[0], &x[1], &x[2], &x[3], &x[4], sr, si, h, last_r, last_i, n, pieces, t, d, steps];
         cu.launch(&MODULE, "lru_run", dtype, p.launch(), args);
     }
 
     fn backward_cuda(&self, cu: &Cuda, x: In, y: &[Value], dy: &[Option<Tensor>], dx: &mut [Grad]) {
-        let ([glr, gli, gxr, gxi, ghr, ghi], [dhr, dhi, dlr, dli]) = (dx, dy) else { return };
-        let (p, dtype) = (Pieces::of(cu, x[2].shape(), self.chunk), x[2].dtype());
+        let ([glr, gli, gx, ghr, ghi], [dh, dlr, dli]) = (dx, dy) else { return };
+        let (p, dtype) = (Pieces::of(cu, one_part(x), self.chunk), x[2].dtype());
         let Pieces { n, pieces, t, d, steps } = p;
         let (mut er, mut ei) = (p.scratch(cu, dtype), p.scratch(cu, dtype));
         if let (Some(er), Some(ei)) = (&mut er, &mut ei) {
-            let args = args![&x[0], &x[1], dhr, dhi, &mut *er, &mut *ei, n, pieces, t, d, steps];
+            let args = args![&x[0], &x[1], dh, &mut *er, &mut *ei, n, pieces, t, d, steps];
             cu.launch(&MODULE, "lru_total_back", dtype, p.launch(), args);
             let args = args![&x[0], &x[1], dlr, dli, er, ei, n, pieces, t, d, steps, true];
             cu.launch(&MODULE, "lru_carry", dtype, p.across(), args);
@@ -308,12 +311,11 @@ impl LruScan {
         let rows = n * pieces;
         let mut sums = (glr.wanted() || gli.wanted()).then(|| cu.temp(dtype.real(), 2 * rows * d));
         let (er, ei) = (er.as_ref(), ei.as_ref());
-        let ((xr, acc_xr), (xi, acc_xi)) = (gxr.target(), gxi.target());
-        let ((d0r, acc_0r), (d0i, acc_0i)) = (ghr.target(), ghi.target());
+        let ((dv, acc), (d0r, acc_0r), (d0i, acc_0i)) = (gx.target(), ghr.target(), ghi.target());
         #[rustfmt::skip]
         let args = args![
-            &x[0], &x[1], &y[0], &y[1], &x[4], &x[5], dhr, dhi, dlr, dli, er, ei, xr, acc_xr, xi, acc_xi,
-            d0r, acc_0r, d0i, acc_0i, sums.as_mut(), n, pieces, t, d, steps
+            &x[0], &x[1], &y[0], &x[3], &x[4], dh, dlr, dli, er, ei, dv, acc, d0r, acc_0r, d0i, acc_0i,
+            sums.as_mut(), n, pieces, t, d, steps
         ];
         cu.launch(&MODULE, "lru_run_back", dtype, p.launch(), args);
         let Some(sums) = sums else { return };
@@ -331,15 +333,16 @@ impl Op for LruScan {
     }
 
     fn infer(&self, x: In) -> Result<Outs, String> {
-        let [lr, li, xr, xi, hr, hi] = std::array::from_fn(|i| x[i].shape());
-        let [n, _, d] = xr.array()?;
-        if lr != [d].into() || li != lr || xi != xr || hr != [n, d].into() || hi != hr {
+        let [lr, li, v, hr, hi] = std::array::from_fn(|i| x[i].shape());
+        let [n, _, both] = v.array()?;
+        let d = both / 2;
+        if both % 2 != 0 || lr != [d].into() || li != lr || hr != [n, d].into() || hi != hr {
             return Err(format!(
-                "λ {lr} {li}, x {xr} {xi} and h0 {hr} {hi} do not fit: expected [D], [B, T, D] and [B, D], twice each"
+                "λ {lr} {li}, x {v} and h0 {hr} {hi} do not fit: expected [D] twice, [B, T, 2 D] and [B, D] twice"
             ));
         }
         same_dtype(x, self.in_f32()).and(some_steps(self.chunk))?;
-        Ok(Outs::from([xr, xi, hr, hi]).typed(0..4, x[2].dtype()))
+        Ok(Outs::from([v, hr, hi]).typed(0..3, x[2].dtype()))
     }
 
     /// λ, whose powers the states are made of.
@@ -351,9 +354,9 @@ impl Op for LruScan {
 
     fn sample(g: &mut Gen) -> (Self, Vec<Tensor>) {
         let shape = g.shape(3, 7);
-        let (n, d) = (shape.at(0), shape.at(2));
+        let (n, t, d) = (shape.at(0), shape.at(1), shape.at(2));
         let lambda = [g.range([d], -0.8, 0.8), g.range([d], -0.8, 0.8)];
-        let rest = [g.normal(shape), g.normal(shape), g.normal([n, d]), g.normal([n, d])];
+        let rest = [g.normal([n, t, 2 * d]), g.normal([n, d]), g.normal([n, d])];
         (LruScan { chunk: g.size(5) }, lambda.into_iter().chain(rest).collect())
     }
 }
@@ -365,7 +368,28 @@ pub type Complex<'t> = (Var<'t>, Var<'t>);
 /// (h0 when T = 0).
 #[track_caller]
 pub fn lru_scan<'t>(lambda: Complex<'t>, x: Complex<'t>, h0: Complex<'t>, chunk: usize) -> (Complex<'t>, Complex<'t>) {
-    let inputs = [lambda.0, lambda.1, x.0, x.1, h0.0, h0.1];
-    let [hr, hi, last_r, last_i] = x.0.tape().apply_many(LruScan { chunk }, inputs);
-    ((hr, hi), (last_r, last_i))
+    let (h, last) = lru_scan_joined(lambda, join(x), h0, chunk);
+    (split(h), last)
+}
+
+/// [`lru_scan`] of x [B, T, 2 D], in which the imaginary parts of a row are behind the real ones, to h alike: one product
+/// gives the one, and one takes the other.
+#[track_caller]
+pub fn lru_scan_joined<'t>(lambda: Complex<'t>, x: Var<'t>, h0: Complex<'t>, chunk: usize) -> (Var<'t>, Complex<'t>) {
+    let inputs = [lambda.0, lambda.1, x, h0.0, h0.1];
+    let [h, last_r, last_i] = x.tape().apply_many(LruScan { chunk }, inputs);
+    (h, (last_r, last_i))
+}
+
+/// Both parts side by side along the last axis.
+#[track_caller]
+pub fn join<'t>(x: Complex<'t>) -> Var<'t> {
+    Var::concat(&[x.0, x.1], x.0.shape().rank() - 1)
+}
+
+/// The parts that lie side by side along the last axis.
+#[track_caller]
+pub fn split(x: Var<'_>) -> Complex<'_> {
+    let (axis, d) = (x.shape().rank() - 1, x.shape().last() / 2);
+    (x.narrow(axis, 0, d), x.narrow(axis, d, d))
 }

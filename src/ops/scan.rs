@@ -18,7 +18,7 @@ mod device;
 
 use super::same_dtype;
 pub use super::{
-    lru_scan::{LruScan, lru_scan},
+    lru_scan::{LruScan, join, lru_scan, lru_scan_joined, split},
     scan_parallel::{linear_scan_parallel, lru_scan_parallel},
 };
 use crate::{
