@@ -15,7 +15,6 @@
 //! products, whatever their configuration says; what is checked stays as it is.
 
 use clap::Parser;
-use rustix::time::{ClockId, clock_gettime};
 use safetensors::tensor::TensorView;
 use serde_json::{Map, Value, json};
 use std::{
@@ -41,9 +40,17 @@ use tapezoo::{
 type Answer = Result<Value, Box<dyn Error>>;
 
 /// Milliseconds of processor time that this process has had.
+#[cfg(unix)]
 fn cpu_ms() -> f64 {
-    let t = clock_gettime(ClockId::ProcessCPUTime);
+    let t = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
     t.tv_sec as f64 * 1e3 + t.tv_nsec as f64 / 1e6
+}
+
+/// Milliseconds on the clock, where there is no such count.
+#[cfg(not(unix))]
+fn cpu_ms() -> f64 {
+    static START: std::sync::LazyLock<std::time::Instant> = std::sync::LazyLock::new(std::time::Instant::now);
+    START.elapsed().as_secs_f64() * 1e3
 }
 
 fn text<'a>(request: &'a Value, key: &str) -> Result<&'a str, String> {

@@ -89,6 +89,7 @@ fn has_checkpoint(dir: &Path) -> bool {
     runs.flatten().any(|run| run.path().join("checkpoint.safetensors").is_file())
 }
 
+#[cfg(unix)]
 fn signal(child: &Child, name: &str) {
     assert!(Command::new("kill").args([name, &child.id().to_string()]).status().unwrap().success());
 }
@@ -128,6 +129,7 @@ fn killed_at_random_moments_a_run_goes_on_to_the_same_bits() {
     assert!(before == files(&torn));
 }
 
+#[cfg(unix)]
 #[test]
 fn signals_save_every_run_and_stop_the_program() {
     let dir = tempfile::tempdir().unwrap();

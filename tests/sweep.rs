@@ -279,6 +279,7 @@ fn a_run_that_fails_is_a_result() {
     assert!(place.succeeds("grid.toml --dry-run").contains("failed"));
 }
 
+#[cfg(unix)]
 #[test]
 fn a_signal_leaves_the_rest_for_the_next_time() {
     let place = Place::new(&GRID.replace("steps = 300", "steps = 3000"));

@@ -74,6 +74,9 @@ pub fn libraries() -> Result<PathBuf, String> {
 }
 
 fn find_or_build() -> Result<PathBuf, String> {
+    if !cfg!(target_os = "linux") {
+        return Err("the CUDA emulator is made for Linux alone; use --device cpu".into());
+    }
     let dir = cache().join(format!("emulator-{:016x}", hash()));
     if dir.is_dir() {
         return Ok(dir);

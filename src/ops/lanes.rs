@@ -165,6 +165,7 @@ pub(super) use avx512_here;
 
 /// Every four lanes of four as a matrix, transposed: lane 4 g + j of the m-th is lane 4 g + m of the j-th.
 #[inline(always)]
+#[cfg_attr(not(target_arch = "x86_64"), expect(unused_variables))]
 pub fn turned<T: Real>(avx512: Option<Avx512>, x: &[Lane<T>; 4]) -> [Lane<T>; 4] {
     #[cfg(target_arch = "x86_64")]
     if let Some(x) = singles(x).and_then(|x| x.first_chunk()) {
@@ -180,6 +181,7 @@ pub fn turned<T: Real>(avx512: Option<Avx512>, x: &[Lane<T>; 4]) -> [Lane<T>; 4]
 
 /// Lane 4 a + b becomes lane 4 b + a.
 #[inline(always)]
+#[cfg_attr(not(target_arch = "x86_64"), expect(unused_variables))]
 pub fn order<T: Real>(avx512: Option<Avx512>, x: &Lane<T>) -> Lane<T> {
     #[cfg(target_arch = "x86_64")]
     if let Some(x) = singles(std::slice::from_ref(x)) {
@@ -195,6 +197,7 @@ pub fn order<T: Real>(avx512: Option<Avx512>, x: &Lane<T>) -> Lane<T> {
 
 /// The sums of sixteen times sixteen numbers, each merged pairwise; none in double precision, or on other processors.
 #[inline(always)]
+#[cfg_attr(not(target_arch = "x86_64"), expect(unused_variables))]
 pub fn merged<T: Real>(avx512: Option<Avx512>, x: &[Lane<T>; L]) -> Option<Lane<T>> {
     #[cfg(target_arch = "x86_64")]
     if let Some(x) = singles(x).and_then(|x| x.first_chunk()) {
@@ -228,6 +231,7 @@ fn within(Table { n, k, rs, cs }: Table, len: usize, at: &[usize], step: usize, 
 }
 
 fn gather<T: Real>(x: &[T], at: [usize; L], step: usize, scale: &Lane<T>, y: &mut [Lane<T>], to: Table) {
+    #[cfg_attr(not(target_arch = "x86_64"), expect(unused_mut))]
     let mut j0 = 0;
     #[cfg(target_arch = "x86_64")]
     if let (Some(x), Some(scale), Some(y)) = (T::f32s(x), singles(std::slice::from_ref(scale)), singles_mut(y)) {
@@ -245,6 +249,7 @@ fn gather<T: Real>(x: &[T], at: [usize; L], step: usize, scale: &Lane<T>, y: &mu
 }
 
 fn scatter<T: Real>(x: &[Lane<T>], from: Table, scale: T, at: &[usize], step: usize, (y, acc): &mut Merged<T>) {
+    #[cfg_attr(not(target_arch = "x86_64"), expect(unused_mut))]
     let mut j0 = 0;
     #[cfg(target_arch = "x86_64")]
     if let (Some(x), Some(y)) = (singles(x), T::f32s_mut(y)) {

@@ -299,9 +299,12 @@ pub fn write(path: &Path, bytes: &[u8]) -> Result<()> {
         file.write_all(bytes)?;
         file.sync_all()?;
         fs::rename(&temporary, path)?;
-        // The new name itself is on the disk once its directory is.
-        let directory = path.parent().filter(|p| !p.as_os_str().is_empty());
-        File::open(directory.unwrap_or(Path::new(".")))?.sync_all()
+        // The new name itself is on the disk once its directory is; Windows opens no directories.
+        if cfg!(unix) {
+            let directory = path.parent().filter(|p| !p.as_os_str().is_empty());
+            File::open(directory.unwrap_or(Path::new(".")))?.sync_all()?;
+        }
+        Ok(())
     };
     all().map_err(|source| {
         // Whether or not the half-written file can be removed, what went wrong first is what to report.
