@@ -241,7 +241,9 @@ mod tests {
     #[test]
     fn a_shared_matrix_gives_the_same_products_to_the_bit() {
         let cpu = Cpu::default();
-        for (m, k, n) in [(9, 40, 64), (33, 520, 8), (33, 256, 8), (33, 300, 130), (32, 64, 256), (32, 128, 512), (33, 512, 128)] {
+        for (m, k, n) in
+            [(9, 40, 64), (33, 520, 8), (33, 256, 8), (33, 300, 130), (32, 64, 256), (32, 128, 512), (33, 512, 128)]
+        {
             for mat in [Mat::new(k, n, n), Mat::new(n, k, k).t()] {
                 let (a, b) = (numbers::<f32>(m * k, 5), numbers::<f32>(k * n, 3));
                 let (mut y, mut want) = (vec![0f32; m * n], vec![0f32; m * n]);
