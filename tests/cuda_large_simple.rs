@@ -8,8 +8,8 @@ use device::device;
 use tapezoo::{
     autograd::{Gen, Op, Tape},
     ops::{
-        arith::*, conv::*, cumsum::*, embed::*, loss::*, movement::*, norm::*, permute::*, reduce::*, softmax::*,
-        triangular::*,
+        arith::*, conv::*, cumsum::*, embed::*, gated_skip::*, linear_activated::*, loss::*, movement::*, norm::*,
+        permute::*, reduce::*, softmax::*, triangular::*,
     },
     tensor::{DType, Device, Shape, Tensor},
 };
@@ -67,6 +67,21 @@ fn away(g: &mut Gen, shape: impl Into<Shape>) -> Tensor {
 
 fn pair(op: impl Op, a: &[usize], b: &[usize], g: &mut Gen) -> Case {
     (Box::new(op), vec![away(g, a), away(g, b)])
+}
+
+#[test]
+fn activated_layers_and_gated_skips() {
+    for activation in [Activation::Gelu, Activation::Silu, Activation::Glu] {
+        check("an activated layer", |g| {
+            let x = vec![g.normal([1100, 3]), g.normal([6, 3]), g.normal([6])];
+            (Box::new(LinearActivated { bias: true, activation }), x)
+        });
+    }
+    for (rows, n) in [(1100, 7), (2, 900), (0, 4), (3, 0)] {
+        check("a gated skip", |g| {
+            (Box::new(GatedSkip), vec![g.normal([rows, n]), g.normal([n]), g.normal([rows, n]), g.normal([rows, n])])
+        });
+    }
 }
 
 #[test]

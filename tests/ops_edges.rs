@@ -7,7 +7,10 @@ use std::{
 };
 use tapezoo::{
     autograd::{Gen, Tape, Var},
-    ops::selective::selective_scan,
+    ops::{
+        lru_scan::{lru_scan, lru_scan_joined},
+        selective::selective_scan,
+    },
     tensor::{DType, Shape, Tensor},
 };
 
@@ -245,6 +248,11 @@ fn a_mistake_is_told_with_op_shapes_and_line() {
     complains!(w.gather(ids), "gather", "[5]", "[2, 3]");
     complains!(x.cross_entropy(ids, -1), "cross_entropy", "target 7", "0..4", "[2, 3, 4]");
     complains!(w.cross_entropy(ids, -1), "cross_entropy", "[5]", "[2, 3]");
+    let lambda = (x.tape().full([2], x.dtype(), 0.5), x.tape().full([2], x.dtype(), 0.5));
+    let h0 = (x.tape().full([2, 2], x.dtype(), 0.0), x.tape().full([2, 2], x.dtype(), 0.0));
+    complains!(lru_scan(lambda, (x.narrow(2, 0, 1), x.narrow(2, 0, 3)), h0, 4), "lru_scan", "[2, 3, 1]", "[2, 3, 3]");
+    complains!(lru_scan(lambda, (x, x), h0, 4), "lru_scan", "[2, 3, 8]", "[2]");
+    complains!(lru_scan_joined(lambda, x.narrow(2, 0, 3), h0, 4), "lru_scan", "[2, 3, 3]", "[2]");
     complains!(x.gated_skip(w, x, x), "gated_skip", "[2, 3, 4]", "[5]");
     complains!(x.gated_skip(x.narrow(0, 0, 1).reshape([12]).narrow(0, 0, 4), x, x.transpose(1, 2)), "gated_skip", "[2, 4, 3]");
     complains!(x.linear_glu(w.reshape([5, 1]), w), "linear_glu", "[5, 1]", "[2, 3, 4]");

@@ -230,7 +230,8 @@ fn linear_in_parts_is_linear() {
             let (ours, want) = (run(true, after, twice), run(false, after, twice));
             for (what, (a, b)) in ["y", "dx", "dw", "db"].iter().zip(ours.iter().zip(&want)) {
                 let size = b.iter().fold(0.0, |m: f64, b| m.max(b.abs()));
-                let error = a.iter().zip(b).fold(0.0, |m: f64, (a, b)| m.max((a - b).abs()));
+                let off = a.iter().zip(b).map(|(a, b)| (a - b).abs());
+                let error = off.fold(0.0, |m: f64, e| if e.is_nan() { f64::INFINITY } else { m.max(e) });
                 assert!(
                     error <= 1e-5 * size,
                     "{what} of {rows} x {i} x {o}, {after:?}, twice {twice}: off by {error:e} of {size}"
@@ -240,11 +241,12 @@ fn linear_in_parts_is_linear() {
     }
 }
 
-/// In parts or not, rows have the same bits: also the last few, which make no part of their own.
+/// In parts (with AVX2) or not, rows have the same bits: also the last few, which make no part of their own.
 #[test]
 fn a_layer_in_parts_is_the_layer_of_the_whole() {
+    const ACTIVATED: [After; 3] = [After::Gelu, After::Silu, After::Glu];
     let (i, o) = (64, 256);
-    let cases = [511, 512, 513, 515, 519, 520].into_iter().flat_map(|rows| After::ALL.map(|after| (rows, after)));
+    let cases = [511, 512, 513, 515, 519, 520].into_iter().flat_map(|rows| ACTIVATED.map(|after| (rows, after)));
     for (rows, after) in cases {
         let wave = |n: usize, f: f64| (0..n).map(|x| (f * x as f64).sin() as f32).collect::<Vec<_>>();
         let tape = Tape::default();

@@ -16,7 +16,7 @@ use tapezoo::{
         lstm::lstm_sequence,
         mlstm::{Memory, mlstm},
         quasi_lstm::quasi_lstm,
-        scan::lru_scan,
+        scan::lru_scan_joined,
         selective::selective_scan,
         slstm::slstm_sequence,
     },
@@ -135,13 +135,10 @@ fn scans(name: &str, g: &mut Inputs<'_>, s: &Sizes) -> Core {
                 let mut i = 0.0;
                 g.in_f32(|g| g.draw([d], |_| (i += 1.0, 0.99 * part(i)).1))
             });
-            let rest = [g.normal([b, t, d], 1.0), g.normal([b, t, d], 1.0), g.zeros([b, d]), g.zeros([b, d])];
+            let rest = [g.normal([b, t, 2 * d], 1.0), g.zeros([b, d]), g.zeros([b, d])];
             Core {
                 x: lambda.into_iter().chain(rest).collect(),
-                run: |x| {
-                    let ((re, im), _) = lru_scan((x[0], x[1]), (x[2], x[3]), (x[4], x[5]), CHUNK);
-                    vec![re, im]
-                },
+                run: |x| vec![lru_scan_joined((x[0], x[1]), x[2], (x[3], x[4]), CHUNK).0],
                 flops: None,
             }
         }

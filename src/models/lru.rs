@@ -22,14 +22,14 @@
 //! | parallel | O(T N log T): associative scan | log T |
 //! | chunked | O(T N): local scans of C steps, then the carries times λ¹ … λᶜ | C + T / C |
 
-use super::{Bound, Form, Init, Mixer, ModelConfig, P, State, at, over_time};
+use super::{Bound, Form, Init, Mixer, ModelConfig, P, State, at, over_time, split};
 use crate::{
     autograd::Var,
     error::Result,
+    ops::{lru_scan::joined, scan::lru_scan_joined},
     tensor::Shape,
 };
 
-use crate::ops::scan::{join, lru_scan_joined, split};
 pub use crate::ops::scan::{lru_scan as chunked, lru_scan_parallel as parallel};
 
 /// A complex tensor: real and imaginary part.
@@ -151,7 +151,7 @@ impl Mixer for Mix {
     fn step<'t>(&self, p: &Bound<'t>, u: Var<'t>, state: &mut State<'t>) -> Var<'t> {
         let h = step(self.lambda(p), self.input(p, u), (state.s[0], state.s[1]));
         state.s = vec![h.0, h.1];
-        self.output(p, join(h), u)
+        self.output(p, joined(h), u)
     }
 
     fn sequence<'t>(&self, p: &Bound<'t>, u: Var<'t>, state: &mut State<'t>, form: Form) -> Var<'t> {
@@ -159,8 +159,9 @@ impl Mixer for Mix {
         let (h, last) = match form {
             Form::Chunked(chunk) => lru_scan_joined(lambda, x, h0, chunk),
             _ => {
-                let (h, last) = parallel(lambda, split(x), h0);
-                (join(h), last)
+                let [re, im] = split(x);
+                let (h, last) = parallel(lambda, (re, im), h0);
+                (joined(h), last)
             }
         };
         state.s = vec![last.0, last.1];

@@ -6,8 +6,8 @@
 //! dy = do ⊙ silu(z),  dx = d ⊙ dy,  dd = Σ x ⊙ dy over the rows,  dz = do ⊙ (y + d ⊙ x) ⊙ σ(z) (1 + z (1 − σ(z)))
 //! ```
 //!
-//! One op, so that it is one pass over memory each way, and not four of products and sums; nothing but the inputs is
-//! kept.
+//! One op, so that it is one pass over memory each way, and not four of products and sums (a device sums dd in a second);
+//! nothing but the inputs is kept.
 
 use super::{check_real, lane_sums::columns, linear::column_sums_cuda, math::Math, same_dtype};
 use crate::{

@@ -55,7 +55,7 @@ pub(super) struct Seen<'a, T> {
     pub slope: Option<&'a [T]>,
 }
 
-/// y = a ⊙ slope, or, where a is shorter, rows of n numbers of it times as many parts of a row of the slope.
+/// y = a ⊙ slope for rows of n numbers of a; where the slope is longer, a row of it has several parts, each times that of a.
 #[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
 fn multiply<T: Real>(n: usize, a: &[T], slope: &[T], y: &mut [T]) {
     if a.len() == slope.len() {

@@ -1,7 +1,8 @@
 //! y = f(x wᵀ + b), an affine layer and what follows it, of which f is
 //!
 //! ```text
-//! gelu(z) = z σ(u), u = 2 √(2/π) (z + 0.044715 z³)        gelu′(z) = σ(u) + gelu(z) (1 − σ(u)) u′
+//! gelu(z) = z σ(u), u = 2 √(2/π) (z + 0.044715 z³)        gelu′(z) = σ(u) + gelu(z) (1 − σ(u)) u′,
+//!                                                         u′ = 2 √(2/π) (1 + 0.134145 z²)
 //! silu(z) = z σ(z)                                        silu′(z) = σ(z) + silu(z) (1 − σ(z))
 //! glu([a, b]) = a ⊙ σ(b), z = [a, b]                      dglu/da = σ(b),  dglu/db = glu (1 − σ(b))
 //! z = x wᵀ + b        dz = dy f′(z)        dx, dw, db from dz as in [`linear`](super::linear)
@@ -191,7 +192,7 @@ impl Op for LinearActivated {
     }
 
     fn sample(g: &mut Gen) -> (Self, Vec<Tensor>) {
-        let activation = [Activation::Gelu, Activation::Silu, Activation::Glu][g.size(3) - 1];
+        let activation = [Activation::Gelu, Activation::Silu, Activation::Glu][g.below(3)];
         let (i, o, outer, bias) = (g.size(5), g.size(5), g.shape(2, 4), g.coin());
         let o = if activation == Activation::Glu { 2 * o } else { o };
         let mut x = vec![g.normal([outer.at(0), outer.at(1), i]), g.normal([o, i])];

@@ -103,7 +103,7 @@ extern "C" __global__ void lru_carry(const real* lr, const real* li, const S* fr
 
 // Phase 3: the recurrence from `starts`, or from h0 where there is one piece and they are null.
 extern "C" __global__ void lru_run(const real* lr, const real* li, const S* x, const S* h0r, const S* h0i, const real* sr,
-                                   const real* si, S* all, S* last_r, S* last_i, i64 n, i64 pieces, i64 t, i64 d,
+                                   const real* si, S* hs, S* last_r, S* last_i, i64 n, i64 pieces, i64 t, i64 d,
                                    i64 steps) {
     const Piece p(n, pieces, t, d, steps);
     if (!p.some) return;
@@ -122,7 +122,7 @@ extern "C" __global__ void lru_run(const real* lr, const real* li, const S* x, c
         for (int u = 0; u < U; u++)
             if (s + u < p.t1) {
                 h = muladd(lambda, h, v[u]);
-                S* to = all + first + (s + u) * 2 * d;
+                S* to = hs + first + (s + u) * 2 * d;
                 st(to, h.re);
                 st(to + d, h.im);
             }

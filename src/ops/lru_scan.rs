@@ -1,6 +1,7 @@
 //! The recurrence of the LRU, h_t = λ h_{t-1} + x_t with one complex λ a channel (Orvieto et al. 2023, "Resurrecting
 //! Recurrent Neural Networks for Long Sequences", eq. 3). x and h have real and imaginary parts side by side in a row, as
-//! one product gives and takes them; λ and states have tensors for each.
+//! one product gives and takes them: of a slice [T, 2 D] rows 2t and 2t + 1 of D numbers are the parts of step t. λ and
+//! states have tensors for each.
 //!
 //! λ does not change in time, so the map of a chunk of c steps from its start to its end is known beforehand:
 //! end = λᶜ start + Σ_j λ^{c-1-j} x_j. The powers are tabulated in double precision, where c roundings do not show.
@@ -28,8 +29,7 @@ pub struct LruScan {
     pub chunk: usize,
 }
 
-/// A complex array: real and imaginary part. Where a slice is complex by itself, its rows 2t and 2t + 1 of D numbers are
-/// the parts of step t.
+/// A complex array: real and imaginary part.
 type C<'a, T> = (&'a [T], &'a [T]);
 type CMut<'a, T> = (&'a mut [T], &'a mut [T]);
 
@@ -368,8 +368,10 @@ pub type Complex<'t> = (Var<'t>, Var<'t>);
 /// (h0 when T = 0).
 #[track_caller]
 pub fn lru_scan<'t>(lambda: Complex<'t>, x: Complex<'t>, h0: Complex<'t>, chunk: usize) -> (Complex<'t>, Complex<'t>) {
-    let (h, last) = lru_scan_joined(lambda, join(x), h0, chunk);
-    (split(h), last)
+    let (axis, d) = (x.0.shape().rank().saturating_sub(1), lambda.0.shape().last());
+    assert!(x.0.shape() == x.1.shape(), "lru_scan: x {} and {} differ", x.0.shape(), x.1.shape());
+    let (h, last) = lru_scan_joined(lambda, joined(x), h0, chunk);
+    ((h.narrow(axis, 0, d), h.narrow(axis, d, d)), last)
 }
 
 /// [`lru_scan`] of x [B, T, 2 D], in which the imaginary parts of a row are behind the real ones, to h alike: one product
@@ -383,13 +385,6 @@ pub fn lru_scan_joined<'t>(lambda: Complex<'t>, x: Var<'t>, h0: Complex<'t>, chu
 
 /// Both parts side by side along the last axis.
 #[track_caller]
-pub fn join<'t>(x: Complex<'t>) -> Var<'t> {
-    Var::concat(&[x.0, x.1], x.0.shape().rank() - 1)
-}
-
-/// The parts that lie side by side along the last axis.
-#[track_caller]
-pub fn split(x: Var<'_>) -> Complex<'_> {
-    let (axis, d) = (x.shape().rank() - 1, x.shape().last() / 2);
-    (x.narrow(axis, 0, d), x.narrow(axis, d, d))
+pub(crate) fn joined<'t>(x: Complex<'t>) -> Var<'t> {
+    Var::concat(&[x.0, x.1], x.0.shape().rank().saturating_sub(1))
 }

@@ -1,4 +1,5 @@
-//! Moving elements about: cutting and joining along an axis, and zeroing above a diagonal. [`super::permute`] is by itself.
+//! Moving elements about: cutting and joining along an axis, and zeroing above a diagonal. Axes are permuted in
+//! [`super::permute`].
 //!
 //! None of them computes: values are copied in runs that are contiguous on both sides, gradients are copied or
 //! added back along the same runs.
@@ -59,7 +60,7 @@ pub(super) fn copy_runs<T: Element>(rows: usize, n: usize, x: &[T], xs: usize, y
     });
 }
 
-/// Adds them.
+/// Adds such runs.
 #[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
 fn add_runs<T: Real>(rows: usize, n: usize, x: &[T], xs: usize, y: &mut [T], ys: usize) {
     with_width!(n => for i in 0..rows {
@@ -67,7 +68,7 @@ fn add_runs<T: Real>(rows: usize, n: usize, x: &[T], xs: usize, y: &mut [T], ys:
     });
 }
 
-/// Copies them, or adds if `acc`.
+/// Copies such runs, or adds them if `acc`.
 pub(super) fn move_runs<T: Real>(rows: usize, n: usize, x: &[T], xs: usize, y: &mut [T], ys: usize, acc: bool) {
     if rows * n == 0 {
     } else if acc {

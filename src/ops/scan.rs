@@ -18,7 +18,7 @@ mod device;
 
 use super::same_dtype;
 pub use super::{
-    lru_scan::{LruScan, join, lru_scan, lru_scan_joined, split},
+    lru_scan::{LruScan, lru_scan, lru_scan_joined},
     scan_parallel::{linear_scan_parallel, lru_scan_parallel},
 };
 use crate::{
@@ -215,7 +215,7 @@ fn run_back<T: Real, const W: usize>(
 
 /// The bounds of chunk k in a [T, D] slice of `len` elements.
 pub(super) fn chunk_of(k: usize, chunk: usize, d: usize, len: usize) -> std::ops::Range<usize> {
-    k * chunk * d..((k + 1) * chunk * d).min(len)
+    k * chunk * d..(k + 1).saturating_mul(chunk).saturating_mul(d).min(len)
 }
 
 /// One sequence. `starts` and `prods` are scratch rows, one a chunk.

@@ -15,8 +15,8 @@
 use super::{Config, Defect, Init, Mode, Output, Part, Pass, PublishedInit, constant};
 use crate::{
     autograd::Var,
-    models::{Form, State, at, over_time},
-    ops::lru_scan::lru_scan,
+    models::{Form, State, at, over_time, split},
+    ops::lru_scan::{joined, lru_scan_joined},
     tensor::Shape,
 };
 
@@ -121,21 +121,23 @@ pub fn layer<'t>(p: &Part<'_, 't>, u: Var<'t>, state: &mut State<'t>, form: Form
     // DEFECT: γ follows λ, and gradients flow through it. In the paper and in the clean mixer ln γ is a parameter that
     // only starts there.
     let gamma = (0.5 * (1.0 - (-2.0 * nu).exp() + 1e-5).log()).exp();
-    let x = [u.linear(p.get("B_re"), None) * gamma, u.linear(p.get("B_im"), None) * gamma]; // [B, T, N]
+    // γ ⊙ (B u) as (γ B) u, the imaginary part behind the real one.
+    let rows = ["B_re", "B_im"].map(|b| gamma.reshape([gamma.shape().last(), 1]) * p.get(b));
+    let x = u.linear(Var::concat(&rows, 0), None); // [B, T, 2N]
     let mut h = [state.s[0], state.s[1]];
-    let (h_re, h_im) = if form == Form::Fused {
-        let (all, last) = lru_scan((re, im), (x[0], x[1]), (h[0], h[1]), Form::CHUNK);
+    let all = if form == Form::Fused {
+        let (all, last) = lru_scan_joined((re, im), x, (h[0], h[1]), Form::CHUNK);
         h = [last.0, last.1];
         all
     } else {
-        let mut imaginary = vec![];
+        let (x, mut imaginary): ([Var<'t>; 2], _) = (split(x), vec![]);
         let h_re = over_time(t, |k| {
             h = [re * h[0] - im * h[1] + at(x[0], k), re * h[1] + im * h[0] + at(x[1], k)];
             imaginary.push(h[1]);
             h[0]
         });
-        (h_re, over_time(t, |k| imaginary[k]))
+        joined((h_re, over_time(t, |k| imaginary[k])))
     };
     state.s = h.to_vec();
-    h_re.linear(p.get("C_re"), None) - h_im.linear(p.get("C_im"), None) + u * p.get("D")
+    all.linear(Var::concat(&[p.get("C_re"), -p.get("C_im")], 1), None) + u * p.get("D") // Re(C h) = Re C Re h − Im C Im h
 }

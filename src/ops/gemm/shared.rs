@@ -34,7 +34,7 @@ enum Way<'a, T: Real> {
 /// A b with at most so many rows or columns is small.
 const SMALL: usize = 32;
 
-/// From so many steps of a sum on, [`gemm()`] sums in blocks, which is more exact; loops over rows do not.
+/// Beyond so many steps of a sum [`gemm()`] sums in blocks, which is more exact; loops over rows do not.
 const LONG: usize = 256;
 
 impl<'a, T: Real> Shared<'a, T> {
