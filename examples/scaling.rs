@@ -10,6 +10,9 @@
 //! Every point is a process of its own, so that its memory is its own: the most that was resident (Linux's VmHWM) above
 //! what was before the model was made. Sizes: one block of width 16, batch 1, one thread; processor time.
 
+mod cpu_time;
+
+use cpu_time::cpu_ms;
 use std::{
     collections::{BTreeMap, BTreeSet},
     env,
@@ -39,20 +42,6 @@ const LONGEST_CACHE: usize = 16384;
 const PATIENCE: f64 = 20_000.0;
 /// The time of a streamed token is the median of so many.
 const LAST: usize = 200;
-
-/// Milliseconds of processor time that this process has had.
-#[cfg(unix)]
-fn cpu_ms() -> f64 {
-    let t = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
-    t.tv_sec as f64 * 1e3 + t.tv_nsec as f64 / 1e6
-}
-
-/// Milliseconds on the clock, where there is no such count.
-#[cfg(not(unix))]
-fn cpu_ms() -> f64 {
-    static START: std::sync::LazyLock<std::time::Instant> = std::sync::LazyLock::new(std::time::Instant::now);
-    START.elapsed().as_secs_f64() * 1e3
-}
 
 /// Bytes of memory of this process: VmRSS, now, or VmHWM, the most so far.
 fn memory(what: &str) -> Result<f64> {

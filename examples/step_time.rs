@@ -14,7 +14,10 @@
 //! What cannot be done is answered by {"error": WHY}. With `--products bf16` the models that are opened train with such
 //! products, whatever their configuration says; what is checked stays as it is.
 
+mod cpu_time;
+
 use clap::Parser;
+use cpu_time::cpu_ms;
 use safetensors::tensor::TensorView;
 use serde_json::{Map, Value, json};
 use std::{
@@ -38,20 +41,6 @@ use tapezoo::{
 };
 
 type Answer = Result<Value, Box<dyn Error>>;
-
-/// Milliseconds of processor time that this process has had.
-#[cfg(unix)]
-fn cpu_ms() -> f64 {
-    let t = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
-    t.tv_sec as f64 * 1e3 + t.tv_nsec as f64 / 1e6
-}
-
-/// Milliseconds on the clock, where there is no such count.
-#[cfg(not(unix))]
-fn cpu_ms() -> f64 {
-    static START: std::sync::LazyLock<std::time::Instant> = std::sync::LazyLock::new(std::time::Instant::now);
-    START.elapsed().as_secs_f64() * 1e3
-}
 
 fn text<'a>(request: &'a Value, key: &str) -> Result<&'a str, String> {
     request[key].as_str().ok_or(format!("'{key}': expected a text"))

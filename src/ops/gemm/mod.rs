@@ -35,6 +35,9 @@ use crate::tensor::DType;
 use crate::tensor::Real;
 use products::NO_BF16;
 
+/// The most steps of k that our own kernels sum at once.
+const KC: usize = 256;
+
 /// What a product is added to.
 #[derive(Clone, Copy, Debug)]
 pub enum Start<'a, T> {

@@ -1,10 +1,7 @@
 //! A product as the kernels of [`super::avx512`] and [`super::avx2`] walk it.
 
-use super::{Mat, Start};
+use super::{KC, Mat, Start};
 use std::ptr::null;
-
-/// The most steps of k at once.
-const KC: usize = 256;
 
 /// How many numbers of b are packed together: they stay in the second-level cache.
 pub const PACKED: usize = 1 << 15;

@@ -1,7 +1,7 @@
 //! One matrix in many products: a recurrence multiplies by the same weights at every step, an affine layer in parts by
 //! its own for each.
 
-use super::{Mat, Start, gemm};
+use super::{KC, Mat, Start, gemm};
 use crate::{
     ops::scan::{at, by_lanes, put},
     tensor::{Cpu, Real, Temp},
@@ -34,9 +34,6 @@ enum Way<'a, T: Real> {
 /// A b with at most so many rows or columns is small.
 const SMALL: usize = 32;
 
-/// Beyond so many steps of a sum [`gemm()`] sums in blocks, which is more exact; loops over rows do not.
-const LONG: usize = 256;
-
 impl<'a, T: Real> Shared<'a, T> {
     /// For products of `rows` rows.
     ///
@@ -48,7 +45,8 @@ impl<'a, T: Real> Shared<'a, T> {
         assert!(x.len() >= mat.span(), "gemm: a slice is too short");
         let way = match Panels::new(cpu, rows, b) {
             Some(panels) => Way::Panels(panels),
-            None if mat.rows.min(mat.cols) > SMALL || mat.rows > LONG => Way::Gemm,
+            // Long sums go in blocks, which is more exact; loops over rows do not.
+            None if mat.rows.min(mat.cols) > SMALL || mat.rows > KC => Way::Gemm,
             None => {
                 let mut packed = cpu.temp::<T>(mat.rows * mat.cols);
                 for (i, row) in packed.chunks_exact_mut(mat.cols.max(1)).enumerate() {
