@@ -48,11 +48,28 @@ pub trait Op: Send + 'static {
         &[]
     }
 
+    /// Whether the rows of the first input are looked at one by one, so that equal ones can be computed once.
+    fn rows(&self) -> Rows {
+        Rows::Together
+    }
+
     /// A random instance with random `f64` inputs (and `i32` indices), sizes of 1 included: what the gradient
     /// check, the device comparison and the benches run on.
     fn sample(g: &mut Gen) -> (Self, Vec<Tensor>)
     where
         Self: Sized;
+}
+
+/// What an op does with the rows (the last axis) of its first input.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rows {
+    /// Whatever it likes.
+    Together,
+    /// Row i of its one result is a function of row i of the first input, and of the other inputs as a whole. The tape
+    /// then computes equal rows once.
+    Alone,
+    /// Row i of its result is the row of the first input that element i of the second names.
+    Copied,
 }
 
 /// The most outputs of one op.
@@ -120,6 +137,8 @@ pub struct Value {
     pub(super) needs: bool,
     /// Whether the buffer belongs to the pool (an op wrote it) or to the caller (a leaf).
     pub(super) pooled: bool,
+    /// If its rows are copies of those of a table: the ids of the table and of the indices.
+    pub(super) copied: Option<[u32; 2]>,
 }
 
 impl Value {

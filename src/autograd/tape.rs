@@ -3,14 +3,15 @@
 mod backward;
 mod graph;
 mod named;
+mod repeated;
 
 pub use backward::Culprit;
 pub use graph::{Edge, Graph, GraphNode};
 pub use named::Named;
 
-use super::{Grad, In, Op, Outs, Profile, Value, Var};
+use super::{Grad, In, Op, Outs, Profile, Rows, Value, Var};
 use crate::{
-    ops::gemm::Products,
+    ops::{embed::Embedding, gemm::Products},
     tensor::{Cx, DType, Device, Shape, Tensor},
 };
 use std::{
@@ -119,7 +120,7 @@ impl Tape {
 
     fn push(&self, tensor: Tensor, needs: bool, pooled: bool) -> Var<'_> {
         let mut r = self.record.borrow_mut();
-        r.values.push(Value { tensor, needs, pooled });
+        r.values.push(Value { tensor, needs, pooled, copied: None });
         Var::new(self, id(r.values.len() - 1))
     }
 
@@ -186,6 +187,17 @@ impl Tape {
     /// The first output's id and the number of results.
     #[track_caller]
     fn run(&self, op: Box<dyn Op>, ids: &[u32]) -> (u32, usize) {
+        match self.table_of(op.as_ref(), ids) {
+            None => self.execute(op, ids),
+            Some([table, at]) => {
+                let (y, _) = self.execute(op, &[&[table], &ids[1..]].concat());
+                self.execute(Box::new(Embedding), &[y, at])
+            }
+        }
+    }
+
+    #[track_caller]
+    fn execute(&self, op: Box<dyn Op>, ids: &[u32]) -> (u32, usize) {
         let r = &mut *self.record.borrow_mut();
         let x = In { values: &r.values, ids };
         let outs: Outs = match op.infer(x) {
@@ -194,10 +206,14 @@ impl Tape {
         };
         let dtype = x[0].dtype();
         let needs = ids.iter().any(|&v| r.values[v as usize].needs);
+        let copied = match (op.rows(), ids) {
+            (Rows::Copied, &[table, at]) => Some([table, at]),
+            _ => None,
+        };
         let y0 = r.values.len();
         for (i, &shape) in outs.iter().enumerate() {
             let tensor = self.cx.pool().get(outs.dtype(i).unwrap_or(dtype), shape);
-            r.values.push(Value { tensor, needs, pooled: true });
+            r.values.push(Value { tensor, needs, pooled: true, copied });
         }
         let (values, y) = r.values.split_at_mut(y0);
         let mut took = Duration::ZERO;
@@ -236,7 +252,7 @@ impl Tape {
         let (needs, pooled) = (old.needs, old.pooled);
         let tensor = old.tensor.reshape(shape);
         let y0 = r.values.len();
-        r.values.push(Value { tensor, needs, pooled });
+        r.values.push(Value { tensor, needs, pooled, copied: None });
         if needs {
             Self::record(r, Step::Reshape, &[v.id_on(self)], y0, 1);
             if r.profile.is_some() {

@@ -134,16 +134,15 @@ impl Decoder {
         let [b, t] = tokens.dims();
         let t0 = state.first().map_or(0, |s| s.t);
         tape.scope(&self.names[0]);
-        let mut x = (self.width as f64).sqrt() * p[self.embedding].embedding(tokens); // [B, T, D]
         if self.learned.is_some() || self.table.is_some() {
             assert!(t0 + t <= self.max_len, "position {} is past max_len = {}", t0 + t, self.max_len);
         }
-        if let Some(learned) = self.learned {
-            x = x + p[learned].narrow(0, t0, t);
-        }
-        if let Some(table) = &self.table {
-            x = x + tape.constant(&table.window(t0 * self.width, [t, self.width])).cast(x.dtype());
-        }
+        let dtype = p[self.embedding].dtype();
+        let places = match &self.table {
+            Some(table) => Some(tape.constant(&table.window(t0 * self.width, [t, self.width])).cast(dtype)),
+            None => self.learned.map(|learned| p[learned].narrow(0, t0, t)),
+        };
+        let mut x = positions::embed(p[self.embedding], (self.width as f64).sqrt(), tokens, places); // [B, T, D]
         for (block, s) in self.blocks.iter().zip(state) {
             tape.scope(&block.names[0]);
             x = x + run(block.mixer.as_ref(), p, block.norm.apply(p, x), s, form);

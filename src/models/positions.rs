@@ -3,8 +3,26 @@
 use super::{ModelConfig, Positions};
 use crate::{
     autograd::Var,
-    tensor::{DType, Tensor},
+    tensor::{Cx, DType, Tensor},
 };
+
+/// x = scale · table[token] + positions: [B, T, D] of a table [V, D], tokens [B, T] and positions [T, D].
+///
+/// Where many sequences have the same token at the same place, x is copied from a table [T V, D] of every token at every
+/// place: its rows are then known to be few, and what follows is computed once for each (`autograd/tape/repeated.rs`).
+#[track_caller]
+pub(super) fn embed<'t>(table: Var<'t>, scale: f64, tokens: Var<'t>, positions: Option<Var<'t>>) -> Var<'t> {
+    let Some(positions) = positions else { return scale * table.embedding(tokens) };
+    let ([v, d], [b, t], tape) = (table.dims(), tokens.dims(), tokens.tape());
+    let (many, ids) = (matches!(tape.cx(), Cx::Cpu(_)) && b >= 4 * v, tokens.value());
+    // A token that does not exist is left for the lookup to complain about: at this place it would pass for another one.
+    if !many || ids.host::<i32>().iter().any(|id| !(0..v as i32).contains(id)) {
+        return scale * table.embedding(tokens) + positions;
+    }
+    let pairs = (scale * table).reshape([1, v, d]) + positions.reshape([t, 1, d]); // [T, V, D]
+    let pair = ids.host::<i32>().iter().enumerate().map(|(i, id)| (i % t * v) as i32 + id).collect();
+    pairs.reshape([t * v, d]).embedding(tape.constant(&Tensor::from_vec(pair, [b, t])))
+}
 
 /// The angles of position t: t / 10000^(2i / n) for i = 0 … n/2 - 1.
 fn angles(len: usize, n: usize) -> impl Iterator<Item = f64> {

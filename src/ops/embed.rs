@@ -6,9 +6,9 @@
 use super::{check_real, linear::total_cuda};
 use crate::{
     args,
-    autograd::{Gen, Grad, In, Op, Outs, Value, Var},
+    autograd::{Gen, Grad, In, Op, Outs, Rows, Value, Var},
     cuda::{Cuda, Launch, Module},
-    tensor::{Cx, DType, MAX_RANK, Real, Shape, Tensor},
+    tensor::{Cpu, Cx, DType, MAX_RANK, Real, Shape, Tensor},
     with_real, with_width,
 };
 
@@ -17,6 +17,9 @@ pub struct Embedding;
 
 /// yᵢ = x[i, idᵢ] for x [.., C] and ids [..]; y [..].
 pub struct Gather;
+
+/// Rows whose gradients are added up one after another.
+const BLOCK: usize = 1024;
 
 static MODULE: Module = Module::new("ops/embed.cu", &[include_str!("embed.cu")]);
 
@@ -34,10 +37,18 @@ fn check_ids(t: &Tensor, n: usize) -> Result<(), String> {
     if t.gpu().is_some() {
         return Ok(());
     }
-    match t.host::<i32>().iter().find(|&&id| !usize::try_from(id).is_ok_and(|id| id < n)) {
-        Some(id) => Err(format!("id {id} is outside 0..{n}")),
-        None => Ok(()),
+    let ids = t.host::<i32>();
+    if ids.is_empty() || (largest(ids) as usize) < n {
+        return Ok(());
     }
+    let wrong = ids.iter().find(|&&id| !usize::try_from(id).is_ok_and(|id| id < n));
+    Err(format!("id {} is outside 0..{n}", wrong.unwrap_or(&0)))
+}
+
+/// The largest index, where a negative one counts as larger than any other.
+#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
+fn largest(ids: &[i32]) -> u32 {
+    ids.iter().fold(0, |top, &id| top.max(id.cast_unsigned()))
 }
 
 #[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
@@ -52,6 +63,20 @@ fn add_rows<T: Real>(n: usize, ids: &[i32], g: &[T], d: &mut [T]) {
     with_width!(n => for (&id, g) in ids.iter().zip(g.chunks_exact(n)) {
         d[id as usize * n..][..n].iter_mut().zip(g).for_each(|(d, &g)| *d += g);
     });
+}
+
+/// d [V, N] += the rows of g that came of each of its own. Of a small table a row is seen very often: the sums of every
+/// [`BLOCK`] rows are added up, as a long sum of one number after another loses digits.
+fn add_rows_cpu<T: Real>(cpu: &Cpu, n: usize, ids: &[i32], g: &[T], d: &mut [T]) {
+    if 4 * d.len() > BLOCK * n || ids.len() <= BLOCK {
+        return add_rows(n, ids, g, d);
+    }
+    let mut sums = cpu.temp::<T>(d.len());
+    for (ids, g) in ids.chunks(BLOCK).zip(g.chunks(BLOCK * n)) {
+        sums.fill(T::ZERO);
+        add_rows(n, ids, g, &mut sums);
+        d.iter_mut().zip(sums.iter()).for_each(|(d, &sum)| *d += sum);
+    }
 }
 
 /// The gradient d [V, D] of a table from that of its rows; see embed.cu.
@@ -113,8 +138,8 @@ impl Op for Embedding {
         let Some(g) = &dy[0] else { return };
         let n = x[0].shape().last();
         match cx {
-            Cx::Cpu(_) => with_real!(g.dtype(), T => dx[0].add::<T>(|d| if n > 0 {
-                add_rows(n, x[1].host(), g.host(), d);
+            Cx::Cpu(cpu) => with_real!(g.dtype(), T => dx[0].add::<T>(|d| if n > 0 {
+                add_rows_cpu(cpu, n, x[1].host(), g.host(), d);
             })),
             Cx::Cuda(cu) => {
                 if let Some((d, acc)) = dx[0].parts() {
@@ -122,6 +147,10 @@ impl Op for Embedding {
                 }
             }
         }
+    }
+
+    fn rows(&self) -> Rows {
+        Rows::Copied
     }
 
     fn sample(g: &mut Gen) -> (Self, Vec<Tensor>) {

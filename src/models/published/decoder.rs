@@ -66,15 +66,16 @@ impl Decoder {
         mixer: for<'m> fn(&Config, &Part<'_, 'm>, Var<'m>, &mut State<'m>, Form) -> Var<'m>,
     ) -> Output<'t> {
         let [_, t] = tokens.dims();
-        let mut x = (c.h_dim as f64).sqrt() * p.get("input_embedding.weight").embedding(tokens); // [B, T, h]
-        match self.positions(c) {
+        let table = p.get("input_embedding.weight");
+        let places = match self.positions(c) {
             Positions::Learned => {
                 assert!(t <= c.max_seq_len, "position {t} is past max_seq_len = {}", c.max_seq_len);
-                x = x + p.get("position_embedding.weight").narrow(0, 0, t);
+                Some(p.get("position_embedding.weight").narrow(0, 0, t))
             }
-            Positions::Sinusoidal => x = x + x.tape().constant(&positions::sinusoid(t, c.h_dim, x.dtype())),
-            Positions::None | Positions::Rope => {} // the mixers rotate their queries and keys
-        }
+            Positions::Sinusoidal => Some(table.tape().constant(&positions::sinusoid(t, c.h_dim, table.dtype()))),
+            Positions::None | Positions::Rope => None, // the mixers rotate their queries and keys
+        };
+        let mut x = positions::embed(table, (c.h_dim as f64).sqrt(), tokens, places); // [B, T, h]
         for l in 0..c.n_layers {
             let p = p.part(&format!("layers.{l}"));
             x = x + mixer(c, &p.part(self.mixer), p.layer_norm("ln1", x), &mut pass.state[l], pass.form);

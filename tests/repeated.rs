@@ -1,0 +1,155 @@
+//! Rows that are copies of few are computed once, and nothing else changes.
+
+#![allow(clippy::unwrap_used)]
+
+use tapezoo::{
+    autograd::{Gen, Rows, Tape, Var},
+    models::{self, Form, Model, ModelConfig, Positions, Variant, published},
+    ops::OPS,
+    tensor::DType,
+};
+
+fn close(a: &[f64], b: &[f64], tolerance: f64) -> bool {
+    let scale = b.iter().fold(1.0, |top: f64, b| top.max(b.abs()));
+    a.len() == b.len() && a.iter().zip(b).all(|(a, b)| (a - b).abs() <= tolerance * scale)
+}
+
+/// f(table[id]) = f(table)[id], and the gradient of the table is the sum of those of its copies.
+#[test]
+fn an_op_that_sees_single_rows_runs_on_the_rows_of_the_table() {
+    let mut seen = 0;
+    for (name, sample) in OPS {
+        for seed in 0..20 {
+            let (op, inputs) = sample(&mut Gen::new(seed));
+            if op.rows() != Rows::Alone {
+                continue;
+            }
+            seen += 1;
+            let g = &mut Gen::new(seed + 100);
+            let (rows, n) = (inputs[0].shape().rows(), inputs[0].shape().last());
+            let (kind, table) = (op.name(), inputs[0].reshape([rows, n]));
+            // In more than one block of the sum of the table's gradient, every other time.
+            let shape = [if seed % 2 == 0 { 4 } else { 2100 / rows.max(1) }, rows];
+            let ids = g.ints(shape, rows);
+            let [whole, once] = [false, true].map(|once| {
+                let tape = Tape::default();
+                tape.start_profile();
+                let ids = tape.constant(&ids);
+                let mut x: Vec<Var> = inputs.iter().map(|x| tape.leaf(x)).collect();
+                x[0] = tape.leaf(&table);
+                let copies = x[0].embedding(ids);
+                let rest = &x[1..];
+                // A value from elsewhere, of which the tape does not know how it came about.
+                let apart = tape.leaf(&copies.value());
+                let first = if once { copies } else { apart };
+                let y = tape.apply_dyn(sample(&mut Gen::new(seed)).0, &[&[first], rest].concat());
+                let [y] = y[..] else { panic!("{name} has more results than one") };
+                assert_eq!(y.shape().rows(), shape[0] * rows, "{name}");
+                let value = y.value().to_f64();
+                tape.backward_from([(y, Gen::new(seed + 200).normal(y.shape()))]);
+                let mut grads: Vec<_> = rest.iter().map(|x| x.grad().unwrap().to_f64()).collect();
+                if !once {
+                    // The sum of the copies' gradients, by hand.
+                    let (mut sum, d) = (vec![0.0; rows * n], apart.grad().unwrap().to_f64());
+                    for (i, &id) in ids.value().host::<i32>().iter().enumerate() {
+                        (0..n).for_each(|j| sum[id as usize * n + j] += d[i * n + j]);
+                    }
+                    grads.push(sum);
+                } else {
+                    grads.push(x[0].grad().unwrap().to_f64());
+                }
+                (value, grads, tape.take_profile().0[kind])
+            });
+            assert!(close(&once.0, &whole.0, 1e-13), "{name}: values");
+            for (i, (a, b)) in once.1.iter().zip(&whole.1).enumerate() {
+                assert!(close(a, b, 1e-12), "{name}: gradient {i}");
+            }
+            assert_eq!(whole.2.bytes, shape[0] * once.2.bytes, "{name}: what it wrote");
+        }
+    }
+    assert!(seen > 300, "{seen} cases");
+}
+
+/// Few rows of a large table, and rows that are one kind each, are computed as they are.
+#[test]
+fn a_table_that_is_not_small_is_left_alone() {
+    let linear_bytes = |rows: usize, ids: usize| {
+        let (g, tape) = (&mut Gen::new(1), Tape::default());
+        tape.start_profile();
+        let ids = tape.constant(&g.ints([ids], rows));
+        tape.leaf(&g.normal([rows, 3])).embedding(ids).linear(tape.leaf(&g.normal([5, 3])), None);
+        tape.take_profile().0["linear"].bytes
+    };
+    assert_eq!(linear_bytes(10, 39), 39 * 5 * 8);
+    assert_eq!(linear_bytes(10, 40), 10 * 5 * 8);
+}
+
+#[test]
+#[should_panic(expected = "linear: x [8, 3] of f64 and w [5, 4] of f64 do not fit")]
+fn what_does_not_fit_is_refused_with_the_shape_of_the_formula() {
+    let (g, tape) = (&mut Gen::new(1), Tape::default());
+    let ids = tape.constant(&g.ints([8], 2));
+    tape.leaf(&g.normal([2, 3])).embedding(ids).linear(tape.leaf(&g.normal([5, 4])), None);
+}
+
+/// Loss and gradients by name of a model of `vocab` tokens, of which the first three are used. What does not depend on the
+/// vocabulary has the weights of the model of three.
+fn gradients(c: &ModelConfig, vocab: usize, form: Form) -> (f64, Vec<(String, Vec<f64>)>) {
+    let three = Model::new(&ModelConfig { vocab: 3, ..c.clone() }, 5, DType::F64).unwrap();
+    let mut model = Model::new(&ModelConfig { vocab, ..c.clone() }, 5, DType::F64).unwrap();
+    let entries = model.params().entries().to_vec();
+    let flat = model.params_mut().flat_mut().host_mut::<f64>();
+    for (entry, (name, value)) in entries.iter().zip(three.params().tensors()) {
+        assert_eq!(entry.name, name);
+        flat[entry.offset..][..value.len()].copy_from_slice(&value.to_f64());
+    }
+    let (g, tape) = (&mut Gen::new(7), Tape::default());
+    let p = model.params().bind(&tape);
+    let tokens = g.ints([13, 16], 3);
+    let loss =
+        model.train(&p, tape.constant(&tokens), form, None).log_softmax().gather(tape.constant(&g.ints([13, 16], 2)));
+    let loss = loss.sum();
+    tape.backward(loss);
+    let grads = entries.iter().zip(p.vars()).zip(three.params().entries()).map(|((entry, v), small)| {
+        let grad = v.grad().map_or(vec![0.0; v.shape().len()], |g| g.to_f64());
+        assert!(grad[small.shape.len()..].iter().all(|&g| g == 0.0), "{}: tokens that nobody used", entry.name);
+        (entry.name.clone(), grad[..small.shape.len()].to_vec())
+    });
+    (loss.value().item(), grads.collect())
+}
+
+/// The same with a vocabulary of three, all of whose tokens occur often, and with one of five hundred, more than there are
+/// tokens: tokens that nobody uses change nothing.
+#[test]
+fn the_size_of_the_vocabulary_changes_no_gradient() {
+    let all = [(Variant::Clean, models::names()), (Variant::Published, published::names())];
+    for (variant, names) in all {
+        for name in names {
+            for positions in [Positions::None, Positions::Learned, Positions::Sinusoidal] {
+                let c = ModelConfig {
+                    mixer: name.into(),
+                    variant,
+                    positions,
+                    width: 8,
+                    heads: 2,
+                    head_dim: 4,
+                    mlp: 8,
+                    state: 4,
+                    max_len: 16,
+                    ..ModelConfig::default()
+                };
+                let Ok(model) = Model::new(&c, 1, DType::F64) else {
+                    assert_eq!((name, variant), ("lru", Variant::Published), "the one that embeds no tokens");
+                    continue;
+                };
+                for form in model.forms() {
+                    let ((loss, grads), (expected, others)) = (gradients(&c, 3, form), gradients(&c, 500, form));
+                    assert!((loss - expected).abs() <= 1e-9 * expected.abs(), "{name} {form}: {loss}, not {expected}");
+                    for ((which, a), (_, b)) in grads.iter().zip(&others) {
+                        assert!(close(a, b, 1e-8), "{name} {form} {positions:?}: gradient of {which}");
+                    }
+                }
+            }
+        }
+    }
+}
