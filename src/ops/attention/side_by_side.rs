@@ -22,6 +22,36 @@ pub const WIDEST: usize = 8;
 /// Keys to a tile: with their values and the gradients of both they stay in the first cache.
 const TILE: usize = 16;
 
+/// Scores of at most this need not have the largest subtracted: e^30 of each of 10^25 keys is a finite f32.
+const SMALL: f64 = 30.0;
+
+/// What to subtract from the scores before their exponential: nothing where |q| |k_s| <= [`SMALL`] for all keys seen, and
+/// the largest otherwise. Each lane for itself, and from no key that it does not see.
+#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
+fn reference<T: Math, const N: usize>(q: &Row<T, N>, k: &[Row<T, N>], longest: &Lane<T>) -> Lane<T> {
+    let (mut small, mut all) = ([false; L], true);
+    for l in 0..L {
+        let square = (0..N).fold(T::ZERO, |x, i| q[i][l].fma(q[i][l], x));
+        small[l] = square * longest[l] <= T::of(SMALL * SMALL);
+        all &= small[l];
+    }
+    if all {
+        return [T::ZERO; L];
+    }
+    let top = largest(q, k);
+    std::array::from_fn(|l| if small[l] { T::ZERO } else { top[l] })
+}
+
+/// |k|², where it is more than `longest`.
+#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
+fn lengthen<T: Math, const N: usize>(k: &[Row<T, N>], longest: &mut Lane<T>) {
+    for k in k {
+        for l in 0..L {
+            longest[l] = longest[l].max((0..N).fold(T::ZERO, |x, i| k[i][l].fma(k[i][l], x)));
+        }
+    }
+}
+
 /// The largest q·k_s.
 #[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
 fn largest<T: Math, const N: usize>(q: &Row<T, N>, k: &[Row<T, N>]) -> Lane<T> {
@@ -119,9 +149,12 @@ pub fn forward<T: Math, const N: usize>(cpu: &Cpu, p: Plan<T>, q: &[T], k: &[T],
         b.gather(d.keys(), q, 0, n, p.scale, lanes_mut(&mut qs), N);
         b.gather(p.keys(), k, 0, s, T::ONE, lanes_mut(&mut ks), N);
         b.gather(p.values(), v, 0, s, T::ONE, lanes_mut(&mut vs), N);
+        let (mut longest, mut from) = ([T::ZERO; L], 0);
         for (t, (q, o)) in rows::<T, N>(&qs).iter().zip(rows_mut::<T, N>(&mut os)).enumerate() {
             let (k, v) = (&rows(&ks)[..p.seen(t)], &rows(&vs)[..p.seen(t)]);
-            let top = largest(q, k);
+            lengthen(&k[from..], &mut longest);
+            from = k.len();
+            let top = reference(q, k, &longest);
             let all = attend(q, k, v, &top, o);
             (0..b.len).for_each(|l| lse[(b.first + l) * n + t] = all[l]);
         }
