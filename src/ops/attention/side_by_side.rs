@@ -65,6 +65,29 @@ fn largest<T: Math, const N: usize>(q: &Row<T, N>, k: &[Row<T, N>]) -> Lane<T> {
     top
 }
 
+/// w_s = exp(q·k_s + plus) for the keys of a tile.
+///
+/// A pass of its own, and those that use the weights are others: in one pass over the keys each would wait for its own
+/// exponential, and a processor looks ahead at no more than two or three of them.
+#[inline(always)]
+fn weights<'a, T: Math, const N: usize>(
+    q: &Row<T, N>,
+    k: &[Row<T, N>],
+    plus: &Lane<T>,
+    room: &'a mut [Lane<T>; TILE],
+) -> &'a mut [Lane<T>] {
+    let w = &mut room[..k.len()];
+    for (w, k) in w.iter_mut().zip(k) {
+        for l in 0..L {
+            w[l] = (0..N).fold(plus[l], |x, i| q[i][l].fma(k[i][l], x));
+        }
+    }
+    for w in w.as_flattened_mut() {
+        *w = w.exp();
+    }
+    w
+}
+
 /// o = Σ_s w_s v_s / Σ_s w_s with w_s = exp(q·k_s − top); gives back ln Σ_s exp(q·k_s).
 #[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
 fn attend<T: Math, const N: usize>(
@@ -74,13 +97,15 @@ fn attend<T: Math, const N: usize>(
     top: &Lane<T>,
     o: &mut Row<T, N>,
 ) -> Lane<T> {
-    let (mut all, mut sum) = ([T::ZERO; L], [[T::ZERO; L]; N]);
-    for (k, v) in k.iter().zip(v) {
-        for l in 0..L {
-            let w = (0..N).fold(-top[l], |x, i| q[i][l].fma(k[i][l], x)).exp();
-            all[l] += w;
-            for j in 0..N {
-                sum[j][l] = w.fma(v[j][l], sum[j][l]);
+    let (mut all, mut sum, mut room) = ([T::ZERO; L], [[T::ZERO; L]; N], [[T::ZERO; L]; TILE]);
+    let less = top.map(|x| -x);
+    for (k, v) in k.chunks(TILE).zip(v.chunks(TILE)) {
+        for (w, v) in weights(q, k, &less, &mut room).iter().zip(v) {
+            for l in 0..L {
+                all[l] += w[l];
+                for j in 0..N {
+                    sum[j][l] = w[l].fma(v[j][l], sum[j][l]);
+                }
             }
         }
     }
@@ -101,7 +126,7 @@ fn negative<T: Math, const N: usize>(g: &Row<T, N>, o: &Row<T, N>, lse: Lane<T>)
     [delta, lse.map(|x| -x)]
 }
 
-/// One query backwards: p_s = exp(q·k_s − lse) and dx_s = p_s (do·v_s − δ); dq += Σ_s dx_s k_s, dk_s += dx_s q,
+/// One query and a tile of keys backwards: p_s = exp(q·k_s − lse) and dx_s = p_s (do·v_s − δ); dq += Σ_s dx_s k_s, dk_s += dx_s q,
 /// dv_s += p_s do.
 #[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
 fn attend_back<T: Math, const N: usize>(
@@ -114,16 +139,23 @@ fn attend_back<T: Math, const N: usize>(
     dk: &mut [Row<T, N>],
     dv: &mut [Row<T, N>],
 ) {
-    let mut sum = *dq;
-    for ((k, v), (dk, dv)) in k.iter().zip(v).zip(dk.iter_mut().zip(dv)) {
+    let mut room = [[T::ZERO; L]; TILE];
+    let p = weights(q, k, &start[1], &mut room);
+    for ((p, v), dv) in p.iter_mut().zip(v).zip(dv) {
         for l in 0..L {
             let dp = (0..N).fold(start[0][l], |d, j| g[j][l].fma(v[j][l], d));
-            let p = (0..N).fold(start[1][l], |x, i| q[i][l].fma(k[i][l], x)).exp();
-            let dx = p * dp;
+            for j in 0..N {
+                dv[j][l] = p[l].fma(g[j][l], dv[j][l]);
+            }
+            p[l] *= dp;
+        }
+    }
+    let mut sum = *dq;
+    for ((dx, k), dk) in p.iter().zip(k).zip(dk) {
+        for l in 0..L {
             for i in 0..N {
-                dv[i][l] = p.fma(g[i][l], dv[i][l]);
-                dk[i][l] = dx.fma(q[i][l], dk[i][l]);
-                sum[i][l] = dx.fma(k[i][l], sum[i][l]);
+                dk[i][l] = dx[l].fma(q[i][l], dk[i][l]);
+                sum[i][l] = dx[l].fma(k[i][l], sum[i][l]);
             }
         }
     }
