@@ -230,6 +230,7 @@ fn a_mistake_is_told_with_op_shapes_and_line() {
     complains!(x.narrow(3, 0, 1), "narrow", "[2, 3, 4]");
     complains!(Var::concat(&[x, x.narrow(2, 0, 1)], 1), "concat", "[2, 3, 4]", "[2, 3, 1]");
     complains!(Var::concat(&[x, w], 0), "concat", "[2, 3, 4]", "[5]");
+    complains!(Var::concat(&[x, x.narrow(1, 0, 0)], 2), "concat", "[2, 3, 4]", "[2, 0, 4]");
     complains!(w.tril(0), "tril", "[5]");
     complains!(x.sum_axis(3, false), "sum_axis", "[2, 3, 4]");
     complains!(x.mean_axis(3, false), "mean_axis", "[2, 3, 4]");

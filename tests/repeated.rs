@@ -6,7 +6,7 @@ use tapezoo::{
     autograd::{Gen, Rows, Tape, Var},
     models::{self, Form, Model, ModelConfig, Positions, Variant, published},
     ops::OPS,
-    tensor::DType,
+    tensor::{DType, Tensor},
 };
 
 fn close(a: &[f64], b: &[f64], tolerance: f64) -> bool {
@@ -90,6 +90,19 @@ fn what_does_not_fit_is_refused_with_the_shape_of_the_formula() {
     let (g, tape) = (&mut Gen::new(1), Tape::default());
     let ids = tape.constant(&g.ints([8], 2));
     tape.leaf(&g.normal([2, 3])).embedding(ids).linear(tape.leaf(&g.normal([5, 4])), None);
+}
+
+/// Where every token at every place has a row, one that does not exist would be another token at the next place.
+#[test]
+#[should_panic(expected = "id 3 is outside 0..3")]
+fn a_token_that_does_not_exist_is_not_taken_for_another() {
+    let (vocab, width, max_len) = (3, 4, 8);
+    let c = ModelConfig { vocab, width, max_len, positions: Positions::Learned, ..ModelConfig::default() };
+    let (model, tape) = (Model::new(&c, 1, DType::F32).unwrap(), Tape::default());
+    let mut tokens = vec![0; 12 * 8];
+    tokens[17] = 3;
+    let tokens = tape.constant(&Tensor::from_vec(tokens, [12, 8]));
+    model.forward(&model.params().bind(&tape), tokens, model.default_form());
 }
 
 /// Loss and gradients by name of a model of `vocab` tokens, of which the first three are used. What does not depend on the

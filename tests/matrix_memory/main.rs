@@ -66,14 +66,15 @@ proptest! {
 
     #[test]
     fn attention_equals_its_definition(b in 1..4usize, t in 0..150usize, cache in 0..9usize, h in 1..4usize, k in 1..24usize,
-                                       v in 1..24usize, seed in any::<u64>()) {
+                                       v in 1..24usize, scale in prop::sample::select(vec![0.1, 0.8, 9.0]),
+                                       seed in any::<u64>()) {
         let (z, s, g) = (Size { b, t, h, k, v }, t + cache, &mut Gen::new(seed));
         let x = [g.normal([b, t, h, k]), g.normal([b, s, h, k]), g.normal([b, s, h, v])];
         let dy = g.normal([b, t, h, v]);
-        let want = naive_attention(z, s, 0.8, &x, &dy);
+        let want = naive_attention(z, s, scale, &x, &dy);
         let dy = [Some(dy)];
-        same(&run(attention(0.8), &x, &dy, DType::F64), &want, 1e-10, "f64");
-        same(&run(attention(0.8), &x, &dy, DType::F32), &want, 1e-4, "f32");
+        same(&run(attention(scale), &x, &dy, DType::F64), &want, 1e-10, "f64");
+        same(&run(attention(scale), &x, &dy, DType::F32), &want, 1e-4, "f32");
     }
 }
 
