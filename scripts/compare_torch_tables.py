@@ -100,14 +100,27 @@ def details(cells):
     return table(head, [row(c) for c in cells])
 
 
+# The matrices that see a token by itself, before any other.
+OF_ONE_TOKEN = {
+    "lstm": ["w_ih"], "quasi_lstm": ["w"], "lru": ["B_re", "B_im"], "linear_transformer": ["w_qkv"], "gpt": ["w_qkv"],
+    "delta_net": ["w_q", "w_k", "w_v", "w_beta"], "mamba": ["in_proj_weight"], "slstm": [], "mlstm": ["w_up"],
+}
+
+
 def work(c):
     """Multiplications with additions, and exp, tanh or σ, that a token needs in the forward pass: of the recurrent form
-    and of the matrices, or of T / 2 earlier tokens in attention."""
+    and of the matrices, or of T / 2 earlier tokens in attention. Equal rows at the start of the model count once."""
     d, t, layers, h, k, n = c["width"], c["T"], c["layers"], c["heads"], c["head_dim"], c["state"]
     inner, e = h * k, c["expand"] * c["width"]
     vectors = ("embedding", "positions")
     size = lambda s: s[0] * (s[1] if len(s) > 1 else 0) * (s[2] if len(s) > 2 else 1) * (s[3] if len(s) > 3 else 1)
-    matrices = sum(size(s) for name, s in torch_models.shapes(c).items() if name not in vectors and "A_log" not in name)
+    # In the first layer they have as many rows to see as there are kinds of tokens: two, or two at each place.
+    kinds = 2 * (t if c["positions"] == "learned" else 1) / (c["B"] * t)
+    first = [f"blocks.0.mixer.{name}" for name in OF_ONE_TOKEN[c["mixer"]]]
+    matrices = sum(
+        size(s) * (kinds if name in first else 1)
+        for name, s in torch_models.shapes(c).items() if name not in vectors and "A_log" not in name
+    )
     macs, functions = {
         "lstm": (0, 5 * inner), "quasi_lstm": (2 * inner, 5 * inner), "lru": (4 * n, 2 * d),
         "linear_transformer": (2 * inner * k, 2 * inner), "gpt": (inner * (t + 1), h * (t + 1) / 2),
@@ -173,8 +186,8 @@ precision, over all ways of writing it):
 
 {details(cells)}
 
-What bounds a step. Of fp32 peak: the least arithmetic, three times that of the forward pass, at the {machine['gflops']:.0f} GFLOP/s of a
-1024³ product here; at the goal: the share of it that a ratio short of its goal would need. exp, tanh, σ: those of the forward pass at our {elements} each. Values: what the ops of a step
+What bounds a step. Of fp32 peak: the least arithmetic (what the first layer makes of single tokens once for each kind),
+three times that of the forward pass, at the {machine['gflops']:.0f} GFLOP/s of a 1024³ product here; at the goal: the share of it that a ratio short of its goal would need. exp, tanh, σ: those of the forward pass at our {elements} each. Values: what the ops of a step
 give; through memory: the time of writing and reading them and their gradients at the {machine['copy']:.0f} GB/s of a large copy, if none
 stayed in a cache. Time in products (with the activations in `linear_gelu`, `_silu` and `_glu`) and dearest ops: of the time in ops, measured.
 

@@ -264,3 +264,13 @@ fn a_mistake_is_told_with_op_shapes_and_line() {
     complains!(x.causal_conv1d(x.reshape([6, 4]).narrow(0, 0, 4), Some(w), x), "causal_conv1d", "[5]", "[2, 3, 4]");
     complains!(ids.softmax(), "softmax", "integers", "[2, 3]");
 }
+
+#[test]
+fn what_is_joined_to_nothing_is_not_copied() {
+    let tape = Tape::default();
+    let x = tape.leaf(&tape.full([2, 3], DType::F64, 1.0).value());
+    let (none, before) = (x.narrow(1, 3, 0), tape.len());
+    let y = Var::concat(&[none, x, none], 1);
+    assert_eq!((y.shape(), tape.len()), (x.shape(), before));
+    assert_eq!(Var::concat(&[none, none], 1).shape().dims(), [2, 0]);
+}

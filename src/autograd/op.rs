@@ -66,7 +66,7 @@ pub enum Rows {
     /// Whatever it likes.
     Together,
     /// Row i of its one result is a function of row i of the first input, and of the other inputs as a whole. The tape
-    /// then computes equal rows once.
+    /// then computes equal rows once (`autograd/tape/repeated.rs`).
     Alone,
     /// Row i of its result is the row of the first input that element i of the second names.
     Copied,

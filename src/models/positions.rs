@@ -2,7 +2,7 @@
 
 use super::{ModelConfig, Positions};
 use crate::{
-    autograd::Var,
+    autograd::{MANY, Var},
     tensor::{Cx, DType, Tensor},
 };
 
@@ -12,15 +12,21 @@ use crate::{
 /// place: its rows are then known to be few, and what follows is computed once for each (`autograd/tape/repeated.rs`).
 #[track_caller]
 pub(super) fn embed<'t>(table: Var<'t>, scale: f64, tokens: Var<'t>, positions: Option<Var<'t>>) -> Var<'t> {
-    let Some(positions) = positions else { return scale * table.embedding(tokens) };
     let ([v, d], [b, t], tape) = (table.dims(), tokens.dims(), tokens.tape());
-    let (many, ids) = (matches!(tape.cx(), Cx::Cpu(_)) && b >= 4 * v, tokens.value());
-    // A token that does not exist is left for the lookup to complain about: at this place it would pass for another one.
-    if !many || ids.host::<i32>().iter().any(|id| !(0..v as i32).contains(id)) {
-        return scale * table.embedding(tokens) + positions;
+    let many = |times: usize| matches!(tape.cx(), Cx::Cpu(_)) && times >= MANY * v;
+    let x = || if many(b * t) { (scale * table).embedding(tokens) } else { scale * table.embedding(tokens) };
+    let Some(positions) = positions else { return x() };
+    if !many(b) || tokens.dtype() != DType::I32 {
+        return x() + positions;
+    }
+    let ids = tokens.value();
+    let ids = ids.host::<i32>();
+    // A token that does not exist would pass for another one at the next place; the lookup says which it is.
+    if ids.iter().any(|id| !(0..v as i32).contains(id)) {
+        return x() + positions;
     }
     let pairs = (scale * table).reshape([1, v, d]) + positions.reshape([t, 1, d]); // [T, V, D]
-    let pair = ids.host::<i32>().iter().enumerate().map(|(i, id)| (i % t * v) as i32 + id).collect();
+    let pair = ids.iter().enumerate().map(|(i, id)| (i % t * v) as i32 + id).collect();
     pairs.reshape([t * v, d]).embedding(tape.constant(&Tensor::from_vec(pair, [b, t])))
 }
 

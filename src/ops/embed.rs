@@ -1,7 +1,7 @@
 //! Looking up by integer: rows of a table, and one entry of each row.
 //!
-//! Backward adds every gradient where its value came from, in the order of the indices, so that the rounding of
-//! repeated indices is the same every time.
+//! Backward adds every gradient where its value came from, in an order that the indices alone decide, so that the
+//! rounding of repeated indices is the same every time.
 
 use super::{check_real, linear::total_cuda};
 use crate::{
@@ -38,7 +38,7 @@ fn check_ids(t: &Tensor, n: usize) -> Result<(), String> {
         return Ok(());
     }
     let ids = t.host::<i32>();
-    if ids.is_empty() || (largest(ids) as usize) < n {
+    if ids.is_empty() || (largest(ids) as usize) < n.min(1 << 31) {
         return Ok(());
     }
     let wrong = ids.iter().find(|&&id| !usize::try_from(id).is_ok_and(|id| id < n));
@@ -65,8 +65,9 @@ fn add_rows<T: Real>(n: usize, ids: &[i32], g: &[T], d: &mut [T]) {
     });
 }
 
-/// d [V, N] += the rows of g that came of each of its own. Of a small table a row is seen very often: the sums of every
-/// [`BLOCK`] rows are added up, as a long sum of one number after another loses digits.
+/// d [V, N] += the rows of g that came of each of its own. Of a table of a quarter of [`BLOCK`] rows or fewer each is seen
+/// often: the sums of every [`BLOCK`] rows of g are added up, as a long sum of one number after another loses digits. (Of
+/// a larger one, clearing and adding up the sums would take as long as the rows.)
 fn add_rows_cpu<T: Real>(cpu: &Cpu, n: usize, ids: &[i32], g: &[T], d: &mut [T]) {
     if 4 * d.len() > BLOCK * n || ids.len() <= BLOCK {
         return add_rows(n, ids, g, d);

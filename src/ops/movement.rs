@@ -310,7 +310,10 @@ impl<'t> Var<'t> {
         assert!(!parts.is_empty(), "concat: needs one part at least");
         let size = |x: &Var| x.shape().dims().get(axis).copied();
         if let Some(&x) = parts.iter().find(|x| size(x).is_some_and(|n| n > 0)) {
-            let adds_nothing = |y: &Var| y.shape() == x.shape().with(axis, 0) && y.dtype() == x.dtype();
+            let adds_nothing = |y: &Var| {
+                let alike = y.shape() == x.shape().with(axis, 0) && y.dtype() == x.dtype();
+                alike && std::ptr::eq(y.tape(), x.tape())
+            };
             if parts.iter().filter(|y| adds_nothing(y)).count() == parts.len() - 1 {
                 return x;
             }

@@ -4,14 +4,14 @@
 //! two tokens are functions of two rows, however many tokens there are. So are the gradients: those of equal rows are
 //! added up, as an embedding's are, before they go back through f.
 //!
-//! Only the order of sums is another: of those over rows in the gradients, and, where products of another size are summed
-//! in another order, of those.
+//! What changes is rounding: sums over rows in the gradients are taken in another order (with products in bf16, what is
+//! rounded is the sum of equal rows' gradients), and so may those of products be that have another size.
 
 use super::{In, Op, Rows, Tape};
 use crate::tensor::Cx;
 
 /// So many rows to one of the table's, at least; with fewer the copies take as long as what they save.
-const MANY: usize = 4;
+pub const MANY: usize = 4;
 
 impl Tape {
     /// The table and the indices to run an op on, if its first input is made of few rows and it looks at each alone.
@@ -24,8 +24,20 @@ impl Tape {
         let r = self.record.borrow();
         let x = In { values: &r.values, ids };
         let copied = r.values[*ids.first()? as usize].copied?;
-        let few = MANY * r.values[copied[0] as usize].shape().rows() <= x[0].shape().rows();
+        let [table, at] = copied.map(|id| &r.values[id as usize]);
+        let few = MANY * table.shape().rows() <= x[0].shape().rows();
         // What does not fit is refused with the shape that the formula has, not with the table's.
-        (few && op.infer(x).is_ok()).then_some(copied)
+        let fits = || op.infer(x).is_ok_and(|outs| outs.visible() == 1);
+        (few && all_occur(table.shape().rows(), at.host()) && fits()).then_some(copied)
     }
+}
+
+/// Whether each of 0..n is among the ids. Of a row that nobody uses f might be infinite, and 0 · ∞ is not the gradient of
+/// anything.
+fn all_occur(n: usize, ids: &[i32]) -> bool {
+    let (mut seen, mut left) = (vec![false; n], n);
+    ids.iter().any(|&id| {
+        left -= usize::from(!std::mem::replace(&mut seen[id as usize], true));
+        left == 0
+    })
 }

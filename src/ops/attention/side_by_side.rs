@@ -22,8 +22,9 @@ pub const WIDEST: usize = 8;
 /// Keys to a tile: with their values and the gradients of both they stay in the first cache.
 const TILE: usize = 16;
 
-/// Scores of at most this need not have the largest subtracted: e^30 of each of 10^25 keys is a finite f32.
-const SMALL: f64 = 30.0;
+/// Scores of at most this need not have the largest subtracted: e^20 times a million values of 10^23 is a finite f32, and
+/// e^-20 as exact as any number.
+const SMALL: f64 = 20.0;
 
 /// What to subtract from the scores before their exponential: nothing where |q| |k_s| <= [`SMALL`] for all keys seen, and
 /// the largest otherwise. Each lane for itself, and from no key that it does not see.
