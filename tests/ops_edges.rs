@@ -243,6 +243,7 @@ fn a_mistake_is_told_with_op_shapes_and_line() {
     complains!(x.rms_norm(w, 1e-5), "rms_norm", "[2, 3, 4]", "[5]");
     complains!(x.sum().l2_norm(1e-12), "l2_norm", "scalar");
     complains!(w.reshape([5, 1]).embedding(ids), "embedding", "id 7", "0..5", "[5, 1]", "[2, 3]");
+    complains!(w.reshape([5, 1]).embedding(tape.constant(&ints(&[-1, 2], [2]))), "embedding", "id -1", "0..5", "[2]");
     complains!(x.embedding(ids), "embedding", "[2, 3, 4]", "[2, 3]");
     complains!(w.reshape([5, 1]).embedding(x), "embedding", "f64", "i32");
     complains!(x.gather(ids), "gather", "id 7", "0..4", "[2, 3, 4]", "[2, 3]");
