@@ -11,6 +11,5 @@ pub use gradcheck::{gradcheck, gradcheck_on};
 pub use op::{Grad, In, MAX_OUTS, Op, Outs, Rows, Value};
 pub use profile::{Cost, Profile};
 pub use sample::Gen;
-pub(crate) use tape::MANY;
 pub use tape::{Culprit, Edge, Graph, GraphNode, Named, Tape};
 pub use var::Var;

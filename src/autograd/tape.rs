@@ -8,7 +8,6 @@ mod repeated;
 pub use backward::Culprit;
 pub use graph::{Edge, Graph, GraphNode};
 pub use named::Named;
-pub use repeated::MANY;
 
 use super::{Grad, In, Op, Outs, Profile, Rows, Value, Var};
 use crate::{
@@ -152,8 +151,10 @@ impl Tape {
         self.record.borrow_mut().scopes.push(name.clone());
     }
 
-    /// Run an op with one output, and remember it. Every op passes through here or [`Tape::apply_many`]. Where it sees single
-    /// rows ([`Rows::Alone`]) and these are copies of few, two are run: the op on the few, and a lookup of its results.
+    /// Run an op with one output, and remember it. Every op passes through here or [`Tape::apply_many`].
+    ///
+    /// Where it sees single rows ([`Rows::Alone`]) and these are copies of few, two are run: the op on the few, and a
+    /// lookup of its results.
     ///
     /// # Panics
     /// When the inputs do not fit the op: it is a programming error in the formula, and the message gives the op,

@@ -2,8 +2,8 @@
 
 use super::{ModelConfig, Positions};
 use crate::{
-    autograd::{MANY, Var},
-    tensor::{Cx, DType, Tensor},
+    autograd::Var,
+    tensor::{DType, Tensor},
 };
 
 /// x = scale · table[token] + positions: [B, T, D] of a table [V, D], tokens [B, T] and positions [T, D].
@@ -13,10 +13,10 @@ use crate::{
 #[track_caller]
 pub(super) fn embed<'t>(table: Var<'t>, scale: f64, tokens: Var<'t>, positions: Option<Var<'t>>) -> Var<'t> {
     let ([v, d], [b, t], tape) = (table.dims(), tokens.dims(), tokens.tape());
-    let many = |times: usize| matches!(tape.cx(), Cx::Cpu(_)) && times >= MANY * v;
-    let x = || if many(b * t) { (scale * table).embedding(tokens) } else { scale * table.embedding(tokens) };
+    let x =
+        || if tape.few_kinds(v, b * t) { (scale * table).embedding(tokens) } else { scale * table.embedding(tokens) };
     let Some(positions) = positions else { return x() };
-    if !many(b) || tokens.dtype() != DType::I32 {
+    if !tape.few_kinds(v, b) || tokens.dtype() != DType::I32 {
         return x() + positions;
     }
     let ids = tokens.value();

@@ -11,24 +11,30 @@ use super::{In, Op, Rows, Tape};
 use crate::tensor::Cx;
 
 /// So many rows to one of the table's, at least; with fewer the copies take as long as what they save.
-pub const MANY: usize = 4;
+const MANY: usize = 4;
 
 impl Tape {
-    /// The table and the indices to run an op on, if its first input is made of few rows and it looks at each alone.
+    /// Whether it is worth while to compute `rows` rows, of so many kinds, once for each kind.
     ///
     /// On the CPU only: a device is left idle by a small product, and this was never timed on one.
+    pub(crate) fn few_kinds(&self, kinds: usize, rows: usize) -> bool {
+        matches!(self.cx(), Cx::Cpu(_)) && rows >= MANY * kinds
+    }
+
+    /// The table and the indices to run an op on, if its first input is made of few rows and it looks at each alone.
     pub(super) fn table_of(&self, op: &dyn Op, ids: &[u32]) -> Option<[u32; 2]> {
-        if op.rows() != Rows::Alone || !matches!(self.cx(), Cx::Cpu(_)) {
+        if op.rows() != Rows::Alone {
             return None;
         }
         let r = self.record.borrow();
         let x = In { values: &r.values, ids };
         let copied = r.values[*ids.first()? as usize].copied?;
         let [table, at] = copied.map(|id| &r.values[id as usize]);
-        let few = MANY * table.shape().rows() <= x[0].shape().rows();
+        let kinds = table.shape().rows();
+        let few = self.few_kinds(kinds, x[0].shape().rows());
         // What does not fit is refused with the shape that the formula has, not with the table's.
         let fits = || op.infer(x).is_ok_and(|outs| outs.visible() == 1);
-        (few && all_occur(table.shape().rows(), at.host()) && fits()).then_some(copied)
+        (few && all_occur(kinds, at.host()) && fits()).then_some(copied)
     }
 }
 

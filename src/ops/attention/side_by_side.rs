@@ -68,8 +68,8 @@ fn largest<T: Math, const N: usize>(q: &Row<T, N>, k: &[Row<T, N>]) -> Lane<T> {
 
 /// w_s = exp(q·k_s + plus) for the keys of a tile.
 ///
-/// A pass of its own, and those that use the weights are others: in one pass over the keys each would wait for its own
-/// exponential, and a processor looks ahead at no more than two or three of them.
+/// A pass of its own, and those that use the weights are others: that is faster than one pass over the keys (it seems that
+/// there each key waits for its own exponential and a processor looks ahead at few of them).
 #[inline(always)]
 fn weights<'a, T: Math, const N: usize>(
     q: &Row<T, N>,
@@ -127,8 +127,8 @@ fn negative<T: Math, const N: usize>(g: &Row<T, N>, o: &Row<T, N>, lse: Lane<T>)
     [delta, lse.map(|x| -x)]
 }
 
-/// One query and a tile of keys backwards: p_s = exp(q·k_s − lse) and dx_s = p_s (do·v_s − δ); dq += Σ_s dx_s k_s, dk_s += dx_s q,
-/// dv_s += p_s do.
+/// One query and a tile of keys backwards: p_s = exp(q·k_s − lse) and dx_s = p_s (do·v_s − δ); dq += Σ_s dx_s k_s,
+/// dk_s += dx_s q, dv_s += p_s do.
 #[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
 fn attend_back<T: Math, const N: usize>(
     q: &Row<T, N>,
