@@ -31,7 +31,7 @@
 //! | parallel | O(T E N log T): associative scan over (Ā, B̄ x) | some log T tensors [B, T, E, N] |
 //! | chunked | O(T E N) | the state at every C-th step; the rest is recomputed in the backward pass |
 
-use super::{Bound, Choices, Form, Init, Mixer, ModelConfig, P, State, at, linear_parts, over_time, remembered};
+use super::{Bound, Choices, Form, Init, Mixer, ModelConfig, P, State, at, linear_cut, linear_parts, over_time, remembered};
 use crate::{
     autograd::{Gen, Var},
     error::Result,
@@ -139,10 +139,7 @@ impl Mix {
             x = x.causal_conv1d(p[w], Some(p[bias]), past);
         }
         let x = x.silu();
-        let selection = x.linear(p[self.w_x], None); // [B, T, R + 2N]
-        let delta = selection.narrow(2, 0, self.r);
-        let b = selection.narrow(2, self.r, self.n);
-        let c = selection.narrow(2, self.r + self.n, self.n);
+        let [delta, b, c] = linear_cut(x, p[self.w_x], None, [self.r, self.n, self.n]); // [B, T, R], [B, T, N] twice
         let dt = delta.linear(p[self.w_dt], Some(p[self.b_dt])).softplus().cast(u.dtype());
         let a = -p[self.a_log].exp();
         [x, dt, a, b, c, z]

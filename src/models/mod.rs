@@ -173,15 +173,26 @@ pub fn split<const N: usize>(x: Var<'_>) -> [Var<'_>; N] {
     std::array::from_fn(|i| x.narrow(axis, i * n, n))
 }
 
-/// x Wᵀ + b in `N` equal parts, as [`split`] makes them. What is cut is copied; so on the CPU, where x has as many rows as
-/// W or more, W is cut, for `N` products.
+/// x Wᵀ + b in `N` equal parts, as [`split`] makes them.
 #[track_caller]
 pub fn linear_parts<'t, const N: usize>(x: Var<'t>, w: Var<'t>, b: Option<Var<'t>>) -> [Var<'t>; N] {
-    if x.tape().cx().gpu().is_some() || x.shape().rows() < w.shape().rows() {
-        return split(x.linear(w, b));
+    linear_cut(x, w, b, [w.shape().at(0) / N; N])
+}
+
+/// x Wᵀ + b in parts so wide. What is cut is copied; so on the CPU, where x has as many rows as W or more, W is cut, for `N`
+/// products, unless x, which each of them reads, is wider than the result.
+#[track_caller]
+pub fn linear_cut<'t, const N: usize>(x: Var<'t>, w: Var<'t>, b: Option<Var<'t>>, widths: [usize; N]) -> [Var<'t>; N] {
+    let start = |i: usize| widths[..i].iter().sum();
+    let [out, inp] = w.dims();
+    if x.tape().cx().gpu().is_some() || x.shape().rows() < out || inp > out {
+        let (y, axis) = (x.linear(w, b), x.shape().rank() - 1);
+        return std::array::from_fn(|i| y.narrow(axis, start(i), widths[i]));
     }
-    let n = w.shape().at(0) / N;
-    std::array::from_fn(|i| x.linear(w.narrow(0, i * n, n), b.map(|b| b.narrow(0, i * n, n))))
+    std::array::from_fn(|i| {
+        let part = |w: Var<'t>| w.narrow(0, start(i), widths[i]);
+        x.linear(part(w), b.map(part))
+    })
 }
 
 /// The inputs [B, W − 1, D] that a convolution remembers after x [B, T, D], from those that it remembered before.

@@ -3,13 +3,15 @@
 //! y_t = b + Σⱼ w[:, j] ⊙ x_{t−W+1+j} for j in 0..W, so w[:, W−1] meets the current token. What comes before x_0 is
 //! the state [B, W−1, D], the W−1 inputs before x: zeros at the start of a sequence.
 
+mod cpu;
+
 use super::{check_real, linear::total_cuda};
 use crate::{
     args,
     autograd::{Gen, Grad, In, Op, Outs, Value, Var},
     cuda::{Cuda, Launch, Module},
-    tensor::{Cpu, Cx, Real, Tensor},
-    with_real, with_width,
+    tensor::{Cx, Tensor},
+    with_real,
 };
 
 /// Depthwise causal convolution of x [B, T, D] with w [D, W] and state [B, W−1, D], and a bias `[D]` or none.
@@ -32,110 +34,6 @@ impl Sizes {
         Sizes { b: at(0, 0), t: at(0, 1), d: at(0, 2), w: at(1, 1) }
     }
 
-    /// Where input t − W + 1 + j of a sequence is: `Ok` row of x, or `Err` row of the state.
-    fn source(self, t: usize, j: usize) -> Result<usize, usize> {
-        (t + j + 1).checked_sub(self.w).ok_or(t + j)
-    }
-}
-
-/// a [rows, cols] -> y [cols, rows], added if `acc`
-fn transpose<T: Real>(rows: usize, cols: usize, a: &[T], y: &mut [T], acc: bool) {
-    for i in 0..rows {
-        for j in 0..cols {
-            let old = if acc { y[j * rows + i] } else { T::ZERO };
-            y[j * rows + i] = old + a[i * cols + j];
-        }
-    }
-}
-
-/// y += a b, element by element.
-#[inline(always)]
-fn add_product<T: Real>(a: &[T], b: &[T], y: &mut [T]) {
-    y.iter_mut().zip(a).zip(b).for_each(|((y, &a), &b)| *y = a.fma(b, *y));
-}
-
-/// `w` is [W, D] here: a tap is a row, and the loops run over channels.
-#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
-fn forward<T: Real>(s: Sizes, x: &[T], w: &[T], state: &[T], bias: Option<&[T]>, y: &mut [T]) {
-    let d = s.d;
-    with_width!(d => for b in 0..s.b {
-        let (x, state) = (&x[b * s.t * d..][..s.t * d], &state[b * (s.w - 1) * d..][..(s.w - 1) * d]);
-        let y = &mut y[b * s.t * d..][..s.t * d];
-        for (t, y) in y.chunks_exact_mut(d).enumerate() {
-            match bias {
-                Some(bias) => y.copy_from_slice(bias),
-                None => y.fill(T::ZERO),
-            }
-            for (j, w) in w.chunks_exact(d).enumerate() {
-                let row = match s.source(t, j) {
-                    Ok(row) => &x[row * d..][..d],
-                    Err(row) => &state[row * d..][..d],
-                };
-                add_product(w, row, y);
-            }
-        }
-    });
-}
-
-/// dx_{t−W+1+j} += w[j] g_t, and the same into the state.
-#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
-fn backward_x<T: Real>(s: Sizes, w: &[T], g: &[T], dx: &mut [T], dstate: &mut [T]) {
-    let d = s.d;
-    with_width!(d => for b in 0..s.b {
-        let (dx, dstate) = (&mut dx[b * s.t * d..][..s.t * d], &mut dstate[b * (s.w - 1) * d..][..(s.w - 1) * d]);
-        for (t, g) in g[b * s.t * d..][..s.t * d].chunks_exact(d).enumerate() {
-            for (j, w) in w.chunks_exact(d).enumerate() {
-                let to = match s.source(t, j) {
-                    Ok(row) => &mut dx[row * d..][..d],
-                    Err(row) => &mut dstate[row * d..][..d],
-                };
-                add_product(w, g, to);
-            }
-        }
-    });
-}
-
-/// dw[j] += Σ_t g_t x_{t−W+1+j}; dw is [W, D].
-#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
-fn backward_w<T: Real>(s: Sizes, x: &[T], state: &[T], g: &[T], dw: &mut [T]) {
-    let d = s.d;
-    with_width!(d => for b in 0..s.b {
-        let (x, state) = (&x[b * s.t * d..][..s.t * d], &state[b * (s.w - 1) * d..][..(s.w - 1) * d]);
-        for (t, g) in g[b * s.t * d..][..s.t * d].chunks_exact(d).enumerate() {
-            for (j, dw) in dw.chunks_exact_mut(d).enumerate() {
-                let row = match s.source(t, j) {
-                    Ok(row) => &x[row * d..][..d],
-                    Err(row) => &state[row * d..][..d],
-                };
-                add_product(row, g, dw);
-            }
-        }
-    });
-}
-
-fn backward<T: Real>(s: Sizes, cpu: &Cpu, x: In, g: &[T], dx: &mut [Grad]) {
-    let (a, w, state) = (x[0].host::<T>(), x[1].host::<T>(), x[2].host::<T>());
-    let [d_x, d_w, d_state, d_bias @ ..] = dx else { return };
-    let mut taps = cpu.temp::<T>(w.len());
-    if d_x.wanted() || d_state.wanted() {
-        transpose(s.d, s.w, w, &mut taps, false);
-        backward_x(s, &taps, g, d_x.slice(cpu, &x[0]), d_state.slice(cpu, &x[2]));
-    }
-    d_w.add::<T>(|d| {
-        taps.fill(T::ZERO);
-        backward_w(s, a, state, g, &mut taps);
-        transpose(s.w, s.d, &taps, d, true);
-    });
-    if let [d_bias] = d_bias {
-        d_bias.add::<T>(|d| {
-            for g in g.chunks_exact(s.d) {
-                d.iter_mut().zip(g).for_each(|(d, &g)| *d += g);
-            }
-        });
-    }
-}
-
-impl Sizes {
     /// Launches over `rows` of time with `most` rows of blocks: the grid, steps of a thread, and taps at a time.
     fn launch(self, rows: usize, most: usize) -> (Launch, usize, usize) {
         // Longer pieces read less twice, shorter ones occupy more of the device.
@@ -214,10 +112,7 @@ impl Op for CausalConv1d {
         }
         match cx {
             Cx::Cpu(cpu) => with_real!(x[0].dtype(), T => {
-                let mut w = cpu.temp::<T>(x[1].len());
-                transpose(s.d, s.w, x[1].host(), &mut w, false);
-                let bias = if x.len() > 3 { Some(x[3].host::<T>()) } else { None };
-                forward(s, x[0].host::<T>(), &w, x[2].host(), bias, y[0].host_mut());
+                cpu::forward::<T>(s, cpu, x, &mut y[0]);
             }),
             Cx::Cuda(cu) => forward_cuda(s, cu, x, &mut y[0]),
         }
@@ -229,7 +124,7 @@ impl Op for CausalConv1d {
             Cx::Cpu(cpu) => with_real!(g.dtype(), T => if g.is_empty() {
                 dx.iter_mut().for_each(|dx| dx.add::<T>(|_| ()));
             } else {
-                backward(Sizes::of(x), cpu, x, g.host::<T>(), dx);
+                cpu::backward::<T>(Sizes::of(x), cpu, x, g, dx);
             }),
             Cx::Cuda(_) if g.is_empty() => dx.iter_mut().for_each(|dx| {
                 dx.zeroed();
@@ -239,7 +134,7 @@ impl Op for CausalConv1d {
     }
 
     fn sample(g: &mut Gen) -> (Self, Vec<Tensor>) {
-        let (b, t, d, w) = (g.size(3), g.size(6), g.size(20), g.size(5));
+        let (b, t, d, w) = (g.size(3), g.size(6), g.size(20), g.size(9));
         let mut x = vec![g.normal([b, t, d]), g.normal([d, w]), g.normal([b, w - 1, d])];
         if g.coin() {
             x.push(g.normal([d]));

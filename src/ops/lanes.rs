@@ -179,6 +179,25 @@ pub fn turned<T: Real>(avx512: Option<Avx512>, x: &[Lane<T>; 4]) -> [Lane<T>; 4]
     std::array::from_fn(|m| std::array::from_fn(|i| x[i % 4][i / 4 * 4 + m]))
 }
 
+/// Of four times sixteen numbers the sums over F fours of lanes from the `from`-th on: the fours are added up, then what is
+/// in the lanes of one.
+#[inline(always)]
+pub fn across<T: Real, const F: usize>(x: &[Lane<T>; 4], from: usize) -> [T; 4] {
+    #[cfg(target_arch = "x86_64")]
+    if let Some(x) = singles(x).and_then(|x| x.first_chunk()) {
+        let mut y = [T::ZERO; 4];
+        if let Some(y) = T::f32s_mut(&mut y) {
+            y.copy_from_slice(&sse::across::<F>(x, from));
+        }
+        return y;
+    }
+    x.map(|x| {
+        let fours = &x.as_chunks::<4>().0[from..from + F];
+        let lane = |l: usize| fours.iter().map(|four| four[l]).sum::<T>();
+        (lane(0) + lane(1)) + (lane(2) + lane(3))
+    })
+}
+
 /// Lane 4 a + b becomes lane 4 b + a.
 #[inline(always)]
 #[cfg_attr(not(target_arch = "x86_64"), expect(unused_variables))]

@@ -139,9 +139,9 @@ fn attend_back<T: Math, const N: usize>(
     dq: &mut Row<T, N>,
     dk: &mut [Row<T, N>],
     dv: &mut [Row<T, N>],
+    room: &mut [Lane<T>; TILE],
 ) {
-    let mut room = [[T::ZERO; L]; TILE];
-    let p = weights(q, k, &start[1], &mut room);
+    let p = weights(q, k, &start[1], room);
     for ((p, v), dv) in p.iter_mut().zip(v).zip(dv) {
         for l in 0..L {
             let dp = (0..N).fold(start[0][l], |d, j| g[j][l].fma(v[j][l], d));
@@ -217,13 +217,14 @@ pub fn backward<T: Math, const N: usize>(
             let lse = std::array::from_fn(|l| if l < b.len { x.lse[(b.first + l) * n + t] } else { T::ZERO });
             *start = negative::<T, N>(&rows(&gs)[t], &rows(&os)[t], lse);
         }
+        let mut room = [[T::ZERO; L]; TILE];
         for s0 in (0..s).step_by(TILE) {
             for t in (s0 + n).saturating_sub(s)..n {
                 let (q, g, start, seen) =
                     (&rows(&qs)[t], &rows(&gs)[t], &rows(&starts)[t], s0..p.seen(t).min(s0 + TILE));
                 let (k, v) = (&rows(&ks)[seen.clone()], &rows(&vs)[seen.clone()]);
                 let (dk, dv) = (&mut rows_mut(&mut dks)[seen.clone()], &mut rows_mut(&mut dvs)[seen]);
-                attend_back::<T, N>(q, g, start, k, v, &mut rows_mut(&mut dqs)[t], dk, dv);
+                attend_back::<T, N>(q, g, start, k, v, &mut rows_mut(&mut dqs)[t], dk, dv, &mut room);
             }
         }
         b.scatter(d.keys(), lanes(&dqs), N, (0, n), p.scale, &mut dq);

@@ -44,6 +44,24 @@ pub fn turned(x: &[[f32; L]; 4]) -> [[f32; L]; 4] {
     y
 }
 
+/// [`super::across`].
+#[inline(always)]
+pub fn across<const F: usize>(x: &[[f32; L]; 4], from: usize) -> [f32; 4] {
+    let fours = |x: &[f32; L]| {
+        let mut sum = quarter(x, from);
+        for g in from + 1..from + F {
+            // SAFETY: every processor of this kind has the instruction.
+            sum = unsafe { _mm_add_ps(sum, quarter(x, g)) };
+        }
+        sum
+    };
+    let [a, b, c, d] = transpose([fours(&x[0]), fours(&x[1]), fours(&x[2]), fours(&x[3])]);
+    let mut y = [0.0; 4];
+    // SAFETY: every processor of this kind has the instructions; four numbers.
+    unsafe { _mm_storeu_ps(y.as_mut_ptr(), _mm_add_ps(_mm_add_ps(a, b), _mm_add_ps(c, d))) };
+    y
+}
+
 /// [`super::order`].
 #[inline(always)]
 pub fn order(x: &[f32; L]) -> [f32; L] {

@@ -5,7 +5,7 @@
 
 use super::{
     SelectiveScan, Size,
-    layout::{G, Plan, States},
+    layout::{G, Plan, Rows, States},
 };
 use crate::{
     autograd::{Grad, In, Value},
@@ -17,17 +17,18 @@ use crate::{
     tensor::{Cpu, Real, Tensor},
 };
 
-/// b or c of G states in lane l: a number each or, where lanes belong to several sequences (P), one for each lane.
+/// b or c of G states for each lane, from number `at` of the rows on. Lanes belong to Q sequences, the same number to each.
 #[inline(always)]
-fn pick<T: Real, const P: bool>(x: &[T], g: usize, l: usize) -> T {
-    if P { x[g * L + l] } else { x[g] }
-}
-
-/// b or c of states from n on at step t, of `np` states.
-#[inline(always)]
-fn row<T, const P: bool>(x: &[T], t: usize, np: usize, n: usize) -> &[T] {
-    let width = if P { L } else { 1 };
-    &x[(t * np + n) * width..][..G * width]
+fn spread<T: Real, const Q: usize>(rows: &Rows<T>, at: usize) -> States<T> {
+    let mut y = [[T::ZERO; L]; G];
+    for i in 0..Q {
+        let lanes = i * (L / Q)..(i + 1) * (L / Q);
+        let row = &rows[lanes.start][at..][..G];
+        for g in 0..G {
+            y[g][lanes.clone()].fill(row[g]);
+        }
+    }
+    y
 }
 
 /// ā from exp(Δ a); S unless s = 1.
@@ -38,12 +39,12 @@ fn keep<T: Real, const S: bool>(w: T, s: T) -> T {
 
 /// G states from n on through some steps: `h` moves on, their share is added to y.
 #[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
-fn run<T: Math, const P: bool, const S: bool>(
+fn run<T: Math, const Q: usize, const S: bool>(
     s: T,
     delta: &[Lane<T>],
     write: &[Lane<T>],
-    b: &[T],
-    c: &[T],
+    b: &Rows<T>,
+    c: &Rows<T>,
     np: usize,
     n: usize,
     a: &States<T>,
@@ -52,13 +53,13 @@ fn run<T: Math, const P: bool, const S: bool>(
 ) {
     let (a, mut state) = (*a, *h);
     for (t, ((delta, write), y)) in delta.iter().zip(write).zip(y).enumerate() {
-        let (b, c) = (row::<T, P>(b, t, np, n), row::<T, P>(c, t, np, n));
+        let (b, c) = (spread::<T, Q>(b, t * np + n), spread::<T, Q>(c, t * np + n));
         for l in 0..L {
             let mut sum = y[l];
             for g in 0..G {
                 let w = (delta[l] * a[g][l]).exp();
-                state[g][l] = keep::<T, S>(w, s).fma(state[g][l], write[l] * pick::<T, P>(b, g, l));
-                sum = pick::<T, P>(c, g, l).fma(state[g][l], sum);
+                state[g][l] = keep::<T, S>(w, s).fma(state[g][l], write[l] * b[g][l]);
+                sum = c[g][l].fma(state[g][l], sum);
             }
             y[l] = sum;
         }
@@ -68,11 +69,11 @@ fn run<T: Math, const P: bool, const S: bool>(
 
 /// The states before and after every step again, from the first of `h` on, and w = exp(Δ a).
 #[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
-fn again<T: Math, const P: bool, const S: bool>(
+fn again<T: Math, const Q: usize, const S: bool>(
     s: T,
     delta: &[Lane<T>],
     write: &[Lane<T>],
-    b: &[T],
+    b: &Rows<T>,
     np: usize,
     n: usize,
     a: &States<T>,
@@ -82,11 +83,11 @@ fn again<T: Math, const P: bool, const S: bool>(
     let (a, (first, h)) = (*a, h.split_at_mut(1));
     let mut state = first[0];
     for (t, (((delta, write), h), w)) in delta.iter().zip(write).zip(h).zip(w).enumerate() {
-        let b = row::<T, P>(b, t, np, n);
+        let b = spread::<T, Q>(b, t * np + n);
         for l in 0..L {
             for g in 0..G {
                 w[g][l] = (delta[l] * a[g][l]).exp();
-                state[g][l] = keep::<T, S>(w[g][l], s).fma(state[g][l], write[l] * pick::<T, P>(b, g, l));
+                state[g][l] = keep::<T, S>(w[g][l], s).fma(state[g][l], write[l] * b[g][l]);
                 h[g][l] = state[g][l];
             }
         }
@@ -94,15 +95,15 @@ fn again<T: Math, const P: bool, const S: bool>(
 }
 
 /// The way back: `grad` comes in as G from behind these steps and leaves as G of the first. To add to: `da`, of every
-/// step Σ g b and Σ q a, and of every step and state the lanes' shares of db and dc.
+/// step Σ g b and Σ q a, and (for Q = 1) of every step and state the lanes' shares of db and dc.
 #[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
-fn back<T: Math, const P: bool, const S: bool>(
+fn back<T: Math, const Q: usize, const S: bool>(
     s: T,
     delta: &[Lane<T>],
     write: &[Lane<T>],
     dy: &[Lane<T>],
-    b: &[T],
-    c: &[T],
+    b: &Rows<T>,
+    c: &Rows<T>,
     np: usize,
     n: usize,
     a: &States<T>,
@@ -117,19 +118,20 @@ fn back<T: Math, const P: bool, const S: bool>(
 ) {
     let (a, mut grads, mut das) = (*a, *grad, *da);
     for t in (0..delta.len()).rev() {
-        let (b, c) = (row::<T, P>(b, t, np, n), row::<T, P>(c, t, np, n));
+        let (b, c) = (spread::<T, Q>(b, t * np + n), spread::<T, Q>(c, t * np + n));
         let (delta, write, dy, w) = (&delta[t], &write[t], &dy[t], &w[t]);
         let (before, after) = (&h[t], &h[t + 1]);
         let (gb, qa, db, dc) = (&mut gb[t], &mut qa[t], &mut db[t], &mut dc[t]);
         for l in 0..L {
             let (mut sum_b, mut sum_a) = (gb[l], qa[l]);
             for g in 0..G {
-                let gt = pick::<T, P>(c, g, l).fma(dy[l], grads[g][l]);
+                let gt = c[g][l].fma(dy[l], grads[g][l]);
                 let sw = if S { s * w[g][l] } else { w[g][l] };
                 let q = gt * before[g][l] * sw;
-                db[g][l] = gt.fma(write[l], db[g][l]);
-                dc[g][l] = dy[l].fma(after[g][l], dc[g][l]);
-                sum_b = gt.fma(pick::<T, P>(b, g, l), sum_b);
+                // Several sequences are one block of lanes: there is nothing to add to.
+                db[g][l] = if Q == 1 { gt.fma(write[l], db[g][l]) } else { gt * write[l] };
+                dc[g][l] = if Q == 1 { dy[l].fma(after[g][l], dc[g][l]) } else { dy[l] * after[g][l] };
+                sum_b = gt.fma(b[g][l], sum_b);
                 sum_a = q.fma(a[g][l], sum_a);
                 das[g][l] = q.fma(delta[l], das[g][l]);
                 grads[g][l] = gt * keep::<T, S>(w[g][l], s);
@@ -160,14 +162,18 @@ macro_rules! scratch {
     ($cpu:ident, $($name:ident = $n:expr),+) => { $(let mut $name = $cpu.zeros::<T>(L * $n);)+ };
 }
 
-/// Calls $f::<T, P, S> for sequences side by side or not, and s other than 1 or not.
+/// Calls $f::<T, Q, S> for the sequences side by side, and s other than 1 or not.
 macro_rules! instance {
     ($z:ident, $s:ident, $f:ident($($arg:expr),* $(,)?)) => {
-        match ($z.side > 1, $s != T::ONE) {
-            (false, false) => $f::<T, false, false>($s, $($arg),*),
-            (false, true) => $f::<T, false, true>($s, $($arg),*),
-            (true, false) => $f::<T, true, false>($s, $($arg),*),
-            (true, true) => $f::<T, true, true>($s, $($arg),*),
+        match ($z.shares(), $s != T::ONE) {
+            (1, false) => $f::<T, 1, false>($s, $($arg),*),
+            (1, true) => $f::<T, 1, true>($s, $($arg),*),
+            (2, false) => $f::<T, 2, false>($s, $($arg),*),
+            (2, true) => $f::<T, 2, true>($s, $($arg),*),
+            (4, false) => $f::<T, 4, false>($s, $($arg),*),
+            (4, true) => $f::<T, 4, true>($s, $($arg),*),
+            (_, false) => $f::<T, L, false>($s, $($arg),*),
+            (_, true) => $f::<T, L, true>($s, $($arg),*),
         }
     };
 }
@@ -193,7 +199,7 @@ impl SelectiveScan {
         let z = Plan::new(size, self.chunk);
         let c = z.c;
         scratch!(cpu, a = z.m * z.np, h = z.m * z.np, u = z.m * c, delta = z.m * c, write = z.m * c, sum = z.m * c);
-        scratch!(cpu, bs = z.np * c, cs = z.np * c);
+        let (mut bs, mut cs) = (cpu.zeros::<T>(z.padded()), cpu.zeros::<T>(z.padded()));
         z.load_state(0, x[2].host(), true, lanes_mut(&mut a));
         for first in (0..size.b).step_by(z.side) {
             h.fill(T::ZERO);
@@ -212,8 +218,7 @@ impl SelectiveScan {
                 }
                 z.load(part, x[0].host(), lanes_mut(&mut u));
                 z.load(part, x[1].host(), lanes_mut(&mut delta));
-                z.load_row(part, x[3].host(), &mut bs);
-                z.load_row(part, x[4].host(), &mut cs);
+                let (br, cr) = (z.rows(part, x[3].host(), &mut bs), z.rows(part, x[4].host(), &mut cs));
                 product(&delta, &u, &mut write);
                 sum.fill(T::ZERO);
                 for k in 0..z.m {
@@ -222,7 +227,7 @@ impl SelectiveScan {
                         let (at, y) = ((k * z.np + n) / G, &mut lanes_mut(&mut sum)[r.clone()]);
                         let (delta, write) = (&lanes(&delta)[r.clone()], &lanes(&write)[r.clone()]);
                         let (a, h) = (&states(&a)[at], &mut states_mut(&mut h)[at]);
-                        instance!(z, s, run(delta, write, &bs, &cs, z.np, n, a, h, y));
+                        instance!(z, s, run(delta, write, &br, &cr, z.np, n, a, h, y));
                     }
                 }
                 z.store(part, lanes(&sum), y, false);
@@ -249,7 +254,8 @@ impl SelectiveScan {
         let c = z.c;
         scratch!(cpu, a = z.m * z.np, start = z.m * z.np, g = z.m * z.np, da = z.m * z.np);
         scratch!(cpu, u = z.m * c, delta = z.m * c, write = z.m * c, dys = z.m * c, gbs = z.m * c, qas = z.m * c);
-        scratch!(cpu, bs = z.np * c, cs = z.np * c, h = G * (c + 1), w = G * c, db = G * c, dc = G * c);
+        let (mut bs, mut cs) = (cpu.zeros::<T>(z.padded()), cpu.zeros::<T>(z.padded()));
+        scratch!(cpu, h = G * (c + 1), w = G * c, db = G * c, dc = G * c);
         z.load_state(0, x[2].host(), true, lanes_mut(&mut a));
         for first in (0..size.b).step_by(z.side) {
             g.fill(T::ZERO);
@@ -268,14 +274,15 @@ impl SelectiveScan {
                 z.load(part, x[0].host(), lanes_mut(&mut u));
                 z.load(part, x[1].host(), lanes_mut(&mut delta));
                 z.load(part, dy, lanes_mut(&mut dys));
-                z.load_row(part, x[3].host(), &mut bs);
-                z.load_row(part, x[4].host(), &mut cs);
+                let (br, cr) = (z.rows(part, x[3].host(), &mut bs), z.rows(part, x[4].host(), &mut cs));
                 product(&delta, &u, &mut write);
                 gbs.fill(T::ZERO);
                 qas.fill(T::ZERO);
                 for n in (0..z.np).step_by(G) {
-                    db.fill(T::ZERO);
-                    dc.fill(T::ZERO);
+                    if z.side == 1 {
+                        db.fill(T::ZERO);
+                        dc.fill(T::ZERO);
+                    }
                     for k in 0..z.m {
                         let (r, at) = (k * c..k * c + part.steps, (k * z.np + n) / G);
                         let (delta, write, dy) =
@@ -287,10 +294,10 @@ impl SelectiveScan {
                             &mut states_mut(&mut w)[..part.steps],
                         );
                         hs[0] = states(&start)[at];
-                        instance!(z, s, again(delta, write, &bs, z.np, n, a, hs, ws));
+                        instance!(z, s, again(delta, write, &br, z.np, n, a, hs, ws));
                         let (g, da) = (&mut states_mut(&mut g)[at], &mut states_mut(&mut da)[at]);
                         let (db, dc) = (&mut states_mut(&mut db)[..part.steps], &mut states_mut(&mut dc)[..part.steps]);
-                        instance!(z, s, back(delta, write, dy, &bs, &cs, z.np, n, a, hs, ws, g, da, gb, qa, db, dc));
+                        instance!(z, s, back(delta, write, dy, &br, &cr, z.np, n, a, hs, ws, g, da, gb, qa, db, dc));
                     }
                     z.store_row(part, states(&db), n, dxb.0, dxb.1);
                     z.store_row(part, states(&dc), n, dxc.0, dxc.1);

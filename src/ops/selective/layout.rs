@@ -3,7 +3,7 @@
 use super::Size;
 use crate::{
     ops::{
-        lanes::{Avx512, L, Lane, avx512_here, lanes_mut, turned},
+        lanes::{L, Lane, across},
         scan::put_all,
     },
     tensor::Real,
@@ -15,6 +15,9 @@ pub const G: usize = 4;
 
 /// G states, or what belongs to them, of sixteen channels.
 pub type States<T> = [Lane<T>; G];
+
+/// b or c [steps, np] of each lane's sequence.
+pub type Rows<'a, T> = [&'a [T]; L];
 
 /// Where channels of a sequence lie: lanes `lane..` of a block.
 #[derive(Clone, Copy)]
@@ -115,9 +118,38 @@ impl Plan {
         at..at + L
     }
 
-    /// b or c [B, T, N] of some steps, [steps, states] or as lanes.
-    pub fn load_row<T: Real>(self, part: Part, x: &[T], y: &mut [T]) {
-        load_row(self, part, x, y);
+    /// Among how many sequences the lanes are shared out, so many to each; or that every lane is on its own.
+    pub fn shares(self) -> usize {
+        match (self.side, self.z.e) {
+            (1, _) => 1,
+            (2, 8) => 2,
+            (4, 4) => 4,
+            _ => L,
+        }
+    }
+
+    /// Numbers that [`Plan::rows`] has room for.
+    pub fn padded(self) -> usize {
+        if self.np == self.z.n { 0 } else { self.side * self.c * self.np }
+    }
+
+    /// b or c [B, T, N] of some steps: for each lane the rows [steps, np] of its sequence, where they lie or, if the number
+    /// of states was rounded up, in `room`, which has zeros. Lanes beyond the last sequence have the numbers of the last:
+    /// what they are multiplied by is 0.
+    pub fn rows<'a, T: Real>(self, Part { first, t0, steps }: Part, x: &'a [T], room: &'a mut [T]) -> Rows<'a, T> {
+        let Plan { z, np, c, side, .. } = self;
+        let sequence = |i: usize| &x[((first + i).min(z.b - 1) * z.t + t0) * z.n..][..steps * z.n];
+        for (i, room) in room.chunks_exact_mut(c * np).enumerate() {
+            for (row, y) in sequence(i).chunks_exact(z.n).zip(room.chunks_exact_mut(np)) {
+                y[..z.n].copy_from_slice(row);
+            }
+        }
+        let (room, mut rows) = (&*room, [x; L]);
+        for (l, rows) in rows.iter_mut().enumerate() {
+            let i = (l / z.e).min(side - 1);
+            *rows = if room.is_empty() { sequence(i) } else { &room[i * c * np..][..steps * np] };
+        }
+        rows
     }
 
     /// The lanes' shares of db or dc of states n.. summed into [B, T, N].
@@ -127,83 +159,30 @@ impl Plan {
 }
 
 #[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
-fn load_row<T: Real>(plan: Plan, part: Part, x: &[T], y: &mut [T]) {
-    match (plan.side, plan.z.e) {
-        (2, 8) => load_lanes::<T, 2>(plan, part, x, y),
-        (4, 4) => load_lanes::<T, 4>(plan, part, x, y),
-        _ => load_pieces(plan, part, x, y),
-    }
-}
-
-/// [`load_row`] where SIDE sequences fill the lanes: whole vectors. (Beyond the last sequence are the numbers of the last:
-/// what they are multiplied by is 0.)
-#[inline(always)]
-fn load_lanes<T: Real, const SIDE: usize>(plan: Plan, Part { first, t0, steps }: Part, x: &[T], y: &mut [T]) {
-    let Plan { z, np, .. } = plan;
-    let sequences: [&[T]; SIDE] =
-        std::array::from_fn(|i| &x[((first + i).min(z.b - 1) * z.t + t0) * z.n..][..steps * z.n]);
-    for (t, y) in y.chunks_exact_mut(np * L).take(steps).enumerate() {
-        let rows = sequences.map(|x| &x[t * z.n..][..z.n]);
-        for (n, y) in lanes_mut(y)[..z.n].iter_mut().enumerate() {
-            let one = rows.map(|x| x[n]);
-            *y = std::array::from_fn(|l| one[l * SIDE / L]);
-        }
-    }
-}
-
-/// [`load_row`] for any lanes.
-fn load_pieces<T: Real>(plan: Plan, Part { first, t0, steps }: Part, x: &[T], y: &mut [T]) {
-    let Plan { z, np, side, .. } = plan;
-    for p in plan.pieces(first).take(side) {
-        let x = x[(p.sequence * z.t + t0) * z.n..][..steps * z.n].chunks_exact(z.n);
-        if side == 1 {
-            x.zip(y.chunks_mut(np)).for_each(|(x, y)| y[..z.n].copy_from_slice(x));
-            continue;
-        }
-        for (x, y) in x.zip(y.chunks_mut(np * L)) {
-            x.iter().zip(lanes_mut(y)).for_each(|(&x, y)| y[p.lane..p.lane + p.width].fill(x));
-        }
-    }
-}
-
-#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
 fn store_row<T: Real>(plan: Plan, part: Part, y: &[States<T>], n: usize, x: &mut [T], acc: bool) {
-    match L / plan.side {
-        16 => store_quarters::<T, 4>(plan, part, y, n, x, acc, avx512_here!()),
-        8 if plan.z.e == 8 => store_quarters::<T, 2>(plan, part, y, n, x, acc, avx512_here!()),
-        4 if plan.z.e == 4 => store_quarters::<T, 1>(plan, part, y, n, x, acc, avx512_here!()),
+    match plan.shares() {
+        1 => store_shares::<T, 4>(plan, part, y, n, x, acc),
+        2 => store_shares::<T, 2>(plan, part, y, n, x, acc),
+        4 => store_shares::<T, 1>(plan, part, y, n, x, acc),
         _ => store_lanes(plan, part, y, n, x, acc),
     }
 }
 
-/// [`store_row`] where the lanes of a sequence are Q quarters of a vector. Turned, four vectors, of a state each, hold in
-/// each quarter a number of every state.
+/// [`store_row`] where every sequence has F fours of lanes.
 #[inline(always)]
-fn store_quarters<T: Real, const Q: usize>(
+fn store_shares<T: Real, const F: usize>(
     plan: Plan,
     Part { first, t0, steps }: Part,
     y: &[States<T>],
     n: usize,
     x: &mut [T],
     acc: bool,
-    here: Option<Avx512>,
 ) {
     let z = plan.z;
-    let sequences = if plan.side == 1 { 1 } else { plan.side.min(z.b - first) };
-    for (t, y) in y[..steps].iter().enumerate() {
-        let [a, b, c, d] = turned(here, y);
-        let mut all = [T::ZERO; L];
-        for l in 0..L {
-            all[l] = (a[l] + b[l]) + (c[l] + d[l]);
-        }
-        for (i, quarters) in all.as_chunks::<G>().0.chunks_exact(Q).take(sequences).enumerate() {
-            let mut sums = quarters[0];
-            for four in &quarters[1..] {
-                for g in 0..G {
-                    sums[g] += four[g];
-                }
-            }
-            let x = &mut x[((first + i) * z.t + t0 + t) * z.n..][n..z.n];
+    for i in 0..(4 / F).min(z.b - first) {
+        let x = &mut x[((first + i) * z.t + t0) * z.n..][..steps * z.n];
+        for (x, y) in x.chunks_exact_mut(z.n).zip(y) {
+            let (x, sums) = (&mut x[n..], across::<T, F>(y, i * F));
             match x.first_chunk_mut::<G>() {
                 Some(x) => put_all(x, &sums, acc),
                 None => put_all(x, &sums[..z.n - n], acc),
