@@ -28,7 +28,7 @@ const SMALL: f64 = 20.0;
 
 /// What to subtract from the scores before their exponential: nothing where |q| |k_s| <= [`SMALL`] for all keys seen, and
 /// the largest otherwise. Each lane for itself, and from no key that it does not see.
-#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
+#[inline(always)]
 fn reference<T: Math, const N: usize>(q: &Row<T, N>, k: &[Row<T, N>], longest: &Lane<T>) -> Lane<T> {
     let (mut small, mut all) = ([false; L], true);
     for l in 0..L {
@@ -44,7 +44,7 @@ fn reference<T: Math, const N: usize>(q: &Row<T, N>, k: &[Row<T, N>], longest: &
 }
 
 /// |k|², where it is more than `longest`.
-#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
+#[inline(always)]
 fn lengthen<T: Math, const N: usize>(k: &[Row<T, N>], longest: &mut Lane<T>) {
     for k in k {
         for l in 0..L {
@@ -54,7 +54,7 @@ fn lengthen<T: Math, const N: usize>(k: &[Row<T, N>], longest: &mut Lane<T>) {
 }
 
 /// The largest q·k_s.
-#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
+#[inline(always)]
 fn largest<T: Math, const N: usize>(q: &Row<T, N>, k: &[Row<T, N>]) -> Lane<T> {
     let mut top = [T::of(f64::NEG_INFINITY); L];
     for k in k {
@@ -89,78 +89,102 @@ fn weights<'a, T: Math, const N: usize>(
     w
 }
 
-/// o = Σ_s w_s v_s / Σ_s w_s with w_s = exp(q·k_s − top); gives back ln Σ_s exp(q·k_s).
+/// o = Σ_s w_s v_s / Σ_s w_s with w_s = exp(q·k_s − top), and lse = ln Σ_s exp(q·k_s), of all queries of a block of heads.
 #[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
 fn attend<T: Math, const N: usize>(
-    q: &Row<T, N>,
+    p: Plan<T>,
+    q: &[Row<T, N>],
     k: &[Row<T, N>],
     v: &[Row<T, N>],
-    top: &Lane<T>,
-    o: &mut Row<T, N>,
-) -> Lane<T> {
-    let (mut all, mut sum, mut room) = ([T::ZERO; L], [[T::ZERO; L]; N], [[T::ZERO; L]; TILE]);
-    let less = top.map(|x| -x);
-    for (k, v) in k.chunks(TILE).zip(v.chunks(TILE)) {
-        for (w, v) in weights(q, k, &less, &mut room).iter().zip(v) {
-            for l in 0..L {
-                all[l] += w[l];
-                for j in 0..N {
-                    sum[j][l] = w[l].fma(v[j][l], sum[j][l]);
+    o: &mut [Row<T, N>],
+    lse: &mut [Lane<T>],
+) {
+    let (mut longest, mut from, mut room) = ([T::ZERO; L], 0, [[T::ZERO; L]; TILE]);
+    for (t, ((q, o), lse)) in q.iter().zip(o).zip(lse).enumerate() {
+        let (k, v) = (&k[..p.seen(t)], &v[..p.seen(t)]);
+        lengthen(&k[from..], &mut longest);
+        from = k.len();
+        let top = reference(q, k, &longest);
+        let (mut all, mut sum, less) = ([T::ZERO; L], [[T::ZERO; L]; N], top.map(|x| -x));
+        for (k, v) in k.chunks(TILE).zip(v.chunks(TILE)) {
+            for (w, v) in weights(q, k, &less, &mut room).iter().zip(v) {
+                for l in 0..L {
+                    all[l] += w[l];
+                    for j in 0..N {
+                        sum[j][l] = w[l].fma(v[j][l], sum[j][l]);
+                    }
                 }
             }
         }
-    }
-    for l in 0..L {
-        let by = T::ONE / all[l];
-        for j in 0..N {
-            o[j][l] = by * sum[j][l];
+        for l in 0..L {
+            let by = T::ONE / all[l];
+            for j in 0..N {
+                o[j][l] = by * sum[j][l];
+            }
+            lse[l] = top[l] + all[l].ln();
         }
-        all[l] = top[l] + all[l].ln();
     }
-    all
 }
 
-/// −δ and −lse of a query.
+/// −δ of each query.
 #[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
-fn negative<T: Math, const N: usize>(g: &Row<T, N>, o: &Row<T, N>, lse: Lane<T>) -> [Lane<T>; 2] {
-    let delta = g.iter().zip(o).fold([T::ZERO; L], |sum, (&g, &o)| mul_sub(sum, g, o));
-    [delta, lse.map(|x| -x)]
+fn negative<T: Math, const N: usize>(g: &[Row<T, N>], o: &[Row<T, N>], starts: &mut [[Lane<T>; 2]]) {
+    for ((g, o), start) in g.iter().zip(o).zip(starts) {
+        let mut sum = [T::ZERO; L];
+        for j in 0..N {
+            sum = mul_sub(sum, g[j], o[j]);
+        }
+        start[0] = sum;
+    }
 }
 
-/// One query and a tile of keys backwards: p_s = exp(q·k_s − lse) and dx_s = p_s (do·v_s − δ); dq += Σ_s dx_s k_s,
-/// dk_s += dx_s q, dv_s += p_s do.
+/// What the way back reads of a block of heads: rows of each query, in `starts` its −δ and −lse, and of each key.
+struct Given<'a, T, const N: usize> {
+    q: &'a [Row<T, N>],
+    g: &'a [Row<T, N>],
+    starts: &'a [[Lane<T>; 2]],
+    k: &'a [Row<T, N>],
+    v: &'a [Row<T, N>],
+}
+
+/// One tile of keys, from `s0` on, and all queries that see any of it backwards: p_s = exp(q·k_s − lse) and
+/// dx_s = p_s (do·v_s − δ); dq += Σ_s dx_s k_s, dk_s += dx_s q, dv_s += p_s do.
 #[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
 fn attend_back<T: Math, const N: usize>(
-    q: &Row<T, N>,
-    g: &Row<T, N>,
-    start: &[Lane<T>; 2],
-    k: &[Row<T, N>],
-    v: &[Row<T, N>],
-    dq: &mut Row<T, N>,
+    p: Plan<T>,
+    s0: usize,
+    x: &Given<T, N>,
+    dq: &mut [Row<T, N>],
     dk: &mut [Row<T, N>],
     dv: &mut [Row<T, N>],
-    room: &mut [Lane<T>; TILE],
 ) {
-    let p = weights(q, k, &start[1], room);
-    for ((p, v), dv) in p.iter_mut().zip(v).zip(dv) {
-        for l in 0..L {
-            let dp = (0..N).fold(start[0][l], |d, j| g[j][l].fma(v[j][l], d));
-            for j in 0..N {
-                dv[j][l] = p[l].fma(g[j][l], dv[j][l]);
-            }
-            p[l] *= dp;
-        }
-    }
-    let mut sum = *dq;
-    for ((dx, k), dk) in p.iter().zip(k).zip(dk) {
-        for l in 0..L {
-            for i in 0..N {
-                dk[i][l] = dx[l].fma(q[i][l], dk[i][l]);
-                sum[i][l] = dx[l].fma(k[i][l], sum[i][l]);
+    let mut room = [[T::ZERO; L]; TILE];
+    for t in p.first(s0)..p.d.t {
+        let seen = s0..p.seen(t).min(s0 + TILE);
+        let (q, g, start) = (&x.q[t], &x.g[t], &x.starts[t]);
+        let (k, v) = (&x.k[seen.clone()], &x.v[seen.clone()]);
+        let (dk, dv) = (&mut dk[seen.clone()], &mut dv[seen]);
+        let p = weights(q, k, &start[1], &mut room);
+        for ((p, v), dv) in p.iter_mut().zip(v).zip(dv) {
+            for l in 0..L {
+                let dp = (0..N).fold(start[0][l], |d, j| g[j][l].fma(v[j][l], d));
+                for j in 0..N {
+                    dv[j][l] = p[l].fma(g[j][l], dv[j][l]);
+                }
+                p[l] *= dp;
             }
         }
+        let mut sum = dq[t];
+        for ((dx, k), dk) in p.iter().zip(k).zip(dk) {
+            for l in 0..L {
+                for i in 0..N {
+                    dk[i][l] = dx[l].fma(q[i][l], dk[i][l]);
+                    sum[i][l] = dx[l].fma(k[i][l], sum[i][l]);
+                }
+            }
+        }
+        dq[t] = sum;
     }
-    *dq = sum;
 }
 
 /// Lanes as rows.
@@ -177,18 +201,13 @@ fn rows_mut<T: Real, const N: usize>(x: &mut [T]) -> &mut [Row<T, N>] {
 pub fn forward<T: Math, const N: usize>(cpu: &Cpu, p: Plan<T>, q: &[T], k: &[T], v: &[T], o: &mut [T], lse: &mut [T]) {
     let (d, n, s) = (p.d, p.d.t, p.s);
     let lane = |n: usize| cpu.zeros::<T>(n * N * L);
-    let (mut qs, mut ks, mut vs, mut os) = (lane(n), lane(s), lane(s), lane(n));
+    let (mut qs, mut ks, mut vs, mut os, mut all) = (lane(n), lane(s), lane(s), lane(n), cpu.temp::<T>(n * L));
     for b in Block::all(d.b * d.h) {
         b.gather(d.keys(), q, 0, n, p.scale, lanes_mut(&mut qs), N);
         b.gather(p.keys(), k, 0, s, T::ONE, lanes_mut(&mut ks), N);
         b.gather(p.values(), v, 0, s, T::ONE, lanes_mut(&mut vs), N);
-        let (mut longest, mut from) = ([T::ZERO; L], 0);
-        for (t, (q, o)) in rows::<T, N>(&qs).iter().zip(rows_mut::<T, N>(&mut os)).enumerate() {
-            let (k, v) = (&rows(&ks)[..p.seen(t)], &rows(&vs)[..p.seen(t)]);
-            lengthen(&k[from..], &mut longest);
-            from = k.len();
-            let top = reference(q, k, &longest);
-            let all = attend(q, k, v, &top, o);
+        attend::<T, N>(p, rows(&qs), rows(&ks), rows(&vs), rows_mut(&mut os), lanes_mut(&mut all));
+        for (t, all) in lanes(&all).iter().enumerate() {
             (0..b.len).for_each(|l| lse[(b.first + l) * n + t] = all[l]);
         }
         b.scatter(d.values(), lanes(&os), N, (0, n), T::ONE, &mut (o, false));
@@ -213,19 +232,14 @@ pub fn backward<T: Math, const N: usize>(
         b.gather(d.values(), x.d_o, 0, n, T::ONE, lanes_mut(&mut gs), N);
         b.gather(d.values(), x.o, 0, n, T::ONE, lanes_mut(&mut os), N);
         [&mut dqs, &mut dks, &mut dvs].into_iter().for_each(|d| d.fill(T::ZERO));
-        for (t, start) in rows_mut(&mut starts).iter_mut().enumerate() {
-            let lse = std::array::from_fn(|l| if l < b.len { x.lse[(b.first + l) * n + t] } else { T::ZERO });
-            *start = negative::<T, N>(&rows(&gs)[t], &rows(&os)[t], lse);
+        negative::<T, N>(rows(&gs), rows(&os), rows_mut(&mut starts));
+        for (t, start) in rows_mut::<T, 2>(&mut starts).iter_mut().enumerate() {
+            start[1] = [T::ZERO; L];
+            (0..b.len).for_each(|l| start[1][l] = -x.lse[(b.first + l) * n + t]);
         }
-        let mut room = [[T::ZERO; L]; TILE];
+        let given = Given::<T, N> { q: rows(&qs), g: rows(&gs), starts: rows(&starts), k: rows(&ks), v: rows(&vs) };
         for s0 in (0..s).step_by(TILE) {
-            for t in (s0 + n).saturating_sub(s)..n {
-                let (q, g, start, seen) =
-                    (&rows(&qs)[t], &rows(&gs)[t], &rows(&starts)[t], s0..p.seen(t).min(s0 + TILE));
-                let (k, v) = (&rows(&ks)[seen.clone()], &rows(&vs)[seen.clone()]);
-                let (dk, dv) = (&mut rows_mut(&mut dks)[seen.clone()], &mut rows_mut(&mut dvs)[seen]);
-                attend_back::<T, N>(q, g, start, k, v, &mut rows_mut(&mut dqs)[t], dk, dv, &mut room);
-            }
+            attend_back(p, s0, &given, rows_mut(&mut dqs), rows_mut(&mut dks), rows_mut(&mut dvs));
         }
         b.scatter(d.keys(), lanes(&dqs), N, (0, n), p.scale, &mut dq);
         b.scatter(p.keys(), lanes(&dks), N, (0, s), T::ONE, &mut dk);
