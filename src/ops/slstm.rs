@@ -42,7 +42,8 @@ use cells::{cell, cell_back};
 /// x [B, T, 4D] (gates i, f, z, o before the recurrent share), R [4, H, K, K] with H K = D, and h0, c0, n0, m0, w0
 /// [B, D] to h [B, T, D] and the last h, c, n, m [B, D].
 ///
-/// Saves i, f, z, o, c, n and ±σ(−f̃) of every step [B, T, 7, D]; the sign is that of l − ĩ.
+/// Saves of every step [B, T, 6, D] the smaller of i and f (the other is 1), z, o, c, n and ±σ(−f̃), whose sign is that of
+/// l − ĩ.
 pub struct SlstmSequence;
 
 /// Sizes: batch, steps, heads, units of a head.
@@ -55,7 +56,7 @@ struct Size {
 }
 
 /// What is saved of a step.
-const SAVED: usize = 7;
+const SAVED: usize = 6;
 
 impl Size {
     fn of(x: In) -> Size {

@@ -132,12 +132,13 @@ struct Slstm {
         const real past = s[2] - softplus(-sum[1]), z = tanh(sum[2]), o = sigmoid(sum[3]);
         const bool wins = past >= sum[0];
         s[2] = wins ? past : sum[0];
-        const real i = exp(sum[0] - s[2]), f = exp(past - s[2]), slope = sigmoid(-sum[1]);
+        const real less = exp((wins ? sum[0] : past) - s[2]), slope = sigmoid(-sum[1]);
+        const real i = wins ? less : real(1.0), f = wins ? real(1.0) : less;
         s[0] = f * s[0] + i * z;
         s[1] = f * s[1] + i;
-        const real all[7] = {i, f, z, o, s[0], s[1], wins ? slope : -slope};
+        const real all[6] = {less, z, o, s[0], s[1], wins ? slope : -slope};
 #pragma unroll
-        for (int v = 0; v < 7; v++) st(saved + (row * 7 + v) * d + j, all[v]);
+        for (int v = 0; v < 6; v++) st(saved + (row * 6 + v) * d + j, all[v]);
         return o * s[0] / s[1];
     }
     __device__ void end(i64 at, real h) const {
@@ -154,7 +155,7 @@ struct SlstmBack {
     S* to[5]; // the gradients of h0, c0, n0, m0, w0
     int acc[5];
     i64 d;
-    real s[3], v[10]; // dc, dn, gamma; what is saved, c and n before, dh
+    real s[3], v[9]; // dc, dn, gamma; what is saved, c and n before, dh
 
     __device__ real begin(i64 at) {
         s[0] = dc_last ? ld(dc_last + at) : real(0.0);
@@ -163,20 +164,21 @@ struct SlstmBack {
         return dh_last ? ld(dh_last + at) : real(0.0);
     }
     __device__ void fetch(i64 row, i64 j, bool first, i64 at) {
-        const S* from = saved + row * 7 * d + j;
+        const S* from = saved + row * 6 * d + j;
 #pragma unroll
-        for (int i = 0; i < 7; i++) v[i] = ld(from + i * d);
-        v[7] = first ? ld(c0 + at) : ld(from - 3 * d);
-        v[8] = first ? ld(n0 + at) : ld(from - 2 * d);
-        v[9] = dh ? ld(dh + row * d + j) : real(0.0);
+        for (int i = 0; i < 6; i++) v[i] = ld(from + i * d);
+        v[6] = first ? ld(c0 + at) : ld(from - 3 * d);
+        v[7] = first ? ld(n0 + at) : ld(from - 2 * d);
+        v[8] = dh ? ld(dh + row * d + j) : real(0.0);
     }
     template <class Fetch>
     __device__ void step(real back, real (&out)[4], Fetch fetch) {
-        const real i = v[0], f = v[1], z = v[2], o = v[3], c = v[4], n = v[5], slope = v[6];
-        const real before_c = v[7], before_n = v[8], dh = back + v[9];
+        const real less = v[0], z = v[1], o = v[2], c = v[3], n = v[4], slope = v[5];
+        const real before_c = v[6], before_n = v[7], dh = back + v[8];
         fetch();
         const real h = o * c / n, dc = s[0] + dh / n * o, dn = s[1] - dh / n * h;
         const bool wins = slope > 0.0;
+        const real i = wins ? less : real(1.0), f = wins ? real(1.0) : less;
         out[0] = i * (z * dc + dn) + (wins ? real(0.0) : s[2]);
         out[1] = (f * (before_c * dc + before_n * dn) + (wins ? s[2] : real(0.0))) * fabs(slope);
         out[2] = i * dc * (1.0 - z * z);
@@ -205,7 +207,7 @@ struct SlstmBack {
         S *dn0, int acc_n, S *dm0, int acc_m, S *dw0, int acc_w, i64 b, i64 t, i64 heads, i64 k
 #define SLSTM_BACK                                                                                                    \
     {c0, n0, w0, c_last, n_last, saved, dh, dh_last, dc_last, dn_last, dm_last, {dh0, dc0, dn0, dm0, dw0},            \
-     {acc_h, acc_c, acc_n, acc_m, acc_w}, heads * k, {0, 0, 0}, {0, 0, 0, 0, 0, 0, 0, 0, 0, 0}}
+     {acc_h, acc_c, acc_n, acc_m, acc_w}, heads * k, {0, 0, 0}, {0, 0, 0, 0, 0, 0, 0, 0, 0}}
 
 #define SLSTM_KERNELS(NAME, N, R, THREADS)                                                                            \
     extern "C" __global__ void __launch_bounds__(THREADS, 1) slstm_forward_##NAME(const S* x, const S* w, S* hs,      \

@@ -7,7 +7,7 @@ use crate::ops::{
     scan::{at, by_lanes, each, put},
 };
 
-/// Where a step of one head of one sequence is read and written. x [4, D], saved [7, D], h [D] begin at the head's units;
+/// Where a step of one head of one sequence is read and written. x [4, D], saved [6, D], h [D] begin at the head's units;
 /// z [4K] is h R; the states [K] move on.
 struct Step<'a, T> {
     x: &'a [T],
@@ -15,6 +15,12 @@ struct Step<'a, T> {
     states: [&'a mut [T]; 4],
     h: &'a mut [T],
     saved: &'a mut [T],
+}
+
+/// i and f: of the two the larger is e⁰, and f is where the slope is positive.
+#[inline(always)]
+fn gates<T: Math>(less: T, slope: T) -> (T, T) {
+    if slope > T::ZERO { (less, T::ONE) } else { (T::ONE, less) }
 }
 
 /// W units of it.
@@ -29,8 +35,8 @@ fn lanes<T: Math, const W: usize>(i: usize, k: usize, d: usize, y: &mut Step<T>)
     }
     let [_, c, n, m] = &y.states;
     let (mut c, mut n, mut m): ([T; W], [T; W], [T; W]) = (at(c, 0, k, i), at(n, 0, k, i), at(m, 0, k, i));
-    let (mut ig, mut fg, z, o) = (raw[0], raw[1], each(raw[2], T::tanh), each(raw[3], T::sigmoid));
-    let (mut h, mut slope) = (o, raw[1]);
+    let (z, o) = (each(raw[2], T::tanh), each(raw[3], T::sigmoid));
+    let (mut less, mut h, mut slope) = (raw[0], o, raw[1]);
     for l in 0..W {
         // −ln σ(f̃) and σ(−f̃).
         let (fade, fading) = (-raw[1][l]).softplus_and_slope();
@@ -38,17 +44,18 @@ fn lanes<T: Math, const W: usize>(i: usize, k: usize, d: usize, y: &mut Step<T>)
         let wins = past >= raw[0][l];
         m[l] = if wins { past } else { raw[0][l] };
         slope[l] = if wins { fading } else { -fading };
-        (ig[l], fg[l]) = (raw[0][l] - m[l], past - m[l]);
+        less[l] = (if wins { raw[0][l] } else { past }) - m[l];
     }
-    (ig, fg) = (each(ig, T::exp), each(fg, T::exp));
+    let less = each(less, T::exp);
     for l in 0..W {
-        c[l] = fg[l] * c[l] + ig[l] * z[l];
-        n[l] = fg[l] * n[l] + ig[l];
+        let (ig, fg) = gates(less[l], slope[l]);
+        c[l] = fg * c[l] + ig * z[l];
+        n[l] = fg * n[l] + ig;
         h[l] = o[l] * c[l] / n[l];
     }
     put(y.h, 0, d, i, h, false);
     y.states.iter_mut().zip([h, c, n, m]).for_each(|(y, v)| put(y, 0, k, i, v, false));
-    [ig, fg, z, o, c, n, slope].into_iter().enumerate().for_each(|(j, v)| put(y.saved, j, d, i, v, false));
+    [less, z, o, c, n, slope].into_iter().enumerate().for_each(|(j, v)| put(y.saved, j, d, i, v, false));
 }
 
 /// Step t of all heads and sequences: z [H, B, 4K] is h R, the states h [H, B, K] and c, n, m [B, D] move on.
@@ -96,7 +103,7 @@ fn lanes_back<T: Math, const W: usize>(
 ) {
     let mut saved = [[T::ZERO; W]; SAVED];
     saved.iter_mut().enumerate().for_each(|(j, y)| *y = at(x.saved, j, d, i));
-    let [ig, fg, z, o, c, n, slope] = saved;
+    let [less, z, o, c, n, slope] = saved;
     let (mut dh, mut dc, mut dn, mut gamma): ([T; W], [T; W], [T; W], [T; W]) =
         (at(g[0], 0, k, i), at(g[1], 0, k, i), at(g[2], 0, k, i), at(g[3], 0, k, i));
     let (c0, n0): ([T; W], [T; W]) = (at(x.before[0], 0, k, i), at(x.before[1], 0, k, i));
@@ -112,14 +119,15 @@ fn lanes_back<T: Math, const W: usize>(
         let (per_n, h) = (dh[l] * inverse, o[l] * c[l] * inverse);
         dc[l] += per_n * o[l];
         dn[l] -= per_n * h;
+        let (ig, fg) = gates(less[l], slope[l]);
         let wins = slope[l] > T::ZERO;
         let (to_past, to_input) = if wins { (gamma[l], T::ZERO) } else { (T::ZERO, gamma[l]) };
         let slope = if wins { slope[l] } else { -slope[l] };
-        out[0][l] = ig[l] * (z[l] * dc[l] + dn[l]) + to_input;
-        out[1][l] = (fg[l] * (c0[l] * dc[l] + n0[l] * dn[l]) + to_past) * slope;
-        out[2][l] = ig[l] * dc[l] * (T::ONE - z[l] * z[l]);
+        out[0][l] = ig * (z[l] * dc[l] + dn[l]) + to_input;
+        out[1][l] = (fg * (c0[l] * dc[l] + n0[l] * dn[l]) + to_past) * slope;
+        out[2][l] = ig * dc[l] * (T::ONE - z[l] * z[l]);
         out[3][l] = dh[l] * h * (T::ONE - o[l]);
-        (dc[l], dn[l], gamma[l]) = (fg[l] * dc[l], fg[l] * dn[l], to_past);
+        (dc[l], dn[l], gamma[l]) = (fg * dc[l], fg * dn[l], to_past);
     }
     g[1..].iter_mut().zip([dc, dn, gamma]).for_each(|(y, v)| put(y, 0, k, i, v, false));
     for (j, &out) in out.iter().enumerate() {
@@ -148,7 +156,7 @@ pub fn cell_back<T: Math>(
             let before = if t == 0 {
                 [&first[0][unit.clone()], &first[1][unit.clone()]]
             } else {
-                let [c, n] = [4, 5].map(|j| s.step(SAVED, b, t - 1, h) + j * d);
+                let [c, n] = [3, 4].map(|j| s.step(SAVED, b, t - 1, h) + j * d);
                 [&saved[c..c + k], &saved[n..n + k]]
             };
             let dy = dy.map(|dy| &dy[s.step(1, b, t, h)..]);
