@@ -159,7 +159,7 @@ fn attend_back<T: Math, const N: usize>(
     dv: &mut [Row<T, N>],
 ) {
     let mut room = [[T::ZERO; L]; TILE];
-    for t in p.first(s0)..p.d.t {
+    for (t, dq) in dq.iter_mut().enumerate().skip(p.first(s0)) {
         let seen = s0..p.seen(t).min(s0 + TILE);
         let (q, g, start) = (&x.q[t], &x.g[t], &x.starts[t]);
         let (k, v) = (&x.k[seen.clone()], &x.v[seen.clone()]);
@@ -174,7 +174,7 @@ fn attend_back<T: Math, const N: usize>(
                 p[l] *= dp;
             }
         }
-        let mut sum = dq[t];
+        let mut sum = *dq;
         for ((dx, k), dk) in p.iter().zip(k).zip(dk) {
             for l in 0..L {
                 for i in 0..N {
@@ -183,7 +183,7 @@ fn attend_back<T: Math, const N: usize>(
                 }
             }
         }
-        dq[t] = sum;
+        *dq = sum;
     }
 }
 

@@ -118,12 +118,8 @@ fn lanes<T: Real, const M: usize, const N: usize>(
 #[inline(always)]
 fn by_rows<T: Real, const M: usize>(j: usize, x: Inputs<T>, y: &mut [T]) {
     let (mut w, mut seen) = ([x.start; M], [x.start; M]);
-    for k in 0..M {
-        w[k] = x.tap(j + k);
-    }
-    for k in 1..M {
-        seen[k] = x.row(j + k - 1);
-    }
+    w.iter_mut().enumerate().for_each(|(k, w)| *w = x.tap(j + k));
+    seen.iter_mut().skip(1).enumerate().for_each(|(r, seen)| *seen = x.row(j + r));
     for (t, y) in y.chunks_exact_mut(x.s.d).enumerate() {
         for k in 1..M {
             seen[k - 1] = seen[k];
@@ -137,12 +133,8 @@ fn by_rows<T: Real, const M: usize>(j: usize, x: Inputs<T>, y: &mut [T]) {
 #[inline(always)]
 fn column<T: Real, const M: usize, const N: usize>(i: usize, j: usize, x: Inputs<T>, y: &mut [T]) {
     let (mut w, mut seen) = ([[T::ZERO; N]; M], [[T::ZERO; N]; M]);
-    for k in 0..M {
-        w[k] = at(x.tap(j + k), 0, 0, i);
-    }
-    for k in 1..M {
-        seen[k] = at(x.row(j + k - 1), 0, 0, i);
-    }
+    w.iter_mut().enumerate().for_each(|(k, w)| *w = at(x.tap(j + k), 0, 0, i));
+    seen.iter_mut().skip(1).enumerate().for_each(|(r, seen)| *seen = at(x.row(j + r), 0, 0, i));
     let start = if j == 0 { at(x.start, 0, 0, i) } else { [T::ZERO; N] };
     for t in 0..x.s.t {
         for k in 1..M {
@@ -204,9 +196,7 @@ fn lanes_back<T: Real, const M: usize, const N: usize>(
 fn by_rows_back<T: Real, const M: usize>(j: usize, x: Inputs<T>, g: &[T], to: &mut Outputs<T>) {
     let Sizes { t: steps, d, .. } = x.s;
     let (mut w, mut window) = ([x.start; M], [x.start; M]);
-    for k in 0..M {
-        w[k] = x.tap(j + k);
-    }
+    w.iter_mut().enumerate().for_each(|(k, w)| *w = x.tap(j + k));
     for r in j..steps + x.s.w - 1 {
         for k in (1..M).rev() {
             window[k] = window[k - 1];
@@ -257,9 +247,7 @@ fn column_back<T: Real, const M: usize, const N: usize>(
             Err(r) => put(to.dstate.0, r, d, i, sum, to.dstate.1 || j > 0),
         }
     }
-    for k in 0..M {
-        put(to.dw, j + k, d, i, dw[k], false);
-    }
+    dw.into_iter().enumerate().for_each(|(k, dw)| put(to.dw, j + k, d, i, dw, false));
     if j == 0 {
         put(to.dbias, 0, d, i, all, true);
     }
