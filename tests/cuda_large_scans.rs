@@ -160,6 +160,9 @@ fn slstms() {
         let mut x = vec![g.normal([b, t, 4 * h * k]), g.range([4, h, k, k], -w, w), g.normal(state), g.normal(state)];
         x.extend([g.range(state, 1.0, 3.0), g.normal(state), g.range(state, 0.5, 1.5)]);
         same(&format!("slstm_sequence {b} {t} {h} {k}"), || SlstmSequence, &x, 5);
+        // Saturated gates: σ(−f̃) is 0 in single precision.
+        x[0] = Tensor::from_vec(x[0].to_f64().iter().map(|x| 100.0 * x).collect::<Vec<_>>(), x[0].shape());
+        same(&format!("saturated slstm_sequence {b} {t} {h} {k}"), || SlstmSequence, &x, 5);
     }
 }
 

@@ -75,29 +75,35 @@ fn rows_of_zeros_have_finite_norms_and_gradients() {
 /// Sequences share lanes and scratch memory, and states are rounded up to four: nothing gets across.
 #[test]
 fn what_is_not_finite_in_one_sequence_of_a_scan_stays_there() {
-    for (batch, t, e, n) in [(3, 5, 20, 3), (7, 4, 5, 2), (2, 3, 16, 4)] {
+    let sizes = [(3, 5, 20, 3), (7, 4, 5, 2), (2, 3, 16, 4), (3, 4, 8, 4), (3, 4, 8, 3), (5, 4, 4, 6)];
+    for ((batch, t, e, n), dtype) in sizes.iter().flat_map(|&size| [(size, DType::F32), (size, DType::F64)]) {
         let g = &mut Gen::new(1);
         let (row, state) = ([batch, t, e], [batch, t, n]);
-        let a = g.range([e, n], -2.0, -0.1);
+        let a = g.range([e, n], -2.0, -0.1).cast(dtype);
         let all = [g.normal(row), g.range(row, 0.1, 1.0), g.normal(state), g.normal(state), g.normal([batch, e, n])];
         let run = |all: &[Tensor]| {
             let tape = Tape::default();
             tape.poison(true);
-            let x: Vec<_> = all.iter().map(|x| tape.leaf(x)).collect();
+            let x: Vec<_> = all.iter().map(|x| tape.leaf(&x.cast(dtype))).collect();
             let (y, h) = selective_scan(x[0], x[1], tape.constant(&a), x[2], x[3], x[4], 1.0, 2);
             tape.backward(y.square().sum() + h.square().sum());
             let grads = x.iter().map(|x| x.grad().unwrap());
-            [y.value(), h.value()].into_iter().chain(grads).collect::<Vec<_>>()
+            [y.value(), h.value()].into_iter().chain(grads).map(|x| x.to_f64()).collect::<Vec<_>>()
         };
-        let mut wild = all.clone();
-        for (i, value) in [(0, f64::INFINITY), (1, f64::NAN), (3, f64::NAN), (4, f64::INFINITY)] {
-            let mut x = all[i].to_f64();
-            x[0] = value;
-            wild[i] = Tensor::from_vec(x, all[i].shape());
-        }
-        for (tame, wild) in run(&all).iter().zip(&run(&wild)) {
-            let first = tame.len() / batch;
-            assert_eq!(tame.host::<f64>()[first..], wild.host::<f64>()[first..], "{batch} x {t} x {e} x {n}");
+        let tame = run(&all);
+        for sequence in [0, batch - 1] {
+            let mut wild = all.clone();
+            for (i, value) in [(0, f64::INFINITY), (1, f64::NAN), (3, f64::NAN), (4, f64::INFINITY)] {
+                let mut x = all[i].to_f64();
+                let each = x.len() / batch;
+                x[sequence * each] = value;
+                wild[i] = Tensor::from_vec(x, all[i].shape());
+            }
+            for (tame, wild) in tame.iter().zip(&run(&wild)) {
+                let each = tame.len() / batch;
+                let others = |x: &[f64]| [&x[..sequence * each], &x[(sequence + 1) * each..]].concat();
+                assert_eq!(others(tame), others(wild), "{batch} x {t} x {e} x {n}, {dtype}, sequence {sequence}");
+            }
         }
     }
 }

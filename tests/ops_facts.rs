@@ -4,6 +4,7 @@
 use proptest::prelude::*;
 use tapezoo::{
     autograd::{Gen, Tape, Var},
+    models::linear_cut,
     tensor::{DType, Shape, Tensor},
 };
 
@@ -46,6 +47,31 @@ fn rows(x: &Tensor, f: impl Fn(usize, &[f64]) -> Vec<f64>) -> Vec<f64> {
 fn naive_softmax(x: &[f64]) -> Vec<f64> {
     let sum: f64 = x.iter().map(|x| x.exp()).sum();
     x.iter().map(|x| x.exp() / sum).collect()
+}
+
+/// Parts of a product: W cut (few inputs), the result cut (few rows, or many inputs).
+#[test]
+fn a_product_in_parts_is_the_product_cut() {
+    let g = &mut Gen::new(8);
+    let widths = [1, 5, 3];
+    for (rows, inputs) in [(20, 4), (3, 4), (20, 30)] {
+        let (x, w, b) = (g.normal([2, rows, inputs]), g.normal([9, inputs]), g.normal([9]));
+        let weight = g.normal([2, rows, 9]);
+        let run = |parts: bool| {
+            let tape = Tape::default();
+            let v = [&x, &w, &b].map(|x| tape.leaf(x));
+            let whole = v[0].linear(v[1], Some(v[2]));
+            let cut = || linear_cut(v[0], v[1], Some(v[2]), widths).to_vec();
+            let y =
+                if parts { cut() } else { vec![whole.narrow(2, 0, 1), whole.narrow(2, 1, 5), whole.narrow(2, 6, 3)] };
+            tape.backward((Var::concat(&y, 2) * tape.constant(&weight)).sum());
+            let values: Vec<_> = y.iter().map(|y| y.value()).collect();
+            values.into_iter().chain(v.map(|x| x.grad().unwrap())).collect::<Vec<_>>()
+        };
+        for (got, want) in run(true).iter().zip(run(false)) {
+            close(got, want.shape(), &want.to_f64());
+        }
+    }
 }
 
 /// What a norm makes of a row, forward and backward, with the row alone and among others.

@@ -168,7 +168,7 @@ fn cores(g: &mut Gen, [b, t, d]: [usize; 3], chunk: usize) -> Vec<Core> {
             vec![h.0, h.1, last.0, last.1]
         }),
     ));
-    for (s, n) in [(1.0, 3), (2.0, 1), (1.0, 8), (2.0, 4)] {
+    for (s, n) in [(1.0, 3), (2.0, 1), (1.0, 8), (2.0, 4), (1.0, 6)] {
         all.push(Core {
             name: "selective_scan",
             core: if s == 1.0 {
@@ -261,7 +261,7 @@ fn distance(a: &[Vec<Vec<f64>>; 2], b: &[Vec<Vec<f64>>; 2]) -> f64 {
 fn sizes(g: &mut Gen) -> ([usize; 3], usize) {
     let chunk = [1, 2, 3, 4, 5, 8, 64][g.below(7)];
     let t = [0, 1, chunk - 1, chunk, chunk + 1, 13, 3 * chunk + 1][g.below(7)].min(70);
-    ([g.size(5), t, [1, 2, 4, 5, 8, 16, 21, 70][g.below(8)]], chunk)
+    ([g.size(5), t, [1, 2, 4, 5, 8, 16, 21, 33, 70][g.below(9)]], chunk)
 }
 
 proptest! {

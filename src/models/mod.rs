@@ -179,12 +179,13 @@ pub fn linear_parts<'t, const N: usize>(x: Var<'t>, w: Var<'t>, b: Option<Var<'t
     linear_cut(x, w, b, [w.shape().at(0) / N; N])
 }
 
-/// x Wᵀ + b in parts so wide. What is cut is copied; so on the CPU, where x has as many rows as W or more, W is cut, for `N`
-/// products, unless x, which each of them reads, is wider than the result.
+/// x Wᵀ + b in parts of these widths. Cutting copies. So on the CPU, where x has as many rows as W or more, W is cut, for `N`
+/// products, unless x is wider than the result: each of them reads all of x.
 #[track_caller]
 pub fn linear_cut<'t, const N: usize>(x: Var<'t>, w: Var<'t>, b: Option<Var<'t>>, widths: [usize; N]) -> [Var<'t>; N] {
     let start = |i: usize| widths[..i].iter().sum();
     let [out, inp] = w.dims();
+    debug_assert_eq!(widths.iter().sum::<usize>(), out, "the widths of the parts of W");
     if x.tape().cx().gpu().is_some() || x.shape().rows() < out || inp > out {
         let (y, axis) = (x.linear(w, b), x.shape().rank() - 1);
         return std::array::from_fn(|i| y.narrow(axis, start(i), widths[i]));

@@ -32,7 +32,7 @@
 //! | form | cost a step | memory |
 //! |---|---|---|
 //! | recurrent | O(D² / H), some 40 small ops | every intermediate |
-//! | fused | the same, one kernel over all steps | seven numbers a unit |
+//! | fused | the same, one kernel over all steps | six numbers a unit |
 
 use super::{
     Bound, Form, Init, Mixer, ModelConfig, P, State, at, over_time, split,

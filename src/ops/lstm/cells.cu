@@ -1,7 +1,7 @@
 #line 2 "src/ops/lstm/cells.cu"
 // The cells of lstm.rs and slstm.rs, forwards and backwards, and the kernels that run them: all steps by a block (block.cu)
 // or by blocks that wait for one another (grid.cu), or a step at a time (steps.cu). A cell has 4 sums of gates and its
-// state; it moves 5 + 5 numbers a step (LSTM) or 4 + 8, and its operations are few beside those of the products.
+// state; it moves 5 + 5 numbers a step (LSTM) or 4 + 7, and its operations are few beside those of the products.
 
 // --- The LSTM ---
 
@@ -132,11 +132,13 @@ struct Slstm {
         const real past = s[2] - softplus(-sum[1]), z = tanh(sum[2]), o = sigmoid(sum[3]);
         const bool wins = past >= sum[0];
         s[2] = wins ? past : sum[0];
-        const real less = exp((wins ? sum[0] : past) - s[2]), slope = sigmoid(-sum[1]);
+        const real less = exp((wins ? sum[0] : past) - s[2]), fading = sigmoid(-sum[1]), least = 1e-37;
+        // Its sign is what tells who won, so that it never becomes 0.
+        const real slope = wins ? (fading > least ? fading : least) : -fading;
         const real i = wins ? less : real(1.0), f = wins ? real(1.0) : less;
         s[0] = f * s[0] + i * z;
         s[1] = f * s[1] + i;
-        const real all[6] = {less, z, o, s[0], s[1], wins ? slope : -slope};
+        const real all[6] = {less, z, o, s[0], s[1], slope};
 #pragma unroll
         for (int v = 0; v < 6; v++) st(saved + (row * 6 + v) * d + j, all[v]);
         return o * s[0] / s[1];

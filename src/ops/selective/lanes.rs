@@ -95,7 +95,7 @@ fn again<T: Math, const Q: usize, const S: bool>(
 }
 
 /// The way back: `grad` comes in as G from behind these steps and leaves as G of the first. To add to: `da`, of every
-/// step Σ g b and Σ q a, and (for Q = 1) of every step and state the lanes' shares of db and dc.
+/// step Σ g b and Σ q a, and of every step and state the lanes' shares of db and dc (which, but for Q = 1, are written).
 #[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
 fn back<T: Math, const Q: usize, const S: bool>(
     s: T,

@@ -118,7 +118,7 @@ impl Plan {
         at..at + L
     }
 
-    /// Among how many sequences the lanes are shared out, so many to each; or that every lane is on its own.
+    /// How many sequences share all sixteen lanes equally: 1, 2 or 4; else L, and each lane is looked up on its own.
     pub fn shares(self) -> usize {
         match (self.side, self.z.e) {
             (1, _) => 1,
@@ -128,7 +128,7 @@ impl Plan {
         }
     }
 
-    /// Numbers that [`Plan::rows`] has room for.
+    /// How many numbers [`Plan::rows`] needs room for: none where the rows are read in place.
     pub fn padded(self) -> usize {
         if self.np == self.z.n { 0 } else { self.side * self.c * self.np }
     }
@@ -200,8 +200,8 @@ fn store_lanes<T: Real>(
     x: &mut [T],
     acc: bool,
 ) {
-    let Plan { z, side, .. } = plan;
-    for p in plan.pieces(first).take(side) {
+    let z = plan.z;
+    for p in plan.pieces(first) {
         let x = x[(p.sequence * z.t + t0) * z.n..][..steps * z.n].chunks_exact_mut(z.n);
         for (x, y) in x.zip(y) {
             for (x, y) in x[n..].iter_mut().zip(y) {

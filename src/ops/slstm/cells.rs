@@ -17,7 +17,10 @@ struct Step<'a, T> {
     saved: &'a mut [T],
 }
 
-/// i and f: of the two the larger is e⁰, and f is where the slope is positive.
+/// The least σ(−f̃) where l wins: a normal number of every type.
+const LEAST: f64 = 1e-37;
+
+/// i and f. One of them is 1 and the other `less`: f is 1 where l won, which is where the slope is positive.
 #[inline(always)]
 fn gates<T: Math>(less: T, slope: T) -> (T, T) {
     if slope > T::ZERO { (less, T::ONE) } else { (T::ONE, less) }
@@ -43,7 +46,8 @@ fn lanes<T: Math, const W: usize>(i: usize, k: usize, d: usize, y: &mut Step<T>)
         let past = m[l] - fade;
         let wins = past >= raw[0][l];
         m[l] = if wins { past } else { raw[0][l] };
-        slope[l] = if wins { fading } else { -fading };
+        // Its sign is what tells who won, so that it never becomes 0.
+        slope[l] = if wins { fading.max(T::of(LEAST)) } else { -fading };
         less[l] = (if wins { raw[0][l] } else { past }) - m[l];
     }
     let less = each(less, T::exp);
