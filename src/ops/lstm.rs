@@ -10,21 +10,26 @@
 //! dW_hh = Σ_{b,t} (dĩ, df̃, dg̃, dõ) h_{t-1}ᵀ is one product over all steps at the end.
 
 mod device;
+mod narrow;
+mod wide;
 
 pub(super) use device::{MODULE, before, cells, kernels, persistent, sums, together};
 
 use super::{
-    gemm::Shared,
     math::Math,
     matmul::{Mat, gemm},
     same_dtype,
-    scan::{at, by_lanes, cotangent, each, fetch, put, put_all, zeros},
+    scan::{at, cotangent, each, put, put_all, zeros},
 };
 use crate::{
     autograd::{Gen, Grad, In, Op, Outs, Value, Var},
     tensor::{Cpu, Cx, Real, Tensor},
     with_real,
 };
+use std::ops::Range;
+
+/// Up to so many channels W_hh stays in the fastest cache, and the sums of the gates in registers.
+const FEW: usize = 32;
 
 /// x [B, T, 4D] (gates i, f, g, o before the recurrent share), W_hh [4D, D], h0 and c0 [B, D] to h [B, T, D] and the
 /// last h and c [B, D].
@@ -45,42 +50,31 @@ impl Size {
     }
 
     /// Row (i, t) of a [B, T, width] slice.
-    fn row(self, i: usize, t: usize, width: usize) -> std::ops::Range<usize> {
+    fn row(self, i: usize, t: usize, width: usize) -> Range<usize> {
         let at = (i * self.t + t) * width;
         at..at + width
     }
 
     /// Sequence i of a [B, width] slice.
-    fn state(self, i: usize, width: usize) -> std::ops::Range<usize> {
+    fn state(self, i: usize, width: usize) -> Range<usize> {
         i * width..(i + 1) * width
     }
 }
 
-/// From more channels than this on, rows of the next sequence are fetched ahead.
-const FEW: usize = 32;
-
-/// Where a step of one sequence is written: gates [4D], c and h [D], and the states for the next step.
-struct Step<'a, T> {
-    gates: &'a mut [T],
-    c: &'a mut [T],
-    h: &'a mut [T],
-    c_state: &'a mut [T],
-    h_state: &'a mut [T],
-}
-
-/// W channels of one sequence at one step: x [4D] and z = W_hh h_{t-1} [4D] to gates, c and h.
+/// W channels of one sequence at one step: the gates' sums and c_{t-1} to rows of gates [4D], c and h [D].
 #[inline(always)]
-fn lanes<T: Math, const W: usize>(i: usize, d: usize, x: &[T], z: &[T], y: &mut Step<T>) {
-    let mut gates = [[T::ZERO; W]; 4];
+fn lanes<T: Math, const W: usize>(
+    i: usize,
+    d: usize,
+    mut gates: [[T; W]; 4],
+    before: &[T],
+    [to, c_to, h_to]: &mut [&mut [T]; 3],
+) {
     for (k, gate) in gates.iter_mut().enumerate() {
-        let (x, z): ([T; W], [T; W]) = (at(x, k, d, i), at(z, k, d, i));
-        for l in 0..W {
-            gate[l] = x[l] + z[l];
-        }
         *gate = if k == 2 { each(*gate, T::tanh) } else { each(*gate, T::sigmoid) };
-        put(y.gates, k, d, i, *gate, false);
+        put(to, k, d, i, *gate, false);
     }
-    let ([ig, f, g, o], mut c) = (gates, at::<T, W>(y.c_state, 0, d, i));
+    let ([ig, f, g, o], mut c) = (gates, at::<T, W>(before, 0, d, i));
     for l in 0..W {
         c[l] = f[l].fma(c[l], ig[l] * g[l]);
     }
@@ -88,50 +82,19 @@ fn lanes<T: Math, const W: usize>(i: usize, d: usize, x: &[T], z: &[T], y: &mut 
     for l in 0..W {
         h[l] = o[l] * h[l];
     }
-    put(y.c, 0, d, i, c, false);
-    put(y.c_state, 0, d, i, c, false);
-    put(y.h, 0, d, i, h, false);
-    put(y.h_state, 0, d, i, h, false);
+    put(c_to, 0, d, i, c, false);
+    put(h_to, 0, d, i, h, false);
 }
 
-/// Step t of all sequences. `z` [B, 4D] is W_hh h_{t-1}; `h_state` and `c_state` [B, D] become those of step t.
-#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
-fn cell<T: Math>(
-    s: Size,
-    t: usize,
-    (x, z): (&[T], &[T]),
-    (h_state, c_state): (&mut [T], &mut [T]),
-    (gates, c, h): (&mut [T], &mut [T], &mut [T]),
-) {
-    let d = s.d;
-    for b in 0..s.b {
-        let (row, row4, state) = (s.row(b, t, d), s.row(b, t, 4 * d), s.state(b, d));
-        if d > FEW && b + 1 < s.b {
-            let (next, next4) = (s.row(b + 1, t, d), s.row(b + 1, t, 4 * d));
-            for x in [&x[next4.clone()], &gates[next4], &c[next.clone()], &h[next]] {
-                fetch(x);
-            }
-        }
-        let mut y = Step {
-            gates: &mut gates[row4.clone()],
-            c: &mut c[row.clone()],
-            h: &mut h[row],
-            c_state: &mut c_state[state.clone()],
-            h_state: &mut h_state[state],
-        };
-        by_lanes!(d, lanes::<T>(&x[row4.clone()], &z[s.state(b, 4 * d)], &mut y));
-    }
-}
-
-/// W channels of one sequence at one step backwards; dc as in [`cell_back`].
+/// W channels of one sequence at one step backwards, to the gradients of the gates' sums. dh and dc [D] come in from step
+/// t + 1, dy from above; dc leaves for t − 1. `before` is c_{t-1}.
 #[inline(always)]
 fn lanes_back<T: Math, const W: usize>(
     i: usize,
     d: usize,
-    (gates, before, c): (&[T], &[T], &[T]),
+    [gates, before, c]: [&[T]; 3],
     (dy, dh, dc): (&[T], &[T], &mut [T]),
-    (dz, dz_t): (&mut [T], &mut [T]),
-) {
+) -> [[T; W]; 4] {
     let [ig, f, g, o]: [[T; W]; 4] = std::array::from_fn(|k| at(gates, k, d, i));
     let (before, dy, dh, mut s): ([T; W], [T; W], [T; W], [T; W]) =
         (at(before, 0, d, i), at(dy, 0, d, i), at(dh, 0, d, i), at(dc, 0, d, i));
@@ -147,54 +110,29 @@ fn lanes_back<T: Math, const W: usize>(
         s[l] = dc * f[l];
     }
     put(dc, 0, d, i, s, false);
-    for (k, &out) in out.iter().enumerate() {
-        put(dz, k, d, i, out, false);
-        put(dz_t, k, d, i, out, false);
-    }
-}
-
-/// Step t of all sequences backwards: dh and dc [B, D] come in from step t + 1; dc leaves for t − 1. The gradients of
-/// the gates' sums go to dz [B, T, 4D] and, for the product with W_hh, to dz_t [B, 4D].
-#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
-fn cell_back<T: Math>(
-    s: Size,
-    t: usize,
-    (gates, c0, c, dy): (&[T], &[T], &[T], &[T]),
-    (dh, dc): (&[T], &mut [T]),
-    (dz, dz_t): (&mut [T], &mut [T]),
-) {
-    let d = s.d;
-    for b in 0..s.b {
-        let (row, row4, state) = (s.row(b, t, d), s.row(b, t, 4 * d), s.state(b, d));
-        if d > FEW && b + 1 < s.b {
-            let (next, next4) = (s.row(b + 1, t, d), s.row(b + 1, t, 4 * d));
-            for x in [&gates[next4.clone()], &dz[next4], &c[s.row(b + 1, t.saturating_sub(1), d)], &dy[next]] {
-                fetch(x);
-            }
-        }
-        let before = if t == 0 { &c0[state.clone()] } else { &c[s.row(b, t - 1, d)] };
-        let inputs = (&gates[row4.clone()], before, &c[row.clone()]);
-        let grads = (&mut dz[row4], &mut dz_t[s.state(b, 4 * d)]);
-        let (dy, dh, dc) = (&dy[row], &dh[state.clone()], &mut dc[state]);
-        by_lanes!(d, lanes_back::<T>(inputs, (dy, dh, &mut *dc), (&mut *grads.0, &mut *grads.1)));
-    }
+    out
 }
 
 impl LstmSequence {
     fn forward_cpu<T: Math>(cpu: &Cpu, x: In, y: &mut [Value]) {
         let [h, h_last, c_last, gates, c] = y else { return };
-        let s = Size::of(x);
-        let (v, w) = (x[0].host::<T>(), x[1].host::<T>());
-        let (h, c, gates) = (h.host_mut::<T>(), c.host_mut::<T>(), gates.host_mut::<T>());
-        // The last states serve as the running ones.
-        let (h_state, c_state) = (h_last.host_mut::<T>(), c_last.host_mut::<T>());
-        h_state.copy_from_slice(x[2].host());
-        c_state.copy_from_slice(x[3].host());
-        let mut z = cpu.temp::<T>(s.b * 4 * s.d);
-        let w_t = Shared::new(cpu, s.b, (w, Mat::new(4 * s.d, s.d, s.d).t()));
-        for t in 0..if z.is_empty() { 0 } else { s.t } {
-            w_t.times(h_state, &mut z);
-            cell(s, t, (v, &z), (h_state, c_state), (gates, c, h));
+        let (s, inputs) = (Size::of(x), [0, 1, 2, 3].map(|i| x[i].host::<T>()));
+        let (h_last, c_last) = (h_last.host_mut::<T>(), c_last.host_mut::<T>());
+        h_last.copy_from_slice(inputs[2]);
+        c_last.copy_from_slice(inputs[3]);
+        if s.b * s.t * s.d == 0 {
+            return;
+        }
+        let [h, gates, c] = [h, gates, c].map(|y| y.host_mut::<T>());
+        if s.d <= FEW {
+            narrow::forward(cpu, s, inputs, [gates, c, h]);
+        } else {
+            wide::forward(cpu, s, inputs, [gates, c, h]);
+        }
+        for b in 0..s.b {
+            let last = s.row(b, s.t - 1, s.d);
+            h_last[s.state(b, s.d)].copy_from_slice(&h[last.clone()]);
+            c_last[s.state(b, s.d)].copy_from_slice(&c[last]);
         }
     }
 
@@ -211,12 +149,11 @@ impl LstmSequence {
         // dx is the gradient of the gates' sums; where it is to be added to, they need memory of their own.
         let mut own = cpu.temp::<T>(if acc { x[0].len() } else { 0 });
         let dz: &mut [T] = if acc { &mut own } else { &mut *dx };
-        let mut dz_t = cpu.temp::<T>(s.b * 4 * s.d);
-        let w = Shared::new(cpu, s.b, (w, Mat::new(4 * s.d, s.d, s.d)));
-        for t in (0..if dz_t.is_empty() { 0 } else { s.t }).rev() {
-            let inputs = (gates, c0, c, cotangent(dh_all, &z));
-            cell_back(s, t, inputs, (&dh, &mut dc), (dz, &mut dz_t));
-            w.times(&dz_t, &mut dh);
+        let inputs = [w, c0, gates, c, cotangent(dh_all, &z)];
+        match s.b * s.t * s.d {
+            0 => {}
+            _ if s.d <= FEW => narrow::backward(s, inputs, [&mut dh, &mut dc, dz]),
+            _ => wide::backward(cpu, s, inputs, [&mut dh, &mut dc, dz]),
         }
         gw.write(|dw, acc| weights_back(cpu, s, dz, h0, h, dw, acc));
         gh0.write(|d, acc| put_all(d, &dh, acc));
