@@ -25,7 +25,7 @@ fn groups(s: Size) -> impl Iterator<Item = Range<usize>> {
 /// W channels of x + W_hh h_{t-1}, for x [4D], h_{t-1} [D] and W_hhᵀ [D, 4D], to gates, c and h.
 #[inline(always)]
 fn step<T: Math, const W: usize>(i: usize, d: usize, [x, h, w, before]: [&[T]; 4], to: &mut [&mut [T]; 3]) {
-    let mut gates = [[T::ZERO; W]; 4];
+    let mut gates: [[T; W]; 4] = std::array::from_fn(|k| at(x, k, d, i));
     for (&h, w) in h.iter().zip(w.chunks_exact(4 * d)) {
         for (k, gate) in gates.iter_mut().enumerate() {
             let w: [T; W] = at(w, k, d, i);
@@ -34,18 +34,18 @@ fn step<T: Math, const W: usize>(i: usize, d: usize, [x, h, w, before]: [&[T]; 4
             }
         }
     }
-    for (k, gate) in gates.iter_mut().enumerate() {
-        let x: [T; W] = at(x, k, d, i);
-        for l in 0..W {
-            gate[l] += x[l];
-        }
-    }
     lanes(i, d, gates, before, to);
 }
 
 /// All steps of the sequences `b`; W_hhᵀ is [D, 4D].
 #[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
-fn group<T: Math>(s: Size, b: Range<usize>, [x, w, h0, c0]: [&[T]; 4], [gates, c, h]: [&mut [T]; 3]) {
+fn group<T: Math>(s: Size, b: Range<usize>, inputs: [&[T]; 4], to: [&mut [T]; 3]) {
+    let d = s.d;
+    with_width!(d => group_of(Size { d, ..s }, b, inputs, to));
+}
+
+#[inline(always)]
+fn group_of<T: Math>(s: Size, b: Range<usize>, [x, w, h0, c0]: [&[T]; 4], [gates, c, h]: [&mut [T]; 3]) {
     let d = s.d;
     for t in 0..s.t {
         for b in b.clone() {
@@ -56,7 +56,7 @@ fn group<T: Math>(s: Size, b: Range<usize>, [x, w, h0, c0]: [&[T]; 4], [gates, c
                 _ => [&c_done[row.start - d..], &h_done[row.start - d..]],
             };
             let mut to = [&mut gates[row4.clone()], &mut c[..d], &mut h[..d]];
-            with_width!(d => by_lanes!(d, step::<T>([&x[row4.clone()], h_before, w, c_before], &mut to)));
+            by_lanes!(d, step::<T>([&x[row4.clone()], h_before, w, c_before], &mut to));
         }
     }
 }
@@ -86,16 +86,15 @@ fn step_back<T: Math, const W: usize>(
     }
 }
 
-/// W channels of R rows dz W_hh, for rows dz [4D] and W_hh [4D, D].
+/// W channels of dz W_hh for a group of rows dz [4D] and W_hh [4D, D].
 #[inline(always)]
-fn product<T: Math, const W: usize, const R: usize>(i: usize, d: usize, dz: [&[T]; R], w: &[T], dh: &mut [T]) {
-    let (mut sums, dz) = ([[T::ZERO; W]; R], dz.map(|dz| &dz[..4 * d]));
-    for (j, w) in w.chunks_exact(d).take(4 * d).enumerate() {
+fn product<T: Math, const W: usize>(i: usize, d: usize, dz: [&[T]; GROUP], w: &[T], dh: &mut [T]) {
+    let (mut sums, [z0, z1, z2, z3]) = ([[T::ZERO; W]; GROUP], dz);
+    for ((((w, &z0), &z1), &z2), &z3) in w.chunks_exact(d).zip(z0).zip(z1).zip(z2).zip(z3) {
         let w: [T; W] = at(w, 0, d, i);
-        for (dz, sum) in dz.iter().zip(&mut sums) {
-            let dz = dz[j];
+        for (z, sum) in [z0, z1, z2, z3].into_iter().zip(&mut sums) {
             for l in 0..W {
-                sum[l] = dz.fma(w[l], sum[l]);
+                sum[l] = z.fma(w[l], sum[l]);
             }
         }
     }
@@ -104,14 +103,17 @@ fn product<T: Math, const W: usize, const R: usize>(i: usize, d: usize, dz: [&[T
     }
 }
 
+/// The same for one row.
 #[inline(always)]
-fn of_one<T: Math, const W: usize>(i: usize, d: usize, dz: [&[T]; 1], w: &[T], dh: &mut [T]) {
-    product::<T, W, 1>(i, d, dz, w, dh);
-}
-
-#[inline(always)]
-fn of_group<T: Math, const W: usize>(i: usize, d: usize, dz: [&[T]; GROUP], w: &[T], dh: &mut [T]) {
-    product::<T, W, GROUP>(i, d, dz, w, dh);
+fn product_of_one<T: Math, const W: usize>(i: usize, d: usize, dz: &[T], w: &[T], dh: &mut [T]) {
+    let mut sum = [T::ZERO; W];
+    for (w, &z) in w.chunks_exact(d).zip(dz) {
+        let w: [T; W] = at(w, 0, d, i);
+        for l in 0..W {
+            sum[l] = z.fma(w[l], sum[l]);
+        }
+    }
+    put(dh, 0, d, i, sum, false);
 }
 
 /// All steps of the sequences `b` backwards.
@@ -124,15 +126,15 @@ fn group_back<T: Math>(s: Size, b: Range<usize>, [w, c0, gates, c, dy]: [&[T]; 5
             let before = if t == 0 { &c0[own.clone()] } else { &c[row.start - d..row.start] };
             let kept = [&gates[row4.clone()], before, &c[row.clone()]];
             let (dy, dh, dc, dz) = (&dy[row], &dh[own.clone()], &mut dc[own], &mut dz[row4]);
-            with_width!(d => by_lanes!(d, step_back::<T>(kept, (dy, dh, &mut *dc), &mut *dz)));
+            by_lanes!(d, step_back::<T>(kept, (dy, dh, &mut *dc), &mut *dz));
         }
-        let (dz, dh) = (|b| &dz[s.row(b, t, 4 * d)], &mut dh[b.start * d..b.end * d]);
+        let dh = &mut dh[b.start * d..b.end * d];
         if b.len() == GROUP {
-            let rows: [&[T]; GROUP] = std::array::from_fn(|k| dz(b.start + k));
-            with_width!(d => by_lanes!(d, of_group::<T>(rows, w, &mut *dh)));
+            let dz: [&[T]; GROUP] = std::array::from_fn(|k| &dz[s.row(b.start + k, t, 4 * d)]);
+            by_lanes!(d, product::<T>(dz, w, &mut *dh));
         } else {
             for (b, dh) in b.clone().zip(dh.chunks_exact_mut(d)) {
-                by_lanes!(d, of_one::<T>([dz(b)], w, &mut *dh));
+                by_lanes!(d, product_of_one::<T>(&dz[s.row(b, t, 4 * d)], w, &mut *dh));
             }
         }
     }
