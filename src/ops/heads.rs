@@ -109,6 +109,17 @@ impl Heads {
         }
     }
 
+    /// Steps `t0..t0 + n` of head `i` as a matrix, where they lie in x.
+    pub fn view<'a, T>(&self, x: &'a [T], i: usize, t0: usize, n: usize) -> (&'a [T], Mat) {
+        (&x[self.at(i, t0).min(x.len())..], Mat::new(n, self.k, self.h * self.k))
+    }
+
+    /// The same to write to.
+    pub fn view_mut<'a, T>(&self, x: &'a mut [T], i: usize, t0: usize, n: usize) -> (&'a mut [T], Mat) {
+        let at = self.at(i, t0).min(x.len());
+        (&mut x[at..], Mat::new(n, self.k, self.h * self.k))
+    }
+
     /// Copy steps `t0..t0 + n` of head `i`, times `scale`, to rows `stride` apart.
     pub fn gather<T: Real>(&self, x: &[T], i: usize, t0: usize, n: usize, scale: T, y: &mut [T], stride: usize) {
         if n > 0 {

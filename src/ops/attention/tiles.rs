@@ -19,10 +19,6 @@ use crate::{
 /// Queries to a tile.
 const TILE: usize = 64;
 
-fn mat(rows: usize, cols: usize) -> Mat {
-    Mat::new(rows, cols, cols)
-}
-
 /// −∞ and then zeros.
 fn masks<T: Math>() -> [T; 2 * L] {
     let mut y = [T::of(f64::NEG_INFINITY); 2 * L];
@@ -99,73 +95,60 @@ fn softmax_backward<T: Math>(
     }
 }
 
-/// Writes o and lse.
+/// Writes o and lse. Queries, keys and values are read where they lie.
 pub fn forward<T: Math>(cpu: &Cpu, p: Plan<T>, q: &[T], k: &[T], v: &[T], o: &mut [T], lse: &mut [T]) {
     let (d, s, c) = (p.d, p.s, TILE.min(p.d.t));
     let w = c.next_multiple_of(L);
-    let (mut qs, mut ks, mut vs) = (cpu.temp::<T>(c * d.k), cpu.temp::<T>(s * d.k), cpu.temp::<T>(s * d.v));
     let (mut x, mut y, mut top, mut sum) =
         (cpu.temp::<T>(s * w), cpu.temp::<T>(c * d.v), cpu.temp::<T>(w), cpu.temp::<T>(w));
     for i in 0..d.b * d.h {
-        p.keys().gather(k, i, 0, s, T::ONE, &mut ks, d.k);
-        p.values().gather(v, i, 0, s, T::ONE, &mut vs, d.v);
         for t0 in (0..d.t).step_by(TILE) {
             let n = c.min(d.t - t0);
             let seen = p.seen(t0 + n - 1);
-            let (mx, mq, mk, mv) = (Mat::new(seen, n, w), mat(n, d.k), mat(seen, d.k), mat(seen, d.v));
-            d.keys().gather(q, i, t0, n, p.scale, &mut qs, d.k);
-            gemm(T::ONE, (&ks, mk), (&qs, mq.t()), (&mut x, mx), false);
+            let (q, mq) = d.keys().view(q, i, t0, n);
+            let (k, v, mx) = (p.keys().view(k, i, 0, seen), p.values().view(v, i, 0, seen), Mat::new(seen, n, w));
+            gemm(p.scale, k, (q, mq.t()), (&mut x, mx), false);
             softmax(|s| p.first(s).saturating_sub(t0), w, &mut x[..seen * w], &mut top, &mut sum);
             logs(&top, &sum, &mut lse[i * d.t + t0..][..n]);
-            gemm(T::ONE, (&x, mx.t()), (&vs, mv), (&mut y, mat(n, d.v)), false);
+            gemm(T::ONE, (&x, mx.t()), v, (&mut y, Mat::new(n, d.v, d.v)), false);
             divide_rows(d.v, &sum[..n], &mut y);
             d.values().put(&y, d.v, i, t0, n, o);
         }
     }
 }
 
-/// Adds the gradients of q, k and v.
-pub fn backward<T: Math>(cpu: &Cpu, p: Plan<T>, x: &Inputs<T>, [mut dq, mut dk, mut dv]: [Merged<T>; 3]) {
+/// Writes the gradients of q, k and v, or adds them.
+pub fn backward<T: Math>(cpu: &Cpu, p: Plan<T>, x: &Inputs<T>, [dq, mut dk, mut dv]: [Merged<T>; 3]) {
     let (d, s, c) = (p.d, p.s, TILE.min(p.d.t));
     let w = c.next_multiple_of(L);
-    let (mut qs, mut ks, mut vs) = (cpu.temp::<T>(c * d.k), cpu.temp::<T>(s * d.k), cpu.temp::<T>(s * d.v));
-    let (mut dqs, mut dks, mut dvs) = (cpu.temp::<T>(c * d.k), cpu.temp::<T>(s * d.k), cpu.temp::<T>(s * d.v));
-    let (mut a, mut g, mut gy, mut y) =
-        (cpu.temp::<T>(s * w), cpu.temp::<T>(s * w), cpu.temp::<T>(c * d.v), cpu.temp::<T>(c * d.v));
+    // Of several tiles each adds to the gradients of the keys that it sees; one sees them all.
+    for (d, acc) in [&mut dk, &mut dv].into_iter().filter(|_| p.d.t == 0 || p.d.t > TILE) {
+        if !*acc {
+            d.fill(T::ZERO);
+        }
+        *acc = true;
+    }
+    // δ [B, T, H]
+    let mut deltas = cpu.zeros::<T>(d.b * d.t * d.h);
+    add_row_dots(d.v, x.d_o, x.o, &mut deltas);
+    let (mut a, mut g) = (cpu.temp::<T>(s * w), cpu.temp::<T>(s * w));
     let (mut lse, mut delta) = (cpu.zeros::<T>(w), cpu.zeros::<T>(w));
     for i in 0..d.b * d.h {
-        p.keys().gather(x.k, i, 0, s, T::ONE, &mut ks, d.k);
-        p.values().gather(x.v, i, 0, s, T::ONE, &mut vs, d.v);
         for t0 in (0..d.t).step_by(TILE) {
-            let (n, acc) = (c.min(d.t - t0), t0 > 0);
+            let n = c.min(d.t - t0);
             let seen = p.seen(t0 + n - 1);
-            let (mx, mq, my, mk, mv) = (Mat::new(seen, n, w), mat(n, d.k), mat(n, d.v), mat(seen, d.k), mat(seen, d.v));
-            d.keys().gather(x.q, i, t0, n, p.scale, &mut qs, d.k);
-            d.values().gather(x.d_o, i, t0, n, T::ONE, &mut gy, d.v);
-            d.values().gather(x.o, i, t0, n, T::ONE, &mut y, d.v);
+            let (q, mq) = d.keys().view(x.q, i, t0, n);
+            let (gy, my) = d.values().view(x.d_o, i, t0, n);
+            let (k, v, mx) = (p.keys().view(x.k, i, 0, seen), p.values().view(x.v, i, 0, seen), Mat::new(seen, n, w));
             lse[..n].copy_from_slice(&x.lse[i * d.t + t0..][..n]);
-            delta.fill(T::ZERO);
-            add_row_dots(d.v, &gy[..n * d.v], &y[..n * d.v], &mut delta);
-            gemm(T::ONE, (&ks, mk), (&qs, mq.t()), (&mut a, mx), false);
-            gemm(T::ONE, (&vs, mv), (&gy, my.t()), (&mut g, mx), false);
+            d.scalars().gather(&deltas, i, t0, n, T::ONE, &mut delta, 1);
+            gemm(p.scale, k, (q, mq.t()), (&mut a, mx), false);
+            gemm(T::ONE, v, (gy, my.t()), (&mut g, mx), false);
             let first = |s| p.first(s).saturating_sub(t0);
             softmax_backward(first, w, (&lse, &delta), &mut a[..seen * w], &mut g[..seen * w]);
-            gemm(T::ONE, (&g, mx.t()), (&ks, mk), (&mut dqs, mq), false);
-            // Keys that no tile saw before have no gradients yet.
-            if acc {
-                let before = p.seen(t0 - 1);
-                dks[before * d.k..seen * d.k].fill(T::ZERO);
-                dvs[before * d.v..seen * d.v].fill(T::ZERO);
-            }
-            gemm(T::ONE, (&g, mx), (&qs, mq), (&mut dks, mk), acc);
-            gemm(T::ONE, (&a, mx), (&gy, my), (&mut dvs, mv), acc);
-            d.keys().merge(&dqs, d.k, p.scale, i, (t0, n), &mut dq);
+            gemm(p.scale, (&g, mx.t()), k, d.keys().view_mut(dq.0, i, t0, n), dq.1);
+            gemm(p.scale, (&g, mx), (q, mq), p.keys().view_mut(dk.0, i, 0, seen), dk.1);
+            gemm(T::ONE, (&a, mx), (gy, my), p.values().view_mut(dv.0, i, 0, seen), dv.1);
         }
-        if d.t == 0 {
-            dks.fill(T::ZERO);
-            dvs.fill(T::ZERO);
-        }
-        p.keys().merge(&dks, d.k, T::ONE, i, (0, s), &mut dk);
-        p.values().merge(&dvs, d.v, T::ONE, i, (0, s), &mut dv);
     }
 }
