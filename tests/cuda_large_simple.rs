@@ -9,7 +9,7 @@ use tapezoo::{
     autograd::{Gen, Op, Tape},
     ops::{
         arith::*, conv::*, cumsum::*, embed::*, gated_skip::*, linear_activated::*, loss::*, movement::*, norm::*,
-        permute::*, reduce::*, softmax::*, triangular::*,
+        permute::*, reduce::*, skip_gelu::*, softmax::*, triangular::*,
     },
     tensor::{DType, Device, Shape, Tensor},
 };
@@ -70,7 +70,7 @@ fn pair(op: impl Op, a: &[usize], b: &[usize], g: &mut Gen) -> Case {
 }
 
 #[test]
-fn activated_layers_and_gated_skips() {
+fn activated_layers_and_skips() {
     for activation in [Activation::Gelu, Activation::Silu, Activation::Glu] {
         check("an activated layer", |g| {
             let x = vec![g.normal([1100, 3]), g.normal([6, 3]), g.normal([6])];
@@ -80,6 +80,9 @@ fn activated_layers_and_gated_skips() {
     for (rows, n) in [(1100, 7), (2, 900), (0, 4), (3, 0)] {
         check("a gated skip", |g| {
             (Box::new(GatedSkip), vec![g.normal([rows, n]), g.normal([n]), g.normal([rows, n]), g.normal([rows, n])])
+        });
+        check("a skip and a GELU", |g| {
+            (Box::new(SkipGelu), vec![g.normal([rows, n]), g.normal([n]), g.normal([rows, n])])
         });
     }
 }

@@ -303,9 +303,16 @@ fn a_maximum_of_something_undefined_is_undefined() {
     assert!(eval(&[&x], |x| x[0].softmax().sum()).item().is_nan());
 }
 
-/// A skip and a gate in one op are the sums and products that they are: rows narrow and wide, few and many.
+/// A skip and what follows it in one op are the sums, products and functions that they are: rows narrow and wide, few and
+/// many.
 #[test]
-fn a_gated_skip_is_its_formula() {
+fn a_skip_in_one_op_is_its_formula() {
+    skip("gated_skip", |y, d, x, z, fused| if fused { y.gated_skip(d, x, z) } else { (y + d * x) * z.silu() });
+    // z is behind it, so that something is.
+    skip("skip_gelu", |y, d, x, z, fused| z * if fused { y.skip_gelu(d, x) } else { (y + d * x).gelu_tanh() });
+}
+
+fn skip(name: &str, formula: impl for<'t> Fn(Var<'t>, Var<'t>, Var<'t>, Var<'t>, bool) -> Var<'t>) {
     for (rows, n) in [(1, 1), (513, 1), (70, 8), (3, 171), (2, 600)] {
         let g = &mut Gen::new(7);
         let [y, x, z, c] = std::array::from_fn(|_| g.normal([rows, n]));
@@ -318,7 +325,7 @@ fn a_gated_skip_is_its_formula() {
                 let vars: [_; 4] =
                     std::array::from_fn(|i| if wanted[i] { tape.leaf(&inputs[i]) } else { tape.constant(&inputs[i]) });
                 let [y, d, x, z] = vars;
-                let o = if fused { y.gated_skip(d, x, z) } else { (y + d * x) * z.silu() };
+                let o = formula(y, d, x, z, fused);
                 // x's gradient is added to another; z's is not.
                 tape.backward((o * tape.constant(&c.cast(dtype))).sum() + x.square().sum());
                 let grads = vars.map(|v| v.grad().map_or(vec![], |g| g.to_f64()));
@@ -327,7 +334,10 @@ fn a_gated_skip_is_its_formula() {
             let ((o, grads), (o_want, grads_want)) = (run(true, [true; 4]), run(false, [true; 4]));
             for only in 0..4 {
                 let (_, alone) = run(true, std::array::from_fn(|i| i == only));
-                assert_eq!(alone[only], grads[only], "gradient {only} of {rows} x {n} in {dtype}, wanted alone");
+                assert_eq!(
+                    alone[only], grads[only],
+                    "{name}: gradient {only} of {rows} x {n} in {dtype}, wanted alone"
+                );
             }
             let pairs = std::iter::once((&o, &o_want)).chain(grads.iter().zip(&grads_want));
             for (what, (a, b)) in ["o", "dy", "dd", "dx", "dz"].iter().zip(pairs) {
@@ -336,7 +346,10 @@ fn a_gated_skip_is_its_formula() {
                 let off = a.iter().zip(b).map(|(a, b)| if a == b { 0.0 } else { (a - b).abs() });
                 let error = off.fold(0.0, |m: f64, e| if e.is_nan() { f64::INFINITY } else { m.max(e) });
                 let allowed = if dtype == DType::F64 { 1e-13 } else { 3e-6 };
-                assert!(error <= allowed * size, "{what} of {rows} x {n} in {dtype}: off by {error:e} of {size}");
+                assert!(
+                    error <= allowed * size,
+                    "{name}: {what} of {rows} x {n} in {dtype}: off by {error:e} of {size}"
+                );
             }
         }
     }

@@ -27,7 +27,7 @@ static MODULE: Module = Module::new("ops/gated_skip.cu", &[include_str!("gated_s
 const AT_ONCE: usize = 512;
 
 /// d, once for each row of a part: narrow rows next to each other fill vectors.
-fn repeated<T: Math>(d: &[T]) -> Vec<T> {
+pub(super) fn repeated<T: Math>(d: &[T]) -> Vec<T> {
     d.repeat((AT_ONCE / d.len().max(1)).max(1))
 }
 

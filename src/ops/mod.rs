@@ -39,6 +39,7 @@ pub mod rows;
 pub mod scan;
 pub mod scan_parallel;
 pub mod selective;
+pub mod skip_gelu;
 pub mod slstm;
 pub mod softmax;
 pub mod triangular;
@@ -86,6 +87,7 @@ ops! {
     conv: CausalConv1d;
     glu: Glu;
     gated_skip: GatedSkip;
+    skip_gelu: SkipGelu;
     loss: CrossEntropy;
     scan: LinearScan, LruScan;
     selective: SelectiveScan;
