@@ -57,26 +57,40 @@ fn forward<T: Math>(n: usize, ignore: i32, smoothing: f64, x: &[T], targets: &[i
     loss
 }
 
-/// The same for two classes, without smoothing. With z the other class's logit less the target's, the loss of a row is
-/// ln(1 + eᶻ), and the p of the other class its slope: sixteen rows at once.
+/// The same for sixteen rows of two classes, without smoothing, each row's loss by itself. With z the other class's logit
+/// less the target's, it is ln(1 + eᶻ), and the p of the other class its slope.
+#[inline(always)]
+fn sixteen<T: Math>(ignore: i32, x: &[[T; 2]; L], targets: &[i32; L], p: &mut [[T; 2]; L]) -> [T; L] {
+    let (mut loss, mut other) = ([T::ZERO; L], [T::ZERO; L]);
+    for l in 0..L {
+        let z = x[l][1] - x[l][0];
+        loss[l] = if targets[l] == 1 { -z } else { z };
+    }
+    for l in 0..L {
+        (loss[l], other[l]) = loss[l].softplus_and_slope();
+    }
+    for l in 0..L {
+        let (other, own) = (other[l], T::ONE - other[l]);
+        p[l] = if targets[l] == 1 { [other, own] } else { [own, other] };
+        loss[l] = if targets[l] == ignore { T::ZERO } else { loss[l] };
+    }
+    loss
+}
+
 #[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
 fn forward_of_two<T: Math>(ignore: i32, x: &[T], targets: &[i32], p: &mut [T]) -> f64 {
-    let mut loss = 0.0;
     let (x, p) = (x.as_chunks::<2>().0, p.as_chunks_mut::<2>().0);
-    for ((x, p), targets) in x.chunks(L).zip(p.chunks_mut(L)).zip(targets.chunks(L)) {
-        let (mut z, mut other) = ([T::ZERO; L], [T::ZERO; L]);
-        for ((z, x), &t) in z.iter_mut().zip(x).zip(targets) {
-            *z = if t == 1 { x[0] - x[1] } else { x[1] - x[0] };
-        }
-        for (z, other) in z.iter_mut().zip(&mut other) {
-            (*z, *other) = z.softplus_and_slope();
-        }
-        for ((p, &other), &t) in p.iter_mut().zip(&other).zip(targets) {
-            *p = if t == 1 { [other, T::ONE - other] } else { [T::ONE - other, other] };
-        }
-        let counted = targets.iter().zip(z).filter(|t| *t.0 != ignore);
-        loss = counted.fold(loss, |loss, (_, of)| loss + of.to_f64());
+    let ((x, x_rest), (p, p_rest)) = (x.as_chunks::<L>(), p.as_chunks_mut::<L>());
+    let (targets, rest) = targets.as_chunks::<L>();
+    let mut loss = 0.0;
+    for ((x, p), targets) in x.iter().zip(p).zip(targets) {
+        loss = sixteen(ignore, x, targets, p).iter().fold(loss, |loss, of| loss + of.to_f64());
     }
+    let (mut x, mut p, mut targets) = ([[T::ZERO; 2]; L], [[T::ZERO; 2]; L], [ignore; L]);
+    x[..rest.len()].copy_from_slice(x_rest);
+    targets[..rest.len()].copy_from_slice(rest);
+    loss = sixteen(ignore, &x, &targets, &mut p).iter().fold(loss, |loss, of| loss + of.to_f64());
+    p_rest.copy_from_slice(&p[..rest.len()]);
     loss
 }
 
