@@ -308,7 +308,7 @@ fn a_maximum_of_something_undefined_is_undefined() {
 #[test]
 fn a_skip_in_one_op_is_its_formula() {
     skip("gated_skip", |y, d, x, z, fused| if fused { y.gated_skip(d, x, z) } else { (y + d * x) * z.silu() });
-    // z is behind it, so that something is.
+    // It has no z: the result is multiplied by it, so that both formulas have four inputs.
     skip("skip_gelu", |y, d, x, z, fused| z * if fused { y.skip_gelu(d, x) } else { (y + d * x).gelu_tanh() });
 }
 
@@ -318,7 +318,7 @@ fn skip(name: &str, formula: impl for<'t> Fn(Var<'t>, Var<'t>, Var<'t>, Var<'t>,
         let [y, x, z, c] = std::array::from_fn(|_| g.normal([rows, n]));
         let d = g.normal([n]);
         for dtype in [DType::F64, DType::F32] {
-            let run = |fused: bool, wanted: [bool; 4]| {
+            let run = |fused: bool, wanted: [bool; 4], added: bool| {
                 let tape = Tape::default();
                 tape.poison(true);
                 let inputs = [&y, &d, &x, &z].map(|t| t.cast(dtype));
@@ -326,21 +326,27 @@ fn skip(name: &str, formula: impl for<'t> Fn(Var<'t>, Var<'t>, Var<'t>, Var<'t>,
                     std::array::from_fn(|i| if wanted[i] { tape.leaf(&inputs[i]) } else { tape.constant(&inputs[i]) });
                 let [y, d, x, z] = vars;
                 let o = formula(y, d, x, z, fused);
-                // x's gradient is added to another; z's is not.
-                tape.backward((o * tape.constant(&c.cast(dtype))).sum() + x.square().sum());
+                // Gradients are written first, or added to others; z's is not.
+                let others =
+                    if added { [y, d, x].map(|x| x.square().sum()).into_iter().reduce(|a, b| a + b) } else { None };
+                let loss = (o * tape.constant(&c.cast(dtype))).sum();
+                tape.backward(others.map_or(loss, |others| loss + others));
                 let grads = vars.map(|v| v.grad().map_or(vec![], |g| g.to_f64()));
                 (o.value().to_f64(), grads)
             };
-            let ((o, grads), (o_want, grads_want)) = (run(true, [true; 4]), run(false, [true; 4]));
-            for only in 0..4 {
-                let (_, alone) = run(true, std::array::from_fn(|i| i == only));
+            for (only, added) in [0, 1, 2, 3].into_iter().flat_map(|only| [(only, false), (only, true)]) {
+                let (_, alone) = run(true, std::array::from_fn(|i| i == only), added);
+                let (_, grads) = run(true, [true; 4], added);
                 assert_eq!(
                     alone[only], grads[only],
                     "{name}: gradient {only} of {rows} x {n} in {dtype}, wanted alone"
                 );
             }
-            let pairs = std::iter::once((&o, &o_want)).chain(grads.iter().zip(&grads_want));
-            for (what, (a, b)) in ["o", "dy", "dd", "dx", "dz"].iter().zip(pairs) {
+            let [first, added] = [false, true].map(|added| (run(true, [true; 4], added), run(false, [true; 4], added)));
+            let pairs = [&first, &added].into_iter().flat_map(|((o, grads), (o_want, grads_want))| {
+                std::iter::once((o, o_want)).chain(grads.iter().zip(grads_want))
+            });
+            for (what, (a, b)) in ["o", "dy", "dd", "dx", "dz"].iter().cycle().zip(pairs) {
                 let size = b.iter().fold(1.0, |m: f64, b| m.max(b.abs()));
                 // What is undefined is wrong by more than any number.
                 let off = a.iter().zip(b).map(|(a, b)| if a == b { 0.0 } else { (a - b).abs() });

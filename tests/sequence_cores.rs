@@ -263,7 +263,8 @@ fn distance(a: &[Vec<Vec<f64>>; 2], b: &[Vec<Vec<f64>>; 2]) -> f64 {
 fn sizes(g: &mut Gen) -> ([usize; 3], usize) {
     let chunk = [1, 2, 3, 4, 5, 8, 64][g.below(7)];
     let t = [0, 1, chunk - 1, chunk, chunk + 1, 13, 3 * chunk + 1][g.below(7)].min(70);
-    ([g.size(5), t, [1, 2, 4, 5, 8, 16, 21, 32, 33, 70][g.below(10)]], chunk)
+    // More than two groups of four sequences.
+    ([g.size(9), t, [1, 2, 4, 5, 8, 16, 21, 32, 33, 70][g.below(10)]], chunk)
 }
 
 proptest! {

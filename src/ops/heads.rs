@@ -1,7 +1,7 @@
 //! One head at a time in tensors of layout [B, T, H, K]: what the matrix-memory ops share.
 //!
-//! A head's steps are rows of K elements that lie H K apart. Kernels copy a chunk of them to contiguous scratch
-//! memory, compute there, and add the result back: products of contiguous matrices are the fast ones.
+//! A head's steps are rows of K elements that lie H K apart. Most kernels copy a chunk of them to contiguous scratch
+//! memory, compute there, and add the result back; attention in tiles multiplies them where they lie.
 
 use super::{
     gemm::{Mat, gemm},
@@ -111,13 +111,12 @@ impl Heads {
 
     /// Steps `t0..t0 + n` of head `i` as a matrix, where they lie in x.
     pub fn view<'a, T>(&self, x: &'a [T], i: usize, t0: usize, n: usize) -> (&'a [T], Mat) {
-        (&x[self.at(i, t0).min(x.len())..], Mat::new(n, self.k, self.h * self.k))
+        (&x[self.at(i, t0)..], Mat::new(n, self.k, self.h * self.k))
     }
 
     /// The same to write to.
     pub fn view_mut<'a, T>(&self, x: &'a mut [T], i: usize, t0: usize, n: usize) -> (&'a mut [T], Mat) {
-        let at = self.at(i, t0).min(x.len());
-        (&mut x[at..], Mat::new(n, self.k, self.h * self.k))
+        (&mut x[self.at(i, t0)..], Mat::new(n, self.k, self.h * self.k))
     }
 
     /// Copy steps `t0..t0 + n` of head `i`, times `scale`, to rows `stride` apart.

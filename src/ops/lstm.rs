@@ -86,8 +86,8 @@ fn lanes<T: Math, const W: usize>(
     put(h_to, 0, d, i, h, false);
 }
 
-/// W channels of one sequence at one step backwards, to the gradients of the gates' sums. dh and dc [D] come in from step
-/// t + 1, dy from above; dc leaves for t − 1. `before` is c_{t-1}.
+/// W channels of one sequence at one step backwards, to the gradients of the gates' sums. dh and dc [D] come in from
+/// step t + 1, dy from above; dc leaves for t − 1. `before` is c_{t-1}.
 #[inline(always)]
 fn lanes_back<T: Math, const W: usize>(
     i: usize,

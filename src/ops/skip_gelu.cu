@@ -1,8 +1,9 @@
-// o = gelu(y + d x) for rows of n numbers, and its gradients; dd is the sum over the rows of `products`, which is linear.cu's.
+// o = gelu(y + d x) for rows of n numbers, and its gradients; dd is the sum over the rows of `products`, which is
+// linear.cu's.
 //
 // Tiling: one thread an element, grid-stride: neighbours touch neighbouring addresses, and d stays in a cache. Limited
-// by memory: forward moves 3 numbers an element, backward 6 (y, x, do; dy, dx, products), one more for each gradient that
-// is added to.
+// by memory: forward moves 3 numbers an element, backward 6 (y, x, do; dy, dx, products), one more for each gradient
+// that is added to.
 
 extern "C" __global__ void skip_gelu_forward(const S* y, const S* d, const S* x, S* o, i64 size, i64 n) {
     map(o, 0, size, [&](i64 i) {

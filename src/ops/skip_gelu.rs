@@ -1,5 +1,5 @@
-//! What follows an LRU's states (Orvieto et al. 2023, arXiv 2303.06349, eq. 1 and section 3.1): a skip past the memory and
-//! a GELU over both,
+//! What follows an LRU's states (Orvieto et al. 2023, arXiv 2303.06349, eq. 1 and section 3.1): a skip past the memory
+//! and a GELU over both,
 //!
 //! ```text
 //! o = gelu(s), s = y + d ⊙ x

@@ -73,8 +73,26 @@ proptest! {
         let dy = g.normal([b, t, h, v]);
         let want = naive_attention(z, s, scale, &x, &dy);
         let dy = [Some(dy)];
-        same(&run(attention(scale), &x, &dy, DType::F64), &want, 1e-10, "f64");
+        let got = run(attention(scale), &x, &dy, DType::F64);
+        same(&got, &want, 1e-10, "f64");
         same(&run(attention(scale), &x, &dy, DType::F32), &want, 1e-4, "f32");
+        // Once more from the same inputs: its gradients are added.
+        let twice = run(|x| [attention(scale)(x), attention(scale)(x)].concat(), &x, &[dy.clone(), dy].concat(), DType::F64);
+        for (got, once) in twice.dx.iter().zip(&got.dx) {
+            let want: Vec<f64> = once.iter().map(|x| 2.0 * x).collect();
+            prop_assert!(error(got, &want) < 1e-14, "added: {:.1e} off", error(got, &want));
+        }
+    }
+}
+
+/// Keys without queries have no gradient, also where the heads are wide.
+#[test]
+fn attention_of_no_queries_moves_no_keys() {
+    for k in [3, 20] {
+        let g = &mut Gen::new(1);
+        let x = [g.normal([2, 0, 2, k]), g.normal([2, 3, 2, k]), g.normal([2, 3, 2, k])];
+        let r = run(attention(1.0), &x, &[Some(g.normal([2, 0, 2, k]))], DType::F64);
+        assert!(r.dx[0].is_empty() && r.dx[1] == [0.0; 12].repeat(k) && r.dx[2] == r.dx[1], "heads of {k}");
     }
 }
 

@@ -95,19 +95,18 @@ fn softmax_backward<T: Math>(
     }
 }
 
-/// Writes o and lse. Queries, keys and values are read where they lie.
+/// Writes o and lse. Keys and values are read where they lie; queries are copied, times the scale.
 pub fn forward<T: Math>(cpu: &Cpu, p: Plan<T>, q: &[T], k: &[T], v: &[T], o: &mut [T], lse: &mut [T]) {
     let (d, s, c) = (p.d, p.s, TILE.min(p.d.t));
     let w = c.next_multiple_of(L);
-    let (mut x, mut y, mut top, mut sum) =
-        (cpu.temp::<T>(s * w), cpu.temp::<T>(c * d.v), cpu.temp::<T>(w), cpu.temp::<T>(w));
+    let [mut x, mut y, mut qs, mut top, mut sum] = [s * w, c * d.v, c * d.k, w, w].map(|n| cpu.temp::<T>(n));
     for i in 0..d.b * d.h {
         for t0 in (0..d.t).step_by(TILE) {
             let n = c.min(d.t - t0);
             let seen = p.seen(t0 + n - 1);
-            let (q, mq) = d.keys().view(q, i, t0, n);
             let (k, v, mx) = (p.keys().view(k, i, 0, seen), p.values().view(v, i, 0, seen), Mat::new(seen, n, w));
-            gemm(p.scale, k, (q, mq.t()), (&mut x, mx), false);
+            d.keys().gather(q, i, t0, n, p.scale, &mut qs, d.k);
+            gemm(T::ONE, k, (&qs, Mat::new(n, d.k, d.k).t()), (&mut x, mx), false);
             softmax(|s| p.first(s).saturating_sub(t0), w, &mut x[..seen * w], &mut top, &mut sum);
             logs(&top, &sum, &mut lse[i * d.t + t0..][..n]);
             gemm(T::ONE, (&x, mx.t()), v, (&mut y, Mat::new(n, d.v, d.v)), false);
@@ -131,23 +130,23 @@ pub fn backward<T: Math>(cpu: &Cpu, p: Plan<T>, x: &Inputs<T>, [dq, mut dk, mut 
     // δ [B, T, H]
     let mut deltas = cpu.zeros::<T>(d.b * d.t * d.h);
     add_row_dots(d.v, x.d_o, x.o, &mut deltas);
-    let (mut a, mut g) = (cpu.temp::<T>(s * w), cpu.temp::<T>(s * w));
+    let [mut a, mut g, mut qs] = [s * w, s * w, c * d.k].map(|n| cpu.temp::<T>(n));
     let (mut lse, mut delta) = (cpu.zeros::<T>(w), cpu.zeros::<T>(w));
     for i in 0..d.b * d.h {
         for t0 in (0..d.t).step_by(TILE) {
             let n = c.min(d.t - t0);
             let seen = p.seen(t0 + n - 1);
-            let (q, mq) = d.keys().view(x.q, i, t0, n);
-            let (gy, my) = d.values().view(x.d_o, i, t0, n);
+            let ((gy, my), mq) = (d.values().view(x.d_o, i, t0, n), Mat::new(n, d.k, d.k));
             let (k, v, mx) = (p.keys().view(x.k, i, 0, seen), p.values().view(x.v, i, 0, seen), Mat::new(seen, n, w));
             lse[..n].copy_from_slice(&x.lse[i * d.t + t0..][..n]);
             d.scalars().gather(&deltas, i, t0, n, T::ONE, &mut delta, 1);
-            gemm(p.scale, k, (q, mq.t()), (&mut a, mx), false);
+            d.keys().gather(x.q, i, t0, n, p.scale, &mut qs, d.k);
+            gemm(T::ONE, k, (&qs, mq.t()), (&mut a, mx), false);
             gemm(T::ONE, v, (gy, my.t()), (&mut g, mx), false);
             let first = |s| p.first(s).saturating_sub(t0);
             softmax_backward(first, w, (&lse, &delta), &mut a[..seen * w], &mut g[..seen * w]);
             gemm(p.scale, (&g, mx.t()), k, d.keys().view_mut(dq.0, i, t0, n), dq.1);
-            gemm(p.scale, (&g, mx), (q, mq), p.keys().view_mut(dk.0, i, 0, seen), dk.1);
+            gemm(T::ONE, (&g, mx), (&qs, mq), p.keys().view_mut(dk.0, i, 0, seen), dk.1);
             gemm(T::ONE, (&a, mx), (gy, my), p.values().view_mut(dv.0, i, 0, seen), dv.1);
         }
     }

@@ -157,8 +157,9 @@ fn four_rows<T: Real, const W: usize>(i: usize, n: usize, a: &[T], b: &[T], y: &
     columns::<T, W, 4>(i, n, a, b, y);
 }
 
+/// W columns of y = a b, for a [k], b [k, n] and y [n].
 #[inline(always)]
-fn one_row<T: Real, const W: usize>(i: usize, n: usize, a: &[T], b: &[T], y: &mut [T]) {
+pub(in crate::ops) fn one_row<T: Real, const W: usize>(i: usize, n: usize, a: &[T], b: &[T], y: &mut [T]) {
     columns::<T, W, 1>(i, n, a, b, y);
 }
 

@@ -1,11 +1,12 @@
 //! Steps of narrow LSTMs: the product of one sequence's h with W_hh stays in registers until it is the gates.
 //!
-//! A few sequences go through all their steps side by side, so that while one waits for its own last step the others are
-//! computed; each is read and written from one end to the other.
+//! A few sequences go through all their steps side by side, so that while one waits for its own last step the others
+//! are computed; each is read and written from one end to the other.
 
 use super::{Size, lanes, lanes_back};
 use crate::{
     ops::{
+        gemm::one_row,
         math::Math,
         scan::{at, by_lanes, put},
     },
@@ -103,19 +104,6 @@ fn product<T: Math, const W: usize>(i: usize, d: usize, dz: [&[T]; GROUP], w: &[
     }
 }
 
-/// The same for one row.
-#[inline(always)]
-fn product_of_one<T: Math, const W: usize>(i: usize, d: usize, dz: &[T], w: &[T], dh: &mut [T]) {
-    let mut sum = [T::ZERO; W];
-    for (w, &z) in w.chunks_exact(d).zip(dz) {
-        let w: [T; W] = at(w, 0, d, i);
-        for l in 0..W {
-            sum[l] = z.fma(w[l], sum[l]);
-        }
-    }
-    put(dh, 0, d, i, sum, false);
-}
-
 /// All steps of the sequences `b` backwards.
 #[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
 fn group_back<T: Math>(s: Size, b: Range<usize>, [w, c0, gates, c, dy]: [&[T]; 5], [dh, dc, dz]: [&mut [T]; 3]) {
@@ -134,7 +122,7 @@ fn group_back<T: Math>(s: Size, b: Range<usize>, [w, c0, gates, c, dy]: [&[T]; 5
             by_lanes!(d, product::<T>(dz, w, &mut *dh));
         } else {
             for (b, dh) in b.clone().zip(dh.chunks_exact_mut(d)) {
-                by_lanes!(d, product_of_one::<T>(&dz[s.row(b, t, 4 * d)], w, &mut *dh));
+                by_lanes!(d, one_row::<T>(&dz[s.row(b, t, 4 * d)], w, &mut *dh));
             }
         }
     }
