@@ -303,8 +303,8 @@ fn a_maximum_of_something_undefined_is_undefined() {
     assert!(eval(&[&x], |x| x[0].softmax().sum()).item().is_nan());
 }
 
-/// A skip and what follows it in one op are the sums, products and functions that they are: rows narrow and wide, few and
-/// many.
+/// A skip and what follows it in one op are the sums, products and functions that they are: rows narrow and wide, few
+/// and many.
 #[test]
 fn a_skip_in_one_op_is_its_formula() {
     skip("gated_skip", |y, d, x, z, fused| if fused { y.gated_skip(d, x, z) } else { (y + d * x) * z.silu() });

@@ -57,8 +57,8 @@ fn forward<T: Math>(n: usize, ignore: i32, smoothing: f64, x: &[T], targets: &[i
     loss
 }
 
-/// The losses of sixteen rows of two classes, without smoothing. With z the other class's logit less the target's, a loss
-/// is ln(1 + eᶻ), and the p of the other class its slope.
+/// The losses of sixteen rows of two classes, without smoothing. With z the other class's logit less the target's, a
+/// loss is ln(1 + eᶻ), and the p of the other class its slope.
 #[inline(always)]
 fn sixteen<T: Math>(ignore: i32, x: &[[T; 2]; L], targets: &[i32; L], p: &mut [[T; 2]; L]) -> [T; L] {
     let (mut loss, mut other) = ([T::ZERO; L], [T::ZERO; L]);
@@ -77,7 +77,7 @@ fn sixteen<T: Math>(ignore: i32, x: &[[T; 2]; L], targets: &[i32; L], p: &mut [[
     loss
 }
 
-/// [`forward`] of two classes without smoothing: sixteen rows at once; the last are filled up with rows that do not count.
+/// [`forward`] of two classes without smoothing: sixteen rows at once, the last filled up with rows that do not count.
 #[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
 fn forward_of_two<T: Math>(ignore: i32, x: &[T], targets: &[i32], p: &mut [T]) -> f64 {
     let (x, p) = (x.as_chunks::<2>().0, p.as_chunks_mut::<2>().0);

@@ -24,8 +24,8 @@ fn sum<T: Math, const W: usize>(i: usize, d: usize, x: &[T], z: &[T], before: &[
     lanes(i, d, gates, before, to);
 }
 
-/// Step t of all sequences: x [B, T, 4D], z [B, 4D] and c0 [B, D] to rows of gates, c and h [B, T, ..]. `h_state` [B, D]
-/// becomes h of this step once more, for the next product.
+/// Step t of all sequences: x [B, T, 4D], z [B, 4D] and c0 [B, D] to rows of gates, c and h [B, T, ..]. `h_state`
+/// [B, D] becomes h of this step once more, for the next product.
 #[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
 fn cell<T: Math>(s: Size, t: usize, [x, z, c0]: [&[T]; 3], [gates, c, h]: [&mut [T]; 3], h_state: &mut [T]) {
     let d = s.d;
