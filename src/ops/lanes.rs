@@ -163,6 +163,23 @@ macro_rules! avx512_here {
 }
 pub(super) use avx512_here;
 
+/// y + a x, with AVX-512 as one instruction that the compiler takes as it is: a loop over numbers, in a loop over rows that
+/// do not depend on each other, it may turn into one over the rows, which reads sixteen of them number by number.
+#[inline(always)]
+#[cfg_attr(not(target_arch = "x86_64"), expect(unused_variables))]
+pub fn fma<T: Real>(avx512: Option<Avx512>, y: &Lane<T>, a: &Lane<T>, x: &Lane<T>) -> Lane<T> {
+    #[cfg(target_arch = "x86_64")]
+    if let (Some(_), [Some(y), Some(a), Some(x)]) = (avx512, [y, a, x].map(|x| singles(std::slice::from_ref(x)))) {
+        let mut sum = [[T::ZERO; L]];
+        if let Some(sum) = singles_mut(&mut sum) {
+            // SAFETY: the processor can, as there is an `Avx512`.
+            sum[0] = unsafe { avx512::fma(&y[0], &a[0], &x[0]) };
+        }
+        return sum[0];
+    }
+    mul_add(*y, *a, *x)
+}
+
 /// Every four lanes of four as a matrix, transposed: lane 4 g + j of the m-th is lane 4 g + m of the j-th.
 #[inline(always)]
 #[cfg_attr(not(target_arch = "x86_64"), expect(unused_variables))]

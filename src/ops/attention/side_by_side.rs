@@ -7,7 +7,7 @@ use super::{Inputs, Plan};
 use crate::{
     ops::{
         heads::Merged,
-        lanes::{Block, L, Lane, lanes, lanes_mut, mul_sub},
+        lanes::{Avx512, Block, L, Lane, avx512_here, fma, lanes, lanes_mut, mul},
         math::Math,
     },
     tensor::{Cpu, Real},
@@ -22,6 +22,10 @@ pub const WIDEST: usize = 8;
 /// Keys to a tile: with their values and the gradients of both they stay in the first cache.
 const TILE: usize = 16;
 
+/// The weights of a tile, each vector of them in a cache line.
+#[repr(align(64))]
+struct Room<T>([Lane<T>; TILE]);
+
 /// Scores of at most this need not have the largest subtracted: e^20 times a million values of 10^23 is a finite f32, and
 /// e^-20 as exact as any number.
 const SMALL: f64 = 20.0;
@@ -29,38 +33,74 @@ const SMALL: f64 = 20.0;
 /// What to subtract from the scores before their exponential: nothing where |q| |k_s| <= [`SMALL`] for all keys seen, and
 /// the largest otherwise. Each lane for itself, and from no key that it does not see.
 #[inline(always)]
-fn reference<T: Math, const N: usize>(q: &Row<T, N>, k: &[Row<T, N>], longest: &Lane<T>) -> Lane<T> {
-    let (mut small, mut all) = ([false; L], true);
+fn reference<T: Math, const N: usize>(
+    here: Option<Avx512>,
+    q: &Row<T, N>,
+    k: &[Row<T, N>],
+    longest: &Lane<T>,
+) -> Lane<T> {
+    let (mut small, mut all, square) = ([false; L], true, plus_dot(here, [T::ZERO; L], q, q));
     for l in 0..L {
-        let square = (0..N).fold(T::ZERO, |x, i| q[i][l].fma(q[i][l], x));
-        small[l] = square * longest[l] <= T::of(SMALL * SMALL);
+        small[l] = square[l] * longest[l] <= T::of(SMALL * SMALL);
         all &= small[l];
     }
     if all {
         return [T::ZERO; L];
     }
-    let top = largest(q, k);
+    let top = largest(here, q, k);
     std::array::from_fn(|l| if small[l] { T::ZERO } else { top[l] })
+}
+
+/// x + q·k
+#[inline(always)]
+fn plus_dot<T: Real, const N: usize>(here: Option<Avx512>, mut x: Lane<T>, q: &Row<T, N>, k: &Row<T, N>) -> Lane<T> {
+    if here.is_some() {
+        for i in 0..N {
+            x = fma(here, &x, &q[i], &k[i]);
+        }
+    } else {
+        for l in 0..L {
+            x[l] = (0..N).fold(x[l], |x, i| q[i][l].fma(k[i][l], x));
+        }
+    }
+    x
+}
+
+/// y += a x, number by number of a row.
+#[inline(always)]
+fn add_times<T: Real, const N: usize>(here: Option<Avx512>, y: &mut Row<T, N>, a: &Lane<T>, x: &Row<T, N>) {
+    if here.is_some() {
+        for i in 0..N {
+            y[i] = fma(here, &y[i], a, &x[i]);
+        }
+    } else {
+        for l in 0..L {
+            for i in 0..N {
+                y[i][l] = a[l].fma(x[i][l], y[i][l]);
+            }
+        }
+    }
 }
 
 /// |k|², where it is more than `longest`.
 #[inline(always)]
-fn lengthen<T: Math, const N: usize>(k: &[Row<T, N>], longest: &mut Lane<T>) {
+fn lengthen<T: Math, const N: usize>(here: Option<Avx512>, k: &[Row<T, N>], longest: &mut Lane<T>) {
     for k in k {
+        let square = plus_dot(here, [T::ZERO; L], k, k);
         for l in 0..L {
-            longest[l] = longest[l].max((0..N).fold(T::ZERO, |x, i| k[i][l].fma(k[i][l], x)));
+            longest[l] = longest[l].max(square[l]);
         }
     }
 }
 
 /// The largest q·k_s.
 #[inline(always)]
-fn largest<T: Math, const N: usize>(q: &Row<T, N>, k: &[Row<T, N>]) -> Lane<T> {
+fn largest<T: Math, const N: usize>(here: Option<Avx512>, q: &Row<T, N>, k: &[Row<T, N>]) -> Lane<T> {
     let mut top = [T::of(f64::NEG_INFINITY); L];
     for k in k {
+        let x = plus_dot(here, [T::ZERO; L], q, k);
         for l in 0..L {
-            let x = (0..N).fold(T::ZERO, |x, i| q[i][l].fma(k[i][l], x));
-            top[l] = x.max(top[l]);
+            top[l] = x[l].max(top[l]);
         }
     }
     top
@@ -72,16 +112,15 @@ fn largest<T: Math, const N: usize>(q: &Row<T, N>, k: &[Row<T, N>]) -> Lane<T> {
 /// there each key waits for its own exponential and a processor looks ahead at few of them).
 #[inline(always)]
 fn weights<'a, T: Math, const N: usize>(
+    here: Option<Avx512>,
     q: &Row<T, N>,
     k: &[Row<T, N>],
     plus: &Lane<T>,
-    room: &'a mut [Lane<T>; TILE],
+    room: &'a mut Room<T>,
 ) -> &'a mut [Lane<T>] {
-    let w = &mut room[..k.len()];
+    let w = &mut room.0[..k.len()];
     for (w, k) in w.iter_mut().zip(k) {
-        for l in 0..L {
-            w[l] = (0..N).fold(plus[l], |x, i| q[i][l].fma(k[i][l], x));
-        }
+        *w = plus_dot(here, *plus, q, k);
     }
     for w in w.as_flattened_mut() {
         *w = w.exp();
@@ -99,21 +138,17 @@ fn attend<T: Math, const N: usize>(
     o: &mut [Row<T, N>],
     lse: &mut [Lane<T>],
 ) {
-    let (mut longest, mut from, mut room) = ([T::ZERO; L], 0, [[T::ZERO; L]; TILE]);
+    let (here, mut longest, mut from, mut room) = (avx512_here!(), [T::ZERO; L], 0, Room([[T::ZERO; L]; TILE]));
     for (t, ((q, o), lse)) in q.iter().zip(o).zip(lse).enumerate() {
         let (k, v) = (&k[..p.seen(t)], &v[..p.seen(t)]);
-        lengthen(&k[from..], &mut longest);
+        lengthen(here, &k[from..], &mut longest);
         from = k.len();
-        let top = reference(q, k, &longest);
+        let top = reference(here, q, k, &longest);
         let (mut all, mut sum, less) = ([T::ZERO; L], [[T::ZERO; L]; N], top.map(|x| -x));
         for (k, v) in k.chunks(TILE).zip(v.chunks(TILE)) {
-            for (w, v) in weights(q, k, &less, &mut room).iter().zip(v) {
-                for l in 0..L {
-                    all[l] += w[l];
-                    for j in 0..N {
-                        sum[j][l] = w[l].fma(v[j][l], sum[j][l]);
-                    }
-                }
+            for (w, v) in weights(here, q, k, &less, &mut room).iter().zip(v) {
+                (0..L).for_each(|l| all[l] += w[l]);
+                add_times(here, &mut sum, w, v);
             }
         }
         for l in 0..L {
@@ -129,12 +164,9 @@ fn attend<T: Math, const N: usize>(
 /// −δ of each query.
 #[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
 fn negative<T: Math, const N: usize>(g: &[Row<T, N>], o: &[Row<T, N>], starts: &mut [[Lane<T>; 2]]) {
+    let here = avx512_here!();
     for ((g, o), start) in g.iter().zip(o).zip(starts) {
-        let mut sum = [T::ZERO; L];
-        for j in 0..N {
-            sum = mul_sub(sum, g[j], o[j]);
-        }
-        start[0] = sum;
+        start[0] = plus_dot(here, [T::ZERO; L], g, o).map(|x| -x);
     }
 }
 
@@ -158,30 +190,22 @@ fn attend_back<T: Math, const N: usize>(
     dk: &mut [Row<T, N>],
     dv: &mut [Row<T, N>],
 ) {
-    let mut room = [[T::ZERO; L]; TILE];
+    let (here, mut room) = (avx512_here!(), Room([[T::ZERO; L]; TILE]));
     for (t, dq) in dq.iter_mut().enumerate().skip(p.first(s0)) {
         let seen = s0..p.seen(t).min(s0 + TILE);
         let (q, g, start) = (&x.q[t], &x.g[t], &x.starts[t]);
         let (k, v) = (&x.k[seen.clone()], &x.v[seen.clone()]);
         let (dk, dv) = (&mut dk[seen.clone()], &mut dv[seen]);
-        let p = weights(q, k, &start[1], &mut room);
+        let p = weights(here, q, k, &start[1], &mut room);
         for ((p, v), dv) in p.iter_mut().zip(v).zip(dv) {
-            for l in 0..L {
-                let dp = (0..N).fold(start[0][l], |d, j| g[j][l].fma(v[j][l], d));
-                for j in 0..N {
-                    dv[j][l] = p[l].fma(g[j][l], dv[j][l]);
-                }
-                p[l] *= dp;
-            }
+            let dp = plus_dot(here, start[0], g, v);
+            add_times(here, dv, p, g);
+            *p = mul(*p, dp);
         }
         let mut sum = *dq;
         for ((dx, k), dk) in p.iter().zip(k).zip(dk) {
-            for l in 0..L {
-                for i in 0..N {
-                    dk[i][l] = dx[l].fma(q[i][l], dk[i][l]);
-                    sum[i][l] = dx[l].fma(k[i][l], sum[i][l]);
-                }
-            }
+            add_times(here, dk, dx, q);
+            add_times(here, &mut sum, dx, k);
         }
         *dq = sum;
     }

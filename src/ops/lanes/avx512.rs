@@ -60,6 +60,22 @@ pub unsafe fn order(x: &[f32; L]) -> [f32; L] {
     y
 }
 
+/// [`super::fma`].
+///
+/// # Safety
+/// AVX-512F.
+#[inline]
+#[target_feature(enable = "avx512f")]
+pub unsafe fn fma(y: &[f32; L], a: &[f32; L], x: &[f32; L]) -> [f32; L] {
+    let mut sum = [0.0; L];
+    // SAFETY: loads and stores of whole arrays of sixteen numbers.
+    unsafe {
+        let [y, a, x] = [y, a, x].map(|x| _mm512_loadu_ps(x.as_ptr()));
+        _mm512_storeu_ps(sum.as_mut_ptr(), _mm512_fmadd_ps(a, x, y));
+    }
+    sum
+}
+
 /// Lane l: the sum of the l-th sixteen numbers, i and i + 8 added first, then i and i + 4, i and i + 2, the last two.
 ///
 /// # Safety
