@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use tapezoo::{
     autograd::{Gen, Rows, Tape, Var},
     models::{self, Form, Model, ModelConfig, Positions, Variant, published},
-    ops::OPS,
+    ops::{OPS, quasi_lstm::quasi_lstm},
     tensor::{DType, Tensor},
 };
 
@@ -72,6 +72,41 @@ fn an_op_that_sees_single_rows_runs_on_the_rows_of_the_table() {
     let single = "Exp Log Expm1 Sqrt Square Sin Cos Sigmoid Tanh Silu Softplus Elu Elu1 GeluTanh Gelu Affine Linear \
         LinearActivated LayerNorm RmsNorm";
     assert_eq!(seen, single.split_whitespace().collect(), "the ops that see single rows");
+}
+
+/// An op that runs in time over gates which see single rows: here too, copied rows are as any others.
+#[test]
+fn a_quasi_lstm_of_copied_rows_is_that_of_the_rows() {
+    let sizes = [(1, 1, 1, 12, 20), (3, 4, 2, 7, 7), (2, 16, 3, 9, 4), (5, 33, 2, 11, 5), (2, 70, 1, 8, 3)];
+    for (kinds, d, b, t, chunk) in sizes {
+        let g = &mut Gen::new(d as u64);
+        let (table, c0, mut ids) = (g.normal([kinds + 1, 4 * d]), g.normal([b, d]), g.ints([b, t], kinds));
+        ids.host_mut::<i32>()[0] = kinds as i32; // a row that occurs once
+        let more = g.normal([b, t, 4 * d]);
+        let [apart, copied] = [false, true].map(|copied| {
+            let tape = Tape::default();
+            tape.poison(true);
+            let (table, c0) = (tape.leaf(&table), tape.leaf(&c0));
+            let rows = table.embedding(tape.constant(&ids));
+            let x = if copied { rows } else { rows.reshape([b, t, 4 * d]) };
+            tape.start_profile();
+            let (h, last) = quasi_lstm(x, c0, 0.7, chunk);
+            let gates = tape.take_profile().0["quasi_lstm"].bytes;
+            // A use before, so that its gradient is there to be added to.
+            let sum = (x * tape.constant(&more)).sum();
+            let u = [Gen::new(1).normal(h.shape()), Gen::new(2).normal(last.shape())];
+            tape.backward_from(
+                [(sum, Tensor::full([], DType::F64, 1.0))].into_iter().chain([h, last].into_iter().zip(u)),
+            );
+            let all = [h.value(), last.value(), table.grad().unwrap(), c0.grad().unwrap()];
+            (all.map(|x| x.to_f64()), gates)
+        });
+        for (i, (a, b)) in copied.0.iter().zip(&apart.0).enumerate() {
+            assert!(close(a, b, 1e-13), "{kinds} kinds, d {d}: number {i}");
+        }
+        let few = b * t >= 4 * (kinds + 1);
+        assert_eq!(few, copied.1 < apart.1, "{kinds} kinds of {} rows, d {d}: gates of the kinds alone", b * t);
+    }
 }
 
 /// Few rows of a large table, and rows that are one kind each, are computed as they are.

@@ -8,6 +8,9 @@
 //! dc += dh o (1 − tanh² c_t);  dĩ = dc g i (1 − i);  df̃ = dc c_{t-1} f (1 − f);  dg̃ = dc i (1 − g²);
 //! dõ = dh tanh c_t o (1 − o);  to step t − 1: dc f and W_hhᵀ (dĩ, df̃, dg̃, dõ).
 //! dW_hh = Σ_{b,t} (dĩ, df̃, dg̃, dõ) h_{t-1}ᵀ is one product over all steps at the end.
+//!
+//! Where channels are few, the CPU keeps u = tanh c_t for the way back; else it is computed once more, as fast as it is
+//! read.
 
 mod device;
 mod narrow;
@@ -61,15 +64,15 @@ impl Size {
     }
 }
 
-/// W channels of one sequence at one step: the gates' sums and c_{t-1} to rows of gates [4D], c and h [D].
+/// W channels of one sequence at one step: the gates' sums and c_{t-1} to rows of gates [4D], c and h [D], and to u.
 #[inline(always)]
 fn lanes<T: Math, const W: usize>(
     i: usize,
     d: usize,
     mut gates: [[T; W]; 4],
     before: &[T],
-    [to, c_to, h_to]: &mut [&mut [T]; 3],
-) {
+    [to, c_to, h_to]: [&mut [T]; 3],
+) -> [T; W] {
     for (k, gate) in gates.iter_mut().enumerate() {
         *gate = if k == 2 { each(*gate, T::tanh) } else { each(*gate, T::sigmoid) };
         put(to, k, d, i, *gate, false);
@@ -78,12 +81,13 @@ fn lanes<T: Math, const W: usize>(
     for l in 0..W {
         c[l] = f[l].fma(c[l], ig[l] * g[l]);
     }
-    let mut h = each(c, T::tanh);
+    let (u, mut h) = (each(c, T::tanh), [T::ZERO; W]);
     for l in 0..W {
-        h[l] = o[l] * h[l];
+        h[l] = o[l] * u[l];
     }
     put(c_to, 0, d, i, c, false);
     put(h_to, 0, d, i, h, false);
+    u
 }
 
 /// W channels of one sequence at one step backwards, to the gradients of the gates' sums. dh and dc [D] come in from
@@ -92,13 +96,13 @@ fn lanes<T: Math, const W: usize>(
 fn lanes_back<T: Math, const W: usize>(
     i: usize,
     d: usize,
-    [gates, before, c]: [&[T]; 3],
+    [gates, before]: [&[T]; 2],
+    u: [T; W],
     (dy, dh, dc): (&[T], &[T], &mut [T]),
 ) -> [[T; W]; 4] {
     let [ig, f, g, o]: [[T; W]; 4] = std::array::from_fn(|k| at(gates, k, d, i));
     let (before, dy, dh, mut s): ([T; W], [T; W], [T; W], [T; W]) =
         (at(before, 0, d, i), at(dy, 0, d, i), at(dh, 0, d, i), at(dc, 0, d, i));
-    let u = each::<T, W>(at(c, 0, d, i), T::tanh);
     let mut out = [[T::ZERO; W]; 4];
     for l in 0..W {
         let dh = dy[l] + dh[l];
@@ -115,7 +119,7 @@ fn lanes_back<T: Math, const W: usize>(
 
 impl LstmSequence {
     fn forward_cpu<T: Math>(cpu: &Cpu, x: In, y: &mut [Value]) {
-        let [h, h_last, c_last, gates, c] = y else { return };
+        let [h, h_last, c_last, gates, c, u] = y else { return };
         let (s, inputs) = (Size::of(x), [0, 1, 2, 3].map(|i| x[i].host::<T>()));
         let (h_last, c_last) = (h_last.host_mut::<T>(), c_last.host_mut::<T>());
         h_last.copy_from_slice(inputs[2]);
@@ -123,9 +127,9 @@ impl LstmSequence {
         if s.b * s.t * s.d == 0 {
             return;
         }
-        let [h, gates, c] = [h, gates, c].map(|y| y.host_mut::<T>());
+        let [h, gates, c, u] = [h, gates, c, u].map(|y| y.host_mut::<T>());
         if s.d <= FEW {
-            narrow::forward(cpu, s, inputs, [gates, c, h]);
+            narrow::forward(cpu, s, inputs, [gates, c, u, h]);
         } else {
             wide::forward(cpu, s, inputs, [gates, c, h]);
         }
@@ -140,7 +144,7 @@ impl LstmSequence {
         let ([gx, gw, gh0, gc0], [dh_all, dh_last, dc_last, ..]) = (dx, dy) else { return };
         let s = Size::of(x);
         let (w, h0, c0) = (x[1].host::<T>(), x[2].host::<T>(), x[3].host::<T>());
-        let (h, gates, c) = (y[0].host::<T>(), y[3].host::<T>(), y[4].host::<T>());
+        let [h, gates, c, u] = [0, 3, 4, 5].map(|i| y[i].host::<T>());
         let (z, zh, zc) = (zeros(cpu, dh_all, &y[0]), zeros(cpu, dh_last, &y[1]), zeros(cpu, dc_last, &y[2]));
         let (mut dh, mut dc) = (cpu.temp::<T>(s.b * s.d), cpu.temp::<T>(s.b * s.d));
         dh.copy_from_slice(cotangent(dh_last, &zh));
@@ -149,11 +153,11 @@ impl LstmSequence {
         // dx is the gradient of the gates' sums; where it is to be added to, they need memory of their own.
         let mut own = cpu.temp::<T>(if acc { x[0].len() } else { 0 });
         let dz: &mut [T] = if acc { &mut own } else { &mut *dx };
-        let inputs = [w, c0, gates, c, cotangent(dh_all, &z)];
+        let (dy, to) = (cotangent(dh_all, &z), [&mut dh, &mut dc, &mut *dz]);
         match s.b * s.t * s.d {
             0 => {}
-            _ if s.d <= FEW => narrow::backward(s, inputs, [&mut dh, &mut dc, dz]),
-            _ => wide::backward(cpu, s, inputs, [&mut dh, &mut dc, dz]),
+            _ if s.d <= FEW => narrow::backward(s, [w, c0, gates, c, u, dy], to),
+            _ => wide::backward(cpu, s, [w, c0, gates, c, dy], to),
         }
         gw.write(|dw, acc| weights_back(cpu, s, dz, h0, h, dw, acc));
         gh0.write(|d, acc| put_all(d, &dh, acc));
@@ -164,24 +168,24 @@ impl LstmSequence {
     }
 }
 
-/// dW_hh = dzᵀ (h_{t-1} of every step): one product over B T rows.
-fn weights_back<T: Real>(cpu: &Cpu, s: Size, dz: &[T], h0: &[T], h: &[T], dw: &mut [T], acc: bool) {
+/// dW_hh = dzᵀ (h_{t-1} of every step): one product over B T rows, each of dz with the row of h before it. Before the first
+/// of a sequence stands another sequence's last, so that those of dz are zeros meanwhile and have a product with h0.
+fn weights_back<T: Real>(cpu: &Cpu, s: Size, dz: &mut [T], h0: &[T], h: &[T], dw: &mut [T], acc: bool) {
     let (rows, d) = (s.b * s.t, s.d);
-    if rows == 0 {
-        return if acc {
-        } else {
-            dw.fill(T::ZERO)
-        };
+    let mut first = cpu.temp::<T>(if rows == 0 { 0 } else { s.b * 4 * d });
+    for (b, first) in first.chunks_exact_mut(4 * d).enumerate() {
+        let dz = &mut dz[s.row(b, 0, 4 * d)];
+        first.copy_from_slice(dz);
+        dz.fill(T::ZERO);
     }
-    let mut before = cpu.temp::<T>(rows * d);
-    for b in 0..s.b {
-        let r = b * s.t * d..(b + 1) * s.t * d;
-        let to = &mut before[r.clone()];
-        to[..d].copy_from_slice(&h0[b * d..(b + 1) * d]);
-        to[d..].copy_from_slice(&h[r.start..r.end - d]);
+    let transposed = |rows| Mat::new(rows, 4 * d, 4 * d).t();
+    let (some, later, mw) = (s.b.min(rows), rows.saturating_sub(1), Mat::new(4 * d, d, d));
+    gemm(T::ONE, (&first, transposed(some)), (h0, Mat::new(some, d, d)), (dw, mw), acc);
+    let dz_later = &dz[dz.len().min(4 * d)..];
+    gemm(T::ONE, (dz_later, transposed(later)), (h, Mat::new(later, d, d)), (dw, mw), true);
+    for (b, first) in first.chunks_exact(4 * d).enumerate() {
+        dz[s.row(b, 0, 4 * d)].copy_from_slice(first);
     }
-    let (m, mh) = (Mat::new(rows, 4 * d, 4 * d), Mat::new(rows, d, d));
-    gemm(T::ONE, (dz, m.t()), (&before, mh), (dw, Mat::new(4 * d, d, d)), acc);
 }
 
 impl Op for LstmSequence {
@@ -200,7 +204,8 @@ impl Op for LstmSequence {
         }
         same_dtype(x, self.in_f32())?;
         let h = [b, t, d].into();
-        Ok(Outs::from([h, h0, h0]).saving([v, h]))
+        let u = if x[0].gpu().is_some() || d > FEW { [0].into() } else { h };
+        Ok(Outs::from([h, h0, h0]).saving([v, h, u]))
     }
 
     fn forward(&self, cx: &Cx, x: In, y: &mut [Value]) {

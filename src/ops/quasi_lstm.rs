@@ -8,6 +8,9 @@
 //! c is the linear scan of f and i z, in chunks as [`scan`](super::scan) explains. Backwards in time, with G the
 //! gradient that step t + 1 hands back: dc = dh o (1 − tanh² c_t) + G;  dx_f = dc c_{t-1} f (1 − f);
 //! dx_i = dc z i (1 − i);  dx_z = dc i (1 − z²);  dx_o = dh tanh c_t o (1 − o);  G = f dc to step t − 1.
+//!
+//! Of inputs that are copies of few rows, as those of a first layer are, the CPU computes the gates of those rows. Where
+//! channels are few it keeps u = tanh c_t for the way back; else that is computed once more, as fast as it is read.
 
 use super::{
     math::Math,
@@ -18,9 +21,10 @@ use crate::{
     args,
     autograd::{Gen, Grad, In, Op, Outs, Value, Var},
     cuda::{Cuda, Module},
-    tensor::{Cpu, Cx, Tensor},
+    tensor::{Cpu, Cx, Shape, Tensor},
     with_real,
 };
+use std::ops::Range;
 
 /// x [B, T, 4D] (gates f, i, z, o before their nonlinearities) and c0 [B, D] to h [B, T, D] and the last c [B, D].
 pub struct QuasiLstm {
@@ -30,10 +34,32 @@ pub struct QuasiLstm {
     pub forget_bias: f64,
 }
 
-/// W channels of gate `k` (f, i, z, o) at step t.
-#[inline(always)]
-fn gate<T: Math, const W: usize>(g: &[T], t: usize, k: usize, d: usize, i: usize) -> [T; W] {
-    at(g, 4 * t + k, d, i)
+/// Up to so many channels u is kept.
+const FEW: usize = 32;
+
+/// The gates of a sequence, after their nonlinearities: a row of `g` [·, 4D] for each step, or one for each kind of input
+/// and for each step its kind.
+#[derive(Clone, Copy)]
+struct Gates<'a, T> {
+    g: &'a [T],
+    kinds: Option<&'a [i32]>,
+}
+
+impl<'a, T: Math> Gates<'a, T> {
+    /// Those of sequence `b` from those of all.
+    fn sequence(g: &'a [T], kinds: Option<&'a [i32]>, b: usize, (t, d): (usize, usize)) -> Gates<'a, T> {
+        match kinds {
+            Some(kinds) => Gates { g, kinds: Some(&kinds[b * t..(b + 1) * t]) },
+            None => Gates { g: &g[b * t * 4 * d..(b + 1) * t * 4 * d], kinds },
+        }
+    }
+
+    /// W channels of f, i, z and o at step t.
+    #[inline(always)]
+    fn at<const W: usize>(self, t: usize, d: usize, i: usize) -> [[T; W]; 4] {
+        let row = self.kinds.map_or(t, |kinds| kinds[t] as usize);
+        std::array::from_fn(|k| at(self.g, 4 * row + k, d, i))
+    }
 }
 
 /// Steps so few that their rows stay in the fastest cache while all runs of channels pass over them.
@@ -41,24 +67,33 @@ fn tile(d: usize) -> usize {
     (512 / d).max(1)
 }
 
-/// The gates from their sums.
+/// W channels of the gates of some rows, from their sums.
 #[inline(always)]
 fn activate<T: Math, const W: usize>(i: usize, d: usize, bias: T, x: &[T], g: &mut [T]) {
     for t in 0..x.len() / (4 * d) {
-        let f: [T; W] = each(gate(x, t, 0, d, i), |x| (x + bias).sigmoid());
+        let f: [T; W] = each(at(x, 4 * t, d, i), |x| (x + bias).sigmoid());
         put(g, 4 * t, d, i, f, false);
-        put(g, 4 * t + 1, d, i, each::<T, W>(gate(x, t, 1, d, i), T::sigmoid), false);
-        put(g, 4 * t + 2, d, i, each::<T, W>(gate(x, t, 2, d, i), T::tanh), false);
-        put(g, 4 * t + 3, d, i, each::<T, W>(gate(x, t, 3, d, i), T::sigmoid), false);
+        put(g, 4 * t + 1, d, i, each::<T, W>(at(x, 4 * t + 1, d, i), T::sigmoid), false);
+        put(g, 4 * t + 2, d, i, each::<T, W>(at(x, 4 * t + 2, d, i), T::tanh), false);
+        put(g, 4 * t + 3, d, i, each::<T, W>(at(x, 4 * t + 3, d, i), T::sigmoid), false);
     }
 }
 
-/// Phase 1 forward: the map of one chunk, as (∏ f, end from zero).
+/// The gates of all rows.
+#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
+fn gates<T: Math>(d: usize, bias: T, x: &[T], g: &mut [T]) {
+    let tile = tile(d) * 4 * d;
+    for (x, g) in x.chunks(tile).zip(g.chunks_mut(tile)) {
+        by_lanes!(d, activate::<T>(bias, x, g));
+    }
+}
+
+/// Phase 1 forward: the map of the steps `r`, as (∏ f, end from zero).
 #[inline(always)]
-fn total<T: Math, const W: usize>(i: usize, d: usize, g: &[T], prod: &mut [T], end: &mut [T]) {
+fn total<T: Math, const W: usize>(i: usize, d: usize, r: Range<usize>, g: Gates<T>, prod: &mut [T], end: &mut [T]) {
     let (mut p, mut c) = ([T::ONE; W], [T::ZERO; W]);
-    for t in 0..g.len() / (4 * d) {
-        let [f, ig, z]: [[T; W]; 3] = std::array::from_fn(|k| gate(g, t, k, d, i));
+    for t in r {
+        let [f, ig, z, _]: [[T; W]; 4] = g.at(t, d, i);
         for l in 0..W {
             p[l] = f[l] * p[l];
             c[l] = f[l].fma(c[l], ig[l] * z[l]);
@@ -68,21 +103,32 @@ fn total<T: Math, const W: usize>(i: usize, d: usize, g: &[T], prod: &mut [T], e
     put(end, 0, d, i, c, false);
 }
 
-/// Phase 3 forward: c and h over some rows; `state` comes in as c before them and leaves as the last.
+/// Phase 3 forward: c, u if there is room for it, and h of the steps `r`; `state` comes in as c before them and leaves as
+/// the last.
 #[inline(always)]
-fn run<T: Math, const W: usize>(i: usize, d: usize, g: &[T], state: &mut [T], c: &mut [T], h: &mut [T]) {
+fn run<T: Math, const W: usize>(
+    i: usize,
+    d: usize,
+    r: Range<usize>,
+    g: Gates<T>,
+    state: &mut [T],
+    [c, u, h]: &mut [&mut [T]; 3],
+) {
     let mut s: [T; W] = at(state, 0, d, i);
-    for t in 0..g.len() / (4 * d) {
-        let [f, ig, z, o]: [[T; W]; 4] = std::array::from_fn(|k| gate(g, t, k, d, i));
+    for t in r {
+        let [f, ig, z, o]: [[T; W]; 4] = g.at(t, d, i);
         for l in 0..W {
             s[l] = f[l].fma(s[l], ig[l] * z[l]);
         }
-        let mut u = each(s, T::tanh);
-        for l in 0..W {
-            u[l] = o[l] * u[l];
-        }
+        let mut y = each(s, T::tanh);
         put(c, t, d, i, s, false);
-        put(h, t, d, i, u, false);
+        if !u.is_empty() {
+            put(u, t, d, i, y, false);
+        }
+        for l in 0..W {
+            y[l] = o[l] * y[l];
+        }
+        put(h, t, d, i, y, false);
     }
     put(state, 0, d, i, s, false);
 }
@@ -90,21 +136,15 @@ fn run<T: Math, const W: usize>(i: usize, d: usize, g: &[T], state: &mut [T], c:
 /// One sequence. `starts` and `prods` are scratch rows, one a chunk, the first start given.
 #[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
 fn forward<T: Math>(
-    (chunk, d, bias): (usize, usize, T),
-    x: &[T],
-    g: &mut [T],
+    (chunk, d): (usize, usize),
+    g: Gates<T>,
     (starts, prods): (&mut [T], &mut [T]),
-    c: &mut [T],
-    h: &mut [T],
+    mut to: [&mut [T]; 3],
 ) {
-    let tile = tile(d);
-    for (x, g) in x.chunks(tile * 4 * d).zip(g.chunks_mut(tile * 4 * d)) {
-        by_lanes!(d, activate::<T>(bias, x, g));
-    }
-    let n = starts.len() / d;
+    let (n, steps) = (starts.len() / d, to[0].len() / d);
     for k in 1..n {
-        let g = &g[chunk_of(k - 1, chunk, 4 * d, x.len())];
-        by_lanes!(d, total::<T>(g, &mut prods[k * d..], &mut starts[k * d..]));
+        let r = chunk_of(k - 1, chunk, 1, steps);
+        by_lanes!(d, total::<T>(r.clone(), g, &mut prods[k * d..], &mut starts[k * d..]));
     }
     for k in 1..n {
         let (start, end) = starts[(k - 1) * d..].split_at_mut(d);
@@ -113,27 +153,35 @@ fn forward<T: Math>(
         }
     }
     for k in 0..n {
-        let (r, g) = (chunk_of(k, chunk, d, h.len()), &g[chunk_of(k, chunk, 4 * d, x.len())]);
-        let (c, h) = (c[r.clone()].chunks_mut(tile * d), h[r].chunks_mut(tile * d));
-        for ((g, c), h) in g.chunks(tile * 4 * d).zip(c).zip(h) {
-            by_lanes!(d, run::<T>(g, &mut starts[k * d..], c, h));
+        let all = chunk_of(k, chunk, 1, steps);
+        for t in all.clone().step_by(tile(d)) {
+            let r = t..(t + tile(d)).min(all.end);
+            by_lanes!(d, run::<T>(r.clone(), g, &mut starts[k * d..], &mut to));
         }
     }
 }
 
-/// Phase 1 backward: G at a chunk's first step as a map of G from behind it.
+/// W channels of tanh c at step t: kept, or computed once more.
+#[inline(always)]
+fn tanh_c<T: Math, const W: usize>(c: &[T], u: &[T], t: usize, d: usize, i: usize) -> [T; W] {
+    if u.is_empty() { each(at(c, t, d, i), T::tanh) } else { at(u, t, d, i) }
+}
+
+/// Phase 1 backward: G at the first of the steps `r` as a map of G from behind them.
 #[inline(always)]
 fn total_back<T: Math, const W: usize>(
     i: usize,
     d: usize,
-    (g, c, dh): (&[T], &[T], &[T]),
+    r: Range<usize>,
+    g: Gates<T>,
+    [c, u, _, dh]: [&[T]; 4],
     prod: &mut [T],
     end: &mut [T],
 ) {
     let (mut p, mut s) = ([T::ONE; W], [T::ZERO; W]);
-    for t in (0..c.len() / d).rev() {
-        let (f, o): ([T; W], [T; W]) = (gate(g, t, 0, d, i), gate(g, t, 3, d, i));
-        let (u, dh) = (each::<T, W>(at(c, t, d, i), T::tanh), at::<T, W>(dh, t, d, i));
+    for t in r.rev() {
+        let [f, _, _, o]: [[T; W]; 4] = g.at(t, d, i);
+        let (u, dh): ([T; W], [T; W]) = (tanh_c(c, u, t, d, i), at(dh, t, d, i));
         for l in 0..W {
             p[l] = f[l] * p[l];
             s[l] = f[l] * (s[l] + dh[l] * o[l] * (T::ONE - u[l] * u[l]));
@@ -143,21 +191,22 @@ fn total_back<T: Math, const W: usize>(
     put(end, 0, d, i, s, false);
 }
 
-/// Phase 3 backward: `s` comes in as G from behind the rows and leaves as G of the first; `before` is c before them.
+/// Phase 3 backward: `s` comes in as G from behind the steps `r` and leaves as G of the first.
 #[inline(always)]
 fn run_back<T: Math, const W: usize>(
     i: usize,
     d: usize,
-    (g, c, before, dh): (&[T], &[T], &[T], &[T]),
+    r: Range<usize>,
+    g: Gates<T>,
+    [c, u, c0, dh]: [&[T]; 4],
     s: &mut [T],
-    dx: &mut [T],
-    acc: bool,
+    (dx, acc): (&mut [T], bool),
 ) {
     let mut back: [T; W] = at(s, 0, d, i);
-    for t in (0..c.len() / d).rev() {
-        let [f, ig, z, o]: [[T; W]; 4] = std::array::from_fn(|k| gate(g, t, k, d, i));
-        let (u, dh) = (each::<T, W>(at(c, t, d, i), T::tanh), at::<T, W>(dh, t, d, i));
-        let before: [T; W] = if t == 0 { at(before, 0, d, i) } else { at(c, t - 1, d, i) };
+    for t in r.rev() {
+        let [f, ig, z, o]: [[T; W]; 4] = g.at(t, d, i);
+        let (u, dh): ([T; W], [T; W]) = (tanh_c(c, u, t, d, i), at(dh, t, d, i));
+        let before: [T; W] = if t == 0 { at(c0, 0, d, i) } else { at(c, t - 1, d, i) };
         let mut out = [[T::ZERO; W]; 4];
         for l in 0..W {
             let dc = back[l] + dh[l] * o[l] * (T::ONE - u[l] * u[l]);
@@ -179,16 +228,15 @@ fn run_back<T: Math, const W: usize>(
 #[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
 fn backward<T: Math>(
     (chunk, d): (usize, usize),
-    (g, c, c0, dh): (&[T], &[T], &[T], &[T]),
+    g: Gates<T>,
+    inputs: [&[T]; 4],
     (ends, prods): (&mut [T], &mut [T]),
     (dx, acc): (&mut [T], bool),
 ) {
-    let (n, len) = (ends.len() / d, c.len());
-    let rows = |k: usize| (chunk_of(k, chunk, 4 * d, 4 * len), chunk_of(k, chunk, d, len));
+    let (n, steps) = (ends.len() / d, inputs[0].len() / d);
     for k in 1..n {
-        let (r4, r) = rows(k);
-        let inputs = (&g[r4], &c[r.clone()], &dh[r]);
-        by_lanes!(d, total_back::<T>(inputs, &mut prods[k * d..], &mut ends[(k - 1) * d..]));
+        let r = chunk_of(k, chunk, 1, steps);
+        by_lanes!(d, total_back::<T>(r.clone(), g, inputs, &mut prods[k * d..], &mut ends[(k - 1) * d..]));
     }
     for k in (1..n).rev() {
         let (end, behind) = ends[(k - 1) * d..].split_at_mut(d);
@@ -197,36 +245,40 @@ fn backward<T: Math>(
         }
     }
     for k in 0..n {
-        let (all, tile) = (rows(k).1, tile(d) * d);
-        for start in all.clone().step_by(tile).rev() {
-            let r = start..(start + tile).min(all.end);
-            let before = if start == 0 { c0 } else { &c[start - d..start] };
-            let inputs = (&g[4 * start..4 * r.end], &c[r.clone()], before, &dh[r.clone()]);
-            by_lanes!(d, run_back::<T>(inputs, &mut ends[k * d..], &mut dx[4 * start..4 * r.end], acc));
+        let all = chunk_of(k, chunk, 1, steps);
+        for t in all.clone().step_by(tile(d)).rev() {
+            let r = t..(t + tile(d)).min(all.end);
+            by_lanes!(d, run_back::<T>(r.clone(), g, inputs, &mut ends[k * d..], (&mut *dx, acc)));
         }
     }
 }
 
 impl QuasiLstm {
     fn forward_cpu<T: Math>(&self, cpu: &Cpu, x: In, y: &mut [Value]) {
-        let [h, last, g, c] = y else { return };
+        let [h, last, g, c, u] = y else { return };
         let (_, t, d) = h.shape().split(1);
-        let (h, last, c) = (h.host_mut::<T>(), last.host_mut::<T>(), c.host_mut::<T>());
-        let (g, c0) = (g.host_mut::<T>(), x[1].host::<T>());
+        let [h, last, g, c, u] = [h, last, g, c, u].map(|y| y.host_mut::<T>());
+        let c0 = x[1].host::<T>();
         if t == 0 || d == 0 {
             return last.copy_from_slice(c0);
         }
-        let v = x[0].host::<T>();
-        let n = t.div_ceil(self.chunk);
+        let (n, bias, kinds) = (t.div_ceil(self.chunk), T::of(self.forget_bias), x.kinds(0));
+        if let Some((table, _)) = kinds {
+            gates(d, bias, table.host(), g);
+        }
         let (mut starts, mut prods) = (cpu.temp::<T>(n * d), cpu.temp::<T>(n * d));
         for (b, (last, c0)) in last.chunks_exact_mut(d).zip(c0.chunks_exact(d)).enumerate() {
             let s = b * t * d..(b + 1) * t * d;
+            if kinds.is_none() {
+                let s4 = 4 * s.start..4 * s.end;
+                gates(d, bias, &x[0].host()[s4.clone()], &mut g[s4]);
+            }
             starts[..d].copy_from_slice(c0);
-            let scratch = (&mut starts[..], &mut prods[..]);
-            let (s4, c) = (4 * s.start..4 * s.end, &mut c[s.clone()]);
-            let sizes = (self.chunk, d, T::of(self.forget_bias));
-            forward(sizes, &v[s4.clone()], &mut g[s4], scratch, c, &mut h[s]);
-            last.copy_from_slice(&c[(t - 1) * d..]);
+            let g = Gates::sequence(g, kinds.map(|(_, kinds)| kinds), b, (t, d));
+            let kept = if u.is_empty() { 0..0 } else { s.clone() };
+            let to = [&mut c[s.clone()], &mut u[kept], &mut h[s.clone()]];
+            forward((self.chunk, d), g, (&mut starts, &mut prods), to);
+            last.copy_from_slice(&c[s.end - d..s.end]);
         }
     }
 
@@ -239,14 +291,16 @@ impl QuasiLstm {
         if t == 0 || d == 0 {
             return put_all(dc0.0, dlast, dc0.1);
         }
-        let (g, c, c0) = (y[2].host::<T>(), y[3].host::<T>(), x[1].host::<T>());
-        let n = t.div_ceil(self.chunk);
+        let ([g, c, u], c0) = ([2, 3, 4].map(|i| y[i].host::<T>()), x[1].host::<T>());
+        let (n, kinds) = (t.div_ceil(self.chunk), x.kinds(0).map(|(_, kinds)| kinds));
         let (mut ends, mut prods) = (cpu.temp::<T>(n * d), cpu.temp::<T>(n * d));
         for b in 0..c0.len() / d {
             let (s, s4, r) = (b * t * d..(b + 1) * t * d, b * t * 4 * d..(b + 1) * t * 4 * d, b * d..(b + 1) * d);
             ends[(n - 1) * d..].copy_from_slice(&dlast[r.clone()]);
-            let inputs = (&g[s4.clone()], &c[s.clone()], &c0[r.clone()], &dh[s]);
-            backward((self.chunk, d), inputs, (&mut ends, &mut prods), (&mut dx.0[s4], dx.1));
+            let kept = if u.is_empty() { 0..0 } else { s.clone() };
+            let inputs = [&c[s.clone()], &u[kept], &c0[r.clone()], &dh[s]];
+            let g = Gates::sequence(g, kinds, b, (t, d));
+            backward((self.chunk, d), g, inputs, (&mut ends, &mut prods), (&mut dx.0[s4], dx.1));
             put_all(&mut dc0.0[r], &ends[..d], dc0.1);
         }
     }
@@ -256,7 +310,7 @@ static MODULE: Module = Module::new("ops/quasi_lstm.cu", &[include_str!("quasi_l
 
 impl QuasiLstm {
     fn forward_cuda(&self, cu: &Cuda, x: In, y: &mut [Value]) {
-        let [h, last, _, c] = y else { return };
+        let [h, last, _, c, _] = y else { return };
         let (p, dtype) = (Pieces::of(cu, h.shape(), self.chunk), x[0].dtype());
         let Pieces { n, pieces, t, d, steps } = p;
         let (mut starts, prods) = (p.scratch(cu, dtype), p.scratch(cu, dtype));
@@ -298,10 +352,14 @@ impl Op for QuasiLstm {
             return Err(format!("x {v} and c0 {c0} do not fit: expected [B, T, 4D] and [B, D]"));
         }
         same_dtype(x, self.in_f32()).and(some_steps(self.chunk))?;
-        let h = [b, t, d4 / 4].into();
-        // A device computes the gates again, which is less work than moving them.
-        let gates = if x[0].gpu().is_some() { [0].into() } else { v };
-        Ok(Outs::from([h, c0]).saving([gates, h]))
+        let (d, nothing) = (d4 / 4, Shape::from([0]));
+        let h = [b, t, d].into();
+        // A device computes the gates and u again, which is less work than moving them.
+        let [gates, u] = match x[0].gpu() {
+            Some(_) => [nothing; 2],
+            None => [x.kinds(0).map_or(v, |(table, _)| table.shape()), if d > FEW { nothing } else { h }],
+        };
+        Ok(Outs::from([h, c0]).saving([gates, h, u]))
     }
 
     by_device!();

@@ -8,7 +8,7 @@
 //! rounded is the sum of equal rows' gradients), and so may those of products be that have another size.
 
 use super::{In, Op, Rows, Tape};
-use crate::tensor::Cx;
+use crate::tensor::{Cx, Tensor};
 
 /// So many rows to one of the table's, at least; with fewer the copies take as long as what they save.
 const MANY: usize = 4;
@@ -35,6 +35,17 @@ impl Tape {
         // What does not fit is refused with the shape that the formula has, not with the table's.
         let fits = || op.infer(x).is_ok_and(|outs| outs.visible() == 1);
         (few && all_occur(kinds, at.host()) && fits()).then_some(copied)
+    }
+}
+
+impl<'a> In<'a> {
+    /// If the rows of input `i` are copies of those of a table, four or more to one of the table's: the table, and for each
+    /// row of the input which it is. For an op that looks at single rows first and at all together then, so that it is not
+    /// `Rows::Alone`; on the CPU only.
+    pub fn kinds(self, i: usize) -> Option<(&'a Tensor, &'a [i32])> {
+        let [table, at] = self.values[self.ids[i] as usize].copied?.map(|id| &self.values[id as usize].tensor);
+        let few = self[i].gpu().is_none() && self[i].shape().rows() >= MANY * table.shape().rows();
+        few.then(|| (table, at.host()))
     }
 }
 

@@ -23,9 +23,9 @@ fn groups(s: Size) -> impl Iterator<Item = Range<usize>> {
     (0..s.b).step_by(GROUP).map(move |first| first..(first + GROUP).min(s.b))
 }
 
-/// W channels of x + W_hh h_{t-1}, for x [4D], h_{t-1} [D] and W_hhᵀ [D, 4D], to gates, c and h.
+/// W channels of x + W_hh h_{t-1}, for x [4D], h_{t-1} [D] and W_hhᵀ [D, 4D], to gates, c, u and h.
 #[inline(always)]
-fn step<T: Math, const W: usize>(i: usize, d: usize, [x, h, w, before]: [&[T]; 4], to: &mut [&mut [T]; 3]) {
+fn step<T: Math, const W: usize>(i: usize, d: usize, [x, h, w, before]: [&[T]; 4], to: &mut [&mut [T]; 4]) {
     let mut gates: [[T; W]; 4] = std::array::from_fn(|k| at(x, k, d, i));
     for (&h, w) in h.iter().zip(w.chunks_exact(4 * d)) {
         for (k, gate) in gates.iter_mut().enumerate() {
@@ -35,18 +35,20 @@ fn step<T: Math, const W: usize>(i: usize, d: usize, [x, h, w, before]: [&[T]; 4
             }
         }
     }
-    lanes(i, d, gates, before, to);
+    let [gates_to, c, u_to, h] = to;
+    let u = lanes(i, d, gates, before, [gates_to, c, h]);
+    put(u_to, 0, d, i, u, false);
 }
 
 /// All steps of the sequences `b`; W_hhᵀ is [D, 4D].
 #[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
-fn group<T: Math>(s: Size, b: Range<usize>, inputs: [&[T]; 4], to: [&mut [T]; 3]) {
+fn group<T: Math>(s: Size, b: Range<usize>, inputs: [&[T]; 4], to: [&mut [T]; 4]) {
     let d = s.d;
     with_width!(d => group_of(Size { d, ..s }, b, inputs, to));
 }
 
 #[inline(always)]
-fn group_of<T: Math>(s: Size, b: Range<usize>, [x, w, h0, c0]: [&[T]; 4], [gates, c, h]: [&mut [T]; 3]) {
+fn group_of<T: Math>(s: Size, b: Range<usize>, [x, w, h0, c0]: [&[T]; 4], [gates, c, u, h]: [&mut [T]; 4]) {
     let d = s.d;
     for t in 0..s.t {
         for b in b.clone() {
@@ -56,20 +58,20 @@ fn group_of<T: Math>(s: Size, b: Range<usize>, [x, w, h0, c0]: [&[T]; 4], [gates
                 0 => [&c0[own.clone()], &h0[own]],
                 _ => [&c_done[row.start - d..], &h_done[row.start - d..]],
             };
-            let mut to = [&mut gates[row4.clone()], &mut c[..d], &mut h[..d]];
+            let mut to = [&mut gates[row4.clone()], &mut c[..d], &mut u[row], &mut h[..d]];
             by_lanes!(d, step::<T>([&x[row4.clone()], h_before, w, c_before], &mut to));
         }
     }
 }
 
-/// x [B, T, 4D], W_hh [4D, D], h0 and c0 [B, D] to gates [B, T, 4D], c and h [B, T, D].
-pub(super) fn forward<T: Math>(cpu: &Cpu, s: Size, [x, w, h0, c0]: [&[T]; 4], [gates, c, h]: [&mut [T]; 3]) {
+/// x [B, T, 4D], W_hh [4D, D], h0 and c0 [B, D] to gates [B, T, 4D], c, u and h [B, T, D].
+pub(super) fn forward<T: Math>(cpu: &Cpu, s: Size, [x, w, h0, c0]: [&[T]; 4], [gates, c, u, h]: [&mut [T]; 4]) {
     let mut w_t = cpu.temp::<T>(w.len());
     for (j, w_t) in w_t.chunks_exact_mut(4 * s.d).enumerate() {
         w_t.iter_mut().zip(w[j..].iter().step_by(s.d)).for_each(|(y, &x)| *y = x);
     }
     for b in groups(s) {
-        group(s, b, [x, &w_t, h0, c0], [&mut *gates, &mut *c, &mut *h]);
+        group(s, b, [x, &w_t, h0, c0], [&mut *gates, &mut *c, &mut *u, &mut *h]);
     }
 }
 
@@ -78,11 +80,11 @@ pub(super) fn forward<T: Math>(cpu: &Cpu, s: Size, [x, w, h0, c0]: [&[T]; 4], [g
 fn step_back<T: Math, const W: usize>(
     i: usize,
     d: usize,
-    kept: [&[T]; 3],
+    [gates, before, u]: [&[T]; 3],
     grads: (&[T], &[T], &mut [T]),
     dz: &mut [T],
 ) {
-    for (k, out) in lanes_back::<T, W>(i, d, kept, grads).into_iter().enumerate() {
+    for (k, out) in lanes_back::<T, W>(i, d, [gates, before], at(u, 0, d, i), grads).into_iter().enumerate() {
         put(dz, k, d, i, out, false);
     }
 }
@@ -106,13 +108,13 @@ fn product<T: Math, const W: usize>(i: usize, d: usize, dz: [&[T]; GROUP], w: &[
 
 /// All steps of the sequences `b` backwards.
 #[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
-fn group_back<T: Math>(s: Size, b: Range<usize>, [w, c0, gates, c, dy]: [&[T]; 5], [dh, dc, dz]: [&mut [T]; 3]) {
+fn group_back<T: Math>(s: Size, b: Range<usize>, [w, c0, gates, c, u, dy]: [&[T]; 6], [dh, dc, dz]: [&mut [T]; 3]) {
     let d = s.d;
     for t in (0..s.t).rev() {
         for b in b.clone() {
             let (row, row4, own) = (s.row(b, t, d), s.row(b, t, 4 * d), s.state(b, d));
             let before = if t == 0 { &c0[own.clone()] } else { &c[row.start - d..row.start] };
-            let kept = [&gates[row4.clone()], before, &c[row.clone()]];
+            let kept = [&gates[row4.clone()], before, &u[row.clone()]];
             let (dy, dh, dc, dz) = (&dy[row], &dh[own.clone()], &mut dc[own], &mut dz[row4]);
             by_lanes!(d, step_back::<T>(kept, (dy, dh, &mut *dc), &mut *dz));
         }
@@ -128,9 +130,9 @@ fn group_back<T: Math>(s: Size, b: Range<usize>, [w, c0, gates, c, dy]: [&[T]; 5
     }
 }
 
-/// W_hh [4D, D], c0 [B, D], gates, c and dy [B, T, ..] to dz [B, T, 4D], the gradients of the gates' sums; dh and dc
+/// W_hh [4D, D], c0 [B, D], gates, c, u and dy [B, T, ..] to dz [B, T, 4D], the gradients of the gates' sums; dh and dc
 /// [B, D] come in as those of the last h and c and leave as those of the first.
-pub(super) fn backward<T: Math>(s: Size, inputs: [&[T]; 5], [dh, dc, dz]: [&mut [T]; 3]) {
+pub(super) fn backward<T: Math>(s: Size, inputs: [&[T]; 6], [dh, dc, dz]: [&mut [T]; 3]) {
     for b in groups(s) {
         group_back(s, b, inputs, [&mut *dh, &mut *dc, &mut *dz]);
     }

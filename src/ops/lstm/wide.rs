@@ -6,14 +6,14 @@ use crate::{
         gemm::Shared,
         math::Math,
         matmul::Mat,
-        scan::{at, by_lanes, fetch, put},
+        scan::{at, by_lanes, each, fetch, put},
     },
     tensor::Cpu,
 };
 
 /// W channels of x [4D] and z = W_hh h_{t-1} [4D] to gates, c and h.
 #[inline(always)]
-fn sum<T: Math, const W: usize>(i: usize, d: usize, x: &[T], z: &[T], before: &[T], to: &mut [&mut [T]; 3]) {
+fn sum<T: Math, const W: usize>(i: usize, d: usize, x: &[T], z: &[T], before: &[T], [to, c, h]: &mut [&mut [T]; 3]) {
     let mut gates = [[T::ZERO; W]; 4];
     for (k, gate) in gates.iter_mut().enumerate() {
         let (x, z): ([T; W], [T; W]) = (at(x, k, d, i), at(z, k, d, i));
@@ -21,7 +21,7 @@ fn sum<T: Math, const W: usize>(i: usize, d: usize, x: &[T], z: &[T], before: &[
             gate[l] = x[l] + z[l];
         }
     }
-    lanes(i, d, gates, before, to);
+    lanes(i, d, gates, before, [to, c, h]);
 }
 
 /// Step t of all sequences: x [B, T, 4D], z [B, 4D] and c0 [B, D] to rows of gates, c and h [B, T, ..]. `h_state`
@@ -61,11 +61,12 @@ pub(super) fn forward<T: Math>(cpu: &Cpu, s: Size, [x, w, h0, c0]: [&[T]; 4], [g
 fn sum_back<T: Math, const W: usize>(
     i: usize,
     d: usize,
-    kept: [&[T]; 3],
+    [gates, before, c]: [&[T]; 3],
     grads: (&[T], &[T], &mut [T]),
     [dz, dz_t]: &mut [&mut [T]; 2],
 ) {
-    for (k, out) in lanes_back::<T, W>(i, d, kept, grads).into_iter().enumerate() {
+    let u = each(at(c, 0, d, i), T::tanh);
+    for (k, out) in lanes_back::<T, W>(i, d, [gates, before], u, grads).into_iter().enumerate() {
         put(dz, k, d, i, out, false);
         put(dz_t, k, d, i, out, false);
     }
