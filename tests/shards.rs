@@ -110,17 +110,29 @@ fn models_that_keep_numbers_of_whole_batches_stay_whole() {
     }
 }
 
-/// About a thousand tokens in each, four sequences or more, and sixteen parts at most; of a batch that has no more, one.
+/// About a thousand tokens in each, or half as many where a mixer keeps much of them; four sequences or more, and sixteen
+/// parts at most; of a batch that has no more, one.
 #[test]
 fn a_large_batch_is_in_parts_unless_it_is_said_otherwise() {
-    let sizes = [(5, 9, 1), (32, 32, 1), (32, 64, 2), (128, 32, 4), (8, 4096, 2), (1, 65536, 1), (4096, 512, 16)];
-    for (batch, len, n) in sizes {
+    let sizes = [
+        ((5, 9), [1, 1]),
+        ((32, 32), [1, 2]),
+        ((32, 64), [2, 4]),
+        ((128, 32), [4, 8]),
+        ((8, 4096), [2, 2]),
+        ((1, 65536), [1, 1]),
+        ((4096, 512), [16, 16]),
+    ];
+    for ((batch, len), [n, of_slstm]) in sizes {
         let size = format!("batch = {batch}\ntrain_len = {len}");
         let cfg = load(&size).unwrap();
         assert_eq!(cfg.parts(), n, "{size}");
         assert!(cfg.to_toml().unwrap().contains("shards = \"auto\""), "{size}");
         // A run's checkpoints say how many, whatever a later version would choose.
-        assert!(cfg.for_model("gpt").unwrap().to_toml().unwrap().contains(&format!("shards = {n}\n")), "{size}");
+        for (model, n) in [("gpt", n), ("slstm", of_slstm), ("mlstm", of_slstm)] {
+            let own = cfg.for_model(model).unwrap().to_toml().unwrap();
+            assert!(own.contains(&format!("shards = {n}\n")), "{size}, {model}");
+        }
         assert_eq!(load(&format!("{size}\nshards = 1")).unwrap().parts(), 1);
     }
 }

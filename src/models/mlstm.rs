@@ -191,6 +191,10 @@ impl Mixer for Mix {
         vec![Form::Recurrent, Form::Parallel, Form::Chunked(Form::CHUNK)]
     }
 
+    fn tokens_at_once(&self) -> usize {
+        512
+    }
+
     fn state(&self, b: usize) -> Vec<(&'static str, Shape)> {
         let (h, k, gate) = (self.h, self.k, Shape::from([b, self.h]));
         let mut all = vec![("C", [b, h, k, k].into()), ("n", [b, h, k].into()), ("m", gate), ("w", gate)];

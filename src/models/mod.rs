@@ -108,6 +108,12 @@ pub trait Mixer: Send + Sync {
         Choices::default()
     }
 
+    /// Of so many tokens the values stay in the caches from the forward pass to the backward pass, more or less: a training
+    /// batch is computed in such parts. Fewer where much is kept of each.
+    fn tokens_at_once(&self) -> usize {
+        1024
+    }
+
     /// Names and shapes of the carried state for a batch of `b`, before the first token.
     fn state(&self, b: usize) -> Vec<(&'static str, Shape)>;
 
@@ -256,10 +262,22 @@ pub fn equations(name: &str) -> Option<String> {
     Some(block.lines().map(line).collect::<Vec<_>>().join("\n"))
 }
 
+/// A mixer of some size, to be asked about what does not depend on it.
+fn any_size(build: Build) -> Result<Box<dyn Mixer>> {
+    build(&ModelConfig::default(), &mut Init::new(0, None))
+}
+
 /// The mixers that have a choice.
 pub fn names_with(has: fn(Choices) -> bool) -> Vec<&'static str> {
-    let built = |build: Build| build(&ModelConfig::default(), &mut Init::new(0, None));
-    MIXERS.iter().filter(|m| built(m.1).is_ok_and(|mixer| has(mixer.choices()))).map(|m| m.0).collect()
+    MIXERS.iter().filter(|m| any_size(m.1).is_ok_and(|mixer| has(mixer.choices()))).map(|m| m.0).collect()
+}
+
+/// [`Mixer::tokens_at_once`] of the mixer with this name.
+///
+/// # Errors
+/// When there is none.
+pub fn tokens_at_once(name: &str) -> Result<usize> {
+    Ok(any_size(find(name)?)?.tokens_at_once())
 }
 
 /// The constructor of the mixer with this name.

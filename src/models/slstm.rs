@@ -152,6 +152,10 @@ impl Mixer for Mix {
         vec![Form::Recurrent, Form::Fused]
     }
 
+    fn tokens_at_once(&self) -> usize {
+        512
+    }
+
     fn state(&self, b: usize) -> Vec<(&'static str, Shape)> {
         let unit = Shape::from([b, self.h * self.k]);
         let mut all = vec![("h", unit), ("c", unit), ("n", unit), ("m", unit), ("w", unit)];

@@ -215,7 +215,9 @@ impl TrainConfig {
 
     /// In how many parts a training batch is computed.
     pub fn parts(&self) -> usize {
-        self.shards.of(self.batch, self.train_len.max)
+        // Of a mixer that does not exist another place complains.
+        let at_once = models::tokens_at_once(&self.model.mixer).unwrap_or(1024);
+        self.shards.of(self.batch, self.train_len.max, at_once)
     }
 
     /// The learning rate at each step.

@@ -7,22 +7,21 @@ use toml::Value;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(try_from = "Value", into = "Value")]
 pub enum Parts {
-    /// Parts of about a thousand tokens.
+    /// Parts of about as many tokens as the mixer's [`tokens_at_once`](crate::models::Mixer::tokens_at_once).
     Auto,
     /// So many.
     Count(usize),
 }
 
 impl Parts {
-    /// The number for a batch of so many sequences of so many tokens. By default each part has about a thousand tokens,
+    /// The number for a batch of so many sequences of so many tokens. By default each part has about `at_once` tokens,
     /// whose values stay in the caches from the forward pass to the backward pass; four sequences or more, which many
     /// kernels compute side by side; and a gradient of its own, so there are not too many.
-    pub fn of(self, batch: usize, len: usize) -> usize {
-        const TOKENS: usize = 1024;
+    pub fn of(self, batch: usize, len: usize, at_once: usize) -> usize {
         const SEQUENCES: usize = 4;
         const MOST: usize = 16;
         match self {
-            Parts::Auto => (batch.saturating_mul(len) / TOKENS).min(batch / SEQUENCES).clamp(1, MOST),
+            Parts::Auto => (batch.saturating_mul(len) / at_once).min(batch / SEQUENCES).clamp(1, MOST),
             Parts::Count(n) => n,
         }
     }
