@@ -77,7 +77,8 @@ fn an_op_that_sees_single_rows_runs_on_the_rows_of_the_table() {
 /// An op that runs in time over gates which see single rows: here too, copied rows are as any others.
 #[test]
 fn a_quasi_lstm_of_copied_rows_is_that_of_the_rows() {
-    let sizes = [(1, 1, 1, 12, 20), (3, 4, 2, 7, 7), (2, 16, 3, 9, 4), (5, 33, 2, 11, 5), (2, 70, 1, 8, 3)];
+    let sizes =
+        [(1, 1, 1, 12, 20), (3, 4, 2, 7, 7), (2, 16, 3, 9, 4), (5, 33, 2, 11, 5), (2, 70, 3, 8, 3), (3, 4, 2, 8, 3)];
     for (kinds, d, b, t, chunk) in sizes {
         let g = &mut Gen::new(d as u64);
         let (table, c0, mut ids) = (g.normal([kinds + 1, 4 * d]), g.normal([b, d]), g.ints([b, t], kinds));

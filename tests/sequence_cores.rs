@@ -264,7 +264,7 @@ fn sizes(g: &mut Gen) -> ([usize; 3], usize) {
     let chunk = [1, 2, 3, 4, 5, 8, 64][g.below(7)];
     let t = [0, 1, chunk - 1, chunk, chunk + 1, 13, 3 * chunk + 1][g.below(7)].min(70);
     // More than two groups of four sequences.
-    ([g.size(9), t, [1, 2, 4, 5, 8, 16, 21, 32, 33, 70][g.below(10)]], chunk)
+    ([g.size(9), t, [0, 1, 2, 4, 5, 8, 16, 21, 32, 33, 70][g.below(11)]], chunk)
 }
 
 proptest! {

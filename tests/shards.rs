@@ -2,10 +2,10 @@
 
 #![allow(clippy::unwrap_used)]
 
-use std::fs;
+use std::{fs, time::Duration};
 use tapezoo::{
     models,
-    train::{Trainer, config::TrainConfig, jobs::run_all, rundir::RunDir, shards::Cores},
+    train::{Trainer, checkpoint, config::TrainConfig, jobs::run_all, rundir::RunDir, shards::Cores},
 };
 
 /// A small experiment on sequences with one target each, five in a batch, so that parts are not of one size.
@@ -151,6 +151,28 @@ fn a_run_of_before_goes_on_in_one_part() {
     RunDir::create_or_open(&path, &cfg).unwrap();
     let asked = RunDir::create_or_open(&path, &load("batch = 128\ntrain_len = 32").unwrap()).err().unwrap().to_string();
     assert!(asked.contains("shards is 1 there, and \"auto\" here"), "{asked}");
+}
+
+/// A run that was begun in another number of parts, by a build that would choose it, goes on in that.
+#[test]
+fn a_run_goes_on_in_as_many_parts_as_it_began_in() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("checkpoint.safetensors");
+    let of = |more: &str| load(&format!("batch = 32\ntrain_len = 32\n{more}")).unwrap();
+    let begun = of("shards = 1").for_model("slstm").unwrap();
+    checkpoint::save(&path, &mut Trainer::new(&begun, 7).unwrap(), 0, Duration::ZERO).unwrap();
+    let parts = |more: &str| checkpoint::configuration(&path, &of(more), "slstm").unwrap();
+    for (more, n) in [
+        ("", 1),
+        ("shards = 2", 2),
+        ("per_model = { slstm = { shards = 4 } }", 4),
+        ("shards = 2\nper_model = { slstm = { shards = \"auto\" } }", 1),
+    ] {
+        assert_eq!(parts(more).parts(), n, "{more}");
+        assert_eq!(checkpoint::load(&path, &parts(more), 7).is_ok(), n == 1, "{more}");
+    }
+    let anew = checkpoint::configuration(&dir.path().join("none"), &of(""), "slstm").unwrap();
+    assert_eq!(anew.parts(), 2);
 }
 
 /// The ops of every part are counted: of three, three times as many calls, and as many numbers as of the whole.

@@ -131,10 +131,10 @@ pub fn train(name: &str, config: TrainConfig, steps: usize, bar: &ProgressBar) -
 pub fn checkpoint(dir: &Path) -> Result<Source> {
     let (experiment, model, seed) = find(dir)?;
     let (_, all) = rundir::RunDir::open(&experiment)?;
-    let own = all.for_model(&model)?;
-    let config = TrainConfig { device: Device::Cpu, dtype: own.dtype.real(), ..own.clone() };
     let of = rundir::of(&experiment, &model, seed);
     let (weights, saved) = (of.join(rundir::WEIGHTS), of.join(rundir::CHECKPOINT));
+    let own = checkpoint::configuration(&saved, &all, &model)?;
+    let config = TrainConfig { device: Device::Cpu, dtype: own.dtype.real(), ..own.clone() };
     let name = format!("{model}, seed {seed}");
     if weights.is_file() {
         let about = format!("The final weights of {}, after {} steps.", of.display(), config.steps);

@@ -109,9 +109,9 @@ pub trait Mixer: Send + Sync {
     }
 
     /// Of so many tokens the values stay in the caches from the forward pass to the backward pass, more or less: a training
-    /// batch is computed in such parts. Fewer where much is kept of each.
+    /// batch is computed in such parts. Fewer where much is kept of each. The same for all sizes: one of any size is asked.
     fn tokens_at_once(&self) -> usize {
-        1024
+        TOKENS_AT_ONCE
     }
 
     /// Names and shapes of the carried state for a batch of `b`, before the first token.
@@ -279,6 +279,9 @@ pub fn names_with(has: fn(Choices) -> bool) -> Vec<&'static str> {
 pub fn tokens_at_once(name: &str) -> Result<usize> {
     Ok(any_size(find(name)?)?.tokens_at_once())
 }
+
+/// [`Mixer::tokens_at_once`] of most.
+pub const TOKENS_AT_ONCE: usize = 1024;
 
 /// The constructor of the mixer with this name.
 ///

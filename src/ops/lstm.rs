@@ -31,7 +31,7 @@ use crate::{
 };
 use std::ops::Range;
 
-/// Up to so many channels W_hh stays in the fastest cache, and the sums of the gates in registers.
+/// Up to so many channels W_hh stays in the fastest cache and the sums of the gates in registers, and u is kept.
 const FEW: usize = 32;
 
 /// x [B, T, 4D] (gates i, f, g, o before the recurrent share), W_hh [4D, D], h0 and c0 [B, D] to h [B, T, D] and the
@@ -172,6 +172,9 @@ impl LstmSequence {
 /// of a sequence stands another sequence's last, so that those of dz are zeros meanwhile and have a product with h0.
 fn weights_back<T: Real>(cpu: &Cpu, s: Size, dz: &mut [T], h0: &[T], h: &[T], dw: &mut [T], acc: bool) {
     let (rows, d) = (s.b * s.t, s.d);
+    if d == 0 {
+        return;
+    }
     let mut first = cpu.temp::<T>(if rows == 0 { 0 } else { s.b * 4 * d });
     for (b, first) in first.chunks_exact_mut(4 * d).enumerate() {
         let dz = &mut dz[s.row(b, 0, 4 * d)];

@@ -6,7 +6,7 @@
 
 use super::{
     Trainer,
-    config::{TrainConfig, difference, of_run},
+    config::{Parts, TrainConfig, difference, of_run},
     rundir::{tensor_bytes, write},
 };
 use crate::{
@@ -123,6 +123,22 @@ pub fn load(path: &Path, cfg: &TrainConfig, seed: u64) -> Result<(Trainer, About
     cuda::guarded(gpu, || trainer.go_to(about.step, &state))?.map_err(broken)?;
     trainer.training = Duration::try_from_secs_f64(about.training_s).unwrap_or_default();
     Ok((trainer, about))
+}
+
+/// [`TrainConfig::for_model`] of a run that goes on from `path`, if there is a checkpoint: where it is left to us in how many
+/// parts a batch is computed, in as many as it began with, whatever another build would choose.
+///
+/// # Errors
+/// When the configuration cannot be.
+pub fn configuration(path: &Path, all: &TrainConfig, model: &str) -> Result<TrainConfig> {
+    let mut own = all.for_model(model)?;
+    let begun = || about(path)?.config.parse::<Table>().ok()?.get("shards")?.as_integer()?.try_into().ok();
+    if all.parts_are_ours(model)
+        && let Some(n) = begun()
+    {
+        own.shards = Parts::Count(n);
+    }
+    Ok(own)
 }
 
 /// What a checkpoint says about itself, without its tensors; none if it cannot be read.

@@ -215,9 +215,15 @@ impl TrainConfig {
 
     /// In how many parts a training batch is computed.
     pub fn parts(&self) -> usize {
-        // Of a mixer that does not exist another place complains.
-        let at_once = models::tokens_at_once(&self.model.mixer).unwrap_or(1024);
+        // Of a mixer that cannot be built another place complains.
+        let at_once = models::tokens_at_once(&self.model.mixer).unwrap_or(models::TOKENS_AT_ONCE);
         self.shards.of(self.batch, self.train_len.max, at_once)
+    }
+
+    /// Whether it is left to us in how many parts the batches of a model are computed.
+    pub(super) fn parts_are_ours(&self, name: &str) -> bool {
+        let own = [self.mixer_of(name), name].map(|name| self.per_model.get(name)?.get("shards"));
+        own.into_iter().flatten().next_back().map_or(self.shards == Parts::Auto, |n| n.as_str() == Some("auto"))
     }
 
     /// The learning rate at each step.

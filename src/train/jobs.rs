@@ -7,7 +7,7 @@ use super::{
     Accuracy, Scores, Step, Trainer, Watch, checkpoint,
     config::TrainConfig,
     interrupt,
-    rundir::{Found, RunDir, RunFiles, find},
+    rundir::{CHECKPOINT, Found, RunDir, RunFiles, find},
     shards::Cores,
     train_on,
 };
@@ -145,7 +145,11 @@ pub fn jobs(cfg: &TrainConfig, out: Option<&RunDir>) -> Result<Vec<Job>> {
         let (form, params) = (own.form_of(&model).to_string(), model.params().len());
         for seed in (own.seed..).take(own.seeds) {
             let dir = out.map(|out| out.of(name, seed));
-            jobs.push(Job { name: name.clone(), cfg: own.clone(), seed, form: form.clone(), params, dir });
+            let cfg = match &dir {
+                Some(dir) => checkpoint::configuration(&dir.join(CHECKPOINT), cfg, name)?,
+                None => own.clone(),
+            };
+            jobs.push(Job { name: name.clone(), cfg, seed, form: form.clone(), params, dir });
         }
     }
     Ok(jobs)

@@ -10,15 +10,17 @@
 use super::{In, Op, Rows, Tape};
 use crate::tensor::{Cx, Tensor};
 
-/// So many rows to one of the table's, at least; with fewer the copies take as long as what they save.
-const MANY: usize = 4;
+/// Whether there are so many rows of a kind that computing one takes less time than the copies: four, at least.
+fn few(kinds: usize, rows: usize) -> bool {
+    rows >= 4 * kinds
+}
 
 impl Tape {
     /// Whether it is worth while to compute `rows` rows, of so many kinds, once for each kind.
     ///
     /// On the CPU only: a device is left idle by a small product, and this was never timed on one.
     pub(crate) fn few_kinds(&self, kinds: usize, rows: usize) -> bool {
-        matches!(self.cx(), Cx::Cpu(_)) && rows >= MANY * kinds
+        matches!(self.cx(), Cx::Cpu(_)) && few(kinds, rows)
     }
 
     /// The table and the indices to run an op on, if its first input is made of few rows and it looks at each alone.
@@ -29,23 +31,20 @@ impl Tape {
         let r = self.record.borrow();
         let x = In { values: &r.values, ids };
         let copied = r.values[*ids.first()? as usize].copied?;
-        let [table, at] = copied.map(|id| &r.values[id as usize]);
-        let kinds = table.shape().rows();
-        let few = self.few_kinds(kinds, x[0].shape().rows());
         // What does not fit is refused with the shape that the formula has, not with the table's.
         let fits = || op.infer(x).is_ok_and(|outs| outs.visible() == 1);
-        (few && all_occur(kinds, at.host()) && fits()).then_some(copied)
+        (x.kinds(0).is_some() && fits()).then_some(copied)
     }
 }
 
 impl<'a> In<'a> {
-    /// If the rows of input `i` are copies of those of a table, four or more to one of the table's: the table, and for each
-    /// row of the input which it is. For an op that looks at single rows first and at all together then, so that it is not
-    /// `Rows::Alone`; on the CPU only.
+    /// If the rows of input `i` are copies of those of a table, of few kinds: the table, and for each row of the input which it
+    /// is. For an op that looks at single rows first and at all together then, so that it is not `Rows::Alone`; on the CPU
+    /// only.
     pub fn kinds(self, i: usize) -> Option<(&'a Tensor, &'a [i32])> {
         let [table, at] = self.values[self.ids[i] as usize].copied?.map(|id| &self.values[id as usize].tensor);
-        let few = self[i].gpu().is_none() && self[i].shape().rows() >= MANY * table.shape().rows();
-        few.then(|| (table, at.host()))
+        let (kinds, rows) = (table.shape().rows(), self[i].shape().rows());
+        (self[i].gpu().is_none() && few(kinds, rows) && all_occur(kinds, at.host())).then(|| (table, at.host()))
     }
 }
 

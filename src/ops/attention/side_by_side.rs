@@ -1,6 +1,7 @@
 //! Attention for small heads, one query after another, sixteen heads side by side.
 //!
-//! The kernels are written for one lane, in a loop over the lanes inside of that over the keys. N is a constant, so
+//! The kernels are written for one lane, in a loop over the lanes inside of that over the keys, and with AVX-512 for all of
+//! them (`fma`). N is a constant, so
 //! that a lane's query and sums stay in registers; heads that are narrower are filled up with zeros.
 
 use super::{Inputs, Plan};
@@ -22,7 +23,7 @@ pub const WIDEST: usize = 8;
 /// Keys to a tile: with their values and the gradients of both they stay in the first cache.
 const TILE: usize = 16;
 
-/// The weights of a tile, each vector of them in a cache line.
+/// The weights of a tile, none of whose vectors straddles two cache lines.
 #[repr(align(64))]
 struct Room<T>([Lane<T>; TILE]);
 

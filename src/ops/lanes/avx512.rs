@@ -1,4 +1,4 @@
-//! Rows to lanes and back in single precision with AVX-512: sixteen rows of four numbers are four vectors of four
+//! Rows to lanes and back, and products of lanes, in single precision with AVX-512: sixteen rows of four numbers are four vectors of four
 //! quarters, which eight shuffles transpose. Left to itself, the compiler moves every number alone.
 
 use super::{L, Table};
