@@ -127,7 +127,8 @@ def work(c):
         "delta_net": (3 * inner * k, 3 * inner + h), "mamba": (4 * e * n, e * n + 4 * e),
         "slstm": (4 * inner, 6 * inner + d), "mlstm": (3 * inner * k, 2 * inner + 4 * h),
     }[c["mixer"]]
-    return matrices + layers * macs, layers * (functions + c["mlp"])
+    once = 4 * inner if c["mixer"] == "quasi_lstm" else 0  # the first layer's gates see tokens alone, too
+    return matrices + layers * macs, layers * (functions + c["mlp"]) - (1 - kinds) * once
 
 
 def bounds(cells, machine):
@@ -148,7 +149,7 @@ def bounds(cells, machine):
         peak = flops / machine["gflops"] / 1e6 / ours
         needed = "–" if reached(cell) else share(peak * asked(cell)[0] * ours / cell["best"]["ms"])
         return [
-            f"{cell['size']} {NAMES[cell['mixer']]}", f"{flops / 1e9:.2f}", share(peak), needed,
+            f"{cell['size']} {NAMES[cell['mixer']]}", f"{flops / 1e9:.{2 if flops > 1e8 else 3}f}", share(peak), needed,
             share(functions * tokens * function / 1e6 / ours), f"{held:.1f}", share(4 * held / machine["copy"] / ours),
             share(sum(ops.get(op, 0) for op in products) / total), ", ".join(f"{op} {share(ops[op] / total)}" for op in dearest),
         ]
