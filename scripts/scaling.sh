@@ -4,6 +4,11 @@
 #
 #   scripts/scaling.sh [LONGEST]      LONGEST: 65536 if absent; some minutes and up to 6 GB
 set -euo pipefail
+case ${1-} in -h | --help)
+  sed -n '2,$s/^# \{0,1\}//p' "$0"
+  exit
+  ;;
+esac
 cd "$(dirname "$0")/.."
 
 cargo build --release --quiet --example scaling
