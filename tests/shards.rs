@@ -4,8 +4,15 @@
 
 use std::{fs, time::Duration};
 use tapezoo::{
+    inspect::source,
     models,
-    train::{Trainer, checkpoint, config::TrainConfig, jobs::run_all, rundir::RunDir, shards::Cores},
+    train::{
+        Trainer, checkpoint,
+        config::TrainConfig,
+        jobs::{jobs, run_all},
+        rundir::{self, RunDir},
+        shards::Cores,
+    },
 };
 
 /// A small experiment on sequences with one target each, five in a batch, so that parts are not of one size.
@@ -158,7 +165,7 @@ fn a_run_of_before_goes_on_in_one_part() {
 fn a_run_goes_on_in_as_many_parts_as_it_began_in() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("checkpoint.safetensors");
-    let of = |more: &str| load(&format!("batch = 32\ntrain_len = 32\n{more}")).unwrap();
+    let of = |more: &str| load(&format!("seed = 7\nbatch = 32\ntrain_len = 32\n{more}")).unwrap();
     let begun = of("shards = 1").for_model("slstm").unwrap();
     checkpoint::save(&path, &mut Trainer::new(&begun, 7).unwrap(), 0, Duration::ZERO).unwrap();
     let parts = |more: &str| checkpoint::configuration(&path, &of(more), "slstm").unwrap();
@@ -173,6 +180,16 @@ fn a_run_goes_on_in_as_many_parts_as_it_began_in() {
     }
     let anew = checkpoint::configuration(&dir.path().join("none"), &of(""), "slstm").unwrap();
     assert_eq!(anew.parts(), 2);
+
+    // So do a directory's runs, and so does `inspect`.
+    let all = of("models = [\"slstm\"]");
+    let out = RunDir::create(&dir.path().join("run"), &all, false).unwrap();
+    let run = out.of("slstm", 7);
+    fs::create_dir(&run).unwrap();
+    fs::copy(&path, run.join(rundir::CHECKPOINT)).unwrap();
+    fs::write(run.join(rundir::METRICS), "").unwrap();
+    assert_eq!(jobs(&all, Some(&out)).unwrap()[0].cfg.parts(), 1);
+    assert_eq!(source::checkpoint(&run).unwrap().config.parts(), 1);
 }
 
 /// The ops of every part are counted: of three, three times as many calls, and as many numbers as of the whole.

@@ -1,8 +1,8 @@
 //! Attention for small heads, one query after another, sixteen heads side by side.
 //!
 //! The kernels are written for one lane, in a loop over the lanes inside of that over the keys, and with AVX-512 for all of
-//! them (`fma`). N is a constant, so
-//! that a lane's query and sums stay in registers; heads that are narrower are filled up with zeros.
+//! them (`fma`). N is a constant, so that a lane's query and sums stay in registers; heads that are narrower are filled up
+//! with zeros.
 
 use super::{Inputs, Plan};
 use crate::{
