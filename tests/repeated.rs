@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use tapezoo::{
     autograd::{Gen, Rows, Tape, Var},
     models::{self, Form, Model, ModelConfig, Positions, Variant, published},
-    ops::{OPS, quasi_lstm::quasi_lstm},
+    ops::{OPS, lstm::lstm_sequence, quasi_lstm::quasi_lstm},
     tensor::{DType, Tensor},
 };
 
@@ -74,39 +74,105 @@ fn an_op_that_sees_single_rows_runs_on_the_rows_of_the_table() {
     assert_eq!(seen, single.split_whitespace().collect(), "the ops that see single rows");
 }
 
-/// An op that runs in time over gates which see single rows: here too, copied rows are as any others.
+/// Values of x [B, T, 4D] by a recurrence, with a random W_hh and initial states: leaves besides, and results.
+fn recurrence<'t>(name: &str, x: Var<'t>, d: usize, chunk: usize) -> (Vec<Var<'t>>, Vec<Var<'t>>) {
+    let (g, tape, b) = (&mut Gen::new(3), x.tape(), x.shape().at(0));
+    let mut leaf = |shape: [usize; 2]| tape.leaf(&g.normal(shape));
+    let (c0, h0, w) = (leaf([b, d]), leaf([b, d]), leaf([4 * d, d]));
+    match name {
+        "quasi_lstm" => {
+            let (h, c) = quasi_lstm(x, c0, 0.7, chunk);
+            (vec![c0], vec![h, c])
+        }
+        "lstm_sequence" => {
+            let (h, h_last, c_last) = lstm_sequence(x, w, h0, c0);
+            (vec![w, h0, c0], vec![h, h_last, c_last])
+        }
+        _ => panic!("{name} takes a table and is not tested"),
+    }
+}
+
+/// An op that runs in time over inputs of single rows: here too, copied rows are as any others.
 #[test]
-fn a_quasi_lstm_of_copied_rows_is_that_of_the_rows() {
-    let sizes =
-        [(1, 1, 1, 12, 20), (3, 4, 2, 7, 7), (2, 16, 3, 9, 4), (5, 33, 2, 11, 5), (2, 70, 3, 8, 3), (3, 4, 2, 8, 3)];
-    for (kinds, d, b, t, chunk) in sizes {
+fn a_recurrence_of_copied_rows_is_that_of_the_rows() {
+    let ops = OPS.iter().map(|(_, sample)| sample(&mut Gen::new(0)).0).filter(|op| op.rows() == Rows::Kinds);
+    let ops: BTreeSet<_> = ops.map(|op| op.name()).collect();
+    assert_eq!(ops, BTreeSet::from(["lstm_sequence", "quasi_lstm"]), "the ops that take a table");
+    let sizes = [
+        (1, 1, 1, 12, 20),
+        (3, 4, 2, 7, 7),
+        (2, 16, 3, 9, 4),
+        (5, 33, 2, 11, 5),
+        (2, 70, 3, 8, 3),
+        (3, 4, 2, 8, 3),
+        (2, 16, 5, 260, 64), // in more than one block of the sum of the table's gradient
+        (2, 3, 1, 1100, 2000),
+    ];
+    for ((kinds, d, b, t, chunk), name) in sizes.iter().flat_map(|&size| ops.iter().map(move |&op| (size, op))) {
         let g = &mut Gen::new(d as u64);
-        let (table, c0, mut ids) = (g.normal([kinds + 1, 4 * d]), g.normal([b, d]), g.ints([b, t], kinds));
+        let (table, mut ids) = (g.normal([kinds + 1, 4 * d]), g.ints([b, t], kinds));
         ids.host_mut::<i32>()[0] = kinds as i32; // a row that occurs once
         let more = g.normal([b, t, 4 * d]);
         let [apart, copied] = [false, true].map(|copied| {
             let tape = Tape::default();
             tape.poison(true);
-            let (table, c0) = (tape.leaf(&table), tape.leaf(&c0));
+            let table = tape.leaf(&table);
             let rows = table.embedding(tape.constant(&ids));
             let x = if copied { rows } else { rows.reshape([b, t, 4 * d]) };
             tape.start_profile();
-            let (h, last) = quasi_lstm(x, c0, 0.7, chunk);
-            let gates = tape.take_profile().0["quasi_lstm"].bytes;
+            let (leaves, results) = recurrence(name, x, d, chunk);
+            let copies = tape.take_profile().0.contains_key("embedding");
             // A use before, so that its gradient is there to be added to.
             let sum = (x * tape.constant(&more)).sum();
-            let u = [Gen::new(1).normal(h.shape()), Gen::new(2).normal(last.shape())];
-            tape.backward_from(
-                [(sum, Tensor::full([], DType::F64, 1.0))].into_iter().chain([h, last].into_iter().zip(u)),
-            );
-            let all = [h.value(), last.value(), table.grad().unwrap(), c0.grad().unwrap()];
-            (all.map(|x| x.to_f64()), gates)
+            let u = results.iter().enumerate().map(|(i, y)| (*y, Gen::new(i as u64).normal(y.shape())));
+            tape.backward_from(u.chain([(sum, Tensor::full([], DType::F64, 1.0))]));
+            let grads = leaves.iter().chain([&table]).map(|x| x.grad().unwrap().to_f64());
+            (results.iter().map(|y| y.value().to_f64()).chain(grads).collect::<Vec<_>>(), copies)
         });
         for (i, (a, b)) in copied.0.iter().zip(&apart.0).enumerate() {
-            assert!(close(a, b, 1e-13), "{kinds} kinds, d {d}: number {i}");
+            assert!(close(a, b, 1e-13), "{name}: {kinds} kinds, d {d}: number {i}");
         }
         let few = b * t >= 4 * (kinds + 1);
-        assert_eq!(few, copied.1 < apart.1, "{kinds} kinds of {} rows, d {d}: gates of the kinds alone", b * t);
+        assert_eq!(copied.1, !few, "{name}: {kinds} kinds of {} rows, d {d}: copied only if they are not few", b * t);
+    }
+}
+
+/// A row is copied when somebody looks at it, once.
+#[test]
+fn rows_are_copied_when_somebody_looks() {
+    let ids: Vec<i32> = (0..24).map(|i| i % 2).collect();
+    let (x, w) = (Gen::new(1).normal([2, 3]), Gen::new(2).normal([5, 3]));
+    let want: Vec<f64> = ids.iter().flat_map(|&id| x.to_f64()[3 * id as usize..][..3].to_vec()).collect();
+    let looks: [(&str, fn(&Tape, Var) -> Vec<f64>); 5] = [
+        ("value", |_, x| x.value().to_f64()),
+        ("reshape", |_, x| x.reshape([72]).value().to_f64()),
+        ("an op on its rows", |_, x| (x - 0.0).value().to_f64()),
+        ("the second input of an op", |tape, x| (tape.full([24, 3], DType::F64, 0.0) + x).value().to_f64()),
+        ("a name", |tape, x| {
+            tape.start_naming();
+            _ = x.named("x");
+            tape.take_named()[0].value.to_f64()
+        }),
+    ];
+    for (what, look) in looks {
+        let tape = Tape::default();
+        tape.poison(true);
+        tape.start_profile();
+        let copies = tape.leaf(&x).embedding(tape.constant(&Tensor::from_vec(ids.clone(), [24])));
+        let later = copies.linear(tape.leaf(&w), None);
+        assert_eq!(tape.first_not_finite(), None, "{what}: of what was not copied nothing is wrong");
+        tape.backward(later.sum());
+        let calls = || {
+            let profile = tape.take_profile();
+            tape.start_profile();
+            profile.0.get("embedding").map_or(0, |cost| cost.calls)
+        };
+        assert_eq!(calls(), 1, "{what}: of the results alone, for their sum");
+        assert_eq!(look(&tape, copies), want, "{what}");
+        assert_eq!(calls(), 1, "{what}");
+        copies.value();
+        let elsewhere = what == "an op on its rows"; // which was run on the table, and its result copied
+        assert_eq!(calls(), usize::from(elsewhere), "{what}: copied once");
     }
 }
 

@@ -68,7 +68,11 @@ pub enum Rows {
     /// Row i of its one result is a function of row i of the first input, and of the other inputs as a whole. The tape
     /// then computes equal rows once (`autograd/tape/repeated.rs`).
     Alone,
-    /// Row i of its result is the row of the first input that element i of the second names.
+    /// Where the rows of its first input are copies of few it takes these few: the table then stands in the input's place,
+    /// and after the other inputs the index of each row ([`In::steps`]).
+    Kinds,
+    /// Row i of its result is the row of the first input that element i of the second names. The tape copies them when
+    /// somebody looks.
     Copied,
 }
 
@@ -139,6 +143,8 @@ pub struct Value {
     pub(super) pooled: bool,
     /// If its rows are copies of those of a table: the ids of the table and of the indices.
     pub(super) copied: Option<[u32; 2]>,
+    /// Whether they are still to be copied, because nobody has looked at them.
+    pub(super) owed: bool,
 }
 
 impl Value {

@@ -24,6 +24,14 @@ impl Profile {
         self.0.entry(op).or_default()
     }
 
+    /// That an op ran forward.
+    pub(super) fn count(&mut self, op: &'static str, took: Duration, bytes: usize) {
+        let cost = self.of(op);
+        cost.calls += 1;
+        cost.forward += took;
+        cost.bytes += bytes;
+    }
+
     /// What another tape has measured, too.
     pub fn merge(&mut self, other: &Profile) {
         for (op, cost) in &other.0 {

@@ -14,6 +14,7 @@ use crate::{
     ops::{embed::Embedding, gemm::Products},
     tensor::{Cx, DType, Device, Shape, Tensor},
 };
+use repeated::later;
 use std::{
     cell::{Cell, RefCell},
     sync::Arc,
@@ -120,7 +121,7 @@ impl Tape {
 
     fn push(&self, tensor: Tensor, needs: bool, pooled: bool) -> Var<'_> {
         let mut r = self.record.borrow_mut();
-        r.values.push(Value { tensor, needs, pooled, copied: None });
+        r.values.push(Value { tensor, needs, pooled, copied: None, owed: false });
         Var::new(self, id(r.values.len() - 1))
     }
 
@@ -192,6 +193,7 @@ impl Tape {
     fn run(&self, op: Box<dyn Op>, ids: &[u32]) -> (u32, usize) {
         match self.table_of(op.as_ref(), ids) {
             None => self.execute(op, ids),
+            Some([table, at]) if op.rows() == Rows::Kinds => self.execute(op, &[&[table], &ids[1..], &[at]].concat()),
             Some([table, at]) => {
                 let (y, _) = self.execute(op, &[&[table], &ids[1..]].concat());
                 self.execute(Box::new(Embedding), &[y, at])
@@ -202,6 +204,7 @@ impl Tape {
     #[track_caller]
     fn execute(&self, op: Box<dyn Op>, ids: &[u32]) -> (u32, usize) {
         let r = &mut *self.record.borrow_mut();
+        r.settle(&self.cx, ids);
         let x = In { values: &r.values, ids };
         let outs: Outs = match op.infer(x) {
             Ok(outs) => outs,
@@ -213,23 +216,21 @@ impl Tape {
             (Rows::Copied, &[table, at]) => Some([table, at]),
             _ => None,
         };
-        let y0 = r.values.len();
+        let (y0, owed) = (r.values.len(), later(&self.cx, op.as_ref()));
         for (i, &shape) in outs.iter().enumerate() {
             let tensor = self.cx.pool().get(outs.dtype(i).unwrap_or(dtype), shape);
-            r.values.push(Value { tensor, needs, pooled: true, copied });
+            r.values.push(Value { tensor, needs, pooled: true, copied, owed });
         }
         let (values, y) = r.values.split_at_mut(y0);
         let mut took = Duration::ZERO;
         match &mut r.profile {
+            _ if owed => {}
             None => op.forward(&self.cx, In { values, ids }, y),
             Some(profile) => {
                 let start = Instant::now();
                 op.forward(&self.cx, In { values, ids }, y);
                 took = start.elapsed();
-                let cost = profile.of(op.name());
-                cost.forward += took;
-                cost.calls += 1;
-                cost.bytes += y.iter().map(|y| y.len() * y.dtype().bytes()).sum::<usize>();
+                profile.count(op.name(), took, y.iter().map(|y| y.len() * y.dtype().bytes()).sum());
             }
         }
         if needs {
@@ -251,11 +252,12 @@ impl Tape {
     #[track_caller]
     pub(super) fn reshape(&self, v: Var<'_>, shape: Shape) -> Var<'_> {
         let r = &mut *self.record.borrow_mut();
+        r.settle(&self.cx, &[v.id_on(self)]);
         let old = &r.values[v.id_on(self) as usize];
         let (needs, pooled) = (old.needs, old.pooled);
         let tensor = old.tensor.reshape(shape);
         let y0 = r.values.len();
-        r.values.push(Value { tensor, needs, pooled, copied: None });
+        r.values.push(Value { tensor, needs, pooled, copied: None, owed: false });
         if needs {
             Self::record(r, Step::Reshape, &[v.id_on(self)], y0, 1);
             if r.profile.is_some() {
@@ -313,7 +315,9 @@ impl Tape {
     }
 
     pub(super) fn value(&self, id: u32) -> Tensor {
-        self.record.borrow().values[id as usize].tensor.clone()
+        let r = &mut *self.record.borrow_mut();
+        r.settle(&self.cx, &[id]);
+        r.values[id as usize].tensor.clone()
     }
 
     pub(super) fn shape(&self, id: u32) -> (Shape, DType) {

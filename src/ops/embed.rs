@@ -8,7 +8,7 @@ use crate::{
     args,
     autograd::{Gen, Grad, In, Op, Outs, Rows, Value, Var},
     cuda::{Cuda, Launch, Module},
-    tensor::{Cpu, Cx, DType, MAX_RANK, Real, Shape, Tensor},
+    tensor::{Cpu, Cx, DType, MAX_RANK, Real, Shape, Temp, Tensor},
     with_real, with_width,
 };
 
@@ -18,7 +18,7 @@ pub struct Embedding;
 /// yᵢ = x[i, idᵢ] for x [.., C] and ids [..]; y [..].
 pub struct Gather;
 
-/// Rows whose gradients are added up one after another.
+/// The most rows whose gradients are added up one after another.
 const BLOCK: usize = 1024;
 
 static MODULE: Module = Module::new("ops/embed.cu", &[include_str!("embed.cu")]);
@@ -52,7 +52,7 @@ fn largest(ids: &[i32]) -> u32 {
 }
 
 #[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
-fn copy_rows<T: Real>(n: usize, ids: &[i32], w: &[T], y: &mut [T]) {
+pub(super) fn copy_rows<T: Real>(n: usize, ids: &[i32], w: &[T], y: &mut [T]) {
     with_width!(n => for (&id, y) in ids.iter().zip(y.chunks_exact_mut(n)) {
         y.copy_from_slice(&w[id as usize * n..][..n]);
     });
@@ -65,18 +65,53 @@ fn add_rows<T: Real>(n: usize, ids: &[i32], g: &[T], d: &mut [T]) {
     });
 }
 
-/// d [V, N] += the rows of g that came of each of its own. Of a table of a quarter of [`BLOCK`] rows or fewer each is seen
-/// often: the sums of every [`BLOCK`] rows of g are added up, as a long sum of one number after another loses digits. (Of
-/// a larger one, clearing and adding up the sums would take as long as the rows.)
-fn add_rows_cpu<T: Real>(cpu: &Cpu, n: usize, ids: &[i32], g: &[T], d: &mut [T]) {
-    if 4 * d.len() > BLOCK * n || ids.len() <= BLOCK {
-        return add_rows(n, ids, g, d);
+/// Gradients of many rows that are added to those of the few rows of a table. Where each of these is seen often, in a
+/// table of a quarter of [`BLOCK`] rows or fewer, the sums of every [`BLOCK`] rows are added up, as a long sum of one
+/// number after another loses digits. (Of a larger one, clearing and adding up the sums would take as long as the rows.)
+pub(super) struct Sums<'a, T: Real> {
+    /// [V, N], to be added to.
+    d: &'a mut [T],
+    block: Option<Temp<'a, T>>,
+    /// How many rows the block has seen.
+    rows: usize,
+}
+
+impl<'a, T: Real> Sums<'a, T> {
+    /// Of so many rows [N] in all, to be added to d [V, N].
+    pub fn new(cpu: &'a Cpu, n: usize, rows: usize, d: &'a mut [T]) -> Sums<'a, T> {
+        let apart = 4 * d.len() <= BLOCK * n && rows > BLOCK;
+        let block = apart.then(|| cpu.zeros(d.len()));
+        Sums { d, block, rows: 0 }
     }
-    let mut sums = cpu.temp::<T>(d.len());
+
+    /// Where the next rows, no more than [`BLOCK`], are to be added.
+    pub fn next(&mut self, rows: usize) -> &mut [T] {
+        if self.rows + rows > BLOCK {
+            self.total();
+        }
+        self.rows += rows;
+        self.block.as_deref_mut().unwrap_or(self.d)
+    }
+
+    fn total(&mut self) {
+        for (d, sum) in self.d.iter_mut().zip(self.block.as_deref_mut().unwrap_or(&mut [])) {
+            *d += std::mem::replace(sum, T::ZERO);
+        }
+        self.rows = 0;
+    }
+}
+
+impl<T: Real> Drop for Sums<'_, T> {
+    fn drop(&mut self) {
+        self.total();
+    }
+}
+
+/// d [V, N] += the rows of g that came of each of its own.
+pub(super) fn add_rows_cpu<T: Real>(cpu: &Cpu, n: usize, ids: &[i32], g: &[T], d: &mut [T]) {
+    let mut sums = Sums::new(cpu, n, ids.len(), d);
     for (ids, g) in ids.chunks(BLOCK).zip(g.chunks(BLOCK * n)) {
-        sums.fill(T::ZERO);
-        add_rows(n, ids, g, &mut sums);
-        d.iter_mut().zip(sums.iter()).for_each(|(d, &sum)| *d += sum);
+        add_rows(n, ids, g, sums.next(ids.len()));
     }
 }
 

@@ -9,17 +9,19 @@
 //! gradient that step t + 1 hands back: dc = dh o (1 − tanh² c_t) + G;  dx_f = dc c_{t-1} f (1 − f);
 //! dx_i = dc z i (1 − i);  dx_z = dc i (1 − z²);  dx_o = dh tanh c_t o (1 − o);  G = f dc to step t − 1.
 //!
-//! Of inputs that are copies of few rows, as those of a first layer are, the CPU computes the gates of those rows. Where
-//! channels are few it keeps u = tanh c_t for the way back; else that is computed once more, as fast as it is read.
+//! Of inputs that are copies of few rows, as those of a first layer are, the CPU is given these rows and computes their
+//! gates ([`Rows::Kinds`]). Where channels are few it keeps u = tanh c_t for the way back; else that is computed once more,
+//! as fast as it is read.
 
 use super::{
+    embed::Sums,
     math::Math,
     same_dtype,
     scan::{Pieces, at, by_device, by_lanes, chunk_of, cotangent, each, put, put_all, some_steps, zeros},
 };
 use crate::{
     args,
-    autograd::{Gen, Grad, In, Op, Outs, Value, Var},
+    autograd::{Gen, Grad, In, Op, Outs, Rows, Value, Var},
     cuda::{Cuda, Module},
     tensor::{Cpu, Cx, Shape, Tensor},
     with_real,
@@ -54,11 +56,32 @@ impl<'a, T: Math> Gates<'a, T> {
         }
     }
 
+    /// The row of step t.
+    #[inline(always)]
+    fn row(self, t: usize) -> usize {
+        self.kinds.map_or(t, |kinds| kinds[t] as usize)
+    }
+
     /// W channels of f, i, z and o at step t.
     #[inline(always)]
     fn at<const W: usize>(self, t: usize, d: usize, i: usize) -> [[T; W]; 4] {
-        let row = self.kinds.map_or(t, |kinds| kinds[t] as usize);
-        std::array::from_fn(|k| at(self.g, 4 * row + k, d, i))
+        std::array::from_fn(|k| at(self.g, 4 * self.row(t) + k, d, i))
+    }
+}
+
+/// The gradient of the gates' sums: a row for each step of a sequence, written or added to, or sums for each kind.
+enum Dx<'a, 'b, T: Math> {
+    Rows(&'a mut [T], bool),
+    Kinds(&'a mut Sums<'b, T>),
+}
+
+impl<T: Math> Dx<'_, '_, T> {
+    /// Where the next `steps` go, and whether they are added.
+    fn next(&mut self, steps: usize) -> (&mut [T], bool) {
+        match self {
+            Dx::Rows(dx, acc) => (dx, *acc),
+            Dx::Kinds(sums) => (sums.next(steps), true),
+        }
     }
 }
 
@@ -217,7 +240,7 @@ fn run_back<T: Math, const W: usize>(
             back[l] = f[l] * dc;
         }
         for (k, &out) in out.iter().enumerate() {
-            put(dx, 4 * t + k, d, i, out, acc);
+            put(dx, 4 * g.row(t) + k, d, i, out, acc);
         }
     }
     put(s, 0, d, i, back, false);
@@ -231,7 +254,7 @@ fn backward<T: Math>(
     g: Gates<T>,
     inputs: [&[T]; 4],
     (ends, prods): (&mut [T], &mut [T]),
-    (dx, acc): (&mut [T], bool),
+    mut dx: Dx<T>,
 ) {
     let (n, steps) = (ends.len() / d, inputs[0].len() / d);
     for k in 1..n {
@@ -248,6 +271,7 @@ fn backward<T: Math>(
         let all = chunk_of(k, chunk, 1, steps);
         for t in all.clone().step_by(tile(d)).rev() {
             let r = t..(t + tile(d)).min(all.end);
+            let (dx, acc) = dx.next(r.len());
             by_lanes!(d, run_back::<T>(r.clone(), g, inputs, &mut ends[k * d..], (&mut *dx, acc)));
         }
     }
@@ -258,13 +282,14 @@ impl QuasiLstm {
         let [h, last, g, c, u] = y else { return };
         let (_, t, d) = h.shape().split(1);
         let [h, last, g, c, u] = [h, last, g, c, u].map(|y| y.host_mut::<T>());
+        let (x, _, kinds) = x.steps(2);
         let c0 = x[1].host::<T>();
         if t == 0 || d == 0 {
             return last.copy_from_slice(c0);
         }
-        let (n, bias, kinds) = (t.div_ceil(self.chunk), T::of(self.forget_bias), x.kinds(0));
-        if let Some((table, _)) = kinds {
-            gates(d, bias, table.host(), g);
+        let (n, bias) = (t.div_ceil(self.chunk), T::of(self.forget_bias));
+        if kinds.is_some() {
+            gates(d, bias, x[0].host(), g);
         }
         let (mut starts, mut prods) = (cpu.temp::<T>(n * d), cpu.temp::<T>(n * d));
         for (b, (last, c0)) in last.chunks_exact_mut(d).zip(c0.chunks_exact(d)).enumerate() {
@@ -274,7 +299,7 @@ impl QuasiLstm {
                 gates(d, bias, &x[0].host()[s4.clone()], &mut g[s4]);
             }
             starts[..d].copy_from_slice(c0);
-            let g = Gates::sequence(g, kinds.map(|(_, kinds)| kinds), b, (t, d));
+            let g = Gates::sequence(g, kinds, b, (t, d));
             let kept = if u.is_empty() { 0..0 } else { s.clone() };
             let to = [&mut c[s.clone()], &mut u[kept], &mut h[s.clone()]];
             forward((self.chunk, d), g, (&mut starts, &mut prods), to);
@@ -283,24 +308,31 @@ impl QuasiLstm {
     }
 
     fn backward_cpu<T: Math>(&self, cpu: &Cpu, x: In, y: &[Value], dy: &[Option<Tensor>], dx: &mut [Grad]) {
-        let ([gx, gc0], [dh, dlast, ..]) = (dx, dy) else { return };
-        let (_, t, d) = y[0].shape().split(1);
+        let ([gx, gc0, ..], [dh, dlast, ..]) = (dx, dy) else { return };
+        let ((_, t, d), (x, _, kinds)) = (y[0].shape().split(1), x.steps(2));
         let (zh, zl) = (zeros::<T>(cpu, dh, &y[0]), zeros::<T>(cpu, dlast, &y[1]));
         let (dh, dlast) = (cotangent(dh, &zh), cotangent(dlast, &zl));
-        let (dx, dc0) = (gx.merged::<T>(cpu, &x[0]), gc0.merged::<T>(cpu, &x[1]));
+        let dc0 = gc0.merged::<T>(cpu, &x[1]);
+        let (dx, acc) = if kinds.is_some() { (gx.slice(cpu, &x[0]), true) } else { gx.merged::<T>(cpu, &x[0]) };
         if t == 0 || d == 0 {
             return put_all(dc0.0, dlast, dc0.1);
         }
         let ([g, c, u], c0) = ([2, 3, 4].map(|i| y[i].host::<T>()), x[1].host::<T>());
-        let (n, kinds) = (t.div_ceil(self.chunk), x.kinds(0).map(|(_, kinds)| kinds));
+        let (n, batch) = (t.div_ceil(self.chunk), c0.len() / d);
+        let mut rest = dx;
+        let mut sums = kinds.map(|kinds| Sums::new(cpu, 4 * d, kinds.len(), std::mem::take(&mut rest)));
         let (mut ends, mut prods) = (cpu.temp::<T>(n * d), cpu.temp::<T>(n * d));
-        for b in 0..c0.len() / d {
+        for b in 0..batch {
             let (s, s4, r) = (b * t * d..(b + 1) * t * d, b * t * 4 * d..(b + 1) * t * 4 * d, b * d..(b + 1) * d);
             ends[(n - 1) * d..].copy_from_slice(&dlast[r.clone()]);
             let kept = if u.is_empty() { 0..0 } else { s.clone() };
             let inputs = [&c[s.clone()], &u[kept], &c0[r.clone()], &dh[s]];
             let g = Gates::sequence(g, kinds, b, (t, d));
-            backward((self.chunk, d), g, inputs, (&mut ends, &mut prods), (&mut dx.0[s4], dx.1));
+            let dx = match &mut sums {
+                Some(sums) => Dx::Kinds(sums),
+                None => Dx::Rows(&mut rest[s4], acc),
+            };
+            backward((self.chunk, d), g, inputs, (&mut ends, &mut prods), dx);
             put_all(&mut dc0.0[r], &ends[..d], dc0.1);
         }
     }
@@ -324,7 +356,7 @@ impl QuasiLstm {
     }
 
     fn backward_cuda(&self, cu: &Cuda, x: In, y: &[Value], dy: &[Option<Tensor>], dx: &mut [Grad]) {
-        let ([gx, gc0], [dh, dlast, ..]) = (dx, dy) else { return };
+        let ([gx, gc0, ..], [dh, dlast, ..]) = (dx, dy) else { return };
         let (p, dtype) = (Pieces::of(cu, y[0].shape(), self.chunk), x[0].dtype());
         let Pieces { n, pieces, t, d, steps } = p;
         let (mut ends, prods) = (p.scratch(cu, dtype), p.scratch(cu, dtype));
@@ -346,7 +378,8 @@ impl Op for QuasiLstm {
     }
 
     fn infer(&self, x: In) -> Result<Outs, String> {
-        let (v, c0) = (x[0].shape(), x[1].shape());
+        let (x, v, _) = x.steps(2);
+        let c0 = x[1].shape();
         let [b, t, d4] = v.array()?;
         if d4 % 4 != 0 || c0 != [b, d4 / 4].into() {
             return Err(format!("x {v} and c0 {c0} do not fit: expected [B, T, 4D] and [B, D]"));
@@ -357,9 +390,13 @@ impl Op for QuasiLstm {
         // A device computes the gates and u again, which is less work than moving them.
         let [gates, u] = match x[0].gpu() {
             Some(_) => [nothing; 2],
-            None => [x.kinds(0).map_or(v, |(table, _)| table.shape()), if d > FEW { nothing } else { h }],
+            None => [x[0].shape(), if d > FEW { nothing } else { h }],
         };
         Ok(Outs::from([h, c0]).saving([gates, h, u]))
+    }
+
+    fn rows(&self) -> Rows {
+        Rows::Kinds
     }
 
     by_device!();

@@ -2,13 +2,18 @@
 //!
 //! f(table[id]) = f(table)[id] for a function f of single rows: the norm and the affine maps at the start of a model of
 //! two tokens are functions of two rows, however many tokens there are. So are the gradients: those of equal rows are
-//! added up, as an embedding's are, before they go back through f.
+//! added up, as an embedding's are, before they go back through f. The copies themselves are made when somebody looks at
+//! them: what is computed once more from the table alone needs none.
 //!
 //! What changes is rounding: sums over rows in the gradients are taken in another order (with products in bf16, what is
 //! rounded is the sum of equal rows' gradients), and so may those of products be that have another size.
 
-use super::{In, Op, Rows, Tape};
-use crate::tensor::{Cx, Tensor};
+use super::{In, Op, Record, Rows, Tape, Value};
+use crate::{
+    ops::embed::Embedding,
+    tensor::{Cx, MAX_RANK, Shape},
+};
+use std::time::Instant;
 
 /// Whether there are so many rows of a kind that computing one takes less time than the copies: four, at least.
 fn few(kinds: usize, rows: usize) -> bool {
@@ -23,28 +28,64 @@ impl Tape {
         matches!(self.cx(), Cx::Cpu(_)) && few(kinds, rows)
     }
 
-    /// The table and the indices to run an op on, if its first input is made of few rows and it looks at each alone.
+    /// The table and the indices to run an op on, if its first input is made of few rows and it takes them so.
     pub(super) fn table_of(&self, op: &dyn Op, ids: &[u32]) -> Option<[u32; 2]> {
-        if op.rows() != Rows::Alone {
-            return None;
-        }
+        let alone = match op.rows() {
+            Rows::Alone => true,
+            Rows::Kinds => false,
+            Rows::Together | Rows::Copied => return None,
+        };
         let r = self.record.borrow();
-        let x = In { values: &r.values, ids };
-        let copied = r.values[*ids.first()? as usize].copied?;
+        let x = &r.values[*ids.first()? as usize];
+        let copied = x.copied?;
+        let [table, at] = copied.map(|id| &r.values[id as usize]);
+        let (kinds, rows) = (table.shape().rows(), x.shape().rows());
         // What does not fit is refused with the shape that the formula has, not with the table's.
-        let fits = || op.infer(x).is_ok_and(|outs| outs.visible() == 1);
-        (x.kinds(0).is_some() && fits()).then_some(copied)
+        let fits = || op.infer(In { values: &r.values, ids }).is_ok_and(|outs| !alone || outs.visible() == 1);
+        (self.few_kinds(kinds, rows) && all_occur(kinds, at.host()) && fits()).then_some(copied)
     }
 }
 
+impl Record {
+    /// Make the copies that are owed among these values.
+    pub(super) fn settle(&mut self, cx: &Cx, ids: &[u32]) {
+        for &id in ids {
+            let value = &self.values[id as usize];
+            let (true, Some(copied)) = (value.owed, value.copied) else { continue };
+            let start = self.profile.is_some().then(Instant::now);
+            let (values, y) = self.values.split_at_mut(id as usize);
+            Embedding.forward(cx, In { values, ids: &copied }, &mut y[..1]);
+            y[0].owed = false;
+            let bytes = y[0].len() * y[0].dtype().bytes();
+            if let (Some(profile), Some(start)) = (&mut self.profile, start) {
+                let took = start.elapsed();
+                profile.count(Embedding.name(), took, bytes);
+                if let Ok(node) = self.nodes.binary_search_by_key(&id, |node| node.y0)
+                    && let Some(times) = self.times.get_mut(node)
+                {
+                    times[0] += took;
+                }
+            }
+        }
+    }
+}
+
+/// Whether to copy rows only when somebody looks: on the CPU, where it can be seen which rows there are.
+pub(super) fn later(cx: &Cx, op: &dyn Op) -> bool {
+    op.rows() == Rows::Copied && matches!(cx, Cx::Cpu(_))
+}
+
 impl<'a> In<'a> {
-    /// If the rows of input `i` are copies of those of a table, of few kinds: the table, and for each row of the input which it
-    /// is. For an op that looks at single rows first and at all together then, so that it is not `Rows::Alone`; on the CPU
-    /// only.
-    pub fn kinds(self, i: usize) -> Option<(&'a Tensor, &'a [i32])> {
-        let [table, at] = self.values[self.ids[i] as usize].copied?.map(|id| &self.values[id as usize].tensor);
-        let (kinds, rows) = (table.shape().rows(), self[i].shape().rows());
-        (self[i].gpu().is_none() && few(kinds, rows) && all_occur(kinds, at.host())).then(|| (table, at.host()))
+    /// The `n` inputs of an op that is [`Rows::Kinds`], the shape of the first, and if that is not there but the table that
+    /// its rows are copied from, for each row which of the table's it is.
+    pub fn steps(self, n: usize) -> (In<'a>, Shape, Option<&'a [i32]>) {
+        let x = In { values: self.values, ids: &self.ids[..n] };
+        let first = x.values[x.ids[0] as usize].shape();
+        let Some(&at) = self.ids.get(n) else { return (x, first, None) };
+        let at: &'a Value = &self.values[at as usize];
+        let (mut dims, rank) = ([first.last(); MAX_RANK], at.shape().rank());
+        dims[..rank].copy_from_slice(at.shape().dims());
+        (x, Shape::new(&dims[..=rank]), Some(at.host()))
     }
 }
 

@@ -42,13 +42,19 @@ fn step<T: Math, const W: usize>(i: usize, d: usize, [x, h, w, before]: [&[T]; 4
 
 /// All steps of the sequences `b`; W_hhᵀ is [D, 4D].
 #[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
-fn group<T: Math>(s: Size, b: Range<usize>, inputs: [&[T]; 4], to: [&mut [T]; 4]) {
+fn group<T: Math>(s: Size, b: Range<usize>, inputs: [&[T]; 4], kinds: Option<&[i32]>, to: [&mut [T]; 4]) {
     let d = s.d;
-    with_width!(d => group_of(Size { d, ..s }, b, inputs, to));
+    with_width!(d => group_of(Size { d, ..s }, b, inputs, kinds, to));
 }
 
 #[inline(always)]
-fn group_of<T: Math>(s: Size, b: Range<usize>, [x, w, h0, c0]: [&[T]; 4], [gates, c, u, h]: [&mut [T]; 4]) {
+fn group_of<T: Math>(
+    s: Size,
+    b: Range<usize>,
+    [x, w, h0, c0]: [&[T]; 4],
+    kinds: Option<&[i32]>,
+    [gates, c, u, h]: [&mut [T]; 4],
+) {
     let d = s.d;
     for t in 0..s.t {
         for b in b.clone() {
@@ -58,20 +64,28 @@ fn group_of<T: Math>(s: Size, b: Range<usize>, [x, w, h0, c0]: [&[T]; 4], [gates
                 0 => [&c0[own.clone()], &h0[own]],
                 _ => [&c_done[row.start - d..], &h_done[row.start - d..]],
             };
-            let mut to = [&mut gates[row4.clone()], &mut c[..d], &mut u[row], &mut h[..d]];
-            by_lanes!(d, step::<T>([&x[row4.clone()], h_before, w, c_before], &mut to));
+            let x = &x[kinds.map_or(row4.start, |kinds| kinds[b * s.t + t] as usize * 4 * d)..][..4 * d];
+            let mut to = [&mut gates[row4], &mut c[..d], &mut u[row], &mut h[..d]];
+            by_lanes!(d, step::<T>([x, h_before, w, c_before], &mut to));
         }
     }
 }
 
-/// x [B, T, 4D], W_hh [4D, D], h0 and c0 [B, D] to gates [B, T, 4D], c, u and h [B, T, D].
-pub(super) fn forward<T: Math>(cpu: &Cpu, s: Size, [x, w, h0, c0]: [&[T]; 4], [gates, c, u, h]: [&mut [T]; 4]) {
+/// x [B, T, 4D], or a table and the `kinds` of the steps, W_hh [4D, D], h0 and c0 [B, D] to gates [B, T, 4D], c, u and
+/// h [B, T, D].
+pub(super) fn forward<T: Math>(
+    cpu: &Cpu,
+    s: Size,
+    [x, w, h0, c0]: [&[T]; 4],
+    kinds: Option<&[i32]>,
+    [gates, c, u, h]: [&mut [T]; 4],
+) {
     let mut w_t = cpu.temp::<T>(w.len());
     for (j, w_t) in w_t.chunks_exact_mut(4 * s.d).enumerate() {
         w_t.iter_mut().zip(w[j..].iter().step_by(s.d)).for_each(|(y, &x)| *y = x);
     }
     for b in groups(s) {
-        group(s, b, [x, &w_t, h0, c0], [&mut *gates, &mut *c, &mut *u, &mut *h]);
+        group(s, b, [x, &w_t, h0, c0], kinds, [&mut *gates, &mut *c, &mut *u, &mut *h]);
     }
 }
 
