@@ -143,7 +143,8 @@ fn rows_are_copied_when_somebody_looks() {
     let ids: Vec<i32> = (0..24).map(|i| i % 2).collect();
     let (x, w) = (Gen::new(1).normal([2, 3]), Gen::new(2).normal([5, 3]));
     let want: Vec<f64> = ids.iter().flat_map(|&id| x.to_f64()[3 * id as usize..][..3].to_vec()).collect();
-    let looks: [(&str, fn(&Tape, Var) -> Vec<f64>); 5] = [
+    type Look = fn(&Tape, Var) -> Vec<f64>;
+    let looks: [(&str, Look); 5] = [
         ("value", |_, x| x.value().to_f64()),
         ("reshape", |_, x| x.reshape([72]).value().to_f64()),
         ("an op on its rows", |_, x| (x - 0.0).value().to_f64()),
