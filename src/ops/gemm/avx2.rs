@@ -1,6 +1,7 @@
 //! The product in single precision with AVX2 and FMA, for processors without AVX-512: vectors of eight numbers, sixteen
 //! registers. Sums go over k in the order of [`super::avx512`].
 
+mod few;
 mod narrow;
 mod pack;
 mod tile;
