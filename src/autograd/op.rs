@@ -48,7 +48,7 @@ pub trait Op: Send + 'static {
         &[]
     }
 
-    /// Whether the rows of the first input are looked at one by one, so that equal ones can be computed once.
+    /// What it does with the rows of its first input: what need be computed only once for equal ones.
     fn rows(&self) -> Rows {
         Rows::Together
     }
@@ -68,11 +68,13 @@ pub enum Rows {
     /// Row i of its one result is a function of row i of the first input, and of the other inputs as a whole. The tape
     /// then computes equal rows once (`autograd/tape/repeated.rs`).
     Alone,
-    /// Where the rows of its first input are copies of few it takes these few: the table then stands in the input's place,
-    /// and after the other inputs the index of each row ([`In::steps`]).
+    /// If the rows of its first input are copies of few, it is given these: the table in the input's place, and as one
+    /// more input, the last, the index of each row. [`In::steps`] tells the two apart; either way `infer` gives the same
+    /// visible shapes, and the gradient is that of what stands in the input's place: the table's is summed over its
+    /// copies. On the CPU only.
     Kinds,
-    /// Row i of its result is the row of the first input that element i of the second names. The tape copies them when
-    /// somebody looks.
+    /// As of an [`Embedding`](crate::ops::embed::Embedding): row i of its one result is the row of the first input that
+    /// element i of the second names. On the CPU the tape copies them itself, when somebody looks.
     Copied,
 }
 

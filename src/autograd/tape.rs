@@ -14,7 +14,6 @@ use crate::{
     ops::{embed::Embedding, gemm::Products},
     tensor::{Cx, DType, Device, Shape, Tensor},
 };
-use repeated::later;
 use std::{
     cell::{Cell, RefCell},
     sync::Arc,
@@ -155,7 +154,7 @@ impl Tape {
     /// Run an op with one output, and remember it. Every op passes through here or [`Tape::apply_many`].
     ///
     /// Where it sees single rows ([`Rows::Alone`]) and these are copies of few, two are run: the op on the few, and a
-    /// lookup of its results.
+    /// lookup of its results. An op that wants the few themselves ([`Rows::Kinds`]) is given them instead.
     ///
     /// # Panics
     /// When the inputs do not fit the op: it is a programming error in the formula, and the message gives the op,
@@ -212,11 +211,11 @@ impl Tape {
         };
         let dtype = x[0].dtype();
         let needs = ids.iter().any(|&v| r.values[v as usize].needs);
-        let copied = match (op.rows(), ids) {
-            (Rows::Copied, &[table, at]) => Some([table, at]),
+        let copied = match (op.rows(), ids, &*outs) {
+            (Rows::Copied, &[table, at], [_]) => Some([table, at]),
             _ => None,
         };
-        let (y0, owed) = (r.values.len(), later(&self.cx, op.as_ref()));
+        let (y0, owed) = (r.values.len(), copied.is_some() && matches!(self.cx, Cx::Cpu(_)));
         for (i, &shape) in outs.iter().enumerate() {
             let tensor = self.cx.pool().get(outs.dtype(i).unwrap_or(dtype), shape);
             r.values.push(Value { tensor, needs, pooled: true, copied, owed });

@@ -70,14 +70,9 @@ impl Record {
     }
 }
 
-/// Whether to copy rows only when somebody looks: on the CPU, where it can be seen which rows there are.
-pub(super) fn later(cx: &Cx, op: &dyn Op) -> bool {
-    op.rows() == Rows::Copied && matches!(cx, Cx::Cpu(_))
-}
-
 impl<'a> In<'a> {
-    /// The `n` inputs of an op that is [`Rows::Kinds`], the shape of the first, and if that is not there but the table that
-    /// its rows are copied from, for each row which of the table's it is.
+    /// The `n` inputs of an op that is [`Rows::Kinds`], and the shape that the formula has for the first. If a table stands
+    /// there instead, also the index of each row in it.
     pub fn steps(self, n: usize) -> (In<'a>, Shape, Option<&'a [i32]>) {
         let x = In { values: self.values, ids: &self.ids[..n] };
         let first = x.values[x.ids[0] as usize].shape();

@@ -3,7 +3,7 @@
 use super::{Mat, Start, avx2, avx512, operand::Product};
 
 /// (m, k, n): around a tile's rows, a vector, a block of k, what is narrow, what is packed.
-const SIZES: [(usize, usize, usize); 27] = [
+const SIZES: [(usize, usize, usize); 32] = [
     (1, 1, 1),
     (3, 0, 5),
     (5, 3, 7),
@@ -11,6 +11,10 @@ const SIZES: [(usize, usize, usize); 27] = [
     (16, 4, 4),
     (17, 4, 3),
     (16, 4, 7),
+    (18, 4, 6),
+    (17, 4, 13),
+    (48, 6, 3),
+    (71, 9, 1),
     (19, 4, 9),
     (18, 4, 16),
     (33, 4, 40),
@@ -18,6 +22,7 @@ const SIZES: [(usize, usize, usize); 27] = [
     (31, 34, 2),
     (40, 100, 1),
     (16, 512, 4),
+    (64, 512, 1),
     (16, 513, 4),
     (4, 3000, 3),
     (6, 2100, 17),
@@ -47,8 +52,8 @@ fn mat(rows: usize, cols: usize, how: usize) -> (usize, Mat) {
     }
 }
 
-/// y from `start`, and the sums over `steps` numbers at a time.
-fn plain(a: (&[f32], Mat), b: (&[f32], Mat), y: &mut [f32], my: Mat, start: Start<f32>, steps: usize) {
+/// y from `start`, and alpha times the sums over `steps` numbers at a time.
+fn plain(alpha: f32, a: (&[f32], Mat), b: (&[f32], Mat), y: &mut [f32], my: Mat, start: Start<f32>, steps: usize) {
     for i in 0..my.rows {
         for j in 0..my.cols {
             let y = &mut y[i * my.rs + j * my.cs];
@@ -62,7 +67,7 @@ fn plain(a: (&[f32], Mat), b: (&[f32], Mat), y: &mut [f32], my: Mat, start: Star
                 for p in p..end {
                     sum = a.0[i * a.1.rs + p * a.1.cs].mul_add(b.0[p * b.1.rs + j * b.1.cs], sum);
                 }
-                whole += sum;
+                whole += alpha * sum;
             }
             *y = whole;
         }
@@ -85,19 +90,20 @@ fn every_instruction_set_sums_in_the_same_order() {
             let (how_a, how_b, how_y) = (layout % 4, layout / 4 % 4, layout / 16);
             let ((len_a, ma), (len_b, mb), (len_y, my)) = (mat(m, k, how_a), mat(k, n, how_b), mat(m, n, how_y));
             let (a, b, before, row) = (numbers(len_a, 1), numbers(len_b, 2), numbers(len_y, 3), numbers(n, 4));
+            let alpha = if layout % 3 == 0 { 0.5 } else { 1.0 }; // what a product by it is rounded to is itself
             for start in [Start::Zero, Start::Y, Start::Row(&row)] {
                 if matches!(start, Start::Row(_)) && my.cs != 1 {
                     continue;
                 }
                 for &(name, kernel) in &kernels {
                     let (mut y, mut want) = (before.clone(), before.clone());
-                    let product = Product::new(1.0, (&a, ma), (&b, mb), (&mut y, my), start);
+                    let product = Product::new(alpha, (&a, ma), (&b, mb), (&mut y, my), start);
                     let steps = product.steps();
                     // SAFETY: the processor can, and all matrices are in memory of their own.
                     if !unsafe { kernel(product) } {
                         continue;
                     }
-                    plain((&a, ma), (&b, mb), &mut want, my, start, steps);
+                    plain(alpha, (&a, ma), (&b, mb), &mut want, my, start, steps);
                     let same = y.iter().zip(&want).all(|(y, want)| y == want);
                     assert!(
                         same,

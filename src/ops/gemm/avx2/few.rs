@@ -13,7 +13,7 @@ use super::tile::{W, lanes, put};
 use crate::ops::gemm::operand::{Out, Product};
 use std::{arch::x86_64::*, array::from_fn, mem::MaybeUninit};
 
-/// Steps of k that are transposed at once: 2 KiB for sixteen rows.
+/// Steps of k that are transposed at once: 2 KiB for sixteen rows, 4 KiB for 32.
 const STEPS: usize = 32;
 
 /// Which of eight rows each lane holds, so that N columns of y turn into its rows within halves of vectors: see
@@ -240,12 +240,13 @@ unsafe fn by_eights<const K: usize, const N: usize, const G: usize>(Product { m,
     }
 }
 
-/// All rows of a b, for the columns there are: sixteen rows have as many sums as hide the latency of a multiplication, or
-/// half as many where the transposition takes that long anyway; one column takes more rows.
+/// All rows of a b. Sixteen rows at once: with four columns these are eight sums, as many as hide the latency of a
+/// multiplication, and with fewer the transposition takes as long. One column takes 32, but where that many rows, far
+/// apart, share few places of the first-level cache.
 ///
 /// # Safety
 /// AVX2 and FMA; a [m, k], its columns next to each other, b [k, n] and `out` [m, n], without gaps, are memory to read or
-/// write; 0 < n ≤ 4 and 4 ≤ k ≤ K.
+/// write; n ≤ 4 and 4 ≤ k ≤ K.
 #[inline]
 #[target_feature(enable = "avx2,fma")]
 pub unsafe fn few<const K: usize>(p: Product) {
@@ -255,7 +256,9 @@ pub unsafe fn few<const K: usize>(p: Product) {
             4 => by_eights::<K, 4, 2>(p),
             3 => by_eights::<K, 3, 2>(p),
             2 => by_eights::<K, 2, 2>(p),
-            _ => by_eights::<K, 1, 4>(p),
+            1 if p.a.rs.is_multiple_of(512) => by_eights::<K, 1, 2>(p),
+            1 => by_eights::<K, 1, 4>(p),
+            _ => {}
         }
     }
 }

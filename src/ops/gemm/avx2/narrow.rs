@@ -8,14 +8,14 @@ use super::{
 use crate::ops::gemm::operand::{FEWEST, LONGEST, Product};
 use std::arch::x86_64::*;
 
-/// C vectors of columns of [`low`], which fill them if WHOLE; if ADD, y is added to. Neither is looked at again for each
-/// row.
+/// C vectors of columns of [`low`], of which LAST fill the last vector; if ADD, y is added to. The compiler knows all three,
+/// so that nothing is asked again for each row.
 ///
 /// # Safety
-/// As of [`low`], for columns that C vectors hold.
+/// As of [`low`], for 8 (C - 1) + LAST columns.
 #[inline(never)]
 #[target_feature(enable = "avx2,fma")]
-unsafe fn low_panel<const C: usize, const WHOLE: bool, const ADD: bool>(Product { m, n, a, b, out, .. }: Product) {
+unsafe fn low_panel<const C: usize, const LAST: usize, const ADD: bool>(Product { m, n, a, b, out, .. }: Product) {
     let mut numbers = [[[0f32; W]; C]; 5];
     let bias = !out.init.is_null() && out.init_rs == 0;
     for (p, numbers) in numbers.iter_mut().enumerate().take(if bias { 5 } else { 4 }) {
@@ -41,10 +41,10 @@ unsafe fn low_panel<const C: usize, const WHOLE: bool, const ADD: bool>(Product 
             }
         }
         for (v, (&sum, &bias)) in sums.iter().zip(&b[4]).enumerate() {
-            let (y, n) = (y.wrapping_add(v * W), if WHOLE { W } else { n - v * W });
+            let (y, n) = (y.wrapping_add(v * W), if v + 1 < C { W } else { LAST });
             // SAFETY: n numbers of row i of y, of which no more are read or written; what is added to is y itself.
             unsafe {
-                let start = match (ADD, WHOLE) {
+                let start = match (ADD, n == W) {
                     (false, _) => bias,
                     (true, true) => _mm256_loadu_ps(y),
                     (true, false) => _mm256_maskload_ps(y, lanes(n)),
@@ -68,16 +68,25 @@ unsafe fn low(p: Product) {
             left => left.min(W),
         };
         let panel = Product { n: width, b: p.b.from(0, j), out: p.out.from(0, j), ..p };
-        // SAFETY: columns j.. of y, no more than are left; two vectors of them, one, or a part of one.
-        unsafe {
-            match (width / W, p.out.init_rs > 0) {
-                (2, false) => low_panel::<2, true, false>(panel),
-                (2, true) => low_panel::<2, true, true>(panel),
-                (1, false) => low_panel::<1, true, false>(panel),
-                (1, true) => low_panel::<1, true, true>(panel),
-                (_, false) => low_panel::<1, false, false>(panel),
-                (_, true) => low_panel::<1, false, true>(panel),
-            }
+        macro_rules! columns {
+            ($vectors:literal, $last:literal) => {
+                // SAFETY: columns j.. of y, no more than are left, as many as are said here.
+                match p.out.init_rs > 0 {
+                    true => unsafe { low_panel::<$vectors, $last, true>(panel) },
+                    false => unsafe { low_panel::<$vectors, $last, false>(panel) },
+                }
+            };
+        }
+        match width {
+            16 => columns!(2, 8),
+            8 => columns!(1, 8),
+            7 => columns!(1, 7),
+            6 => columns!(1, 6),
+            5 => columns!(1, 5),
+            4 => columns!(1, 4),
+            3 => columns!(1, 3),
+            2 => columns!(1, 2),
+            _ => columns!(1, 1),
         }
         j += width;
     }
