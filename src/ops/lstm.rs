@@ -23,7 +23,7 @@ use super::{
     math::Math,
     matmul::{Mat, gemm},
     same_dtype,
-    scan::{at, cotangent, each, put, put_all, zeros},
+    scan::{at, cotangent, each, four_at, put, put_all, zeros},
 };
 use crate::{
     autograd::{Gen, Grad, In, Op, Outs, Rows, Value, Var},
@@ -101,7 +101,7 @@ fn lanes_back<T: Math, const W: usize>(
     u: [T; W],
     (dy, dh, dc): (&[T], &[T], &mut [T]),
 ) -> [[T; W]; 4] {
-    let [ig, f, g, o]: [[T; W]; 4] = std::array::from_fn(|k| at(gates, k, d, i));
+    let [ig, f, g, o]: [[T; W]; 4] = four_at(gates, 0, d, i);
     let (before, dy, dh, mut s): ([T; W], [T; W], [T; W], [T; W]) =
         (at(before, 0, d, i), at(dy, 0, d, i), at(dh, 0, d, i), at(dc, 0, d, i));
     let mut out = [[T::ZERO; W]; 4];

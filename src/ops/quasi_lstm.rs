@@ -17,14 +17,14 @@ use super::{
     embed::Sums,
     math::Math,
     same_dtype,
-    scan::{Pieces, at, by_device, by_lanes, chunk_of, cotangent, each, put, put_all, some_steps, zeros},
+    scan::{Pieces, at, by_device, by_lanes, chunk_of, cotangent, each, four_at, put, put_all, some_steps, zeros},
 };
 use crate::{
     args,
     autograd::{Gen, Grad, In, Op, Outs, Rows, Value, Var},
     cuda::{Cuda, Module},
     tensor::{Cpu, Cx, Shape, Tensor},
-    with_real,
+    with_real, with_width,
 };
 use std::ops::Range;
 
@@ -65,7 +65,7 @@ impl<'a, T: Math> Gates<'a, T> {
     /// W channels of f, i, z and o at step t.
     #[inline(always)]
     fn at<const W: usize>(self, t: usize, d: usize, i: usize) -> [[T; W]; 4] {
-        std::array::from_fn(|k| at(self.g, 4 * self.row(t) + k, d, i))
+        four_at(self.g, 4 * self.row(t), d, i)
     }
 }
 
@@ -90,25 +90,22 @@ fn tile(d: usize) -> usize {
     (512 / d).max(1)
 }
 
-/// W channels of the gates of some rows, from their sums.
+/// W channels of the gates of a row, from their sums.
 #[inline(always)]
 fn activate<T: Math, const W: usize>(i: usize, d: usize, bias: T, x: &[T], g: &mut [T]) {
-    for t in 0..x.len() / (4 * d) {
-        let f: [T; W] = each(at(x, 4 * t, d, i), |x| (x + bias).sigmoid());
-        put(g, 4 * t, d, i, f, false);
-        put(g, 4 * t + 1, d, i, each::<T, W>(at(x, 4 * t + 1, d, i), T::sigmoid), false);
-        put(g, 4 * t + 2, d, i, each::<T, W>(at(x, 4 * t + 2, d, i), T::tanh), false);
-        put(g, 4 * t + 3, d, i, each::<T, W>(at(x, 4 * t + 3, d, i), T::sigmoid), false);
-    }
+    let [f, ig, z, o]: [[T; W]; 4] = four_at(x, 0, d, i);
+    put(g, 0, d, i, each(f, |x| (x + bias).sigmoid()), false);
+    put(g, 1, d, i, each(ig, T::sigmoid), false);
+    put(g, 2, d, i, each(z, T::tanh), false);
+    put(g, 3, d, i, each(o, T::sigmoid), false);
 }
 
 /// The gates of all rows.
 #[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
 fn gates<T: Math>(d: usize, bias: T, x: &[T], g: &mut [T]) {
-    let tile = tile(d) * 4 * d;
-    for (x, g) in x.chunks(tile).zip(g.chunks_mut(tile)) {
-        by_lanes!(d, activate::<T>(bias, x, g));
-    }
+    with_width!(d => for (x, g) in x.chunks_exact(4 * d).zip(g.chunks_exact_mut(4 * d)) {
+        by_lanes!(d, activate::<T>(bias, x, &mut *g));
+    });
 }
 
 /// Phase 1 forward: the map of the steps `r`, as (∏ f, end from zero).
@@ -179,7 +176,7 @@ fn forward<T: Math>(
         let all = chunk_of(k, chunk, 1, steps);
         for t in all.clone().step_by(tile(d)) {
             let r = t..(t + tile(d)).min(all.end);
-            by_lanes!(d, run::<T>(r.clone(), g, &mut starts[k * d..], &mut to));
+            with_width!(d => by_lanes!(d, run::<T>(r.clone(), g, &mut starts[k * d..], &mut to)));
         }
     }
 }
@@ -272,7 +269,7 @@ fn backward<T: Math>(
         for t in all.clone().step_by(tile(d)).rev() {
             let r = t..(t + tile(d)).min(all.end);
             let (dx, acc) = dx.next(r.len());
-            by_lanes!(d, run_back::<T>(r.clone(), g, inputs, &mut ends[k * d..], (&mut *dx, acc)));
+            with_width!(d => by_lanes!(d, run_back::<T>(r.clone(), g, inputs, &mut ends[k * d..], (&mut *dx, acc))));
         }
     }
 }

@@ -83,6 +83,17 @@ pub(super) fn at<T: Real, const W: usize>(x: &[T], row: usize, d: usize, i: usiz
     out
 }
 
+/// W channels of the four rows from `row` on. (A loop: the closure of a `from_fn` or `map` is compiled by itself, without
+/// its caller's instruction set, and then called through memory.)
+#[inline(always)]
+pub(super) fn four_at<T: Real, const W: usize>(x: &[T], row: usize, d: usize, i: usize) -> [[T; W]; 4] {
+    let mut out = [[T::ZERO; W]; 4];
+    for (k, out) in out.iter_mut().enumerate() {
+        *out = at(x, row + k, d, i);
+    }
+    out
+}
+
 /// Write W channels of a row, or add to them.
 #[inline(always)]
 pub(super) fn put<T: Real, const W: usize>(x: &mut [T], row: usize, d: usize, i: usize, v: [T; W], acc: bool) {

@@ -48,8 +48,20 @@ fn reference<T: Math, const N: usize>(
     if all {
         return [T::ZERO; L];
     }
-    let top = largest(here, q, k);
-    std::array::from_fn(|l| if small[l] { T::ZERO } else { top[l] })
+    let mut top = largest(here, q, k);
+    for l in 0..L {
+        top[l] = if small[l] { T::ZERO } else { top[l] };
+    }
+    top
+}
+
+/// −x. (Not by `map`, whose closure has not the instruction set of its caller, so that the call is one.)
+#[inline(always)]
+fn minus<T: Real>(mut x: Lane<T>) -> Lane<T> {
+    for x in &mut x {
+        *x = -*x;
+    }
+    x
 }
 
 /// x + q·k
@@ -145,7 +157,7 @@ fn attend<T: Math, const N: usize>(
         lengthen(here, &k[from..], &mut longest);
         from = k.len();
         let top = reference(here, q, k, &longest);
-        let (mut all, mut sum, less) = ([T::ZERO; L], [[T::ZERO; L]; N], top.map(|x| -x));
+        let (mut all, mut sum, less) = ([T::ZERO; L], [[T::ZERO; L]; N], minus(top));
         for (k, v) in k.chunks(TILE).zip(v.chunks(TILE)) {
             for (w, v) in weights(here, q, k, &less, &mut room).iter().zip(v) {
                 (0..L).for_each(|l| all[l] += w[l]);
@@ -167,7 +179,7 @@ fn attend<T: Math, const N: usize>(
 fn negative<T: Math, const N: usize>(g: &[Row<T, N>], o: &[Row<T, N>], starts: &mut [[Lane<T>; 2]]) {
     let here = avx512_here!();
     for ((g, o), start) in g.iter().zip(o).zip(starts) {
-        start[0] = plus_dot(here, [T::ZERO; L], g, o).map(|x| -x);
+        start[0] = minus(plus_dot(here, [T::ZERO; L], g, o));
     }
 }
 

@@ -6,7 +6,7 @@ mod narrow;
 mod pack;
 mod tile;
 
-use super::operand::{FEW, MC, Out, PACKED, Product, View};
+use super::operand::{FEW, MC, Out, PACKED, Product, Room, View};
 use pack::pack;
 use std::mem::MaybeUninit;
 use tile::{W, columns, panels, rest};
@@ -89,7 +89,7 @@ unsafe fn blocks(product: Product, packed: &mut [MaybeUninit<f32>]) {
 #[target_feature(enable = "avx2,fma")]
 unsafe fn packing<const N: usize>(product: Product) {
     // SAFETY: this function's contract.
-    unsafe { blocks(product, &mut [const { MaybeUninit::uninit() }; N]) }
+    unsafe { blocks(product, &mut Room::<N>::new().0) }
 }
 
 /// How many numbers all of b takes in panels.

@@ -2,7 +2,7 @@
 
 use super::{
     narrow,
-    operand::{FEW, MC, Out, PACKED, Product, View},
+    operand::{FEW, MC, Out, PACKED, Product, Room, View},
     pack::pack,
     tile::{W, f32s, panels},
 };
@@ -63,7 +63,7 @@ unsafe fn blocks(product: Product, packed: &mut [MaybeUninit<f32>]) {
 #[target_feature(enable = "avx512f,avx512vl")]
 unsafe fn packing<const N: usize>(product: Product) {
     // SAFETY: this function's contract.
-    unsafe { blocks(product, &mut [const { MaybeUninit::uninit() }; N]) }
+    unsafe { blocks(product, &mut Room::<N>::new().0) }
 }
 
 /// The product; false, and nothing done, where the `gemm` crate is faster.

@@ -11,11 +11,11 @@
 //! Both operands are packed, which is when they are rounded: as pairs of numbers that follow each other along k.
 
 use super::{
-    operand::{FEW, MC, PACKED, Product, View},
+    operand::{FEW, MC, PACKED, Product, Room, View},
     pack::transpose,
     tile::{W, pairs, panels, tail},
 };
-use std::{arch::x86_64::*, mem::MaybeUninit};
+use std::arch::x86_64::*;
 
 /// The most steps of k at once.
 const KC: usize = 512;
@@ -138,9 +138,8 @@ unsafe fn pack_rows(m: usize, k: usize, a: View, to: *mut f32) -> View {
 #[inline(never)]
 #[target_feature(enable = "avx512f,avx512vl,avx512bf16")]
 unsafe fn packing<const N: usize>(Product { m, k, n, a, b, out }: Product) {
-    let mut packed = [const { MaybeUninit::<f32>::uninit() }; N];
-    let mut rows = [const { MaybeUninit::<f32>::uninit() }; ROOM];
-    let packed = packed.as_mut_ptr().cast::<f32>();
+    let (mut packed, mut rows) = (Room::<N>::new(), Room::<ROOM>::new());
+    let (packed, rows) = (packed.0.as_mut_ptr().cast::<f32>(), &mut rows.0);
     let kc = k.div_ceil(k.div_ceil(KC).max(1)).max(2).next_multiple_of(2);
     let nc = N / (kc / 2) / W * W;
     for p in (0..k.max(1)).step_by(kc) {

@@ -1,13 +1,25 @@
 //! A product as the kernels of [`super::avx512`] and [`super::avx2`] walk it.
 
 use super::{KC, Mat, Start};
-use std::ptr::null;
+use std::{mem::MaybeUninit, ptr::null};
 
 /// How many numbers of b are packed together: they stay in the second-level cache.
 pub const PACKED: usize = 1 << 15;
 
 /// Fewer are packed in less memory: the stack is touched page by page.
 pub const FEW: usize = 1 << 10;
+
+/// Room on the stack for panels of N numbers. Aligned: a vector that crosses a line is read twice.
+#[repr(align(64))]
+pub struct Room<const N: usize>(pub [MaybeUninit<f32>; N]);
+
+impl<const N: usize> Room<N> {
+    /// Nothing in it is written.
+    #[inline(always)]
+    pub fn new() -> Room<N> {
+        Room([const { MaybeUninit::uninit() }; N])
+    }
+}
 
 /// From how many rows of a on a b is packed that need not be.
 const TALL: usize = 1024;

@@ -8,7 +8,7 @@ use crate::{
     ops::{
         gemm::one_row,
         math::Math,
-        scan::{at, by_lanes, put},
+        scan::{at, by_lanes, four_at, put},
     },
     tensor::Cpu,
     with_width,
@@ -26,7 +26,7 @@ fn groups(s: Size) -> impl Iterator<Item = Range<usize>> {
 /// W channels of x + W_hh h_{t-1}, for x [4D], h_{t-1} [D] and W_hhᵀ [D, 4D], to gates, c, u and h.
 #[inline(always)]
 fn step<T: Math, const W: usize>(i: usize, d: usize, [x, h, w, before]: [&[T]; 4], to: &mut [&mut [T]; 4]) {
-    let mut gates: [[T; W]; 4] = std::array::from_fn(|k| at(x, k, d, i));
+    let mut gates: [[T; W]; 4] = four_at(x, 0, d, i);
     for (&h, w) in h.iter().zip(w.chunks_exact(4 * d)) {
         for (k, gate) in gates.iter_mut().enumerate() {
             let w: [T; W] = at(w, k, d, i);
@@ -122,7 +122,13 @@ fn product<T: Math, const W: usize>(i: usize, d: usize, dz: [&[T]; GROUP], w: &[
 
 /// All steps of the sequences `b` backwards.
 #[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
-fn group_back<T: Math>(s: Size, b: Range<usize>, [w, c0, gates, c, u, dy]: [&[T]; 6], [dh, dc, dz]: [&mut [T]; 3]) {
+fn group_back<T: Math>(s: Size, b: Range<usize>, inputs: [&[T]; 6], to: [&mut [T]; 3]) {
+    let d = s.d;
+    with_width!(d => group_back_of(Size { d, ..s }, b, inputs, to));
+}
+
+#[inline(always)]
+fn group_back_of<T: Math>(s: Size, b: Range<usize>, [w, c0, gates, c, u, dy]: [&[T]; 6], [dh, dc, dz]: [&mut [T]; 3]) {
     let d = s.d;
     for t in (0..s.t).rev() {
         for b in b.clone() {
@@ -134,8 +140,9 @@ fn group_back<T: Math>(s: Size, b: Range<usize>, [w, c0, gates, c, u, dy]: [&[T]
         }
         let dh = &mut dh[b.start * d..b.end * d];
         if b.len() == GROUP {
-            let dz: [&[T]; GROUP] = std::array::from_fn(|k| &dz[s.row(b.start + k, t, 4 * d)]);
-            by_lanes!(d, product::<T>(dz, w, &mut *dh));
+            let mut rows = [&dz[..0]; GROUP];
+            rows.iter_mut().zip(b.clone()).for_each(|(row, b)| *row = &dz[s.row(b, t, 4 * d)]);
+            by_lanes!(d, product::<T>(rows, w, &mut *dh));
         } else {
             for (b, dh) in b.clone().zip(dh.chunks_exact_mut(d)) {
                 by_lanes!(d, one_row::<T>(&dz[s.row(b, t, 4 * d)], w, &mut *dh));
