@@ -70,15 +70,18 @@ impl Size {
 fn lanes<T: Math, const W: usize>(
     i: usize,
     d: usize,
-    mut gates: [[T; W]; 4],
+    [ig, f, g, o]: [[T; W]; 4],
     before: &[T],
     [to, c_to, h_to]: [&mut [T]; 3],
 ) -> [T; W] {
-    for (k, gate) in gates.iter_mut().enumerate() {
-        *gate = if k == 2 { each(*gate, T::tanh) } else { each(*gate, T::sigmoid) };
-        put(to, k, d, i, *gate, false);
-    }
-    let ([ig, f, g, o], mut c) = (gates, at::<T, W>(before, 0, d, i));
+    // One by one: a loop over the four would keep them in memory.
+    let (ig, f) = (each(ig, T::sigmoid), each(f, T::sigmoid));
+    let (g, o) = (each(g, T::tanh), each(o, T::sigmoid));
+    put(to, 0, d, i, ig, false);
+    put(to, 1, d, i, f, false);
+    put(to, 2, d, i, g, false);
+    put(to, 3, d, i, o, false);
+    let mut c: [T; W] = at(before, 0, d, i);
     for l in 0..W {
         c[l] = f[l].fma(c[l], ig[l] * g[l]);
     }

@@ -65,7 +65,7 @@ impl<'a, T: Math> Gates<'a, T> {
     /// W channels of f, i, z and o at step t.
     #[inline(always)]
     fn at<const W: usize>(self, t: usize, d: usize, i: usize) -> [[T; W]; 4] {
-        four_at(self.g, 4 * self.row(t), d, i)
+        four_at(&self.g[4 * self.row(t) * d..][..4 * d], 0, d, i)
     }
 }
 
@@ -134,21 +134,24 @@ fn run<T: Math, const W: usize>(
     state: &mut [T],
     [c, u, h]: &mut [&mut [T]; 3],
 ) {
-    let mut s: [T; W] = at(state, 0, d, i);
-    for t in r {
+    let all = r.start * d..r.end * d;
+    let (mut s, kept): ([T; W], _) = (at(state, 0, d, i), if u.is_empty() { 0..0 } else { all.clone() });
+    let rows = c[all.clone()].chunks_exact_mut(d).zip(h[all].chunks_exact_mut(d));
+    let mut kept = u[kept].chunks_exact_mut(d);
+    for (t, (c, h)) in r.zip(rows) {
         let [f, ig, z, o]: [[T; W]; 4] = g.at(t, d, i);
         for l in 0..W {
             s[l] = f[l].fma(s[l], ig[l] * z[l]);
         }
         let mut y = each(s, T::tanh);
-        put(c, t, d, i, s, false);
-        if !u.is_empty() {
-            put(u, t, d, i, y, false);
+        put(c, 0, d, i, s, false);
+        if let Some(u) = kept.next() {
+            put(u, 0, d, i, y, false);
         }
         for l in 0..W {
             y[l] = o[l] * y[l];
         }
-        put(h, t, d, i, y, false);
+        put(h, 0, d, i, y, false);
     }
     put(state, 0, d, i, s, false);
 }
@@ -222,11 +225,13 @@ fn run_back<T: Math, const W: usize>(
     s: &mut [T],
     (dx, acc): (&mut [T], bool),
 ) {
-    let mut back: [T; W] = at(s, 0, d, i);
-    for t in r.rev() {
+    let (mut back, all): ([T; W], _) = (at(s, 0, d, i), r.start * d..r.end * d);
+    let kept = if u.is_empty() { c } else { u };
+    for (t, (dh, kept)) in r.zip(dh[all.clone()].chunks_exact(d).zip(kept[all].chunks_exact(d))).rev() {
         let [f, ig, z, o]: [[T; W]; 4] = g.at(t, d, i);
-        let (u, dh): ([T; W], [T; W]) = (tanh_c(c, u, t, d, i), at(dh, t, d, i));
-        let before: [T; W] = if t == 0 { at(c0, 0, d, i) } else { at(c, t - 1, d, i) };
+        let (kept, dh): ([T; W], [T; W]) = (at(kept, 0, d, i), at(dh, 0, d, i));
+        let u = if u.is_empty() { each(kept, T::tanh) } else { kept };
+        let before: [T; W] = if t == 0 { at(c0, 0, d, i) } else { at(&c[(t - 1) * d..][..d], 0, d, i) };
         let mut out = [[T::ZERO; W]; 4];
         for l in 0..W {
             let dc = back[l] + dh[l] * o[l] * (T::ONE - u[l] * u[l]);
@@ -236,8 +241,9 @@ fn run_back<T: Math, const W: usize>(
             out[3][l] = dh[l] * u[l] * o[l] * (T::ONE - o[l]);
             back[l] = f[l] * dc;
         }
+        let dx = &mut dx[4 * g.row(t) * d..][..4 * d];
         for (k, &out) in out.iter().enumerate() {
-            put(dx, 4 * g.row(t) + k, d, i, out, acc);
+            put(dx, k, d, i, out, acc);
         }
     }
     put(s, 0, d, i, back, false);

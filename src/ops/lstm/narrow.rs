@@ -23,26 +23,63 @@ fn groups(s: Size) -> impl Iterator<Item = Range<usize>> {
     (0..s.b).step_by(GROUP).map(move |first| first..(first + GROUP).min(s.b))
 }
 
-/// W channels of x + W_hh h_{t-1}, for x [4D], h_{t-1} [D] and W_hhᵀ [D, 4D], to gates, c, u and h.
+/// W channels of gates, c, u and h, from the gates' sums z [4D].
 #[inline(always)]
-fn step<T: Math, const W: usize>(i: usize, d: usize, [x, h, w, before]: [&[T]; 4], to: &mut [&mut [T]; 4]) {
-    let mut gates: [[T; W]; 4] = four_at(x, 0, d, i);
-    for (&h, w) in h.iter().zip(w.chunks_exact(4 * d)) {
-        for (k, gate) in gates.iter_mut().enumerate() {
-            let w: [T; W] = at(w, k, d, i);
-            for l in 0..W {
-                gate[l] = h.fma(w[l], gate[l]);
-            }
-        }
-    }
-    let [gates_to, c, u_to, h] = to;
-    let u = lanes(i, d, gates, before, [gates_to, c, h]);
+fn step<T: Math, const W: usize>(i: usize, d: usize, [z, before]: [&[T]; 2], to: &mut [&mut [T]; 4]) {
+    let [gates, c, u_to, h] = to;
+    let u: [T; W] = lanes(i, d, four_at(z, 0, d, i), before, [gates, c, h]);
     put(u_to, 0, d, i, u, false);
 }
 
-/// All steps of the sequences `b`; W_hhᵀ is [D, 4D].
+/// W columns of x + a w for a row x [N] and a [K], and w [K, N].
+#[inline(always)]
+fn row<T: Math, const W: usize>(i: usize, n: usize, [x, a]: [&[T]; 2], w: &[T], y: &mut [T]) {
+    let mut sum: [T; W] = at(x, 0, n, i);
+    for (w, a) in w.chunks_exact(n).zip(a) {
+        let w: [T; W] = at(w, 0, n, i);
+        for l in 0..W {
+            sum[l] = a.fma(w[l], sum[l]);
+        }
+    }
+    put(y, 0, n, i, sum, false);
+}
+
+/// The same for the rows of a group, or of a w alone: each number of w is read for all of them.
+#[inline(always)]
+fn rows<T: Math, const W: usize>(
+    i: usize,
+    n: usize,
+    x: Option<[&[T]; GROUP]>,
+    [a0, a1, a2, a3]: [&[T]; GROUP],
+    w: &[T],
+    y: &mut [T],
+) {
+    let mut sums = [[T::ZERO; W]; GROUP];
+    for (sum, x) in sums.iter_mut().zip(x.iter().flatten()) {
+        *sum = at(x, 0, n, i);
+    }
+    for ((((w, &a0), &a1), &a2), &a3) in w.chunks_exact(n).zip(a0).zip(a1).zip(a2).zip(a3) {
+        let w: [T; W] = at(w, 0, n, i);
+        for (a, sum) in [a0, a1, a2, a3].into_iter().zip(&mut sums) {
+            for l in 0..W {
+                sum[l] = a.fma(w[l], sum[l]);
+            }
+        }
+    }
+    for (r, &sum) in sums.iter().enumerate() {
+        put(y, r, n, i, sum, false);
+    }
+}
+
+/// All steps of the sequences `b`; W_hhᵀ is [D, 4D]. Where the results go, and room for the gates' sums of a step.
 #[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
-fn group<T: Math>(s: Size, b: Range<usize>, inputs: [&[T]; 4], kinds: Option<&[i32]>, to: [&mut [T]; 4]) {
+fn group<T: Math>(
+    s: Size,
+    b: Range<usize>,
+    inputs: [&[T]; 4],
+    kinds: Option<&[i32]>,
+    to: ([&mut [T]; 4], &mut [T]),
+) {
     let d = s.d;
     with_width!(d => group_of(Size { d, ..s }, b, inputs, kinds, to));
 }
@@ -53,20 +90,29 @@ fn group_of<T: Math>(
     b: Range<usize>,
     [x, w, h0, c0]: [&[T]; 4],
     kinds: Option<&[i32]>,
-    [gates, c, u, h]: [&mut [T]; 4],
+    ([gates, c, u, h], z): ([&mut [T]; 4], &mut [T]),
 ) {
     let d = s.d;
     for t in 0..s.t {
-        for b in b.clone() {
-            let (row, row4, own) = (s.row(b, t, d), s.row(b, t, 4 * d), s.state(b, d));
-            let ((c_done, c), (h_done, h)) = (c.split_at_mut(row.start), h.split_at_mut(row.start));
-            let [c_before, h_before] = match t {
-                0 => [&c0[own.clone()], &h0[own]],
-                _ => [&c_done[row.start - d..], &h_done[row.start - d..]],
-            };
-            let x = &x[kinds.map_or(row4.start, |kinds| kinds[b * s.t + t] as usize * 4 * d)..][..4 * d];
-            let mut to = [&mut gates[row4], &mut c[..d], &mut u[row], &mut h[..d]];
-            by_lanes!(d, step::<T>([x, h_before, w, c_before], &mut to));
+        let (mut xs, mut before) = ([&x[..0]; GROUP], [&h0[..0]; GROUP]);
+        for ((b, x_row), h_row) in b.clone().zip(&mut xs).zip(&mut before) {
+            let from = if let Some(kinds) = kinds { kinds[b * s.t + t] as usize } else { b * s.t + t };
+            *x_row = &x[from * 4 * d..][..4 * d];
+            *h_row = if t == 0 { &h0[s.state(b, d)] } else { &h[s.row(b, t - 1, d)] };
+        }
+        if b.len() == GROUP {
+            by_lanes!(4 * d, rows::<T>(Some(xs), before, w, &mut *z));
+        } else {
+            for ((x, h), z) in xs.into_iter().zip(before).zip(z.chunks_exact_mut(4 * d)).take(b.len()) {
+                by_lanes!(4 * d, row::<T>([x, h], w, &mut *z));
+            }
+        }
+        for (b, z) in b.clone().zip(z.chunks_exact(4 * d)) {
+            let (row, row4) = (s.row(b, t, d), s.row(b, t, 4 * d));
+            let (c_done, c) = c.split_at_mut(row.start);
+            let before = if t == 0 { &c0[s.state(b, d)] } else { &c_done[row.start - d..] };
+            let mut to = [&mut gates[row4], &mut c[..d], &mut u[row.clone()], &mut h[row]];
+            by_lanes!(d, step::<T>([z, before], &mut to));
         }
     }
 }
@@ -80,12 +126,12 @@ pub(super) fn forward<T: Math>(
     kinds: Option<&[i32]>,
     [gates, c, u, h]: [&mut [T]; 4],
 ) {
-    let mut w_t = cpu.temp::<T>(w.len());
+    let (mut w_t, mut z) = (cpu.temp::<T>(w.len()), cpu.temp::<T>(GROUP * 4 * s.d));
     for (j, w_t) in w_t.chunks_exact_mut(4 * s.d).enumerate() {
         w_t.iter_mut().zip(w[j..].iter().step_by(s.d)).for_each(|(y, &x)| *y = x);
     }
     for b in groups(s) {
-        group(s, b, [x, &w_t, h0, c0], kinds, [&mut *gates, &mut *c, &mut *u, &mut *h]);
+        group(s, b, [x, &w_t, h0, c0], kinds, ([&mut *gates, &mut *c, &mut *u, &mut *h], &mut z));
     }
 }
 
@@ -100,23 +146,6 @@ fn step_back<T: Math, const W: usize>(
 ) {
     for (k, out) in lanes_back::<T, W>(i, d, [gates, before], at(u, 0, d, i), grads).into_iter().enumerate() {
         put(dz, k, d, i, out, false);
-    }
-}
-
-/// W channels of dz W_hh for a group of rows dz [4D] and W_hh [4D, D].
-#[inline(always)]
-fn product<T: Math, const W: usize>(i: usize, d: usize, dz: [&[T]; GROUP], w: &[T], dh: &mut [T]) {
-    let (mut sums, [z0, z1, z2, z3]) = ([[T::ZERO; W]; GROUP], dz);
-    for ((((w, &z0), &z1), &z2), &z3) in w.chunks_exact(d).zip(z0).zip(z1).zip(z2).zip(z3) {
-        let w: [T; W] = at(w, 0, d, i);
-        for (z, sum) in [z0, z1, z2, z3].into_iter().zip(&mut sums) {
-            for l in 0..W {
-                sum[l] = z.fma(w[l], sum[l]);
-            }
-        }
-    }
-    for (r, &sum) in sums.iter().enumerate() {
-        put(dh, r, d, i, sum, false);
     }
 }
 
@@ -140,9 +169,11 @@ fn group_back_of<T: Math>(s: Size, b: Range<usize>, [w, c0, gates, c, u, dy]: [&
         }
         let dh = &mut dh[b.start * d..b.end * d];
         if b.len() == GROUP {
-            let mut rows = [&dz[..0]; GROUP];
-            rows.iter_mut().zip(b.clone()).for_each(|(row, b)| *row = &dz[s.row(b, t, 4 * d)]);
-            by_lanes!(d, product::<T>(rows, w, &mut *dh));
+            let mut own = [&dz[..0]; GROUP];
+            for (own, b) in own.iter_mut().zip(b.clone()) {
+                *own = &dz[s.row(b, t, 4 * d)];
+            }
+            by_lanes!(d, rows::<T>(None, own, w, &mut *dh));
         } else {
             for (b, dh) in b.clone().zip(dh.chunks_exact_mut(d)) {
                 by_lanes!(d, one_row::<T>(&dz[s.row(b, t, 4 * d)], w, &mut *dh));
