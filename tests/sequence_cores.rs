@@ -395,6 +395,38 @@ fn a_long_memory_keeps_its_gradient_in_single_precision() {
     close("linear_scan", &linear, &linear_loop, &[sign, g.normal(seq), g.normal([b, d])], |i| i == 1);
 }
 
+/// Recurrences of few channels go through several sequences at a time: which, and how many, changes no bit.
+#[test]
+fn the_sequences_beside_it_do_not_change_a_sequence() {
+    let mut g = Gen::new(6);
+    for (b, d) in [(1, 16), (3, 4), (4, 1), (4, 16), (5, 21), (9, 16), (6, 32)] {
+        for core in cores(&mut g, [b, 7, d], 3).into_iter().filter(|core| core.name.contains("lstm")) {
+            let each_has_its_own = |i: usize| core.timed.contains(&i) || core.states.iter().any(|s| s.0 == i);
+            let run = |alone: bool| {
+                let tape = Tape::default();
+                let x: Vec<_> = core.inputs.iter().map(|x| tape.leaf(&x.cast(DType::F32))).collect();
+                let mut parts = vec![x.clone()];
+                if alone {
+                    parts = vec![x.clone(); b];
+                    for (k, part) in parts.iter_mut().enumerate() {
+                        part.iter_mut()
+                            .enumerate()
+                            .filter(|x| each_has_its_own(x.0))
+                            .for_each(|x| *x.1 = x.1.narrow(0, k, 1));
+                    }
+                }
+                let y: Vec<Vec<_>> = parts.iter().map(|x| (core.core)(x)).collect();
+                // Each output is its own gradient, so that those are of any size and depend on the sequence alone.
+                tape.backward_from(y.iter().flatten().map(|&y| (y, y.value())));
+                let y = (0..y[0].len()).map(|i| Var::concat(&y.iter().map(|y| y[i]).collect::<Vec<_>>(), 0).value());
+                let grads = (0..x.len()).filter(|&i| each_has_its_own(i)).map(|i| x[i].grad().unwrap());
+                y.chain(grads).map(|x| x.to_f64()).collect::<Vec<_>>()
+            };
+            assert!(run(true) == run(false), "{} of {b} sequences and {d} channels", core.name);
+        }
+    }
+}
+
 /// Gates at ±30 and beyond: values and gradients stay finite.
 #[test]
 fn saturated_gates_stay_finite() {

@@ -73,13 +73,7 @@ fn rows<T: Math, const W: usize>(
 
 /// All steps of the sequences `b`; W_hhᵀ is [D, 4D]. Where the results go, and room for the gates' sums of a step.
 #[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
-fn group<T: Math>(
-    s: Size,
-    b: Range<usize>,
-    inputs: [&[T]; 4],
-    kinds: Option<&[i32]>,
-    to: ([&mut [T]; 4], &mut [T]),
-) {
+fn group<T: Math>(s: Size, b: Range<usize>, inputs: [&[T]; 4], kinds: Option<&[i32]>, to: ([&mut [T]; 4], &mut [T])) {
     let d = s.d;
     with_width!(d => group_of(Size { d, ..s }, b, inputs, kinds, to));
 }
@@ -144,7 +138,7 @@ fn step_back<T: Math, const W: usize>(
     grads: (&[T], &[T], &mut [T]),
     dz: &mut [T],
 ) {
-    for (k, out) in lanes_back::<T, W>(i, d, [gates, before], at(u, 0, d, i), grads).into_iter().enumerate() {
+    for (k, &out) in lanes_back::<T, W>(i, d, [gates, before], at(u, 0, d, i), grads).iter().enumerate() {
         put(dz, k, d, i, out, false);
     }
 }

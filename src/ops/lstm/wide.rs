@@ -66,7 +66,7 @@ fn sum_back<T: Math, const W: usize>(
     [dz, dz_t]: &mut [&mut [T]; 2],
 ) {
     let u = each(at(c, 0, d, i), T::tanh);
-    for (k, out) in lanes_back::<T, W>(i, d, [gates, before], u, grads).into_iter().enumerate() {
+    for (k, &out) in lanes_back::<T, W>(i, d, [gates, before], u, grads).iter().enumerate() {
         put(dz, k, d, i, out, false);
         put(dz_t, k, d, i, out, false);
     }

@@ -53,8 +53,10 @@ pub unsafe fn pack(k: usize, n: usize, b: View, to: *mut f32) {
             if b.rs == 1 {
                 along(k, cols, c, b, to);
             } else {
-                for (p, l) in (0..k * c * W).map(|i| (i / (c * W), i % (c * W))) {
-                    *to.add(p * c * W + l) = if l < cols { *b.from(p, l).at } else { 0.0 };
+                for p in 0..k {
+                    for l in 0..c * W {
+                        *to.add(p * c * W + l) = if l < cols { *b.from(p, l).at } else { 0.0 };
+                    }
                 }
             }
         }
@@ -112,11 +114,13 @@ unsafe fn copy<const C: usize>(rows: usize, b: View, to: *mut f32) {
 /// AVX2; b [rows, cols], its columns next to each other, is memory to read, `to` [rows, 8 c] to write.
 #[target_feature(enable = "avx2")]
 unsafe fn part(rows: usize, c: usize, cols: usize, b: View, to: *mut f32) {
-    for (r, v) in (0..rows).flat_map(|r| (0..c).map(move |v| (r, v))) {
-        // SAFETY: the elements of b are those of the mask, and `to` has whole vectors.
-        unsafe {
-            let x = _mm256_maskload_ps(b.from(r, v * W).at, lanes(cols - v * W));
-            _mm256_storeu_ps(to.add((r * c + v) * W), x);
+    for r in 0..rows {
+        for v in 0..c {
+            // SAFETY: the elements of b are those of the mask, and `to` has whole vectors.
+            unsafe {
+                let x = _mm256_maskload_ps(b.from(r, v * W).at, lanes(cols - v * W));
+                _mm256_storeu_ps(to.add((r * c + v) * W), x);
+            }
         }
     }
 }

@@ -201,12 +201,14 @@ unsafe fn scattered(m: usize, n: usize, out: Out, sums: impl Fn(usize, usize, Ou
         let rows = R.min(m - i);
         let to = Out { at: packed.as_mut_ptr(), rs: 3 * W, cs: 1, alpha: 1.0, init: null(), init_rs: 0 };
         sums(i, rows, to);
-        for (r, j) in (0..rows).flat_map(|r| (0..n).map(move |j| (r, j))) {
-            let out = out.from(i + r, j);
-            // SAFETY: `out` has the element, by this function's contract.
-            unsafe {
-                let init = if out.init.is_null() { 0.0 } else { *out.init };
-                *out.at = out.alpha.mul_add(packed[r * 3 * W + j], init);
+        for r in 0..rows {
+            for j in 0..n {
+                let out = out.from(i + r, j);
+                // SAFETY: `out` has the element, by this function's contract.
+                unsafe {
+                    let init = if out.init.is_null() { 0.0 } else { *out.init };
+                    *out.at = out.alpha.mul_add(packed[r * 3 * W + j], init);
+                }
             }
         }
     }
