@@ -163,7 +163,7 @@ pub fn cell_back<T: Math>(
                 let [c, n] = [3, 4].map(|j| s.step(SAVED, b, t - 1, h) + j * d);
                 [&saved[c..c + k], &saved[n..n + k]]
             };
-            let dy = if let Some(dy) = dy { Some(&dy[s.step(1, b, t, h)..]) } else { None };
+            let dy = dy.map(|dy| &dy[s.step(1, b, t, h)..]);
             let seen = Seen { saved: &saved[s.step(SAVED, b, t, h)..], before, dy };
             let [dh, dc, dn, gamma] = g;
             let mut g = [&mut dh[own.clone()], &mut dc[unit.clone()], &mut dn[unit.clone()], &mut gamma[unit]];
