@@ -32,7 +32,7 @@ use crate::{
 };
 use std::ops::Range;
 
-/// Up to so many channels W_hh stays in the fastest cache and the sums of the gates in registers, and u is kept.
+/// Up to so many channels W_hh stays in the fastest cache, sums of products with it in registers, and u is kept.
 const FEW: usize = 32;
 
 /// x [B, T, 4D] (gates i, f, g, o before the recurrent share), W_hh [4D, D], h0 and c0 [B, D] to h [B, T, D] and the
@@ -104,7 +104,7 @@ fn lanes_back<T: Math, const W: usize>(
     u: [T; W],
     (dy, dh, dc): (&[T], &[T], &mut [T]),
 ) -> [[T; W]; 4] {
-    let [ig, f, g, o]: [[T; W]; 4] = four_at(gates, 0, d, i);
+    let [ig, f, g, o]: [[T; W]; 4] = four_at(gates, d, i);
     let (before, dy, dh, mut s): ([T; W], [T; W], [T; W], [T; W]) =
         (at(before, 0, d, i), at(dy, 0, d, i), at(dh, 0, d, i), at(dc, 0, d, i));
     let mut out = [[T::ZERO; W]; 4];

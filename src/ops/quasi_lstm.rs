@@ -65,7 +65,7 @@ impl<'a, T: Math> Gates<'a, T> {
     /// W channels of f, i, z and o at step t.
     #[inline(always)]
     fn at<const W: usize>(self, t: usize, d: usize, i: usize) -> [[T; W]; 4] {
-        four_at(&self.g[4 * self.row(t) * d..][..4 * d], 0, d, i)
+        four_at(&self.g[4 * self.row(t) * d..][..4 * d], d, i)
     }
 }
 
@@ -93,8 +93,11 @@ fn tile(d: usize) -> usize {
 /// W channels of the gates of a row, from their sums.
 #[inline(always)]
 fn activate<T: Math, const W: usize>(i: usize, d: usize, bias: T, x: &[T], g: &mut [T]) {
-    let [f, ig, z, o]: [[T; W]; 4] = four_at(x, 0, d, i);
-    put(g, 0, d, i, each(f, |x| (x + bias).sigmoid()), false);
+    let [mut f, ig, z, o]: [[T; W]; 4] = four_at(x, d, i);
+    for f in &mut f {
+        *f += bias;
+    }
+    put(g, 0, d, i, each(f, T::sigmoid), false);
     put(g, 1, d, i, each(ig, T::sigmoid), false);
     put(g, 2, d, i, each(z, T::tanh), false);
     put(g, 3, d, i, each(o, T::sigmoid), false);

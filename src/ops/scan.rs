@@ -83,13 +83,13 @@ pub(super) fn at<T: Real, const W: usize>(x: &[T], row: usize, d: usize, i: usiz
     out
 }
 
-/// W channels of the four rows from `row` on. (A loop: the closure of a `from_fn` or `map` is compiled by itself, without
-/// its caller's instruction set, and then called through memory.)
+/// W channels of each of the four rows of x [4, d]. A loop: what `from_fn` or `map` call is compiled without the instruction
+/// set of this function's callers unless it is inlined into them, and was not; the numbers went there and back in memory.
 #[inline(always)]
-pub(super) fn four_at<T: Real, const W: usize>(x: &[T], row: usize, d: usize, i: usize) -> [[T; W]; 4] {
+pub(super) fn four_at<T: Real, const W: usize>(x: &[T], d: usize, i: usize) -> [[T; W]; 4] {
     let mut out = [[T::ZERO; W]; 4];
     for (k, out) in out.iter_mut().enumerate() {
-        *out = at(x, row + k, d, i);
+        *out = at(x, k, d, i);
     }
     out
 }

@@ -55,7 +55,7 @@ fn reference<T: Math, const N: usize>(
     top
 }
 
-/// −x. (Not by `map`, whose closure has not the instruction set of its caller, so that the call is one.)
+/// −x. By a loop, for the reason that [`four_at`](crate::ops::scan) has one.
 #[inline(always)]
 fn minus<T: Real>(mut x: Lane<T>) -> Lane<T> {
     for x in &mut x {

@@ -138,7 +138,8 @@ unsafe fn pack_rows(m: usize, k: usize, a: View, to: *mut f32) -> View {
 #[inline(never)]
 #[target_feature(enable = "avx512f,avx512vl,avx512bf16")]
 unsafe fn packing<const N: usize>(Product { m, k, n, a, b, out }: Product) {
-    let (mut packed, mut rows) = (Room::<N>::new(), Room::<ROOM>::new());
+    let mut packed = Room::<N>::new();
+    let mut rows = Room::<ROOM>::new();
     let (packed, rows) = (packed.0.as_mut_ptr().cast::<f32>(), &mut rows.0);
     let kc = k.div_ceil(k.div_ceil(KC).max(1)).max(2).next_multiple_of(2);
     let nc = N / (kc / 2) / W * W;

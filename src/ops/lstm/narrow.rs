@@ -1,4 +1,4 @@
-//! Steps of narrow LSTMs: the product of one sequence's h with W_hh stays in registers until it is the gates.
+//! Steps of narrow LSTMs: each number of W_hh is read once for the products of four sequences, whose sums stay in registers.
 //!
 //! A few sequences go through all their steps side by side, so that while one waits for its own last step the others
 //! are computed; each is read and written from one end to the other.
@@ -27,7 +27,7 @@ fn groups(s: Size) -> impl Iterator<Item = Range<usize>> {
 #[inline(always)]
 fn step<T: Math, const W: usize>(i: usize, d: usize, [z, before]: [&[T]; 2], to: &mut [&mut [T]; 4]) {
     let [gates, c, u_to, h] = to;
-    let u: [T; W] = lanes(i, d, four_at(z, 0, d, i), before, [gates, c, h]);
+    let u: [T; W] = lanes(i, d, four_at(z, d, i), before, [gates, c, h]);
     put(u_to, 0, d, i, u, false);
 }
 
@@ -44,12 +44,6 @@ fn row<T: Math, const W: usize>(i: usize, n: usize, [x, a]: [&[T]; 2], w: &[T], 
     put(y, 0, n, i, sum, false);
 }
 
-/// As many numbers as fill fours, and the others.
-#[inline(always)]
-fn by_fours<T>(a: &[T]) -> [&[T]; 2] {
-    a.split_at(a.len() / 4 * 4).into()
-}
-
 /// sums += a w, for each row its a.
 #[inline(always)]
 fn add<T: Math, const W: usize>(w: [T; W], a: [T; GROUP], sums: &mut [[T; W]; GROUP]) {
@@ -60,7 +54,7 @@ fn add<T: Math, const W: usize>(w: [T; W], a: [T; GROUP], sums: &mut [[T; W]; GR
     }
 }
 
-/// [`row`] for the rows of a group, or a w alone: each number of w is read for all of them.
+/// [`row`] for the rows of a group, to y [4, N]; without x, a w alone.
 #[inline(always)]
 fn rows<T: Math, const W: usize>(
     i: usize,
@@ -71,27 +65,29 @@ fn rows<T: Math, const W: usize>(
     y: &mut [T],
 ) {
     let mut sums = [[T::ZERO; W]; GROUP];
-    for (sum, x) in sums.iter_mut().zip(x.iter().flatten()) {
-        *sum = at(x, 0, n, i);
+    if let Some(x) = x {
+        for (sum, x) in sums.iter_mut().zip(x) {
+            *sum = at(x, 0, n, i);
+        }
     }
-    let ([a0, b0], [a1, b1], [a2, b2], [a3, b3]) = (by_fours(a0), by_fours(a1), by_fours(a2), by_fours(a3));
-    let (w4, w) = w.split_at(a0.len() * n);
-    // Four steps at once: counting them is a fifth of the work of one.
-    let fours = a0.chunks_exact(4).zip(a1.chunks_exact(4)).zip(a2.chunks_exact(4)).zip(a3.chunks_exact(4));
-    for (w, (((a0, a1), a2), a3)) in w4.chunks_exact(4 * n).zip(fours) {
+    // Four numbers of each row at once: to count them is a fifth of the work for one.
+    let ((a0, rest0), (a1, rest1)) = (a0.as_chunks::<4>(), a1.as_chunks::<4>());
+    let ((a2, rest2), (a3, rest3)) = (a2.as_chunks::<4>(), a3.as_chunks::<4>());
+    let (w4, w) = w.split_at(4 * a0.len() * n);
+    for ((((w, a0), a1), a2), a3) in w4.chunks_exact(4 * n).zip(a0).zip(a1).zip(a2).zip(a3) {
         for j in 0..4 {
             add(at(w, j, n, i), [a0[j], a1[j], a2[j], a3[j]], &mut sums);
         }
     }
-    for ((((w, &b0), &b1), &b2), &b3) in w.chunks_exact(n).zip(b0).zip(b1).zip(b2).zip(b3) {
-        add(at(w, 0, n, i), [b0, b1, b2, b3], &mut sums);
+    for ((((w, &a0), &a1), &a2), &a3) in w.chunks_exact(n).zip(rest0).zip(rest1).zip(rest2).zip(rest3) {
+        add(at(w, 0, n, i), [a0, a1, a2, a3], &mut sums);
     }
     for (r, &sum) in sums.iter().enumerate() {
         put(y, r, n, i, sum, false);
     }
 }
 
-/// All steps of the sequences `b`; W_hhᵀ is [D, 4D]. Where the results go, and room for the gates' sums of a step.
+/// All steps of the sequences `b`, with W_hhᵀ [D, 4D], to gates, c, u and h; and room for the gates' sums of a step, [4, 4D].
 #[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
 fn group<T: Math>(s: Size, b: Range<usize>, inputs: [&[T]; 4], kinds: Option<&[i32]>, to: ([&mut [T]; 4], &mut [T])) {
     let d = s.d;
