@@ -187,10 +187,11 @@ fn forward<T: Math>(
     }
 }
 
-/// W channels of tanh c at step t: kept, or computed once more.
+/// W channels of tanh c from a row of u, or if u was not kept of c.
 #[inline(always)]
-fn tanh_c<T: Math, const W: usize>(c: &[T], u: &[T], t: usize, d: usize, i: usize) -> [T; W] {
-    if u.is_empty() { each(at(c, t, d, i), T::tanh) } else { at(u, t, d, i) }
+fn tanh_c<T: Math, const W: usize>(row: &[T], kept: bool, i: usize) -> [T; W] {
+    let x = at(row, 0, 0, i);
+    if kept { x } else { each(x, T::tanh) }
 }
 
 /// Phase 1 backward: G at the first of the steps `r` as a map of G from behind them.
@@ -205,9 +206,10 @@ fn total_back<T: Math, const W: usize>(
     end: &mut [T],
 ) {
     let (mut p, mut s) = ([T::ONE; W], [T::ZERO; W]);
+    let (kept, rows) = (!u.is_empty(), if u.is_empty() { c } else { u });
     for t in r.rev() {
         let [f, _, _, o]: [[T; W]; 4] = g.at(t, d, i);
-        let (u, dh): ([T; W], [T; W]) = (tanh_c(c, u, t, d, i), at(dh, t, d, i));
+        let (u, dh): ([T; W], [T; W]) = (tanh_c(&rows[t * d..][..d], kept, i), at(dh, t, d, i));
         for l in 0..W {
             p[l] = f[l] * p[l];
             s[l] = f[l] * (s[l] + dh[l] * o[l] * (T::ONE - u[l] * u[l]));
@@ -229,11 +231,10 @@ fn run_back<T: Math, const W: usize>(
     (dx, acc): (&mut [T], bool),
 ) {
     let (mut back, all): ([T; W], _) = (at(s, 0, d, i), r.start * d..r.end * d);
-    let kept = if u.is_empty() { c } else { u };
-    for (t, (dh, kept)) in r.zip(dh[all.clone()].chunks_exact(d).zip(kept[all].chunks_exact(d))).rev() {
+    let (kept, rows) = (!u.is_empty(), if u.is_empty() { c } else { u });
+    for (t, (dh, row)) in r.zip(dh[all.clone()].chunks_exact(d).zip(rows[all].chunks_exact(d))).rev() {
         let [f, ig, z, o]: [[T; W]; 4] = g.at(t, d, i);
-        let (kept, dh): ([T; W], [T; W]) = (at(kept, 0, d, i), at(dh, 0, d, i));
-        let u = if u.is_empty() { each(kept, T::tanh) } else { kept };
+        let (u, dh): ([T; W], [T; W]) = (tanh_c(row, kept, i), at(dh, 0, d, i));
         let before: [T; W] = if t == 0 { at(c0, 0, d, i) } else { at(&c[(t - 1) * d..][..d], 0, d, i) };
         let mut out = [[T::ZERO; W]; 4];
         for l in 0..W {
