@@ -108,6 +108,20 @@ fn what_is_not_finite_in_one_sequence_of_a_scan_stays_there() {
     }
 }
 
+/// Where states fade, exponentials are computed without looking for their upper end; here they must not be.
+#[test]
+fn a_state_that_grows_beyond_all_bounds_is_infinite() {
+    for (delta, a, s) in [(1.0, 100.0, 1.0), (-1.0, -100.0, 1.0), (1.0, 100.0, 2.0), (-1.0, -100.0, 2.0)] {
+        let tape = Tape::default();
+        let of = |shape: &[usize], value| tape.constant(&Tensor::full(Shape::new(shape), DType::F32, value));
+        let (row, state) = (of(&[1, 3, 1], 1.0), of(&[1, 1, 1], 1.0));
+        let (y, last) = selective_scan(row, of(&[1, 3, 1], delta), of(&[1, 1], a), row, row, state, s, 2);
+        for x in [y, last].iter().flat_map(|x| x.value().to_f64()) {
+            assert_eq!(x, f64::INFINITY, "Δ = {delta}, a = {a}, s = {s}");
+        }
+    }
+}
+
 #[test]
 fn without_a_target_the_loss_and_its_gradient_are_zero() {
     let x = Gen::new(0).normal([3, 5]);

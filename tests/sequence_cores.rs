@@ -111,9 +111,9 @@ fn cores(g: &mut Gen, [b, t, d]: [usize; 3], chunk: usize) -> Vec<Core> {
         let lambda = [g.range([d], -0.7, 0.7), g.range([d], -0.7, 0.7)];
         lambda.into_iter().chain([g.normal(seq), g.normal(seq), g.normal(state), g.normal(state)]).collect::<Vec<_>>()
     };
-    let selective = |g: &mut Gen, n: usize| {
+    let selective = |g: &mut Gen, n: usize, most: f64| {
         let (row, h) = ([b, t, n], [b, d, n]);
-        let a = g.range([d, n], -3.0, -0.1);
+        let a = g.range([d, n], -3.0, most);
         vec![g.normal(seq), g.range(seq, 0.05, 1.0), a, g.normal(row), g.normal(row), g.normal(h)]
     };
     let linear = vec![g.range(seq, -1.2, 1.2), g.normal(seq), g.normal(state)];
@@ -170,7 +170,9 @@ fn cores(g: &mut Gen, [b, t, d]: [usize; 3], chunk: usize) -> Vec<Core> {
             vec![h.0, h.1, last.0, last.1]
         }),
     ));
-    for (s, n) in [(1.0, 3), (2.0, 1), (1.0, 8), (2.0, 4), (1.0, 6)] {
+    // A rate above zero lets a state grow: transitions are then computed in another way.
+    for (s, n, most) in [(1.0, 3, -0.1), (2.0, 1, -0.1), (1.0, 8, 0.05), (2.0, 4, 0.05), (2.0, 3, -0.1), (1.0, 6, -0.1)]
+    {
         all.push(Core {
             name: "selective_scan",
             core: if s == 1.0 {
@@ -182,7 +184,7 @@ fn cores(g: &mut Gen, [b, t, d]: [usize; 3], chunk: usize) -> Vec<Core> {
                 Box::new(move |x| x[0].tape().apply_dyn(Box::new(SelectiveScan { chunk, s }), x))
             },
             reference: Box::new(move |x| selective_loop(s, x)),
-            inputs: selective(g, n),
+            inputs: selective(g, n, most),
             timed: vec![0, 1, 3, 4],
             states: vec![(5, 1)],
             outputs: 1,

@@ -40,7 +40,7 @@ fn forward<T: Math>(n: usize, ignore: i32, smoothing: f64, x: &[T], targets: &[i
         let mean = |i: usize| lane_sums::sum(&p[i * n..][..n], |x| x).to_f64() / n as f64;
         loss -= smoothing * rows().map(|(i, _)| mean(i)).sum::<f64>();
     }
-    p.iter_mut().for_each(|p| *p = p.exp());
+    p.iter_mut().for_each(|p| *p = p.decay());
     // Logarithms of sixteen rows at once.
     for (p, targets) in p.chunks_mut(L * n).zip(targets.chunks(L)) {
         let mut sums = [T::ONE; L];

@@ -110,12 +110,14 @@ fn lanes_back<T: Math, const W: usize>(
     let mut out = [[T::ZERO; W]; 4];
     for l in 0..W {
         let dh = dy[l] + dh[l];
-        let dc = s[l] + dh * o[l] * (T::ONE - u[l] * u[l]);
-        out[0][l] = dc * g[l] * ig[l] * (T::ONE - ig[l]);
-        out[1][l] = dc * before[l] * f[l] * (T::ONE - f[l]);
-        out[2][l] = dc * ig[l] * (T::ONE - g[l] * g[l]);
-        out[3][l] = dh * u[l] * o[l] * (T::ONE - o[l]);
+        let through_o = dh * o[l];
+        let dc = through_o.fma((-u[l]).fma(u[l], T::ONE), s[l]);
+        let through_i = dc * ig[l];
         s[l] = dc * f[l];
+        out[0][l] = through_i * g[l] * (T::ONE - ig[l]);
+        out[1][l] = s[l] * before[l] * (T::ONE - f[l]);
+        out[2][l] = through_i * (-g[l]).fma(g[l], T::ONE);
+        out[3][l] = through_o * u[l] * (T::ONE - o[l]);
     }
     put(dc, 0, d, i, s, false);
     out

@@ -75,7 +75,7 @@ fn forward<T: Real>(centre: bool, eps: T, x: &[T], w: &[T], b: Option<&[T]>, y: 
             for (l, y) in y.chunks_exact_mut(n).enumerate() {
                 let (m, s, entries) = (m[l], s[l], y.iter_mut().zip(row(l)).zip(w));
                 match b {
-                    Some(b) => entries.zip(&b[..n]).for_each(|(((y, &x), &w), &b)| *y = (x - m) * s * w + b),
+                    Some(b) => entries.zip(&b[..n]).for_each(|(((y, &x), &w), &b)| *y = ((x - m) * s).fma(w, b)),
                     None => entries.for_each(|((y, &x), &w)| *y = (x - m) * s * w),
                 }
             }
@@ -111,12 +111,13 @@ fn backward_x<T: Real>(centre: bool, x: &[T], w: &[T], mean: &[T], r: &[T], g: &
                 false => [T::ZERO; L],
             };
             for (l, d) in d.chunks_exact_mut(n).enumerate() {
-                let (m, r, of_g, of_gx) = (mean[l], r[l], of_g[l] * over_n, of_gx[l] * r[l] * over_n);
+                let (m, r, of_g) = (mean[l], r[l], of_g[l] * over_n);
+                let of_gx = of_gx[l] * r * over_n * r;
                 let entries = d.iter_mut().zip(&x[row(l)]).zip(&g[row(l)]).zip(w);
                 if acc {
-                    entries.for_each(|(((d, &x), &g), &w)| *d += r * (g * w - of_g - (x - m) * r * of_gx));
+                    entries.for_each(|(((d, &x), &g), &w)| *d += r * (m - x).fma(of_gx, g * w - of_g));
                 } else {
-                    entries.for_each(|(((d, &x), &g), &w)| *d = r * (g * w - of_g - (x - m) * r * of_gx));
+                    entries.for_each(|(((d, &x), &g), &w)| *d = r * (m - x).fma(of_gx, g * w - of_g));
                 }
             }
         }

@@ -212,7 +212,7 @@ fn total_back<T: Math, const W: usize>(
         let (u, dh): ([T; W], [T; W]) = (tanh_c(&rows[t * d..][..d], kept, i), at(dh, t, d, i));
         for l in 0..W {
             p[l] = f[l] * p[l];
-            s[l] = f[l] * (s[l] + dh[l] * o[l] * (T::ONE - u[l] * u[l]));
+            s[l] = f[l] * (dh[l] * o[l]).fma((-u[l]).fma(u[l], T::ONE), s[l]);
         }
     }
     put(prod, 0, d, i, p, false);
@@ -238,12 +238,14 @@ fn run_back<T: Math, const W: usize>(
         let before: [T; W] = if t == 0 { at(c0, 0, d, i) } else { at(&c[(t - 1) * d..][..d], 0, d, i) };
         let mut out = [[T::ZERO; W]; 4];
         for l in 0..W {
-            let dc = back[l] + dh[l] * o[l] * (T::ONE - u[l] * u[l]);
-            out[0][l] = dc * before[l] * f[l] * (T::ONE - f[l]);
-            out[1][l] = dc * z[l] * ig[l] * (T::ONE - ig[l]);
-            out[2][l] = dc * ig[l] * (T::ONE - z[l] * z[l]);
-            out[3][l] = dh[l] * u[l] * o[l] * (T::ONE - o[l]);
-            back[l] = f[l] * dc;
+            let through_o = dh[l] * o[l];
+            let dc = through_o.fma((-u[l]).fma(u[l], T::ONE), back[l]);
+            let through_i = dc * ig[l];
+            back[l] = dc * f[l];
+            out[0][l] = back[l] * before[l] * (T::ONE - f[l]);
+            out[1][l] = through_i * z[l] * (T::ONE - ig[l]);
+            out[2][l] = through_i * (-z[l]).fma(z[l], T::ONE);
+            out[3][l] = through_o * u[l] * (T::ONE - o[l]);
         }
         let dx = &mut dx[4 * g.row(t) * d..][..4 * d];
         for (k, &out) in out.iter().enumerate() {

@@ -244,7 +244,7 @@ fn logsumexp_forward<T: Math>(n: usize, x: &[T], y: &mut [T]) {
     y.fill(T::of(f64::NEG_INFINITY));
     for (y, x) in y.iter_mut().zip(x.chunks_exact(n.max(1))) {
         let m = lane_sums::max(x);
-        *y = if m.is_finite() { m + lane_sums::sum(x, |x| (x - m).exp()).ln() } else { m + lane_sums::sum(x, |x| x) };
+        *y = if m.is_finite() { m + lane_sums::sum(x, |x| (x - m).decay()).ln() } else { m + lane_sums::sum(x, |x| x) };
     }
 }
 
@@ -254,9 +254,9 @@ fn logsumexp_backward<T: Math>(n: usize, x: &[T], y: &[T], g: &[T], d: &mut [T],
     let rows = d.chunks_exact_mut(n.max(1)).zip(x.chunks_exact(n.max(1)));
     for (((d, x), &y), &g) in rows.zip(y).zip(g) {
         if acc {
-            d.iter_mut().zip(x).for_each(|(d, &x)| *d += g * (x - y).exp());
+            d.iter_mut().zip(x).for_each(|(d, &x)| *d += g * (x - y).decay());
         } else {
-            d.iter_mut().zip(x).for_each(|(d, &x)| *d = g * (x - y).exp());
+            d.iter_mut().zip(x).for_each(|(d, &x)| *d = g * (x - y).decay());
         }
     }
 }

@@ -46,11 +46,11 @@ fn rows_forward<T: Math>(n: usize, seen: impl Fn(usize) -> usize, x: &[T], y: &m
             shown.iter_mut().for_each(|y| *y -= m);
         }
         if n < 64 {
-            y.iter_mut().for_each(|y| *y = y.exp());
+            y.iter_mut().for_each(|y| *y = y.decay());
         } else {
             for (i, y) in y.chunks_exact_mut(n).enumerate() {
                 let shown = vectors(seen(block * rows + i), n);
-                y[..shown].iter_mut().for_each(|y| *y = y.exp());
+                y[..shown].iter_mut().for_each(|y| *y = y.decay());
             }
         }
         for (i, y) in y.chunks_exact_mut(n).enumerate() {
@@ -115,7 +115,7 @@ fn causal_backward<T: Math>(t: usize, s: usize, offset: usize, y: &[T], g: &[T],
 fn log_forward<T: Math>(n: usize, x: &[T], y: &mut [T]) {
     for (x, y) in x.chunks_exact(n).zip(y.chunks_exact_mut(n)) {
         let m = lane_sums::max(x);
-        let log = lane_sums::sum(x, |x| (x - m).exp()).ln();
+        let log = lane_sums::sum(x, |x| (x - m).decay()).ln();
         y.iter_mut().zip(x).for_each(|(y, &x)| *y = x - m - log);
     }
 }
@@ -126,9 +126,9 @@ fn log_backward<T: Math>(n: usize, y: &[T], g: &[T], d: &mut [T], acc: bool) {
         let sum = lane_sums::sum(g, |g| g);
         let entries = d.iter_mut().zip(y).zip(g);
         if acc {
-            entries.for_each(|((d, &y), &g)| *d += g - y.exp() * sum);
+            entries.for_each(|((d, &y), &g)| *d += g - y.decay() * sum);
         } else {
-            entries.for_each(|((d, &y), &g)| *d = g - y.exp() * sum);
+            entries.for_each(|((d, &y), &g)| *d = g - y.decay() * sum);
         }
     }
 }

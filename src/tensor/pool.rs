@@ -90,7 +90,10 @@ impl Pool {
             self.fresh += 1;
             Arc::new(self.arena.host(len))
         });
-        if let Some(v) = Arc::get_mut(&mut buf).filter(|_| self.poison) {
+        // To look whether one is the only holder takes as long as a few dozen numbers.
+        if self.poison
+            && let Some(v) = Arc::get_mut(&mut buf)
+        {
             v.fill(T::POISON);
         }
         buf

@@ -136,7 +136,8 @@ fn weights<'a, T: Math, const N: usize>(
         *w = plus_dot(here, *plus, q, k);
     }
     for w in w.as_flattened_mut() {
-        *w = w.exp();
+        // At most e^SMALL, and in all but rounding e^0 where the largest is subtracted.
+        *w = w.decay();
     }
     w
 }

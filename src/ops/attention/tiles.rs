@@ -50,7 +50,7 @@ fn softmax<T: Math>(first: impl Fn(usize) -> usize, w: usize, x: &mut [T], top: 
         for (s, x) in x.chunks_exact_mut(w).enumerate().take(keys) {
             let mut e = shown(&masks, x, t, first(s));
             for l in 0..L {
-                e[l] = (e[l] - m[l]).exp();
+                e[l] = (e[l] - m[l]).decay();
                 all[l] += e[l];
             }
             x[t..t + L].copy_from_slice(&e);
@@ -85,7 +85,7 @@ fn softmax_backward<T: Math>(
                 (p, dx) = (shown(&masks, x, t, first), at(g, 0, w, t));
                 let (lse, delta): ([T; L], [T; L]) = (at(lse, 0, w, t), at(delta, 0, w, t));
                 for l in 0..L {
-                    p[l] = (p[l] - lse[l]).exp();
+                    p[l] = (p[l] - lse[l]).decay();
                     dx[l] = p[l] * (dx[l] - delta[l]);
                 }
             }

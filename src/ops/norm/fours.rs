@@ -30,6 +30,12 @@ fn put<T: Real>(here: Option<Avx512>, d: &mut Rows<T>, x: &[Lane<T>; 4], acc: bo
     }
 }
 
+/// The sum of four numbers, one after another.
+#[inline(always)]
+fn sum<T: Real>(x: impl Fn(usize) -> T) -> T {
+    x(0) + x(1) + x(2) + x(3)
+}
+
 /// Layer norm or, without `centre`, RMS norm.
 #[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
 pub fn forward<T: Real>(
@@ -47,11 +53,11 @@ pub fn forward<T: Real>(
     for (((x, to), mean), r) in blocks(x).iter().zip(blocks_mut(y)).zip(mean).zip(r) {
         let (x, mut y, mut ms, mut rs) = (turned(here, x), [[T::ZERO; L]; 4], [T::ZERO; L], [T::ZERO; L]);
         for l in 0..L {
-            let m = if centre { (0..4).fold(T::ZERO, |s, j| s + x[j][l]) * quarter } else { T::ZERO };
-            let square = (0..4).fold(T::ZERO, |s, j| s + (x[j][l] - m) * (x[j][l] - m));
+            let m = if centre { sum(|j| x[j][l]) * quarter } else { T::ZERO };
+            let square = sum(|j| (x[j][l] - m) * (x[j][l] - m));
             let s = T::ONE / (square * quarter + eps).sqrt();
             for j in 0..4 {
-                y[j][l] = (x[j][l] - m) * s * w[j] + b[j];
+                y[j][l] = ((x[j][l] - m) * s).fma(w[j], b[j]);
             }
             (ms[l], rs[l]) = (m, s);
         }
@@ -70,10 +76,10 @@ pub fn backward_x<T: Real>(centre: bool, x: &[T], w: &[T; 4], mean: &[T], r: &[T
             (turned(here, x), turned(here, g), [[T::ZERO; L]; 4], order(here, mean), order(here, r));
         for l in 0..L {
             let (m, r) = (mean[l], r[l]);
-            let of_g = if centre { (0..4).fold(T::ZERO, |s, j| s + g[j][l] * w[j]) * quarter } else { T::ZERO };
-            let of_gx = (0..4).fold(T::ZERO, |s, j| s + g[j][l] * w[j] * (x[j][l] - m)) * r * quarter;
+            let of_g = if centre { sum(|j| g[j][l] * w[j]) * quarter } else { T::ZERO };
+            let of_gx = sum(|j| g[j][l] * w[j] * (x[j][l] - m)) * r * quarter * r;
             for j in 0..4 {
-                d[j][l] = r * (g[j][l] * w[j] - of_g - (x[j][l] - m) * r * of_gx);
+                d[j][l] = r * (m - x[j][l]).fma(of_gx, g[j][l] * w[j] - of_g);
             }
         }
         put(here, to, &d, acc);
@@ -87,7 +93,7 @@ pub fn l2_forward<T: Real>(smooth: bool, eps: T, x: &[T], y: &mut [T], r: &mut [
     for ((x, to), r) in blocks(x).iter().zip(blocks_mut(y)).zip(r.as_chunks_mut::<L>().0) {
         let (x, mut y, mut rs) = (turned(here, x), [[T::ZERO; L]; 4], [T::ZERO; L]);
         for l in 0..L {
-            let square = (0..4).fold(T::ZERO, |s, j| s + x[j][l] * x[j][l]);
+            let square = sum(|j| x[j][l] * x[j][l]);
             let length = if smooth { (square + eps).sqrt() } else { square.sqrt() };
             rs[l] = T::ONE / if !smooth && length < eps { eps } else { length };
             for j in 0..4 {
@@ -106,7 +112,7 @@ pub fn l2_backward<T: Real>(constant: T, y: &[T], r: &[T], g: &[T], d: &mut [T],
     for (((y, g), to), r) in blocks(y).iter().zip(blocks(g)).zip(blocks_mut(d)).zip(r.as_chunks::<L>().0) {
         let (y, g, mut d, r) = (turned(here, y), turned(here, g), [[T::ZERO; L]; 4], order(here, r));
         for l in 0..L {
-            let dot = (0..4).fold(T::ZERO, |s, j| s + g[j][l] * y[j][l]);
+            let dot = sum(|j| g[j][l] * y[j][l]);
             let dot = if r[l] == constant { T::ZERO } else { dot };
             for j in 0..4 {
                 d[j][l] = r[l] * (g[j][l] - y[j][l] * dot);

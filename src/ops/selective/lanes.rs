@@ -31,15 +31,39 @@ fn spread<T: Real, const Q: usize>(rows: &Rows<T>, at: usize) -> States<T> {
     y
 }
 
-/// ā from exp(Δ a); S unless s = 1.
+/// What is known of the transitions: that s = 1 and Δ a ≤ 0, as in Mamba; Δ a ≤ 0; nothing.
+const FADING: u8 = 0;
+const STRETCHED: u8 = 1;
+const ANY: u8 = 2;
+
+/// exp(Δ a)
 #[inline(always)]
-fn keep<T: Real, const S: bool>(w: T, s: T) -> T {
-    if S { s * w - (s - T::ONE) } else { w }
+fn power<T: Math, const KIND: u8>(x: T) -> T {
+    if KIND == ANY { x.exp() } else { x.decay() }
+}
+
+/// ā from exp(Δ a).
+#[inline(always)]
+fn keep<T: Real, const KIND: u8>(w: T, s: T) -> T {
+    if KIND == FADING { w } else { s * w - (s - T::ONE) }
+}
+
+/// Whether no Δ a is positive.
+#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
+fn fades<T: Real>(delta: &[T], a: &[T]) -> bool {
+    let (mut least, mut most) = (T::ZERO, T::ZERO);
+    for &delta in delta {
+        least = if delta < least { delta } else { least };
+    }
+    for &a in a {
+        most = if a > most { a } else { most };
+    }
+    least == T::ZERO && most == T::ZERO
 }
 
 /// G states from n on through some steps: `h` moves on, their share is added to y.
 #[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
-fn run<T: Math, const Q: usize, const S: bool>(
+fn run<T: Math, const Q: usize, const KIND: u8>(
     s: T,
     delta: &[Lane<T>],
     write: &[Lane<T>],
@@ -57,8 +81,8 @@ fn run<T: Math, const Q: usize, const S: bool>(
         for l in 0..L {
             let mut sum = y[l];
             for g in 0..G {
-                let w = (delta[l] * a[g][l]).exp();
-                state[g][l] = keep::<T, S>(w, s).fma(state[g][l], write[l] * b[g][l]);
+                let w = power::<T, KIND>(delta[l] * a[g][l]);
+                state[g][l] = keep::<T, KIND>(w, s).fma(state[g][l], write[l] * b[g][l]);
                 sum = c[g][l].fma(state[g][l], sum);
             }
             y[l] = sum;
@@ -69,7 +93,7 @@ fn run<T: Math, const Q: usize, const S: bool>(
 
 /// The states before and after every step again, from the first of `h` on, and w = exp(Δ a).
 #[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
-fn again<T: Math, const Q: usize, const S: bool>(
+fn again<T: Math, const Q: usize, const KIND: u8>(
     s: T,
     delta: &[Lane<T>],
     write: &[Lane<T>],
@@ -86,8 +110,8 @@ fn again<T: Math, const Q: usize, const S: bool>(
         let b = spread::<T, Q>(b, t * np + n);
         for l in 0..L {
             for g in 0..G {
-                w[g][l] = (delta[l] * a[g][l]).exp();
-                state[g][l] = keep::<T, S>(w[g][l], s).fma(state[g][l], write[l] * b[g][l]);
+                w[g][l] = power::<T, KIND>(delta[l] * a[g][l]);
+                state[g][l] = keep::<T, KIND>(w[g][l], s).fma(state[g][l], write[l] * b[g][l]);
                 h[g][l] = state[g][l];
             }
         }
@@ -97,7 +121,7 @@ fn again<T: Math, const Q: usize, const S: bool>(
 /// The way back: `grad` comes in as G from behind these steps and leaves as G of the first. To add to: `da`, of every
 /// step Σ g b and Σ q a, and of every step and state the lanes' shares of db and dc (which, but for Q = 1, are written).
 #[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
-fn back<T: Math, const Q: usize, const S: bool>(
+fn back<T: Math, const Q: usize, const KIND: u8>(
     s: T,
     delta: &[Lane<T>],
     write: &[Lane<T>],
@@ -126,7 +150,7 @@ fn back<T: Math, const Q: usize, const S: bool>(
             let (mut sum_b, mut sum_a) = (gb[l], qa[l]);
             for g in 0..G {
                 let gt = c[g][l].fma(dy[l], grads[g][l]);
-                let sw = if S { s * w[g][l] } else { w[g][l] };
+                let sw = if KIND == FADING { w[g][l] } else { s * w[g][l] };
                 let q = gt * before[g][l] * sw;
                 // Several sequences are one block of lanes: there is nothing to add to.
                 db[g][l] = if Q == 1 { gt.fma(write[l], db[g][l]) } else { gt * write[l] };
@@ -134,7 +158,7 @@ fn back<T: Math, const Q: usize, const S: bool>(
                 sum_b = gt.fma(b[g][l], sum_b);
                 sum_a = q.fma(a[g][l], sum_a);
                 das[g][l] = q.fma(delta[l], das[g][l]);
-                grads[g][l] = gt * keep::<T, S>(w[g][l], s);
+                grads[g][l] = gt * keep::<T, KIND>(w[g][l], s);
             }
             (gb[l], qa[l]) = (sum_b, sum_a);
         }
@@ -162,18 +186,22 @@ macro_rules! scratch {
     ($cpu:ident, $($name:ident = $n:expr),+) => { $(let mut $name = $cpu.zeros::<T>(L * $n);)+ };
 }
 
-/// Calls $f::<T, Q, S> for the sequences side by side, and s other than 1 or not.
+/// Calls $f::<T, Q, KIND> for the sequences side by side and $how the transitions are: their s, and whether they fade.
 macro_rules! instance {
-    ($z:ident, $s:ident, $f:ident($($arg:expr),* $(,)?)) => {
-        match ($z.shares(), $s != T::ONE) {
-            (1, false) => $f::<T, 1, false>($s, $($arg),*),
-            (1, true) => $f::<T, 1, true>($s, $($arg),*),
-            (2, false) => $f::<T, 2, false>($s, $($arg),*),
-            (2, true) => $f::<T, 2, true>($s, $($arg),*),
-            (4, false) => $f::<T, 4, false>($s, $($arg),*),
-            (4, true) => $f::<T, 4, true>($s, $($arg),*),
-            (_, false) => $f::<T, L, false>($s, $($arg),*),
-            (_, true) => $f::<T, L, true>($s, $($arg),*),
+    ($z:ident, $how:ident, $f:ident($($arg:expr),* $(,)?)) => {
+        match ($z.shares(), $how.1, $how.0 == T::ONE) {
+            (1, true, true) => $f::<T, 1, FADING>($how.0, $($arg),*),
+            (1, true, false) => $f::<T, 1, STRETCHED>($how.0, $($arg),*),
+            (1, false, _) => $f::<T, 1, ANY>($how.0, $($arg),*),
+            (2, true, true) => $f::<T, 2, FADING>($how.0, $($arg),*),
+            (2, true, false) => $f::<T, 2, STRETCHED>($how.0, $($arg),*),
+            (2, false, _) => $f::<T, 2, ANY>($how.0, $($arg),*),
+            (4, true, true) => $f::<T, 4, FADING>($how.0, $($arg),*),
+            (4, true, false) => $f::<T, 4, STRETCHED>($how.0, $($arg),*),
+            (4, false, _) => $f::<T, 4, ANY>($how.0, $($arg),*),
+            (_, true, true) => $f::<T, L, FADING>($how.0, $($arg),*),
+            (_, true, false) => $f::<T, L, STRETCHED>($how.0, $($arg),*),
+            (_, false, _) => $f::<T, L, ANY>($how.0, $($arg),*),
         }
     };
 }
@@ -189,7 +217,7 @@ fn states_mut<T>(x: &mut [T]) -> &mut [States<T>] {
 impl SelectiveScan {
     pub(super) fn forward_cpu<T: Math>(&self, cpu: &Cpu, x: In, y: &mut [Value]) {
         let [y, last, saved] = y else { return };
-        let (size, s) = (Size::of(x), T::of(self.s));
+        let (size, how) = (Size::of(x), (T::of(self.s), fades::<T>(x[1].host(), x[2].host())));
         let (y, last, saved) = (y.host_mut::<T>(), last.host_mut::<T>(), saved.host_mut::<T>());
         let h0 = x[5].host::<T>();
         if size.t * size.e * size.n == 0 {
@@ -227,7 +255,7 @@ impl SelectiveScan {
                         let (at, y) = ((k * z.np + n) / G, &mut lanes_mut(&mut sum)[r.clone()]);
                         let (delta, write) = (&lanes(&delta)[r.clone()], &lanes(&write)[r.clone()]);
                         let (a, h) = (&states(&a)[at], &mut states_mut(&mut h)[at]);
-                        instance!(z, s, run(delta, write, &br, &cr, z.np, n, a, h, y));
+                        instance!(z, how, run(delta, write, &br, &cr, z.np, n, a, h, y));
                     }
                 }
                 z.store(part, lanes(&sum), y, false);
@@ -238,7 +266,7 @@ impl SelectiveScan {
 
     pub(super) fn backward_cpu<T: Math>(&self, cpu: &Cpu, x: In, y: &[Value], dy: &[Option<Tensor>], dx: &mut [Grad]) {
         let ([gu, gdelta, ga, gb, gc, gh0], [dy, dlast, ..]) = (dx, dy) else { return };
-        let (size, s) = (Size::of(x), T::of(self.s));
+        let (size, how) = (Size::of(x), (T::of(self.s), fades::<T>(x[1].host(), x[2].host())));
         let (zy, zl) = (zeros::<T>(cpu, dy, &y[0]), zeros::<T>(cpu, dlast, &y[1]));
         let (dy, dlast) = (cotangent(dy, &zy), cotangent(dlast, &zl));
         let (du, ddelta, dh0) = (gu.merged(cpu, &x[0]), gdelta.merged(cpu, &x[1]), gh0.merged(cpu, &x[5]));
@@ -294,10 +322,10 @@ impl SelectiveScan {
                             &mut states_mut(&mut w)[..part.steps],
                         );
                         hs[0] = states(&start)[at];
-                        instance!(z, s, again(delta, write, &br, z.np, n, a, hs, ws));
+                        instance!(z, how, again(delta, write, &br, z.np, n, a, hs, ws));
                         let (g, da) = (&mut states_mut(&mut g)[at], &mut states_mut(&mut da)[at]);
                         let (db, dc) = (&mut states_mut(&mut db)[..part.steps], &mut states_mut(&mut dc)[..part.steps]);
-                        instance!(z, s, back(delta, write, dy, &br, &cr, z.np, n, a, hs, ws, g, da, gb, qa, db, dc));
+                        instance!(z, how, back(delta, write, dy, &br, &cr, z.np, n, a, hs, ws, g, da, gb, qa, db, dc));
                     }
                     z.store_row(part, states(&db), n, dxb.0, dxb.1);
                     z.store_row(part, states(&dc), n, dxc.0, dxc.1);

@@ -50,11 +50,11 @@ fn lanes<T: Math, const W: usize>(i: usize, k: usize, d: usize, y: &mut Step<T>)
         slope[l] = if wins { fading.max(T::of(LEAST)) } else { -fading };
         less[l] = (if wins { raw[0][l] } else { past }) - m[l];
     }
-    let less = each(less, T::exp);
+    let less = each(less, T::decay);
     for l in 0..W {
         let (ig, fg) = gates(less[l], slope[l]);
-        c[l] = fg * c[l] + ig * z[l];
-        n[l] = fg * n[l] + ig;
+        c[l] = fg.fma(c[l], ig * z[l]);
+        n[l] = fg.fma(n[l], ig);
         h[l] = o[l] * c[l] / n[l];
     }
     put(y.h, 0, d, i, h, false);
@@ -121,15 +121,15 @@ fn lanes_back<T: Math, const W: usize>(
     for l in 0..W {
         let inverse = T::ONE / n[l];
         let (per_n, h) = (dh[l] * inverse, o[l] * c[l] * inverse);
-        dc[l] += per_n * o[l];
-        dn[l] -= per_n * h;
+        dc[l] = per_n.fma(o[l], dc[l]);
+        dn[l] = (-per_n).fma(h, dn[l]);
         let (ig, fg) = gates(less[l], slope[l]);
         let wins = slope[l] > T::ZERO;
         let (to_past, to_input) = if wins { (gamma[l], T::ZERO) } else { (T::ZERO, gamma[l]) };
         let slope = if wins { slope[l] } else { -slope[l] };
-        out[0][l] = ig * (z[l] * dc[l] + dn[l]) + to_input;
-        out[1][l] = (fg * (c0[l] * dc[l] + n0[l] * dn[l]) + to_past) * slope;
-        out[2][l] = ig * dc[l] * (T::ONE - z[l] * z[l]);
+        out[0][l] = ig.fma(z[l].fma(dc[l], dn[l]), to_input);
+        out[1][l] = fg.fma(c0[l].fma(dc[l], n0[l] * dn[l]), to_past) * slope;
+        out[2][l] = ig * dc[l] * (-z[l]).fma(z[l], T::ONE);
         out[3][l] = dh[l] * h * (T::ONE - o[l]);
         (dc[l], dn[l], gamma[l]) = (fg * dc[l], fg * dn[l], to_past);
     }
