@@ -117,20 +117,21 @@ fn models_that_keep_numbers_of_whole_batches_stay_whole() {
     }
 }
 
-/// About a thousand tokens in each, or half as many where a mixer keeps much of them; four sequences or more, and sixteen
-/// parts at most; of a batch that has no more, one.
+/// About a thousand tokens in each, or half as many where a mixer keeps much of them, and twice as many where they are
+/// narrow; four sequences or more, and sixteen parts at most; of a batch that has no more, one.
 #[test]
 fn a_large_batch_is_in_parts_unless_it_is_said_otherwise() {
     let sizes = [
-        ((5, 9), [1, 1]),
-        ((32, 32), [1, 2]),
-        ((32, 64), [2, 4]),
-        ((128, 32), [4, 8]),
-        ((8, 4096), [2, 2]),
-        ((1, 65536), [1, 1]),
-        ((4096, 512), [16, 16]),
+        ((5, 9), [1, 1, 1]),
+        ((32, 32), [1, 2, 1]),
+        ((32, 64), [2, 4, 1]),
+        ((128, 32), [4, 8, 2]),
+        ((32, 256), [8, 8, 4]),
+        ((8, 4096), [2, 2, 2]),
+        ((1, 65536), [1, 1, 1]),
+        ((4096, 512), [16, 16, 16]),
     ];
-    for ((batch, len), [n, of_slstm]) in sizes {
+    for ((batch, len), [n, of_slstm, narrow]) in sizes {
         let size = format!("batch = {batch}\ntrain_len = {len}");
         let cfg = load(&size).unwrap();
         assert_eq!(cfg.parts(), n, "{size}");
@@ -141,6 +142,9 @@ fn a_large_batch_is_in_parts_unless_it_is_said_otherwise() {
             assert!(own.contains(&format!("shards = {n}\n")), "{size}, {model}");
         }
         assert_eq!(load(&format!("{size}\nshards = 1")).unwrap().parts(), 1);
+        for (width, n) in [(7, narrow), (8, n)] {
+            assert_eq!(load(&format!("{size}\n[model]\nwidth = {width}")).unwrap().parts(), n, "{size}, width {width}");
+        }
     }
 }
 

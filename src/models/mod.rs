@@ -109,7 +109,8 @@ pub trait Mixer: Send + Sync {
     }
 
     /// Of so many tokens the values stay in the caches from the forward pass to the backward pass, more or less: a training
-    /// batch is computed in such parts. Fewer where much is kept of each. The same for all sizes: one of any size is asked.
+    /// batch is computed in such parts. Fewer where much is kept of each. The same for all sizes: one of any size is asked,
+    /// and [`tokens_at_once`] makes it more for narrow ones.
     fn tokens_at_once(&self) -> usize {
         TOKENS_AT_ONCE
     }
@@ -272,12 +273,15 @@ pub fn names_with(has: fn(Choices) -> bool) -> Vec<&'static str> {
     MIXERS.iter().filter(|m| any_size(m.1).is_ok_and(|mixer| has(mixer.choices()))).map(|m| m.0).collect()
 }
 
-/// [`Mixer::tokens_at_once`] of the mixer with this name.
+/// [`Mixer::tokens_at_once`] of the mixer of a model; twice as many if it is narrow: what a part costs by itself, whatever
+/// its size, is then more than what is gained in the caches.
 ///
 /// # Errors
-/// When there is none.
-pub fn tokens_at_once(name: &str) -> Result<usize> {
-    Ok(any_size(find(name)?)?.tokens_at_once())
+/// When there is no such mixer.
+pub fn tokens_at_once(model: &ModelConfig) -> Result<usize> {
+    const NARROW: usize = 8;
+    let tokens = any_size(find(&model.mixer)?)?.tokens_at_once();
+    Ok(if model.width < NARROW { 2 * tokens } else { tokens })
 }
 
 /// [`Mixer::tokens_at_once`] of most.

@@ -216,7 +216,7 @@ impl TrainConfig {
     /// In how many parts a training batch is computed.
     pub fn parts(&self) -> usize {
         // Of a mixer that cannot be built another place complains.
-        let at_once = models::tokens_at_once(&self.model.mixer).unwrap_or(models::TOKENS_AT_ONCE);
+        let at_once = models::tokens_at_once(&self.model).unwrap_or(models::TOKENS_AT_ONCE);
         self.shards.of(self.batch, self.train_len.max, at_once)
     }
 

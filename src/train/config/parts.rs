@@ -7,7 +7,7 @@ use toml::Value;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(try_from = "Value", into = "Value")]
 pub enum Parts {
-    /// Parts of about as many tokens as the mixer's [`tokens_at_once`](crate::models::Mixer::tokens_at_once).
+    /// Parts of about as many tokens as [`tokens_at_once`](crate::models::tokens_at_once) says of the model.
     Auto,
     /// So many.
     Count(usize),
