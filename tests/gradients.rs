@@ -2,9 +2,9 @@
 
 use proptest::prelude::*;
 use tapezoo::{
-    autograd::{Gen, Tape, gradcheck},
+    autograd::{Gen, Tape, Var, gradcheck},
     ops::OPS,
-    tensor::DType,
+    tensor::{DType, Tensor},
 };
 
 proptest! {
@@ -41,6 +41,35 @@ proptest! {
                 let clean = run(op, false);
                 let poisoned = run(sample(&mut Gen::new(seed)).0, true);
                 prop_assert!(clean == poisoned, "{name} in {dtype}: {clean:?} is not {poisoned:?}");
+            }
+        }
+    }
+
+    /// What two uses of the same values hand back is added up: twice what one does.
+    #[test]
+    fn a_gradient_is_added_to_the_one_that_is_there(seed in any::<u64>()) {
+        for (name, sample) in OPS {
+            for (dtype, bound) in [(DType::F64, 1e-13), (DType::F32, 1e-5)] {
+                let single = |x: &Tensor| if x.dtype() == DType::I32 { x.clone() } else { x.cast(dtype) };
+                let inputs: Vec<_> = sample(&mut Gen::new(seed)).1.iter().map(single).collect();
+                let run = |uses: usize| {
+                    let tape = Tape::default();
+                    let place = |x: &Tensor| if x.dtype() == DType::I32 { tape.constant(x) } else { tape.leaf(x) };
+                    let x: Vec<_> = inputs.iter().map(place).collect();
+                    let y = (0..uses).flat_map(|_| tape.apply_dyn(sample(&mut Gen::new(seed)).0, &x));
+                    let y: Vec<Var> = y.collect();
+                    let u = |i: usize| Gen::new(seed.wrapping_add((i % (y.len() / uses)) as u64));
+                    let seeds = y.iter().enumerate().map(|(i, y)| (*y, u(i).normal(y.shape()).cast(dtype)));
+                    tape.backward_from(seeds.collect::<Vec<_>>());
+                    x.iter().map(|x| x.grad().map_or(vec![], |g| g.to_f64())).collect::<Vec<_>>()
+                };
+                for (once, twice) in run(1).iter().zip(run(2)) {
+                    let size = once.iter().fold(1.0, |m: f64, x| m.max(x.abs()));
+                    for (once, twice) in once.iter().zip(twice) {
+                        let off = (2.0 * once - twice).abs() / size;
+                        prop_assert!(off <= bound, "{name} in {dtype}: twice {once} is not {twice}, for {inputs:?}");
+                    }
+                }
             }
         }
     }

@@ -404,6 +404,12 @@ mod tests {
         assert_eq!(m32::exp(1e4), f32::INFINITY);
         assert_eq!(m32::exp(f32::INFINITY), f32::INFINITY);
         assert!(m32::exp(-1e4) < 1e-38);
+        // Up to the largest finite number, of which the logarithm is 88.72.
+        for x in [88.0_f32, 88.3, 88.4, 88.5, 88.7] {
+            let want = m64::exp(f64::from(x));
+            assert!((f64::from(m32::exp(x)) / want - 1.0).abs() < 1e-5, "e^{x}");
+        }
+        assert!((f64::from(m32::decay(88.0)) / m64::exp(88.0) - 1.0).abs() < 1e-6);
         assert_eq!((m32::sigmoid(1e4), m32::tanh(-1e4), m32::tanh(1e4)), (1.0, -1.0, 1.0));
         assert!(m32::sigmoid(-1e4) < 1e-37);
         assert_eq!(m32::softplus(1e4), 1e4);
