@@ -185,7 +185,8 @@ struct Machine {
     #[arg(long, value_name = "TYPE")]
     products: Option<Products>,
     /// Parts that a batch is computed in, on cores without a run; results depend on it, not on the cores; auto: of about
-    /// 1024 tokens each, 512 of sLSTM and mLSTM, twice as many of width below 8 [default: what the preset says, or auto]
+    /// 1024 tokens each, or 2048 of width below 8, and half as many of sLSTM and mLSTM [default: what the preset says, or
+    /// auto]
     #[arg(long, value_name = "N")]
     shards: Option<Parts>,
     /// How many runs go side by side; results do not depend on it [default: the number of cores]

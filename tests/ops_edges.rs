@@ -111,14 +111,21 @@ fn what_is_not_finite_in_one_sequence_of_a_scan_stays_there() {
 /// Where states fade, exponentials are computed without looking for their upper end; here they must not be.
 #[test]
 fn a_state_that_grows_beyond_all_bounds_is_infinite() {
-    for (delta, a, s) in [(1.0, 100.0, 1.0), (-1.0, -100.0, 1.0), (1.0, 100.0, 2.0), (-1.0, -100.0, 2.0)] {
+    // Widths at which the lanes are those of one sequence, of two, of four and of more.
+    for (e, (delta, a), s) in [16, 8, 4, 1].iter().flat_map(|&e| {
+        let both = [(1.0, 100.0), (-1.0, -100.0)];
+        both.into_iter().flat_map(move |rates| [(e, rates, 1.0), (e, rates, 2.0)])
+    }) {
         let tape = Tape::default();
-        let of = |shape: &[usize], value| tape.constant(&Tensor::full(Shape::new(shape), DType::F32, value));
-        let (row, state) = (of(&[1, 3, 1], 1.0), of(&[1, 1, 1], 1.0));
-        let (y, last) = selective_scan(row, of(&[1, 3, 1], delta), of(&[1, 1], a), row, row, state, s, 2);
+        let of = |shape: &[usize], value| tape.leaf(&Tensor::full(Shape::new(shape), DType::F32, value));
+        let (u, row, state) = (of(&[1, 3, e], 1.0), of(&[1, 3, 1], 1.0), of(&[1, e, 1], 1.0));
+        let (y, last) = selective_scan(u, of(&[1, 3, e], delta), of(&[e, 1], a), row, row, state, s, 2);
         for x in [y, last].iter().flat_map(|x| x.value().to_f64()) {
-            assert_eq!(x, f64::INFINITY, "Δ = {delta}, a = {a}, s = {s}");
+            assert_eq!(x, f64::INFINITY, "Δ = {delta}, a = {a}, s = {s}, {e} channels");
         }
+        tape.backward(y.sum());
+        let grad = state.grad().unwrap().to_f64();
+        assert!(grad.iter().all(|g| !g.is_finite()), "Δ = {delta}, a = {a}, s = {s}, {e} channels: {grad:?}");
     }
 }
 

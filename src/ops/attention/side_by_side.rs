@@ -136,8 +136,8 @@ fn weights<'a, T: Math, const N: usize>(
         *w = plus_dot(here, *plus, q, k);
     }
     for w in w.as_flattened_mut() {
-        // At most e^SMALL, and in all but rounding e^0 where the largest is subtracted.
-        *w = w.decay();
+        // Not `decay`: of scores beyond 10^9 the largest, subtracted, leaves a rounding that may be more than 88.
+        *w = w.exp();
     }
     w
 }

@@ -31,34 +31,38 @@ fn spread<T: Real, const Q: usize>(rows: &Rows<T>, at: usize) -> States<T> {
     y
 }
 
-/// What is known of the transitions: that s = 1 and Δ a ≤ 0, as in Mamba; Δ a ≤ 0; nothing.
+/// What is known of the transitions: Δ a ≤ 0 and s = 1, as in Mamba; Δ a ≤ 0; nothing.
 const FADING: u8 = 0;
 const STRETCHED: u8 = 1;
 const ANY: u8 = 2;
 
-/// exp(Δ a)
+/// Which of these, by the signs of Δ and a.
+#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
+fn kind<T: Real>(s: T, delta: &[T], a: &[T]) -> u8 {
+    let mut grows = false;
+    for &delta in delta {
+        grows |= delta < T::ZERO;
+    }
+    for &a in a {
+        grows |= a > T::ZERO;
+    }
+    match (grows, s == T::ONE) {
+        (true, _) => ANY,
+        (false, true) => FADING,
+        (false, false) => STRETCHED,
+    }
+}
+
+/// w = exp(Δ a) from Δ a.
 #[inline(always)]
-fn power<T: Math, const KIND: u8>(x: T) -> T {
+fn exp<T: Math, const KIND: u8>(x: T) -> T {
     if KIND == ANY { x.exp() } else { x.decay() }
 }
 
-/// ā from exp(Δ a).
+/// ā from w.
 #[inline(always)]
 fn keep<T: Real, const KIND: u8>(w: T, s: T) -> T {
     if KIND == FADING { w } else { s * w - (s - T::ONE) }
-}
-
-/// Whether no Δ a is positive.
-#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
-fn fades<T: Real>(delta: &[T], a: &[T]) -> bool {
-    let (mut least, mut most) = (T::ZERO, T::ZERO);
-    for &delta in delta {
-        least = if delta < least { delta } else { least };
-    }
-    for &a in a {
-        most = if a > most { a } else { most };
-    }
-    least == T::ZERO && most == T::ZERO
 }
 
 /// G states from n on through some steps: `h` moves on, their share is added to y.
@@ -81,7 +85,7 @@ fn run<T: Math, const Q: usize, const KIND: u8>(
         for l in 0..L {
             let mut sum = y[l];
             for g in 0..G {
-                let w = power::<T, KIND>(delta[l] * a[g][l]);
+                let w = exp::<T, KIND>(delta[l] * a[g][l]);
                 state[g][l] = keep::<T, KIND>(w, s).fma(state[g][l], write[l] * b[g][l]);
                 sum = c[g][l].fma(state[g][l], sum);
             }
@@ -110,7 +114,7 @@ fn again<T: Math, const Q: usize, const KIND: u8>(
         let b = spread::<T, Q>(b, t * np + n);
         for l in 0..L {
             for g in 0..G {
-                w[g][l] = power::<T, KIND>(delta[l] * a[g][l]);
+                w[g][l] = exp::<T, KIND>(delta[l] * a[g][l]);
                 state[g][l] = keep::<T, KIND>(w[g][l], s).fma(state[g][l], write[l] * b[g][l]);
                 h[g][l] = state[g][l];
             }
@@ -186,22 +190,22 @@ macro_rules! scratch {
     ($cpu:ident, $($name:ident = $n:expr),+) => { $(let mut $name = $cpu.zeros::<T>(L * $n);)+ };
 }
 
-/// Calls $f::<T, Q, KIND> for the sequences side by side and $how the transitions are: their s, and whether they fade.
+/// Calls $f::<T, Q, KIND> for the sequences side by side and what is known of the transitions.
 macro_rules! instance {
-    ($z:ident, $how:ident, $f:ident($($arg:expr),* $(,)?)) => {
-        match ($z.shares(), $how.1, $how.0 == T::ONE) {
-            (1, true, true) => $f::<T, 1, FADING>($how.0, $($arg),*),
-            (1, true, false) => $f::<T, 1, STRETCHED>($how.0, $($arg),*),
-            (1, false, _) => $f::<T, 1, ANY>($how.0, $($arg),*),
-            (2, true, true) => $f::<T, 2, FADING>($how.0, $($arg),*),
-            (2, true, false) => $f::<T, 2, STRETCHED>($how.0, $($arg),*),
-            (2, false, _) => $f::<T, 2, ANY>($how.0, $($arg),*),
-            (4, true, true) => $f::<T, 4, FADING>($how.0, $($arg),*),
-            (4, true, false) => $f::<T, 4, STRETCHED>($how.0, $($arg),*),
-            (4, false, _) => $f::<T, 4, ANY>($how.0, $($arg),*),
-            (_, true, true) => $f::<T, L, FADING>($how.0, $($arg),*),
-            (_, true, false) => $f::<T, L, STRETCHED>($how.0, $($arg),*),
-            (_, false, _) => $f::<T, L, ANY>($how.0, $($arg),*),
+    ($z:ident, $kind:ident, $f:ident($($arg:expr),* $(,)?)) => {
+        match ($z.shares(), $kind) {
+            (1, FADING) => $f::<T, 1, FADING>($($arg),*),
+            (1, STRETCHED) => $f::<T, 1, STRETCHED>($($arg),*),
+            (1, _) => $f::<T, 1, ANY>($($arg),*),
+            (2, FADING) => $f::<T, 2, FADING>($($arg),*),
+            (2, STRETCHED) => $f::<T, 2, STRETCHED>($($arg),*),
+            (2, _) => $f::<T, 2, ANY>($($arg),*),
+            (4, FADING) => $f::<T, 4, FADING>($($arg),*),
+            (4, STRETCHED) => $f::<T, 4, STRETCHED>($($arg),*),
+            (4, _) => $f::<T, 4, ANY>($($arg),*),
+            (_, FADING) => $f::<T, L, FADING>($($arg),*),
+            (_, STRETCHED) => $f::<T, L, STRETCHED>($($arg),*),
+            (..) => $f::<T, L, ANY>($($arg),*),
         }
     };
 }
@@ -217,7 +221,8 @@ fn states_mut<T>(x: &mut [T]) -> &mut [States<T>] {
 impl SelectiveScan {
     pub(super) fn forward_cpu<T: Math>(&self, cpu: &Cpu, x: In, y: &mut [Value]) {
         let [y, last, saved] = y else { return };
-        let (size, how) = (Size::of(x), (T::of(self.s), fades::<T>(x[1].host(), x[2].host())));
+        let (size, s) = (Size::of(x), T::of(self.s));
+        let kind = kind(s, x[1].host(), x[2].host());
         let (y, last, saved) = (y.host_mut::<T>(), last.host_mut::<T>(), saved.host_mut::<T>());
         let h0 = x[5].host::<T>();
         if size.t * size.e * size.n == 0 {
@@ -255,7 +260,7 @@ impl SelectiveScan {
                         let (at, y) = ((k * z.np + n) / G, &mut lanes_mut(&mut sum)[r.clone()]);
                         let (delta, write) = (&lanes(&delta)[r.clone()], &lanes(&write)[r.clone()]);
                         let (a, h) = (&states(&a)[at], &mut states_mut(&mut h)[at]);
-                        instance!(z, how, run(delta, write, &br, &cr, z.np, n, a, h, y));
+                        instance!(z, kind, run(s, delta, write, &br, &cr, z.np, n, a, h, y));
                     }
                 }
                 z.store(part, lanes(&sum), y, false);
@@ -266,7 +271,8 @@ impl SelectiveScan {
 
     pub(super) fn backward_cpu<T: Math>(&self, cpu: &Cpu, x: In, y: &[Value], dy: &[Option<Tensor>], dx: &mut [Grad]) {
         let ([gu, gdelta, ga, gb, gc, gh0], [dy, dlast, ..]) = (dx, dy) else { return };
-        let (size, how) = (Size::of(x), (T::of(self.s), fades::<T>(x[1].host(), x[2].host())));
+        let (size, s) = (Size::of(x), T::of(self.s));
+        let kind = kind(s, x[1].host(), x[2].host());
         let (zy, zl) = (zeros::<T>(cpu, dy, &y[0]), zeros::<T>(cpu, dlast, &y[1]));
         let (dy, dlast) = (cotangent(dy, &zy), cotangent(dlast, &zl));
         let (du, ddelta, dh0) = (gu.merged(cpu, &x[0]), gdelta.merged(cpu, &x[1]), gh0.merged(cpu, &x[5]));
@@ -322,10 +328,14 @@ impl SelectiveScan {
                             &mut states_mut(&mut w)[..part.steps],
                         );
                         hs[0] = states(&start)[at];
-                        instance!(z, how, again(delta, write, &br, z.np, n, a, hs, ws));
+                        instance!(z, kind, again(s, delta, write, &br, z.np, n, a, hs, ws));
                         let (g, da) = (&mut states_mut(&mut g)[at], &mut states_mut(&mut da)[at]);
                         let (db, dc) = (&mut states_mut(&mut db)[..part.steps], &mut states_mut(&mut dc)[..part.steps]);
-                        instance!(z, how, back(delta, write, dy, &br, &cr, z.np, n, a, hs, ws, g, da, gb, qa, db, dc));
+                        instance!(
+                            z,
+                            kind,
+                            back(s, delta, write, dy, &br, &cr, z.np, n, a, hs, ws, g, da, gb, qa, db, dc)
+                        );
                     }
                     z.store_row(part, states(&db), n, dxb.0, dxb.1);
                     z.store_row(part, states(&dc), n, dxc.0, dxc.1);
