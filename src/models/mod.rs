@@ -274,7 +274,7 @@ pub fn names_with(has: fn(Choices) -> bool) -> Vec<&'static str> {
 }
 
 /// [`Mixer::tokens_at_once`] of the mixer of a model; twice as many if that is narrow: what a part costs by itself, whatever
-/// its size, is then more than what is gained in the caches (by measurement at width 4; at 8 it made no difference).
+/// its size, is then more than what is gained in the caches (`--profile` with `--shards` shows it).
 ///
 /// # Errors
 /// When there is no such mixer.

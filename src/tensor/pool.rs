@@ -90,7 +90,7 @@ impl Pool {
             self.fresh += 1;
             Arc::new(self.arena.host(len))
         });
-        // To look whether one is the only holder takes as long as to write a few dozen numbers.
+        // To look whether one is the only holder is an atomic exchange, for every buffer.
         if self.poison
             && let Some(v) = Arc::get_mut(&mut buf)
         {
