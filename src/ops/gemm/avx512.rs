@@ -4,6 +4,7 @@ use super::{
     narrow,
     operand::{FEW, MC, Out, PACKED, Product, Room, View},
     pack::pack,
+    short,
     tile::{W, f32s, panels},
 };
 use std::mem::MaybeUninit;
@@ -77,7 +78,7 @@ pub unsafe fn product(p: Product) -> bool {
     }
     // SAFETY: this function's contract. Panels have room: all of b has, or it comes in parts that have.
     unsafe {
-        if narrow::product(p) {
+        if narrow::product(p) || short::product(p) {
             return true;
         }
         if p.in_place() {

@@ -22,6 +22,8 @@ mod operand;
 mod pack;
 mod products;
 mod shared;
+#[cfg(target_arch = "x86_64")]
+mod short;
 #[cfg(all(test, target_arch = "x86_64"))]
 mod tests;
 #[cfg(target_arch = "x86_64")]

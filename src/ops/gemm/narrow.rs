@@ -1,14 +1,16 @@
 //! Products with at most eight columns, y [m, n] = a [m, k] b [k, n], for a in rows and y without gaps.
 //!
-//! One row of y would leave most of a vector empty. So sixteen rows of a are transposed, sixteen steps of k at a time,
-//! and each column of y is one vector of sixteen rows, which gets numbers of a times one number of b; the columns are
-//! turned back into rows at the end. Rows of four numbers are left as they are: see [`quarters`].
+//! One row of y would leave most of a vector empty. So sixteen rows of a are transposed, four steps of k at a time, and
+//! each column of y is one vector of sixteen rows, which gets numbers of a times one number of b; the columns are turned
+//! back into rows at the end. A vector to transpose is put together from four numbers of four rows, a quarter each: loads
+//! do half of the work that shuffles would. Rows of one, two or four numbers are left as they are: see [`spread`].
 
 use super::{
     operand::{LONGEST, Out, Product, View},
-    pack::{self, transpose},
+    pack::quarters,
     tile::{W, put, tail},
 };
+use crate::ops::lanes::avx512::transpose_quarters;
 use std::{arch::x86_64::*, array::from_fn, mem::MaybeUninit};
 
 /// What becomes of a vector that holds 4 / Q rows of y, each in Q quarters.
@@ -55,130 +57,151 @@ impl End {
     }
 }
 
-/// Sixteen rows of four columns of a b, four rows to a vector; `table` is b with zeros beyond its columns.
+/// Four steps of sixteen rows, a vector each, or as many as `mask` says and zeros. If LAST, only the first `left` rows are
+/// there; the others are the last of them once more.
 ///
 /// # Safety
-/// AVX-512F and VL; `rows` are numbers of each row of a, as many as `table` has rows. The same rows are fetched into the
-/// cache from `ahead` on.
+/// AVX-512F and VL; these rows have these numbers.
 #[inline]
 #[target_feature(enable = "avx512f,avx512vl")]
-unsafe fn sixteen(mut rows: [*const f32; W], ahead: usize, table: &[[f32; 4]]) -> [__m512; 4] {
-    let mut sums = [_mm512_setzero_ps(); 4];
-    let mut chunks = table.chunks_exact(W);
-    for table in &mut chunks {
-        let mut steps = [_mm512_setzero_ps(); W];
-        for (step, row) in steps.iter_mut().zip(&mut rows) {
-            // SAFETY: this function's contract. What is fetched ahead is not read.
-            *step = unsafe {
-                _mm_prefetch::<_MM_HINT_T0>(row.wrapping_add(ahead).cast());
-                _mm512_loadu_ps(*row)
-            };
-            *row = row.wrapping_add(W);
-        }
-        let steps = transpose(steps);
-        for q in 0..W {
-            for (sum, &b) in sums.iter_mut().zip(&table[q]) {
-                *sum = _mm512_fmadd_ps(steps[q], _mm512_set1_ps(b), *sum);
-            }
-        }
+unsafe fn steps<const LAST: bool>(a: View, left: usize, mask: __mmask8) -> [__m512; 4] {
+    // SAFETY: this function's contract; lanes without a mask bit are not read.
+    let four = |r: usize| unsafe {
+        let row = a.from(if LAST { r.min(left - 1) } else { r }, 0).at;
+        if mask == 0xf { _mm_loadu_ps(row) } else { _mm_maskz_loadu_ps(mask, row) }
+    };
+    let mut x = [_mm512_setzero_ps(); 4];
+    for (r, x) in x.iter_mut().enumerate() {
+        *x = _mm512_castps128_ps512(four(r));
+        *x = _mm512_insertf32x4::<1>(*x, four(4 + r));
+        *x = _mm512_insertf32x4::<2>(*x, four(8 + r));
+        *x = _mm512_insertf32x4::<3>(*x, four(12 + r));
     }
-    let table = chunks.remainder();
-    if !table.is_empty() {
-        let mut steps = [_mm512_setzero_ps(); W];
-        for (step, &row) in steps.iter_mut().zip(&rows) {
-            // SAFETY: this function's contract; lanes without a mask bit are not read.
-            *step = unsafe { _mm512_maskz_loadu_ps(tail(table.len()), row) };
-        }
-        let steps = transpose(steps);
-        for (q, &step) in steps.iter().enumerate() {
-            let Some(b) = table.get(q) else { break };
-            for (sum, &b) in sums.iter_mut().zip(b) {
-                *sum = _mm512_fmadd_ps(step, _mm512_set1_ps(b), *sum);
-            }
-        }
-    }
-    to_rows(sums)
+    transpose_quarters(x)
 }
 
-/// Four columns of sixteen rows to four vectors of four rows.
+/// Rows i.. of a b, sixteen at a time; `table` is b with zeros beyond its columns. If LAST, only the first `rows` of sixteen
+/// are there, else as many as there are.
+///
+/// # Safety
+/// AVX-512F and VL; a has these rows, of as many numbers as `table` has rows, and y has them.
+#[inline]
+#[target_feature(enable = "avx512f,avx512vl")]
+unsafe fn sixteens<const Q: usize, const LAST: bool>(
+    mut i: usize,
+    rows: usize,
+    a: View,
+    table: &[[[f32; 4]; Q]],
+    end: &End,
+) {
+    let (fours, rest) = table.as_chunks::<4>();
+    for _ in 0..rows.div_ceil(W) {
+        let (mut a, mut sums) = (a.from(i, 0), [[_mm512_setzero_ps(); 4]; Q]);
+        for table in fours {
+            // SAFETY: this function's contract.
+            let steps = unsafe { steps::<LAST>(a, rows, 0xf) };
+            for (&step, b) in steps.iter().zip(table) {
+                for (sum, &b) in sums.as_flattened_mut().iter_mut().zip(b.as_flattened()) {
+                    *sum = _mm512_fmadd_ps(step, _mm512_set1_ps(b), *sum);
+                }
+            }
+            a = a.from(0, 4);
+        }
+        if !rest.is_empty() {
+            // SAFETY: the same.
+            let steps = unsafe { steps::<LAST>(a, rows, 0xf >> (4 - rest.len())) };
+            for (q, &step) in steps.iter().enumerate() {
+                let Some(b) = rest.get(q) else { break };
+                for (sum, &b) in sums.as_flattened_mut().iter_mut().zip(b.as_flattened()) {
+                    *sum = _mm512_fmadd_ps(step, _mm512_set1_ps(b), *sum);
+                }
+            }
+        }
+        let (each, left) = (4 / Q, if LAST { rows } else { W });
+        for (v, &sums) in in_rows(sums).as_flattened().iter().enumerate().take(left.div_ceil(each)) {
+            // SAFETY: the same.
+            unsafe { end.write(i + each * v, if LAST { (left - each * v).min(each) } else { each }, sums) };
+        }
+        i += W;
+    }
+}
+
+/// 4 Q columns of sixteen rows to vectors of 4 / Q rows.
 #[inline]
 #[target_feature(enable = "avx512f")]
-fn to_rows([a, b, c, d]: [__m512; 4]) -> [__m512; 4] {
-    let pd = |x| _mm512_castps_pd(x);
-    let (ab, ab2) = (pd(_mm512_unpacklo_ps(a, b)), pd(_mm512_unpackhi_ps(a, b)));
-    let (cd, cd2) = (pd(_mm512_unpacklo_ps(c, d)), pd(_mm512_unpackhi_ps(c, d)));
-    // Quarter i of the q-th of these is row 4 i + q.
-    pack::quarters([
-        _mm512_castpd_ps(_mm512_unpacklo_pd(ab, cd)),
-        _mm512_castpd_ps(_mm512_unpackhi_pd(ab, cd)),
-        _mm512_castpd_ps(_mm512_unpacklo_pd(ab2, cd2)),
-        _mm512_castpd_ps(_mm512_unpackhi_pd(ab2, cd2)),
-    ])
+fn in_rows<const Q: usize>(mut sums: [[__m512; 4]; Q]) -> [[__m512; 4]; Q] {
+    for sums in &mut sums {
+        *sums = quarters(transpose_quarters(*sums));
+    }
+    if Q == 2 {
+        // Of each row both halves: four rows' first halves are in one vector, their second ones in another.
+        let low = _mm512_setr_epi32(0, 1, 2, 3, 16, 17, 18, 19, 4, 5, 6, 7, 20, 21, 22, 23);
+        let high = _mm512_add_epi32(low, _mm512_set1_epi32(8));
+        let (first, second) = (sums[0], sums[Q - 1]);
+        for v in 0..4 {
+            sums[v / 2][v % 2 * 2] = _mm512_permutex2var_ps(first[v], low, second[v]);
+            sums[v / 2][v % 2 * 2 + 1] = _mm512_permutex2var_ps(first[v], high, second[v]);
+        }
+    }
+    sums
 }
 
-/// All rows of a b, n ≤ 4, by sixteens.
+/// All rows of a b, n ≤ 4 Q, by sixteens.
 ///
 /// # Safety
 /// As of [`product`].
 #[inline(never)]
 #[target_feature(enable = "avx512f,avx512vl")]
-unsafe fn by_sixteen<const K: usize>(m: usize, k: usize, n: usize, a: View, b: View, out: Out) {
-    let mut table = [const { MaybeUninit::<[f32; 4]>::uninit() }; K];
+unsafe fn by_sixteen<const Q: usize, const K: usize>(m: usize, k: usize, n: usize, a: View, b: View, out: Out) {
+    let mut table = [const { MaybeUninit::<[[f32; 4]; Q]>::uninit() }; K];
     for (p, row) in table[..k].iter_mut().enumerate() {
-        // SAFETY: b is [k, n].
-        row.write(from_fn(|j| if j < n { unsafe { *b.from(p, j).at } } else { 0.0 }));
-    }
-    // SAFETY: this function's contract; the rows of `table` were just written; rows beyond the last are the last once
-    // more, and not written.
-    unsafe {
-        let table = std::slice::from_raw_parts(table.as_ptr().cast::<[f32; 4]>(), k);
-        let end = End::new::<1>(n, out);
-        let mut rows = [a.at; W];
-        for i in (0..m / W * W).step_by(W) {
-            let mut at = a.from(i, 0).at;
-            for row in &mut rows {
-                *row = at;
-                at = at.wrapping_add(a.rs);
-            }
-            for (v, sums) in sixteen(rows, W * a.rs, table).into_iter().enumerate() {
-                end.write(i + 4 * v, 4, sums);
+        let mut numbers = [0f32; W];
+        // SAFETY: b is [k, n]; lanes without a mask bit are not read.
+        unsafe {
+            if b.cs == 1 {
+                _mm512_storeu_ps(numbers.as_mut_ptr(), _mm512_maskz_loadu_ps(tail(n), b.from(p, 0).at));
+            } else {
+                numbers[..n].iter_mut().enumerate().for_each(|(j, x)| *x = *b.from(p, j).at);
             }
         }
-        let left = m % W;
+        row.write(from_fn(|q| from_fn(|j| numbers[4 * q + j])));
+    }
+    // SAFETY: this function's contract; the rows of `table` were just written.
+    unsafe {
+        let table = std::slice::from_raw_parts(table.as_ptr().cast::<[[f32; 4]; Q]>(), k);
+        let (end, left) = (End::new::<Q>(n, out), m % W);
+        sixteens::<Q, false>(0, m - left, a, table, &end);
         if left > 0 {
-            for (r, row) in rows.iter_mut().enumerate() {
-                *row = a.from(m - left + r.min(left - 1), 0).at;
-            }
-            for (v, sums) in sixteen(rows, W * a.rs, table).into_iter().enumerate().take(left.div_ceil(4)) {
-                end.write(m - left + 4 * v, (left - 4 * v).min(4), sums);
-            }
+            sixteens::<Q, true>(m - left, left, a, table, &end);
         }
     }
 }
 
-/// All rows of a b, n ≤ 4 Q, where rows of a are four numbers without gaps: a vector holds the rows of a that a vector
-/// of y needs, each in Q quarters. Each number of a row is spread over its quarters and multiplied by the row of b.
+/// All rows of a b, n ≤ 4 Q, where rows of a are K numbers without gaps, one, two or four: of the rows of a that a vector of
+/// y needs, each number is spread over the Q quarters of its row and multiplied by the row of b.
 ///
 /// # Safety
 /// As of [`product`].
 #[inline(never)]
 #[target_feature(enable = "avx512f,avx512vl")]
-unsafe fn quarters<const Q: usize>(m: usize, n: usize, a: View, b: View, out: Out) {
+unsafe fn spread<const Q: usize, const K: usize>(m: usize, n: usize, a: View, b: View, out: Out) {
     // SAFETY: this function's contract; lanes without a mask bit are not read.
     unsafe {
         let end = End::new::<Q>(n, out);
-        let b: [__m512; 4] = from_fn(|p| {
+        let (mut b_rows, mut from) = ([_mm512_setzero_ps(); K], [_mm512_setzero_si512(); K]);
+        for p in 0..K {
             let row: [f32; W] = from_fn(|l| if l % (4 * Q) < n { *b.from(p, l % (4 * Q)).at } else { 0.0 });
-            _mm512_loadu_ps(row.as_ptr())
-        });
+            let place: [i32; W] = from_fn(|l| (l / (4 * Q) * K + p) as i32);
+            (b_rows[p], from[p]) = (_mm512_loadu_ps(row.as_ptr()), _mm512_loadu_si512(place.as_ptr().cast()));
+        }
         for i in (0..m).step_by(4 / Q) {
             let rows = (m - i).min(4 / Q);
-            let x = _mm512_maskz_loadu_ps(tail(4 * rows), a.from(i, 0).at);
-            let x = if Q == 1 { x } else { _mm512_shuffle_f32x4::<0x50>(x, x) };
-            let s = _mm512_mul_ps(_mm512_permute_ps::<0x00>(x), b[0]);
-            let s = _mm512_fmadd_ps(_mm512_permute_ps::<0x55>(x), b[1], s);
-            let s = _mm512_fmadd_ps(_mm512_permute_ps::<0xaa>(x), b[2], s);
-            end.write(i, rows, _mm512_fmadd_ps(_mm512_permute_ps::<0xff>(x), b[3], s));
+            let x = _mm512_maskz_loadu_ps(tail(K * rows), a.from(i, 0).at);
+            let mut sum = _mm512_mul_ps(_mm512_permutexvar_ps(from[0], x), b_rows[0]);
+            for p in 1..K {
+                sum = _mm512_fmadd_ps(_mm512_permutexvar_ps(from[p], x), b_rows[p], sum);
+            }
+            end.write(i, rows, sum);
         }
     }
 }
@@ -191,17 +214,23 @@ unsafe fn quarters<const Q: usize>(m: usize, n: usize, a: View, b: View, out: Ou
 pub unsafe fn product(p: Product) -> bool {
     const SHORT: usize = 32;
     let Product { m, k, n, a, b, out } = p;
-    if !p.narrow() {
+    if !p.few_columns() {
         return false;
     }
     // SAFETY: this function's contract, and the sizes seen to.
     unsafe {
         match (n <= 4, k) {
-            (true, 4) if a.rs == 4 => quarters::<1>(m, n, a, b, out),
-            (false, 4) if a.rs == 4 => quarters::<2>(m, n, a, b, out),
-            (true, ..=SHORT) => by_sixteen::<SHORT>(m, k, n, a, b, out),
-            (true, _) => by_sixteen::<LONGEST>(m, k, n, a, b, out),
-            (false, _) => return false,
+            (true, 1) if a.rs == 1 => spread::<1, 1>(m, n, a, b, out),
+            (true, 2) if a.rs == 2 => spread::<1, 2>(m, n, a, b, out),
+            (true, 4) if a.rs == 4 => spread::<1, 4>(m, n, a, b, out),
+            (false, 1) if a.rs == 1 => spread::<2, 1>(m, n, a, b, out),
+            (false, 2) if a.rs == 2 => spread::<2, 2>(m, n, a, b, out),
+            (false, 4) if a.rs == 4 => spread::<2, 4>(m, n, a, b, out),
+            _ if k > LONGEST || p.steps() < k => return false,
+            (true, ..=SHORT) => by_sixteen::<1, SHORT>(m, k, n, a, b, out),
+            (true, _) => by_sixteen::<1, LONGEST>(m, k, n, a, b, out),
+            (false, ..=SHORT) => by_sixteen::<2, SHORT>(m, k, n, a, b, out),
+            (false, _) => by_sixteen::<2, LONGEST>(m, k, n, a, b, out),
         }
     }
     true

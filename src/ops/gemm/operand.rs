@@ -125,9 +125,14 @@ impl Product {
     }
 
     /// Whether y has so few columns that its rows would leave most of a vector empty; a is in rows, y without gaps.
+    pub fn few_columns(&self) -> bool {
+        let Product { m, n, a, out, .. } = *self;
+        n <= MOST && m >= FEWEST && a.cs == 1 && out.cs == 1 && out.rs == n
+    }
+
+    /// The same, and as many steps of k as rows are transposed for.
     pub fn narrow(&self) -> bool {
-        let Product { m, k, n, a, out, .. } = *self;
-        n <= MOST && m >= FEWEST && (4..=LONGEST).contains(&k) && a.cs == 1 && out.cs == 1 && out.rs == n
+        self.few_columns() && (4..=LONGEST).contains(&self.k)
     }
 
     /// How many steps of k are summed at once, from the sizes and strides alone: with AVX2 as many as with AVX-512, so

@@ -2,8 +2,8 @@
 
 use super::{Mat, Start, avx2, avx512, operand::Product};
 
-/// (m, k, n): around a tile's rows, a vector, a block of k, what is narrow, what is packed.
-const SIZES: [(usize, usize, usize); 32] = [
+/// (m, k, n): around a tile's rows, a vector, a block of k, what is narrow, short or packed.
+const SIZES: [(usize, usize, usize); 47] = [
     (1, 1, 1),
     (3, 0, 5),
     (5, 3, 7),
@@ -33,6 +33,21 @@ const SIZES: [(usize, usize, usize); 32] = [
     (64, 257, 19),
     (65, 300, 72),
     (100, 700, 40),
+    (18, 1, 3),
+    (33, 1, 7),
+    (17, 2, 4),
+    (16, 2, 6),
+    (35, 7, 6),
+    (50, 30, 8),
+    (47, 33, 5),
+    (16, 600, 6),
+    (450, 300, 6),
+    (18, 2, 90),
+    (20, 1, 20),
+    (19, 2, 40),
+    (33, 4, 70),
+    (17, 8, 17),
+    (40, 8, 33),
     (1030, 20, 12),
     (1025, 260, 65),
     (3, 70, 100),

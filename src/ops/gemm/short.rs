@@ -1,0 +1,94 @@
+//! Products of few steps, y [m, n] = a [m, k] b [k, n] with k = 1, 2, 4 or 8, for a and y in rows: all of b, or as many of
+//! its columns as fit, stays in registers while the rows of a go by. A tile of [`super::tile`] would load b anew for every
+//! few rows and be over before it has begun.
+
+use super::{
+    operand::{FEWEST, Out, Product, View},
+    tile::{W, put, tail},
+};
+use std::arch::x86_64::*;
+
+/// How many vectors of b stay in registers.
+const HELD: usize = 16;
+
+/// K steps, C vectors of columns of which the last has the lanes of `mask`.
+///
+/// # Safety
+/// AVX-512F and VL; a [m, K], b [K, columns] and `out` [m, columns] are memory to read or write.
+#[inline(never)]
+#[target_feature(enable = "avx512f,avx512vl")]
+unsafe fn rows<const K: usize, const C: usize>(m: usize, a: View, b: View, out: Out, mask: __mmask16) {
+    let (mut held, mut init) = ([[_mm512_setzero_ps(); C]; K], [_mm512_setzero_ps(); C]);
+    let mask_of = |c: usize| if c + 1 == C { mask } else { !0 };
+    for c in 0..C {
+        let lanes = (0..W).filter(|l| mask_of(c) >> l & 1 == 1);
+        let mut row = [0f32; W];
+        // SAFETY: b has a number for each lane of a mask, what is added too.
+        unsafe {
+            if !out.init.is_null() && out.init_rs == 0 {
+                init[c] = _mm512_maskz_loadu_ps(mask_of(c), out.init.add(c * W));
+            }
+            for (p, held) in held.iter_mut().enumerate() {
+                lanes.clone().for_each(|l| row[l] = *b.from(p, c * W + l).at);
+                held[c] = _mm512_loadu_ps(row.as_ptr());
+            }
+        }
+    }
+    let (mut at, mut to) = (a.at, out.at);
+    for _ in 0..m {
+        let mut sums = [_mm512_setzero_ps(); C];
+        for p in 0..K {
+            // SAFETY: a row of K numbers.
+            let x = _mm512_set1_ps(unsafe { *at.add(p) });
+            for c in 0..C {
+                sums[c] = if p == 0 { _mm512_mul_ps(x, held[p][c]) } else { _mm512_fmadd_ps(x, held[p][c], sums[c]) };
+            }
+        }
+        for c in 0..C {
+            // SAFETY: a row of y; lanes without a mask bit are neither read nor written. What is added to, if its rows
+            // differ, is y itself.
+            unsafe {
+                let to = to.add(c * W);
+                let init = if out.init_rs > 0 { _mm512_maskz_loadu_ps(mask_of(c), to) } else { init[c] };
+                put(to, mask_of(c), _mm512_add_ps(sums[c], init));
+            }
+        }
+        (at, to) = (at.wrapping_add(a.rs), to.wrapping_add(out.rs));
+    }
+}
+
+/// The product, if this is the way to compute it.
+///
+/// # Safety
+/// AVX-512F and VL; a [m, k], b [k, n] and `out` [m, n] are memory to read or write.
+#[target_feature(enable = "avx512f,avx512vl")]
+pub unsafe fn product(p: Product) -> bool {
+    let Product { m, k, n, a, out, .. } = p;
+    if !matches!(k, 1 | 2 | 4 | 8) || m < FEWEST || a.cs != 1 || out.cs != 1 || out.alpha != 1.0 {
+        return false;
+    }
+    let most = HELD / k.max(4) * W;
+    for j in (0..n).step_by(most) {
+        let Product { n, b, out, .. } = p.columns(j, most);
+        // SAFETY: this function's contract; columns j.. of n, no more than are left.
+        unsafe {
+            match (k, n.div_ceil(W)) {
+                (1, 1) => rows::<1, 1>(m, a, b, out, tail(n)),
+                (1, 2) => rows::<1, 2>(m, a, b, out, tail(n)),
+                (1, 3) => rows::<1, 3>(m, a, b, out, tail(n)),
+                (1, _) => rows::<1, 4>(m, a, b, out, tail(n)),
+                (2, 1) => rows::<2, 1>(m, a, b, out, tail(n)),
+                (2, 2) => rows::<2, 2>(m, a, b, out, tail(n)),
+                (2, 3) => rows::<2, 3>(m, a, b, out, tail(n)),
+                (2, _) => rows::<2, 4>(m, a, b, out, tail(n)),
+                (4, 1) => rows::<4, 1>(m, a, b, out, tail(n)),
+                (4, 2) => rows::<4, 2>(m, a, b, out, tail(n)),
+                (4, 3) => rows::<4, 3>(m, a, b, out, tail(n)),
+                (4, _) => rows::<4, 4>(m, a, b, out, tail(n)),
+                (_, 1) => rows::<8, 1>(m, a, b, out, tail(n)),
+                (..) => rows::<8, 2>(m, a, b, out, tail(n)),
+            }
+        }
+    }
+    true
+}
