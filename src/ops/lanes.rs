@@ -266,7 +266,8 @@ fn within(Table { n, k, rs, cs }: Table, len: usize, at: &[usize], step: usize, 
     n == 0 || k == 0 || (at.iter().all(|at| at + (n - 1) * step + k <= len) && (n - 1) * rs + (k - 1) * cs < lanes)
 }
 
-fn gather<T: Real>(x: &[T], at: [usize; L], step: usize, scale: &Lane<T>, y: &mut [Lane<T>], to: Table) {
+/// n rows of k numbers of each lane, `step` apart, times `scale`, to lanes.
+pub fn gather<T: Real>(x: &[T], at: [usize; L], step: usize, scale: &Lane<T>, y: &mut [Lane<T>], to: Table) {
     #[cfg_attr(not(target_arch = "x86_64"), expect(unused_mut))]
     let mut j0 = 0;
     #[cfg(target_arch = "x86_64")]
@@ -284,7 +285,8 @@ fn gather<T: Real>(x: &[T], at: [usize; L], step: usize, scale: &Lane<T>, y: &mu
     }
 }
 
-fn scatter<T: Real>(x: &[Lane<T>], from: Table, scale: T, at: &[usize], step: usize, (y, acc): &mut Merged<T>) {
+/// Lanes, times `scale`, to n rows of k numbers of each, `step` apart; added if the target says so.
+pub fn scatter<T: Real>(x: &[Lane<T>], from: Table, scale: T, at: &[usize], step: usize, (y, acc): &mut Merged<T>) {
     #[cfg_attr(not(target_arch = "x86_64"), expect(unused_mut))]
     let mut j0 = 0;
     #[cfg(target_arch = "x86_64")]

@@ -15,6 +15,9 @@ pub trait Math: Real {
     /// eˣ for x ≤ 0, as of a state that fades and of numbers less their largest: a step less than for any x. Also right for
     /// x up to 88; beyond that it may be anything, even negative.
     fn decay(self) -> Self;
+    /// 2ˣ for x up to 127; beyond that it may be anything. A rate that is multiplied by log₂ e once makes every eˣ of it a
+    /// 2ˣ, which takes a third fewer steps.
+    fn exp2(self) -> Self;
     /// ln x
     fn ln(self) -> Self;
     /// 1 / (1 + e⁻ˣ)
@@ -43,6 +46,10 @@ macro_rules! math {
             #[inline(always)]
             fn decay(self) -> Self {
                 $m::decay(self)
+            }
+            #[inline(always)]
+            fn exp2(self) -> Self {
+                $m::exp2(self)
             }
             #[inline(always)]
             fn ln(self) -> Self {
@@ -119,6 +126,22 @@ pub mod m32 {
     pub fn decay(x: f32) -> f32 {
         let (q, power) = exp_parts::<false>(x);
         power.mul_add(q, power)
+    }
+    #[inline(always)]
+    pub fn exp2(x: f32) -> f32 {
+        let x = if x < -127.0 { -127.0 } else { x };
+        // x = n + r without rounding. Adding 1.5 * 2^23 rounds to an integer, whose low bits are n.
+        let t = x + 12582912.0;
+        let r = x - (t - 12582912.0);
+        // 2^r: degree 5 and minimax with 1 at 0, 9.1e-8 off.
+        let p = r.mul_add(1.32647047e-3, 9.67151343e-3);
+        let p = p.mul_add(r, 5.55073384e-2);
+        let p = p.mul_add(r, 2.40222421e-1);
+        let p = p.mul_add(r, 6.93146978e-1);
+        let p = p.mul_add(r, 1.0);
+        // Times 2^n by its exponent alone. Near -127 that leaves no more than a number below the least normal one, at -127
+        // itself, where p is 1, nothing.
+        f32::from_bits(p.to_bits().wrapping_add(t.to_bits() << 23))
     }
     #[inline(always)]
     pub fn sigmoid(x: f32) -> f32 {
@@ -266,6 +289,10 @@ pub mod m64 {
         x.exp()
     }
     #[inline(always)]
+    pub fn exp2(x: f64) -> f64 {
+        x.exp2()
+    }
+    #[inline(always)]
     pub fn sigmoid(x: f64) -> f64 {
         1.0 / (1.0 + (-x).exp())
     }
@@ -356,9 +383,10 @@ mod tests {
     #[test]
     fn single_precision_functions_are_within_three_ulps_of_double_and_six_far_from_zero() {
         type Pair = (&'static str, fn(f32) -> f32, fn(f64) -> f64);
-        let pairs: [Pair; 7] = [
+        let pairs: [Pair; 8] = [
             ("exp", m32::exp, m64::exp),
             ("decay", m32::decay, m64::exp),
+            ("exp2", m32::exp2, m64::exp2),
             ("sigmoid", m32::sigmoid, m64::sigmoid),
             ("tanh", m32::tanh, m64::tanh),
             ("softplus", m32::softplus, m64::softplus),
@@ -417,7 +445,11 @@ mod tests {
         assert_eq!((ends.map(m32::sigmoid), ends.map(m32::tanh)), ([1.0, 0.0], [1.0, -1.0]));
         assert_eq!(m32::softplus(1e4), 1e4);
         assert_eq!([-1e4, f32::NEG_INFINITY].map(m32::decay), [0.0; 2]);
-        for f in [m32::exp, m32::decay, m32::sigmoid, m32::tanh, m32::softplus] {
+        assert_eq!([-127.0, -1e4, f32::NEG_INFINITY].map(m32::exp2), [0.0; 3]);
+        // Whole powers are exact; between the last two normal ones and 0 it falls to no less than 0.
+        (-126..=127).for_each(|n| assert_eq!(m32::exp2(n as f32), 2f32.powi(n)));
+        assert!((0..=1000).all(|i| (0.0..=2.5e-38).contains(&m32::exp2(-127.0 + i as f32 * 2e-3))));
+        for f in [m32::exp, m32::decay, m32::exp2, m32::sigmoid, m32::tanh, m32::softplus] {
             assert!(f(f32::NAN).is_nan());
         }
         assert_eq!(m32::softplus_and_slope(1e4), (1e4, 1.0));

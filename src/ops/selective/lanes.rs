@@ -53,10 +53,17 @@ fn kind<T: Real>(s: T, delta: &[T], a: &[T]) -> u8 {
     }
 }
 
-/// w = exp(Δ a) from Δ a.
+/// w = exp(Δ a) from Δ times what [`in_powers_of_two`] makes of a.
 #[inline(always)]
 fn exp<T: Math, const KIND: u8>(x: T) -> T {
-    if KIND == ANY { x.exp() } else { x.decay() }
+    if KIND == ANY { x.exp() } else { x.exp2() }
+}
+
+/// a as [`exp`] takes it: e^(Δ a) = 2^(Δ a log₂ e), where no state grows.
+fn in_powers_of_two<T: Real>(kind: u8, a: &mut [T]) {
+    if kind != ANY {
+        a.iter_mut().for_each(|a| *a *= T::of(std::f64::consts::LOG2_E));
+    }
 }
 
 /// ā from w.
@@ -65,7 +72,7 @@ fn keep<T: Real, const KIND: u8>(w: T, s: T) -> T {
     if KIND == FADING { w } else { s * w - (s - T::ONE) }
 }
 
-/// G states from n on through some steps: `h` moves on, their share is added to y.
+/// G states from n on through some steps: `h` moves on, their share is added to y, which the first states begin.
 #[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
 fn run<T: Math, const Q: usize, const KIND: u8>(
     s: T,
@@ -75,17 +82,20 @@ fn run<T: Math, const Q: usize, const KIND: u8>(
     c: &Rows<T>,
     np: usize,
     n: usize,
-    a: &States<T>,
+    rate: &States<T>,
     h: &mut States<T>,
     y: &mut [Lane<T>],
 ) {
-    let (a, mut state) = (*a, *h);
+    let (rate, mut state) = (*rate, *h);
     for (t, ((delta, write), y)) in delta.iter().zip(write).zip(y).enumerate() {
         let (b, c) = (spread::<T, Q>(b, t * np + n), spread::<T, Q>(c, t * np + n));
+        if n == 0 {
+            *y = [T::ZERO; L];
+        }
         for l in 0..L {
             let mut sum = y[l];
             for g in 0..G {
-                let w = exp::<T, KIND>(delta[l] * a[g][l]);
+                let w = exp::<T, KIND>(delta[l] * rate[g][l]);
                 state[g][l] = keep::<T, KIND>(w, s).fma(state[g][l], write[l] * b[g][l]);
                 sum = c[g][l].fma(state[g][l], sum);
             }
@@ -104,17 +114,17 @@ fn again<T: Math, const Q: usize, const KIND: u8>(
     b: &Rows<T>,
     np: usize,
     n: usize,
-    a: &States<T>,
+    rate: &States<T>,
     h: &mut [States<T>],
     w: &mut [States<T>],
 ) {
-    let (a, (first, h)) = (*a, h.split_at_mut(1));
+    let (rate, (first, h)) = (*rate, h.split_at_mut(1));
     let mut state = first[0];
     for (t, (((delta, write), h), w)) in delta.iter().zip(write).zip(h).zip(w).enumerate() {
         let b = spread::<T, Q>(b, t * np + n);
         for l in 0..L {
             for g in 0..G {
-                w[g][l] = exp::<T, KIND>(delta[l] * a[g][l]);
+                w[g][l] = exp::<T, KIND>(delta[l] * rate[g][l]);
                 state[g][l] = keep::<T, KIND>(w[g][l], s).fma(state[g][l], write[l] * b[g][l]);
                 h[g][l] = state[g][l];
             }
@@ -122,10 +132,39 @@ fn again<T: Math, const Q: usize, const KIND: u8>(
     }
 }
 
-/// The way back: `grad` comes in as G from behind these steps and leaves as G of the first. To add to: `da`, of every
-/// step Σ g b and Σ q a, and of every step and state the lanes' shares of db and dc (which, but for Q = 1, are written).
+/// The way back: `grad` comes in as G from behind these steps and leaves as G of the first, `da` is added to. To write, or
+/// to add to after the first states, of every step Σ g b and Σ q a; the same, after the first block of channels, of every step
+/// and state the lanes' shares of db and dc.
 #[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
 fn back<T: Math, const Q: usize, const KIND: u8>(
+    block: usize,
+    s: T,
+    delta: &[Lane<T>],
+    write: &[Lane<T>],
+    dy: &[Lane<T>],
+    b: &Rows<T>,
+    c: &Rows<T>,
+    np: usize,
+    n: usize,
+    a: &States<T>,
+    h: &[States<T>],
+    w: &[States<T>],
+    grad: &mut States<T>,
+    da: &mut States<T>,
+    gb: &mut [Lane<T>],
+    qa: &mut [Lane<T>],
+    db: &mut [States<T>],
+    dc: &mut [States<T>],
+) {
+    if block == 0 {
+        back_of::<T, Q, KIND, false>(s, delta, write, dy, b, c, np, n, a, h, w, grad, da, gb, qa, db, dc);
+    } else {
+        back_of::<T, Q, KIND, true>(s, delta, write, dy, b, c, np, n, a, h, w, grad, da, gb, qa, db, dc);
+    }
+}
+
+#[inline(always)]
+fn back_of<T: Math, const Q: usize, const KIND: u8, const ADD: bool>(
     s: T,
     delta: &[Lane<T>],
     write: &[Lane<T>],
@@ -150,15 +189,17 @@ fn back<T: Math, const Q: usize, const KIND: u8>(
         let (delta, write, dy, w) = (&delta[t], &write[t], &dy[t], &w[t]);
         let (before, after) = (&h[t], &h[t + 1]);
         let (gb, qa, db, dc) = (&mut gb[t], &mut qa[t], &mut db[t], &mut dc[t]);
+        if n == 0 {
+            (*gb, *qa) = ([T::ZERO; L], [T::ZERO; L]);
+        }
         for l in 0..L {
             let (mut sum_b, mut sum_a) = (gb[l], qa[l]);
             for g in 0..G {
                 let gt = c[g][l].fma(dy[l], grads[g][l]);
                 let sw = if KIND == FADING { w[g][l] } else { s * w[g][l] };
                 let q = gt * before[g][l] * sw;
-                // Several sequences are one block of lanes: there is nothing to add to.
-                db[g][l] = if Q == 1 { gt.fma(write[l], db[g][l]) } else { gt * write[l] };
-                dc[g][l] = if Q == 1 { dy[l].fma(after[g][l], dc[g][l]) } else { dy[l] * after[g][l] };
+                db[g][l] = if ADD { gt.fma(write[l], db[g][l]) } else { gt * write[l] };
+                dc[g][l] = if ADD { dy[l].fma(after[g][l], dc[g][l]) } else { dy[l] * after[g][l] };
                 sum_b = gt.fma(b[g][l], sum_b);
                 sum_a = q.fma(a[g][l], sum_a);
                 das[g][l] = q.fma(delta[l], das[g][l]);
@@ -231,9 +272,10 @@ impl SelectiveScan {
         }
         let z = Plan::new(size, self.chunk);
         let c = z.c;
-        scratch!(cpu, a = z.m * z.np, h = z.m * z.np, u = z.m * c, delta = z.m * c, write = z.m * c, sum = z.m * c);
+        scratch!(cpu, rate = z.m * z.np, h = z.m * z.np, u = z.m * c, delta = z.m * c, write = z.m * c, sum = z.m * c);
         let (mut bs, mut cs) = (cpu.zeros::<T>(z.padded()), cpu.zeros::<T>(z.padded()));
-        z.load_state(0, x[2].host(), true, lanes_mut(&mut a));
+        z.load_state(0, x[2].host(), true, lanes_mut(&mut rate));
+        in_powers_of_two(kind, &mut rate);
         for first in (0..size.b).step_by(z.side) {
             h.fill(T::ZERO);
             if first + z.side > size.b {
@@ -242,25 +284,18 @@ impl SelectiveScan {
             z.load_state(first, h0, false, lanes_mut(&mut h));
             for j in 0..z.chunks {
                 let part = z.part(first, j);
-                for p in z.pieces(first) {
-                    for n in 0..size.n {
-                        let to = &mut saved[z.saved(p, j, n)];
-                        to.fill(T::ZERO);
-                        to[..p.width].copy_from_slice(&lanes(&h)[p.block * z.np + n][p.lane..p.lane + p.width]);
-                    }
-                }
+                z.save(first, j, lanes(&h), lanes_mut(saved));
                 z.load(part, x[0].host(), lanes_mut(&mut u));
                 z.load(part, x[1].host(), lanes_mut(&mut delta));
                 let (br, cr) = (z.rows(part, x[3].host(), &mut bs), z.rows(part, x[4].host(), &mut cs));
                 product(&delta, &u, &mut write);
-                sum.fill(T::ZERO);
                 for k in 0..z.m {
                     let r = k * c..k * c + part.steps;
                     for n in (0..z.np).step_by(G) {
                         let (at, y) = ((k * z.np + n) / G, &mut lanes_mut(&mut sum)[r.clone()]);
                         let (delta, write) = (&lanes(&delta)[r.clone()], &lanes(&write)[r.clone()]);
-                        let (a, h) = (&states(&a)[at], &mut states_mut(&mut h)[at]);
-                        instance!(z, kind, run(s, delta, write, &br, &cr, z.np, n, a, h, y));
+                        let (rate, h) = (&states(&rate)[at], &mut states_mut(&mut h)[at]);
+                        instance!(z, kind, run(s, delta, write, &br, &cr, z.np, n, rate, h, y));
                     }
                 }
                 z.store(part, lanes(&sum), y, false);
@@ -273,68 +308,66 @@ impl SelectiveScan {
         let ([gu, gdelta, ga, gb, gc, gh0], [dy, dlast, ..]) = (dx, dy) else { return };
         let (size, s) = (Size::of(x), T::of(self.s));
         let kind = kind(s, x[1].host(), x[2].host());
-        let (zy, zl) = (zeros::<T>(cpu, dy, &y[0]), zeros::<T>(cpu, dlast, &y[1]));
-        let (dy, dlast) = (cotangent(dy, &zy), cotangent(dlast, &zl));
-        let (du, ddelta, dh0) = (gu.merged(cpu, &x[0]), gdelta.merged(cpu, &x[1]), gh0.merged(cpu, &x[5]));
+        let zy = zeros::<T>(cpu, dy, &y[0]);
+        let (dy, dlast) = (cotangent(dy, &zy), dlast.as_ref().map(|g| g.host::<T>()));
+        let (du, ddelta) = (gu.merged(cpu, &x[0]), gdelta.merged(cpu, &x[1]));
+        let mut dh0 = gh0.parts().map(|(d, acc)| (d.host_mut::<T>(), acc));
         let (dxb, dxc) = (gb.merged(cpu, &x[3]), gc.merged(cpu, &x[4]));
         let dxa = ga.slice::<T>(cpu, &x[2]);
         if size.t * size.e * size.n == 0 {
             for d in [du, ddelta, dxb, dxc].into_iter().filter(|d| !d.1) {
                 d.0.fill(T::ZERO);
             }
-            return put_all(dh0.0, dlast, dh0.1);
+            if let Some((d, acc)) = dh0 {
+                match dlast {
+                    Some(g) => put_all(d, g, acc),
+                    None if !acc => d.fill(T::ZERO),
+                    None => {}
+                }
+            }
+            return;
         }
         let (z, saved) = (Plan::new(size, self.chunk), y[2].host::<T>());
         let c = z.c;
-        scratch!(cpu, a = z.m * z.np, start = z.m * z.np, g = z.m * z.np, da = z.m * z.np);
+        scratch!(cpu, a = z.m * z.np, rate = z.m * z.np, start = z.m * z.np, g = z.m * z.np, da = z.m * z.np);
         scratch!(cpu, u = z.m * c, delta = z.m * c, write = z.m * c, dys = z.m * c, gbs = z.m * c, qas = z.m * c);
         let (mut bs, mut cs) = (cpu.zeros::<T>(z.padded()), cpu.zeros::<T>(z.padded()));
         scratch!(cpu, h = G * (c + 1), w = G * c, db = G * c, dc = G * c);
         z.load_state(0, x[2].host(), true, lanes_mut(&mut a));
+        rate.copy_from_slice(&a);
+        in_powers_of_two(kind, &mut rate);
         for first in (0..size.b).step_by(z.side) {
             g.fill(T::ZERO);
             if first + z.side > size.b {
                 [&mut u, &mut delta, &mut dys, &mut start].into_iter().for_each(|x| x.fill(T::ZERO));
             }
-            z.load_state(first, dlast, false, lanes_mut(&mut g));
+            if let Some(dlast) = dlast {
+                z.load_state(first, dlast, false, lanes_mut(&mut g));
+            }
             for j in (0..z.chunks).rev() {
                 let part = z.part(first, j);
-                for p in z.pieces(first) {
-                    for n in 0..size.n {
-                        let from = &saved[z.saved(p, j, n)][..p.width];
-                        lanes_mut(&mut start)[p.block * z.np + n][p.lane..p.lane + p.width].copy_from_slice(from);
-                    }
-                }
+                z.saved(first, j, lanes(saved), lanes_mut(&mut start));
                 z.load(part, x[0].host(), lanes_mut(&mut u));
                 z.load(part, x[1].host(), lanes_mut(&mut delta));
                 z.load(part, dy, lanes_mut(&mut dys));
                 let (br, cr) = (z.rows(part, x[3].host(), &mut bs), z.rows(part, x[4].host(), &mut cs));
                 product(&delta, &u, &mut write);
-                gbs.fill(T::ZERO);
-                qas.fill(T::ZERO);
                 for n in (0..z.np).step_by(G) {
-                    if z.side == 1 {
-                        db.fill(T::ZERO);
-                        dc.fill(T::ZERO);
-                    }
                     for k in 0..z.m {
                         let (r, at) = (k * c..k * c + part.steps, (k * z.np + n) / G);
-                        let (delta, write, dy) =
-                            (&lanes(&delta)[r.clone()], &lanes(&write)[r.clone()], &lanes(&dys)[r.clone()]);
-                        let (gb, qa) = (&mut lanes_mut(&mut gbs)[r.clone()], &mut lanes_mut(&mut qas)[r]);
-                        let (a, hs, ws) = (
-                            &states(&a)[at],
-                            &mut states_mut(&mut h)[..part.steps + 1],
-                            &mut states_mut(&mut w)[..part.steps],
-                        );
+                        let (delta, write) = (&lanes(&delta)[r.clone()], &lanes(&write)[r.clone()]);
+                        let (hs, ws) =
+                            (&mut states_mut(&mut h)[..part.steps + 1], &mut states_mut(&mut w)[..part.steps]);
                         hs[0] = states(&start)[at];
-                        instance!(z, kind, again(s, delta, write, &br, z.np, n, a, hs, ws));
+                        instance!(z, kind, again(s, delta, write, &br, z.np, n, &states(&rate)[at], hs, ws));
                         let (g, da) = (&mut states_mut(&mut g)[at], &mut states_mut(&mut da)[at]);
+                        let (gb, qa) = (&mut lanes_mut(&mut gbs)[r.clone()], &mut lanes_mut(&mut qas)[r.clone()]);
                         let (db, dc) = (&mut states_mut(&mut db)[..part.steps], &mut states_mut(&mut dc)[..part.steps]);
+                        let (a, dy) = (&states(&a)[at], &lanes(&dys)[r]);
                         instance!(
                             z,
                             kind,
-                            back(s, delta, write, dy, &br, &cr, z.np, n, a, hs, ws, g, da, gb, qa, db, dc)
+                            back(k, s, delta, write, dy, &br, &cr, z.np, n, a, hs, ws, g, da, gb, qa, db, dc)
                         );
                     }
                     z.store_row(part, states(&db), n, dxb.0, dxb.1);
@@ -344,7 +377,9 @@ impl SelectiveScan {
                 z.store(part, lanes(&gbs), du.0, du.1);
                 z.store(part, lanes(&qas), ddelta.0, ddelta.1);
             }
-            z.store_state(first, lanes(&g), dh0.0, false, dh0.1);
+            if let Some((d, acc)) = &mut dh0 {
+                z.store_state(first, lanes(&g), d, false, *acc);
+            }
         }
         z.store_state(0, lanes(&da), dxa, true, true);
     }

@@ -3,7 +3,7 @@
 use super::Size;
 use crate::{
     ops::{
-        lanes::{L, Lane, across},
+        lanes::{L, Lane, Table, across, gather, scatter},
         scan::put_all,
     },
     tensor::Real,
@@ -68,54 +68,97 @@ impl Plan {
         })
     }
 
+    /// The sequences from `first` on that are computed at once, all channels of each; its last block begins with `lane`.
+    fn lines(self, first: usize) -> impl Iterator<Item = Piece> {
+        let count = self.side.min(self.z.b - first);
+        (0..count).map(move |i| Piece {
+            block: 0,
+            lane: if self.side == 1 { 0 } else { i * self.z.e },
+            sequence: first + i,
+            channel: 0,
+            width: self.z.e,
+        })
+    }
+
     /// Steps t0.. of a tensor [B, T, E] to lanes [blocks, steps].
-    pub fn load<T: Real>(self, Part { first, t0, steps }: Part, x: &[T], y: &mut [Lane<T>]) {
-        for p in self.pieces(first) {
-            let (w, lane, y) = (p.width, p.lane, &mut y[p.block * self.c..][..steps]);
-            let x = &x[(p.sequence * self.z.t + t0) * self.z.e + p.channel..];
-            with_width!(w => for (t, y) in y.iter_mut().enumerate() {
-                y[lane..lane + w].copy_from_slice(&x[t * self.z.e..][..w]);
-            });
-        }
+    pub fn load<T: Real>(self, part: Part, x: &[T], y: &mut [Lane<T>]) {
+        load(self, part, x, y);
     }
 
     /// The way back, adding if `acc`.
-    pub fn store<T: Real>(self, Part { first, t0, steps }: Part, y: &[Lane<T>], x: &mut [T], acc: bool) {
-        for p in self.pieces(first) {
-            let (w, lane, y) = (p.width, p.lane, &y[p.block * self.c..][..steps]);
-            let x = &mut x[(p.sequence * self.z.t + t0) * self.z.e + p.channel..];
-            with_width!(w => for (t, y) in y.iter().enumerate() {
-                put_all(&mut x[t * self.z.e..][..w], &y[lane..lane + w], acc);
-            });
-        }
+    pub fn store<T: Real>(self, part: Part, y: &[Lane<T>], x: &mut [T], acc: bool) {
+        store(self, part, y, x, acc);
+    }
+
+    /// Where in states [B, E, N], or [E, N] for all sequences, each lane of a whole block begins.
+    fn block(self, p: Piece, one: bool) -> Option<[usize; L]> {
+        let first = if one { 0 } else { p.sequence * self.z.e } + p.channel;
+        (p.width == L).then(|| std::array::from_fn(|l| (first + l) * self.z.n))
     }
 
     /// States [B, E, N] (or [E, N] for all sequences) to lanes [blocks, states].
     pub fn load_state<T: Real>(self, first: usize, x: &[T], one: bool, y: &mut [Lane<T>]) {
+        let n = self.z.n;
         for p in self.pieces(first) {
-            let x = &x[(if one { 0 } else { p.sequence * self.z.e } + p.channel) * self.z.n..];
-            for (e, x) in x.chunks_exact(self.z.n).take(p.width).enumerate() {
-                x.iter().enumerate().for_each(|(n, &x)| y[p.block * self.np + n][p.lane + e] = x);
+            let y = &mut y[p.block * self.np..][..n];
+            if let Some(at) = self.block(p, one) {
+                gather(x, at, 0, &[T::ONE; L], y, Table { n: 1, k: n, rs: 0, cs: 1 });
+                continue;
+            }
+            let x = &x[(if one { 0 } else { p.sequence * self.z.e } + p.channel) * n..];
+            for (e, x) in x.chunks_exact(n).take(p.width).enumerate() {
+                x.iter().zip(&mut *y).for_each(|(&x, y)| y[p.lane + e] = x);
             }
         }
     }
 
     /// The way back, adding if `acc`.
     pub fn store_state<T: Real>(self, first: usize, y: &[Lane<T>], x: &mut [T], one: bool, acc: bool) {
+        let n = self.z.n;
         for p in self.pieces(first) {
-            let x = &mut x[(if one { 0 } else { p.sequence * self.z.e } + p.channel) * self.z.n..];
-            for (e, x) in x.chunks_exact_mut(self.z.n).take(p.width).enumerate() {
-                for (n, x) in x.iter_mut().enumerate() {
-                    *x = y[p.block * self.np + n][p.lane + e] + if acc { *x } else { T::ZERO };
+            let y = &y[p.block * self.np..][..n];
+            if let Some(at) = self.block(p, one) {
+                scatter(y, Table { n: 1, k: n, rs: 0, cs: 1 }, T::ONE, &at, 0, &mut (&mut *x, acc));
+                continue;
+            }
+            let x = &mut x[(if one { 0 } else { p.sequence * self.z.e } + p.channel) * n..];
+            for (e, x) in x.chunks_exact_mut(n).take(p.width).enumerate() {
+                x.iter_mut().zip(y).for_each(|(x, y)| *x = y[p.lane + e] + if acc { *x } else { T::ZERO });
+            }
+        }
+    }
+
+    /// Where the states of a piece before a chunk are saved, [N, channels rounded up to blocks]: each N-th block of lanes.
+    fn place(self, p: Piece, chunk: usize) -> impl Iterator<Item = usize> {
+        let first = (p.sequence * self.chunks + chunk) * self.z.n;
+        (first..first + self.z.n).map(move |row| row * self.m + p.block)
+    }
+
+    /// Save the states [blocks, np] before a chunk.
+    pub fn save<T: Real>(self, first: usize, chunk: usize, h: &[Lane<T>], saved: &mut [Lane<T>]) {
+        for p in self.pieces(first) {
+            for (at, h) in self.place(p, chunk).zip(&h[p.block * self.np..]) {
+                if p.width == L {
+                    saved[at] = *h;
+                } else {
+                    saved[at] = [T::ZERO; L];
+                    saved[at][..p.width].copy_from_slice(&h[p.lane..p.lane + p.width]);
                 }
             }
         }
     }
 
-    /// Where the state of a piece before a chunk is saved, [N, channels rounded up to blocks].
-    pub fn saved(self, p: Piece, chunk: usize, n: usize) -> std::ops::Range<usize> {
-        let at = (((p.sequence * self.chunks + chunk) * self.z.n + n) * self.m + p.block) * L;
-        at..at + L
+    /// The states that were saved before a chunk.
+    pub fn saved<T: Real>(self, first: usize, chunk: usize, saved: &[Lane<T>], h: &mut [Lane<T>]) {
+        for p in self.pieces(first) {
+            for (at, h) in self.place(p, chunk).zip(&mut h[p.block * self.np..]) {
+                if p.width == L {
+                    *h = saved[at];
+                } else {
+                    h[p.lane..p.lane + p.width].copy_from_slice(&saved[at][..p.width]);
+                }
+            }
+        }
     }
 
     /// How many sequences share all sixteen lanes equally: 1, 2 or 4; else L, and each lane is looked up on its own.
@@ -155,6 +198,38 @@ impl Plan {
     /// The lanes' shares of db or dc of states n.. summed into [B, T, N].
     pub fn store_row<T: Real>(self, part: Part, y: &[States<T>], n: usize, x: &mut [T], acc: bool) {
         store_row(self, part, y, n, x, acc);
+    }
+}
+
+/// Row after row, as they lie in memory: column after column, each line of it would be fetched by itself.
+#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
+fn load<T: Real>(plan: Plan, part: Part, x: &[T], y: &mut [Lane<T>]) {
+    let Plan { z, c, .. } = plan;
+    for p in plan.lines(part.first) {
+        let (lane, w, x) = (p.lane, p.width, &x[(p.sequence * z.t + part.t0) * z.e..][..part.steps * z.e]);
+        with_width!(w => for (t, x) in x.chunks_exact(w).enumerate() {
+            let (blocks, rest) = x.as_chunks::<L>();
+            blocks.iter().enumerate().for_each(|(k, x)| y[k * c + t] = *x);
+            if !rest.is_empty() {
+                y[blocks.len() * c + t][lane..lane + w % L].copy_from_slice(rest);
+            }
+        });
+    }
+}
+
+#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
+fn store<T: Real>(plan: Plan, part: Part, y: &[Lane<T>], x: &mut [T], acc: bool) {
+    let Plan { z, c, .. } = plan;
+    for p in plan.lines(part.first) {
+        let (lane, w, x) = (p.lane, p.width, &mut x[(p.sequence * z.t + part.t0) * z.e..][..part.steps * z.e]);
+        with_width!(w => for (t, x) in x.chunks_exact_mut(w).enumerate() {
+            let (blocks, rest) = x.as_chunks_mut::<L>();
+            let whole = blocks.len();
+            blocks.iter_mut().enumerate().for_each(|(k, x)| put_all(x, &y[k * c + t], acc));
+            if !rest.is_empty() {
+                put_all(rest, &y[whole * c + t][lane..lane + w % L], acc);
+            }
+        });
     }
 }
 
