@@ -147,8 +147,11 @@ pub fn sums<T: Real>(here: Option<Avx512>, rows: usize, parts: impl Fn(usize, &m
 /// The widest row whose sums over many rows are held in registers: a sum in memory waits for its own store.
 pub const NARROW: usize = 32;
 
-/// Sums of narrow rows side by side.
+/// Sums of narrow rows side by side: as many as fill four vectors.
 const BLOCK: usize = 64;
+
+/// How many wide rows are added at once, so that a sum in memory is read and written once for them.
+const ROWS: usize = 4;
 
 /// d += Σ g over the rows of g.
 #[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
@@ -157,11 +160,18 @@ pub fn columns<T: Real>(g: &[T], d: &mut [T]) {
     if n == 0 {
         return;
     }
+    if n > BLOCK {
+        let mut rows = g.chunks_exact(ROWS * n);
+        for g in &mut rows {
+            let [a, b, c, e] = [0, 1, 2, 3].map(|i| &g[i * n..][..n]);
+            for ((((sum, &a), &b), &c), &e) in d.iter_mut().zip(a).zip(b).zip(c).zip(e) {
+                *sum = *sum + a + b + c + e;
+            }
+        }
+        return rows.remainder().chunks_exact(n).for_each(|g| d.iter_mut().zip(g).for_each(|(sum, &g)| *sum += g));
+    }
     // Of narrow rows, as many as fill four vectors at once: their sums do not wait for one another.
     let mut sums = [T::ZERO; BLOCK];
-    if n > NARROW {
-        return g.chunks_exact(n).for_each(|g| d.iter_mut().zip(g).for_each(|(sum, &g)| *sum += g));
-    }
     let width = BLOCK / n * n;
     if width == BLOCK {
         for g in g.as_chunks::<BLOCK>().0 {

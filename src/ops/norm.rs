@@ -128,6 +128,13 @@ fn backward_x<T: Real>(centre: bool, x: &[T], w: &[T], mean: &[T], r: &[T], g: &
 #[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
 fn backward_w<T: Real>(x: &[T], mean: &[T], r: &[T], g: &[T], dw: &mut [T]) {
     let n = dw.len();
+    let done = if let Ok(dw) = (&mut *dw).try_into() {
+        fours::backward_w(x, mean, r, g, dw);
+        whole_fours(r)
+    } else {
+        0
+    };
+    let (x, g, mean, r) = (&x[done * n..], &g[done * n..], &mean[done..], &r[done..]);
     // Sums of narrow rows stay in registers: a sum in memory waits for its own store.
     let mut sums = [T::ZERO; NARROW];
     with_width!(n => {

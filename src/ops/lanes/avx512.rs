@@ -2,7 +2,7 @@
 //! quarters, which eight shuffles transpose. Left to itself, the compiler moves every number alone.
 
 use super::{L, Table};
-use std::arch::x86_64::*;
+use std::arch::{asm, x86_64::*};
 
 /// Whether this processor can.
 #[inline(always)]
@@ -25,6 +25,16 @@ pub fn transpose_quarters([a, b, c, d]: [__m512; 4]) -> [__m512; 4] {
     ]
 }
 
+/// The same vector, of which the compiler knows nothing. Where it sees shuffles between loads and stores it makes of the whole
+/// of them moves of single numbers, by tens.
+#[inline]
+#[target_feature(enable = "avx512f")]
+fn opaque(mut v: __m512) -> __m512 {
+    // SAFETY: no instruction at all.
+    unsafe { asm!("/* {0} */", inout(zmm_reg) v, options(pure, nomem, nostack, preserves_flags)) };
+    v
+}
+
 /// [`super::turned`].
 ///
 /// # Safety
@@ -35,13 +45,12 @@ pub unsafe fn turned(x: &[[f32; L]; 4]) -> [[f32; L]; 4] {
     let mut y = [[0.0; L]; 4];
     // SAFETY: loads and stores of whole arrays of sixteen numbers.
     unsafe {
-        let [a, b, c, d] = x.each_ref().map(|x| x.as_ptr());
-        let [a, b, c, d] =
-            transpose_quarters([_mm512_loadu_ps(a), _mm512_loadu_ps(b), _mm512_loadu_ps(c), _mm512_loadu_ps(d)]);
-        _mm512_storeu_ps(y[0].as_mut_ptr(), a);
-        _mm512_storeu_ps(y[1].as_mut_ptr(), b);
-        _mm512_storeu_ps(y[2].as_mut_ptr(), c);
-        _mm512_storeu_ps(y[3].as_mut_ptr(), d);
+        let load = |i: usize| opaque(_mm512_loadu_ps(x[i].as_ptr()));
+        let [a, b, c, d] = transpose_quarters([load(0), load(1), load(2), load(3)]);
+        _mm512_storeu_ps(y[0].as_mut_ptr(), opaque(a));
+        _mm512_storeu_ps(y[1].as_mut_ptr(), opaque(b));
+        _mm512_storeu_ps(y[2].as_mut_ptr(), opaque(c));
+        _mm512_storeu_ps(y[3].as_mut_ptr(), opaque(d));
     }
     y
 }

@@ -2,7 +2,7 @@
 //! waits for a square root. What is added, and in which order, is the same. Rows beyond the last sixteen are left.
 
 use crate::{
-    ops::lanes::{Avx512, L, Lane, avx512_here, order, turned},
+    ops::lanes::{Avx512, L, Lane, avx512_here, fma, order, turned},
     tensor::Real,
 };
 
@@ -84,6 +84,24 @@ pub fn backward_x<T: Real>(centre: bool, x: &[T], w: &[T; 4], mean: &[T], r: &[T
         }
         put(here, to, &d, acc);
     }
+}
+
+/// dw += Σ g x̂ over the rows: sixteen sums of each column side by side, then the sum of those.
+#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
+pub fn backward_w<T: Real>(x: &[T], mean: &[T], r: &[T], g: &[T], dw: &mut [T; 4]) {
+    let here = avx512_here!();
+    let (mean, r, mut sums) = (mean.as_chunks::<L>().0, r.as_chunks::<L>().0, [[T::ZERO; L]; 4]);
+    for (((x, g), mean), r) in blocks(x).iter().zip(blocks(g)).zip(mean).zip(r) {
+        let (x, g, mean, r) = (turned(here, x), turned(here, g), order(here, mean), order(here, r));
+        for j in 0..4 {
+            let mut x = x[j];
+            for l in 0..L {
+                x[l] = (x[l] - mean[l]) * r[l];
+            }
+            sums[j] = fma(here, &sums[j], &g[j], &x);
+        }
+    }
+    dw.iter_mut().zip(sums).for_each(|(dw, sums)| *dw += sums.into_iter().sum());
 }
 
 /// L2 norm.
