@@ -23,7 +23,7 @@ use super::{
     math::Math,
     matmul::{Mat, gemm},
     same_dtype,
-    scan::{at, cotangent, each, four_at, put, put_all, zeros},
+    scan::{cotangent, put_all, zeros},
 };
 use crate::{
     autograd::{Gen, Grad, In, Op, Outs, Rows, Value, Var},
@@ -65,62 +65,30 @@ impl Size {
     }
 }
 
-/// W channels of one sequence at one step: the gates' sums and c_{t-1} to rows of gates [4D], c and h [D], and to u.
-#[inline(always)]
-fn lanes<T: Math, const W: usize>(
-    i: usize,
-    d: usize,
-    [ig, f, g, o]: [[T; W]; 4],
-    before: &[T],
-    [to, c_to, h_to]: [&mut [T]; 3],
-) -> [T; W] {
-    // One by one: a loop over the four would keep them in memory.
-    let (ig, f) = (each(ig, T::sigmoid), each(f, T::sigmoid));
-    let (g, o) = (each(g, T::tanh), each(o, T::sigmoid));
-    put(to, 0, d, i, ig, false);
-    put(to, 1, d, i, f, false);
-    put(to, 2, d, i, g, false);
-    put(to, 3, d, i, o, false);
-    let mut c: [T; W] = at(before, 0, d, i);
-    for l in 0..W {
-        c[l] = f[l].fma(c[l], ig[l] * g[l]);
-    }
-    let (u, mut h) = (each(c, T::tanh), [T::ZERO; W]);
-    for l in 0..W {
-        h[l] = o[l] * u[l];
-    }
-    put(c_to, 0, d, i, c, false);
-    put(h_to, 0, d, i, h, false);
-    u
-}
-
-/// W channels of one sequence at one step backwards, to the gradients of the gates' sums. dh and dc [D] come in from
-/// step t + 1, dy from above; dc leaves for t − 1. `before` is c_{t-1}.
+/// W channels of one sequence at one step backwards: its gates, c_{t-1}, u, dy from above and dh and dc from step t + 1 to the
+/// gradients of the gates' sums, and dc for step t − 1.
 #[inline(always)]
 fn lanes_back<T: Math, const W: usize>(
-    i: usize,
-    d: usize,
-    [gates, before]: [&[T]; 2],
+    [ig, f, g, o]: [[T; W]; 4],
+    before: [T; W],
     u: [T; W],
-    (dy, dh, dc): (&[T], &[T], &mut [T]),
-) -> [[T; W]; 4] {
-    let [ig, f, g, o]: [[T; W]; 4] = four_at(gates, d, i);
-    let (before, dy, dh, mut s): ([T; W], [T; W], [T; W], [T; W]) =
-        (at(before, 0, d, i), at(dy, 0, d, i), at(dh, 0, d, i), at(dc, 0, d, i));
+    dy: [T; W],
+    dh: [T; W],
+    mut dc: [T; W],
+) -> ([[T; W]; 4], [T; W]) {
     let mut out = [[T::ZERO; W]; 4];
     for l in 0..W {
         let dh = dy[l] + dh[l];
         let through_o = dh * o[l];
-        let dc = through_o.fma((-u[l]).fma(u[l], T::ONE), s[l]);
-        let through_i = dc * ig[l];
-        s[l] = dc * f[l];
+        let whole = through_o.fma((-u[l]).fma(u[l], T::ONE), dc[l]);
+        let through_i = whole * ig[l];
+        dc[l] = whole * f[l];
         out[0][l] = through_i * g[l] * (T::ONE - ig[l]);
-        out[1][l] = s[l] * before[l] * (T::ONE - f[l]);
+        out[1][l] = dc[l] * before[l] * (T::ONE - f[l]);
         out[2][l] = through_i * (-g[l]).fma(g[l], T::ONE);
         out[3][l] = through_o * u[l] * (T::ONE - o[l]);
     }
-    put(dc, 0, d, i, s, false);
-    out
+    (out, dc)
 }
 
 impl LstmSequence {
@@ -147,6 +115,7 @@ impl LstmSequence {
         for b in 0..s.b {
             let last = s.row(b, s.t - 1, s.d);
             h_last[s.state(b, s.d)].copy_from_slice(&h[last.clone()]);
+            let last = if s.d <= FEW { narrow::kept(s, b, s.t - 1) } else { last };
             c_last[s.state(b, s.d)].copy_from_slice(&c[last]);
         }
     }

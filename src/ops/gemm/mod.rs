@@ -30,7 +30,6 @@ mod tests;
 mod tile;
 
 pub use products::Products;
-pub(super) use shared::one_row;
 pub use shared::{Panels, Shared};
 
 #[cfg(not(target_arch = "x86_64"))]

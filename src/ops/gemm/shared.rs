@@ -159,7 +159,7 @@ fn four_rows<T: Real, const W: usize>(i: usize, n: usize, a: &[T], b: &[T], y: &
 
 /// W columns of y = a b, for a [k], b [k, n] and y [n].
 #[inline(always)]
-pub(in crate::ops) fn one_row<T: Real, const W: usize>(i: usize, n: usize, a: &[T], b: &[T], y: &mut [T]) {
+fn one_row<T: Real, const W: usize>(i: usize, n: usize, a: &[T], b: &[T], y: &mut [T]) {
     columns::<T, W, 1>(i, n, a, b, y);
 }
 

@@ -37,11 +37,11 @@ unsafe fn rows<const K: usize, const C: usize>(m: usize, a: View, b: View, out: 
     let (mut at, mut to) = (a.at, out.at);
     for _ in 0..m {
         let mut sums = [_mm512_setzero_ps(); C];
-        for p in 0..K {
+        for (p, b) in held.iter().enumerate() {
             // SAFETY: a row of K numbers.
             let x = _mm512_set1_ps(unsafe { *at.add(p) });
             for c in 0..C {
-                sums[c] = if p == 0 { _mm512_mul_ps(x, held[p][c]) } else { _mm512_fmadd_ps(x, held[p][c], sums[c]) };
+                sums[c] = if p == 0 { _mm512_mul_ps(x, b[c]) } else { _mm512_fmadd_ps(x, b[c], sums[c]) };
             }
         }
         for c in 0..C {

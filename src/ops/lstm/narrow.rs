@@ -1,14 +1,16 @@
-//! Steps of narrow LSTMs: each number of W_hh is read once for the products of four sequences, whose sums stay in registers.
+//! Steps of narrow LSTMs. Up to four sequences go through all their steps side by side: each number of W_hh is read once for
+//! their products, whose sums stay in registers, and one function is computed for all of them before the next, so that
+//! where one waits for itself the others go on.
 //!
-//! A few sequences go through all their steps side by side, so that while one waits for its own last step the others
-//! are computed; each is read and written from one end to the other.
+//! What the way back alone reads lies as it is computed, a group after another, of each step the four gates of all R
+//! sequences [4, R, D] and their c and u [R, D]. In rows of [B, T, ..] the sequences are often a power of two apart, for
+//! which a cache has few places.
 
-use super::{Size, lanes, lanes_back};
+use super::{Size, lanes_back};
 use crate::{
     ops::{
-        gemm::one_row,
         math::Math,
-        scan::{at, by_lanes, four_at, put},
+        scan::{at, by_lanes, put},
     },
     tensor::Cpu,
     with_width,
@@ -23,20 +25,30 @@ fn groups(s: Size) -> impl Iterator<Item = Range<usize>> {
     (0..s.b).step_by(GROUP).map(move |first| first..(first + GROUP).min(s.b))
 }
 
-/// W channels of gates, c, u and h, from the gates' sums z [4D].
-#[inline(always)]
-fn step<T: Math, const W: usize>(i: usize, d: usize, [z, before]: [&[T]; 2], to: &mut [&mut [T]; 4]) {
-    let [gates, c, u_to, h] = to;
-    let u: [T; W] = lanes(i, d, four_at(z, d, i), before, [gates, c, h]);
-    put(u_to, 0, d, i, u, false);
+/// Where c and u of sequence b at step t are.
+pub(super) fn kept(s: Size, b: usize, t: usize) -> Range<usize> {
+    let first = b / GROUP * GROUP;
+    let at = first * s.t + t * GROUP.min(s.b - first) + (b - first);
+    at * s.d..(at + 1) * s.d
 }
 
-/// W columns of x + a w for a row x [N] and a [K], and w [K, N].
+/// W columns of x + a w, from column j + i on, for a row x [N] and a [K], and w [K, N]: to column i of y.
 #[inline(always)]
-fn row<T: Math, const W: usize>(i: usize, n: usize, [x, a]: [&[T]; 2], w: &[T], y: &mut [T]) {
-    let mut sum: [T; W] = at(x, 0, n, i);
+fn row_of<T: Math, const W: usize>(
+    i: usize,
+    _: usize,
+    (n, j): (usize, usize),
+    x: Option<&[T]>,
+    a: &[T],
+    w: &[T],
+    y: &mut [T],
+) {
+    let mut sum = [T::ZERO; W];
+    if let Some(x) = x {
+        sum = at(x, 0, n, j + i);
+    }
     for (w, a) in w.chunks_exact(n).zip(a) {
-        let w: [T; W] = at(w, 0, n, i);
+        let w: [T; W] = at(w, 0, n, j + i);
         for l in 0..W {
             sum[l] = a.fma(w[l], sum[l]);
         }
@@ -54,11 +66,12 @@ fn add<T: Math, const W: usize>(w: [T; W], a: [T; GROUP], sums: &mut [[T; W]; GR
     }
 }
 
-/// [`row`] for the rows of a group, to y [4, N]; without x, a w alone.
+/// [`row_of`] for the rows of a group, to y [R, D].
 #[inline(always)]
 fn rows<T: Math, const W: usize>(
     i: usize,
-    n: usize,
+    d: usize,
+    (n, j): (usize, usize),
     x: Option<[&[T]; GROUP]>,
     [a0, a1, a2, a3]: [&[T]; GROUP],
     w: &[T],
@@ -67,7 +80,7 @@ fn rows<T: Math, const W: usize>(
     let mut sums = [[T::ZERO; W]; GROUP];
     if let Some(x) = x {
         for (sum, x) in sums.iter_mut().zip(x) {
-            *sum = at(x, 0, n, i);
+            *sum = at(x, 0, n, j + i);
         }
     }
     // Four numbers of each row at once: to count them is a fifth of the work for one.
@@ -75,60 +88,109 @@ fn rows<T: Math, const W: usize>(
     let ((a2, rest2), (a3, rest3)) = (a2.as_chunks::<4>(), a3.as_chunks::<4>());
     let (w4, w) = w.split_at(4 * a0.len() * n);
     for ((((w, a0), a1), a2), a3) in w4.chunks_exact(4 * n).zip(a0).zip(a1).zip(a2).zip(a3) {
-        for j in 0..4 {
-            add(at(w, j, n, i), [a0[j], a1[j], a2[j], a3[j]], &mut sums);
+        for k in 0..4 {
+            add(at(w, k, n, j + i), [a0[k], a1[k], a2[k], a3[k]], &mut sums);
         }
     }
     for ((((w, &a0), &a1), &a2), &a3) in w.chunks_exact(n).zip(rest0).zip(rest1).zip(rest2).zip(rest3) {
-        add(at(w, 0, n, i), [a0, a1, a2, a3], &mut sums);
+        add(at(w, 0, n, j + i), [a0, a1, a2, a3], &mut sums);
     }
     for (r, &sum) in sums.iter().enumerate() {
-        put(y, r, n, i, sum, false);
+        put(y, r, d, i, sum, false);
     }
 }
 
-/// All steps of the sequences `b`, with W_hhᵀ [D, 4D], to gates, c, u and h; and room for the gates' sums of a step, [4, 4D].
+/// The gates' sums [4, R D] to gates; c, u and h [R D], from c of the step before.
+#[inline(always)]
+fn cells<T: Math>(gates: &mut [T], before: &[T], [c, u, h]: [&mut [T]; 3]) {
+    let q = c.len();
+    let (ig, rest) = gates.split_at_mut(q);
+    let (f, rest) = rest.split_at_mut(q);
+    let (g, o) = rest.split_at_mut(q);
+    for i in &mut *ig {
+        *i = i.sigmoid();
+    }
+    for f in &mut *f {
+        *f = f.sigmoid();
+    }
+    for g in &mut *g {
+        *g = g.tanh();
+    }
+    for o in &mut *o {
+        *o = o.sigmoid();
+    }
+    let (before, u, h) = (&before[..q], &mut u[..q], &mut h[..q]);
+    for l in 0..q {
+        c[l] = f[l].fma(before[l], ig[l] * g[l]);
+    }
+    for l in 0..q {
+        u[l] = c[l].tanh();
+    }
+    for l in 0..q {
+        h[l] = o[l] * u[l];
+    }
+}
+
+/// All steps of the sequences from `first` on, with W_hhᵀ [D, 4D], to gates, c, u and h; and room for h of a step, [R, D].
 #[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
-fn group<T: Math>(s: Size, b: Range<usize>, inputs: [&[T]; 4], kinds: Option<&[i32]>, to: ([&mut [T]; 4], &mut [T])) {
-    let d = s.d;
-    with_width!(d => group_of(Size { d, ..s }, b, inputs, kinds, to));
+fn group<T: Math>(
+    s: Size,
+    b: Range<usize>,
+    inputs: [&[T]; 4],
+    kinds: Option<&[i32]>,
+    to: [&mut [T]; 4],
+    h_step: &mut [T],
+) {
+    let (d, r) = (s.d, b.len());
+    with_width!(d => match r {
+        GROUP => group_of(Size { d, ..s }, b.start, GROUP, inputs, kinds, to, h_step),
+        _ => group_of(Size { d, ..s }, b.start, r, inputs, kinds, to, h_step),
+    });
 }
 
 #[inline(always)]
 fn group_of<T: Math>(
     s: Size,
-    b: Range<usize>,
+    first: usize,
+    r: usize,
     [x, w, h0, c0]: [&[T]; 4],
     kinds: Option<&[i32]>,
-    ([gates, c, u, h], z): ([&mut [T]; 4], &mut [T]),
+    [gates, c, u, h]: [&mut [T]; 4],
+    h_step: &mut [T],
 ) {
-    let d = s.d;
+    let (d, q) = (s.d, r * s.d);
     for t in 0..s.t {
-        let (mut xs, mut before) = ([&x[..0]; GROUP], [&h0[..0]; GROUP]);
-        for ((b, x_row), h_row) in b.clone().zip(&mut xs).zip(&mut before) {
-            let from = if let Some(kinds) = kinds { kinds[b * s.t + t] as usize } else { b * s.t + t };
-            *x_row = &x[from * 4 * d..][..4 * d];
-            *h_row = if t == 0 { &h0[s.state(b, d)] } else { &h[s.row(b, t - 1, d)] };
+        let row = |l: usize| {
+            let row = (first + l) * s.t + t;
+            if let Some(kinds) = kinds { kinds[row] as usize } else { row }
+        };
+        let at = (first * s.t + t * r) * d;
+        let gates = &mut gates[4 * at..][..4 * q];
+        let (mut xs, mut hs) = ([&x[..0]; GROUP], [&h0[..0]; GROUP]);
+        for l in 0..r {
+            xs[l] = &x[row(l) * 4 * d..][..4 * d];
+            hs[l] = if t == 0 { &h0[(first + l) * d..][..d] } else { &h[((first + l) * s.t + t - 1) * d..][..d] };
         }
-        if b.len() == GROUP {
-            by_lanes!(4 * d, rows::<T>(Some(xs), before, w, &mut *z));
-        } else {
-            for ((x, h), z) in xs.into_iter().zip(before).zip(z.chunks_exact_mut(4 * d)).take(b.len()) {
-                by_lanes!(4 * d, row::<T>([x, h], w, &mut *z));
+        for (g, y) in gates.chunks_exact_mut(q).enumerate() {
+            if r == GROUP {
+                by_lanes!(d, rows::<T>((4 * d, g * d), Some(xs), hs, w, &mut *y));
+            } else {
+                for ((x, h), y) in xs.iter().zip(hs).zip(y.chunks_exact_mut(d)) {
+                    by_lanes!(d, row_of::<T>((4 * d, g * d), Some(x), h, w, &mut *y));
+                }
             }
         }
-        for (b, z) in b.clone().zip(z.chunks_exact(4 * d)) {
-            let (row, row4) = (s.row(b, t, d), s.row(b, t, 4 * d));
-            let (c_done, c) = c.split_at_mut(row.start);
-            let before = if t == 0 { &c0[s.state(b, d)] } else { &c_done[row.start - d..] };
-            let mut to = [&mut gates[row4], &mut c[..d], &mut u[row.clone()], &mut h[row]];
-            by_lanes!(d, step::<T>([z, before], &mut to));
+        let (done, c) = c.split_at_mut(at);
+        let before = if t == 0 { &c0[first * d..][..q] } else { &done[at - q..] };
+        cells(gates, before, [&mut c[..q], &mut u[at..][..q], &mut *h_step]);
+        for l in 0..r {
+            h[((first + l) * s.t + t) * d..][..d].copy_from_slice(&h_step[l * d..][..d]);
         }
     }
 }
 
-/// x [B, T, 4D], or a table and the `kinds` of the steps, W_hh [4D, D], h0 and c0 [B, D] to gates [B, T, 4D], c, u and
-/// h [B, T, D].
+/// x [B, T, 4D], or a table and the `kinds` of the steps, W_hh [4D, D], h0 and c0 [B, D] to h [B, T, D], and to gates, c and
+/// u as they are kept.
 pub(super) fn forward<T: Math>(
     cpu: &Cpu,
     s: Size,
@@ -136,25 +198,34 @@ pub(super) fn forward<T: Math>(
     kinds: Option<&[i32]>,
     [gates, c, u, h]: [&mut [T]; 4],
 ) {
-    let (mut w_t, mut z) = (cpu.temp::<T>(w.len()), cpu.temp::<T>(GROUP * 4 * s.d));
+    let (mut w_t, mut h_step) = (cpu.temp::<T>(w.len()), cpu.temp::<T>(GROUP * s.d));
     for (j, w_t) in w_t.chunks_exact_mut(4 * s.d).enumerate() {
         w_t.iter_mut().zip(w[j..].iter().step_by(s.d)).for_each(|(y, &x)| *y = x);
     }
     for b in groups(s) {
-        group(s, b, [x, &w_t, h0, c0], kinds, ([&mut *gates, &mut *c, &mut *u, &mut *h], &mut z));
+        group(s, b, [x, &w_t, h0, c0], kinds, [&mut *gates, &mut *c, &mut *u, &mut *h], &mut h_step);
     }
 }
 
-/// W channels of the gradients of the gates' sums.
+/// W channels of the gradients of the gates' sums, of a sequence that begins at `l` in gates [4, q] and c_{t-1}, u, dh and
+/// dc [q]: to dz [4D], and dc to step t − 1.
 #[inline(always)]
 fn step_back<T: Math, const W: usize>(
     i: usize,
     d: usize,
-    [gates, before, u]: [&[T]; 3],
-    grads: (&[T], &[T], &mut [T]),
+    (l, q): (usize, usize),
+    [gates, before, u, dh, dy]: [&[T]; 5],
+    dc: &mut [T],
     dz: &mut [T],
 ) {
-    for (k, &out) in lanes_back::<T, W>(i, d, [gates, before], at(u, 0, d, i), grads).iter().enumerate() {
+    let mut of = [[T::ZERO; W]; 4];
+    for (k, of) in of.iter_mut().enumerate() {
+        *of = at(gates, k, q, l + i);
+    }
+    let own = |x: &[T]| at::<T, W>(x, 0, q, l + i);
+    let (out, next) = lanes_back(of, own(before), own(u), at(dy, 0, d, i), own(dh), own(dc));
+    put(dc, 0, q, l + i, next, false);
+    for (k, &out) in out.iter().enumerate() {
         put(dz, k, d, i, out, false);
     }
 }
@@ -162,38 +233,45 @@ fn step_back<T: Math, const W: usize>(
 /// All steps of the sequences `b` backwards.
 #[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
 fn group_back<T: Math>(s: Size, b: Range<usize>, inputs: [&[T]; 6], to: [&mut [T]; 3]) {
-    let d = s.d;
-    with_width!(d => group_back_of(Size { d, ..s }, b, inputs, to));
+    let (d, r) = (s.d, b.len());
+    with_width!(d => match r {
+        GROUP => group_back_of(Size { d, ..s }, b.start, GROUP, inputs, to),
+        _ => group_back_of(Size { d, ..s }, b.start, r, inputs, to),
+    });
 }
 
 #[inline(always)]
-fn group_back_of<T: Math>(s: Size, b: Range<usize>, [w, c0, gates, c, u, dy]: [&[T]; 6], [dh, dc, dz]: [&mut [T]; 3]) {
-    let d = s.d;
+fn group_back_of<T: Math>(
+    s: Size,
+    first: usize,
+    r: usize,
+    [w, c0, gates, c, u, dy]: [&[T]; 6],
+    [dh, dc, dz]: [&mut [T]; 3],
+) {
+    let (d, q) = (s.d, r * s.d);
+    let (c0, dh, dc) = (&c0[first * d..][..q], &mut dh[first * d..][..q], &mut dc[first * d..][..q]);
     for t in (0..s.t).rev() {
-        for b in b.clone() {
-            let (row, row4, own) = (s.row(b, t, d), s.row(b, t, 4 * d), s.state(b, d));
-            let before = if t == 0 { &c0[own.clone()] } else { &c[row.start - d..row.start] };
-            let kept = [&gates[row4.clone()], before, &u[row.clone()]];
-            let (dy, dh, dc, dz) = (&dy[row], &dh[own.clone()], &mut dc[own], &mut dz[row4]);
-            by_lanes!(d, step_back::<T>(kept, (dy, dh, &mut *dc), &mut *dz));
+        let at = (first * s.t + t * r) * d;
+        let (gates, u) = (&gates[4 * at..][..4 * q], &u[at..][..q]);
+        let before = if t == 0 { c0 } else { &c[at - q..][..q] };
+        for l in 0..r {
+            let row = ((first + l) * s.t + t) * d;
+            let (dy, dz) = (&dy[row..][..d], &mut dz[4 * row..][..4 * d]);
+            by_lanes!(d, step_back::<T>((l * d, q), [gates, before, u, &*dh, dy], &mut *dc, &mut *dz));
         }
-        let dh = &mut dh[b.start * d..b.end * d];
-        if b.len() == GROUP {
-            let mut own = [&dz[..0]; GROUP];
-            for (own, b) in own.iter_mut().zip(b.clone()) {
-                *own = &dz[s.row(b, t, 4 * d)];
-            }
-            by_lanes!(d, rows::<T>(None, own, w, &mut *dh));
+        let own = |l: usize| &dz[((first + l) * s.t + t) * 4 * d..][..4 * d];
+        if r == GROUP {
+            by_lanes!(d, rows::<T>((d, 0), None, [own(0), own(1), own(2), own(3)], w, &mut *dh));
         } else {
-            for (b, dh) in b.clone().zip(dh.chunks_exact_mut(d)) {
-                by_lanes!(d, one_row::<T>(&dz[s.row(b, t, 4 * d)], w, &mut *dh));
+            for (l, dh) in dh.chunks_exact_mut(d).enumerate() {
+                by_lanes!(d, row_of::<T>((d, 0), None, own(l), w, &mut *dh));
             }
         }
     }
 }
 
-/// W_hh [4D, D], c0 [B, D], gates, c, u and dy [B, T, ..] to dz [B, T, 4D], the gradients of the gates' sums; dh and dc
-/// [B, D] come in as those of the last h and c and leave as those of the first.
+/// W_hh [4D, D], c0 [B, D], what was kept of gates, c and u, and dy [B, T, D] to dz [B, T, 4D], the gradients of the gates'
+/// sums; dh and dc [B, D] come in as those of the last h and c and leave as those of the first.
 pub(super) fn backward<T: Math>(s: Size, inputs: [&[T]; 6], [dh, dc, dz]: [&mut [T]; 3]) {
     for b in groups(s) {
         group_back(s, b, inputs, [&mut *dh, &mut *dc, &mut *dz]);

@@ -1,27 +1,49 @@
 //! Steps of wide LSTMs: all sequences at one step together, for one product with W_hh.
 
-use super::{Size, lanes, lanes_back};
+use super::{Size, lanes_back};
 use crate::{
     ops::{
         gemm::Shared,
         math::Math,
         matmul::Mat,
-        scan::{at, by_lanes, each, fetch, put},
+        scan::{at, by_lanes, each, fetch, four_at, put},
     },
     tensor::Cpu,
 };
 
 /// W channels of x [4D] and z = W_hh h_{t-1} [4D] to gates, c and h.
 #[inline(always)]
-fn sum<T: Math, const W: usize>(i: usize, d: usize, x: &[T], z: &[T], before: &[T], [to, c, h]: &mut [&mut [T]; 3]) {
-    let mut gates = [[T::ZERO; W]; 4];
-    for (k, gate) in gates.iter_mut().enumerate() {
+fn cells<T: Math, const W: usize>(
+    i: usize,
+    d: usize,
+    [x, z, before]: [&[T]; 3],
+    [gates, c_to, h_to]: &mut [&mut [T]; 3],
+) {
+    let mut sums = [[T::ZERO; W]; 4];
+    for (k, sum) in sums.iter_mut().enumerate() {
         let (x, z): ([T; W], [T; W]) = (at(x, k, d, i), at(z, k, d, i));
         for l in 0..W {
-            gate[l] = x[l] + z[l];
+            sum[l] = x[l] + z[l];
         }
     }
-    lanes(i, d, gates, before, [to, c, h]);
+    // One by one: a loop over the four would keep them in memory.
+    let [ig, f, g, o] = sums;
+    let (ig, f) = (each(ig, T::sigmoid), each(f, T::sigmoid));
+    let (g, o) = (each(g, T::tanh), each(o, T::sigmoid));
+    put(gates, 0, d, i, ig, false);
+    put(gates, 1, d, i, f, false);
+    put(gates, 2, d, i, g, false);
+    put(gates, 3, d, i, o, false);
+    let mut c: [T; W] = at(before, 0, d, i);
+    for l in 0..W {
+        c[l] = f[l].fma(c[l], ig[l] * g[l]);
+    }
+    let mut h = each(c, T::tanh);
+    for l in 0..W {
+        h[l] = o[l] * h[l];
+    }
+    put(c_to, 0, d, i, c, false);
+    put(h_to, 0, d, i, h, false);
 }
 
 /// Step t of all sequences: x [B, T, 4D], z [B, 4D] and c0 [B, D] to rows of gates, c and h [B, T, ..]. `h_state`
@@ -40,7 +62,7 @@ fn cell<T: Math>(s: Size, t: usize, [x, z, c0]: [&[T]; 3], [gates, c, h]: [&mut 
         let (done, c) = c.split_at_mut(row.start);
         let before = if t == 0 { &c0[own.clone()] } else { &done[row.start - d..] };
         let mut to = [&mut gates[row4.clone()], &mut c[..d], &mut h[row]];
-        by_lanes!(d, sum::<T>(&x[row4.clone()], &z[s.state(b, 4 * d)], before, &mut to));
+        by_lanes!(d, cells::<T>([&x[row4.clone()], &z[s.state(b, 4 * d)], before], &mut to));
         h_state[own].copy_from_slice(to[2]);
     }
 }
@@ -62,11 +84,14 @@ fn sum_back<T: Math, const W: usize>(
     i: usize,
     d: usize,
     [gates, before, c]: [&[T]; 3],
-    grads: (&[T], &[T], &mut [T]),
+    (dy, dh, dc): (&[T], &[T], &mut [T]),
     [dz, dz_t]: &mut [&mut [T]; 2],
 ) {
-    let u = each(at(c, 0, d, i), T::tanh);
-    for (k, &out) in lanes_back::<T, W>(i, d, [gates, before], u, grads).iter().enumerate() {
+    let own = |x: &[T]| at::<T, W>(x, 0, d, i);
+    let u = each(own(c), T::tanh);
+    let (out, next) = lanes_back(four_at(gates, d, i), own(before), u, own(dy), own(dh), own(dc));
+    put(dc, 0, d, i, next, false);
+    for (k, &out) in out.iter().enumerate() {
         put(dz, k, d, i, out, false);
         put(dz_t, k, d, i, out, false);
     }
