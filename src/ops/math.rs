@@ -107,7 +107,9 @@ pub mod m32 {
         let c = if x < -88.0 { -88.0 } else { x };
         // Adding 1.5 * 2^23 rounds to an integer; with 127 more its low bits are the exponent of 2^n.
         let t = c.mul_add(std::f32::consts::LOG2_E, 12582912.0 + 127.0);
-        let t = if BOUNDED && t > 12582912.0 + 254.0 { 12582912.0 + 254.0 } else { t };
+        // Compared as integers, which is the same for what is positive: units for floating point have enough to do.
+        let most = (12582912.0_f32 + 254.0).to_bits().cast_signed();
+        let t = if BOUNDED { f32::from_bits(t.to_bits().cast_signed().min(most).cast_unsigned()) } else { t };
         let n = t - (12582912.0 + 127.0);
         // In single precision ln 2 is 2e-9 off, as it happens: no second part of it is needed.
         let r = n.mul_add(-std::f32::consts::LN_2, c);
