@@ -78,7 +78,7 @@ pub unsafe fn product(p: Product) -> bool {
     }
     // SAFETY: this function's contract. Panels have room: all of b has, or it comes in parts that have.
     unsafe {
-        if narrow::product(p) || short::product(p) {
+        if short::product(p) || narrow::product(p) {
             return true;
         }
         if p.in_place() {

@@ -23,19 +23,44 @@ struct End {
     keep: __mmask16,
 }
 
+/// The n numbers of row p of b and zeros.
+///
+/// # Safety
+/// AVX-512F and VL; b has this row of n ≤ 16 numbers.
+#[inline]
+#[target_feature(enable = "avx512f,avx512vl")]
+unsafe fn row(b: View, p: usize, n: usize) -> __m512 {
+    // SAFETY: this function's contract; lanes without a mask bit are not read.
+    unsafe {
+        if b.cs == 1 {
+            return _mm512_maskz_loadu_ps(tail(n), b.from(p, 0).at);
+        }
+        let mut row = [0f32; W];
+        row[..n].iter_mut().enumerate().for_each(|(j, x)| *x = *b.from(p, j).at);
+        _mm512_loadu_ps(row.as_ptr())
+    }
+}
+
+/// The first 4 Q numbers of a vector in all of its quarters.
+#[inline]
+#[target_feature(enable = "avx512f")]
+fn repeated<const Q: usize>(v: __m512) -> __m512 {
+    let lanes: [i32; W] = from_fn(|l| (l % (4 * Q)) as i32);
+    // SAFETY: a vector's numbers.
+    _mm512_permutexvar_ps(unsafe { _mm512_loadu_si512(lanes.as_ptr().cast()) }, v)
+}
+
 impl End {
     /// # Safety
     /// AVX-512F and VL; `out` [.., n] is memory, without gaps; n ≤ 4 Q.
     #[target_feature(enable = "avx512f,avx512vl")]
     unsafe fn new<const Q: usize>(n: usize, out: Out) -> End {
-        let mut bias = [0f32; W];
+        let mut bias = _mm512_setzero_ps();
         if !out.init.is_null() && out.init_rs == 0 {
             // SAFETY: a bias is as long as a row.
-            (0..W).filter(|l| l % (4 * Q) < n).for_each(|l| bias[l] = unsafe { *out.init.add(l % (4 * Q)) });
+            bias = repeated::<Q>(unsafe { row(View { at: out.init, rs: 0, cs: 1 }, 0, n) });
         }
-        let keep = (0..W).filter(|l| l % (4 * Q) < n).fold(0, |mask, l| mask | 1 << l);
-        // SAFETY: a vector's numbers.
-        let bias = unsafe { _mm512_loadu_ps(bias.as_ptr()) };
+        let keep = (0..W).step_by(4 * Q).fold(0, |mask, l| mask | tail(n) << l);
         End { out, n, alpha: _mm512_set1_ps(out.alpha), bias, keep }
     }
 
@@ -54,6 +79,26 @@ impl End {
             let v = if self.out.init_rs > 0 { _mm512_add_ps(v, _mm512_maskz_loadu_ps(mask, y)) } else { v };
             put(y, mask, v);
         }
+    }
+
+    /// [`End::write`] for a whole vector of rows, of as many columns as it has room for.
+    ///
+    /// # Safety
+    /// The same; [`End::fills`] says so.
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512vl")]
+    unsafe fn write_whole(&self, i: usize, sums: __m512) {
+        let (v, y) = (_mm512_fmadd_ps(self.alpha, sums, self.bias), self.out.at.wrapping_add(i * self.n));
+        // SAFETY: the same.
+        unsafe {
+            let v = if self.out.init_rs > 0 { _mm512_add_ps(v, _mm512_loadu_ps(y)) } else { v };
+            _mm512_storeu_ps(y, v);
+        }
+    }
+
+    /// Whether rows of y fill a vector.
+    fn fills(&self) -> bool {
+        self.keep == !0
     }
 }
 
@@ -120,7 +165,13 @@ unsafe fn sixteens<const Q: usize, const LAST: bool>(
         let (each, left) = (4 / Q, if LAST { rows } else { W });
         for (v, &sums) in in_rows(sums).as_flattened().iter().enumerate().take(left.div_ceil(each)) {
             // SAFETY: the same.
-            unsafe { end.write(i + each * v, if LAST { (left - each * v).min(each) } else { each }, sums) };
+            unsafe {
+                if !LAST && end.fills() {
+                    end.write_whole(i + each * v, sums);
+                } else {
+                    end.write(i + each * v, (left - each * v).min(each), sums);
+                }
+            }
         }
         i += W;
     }
@@ -154,17 +205,11 @@ fn in_rows<const Q: usize>(mut sums: [[__m512; 4]; Q]) -> [[__m512; 4]; Q] {
 #[target_feature(enable = "avx512f,avx512vl")]
 unsafe fn by_sixteen<const Q: usize, const K: usize>(m: usize, k: usize, n: usize, a: View, b: View, out: Out) {
     let mut table = [const { MaybeUninit::<[[f32; 4]; Q]>::uninit() }; K];
-    for (p, row) in table[..k].iter_mut().enumerate() {
+    for (p, to) in table[..k].iter_mut().enumerate() {
         let mut numbers = [0f32; W];
-        // SAFETY: b is [k, n]; lanes without a mask bit are not read.
-        unsafe {
-            if b.cs == 1 {
-                _mm512_storeu_ps(numbers.as_mut_ptr(), _mm512_maskz_loadu_ps(tail(n), b.from(p, 0).at));
-            } else {
-                numbers[..n].iter_mut().enumerate().for_each(|(j, x)| *x = *b.from(p, j).at);
-            }
-        }
-        row.write(from_fn(|q| from_fn(|j| numbers[4 * q + j])));
+        // SAFETY: b is [k, n].
+        unsafe { _mm512_storeu_ps(numbers.as_mut_ptr(), row(b, p, n)) };
+        to.write(from_fn(|q| from_fn(|j| numbers[4 * q + j])));
     }
     // SAFETY: this function's contract; the rows of `table` were just written.
     unsafe {
@@ -187,21 +232,24 @@ unsafe fn by_sixteen<const Q: usize, const K: usize>(m: usize, k: usize, n: usiz
 unsafe fn spread<const Q: usize, const K: usize>(m: usize, n: usize, a: View, b: View, out: Out) {
     // SAFETY: this function's contract; lanes without a mask bit are not read.
     unsafe {
-        let end = End::new::<Q>(n, out);
+        let (end, each) = (End::new::<Q>(n, out), 4 / Q);
         let (mut b_rows, mut from) = ([_mm512_setzero_ps(); K], [_mm512_setzero_si512(); K]);
         for p in 0..K {
-            let row: [f32; W] = from_fn(|l| if l % (4 * Q) < n { *b.from(p, l % (4 * Q)).at } else { 0.0 });
             let place: [i32; W] = from_fn(|l| (l / (4 * Q) * K + p) as i32);
-            (b_rows[p], from[p]) = (_mm512_loadu_ps(row.as_ptr()), _mm512_loadu_si512(place.as_ptr().cast()));
+            (b_rows[p], from[p]) = (repeated::<Q>(row(b, p, n)), _mm512_loadu_si512(place.as_ptr().cast()));
         }
-        for i in (0..m).step_by(4 / Q) {
-            let rows = (m - i).min(4 / Q);
+        for i in (0..m).step_by(each) {
+            let rows = (m - i).min(each);
             let x = _mm512_maskz_loadu_ps(tail(K * rows), a.from(i, 0).at);
             let mut sum = _mm512_mul_ps(_mm512_permutexvar_ps(from[0], x), b_rows[0]);
             for p in 1..K {
                 sum = _mm512_fmadd_ps(_mm512_permutexvar_ps(from[p], x), b_rows[p], sum);
             }
-            end.write(i, rows, sum);
+            if end.fills() && rows == each {
+                end.write_whole(i, sum);
+            } else {
+                end.write(i, rows, sum);
+            }
         }
     }
 }

@@ -57,6 +57,41 @@ unsafe fn rows<const K: usize, const C: usize>(m: usize, a: View, b: View, out: 
     }
 }
 
+/// K steps and eight columns, half a vector.
+///
+/// # Safety
+/// AVX-512F and VL; a [m, K], b [K, 8] and `out` [m, 8] are memory to read or write.
+#[inline(never)]
+#[target_feature(enable = "avx512f,avx512vl")]
+unsafe fn eight<const K: usize>(m: usize, a: View, b: View, out: Out) {
+    let (mut held, mut init) = ([_mm256_setzero_ps(); K], _mm256_setzero_ps());
+    // SAFETY: b has K rows of eight numbers, what is added one.
+    unsafe {
+        if !out.init.is_null() && out.init_rs == 0 {
+            init = _mm256_loadu_ps(out.init);
+        }
+        for (p, held) in held.iter_mut().enumerate() {
+            let row: [f32; 8] = std::array::from_fn(|j| *b.from(p, j).at);
+            *held = _mm256_loadu_ps(row.as_ptr());
+        }
+    }
+    let (mut at, mut to) = (a.at, out.at);
+    for _ in 0..m {
+        let mut sum = _mm256_setzero_ps();
+        for (p, &b) in held.iter().enumerate() {
+            // SAFETY: a row of K numbers.
+            let x = _mm256_set1_ps(unsafe { *at.add(p) });
+            sum = if p == 0 { _mm256_mul_ps(x, b) } else { _mm256_fmadd_ps(x, b, sum) };
+        }
+        // SAFETY: a row of y. What is added to, if its rows differ, is y itself.
+        unsafe {
+            let init = if out.init_rs > 0 { _mm256_loadu_ps(to) } else { init };
+            _mm256_storeu_ps(to, _mm256_add_ps(sum, init));
+        }
+        (at, to) = (at.wrapping_add(a.rs), to.wrapping_add(out.rs));
+    }
+}
+
 /// The product, if this is the way to compute it.
 ///
 /// # Safety
@@ -65,6 +100,21 @@ unsafe fn rows<const K: usize, const C: usize>(m: usize, a: View, b: View, out: 
 pub unsafe fn product(p: Product) -> bool {
     let Product { m, k, n, a, out, .. } = p;
     if !matches!(k, 1 | 2 | 4 | 8) || m < FEWEST || a.cs != 1 || out.cs != 1 || out.alpha != 1.0 {
+        return false;
+    }
+    if n == 8 {
+        // SAFETY: this function's contract.
+        unsafe {
+            match k {
+                1 => eight::<1>(m, a, p.b, out),
+                2 => eight::<2>(m, a, p.b, out),
+                4 => eight::<4>(m, a, p.b, out),
+                _ => eight::<8>(m, a, p.b, out),
+            }
+        }
+        return true;
+    }
+    if n < 8 {
         return false;
     }
     let most = HELD / k.max(4) * W;

@@ -3,7 +3,7 @@
 use super::{Mat, Start, avx2, avx512, operand::Product};
 
 /// (m, k, n): around a tile's rows, a vector, a block of k, what is narrow, short or packed.
-const SIZES: [(usize, usize, usize); 47] = [
+const SIZES: [(usize, usize, usize); 50] = [
     (1, 1, 1),
     (3, 0, 5),
     (5, 3, 7),
@@ -43,6 +43,9 @@ const SIZES: [(usize, usize, usize); 47] = [
     (16, 600, 6),
     (450, 300, 6),
     (18, 2, 90),
+    (21, 1, 8),
+    (20, 4, 8),
+    (19, 8, 8),
     (20, 1, 20),
     (19, 2, 40),
     (33, 4, 70),
