@@ -13,6 +13,7 @@
 mod clock;
 mod cores;
 mod inputs;
+mod ops;
 mod steps;
 
 use clap::{Parser, Subcommand};
