@@ -58,17 +58,29 @@ pub(super) fn copy_rows<T: Real>(n: usize, ids: &[i32], w: &[T], y: &mut [T]) {
     });
 }
 
+/// d [V, N] += the rows of g.
+#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
+fn add_rows<T: Real>(n: usize, ids: &[i32], g: &[T], d: &mut [T]) {
+    with_width!(n => for (&id, g) in ids.iter().zip(g.chunks_exact(n)) {
+        d[id as usize * n..][..n].iter_mut().zip(g).for_each(|(d, &g)| *d += g);
+    });
+}
+
 /// How many tables take the rows in turn where there are few kinds: one sum of a row waits for the one before.
 const TURNS: usize = 4;
 
-/// d [TURNS, V, N], or [V, N], += rows of g.
+/// d [TURNS, V, N] += the rows of g.
 #[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
-fn add_rows<T: Real>(n: usize, turns: usize, ids: &[i32], g: &[T], d: &mut [T]) {
-    let table = d.len() / turns;
-    with_width!(n => for (i, (&id, g)) in ids.iter().zip(g.chunks_exact(n)).enumerate() {
-        let d = &mut d[i % turns * table + id as usize * n..][..n];
-        d.iter_mut().zip(g).for_each(|(d, &g)| *d += g);
+fn add_rows_in_turn<T: Real>(n: usize, ids: &[i32], g: &[T], d: &mut [T]) {
+    let table = d.len() / TURNS;
+    let (fours, rest) = ids.as_chunks::<TURNS>();
+    let (g, g_rest) = g.split_at(fours.len() * TURNS * n);
+    with_width!(n => for (ids, g) in fours.iter().zip(g.chunks_exact(TURNS * n)) {
+        for (i, (&id, g)) in ids.iter().zip(g.chunks_exact(n)).enumerate() {
+            d[i * table + id as usize * n..][..n].iter_mut().zip(g).for_each(|(d, &g)| *d += g);
+        }
     });
+    add_rows(n, rest, g_rest, &mut d[..table]);
 }
 
 /// Gradients of many rows that are added to those of the few rows of a table. Where each of these is seen often, in a
@@ -115,18 +127,18 @@ impl<T: Real> Drop for Sums<'_, T> {
 
 /// d [V, N] += the rows of g that came of each of its own.
 pub(super) fn add_rows_cpu<T: Real>(cpu: &Cpu, n: usize, ids: &[i32], g: &[T], d: &mut [T]) {
-    // A quarter of the rows come to each table: as many as it has numbers, or clearing and adding them up would take as long.
-    let turns = if ids.len() * n >= TURNS * TURNS * d.len() { TURNS } else { 1 };
-    let mut tables = cpu.temp::<T>(if turns > 1 { turns * d.len() } else { 0 });
+    // Of more kinds, the same one is seldom among the last rows; of few rows, it is not worth while to add up tables.
+    let in_turn = d.len() <= TURNS * n && ids.len() * n >= TURNS * TURNS * d.len();
+    let mut tables = cpu.temp::<T>(if in_turn { TURNS * d.len() } else { 0 });
     let mut sums = Sums::new(cpu, n, ids.len(), d);
     for (ids, g) in ids.chunks(BLOCK).zip(g.chunks(BLOCK * n)) {
         let d = sums.next(ids.len());
-        if turns == 1 {
-            add_rows(n, 1, ids, g, d);
+        if !in_turn {
+            add_rows(n, ids, g, d);
             continue;
         }
         tables.fill(T::ZERO);
-        add_rows(n, TURNS, ids, g, &mut tables);
+        add_rows_in_turn(n, ids, g, &mut tables);
         for table in tables.chunks_exact(d.len()) {
             d.iter_mut().zip(table).for_each(|(d, &sum)| *d += sum);
         }

@@ -86,22 +86,33 @@ pub fn backward_x<T: Real>(centre: bool, x: &[T], w: &[T; 4], mean: &[T], r: &[T
     }
 }
 
-/// dw += Σ g x̂ over the rows: sixteen sums of each column side by side, then the sum of those.
+/// Each of four numbers four times, as the entries of their rows lie.
+#[inline(always)]
+fn spread<T: Real>(x: &[T]) -> Lane<T> {
+    let mut y = [T::ZERO; L];
+    for (y, &x) in y.as_chunks_mut::<4>().0.iter_mut().zip(x) {
+        *y = [x; 4];
+    }
+    y
+}
+
+/// dw += Σ g x̂ over the rows: sixteen rows' sums side by side, then the sum of those.
 #[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
 pub fn backward_w<T: Real>(x: &[T], mean: &[T], r: &[T], g: &[T], dw: &mut [T; 4]) {
     let here = avx512_here!();
     let (mean, r, mut sums) = (mean.as_chunks::<L>().0, r.as_chunks::<L>().0, [[T::ZERO; L]; 4]);
     for (((x, g), mean), r) in blocks(x).iter().zip(blocks(g)).zip(mean).zip(r) {
-        let (x, g, mean, r) = (turned(here, x), turned(here, g), order(here, mean), order(here, r));
         for j in 0..4 {
-            let mut x = x[j];
+            let (mut x, mean, r) = (x[j], spread(&mean[4 * j..]), spread(&r[4 * j..]));
             for l in 0..L {
                 x[l] = (x[l] - mean[l]) * r[l];
             }
             sums[j] = fma(here, &sums[j], &g[j], &x);
         }
     }
-    dw.iter_mut().zip(sums).for_each(|(dw, sums)| *dw += sums.into_iter().sum());
+    for row in sums.as_flattened().as_chunks::<4>().0 {
+        dw.iter_mut().zip(row).for_each(|(dw, sum)| *dw += *sum);
+    }
 }
 
 /// L2 norm.
