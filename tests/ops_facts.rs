@@ -361,6 +361,49 @@ fn skip(name: &str, formula: impl for<'t> Fn(Var<'t>, Var<'t>, Var<'t>, Var<'t>,
     }
 }
 
+/// The gradient of each row of a table [V, N] is the sum of those of its copies, of few kinds and of many rows too, which
+/// are added up in other orders: of small integers it is the same to the bit.
+#[test]
+fn a_rows_gradient_is_the_sum_of_its_copies() {
+    let g = &mut Gen::new(11);
+    for (v, n) in [(1, 1), (1, 16), (2, 3), (2, 64), (3, 4), (4, 1), (5, 2), (300, 1)] {
+        for count in [1, 15, 16, 31, 33, 67, 1027, 2050] {
+            let (ids, c) = (g.ints([count], v), g.ints([count, n], 7).host::<i32>().to_vec());
+            let mut want = vec![0.0; v * n];
+            for (i, &id) in ids.host::<i32>().iter().enumerate() {
+                (0..n).for_each(|j| want[id as usize * n + j] += f64::from(c[i * n + j]));
+            }
+            let c = Tensor::from_vec(c.iter().map(|&c| c as f32).collect(), [count, n]);
+            let dw = table_grad(&Tensor::from_vec(vec![0f32; v * n], [v, n]), &ids, &c);
+            assert_eq!(dw.to_f64(), want, "{count} rows of a table [{v}, {n}]");
+        }
+    }
+}
+
+/// A long sum in single precision of one number after another would lose more digits than this.
+#[test]
+fn a_rows_gradient_of_many_copies_has_its_digits() {
+    let g = &mut Gen::new(12);
+    for v in [1, 2, 5] {
+        let (ids, c) = (g.ints([200_003], v), g.range([200_003, 1], 0.0, 1.0).cast(DType::F32));
+        let mut want = vec![0.0; v];
+        ids.host::<i32>().iter().zip(c.to_f64()).for_each(|(&id, c)| want[id as usize] += c);
+        let dw = table_grad(&Tensor::from_vec(vec![0f32; v], [v, 1]), &ids, &c).to_f64();
+        for (dw, want) in dw.iter().zip(want) {
+            assert!((dw - want).abs() < 5e-7 * want, "{v} kinds: {dw}, not {want}");
+        }
+    }
+}
+
+/// That of a table from which rows were copied and multiplied by c.
+fn table_grad(w: &Tensor, ids: &Tensor, c: &Tensor) -> Tensor {
+    let tape = Tape::default();
+    tape.poison(true);
+    let w = tape.leaf(w);
+    tape.backward((w.embedding(tape.constant(ids)) * tape.constant(c)).sum());
+    w.grad().unwrap()
+}
+
 #[test]
 fn integers_can_be_moved() {
     let x = ints(&[1, 2, 3, 4, 5, 6], [2, 3]);
