@@ -129,6 +129,28 @@ fn a_state_that_grows_beyond_all_bounds_is_infinite() {
     }
 }
 
+/// The rate is multiplied by log₂ e, which of the largest is no number any more: e^(Δ a) is still 1 after no time and 0
+/// after any. What is undefined stays so, whatever bits it has.
+#[test]
+fn after_no_time_a_state_is_still_there_at_any_rate() {
+    for (batch, e) in [(1, 16), (3, 8), (3, 4), (2, 1)] {
+        let run = |delta: f32, a: f32| {
+            let tape = Tape::default();
+            let of = |shape: &[usize], value| tape.leaf(&Tensor::full(Shape::new(shape), DType::F32, value));
+            let (row, state) = (of(&[batch, 2, 1], 1.0), of(&[batch, e, 1], 1.0));
+            let (u, a) = (of(&[batch, 2, e], 1.0), tape.leaf(&Tensor::from_vec(vec![a; e], [e, 1])));
+            let (_, last) = selective_scan(u, of(&[batch, 2, e], f64::from(delta)), a, row, row, state, 1.0, 2);
+            tape.backward(last.sum());
+            [last.value(), a.grad().unwrap()].map(|x| x.to_f64())
+        };
+        assert_eq!(run(0.0, -f32::MAX), [vec![1.0; batch * e], vec![0.0; e]], "{batch} x {e}");
+        assert_eq!(run(1.0, -f32::MAX)[0], vec![1.0; batch * e], "{batch} x {e}");
+        for bits in [0x7fc00000, 0x7fffffff, 0xffc00001] {
+            assert!(run(1.0, f32::from_bits(bits))[0].iter().all(|x| x.is_nan()), "{batch} x {e}, {bits:x}");
+        }
+    }
+}
+
 #[test]
 fn without_a_target_the_loss_and_its_gradient_are_zero() {
     let x = Gen::new(0).normal([3, 5]);

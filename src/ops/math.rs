@@ -12,11 +12,11 @@ use crate::tensor::Real;
 pub trait Math: Real {
     /// eˣ
     fn exp(self) -> Self;
-    /// eˣ for x ≤ 0, as of a state that fades and of numbers less their largest: a step less than for any x. Also right for
-    /// x up to 88; beyond that it may be anything, even negative.
+    /// eˣ for x ≤ 0, as of numbers less their largest: a step less than for any x. Also right for x up to 88; beyond that
+    /// it may be anything, even negative.
     fn decay(self) -> Self;
-    /// 2ˣ for x up to 127; beyond that it may be anything. A rate that is multiplied by log₂ e once makes every eˣ of it a
-    /// 2ˣ, which takes a third fewer steps.
+    /// 2ˣ for x up to 127; beyond that, and of NaN other than arithmetic's own, it may be anything. A rate that is
+    /// multiplied by log₂ e once makes every eˣ of it a 2ˣ, which takes fewer steps.
     fn exp2(self) -> Self;
     /// ln x
     fn ln(self) -> Self;
@@ -141,8 +141,8 @@ pub mod m32 {
         let p = p.mul_add(r, 2.40222421e-1);
         let p = p.mul_add(r, 6.93146978e-1);
         let p = p.mul_add(r, 1.0);
-        // Times 2^n by its exponent alone. Near -127 that leaves no more than a number below the least normal one, at -127
-        // itself, where p is 1, nothing.
+        // Times 2^n by its exponent alone. Between -126 and -127, where p is 1, that falls to nothing, as a line does. Of
+        // the NaN of arithmetic those bits are zero; to see to every other would be one step more.
         f32::from_bits(p.to_bits().wrapping_add(t.to_bits() << 23))
     }
     #[inline(always)]
@@ -452,7 +452,10 @@ mod tests {
         (-126..=127).for_each(|n| assert_eq!(m32::exp2(n as f32), 2f32.powi(n)));
         assert!((0..=1000).all(|i| (0.0..=2.5e-38).contains(&m32::exp2(-127.0 + i as f32 * 2e-3))));
         for f in [m32::exp, m32::decay, m32::exp2, m32::sigmoid, m32::tanh, m32::softplus] {
-            assert!(f(f32::NAN).is_nan());
+            // Those of arithmetic.
+            for bits in [0x7fc00000, 0xffc00000] {
+                assert!(f(f32::from_bits(bits)).is_nan(), "{bits:x}");
+            }
         }
         assert_eq!(m32::softplus_and_slope(1e4), (1e4, 1.0));
         assert!(<[f32; 2]>::from(m32::softplus_and_slope(f32::NAN)).iter().all(|y| y.is_nan()));

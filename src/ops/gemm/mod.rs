@@ -92,9 +92,13 @@ impl Mat {
         Mat { rows: self.cols, cols: self.rows, rs: self.cs, cs: self.rs }
     }
 
-    /// One past the last element.
+    /// One past the last element; of what no memory can hold, more than any slice has.
     fn span(self) -> usize {
-        if self.rows == 0 || self.cols == 0 { 0 } else { (self.rows - 1) * self.rs + (self.cols - 1) * self.cs + 1 }
+        if self.rows == 0 || self.cols == 0 {
+            return 0;
+        }
+        let far = |n: usize, step: usize| (n - 1).saturating_mul(step);
+        far(self.rows, self.rs).saturating_add(far(self.cols, self.cs)).saturating_add(1)
     }
 }
 

@@ -18,6 +18,7 @@ struct End {
     out: Out,
     n: usize,
     alpha: __m512,
+    /// What is added to these rows as they follow each other in y, unless it is y itself.
     bias: __m512,
     /// The lanes that are columns of y.
     keep: __mmask16,
@@ -26,10 +27,10 @@ struct End {
 /// The n numbers of row p of b and zeros.
 ///
 /// # Safety
-/// AVX-512F and VL; b has this row of n ≤ 16 numbers.
+/// AVX-512F and VL; b has this row of n numbers, 1 to 16.
 #[inline]
 #[target_feature(enable = "avx512f,avx512vl")]
-unsafe fn row(b: View, p: usize, n: usize) -> __m512 {
+pub unsafe fn row(b: View, p: usize, n: usize) -> __m512 {
     // SAFETY: this function's contract; lanes without a mask bit are not read.
     unsafe {
         if b.cs == 1 {
@@ -52,32 +53,32 @@ fn repeated<const Q: usize>(v: __m512) -> __m512 {
 
 impl End {
     /// # Safety
-    /// AVX-512F and VL; `out` [.., n] is memory, without gaps; n ≤ 4 Q.
+    /// AVX-512F and VL; `out` [.., n] is memory, without gaps; 0 < n ≤ 4 Q.
     #[target_feature(enable = "avx512f,avx512vl")]
     unsafe fn new<const Q: usize>(n: usize, out: Out) -> End {
+        let keep = (0..W).step_by(4 * Q).fold(0, |mask, l| mask | tail(n) << l);
         let mut bias = _mm512_setzero_ps();
         if !out.init.is_null() && out.init_rs == 0 {
             // SAFETY: a bias is as long as a row.
-            bias = repeated::<Q>(unsafe { row(View { at: out.init, rs: 0, cs: 1 }, 0, n) });
+            let row = unsafe { row(View { at: out.init, rs: 0, cs: 1 }, 0, n) };
+            bias = _mm512_maskz_compress_ps(keep, repeated::<Q>(row));
         }
-        let keep = (0..W).step_by(4 * Q).fold(0, |mask, l| mask | tail(n) << l);
         End { out, n, alpha: _mm512_set1_ps(out.alpha), bias, keep }
     }
 
     /// Write the first `rows` rows of `sums` to y from row i on.
     ///
     /// # Safety
-    /// AVX-512F and VL; y has these rows.
+    /// AVX-512F and VL; y has these rows, one or more.
     #[inline]
     #[target_feature(enable = "avx512f,avx512vl")]
     unsafe fn write(&self, i: usize, rows: usize, sums: __m512) {
-        let v = _mm512_fmadd_ps(self.alpha, sums, self.bias);
-        let v = if self.keep == !0 { v } else { _mm512_maskz_compress_ps(self.keep, v) };
+        let sums = if self.fills() { sums } else { _mm512_maskz_compress_ps(self.keep, sums) };
         let (mask, y) = (tail(rows * self.n), self.out.at.wrapping_add(i * self.n));
         // SAFETY: as many numbers as these rows have; what is added to, if its rows differ, is y itself.
         unsafe {
-            let v = if self.out.init_rs > 0 { _mm512_add_ps(v, _mm512_maskz_loadu_ps(mask, y)) } else { v };
-            put(y, mask, v);
+            let init = if self.out.init_rs > 0 { _mm512_maskz_loadu_ps(mask, y) } else { self.bias };
+            put(y, mask, _mm512_fmadd_ps(self.alpha, sums, init));
         }
     }
 
@@ -88,11 +89,11 @@ impl End {
     #[inline]
     #[target_feature(enable = "avx512f,avx512vl")]
     unsafe fn write_whole(&self, i: usize, sums: __m512) {
-        let (v, y) = (_mm512_fmadd_ps(self.alpha, sums, self.bias), self.out.at.wrapping_add(i * self.n));
+        let y = self.out.at.wrapping_add(i * self.n);
         // SAFETY: the same.
         unsafe {
-            let v = if self.out.init_rs > 0 { _mm512_add_ps(v, _mm512_loadu_ps(y)) } else { v };
-            _mm512_storeu_ps(y, v);
+            let init = if self.out.init_rs > 0 { _mm512_loadu_ps(y) } else { self.bias };
+            _mm512_storeu_ps(y, _mm512_fmadd_ps(self.alpha, sums, init));
         }
     }
 
@@ -102,8 +103,8 @@ impl End {
     }
 }
 
-/// Four steps of sixteen rows, a vector each, or as many as `mask` says and zeros. If LAST, only the first `left` rows are
-/// there; the others are the last of them once more.
+/// Four steps of sixteen rows, a vector each, or as many as `mask` says and zeros. If LAST, only the first `left` rows,
+/// one or more, are there; the others are the last of them once more.
 ///
 /// # Safety
 /// AVX-512F and VL; these rows have these numbers.
@@ -125,8 +126,8 @@ unsafe fn steps<const LAST: bool>(a: View, left: usize, mask: __mmask8) -> [__m5
     transpose_quarters(x)
 }
 
-/// Rows i.. of a b, sixteen at a time; `table` is b with zeros beyond its columns. If LAST, only the first `rows` of sixteen
-/// are there, else as many as there are.
+/// `rows` rows of a b from i on, sixteen at a time; `table` is b with zeros beyond its columns. If LAST they are fewer than
+/// sixteen, else a multiple of it.
 ///
 /// # Safety
 /// AVX-512F and VL; a has these rows, of as many numbers as `table` has rows, and y has them.
@@ -155,6 +156,7 @@ unsafe fn sixteens<const Q: usize, const LAST: bool>(
         if !rest.is_empty() {
             // SAFETY: the same.
             let steps = unsafe { steps::<LAST>(a, rows, 0xf >> (4 - rest.len())) };
+            // Not two iterators side by side: the steps would be written to memory for one of them.
             for (q, &step) in steps.iter().enumerate() {
                 let Some(b) = rest.get(q) else { break };
                 for (sum, &b) in sums.as_flattened_mut().iter_mut().zip(b.as_flattened()) {
@@ -200,7 +202,7 @@ fn in_rows<const Q: usize>(mut sums: [[__m512; 4]; Q]) -> [[__m512; 4]; Q] {
 /// All rows of a b, n ≤ 4 Q, by sixteens.
 ///
 /// # Safety
-/// As of [`product`].
+/// As of [`product`]; [`Product::few_columns`]; k ≤ K.
 #[inline(never)]
 #[target_feature(enable = "avx512f,avx512vl")]
 unsafe fn by_sixteen<const Q: usize, const K: usize>(m: usize, k: usize, n: usize, a: View, b: View, out: Out) {
@@ -226,7 +228,7 @@ unsafe fn by_sixteen<const Q: usize, const K: usize>(m: usize, k: usize, n: usiz
 /// y needs, each number is spread over the Q quarters of its row and multiplied by the row of b.
 ///
 /// # Safety
-/// As of [`product`].
+/// As of [`product`]; [`Product::few_columns`]; k and the distance of a's rows are K.
 #[inline(never)]
 #[target_feature(enable = "avx512f,avx512vl")]
 unsafe fn spread<const Q: usize, const K: usize>(m: usize, n: usize, a: View, b: View, out: Out) {
@@ -257,7 +259,8 @@ unsafe fn spread<const Q: usize, const K: usize>(m: usize, n: usize, a: View, b:
 /// The product, if this is the way to compute it.
 ///
 /// # Safety
-/// AVX-512F and VL; a [m, k], b [k, n] and `out` [m, n] are memory to read or write.
+/// AVX-512F and VL; a [m, k], b [k, n] and what `out` [m, n] starts from are memory to read, y to write, which overlaps no
+/// other; none of the sizes but k is 0.
 #[target_feature(enable = "avx512f,avx512vl")]
 pub unsafe fn product(p: Product) -> bool {
     const SHORT: usize = 32;

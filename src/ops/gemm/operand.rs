@@ -130,7 +130,8 @@ impl Product {
         n <= MOST && m >= FEWEST && a.cs == 1 && out.cs == 1 && out.rs == n
     }
 
-    /// The same, and as many steps of k as rows are transposed for.
+    /// The same, and as many steps of k as AVX2 transposes rows for, which sums them at once where the columns are four
+    /// or fewer, and so does AVX-512.
     pub fn narrow(&self) -> bool {
         self.few_columns() && (4..=LONGEST).contains(&self.k)
     }

@@ -3,34 +3,34 @@
 //! few rows and be over before it has begun.
 
 use super::{
+    narrow::row,
     operand::{FEWEST, Out, Product, View},
     tile::{W, put, tail},
 };
 use std::arch::x86_64::*;
 
-/// How many vectors of b stay in registers.
+/// The most vectors of b that stay in registers, and the most of a row.
+const WIDEST: usize = 4;
 const HELD: usize = 16;
 
 /// K steps, C vectors of columns of which the last has the lanes of `mask`.
 ///
 /// # Safety
-/// AVX-512F and VL; a [m, K], b [K, columns] and `out` [m, columns] are memory to read or write.
+/// As of [`product`], and that it takes the product: alpha is 1, and a and y are in rows. So many columns there are.
 #[inline(never)]
 #[target_feature(enable = "avx512f,avx512vl")]
 unsafe fn rows<const K: usize, const C: usize>(m: usize, a: View, b: View, out: Out, mask: __mmask16) {
     let (mut held, mut init) = ([[_mm512_setzero_ps(); C]; K], [_mm512_setzero_ps(); C]);
     let mask_of = |c: usize| if c + 1 == C { mask } else { !0 };
     for c in 0..C {
-        let lanes = (0..W).filter(|l| mask_of(c) >> l & 1 == 1);
-        let mut row = [0f32; W];
+        let columns = mask_of(c).count_ones() as usize;
         // SAFETY: b has a number for each lane of a mask, what is added too.
         unsafe {
             if !out.init.is_null() && out.init_rs == 0 {
                 init[c] = _mm512_maskz_loadu_ps(mask_of(c), out.init.add(c * W));
             }
             for (p, held) in held.iter_mut().enumerate() {
-                lanes.clone().for_each(|l| row[l] = *b.from(p, c * W + l).at);
-                held[c] = _mm512_loadu_ps(row.as_ptr());
+                held[c] = row(b.from(0, c * W), p, columns);
             }
         }
     }
@@ -60,7 +60,7 @@ unsafe fn rows<const K: usize, const C: usize>(m: usize, a: View, b: View, out: 
 /// K steps and eight columns, half a vector.
 ///
 /// # Safety
-/// AVX-512F and VL; a [m, K], b [K, 8] and `out` [m, 8] are memory to read or write.
+/// As of `rows`.
 #[inline(never)]
 #[target_feature(enable = "avx512f,avx512vl")]
 unsafe fn eight<const K: usize>(m: usize, a: View, b: View, out: Out) {
@@ -95,7 +95,8 @@ unsafe fn eight<const K: usize>(m: usize, a: View, b: View, out: Out) {
 /// The product, if this is the way to compute it.
 ///
 /// # Safety
-/// AVX-512F and VL; a [m, k], b [k, n] and `out` [m, n] are memory to read or write.
+/// AVX-512F and VL; a [m, k], b [k, n] and what `out` [m, n] starts from are memory to read, y to write, which overlaps no
+/// other; none of the sizes is 0.
 #[target_feature(enable = "avx512f,avx512vl")]
 pub unsafe fn product(p: Product) -> bool {
     let Product { m, k, n, a, out, .. } = p;
@@ -117,7 +118,7 @@ pub unsafe fn product(p: Product) -> bool {
     if n < 8 {
         return false;
     }
-    let most = HELD / k.max(4) * W;
+    let most = (HELD / k).min(WIDEST) * W;
     for j in (0..n).step_by(most) {
         let Product { n, b, out, .. } = p.columns(j, most);
         // SAFETY: this function's contract; columns j.. of n, no more than are left.

@@ -1,11 +1,14 @@
 //! Our kernels, each that this processor can run, beside the sums in their order: to the bit, but for a zero's sign.
 
-use super::{Mat, Start, avx2, avx512, operand::Product};
+use super::{Mat, Start, avx2, avx512, gemm, operand::Product};
 
 /// (m, k, n): around a tile's rows, a vector, a block of k, what is narrow, short or packed.
-const SIZES: [(usize, usize, usize); 50] = [
+const SIZES: [(usize, usize, usize); 53] = [
     (1, 1, 1),
     (3, 0, 5),
+    (18, 0, 6),
+    (33, 3, 4),
+    (20, 3, 8),
     (5, 3, 7),
     (7, 4, 8),
     (16, 4, 4),
@@ -85,7 +88,7 @@ fn plain(alpha: f32, a: (&[f32], Mat), b: (&[f32], Mat), y: &mut [f32], my: Mat,
                 for p in p..end {
                     sum = a.0[i * a.1.rs + p * a.1.cs].mul_add(b.0[p * b.1.rs + j * b.1.cs], sum);
                 }
-                whole += alpha * sum;
+                whole = alpha.mul_add(sum, whole);
             }
             *y = whole;
         }
@@ -108,7 +111,7 @@ fn every_instruction_set_sums_in_the_same_order() {
             let (how_a, how_b, how_y) = (layout % 4, layout / 4 % 4, layout / 16);
             let ((len_a, ma), (len_b, mb), (len_y, my)) = (mat(m, k, how_a), mat(k, n, how_b), mat(m, n, how_y));
             let (a, b, before, row) = (numbers(len_a, 1), numbers(len_b, 2), numbers(len_y, 3), numbers(n, 4));
-            let alpha = if layout % 3 == 0 { 0.5 } else { 1.0 }; // what a product by it is rounded to is itself
+            let alpha = if layout % 3 == 0 { 0.3 } else { 1.0 };
             for start in [Start::Zero, Start::Y, Start::Row(&row)] {
                 if matches!(start, Start::Row(_)) && my.cs != 1 {
                     continue;
@@ -131,4 +134,12 @@ fn every_instruction_set_sums_in_the_same_order() {
             }
         }
     }
+}
+
+/// Whatever the distances between rows are: the sizes that kernels rely on are those that there are.
+#[test]
+#[should_panic(expected = "too short")]
+fn a_matrix_larger_than_any_memory_is_none() {
+    let far = Mat { rows: 3, cols: 1, rs: usize::MAX / 2 + 1, cs: 1 };
+    gemm(1.0_f32, (&[1.0; 3], far), (&[1.0], Mat::new(1, 1, 1)), (&mut [0.0; 3], Mat::new(3, 1, 1)), false);
 }

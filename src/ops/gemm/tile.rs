@@ -37,6 +37,7 @@ pub fn panels(n: usize) -> impl Iterator<Item = (usize, usize, usize)> {
 #[inline]
 #[target_feature(enable = "avx512f,avx512vl")]
 pub unsafe fn put(y: *mut f32, mask: __mmask16, v: __m512) {
+    // SAFETY: as many numbers as the mask has lanes, at any address.
     unsafe {
         match mask {
             0xffff => _mm512_storeu_ps(y, v),

@@ -1,5 +1,5 @@
-//! Rows to lanes and back, and products of lanes, in single precision with AVX-512: sixteen rows of four numbers are four vectors of four
-//! quarters, which eight shuffles transpose. Left to itself, the compiler moves every number alone.
+//! Rows to lanes and back, and products of lanes, in single precision with AVX-512: sixteen rows of four numbers are four
+//! vectors of four quarters, which eight shuffles transpose. Left to itself, the compiler moves every number alone.
 
 use super::{L, Table};
 use std::arch::{asm, x86_64::*};
@@ -25,8 +25,8 @@ pub fn transpose_quarters([a, b, c, d]: [__m512; 4]) -> [__m512; 4] {
     ]
 }
 
-/// The same vector, of which the compiler knows nothing. Where it sees shuffles between loads and stores it makes of the whole
-/// of them moves of single numbers, by tens.
+/// The same vector, of which the compiler knows nothing. Where it sees shuffles between loads and stores it makes of the
+/// whole of them moves of single numbers, by tens.
 #[inline]
 #[target_feature(enable = "avx512f")]
 fn opaque(mut v: __m512) -> __m512 {
@@ -163,7 +163,7 @@ pub unsafe fn gather(
     }
 }
 
-/// The way back for the first `len` lanes: y's rows become lanes times `scale`, or get them added.
+/// The way back for the first lanes, as many as `at` has: y's rows become lanes times `scale`, or get them added.
 ///
 /// # Safety
 /// As [`gather`], the other way round.

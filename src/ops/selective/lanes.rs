@@ -1,7 +1,7 @@
 //! The selective scan on the CPU: sixteen channels side by side, one in each lane, four of their states in registers.
 //!
 //! Where a sequence has eight channels at most, the lanes are those of several sequences. Everything is written for one
-//! lane, in a loop over the lanes. States are rounded up to a multiple of four by ones that never get an input.
+//! lane, in a loop over the lanes. States are rounded up to a multiple of four by ones that never get a finite input.
 
 use super::{
     SelectiveScan, Size,
@@ -62,7 +62,15 @@ fn exp<T: Math, const KIND: u8>(x: T) -> T {
 /// a as [`exp`] takes it: e^(Δ a) = 2^(Δ a log₂ e), where no state grows.
 fn in_powers_of_two<T: Real>(kind: u8, a: &mut [T]) {
     if kind != ANY {
-        a.iter_mut().for_each(|a| *a *= T::of(std::f64::consts::LOG2_E));
+        for a in a {
+            let rate = *a * T::of(std::f64::consts::LOG2_E);
+            // Where that is too large a number, a is large enough: a state is gone, but not after no time at all.
+            *a = match rate.is_finite() {
+                true => rate,
+                false if *a < T::ZERO => *a,
+                false => T::of(f64::NAN), // with the bits that `exp2` knows
+            };
+        }
     }
 }
 
@@ -72,7 +80,8 @@ fn keep<T: Real, const KIND: u8>(w: T, s: T) -> T {
     if KIND == FADING { w } else { s * w - (s - T::ONE) }
 }
 
-/// G states from n on through some steps: `h` moves on, their share is added to y, which the first states begin.
+/// G states from n on through some steps, at `rate`, a as [`exp`] takes it: `h` moves on, their share is added to y, which
+/// the first states begin.
 #[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
 fn run<T: Math, const Q: usize, const KIND: u8>(
     s: T,
@@ -132,9 +141,9 @@ fn again<T: Math, const Q: usize, const KIND: u8>(
     }
 }
 
-/// The way back: `grad` comes in as G from behind these steps and leaves as G of the first, `da` is added to. To write, or
-/// to add to after the first states, of every step Σ g b and Σ q a; the same, after the first block of channels, of every step
-/// and state the lanes' shares of db and dc.
+/// The way back: `grad` comes in as G from behind these steps and leaves as G of the first, `da` is added to. Σ g b and
+/// Σ q a of every step are written by the first states and added to by the others; the lanes' shares of db and dc, of every
+/// step and state, are written by the first block of channels and added to by the others.
 #[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
 fn back<T: Math, const Q: usize, const KIND: u8>(
     block: usize,
@@ -211,12 +220,13 @@ fn back_of<T: Math, const Q: usize, const KIND: u8, const ADD: bool>(
     (*grad, *da) = (grads, das);
 }
 
-/// Δ u, and from Σ g b and Σ q a to the gradients of u and Δ, in their place.
+/// Δ u.
 #[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
 fn product<T: Real>(delta: &[T], u: &[T], write: &mut [T]) {
     write.iter_mut().zip(delta).zip(u).for_each(|((w, &d), &u)| *w = d * u);
 }
 
+/// From Σ g b and Σ q a to the gradients of u and Δ, in their place.
 #[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
 fn through_product<T: Real>(delta: &[T], u: &[T], gb: &mut [T], qa: &mut [T]) {
     for (((gb, qa), &d), &u) in gb.iter_mut().zip(qa).zip(delta).zip(u) {

@@ -68,16 +68,10 @@ impl Plan {
         })
     }
 
-    /// The sequences from `first` on that are computed at once, all channels of each; its last block begins with `lane`.
-    fn lines(self, first: usize) -> impl Iterator<Item = Piece> {
+    /// The sequences from `first` on that are computed at once, and the lane where the last block of each begins.
+    fn sequences(self, first: usize) -> impl Iterator<Item = (usize, usize)> {
         let count = self.side.min(self.z.b - first);
-        (0..count).map(move |i| Piece {
-            block: 0,
-            lane: if self.side == 1 { 0 } else { i * self.z.e },
-            sequence: first + i,
-            channel: 0,
-            width: self.z.e,
-        })
+        (0..count).map(move |i| (first + i, if self.side == 1 { 0 } else { i * self.z.e }))
     }
 
     /// Steps t0.. of a tensor [B, T, E] to lanes [blocks, steps].
@@ -90,10 +84,12 @@ impl Plan {
         store(self, part, y, x, acc);
     }
 
-    /// Where in states [B, E, N], or [E, N] for all sequences, each lane of a whole block begins.
-    fn block(self, p: Piece, one: bool) -> Option<[usize; L]> {
+    /// Where a piece begins in states [B, E, N], or [E, N] if there is `one` for all sequences; and of a whole block, where
+    /// each lane does.
+    fn begin(self, p: Piece, one: bool) -> (usize, Option<[usize; L]>) {
         let first = if one { 0 } else { p.sequence * self.z.e } + p.channel;
-        (p.width == L).then(|| std::array::from_fn(|l| (first + l) * self.z.n))
+        let whole = (p.width == L).then(|| std::array::from_fn(|l| (first + l) * self.z.n));
+        (first * self.z.n, whole)
     }
 
     /// States [B, E, N] (or [E, N] for all sequences) to lanes [blocks, states].
@@ -101,12 +97,12 @@ impl Plan {
         let n = self.z.n;
         for p in self.pieces(first) {
             let y = &mut y[p.block * self.np..][..n];
-            if let Some(at) = self.block(p, one) {
+            let (first, whole) = self.begin(p, one);
+            if let Some(at) = whole {
                 gather(x, at, 0, &[T::ONE; L], y, Table { n: 1, k: n, rs: 0, cs: 1 });
                 continue;
             }
-            let x = &x[(if one { 0 } else { p.sequence * self.z.e } + p.channel) * n..];
-            for (e, x) in x.chunks_exact(n).take(p.width).enumerate() {
+            for (e, x) in x[first..].chunks_exact(n).take(p.width).enumerate() {
                 x.iter().zip(&mut *y).for_each(|(&x, y)| y[p.lane + e] = x);
             }
         }
@@ -117,18 +113,19 @@ impl Plan {
         let n = self.z.n;
         for p in self.pieces(first) {
             let y = &y[p.block * self.np..][..n];
-            if let Some(at) = self.block(p, one) {
+            let (first, whole) = self.begin(p, one);
+            if let Some(at) = whole {
                 scatter(y, Table { n: 1, k: n, rs: 0, cs: 1 }, T::ONE, &at, 0, &mut (&mut *x, acc));
                 continue;
             }
-            let x = &mut x[(if one { 0 } else { p.sequence * self.z.e } + p.channel) * n..];
-            for (e, x) in x.chunks_exact_mut(n).take(p.width).enumerate() {
+            for (e, x) in x[first..].chunks_exact_mut(n).take(p.width).enumerate() {
                 x.iter_mut().zip(y).for_each(|(x, y)| *x = y[p.lane + e] + if acc { *x } else { T::ZERO });
             }
         }
     }
 
-    /// Where the states of a piece before a chunk are saved, [N, channels rounded up to blocks]: each N-th block of lanes.
+    /// Where the states of a piece before a chunk are saved, [N, channels rounded up to blocks]: of each state, counted in
+    /// blocks of lanes.
     fn place(self, p: Piece, chunk: usize) -> impl Iterator<Item = usize> {
         let first = (p.sequence * self.chunks + chunk) * self.z.n;
         (first..first + self.z.n).map(move |row| row * self.m + p.block)
@@ -205,8 +202,8 @@ impl Plan {
 #[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
 fn load<T: Real>(plan: Plan, part: Part, x: &[T], y: &mut [Lane<T>]) {
     let Plan { z, c, .. } = plan;
-    for p in plan.lines(part.first) {
-        let (lane, w, x) = (p.lane, p.width, &x[(p.sequence * z.t + part.t0) * z.e..][..part.steps * z.e]);
+    for (sequence, lane) in plan.sequences(part.first) {
+        let (w, x) = (z.e, &x[(sequence * z.t + part.t0) * z.e..][..part.steps * z.e]);
         with_width!(w => for (t, x) in x.chunks_exact(w).enumerate() {
             let (blocks, rest) = x.as_chunks::<L>();
             blocks.iter().enumerate().for_each(|(k, x)| y[k * c + t] = *x);
@@ -220,8 +217,8 @@ fn load<T: Real>(plan: Plan, part: Part, x: &[T], y: &mut [Lane<T>]) {
 #[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
 fn store<T: Real>(plan: Plan, part: Part, y: &[Lane<T>], x: &mut [T], acc: bool) {
     let Plan { z, c, .. } = plan;
-    for p in plan.lines(part.first) {
-        let (lane, w, x) = (p.lane, p.width, &mut x[(p.sequence * z.t + part.t0) * z.e..][..part.steps * z.e]);
+    for (sequence, lane) in plan.sequences(part.first) {
+        let (w, x) = (z.e, &mut x[(sequence * z.t + part.t0) * z.e..][..part.steps * z.e]);
         with_width!(w => for (t, x) in x.chunks_exact_mut(w).enumerate() {
             let (blocks, rest) = x.as_chunks_mut::<L>();
             let whole = blocks.len();

@@ -104,12 +104,11 @@ impl<const N: usize> Eights<N> {
     unsafe fn write(&self, i: usize, rows: usize, sums: [__m256; N]) {
         for v in 0..N {
             let (y, n) = (self.y.wrapping_add(i * N + v * W), (rows * N).saturating_sub(v * W));
-            let x = _mm256_fmadd_ps(self.alpha, sums[v], self.bias[v]);
             // SAFETY: the first n numbers are of these rows, and no more are read or written; what is added to, if its
             // rows differ, is y itself.
             unsafe {
-                let x = if self.add { _mm256_add_ps(x, _mm256_maskload_ps(y, lanes(n))) } else { x };
-                put(y, n, x);
+                let init = if self.add { _mm256_maskload_ps(y, lanes(n)) } else { self.bias[v] };
+                put(y, n, _mm256_fmadd_ps(self.alpha, sums[v], init));
             }
         }
     }
