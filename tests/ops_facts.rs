@@ -303,6 +303,31 @@ fn a_maximum_of_something_undefined_is_undefined() {
     assert!(eval(&[&x], |x| x[0].softmax().sum()).item().is_nan());
 }
 
+/// In single precision as in double, of any number of rows: sums over rows go side by side, those of four entries by
+/// sixteens.
+#[test]
+fn gradients_of_norms_weights_are_the_sums_over_all_rows() {
+    for (rows, n) in [1, 15, 16, 17, 37, 300].into_iter().flat_map(|rows| [(rows, 3), (rows, 4), (rows, 33)]) {
+        let g = &mut Gen::new(13);
+        let [x, c] = std::array::from_fn(|_| g.normal([rows, n]));
+        let [w, b] = std::array::from_fn(|_| g.normal([n]));
+        let run = |dtype| {
+            let tape = Tape::default();
+            tape.poison(true);
+            let [x, c] = [&x, &c].map(|x| tape.constant(&x.cast(dtype)));
+            let [w, b, v] = [&w, &b, &w].map(|w| tape.leaf(&w.cast(dtype)));
+            tape.backward(((x.layer_norm(w, Some(b), 1e-5) + x.rms_norm(v, 1e-5)) * c).sum());
+            [w, b, v].map(|w| w.grad().unwrap().to_f64())
+        };
+        for (name, (got, want)) in ["dw", "db", "dw of RMS"].iter().zip(run(DType::F32).iter().zip(&run(DType::F64))) {
+            let allowed = 1e-5 * (rows as f64).sqrt();
+            for (got, want) in got.iter().zip(want) {
+                assert!((got - want).abs() < allowed, "{name} of {rows} x {n}: {got}, not {want}");
+            }
+        }
+    }
+}
+
 /// A skip and what follows it in one op are the sums, products and functions that they are: rows narrow and wide, few
 /// and many.
 #[test]

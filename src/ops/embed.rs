@@ -1,6 +1,6 @@
 //! Looking up by integer: rows of a table, and one entry of each row.
 //!
-//! Backward adds every gradient where its value came from, in an order that the indices alone decide, so that the
+//! Backward adds every gradient where its value came from, in an order that sizes and indices alone decide, so that the
 //! rounding of repeated indices is the same every time.
 
 use super::{check_real, linear::total_cuda};
@@ -18,7 +18,7 @@ pub struct Embedding;
 /// yᵢ = x[i, idᵢ] for x [.., C] and ids [..]; y [..].
 pub struct Gather;
 
-/// The most rows whose gradients are added up one after another.
+/// The most rows whose gradients are added up one after another, where there are few kinds.
 const BLOCK: usize = 1024;
 
 static MODULE: Module = Module::new("ops/embed.cu", &[include_str!("embed.cu")]);
@@ -66,7 +66,10 @@ fn add_rows<T: Real>(n: usize, ids: &[i32], g: &[T], d: &mut [T]) {
     });
 }
 
-/// How many tables take the rows in turn where there are few kinds: one sum of a row waits for the one before.
+/// Of so few kinds of rows, one is often among the last: a sum would wait for the one before.
+const FEW_KINDS: usize = 4;
+
+/// How many tables take the rows in turn then.
 const TURNS: usize = 4;
 
 /// d [TURNS, V, N] += the rows of g.
@@ -125,22 +128,20 @@ impl<T: Real> Drop for Sums<'_, T> {
     }
 }
 
-/// d [V, N] += the rows of g that came of each of its own.
+/// To each row id of d [V, N], N > 0, is added every row of g with this id.
 pub(super) fn add_rows_cpu<T: Real>(cpu: &Cpu, n: usize, ids: &[i32], g: &[T], d: &mut [T]) {
-    // Of more kinds, the same one is seldom among the last rows; of few rows, it is not worth while to add up tables.
-    let in_turn = d.len() <= TURNS * n && ids.len() * n >= TURNS * TURNS * d.len();
-    let mut tables = cpu.temp::<T>(if in_turn { TURNS * d.len() } else { 0 });
-    let mut sums = Sums::new(cpu, n, ids.len(), d);
-    for (ids, g) in ids.chunks(BLOCK).zip(g.chunks(BLOCK * n)) {
-        let d = sums.next(ids.len());
-        if !in_turn {
-            add_rows(n, ids, g, d);
-            continue;
-        }
+    let (kinds, blocks) = (d.len() / n, ids.chunks(BLOCK).zip(g.chunks(BLOCK * n)));
+    // Of few rows, it is not worth while to add up tables.
+    if kinds > FEW_KINDS || ids.len() < TURNS * TURNS * kinds {
+        let mut sums = Sums::new(cpu, n, ids.len(), d);
+        return blocks.for_each(|(ids, g)| add_rows(n, ids, g, sums.next(ids.len())));
+    }
+    let mut tables = cpu.temp::<T>(TURNS * d.len());
+    for (ids, g) in blocks {
         tables.fill(T::ZERO);
         add_rows_in_turn(n, ids, g, &mut tables);
-        for table in tables.chunks_exact(d.len()) {
-            d.iter_mut().zip(table).for_each(|(d, &sum)| *d += sum);
+        for (i, d) in d.iter_mut().enumerate() {
+            *d += tables[i..].iter().step_by(kinds * n).copied().sum();
         }
     }
 }

@@ -144,7 +144,7 @@ pub fn sums<T: Real>(here: Option<Avx512>, rows: usize, parts: impl Fn(usize, &m
     merged(here, &all.0).unwrap_or_else(|| std::array::from_fn(|l| fold(std::hint::black_box(all.0[l]), |a, b| a + b)))
 }
 
-/// The widest row whose sums over many rows are held in registers: a sum in memory waits for its own store.
+/// The widest row whose sums, one to an entry, an op holds in registers: a sum in memory waits for its own store.
 pub const NARROW: usize = 32;
 
 /// Sums of narrow rows side by side: as many as fill four vectors.
@@ -170,7 +170,7 @@ pub fn columns<T: Real>(g: &[T], d: &mut [T]) {
         }
         return rows.remainder().chunks_exact(n).for_each(|g| d.iter_mut().zip(g).for_each(|(sum, &g)| *sum += g));
     }
-    // Of narrow rows, as many as fill four vectors at once: their sums do not wait for one another.
+    // Of narrow rows, as many as there is room for in four vectors at once: the sums of each do not wait for those of others.
     let mut sums = [T::ZERO; BLOCK];
     let width = BLOCK / n * n;
     if width == BLOCK {
@@ -196,7 +196,7 @@ pub fn max<T: Math>(x: &[T]) -> T {
     if x.len() < LANES {
         return x.iter().fold(least, |m, &x| larger(m, x));
     }
-    let x = &x[..std::hint::black_box(x.len())]; // as in `sum3`
+    let x = &x[..std::hint::black_box(x.len())]; // as in `parts3`
     let mut lanes = [least; LANES];
     let (x, tail) = x.as_chunks::<LANES>();
     for x in x {

@@ -263,7 +263,13 @@ fn singles_mut<T: Real>(x: &mut [Lane<T>]) -> Option<&mut [Lane<f32>]> {
 /// many lanes.
 #[cfg(target_arch = "x86_64")]
 fn within(Table { n, k, rs, cs }: Table, len: usize, at: &[usize], step: usize, lanes: usize) -> bool {
-    n == 0 || k == 0 || (at.iter().all(|at| at + (n - 1) * step + k <= len) && (n - 1) * rs + (k - 1) * cs < lanes)
+    if n == 0 || k == 0 {
+        return true;
+    }
+    // What is too large a number is beyond any end.
+    let far = |n: usize, step: usize| (n - 1).saturating_mul(step);
+    let (row, lane) = (far(n, step).saturating_add(k), far(n, rs).saturating_add(far(k, cs)));
+    at.iter().copied().max().is_none_or(|last| last.saturating_add(row) <= len) && lane < lanes
 }
 
 /// n rows of k numbers of each lane, `step` apart, times `scale`, to lanes.
@@ -285,13 +291,13 @@ pub fn gather<T: Real>(x: &[T], at: [usize; L], step: usize, scale: &Lane<T>, y:
     }
 }
 
-/// Lanes, times `scale`, to n rows of k numbers of each, `step` apart; added if the target says so.
+/// Lanes, as many as `at` has, times `scale`, to n rows of k numbers of each, `step` apart; added if the target says so.
 pub fn scatter<T: Real>(x: &[Lane<T>], from: Table, scale: T, at: &[usize], step: usize, (y, acc): &mut Merged<T>) {
     #[cfg_attr(not(target_arch = "x86_64"), expect(unused_mut))]
     let mut j0 = 0;
     #[cfg(target_arch = "x86_64")]
     if let (Some(x), Some(y)) = (singles(x), T::f32s_mut(y)) {
-        assert!(within(from, y.len(), at, step, x.len()), "rows beyond a tensor's end");
+        assert!(at.len() <= L && within(from, y.len(), at, step, x.len()), "rows beyond a tensor's end");
         j0 = from.k / 4 * 4;
         let scatter = if avx512::available() { avx512::scatter } else { sse::scatter };
         // SAFETY: the processor can, and it was just looked that the rows and the lanes are there.

@@ -115,8 +115,8 @@ impl LstmSequence {
         for b in 0..s.b {
             let last = s.row(b, s.t - 1, s.d);
             h_last[s.state(b, s.d)].copy_from_slice(&h[last.clone()]);
-            let last = if s.d <= FEW { narrow::kept(s, b, s.t - 1) } else { last };
-            c_last[s.state(b, s.d)].copy_from_slice(&c[last]);
+            let kept = if s.d <= FEW { narrow::kept(s, b, s.t - 1) } else { last };
+            c_last[s.state(b, s.d)].copy_from_slice(&c[kept]);
         }
     }
 
@@ -190,6 +190,7 @@ impl Op for LstmSequence {
         }
         same_dtype(x, self.in_f32())?;
         let h = [b, t, d].into();
+        // On the CPU, where channels are few, in the order that `narrow` says.
         let u = if x[0].gpu().is_some() || d > FEW { [0].into() } else { h };
         Ok(Outs::from([h, h0, h0]).saving([v, h, u]))
     }

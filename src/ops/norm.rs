@@ -40,23 +40,13 @@ pub struct RmsNorm {
 
 static MODULE: Module = Module::new("ops/norm.cu", &[include_str!("norm.cu")]);
 
-/// How many rows of four [`fours`] takes.
-fn whole_fours<T>(r: &[T]) -> usize {
-    r.len() / L * L
-}
-
 /// x [rows, n] -> y; keeps mean and r [rows] for the way back. `centre` is what makes it layer norm.
 #[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
 fn forward<T: Real>(centre: bool, eps: T, x: &[T], w: &[T], b: Option<&[T]>, y: &mut [T], mean: &mut [T], r: &mut [T]) {
     let (here, n) = (avx512_here!(), w.len());
     let over_n = T::ONE / T::of(n as f64);
-    let done = if let Ok(w) = w.try_into() {
-        let b = b.and_then(|b| b.try_into().ok()).unwrap_or([T::ZERO; 4]);
-        fours::forward(centre, eps, x, w, &b, y, mean, r);
-        whole_fours(r)
-    } else {
-        0
-    };
+    let four = b.and_then(|b| b.try_into().ok()).unwrap_or([T::ZERO; 4]);
+    let done = w.try_into().map_or(0, |w| fours::forward(centre, eps, x, w, &four, y, mean, r));
     let (x, y, mean, r) = (&x[done * n..], &mut y[done * n..], &mut mean[done..], &mut r[done..]);
     with_width!(n => {
         let (c, w) = (rows_at_once(n), &w[..n]);
@@ -90,12 +80,7 @@ fn forward<T: Real>(centre: bool, eps: T, x: &[T], w: &[T], b: Option<&[T]>, y: 
 fn backward_x<T: Real>(centre: bool, x: &[T], w: &[T], mean: &[T], r: &[T], g: &[T], d: &mut [T], acc: bool) {
     let (here, n) = (avx512_here!(), w.len());
     let over_n = T::ONE / T::of(n as f64);
-    let done = if let Ok(w) = w.try_into() {
-        fours::backward_x(centre, x, w, mean, r, g, d, acc);
-        whole_fours(r)
-    } else {
-        0
-    };
+    let done = w.try_into().map_or(0, |w| fours::backward_x(centre, x, w, mean, r, g, d, acc));
     let (x, g, d, mean, r) = (&x[done * n..], &g[done * n..], &mut d[done * n..], &mean[done..], &r[done..]);
     with_width!(n => {
         let (c, w) = (rows_at_once(n), &w[..n]);
@@ -128,12 +113,7 @@ fn backward_x<T: Real>(centre: bool, x: &[T], w: &[T], mean: &[T], r: &[T], g: &
 #[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
 fn backward_w<T: Real>(x: &[T], mean: &[T], r: &[T], g: &[T], dw: &mut [T]) {
     let n = dw.len();
-    let done = if let Ok(dw) = (&mut *dw).try_into() {
-        fours::backward_w(x, mean, r, g, dw);
-        whole_fours(r)
-    } else {
-        0
-    };
+    let done = (&mut *dw).try_into().map_or(0, |dw| fours::backward_w(x, mean, r, g, dw));
     let (x, g, mean, r) = (&x[done * n..], &g[done * n..], &mean[done..], &r[done..]);
     // Sums of narrow rows stay in registers: a sum in memory waits for its own store.
     let mut sums = [T::ZERO; NARROW];
@@ -197,10 +177,10 @@ fn norm_backward(centre: bool, eps: f64, cx: &Cx, x: In, y: &[Value], dy: &[Opti
         Cx::Cpu(_) => with_real!(g.dtype(), T => {
             let (a, w, g) = (x[0].host::<T>(), x[1].host::<T>(), g.host::<T>());
             let (mean, r) = (y[1].host::<T>(), y[2].host::<T>());
-            if !g.is_empty() {
+            let rows = !g.is_empty();
+            if rows {
                 dx[0].write::<T>(|d, acc| backward_x(centre, a, w, mean, r, g, d, acc));
             }
-            let rows = !g.is_empty();
             dx[1].add::<T>(|d| if rows { backward_w(a, mean, r, g, d) });
             if let Some(dx) = dx.get_mut(2) {
                 dx.add::<T>(|d| if rows { lane_sums::columns(g, d) });
@@ -226,7 +206,7 @@ fn norm_backward_cuda(cu: &Cuda, centre: bool, eps: f64, x: In, g: &Tensor, dx: 
     let blocks = rows.div_ceil(chunk);
     let parts = match dws {
         [w] => usize::from(w.wanted()),
-        [w, b, ..] if b.wanted() => 2 * usize::from(w.wanted() || b.wanted()),
+        [_, b, ..] if b.wanted() => 2,
         [w, ..] => usize::from(w.wanted()),
         [] => 0,
     };

@@ -2,7 +2,7 @@
 //! their products, whose sums stay in registers, and one function is computed for all of them before the next, so that
 //! where one waits for itself the others go on.
 //!
-//! What the way back alone reads lies as it is computed, a group after another, of each step the four gates of all R
+//! What is kept for the way back lies as it is computed, a group after another, of each step the four gates of all R
 //! sequences [4, R, D] and their c and u [R, D]. In rows of [B, T, ..] the sequences are often a power of two apart, for
 //! which a cache has few places.
 
@@ -32,11 +32,12 @@ pub(super) fn kept(s: Size, b: usize, t: usize) -> Range<usize> {
     at * s.d..(at + 1) * s.d
 }
 
-/// W columns of x + a w, from column j + i on, for a row x [N] and a [K], and w [K, N]: to column i of y.
+/// W columns of x + a w, or without x of a w alone, from column j + i on, for rows x [N] and a [K], and w [K, N]: to
+/// column i of y [D].
 #[inline(always)]
 fn row_of<T: Math, const W: usize>(
     i: usize,
-    _: usize,
+    d: usize,
     (n, j): (usize, usize),
     x: Option<&[T]>,
     a: &[T],
@@ -53,7 +54,7 @@ fn row_of<T: Math, const W: usize>(
             sum[l] = a.fma(w[l], sum[l]);
         }
     }
-    put(y, 0, n, i, sum, false);
+    put(y, 0, d, i, sum, false);
 }
 
 /// sums += a w, for each row its a.
@@ -66,7 +67,7 @@ fn add<T: Math, const W: usize>(w: [T; W], a: [T; GROUP], sums: &mut [[T; W]; GR
     }
 }
 
-/// [`row_of`] for the rows of a group, to y [R, D].
+/// [`row_of`] for the four rows of a group, to y [4, D].
 #[inline(always)]
 fn rows<T: Math, const W: usize>(
     i: usize,
@@ -131,7 +132,7 @@ fn cells<T: Math>(gates: &mut [T], before: &[T], [c, u, h]: [&mut [T]; 3]) {
     }
 }
 
-/// All steps of the sequences from `first` on, with W_hhᵀ [D, 4D], to gates, c, u and h; and room for h of a step, [R, D].
+/// All steps of the R sequences `b`, with W_hhᵀ [D, 4D], to gates, c, u and h; and room for h of a step, [R, D].
 #[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
 fn group<T: Math>(
     s: Size,
@@ -164,12 +165,12 @@ fn group_of<T: Math>(
             let row = (first + l) * s.t + t;
             if let Some(kinds) = kinds { kinds[row] as usize } else { row }
         };
-        let at = (first * s.t + t * r) * d;
-        let gates = &mut gates[4 * at..][..4 * q];
+        let start = kept(s, first, t).start;
+        let gates = &mut gates[4 * start..][..4 * q];
         let (mut xs, mut hs) = ([&x[..0]; GROUP], [&h0[..0]; GROUP]);
         for l in 0..r {
             xs[l] = &x[row(l) * 4 * d..][..4 * d];
-            hs[l] = if t == 0 { &h0[(first + l) * d..][..d] } else { &h[((first + l) * s.t + t - 1) * d..][..d] };
+            hs[l] = if t == 0 { &h0[s.state(first + l, d)] } else { &h[s.row(first + l, t - 1, d)] };
         }
         for (g, y) in gates.chunks_exact_mut(q).enumerate() {
             if r == GROUP {
@@ -180,11 +181,11 @@ fn group_of<T: Math>(
                 }
             }
         }
-        let (done, c) = c.split_at_mut(at);
-        let before = if t == 0 { &c0[first * d..][..q] } else { &done[at - q..] };
-        cells(gates, before, [&mut c[..q], &mut u[at..][..q], &mut *h_step]);
+        let (done, c) = c.split_at_mut(start);
+        let before = if t == 0 { &c0[first * d..][..q] } else { &done[start - q..] };
+        cells(gates, before, [&mut c[..q], &mut u[start..][..q], &mut *h_step]);
         for l in 0..r {
-            h[((first + l) * s.t + t) * d..][..d].copy_from_slice(&h_step[l * d..][..d]);
+            h[s.row(first + l, t, d)].copy_from_slice(&h_step[s.state(l, d)]);
         }
     }
 }
@@ -251,15 +252,14 @@ fn group_back_of<T: Math>(
     let (d, q) = (s.d, r * s.d);
     let (c0, dh, dc) = (&c0[first * d..][..q], &mut dh[first * d..][..q], &mut dc[first * d..][..q]);
     for t in (0..s.t).rev() {
-        let at = (first * s.t + t * r) * d;
-        let (gates, u) = (&gates[4 * at..][..4 * q], &u[at..][..q]);
-        let before = if t == 0 { c0 } else { &c[at - q..][..q] };
+        let start = kept(s, first, t).start;
+        let (gates, u) = (&gates[4 * start..][..4 * q], &u[start..][..q]);
+        let before = if t == 0 { c0 } else { &c[start - q..][..q] };
         for l in 0..r {
-            let row = ((first + l) * s.t + t) * d;
-            let (dy, dz) = (&dy[row..][..d], &mut dz[4 * row..][..4 * d]);
+            let (dy, dz) = (&dy[s.row(first + l, t, d)], &mut dz[s.row(first + l, t, 4 * d)]);
             by_lanes!(d, step_back::<T>((l * d, q), [gates, before, u, &*dh, dy], &mut *dc, &mut *dz));
         }
-        let own = |l: usize| &dz[((first + l) * s.t + t) * 4 * d..][..4 * d];
+        let own = |l: usize| &dz[s.row(first + l, t, 4 * d)];
         if r == GROUP {
             by_lanes!(d, rows::<T>((d, 0), None, [own(0), own(1), own(2), own(3)], w, &mut *dh));
         } else {

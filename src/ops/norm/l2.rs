@@ -1,6 +1,6 @@
 //! x divided by its Euclidean length: the equations are in [`super`].
 
-use super::{MODULE, fours, norm_infer, norm_sample, whole_fours};
+use super::{MODULE, fours, norm_infer, norm_sample};
 use crate::{
     args,
     autograd::{Gen, Grad, In, Op, Outs, Value},
@@ -23,12 +23,7 @@ pub struct L2Norm {
 #[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
 fn l2_forward<T: Real>(n: usize, smooth: bool, eps: T, x: &[T], y: &mut [T], r: &mut [T]) {
     let here = avx512_here!();
-    let done = if n == 4 {
-        fours::l2_forward(smooth, eps, x, y, r);
-        whole_fours(r)
-    } else {
-        0
-    };
+    let done = if n == 4 { fours::l2_forward(smooth, eps, x, y, r) } else { 0 };
     let (x, y, r) = (&x[done * n..], &mut y[done * n..], &mut r[done..]);
     let c = rows_at_once(n);
     with_width!(n => for ((x, y), r) in x.chunks(c * n).zip(y.chunks_mut(c * n)).zip(r.chunks_mut(c)) {
@@ -49,12 +44,7 @@ fn l2_forward<T: Real>(n: usize, smooth: bool, eps: T, x: &[T], y: &mut [T], r: 
 #[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
 fn l2_backward<T: Real>(n: usize, constant: T, y: &[T], r: &[T], g: &[T], d: &mut [T], acc: bool) {
     let here = avx512_here!();
-    let done = if n == 4 {
-        fours::l2_backward(constant, y, r, g, d, acc);
-        whole_fours(r)
-    } else {
-        0
-    };
+    let done = if n == 4 { fours::l2_backward(constant, y, r, g, d, acc) } else { 0 };
     let (y, r, g, d) = (&y[done * n..], &r[done..], &g[done * n..], &mut d[done * n..]);
     let c = rows_at_once(n);
     with_width!(n => {
