@@ -303,26 +303,38 @@ fn a_maximum_of_something_undefined_is_undefined() {
     assert!(eval(&[&x], |x| x[0].softmax().sum()).item().is_nan());
 }
 
-/// In single precision as in double, of any number of rows: sums over rows go side by side, those of four entries by
-/// sixteens.
+/// dw = Σ g x̂ and db = Σ g over any number of rows, which go side by side, those of four entries by sixteens.
 #[test]
 fn gradients_of_norms_weights_are_the_sums_over_all_rows() {
+    const EPS: f64 = 1e-5;
     for (rows, n) in [1, 15, 16, 17, 37, 300].into_iter().flat_map(|rows| [(rows, 3), (rows, 4), (rows, 33)]) {
         let g = &mut Gen::new(13);
-        let [x, c] = std::array::from_fn(|_| g.normal([rows, n]));
-        let [w, b] = std::array::from_fn(|_| g.normal([n]));
-        let run = |dtype| {
+        let ([x, c], w) = (std::array::from_fn(|_| g.normal([rows, n])), g.normal([n]));
+        let mut want = [(); 3].map(|()| vec![0.0; n]);
+        for (x, c) in x.host::<f64>().chunks(n).zip(c.host::<f64>().chunks(n)) {
+            let mean = |f: &dyn Fn(f64) -> f64| x.iter().map(|&x| f(x)).sum::<f64>() / n as f64;
+            let m = mean(&|x| x);
+            let (r, r_rms) = ((mean(&|x| (x - m).powi(2)) + EPS).sqrt(), (mean(&|x| x * x) + EPS).sqrt());
+            for j in 0..n {
+                want[0][j] += c[j] * (x[j] - m) / r;
+                want[1][j] += c[j];
+                want[2][j] += c[j] * x[j] / r_rms;
+            }
+        }
+        for (dtype, allowed) in [(DType::F64, 1e-12), (DType::F32, 1e-5)] {
             let tape = Tape::default();
             tape.poison(true);
             let [x, c] = [&x, &c].map(|x| tape.constant(&x.cast(dtype)));
-            let [w, b, v] = [&w, &b, &w].map(|w| tape.leaf(&w.cast(dtype)));
-            tape.backward(((x.layer_norm(w, Some(b), 1e-5) + x.rms_norm(v, 1e-5)) * c).sum());
-            [w, b, v].map(|w| w.grad().unwrap().to_f64())
-        };
-        for (name, (got, want)) in ["dw", "db", "dw of RMS"].iter().zip(run(DType::F32).iter().zip(&run(DType::F64))) {
-            let allowed = 1e-5 * (rows as f64).sqrt();
-            for (got, want) in got.iter().zip(want) {
-                assert!((got - want).abs() < allowed, "{name} of {rows} x {n}: {got}, not {want}");
+            let [w, b, v] = [&w; 3].map(|w| tape.leaf(&w.cast(dtype)));
+            tape.backward(((x.layer_norm(w, Some(b), EPS) + x.rms_norm(v, EPS)) * c).sum());
+            for (name, (d, want)) in ["dw", "db", "dw of RMS"].iter().zip([w, b, v].iter().zip(&want)) {
+                for (got, want) in d.grad().unwrap().to_f64().iter().zip(want) {
+                    let off = (got - want).abs();
+                    assert!(
+                        off < allowed * (rows as f64).sqrt(),
+                        "{name} of {rows} x {n} in {dtype}: {got}, not {want}"
+                    );
+                }
             }
         }
     }
