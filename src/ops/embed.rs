@@ -92,31 +92,38 @@ fn add_rows_in_turn<T: Real>(n: usize, ids: &[i32], g: &[T], d: &mut [T]) {
 pub(super) struct Sums<'a, T: Real> {
     /// [V, N], to be added to.
     d: &'a mut [T],
-    block: Option<Temp<'a, T>>,
-    /// How many rows the block has seen.
+    /// Tables like it that take the rows in turn: [`TURNS`] or one; or none, and d takes them.
+    tables: Option<Temp<'a, T>>,
+    /// How many rows they have seen.
     rows: usize,
 }
 
 impl<'a, T: Real> Sums<'a, T> {
-    /// Of so many rows [N] in all, to be added to d [V, N].
+    /// Of so many rows [N] in all, to be added to d [V, N], N > 0.
     pub fn new(cpu: &'a Cpu, n: usize, rows: usize, d: &'a mut [T]) -> Sums<'a, T> {
-        let apart = 4 * d.len() <= BLOCK * n && rows > BLOCK;
-        let block = apart.then(|| cpu.zeros(d.len()));
-        Sums { d, block, rows: 0 }
+        let kinds = d.len() / n;
+        // Of few rows, it is not worth while to add up tables.
+        let in_turn = kinds <= FEW_KINDS && rows >= TURNS * TURNS * kinds;
+        let apart = 4 * kinds <= BLOCK && rows > BLOCK;
+        let turns = if in_turn { TURNS } else { usize::from(apart) };
+        let tables = (turns > 0).then(|| cpu.zeros(turns * d.len()));
+        Sums { d, tables, rows: 0 }
     }
 
-    /// Where the next rows, no more than [`BLOCK`], are to be added.
+    /// Where the next rows, no more than [`BLOCK`], are to be added: tables [.., V, N], one or a power of two, that take
+    /// them in turn.
     pub fn next(&mut self, rows: usize) -> &mut [T] {
         if self.rows + rows > BLOCK {
             self.total();
         }
         self.rows += rows;
-        self.block.as_deref_mut().unwrap_or(self.d)
+        self.tables.as_deref_mut().unwrap_or(self.d)
     }
 
     fn total(&mut self) {
-        for (d, sum) in self.d.iter_mut().zip(self.block.as_deref_mut().unwrap_or(&mut [])) {
-            *d += std::mem::replace(sum, T::ZERO);
+        let (size, Some(tables)) = (self.d.len(), self.tables.as_deref_mut()) else { return };
+        for (i, d) in self.d.iter_mut().enumerate() {
+            *d += tables[i..].iter_mut().step_by(size).map(|sum| std::mem::replace(sum, T::ZERO)).sum();
         }
         self.rows = 0;
     }
@@ -130,19 +137,11 @@ impl<T: Real> Drop for Sums<'_, T> {
 
 /// To each row id of d [V, N], N > 0, is added every row of g with this id.
 pub(super) fn add_rows_cpu<T: Real>(cpu: &Cpu, n: usize, ids: &[i32], g: &[T], d: &mut [T]) {
-    let (kinds, blocks) = (d.len() / n, ids.chunks(BLOCK).zip(g.chunks(BLOCK * n)));
-    // Of few rows, it is not worth while to add up tables.
-    if kinds > FEW_KINDS || ids.len() < TURNS * TURNS * kinds {
-        let mut sums = Sums::new(cpu, n, ids.len(), d);
-        return blocks.for_each(|(ids, g)| add_rows(n, ids, g, sums.next(ids.len())));
-    }
-    let mut tables = cpu.temp::<T>(TURNS * d.len());
-    for (ids, g) in blocks {
-        tables.fill(T::ZERO);
-        add_rows_in_turn(n, ids, g, &mut tables);
-        for (i, d) in d.iter_mut().enumerate() {
-            *d += tables[i..].iter().step_by(kinds * n).copied().sum();
-        }
+    let size = d.len();
+    let mut sums = Sums::new(cpu, n, ids.len(), d);
+    for (ids, g) in ids.chunks(BLOCK).zip(g.chunks(BLOCK * n)) {
+        let tables = sums.next(ids.len());
+        if tables.len() == size { add_rows(n, ids, g, tables) } else { add_rows_in_turn(n, ids, g, tables) }
     }
 }
 

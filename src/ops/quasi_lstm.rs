@@ -76,7 +76,7 @@ enum Dx<'a, 'b, T: Math> {
 }
 
 impl<T: Math> Dx<'_, '_, T> {
-    /// Where the next `steps` go, and whether they are added.
+    /// Where the next `steps` go, tables that take them in turn if they are sums, and whether they are added.
     fn next(&mut self, steps: usize) -> (&mut [T], bool) {
         match self {
             Dx::Rows(dx, acc) => (dx, *acc),
@@ -206,7 +206,7 @@ fn total_back<T: Math, const W: usize>(
     end: &mut [T],
 ) {
     let (mut p, mut s) = ([T::ONE; W], [T::ZERO; W]);
-    let (kept, rows) = (!u.is_empty(), if u.is_empty() { c } else { u });
+    let (kept, rows) = (d <= FEW, if d <= FEW { u } else { c });
     for t in r.rev() {
         let [f, _, _, o]: [[T; W]; 4] = g.at(t, d, i);
         let (u, dh): ([T; W], [T; W]) = (tanh_c(&rows[t * d..][..d], kept, i), at(dh, t, d, i));
@@ -217,6 +217,44 @@ fn total_back<T: Math, const W: usize>(
     }
     put(prod, 0, d, i, p, false);
     put(end, 0, d, i, s, false);
+}
+
+/// One step of W channels backwards, from its gates [4D] and the rows c_{t-1}, u (or c, if u was not kept) and dh [D]: to
+/// the gradients of the gates' sums [4D]. `back` comes in as G from behind the step and leaves as that of the step.
+#[inline(always)]
+fn step_back<T: Math, const W: usize>(
+    i: usize,
+    d: usize,
+    g: &[T],
+    [before, u, dh]: [&[T]; 3],
+    back: &mut [T; W],
+    dx: &mut [T],
+    acc: bool,
+) {
+    let [f, ig, z, o]: [[T; W]; 4] = four_at(g, d, i);
+    let (before, u, dh): ([T; W], [T; W], [T; W]) = (at(before, 0, d, i), tanh_c(u, d <= FEW, i), at(dh, 0, d, i));
+    let mut out = [[T::ZERO; W]; 4];
+    for l in 0..W {
+        let through_o = dh[l] * o[l];
+        let dc = through_o.fma((-u[l]).fma(u[l], T::ONE), back[l]);
+        let through_i = dc * ig[l];
+        back[l] = dc * f[l];
+        out[0][l] = back[l] * before[l] * (T::ONE - f[l]);
+        out[1][l] = through_i * z[l] * (T::ONE - ig[l]);
+        out[2][l] = through_i * (-z[l]).fma(z[l], T::ONE);
+        out[3][l] = through_o * u[l] * (T::ONE - o[l]);
+    }
+    if acc {
+        let sums: [[T; W]; 4] = four_at(dx, d, i);
+        for (out, sum) in out.iter_mut().zip(sums) {
+            for l in 0..W {
+                out[l] += sum[l];
+            }
+        }
+    }
+    for (k, &out) in out.iter().enumerate() {
+        put(dx, k, d, i, out, false);
+    }
 }
 
 /// Phase 3 backward: `s` comes in as G from behind the steps `r` and leaves as G of the first.
@@ -230,27 +268,36 @@ fn run_back<T: Math, const W: usize>(
     s: &mut [T],
     (dx, acc): (&mut [T], bool),
 ) {
-    let (mut back, all): ([T; W], _) = (at(s, 0, d, i), r.start * d..r.end * d);
-    let (kept, rows) = (!u.is_empty(), if u.is_empty() { c } else { u });
-    for (t, (dh, row)) in r.zip(dh[all.clone()].chunks_exact(d).zip(rows[all].chunks_exact(d))).rev() {
-        let [f, ig, z, o]: [[T; W]; 4] = g.at(t, d, i);
-        let (u, dh): ([T; W], [T; W]) = (tanh_c(row, kept, i), at(dh, 0, d, i));
-        let before: [T; W] = if t == 0 { at(c0, 0, d, i) } else { at(&c[(t - 1) * d..][..d], 0, d, i) };
-        let mut out = [[T::ZERO; W]; 4];
-        for l in 0..W {
-            let through_o = dh[l] * o[l];
-            let dc = through_o.fma((-u[l]).fma(u[l], T::ONE), back[l]);
-            let through_i = dc * ig[l];
-            back[l] = dc * f[l];
-            out[0][l] = back[l] * before[l] * (T::ONE - f[l]);
-            out[1][l] = through_i * z[l] * (T::ONE - ig[l]);
-            out[2][l] = through_i * (-z[l]).fma(z[l], T::ONE);
-            out[3][l] = through_o * u[l] * (T::ONE - o[l]);
+    let (mut back, u): ([T; W], _) = (at(s, 0, d, i), if d <= FEW { u } else { c });
+    // Before the very first step is no row of c, but c0.
+    let later = r.start.max(1)..r.end;
+    let before = &c[(later.start - 1) * d..(later.end - 1) * d];
+    let rows = [before, &u[later.start * d..later.end * d], &dh[later.start * d..later.end * d]];
+    let [before, us, dhs] = rows.map(|x| x.chunks_exact(d));
+    let rows = before.zip(us).zip(dhs);
+    match g.kinds {
+        None => {
+            let r4 = 4 * later.start * d..4 * later.end * d;
+            let of_x = g.g[r4.clone()].chunks_exact(4 * d).zip(dx[r4].chunks_exact_mut(4 * d));
+            for (((before, u), dh), (g, dx)) in rows.zip(of_x).rev() {
+                step_back::<T, W>(i, d, g, [before, u, dh], &mut back, dx, acc);
+            }
         }
-        let dx = &mut dx[4 * g.row(t) * d..][..4 * d];
-        for (k, &out) in out.iter().enumerate() {
-            put(dx, k, d, i, out, acc);
+        Some(kinds) => {
+            // Tables as large as that of the gates take the steps in turn.
+            let (mut turn, all) = (0, dx.len());
+            for (((before, u), dh), &kind) in rows.zip(&kinds[later]).rev() {
+                let row = 4 * kind as usize * d;
+                let (g_row, dx) = (&g.g[row..][..4 * d], &mut dx[turn + row..][..4 * d]);
+                step_back::<T, W>(i, d, g_row, [before, u, dh], &mut back, dx, acc);
+                turn += g.g.len();
+                turn = if turn == all { 0 } else { turn };
+            }
         }
+    }
+    if r.start == 0 {
+        let row = 4 * g.row(0) * d;
+        step_back::<T, W>(i, d, &g.g[row..][..4 * d], [c0, u, dh], &mut back, &mut dx[row..][..4 * d], acc);
     }
     put(s, 0, d, i, back, false);
 }
