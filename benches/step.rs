@@ -30,8 +30,8 @@ fn forms(flags: &str, model: &str) -> Vec<Form> {
     Model::new(&config.model, 0, config.dtype).expect("valid").forms()
 }
 
-/// Why a form is left out at (b), if it is: it does not fit into the 24 GiB of the machine that the README's table
-/// is from. What a step took at its peak there, in bytes, was measured at lengths that fit.
+/// Why a form is left out at (b), if it is: it does not fit into 24 GiB. What a step took at its peak, in bytes, was
+/// measured at lengths that fit.
 fn too_large(size: &str, t: usize, model: &str, form: Form) -> Option<&'static str> {
     match (size, model, form) {
         // log T levels of the scan, each over all states [B, T, D, N].

@@ -110,8 +110,7 @@ impl<'a, T: Real> Sums<'a, T> {
         Sums { d, tables, rows: 0 }
     }
 
-    /// Where the next rows, no more than [`BLOCK`], are to be added: tables [.., V, N], one or a power of two, that take
-    /// them in turn.
+    /// Where the next rows, no more than [`BLOCK`], are to be added: one table [V, N], or [`TURNS`] that take them in turn.
     pub fn next(&mut self, rows: usize) -> &mut [T] {
         if self.rows + rows > BLOCK {
             self.total();

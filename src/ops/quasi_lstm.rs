@@ -244,6 +244,8 @@ fn step_back<T: Math, const W: usize>(
         out[2][l] = through_i * (-z[l]).fma(z[l], T::ONE);
         out[3][l] = through_o * u[l] * (T::ONE - o[l]);
     }
+    // Not by `put`, one after another: between the stores of rows whose place a kind decides, LLVM took the sums apart into
+    // quarters, by way of memory.
     if acc {
         let sums: [[T; W]; 4] = four_at(dx, d, i);
         for (out, sum) in out.iter_mut().zip(sums) {

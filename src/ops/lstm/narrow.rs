@@ -132,8 +132,7 @@ fn cells<T: Math>(gates: &mut [T], before: &[T], [c, u, h]: [&mut [T]; 3]) {
     }
 }
 
-/// All steps of the R sequences `b`, with W_hhᵀ [D, 4D], to gates, c, u and h; and room for h of a step, [R, D], from
-/// which the next step has it sooner than from h.
+/// All steps of the R sequences `b`, with W_hhᵀ [D, 4D], to gates, c, u and h; and room for h of a step, [R, D].
 #[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
 fn group<T: Math>(
     s: Size,
@@ -161,7 +160,6 @@ fn group_of<T: Math>(
     h_step: &mut [T],
 ) {
     let (d, q) = (s.d, r * s.d);
-    h_step[..q].copy_from_slice(&h0[first * d..][..q]);
     for t in 0..s.t {
         let row = |l: usize| {
             let row = (first + l) * s.t + t;
@@ -169,9 +167,10 @@ fn group_of<T: Math>(
         };
         let start = kept(s, first, t).start;
         let gates = &mut gates[4 * start..][..4 * q];
-        let (mut xs, mut hs) = ([&x[..0]; GROUP], [&h_step[..0]; GROUP]);
+        let (mut xs, mut hs) = ([&x[..0]; GROUP], [&h0[..0]; GROUP]);
         for l in 0..r {
-            (xs[l], hs[l]) = (&x[row(l) * 4 * d..][..4 * d], &h_step[s.state(l, d)]);
+            xs[l] = &x[row(l) * 4 * d..][..4 * d];
+            hs[l] = if t == 0 { &h0[s.state(first + l, d)] } else { &h[s.row(first + l, t - 1, d)] };
         }
         for (g, y) in gates.chunks_exact_mut(q).enumerate() {
             if r == GROUP {
