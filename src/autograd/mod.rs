@@ -8,7 +8,7 @@ mod tape;
 mod var;
 
 pub use gradcheck::{gradcheck, gradcheck_on};
-pub use op::{Grad, In, MAX_OUTS, Op, Outs, Rows, Value};
+pub use op::{Grad, In, MAX_OUTS, Op, Outs, Value};
 pub use profile::{Cost, Profile};
 pub use sample::Gen;
 pub use tape::{Culprit, Edge, Graph, GraphNode, Named, Tape};

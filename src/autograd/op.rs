@@ -48,34 +48,11 @@ pub trait Op: Send + 'static {
         &[]
     }
 
-    /// What it does with the rows of its first input: what need be computed only once for equal ones.
-    fn rows(&self) -> Rows {
-        Rows::Together
-    }
-
     /// A random instance with random `f64` inputs (and `i32` indices), sizes of 1 included: what the gradient
     /// check, the device comparison and the benches run on.
     fn sample(g: &mut Gen) -> (Self, Vec<Tensor>)
     where
         Self: Sized;
-}
-
-/// What an op does with the rows (the last axis) of its first input.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Rows {
-    /// Whatever it likes.
-    Together,
-    /// Row i of its one result is a function of row i of the first input, and of the other inputs as a whole. The tape
-    /// then computes equal rows once (`autograd/tape/repeated.rs`).
-    Alone,
-    /// If the rows of its first input are copies of few, it is given these: the table in the input's place, and as one
-    /// more input, the last, the index of each row. [`In::steps`] tells the two apart; either way `infer` gives the same
-    /// visible shapes, and the gradient is that of what stands in the input's place: the table's is summed over its
-    /// copies. On the CPU only.
-    Kinds,
-    /// As of an [`Embedding`](crate::ops::embed::Embedding): row i of its one result is the row of the first input that
-    /// element i of the second names. On the CPU the tape copies them itself, when somebody looks.
-    Copied,
 }
 
 /// The most outputs of one op.
@@ -143,10 +120,6 @@ pub struct Value {
     pub(super) needs: bool,
     /// Whether the buffer belongs to the pool (an op wrote it) or to the caller (a leaf).
     pub(super) pooled: bool,
-    /// If its rows are copies of those of a table: the ids of the table and of the indices.
-    pub(super) copied: Option<[u32; 2]>,
-    /// Whether they are still to be copied, because nobody has looked at them.
-    pub(super) owed: bool,
 }
 
 impl Value {

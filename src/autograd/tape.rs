@@ -3,15 +3,14 @@
 mod backward;
 mod graph;
 mod named;
-mod repeated;
 
 pub use backward::Culprit;
 pub use graph::{Edge, Graph, GraphNode};
 pub use named::Named;
 
-use super::{Grad, In, Op, Outs, Profile, Rows, Value, Var};
+use super::{Grad, In, Op, Outs, Profile, Value, Var};
 use crate::{
-    ops::{embed::Embedding, gemm::Products},
+    ops::gemm::Products,
     tensor::{Cx, DType, Device, Shape, Tensor},
 };
 use std::{
@@ -120,7 +119,7 @@ impl Tape {
 
     fn push(&self, tensor: Tensor, needs: bool, pooled: bool) -> Var<'_> {
         let mut r = self.record.borrow_mut();
-        r.values.push(Value { tensor, needs, pooled, copied: None, owed: false });
+        r.values.push(Value { tensor, needs, pooled });
         Var::new(self, id(r.values.len() - 1))
     }
 
@@ -152,9 +151,6 @@ impl Tape {
     }
 
     /// Run an op with one output, and remember it. Every op passes through here or [`Tape::apply_many`].
-    ///
-    /// Where it sees single rows ([`Rows::Alone`]) and these are copies of few, two are run: the op on the few, and a
-    /// lookup of its results. An op that wants the few themselves ([`Rows::Kinds`]) is given them instead.
     ///
     /// # Panics
     /// When the inputs do not fit the op: it is a programming error in the formula, and the message gives the op,
@@ -190,20 +186,7 @@ impl Tape {
     /// The first output's id and the number of results.
     #[track_caller]
     fn run(&self, op: Box<dyn Op>, ids: &[u32]) -> (u32, usize) {
-        match self.table_of(op.as_ref(), ids) {
-            None => self.execute(op, ids),
-            Some([table, at]) if op.rows() == Rows::Kinds => self.execute(op, &[&[table], &ids[1..], &[at]].concat()),
-            Some([table, at]) => {
-                let (y, _) = self.execute(op, &[&[table], &ids[1..]].concat());
-                self.execute(Box::new(Embedding), &[y, at])
-            }
-        }
-    }
-
-    #[track_caller]
-    fn execute(&self, op: Box<dyn Op>, ids: &[u32]) -> (u32, usize) {
         let r = &mut *self.record.borrow_mut();
-        r.settle(&self.cx, ids);
         let x = In { values: &r.values, ids };
         let outs: Outs = match op.infer(x) {
             Ok(outs) => outs,
@@ -211,19 +194,14 @@ impl Tape {
         };
         let dtype = x[0].dtype();
         let needs = ids.iter().any(|&v| r.values[v as usize].needs);
-        let copied = match (op.rows(), ids, &*outs) {
-            (Rows::Copied, &[table, at], [_]) => Some([table, at]),
-            _ => None,
-        };
-        let (y0, owed) = (r.values.len(), copied.is_some() && matches!(self.cx, Cx::Cpu(_)));
+        let y0 = r.values.len();
         for (i, &shape) in outs.iter().enumerate() {
             let tensor = self.cx.pool().get(outs.dtype(i).unwrap_or(dtype), shape);
-            r.values.push(Value { tensor, needs, pooled: true, copied, owed });
+            r.values.push(Value { tensor, needs, pooled: true });
         }
         let (values, y) = r.values.split_at_mut(y0);
         let mut took = Duration::ZERO;
         match &mut r.profile {
-            _ if owed => {}
             None => op.forward(&self.cx, In { values, ids }, y),
             Some(profile) => {
                 let start = Instant::now();
@@ -251,12 +229,11 @@ impl Tape {
     #[track_caller]
     pub(super) fn reshape(&self, v: Var<'_>, shape: Shape) -> Var<'_> {
         let r = &mut *self.record.borrow_mut();
-        r.settle(&self.cx, &[v.id_on(self)]);
         let old = &r.values[v.id_on(self) as usize];
         let (needs, pooled) = (old.needs, old.pooled);
         let tensor = old.tensor.reshape(shape);
         let y0 = r.values.len();
-        r.values.push(Value { tensor, needs, pooled, copied: None, owed: false });
+        r.values.push(Value { tensor, needs, pooled });
         if needs {
             Self::record(r, Step::Reshape, &[v.id_on(self)], y0, 1);
             if r.profile.is_some() {
@@ -314,9 +291,7 @@ impl Tape {
     }
 
     pub(super) fn value(&self, id: u32) -> Tensor {
-        let r = &mut *self.record.borrow_mut();
-        r.settle(&self.cx, &[id]);
-        r.values[id as usize].tensor.clone()
+        self.record.borrow().values[id as usize].tensor.clone()
     }
 
     pub(super) fn shape(&self, id: u32) -> (Shape, DType) {

@@ -7,27 +7,10 @@ use crate::{
 };
 
 /// x = scale · table[token] + positions: [B, T, D] of a table [V, D], tokens [B, T] and positions [T, D].
-///
-/// Where many sequences have the same token at the same place, x is copied from a table [T V, D] of every token at every
-/// place: its rows are then known to be few, and what follows is computed once for each (`autograd/tape/repeated.rs`).
 #[track_caller]
 pub(super) fn embed<'t>(table: Var<'t>, scale: f64, tokens: Var<'t>, positions: Option<Var<'t>>) -> Var<'t> {
-    let ([v, d], [b, t], tape) = (table.dims(), tokens.dims(), tokens.tape());
-    let x =
-        || if tape.few_kinds(v, b * t) { (scale * table).embedding(tokens) } else { scale * table.embedding(tokens) };
-    let Some(positions) = positions else { return x() };
-    if !tape.few_kinds(v, b) || tokens.dtype() != DType::I32 {
-        return x() + positions;
-    }
-    let ids = tokens.value();
-    let ids = ids.host::<i32>();
-    // A token that does not exist would pass for another one at the next place; the lookup says which it is.
-    if ids.iter().any(|id| !(0..v as i32).contains(id)) {
-        return x() + positions;
-    }
-    let pairs = (scale * table).reshape([1, v, d]) + positions.reshape([t, 1, d]); // [T, V, D]
-    let pair = ids.iter().enumerate().map(|(i, id)| (i % t * v) as i32 + id).collect();
-    pairs.reshape([t * v, d]).embedding(tape.constant(&Tensor::from_vec(pair, [b, t])))
+    let x = scale * table.embedding(tokens);
+    positions.map_or(x, |positions| x + positions)
 }
 
 /// The angles of position t: t / 10000^(2i / n) for i = 0 … n/2 - 1.

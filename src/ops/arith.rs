@@ -9,7 +9,7 @@ use super::{
 };
 use crate::{
     args,
-    autograd::{Gen, Grad, In, Op, Outs, Rows, Value, Var},
+    autograd::{Gen, Grad, In, Op, Outs, Value, Var},
     tensor::{Cx, MAX_RANK, Real, Shape, Tensor},
     with_real,
 };
@@ -172,10 +172,6 @@ impl Op for Affine {
                 }
             }
         }
-    }
-
-    fn rows(&self) -> Rows {
-        Rows::Alone
     }
 
     fn sample(g: &mut Gen) -> (Self, Vec<Tensor>) {

@@ -5,7 +5,7 @@
 
 use crate::{
     args,
-    autograd::{Gen, Grad, In, Op, Outs, Rows, Value, Var},
+    autograd::{Gen, Grad, In, Op, Outs, Value, Var},
     cuda::Module,
     tensor::{Cx, DType, Tensor},
 };
@@ -82,7 +82,6 @@ macro_rules! unary {
                     }
                 }
 
-                fn rows(&self) -> Rows { Rows::Alone }
 
                 fn sample(g: &mut Gen) -> (Self, Vec<Tensor>) {
                     let shape = g.shape(3, 5);

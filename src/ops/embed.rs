@@ -6,9 +6,9 @@
 use super::{check_real, linear::total_cuda};
 use crate::{
     args,
-    autograd::{Gen, Grad, In, Op, Outs, Rows, Value, Var},
+    autograd::{Gen, Grad, In, Op, Outs, Value, Var},
     cuda::{Cuda, Launch, Module},
-    tensor::{Cpu, Cx, DType, MAX_RANK, Real, Shape, Temp, Tensor},
+    tensor::{Cpu, Cx, DType, MAX_RANK, Real, Shape, Tensor},
     with_real, with_width,
 };
 
@@ -18,7 +18,7 @@ pub struct Embedding;
 /// yᵢ = x[i, idᵢ] for x [.., C] and ids [..]; y [..].
 pub struct Gather;
 
-/// The most rows whose gradients are added up one after another, where there are few kinds.
+/// The most rows whose gradients are added up one after another into a small table.
 const BLOCK: usize = 1024;
 
 static MODULE: Module = Module::new("ops/embed.cu", &[include_str!("embed.cu")]);
@@ -52,7 +52,7 @@ fn largest(ids: &[i32]) -> u32 {
 }
 
 #[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
-pub(super) fn copy_rows<T: Real>(n: usize, ids: &[i32], w: &[T], y: &mut [T]) {
+fn copy_rows<T: Real>(n: usize, ids: &[i32], w: &[T], y: &mut [T]) {
     with_width!(n => for (&id, y) in ids.iter().zip(y.chunks_exact_mut(n)) {
         y.copy_from_slice(&w[id as usize * n..][..n]);
     });
@@ -66,81 +66,19 @@ fn add_rows<T: Real>(n: usize, ids: &[i32], g: &[T], d: &mut [T]) {
     });
 }
 
-/// Of so few kinds of rows, one is often among the last: a sum would wait for the one before.
-const FEW_KINDS: usize = 4;
-
-/// How many tables take the rows in turn then.
-const TURNS: usize = 4;
-
-/// d [TURNS, V, N] += the rows of g.
-#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
-fn add_rows_in_turn<T: Real>(n: usize, ids: &[i32], g: &[T], d: &mut [T]) {
-    let table = d.len() / TURNS;
-    let (fours, rest) = ids.as_chunks::<TURNS>();
-    let (g, g_rest) = g.split_at(fours.len() * TURNS * n);
-    with_width!(n => for (ids, g) in fours.iter().zip(g.chunks_exact(TURNS * n)) {
-        for (i, (&id, g)) in ids.iter().zip(g.chunks_exact(n)).enumerate() {
-            d[i * table + id as usize * n..][..n].iter_mut().zip(g).for_each(|(d, &g)| *d += g);
-        }
-    });
-    add_rows(n, rest, g_rest, &mut d[..table]);
-}
-
-/// Gradients of many rows that are added to those of the few rows of a table. Where each of these is seen often, in a
-/// table of a quarter of [`BLOCK`] rows or fewer, the sums of every [`BLOCK`] rows are added up, as a long sum of one
-/// number after another loses digits. (Of a larger one, clearing and adding up the sums would take as long as the rows.)
-pub(super) struct Sums<'a, T: Real> {
-    /// [V, N], to be added to.
-    d: &'a mut [T],
-    /// Tables like it that take the rows in turn: [`TURNS`] or one; or none, and d takes them.
-    tables: Option<Temp<'a, T>>,
-    /// How many rows they have seen.
-    rows: usize,
-}
-
-impl<'a, T: Real> Sums<'a, T> {
-    /// Of so many rows [N] in all, to be added to d [V, N], N > 0.
-    pub fn new(cpu: &'a Cpu, n: usize, rows: usize, d: &'a mut [T]) -> Sums<'a, T> {
-        let kinds = d.len() / n;
-        // Of few rows, it is not worth while to add up tables.
-        let in_turn = kinds <= FEW_KINDS && rows >= TURNS * TURNS * kinds;
-        let apart = 4 * kinds <= BLOCK && rows > BLOCK;
-        let turns = if in_turn { TURNS } else { usize::from(apart) };
-        let tables = (turns > 0).then(|| cpu.zeros(turns * d.len()));
-        Sums { d, tables, rows: 0 }
-    }
-
-    /// Where the next rows, no more than [`BLOCK`], are to be added: one table [V, N], or [`TURNS`] that take them in turn.
-    pub fn next(&mut self, rows: usize) -> &mut [T] {
-        if self.rows + rows > BLOCK {
-            self.total();
-        }
-        self.rows += rows;
-        self.tables.as_deref_mut().unwrap_or(self.d)
-    }
-
-    fn total(&mut self) {
-        let (size, Some(tables)) = (self.d.len(), self.tables.as_deref_mut()) else { return };
-        for (i, d) in self.d.iter_mut().enumerate() {
-            *d += tables[i..].iter_mut().step_by(size).map(|sum| std::mem::replace(sum, T::ZERO)).sum();
-        }
-        self.rows = 0;
-    }
-}
-
-impl<T: Real> Drop for Sums<'_, T> {
-    fn drop(&mut self) {
-        self.total();
-    }
-}
-
 /// To each row id of d [V, N], N > 0, is added every row of g with this id.
-pub(super) fn add_rows_cpu<T: Real>(cpu: &Cpu, n: usize, ids: &[i32], g: &[T], d: &mut [T]) {
-    let size = d.len();
-    let mut sums = Sums::new(cpu, n, ids.len(), d);
+///
+/// A long sum of one number after another loses digits. So where each row of a small table is seen often, the sums of
+/// every [`BLOCK`] rows are added up. (Of a larger table, clearing and adding up the sums would take as long as the rows.)
+fn add_rows_cpu<T: Real>(cpu: &Cpu, n: usize, ids: &[i32], g: &[T], d: &mut [T]) {
+    if ids.len() <= BLOCK || 4 * (d.len() / n) > BLOCK {
+        return add_rows(n, ids, g, d);
+    }
+    let mut sums = cpu.temp::<T>(d.len());
     for (ids, g) in ids.chunks(BLOCK).zip(g.chunks(BLOCK * n)) {
-        let tables = sums.next(ids.len());
-        if tables.len() == size { add_rows(n, ids, g, tables) } else { add_rows_in_turn(n, ids, g, tables) }
+        sums.fill(T::ZERO);
+        add_rows(n, ids, g, &mut sums);
+        d.iter_mut().zip(&*sums).for_each(|(d, &sum)| *d += sum);
     }
 }
 
@@ -212,10 +150,6 @@ impl Op for Embedding {
                 }
             }
         }
-    }
-
-    fn rows(&self) -> Rows {
-        Rows::Copied
     }
 
     fn sample(g: &mut Gen) -> (Self, Vec<Tensor>) {

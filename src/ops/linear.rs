@@ -14,7 +14,7 @@ use super::{
 };
 use crate::{
     args,
-    autograd::{Gen, Grad, In, Op, Outs, Rows, Value, Var},
+    autograd::{Gen, Grad, In, Op, Outs, Value, Var},
     cuda::{Cuda, Launch, Module, View},
     tensor::{Cpu, Cx, Real, Shape, Tensor},
     with_real,
@@ -220,10 +220,6 @@ impl Op for Linear {
             }),
             Cx::Cuda(cu) => backward_cuda(cu, x, g, dx),
         }
-    }
-
-    fn rows(&self) -> Rows {
-        Rows::Alone
     }
 
     fn sample(g: &mut Gen) -> (Self, Vec<Tensor>) {

@@ -26,7 +26,7 @@ use super::{
 };
 use crate::{
     args,
-    autograd::{Gen, Grad, In, Op, Outs, Rows, Value, Var},
+    autograd::{Gen, Grad, In, Op, Outs, Value, Var},
     cuda::Cuda,
     tensor::{Cpu, Cx, Shape, Tensor},
     with_real,
@@ -189,10 +189,6 @@ impl Op for LinearActivated {
                 backward_cuda(cu, x, &dz, dx);
             }
         }
-    }
-
-    fn rows(&self) -> Rows {
-        Rows::Alone
     }
 
     fn sample(g: &mut Gen) -> (Self, Vec<Tensor>) {

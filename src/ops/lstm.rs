@@ -10,7 +10,7 @@
 //! dW_hh = Σ_{b,t} (dĩ, df̃, dg̃, dõ) h_{t-1}ᵀ is one product over all steps at the end.
 //!
 //! Where channels are few, the CPU keeps u = tanh c_t for the way back; else it is computed once more, as fast as it is
-//! read. Of inputs that are copies of few rows, as those of a first layer are, it is given these rows ([`Rows::Kinds`]).
+//! read.
 
 mod device;
 mod narrow;
@@ -19,14 +19,13 @@ mod wide;
 pub(super) use device::{MODULE, before, cells, kernels, persistent, sums, together};
 
 use super::{
-    embed::{add_rows_cpu, copy_rows},
     math::Math,
     matmul::{Mat, gemm},
     same_dtype,
     scan::{cotangent, put_all, zeros},
 };
 use crate::{
-    autograd::{Gen, Grad, In, Op, Outs, Rows, Value, Var},
+    autograd::{Gen, Grad, In, Op, Outs, Value, Var},
     tensor::{Cpu, Cx, Real, Tensor},
     with_real,
 };
@@ -49,7 +48,7 @@ struct Size {
 
 impl Size {
     fn of(x: In) -> Size {
-        let (b, t, d4) = x.steps(4).1.split(1);
+        let (b, t, d4) = x[0].shape().split(1);
         Size { b, t, d: d4 / 4 }
     }
 
@@ -94,7 +93,7 @@ fn lanes_back<T: Math, const W: usize>(
 impl LstmSequence {
     fn forward_cpu<T: Math>(cpu: &Cpu, x: In, y: &mut [Value]) {
         let [h, h_last, c_last, gates, c, u] = y else { return };
-        let (s, (x, _, kinds)) = (Size::of(x), x.steps(4));
+        let s = Size::of(x);
         let inputs = [0, 1, 2, 3].map(|i| x[i].host::<T>());
         let (h_last, c_last) = (h_last.host_mut::<T>(), c_last.host_mut::<T>());
         h_last.copy_from_slice(inputs[2]);
@@ -104,13 +103,9 @@ impl LstmSequence {
         }
         let [h, gates, c, u] = [h, gates, c, u].map(|y| y.host_mut::<T>());
         if s.d <= FEW {
-            narrow::forward(cpu, s, inputs, kinds, [gates, c, u, h]);
+            narrow::forward(cpu, s, inputs, [gates, c, u, h]);
         } else {
-            let ([x, w, h0, c0], kinds) = (inputs, kinds.unwrap_or(&[]));
-            let mut rows = cpu.temp::<T>(kinds.len() * 4 * s.d);
-            copy_rows(4 * s.d, kinds, x, &mut rows);
-            let x = if kinds.is_empty() { x } else { &rows };
-            wide::forward(cpu, s, [x, w, h0, c0], [gates, c, h]);
+            wide::forward(cpu, s, inputs, [gates, c, h]);
         }
         for b in 0..s.b {
             let last = s.row(b, s.t - 1, s.d);
@@ -122,14 +117,14 @@ impl LstmSequence {
 
     fn backward_cpu<T: Math>(cpu: &Cpu, x: In, y: &[Value], dy: &[Option<Tensor>], dx: &mut [Grad]) {
         let ([gx, gw, gh0, gc0, ..], [dh_all, dh_last, dc_last, ..]) = (dx, dy) else { return };
-        let (s, (x, _, kinds)) = (Size::of(x), x.steps(4));
+        let s = Size::of(x);
         let (w, h0, c0) = (x[1].host::<T>(), x[2].host::<T>(), x[3].host::<T>());
         let [h, gates, c, u] = [0, 3, 4, 5].map(|i| y[i].host::<T>());
         let (z, zh, zc) = (zeros(cpu, dh_all, &y[0]), zeros(cpu, dh_last, &y[1]), zeros(cpu, dc_last, &y[2]));
         let (mut dh, mut dc) = (cpu.temp::<T>(s.b * s.d), cpu.temp::<T>(s.b * s.d));
         dh.copy_from_slice(cotangent(dh_last, &zh));
         dc.copy_from_slice(cotangent(dc_last, &zc));
-        let (dx, acc) = if kinds.is_some() { (gx.slice(cpu, &x[0]), true) } else { gx.merged::<T>(cpu, &x[0]) };
+        let (dx, acc) = gx.merged::<T>(cpu, &x[0]);
         // dx is the gradient of the gates' sums; where it is to be added to, they need memory of their own.
         let mut own = cpu.temp::<T>(if acc { 4 * h.len() } else { 0 });
         let dz: &mut [T] = if acc { &mut own } else { &mut *dx };
@@ -142,10 +137,8 @@ impl LstmSequence {
         gw.write(|dw, acc| weights_back(cpu, s, dz, h0, h, dw, acc));
         gh0.write(|d, acc| put_all(d, &dh, acc));
         gc0.write(|d, acc| put_all(d, &dc, acc));
-        match kinds {
-            Some(kinds) if s.d > 0 => add_rows_cpu(cpu, 4 * s.d, kinds, &own, dx),
-            None if acc => put_all(dx, &own, true),
-            _ => {}
+        if acc {
+            put_all(dx, &own, true);
         }
     }
 }
@@ -179,8 +172,7 @@ impl Op for LstmSequence {
     }
 
     fn infer(&self, x: In) -> Result<Outs, String> {
-        let (x, v, _) = x.steps(4);
-        let [w, h0, c0] = [1, 2, 3].map(|i| x[i].shape());
+        let [v, w, h0, c0] = [0, 1, 2, 3].map(|i| x[i].shape());
         let [b, t, _] = v.array()?;
         let [d4, d] = w.array()?;
         if d4 != 4 * d || v.at(2) != d4 || h0 != [b, d].into() || c0 != h0 {
@@ -193,10 +185,6 @@ impl Op for LstmSequence {
         // On the CPU, where channels are few, in the order that `narrow` says.
         let u = if x[0].gpu().is_some() || d > FEW { [0].into() } else { h };
         Ok(Outs::from([h, h0, h0]).saving([v, h, u]))
-    }
-
-    fn rows(&self) -> Rows {
-        Rows::Kinds
     }
 
     fn forward(&self, cx: &Cx, x: In, y: &mut [Value]) {

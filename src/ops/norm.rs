@@ -20,7 +20,7 @@ use super::{
 };
 use crate::{
     args,
-    autograd::{Gen, Grad, In, Op, Outs, Rows, Value, Var},
+    autograd::{Gen, Grad, In, Op, Outs, Value, Var},
     cuda::{Cuda, Launch, Module},
     tensor::{Cx, Real, Shape, Tensor},
     with_real, with_width,
@@ -251,10 +251,6 @@ macro_rules! norm {
 
             fn backward(&self, cx: &Cx, x: In, y: &[Value], dy: &[Option<Tensor>], dx: &mut [Grad]) {
                 norm_backward($centre, self.eps, cx, x, y, dy, dx);
-            }
-
-            fn rows(&self) -> Rows {
-                Rows::Alone
             }
 
             fn sample($g: &mut Gen) -> (Self, Vec<Tensor>) {

@@ -9,19 +9,17 @@
 //! gradient that step t + 1 hands back: dc = dh o (1 − tanh² c_t) + G;  dx_f = dc c_{t-1} f (1 − f);
 //! dx_i = dc z i (1 − i);  dx_z = dc i (1 − z²);  dx_o = dh tanh c_t o (1 − o);  G = f dc to step t − 1.
 //!
-//! Of inputs that are copies of few rows, as those of a first layer are, the CPU is given these rows and computes their
-//! gates ([`Rows::Kinds`]). Where channels are few it keeps u = tanh c_t for the way back; else that is computed once more,
-//! as fast as it is read.
+//! Where channels are few the CPU keeps u = tanh c_t for the backward pass; else it computes u once more, as fast as it
+//! would be read.
 
 use super::{
-    embed::Sums,
     math::Math,
     same_dtype,
     scan::{Pieces, at, by_device, by_lanes, chunk_of, cotangent, each, four_at, put, put_all, some_steps, zeros},
 };
 use crate::{
     args,
-    autograd::{Gen, Grad, In, Op, Outs, Rows, Value, Var},
+    autograd::{Gen, Grad, In, Op, Outs, Value, Var},
     cuda::{Cuda, Module},
     tensor::{Cpu, Cx, Shape, Tensor},
     with_real, with_width,
@@ -38,52 +36,6 @@ pub struct QuasiLstm {
 
 /// Up to so many channels u is kept.
 const FEW: usize = 32;
-
-/// The gates of a sequence, after their nonlinearities: a row of `g` [·, 4D] for each step, or one for each kind of input
-/// and for each step its kind.
-#[derive(Clone, Copy)]
-struct Gates<'a, T> {
-    g: &'a [T],
-    kinds: Option<&'a [i32]>,
-}
-
-impl<'a, T: Math> Gates<'a, T> {
-    /// Those of sequence `b` from those of all.
-    fn sequence(g: &'a [T], kinds: Option<&'a [i32]>, b: usize, (t, d): (usize, usize)) -> Gates<'a, T> {
-        match kinds {
-            Some(kinds) => Gates { g, kinds: Some(&kinds[b * t..(b + 1) * t]) },
-            None => Gates { g: &g[b * t * 4 * d..(b + 1) * t * 4 * d], kinds },
-        }
-    }
-
-    /// The row of step t.
-    #[inline(always)]
-    fn row(self, t: usize) -> usize {
-        self.kinds.map_or(t, |kinds| kinds[t] as usize)
-    }
-
-    /// W channels of f, i, z and o at step t.
-    #[inline(always)]
-    fn at<const W: usize>(self, t: usize, d: usize, i: usize) -> [[T; W]; 4] {
-        four_at(&self.g[4 * self.row(t) * d..][..4 * d], d, i)
-    }
-}
-
-/// The gradient of the gates' sums: a row for each step of a sequence, written or added to, or sums for each kind.
-enum Dx<'a, 'b, T: Math> {
-    Rows(&'a mut [T], bool),
-    Kinds(&'a mut Sums<'b, T>),
-}
-
-impl<T: Math> Dx<'_, '_, T> {
-    /// Where the next `steps` go, tables that take them in turn if they are sums, and whether they are added.
-    fn next(&mut self, steps: usize) -> (&mut [T], bool) {
-        match self {
-            Dx::Rows(dx, acc) => (dx, *acc),
-            Dx::Kinds(sums) => (sums.next(steps), true),
-        }
-    }
-}
 
 /// Steps so few that their rows stay in the fastest cache while all runs of channels pass over them.
 fn tile(d: usize) -> usize {
@@ -113,10 +65,10 @@ fn gates<T: Math>(d: usize, bias: T, x: &[T], g: &mut [T]) {
 
 /// Phase 1 forward: the map of the steps `r`, as (∏ f, end from zero).
 #[inline(always)]
-fn total<T: Math, const W: usize>(i: usize, d: usize, r: Range<usize>, g: Gates<T>, prod: &mut [T], end: &mut [T]) {
+fn total<T: Math, const W: usize>(i: usize, d: usize, r: Range<usize>, g: &[T], prod: &mut [T], end: &mut [T]) {
     let (mut p, mut c) = ([T::ONE; W], [T::ZERO; W]);
     for t in r {
-        let [f, ig, z, _]: [[T; W]; 4] = g.at(t, d, i);
+        let [f, ig, z, _]: [[T; W]; 4] = four_at(&g[4 * t * d..][..4 * d], d, i);
         for l in 0..W {
             p[l] = f[l] * p[l];
             c[l] = f[l].fma(c[l], ig[l] * z[l]);
@@ -133,7 +85,7 @@ fn run<T: Math, const W: usize>(
     i: usize,
     d: usize,
     r: Range<usize>,
-    g: Gates<T>,
+    g: &[T],
     state: &mut [T],
     [c, u, h]: &mut [&mut [T]; 3],
 ) {
@@ -142,7 +94,7 @@ fn run<T: Math, const W: usize>(
     let rows = c[all.clone()].chunks_exact_mut(d).zip(h[all].chunks_exact_mut(d));
     let mut kept = u[kept].chunks_exact_mut(d);
     for (t, (c, h)) in r.zip(rows) {
-        let [f, ig, z, o]: [[T; W]; 4] = g.at(t, d, i);
+        let [f, ig, z, o]: [[T; W]; 4] = four_at(&g[4 * t * d..][..4 * d], d, i);
         for l in 0..W {
             s[l] = f[l].fma(s[l], ig[l] * z[l]);
         }
@@ -161,12 +113,7 @@ fn run<T: Math, const W: usize>(
 
 /// One sequence. `starts` and `prods` are scratch rows, one a chunk, the first start given.
 #[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
-fn forward<T: Math>(
-    (chunk, d): (usize, usize),
-    g: Gates<T>,
-    (starts, prods): (&mut [T], &mut [T]),
-    mut to: [&mut [T]; 3],
-) {
+fn forward<T: Math>((chunk, d): (usize, usize), g: &[T], (starts, prods): (&mut [T], &mut [T]), mut to: [&mut [T]; 3]) {
     let (n, steps) = (starts.len() / d, to[0].len() / d);
     for k in 1..n {
         let r = chunk_of(k - 1, chunk, 1, steps);
@@ -200,7 +147,7 @@ fn total_back<T: Math, const W: usize>(
     i: usize,
     d: usize,
     r: Range<usize>,
-    g: Gates<T>,
+    g: &[T],
     [c, u, _, dh]: [&[T]; 4],
     prod: &mut [T],
     end: &mut [T],
@@ -208,7 +155,7 @@ fn total_back<T: Math, const W: usize>(
     let (mut p, mut s) = ([T::ONE; W], [T::ZERO; W]);
     let (kept, rows) = (d <= FEW, if d <= FEW { u } else { c });
     for t in r.rev() {
-        let [f, _, _, o]: [[T; W]; 4] = g.at(t, d, i);
+        let [f, _, _, o]: [[T; W]; 4] = four_at(&g[4 * t * d..][..4 * d], d, i);
         let (u, dh): ([T; W], [T; W]) = (tanh_c(&rows[t * d..][..d], kept, i), at(dh, t, d, i));
         for l in 0..W {
             p[l] = f[l] * p[l];
@@ -244,18 +191,8 @@ fn step_back<T: Math, const W: usize>(
         out[2][l] = through_i * (-z[l]).fma(z[l], T::ONE);
         out[3][l] = through_o * u[l] * (T::ONE - o[l]);
     }
-    // Not by `put`, one after another: between the stores of rows whose place a kind decides, LLVM took the sums apart into
-    // quarters, by way of memory.
-    if acc {
-        let sums: [[T; W]; 4] = four_at(dx, d, i);
-        for (out, sum) in out.iter_mut().zip(sums) {
-            for l in 0..W {
-                out[l] += sum[l];
-            }
-        }
-    }
     for (k, &out) in out.iter().enumerate() {
-        put(dx, k, d, i, out, false);
+        put(dx, k, d, i, out, acc);
     }
 }
 
@@ -265,7 +202,7 @@ fn run_back<T: Math, const W: usize>(
     i: usize,
     d: usize,
     r: Range<usize>,
-    g: Gates<T>,
+    g: &[T],
     [c, u, c0, dh]: [&[T]; 4],
     s: &mut [T],
     (dx, acc): (&mut [T], bool),
@@ -277,29 +214,13 @@ fn run_back<T: Math, const W: usize>(
     let rows = [before, &u[later.start * d..later.end * d], &dh[later.start * d..later.end * d]];
     let [before, us, dhs] = rows.map(|x| x.chunks_exact(d));
     let rows = before.zip(us).zip(dhs);
-    match g.kinds {
-        None => {
-            let r4 = 4 * later.start * d..4 * later.end * d;
-            let of_x = g.g[r4.clone()].chunks_exact(4 * d).zip(dx[r4].chunks_exact_mut(4 * d));
-            for (((before, u), dh), (g, dx)) in rows.zip(of_x).rev() {
-                step_back::<T, W>(i, d, g, [before, u, dh], &mut back, dx, acc);
-            }
-        }
-        Some(kinds) => {
-            // Tables as large as that of the gates take the steps in turn.
-            let (mut turn, all) = (0, dx.len());
-            for (((before, u), dh), &kind) in rows.zip(&kinds[later]).rev() {
-                let row = 4 * kind as usize * d;
-                let (g_row, dx) = (&g.g[row..][..4 * d], &mut dx[turn + row..][..4 * d]);
-                step_back::<T, W>(i, d, g_row, [before, u, dh], &mut back, dx, acc);
-                turn += g.g.len();
-                turn = if turn == all { 0 } else { turn };
-            }
-        }
+    let r4 = 4 * later.start * d..4 * later.end * d;
+    let of_x = g[r4.clone()].chunks_exact(4 * d).zip(dx[r4].chunks_exact_mut(4 * d));
+    for (((before, u), dh), (g, dx)) in rows.zip(of_x).rev() {
+        step_back::<T, W>(i, d, g, [before, u, dh], &mut back, dx, acc);
     }
     if r.start == 0 {
-        let row = 4 * g.row(0) * d;
-        step_back::<T, W>(i, d, &g.g[row..][..4 * d], [c0, u, dh], &mut back, &mut dx[row..][..4 * d], acc);
+        step_back::<T, W>(i, d, &g[..4 * d], [c0, u, dh], &mut back, &mut dx[..4 * d], acc);
     }
     put(s, 0, d, i, back, false);
 }
@@ -309,10 +230,10 @@ fn run_back<T: Math, const W: usize>(
 #[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
 fn backward<T: Math>(
     (chunk, d): (usize, usize),
-    g: Gates<T>,
+    g: &[T],
     inputs: [&[T]; 4],
     (ends, prods): (&mut [T], &mut [T]),
-    mut dx: Dx<T>,
+    (dx, acc): (&mut [T], bool),
 ) {
     let (n, steps) = (ends.len() / d, inputs[0].len() / d);
     for k in 1..n {
@@ -329,7 +250,6 @@ fn backward<T: Math>(
         let all = chunk_of(k, chunk, 1, steps);
         for t in all.clone().step_by(tile(d)).rev() {
             let r = t..(t + tile(d)).min(all.end);
-            let (dx, acc) = dx.next(r.len());
             with_width!(d => by_lanes!(d, run_back::<T>(r.clone(), g, inputs, &mut ends[k * d..], (&mut *dx, acc))));
         }
     }
@@ -340,24 +260,18 @@ impl QuasiLstm {
         let [h, last, g, c, u] = y else { return };
         let (_, t, d) = h.shape().split(1);
         let [h, last, g, c, u] = [h, last, g, c, u].map(|y| y.host_mut::<T>());
-        let (x, _, kinds) = x.steps(2);
         let c0 = x[1].host::<T>();
         if t == 0 || d == 0 {
             return last.copy_from_slice(c0);
         }
         let (n, bias) = (t.div_ceil(self.chunk), T::of(self.forget_bias));
-        if kinds.is_some() {
-            gates(d, bias, x[0].host(), g);
-        }
         let (mut starts, mut prods) = (cpu.temp::<T>(n * d), cpu.temp::<T>(n * d));
         for (b, (last, c0)) in last.chunks_exact_mut(d).zip(c0.chunks_exact(d)).enumerate() {
             let s = b * t * d..(b + 1) * t * d;
-            if kinds.is_none() {
-                let s4 = 4 * s.start..4 * s.end;
-                gates(d, bias, &x[0].host()[s4.clone()], &mut g[s4]);
-            }
+            let g = &mut g[4 * s.start..4 * s.end];
+            // A sequence at a time: its gates are still in the cache when they are read.
+            gates(d, bias, &x[0].host()[4 * s.start..4 * s.end], g);
             starts[..d].copy_from_slice(c0);
-            let g = Gates::sequence(g, kinds, b, (t, d));
             let kept = if u.is_empty() { 0..0 } else { s.clone() };
             let to = [&mut c[s.clone()], &mut u[kept], &mut h[s.clone()]];
             forward((self.chunk, d), g, (&mut starts, &mut prods), to);
@@ -367,30 +281,23 @@ impl QuasiLstm {
 
     fn backward_cpu<T: Math>(&self, cpu: &Cpu, x: In, y: &[Value], dy: &[Option<Tensor>], dx: &mut [Grad]) {
         let ([gx, gc0, ..], [dh, dlast, ..]) = (dx, dy) else { return };
-        let ((_, t, d), (x, _, kinds)) = (y[0].shape().split(1), x.steps(2));
+        let (_, t, d) = y[0].shape().split(1);
         let (zh, zl) = (zeros::<T>(cpu, dh, &y[0]), zeros::<T>(cpu, dlast, &y[1]));
         let (dh, dlast) = (cotangent(dh, &zh), cotangent(dlast, &zl));
         let dc0 = gc0.merged::<T>(cpu, &x[1]);
-        let (dx, acc) = if kinds.is_some() { (gx.slice(cpu, &x[0]), true) } else { gx.merged::<T>(cpu, &x[0]) };
+        let (dx, acc) = gx.merged::<T>(cpu, &x[0]);
         if t == 0 || d == 0 {
             return put_all(dc0.0, dlast, dc0.1);
         }
         let ([g, c, u], c0) = ([2, 3, 4].map(|i| y[i].host::<T>()), x[1].host::<T>());
         let (n, batch) = (t.div_ceil(self.chunk), c0.len() / d);
-        let mut rest = dx;
-        let mut sums = kinds.map(|kinds| Sums::new(cpu, 4 * d, kinds.len(), std::mem::take(&mut rest)));
         let (mut ends, mut prods) = (cpu.temp::<T>(n * d), cpu.temp::<T>(n * d));
         for b in 0..batch {
             let (s, s4, r) = (b * t * d..(b + 1) * t * d, b * t * 4 * d..(b + 1) * t * 4 * d, b * d..(b + 1) * d);
             ends[(n - 1) * d..].copy_from_slice(&dlast[r.clone()]);
             let kept = if u.is_empty() { 0..0 } else { s.clone() };
             let inputs = [&c[s.clone()], &u[kept], &c0[r.clone()], &dh[s]];
-            let g = Gates::sequence(g, kinds, b, (t, d));
-            let dx = match &mut sums {
-                Some(sums) => Dx::Kinds(sums),
-                None => Dx::Rows(&mut rest[s4], acc),
-            };
-            backward((self.chunk, d), g, inputs, (&mut ends, &mut prods), dx);
+            backward((self.chunk, d), &g[s4.clone()], inputs, (&mut ends, &mut prods), (&mut dx[s4], acc));
             put_all(&mut dc0.0[r], &ends[..d], dc0.1);
         }
     }
@@ -436,8 +343,7 @@ impl Op for QuasiLstm {
     }
 
     fn infer(&self, x: In) -> Result<Outs, String> {
-        let (x, v, _) = x.steps(2);
-        let c0 = x[1].shape();
+        let [v, c0] = [0, 1].map(|i| x[i].shape());
         let [b, t, d4] = v.array()?;
         if d4 % 4 != 0 || c0 != [b, d4 / 4].into() {
             return Err(format!("x {v} and c0 {c0} do not fit: expected [B, T, 4D] and [B, D]"));
@@ -451,10 +357,6 @@ impl Op for QuasiLstm {
             None => [x[0].shape(), if d > FEW { nothing } else { h }],
         };
         Ok(Outs::from([h, c0]).saving([gates, h, u]))
-    }
-
-    fn rows(&self) -> Rows {
-        Rows::Kinds
     }
 
     by_device!();

@@ -101,7 +101,7 @@ impl Tape {
         r.nodes.iter().find_map(|node| {
             let y = &r.values[node.y0 as usize..(node.y0 + node.ny) as usize];
             let op = match &node.step {
-                Step::Op(op) if y.iter().any(|v| !v.owed && !v.all_finite()) => op.name(),
+                Step::Op(op) if y.iter().any(|v| !v.all_finite()) => op.name(),
                 _ => return None,
             };
             Some(Culprit { op, scope: scope_name(&r.scopes, node.scope as usize), what: "value" })

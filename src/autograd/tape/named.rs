@@ -34,7 +34,6 @@ impl Tape {
     #[cold]
     fn note(&self, v: Var<'_>, name: &'static str) {
         let r = &mut *self.record.borrow_mut();
-        r.settle(self.cx(), &[v.id_on(self)]);
         r.named.push((name, v.id_on(self), r.scopes.len()));
     }
 }

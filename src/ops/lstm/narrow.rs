@@ -134,18 +134,11 @@ fn cells<T: Math>(gates: &mut [T], before: &[T], [c, u, h]: [&mut [T]; 3]) {
 
 /// All steps of the R sequences `b`, with W_hhᵀ [D, 4D], to gates, c, u and h; and room for h of a step, [R, D].
 #[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
-fn group<T: Math>(
-    s: Size,
-    b: Range<usize>,
-    inputs: [&[T]; 4],
-    kinds: Option<&[i32]>,
-    to: [&mut [T]; 4],
-    h_step: &mut [T],
-) {
+fn group<T: Math>(s: Size, b: Range<usize>, inputs: [&[T]; 4], to: [&mut [T]; 4], h_step: &mut [T]) {
     let (d, r) = (s.d, b.len());
     with_width!(d => match r {
-        GROUP => group_of(Size { d, ..s }, b.start, GROUP, inputs, kinds, to, h_step),
-        _ => group_of(Size { d, ..s }, b.start, r, inputs, kinds, to, h_step),
+        GROUP => group_of(Size { d, ..s }, b.start, GROUP, inputs, to, h_step),
+        _ => group_of(Size { d, ..s }, b.start, r, inputs, to, h_step),
     });
 }
 
@@ -155,21 +148,16 @@ fn group_of<T: Math>(
     first: usize,
     r: usize,
     [x, w, h0, c0]: [&[T]; 4],
-    kinds: Option<&[i32]>,
     [gates, c, u, h]: [&mut [T]; 4],
     h_step: &mut [T],
 ) {
     let (d, q) = (s.d, r * s.d);
     for t in 0..s.t {
-        let row = |l: usize| {
-            let row = (first + l) * s.t + t;
-            if let Some(kinds) = kinds { kinds[row] as usize } else { row }
-        };
         let start = kept(s, first, t).start;
         let gates = &mut gates[4 * start..][..4 * q];
         let (mut xs, mut hs) = ([&x[..0]; GROUP], [&h0[..0]; GROUP]);
         for l in 0..r {
-            xs[l] = &x[row(l) * 4 * d..][..4 * d];
+            xs[l] = &x[s.row(first + l, t, 4 * d)];
             hs[l] = if t == 0 { &h0[s.state(first + l, d)] } else { &h[s.row(first + l, t - 1, d)] };
         }
         for (g, y) in gates.chunks_exact_mut(q).enumerate() {
@@ -190,21 +178,14 @@ fn group_of<T: Math>(
     }
 }
 
-/// x [B, T, 4D], or a table and the `kinds` of the steps, W_hh [4D, D], h0 and c0 [B, D] to h [B, T, D], and to gates, c and
-/// u as they are kept.
-pub(super) fn forward<T: Math>(
-    cpu: &Cpu,
-    s: Size,
-    [x, w, h0, c0]: [&[T]; 4],
-    kinds: Option<&[i32]>,
-    [gates, c, u, h]: [&mut [T]; 4],
-) {
+/// x [B, T, 4D], W_hh [4D, D], h0 and c0 [B, D] to h [B, T, D], and to gates, c and u as they are kept.
+pub(super) fn forward<T: Math>(cpu: &Cpu, s: Size, [x, w, h0, c0]: [&[T]; 4], [gates, c, u, h]: [&mut [T]; 4]) {
     let (mut w_t, mut h_step) = (cpu.temp::<T>(w.len()), cpu.temp::<T>(GROUP * s.d));
     for (j, w_t) in w_t.chunks_exact_mut(4 * s.d).enumerate() {
         w_t.iter_mut().zip(w[j..].iter().step_by(s.d)).for_each(|(y, &x)| *y = x);
     }
     for b in groups(s) {
-        group(s, b, [x, &w_t, h0, c0], kinds, [&mut *gates, &mut *c, &mut *u, &mut *h], &mut h_step);
+        group(s, b, [x, &w_t, h0, c0], [&mut *gates, &mut *c, &mut *u, &mut *h], &mut h_step);
     }
 }
 
