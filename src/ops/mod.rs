@@ -33,6 +33,7 @@ pub mod movement;
 mod movement_cuda;
 pub mod norm;
 pub mod permute;
+pub mod primitives;
 pub mod quasi_lstm;
 pub mod reduce;
 pub mod rows;

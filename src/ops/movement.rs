@@ -239,7 +239,7 @@ impl Op for Concat {
 
 impl Tril {
     /// How many of the `cols` entries of row `i` are kept.
-    fn kept(&self, i: usize, cols: usize) -> usize {
+    pub(super) fn kept(&self, i: usize, cols: usize) -> usize {
         (i + 1).saturating_add_signed(self.diag).min(cols)
     }
 }

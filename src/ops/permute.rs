@@ -31,6 +31,11 @@ impl Permute {
         Permute { axes, rank: N }
     }
 
+    /// Axis k of y is axis `axes()[k]` of x.
+    pub fn axes(&self) -> &[usize] {
+        &self.axes[..self.rank]
+    }
+
     fn walk(&self, x: Shape) -> Walk {
         let mut axes = [(1, 0); MAX_RANK + 2];
         let mut last = 0; // axes[..=last] are in use; axes[0] is a dummy of size 1

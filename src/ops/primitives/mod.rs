@@ -1,0 +1,64 @@
+//! The autodiff engine in plain loops: every primitive operation and its derivative.
+//!
+//! All other ops are formulas over these ([`Op::formula`](crate::autograd::Op::formula)), so that the tape knows their
+//! derivatives too. The loops here are what the fast kernels are held against, and what `--kernels plain` runs. There are
+//! four kinds of primitives:
+//!
+//! | kind | value | derivative | primitives |
+//! |---|---|---|---|
+//! | [`pointwise`] | y_i = f(x_i) | dx_i = f′(x_i) dy_i | exp, log, tanh, sigmoid, … |
+//! | [`binary`] | y_i = f(a_j, b_k), broadcast | da_j = Σ ∂f/∂a dy_i | add, sub, mul, div |
+//! | [`linear`] | y_i = Σ c x_j over terms (i, j, c) | dx_j = Σ c dy_i over the same terms | sum, max, cumsum, narrow, concat, permute, tril, embedding, gather, cast |
+//! | [`product`] | y = a b for matrices | da = dy bᵀ, db = aᵀ dy | matmul, unit_lower_inverse |
+//!
+//! A gradient is added to the one that is there ([`Grad::add`]).
+
+pub mod binary;
+pub mod linear;
+pub mod pointwise;
+pub mod product;
+
+use crate::{
+    autograd::{Grad, In},
+    ops::{
+        arith::{Add, Affine, Div, Mul, Sub},
+        cast::Cast,
+        cumsum::Cumsum,
+        elementwise::{
+            Cos, Elu, Elu1, Exp, Expm1, Gelu, GeluTanh, Log, Sigmoid, Silu, Sin, Softplus, Sqrt, Square, Tanh,
+        },
+        embed::{Embedding, Gather},
+        movement::{Concat, Narrow, Tril},
+        permute::Permute,
+        reduce::{MaxAxis, SumAxis},
+    },
+    tensor::Tensor,
+};
+
+/// A primitive with one output, in host memory.
+pub trait Primitive {
+    /// Writes every element of the output `y`.
+    fn value(&self, x: In, y: &mut Tensor);
+
+    /// Adds `dyᵀ ∂y/∂x` to every gradient in `dx` that is wanted.
+    fn derivative(&self, x: In, dy: &Tensor, dx: &mut [Grad]);
+}
+
+macro_rules! primitives {
+    ($($kind:ident: $($Op:ty),+;)*) => { $($(
+        impl Primitive for $Op {
+            fn value(&self, x: In, y: &mut Tensor) {
+                $kind::value(self, x, y);
+            }
+            fn derivative(&self, x: In, dy: &Tensor, dx: &mut [Grad]) {
+                $kind::derivative(self, x, dy, dx);
+            }
+        }
+    )+)* };
+}
+
+primitives! {
+    pointwise: Exp, Log, Expm1, Sqrt, Square, Sin, Cos, Sigmoid, Tanh, Silu, Softplus, Elu, Elu1, GeluTanh, Gelu, Affine;
+    binary: Add, Sub, Mul, Div;
+    linear: Cast, SumAxis, MaxAxis, Cumsum, Narrow, Concat, Permute, Tril, Embedding, Gather;
+}
