@@ -1,6 +1,7 @@
 //! The engine: [`Tape`] records, [`Var`] is a value in a formula, [`Op`] is what can be recorded.
 
 mod gradcheck;
+mod kernels;
 mod op;
 mod profile;
 mod sample;
@@ -8,7 +9,8 @@ mod tape;
 mod var;
 
 pub use gradcheck::{gradcheck, gradcheck_on};
-pub use op::{Grad, In, MAX_OUTS, Op, Outs, Value};
+pub use kernels::Kernels;
+pub use op::{Grad, In, MAX_OUTS, Op, Outs, Primitive, Value};
 pub use profile::{Cost, Profile};
 pub use sample::Gen;
 pub use tape::{Culprit, Edge, Graph, GraphNode, Named, Tape};

@@ -1,6 +1,6 @@
 //! What an operation is: its output shapes, its value and its derivative, on every device, and sample inputs.
 
-use super::Gen;
+use super::{Gen, Var};
 use crate::tensor::{Cpu, Cx, DType, Real, Shape, Tensor};
 use std::ops::{Deref, DerefMut, Index};
 
@@ -48,11 +48,32 @@ pub trait Op: Send + 'static {
         &[]
     }
 
+    /// What the op is, if it is a primitive.
+    fn primitive(&self) -> Option<&dyn Primitive> {
+        None
+    }
+
+    /// What the op is, if it is not a primitive: its results as a formula over other ops. The tape then knows the derivative
+    /// as well. `forward` and `backward` compute the same, and are tested to.
+    fn formula<'t>(&self, x: &[Var<'t>]) -> Option<Vec<Var<'t>>> {
+        let _ = x;
+        None
+    }
+
     /// A random instance with random `f64` inputs (and `i32` indices), sizes of 1 included: what the gradient
     /// check, the device comparison and the benches run on.
     fn sample(g: &mut Gen) -> (Self, Vec<Tensor>)
     where
         Self: Sized;
+}
+
+/// An op that is not made of others: its value and its derivative in plain loops over host memory. It has one output.
+pub trait Primitive {
+    /// Writes every element of the output `y`.
+    fn value(&self, x: In, y: &mut Tensor);
+
+    /// Adds `dyᵀ ∂y/∂x` to every gradient in `dx` that is wanted.
+    fn derivative(&self, x: In, dy: &Tensor, dx: &mut [Grad]);
 }
 
 /// The most outputs of one op.

@@ -8,7 +8,7 @@ pub use backward::Culprit;
 pub use graph::{Edge, Graph, GraphNode};
 pub use named::Named;
 
-use super::{Grad, In, Op, Outs, Profile, Value, Var};
+use super::{Grad, In, Kernels, Op, Outs, Profile, Value, Var};
 use crate::{
     ops::gemm::Products,
     tensor::{Cx, DType, Device, Shape, Tensor},
@@ -34,6 +34,8 @@ struct Node {
     y0: u32,
     ny: u32,
     scope: u32,
+    /// Whether it was computed by the plain loops of a primitive.
+    plain: bool,
 }
 
 #[derive(Default)]
@@ -66,6 +68,7 @@ struct Record {
 /// ```
 pub struct Tape {
     cx: Cx,
+    kernels: Kernels,
     record: RefCell<Record>,
     /// Whether [`Var::named`] is listened to.
     naming: Cell<bool>,
@@ -109,7 +112,14 @@ impl Tape {
     /// When the device or the products cannot be had: why.
     pub fn open_with(device: Device, products: Products) -> Result<Tape, String> {
         let cx = Cx::open_with(device, products)?;
-        Ok(Tape { cx, record: RefCell::default(), naming: Cell::new(false) })
+        Ok(Tape { cx, kernels: Kernels::Fast, record: RefCell::default(), naming: Cell::new(false) })
+    }
+
+    /// The same tape, with ops computed by these kernels alone.
+    #[must_use]
+    pub fn with_kernels(mut self, kernels: Kernels) -> Tape {
+        self.kernels = kernels;
+        self
     }
 
     /// The device context that ops run in.
@@ -167,8 +177,14 @@ impl Tape {
     /// As [`Tape::apply`].
     #[track_caller]
     pub fn apply_many<const N: usize, const M: usize>(&self, op: impl Op, x: [Var<'_>; N]) -> [Var<'_>; M] {
-        let (y0, n) = self.run(Box::new(op), &x.map(|v| v.id_on(self)));
-        assert!(n >= M, "an op with {n} results was asked for {M}");
+        let results = |n: usize| assert!(n >= M, "an op with {n} results was asked for {M}");
+        let ids = x.map(|v| v.id_on(self));
+        if let Some(y) = self.define(&op, &ids) {
+            results(y.len());
+            return std::array::from_fn(|i| y[i]);
+        }
+        let (y0, n) = self.run(Box::new(op), &ids);
+        results(n);
         std::array::from_fn(|i| Var::new(self, y0 + id(i)))
     }
 
@@ -179,8 +195,24 @@ impl Tape {
     #[track_caller]
     pub fn apply_dyn<'t>(&'t self, op: Box<dyn Op>, x: &[Var<'t>]) -> Vec<Var<'t>> {
         let ids: Vec<u32> = x.iter().map(|v| v.id_on(self)).collect();
+        if let Some(y) = self.define(op.as_ref(), &ids) {
+            return y;
+        }
         let (y0, n) = self.run(op, &ids);
         (y0..y0 + id(n)).map(|i| Var::new(self, i)).collect()
+    }
+
+    /// The results of an op by its formula, if it has one and is not computed by its kernel.
+    #[track_caller]
+    fn define(&self, op: &dyn Op, ids: &[u32]) -> Option<Vec<Var<'_>>> {
+        if self.kernels.has(op.name()) {
+            return None;
+        }
+        if let Err(why) = op.infer(In { values: &self.record.borrow().values, ids }) {
+            panic!("{}: {why}", op.name());
+        }
+        let x: Vec<Var> = ids.iter().map(|&id| Var::new(self, id)).collect();
+        op.formula(&x)
     }
 
     /// The first output's id and the number of results.
@@ -200,18 +232,26 @@ impl Tape {
             r.values.push(Value { tensor, needs, pooled: true });
         }
         let (values, y) = r.values.split_at_mut(y0);
+        // Integers are moved, not computed with: by kernels alone.
+        let plain = matches!(self.cx, Cx::Cpu(_)) && dtype != DType::I32 && !self.kernels.has(op.name());
+        let plain = if plain { op.primitive() } else { None };
+        let compute = |x: In, y: &mut [Value]| match plain {
+            Some(primitive) => primitive.value(x, &mut y[0]),
+            None => op.forward(&self.cx, x, y),
+        };
         let mut took = Duration::ZERO;
         match &mut r.profile {
-            None => op.forward(&self.cx, In { values, ids }, y),
+            None => compute(In { values, ids }, y),
             Some(profile) => {
                 let start = Instant::now();
-                op.forward(&self.cx, In { values, ids }, y);
+                compute(In { values, ids }, y);
                 took = start.elapsed();
                 profile.count(op.name(), took, y.iter().map(|y| y.len() * y.dtype().bytes()).sum());
             }
         }
         if needs {
-            Self::record(r, Step::Op(op), ids, y0, outs.len());
+            let plain = plain.is_some();
+            Self::record(r, Step::Op(op), ids, (y0, outs.len()), plain);
             if r.profile.is_some() {
                 r.times.push([took, Duration::ZERO]);
             }
@@ -219,9 +259,9 @@ impl Tape {
         (id(y0), outs.visible())
     }
 
-    fn record(r: &mut Record, step: Step, ids: &[u32], y0: usize, ny: usize) {
-        let node =
-            Node { step, x0: id(r.edges.len()), nx: id(ids.len()), y0: id(y0), ny: id(ny), scope: id(r.scopes.len()) };
+    fn record(r: &mut Record, step: Step, ids: &[u32], (y0, ny): (usize, usize), plain: bool) {
+        let (x0, nx, scope) = (id(r.edges.len()), id(ids.len()), id(r.scopes.len()));
+        let node = Node { step, x0, nx, y0: id(y0), ny: id(ny), scope, plain };
         r.edges.extend_from_slice(ids);
         r.nodes.push(node);
     }
@@ -235,7 +275,7 @@ impl Tape {
         let y0 = r.values.len();
         r.values.push(Value { tensor, needs, pooled });
         if needs {
-            Self::record(r, Step::Reshape, &[v.id_on(self)], y0, 1);
+            Self::record(r, Step::Reshape, &[v.id_on(self)], (y0, 1), false);
             if r.profile.is_some() {
                 r.times.push([Duration::ZERO; 2]);
             }

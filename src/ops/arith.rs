@@ -9,7 +9,7 @@ use super::{
 };
 use crate::{
     args,
-    autograd::{Gen, Grad, In, Op, Outs, Value, Var},
+    autograd::{Gen, Grad, In, Op, Outs, Primitive, Value, Var},
     tensor::{Cx, MAX_RANK, Real, Shape, Tensor},
     with_real,
 };
@@ -101,6 +101,10 @@ macro_rules! binary {
                 &$passes
             }
 
+            fn primitive(&self) -> Option<&dyn Primitive> {
+                Some(self)
+            }
+
             fn sample(g: &mut Gen) -> (Self, Vec<Tensor>) {
                 let full = g.shape(3, 4);
                 // Each axis of each input is as long as the output's, or 1, or (at the front) missing.
@@ -172,6 +176,10 @@ impl Op for Affine {
                 }
             }
         }
+    }
+
+    fn primitive(&self) -> Option<&dyn Primitive> {
+        Some(self)
     }
 
     fn sample(g: &mut Gen) -> (Self, Vec<Tensor>) {

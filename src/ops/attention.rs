@@ -15,6 +15,7 @@ mod flash;
 mod side_by_side;
 mod tiles;
 
+use crate::ops::words::{insert, over_time, recall, token};
 use crate::{
     autograd::{Gen, Grad, In, Op, Outs, Value, Var},
     ops::{
@@ -146,6 +147,18 @@ impl Op for CausalAttention {
                 }
             }
         }
+    }
+
+    fn formula<'t>(&self, x: &[Var<'t>]) -> Option<Vec<Var<'t>>> {
+        let ([b, t, h, _], [_, s, _, v]) = (x[0].dims(), x[2].dims());
+        let head_first = |x: Var<'t>| x.permute([0, 2, 1, 3]);
+        let o = over_time(t, x[0].tape().full([b, 0, h, v], x[0].dtype(), 0.0), |i| {
+            // Keys and values that this query sees.
+            let [k, v] = [1, 2].map(|j| head_first(x[j].narrow(1, 0, s - t + i + 1)));
+            let scores = self.scale * k.matmul(insert(token(x[0], i), 3)); // [B, H, S, 1]
+            recall(v, scores.permute([0, 1, 3, 2]).softmax().permute([0, 1, 3, 2]).sum_axis(3, false))
+        });
+        Some(vec![o])
     }
 
     fn sample(g: &mut Gen) -> (Self, Vec<Tensor>) {

@@ -294,6 +294,21 @@ impl Op for BlockDiagonal {
         }
     }
 
+    fn formula<'t>(&self, x: &[Var<'t>]) -> Option<Vec<Var<'t>>> {
+        let (pairs, b) = x.split_at(x.len() / 2 * 2);
+        let (shape, rank) = (x[0].shape(), x[0].shape().rank());
+        let (g, i, rows) = (shape.at(-2), shape.at(-1), shape.dims()[..rank - 2].iter().product());
+        let (p, o) = (self.parts, x[1].shape().at(1) / self.parts);
+        // [R, P, G, O] of each x and its W.
+        let products = pairs.chunks_exact(2).map(|pair| {
+            let blocks = pair[0].reshape([rows, g, i]).permute([1, 0, 2]).matmul_t(pair[1]);
+            blocks.reshape([g, rows, p, o]).permute([1, 2, 0, 3])
+        });
+        let y = Var::concat(&products.collect::<Vec<_>>(), 1);
+        let y = b.first().map_or(y, |&b| (y.cast(b.dtype()) + b).cast(y.dtype()));
+        Some(vec![y.reshape(&[&shape.dims()[..rank - 2], &y.shape().dims()[1..]].concat()[..])])
+    }
+
     fn sample(g: &mut Gen) -> (Self, Vec<Tensor>) {
         let (outer, bias, xs) = (g.shape(2, 4), g.coin(), g.below(2) + 1);
         let (groups, parts, o, i) =

@@ -4,7 +4,7 @@
 
 use super::check_real;
 use crate::{
-    autograd::{Gen, Grad, In, Op, Outs, Value, Var},
+    autograd::{Gen, Grad, In, Op, Outs, Primitive, Value, Var},
     tensor::{Cx, DType, Real, Tensor},
     with_real,
 };
@@ -54,6 +54,10 @@ impl Op for Cast {
                 }
             }
         }
+    }
+
+    fn primitive(&self) -> Option<&dyn Primitive> {
+        Some(self)
     }
 
     fn sample(g: &mut Gen) -> (Self, Vec<Tensor>) {

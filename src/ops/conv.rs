@@ -133,6 +133,14 @@ impl Op for CausalConv1d {
         }
     }
 
+    fn formula<'t>(&self, x: &[Var<'t>]) -> Option<Vec<Var<'t>>> {
+        let ([_, t, d], [_, taps]) = (x[0].dims(), x[1].dims());
+        let all = Var::concat(&[x[2], x[0]], 1);
+        let y =
+            (0..taps).map(|j| x[1].narrow(1, j, 1).reshape([d]) * all.narrow(1, j, t)).reduce(|y, term| y + term)?;
+        Some(vec![x.get(3).map_or(y, |&b| y + b)])
+    }
+
     fn sample(g: &mut Gen) -> (Self, Vec<Tensor>) {
         let (b, t, d, w) = (g.size(3), g.size(6), g.size(20), g.size(9));
         let mut x = vec![g.normal([b, t, d]), g.normal([d, w]), g.normal([b, w - 1, d])];

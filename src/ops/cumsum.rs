@@ -9,7 +9,7 @@
 use super::reduce::check_axis;
 use crate::{
     args,
-    autograd::{Gen, Grad, In, Op, Outs, Value, Var},
+    autograd::{Gen, Grad, In, Op, Outs, Primitive, Value, Var},
     cuda::{Cuda, Launch, Module},
     tensor::{Cx, Real, Tensor},
     with_real,
@@ -101,6 +101,10 @@ impl Op for Cumsum {
                 }
             }
         }
+    }
+
+    fn primitive(&self) -> Option<&dyn Primitive> {
+        Some(self)
     }
 
     fn sample(g: &mut Gen) -> (Self, Vec<Tensor>) {

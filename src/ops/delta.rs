@@ -19,6 +19,7 @@ mod recurrent;
 pub use gated::{GatedDeltaRule, gated_delta_rule};
 
 use super::same_dtype;
+use crate::ops::words::{insert, outer, over_time, recall, token};
 use crate::{
     autograd::{Gen, Grad, In, Op, Outs, Value, Var},
     ops::{
@@ -162,6 +163,17 @@ impl Op for DeltaRule {
             Cx::Cpu(cpu) => with_real!(x[0].dtype(), T => backward::<T>(cpu, self.plan(dims), x, y, dy, dx)),
             Cx::Cuda(cu) => cuda::backward(self, cu, dims, x, y, dy, dx),
         }
+    }
+
+    fn formula<'t>(&self, x: &[Var<'t>]) -> Option<Vec<Var<'t>>> {
+        let ([_, t, _, _], mut s) = (x[0].dims(), x[4]);
+        let o = over_time(t, x[2], |t| {
+            let [q, k, v, beta] = [0, 1, 2, 3].map(|i| token(x[i], t));
+            let error = insert(beta, 2) * (v - recall(s, k));
+            s = s + outer(k, error);
+            self.scale * recall(s, q)
+        });
+        Some(vec![o, s])
     }
 
     fn sample(g: &mut Gen) -> (Self, Vec<Tensor>) {

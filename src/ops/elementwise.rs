@@ -5,7 +5,7 @@
 
 use crate::{
     args,
-    autograd::{Gen, Grad, In, Op, Outs, Value, Var},
+    autograd::{Gen, Grad, In, Op, Outs, Primitive, Value, Var},
     cuda::Module,
     tensor::{Cx, DType, Tensor},
 };
@@ -82,6 +82,10 @@ macro_rules! unary {
                     }
                 }
 
+
+                fn primitive(&self) -> Option<&dyn Primitive> {
+                    Some(self)
+                }
 
                 fn sample(g: &mut Gen) -> (Self, Vec<Tensor>) {
                     let shape = g.shape(3, 5);

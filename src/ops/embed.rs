@@ -6,7 +6,7 @@
 use super::{check_real, linear::total_cuda};
 use crate::{
     args,
-    autograd::{Gen, Grad, In, Op, Outs, Value, Var},
+    autograd::{Gen, Grad, In, Op, Outs, Primitive, Value, Var},
     cuda::{Cuda, Launch, Module},
     tensor::{Cpu, Cx, DType, MAX_RANK, Real, Shape, Tensor},
     with_real, with_width,
@@ -152,6 +152,10 @@ impl Op for Embedding {
         }
     }
 
+    fn primitive(&self) -> Option<&dyn Primitive> {
+        Some(self)
+    }
+
     fn sample(g: &mut Gen) -> (Self, Vec<Tensor>) {
         let w = g.shape(2, 9);
         let rank = g.below(3);
@@ -208,6 +212,10 @@ impl Op for Gather {
                 }
             }
         }
+    }
+
+    fn primitive(&self) -> Option<&dyn Primitive> {
+        Some(self)
     }
 
     fn sample(g: &mut Gen) -> (Self, Vec<Tensor>) {

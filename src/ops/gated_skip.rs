@@ -135,6 +135,11 @@ impl Op for GatedSkip {
         }
     }
 
+    fn formula<'t>(&self, x: &[Var<'t>]) -> Option<Vec<Var<'t>>> {
+        let [y, d, x, z] = [0, 1, 2, 3].map(|i| x[i]);
+        Some(vec![(y + d * x) * z.silu()])
+    }
+
     fn sample(g: &mut Gen) -> (Self, Vec<Tensor>) {
         let (b, t, n) = (g.size(3), g.size(60), g.size(40));
         (GatedSkip, vec![g.normal([b, t, n]), g.normal([n]), g.normal([b, t, n]), g.normal([b, t, n])])

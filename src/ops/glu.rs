@@ -7,6 +7,7 @@
 //! One op, so that a gate on a wide layer costs one pass over memory each way and keeps nothing but its input.
 
 use super::{check_real, math::Math};
+use crate::ops::words::split;
 use crate::{
     args,
     autograd::{Gen, Grad, In, Op, Outs, Value, Var},
@@ -92,6 +93,11 @@ impl Op for Glu {
                 cu.launch(&MODULE, "glu_backward", dtype, over, args![&x[0], &y[0], g, d, acc, g.len(), n]);
             }
         }
+    }
+
+    fn formula<'t>(&self, x: &[Var<'t>]) -> Option<Vec<Var<'t>>> {
+        let [a, b] = split(x[0]);
+        Some(vec![a * b.sigmoid()])
     }
 
     fn sample(g: &mut Gen) -> (Self, Vec<Tensor>) {

@@ -222,6 +222,13 @@ impl Op for Linear {
         }
     }
 
+    fn formula<'t>(&self, x: &[Var<'t>]) -> Option<Vec<Var<'t>>> {
+        let ((rows, i, o), y) = (sizes(x[0].shape(), x[1].shape()), x[0].shape());
+        let product = x[0].reshape([rows, i]).matmul_t(x[1]);
+        let sum = x.get(2).map_or(product, |&b| (product.cast(b.dtype()) + b).cast(product.dtype()));
+        Some(vec![sum.reshape(y.with(y.rank() - 1, o))])
+    }
+
     fn sample(g: &mut Gen) -> (Self, Vec<Tensor>) {
         let (i, o, bias) = (g.size(5), g.size(5), g.coin());
         let outer = g.shape(2, 4);

@@ -191,6 +191,15 @@ impl Op for LinearActivated {
         }
     }
 
+    fn formula<'t>(&self, x: &[Var<'t>]) -> Option<Vec<Var<'t>>> {
+        let z = x[0].linear(x[1], x.get(2).copied());
+        Some(vec![match self.activation {
+            Activation::Gelu => z.gelu_tanh(),
+            Activation::Silu => z.silu(),
+            Activation::Glu => z.glu(),
+        }])
+    }
+
     fn sample(g: &mut Gen) -> (Self, Vec<Tensor>) {
         let activation = [Activation::Gelu, Activation::Silu, Activation::Glu][g.below(3)];
         let (i, o, outer, bias) = (g.size(5), g.size(5), g.shape(2, 4), g.coin());

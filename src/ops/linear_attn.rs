@@ -21,6 +21,7 @@ mod cuda;
 mod recurrent;
 
 use super::same_dtype;
+use crate::ops::words::{outer, over_time, recall, token};
 use crate::{
     autograd::{Gen, Grad, In, Op, Outs, Value, Var},
     ops::heads::{Dims, Merged, seed},
@@ -165,6 +166,19 @@ impl Op for LinearAttention {
             Cx::Cpu(cpu) => with_real!(x[0].dtype(), T => backward::<T>(cpu, self.plan(dims), x, y, dy, dx)),
             Cx::Cuda(cu) => cuda::backward(self, cu, dims, x, y, dy, dx),
         }
+    }
+
+    fn formula<'t>(&self, x: &[Var<'t>]) -> Option<Vec<Var<'t>>> {
+        let ([_, t, _, _], mut s, mut z) = (x[0].dims(), x[3], x.get(4).copied());
+        let o = over_time(t, x[2], |t| {
+            let [q, k, v] = [0, 1, 2].map(|i| token(x[i], t));
+            s = s + outer(k, v);
+            z = z.map(|z| z + k);
+            let o = self.scale * recall(s, q);
+            let Some((z, eps)) = z.zip(self.normalize) else { return o };
+            o / (self.scale * (q * z).sum_axis(2, true) + eps)
+        });
+        Some([o, s].into_iter().chain(z).collect())
     }
 
     fn sample(g: &mut Gen) -> (Self, Vec<Tensor>) {

@@ -206,6 +206,23 @@ impl Op for CrossEntropy {
         }
     }
 
+    fn formula<'t>(&self, x: &[Var<'t>]) -> Option<Vec<Var<'t>>> {
+        let (shape, tape) = (x[0].shape(), x[0].tape());
+        let (rows, c) = (shape.rows(), shape.last());
+        let targets: Vec<i32> = x[1].value().to_f64().iter().map(|&id| id as i32).collect();
+        let counted: Vec<i32> = (0..rows as i32).filter(|&i| targets[i as usize] != self.ignore_index).collect();
+        if counted.is_empty() {
+            return Some(vec![tape.full(Shape::scalar(), DType::F32, 0.0).cast(x[0].dtype().real())]);
+        }
+        let ints = |list: Vec<i32>| tape.constant(&Tensor::from_vec(list.clone(), [list.len()]));
+        let classes = counted.iter().map(|&i| targets[i as usize]).collect();
+        // Rows that do not count are not looked at.
+        let log_p = x[0].reshape([rows, c]).embedding(ints(counted)).log_softmax();
+        let of_target = log_p.gather(ints(classes)).mean();
+        let of_all = log_p.mean();
+        Some(vec![-((1.0 - self.smoothing) * of_target + self.smoothing * of_all)])
+    }
+
     fn sample(g: &mut Gen) -> (Self, Vec<Tensor>) {
         let rank = g.below(3) + 1;
         let x = g.shape(rank, 20);

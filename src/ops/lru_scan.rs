@@ -14,6 +14,7 @@ use super::{
     linear, same_dtype,
     scan::{Pieces, at, by_device, by_lanes, chunk_of, cotangent, put, put_all, some_steps, zeros},
 };
+use crate::ops::words::{over_time, split, token};
 use crate::{
     args,
     autograd::{Gen, Grad, In, Op, Outs, Value, Var},
@@ -351,6 +352,17 @@ impl Op for LruScan {
     }
 
     by_device!();
+
+    fn formula<'t>(&self, x: &[Var<'t>]) -> Option<Vec<Var<'t>>> {
+        let ([_, t, _], [lr, li]) = (x[2].dims(), [x[0], x[1]].map(|lambda| lambda.cast(x[2].dtype())));
+        let (mut hr, mut hi) = (x[3], x[4]);
+        let all = over_time(t, x[2], |t| {
+            let [xr, xi] = split(token(x[2], t));
+            (hr, hi) = (lr * hr - li * hi + xr, lr * hi + li * hr + xi);
+            Var::concat(&[hr, hi], 1)
+        });
+        Some(vec![all, hr, hi])
+    }
 
     fn sample(g: &mut Gen) -> (Self, Vec<Tensor>) {
         let shape = g.shape(3, 7);

@@ -24,6 +24,7 @@ use super::{
     same_dtype,
     scan::{cotangent, put_all, zeros},
 };
+use crate::ops::words::{over_time, split, token};
 use crate::{
     autograd::{Gen, Grad, In, Op, Outs, Value, Var},
     tensor::{Cpu, Cx, Real, Tensor},
@@ -199,6 +200,17 @@ impl Op for LstmSequence {
             Cx::Cpu(cpu) => with_real!(x[0].dtype(), T => Self::backward_cpu::<T>(cpu, x, y, dy, dx)),
             Cx::Cuda(cu) => Self::backward_cuda(cu, x, y, dy, dx),
         }
+    }
+
+    fn formula<'t>(&self, x: &[Var<'t>]) -> Option<Vec<Var<'t>>> {
+        let ([_, t, _], w_hh, mut h, mut c) = (x[0].dims(), x[1], x[2], x[3]);
+        let y = over_time(t, x[0].narrow(2, 0, w_hh.shape().at(1)), |t| {
+            let [i, f, g, o] = split(token(x[0], t) + h.linear(w_hh, None));
+            c = f.sigmoid() * c + i.sigmoid() * g.tanh();
+            h = o.sigmoid() * c.tanh();
+            h
+        });
+        Some(vec![y, h, c])
     }
 
     fn sample(g: &mut Gen) -> (Self, Vec<Tensor>) {

@@ -4,7 +4,7 @@ pub use super::gemm::{Mat, gemm};
 use super::gemm::{Start, gemm_as};
 
 use crate::{
-    autograd::{Gen, Grad, In, Op, Outs, Value, Var},
+    autograd::{Gen, Grad, In, Op, Outs, Primitive, Value, Var},
     cuda::View,
     tensor::{Cx, Real, Shape, Tensor},
     with_real,
@@ -135,6 +135,10 @@ impl Op for Matmul {
                 }
             }
         }
+    }
+
+    fn primitive(&self) -> Option<&dyn Primitive> {
+        Some(self)
     }
 
     fn sample(g: &mut Gen) -> (Self, Vec<Tensor>) {

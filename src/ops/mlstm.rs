@@ -36,6 +36,7 @@ mod chunk;
 mod device;
 
 use super::{math::Math, same_dtype};
+use crate::ops::words::{insert, log_sigmoid, maximum, outer, over_time, recall, token};
 use crate::{
     autograd::{Gen, Grad, In, Op, Outs, Value, Var},
     ops::heads::{Dims, Merged, seed},
@@ -291,6 +292,26 @@ impl Op for Mlstm {
             Cx::Cpu(cpu) => with_real!(x[0].dtype(), T => backward::<T>(cpu, self.plan(dims), x, y, dy, dx)),
             Cx::Cuda(cu) => self.backward_cuda(cu, dims, x, y, dy, dx),
         }
+    }
+
+    fn formula<'t>(&self, x: &[Var<'t>]) -> Option<Vec<Var<'t>>> {
+        let ([_, t, _, k_width], dtype) = (x[1].dims(), x[0].dtype());
+        let [mut c, mut n, mut m] = [5, 6, 7].map(|i| x[i]);
+        let mut before = x[8].log(); // what m₀ = −∞ needs
+        let h = over_time(t, x[2], |t| {
+            let [q, k, v] = [0, 1, 2].map(|i| token(x[i], t));
+            let [i, f] = [3, 4].map(|i| token(x[i], t).cast(dtype));
+            let k = (k_width as f64).powf(-0.5) * k;
+            let l = log_sigmoid(f) + (m + before);
+            m = maximum(&[l, i]);
+            let [i, f] = [i, l].map(|gate| insert((gate - m).exp(), 2));
+            c = insert(f, 3) * c + outer(i * k, v);
+            n = f * n + i * k;
+            before = m.tape().full(m.shape(), dtype, 0.0);
+            let den = (n * q).sum_axis(2, true);
+            recall(c, q) / (maximum(&[den, -den, insert((-m).exp(), 2)]) + self.eps)
+        });
+        Some(vec![h, c, n, m])
     }
 
     fn sample(g: &mut Gen) -> (Self, Vec<Tensor>) {

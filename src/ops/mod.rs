@@ -44,6 +44,7 @@ pub mod skip_gelu;
 pub mod slstm;
 pub mod softmax;
 pub mod triangular;
+pub mod words;
 
 use crate::{
     autograd::{Gen, In, Op},

@@ -10,7 +10,7 @@ use super::{
 };
 use crate::{
     args,
-    autograd::{Gen, Grad, In, Op, Outs, Value, Var},
+    autograd::{Gen, Grad, In, Op, Outs, Primitive, Value, Var},
     tensor::{Cx, DType, Element, Real, Tensor},
     with_real, with_width,
 };
@@ -138,6 +138,10 @@ impl Op for Narrow {
         }
     }
 
+    fn primitive(&self) -> Option<&dyn Primitive> {
+        Some(self)
+    }
+
     fn sample(g: &mut Gen) -> (Self, Vec<Tensor>) {
         let rank = g.below(3) + 1;
         let shape = g.shape(rank, 9);
@@ -224,6 +228,10 @@ impl Op for Concat {
         }
     }
 
+    fn primitive(&self) -> Option<&dyn Primitive> {
+        Some(self)
+    }
+
     fn sample(g: &mut Gen) -> (Self, Vec<Tensor>) {
         let rank = g.below(3) + 1;
         let shape = g.shape(rank, 9);
@@ -288,6 +296,10 @@ impl Op for Tril {
                 }
             }
         }
+    }
+
+    fn primitive(&self) -> Option<&dyn Primitive> {
+        Some(self)
     }
 
     fn sample(g: &mut Gen) -> (Self, Vec<Tensor>) {

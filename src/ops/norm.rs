@@ -253,6 +253,13 @@ macro_rules! norm {
                 norm_backward($centre, self.eps, cx, x, y, dy, dx);
             }
 
+            fn formula<'t>(&self, x: &[Var<'t>]) -> Option<Vec<Var<'t>>> {
+                let axis = x[0].shape().rank() - 1;
+                let centred = if $centre { x[0] - x[0].mean_axis(axis, true) } else { x[0] };
+                let y = centred / (centred.square().mean_axis(axis, true) + self.eps).sqrt() * x[1];
+                Some(vec![x.get(2).map_or(y, |&b| y + b)])
+            }
+
             fn sample($g: &mut Gen) -> (Self, Vec<Tensor>) {
                 // A large eps, as rows of one or two entries may have next to no variance.
                 let eps = $g.uniform(0.1, 0.5);

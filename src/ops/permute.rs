@@ -5,7 +5,7 @@
 
 use super::movement::{copy_runs, move_runs, with_element};
 use crate::{
-    autograd::{Gen, Grad, In, Op, Outs, Value, Var},
+    autograd::{Gen, Grad, In, Op, Outs, Primitive, Value, Var},
     tensor::{Cx, DType, MAX_RANK, Shape, Tensor},
     with_real,
 };
@@ -157,6 +157,10 @@ impl Op for Permute {
                 }
             }
         }
+    }
+
+    fn primitive(&self) -> Option<&dyn Primitive> {
+        Some(self)
     }
 
     fn sample(g: &mut Gen) -> (Self, Vec<Tensor>) {

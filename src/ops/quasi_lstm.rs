@@ -17,6 +17,7 @@ use super::{
     same_dtype,
     scan::{Pieces, at, by_device, by_lanes, chunk_of, cotangent, each, four_at, put, put_all, some_steps, zeros},
 };
+use crate::ops::words::{over_time, split, token};
 use crate::{
     args,
     autograd::{Gen, Grad, In, Op, Outs, Value, Var},
@@ -360,6 +361,16 @@ impl Op for QuasiLstm {
     }
 
     by_device!();
+
+    fn formula<'t>(&self, x: &[Var<'t>]) -> Option<Vec<Var<'t>>> {
+        let ([_, t, d4], mut c) = (x[0].dims(), x[1]);
+        let h = over_time(t, x[0].narrow(2, 0, d4 / 4), |t| {
+            let [f, i, z, o] = split(token(x[0], t));
+            c = (f + self.forget_bias).sigmoid() * c + i.sigmoid() * z.tanh();
+            o.sigmoid() * c.tanh()
+        });
+        Some(vec![h, c])
+    }
 
     fn sample(g: &mut Gen) -> (Self, Vec<Tensor>) {
         let (b, t, d) = (g.size(3), g.size(7), g.size(5));

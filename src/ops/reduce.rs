@@ -10,7 +10,7 @@ use super::{
 };
 use crate::{
     args,
-    autograd::{Gen, Grad, In, Op, Outs, Value, Var},
+    autograd::{Gen, Grad, In, Op, Outs, Primitive, Value, Var},
     cuda::Module,
     tensor::{Cx, Real, Shape, Tensor},
     with_real, with_width,
@@ -152,6 +152,10 @@ impl Op for SumAxis {
         }
     }
 
+    fn primitive(&self) -> Option<&dyn Primitive> {
+        Some(self)
+    }
+
     fn sample(g: &mut Gen) -> (Self, Vec<Tensor>) {
         let rank = g.below(3) + 1;
         let shape = g.shape(rank, 20);
@@ -227,6 +231,10 @@ impl Op for MaxAxis {
         }
     }
 
+    fn primitive(&self) -> Option<&dyn Primitive> {
+        Some(self)
+    }
+
     fn sample(g: &mut Gen) -> (Self, Vec<Tensor>) {
         let rank = g.below(3) + 1;
         let shape = g.shape(rank, 5);
@@ -300,6 +308,13 @@ impl Op for Logsumexp {
                 }
             }
         }
+    }
+
+    fn formula<'t>(&self, x: &[Var<'t>]) -> Option<Vec<Var<'t>>> {
+        let axis = x[0].shape().rank() - 1;
+        let m = x[0].max_axis(axis, true);
+        let sum = (x[0] - m).exp().sum_axis(axis, true);
+        Some(vec![(sum.log() + m).sum_axis(axis, false)])
     }
 
     fn sample(g: &mut Gen) -> (Self, Vec<Tensor>) {

@@ -21,6 +21,7 @@ pub use super::{
     lru_scan::{LruScan, lru_scan, lru_scan_joined},
     scan_parallel::{linear_scan_parallel, lru_scan_parallel},
 };
+use crate::ops::words::{over_time, token};
 use crate::{
     autograd::{Gen, Grad, In, Op, Outs, Value, Var},
     tensor::{Cpu, Cx, Real, Tensor},
@@ -348,6 +349,15 @@ impl Op for LinearScan {
     }
 
     by_device!();
+
+    fn formula<'t>(&self, x: &[Var<'t>]) -> Option<Vec<Var<'t>>> {
+        let ([_, t, _], mut h) = (x[0].dims(), x[2]);
+        let all = over_time(t, x[0], |t| {
+            h = token(x[0], t) * h + token(x[1], t);
+            h
+        });
+        Some(vec![all, h])
+    }
 
     fn sample(g: &mut Gen) -> (Self, Vec<Tensor>) {
         let shape = g.shape(3, 7);

@@ -23,6 +23,7 @@ use super::{
     same_dtype,
     scan::{by_device, some_steps},
 };
+use crate::ops::words::{insert, over_time, token};
 use crate::{
     autograd::{Gen, Grad, In, Op, Outs, Value, Var},
     tensor::{Cx, Shape, Tensor},
@@ -81,6 +82,17 @@ impl Op for SelectiveScan {
     }
 
     by_device!();
+
+    fn formula<'t>(&self, x: &[Var<'t>]) -> Option<Vec<Var<'t>>> {
+        let ([_, t, _], a, mut h) = (x[0].dims(), x[2].cast(x[0].dtype()), x[5]);
+        let y = over_time(t, x[0], |t| {
+            let [u, dt, b, c] = [0, 1, 3, 4].map(|i| token(x[i], t));
+            let transition = self.s * (insert(dt, 2) * a).exp() - (self.s - 1.0); // [B, E, N]
+            h = transition * h + insert(dt * u, 2) * insert(b, 1);
+            (h * insert(c, 1)).sum_axis(2, false)
+        });
+        Some(vec![y, h])
+    }
 
     fn sample(g: &mut Gen) -> (Self, Vec<Tensor>) {
         let (batch, t, e, n) = (g.size(3), g.size(7), g.size(20), g.size(4));

@@ -128,6 +128,11 @@ impl Op for SkipGelu {
         }
     }
 
+    fn formula<'t>(&self, x: &[Var<'t>]) -> Option<Vec<Var<'t>>> {
+        let [y, d, x] = [0, 1, 2].map(|i| x[i]);
+        Some(vec![(y + d * x).gelu_tanh()])
+    }
+
     fn sample(g: &mut Gen) -> (Self, Vec<Tensor>) {
         let (b, t, n) = (g.size(3), g.size(60), g.size(40));
         (SkipGelu, vec![g.normal([b, t, n]), g.normal([n]), g.normal([b, t, n])])

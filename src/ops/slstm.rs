@@ -31,6 +31,7 @@ use super::{
     same_dtype,
     scan::{fetch, put_all},
 };
+use crate::ops::words::{log_sigmoid, maximum, over_time, split, token};
 use crate::{
     autograd::{Gen, Grad, In, Op, Outs, Value, Var},
     ops::heads::seed,
@@ -250,6 +251,26 @@ impl Op for SlstmSequence {
             Cx::Cpu(cpu) => with_real!(x[0].dtype(), T => Self::backward_cpu::<T>(cpu, x, y, dy, dx)),
             Cx::Cuda(cu) => Self::backward_cuda(cu, x, y, dy, dx),
         }
+    }
+
+    fn formula<'t>(&self, x: &[Var<'t>]) -> Option<Vec<Var<'t>>> {
+        let ([_, h, k, _], [b, t, d4]) = (x[1].dims(), x[0].dims());
+        let r = x[1].permute([1, 2, 0, 3]).reshape([h, k, 4 * k]); // [H, K, 4 K]
+        let [mut y, mut c, mut n, mut m] = [2, 3, 4, 5].map(|i| x[i]);
+        let mut before = x[6].log(); // what m₀ = −∞ needs
+        let all = over_time(t, x[0].narrow(2, 0, d4 / 4), |t| {
+            let share = y.reshape([b, h, k]).permute([1, 0, 2]).matmul(r); // [H, B, 4 K]
+            let share = share.reshape([h, b, 4, k]).permute([1, 2, 0, 3]).reshape([b, d4]);
+            let [i, f, z, o] = split(token(x[0], t) + share);
+            let l = log_sigmoid(f) + (m + before);
+            m = maximum(&[l, i]);
+            let (i, f) = ((i - m).exp(), (l - m).exp());
+            (c, n) = (f * c + i * z.tanh(), f * n + i);
+            y = o.sigmoid() * c / n;
+            before = x[0].tape().full(m.shape(), m.dtype(), 0.0);
+            y
+        });
+        Some(vec![all, y, c, n, m])
     }
 
     fn sample(g: &mut Gen) -> (Self, Vec<Tensor>) {

@@ -147,9 +147,34 @@ fn same_shape(x: &Tensor, axes: usize) -> Result<Outs, String> {
     Ok(x.shape().into())
 }
 
+/// x − max x over the last axis, such that no exponential overflows.
+fn shifted(x: Var<'_>) -> Var<'_> {
+    x - x.max_axis(x.shape().rank() - 1, true)
+}
+
+/// The formula of [`Softmax`].
+fn normalised(x: Var<'_>) -> Var<'_> {
+    let e = shifted(x).exp();
+    e / e.sum_axis(x.shape().rank() - 1, true)
+}
+
+/// The formula of [`LogSoftmax`].
+fn logarithm(x: Var<'_>) -> Var<'_> {
+    let z = shifted(x);
+    z - z.exp().sum_axis(x.shape().rank() - 1, true).log()
+}
+
+/// The formula of [`CausalSoftmax`]: a hidden entry becomes −∞ whatever it is.
+fn causal(offset: usize, x: Var<'_>) -> Var<'_> {
+    let (t, s) = (x.shape().at(-2), x.shape().at(-1));
+    let hidden = |i: usize| if i % s > i / s + offset { f64::NEG_INFINITY } else { 0.0 };
+    let mask = Tensor::from_vec((0..t * s).map(hidden).collect::<Vec<_>>(), [t, s]).cast(x.dtype());
+    normalised(x.tril(offset as isize) + x.tape().constant(&mask))
+}
+
 macro_rules! softmax {
     ($Op:ident $name:literal $forward:ident $backward:ident, |$op:ident, $shape:ident| $axes:literal ($($size:expr),*),
-        cuda: $kernel:literal ($t:expr, $offset:expr), sample: $sample:expr) => {
+        cuda: $kernel:literal ($t:expr, $offset:expr), formula: $formula:expr, sample: $sample:expr) => {
         impl Op for $Op {
             fn name(&self) -> &'static str {
                 $name
@@ -197,6 +222,11 @@ macro_rules! softmax {
                 }
             }
 
+            fn formula<'t>(&self, x: &[Var<'t>]) -> Option<Vec<Var<'t>>> {
+                let formula: for<'a> fn(&$Op, Var<'a>) -> Var<'a> = $formula;
+                Some(vec![formula(self, x[0])])
+            }
+
             fn sample(g: &mut Gen) -> (Self, Vec<Tensor>) {
                 let sample: fn(&mut Gen) -> ($Op, Tensor) = $sample;
                 let (op, x) = sample(g);
@@ -206,11 +236,11 @@ macro_rules! softmax {
     };
 }
 softmax!(Softmax "softmax" softmax_forward softmax_backward, |_op, x| 1 (x.last()),
-    cuda: "softmax" (1usize, x.last()), sample: |g| (Softmax, sample_rows(g)));
+    cuda: "softmax" (1usize, x.last()), formula: |_, x| normalised(x), sample: |g| (Softmax, sample_rows(g)));
 softmax!(LogSoftmax "log_softmax" log_forward log_backward, |_op, x| 1 (x.last()),
-    cuda: "log_softmax" (1usize, x.last()), sample: |g| (LogSoftmax, sample_rows(g)));
+    cuda: "log_softmax" (1usize, x.last()), formula: |_, x| logarithm(x), sample: |g| (LogSoftmax, sample_rows(g)));
 softmax!(CausalSoftmax "causal_softmax" causal_forward causal_backward, |op, x| 2 (x.at(-2), x.at(-1), op.offset),
-cuda: "softmax" (x.at(-2), op.offset.min(x.last())), sample: |g| {
+cuda: "softmax" (x.at(-2), op.offset.min(x.last())), formula: |op, x| causal(op.offset, x), sample: |g| {
     let rank = g.below(2) + 2;
     let shape = g.shape(rank, 20);
     (CausalSoftmax { offset: g.below(4) }, g.normal(shape))

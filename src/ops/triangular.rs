@@ -2,7 +2,7 @@
 
 use crate::{
     args,
-    autograd::{Gen, Grad, In, Op, Outs, Value, Var},
+    autograd::{Gen, Grad, In, Op, Outs, Primitive, Value, Var},
     cuda::{Launch, Module, View},
     ops::{
         heads::lower,
@@ -120,6 +120,10 @@ impl Op for UnitLowerInverse {
                 cu.launch(&MODULE, "minus_stril", dtype, cu.elements(size), args![&dl, d, acc, size, n]);
             }
         }
+    }
+
+    fn primitive(&self) -> Option<&dyn Primitive> {
+        Some(self)
     }
 
     fn sample(g: &mut Gen) -> (Self, Vec<Tensor>) {

@@ -151,10 +151,15 @@ impl Record {
             }
             Step::Op(op) => {
                 let (values, y) = values.split_at(y0);
-                let heir = op.passes_on().iter().copied().find(|&j| inherits(j, before, values, ids, &y[0]));
+                let plain = if node.plain { op.primitive() } else { None };
+                let heirs = if node.plain { &[] } else { op.passes_on() };
+                let heir = heirs.iter().copied().find(|&j| inherits(j, before, values, ids, &y[0]));
                 lend(slots, before, values, ids, heir, cx);
                 let start = profile.is_some().then(Instant::now);
-                op.backward(cx, In { values, ids }, &y[..ny], dy, slots);
+                match (plain, &dy[0]) {
+                    (Some(primitive), Some(dy)) => primitive.derivative(In { values, ids }, dy, slots),
+                    _ => op.backward(cx, In { values, ids }, &y[..ny], dy, slots),
+                }
                 if let (Some(profile), Some(start)) = (profile, start) {
                     let took = start.elapsed();
                     profile.of(op.name()).backward += took;

@@ -1,6 +1,7 @@
 //! The delta rule with a gate as an op. Its kernels are those of the delta rule.
 
 use super::{DeltaRule, backward, cuda, forward};
+use crate::ops::words::{insert, outer, over_time, recall, token};
 use crate::{
     autograd::{Gen, Grad, In, Op, Outs, Value, Var},
     ops::{heads::Dims, same_dtype},
@@ -46,6 +47,18 @@ impl Op for GatedDeltaRule {
             Cx::Cpu(cpu) => with_real!(x[0].dtype(), T => backward::<T>(cpu, self.0.plan(dims), x, y, dy, dx)),
             Cx::Cuda(cu) => cuda::backward(&self.0, cu, dims, x, y, dy, dx),
         }
+    }
+
+    fn formula<'t>(&self, x: &[Var<'t>]) -> Option<Vec<Var<'t>>> {
+        let ([_, t, _, _], mut s) = (x[0].dims(), x[4]);
+        let o = over_time(t, x[2], |t| {
+            let [q, k, v, beta, g] = [0, 1, 2, 3, 5].map(|i| token(x[i], t));
+            let faded = insert(insert(g.exp(), 2), 2) * s;
+            let error = insert(beta, 2) * (v - recall(faded, k));
+            s = faded + outer(k, error);
+            self.0.scale * recall(s, q)
+        });
+        Some(vec![o, s])
     }
 
     fn sample(g: &mut Gen) -> (Self, Vec<Tensor>) {

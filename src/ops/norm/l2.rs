@@ -1,9 +1,10 @@
 //! x divided by its Euclidean length: the equations are in [`super`].
 
 use super::{MODULE, fours, norm_infer, norm_sample};
+use crate::ops::words::maximum;
 use crate::{
     args,
-    autograd::{Gen, Grad, In, Op, Outs, Value},
+    autograd::{Gen, Grad, In, Op, Outs, Value, Var},
     ops::{
         lane_sums::{parts, parts3, rows_at_once, sums},
         lanes::{L, avx512_here},
@@ -112,6 +113,14 @@ impl Op for L2Norm {
                 cu.launch(&MODULE, "l2_backward", g.dtype(), launch, args);
             }
         }
+    }
+
+    fn formula<'t>(&self, x: &[Var<'t>]) -> Option<Vec<Var<'t>>> {
+        let axis = x[0].shape().rank() - 1;
+        let square = x[0].square().sum_axis(axis, true);
+        let least = x[0].tape().full(square.shape(), square.dtype(), self.eps * self.eps);
+        let length = if self.smooth { square + self.eps } else { maximum(&[least, square]) };
+        Some(vec![x[0] / length.sqrt()])
     }
 
     fn sample(g: &mut Gen) -> (Self, Vec<Tensor>) {

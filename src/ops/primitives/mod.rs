@@ -19,7 +19,7 @@ pub mod pointwise;
 pub mod product;
 
 use crate::{
-    autograd::{Grad, In},
+    autograd::{Grad, In, Primitive},
     ops::{
         arith::{Add, Affine, Div, Mul, Sub},
         cast::Cast,
@@ -34,15 +34,6 @@ use crate::{
     },
     tensor::Tensor,
 };
-
-/// A primitive with one output, in host memory.
-pub trait Primitive {
-    /// Writes every element of the output `y`.
-    fn value(&self, x: In, y: &mut Tensor);
-
-    /// Adds `dyᵀ ∂y/∂x` to every gradient in `dx` that is wanted.
-    fn derivative(&self, x: In, dy: &Tensor, dx: &mut [Grad]);
-}
 
 macro_rules! primitives {
     ($($kind:ident: $($Op:ty),+;)*) => { $($(

@@ -1,13 +1,11 @@
 //! Products of matrices over the last two axes, and the inverse of a unit lower-triangular one.
 
 use crate::{
-    autograd::{Grad, In},
+    autograd::{Grad, In, Primitive},
     ops::{matmul::Matmul, triangular::UnitLowerInverse},
     tensor::{Real, Shape, Tensor},
     with_real,
 };
-
-use super::Primitive;
 
 impl Matmul {
     /// Calls `term(i, j, k)` for every product: y_i has a_j b_k in its sum.

@@ -1,0 +1,73 @@
+//! Which ops are computed by their kernels, and which by what defines them.
+
+use std::{fmt, str::FromStr};
+
+/// An op that is not computed by its kernel is computed by its formula, or if it is a primitive by its plain loops.
+/// (On a device, primitives have no loops and keep their kernels.)
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Kernels {
+    /// Every kernel that there is.
+    #[default]
+    Fast,
+    /// None.
+    Plain,
+    /// Those of these ops.
+    Only(Vec<String>),
+    /// All but those of these ops.
+    Without(Vec<String>),
+}
+
+impl Kernels {
+    /// Whether the op of this name is computed by its kernel.
+    pub fn has(&self, op: &str) -> bool {
+        let named = |list: &[String]| list.iter().any(|name| name == op);
+        match self {
+            Kernels::Fast => true,
+            Kernels::Plain => false,
+            Kernels::Only(list) => named(list),
+            Kernels::Without(list) => !named(list),
+        }
+    }
+
+    /// The ops that are named.
+    pub fn names(&self) -> &[String] {
+        match self {
+            Kernels::Fast | Kernels::Plain => &[],
+            Kernels::Only(list) | Kernels::Without(list) => list,
+        }
+    }
+}
+
+/// "fast", "plain", "matmul,linear" (these alone) or "fast,-matmul" (all but this).
+impl FromStr for Kernels {
+    type Err = String;
+    fn from_str(s: &str) -> Result<Kernels, String> {
+        let names: Vec<&str> = s.split(',').map(str::trim).filter(|name| !name.is_empty()).collect();
+        let owned = |names: &[&str]| names.iter().map(|name| name.trim_start_matches('-').to_owned()).collect();
+        match names[..] {
+            [] => Err("names no kernel: expected fast, plain, names of ops, or fast,-NAME".into()),
+            ["fast"] => Ok(Kernels::Fast),
+            ["plain"] => Ok(Kernels::Plain),
+            ["fast", ref rest @ ..] if rest.iter().all(|name| name.starts_with('-')) => {
+                Ok(Kernels::Without(owned(rest)))
+            }
+            _ if names.iter().all(|name| !name.starts_with('-') && !["fast", "plain"].contains(name)) => {
+                Ok(Kernels::Only(owned(&names)))
+            }
+            _ => {
+                Err(format!("'{s}': expected fast, plain, names of ops (linear,conv), or fast,-NAME,… (all but these)"))
+            }
+        }
+    }
+}
+
+impl fmt::Display for Kernels {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        match self {
+            Kernels::Fast => f.write_str("fast"),
+            Kernels::Plain => f.write_str("plain"),
+            Kernels::Only(list) => f.write_str(&list.join(",")),
+            Kernels::Without(list) => write!(f, "fast,-{}", list.join(",-")),
+        }
+    }
+}

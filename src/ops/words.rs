@@ -1,0 +1,60 @@
+//! Words that formulas are written in, beside the arithmetic of [`Var`].
+
+use crate::autograd::Var;
+
+/// x_t of a sequence: [B, T, ..] to [B, ..].
+#[track_caller]
+pub fn token(x: Var<'_>, t: usize) -> Var<'_> {
+    let shape = x.shape();
+    let dims: Vec<usize> = shape.dims().iter().enumerate().filter(|&(axis, _)| axis != 1).map(|(_, &n)| n).collect();
+    x.narrow(1, t, 1).reshape(&dims[..])
+}
+
+/// y_0 … y_{T-1}, each [B, ..], one after another: [B, T, ..]. Of no steps that is `none`, [B, 0, ..].
+#[track_caller]
+pub fn over_time<'t>(t: usize, none: Var<'t>, step: impl FnMut(usize) -> Var<'t>) -> Var<'t> {
+    let rows: Vec<Var<'t>> = (0..t).map(step).map(|y| insert(y, 1)).collect();
+    if rows.is_empty() { none } else { Var::concat(&rows, 1) }
+}
+
+/// The same with an axis of size 1 more.
+#[track_caller]
+pub fn insert(x: Var<'_>, axis: usize) -> Var<'_> {
+    let shape = x.shape();
+    let (before, after) = shape.dims().split_at(axis);
+    x.reshape(&[before, &[1], after].concat()[..])
+}
+
+/// The last axis in `N` equal parts.
+#[track_caller]
+pub fn split<const N: usize>(x: Var<'_>) -> [Var<'_>; N] {
+    let (axis, n) = (x.shape().rank() - 1, x.shape().last() / N);
+    std::array::from_fn(|i| x.narrow(axis, i * n, n))
+}
+
+/// The largest of several values, element by element; of equal ones the first.
+#[track_caller]
+pub fn maximum<'t>(x: &[Var<'t>]) -> Var<'t> {
+    let axis = x[0].shape().rank();
+    let columns: Vec<Var<'t>> = x.iter().map(|&x| insert(x, axis)).collect();
+    Var::concat(&columns, axis).max_axis(axis, false)
+}
+
+/// ln σ(x)
+#[track_caller]
+pub fn log_sigmoid(x: Var<'_>) -> Var<'_> {
+    -(-x).softplus()
+}
+
+/// A matrix memory's read: S [B, H, K, V] and q [B, H, K] to Sᵀ q [B, H, V].
+#[track_caller]
+pub fn recall<'t>(s: Var<'t>, q: Var<'t>) -> Var<'t> {
+    let [b, h, _, v] = s.dims();
+    s.t_matmul(insert(q, 3)).reshape([b, h, v])
+}
+
+/// k vᵀ of each head: k [B, H, K] and v [B, H, V] to [B, H, K, V].
+#[track_caller]
+pub fn outer<'t>(k: Var<'t>, v: Var<'t>) -> Var<'t> {
+    insert(k, 3) * insert(v, 2)
+}

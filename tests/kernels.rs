@@ -1,0 +1,87 @@
+//! Every kernel computes what defines its op: the formula, or the plain loops of a primitive.
+
+#![allow(clippy::unwrap_used)]
+
+use proptest::prelude::*;
+use tapezoo::{
+    autograd::{Gen, Kernels, Tape, Var},
+    ops::OPS,
+    tensor::{DType, Tensor},
+};
+
+/// The results of an op, and the gradients of its inputs for random cotangents, of one use or of several.
+type Found = Vec<(String, Vec<f64>)>;
+
+fn run(kernels: Kernels, sample: fn(&mut Gen) -> tapezoo::ops::Sample, seed: u64, dtype: DType, uses: u64) -> Found {
+    let real = |x: &Tensor| if x.dtype() == DType::I32 { x.clone() } else { x.cast(dtype) };
+    let tape = Tape::default().with_kernels(kernels);
+    tape.poison(true);
+    let inputs: Vec<Tensor> = sample(&mut Gen::new(seed)).1.iter().map(real).collect();
+    let place = |x: &Tensor| if x.dtype() == DType::I32 { tape.constant(x) } else { tape.leaf(x) };
+    let x: Vec<Var> = inputs.iter().map(place).collect();
+    let (mut found, mut seeds) = (vec![], vec![]);
+    for of in 0..uses {
+        for (i, y) in tape.apply_dyn(sample(&mut Gen::new(seed)).0, &x).into_iter().enumerate() {
+            seeds.push((y, Gen::new(seed ^ (i as u64 + 10 * of)).normal(y.shape()).cast(y.dtype())));
+            found.push((format!("result {i} {}", y.shape()), y.value().to_f64()));
+        }
+    }
+    tape.backward_from(seeds);
+    for (i, x) in x.iter().enumerate().filter(|(_, x)| x.dtype() != DType::I32) {
+        // An input that no result depends on has no gradient by a formula, and one of zeros by a kernel.
+        let zeros = || vec![0.0; x.shape().len()];
+        found.push((format!("gradient {i} {}", x.shape()), x.grad().map_or_else(zeros, |g| g.to_f64())));
+    }
+    found
+}
+
+/// The largest difference, beside the largest number of either, or a tenth where all numbers are small (a gradient may
+/// be a sum that cancels).
+fn off(a: &[f64], b: &[f64]) -> f64 {
+    let size = a.iter().chain(b).fold(0.1, |size: f64, x| size.max(x.abs()));
+    a.iter().zip(b).fold(0.0, |off: f64, (a, b)| if a == b { off } else { off.max((a - b).abs() / size) })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(40))]
+
+    #[test]
+    fn every_kernel_computes_what_defines_its_op(seed in any::<u64>(), uses in 1..3u64) {
+        for (name, sample) in OPS {
+            let exact = run(Kernels::Plain, *sample, seed, DType::F64, uses);
+            for (dtype, tolerance) in [(DType::F64, 1e-10), (DType::F32, 2e-4)] {
+                let kernel = run(Kernels::Fast, *sample, seed, dtype, uses);
+                prop_assert_eq!(kernel.len(), exact.len(), "{}: as many results and gradients", name);
+                for ((what, kernel), (_, exact)) in kernel.iter().zip(&exact) {
+                    prop_assert_eq!(kernel.len(), exact.len(), "{}: the size of {}", name, what);
+                    let off = off(kernel, exact);
+                    prop_assert!(off <= tolerance, "{name} in {dtype}: {what} is {off:.1e} off\n{kernel:?}\n{exact:?}");
+                }
+            }
+        }
+    }
+
+    /// In single precision too.
+    #[test]
+    fn what_defines_an_op_does_so_in_either_precision(seed in any::<u64>()) {
+        for (name, sample) in OPS {
+            let [double, single] = [DType::F64, DType::F32].map(|dtype| run(Kernels::Plain, *sample, seed, dtype, 1));
+            for ((what, double), (_, single)) in double.iter().zip(&single) {
+                let off = off(single, double);
+                prop_assert!(off <= 2e-4, "{name}: {what} is {off:.1e} off in f32\n{single:?}\n{double:?}");
+            }
+        }
+    }
+}
+
+/// An op is a primitive or has a formula, and not both; what it is computed by is said.
+#[test]
+fn every_op_is_defined_once() {
+    for (name, sample) in OPS {
+        let (op, inputs) = sample(&mut Gen::new(1));
+        let tape = Tape::default().with_kernels(Kernels::Plain);
+        let x: Vec<Var> = inputs.iter().map(|x| tape.constant(x)).collect();
+        let formula = op.formula(&x).is_some();
+        assert_ne!(op.primitive().is_some(), formula, "{name}: a primitive and a formula, or neither");
+    }
+}
