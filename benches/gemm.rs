@@ -5,7 +5,7 @@
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use std::time::Duration;
-use tapezoo::ops::gemm::{Mat, gemm, library};
+use tapezoo::kernels::gemm::{Mat, gemm, library};
 
 /// (m, k, n) and whether a or b is the transpose of what is in memory.
 type Product = ((usize, usize, usize), bool, bool);

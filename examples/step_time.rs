@@ -29,9 +29,9 @@ use std::{
 use tapezoo::{
     autograd::{Tape, Var},
     models::Model,
-    ops::gemm::Products,
     rng,
     tasks::{Batch, IGNORE},
+    tensor::Products,
     tensor::Tensor,
     train::{
         Trainer,

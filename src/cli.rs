@@ -11,8 +11,8 @@ pub use run::{profile, run};
 use crate::{
     error::{Error, Result},
     models::{Eigenvalues, Form},
-    ops::gemm::Products,
     tasks::Len,
+    tensor::Products,
     tensor::{Cx, DType, Device},
     train::{
         config::{Parts, TrainConfig, plain, preset_table},

@@ -17,6 +17,7 @@ pub mod cli;
 pub mod cuda;
 pub mod error;
 pub mod inspect;
+pub mod kernels;
 pub mod models;
 pub mod ops;
 pub mod report;

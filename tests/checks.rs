@@ -2,7 +2,7 @@
 #![allow(clippy::unwrap_used)]
 
 use tapezoo::{
-    autograd::{Gen, Grad, In, Op, Outs, Tape, Value, Var, gradcheck},
+    autograd::{Gen, Grad, In, Kernel, Op, Outs, Tape, Value, Var, gradcheck},
     tensor::{Cx, DType, Tensor},
 };
 
@@ -16,6 +16,15 @@ impl Op for Square {
     fn infer(&self, x: In) -> Result<Outs, String> {
         Ok(x[0].shape().into())
     }
+    fn kernel(&self) -> Option<&dyn Kernel> {
+        Some(self)
+    }
+    fn sample(g: &mut Gen) -> (Self, Vec<Tensor>) {
+        (Square(1.0), vec![g.normal([3])])
+    }
+}
+
+impl Kernel for Square {
     fn forward(&self, _: &Cx, x: In, y: &mut [Value]) {
         let x = x[0].host::<f64>();
         y[0].host_mut::<f64>().iter_mut().zip(x).for_each(|(y, x)| *y = x * x);
@@ -27,9 +36,6 @@ impl Op for Square {
                 *d += 2.0 * self.0 * x * g;
             }
         });
-    }
-    fn sample(g: &mut Gen) -> (Self, Vec<Tensor>) {
-        (Square(1.0), vec![g.normal([3])])
     }
 }
 
@@ -55,6 +61,14 @@ fn an_unwritten_output_fails_the_gradient_check() {
         fn infer(&self, x: In) -> Result<Outs, String> {
             Ok(x[0].shape().into())
         }
+        fn kernel(&self) -> Option<&dyn Kernel> {
+            Some(self)
+        }
+        fn sample(g: &mut Gen) -> (Self, Vec<Tensor>) {
+            (Lazy, vec![g.normal([3])])
+        }
+    }
+    impl Kernel for Lazy {
         fn forward(&self, _: &Cx, x: In, y: &mut [Value]) {
             y[0].host_mut::<f64>()[1..].copy_from_slice(&x[0].host::<f64>()[1..]);
         }
@@ -64,9 +78,6 @@ fn an_unwritten_output_fails_the_gradient_check() {
                 assert!(!acc);
                 d[1..].copy_from_slice(&g.host::<f64>()[1..]);
             });
-        }
-        fn sample(g: &mut Gen) -> (Self, Vec<Tensor>) {
-            (Lazy, vec![g.normal([3])])
         }
     }
     let x = [Gen::new(0).normal([4])];

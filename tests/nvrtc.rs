@@ -99,8 +99,8 @@ fn modules() -> Vec<Module> {
             let files = quoted[1..].iter().filter(|q| q.ends_with(".cu") || q.ends_with(".cuh"));
             let files: Vec<_> = files.map(|q| path.parent().unwrap().join(q).canonicalize().unwrap()).collect();
             // Its kernels are made from the formulas of elementwise.rs.
-            let parts = if *name == ops::elementwise::MODULE.name {
-                ops::elementwise::MODULE.parts
+            let parts = if *name == kernels::elementwise::MODULE.name {
+                kernels::elementwise::MODULE.parts
             } else {
                 files.iter().map(|f| &*fs::read_to_string(f).unwrap().leak()).collect::<Vec<_>>().leak()
             };

@@ -6,7 +6,7 @@ use proptest::{prelude::*, sample::select};
 use std::process::Command;
 use tapezoo::{
     autograd::{Tape, Var},
-    ops::gemm::{Mat, Products, Start, gemm_as},
+    kernels::gemm::{Mat, Products, Start, gemm_as},
     tensor::{DType, Device, Tensor},
     train::{Trainer, config::TrainConfig},
 };

@@ -4,9 +4,10 @@ use super::{Gen, Var};
 use crate::tensor::{Cpu, Cx, DType, Real, Shape, Tensor};
 use std::ops::{Deref, DerefMut, Index};
 
-/// One differentiable operation.
+/// One differentiable operation: what it means.
 ///
-/// An op without a `backward`, or without a `sample` for the checks to run on, does not compile:
+/// It is a primitive, with its value and derivative in plain loops, or a formula over other ops. Beside that it may have a
+/// [`Kernel`] that computes the same faster. An op without sample inputs for the checks to run on does not compile:
 ///
 /// ```compile_fail
 /// # use tapezoo::{autograd::*, tensor::*};
@@ -14,16 +15,14 @@ use std::ops::{Deref, DerefMut, Index};
 /// impl Op for Forgetful {
 ///     fn name(&self) -> &'static str { "forgetful" }
 ///     fn infer(&self, x: In) -> Result<Outs, String> { Ok(x[0].shape().into()) }
-///     fn forward(&self, cx: &Cx, x: In, y: &mut [Value]) {}
-///     fn sample(g: &mut Gen) -> (Self, Vec<Tensor>) { (Forgetful, vec![]) }
-/// } // error: not all trait items implemented, missing: `backward`
+///     fn formula<'t>(&self, x: &[Var<'t>]) -> Option<Vec<Var<'t>>> { Some(vec![x[0] * x[0]]) }
+/// } // error: not all trait items implemented, missing: `sample`
 /// ```
 pub trait Op: Send + 'static {
     /// The name in errors, profiles and graphs.
     fn name(&self) -> &'static str;
 
-    /// Output shapes; outputs have the dtype of `x[0]` unless [`Outs::typed`] says another. What `backward` needs besides
-    /// inputs and outputs is one more output that nobody else sees: [`Outs::saving`].
+    /// Output shapes; outputs have the dtype of `x[0]` unless [`Outs::typed`] says another.
     ///
     /// # Errors
     /// When the inputs do not fit together: a sentence with the shapes in it. The tape panics with it, the
@@ -36,27 +35,20 @@ pub trait Op: Send + 'static {
         &[]
     }
 
-    /// Compute the outputs. Every element of every output must be written: buffers hold old values.
-    fn forward(&self, cx: &Cx, x: In, y: &mut [Value]);
-
-    /// Add `dyᵀ ∂y/∂x` into every wanted gradient. `dy[i]` is `None` when output `i` does not matter.
-    fn backward(&self, cx: &Cx, x: In, y: &[Value], dy: &[Option<Tensor>], dx: &mut [Grad]);
-
-    /// The inputs whose gradient, where they have the shape of the only output, is that of the output as it is: the tape
-    /// hands it on to one of them, and `backward` has nothing to copy for it.
-    fn passes_on(&self) -> &'static [usize] {
-        &[]
-    }
-
     /// What the op is, if it is a primitive.
     fn primitive(&self) -> Option<&dyn Primitive> {
         None
     }
 
     /// What the op is, if it is not a primitive: its results as a formula over other ops. The tape then knows the derivative
-    /// as well. `forward` and `backward` compute the same, and are tested to.
+    /// as well.
     fn formula<'t>(&self, x: &[Var<'t>]) -> Option<Vec<Var<'t>>> {
         let _ = x;
+        None
+    }
+
+    /// What computes it faster, if anything does.
+    fn kernel(&self) -> Option<&dyn Kernel> {
         None
     }
 
@@ -65,6 +57,21 @@ pub trait Op: Send + 'static {
     fn sample(g: &mut Gen) -> (Self, Vec<Tensor>)
     where
         Self: Sized;
+}
+
+/// A fast way to compute an op on every device. It is held against what defines the op (`tests/kernels.rs`).
+pub trait Kernel {
+    /// Further values that `forward` keeps for `backward`: they stand behind the op's outputs in `y`.
+    fn saves(&self, x: In) -> Outs {
+        let _ = x;
+        Outs::default()
+    }
+
+    /// Compute the outputs. Every element of every output must be written: buffers hold old values.
+    fn forward(&self, cx: &Cx, x: In, y: &mut [Value]);
+
+    /// Add `dyᵀ ∂y/∂x` into every wanted gradient. `dy[i]` is `None` when output `i` does not matter.
+    fn backward(&self, cx: &Cx, x: In, y: &[Value], dy: &[Option<Tensor>], dx: &mut [Grad]);
 }
 
 /// An op that is not made of others: its value and its derivative in plain loops over host memory. It has one output.
@@ -76,26 +83,18 @@ pub trait Primitive {
     fn derivative(&self, x: In, dy: &Tensor, dx: &mut [Grad]);
 }
 
-/// The most outputs of one op.
+/// The most outputs of one op, or values that a kernel saves.
 pub const MAX_OUTS: usize = 6;
 
-/// The shapes of an op's outputs, those that only its `backward` reads last.
-#[derive(Clone, Copy)]
+/// Shapes of outputs, or of what is saved for the backward pass.
+#[derive(Clone, Copy, Default)]
 pub struct Outs {
     shapes: [Shape; MAX_OUTS],
     dtypes: [Option<DType>; MAX_OUTS],
     len: usize,
-    visible: usize,
 }
 
 impl Outs {
-    /// The same with further outputs that are kept for `backward` and have no gradient of their own.
-    pub fn saving<const N: usize>(mut self, list: [Shape; N]) -> Outs {
-        self.shapes[self.len..self.len + N].copy_from_slice(&list);
-        self.len += N;
-        self
-    }
-
     /// The same with outputs `range` of this type, whatever that of `x[0]` is.
     pub fn typed(mut self, range: std::ops::Range<usize>, dtype: DType) -> Outs {
         self.dtypes[range].fill(Some(dtype));
@@ -105,11 +104,6 @@ impl Outs {
     /// The type of output `i`, if it is not that of `x[0]`.
     pub fn dtype(&self, i: usize) -> Option<DType> {
         self.dtypes[i]
-    }
-
-    /// How many outputs are results; the rest are kept for `backward`.
-    pub fn visible(&self) -> usize {
-        self.visible
     }
 }
 
@@ -124,7 +118,7 @@ impl<const N: usize> From<[Shape; N]> for Outs {
     fn from(list: [Shape; N]) -> Outs {
         let mut shapes = [Shape::default(); MAX_OUTS];
         shapes[..N].copy_from_slice(&list);
-        Outs { shapes, dtypes: [None; MAX_OUTS], len: N, visible: N }
+        Outs { shapes, dtypes: [None; MAX_OUTS], len: N }
     }
 }
 

@@ -8,11 +8,8 @@ pub use backward::Culprit;
 pub use graph::{Edge, Graph, GraphNode};
 pub use named::Named;
 
-use super::{Grad, In, Kernels, Op, Outs, Profile, Value, Var};
-use crate::{
-    ops::gemm::Products,
-    tensor::{Cx, DType, Device, Shape, Tensor},
-};
+use super::{Grad, In, Kernel, Kernels, Op, Outs, Profile, Value, Var};
+use crate::tensor::{Cx, DType, Device, Products, Shape, Tensor};
 use std::{
     cell::{Cell, RefCell},
     sync::Arc,
@@ -21,9 +18,29 @@ use std::{
 
 /// What stands behind a value.
 enum Step {
-    Op(Box<dyn Op>),
+    Op(Box<dyn Op>, Way),
     /// The same buffer under another shape.
     Reshape,
+}
+
+/// How an op was computed.
+#[derive(Clone, Copy)]
+enum Way {
+    Kernel,
+    Loops,
+}
+
+impl Way {
+    /// By the plain loops of a primitive where no kernel is asked for. On a device there are kernels alone; and integers are
+    /// moved, not computed with, which loops do not do.
+    fn of(op: &dyn Op, by_kernel: bool, cx: &Cx, dtype: DType) -> Way {
+        let loops = matches!(cx, Cx::Cpu(_)) && dtype != DType::I32 && op.primitive().is_some();
+        if loops && (!by_kernel || op.kernel().is_none()) { Way::Loops } else { Way::Kernel }
+    }
+
+    fn kernel(self, op: &dyn Op) -> Option<&dyn Kernel> {
+        if matches!(self, Way::Kernel) { op.kernel() } else { None }
+    }
 }
 
 /// One recorded operation: inputs are `edges[x0..x0 + nx]`, outputs the values `y0..y0 + ny`.
@@ -34,8 +51,6 @@ struct Node {
     y0: u32,
     ny: u32,
     scope: u32,
-    /// Whether it was computed by the plain loops of a primitive.
-    plain: bool,
 }
 
 #[derive(Default)]
@@ -202,10 +217,10 @@ impl Tape {
         (y0..y0 + id(n)).map(|i| Var::new(self, i)).collect()
     }
 
-    /// The results of an op by its formula, if it has one and is not computed by its kernel.
+    /// The results of an op by its formula, if it has one and is not computed by a kernel.
     #[track_caller]
     fn define(&self, op: &dyn Op, ids: &[u32]) -> Option<Vec<Var<'_>>> {
-        if self.kernels.has(op.name()) {
+        if self.kernel(op).is_some() {
             return None;
         }
         if let Err(why) = op.infer(In { values: &self.record.borrow().values, ids }) {
@@ -215,7 +230,12 @@ impl Tape {
         op.formula(&x)
     }
 
-    /// The first output's id and the number of results.
+    /// The kernel that an op is to be computed by.
+    fn kernel<'a>(&self, op: &'a dyn Op) -> Option<&'a dyn Kernel> {
+        if self.kernels.has(op.name()) { op.kernel() } else { None }
+    }
+
+    /// The first output's id and the number of outputs.
     #[track_caller]
     fn run(&self, op: Box<dyn Op>, ids: &[u32]) -> (u32, usize) {
         let r = &mut *self.record.borrow_mut();
@@ -225,19 +245,23 @@ impl Tape {
             Err(why) => panic!("{}: {why}", op.name()),
         };
         let dtype = x[0].dtype();
+        let by = Way::of(op.as_ref(), self.kernel(op.as_ref()).is_some(), &self.cx, dtype);
+        let saved = by.kernel(op.as_ref()).map_or(Outs::default(), |kernel| kernel.saves(x));
         let needs = ids.iter().any(|&v| r.values[v as usize].needs);
         let y0 = r.values.len();
-        for (i, &shape) in outs.iter().enumerate() {
-            let tensor = self.cx.pool().get(outs.dtype(i).unwrap_or(dtype), shape);
-            r.values.push(Value { tensor, needs, pooled: true });
+        for list in [&outs, &saved] {
+            for (i, &shape) in list.iter().enumerate() {
+                let tensor = self.cx.pool().get(list.dtype(i).unwrap_or(dtype), shape);
+                r.values.push(Value { tensor, needs, pooled: true });
+            }
         }
         let (values, y) = r.values.split_at_mut(y0);
-        // Integers are moved, not computed with: by kernels alone.
-        let plain = matches!(self.cx, Cx::Cpu(_)) && dtype != DType::I32 && !self.kernels.has(op.name());
-        let plain = if plain { op.primitive() } else { None };
-        let compute = |x: In, y: &mut [Value]| match plain {
-            Some(primitive) => primitive.value(x, &mut y[0]),
-            None => op.forward(&self.cx, x, y),
+        let compute = |x: In, y: &mut [Value]| match by {
+            Way::Loops => op.primitive().into_iter().for_each(|op| op.value(x, &mut y[0])),
+            Way::Kernel => match op.kernel() {
+                Some(kernel) => kernel.forward(&self.cx, x, y),
+                None => panic!("{}: it has no kernel for {}", op.name(), self.cx.device()),
+            },
         };
         let mut took = Duration::ZERO;
         match &mut r.profile {
@@ -250,18 +274,17 @@ impl Tape {
             }
         }
         if needs {
-            let plain = plain.is_some();
-            Self::record(r, Step::Op(op), ids, (y0, outs.len()), plain);
+            Self::record(r, Step::Op(op, by), ids, y0, outs.len() + saved.len());
             if r.profile.is_some() {
                 r.times.push([took, Duration::ZERO]);
             }
         }
-        (id(y0), outs.visible())
+        (id(y0), outs.len())
     }
 
-    fn record(r: &mut Record, step: Step, ids: &[u32], (y0, ny): (usize, usize), plain: bool) {
+    fn record(r: &mut Record, step: Step, ids: &[u32], y0: usize, ny: usize) {
         let (x0, nx, scope) = (id(r.edges.len()), id(ids.len()), id(r.scopes.len()));
-        let node = Node { step, x0, nx, y0: id(y0), ny: id(ny), scope, plain };
+        let node = Node { step, x0, nx, y0: id(y0), ny: id(ny), scope };
         r.edges.extend_from_slice(ids);
         r.nodes.push(node);
     }
@@ -275,7 +298,7 @@ impl Tape {
         let y0 = r.values.len();
         r.values.push(Value { tensor, needs, pooled });
         if needs {
-            Self::record(r, Step::Reshape, &[v.id_on(self)], (y0, 1), false);
+            Self::record(r, Step::Reshape, &[v.id_on(self)], y0, 1);
             if r.profile.is_some() {
                 r.times.push([Duration::ZERO; 2]);
             }

@@ -4,8 +4,8 @@ use clap::Parser;
 use std::{path::PathBuf, process::ExitCode};
 use tapezoo::{
     cli::{device_name, open_device},
-    ops::gemm::Products,
     tensor::DType,
+    tensor::Products,
     verify::{Comparison, check_file, ops, tolerance},
 };
 

@@ -1,8 +1,8 @@
-//! Matrix products by cuBLAS, with the sizes and strides of [`gemm`](crate::ops::gemm::gemm).
+//! Matrix products by cuBLAS, with the sizes and strides of [`gemm`](crate::kernels::gemm::gemm).
 
 use super::{Gpu, lock};
 use crate::{
-    ops::gemm::Mat,
+    tensor::Mat,
     tensor::{DType, Tensor},
 };
 use cudarc::cublas::{result, sys};

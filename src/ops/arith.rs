@@ -3,26 +3,24 @@
 //! Shapes are aligned at their innermost axes; an axis of size 1, or a missing one, is repeated. The gradient of a
 //! repeated input is summed over its repetitions.
 
-use super::{
-    arith_cpu::{Scalar, backward, forward},
-    arith_cuda::{self, MODULE, sums},
-};
 use crate::{
-    args,
-    autograd::{Gen, Grad, In, Op, Outs, Primitive, Value, Var},
-    tensor::{Cx, MAX_RANK, Real, Shape, Tensor},
-    with_real,
+    autograd::{Gen, In, Kernel, Op, Outs, Primitive, Var},
+    tensor::{MAX_RANK, Shape, Tensor},
 };
 use std::ops;
 
 /// x + y
 pub struct Add;
+
 /// x − y
 pub struct Sub;
+
 /// x y, element by element
 pub struct Mul;
+
 /// x / y, element by element
 pub struct Div;
+
 /// `mul` x + `add`
 pub struct Affine {
     /// Factor.
@@ -48,28 +46,7 @@ fn broadcast(a: Shape, b: Shape) -> Result<Shape, String> {
 }
 
 macro_rules! binary {
-    (
-        $Op:ident, $name:literal, $Trait:ident, $method:ident, f: $f:expr, da: $da:expr, db: $db:expr,
-        passes on: $passes:expr
-    ) => {
-        impl Scalar for $Op {
-            #[inline(always)]
-            fn f<T: Real>(a: T, b: T) -> T {
-                let f: fn(T, T) -> T = $f;
-                f(a, b)
-            }
-            #[inline(always)]
-            fn da<T: Real>(g: T, a: T, b: T) -> T {
-                let f: fn(T, T, T) -> T = $da;
-                f(g, a, b)
-            }
-            #[inline(always)]
-            fn db<T: Real>(g: T, a: T, b: T) -> T {
-                let f: fn(T, T, T) -> T = $db;
-                f(g, a, b)
-            }
-        }
-
+    ($Op:ident, $name:literal, $Trait:ident, $method:ident) => {
         impl Op for $Op {
             fn name(&self) -> &'static str {
                 $name
@@ -82,26 +59,11 @@ macro_rules! binary {
                 Ok(broadcast(x[0].shape(), x[1].shape())?.into())
             }
 
-            fn forward(&self, cx: &Cx, x: In, y: &mut [Value]) {
-                match cx {
-                    Cx::Cpu(_) => with_real!(x[0].dtype(), T => forward::<$Op, T>(x, &mut y[0])),
-                    Cx::Cuda(cu) => arith_cuda::forward(cu, concat!($name, "_forward"), x, &mut y[0]),
-                }
-            }
-
-            fn backward(&self, cx: &Cx, x: In, _: &[Value], dy: &[Option<Tensor>], dx: &mut [Grad]) {
-                let Some(g) = &dy[0] else { return };
-                match cx {
-                    Cx::Cpu(_) => with_real!(g.dtype(), T => backward::<$Op, T>(x, g, dx)),
-                    Cx::Cuda(cu) => arith_cuda::backward(cu, sums!($name), x, g, dx),
-                }
-            }
-
-            fn passes_on(&self) -> &'static [usize] {
-                &$passes
-            }
-
             fn primitive(&self) -> Option<&dyn Primitive> {
+                Some(self)
+            }
+
+            fn kernel(&self) -> Option<&dyn Kernel> {
                 Some(self)
             }
 
@@ -127,19 +89,14 @@ macro_rules! binary {
         }
     };
 }
-binary!(Add, "add", Add, add, f: |a, b| a + b, da: |g, _, _| g, db: |g, _, _| g, passes on: [0, 1]);
-binary!(Sub, "sub", Sub, sub, f: |a, b| a - b, da: |g, _, _| g, db: |g, _, _| -g, passes on: [0]);
-binary!(Mul, "mul", Mul, mul, f: |a, b| a * b, da: |g, _, b| g * b, db: |g, a, _| g * a, passes on: []);
-binary!(Div, "div", Div, div, f: |a, b| a / b, da: |g, _, b| g / b, db: |g, a, b| -(g * a) / (b * b), passes on: []);
 
-#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
-fn affine<T: Real>(mul: T, add: T, x: &[T], y: &mut [T], acc: bool) {
-    if acc {
-        y.iter_mut().zip(x).for_each(|(y, &x)| *y += mul * x + add);
-    } else {
-        y.iter_mut().zip(x).for_each(|(y, &x)| *y = mul * x + add);
-    }
-}
+binary!(Add, "add", Add, add);
+
+binary!(Sub, "sub", Sub, sub);
+
+binary!(Mul, "mul", Mul, mul);
+
+binary!(Div, "div", Div, div);
 
 impl Op for Affine {
     fn name(&self) -> &'static str {
@@ -150,35 +107,11 @@ impl Op for Affine {
         Ok(x[0].shape().into())
     }
 
-    fn forward(&self, cx: &Cx, x: In, y: &mut [Value]) {
-        match cx {
-            Cx::Cpu(_) => with_real!(x[0].dtype(), T => {
-                affine(T::of(self.mul), T::of(self.add), x[0].host::<T>(), y[0].host_mut(), false);
-            }),
-            Cx::Cuda(cu) => {
-                let n = x[0].len();
-                let args = args![&x[0], &mut y[0], self.mul, self.add, false, n];
-                cu.launch(&MODULE, "affine", x[0].dtype(), cu.elements(n), args);
-            }
-        }
-    }
-
-    fn backward(&self, cx: &Cx, _: In, _: &[Value], dy: &[Option<Tensor>], dx: &mut [Grad]) {
-        let Some(g) = &dy[0] else { return };
-        match cx {
-            Cx::Cpu(_) => with_real!(g.dtype(), T => {
-                dx[0].write(|d, acc| affine(T::of(self.mul), T::ZERO, g.host::<T>(), d, acc));
-            }),
-            Cx::Cuda(cu) => {
-                if let Some((d, acc)) = dx[0].parts() {
-                    let args = args![g, d, self.mul, 0.0, acc, g.len()];
-                    cu.launch(&MODULE, "affine", g.dtype(), cu.elements(g.len()), args);
-                }
-            }
-        }
-    }
-
     fn primitive(&self) -> Option<&dyn Primitive> {
+        Some(self)
+    }
+
+    fn kernel(&self) -> Option<&dyn Kernel> {
         Some(self)
     }
 
@@ -209,8 +142,11 @@ macro_rules! scalar {
         }
     };
 }
+
 scalar!(Add, add, |c| right: |x| (x, Affine { mul: 1.0, add: c }), left: |x| (x, Affine { mul: 1.0, add: c }));
+
 scalar!(Sub, sub, |c| right: |x| (x, Affine { mul: 1.0, add: -c }), left: |x| (x, Affine { mul: -1.0, add: c }));
+
 scalar!(Mul, mul, |c| right: |x| (x, Affine { mul: c, add: 0.0 }), left: |x| (x, Affine { mul: c, add: 0.0 }));
 
 impl<'t> ops::Neg for Var<'t> {

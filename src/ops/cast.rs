@@ -2,23 +2,14 @@
 //!
 //! In a model of bf16 this is where a value that is computed in f32 meets the others.
 
-use super::check_real;
 use crate::{
-    autograd::{Gen, Grad, In, Op, Outs, Primitive, Value, Var},
-    tensor::{Cx, DType, Real, Tensor},
-    with_real,
+    autograd::{Gen, In, Kernel, Op, Outs, Primitive, Var},
+    ops::check_real,
+    tensor::{DType, Tensor},
 };
 
 /// x in another type.
 pub struct Cast(pub DType);
-
-/// y (+)= x
-fn convert<X: Real, Y: Real>(x: &[X], y: &mut [Y], acc: bool) {
-    for (y, &x) in y.iter_mut().zip(x) {
-        let x = Y::of(x.to_f64());
-        *y = if acc { *y + x } else { x };
-    }
-}
 
 impl Op for Cast {
     fn name(&self) -> &'static str {
@@ -33,30 +24,11 @@ impl Op for Cast {
         Ok(Outs::from(x[0].shape()).typed(0..1, self.0))
     }
 
-    fn forward(&self, cx: &Cx, x: In, y: &mut [Value]) {
-        match cx {
-            Cx::Cpu(_) => with_real!(x[0].dtype(), X => with_real!(self.0, Y => {
-                convert::<X, Y>(x[0].host(), y[0].host_mut(), false);
-            })),
-            Cx::Cuda(cu) => cu.gpu().convert(&x[0], &mut y[0], false),
-        }
-    }
-
-    fn backward(&self, cx: &Cx, x: In, _: &[Value], dy: &[Option<Tensor>], dx: &mut [Grad]) {
-        let Some(g) = &dy[0] else { return };
-        match cx {
-            Cx::Cpu(_) => with_real!(x[0].dtype(), X => with_real!(g.dtype(), Y => {
-                dx[0].write(|d, acc| convert::<Y, X>(g.host(), d, acc));
-            })),
-            Cx::Cuda(cu) => {
-                if let Some((d, acc)) = dx[0].parts() {
-                    cu.gpu().convert(g, d, acc);
-                }
-            }
-        }
-    }
-
     fn primitive(&self) -> Option<&dyn Primitive> {
+        Some(self)
+    }
+
+    fn kernel(&self) -> Option<&dyn Kernel> {
         Some(self)
     }
 

@@ -6,60 +6,16 @@
 //!
 //! A shape is seen as [outer, n, inner] around its axis of n entries, as in [`super::reduce`].
 
-use super::reduce::check_axis;
 use crate::{
-    args,
-    autograd::{Gen, Grad, In, Op, Outs, Primitive, Value, Var},
-    cuda::{Cuda, Launch, Module},
-    tensor::{Cx, Real, Tensor},
-    with_real,
+    autograd::{Gen, In, Kernel, Op, Outs, Primitive, Var},
+    ops::reduce::check_axis,
+    tensor::Tensor,
 };
 
 /// yₜ = x₀ + … + xₜ along an axis.
 pub struct Cumsum {
     /// Which axis.
     pub axis: usize,
-}
-
-static MODULE: Module = Module::new("ops/cumsum.cu", &[include_str!("cumsum.cu")]);
-
-/// Adds up rows of `inner` elements: y₀ = x₀, yₜ = yₜ₋₁ + xₜ.
-#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
-fn cumsum_forward<T: Real>(n: usize, inner: usize, x: &[T], y: &mut [T]) {
-    for (x, y) in x.chunks_exact(n * inner).zip(y.chunks_exact_mut(n * inner)) {
-        y[..inner].copy_from_slice(&x[..inner]);
-        for t in 1..n {
-            let (before, y) = y.split_at_mut(t * inner);
-            let (before, x) = (&before[(t - 1) * inner..], &x[t * inner..][..inner]);
-            y[..inner].iter_mut().zip(before).zip(x).for_each(|((y, &b), &x)| *y = b + x);
-        }
-    }
-}
-
-/// dₜ (+)= Σ gᵢ over i ≥ t, kept in `sum` [inner] on the way back.
-#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
-fn cumsum_backward<T: Real>(n: usize, inner: usize, g: &[T], d: &mut [T], sum: &mut [T], acc: bool) {
-    for (g, d) in g.chunks_exact(n * inner).zip(d.chunks_exact_mut(n * inner)) {
-        sum.fill(T::ZERO);
-        for (g, d) in g.chunks_exact(inner).zip(d.chunks_exact_mut(inner)).rev() {
-            for ((d, s), &g) in d.iter_mut().zip(&mut *sum).zip(g) {
-                *s += g;
-                *d = if acc { *d + *s } else { *s };
-            }
-        }
-    }
-}
-
-/// y (+)= the running sum of x over an axis of n entries, from its end if `back`.
-fn cumsum_cuda(cu: &Cuda, x: &Tensor, y: &mut Tensor, acc: bool, n: usize, inner: usize, back: bool) {
-    let (dtype, columns) = (x.dtype(), x.len() / n);
-    if inner == 1 {
-        cu.launch(&MODULE, "cumsum_rows", dtype, cu.elements(32 * columns), args![x, y, acc, columns, n, back]);
-    } else {
-        let wide = inner.next_power_of_two().min(32);
-        let launch = Launch::grid([columns.div_ceil(wide), 1, 1], [wide, 256 / wide, 1]);
-        cu.launch(&MODULE, "cumsum_columns", dtype, launch, args![x, y, acc, columns, n, inner, back]);
-    }
 }
 
 impl Op for Cumsum {
@@ -72,38 +28,11 @@ impl Op for Cumsum {
         Ok(x[0].shape().into())
     }
 
-    fn forward(&self, cx: &Cx, x: In, y: &mut [Value]) {
-        let (_, n, inner) = x[0].shape().split(self.axis);
-        if x[0].is_empty() {
-            return;
-        }
-        match cx {
-            Cx::Cpu(_) => {
-                with_real!(x[0].dtype(), T => cumsum_forward(n, inner, x[0].host::<T>(), y[0].host_mut()))
-            }
-            Cx::Cuda(cu) => cumsum_cuda(cu, &x[0], &mut y[0], false, n, inner, false),
-        }
-    }
-
-    fn backward(&self, cx: &Cx, x: In, _: &[Value], dy: &[Option<Tensor>], dx: &mut [Grad]) {
-        let Some(g) = &dy[0] else { return };
-        let (_, n, inner) = x[0].shape().split(self.axis);
-        if x[0].is_empty() {
-            return;
-        }
-        match cx {
-            Cx::Cpu(cpu) => with_real!(g.dtype(), T => dx[0].write::<T>(|d, acc| {
-                cumsum_backward(n, inner, g.host(), d, &mut cpu.temp::<T>(inner), acc);
-            })),
-            Cx::Cuda(cu) => {
-                if let Some((d, acc)) = dx[0].parts() {
-                    cumsum_cuda(cu, g, d, acc, n, inner, true);
-                }
-            }
-        }
-    }
-
     fn primitive(&self) -> Option<&dyn Primitive> {
+        Some(self)
+    }
+
+    fn kernel(&self) -> Option<&dyn Kernel> {
         Some(self)
     }
 

@@ -10,25 +10,19 @@
 //!
 //! With a gate g_t ≤ 0 (Yang, Kautz and Hatamizadeh 2025, arXiv 2412.06464) exp(g_t) S_{t-1} stands for S_{t-1}.
 
-mod chunk;
-mod cuda;
-mod decay;
 mod gated;
-mod recurrent;
+
+use crate::{
+    autograd::{Gen, In, Kernel, Op, Outs, Var},
+    ops::{
+        heads::Dims,
+        same_dtype, some_steps,
+        words::{insert, outer, over_time, recall, token},
+    },
+    tensor::Tensor,
+};
 
 pub use gated::{GatedDeltaRule, gated_delta_rule};
-
-use super::same_dtype;
-use crate::ops::words::{insert, outer, over_time, recall, token};
-use crate::{
-    autograd::{Gen, Grad, In, Op, Outs, Value, Var},
-    ops::{
-        heads::{Dims, Merged, seed},
-        math::Math,
-    },
-    tensor::{Cpu, Cx, Real, Tensor},
-    with_real,
-};
 
 /// q, k [B, T, H, K], v [B, T, H, V], beta [B, T, H], s0 [B, H, K, V] → o [B, T, H, V], s [B, H, K, V].
 ///
@@ -40,102 +34,14 @@ pub struct DeltaRule {
     pub scale: f64,
 }
 
-#[derive(Clone, Copy)]
-struct Plan<T> {
-    dims: Dims,
-    /// Steps to a chunk; the last may be shorter.
-    chunk: usize,
-    /// How many chunks there are.
-    chunks: usize,
-    scale: T,
-    /// Step by step rather than by products of chunks.
-    recurrent: bool,
-}
-
-struct Inputs<'a, T> {
-    q: &'a [T],
-    k: &'a [T],
-    v: &'a [T],
-    beta: &'a [T],
-    s0: &'a [T],
-    /// The gate, if there is one.
-    g: Option<&'a [T]>,
-}
-
-struct Outputs<'a, T> {
-    o: &'a mut [T],
-    s: &'a mut [T],
-    e: &'a mut [T],
-    states: &'a mut [T],
-}
-
-/// What the forward pass saved, and the cotangents of o and s.
-struct Saved<'a, T> {
-    e: &'a [T],
-    states: &'a [T],
-    d_o: Option<&'a [T]>,
-    ds: Option<&'a [T]>,
-}
-
-struct Grads<'a, T> {
-    dq: Merged<'a, T>,
-    dk: Merged<'a, T>,
-    dv: Merged<'a, T>,
-    dbeta: Merged<'a, T>,
-    /// Whether the gradient of the first state is wanted; if not, there is no memory for it.
-    state: bool,
-    ds0: Merged<'a, T>,
-    /// Empty without a gate.
-    dg: Merged<'a, T>,
-}
-
 impl DeltaRule {
-    fn plan<T: Real>(&self, dims: Dims) -> Plan<T> {
-        let chunk = self.chunk.min(dims.t).max(1);
-        Plan { dims, chunk, chunks: dims.t.div_ceil(chunk), scale: T::of(self.scale), recurrent: dims.small() }
-    }
-
     /// That beta and s0 fit, and the outputs.
-    fn outs(&self, x: In, dims: Dims) -> Result<Outs, String> {
-        let Dims { b, t, h, k, v } = dims;
-        if self.chunk == 0 {
-            return Err("a chunk needs at least one step".into());
-        }
+    fn outs(&self, x: In) -> Result<Outs, String> {
+        let Dims { b, t, h, k, v } = Dims::of(x)?;
+        some_steps(self.chunk)?;
         Dims::expect(x, 3, "beta", &[b, t, h])?;
         Dims::expect(x, 4, "s0", &[b, h, k, v])?;
-        let (o, s, plan) = (x[2].shape(), x[4].shape(), self.plan::<f64>(dims));
-        let e = if plan.recurrent { [0].into() } else { o };
-        Ok(Outs::from([o, s]).saving([e, [b, h, plan.chunks, k, v].into()]))
-    }
-}
-
-fn inputs<'a, T: Real>(x: &'a In) -> Inputs<'a, T> {
-    let g = (x.len() > 5).then(|| x[5].host());
-    Inputs { q: x[0].host(), k: x[1].host(), v: x[2].host(), beta: x[3].host(), s0: x[4].host(), g }
-}
-
-fn forward<T: Math>(cpu: &Cpu, p: Plan<T>, x: In, y: &mut [Value]) {
-    if let [o, s, e, states] = y {
-        let y = Outputs { o: o.host_mut(), s: s.host_mut(), e: e.host_mut(), states: states.host_mut() };
-        let run = if p.recurrent { recurrent::forward } else { chunk::forward };
-        run(cpu, p, &inputs(&x), y);
-    }
-}
-
-fn backward<T: Math>(cpu: &Cpu, p: Plan<T>, x: In, y: &[Value], dy: &[Option<Tensor>], dx: &mut [Grad]) {
-    let y = Saved { e: y[2].host(), states: y[3].host(), d_o: seed(&dy[0]), ds: seed(&dy[1]) };
-    if let [dq, dk, dv, dbeta, ds0, gate @ ..] = dx {
-        let d = Grads {
-            dq: dq.merged(cpu, &x[0]),
-            dk: dk.merged(cpu, &x[1]),
-            dv: dv.merged(cpu, &x[2]),
-            dbeta: dbeta.merged(cpu, &x[3]),
-            state: ds0.wanted(),
-            ds0: if ds0.wanted() { ds0.merged(cpu, &x[4]) } else { (&mut [], false) },
-            dg: gate.first_mut().map_or((&mut [], false), |dg| dg.merged(cpu, &x[5])),
-        };
-        let run = if p.recurrent { recurrent::backward } else { chunk::backward };
-        run(cpu, p, &inputs(&x), &y, d);
+        Ok([x[2].shape(), x[4].shape()].into())
     }
 }
 
@@ -146,23 +52,7 @@ impl Op for DeltaRule {
 
     fn infer(&self, x: In) -> Result<Outs, String> {
         same_dtype(x, &[])?;
-        self.outs(x, Dims::of(x)?)
-    }
-
-    fn forward(&self, cx: &Cx, x: In, y: &mut [Value]) {
-        let Ok(dims) = Dims::of(x) else { return };
-        match cx {
-            Cx::Cpu(cpu) => with_real!(x[0].dtype(), T => forward::<T>(cpu, self.plan(dims), x, y)),
-            Cx::Cuda(cu) => cuda::forward(self, cu, dims, x, y),
-        }
-    }
-
-    fn backward(&self, cx: &Cx, x: In, y: &[Value], dy: &[Option<Tensor>], dx: &mut [Grad]) {
-        let Ok(dims) = Dims::of(x) else { return };
-        match cx {
-            Cx::Cpu(cpu) => with_real!(x[0].dtype(), T => backward::<T>(cpu, self.plan(dims), x, y, dy, dx)),
-            Cx::Cuda(cu) => cuda::backward(self, cu, dims, x, y, dy, dx),
-        }
+        self.outs(x)
     }
 
     fn formula<'t>(&self, x: &[Var<'t>]) -> Option<Vec<Var<'t>>> {
@@ -174,6 +64,10 @@ impl Op for DeltaRule {
             self.scale * recall(s, q)
         });
         Some(vec![o, s])
+    }
+
+    fn kernel(&self) -> Option<&dyn Kernel> {
+        Some(self)
     }
 
     fn sample(g: &mut Gen) -> (Self, Vec<Tensor>) {

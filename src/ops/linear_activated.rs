@@ -16,20 +16,10 @@
 //! (with AVX2). A device, for which an exponential costs less than memory, keeps z; its kernels are those of Linear, of
 //! [`elementwise`] and of [`glu`].
 
-use super::{
-    check_real, elementwise,
-    gemm::{Mat, Start, gemm_as},
-    glu,
-    linear::{Seen, backward_cpu, backward_cuda, forward_cuda, panels, rows_cached, sizes, targets},
-    math::Math,
-    same_dtype,
-};
 use crate::{
-    args,
-    autograd::{Gen, Grad, In, Op, Outs, Value, Var},
-    cuda::Cuda,
-    tensor::{Cpu, Cx, Shape, Tensor},
-    with_real,
+    autograd::{Gen, In, Kernel, Op, Outs, Var},
+    ops::{check_real, same_dtype},
+    tensor::{Shape, Tensor},
 };
 
 /// x `[.., I]`, w `[O, I]` and, if `bias`, b `[O]`, to `[.., O]`, or to `[.., O / 2]` where two numbers make one.
@@ -52,88 +42,8 @@ pub enum Activation {
 }
 
 impl Activation {
-    /// The shape of y if z has this one.
     fn output(self, z: Shape) -> Shape {
         if self == Activation::Glu { z.with(z.rank() - 1, z.last() / 2) } else { z }
-    }
-
-    fn forward_cuda(self, cu: &Cuda, z: &Tensor, y: &mut Tensor) {
-        let (n, width, dtype) = (y.len(), y.shape().last(), z.dtype());
-        let mut each = |kernel| cu.launch(&elementwise::MODULE, kernel, dtype, cu.elements(n), args![z, &mut *y, n]);
-        match self {
-            Activation::Gelu => each("gelu_tanh_forward"),
-            Activation::Silu => each("silu_forward"),
-            Activation::Glu => cu.launch(&glu::MODULE, "glu_forward", dtype, cu.elements(n), args![z, y, n, width]),
-        }
-    }
-
-    fn backward_cuda(self, cu: &Cuda, z: &Tensor, y: &Tensor, g: &Tensor, dz: &mut Tensor) {
-        let (n, width, dtype) = (y.len(), y.shape().last(), z.dtype());
-        let args = args![z, y, g, dz, false, n, width];
-        let each = |kernel| cu.launch(&elementwise::MODULE, kernel, dtype, cu.elements(n), &args[..6]);
-        match self {
-            Activation::Gelu => each("gelu_tanh_backward"),
-            Activation::Silu => each("silu_backward"),
-            Activation::Glu => cu.launch(&glu::MODULE, "glu_backward", dtype, cu.elements(n), args),
-        }
-    }
-
-    /// y = f(z) for rows of `o` numbers of z, and f′(z) takes the place of z.
-    fn apply<T: Math>(self, o: usize, z: &mut [T], y: &mut [T]) {
-        match self {
-            Activation::Gelu => gelu(z, y),
-            Activation::Silu => silu(z, y),
-            Activation::Glu => gated(o / 2, z, y),
-        }
-    }
-}
-
-#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
-fn gelu<T: Math>(z: &mut [T], y: &mut [T]) {
-    y.iter_mut().zip(z).for_each(|(y, z)| (*y, *z) = z.gelu_and_slope());
-}
-
-#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
-fn silu<T: Math>(z: &mut [T], y: &mut [T]) {
-    y.iter_mut().zip(z).for_each(|(y, z)| (*y, *z) = z.silu_and_slope());
-}
-
-/// Of rows of 2 n numbers.
-#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
-fn gated<T: Math>(n: usize, z: &mut [T], y: &mut [T]) {
-    for (z, y) in z.chunks_exact_mut((2 * n).max(1)).zip(y.chunks_exact_mut(n.max(1))) {
-        let (a, b) = z.split_at_mut(n);
-        for ((y, a), b) in y.iter_mut().zip(a).zip(b) {
-            let gate = b.sigmoid();
-            *y = *a * gate;
-            (*a, *b) = (gate, *y * (T::ONE - gate));
-        }
-    }
-}
-
-impl LinearActivated {
-    fn forward_cpu<T: Math>(&self, cpu: &Cpu, x: In, y: &mut [T], kept: &mut [T]) {
-        let sizes = sizes(x[0].shape(), x[1].shape());
-        let (rows, i, o) = sizes;
-        let from = if self.bias { Start::Row(x[2].host::<T>()) } else { Start::Zero };
-        let (x, w) = (x[0].host(), (x[1].host(), Mat::new(o, i, i).t()));
-        let panels = panels(cpu, sizes, w);
-        // Without panels, w would be brought into order for each part anew.
-        let chunk = if panels.is_some() { rows_cached(sizes) } else { rows };
-        let width = y.len() / rows.max(1);
-        let mut start = 0;
-        while start < rows {
-            // Fewer than eight rows of their own would be summed in another order than all rows at once.
-            let left = rows - start;
-            let n = if left < chunk + 8 { left } else { chunk };
-            let (x, z) = (&x[start * i..][..n * i], &mut kept[start * o..][..n * o]);
-            match &panels {
-                Some(panels) if n == chunk => panels.product(from, x, z),
-                _ => gemm_as(cpu.products(), from, T::ONE, (x, Mat::new(n, i, i)), w, (z, Mat::new(n, o, o))),
-            }
-            self.activation.apply(o, z, &mut y[start * width..][..n * width]);
-            start += n;
-        }
     }
 }
 
@@ -160,35 +70,7 @@ impl Op for LinearActivated {
         }
         same_dtype(x, self.in_f32())?;
         let z = input.with(input.rank() - 1, w.at(0));
-        Ok(Outs::from(self.activation.output(z)).saving([z]))
-    }
-
-    fn forward(&self, cx: &Cx, x: In, y: &mut [Value]) {
-        let [y, kept] = y else { return };
-        match cx {
-            Cx::Cpu(cpu) => with_real!(x[0].dtype(), T => {
-                self.forward_cpu::<T>(cpu, x, y.host_mut(), kept.host_mut());
-            }),
-            Cx::Cuda(cu) => {
-                forward_cuda(cu, x, kept);
-                self.activation.forward_cuda(cu, kept, y);
-            }
-        }
-    }
-
-    fn backward(&self, cx: &Cx, x: In, y: &[Value], dy: &[Option<Tensor>], dx: &mut [Grad]) {
-        let (Some(g), [y, kept]) = (&dy[0], y) else { return };
-        match cx {
-            Cx::Cpu(cpu) => with_real!(g.dtype(), T => {
-                let seen = Seen { x: x[0].host(), w: x[1].host(), g: g.host(), slope: Some(kept.host()) };
-                backward_cpu::<T>(cpu, sizes(x[0].shape(), x[1].shape()), seen, targets(dx));
-            }),
-            Cx::Cuda(cu) => {
-                let mut dz = cu.temp(g.dtype(), kept.len());
-                self.activation.backward_cuda(cu, kept, y, g, &mut dz);
-                backward_cuda(cu, x, &dz, dx);
-            }
-        }
+        Ok(self.activation.output(z).into())
     }
 
     fn formula<'t>(&self, x: &[Var<'t>]) -> Option<Vec<Var<'t>>> {
@@ -198,6 +80,10 @@ impl Op for LinearActivated {
             Activation::Silu => z.silu(),
             Activation::Glu => z.glu(),
         }])
+    }
+
+    fn kernel(&self) -> Option<&dyn Kernel> {
+        Some(self)
     }
 
     fn sample(g: &mut Gen) -> (Self, Vec<Tensor>) {

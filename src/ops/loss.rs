@@ -5,13 +5,10 @@
 //! 1 − s + s/C and s/C. Rows with the target `ignore_index` do not count; without any other row the loss is 0.
 //! Of logits in bf16 the loss is in f32.
 
-use super::{check_real, lane_sums, lanes::L, math::Math};
 use crate::{
-    args,
-    autograd::{Gen, Grad, In, Op, Outs, Value, Var},
-    cuda::{Launch, Module},
-    tensor::{Cx, DType, Real, Shape, Tensor},
-    with_real, with_width,
+    autograd::{Gen, In, Kernel, Op, Outs, Var},
+    ops::check_real,
+    tensor::{DType, Shape, Tensor},
 };
 
 /// Mean cross-entropy of logits [.., C] against integer targets [..].
@@ -20,106 +17,6 @@ pub struct CrossEntropy {
     pub ignore_index: i32,
     /// s: how much of the target is spread over all classes.
     pub smoothing: f64,
-}
-
-static MODULE: Module = Module::new("ops/loss.cu", &[include_str!("loss.cu")]);
-
-/// x [rows, n] -> Σ (lse − y·x) over the rows that count; keeps p = softmax(x) for the way back.
-///
-/// The exponentials are taken of the whole buffer, so that rows of three classes are as fast as rows of a thousand.
-#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
-fn forward<T: Math>(n: usize, ignore: i32, smoothing: f64, x: &[T], targets: &[i32], p: &mut [T]) -> f64 {
-    with_width!(n => for (p, x) in p.chunks_exact_mut(n).zip(x.chunks_exact(n)) {
-        let m = lane_sums::max(x);
-        p.iter_mut().zip(x).for_each(|(p, &x)| *p = x - m);
-    });
-    // y·(x − m), collected before e^ overwrites it.
-    let rows = || targets.iter().enumerate().filter(|&(_, &t)| t != ignore);
-    let mut loss = rows().fold(0.0, |s, (i, &t)| s - (1.0 - smoothing) * p[i * n + t as usize].to_f64());
-    if smoothing > 0.0 {
-        let mean = |i: usize| lane_sums::sum(&p[i * n..][..n], |x| x).to_f64() / n as f64;
-        loss -= smoothing * rows().map(|(i, _)| mean(i)).sum::<f64>();
-    }
-    p.iter_mut().for_each(|p| *p = p.decay());
-    // Logarithms of sixteen rows at once.
-    for (p, targets) in p.chunks_mut(L * n).zip(targets.chunks(L)) {
-        let mut sums = [T::ONE; L];
-        with_width!(n => for (p, to) in p.chunks_exact_mut(n).zip(&mut sums) {
-            let sum = lane_sums::sum(p, |p| p);
-            let scale = T::ONE / sum;
-            p.iter_mut().for_each(|p| *p *= scale);
-            *to = sum;
-        });
-        sums.iter_mut().for_each(|sum| *sum = sum.ln());
-        let counted = targets.iter().zip(sums).filter(|t| *t.0 != ignore);
-        loss = counted.fold(loss, |loss, (_, log)| loss + log.to_f64());
-    }
-    loss
-}
-
-/// The losses of sixteen rows of two classes, without smoothing. With z the other class's logit less the target's, a
-/// loss is ln(1 + eᶻ), and the p of the other class its slope.
-#[inline(always)]
-fn sixteen<T: Math>(ignore: i32, x: &[[T; 2]; L], targets: &[i32; L], p: &mut [[T; 2]; L]) -> [T; L] {
-    let (mut loss, mut other) = ([T::ZERO; L], [T::ZERO; L]);
-    for l in 0..L {
-        let z = x[l][1] - x[l][0];
-        loss[l] = if targets[l] == 1 { -z } else { z };
-    }
-    for l in 0..L {
-        (loss[l], other[l]) = loss[l].softplus_and_slope();
-    }
-    for l in 0..L {
-        let (other, own) = (other[l], T::ONE - other[l]);
-        p[l] = if targets[l] == 1 { [other, own] } else { [own, other] };
-        loss[l] = if targets[l] == ignore { T::ZERO } else { loss[l] };
-    }
-    loss
-}
-
-/// [`forward`] of two classes without smoothing: sixteen rows at once, the last filled up with rows that do not count.
-#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
-fn forward_of_two<T: Math>(ignore: i32, x: &[T], targets: &[i32], p: &mut [T]) -> f64 {
-    let (x, p) = (x.as_chunks::<2>().0, p.as_chunks_mut::<2>().0);
-    let ((x, x_rest), (p, p_rest)) = (x.as_chunks::<L>(), p.as_chunks_mut::<L>());
-    let (targets, rest) = targets.as_chunks::<L>();
-    let mut loss = 0.0;
-    for ((x, p), targets) in x.iter().zip(p).zip(targets) {
-        loss = sixteen(ignore, x, targets, p).iter().fold(loss, |loss, of| loss + of.to_f64());
-    }
-    let (mut x, mut p, mut targets) = ([[T::ZERO; 2]; L], [[T::ZERO; 2]; L], [ignore; L]);
-    x[..rest.len()].copy_from_slice(x_rest);
-    targets[..rest.len()].copy_from_slice(rest);
-    loss = sixteen(ignore, &x, &targets, &mut p).iter().fold(loss, |loss, of| loss + of.to_f64());
-    p_rest.copy_from_slice(&p[..rest.len()]);
-    loss
-}
-
-/// d (+)= scale (p − y) in the rows that count, 0 in the others.
-#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
-fn backward<T: Math>(n: usize, ignore: i32, smoothing: T, scale: T, p: &[T], targets: &[i32], d: &mut [T], acc: bool) {
-    let each = smoothing / T::of(n as f64);
-    with_width!(n => for ((p, d), &t) in p.chunks_exact(n).zip(d.chunks_exact_mut(n)).zip(targets) {
-        let scale = if t == ignore { T::ZERO } else { scale };
-        if acc {
-            d.iter_mut().zip(p).for_each(|(d, &p)| *d += scale * (p - each));
-        } else {
-            d.iter_mut().zip(p).for_each(|(d, &p)| *d = scale * (p - each));
-        }
-        if t != ignore {
-            d[t as usize] -= scale * (T::ONE - smoothing);
-        }
-    });
-}
-
-impl CrossEntropy {
-    /// 1 / n for the n rows that count; 0 if none does.
-    fn scale(&self, targets: &[i32]) -> f64 {
-        match targets.iter().filter(|&&t| t != self.ignore_index).count() {
-            0 => 0.0,
-            n => 1.0 / n as f64,
-        }
-    }
 }
 
 impl Op for CrossEntropy {
@@ -137,7 +34,7 @@ impl Op for CrossEntropy {
         if x[1].dtype() != DType::I32 {
             return Err(format!("targets of shape {targets} are {}, expected i32", x[1].dtype()));
         }
-        let outs = Outs::from(Shape::scalar()).saving([shape]).typed(0..1, x[0].dtype().real());
+        let outs = Outs::from(Shape::scalar()).typed(0..1, x[0].dtype().real());
         if x[1].gpu().is_some() {
             // To look would mean to wait for the device: there such a target gives NaN.
             return Ok(outs);
@@ -148,62 +45,6 @@ impl Op for CrossEntropy {
             return Err(format!("target {t} is neither in 0..{c} nor {ignore}, which is ignored (logits {shape})"));
         }
         Ok(outs)
-    }
-
-    fn forward(&self, cx: &Cx, x: In, y: &mut [Value]) {
-        let [loss, p] = y else { return };
-        if x[0].is_empty() {
-            loss.fill(0.0);
-            return;
-        }
-        let (n, ignore) = (x[0].shape().last(), self.ignore_index);
-        match cx {
-            Cx::Cpu(_) => with_real!(x[0].dtype(), T => {
-                let targets = x[1].host::<i32>();
-                let sum = if n == 2 && self.smoothing == 0.0 {
-                    forward_of_two(ignore, x[0].host::<T>(), targets, p.host_mut())
-                } else {
-                    forward(n, ignore, self.smoothing, x[0].host::<T>(), targets, p.host_mut())
-                };
-                loss.host_mut::<T>()[0] = T::of(sum * self.scale(targets));
-            }),
-            Cx::Cuda(cu) => {
-                let (dtype, rows) = (x[0].dtype(), x[1].len());
-                let (_, lanes) = cu.rows(rows, n);
-                // Depends on sizes alone, so that every device adds in the same order.
-                let blocks = rows.div_ceil(256 / lanes as usize).min(1024);
-                let (mut sums, mut counts) = (cu.temp(dtype.real(), blocks), cu.temp(DType::I32, blocks));
-                let args =
-                    args![&x[0], &x[1], &mut **p, &mut sums, &mut counts, rows, n, lanes, ignore, self.smoothing];
-                cu.launch(&MODULE, "cross_entropy", dtype, Launch::blocks(blocks, 256), args);
-                let args = args![&sums, &counts, blocks, &mut **loss];
-                cu.launch(&MODULE, "cross_entropy_total", dtype, Launch::blocks(1, 256), args);
-            }
-        }
-    }
-
-    fn backward(&self, cx: &Cx, x: In, y: &[Value], dy: &[Option<Tensor>], dx: &mut [Grad]) {
-        let Some(g) = &dy[0] else { return };
-        if x[0].is_empty() {
-            return;
-        }
-        let (n, ignore) = (x[0].shape().last(), self.ignore_index);
-        match cx {
-            Cx::Cpu(_) => with_real!(g.dtype(), T => dx[0].write::<T>(|d, acc| {
-                let targets = x[1].host::<i32>();
-                let scale = g.host::<T>()[0] * T::of(self.scale(targets));
-                backward(n, ignore, T::of(self.smoothing), scale, y[1].host(), targets, d, acc);
-            })),
-            Cx::Cuda(cu) => {
-                let Some((d, acc)) = dx[0].parts() else { return };
-                let (dtype, rows, size) = (x[0].dtype(), x[1].len(), d.len());
-                let mut count = cu.temp(DType::I32, 1);
-                let args = args![&x[1], rows, ignore, &mut count];
-                cu.launch(&MODULE, "count_targets", dtype, Launch::blocks(1, 1024), args);
-                let args = args![&y[1], g, &count, d, acc, size];
-                cu.launch(&MODULE, "cross_entropy_backward", dtype, cu.elements(size), args);
-            }
-        }
     }
 
     fn formula<'t>(&self, x: &[Var<'t>]) -> Option<Vec<Var<'t>>> {
@@ -221,6 +62,10 @@ impl Op for CrossEntropy {
         let of_target = log_p.gather(ints(classes)).mean();
         let of_all = log_p.mean();
         Some(vec![-((1.0 - self.smoothing) * of_target + self.smoothing * of_all)])
+    }
+
+    fn kernel(&self) -> Option<&dyn Kernel> {
+        Some(self)
     }
 
     fn sample(g: &mut Gen) -> (Self, Vec<Tensor>) {

@@ -12,160 +12,18 @@
 //! Where channels are few, the CPU keeps u = tanh c_t for the way back; else it is computed once more, as fast as it is
 //! read.
 
-mod device;
-mod narrow;
-mod wide;
-
-pub(super) use device::{MODULE, before, cells, kernels, persistent, sums, together};
-
-use super::{
-    math::Math,
-    matmul::{Mat, gemm},
-    same_dtype,
-    scan::{cotangent, put_all, zeros},
-};
-use crate::ops::words::{over_time, split, token};
 use crate::{
-    autograd::{Gen, Grad, In, Op, Outs, Value, Var},
-    tensor::{Cpu, Cx, Real, Tensor},
-    with_real,
+    autograd::{Gen, In, Kernel, Op, Outs, Var},
+    ops::{
+        same_dtype,
+        words::{over_time, split, token},
+    },
+    tensor::Tensor,
 };
-use std::ops::Range;
-
-/// Up to so many channels W_hh stays in the fastest cache, sums of products with it in registers, and u is kept.
-const FEW: usize = 32;
 
 /// x [B, T, 4D] (gates i, f, g, o before the recurrent share), W_hh [4D, D], h0 and c0 [B, D] to h [B, T, D] and the
 /// last h and c [B, D].
 pub struct LstmSequence;
-
-/// Sizes: batch, steps, channels.
-#[derive(Clone, Copy)]
-struct Size {
-    b: usize,
-    t: usize,
-    d: usize,
-}
-
-impl Size {
-    fn of(x: In) -> Size {
-        let (b, t, d4) = x[0].shape().split(1);
-        Size { b, t, d: d4 / 4 }
-    }
-
-    /// Row (i, t) of a [B, T, width] slice.
-    fn row(self, i: usize, t: usize, width: usize) -> Range<usize> {
-        let at = (i * self.t + t) * width;
-        at..at + width
-    }
-
-    /// Sequence i of a [B, width] slice.
-    fn state(self, i: usize, width: usize) -> Range<usize> {
-        i * width..(i + 1) * width
-    }
-}
-
-/// W channels of one sequence at one step backwards: its gates, c_{t-1}, u, dy from above and dh and dc from step t + 1 to the
-/// gradients of the gates' sums, and dc for step t − 1.
-#[inline(always)]
-fn lanes_back<T: Math, const W: usize>(
-    [ig, f, g, o]: [[T; W]; 4],
-    before: [T; W],
-    u: [T; W],
-    dy: [T; W],
-    dh: [T; W],
-    mut dc: [T; W],
-) -> ([[T; W]; 4], [T; W]) {
-    let mut out = [[T::ZERO; W]; 4];
-    for l in 0..W {
-        let dh = dy[l] + dh[l];
-        let through_o = dh * o[l];
-        let whole = through_o.fma((-u[l]).fma(u[l], T::ONE), dc[l]);
-        let through_i = whole * ig[l];
-        dc[l] = whole * f[l];
-        out[0][l] = through_i * g[l] * (T::ONE - ig[l]);
-        out[1][l] = dc[l] * before[l] * (T::ONE - f[l]);
-        out[2][l] = through_i * (-g[l]).fma(g[l], T::ONE);
-        out[3][l] = through_o * u[l] * (T::ONE - o[l]);
-    }
-    (out, dc)
-}
-
-impl LstmSequence {
-    fn forward_cpu<T: Math>(cpu: &Cpu, x: In, y: &mut [Value]) {
-        let [h, h_last, c_last, gates, c, u] = y else { return };
-        let s = Size::of(x);
-        let inputs = [0, 1, 2, 3].map(|i| x[i].host::<T>());
-        let (h_last, c_last) = (h_last.host_mut::<T>(), c_last.host_mut::<T>());
-        h_last.copy_from_slice(inputs[2]);
-        c_last.copy_from_slice(inputs[3]);
-        if s.b * s.t * s.d == 0 {
-            return;
-        }
-        let [h, gates, c, u] = [h, gates, c, u].map(|y| y.host_mut::<T>());
-        if s.d <= FEW {
-            narrow::forward(cpu, s, inputs, [gates, c, u, h]);
-        } else {
-            wide::forward(cpu, s, inputs, [gates, c, h]);
-        }
-        for b in 0..s.b {
-            let last = s.row(b, s.t - 1, s.d);
-            h_last[s.state(b, s.d)].copy_from_slice(&h[last.clone()]);
-            let kept = if s.d <= FEW { narrow::kept(s, b, s.t - 1) } else { last };
-            c_last[s.state(b, s.d)].copy_from_slice(&c[kept]);
-        }
-    }
-
-    fn backward_cpu<T: Math>(cpu: &Cpu, x: In, y: &[Value], dy: &[Option<Tensor>], dx: &mut [Grad]) {
-        let ([gx, gw, gh0, gc0, ..], [dh_all, dh_last, dc_last, ..]) = (dx, dy) else { return };
-        let s = Size::of(x);
-        let (w, h0, c0) = (x[1].host::<T>(), x[2].host::<T>(), x[3].host::<T>());
-        let [h, gates, c, u] = [0, 3, 4, 5].map(|i| y[i].host::<T>());
-        let (z, zh, zc) = (zeros(cpu, dh_all, &y[0]), zeros(cpu, dh_last, &y[1]), zeros(cpu, dc_last, &y[2]));
-        let (mut dh, mut dc) = (cpu.temp::<T>(s.b * s.d), cpu.temp::<T>(s.b * s.d));
-        dh.copy_from_slice(cotangent(dh_last, &zh));
-        dc.copy_from_slice(cotangent(dc_last, &zc));
-        let (dx, acc) = gx.merged::<T>(cpu, &x[0]);
-        // dx is the gradient of the gates' sums; where it is to be added to, they need memory of their own.
-        let mut own = cpu.temp::<T>(if acc { 4 * h.len() } else { 0 });
-        let dz: &mut [T] = if acc { &mut own } else { &mut *dx };
-        let (dy, to) = (cotangent(dh_all, &z), [&mut dh, &mut dc, &mut *dz]);
-        match s.b * s.t * s.d {
-            0 => {}
-            _ if s.d <= FEW => narrow::backward(s, [w, c0, gates, c, u, dy], to),
-            _ => wide::backward(cpu, s, [w, c0, gates, c, dy], to),
-        }
-        gw.write(|dw, acc| weights_back(cpu, s, dz, h0, h, dw, acc));
-        gh0.write(|d, acc| put_all(d, &dh, acc));
-        gc0.write(|d, acc| put_all(d, &dc, acc));
-        if acc {
-            put_all(dx, &own, true);
-        }
-    }
-}
-
-/// dW_hh = dzᵀ (h_{t-1} of every step): one product over B T rows, each of dz with the row of h before it. Before the first
-/// of a sequence stands another sequence's last, so that those of dz are zeros meanwhile and have a product with h0.
-fn weights_back<T: Real>(cpu: &Cpu, s: Size, dz: &mut [T], h0: &[T], h: &[T], dw: &mut [T], acc: bool) {
-    let (rows, d) = (s.b * s.t, s.d);
-    if d == 0 {
-        return;
-    }
-    let mut first = cpu.temp::<T>(if rows == 0 { 0 } else { s.b * 4 * d });
-    for (b, first) in first.chunks_exact_mut(4 * d).enumerate() {
-        let dz = &mut dz[s.row(b, 0, 4 * d)];
-        first.copy_from_slice(dz);
-        dz.fill(T::ZERO);
-    }
-    let transposed = |rows| Mat::new(rows, 4 * d, 4 * d).t();
-    let (some, later, mw) = (s.b.min(rows), rows.saturating_sub(1), Mat::new(4 * d, d, d));
-    gemm(T::ONE, (&first, transposed(some)), (h0, Mat::new(some, d, d)), (dw, mw), acc);
-    let dz_later = &dz[dz.len().min(4 * d)..];
-    gemm(T::ONE, (dz_later, transposed(later)), (h, Mat::new(later, d, d)), (dw, mw), true);
-    for (b, first) in first.chunks_exact(4 * d).enumerate() {
-        dz[s.row(b, 0, 4 * d)].copy_from_slice(first);
-    }
-}
 
 impl Op for LstmSequence {
     fn name(&self) -> &'static str {
@@ -182,24 +40,7 @@ impl Op for LstmSequence {
             ));
         }
         same_dtype(x, self.in_f32())?;
-        let h = [b, t, d].into();
-        // On the CPU, where channels are few, in the order that `narrow` says.
-        let u = if x[0].gpu().is_some() || d > FEW { [0].into() } else { h };
-        Ok(Outs::from([h, h0, h0]).saving([v, h, u]))
-    }
-
-    fn forward(&self, cx: &Cx, x: In, y: &mut [Value]) {
-        match cx {
-            Cx::Cpu(cpu) => with_real!(x[0].dtype(), T => Self::forward_cpu::<T>(cpu, x, y)),
-            Cx::Cuda(cu) => Self::forward_cuda(cu, x, y),
-        }
-    }
-
-    fn backward(&self, cx: &Cx, x: In, y: &[Value], dy: &[Option<Tensor>], dx: &mut [Grad]) {
-        match cx {
-            Cx::Cpu(cpu) => with_real!(x[0].dtype(), T => Self::backward_cpu::<T>(cpu, x, y, dy, dx)),
-            Cx::Cuda(cu) => Self::backward_cuda(cu, x, y, dy, dx),
-        }
+        Ok([[b, t, d].into(), h0, h0].into())
     }
 
     fn formula<'t>(&self, x: &[Var<'t>]) -> Option<Vec<Var<'t>>> {
@@ -211,6 +52,10 @@ impl Op for LstmSequence {
             h
         });
         Some(vec![y, h, c])
+    }
+
+    fn kernel(&self) -> Option<&dyn Kernel> {
+        Some(self)
     }
 
     fn sample(g: &mut Gen) -> (Self, Vec<Tensor>) {

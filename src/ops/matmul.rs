@@ -1,13 +1,8 @@
 //! Matrix products over the last two axes, batched over the others, with either operand transposed.
 
-pub use super::gemm::{Mat, gemm};
-use super::gemm::{Start, gemm_as};
-
 use crate::{
-    autograd::{Gen, Grad, In, Op, Outs, Primitive, Value, Var},
-    cuda::View,
-    tensor::{Cx, Real, Shape, Tensor},
-    with_real,
+    autograd::{Gen, In, Kernel, Op, Outs, Primitive, Var},
+    tensor::{Shape, Tensor},
 };
 
 /// y = op(a) op(b), where op transposes or not. The outer axes of `a` and `b` must be equal, or `b` must be one
@@ -19,46 +14,6 @@ pub struct Matmul {
     pub tb: bool,
 }
 
-struct Plan {
-    batch: usize,
-    a: Mat,
-    b: Mat,
-    y: Mat,
-    /// How far to move in b from batch to batch; 0 when one matrix serves all.
-    step_b: usize,
-}
-
-impl Matmul {
-    fn plan(&self, a: Shape, b: Shape) -> Result<Plan, String> {
-        let fail = || {
-            let t = |on| if on { "ᵀ" } else { "" };
-            format!("shapes {a}{} and {b}{} do not fit", t(self.ta), t(self.tb))
-        };
-        if a.rank() < 2 || b.rank() < 2 {
-            return Err(format!("needs two axes at least, got shapes {a} and {b}"));
-        }
-        let mat = |s: Shape, t: bool| {
-            let m = Mat::new(s.at(-2), s.at(-1), s.at(-1));
-            if t { m.t() } else { m }
-        };
-        let (ma, mb) = (mat(a, self.ta), mat(b, self.tb));
-        let outer = |s: Shape| Shape::new(&s.dims()[..s.rank() - 2]);
-        let shared = b.rank() == 2;
-        if ma.cols != mb.rows || !(shared || outer(a) == outer(b)) {
-            return Err(fail());
-        }
-        let batch = outer(a).len();
-        let y = Mat::new(ma.rows, mb.cols, mb.cols);
-        let plan = Plan { batch, a: ma, b: mb, y, step_b: if shared { 0 } else { mb.rows * mb.cols } };
-        if shared && !self.ta {
-            // One matrix for all batches: a tall product.
-            let tall = |m: Mat| Mat { rows: m.rows * batch, ..m };
-            return Ok(Plan { batch: 1, a: tall(ma), y: tall(y), ..plan });
-        }
-        Ok(plan)
-    }
-}
-
 impl Op for Matmul {
     fn name(&self) -> &'static str {
         "matmul"
@@ -66,78 +21,24 @@ impl Op for Matmul {
 
     fn infer(&self, x: In) -> Result<Outs, String> {
         let (a, b) = (x[0].shape(), x[1].shape());
-        self.plan(a, b)?;
-        let (rows, cols) = (a.at(if self.ta { -1 } else { -2 }), b.at(if self.tb { -2 } else { -1 }));
+        if a.rank() < 2 || b.rank() < 2 {
+            return Err(format!("needs two axes at least, got shapes {a} and {b}"));
+        }
+        let outer = |s: Shape| Shape::new(&s.dims()[..s.rank() - 2]);
+        let size = |s: Shape, t: bool| if t { [s.at(-1), s.at(-2)] } else { [s.at(-2), s.at(-1)] };
+        let ([rows, inner], [inner_b, cols]) = (size(a, self.ta), size(b, self.tb));
+        if inner != inner_b || !(b.rank() == 2 || outer(a) == outer(b)) {
+            let t = |on| if on { "ᵀ" } else { "" };
+            return Err(format!("shapes {a}{} and {b}{} do not fit", t(self.ta), t(self.tb)));
+        }
         Ok(a.with(a.rank() - 2, rows).with(a.rank() - 1, cols).into())
     }
 
-    fn forward(&self, cx: &Cx, x: In, y: &mut [Value]) {
-        let Ok(p) = self.plan(x[0].shape(), x[1].shape()) else { return };
-        match cx {
-            Cx::Cpu(cpu) => with_real!(x[0].dtype(), T => {
-                let products = cpu.products();
-                let (a, b, y) = (x[0].host::<T>(), x[1].host::<T>(), y[0].host_mut::<T>());
-                for i in 0..p.batch {
-                    let (a, b) = ((&a[i * p.a.rows * p.a.cols..], p.a), (&b[i * p.step_b..], p.b));
-                    let y = (&mut y[i * p.y.rows * p.y.cols..], p.y);
-                    gemm_as(products, Start::Zero, T::ONE, a, b, y);
-                }
-            }),
-            Cx::Cuda(cu) => {
-                let (a, b) = (View::new(&x[0], p.a), View::new(&x[1], p.b));
-                let y = View::out(&mut y[0], p.y);
-                let (na, ny) = (p.a.rows * p.a.cols, p.y.rows * p.y.cols);
-                cu.gemm(1.0, a.every(na), b.every(p.step_b), y.every(ny), false, p.batch);
-            }
-        }
-    }
-
-    /// dA = dY Bᵀ, dB = Aᵀ dY; a transposed operand gets the transpose.
-    fn backward(&self, cx: &Cx, x: In, _: &[Value], dy: &[Option<Tensor>], dx: &mut [Grad]) {
-        let Some(g) = &dy[0] else { return };
-        let Ok(p) = self.plan(x[0].shape(), x[1].shape()) else { return };
-        match cx {
-            Cx::Cpu(cpu) => with_real!(g.dtype(), T => {
-                let products = cpu.products();
-                let (a, b, g) = (x[0].host::<T>(), x[1].host::<T>(), g.host::<T>());
-                let (na, ny) = (p.a.rows * p.a.cols, p.y.rows * p.y.cols);
-                dx[0].write::<T>(|d, acc| for i in 0..p.batch {
-                    let (g, b) = ((&g[i * ny..], p.y), (&b[i * p.step_b..], p.b.t()));
-                    gemm_as(products, Start::of(acc), T::ONE, g, b, (&mut d[i * na..], p.a));
-                });
-                dx[1].write::<T>(|d, acc| {
-                    if p.batch == 0 && !acc {
-                        d.fill(T::ZERO);
-                    }
-                    for i in 0..p.batch {
-                        let acc = acc || (p.step_b == 0 && i > 0);
-                        let (a, g) = ((&a[i * na..], p.a.t()), (&g[i * ny..], p.y));
-                        gemm_as(products, Start::of(acc), T::ONE, a, g, (&mut d[i * p.step_b..], p.b));
-                    }
-                });
-            }),
-            Cx::Cuda(cu) => {
-                let (na, ny) = (p.a.rows * p.a.cols, p.y.rows * p.y.cols);
-                let (a, g) = (View::new(&x[0], p.a).every(na), View::new(g, p.y).every(ny));
-                let b = View::new(&x[1], p.b).every(p.step_b);
-                if let Some((d, acc)) = dx[0].parts() {
-                    cu.gemm(1.0, g, b.t(), View::out(d, p.a).every(na), acc, p.batch);
-                }
-                // One matrix for all batches gets their sum: one product after the other.
-                if p.step_b > 0 || p.batch == 1 {
-                    if let Some((d, acc)) = dx[1].parts() {
-                        cu.gemm(1.0, a.t(), g, View::out(d, p.b).every(p.step_b), acc, p.batch);
-                    }
-                } else if let Some(d) = dx[1].zeroed() {
-                    for i in 0..p.batch {
-                        cu.gemm(1.0, a.at(i * na).t(), g.at(i * ny), View::out(d, p.b), true, 1);
-                    }
-                }
-            }
-        }
-    }
-
     fn primitive(&self) -> Option<&dyn Primitive> {
+        Some(self)
+    }
+
+    fn kernel(&self) -> Option<&dyn Kernel> {
         Some(self)
     }
 

@@ -32,16 +32,14 @@
 //! ĩ won:  df̃_t = φ_t σ(−f̃_t),          dĩ_t = k'_t·dk'_t + γ_t
 //! ```
 
-mod chunk;
-mod device;
-
-use super::{math::Math, same_dtype};
-use crate::ops::words::{insert, log_sigmoid, maximum, outer, over_time, recall, token};
 use crate::{
-    autograd::{Gen, Grad, In, Op, Outs, Value, Var},
-    ops::heads::{Dims, Merged, seed},
-    tensor::{Cpu, Cx, Real, Temp, Tensor},
-    with_real,
+    autograd::{Gen, In, Kernel, Op, Outs, Var},
+    ops::{
+        heads::Dims,
+        same_dtype, some_steps,
+        words::{insert, log_sigmoid, maximum, outer, over_time, recall, token},
+    },
+    tensor::Tensor,
 };
 
 /// q, k [B, T, H, K], v [B, T, H, V], i, f [B, T, H] (before their activations), C0 [B, H, K, V], n0 [B, H, K],
@@ -55,201 +53,6 @@ pub struct Mlstm {
     pub eps: f64,
 }
 
-#[derive(Clone, Copy)]
-struct Plan<T> {
-    dims: Dims,
-    /// Steps to a chunk; the last may be shorter.
-    chunk: usize,
-    /// How many chunks there are.
-    chunks: usize,
-    /// 1 / √K
-    scale: T,
-    eps: T,
-}
-
-struct Inputs<'a, T> {
-    q: &'a [T],
-    k: &'a [T],
-    v: &'a [T],
-    i: &'a [T],
-    f: &'a [T],
-    c0: &'a [T],
-    n0: &'a [T],
-    m0: &'a [T],
-    w0: &'a [T],
-}
-
-struct Outputs<'a, T> {
-    h: &'a mut [T],
-    c: &'a mut [T],
-    n: &'a mut [T],
-    m: &'a mut [T],
-    den: &'a mut [T],
-    states: &'a mut [T],
-}
-
-/// What the forward pass computed, and the cotangents of h, C, n and m.
-struct Saved<'a, T> {
-    h: &'a [T],
-    c: &'a [T],
-    n: &'a [T],
-    den: &'a [T],
-    states: &'a [T],
-    dh: Option<&'a [T]>,
-    dc: Option<&'a [T]>,
-    dn: Option<&'a [T]>,
-    dm: Option<&'a [T]>,
-}
-
-struct Grads<'a, T> {
-    dq: Merged<'a, T>,
-    dk: Merged<'a, T>,
-    dv: Merged<'a, T>,
-    di: &'a mut [T],
-    df: &'a mut [T],
-    /// Whether the gradients of the first state are wanted; if not, there is no memory for them.
-    state: bool,
-    dc0: &'a mut [T],
-    dn0: &'a mut [T],
-    dm0: &'a mut [T],
-    dw0: &'a mut [T],
-}
-
-impl<T: Math> Plan<T> {
-    /// N from n·q and m.
-    #[inline(always)]
-    fn normaliser(&self, den: T, m: T) -> T {
-        den.abs().max((-m).exp()) + self.eps
-    }
-}
-
-/// N of every step from n·q and m.
-#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
-fn normalisers<T: Math>(p: Plan<T>, den: &[T], m: &[T], y: &mut [T]) {
-    y.iter_mut().zip(den).zip(m).for_each(|((y, &den), &m)| *y = p.normaliser(den, m));
-}
-
-/// From n·q to the derivative of N with respect to it, in its place.
-#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
-fn signs<T: Math>(den: &mut [T], m: &[T]) {
-    for (den, &m) in den.iter_mut().zip(m) {
-        let sign = if *den < T::ZERO { -T::ONE } else { T::ONE };
-        *den = if den.abs() > (-m).exp() { sign } else { T::ZERO };
-    }
-}
-
-/// From f̃ to −ln σ(f̃), in its place, and σ(−f̃).
-#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
-fn forget<T: Math>(f: &mut [T], slope: &mut [T]) {
-    for (f, slope) in f.iter_mut().zip(slope) {
-        (*f, *slope) = (-*f).softplus_and_slope();
-    }
-}
-
-/// x ← eˣ
-#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
-fn exp<T: Math>(x: &mut [T]) {
-    x.iter_mut().for_each(|x| *x = x.exp());
-}
-
-/// The gates of one head at every step, [T] each.
-struct Gates<'a, T: Real> {
-    /// i_t
-    i: Temp<'a, T>,
-    /// f_t
-    f: Temp<'a, T>,
-    /// m_t
-    m: Temp<'a, T>,
-    /// ±σ(−f̃_t): positive where l won.
-    slope: Temp<'a, T>,
-}
-
-impl<'a, T: Math> Gates<'a, T> {
-    fn new(cpu: &'a Cpu, t: usize) -> Gates<'a, T> {
-        Gates { i: cpu.temp(t), f: cpu.temp(t), m: cpu.temp(t), slope: cpu.temp(t) }
-    }
-
-    /// Those of head `i`. The last m is returned.
-    fn load(&mut self, d: Dims, x: &Inputs<T>, i: usize) -> T {
-        d.scalars().gather(x.i, i, 0, d.t, T::ONE, &mut self.i, 1);
-        d.scalars().gather(x.f, i, 0, d.t, T::ONE, &mut self.f, 1);
-        forget(&mut self.f[..d.t], &mut self.slope[..d.t]);
-        let mut m = x.m0[i] + x.w0[i].ln();
-        for t in 0..d.t {
-            let (input, past) = (self.i[t], m - self.f[t]);
-            let wins = past >= input;
-            m = if wins { past } else { input };
-            self.slope[t] = if wins { self.slope[t] } else { -self.slope[t] };
-            (self.i[t], self.f[t], self.m[t]) = (input - m, past - m, m);
-        }
-        exp(&mut self.i[..d.t]);
-        exp(&mut self.f[..d.t]);
-        m
-    }
-
-    /// From ∂/∂ln i, ∂/∂ln f and γ's own share of every step to the gradients of ĩ and f̃; γ comes in from behind the
-    /// last step, and what is left of it before the first one is returned.
-    fn back(&self, d: Dims, i: usize, (di, df, own): (&[T], &[T], &[T]), mut gamma: T, g: &mut Grads<T>) -> T {
-        for t in (0..d.t).rev() {
-            let (at, slope) = (d.scalars().at(i, t), self.slope[t]);
-            gamma += own[t];
-            if slope > T::ZERO {
-                g.di[at] += di[t];
-                g.df[at] += (df[t] + gamma) * slope;
-            } else {
-                g.di[at] += di[t] + gamma;
-                g.df[at] += df[t] * -slope;
-                gamma = T::ZERO;
-            }
-        }
-        gamma
-    }
-}
-
-impl Mlstm {
-    fn plan<T: Real>(&self, dims: Dims) -> Plan<T> {
-        let chunk = self.chunk.min(dims.t).max(1);
-        let scale = T::of((dims.k as f64).powf(-0.5));
-        Plan { dims, chunk, chunks: dims.t.div_ceil(chunk), scale, eps: T::of(self.eps) }
-    }
-}
-
-fn inputs<'a, T: Real>(x: &'a In) -> Inputs<'a, T> {
-    let at = |i: usize| x[i].host::<T>();
-    let [q, k, v, i, f, c0, n0, m0, w0] = std::array::from_fn(at);
-    Inputs { q, k, v, i, f, c0, n0, m0, w0 }
-}
-
-fn forward<T: Math>(cpu: &Cpu, p: Plan<T>, x: In, y: &mut [Value]) {
-    if let [h, c, n, m, den, states] = y {
-        let (h, c, n) = (h.host_mut(), c.host_mut(), n.host_mut());
-        let y = Outputs { h, c, n, m: m.host_mut(), den: den.host_mut(), states: states.host_mut() };
-        chunk::forward(cpu, p, &inputs(&x), y);
-    }
-}
-
-fn backward<T: Math>(cpu: &Cpu, p: Plan<T>, x: In, y: &[Value], dy: &[Option<Tensor>], dx: &mut [Grad]) {
-    let [dh, dc, dn, dm] = std::array::from_fn(|i| seed(&dy[i]));
-    let [h, c, n, _, den, states] = std::array::from_fn(|i| y[i].host());
-    let y = Saved { h, c, n, den, states, dh, dc, dn, dm };
-    if let [dq, dk, dv, di, df, dc0, dn0, dm0, dw0] = dx {
-        let state = [&*dc0, &*dn0, &*dm0, &*dw0].into_iter().any(Grad::wanted);
-        let d = Grads {
-            dq: dq.merged(cpu, &x[0]),
-            dk: dk.merged(cpu, &x[1]),
-            dv: dv.merged(cpu, &x[2]),
-            di: di.slice(cpu, &x[3]),
-            df: df.slice(cpu, &x[4]),
-            state,
-            dc0: if state { dc0.slice(cpu, &x[5]) } else { &mut [] },
-            dn0: if state { dn0.slice(cpu, &x[6]) } else { &mut [] },
-            dm0: if state { dm0.slice(cpu, &x[7]) } else { &mut [] },
-            dw0: if state { dw0.slice(cpu, &x[8]) } else { &mut [] },
-        };
-        chunk::backward(cpu, p, &inputs(&x), &y, d);
-    }
-}
-
 impl Op for Mlstm {
     fn name(&self) -> &'static str {
         "mlstm"
@@ -257,41 +60,20 @@ impl Op for Mlstm {
 
     fn infer(&self, x: In) -> Result<Outs, String> {
         same_dtype(x, self.in_f32())?;
-        let dims = Dims::of(x)?;
-        let Dims { b, t, h, k, v } = dims;
-        if self.chunk == 0 {
-            return Err("a chunk needs at least one step".into());
-        }
+        let Dims { b, t, h, k, v } = Dims::of(x)?;
+        some_steps(self.chunk)?;
         Dims::expect(x, 3, "i", &[b, t, h])?;
         Dims::expect(x, 4, "f", &[b, t, h])?;
         Dims::expect(x, 5, "C0", &[b, h, k, v])?;
         Dims::expect(x, 6, "n0", &[b, h, k])?;
         Dims::expect(x, 7, "m0", &[b, h])?;
         Dims::expect(x, 8, "w0", &[b, h])?;
-        let chunks = self.plan::<f64>(dims).chunks;
-        let y = [x[2].shape(), x[5].shape(), x[6].shape(), x[7].shape()];
-        Ok(Outs::from(y).saving([x[3].shape(), [b, h, chunks, k, v + 1].into()]))
+        Ok([2, 5, 6, 7].map(|i| x[i].shape()).into())
     }
 
     /// The gates, which stand in exponents.
     fn in_f32(&self) -> &'static [usize] {
         &[3, 4]
-    }
-
-    fn forward(&self, cx: &Cx, x: In, y: &mut [Value]) {
-        let Ok(dims) = Dims::of(x) else { return };
-        match cx {
-            Cx::Cpu(cpu) => with_real!(x[0].dtype(), T => forward::<T>(cpu, self.plan(dims), x, y)),
-            Cx::Cuda(cu) => self.forward_cuda(cu, dims, x, y),
-        }
-    }
-
-    fn backward(&self, cx: &Cx, x: In, y: &[Value], dy: &[Option<Tensor>], dx: &mut [Grad]) {
-        let Ok(dims) = Dims::of(x) else { return };
-        match cx {
-            Cx::Cpu(cpu) => with_real!(x[0].dtype(), T => backward::<T>(cpu, self.plan(dims), x, y, dy, dx)),
-            Cx::Cuda(cu) => self.backward_cuda(cu, dims, x, y, dy, dx),
-        }
     }
 
     fn formula<'t>(&self, x: &[Var<'t>]) -> Option<Vec<Var<'t>>> {
@@ -312,6 +94,10 @@ impl Op for Mlstm {
             recall(c, q) / (maximum(&[den, -den, insert((-m).exp(), 2)]) + self.eps)
         });
         Some(vec![h, c, n, m])
+    }
+
+    fn kernel(&self) -> Option<&dyn Kernel> {
+        Some(self)
     }
 
     fn sample(g: &mut Gen) -> (Self, Vec<Tensor>) {

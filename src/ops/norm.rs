@@ -7,24 +7,15 @@
 //! Backward, with ĝ = g w: dx = r (ĝ − mean ĝ − x̂ mean(ĝ x̂)) for layer norm, the same without the mean of ĝ for
 //! RMS norm, and dx = r (g − y Σ g y) for the L2 norm (where ε rules, r is constant: dx = r g).
 
-mod fours;
 mod l2;
 
-pub use l2::L2Norm;
-
-use super::{
-    check_real,
-    lane_sums::{self, NARROW, parts, parts3, rows_at_once, sums},
-    lanes::{L, avx512_here},
-    linear::total_cuda,
-};
 use crate::{
-    args,
-    autograd::{Gen, Grad, In, Op, Outs, Value, Var},
-    cuda::{Cuda, Launch, Module},
-    tensor::{Cx, Real, Shape, Tensor},
-    with_real, with_width,
+    autograd::{Gen, In, Kernel, Op, Outs, Var},
+    ops::check_real,
+    tensor::Tensor,
 };
+
+pub use l2::L2Norm;
 
 /// Layer norm of x with weight w and, as third input, a bias or none.
 pub struct LayerNorm {
@@ -36,96 +27,6 @@ pub struct LayerNorm {
 pub struct RmsNorm {
     /// Added to the mean square.
     pub eps: f64,
-}
-
-static MODULE: Module = Module::new("ops/norm.cu", &[include_str!("norm.cu")]);
-
-/// x [rows, n] -> y; keeps mean and r [rows] for the way back. `centre` is what makes it layer norm.
-#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
-fn forward<T: Real>(centre: bool, eps: T, x: &[T], w: &[T], b: Option<&[T]>, y: &mut [T], mean: &mut [T], r: &mut [T]) {
-    let (here, n) = (avx512_here!(), w.len());
-    let over_n = T::ONE / T::of(n as f64);
-    let four = b.and_then(|b| b.try_into().ok()).unwrap_or([T::ZERO; 4]);
-    let done = w.try_into().map_or(0, |w| fours::forward(centre, eps, x, w, &four, y, mean, r));
-    let (x, y, mean, r) = (&x[done * n..], &mut y[done * n..], &mut mean[done..], &mut r[done..]);
-    with_width!(n => {
-        let (c, w) = (rows_at_once(n), &w[..n]);
-        let blocks = x.chunks(c * n).zip(y.chunks_mut(c * n)).zip(mean.chunks_mut(c)).zip(r.chunks_mut(c));
-        for (((x, y), mean), r) in blocks {
-            let (rows, row) = (r.len(), |l: usize| &x[l * n..(l + 1) * n]);
-            let (mut m, mut s) = ([T::ZERO; L], [T::ZERO; L]);
-            if centre {
-                m = sums(here, rows, |l, to| parts(row(l), to, |x| x));
-                m.iter_mut().for_each(|m| *m *= over_n);
-            }
-            let square = sums(here, rows, |l, to| { let m = m[l]; parts(row(l), to, |x| (x - m) * (x - m)) });
-            for l in 0..L {
-                s[l] = T::ONE / (square[l] * over_n + eps).sqrt();
-            }
-            for (l, y) in y.chunks_exact_mut(n).enumerate() {
-                let (m, s, entries) = (m[l], s[l], y.iter_mut().zip(row(l)).zip(w));
-                match b {
-                    Some(b) => entries.zip(&b[..n]).for_each(|(((y, &x), &w), &b)| *y = ((x - m) * s).fma(w, b)),
-                    None => entries.for_each(|((y, &x), &w)| *y = (x - m) * s * w),
-                }
-            }
-            mean.copy_from_slice(&m[..rows]);
-            r.copy_from_slice(&s[..rows]);
-        }
-    });
-}
-
-/// dx = r (ĝ − mean ĝ − x̂ mean(ĝ x̂))
-#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
-fn backward_x<T: Real>(centre: bool, x: &[T], w: &[T], mean: &[T], r: &[T], g: &[T], d: &mut [T], acc: bool) {
-    let (here, n) = (avx512_here!(), w.len());
-    let over_n = T::ONE / T::of(n as f64);
-    let done = w.try_into().map_or(0, |w| fours::backward_x(centre, x, w, mean, r, g, d, acc));
-    let (x, g, d, mean, r) = (&x[done * n..], &g[done * n..], &mut d[done * n..], &mean[done..], &r[done..]);
-    with_width!(n => {
-        let (c, w) = (rows_at_once(n), &w[..n]);
-        let blocks = x.chunks(c * n).zip(g.chunks(c * n)).zip(d.chunks_mut(c * n)).zip(mean.chunks(c)).zip(r.chunks(c));
-        for ((((x, g), d), mean), r) in blocks {
-            let row = |l: usize| l * n..(l + 1) * n;
-            let of_gx = sums(here, r.len(), |l, to| {
-                let m = mean[l];
-                parts3(&g[row(l)], w, &x[row(l)], to, |g, w, x| g * w * (x - m))
-            });
-            let of_g = match centre {
-                true => sums(here, r.len(), |l, to| parts3(&g[row(l)], w, w, to, |g, w, _| g * w)),
-                false => [T::ZERO; L],
-            };
-            for (l, d) in d.chunks_exact_mut(n).enumerate() {
-                let (m, r, of_g) = (mean[l], r[l], of_g[l] * over_n);
-                let of_gx = of_gx[l] * r * over_n * r;
-                let entries = d.iter_mut().zip(&x[row(l)]).zip(&g[row(l)]).zip(w);
-                if acc {
-                    entries.for_each(|(((d, &x), &g), &w)| *d += r * (m - x).fma(of_gx, g * w - of_g));
-                } else {
-                    entries.for_each(|(((d, &x), &g), &w)| *d = r * (m - x).fma(of_gx, g * w - of_g));
-                }
-            }
-        }
-    });
-}
-
-/// dw += Σ g x̂ over the rows
-#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
-fn backward_w<T: Real>(x: &[T], mean: &[T], r: &[T], g: &[T], dw: &mut [T]) {
-    let n = dw.len();
-    let done = (&mut *dw).try_into().map_or(0, |dw| fours::backward_w(x, mean, r, g, dw));
-    let (x, g, mean, r) = (&x[done * n..], &g[done * n..], &mean[done..], &r[done..]);
-    // Sums of narrow rows stay in registers: a sum in memory waits for its own store.
-    let mut sums = [T::ZERO; NARROW];
-    with_width!(n => {
-        let sums = if n <= NARROW { &mut sums[..n] } else { &mut dw[..n] };
-        for (((x, g), &m), &r) in x.chunks_exact(n).zip(g.chunks_exact(n)).zip(mean).zip(r) {
-            sums.iter_mut().zip(g).zip(x).for_each(|((dw, &g), &x)| *dw += g * ((x - m) * r));
-        }
-    });
-    if n <= NARROW {
-        dw.iter_mut().zip(sums).for_each(|(dw, sum)| *dw += sum);
-    }
 }
 
 fn norm_infer(x: In) -> Result<Outs, String> {
@@ -143,87 +44,7 @@ fn norm_infer(x: In) -> Result<Outs, String> {
             return Err(format!("{name} is {}, the rows are {}", w.dtype(), x[0].dtype()));
         }
     }
-    let rows = Shape::new(&[shape.rows()]);
-    Ok(Outs::from(shape).saving([rows, rows]))
-}
-
-fn norm_forward(centre: bool, eps: f64, cx: &Cx, x: In, y: &mut [Value]) {
-    let [y, mean, r] = y else { return };
-    if x[0].is_empty() {
-        mean.fill(0.0);
-        r.fill(0.0);
-        return;
-    }
-    match cx {
-        Cx::Cpu(_) => with_real!(x[0].dtype(), T => {
-            let b = if x.len() > 2 { Some(x[2].host::<T>()) } else { None };
-            let (mean, r) = (mean.host_mut(), r.host_mut());
-            forward(centre, T::of(eps), x[0].host::<T>(), x[1].host(), b, y.host_mut(), mean, r);
-        }),
-        Cx::Cuda(cu) => {
-            let (rows, n) = (mean.len(), x[1].len());
-            let (launch, lanes) = cu.rows(rows, n);
-            let b = (x.len() > 2).then(|| &x[2]);
-            let (y, mean, r) = (&mut **y, &mut **mean, &mut **r);
-            let args = args![&x[0], &x[1], b, y, mean, r, rows, n, lanes, eps, centre];
-            cu.launch(&MODULE, "norm_forward", x[0].dtype(), launch, args);
-        }
-    }
-}
-
-fn norm_backward(centre: bool, eps: f64, cx: &Cx, x: In, y: &[Value], dy: &[Option<Tensor>], dx: &mut [Grad]) {
-    let Some(g) = &dy[0] else { return };
-    match cx {
-        Cx::Cpu(_) => with_real!(g.dtype(), T => {
-            let (a, w, g) = (x[0].host::<T>(), x[1].host::<T>(), g.host::<T>());
-            let (mean, r) = (y[1].host::<T>(), y[2].host::<T>());
-            let rows = !g.is_empty();
-            if rows {
-                dx[0].write::<T>(|d, acc| backward_x(centre, a, w, mean, r, g, d, acc));
-            }
-            dx[1].add::<T>(|d| if rows { backward_w(a, mean, r, g, d) });
-            if let Some(dx) = dx.get_mut(2) {
-                dx.add::<T>(|d| if rows { lane_sums::columns(g, d) });
-            }
-        }),
-        Cx::Cuda(cu) => norm_backward_cuda(cu, centre, eps, x, g, dx),
-    }
-}
-
-fn norm_backward_cuda(cu: &Cuda, centre: bool, eps: f64, x: In, g: &Tensor, dx: &mut [Grad]) {
-    let [dx, dws @ ..] = dx else { return };
-    if g.is_empty() {
-        dws.iter_mut().for_each(|d| {
-            d.zeroed();
-        });
-        return;
-    }
-    let (n, rows, dtype) = (x[1].len(), g.len() / x[1].len(), g.dtype());
-    let (_, lanes) = cu.rows(rows, n);
-    let groups = 256 / lanes as usize;
-    // Depends on sizes alone, so that every device adds in the same order.
-    let chunk = rows.div_ceil(512).max(2 * groups).next_multiple_of(groups);
-    let blocks = rows.div_ceil(chunk);
-    let parts = match dws {
-        [w] => usize::from(w.wanted()),
-        [_, b, ..] if b.wanted() => 2,
-        [w, ..] => usize::from(w.wanted()),
-        [] => 0,
-    };
-    let in_shared = groups > 1;
-    let mut sums = (parts > 0).then(|| cu.temp(dtype.real(), parts * blocks * n));
-    let shared = if in_shared { groups * parts * n * dtype.real().bytes() } else { 0 };
-    let (d, acc) = dx.target();
-    let into = sums.as_deref_mut();
-    let args = args![&x[0], &x[1], g, d, acc, into, parts as i32, in_shared, rows, chunk, n, lanes, eps, centre];
-    cu.launch(&MODULE, "norm_backward", dtype, Launch::blocks(blocks, 256).shared(shared), args);
-    if let Some(sums) = sums {
-        for (i, dw) in dws.iter_mut().enumerate() {
-            if let Some((d, acc)) = dw.parts() {
-                total_cuda(cu, &sums.window(i * blocks * n, [blocks * n]), blocks, d, acc);
-            }
-        }
-    }
+    Ok(shape.into())
 }
 
 fn norm_sample(g: &mut Gen, inputs: usize) -> Vec<Tensor> {
@@ -245,19 +66,15 @@ macro_rules! norm {
                 norm_infer(x)
             }
 
-            fn forward(&self, cx: &Cx, x: In, y: &mut [Value]) {
-                norm_forward($centre, self.eps, cx, x, y);
-            }
-
-            fn backward(&self, cx: &Cx, x: In, y: &[Value], dy: &[Option<Tensor>], dx: &mut [Grad]) {
-                norm_backward($centre, self.eps, cx, x, y, dy, dx);
-            }
-
             fn formula<'t>(&self, x: &[Var<'t>]) -> Option<Vec<Var<'t>>> {
                 let axis = x[0].shape().rank() - 1;
                 let centred = if $centre { x[0] - x[0].mean_axis(axis, true) } else { x[0] };
                 let y = centred / (centred.square().mean_axis(axis, true) + self.eps).sqrt() * x[1];
                 Some(vec![x.get(2).map_or(y, |&b| y + b)])
+            }
+
+            fn kernel(&self) -> Option<&dyn Kernel> {
+                Some(self)
             }
 
             fn sample($g: &mut Gen) -> (Self, Vec<Tensor>) {
@@ -269,7 +86,9 @@ macro_rules! norm {
         }
     };
 }
+
 norm!(LayerNorm, "layer_norm", centre: true, inputs: |g| if g.coin() { 2 } else { 3 });
+
 norm!(RmsNorm, "rms_norm", centre: false, inputs: |g| 2);
 
 impl<'t> Var<'t> {

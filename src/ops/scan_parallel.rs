@@ -5,8 +5,7 @@
 //! Before the round of width s, element t holds the composition of the maps of steps t − s + 1 … t (fewer at the
 //! start); the round puts behind it what element t − s holds, so that it covers 2 s steps.
 
-use super::lru_scan::Complex;
-use crate::autograd::Var;
+use crate::{autograd::Var, ops::lru_scan::Complex};
 
 /// What [`linear_scan`](super::scan::linear_scan) computes: (h [B, T, D], the last h [B, D]).
 #[track_caller]

@@ -14,20 +14,13 @@
 //! computes those inside a chunk again. A state is kept as [N, E], the number of
 //! channels rounded up to whole blocks.
 
-mod device;
-mod lanes;
-mod layout;
-
-use super::{
-    lane_sums::LANES as L,
-    same_dtype,
-    scan::{by_device, some_steps},
-};
-use crate::ops::words::{insert, over_time, token};
 use crate::{
-    autograd::{Gen, Grad, In, Op, Outs, Value, Var},
-    tensor::{Cx, Shape, Tensor},
-    with_real,
+    autograd::{Gen, In, Kernel, Op, Outs, Var},
+    ops::{
+        same_dtype, some_steps,
+        words::{insert, over_time, token},
+    },
+    tensor::Tensor,
 };
 
 /// u and Δ > 0 [B, T, E], a [E, N], b and c [B, T, N], h0 [B, E, N] to y [B, T, E] and the last state [B, E, N].
@@ -36,22 +29,6 @@ pub struct SelectiveScan {
     pub chunk: usize,
     /// ā = s exp(Δ a) − (s − 1): 1 for transitions in (0, 1), 2 for (−1, 1).
     pub s: f64,
-}
-
-/// Batch, steps, channels and states.
-#[derive(Clone, Copy)]
-struct Size {
-    b: usize,
-    t: usize,
-    e: usize,
-    n: usize,
-}
-
-impl Size {
-    fn of(x: In) -> Size {
-        let ((b, t, e), n) = (x[0].shape().split(1), x[3].shape().last());
-        Size { b, t, e, n }
-    }
 }
 
 impl Op for SelectiveScan {
@@ -72,16 +49,13 @@ impl Op for SelectiveScan {
             ));
         }
         same_dtype(x, self.in_f32()).and(some_steps(self.chunk))?;
-        let saved: Shape = [batch, t.div_ceil(self.chunk), n, e.next_multiple_of(L)].into();
-        Ok(Outs::from([u, h0]).saving([saved]))
+        Ok([u, h0].into())
     }
 
     /// A, the rates of decay.
     fn in_f32(&self) -> &'static [usize] {
         &[2]
     }
-
-    by_device!();
 
     fn formula<'t>(&self, x: &[Var<'t>]) -> Option<Vec<Var<'t>>> {
         let ([_, t, _], a, mut h) = (x[0].dims(), x[2].cast(x[0].dtype()), x[5]);
@@ -92,6 +66,10 @@ impl Op for SelectiveScan {
             (h * insert(c, 1)).sum_axis(2, false)
         });
         Some(vec![y, h])
+    }
+
+    fn kernel(&self) -> Option<&dyn Kernel> {
+        Some(self)
     }
 
     fn sample(g: &mut Gen) -> (Self, Vec<Tensor>) {

@@ -3,16 +3,11 @@
 //!
 //! With g the cotangent of y: dxᵢ = yᵢ (gᵢ − Σⱼ gⱼ yⱼ), and for the logarithm dxᵢ = gᵢ − e^yᵢ Σⱼ gⱼ.
 
-use super::{check_real, lane_sums, math::Math};
 use crate::{
-    args,
-    autograd::{Gen, Grad, In, Op, Outs, Value, Var},
-    cuda::Module,
-    tensor::{Cx, Tensor},
-    with_real, with_width,
+    autograd::{Gen, In, Kernel, Op, Outs, Var},
+    ops::check_real,
+    tensor::Tensor,
 };
-
-static MODULE: Module = Module::new("ops/softmax.cu", &[include_str!("softmax.cu")]);
 
 /// Softmax over the last axis.
 pub struct Softmax;
@@ -24,113 +19,6 @@ pub struct LogSoftmax;
 pub struct CausalSoftmax {
     /// How many columns before the first belong to the past of row 0.
     pub offset: usize,
-}
-
-/// Rows of `n` entries; row i shows the first `seen(i)` of them, the others become 0.
-///
-/// Loops run over whole vectors, in which hidden entries are −∞ until the end: nothing of the hidden input reaches
-/// the result. The exponentials are taken of several short rows at once, so that they fill vectors too.
-#[inline(always)]
-fn rows_forward<T: Math>(n: usize, seen: impl Fn(usize) -> usize, x: &[T], y: &mut [T]) {
-    let least = T::of(f64::NEG_INFINITY);
-    let rows = (512 / n).max(1);
-    for (block, (x, y)) in x.chunks(rows * n).zip(y.chunks_mut(rows * n)).enumerate() {
-        for (i, (x, y)) in x.chunks_exact(n).zip(y.chunks_exact_mut(n)).enumerate() {
-            let seen = seen(block * rows + i);
-            let (shown, hidden) = y.split_at_mut(vectors(seen, n));
-            for ((y, &x), j) in shown.iter_mut().zip(x).zip(0..) {
-                *y = if j < seen as u32 { x } else { least };
-            }
-            hidden.fill(T::ZERO);
-            let m = lane_sums::max(shown);
-            shown.iter_mut().for_each(|y| *y -= m);
-        }
-        if n < 64 {
-            y.iter_mut().for_each(|y| *y = y.decay());
-        } else {
-            for (i, y) in y.chunks_exact_mut(n).enumerate() {
-                let shown = vectors(seen(block * rows + i), n);
-                y[..shown].iter_mut().for_each(|y| *y = y.decay());
-            }
-        }
-        for (i, y) in y.chunks_exact_mut(n).enumerate() {
-            let seen = seen(block * rows + i);
-            let (shown, hidden) = y.split_at_mut(vectors(seen, n));
-            let scale = T::ONE / lane_sums::sum(shown, |y| y);
-            for (y, j) in shown.iter_mut().zip(0..) {
-                *y = if j < seen as u32 { *y * scale } else { T::ZERO };
-            }
-            hidden.fill(T::ZERO);
-        }
-    }
-}
-
-/// `seen` rounded up to whole vectors within a row of `n`.
-#[inline(always)]
-fn vectors(seen: usize, n: usize) -> usize {
-    seen.next_multiple_of(lane_sums::LANES).min(n)
-}
-
-/// Hidden entries need no care here: y is 0 there.
-#[inline(always)]
-fn rows_backward<T: Math>(n: usize, seen: impl Fn(usize) -> usize, y: &[T], g: &[T], d: &mut [T], acc: bool) {
-    for (i, ((y, g), d)) in y.chunks_exact(n).zip(g.chunks_exact(n)).zip(d.chunks_exact_mut(n)).enumerate() {
-        let shown = vectors(seen(i), n);
-        let (y, g, (d, hidden)) = (&y[..shown], &g[..shown], d.split_at_mut(shown));
-        let mean = lane_sums::sum2(y, g, |y, g| y * g);
-        if acc {
-            d.iter_mut().zip(y).zip(g).for_each(|((d, &y), &g)| *d += y * (g - mean));
-        } else {
-            d.iter_mut().zip(y).zip(g).for_each(|((d, &y), &g)| *d = y * (g - mean));
-            hidden.fill(T::ZERO);
-        }
-    }
-}
-
-#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
-fn softmax_forward<T: Math>(n: usize, x: &[T], y: &mut [T]) {
-    with_width!(n => rows_forward(n, |_| n, x, y));
-}
-
-#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
-fn softmax_backward<T: Math>(n: usize, y: &[T], g: &[T], d: &mut [T], acc: bool) {
-    with_width!(n => rows_backward(n, |_| n, y, g, d, acc));
-}
-
-#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
-fn causal_forward<T: Math>(t: usize, s: usize, offset: usize, x: &[T], y: &mut [T]) {
-    for (x, y) in x.chunks_exact(t * s).zip(y.chunks_exact_mut(t * s)) {
-        with_width!(s => rows_forward(s, |i| s.min(i + offset + 1), x, y));
-    }
-}
-
-#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
-fn causal_backward<T: Math>(t: usize, s: usize, offset: usize, y: &[T], g: &[T], d: &mut [T], acc: bool) {
-    for ((y, g), d) in y.chunks_exact(t * s).zip(g.chunks_exact(t * s)).zip(d.chunks_exact_mut(t * s)) {
-        with_width!(s => rows_backward(s, |i| s.min(i + offset + 1), y, g, d, acc));
-    }
-}
-
-#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
-fn log_forward<T: Math>(n: usize, x: &[T], y: &mut [T]) {
-    for (x, y) in x.chunks_exact(n).zip(y.chunks_exact_mut(n)) {
-        let m = lane_sums::max(x);
-        let log = lane_sums::sum(x, |x| (x - m).decay()).ln();
-        y.iter_mut().zip(x).for_each(|(y, &x)| *y = x - m - log);
-    }
-}
-
-#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
-fn log_backward<T: Math>(n: usize, y: &[T], g: &[T], d: &mut [T], acc: bool) {
-    for ((y, g), d) in y.chunks_exact(n).zip(g.chunks_exact(n)).zip(d.chunks_exact_mut(n)) {
-        let sum = lane_sums::sum(g, |g| g);
-        let entries = d.iter_mut().zip(y).zip(g);
-        if acc {
-            entries.for_each(|((d, &y), &g)| *d += g - y.decay() * sum);
-        } else {
-            entries.for_each(|((d, &y), &g)| *d = g - y.decay() * sum);
-        }
-    }
 }
 
 fn sample_rows(g: &mut Gen) -> Tensor {
@@ -173,8 +61,7 @@ fn causal(offset: usize, x: Var<'_>) -> Var<'_> {
 }
 
 macro_rules! softmax {
-    ($Op:ident $name:literal $forward:ident $backward:ident, |$op:ident, $shape:ident| $axes:literal ($($size:expr),*),
-        cuda: $kernel:literal ($t:expr, $offset:expr), formula: $formula:expr, sample: $sample:expr) => {
+    ($Op:ident $name:literal, axes: $axes:literal, formula: $formula:expr, sample: $sample:expr) => {
         impl Op for $Op {
             fn name(&self) -> &'static str {
                 $name
@@ -184,47 +71,13 @@ macro_rules! softmax {
                 same_shape(&x[0], $axes)
             }
 
-            fn forward(&self, cx: &Cx, x: In, y: &mut [Value]) {
-                let ($op, $shape) = (self, x[0].shape());
-                if x[0].is_empty() {
-                    return;
-                }
-                match cx {
-                    Cx::Cpu(_) => with_real!(x[0].dtype(), T => {
-                        $forward($($size,)* x[0].host::<T>(), y[0].host_mut());
-                    }),
-                    Cx::Cuda(cu) => {
-                        let (rows, n) = ($shape.rows(), $shape.last());
-                        let (launch, lanes) = cu.rows(rows, n);
-                        let args = args![&x[0], &mut y[0], rows, n, lanes, $t, $offset];
-                        cu.launch(&MODULE, concat!($kernel, "_forward"), x[0].dtype(), launch, args);
-                    }
-                }
-            }
-
-            fn backward(&self, cx: &Cx, x: In, y: &[Value], dy: &[Option<Tensor>], dx: &mut [Grad]) {
-                let Some(g) = &dy[0] else { return };
-                let ($op, $shape) = (self, x[0].shape());
-                if x[0].is_empty() {
-                    return;
-                }
-                match cx {
-                    Cx::Cpu(_) => with_real!(g.dtype(), T => dx[0].write::<T>(|d, acc| {
-                        $backward($($size,)* y[0].host(), g.host(), d, acc);
-                    })),
-                    Cx::Cuda(cu) => {
-                        let Some((d, acc)) = dx[0].parts() else { return };
-                        let (rows, n) = ($shape.rows(), $shape.last());
-                        let (launch, lanes) = cu.rows(rows, n);
-                        let args = args![&y[0], g, d, acc, rows, n, lanes, $t, $offset];
-                        cu.launch(&MODULE, concat!($kernel, "_backward"), g.dtype(), launch, args);
-                    }
-                }
-            }
-
             fn formula<'t>(&self, x: &[Var<'t>]) -> Option<Vec<Var<'t>>> {
                 let formula: for<'a> fn(&$Op, Var<'a>) -> Var<'a> = $formula;
                 Some(vec![formula(self, x[0])])
+            }
+
+            fn kernel(&self) -> Option<&dyn Kernel> {
+                Some(self)
             }
 
             fn sample(g: &mut Gen) -> (Self, Vec<Tensor>) {
@@ -235,12 +88,12 @@ macro_rules! softmax {
         }
     };
 }
-softmax!(Softmax "softmax" softmax_forward softmax_backward, |_op, x| 1 (x.last()),
-    cuda: "softmax" (1usize, x.last()), formula: |_, x| normalised(x), sample: |g| (Softmax, sample_rows(g)));
-softmax!(LogSoftmax "log_softmax" log_forward log_backward, |_op, x| 1 (x.last()),
-    cuda: "log_softmax" (1usize, x.last()), formula: |_, x| logarithm(x), sample: |g| (LogSoftmax, sample_rows(g)));
-softmax!(CausalSoftmax "causal_softmax" causal_forward causal_backward, |op, x| 2 (x.at(-2), x.at(-1), op.offset),
-cuda: "softmax" (x.at(-2), op.offset.min(x.last())), formula: |op, x| causal(op.offset, x), sample: |g| {
+
+softmax!(Softmax "softmax", axes: 1, formula: |_, x| normalised(x), sample: |g| (Softmax, sample_rows(g)));
+
+softmax!(LogSoftmax "log_softmax", axes: 1, formula: |_, x| logarithm(x), sample: |g| (LogSoftmax, sample_rows(g)));
+
+softmax!(CausalSoftmax "causal_softmax", axes: 2, formula: |op, x| causal(op.offset, x), sample: |g| {
     let rank = g.below(2) + 2;
     let shape = g.shape(rank, 20);
     (CausalSoftmax { offset: g.below(4) }, g.normal(shape))

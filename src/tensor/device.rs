@@ -1,10 +1,7 @@
 //! Where buffers live and ops run, chosen at run time.
 
-use super::{dtype::DType, pool::Cpu};
-use crate::{
-    cuda::{Cuda, Gpu},
-    ops::gemm::Products,
-};
+use super::{dtype::DType, pool::Cpu, products::Products};
+use crate::cuda::{Cuda, Gpu};
 use std::{
     fmt,
     str::FromStr,

@@ -3,7 +3,9 @@
 mod device;
 mod dtype;
 mod host;
+mod mat;
 mod pool;
+mod products;
 mod shape;
 mod transfer;
 
@@ -11,7 +13,9 @@ pub use device::{Cx, Device};
 pub use dtype::{DType, Element, Real};
 pub use host::Host;
 use host::{Arena, Zeroed};
+pub use mat::Mat;
 pub use pool::{Bin, Cpu, Pool, Temp};
+pub use products::Products;
 pub use shape::{MAX_RANK, Shape};
 
 use crate::cuda::Block;

@@ -1,10 +1,7 @@
 //! Buffers by length, kept between steps: after the second step of a fixed shape nothing is allocated.
 
-use super::{Arena, Buf, DType, Element, Host, Shape, Tensor};
-use crate::{
-    cuda::{Block, Gpu},
-    ops::gemm::Products,
-};
+use super::{Arena, Buf, DType, Element, Host, Products, Shape, Tensor};
+use crate::cuda::{Block, Gpu};
 use std::{
     cell::RefCell,
     ops::{Deref, DerefMut},

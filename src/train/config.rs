@@ -20,8 +20,8 @@ use super::{
 use crate::{
     error::{Error, Result},
     models::{self, Form, Model, ModelConfig, Variant},
-    ops::gemm::Products,
     tasks::{Len, Tasks},
+    tensor::Products,
     tensor::{DType, Device},
 };
 use serde::{Deserialize, Serialize};

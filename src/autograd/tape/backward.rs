@@ -1,6 +1,6 @@
 //! The way back: from gradients of outputs to gradients of inputs, the last operation first.
 
-use super::{Node, Record, Step, Tape, scope_name};
+use super::{Node, Record, Step, Tape, Way, scope_name};
 use crate::{
     autograd::{Grad, In, Value, Var},
     tensor::{Cx, Tensor},
@@ -101,7 +101,7 @@ impl Tape {
         r.nodes.iter().find_map(|node| {
             let y = &r.values[node.y0 as usize..(node.y0 + node.ny) as usize];
             let op = match &node.step {
-                Step::Op(op) if y.iter().any(|v| !v.all_finite()) => op.name(),
+                Step::Op(op, _) if y.iter().any(|v| !v.all_finite()) => op.name(),
                 _ => return None,
             };
             Some(Culprit { op, scope: scope_name(&r.scopes, node.scope as usize), what: "value" })
@@ -149,16 +149,15 @@ impl Record {
                     add_to(&mut before[source], &values[source], g, cx);
                 }
             }
-            Step::Op(op) => {
+            Step::Op(op, by) => {
                 let (values, y) = values.split_at(y0);
-                let plain = if node.plain { op.primitive() } else { None };
-                let heirs = if node.plain { &[] } else { op.passes_on() };
-                let heir = heirs.iter().copied().find(|&j| inherits(j, before, values, ids, &y[0]));
-                lend(slots, before, values, ids, heir, cx);
+                lend(slots, before, values, ids, cx);
                 let start = profile.is_some().then(Instant::now);
-                match (plain, &dy[0]) {
-                    (Some(primitive), Some(dy)) => primitive.derivative(In { values, ids }, dy, slots),
-                    _ => op.backward(cx, In { values, ids }, &y[..ny], dy, slots),
+                let x = In { values, ids };
+                match (by, op.kernel(), op.primitive(), &dy[0]) {
+                    (Way::Kernel, Some(kernel), ..) => kernel.backward(cx, x, &y[..ny], dy, slots),
+                    (Way::Loops, _, Some(op), Some(dy)) => op.derivative(x, dy, slots),
+                    _ => {}
                 }
                 if let (Some(profile), Some(start)) = (profile, start) {
                     let took = start.elapsed();
@@ -168,14 +167,11 @@ impl Record {
                     }
                 }
                 let wrong = |g: &Option<Tensor>| g.as_ref().is_some_and(|g| !g.all_finite());
-                if watch && (slots.iter().any(|g| g.wanted && wrong(&g.tensor)) || heir.is_some() && wrong(&dy[0])) {
+                if watch && slots.iter().any(|g| g.wanted && wrong(&g.tensor)) {
                     let scope = scope_name(scopes, node.scope as usize);
                     culprit = Some(Culprit { op: op.name(), scope, what: "gradient" });
                 }
                 take_back(slots, before, values, ids, cx);
-                if let Some(j) = heir {
-                    before[ids[j] as usize] = dy[0].take();
-                }
             }
         }
         let mut pool = cx.pool();
@@ -186,30 +182,15 @@ impl Record {
     }
 }
 
-/// Whether input j of an op can have the gradient of its output y for its own: it wants one like it, has none yet, and is
-/// an input but once.
-fn inherits(j: usize, grads: &[Option<Tensor>], values: &[Value], ids: &[u32], y: &Value) -> bool {
-    let (v, x) = (ids[j], &values[ids[j] as usize]);
-    let alike = x.needs && !x.sums_wide() && x.shape() == y.shape() && x.dtype() == y.dtype();
-    alike && grads[v as usize].is_none() && ids.iter().filter(|&&id| id == v).count() == 1
-}
-
-/// A slot for the gradient of each input but the heir: the gradient that is there, to be added to, or a buffer to be
+/// A slot for the gradient of each input: the gradient that is there, to be added to, or a buffer to be
 /// written.
 ///
 /// The gradients that several ops have for a parameter in bf16 are added up in f32: each op gets a buffer to be written,
 /// and [`add_to`] does the sum.
-fn lend(
-    slots: &mut Vec<Grad>,
-    grads: &mut [Option<Tensor>],
-    values: &[Value],
-    ids: &[u32],
-    heir: Option<usize>,
-    cx: &Cx,
-) {
+fn lend(slots: &mut Vec<Grad>, grads: &mut [Option<Tensor>], values: &[Value], ids: &[u32], cx: &Cx) {
     for (j, &v) in ids.iter().enumerate() {
         let source = &values[v as usize];
-        if !source.needs || heir == Some(j) {
+        if !source.needs {
             slots.push(Grad { tensor: None, acc: false, wanted: false });
             continue;
         }

@@ -77,7 +77,7 @@ impl Tape {
             let y = node.y0 as usize..(node.y0 + node.ny) as usize;
             let (op, bytes) = match &node.step {
                 Step::Reshape => ("reshape", 0),
-                Step::Op(op) => (op.name(), r.values[y.clone()].iter().map(|v| v.len() * v.dtype().bytes()).sum()),
+                Step::Op(op, _) => (op.name(), r.values[y.clone()].iter().map(|v| v.len() * v.dtype().bytes()).sum()),
             };
             let us = |side: usize| r.times.get(i).map_or(0.0, |t| t[side].as_secs_f64() * 1e6);
             graph.nodes.push(GraphNode {

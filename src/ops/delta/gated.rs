@@ -1,12 +1,14 @@
 //! The delta rule with a gate as an op. Its kernels are those of the delta rule.
 
-use super::{DeltaRule, backward, cuda, forward};
-use crate::ops::words::{insert, outer, over_time, recall, token};
 use crate::{
-    autograd::{Gen, Grad, In, Op, Outs, Value, Var},
-    ops::{heads::Dims, same_dtype},
-    tensor::{Cx, Tensor},
-    with_real,
+    autograd::{Gen, In, Kernel, Op, Outs, Var},
+    ops::{
+        delta::DeltaRule,
+        heads::Dims,
+        same_dtype,
+        words::{insert, outer, over_time, recall, token},
+    },
+    tensor::Tensor,
 };
 
 /// The inputs of [`DeltaRule`] and g ≤ 0 [B, T, H]: before step t the state is multiplied by exp(g_t).
@@ -23,30 +25,14 @@ impl Op for GatedDeltaRule {
 
     fn infer(&self, x: In) -> Result<Outs, String> {
         same_dtype(x, self.in_f32())?;
-        let dims = Dims::of(x)?;
-        Dims::expect(x, 5, "g", &[dims.b, dims.t, dims.h])?;
-        self.0.outs(x, dims)
+        let Dims { b, t, h, .. } = Dims::of(x)?;
+        Dims::expect(x, 5, "g", &[b, t, h])?;
+        self.0.outs(x)
     }
 
     /// The logarithms of the gates.
     fn in_f32(&self) -> &'static [usize] {
         &[5]
-    }
-
-    fn forward(&self, cx: &Cx, x: In, y: &mut [Value]) {
-        let Ok(dims) = Dims::of(x) else { return };
-        match cx {
-            Cx::Cpu(cpu) => with_real!(x[0].dtype(), T => forward::<T>(cpu, self.0.plan(dims), x, y)),
-            Cx::Cuda(cu) => cuda::forward(&self.0, cu, dims, x, y),
-        }
-    }
-
-    fn backward(&self, cx: &Cx, x: In, y: &[Value], dy: &[Option<Tensor>], dx: &mut [Grad]) {
-        let Ok(dims) = Dims::of(x) else { return };
-        match cx {
-            Cx::Cpu(cpu) => with_real!(x[0].dtype(), T => backward::<T>(cpu, self.0.plan(dims), x, y, dy, dx)),
-            Cx::Cuda(cu) => cuda::backward(&self.0, cu, dims, x, y, dy, dx),
-        }
     }
 
     fn formula<'t>(&self, x: &[Var<'t>]) -> Option<Vec<Var<'t>>> {
@@ -59,6 +45,10 @@ impl Op for GatedDeltaRule {
             self.0.scale * recall(s, q)
         });
         Some(vec![o, s])
+    }
+
+    fn kernel(&self) -> Option<&dyn Kernel> {
+        Some(self)
     }
 
     fn sample(g: &mut Gen) -> (Self, Vec<Tensor>) {

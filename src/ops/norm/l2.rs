@@ -1,16 +1,12 @@
 //! x divided by its Euclidean length: the equations are in [`super`].
 
-use super::{MODULE, fours, norm_infer, norm_sample};
-use crate::ops::words::maximum;
 use crate::{
-    args,
-    autograd::{Gen, Grad, In, Op, Outs, Value, Var},
+    autograd::{Gen, In, Kernel, Op, Outs, Var},
     ops::{
-        lane_sums::{parts, parts3, rows_at_once, sums},
-        lanes::{L, avx512_here},
+        norm::{norm_infer, norm_sample},
+        words::maximum,
     },
-    tensor::{Cx, Real, Shape, Tensor},
-    with_real, with_width,
+    tensor::Tensor,
 };
 
 /// x divided by its Euclidean length.
@@ -21,98 +17,13 @@ pub struct L2Norm {
     pub smooth: bool,
 }
 
-#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
-fn l2_forward<T: Real>(n: usize, smooth: bool, eps: T, x: &[T], y: &mut [T], r: &mut [T]) {
-    let here = avx512_here!();
-    let done = if n == 4 { fours::l2_forward(smooth, eps, x, y, r) } else { 0 };
-    let (x, y, r) = (&x[done * n..], &mut y[done * n..], &mut r[done..]);
-    let c = rows_at_once(n);
-    with_width!(n => for ((x, y), r) in x.chunks(c * n).zip(y.chunks_mut(c * n)).zip(r.chunks_mut(c)) {
-        let row = |l: usize| &x[l * n..(l + 1) * n];
-        let square = sums(here, r.len(), |l, to| parts(row(l), to, |x| x * x));
-        let mut s = [T::ZERO; L];
-        for l in 0..L {
-            let length = if smooth { (square[l] + eps).sqrt() } else { square[l].sqrt() };
-            s[l] = T::ONE / if !smooth && length < eps { eps } else { length };
-        }
-        for ((l, y), &s) in y.chunks_exact_mut(n).enumerate().zip(&s) {
-            y.iter_mut().zip(row(l)).for_each(|(y, &x)| *y = x * s);
-        }
-        r.copy_from_slice(&s[..r.len()]);
-    });
-}
-
-#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
-fn l2_backward<T: Real>(n: usize, constant: T, y: &[T], r: &[T], g: &[T], d: &mut [T], acc: bool) {
-    let here = avx512_here!();
-    let done = if n == 4 { fours::l2_backward(constant, y, r, g, d, acc) } else { 0 };
-    let (y, r, g, d) = (&y[done * n..], &r[done..], &g[done * n..], &mut d[done * n..]);
-    let c = rows_at_once(n);
-    with_width!(n => {
-        for (((y, g), d), r) in y.chunks(c * n).zip(g.chunks(c * n)).zip(d.chunks_mut(c * n)).zip(r.chunks(c)) {
-            let row = |l: usize| l * n..(l + 1) * n;
-            let dots = sums(here, r.len(), |l, to| parts3(&g[row(l)], &y[row(l)], &y[row(l)], to, |g, y, _| g * y));
-            for (((l, d), &r), &dot) in d.chunks_exact_mut(n).enumerate().zip(r).zip(&dots) {
-                let (dot, entries) =
-                    (if r == constant { T::ZERO } else { dot }, d.iter_mut().zip(&y[row(l)]).zip(&g[row(l)]));
-                if acc {
-                    entries.for_each(|((d, &y), &g)| *d += r * (g - y * dot));
-                } else {
-                    entries.for_each(|((d, &y), &g)| *d = r * (g - y * dot));
-                }
-            }
-        }
-    });
-}
-
 impl Op for L2Norm {
     fn name(&self) -> &'static str {
         "l2_norm"
     }
 
     fn infer(&self, x: In) -> Result<Outs, String> {
-        norm_infer(x).map(|_| Outs::from(x[0].shape()).saving([Shape::new(&[x[0].shape().rows()])]))
-    }
-
-    fn forward(&self, cx: &Cx, x: In, y: &mut [Value]) {
-        let [y, r] = y else { return };
-        if x[0].is_empty() {
-            r.fill(0.0);
-            return;
-        }
-        match cx {
-            Cx::Cpu(_) => with_real!(x[0].dtype(), T => {
-                let eps = T::of(self.eps);
-                l2_forward(x[0].shape().last(), self.smooth, eps, x[0].host::<T>(), y.host_mut(), r.host_mut());
-            }),
-            Cx::Cuda(cu) => {
-                let (rows, n) = (r.len(), x[0].shape().last());
-                let (launch, lanes) = cu.rows(rows, n);
-                let args = args![&x[0], &mut **y, &mut **r, rows, n, lanes, self.eps, self.smooth];
-                cu.launch(&MODULE, "l2_forward", x[0].dtype(), launch, args);
-            }
-        }
-    }
-
-    fn backward(&self, cx: &Cx, x: In, y: &[Value], dy: &[Option<Tensor>], dx: &mut [Grad]) {
-        let Some(g) = &dy[0] else { return };
-        if x[0].is_empty() {
-            return;
-        }
-        match cx {
-            Cx::Cpu(_) => with_real!(g.dtype(), T => dx[0].write::<T>(|d, acc| {
-                // The r of a row that is shorter than eps; no row's if smooth.
-                let constant = if self.smooth { T::ZERO } else { T::ONE / T::of(self.eps) };
-                l2_backward(x[0].shape().last(), constant, y[0].host(), y[1].host(), g.host(), d, acc);
-            })),
-            Cx::Cuda(cu) => {
-                let Some((d, acc)) = dx[0].parts() else { return };
-                let (rows, n) = (y[1].len(), x[0].shape().last());
-                let (launch, lanes) = cu.rows(rows, n);
-                let args = args![&x[0], g, d, acc, rows, n, lanes, self.eps, self.smooth];
-                cu.launch(&MODULE, "l2_backward", g.dtype(), launch, args);
-            }
-        }
+        norm_infer(x)
     }
 
     fn formula<'t>(&self, x: &[Var<'t>]) -> Option<Vec<Var<'t>>> {
@@ -121,6 +32,10 @@ impl Op for L2Norm {
         let least = x[0].tape().full(square.shape(), square.dtype(), self.eps * self.eps);
         let length = if self.smooth { square + self.eps } else { maximum(&[least, square]) };
         Some(vec![x[0] / length.sqrt()])
+    }
+
+    fn kernel(&self) -> Option<&dyn Kernel> {
+        Some(self)
     }
 
     fn sample(g: &mut Gen) -> (Self, Vec<Tensor>) {

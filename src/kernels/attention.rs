@@ -1,0 +1,115 @@
+//! The kernel of [`CausalAttention`].
+
+mod flash;
+mod side_by_side;
+mod tiles;
+
+use crate::{
+    autograd::{Grad, In, Kernel, Outs, Value},
+    kernels::{heads::Heads, math::Math},
+    ops::{attention::CausalAttention, heads::Dims},
+    tensor::{Cx, DType, Shape, Tensor},
+    with_real,
+};
+
+/// Sizes: `d.t` queries and `s` keys.
+#[derive(Clone, Copy)]
+struct Plan<T> {
+    d: Dims,
+    s: usize,
+    scale: T,
+}
+
+impl<T: Math> Plan<T> {
+    fn keys(&self) -> Heads {
+        Heads { t: self.s, ..self.d.keys() }
+    }
+
+    fn values(&self) -> Heads {
+        Heads { t: self.s, ..self.d.values() }
+    }
+
+    /// The wider of keys and values. Narrow heads are computed side by side, others by matrix products.
+    fn width(&self) -> usize {
+        self.d.k.max(self.d.v)
+    }
+
+    /// The first query that sees key `s`.
+    fn first(&self, s: usize) -> usize {
+        (s + self.d.t).saturating_sub(self.s)
+    }
+
+    /// How many keys query `t` sees.
+    fn seen(&self, t: usize) -> usize {
+        self.s - self.d.t + t + 1
+    }
+}
+
+/// What the backward pass reads.
+struct Inputs<'a, T> {
+    q: &'a [T],
+    k: &'a [T],
+    v: &'a [T],
+    o: &'a [T],
+    lse: &'a [T],
+    d_o: &'a [T],
+}
+
+impl CausalAttention {
+    fn plan<T: Math>(&self, x: In) -> Plan<T> {
+        let [q, k, v] = [0, 1, 2].map(|i| x[i].shape());
+        let d = Dims { b: q.at(0), t: q.at(1), h: q.at(2), k: q.at(3), v: v.last() };
+        Plan { d, s: k.at(1), scale: T::of(self.scale) }
+    }
+}
+
+impl Kernel for CausalAttention {
+    fn saves(&self, x: In) -> Outs {
+        let Dims { b, t, h, .. } = self.plan::<f64>(x).d;
+        // lse. bf16 has too few digits for it: there it is a sum of two.
+        Shape::from(if x[0].dtype() == DType::BF16 { [2 * b, h, t] } else { [b, h, t] }).into()
+    }
+
+    fn forward(&self, cx: &Cx, x: In, y: &mut [Value]) {
+        match cx {
+            Cx::Cpu(cpu) => with_real!(x[0].dtype(), T => {
+                let plan = self.plan::<T>(x);
+                if let [o, lse] = y {
+                    let run = match plan.width() {
+                        0..=4 => side_by_side::forward::<T, 4>,
+                        5..=side_by_side::WIDEST => side_by_side::forward::<T, { side_by_side::WIDEST }>,
+                        _ => tiles::forward,
+                    };
+                    run(cpu, plan, x[0].host(), x[1].host(), x[2].host(), o.host_mut(), lse.host_mut());
+                }
+            }),
+            Cx::Cuda(cu) => {
+                let plan = self.plan::<f64>(x);
+                flash::forward(cu, plan, x, y);
+            }
+        }
+    }
+
+    fn backward(&self, cx: &Cx, x: In, y: &[Value], dy: &[Option<Tensor>], dx: &mut [Grad]) {
+        let Some(g) = &dy[0] else { return };
+        match cx {
+            Cx::Cpu(cpu) => with_real!(x[0].dtype(), T => {
+                let plan = self.plan::<T>(x);
+                if let [dq, dk, dv] = dx {
+                    let (q, k, v, o) = (x[0].host(), x[1].host(), x[2].host(), y[0].host());
+                    let inputs = Inputs { q, k, v, o, lse: y[1].host(), d_o: g.host() };
+                    let run = match plan.width() {
+                        0..=4 => side_by_side::backward::<T, 4>,
+                        5..=side_by_side::WIDEST => side_by_side::backward::<T, { side_by_side::WIDEST }>,
+                        _ => tiles::backward,
+                    };
+                    run(cpu, plan, &inputs, [dq.merged(cpu, &x[0]), dk.merged(cpu, &x[1]), dv.merged(cpu, &x[2])]);
+                }
+            }),
+            Cx::Cuda(cu) => {
+                let plan = self.plan::<f64>(x);
+                flash::backward(cu, plan, x, y, g, dx);
+            }
+        }
+    }
+}

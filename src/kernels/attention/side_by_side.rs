@@ -1,0 +1,286 @@
+//! Attention for small heads, one query after another, sixteen heads side by side.
+//!
+//! The kernels are written for one lane, in a loop over the lanes inside of that over the keys, and with AVX-512 for all of
+//! them (`fma`). N is a constant, so that a lane's query and sums stay in registers; heads that are narrower are filled up
+//! with zeros.
+
+use crate::{
+    kernels::{
+        attention::{Inputs, Plan},
+        heads::Merged,
+        lanes::{Avx512, Block, L, Lane, avx512_here, fma, lanes, lanes_mut, mul},
+        math::Math,
+    },
+    tensor::{Cpu, Real},
+};
+
+/// N numbers of each lane: a query, a key, a value.
+type Row<T, const N: usize> = [Lane<T>; N];
+
+/// The widest heads.
+pub const WIDEST: usize = 8;
+
+/// Keys to a tile: with their values and the gradients of both they stay in the first cache.
+const TILE: usize = 16;
+
+/// The weights of a tile, none of whose vectors straddles two cache lines.
+#[repr(align(64))]
+struct Room<T>([Lane<T>; TILE]);
+
+/// Scores of at most this need not have the largest subtracted: e^20 times a million values of 10^23 is a finite f32, and
+/// e^-20 as exact as any number.
+const SMALL: f64 = 20.0;
+
+/// What to subtract from the scores before their exponential: nothing where |q| |k_s| <= [`SMALL`] for all keys seen, and
+/// the largest otherwise. Each lane for itself, and from no key that it does not see.
+#[inline(always)]
+fn reference<T: Math, const N: usize>(
+    here: Option<Avx512>,
+    q: &Row<T, N>,
+    k: &[Row<T, N>],
+    longest: &Lane<T>,
+) -> Lane<T> {
+    let (mut small, mut all, square) = ([false; L], true, plus_dot(here, [T::ZERO; L], q, q));
+    for l in 0..L {
+        small[l] = square[l] * longest[l] <= T::of(SMALL * SMALL);
+        all &= small[l];
+    }
+    if all {
+        return [T::ZERO; L];
+    }
+    let mut top = largest(here, q, k);
+    for l in 0..L {
+        top[l] = if small[l] { T::ZERO } else { top[l] };
+    }
+    top
+}
+
+/// −x. By a loop, for the reason that [`four_at`](crate::kernels::scan) has one.
+#[inline(always)]
+fn minus<T: Real>(mut x: Lane<T>) -> Lane<T> {
+    for x in &mut x {
+        *x = -*x;
+    }
+    x
+}
+
+/// x + q·k
+#[inline(always)]
+fn plus_dot<T: Real, const N: usize>(here: Option<Avx512>, mut x: Lane<T>, q: &Row<T, N>, k: &Row<T, N>) -> Lane<T> {
+    if here.is_some() {
+        for i in 0..N {
+            x = fma(here, &x, &q[i], &k[i]);
+        }
+    } else {
+        for l in 0..L {
+            x[l] = (0..N).fold(x[l], |x, i| q[i][l].fma(k[i][l], x));
+        }
+    }
+    x
+}
+
+/// y += a x, number by number of a row.
+#[inline(always)]
+fn add_times<T: Real, const N: usize>(here: Option<Avx512>, y: &mut Row<T, N>, a: &Lane<T>, x: &Row<T, N>) {
+    if here.is_some() {
+        for i in 0..N {
+            y[i] = fma(here, &y[i], a, &x[i]);
+        }
+    } else {
+        for l in 0..L {
+            for i in 0..N {
+                y[i][l] = a[l].fma(x[i][l], y[i][l]);
+            }
+        }
+    }
+}
+
+/// |k|², where it is more than `longest`.
+#[inline(always)]
+fn lengthen<T: Math, const N: usize>(here: Option<Avx512>, k: &[Row<T, N>], longest: &mut Lane<T>) {
+    for k in k {
+        let square = plus_dot(here, [T::ZERO; L], k, k);
+        for l in 0..L {
+            longest[l] = longest[l].max(square[l]);
+        }
+    }
+}
+
+/// The largest q·k_s.
+#[inline(always)]
+fn largest<T: Math, const N: usize>(here: Option<Avx512>, q: &Row<T, N>, k: &[Row<T, N>]) -> Lane<T> {
+    let mut top = [T::of(f64::NEG_INFINITY); L];
+    for k in k {
+        let x = plus_dot(here, [T::ZERO; L], q, k);
+        for l in 0..L {
+            top[l] = x[l].max(top[l]);
+        }
+    }
+    top
+}
+
+/// w_s = exp(q·k_s + plus) for the keys of a tile.
+///
+/// A pass of its own, and those that use the weights are others: that is faster than one pass over the keys (it seems that
+/// there each key waits for its own exponential and a processor looks ahead at few of them).
+#[inline(always)]
+fn weights<'a, T: Math, const N: usize>(
+    here: Option<Avx512>,
+    q: &Row<T, N>,
+    k: &[Row<T, N>],
+    plus: &Lane<T>,
+    room: &'a mut Room<T>,
+) -> &'a mut [Lane<T>] {
+    let w = &mut room.0[..k.len()];
+    for (w, k) in w.iter_mut().zip(k) {
+        *w = plus_dot(here, *plus, q, k);
+    }
+    for w in w.as_flattened_mut() {
+        // Not `decay`: of scores beyond 10^9 the largest, subtracted, leaves a rounding that may be more than 88.
+        *w = w.exp();
+    }
+    w
+}
+
+/// o = Σ_s w_s v_s / Σ_s w_s with w_s = exp(q·k_s − top), and lse = ln Σ_s exp(q·k_s), of all queries of a block of heads.
+#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
+fn attend<T: Math, const N: usize>(
+    p: Plan<T>,
+    q: &[Row<T, N>],
+    k: &[Row<T, N>],
+    v: &[Row<T, N>],
+    o: &mut [Row<T, N>],
+    lse: &mut [Lane<T>],
+) {
+    let (here, mut longest, mut from, mut room) = (avx512_here!(), [T::ZERO; L], 0, Room([[T::ZERO; L]; TILE]));
+    for (t, ((q, o), lse)) in q.iter().zip(o).zip(lse).enumerate() {
+        let (k, v) = (&k[..p.seen(t)], &v[..p.seen(t)]);
+        lengthen(here, &k[from..], &mut longest);
+        from = k.len();
+        let top = reference(here, q, k, &longest);
+        let (mut all, mut sum, less) = ([T::ZERO; L], [[T::ZERO; L]; N], minus(top));
+        for (k, v) in k.chunks(TILE).zip(v.chunks(TILE)) {
+            for (w, v) in weights(here, q, k, &less, &mut room).iter().zip(v) {
+                (0..L).for_each(|l| all[l] += w[l]);
+                add_times(here, &mut sum, w, v);
+            }
+        }
+        for l in 0..L {
+            let by = T::ONE / all[l];
+            for j in 0..N {
+                o[j][l] = by * sum[j][l];
+            }
+            lse[l] = top[l] + all[l].ln();
+        }
+    }
+}
+
+/// −δ of each query.
+#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
+fn negative<T: Math, const N: usize>(g: &[Row<T, N>], o: &[Row<T, N>], starts: &mut [[Lane<T>; 2]]) {
+    let here = avx512_here!();
+    for ((g, o), start) in g.iter().zip(o).zip(starts) {
+        start[0] = minus(plus_dot(here, [T::ZERO; L], g, o));
+    }
+}
+
+/// What the way back reads of a block of heads: rows of each query, in `starts` its −δ and −lse, and of each key.
+struct Given<'a, T, const N: usize> {
+    q: &'a [Row<T, N>],
+    g: &'a [Row<T, N>],
+    starts: &'a [[Lane<T>; 2]],
+    k: &'a [Row<T, N>],
+    v: &'a [Row<T, N>],
+}
+
+/// One tile of keys, from `s0` on, and all queries that see any of it backwards: p_s = exp(q·k_s − lse) and
+/// dx_s = p_s (do·v_s − δ); dq += Σ_s dx_s k_s, dk_s += dx_s q, dv_s += p_s do.
+#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
+fn attend_back<T: Math, const N: usize>(
+    p: Plan<T>,
+    s0: usize,
+    x: &Given<T, N>,
+    dq: &mut [Row<T, N>],
+    dk: &mut [Row<T, N>],
+    dv: &mut [Row<T, N>],
+) {
+    let (here, mut room) = (avx512_here!(), Room([[T::ZERO; L]; TILE]));
+    for (t, dq) in dq.iter_mut().enumerate().skip(p.first(s0)) {
+        let seen = s0..p.seen(t).min(s0 + TILE);
+        let (q, g, start) = (&x.q[t], &x.g[t], &x.starts[t]);
+        let (k, v) = (&x.k[seen.clone()], &x.v[seen.clone()]);
+        let (dk, dv) = (&mut dk[seen.clone()], &mut dv[seen]);
+        let p = weights(here, q, k, &start[1], &mut room);
+        for ((p, v), dv) in p.iter_mut().zip(v).zip(dv) {
+            let dp = plus_dot(here, start[0], g, v);
+            add_times(here, dv, p, g);
+            *p = mul(*p, dp);
+        }
+        let mut sum = *dq;
+        for ((dx, k), dk) in p.iter().zip(k).zip(dk) {
+            add_times(here, dk, dx, q);
+            add_times(here, &mut sum, dx, k);
+        }
+        *dq = sum;
+    }
+}
+
+/// Lanes as rows.
+fn rows<T: Real, const N: usize>(x: &[T]) -> &[Row<T, N>] {
+    lanes(x).as_chunks().0
+}
+
+/// The same to write.
+fn rows_mut<T: Real, const N: usize>(x: &mut [T]) -> &mut [Row<T, N>] {
+    lanes_mut(x).as_chunks_mut().0
+}
+
+/// Writes o and lse.
+pub fn forward<T: Math, const N: usize>(cpu: &Cpu, p: Plan<T>, q: &[T], k: &[T], v: &[T], o: &mut [T], lse: &mut [T]) {
+    let (d, n, s) = (p.d, p.d.t, p.s);
+    let lane = |n: usize| cpu.zeros::<T>(n * N * L);
+    let (mut qs, mut ks, mut vs, mut os, mut all) = (lane(n), lane(s), lane(s), lane(n), cpu.temp::<T>(n * L));
+    for b in Block::all(d.b * d.h) {
+        b.gather(d.keys(), q, 0, n, p.scale, lanes_mut(&mut qs), N);
+        b.gather(p.keys(), k, 0, s, T::ONE, lanes_mut(&mut ks), N);
+        b.gather(p.values(), v, 0, s, T::ONE, lanes_mut(&mut vs), N);
+        attend::<T, N>(p, rows(&qs), rows(&ks), rows(&vs), rows_mut(&mut os), lanes_mut(&mut all));
+        for (t, all) in lanes(&all).iter().enumerate() {
+            (0..b.len).for_each(|l| lse[(b.first + l) * n + t] = all[l]);
+        }
+        b.scatter(d.values(), lanes(&os), N, (0, n), T::ONE, &mut (o, false));
+    }
+}
+
+/// Adds the gradients of q, k and v.
+pub fn backward<T: Math, const N: usize>(
+    cpu: &Cpu,
+    p: Plan<T>,
+    x: &Inputs<T>,
+    [mut dq, mut dk, mut dv]: [Merged<T>; 3],
+) {
+    let (d, n, s) = (p.d, p.d.t, p.s);
+    let lane = |n: usize| cpu.zeros::<T>(n * N * L);
+    let (mut qs, mut ks, mut vs, mut gs, mut os) = (lane(n), lane(s), lane(s), lane(n), lane(n));
+    let (mut dqs, mut dks, mut dvs, mut starts) = (lane(n), lane(s), lane(s), cpu.temp::<T>(n * 2 * L));
+    for b in Block::all(d.b * d.h) {
+        b.gather(d.keys(), x.q, 0, n, p.scale, lanes_mut(&mut qs), N);
+        b.gather(p.keys(), x.k, 0, s, T::ONE, lanes_mut(&mut ks), N);
+        b.gather(p.values(), x.v, 0, s, T::ONE, lanes_mut(&mut vs), N);
+        b.gather(d.values(), x.d_o, 0, n, T::ONE, lanes_mut(&mut gs), N);
+        b.gather(d.values(), x.o, 0, n, T::ONE, lanes_mut(&mut os), N);
+        [&mut dqs, &mut dks, &mut dvs].into_iter().for_each(|d| d.fill(T::ZERO));
+        negative::<T, N>(rows(&gs), rows(&os), rows_mut(&mut starts));
+        for (t, start) in rows_mut::<T, 2>(&mut starts).iter_mut().enumerate() {
+            start[1] = [T::ZERO; L];
+            (0..b.len).for_each(|l| start[1][l] = -x.lse[(b.first + l) * n + t]);
+        }
+        let given = Given::<T, N> { q: rows(&qs), g: rows(&gs), starts: rows(&starts), k: rows(&ks), v: rows(&vs) };
+        for s0 in (0..s).step_by(TILE) {
+            attend_back(p, s0, &given, rows_mut(&mut dqs), rows_mut(&mut dks), rows_mut(&mut dvs));
+        }
+        b.scatter(d.keys(), lanes(&dqs), N, (0, n), p.scale, &mut dq);
+        b.scatter(p.keys(), lanes(&dks), N, (0, s), T::ONE, &mut dk);
+        b.scatter(p.values(), lanes(&dvs), N, (0, s), T::ONE, &mut dv);
+    }
+}

@@ -1,0 +1,206 @@
+//! One matrix product on slices: y = α a b, or y += α a b.
+//!
+//! In single precision on a processor with AVX-512 or AVX2 it is our own, in `avx512.rs` and `avx2.rs`: the products of
+//! small models are narrow (1024 rows of 4 numbers), and over before a library has prepared itself. Elsewhere, in double
+//! precision and for large matrices the `gemm` crate does the work, but for products of a few numbers, which are plain
+//! loops. `cargo bench --bench gemm` shows ours beside the crate's at the shapes of our models.
+//!
+//! Sums go over k in blocks that depend on the sizes and strides alone, so that the same product has the same bits every
+//! time, and our own the same on either kind of processor.
+
+#[cfg(target_arch = "x86_64")]
+mod avx2;
+#[cfg(target_arch = "x86_64")]
+mod avx512;
+#[cfg(target_arch = "x86_64")]
+mod bf16;
+#[cfg(target_arch = "x86_64")]
+mod narrow;
+#[cfg(target_arch = "x86_64")]
+mod operand;
+#[cfg(target_arch = "x86_64")]
+mod pack;
+mod shared;
+#[cfg(target_arch = "x86_64")]
+mod short;
+#[cfg(all(test, target_arch = "x86_64"))]
+mod tests;
+#[cfg(target_arch = "x86_64")]
+mod tile;
+
+pub use shared::{Panels, Shared};
+
+#[cfg(not(target_arch = "x86_64"))]
+use crate::tensor::DType;
+use crate::tensor::Real;
+pub use crate::tensor::{Mat, Products};
+
+/// The most steps of k that our own kernels sum at once.
+const KC: usize = 256;
+
+/// What a product is added to.
+#[derive(Clone, Copy, Debug)]
+pub enum Start<'a, T> {
+    /// Nothing.
+    Zero,
+    /// What y holds.
+    Y,
+    /// This row, in every row of y.
+    Row(&'a [T]),
+}
+
+impl<'a, T: Real> Start<'a, T> {
+    /// Y if the product is to be added to it, else nothing.
+    pub fn of(acc: bool) -> Start<'a, T> {
+        if acc { Start::Y } else { Start::Zero }
+    }
+
+    /// The same of type `f32`, if that is what it is.
+    #[cfg(target_arch = "x86_64")]
+    fn f32s(self) -> Option<Start<'a, f32>> {
+        Some(match self {
+            Start::Zero => Start::Zero,
+            Start::Y => Start::Y,
+            Start::Row(row) => Start::Row(T::f32s(row)?),
+        })
+    }
+}
+
+/// y = alpha a b, or y += alpha a b when `acc`.
+///
+/// # Panics
+/// When the sizes do not fit, or a slice is shorter than its matrix.
+#[track_caller]
+pub fn gemm<T: Real>(alpha: T, a: (&[T], Mat), b: (&[T], Mat), y: (&mut [T], Mat), acc: bool) {
+    gemm_as(Products::F32, Start::of(acc), alpha, a, b, y);
+}
+
+/// y = start + alpha a b, with the operands rounded to what `products` says if they are `f32`.
+///
+/// # Panics
+/// When the sizes do not fit, a slice is shorter than its matrix, or this processor has no such products.
+#[track_caller]
+pub fn gemm_as<T: Real>(
+    products: Products,
+    mut start: Start<T>,
+    alpha: T,
+    a: (&[T], Mat),
+    b: (&[T], Mat),
+    y: (&mut [T], Mat),
+) {
+    check(&a, &b, (y.0.len(), y.1));
+    let (m, k, n) = (a.1.rows, a.1.cols, b.1.cols);
+    if let Start::Row(row) = start {
+        assert!(row.len() == n, "gemm: a row of {} numbers for {n} columns", row.len());
+        if y.1.cs != 1 {
+            fill(row, (&mut *y.0, y.1));
+            start = Start::Y;
+        }
+    }
+    if m == 0 || n == 0 || singly(products, start, alpha, a, b, (&mut *y.0, y.1)) {
+        return;
+    }
+    if let Start::Row(row) = start {
+        fill(row, (&mut *y.0, y.1));
+    }
+    let acc = !matches!(start, Start::Zero);
+    if m * k * n <= TINY { loops(alpha, a, b, y, acc) } else { library(alpha, a, b, y, acc) }
+}
+
+/// Every row of y becomes `row`.
+fn fill<T: Real>(row: &[T], y: (&mut [T], Mat)) {
+    for i in 0..y.1.rows {
+        row.iter().enumerate().for_each(|(j, &x)| y.0[i * y.1.rs + j * y.1.cs] = x);
+    }
+}
+
+/// The product in single precision by kernels of our own; false where there are none, or the `gemm` crate is faster.
+#[cfg(target_arch = "x86_64")]
+fn singly<T: Real>(
+    products: Products,
+    start: Start<T>,
+    alpha: T,
+    a: (&[T], Mat),
+    b: (&[T], Mat),
+    y: (&mut [T], Mat),
+) -> bool {
+    let (Some(x), Some(w), Some(start)) = (T::f32s(a.0), T::f32s(b.0), start.f32s()) else { return false };
+    let Some(out) = T::f32s_mut(y.0) else { return false };
+    let product = operand::Product::new(alpha.to_f64() as f32, (x, a.1), (w, b.1), (out, y.1), start);
+    match products {
+        // SAFETY: the processor can; the caller has checked the sizes and the lengths; y is borrowed mutably.
+        Products::F32 if avx512::available() => unsafe { avx512::product(product) },
+        // SAFETY: the same.
+        Products::F32 => avx2::available() && unsafe { avx2::product(product) },
+        Products::Bf16 => {
+            assert!(bf16::available(), "products bf16 on a processor without them");
+            // SAFETY: the same.
+            unsafe { bf16::product(product) };
+            true
+        }
+    }
+}
+
+/// Other processors have no kernels of ours.
+#[cfg(not(target_arch = "x86_64"))]
+fn singly<T: Real>(products: Products, _: Start<T>, _: T, _: (&[T], Mat), _: (&[T], Mat), _: (&mut [T], Mat)) -> bool {
+    assert!(products == Products::F32 || T::DTYPE != DType::F32, "products bf16 on a processor without them");
+    false
+}
+
+/// The most multiplications that plain loops are faster at.
+const TINY: usize = 256;
+
+/// Element after element of y.
+fn loops<T: Real>(alpha: T, a: (&[T], Mat), b: (&[T], Mat), y: (&mut [T], Mat), acc: bool) {
+    let ((a, ma), (b, mb), (y, my)) = (a, b, y);
+    for i in 0..my.rows {
+        for j in 0..my.cols {
+            let mut sum = T::ZERO;
+            for p in 0..ma.cols {
+                sum += a[i * ma.rs + p * ma.cs] * b[p * mb.rs + j * mb.cs];
+            }
+            let y = &mut y[i * my.rs + j * my.cs];
+            *y = alpha * sum + if acc { *y } else { T::ZERO };
+        }
+    }
+}
+
+#[track_caller]
+fn check<T>(a: &(&[T], Mat), b: &(&[T], Mat), y: (usize, Mat)) {
+    let (ma, mb, my) = (a.1, b.1, y.1);
+    assert!(ma.rows == my.rows && mb.cols == my.cols && ma.cols == mb.rows, "gemm: {ma:?} times {mb:?} into {my:?}");
+    assert!(a.0.len() >= ma.span() && b.0.len() >= mb.span() && y.0 >= my.span(), "gemm: a slice is too short");
+}
+
+/// The `gemm` crate.
+#[track_caller]
+pub fn library<T: Real>(alpha: T, a: (&[T], Mat), b: (&[T], Mat), y: (&mut [T], Mat), acc: bool) {
+    check(&a, &b, (y.0.len(), y.1));
+    let ((a, ma), (b, mb), (y, my)) = (a, b, y);
+    // SAFETY: `check` has compared all three spans with their slices, strides are non-negative, and `y` is borrowed
+    // mutably, so it overlaps neither `a` nor `b`. The element types are f32 and f64, which the crate dispatches on.
+    unsafe {
+        gemm::gemm(
+            my.rows,
+            my.cols,
+            ma.cols,
+            y.as_mut_ptr(),
+            my.cs as isize,
+            my.rs as isize,
+            acc,
+            a.as_ptr(),
+            ma.cs as isize,
+            ma.rs as isize,
+            b.as_ptr(),
+            mb.cs as isize,
+            mb.rs as isize,
+            T::ONE,
+            alpha,
+            false,
+            false,
+            false,
+            gemm::Parallelism::None,
+        );
+    }
+}

@@ -1,0 +1,263 @@
+//! One matrix in many products: a recurrence multiplies by the same weights at every step, an affine layer in parts by
+//! its own for each.
+
+use super::{KC, Mat, Start, gemm};
+use crate::{
+    kernels::scan::{at, by_lanes, put},
+    tensor::{Cpu, Real, Temp},
+};
+
+#[cfg(target_arch = "x86_64")]
+use super::{
+    avx2, avx512,
+    operand::{Out, Product, View},
+};
+
+/// The b of products a b in which every a has the same number of rows; the rows of a and of y lie next to each other.
+/// With AVX2, and where b is small, it is brought into the order in which it is read, once.
+pub struct Shared<'a, T: Real> {
+    b: (&'a [T], Mat),
+    rows: usize,
+    way: Way<'a, T>,
+}
+
+/// How such a product is computed.
+enum Way<'a, T: Real> {
+    /// From panels.
+    Panels(Panels<'a, T>),
+    /// By loops over the rows of a small b, copied without gaps: [`gemm`] would spend its time on preparations.
+    Rows(Temp<'a, T>),
+    /// By [`gemm`], from b itself.
+    Gemm,
+}
+
+/// A b with at most so many rows or columns is small.
+const SMALL: usize = 32;
+
+impl<'a, T: Real> Shared<'a, T> {
+    /// For products of `rows` rows.
+    ///
+    /// # Panics
+    /// When the slice is shorter than its matrix.
+    #[track_caller]
+    pub fn new(cpu: &'a Cpu, rows: usize, b: (&'a [T], Mat)) -> Shared<'a, T> {
+        let (x, mat) = b;
+        assert!(x.len() >= mat.span(), "gemm: a slice is too short");
+        let way = match Panels::new(cpu, rows, b) {
+            Some(panels) => Way::Panels(panels),
+            // Long sums go in blocks, which is more exact; loops over rows do not.
+            None if mat.rows.min(mat.cols) > SMALL || mat.rows > KC => Way::Gemm,
+            None => {
+                let mut packed = cpu.temp::<T>(mat.rows * mat.cols);
+                for (i, row) in packed.chunks_exact_mut(mat.cols.max(1)).enumerate() {
+                    row.iter_mut().enumerate().for_each(|(j, y)| *y = x[i * mat.rs + j * mat.cs]);
+                }
+                Way::Rows(packed)
+            }
+        };
+        Shared { b, rows, way }
+    }
+
+    /// y = a b, for a [rows, k] and y [rows, n].
+    ///
+    /// # Panics
+    /// When a or y has another size.
+    #[track_caller]
+    pub fn times(&self, a: &[T], y: &mut [T]) {
+        let (m, k, n) = (self.rows, self.b.1.rows, self.b.1.cols);
+        assert!(a.len() == m * k && y.len() == m * n, "gemm: {} times {:?} into {}", a.len(), self.b.1, y.len());
+        match &self.way {
+            Way::Panels(panels) => panels.product(Start::Zero, a, y),
+            Way::Rows(_) if k * n == 0 => y.fill(T::ZERO),
+            Way::Rows(packed) => by_rows(k, n, a, packed, y),
+            Way::Gemm => gemm(T::ONE, (a, Mat::new(m, k, k)), self.b, (y, Mat::new(m, n, n)), false),
+        }
+    }
+}
+
+/// b in panels, as the kernels for AVX2 read it: what [`gemm()`] does anew for each product. From eight rows on both
+/// have the same bits.
+pub struct Panels<'a, T: Real> {
+    b: (&'a [T], Mat),
+    rows: usize,
+    #[cfg_attr(not(target_arch = "x86_64"), expect(dead_code))]
+    packed: Temp<'a, T>,
+}
+
+impl<'a, T: Real> Panels<'a, T> {
+    /// For products of `rows` rows; none for narrow or large ones, in double precision, with AVX-512 or without AVX2.
+    ///
+    /// # Panics
+    /// When the slice is shorter than its matrix.
+    #[cfg(target_arch = "x86_64")]
+    #[track_caller]
+    pub fn new(cpu: &'a Cpu, rows: usize, b: (&'a [T], Mat)) -> Option<Panels<'a, T>> {
+        assert!(b.0.len() >= b.1.span(), "gemm: a slice is too short");
+        let single = T::f32s(b.0).filter(|_| avx2::available() && !avx512::available())?;
+        let p = like(rows, (single, b.1));
+        if p.large() || p.narrow() {
+            return None;
+        }
+        let mut packed = cpu.temp::<T>(avx2::packed_len(p));
+        // SAFETY: the processor can; b and its panels are as long as it takes.
+        unsafe { avx2::pack_all(p, T::f32s_mut(&mut packed)?.as_mut_ptr()) };
+        Some(Panels { b, rows, packed })
+    }
+
+    /// Other processors have no kernels of ours.
+    #[cfg(not(target_arch = "x86_64"))]
+    pub fn new(_: &'a Cpu, _: usize, _: (&'a [T], Mat)) -> Option<Panels<'a, T>> {
+        None
+    }
+
+    /// y = start + a b, for a [rows, k] and y [rows, n].
+    ///
+    /// # Panics
+    /// When a, y or a row to start from has another size.
+    #[track_caller]
+    pub fn product(&self, start: Start<T>, a: &[T], y: &mut [T]) {
+        let (m, k, n) = (self.rows, self.b.1.rows, self.b.1.cols);
+        assert!(a.len() == m * k && y.len() == m * n, "gemm: {} times {:?} into {}", a.len(), self.b.1, y.len());
+        if let Start::Row(row) = start {
+            assert!(row.len() == n, "gemm: a row of {} numbers for {n} columns", row.len());
+        }
+        #[cfg(target_arch = "x86_64")]
+        if let (Some(a), Some(b), Some(panels)) = (T::f32s(a), T::f32s(self.b.0), T::f32s(&self.packed))
+            && let (Some(start), Some(y)) = (start.f32s(), T::f32s_mut(y))
+        {
+            let p = Product::new(1.0, (a, Mat::new(m, k, k)), (b, self.b.1), (y, Mat::new(m, n, n)), start);
+            // SAFETY: there are panels, so the processor can; a, y and the row have their sizes, and the panels are of
+            // this b for as many rows.
+            unsafe { avx2::from_packed(p, panels.as_ptr()) };
+        }
+    }
+}
+
+/// W columns of R rows of y = a b, for a [R, k], b [k, n] and y [R, n].
+#[inline(always)]
+fn columns<T: Real, const W: usize, const R: usize>(i: usize, n: usize, a: &[T], b: &[T], y: &mut [T]) {
+    let k = a.len() / R;
+    let mut sums = [[T::ZERO; W]; R];
+    for j in 0..k {
+        let b: [T; W] = at(b, j, n, i);
+        for (r, sum) in sums.iter_mut().enumerate() {
+            let a = a[r * k + j];
+            for l in 0..W {
+                sum[l] = a.fma(b[l], sum[l]);
+            }
+        }
+    }
+    for (r, &sum) in sums.iter().enumerate() {
+        put(y, r, n, i, sum, false);
+    }
+}
+
+#[inline(always)]
+fn four_rows<T: Real, const W: usize>(i: usize, n: usize, a: &[T], b: &[T], y: &mut [T]) {
+    columns::<T, W, 4>(i, n, a, b, y);
+}
+
+/// W columns of y = a b, for a [k], b [k, n] and y [n].
+#[inline(always)]
+fn one_row<T: Real, const W: usize>(i: usize, n: usize, a: &[T], b: &[T], y: &mut [T]) {
+    columns::<T, W, 1>(i, n, a, b, y);
+}
+
+/// y = a b, for a [rows, k], b [k, n] and y [rows, n], neither k nor n 0.
+#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
+fn by_rows<T: Real>(k: usize, n: usize, a: &[T], b: &[T], y: &mut [T]) {
+    let ((a4, a), (y4, y)) = (a.split_at(a.len() / k / 4 * 4 * k), y.split_at_mut(y.len() / n / 4 * 4 * n));
+    for (a, y) in a4.chunks_exact(4 * k).zip(y4.chunks_exact_mut(4 * n)) {
+        by_lanes!(n, four_rows::<T>(a, b, y));
+    }
+    for (a, y) in a.chunks_exact(k).zip(y.chunks_exact_mut(n)) {
+        by_lanes!(n, one_row::<T>(a, b, y));
+    }
+}
+
+/// Such a product, of no a and to no y yet.
+#[cfg(target_arch = "x86_64")]
+fn like(m: usize, b: (&[f32], Mat)) -> Product {
+    let (k, n) = (b.1.rows, b.1.cols);
+    let a = View { at: std::ptr::null(), rs: k, cs: 1 };
+    let out = Out { at: std::ptr::null_mut(), rs: n, cs: 1, alpha: 1.0, init: std::ptr::null(), init_rs: 0 };
+    Product { m, k, n, a, b: View { at: b.0.as_ptr(), rs: b.1.rs, cs: b.1.cs }, out }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        kernels::gemm::{Products, gemm_as},
+        tensor::Cpu,
+    };
+
+    fn numbers<T: Real>(n: usize, by: usize) -> Vec<T> {
+        (0..n).map(|i| T::of(((i * by) % 17) as f64 / 7.0 - 1.0)).collect()
+    }
+
+    /// The largest difference from a sum of products, over both ways for b to lie.
+    fn error<T: Real>(m: usize, k: usize, n: usize) -> f64 {
+        let (cpu, a, b) = (Cpu::default(), numbers::<T>(m * k, 5), numbers::<T>(k * n, 3));
+        let mut error = 0f64;
+        for mat in [Mat::new(k, n, n), Mat::new(n, k, k).t()] {
+            let mut y = vec![T::of(f64::NAN); m * n];
+            Shared::new(&cpu, m, (&b, mat)).times(&a, &mut y);
+            for (at, y) in y.iter().enumerate() {
+                let (i, j) = (at / n, at % n);
+                let want = (0..k).map(|p| a[i * k + p].to_f64() * b[p * mat.rs + j * mat.cs].to_f64()).sum::<f64>();
+                error = error.max(if y.is_finite() { (y.to_f64() - want).abs() } else { f64::INFINITY });
+            }
+        }
+        error
+    }
+
+    #[test]
+    fn every_way_gives_the_sums_of_products() {
+        for (m, k, n) in [
+            (1, 1, 1),
+            (1, 3, 5),
+            (3, 0, 4),
+            (0, 4, 3),
+            (4, 4, 16),
+            (4, 16, 64),
+            (5, 64, 16),
+            (7, 17, 69),
+            (32, 16, 64),
+            (33, 64, 16),
+            (9, 40, 164),
+            (9, 40, 8),
+            (70, 300, 9),
+            (5, 700, 300),
+        ] {
+            let (single, double) = (error::<f32>(m, k, n), error::<f64>(m, k, n));
+            assert!(single <= 2e-6 * k as f64, "{m} x {k} x {n} is {single} off in single precision");
+            assert!(double <= 1e-14 * k as f64, "{m} x {k} x {n} is {double} off in double precision");
+        }
+    }
+
+    /// Also where there are no panels, as with AVX-512: then from [`gemm`] itself, or summed in its order.
+    #[test]
+    fn a_shared_matrix_gives_the_same_products_to_the_bit() {
+        let cpu = Cpu::default();
+        for (m, k, n) in
+            [(9, 40, 64), (33, 520, 8), (33, 256, 8), (33, 300, 130), (32, 64, 256), (32, 128, 512), (33, 512, 128)]
+        {
+            for mat in [Mat::new(k, n, n), Mat::new(n, k, k).t()] {
+                let (a, b) = (numbers::<f32>(m * k, 5), numbers::<f32>(k * n, 3));
+                let (mut y, mut want) = (vec![0f32; m * n], vec![0f32; m * n]);
+                Shared::new(&cpu, m, (&b, mat)).times(&a, &mut y);
+                gemm(1.0, (&a, Mat::new(m, k, k)), (&b, mat), (&mut want, Mat::new(m, n, n)), false);
+                assert_eq!(y, want, "{m} x {k} x {n}");
+                let Some(panels) = Panels::new(&cpu, m, (&b, mat)) else { continue };
+                let row = numbers::<f32>(n, 7);
+                for start in [Start::Zero, Start::Y, Start::Row(&row)] {
+                    panels.product(start, &a, &mut y);
+                    let to = (&mut want[..], Mat::new(m, n, n));
+                    gemm_as(Products::F32, start, 1.0, (&a, Mat::new(m, k, k)), (&b, mat), to);
+                    assert_eq!(y, want, "{m} x {k} x {n} added to {start:?}");
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,157 @@
+//! One head at a time in tensors of layout [B, T, H, K]: what the matrix-memory ops share.
+//!
+//! A head's steps are rows of K elements that lie H K apart. Most kernels copy a chunk of them to contiguous scratch
+//! memory, compute there, and add the result back; attention in tiles multiplies them where they lie.
+
+use crate::{
+    kernels::{
+        gemm::{Mat, gemm},
+        scan::fetch,
+    },
+    ops::heads::Dims,
+    tensor::{Real, Tensor},
+};
+
+/// The largest state that runs step by step.
+const SMALL: usize = 256;
+
+impl Dims {
+    /// Whether states are small enough to be run step by step, many heads side by side, rather than by matrix
+    /// products of chunks.
+    pub fn small(&self) -> bool {
+        self.k * self.v <= SMALL
+    }
+
+    /// Rows of one of q, k and their gradients.
+    pub fn keys(&self) -> Heads {
+        Heads { t: self.t, h: self.h, k: self.k }
+    }
+
+    /// Rows of one of v, o and their gradients.
+    pub fn values(&self) -> Heads {
+        Heads { t: self.t, h: self.h, k: self.v }
+    }
+
+    /// Rows of one element: β [B, T, H].
+    pub fn scalars(&self) -> Heads {
+        Heads { t: self.t, h: self.h, k: 1 }
+    }
+}
+
+/// A tensor [.., T, H, K].
+#[derive(Clone, Copy)]
+pub struct Heads {
+    /// Steps.
+    pub t: usize,
+    /// Heads.
+    pub h: usize,
+    /// Elements of a row.
+    pub k: usize,
+}
+
+impl Heads {
+    /// Where the row of step `t` of head `i` begins; heads are counted through the batch, i = b H + h.
+    pub fn at(&self, i: usize, t: usize) -> usize {
+        (((i / self.h) * self.t + t) * self.h + i % self.h) * self.k
+    }
+
+    /// Have at most `n` steps from `t0` on of head `i`, if there is one, fetched into the cache: the rows of a head lie
+    /// apart, which no processor foresees.
+    pub fn fetch<T, const N: usize>(&self, x: [&[T]; N], (i, t0): (usize, usize), n: usize) {
+        for t in t0..self.t.min(t0 + n) {
+            let at = self.at(i, t);
+            x.iter().filter_map(|x| x.get(at..at + self.k)).for_each(fetch);
+        }
+    }
+
+    /// Steps `t0..t0 + n` of head `i` as a matrix, where they lie in x.
+    pub fn view<'a, T>(&self, x: &'a [T], i: usize, t0: usize, n: usize) -> (&'a [T], Mat) {
+        (&x[self.at(i, t0)..], Mat::new(n, self.k, self.h * self.k))
+    }
+
+    /// The same to write to.
+    pub fn view_mut<'a, T>(&self, x: &'a mut [T], i: usize, t0: usize, n: usize) -> (&'a mut [T], Mat) {
+        (&mut x[self.at(i, t0)..], Mat::new(n, self.k, self.h * self.k))
+    }
+
+    /// Copy steps `t0..t0 + n` of head `i`, times `scale`, to rows `stride` apart.
+    pub fn gather<T: Real>(&self, x: &[T], i: usize, t0: usize, n: usize, scale: T, y: &mut [T], stride: usize) {
+        if n > 0 {
+            gather(&x[self.at(i, t0)..], self.h * self.k, self.k, n, scale, y, stride);
+        }
+    }
+
+    /// Copy rows, `stride` apart, to steps `t0..t0 + n` of head `i`.
+    pub fn put<T: Real>(&self, x: &[T], stride: usize, i: usize, t0: usize, n: usize, y: &mut [T]) {
+        for t in 0..n {
+            let at = self.at(i, t0 + t);
+            y[at..at + self.k].copy_from_slice(&x[t * stride..t * stride + self.k]);
+        }
+    }
+
+    /// Write rows, `stride` apart and times `scale`, to steps `t0..t0 + n` of head `i`, or add them.
+    pub fn merge<T: Real>(
+        &self,
+        x: &[T],
+        stride: usize,
+        scale: T,
+        i: usize,
+        (t0, n): (usize, usize),
+        y: &mut Merged<T>,
+    ) {
+        if n > 0 {
+            merge(x, stride, self.k, n, scale, &mut y.0[self.at(i, t0)..], self.h * self.k, y.1);
+        }
+    }
+}
+
+/// Elements to write, once each, or, if true, to add to.
+pub type Merged<'a, T> = (&'a mut [T], bool);
+
+#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
+fn gather<T: Real>(x: &[T], step: usize, k: usize, n: usize, scale: T, y: &mut [T], stride: usize) {
+    for t in 0..n {
+        let (x, y) = (&x[t * step..t * step + k], &mut y[t * stride..t * stride + k]);
+        y.iter_mut().zip(x).for_each(|(y, &x)| *y = scale * x);
+    }
+}
+
+#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
+fn merge<T: Real>(x: &[T], stride: usize, k: usize, n: usize, scale: T, y: &mut [T], step: usize, acc: bool) {
+    for t in 0..n {
+        let (x, y) = (&x[t * stride..t * stride + k], &mut y[t * step..t * step + k]);
+        if acc {
+            y.iter_mut().zip(x).for_each(|(y, &x)| *y += scale * x);
+        } else {
+            y.iter_mut().zip(x).for_each(|(y, &x)| *y = scale * x);
+        }
+    }
+}
+
+/// Whether a state, or the cotangent of one, is all zeros, as before the first token and behind the last: products with it
+/// are not computed ([`gemm_unless`]). Where a sequence is one chunk they are about half of all.
+#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
+pub fn zero<T: Real>(x: &[T]) -> bool {
+    x.chunks(64).all(|x| !x.iter().fold(false, |any, &x| any | (x != T::ZERO)))
+}
+
+/// y = alpha a b, or y += alpha a b when `acc`, for y without gaps; unless a or b is `zero`.
+pub fn gemm_unless<T: Real>(zero: bool, alpha: T, a: (&[T], Mat), b: (&[T], Mat), y: (&mut [T], Mat), acc: bool) {
+    match (zero, acc) {
+        (false, _) => gemm(alpha, a, b, y, acc),
+        (true, false) => y.0[..y.1.rows * y.1.cols].fill(T::ZERO),
+        (true, true) => {}
+    }
+}
+
+/// Zero what lies above the diagonal of the first `n` rows and columns; with `strict` the diagonal too.
+pub fn lower<T: Real>(a: &mut [T], n: usize, strict: bool) {
+    for (i, row) in a.chunks_exact_mut(n.max(1)).take(n).enumerate() {
+        row[i + usize::from(!strict)..].fill(T::ZERO);
+    }
+}
+
+/// The elements of a cotangent, if there is one.
+pub fn seed<T: Real>(dy: &Option<Tensor>) -> Option<&[T]> {
+    dy.as_ref().map(|g| g.host())
+}

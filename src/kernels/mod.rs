@@ -1,0 +1,42 @@
+//! How ops are computed fast, on the CPU and on CUDA devices: a [`Kernel`](crate::autograd::Kernel) a file, beside the
+//! loops, vectors and products that several of them share. What an op means is in [`ops`](crate::ops).
+
+pub(crate) mod arith;
+pub(crate) mod arith_cpu;
+pub(crate) mod arith_cuda;
+pub(crate) mod attention;
+pub(crate) mod block_diagonal;
+pub(crate) mod cast;
+pub(crate) mod conv;
+pub(crate) mod cumsum;
+pub(crate) mod delta;
+pub mod elementwise;
+pub(crate) mod embed;
+pub(crate) mod gated_skip;
+pub mod gemm;
+pub(crate) mod glu;
+pub mod heads;
+pub mod lane_sums;
+pub mod lanes;
+pub(crate) mod linear;
+pub(crate) mod linear_activated;
+pub(crate) mod linear_attn;
+pub(crate) mod loss;
+pub(crate) mod lru_scan;
+pub(crate) mod lstm;
+pub mod math;
+pub mod matmul;
+pub(crate) mod mlstm;
+pub(crate) mod movement;
+pub(crate) mod movement_cuda;
+pub(crate) mod norm;
+pub(crate) mod permute;
+pub(crate) mod quasi_lstm;
+pub(crate) mod reduce;
+pub mod rows;
+pub(crate) mod scan;
+pub(crate) mod selective;
+pub(crate) mod skip_gelu;
+pub(crate) mod slstm;
+pub(crate) mod softmax;
+pub mod triangular;

@@ -1,0 +1,219 @@
+//! The kernels of [`SumAxis`], [`MaxAxis`], [`Logsumexp`].
+
+use crate::{
+    args,
+    autograd::{Grad, In, Kernel, Value},
+    cuda::Module,
+    kernels::{
+        arith_cuda::{self, Axis, sums},
+        lane_sums,
+        math::Math,
+    },
+    ops::reduce::{Logsumexp, MaxAxis, SumAxis},
+    tensor::{Cx, Real, Tensor},
+    with_real, with_width,
+};
+
+static MODULE: Module = Module::new("kernels/reduce.cu", &[include_str!("reduce.cu")]);
+
+impl SumAxis {
+    fn scale(&self, n: usize) -> f64 {
+        if self.mean && n > 0 { 1.0 / n as f64 } else { 1.0 }
+    }
+}
+
+/// x [outer, n, inner] -> y [outer, inner]
+#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
+fn sum_forward<T: Real>(n: usize, inner: usize, scale: T, x: &[T], y: &mut [T]) {
+    if n == 0 || y.is_empty() {
+        y.fill(T::ZERO);
+    } else if inner == 1 {
+        with_width!(n => for (y, x) in y.iter_mut().zip(x.chunks_exact(n)) {
+            *y = scale * lane_sums::sum(x, |x| x);
+        });
+    } else {
+        for (y, x) in y.chunks_exact_mut(inner).zip(x.chunks_exact(n * inner)) {
+            y.copy_from_slice(&x[..inner]);
+            for x in x[inner..].chunks_exact(inner) {
+                y.iter_mut().zip(x).for_each(|(y, &x)| *y += x);
+            }
+            y.iter_mut().for_each(|y| *y = scale * *y);
+        }
+    }
+}
+
+/// d [outer, n, inner] (+)= scale g [outer, inner]
+#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
+fn sum_backward<T: Real>(n: usize, inner: usize, scale: T, g: &[T], d: &mut [T], acc: bool) {
+    if d.is_empty() {
+    } else if inner == 1 {
+        for (&g, d) in g.iter().zip(d.chunks_exact_mut(n)) {
+            let g = scale * g;
+            if acc {
+                d.iter_mut().for_each(|d| *d += g);
+            } else {
+                d.fill(g);
+            }
+        }
+    } else {
+        for (g, d) in g.chunks_exact(inner).zip(d.chunks_exact_mut(n * inner)) {
+            for d in d.chunks_exact_mut(inner) {
+                if acc {
+                    d.iter_mut().zip(g).for_each(|(d, &g)| *d += scale * g);
+                } else {
+                    d.iter_mut().zip(g).for_each(|(d, &g)| *d = scale * g);
+                }
+            }
+        }
+    }
+}
+
+impl Kernel for SumAxis {
+    fn forward(&self, cx: &Cx, x: In, y: &mut [Value]) {
+        let (outer, n, inner) = x[0].shape().split(self.axis);
+        match cx {
+            Cx::Cpu(_) => with_real!(x[0].dtype(), T => {
+                sum_forward(n, inner, T::of(self.scale(n)), x[0].host::<T>(), y[0].host_mut());
+            }),
+            Cx::Cuda(cu) => {
+                // Axes [outer, n, inner] of x, of which y keeps two.
+                let axes = [(1, 0, 0), (1, 0, 0), (outer, n * inner, inner), (n, inner, 0), (inner, 1, 1)];
+                let axes = axes.map(|(n, x, y)| Axis { n, steps: [x, y, 0] });
+                let x = [&x[0]; 3];
+                arith_cuda::sum(cu, sums!("sum"), x, 1, self.scale(n), axes, &mut y[0], false);
+            }
+        }
+    }
+
+    fn backward(&self, cx: &Cx, x: In, _: &[Value], dy: &[Option<Tensor>], dx: &mut [Grad]) {
+        let Some(g) = &dy[0] else { return };
+        let (_, n, inner) = x[0].shape().split(self.axis);
+        match cx {
+            Cx::Cpu(_) => with_real!(g.dtype(), T => dx[0].write::<T>(|d, acc| {
+                sum_backward(n, inner, T::of(self.scale(n)), g.host(), d, acc);
+            })),
+            Cx::Cuda(cu) => {
+                if let Some((d, acc)) = dx[0].parts() {
+                    let size = d.len();
+                    let args = args![g, d, acc, self.scale(n), size, n, inner];
+                    cu.launch(&arith_cuda::MODULE, "repeat", g.dtype(), cu.elements(size), args);
+                }
+            }
+        }
+    }
+}
+
+/// x [outer, n, inner] -> y [outer, inner]. A NaN anywhere is the result.
+#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
+fn max_forward<T: Real>(n: usize, inner: usize, x: &[T], y: &mut [T]) {
+    y.fill(T::of(f64::NEG_INFINITY));
+    if n == 0 || inner == 0 {
+        return;
+    }
+    for (y, x) in y.chunks_exact_mut(inner).zip(x.chunks_exact(n * inner)) {
+        for x in x.chunks_exact(inner) {
+            y.iter_mut().zip(x).for_each(|(y, &x)| *y = if x <= *y || y.to_f64().is_nan() { *y } else { x });
+        }
+    }
+}
+
+impl Kernel for MaxAxis {
+    fn forward(&self, cx: &Cx, x: In, y: &mut [Value]) {
+        let (_, n, inner) = x[0].shape().split(self.axis);
+        match cx {
+            Cx::Cpu(_) => with_real!(x[0].dtype(), T => max_forward(n, inner, x[0].host::<T>(), y[0].host_mut())),
+            Cx::Cuda(cu) => {
+                let (x, y) = (&x[0], &mut *y[0]);
+                let (dtype, size) = (x.dtype(), y.len());
+                if inner == 1 {
+                    let (launch, lanes) = cu.rows(size, n);
+                    cu.launch(&MODULE, "max_rows", dtype, launch, args![x, y, size, n, lanes]);
+                } else {
+                    cu.launch(&MODULE, "max_columns", dtype, cu.elements(size), args![x, y, size, n, inner]);
+                }
+            }
+        }
+    }
+
+    fn backward(&self, cx: &Cx, x: In, y: &[Value], dy: &[Option<Tensor>], dx: &mut [Grad]) {
+        let Some(g) = &dy[0] else { return };
+        let (outer, n, inner) = x[0].shape().split(self.axis);
+        match cx {
+            Cx::Cpu(_) => with_real!(g.dtype(), T => dx[0].add::<T>(|d| {
+                let (x, y, g) = (x[0].host::<T>(), y[0].host::<T>(), g.host::<T>());
+                for at in 0..outer * inner {
+                    let start = at / inner * n * inner + at % inner;
+                    if let Some(i) = (0..n).map(|i| start + i * inner).find(|&i| x[i] == y[at]) {
+                        d[i] += g[at];
+                    }
+                }
+            })),
+            Cx::Cuda(cu) => {
+                let Some((d, acc)) = dx[0].parts() else { return };
+                let (dtype, size) = (g.dtype(), g.len());
+                if inner == 1 {
+                    let (launch, lanes) = cu.rows(size, n);
+                    let args = args![&x[0], &y[0], g, d, acc, size, n, lanes];
+                    cu.launch(&MODULE, "max_rows_backward", dtype, launch, args);
+                } else {
+                    let args = args![&x[0], &y[0], g, d, acc, size, n, inner];
+                    cu.launch(&MODULE, "max_columns_backward", dtype, cu.elements(size), args);
+                }
+            }
+        }
+    }
+}
+
+/// x [rows, n] -> y [rows]
+#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
+fn logsumexp_forward<T: Math>(n: usize, x: &[T], y: &mut [T]) {
+    y.fill(T::of(f64::NEG_INFINITY));
+    for (y, x) in y.iter_mut().zip(x.chunks_exact(n.max(1))) {
+        let m = lane_sums::max(x);
+        *y = if m.is_finite() { m + lane_sums::sum(x, |x| (x - m).decay()).ln() } else { m + lane_sums::sum(x, |x| x) };
+    }
+}
+
+/// d = g e^(x − y) = g softmax(x)
+#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
+fn logsumexp_backward<T: Math>(n: usize, x: &[T], y: &[T], g: &[T], d: &mut [T], acc: bool) {
+    let rows = d.chunks_exact_mut(n.max(1)).zip(x.chunks_exact(n.max(1)));
+    for (((d, x), &y), &g) in rows.zip(y).zip(g) {
+        if acc {
+            d.iter_mut().zip(x).for_each(|(d, &x)| *d += g * (x - y).decay());
+        } else {
+            d.iter_mut().zip(x).for_each(|(d, &x)| *d = g * (x - y).decay());
+        }
+    }
+}
+
+impl Kernel for Logsumexp {
+    fn forward(&self, cx: &Cx, x: In, y: &mut [Value]) {
+        match cx {
+            Cx::Cpu(_) => with_real!(x[0].dtype(), T => {
+                logsumexp_forward(x[0].shape().last(), x[0].host::<T>(), y[0].host_mut());
+            }),
+            Cx::Cuda(cu) => {
+                let (rows, n) = (y[0].len(), x[0].shape().last());
+                let (launch, lanes) = cu.rows(rows, n);
+                cu.launch(&MODULE, "logsumexp", x[0].dtype(), launch, args![&x[0], &mut y[0], rows, n, lanes]);
+            }
+        }
+    }
+
+    fn backward(&self, cx: &Cx, x: In, y: &[Value], dy: &[Option<Tensor>], dx: &mut [Grad]) {
+        let Some(g) = &dy[0] else { return };
+        match cx {
+            Cx::Cpu(_) => with_real!(g.dtype(), T => dx[0].write::<T>(|d, acc| {
+                logsumexp_backward(x[0].shape().last(), x[0].host(), y[0].host(), g.host(), d, acc);
+            })),
+            Cx::Cuda(cu) => {
+                if let Some((d, acc)) = dx[0].parts() {
+                    let (size, n) = (x[0].len(), x[0].shape().last());
+                    let args = args![&x[0], &y[0], g, d, acc, size, n];
+                    cu.launch(&MODULE, "logsumexp_backward", g.dtype(), cu.elements(size), args);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,399 @@
+//! The selective scan on the CPU: sixteen channels side by side, one in each lane, four of their states in registers.
+//!
+//! Where a sequence has eight channels at most, the lanes are those of several sequences. Everything is written for one
+//! lane, in a loop over the lanes. States are rounded up to a multiple of four by ones that never get a finite input.
+
+use crate::{
+    autograd::{Grad, In, Value},
+    kernels::{
+        lanes::{L, Lane, lanes, lanes_mut},
+        math::Math,
+        scan::{cotangent, put_all, zeros},
+        selective::{
+            Size,
+            layout::{G, Plan, Rows, States},
+        },
+    },
+    ops::selective::SelectiveScan,
+    tensor::{Cpu, Real, Tensor},
+};
+
+/// b or c of G states for each lane, from number `at` of the rows on. Lanes belong to Q sequences, the same number to each.
+#[inline(always)]
+fn spread<T: Real, const Q: usize>(rows: &Rows<T>, at: usize) -> States<T> {
+    let mut y = [[T::ZERO; L]; G];
+    for i in 0..Q {
+        let lanes = i * (L / Q)..(i + 1) * (L / Q);
+        let row = &rows[lanes.start][at..][..G];
+        for g in 0..G {
+            y[g][lanes.clone()].fill(row[g]);
+        }
+    }
+    y
+}
+
+/// What is known of the transitions: Δ a ≤ 0 and s = 1, as in Mamba; Δ a ≤ 0; nothing.
+const FADING: u8 = 0;
+
+const STRETCHED: u8 = 1;
+
+const ANY: u8 = 2;
+
+/// Which of these, by the signs of Δ and a.
+#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
+fn kind<T: Real>(s: T, delta: &[T], a: &[T]) -> u8 {
+    let mut grows = false;
+    for &delta in delta {
+        grows |= delta < T::ZERO;
+    }
+    for &a in a {
+        grows |= a > T::ZERO;
+    }
+    match (grows, s == T::ONE) {
+        (true, _) => ANY,
+        (false, true) => FADING,
+        (false, false) => STRETCHED,
+    }
+}
+
+/// w = exp(Δ a) from Δ times what [`in_powers_of_two`] makes of a.
+#[inline(always)]
+fn exp<T: Math, const KIND: u8>(x: T) -> T {
+    if KIND == ANY { x.exp() } else { x.exp2() }
+}
+
+/// a as [`exp`] takes it: e^(Δ a) = 2^(Δ a log₂ e), where no state grows.
+fn in_powers_of_two<T: Real>(kind: u8, a: &mut [T]) {
+    if kind != ANY {
+        for a in a {
+            let rate = *a * T::of(std::f64::consts::LOG2_E);
+            // Where that is too large a number, a is large enough: a state is gone, but not after no time at all.
+            *a = match rate.is_finite() {
+                true => rate,
+                false if *a < T::ZERO => *a,
+                false => T::of(f64::NAN), // with the bits that `exp2` knows
+            };
+        }
+    }
+}
+
+/// ā from w.
+#[inline(always)]
+fn keep<T: Real, const KIND: u8>(w: T, s: T) -> T {
+    if KIND == FADING { w } else { s * w - (s - T::ONE) }
+}
+
+/// G states from n on through some steps, at `rate`, a as [`exp`] takes it: `h` moves on, their share is added to y, which
+/// the first states begin.
+#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
+fn run<T: Math, const Q: usize, const KIND: u8>(
+    s: T,
+    delta: &[Lane<T>],
+    write: &[Lane<T>],
+    b: &Rows<T>,
+    c: &Rows<T>,
+    np: usize,
+    n: usize,
+    rate: &States<T>,
+    h: &mut States<T>,
+    y: &mut [Lane<T>],
+) {
+    let (rate, mut state) = (*rate, *h);
+    for (t, ((delta, write), y)) in delta.iter().zip(write).zip(y).enumerate() {
+        let (b, c) = (spread::<T, Q>(b, t * np + n), spread::<T, Q>(c, t * np + n));
+        if n == 0 {
+            *y = [T::ZERO; L];
+        }
+        for l in 0..L {
+            let mut sum = y[l];
+            for g in 0..G {
+                let w = exp::<T, KIND>(delta[l] * rate[g][l]);
+                state[g][l] = keep::<T, KIND>(w, s).fma(state[g][l], write[l] * b[g][l]);
+                sum = c[g][l].fma(state[g][l], sum);
+            }
+            y[l] = sum;
+        }
+    }
+    *h = state;
+}
+
+/// The states before and after every step again, from the first of `h` on, and w = exp(Δ a).
+#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
+fn again<T: Math, const Q: usize, const KIND: u8>(
+    s: T,
+    delta: &[Lane<T>],
+    write: &[Lane<T>],
+    b: &Rows<T>,
+    np: usize,
+    n: usize,
+    rate: &States<T>,
+    h: &mut [States<T>],
+    w: &mut [States<T>],
+) {
+    let (rate, (first, h)) = (*rate, h.split_at_mut(1));
+    let mut state = first[0];
+    for (t, (((delta, write), h), w)) in delta.iter().zip(write).zip(h).zip(w).enumerate() {
+        let b = spread::<T, Q>(b, t * np + n);
+        for l in 0..L {
+            for g in 0..G {
+                w[g][l] = exp::<T, KIND>(delta[l] * rate[g][l]);
+                state[g][l] = keep::<T, KIND>(w[g][l], s).fma(state[g][l], write[l] * b[g][l]);
+                h[g][l] = state[g][l];
+            }
+        }
+    }
+}
+
+/// The way back: `grad` comes in as G from behind these steps and leaves as G of the first, `da` is added to. Σ g b and
+/// Σ q a of every step are written by the first states and added to by the others; the lanes' shares of db and dc, of every
+/// step and state, are written by the first block of channels and added to by the others.
+#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
+fn back<T: Math, const Q: usize, const KIND: u8>(
+    block: usize,
+    s: T,
+    delta: &[Lane<T>],
+    write: &[Lane<T>],
+    dy: &[Lane<T>],
+    b: &Rows<T>,
+    c: &Rows<T>,
+    np: usize,
+    n: usize,
+    a: &States<T>,
+    h: &[States<T>],
+    w: &[States<T>],
+    grad: &mut States<T>,
+    da: &mut States<T>,
+    gb: &mut [Lane<T>],
+    qa: &mut [Lane<T>],
+    db: &mut [States<T>],
+    dc: &mut [States<T>],
+) {
+    if block == 0 {
+        back_of::<T, Q, KIND, false>(s, delta, write, dy, b, c, np, n, a, h, w, grad, da, gb, qa, db, dc);
+    } else {
+        back_of::<T, Q, KIND, true>(s, delta, write, dy, b, c, np, n, a, h, w, grad, da, gb, qa, db, dc);
+    }
+}
+
+#[inline(always)]
+fn back_of<T: Math, const Q: usize, const KIND: u8, const ADD: bool>(
+    s: T,
+    delta: &[Lane<T>],
+    write: &[Lane<T>],
+    dy: &[Lane<T>],
+    b: &Rows<T>,
+    c: &Rows<T>,
+    np: usize,
+    n: usize,
+    a: &States<T>,
+    h: &[States<T>],
+    w: &[States<T>],
+    grad: &mut States<T>,
+    da: &mut States<T>,
+    gb: &mut [Lane<T>],
+    qa: &mut [Lane<T>],
+    db: &mut [States<T>],
+    dc: &mut [States<T>],
+) {
+    let (a, mut grads, mut das) = (*a, *grad, *da);
+    for t in (0..delta.len()).rev() {
+        let (b, c) = (spread::<T, Q>(b, t * np + n), spread::<T, Q>(c, t * np + n));
+        let (delta, write, dy, w) = (&delta[t], &write[t], &dy[t], &w[t]);
+        let (before, after) = (&h[t], &h[t + 1]);
+        let (gb, qa, db, dc) = (&mut gb[t], &mut qa[t], &mut db[t], &mut dc[t]);
+        if n == 0 {
+            (*gb, *qa) = ([T::ZERO; L], [T::ZERO; L]);
+        }
+        for l in 0..L {
+            let (mut sum_b, mut sum_a) = (gb[l], qa[l]);
+            for g in 0..G {
+                let gt = c[g][l].fma(dy[l], grads[g][l]);
+                let sw = if KIND == FADING { w[g][l] } else { s * w[g][l] };
+                let q = gt * before[g][l] * sw;
+                db[g][l] = if ADD { gt.fma(write[l], db[g][l]) } else { gt * write[l] };
+                dc[g][l] = if ADD { dy[l].fma(after[g][l], dc[g][l]) } else { dy[l] * after[g][l] };
+                sum_b = gt.fma(b[g][l], sum_b);
+                sum_a = q.fma(a[g][l], sum_a);
+                das[g][l] = q.fma(delta[l], das[g][l]);
+                grads[g][l] = gt * keep::<T, KIND>(w[g][l], s);
+            }
+            (gb[l], qa[l]) = (sum_b, sum_a);
+        }
+    }
+    (*grad, *da) = (grads, das);
+}
+
+/// Δ u.
+#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
+fn product<T: Real>(delta: &[T], u: &[T], write: &mut [T]) {
+    write.iter_mut().zip(delta).zip(u).for_each(|((w, &d), &u)| *w = d * u);
+}
+
+/// From Σ g b and Σ q a to the gradients of u and Δ, in their place.
+#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
+fn through_product<T: Real>(delta: &[T], u: &[T], gb: &mut [T], qa: &mut [T]) {
+    for (((gb, qa), &d), &u) in gb.iter_mut().zip(qa).zip(delta).zip(u) {
+        (*gb, *qa) = (d * *gb, u * *gb + *qa);
+    }
+}
+
+/// Scratch memory for the steps of a chunk, as lanes. Of what is read from tensors, those without a channel stay zero, and
+/// those without a sequence, which only the last sequences leave, are set to it. States are set to zero for each: what is
+/// not finite in one sequence would stay in such lanes and get into the next.
+macro_rules! scratch {
+    ($cpu:ident, $($name:ident = $n:expr),+) => { $(let mut $name = $cpu.zeros::<T>(L * $n);)+ };
+}
+
+/// Calls $f::<T, Q, KIND> for the sequences side by side and what is known of the transitions.
+macro_rules! instance {
+    ($z:ident, $kind:ident, $f:ident($($arg:expr),* $(,)?)) => {
+        match ($z.shares(), $kind) {
+            (1, FADING) => $f::<T, 1, FADING>($($arg),*),
+            (1, STRETCHED) => $f::<T, 1, STRETCHED>($($arg),*),
+            (1, _) => $f::<T, 1, ANY>($($arg),*),
+            (2, FADING) => $f::<T, 2, FADING>($($arg),*),
+            (2, STRETCHED) => $f::<T, 2, STRETCHED>($($arg),*),
+            (2, _) => $f::<T, 2, ANY>($($arg),*),
+            (4, FADING) => $f::<T, 4, FADING>($($arg),*),
+            (4, STRETCHED) => $f::<T, 4, STRETCHED>($($arg),*),
+            (4, _) => $f::<T, 4, ANY>($($arg),*),
+            (_, FADING) => $f::<T, L, FADING>($($arg),*),
+            (_, STRETCHED) => $f::<T, L, STRETCHED>($($arg),*),
+            (..) => $f::<T, L, ANY>($($arg),*),
+        }
+    };
+}
+
+fn states<T>(x: &[T]) -> &[States<T>] {
+    lanes(x).as_chunks().0
+}
+
+fn states_mut<T>(x: &mut [T]) -> &mut [States<T>] {
+    lanes_mut(x).as_chunks_mut().0
+}
+
+impl SelectiveScan {
+    pub(super) fn forward_cpu<T: Math>(&self, cpu: &Cpu, x: In, y: &mut [Value]) {
+        let [y, last, saved] = y else { return };
+        let (size, s) = (Size::of(x), T::of(self.s));
+        let kind = kind(s, x[1].host(), x[2].host());
+        let (y, last, saved) = (y.host_mut::<T>(), last.host_mut::<T>(), saved.host_mut::<T>());
+        let h0 = x[5].host::<T>();
+        if size.t * size.e * size.n == 0 {
+            y.fill(T::ZERO);
+            return last.copy_from_slice(h0);
+        }
+        let z = Plan::new(size, self.chunk);
+        let c = z.c;
+        scratch!(cpu, rate = z.m * z.np, h = z.m * z.np, u = z.m * c, delta = z.m * c, write = z.m * c, sum = z.m * c);
+        let (mut bs, mut cs) = (cpu.zeros::<T>(z.padded()), cpu.zeros::<T>(z.padded()));
+        z.load_state(0, x[2].host(), true, lanes_mut(&mut rate));
+        in_powers_of_two(kind, &mut rate);
+        for first in (0..size.b).step_by(z.side) {
+            h.fill(T::ZERO);
+            if first + z.side > size.b {
+                [&mut u, &mut delta].into_iter().for_each(|x| x.fill(T::ZERO));
+            }
+            z.load_state(first, h0, false, lanes_mut(&mut h));
+            for j in 0..z.chunks {
+                let part = z.part(first, j);
+                z.save(first, j, lanes(&h), lanes_mut(saved));
+                z.load(part, x[0].host(), lanes_mut(&mut u));
+                z.load(part, x[1].host(), lanes_mut(&mut delta));
+                let (br, cr) = (z.rows(part, x[3].host(), &mut bs), z.rows(part, x[4].host(), &mut cs));
+                product(&delta, &u, &mut write);
+                for k in 0..z.m {
+                    let r = k * c..k * c + part.steps;
+                    for n in (0..z.np).step_by(G) {
+                        let (at, y) = ((k * z.np + n) / G, &mut lanes_mut(&mut sum)[r.clone()]);
+                        let (delta, write) = (&lanes(&delta)[r.clone()], &lanes(&write)[r.clone()]);
+                        let (rate, h) = (&states(&rate)[at], &mut states_mut(&mut h)[at]);
+                        instance!(z, kind, run(s, delta, write, &br, &cr, z.np, n, rate, h, y));
+                    }
+                }
+                z.store(part, lanes(&sum), y, false);
+            }
+            z.store_state(first, lanes(&h), last, false, false);
+        }
+    }
+
+    pub(super) fn backward_cpu<T: Math>(&self, cpu: &Cpu, x: In, y: &[Value], dy: &[Option<Tensor>], dx: &mut [Grad]) {
+        let ([gu, gdelta, ga, gb, gc, gh0], [dy, dlast, ..]) = (dx, dy) else { return };
+        let (size, s) = (Size::of(x), T::of(self.s));
+        let kind = kind(s, x[1].host(), x[2].host());
+        let zy = zeros::<T>(cpu, dy, &y[0]);
+        let (dy, dlast) = (cotangent(dy, &zy), dlast.as_ref().map(|g| g.host::<T>()));
+        let (du, ddelta) = (gu.merged(cpu, &x[0]), gdelta.merged(cpu, &x[1]));
+        let mut dh0 = gh0.parts().map(|(d, acc)| (d.host_mut::<T>(), acc));
+        let (dxb, dxc) = (gb.merged(cpu, &x[3]), gc.merged(cpu, &x[4]));
+        let dxa = ga.slice::<T>(cpu, &x[2]);
+        if size.t * size.e * size.n == 0 {
+            for d in [du, ddelta, dxb, dxc].into_iter().filter(|d| !d.1) {
+                d.0.fill(T::ZERO);
+            }
+            if let Some((d, acc)) = dh0 {
+                match dlast {
+                    Some(g) => put_all(d, g, acc),
+                    None if !acc => d.fill(T::ZERO),
+                    None => {}
+                }
+            }
+            return;
+        }
+        let (z, saved) = (Plan::new(size, self.chunk), y[2].host::<T>());
+        let c = z.c;
+        scratch!(cpu, a = z.m * z.np, rate = z.m * z.np, start = z.m * z.np, g = z.m * z.np, da = z.m * z.np);
+        scratch!(cpu, u = z.m * c, delta = z.m * c, write = z.m * c, dys = z.m * c, gbs = z.m * c, qas = z.m * c);
+        let (mut bs, mut cs) = (cpu.zeros::<T>(z.padded()), cpu.zeros::<T>(z.padded()));
+        scratch!(cpu, h = G * (c + 1), w = G * c, db = G * c, dc = G * c);
+        z.load_state(0, x[2].host(), true, lanes_mut(&mut a));
+        rate.copy_from_slice(&a);
+        in_powers_of_two(kind, &mut rate);
+        for first in (0..size.b).step_by(z.side) {
+            g.fill(T::ZERO);
+            if first + z.side > size.b {
+                [&mut u, &mut delta, &mut dys, &mut start].into_iter().for_each(|x| x.fill(T::ZERO));
+            }
+            if let Some(dlast) = dlast {
+                z.load_state(first, dlast, false, lanes_mut(&mut g));
+            }
+            for j in (0..z.chunks).rev() {
+                let part = z.part(first, j);
+                z.saved(first, j, lanes(saved), lanes_mut(&mut start));
+                z.load(part, x[0].host(), lanes_mut(&mut u));
+                z.load(part, x[1].host(), lanes_mut(&mut delta));
+                z.load(part, dy, lanes_mut(&mut dys));
+                let (br, cr) = (z.rows(part, x[3].host(), &mut bs), z.rows(part, x[4].host(), &mut cs));
+                product(&delta, &u, &mut write);
+                for n in (0..z.np).step_by(G) {
+                    for k in 0..z.m {
+                        let (r, at) = (k * c..k * c + part.steps, (k * z.np + n) / G);
+                        let (delta, write) = (&lanes(&delta)[r.clone()], &lanes(&write)[r.clone()]);
+                        let (hs, ws) =
+                            (&mut states_mut(&mut h)[..part.steps + 1], &mut states_mut(&mut w)[..part.steps]);
+                        hs[0] = states(&start)[at];
+                        instance!(z, kind, again(s, delta, write, &br, z.np, n, &states(&rate)[at], hs, ws));
+                        let (g, da) = (&mut states_mut(&mut g)[at], &mut states_mut(&mut da)[at]);
+                        let (gb, qa) = (&mut lanes_mut(&mut gbs)[r.clone()], &mut lanes_mut(&mut qas)[r.clone()]);
+                        let (db, dc) = (&mut states_mut(&mut db)[..part.steps], &mut states_mut(&mut dc)[..part.steps]);
+                        let (a, dy) = (&states(&a)[at], &lanes(&dys)[r]);
+                        instance!(
+                            z,
+                            kind,
+                            back(k, s, delta, write, dy, &br, &cr, z.np, n, a, hs, ws, g, da, gb, qa, db, dc)
+                        );
+                    }
+                    z.store_row(part, states(&db), n, dxb.0, dxb.1);
+                    z.store_row(part, states(&dc), n, dxc.0, dxc.1);
+                }
+                through_product(&delta, &u, &mut gbs, &mut qas);
+                z.store(part, lanes(&gbs), du.0, du.1);
+                z.store(part, lanes(&qas), ddelta.0, ddelta.1);
+            }
+            if let Some((d, acc)) = &mut dh0 {
+                z.store_state(first, lanes(&g), d, false, *acc);
+            }
+        }
+        z.store_state(0, lanes(&da), dxa, true, true);
+    }
+}

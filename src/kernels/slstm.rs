@@ -1,0 +1,209 @@
+//! The kernel of [`SlstmSequence`].
+
+mod cells;
+mod device;
+
+use crate::{
+    autograd::{Grad, In, Kernel, Outs, Value},
+    kernels::{
+        gemm::Shared,
+        heads::seed,
+        math::Math,
+        matmul::{Mat, gemm},
+        scan::{fetch, put_all},
+    },
+    ops::slstm::SlstmSequence,
+    tensor::{Cpu, Cx, Real, Shape, Tensor},
+    with_real,
+};
+use cells::{cell, cell_back};
+
+/// Sizes: batch, steps, heads, units of a head.
+#[derive(Clone, Copy)]
+struct Size {
+    b: usize,
+    t: usize,
+    h: usize,
+    k: usize,
+}
+
+/// What is saved of a step.
+const SAVED: usize = 6;
+
+impl Size {
+    fn of(x: In) -> Size {
+        let (r, shape) = (x[1].shape(), x[0].shape());
+        Size { b: shape.at(0), t: shape.at(1), h: r.at(1), k: r.at(2) }
+    }
+
+    fn d(self) -> usize {
+        self.h * self.k
+    }
+
+    /// Where, in a tensor [B, T, n D], step t of sequence b begins for head `h`; row j of it is j D further on.
+    fn step(self, n: usize, b: usize, t: usize, h: usize) -> usize {
+        (b * self.t + t) * n * self.d() + h * self.k
+    }
+
+    /// Where, in a tensor [B, D], head `h` of sequence b is.
+    fn state(self, b: usize, h: usize) -> std::ops::Range<usize> {
+        let at = b * self.d() + h * self.k;
+        at..at + self.k
+    }
+
+    /// The same in a tensor [H, B, K].
+    fn sorted(self, b: usize, h: usize) -> std::ops::Range<usize> {
+        let at = (h * self.b + b) * self.k;
+        at..at + self.k
+    }
+
+    /// Both, for all heads of all sequences.
+    fn each_state(self, mut f: impl FnMut(std::ops::Range<usize>, std::ops::Range<usize>)) {
+        (0..self.b).for_each(|b| (0..self.h).for_each(|h| f(self.state(b, h), self.sorted(b, h))));
+    }
+
+    /// Have step t of the sequence after `b`, in a tensor [B, T, n D], fetched into the cache.
+    #[inline(always)]
+    fn fetch_next<T>(self, n: usize, b: usize, t: usize, x: &[T]) {
+        if b + 1 < self.b {
+            fetch(&x[self.step(n, b + 1, t, 0)..][..n * self.d()]);
+        }
+    }
+
+    /// Row `row` of R for a gate and a head.
+    fn row(self, gate: usize, h: usize, row: usize) -> std::ops::Range<usize> {
+        let at = ((gate * self.h + h) * self.k + row) * self.k;
+        at..at + self.k
+    }
+
+    /// R of one head as [K, 4K], for h R.
+    fn pack<T: Real>(self, h: usize, r: &[T], y: &mut [T]) {
+        for (i, y) in y.chunks_exact_mut(self.k.max(1)).enumerate() {
+            y.copy_from_slice(&r[self.row(i % 4, h, i / 4)]);
+        }
+    }
+
+    /// Matrices [k, n] of all heads, one after the other, for the products of every step.
+    fn shared<'a, T: Real>(self, cpu: &'a Cpu, (k, n): (usize, usize), all: &'a [T]) -> Vec<Shared<'a, T>> {
+        all.chunks_exact((k * n).max(1)).map(|r| Shared::new(cpu, self.b, (r, Mat::new(k, n, n)))).collect()
+    }
+}
+
+/// y = m + ln w
+#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
+fn effective<T: Math>(m: &[T], w: &[T], y: &mut [T]) {
+    y.iter_mut().zip(m).zip(w).for_each(|((y, &m), &w)| *y = m + w.ln());
+}
+
+impl SlstmSequence {
+    fn forward_cpu<T: Math>(cpu: &Cpu, x: In, y: &mut [Value]) {
+        let [h, h_last, c_last, n_last, m_last, saved] = y else { return };
+        let (s, v, r) = (Size::of(x), x[0].host::<T>(), x[1].host::<T>());
+        let (h, saved, h_last) = (h.host_mut::<T>(), saved.host_mut::<T>(), h_last.host_mut::<T>());
+        // The last states serve as the running ones; h is sorted by heads, for the products.
+        let [c, n, m] = [c_last, n_last, m_last].map(|y| y.host_mut::<T>());
+        c.copy_from_slice(x[3].host());
+        n.copy_from_slice(x[4].host());
+        effective(x[5].host(), x[6].host(), m);
+        let (k, rows) = (s.k, s.b * s.k);
+        let (mut packed, mut sorted) = (cpu.temp::<T>(s.h * 4 * k * k), cpu.temp::<T>(s.h * rows));
+        let mut z = cpu.temp::<T>(s.h * 4 * rows);
+        packed.chunks_exact_mut((4 * k * k).max(1)).enumerate().for_each(|(head, packed)| s.pack(head, r, packed));
+        let shared = s.shared(cpu, (k, 4 * k), &packed);
+        s.each_state(|unit, own| sorted[own].copy_from_slice(&x[2].host::<T>()[unit]));
+        for t in 0..if z.is_empty() { 0 } else { s.t } {
+            for ((r, h), z) in shared.iter().zip(sorted.chunks_exact(rows)).zip(z.chunks_exact_mut(4 * rows)) {
+                r.times(h, z);
+            }
+            cell(s, t, v, &z, &mut [&mut sorted, c, n, m], (h, saved));
+        }
+        s.each_state(|unit, own| h_last[unit].copy_from_slice(&sorted[own]));
+    }
+
+    fn backward_cpu<T: Math>(cpu: &Cpu, x: In, y: &[Value], dy: &[Option<Tensor>], dx: &mut [Grad]) {
+        let [gx, gr, initial @ ..] = dx else { return };
+        let (s, r, first) = (Size::of(x), x[1].host::<T>(), [x[3].host::<T>(), x[4].host::<T>()]);
+        let (h, saved) = (y[0].host::<T>(), y[5].host::<T>());
+        let dx = gx.merged::<T>(cpu, &x[0]);
+        let dr = gr.slice::<T>(cpu, &x[1]);
+        let (k, rows, all) = (s.k, s.b * s.k, 4 * s.k * s.k);
+        let (mut packed, mut turned, mut dp) =
+            (cpu.temp::<T>(all), cpu.temp::<T>(s.h * all), cpu.zeros::<T>(s.h * all));
+        for (head, turned) in turned.chunks_exact_mut(all.max(1)).enumerate() {
+            s.pack(head, r, &mut packed);
+            for (i, turned) in turned.chunks_exact_mut(k).enumerate() {
+                turned.iter_mut().zip(packed[i..].iter().step_by(4 * k)).for_each(|(y, &x)| *y = x);
+            }
+        }
+        let shared = s.shared(cpu, (4 * k, k), &turned);
+        // dh is sorted by heads.
+        let mut g = [(); 4].map(|()| cpu.temp::<T>(s.h * rows));
+        for (g, dy) in g.iter_mut().zip(&dy[1..]) {
+            match seed(dy) {
+                Some(dy) => g.copy_from_slice(dy),
+                None => g.fill(T::ZERO),
+            }
+        }
+        let [dh, dc, dn, gamma] = &mut g;
+        seed(&dy[1]).into_iter().for_each(|dy: &[T]| s.each_state(|unit, own| dh[own].copy_from_slice(&dy[unit])));
+        let (c, n) = (y[2].host::<T>(), y[3].host::<T>());
+        (0..gamma.len()).for_each(|i| gamma[i] -= c[i] * dc[i] + n[i] * dn[i]);
+        let mut dz = cpu.temp::<T>(s.h * 4 * rows);
+        for t in (0..if dz.is_empty() { 0 } else { s.t }).rev() {
+            let states = &mut [&mut **dh, &mut **dc, &mut **dn, &mut **gamma];
+            cell_back(s, t, (saved, first, seed(&dy[0])), states, &mut dz, (&mut *dx.0, dx.1));
+            for (head, (r, dz)) in shared.iter().zip(dz.chunks_exact(4 * rows)).enumerate() {
+                r.times(dz, &mut dh[head * rows..][..rows]);
+                // dR = Σ h_{t-1} dzᵀ over all steps and sequences.
+                let (before, step) = match t.checked_sub(1) {
+                    None => (&x[2].host::<T>()[head * k..], s.d()),
+                    Some(t) => (&h[s.step(1, 0, t, head)..], s.t * s.d()),
+                };
+                let (m, mz) = (Mat::new(s.b, k, step), Mat::new(s.b, 4 * k, 4 * k));
+                let dp = (&mut dp[head * all..][..all], Mat::new(k, 4 * k, 4 * k));
+                gemm(T::ONE, (before, m.t()), (dz, mz), dp, true);
+            }
+        }
+        for (i, dp) in dp.chunks_exact(k.max(1)).enumerate() {
+            let (head, i) = (i / (4 * k), i % (4 * k));
+            put_all(&mut dr[s.row(i % 4, head, i / 4)], dp, true);
+        }
+        initial_back(cpu, s, x, [dh, dc, dn, gamma], initial);
+    }
+}
+
+/// The gradients of h0, c0, n0, m0 and w0 from dh [H, B, K] and dc, dn, γ [B, D] before the first step.
+fn initial_back<T: Math>(cpu: &Cpu, s: Size, x: In, [dh, dc, dn, gamma]: [&[T]; 4], dx: &mut [Grad]) {
+    let ([c0, n0, w0], [gh, gc, gn, gm, gw]) = ([3, 4, 6].map(|i| x[i].host::<T>()), dx) else { return };
+    // h does not depend on m: where m0 moves for fixed c0 and n0, c0 eᵐ and n0 eᵐ move.
+    let dm = |i: usize| gamma[i] + c0[i] * dc[i] + n0[i] * dn[i];
+    let dh_last = gh.slice::<T>(cpu, &x[2]);
+    s.each_state(|unit, own| put_all(&mut dh_last[unit], &dh[own], true));
+    gc.write(|d, acc| put_all(d, dc, acc));
+    gn.write(|d, acc| put_all(d, dn, acc));
+    gm.add(|d: &mut [T]| d.iter_mut().enumerate().for_each(|(i, d)| *d += dm(i)));
+    // Before the first token nothing depends on w: c and n are zero.
+    let of_w = |i: usize| if w0[i] > T::ZERO { dm(i) / w0[i] } else { T::ZERO };
+    gw.add(|d: &mut [T]| d.iter_mut().enumerate().for_each(|(i, d)| *d += of_w(i)));
+}
+
+impl Kernel for SlstmSequence {
+    fn saves(&self, x: In) -> Outs {
+        let (b, t, d4) = x[0].shape().split(1);
+        Shape::from([b, t, SAVED, d4 / 4]).into()
+    }
+
+    fn forward(&self, cx: &Cx, x: In, y: &mut [Value]) {
+        match cx {
+            Cx::Cpu(cpu) => with_real!(x[0].dtype(), T => Self::forward_cpu::<T>(cpu, x, y)),
+            Cx::Cuda(cu) => Self::forward_cuda(cu, x, y),
+        }
+    }
+
+    fn backward(&self, cx: &Cx, x: In, y: &[Value], dy: &[Option<Tensor>], dx: &mut [Grad]) {
+        match cx {
+            Cx::Cpu(cpu) => with_real!(x[0].dtype(), T => Self::backward_cpu::<T>(cpu, x, y, dy, dx)),
+            Cx::Cuda(cu) => Self::backward_cuda(cu, x, y, dy, dx),
+        }
+    }
+}

@@ -1,0 +1,174 @@
+//! One step of the sLSTM, forwards and backwards, for all heads of all sequences: what is left when the products with R
+//! are done.
+
+use crate::kernels::{
+    math::Math,
+    scan::{at, by_lanes, each, put},
+    slstm::{SAVED, Size},
+};
+
+/// Where a step of one head of one sequence is read and written. x [4, D], saved [6, D], h [D] begin at the head's units;
+/// z [4K] is h R; the states [K] move on.
+struct Step<'a, T> {
+    x: &'a [T],
+    z: &'a [T],
+    states: [&'a mut [T]; 4],
+    h: &'a mut [T],
+    saved: &'a mut [T],
+}
+
+/// The least σ(−f̃) where l wins: a normal number of every type.
+const LEAST: f64 = 1e-37;
+
+/// i and f. One of them is 1 and the other `less`: f is 1 where l won, which is where the slope is positive.
+#[inline(always)]
+fn gates<T: Math>(less: T, slope: T) -> (T, T) {
+    if slope > T::ZERO { (less, T::ONE) } else { (T::ONE, less) }
+}
+
+/// W units of it.
+#[inline(always)]
+fn lanes<T: Math, const W: usize>(i: usize, k: usize, d: usize, y: &mut Step<T>) {
+    let mut raw = [[T::ZERO; W]; 4];
+    for (g, raw) in raw.iter_mut().enumerate() {
+        let (x, z): ([T; W], [T; W]) = (at(y.x, g, d, i), at(y.z, g, k, i));
+        for l in 0..W {
+            raw[l] = x[l] + z[l];
+        }
+    }
+    let [_, c, n, m] = &y.states;
+    let (mut c, mut n, mut m): ([T; W], [T; W], [T; W]) = (at(c, 0, k, i), at(n, 0, k, i), at(m, 0, k, i));
+    let (z, o) = (each(raw[2], T::tanh), each(raw[3], T::sigmoid));
+    let (mut less, mut h, mut slope) = (raw[0], o, raw[1]);
+    for l in 0..W {
+        // −ln σ(f̃) and σ(−f̃).
+        let (fade, fading) = (-raw[1][l]).softplus_and_slope();
+        let past = m[l] - fade;
+        let wins = past >= raw[0][l];
+        m[l] = if wins { past } else { raw[0][l] };
+        // Its sign is what tells who won, so that it never becomes 0.
+        slope[l] = if wins { fading.max(T::of(LEAST)) } else { -fading };
+        less[l] = (if wins { raw[0][l] } else { past }) - m[l];
+    }
+    let less = each(less, T::decay);
+    for l in 0..W {
+        let (ig, fg) = gates(less[l], slope[l]);
+        c[l] = fg.fma(c[l], ig * z[l]);
+        n[l] = fg.fma(n[l], ig);
+        h[l] = o[l] * c[l] / n[l];
+    }
+    put(y.h, 0, d, i, h, false);
+    y.states.iter_mut().zip([h, c, n, m]).for_each(|(y, v)| put(y, 0, k, i, v, false));
+    [less, z, o, c, n, slope].into_iter().enumerate().for_each(|(j, v)| put(y.saved, j, d, i, v, false));
+}
+
+/// Step t of all heads and sequences: z [H, B, 4K] is h R, the states h [H, B, K] and c, n, m [B, D] move on.
+#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
+pub fn cell<T: Math>(s: Size, t: usize, x: &[T], z: &[T], states: &mut [&mut [T]; 4], y: (&mut [T], &mut [T])) {
+    let (k, d) = (s.k, s.d());
+    for b in 0..s.b {
+        s.fetch_next(4, b, t, x);
+        s.fetch_next(SAVED, b, t, y.1);
+        for h in 0..s.h {
+            let [h_state, c, n, m] = states;
+            let (unit, own) = (s.state(b, h), s.sorted(b, h));
+            let states = [&mut h_state[own], &mut c[unit.clone()], &mut n[unit.clone()], &mut m[unit]];
+            let mut y = Step {
+                x: &x[s.step(4, b, t, h)..],
+                z: &z[4 * s.sorted(b, h).start..][..4 * k],
+                states,
+                h: &mut y.0[s.step(1, b, t, h)..],
+                saved: &mut y.1[s.step(SAVED, b, t, h)..],
+            };
+            by_lanes!(k, lanes::<T>(d, &mut y));
+        }
+    }
+}
+
+/// What a step of one head of one sequence backwards reads: what was saved of it, c and n of the step before, and from
+/// above, if anything comes.
+struct Seen<'a, T> {
+    saved: &'a [T],
+    before: [&'a [T]; 2],
+    dy: Option<&'a [T]>,
+}
+
+/// W units of it. The states dh, dc, dn, γ [K] come from step t + 1 and become what step t − 1 gets, but for dh. The
+/// gradient of the gates' sums goes to dz [4K], and to dx [4, D] or is added.
+#[inline(always)]
+fn lanes_back<T: Math, const W: usize>(
+    i: usize,
+    k: usize,
+    d: usize,
+    x: &Seen<T>,
+    g: &mut [&mut [T]; 4],
+    dz: &mut [T],
+    (dx, acc): (&mut [T], bool),
+) {
+    let mut saved = [[T::ZERO; W]; SAVED];
+    saved.iter_mut().enumerate().for_each(|(j, y)| *y = at(x.saved, j, d, i));
+    let [less, z, o, c, n, slope] = saved;
+    let (mut dh, mut dc, mut dn, mut gamma): ([T; W], [T; W], [T; W], [T; W]) =
+        (at(g[0], 0, k, i), at(g[1], 0, k, i), at(g[2], 0, k, i), at(g[3], 0, k, i));
+    let (c0, n0): ([T; W], [T; W]) = (at(x.before[0], 0, k, i), at(x.before[1], 0, k, i));
+    if let Some(dy) = x.dy {
+        let dy: [T; W] = at(dy, 0, k, i);
+        for l in 0..W {
+            dh[l] += dy[l];
+        }
+    }
+    let mut out = [[T::ZERO; W]; 4];
+    for l in 0..W {
+        let inverse = T::ONE / n[l];
+        let (per_n, h) = (dh[l] * inverse, o[l] * c[l] * inverse);
+        dc[l] = per_n.fma(o[l], dc[l]);
+        dn[l] = (-per_n).fma(h, dn[l]);
+        let (ig, fg) = gates(less[l], slope[l]);
+        let wins = slope[l] > T::ZERO;
+        let (to_past, to_input) = if wins { (gamma[l], T::ZERO) } else { (T::ZERO, gamma[l]) };
+        let slope = if wins { slope[l] } else { -slope[l] };
+        out[0][l] = ig.fma(z[l].fma(dc[l], dn[l]), to_input);
+        out[1][l] = fg.fma(c0[l].fma(dc[l], n0[l] * dn[l]), to_past) * slope;
+        out[2][l] = ig * dc[l] * (-z[l]).fma(z[l], T::ONE);
+        out[3][l] = dh[l] * h * (T::ONE - o[l]);
+        (dc[l], dn[l], gamma[l]) = (fg * dc[l], fg * dn[l], to_past);
+    }
+    g[1..].iter_mut().zip([dc, dn, gamma]).for_each(|(y, v)| put(y, 0, k, i, v, false));
+    for (j, &out) in out.iter().enumerate() {
+        put(dz, j, k, i, out, false);
+        put(dx, j, d, i, out, acc);
+    }
+}
+
+/// Step t of all heads and sequences backwards: dh [H, B, K] and dc, dn, γ [B, D], dz [H, B, 4K] and dx as in
+/// [`lanes_back`]. `first` is c and n before the first step.
+#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
+pub fn cell_back<T: Math>(
+    s: Size,
+    t: usize,
+    (saved, first, dy): (&[T], [&[T]; 2], Option<&[T]>),
+    g: &mut [&mut [T]; 4],
+    dz: &mut [T],
+    (dx, acc): (&mut [T], bool),
+) {
+    let (k, d) = (s.k, s.d());
+    for b in 0..s.b {
+        s.fetch_next(SAVED, b, t.saturating_sub(1), saved);
+        s.fetch_next(4, b, t, dx);
+        for h in 0..s.h {
+            let (unit, own) = (s.state(b, h), s.sorted(b, h));
+            let before = if t == 0 {
+                [&first[0][unit.clone()], &first[1][unit.clone()]]
+            } else {
+                let [c, n] = [3, 4].map(|j| s.step(SAVED, b, t - 1, h) + j * d);
+                [&saved[c..c + k], &saved[n..n + k]]
+            };
+            let dy = dy.map(|dy| &dy[s.step(1, b, t, h)..]);
+            let seen = Seen { saved: &saved[s.step(SAVED, b, t, h)..], before, dy };
+            let [dh, dc, dn, gamma] = g;
+            let mut g = [&mut dh[own.clone()], &mut dc[unit.clone()], &mut dn[unit.clone()], &mut gamma[unit]];
+            let (dz, dx) = (&mut dz[4 * own.start..4 * own.end], &mut dx[s.step(4, b, t, h)..]);
+            by_lanes!(k, lanes_back::<T>(d, &seen, &mut g, &mut *dz, (&mut *dx, acc)));
+        }
+    }
+}
