@@ -110,7 +110,7 @@ fn every_lane_of_a_warp_gets_its_sum_and_its_largest() {
 
 #[test]
 fn functions_are_those_of_the_cpu() {
-    use tapezoo::ops::math::m64;
+    use tapezoo::kernels::math::m64;
     let x = Tensor::from_vec((-40..=40).map(|i| f64::from(i) * 0.75).chain([1.0, 700.0, -700.0]).collect(), [84]);
     for dtype in [DType::F64, DType::F32] {
         let Some(got) = run("functions", dtype, Launch::blocks(1, 32), &x, 6 * 84, Some(84)) else { return };

@@ -17,7 +17,7 @@ use std::{
     fs,
     path::{Path, PathBuf},
 };
-use tapezoo::{cuda::Module, ops, tensor::DType};
+use tapezoo::{cuda::Module, kernels, tensor::DType};
 
 /// What is compiled: single and half precision for the oldest and the newest device that we name; double, which is
 /// there to check gradients by, once.
