@@ -9,7 +9,10 @@ use crate::{
         lane_sums,
         math::Math,
     },
-    ops::reduce::{Logsumexp, MaxAxis, SumAxis},
+    ops::{
+        logsumexp::Logsumexp,
+        reduce::{MaxAxis, SumAxis},
+    },
     tensor::{Cx, Real, Tensor},
     with_real, with_width,
 };

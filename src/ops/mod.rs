@@ -3,40 +3,33 @@
 //! To add one: a file with a struct that implements [`Op`], and its name in the list below,
 //! over which the gradient check and the other tests of all ops run.
 
-pub mod arith;
 pub mod attention;
 pub mod block_diagonal;
-pub mod cast;
 pub mod conv;
-pub mod cumsum;
 pub mod delta;
-pub mod elementwise;
-pub mod embed;
 pub mod gated_skip;
 pub mod glu;
 pub mod heads;
 pub mod linear;
 pub mod linear_activated;
 pub mod linear_attn;
+pub mod logsumexp;
 pub mod loss;
 pub mod lru_scan;
 pub mod lstm;
-pub mod matmul;
 pub mod mlstm;
-pub mod movement;
 pub mod norm;
-pub mod permute;
 pub mod primitives;
 pub mod quasi_lstm;
-pub mod reduce;
 pub mod scan;
 pub mod scan_parallel;
 pub mod selective;
 pub mod skip_gelu;
 pub mod slstm;
 pub mod softmax;
-pub mod triangular;
 pub mod words;
+
+pub use primitives::{arith, cast, cumsum, elementwise, embed, matmul, movement, permute, reduce, triangular};
 
 use crate::{
     autograd::{Gen, In, Op},
@@ -69,7 +62,8 @@ ops! {
     block_diagonal: BlockDiagonal;
     movement: Narrow, Concat, Tril;
     permute: Permute;
-    reduce: SumAxis, MaxAxis, Logsumexp;
+    reduce: SumAxis, MaxAxis;
+    logsumexp: Logsumexp;
     cumsum: Cumsum;
     softmax: Softmax, LogSoftmax, CausalSoftmax;
     norm: LayerNorm, RmsNorm, L2Norm;

@@ -3,7 +3,6 @@
 
 use crate::{
     autograd::{Grad, In},
-    ops::arith::{Add, Div, Mul, Sub},
     tensor::{Real, Shape, Tensor},
     with_real,
 };
@@ -13,30 +12,6 @@ pub(super) trait Function {
     fn f<T: Real>(a: T, b: T) -> T;
     fn da<T: Real>(g: T, a: T, b: T) -> T;
     fn db<T: Real>(g: T, a: T, b: T) -> T;
-}
-
-macro_rules! functions {
-    ($($Op:ident: |$g:ident, $a:ident, $b:ident| $f:expr, $da:expr, $db:expr;)*) => { $(
-        #[allow(unused)]
-        impl Function for $Op {
-            fn f<T: Real>($a: T, $b: T) -> T {
-                $f
-            }
-            fn da<T: Real>($g: T, $a: T, $b: T) -> T {
-                $da
-            }
-            fn db<T: Real>($g: T, $a: T, $b: T) -> T {
-                $db
-            }
-        }
-    )* };
-}
-
-functions! {
-    Add: |g, a, b| a + b, g, g;
-    Sub: |g, a, b| a - b, g, -g;
-    Mul: |g, a, b| a * b, g * b, g * a;
-    Div: |g, a, b| a / b, g / b, -(g / b) * (a / b);
 }
 
 /// The element of a tensor of shape `x` that stands at element `i` of the shape `y` that it is broadcast to.

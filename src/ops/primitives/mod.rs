@@ -13,25 +13,32 @@
 //!
 //! A gradient is added to the one that is there ([`Grad::add`]).
 
-pub mod binary;
-pub mod linear;
-pub mod pointwise;
-pub mod product;
+pub mod arith;
+pub mod cast;
+pub mod cumsum;
+pub mod elementwise;
+pub mod embed;
+pub mod matmul;
+pub mod movement;
+pub mod permute;
+pub mod reduce;
+pub mod triangular;
+
+mod binary;
+mod linear;
+mod pointwise;
+
+use arith::{Add, Affine, Div, Mul, Sub};
+use cast::Cast;
+use cumsum::Cumsum;
+use elementwise::{Cos, Elu, Elu1, Exp, Expm1, Gelu, GeluTanh, Log, Sigmoid, Silu, Sin, Softplus, Sqrt, Square, Tanh};
+use embed::{Embedding, Gather};
+use movement::{Concat, Narrow, Tril};
+use permute::Permute;
+use reduce::{MaxAxis, SumAxis};
 
 use crate::{
     autograd::{Grad, In, Primitive},
-    ops::{
-        arith::{Add, Affine, Div, Mul, Sub},
-        cast::Cast,
-        cumsum::Cumsum,
-        elementwise::{
-            Cos, Elu, Elu1, Exp, Expm1, Gelu, GeluTanh, Log, Sigmoid, Silu, Sin, Softplus, Sqrt, Square, Tanh,
-        },
-        embed::{Embedding, Gather},
-        movement::{Concat, Narrow, Tril},
-        permute::Permute,
-        reduce::{MaxAxis, SumAxis},
-    },
     tensor::Tensor,
 };
 

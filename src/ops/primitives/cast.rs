@@ -2,10 +2,11 @@
 //!
 //! In a model of bf16 this is where a value that is computed in f32 meets the others.
 
+use super::linear::Linear;
 use crate::{
     autograd::{Gen, In, Kernel, Op, Outs, Primitive, Var},
     ops::check_real,
-    tensor::{DType, Tensor},
+    tensor::{DType, Shape, Tensor},
 };
 
 /// x in another type.
@@ -36,6 +37,13 @@ impl Op for Cast {
         let rank = g.below(3);
         let x = g.shape(rank, 40);
         (Cast(DType::F64), vec![g.normal(x)])
+    }
+}
+
+/// y = x, in another type.
+impl Linear for Cast {
+    fn terms(&self, _: In, y: Shape, mut term: impl FnMut(usize, usize, usize, f64)) {
+        (0..y.len()).for_each(|i| term(i, 0, i, 1.0));
     }
 }
 

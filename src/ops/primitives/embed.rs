@@ -3,6 +3,7 @@
 //! Backward adds every gradient where its value came from, in an order that sizes and indices alone decide, so that the
 //! rounding of repeated indices is the same every time.
 
+use super::linear::Linear;
 use crate::{
     autograd::{Gen, In, Kernel, Op, Outs, Primitive, Var},
     ops::check_real,
@@ -73,6 +74,14 @@ impl Op for Embedding {
     }
 }
 
+/// Row i of y is row id_i of the table.
+impl Linear for Embedding {
+    fn terms(&self, x: In, y: Shape, mut term: impl FnMut(usize, usize, usize, f64)) {
+        let (ids, n) = (x[1].host::<i32>(), y.last());
+        (0..y.len()).for_each(|i| term(i, 0, ids[i / n] as usize * n + i % n, 1.0));
+    }
+}
+
 impl Op for Gather {
     fn name(&self) -> &'static str {
         "gather"
@@ -104,6 +113,14 @@ impl Op for Gather {
         let x = g.shape(rank, 5);
         let outer = Shape::new(&x.dims()[..rank - 1]);
         (Gather, vec![g.normal(x), g.ints(outer, x.last())])
+    }
+}
+
+/// y_i = x[i, id_i]
+impl Linear for Gather {
+    fn terms(&self, x: In, _: Shape, mut term: impl FnMut(usize, usize, usize, f64)) {
+        let n = x[0].shape().last();
+        x[1].host::<i32>().iter().enumerate().for_each(|(i, &id)| term(i, 0, i * n + id as usize, 1.0));
     }
 }
 

@@ -3,6 +3,7 @@
 //! A shape is seen as [outer, n, inner] around its axis of n entries. Where inner = 1 a row is contiguous and is
 //! reduced in lanes; otherwise whole rows of `inner` elements are combined.
 
+use super::linear::Linear;
 use crate::{
     autograd::{Gen, In, Kernel, Op, Outs, Primitive, Var},
     ops::check_real,
@@ -27,17 +28,14 @@ pub struct MaxAxis {
     pub keep: bool,
 }
 
-/// y = ln Σ eˣ over the last axis, without overflow.
-pub struct Logsumexp;
-
 /// `x` is real and has this axis.
-pub(super) fn check_axis(x: &Tensor, axis: usize) -> Result<(), String> {
+pub(crate) fn check_axis(x: &Tensor, axis: usize) -> Result<(), String> {
     check_real(x)?;
     if axis < x.shape().rank() { Ok(()) } else { Err(format!("shape {} has no axis {axis}", x.shape())) }
 }
 
 /// `x` with `axis` of size 1, or without it.
-fn reduced(x: &Tensor, axis: usize, keep: bool) -> Result<Outs, String> {
+pub(crate) fn reduced(x: &Tensor, axis: usize, keep: bool) -> Result<Outs, String> {
     check_axis(x, axis)?;
     let x = x.shape();
     if keep {
@@ -73,6 +71,17 @@ impl Op for SumAxis {
     }
 }
 
+/// y[o, i] = Σ_k x[o, k, i], or the mean over k.
+impl Linear for SumAxis {
+    fn terms(&self, x: In, y: Shape, mut term: impl FnMut(usize, usize, usize, f64)) {
+        let (_, n, inner) = x[0].shape().split(self.axis);
+        let c = if self.mean { 1.0 / n as f64 } else { 1.0 };
+        for i in 0..y.len() {
+            (0..n).for_each(|k| term(i, 0, (i / inner * n + k) * inner + i % inner, c));
+        }
+    }
+}
+
 impl Op for MaxAxis {
     fn name(&self) -> &'static str {
         "max_axis"
@@ -101,33 +110,18 @@ impl Op for MaxAxis {
     }
 }
 
-impl Op for Logsumexp {
-    fn name(&self) -> &'static str {
-        "logsumexp"
-    }
-
-    fn infer(&self, x: In) -> Result<Outs, String> {
-        match x[0].shape().rank() {
-            0 => Err("needs one axis at least, got shape []".into()),
-            rank => reduced(&x[0], rank - 1, false),
+/// y[o, i] = x[o, k, i] with the first k at which it is largest; a NaN counts as larger than any number.
+impl Linear for MaxAxis {
+    fn terms(&self, x: In, y: Shape, mut term: impl FnMut(usize, usize, usize, f64)) {
+        let (_, n, inner) = x[0].shape().split(self.axis);
+        let x = x[0].to_f64();
+        for i in 0..y.len() {
+            let places = (0..n).map(|k| (i / inner * n + k) * inner + i % inner);
+            let larger = |best: usize, j: usize| if x[best] >= x[j] || x[best].is_nan() { best } else { j };
+            if let Some(j) = places.reduce(larger) {
+                term(i, 0, j, 1.0);
+            }
         }
-    }
-
-    fn formula<'t>(&self, x: &[Var<'t>]) -> Option<Vec<Var<'t>>> {
-        let axis = x[0].shape().rank() - 1;
-        let m = x[0].max_axis(axis, true);
-        let sum = (x[0] - m).exp().sum_axis(axis, true);
-        Some(vec![(sum.log() + m).sum_axis(axis, false)])
-    }
-
-    fn kernel(&self) -> Option<&dyn Kernel> {
-        Some(self)
-    }
-
-    fn sample(g: &mut Gen) -> (Self, Vec<Tensor>) {
-        let rank = g.below(3) + 1;
-        let shape = g.shape(rank, 20);
-        (Logsumexp, vec![g.normal(shape)])
     }
 }
 
@@ -160,11 +154,5 @@ impl<'t> Var<'t> {
     #[track_caller]
     pub fn max_axis(self, axis: usize, keep: bool) -> Var<'t> {
         self.tape().apply(MaxAxis { axis, keep }, [self])
-    }
-
-    /// ln Σ eˣ over the last axis, which is gone.
-    #[track_caller]
-    pub fn logsumexp(self) -> Var<'t> {
-        self.tape().apply(Logsumexp, [self])
     }
 }

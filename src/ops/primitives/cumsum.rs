@@ -6,10 +6,11 @@
 //!
 //! A shape is seen as [outer, n, inner] around its axis of n entries, as in [`super::reduce`].
 
+use super::linear::Linear;
 use crate::{
     autograd::{Gen, In, Kernel, Op, Outs, Primitive, Var},
     ops::reduce::check_axis,
-    tensor::Tensor,
+    tensor::{Shape, Tensor},
 };
 
 /// yₜ = x₀ + … + xₜ along an axis.
@@ -40,6 +41,17 @@ impl Op for Cumsum {
         let rank = g.below(3) + 1;
         let shape = g.shape(rank, 9);
         (Cumsum { axis: g.below(rank) }, vec![g.normal(shape)])
+    }
+}
+
+/// y[o, t, i] = Σ x[o, s, i] over s ≤ t.
+impl Linear for Cumsum {
+    fn terms(&self, _: In, y: Shape, mut term: impl FnMut(usize, usize, usize, f64)) {
+        let (_, n, inner) = y.split(self.axis);
+        for i in 0..y.len() {
+            let t = i / inner % n;
+            (0..=t).for_each(|s| term(i, 0, i - (t - s) * inner, 1.0));
+        }
     }
 }
 

@@ -1,48 +1,40 @@
-//! Products of matrices over the last two axes, and the inverse of a unit lower-triangular one.
+//! Unit lower-triangular systems: (I + L) X = R by substitution, and (I + L)⁻¹ as an op.
 
 use crate::{
-    autograd::{Grad, In, Primitive},
-    ops::{matmul::Matmul, triangular::UnitLowerInverse},
-    tensor::{Real, Shape, Tensor},
+    autograd::{Gen, Grad, In, Kernel, Op, Outs, Primitive, Var},
+    tensor::{Real, Tensor},
     with_real,
 };
 
-impl Matmul {
-    /// Calls `term(i, j, k)` for every product: y_i has a_j b_k in its sum.
-    fn terms(&self, a: Shape, b: Shape, y: Shape, mut term: impl FnMut(usize, usize, usize)) {
-        let (rows, cols) = (y.at(-2), y.at(-1));
-        let inner = a.at(if self.ta { -2 } else { -1 });
-        // One matrix b serves every batch, or each has its own.
-        let step_b = if b.rank() == 2 { 0 } else { inner * cols };
-        for i in 0..y.len() {
-            let (batch, row, col) = (i / (rows * cols), i / cols % rows, i % cols);
-            for k in 0..inner {
-                let in_a = if self.ta { k * rows + row } else { row * inner + k };
-                let in_b = if self.tb { col * inner + k } else { k * cols + col };
-                term(i, batch * rows * inner + in_a, batch * step_b + in_b);
-            }
+/// (I + stril(L))⁻¹ over the last two axes of a tensor [.., C, C]; only what lies below the diagonal is read.
+///
+/// With T the inverse, T (I + L) = I gives dL = −stril(Tᵀ dT Tᵀ).
+pub struct UnitLowerInverse;
+
+impl Op for UnitLowerInverse {
+    fn name(&self) -> &'static str {
+        "unit_lower_inverse"
+    }
+
+    fn infer(&self, x: In) -> Result<Outs, String> {
+        let s = x[0].shape();
+        if s.rank() < 2 || s.at(-1) != s.at(-2) {
+            return Err(format!("needs square matrices in the last two axes, got shape {s}"));
         }
-    }
-}
-
-/// y = a b; da = dy bᵀ, db = aᵀ dy
-impl Primitive for Matmul {
-    fn value(&self, x: In, y: &mut Tensor) {
-        let shape = y.shape();
-        with_real!(y.dtype(), T => {
-            let (a, b, y) = (x[0].host::<T>(), x[1].host::<T>(), y.host_mut::<T>());
-            y.fill(T::ZERO);
-            self.terms(x[0].shape(), x[1].shape(), shape, |i, j, k| y[i] += a[j] * b[k]);
-        });
+        Ok(s.into())
     }
 
-    fn derivative(&self, x: In, dy: &Tensor, dx: &mut [Grad]) {
-        let (a_shape, b_shape, shape) = (x[0].shape(), x[1].shape(), dy.shape());
-        with_real!(dy.dtype(), T => {
-            let (a, b, dy) = (x[0].host::<T>(), x[1].host::<T>(), dy.host::<T>());
-            dx[0].add::<T>(|da| self.terms(a_shape, b_shape, shape, |i, j, k| da[j] += dy[i] * b[k]));
-            dx[1].add::<T>(|db| self.terms(a_shape, b_shape, shape, |i, j, k| db[k] += a[j] * dy[i]));
-        });
+    fn primitive(&self) -> Option<&dyn Primitive> {
+        Some(self)
+    }
+
+    fn kernel(&self) -> Option<&dyn Kernel> {
+        Some(self)
+    }
+
+    fn sample(g: &mut Gen) -> (Self, Vec<Tensor>) {
+        let (outer, n) = (g.size(3), g.size(6));
+        (UnitLowerInverse, vec![g.range([outer, n, n], -1.0, 1.0)])
     }
 }
 
@@ -94,5 +86,13 @@ impl Primitive for UnitLowerInverse {
                 }
             }
         }));
+    }
+}
+
+impl<'t> Var<'t> {
+    /// (I + stril(self))⁻¹ over the last two axes.
+    #[track_caller]
+    pub fn unit_lower_inverse(self) -> Var<'t> {
+        self.tape().apply(UnitLowerInverse, [self])
     }
 }

@@ -4,10 +4,11 @@
 //! None of them computes: values are copied in runs that are contiguous on both sides, gradients are copied or
 //! added back along the same runs.
 
+use super::linear::Linear;
 use crate::{
     autograd::{Gen, In, Kernel, Op, Outs, Primitive, Var},
     ops::check_real,
-    tensor::Tensor,
+    tensor::{Shape, Tensor},
 };
 
 /// Indices `start..start + len` of one axis.
@@ -64,6 +65,17 @@ impl Op for Narrow {
     }
 }
 
+/// y[o, k, i] = x[o, start + k, i]
+impl Linear for Narrow {
+    fn terms(&self, x: In, y: Shape, mut term: impl FnMut(usize, usize, usize, f64)) {
+        let (_, n, inner) = x[0].shape().split(self.axis);
+        for i in 0..y.len() {
+            let (outer, k) = (i / (self.len * inner), i / inner % self.len);
+            term(i, 0, (outer * n + self.start + k) * inner + i % inner, 1.0);
+        }
+    }
+}
+
 impl Op for Concat {
     fn name(&self) -> &'static str {
         "concat"
@@ -109,6 +121,21 @@ impl Op for Concat {
     }
 }
 
+/// The inputs one after another along an axis.
+impl Linear for Concat {
+    fn terms(&self, x: In, y: Shape, mut term: impl FnMut(usize, usize, usize, f64)) {
+        let (outer, n, inner) = y.split(self.axis);
+        let mut start = 0;
+        for m in 0..x.len() {
+            let run = x[m].shape().split(self.axis).1 * inner;
+            for o in 0..outer {
+                (0..run).for_each(|j| term(o * n * inner + start + j, m, o * run + j, 1.0));
+            }
+            start += run;
+        }
+    }
+}
+
 impl Tril {
     /// How many of the `cols` entries of row `i` are kept.
     pub(crate) fn kept(&self, i: usize, cols: usize) -> usize {
@@ -141,6 +168,18 @@ impl Op for Tril {
         let rank = g.below(2) + 2;
         let shape = g.shape(rank, 5);
         (Tril { diag: g.below(7) as isize - 3 }, vec![g.normal(shape)])
+    }
+}
+
+/// The entries of a matrix up to a diagonal; the others are 0.
+impl Linear for Tril {
+    fn terms(&self, _: In, y: Shape, mut term: impl FnMut(usize, usize, usize, f64)) {
+        let (rows, cols) = (y.at(-2), y.at(-1));
+        for i in 0..y.len() {
+            if i % cols < self.kept(i / cols % rows, cols) {
+                term(i, 0, i, 1.0);
+            }
+        }
     }
 }
 

@@ -1,5 +1,6 @@
 //! Functions of one number, applied to every element.
 
+use super::pointwise::Function;
 use crate::{
     autograd::{Gen, In, Kernel, Op, Outs, Primitive, Var},
     tensor::Tensor,
@@ -74,4 +75,64 @@ functions! {
     gelu_tanh = GeluTanh in -3.0..3.0;
     /// GELU itself: x Φ(x) = ½ x (1 + erf(x / √2))
     gelu = Gelu in -3.0..3.0;
+}
+
+/// σ(x) = 1 / (1 + e^(−x))
+fn sigmoid(x: f64) -> f64 {
+    1.0 / (1.0 + (-x).exp())
+}
+
+/// x y, and 0 where x is −∞ and y has come to 0 faster.
+fn vanishing(x: f64, y: f64) -> f64 {
+    if y == 0.0 { y } else { x * y }
+}
+
+/// Φ(x), the standard normal distribution.
+fn normal_cdf(x: f64) -> f64 {
+    0.5 * libm::erfc(-x / std::f64::consts::SQRT_2)
+}
+
+/// φ(x) = Φ′(x), its density.
+fn normal_pdf(x: f64) -> f64 {
+    (-0.5 * x * x).exp() / (2.0 * std::f64::consts::PI).sqrt()
+}
+
+/// √(8/π) (x + 0.044715 x³), such that the tanh approximation of GELU is x σ of it; and its derivative.
+fn gelu_argument(x: f64) -> (f64, f64) {
+    let c = (8.0 / std::f64::consts::PI).sqrt();
+    (c * (x + 0.044715 * x * x * x), c * (1.0 + 3.0 * 0.044715 * x * x))
+}
+
+macro_rules! definitions {
+    ($($Op:ident: |$x:ident| $f:expr, $slope:expr;)*) => { $(
+        impl Function for $Op {
+            fn f(&self, $x: f64) -> f64 {
+                $f
+            }
+            fn slope(&self, $x: f64) -> f64 {
+                $slope
+            }
+        }
+    )* };
+}
+
+definitions! {
+    Exp: |x| x.exp(), x.exp();
+    Log: |x| x.ln(), 1.0 / x;
+    Expm1: |x| x.exp_m1(), x.exp();
+    Sqrt: |x| x.sqrt(), 0.5 / x.sqrt();
+    Square: |x| x * x, 2.0 * x;
+    Sin: |x| x.sin(), x.cos();
+    Cos: |x| x.cos(), -x.sin();
+    Sigmoid: |x| sigmoid(x), sigmoid(x) * sigmoid(-x);
+    Tanh: |x| x.tanh(), 1.0 / x.cosh().powi(2);
+    Silu: |x| vanishing(x, sigmoid(x)), sigmoid(x) + vanishing(x, sigmoid(x) * sigmoid(-x));
+    Softplus: |x| x.max(0.0) + (-x.abs()).exp().ln_1p(), sigmoid(x);
+    Elu: |x| if x > 0.0 { x } else { x.exp_m1() }, if x > 0.0 { 1.0 } else { x.exp() };
+    Elu1: |x| if x > 0.0 { x + 1.0 } else { x.exp() }, if x > 0.0 { 1.0 } else { x.exp() };
+    GeluTanh: |x| vanishing(x, sigmoid(gelu_argument(x).0)), {
+        let (u, du) = gelu_argument(x);
+        sigmoid(u) + vanishing(x * du, sigmoid(u) * sigmoid(-u))
+    };
+    Gelu: |x| vanishing(x, normal_cdf(x)), normal_cdf(x) + vanishing(x, normal_pdf(x));
 }

@@ -1,8 +1,9 @@
 //! Matrix products over the last two axes, batched over the others, with either operand transposed.
 
 use crate::{
-    autograd::{Gen, In, Kernel, Op, Outs, Primitive, Var},
-    tensor::{Shape, Tensor},
+    autograd::{Gen, Grad, In, Kernel, Op, Outs, Primitive, Var},
+    tensor::{Real, Shape, Tensor},
+    with_real,
 };
 
 /// y = op(a) op(b), where op transposes or not. The outer axes of `a` and `b` must be equal, or `b` must be one
@@ -55,6 +56,45 @@ impl Op for Matmul {
         let batched = g.coin();
         let (a, b) = (mat(g, true, op.ta, m, k), mat(g, batched, op.tb, k, n));
         (op, vec![a, b])
+    }
+}
+
+/// y = a b; da = dy bᵀ, db = aᵀ dy
+impl Primitive for Matmul {
+    fn value(&self, x: In, y: &mut Tensor) {
+        let shape = y.shape();
+        with_real!(y.dtype(), T => {
+            let (a, b, y) = (x[0].host::<T>(), x[1].host::<T>(), y.host_mut::<T>());
+            y.fill(T::ZERO);
+            self.terms(x[0].shape(), x[1].shape(), shape, |i, j, k| y[i] += a[j] * b[k]);
+        });
+    }
+
+    fn derivative(&self, x: In, dy: &Tensor, dx: &mut [Grad]) {
+        let (a_shape, b_shape, shape) = (x[0].shape(), x[1].shape(), dy.shape());
+        with_real!(dy.dtype(), T => {
+            let (a, b, dy) = (x[0].host::<T>(), x[1].host::<T>(), dy.host::<T>());
+            dx[0].add::<T>(|da| self.terms(a_shape, b_shape, shape, |i, j, k| da[j] += dy[i] * b[k]));
+            dx[1].add::<T>(|db| self.terms(a_shape, b_shape, shape, |i, j, k| db[k] += a[j] * dy[i]));
+        });
+    }
+}
+
+impl Matmul {
+    /// Calls `term(i, j, k)` for every product: y_i has a_j b_k in its sum.
+    fn terms(&self, a: Shape, b: Shape, y: Shape, mut term: impl FnMut(usize, usize, usize)) {
+        let (rows, cols) = (y.at(-2), y.at(-1));
+        let inner = a.at(if self.ta { -2 } else { -1 });
+        // One matrix b serves every batch, or each has its own.
+        let step_b = if b.rank() == 2 { 0 } else { inner * cols };
+        for i in 0..y.len() {
+            let (batch, row, col) = (i / (rows * cols), i / cols % rows, i % cols);
+            for k in 0..inner {
+                let in_a = if self.ta { k * rows + row } else { row * inner + k };
+                let in_b = if self.tb { col * inner + k } else { k * cols + col };
+                term(i, batch * rows * inner + in_a, batch * step_b + in_b);
+            }
+        }
     }
 }
 

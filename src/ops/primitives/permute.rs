@@ -3,9 +3,10 @@
 //! As in [`super::movement`], values and gradients are copied in runs that are contiguous on both sides, if there are
 //! any; else in tiles, so that a cache line that either side touches serves several elements.
 
+use super::linear::Linear;
 use crate::{
     autograd::{Gen, In, Kernel, Op, Outs, Primitive, Var},
-    tensor::{MAX_RANK, Tensor},
+    tensor::{MAX_RANK, Shape, Tensor},
 };
 
 /// y[i₀, i₁, …] = x with its axes in the order `axes`: axis k of y is axis `axes[k]` of x.
@@ -62,6 +63,21 @@ impl Op for Permute {
         let big = if g.coin() { 20 } else { 3 };
         let shape = g.shape(rank, if rank <= 3 { big } else { 3 });
         (Permute { axes, rank }, vec![g.normal(shape)])
+    }
+}
+
+/// The axes in another order.
+impl Linear for Permute {
+    fn terms(&self, x: In, y: Shape, mut term: impl FnMut(usize, usize, usize, f64)) {
+        for i in 0..y.len() {
+            let (mut rest, mut j) = (i, 0);
+            for (&size, &axis) in y.dims().iter().zip(self.axes()).rev() {
+                let (_, _, stride) = x[0].shape().split(axis);
+                j += rest % size * stride;
+                rest /= size;
+            }
+            term(i, 0, j, 1.0);
+        }
     }
 }
 

@@ -3,9 +3,10 @@
 //! Shapes are aligned at their innermost axes; an axis of size 1, or a missing one, is repeated. The gradient of a
 //! repeated input is summed over its repetitions.
 
+use super::{binary::Function, pointwise};
 use crate::{
     autograd::{Gen, In, Kernel, Op, Outs, Primitive, Var},
-    tensor::{MAX_RANK, Shape, Tensor},
+    tensor::{MAX_RANK, Real, Shape, Tensor},
 };
 use std::ops;
 
@@ -98,6 +99,30 @@ binary!(Mul, "mul", Mul, mul);
 
 binary!(Div, "div", Div, div);
 
+macro_rules! functions {
+    ($($Op:ident: |$g:ident, $a:ident, $b:ident| $f:expr, $da:expr, $db:expr;)*) => { $(
+        #[allow(unused)]
+        impl Function for $Op {
+            fn f<T: Real>($a: T, $b: T) -> T {
+                $f
+            }
+            fn da<T: Real>($g: T, $a: T, $b: T) -> T {
+                $da
+            }
+            fn db<T: Real>($g: T, $a: T, $b: T) -> T {
+                $db
+            }
+        }
+    )* };
+}
+
+functions! {
+    Add: |g, a, b| a + b, g, g;
+    Sub: |g, a, b| a - b, g, -g;
+    Mul: |g, a, b| a * b, g * b, g * a;
+    Div: |g, a, b| a / b, g / b, -(g / b) * (a / b);
+}
+
 impl Op for Affine {
     fn name(&self) -> &'static str {
         "affine"
@@ -118,6 +143,16 @@ impl Op for Affine {
     fn sample(g: &mut Gen) -> (Self, Vec<Tensor>) {
         let shape = g.shape(2, 5);
         (Affine { mul: g.uniform(-2.0, 2.0), add: g.uniform(-2.0, 2.0) }, vec![g.normal(shape)])
+    }
+}
+
+/// a x + b
+impl pointwise::Function for Affine {
+    fn f(&self, x: f64) -> f64 {
+        self.mul * x + self.add
+    }
+    fn slope(&self, _: f64) -> f64 {
+        self.mul
     }
 }
 
