@@ -8,8 +8,8 @@ use device::device;
 use tapezoo::{
     autograd::{Gen, Op, Tape},
     ops::{
-        arith::*, conv::*, cumsum::*, embed::*, gated_skip::*, linear_activated::*, loss::*, movement::*, norm::*,
-        permute::*, reduce::*, skip_gelu::*, softmax::*, triangular::*,
+        arith::*, conv::*, cumsum::*, embed::*, gated_skip::*, linear_activated::*, logsumexp::*, loss::*, movement::*,
+        norm::*, permute::*, reduce::*, skip_gelu::*, softmax::*, triangular::*,
     },
     tensor::{DType, Device, Shape, Tensor},
 };

@@ -1,17 +1,16 @@
-//! The autodiff engine in plain loops: every primitive operation and its derivative.
+//! The primitives: some twenty operations, each with its derivative in plain loops over host memory.
 //!
-//! All other ops are formulas over these ([`Op::formula`](crate::autograd::Op::formula)), so that the tape knows their
-//! derivatives too. The loops here are what the fast kernels are held against, and what `--kernels plain` runs. There are
-//! four kinds of primitives:
+//! Every other op is a formula over these ([`Op::formula`](crate::autograd::Op::formula)), so the tape knows its derivative
+//! too. The fast kernels are held against these loops, and `--kernels plain` runs them. There are four kinds:
 //!
 //! | kind | value | derivative | primitives |
 //! |---|---|---|---|
-//! | [`pointwise`] | y_i = f(x_i) | dx_i = f′(x_i) dy_i | exp, log, tanh, sigmoid, … |
-//! | [`binary`] | y_i = f(a_j, b_k), broadcast | da_j = Σ ∂f/∂a dy_i | add, sub, mul, div |
-//! | [`linear`] | y_i = Σ c x_j over terms (i, j, c) | dx_j = Σ c dy_i over the same terms | sum, max, cumsum, narrow, concat, permute, tril, embedding, gather, cast |
-//! | [`product`] | y = a b for matrices | da = dy bᵀ, db = aᵀ dy | matmul, unit_lower_inverse |
+//! | pointwise | y_i = f(x_i) | dx_i = f′(x_i) dy_i | exp, log, tanh, sigmoid, … ([`elementwise`]), affine |
+//! | binary | y_i = f(a_j, b_k), broadcast | da_j = Σ ∂f/∂a dy_i | add, sub, mul, div ([`arith`]) |
+//! | linear | y_i = Σ c x_j over terms (i, j, c) | dx_j = Σ c dy_i over the same terms | sum, mean, max ([`reduce`]), cumsum, narrow, concat, tril ([`movement`]), permute, embedding, gather ([`embed`]), cast |
+//! | products | y = a b for matrices | da = dy bᵀ, db = aᵀ dy | [`matmul`], the inverse of a [`triangular`] matrix |
 //!
-//! A gradient is added to the one that is there ([`Grad::add`]).
+//! A gradient is added to the one that is there ([`Grad::add`]). Nothing here is fast, and nothing is a special case.
 
 pub mod arith;
 pub mod cast;
