@@ -290,7 +290,9 @@ impl TrainArgs {
         }
         flags.insert("task".into(), task.into());
         let (cfg, mut settings) = TrainConfig::from_settings(preset, file, flags)?;
-        settings.extend(self.idle());
+        let idle = self.idle();
+        settings.retain(|s| idle.iter().all(|other| other.key != s.key));
+        settings.extend(idle);
         for warning in warnings(&[settings], true) {
             say("warning", &warning);
         }

@@ -53,9 +53,10 @@ impl Error {
     pub fn shown(&self) -> String {
         const LINES: usize = 8;
         const WIDTH: usize = 800;
+        const WORD: usize = 200;
         let text = self.to_string();
-        let lines: Vec<String> = text.trim_end().lines().take(LINES).map(|line| cut(line, WIDTH)).collect();
-        printable(&lines.join("\n"))
+        let line = |line: &str| cut(&line.split(' ').map(|word| cut(word, WORD)).collect::<Vec<_>>().join(" "), WIDTH);
+        printable(&text.trim_end().lines().take(LINES).map(line).collect::<Vec<_>>().join("\n"))
     }
 
     /// A [`Error::Io`] about this file; for `map_err`.
@@ -145,7 +146,9 @@ mod tests {
         assert_eq!(brief("a\nb\tü", 80), "a\\nb\\u0009ü");
         assert_eq!(brief(&"é".repeat(100), 9), format!("{} … {}", "é".repeat(6), "é".repeat(3)));
         let long = Error::Config(format!("{}: expected less", "[".repeat(100_000))).shown();
-        assert!(long.len() < 1000 && long.ends_with("expected less"), "{long}");
+        assert!(long.len() < 250 && long.ends_with("expected less"), "{long}");
+        let long = Error::Config(format!("{}: expected less", "[ ".repeat(100_000))).shown();
+        assert!(long.len() < 850 && long.ends_with("expected less"), "{long}");
         assert_eq!(Error::Config("line\n".repeat(100)).shown().lines().count(), 8);
         // What is JSON stays JSON.
         let json = serde_json::json!({ "a": text }).to_string();

@@ -43,7 +43,7 @@ impl Task for Parity {
     fn check_len(&self, len: usize) -> Result<(), String> {
         match self.num_ones.filter(|&n| n > len) {
             Some(n) => Err(format!(
-                "task.num_ones {n} (--num-ones): more ones than places; expected at most {len}, or lengths of at least {n}"
+                "task.num_ones {n} (--num-ones): more ones than places; expected at most {len} ones, or lengths of at least {n}"
             )),
             None => Ok(()),
         }

@@ -197,7 +197,7 @@ fn idle(own: &TrainConfig, key: &str) -> Option<String> {
     }
     if let Some((_, mixers)) = READ_BY.iter().find(|(name, _)| *name == key) {
         let unread = !mixers.contains(&own.model.mixer.as_str());
-        return unread.then(|| format!("has no effect: of all models, only {} read it", mixers.join(", ")));
+        return unread.then(|| format!("has no effect: it is read by {} alone", mixers.join(", ")));
     }
     RULES.iter().find(|(name, holds, _)| *name == key && holds(own)).map(|(_, _, why)| why(own))
 }
