@@ -138,6 +138,8 @@ fn a_setting_without_effect_is_named_once() {
         ("--checkpoint-every 5", &[&["--checkpoint-every 5", "has no effect without --out"]]),
         ("--checkpoint-every 5 --out kept", &[]),
         ("--eval-every 2", &[&["--eval-every 2", "has no effect without --out"]]),
+        ("--eval-every 9 --out kept3", &[&["--eval-every 9", "3 steps", "only its end"]]),
+        ("--eval-every 3 --out kept4", &[]),
         ("--num-ones 6", &[&["--num-ones 6", "nothing to learn", "ones"]]),
         ("--num-ones 0", &[&["--num-ones 0", "nothing to learn", "zeros"]]),
     ] {
@@ -183,6 +185,11 @@ fn a_file_is_asked_as_flags_are_but_not_for_what_it_repeats() {
         ("min_lr = 0.2", &[&["min_lr", "old name of min_lr_fraction", "fraction of lr"]]),
         ("per_model.gpt.min_lr = 0.2", &[&["min_lr", "old name"]]),
         ("schedule = 'constant'\nmin_lr_fraction = 0.2", &[&["min_lr_fraction = 0.2", "has no effect", "constant"]]),
+        (
+            "models = ['lru']\nshards = 4\nmodel = { variant = 'published' }",
+            &[&["shards = 4", "has no effect", "published lru"]],
+        ),
+        ("models = ['lru']\nshards = 4\nmodel = { variant = 'published', without = ['batch_norm'] }", &[]),
         ("models = ['gpt']\nper_model.lru.lr = 0.1", &[&["per_model.lru.lr = 0.1", "lru is not trained"]]),
         ("models = ['lru']\nper_model.lru.model.conv = 3", &[&["per_model.lru.model.conv = 3", "has no effect"]]),
         ("models = ['lru', 'gpt']\nper_model.lru.curriculum = 9", &[&["per_model.lru.curriculum = 9", "one length"]]),

@@ -43,6 +43,11 @@ directory cannot be read. Nothing is written then.";
 
 fn main() -> ExitCode {
     let args = Cli::parse();
+    for (i, dir) in args.dirs.iter().enumerate() {
+        if args.dirs[..i].contains(dir) {
+            cli::say("note", &format!("{} is named twice; its runs count once", dir.display()));
+        }
+    }
     let bar = ProgressBar::new_spinner().with_style(
         ProgressStyle::with_template("{spinner} {pos} {wide_msg}").unwrap_or_else(|_| ProgressStyle::default_spinner()),
     );

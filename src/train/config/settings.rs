@@ -5,7 +5,7 @@
 use super::{Parts, TrainConfig, merge, parse, plain, table_of};
 use crate::{
     error::{Result, brief},
-    models::{Positions, Variant},
+    models::{Positions, Variant, published::Defect},
     tensor::Device,
     train::{on_device::Graphs, schedule::Shape},
 };
@@ -141,7 +141,7 @@ const WITH_HEADS: [&str; 9] = [
 /// A key that has no effect where its condition holds, and what is then said of it.
 type Rule = (&'static str, fn(&TrainConfig) -> bool, fn(&TrainConfig) -> String);
 
-const RULES: [Rule; 9] = [
+const RULES: [Rule; 11] = [
     (
         "curriculum",
         |c| c.curriculum > 0 && c.train_len.is_one(),
@@ -161,6 +161,11 @@ const RULES: [Rule; 9] = [
         "schedule",
         |c| c.schedule == Shape::Cosine && c.warmup >= c.steps,
         |c| format!("has no effect: the warm-up of {} takes all {} steps", c.warmup, c.steps),
+    ),
+    (
+        "eval_every",
+        |c| c.eval_every > c.steps,
+        |c| format!("is longer than the run of {} steps: only its end is evaluated", c.steps),
     ),
     (
         "min_lr_fraction",
@@ -186,6 +191,14 @@ const RULES: [Rule; 9] = [
         "shards",
         |c| c.shards != Parts::Count(1) && c.model.carry_state,
         |_| "has no effect: with carry_state a batch is computed in one part".into(),
+    ),
+    (
+        "shards",
+        |c| {
+            let normalises = c.model.variant == Variant::Published && c.model.mixer == "lru";
+            c.shards != Parts::Count(1) && normalises && !c.model.without.contains(&Defect::BatchNorm)
+        },
+        |_| "has no effect: the published lru normalises whole batches, and computes them in one part".into(),
     ),
 ];
 
