@@ -9,13 +9,13 @@ mod run;
 pub use run::{profile, run};
 
 use crate::{
-    error::{Error, Result},
+    error::{Error, Result, printable},
     models::{Eigenvalues, Form},
     tasks::Len,
     tensor::Products,
     tensor::{Cx, DType, Device},
     train::{
-        config::{Parts, TrainConfig, plain, preset_table},
+        config::{Parts, Setting, TrainConfig, plain, preset_table, read, warnings},
         on_device::Graphs,
         optimizer::Rule,
         schedule::Shape,
@@ -199,7 +199,7 @@ struct Machine {
 #[command(next_help_heading = "Output")]
 struct Output {
     /// Print N training sequences with their targets, and train nothing.
-    #[arg(long, value_name = "N", value_parser = whole)]
+    #[arg(long, value_name = "N", value_parser = whole, conflicts_with_all = ["json", "profile", "out"])]
     show: Option<i64>,
     /// Print one JSON object instead of the table.
     #[arg(long)]
@@ -283,8 +283,46 @@ impl TrainArgs {
     /// When a value cannot be.
     pub fn resolve(&self, preset: &str, task: Table) -> Result<TrainConfig> {
         let mut flags = self.table();
+        let file = self.what.config.as_deref().map(|path| Ok((path, read(path)?))).transpose()?;
+        if let Some((path, file)) = &file {
+            check_task(file, preset, &task)
+                .map_err(|what| Error::config(format!("--config {}: {what}", path.display())))?;
+        }
         flags.insert("task".into(), task.into());
-        TrainConfig::load_over(preset, self.what.config.as_deref(), flags)
+        let (cfg, mut settings) = TrainConfig::from_settings(preset, file, flags)?;
+        let idle = self.idle();
+        settings.retain(|s| idle.iter().all(|other| other.key != s.key));
+        settings.extend(idle);
+        for warning in warnings(&[settings], true) {
+            say("warning", &warning);
+        }
+        Ok(cfg)
+    }
+
+    /// The flags that do nothing beside these others.
+    fn idle(&self) -> Vec<Setting> {
+        let TrainArgs { training, machine, output, .. } = self;
+        let kept = output.out.is_some() || output.resume.is_some();
+        let instead = if output.show.is_some() { "--show" } else { "--profile" };
+        let flags = [
+            (
+                "checkpoint_every",
+                training.checkpoint_every.filter(|&s| s > 0.0 && !kept).map(|s| s.to_string()),
+                "has no effect without --out DIR: no checkpoint is kept".to_string(),
+            ),
+            (
+                "eval_every",
+                training.eval_every.filter(|&n| n > 0 && !kept).map(|n| n.to_string()),
+                "has no effect without --out DIR: only the last evaluation is printed".to_string(),
+            ),
+            (
+                "threads",
+                machine.threads.filter(|_| output.show.is_some() || output.profile).map(|n| n.to_string()),
+                format!("has no effect beside {instead}"),
+            ),
+        ];
+        let given = flags.into_iter().filter_map(|(key, value, why)| Some((key, value?, why)));
+        given.map(|(key, value, why)| Setting { key: key.into(), value, by_flag: true, idle: Some(why) }).collect()
     }
 
     /// The flags given, under their names in the configuration.
@@ -315,6 +353,34 @@ impl TrainArgs {
         model.set("householders", sizes.householders).set("eigenvalues", sizes.eigenvalues.map(|x| x.to_string()));
         model.set("variant", sizes.variant).set("without", sizes.without);
         top.set("model", Some(model.0)).0.clone()
+    }
+}
+
+/// The programs, and the tasks that each trains.
+const PROGRAMS: [(&str, &[&str]); 4] =
+    [("parity", &["parity"]), ("dyck", &["dyck"]), ("mqar", &["mqar"]), ("state_tracking", &["group", "arithmetic"])];
+
+/// Presets that are there for several tasks, and name one only to be complete.
+const FOR_ANY_TASK: [&str; 2] = ["default", "published"];
+
+/// Whether a configuration file is one of this program's: `preset` is where it begins, and `task` are its own flags.
+///
+/// # Errors
+/// When it is not: which program has its task.
+pub(crate) fn check_task(file: &Table, preset: &str, task: &Table) -> std::result::Result<(), String> {
+    let name = |table: &Table| Some(table.get("task")?.get("name")?.as_str()?.to_string());
+    let of_preset = |preset: &str| preset_table(preset).ok().as_ref().and_then(name);
+    let by_preset = || file.get("preset")?.as_str().filter(|name| !FOR_ANY_TASK.contains(name)).and_then(of_preset);
+    let Some(there) = name(file).or_else(by_preset) else { return Ok(()) };
+    let asked = task.get("name").and_then(Value::as_str).map(String::from);
+    let Some(here) = asked.clone().or_else(|| of_preset(preset)) else { return Ok(()) };
+    let program = |task: &str| PROGRAMS.iter().find(|program| program.1.contains(&task));
+    match (program(&here), program(&there)) {
+        (Some(own), Some(its)) if own.0 != its.0 => Err(format!("its task is {there}; use {} for it", its.0)),
+        (Some(_), Some(_)) if asked.is_some_and(|asked| asked != there) => {
+            Err(format!("its task is {there}, and --task is of kind {here}; leave out one of them"))
+        }
+        _ => Ok(()),
     }
 }
 
@@ -381,12 +447,12 @@ fn preset_values(presets: &[&str], key: &str) -> Option<String> {
     (!text.is_empty()).then(|| text.join(", "))
 }
 
-/// Print to standard output. A reader that has seen enough (`| head`) is no error.
+/// Print to standard output, without what would steer a terminal. A reader that has seen enough (`| head`) is no error.
 ///
 /// # Errors
 /// When it cannot be written.
 pub fn print(text: String) -> Result<()> {
-    match io::stdout().write_all(text.as_bytes()) {
+    match io::stdout().write_all(printable(&text).as_bytes()) {
         Err(e) if e.kind() != io::ErrorKind::BrokenPipe => Err(Error::io("standard output")(e)),
         _ => Ok(()),
     }
@@ -395,6 +461,12 @@ pub fn print(text: String) -> Result<()> {
 /// Say what went wrong, and the status to leave with.
 pub fn fail(e: &Error, status: u8) -> ExitCode {
     // Nobody may be there to read it; the status says it too.
-    let _ = writeln!(io::stderr(), "error: {}", e.to_string().trim_end());
+    let _ = writeln!(io::stderr(), "error: {}", e.shown());
     ExitCode::from(status)
+}
+
+/// Say something on standard error that changes nothing: a line that begins with `kind`, as "warning" or "note".
+pub fn say(kind: &str, what: &str) {
+    // Nobody may be there to read it.
+    let _ = writeln!(io::stderr(), "{kind}: {}", Error::config(what).shown());
 }

@@ -76,8 +76,10 @@ fn samples_are_drawn_and_nothing_is_trained() {
     // The first two sequences are the first two, however many are asked for, and whatever the batch.
     let (two, three) = (prints("dyck --show 2 --batch 2"), prints("dyck --show 3 --batch 2"));
     assert!(three.starts_with(&two) && three.len() > two.len());
+    // It is not the beginning of a run.
     let dir = tempfile::tempdir().unwrap();
-    prints(&format!("dyck --show 1 --out {}", dir.path().join("run").display()));
+    let ran = run(&format!("dyck --show 1 --out {}", dir.path().join("run").display()));
+    assert_eq!(ran.status, Some(2), "{}", ran.stderr);
     assert!(!dir.path().join("run").exists());
 }
 

@@ -7,11 +7,12 @@ use std::{
     process::ExitCode,
 };
 use tapezoo::{
-    cli::{fail, print},
+    cli::{fail, print, say},
     error::{Error, Result},
     inspect::{
         Inspection,
         input::Input,
+        same_task,
         source::{self, Source},
     },
     models,
@@ -47,12 +48,12 @@ struct Cli {
     /// The length of the sequence drawn [default: the longest in training]
     #[arg(long, value_name = "T", conflicts_with = "input")]
     len: Option<usize>,
-    /// Training steps of --model; 0: random weights
-    #[arg(long, value_name = "N", default_value_t = 400)]
-    steps: usize,
-    /// The seed of weights, training data and the sequence drawn
-    #[arg(long, value_name = "S", default_value_t = 0)]
-    seed: u64,
+    /// Training steps of --model; 0: random weights [default: 400]
+    #[arg(long, value_name = "N", conflicts_with = "checkpoint")]
+    steps: Option<usize>,
+    /// The seed of weights, training data and the sequence drawn [default: 0]
+    #[arg(long, value_name = "S")]
+    seed: Option<u64>,
     /// The page
     #[arg(long, value_name = "FILE", default_value = "inspect.html")]
     out: PathBuf,
@@ -63,6 +64,12 @@ struct Cli {
     #[arg(long)]
     graph: bool,
 }
+
+/// The mixer where nobody names one.
+const MIXER: &str = "delta_net";
+
+/// Training steps where nobody says how many.
+const STEPS: usize = 400;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -104,38 +111,77 @@ fn inspect(args: &Cli, bar: &ProgressBar) -> Result<Inspection> {
     check_out(&args.out)?;
     let mut models = vec![match &args.checkpoint {
         Some(dir) => Subject::There(Box::new(source::checkpoint(dir)?)),
-        None => planned(args, args.model.as_deref().unwrap_or("delta_net"))?,
+        None => planned(args, args.model.as_deref().unwrap_or(MIXER))?,
     }];
     let first = models[0].config();
+    let task = &*first.task;
+    let longest = task.ends(first.train_len).map_or(first.train_len.max, |ends| ends.1);
     let input = match &args.input {
-        Some(text) => Input::read(&*first.task, text)?,
-        None => Input::draw(&*first.task, args.len.unwrap_or(first.train_len.max), args.seed)?,
+        Some(text) => Input::read(task, text)?,
+        None => Input::draw(task, args.len.unwrap_or(longest), args.seed.unwrap_or(0))?,
     };
     if let Some(other) = &args.compare {
         models.push(second(args, other)?);
     }
-    let sources: Result<Vec<Source>> = models.into_iter().map(|m| m.source(args.steps, bar)).collect();
+    for model in &models {
+        let config = model.config();
+        source::check(model.name(), config, input.tokens.len())?;
+        same_task(model.name(), &config.task, &models[0].config().task)?;
+    }
+    idle(args).iter().chain(models.iter().flat_map(Subject::doubts)).for_each(|what| say("warning", what));
+    let steps = args.steps.unwrap_or(STEPS);
+    let sources: Result<Vec<Source>> = models.into_iter().map(|m| m.source(steps, bar)).collect();
     Inspection::new(sources?, input, args.graph, bar)
+}
+
+/// Flags that do nothing beside others.
+fn idle(args: &Cli) -> Vec<String> {
+    let mut idle = Vec::new();
+    if let (Some(seed), Some(_), Some(_)) = (args.seed, &args.checkpoint, &args.input) {
+        idle.push(format!("--seed {seed} has no effect beside --checkpoint and --input: nothing is drawn"));
+    }
+    let trained = || args.model.as_deref().unwrap_or(MIXER).to_string();
+    let first = args.checkpoint.as_ref().map_or_else(trained, |dir| dir.display().to_string());
+    if let Some(second) = args.compare.as_ref().filter(|second| **second == first) {
+        idle.push(format!("--compare {second} is the same model again"));
+    }
+    idle
 }
 
 /// What is looked at: a model that there is, or one that is to be trained.
 enum Subject {
     There(Box<Source>),
-    ToTrain(String, Box<TrainConfig>),
+    /// How it was asked for, its configuration, and what of that has no effect.
+    ToTrain(String, Box<TrainConfig>, Vec<String>),
 }
 
 impl Subject {
     fn config(&self) -> &TrainConfig {
         match self {
             Subject::There(source) => &source.config,
-            Subject::ToTrain(_, config) => config,
+            Subject::ToTrain(_, config, _) => config,
+        }
+    }
+
+    fn name(&self) -> &str {
+        match self {
+            Subject::There(source) => &source.name,
+            Subject::ToTrain(spec, ..) => spec,
+        }
+    }
+
+    /// What is to be said of it before anything is shown.
+    fn doubts(&self) -> &[String] {
+        match self {
+            Subject::There(source) => &source.doubts,
+            Subject::ToTrain(_, _, warnings) => warnings,
         }
     }
 
     fn source(self, steps: usize, bar: &ProgressBar) -> Result<Source> {
         match self {
             Subject::There(source) => Ok(*source),
-            Subject::ToTrain(spec, config) => source::train(&spec, *config, steps, bar),
+            Subject::ToTrain(spec, config, _) => source::train(&spec, *config, steps, bar),
         }
     }
 }
@@ -160,7 +206,9 @@ fn second(args: &Cli, other: &str) -> Result<Subject> {
 /// A model to train.
 fn planned(args: &Cli, spec: &str) -> Result<Subject> {
     let (task, len) = (args.task.as_deref().unwrap_or("parity"), args.len.max(args.input.as_ref().map(String::len)));
-    Ok(Subject::ToTrain(spec.into(), Box::new(source::config(spec, task, args.seed, len, args.steps)?)))
+    let (seed, steps) = (args.seed.unwrap_or(0), args.steps.unwrap_or(STEPS));
+    let (config, warnings) = source::config_and_warnings(spec, task, seed, len, steps)?;
+    Ok(Subject::ToTrain(spec.into(), Box::new(config), warnings))
 }
 
 /// Before any work: whether the page can go there.

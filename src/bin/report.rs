@@ -3,12 +3,12 @@
 use clap::Parser;
 use indicatif::{ProgressBar, ProgressStyle};
 use std::{
-    io::{self, Write},
     path::{Path, PathBuf},
     process::ExitCode,
 };
 use tapezoo::{
-    error::{Error, Result},
+    cli,
+    error::Result,
     report::{Report, report},
 };
 
@@ -43,31 +43,28 @@ directory cannot be read. Nothing is written then.";
 
 fn main() -> ExitCode {
     let args = Cli::parse();
+    for (i, dir) in args.dirs.iter().enumerate() {
+        if args.dirs[..i].contains(dir) {
+            cli::say("note", &format!("{} is named twice; its runs count once", dir.display()));
+        }
+    }
     let bar = ProgressBar::new_spinner().with_style(
         ProgressStyle::with_template("{spinner} {pos} {wide_msg}").unwrap_or_else(|_| ProgressStyle::default_spinner()),
     );
     let made = report(&args.dirs, &bar);
     bar.finish_and_clear();
     match made {
-        Ok(report) => finish(&report, &args.out).map_or_else(|e| fail(&e, 1), |()| ExitCode::SUCCESS),
-        Err(e) => fail(&e, 2),
+        Ok(report) => finish(&report, &args.out).map_or_else(|e| cli::fail(&e, 1), |()| ExitCode::SUCCESS),
+        Err(e) => cli::fail(&e, 2),
     }
 }
 
 fn finish(report: &Report, out: &Path) -> Result<()> {
     let path = report.write(out)?;
     for note in &report.notes {
-        // Nobody may be there to read it; the page says it too.
-        let _ = writeln!(io::stderr(), "note: {note}");
+        // The page says it too.
+        cli::say("note", note);
     }
     let (runs, figures) = (report.runs, report.figures.len());
-    match writeln!(io::stdout(), "{}: {runs} runs; {figures} figures beside it", path.display()) {
-        Err(e) if e.kind() != io::ErrorKind::BrokenPipe => Err(Error::io("standard output")(e)),
-        _ => Ok(()),
-    }
-}
-
-fn fail(e: &Error, status: u8) -> ExitCode {
-    let _ = writeln!(io::stderr(), "error: {}", e.to_string().trim_end());
-    ExitCode::from(status)
+    cli::print(format!("{}: {runs} runs; {figures} figures beside it\n", path.display()))
 }

@@ -51,7 +51,7 @@ struct Run {
     dry_run: bool,
     /// Instead of training, take 50 steps of each model at each point of the grid and print where their time goes, op by
     /// op.
-    #[arg(long, conflicts_with = "dry_run")]
+    #[arg(long, conflicts_with_all = ["dry_run", "out", "shard", "jobs"])]
     profile: bool,
 }
 
@@ -112,6 +112,12 @@ fn start(args: &Run) -> Result<ExitCode> {
     let stem = args.file.file_stem().unwrap_or(args.file.as_os_str());
     let out = args.out.clone().unwrap_or_else(|| Path::new("runs").join(stem));
     let plan = Plan::load(&args.file)?;
+    for warning in &plan.warnings {
+        cli::say("warning", warning);
+    }
+    if args.jobs.is_some() && args.dry_run {
+        cli::say("warning", "--jobs has no effect beside --dry-run");
+    }
     if args.profile {
         return Ok(said(plan.points.iter().try_for_each(|point| {
             cli::print(format!("{}\n", point.name))?;

@@ -1,8 +1,8 @@
 //! `--out DIR` begins runs in a directory, `--resume DIR` goes on with them.
 
-use super::{TrainArgs, open_device};
+use super::{TrainArgs, check_task, open_device};
 use crate::{
-    error::{Error, Result},
+    error::{Error, Result, printable},
     train::{
         config::{TrainConfig, difference, merge},
         rundir::{self, Found, RunDir},
@@ -28,6 +28,8 @@ impl TrainArgs {
         let table = |cfg: &TrainConfig| cfg.to_toml()?.parse::<Table>().map_err(|e| Error::Config(e.to_string()));
         // Flags may repeat what is there, and say how often to save; everything else would be another experiment.
         let there = table(&cfg)?;
+        let refused = |what| Error::Config(format!("--resume {}: {what}", dir.display()));
+        check_task(&there, preset, &task).map_err(refused)?;
         let (mut here, mut flags) = (there.clone(), self.table());
         flags.insert("task".into(), task.into());
         // "auto" is the same as the device that it stands for.
@@ -37,7 +39,7 @@ impl TrainArgs {
         merge(&mut here, flags);
         if let Some((key, there, here)) = difference(&there, &here) {
             let what = format!("{key} is {there} there, and {here} here; a resumed run keeps its configuration");
-            return Err(Error::Config(format!("--resume {}: {what}", dir.display())));
+            return Err(refused(what));
         }
         cfg.checkpoint_every = self.training.checkpoint_every.unwrap_or(cfg.checkpoint_every);
         open_device(self.machine.device.as_deref(), cfg.device, cfg.products)?;
@@ -54,5 +56,6 @@ pub(super) fn say_what_is_left(dir: &Path, cfg: &TrainConfig, out: Option<&RunDi
     let (all, done) = (cfg.models.len() * cfg.seeds, runs.filter(|&run| finished(run)).count());
     let rest = if done == all { "there is nothing left to do" } else { "going on with the rest" };
     // Nobody may be there to read it.
-    let _ = writeln!(io::stderr(), "{}: {done} of {all} runs are finished; {rest}", dir.display());
+    let _ =
+        writeln!(io::stderr(), "{}: {done} of {all} runs are finished; {rest}", printable(&dir.display().to_string()));
 }

@@ -101,11 +101,12 @@ fn run(r: usize, source: &Source, trace: &Trace, input: &Input, fit: Option<&Fit
         .collect();
     let said: Vec<Value> = (0..input.tokens.len()).map(|t| said(trace.logits.at(t), input.targets[t])).collect();
     let (spectrum, spectrum_about) = spectrum(view, trace);
+    let about = [std::slice::from_ref(&source.about), &source.doubts].concat().join(" ");
     json!({
         "name": source.name,
         "title": view.map_or(config.mixer.as_str(), |v| v.title),
         "mixer": config.mixer,
-        "about": source.about.clone() + &fit.map_or(String::new(), |fit| fit.about(trace, view)),
+        "about": about + &fit.map_or(String::new(), |fit| fit.about(trace, view)),
         "sizes": sizes(source),
         "source": models::equations(&config.mixer).unwrap_or_default(),
         "quantities": quantities(view, trace),

@@ -15,13 +15,29 @@ pub mod source;
 pub mod trace;
 pub mod view;
 
-use crate::error::{Error, Result};
+use crate::{
+    error::{Error, Result},
+    tasks::Tasks,
+};
 use data::Encoding;
 use indicatif::ProgressBar;
 use input::Input;
 use source::Source;
 use std::path::{Path, PathBuf};
 use trace::Trace;
+
+/// Whether a model can be looked at beside the first.
+///
+/// # Errors
+/// When they have learned different tasks.
+pub fn same_task(name: &str, task: &Tasks, first: &Tasks) -> Result<()> {
+    if task == first {
+        return Ok(());
+    }
+    let what = "two runs side by side read the same sequence, so they need the same task";
+    let (task, first) = (task.title(), first.title());
+    Err(Error::Config(format!("--compare {name}: it has learned {task}, the first {first}; {what}")))
+}
 
 /// What is looked at: one or two models on one sequence.
 pub struct Inspection {
@@ -39,12 +55,8 @@ impl Inspection {
     /// # Errors
     /// When one cannot be, or they have learned different tasks.
     pub fn new(sources: Vec<Source>, input: Input, with_graph: bool, bar: &ProgressBar) -> Result<Inspection> {
-        if let [first, rest @ ..] = &sources[..]
-            && let Some(other) = rest.iter().find(|s| s.config.task != first.config.task)
-        {
-            let (a, b) = (first.config.task.title(), other.config.task.title());
-            let what = "two runs side by side read the same sequence, so they need the same task";
-            return Err(Error::Config(format!("--compare {}: it has learned {b}, the first {a}; {what}", other.name)));
+        for source in &sources {
+            same_task(&source.name, &source.config.task, &sources[0].config.task)?;
         }
         let mut inspection = Inspection { input, runs: vec![], graphs: vec![] };
         for source in sources {

@@ -15,8 +15,8 @@ const SCRIPT: [&str; 4] =
 pub fn page(i: &Inspection, data: &str) -> Result<String> {
     let names: Vec<&str> = i.runs.iter().map(|r| r.0.name.as_str()).collect();
     let title = format!("tapezoo: {}", names.join(" beside "));
-    // So that no text in the data ends the script.
-    let data = data.replace("</", "<\\/");
+    // So that no text in the data ends the script, or hides its end.
+    let data = data.replace('<', "\\u003c");
     let markup = html! {
         (DOCTYPE)
         html lang="en" {

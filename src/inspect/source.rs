@@ -1,12 +1,12 @@
 //! Where a model comes from: a run directory, or a few hundred steps of training here and now.
 
 use crate::{
-    error::{Error, Result},
+    error::{Error, Result, brief},
     models::{Model, ModelConfig, Positions, Variant},
     tensor::{DType, Device},
     train::{
         Trainer, checkpoint,
-        config::{TrainConfig, preset_table},
+        config::{TrainConfig, preset_table, warnings},
         rundir,
     },
 };
@@ -24,6 +24,8 @@ pub struct Source {
     pub name: String,
     /// How it came to its weights, in a sentence.
     pub about: String,
+    /// What is strange about its weights, a sentence each.
+    pub doubts: Vec<String>,
     /// Its configuration, of this one model.
     pub config: TrainConfig,
     /// The model.
@@ -60,26 +62,66 @@ fn task(name: &str) -> Result<(&'static str, Table)> {
     Ok((preset, own.into_iter().map(|(key, value)| (key.to_string(), value.into())).collect()))
 }
 
+/// What [`config()`] sets itself, or has no use for, and what to say of it.
+const NOT_HERE: [(&str, &str); 14] = [
+    ("steps", "is set by --steps"),
+    ("seed", "is set by --seed"),
+    ("task", "is set by --task"),
+    ("models", "is the mixer before the ':'"),
+    ("preset", "is that of the task"),
+    ("per_model", "has no effect: there is one model"),
+    ("model", "is no single key: name those in it, as width=8"),
+    ("seeds", "has no effect: one model is trained, from --seed"),
+    ("device", "has no effect: a page is made on the cpu"),
+    ("cuda_graph", "has no effect: a page is made on the cpu"),
+    ("eval_lens", "has no effect: it is evaluated at train_len"),
+    ("eval_every", "has no effect: it is evaluated at the end"),
+    ("log_every", "has no effect: nothing is recorded on the way"),
+    ("checkpoint_every", "has no effect: nothing is recorded on the way"),
+];
+
 /// The configuration of `MIXER[:key=value,…]` on a task. A key is one of the configuration, as `lr`, or else one of
 /// its `[model]`, as `heads`.
 ///
 /// # Errors
 /// When there is no such mixer, task or key, or a value cannot be.
 pub fn config(spec: &str, task_name: &str, seed: u64, len: Option<usize>, steps: usize) -> Result<TrainConfig> {
+    Ok(config_and_warnings(spec, task_name, seed, len, steps)?.0)
+}
+
+/// As [`config()`], with what to say of settings that have no effect.
+///
+/// # Errors
+/// As [`config()`].
+pub fn config_and_warnings(
+    spec: &str,
+    task_name: &str,
+    seed: u64,
+    len: Option<usize>,
+    steps: usize,
+) -> Result<(TrainConfig, Vec<String>)> {
     let (preset, task) = task(task_name)?;
     let (mixer, settings) = spec.split_once(':').unwrap_or((spec, ""));
     let known = preset_table(preset)?;
     let sizes = Table::try_from(ModelConfig::default()).unwrap_or_default();
-    let (mut flags, mut model) = (Table::new(), Table::new());
+    let (mut flags, mut model, mut given) = (Table::new(), Table::new(), Vec::new());
     for setting in settings.split(',').filter(|s| !s.is_empty()) {
         let Some((key, value)) = setting.split_once('=') else {
             let what = "expected MIXER:key=value,key=value, as delta_net:heads=1,eigenvalues=-1..1";
             return Err(Error::Config(format!("{spec}: '{setting}' has no '='; {what}")));
         };
+        if let Some((_, why)) = NOT_HERE.iter().find(|(name, _)| *name == key) {
+            return Err(Error::Config(format!("{spec}: '{key}' {why}")));
+        }
+        if given.contains(&key) {
+            return Err(Error::Config(format!("{spec}: '{key}' is listed twice")));
+        }
+        given.push(key);
         let default = known.get(key).or_else(|| sizes.get(key));
         let parsed = format!("x = {value}").parse::<Table>().ok().and_then(|mut t| t.remove("x"));
         let value = parsed.filter(|_| !default.is_some_and(Value::is_str)).unwrap_or_else(|| Value::from(value));
-        let top = known.contains_key(key) && !["model", "task", "per_model"].contains(&key);
+        let top =
+            known.contains_key(key) || ["form", "products", "curriculum", "label_smoothing", "min_lr"].contains(&key);
         if top { &mut flags } else { &mut model }.insert(key.into(), value);
     }
     flags.insert("models".into(), vec![mixer].into());
@@ -90,13 +132,17 @@ pub fn config(spec: &str, task_name: &str, seed: u64, len: Option<usize>, steps:
     if !model.is_empty() {
         flags.insert("model".into(), model.into());
     }
-    let cfg = TrainConfig::load_over(preset, None, flags).and_then(|cfg| cfg.for_model(mixer));
-    let mut cfg = cfg.map_err(|e| if settings.is_empty() { e } else { Error::Config(format!("{spec}: {e}")) })?;
+    let made = TrainConfig::from_settings(preset, None, flags);
+    let made = made.and_then(|(cfg, set)| Ok((cfg.for_model(mixer)?, set)));
+    let (mut cfg, mut set) =
+        made.map_err(|e| if settings.is_empty() { e } else { Error::Config(format!("{spec}: {e}")) })?;
+    set.retain(|s| given.contains(&s.key.trim_start_matches("model.")));
+    let said = warnings(&[set], false).into_iter().map(|warning| format!("{spec}: {warning}")).collect();
     // Learned positions must reach as far as what is looked at.
     let longest = cfg.eval_lens.iter().chain([&cfg.train_len]).map(|l| l.max).max().unwrap_or(0);
     cfg.model.max_len = cfg.model.max_len.max(longest).max(len.unwrap_or(0));
     cfg.eval_lens = vec![cfg.train_len];
-    Ok(cfg)
+    Ok((cfg, said))
 }
 
 /// Train `steps` steps of a configuration; with 0 the weights are random.
@@ -121,7 +167,7 @@ pub fn train(name: &str, config: TrainConfig, steps: usize, bar: &ProgressBar) -
             );
         }
     }
-    Ok(Source { name: name.into(), about, model: trainer.into_model()?, config })
+    Ok(Source { name: name.into(), about, doubts: vec![], model: trainer.into_model()?, config })
 }
 
 /// The model of a run directory: of `DIR/MODEL-seedS`, or of a `DIR` that holds only one run.
@@ -139,13 +185,16 @@ pub fn checkpoint(dir: &Path) -> Result<Source> {
     if weights.is_file() {
         let about = format!("The final weights of {}, after {} steps.", of.display(), config.steps);
         let mut fresh = Model::new(&config.model, seed, config.dtype)?;
-        load(&mut fresh, &weights)?;
-        return Ok(Source { name, about, config, model: fresh });
+        let mut doubts = load(&mut fresh, &weights)?;
+        doubts.extend(not_finite(&fresh, &weights));
+        return Ok(Source { name, about, doubts, config, model: fresh });
     }
     if saved.is_file() {
         let (trainer, there) = checkpoint::load(&saved, &own, seed)?;
         let about = format!("The checkpoint of {} after {} of {} steps.", of.display(), there.step, config.steps);
-        return Ok(Source { name, about, config, model: trainer.into_model()? });
+        let model = trainer.into_model()?;
+        let doubts = not_finite(&model, &saved).into_iter().collect();
+        return Ok(Source { name, about, doubts, config, model });
     }
     let why = "has neither weights nor a checkpoint yet; wait for its first checkpoint, or go on with --resume";
     Err(Error::Config(format!("{}: {why}", of.display())))
@@ -182,14 +231,33 @@ fn find(dir: &Path) -> Result<(PathBuf, String, u64)> {
     }
 }
 
-/// Give a model the weights that a run left.
-fn load(model: &mut Model, path: &Path) -> Result<()> {
+/// What to say of weights that are not finite.
+fn not_finite(model: &Model, path: &Path) -> Option<String> {
+    let weights = model.params().flat().to_f64();
+    let count = |range: std::ops::Range<usize>| weights[range].iter().filter(|x| !x.is_finite()).count();
+    let bad: Vec<(&str, usize)> = (model.params().entries().iter())
+        .map(|e| (e.name.as_str(), count(e.offset..e.offset + e.shape.len())))
+        .filter(|(_, n)| *n > 0)
+        .collect();
+    let all: usize = bad.iter().map(|(_, n)| n).sum();
+    let (first, _) = bad.first()?;
+    let weights = if all == 1 { "1 weight is" } else { &format!("{all} weights are") };
+    let where_ =
+        if bad.len() == 1 { format!("in '{first}'") } else { format!("in '{first}' and {} more", bad.len() - 1) };
+    Some(format!("{}: {weights} NaN or infinite, {where_}; what comes of them is on the page too", path.display()))
+}
+
+/// Give a model the weights that a run left; a sentence about what else is there.
+fn load(model: &mut Model, path: &Path) -> Result<Vec<String>> {
     let bytes = fs::read(path).map_err(Error::io(path))?;
     let broken = |what: String| Error::format(path, format!("{what}; train the run again"));
     let file = SafeTensors::deserialize(&bytes).map_err(|e| broken(e.to_string()))?;
     let params = model.params_mut();
     let entries = params.entries().to_vec();
     let dtype = params.flat().dtype();
+    let mut others: Vec<&str> = file.names();
+    others.retain(|name| entries.iter().all(|e| e.name != *name));
+    others.sort_unstable();
     for e in entries {
         let view = file
             .tensor(&e.name)
@@ -210,7 +278,12 @@ fn load(model: &mut Model, path: &Path) -> Result<()> {
             (there, _) => return Err(broken(format!("'{}' has numbers of {there:?}, not {dtype}", e.name))),
         }
     }
-    Ok(())
+    let more = if others.len() > 1 { format!(" and {} more", others.len() - 1) } else { String::new() };
+    let what = |name: &&str| {
+        let name = brief(name, 80);
+        format!("{}: tensor '{name}'{more}: the model of config.toml has no such weights; not used", path.display())
+    };
+    Ok(others.first().map(what).into_iter().collect())
 }
 
 impl Source {
@@ -219,17 +292,24 @@ impl Source {
     /// # Errors
     /// When it is a published model, or its table of positions is too short.
     pub fn check(&self, len: usize) -> Result<()> {
-        let c = self.model.config();
-        if c.variant == Variant::Published {
-            let why = "a published model, which does not all go token by token; look at the clean mixer instead";
-            return Err(Error::Config(format!("{}: {why}", self.name)));
-        }
-        if c.positions != Positions::None && len > c.max_len {
-            let (name, max) = (&self.name, c.max_len);
-            return Err(Error::Config(format!(
-                "{name}: it has positions for {max} tokens, not {len}; use --len {max} or less"
-            )));
-        }
-        Ok(())
+        check(&self.name, &self.config, len)
     }
+}
+
+/// [`Source::check`] of a model that is still to be trained.
+///
+/// # Errors
+/// As there.
+pub fn check(name: &str, config: &TrainConfig, len: usize) -> Result<()> {
+    let c = &config.model;
+    if c.variant == Variant::Published {
+        let why = "a published model, which does not all go token by token; look at the clean mixer instead";
+        return Err(Error::Config(format!("{name}: {why}")));
+    }
+    if c.positions != Positions::None && len > c.max_len {
+        let max = c.max_len;
+        let what = format!("it has positions for {max} tokens, not {len}; use --len {max} or less");
+        return Err(Error::Config(format!("{name}: {what}")));
+    }
+    Ok(())
 }

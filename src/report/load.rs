@@ -1,7 +1,7 @@
 //! Reading run directories back: what [`RunDir`](crate::train::rundir::RunDir) wrote, and what a killed run left.
 
 use crate::{
-    error::{Error, Result},
+    error::{Error, Result, printable},
     tasks::Len,
 };
 use indicatif::ProgressBar;
@@ -85,7 +85,7 @@ pub fn load(paths: &[PathBuf], notes: &mut Vec<String>, bar: &ProgressBar) -> Re
                 continue;
             }
             bar.inc(1);
-            bar.set_message(path.display().to_string());
+            bar.set_message(printable(&path.display().to_string()));
             match read(path, notes) {
                 Ok(experiment) => experiments.push(experiment),
                 Err(e) if path == root => return Err(e),

@@ -94,7 +94,28 @@ impl Task for Arithmetic {
             ModularArithmetic => 3,
             ModularArithmeticWithBrackets => 5,
         };
-        if len >= least { Ok(()) } else { Err(format!("expected at least {least}: the length counts the answer too")) }
+        if len < least {
+            return Err(format!("expected at least {least}: the length counts the answer too"));
+        }
+        match self.language {
+            ModularArithmetic if len.is_multiple_of(2) => {
+                Err("expected an odd length, or a range: n digits, n - 1 operators between them, = and the answer"
+                    .into())
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn grid(&self) -> (usize, usize) {
+        if self.language == ModularArithmetic { (2, 1) } else { (1, 0) }
+    }
+
+    fn check_lens(&self, len: Len) -> Result<(), String> {
+        // As published, what is drawn shorter than the shortest expression in brackets is that expression.
+        let published = self.language == ModularArithmeticWithBrackets && len.min >= 3;
+        let (shortest, longest) = self.ends(len).unwrap_or((len.max, len.max));
+        self.check_len(longest)?;
+        if published && !len.is_one() { Ok(()) } else { self.check_len(shortest) }
     }
 
     fn fill(&self, rng: &mut Rng, len: usize, tokens: &mut [i32], targets: &mut [i32]) {

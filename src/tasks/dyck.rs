@@ -10,7 +10,7 @@
 //! position where the target is 1 is shuffled, or all of it where only the last is. As in the published experiment
 //! (`swiss-ai/modern_rnns`): about one target in ten is 1, so look at the recall, the mean over both classes.
 
-use super::{Counts, Task};
+use super::{Counts, Len, Task};
 use crate::rng::Rng;
 use rand::{Rng as _, RngExt, seq::SliceRandom};
 use serde::{Deserialize, Serialize};
@@ -74,6 +74,21 @@ impl Task for Dyck {
             return Ok(());
         }
         Err("expected an even length, as a balanced word has as many closing as opening brackets".into())
+    }
+
+    fn grid(&self) -> (usize, usize) {
+        (2, 0)
+    }
+
+    fn without_effect(&self, lens: &[Len]) -> Vec<(&'static str, String)> {
+        let longest = lens.iter().map(|len| len.max).max().unwrap_or(0);
+        let most = longest / 2;
+        let why = || {
+            format!(
+                "has no effect: words of at most {longest} brackets have at most {most} open; expected at most {most}"
+            )
+        };
+        (self.depth > most).then(|| ("depth", why())).into_iter().collect()
     }
 
     fn fill(&self, rng: &mut Rng, len: usize, tokens: &mut [i32], targets: &mut [i32]) {

@@ -8,7 +8,7 @@
 //! even ones, in that order; in A4×Z5 the pair (a, z) is number 5 a + z. Z60 can be followed by adding up; A5 and S5
 //! are not solvable, and no fixed number of layers of a model without a true recurrence follows them at all lengths.
 
-use super::{Counts, Task};
+use super::{Counts, Len, Task};
 use crate::rng::Rng;
 use rand::RngExt;
 use serde::{Deserialize, Serialize};
@@ -100,6 +100,12 @@ impl Task for Group {
             return Ok(());
         }
         Err(format!("task.moves: {:?} has no such elements but the identity", self.group))
+    }
+
+    fn without_effect(&self, _: &[Len]) -> Vec<(&'static str, String)> {
+        let all = self.moves != Moves::All && self.offered().len() == self.table().names.len();
+        let why = || format!("has no effect: these are all elements of {:?}", self.group);
+        all.then(|| ("moves", why())).into_iter().collect()
     }
 
     fn fill(&self, rng: &mut Rng, len: usize, tokens: &mut [i32], targets: &mut [i32]) {

@@ -64,9 +64,39 @@ pub trait Task: Send + Sync {
     /// Whether sequences of this length exist.
     ///
     /// # Errors
-    /// A sentence with the length, and which ones do exist.
+    /// A sentence that says which ones do exist, and what else can be changed.
     fn check_len(&self, _len: usize) -> Result<(), String> {
         Ok(())
+    }
+
+    /// `(step, rest)`: lengths that exist leave this rest when divided by the step. A range passes over the others.
+    fn grid(&self) -> (usize, usize) {
+        (1, 0)
+    }
+
+    /// Whether sequences of all lengths of a range exist that are on the [grid](Task::grid).
+    ///
+    /// # Errors
+    /// As [`Task::check_len`].
+    fn check_lens(&self, len: Len) -> Result<(), String> {
+        // What a task asks for beside the grid is a least or a greatest length, so the ends tell.
+        let (shortest, longest) = self.ends(len).unwrap_or((len.max, len.max));
+        let named = |t: usize| move |why| if len.is_one() { why } else { format!("length {t}: {why}") };
+        self.check_len(longest).map_err(named(longest))?;
+        self.check_len(shortest).map_err(named(shortest))
+    }
+
+    /// The shortest and the longest of these lengths that are on the [grid](Task::grid), if there are any.
+    fn ends(&self, len: Len) -> Option<(usize, usize)> {
+        let (step, rest) = self.grid();
+        let on = |t: &usize| t % step == rest;
+        Some(((len.min..=len.max).find(on)?, (len.min..=len.max).rev().find(on)?))
+    }
+
+    /// Options that change nothing, or leave nothing to learn, at these lengths, of which the first is that of training:
+    /// the name of each, and the rest of a sentence that begins with it.
+    fn without_effect(&self, _lens: &[Len]) -> Vec<(&'static str, String)> {
+        Vec::new()
     }
 
     /// Write a batch: `tokens` and `targets` are `[batch, len]`, row-major, old contents in them.

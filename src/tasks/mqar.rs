@@ -20,7 +20,7 @@
 //!
 //! or, with `all_queries`, all m keys in random order at the end, each with a separator and a target.
 
-use super::{IGNORE, Task};
+use super::{IGNORE, Len, Task};
 use crate::rng::Rng;
 use rand::{RngExt, seq::SliceRandom};
 use serde::{Deserialize, Serialize};
@@ -147,6 +147,25 @@ impl Task for Mqar {
             Layout::Zoology => self.check_zoology(len),
             Layout::Published => self.check_published(len),
         }
+    }
+
+    fn grid(&self) -> (usize, usize) {
+        match self.layout {
+            Layout::Zoology => (2, 0),
+            Layout::Published if self.all_queries => (5, 0),
+            Layout::Published => (3, 2),
+        }
+    }
+
+    fn without_effect(&self, _: &[Len]) -> Vec<(&'static str, String)> {
+        let (others, here, there) = match self.layout {
+            Layout::Zoology => {
+                (&["keys", "values", "unique_keys", "shared_ids", "all_queries"][..], "zoology", "published")
+            }
+            Layout::Published => (&["vocab", "random_non_queries"][..], "published", "zoology"),
+        };
+        let why = format!("has no effect: it belongs to layout \"{there}\", and this is \"{here}\"");
+        others.iter().map(|&key| (key, why.clone())).collect()
     }
 
     fn fill(&self, rng: &mut Rng, len: usize, tokens: &mut [i32], targets: &mut [i32]) {

@@ -1,11 +1,11 @@
 //! Bit parity: is the number of ones so far even?
 //!
 //! Tokens are bits, xₜ ~ Bernoulli(½), and the target at every position is yₜ = 1 ⊕ x₁ ⊕ … ⊕ xₜ. In *controlled*
-//! parity each sequence has exactly `min(num_ones, len)` ones, at random positions.
+//! parity each sequence has exactly `num_ones` ones, at random positions.
 //!
 //! Class 1 means "even", as in the published experiment (`swiss-ai/modern_rnns`).
 
-use super::Task;
+use super::{Len, Task};
 use crate::rng::Rng;
 use rand::{Rng as _, RngExt};
 use serde::{Deserialize, Serialize};
@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Parity {
-    /// How many ones each sequence has (all of its positions, if it is shorter); without it each bit is a fair coin.
+    /// How many ones each sequence has; without it each bit is a fair coin.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub num_ones: Option<usize>,
 }
@@ -38,6 +38,24 @@ impl Task for Parity {
 
     fn legend(&self) -> String {
         "1 where the number of ones so far is even, 0 where it is odd".into()
+    }
+
+    fn check_len(&self, len: usize) -> Result<(), String> {
+        match self.num_ones.filter(|&n| n > len) {
+            Some(n) => Err(format!(
+                "task.num_ones {n} (--num-ones): more ones than places; expected at most {len} ones, or lengths of at least {n}"
+            )),
+            None => Ok(()),
+        }
+    }
+
+    fn without_effect(&self, lens: &[Len]) -> Vec<(&'static str, String)> {
+        let only = match self.num_ones {
+            Some(0) => "zeros",
+            Some(n) if lens.first() == Some(&n.into()) => "ones",
+            _ => return Vec::new(),
+        };
+        vec![("num_ones", format!("leaves nothing to learn: all sequences in training are {only} alone"))]
     }
 
     fn fill(&self, rng: &mut Rng, len: usize, tokens: &mut [i32], targets: &mut [i32]) {

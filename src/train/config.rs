@@ -5,20 +5,22 @@
 
 mod defaults;
 mod parts;
+mod settings;
 mod text;
 
 pub use super::presets::{PRESETS, preset_table};
-pub(crate) use super::presets::{difference, merge, of_run, plain, read, read_run};
+pub(crate) use super::presets::{difference, merge, of_run, plain, read, read_run, said};
 pub use parts::Parts;
+pub use settings::{Setting, warnings};
 
 use super::{
     on_device::Graphs,
     optimizer::{AdamConfig, Rule},
-    presets::{layer, preset_names},
+    presets::{layer, preset_names, rename},
     schedule::{Schedule, Shape},
 };
 use crate::{
-    error::{Error, Result},
+    error::{Error, Result, brief},
     models::{self, Form, Model, ModelConfig, Variant},
     tasks::{Len, Tasks},
     tensor::Products,
@@ -90,7 +92,7 @@ pub struct TrainConfig {
     /// Steps over which the learning rate rises from zero.
     pub warmup: usize,
     /// Where the cosine ends, as a fraction of `lr`.
-    pub min_lr: f64,
+    pub min_lr_fraction: f64,
     /// The largest global norm of the gradient; 0: not clipped.
     pub clip: f64,
     /// How the mixer is computed; its fastest form if absent.
@@ -145,23 +147,45 @@ impl TrainConfig {
     /// # Errors
     /// As [`TrainConfig::load`].
     pub fn from_layers(default: &str, file: Option<(&Path, Table)>, flags: Table) -> Result<TrainConfig> {
+        Ok(TrainConfig::from_settings(default, file, flags)?.0)
+    }
+
+    /// As [`TrainConfig::from_layers`], with what the file and the flags set, and which of it has no effect.
+    ///
+    /// # Errors
+    /// As [`TrainConfig::load`].
+    pub fn from_settings(
+        default: &str,
+        file: Option<(&Path, Table)>,
+        mut flags: Table,
+    ) -> Result<(TrainConfig, Vec<Setting>)> {
         let preset = [Some(&flags), file.as_ref().map(|f| &f.1)].into_iter().flatten().find_map(|t| t.get("preset"));
         let mut table = match preset {
             None => preset_table(default)?,
             Some(Value::String(name)) => preset_table(name)?,
-            Some(other) => return Err(Error::Config(format!("preset {other}: expected {}", preset_names()))),
+            Some(other) => {
+                return Err(Error::Config(format!("preset {}: expected {}", said(other), preset_names())));
+            }
         };
-        if let Some((path, top)) = file {
+        let base = table.clone();
+        let mut old = rename(&mut flags).map_err(Error::Config)?;
+        let mut set = Table::new();
+        if let Some((path, mut top)) = file {
+            let refused = |what| Error::Format { path: path.into(), what };
+            old |= rename(&mut top).map_err(refused)?;
+            set.clone_from(&top);
             layer(&mut table, top);
-            parse(&table).map_err(|what| Error::Format { path: path.into(), what })?;
+            parse(&table).map_err(refused)?;
         }
-        layer(&mut table, flags);
+        layer(&mut table, flags.clone());
         let mut config = parse(&table).map_err(Error::Config)?;
         if config.models == ["all"] {
             config.models = models::names().into_iter().map(String::from).collect();
         }
         config.check()?;
-        Ok(config)
+        let mut settings = settings::of(&config, &base, &set, &flags)?;
+        settings.extend(old.then(|| settings::old_name(&config)));
+        Ok((config, settings))
     }
 
     /// The configuration of one model alone: what `per_model` has for it over the rest.
@@ -228,8 +252,8 @@ impl TrainConfig {
 
     /// The learning rate at each step.
     pub fn schedule(&self) -> Schedule {
-        let TrainConfig { schedule, lr, min_lr, warmup, steps, .. } = *self;
-        Schedule { shape: schedule, peak: lr, min_ratio: min_lr, warmup, steps }
+        let TrainConfig { schedule, lr, min_lr_fraction, warmup, steps, .. } = *self;
+        Schedule { shape: schedule, peak: lr, min_ratio: min_lr_fraction, warmup, steps }
     }
 
     /// The lengths of the training sequences at a step, counted from 1.
@@ -259,13 +283,16 @@ impl TrainConfig {
         expect(!self.models.is_empty(), || format!("models []: expected some of {}", known.join(", ")))?;
         for (i, name) in self.models.iter().enumerate() {
             expect(known.contains(&name.as_str()), || {
-                format!("unknown model '{name}': expected all or some of {}", known.join(", "))
+                format!("unknown model '{}': expected all or some of {}", brief(name, 80), known.join(", "))
             })?;
             expect(!self.models[..i].contains(name), || format!("models: '{name}' is listed twice"))?;
         }
         for (name, own) in &self.per_model {
             let mixer = own.get("mixer").map_or(name.clone(), plain);
-            let what = || format!("per_model.{name}: unknown mixer '{mixer}', expected one of {}", mixers.join(", "));
+            let what = || {
+                let mixer = brief(&mixer, 80);
+                format!("per_model.{name}: unknown mixer '{mixer}', expected one of {}", mixers.join(", "))
+            };
             expect(mixers.contains(&mixer.as_str()), what)?;
             expect(mixer == *name || !mixers.contains(&name.as_str()), || {
                 format!("per_model.{name}.mixer: {mixer}: a variant needs a name that is no mixer's")
@@ -273,6 +300,10 @@ impl TrainConfig {
             let of_a_file = |c: char| c.is_alphanumeric() || "_-.".contains(c);
             expect(name.chars().all(of_a_file), || {
                 format!("per_model.{name}: expected a name of letters, digits, '_', '-' and '.'")
+            })?;
+            let whole = ["models", "preset", "per_model"].into_iter().find(|key| own.contains_key(*key));
+            expect(whole.is_none(), || {
+                format!("per_model.{name}.{}: expected at the top, as it is of all models", whole.unwrap_or_default())
             })?;
         }
         expect(self.seeds >= 1, || "seeds 0: expected at least 1".into())?;
@@ -308,7 +339,8 @@ impl TrainConfig {
         let smoothing = self.label_smoothing;
         finite("label_smoothing", smoothing, "a part of 1: from 0 to below 1", (0.0..1.0).contains(&smoothing))?;
         finite("weight_decay", self.weight_decay, "a finite number, 0 or more", self.weight_decay >= 0.0)?;
-        finite("min_lr", self.min_lr, "a fraction of lr, from 0 to 1", (0.0..=1.0).contains(&self.min_lr))?;
+        let end = self.min_lr_fraction;
+        finite("min_lr_fraction", end, "a fraction of lr, from 0 to 1", (0.0..=1.0).contains(&end))?;
         let every = self.checkpoint_every;
         finite("checkpoint_every", every, "a finite number of seconds, or 0 for none", every >= 0.0)?;
         finite("clip", self.clip, "a finite number: the largest norm, or 0 for none", self.clip >= 0.0)?;
@@ -351,10 +383,7 @@ impl TrainConfig {
             expect(batch.checked_mul(len.max).is_some_and(|n| n <= MAX_TOKENS), || {
                 format!("{batch} sequences of length {len}: expected at most {MAX_TOKENS} tokens in a batch")
             })?;
-            // A range needs one length that exists; the error is that of its longest.
-            if !(len.min..len.max).any(|t| self.task.check_len(t).is_ok()) {
-                self.task.check_len(len.max).map_err(|why| Error::Config(format!("{name} {len}: {why}")))?;
-            }
+            self.task.check_lens(len).map_err(|why| Error::Config(format!("{name} {len}: {why}")))?;
             if let Some(max) = self.max_len {
                 expect(len.max <= max, || {
                     format!("{name} {len}: expected no more than the {max} positions of max_len")
@@ -364,7 +393,9 @@ impl TrainConfig {
         for (i, len) in self.eval_lens.iter().enumerate() {
             expect(!self.eval_lens[..i].contains(len), || format!("eval_lens: {len} is listed twice"))?;
         }
-        Ok(())
+        let without = &self.model.without;
+        let twice = (1..without.len()).find(|&i| without[..i].contains(&without[i]));
+        expect(twice.is_none(), || "without: a defect is listed twice".into())
     }
 
     /// Build the model once: whatever is wrong with its sizes or its form shows here.

@@ -1,6 +1,6 @@
 //! The presets, and how the layers of a configuration are laid over one another, as TOML tables.
 
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, brief};
 use std::{fs, path::Path};
 use toml::{Table, Value};
 
@@ -34,6 +34,11 @@ pub(crate) fn plain(value: &Value) -> String {
     value.as_str().map_or_else(|| value.to_string(), String::from)
 }
 
+/// A value as a file has it, to be named in a message.
+pub(crate) fn said(value: &Value) -> String {
+    brief(&value.to_string(), 80)
+}
+
 pub(super) fn preset_names() -> String {
     let names = PRESETS.map(|(name, _)| name);
     format!("one of {}", names.join(", "))
@@ -47,7 +52,7 @@ pub fn preset_table(name: &str) -> Result<Table> {
     let (name, text) = PRESETS
         .into_iter()
         .find(|p| p.0 == name)
-        .ok_or_else(|| Error::Config(format!("unknown preset '{name}': expected {}", preset_names())))?;
+        .ok_or_else(|| Error::Config(format!("unknown preset '{}': expected {}", brief(name, 80), preset_names())))?;
     let own: Table = text.parse().map_err(|e| Error::Config(format!("preset '{name}': {e}")))?;
     let mut table = match own.get("preset").and_then(Value::as_str) {
         Some(base) => preset_table(base)?,
@@ -67,16 +72,44 @@ pub(crate) fn read(path: &Path) -> Result<Table> {
     text.parse().map_err(|e: toml::de::Error| Error::Format { path: path.into(), what: e.to_string() })
 }
 
-/// As [`read`], of a file that a run has left: before batches were in parts by default, they were in one, and it says
-/// nothing of it.
+/// As [`read`], of a file that a run of any version has left.
 pub(crate) fn read_run(path: &Path) -> Result<Table> {
     read(path).map(of_run)
 }
 
-/// The same of a table.
+/// The same of a table: before batches were in parts by default, they were in one, and nothing is said of it;
+/// `min_lr_fraction` was called `min_lr`.
 pub(crate) fn of_run(mut table: Table) -> Table {
     table.entry("shards").or_insert(Value::Integer(1));
+    // Whoever has written both in there is told when the configuration is read.
+    let _ = rename(&mut table);
     table
+}
+
+/// Give `min_lr`, at the top or of single models, the name that says what it is; whether it was there.
+///
+/// # Errors
+/// When both names are there.
+pub(super) fn rename(table: &mut Table) -> std::result::Result<bool, String> {
+    const NAMES: (&str, &str) = ("min_lr", "min_lr_fraction");
+    let mut old = false;
+    if table.contains_key(NAMES.0) {
+        if table.contains_key(NAMES.1) {
+            return Err(format!("{} and {} are the same setting; remove {}", NAMES.0, NAMES.1, NAMES.0));
+        }
+        // Where it stood, as the order of keys is that of messages.
+        let renamed = |(key, value): (String, Value)| (if key == NAMES.0 { NAMES.1.into() } else { key }, value);
+        *table = std::mem::take(table).into_iter().map(renamed).collect();
+        old = true;
+    }
+    if let Some(Value::Table(per_model)) = table.get_mut("per_model") {
+        for (name, own) in per_model.iter_mut() {
+            if let Value::Table(own) = own {
+                old |= rename(own).map_err(|what| format!("per_model.{name}: {what}"))?;
+            }
+        }
+    }
+    Ok(old)
 }
 
 /// Lay `top` over `base`: what it sets holds for every model, whatever `base` had for single ones.
@@ -119,7 +152,7 @@ pub(crate) fn merge(base: &mut Table, top: Table) {
 /// The first key in which two configurations differ, with both values. How often a checkpoint is made changes no
 /// number, and so does not count.
 pub(crate) fn difference(a: &Table, b: &Table) -> Option<(String, String, String)> {
-    let said = |value: Option<&Value>| value.map_or("absent".into(), Value::to_string);
+    let said = |value: Option<&Value>| value.map_or("absent".into(), said);
     let keys = a.keys().chain(b.keys().filter(|key| !a.contains_key(*key)));
     keys.filter(|key| *key != "checkpoint_every").find_map(|key| match (a.get(key), b.get(key)) {
         (Some(Value::Table(a)), Some(Value::Table(b))) => {

@@ -10,7 +10,7 @@ pub enum Shape {
     /// The same to the end.
     #[default]
     Constant,
-    /// Half a cosine from the peak down to `min_lr` at the last step.
+    /// Half a cosine from the peak down to `min_lr_fraction` of it at the last step.
     Cosine,
 }
 

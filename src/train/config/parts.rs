@@ -1,5 +1,6 @@
 //! In how many parts a training batch is computed, as it is configured.
 
+use crate::error::brief;
 use std::{fmt, str::FromStr};
 use toml::Value;
 
@@ -35,7 +36,7 @@ impl FromStr for Parts {
             Ok(0) => Err("shards 0: expected at least 1, or auto".into()),
             Ok(n) => Ok(Parts::Count(n)),
             Err(_) if s == "auto" => Ok(Parts::Auto),
-            Err(_) => Err(format!("shards {s}: expected a whole number from 1 on, or auto")),
+            Err(_) => Err(format!("shards {}: expected a whole number from 1 on, or auto", brief(s, 80))),
         }
     }
 }

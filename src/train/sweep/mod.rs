@@ -24,7 +24,7 @@ use super::{
     jobs::{self, Job, RunReport},
     rundir::{self, Found, RunDir, find, write},
 };
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, printable};
 use indicatif::{ProgressBar, ProgressStyle};
 use std::{
     fs,
@@ -201,7 +201,8 @@ impl Sweep {
             let (name, RunReport { model, seed, .. }) = (&self.plan.points[point].name, report);
             // Nobody may be there to read it.
             let all = self.mine.len();
-            let _ = writeln!(io::stderr(), "{finished}/{all} {name} {model} seed {seed}: {said}");
+            let line = format!("{finished}/{all} {name} {model} seed {seed}: {said}");
+            let _ = writeln!(io::stderr(), "{}", printable(&line));
         }
     }
 }

@@ -15,10 +15,14 @@
 //! `lengths = [{ train_len = 16, eval_lens = [24] }, { train_len = 32, eval_lens = [48] }]`.
 
 use crate::{
-    error::{Error, Result},
-    train::config::{TrainConfig, merge, read},
+    error::{Error, Result, brief},
+    rng::fnv1a,
+    train::config::{self, TrainConfig, merge, read, said},
 };
-use std::{collections::HashSet, path::Path};
+use std::{
+    collections::{HashMap, HashSet},
+    path::Path,
+};
 use toml::{Table, Value};
 
 /// More than anybody waits for.
@@ -35,6 +39,8 @@ pub struct Plan {
     pub axes: Vec<String>,
     /// The points in order, the last axis moving fastest.
     pub points: Vec<Point>,
+    /// What the file sets without effect.
+    pub warnings: Vec<String>,
 }
 
 /// One point of the grid.
@@ -62,15 +68,16 @@ impl Plan {
         let grid = match base.remove("grid") {
             None => Table::new(),
             Some(Value::Table(grid)) => grid,
-            Some(other) => return Err(refused(format!("grid = {other}: expected a table of lists"))),
+            Some(other) => return Err(refused(format!("grid = {}: expected a table of lists", said(&other)))),
         };
         let mut axes = Vec::new();
         find_axes("", &grid, &mut axes).map_err(refused)?;
+        let mut warnings = check_axes(&axes, &base).map_err(refused)?;
         runs_of_a_point(&mut axes, &mut base).map_err(refused)?;
         let count = axes.iter().try_fold(1usize, |n, axis| n.checked_mul(axis.1.len())).filter(|&n| n <= MOST);
         let count = count.ok_or_else(|| refused(format!("grid: expected at most {MOST} points")))?;
 
-        let mut names = HashSet::new();
+        let (mut names, mut known, mut settings) = (HashSet::new(), HashMap::new(), Vec::new());
         let points: Result<Vec<Point>> = (0..count)
             .map(|index| {
                 let (mut rest, mut flags, mut values) = (index, Table::new(), vec![String::new(); axes.len()]);
@@ -84,15 +91,23 @@ impl Plan {
                 if name.len() > LONGEST || !names.insert(name.clone()) {
                     name = format!("{}~{index}", name.chars().take(LONGEST).collect::<String>());
                 }
-                let cfg = TrainConfig::from_layers("default", Some((path, base.clone())), flags);
-                let cfg = cfg.map_err(|e| match axes.is_empty() {
+                let made = TrainConfig::from_settings("default", Some((path, base.clone())), flags);
+                let (cfg, set) = made.map_err(|e| match axes.is_empty() {
                     true => e,
                     false => Error::Config(format!("grid point {name}: {e}")),
                 })?;
+                settings.push(set);
+                // Of a hundred thousand points the texts would be large.
+                if let Some(other) = known.insert(fnv1a(cfg.to_toml()?.as_bytes()), name.clone()) {
+                    let what = format!("grid points {other} and {name} are the same experiment; leave out one of them");
+                    return Err(refused(what));
+                }
                 Ok(Point { name, values, cfg })
             })
             .collect();
-        Ok(Plan { file, axes: axes.into_iter().map(|a| a.0).collect(), points: points? })
+        let points = points?;
+        warnings.extend(config::warnings(&settings, false));
+        Ok(Plan { file, axes: axes.into_iter().map(|a| a.0).collect(), points, warnings })
     }
 }
 
@@ -105,10 +120,54 @@ fn find_axes(prefix: &str, table: &Table, axes: &mut Vec<Axis>) -> std::result::
             Value::Array(values) if !values.is_empty() => {
                 axes.push((name.clone(), values.iter().map(|value| choice(&name, value)).collect()));
             }
-            other => return Err(format!("grid.{name} = {other}: expected a list of at least one value")),
+            other => return Err(format!("grid.{name} = {}: expected a list of at least one value", said(other))),
         }
     }
     Ok(())
+}
+
+/// Refuse an axis with a value that it has twice, and two axes that set the same key. What the rest of the file sets in
+/// vain is in the result.
+fn check_axes(axes: &[Axis], base: &Table) -> std::result::Result<Vec<String>, String> {
+    let mut setters: Vec<(String, &str)> = Vec::new();
+    for (name, choices) in axes {
+        for (i, (text, sets)) in choices.iter().enumerate() {
+            if choices[..i].iter().any(|(_, other)| other == sets) {
+                return Err(format!("grid.{name}: {} is listed twice", brief(text, 80)));
+            }
+        }
+        let mut keys: Vec<String> = choices.iter().flat_map(|(_, sets)| dotted(sets)).collect();
+        keys.sort();
+        keys.dedup();
+        for key in keys {
+            if let Some((_, other)) = setters.iter().find(|(set, _)| *set == key) {
+                return Err(format!("grid.{other} and grid.{name} both set {key}; leave out one of them"));
+            }
+            setters.push((key, name));
+        }
+    }
+    // An axis of tables need not set a key everywhere.
+    let everywhere =
+        |key: &String| axes.iter().any(|(_, choices)| choices.iter().all(|(_, sets)| dotted(sets).contains(key)));
+    let mut set = dotted(base);
+    set.retain(everywhere);
+    if base.contains_key("seeds") && axes.iter().any(|axis| axis.0 == "seed") {
+        set.push("seeds".into());
+    }
+    let setter = |key: &String| setters.iter().find(|s| s.0 == *key).map_or("seed", |s| s.1);
+    Ok(set
+        .iter()
+        .map(|key| format!("{key} at the top has no effect: grid.{} sets it at every point", setter(key)))
+        .collect())
+}
+
+/// The keys that a table sets, as `model.width`.
+fn dotted(table: &Table) -> Vec<String> {
+    let below = |(key, value): (&String, &Value)| match value {
+        Value::Table(inner) => dotted(inner).into_iter().map(|inner| format!("{key}.{inner}")).collect(),
+        _ => vec![key.clone()],
+    };
+    table.iter().flat_map(below).collect()
 }
 
 /// How a value of an axis is written, and what it sets.
@@ -163,7 +222,10 @@ fn runs_of_a_point(axes: &mut Vec<Axis>, base: &mut Table) -> std::result::Resul
                 base.insert("seed".into(), seeds[0].into());
                 base.insert("seeds".into(), Value::Integer(i64::try_from(seeds.len()).unwrap_or(i64::MAX)));
             }
-            None => return Err(format!("grid.seed = [{}]: expected whole numbers in a row, as 0, 1, 2", listed())),
+            None => {
+                let listed = brief(&listed(), 80);
+                return Err(format!("grid.seed = [{listed}]: expected whole numbers in a row, as 0, 1, 2"));
+            }
         }
     }
     Ok(())

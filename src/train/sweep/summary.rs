@@ -2,7 +2,7 @@
 
 use super::Plan;
 use crate::{
-    error::{Error, Result},
+    error::{Error, Result, brief},
     report::table::{deviation, fraction, mean},
     tasks::Len,
     train::{jobs::RunReport, rundir::write},
@@ -134,10 +134,13 @@ impl Summary {
     /// The table: a block for each score, and as many lengths beside each other as fit.
     pub fn text(&self) -> String {
         let mut text = String::new();
-        let head: Vec<&str> = self.axes.iter().map(String::as_str).chain(["model", "seeds"]).collect();
+        let axes: Vec<String> = self.axes.iter().map(|axis| brief(axis, WIDTH)).collect();
+        let head: Vec<&str> = axes.iter().map(String::as_str).chain(["model", "seeds"]).collect();
         let labels: Vec<Vec<String>> = self.rows.iter().map(Row::labels).collect();
         let widths: Vec<usize> = (0..head.len())
-            .map(|i| labels.iter().map(|l| l[i].chars().count()).chain([head[i].len()]).max().unwrap_or(0) + 2)
+            .map(|i| {
+                labels.iter().map(|l| l[i].chars().count()).chain([head[i].chars().count()]).max().unwrap_or(0) + 2
+            })
             .collect();
         let left = |cells: &[String]| -> String {
             let padded = cells.iter().zip(&widths).map(|(cell, width)| format!("{cell:width$}"));
@@ -164,10 +167,11 @@ impl Summary {
 }
 
 impl Row {
+    /// What a row begins with, for a terminal: values are what a file says.
     fn labels(&self) -> Vec<String> {
         let failed = if self.failed.is_empty() { String::new() } else { format!(" ({} failed)", self.failed.len()) };
         let seeds = format!("{}{failed}", self.runs.len());
-        self.values.iter().cloned().chain([self.model.clone(), seeds]).collect()
+        self.values.iter().map(|value| brief(value, WIDTH)).chain([self.model.clone(), seeds]).collect()
     }
 }
 

@@ -1,0 +1,261 @@
+//! What a file and the flags set, and which of it has no effect: somebody who sets a number expects it to count.
+//!
+//! Presets and defaults are not asked, nor is what a file repeats of its preset: a recorded `config.toml` has every key.
+
+use super::{Parts, TrainConfig, merge, parse, plain, table_of};
+use crate::{
+    error::{Result, brief},
+    models::{Positions, Variant, published::Defect},
+    tensor::Device,
+    train::{on_device::Graphs, schedule::Shape},
+};
+use toml::{Table, Value};
+
+/// A key that a file or a flag sets.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Setting {
+    /// The key, as `model.width`.
+    pub key: String,
+    /// Its value, in few characters.
+    pub value: String,
+    /// Whether a flag sets it, and not a file.
+    pub by_flag: bool,
+    /// If it has no effect, or not the one that its name says: the rest of a sentence that begins with the key.
+    pub idle: Option<String>,
+}
+
+impl Setting {
+    /// What to say of it, if it is idle; `flags` says whether those who set it wrote `--flags`.
+    pub fn warning(&self, flags: bool) -> Option<String> {
+        let name = match self.key.rsplit('.').next().unwrap_or(&self.key) {
+            "unique_keys" => "--repeated-keys".into(),
+            key if self.value == "true" => format!("--{}", key.replace('_', "-")),
+            key => format!("--{} {}", key.replace('_', "-"), self.value),
+        };
+        let name = if flags && self.by_flag { name } else { format!("{} = {}", self.key, self.value) };
+        self.idle.as_ref().map(|why| format!("{name} {why}"))
+    }
+}
+
+/// What to say of those settings that have no effect in any experiment that has them.
+pub fn warnings(experiments: &[Vec<Setting>], flags: bool) -> Vec<String> {
+    let mut said: Vec<&Setting> = Vec::new();
+    for setting in experiments.iter().flatten().filter(|s| s.idle.is_some()) {
+        let counts = |s: &Setting| s.key == setting.key && s.idle.is_none();
+        if said.iter().all(|s| s.key != setting.key) && !experiments.iter().flatten().any(counts) {
+            said.push(setting);
+        }
+    }
+    said.into_iter().filter_map(|s| s.warning(flags)).collect()
+}
+
+/// The old name of a key was used.
+pub(super) fn old_name(config: &TrainConfig) -> Setting {
+    let why = "is the old name of min_lr_fraction: a fraction of lr, not a learning rate";
+    let value = config.min_lr_fraction.to_string();
+    Setting { key: "min_lr".into(), value, by_flag: false, idle: Some(why.into()) }
+}
+
+/// Everything that `file` sets otherwise than `preset`, and all that `flags` set.
+pub(super) fn of(config: &TrainConfig, preset: &Table, file: &Table, flags: &Table) -> Result<Vec<Setting>> {
+    let mut base = preset.clone();
+    let name = Value::from(config.task.name());
+    merge(&mut base, Table::from_iter([("task".into(), Table::from_iter([("name".into(), name)]).into())]));
+    let base = Value::Table(parse(&base).and_then(|base| table_of(&base).map_err(|e| e.to_string())).unwrap_or(base));
+    let (mut by_file, mut by_flag) = (Vec::new(), Vec::new());
+    leaves(&mut vec![], file, &mut by_file);
+    leaves(&mut vec![], flags, &mut by_flag);
+    by_file.retain(|(path, value)| !same(at(&base, path), value) && by_flag.iter().all(|flag| flag.0 != *path));
+
+    let models: Vec<(&String, TrainConfig)> = config.models.iter().zip(config.each_model()?).collect();
+    let mut settings: Vec<Setting> = Vec::new();
+    for (path, value, by_flag) in
+        by_file.into_iter().map(|(p, v)| (p, v, false)).chain(by_flag.into_iter().map(|(p, v)| (p, v, true)))
+    {
+        let of_one = if path[0] == "per_model" && path.len() > 2 { Some(&path[1]) } else { None };
+        let mut owns = models.iter().filter(|(name, own)| of_one.is_none_or(|m| m == *name || *m == own.model.mixer));
+        let key = path[of_one.map_or(0, |_| 2)..].join(".");
+        let idle = match (owns.next(), of_one) {
+            (Some(first), _) => idle(&first.1, &key).filter(|_| owns.all(|own| idle(&own.1, &key).is_some())),
+            // Who picks some of a file's models by a flag knows that the others are not trained.
+            (None, Some(name)) if !flags.contains_key("models") => {
+                Some(format!("has no effect: {name} is not trained"))
+            }
+            (None, _) => None,
+        };
+        settings.push(Setting { key: path.join("."), value: brief(&plain(&value), 40), by_flag, idle });
+    }
+    Ok(settings)
+}
+
+/// All values in a table and in those below it, but for what says which experiment it is.
+fn leaves(path: &mut Vec<String>, table: &Table, all: &mut Vec<(Vec<String>, Value)>) {
+    for (key, value) in table {
+        path.push(key.clone());
+        match value {
+            Value::Table(inner) => leaves(path, inner, all),
+            _ if matches!(path.join(".").as_str(), "preset" | "models" | "task.name") => {}
+            // What is left to us is never wrong.
+            _ if value.as_str() == Some("auto") => {}
+            _ => all.push((path.clone(), value.clone())),
+        }
+        path.pop();
+    }
+}
+
+fn at<'a>(table: &'a Value, path: &[String]) -> Option<&'a Value> {
+    path.iter().try_fold(table, |table, key| table.get(key))
+}
+
+/// Equal, though one may be written as 1 and the other as 1.0.
+fn same(a: Option<&Value>, b: &Value) -> bool {
+    let number = |v: &Value| v.as_float().or_else(|| v.as_integer().map(|n| n as f64));
+    a.is_some_and(|a| a == b || number(a).is_some_and(|x| number(b) == Some(x)))
+}
+
+/// Which mixers read a size or a choice; a key that is not here concerns all.
+const READ_BY: [(&str, &[&str]); 9] = [
+    ("model.heads", &WITH_HEADS),
+    ("model.head_dim", &WITH_HEADS),
+    ("model.state", &["lru", "mamba"]),
+    ("model.conv", &["delta_net", "mamba", "gated_delta_net", "delta_product", "slstm", "mlstm"]),
+    ("model.expand", &["mamba"]),
+    ("model.dt_rank", &["mamba"]),
+    ("model.householders", &["delta_product"]),
+    ("model.r_min", &["lru"]),
+    ("model.r_max", &["lru"]),
+];
+
+const WITH_HEADS: [&str; 9] = [
+    "lstm",
+    "quasi_lstm",
+    "linear_transformer",
+    "gpt",
+    "delta_net",
+    "gated_delta_net",
+    "delta_product",
+    "slstm",
+    "mlstm",
+];
+
+/// A key that has no effect where its condition holds, and what is then said of it.
+type Rule = (&'static str, fn(&TrainConfig) -> bool, fn(&TrainConfig) -> String);
+
+const RULES: [Rule; 11] = [
+    (
+        "curriculum",
+        |c| c.curriculum > 0 && c.train_len.is_one(),
+        |c| format!("has no effect: train_len {} is one length; expected a range, as 3-{0}", c.train_len),
+    ),
+    (
+        "curriculum",
+        |c| c.curriculum > c.steps,
+        |c| format!("is longer than the run of {} steps: it ends before the longest length", c.steps),
+    ),
+    (
+        "warmup",
+        |c| c.warmup > c.steps,
+        |c| format!("is longer than the run of {} steps: the learning rate never reaches lr {}", c.steps, c.lr),
+    ),
+    (
+        "schedule",
+        |c| c.schedule == Shape::Cosine && c.warmup >= c.steps,
+        |c| format!("has no effect: the warm-up of {} takes all {} steps", c.warmup, c.steps),
+    ),
+    (
+        "eval_every",
+        |c| c.eval_every > c.steps,
+        |c| format!("is longer than the run of {} steps: only its end is evaluated", c.steps),
+    ),
+    (
+        "min_lr_fraction",
+        |c| c.schedule == Shape::Constant,
+        |_| "has no effect: the schedule is constant; expected schedule cosine".into(),
+    ),
+    (
+        "max_len",
+        |c| c.model.positions == Positions::None && c.model.variant == Variant::Clean,
+        |c| format!("has no effect: positions are {}, and need no table", c.model.positions),
+    ),
+    (
+        "cuda_graph",
+        |c| c.cuda_graph == Graphs::Off && c.device == Device::Cpu,
+        |_| "has no effect: this runs on the cpu".into(),
+    ),
+    (
+        "shards",
+        |c| c.shards != Parts::Count(1) && c.device != Device::Cpu,
+        |c| format!("has no effect: on {} a batch is computed in one part", c.device),
+    ),
+    (
+        "shards",
+        |c| c.shards != Parts::Count(1) && c.model.carry_state,
+        |_| "has no effect: with carry_state a batch is computed in one part".into(),
+    ),
+    (
+        "shards",
+        |c| {
+            let normalises = c.model.variant == Variant::Published && c.model.mixer == "lru";
+            c.shards != Parts::Count(1) && normalises && !c.model.without.contains(&Defect::BatchNorm)
+        },
+        |_| "has no effect: the published lru normalises whole batches, and computes them in one part".into(),
+    ),
+];
+
+/// Why a key has no effect on a model; none if it has one.
+fn idle(own: &TrainConfig, key: &str) -> Option<String> {
+    if let Some(option) = key.strip_prefix("task.") {
+        let lens: Vec<_> = [own.train_len].into_iter().chain(own.eval_lens.iter().copied()).collect();
+        return own.task.without_effect(&lens).into_iter().find(|(name, _)| *name == option).map(|(_, why)| why);
+    }
+    if let Some((_, mixers)) = READ_BY.iter().find(|(name, _)| *name == key) {
+        let unread = !mixers.contains(&own.model.mixer.as_str());
+        return unread.then(|| format!("has no effect: it is read by {} alone", mixers.join(", ")));
+    }
+    RULES.iter().find(|(name, holds, _)| *name == key && holds(own)).map(|(_, _, why)| why(own))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        autograd::Tape,
+        models::{Model, ModelConfig, names},
+        tensor::{DType, Tensor},
+    };
+
+    /// The weights at the start and what they say of a few tokens.
+    fn what_it_does(config: &ModelConfig) -> (Vec<(String, usize)>, Vec<f64>, Vec<f64>) {
+        let model = Model::new(config, 1, DType::F64).expect("a model");
+        let tape = Tape::default();
+        let tokens = tape.constant(&Tensor::from_vec(vec![1, 0, 1, 1, 0], [1, 5]));
+        let logits = model.forward(&model.params().bind_frozen(&tape), tokens, model.default_form()).value().to_f64();
+        let entries = model.params().entries().iter().map(|e| (e.name.clone(), e.shape.len())).collect();
+        (entries, model.params().flat().to_f64(), logits)
+    }
+
+    #[test]
+    fn a_mixer_reads_a_key_if_and_only_if_the_table_says_so() {
+        for mixer in names() {
+            let config =
+                ModelConfig { mixer: mixer.into(), width: 8, heads: 2, head_dim: 4, mlp: 8, ..Default::default() };
+            let before = what_it_does(&config);
+            for (key, mixers) in READ_BY {
+                let mut other = config.clone();
+                match key.trim_start_matches("model.") {
+                    "heads" => other.heads = 4,
+                    "head_dim" => other.head_dim = 8,
+                    "state" => other.state = 3,
+                    "conv" => other.conv = 2,
+                    "expand" => other.expand = 3,
+                    "dt_rank" => other.dt_rank = 3,
+                    "householders" => other.householders = 3,
+                    "r_min" => other.r_min = 0.5,
+                    "r_max" => other.r_max = 0.5,
+                    _ => panic!("how is {key} changed?"),
+                }
+                assert_eq!(what_it_does(&other) != before, mixers.contains(&mixer), "{mixer}, {key}");
+            }
+        }
+    }
+}

@@ -1,0 +1,396 @@
+//! What the programs say of settings that have no effect, contradict each other, or cannot be at some length, and that
+//! nothing from a file steers a terminal.
+
+#![allow(clippy::unwrap_used)]
+
+use safetensors::{
+    SafeTensors,
+    tensor::{Dtype, TensorView},
+};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::Command,
+};
+use tapezoo::train::config::{TrainConfig, warnings};
+use toml::Table;
+
+const SMALL: &str = "--models lstm --seeds 1 --steps 3 --batch 2 --width 8 --train-len 6 --eval-lens 6";
+
+struct Place(tempfile::TempDir);
+
+struct Ran {
+    status: Option<i32>,
+    stderr: String,
+}
+
+impl Place {
+    fn new() -> Place {
+        Place(tempfile::tempdir().unwrap())
+    }
+
+    fn at(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    /// Run a command line, whose words are separated by spaces, in this directory.
+    fn run(&self, line: &str) -> Ran {
+        let mut words = line.split_whitespace();
+        let program = match words.next().unwrap() {
+            "parity" => env!("CARGO_BIN_EXE_parity"),
+            "dyck" => env!("CARGO_BIN_EXE_dyck"),
+            "mqar" => env!("CARGO_BIN_EXE_mqar"),
+            "state_tracking" => env!("CARGO_BIN_EXE_state_tracking"),
+            "sweep" => env!("CARGO_BIN_EXE_sweep"),
+            "inspect" => env!("CARGO_BIN_EXE_inspect"),
+            other => panic!("{other} is no program"),
+        };
+        let output = Command::new(program).args(words).current_dir(self.0.path()).output().unwrap();
+        let stderr = String::from_utf8(output.stderr).unwrap();
+        assert!(!stderr.contains("panicked"), "{line}: {stderr}");
+        Ran { status: output.status.code(), stderr }
+    }
+
+    /// It goes well, and says one thing for each of these, with all of its words in it.
+    #[track_caller]
+    fn warns(&self, line: &str, said: &[&[&str]]) {
+        let ran = self.run(line);
+        assert_eq!((ran.status, ran.stderr.lines().count()), (Some(0), said.len()), "{line}: {}", ran.stderr);
+        for (warning, words) in ran.stderr.lines().zip(said) {
+            assert!(warning.starts_with("warning: "), "{line}: {warning}");
+            words.iter().for_each(|word| assert!(warning.contains(word), "{line}: no '{word}' in: {warning}"));
+        }
+    }
+
+    /// It stops with status 2 and says all of these words.
+    #[track_caller]
+    fn refuses(&self, line: &str, words: &[&str]) {
+        let ran = self.run(line);
+        assert_eq!(ran.status, Some(2), "{line}: {}", ran.stderr);
+        words.iter().for_each(|word| assert!(ran.stderr.contains(word), "{line}: no '{word}' in: {}", ran.stderr));
+    }
+
+    /// A configuration file with this text, named in `line` as FILE.
+    #[track_caller]
+    fn with_file(&self, text: &str, line: &str) -> String {
+        fs::write(self.at("file.toml"), text).unwrap();
+        line.replace("FILE", "file.toml")
+    }
+}
+
+#[test]
+fn a_task_is_checked_against_every_length() {
+    let place = Place::new();
+    let remedy = "at most 32 ones, or lengths of at least 40";
+    for (line, words) in [
+        ("parity --num-ones 40 --train-len 32", &["train_len 32", "--num-ones", "40", remedy][..]),
+        ("parity --num-ones 40 --train-len 64 --eval-lens 64,32", &["eval_lens 32", "40"]),
+        ("parity --num-ones 12 --train-len 3-40", &["train_len 3-40", "length 3", "12"]),
+        ("parity --num-ones 12 --eval-lens 3-40", &["eval_lens 3-40", "length 3", "12"]),
+        ("mqar --pairs 9 --train-len 32-128", &["train_len 32-128", "length 32", "at least 36"]),
+        ("mqar --vocab 8 --train-len 16-128", &["train_len 16-128", "length 128", "vocabulary of 8"]),
+        (
+            "mqar --layout published --keys 3 --train-len 5-20 --eval-lens 5",
+            &["train_len 5-20", "length 20", "6 pairs"],
+        ),
+        ("mqar --layout published --train-len 6-7", &["train_len 6-7", "5, 8, 11"]),
+        ("state_tracking --task modular_arithmetic --train-len 4", &["train_len 4", "odd length"]),
+        ("state_tracking --task modular_arithmetic --eval-lens 1-9", &["eval_lens 1-9", "at least 3"]),
+        ("state_tracking --task parity --train-len 1-9", &["train_len 1-9", "at least 2"]),
+        ("state_tracking --task modular_arithmetic_with_brackets --train-len 2-9", &["train_len 2-9", "at least 5"]),
+        ("dyck --train-len 7-7", &["train_len 7", "even"]),
+    ] {
+        place.refuses(line, words);
+    }
+    // What is off the grid is passed over, and the shortest published expression in brackets stands for shorter ones.
+    for line in [
+        "parity --num-ones 3 --train-len 4-9 --eval-lens 4,9",
+        "dyck --train-len 7-13",
+        "mqar --pairs 2 --train-len 7-33",
+        "mqar --layout published --train-len 6-9 --eval-lens 8",
+        "state_tracking --task modular_arithmetic --train-len 2-8",
+        "state_tracking --task modular_arithmetic_with_brackets --train-len 3-8",
+    ] {
+        place.warns(&format!("{line} --show 1"), &[]);
+    }
+}
+
+#[test]
+fn a_setting_without_effect_is_named_once() {
+    let place = Place::new();
+    let alone = |key| [key, "has no effect", "alone"];
+    for (flags, said) in [
+        ("", &[][..]),
+        ("--householders 3", &[&alone("--householders 3")[..]][..]),
+        ("--state 4 --expand 3", &[&alone("--state 4"), &alone("--expand 3")]),
+        ("--conv 3 --dt-rank 2", &[&alone("--conv 3"), &alone("--dt-rank 2")]),
+        ("--models lstm,lru --state 4", &[]),
+        ("--models lru --heads 4", &[&alone("--heads 4")]),
+        ("--curriculum 2", &[&["--curriculum 2", "one length", "range"]]),
+        ("--train-len 3-6 --curriculum 4", &[&["--curriculum 4", "3 steps"]]),
+        ("--train-len 3-6 --curriculum 3", &[]),
+        ("--warmup 4", &[&["--warmup 4", "3 steps", "never reaches lr"]]),
+        ("--warmup 3", &[]),
+        ("--warmup 3 --schedule cosine", &[&["--schedule cosine", "has no effect", "warm-up"]]),
+        ("--max-len 9", &[&["--max-len 9", "has no effect", "positions"]]),
+        ("--max-len 9 --models gpt", &[]),
+        ("--cuda-graph off", &[&["--cuda-graph off", "has no effect", "cpu"]]),
+        ("--checkpoint-every 5", &[&["--checkpoint-every 5", "has no effect without --out"]]),
+        ("--checkpoint-every 5 --out kept", &[]),
+        ("--eval-every 2", &[&["--eval-every 2", "has no effect without --out"]]),
+        ("--eval-every 9 --out kept3", &[&["--eval-every 9", "3 steps", "only its end"]]),
+        ("--eval-every 3 --out kept4", &[]),
+        ("--num-ones 6", &[&["--num-ones 6", "nothing to learn", "ones"]]),
+        ("--num-ones 0", &[&["--num-ones 0", "nothing to learn", "zeros"]]),
+    ] {
+        // A flag that is given twice is an error, so the first of two is taken out.
+        let mut small: Vec<&str> = SMALL.split(' ').collect();
+        for flag in flags.split(' ').filter(|f| f.starts_with("--")) {
+            if let Some(i) = small.iter().position(|word| *word == flag) {
+                small.drain(i..i + 2);
+            }
+        }
+        place.warns(&format!("parity {} {flags}", small.join(" ")), said);
+    }
+    for (line, said) in [
+        ("parity --threads 2", &[&["--threads 2", "beside --show"][..]][..]),
+        ("dyck --depth 40 --train-len 32 --eval-lens 32", &[&["--depth 40", "has no effect", "16"]]),
+        ("dyck --depth 40 --train-len 32 --eval-lens 128", &[]),
+        ("dyck --train-len 8 --eval-lens 8", &[]),
+        (
+            "mqar --keys 4 --all-queries --repeated-keys",
+            &[&["--keys 4", "\"published\""], &["--repeated-keys"], &["--all-queries", "\"zoology\""]],
+        ),
+        (
+            "mqar --layout published --vocab 32 --random-non-queries --train-len 8 --eval-lens 8",
+            &[&["--vocab 32", "\"zoology\""], &["--random-non-queries"]],
+        ),
+        ("state_tracking --task s3 --moves three", &[&["--moves three", "all elements of S3"]]),
+        ("state_tracking --task s4 --moves three", &[]),
+    ] {
+        place.warns(&format!("{line} --show 1"), said);
+    }
+    for flags in ["--json", "--profile", "--out kept2"] {
+        place.refuses(&format!("parity --show 1 {flags}"), &["--show", flags.split(' ').next().unwrap()]);
+    }
+}
+
+#[test]
+fn a_file_is_asked_as_flags_are_but_not_for_what_it_repeats() {
+    let place = Place::new();
+    let show = "parity --show 1 --config FILE";
+    for (text, said) in [
+        ("model.householders = 3", &[&["model.householders = 3", "has no effect"][..]][..]),
+        ("model.householders = 2", &[]),
+        ("min_lr = 0.2", &[&["min_lr", "old name of min_lr_fraction", "fraction of lr"]]),
+        ("per_model.gpt.min_lr = 0.2", &[&["min_lr", "old name"]]),
+        ("schedule = 'constant'\nmin_lr_fraction = 0.2", &[&["min_lr_fraction = 0.2", "has no effect", "constant"]]),
+        (
+            "models = ['lru']\nshards = 4\nmodel = { variant = 'published' }",
+            &[&["shards = 4", "has no effect", "published lru"]],
+        ),
+        ("models = ['lru']\nshards = 4\nmodel = { variant = 'published', without = ['batch_norm'] }", &[]),
+        ("models = ['gpt']\nper_model.lru.lr = 0.1", &[&["per_model.lru.lr = 0.1", "lru is not trained"]]),
+        ("models = ['lru']\nper_model.lru.model.conv = 3", &[&["per_model.lru.model.conv = 3", "has no effect"]]),
+        ("models = ['lru', 'gpt']\nper_model.lru.curriculum = 9", &[&["per_model.lru.curriculum = 9", "one length"]]),
+    ] {
+        place.warns(&place.with_file(text, show), said);
+    }
+    place.warns(&place.with_file("per_model.lru.lr = 0.1", &format!("{show} --models gpt")), &[]);
+    for (text, words) in [
+        ("min_lr = 0.2\nmin_lr_fraction = 0.1", &["file.toml", "min_lr and min_lr_fraction", "remove min_lr"][..]),
+        ("per_model.gpt = { min_lr = 0.2, min_lr_fraction = 0.1 }", &["per_model.gpt", "remove min_lr"]),
+        ("task.name = 'dyck'", &["--config", "file.toml", "dyck", "use dyck"]),
+        ("preset = 'mqar'", &["file.toml", "mqar", "use mqar"]),
+        ("task.name = 'group'", &["file.toml", "use state_tracking"]),
+        ("per_model.gpt.models = ['lstm']", &["per_model.gpt.models", "at the top"]),
+        ("model = { variant = 'published', without = ['diagonal', 'diagonal'] }", &["without", "twice"]),
+    ] {
+        place.refuses(&place.with_file(text, show), words);
+    }
+    place.refuses(&place.with_file("task.name = 'dyck'", "state_tracking --config FILE"), &["use dyck"]);
+    place.refuses(
+        &place.with_file("task.name = 'group'", "state_tracking --task parity --config FILE"),
+        &["its task is group", "--task"],
+    );
+    // Sizes of a preset that several tasks share.
+    place.warns(&place.with_file("preset = 'published'\nlr = 1e-3", "dyck --show 1 --config FILE"), &[]);
+}
+
+/// Every configuration that is here, and what a run records of it.
+#[test]
+fn presets_and_recorded_configurations_are_silent() {
+    let mut open = vec![Path::new(env!("CARGO_MANIFEST_DIR")).join("configs")];
+    let mut files = 0;
+    while let Some(dir) = open.pop() {
+        for path in fs::read_dir(dir).unwrap().map(|e| e.unwrap().path()) {
+            if path.is_dir() {
+                open.push(path);
+                continue;
+            }
+            let table: Table = fs::read_to_string(&path).unwrap().parse().unwrap();
+            let (cfg, set) = TrainConfig::from_settings("default", Some((&path, table)), Table::new()).unwrap();
+            assert_eq!(warnings(&[set], false), [""; 0], "{}", path.display());
+            let recorded: Table = cfg.to_toml().unwrap().parse().unwrap();
+            let (_, set) = TrainConfig::from_settings("default", Some((&path, recorded)), Table::new()).unwrap();
+            assert_eq!(warnings(&[set], false), [""; 0], "{}, as recorded", path.display());
+            files += 1;
+        }
+    }
+    assert!(files > 20, "{files}");
+}
+
+#[test]
+fn a_run_directory_with_the_old_name_of_a_key_opens_and_resumes() {
+    let place = Place::new();
+    place.warns(&format!("parity {SMALL} --out run"), &[]);
+    let config = place.at("run/config.toml");
+    let text = fs::read_to_string(&config).unwrap();
+    assert!(text.contains("\nmin_lr_fraction = 0.1\n"), "{text}");
+    place.warns("parity --config run/config.toml", &[]);
+    fs::write(&config, text.replace("min_lr_fraction", "min_lr")).unwrap();
+    let ran = place.run("parity --resume run");
+    assert_eq!(ran.status, Some(0), "{}", ran.stderr);
+    assert!(ran.stderr.contains("nothing left to do") && !ran.stderr.contains("warning"), "{}", ran.stderr);
+    place.warns("inspect --checkpoint run", &[]);
+}
+
+#[test]
+fn a_sweep_does_nothing_twice_and_nothing_in_vain() {
+    let place = Place::new();
+    let line = "sweep FILE --dry-run";
+    for (text, words) in [
+        ("grid.lr = [0.001, 1e-3]", &["grid.lr", "0.001", "twice"][..]),
+        ("grid.lr = [1, 1.0]", &["lr=1 and lr=1.0", "same experiment"]),
+        ("grid.train_len = [8, '8-8']", &["train_len=8 and train_len=8-8", "same experiment"]),
+        ("grid.models = ['gpt', 'gpt']", &["grid.models", "gpt", "twice"]),
+        ("grid.seed = [1, 1]", &["grid.seed", "1 is listed twice"]),
+        ("grid.lr = [0.1, 0.2]\ngrid.both = [{ lr = 0.1, steps = 3 }]", &["grid.lr and grid.both", "both set lr"]),
+    ] {
+        place.refuses(&place.with_file(text, line), words);
+    }
+    for (text, said) in [
+        ("lr = 0.1\ngrid.lr = [0.1, 0.2]", &[&["lr at the top", "grid.lr"][..]][..]),
+        ("seeds = 2\ngrid.seed = [0, 1]", &[&["seeds at the top", "grid.seed"]]),
+        ("models = ['lstm']\ngrid.model.householders = [2, 3]", &[&["model.householders", "has no effect"]]),
+        ("models = ['lstm', 'delta_product']\ngrid.model.householders = [2, 3]", &[]),
+        ("curriculum = 5\ngrid.train_len = [8, '4-8']", &[]),
+        ("curriculum = 5\ngrid.train_len = [8, 9]", &[&["curriculum = 5", "one length"]]),
+        ("grid.min_lr = [0.1, 0.2]", &[&["min_lr", "min_lr_fraction"]]),
+        ("grid.lr = [0.1, 0.2]\ngrid.model.width = [8, 16]", &[]),
+    ] {
+        place.warns(&place.with_file(text, line), said);
+    }
+    place.refuses(&place.with_file("grid.lr = [0.1]", "sweep FILE --profile --jobs 2"), &["--profile", "--jobs"]);
+}
+
+#[test]
+fn the_inspector_says_what_it_does_not_do() {
+    let place = Place::new();
+    for (line, words) in [
+        ("inspect --model lstm:steps=5", &["lstm:steps=5", "'steps'", "--steps"][..]),
+        ("inspect --model lstm:seed=5", &["'seed'", "--seed"]),
+        ("inspect --model lstm:device=cuda", &["'device'", "cpu"]),
+        ("inspect --model lstm:eval_every=5", &["'eval_every'", "no effect"]),
+        ("inspect --model lstm:lr=0.1,lr=0.2", &["'lr'", "twice"]),
+        ("inspect --checkpoint run --steps 5", &["--checkpoint", "--steps"]),
+        ("inspect --len 0", &["--len", "1 to 1024"]),
+        ("inspect --model lstm:width=0", &["lstm:width=0", "width = 0"]),
+        ("inspect --model lstm:batch=0", &["batch 0"]),
+    ] {
+        place.refuses(line, words);
+    }
+    let small = "inspect --len 4 --steps 2 --model";
+    let householders = &["lstm:householders=3", "has no effect", "delta_product"][..];
+    place.warns(&format!("{small} lstm:householders=3"), &[householders]);
+    place.warns(&format!("{small} lstm:warmup=2,min_lr=0.2"), &[&["min_lr", "min_lr_fraction"]]);
+    place.warns(&format!("{small} lstm --compare lstm"), &[&["--compare lstm", "same model"]]);
+    place.warns("inspect --task modular_arithmetic --steps 1", &[]);
+    place.warns(&format!("parity {SMALL} --out run"), &[]);
+    place.warns("inspect --checkpoint run --input 101 --seed 3", &[&["--seed 3", "nothing is drawn"]]);
+    // What is refused is so before anything is trained.
+    place.refuses("inspect --task dyck --steps 1000000000 --compare run", &["--compare", "parity", "dyck"]);
+}
+
+#[test]
+fn weights_that_are_not_finite_or_of_nobody_are_said() {
+    let place = Place::new();
+    place.warns(&format!("parity {SMALL} --out run"), &[]);
+    let path = place.at("run/lstm-seed0/weights.safetensors");
+    let good = fs::read(&path).unwrap();
+    let file = SafeTensors::deserialize(&good).unwrap();
+    let write = |change: &dyn Fn(&str, &mut Vec<u8>), more: Option<&str>| {
+        let bytes = vec![0; 4];
+        let mut all: Vec<(String, Vec<usize>, Vec<u8>)> =
+            file.tensors().into_iter().map(|(n, v)| (n, v.shape().to_vec(), v.data().to_vec())).collect();
+        all.iter_mut().for_each(|(name, _, data)| change(name, data));
+        all.extend(more.map(|name| (name.to_string(), vec![1], bytes)));
+        let views = all.iter().map(|(n, s, d)| (n, TensorView::new(Dtype::F32, s.clone(), d).unwrap()));
+        fs::write(&path, safetensors::serialize(views, None).unwrap()).unwrap();
+    };
+    let first = |x: f32| {
+        move |name: &str, data: &mut Vec<u8>| {
+            if name == "blocks.1.mixer.w_ih" {
+                data[..4].copy_from_slice(&x.to_le_bytes());
+            }
+        }
+    };
+    let named = ["weights.safetensors", "1 weight is NaN or infinite", "'blocks.1.mixer.w_ih'"];
+    for x in [f32::NAN, f32::INFINITY] {
+        write(&first(x), None);
+        place.warns("inspect --checkpoint run", &[&named]);
+    }
+    write(&first(1.0), Some("blocks.2.mixer.w\u{1b}[31m"));
+    place.warns("inspect --checkpoint run", &[&["weights.safetensors", "'blocks.2.mixer.w\\u001b[31m'", "no such"]]);
+    let page = fs::read_to_string(place.at("inspect.html")).unwrap();
+    assert!(page.contains("has no such weights"), "the page does not say it");
+}
+
+#[test]
+fn a_name_with_markup_in_it_is_text_on_the_page() {
+    let place = Place::new();
+    fs::create_dir(place.at("<!--<script>x")).unwrap();
+    place.warns(&format!("parity {SMALL} --out <!--<script>x/run"), &[]);
+    place.warns("inspect --checkpoint <!--<script>x/run", &[]);
+    let page = fs::read_to_string(place.at("inspect.html")).unwrap();
+    let (_, data) = page.split_once("<script id=\"data\" type=\"application/json\">").unwrap();
+    let (data, _) = data.split_once("</script>").unwrap();
+    assert!(!data.contains('<') && data.contains("\\u003c!--"), "{:?}", data.find('<'));
+    let value: serde_json::Value = serde_json::from_str(data).unwrap();
+    assert!(value["runs"][0]["about"].as_str().unwrap().contains("<!--<script>x/run"));
+}
+
+#[test]
+fn nothing_from_a_file_steers_the_terminal_or_fills_it() {
+    let place = Place::new();
+    let (escape, deep) = ("\\u001b[31m", format!("{}1{}", "[".repeat(70), "]".repeat(70)));
+    let (wide, long) = (format!("[{}]", "1, ".repeat(3000)), "x".repeat(5000));
+    for text in [
+        format!("grid.\"a{escape}\" = [{{ name = \"b{escape}\", lr = 0.1 }}]"),
+        format!("grid.\"a{escape}\" = [1]"),
+        format!("grid.\"a{escape}\" = 1"),
+        format!("\"a{escape}\" = 1"),
+        format!("per_model.\"a{escape}\".lr = 1"),
+        format!("per_model.a.mixer = \"{escape}\""),
+        format!("models = [\"{escape}\"]"),
+        format!("preset = \"{escape}\""),
+        format!("task.name = \"{escape}\""),
+        format!("dtype = \"{escape}\""),
+        format!("preset = {deep}"),
+        format!("grid = {deep}"),
+        format!("grid.lr = {wide}"),
+        format!("grid.lr = [{deep}]"),
+        format!("shards = {wide}"),
+        format!("models = ['{long}']"),
+        format!("device = '{long}'"),
+        format!("train_len = '{long}'"),
+        format!("{long} = 1"),
+        format!("steps = {long}"),
+        "x = \u{1b}[31m".into(),
+    ] {
+        let ran = place.run(&place.with_file(&text, "sweep FILE --dry-run"));
+        let said = &ran.stderr;
+        assert!(!said.contains(|c: char| c.is_control() && c != '\n'), "{text}: {said:?}");
+        assert!(said.len() < 1200 && said.lines().count() < 10, "{} bytes of {text:.60}: {said}", said.len());
+    }
+}
