@@ -152,8 +152,13 @@ fn start(args: &Run) -> Result<ExitCode> {
         Err(e) => return Ok(cli::fail(&e, 1)),
     };
     let printed = said(cli::print(outcome.summary.text()));
+    let lost = standing.take_lost();
+    for e in &lost {
+        cli::fail(e, 1);
+    }
     match outcome.failed {
-        0 => Ok(printed),
+        0 if lost.is_empty() => Ok(printed),
+        0 => Ok(ExitCode::FAILURE),
         n => Ok(cli::fail(&Error::Config(format!("{n} of {} runs stopped before the end", outcome.runs)), 1)),
     }
 }

@@ -61,14 +61,17 @@ fn runs(cfg: &TrainConfig) -> impl Iterator<Item = (&String, u64)> {
 
 /// Say on standard error where a resumed directory stands.
 pub(super) fn say_what_is_left(dir: &Path, cfg: &TrainConfig, out: Option<&RunDir>) {
-    let finished = |(model, seed): (&String, u64)| -> Result<bool> {
-        let Some(of) = out.map(|out| out.of(model, seed)) else { return Ok(false) };
-        let Found::Finished(_) = rundir::find(&of)? else { return Ok(false) };
-        let own = checkpoint::configuration(&of.join(rundir::CHECKPOINT), cfg, model)?;
-        rundir::check_result(&of, &own, seed).map(|()| true)
+    let finished = |(model, seed): (&String, u64)| {
+        let of = out?.of(model, seed);
+        matches!(rundir::find(&of), Ok(Found::Finished(_))).then(|| rundir::check_weights(&of))
     };
-    let (all, done) = (cfg.models.len() * cfg.seeds, runs(cfg).filter(|&run| finished(run).unwrap_or(false)).count());
-    let rest = if done == all { "there is nothing left to do" } else { "going on with the rest" };
+    let finished: Vec<Result<()>> = runs(cfg).filter_map(finished).collect();
+    let (all, done) = (cfg.models.len() * cfg.seeds, finished.len());
+    let rest = match finished.iter().filter(|weights| weights.is_err()).count() {
+        0 if done == all => "there is nothing left to do".into(),
+        0 => "going on with the rest".into(),
+        lost => format!("{lost} of them lost the weights"),
+    };
     // Nobody may be there to read it.
     let _ = writeln!(io::stderr(), "{}: {done} of {all} runs are finished; {rest}", dir.display());
 }

@@ -73,8 +73,13 @@ pub fn run(args: &TrainArgs, preset: &str, task: Table) -> ExitCode {
     if let Err(e) = tell(&cfg, &reports, args.output.json).and(written) {
         return fail(&e, 1);
     }
+    let lost = standing.take_lost();
+    for e in &lost {
+        fail(e, 1);
+    }
     match reports.iter().filter(|r| r.error.is_some()).count() {
-        0 => ExitCode::SUCCESS,
+        0 if lost.is_empty() => ExitCode::SUCCESS,
+        0 => ExitCode::FAILURE,
         n => fail(&Error::config(format!("{n} of {} runs stopped before the end", reports.len())), 1),
     }
 }

@@ -7,7 +7,7 @@ use super::{
     Accuracy, Scores, Step, Trainer, Watch, checkpoint,
     config::TrainConfig,
     interrupt,
-    rundir::{CHECKPOINT, Found, Held, RunDir, RunFiles, check_result, find, record_made_by},
+    rundir::{CHECKPOINT, Found, Held, RunDir, RunFiles, check_configuration, check_weights, find, record_made_by},
     shards::Cores,
     standing::{Stand, Standing},
     train_on,
@@ -269,7 +269,7 @@ fn run(job: &Job, spare: bool, cores: &Cores, bars: &MultiProgress, told: &Told)
             report.error = Some(error.to_string());
             told.standing.update(told.run, |stand| match stand {
                 Stand::AtWork(saved) => Stand::Failed(error.to_string(), saved),
-                _ => Stand::Failed(error.to_string(), None),
+                _ => Stand::Refused(error.to_string()),
             });
         }
         Ok(()) => told.set(Stand::Finished(Box::new(report.clone()))),
@@ -297,7 +297,10 @@ fn train_to_end(
     let found = job.dir.as_deref().map_or(Ok(Found::Nothing), find)?;
     let (mut trainer, files, before) = match (found, job.dir.as_deref(), held) {
         (Found::Finished(finished), Some(dir), Some(held)) => {
-            check_result(dir, cfg, *seed)?;
+            check_configuration(dir, cfg, *seed)?;
+            if let Err(lost) = check_weights(dir) {
+                told.standing.has_lost(lost);
+            }
             *report = *finished;
             return held.tidy_up();
         }

@@ -16,7 +16,7 @@
 mod run;
 mod whole;
 
-pub use run::{Found, Held, RunFiles, Written, check_configuration, check_result, find, parts_of_result};
+pub use run::{Found, Held, RunFiles, Written, check_configuration, check_weights, find, parts_of_result};
 pub use whole::{is_unfinished, remove_unfinished, write};
 
 use super::{

@@ -1,6 +1,7 @@
 //! How the runs of a process stand, for what is said when a signal ends it.
 
 use super::jobs::{Job, RunReport};
+use crate::error::Error;
 use std::{
     collections::BTreeMap,
     mem,
@@ -29,6 +30,8 @@ pub enum Stand {
     Finished(Box<RunReport>),
     /// It stopped with an error, before its end or because that could not be saved. Saved is as of `AtWork`.
     Failed(String, Option<usize>),
+    /// It could not begin; what its directory holds is as it was.
+    Refused(String),
 }
 
 /// All runs of a process, in the order in which they are reported, with their names.
@@ -36,6 +39,8 @@ pub enum Stand {
 pub struct Standing {
     runs: Mutex<Vec<(String, Stand)>>,
     writing: AtomicUsize,
+    /// What finished runs have lost.
+    lost: Mutex<Vec<Error>>,
 }
 
 impl Standing {
@@ -80,6 +85,16 @@ impl Standing {
         self.runs().iter().filter_map(|run| report(&run.1)).collect()
     }
 
+    /// A finished run has lost something.
+    pub fn has_lost(&self, what: Error) {
+        self.lost.lock().unwrap_or_else(PoisonError::into_inner).push(what);
+    }
+
+    /// What finished runs have lost, once.
+    pub fn take_lost(&self) -> Vec<Error> {
+        mem::take(&mut self.lost.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
     /// Whether all have come to their end.
     pub fn is_finished(&self) -> bool {
         self.runs().iter().all(|run| matches!(run.1, Stand::Finished(_)))
@@ -103,6 +118,7 @@ impl Standing {
                 Stand::Waiting => ("waiting", None),
                 Stand::AtWork(saved) => ("abandoned", Some(format!("it was in the middle of a step; {}", from(saved)))),
                 Stand::Failed(error, saved) => ("failed", Some(format!("{error}; {}", from(saved)))),
+                Stand::Refused(error) => ("failed", Some(error.clone())),
             };
             *counts.entry(count).or_default() += 1;
             // Many may have failed for one reason.
