@@ -50,7 +50,7 @@ impl Place {
         assert!(written.is_ok() && reports[0].error.is_none());
         let place = Place { dir, cfg: cfg.for_model("lstm").unwrap() };
         let mut trainer = Trainer::new(&place.cfg, 3).unwrap();
-        (0..5).for_each(|_| drop(trainer.step().unwrap()));
+        (0..5).for_each(|_| assert!(trainer.step().is_ok()));
         let written = Written::default();
         checkpoint::save(&place.run(rundir::CHECKPOINT), &mut trainer, written, Duration::from_secs(1)).unwrap();
         place
@@ -125,7 +125,8 @@ fn a_damaged_checkpoint_is_refused() {
         let mut bytes = good.clone();
         mutate(&mut bytes, &mut rng);
         if rng.random_bool(0.5) && bytes.len() > 8 {
-            with_length(&mut bytes, header, good.len(), bytes.len());
+            let after = bytes.len();
+            with_length(&mut bytes, header, good.len(), after);
         }
         if bytes == good {
             continue;
@@ -281,9 +282,9 @@ fn numbers_that_cannot_be_drawn_are_left_out_and_said() {
     let file = place.run(rundir::METRICS);
     let good = fs::read_to_string(&file).unwrap();
     for (value, words) in [
-        ("1e308", "no finite number, left out: \"loss at step 2\""),
-        ("-1e308", "no finite number, left out: \"loss at step 2\""),
-        ("null", "no finite number, left out: \"loss at step 2\""),
+        ("1e308", "no number that can be drawn, left out: \"loss at step 2\""),
+        ("-1e308", "no number that can be drawn, left out: \"loss at step 2\""),
+        ("null", "no number that can be drawn, left out: \"loss at step 2\""),
         ("5e-324", ""),
         ("NaN", "is no JSON object; left out"),
         ("1e999", "is no JSON object; left out"),
@@ -301,7 +302,11 @@ fn numbers_that_cannot_be_drawn_are_left_out_and_said() {
     tree["runs"][0]["accuracy"]["4"] = 1e300.into();
     fs::write(&results, tree.to_string()).unwrap();
     let notes = drawn(&place.runs(), "accuracy").join("\n");
-    assert!(notes.contains("lstm seed 3: no finite number, left out: \"accuracy at 4\""), "{notes}");
+    assert!(notes.contains("lstm seed 3: no number that can be drawn, left out: \"accuracy at 4\""), "{notes}");
+    tree["runs"][0]["accuracy"] = serde_json::json!({ "0": 0.5, "4": 0.5 });
+    fs::write(&results, tree.to_string()).unwrap();
+    let notes = drawn(&place.runs(), "length 0").join("\n");
+    assert!(notes.contains("left out: \"accuracy at 0\""), "{notes}");
     // A run that cannot be read is left out of the file's, and read from its own.
     tree["runs"][0]["params"] = "many".into();
     fs::write(&results, tree.to_string()).unwrap();

@@ -19,8 +19,8 @@ use toml::Table;
 /// What a training program does with its command line: check everything, train, print. `preset` is the one to start
 /// from where nothing names another, and `task` are the task's own flags.
 ///
-/// Status 0: all went well; 1: a run failed, or a file could not be written; 2: a value cannot be; 130 or 143: it was
-/// interrupted.
+/// Status 0: all went well; 1: a run failed, or a file could not be written; 2: a value cannot be, or another
+/// process is at work in the directory; 129, 130 or 143: it was interrupted.
 pub fn run(args: &TrainArgs, preset: &str, task: Table) -> ExitCode {
     if let Some(n) = args.output.show {
         return match args.resolve(preset, task).and_then(|cfg| samples(&cfg, n)) {

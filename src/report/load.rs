@@ -270,7 +270,8 @@ fn metrics(object: &serde_json::Map<String, Value>, skipped: &mut BTreeSet<Strin
     let mut metrics = Metrics::new();
     for (name, value) in object {
         let Some(of) = value.as_object() else { continue };
-        let of = of.iter().map(|(len, x)| (len.parse().ok().zip(number(x))).ok_or_else(|| format!("{name} at {len}")));
+        let length = |len: &str| len.parse().ok().filter(|len: &Len| len.min > 0);
+        let of = of.iter().map(|(len, x)| length(len).zip(number(x)).ok_or_else(|| format!("{name} at {len}")));
         let (good, bad): (Vec<_>, Vec<_>) = of.partition(std::result::Result::is_ok);
         skipped.extend(bad.into_iter().filter_map(std::result::Result::err));
         metrics.insert(name.clone(), good.into_iter().flatten().collect());
@@ -285,7 +286,7 @@ fn note_skipped(skipped: &BTreeSet<String>, place: &str, notes: &mut Vec<String>
     }
     let some: Vec<String> = skipped.iter().take(3).map(|name| format!("{name:?}")).collect();
     let more = if skipped.len() > some.len() { ", …" } else { "" };
-    notes.push(format!("{place}: no finite number, left out: {}{more}", some.join(", ")));
+    notes.push(format!("{place}: no number that can be drawn, left out: {}{more}", some.join(", ")));
 }
 
 /// The runs that have begun: model, seed, and their directories.
