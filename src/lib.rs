@@ -22,6 +22,7 @@ pub mod models;
 pub mod ops;
 pub mod report;
 pub mod rng;
+pub mod stamp;
 pub mod tasks;
 pub mod tensor;
 pub mod train;

@@ -16,7 +16,36 @@ pub fn stream(seed: u64, purpose: &str, index: u64) -> Rng {
     rng
 }
 
-/// The 64-bit hash FNV-1a (Fowler, Noll, Vo): a purpose as a number.
+/// The 64-bit hash FNV-1a (Fowler, Noll, Vo) of what was added so far.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Fnv1a(pub u64);
+
+impl Default for Fnv1a {
+    fn default() -> Fnv1a {
+        Fnv1a(0xcbf2_9ce4_8422_2325)
+    }
+}
+
+impl Fnv1a {
+    /// That of these bytes.
+    pub fn of(bytes: &[u8]) -> Fnv1a {
+        let mut hash = Fnv1a::default();
+        hash.add(bytes);
+        hash
+    }
+
+    /// Add bytes to it.
+    pub fn add(&mut self, bytes: &[u8]) {
+        self.0 = bytes.iter().fold(self.0, |hash, &b| (hash ^ u64::from(b)).wrapping_mul(0x0100_0000_01b3));
+    }
+
+    /// As sixteen digits.
+    pub fn hex(self) -> String {
+        format!("{:016x}", self.0)
+    }
+}
+
+/// The 64-bit hash FNV-1a: a purpose as a number.
 pub fn fnv1a(bytes: &[u8]) -> u64 {
-    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, &b| (hash ^ u64::from(b)).wrapping_mul(0x0100_0000_01b3))
+    Fnv1a::of(bytes).0
 }

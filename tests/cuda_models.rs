@@ -10,7 +10,7 @@ use tapezoo::{
     autograd::{Gen, Tape},
     models::{self, Form, Model},
     tensor::{DType, Device, Tensor},
-    train::{Trainer, checkpoint, config::TrainConfig, on_device::Graphs},
+    train::{Trainer, checkpoint, config::TrainConfig, on_device::Graphs, rundir::Written},
     verify::{check_file, tolerance},
 };
 
@@ -132,7 +132,7 @@ fn a_run_in_bf16_goes_on_from_a_checkpoint_to_the_same_bits() {
     let path = dir.path().join("checkpoint");
     told(&mut whole);
     whole.evaluate().unwrap();
-    checkpoint::save(&path, &mut whole, 0, Duration::ZERO).unwrap();
+    checkpoint::save(&path, &mut whole, Written::default(), Duration::ZERO).unwrap();
     let (mut resumed, _) = checkpoint::load(&path, &cfg, 1).unwrap();
     assert_eq!(told(&mut whole), told(&mut resumed));
     assert_eq!(whole.evaluate().unwrap().0, resumed.evaluate().unwrap().0);

@@ -186,6 +186,13 @@ fn checkpoints_that_are_none_are_refused_and_kept() {
         let at = good.windows(a.len()).position(|w| w == a.as_bytes()).unwrap();
         with(&|bytes| bytes[at..at + a.len()].copy_from_slice(b.as_bytes()))
     };
+    let find = |text: &str| good.windows(text.len()).position(|w| w == text.as_bytes()).unwrap() + text.len();
+    let after = |text: &str| with(&|bytes| bytes[find(text)] = if bytes[find(text)] == b'5' { b'6' } else { b'5' });
+    // The checksum was a number, of the tensors alone.
+    let earlier = with(&|bytes| {
+        let at = find(r#"\"checksum\":"#);
+        bytes[at..at + 20].copy_from_slice(b"18446744073709551615");
+    });
     for (bytes, words) in [
         (vec![], &["damaged", "delete it"][..]),
         (b"not a checkpoint at all, but long enough for a header".to_vec(), &["damaged"]),
@@ -195,6 +202,12 @@ fn checkpoints_that_are_none_are_refused_and_kept() {
         (replaced("layers = 2", "layers = 3"), &["another run", "model.layers is 3 there, and 2 here"]),
         (replaced("gpt", "lru"), &["another run", "models", "lru"]),
         (replaced(r#"\"seed\":0"#, r#"\"seed\":7"#), &["seed 7", "seed 0"]),
+        (replaced("shards = 1", "shards = 7"), &["checkpoint", "delete it"]),
+        // Any digit of its header: the step, the size of the metrics, the time.
+        (after(r#"\"step\":"#), &["damaged", "checksum"]),
+        (after(r#"\"metrics\":"#), &["damaged", "checksum"]),
+        (after(r#"\"wall_s\":"#), &["damaged", "checksum"]),
+        (earlier, &["earlier builds", "go on with that build"]),
     ] {
         fs::write(&path, &bytes).unwrap();
         let (status, stdout, said) = run(&resume(&runs));
@@ -258,10 +271,15 @@ fn two_processes_do_not_work_on_one_run() {
     let one = out(dir.path()).replace("lstm,gpt --seeds 2", "gpt --seeds 1");
     let mut child = command(&one).spawn().unwrap();
     wait_for(|| dir.path().join("gpt-seed0/metrics.jsonl").exists(), &mut child);
-    let (status, stdout, _) = run(&resume(dir.path()));
-    assert_eq!(status, Some(1));
-    assert!(stdout.contains("another process is at work"), "{stdout}");
+    // Neither to go on with it, nor to delete it.
+    for flags in [resume(dir.path()), format!("{one} --force"), one.clone()] {
+        let (status, stdout, said) = run(&flags);
+        assert_eq!((status, stdout.as_str()), (Some(2), ""), "{said}");
+        let process = format!("another process (process {} on ", child.id());
+        assert!(said.contains(&process) && said.contains("is at work"), "{said}");
+    }
     assert_eq!(child.wait().unwrap().code(), Some(0));
+    assert!(!dir.path().join("lock").exists());
 }
 
 #[test]

@@ -10,7 +10,7 @@ use tapezoo::{
         Trainer, checkpoint,
         config::TrainConfig,
         jobs::{jobs, run_all},
-        rundir::{self, RunDir},
+        rundir::{self, RunDir, Written},
         shards::Cores,
     },
 };
@@ -171,7 +171,7 @@ fn a_run_goes_on_in_as_many_parts_as_it_began_in() {
     let path = dir.path().join("checkpoint.safetensors");
     let of = |more: &str| load(&format!("seed = 7\nbatch = 32\ntrain_len = 32\n{more}")).unwrap();
     let begun = of("shards = 1").for_model("slstm").unwrap();
-    checkpoint::save(&path, &mut Trainer::new(&begun, 7).unwrap(), 0, Duration::ZERO).unwrap();
+    checkpoint::save(&path, &mut Trainer::new(&begun, 7).unwrap(), Written::default(), Duration::ZERO).unwrap();
     let parts = |more: &str| checkpoint::configuration(&path, &of(more), "slstm").unwrap();
     for (more, n) in [
         ("", 1),

@@ -10,7 +10,7 @@ use tapezoo::cli::{self, TrainArgs};
 /// "no" is right nine times in ten; the recall, the mean over both answers, is then only 0.5. Half of the words are
 /// corrupted: their tail is shuffled.
 #[derive(Parser)]
-#[command(name = "dyck", version, after_help = EXAMPLES)]
+#[command(name = "dyck", version = tapezoo::stamp::version(), after_help = EXAMPLES)]
 struct Cli {
     /// How many types of brackets there are.
     #[arg(long, value_name = "K", value_parser = cli::whole, help_heading = "What is trained")]

@@ -26,7 +26,7 @@ use tapezoo::{
 /// nothing but a browser. Without --checkpoint a small model is first trained for --steps steps, so that there is
 /// something to see; the default takes seconds.
 #[derive(Parser)]
-#[command(name = "inspect", version, after_help = EXAMPLES)]
+#[command(name = "inspect", version = tapezoo::stamp::version(), after_help = EXAMPLES)]
 struct Cli {
     /// A mixer to train here, and settings if any: MIXER or MIXER:key=value,key=value, the keys as in config.toml of a
     /// run directory, those of its table 'model' or at its top [default: delta_net]

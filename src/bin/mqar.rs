@@ -10,7 +10,7 @@ use tapezoo::cli::{self, TrainArgs};
 /// value. Only these positions count. An attention layer looks the key up; a recurrent mixer must have stored all
 /// pairs in its state.
 #[derive(Parser)]
-#[command(name = "mqar", version, after_help = EXAMPLES)]
+#[command(name = "mqar", version = tapezoo::stamp::version(), after_help = EXAMPLES)]
 struct Cli {
     #[command(flatten)]
     task: TaskArgs,

@@ -10,7 +10,7 @@ use tapezoo::cli::{self, TrainArgs};
 /// one bit of state is right at any length; one that has found a shortcut fails beyond the length it was trained on.
 /// With no flags, the seven of the published comparison train on length 32, and the table shows their accuracy at 32 to 256.
 #[derive(Parser)]
-#[command(name = "parity", version, after_help = EXAMPLES)]
+#[command(name = "parity", version = tapezoo::stamp::version(), after_help = EXAMPLES)]
 struct Cli {
     /// Controlled parity: exactly K ones in each sequence, at random positions [default: each bit a fair coin]
     #[arg(long, value_name = "K", value_parser = cli::whole, help_heading = "What is trained")]

@@ -21,7 +21,7 @@ use tapezoo::{
 /// A run that was killed, or still goes on, is shown as far as it came. Notes on the page, and on standard error,
 /// say what is missing.
 #[derive(Parser)]
-#[command(name = "report", version, after_help = EXAMPLES)]
+#[command(name = "report", version = tapezoo::stamp::version(), after_help = EXAMPLES)]
 struct Cli {
     /// Run directories, or directories that hold some at any depth
     #[arg(required = true, value_name = "RUN_DIR")]

@@ -12,7 +12,7 @@ use toml::Table;
 /// expression modulo 5, without or with brackets. "scaled" is the accuracy with guessing at 0, and "sequences" the
 /// share of sequences that are right at every position.
 #[derive(Parser)]
-#[command(name = "state_tracking", version, after_help = EXAMPLES)]
+#[command(name = "state_tracking", version = tapezoo::stamp::version(), after_help = EXAMPLES)]
 struct Cli {
     #[command(flatten)]
     task: TaskArgs,

@@ -4,12 +4,14 @@ use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 use std::{
     path::{Path, PathBuf},
     process::ExitCode,
+    sync::Arc,
 };
 use tapezoo::{
     cli,
     error::{Error, Result},
     train::{
-        interrupt,
+        interrupt::{self, Signal},
+        standing::Standing,
         sweep::{self, Plan, Shard, Sweep},
     },
 };
@@ -22,7 +24,7 @@ use tapezoo::{
 /// A sweep that was interrupted, or killed at any moment, goes on when the same command is given again: finished runs
 /// are not repeated, and the others continue from their last checkpoint, to the same bits.
 #[derive(Parser)]
-#[command(name = "sweep", version, after_help = EXAMPLES, args_conflicts_with_subcommands = true)]
+#[command(name = "sweep", version = tapezoo::stamp::version(), after_help = EXAMPLES, args_conflicts_with_subcommands = true)]
 #[command(subcommand_negates_reqs = true)]
 struct Cli {
     #[command(subcommand)]
@@ -92,7 +94,8 @@ Examples:
   sweep merge runs/all part0 part1 part2 part3  the parts joined, and the table of all
 docs/sweeps.md has submit files for SLURM and Kubernetes.
 
-Exit status: 0: all runs are finished; 1: a run failed; 2: the sweep cannot be; 130, 143: interrupted, the rest is saved.";
+Exit status: 0: all runs are finished; 1: a run failed; 2: the sweep cannot be; 129, 130, 143: interrupted, and what
+is saved is said.";
 
 fn main() -> ExitCode {
     // So that a missing FILE is explained by the usage, also beside a subcommand.
@@ -129,18 +132,39 @@ fn start(args: &Run) -> Result<ExitCode> {
         return Ok(said(cli::print(sweep.list())));
     }
     interrupt::catch()?;
-    let outcome = match sweep.run(threads) {
+    let standing = Arc::new(Standing::default());
+    let go_on = format!("the same command goes on in {}", out.display());
+    let interrupted = |signal: Signal, standing: &Standing, go_on: &str| {
+        let what = format!("{}: {}", signal.name(), standing.sentence(Some(go_on)));
+        cli::fail(&Error::Config(what), signal.status())
+    };
+    interrupt::at_the_latest({
+        let (standing, go_on) = (standing.clone(), go_on.clone());
+        move |signal| {
+            standing.wait_for_checkpoints();
+            interrupted(signal, &standing, &go_on);
+        }
+    });
+    let outcome = sweep.run(threads, &standing);
+    interrupt::at_an_end();
+    if let Some(signal) = interrupt::came().filter(|_| !standing.is_finished()) {
+        if let Err(e) = outcome {
+            cli::fail(&e, 1);
+        }
+        return Ok(interrupted(signal, &standing, &go_on));
+    }
+    let outcome = match outcome {
         Ok(outcome) => outcome,
         Err(e) => return Ok(cli::fail(&e, 1)),
     };
-    if let Some(signal) = sweep::interrupted(&outcome) {
-        let (done, all, out) = (outcome.finished, outcome.runs, out.display());
-        let what = format!("{}: {done} of {all} runs are finished, the rest is saved in {out}", signal.name());
-        return Ok(cli::fail(&Error::Config(what + "; the same command goes on"), signal.status()));
-    }
     let printed = said(cli::print(outcome.summary.text()));
+    let lost = standing.take_lost();
+    for e in &lost {
+        cli::fail(e, 1);
+    }
     match outcome.failed {
-        0 => Ok(printed),
+        0 if lost.is_empty() => Ok(printed),
+        0 => Ok(ExitCode::FAILURE),
         n => Ok(cli::fail(&Error::Config(format!("{n} of {} runs stopped before the end", outcome.runs)), 1)),
     }
 }

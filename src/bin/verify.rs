@@ -19,7 +19,7 @@ use tapezoo::{
 /// roundings of the file's largest tensor is marked * and compared with eight of those roundings instead. Exit status: 0 when every
 /// tensor of every file is within tolerance, 1 when one is not, 2 when a file cannot be used.
 #[derive(Parser)]
-#[command(name = "verify", version, after_help = format!("Ops: {}", ops().join(", ")))]
+#[command(name = "verify", version = tapezoo::stamp::version(), after_help = format!("Ops: {}", ops().join(", ")))]
 struct Args {
     /// Fixture files
     #[arg(required = true, value_name = "FILE")]

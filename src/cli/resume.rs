@@ -4,6 +4,7 @@ use super::{TrainArgs, check_task, open_device};
 use crate::{
     error::{Error, Result, printable},
     train::{
+        checkpoint,
         config::{TrainConfig, difference, merge},
         rundir::{self, Found, RunDir},
     },
@@ -41,20 +42,38 @@ impl TrainArgs {
             let what = format!("{key} is {there} there, and {here} here; a resumed run keeps its configuration");
             return Err(refused(what));
         }
+        for (model, seed) in runs(&cfg) {
+            let of = out.of(model, seed);
+            // Of a result that is damaged its run complains, and the others go on.
+            if let Ok(Found::Finished(_)) = rundir::find(&of) {
+                let own = checkpoint::configuration(&of.join(rundir::CHECKPOINT), &cfg, model)?;
+                rundir::check_configuration(&of, &own, seed)?;
+            }
+        }
         cfg.checkpoint_every = self.training.checkpoint_every.unwrap_or(cfg.checkpoint_every);
         open_device(self.machine.device.as_deref(), cfg.device, cfg.products)?;
         Ok((cfg, Some(out)))
     }
 }
 
+/// Every model with every seed.
+fn runs(cfg: &TrainConfig) -> impl Iterator<Item = (&String, u64)> {
+    cfg.models.iter().flat_map(|model| (cfg.seed..).take(cfg.seeds).map(move |seed| (model, seed)))
+}
+
 /// Say on standard error where a resumed directory stands.
 pub(super) fn say_what_is_left(dir: &Path, cfg: &TrainConfig, out: Option<&RunDir>) {
-    let runs = cfg.models.iter().flat_map(|model| (cfg.seed..).take(cfg.seeds).map(move |seed| (model, seed)));
     let finished = |(model, seed): (&String, u64)| {
-        out.is_some_and(|out| matches!(rundir::find(&out.of(model, seed)), Ok(Found::Finished(_))))
+        let of = out?.of(model, seed);
+        matches!(rundir::find(&of), Ok(Found::Finished(_))).then(|| rundir::check_weights(&of))
     };
-    let (all, done) = (cfg.models.len() * cfg.seeds, runs.filter(|&run| finished(run)).count());
-    let rest = if done == all { "there is nothing left to do" } else { "going on with the rest" };
+    let finished: Vec<Result<()>> = runs(cfg).filter_map(finished).collect();
+    let (all, done) = (cfg.models.len() * cfg.seeds, finished.len());
+    let rest = match finished.iter().filter(|weights| weights.is_err()).count() {
+        0 if done == all => "there is nothing left to do".into(),
+        0 => "going on with the rest".into(),
+        lost => format!("{lost} of them lost the weights"),
+    };
     // Nobody may be there to read it.
     let _ =
         writeln!(io::stderr(), "{}: {done} of {all} runs are finished; {rest}", printable(&dir.display().to_string()));

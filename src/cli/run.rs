@@ -5,16 +5,22 @@ use crate::{
     error::{Error, Result},
     report::table,
     tasks::show,
-    train::{Trainer, config::TrainConfig, interrupt, jobs::run_all},
+    train::{
+        Trainer,
+        config::TrainConfig,
+        interrupt::{self, Signal},
+        jobs::{RunReport, run_told},
+        standing::Standing,
+    },
 };
-use std::{process::ExitCode, time::Instant};
+use std::{path::Path, process::ExitCode, sync::Arc, time::Instant};
 use toml::Table;
 
 /// What a training program does with its command line: check everything, train, print. `preset` is the one to start
 /// from where nothing names another, and `task` are the task's own flags.
 ///
-/// Status 0: all went well; 1: a run failed, or a file could not be written; 2: a value cannot be; 130 or 143: it was
-/// interrupted.
+/// Status 0: all went well; 1: a run failed, or a file could not be written; 2: a value cannot be, or another
+/// process is at work in the directory; 129, 130 or 143: it was interrupted.
 pub fn run(args: &TrainArgs, preset: &str, task: Table) -> ExitCode {
     if let Some(n) = args.output.show {
         return match args.resolve(preset, task).and_then(|cfg| samples(&cfg, n)) {
@@ -44,27 +50,57 @@ pub fn run(args: &TrainArgs, preset: &str, task: Table) -> ExitCode {
     if let Some(dir) = &args.output.resume {
         resume::say_what_is_left(dir, &cfg, out.as_ref());
     }
-    let (reports, written) = match run_all(&cfg, threads, out.as_ref(), true) {
+    let standing = Arc::new(Standing::default());
+    let dir = out.as_ref().map(|out| out.path().to_path_buf());
+    interrupt::at_the_latest({
+        let (standing, cfg, dir, json) = (standing.clone(), cfg.clone(), dir.clone(), args.output.json);
+        move |signal| {
+            standing.wait_for_checkpoints();
+            interrupted(signal, &standing, &cfg, dir.as_deref(), json);
+        }
+    });
+    let (reports, written) = match run_told(&cfg, threads, out.as_ref(), true, &standing) {
         Ok(done) => done,
         Err(e) => return fail(&e, 2),
     };
-    let all = cfg.models.len() * cfg.seeds;
-    if let Some(signal) = interrupt::came().filter(|_| reports.len() < all) {
-        let kept = match &out {
-            Some(out) => format!("the rest is saved; go on with --resume {}", out.path().display()),
-            None => "nothing is kept without --out DIR".into(),
-        };
-        let what = format!("{}: {} of {all} runs are finished, {kept}", signal.name(), reports.len());
-        return fail(&Error::Config(what), signal.status());
+    interrupt::at_an_end();
+    if let Some(signal) = interrupt::came().filter(|_| !standing.is_finished()) {
+        if let Err(e) = written {
+            fail(&e, 1);
+        }
+        return interrupted(signal, &standing, &cfg, dir.as_deref(), args.output.json);
     }
-    let text = if args.output.json { table::json(&reports) } else { Ok(table::text(&cfg, &reports)) };
-    if let Err(e) = text.and_then(print).and(written) {
+    if let Err(e) = tell(&cfg, &reports, args.output.json).and(written) {
         return fail(&e, 1);
     }
+    let lost = standing.take_lost();
+    for e in &lost {
+        fail(e, 1);
+    }
     match reports.iter().filter(|r| r.error.is_some()).count() {
-        0 => ExitCode::SUCCESS,
+        0 if lost.is_empty() => ExitCode::SUCCESS,
+        0 => ExitCode::FAILURE,
         n => fail(&Error::config(format!("{n} of {} runs stopped before the end", reports.len())), 1),
     }
+}
+
+/// Print what came of these runs.
+fn tell(cfg: &TrainConfig, reports: &[RunReport], json: bool) -> Result<()> {
+    print(if json { table::json(reports)? } else { table::text(cfg, reports) })
+}
+
+/// Say how the runs stand that a signal stopped, with a table of those that are finished where there is no other.
+fn interrupted(signal: Signal, standing: &Standing, cfg: &TrainConfig, dir: Option<&Path>, json: bool) -> ExitCode {
+    let finished = standing.finished();
+    if dir.is_none()
+        && !finished.is_empty()
+        && let Err(e) = tell(cfg, &finished, json)
+    {
+        fail(&e, 1);
+    }
+    let go_on = dir.map(|dir| format!("go on with --resume {}", dir.display()));
+    let what = format!("{}: {}", signal.name(), standing.sentence(go_on.as_deref()));
+    fail(&Error::Config(what), signal.status())
 }
 
 /// The first training sequences of the first seed, drawn as a person would.

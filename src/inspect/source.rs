@@ -176,7 +176,7 @@ pub fn train(name: &str, config: TrainConfig, steps: usize, bar: &ProgressBar) -
 /// When it holds none, or several, or what is there cannot be read.
 pub fn checkpoint(dir: &Path) -> Result<Source> {
     let (experiment, model, seed) = find(dir)?;
-    let (_, all) = rundir::RunDir::open(&experiment)?;
+    let all = rundir::configuration(&experiment)?;
     let of = rundir::of(&experiment, &model, seed);
     let (weights, saved) = (of.join(rundir::WEIGHTS), of.join(rundir::CHECKPOINT));
     let own = checkpoint::configuration(&saved, &all, &model)?;

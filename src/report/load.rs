@@ -20,6 +20,9 @@ const RESULTS: &str = "results.json";
 const RESULT: &str = "result.json";
 const METRICS: &str = "metrics.jsonl";
 
+/// The most lines of a file that are noted one by one.
+const MOST_LINES: usize = 5;
+
 /// A score at each evaluation length, by the score's name; `accuracy` is one of them.
 pub type Metrics = BTreeMap<String, BTreeMap<Len, f64>>;
 
@@ -146,15 +149,15 @@ fn read(dir: &Path, notes: &mut Vec<String>) -> Result<Experiment> {
         Error::format(&path, "not the configuration of a run: expected 'models', and 'name' in [task]")
     })?;
 
-    let mut runs = finished(&dir.join(RESULTS))?;
+    let mut runs = finished(&dir.join(RESULTS), notes);
     for (model, seed, own) in recorded(dir)? {
-        // A run may have its own result before the results of all are written.
-        let report: Option<Report> = json(&own.join(RESULT))?;
+        // A run may have its own result before the results of all are written, or where these cannot be read.
+        let report = json(&own.join(RESULT), notes).and_then(|value| result(value, &own.join(RESULT), notes));
         let i = runs.iter().position(|r| r.model == model && r.seed == seed).unwrap_or_else(|| {
-            runs.push(report.map_or(Run { model, seed, ..Run::default() }, Report::run));
+            runs.push(report.unwrap_or(Run { model, seed, ..Run::default() }));
             runs.len() - 1
         });
-        curves(&own.join(METRICS), &mut runs[i], notes)?;
+        curves(&own.join(METRICS), &mut runs[i], notes);
     }
     let steps = config.get("steps").and_then(toml::Value::as_integer).and_then(|n| usize::try_from(n).ok());
     for run in &mut runs {
@@ -204,43 +207,86 @@ struct Report {
 }
 
 impl Report {
-    fn run(self) -> Run {
-        Run {
-            end: if self.error.is_none() { Some(metrics(&self.rest)) } else { None },
-            model: self.model,
-            seed: self.seed,
-            cost: Some(self.cost),
-            error: self.error,
-            ..Run::default()
+    fn run(self, path: &Path, notes: &mut Vec<String>) -> Run {
+        let mut skipped = BTreeSet::new();
+        let end = self.error.is_none().then(|| metrics(&self.rest, &mut skipped));
+        note_skipped(&skipped, &format!("{}: {} seed {}", path.display(), self.model, self.seed), notes);
+        Run { end, model: self.model, seed: self.seed, cost: Some(self.cost), error: self.error, ..Run::default() }
+    }
+}
+
+/// The runs that `results.json` has, but for those that cannot be read; none if there is no such file.
+fn finished(path: &Path, notes: &mut Vec<String>) -> Vec<Run> {
+    let Some(mut file) = json(path, notes) else { return vec![] };
+    let Some(Value::Array(runs)) = file.get_mut("runs").map(Value::take) else {
+        left_out(path, "expected an object with a list 'runs'", notes);
+        return vec![];
+    };
+    runs.into_iter().filter_map(|run| result(run, path, notes)).collect()
+}
+
+/// A run from its report.
+fn result(report: Value, path: &Path, notes: &mut Vec<String>) -> Option<Run> {
+    let name = format!("{} seed {}", report["model"].as_str().unwrap_or("?"), report["seed"]);
+    match serde_json::from_value::<Report>(report) {
+        Ok(report) => Some(report.run(path, notes)),
+        Err(e) => {
+            left_out(path, &format!("{name}: {e}"), notes);
+            None
         }
     }
 }
 
-/// The runs that `results.json` has; none if there is no such file.
-fn finished(path: &Path) -> Result<Vec<Run>> {
-    #[derive(Deserialize)]
-    struct Results {
-        runs: Vec<Report>,
-    }
-    let results: Option<Results> = json(path)?;
-    Ok(results.map_or(Vec::new(), |results| results.runs.into_iter().map(Report::run).collect()))
-}
-
-/// What a file holds; none if there is no such file.
-fn json<T: serde::de::DeserializeOwned>(path: &Path) -> Result<Option<T>> {
+/// What a file holds; none if there is no such file, or it cannot be read.
+fn json(path: &Path, notes: &mut Vec<String>) -> Option<Value> {
     if !path.exists() {
-        return Ok(None);
+        return None;
     }
-    let text = fs::read(path).map_err(Error::io(path))?;
-    serde_json::from_slice(&text).map(Some).map_err(|e| Error::format(path, e.to_string()))
+    let value = fs::read(path).map_err(|e| e.to_string());
+    match value.and_then(|text| serde_json::from_slice(&text).map_err(|e| e.to_string())) {
+        Ok(value) => Some(value),
+        Err(e) => {
+            left_out(path, &e, notes);
+            None
+        }
+    }
 }
 
-/// The objects `{"32": 0.9, ..}` of an object, by name.
-fn metrics(object: &serde_json::Map<String, Value>) -> Metrics {
-    let score = |value: &Value| -> Option<BTreeMap<Len, f64>> {
-        value.as_object()?.iter().map(|(len, x)| Some((len.parse().ok()?, x.as_f64()?))).collect()
-    };
-    object.iter().filter_map(|(name, value)| Some((name.clone(), score(value)?))).collect()
+/// Say that something is missing, with no more of what was wrong than a person reads.
+fn left_out(path: &Path, what: &str, notes: &mut Vec<String>) {
+    let what: String = what.chars().map(|c| if c.is_control() { ' ' } else { c }).take(200).collect();
+    notes.push(format!("left out: {}: {what}", path.display()));
+}
+
+/// A number as it can be drawn: sums and differences of such numbers are finite.
+fn number(value: &Value) -> Option<f64> {
+    let x = value.as_f64().filter(|x| x.abs() < 1e100)?;
+    Some(if x.abs() < 1e-100 { 0.0 } else { x })
+}
+
+/// The objects `{"32": 0.9, ..}` of an object, by name. What in them is no number that can be drawn is left out, and
+/// its name is put into `skipped`.
+fn metrics(object: &serde_json::Map<String, Value>, skipped: &mut BTreeSet<String>) -> Metrics {
+    let mut metrics = Metrics::new();
+    for (name, value) in object {
+        let Some(of) = value.as_object() else { continue };
+        let length = |len: &str| len.parse().ok().filter(|len: &Len| len.min > 0);
+        let of = of.iter().map(|(len, x)| length(len).zip(number(x)).ok_or_else(|| format!("{name} at {len}")));
+        let (good, bad): (Vec<_>, Vec<_>) = of.partition(std::result::Result::is_ok);
+        skipped.extend(bad.into_iter().filter_map(std::result::Result::err));
+        metrics.insert(name.clone(), good.into_iter().flatten().collect());
+    }
+    metrics
+}
+
+/// Say which numbers were left out, a few of them by name.
+fn note_skipped(skipped: &BTreeSet<String>, place: &str, notes: &mut Vec<String>) {
+    if skipped.is_empty() {
+        return;
+    }
+    let some: Vec<String> = skipped.iter().take(3).map(|name| format!("{name:?}")).collect();
+    let more = if skipped.len() > some.len() { ", …" } else { "" };
+    notes.push(format!("{place}: no number that can be drawn, left out: {}{more}", some.join(", ")));
 }
 
 /// The runs that have begun: model, seed, and their directories.
@@ -259,14 +305,21 @@ fn recorded(dir: &Path) -> Result<Vec<(String, u64, PathBuf)>> {
 }
 
 /// The lines of `metrics.jsonl`. A step that was recorded twice counts once, as the later line has it.
-fn curves(path: &Path, run: &mut Run, notes: &mut Vec<String>) -> Result<()> {
-    let bytes = fs::read(path).map_err(Error::io(path))?;
+fn curves(path: &Path, run: &mut Run, notes: &mut Vec<String>) {
+    let bytes = match fs::read(path) {
+        Ok(bytes) => bytes,
+        Err(e) => return left_out(path, &e.to_string(), notes),
+    };
     let whole = bytes.is_empty() || bytes.ends_with(b"\n");
     let lines: Vec<&[u8]> = bytes.split(|&b| b == b'\n').filter(|line| !line.is_empty()).collect();
+    let (mut bad, mut skipped) = (0, BTreeSet::new());
     for (i, line) in lines.iter().enumerate() {
         let Ok(Value::Object(line)) = serde_json::from_slice(line) else {
             let half = if !whole && i + 1 == lines.len() { ", cut off when the run was killed," } else { "" };
-            notes.push(format!("{}: line {}{half} is no JSON object; left out", path.display(), i + 1));
+            bad += 1;
+            if bad <= MOST_LINES {
+                notes.push(format!("{}: line {}{half} is no JSON object; left out", path.display(), i + 1));
+            }
             continue;
         };
         if let Some(error) = line.get("error").and_then(Value::as_str) {
@@ -275,13 +328,20 @@ fn curves(path: &Path, run: &mut Run, notes: &mut Vec<String>) -> Result<()> {
         let Some(step) = line.get("step").and_then(Value::as_u64).and_then(|n| usize::try_from(n).ok()) else {
             continue;
         };
-        if let Some(loss) = line.get("loss").and_then(Value::as_f64) {
-            run.loss.insert(step, loss);
+        match line.get("loss").map(number) {
+            Some(Some(loss)) => drop(run.loss.insert(step, loss)),
+            Some(None) => drop(skipped.insert(format!("loss at step {step}"))),
+            None => {}
         }
-        let scores = metrics(&line);
+        let mut own = BTreeSet::new();
+        let scores = metrics(&line, &mut own);
+        skipped.extend(own.into_iter().map(|name| format!("{name}, step {step}")));
         if !scores.is_empty() {
             run.evaluations.insert(step, scores);
         }
     }
-    Ok(())
+    if bad > MOST_LINES {
+        notes.push(format!("{}: {} further lines are no JSON objects; left out", path.display(), bad - MOST_LINES));
+    }
+    note_skipped(&skipped, &path.display().to_string(), notes);
 }

@@ -2,27 +2,30 @@
 //!
 //! A checkpoint is a safetensors file: [`Trainer::state`](super::Trainer), bit by bit, and in the metadata one entry
 //! `tapezoo`, a JSON object: [`About`]. What is not in it follows from the configuration, the seed and the step: the
-//! learning rate, and every batch.
+//! learning rate, and every batch. The last of its entries, `checksum`, is that of the whole file with sixteen zeros in
+//! its place.
 
 use super::{
     Trainer,
     config::{Parts, TrainConfig, difference, of_run},
-    rundir::{tensor_bytes, write},
+    rundir::{RESULT, Written, parts_of_result, tensor_bytes, write},
 };
 use crate::{
     cuda,
     error::{Error, Result},
-    rng::fnv1a,
-    tensor::{MAX_RANK, Tensor},
+    rng::Fnv1a,
+    tensor::Tensor,
 };
 use safetensors::{
     SafeTensors,
     tensor::{Dtype, TensorView},
 };
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 use std::{
     collections::{BTreeMap, HashMap},
     fs,
+    ops::Range,
     path::Path,
     time::Duration,
 };
@@ -30,6 +33,12 @@ use toml::Table;
 
 /// What to do about a checkpoint that cannot be used.
 const REMEDY: &str = "delete it to begin this run anew";
+
+/// The checksum's place, before it is known.
+const ZEROS: &[u8; 16] = b"0000000000000000";
+
+/// What stands before it in the header: JSON inside of a JSON text.
+const BEFORE: &[u8] = br#"\"checksum\":\""#;
 
 /// What is to be known beside the tensors.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -42,21 +51,32 @@ pub struct About {
     pub seed: u64,
     /// The last step taken.
     pub step: usize,
+    /// Whether the evaluation that is due after it is made.
+    pub evaluated: bool,
     /// How many bytes of metrics were written up to it.
     pub metrics: u64,
+    /// The checksum of these bytes.
+    pub metrics_checksum: u64,
     /// Seconds spent in training steps up to it.
     pub training_s: f64,
     /// Seconds spent on the run up to it.
     pub wall_s: f64,
-    /// [`fnv1a`] of the tensors' bytes, in the order of their names.
-    pub checksum: u64,
+    /// See the [module](self).
+    pub checksum: String,
+}
+
+impl About {
+    /// The metrics that were written up to it.
+    pub fn written(&self) -> Written {
+        Written { bytes: self.metrics, checksum: Fnv1a(self.metrics_checksum) }
+    }
 }
 
 /// Save where a run stands, whole or not at all.
 ///
 /// # Errors
 /// When it cannot be written; an earlier checkpoint is then as it was. When the device fails.
-pub fn save(path: &Path, trainer: &mut Trainer, metrics: u64, wall: Duration) -> Result<()> {
+pub fn save(path: &Path, trainer: &mut Trainer, written: Written, wall: Duration) -> Result<()> {
     let gpu = trainer.tape.cx().gpu();
     let state = cuda::guarded(gpu, || {
         let on_host = trainer.state().into_iter().map(|(name, tensor)| (name, tensor.to_host()));
@@ -69,10 +89,12 @@ pub fn save(path: &Path, trainer: &mut Trainer, metrics: u64, wall: Duration) ->
         mixer: trainer.cfg.model.mixer.clone(),
         seed: trainer.seed,
         step: trainer.step,
-        metrics,
+        evaluated: trainer.evaluated,
+        metrics: written.bytes,
+        metrics_checksum: written.checksum.0,
         training_s: trainer.training.as_secs_f64(),
         wall_s: wall.as_secs_f64(),
-        checksum: checksum(parts.values().map(|(_, (_, bytes))| &bytes[..])),
+        checksum: String::from_utf8_lossy(ZEROS).into_owned(),
     };
     let bytes = || -> std::result::Result<Vec<u8>, String> {
         let mut views = Vec::new();
@@ -81,9 +103,69 @@ pub fn save(path: &Path, trainer: &mut Trainer, metrics: u64, wall: Duration) ->
             views.push((*name, TensorView::new(*dtype, shape, bytes).map_err(|e| e.to_string())?));
         }
         let about = serde_json::to_string(&about).map_err(|e| e.to_string())?;
-        safetensors::serialize(views, Some(HashMap::from([("tapezoo".into(), about)]))).map_err(|e| e.to_string())
+        let metadata = HashMap::from([("tapezoo".into(), about)]);
+        let mut bytes = safetensors::serialize(views, Some(metadata)).map_err(|e| e.to_string())?;
+        seal(&mut bytes)?;
+        Ok(bytes)
     };
     write(path, &bytes().map_err(|what| Error::format(path, what))?)
+}
+
+/// Give a checkpoint's bytes the checksum that they should have.
+///
+/// # Errors
+/// When it has no place.
+pub fn seal(bytes: &mut [u8]) -> std::result::Result<(), String> {
+    let place = place(bytes).ok_or("no checksum")?;
+    bytes[place.clone()].copy_from_slice(ZEROS);
+    let sum = Fnv1a::of(bytes).hex();
+    bytes[place].copy_from_slice(sum.as_bytes());
+    Ok(())
+}
+
+/// Where the checksum is, in the header.
+fn place(bytes: &[u8]) -> Option<Range<usize>> {
+    let header = usize::try_from(u64::from_le_bytes(*bytes.first_chunk()?)).ok()?.checked_add(8)?;
+    let header = bytes.get(..header)?;
+    let from = header.windows(BEFORE.len()).rposition(|w| w == BEFORE)? + BEFORE.len();
+    let place = from..from + ZEROS.len();
+    (place.end <= header.len()).then_some(place)
+}
+
+/// Whether a checkpoint's bytes have the checksum that they should have.
+fn is_sealed(bytes: &[u8]) -> bool {
+    place(bytes).is_some_and(|place| {
+        let mut sum = Fnv1a::of(&bytes[..place.start]);
+        sum.add(ZEROS);
+        sum.add(&bytes[place.end..]);
+        bytes[place] == *sum.hex().as_bytes()
+    })
+}
+
+/// A configuration of one model as a table, from TOML. How often it is saved is no part of what a run is.
+fn table(text: &str, mixer: &str) -> std::result::Result<Table, String> {
+    let mut table: Table = text.parse().map_err(|e: toml::de::Error| first_line(&e.to_string()))?;
+    table.insert("mixer".into(), mixer.into());
+    Ok(of_run(table))
+}
+
+/// A damaged text may be long.
+fn first_line(text: &str) -> String {
+    text.lines().next().unwrap_or_default().chars().filter(|c| !c.is_control()).take(200).collect()
+}
+
+/// The first key in which a configuration, recorded as TOML and the name of its mixer, is not that of one model here.
+///
+/// # Errors
+/// When it is no TOML.
+pub fn differs(
+    config: &str,
+    mixer: &str,
+    cfg: &TrainConfig,
+) -> std::result::Result<Option<(String, String, String)>, String> {
+    let here = table(&cfg.to_toml().map_err(|e| e.to_string())?, &cfg.model.mixer)?;
+    let difference = difference(&table(config, mixer)?, &here);
+    Ok(difference.map(|(key, there, here)| (key, first_line(&there), here)))
 }
 
 /// Go on from a checkpoint of this configuration and seed.
@@ -92,81 +174,105 @@ pub fn save(path: &Path, trainer: &mut Trainer, metrics: u64, wall: Duration) ->
 /// When it cannot be read, is no checkpoint, or is that of another run; the file stays as it is.
 pub fn load(path: &Path, cfg: &TrainConfig, seed: u64) -> Result<(Trainer, About)> {
     let bytes = fs::read(path).map_err(Error::io(path))?;
-    let broken = |what: String| Error::format(path, format!("not a checkpoint, or damaged: {what}; {REMEDY}"));
+    let refused = |what: String| Error::format(path, format!("{what}; {REMEDY}"));
+    let broken = |what: String| refused(format!("not a checkpoint, or damaged: {what}"));
     let (about, tensors) = parse(&bytes).map_err(broken)?;
-    let toml = |text: &str, mixer: &str| -> std::result::Result<Table, String> {
-        let mut table: Table = text.parse().map_err(|e: toml::de::Error| e.to_string())?;
-        table.insert("mixer".into(), mixer.into());
-        Ok(of_run(table))
-    };
-    let own = toml(&about.config, &about.mixer).map_err(broken)?;
-    let asked = toml(&cfg.to_toml()?, &cfg.model.mixer).map_err(Error::Config)?;
     if about.seed != seed {
-        let what = format!("a checkpoint of seed {}, and this is seed {seed}; {REMEDY}", about.seed);
-        return Err(Error::format(path, what));
+        return Err(refused(format!("a checkpoint of seed {}, and this is seed {seed}", about.seed)));
     }
-    if let Some((key, own, asked)) = difference(&own, &asked) {
-        let what = format!("a checkpoint of another run: {key} is {own} there, and {asked} here; {REMEDY}");
-        return Err(Error::format(path, what));
+    if let Some((key, there, here)) = differs(&about.config, &about.mixer, cfg).map_err(broken)? {
+        return Err(refused(format!("a checkpoint of another run: {key} is {there} there, and {here} here")));
     }
-    let mut views: Vec<(String, TensorView)> = tensors.tensors();
-    views.sort_by(|a, b| a.0.cmp(&b.0));
-    if checksum(views.iter().map(|(_, view)| view.data())) != about.checksum {
+    if !is_sealed(&bytes) {
         return Err(broken("its checksum is another".into()));
     }
-    let state: std::result::Result<_, String> =
-        views.into_iter().map(|(name, view)| Ok((name, tensor_of(&view)?))).collect();
-    let state = state.map_err(broken)?;
+    check(&about, cfg).map_err(broken)?;
 
     let mut trainer = Trainer::new(cfg, seed)?;
+    let state =
+        trainer.state().into_iter().map(|(name, tensor)| Ok((name.to_string(), like(&tensors, name, &tensor)?)));
+    let state: HashMap<String, Tensor> = state.collect::<std::result::Result<_, String>>().map_err(broken)?;
+    if let Some(name) = tensors.names().into_iter().find(|name| !state.contains_key(*name)) {
+        return Err(broken(format!("a tensor '{}' that this model has not", first_line(name))));
+    }
     let gpu = trainer.tape.cx().gpu();
     cuda::guarded(gpu, || trainer.go_to(about.step, &state))?.map_err(broken)?;
+    trainer.evaluated = about.evaluated;
     trainer.training = Duration::try_from_secs_f64(about.training_s).unwrap_or_default();
     Ok((trainer, about))
 }
 
-/// [`TrainConfig::for_model`] of a run that goes on from `path`, if there is a checkpoint: where it is left to us in how many
+/// See that the numbers of a checkpoint can be those of a run of this configuration.
+fn check(about: &About, cfg: &TrainConfig) -> std::result::Result<(), String> {
+    if about.step > cfg.steps {
+        return Err(format!("step {} of a run of {}", about.step, cfg.steps));
+    }
+    for (name, seconds) in [("training_s", about.training_s), ("wall_s", about.wall_s)] {
+        Duration::try_from_secs_f64(seconds).map_err(|_| format!("{name} {seconds}: no time that was spent"))?;
+    }
+    Ok(())
+}
+
+/// The tensor of this name in host memory, bit by bit, if it is of the same type and shape as `own`.
+fn like(file: &SafeTensors, name: &str, own: &Tensor) -> std::result::Result<Tensor, String> {
+    let view = file.tensor(name).map_err(|_| format!("no tensor '{name}'"))?;
+    let (shape, data) = (own.shape(), view.data());
+    let dtype = tensor_bytes(&Tensor::zeros([0], own.dtype())).0;
+    if view.shape() != shape.dims() || view.dtype() != dtype {
+        return Err(format!(
+            "'{name}' is {:?} of {:?}, expected {shape} of {}",
+            view.shape(),
+            view.dtype(),
+            own.dtype()
+        ));
+    }
+    Ok(match dtype {
+        Dtype::F32 => Tensor::from_vec(data.as_chunks().0.iter().map(|b| f32::from_le_bytes(*b)).collect(), shape),
+        Dtype::F64 => Tensor::from_vec(data.as_chunks().0.iter().map(|b| f64::from_le_bytes(*b)).collect(), shape),
+        _ => Tensor::from_vec(data.as_chunks().0.iter().map(|b| i32::from_le_bytes(*b)).collect(), shape),
+    })
+}
+
+/// [`TrainConfig::for_model`] of a run that goes on from `path`, or ended beside it: where it is left to us in how many
 /// parts a batch is computed, in as many as it began with, whatever another build would choose.
 ///
 /// # Errors
 /// When the configuration cannot be.
 pub fn configuration(path: &Path, all: &TrainConfig, model: &str) -> Result<TrainConfig> {
     let mut own = all.for_model(model)?;
-    let begun = || about(path)?.config.parse::<Table>().ok()?.get("shards")?.as_integer()?.try_into().ok();
-    if all.parts_are_ours(model)
-        && let Some(n) = begun()
-    {
-        own.shards = Parts::Count(n);
+    if all.parts_are_ours(model) {
+        let dir = path.parent().unwrap_or(Path::new(""));
+        let begun = match dir.join(RESULT).is_file() {
+            true => parts_of_result(dir),
+            false => about(path).and_then(|about| parts(&about.config)),
+        };
+        // A batch has no more parts than sequences.
+        own.shards = begun.filter(|n| (1..=own.batch).contains(n)).map_or(own.shards, Parts::Count);
     }
     Ok(own)
 }
 
-/// What a checkpoint says about itself, without its tensors; none if it cannot be read.
+/// In how many parts a recorded configuration has the batches computed.
+pub fn parts(config: &str) -> Option<usize> {
+    config.parse::<Table>().ok()?.get("shards")?.as_integer()?.try_into().ok()
+}
+
+/// What a checkpoint says about itself, without its tensors; none if it cannot be read, or is damaged.
 pub fn about(path: &Path) -> Option<About> {
-    parse(&fs::read(path).ok()?).ok().map(|(about, _)| about)
+    let bytes = fs::read(path).ok()?;
+    parse(&bytes).ok().map(|(about, _)| about).filter(|_| is_sealed(&bytes))
 }
 
 fn parse(bytes: &[u8]) -> std::result::Result<(About, SafeTensors<'_>), String> {
-    let tensors = SafeTensors::deserialize(bytes).map_err(|e| e.to_string())?;
-    let (_, metadata) = SafeTensors::read_metadata(bytes).map_err(|e| e.to_string())?;
+    let tensors = SafeTensors::deserialize(bytes).map_err(|e| first_line(&e.to_string()))?;
+    let (_, metadata) = SafeTensors::read_metadata(bytes).map_err(|e| first_line(&e.to_string()))?;
     let about = metadata.metadata().as_ref().and_then(|m| m.get("tapezoo")).ok_or("no entry 'tapezoo'")?;
-    Ok((serde_json::from_str(about).map_err(|e| e.to_string())?, tensors))
-}
-
-/// A tensor in host memory, bit by bit.
-fn tensor_of(view: &TensorView) -> std::result::Result<Tensor, String> {
-    let (shape, data) = (view.shape(), view.data());
-    if shape.len() > MAX_RANK {
-        return Err(format!("{} axes, expected at most {MAX_RANK}", shape.len()));
-    }
-    Ok(match view.dtype() {
-        Dtype::F32 => Tensor::from_vec(data.as_chunks().0.iter().map(|b| f32::from_le_bytes(*b)).collect(), shape),
-        Dtype::F64 => Tensor::from_vec(data.as_chunks().0.iter().map(|b| f64::from_le_bytes(*b)).collect(), shape),
-        Dtype::I32 => Tensor::from_vec(data.as_chunks().0.iter().map(|b| i32::from_le_bytes(*b)).collect(), shape),
-        other => return Err(format!("numbers of {other:?}")),
-    })
-}
-
-fn checksum<'a>(parts: impl Iterator<Item = &'a [u8]>) -> u64 {
-    parts.fold(0, |sum: u64, part| sum.rotate_left(1) ^ fnv1a(part))
+    let about = serde_json::from_str(about).map_err(|e| {
+        let earlier = |about: Value| about.get("checksum").is_some_and(Value::is_u64);
+        match serde_json::from_str(about).is_ok_and(earlier) {
+            true => "its checksum does not cover its header, as those of earlier builds; go on with that build".into(),
+            false => first_line(&e.to_string()),
+        }
+    })?;
+    Ok((about, tensors))
 }

@@ -1,11 +1,11 @@
 //! What a model knows: its answers at every evaluation length, counted.
 
-use super::{Accuracy, Scores, Trainer, config::TrainConfig};
+use super::{Accuracy, Scores, Trainer, config::TrainConfig, interrupt};
 use crate::{
     args,
     autograd::Tape,
     cuda::{self, Module},
-    error::Result,
+    error::{Error, Result},
     models::{Form, Model},
     rng,
     tasks::{Batch, Counts, IGNORE, Len},
@@ -19,11 +19,13 @@ impl Trainer {
     /// step.
     ///
     /// # Errors
-    /// When the device fails.
+    /// When the device fails, or a signal asks the process to end.
     pub fn evaluate(&mut self) -> Result<(Accuracy, Scores)> {
-        cuda::guarded(self.tape.cx().gpu(), || self.try_evaluate())
+        let evaluation = cuda::guarded(self.tape.cx().gpu(), || self.try_evaluate())?;
+        if interrupt::came().is_some() { Err(Error::Interrupted { step: self.step }) } else { Ok(evaluation) }
     }
 
+    /// Counts of what was answered before a signal came.
     fn try_evaluate(&mut self) -> (Accuracy, Scores) {
         let (mut accuracy, mut scores) = (Accuracy::new(), Scores::new());
         for len in self.cfg.eval_lens.clone() {
@@ -43,11 +45,15 @@ impl Trainer {
         let (model, mut batch) = (&*model, Batch::new(cfg.eval_batch, len));
         let Some(shards) = shards else {
             let mut counts = Counts::new(cfg.task.classes());
-            (0..cfg.eval_batches).for_each(|i| answer(cfg, model, *form, tape, (len, i), &mut batch, &mut counts));
+            let batches = (0..cfg.eval_batches).take_while(|_| interrupt::came().is_none());
+            batches.for_each(|i| answer(cfg, model, *form, tape, (len, i), &mut batch, &mut counts));
             return counts;
         };
         let all = Mutex::new(Counts::new(cfg.task.classes()));
         shards.each(cfg.eval_batches, |i, tape| {
+            if interrupt::came().is_some() {
+                return;
+            }
             let (mut batch, mut counts) = (Batch::new(cfg.eval_batch, len), Counts::new(cfg.task.classes()));
             answer(cfg, model, *form, tape, (len, i), &mut batch, &mut counts);
             all.lock().unwrap_or_else(PoisonError::into_inner).merge(&counts);

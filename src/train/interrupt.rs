@@ -1,13 +1,34 @@
-//! Ctrl-C and SIGTERM: the first asks every run to write a checkpoint and stop, the second ends the process at once.
+//! Signals that ask a process to end: the first has every run write a checkpoint and stop, the second ends the process
+//! at once. What does not come to a stop by itself, such as a long step, is abandoned soon after the first.
 
 use crate::error::{Error, Result};
-use signal_hook::{consts::TERM_SIGNALS, flag, low_level::signal_name};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use signal_hook::{
+    consts::{SIGHUP, TERM_SIGNALS},
+    flag,
+    low_level::{exit, signal_name},
+};
+use std::{
+    fs,
+    io::{self, Write},
+    sync::{
+        Mutex, PoisonError,
+        atomic::{AtomicBool, AtomicUsize, Ordering},
+    },
+    thread,
+    time::Duration,
+};
+
+/// How long the runs have to come to a stop. Batch systems and people give a process two seconds.
+const PATIENCE: Duration = Duration::from_millis(1400);
 
 /// The signal that came, or 0. A program has one set of signals, so this is one for all its runs.
 static CAME: AtomicUsize = AtomicUsize::new(0);
 /// Whether one came already.
 static AGAIN: AtomicBool = AtomicBool::new(false);
+
+/// What is said when the runs do not come to a stop in time.
+type LastWords = Box<dyn FnOnce(Signal) + Send>;
+static LAST_WORDS: Mutex<Option<LastWords>> = Mutex::new(None);
 
 /// What ended a program before its work was done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,12 +46,15 @@ impl Signal {
     }
 }
 
-/// From now on, catch the signals that ask a process to end.
+/// From now on, catch the signals that ask a process to end. One that does not end by itself then says its last words
+/// ([`at_the_latest`]) and ends.
 ///
 /// # Errors
 /// When the system refuses.
 pub fn catch() -> Result<()> {
-    for &signal in TERM_SIGNALS {
+    // Who started this with `nohup` wants it to outlive its terminal.
+    let hangup = (!ignored(SIGHUP)).then_some(&SIGHUP);
+    for &signal in TERM_SIGNALS.iter().chain(hangup) {
         let number = usize::try_from(signal).unwrap_or_default();
         // In this order: the second signal finds what the first one set.
         flag::register_conditional_shutdown(signal, 128 + signal, &AGAIN)
@@ -38,7 +62,43 @@ pub fn catch() -> Result<()> {
             .and_then(|_| flag::register_usize(signal, &CAME, number))
             .map_err(|e| Error::Config(format!("signal {signal} cannot be caught: {e}")))?;
     }
+    at_the_latest(|signal| {
+        // Nobody may be there to read it.
+        let _ = writeln!(io::stderr(), "error: {}: ended before any run began", signal.name());
+    });
+    thread::spawn(|| {
+        let signal = loop {
+            thread::sleep(Duration::from_millis(50));
+            if let Some(signal) = came() {
+                break signal;
+            }
+        };
+        thread::sleep(PATIENCE);
+        // The lock is kept: who comes to an end now waits for this process's.
+        let mut words = LAST_WORDS.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(words) = words.take() {
+            words(signal);
+            exit(signal.status().into());
+        }
+    });
     Ok(())
+}
+
+/// Whether a signal was ignored when this process began.
+fn ignored(signal: i32) -> bool {
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mask = status.lines().find_map(|line| u64::from_str_radix(line.strip_prefix("SigIgn:")?.trim(), 16).ok());
+    mask.is_some_and(|mask| mask >> (signal - 1) & 1 == 1)
+}
+
+/// What to say when a signal came and its time is up; the process ends then, whatever it does.
+pub fn at_the_latest(words: impl FnOnce(Signal) + Send + 'static) {
+    *LAST_WORDS.lock().unwrap_or_else(PoisonError::into_inner) = Some(Box::new(words));
+}
+
+/// All work is done, or has come to a stop: from here on the process ends by itself.
+pub fn at_an_end() {
+    *LAST_WORDS.lock().unwrap_or_else(PoisonError::into_inner) = None;
 }
 
 /// The signal that came since [`catch`].

@@ -7,8 +7,9 @@ use super::{
     Accuracy, Scores, Step, Trainer, Watch, checkpoint,
     config::TrainConfig,
     interrupt,
-    rundir::{CHECKPOINT, Found, RunDir, RunFiles, find},
+    rundir::{CHECKPOINT, Found, Held, RunDir, RunFiles, check_configuration, check_weights, find, record_made_by},
     shards::Cores,
+    standing::{Stand, Standing},
     train_on,
 };
 use crate::{
@@ -21,7 +22,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 use std::{
     collections::BTreeMap,
     fmt,
-    path::PathBuf,
+    path::{Path, PathBuf},
     sync::{
         Mutex, PoisonError,
         atomic::{AtomicUsize, Ordering},
@@ -169,9 +170,23 @@ pub fn run_all(
     out: Option<&RunDir>,
     progress: bool,
 ) -> Result<(Vec<RunReport>, Result<()>)> {
+    run_told(cfg, threads, out, progress, &Standing::default())
+}
+
+/// As [`run_all`], where `standing` tells how the runs stand meanwhile.
+///
+/// # Errors
+/// As [`run_all`].
+pub fn run_told(
+    cfg: &TrainConfig,
+    threads: usize,
+    out: Option<&RunDir>,
+    progress: bool,
+    standing: &Standing,
+) -> Result<(Vec<RunReport>, Result<()>)> {
     let jobs = jobs(cfg, out)?;
-    let (mut reports, mut written) = (vec![None; jobs.len()], Ok(()));
-    work(&jobs.iter().collect::<Vec<_>>(), threads, &bars(progress), |i, report| {
+    let (mut reports, mut written) = (jobs.iter().map(finished).collect::<Vec<_>>(), Ok(()));
+    work(&jobs.iter().collect::<Vec<_>>(), threads, &bars(progress), standing, |i, report| {
         reports[i] = Some(report);
         if let Some(out) = out {
             let reports: Vec<RunReport> = reports.iter().flatten().cloned().collect();
@@ -182,6 +197,14 @@ pub fn run_all(
     Ok((reports.into_iter().flatten().collect(), written))
 }
 
+/// The result that a run has already: it is in every table that is written from now on.
+fn finished(job: &Job) -> Option<RunReport> {
+    match find(job.dir.as_deref()?) {
+        Ok(Found::Finished(report)) => Some(*report),
+        _ => None,
+    }
+}
+
 /// Room for bars on standard error, if it is a terminal.
 pub fn bars(progress: bool) -> MultiProgress {
     let stderr = ProgressDrawTarget::stderr();
@@ -190,7 +213,14 @@ pub fn bars(progress: bool) -> MultiProgress {
 
 /// Do these jobs on so many threads, the longest first; those without one compute parts of batches. `done` gets the index
 /// and the report of each, one at a time; a run that was interrupted has none.
-pub fn work(jobs: &[&Job], threads: usize, bars: &MultiProgress, done: impl FnMut(usize, RunReport) + Send) {
+pub fn work(
+    jobs: &[&Job],
+    threads: usize,
+    bars: &MultiProgress,
+    standing: &Standing,
+    done: impl FnMut(usize, RunReport) + Send,
+) {
+    standing.begin(jobs.iter().copied());
     let mut order: Vec<usize> = (0..jobs.len()).collect();
     order.sort_by(|&a, &b| jobs[b].cost().total_cmp(&jobs[a].cost()));
     let cores = Cores::idle(threads.saturating_sub(jobs.len()));
@@ -204,7 +234,7 @@ pub fn work(jobs: &[&Job], threads: usize, bars: &MultiProgress, done: impl FnMu
                     if interrupt::came().is_some() {
                         return;
                     }
-                    if let Some(report) = run(jobs[i], spare, &cores, bars) {
+                    if let Some(report) = run(jobs[i], spare, &cores, bars, &Told { standing, run: i }) {
                         done.lock().unwrap_or_else(PoisonError::into_inner)(i, report);
                     }
                 }
@@ -214,17 +244,35 @@ pub fn work(jobs: &[&Job], threads: usize, bars: &MultiProgress, done: impl FnMu
     });
 }
 
+/// Where a run tells how it stands.
+struct Told<'a> {
+    standing: &'a Standing,
+    run: usize,
+}
+
+impl Told<'_> {
+    fn set(&self, stand: Stand) {
+        self.standing.update(self.run, |_| stand);
+    }
+}
+
 /// Do one job; whatever goes wrong is part of the report. With `spare`, there are more cores than runs. Nothing is
 /// returned when a signal came before the end.
-fn run(job: &Job, spare: bool, cores: &Cores, bars: &MultiProgress) -> Option<RunReport> {
+fn run(job: &Job, spare: bool, cores: &Cores, bars: &MultiProgress, told: &Told) -> Option<RunReport> {
     let mut report = job.report();
     let bar = bars.add(bar(&report));
-    let outcome = train_to_end(job, spare, cores, &bar, &mut report);
+    let outcome = train_to_end(job, spare, cores, &bar, &mut report, told);
     bar.finish_and_clear();
     match outcome {
         Err(Error::Interrupted { .. }) => return None,
-        Err(e) => report.error = Some(e.to_string()),
-        Ok(()) => {}
+        Err(error) => {
+            report.error = Some(error.to_string());
+            told.standing.update(told.run, |stand| match stand {
+                Stand::AtWork(saved) => Stand::Failed(error.to_string(), saved),
+                _ => Stand::Refused(error.to_string()),
+            });
+        }
+        Ok(()) => told.set(Stand::Finished(Box::new(report.clone()))),
     }
     Some(report)
 }
@@ -234,45 +282,66 @@ fn run(job: &Job, spare: bool, cores: &Cores, bars: &MultiProgress) -> Option<Ru
 /// # Errors
 /// When a file cannot be read or written, or a signal came: trying again may help, and the run is not finished. That
 /// a number is not finite would happen again, and so is a result.
-fn train_to_end(job: &Job, spare: bool, cores: &Cores, bar: &ProgressBar, report: &mut RunReport) -> Result<()> {
+fn train_to_end(
+    job: &Job,
+    spare: bool,
+    cores: &Cores,
+    bar: &ProgressBar,
+    report: &mut RunReport,
+    told: &Told,
+) -> Result<()> {
     let Job { cfg, seed, .. } = job;
     let now = Instant::now();
+    // Nothing is read before it is known that no other process writes.
+    let held = job.dir.as_deref().map(Held::wait).transpose()?;
     let found = job.dir.as_deref().map_or(Ok(Found::Nothing), find)?;
-    let (mut trainer, files, before) = match (found, job.dir.as_deref()) {
-        (Found::Finished(finished), _) => {
+    let (mut trainer, files, before) = match (found, job.dir.as_deref(), held) {
+        (Found::Finished(finished), Some(dir), Some(held)) => {
+            check_configuration(dir, cfg, *seed)?;
+            if let Err(lost) = check_weights(dir) {
+                told.standing.has_lost(lost);
+            }
             *report = *finished;
-            return Ok(());
+            return held.tidy_up();
         }
-        (Found::Checkpoint(path), Some(dir)) => {
+        (Found::Checkpoint(path), Some(_), Some(held)) => {
             let (trainer, about) = checkpoint::load(&path, cfg, *seed)?;
-            (trainer, Some(RunFiles::resume(dir, about.metrics)?), about.wall_s)
+            told.set(Stand::AtWork(Some(about.step)));
+            (trainer, Some(held.go_on(about.written())?), about.wall_s)
         }
-        (_, dir) => (Trainer::new(cfg, *seed)?, dir.map(RunFiles::create).transpose()?, 0.0),
+        (_, _, held) => {
+            told.set(Stand::AtWork(None));
+            (Trainer::new(cfg, *seed)?, held.map(Held::begin).transpose()?, 0.0)
+        }
     };
+    if let Some(experiment) = job.dir.as_deref().and_then(Path::parent) {
+        record_made_by(experiment, trainer.tape.cx())?;
+    }
     trainer.share(cores);
     if spare {
         trainer.make_batches_ahead_if_it_pays();
     }
     let from = trainer.steps();
     let before = Duration::try_from_secs_f64(before).unwrap_or_default();
-    let mut watch = Record { files, bar, cfg, from, start: now, before, shown: now, saved: now };
+    let mut watch = Record { files, bar, cfg, told, from, start: now, before, shown: now, saved: now };
     let trained = train_on(trainer, &mut watch);
     report.wall_s = watch.wall().as_secs_f64();
     let mut files = watch.files;
-    match trained {
+    let model = match trained {
         Ok(trained) => {
             report.steps_per_s = cfg.steps as f64 / trained.training.as_secs_f64().max(1e-9);
             (report.accuracy, report.scores) = (trained.accuracy, trained.scores);
-            files.as_ref().map_or(Ok(()), |files| files.save(&trained.model, cfg.steps, *seed))?;
+            Some(trained.model)
         }
         Err(error @ Error::NotFinite { .. }) => {
             let error = error.to_string();
             files.as_mut().map_or(Ok(()), |files| files.line(&serde_json::json!({ "error": error })))?;
             report.error = Some(error);
+            None
         }
         Err(error) => return Err(error),
-    }
-    files.map_or(Ok(()), |files| files.finish(report))
+    };
+    told.standing.writing(|| files.map_or(Ok(()), |files| files.finish(cfg, report, model.as_ref())))
 }
 
 fn bar(report: &RunReport) -> ProgressBar {
@@ -288,6 +357,7 @@ struct Record<'a> {
     files: Option<RunFiles>,
     bar: &'a ProgressBar,
     cfg: &'a TrainConfig,
+    told: &'a Told<'a>,
     /// The steps taken before this process took over, and the time spent.
     from: usize,
     before: Duration,
@@ -319,12 +389,20 @@ impl Watch for Record<'_> {
 
     fn pause(&mut self, trainer: &mut Trainer) -> Result<()> {
         let (stop, every) = (interrupt::came().is_some(), self.cfg.checkpoint_every);
-        if stop || every > 0.0 && self.saved.elapsed().as_secs_f64() >= every {
-            let wall = self.wall();
-            self.files.as_ref().map_or(Ok(()), |files| files.checkpoint(trainer, wall))?;
+        let saves = self.files.as_ref().filter(|_| stop || every > 0.0 && self.saved.elapsed().as_secs_f64() >= every);
+        if let Some(files) = saves {
+            self.told.standing.writing(|| {
+                files.checkpoint(trainer, self.wall())?;
+                self.told.set(Stand::AtWork(Some(trainer.steps())));
+                Ok(())
+            })?;
             self.saved = Instant::now();
         }
-        if stop { Err(Error::Interrupted { step: trainer.steps() }) } else { Ok(()) }
+        if stop {
+            self.told.set(Stand::Stopped);
+            return Err(Error::Interrupted { step: trainer.steps() });
+        }
+        Ok(())
     }
 
     fn evaluation(&mut self, step: usize, accuracy: &Accuracy, scores: &Scores) -> Result<()> {

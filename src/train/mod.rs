@@ -6,6 +6,7 @@ pub mod data;
 mod evaluate;
 pub mod interrupt;
 pub mod jobs;
+mod lock;
 pub mod on_device;
 pub mod optimizer;
 mod presets;
@@ -13,6 +14,7 @@ mod profile;
 pub mod rundir;
 pub mod schedule;
 pub mod shards;
+pub mod standing;
 pub mod sweep;
 
 use crate::{
@@ -101,23 +103,44 @@ pub fn train(cfg: &TrainConfig, seed: u64, watch: &mut dyn Watch) -> Result<Trai
 /// # Errors
 /// As [`train`].
 pub fn train_on(mut trainer: Trainer, watch: &mut dyn Watch) -> Result<Trained> {
-    let TrainConfig { steps, eval_every, .. } = trainer.cfg;
-    for step in trainer.step + 1..=steps {
+    let steps = trainer.cfg.steps;
+    // After its last step it may have been interrupted in the evaluation.
+    evaluate_on_the_way(&mut trainer, watch)?;
+    while trainer.step < steps {
         let start = Instant::now();
         let took = trainer.step()?;
         trainer.training += start.elapsed();
         watch.step(&took)?;
-        if eval_every > 0 && step.is_multiple_of(eval_every) && step < steps {
-            let (accuracy, scores) = trainer.evaluate()?;
-            watch.evaluation(step, &accuracy, &scores)?;
-        }
+        evaluate_on_the_way(&mut trainer, watch)?;
         watch.pause(&mut trainer)?;
     }
     trainer.check_finite()?;
-    let (accuracy, scores) = trainer.evaluate()?;
+    let (accuracy, scores) = evaluate_or_stop(&mut trainer, watch)?;
     watch.evaluation(steps, &accuracy, &scores)?;
     let training = trainer.training;
     Ok(Trained { model: trainer.into_model()?, accuracy, scores, training })
+}
+
+/// The evaluation that is due after some steps before the last, unless it is made.
+fn evaluate_on_the_way(trainer: &mut Trainer, watch: &mut dyn Watch) -> Result<()> {
+    let TrainConfig { steps, eval_every, .. } = trainer.cfg;
+    let step = trainer.step;
+    let due = eval_every > 0 && step > 0 && step < steps && step.is_multiple_of(eval_every);
+    if due && !trainer.evaluated {
+        let (accuracy, scores) = evaluate_or_stop(trainer, watch)?;
+        watch.evaluation(step, &accuracy, &scores)?;
+        trainer.evaluated = true;
+    }
+    Ok(())
+}
+
+/// An evaluation; where a signal cuts it short, the run stands after its step, and that is saved.
+fn evaluate_or_stop(trainer: &mut Trainer, watch: &mut dyn Watch) -> Result<(Accuracy, Scores)> {
+    let evaluation = trainer.evaluate();
+    if let Err(Error::Interrupted { .. }) = evaluation {
+        watch.pause(trainer)?;
+    }
+    evaluation
 }
 
 /// A model in training, with all that a step needs; no tape allocates anything after its second step.
@@ -125,6 +148,8 @@ pub struct Trainer {
     cfg: TrainConfig,
     seed: u64,
     step: usize,
+    /// Whether an evaluation was made after this step, where one is due on the way.
+    evaluated: bool,
     model: Model,
     form: Form,
     tape: Tape,
@@ -175,6 +200,7 @@ impl Trainer {
         Ok(Trainer {
             seed,
             step: 0,
+            evaluated: false,
             form: cfg.form_of(&model),
             tape,
             adam,
@@ -267,6 +293,7 @@ impl Trainer {
 
     fn try_step(&mut self) -> Result<Step> {
         self.step += 1;
+        self.evaluated = false;
         self.data.next(&mut self.batch);
         let lr = self.cfg.schedule().lr(self.step);
         let [loss, grad_norm] = if self.on_device.is_some() { self.step_on_device(lr) } else { self.step_on_cpu(lr) }?;

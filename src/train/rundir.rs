@@ -7,36 +7,43 @@
 //! DIR/MODEL-seedS/weights.safetensors the final weights under their path names
 //! DIR/MODEL-seedS/result.json         what came of the run: it is finished, and is not repeated
 //! DIR/results.json, DIR/table.txt     all runs that have finished so far
+//! DIR/made_by.txt                     which builds on which processors trained here, and from when on
+//! DIR/lock                            while a process is at work: which
 //! ```
-//! Files other than `metrics.jsonl` appear whole or not at all: they are written under another name, synced and
-//! renamed.
+//! Files other than `metrics.jsonl`, `made_by.txt` and `lock` appear whole or not at all: they are written under another
+//! name, synced and renamed. A process locks the directory, and the metrics of each run that it is at work on.
+
+mod run;
+mod whole;
+
+pub use run::{Found, Held, RunFiles, Written, check_configuration, check_weights, find, parts_of_result};
+pub use whole::{is_unfinished, remove_unfinished, write};
 
 use super::{
-    Trainer, checkpoint,
     config::{TrainConfig, difference, read_run},
     jobs::RunReport,
+    lock::{LOCK, Lock},
 };
 use crate::{
     error::{Error, Result},
-    models::Model,
     report::table,
-    tensor::{DType, Tensor},
+    stamp,
+    tensor::{Cx, DType, Tensor},
 };
-use safetensors::tensor::{Dtype, TensorView};
-use serde::Serialize;
+use safetensors::tensor::Dtype;
 use std::{
-    collections::HashMap,
-    fs::{self, File, TryLockError},
-    hash::{BuildHasher, RandomState},
-    io::{self, Seek, SeekFrom, Write},
+    fs::{self, File},
+    io::Write,
     path::{Path, PathBuf},
-    time::Duration,
 };
+use whole::{entries, remove_file};
 
 /// The configuration.
 pub const CONFIG: &str = "config.toml";
 const RESULTS: &str = "results.json";
 const TABLE: &str = "table.txt";
+/// Which builds on which processors trained here.
+pub const MADE_BY: &str = "made_by.txt";
 /// What one run tells as it goes.
 pub const METRICS: &str = "metrics.jsonl";
 /// The final weights of one run.
@@ -46,59 +53,60 @@ pub const CHECKPOINT: &str = "checkpoint.safetensors";
 /// What came of one run.
 pub const RESULT: &str = "result.json";
 
+/// The files of an experiment that appear whole or not at all.
+const WHOLE: [&str; 3] = [CONFIG, RESULTS, TABLE];
+
 /// A directory that holds the runs of one experiment.
 pub struct RunDir {
     path: PathBuf,
+    /// That it is this process's alone; a point of a sweep is not.
+    lock: Option<Lock>,
 }
 
 impl RunDir {
-    /// Make the directory and record the configuration in it.
+    /// Make the directory, lock it and record the configuration in it.
     ///
     /// # Errors
-    /// When it cannot be made, or is not empty: with `force`, the runs in it are deleted, and nothing else.
+    /// When it cannot be made, another process is at work in it, or it is not empty: with `force`, the runs in it are
+    /// deleted, and nothing else.
     pub fn create(path: &Path, cfg: &TrainConfig, force: bool) -> Result<RunDir> {
         if path.exists() && !path.is_dir() {
             let why = "is a file; expected a directory, or a name for a new one";
             return Err(Error::Config(format!("--out {}: {why}", path.display())));
         }
         fs::create_dir_all(path).map_err(Error::io(path))?;
+        let lock = Lock::exclusive(path)?;
         if force {
             remove_runs(path)?;
-        } else if fs::read_dir(path).map_err(Error::io(path))?.next().is_some() {
+        } else if entries(path)?.iter().any(|entry| !is_our_own(entry)) {
             let what = if path.join(CONFIG).exists() { "already holds a run" } else { "is not empty" };
             let remedy = "choose another directory, or pass --force to delete the runs in this one";
             return Err(Error::Config(format!("--out {}: {what}; {remedy}", path.display())));
         }
+        remove_unfinished(path, &WHOLE)?;
         write(&path.join(CONFIG), cfg.to_toml()?.as_bytes())?;
-        Ok(RunDir { path: path.into() })
+        Ok(RunDir { path: path.into(), lock: Some(lock) })
     }
 
-    /// A directory that holds runs, to go on with them, and their configuration.
+    /// A directory that holds runs, locked to go on with them, and their configuration.
     ///
     /// # Errors
-    /// When it is none, or its configuration cannot be read.
+    /// When it is none, another process is at work in it, or its configuration cannot be read.
     pub fn open(path: &Path) -> Result<(RunDir, TrainConfig)> {
-        let config = path.join(CONFIG);
-        if !config.is_file() {
-            let why = if path.exists() { "is not a run directory: it has no config.toml" } else { "does not exist" };
-            return Err(Error::Config(format!(
-                "{}: {why}; expected the directory that was given to --out",
-                path.display()
-            )));
-        }
-        Ok((
-            RunDir { path: path.into() },
-            TrainConfig::from_layers("default", Some((&config, read_run(&config)?)), toml::Table::new())?,
-        ))
+        check(path)?;
+        let lock = Lock::exclusive(path)?;
+        remove_unfinished(path, &WHOLE)?;
+        Ok((RunDir { path: path.into(), lock: Some(lock) }, configuration(path)?))
     }
 
-    /// The directory of runs of this configuration, made if it is not there.
+    /// The directory of runs of this configuration, made if it is not there; other processes may be at work there.
     ///
     /// # Errors
     /// When it holds runs of another one, or cannot be written.
     pub fn create_or_open(path: &Path, cfg: &TrainConfig) -> Result<RunDir> {
         let config = path.join(CONFIG);
         fs::create_dir_all(path).map_err(Error::io(path))?;
+        remove_unfinished(path, &WHOLE)?;
         if !config.exists() {
             write(&config, cfg.to_toml()?.as_bytes())?;
         }
@@ -109,7 +117,7 @@ impl RunDir {
                 format!("{key} is {there} there, and {here} here; choose another --out"),
             ));
         }
-        Ok(RunDir { path: path.into() })
+        Ok(RunDir { path: path.into(), lock: None })
     }
 
     /// Where it is.
@@ -125,154 +133,66 @@ impl RunDir {
     /// Write the reports of the runs that have finished so far, and their table.
     ///
     /// # Errors
-    /// When they cannot be written.
+    /// When they cannot be written, or the directory is not this process's any more.
     pub fn write_reports(&self, cfg: &TrainConfig, reports: &[RunReport]) -> Result<()> {
+        if !self.lock.as_ref().is_none_or(Lock::holds) {
+            let what = "the directory was removed or replaced while this process was at work in it; the table of its \
+                        runs is not written";
+            return Err(Error::format(&self.path, what));
+        }
         write(&self.path.join(RESULTS), table::json(reports)?.as_bytes())?;
         write(&self.path.join(TABLE), table::text(cfg, reports).as_bytes())
     }
 }
 
+/// The configuration of the runs in a directory.
+///
+/// # Errors
+/// When it holds none, or it cannot be read.
+pub fn configuration(path: &Path) -> Result<TrainConfig> {
+    check(path)?;
+    let config = path.join(CONFIG);
+    TrainConfig::from_layers("default", Some((&config, read_run(&config)?)), toml::Table::new())
+}
+
+/// See that a directory holds runs.
+fn check(path: &Path) -> Result<()> {
+    if path.join(CONFIG).is_file() {
+        return Ok(());
+    }
+    let ours = || path.is_dir() && entries(path).is_ok_and(|all| all.iter().all(|entry| is_our_own(entry)));
+    let why = match (path.exists(), ours()) {
+        (false, _) => "does not exist",
+        (true, false) => "is not a run directory: it has no config.toml",
+        (true, true) => "holds no run yet; begin with --out",
+    };
+    Err(Error::Config(format!("{}: {why}; expected the directory that was given to --out", path.display())))
+}
+
+/// Whether an entry of a directory is nothing but what a process leaves there before its first run begins.
+fn is_our_own(path: &Path) -> bool {
+    is_unfinished(path, &WHOLE) || path.file_name().is_some_and(|name| name == LOCK)
+}
+
+/// Record in an experiment's directory what makes results there from now on, if that is not what made the last.
+///
+/// # Errors
+/// When it cannot be written.
+pub fn record_made_by(experiment: &Path, cx: &Cx) -> Result<()> {
+    let (path, line) = (experiment.join(MADE_BY), stamp::made_by(cx));
+    let there = fs::read_to_string(&path).unwrap_or_default();
+    if there.lines().last().and_then(|last| last.split_once(' ')).is_some_and(|(_, last)| last == line) {
+        return Ok(());
+    }
+    // A process that was killed may have left half a line.
+    let end = if there.is_empty() || there.ends_with('\n') { "" } else { "\n" };
+    let append = |mut file: File| file.write_all(format!("{end}{} {line}\n", stamp::now()).as_bytes());
+    File::options().append(true).create(true).open(&path).and_then(append).map_err(Error::io(&path))
+}
+
 /// The directory of one run in that of its experiment.
 pub fn of(experiment: &Path, model: &str, seed: u64) -> PathBuf {
     experiment.join(format!("{model}-seed{seed}"))
-}
-
-/// The files of a run that is not finished.
-pub struct RunFiles {
-    dir: PathBuf,
-    metrics: File,
-    /// How many bytes of metrics there are.
-    written: u64,
-}
-
-/// What a run that is about to begin finds in its directory.
-pub enum Found {
-    /// It is finished.
-    Finished(Box<RunReport>),
-    /// It stands here.
-    Checkpoint(PathBuf),
-    /// Nothing to go on from.
-    Nothing,
-}
-
-/// Look into the directory of one run.
-///
-/// # Errors
-/// When its result cannot be read.
-pub fn find(dir: &Path) -> Result<Found> {
-    let (result, checkpoint) = (dir.join(RESULT), dir.join(CHECKPOINT));
-    if result.is_file() {
-        let text = fs::read(&result).map_err(Error::io(&result))?;
-        let report = serde_json::from_slice(&text)
-            .map_err(|e| Error::format(&result, format!("{e}; delete it to repeat this run")))?;
-        // Whoever wrote the result may have been killed before it could tidy up.
-        match fs::remove_file(&checkpoint) {
-            Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(Error::io(&checkpoint)(e)),
-            _ => {}
-        }
-        return Ok(Found::Finished(report));
-    }
-    Ok(if checkpoint.is_file() { Found::Checkpoint(checkpoint) } else { Found::Nothing })
-}
-
-impl RunFiles {
-    /// Begin a run anew.
-    ///
-    /// # Errors
-    /// When its directory cannot be written, or another process is at work there.
-    pub fn create(dir: &Path) -> Result<RunFiles> {
-        fs::create_dir_all(dir).map_err(Error::io(dir))?;
-        RunFiles::open(dir, 0)
-    }
-
-    /// Go on after the first `written` bytes of the metrics; what follows them is cut off.
-    ///
-    /// # Errors
-    /// When there are fewer, they cannot be written, or another process is at work there.
-    pub fn resume(dir: &Path, written: u64) -> Result<RunFiles> {
-        let path = dir.join(METRICS);
-        let len = fs::metadata(&path).map_err(Error::io(&path))?.len();
-        if len < written {
-            let what = format!("{len} bytes, fewer than the {written} that were there at the checkpoint beside it");
-            return Err(Error::format(&path, format!("{what}; delete the checkpoint to begin this run anew")));
-        }
-        RunFiles::open(dir, written)
-    }
-
-    fn open(dir: &Path, written: u64) -> Result<RunFiles> {
-        let path = dir.join(METRICS);
-        let opened = File::options().write(true).create(true).truncate(false).open(&path);
-        let mut metrics = opened.map_err(Error::io(&path))?;
-        // Held until this process ends, however it does. Where a file system has no locks, nobody is kept out.
-        if let Err(TryLockError::WouldBlock) = metrics.try_lock() {
-            return Err(Error::format(dir, "another process is at work on this run; wait for it, or stop it"));
-        }
-        remove_temporaries(dir)?;
-        metrics.set_len(written).and_then(|()| metrics.seek(SeekFrom::End(0))).map_err(Error::io(&path))?;
-        Ok(RunFiles { dir: dir.into(), metrics, written })
-    }
-
-    /// Append one object to the metrics: a whole line in one write.
-    ///
-    /// # Errors
-    /// When it cannot be written.
-    pub fn line(&mut self, object: &impl Serialize) -> Result<()> {
-        let path = self.dir.join(METRICS);
-        let mut line = serde_json::to_vec(object).map_err(|e| Error::io(&path)(e.into()))?;
-        line.push(b'\n');
-        self.metrics.write_all(&line).map_err(Error::io(&path))?;
-        self.written += line.len() as u64;
-        Ok(())
-    }
-
-    /// Save where the run stands, after so long. The metrics up to here are on the disk before it.
-    ///
-    /// # Errors
-    /// When that cannot be written; an earlier checkpoint is then as it was.
-    pub fn checkpoint(&self, trainer: &mut Trainer, wall: Duration) -> Result<()> {
-        self.metrics.sync_data().map_err(Error::io(self.dir.join(METRICS)))?;
-        checkpoint::save(&self.dir.join(CHECKPOINT), trainer, self.written, wall)
-    }
-
-    /// The run is finished, and this came of it. It has no need of its checkpoint any more.
-    ///
-    /// # Errors
-    /// When that cannot be written.
-    pub fn finish(&self, report: &RunReport) -> Result<()> {
-        let path = self.dir.join(RESULT);
-        let mut text = serde_json::to_vec_pretty(report).map_err(|e| Error::format(&path, e.to_string()))?;
-        text.push(b'\n');
-        self.metrics.sync_data().map_err(Error::io(self.dir.join(METRICS)))?;
-        write(&path, &text)?;
-        remove_file(&self.dir.join(CHECKPOINT))
-    }
-
-    /// Save the weights under their path names. The metadata has one entry, `tapezoo`: a JSON object with the
-    /// model's configuration, the step and the seed.
-    ///
-    /// # Errors
-    /// When they cannot be written.
-    pub fn save(&self, model: &Model, steps: usize, seed: u64) -> Result<()> {
-        let path = self.dir.join(WEIGHTS);
-        write(&path, &weights(model, steps, seed).map_err(|what| Error::Format { path: path.clone(), what })?)
-    }
-}
-
-/// The parameters as a safetensors file.
-fn weights(model: &Model, steps: usize, seed: u64) -> std::result::Result<Vec<u8>, String> {
-    let flat = model.params().flat();
-    let (dtype, bytes) = tensor_bytes(flat);
-    let size = bytes.len() / flat.len().max(1);
-    let mut tensors = Vec::new();
-    for e in model.params().entries() {
-        let data = &bytes[e.offset * size..(e.offset + e.shape.len()) * size];
-        let view = TensorView::new(dtype, e.shape.dims().to_vec(), data).map_err(|e| e.to_string())?;
-        tensors.push((e.name.clone(), view));
-    }
-    // One entry, as several would be written in random order, and equal runs give equal files.
-    let about = serde_json::json!({ "model": model.config(), "step": steps, "seed": seed }).to_string();
-    let metadata = HashMap::from([("tapezoo".to_string(), about)]);
-    safetensors::serialize(tensors, Some(metadata)).map_err(|e| e.to_string())
 }
 
 /// The elements of a tensor in host memory as a safetensors file has them.
@@ -285,68 +205,16 @@ pub fn tensor_bytes(tensor: &Tensor) -> (Dtype, Vec<u8>) {
     }
 }
 
-/// Write a file whole or not at all: under another name beside it, synced, then renamed.
-///
-/// # Errors
-/// When it cannot be written; the old file, if there was one, is then as it was.
-pub fn write(path: &Path, bytes: &[u8]) -> Result<()> {
-    let mut name = path.file_name().unwrap_or_default().to_os_string();
-    // Several machines may write the same file of a common directory, with equal process ids in their containers.
-    name.push(format!(".{:016x}.tmp", RandomState::new().hash_one(std::process::id())));
-    let temporary = path.with_file_name(name);
-    let all = || -> io::Result<()> {
-        let mut file = File::create(&temporary)?;
-        file.write_all(bytes)?;
-        file.sync_all()?;
-        fs::rename(&temporary, path)?;
-        // The new name itself is on the disk once its directory is; Windows opens no directories.
-        if cfg!(unix) {
-            let directory = path.parent().filter(|p| !p.as_os_str().is_empty());
-            File::open(directory.unwrap_or(Path::new(".")))?.sync_all()?;
-        }
-        Ok(())
-    };
-    all().map_err(|source| {
-        // Whether or not the half-written file can be removed, what went wrong first is what to report.
-        let _ = fs::remove_file(&temporary);
-        Error::Io { path: path.into(), source }
-    })
-}
-
-/// Delete what [`write`] leaves behind when it is killed.
-fn remove_temporaries(dir: &Path) -> Result<()> {
-    for entry in fs::read_dir(dir).map_err(Error::io(dir))? {
-        let path = entry.map_err(Error::io(dir))?.path();
-        if path.extension().is_some_and(|e| e == "tmp") {
-            remove_file(&path)?;
-        }
-    }
-    Ok(())
-}
-
-/// Delete what an earlier experiment left in a directory: its files by name, and directories that then are empty.
+/// Delete what an earlier experiment left in a directory: its files by name, and directories that then are empty. The
+/// directory is locked, and no process may be at work on one of the runs.
 fn remove_runs(path: &Path) -> Result<()> {
-    for name in [RESULTS, TABLE, CONFIG] {
+    let mut runs = Vec::new();
+    for dir in entries(path)?.into_iter().filter(|dir| dir.join(METRICS).is_file()) {
+        let what = "another process is at work on this run; wait for it, or stop it";
+        runs.push(Held::now(&dir)?.ok_or_else(|| Error::format(dir, what))?);
+    }
+    for name in [RESULTS, TABLE, MADE_BY, CONFIG] {
         remove_file(&path.join(name))?;
     }
-    for entry in fs::read_dir(path).map_err(Error::io(path))? {
-        let dir = entry.map_err(Error::io(path))?.path();
-        if dir.join(METRICS).is_file() {
-            remove_temporaries(&dir)?;
-            for name in [RESULT, CHECKPOINT, WEIGHTS, METRICS] {
-                remove_file(&dir.join(name))?;
-            }
-            if fs::read_dir(&dir).map_err(Error::io(&dir))?.next().is_none() {
-                fs::remove_dir(&dir).map_err(Error::io(&dir))?;
-            }
-        }
-    }
-    Ok(())
-}
-
-fn remove_file(path: &Path) -> Result<()> {
-    match fs::remove_file(path) {
-        Err(e) if e.kind() != io::ErrorKind::NotFound => Err(Error::io(path)(e)),
-        _ => Ok(()),
-    }
+    runs.into_iter().try_for_each(Held::delete)
 }

@@ -6,7 +6,8 @@ use crate::{
     train::{
         config::difference,
         jobs::RunReport,
-        rundir::{Found, METRICS, RESULT, WEIGHTS, find, write},
+        lock::Lock,
+        rundir::{Found, MADE_BY, METRICS, RESULT, WEIGHTS, find, write},
     },
 };
 use std::{
@@ -55,9 +56,12 @@ pub fn merge(out: &Path, parts: &[PathBuf]) -> Result<Sweep> {
         }
     }
 
+    let _lock = sweep.lock(Lock::exclusive)?;
     let dirs = sweep.prepare()?;
     for (from, to) in copies {
         fs::create_dir_all(to).map_err(Error::io(to))?;
+        let made_by = |run: &Path| run.parent().unwrap_or(run).join(MADE_BY);
+        add_lines(&made_by(from), &made_by(to))?;
         // The result last: a run that has one has everything. One that failed has no weights.
         for name in [METRICS, WEIGHTS, RESULT] {
             let path = from.join(name);
@@ -66,11 +70,23 @@ pub fn merge(out: &Path, parts: &[PathBuf]) -> Result<Sweep> {
             }
         }
     }
-    for (i, (dir, point)) in dirs.iter().zip(&sweep.plan.points).enumerate() {
-        dir.write_reports(&point.cfg, &sweep.reports(i))?;
-    }
+    dirs.iter().enumerate().try_for_each(|(i, dir)| sweep.write_reports(i, dir))?;
     sweep.summary().write(out)?;
     Ok(sweep)
+}
+
+/// Add the lines of one file to another, if they are not there.
+fn add_lines(from: &Path, to: &Path) -> Result<()> {
+    let read = |path: &Path| fs::read_to_string(path).unwrap_or_default();
+    let (mut all, more) = (read(to), read(from));
+    let before = all.len();
+    for line in more.lines().filter(|line| !line.is_empty()) {
+        if !all.lines().any(|there| there == line) {
+            all += line;
+            all.push('\n');
+        }
+    }
+    if all.len() == before { Ok(()) } else { write(to, all.as_bytes()) }
 }
 
 /// The sweep that `from` was made by, in `out`.

@@ -4,6 +4,7 @@
 //! OUT/sweep.toml                      what was asked for
 //! OUT/POINT/…                         an ordinary run directory for each point of the grid ([`super::rundir`])
 //! OUT/summary.csv, .jsonl, .txt       one row for each point and model, over the seeds
+//! OUT/lock                            while processes are at work
 //! ```
 //! All state is in the runs' own directories: a run with a result is finished, one with a checkpoint goes on from it.
 //! So a sweep that was killed is started again by the same command, and parts of it from several machines
@@ -20,9 +21,10 @@ pub use summary::Summary;
 use super::{
     checkpoint,
     config::{difference, read},
-    interrupt,
     jobs::{self, Job, RunReport},
-    rundir::{self, Found, RunDir, find, write},
+    lock::{LOCK, Lock},
+    rundir::{self, Found, RunDir, find, is_unfinished, remove_unfinished, write},
+    standing::Standing,
 };
 use crate::error::{Error, Result, printable};
 use indicatif::{ProgressBar, ProgressStyle};
@@ -35,6 +37,9 @@ use std::{
 };
 
 const SWEEP: &str = "sweep.toml";
+
+/// The files beside the points.
+const FILES: [&str; 4] = [SWEEP, summary::CSV, summary::JSONL, summary::TXT];
 
 /// Write the summary of what is there so far no more often than this.
 const SUMMARY_EVERY: Duration = Duration::from_secs(10);
@@ -132,7 +137,9 @@ impl Sweep {
     ///
     /// # Errors
     /// When a directory cannot be made, or the summary cannot be written. What goes wrong in a run is in its report.
-    pub fn run(&self, threads: usize) -> Result<Outcome> {
+    pub fn run(&self, threads: usize, standing: &Standing) -> Result<Outcome> {
+        // Other shards may be at work in the same directory, and on each run only one process.
+        let _lock = self.lock(Lock::shared)?;
         let dirs = self.prepare()?;
         let bars = jobs::bars(true);
         let style = ProgressStyle::with_template("{prefix:25} {bar:12} {pos:>6}/{len} runs, {elapsed} so far")
@@ -140,13 +147,13 @@ impl Sweep {
         let total = bars.add(ProgressBar::new(self.mine.len() as u64).with_style(style).with_prefix("sweep"));
         let mine: Vec<&Job> = self.mine.iter().map(|&i| &self.jobs[i].1).collect();
         let (mut finished, mut failed, mut written, mut last) = (0, 0, Ok(()), Instant::now());
-        jobs::work(&mine, threads, &bars, |i, report| {
+        jobs::work(&mine, threads, &bars, standing, |i, report| {
             finished += 1;
             failed += usize::from(report.error.is_some());
             total.inc(1);
             let point = self.jobs[self.mine[i]].0;
             self.tell(&total, finished, point, &report);
-            let mut wrote = dirs[point].write_reports(&self.plan.points[point].cfg, &self.reports(point));
+            let mut wrote = self.write_reports(point, &dirs[point]);
             if last.elapsed() > SUMMARY_EVERY {
                 last = Instant::now();
                 wrote = wrote.and_then(|()| self.summary().write(&self.out));
@@ -157,14 +164,22 @@ impl Sweep {
         });
         total.finish_and_clear();
         written?;
-        let summary = self.summary();
-        summary.write(&self.out)?;
+        let summary = until_settled(|| self.all_reports(), |reports| self.summary_of(reports).write(&self.out))?;
+        let summary = self.summary_of(&summary);
         Ok(Outcome { runs: self.mine.len(), finished, failed, summary })
+    }
+
+    /// Make the directory and lock it, and see again that it holds nothing else.
+    fn lock(&self, lock: fn(&Path) -> Result<Lock>) -> Result<Lock> {
+        fs::create_dir_all(&self.out).map_err(Error::io(&self.out))?;
+        let lock = lock(&self.out)?;
+        check_out(&self.out, &self.plan)?;
+        Ok(lock)
     }
 
     /// Make the directories of all points, and record what the sweep is.
     fn prepare(&self) -> Result<Vec<RunDir>> {
-        fs::create_dir_all(&self.out).map_err(Error::io(&self.out))?;
+        remove_unfinished(&self.out, &FILES)?;
         let text = toml::to_string(&self.plan.file).map_err(|e| Error::Config(e.to_string()))?;
         write(&self.out.join(SWEEP), text.as_bytes())?;
         self.plan.points.iter().map(|point| self.point_dir(point)).collect()
@@ -184,10 +199,24 @@ impl Sweep {
         .collect()
     }
 
+    /// Write what is finished of one point.
+    fn write_reports(&self, point: usize, dir: &RunDir) -> Result<()> {
+        let cfg = &self.plan.points[point].cfg;
+        until_settled(|| self.reports(point), |reports| dir.write_reports(cfg, reports)).map(drop)
+    }
+
+    /// What is finished of each point.
+    fn all_reports(&self) -> Vec<Vec<RunReport>> {
+        (0..self.plan.points.len()).map(|point| self.reports(point)).collect()
+    }
+
+    fn summary_of(&self, reports: &[Vec<RunReport>]) -> Summary {
+        Summary::new(&self.plan, reports.to_vec())
+    }
+
     /// The summary of what is finished by now.
     pub fn summary(&self) -> Summary {
-        let reports = (0..self.plan.points.len()).map(|point| self.reports(point)).collect();
-        Summary::new(&self.plan, reports)
+        self.summary_of(&self.all_reports())
     }
 
     /// A line in a log for every run that came to its end; on a terminal there are bars instead.
@@ -207,6 +236,20 @@ impl Sweep {
     }
 }
 
+/// Read and write, until what was read is still so afterwards: of several processes that write the same file, the last
+/// then writes what all have done.
+fn until_settled<T: PartialEq>(read: impl Fn() -> T, write: impl Fn(&T) -> Result<()>) -> Result<T> {
+    let mut now = read();
+    loop {
+        write(&now)?;
+        let after = read();
+        if after == now {
+            return Ok(now);
+        }
+        now = after;
+    }
+}
+
 /// Refuse to write a sweep where something else is.
 fn check_out(out: &Path, plan: &Plan) -> Result<()> {
     let refused =
@@ -222,16 +265,7 @@ fn check_out(out: &Path, plan: &Plan) -> Result<()> {
             None => Ok(()),
         };
     }
-    let filled = out.is_dir() && fs::read_dir(out).map_err(Error::io(out))?.flatten().any(|e| !is_temporary(&e.path()));
+    let ours = |path: &Path| is_unfinished(path, &FILES) || path.file_name().is_some_and(|name| name == LOCK);
+    let filled = out.is_dir() && fs::read_dir(out).map_err(Error::io(out))?.flatten().any(|e| !ours(&e.path()));
     if filled { refused("is not empty, and holds no sweep".into()) } else { Ok(()) }
-}
-
-/// What a process that was killed while it wrote may have left.
-fn is_temporary(path: &Path) -> bool {
-    path.extension().is_some_and(|e| e == "tmp")
-}
-
-/// The signal that stopped a sweep before its end, if one did.
-pub fn interrupted(outcome: &Outcome) -> Option<interrupt::Signal> {
-    interrupt::came().filter(|_| outcome.finished < outcome.runs)
 }

@@ -13,6 +13,10 @@ use std::{
     path::Path,
 };
 
+pub const CSV: &str = "summary.csv";
+pub const JSONL: &str = "summary.jsonl";
+pub const TXT: &str = "summary.txt";
+
 /// The widest a line of the table may be, unless one column needs more.
 const WIDTH: usize = 100;
 
@@ -80,10 +84,10 @@ impl Summary {
     /// # Errors
     /// When they cannot be written.
     pub fn write(&self, out: &Path) -> Result<()> {
-        let csv = out.join("summary.csv");
+        let csv = out.join(CSV);
         write(&csv, &self.csv().map_err(|e| Error::format(&csv, e.to_string()))?)?;
-        write(&out.join("summary.jsonl"), self.jsonl().as_bytes())?;
-        write(&out.join("summary.txt"), self.text().as_bytes())
+        write(&out.join(JSONL), self.jsonl().as_bytes())?;
+        write(&out.join(TXT), self.text().as_bytes())
     }
 
     /// A line for each row: the axes, the model, and for each score and length the mean and the standard deviation.

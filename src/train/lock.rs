@@ -1,0 +1,94 @@
+//! Who is at work in a directory: a lock that ends with its process, however that ends.
+//!
+//! A lock file that a killed process left behind is no lock. Where a file system has no locks, nobody is kept out.
+
+use crate::{
+    error::{Error, Result},
+    stamp,
+};
+use std::{
+    fs::{self, File, TryLockError},
+    io::Write,
+    path::{Path, PathBuf},
+};
+
+/// The lock of a directory that holds runs.
+pub const LOCK: &str = "lock";
+
+/// A lock on a directory, until it is dropped.
+pub struct Lock {
+    file: File,
+    path: PathBuf,
+}
+
+impl Lock {
+    /// For this process alone.
+    ///
+    /// # Errors
+    /// When another process has it: the error names that process. When it cannot be written.
+    pub fn exclusive(dir: &Path) -> Result<Lock> {
+        let lock = Lock::take(dir, File::try_lock)?;
+        let who = format!("process {} on {} since {}\n", std::process::id(), stamp::host(), stamp::now());
+        // It only makes the error of the next process clearer.
+        let _ = lock.file.set_len(0).and_then(|()| (&lock.file).write_all(who.as_bytes()));
+        Ok(lock)
+    }
+
+    /// Beside other processes that share it.
+    ///
+    /// # Errors
+    /// When a process has it for itself; when it cannot be written.
+    pub fn shared(dir: &Path) -> Result<Lock> {
+        Lock::take(dir, File::try_lock_shared)
+    }
+
+    fn take(dir: &Path, lock: fn(&File) -> std::result::Result<(), TryLockError>) -> Result<Lock> {
+        let path = dir.join(LOCK);
+        loop {
+            let opened = File::options().read(true).write(true).create(true).truncate(false).open(&path);
+            let file = opened.map_err(Error::io(&path))?;
+            if let Err(TryLockError::WouldBlock) = lock(&file) {
+                let said = fs::read_to_string(&path).unwrap_or_default();
+                let line = said.lines().next().unwrap_or_default();
+                let plain: String = line.chars().filter(|c| !c.is_control()).take(120).collect();
+                let who = if plain.is_empty() { String::new() } else { format!(" ({plain})") };
+                let what = format!("another process{who} is at work in it; wait for it, or stop it");
+                return Err(Error::format(dir, what));
+            }
+            // Whoever had it before may have removed it in between.
+            if is(&file, &path) {
+                return Ok(Lock { file, path });
+            }
+        }
+    }
+
+    /// Whether the directory is still the one that was locked.
+    pub fn holds(&self) -> bool {
+        is(&self.file, &self.path)
+    }
+}
+
+impl Drop for Lock {
+    fn drop(&mut self) {
+        // The last to leave removes it; one that stays is harmless.
+        let last = !matches!(self.file.try_lock(), Err(TryLockError::WouldBlock));
+        if last && self.holds() {
+            let _ = fs::remove_file(&self.path);
+        }
+    }
+}
+
+/// Whether this open file is what the path names: it may have been removed or replaced.
+pub fn is(file: &File, path: &Path) -> bool {
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::MetadataExt;
+        let id = |m: fs::Metadata| (m.dev(), m.ino());
+        matches!((file.metadata(), fs::metadata(path)), (Ok(own), Ok(there)) if id(own.clone()) == id(there.clone()))
+    }
+    #[cfg(not(unix))]
+    {
+        let _ = file;
+        path.exists()
+    }
+}

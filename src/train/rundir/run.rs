@@ -1,0 +1,329 @@
+//! The directory of one run: what is in it, and who writes it.
+
+use super::{
+    CHECKPOINT, METRICS, RESULT, WEIGHTS, tensor_bytes,
+    whole::{remove_file, remove_unfinished, write},
+};
+use crate::{
+    error::{Error, Result},
+    models::Model,
+    rng::Fnv1a,
+    train::{Trainer, checkpoint, config::TrainConfig, interrupt, jobs::RunReport, lock::is},
+};
+use safetensors::tensor::TensorView;
+use serde::{Deserialize, Serialize};
+use std::{
+    collections::HashMap,
+    fs::{self, File, TryLockError},
+    io::{self, Read, Seek, SeekFrom, Write},
+    path::{Path, PathBuf},
+    thread,
+    time::Duration,
+};
+
+/// The files of one run.
+const FILES: [&str; 4] = [METRICS, CHECKPOINT, WEIGHTS, RESULT];
+
+/// What a run that is about to begin finds in its directory.
+pub enum Found {
+    /// It is finished.
+    Finished(Box<RunReport>),
+    /// It stands here.
+    Checkpoint(PathBuf),
+    /// Nothing to go on from.
+    Nothing,
+}
+
+/// Look into the directory of one run.
+///
+/// # Errors
+/// When its result cannot be read.
+pub fn find(dir: &Path) -> Result<Found> {
+    let (result, checkpoint) = (dir.join(RESULT), dir.join(CHECKPOINT));
+    if result.is_file() {
+        return Ok(Found::Finished(Box::new(read(&result)?.report)));
+    }
+    Ok(if checkpoint.is_file() { Found::Checkpoint(checkpoint) } else { Found::Nothing })
+}
+
+/// `result.json`: what came of a run, and of what.
+#[derive(Serialize, Deserialize)]
+struct Outcome {
+    /// The configuration of this one model, as TOML, and the mixer that it is. Earlier builds did not say.
+    #[serde(default)]
+    config: Option<String>,
+    #[serde(default)]
+    mixer: Option<String>,
+    /// The checksum of the weights' file; none of a run without weights.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    weights: Option<String>,
+    #[serde(flatten)]
+    report: RunReport,
+}
+
+/// A result file.
+fn read(path: &Path) -> Result<Outcome> {
+    let text = fs::read(path).map_err(Error::io(path))?;
+    serde_json::from_slice(&text).map_err(|e| Error::format(path, format!("{e}; delete it to repeat this run")))
+}
+
+/// The number of parts that a finished run was computed in; none if there is no result, or it does not say.
+pub fn parts_of_result(dir: &Path) -> Option<usize> {
+    checkpoint::parts(&read(&dir.join(RESULT)).ok()?.config?)
+}
+
+/// See that the result in a run's directory is one of this configuration and seed.
+///
+/// # Errors
+/// When it is not, or cannot be read.
+pub fn check_configuration(dir: &Path, cfg: &TrainConfig, seed: u64) -> Result<()> {
+    let path = dir.join(RESULT);
+    is_of(&path, &read(&path)?, cfg, seed)
+}
+
+fn is_of(path: &Path, outcome: &Outcome, cfg: &TrainConfig, seed: u64) -> Result<()> {
+    let Outcome { config, mixer, report, .. } = outcome;
+    let own = |name: &str, there: String, here: String| (there != here).then(|| (name.to_string(), there, here));
+    let mut difference = own("seed", report.seed.to_string(), seed.to_string())
+        .or_else(|| own("steps", report.steps.to_string(), cfg.steps.to_string()));
+    if let (None, Some(config)) = (&difference, config) {
+        let mixer = mixer.as_deref().unwrap_or(&cfg.model.mixer);
+        difference = checkpoint::differs(config, mixer, cfg).map_err(|what| Error::format(path, what))?;
+    }
+    difference.map_or(Ok(()), |(key, there, here)| {
+        let what = format!("a result of another configuration: {key} is {there} there, and {here} here");
+        Err(Error::format(path, format!("{what}; put config.toml back, or delete this file to repeat the run")))
+    })
+}
+
+/// See that a finished run's weights are there, and are those that it ended with.
+///
+/// # Errors
+/// When they are not.
+pub fn check_weights(dir: &Path) -> Result<()> {
+    let outcome = read(&dir.join(RESULT))?;
+    if outcome.report.error.is_some() {
+        return Ok(());
+    }
+    let path = dir.join(WEIGHTS);
+    let lost = |what: String| Error::format(&path, format!("{what}; delete result.json to train this run again"));
+    let bytes = fs::read(&path).map_err(|e| lost(format!("the weights of a finished run cannot be read: {e}")))?;
+    match outcome.weights {
+        Some(sum) if sum != Fnv1a::of(&bytes).hex() => Err(lost("not the weights that this run ended with".into())),
+        _ => Ok(()),
+    }
+}
+
+/// How much has been written to the metrics: their bytes, and the checksum of these.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Written {
+    /// Bytes.
+    pub bytes: u64,
+    /// Their checksum.
+    pub checksum: Fnv1a,
+}
+
+impl Written {
+    fn add(&mut self, bytes: &[u8]) {
+        self.bytes += bytes.len() as u64;
+        self.checksum.add(bytes);
+    }
+}
+
+/// The directory of one run, which no other process works on meanwhile.
+pub struct Held {
+    dir: PathBuf,
+    metrics: File,
+}
+
+impl Held {
+    /// Make the directory, if need be, and wait until no other process is at work on its run.
+    ///
+    /// # Errors
+    /// When it cannot be written, or a signal comes.
+    pub fn wait(dir: &Path) -> Result<Held> {
+        let mut said = false;
+        loop {
+            fs::create_dir_all(dir).map_err(Error::io(dir))?;
+            match Held::now(dir)? {
+                Some(held) => return Ok(held),
+                None if interrupt::came().is_some() => return Err(Error::Interrupted { step: 0 }),
+                None => {}
+            }
+            if !said {
+                said = true;
+                // Nobody may be there to read it.
+                let what = "another process is at work on this run; waiting for it";
+                let _ = writeln!(io::stderr(), "{}: {what}", dir.display());
+            }
+            thread::sleep(Duration::from_millis(100));
+        }
+    }
+
+    /// The same without waiting: none if another process is at work.
+    ///
+    /// # Errors
+    /// When it cannot be written.
+    pub fn now(dir: &Path) -> Result<Option<Held>> {
+        let path = dir.join(METRICS);
+        let opened = File::options().read(true).write(true).create(true).truncate(false).open(&path);
+        let metrics = opened.map_err(Error::io(&path))?;
+        // Held until this process ends, however it does. Where a file system has no locks, nobody is kept out.
+        let free = !matches!(metrics.try_lock(), Err(TryLockError::WouldBlock));
+        Ok((free && is(&metrics, &path)).then(|| Held { dir: dir.into(), metrics }))
+    }
+
+    /// Begin the run anew.
+    ///
+    /// # Errors
+    /// When its directory cannot be written.
+    pub fn begin(self) -> Result<RunFiles> {
+        self.open(Written::default())
+    }
+
+    /// Go on after what was written of the metrics at a checkpoint; what follows is cut off.
+    ///
+    /// # Errors
+    /// When there is less, or something else, or they cannot be written.
+    pub fn go_on(mut self, written: Written) -> Result<RunFiles> {
+        let path = self.dir.join(METRICS);
+        let mut bytes = Vec::new();
+        (&mut self.metrics).take(written.bytes).read_to_end(&mut bytes).map_err(Error::io(&path))?;
+        let mut there = Written::default();
+        there.add(&bytes);
+        if there != written {
+            let what = match there.bytes {
+                n if n < written.bytes => format!("{n} bytes, fewer than the {} that were there", written.bytes),
+                n => format!("its first {n} bytes are not those that were there"),
+            };
+            let what = format!("{what} at the checkpoint beside it; delete the checkpoint to begin this run anew");
+            return Err(Error::format(path, what));
+        }
+        self.open(written)
+    }
+
+    fn open(mut self, written: Written) -> Result<RunFiles> {
+        let path = self.dir.join(METRICS);
+        remove_unfinished(&self.dir, &FILES)?;
+        let cut = self.metrics.set_len(written.bytes).and_then(|()| self.metrics.seek(SeekFrom::End(0)));
+        cut.map_err(Error::io(path))?;
+        Ok(RunFiles { held: self, written })
+    }
+
+    /// Whoever wrote the result may have been killed before it could tidy up.
+    ///
+    /// # Errors
+    /// When a file cannot be deleted.
+    pub fn tidy_up(&self) -> Result<()> {
+        remove_unfinished(&self.dir, &FILES)?;
+        remove_file(&self.dir.join(CHECKPOINT))
+    }
+
+    /// Delete the run; the directory too, if nothing else is in it.
+    ///
+    /// # Errors
+    /// When something cannot be deleted.
+    pub fn delete(self) -> Result<()> {
+        remove_unfinished(&self.dir, &FILES)?;
+        // The result first: what is left when this process is killed is no finished run.
+        [RESULT, CHECKPOINT, WEIGHTS, METRICS].iter().try_for_each(|name| remove_file(&self.dir.join(name)))?;
+        match fs::remove_dir(&self.dir) {
+            Err(e) if e.kind() != io::ErrorKind::DirectoryNotEmpty => Err(Error::io(&self.dir)(e)),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// The files of a run that is not finished.
+pub struct RunFiles {
+    held: Held,
+    written: Written,
+}
+
+impl RunFiles {
+    /// See that the directory is still there, and this process's.
+    fn check(&self) -> Result<()> {
+        if is(&self.held.metrics, &self.held.dir.join(METRICS)) {
+            return Ok(());
+        }
+        let what = "this run's directory was removed or replaced while it was at work, and it cannot be saved";
+        Err(Error::format(&self.held.dir, what))
+    }
+
+    /// Append one object to the metrics: a whole line in one write.
+    ///
+    /// # Errors
+    /// When it cannot be written.
+    pub fn line(&mut self, object: &impl Serialize) -> Result<()> {
+        self.check()?;
+        let path = self.held.dir.join(METRICS);
+        let mut line = serde_json::to_vec(object).map_err(|e| Error::io(&path)(e.into()))?;
+        line.push(b'\n');
+        self.held.metrics.write_all(&line).map_err(Error::io(&path))?;
+        self.written.add(&line);
+        Ok(())
+    }
+
+    /// Save where the run stands, after so long. The metrics up to here are on the disk before it.
+    ///
+    /// # Errors
+    /// When that cannot be written; an earlier checkpoint is then as it was.
+    pub fn checkpoint(&self, trainer: &mut Trainer, wall: Duration) -> Result<()> {
+        self.synced()?;
+        checkpoint::save(&self.held.dir.join(CHECKPOINT), trainer, self.written, wall)
+    }
+
+    fn synced(&self) -> Result<()> {
+        self.check()?;
+        self.held.metrics.sync_data().map_err(Error::io(self.held.dir.join(METRICS)))
+    }
+
+    /// The run is finished, this came of it, and `model` is what was trained, if it came to its end. It has no need of
+    /// its checkpoint any more.
+    ///
+    /// # Errors
+    /// When that cannot be written.
+    pub fn finish(&self, cfg: &TrainConfig, report: &RunReport, model: Option<&Model>) -> Result<()> {
+        self.synced()?;
+        let weights = model.map(|model| self.save(model, cfg.steps, report.seed)).transpose()?;
+        let path = self.held.dir.join(RESULT);
+        // How often it was saved changes no number.
+        let config = TrainConfig { checkpoint_every: 0.0, ..cfg.clone() };
+        let outcome = Outcome {
+            config: Some(config.to_toml()?),
+            mixer: Some(cfg.model.mixer.clone()),
+            weights: weights.map(Fnv1a::hex),
+            report: report.clone(),
+        };
+        let mut text = serde_json::to_vec_pretty(&outcome).map_err(|e| Error::format(&path, e.to_string()))?;
+        text.push(b'\n');
+        write(&path, &text)?;
+        remove_file(&self.held.dir.join(CHECKPOINT))
+    }
+
+    /// Save the weights under their path names, and give the checksum of their file. The metadata has one entry,
+    /// `tapezoo`: a JSON object with the model's configuration, the step and the seed.
+    fn save(&self, model: &Model, steps: usize, seed: u64) -> Result<Fnv1a> {
+        let path = self.held.dir.join(WEIGHTS);
+        let bytes = weights(model, steps, seed).map_err(|what| Error::format(&path, what))?;
+        write(&path, &bytes)?;
+        Ok(Fnv1a::of(&bytes))
+    }
+}
+
+/// The parameters as a safetensors file.
+fn weights(model: &Model, steps: usize, seed: u64) -> std::result::Result<Vec<u8>, String> {
+    let flat = model.params().flat();
+    let (dtype, bytes) = tensor_bytes(flat);
+    let size = bytes.len() / flat.len().max(1);
+    let mut tensors = Vec::new();
+    for e in model.params().entries() {
+        let data = &bytes[e.offset * size..(e.offset + e.shape.len()) * size];
+        let view = TensorView::new(dtype, e.shape.dims().to_vec(), data).map_err(|e| e.to_string())?;
+        tensors.push((e.name.clone(), view));
+    }
+    // One entry, as several would be written in random order, and equal runs give equal files.
+    let about = serde_json::json!({ "model": model.config(), "step": steps, "seed": seed }).to_string();
+    let metadata = HashMap::from([("tapezoo".to_string(), about)]);
+    safetensors::serialize(tensors, Some(metadata)).map_err(|e| e.to_string())
+}

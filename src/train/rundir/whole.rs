@@ -1,0 +1,96 @@
+//! Files that appear whole or not at all.
+
+use crate::{
+    error::{Error, Result},
+    train::lock::is,
+};
+use std::{
+    fs::{self, File, TryLockError},
+    io::{self, Write},
+    path::{Path, PathBuf},
+};
+use tempfile::{Builder, NamedTempFile};
+
+/// How the names of unfinished files end.
+const ENDING: &str = ".tmp";
+
+/// Write a file whole or not at all: under another name beside it, synced, then renamed.
+///
+/// # Errors
+/// When it cannot be written; the old file, if there was one, is then as it was.
+pub fn write(path: &Path, bytes: &[u8]) -> Result<()> {
+    let directory = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let all = || -> io::Result<()> {
+        let mut file = unfinished(directory, path)?;
+        file.write_all(bytes)?;
+        file.as_file().sync_all()?;
+        file.persist(path)?;
+        // The new name itself is on the disk once its directory is; Windows opens no directories.
+        if cfg!(unix) {
+            File::open(directory)?.sync_all()?;
+        }
+        Ok(())
+    };
+    all().map_err(Error::io(path))
+}
+
+/// A file beside `path`, under a name that nobody else has, locked for as long as it is open.
+fn unfinished(directory: &Path, path: &Path) -> io::Result<NamedTempFile> {
+    let mut name = path.file_name().unwrap_or_default().to_os_string();
+    name.push(".");
+    loop {
+        let mut builder = Builder::new();
+        builder.prefix(&name).suffix(ENDING).rand_bytes(16);
+        #[cfg(unix)]
+        {
+            use std::os::unix::fs::PermissionsExt;
+            builder.permissions(fs::Permissions::from_mode(0o666)); // less what the umask takes
+        }
+        let file = builder.tempfile_in(directory)?;
+        // Where there are no locks, nobody removes it either.
+        let _ = file.as_file().lock();
+        // Another process may have taken it for a dead one's before it was locked.
+        if is(file.as_file(), file.path()) {
+            return Ok(file);
+        }
+    }
+}
+
+/// Whether this is the name of an unfinished file of one of `names`.
+pub fn is_unfinished(path: &Path, names: &[&str]) -> bool {
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    let whole = name.strip_suffix(ENDING).and_then(|name| name.rsplit_once('.'));
+    whole.is_some_and(|(whole, tag)| {
+        tag.len() == 16 && tag.chars().all(|c| c.is_ascii_alphanumeric()) && names.contains(&whole)
+    })
+}
+
+/// Delete the unfinished files of `names` that processes left when they were killed; not those of a process at work.
+///
+/// # Errors
+/// When the directory cannot be read, or one of them not be deleted.
+pub fn remove_unfinished(dir: &Path, names: &[&str]) -> Result<()> {
+    for path in entries(dir)?.into_iter().filter(|path| is_unfinished(path, names)) {
+        // One that is gone by now was finished, or removed by somebody else.
+        let Ok(file) = File::open(&path) else { continue };
+        match file.try_lock() {
+            Ok(()) if is(&file, &path) => remove_file(&path)?,
+            Ok(()) | Err(TryLockError::WouldBlock | TryLockError::Error(_)) => {}
+        }
+    }
+    Ok(())
+}
+
+/// What a directory holds.
+pub fn entries(dir: &Path) -> Result<Vec<PathBuf>> {
+    let listed = fs::read_dir(dir).and_then(|all| all.map(|entry| Ok(entry?.path())).collect());
+    listed.map_err(Error::io(dir))
+}
+
+/// Delete a file, if it is there.
+pub fn remove_file(path: &Path) -> Result<()> {
+    match fs::remove_file(path) {
+        Err(e) if e.kind() != io::ErrorKind::NotFound => Err(Error::io(path)(e)),
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,144 @@
+//! How the runs of a process stand, for what is said when a signal ends it.
+
+use super::jobs::{Job, RunReport};
+use crate::error::Error;
+use std::{
+    collections::BTreeMap,
+    mem,
+    sync::{
+        Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicUsize, Ordering},
+    },
+    thread,
+    time::{Duration, Instant},
+};
+
+/// How long a signal's time is extended for a checkpoint that is being written.
+const WRITING: Duration = Duration::from_secs(10);
+
+/// How one run stands.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub enum Stand {
+    /// It was not begun by this process: what its directory holds is as it was.
+    #[default]
+    Waiting,
+    /// It is at work. What is saved of it is its checkpoint after so many steps, if there is one.
+    AtWork(Option<usize>),
+    /// It was asked to stop, and did; all of it is saved, if it has a directory.
+    Stopped,
+    /// It has come to its end, and the result is saved if it has a directory.
+    Finished(Box<RunReport>),
+    /// It stopped with an error, before its end or because that could not be saved. Saved is as of `AtWork`.
+    Failed(String, Option<usize>),
+    /// It could not begin; what its directory holds is as it was.
+    Refused(String),
+}
+
+/// All runs of a process, in the order in which they are reported, with their names.
+#[derive(Default)]
+pub struct Standing {
+    runs: Mutex<Vec<(String, Stand)>>,
+    writing: AtomicUsize,
+    /// What finished runs have lost.
+    lost: Mutex<Vec<Error>>,
+}
+
+impl Standing {
+    /// These are the runs.
+    pub fn begin<'a>(&self, jobs: impl Iterator<Item = &'a Job>) {
+        let name = |job: &Job| match &job.dir {
+            Some(dir) => dir.display().to_string(),
+            None => format!("{} seed {}", job.name, job.seed),
+        };
+        *self.runs() = jobs.map(|job| (name(job), Stand::Waiting)).collect();
+    }
+
+    fn runs(&self) -> MutexGuard<'_, Vec<(String, Stand)>> {
+        self.runs.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// From now on one of them stands as `change` makes of how it stood.
+    pub fn update(&self, run: usize, change: impl FnOnce(Stand) -> Stand) {
+        let stand = &mut self.runs()[run].1;
+        *stand = change(mem::take(stand));
+    }
+
+    /// Write a checkpoint; a process whose time is up waits for it a while.
+    pub fn writing<R>(&self, write: impl FnOnce() -> R) -> R {
+        self.writing.fetch_add(1, Ordering::Relaxed);
+        let written = write();
+        self.writing.fetch_sub(1, Ordering::Relaxed);
+        written
+    }
+
+    /// Wait while checkpoints are being written, but not for ever.
+    pub fn wait_for_checkpoints(&self) {
+        let start = Instant::now();
+        while self.writing.load(Ordering::Relaxed) > 0 && start.elapsed() < WRITING {
+            thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    /// What came of those that are finished.
+    pub fn finished(&self) -> Vec<RunReport> {
+        let report = |stand: &Stand| if let Stand::Finished(report) = stand { Some((**report).clone()) } else { None };
+        self.runs().iter().filter_map(|run| report(&run.1)).collect()
+    }
+
+    /// A finished run has lost something.
+    pub fn has_lost(&self, what: Error) {
+        self.lost.lock().unwrap_or_else(PoisonError::into_inner).push(what);
+    }
+
+    /// What finished runs have lost, once.
+    pub fn take_lost(&self) -> Vec<Error> {
+        mem::take(&mut self.lost.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Whether all have come to their end.
+    pub fn is_finished(&self) -> bool {
+        self.runs().iter().all(|run| matches!(run.1, Stand::Finished(_)))
+    }
+
+    /// How they stand, in a sentence. `go_on` is what to do to go on with those that have a directory.
+    pub fn sentence(&self, go_on: Option<&str>) -> String {
+        let runs = self.runs();
+        let all = runs.len();
+        let mut counts = BTreeMap::<&str, usize>::new();
+        let mut details = String::new();
+        for (name, stand) in &*runs {
+            let from = |step: &Option<usize>| match (step, go_on) {
+                (_, None) => "nothing of it is kept".into(),
+                (Some(step), _) => format!("it goes on after step {step}, from its last checkpoint"),
+                (None, _) => "it has no checkpoint, and begins anew".to_string(),
+            };
+            let (count, detail) = match stand {
+                Stand::Finished(_) => ("finished", None),
+                Stand::Stopped => ("saved", None),
+                Stand::Waiting => ("waiting", None),
+                Stand::AtWork(saved) => ("abandoned", Some(format!("it was in the middle of a step; {}", from(saved)))),
+                Stand::Failed(error, saved) => ("failed", Some(format!("{error}; {}", from(saved)))),
+                Stand::Refused(error) => ("failed", Some(error.clone())),
+            };
+            *counts.entry(count).or_default() += 1;
+            // Many may have failed for one reason.
+            if let Some(detail) = detail.filter(|_| details.lines().count() < 10) {
+                details += &format!("\nnot saved: {name}: {detail}");
+            }
+        }
+        let n = |name: &str| counts.get(name).copied().unwrap_or_default();
+        let mut text = format!("{} of {all} runs are finished", n("finished"));
+        let Some(go_on) = go_on else {
+            return text + ", nothing is kept of the others without --out DIR" + &details;
+        };
+        for (count, what) in [("saved", "saved"), ("waiting", "not begun"), ("abandoned", "abandoned")] {
+            if n(count) > 0 {
+                text += &format!(", {} {what}", n(count));
+            }
+        }
+        if n("failed") > 0 {
+            text += &format!(", {} stopped with an error", n("failed"));
+        }
+        format!("{text}; {go_on}{details}")
+    }
+}

@@ -1,0 +1,336 @@
+//! Whatever ends a process, or works beside it: what was done is kept, and what is said of it is true.
+
+#![cfg(unix)]
+#![allow(clippy::unwrap_used)]
+
+use std::{
+    env, fs,
+    path::PathBuf,
+    process::{Child, Command, Output, Stdio},
+    thread,
+    time::{Duration, Instant},
+};
+
+struct Place(tempfile::TempDir);
+
+impl Place {
+    fn new() -> Place {
+        Place(tempfile::tempdir().unwrap())
+    }
+
+    fn at(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    fn command(&self, program: &str, flags: &str) -> Command {
+        let exe = match program {
+            "sweep" => env!("CARGO_BIN_EXE_sweep"),
+            "report" => env!("CARGO_BIN_EXE_report"),
+            "inspect" => env!("CARGO_BIN_EXE_inspect"),
+            _ => env!("CARGO_BIN_EXE_parity"),
+        };
+        let mut command = Command::new(exe);
+        command.args(flags.split_whitespace()).current_dir(self.0.path());
+        command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        command
+    }
+
+    fn start(&self, flags: &str) -> Child {
+        self.command("parity", flags).spawn().unwrap()
+    }
+
+    fn run(&self, program: &str, flags: &str) -> (Option<i32>, String, String) {
+        ended(self.command(program, flags).output().unwrap())
+    }
+}
+
+fn ended(output: Output) -> (Option<i32>, String, String) {
+    let text = |bytes| String::from_utf8(bytes).unwrap();
+    (output.status.code(), text(output.stdout), text(output.stderr))
+}
+
+fn wait_for(child: &mut Child, what: impl Fn() -> bool) {
+    let start = Instant::now();
+    while !what() {
+        assert!(child.try_wait().unwrap().is_none(), "it ended too early");
+        assert!(start.elapsed() < Duration::from_secs(60), "it never came");
+        thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// Send a signal; status, output, error, and how long it took to end.
+fn signalled(child: Child, name: &str) -> (Option<i32>, String, String, Duration) {
+    let start = Instant::now();
+    assert!(Command::new("kill").args([name, &child.id().to_string()]).status().unwrap().success());
+    let (status, stdout, stderr) = ended(child.wait_with_output().unwrap());
+    (status, stdout, stderr, start.elapsed())
+}
+
+#[track_caller]
+fn says(text: &str, words: &[&str]) {
+    for word in words {
+        assert!(text.contains(word), "no '{word}' in: {text}");
+    }
+}
+
+/// Runs that last, with checkpoints all the time.
+const LONG: &str = "--models lstm --seeds 1 --steps 1000000 --train-len 8 --batch 8 --width 8 --heads 2 --head-dim 4 \
+    --mlp 8 --eval-lens 8 --threads 1 --checkpoint-every 0.05";
+
+/// A run of no time.
+const SHORT: &str = "--models lstm --seeds 2 --steps 5 --train-len 4 --batch 2 --width 4 --mlp 4 --eval-lens 4 --threads 1 \
+    --checkpoint-every 0.001";
+
+/// `TAPEZOO_KILLS=200` tries as many moments.
+#[test]
+fn killed_in_its_first_moments_it_starts_again() {
+    let kills: u64 = env::var("TAPEZOO_KILLS").ok().and_then(|n| n.parse().ok()).unwrap_or(16);
+    let place = Place::new();
+    let (mut empty, mut unfinished) = (0, 0);
+    for i in 0..kills {
+        let dir = place.at(&format!("run{i}"));
+        let mut child = place.start(&format!("{SHORT} --out run{i}"));
+        thread::sleep(Duration::from_micros(1000 + 80_000 * i / kills));
+        child.kill().unwrap();
+        child.wait().unwrap();
+        let names = || -> Vec<String> {
+            let all = fs::read_dir(&dir).into_iter().flatten().flatten();
+            all.map(|e| e.file_name().into_string().unwrap()).collect()
+        };
+        unfinished += usize::from(names().iter().any(|name| name.ends_with(".tmp")));
+        let begun = dir.join("config.toml").exists();
+        empty += usize::from(!begun);
+        let flags = if begun { format!("--resume run{i} --threads 1") } else { format!("{SHORT} --out run{i}") };
+        let (status, _, said) = place.run("parity", &flags);
+        assert_eq!(status, Some(0), "kill {i}: {said}");
+        let left = names();
+        assert!(!left.iter().any(|name| name.ends_with(".tmp") || name == "lock"), "{left:?}");
+        assert_eq!(fs::read_to_string(dir.join("made_by.txt")).unwrap().lines().count(), 1);
+    }
+    eprintln!("{kills} kills: {empty} before the configuration was written, {unfinished} with an unfinished file");
+}
+
+#[test]
+fn our_own_unfinished_files_are_nothing_and_those_of_others_stay() {
+    let place = Place::new();
+    fs::create_dir(place.at("run")).unwrap();
+    let ours = "run/config.toml.0123456789abcdef.tmp";
+    fs::write(place.at(ours), "half").unwrap();
+    fs::write(place.at("run/lock"), "process 1 on nowhere").unwrap();
+    let (status, _, said) = place.run("parity", "--resume run");
+    assert_eq!(status, Some(2));
+    says(&said, &["holds no run yet"]);
+    // One that is being written is held by who writes it.
+    let held = fs::File::open(place.at(ours)).unwrap();
+    held.lock().unwrap();
+    assert_eq!(place.run("parity", &format!("{SHORT} --out run")).0, Some(0));
+    assert!(place.at(ours).exists());
+    drop(held);
+    fs::write(place.at("run/notes.tmp"), "mine").unwrap();
+    assert_eq!(place.run("parity", &format!("{SHORT} --out run --force")).0, Some(0));
+    assert!(!place.at(ours).exists() && place.at("run/notes.tmp").exists());
+    // With anything else in it, a directory is somebody's.
+    fs::create_dir(place.at("mine")).unwrap();
+    fs::write(place.at("mine/notes.tmp"), "mine").unwrap();
+    says(&place.run("parity", &format!("{SHORT} --out mine")).2, &["is not empty"]);
+}
+
+#[test]
+fn a_run_whose_directory_is_gone_says_so() {
+    let place = Place::new();
+    let mut child = place.start(&format!("{LONG} --out run"));
+    wait_for(&mut child, || place.at("run/lstm-seed0/checkpoint.safetensors").exists());
+    fs::rename(place.at("run"), place.at("moved")).unwrap();
+    let (status, table, said) = ended(child.wait_with_output().unwrap());
+    assert_eq!(status, Some(1), "{said}");
+    says(&(table + &said), &["run/lstm-seed0", "removed or replaced", "cannot be saved"]);
+
+    // Another process's directory under the same name, and a signal before the next line is written.
+    let mut child = place.start(&LONG.replace("0.05", "0").replace("--steps", "--out other --steps"));
+    wait_for(&mut child, || place.at("other/lstm-seed0/metrics.jsonl").exists());
+    fs::rename(place.at("other"), place.at("gone")).unwrap();
+    fs::create_dir_all(place.at("other/lstm-seed0")).unwrap();
+    fs::write(place.at("other/lstm-seed0/metrics.jsonl"), "").unwrap();
+    let (status, table, said, _) = signalled(child, "-TERM");
+    assert!(status == Some(143) || status == Some(1), "{status:?}");
+    says(&(table + &said), &["other/lstm-seed0", "removed or replaced"]);
+    assert!(!said.contains("saved;") && !said.contains("1 saved"), "{said}");
+    assert!(!place.at("other/lstm-seed0/checkpoint.safetensors").exists());
+}
+
+#[test]
+fn what_cannot_be_saved_is_not_said_to_be() {
+    let place = Place::new();
+    let mut child = place.start(&LONG.replace("0.05", "0").replace("--steps", "--out run --steps"));
+    wait_for(&mut child, || place.at("run/lstm-seed0/metrics.jsonl").exists());
+    // Nothing can be renamed to what is a directory with something in it.
+    fs::create_dir_all(place.at("run/lstm-seed0/checkpoint.safetensors/x")).unwrap();
+    thread::sleep(Duration::from_millis(100));
+    let (status, _, said, _) = signalled(child, "-TERM");
+    assert_eq!(status, Some(143), "{said}");
+    says(&said, &["0 of 1 runs are finished", "1 stopped with an error", "not saved: run/lstm-seed0", "begins anew"]);
+}
+
+#[test]
+fn a_signal_ends_a_long_step_and_a_hangup_saves() {
+    let place = Place::new();
+    let mut child = place.start(&format!("{LONG} --out run"));
+    wait_for(&mut child, || place.at("run/lstm-seed0/checkpoint.safetensors").exists());
+    let (status, _, said, took) = signalled(child, "-HUP");
+    assert_eq!(status, Some(129), "{said}");
+    says(&said, &["error: SIGHUP", "0 of 1 runs are finished, 1 saved", "--resume run"]);
+    assert!(took < Duration::from_secs(2), "{took:?}");
+
+    // Under nohup, a terminal may go away.
+    let exe = env!("CARGO_BIN_EXE_parity");
+    let mut ignoring = Command::new("sh");
+    ignoring.arg("-c").arg(format!("trap '' HUP; exec {exe} {LONG} --out ignoring")).current_dir(place.0.path());
+    let mut child = ignoring.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    wait_for(&mut child, || place.at("ignoring/lstm-seed0/metrics.jsonl").exists());
+    assert!(Command::new("kill").args(["-HUP", &child.id().to_string()]).status().unwrap().success());
+    thread::sleep(Duration::from_millis(300));
+    assert!(child.try_wait().unwrap().is_none(), "it heeded a signal that was to be ignored");
+    assert_eq!(signalled(child, "-TERM").0, Some(143));
+
+    // One step of minutes.
+    let long = "--models lstm --seeds 1 --steps 3 --train-len 100000 --batch 64 --width 64 --eval-lens 8 --threads 1";
+    let mut child = place.start(&format!("{long} --shards 1 --out step"));
+    wait_for(&mut child, || place.at("step/lstm-seed0/metrics.jsonl").exists());
+    let (status, _, said, took) = signalled(child, "-INT");
+    assert_eq!(status, Some(130), "{said}");
+    says(&said, &["error: SIGINT", "0 of 1 runs are finished, 1 abandoned", "begins anew"]);
+    assert!(took < Duration::from_secs(2), "{took:?}");
+}
+
+#[test]
+fn a_signal_during_an_evaluation_loses_nothing() {
+    let place = Place::new();
+    fs::write(place.at("long.toml"), "eval_batches = 500\neval_every = 3\nlog_every = 2\ncheckpoint_every = 0.0")
+        .unwrap();
+    let flags = "--config long.toml --models lstm --seeds 1 --steps 9 --train-len 8 --batch 8 --width 16 --eval-lens 16 \
+        --threads 1";
+    assert_eq!(place.run("parity", &format!("{flags} --out whole")).0, Some(0));
+    let mut next = format!("{flags} --out torn");
+    let mut stops = 0;
+    loop {
+        let mut child = place.start(&next);
+        next = "--resume torn --threads 1".into();
+        thread::sleep(Duration::from_millis(60 + 40 * stops));
+        if child.try_wait().unwrap().is_some() {
+            break;
+        }
+        let (status, _, said, took) = signalled(child, "-TERM");
+        if status == Some(0) {
+            break;
+        }
+        stops += 1;
+        assert_eq!(status, Some(143), "{said}");
+        assert!(took < Duration::from_secs(2) && stops < 40, "{took:?}, {stops} stops");
+        if !place.at("torn/config.toml").exists() {
+            next = format!("{flags} --out torn");
+        }
+    }
+    assert!(stops > 1, "too quick");
+    for file in ["metrics.jsonl", "weights.safetensors"] {
+        let read = |dir: &str| fs::read(place.at(dir).join("lstm-seed0").join(file)).unwrap();
+        assert!(read("whole") == read("torn"), "{file}");
+    }
+}
+
+#[test]
+fn without_a_directory_a_signal_prints_what_is_finished() {
+    let place = Place::new();
+    let flags = LONG.replace("--models lstm", "--config two.toml --models lstm,gpt").replace("--steps 1000000", "");
+    let flags = flags.replace("--threads 1", "--threads 2");
+    fs::write(place.at("two.toml"), "steps = 20\n[per_model.gpt]\nsteps = 100000000").unwrap();
+    let child = place.start(&flags);
+    thread::sleep(Duration::from_millis(700));
+    let (status, table, said, took) = signalled(child, "-TERM");
+    assert_eq!(status, Some(143), "{said}");
+    says(&said, &["error: SIGTERM: 1 of 2 runs are finished", "nothing is kept of the others without --out"]);
+    assert!(table.starts_with("model") && table.contains("\nlstm ") && !table.contains("gpt"), "{table}");
+    assert!(took < Duration::from_secs(2), "{took:?}");
+}
+
+#[test]
+fn two_sweeps_at_once_share_the_runs() {
+    let place = Place::new();
+    let grid = "train_len = 8\neval_lens = [8]\nbatch = 4\nsteps = 300\nmodel = { width = 8, mlp = 8 }\n\
+        [grid]\nmodels = ['lstm']\nseed = [5, 6, 7]\nlr = [0.001, 1e-2]\n";
+    fs::write(place.at("grid.toml"), grid).unwrap();
+    let sweep = || place.command("sweep", "grid.toml --jobs 1").spawn().unwrap();
+    let both = [sweep(), sweep()].map(|child| ended(child.wait_with_output().unwrap()));
+    for (status, table, said) in both {
+        assert_eq!(status, Some(0), "{said}");
+        assert!(table.contains("6 runs finished, 0 failed, 0 to do") && !said.contains("stopped"), "{table}{said}");
+    }
+    for point in ["lr=0.001", "lr=0.01"] {
+        let table = fs::read_to_string(place.at("runs/grid").join(point).join("table.txt")).unwrap();
+        assert!(table.contains("lstm") && !table.contains("stopped"), "{table}");
+        let results = fs::read_to_string(place.at("runs/grid").join(point).join("results.json")).unwrap();
+        assert_eq!(results.matches("\"seed\"").count(), 3);
+    }
+}
+
+/// `--force` deletes no run that another process is at work on, of whichever program.
+#[test]
+fn force_deletes_nothing_that_is_at_work() {
+    let place = Place::new();
+    let mut child = place.start(&format!("{LONG} --out run"));
+    wait_for(&mut child, || place.at("run/lstm-seed0/checkpoint.safetensors").exists());
+    // As if the directory itself were free, as those of a sweep's points are.
+    fs::remove_file(place.at("run/lock")).unwrap();
+    let (status, _, said) = place.run("parity", &format!("{SHORT} --out run --force"));
+    assert_eq!(status, Some(2));
+    says(&said, &["run/lstm-seed0", "another process is at work on this run"]);
+    assert!(place.at("run/config.toml").exists());
+    let (status, _, said, _) = signalled(child, "-TERM");
+    assert!(status == Some(143) && said.contains("1 saved"), "{said}");
+}
+
+#[test]
+fn a_finished_run_is_of_its_configuration_and_has_its_weights() {
+    let place = Place::new();
+    assert_eq!(place.run("parity", &format!("{SHORT} --out run")).0, Some(0));
+    let config = fs::read_to_string(place.at("run/config.toml")).unwrap();
+    fs::write(place.at("run/config.toml"), config.replace("lr = 0.005", "lr = 0.006")).unwrap();
+    let (status, table, said) = place.run("parity", "--resume run");
+    assert_eq!((status, table.as_str()), (Some(2), ""));
+    says(&said, &["run/lstm-seed0/result.json", "another configuration", "lr is 0.005 there, and 0.006 here"]);
+    assert!(!said.contains("nothing left to do"), "{said}");
+    fs::write(place.at("run/config.toml"), config).unwrap();
+
+    fs::remove_file(place.at("run/lstm-seed1/weights.safetensors")).unwrap();
+    let (status, table, said) = place.run("parity", "--resume run");
+    assert_eq!(status, Some(1), "{said}");
+    says(&said, &["1 of them lost the weights", "run/lstm-seed1/weights.safetensors", "delete result.json"]);
+    assert!(!said.contains("nothing left to do") && !table.contains("stopped"), "{said}{table}");
+    fs::remove_file(place.at("run/lstm-seed1/result.json")).unwrap();
+    assert_eq!(place.run("parity", "--resume run").0, Some(0));
+    assert!(place.at("run/lstm-seed1/weights.safetensors").exists());
+
+    // One bad result leaves the others in a report.
+    fs::write(place.at("run/lstm-seed1/result.json"), "{\"model\": \"lst").unwrap();
+    let (status, stdout, said) = place.run("report", "run");
+    assert_eq!(status, Some(0), "{said}");
+    says(&said, &["note: left out: run/lstm-seed1/result.json"]);
+    assert!(stdout.contains("2 runs"), "{stdout}");
+    let (status, _, said) = place.run("inspect", "--checkpoint run/lstm-seed0 --len 4");
+    assert_eq!(status, Some(0), "{said}");
+}
+
+#[test]
+fn every_program_says_which_build_it_is() {
+    let place = Place::new();
+    for program in ["parity", "sweep", "report", "inspect"] {
+        let (status, text, _) = place.run(program, "--version");
+        assert_eq!(status, Some(0));
+        assert!(text.starts_with(&format!("{program} {} (", env!("CARGO_PKG_VERSION"))), "{text}");
+        says(&text, &["source ", "\nbuilt 20", "\nprocessor: ", "\nkernels: "]);
+    }
+    let (_, text, _) = place.run("parity", "--version");
+    assert_eq!(place.run("parity", &format!("{SHORT} --out run")).0, Some(0));
+    let made_by = fs::read_to_string(place.at("run/made_by.txt")).unwrap();
+    assert!(made_by.starts_with("20") && made_by.contains(text.lines().next().unwrap()), "{made_by}\n{text}");
+    says(&made_by, &["; kernels "]);
+}
