@@ -44,7 +44,7 @@ struct Inputs(Vec<Input>);
 
 impl Inputs {
     fn add(mut self, name: &str, role: Role, timed: bool, value: Tensor) -> Inputs {
-        self.0.push(Input { name: name.into(), value, role, timed });
+        self.0.push(Input { name: name.into(), value, role, timed, fixed: false });
         self
     }
 
@@ -103,6 +103,7 @@ fn delta(g: &mut Gen, z: Size) -> Core {
     let mut what = format!("{z:?}");
     let scale = (z.k as f64).powf(-0.5);
     Core {
+        deep: false,
         inputs: delta_inputs(g, z, &mut what).0,
         outputs: outputs(&[("o", true), ("s", false)]),
         forms: scans(z),
@@ -125,6 +126,7 @@ fn gated_delta(g: &mut Gen, z: Size) -> Core {
     let log_gate = gates(g, "g", [z.b, z.t, z.h], |g| g.uniform(-5.0, 0.0), &special, &mut what);
     let scale = (z.k as f64).powf(-0.5);
     Core {
+        deep: false,
         inputs: inputs.timed("g", Role::Weighs, log_gate).0,
         outputs: outputs(&[("o", true), ("s", false)]),
         forms: scans(z),
@@ -151,6 +153,7 @@ fn linear_attention(g: &mut Gen, z: Size) -> Core {
         .timed("v", Role::Adds, rows(g, "v", [z.b, z.t, z.h, z.v], SIZES, &mut what))
         .still("s0", Role::Adds, state(g, [z.b, z.h, z.k, z.v]));
     Core {
+        deep: false,
         inputs: inputs.0,
         outputs: outputs(&[("o", true), ("s", false)]),
         forms: scans(z),
@@ -192,6 +195,7 @@ fn normalised(g: &mut Gen, z: Size) -> Core {
         .still("s0", Role::Adds, s0)
         .still("z0", Role::Weighs, z0);
     Core {
+        deep: false,
         inputs: inputs.0,
         outputs: outputs(&[("o", true), ("s", false), ("z", false)]),
         forms: scans(z),
@@ -226,6 +230,7 @@ fn mlstm_memory(g: &mut Gen, z: Size) -> Core {
             .still("m0", Role::Weighs, normal(g, [z.b, z.h]));
     }
     Core {
+        deep: false,
         inputs: inputs.0,
         outputs: outputs(&[("h", true), ("c", false), ("n", false), ("m", false)]),
         forms: scans(z),
@@ -276,6 +281,7 @@ fn slstm_cells(g: &mut Gen, z: Size) -> Core {
         inputs = inputs.still("n0", Role::Weighs, n0).still("m0", Role::Weighs, normal(g, [z.b, d]));
     }
     Core {
+        deep: false,
         inputs: inputs.0,
         outputs: outputs(&[("y", true), ("h", false), ("c", false), ("n", false), ("m", false)]),
         forms: vec![Form::Fused],
@@ -304,7 +310,7 @@ fn lstm_cells(g: &mut Gen, z: Size) -> Core {
     let std = (d as f64).powf(-0.5);
     let weights = |g: &mut Gen, shape: [usize; 2]| crate::draw::tensor(g, shape, |g| std * g.gauss());
     let inputs = Inputs::default()
-        .timed("x", Role::Weighs, rows(g, "x", [z.b, z.t, inp], SIZES, &mut what))
+        .timed("x", Role::Times, rows(g, "x", [z.b, z.t, inp], SIZES, &mut what))
         .still("w_ih", Role::Weighs, weights(g, [4 * d, inp]))
         .still("w_hh", Role::Weighs, weights(g, [4 * d, d]))
         .still("b_ih", Role::Weighs, sprinkled(g, "b_ih", [4 * d], Gen::gauss, SATURATED, &mut what))
@@ -312,6 +318,7 @@ fn lstm_cells(g: &mut Gen, z: Size) -> Core {
         .still("h0", Role::Weighs, state(g, [z.b, d]))
         .still("c0", Role::Adds, sprinkled(g, "c0", [z.b, d], Gen::gauss, &[0.0, 1e4, 1e-30], &mut what));
     Core {
+        deep: false,
         inputs: inputs.0,
         outputs: outputs(&[("h", true), ("h_last", false), ("c_last", false)]),
         forms: vec![Form::Fused],
@@ -334,6 +341,7 @@ fn quasi(g: &mut Gen, z: Size) -> Core {
     }
     let c0 = sprinkled(g, "c0", [z.b, z.d], Gen::gauss, &[0.0, 1e4, 1e-30], &mut what);
     Core {
+        deep: false,
         inputs: inputs.still("c0", Role::Adds, c0).0,
         outputs: outputs(&[("h", true), ("c", false)]),
         forms: scans(z),
@@ -367,6 +375,7 @@ fn linear_scan(g: &mut Gen, z: Size) -> Core {
         .timed("b", Role::Adds, rows(g, "b", shape, SIZES, &mut what))
         .still("h0", Role::Adds, sprinkled(g, "h0", [z.b, z.d], Gen::gauss, &[0.0, 1e8, 1e-30], &mut what));
     Core {
+        deep: false,
         inputs: inputs.0,
         outputs: outputs(&[("h", true), ("last", false)]),
         forms: scans(z),
@@ -398,6 +407,7 @@ fn lru_scan(g: &mut Gen, z: Size) -> Core {
         inputs = inputs.still(name, Role::Adds, h);
     }
     Core {
+        deep: false,
         inputs: inputs.0,
         outputs: outputs(&[("h_re", true), ("h_im", true), ("last_re", false), ("last_im", false)]),
         forms: scans(z),
@@ -429,6 +439,7 @@ fn selective(g: &mut Gen, z: Size) -> Core {
         .timed("c", Role::Times, rows(g, "c", row, &[1e-12, 1e4], &mut what))
         .still("h0", Role::Adds, state(g, [z.b, z.d, z.n]));
     Core {
+        deep: false,
         inputs: inputs.0,
         outputs: outputs(&[("y", true), ("h", false)]),
         forms: scans(z),
@@ -458,6 +469,7 @@ fn softmax_attention(g: &mut Gen, z: Size) -> Core {
         .still("past k", Role::Times, cached(g, z.k))
         .still("past v", Role::Adds, cached(g, z.v));
     Core {
+        deep: false,
         inputs: inputs.0,
         outputs: outputs(&[("o", true)]),
         forms: vec![Form::Parallel, Form::Fused],

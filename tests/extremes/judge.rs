@@ -14,8 +14,11 @@ use tapezoo::{
     tensor::{DType, Device, Tensor},
 };
 
-/// How many roundings a number may be off by.
+/// How many roundings a number may be off by, if it is not the sum of many.
 const SLACK: f64 = 100.0;
+
+/// Where the recurrent form is the reference.
+const REFERENCE: (Device, DType) = (Device::Cpu, DType::F64);
 
 /// What an input does to the results.
 #[derive(Clone, Copy, PartialEq)]
@@ -35,6 +38,8 @@ pub struct Input {
     pub role: Role,
     /// Whether axis 1 is time.
     pub timed: bool,
+    /// Whether nobody asks for its gradient.
+    pub fixed: bool,
 }
 
 /// A formula in several forms, and inputs for it.
@@ -47,6 +52,9 @@ pub struct Core {
     /// Those beside the recurrent one.
     pub forms: Vec<Form>,
     pub run: Box<dyn for<'t> Fn(&[Var<'t>], Form) -> Vec<Var<'t>>>,
+    /// Whether there is so much between inputs and results that what the recurrent form loses in single precision has to
+    /// be known too.
+    pub deep: bool,
 }
 
 /// Gives a closure the type of [`Core::run`].
@@ -70,6 +78,29 @@ impl Found {
 
     fn largest(&self) -> f64 {
         self.v.iter().filter(|x| x.is_finite()).fold(0.0, |m, x| m.max(x.abs()))
+    }
+
+    /// The largest difference; infinities that agree are none.
+    fn distance(&self, other: &Found) -> f64 {
+        let both = self.v.iter().zip(&other.v);
+        both.map(|(a, b)| if a == b { 0.0 } else { (a - b).abs() }).fold(0.0, f64::max)
+    }
+
+    /// Whether it is `want`, but for so much in any element.
+    fn is(&self, want: &Found, allowed: f64, here: &str) -> Result<(), String> {
+        if self.shape != want.shape {
+            return Err(format!("{here}: {} has shape {:?}, not {:?}", self.name, self.shape, want.shape));
+        }
+        let wrong = |(a, b): (&f64, &f64)| a != b && (a - b).abs().partial_cmp(&allowed).is_none_or(|o| o.is_gt());
+        match self.v.iter().zip(&want.v).position(wrong) {
+            None => Ok(()),
+            Some(i) => Err(format!(
+                "{here}: {} is {:e}, not {:e}, and may be off by {allowed:.1e}",
+                self.at(i),
+                self.v[i],
+                want.v[i]
+            )),
+        }
     }
 
     /// [0, 3, 1] of a flat index.
@@ -97,7 +128,11 @@ fn run(
     quietly(|| {
         let tape = Tape::new(device);
         tape.poison(true);
-        let x: Vec<Var> = inputs.iter().map(|x| tape.leaf(&x.cast(dtype))).collect();
+        let place = |(x, input): (&Tensor, &Input)| {
+            let x = x.cast(dtype);
+            if input.fixed { tape.constant(&x) } else { tape.leaf(&x) }
+        };
+        let x: Vec<Var> = inputs.iter().zip(&core.inputs).map(place).collect();
         let y = (core.run)(&x, form);
         assert_eq!(y.len(), core.outputs.len(), "results");
         let named = y.iter().zip(&core.outputs);
@@ -121,6 +156,12 @@ fn run(
 }
 
 impl Core {
+    /// How many roundings a result may be off by: more if more are summed.
+    fn slack(&self) -> f64 {
+        let steps = self.inputs.iter().filter(|x| x.timed).map(|x| x.value.shape().split(1).1);
+        SLACK + 20.0 * steps.max().unwrap_or(0) as f64
+    }
+
     fn values(&self) -> Vec<Tensor> {
         self.inputs.iter().map(|x| x.value.clone()).collect()
     }
@@ -153,66 +194,112 @@ fn noise(core: &Core, want: &[Found], dtype: DType, seed: u64) -> Result<Vec<f64
     let mut g = Gen::new(seed ^ 1);
     for _ in 0..3 {
         let off = |g: &mut Gen, x: f64| if g.coin() { x * (1.0 + epsilon(dtype)) } else { x * (1.0 - epsilon(dtype)) };
-        let moved: Vec<Tensor> = core
-            .values()
-            .iter()
-            .map(|x| Tensor::from_vec(x.to_f64().into_iter().map(|x| off(&mut g, x)).collect(), x.shape()))
-            .collect();
-        let got = run(core, &moved, (Device::Cpu, DType::F64), Form::Recurrent, Some(seed))?;
-        for ((noise, a), b) in noise.iter_mut().zip(&got).zip(want) {
-            let moved = a.v.iter().zip(&b.v).map(|(a, b)| if a == b { 0.0 } else { (a - b).abs() });
-            *noise = moved.fold(*noise, f64::max);
-        }
+        let moved = |g: &mut Gen, x: &Tensor| x.to_f64().into_iter().map(|x| off(g, x)).collect();
+        let moved: Vec<Tensor> = core.values().iter().map(|x| Tensor::from_vec(moved(&mut g, x), x.shape())).collect();
+        let got = run(core, &moved, REFERENCE, Form::Recurrent, Some(seed))?;
+        noise.iter_mut().zip(&got).zip(want).for_each(|((noise, a), b)| *noise = noise.max(a.distance(b)));
     }
     Ok(noise)
 }
 
 /// Whether all forms are the recurrence.
 pub fn same(core: &Core, seed: u64, places: &[(Device, DType)]) -> Result<(), String> {
-    let reference = (Device::Cpu, DType::F64);
-    let want = run(core, &core.values(), reference, Form::Recurrent, Some(seed))?;
-    for x in &want {
-        if let Some(i) = x.v.iter().position(|x| x.is_nan()) {
-            return Err(format!("recurrent f64 on cpu: {} is NaN", x.at(i)));
+    let want = run(core, &core.values(), REFERENCE, Form::Recurrent, Some(seed))?;
+    no_nan(&want, "recurrent f64 on cpu")?;
+    // Single precision has no such numbers.
+    let fits = want.iter().map(Found::largest).fold(0.0, f64::max) < 1e36;
+    let mut definition = vec![0.0; want.len()];
+    if fits {
+        let single = run(core, &core.values(), (Device::Cpu, DType::F32), Form::Recurrent, Some(seed))?;
+        no_nan(&single, "recurrent f32 on cpu")?;
+        if core.deep {
+            definition = single.iter().zip(&want).map(|(a, b)| a.distance(b) / epsilon(DType::F32)).collect();
         }
     }
-    let top = want.iter().map(Found::largest).fold(0.0, f64::max);
-    for &(device, dtype) in places {
-        if dtype == DType::F32 && top > 1e36 {
-            continue;
-        }
+    let mut wrong = vec![];
+    for &(device, dtype) in places.iter().filter(|place| fits || place.1 == DType::F64 && !core.deep) {
         let (noise, eps) = (noise(core, &want, dtype, seed)?, epsilon(dtype));
         // Numbers below the smallest are zero.
         let least = if dtype == DType::F64 { 1e-300 } else { 1e-36 };
-        let floor: Vec<f64> = (0..want.len())
-            .map(|i| core.product(i.checked_sub(core.outputs.len())))
-            .zip(noise)
-            .zip(&want)
-            .map(|((product, noise), want)| SLACK * (eps * (product + want.largest()) + noise) + least)
+        let allowed: Vec<f64> = (0..want.len())
+            .map(|i| {
+                let sums = core.product(i.checked_sub(core.outputs.len())) + want[i].largest() + definition[i];
+                core.slack() * (eps * sums + noise[i]) + least
+            })
             .collect();
-        // Of ops alone, which have tests of their own on a device.
+        // Recurrent forms are ops, which have tests of their own on a device.
         let recurrent = (device == Device::Cpu && dtype == DType::F32).then_some(Form::Recurrent);
         for form in recurrent.into_iter().chain(core.forms.iter().copied()) {
-            let got = run(core, &core.values(), (device, dtype), form, Some(seed))?;
-            for ((got, want), allowed) in got.iter().zip(&want).zip(&floor) {
-                if got.shape != want.shape {
-                    return Err(format!(
-                        "{form} {dtype} on {device}: {} has shape {:?}: {:?}",
-                        got.name, got.shape, want.shape
-                    ));
-                }
-                for (i, (&a, &b)) in got.v.iter().zip(&want.v).enumerate() {
-                    if a != b && !((a - b).abs() <= *allowed) {
-                        return Err(format!(
-                            "{form} {dtype} on {device}: {} is {a:e}, not {b:e}, and may be off by {allowed:.1e}",
-                            got.at(i)
-                        ));
-                    }
-                }
-            }
+            let here = format!("{form} {dtype} on {device}");
+            let outcome = run(core, &core.values(), (device, dtype), form, Some(seed))
+                .and_then(|got| got.iter().zip(&want).zip(&allowed).try_for_each(|((a, b), &off)| a.is(b, off, &here)));
+            wrong.extend(outcome.err());
         }
     }
-    Ok(())
+    all_well(wrong)
+}
+
+fn no_nan(all: &[Found], what: &str) -> Result<(), String> {
+    all.iter().try_for_each(|x| match x.v.iter().position(|x| x.is_nan()) {
+        Some(i) => Err(format!("{what}: {} is NaN", x.at(i))),
+        None => Ok(()),
+    })
+}
+
+fn all_well(wrong: Vec<String>) -> Result<(), String> {
+    if wrong.is_empty() { Ok(()) } else { Err(wrong.join("\n  ")) }
+}
+
+/// Something that is put where nothing before it, or beside it, may see it.
+struct Poison {
+    value: f64,
+    /// The step, and whether all steps after it have it too.
+    at: usize,
+    from: bool,
+    /// The sequence, or all.
+    row: Option<usize>,
+    /// The input, or all that run in time.
+    input: Option<usize>,
+    /// Which element of each step, modulo how many there are, or all.
+    element: Option<usize>,
+}
+
+impl Poison {
+    fn draw(g: &mut Gen, [b, t]: [usize; 2], timed: &[usize]) -> Poison {
+        Poison {
+            value: [f64::NAN, f64::INFINITY, f64::NEG_INFINITY, f64::MAX][g.below(4)],
+            at: g.below(t),
+            from: g.coin(),
+            row: g.coin().then(|| g.below(b)),
+            input: g.coin().then(|| timed[g.below(timed.len())]),
+            element: g.coin().then(|| g.below(1000)),
+        }
+    }
+
+    /// x [B, T, ..] with it.
+    fn put(&self, x: &Tensor) -> Tensor {
+        let (_, t, inner) = x.shape().split(1);
+        let hit = |i: usize| {
+            let step = i / inner % t;
+            (step == self.at || self.from && step > self.at)
+                && self.row.is_none_or(|row| i / inner / t == row)
+                && self.element.is_none_or(|e| i % inner == e % inner)
+        };
+        let put = |(i, x): (usize, f64)| if hit(i) { self.value } else { x };
+        Tensor::from_vec(x.to_f64().into_iter().enumerate().map(put).collect(), x.shape())
+    }
+
+    fn describe(&self, core: &Core) -> String {
+        format!(
+            "{:e} in {} at step {}{} of {}{}",
+            self.value,
+            self.input.map_or("all that runs in time", |i| &core.inputs[i].name),
+            self.at,
+            if self.from { " and after" } else { "" },
+            self.row.map_or("all rows".into(), |row| format!("row {row}")),
+            self.element.map_or(String::new(), |e| format!(", element {e} modulo the width"))
+        )
+    }
 }
 
 /// Whether what is at a step of some sequences leaves the steps before it, and the other sequences, as they were.
@@ -222,48 +309,32 @@ pub fn later(core: &Core, seed: u64, places: &[(Device, DType)]) -> Result<(), S
     if b * t == 0 {
         return Ok(());
     }
-    let g = &mut Gen::new(seed ^ 2);
-    let (at, from) = (g.below(t), g.coin());
-    let row = g.coin().then(|| g.below(b));
-    let one = g.coin().then(|| timed[g.below(timed.len())]);
-    let value = [f64::NAN, f64::INFINITY, f64::NEG_INFINITY, f64::MAX][g.below(4)];
-    let element = g.coin().then(|| g.below(1000));
-    let hit = |i: usize, inner: usize| {
-        let steps = if from { i / inner % t >= at } else { i / inner % t == at };
-        steps && row.is_none_or(|row| i / inner / t == row) && element.is_none_or(|e| i % inner == e % inner)
-    };
+    let poison = Poison::draw(&mut Gen::new(seed ^ 2), [b, t], &timed);
     let mut changed = core.values();
-    for &i in &timed {
-        let (x, inner) = (&core.inputs[i].value, core.inputs[i].value.shape().split(1).2);
-        if one.is_none_or(|one| one == i) {
-            let put = |(j, x): (usize, f64)| if hit(j, inner) { value } else { x };
-            changed[i] = Tensor::from_vec(x.to_f64().into_iter().enumerate().map(put).collect(), x.shape());
-        }
+    for &i in timed.iter().filter(|&&i| poison.input.is_none_or(|one| one == i)) {
+        changed[i] = poison.put(&changed[i]);
     }
-    let names: Vec<&str> =
-        timed.iter().filter(|i| one.is_none_or(|one| one == **i)).map(|&i| &*core.inputs[i].name).collect();
-    let what = format!(
-        "{value:e} in {} at step {at}{} of {}{}",
-        names.join(", "),
-        if from { " and all after it" } else { "" },
-        row.map_or("all rows".into(), |row| format!("row {row}")),
-        element.map_or(String::new(), |e| format!(", element {e} modulo the width"))
-    );
+    let mut wrong = vec![];
     for &(device, dtype) in places {
         let recurrent = (device == Device::Cpu).then_some(Form::Recurrent);
         for form in recurrent.into_iter().chain(core.forms.iter().copied()) {
-            let before = run(core, &core.values(), (device, dtype), form, None)?;
-            let after = run(core, &changed, (device, dtype), form, None)?;
-            for ((x, y), (_, timed)) in before.iter().zip(&after).zip(&core.outputs) {
-                let own = x.v.len() / b;
-                let untouched = |i: usize| row.is_some_and(|row| i / own != row) || *timed && i % own / (own / t) < at;
-                for (i, (a, b)) in x.v.iter().zip(&y.v).enumerate().filter(|(i, _)| untouched(*i)) {
-                    if a.to_bits() != b.to_bits() {
-                        return Err(format!("{form} {dtype} on {device}: {what} makes {} {b:e} of {a:e}", x.at(i)));
-                    }
-                }
-            }
+            let runs = run(core, &core.values(), (device, dtype), form, None)
+                .and_then(|before| Ok((before, run(core, &changed, (device, dtype), form, None)?)));
+            let outcome = runs.and_then(|(before, after)| {
+                before.iter().zip(&after).zip(&core.outputs).try_for_each(|((x, y), (_, timed))| {
+                    let own = (x.v.len() / b).max(1);
+                    let untouched = |i: usize| {
+                        poison.row.is_some_and(|row| i / own != row) || *timed && i % own / (own / t).max(1) < poison.at
+                    };
+                    let changed = |&i: &usize| untouched(i) && x.v[i].to_bits() != y.v[i].to_bits();
+                    (0..x.v.len()).find(changed).map_or(Ok(()), |i| {
+                        let (here, what) = (format!("{form} {dtype} on {device}"), poison.describe(core));
+                        Err(format!("{here}: {} was {:e} and is {:e} with {what}", x.at(i), x.v[i], y.v[i]))
+                    })
+                })
+            });
+            wrong.extend(outcome.err());
         }
     }
-    Ok(())
+    all_well(wrong)
 }

@@ -75,6 +75,7 @@ fn mixer(build: Build, g: &mut Gen, z: Size) -> Core {
         value: rows(g, "x", [z.b, z.t, c.width], &[1e-20, 1e-4, 1e2, 1e4], &mut what),
         role: Role::Weighs,
         timed: true,
+        fixed: false,
     }];
     // A state as before the first token, which is zeros, or as after some.
     let fresh = g.coin();
@@ -83,7 +84,7 @@ fn mixer(build: Build, g: &mut Gen, z: Size) -> Core {
     for (name, shape) in &states {
         let shape = if !fresh && shape.rank() == 4 && shape.at(1) == 0 { shape.with(1, 2) } else { *shape };
         let value = tensor(g, shape, |g| if fresh { 0.0 } else { g.uniform(0.1, 0.9) });
-        inputs.push(Input { name: (*name).into(), value, role: Role::Adds, timed: false });
+        inputs.push(Input { name: (*name).into(), value, role: Role::Adds, timed: false, fixed: fresh });
     }
     let entries: Vec<(String, Tensor)> = params.tensors().map(|(e, p)| (e.to_string(), p)).collect();
     let odd: Vec<usize> = (0..g.below(3)).map(|_| g.below(entries.len())).collect();
@@ -93,7 +94,7 @@ fn mixer(build: Build, g: &mut Gen, z: Size) -> Core {
         let v = p.to_f64().into_iter().zip(noise).map(|(x, noise)| f64::from((x + 0.3 * noise) as f32)).collect();
         let p = Tensor::from_vec(v, p.shape());
         let value = if odd.contains(&i) { unusual(g, &name, &p, &mut what) } else { p };
-        inputs.push(Input { name, value, role: Role::Weighs, timed: false });
+        inputs.push(Input { name, value, role: Role::Weighs, timed: false, fixed: false });
     }
     let mut outputs = vec![("y".to_string(), true)];
     outputs.extend(states.iter().map(|(name, _)| (format!("last {name}"), false)));
@@ -101,6 +102,7 @@ fn mixer(build: Build, g: &mut Gen, z: Size) -> Core {
     let forms = forms.map(|form| if let Form::Chunked(_) = form { Form::Chunked(z.chunk) } else { form }).collect();
     let n = states.len();
     Core {
+        deep: true,
         inputs,
         outputs,
         forms,
