@@ -73,7 +73,7 @@ fn mixer(build: Build, g: &mut Gen, z: Size) -> Core {
     let mut inputs = vec![Input {
         name: "x".into(),
         value: rows(g, "x", [z.b, z.t, c.width], &[1e-20, 1e-4, 1e2, 1e4], &mut what),
-        role: Role::Weighs,
+        role: Role::Times,
         timed: true,
         fixed: false,
     }];
