@@ -147,6 +147,8 @@ pub struct Value {
     pub(super) copied: Option<[u32; 2]>,
     /// Whether they are still to be copied, because nobody has looked at them.
     pub(super) owed: bool,
+    /// Of integers that the tape moved to a device: as they are in host memory, for checks that a kernel cannot make.
+    pub(super) original: Option<Tensor>,
 }
 
 impl Value {
@@ -185,6 +187,13 @@ impl In<'_> {
     /// Whether there are none.
     pub fn is_empty(&self) -> bool {
         self.ids.is_empty()
+    }
+
+    /// The integers of input `i`, where the host has seen them.
+    pub fn integers(&self, i: usize) -> Option<&[i32]> {
+        let value = &self.values[self.ids[i] as usize];
+        let seen = value.original.as_ref().unwrap_or(&value.tensor);
+        seen.gpu().is_none().then(|| seen.host())
     }
 }
 

@@ -118,15 +118,17 @@ impl Tape {
         &self.cx
     }
 
-    fn push(&self, tensor: Tensor, needs: bool, pooled: bool) -> Var<'_> {
+    fn push(&self, tensor: Tensor, needs: bool, pooled: bool, original: Option<Tensor>) -> Var<'_> {
         let mut r = self.record.borrow_mut();
-        r.values.push(Value { tensor, needs, pooled, copied: None, owed: false });
+        r.values.push(Value { tensor, needs, pooled, copied: None, owed: false, original });
         Var::new(self, id(r.values.len() - 1))
     }
 
     /// A value from outside; copied to the device if it is not there.
     fn place(&self, t: &Tensor, needs: bool) -> Var<'_> {
-        self.push(t.to_device(&self.cx), needs, !t.is_on(&self.cx))
+        let here = t.is_on(&self.cx);
+        let original = (!here && t.dtype() == DType::I32 && t.gpu().is_none()).then(|| t.clone());
+        self.push(t.to_device(&self.cx), needs, !here, original)
     }
 
     /// A value to differentiate with respect to.
@@ -143,7 +145,7 @@ impl Tape {
     pub fn full(&self, shape: impl Into<Shape>, dtype: DType, value: f64) -> Var<'_> {
         let mut t = self.cx.pool().get(dtype, shape.into());
         t.fill(value);
-        self.push(t, false, true)
+        self.push(t, false, true, None)
     }
 
     /// Say where in the model the ops recorded from now on belong: "blocks.0.mixer". Errors and profiles name it.
@@ -218,7 +220,7 @@ impl Tape {
         let (y0, owed) = (r.values.len(), copied.is_some() && matches!(self.cx, Cx::Cpu(_)));
         for (i, &shape) in outs.iter().enumerate() {
             let tensor = self.cx.pool().get(outs.dtype(i).unwrap_or(dtype), shape);
-            r.values.push(Value { tensor, needs, pooled: true, copied, owed });
+            r.values.push(Value { tensor, needs, pooled: true, copied, owed, original: None });
         }
         let (values, y) = r.values.split_at_mut(y0);
         let mut took = Duration::ZERO;
@@ -253,10 +255,10 @@ impl Tape {
         let r = &mut *self.record.borrow_mut();
         r.settle(&self.cx, &[v.id_on(self)]);
         let old = &r.values[v.id_on(self) as usize];
-        let (needs, pooled) = (old.needs, old.pooled);
+        let (needs, pooled, original) = (old.needs, old.pooled, old.original.clone());
         let tensor = old.tensor.reshape(shape);
         let y0 = r.values.len();
-        r.values.push(Value { tensor, needs, pooled, copied: None, owed: false });
+        r.values.push(Value { tensor, needs, pooled, copied: None, owed: false, original });
         if needs {
             Self::record(r, Step::Reshape, &[v.id_on(self)], y0, 1);
             if r.profile.is_some() {
