@@ -7,6 +7,7 @@ mod device;
 use device::device;
 use tapezoo::{
     autograd::{Gen, Op, Tape},
+    error::quietly,
     ops::{
         arith::*, conv::*, cumsum::*, embed::*, gated_skip::*, linear_activated::*, logsumexp::*, loss::*, movement::*,
         norm::*, permute::*, reduce::*, skip_gelu::*, softmax::*, triangular::*,
@@ -250,11 +251,12 @@ fn looking_up() {
     }
 }
 
+/// Of ids that the host has not seen.
 #[test]
 fn ids_from_outside_give_nan_on_the_device() {
     let Some(device) = device() else { return };
     let tape = Tape::new(device);
-    let ids = tape.constant(&Tensor::from_vec(vec![0i32, 3, -1], [3]));
+    let ids = tape.constant(&Tensor::from_vec(vec![0i32, 3, -1], [3]).to_device(tape.cx()));
     let table = tape.leaf(&Gen::new(1).normal([3, 2]));
     let (rows, entries) = (table.embedding(ids), table.reshape([3, 2]).gather(ids));
     let nan = |v: &[f64]| v.iter().map(|x| x.is_nan()).collect::<Vec<_>>();
@@ -264,6 +266,27 @@ fn ids_from_outside_give_nan_on_the_device() {
     let ones = |shape: &[usize]| Tensor::full(shape, DType::F64, 1.0).to_device(tape.cx());
     tape.backward_from([(rows, ones(&[3, 2])), (entries, ones(&[3]))]);
     assert_eq!(table.grad().unwrap().to_f64(), [2.0, 1.0, 0.0, 0.0, 0.0, 0.0]);
+}
+
+#[test]
+fn ids_from_outside_are_the_same_error_on_every_device() {
+    let Some(device) = device() else { return };
+    for wrong in [3i32, -1, i32::MIN] {
+        let errors = [Device::Cpu, device].map(|device| {
+            let tape = Tape::new(device);
+            let ids = tape.constant(&Tensor::from_vec(vec![0, wrong, 1, 2], [2, 2])).reshape([4]);
+            let table = tape.leaf(&Gen::new(1).normal([3, 2]));
+            let rows = tape.leaf(&Gen::new(1).normal([4, 3]));
+            [
+                quietly(|| table.embedding(ids).shape()),
+                quietly(|| rows.gather(ids).shape()),
+                quietly(|| rows.cross_entropy(ids, -100).shape()),
+            ]
+        });
+        assert_eq!(errors[0], errors[1]);
+        let said = |why: &Result<Shape, String>| why.as_ref().is_err_and(|why| why.contains(&format!("{wrong} is ")));
+        assert!(errors[0].iter().all(said), "{errors:?}");
+    }
 }
 
 #[test]

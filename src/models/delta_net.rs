@@ -62,7 +62,7 @@ pub fn step<'t>(q: Var<'t>, k: Var<'t>, v: Var<'t>, beta: Var<'t>, s: Var<'t>, s
 /// [`step`] after step: q, k [B, T, H, K], v [B, T, H, V], beta [B, T, H] to o [B, T, H, V] and the last S.
 pub fn recurrent<'t>(q: Var<'t>, k: Var<'t>, v: Var<'t>, beta: Var<'t>, s: Var<'t>, scale: f64) -> (Var<'t>, Var<'t>) {
     let ([_, t, _, _], mut s) = (q.dims(), s);
-    let o = over_time(t, |i| {
+    let o = over_time(t, v, |i| {
         let o;
         (o, s) = step(at(q, i), at(k, i), at(v, i), at(beta, i), s, scale);
         o

@@ -46,7 +46,7 @@ pub fn step<'t>(q: Var<'t>, k: Var<'t>, v: Var<'t>, beta: Var<'t>, mut s: Var<'t
 /// last S.
 pub fn recurrent<'t>([q, k, v, beta]: [Var<'t>; 4], s: Var<'t>, n: usize, scale: f64) -> (Var<'t>, Var<'t>) {
     let ([_, t, _, _], mut s) = (q.dims(), s);
-    let o = over_time(t, |i| {
+    let o = over_time(t, v, |i| {
         let of = |x: Var<'t>| x.narrow(1, i * n, n);
         let o;
         (o, s) = step(at(q, i), of(k), of(v), of(beta), s, scale);

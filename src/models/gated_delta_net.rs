@@ -77,7 +77,7 @@ pub fn step<'t>(x: Inputs<'t>, s: Var<'t>, scale: f64) -> (Var<'t>, Var<'t>) {
 /// [`step`] after step, to o [B, T, H, V] and the last S.
 pub fn recurrent<'t>(x: Inputs<'t>, mut s: Var<'t>, scale: f64) -> (Var<'t>, Var<'t>) {
     let [_, t, _, _] = x.q.dims();
-    let o = over_time(t, |i| {
+    let o = over_time(t, x.v, |i| {
         let o;
         (o, s) = step(x.at(i), s, scale);
         o

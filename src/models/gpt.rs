@@ -31,7 +31,7 @@ pub fn step<'t>(q: Var<'t>, k: Var<'t>, v: Var<'t>, scale: f64) -> Var<'t> {
 /// [`step`] after step, each token seeing the first S − T + t + 1 keys.
 pub fn recurrent<'t>(q: Var<'t>, k: Var<'t>, v: Var<'t>, scale: f64) -> Var<'t> {
     let ([_, t, _, _], [_, s, _, _]) = (q.dims(), k.dims());
-    over_time(t, |i| {
+    over_time(t, v.narrow(1, 0, 0), |i| {
         let seen = s - t + i + 1;
         step(at(q, i), k.narrow(1, 0, seen), v.narrow(1, 0, seen), scale)
     })

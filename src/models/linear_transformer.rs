@@ -54,7 +54,7 @@ pub fn step<'t>(q: Var<'t>, k: Var<'t>, v: Var<'t>, m: &mut Memory<'t>, scale: f
 /// [`step`] after step: q, k [B, T, H, K], v [B, T, H, V] to o [B, T, H, V].
 pub fn recurrent<'t>(q: Var<'t>, k: Var<'t>, v: Var<'t>, m: &mut Memory<'t>, scale: f64) -> Var<'t> {
     let [_, t, _, _] = q.dims();
-    over_time(t, |i| step(at(q, i), at(k, i), at(v, i), m, scale))
+    over_time(t, v, |i| step(at(q, i), at(k, i), at(v, i), m, scale))
 }
 
 /// The masked quadratic form over the whole sequence.

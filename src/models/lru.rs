@@ -50,12 +50,12 @@ pub fn step<'t>(lambda: Complex<'t>, x: Complex<'t>, h: Complex<'t>) -> Complex<
 pub fn recurrent<'t>(lambda: Complex<'t>, x: Complex<'t>, mut h: Complex<'t>) -> (Complex<'t>, Complex<'t>) {
     let [_, t, _] = x.0.dims();
     let mut imaginary = vec![];
-    let re = over_time(t, |i| {
+    let re = over_time(t, x.0, |i| {
         h = step(lambda, (at(x.0, i), at(x.1, i)), h);
         imaginary.push(h.1);
         h.0
     });
-    ((re, over_time(t, |i| imaginary[i])), h)
+    ((re, over_time(t, x.1, |i| imaginary[i])), h)
 }
 
 /// The mixer.

@@ -21,7 +21,7 @@
 //! | recurrent | O(D I + D²), some 20 small ops | every intermediate |
 //! | fused | the same, one kernel over all steps | gates and c |
 
-use super::{Bound, Form, Init, Mixer, ModelConfig, P, State, at, over_time, split};
+use super::{Bound, Form, Init, Mixer, ModelConfig, P, State, at, no_steps, over_time, split};
 use crate::{autograd::Var, error::Result, ops::lstm::lstm_sequence, tensor::Shape};
 
 /// W_ih, W_hh, b_ih, b_hh on a tape.
@@ -50,7 +50,7 @@ pub fn step<'t>(w: Weights<'t>, x: Var<'t>, h: Var<'t>, c: Var<'t>) -> (Var<'t>,
 /// [`step`] after step: x [B, T, I] to h [B, T, D] and the last h and c.
 pub fn recurrent<'t>(w: Weights<'t>, x: Var<'t>, mut h: Var<'t>, mut c: Var<'t>) -> (Var<'t>, Var<'t>, Var<'t>) {
     let [_, t, _] = x.dims();
-    let y = over_time(t, |i| {
+    let y = over_time(t, no_steps(h), |i| {
         (h, c) = step(w, at(x, i), h, c);
         h
     });

@@ -60,7 +60,7 @@ pub fn step<'t>(u: Var<'t>, dt: Var<'t>, a: Var<'t>, b: Var<'t>, c: Var<'t>, h: 
 /// [`step`] after step: u, dt [B, T, E], b, c [B, T, N] to y [B, T, E] and the last h.
 pub fn recurrent<'t>(u: Var<'t>, dt: Var<'t>, a: Var<'t>, b: Var<'t>, c: Var<'t>, h: Var<'t>, s: f64) -> (Var<'t>, Var<'t>) {
     let ([_, t, _], mut h) = (u.dims(), h);
-    let y = over_time(t, |i| {
+    let y = over_time(t, u, |i| {
         let y;
         (y, h) = step(at(u, i), at(dt, i), a, at(b, i), at(c, i), h, s);
         y

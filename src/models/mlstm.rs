@@ -76,7 +76,7 @@ pub fn step<'t>([q, k, v]: [Var<'t>; 3], [i, f]: [Var<'t>; 2], s: &mut Memory<'t
 /// [`step`] after step: q, k [B, T, H, K], v [B, T, H, V], i, f [B, T, H] to h [B, T, H, V].
 pub fn recurrent<'t>(qkv: [Var<'t>; 3], gates: [Var<'t>; 2], s: &mut Memory<'t>, eps: f64) -> Var<'t> {
     let [_, t, _, _] = qkv[0].dims();
-    over_time(t, |j| step(qkv.map(|x| at(x, j)), gates.map(|x| at(x, j)), s, eps))
+    over_time(t, qkv[2], |j| step(qkv.map(|x| at(x, j)), gates.map(|x| at(x, j)), s, eps))
 }
 
 /// A constant [T, T]: 0 up to the diagonal, −∞ above.

@@ -139,7 +139,7 @@ pub struct Choices {
 pub fn run<'t>(m: &dyn Mixer, p: &Bound<'t>, x: Var<'t>, s: &mut State<'t>, form: Form) -> Var<'t> {
     let [_, t, _] = x.dims();
     if form == Form::Recurrent && t > 0 {
-        return over_time(t, |i| {
+        return over_time(t, x, |i| {
             let y = m.step(p, at(x, i), s);
             s.t += 1;
             y
@@ -160,9 +160,19 @@ pub fn at(x: Var<'_>, i: usize) -> Var<'_> {
     x.narrow(1, i, 1).reshape(&dims[..])
 }
 
-/// Stack y_0 … y_{T-1}, each [B, ..], into [B, T, ..].
+/// No steps of what is [B, ..] at each: [B, 0, ..].
 #[track_caller]
-pub fn over_time<'t>(t: usize, mut step: impl FnMut(usize) -> Var<'t>) -> Var<'t> {
+pub fn no_steps(y: Var<'_>) -> Var<'_> {
+    let dims: Vec<usize> = [&y.shape().dims()[..1], &[1], &y.shape().dims()[1..]].concat();
+    y.reshape(&dims[..]).narrow(1, 0, 0)
+}
+
+/// Stack y_0 … y_{T-1}, each [B, ..], into [B, T, ..]. Of no steps that is `none`, [B, 0, ..].
+#[track_caller]
+pub fn over_time<'t>(t: usize, none: Var<'t>, mut step: impl FnMut(usize) -> Var<'t>) -> Var<'t> {
+    if t == 0 {
+        return none;
+    }
     let rows: Vec<Var<'t>> = (0..t)
         .map(|i| {
             let y = step(i);

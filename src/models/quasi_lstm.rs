@@ -47,7 +47,7 @@ pub fn step<'t>(z: Var<'t>, c: Var<'t>) -> (Var<'t>, Var<'t>) {
 /// Equation (2) alone, step after step: c_t = f_t c_{t-1} + u_t, all [B, T, D], and the last c.
 pub fn pool<'t>(f: Var<'t>, u: Var<'t>, mut c: Var<'t>) -> (Var<'t>, Var<'t>) {
     let [_, t, _] = f.dims();
-    let all = over_time(t, |i| {
+    let all = over_time(t, u, |i| {
         c = at(f, i) * c + at(u, i);
         c
     });

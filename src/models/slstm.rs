@@ -35,7 +35,7 @@
 //! | fused | the same, one kernel over all steps | six numbers a unit |
 
 use super::{
-    Bound, Form, Init, Mixer, ModelConfig, P, State, at, over_time, split,
+    Bound, Form, Init, Mixer, ModelConfig, P, State, at, no_steps, over_time, split,
     xlstm::{BlockDiagonal, Conv, head_norm, log_sigmoid, maximum},
 };
 use crate::{autograd::Var, error::Result, ops::slstm::slstm_sequence, tensor::Shape};
@@ -75,7 +75,7 @@ pub fn step<'t>(x: Var<'t>, r: Var<'t>, s: &mut Cell<'t>) -> Var<'t> {
 /// [`step`] after step: x [B, T, 4D] to h [B, T, D].
 pub fn recurrent<'t>(x: Var<'t>, r: Var<'t>, s: &mut Cell<'t>) -> Var<'t> {
     let [_, t, _] = x.dims();
-    over_time(t, |i| step(at(x, i), r, s))
+    over_time(t, no_steps(s.h), |i| step(at(x, i), r, s))
 }
 
 /// The same in one kernel.

@@ -48,7 +48,7 @@ pub fn memory<'t>(phi_q: Var<'t>, phi_k: Var<'t>, v: Var<'t>, beta: Var<'t>) -> 
     let [b, t, h, d] = v.dims();
     let beta = beta.reshape([b, t, h, 1]);
     let mut w = v.tape().full([b, h, d], v.dtype(), 0.0); // diag(S)
-    over_time(t, |i| {
+    over_time(t, v, |i| {
         let (q, k, v) = (at(phi_q, i), at(phi_k, i), at(v, i));
         w = w + at(beta, i) * (v - w * k) * k;
         w * q

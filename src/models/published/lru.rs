@@ -131,12 +131,12 @@ pub fn layer<'t>(p: &Part<'_, 't>, u: Var<'t>, state: &mut State<'t>, form: Form
         all
     } else {
         let (x, mut imaginary): ([Var<'t>; 2], _) = (split(x), vec![]);
-        let h_re = over_time(t, |k| {
+        let h_re = over_time(t, x[0], |k| {
             h = [re * h[0] - im * h[1] + at(x[0], k), re * h[1] + im * h[0] + at(x[1], k)];
             imaginary.push(h[1]);
             h[0]
         });
-        joined((h_re, over_time(t, |k| imaginary[k])))
+        joined((h_re, over_time(t, x[1], |k| imaginary[k])))
     };
     state.s = h.to_vec();
     all.linear(Var::concat(&[p.get("C_re"), -p.get("C_im")], 1), None) + u * p.get("D") // Re(C h) = Re C Re h − Im C Im h

@@ -54,7 +54,7 @@ pub fn mixer<'t>(c: &Config, p: &Part<'_, 't>, x: Var<'t>, state: &mut State<'t>
         hs
     } else {
         let gates = GATES.map(|g| p.linear(&format!("linear_{g}x"), x)); // [B, T, D]
-        over_time(t, |k| {
+        over_time(t, gates[0], |k| {
             let [f, i, z, o] = std::array::from_fn(|g| at(gates[g], k) + p.linear(&format!("linear_{}h", GATES[g]), h));
             cell = f.sigmoid() * cell + i.sigmoid() * z.tanh();
             h = o.sigmoid() * cell.tanh();

@@ -72,7 +72,7 @@ pub fn mixer<'t>(c: &Config, p: &Part<'_, 't>, u: Var<'t>, _: &mut State<'t>, fo
     let y = if form == Form::Fused {
         selective_scan(x, dt, a, input, output, h, 1.0, Form::CHUNK).0
     } else {
-        over_time(t, |i| {
+        over_time(t, x, |i| {
             let (dt, x) = (at(dt, i).reshape([b, e, 1]), at(x, i).reshape([b, e, 1]));
             h = (dt * a).exp() * h + dt * x * at(input, i).reshape([b, 1, n]);
             (h * at(output, i).reshape([b, 1, n])).sum_axis(2, false)

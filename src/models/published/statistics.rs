@@ -34,7 +34,7 @@ impl Statistics {
     pub fn update(&mut self, batch: &[[Var; 2]], b: usize, t: usize) {
         let n = (b * t) as f64;
         let unbiased = [1.0, n / (n - 1.0).max(1.0)].into_iter().cycle();
-        if batch.is_empty() {
+        if batch.is_empty() || b * t == 0 {
             return;
         }
         let running = self.values.host_mut::<f64>().chunks_exact_mut(self.width);

@@ -1,0 +1,486 @@
+//! The sequence cores, as `verify` calls them, on inputs at their edges.
+
+use crate::{
+    Draw,
+    draw::{Size, gates, normal, pick, rows, sprinkled},
+    judge::{Core, Input, Role, formula},
+};
+use tapezoo::{
+    autograd::{Gen, Var},
+    models::{
+        Form, at, delta_net, gated_delta_net, gpt, linear_transformer, lru, lstm, mamba, mlstm, over_time, quasi_lstm,
+        slstm,
+    },
+    ops::{attention, quasi_lstm as fused_quasi_lstm, scan},
+    tensor::Tensor,
+};
+
+const INF: f64 = f64::INFINITY;
+
+/// Numbers of these sizes and products of three of them are within single precision.
+const SIZES: &[f64] = &[1e-30, 1e-12, 1e-4, 1e4, 1e8];
+
+/// All cores by name.
+pub fn all() -> Vec<(&'static str, Draw)> {
+    vec![
+        ("delta_rule", Box::new(delta)),
+        ("gated_delta_rule", Box::new(gated_delta)),
+        ("linear_attention", Box::new(linear_attention)),
+        ("normalised linear_attention", Box::new(normalised)),
+        ("mlstm", Box::new(mlstm_memory)),
+        ("slstm", Box::new(slstm_cells)),
+        ("lstm", Box::new(lstm_cells)),
+        ("quasi_lstm", Box::new(quasi)),
+        ("linear_scan", Box::new(linear_scan)),
+        ("lru_scan", Box::new(lru_scan)),
+        ("selective_scan", Box::new(selective)),
+        ("softmax_attention", Box::new(softmax_attention)),
+    ]
+}
+
+/// Collects inputs under names.
+#[derive(Default)]
+struct Inputs(Vec<Input>);
+
+impl Inputs {
+    fn add(mut self, name: &str, role: Role, timed: bool, value: Tensor) -> Inputs {
+        self.0.push(Input { name: name.into(), value, role, timed, fixed: false });
+        self
+    }
+
+    /// An input that runs in time.
+    fn timed(self, name: &str, role: Role, value: Tensor) -> Inputs {
+        self.add(name, role, true, value)
+    }
+
+    /// A state or weight.
+    fn still(self, name: &str, role: Role, value: Tensor) -> Inputs {
+        self.add(name, role, false, value)
+    }
+}
+
+fn outputs(of: &[(&str, bool)]) -> Vec<(String, bool)> {
+    of.iter().map(|(name, timed)| ((*name).into(), *timed)).collect()
+}
+
+/// The forms of a scan or memory.
+fn scans(z: Size) -> Vec<Form> {
+    vec![Form::Parallel, Form::Chunked(z.chunk)]
+}
+
+/// Zeros, or a state as it may be after some steps.
+fn state(g: &mut Gen, shape: impl Into<tapezoo::tensor::Shape>) -> Tensor {
+    let (shape, fresh) = (shape.into(), g.coin());
+    if fresh { Tensor::from_vec(vec![0.0; shape.len()], shape) } else { normal(g, shape) }
+}
+
+/// Keys of length 1, or 0, or nearly: [B, T, H, K].
+fn unit_keys(g: &mut Gen, z: Size, what: &mut String) -> Tensor {
+    let x = rows(g, "k", [z.b, z.t, z.h, z.k], &[1.0], what);
+    let mut v = x.to_f64();
+    for row in v.chunks_mut(z.k) {
+        let length = row.iter().map(|x| x * x).sum::<f64>().sqrt().max(1e-3);
+        row.iter_mut().for_each(|x| *x = f64::from((*x / length) as f32));
+    }
+    Tensor::from_vec(v, x.shape())
+}
+
+/// q, k, v, β and S of the delta rules. A β of 2 at a key of length 1 reflects.
+fn delta_inputs(g: &mut Gen, z: Size, what: &mut String) -> Inputs {
+    let [key, value, gate] = [[z.b, z.t, z.h, z.k], [z.b, z.t, z.h, z.v], [z.b, z.t, z.h, 1]];
+    let most = pick(g, &[1.0, 2.0]);
+    let beta =
+        gates(g, "beta", gate, |g| g.uniform(0.0, most), &[0.0, 1.0, most, 1e-30], what).reshape([z.b, z.t, z.h]);
+    Inputs::default()
+        .timed("q", Role::Times, rows(g, "q", key, SIZES, what))
+        .timed("k", Role::Times, unit_keys(g, z, what))
+        .timed("v", Role::Adds, rows(g, "v", value, SIZES, what))
+        .timed("beta", Role::Weighs, beta)
+        .still("s0", Role::Adds, state(g, [z.b, z.h, z.k, z.v]))
+}
+
+fn delta(g: &mut Gen, z: Size) -> Core {
+    let mut what = format!("{z:?}");
+    let scale = (z.k as f64).powf(-0.5);
+    Core {
+        deep: false,
+        inputs: delta_inputs(g, z, &mut what).0,
+        outputs: outputs(&[("o", true), ("s", false)]),
+        forms: scans(z),
+        run: formula(move |x, form| {
+            let (o, s) = match form {
+                Form::Recurrent => delta_net::recurrent(x[0], x[1], x[2], x[3], x[4], scale),
+                Form::Chunked(c) => delta_net::chunked(x[0], x[1], x[2], x[3], x[4], scale, c),
+                _ => delta_net::parallel(x[0], x[1], x[2], x[3], x[4], scale),
+            };
+            vec![o, s]
+        }),
+        what,
+    }
+}
+
+fn gated_delta(g: &mut Gen, z: Size) -> Core {
+    let mut what = format!("{z:?}");
+    let inputs = delta_inputs(g, z, &mut what);
+    let special = [0.0, -1e-30, -5.0, -90.0, -1e3, -1e6, -1e9, -INF];
+    let log_gate = gates(g, "g", [z.b, z.t, z.h], |g| g.uniform(-5.0, 0.0), &special, &mut what);
+    let scale = (z.k as f64).powf(-0.5);
+    Core {
+        deep: false,
+        inputs: inputs.timed("g", Role::Weighs, log_gate).0,
+        outputs: outputs(&[("o", true), ("s", false)]),
+        forms: scans(z),
+        run: formula(move |x, form| {
+            let (s0, g) = (x[4], x[5]);
+            let all = gated_delta_net::Inputs { q: x[0], k: x[1], v: x[2], beta: x[3], g };
+            let (o, s) = match form {
+                Form::Recurrent => gated_delta_net::recurrent(all, s0, scale),
+                Form::Chunked(c) => gated_delta_net::chunked(x[0], x[1], x[2], x[3], g, s0, scale, c),
+                _ => gated_delta_net::parallel(all, s0, scale),
+            };
+            vec![o, s]
+        }),
+        what,
+    }
+}
+
+fn linear_attention(g: &mut Gen, z: Size) -> Core {
+    let mut what = format!("{z:?}");
+    let key = [z.b, z.t, z.h, z.k];
+    let inputs = Inputs::default()
+        .timed("q", Role::Times, rows(g, "q", key, SIZES, &mut what))
+        .timed("k", Role::Times, rows(g, "k", key, SIZES, &mut what))
+        .timed("v", Role::Adds, rows(g, "v", [z.b, z.t, z.h, z.v], SIZES, &mut what))
+        .still("s0", Role::Adds, state(g, [z.b, z.h, z.k, z.v]));
+    Core {
+        deep: false,
+        inputs: inputs.0,
+        outputs: outputs(&[("o", true), ("s", false)]),
+        forms: scans(z),
+        run: formula(|x, form| {
+            let mut m = linear_transformer::Memory { s: x[3], z: None };
+            vec![read(x, &mut m, form), m.s]
+        }),
+        what,
+    }
+}
+
+fn read<'t>(x: &[Var<'t>], m: &mut linear_transformer::Memory<'t>, form: Form) -> Var<'t> {
+    match form {
+        Form::Recurrent => linear_transformer::recurrent(x[0], x[1], x[2], m, 0.5),
+        Form::Chunked(c) => linear_transformer::chunked(x[0], x[1], x[2], m, 0.5, c),
+        _ => linear_transformer::parallel(x[0], x[1], x[2], m, 0.5),
+    }
+}
+
+/// With keys and queries that are positive, as φ makes them.
+fn normalised(g: &mut Gen, z: Size) -> Core {
+    let mut what = format!("{z:?}");
+    let key = [z.b, z.t, z.h, z.k];
+    let positive = |g: &mut Gen, name: &str, what: &mut String| {
+        let special = [0.0, 1e-30, 1e-6, 1e4];
+        gates(g, name, key, |g| g.uniform(0.1, 1.0), &special, what)
+    };
+    let fresh = g.coin();
+    let s0 = if fresh {
+        Tensor::from_vec(vec![0.0; z.b * z.h * z.k * z.v], [z.b, z.h, z.k, z.v])
+    } else {
+        normal(g, [z.b, z.h, z.k, z.v])
+    };
+    let z0 = crate::draw::tensor(g, [z.b, z.h, z.k], |g| if fresh { 0.0 } else { g.uniform(0.1, 1.0) });
+    let inputs = Inputs::default()
+        .timed("q", Role::Times, positive(g, "q", &mut what))
+        .timed("k", Role::Times, positive(g, "k", &mut what))
+        .timed("v", Role::Adds, rows(g, "v", [z.b, z.t, z.h, z.v], SIZES, &mut what))
+        .still("s0", Role::Adds, s0)
+        .still("z0", Role::Weighs, z0);
+    Core {
+        deep: false,
+        inputs: inputs.0,
+        outputs: outputs(&[("o", true), ("s", false), ("z", false)]),
+        forms: scans(z),
+        run: formula(|x, form| {
+            let mut m = linear_transformer::Memory { s: x[3], z: Some((x[4], linear_transformer::EPS)) };
+            let o = read(x, &mut m, form);
+            vec![o, m.s, m.z.unwrap().0]
+        }),
+        what,
+    }
+}
+
+/// What an exponential input gate and a forget gate may be before their activations.
+const INPUT: &[f64] = &[-90.0, -200.0, -1000.0, -1e9, -INF, 40.0, 90.0, 1e3];
+const FORGET: &[f64] = &[-90.0, -1e3, -1e9, -INF, 40.0, 95.0, 200.0, 1e4];
+
+fn mlstm_memory(g: &mut Gen, z: Size) -> Core {
+    let mut what = format!("{z:?}");
+    let (key, gate) = ([z.b, z.t, z.h, z.k], [z.b, z.t, z.h]);
+    let (eps, fresh) = (pick(g, &[mlstm::EPS, 0.01]), g.coin());
+    what += &format!(", eps {eps}{}", if fresh { ", fresh" } else { "" });
+    let mut inputs = Inputs::default()
+        .timed("q", Role::Times, rows(g, "q", key, &[1e-12, 1e4], &mut what))
+        .timed("k", Role::Times, rows(g, "k", key, &[1e-12, 1e4], &mut what))
+        .timed("v", Role::Adds, rows(g, "v", [z.b, z.t, z.h, z.v], SIZES, &mut what))
+        .timed("i", Role::Weighs, gates(g, "i", gate, Gen::gauss, INPUT, &mut what))
+        .timed("f", Role::Weighs, gates(g, "f", gate, |g| g.gauss() + 3.0, FORGET, &mut what));
+    if !fresh {
+        inputs = inputs
+            .still("c0", Role::Adds, normal(g, [z.b, z.h, z.k, z.v]))
+            .still("n0", Role::Adds, normal(g, [z.b, z.h, z.k]))
+            .still("m0", Role::Weighs, normal(g, [z.b, z.h]));
+    }
+    Core {
+        deep: false,
+        inputs: inputs.0,
+        outputs: outputs(&[("h", true), ("c", false), ("n", false), ("m", false)]),
+        forms: scans(z),
+        run: formula(move |x, form| {
+            let full = |shape: &[usize], v| x[0].tape().full(shape, x[0].dtype(), v);
+            let ([b, _, h, k], [.., v]): ([_; 4], [_; 4]) = (x[1].dims(), x[2].dims());
+            let mut m = if fresh {
+                let gate = full(&[b, h], 0.0);
+                mlstm::Memory { c: full(&[b, h, k, v], 0.0), n: full(&[b, h, k], 0.0), m: gate, w: gate }
+            } else {
+                mlstm::Memory { c: x[5], n: x[6], m: x[7], w: full(&[b, h], 1.0) }
+            };
+            let (qkv, gates) = ([x[0], x[1], x[2]], [x[3], x[4]]);
+            let h = match form {
+                Form::Recurrent => mlstm::recurrent(qkv, gates, &mut m, eps),
+                Form::Chunked(c) => mlstm::chunked(qkv, gates, &mut m, eps, c),
+                _ => mlstm::parallel(qkv, gates, &mut m, eps),
+            };
+            vec![h, m.c, m.n, m.m]
+        }),
+        what,
+    }
+}
+
+fn slstm_cells(g: &mut Gen, z: Size) -> Core {
+    let (h, k) = (z.h.min(4), z.d.min(33));
+    let (d, fresh) = (h * k, g.coin());
+    let mut what = format!("{z:?}, {h} heads of {k}{}", if fresh { ", fresh" } else { "" });
+    let shape = [z.b, z.t, d];
+    let parts = [
+        gates(g, "i", shape, Gen::gauss, INPUT, &mut what),
+        gates(g, "f", shape, |g| g.gauss() + 3.0, FORGET, &mut what),
+        gates(g, "z", shape, Gen::gauss, &[0.0, -1e-30, 40.0, -1e4, INF, -INF], &mut what),
+        gates(g, "o", shape, Gen::gauss, &[40.0, -90.0, -1e4, INF, -INF], &mut what),
+    ];
+    let std = 0.3 * (k as f64).powf(-0.5);
+    let r = crate::draw::tensor(g, [4, h, k, k], |g| std * g.gauss());
+    let mut inputs = Inputs::default();
+    for (name, part) in ["i", "f", "z", "o"].into_iter().zip(parts) {
+        inputs = inputs.timed(name, Role::Weighs, part);
+    }
+    inputs = inputs.still("r", Role::Weighs, r);
+    if !fresh {
+        for name in ["h0", "c0"] {
+            inputs = inputs.still(name, Role::Adds, normal(g, [z.b, d]));
+        }
+        let n0 = crate::draw::tensor(g, [z.b, d], |g| g.uniform(0.5, 2.0));
+        inputs = inputs.still("n0", Role::Weighs, n0).still("m0", Role::Weighs, normal(g, [z.b, d]));
+    }
+    Core {
+        deep: false,
+        inputs: inputs.0,
+        outputs: outputs(&[("y", true), ("h", false), ("c", false), ("n", false), ("m", false)]),
+        forms: vec![Form::Fused],
+        run: formula(move |x, form| {
+            let full = |v| x[0].tape().full([x[0].shape().at(0), d], x[0].dtype(), v);
+            let zero = full(0.0);
+            let mut s = if fresh {
+                slstm::Cell { h: zero, c: zero, n: zero, m: zero, w: zero }
+            } else {
+                slstm::Cell { h: x[5], c: x[6], n: x[7], m: x[8], w: full(1.0) }
+            };
+            let f = if form == Form::Recurrent { slstm::recurrent } else { slstm::fused };
+            let y = f(Var::concat(&x[..4], 2), x[4], &mut s);
+            vec![y, s.h, s.c, s.n, s.m]
+        }),
+        what,
+    }
+}
+
+/// Pre-activations of sigmoids and hyperbolic tangents.
+const SATURATED: &[f64] = &[0.0, 1e-30, 17.0, -17.0, 40.0, -90.0, -200.0, 1e4, -1e4, INF, -INF];
+
+fn lstm_cells(g: &mut Gen, z: Size) -> Core {
+    let (d, inp) = (z.d, z.k);
+    let mut what = format!("{z:?}");
+    let std = (d as f64).powf(-0.5);
+    let weights = |g: &mut Gen, shape: [usize; 2]| crate::draw::tensor(g, shape, |g| std * g.gauss());
+    let inputs = Inputs::default()
+        .timed("x", Role::Times, rows(g, "x", [z.b, z.t, inp], SIZES, &mut what))
+        .still("w_ih", Role::Weighs, weights(g, [4 * d, inp]))
+        .still("w_hh", Role::Weighs, weights(g, [4 * d, d]))
+        .still("b_ih", Role::Weighs, sprinkled(g, "b_ih", [4 * d], Gen::gauss, SATURATED, &mut what))
+        .still("b_hh", Role::Weighs, normal(g, [4 * d]))
+        .still("h0", Role::Weighs, state(g, [z.b, d]))
+        .still("c0", Role::Adds, sprinkled(g, "c0", [z.b, d], Gen::gauss, &[0.0, 1e4, 1e-30], &mut what));
+    Core {
+        deep: false,
+        inputs: inputs.0,
+        outputs: outputs(&[("h", true), ("h_last", false), ("c_last", false)]),
+        forms: vec![Form::Fused],
+        run: formula(|x, form| {
+            let w = lstm::Weights { w_ih: x[1], w_hh: x[2], b_ih: x[3], b_hh: x[4] };
+            let f = if form == Form::Recurrent { lstm::recurrent } else { lstm::fused };
+            let (h, h_last, c_last) = f(w, x[0], x[5], x[6]);
+            vec![h, h_last, c_last]
+        }),
+        what,
+    }
+}
+
+fn quasi(g: &mut Gen, z: Size) -> Core {
+    let mut what = format!("{z:?}");
+    let shape = [z.b, z.t, z.d];
+    let mut inputs = Inputs::default();
+    for name in ["f", "i", "z", "o"] {
+        inputs = inputs.timed(name, Role::Weighs, gates(g, name, shape, Gen::gauss, SATURATED, &mut what));
+    }
+    let c0 = sprinkled(g, "c0", [z.b, z.d], Gen::gauss, &[0.0, 1e4, 1e-30], &mut what);
+    Core {
+        deep: false,
+        inputs: inputs.still("c0", Role::Adds, c0).0,
+        outputs: outputs(&[("h", true), ("c", false)]),
+        forms: scans(z),
+        run: formula(|x, form| {
+            let (v, mut c) = (Var::concat(&x[..4], 2), x[4]);
+            let (h, c) = match form {
+                Form::Recurrent => {
+                    let h = over_time(v.shape().at(1), x[0], |i| {
+                        let h;
+                        (h, c) = quasi_lstm::step(at(v, i), c);
+                        h
+                    });
+                    (h, c)
+                }
+                // The bias of the forget gate in the published code.
+                Form::Chunked(chunk) => fused_quasi_lstm::quasi_lstm(v, c, 1.0, chunk),
+                _ => quasi_lstm::parallel(v, c),
+            };
+            vec![h, c]
+        }),
+        what,
+    }
+}
+
+fn linear_scan(g: &mut Gen, z: Size) -> Core {
+    let mut what = format!("{z:?}");
+    let shape = [z.b, z.t, z.d];
+    let a = gates(g, "a", shape, |g| g.uniform(-1.0, 1.0), &[0.0, 1.0, -1.0, 1e-30, 0.999], &mut what);
+    let inputs = Inputs::default()
+        .timed("a", Role::Weighs, a)
+        .timed("b", Role::Adds, rows(g, "b", shape, SIZES, &mut what))
+        .still("h0", Role::Adds, sprinkled(g, "h0", [z.b, z.d], Gen::gauss, &[0.0, 1e8, 1e-30], &mut what));
+    Core {
+        deep: false,
+        inputs: inputs.0,
+        outputs: outputs(&[("h", true), ("last", false)]),
+        forms: scans(z),
+        run: formula(|x, form| {
+            let (h, last) = match form {
+                Form::Recurrent => quasi_lstm::pool(x[0], x[1], x[2]),
+                Form::Chunked(c) => scan::linear_scan(x[0], x[1], x[2], c),
+                _ => scan::linear_scan_parallel(x[0], x[1], x[2]),
+            };
+            vec![h, last]
+        }),
+        what,
+    }
+}
+
+fn lru_scan(g: &mut Gen, z: Size) -> Core {
+    let mut what = format!("{z:?}");
+    let shape = [z.b, z.t, z.d];
+    let mut inputs = Inputs::default();
+    for name in ["lambda_re", "lambda_im"] {
+        let part = sprinkled(g, name, [z.d], |g| g.uniform(-0.7, 0.7), &[0.0, 1e-30, 0.7, -0.7], &mut what);
+        inputs = inputs.still(name, Role::Weighs, part);
+    }
+    for name in ["x_re", "x_im"] {
+        inputs = inputs.timed(name, Role::Adds, rows(g, name, shape, SIZES, &mut what));
+    }
+    for name in ["h0_re", "h0_im"] {
+        let h = sprinkled(g, name, [z.b, z.d], Gen::gauss, &[0.0, 1e8, 1e-30], &mut what);
+        inputs = inputs.still(name, Role::Adds, h);
+    }
+    Core {
+        deep: false,
+        inputs: inputs.0,
+        outputs: outputs(&[("h_re", true), ("h_im", true), ("last_re", false), ("last_im", false)]),
+        forms: scans(z),
+        run: formula(|x, form| {
+            let (lambda, u, h0) = ((x[0], x[1]), (x[2], x[3]), (x[4], x[5]));
+            let (h, last) = match form {
+                Form::Recurrent => lru::recurrent(lambda, u, h0),
+                Form::Chunked(c) => lru::chunked(lambda, u, h0, c),
+                _ => lru::parallel(lambda, u, h0),
+            };
+            vec![h.0, h.1, last.0, last.1]
+        }),
+        what,
+    }
+}
+
+/// From Δ before its softplus, and A from its logarithm, as in Mamba.
+fn selective(g: &mut Gen, z: Size) -> Core {
+    let stretch = pick(g, &[1.0, 2.0]);
+    let mut what = format!("{z:?}, stretch {stretch}");
+    let (shape, row) = ([z.b, z.t, z.d], [z.b, z.t, z.n]);
+    let special = [-200.0, -20.0, -1e4, 20.0, 200.0, 1e4];
+    let a_log = sprinkled(g, "A_log", [z.d, z.n], |g| g.uniform(-1.0, 2.0), &[-90.0, 5.0, 100.0], &mut what);
+    let inputs = Inputs::default()
+        .timed("u", Role::Adds, rows(g, "u", shape, &[1e-12, 1e4], &mut what))
+        .timed("delta", Role::Weighs, gates(g, "delta", shape, Gen::gauss, &special, &mut what))
+        .still("A_log", Role::Weighs, a_log)
+        .timed("b", Role::Times, rows(g, "b", row, &[1e-12, 1e4], &mut what))
+        .timed("c", Role::Times, rows(g, "c", row, &[1e-12, 1e4], &mut what))
+        .still("h0", Role::Adds, state(g, [z.b, z.d, z.n]));
+    Core {
+        deep: false,
+        inputs: inputs.0,
+        outputs: outputs(&[("y", true), ("h", false)]),
+        forms: scans(z),
+        run: formula(move |x, form| {
+            let (u, dt, a) = (x[0], x[1].softplus(), -x[2].exp());
+            let (y, h) = match form {
+                Form::Recurrent => mamba::recurrent(u, dt, a, x[3], x[4], x[5], stretch),
+                Form::Chunked(c) => mamba::chunked(u, dt, a, x[3], x[4], x[5], stretch, c),
+                _ => mamba::parallel(u, dt, a, x[3], x[4], x[5], stretch),
+            };
+            vec![y, h]
+        }),
+        what,
+    }
+}
+
+/// With keys and values from a cache in front, in some cases.
+fn softmax_attention(g: &mut Gen, z: Size) -> Core {
+    let mut what = format!("{z:?}");
+    let past = pick(g, &[0, 0, 1, 5]);
+    what += &format!(", cache of {past}");
+    let cached = |g: &mut Gen, width| normal(g, [z.b, past, z.h, width]);
+    let inputs = Inputs::default()
+        .timed("q", Role::Weighs, rows(g, "q", [z.b, z.t, z.h, z.k], &[1e-30, 1e-4, 1e2, 1e4, 1e8], &mut what))
+        .timed("k", Role::Times, rows(g, "k", [z.b, z.t, z.h, z.k], &[1e-30, 1e-4, 1e2, 1e4], &mut what))
+        .timed("v", Role::Adds, rows(g, "v", [z.b, z.t, z.h, z.v], SIZES, &mut what))
+        .still("past k", Role::Times, cached(g, z.k))
+        .still("past v", Role::Adds, cached(g, z.v));
+    Core {
+        deep: false,
+        inputs: inputs.0,
+        outputs: outputs(&[("o", true)]),
+        forms: vec![Form::Parallel, Form::Fused],
+        run: formula(|x, form| {
+            let (k, v) = (Var::concat(&[x[3], x[1]], 1), Var::concat(&[x[4], x[2]], 1));
+            vec![match form {
+                Form::Recurrent => gpt::recurrent(x[0], k, v, 0.5),
+                Form::Fused => attention::causal_attention(x[0], k, v, 0.5),
+                _ => gpt::parallel(x[0], k, v, 0.5),
+            }]
+        }),
+        what,
+    }
+}
