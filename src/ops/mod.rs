@@ -38,11 +38,13 @@ pub mod reduce;
 pub mod rows;
 pub mod scan;
 pub mod scan_parallel;
+pub mod segsum;
 pub mod selective;
 pub mod skip_gelu;
 pub mod slstm;
 pub mod softmax;
 pub mod triangular;
+pub mod tril_matmul;
 
 use crate::{
     autograd::{Gen, In, Op},
@@ -69,6 +71,7 @@ ops! {
     elementwise: Exp, Log, Expm1, Sqrt, Square, Sin, Cos, Sigmoid, Tanh, Silu, Softplus, Elu, Elu1, GeluTanh, Gelu;
     arith: Add, Sub, Mul, Div, Affine;
     matmul: Matmul;
+    tril_matmul: TrilMatmul;
     linear: Linear;
     linear_activated: LinearActivated;
     cast: Cast;
@@ -77,6 +80,7 @@ ops! {
     permute: Permute;
     reduce: SumAxis, MaxAxis, Logsumexp;
     cumsum: Cumsum;
+    segsum: Segsum;
     softmax: Softmax, LogSoftmax, CausalSoftmax;
     norm: LayerNorm, RmsNorm, L2Norm;
     embed: Embedding, Gather;

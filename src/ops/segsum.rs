@@ -1,0 +1,129 @@
+//! Sums over segments (Mamba-2, arXiv 2405.21060, listing 1), the exponents of a decay between two steps:
+//!
+//! ```text
+//! y_ts = x_{s+1} + … + x_t  for s ≤ t (0 for s = t),  −∞ above the diagonal
+//! dx_u = Σ dy_ts over s < u ≤ t
+//! ```
+//!
+//! Each entry is the sum of its own segment, one more term than the entry above it. A difference of two running sums from
+//! the start would lose the digits of a short segment behind a long or strongly decaying past, and be NaN behind −∞.
+
+use crate::{
+    args,
+    autograd::{Gen, Grad, In, Op, Outs, Value, Var},
+    cuda::{Cuda, Module},
+    ops::{check_real, lane_sums},
+    tensor::{Cx, Real, Shape, Tensor},
+    with_real,
+};
+
+/// x [.., T] → y [.., T, T]
+pub struct Segsum {
+    /// What stands above the diagonal.
+    pub above: f64,
+}
+
+static MODULE: Module = Module::new("ops/segsum.cu", &[include_str!("segsum.cu")]);
+
+#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
+fn forward<T: Real>(n: usize, x: &[T], y: &mut [T], above: T) {
+    for (x, y) in x.chunks_exact(n).zip(y.chunks_exact_mut(n * n)) {
+        for (t, &x) in x.iter().enumerate() {
+            let (before, row) = y.split_at_mut(t * n);
+            let (row, rest) = row[..n].split_at_mut(t + 1);
+            if let Some(before) = before.rchunks_exact(n).next() {
+                row.iter_mut().zip(before).for_each(|(y, &before)| *y = before + x);
+            }
+            row[t] = T::ZERO;
+            rest.fill(above);
+        }
+    }
+}
+
+/// What is above the diagonal is not read. `sums` [T] holds Σ dy_ts over the rows so far, of each column.
+#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
+fn backward<T: Real>(n: usize, g: &[T], d: &mut [T], acc: bool, sums: &mut [T]) {
+    for (g, d) in g.chunks_exact(n * n).zip(d.chunks_exact_mut(n)) {
+        sums.fill(T::ZERO);
+        for (t, (g, d)) in g.chunks_exact(n).zip(d).enumerate().rev() {
+            let sums = &mut sums[..t];
+            sums.iter_mut().zip(g).for_each(|(sum, &g)| *sum += g);
+            let sum = lane_sums::sum(sums, |x| x);
+            *d = if acc { *d + sum } else { sum };
+        }
+    }
+}
+
+/// Sums of columns from below, then of the rows of these left of the diagonal.
+fn backward_cuda(cu: &Cuda, g: &Tensor, d: &mut Tensor, acc: bool, n: usize) {
+    let (rows, dtype) = (d.len(), d.dtype());
+    let mut sums = cu.temp(dtype.real(), g.len());
+    cu.launch(&MODULE, "sums_from_below", dtype, cu.elements(rows), args![g, &mut sums, rows, n]);
+    cu.launch(&MODULE, "sums_left", dtype, cu.elements(32 * rows), args![&sums, d, acc, rows, n]);
+}
+
+impl Op for Segsum {
+    fn name(&self) -> &'static str {
+        "segsum"
+    }
+
+    fn infer(&self, x: In) -> Result<Outs, String> {
+        check_real(&x[0])?;
+        let shape = x[0].shape();
+        match shape.dims().last() {
+            Some(&n) => Ok(Shape::new(&[shape.dims(), &[n]].concat()).into()),
+            None => Err("needs one axis at least".into()),
+        }
+    }
+
+    fn forward(&self, cx: &Cx, x: In, y: &mut [Value]) {
+        let n = x[0].shape().last();
+        if x[0].is_empty() {
+            return;
+        }
+        match cx {
+            Cx::Cpu(_) => with_real!(x[0].dtype(), T => {
+                forward(n, x[0].host::<T>(), y[0].host_mut(), T::of(self.above));
+            }),
+            Cx::Cuda(cu) => {
+                let columns = x[0].len();
+                let args = args![&x[0], &mut y[0], self.above, columns, n];
+                cu.launch(&MODULE, "segsum", x[0].dtype(), cu.elements(columns), args);
+            }
+        }
+    }
+
+    fn backward(&self, cx: &Cx, x: In, _: &[Value], dy: &[Option<Tensor>], dx: &mut [Grad]) {
+        let Some(g) = &dy[0] else { return };
+        let n = x[0].shape().last();
+        if x[0].is_empty() {
+            return;
+        }
+        match cx {
+            Cx::Cpu(cpu) => with_real!(g.dtype(), T => {
+                dx[0].write::<T>(|d, acc| backward(n, g.host(), d, acc, &mut cpu.temp::<T>(n)));
+            }),
+            Cx::Cuda(cu) => {
+                if let Some((d, acc)) = dx[0].parts() {
+                    backward_cuda(cu, g, d, acc, n);
+                }
+            }
+        }
+    }
+
+    /// With numbers above the diagonal, so that a weighted sum of all of them is one.
+    fn sample(g: &mut Gen) -> (Self, Vec<Tensor>) {
+        let rank = g.below(3) + 1;
+        let shape = g.shape(rank, 9);
+        (Segsum { above: 0.5 }, vec![g.normal(shape)])
+    }
+}
+
+impl<'t> Var<'t> {
+    /// [.., T] to [.., T, T]: entry (t, s) is the sum over the steps after s up to t; −∞ above the diagonal. The gradient
+    /// at −∞ is what comes from the segments without it.
+    #[track_caller]
+    pub fn segsum(self) -> Var<'t> {
+        self.tape().apply(Segsum { above: f64::NEG_INFINITY }, [self])
+    }
+}
