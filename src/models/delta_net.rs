@@ -62,6 +62,9 @@ pub fn step<'t>(q: Var<'t>, k: Var<'t>, v: Var<'t>, beta: Var<'t>, s: Var<'t>, s
 /// [`step`] after step: q, k [B, T, H, K], v [B, T, H, V], beta [B, T, H] to o [B, T, H, V] and the last S.
 pub fn recurrent<'t>(q: Var<'t>, k: Var<'t>, v: Var<'t>, beta: Var<'t>, s: Var<'t>, scale: f64) -> (Var<'t>, Var<'t>) {
     let ([_, t, _, _], mut s) = (q.dims(), s);
+    if t == 0 {
+        return (v, s);
+    }
     let o = over_time(t, |i| {
         let o;
         (o, s) = step(at(q, i), at(k, i), at(v, i), at(beta, i), s, scale);
@@ -77,8 +80,8 @@ pub fn parallel<'t>(q: Var<'t>, k: Var<'t>, v: Var<'t>, beta: Var<'t>, s: Var<'t
     let beta = beta.permute([0, 2, 1]).reshape([b, h, t, 1]);
     let bk = beta * k;
     let inverse = bk.matmul_t(k).unit_lower_inverse(); // T [B, H, T, T]
-    let u = inverse.matmul(beta * v - bk.matmul(s));
-    let o = q.matmul(s) + q.matmul_t(k).tril(0).matmul(u);
+    let u = inverse.tril_matmul(beta * v - bk.matmul(s));
+    let o = q.matmul(s) + q.matmul_t(k).tril_matmul(u);
     (head_first(o), s + k.t_matmul(u))
 }
 

@@ -46,6 +46,9 @@ pub fn step<'t>(q: Var<'t>, k: Var<'t>, v: Var<'t>, beta: Var<'t>, mut s: Var<'t
 /// last S.
 pub fn recurrent<'t>([q, k, v, beta]: [Var<'t>; 4], s: Var<'t>, n: usize, scale: f64) -> (Var<'t>, Var<'t>) {
     let ([_, t, _, _], mut s) = (q.dims(), s);
+    if t == 0 {
+        return (v, s);
+    }
     let o = over_time(t, |i| {
         let of = |x: Var<'t>| x.narrow(1, i * n, n);
         let o;

@@ -40,11 +40,12 @@ fn forward<T: Real>(n: usize, x: &[T], y: &mut [T], above: T) {
     }
 }
 
-/// What is above the diagonal is not read. `sums` [T] holds Σ dy_ts over the rows so far, of each column.
+/// dx, or more of it, from dy [.., T, T], of which what is above the diagonal is not read. `sums` [T] holds Σ dy_ts over the
+/// rows so far, of each column.
 #[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
-fn backward<T: Real>(n: usize, g: &[T], d: &mut [T], acc: bool, sums: &mut [T]) {
+pub fn backward<T: Real>(n: usize, g: &[T], d: &mut [T], acc: bool, sums: &mut [T]) {
     for (g, d) in g.chunks_exact(n * n).zip(d.chunks_exact_mut(n)) {
-        sums.fill(T::ZERO);
+        sums[..n].fill(T::ZERO);
         for (t, (g, d)) in g.chunks_exact(n).zip(d).enumerate().rev() {
             let sums = &mut sums[..t];
             sums.iter_mut().zip(g).for_each(|(sum, &g)| *sum += g);
