@@ -100,7 +100,7 @@ pub fn parallel<'t>(x: Inputs<'t>, s: Var<'t>, scale: f64) -> (Var<'t>, Var<'t>)
     let column = |x: Var<'t>| x.reshape([b, h, t, 1]);
     let (beta, g) = (column(row(x.beta)), row(x.g));
     let decay = g.segsum().exp(); // D [B, H, T, T]
-    let from_start = column(g.cumsum(2).exp()); // γ
+    let from_start = column(g.narrow(2, 0, 1).exp() * decay.narrow(3, 0, 1).reshape([b, h, t])); // γ
     let (to_end, all) = (column(decay.narrow(2, t - 1, 1)), from_start.narrow(2, t - 1, 1)); // r and γ_T
     let bk = beta * k;
     let inverse = (bk.matmul_t(k) * decay).unit_lower_inverse();

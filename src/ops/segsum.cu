@@ -9,11 +9,11 @@ extern "C" __global__ void segsum(const S* x, S* y, real above, i64 columns, i64
         const S* row = x + m * n;
         S* column = y + m * n * n + s;
         for (i64 t = 0; t < s; t++) st(column + t * n, above);
-        real sum = 0;
-        st(column + s * n, sum);
+        double sum = 0; // of thousands of roundings to a float the same way
+        st(column + s * n, real(0));
         for (i64 t = s + 1; t < n; t++) {
             sum += ld(row + t);
-            st(column + t * n, sum);
+            st(column + t * n, (real)sum);
         }
     }
 }

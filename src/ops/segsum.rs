@@ -25,17 +25,19 @@ pub struct Segsum {
 
 static MODULE: Module = Module::new("ops/segsum.cu", &[include_str!("segsum.cu")]);
 
+/// `sums` [T] holds the sums of the columns so far. They are doubles: gates that are alike would all be rounded alike, and
+/// thousands of roundings the same way are digits.
 #[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
-fn forward<T: Real>(n: usize, x: &[T], y: &mut [T], above: T) {
+fn forward<T: Real>(n: usize, x: &[T], y: &mut [T], above: T, sums: &mut [f64]) {
     for (x, y) in x.chunks_exact(n).zip(y.chunks_exact_mut(n * n)) {
-        for (t, &x) in x.iter().enumerate() {
-            let (before, row) = y.split_at_mut(t * n);
-            let (row, rest) = row[..n].split_at_mut(t + 1);
-            if let Some(before) = before.rchunks_exact(n).next() {
-                row.iter_mut().zip(before).for_each(|(y, &before)| *y = before + x);
+        for (t, (x, row)) in x.iter().zip(y.chunks_exact_mut(n)).enumerate() {
+            let x = x.to_f64();
+            for (y, sum) in row.iter_mut().zip(&mut sums[..t]) {
+                *sum += x;
+                *y = T::of(*sum);
             }
-            row[t] = T::ZERO;
-            rest.fill(above);
+            (row[t], sums[t]) = (T::ZERO, 0.0);
+            row[t + 1..].fill(above);
         }
     }
 }
@@ -83,8 +85,9 @@ impl Op for Segsum {
             return;
         }
         match cx {
-            Cx::Cpu(_) => with_real!(x[0].dtype(), T => {
-                forward(n, x[0].host::<T>(), y[0].host_mut(), T::of(self.above));
+            Cx::Cpu(cpu) => with_real!(x[0].dtype(), T => {
+                let sums = &mut cpu.temp::<f64>(n);
+                forward(n, x[0].host::<T>(), y[0].host_mut(), T::of(self.above), sums);
             }),
             Cx::Cuda(cu) => {
                 let columns = x[0].len();

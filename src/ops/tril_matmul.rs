@@ -32,10 +32,17 @@ pub struct TrilMatmul {
 
 static MODULE: Module = Module::new("ops/tril_matmul.cu", &[include_str!("tril_matmul.cu")]);
 
-/// Whether all are finite.
+/// Neither NaN nor so large that it would be infinite when rounded to bf16.
+#[inline(always)]
+fn ordinary<T: Real>(x: T) -> bool {
+    let twice = x + x;
+    twice - twice == T::ZERO
+}
+
+/// Whether all are [`ordinary`].
 #[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
-pub fn all_finite<T: Real>(x: &[T]) -> bool {
-    x.chunks(64).all(|x| x.iter().fold(true, |all, &x| all & (x - x == T::ZERO)))
+fn all_ordinary<T: Real>(x: &[T]) -> bool {
+    x.chunks(64).all(|x| x.iter().fold(true, |all, &x| all & ordinary(x)))
 }
 
 /// y (+)= a b for a triangular `a` that holds zeros where row i does not see column j, i.e. outside of `sees(j)`; neither
@@ -50,13 +57,13 @@ pub fn masked_gemm<T: Real>(
     sees: impl Fn(usize) -> Range<usize>,
 ) {
     let size = mb.rows * mb.cols;
-    if all_finite(&b[..size]) {
+    if all_ordinary(&b[..size]) {
         return gemm_as(products, Start::of(acc), T::ONE, (a, ma), (b, mb), (y, my));
     }
     let mut rest = cpu.temp::<T>(size);
-    rest.iter_mut().zip(b).for_each(|(y, &x)| *y = if x.is_finite() { x } else { T::ZERO });
+    rest.iter_mut().zip(b).for_each(|(y, &x)| *y = if ordinary(x) { x } else { T::ZERO });
     gemm_as(products, Start::of(acc), T::ONE, (a, ma), (&rest, mb), (&mut *y, my));
-    for (at, &x) in b[..size].iter().enumerate().filter(|(_, x)| !x.is_finite()) {
+    for (at, &x) in b[..size].iter().enumerate().filter(|(_, x)| !ordinary(**x)) {
         let (j, column) = (at / mb.cols, at % mb.cols);
         for i in sees(j) {
             y[i * my.rs + column] += a[i * ma.rs + j * ma.cs] * x;
