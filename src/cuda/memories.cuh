@@ -164,7 +164,7 @@ __device__ void outputs(Rows q, Rows k, const S* v, const P* h, G gates, S* o, N
     Tile<R> y;
     y.template add<1, 0>(memory, (int)d.k, query, [&](int i, int c) { return state(h, d, t.id, i, c0 + c); });
     y.scale_rows([&](int r) { return weights.start(r); });
-    y.template add<1, 0>(
+    y.template add_lower<1, 0>(
         memory, t.n, [&](int r, int s) { return m[r * MLD + s]; },
         [&](int s, int c) { return t.get(v, d.v, s, c0 + c); });
     if constexpr (NORMALISED) {
@@ -232,7 +232,7 @@ __device__ void keys(Rows q, Rows k, Wide v, Wide g, const P* h, const real* dh,
         Tile<R> y;
         y.template add<1, 1>(memory, w, cotangent, [&](int j, int c) { return state(h, d, t.id, c0 + c, j); });
         y.scale_rows([&](int r) { return weights.start(r); });
-        y.template add<1, 0>(
+        y.template add_lower<1, 0>(
             memory, t.n, [&](int r, int s) { return m[r * MLD + s]; },
             [&](int s, int c) { return k.get(t, s, c0 + c); });
         dq.take<R>(y, q, t, c0, memory);
@@ -286,38 +286,49 @@ struct Padded {
     }
 };
 
-// What a gate does inside a chunk (decay.rs), from the sums b_t = g_1 + … + g_t. They are doubles so that their
-// differences have all the digits of a real.
+// What a gate does inside a chunk (decay.rs), from the sums b_t = g_1 + … + g_t. They are two doubles each, the second
+// what was rounded off the first, so that their differences have all the digits of a real.
 struct Decay {
-    const double* b;
+    const double *b, *rest;
 
-    __device__ real between(int t, int s) const { return b ? exp((real)(b[t] - b[s])) : real(1); }
+    __device__ real between(int t, int s) const {
+        return b ? exp((real)(b[t] - b[s] + (rest[t] - rest[s]))) : real(1);
+    }
     __device__ real since_start(int t) const { return b ? exp((real)b[t]) : real(1); }
 };
 
 // In shared memory: what a chunk has one of a step.
 template <int R>
 struct Scalars {
-    enum { C = Tile<R>::C, SIZE = 5 * C };
-    double *sums, *gates;
+    enum { C = Tile<R>::C, SIZE = 7 * C };
+    double *sums, *rest, *gates;
     real* beta;
 
-    __device__ Scalars(real* memory) : sums((double*)memory), gates(sums + C), beta((real*)(gates + C)) {}
+    __device__ Scalars(real* memory)
+        : sums((double*)memory), rest(sums + C), gates(rest + C), beta((real*)(gates + C)) {}
 
     // A gate below exp(-1e4) is 0 in any case; -inf would make differences of sums NaN. What was written before the
     // call may be read by everybody after it.
     __device__ Decay load(const Steps& t, const S* b, const real* g) {
         const int r = threadIdx.x;
         if (b && r < C) beta[r] = t.get(b, 1, r, 0);
-        if (g && r < C) gates[r] = fmax(t.get(g, 1, r, 0), real(-1e4));
-        __syncthreads();
         if (g && r < C) {
-            double sum = 0;
-            for (int u = 0; u <= r; u++) sum += gates[u];
-            sums[r] = sum;
+            const real gate = t.get(g, 1, r, 0);
+            gates[r] = gate < -1e4 ? real(-1e4) : gate; // NaN stays
         }
         __syncthreads();
-        return Decay{g ? sums : nullptr};
+        if (g && r < C) {
+            double sum = 0, more = 0;
+            for (int u = 0; u <= r; u++) {
+                const double before = sum, added = gates[u];
+                sum = before + added;
+                const double part = sum - before;
+                more += before - (sum - part) + (added - part);
+            }
+            sums[r] = sum, rest[r] = more;
+        }
+        __syncthreads();
+        return Decay{g ? sums : nullptr, rest};
     }
 };
 

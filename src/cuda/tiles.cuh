@@ -90,7 +90,33 @@ struct Tile {
         }
     }
 
-    // The same in two parts, for operands that serve more than one product: their slices in shared memory, without a
+    // The same for a lower-triangular a(r, k), 0 for k > r: what b holds at k reaches no row above, NaN and infinity neither,
+    // though 0 times them is NaN. They are left out of the product, and added to the rows that see them. (So are the largest
+    // numbers, which bf16 rounds to infinity.)
+    template <int A_K, int B_K, class A, class B>
+    __device__ void add_lower(real* scratch, int depth, A a, B b) {
+        const auto common = [](real x) { return fabs(x) <= LARGEST / 2; };
+        bool others = false;
+        add<A_K, B_K>(scratch, depth, a, [&](int k, int c) {
+            const real x = b(k, c);
+            if (common(x)) return x;
+            others = true;
+            return real(0);
+        });
+        if (!__syncthreads_or(others)) return;
+        for (int k = 0; k < depth; k++)
+#pragma unroll
+            for (int j = 0; j < COLS; j++) {
+                const real x = b(k, col(j));
+                if (common(x)) continue;
+#pragma unroll
+                for (int i = 0; i < ROWS; i++)
+                    if (k <= row(i)) v[i][j] += a(row(i), k) * x;
+            }
+        __syncthreads();
+    }
+
+    // As add, in two parts, for operands that serve more than one product: their slices in shared memory, without a
     // barrier, and then the product. Neighbours in memory are neighbours along k.
     template <class A>
     static __device__ void keep_a(real* to, int depth, A a) {

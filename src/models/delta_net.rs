@@ -77,8 +77,8 @@ pub fn parallel<'t>(q: Var<'t>, k: Var<'t>, v: Var<'t>, beta: Var<'t>, s: Var<'t
     let beta = beta.permute([0, 2, 1]).reshape([b, h, t, 1]);
     let bk = beta * k;
     let inverse = bk.matmul_t(k).unit_lower_inverse(); // T [B, H, T, T]
-    let u = inverse.matmul(beta * v - bk.matmul(s));
-    let o = q.matmul(s) + q.matmul_t(k).tril(0).matmul(u);
+    let u = inverse.tril_matmul(beta * v - bk.matmul(s));
+    let o = q.matmul(s) + q.matmul_t(k).tril_matmul(u);
     (head_first(o), s + k.t_matmul(u))
 }
 

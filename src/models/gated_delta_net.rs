@@ -23,7 +23,8 @@
 //! O = γ Q S + tril(Q Kᵀ ⊙ D) U,     S' = γ_C S + (r K)ᵀ U                                                    (4)
 //! ```
 //!
-//! Every exponent is the sum of gates between two steps, never positive.
+//! Every exponent is the sum of gates between two steps, never positive, and taken as that sum: b_t − b_s would lose its
+//! digits behind a gate that forgets nearly all, and be NaN behind one of −∞.
 //!
 //! At the start exp(A_log) is uniform in (0, 16), and b_dt makes the softplus log-uniform in [0.001, 0.1], as in Mamba-2.
 //!
@@ -87,19 +88,22 @@ pub fn recurrent<'t>(x: Inputs<'t>, mut s: Var<'t>, scale: f64) -> (Var<'t>, Var
 
 /// Equations (3) and (4) with the whole sequence as one chunk.
 pub fn parallel<'t>(x: Inputs<'t>, s: Var<'t>, scale: f64) -> (Var<'t>, Var<'t>) {
+    let [b, t, h, _] = x.k.dims();
+    if t == 0 {
+        return (x.v, s);
+    }
     let (q, k, v) = (head_first(scale * x.q), head_first(x.k), head_first(x.v)); // [B, H, T, ..]
-    let [b, h, t, _] = k.dims();
-    let column = |x: Var<'t>| x.permute([0, 2, 1]).reshape([b, h, t, 1]);
-    let (beta, g) = (column(x.beta), column(x.g));
-    let (sum, all) = (g.cumsum(2), g.sum_axis(2, true)); // b_t and b_T
-    // Zero above the diagonal before exp: there the difference is positive.
-    let decay = (sum - sum.reshape([b, h, 1, t])).tril(0).exp(); // D [B, H, T, T]
-    let (from_start, to_end) = (sum.exp(), (all - sum).exp()); // γ and r
+    let row = |x: Var<'t>| x.permute([0, 2, 1]); // [B, H, T]
+    let column = |x: Var<'t>| x.reshape([b, h, t, 1]);
+    let (beta, g) = (column(row(x.beta)), row(x.g));
+    let decay = g.segsum().exp(); // D [B, H, T, T]
+    let from_start = column(g.narrow(2, 0, 1).exp() * decay.narrow(3, 0, 1).reshape([b, h, t])); // γ
+    let (to_end, all) = (column(decay.narrow(2, t - 1, 1)), from_start.narrow(2, t - 1, 1)); // r and γ_T
     let bk = beta * k;
     let inverse = (bk.matmul_t(k) * decay).unit_lower_inverse();
-    let u = inverse.matmul(beta * v - (from_start * bk).matmul(s));
-    let o = (from_start * q).matmul(s) + (q.matmul_t(k) * decay).tril(0).matmul(u);
-    (head_first(o), all.exp() * s + (to_end * k).t_matmul(u))
+    let u = inverse.tril_matmul(beta * v - (from_start * bk).matmul(s));
+    let o = (from_start * q).matmul(s) + (q.matmul_t(k) * decay).tril_matmul(u);
+    (head_first(o), all * s + (to_end * k).t_matmul(u))
 }
 
 /// The mixer.

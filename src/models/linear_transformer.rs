@@ -62,7 +62,7 @@ pub fn parallel<'t>(q: Var<'t>, k: Var<'t>, v: Var<'t>, m: &mut Memory<'t>, scal
     let (q, k, v) = (head_first(scale * q), head_first(k), head_first(v)); // [B, H, T, ..]
     let [b, h, t, n] = k.dims();
     let p = q.matmul_t(k).tril(0); // [B, H, T, T]
-    let mut o = p.matmul(v) + q.matmul(m.s);
+    let mut o = p.tril_matmul(v) + q.matmul(m.s);
     m.s = m.s + k.t_matmul(v);
     if let Some((z, eps)) = &mut m.z {
         let carried = q.matmul(z.reshape([b, h, n, 1])); // [B, H, T, 1]

@@ -23,10 +23,12 @@ pub mod primitives;
 pub mod quasi_lstm;
 pub mod scan;
 pub mod scan_parallel;
+pub mod segsum;
 pub mod selective;
 pub mod skip_gelu;
 pub mod slstm;
 pub mod softmax;
+pub mod tril_matmul;
 pub mod words;
 
 pub use primitives::{arith, cast, cumsum, elementwise, embed, matmul, movement, permute, reduce, triangular};
@@ -56,6 +58,7 @@ ops! {
     elementwise: Exp, Log, Expm1, Sqrt, Square, Sin, Cos, Sigmoid, Tanh, Silu, Softplus, Elu, Elu1, GeluTanh, Gelu;
     arith: Add, Sub, Mul, Div, Affine;
     matmul: Matmul;
+    tril_matmul: TrilMatmul;
     linear: Linear;
     linear_activated: LinearActivated;
     cast: Cast;
@@ -65,6 +68,7 @@ ops! {
     reduce: SumAxis, MaxAxis;
     logsumexp: Logsumexp;
     cumsum: Cumsum;
+    segsum: Segsum;
     softmax: Softmax, LogSoftmax, CausalSoftmax;
     norm: LayerNorm, RmsNorm, L2Norm;
     embed: Embedding, Gather;

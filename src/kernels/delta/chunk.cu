@@ -75,7 +75,7 @@ __device__ void prepare(const S* k, const S* v, const S* beta, const real* g, co
     const Padded<R> ws{w, d.k, t.id}, us{u, d.v, t.id};
     for (i64 c0 = 0; c0 < d.k; c0 += C) {
         Tile<R> y;
-        y.template add<1, 0>(
+        y.template add_lower<1, 0>(
             memory, t.n, inverse, [&](int s, int c) { return b[s] * decay.since_start(s) * key(s, c0 + c); });
         y.each([&](int r, int c, real z) { ws.set(r, c0 + c, z); });
     }
@@ -87,7 +87,7 @@ __device__ void prepare(const S* k, const S* v, const S* beta, const real* g, co
         y.each([&](int r, int c, real seen) {
             rhs[r * MLD + c] = b[r] * (t.get(v, d.v, r, c0 + c) - decay.since_start(r) * seen);
         });
-        z.template add<1, 0>(memory, t.n, inverse, [&](int s, int c) { return rhs[s * MLD + c]; });
+        z.template add_lower<1, 0>(memory, t.n, inverse, [&](int s, int c) { return rhs[s * MLD + c]; });
         z.each([&](int r, int c, real e) { us.set(r, c0 + c, e); });
     }
 }
@@ -152,7 +152,7 @@ __device__ void outputs(const S* q, const S* k, const real* g, const S* states, 
     Tile<R> y;
     y.template add<1, 0>(memory, (int)d.k, query, [&](int i, int c) { return state(states, d, t.id, i, c0 + c); });
     y.scale_rows([&](int r) { return decay.since_start(r); });
-    y.template add<1, 0>(
+    y.template add_lower<1, 0>(
         memory, t.n, [&](int r, int s) { return m[r * MLD + s]; }, [&](int s, int c) { return es.get(s, c0 + c); });
     y.each([&](int r, int c, real x) {
         if (r < t.n && c0 + c < d.v) st(o + t.at(r) * d.v + c0 + c, x);
@@ -262,7 +262,7 @@ __device__ void gradients(const S* q, const S* k, const S* v, const S* beta, con
     constexpr int C = Tile<R>::C, MLD = Tile<R>::MLD;
     real *dp = memory + Tile<R>::SCRATCH, *da = dp + Tile<R>::MATRIX, *rows = da + Tile<R>::MATRIX;
     const Steps t(d, blockIdx.x);
-    Scalars<R> scalars(rows + 2 * C + 32);
+    Scalars<R> scalars(rows + 3 * C + 32);
     const Decay decay = scalars.load(t, beta, g);
     const real* b = scalars.beta;
     const Padded<R> es{(real*)e, d.v, t.id}, gg{(real*)gs, d.v, t.id};
@@ -275,9 +275,10 @@ __device__ void gradients(const S* q, const S* k, const S* v, const S* beta, con
     lower_product<R>(dp, memory, width, cotangent, written, [&](int r, int s) { return decay.between(r, s); });
     lower_product<R>(
         da, memory, width, solved, written, [&](int r, int s) { return s < r ? -decay.between(r, s) : real(0); });
-    // What b_t gets, dβ_t, and what b_C gets from the state after the chunk.
-    real db[Tile<R>::ROWS], dbeta[Tile<R>::ROWS], end = 0;
-    for (int i = 0; i < Tile<R>::ROWS; i++) db[i] = dbeta[i] = 0;
+    // Of each step dβ, and what its gate's exponent has from what it reads of the state before the chunk (start) and from
+    // what it leaves in the one after it (end).
+    real start[Tile<R>::ROWS], end[Tile<R>::ROWS], dbeta[Tile<R>::ROWS];
+    for (int i = 0; i < Tile<R>::ROWS; i++) start[i] = end[i] = dbeta[i] = 0;
     for (i64 c0 = 0; c0 < d.k; c0 += C) {
         Tile<R> y, w, h;
         const auto before = [&](int j, int c) { return state(states, d, t.id, c0 + c, j); };
@@ -287,18 +288,21 @@ __device__ void gradients(const S* q, const S* k, const S* v, const S* beta, con
 #pragma unroll
         for (int i = 0; i < Tile<R>::ROWS; i++) {
             const int r = y.row(i);
-            const real start = decay.since_start(r), rest = r < t.n ? decay.between(t.n - 1, r) : real(0);
+            const real first = decay.since_start(r), last = r < t.n ? decay.between(t.n - 1, r) : real(0);
 #pragma unroll
             for (int j = 0; j < Tile<R>::COLS; j++) {
-                y.v[i][j] *= start;
-                h.v[i][j] *= -start;
-                w.v[i][j] *= rest;
-                if (g) end += w.v[i][j] * key(r, c0 + y.col(j));
+                y.v[i][j] *= first;
+                h.v[i][j] *= -first;
+                w.v[i][j] *= last;
+                if (!g) continue;
+                const real x = key(r, c0 + y.col(j));
+                start[i] += query(r, c0 + y.col(j)) * y.v[i][j] + b[r] * x * h.v[i][j];
+                end[i] += x * w.v[i][j];
             }
         }
         const auto keys = [&](int s, int c) { return key(s, c0 + c); };
-        y.template add<1, 0>(memory, t.n, [&](int r, int s) { return dp[r * MLD + s]; }, keys);
-        h.template add<1, 0>(memory, t.n, [&](int r, int s) { return da[r * MLD + s]; }, keys);
+        y.template add_lower<1, 0>(memory, t.n, [&](int r, int s) { return dp[r * MLD + s]; }, keys);
+        h.template add_lower<1, 0>(memory, t.n, [&](int r, int s) { return da[r * MLD + s]; }, keys);
         w.template add<0, 0>(
             memory, t.n, [&](int r, int s) { return dp[s * MLD + r]; }, [&](int s, int c) { return query(s, c0 + c); });
         w.template add<0, 0>(
@@ -310,32 +314,52 @@ __device__ void gradients(const S* q, const S* k, const S* v, const S* beta, con
                 const int r = y.row(i);
                 const i64 c = c0 + y.col(j), at = t.at(r) * d.k + c;
                 if (r >= t.n || c >= d.k) continue;
-                const real read = b[r] * h.v[i][j], x = key(r, c);
-                dbeta[i] += h.v[i][j] * x;
-                db[i] += query(r, c) * y.v[i][j] + x * (read - w.v[i][j]);
+                dbeta[i] += h.v[i][j] * key(r, c);
                 if (to.q) put(to.q + at, scale * y.v[i][j], to.q_acc);
-                if (to.k) put(to.k + at, read + w.v[i][j], to.k_acc);
+                if (to.k) put(to.k + at, b[r] * h.v[i][j] + w.v[i][j], to.k_acc);
             }
     }
-    if (g)
-        for (i64 n = threadIdx.x; n < d.k * d.v; n += 256)
-            end += decay.since_start(t.n - 1) * ld(states + t.id * d.k * d.v + n) * after[t.id * d.k * d.v + n];
-    end = block_sum(end, rows + 2 * C);
-    Tile<R>::across(db, memory);
     Tile<R>::across(dbeta, memory);
     if (Tile<R>::col(0) == 0)
-        for (int i = 0; i < Tile<R>::ROWS; i++) rows[Tile<R>::row(i)] = db[i], rows[C + Tile<R>::row(i)] = dbeta[i];
+        for (int i = 0; i < Tile<R>::ROWS; i++) rows[Tile<R>::row(i)] = dbeta[i];
     __syncthreads();
-    // A warp to a row for G ⊙ V, a thread to a step for the sum of what later steps got.
+    // A warp to a row for G ⊙ V.
     for (int r = threadIdx.x / 32; to.beta && r < t.n; r += 8) {
         real sum = 0;
         for (int j = threadIdx.x % 32; j < d.v; j += 32) sum += solved(r, j) * t.get(v, d.v, r, j);
         sum = warp_sum(sum);
-        if (threadIdx.x % 32 == 0) put(to.beta + t.at(r), rows[C + r] + sum, to.beta_acc);
+        if (threadIdx.x % 32 == 0) put(to.beta + t.at(r), rows[r] + sum, to.beta_acc);
     }
-    if (to.g && (int)threadIdx.x < t.n) {
-        for (int u = threadIdx.x; u < t.n; u++) end += rows[u];
-        put(to.g + t.at(threadIdx.x), end, to.g_acc);
+    if (!to.g) return;
+    // dP ⊙ P + dA ⊙ A in place of dP; then in place of each entry the sum of those from its row down, left of the diagonal.
+    Tile<R> qk, kk;
+    qk.template add<1, 1>(memory, (int)d.k, query, [&](int i, int s) { return key(s, i); });
+    kk.template add<1, 1>(memory, (int)d.k, key, [&](int i, int s) { return key(s, i); });
+    __syncthreads();
+#pragma unroll
+    for (int i = 0; i < Tile<R>::ROWS; i++)
+#pragma unroll
+        for (int j = 0; j < Tile<R>::COLS; j++) {
+            const int r = qk.row(i), s = qk.col(j);
+            if (s < r) dp[r * MLD + s] = dp[r * MLD + s] * qk.v[i][j] + b[r] * da[r * MLD + s] * kk.v[i][j];
+        }
+    real across = 0;
+    for (i64 n = threadIdx.x; n < d.k * d.v; n += 256)
+        across += decay.since_start(t.n - 1) * ld(states + t.id * d.k * d.v + n) * after[t.id * d.k * d.v + n];
+    across = block_sum(across, rows + 3 * C);
+    Tile<R>::across(start, memory);
+    Tile<R>::across(end, memory);
+    if (Tile<R>::col(0) == 0)
+        for (int i = 0; i < Tile<R>::ROWS; i++)
+            rows[C + Tile<R>::row(i)] = start[i], rows[2 * C + Tile<R>::row(i)] = end[i];
+    __syncthreads();
+    const int step = threadIdx.x;
+    for (int u = t.n - 2; u > step; u--) dp[u * MLD + step] += dp[(u + 1) * MLD + step];
+    __syncthreads();
+    if (step < t.n) {
+        for (int s = 0; s < step; s++) across += dp[step * MLD + s] + rows[2 * C + s];
+        for (int u = step; u < t.n; u++) across += rows[C + u];
+        put(to.g + t.at(step), across, to.g_acc);
     }
 }
 

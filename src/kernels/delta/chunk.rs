@@ -28,14 +28,15 @@
 //! P = tril(Q Kᵀ ⊙ D)                  O = γ Q S + P E           S ← Γ S + (r K)ᵀ E
 //! ```
 //!
-//! The same factors come into the gradients above. For those of the gates: b_t = g_1 + … + g_t is in the exponent of
-//! all that step t reads, and, negatively, of all that is later read of what it wrote. So with dK = dKʳ + dKʷ, the
-//! part of the keys that read (the rows of A and R) and of those that wrote,
+//! The same factors come into the gradients above. The gate of step t is in the exponents of what a step u ≥ t reads of
+//! a step s < t, of what it reads of the state before the chunk, and of what is left of them after it:
 //!
 //! ```text
-//! db_t = q_t · dq_t + k_t · (dkʳ_t − dkʷ_t)        db_C += Σ_t k_t · (r E dSᵀ)_t + Γ ⟨dS, S⟩
-//! dg_t = Σ_{u ≥ t} db_u
+//! dg_t = Σ_{s<t≤u} (dP ⊙ P + dA ⊙ A)_us + Σ_{u≥t} (q_u · (γ dO Sᵀ)_u − b k_u · (γ G Sᵀ)_u)
+//!        + Σ_{s<t} k_s · (r E dSᵀ)_s + Γ ⟨dS, S⟩
 //! ```
+//!
+//! Each term has the factor of the gate in it, so that nothing cancels where little is left.
 
 use crate::{
     kernels::{
@@ -45,7 +46,9 @@ use crate::{
         matmul::{Mat, gemm},
         rows::{add, add_row_dots, dot, scale_rows, times_rows},
         scan::put_all,
+        segsum,
         triangular::{solve_lower, solve_lower_transposed},
+        tril_matmul::lower_gemm,
     },
     tensor::{Cpu, Temp},
 };
@@ -117,7 +120,7 @@ pub fn forward<T: Math>(cpu: &Cpu, p: Plan<T>, x: &Inputs<T>, y: Outputs<T>) {
         for j in 0..p.chunks {
             let (t0, at) = (j * c, (i * p.chunks + j) * ns);
             let n = c.min(d.t - t0);
-            let (mk, mv, ma) = (mat(n, d.k), mat(n, d.v), mat(n, n));
+            let (mk, mv) = (mat(n, d.k), mat(n, d.v));
             y.states[at..at + ns].copy_from_slice(&s);
             u.load(&p, x, i, t0, n, &s);
             let next = if j + 1 < p.chunks { (i, t0 + n) } else { (i + 1, 0) };
@@ -127,7 +130,7 @@ pub fn forward<T: Math>(cpu: &Cpu, p: Plan<T>, x: &Inputs<T>, y: Outputs<T>) {
             solve_lower(&u.a, &mut e, n, d.v);
             gemm_unless(zero(&s), T::ONE, (&u.q, mk), (&s, ms), (&mut o, mv), false);
             u.decay.since_start(&mut o, n, d.v);
-            gemm(T::ONE, (&u.p, ma), (&e, mv), (&mut o, mv), true);
+            lower_gemm(cpu, n, d.v, &u.p, &e, &mut o, true);
             d.values().put(&o, d.v, i, t0, n, y.o);
             d.values().put(&e, d.v, i, t0, n, y.e);
             u.decay.until_end(&mut e, n, d.v);
@@ -148,6 +151,9 @@ pub fn backward<T: Math>(cpu: &Cpu, p: Plan<T>, x: &Inputs<T>, y: &Saved<T>, mut
     let (mut dq, mut dk, mut h) = (cpu.temp::<T>(c * d.k), cpu.temp::<T>(c * d.k), cpu.temp::<T>(c * d.k));
     let (mut bg, mut dbeta, mut dg) = (cpu.temp::<T>(c * d.v), cpu.temp::<T>(c), cpu.temp::<T>(c));
     let gated = x.g.is_some();
+    let only = |n: usize| cpu.temp::<T>(if gated { n } else { 0 });
+    let (mut w, mut seen) = (only(c * c), only(c * d.k));
+    let [mut start, mut end, mut sums] = [only(c), only(c), only(c)];
     for i in 0..d.b * d.h {
         match y.ds {
             Some(last) => ds.copy_from_slice(&last[i * ns..(i + 1) * ns]),
@@ -172,39 +178,56 @@ pub fn backward<T: Math>(cpu: &Cpu, p: Plan<T>, x: &Inputs<T>, y: &Saved<T>, mut
             gemm(T::ONE, (&u.p, ma.t()), (&d_o, mv), (&mut g, mv), true);
             gemm(T::ONE, (&d_o, mv), (&e, mv.t()), (&mut dp, ma), false);
             lower(&mut dp, n, false);
+            if gated {
+                product(&dp[..n * n], &u.p, &mut w, false);
+            }
             u.decay.between(&mut dp, n);
             gemm_unless(first, T::ONE, (&d_o, mv), (s, ms.t()), (&mut dq, mk), false);
             u.decay.since_start(&mut dq, n, d.k);
-            gemm(T::ONE, (&dp, ma), (&u.k, mk), (&mut dq, mk), true);
+            if gated {
+                start.fill(T::ZERO);
+                add_row_dots(d.k, &u.q[..n * d.k], &dq, &mut start[..n]);
+            }
+            lower_gemm(cpu, n, d.k, &dp, &u.k, &mut dq, true);
             gemm_unless(last, T::ONE, (&e, mv), (&ds, ms.t()), (&mut dk, mk), false);
             u.decay.until_end(&mut dk, n, d.k);
-            // What the last step's gate is to the state after the chunk.
-            let end = if gated { dot(&u.k[..n * d.k], &dk) + u.decay.whole(n) * dot(&ds, s) } else { T::ZERO };
+            if gated {
+                end.fill(T::ZERO);
+                add_row_dots(d.k, &u.k[..n * d.k], &dk, &mut end[..n]);
+            }
             gemm(T::ONE, (&dp, ma.t()), (&u.q, mk), (&mut dk, mk), true);
             // Through E = (I + A)⁻¹ R.
             solve_lower_transposed(&u.a, &mut g, n, d.v);
             gemm(-T::ONE, (&g, mv), (&e, mv.t()), (&mut da, ma), false);
             lower(&mut da, n, true);
+            if gated {
+                product(&da[..n * n], &u.a, &mut w, true);
+            }
             u.decay.between(&mut da, n);
-            // Through A = stril(b K Kᵀ ⊙ D) and R = b (V − γ K S); h is dKʳ, dk is dKʷ.
+            // Through A = stril(b K Kᵀ ⊙ D) and R = b (V − γ K S); h is of the keys that read, dk of those that wrote.
             scale_rows(d.v, &u.beta[..n], &g, &mut bg);
-            gemm(T::ONE, (&da, ma), (&u.k, mk), (&mut h, mk), false);
+            lower_gemm(cpu, n, d.k, &da, &u.k, &mut h, false);
             dbeta.fill(T::ZERO);
             add_row_dots(d.v, &g, &u.diff, &mut dbeta[..n]);
             add_row_dots(d.k, &h, &u.k, &mut dbeta[..n]);
             d.values().merge(&bg, d.v, T::ONE, i, (t0, n), &mut dx.dv);
             times_rows(d.k, &u.beta[..n], &mut h);
             u.decay.since_start(&mut bg, n, d.v);
-            gemm_unless(first, -T::ONE, (&bg, mv), (s, ms.t()), (&mut h, mk), true);
+            if gated {
+                gemm_unless(first, -T::ONE, (&bg, mv), (s, ms.t()), (&mut seen, mk), false);
+                add_row_dots(d.k, &u.k[..n * d.k], &seen, &mut start[..n]);
+                add(&mut h[..n * d.k], &seen);
+                let across = u.decay.whole(n) * dot(&ds, s);
+                gate(&w[..n * n], (&start, &end, across), &mut sums, &mut dg[..n]);
+                d.scalars().merge(&dg, 1, T::ONE, i, (t0, n), &mut dx.dg);
+            } else {
+                gemm_unless(first, -T::ONE, (&bg, mv), (s, ms.t()), (&mut h, mk), true);
+            }
             gemm(T::ONE, (&da, ma.t()), (&u.bk, mk), (&mut dk, mk), true);
             u.decay.since_start(&mut d_o, n, d.v);
             u.decay.state(&mut ds, n);
             gemm_unless(unread, T::ONE, (&u.q, mk.t()), (&d_o, mv), (&mut ds, ms), true);
             gemm_unless(unread, -T::ONE, (&u.k, mk.t()), (&bg, mv), (&mut ds, ms), true);
-            if gated {
-                gate(&u, (&dq, &h, &dk), end, &mut dg, n, d.k);
-                d.scalars().merge(&dg, 1, T::ONE, i, (t0, n), &mut dx.dg);
-            }
             add(&mut dk[..n * d.k], &h);
             d.keys().merge(&dq, d.k, p.scale, i, (t0, n), &mut dx.dq);
             d.keys().merge(&dk, d.k, T::ONE, i, (t0, n), &mut dx.dk);
@@ -216,13 +239,26 @@ pub fn backward<T: Math>(cpu: &Cpu, p: Plan<T>, x: &Inputs<T>, y: &Saved<T>, mut
     }
 }
 
-/// dg from dQ, dKʳ and dKʷ; `end` is what b_C gets from the state after the chunk.
-fn gate<T: Math>(u: &Chunk<T>, (dq, dkr, dkw): (&[T], &[T], &[T]), end: T, dg: &mut [T], n: usize, k: usize) {
-    let mut sum = end;
-    for t in (0..n).rev() {
-        let r = t * k..(t + 1) * k;
-        let (q, key) = (&u.q[r.clone()], &u.k[r.clone()]);
-        sum += dot(q, &dq[r.clone()]) + dot(key, &dkr[r.clone()]) - dot(key, &dkw[r]);
-        dg[t] = sum;
+/// y = a ⊙ b, or y += a ⊙ b
+#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
+fn product<T: Math>(a: &[T], b: &[T], y: &mut [T], acc: bool) {
+    for ((y, &a), &b) in y.iter_mut().zip(a).zip(b) {
+        *y = if acc { *y + a * b } else { a * b };
+    }
+}
+
+/// dg from its terms: of what a step reads of another (w [n, n]) and of the state before the chunk, and of what is left of
+/// each step and of the whole after it.
+fn gate<T: Math>(w: &[T], (start, end, across): (&[T], &[T], T), sums: &mut [T], dg: &mut [T]) {
+    segsum::backward(dg.len(), w, dg, false, sums);
+    let mut sum = across;
+    for (dg, &end) in dg.iter_mut().zip(end) {
+        *dg += sum;
+        sum += end;
+    }
+    sum = T::ZERO;
+    for (dg, &start) in dg.iter_mut().zip(start).rev() {
+        sum += start;
+        *dg += sum;
     }
 }

@@ -41,7 +41,7 @@ impl<'a> Plan<'a> {
 
     /// A block for each of so many tiles of each chunk.
     fn over(&self, tiles: usize, matrices: usize, more: usize) -> Launch {
-        self.tiles.launch(self.heads * self.chunks * tiles, self.dtype, matrices, more + 5 * self.tiles.side())
+        self.tiles.launch(self.heads * self.chunks * tiles, self.dtype, matrices, more + 7 * self.tiles.side())
     }
 
     /// X (if wanted), W, and U or, where the states are known, E.
@@ -56,7 +56,7 @@ impl<'a> Plan<'a> {
     /// A block for every 16 columns of S of each head; and the memory that those need that are too long to share.
     fn along(&self) -> (Launch, Option<Temp<'a>>) {
         let (c, blocks) = (self.tiles.side(), self.heads * self.v.div_ceil(16));
-        let own = 32 * (c + 4 + 20) + 16 * c + 5 * c;
+        let own = 32 * (c + 4 + 20) + 16 * c + 7 * c;
         let (state, size) = (16 * self.k, if self.dtype == DType::F64 { 8 } else { 4 });
         let shared = size * (own + state);
         if shared <= self.cu.gpu().shared() {
@@ -165,7 +165,7 @@ pub fn backward(op: &DeltaRule, cu: &Cuda, dims: Dims, x: In, y: &[Value], dy: &
             op.scale,
             p.dims
         ];
-        let over = p.over(1, 2, 2 * p.tiles.side() + 32);
+        let over = p.over(1, 2, 3 * p.tiles.side() + 32);
         cu.launch(&MODULE, sized!("gradients", p.tiles), p.dtype, over, args);
     }
 }

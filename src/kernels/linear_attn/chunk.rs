@@ -20,6 +20,7 @@ use crate::{
         matmul::{Mat, gemm},
         rows::{add_dots, add_outer, add_row_dots, add_weighted, divide_rows},
         scan::put_all,
+        tril_matmul::lower_gemm,
     },
     tensor::{Cpu, Real},
 };
@@ -67,7 +68,7 @@ pub fn forward<T: Real>(
             gemm(T::ONE, (&q, mk), (&k, mk.t()), (&mut a, ma), false);
             lower(&mut a, n, false);
             gemm_unless(zero(s), T::ONE, (&q, mk), (s, ms), (&mut y, mv), false);
-            gemm(T::ONE, (&a, ma), (&v, mv), (&mut y, mv), true);
+            lower_gemm(cpu, n, d.v, &a, &v, &mut y, true);
             gemm(T::ONE, (&k, mk.t()), (&v, mv), (s, ms), true);
             if let (Some(eps), Some(den)) = (p.eps, den.as_deref_mut()) {
                 let by = &mut by[..n];
@@ -159,7 +160,7 @@ pub fn backward<T: Real>(cpu: &Cpu, p: Plan<T>, x: &Inputs<T>, y: &Outputs<T>, m
             }
             lower(&mut da, n, false);
             gemm_unless(first, T::ONE, (&dy, mv), (s, ms.t()), (&mut dq, mk), false);
-            gemm(T::ONE, (&da, ma), (&k, mk), (&mut dq, mk), true);
+            lower_gemm(cpu, n, d.k, &da, &k, &mut dq, true);
             gemm(T::ONE, (&da, ma.t()), (&q, mk), (&mut dk, mk), false);
             gemm_unless(last, T::ONE, (&v, mv), (&ds, ms.t()), (&mut dk, mk), true);
             gemm(T::ONE, (&a, ma.t()), (&dy, mv), (&mut dv, mv), false);

@@ -1,0 +1,72 @@
+//! Sums over segments (Mamba-2, arXiv 2405.21060, listing 1), the exponents of a decay between two steps:
+//!
+//! ```text
+//! y_ts = x_{s+1} + … + x_t  for s ≤ t (0 for s = t),  −∞ above the diagonal
+//! dx_u = Σ dy_ts over s < u ≤ t
+//! ```
+//!
+//! Each entry is the sum of its own segment, one more term than the entry above it. A difference of two running sums from
+//! the start would lose the digits of a short segment behind a long or strongly decaying past, and be NaN behind −∞.
+
+use crate::{
+    autograd::{Gen, In, Kernel, Op, Outs, Var},
+    ops::{check_real, words::insert},
+    tensor::{Shape, Tensor},
+};
+
+/// x [.., T] → y [.., T, T]
+pub struct Segsum {
+    /// What stands above the diagonal.
+    pub above: f64,
+}
+
+impl Op for Segsum {
+    fn name(&self) -> &'static str {
+        "segsum"
+    }
+
+    fn infer(&self, x: In) -> Result<Outs, String> {
+        check_real(&x[0])?;
+        let shape = x[0].shape();
+        match shape.dims().last() {
+            Some(&n) => Ok(Shape::new(&[shape.dims(), &[n]].concat()).into()),
+            None => Err("needs one axis at least".into()),
+        }
+    }
+
+    fn formula<'t>(&self, x: &[Var<'t>]) -> Option<Vec<Var<'t>>> {
+        let (x, tape, shape) = (x[0], x[0].tape(), x[0].shape());
+        let (axis, n) = (shape.rank() - 1, shape.last());
+        if n == 0 {
+            return Some(vec![x.reshape(&[shape.dims(), &[0]].concat()[..])]);
+        }
+        let full = |n: usize, value: f64| tape.full(shape.with(axis, n), x.dtype(), value);
+        let mut sums = full(0, 0.0);
+        let rows = (0..n).map(|t| {
+            // One more term in each sum, and a new sum of none.
+            sums = Var::concat(&[sums + x.narrow(axis, t, 1), full(1, 0.0)], axis);
+            insert(Var::concat(&[sums, full(n - t - 1, self.above)], axis), axis)
+        });
+        Some(vec![Var::concat(&rows.collect::<Vec<_>>(), axis)])
+    }
+
+    fn kernel(&self) -> Option<&dyn Kernel> {
+        Some(self)
+    }
+
+    /// With numbers above the diagonal, so that a weighted sum of all of them is one.
+    fn sample(g: &mut Gen) -> (Self, Vec<Tensor>) {
+        let rank = g.below(3) + 1;
+        let shape = g.shape(rank, 9);
+        (Segsum { above: 0.5 }, vec![g.normal(shape)])
+    }
+}
+
+impl<'t> Var<'t> {
+    /// [.., T] to [.., T, T]: entry (t, s) is the sum over the steps after s up to t; −∞ above the diagonal. The gradient
+    /// at −∞ is what comes from the segments without it.
+    #[track_caller]
+    pub fn segsum(self) -> Var<'t> {
+        self.tape().apply(Segsum { above: f64::NEG_INFINITY }, [self])
+    }
+}

@@ -1,0 +1,77 @@
+//! The product of a lower-triangular matrix and another: what a causal mixer in parallel form sums over the past.
+//!
+//! ```text
+//! y_t = Σ a_ts b_s over s ≤ t + past          da = dy bᵀ, below and on that diagonal          db_s = Σ a_ts dy_t over t ≥ s − past
+//! ```
+//!
+//! A matrix product with zeros above the diagonal would be the same for numbers; but 0 · ∞ and 0 · NaN are NaN, and what
+//! is not finite at one step would reach every step before it. So what is not finite in b is left out of the product, and
+//! added to the rows that see it afterwards.
+
+use crate::{
+    autograd::{Gen, In, Kernel, Op, Outs, Var},
+    ops::check_real,
+    tensor::{Shape, Tensor},
+};
+
+/// a [.., R, C] and b [.., C, D] → [.., R, D]. Row i of a shows columns 0..=i + `past`; the others are not read, and their
+/// gradient is 0.
+pub struct TrilMatmul {
+    /// How many columns before the first belong to the past of row 0.
+    pub past: usize,
+}
+
+impl Op for TrilMatmul {
+    fn name(&self) -> &'static str {
+        "tril_matmul"
+    }
+
+    fn infer(&self, x: In) -> Result<Outs, String> {
+        (0..2).try_for_each(|i| check_real(&x[i]))?;
+        let (a, b) = (x[0].shape(), x[1].shape());
+        let outer = |s: Shape| Shape::new(&s.dims()[..s.rank() - 2]);
+        if a.rank() < 2 || a.rank() != b.rank() || outer(a) != outer(b) || a.at(-1) != b.at(-2) {
+            return Err(format!("shapes {a} and {b} do not fit [.., R, C] and [.., C, D]"));
+        }
+        Ok(b.with(b.rank() - 2, a.at(-2)).into())
+    }
+
+    fn formula<'t>(&self, x: &[Var<'t>]) -> Option<Vec<Var<'t>>> {
+        let ([a, b], axis) = ([x[0], x[1]], x[0].shape().rank() - 2);
+        let (rows, cols) = (a.shape().at(-2), a.shape().at(-1));
+        let row = |i: usize| {
+            let seen = (i + 1).saturating_add(self.past).min(cols);
+            a.narrow(axis, i, 1).narrow(axis + 1, 0, seen).matmul(b.narrow(axis, 0, seen))
+        };
+        let none = b.narrow(axis, 0, 0);
+        let all: Vec<Var<'t>> = std::iter::once(none).chain((0..rows).map(row)).collect();
+        Some(vec![Var::concat(&all, axis)])
+    }
+
+    fn kernel(&self) -> Option<&dyn Kernel> {
+        Some(self)
+    }
+
+    fn sample(g: &mut Gen) -> (Self, Vec<Tensor>) {
+        let (rows, past, width) = (g.size(6), g.below(3), g.size(5));
+        let (outer, cols) = (g.shape(2, 3), rows + if g.coin() { past } else { g.below(3) });
+        let mat = |g: &mut Gen, r: usize, c: usize| g.normal(&[outer.dims(), &[r, c]].concat()[..]);
+        let (a, b) = (mat(g, rows, cols), mat(g, cols, width));
+        (TrilMatmul { past }, vec![a, b])
+    }
+}
+
+impl<'t> Var<'t> {
+    /// self · b over the last two axes for a square, lower-triangular self: what it holds above the diagonal is not read.
+    /// Step s of b reaches no row before s, NaN and ∞ neither.
+    #[track_caller]
+    pub fn tril_matmul(self, b: Var<'t>) -> Var<'t> {
+        self.tape().apply(TrilMatmul { past: 0 }, [self, b])
+    }
+
+    /// The same where row i sees `past` columns more.
+    #[track_caller]
+    pub fn tril_matmul_after(self, past: usize, b: Var<'t>) -> Var<'t> {
+        self.tape().apply(TrilMatmul { past }, [self, b])
+    }
+}
