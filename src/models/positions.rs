@@ -9,7 +9,7 @@ use crate::{
 /// x = scale · table[token] + positions: [B, T, D] of a table [V, D], tokens [B, T] and positions [T, D].
 #[track_caller]
 pub(super) fn embed<'t>(table: Var<'t>, scale: f64, tokens: Var<'t>, positions: Option<Var<'t>>) -> Var<'t> {
-    let x = scale * table.embedding(tokens);
+    let x = (scale * table).embedding(tokens);
     positions.map_or(x, |positions| x + positions)
 }
 
