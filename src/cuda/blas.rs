@@ -31,9 +31,10 @@ impl View {
         View { ptr: t.device_ptr_mut(), len: t.len(), dtype: t.dtype(), mat, step: 0 }
     }
 
-    /// The same, beginning `offset` elements later.
+    /// The same, beginning `offset` elements later. Of no elements every part is the same nothing.
     #[track_caller]
     pub fn at(self, offset: usize) -> View {
+        let offset = if self.len == 0 { 0 } else { offset };
         assert!(offset <= self.len, "offset {offset} of {} elements", self.len);
         View { ptr: self.ptr + (offset * self.dtype.bytes()) as u64, len: self.len - offset, ..self }
     }
