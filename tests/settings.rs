@@ -94,7 +94,7 @@ fn a_task_is_checked_against_every_length() {
             &["train_len 5-20", "length 20", "6 pairs"],
         ),
         ("mqar --layout published --train-len 6-7", &["train_len 6-7", "5, 8, 11"]),
-        ("state_tracking --task modular_arithmetic --train-len 4", &["train_len 4", "odd length"]),
+        ("state_tracking --task modular_arithmetic --train-len 2", &["train_len 2", "at least 3"]),
         ("state_tracking --task modular_arithmetic --eval-lens 1-9", &["eval_lens 1-9", "at least 3"]),
         ("state_tracking --task parity --train-len 1-9", &["train_len 1-9", "at least 2"]),
         ("state_tracking --task modular_arithmetic_with_brackets --train-len 2-9", &["train_len 2-9", "at least 5"]),
@@ -165,6 +165,8 @@ fn a_setting_without_effect_is_named_once() {
             "mqar --layout published --vocab 32 --random-non-queries --train-len 8 --eval-lens 8",
             &[&["--vocab 32", "\"zoology\""], &["--random-non-queries"]],
         ),
+        ("state_tracking --task modular_arithmetic --train-len 8", &[&["--train-len 8", "no length", "3, 5, 7"]]),
+        ("state_tracking --task modular_arithmetic --eval-lens 9,40", &[&["--eval-lens", "40", "next shorter"]]),
         ("state_tracking --task s3 --moves three", &[&["--moves three", "all elements of S3"]]),
         ("state_tracking --task s4 --moves three", &[]),
     ] {

@@ -160,11 +160,18 @@ pub fn at(x: Var<'_>, i: usize) -> Var<'_> {
     x.narrow(1, i, 1).reshape(&dims[..])
 }
 
+/// y [B, ..] as one step of a sequence: [B, 1, ..].
+#[track_caller]
+fn one_step(y: Var<'_>) -> Var<'_> {
+    let shape = y.shape();
+    let (b, rest) = shape.dims().split_at(1);
+    y.reshape(&[b, &[1], rest].concat()[..])
+}
+
 /// No steps of what is [B, ..] at each: [B, 0, ..].
 #[track_caller]
 pub fn no_steps(y: Var<'_>) -> Var<'_> {
-    let dims: Vec<usize> = [&y.shape().dims()[..1], &[1], &y.shape().dims()[1..]].concat();
-    y.reshape(&dims[..]).narrow(1, 0, 0)
+    one_step(y).narrow(1, 0, 0)
 }
 
 /// Stack y_0 … y_{T-1}, each [B, ..], into [B, T, ..]. Of no steps that is `none`, [B, 0, ..].
@@ -173,14 +180,8 @@ pub fn over_time<'t>(t: usize, none: Var<'t>, mut step: impl FnMut(usize) -> Var
     if t == 0 {
         return none;
     }
-    let rows: Vec<Var<'t>> = (0..t)
-        .map(|i| {
-            let y = step(i);
-            let dims: Vec<usize> = [&y.shape().dims()[..1], &[1], &y.shape().dims()[1..]].concat();
-            y.reshape(&dims[..])
-        })
-        .collect();
-    Var::concat(&rows, 1)
+    let steps: Vec<Var<'t>> = (0..t).map(|i| one_step(step(i))).collect();
+    Var::concat(&steps, 1)
 }
 
 /// Cut the last axis into `N` equal parts.

@@ -332,7 +332,8 @@ pub fn later(core: &Core, seed: u64, places: &[(Device, DType)]) -> Result<(), S
                     let untouched = |i: usize| {
                         poison.row.is_some_and(|row| i / own != row) || *timed && i % own / (own / t).max(1) < poison.at
                     };
-                    let changed = |&i: &usize| untouched(i) && x.v[i].to_bits() != y.v[i].to_bits();
+                    let alike = |a: f64, b: f64| a == b || a.to_bits() == b.to_bits();
+                    let changed = |&i: &usize| untouched(i) && !alike(x.v[i], y.v[i]);
                     (0..x.v.len()).find(changed).map_or(Ok(()), |i| {
                         let (here, what) = (format!("{form} {dtype} on {device}"), poison.describe(core));
                         Err(format!("{here}: {} was {:e} and is {:e} with {what}", x.at(i), x.v[i], y.v[i]))

@@ -6,6 +6,7 @@ use super::{Parts, TrainConfig, merge, parse, plain, table_of};
 use crate::{
     error::{Result, brief},
     models::{Positions, Variant, published::Defect},
+    tasks::Len,
     tensor::Device,
     train::{on_device::Graphs, schedule::Shape},
 };
@@ -141,7 +142,9 @@ const WITH_HEADS: [&str; 9] = [
 /// A key that has no effect where its condition holds, and what is then said of it.
 type Rule = (&'static str, fn(&TrainConfig) -> bool, fn(&TrainConfig) -> String);
 
-const RULES: [Rule; 11] = [
+const RULES: [Rule; 13] = [
+    ("train_len", |c| off_grid(c, c.train_len), no_such_length),
+    ("eval_lens", |c| c.eval_lens.iter().any(|&len| off_grid(c, len)), no_such_length),
     (
         "curriculum",
         |c| c.curriculum > 0 && c.train_len.is_one(),
@@ -201,6 +204,17 @@ const RULES: [Rule; 11] = [
         |_| "has no effect: the published lru normalises whole batches, and computes them in one part".into(),
     ),
 ];
+
+/// Whether the task has no sequence of this length, and takes another for it.
+fn off_grid(c: &TrainConfig, len: Len) -> bool {
+    c.task.ends(len).is_none()
+}
+
+fn no_such_length(c: &TrainConfig) -> String {
+    let (step, rest) = c.task.grid();
+    let lens: Vec<String> = (0..3).map(|i| (rest + step + i * step).to_string()).collect();
+    format!("is no length of {}: these are {}, ..; the next shorter one is taken", c.task.title(), lens.join(", "))
+}
 
 /// Why a key has no effect on a model; none if it has one.
 fn idle(own: &TrainConfig, key: &str) -> Option<String> {
