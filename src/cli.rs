@@ -9,11 +9,11 @@ mod run;
 pub use run::{profile, run};
 
 use crate::{
+    autograd::Kernels,
     error::{Error, Result, printable},
     models::{Eigenvalues, Form},
     tasks::Len,
-    tensor::Products,
-    tensor::{Cx, DType, Device},
+    tensor::{Cx, DType, Device, Products},
     train::{
         config::{Parts, Setting, TrainConfig, plain, preset_table, read, warnings},
         on_device::Graphs,
@@ -184,6 +184,10 @@ struct Machine {
     /// What operands of matrix products are rounded to on the CPU: f32, not at all; bf16, faster [default: f32]
     #[arg(long, value_name = "TYPE")]
     products: Option<Products>,
+    /// Which ops run by their kernels: fast, all; plain, none, but from what defines each op; NAME,… these alone;
+    /// fast,-NAME,… all but these. To see what a kernel buys, or to check it [default: fast]
+    #[arg(long, value_name = "WHICH", allow_hyphen_values = true)]
+    kernels: Option<Kernels>,
     /// Parts that a batch is computed in, on cores without a run; results depend on it, not on the cores; auto: of about
     /// 1024 tokens each, or 2048 of width below 8, and half as many of sLSTM and mLSTM [default: what the preset says, or
     /// auto]
@@ -344,6 +348,7 @@ impl TrainArgs {
         top.set("cuda_graph", machine.cuda_graph.map(|x| x.to_string()));
         top.set("dtype", machine.dtype.map(|x| x.to_string())).set("max_len", sizes.max_len);
         top.set("products", machine.products.map(|x| x.to_string()))
+            .set("kernels", machine.kernels.map(|x| x.to_string()))
             .set("shards", machine.shards.map(toml::Value::from));
 
         let mut model = Flags::default();

@@ -34,7 +34,7 @@ pub mod words;
 pub use primitives::{arith, cast, cumsum, elementwise, embed, matmul, movement, permute, reduce, triangular};
 
 use crate::{
-    autograd::{Gen, In, Op},
+    autograd::{Gen, In, Kernels, Op},
     tensor::{DType, Tensor},
 };
 
@@ -110,4 +110,31 @@ fn check_real(x: &Tensor) -> Result<(), String> {
 /// An error for chunks of no steps.
 fn some_steps(chunk: usize) -> Result<(), String> {
     if chunk == 0 { Err("a chunk needs one step at least, got chunk = 0".into()) } else { Ok(()) }
+}
+
+/// The names of all ops, as `--kernels` takes them.
+pub fn names() -> Vec<&'static str> {
+    let mut names = vec![];
+    // A sum or a mean, for one, have names of their own: several samples find both.
+    for (_, sample) in OPS {
+        for seed in 0..16 {
+            let name = sample(&mut Gen::new(seed)).0.name();
+            if !names.contains(&name) {
+                names.push(name);
+            }
+        }
+    }
+    names
+}
+
+/// That there are ops of these names.
+///
+/// # Errors
+/// When there is none of one: its name, and those that there are.
+pub fn check_names(kernels: &Kernels) -> Result<(), String> {
+    let known = names();
+    match kernels.names().iter().find(|name| !known.contains(&name.as_str())) {
+        Some(name) => Err(format!("kernels: no op has the name '{name}'; there are {}", known.join(", "))),
+        None => Ok(()),
+    }
 }

@@ -20,11 +20,12 @@ use super::{
     schedule::{Schedule, Shape},
 };
 use crate::{
+    autograd::Kernels,
     error::{Error, Result, brief},
     models::{self, Form, Model, ModelConfig, Variant},
+    ops,
     tasks::{Len, Tasks},
-    tensor::Products,
-    tensor::{DType, Device},
+    tensor::{DType, Device, Products},
 };
 use serde::{Deserialize, Serialize};
 use std::{collections::BTreeMap, path::Path};
@@ -110,6 +111,9 @@ pub struct TrainConfig {
     /// What operands of products are rounded to, on the CPU.
     #[serde(default, with = "text")]
     pub products: Products,
+    /// Which ops are computed by their kernels; the others by what defines them, which is slow and differs by rounding.
+    #[serde(default, with = "text", skip_serializing_if = "all_kernels")]
+    pub kernels: Kernels,
     /// On the CPU, the parts that a training batch is computed in, on as many cores as have no other run. The results
     /// depend on this number and not on that of the cores. A model that keeps numbers of whole batches (the published
     /// LRU's statistics, a state that is carried) is computed in one.
@@ -122,6 +126,11 @@ pub struct TrainConfig {
     /// key `mixer`, it is a variant: that mixer, with what `per_model` has for it and then with this.
     #[serde(default)]
     pub per_model: BTreeMap<String, Table>,
+}
+
+/// What a file need not say.
+fn all_kernels(kernels: &Kernels) -> bool {
+    *kernels == Kernels::Fast
 }
 
 impl TrainConfig {
@@ -349,6 +358,7 @@ impl TrainConfig {
         })?;
         self.check_bf16()?;
         self.products.check(self.device, self.dtype).map_err(Error::Config)?;
+        ops::check_names(&self.kernels).map_err(Error::Config)?;
         self.check_model()
     }
 

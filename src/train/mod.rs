@@ -177,7 +177,7 @@ impl Trainer {
         let mut model = Model::new(&cfg.model, seed, cfg.dtype)?;
         model.begin_carrying(cfg.batch);
         let n = model.params().len();
-        let tape = Tape::open_with(cfg.device, cfg.products).map_err(Error::Device)?;
+        let tape = Tape::open_with(cfg.device, cfg.products).map_err(Error::Device)?.with_kernels(cfg.kernels.clone());
         let windows = windows(model.params(), cfg.weight_decay);
         let real = cfg.dtype.real();
         let mut adam = Adam::new(n, real, cfg.adam());

@@ -83,7 +83,8 @@ impl Shards {
     /// # Errors
     /// When a tape cannot be had.
     pub fn new(cfg: &TrainConfig, grads: &Tensor) -> Result<Shards> {
-        let tape = |_| Tape::open_with(cfg.device, cfg.products).map_err(Error::Device);
+        let open = || Tape::open_with(cfg.device, cfg.products).map_err(Error::Device);
+        let tape = |_| Ok(open()?.with_kernels(cfg.kernels.clone()));
         let grads = || Tensor::zeros(grads.shape(), grads.dtype());
         Ok(Shards {
             parts: (0..cfg.parts()).map(|_| Mutex::new(Shard { grads: grads(), loss: 0.0, targets: 0 })).collect(),
