@@ -104,6 +104,11 @@ fn a_form_of_a_mixer_is_its_recurrence() {
 }
 
 #[test]
+fn a_form_of_a_model_is_its_recurrence() {
+    check(mixers::models(), 12, draw::sizes, on_the_cpu);
+}
+
+#[test]
 fn what_comes_later_never_reaches_what_came_before() {
     check(cores::all(), 80, draw::sizes, later_on_the_cpu);
     check(mixers::all(), 40, draw::sizes, later_on_the_cpu);

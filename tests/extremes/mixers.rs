@@ -1,4 +1,4 @@
-//! The registered mixers, with states, inputs and parameters at their edges.
+//! The registered mixers, with states, inputs and parameters at their edges, and whole models, published ones too.
 
 use crate::{
     Draw,
@@ -8,7 +8,10 @@ use crate::{
 use std::sync::Arc;
 use tapezoo::{
     autograd::Gen,
-    models::{Bound, Build, Eigenvalues, Form, Init, MIXERS, ModelConfig, State, run},
+    models::{
+        Bound, Build, Eigenvalues, Form, Init, MIXERS, Model, ModelConfig, Params, Positions, State, Variant, names,
+        published, run,
+    },
     tensor::{DType, Tensor},
 };
 
@@ -16,6 +19,13 @@ use tapezoo::{
 pub fn all() -> Vec<(&'static str, Draw)> {
     let draw = |build: Build| -> Draw { Box::new(move |g, size| mixer(build, g, size)) };
     MIXERS.iter().map(|&(name, build)| (name, draw(build))).collect()
+}
+
+/// All whole models by name, ours and then the published ones.
+pub fn models() -> Vec<(&'static str, Draw)> {
+    let draw = |name: &'static str, variant| -> Draw { Box::new(move |g, size| model(name, variant, g, size)) };
+    let ours = names().into_iter().map(|name| (name, draw(name, Variant::Clean)));
+    ours.chain(published::names().into_iter().map(|name| (name, draw(name, Variant::Published)))).collect()
 }
 
 /// Sizes in which widths are on both sides of what a kernel takes.
@@ -50,6 +60,68 @@ fn unusual(g: &mut Gen, name: &str, x: &Tensor, what: &mut String) -> Tensor {
     Tensor::from_vec(v.collect(), x.shape())
 }
 
+/// The parameters as inputs: away from symmetric initial values, where a wrong term may vanish, and so many of them unusual.
+fn parameters(g: &mut Gen, params: &Params, odd: usize, what: &mut String) -> Vec<Input> {
+    let entries: Vec<(&str, Tensor)> = params.tensors().collect();
+    let odd: Vec<usize> = (0..odd).map(|_| g.below(entries.len())).collect();
+    let mut inputs = vec![];
+    for (i, (name, p)) in entries.into_iter().enumerate() {
+        let noise = normal(g, p.shape()).to_f64();
+        let v = p.to_f64().into_iter().zip(noise).map(|(x, noise)| f64::from((x + 0.3 * noise) as f32)).collect();
+        let p = Tensor::from_vec(v, p.shape());
+        let value = if odd.contains(&i) { unusual(g, name, &p, what) } else { p };
+        inputs.push(Input { name: name.into(), value, role: Role::Weighs, timed: false, fixed: false });
+    }
+    inputs
+}
+
+/// A whole model on tokens.
+fn model(name: &str, variant: Variant, g: &mut Gen, z: Size) -> Core {
+    let positions = pick(g, &[Positions::None, Positions::Learned, Positions::Sinusoidal]);
+    let c = ModelConfig {
+        mixer: name.into(),
+        variant,
+        positions,
+        width: pick(g, &[4, 16]),
+        heads: 2,
+        head_dim: pick(g, &[4, 9, 17]),
+        state: z.n,
+        conv: 2,
+        mlp: 5,
+        max_len: 128,
+        ..ModelConfig::default()
+    };
+    // Not all published ones take positions. A state has the precision of its model.
+    let new = |dtype| {
+        let without = ModelConfig { positions: Positions::None, ..c.clone() };
+        Model::new(&c, 3, dtype).or_else(|_| Model::new(&without, 3, dtype)).unwrap()
+    };
+    let (single, model) = (new(DType::F32), new(DType::F64));
+    let t = z.t / 8 * 8;
+    let tokens = g.ints([z.b, t], 2);
+    let c = model.config();
+    let mut what = format!(
+        "b {} t {t} width {} heads of {} state {} positions {}",
+        z.b, c.width, c.head_dim, c.state, c.positions
+    );
+    // Gates of the published DeltaNet may be anything, and its states then grow without bound.
+    let odd = if variant == Variant::Published && name == "delta_net" { 0 } else { g.below(3) };
+    let inputs = parameters(g, model.params(), odd, &mut what);
+    let forms = model.forms().into_iter().filter(|&form| form != Form::Recurrent);
+    Core {
+        deep: true,
+        inputs,
+        outputs: vec![("logits".into(), true)],
+        forms: forms.map(|form| if let Form::Chunked(_) = form { Form::Chunked(z.chunk) } else { form }).collect(),
+        run: formula(move |v, form| {
+            let model = if v[0].dtype() == DType::F32 { &single } else { &model };
+            let tokens = v[0].tape().constant(&tokens);
+            vec![model.forward(&Bound::new(v.to_vec()), tokens, form)]
+        }),
+        what,
+    }
+}
+
 fn mixer(build: Build, g: &mut Gen, z: Size) -> Core {
     let c = config(g, z);
     let mut init = Init::new(7, None);
@@ -72,7 +144,7 @@ fn mixer(build: Build, g: &mut Gen, z: Size) -> Core {
     );
     let mut inputs = vec![Input {
         name: "x".into(),
-        value: rows(g, "x", [z.b, z.t, c.width], &[1e-20, 1e-4, 1e2, 1e4], &mut what),
+        value: rows(g, "x", [z.b, z.t, c.width], &[1e-20, 1e-4, 1e2, 1e3], &mut what),
         role: Role::Times,
         timed: true,
         fixed: false,
@@ -86,16 +158,8 @@ fn mixer(build: Build, g: &mut Gen, z: Size) -> Core {
         let value = tensor(g, shape, |g| if fresh { 0.0 } else { g.uniform(0.1, 0.9) });
         inputs.push(Input { name: (*name).into(), value, role: Role::Adds, timed: false, fixed: fresh });
     }
-    let entries: Vec<(String, Tensor)> = params.tensors().map(|(e, p)| (e.to_string(), p)).collect();
-    let odd: Vec<usize> = (0..g.below(3)).map(|_| g.below(entries.len())).collect();
-    for (i, (name, p)) in entries.into_iter().enumerate() {
-        // Away from symmetric initial values, where a wrong term may vanish.
-        let noise = normal(g, p.shape()).to_f64();
-        let v = p.to_f64().into_iter().zip(noise).map(|(x, noise)| f64::from((x + 0.3 * noise) as f32)).collect();
-        let p = Tensor::from_vec(v, p.shape());
-        let value = if odd.contains(&i) { unusual(g, &name, &p, &mut what) } else { p };
-        inputs.push(Input { name, value, role: Role::Weighs, timed: false, fixed: false });
-    }
+    let odd = g.below(3);
+    inputs.extend(parameters(g, &params, odd, &mut what));
     let mut outputs = vec![("y".to_string(), true)];
     outputs.extend(states.iter().map(|(name, _)| (format!("last {name}"), false)));
     let forms = mixer.forms().into_iter().filter(|&form| form != Form::Recurrent);
