@@ -29,7 +29,7 @@ const CONFIG: &str = "models = ['lstm']\nseed = 3\nsteps = 8\nbatch = 4\ntrain_l
     [model]\nlayers = 1\nwidth = 4\nmlp = 4";
 
 fn cases() -> usize {
-    env::var("TAPEZOO_CASES").ok().and_then(|n| n.parse().ok()).unwrap_or(1500)
+    env::var("TAPEZOO_CASES").ok().and_then(|n| n.parse().ok()).unwrap_or(600)
 }
 
 fn config() -> TrainConfig {
