@@ -64,6 +64,14 @@ impl Error {
 /// A result with the crate's error.
 pub type Result<T> = std::result::Result<T, Error>;
 
+/// A number of bytes, to read: "3.2 GB".
+pub fn bytes(n: usize) -> String {
+    let units = ["bytes", "kB", "MB", "GB", "TB", "PB", "EB"];
+    let of = (n.max(1).ilog10() / 3) as usize;
+    let x = n as f64 / 1000f64.powi(of as i32);
+    if of == 0 || x >= 100.0 { format!("{x:.0} {}", units[of]) } else { format!("{x:.1} {}", units[of]) }
+}
+
 /// Run `f`, turning a panic into its message, and print nothing: for formulas on sizes that came from a file.
 ///
 /// # Errors

@@ -281,6 +281,7 @@ impl Tape {
         for g in r.grads.drain(..).flatten() {
             pool.put(g);
         }
+        pool.end_step();
     }
 
     /// Measure the time of every op from now on.

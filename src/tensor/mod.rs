@@ -11,7 +11,7 @@ pub use device::{Cx, Device};
 pub use dtype::{DType, Element, Real};
 pub use host::Host;
 use host::{Arena, Zeroed};
-pub use pool::{Bin, Cpu, Pool, Temp};
+pub use pool::{Bin, Cpu, OUT_OF_MEMORY, Pool, Temp};
 pub use shape::{MAX_RANK, Shape};
 
 use crate::cuda::Block;
