@@ -46,12 +46,12 @@ fn check_ids(t: &Tensor, n: usize) -> Result<(), String> {
 }
 
 /// The largest index, where a negative one counts as larger than any other.
-#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
+#[versions::versions]
 fn largest(ids: &[i32]) -> u32 {
     ids.iter().fold(0, |top, &id| top.max(id.cast_unsigned()))
 }
 
-#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
+#[versions::versions]
 pub(super) fn copy_rows<T: Real>(n: usize, ids: &[i32], w: &[T], y: &mut [T]) {
     with_width!(n => for (&id, y) in ids.iter().zip(y.chunks_exact_mut(n)) {
         y.copy_from_slice(&w[id as usize * n..][..n]);
@@ -59,7 +59,7 @@ pub(super) fn copy_rows<T: Real>(n: usize, ids: &[i32], w: &[T], y: &mut [T]) {
 }
 
 /// d [V, N] += the rows of g.
-#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
+#[versions::versions]
 fn add_rows<T: Real>(n: usize, ids: &[i32], g: &[T], d: &mut [T]) {
     with_width!(n => for (&id, g) in ids.iter().zip(g.chunks_exact(n)) {
         d[id as usize * n..][..n].iter_mut().zip(g).for_each(|(d, &g)| *d += g);
@@ -73,7 +73,7 @@ const FEW_KINDS: usize = 4;
 const TURNS: usize = 4;
 
 /// d [TURNS, V, N] += the rows of g.
-#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
+#[versions::versions]
 fn add_rows_in_turn<T: Real>(n: usize, ids: &[i32], g: &[T], d: &mut [T]) {
     let table = d.len() / TURNS;
     let (fours, rest) = ids.as_chunks::<TURNS>();

@@ -39,6 +39,7 @@ pub mod rows;
 pub mod scan;
 pub mod scan_parallel;
 pub mod selective;
+pub mod simd;
 pub mod skip_gelu;
 pub mod slstm;
 pub mod softmax;

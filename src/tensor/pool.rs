@@ -8,7 +8,7 @@ pub use free::Bin;
 use super::{Arena, Buf, DType, Element, Host, Shape, Tensor};
 use crate::{
     cuda::{Block, Gpu},
-    ops::gemm::Products,
+    ops::{gemm::Products, simd},
 };
 use free::{Usage, class};
 use std::{
@@ -237,6 +237,7 @@ impl Cpu {
     /// # Errors
     /// When this processor has no such products.
     pub fn new(products: Products) -> Result<Cpu, String> {
+        simd::check()?;
         products.check_processor()?;
         Ok(Cpu { products, ..Cpu::default() })
     }

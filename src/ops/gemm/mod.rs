@@ -34,7 +34,10 @@ pub use shared::{Panels, Shared};
 
 #[cfg(not(target_arch = "x86_64"))]
 use crate::tensor::DType;
-use crate::tensor::Real;
+use crate::{
+    ops::simd::{self, Level},
+    tensor::Real,
+};
 use products::NO_BF16;
 
 /// The most steps of k that our own kernels sum at once.
@@ -140,7 +143,9 @@ pub fn gemm_as<T: Real>(
         fill(row, (&mut *y.0, y.1));
     }
     let acc = !matches!(start, Start::Zero);
-    if m * k * n <= TINY { loops(alpha, a, b, y, acc) } else { library(alpha, a, b, y, acc) }
+    // The library asks the processor alone what it has.
+    let plain = cfg!(target_arch = "x86_64") && simd::level() == Level::Plain;
+    if plain || m * k * n <= TINY { loops(alpha, a, b, y, acc) } else { library(alpha, a, b, y, acc) }
 }
 
 /// Every row of y becomes `row`.

@@ -2,12 +2,13 @@
 //! vectors of four quarters, which eight shuffles transpose. Left to itself, the compiler moves every number alone.
 
 use super::{L, Table};
+use crate::ops::simd::{self, Level};
 use std::arch::{asm, x86_64::*};
 
 /// Whether this processor can.
 #[inline(always)]
 pub fn available() -> bool {
-    is_x86_feature_detected!("avx512f")
+    simd::allows(Level::Avx512) && is_x86_feature_detected!("avx512f")
 }
 
 /// Quarter g of the m-th: number m of quarter g of each.
