@@ -3,8 +3,9 @@
 
 use tapezoo::{
     autograd::{Gen, Tape},
+    models::Model,
     tensor::{DType, Device},
-    train::{Trainer, config::TrainConfig},
+    train::{Trainer, capacity::memory, config::TrainConfig},
 };
 
 mod device;
@@ -30,6 +31,14 @@ fn held(device: Device, longest: usize, width: usize, steps: usize) -> [usize; 2
     [peak, most]
 }
 
+fn config(len: &str, shards: usize, more: &str) -> TrainConfig {
+    let text = format!(
+        "steps = 1000\nbatch = 8\ntrain_len = '{len}'\neval_lens = [8]\nshards = {shards}\n{more}\n\
+         model = {{ layers = 1, width = 8, heads = 2, head_dim = 4, mlp = 8, state = 4 }}\ntask = {{ name = 'parity' }}"
+    );
+    TrainConfig::from_layers("default", None, text.parse().unwrap()).unwrap()
+}
+
 #[test]
 fn a_thousand_random_lengths_hold_little_more_than_the_longest_needs() {
     let [peak, most] = held(Device::Cpu, 512, 8, 1000);
@@ -42,16 +51,9 @@ fn a_thousand_random_lengths_hold_little_more_than_the_longest_needs() {
 
 #[test]
 fn training_on_a_range_of_lengths_holds_little_more_than_the_longest_needs() {
-    let config = |len: &str, shards: usize| {
-        let text = format!(
-            "steps = 1000\nbatch = 8\ntrain_len = '{len}'\neval_lens = [8]\nshards = {shards}\n\
-             model = {{ layers = 1, width = 8, heads = 2, head_dim = 4, mlp = 8, state = 4 }}\ntask = {{ name = 'parity' }}"
-        );
-        TrainConfig::from_layers("default", None, text.parse().unwrap()).unwrap()
-    };
     for (name, shards) in [("lstm", 1), ("mamba", 2)] {
         let memory = |len: &str, steps: usize| {
-            let mut trainer = Trainer::new(&config(len, shards).for_model(name).unwrap(), 0).unwrap();
+            let mut trainer = Trainer::new(&config(len, shards, "").for_model(name).unwrap(), 0).unwrap();
             let mut most = 0;
             for _ in 0..steps {
                 trainer.step().unwrap();
@@ -72,4 +74,38 @@ fn memory_that_is_not_there_is_a_message() {
     });
     let said = said.unwrap_err();
     assert!(said.starts_with("out of memory: 4.6 EB asked for"), "{said}");
+}
+
+#[test]
+fn what_training_holds_is_estimated_within_a_factor_of_two() {
+    for name in tapezoo::models::names() {
+        let forms = Model::new(&config("64", 1, "").for_model(name).unwrap().model, 0, DType::F32).unwrap().forms();
+        for form in forms {
+            for len in [48, 400] {
+                let more = format!("form = '{form}'");
+                let cfg = config(&len.to_string(), 1, &more).for_model(name).unwrap();
+                let mut trainer = Trainer::new(&cfg, 0).unwrap();
+                trainer.step().unwrap();
+                let params = 4 * trainer.model().params().len() * 4;
+                let (is, said) = (trainer.memory()[1] + params, memory(&cfg, trainer.model())[0].bytes as usize);
+                assert!(is <= 2 * said && said <= 2 * is, "{name} {form} T = {len}: {said} bytes estimated, {is} held");
+            }
+        }
+    }
+}
+
+#[test]
+fn what_does_not_fit_is_refused_with_its_size_and_what_to_change() {
+    let refused = |text: &str, words: &[&str]| {
+        let task = "task = { name = 'parity' }";
+        let why = TrainConfig::from_layers("default", None, format!("{text}\n{task}").parse().unwrap()).unwrap_err();
+        let why = why.to_string();
+        assert!(words.iter().all(|word| why.contains(word)) && why.lines().count() <= 2, "{text}: {why}");
+    };
+    refused("seeds = 1000000000", &["seeds 1000000000", "7000000000 runs", "lower --seeds"]);
+    refused("eval_batches = 9000000000000000000", &["evaluating 9000000000000000000 batches", "years of a core"]);
+    refused("steps = 9000000000000000000", &["training for 9000000000000000000 steps", "lower --steps"]);
+    refused("models = ['gpt']\nform = 'parallel'\neval_lens = [240000]", &["gpt: asks for about", "length 240000"]);
+    refused("models = ['lstm']\nmodel = { width = 65536, layers = 1024 }", &["parameters ask for", "lower --width"]);
+    refused("models = ['lstm']\ntrain_len = 2048\nbatch = 32768\nmodel = { width = 4096 }", &["lower --batch"]);
 }

@@ -70,6 +70,8 @@ pub struct Tape {
     record: RefCell<Record>,
     /// Whether [`Var::named`] is listened to.
     naming: Cell<bool>,
+    /// Whether ops are recorded and not computed.
+    hollow: bool,
 }
 
 impl Default for Tape {
@@ -110,7 +112,14 @@ impl Tape {
     /// When the device or the products cannot be had: why.
     pub fn open_with(device: Device, products: Products) -> Result<Tape, String> {
         let cx = Cx::open_with(device, products)?;
-        Ok(Tape { cx, record: RefCell::default(), naming: Cell::new(false) })
+        Ok(Tape { cx, record: RefCell::default(), naming: Cell::new(false), hollow: false })
+    }
+
+    /// An empty tape that records ops on the CPU without computing them, to see how large their values would be.
+    pub fn hollow() -> Tape {
+        let tape = Tape { hollow: true, ..Tape::default() };
+        tape.cx.pool().set_hollow();
+        tape
     }
 
     /// The device context that ops run in.
@@ -142,7 +151,9 @@ impl Tape {
     /// A constant of one value throughout, from the pool.
     pub fn full(&self, shape: impl Into<Shape>, dtype: DType, value: f64) -> Var<'_> {
         let mut t = self.cx.pool().get(dtype, shape.into());
-        t.fill(value);
+        if !self.hollow {
+            t.fill(value);
+        }
         self.push(t, false, true)
     }
 
@@ -215,7 +226,7 @@ impl Tape {
             (Rows::Copied, &[table, at], [_]) => Some([table, at]),
             _ => None,
         };
-        let (y0, owed) = (r.values.len(), copied.is_some() && matches!(self.cx, Cx::Cpu(_)));
+        let (y0, owed) = (r.values.len(), copied.is_some() && matches!(self.cx, Cx::Cpu(_)) && !self.hollow);
         for (i, &shape) in outs.iter().enumerate() {
             let tensor = self.cx.pool().get(outs.dtype(i).unwrap_or(dtype), shape);
             r.values.push(Value { tensor, needs, pooled: true, copied, owed });
@@ -223,7 +234,7 @@ impl Tape {
         let (values, y) = r.values.split_at_mut(y0);
         let mut took = Duration::ZERO;
         match &mut r.profile {
-            _ if owed => {}
+            _ if owed || self.hollow => {}
             None => op.forward(&self.cx, In { values, ids }, y),
             Some(profile) => {
                 let start = Instant::now();

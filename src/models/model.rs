@@ -70,8 +70,10 @@ impl Model {
         let body = match config.variant {
             Variant::Published => Body::Published(Published::new(&published::Config::of(config), seed, dtype)?),
             Variant::Clean => {
+                config.check_tables()?;
                 let mut init = Init::new(seed, config.init_std);
                 let decoder = Decoder::new(config, &mut init, dtype)?;
+                init.check_size()?;
                 Body::Clean(decoder, init.finish(dtype))
             }
         };

@@ -101,6 +101,7 @@ pub fn parameters(c: &Config, seed: u64, dtype: DType) -> Result<Params> {
     c.check()?;
     let mut init = Init::new(seed, None);
     (find(&c.model)?.init)(c, &mut init);
+    init.check_size()?;
     Ok(init.finish(dtype))
 }
 

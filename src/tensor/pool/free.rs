@@ -81,7 +81,7 @@ impl Usage {
     }
 
     fn lent(&mut self, bytes: usize) {
-        self.in_use += bytes;
+        self.in_use = self.in_use.saturating_add(bytes);
         self.peaks[0] = self.peaks[0].max(self.in_use);
     }
 
