@@ -74,6 +74,42 @@ fn check_run(cfg: &TrainConfig) -> Result<()> {
     )))
 }
 
+/// Refuse so many runs side by side, if together they need more memory than there is.
+///
+/// # Errors
+/// When they do: how much, and how many fit.
+pub fn check_side_by_side(cfg: &TrainConfig, threads: usize) -> Result<()> {
+    let mut asked = vec![];
+    for own in cfg.each_model()?.iter().filter(|own| !matches!(own.device, Device::Cuda(_))) {
+        let model = Model::new(&own.model, own.seed, own.dtype)?;
+        let most = memory(own, &model).iter().map(|part| part.bytes).fold(0.0, f64::max);
+        asked.extend(std::iter::repeat_n(most, own.seeds.min(threads)));
+    }
+    asked.sort_by(|a, b| b.total_cmp(a));
+    asked.truncate(threads);
+    let all: f64 = asked.iter().sum();
+    if all <= ALWAYS || asked.len() < 2 {
+        return Ok(());
+    }
+    let there = available();
+    if all <= there as f64 {
+        return Ok(());
+    }
+    let mut left = there as f64;
+    let fit = asked
+        .iter()
+        .take_while(|&&bytes| {
+            left -= bytes;
+            left >= 0.0
+        })
+        .count()
+        .max(1);
+    let (n, [all, there]) = (asked.len(), [all as usize, there].map(bytes));
+    Err(Error::config(format!(
+        "{n} runs side by side ask for about {all}, and {there} are available; expected --threads {fit}, or a lower --batch"
+    )))
+}
+
 /// A part of the work that takes at least so long.
 struct Time {
     what: String,

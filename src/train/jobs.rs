@@ -4,7 +4,7 @@
 //! on from what it finds there: nothing that is finished is repeated.
 
 use super::{
-    Accuracy, Scores, Step, Trainer, Watch, checkpoint,
+    Accuracy, Scores, Step, Trainer, Watch, capacity, checkpoint,
     config::TrainConfig,
     interrupt,
     rundir::{CHECKPOINT, Found, RunDir, RunFiles, find},
@@ -169,6 +169,7 @@ pub fn run_all(
     out: Option<&RunDir>,
     progress: bool,
 ) -> Result<(Vec<RunReport>, Result<()>)> {
+    capacity::check_side_by_side(cfg, threads)?;
     let jobs = jobs(cfg, out)?;
     let (mut reports, mut written) = (vec![None; jobs.len()], Ok(()));
     work(&jobs.iter().collect::<Vec<_>>(), threads, &bars(progress), |i, report| {
