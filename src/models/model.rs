@@ -71,9 +71,12 @@ impl Model {
             Variant::Published => Body::Published(Published::new(&published::Config::of(config), seed, dtype)?),
             Variant::Clean => {
                 config.check_tables()?;
-                let mut init = Init::new(seed, config.init_std);
-                let decoder = Decoder::new(config, &mut init, dtype)?;
-                init.check_size()?;
+                let mut init = Init::cautious(seed, config.init_std);
+                let mut decoder = Decoder::new(config, &mut init, dtype)?;
+                if !init.complete()? {
+                    init = Init::new(seed, config.init_std);
+                    decoder = Decoder::new(config, &mut init, dtype)?;
+                }
                 Body::Clean(decoder, init.finish(dtype))
             }
         };

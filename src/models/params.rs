@@ -41,6 +41,8 @@ pub struct Init {
     values: Vec<f64>,
     /// How many values there are, if they had all been drawn.
     count: usize,
+    /// How many are drawn; if there are more, all are only counted.
+    most: usize,
 }
 
 impl Init {
@@ -49,7 +51,12 @@ impl Init {
 
     /// An empty model's initialiser.
     pub fn new(seed: u64, std: Option<f64>) -> Init {
-        Init { seed, path: String::new(), std, layer: 0, entries: vec![], values: vec![], count: 0 }
+        Init { seed, path: String::new(), std, layer: 0, entries: vec![], values: vec![], count: 0, most: usize::MAX }
+    }
+
+    /// The same, where it is not known whether there is memory for all values: see [`Init::complete`].
+    pub fn cautious(seed: u64, std: Option<f64>) -> Init {
+        Init { most: 1 << 23, ..Init::new(seed, std) }
     }
 
     /// Everything that `build` creates gets `name.` in front.
@@ -72,8 +79,7 @@ impl Init {
         // One after another, as the product of all axes may be more than a number holds.
         let n = shape.dims().iter().fold(1, |n: usize, &axis| n.saturating_mul(axis));
         self.count = self.count.saturating_add(n);
-        let few = 1 << 23;
-        if self.count <= few || self.count <= available() / Self::BYTES && self.count - n == self.values.len() {
+        if self.count <= self.most {
             self.values.extend((0..n).map(|i| draw(&mut g, i)));
         }
         P(self.entries.len() - 1)
@@ -121,15 +127,16 @@ impl Init {
         list.into_iter().for_each(|p| self.entries[p.0].in_f32 = true);
     }
 
-    /// Refuse more values than there is memory for; those were counted and not drawn.
+    /// Whether all values were drawn: those of a cautious one are only counted where they are many.
     ///
     /// # Errors
-    /// When there are more: how many, and what makes them less.
-    pub fn check_size(&self) -> Result<()> {
-        if self.count == self.values.len() {
-            return Ok(());
+    /// When there is no memory for as many: how many they are, and what makes them less.
+    pub fn complete(&self) -> Result<bool> {
+        let asked = self.count.saturating_mul(Self::BYTES);
+        if self.count == self.values.len() || asked <= available() {
+            return Ok(self.count == self.values.len());
         }
-        let [asked, there] = [self.count.saturating_mul(Self::BYTES), available()].map(bytes);
+        let [asked, there] = [asked, available()].map(bytes);
         Err(Error::config(format!(
             "{} parameters ask for {asked}, and {there} are available; lower --width, --layers, --heads, --head-dim, --mlp, \
              --state or --expand",

@@ -159,7 +159,7 @@ pub fn memory(cfg: &TrainConfig, model: &Model) -> Vec<Memory> {
     let fixed = n * size * (4.0 + if cfg.parts() > 1 { cfg.parts() as f64 } else { 0.0 });
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let part = cfg.batch.div_ceil(cfg.parts());
-    let at_once = part as f64 * cfg.parts().min(cores) as f64 / part as f64;
+    let at_once = cfg.parts().min(cores) as f64;
     let form = cfg.form_of(model);
     let with = |what: String, values: f64, lower: &str| Memory {
         what: format!(
