@@ -1,6 +1,7 @@
 //! What can go wrong for a user, and what to do about it.
 
-use std::{io, path::PathBuf};
+use crate::tensor::OUT_OF_MEMORY;
+use std::{any::Any, cell::Cell, io, panic, path::PathBuf, sync::Once};
 
 /// Everything that a flag, a file or a number can do wrong. Misuse of tensors in a formula is a panic instead.
 #[derive(Debug, thiserror::Error)]
@@ -110,29 +111,55 @@ fn escaped(text: &str, stays: fn(char) -> bool) -> String {
 /// A result with the crate's error.
 pub type Result<T> = std::result::Result<T, Error>;
 
+/// A number of bytes, to read: "3.2 GB".
+pub fn bytes(n: usize) -> String {
+    let units = ["bytes", "kB", "MB", "GB", "TB", "PB", "EB"];
+    let of = (n.max(1).ilog10() / 3) as usize;
+    let x = n as f64 / 1000f64.powi(of as i32);
+    if of == 0 || x >= 100.0 { format!("{x:.0} {}", units[of]) } else { format!("{x:.1} {}", units[of]) }
+}
+
 /// Run `f`, turning a panic into its message, and print nothing: for formulas on sizes that came from a file.
 ///
 /// # Errors
 /// When `f` panics: the message.
 pub fn quietly<R>(f: impl FnOnce() -> R) -> std::result::Result<R, String> {
-    use std::{cell::Cell, panic, sync::Once};
-    thread_local!(static QUIET: Cell<bool> = const { Cell::new(false) });
+    caught(|_| true, f).map_err(|payload| text(&*payload).unwrap_or("unknown panic").into())
+}
+
+/// Run `f`, turning the panic with which an op says that there is no memory into its message; any other goes on.
+///
+/// # Errors
+/// When there is not enough memory for `f`.
+pub fn within_memory<R>(f: impl FnOnce() -> R) -> Result<R> {
+    let of_memory = |message: &str| message.starts_with(OUT_OF_MEMORY);
+    caught(of_memory, f).map_err(|payload| match text(&*payload).filter(|message| of_memory(message)) {
+        Some(message) => Error::Config(message.into()),
+        None => panic::resume_unwind(payload),
+    })
+}
+
+/// The message of a panic.
+fn text(payload: &(dyn Any + Send)) -> Option<&str> {
+    payload.downcast_ref::<String>().map(String::as_str).or_else(|| payload.downcast_ref::<&str>().copied())
+}
+
+/// Run `f`, and print no panic whose message is one of these.
+fn caught<R>(quiet: fn(&str) -> bool, f: impl FnOnce() -> R) -> std::thread::Result<R> {
+    thread_local!(static QUIET: Cell<fn(&str) -> bool> = const { Cell::new(|_| false) });
     static HOOK: Once = Once::new();
     HOOK.call_once(|| {
         let before = panic::take_hook();
         panic::set_hook(Box::new(move |info| {
-            if !QUIET.get() {
+            if !QUIET.get()(text(info.payload()).unwrap_or_default()) {
                 before(info);
             }
         }));
     });
-    QUIET.set(true);
+    let before = QUIET.replace(quiet);
     let outcome = panic::catch_unwind(panic::AssertUnwindSafe(f));
-    QUIET.set(false);
-    outcome.map_err(|payload| match payload.downcast::<String>() {
-        Ok(message) => *message,
-        Err(payload) => payload.downcast_ref::<&str>().map_or("unknown panic".into(), |m| (*m).into()),
-    })
+    QUIET.set(before);
+    outcome
 }
 
 #[cfg(test)]

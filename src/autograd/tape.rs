@@ -87,6 +87,8 @@ pub struct Tape {
     record: RefCell<Record>,
     /// Whether [`Var::named`] is listened to.
     naming: Cell<bool>,
+    /// Whether ops are recorded and not computed.
+    hollow: bool,
 }
 
 impl Default for Tape {
@@ -127,7 +129,14 @@ impl Tape {
     /// When the device or the products cannot be had: why.
     pub fn open_with(device: Device, products: Products) -> Result<Tape, String> {
         let cx = Cx::open_with(device, products)?;
-        Ok(Tape { cx, kernels: Kernels::Fast, record: RefCell::default(), naming: Cell::new(false) })
+        Ok(Tape { cx, kernels: Kernels::Fast, record: RefCell::default(), naming: Cell::new(false), hollow: false })
+    }
+
+    /// An empty tape that records ops on the CPU without computing them, to see how large their values would be.
+    pub fn hollow() -> Tape {
+        let tape = Tape { hollow: true, ..Tape::default() };
+        tape.cx.pool().set_hollow();
+        tape
     }
 
     /// The same tape, with ops computed by these kernels alone.
@@ -166,7 +175,9 @@ impl Tape {
     /// A constant of one value throughout, from the pool.
     pub fn full(&self, shape: impl Into<Shape>, dtype: DType, value: f64) -> Var<'_> {
         let mut t = self.cx.pool().get(dtype, shape.into());
-        t.fill(value);
+        if !self.hollow {
+            t.fill(value);
+        }
         self.push(t, false, true)
     }
 
@@ -265,6 +276,7 @@ impl Tape {
         };
         let mut took = Duration::ZERO;
         match &mut r.profile {
+            _ if self.hollow => {}
             None => compute(In { values, ids }, y),
             Some(profile) => {
                 let start = Instant::now();
@@ -321,6 +333,7 @@ impl Tape {
         for g in r.grads.drain(..).flatten() {
             pool.put(g);
         }
+        pool.end_step();
     }
 
     /// Measure the time of every op from now on.

@@ -59,7 +59,7 @@ impl Gpu {
         }
         self.bind();
         // Memory that a graph allocates is the graph's own, and gone when it ends: this is to stay.
-        let aside = self.capturing.load(Ordering::Relaxed).then(|| self.aside());
+        let aside = self.captures().then(|| self.aside());
         let stream = aside.map_or(self.raw_stream(), |aside| aside.cu_stream());
         // SAFETY: the stream is alive; the memory is not read before it is written.
         let made = unsafe { result::malloc_async(stream, bytes) };
@@ -71,6 +71,11 @@ impl Gpu {
             Err(e) if e.0 == sys::CUresult::CUDA_ERROR_OUT_OF_MEMORY => None,
             Err(e) => self.check(&format!("allocating {bytes} bytes"), Err(e)),
         }
+    }
+
+    /// Whether what is asked for is being recorded, and not done.
+    pub(crate) fn captures(&self) -> bool {
+        self.capturing.load(Ordering::Relaxed)
     }
 
     #[track_caller]

@@ -214,12 +214,12 @@ impl Gpu {
     }
 }
 
-/// Run `f` on this device (none: the CPU); its panic over a fault of the device becomes an error.
+/// Run `f` on this device (none: the CPU); its panic over a fault of the device, or a lack of memory, becomes an error.
 ///
 /// # Errors
-/// When the device failed: what happened.
+/// When the device failed, or there is not enough memory: what happened.
 pub fn guarded<R>(gpu: Option<Arc<Gpu>>, f: impl FnOnce() -> R) -> crate::error::Result<R> {
-    let Some(gpu) = gpu else { return Ok(f()) };
+    let Some(gpu) = gpu else { return crate::error::within_memory(f) };
     match crate::error::quietly(f) {
         Ok(done) => Ok(done),
         Err(message) => match gpu.fault() {

@@ -59,7 +59,7 @@ binary!(Mul, "mul", f: |a, b| a * b, da: |g, _, b| g * b, db: |g, a, _| g * a);
 
 binary!(Div, "div", f: |a, b| a / b, da: |g, _, b| g / b, db: |g, a, b| -(g * a) / (b * b));
 
-#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
+#[versions::versions]
 fn affine<T: Real>(mul: T, add: T, x: &[T], y: &mut [T], acc: bool) {
     if acc {
         y.iter_mut().zip(x).for_each(|(y, &x)| *y += mul * x + add);

@@ -84,7 +84,7 @@ pub trait Scalar {
     fn db<T: Real>(g: T, a: T, b: T) -> T;
 }
 
-#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
+#[versions::versions]
 fn row_forward<S: Scalar, T: Real>(a: &[T], b: &[T], da: usize, db: usize, y: &mut [T]) {
     match (da, db) {
         (1, 1) => y.iter_mut().zip(a).zip(b).for_each(|((y, &a), &b)| *y = S::f(a, b)),
@@ -95,7 +95,7 @@ fn row_forward<S: Scalar, T: Real>(a: &[T], b: &[T], da: usize, db: usize, y: &m
 }
 
 /// y = f(a, b) of rows of n, those of a and of b so far apart.
-#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
+#[versions::versions]
 fn rows_forward<S: Scalar, T: Real>(n: usize, (a, sa): (&[T], usize), (b, sb): (&[T], usize), y: &mut [T]) {
     with_width!(n => for (i, y) in y.chunks_exact_mut(n).enumerate() {
         let (a, b) = (&a[i * sa..][..n], &b[i * sb..][..n]);
@@ -104,7 +104,7 @@ fn rows_forward<S: Scalar, T: Real>(n: usize, (a, sa): (&[T], usize), (b, sb): (
 }
 
 /// The gradients of such rows of a or b, whichever `first` says: rows `step` apart, or, if that is 0, added up in one.
-#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
+#[versions::versions]
 fn rows_backward<S: Scalar, T: Real>(
     first: bool,
     acc: bool,
@@ -134,7 +134,7 @@ fn rows_backward<S: Scalar, T: Real>(
 }
 
 /// The gradient of one row of the input that `first` says, `a` or `b`: where it does not repeat, overwriting or adding.
-#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
+#[versions::versions]
 fn row_whole<S: Scalar, T: Real>(first: bool, acc: bool, g: &[T], a: &[T], b: &[T], da: usize, db: usize, d: &mut [T]) {
     let partial = |g: T, a: T, b: T| if first { S::da(g, a, b) } else { S::db(g, a, b) };
     match (da, db, acc) {
@@ -148,7 +148,7 @@ fn row_whole<S: Scalar, T: Real>(first: bool, acc: bool, g: &[T], a: &[T], b: &[
 }
 
 /// The same where the row is one number, repeated: the sum over the row, added.
-#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
+#[versions::versions]
 fn row_sum<S: Scalar, T: Real>(first: bool, g: &[T], a: &[T], b: &[T], da: usize, db: usize) -> T {
     let partial = |g: T, a: T, b: T| if first { S::da(g, a, b) } else { S::db(g, a, b) };
     g.iter().enumerate().map(|(i, &g)| partial(g, a[i * da], b[i * db])).sum()

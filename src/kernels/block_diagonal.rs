@@ -85,7 +85,7 @@ fn spread<T: Real>(x: &Lane<T>, m: usize) -> Lane<T> {
 }
 
 /// y = W x, or y += W x, for vectors of W by [`pack`].
-#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
+#[versions::versions]
 fn product<T: Real>(x: &[Lane<T>], w: &[[Lane<T>; 4]], y: &mut [Lane<T>], acc: bool) {
     for (x, y) in x.chunks_exact(w.len()).zip(y.chunks_exact_mut(w.len())) {
         for ((x, w), y) in x.iter().zip(w).zip(y) {
@@ -101,7 +101,7 @@ fn product<T: Real>(x: &[Lane<T>], w: &[[Lane<T>; 4]], y: &mut [Lane<T>], acc: b
 
 /// dW += g xᵀ over the rows, of the blocks at vectors `j..j + V` of `n`: as many as have their sums in registers, since
 /// each pass fetches all the rows.
-#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
+#[versions::versions]
 fn weights<T: Real, const V: usize>(g: &[Lane<T>], x: &[Lane<T>], j: usize, n: usize, dw: &mut [T]) {
     let mut sums = [[[T::ZERO; L]; 4]; V];
     for (g, x) in g.chunks_exact(n).zip(x.chunks_exact(n)) {

@@ -12,7 +12,7 @@ use crate::{
 static MODULE: Module = Module::new("kernels/cumsum.cu", &[include_str!("cumsum.cu")]);
 
 /// Adds up rows of `inner` elements: y₀ = x₀, yₜ = yₜ₋₁ + xₜ.
-#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
+#[versions::versions]
 fn cumsum_forward<T: Real>(n: usize, inner: usize, x: &[T], y: &mut [T]) {
     for (x, y) in x.chunks_exact(n * inner).zip(y.chunks_exact_mut(n * inner)) {
         y[..inner].copy_from_slice(&x[..inner]);
@@ -25,7 +25,7 @@ fn cumsum_forward<T: Real>(n: usize, inner: usize, x: &[T], y: &mut [T]) {
 }
 
 /// dₜ (+)= Σ gᵢ over i ≥ t, kept in `sum` [inner] on the way back.
-#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
+#[versions::versions]
 fn cumsum_backward<T: Real>(n: usize, inner: usize, g: &[T], d: &mut [T], sum: &mut [T], acc: bool) {
     for (g, d) in g.chunks_exact(n * inner).zip(d.chunks_exact_mut(n * inner)) {
         sum.fill(T::ZERO);

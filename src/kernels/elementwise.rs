@@ -17,11 +17,11 @@ macro_rules! kernels {
             #[allow(unused)]
             mod k32 {
                 use crate::kernels::math::m32::*;
-                #[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
+                #[versions::versions]
                 pub fn forward(xs: &[f32], ys: &mut [f32]) {
                     for (o, &$x) in ys.iter_mut().zip(xs) { *o = $f }
                 }
-                #[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
+                #[versions::versions]
                 pub fn backward(xs: &[f32], ys: &[f32], g: &[f32], d: &mut [f32], acc: bool) {
                     if acc {
                         for (((d, &g), &$x), &$y) in d.iter_mut().zip(g).zip(xs).zip(ys) { *d += g * ($df) }

@@ -20,7 +20,7 @@ fn ids(t: &Tensor) -> impl Iterator<Item = usize> {
     t.host::<i32>().iter().map(|&id| id as usize)
 }
 
-#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
+#[versions::versions]
 fn copy_rows<T: Real>(n: usize, ids: &[i32], w: &[T], y: &mut [T]) {
     with_width!(n => for (&id, y) in ids.iter().zip(y.chunks_exact_mut(n)) {
         y.copy_from_slice(&w[id as usize * n..][..n]);
@@ -28,7 +28,7 @@ fn copy_rows<T: Real>(n: usize, ids: &[i32], w: &[T], y: &mut [T]) {
 }
 
 /// d [V, N] += the rows of g.
-#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
+#[versions::versions]
 fn add_rows<T: Real>(n: usize, ids: &[i32], g: &[T], d: &mut [T]) {
     with_width!(n => for (&id, g) in ids.iter().zip(g.chunks_exact(n)) {
         d[id as usize * n..][..n].iter_mut().zip(g).for_each(|(d, &g)| *d += g);

@@ -20,7 +20,7 @@ pub(super) fn repeated<T: Math>(d: &[T]) -> Vec<T> {
     d.repeat((AT_ONCE / d.len().max(1)).max(1))
 }
 
-#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
+#[versions::versions]
 fn forward<T: Math>(d: &[T], [y, x, z]: [&[T]; 3], o: &mut [T]) {
     let n = o.len();
     let (d, y, x, z) = (&d[..n], &y[..n], &x[..n], &z[..n]);
@@ -30,7 +30,7 @@ fn forward<T: Math>(d: &[T], [y, x, z]: [&[T]; 3], o: &mut [T]) {
 }
 
 /// Adds to dy, dx and dz; `dd` becomes what the columns of are summed.
-#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
+#[versions::versions]
 fn backward<T: Math>(d: &[T], [y, x, z, g]: [&[T]; 4], [dy, dx, dz, dd]: [&mut [T]; 4]) {
     let n = g.len();
     let (d, y, x, z) = (&d[..n], &y[..n], &x[..n], &z[..n]);

@@ -12,7 +12,7 @@ use crate::{
 
 pub(super) static MODULE: Module = Module::new("kernels/glu.cu", &[include_str!("glu.cu")]);
 
-#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
+#[versions::versions]
 fn forward<T: Math>(n: usize, x: &[T], y: &mut [T]) {
     for (x, y) in x.chunks_exact(2 * n).zip(y.chunks_exact_mut(n)) {
         let (a, b) = x.split_at(n);
@@ -22,7 +22,7 @@ fn forward<T: Math>(n: usize, x: &[T], y: &mut [T]) {
     }
 }
 
-#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
+#[versions::versions]
 fn backward<T: Math>(n: usize, x: &[T], y: &[T], g: &[T], d: &mut [T], acc: bool) {
     let rows = x.chunks_exact(2 * n).zip(d.chunks_exact_mut(2 * n));
     for (((x, d), y), g) in rows.zip(y.chunks_exact(n)).zip(g.chunks_exact(n)) {

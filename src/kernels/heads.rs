@@ -108,7 +108,7 @@ impl Heads {
 /// Elements to write, once each, or, if true, to add to.
 pub type Merged<'a, T> = (&'a mut [T], bool);
 
-#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
+#[versions::versions]
 fn gather<T: Real>(x: &[T], step: usize, k: usize, n: usize, scale: T, y: &mut [T], stride: usize) {
     for t in 0..n {
         let (x, y) = (&x[t * step..t * step + k], &mut y[t * stride..t * stride + k]);
@@ -116,7 +116,7 @@ fn gather<T: Real>(x: &[T], step: usize, k: usize, n: usize, scale: T, y: &mut [
     }
 }
 
-#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
+#[versions::versions]
 fn merge<T: Real>(x: &[T], stride: usize, k: usize, n: usize, scale: T, y: &mut [T], step: usize, acc: bool) {
     for t in 0..n {
         let (x, y) = (&x[t * stride..t * stride + k], &mut y[t * step..t * step + k]);
@@ -130,7 +130,7 @@ fn merge<T: Real>(x: &[T], stride: usize, k: usize, n: usize, scale: T, y: &mut 
 
 /// Whether a state, or the cotangent of one, is all zeros, as before the first token and behind the last: products with it
 /// are not computed ([`gemm_unless`]). Where a sequence is one chunk they are about half of all.
-#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
+#[versions::versions]
 pub fn zero<T: Real>(x: &[T]) -> bool {
     x.chunks(64).all(|x| !x.iter().fold(false, |any, &x| any | (x != T::ZERO)))
 }

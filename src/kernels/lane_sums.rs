@@ -156,7 +156,7 @@ const BLOCK: usize = 64;
 const ROWS: usize = 4;
 
 /// d += Σ g over the rows of g.
-#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
+#[versions::versions]
 pub fn columns<T: Real>(g: &[T], d: &mut [T]) {
     let n = d.len();
     if n == 0 {

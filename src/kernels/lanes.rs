@@ -151,11 +151,11 @@ impl Avx512 {
     }
 }
 
-/// In a function of several versions (`multiversion`): an [`Avx512`] in the one for it, else none. What depends on it is
+/// In a function of several versions (`versions`): an [`Avx512`] in the one for it, else none. What depends on it is
 /// chosen when that version is compiled; to ask the processor would keep the shuffles out of loops.
 macro_rules! avx512_here {
     () => {
-        if multiversion::target::target_cfg_f!(target_feature = "avx512f") {
+        if IN_AVX512 {
             // SAFETY: only a processor that has it runs this version of the function.
             Some(unsafe { $crate::kernels::lanes::Avx512::assumed() })
         } else {

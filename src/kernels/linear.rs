@@ -43,7 +43,7 @@ pub(super) struct Seen<'a, T> {
 }
 
 /// y = a ⊙ slope for rows of n numbers of a; where the slope is longer, a row of it has several parts, each times that of a.
-#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
+#[versions::versions]
 fn multiply<T: Real>(n: usize, a: &[T], slope: &[T], y: &mut [T]) {
     if a.len() == slope.len() {
         return y.iter_mut().zip(a).zip(slope).for_each(|((y, &a), &b)| *y = a * b);

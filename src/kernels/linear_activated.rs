@@ -49,18 +49,18 @@ impl Activation {
     }
 }
 
-#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
+#[versions::versions]
 fn gelu<T: Math>(z: &mut [T], y: &mut [T]) {
     y.iter_mut().zip(z).for_each(|(y, z)| (*y, *z) = z.gelu_and_slope());
 }
 
-#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
+#[versions::versions]
 fn silu<T: Math>(z: &mut [T], y: &mut [T]) {
     y.iter_mut().zip(z).for_each(|(y, z)| (*y, *z) = z.silu_and_slope());
 }
 
 /// Of rows of 2 n numbers.
-#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
+#[versions::versions]
 fn gated<T: Math>(n: usize, z: &mut [T], y: &mut [T]) {
     for (z, y) in z.chunks_exact_mut((2 * n).max(1)).zip(y.chunks_exact_mut(n.max(1))) {
         let (a, b) = z.split_at_mut(n);

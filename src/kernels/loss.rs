@@ -15,7 +15,7 @@ static MODULE: Module = Module::new("kernels/loss.cu", &[include_str!("loss.cu")
 /// x [rows, n] -> Σ (lse − y·x) over the rows that count; keeps p = softmax(x) for the way back.
 ///
 /// The exponentials are taken of the whole buffer, so that rows of three classes are as fast as rows of a thousand.
-#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
+#[versions::versions]
 fn forward<T: Math>(n: usize, ignore: i32, smoothing: f64, x: &[T], targets: &[i32], p: &mut [T]) -> f64 {
     with_width!(n => for (p, x) in p.chunks_exact_mut(n).zip(x.chunks_exact(n)) {
         let m = lane_sums::max(x);
@@ -66,7 +66,7 @@ fn sixteen<T: Math>(ignore: i32, x: &[[T; 2]; L], targets: &[i32; L], p: &mut [[
 }
 
 /// [`forward`] of two classes without smoothing: sixteen rows at once, the last filled up with rows that do not count.
-#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
+#[versions::versions]
 fn forward_of_two<T: Math>(ignore: i32, x: &[T], targets: &[i32], p: &mut [T]) -> f64 {
     let (x, p) = (x.as_chunks::<2>().0, p.as_chunks_mut::<2>().0);
     let ((x, x_rest), (p, p_rest)) = (x.as_chunks::<L>(), p.as_chunks_mut::<L>());
@@ -84,7 +84,7 @@ fn forward_of_two<T: Math>(ignore: i32, x: &[T], targets: &[i32], p: &mut [T]) -
 }
 
 /// d (+)= scale (p − y) in the rows that count, 0 in the others.
-#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
+#[versions::versions]
 fn backward<T: Math>(n: usize, ignore: i32, smoothing: T, scale: T, p: &[T], targets: &[i32], d: &mut [T], acc: bool) {
     let each = smoothing / T::of(n as f64);
     with_width!(n => for ((p, d), &t) in p.chunks_exact(n).zip(d.chunks_exact_mut(n)).zip(targets) {

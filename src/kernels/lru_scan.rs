@@ -134,7 +134,7 @@ fn cut_mut<'a, T>(x: &'a mut CMut<T>, r: &std::ops::Range<usize>) -> CMut<'a, T>
 }
 
 /// One sequence; `starts` has a row for every chunk, the first given.
-#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
+#[versions::versions]
 fn forward<T: Real>(chunk: usize, lambda: C<T>, table: C<T>, x: &[T], starts: &mut CMut<T>, h: &mut [T]) {
     let (d, len) = (lambda.0.len(), x.len());
     let n = starts.0.len() / d;
@@ -154,7 +154,7 @@ fn forward<T: Real>(chunk: usize, lambda: C<T>, table: C<T>, x: &[T], starts: &m
 }
 
 /// One sequence; `ends` has G from behind every chunk, the last given; afterwards its first row is dh0.
-#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
+#[versions::versions]
 fn backward<T: Real>(
     chunk: usize,
     (lambda, table): (C<T>, C<T>),

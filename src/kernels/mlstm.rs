@@ -83,13 +83,13 @@ impl<T: Math> Plan<T> {
 }
 
 /// N of every step from n·q and m.
-#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
+#[versions::versions]
 fn normalisers<T: Math>(p: Plan<T>, den: &[T], m: &[T], y: &mut [T]) {
     y.iter_mut().zip(den).zip(m).for_each(|((y, &den), &m)| *y = p.normaliser(den, m));
 }
 
 /// From n·q to the derivative of N with respect to it, in its place.
-#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
+#[versions::versions]
 fn signs<T: Math>(den: &mut [T], m: &[T]) {
     for (den, &m) in den.iter_mut().zip(m) {
         let sign = if *den < T::ZERO { -T::ONE } else { T::ONE };
@@ -98,7 +98,7 @@ fn signs<T: Math>(den: &mut [T], m: &[T]) {
 }
 
 /// From f̃ to −ln σ(f̃), in its place, and σ(−f̃).
-#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
+#[versions::versions]
 fn forget<T: Math>(f: &mut [T], slope: &mut [T]) {
     for (f, slope) in f.iter_mut().zip(slope) {
         (*f, *slope) = (-*f).softplus_and_slope();
@@ -106,7 +106,7 @@ fn forget<T: Math>(f: &mut [T], slope: &mut [T]) {
 }
 
 /// x ← eˣ
-#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
+#[versions::versions]
 fn exp<T: Math>(x: &mut [T]) {
     x.iter_mut().for_each(|x| *x = x.exp());
 }

@@ -24,7 +24,7 @@ macro_rules! with_element {
 pub(super) use with_element;
 
 /// Copies `rows` runs of `n` elements, `xs` apart in x and `ys` apart in y.
-#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
+#[versions::versions]
 pub(super) fn copy_runs<T: Element>(rows: usize, n: usize, x: &[T], xs: usize, y: &mut [T], ys: usize) {
     with_width!(n => for i in 0..rows {
         y[i * ys..][..n].copy_from_slice(&x[i * xs..][..n]);
@@ -32,7 +32,7 @@ pub(super) fn copy_runs<T: Element>(rows: usize, n: usize, x: &[T], xs: usize, y
 }
 
 /// Adds such runs.
-#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
+#[versions::versions]
 fn add_runs<T: Real>(rows: usize, n: usize, x: &[T], xs: usize, y: &mut [T], ys: usize) {
     with_width!(n => for i in 0..rows {
         y[i * ys..][..n].iter_mut().zip(&x[i * xs..][..n]).for_each(|(y, &x)| *y += x);

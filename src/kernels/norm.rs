@@ -20,7 +20,7 @@ use crate::{
 static MODULE: Module = Module::new("kernels/norm.cu", &[include_str!("norm.cu")]);
 
 /// x [rows, n] -> y; keeps mean and r [rows] for the way back. `centre` is what makes it layer norm.
-#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
+#[versions::versions]
 fn forward<T: Real>(centre: bool, eps: T, x: &[T], w: &[T], b: Option<&[T]>, y: &mut [T], mean: &mut [T], r: &mut [T]) {
     let (here, n) = (avx512_here!(), w.len());
     let over_n = T::ONE / T::of(n as f64);
@@ -55,7 +55,7 @@ fn forward<T: Real>(centre: bool, eps: T, x: &[T], w: &[T], b: Option<&[T]>, y: 
 }
 
 /// dx = r (ĝ − mean ĝ − x̂ mean(ĝ x̂))
-#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
+#[versions::versions]
 fn backward_x<T: Real>(centre: bool, x: &[T], w: &[T], mean: &[T], r: &[T], g: &[T], d: &mut [T], acc: bool) {
     let (here, n) = (avx512_here!(), w.len());
     let over_n = T::ONE / T::of(n as f64);
@@ -89,7 +89,7 @@ fn backward_x<T: Real>(centre: bool, x: &[T], w: &[T], mean: &[T], r: &[T], g: &
 }
 
 /// dw += Σ g x̂ over the rows
-#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
+#[versions::versions]
 fn backward_w<T: Real>(x: &[T], mean: &[T], r: &[T], g: &[T], dw: &mut [T]) {
     let n = dw.len();
     let done = (&mut *dw).try_into().map_or(0, |dw| fours::backward_w(x, mean, r, g, dw));

@@ -36,7 +36,7 @@ fn activate<T: Math, const W: usize>(i: usize, d: usize, bias: T, x: &[T], g: &m
 }
 
 /// The gates of all rows.
-#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
+#[versions::versions]
 fn gates<T: Math>(d: usize, bias: T, x: &[T], g: &mut [T]) {
     with_width!(d => for (x, g) in x.chunks_exact(4 * d).zip(g.chunks_exact_mut(4 * d)) {
         by_lanes!(d, activate::<T>(bias, x, &mut *g));
@@ -92,7 +92,7 @@ fn run<T: Math, const W: usize>(
 }
 
 /// One sequence. `starts` and `prods` are scratch rows, one a chunk, the first start given.
-#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
+#[versions::versions]
 fn forward<T: Math>((chunk, d): (usize, usize), g: &[T], (starts, prods): (&mut [T], &mut [T]), mut to: [&mut [T]; 3]) {
     let (n, steps) = (starts.len() / d, to[0].len() / d);
     for k in 1..n {
@@ -207,7 +207,7 @@ fn run_back<T: Math, const W: usize>(
 
 /// One sequence. `ends` and `prods` are scratch rows, one a chunk: G from behind each chunk, of which the last is
 /// given; afterwards `ends[0]` is dc0.
-#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
+#[versions::versions]
 fn backward<T: Math>(
     (chunk, d): (usize, usize),
     g: &[T],

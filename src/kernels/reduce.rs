@@ -26,7 +26,7 @@ impl SumAxis {
 }
 
 /// x [outer, n, inner] -> y [outer, inner]
-#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
+#[versions::versions]
 fn sum_forward<T: Real>(n: usize, inner: usize, scale: T, x: &[T], y: &mut [T]) {
     if n == 0 || y.is_empty() {
         y.fill(T::ZERO);
@@ -46,7 +46,7 @@ fn sum_forward<T: Real>(n: usize, inner: usize, scale: T, x: &[T], y: &mut [T]) 
 }
 
 /// d [outer, n, inner] (+)= scale g [outer, inner]
-#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
+#[versions::versions]
 fn sum_backward<T: Real>(n: usize, inner: usize, scale: T, g: &[T], d: &mut [T], acc: bool) {
     if d.is_empty() {
     } else if inner == 1 {
@@ -107,7 +107,7 @@ impl Kernel for SumAxis {
 }
 
 /// x [outer, n, inner] -> y [outer, inner]. A NaN anywhere is the result.
-#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
+#[versions::versions]
 fn max_forward<T: Real>(n: usize, inner: usize, x: &[T], y: &mut [T]) {
     y.fill(T::of(f64::NEG_INFINITY));
     if n == 0 || inner == 0 {
@@ -168,7 +168,7 @@ impl Kernel for MaxAxis {
 }
 
 /// x [rows, n] -> y [rows]
-#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
+#[versions::versions]
 fn logsumexp_forward<T: Math>(n: usize, x: &[T], y: &mut [T]) {
     y.fill(T::of(f64::NEG_INFINITY));
     for (y, x) in y.iter_mut().zip(x.chunks_exact(n.max(1))) {
@@ -178,7 +178,7 @@ fn logsumexp_forward<T: Math>(n: usize, x: &[T], y: &mut [T]) {
 }
 
 /// d = g e^(x − y) = g softmax(x)
-#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
+#[versions::versions]
 fn logsumexp_backward<T: Math>(n: usize, x: &[T], y: &[T], g: &[T], d: &mut [T], acc: bool) {
     let rows = d.chunks_exact_mut(n.max(1)).zip(x.chunks_exact(n.max(1)));
     for (((d, x), &y), &g) in rows.zip(y).zip(g) {

@@ -10,19 +10,19 @@ use crate::{
 };
 
 /// x ⊙ y in place of x.
-#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
+#[versions::versions]
 pub fn times<T: Real>(x: &mut [T], y: &[T]) {
     x.iter_mut().zip(y).for_each(|(x, &y)| *x *= y);
 }
 
 /// x times a number.
-#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
+#[versions::versions]
 pub fn scale<T: Real>(x: &mut [T], by: T) {
     x.iter_mut().for_each(|x| *x = by * *x);
 }
 
 /// Rows of k numbers, each times its number.
-#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
+#[versions::versions]
 pub fn times_rows<T: Real>(k: usize, by: &[T], x: &mut [T]) {
     for (x, &by) in x.chunks_exact_mut(k.max(1)).zip(by) {
         x.iter_mut().for_each(|x| *x = by * *x);
@@ -30,19 +30,19 @@ pub fn times_rows<T: Real>(k: usize, by: &[T], x: &mut [T]) {
 }
 
 /// x·y, over the elements of x.
-#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
+#[versions::versions]
 pub fn dot<T: Real>(x: &[T], y: &[T]) -> T {
     lane_sums::sum2(x, y, |x, y| x * y)
 }
 
 /// x += y
-#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
+#[versions::versions]
 pub fn add<T: Real>(x: &mut [T], y: &[T]) {
     x.iter_mut().zip(y).for_each(|(x, &y)| *x += y);
 }
 
 /// y_t += x_t·z, for rows x_t of k numbers.
-#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
+#[versions::versions]
 pub fn add_dots<T: Real>(k: usize, x: &[T], z: &[T], y: &mut [T]) {
     let here = avx512_here!();
     for (x, y) in x.chunks(L * k.max(1)).zip(y.chunks_mut(L)) {
@@ -53,7 +53,7 @@ pub fn add_dots<T: Real>(k: usize, x: &[T], z: &[T], y: &mut [T]) {
 }
 
 /// y_t += x_t·z_t, for rows of k numbers.
-#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
+#[versions::versions]
 pub fn add_row_dots<T: Real>(k: usize, x: &[T], z: &[T], y: &mut [T]) {
     let here = avx512_here!();
     for ((x, z), y) in x.chunks(L * k.max(1)).zip(z.chunks(L * k.max(1))).zip(y.chunks_mut(L)) {
@@ -64,7 +64,7 @@ pub fn add_row_dots<T: Real>(k: usize, x: &[T], z: &[T], y: &mut [T]) {
 }
 
 /// y_t += x_t z, for rows y_t of k numbers.
-#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
+#[versions::versions]
 pub fn add_outer<T: Real>(k: usize, x: &[T], z: &[T], y: &mut [T]) {
     for (y, &x) in y.chunks_exact_mut(k.max(1)).zip(x) {
         y.iter_mut().zip(z).for_each(|(y, &z)| *y += x * z);
@@ -72,7 +72,7 @@ pub fn add_outer<T: Real>(k: usize, x: &[T], z: &[T], y: &mut [T]) {
 }
 
 /// y += Σ x_t z_t, for rows z_t of as many numbers as y has.
-#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
+#[versions::versions]
 pub fn add_weighted<T: Real>(x: &[T], z: &[T], y: &mut [T]) {
     for (z, &x) in z.chunks_exact(y.len().max(1)).zip(x) {
         y.iter_mut().zip(z).for_each(|(y, &z)| *y += x * z);
@@ -80,7 +80,7 @@ pub fn add_weighted<T: Real>(x: &[T], z: &[T], y: &mut [T]) {
 }
 
 /// Rows of k numbers to rows of `y`, each times its factor.
-#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
+#[versions::versions]
 pub fn scale_rows<T: Real>(k: usize, by: &[T], x: &[T], y: &mut [T]) {
     for ((x, y), &by) in x.chunks_exact(k.max(1)).zip(y.chunks_exact_mut(k.max(1))).zip(by) {
         y.iter_mut().zip(x).for_each(|(y, &x)| *y = by * x);
@@ -88,7 +88,7 @@ pub fn scale_rows<T: Real>(k: usize, by: &[T], x: &[T], y: &mut [T]) {
 }
 
 /// Rows of k numbers, each divided by its number.
-#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
+#[versions::versions]
 pub fn divide_rows<T: Real>(k: usize, by: &[T], x: &mut [T]) {
     for (x, &by) in x.chunks_exact_mut(k.max(1)).zip(by) {
         x.iter_mut().for_each(|x| *x = *x / by);

@@ -207,7 +207,7 @@ pub(super) fn chunk_of(k: usize, chunk: usize, d: usize, len: usize) -> std::ops
 }
 
 /// One sequence. `starts` and `prods` are scratch rows, one a chunk.
-#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
+#[versions::versions]
 fn forward<T: Real>(chunk: usize, d: usize, a: &[T], b: &[T], starts: &mut [T], prods: &mut [T], h: &mut [T]) {
     let n = starts.len() / d;
     for k in 1..n {
@@ -229,7 +229,7 @@ fn forward<T: Real>(chunk: usize, d: usize, a: &[T], b: &[T], starts: &mut [T], 
 
 /// One sequence. `ends` and `prods` are scratch rows, one a chunk: G from behind each chunk, of which the last is
 /// given; afterwards `ends[0]` is dh0.
-#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
+#[versions::versions]
 fn backward<T: Real>(
     chunk: usize,
     d: usize,

@@ -14,7 +14,7 @@ static MODULE: Module = Module::new("kernels/segsum.cu", &[include_str!("segsum.
 
 /// `sums` [T] holds the sums of the columns so far. They are doubles: gates that are alike would all be rounded alike, and
 /// thousands of roundings the same way are digits.
-#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
+#[versions::versions]
 fn forward<T: Real>(n: usize, x: &[T], y: &mut [T], above: T, sums: &mut [f64]) {
     for (x, y) in x.chunks_exact(n).zip(y.chunks_exact_mut(n * n)) {
         for (t, (x, row)) in x.iter().zip(y.chunks_exact_mut(n)).enumerate() {
@@ -31,7 +31,7 @@ fn forward<T: Real>(n: usize, x: &[T], y: &mut [T], above: T, sums: &mut [f64]) 
 
 /// dx, or more of it, from dy [.., T, T], of which what is above the diagonal is not read. `sums` [T] holds Σ dy_ts over the
 /// rows so far, of each column.
-#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
+#[versions::versions]
 pub fn backward<T: Real>(n: usize, g: &[T], d: &mut [T], acc: bool, sums: &mut [T]) {
     for (g, d) in g.chunks_exact(n * n).zip(d.chunks_exact_mut(n)) {
         sums[..n].fill(T::ZERO);

@@ -12,7 +12,7 @@ use crate::{
 
 static MODULE: Module = Module::new("kernels/skip_gelu.cu", &[include_str!("skip_gelu.cu")]);
 
-#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
+#[versions::versions]
 fn forward<T: Math>(d: &[T], y: &[T], x: &[T], o: &mut [T], slope: &mut [T]) {
     let n = o.len();
     let (d, y, x, slope) = (&d[..n], &y[..n], &x[..n], &mut slope[..n]);
@@ -29,7 +29,7 @@ fn product<T: Math>(a: &[T], b: &[T], y: &mut [T], acc: bool) {
 }
 
 /// Writes dy and dx, or adds to them; `dd` becomes what the columns of are summed, `ds` is scratch memory.
-#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
+#[versions::versions]
 fn backward<T: Math>(
     [d, x, slope, g]: [&[T]; 4],
     (dy, acc_y): (&mut [T], bool),

@@ -90,7 +90,7 @@ impl Size {
 }
 
 /// y = m + ln w
-#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
+#[versions::versions]
 fn effective<T: Math>(m: &[T], w: &[T], y: &mut [T]) {
     y.iter_mut().zip(m).zip(w).for_each(|((y, &m), &w)| *y = m + w.ln());
 }

@@ -73,31 +73,31 @@ fn rows_backward<T: Math>(n: usize, seen: impl Fn(usize) -> usize, y: &[T], g: &
     }
 }
 
-#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
+#[versions::versions]
 fn softmax_forward<T: Math>(n: usize, x: &[T], y: &mut [T]) {
     with_width!(n => rows_forward(n, |_| n, x, y));
 }
 
-#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
+#[versions::versions]
 fn softmax_backward<T: Math>(n: usize, y: &[T], g: &[T], d: &mut [T], acc: bool) {
     with_width!(n => rows_backward(n, |_| n, y, g, d, acc));
 }
 
-#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
+#[versions::versions]
 fn causal_forward<T: Math>(t: usize, s: usize, offset: usize, x: &[T], y: &mut [T]) {
     for (x, y) in x.chunks_exact(t * s).zip(y.chunks_exact_mut(t * s)) {
         with_width!(s => rows_forward(s, |i| s.min(i + offset + 1), x, y));
     }
 }
 
-#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
+#[versions::versions]
 fn causal_backward<T: Math>(t: usize, s: usize, offset: usize, y: &[T], g: &[T], d: &mut [T], acc: bool) {
     for ((y, g), d) in y.chunks_exact(t * s).zip(g.chunks_exact(t * s)).zip(d.chunks_exact_mut(t * s)) {
         with_width!(s => rows_backward(s, |i| s.min(i + offset + 1), y, g, d, acc));
     }
 }
 
-#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
+#[versions::versions]
 fn log_forward<T: Math>(n: usize, x: &[T], y: &mut [T]) {
     for (x, y) in x.chunks_exact(n).zip(y.chunks_exact_mut(n)) {
         let m = lane_sums::max(x);
@@ -106,7 +106,7 @@ fn log_forward<T: Math>(n: usize, x: &[T], y: &mut [T]) {
     }
 }
 
-#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
+#[versions::versions]
 fn log_backward<T: Math>(n: usize, y: &[T], g: &[T], d: &mut [T], acc: bool) {
     for ((y, g), d) in y.chunks_exact(n).zip(g.chunks_exact(n)).zip(d.chunks_exact_mut(n)) {
         let sum = lane_sums::sum(g, |g| g);

@@ -25,7 +25,7 @@ fn axpy<T: Real>(a: T, x: &[T], y: &mut [T]) {
 }
 
 /// X ← (I + L)⁻¹ X for X [n, cols]: row by row, x_i −= Σ_{j<i} L_ij x_j.
-#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
+#[versions::versions]
 pub fn solve_lower<T: Real>(l: &[T], x: &mut [T], n: usize, cols: usize) {
     for i in 1..n {
         let (done, rest) = x.split_at_mut(i * cols);
@@ -37,7 +37,7 @@ pub fn solve_lower<T: Real>(l: &[T], x: &mut [T], n: usize, cols: usize) {
 }
 
 /// X ← (I + L)⁻ᵀ X for X [n, cols]: from the last row up, x_j −= Σ_{i>j} L_ij x_i.
-#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
+#[versions::versions]
 pub fn solve_lower_transposed<T: Real>(l: &[T], x: &mut [T], n: usize, cols: usize) {
     for i in (1..n).rev() {
         let (rest, done) = x.split_at_mut(i * cols);

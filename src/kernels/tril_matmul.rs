@@ -24,7 +24,7 @@ fn ordinary<T: Real>(x: T) -> bool {
 }
 
 /// Whether all are [`ordinary`].
-#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
+#[versions::versions]
 fn all_ordinary<T: Real>(x: &[T]) -> bool {
     x.chunks(64).all(|x| x.iter().fold(true, |all, &x| all & ordinary(x)))
 }

@@ -1,7 +1,10 @@
 //! The sizes of a model.
 
 use super::{Choices, Mixer, published::Defect};
-use crate::error::{Error, Result};
+use crate::{
+    error::{Error, Result, bytes},
+    tensor::available,
+};
 use serde::{Deserialize, Serialize};
 use std::{fmt, str::FromStr};
 
@@ -247,6 +250,28 @@ impl ModelConfig {
             return Err(Error::config("eigenvalues = -1..1: the published models have no such choice"));
         }
         Ok(())
+    }
+
+    /// Refuse tables of positions that there is no memory for.
+    ///
+    /// # Errors
+    /// Names their sizes, and what to change.
+    pub fn check_tables(&self) -> Result<()> {
+        let row = match self.positions {
+            Positions::Sinusoidal => self.width,
+            Positions::Rope => self.head_dim,
+            Positions::None | Positions::Learned => 0,
+        };
+        // While it is made, each number is there in both precisions.
+        let asked = self.max_len.saturating_mul(row).saturating_mul(2 * size_of::<f64>());
+        if asked <= 1 << 26 || asked <= available() {
+            return Ok(());
+        }
+        let (len, positions, [asked, there]) = (self.max_len, self.positions, [asked, available()].map(bytes));
+        Err(Error::config(format!(
+            "positions {positions}: a table of {len} times {row} asks for {asked}, and {there} are available; lower the \
+             lengths or max_len"
+        )))
     }
 
     /// Refuse a choice that this mixer does not have.

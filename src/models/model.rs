@@ -70,8 +70,13 @@ impl Model {
         let body = match config.variant {
             Variant::Published => Body::Published(Published::new(&published::Config::of(config), seed, dtype)?),
             Variant::Clean => {
-                let mut init = Init::new(seed, config.init_std);
-                let decoder = Decoder::new(config, &mut init, dtype)?;
+                config.check_tables()?;
+                let mut init = Init::cautious(seed, config.init_std);
+                let mut decoder = Decoder::new(config, &mut init, dtype)?;
+                if !init.complete()? {
+                    init = Init::new(seed, config.init_std);
+                    decoder = Decoder::new(config, &mut init, dtype)?;
+                }
                 Body::Clean(decoder, init.finish(dtype))
             }
         };

@@ -2,7 +2,8 @@
 
 use crate::{
     autograd::{Gen, Tape, Var},
-    tensor::{Cx, DType, Shape, Tensor},
+    error::{Error, Result, bytes},
+    tensor::{Cx, DType, Shape, Tensor, available},
 };
 use std::ops::Index;
 
@@ -38,12 +39,24 @@ pub struct Init {
     pub layer: usize,
     entries: Vec<Entry>,
     values: Vec<f64>,
+    /// How many values there are, if they had all been drawn.
+    count: usize,
+    /// How many are drawn; if there are more, all are only counted.
+    most: usize,
 }
 
 impl Init {
+    /// Bytes of a value while it is drawn, and as the f32 that it then is.
+    const BYTES: usize = size_of::<f64>() + size_of::<f32>();
+
     /// An empty model's initialiser.
     pub fn new(seed: u64, std: Option<f64>) -> Init {
-        Init { seed, path: String::new(), std, layer: 0, entries: vec![], values: vec![] }
+        Init { seed, path: String::new(), std, layer: 0, entries: vec![], values: vec![], count: 0, most: usize::MAX }
+    }
+
+    /// The same, where it is not known whether there is memory for all values: see [`Init::complete`].
+    pub fn cautious(seed: u64, std: Option<f64>) -> Init {
+        Init { most: 1 << 23, ..Init::new(seed, std) }
     }
 
     /// Everything that `build` creates gets `name.` in front.
@@ -63,7 +76,12 @@ impl Init {
             name.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |h, b| (h ^ u64::from(b)).wrapping_mul(0x100_0000_01b3));
         let mut g = Gen::new(hash ^ self.seed.wrapping_mul(0x9e37_79b9_7f4a_7c15));
         self.entries.push(Entry { name, offset: self.values.len(), shape, decay, in_f32: false });
-        self.values.extend((0..shape.len()).map(|i| draw(&mut g, i)));
+        // One after another, as the product of all axes may be more than a number holds.
+        let n = shape.dims().iter().fold(1, |n: usize, &axis| n.saturating_mul(axis));
+        self.count = self.count.saturating_add(n);
+        if self.count <= self.most {
+            self.values.extend((0..n).map(|i| draw(&mut g, i)));
+        }
         P(self.entries.len() - 1)
     }
 
@@ -107,6 +125,23 @@ impl Init {
     /// scales, where 2^-9 stays 2^-9, or belongs to a sum that is stored in bf16 in any case, as sLSTM's gates.
     pub fn keep_in_f32<const N: usize>(&mut self, list: [P; N]) {
         list.into_iter().for_each(|p| self.entries[p.0].in_f32 = true);
+    }
+
+    /// Whether all values were drawn: those of a cautious one are only counted where they are many.
+    ///
+    /// # Errors
+    /// When there is no memory for as many: how many they are, and what makes them less.
+    pub fn complete(&self) -> Result<bool> {
+        let asked = self.count.saturating_mul(Self::BYTES);
+        if self.count == self.values.len() || asked <= available() {
+            return Ok(self.count == self.values.len());
+        }
+        let [asked, there] = [asked, available()].map(bytes);
+        Err(Error::config(format!(
+            "{} parameters ask for {asked}, and {there} are available; lower --width, --layers, --heads, --head-dim, --mlp, \
+             --state or --expand",
+            self.count
+        )))
     }
 
     /// The finished buffer; in f32 for bf16, of which there is a copy later ([`Params::copy_in_bf16`]).

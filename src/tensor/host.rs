@@ -6,7 +6,7 @@
 
 use std::ops::{Deref, DerefMut};
 #[cfg(target_os = "linux")]
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 /// Bytes of a cache line, and of the widest vector.
 const LINE: usize = 64;
@@ -18,6 +18,8 @@ pub struct Host<T> {
     all: Memory<T>,
     start: usize,
     len: usize,
+    /// How many there is room for.
+    room: usize,
 }
 
 #[derive(Debug)]
@@ -33,13 +35,29 @@ impl<T: Clone + Default> Host<T> {
         let all = vec![T::default(); len + LINE / size_of::<T>()];
         // Nothing is ever added, so that they stay where they are.
         let start = all.as_ptr().align_offset(LINE).min(all.len() - len);
-        Host { all: Memory::Own(all), start, len }
+        Host { all: Memory::Own(all), start, len, room: len }
+    }
+}
+
+impl<T> Host<T> {
+    /// How many elements there is room for.
+    pub fn room(&self) -> usize {
+        self.room
+    }
+
+    /// Be so many elements, the first ones; what they hold is not specified.
+    ///
+    /// # Panics
+    /// When there is no room for as many.
+    pub fn set_len(&mut self, len: usize) {
+        assert!(len <= self.room, "{len} elements where there is room for {}", self.room);
+        self.len = len;
     }
 }
 
 impl<T> From<Vec<T>> for Host<T> {
     fn from(all: Vec<T>) -> Host<T> {
-        Host { start: 0, len: all.len(), all: Memory::Own(all) }
+        Host { start: 0, len: all.len(), room: all.len(), all: Memory::Own(all) }
     }
 }
 
@@ -66,15 +84,18 @@ impl<T> DerefMut for Host<T> {
     }
 }
 
+/// Bytes of the least buffer that is cut from a region.
+const LEAST: usize = 1 << 17;
+
 /// Where a pool's buffers are cut from, one after another. A region is given back when the last of its buffers is.
 #[derive(Default)]
 pub struct Arena {
     /// The newest, and how many of its bytes are taken.
     #[cfg(target_os = "linux")]
     region: Option<(Arc<region::Region>, usize)>,
-    /// Bytes of all regions so far.
+    /// All that may still have a buffer.
     #[cfg(target_os = "linux")]
-    mapped: usize,
+    regions: Vec<Weak<region::Region>>,
 }
 
 /// Numbers whose bytes may all be zero, which is how memory comes from the system.
@@ -90,21 +111,26 @@ unsafe impl Zeroed for f64 {}
 unsafe impl Zeroed for i32 {}
 
 impl Arena {
-    /// `len` zeros: from a region if they are many enough and the system has one, else from memory of their own.
-    pub fn host<T: Zeroed>(&mut self, len: usize) -> Host<T> {
+    /// `len` zeros: from a region if they are many enough and the system has one, else from memory of their own. None if
+    /// the system has no such memory.
+    pub fn host<T: Zeroed>(&mut self, len: usize) -> Option<Host<T>> {
         #[cfg(target_os = "linux")]
         if let Some(part) = self.part(len) {
-            return Host { all: Memory::Part(part), start: 0, len };
+            return Some(Host { all: Memory::Part(part), start: 0, len, room: len });
         }
-        Host::aligned(len)
+        // To make a vector that there is no memory for ends the process; to ask whether there is does not.
+        let bytes = len.checked_mul(size_of::<T>())?;
+        if bytes >= LEAST {
+            Vec::<u8>::new().try_reserve_exact(bytes.checked_add(LINE)?).ok()?;
+        }
+        Some(Host::aligned(len))
     }
 
     #[cfg(target_os = "linux")]
     fn part<T: Zeroed>(&mut self, len: usize) -> Option<region::Part<T>> {
-        /// Bytes of the least buffer, of the first region, of the largest if no buffer asks for more, and of all. Training
+        /// Bytes of the first region, of the largest if no buffer asks for more, and of all. Training
         /// asks for the same buffers again; a cache that grows by a token at each step never does, and huge pages must be
         /// found and cleared for each of its sizes: hence an end.
-        const LEAST: usize = 1 << 17;
         const FIRST: usize = 1 << 20;
         const MOST: usize = 1 << 26;
         const ALL: usize = 1 << 29;
@@ -118,11 +144,14 @@ impl Arena {
         let room = |r: &(Arc<region::Region>, usize)| r.0.bytes() - r.1 >= bytes;
         if !self.region.as_ref().is_some_and(room) {
             let next = self.region.as_ref().map_or(FIRST, |r| (2 * r.0.bytes()).min(MOST)).max(bytes);
-            if next > ALL - self.mapped {
+            self.regions.retain(|region| region.strong_count() > 0);
+            let mapped: usize = self.regions.iter().filter_map(Weak::upgrade).map(|region| region.bytes()).sum();
+            if next > ALL.saturating_sub(mapped) {
                 return None;
             }
-            self.mapped += next;
-            self.region = Some((Arc::new(region::Region::new(next)?), 0));
+            let region = Arc::new(region::Region::new(next)?);
+            self.regions.push(Arc::downgrade(&region));
+            self.region = Some((region, 0));
         }
         let (region, used) = self.region.as_mut()?;
         let at = *used;
@@ -212,6 +241,23 @@ mod region {
         }
     }
 
+    impl<T> Drop for Part<T> {
+        fn drop(&mut self) {
+            /// Bytes of the largest page that is not huge, on any processor.
+            const PAGE: usize = 1 << 16;
+            let (start, bytes) = (self.start(), self.len * size_of::<T>());
+            let skip = start.addr().next_multiple_of(PAGE) - start.addr();
+            let pages = bytes.saturating_sub(skip) / PAGE * PAGE;
+            // The last part gives all back at once.
+            if pages > 0 && Arc::strong_count(&self.region) > 1 {
+                // SAFETY: these pages are inside of this part, which is no more; they read as zeros afterwards. Where the
+                // system does not want them, they are held until the region is given back.
+                let _ =
+                    unsafe { madvise(start.cast::<c_void>().wrapping_byte_add(skip), pages, Advice::LinuxDontNeed) };
+            }
+        }
+    }
+
     impl<T> Deref for Part<T> {
         type Target = [T];
         fn deref(&self) -> &[T] {
@@ -229,6 +275,7 @@ mod region {
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used)]
 mod tests {
     use super::{Arena, Host, LINE};
 
@@ -239,7 +286,7 @@ mod tests {
         let sizes = [0, 1, 32_767, 32_768, 32_769, 70_000, 523_264, 524_288, 524_289, 80_000_000, 20_000_000];
         let mut all: Vec<Host<f32>> = vec![];
         for len in sizes.into_iter().chain((0..200).map(|i| 32_700 + 37 * i)) {
-            let mut new = arena.host::<f32>(len);
+            let mut new = arena.host::<f32>(len).unwrap();
             assert!(new.len() == len && new.iter().all(|&x| x == 0.0));
             assert_eq!(new.as_ptr().addr() % LINE, 0, "{len} numbers");
             new.fill(all.len() as f32);
@@ -260,7 +307,7 @@ mod tests {
     #[test]
     fn integers_and_doubles_share_regions() {
         let mut arena = Arena::default();
-        let (mut a, mut b) = (arena.host::<i32>(50_001), arena.host::<f64>(30_001));
+        let (mut a, mut b) = (arena.host::<i32>(50_001).unwrap(), arena.host::<f64>(30_001).unwrap());
         a.fill(-1);
         b.fill(0.5);
         assert!(a.iter().all(|&x| x == -1) && b.iter().all(|&x| x == 0.5));

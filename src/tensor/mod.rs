@@ -1,5 +1,6 @@
 //! Values: contiguous, row-major tensors of at most five axes, whose element type and device are known at run time.
 
+mod available;
 mod device;
 mod dtype;
 mod host;
@@ -7,14 +8,16 @@ mod mat;
 mod pool;
 mod products;
 mod shape;
+pub mod simd;
 mod transfer;
 
+pub use available::available;
 pub use device::{Cx, Device};
 pub use dtype::{DType, Element, Real};
 pub use host::Host;
 use host::{Arena, Zeroed};
 pub use mat::Mat;
-pub use pool::{Bin, Cpu, Pool, Temp};
+pub use pool::{Bin, Cpu, OUT_OF_MEMORY, Pool, Temp};
 pub use products::Products;
 pub use shape::{MAX_RANK, Shape};
 
@@ -40,6 +43,18 @@ pub struct Tensor {
     shape: Shape,
     offset: usize,
     buf: Buf,
+}
+
+impl Buf {
+    /// One without elements.
+    fn hollow(dtype: DType) -> Buf {
+        match dtype {
+            // What would be bf16 on a device.
+            DType::F32 | DType::BF16 => f32::wrap(Arc::new(Host::from(vec![]))),
+            DType::F64 => f64::wrap(Arc::new(Host::from(vec![]))),
+            DType::I32 => i32::wrap(Arc::new(Host::from(vec![]))),
+        }
+    }
 }
 
 impl Tensor {

@@ -1,46 +1,18 @@
-//! Buffers by length, kept between steps: after the second step of a fixed shape nothing is allocated.
+//! Buffers by size class, kept between steps: after the second step of a fixed shape nothing is allocated, and with shapes
+//! that change not much more is kept than the largest step needs.
 
-use super::{Arena, Buf, DType, Element, Host, Products, Shape, Tensor};
+mod free;
+
+pub use free::Bin;
+
+use super::{Arena, Buf, DType, Element, Host, Products, Shape, Tensor, simd};
 use crate::cuda::{Block, Gpu};
+use free::{Usage, class};
 use std::{
     cell::RefCell,
     ops::{Deref, DerefMut},
     sync::Arc,
 };
-
-/// Free buffers of one kind, sorted by length.
-pub struct Bin<B>(Vec<(usize, Vec<Arc<B>>)>);
-
-impl<B> Default for Bin<B> {
-    fn default() -> Bin<B> {
-        Bin(vec![])
-    }
-}
-
-impl<B> Bin<B> {
-    fn take(&mut self, len: usize) -> Option<Arc<B>> {
-        let at = self.0.binary_search_by_key(&len, |e| e.0).ok()?;
-        self.0[at].1.pop()
-    }
-
-    fn give(&mut self, mut buf: Arc<B>, len: usize) {
-        // A buffer that somebody still holds (a window, a reshaped copy) goes back with its last holder.
-        if Arc::get_mut(&mut buf).is_none() {
-            return;
-        }
-        match self.0.binary_search_by_key(&len, |e| e.0) {
-            Ok(at) => self.0[at].1.push(buf),
-            Err(at) => self.0.insert(at, (len, vec![buf])),
-        }
-    }
-}
-
-impl Bin<Block> {
-    /// Drop all free blocks; how many bytes they were.
-    fn clear(&mut self) -> usize {
-        self.0.drain(..).map(|(len, blocks)| len * blocks.len()).sum()
-    }
-}
 
 /// Recycles the buffers of a tape. Their old contents stay: an op writes every element of its outputs.
 #[derive(Default)]
@@ -52,12 +24,13 @@ pub struct Pool {
     /// Where new buffers come from, if not from host memory.
     gpu: Option<Arc<Gpu>>,
     blocks: Bin<Block>,
-    /// Bytes of all device buffers that this pool ever made.
-    held: usize,
+    usage: Usage,
     /// How often blocks went back to the driver.
     generation: usize,
     fresh: usize,
     poison: bool,
+    /// Whether tensors have a shape and no elements.
+    hollow: bool,
 }
 
 impl Pool {
@@ -76,41 +49,126 @@ impl Pool {
         self.generation
     }
 
+    /// Hand out tensors that have a shape and no elements, and count the bytes that they would have.
+    pub fn set_hollow(&mut self) {
+        self.hollow = true;
+    }
+
     /// Fill every buffer handed out with NaN, so that an element which an op forgets to write is seen.
     pub fn set_poison(&mut self, on: bool) {
         self.poison = on;
     }
 
+    /// The bytes of all buffers: those in use, and those kept for later.
+    pub fn held(&self) -> usize {
+        self.usage.held()
+    }
+
+    /// The most bytes that were in use at once in the last steps.
+    pub fn peak(&self) -> usize {
+        self.usage.peak()
+    }
+
+    /// A step is over, and everything that it had comes back before the next one.
+    pub fn end_step(&mut self) {
+        self.usage.end_step();
+        if self.usage.step.is_multiple_of(Usage::PERIOD) {
+            self.trim(0);
+        }
+    }
+
+    /// Give up what has been idle, as far as there is more than is worth keeping with `more` bytes.
+    fn trim(&mut self, more: usize) {
+        // What a graph that is being recorded frees, it would free at each replay.
+        if self.gpu.as_ref().is_some_and(|gpu| gpu.captures()) {
+            return;
+        }
+        let oldest = |pool: &Pool| [pool.f32.oldest(), pool.f64.oldest(), pool.i32.oldest(), pool.blocks.oldest()];
+        while self.usage.too_much(more)
+            && let Some((Some(step), bin)) = oldest(self).into_iter().zip(0..).filter(|of| of.0.is_some()).min()
+            && self.usage.idle(step)
+        {
+            fn bytes<T>(buf: Option<Arc<Host<T>>>) -> usize {
+                buf.map_or(0, |buf| buf.room() * size_of::<T>())
+            }
+            let bytes = match bin {
+                0 => bytes(self.f32.take_oldest()),
+                1 => bytes(self.f64.take_oldest()),
+                2 => bytes(self.i32.take_oldest()),
+                _ => {
+                    self.generation += 1;
+                    self.blocks.take_oldest().map_or(0, |block| block.bytes())
+                }
+            };
+            self.usage.dropped(bytes);
+        }
+    }
+
+    #[track_caller]
     fn take<T: Element>(&mut self, len: usize) -> Arc<Host<T>> {
-        let found = T::bin(self).take(len);
-        let mut buf = found.unwrap_or_else(|| {
-            self.fresh += 1;
-            Arc::new(self.arena.host(len))
-        });
+        let (class, room) = class(len);
+        let bytes = room.saturating_mul(size_of::<T>());
+        let mut buf = match T::bin(self).take(class) {
+            Some(buf) => {
+                self.usage.taken(bytes);
+                buf
+            }
+            None => {
+                self.trim(bytes);
+                self.fresh += 1;
+                let buf = self.arena.host(room).unwrap_or_else(|| out_of_memory(bytes, self.usage.held()));
+                self.usage.made(bytes);
+                Arc::new(buf)
+            }
+        };
         // To look whether one is the only holder is an atomic exchange, for every buffer.
-        if self.poison
+        if (buf.len() != len || self.poison)
             && let Some(v) = Arc::get_mut(&mut buf)
         {
-            v.fill(T::POISON);
+            v.set_len(len);
+            if self.poison {
+                v.fill(T::POISON);
+            }
         }
         buf
     }
 
-    /// Device memory for `bytes` bytes. Lengths are rounded up, so that nearly equal ones share.
+    fn give<T: Element>(&mut self, mut buf: Arc<Host<T>>) {
+        // A buffer that somebody still holds (a window, a reshaped copy) goes back with its last holder.
+        let free = Arc::get_mut(&mut buf).is_some();
+        let (class, room) = class(buf.room());
+        self.usage.returned(room * size_of::<T>(), free && room == buf.room());
+        if free && room == buf.room() {
+            let step = self.usage.step;
+            T::bin(self).give(class, buf, step);
+        }
+    }
+
+    /// Device memory for `bytes` bytes. Sizes are rounded up, so that nearly equal ones share.
     #[track_caller]
     fn block(&mut self, gpu: &Arc<Gpu>, bytes: usize) -> Arc<Block> {
-        let size = bytes.next_multiple_of(512);
-        let block = self.blocks.take(size).unwrap_or_else(|| {
-            self.fresh += 1;
-            // Memory held for sizes that may not come again is given up only when there is no more.
-            let block = gpu.allocate(size).or_else(|| {
-                self.held -= self.blocks.clear();
-                self.generation += 1;
-                gpu.allocate(size)
-            });
-            self.held += size;
-            Arc::new(block.unwrap_or_else(|| gpu.out_of_memory(size, self.held - size)))
-        });
+        let (class, units) = class(bytes.div_ceil(UNIT));
+        let size = units.saturating_mul(UNIT);
+        let block = match self.blocks.take(class) {
+            Some(block) => {
+                self.usage.taken(size);
+                block
+            }
+            None => {
+                self.trim(size);
+                self.fresh += 1;
+                // Memory held for sizes that may not come again is given up when there is no more.
+                let block = gpu.allocate(size).or_else(|| {
+                    self.usage.clear();
+                    self.blocks.clear();
+                    self.generation += 1;
+                    gpu.allocate(size)
+                });
+                let block = block.unwrap_or_else(|| gpu.out_of_memory(size, self.usage.held()));
+                self.usage.made(size);
+                Arc::new(block)
+            }
+        };
         gpu.lent(&block, bytes);
         if self.poison {
             gpu.set_bytes(block.ptr(), 0xff, bytes);
@@ -122,6 +180,10 @@ impl Pool {
     #[track_caller]
     pub fn get(&mut self, dtype: DType, shape: Shape) -> Tensor {
         let n = shape.len();
+        if self.hollow {
+            self.usage.made(n.saturating_mul(dtype.bytes()));
+            return Tensor { shape, offset: 0, buf: Buf::hollow(dtype) };
+        }
         if let Some(gpu) = self.gpu.clone() {
             return Tensor { shape, offset: 0, buf: Buf::Cuda(self.block(&gpu, n * dtype.bytes()), dtype) };
         }
@@ -137,23 +199,38 @@ impl Pool {
     /// Give a tensor's buffer back for reuse.
     pub fn put(&mut self, t: Tensor) {
         match t.buf {
-            Buf::F32(v) => give(&mut self.f32, v),
-            Buf::F64(v) => give(&mut self.f64, v),
-            Buf::I32(v) => give(&mut self.i32, v),
+            Buf::F32(v) => self.give(v),
+            Buf::F64(v) => self.give(v),
+            Buf::I32(v) => self.give(v),
             // Of another stream, whose work may still be under way: not to be reused here.
             Buf::Cuda(block, _) if !self.gpu.as_ref().is_some_and(|gpu| Arc::ptr_eq(gpu, block.gpu())) => {}
-            Buf::Cuda(block, _) => {
-                let bytes = block.bytes();
-                self.blocks.give(block, bytes);
+            Buf::Cuda(mut block, _) => {
+                let (size, free) = (block.bytes(), Arc::get_mut(&mut block).is_some());
+                self.usage.returned(size, free);
+                if free {
+                    self.blocks.give(class(size / UNIT).0, block, self.usage.step);
+                }
             }
         }
     }
 }
 
-fn give<T>(bin: &mut Bin<Host<T>>, buf: Arc<Host<T>>) {
-    let len = buf.len();
-    bin.give(buf, len);
+/// What device memory is measured in.
+const UNIT: usize = 512;
+
+/// The system has no such memory: a panic whose message says so, as an op has no other way to say it, and
+/// [`quietly`](crate::error::quietly) makes an error of it.
+#[track_caller]
+fn out_of_memory(bytes: usize, held: usize) -> ! {
+    let [bytes, held] = [bytes, held].map(crate::error::bytes);
+    panic!(
+        "{OUT_OF_MEMORY}: {bytes} asked for, {held} in use by this run; a smaller batch or shorter sequences need less, \
+         as do fewer runs side by side (--threads)"
+    )
 }
+
+/// How the message begins that says so.
+pub const OUT_OF_MEMORY: &str = "out of memory";
 
 /// What an op sees of the CPU: the pool, from which it borrows scratch memory.
 #[derive(Default)]
@@ -168,6 +245,7 @@ impl Cpu {
     /// # Errors
     /// When this processor has no such products.
     pub fn new(products: Products) -> Result<Cpu, String> {
+        simd::check()?;
         products.check_processor()?;
         Ok(Cpu { products, ..Cpu::default() })
     }
@@ -217,7 +295,7 @@ impl<T: Element> DerefMut for Temp<'_, T> {
 impl<T: Element> Drop for Temp<'_, T> {
     fn drop(&mut self) {
         if let Some(buf) = self.buf.take() {
-            give(T::bin(&mut self.cpu.pool()), buf);
+            self.cpu.pool().give(buf);
         }
     }
 }

@@ -318,7 +318,8 @@ impl TrainConfig {
         expect(self.seeds >= 1, || "seeds 0: expected at least 1".into())?;
         let last = self.seed.checked_add(self.seeds as u64).filter(|&s| i64::try_from(s).is_ok());
         expect(last.is_some(), || format!("seed {}: expected seeds below 2^63", self.seed))?;
-        self.each_model()?.iter().try_for_each(TrainConfig::check_run)
+        self.each_model()?.iter().try_for_each(TrainConfig::check_run)?;
+        super::capacity::check(self)
     }
 
     fn check_run(&self) -> Result<()> {

@@ -4,7 +4,7 @@
 //! on from what it finds there: nothing that is finished is repeated.
 
 use super::{
-    Accuracy, Scores, Step, Trainer, Watch, checkpoint,
+    Accuracy, Scores, Step, Trainer, Watch, capacity, checkpoint,
     config::TrainConfig,
     interrupt,
     rundir::{CHECKPOINT, Found, Held, RunDir, RunFiles, check_configuration, check_weights, find, record_made_by},
@@ -184,6 +184,7 @@ pub fn run_told(
     progress: bool,
     standing: &Standing,
 ) -> Result<(Vec<RunReport>, Result<()>)> {
+    capacity::check_side_by_side(cfg, threads)?;
     let jobs = jobs(cfg, out)?;
     let (mut reports, mut written) = (jobs.iter().map(finished).collect::<Vec<_>>(), Ok(()));
     work(&jobs.iter().collect::<Vec<_>>(), threads, &bars(progress), standing, |i, report| {

@@ -1,5 +1,6 @@
 //! Training, to be read from top to bottom: [`train`] is the loop, [`Trainer::step`] one step of it.
 
+pub mod capacity;
 pub mod checkpoint;
 pub mod config;
 pub mod data;

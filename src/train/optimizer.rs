@@ -157,7 +157,7 @@ impl Update<f64> {
     }
 }
 
-#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
+#[versions::versions]
 fn update<T: Real>(u: Update<T>, p: &mut [T], g: &[T], m: &mut [T], v: &mut [T]) {
     let (g, m, v) = (&g[..p.len()], &mut m[..p.len()], &mut v[..p.len()]);
     for (((p, &g), m), v) in p.iter_mut().zip(g).zip(m).zip(v) {
@@ -206,7 +206,7 @@ fn factor(norm: f64, max: f64) -> f64 {
 }
 
 /// Σ g² in double precision, in eight partial sums that do not wait for each other.
-#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
+#[versions::versions]
 fn sum_of_squares<T: Real>(g: &[T]) -> f64 {
     let mut sums = [0.0f64; 8];
     let (chunks, rest) = g.as_chunks::<8>();

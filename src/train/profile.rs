@@ -31,4 +31,12 @@ impl Trainer {
     pub fn fresh_buffers(&mut self) -> usize {
         self.tapes().map(Tape::fresh_buffers).sum()
     }
+
+    /// The bytes of buffers that the tapes hold, and the most that were in use at once in the last steps.
+    pub fn memory(&mut self) -> [usize; 2] {
+        self.tapes().fold([0; 2], |[held, peak], tape| {
+            let pool = tape.cx().pool();
+            [held + pool.held(), peak + pool.peak()]
+        })
+    }
 }

@@ -8,13 +8,14 @@
 use super::{config::TrainConfig, descend};
 use crate::{
     autograd::Tape,
-    error::{Error, Result},
+    error::{Error, Result, within_memory},
     models::{Form, Model},
     tasks::{Batch, IGNORE},
     tensor::{Real, Tensor},
     with_real,
 };
 use std::{
+    panic::resume_unwind,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicUsize, Ordering},
@@ -118,8 +119,16 @@ impl Shards {
             return work();
         }
         thread::scope(|scope| {
-            (0..helpers.n).for_each(|_| drop(scope.spawn(work)));
+            let helpers: Vec<_> = (0..helpers.n).map(|_| scope.spawn(|| within_memory(work))).collect();
             work();
+            for helper in helpers {
+                match helper.join() {
+                    Ok(Ok(())) => {}
+                    // This thread's run says so.
+                    Ok(Err(no_memory)) => panic!("{no_memory}"),
+                    Err(panic) => resume_unwind(panic),
+                }
+            }
         });
     }
 

@@ -143,7 +143,7 @@ fn weights<'a, T: Math, const N: usize>(
 }
 
 /// o = Σ_s w_s v_s / Σ_s w_s with w_s = exp(q·k_s − top), and lse = ln Σ_s exp(q·k_s), of all queries of a block of heads.
-#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
+#[versions::versions]
 fn attend<T: Math, const N: usize>(
     p: Plan<T>,
     q: &[Row<T, N>],
@@ -176,7 +176,7 @@ fn attend<T: Math, const N: usize>(
 }
 
 /// −δ of each query.
-#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
+#[versions::versions]
 fn negative<T: Math, const N: usize>(g: &[Row<T, N>], o: &[Row<T, N>], starts: &mut [[Lane<T>; 2]]) {
     let here = avx512_here!();
     for ((g, o), start) in g.iter().zip(o).zip(starts) {
@@ -195,7 +195,7 @@ struct Given<'a, T, const N: usize> {
 
 /// One tile of keys, from `s0` on, and all queries that see any of it backwards: p_s = exp(q·k_s − lse) and
 /// dx_s = p_s (do·v_s − δ); dq += Σ_s dx_s k_s, dk_s += dx_s q, dv_s += p_s do.
-#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
+#[versions::versions]
 fn attend_back<T: Math, const N: usize>(
     p: Plan<T>,
     s0: usize,

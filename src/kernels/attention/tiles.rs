@@ -36,7 +36,7 @@ fn shown<T: Math>(masks: &[T; 2 * L], x: &[T], t: usize, first: usize) -> [T; L]
 
 /// The scores x [·, w] of keys, which query `first(s)` is the first to see, become exp(x − top); `top` and `sum` [w] get the
 /// largest score of each query and the sum of those.
-#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
+#[versions::versions]
 fn softmax<T: Math>(first: impl Fn(usize) -> usize, w: usize, x: &mut [T], top: &mut [T], sum: &mut [T]) {
     let masks = masks();
     for t in (0..w).step_by(L) {
@@ -62,13 +62,13 @@ fn softmax<T: Math>(first: impl Fn(usize) -> usize, w: usize, x: &mut [T], top: 
 }
 
 /// lse = top + ln(sum)
-#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
+#[versions::versions]
 fn logs<T: Math>(top: &[T], sum: &[T], lse: &mut [T]) {
     lse.iter_mut().zip(top).zip(sum).for_each(|((y, &top), &sum)| *y = top + sum.ln());
 }
 
 /// Scores x [·, w] to weights p once more, and g to the gradients of the scores, p (g − δ); lse and δ [w].
-#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
+#[versions::versions]
 fn softmax_backward<T: Math>(
     first: impl Fn(usize) -> usize,
     w: usize,

@@ -156,7 +156,7 @@ fn by_columns<T: Real, const M: usize>(j: usize, x: Inputs<T>, y: &mut [T]) {
     by_channels!(x.s.d, column::<T, M>(j, x, y));
 }
 
-#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
+#[versions::versions]
 fn sequence<T: Real>(x: Inputs<T>, y: &mut [T]) {
     if x.s.d <= NARROW {
         by_taps!(x.s.w, by_columns::<T>(x, y));
@@ -261,7 +261,7 @@ fn by_columns_back<T: Real, const M: usize>(j: usize, x: Inputs<T>, g: &[T], to:
 }
 
 /// `x.start` is zeros here.
-#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
+#[versions::versions]
 fn sequence_back<T: Real>(x: Inputs<T>, g: &[T], to: &mut Outputs<T>) {
     if x.s.d <= NARROW {
         by_taps!(x.s.w, by_columns_back::<T>(x, g, to));

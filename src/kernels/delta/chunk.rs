@@ -240,7 +240,7 @@ pub fn backward<T: Math>(cpu: &Cpu, p: Plan<T>, x: &Inputs<T>, y: &Saved<T>, mut
 }
 
 /// y = a ⊙ b, or y += a ⊙ b
-#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
+#[versions::versions]
 fn product<T: Math>(a: &[T], b: &[T], y: &mut [T], acc: bool) {
     for ((y, &a), &b) in y.iter_mut().zip(a).zip(b) {
         *y = if acc { *y + a * b } else { a * b };

@@ -78,7 +78,7 @@ impl<'a, T: Math> Decay<'a, T> {
 }
 
 /// γ and D of the gates in `start`.
-#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
+#[versions::versions]
 fn build<T: Math>(start: &mut [T], between: &mut [T], n: usize) {
     let mut whole = T::ONE;
     for t in 0..n {

@@ -35,7 +35,7 @@ fn decayed<T: Real, const G: bool>(alpha: Lane<T>, s: Lane<T>) -> Lane<T> {
 }
 
 /// `n` steps: o, and S run along.
-#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
+#[versions::versions]
 fn steps<T: Real, const G: bool>(
     (q, k): (&[Lane<T>], &[Lane<T>]),
     (v, beta): (&[Lane<T>], &[Lane<T>]),
@@ -86,7 +86,7 @@ struct Chunk<'a, T> {
 }
 
 /// Forwards in time: the states, δ, e and dq of every step.
-#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
+#[versions::versions]
 fn states<T: Real, const G: bool>(x: &mut Chunk<T>, (n, kk, vv): (usize, usize, usize)) {
     for t in 0..n {
         let (k, g) = (&x.k[t * kk..(t + 1) * kk], &x.d_o[t * vv..(t + 1) * vv]);
@@ -113,7 +113,7 @@ fn states<T: Real, const G: bool>(x: &mut Chunk<T>, (n, kk, vv): (usize, usize, 
 }
 
 /// Backwards in time: dk, dv and dβ of every step, and dS run along.
-#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
+#[versions::versions]
 fn gradients<T: Real, const G: bool>(x: &mut Chunk<T>, ds: &mut [Lane<T>], (n, kk, vv): (usize, usize, usize)) {
     for t in (0..n).rev() {
         let (q, k) = (&x.q[t * kk..(t + 1) * kk], &x.k[t * kk..(t + 1) * kk]);
@@ -182,7 +182,7 @@ impl<'a, T: Math> Rows<'a, T> {
     }
 }
 
-#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
+#[versions::versions]
 fn exp<T: Math>(x: &mut [T]) {
     x.iter_mut().for_each(|x| *x = x.exp());
 }

@@ -7,6 +7,7 @@ mod pack;
 mod tile;
 
 use super::operand::{FEW, MC, Out, PACKED, Product, Room, View};
+use crate::tensor::simd::{self, Level};
 use pack::pack;
 use std::mem::MaybeUninit;
 use tile::{W, columns, panels, rest};
@@ -18,7 +19,7 @@ const TALL: usize = 64;
 /// Whether this processor can.
 #[inline]
 pub fn available() -> bool {
-    is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma")
+    simd::allows(Level::Avx2) && is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma")
 }
 
 /// y [m, n] of one block of k, from panels of b.

@@ -7,12 +7,13 @@ use super::{
     short,
     tile::{W, f32s, panels},
 };
+use crate::tensor::simd::{self, Level};
 use std::mem::MaybeUninit;
 
 /// Whether this processor can.
 #[inline]
 pub fn available() -> bool {
-    is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("avx512vl")
+    simd::allows(Level::Avx512) && is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("avx512vl")
 }
 
 /// y [m, n] of one block of k, from b in place or in panels.

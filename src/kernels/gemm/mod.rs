@@ -32,8 +32,11 @@ pub use shared::{Panels, Shared};
 
 #[cfg(not(target_arch = "x86_64"))]
 use crate::tensor::DType;
-use crate::tensor::Real;
 pub use crate::tensor::{Mat, Products};
+use crate::tensor::{
+    Real,
+    simd::{self, Level},
+};
 
 /// The most steps of k that our own kernels sum at once.
 const KC: usize = 256;
@@ -104,7 +107,9 @@ pub fn gemm_as<T: Real>(
         fill(row, (&mut *y.0, y.1));
     }
     let acc = !matches!(start, Start::Zero);
-    if m * k * n <= TINY { loops(alpha, a, b, y, acc) } else { library(alpha, a, b, y, acc) }
+    // The library asks the processor alone what it has.
+    let plain = cfg!(target_arch = "x86_64") && simd::level() == Level::Plain;
+    if plain || m * k * n <= TINY { loops(alpha, a, b, y, acc) } else { library(alpha, a, b, y, acc) }
 }
 
 /// Every row of y becomes `row`.

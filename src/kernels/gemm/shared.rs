@@ -164,7 +164,7 @@ fn one_row<T: Real, const W: usize>(i: usize, n: usize, a: &[T], b: &[T], y: &mu
 }
 
 /// y = a b, for a [rows, k], b [k, n] and y [rows, n], neither k nor n 0.
-#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
+#[versions::versions]
 fn by_rows<T: Real>(k: usize, n: usize, a: &[T], b: &[T], y: &mut [T]) {
     let ((a4, a), (y4, y)) = (a.split_at(a.len() / k / 4 * 4 * k), y.split_at_mut(y.len() / n / 4 * 4 * n));
     for (a, y) in a4.chunks_exact(4 * k).zip(y4.chunks_exact_mut(4 * n)) {

@@ -1,13 +1,16 @@
 //! Rows to lanes and back, and products of lanes, in single precision with AVX-512: sixteen rows of four numbers are four
 //! vectors of four quarters, which eight shuffles transpose. Left to itself, the compiler moves every number alone.
 
-use crate::kernels::lanes::{L, Table};
+use crate::{
+    kernels::lanes::{L, Table},
+    tensor::simd::{self, Level},
+};
 use std::arch::{asm, x86_64::*};
 
 /// Whether this processor can.
 #[inline(always)]
 pub fn available() -> bool {
-    is_x86_feature_detected!("avx512f")
+    simd::allows(Level::Avx512) && is_x86_feature_detected!("avx512f")
 }
 
 /// Quarter g of the m-th: number m of quarter g of each.

@@ -30,7 +30,7 @@ fn mat(rows: usize, cols: usize) -> Mat {
 }
 
 /// Every row of `x` plus its number.
-#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
+#[versions::versions]
 fn add_to_rows<T: Real>(k: usize, by: &[T], x: &mut [T]) {
     for (x, &by) in x.chunks_exact_mut(k).zip(by) {
         x.iter_mut().for_each(|x| *x += by);

@@ -15,7 +15,7 @@ use crate::{
 };
 
 /// Ŝ += k v̂ᵀ and ô = Ŝᵀ q for `n` steps.
-#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
+#[versions::versions]
 fn steps<T: Real>(
     q: &[Lane<T>],
     k: &[Lane<T>],
@@ -41,7 +41,7 @@ fn steps<T: Real>(
 }
 
 /// dq = Ŝ dô for `n` steps, running Ŝ along.
-#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
+#[versions::versions]
 fn queries<T: Real>(
     k: &[Lane<T>],
     v: &[Lane<T>],
@@ -67,7 +67,7 @@ fn queries<T: Real>(
 }
 
 /// dŜ += q dôᵀ, dk = dŜ v̂ and dv̂ = dŜᵀ k, from the last of `n` steps to the first.
-#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
+#[versions::versions]
 fn keys_and_values<T: Real>(
     (q, k): (&[Lane<T>], &[Lane<T>]),
     (v, dy): (&[Lane<T>], &[Lane<T>]),
@@ -93,7 +93,7 @@ fn keys_and_values<T: Real>(
 }
 
 /// Divide each row of ô by den = its last column + eps, which is left there.
-#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
+#[versions::versions]
 fn divide<T: Real>(o: &mut [Lane<T>], w: usize, eps: T) {
     for row in o.chunks_exact_mut(w) {
         if let Some((den, row)) = row.split_last_mut() {
@@ -104,7 +104,7 @@ fn divide<T: Real>(o: &mut [Lane<T>], w: usize, eps: T) {
 }
 
 /// dô = [do / den, −(do·o) / den] in place of do, for rows of `w`; `o` holds the same rows of o, and den last.
-#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
+#[versions::versions]
 fn undivide<T: Real>(dy: &mut [Lane<T>], o: &[Lane<T>], w: usize) {
     for (row, o) in dy.chunks_exact_mut(w).zip(o.chunks_exact(w)) {
         if let (Some((last, row)), Some((den, o))) = (row.split_last_mut(), o.split_last()) {

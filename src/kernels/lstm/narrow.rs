@@ -133,7 +133,7 @@ fn cells<T: Math>(gates: &mut [T], before: &[T], [c, u, h]: [&mut [T]; 3]) {
 }
 
 /// All steps of the R sequences `b`, with W_hhᵀ [D, 4D], to gates, c, u and h; and room for h of a step, [R, D].
-#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
+#[versions::versions]
 fn group<T: Math>(s: Size, b: Range<usize>, inputs: [&[T]; 4], to: [&mut [T]; 4], h_step: &mut [T]) {
     let (d, r) = (s.d, b.len());
     with_width!(d => match r {
@@ -213,7 +213,7 @@ fn step_back<T: Math, const W: usize>(
 }
 
 /// All steps of the sequences `b` backwards.
-#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
+#[versions::versions]
 fn group_back<T: Math>(s: Size, b: Range<usize>, inputs: [&[T]; 6], to: [&mut [T]; 3]) {
     let (d, r) = (s.d, b.len());
     with_width!(d => match r {

@@ -48,7 +48,7 @@ fn cells<T: Math, const W: usize>(
 
 /// Step t of all sequences: x [B, T, 4D], z [B, 4D] and c0 [B, D] to rows of gates, c and h [B, T, ..]. `h_state`
 /// [B, D] becomes h of this step once more, for the next product.
-#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
+#[versions::versions]
 fn cell<T: Math>(s: Size, t: usize, [x, z, c0]: [&[T]; 3], [gates, c, h]: [&mut [T]; 3], h_state: &mut [T]) {
     let d = s.d;
     for b in 0..s.b {
@@ -99,7 +99,7 @@ fn sum_back<T: Math, const W: usize>(
 
 /// Step t of all sequences backwards: dh and dc [B, D] come in from step t + 1; dc leaves for t − 1. The gradients of
 /// the gates' sums go to dz [B, T, 4D] and to dz_t [B, 4D].
-#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
+#[versions::versions]
 fn cell_back<T: Math>(
     s: Size,
     t: usize,

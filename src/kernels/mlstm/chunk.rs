@@ -36,7 +36,7 @@ fn mat(rows: usize, cols: usize) -> Mat {
 }
 
 /// D [n, n] and r `[n]` from the gates: a row is the one before it times f, with i on the diagonal.
-#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
+#[versions::versions]
 fn weights<T: Real>(i: &[T], f: &[T], d: &mut [T], r: &mut [T]) {
     let n = i.len();
     for t in 0..n {
@@ -51,7 +51,7 @@ fn weights<T: Real>(i: &[T], f: &[T], d: &mut [T], r: &mut [T]) {
 }
 
 /// Rows (x_t + δ_t) ⊙ y_t in place of x, n numbers each.
-#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
+#[versions::versions]
 fn times_plus<T: Real>(n: usize, delta: &[T], x: &mut [T], y: &[T]) {
     for ((x, y), &delta) in x.chunks_exact_mut(n).zip(y.chunks_exact(n)).zip(delta) {
         x.iter_mut().zip(y).for_each(|(x, &y)| *x = (*x + delta) * y);

@@ -38,7 +38,7 @@ fn sum<T: Real>(x: impl Fn(usize) -> T) -> T {
 }
 
 /// Layer norm or, without `centre`, RMS norm.
-#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
+#[versions::versions]
 pub fn forward<T: Real>(
     centre: bool,
     eps: T,
@@ -70,7 +70,7 @@ pub fn forward<T: Real>(
 }
 
 /// dx of either.
-#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
+#[versions::versions]
 pub fn backward_x<T: Real>(
     centre: bool,
     x: &[T],
@@ -110,7 +110,7 @@ fn spread<T: Real>(x: &[T; 4]) -> Lane<T> {
 }
 
 /// dw += Σ g x̂ over the rows: sixteen rows' sums side by side, then the sum of those.
-#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
+#[versions::versions]
 pub fn backward_w<T: Real>(x: &[T], mean: &[T], r: &[T], g: &[T], dw: &mut [T; 4]) -> usize {
     let here = avx512_here!();
     let (mean, r, mut sums) = (mean.as_chunks::<L>().0, r.as_chunks::<L>().0, [[T::ZERO; L]; 4]);
@@ -130,7 +130,7 @@ pub fn backward_w<T: Real>(x: &[T], mean: &[T], r: &[T], g: &[T], dw: &mut [T; 4
 }
 
 /// L2 norm.
-#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
+#[versions::versions]
 pub fn l2_forward<T: Real>(smooth: bool, eps: T, x: &[T], y: &mut [T], r: &mut [T]) -> usize {
     let (here, r) = (avx512_here!(), r.as_chunks_mut::<L>().0);
     let done = r.len() * L;
@@ -151,7 +151,7 @@ pub fn l2_forward<T: Real>(smooth: bool, eps: T, x: &[T], y: &mut [T], r: &mut [
 }
 
 /// Its dx.
-#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
+#[versions::versions]
 pub fn l2_backward<T: Real>(constant: T, y: &[T], r: &[T], g: &[T], d: &mut [T], acc: bool) -> usize {
     let (here, r) = (avx512_here!(), r.as_chunks::<L>().0);
     for (((y, g), to), r) in blocks(y).iter().zip(blocks(g)).zip(blocks_mut(d)).zip(r) {

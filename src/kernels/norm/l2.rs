@@ -13,7 +13,7 @@ use crate::{
     with_real, with_width,
 };
 
-#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
+#[versions::versions]
 fn l2_forward<T: Real>(n: usize, smooth: bool, eps: T, x: &[T], y: &mut [T], r: &mut [T]) {
     let here = avx512_here!();
     let done = if n == 4 { fours::l2_forward(smooth, eps, x, y, r) } else { 0 };
@@ -34,7 +34,7 @@ fn l2_forward<T: Real>(n: usize, smooth: bool, eps: T, x: &[T], y: &mut [T], r: 
     });
 }
 
-#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
+#[versions::versions]
 fn l2_backward<T: Real>(n: usize, constant: T, y: &[T], r: &[T], g: &[T], d: &mut [T], acc: bool) {
     let here = avx512_here!();
     let done = if n == 4 { fours::l2_backward(constant, y, r, g, d, acc) } else { 0 };

@@ -40,7 +40,7 @@ const STRETCHED: u8 = 1;
 const ANY: u8 = 2;
 
 /// Which of these, by the signs of Δ and a.
-#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
+#[versions::versions]
 fn kind<T: Real>(s: T, delta: &[T], a: &[T]) -> u8 {
     let mut grows = false;
     for &delta in delta {
@@ -85,7 +85,7 @@ fn keep<T: Real, const KIND: u8>(w: T, s: T) -> T {
 
 /// G states from n on through some steps, at `rate`, a as [`exp`] takes it: `h` moves on, their share is added to y, which
 /// the first states begin.
-#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
+#[versions::versions]
 fn run<T: Math, const Q: usize, const KIND: u8>(
     s: T,
     delta: &[Lane<T>],
@@ -118,7 +118,7 @@ fn run<T: Math, const Q: usize, const KIND: u8>(
 }
 
 /// The states before and after every step again, from the first of `h` on, and w = exp(Δ a).
-#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
+#[versions::versions]
 fn again<T: Math, const Q: usize, const KIND: u8>(
     s: T,
     delta: &[Lane<T>],
@@ -147,7 +147,7 @@ fn again<T: Math, const Q: usize, const KIND: u8>(
 /// The way back: `grad` comes in as G from behind these steps and leaves as G of the first, `da` is added to. Σ g b and
 /// Σ q a of every step are written by the first states and added to by the others; the lanes' shares of db and dc, of every
 /// step and state, are written by the first block of channels and added to by the others.
-#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
+#[versions::versions]
 fn back<T: Math, const Q: usize, const KIND: u8>(
     block: usize,
     s: T,
@@ -224,13 +224,13 @@ fn back_of<T: Math, const Q: usize, const KIND: u8, const ADD: bool>(
 }
 
 /// Δ u.
-#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
+#[versions::versions]
 fn product<T: Real>(delta: &[T], u: &[T], write: &mut [T]) {
     write.iter_mut().zip(delta).zip(u).for_each(|((w, &d), &u)| *w = d * u);
 }
 
 /// From Σ g b and Σ q a to the gradients of u and Δ, in their place.
-#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
+#[versions::versions]
 fn through_product<T: Real>(delta: &[T], u: &[T], gb: &mut [T], qa: &mut [T]) {
     for (((gb, qa), &d), &u) in gb.iter_mut().zip(qa).zip(delta).zip(u) {
         (*gb, *qa) = (d * *gb, u * *gb + *qa);

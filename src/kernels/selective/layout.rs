@@ -199,7 +199,7 @@ impl Plan {
 }
 
 /// Row after row, as they lie in memory: column after column, each line of it would be fetched by itself.
-#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
+#[versions::versions]
 fn load<T: Real>(plan: Plan, part: Part, x: &[T], y: &mut [Lane<T>]) {
     let Plan { z, c, .. } = plan;
     for (sequence, lane) in plan.sequences(part.first) {
@@ -214,7 +214,7 @@ fn load<T: Real>(plan: Plan, part: Part, x: &[T], y: &mut [Lane<T>]) {
     }
 }
 
-#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
+#[versions::versions]
 fn store<T: Real>(plan: Plan, part: Part, y: &[Lane<T>], x: &mut [T], acc: bool) {
     let Plan { z, c, .. } = plan;
     for (sequence, lane) in plan.sequences(part.first) {
@@ -230,7 +230,7 @@ fn store<T: Real>(plan: Plan, part: Part, y: &[Lane<T>], x: &mut [T], acc: bool)
     }
 }
 
-#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
+#[versions::versions]
 fn store_row<T: Real>(plan: Plan, part: Part, y: &[States<T>], n: usize, x: &mut [T], acc: bool) {
     match plan.shares() {
         1 => store_shares::<T, 4>(plan, part, y, n, x, acc),

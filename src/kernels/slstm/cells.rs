@@ -63,7 +63,7 @@ fn lanes<T: Math, const W: usize>(i: usize, k: usize, d: usize, y: &mut Step<T>)
 }
 
 /// Step t of all heads and sequences: z [H, B, 4K] is h R, the states h [H, B, K] and c, n, m [B, D] move on.
-#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
+#[versions::versions]
 pub fn cell<T: Math>(s: Size, t: usize, x: &[T], z: &[T], states: &mut [&mut [T]; 4], y: (&mut [T], &mut [T])) {
     let (k, d) = (s.k, s.d());
     for b in 0..s.b {
@@ -142,7 +142,7 @@ fn lanes_back<T: Math, const W: usize>(
 
 /// Step t of all heads and sequences backwards: dh [H, B, K] and dc, dn, γ [B, D], dz [H, B, 4K] and dx as in
 /// [`lanes_back`]. `first` is c and n before the first step.
-#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
+#[versions::versions]
 pub fn cell_back<T: Math>(
     s: Size,
     t: usize,

@@ -99,8 +99,12 @@ fn find(name: &str) -> Result<Builder> {
 /// When a size makes no sense.
 pub fn parameters(c: &Config, seed: u64, dtype: DType) -> Result<Params> {
     c.check()?;
-    let mut init = Init::new(seed, None);
+    let mut init = Init::cautious(seed, None);
     (find(&c.model)?.init)(c, &mut init);
+    if !init.complete()? {
+        init = Init::new(seed, None);
+        (find(&c.model)?.init)(c, &mut init);
+    }
     Ok(init.finish(dtype))
 }
 

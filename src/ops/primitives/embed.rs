@@ -34,7 +34,7 @@ fn check_ids(t: &Tensor, n: usize) -> Result<(), String> {
 }
 
 /// The largest index, where a negative one counts as larger than any other.
-#[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
+#[versions::versions]
 fn largest(ids: &[i32]) -> u32 {
     ids.iter().fold(0, |top, &id| top.max(id.cast_unsigned()))
 }

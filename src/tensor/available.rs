@@ -1,0 +1,64 @@
+//! How much memory there is.
+
+use std::fs;
+
+/// About how many bytes of memory this process can still have: the least of what the system has free, what its control
+/// groups leave, and what its limit of addresses does. Where none of these can be read, any number.
+pub fn available() -> usize {
+    let of = [system(), groups(), addresses()];
+    of.into_iter().flatten().min().unwrap_or(usize::MAX)
+}
+
+/// The number after a name in a file of lines.
+fn field(text: &str, name: &str) -> Option<usize> {
+    text.lines().find_map(|line| line.strip_prefix(name))?.split_whitespace().next()?.parse().ok()
+}
+
+fn system() -> Option<usize> {
+    field(&fs::read_to_string("/proc/meminfo").ok()?, "MemAvailable:")?.checked_mul(1024)
+}
+
+/// What is left of the limits of all control groups that this process is in.
+fn groups() -> Option<usize> {
+    let number = |path: String| fs::read_to_string(path).ok()?.trim().parse::<usize>().ok();
+    let left = |dir: &str, most: &str, now: &str| {
+        Some(number(format!("{dir}/{most}"))?.saturating_sub(number(format!("{dir}/{now}")).unwrap_or(0)))
+    };
+    let mut least = None;
+    for line in fs::read_to_string("/proc/self/cgroup").ok()?.lines() {
+        let [_, of, path] = line.splitn(3, ':').collect::<Vec<_>>()[..] else { continue };
+        let (root, most, now) = match of {
+            "" => ("/sys/fs/cgroup", "memory.max", "memory.current"),
+            of if of.split(',').any(|of| of == "memory") => {
+                ("/sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes")
+            }
+            _ => continue,
+        };
+        // A group's limit holds for those inside of it; in a container its path may be one of outside.
+        let parents = std::path::Path::new(path).ancestors().map(|path| path.display().to_string());
+        for path in parents.chain(["/".into()]) {
+            let here = left(&format!("{root}{path}"), most, now);
+            least = [least, here].into_iter().flatten().min();
+        }
+    }
+    least
+}
+
+fn addresses() -> Option<usize> {
+    let most = field(&fs::read_to_string("/proc/self/limits").ok()?, "Max address space")?;
+    let pages = fs::read_to_string("/proc/self/status").ok()?;
+    Some(most.saturating_sub(field(&pages, "VmSize:")?.saturating_mul(1024)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{available, field};
+
+    #[test]
+    fn a_limit_is_the_number_after_its_name_and_no_limit_is_none() {
+        let text = "Limit  Soft\nMax address space         2147483648           unlimited            bytes";
+        assert_eq!(field(text, "Max address space"), Some(2_147_483_648));
+        assert_eq!(field("Max address space         unlimited   unlimited", "Max address space"), None);
+        assert!(available() > 1 << 20, "{} bytes", available());
+    }
+}

@@ -1,0 +1,214 @@
+//! What an experiment asks for, in memory and in time, before it begins.
+//!
+//! The memory of a step is that of its values: the model is recorded without being computed, at three short lengths, and
+//! continued to the length asked for by the parabola through them. Beside recurrences, which grow with the length, and
+//! comparisons of all pairs of steps, which grow with its square, nothing grows faster. A backward pass holds about half
+//! as much again (`tests/memory.rs` compares with what training holds).
+
+use super::config::TrainConfig;
+use crate::{
+    autograd::Tape,
+    error::{Error, Result, bytes, quietly},
+    models::Model,
+    tasks::Len,
+    tensor::{Device, Tensor, available},
+};
+
+/// The most runs of one experiment: models times seeds.
+const MOST_RUNS: usize = 1 << 16;
+
+/// Multiplications and additions of a core in a second, at the very most.
+const FLOPS: f64 = 2e11;
+
+/// Seconds of a core beyond which nobody waits: ten years.
+const LONGEST: f64 = 10.0 * 365.25 * 86_400.0;
+
+/// What can be had without looking how much there is.
+const ALWAYS: f64 = (1 << 28) as f64;
+
+/// Refuse an experiment that needs more memory than there is, or more time than anybody has.
+///
+/// # Errors
+/// When it does: what asks for how much, and what to change.
+pub fn check(cfg: &TrainConfig) -> Result<()> {
+    let runs = cfg.models.len().saturating_mul(cfg.seeds);
+    if runs > MOST_RUNS {
+        let (models, seeds) = (cfg.models.len(), cfg.seeds);
+        return Err(Error::config(format!(
+            "seeds {seeds}: with {models} model{} these are {runs} runs; expected at most {MOST_RUNS}: lower --seeds",
+            if models == 1 { "" } else { "s" }
+        )));
+    }
+    cfg.each_model()?.iter().try_for_each(check_run)
+}
+
+fn check_run(cfg: &TrainConfig) -> Result<()> {
+    let (model, name) = (Model::new(&cfg.model, cfg.seed, cfg.dtype)?, &cfg.models[0]);
+    for part in times(cfg, model.params().len()) {
+        if part.seconds > LONGEST {
+            return Err(Error::config(format!(
+                "{name}: {} takes more than {:.0} years of a core; lower {}",
+                part.what,
+                part.seconds / (LONGEST / 10.0),
+                part.lower
+            )));
+        }
+    }
+    if matches!(cfg.device, Device::Cuda(_)) {
+        return Ok(());
+    }
+    let asked = memory(cfg, &model);
+    let Some(most) = asked.iter().max_by(|a, b| a.bytes.total_cmp(&b.bytes)).filter(|most| most.bytes > ALWAYS) else {
+        return Ok(());
+    };
+    let there = available();
+    if most.bytes <= there as f64 {
+        return Ok(());
+    }
+    Err(Error::config(format!(
+        "{name}: asks for about {}: {}; {} are available; lower {}",
+        bytes(most.bytes as usize),
+        most.what,
+        bytes(there),
+        most.lower
+    )))
+}
+
+/// Refuse so many runs side by side, if together they need more memory than there is.
+///
+/// # Errors
+/// When they do: how much, and how many fit.
+pub fn check_side_by_side(cfg: &TrainConfig, threads: usize) -> Result<()> {
+    let mut asked = vec![];
+    for own in cfg.each_model()?.iter().filter(|own| !matches!(own.device, Device::Cuda(_))) {
+        let model = Model::new(&own.model, own.seed, own.dtype)?;
+        let most = memory(own, &model).iter().map(|part| part.bytes).fold(0.0, f64::max);
+        asked.extend(std::iter::repeat_n(most, own.seeds.min(threads)));
+    }
+    asked.sort_by(|a, b| b.total_cmp(a));
+    asked.truncate(threads);
+    let all: f64 = asked.iter().sum();
+    if all <= ALWAYS || asked.len() < 2 {
+        return Ok(());
+    }
+    let there = available();
+    if all <= there as f64 {
+        return Ok(());
+    }
+    let mut left = there as f64;
+    let fit = asked
+        .iter()
+        .take_while(|&&bytes| {
+            left -= bytes;
+            left >= 0.0
+        })
+        .count()
+        .max(1);
+    let (n, [all, there]) = (asked.len(), [all as usize, there].map(bytes));
+    Err(Error::config(format!(
+        "{n} runs side by side ask for about {all}, and {there} are available; expected --threads {fit}, or a lower --batch"
+    )))
+}
+
+/// A part of the work that takes at least so long.
+struct Time {
+    what: String,
+    seconds: f64,
+    lower: &'static str,
+}
+
+fn times(cfg: &TrainConfig, params: usize) -> Vec<Time> {
+    // Each weight is multiplied once for each token, and twice more in the gradient; a token costs something in any case.
+    let work = |sequences: f64, len: Len, passes: f64| {
+        sequences * (len.min + len.max) as f64 / 2.0 * 2.0 * passes * (params as f64 + 100.0) / FLOPS
+    };
+    let steps = cfg.steps as f64 * cfg.batch as f64;
+    let train = Time {
+        what: format!("training for {} steps of {} sequences", cfg.steps, cfg.batch),
+        seconds: work(steps, cfg.train_len, 3.0),
+        lower: "--steps or --batch",
+    };
+    let evaluations = match cfg.eval_every {
+        0 => 1.0,
+        every => (cfg.steps / every) as f64 + 1.0,
+    };
+    let eval = cfg.eval_lens.iter().map(|&len| Time {
+        what: format!("evaluating {} batches of {} at length {len}", cfg.eval_batches, cfg.eval_batch),
+        seconds: work(evaluations * cfg.eval_batches as f64 * cfg.eval_batch as f64, len, 1.0),
+        lower: "eval_batches, or raise eval_every",
+    });
+    std::iter::once(train).chain(eval).collect()
+}
+
+/// A part of the work that holds about so many bytes.
+#[derive(Debug)]
+pub struct Memory {
+    /// What it is.
+    pub what: String,
+    /// How many.
+    pub bytes: f64,
+    /// What makes them less.
+    lower: String,
+}
+
+/// About what a run of this model holds at once, in training and at each length of its evaluation. Where its steps cannot be
+/// recorded without being computed, the parameters alone.
+pub fn memory(cfg: &TrainConfig, model: &Model) -> Vec<Memory> {
+    let (n, size) = (model.params().len() as f64, cfg.dtype.real().bytes() as f64);
+    // Weights, gradient, two moments; and a gradient of each part.
+    let fixed = n * size * (4.0 + if cfg.parts() > 1 { cfg.parts() as f64 } else { 0.0 });
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let part = cfg.batch.div_ceil(cfg.parts());
+    let at_once = cfg.parts().min(cores) as f64;
+    let form = cfg.form_of(model);
+    let with = |what: String, values: f64, lower: &str| Memory {
+        what: format!(
+            "{what} in form {form} {}, weights and optimiser {}",
+            bytes(values as usize),
+            bytes(fixed as usize)
+        ),
+        bytes: fixed + values,
+        lower: format!("{lower}{}", if model.forms().len() > 1 { ", or choose another --form" } else { "" }),
+    };
+    let train = at_once * 1.5 * values(cfg, model, part, cfg.train_len.max);
+    let train =
+        with(format!("a step of {} sequences of length {}", cfg.batch, cfg.train_len), train, "--batch or --train-len");
+    let at = if cfg.parts() > 1 { cfg.eval_batches.min(cores) as f64 } else { 1.0 };
+    let eval = cfg.eval_lens.iter().map(|&len| {
+        let bytes = at * values(cfg, model, cfg.eval_batch, len.max);
+        with(format!("evaluating {} sequences of length {len}", cfg.eval_batch), bytes, "eval_batch or --eval-lens")
+    });
+    std::iter::once(train).chain(eval).collect()
+}
+
+/// About how many bytes the values of a forward pass have.
+fn values(cfg: &TrainConfig, model: &Model, batch: usize, len: usize) -> f64 {
+    const FEW: usize = 8;
+    const SHORT: usize = 64;
+    let few = batch.min(FEW);
+    let at = |len: usize| recorded(cfg, model, few, len).unwrap_or(0.0);
+    let of = if len <= 4 * SHORT {
+        at(len)
+    } else {
+        // Newton's form of the parabola through lengths of s, 2 s and 4 s.
+        let s = SHORT as f64;
+        let ([a, b, c], t) = ([SHORT, 2 * SHORT, 4 * SHORT].map(at), len as f64);
+        let (ab, bc) = ((b - a) / s, (c - b) / (2.0 * s));
+        let abc = ((bc - ab) / (3.0 * s)).max(0.0);
+        a + ab * (t - s) + abc * (t - s) * (t - 2.0 * s)
+    };
+    of * batch as f64 / few as f64
+}
+
+/// The bytes of the values of a forward pass that is recorded and not computed; none where it must be.
+fn recorded(cfg: &TrainConfig, model: &Model, batch: usize, len: usize) -> Option<f64> {
+    let tokens = (0..batch * len).map(|i| (i % cfg.model.vocab) as i32).collect();
+    let count = || {
+        let tape = Tape::hollow();
+        let params = model.params().bind_frozen(&tape);
+        model.forward(&params, tape.constant(&Tensor::from_vec(tokens, [batch, len])), cfg.form_of(model));
+        let held = tape.cx().pool().held();
+        held as f64
+    };
+    quietly(count).ok()
+}

@@ -1,0 +1,140 @@
+//! Configurations that make no sense: each is read, or refused in a line or two.
+//!
+//! `TAPEZOO_FUZZ=100000 cargo test --test fuzz_config` tries so many of them.
+#![allow(clippy::unwrap_used)]
+
+use std::{fmt::Write, time::Instant};
+use tapezoo::{
+    autograd::Gen,
+    train::config::{PRESETS, TrainConfig, preset_table},
+};
+use toml::{Table, Value};
+
+/// A value of any type, far from what anybody means.
+fn odd(g: &mut Gen, depth: usize) -> Value {
+    const NUMBERS: [i64; 14] = [0, 1, -1, 2, 3, 7, 64, 1000, 65_536, 1 << 24, 1 << 31, 1 << 53, i64::MAX, i64::MIN];
+    const FLOATS: [f64; 10] = [0.0, -0.0, 0.5, 1.0, -1.0, 1e-300, 1e300, f64::NAN, f64::INFINITY, f64::NEG_INFINITY];
+    const TEXTS: [&str; 18] = [
+        "",
+        "auto",
+        "all",
+        "parallel",
+        "chunked",
+        "chunked:0",
+        "chunked:99999999999",
+        "3-40",
+        "40-3",
+        "1-67108864",
+        "ünïcode",
+        "\u{202e}\u{1b}[2J",
+        "lstm",
+        "gpt",
+        "mamba",
+        "bf16",
+        "published",
+        "cosine",
+    ];
+    match g.below(if depth == 0 { 5 } else { 7 }) {
+        0 | 1 => NUMBERS[g.below(NUMBERS.len())].into(),
+        2 => FLOATS[g.below(FLOATS.len())].into(),
+        3 => TEXTS[g.below(TEXTS.len())].into(),
+        4 => g.coin().into(),
+        5 => (0..g.below(4)).map(|_| odd(g, depth - 1)).collect::<Vec<_>>().into(),
+        _ => (0..g.below(3)).map(|i| (format!("k{i}"), odd(g, depth - 1))).collect::<Table>().into(),
+    }
+}
+
+/// The keys of a preset and of all its tables, and one that is none.
+fn keys(table: &Table) -> Vec<Vec<String>> {
+    let mut keys = vec![vec!["nonsense".into()], vec!["per_model".into(), "lstm".into(), "steps".into()]];
+    for (key, value) in table {
+        keys.push(vec![key.clone()]);
+        if let Value::Table(inner) = value {
+            keys.extend(inner.keys().map(|inner| vec![key.clone(), inner.clone()]));
+        }
+    }
+    let model = [
+        "mlp",
+        "init_std",
+        "variant",
+        "without",
+        "max_len",
+        "carry_state",
+        "conv",
+        "expand",
+        "dt_rank",
+        "householders",
+    ];
+    keys.extend(model.map(|key| vec!["model".into(), key.into()]));
+    keys.extend(["form", "device", "dtype", "shards", "curriculum", "products", "max_len"].map(|key| vec![key.into()]));
+    keys
+}
+
+fn set(table: &mut Table, path: &[String], value: Value) {
+    match path {
+        [] => {}
+        [key] => drop(table.insert(key.clone(), value)),
+        [key, rest @ ..] => {
+            if !matches!(table.get(key), Some(Value::Table(_))) {
+                table.insert(key.clone(), Table::new().into());
+            }
+            if let Some(Value::Table(inner)) = table.get_mut(key) {
+                set(inner, rest, value);
+            }
+        }
+    }
+}
+
+#[test]
+fn any_configuration_is_read_or_refused_in_two_lines() {
+    let n = std::env::var("TAPEZOO_FUZZ").map_or(1500, |n| n.parse().unwrap());
+    let seed = std::env::var("TAPEZOO_FUZZ_SEED").map_or(1, |n| n.parse().unwrap());
+    let tasks = ["parity", "dyck", "mqar", "arithmetic", "group", "nonsense"];
+    let (mut g, mut counts) = (Gen::new(seed), [0; 2]);
+    let presets: Vec<Table> = PRESETS.iter().filter_map(|preset| preset_table(preset.0).ok()).collect();
+    let paths: Vec<_> = presets.iter().map(keys).collect();
+    for i in 0..n {
+        let which = g.below(presets.len());
+        let mut table = Table::new();
+        if let Some(name) = presets[which].get("preset") {
+            table.insert("preset".into(), name.clone());
+        }
+        if !presets[which].contains_key("task") || g.below(20) == 0 {
+            set(&mut table, &["task".into(), "name".into()], tasks[g.below(tasks.len())].into());
+        }
+        for _ in 0..1 + g.below(3) {
+            let path = &paths[which][g.below(paths[which].len())];
+            let value = odd(&mut g, 3);
+            set(&mut table, path, value);
+        }
+        let mut text = String::new();
+        write!(text, "{table}").unwrap();
+        let start = Instant::now();
+        // The tables as flags make them, and as text.
+        let read = match g.coin() {
+            true => TrainConfig::from_layers("default", None, table.clone()),
+            false => match text.parse::<Table>() {
+                Ok(table) => TrainConfig::from_layers("default", None, table),
+                Err(e) => panic!("case {i}: {e}: {text}"),
+            },
+        };
+        counts[usize::from(read.is_ok())] += 1;
+        let why = read.map_or_else(|e| e.to_string(), |_| String::new());
+        assert!(why.lines().count() <= 2 && why.chars().count() <= 600, "case {i}: {text}\n{why}");
+        assert!(start.elapsed().as_secs() < 20, "case {i} took {:?}: {text}\n{why}", start.elapsed());
+    }
+    println!("{} read, {} refused", counts[1], counts[0]);
+    assert!(counts.iter().all(|&count| count > n / 100), "{counts:?}");
+}
+
+#[test]
+fn deep_nesting_is_refused() {
+    for (open, close) in [("[", "]"), ("{ a = ", " }")] {
+        let text = format!("steps = {}1{}", open.repeat(3000), close.repeat(3000));
+        let why = match text.parse::<Table>() {
+            Ok(table) => TrainConfig::from_layers("default", None, table).unwrap_err().to_string(),
+            Err(_) => continue,
+        };
+        assert!(why.lines().count() <= 2 && why.len() < 2000, "{} bytes: {why:.300}", why.len());
+    }
+}

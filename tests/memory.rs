@@ -1,0 +1,111 @@
+//! What is kept for later steps is bounded, whatever lengths they have.
+#![allow(clippy::unwrap_used)]
+
+use tapezoo::{
+    autograd::{Gen, Tape},
+    models::Model,
+    tensor::{DType, Device},
+    train::{Trainer, capacity::memory, config::TrainConfig},
+};
+
+mod device;
+
+/// A step on sequences of this length: forwards, backwards, and all of it given back.
+fn step(tape: &mut Tape, len: usize, width: usize) {
+    let x = Gen::new(len as u64).normal([2, len, width]).cast(DType::F32).to_device(tape.cx());
+    let v = tape.leaf(&x);
+    tape.backward((v.tanh() * v.sigmoid()).matmul_t(v).softmax().matmul(v * 0.5).sum());
+    tape.reset();
+}
+
+/// The most that one step of the longest length needs at once, and the most that was held at any time.
+fn held(device: Device, longest: usize, width: usize, steps: usize) -> [usize; 2] {
+    let mut alone = Tape::new(device);
+    (0..2).for_each(|_| step(&mut alone, longest, width));
+    let peak = alone.cx().pool().peak();
+    let (mut tape, mut g, mut most) = (Tape::new(device), Gen::new(1), 0);
+    for _ in 0..steps {
+        step(&mut tape, 1 + g.below(longest), width);
+        most = most.max(tape.cx().pool().held());
+    }
+    [peak, most]
+}
+
+fn config(len: &str, shards: usize, more: &str) -> TrainConfig {
+    let text = format!(
+        "steps = 1000\nbatch = 8\ntrain_len = '{len}'\neval_lens = [8]\nshards = {shards}\n{more}\n\
+         model = {{ layers = 1, width = 8, heads = 2, head_dim = 4, mlp = 8, state = 4 }}\ntask = {{ name = 'parity' }}"
+    );
+    TrainConfig::from_layers("default", None, text.parse().unwrap()).unwrap()
+}
+
+#[test]
+fn a_thousand_random_lengths_hold_little_more_than_the_longest_needs() {
+    let [peak, most] = held(Device::Cpu, 512, 8, 1000);
+    assert!(most <= 2 * peak, "{most} bytes were held, where the longest step needs {peak}");
+    if let Some(device) = device::device() {
+        let [peak, most] = held(device, 64, 3, 300);
+        assert!(most <= 2 * peak, "{most} bytes of {device} were held, where the longest step needs {peak}");
+    }
+}
+
+#[test]
+fn training_on_a_range_of_lengths_holds_little_more_than_the_longest_needs() {
+    for (name, shards) in [("lstm", 1), ("mamba", 2)] {
+        let memory = |len: &str, steps: usize| {
+            let mut trainer = Trainer::new(&config(len, shards, "").for_model(name).unwrap(), 0).unwrap();
+            let mut most = 0;
+            for _ in 0..steps {
+                trainer.step().unwrap();
+                most = most.max(trainer.memory()[0]);
+            }
+            [trainer.memory()[1], most]
+        };
+        let ([peak, _], [_, most]) = (memory("128-128", 2), memory("3-128", 300));
+        assert!(most <= 2 * peak, "{name}: {most} bytes were held, where the longest step needs {peak}");
+    }
+}
+
+#[test]
+fn memory_that_is_not_there_is_a_message() {
+    let said = tapezoo::error::quietly(|| {
+        let tape = Tape::new(Device::Cpu);
+        tape.cx().pool().get(DType::F32, [1 << 30, 1 << 30].into())
+    });
+    let said = said.unwrap_err();
+    assert!(said.starts_with("out of memory: 4.6 EB asked for"), "{said}");
+}
+
+#[test]
+fn what_training_holds_is_estimated_within_a_factor_of_two() {
+    for name in tapezoo::models::names() {
+        let forms = Model::new(&config("64", 1, "").for_model(name).unwrap().model, 0, DType::F32).unwrap().forms();
+        for form in forms {
+            for len in [48, 400] {
+                let more = format!("form = '{form}'");
+                let cfg = config(&len.to_string(), 1, &more).for_model(name).unwrap();
+                let mut trainer = Trainer::new(&cfg, 0).unwrap();
+                trainer.step().unwrap();
+                let params = 4 * trainer.model().params().len() * 4;
+                let (is, said) = (trainer.memory()[1] + params, memory(&cfg, trainer.model())[0].bytes as usize);
+                assert!(is <= 2 * said && said <= 2 * is, "{name} {form} T = {len}: {said} bytes estimated, {is} held");
+            }
+        }
+    }
+}
+
+#[test]
+fn what_does_not_fit_is_refused_with_its_size_and_what_to_change() {
+    let refused = |text: &str, words: &[&str]| {
+        let task = "task = { name = 'parity' }";
+        let why = TrainConfig::from_layers("default", None, format!("{text}\n{task}").parse().unwrap()).unwrap_err();
+        let why = why.to_string();
+        assert!(words.iter().all(|word| why.contains(word)) && why.lines().count() <= 2, "{text}: {why}");
+    };
+    refused("seeds = 1000000000", &["seeds 1000000000", "7000000000 runs", "lower --seeds"]);
+    refused("eval_batches = 9000000000000000000", &["evaluating 9000000000000000000 batches", "years of a core"]);
+    refused("steps = 9000000000000000000", &["training for 9000000000000000000 steps", "lower --steps"]);
+    refused("models = ['gpt']\nform = 'parallel'\neval_lens = [240000]", &["gpt: asks for about", "length 240000"]);
+    refused("models = ['lstm']\nmodel = { width = 65536, layers = 1024 }", &["parameters ask for", "lower --width"]);
+    refused("models = ['lstm']\ntrain_len = 2048\nbatch = 32768\nmodel = { width = 4096 }", &["lower --batch"]);
+}
