@@ -9,7 +9,7 @@ mod run;
 pub use run::{profile, run};
 
 use crate::{
-    error::{Error, Result},
+    error::{Error, Result, printable},
     models::{Eigenvalues, Form},
     ops::gemm::Products,
     tasks::Len,
@@ -381,12 +381,12 @@ fn preset_values(presets: &[&str], key: &str) -> Option<String> {
     (!text.is_empty()).then(|| text.join(", "))
 }
 
-/// Print to standard output. A reader that has seen enough (`| head`) is no error.
+/// Print to standard output, without what would steer a terminal. A reader that has seen enough (`| head`) is no error.
 ///
 /// # Errors
 /// When it cannot be written.
 pub fn print(text: String) -> Result<()> {
-    match io::stdout().write_all(text.as_bytes()) {
+    match io::stdout().write_all(printable(&text).as_bytes()) {
         Err(e) if e.kind() != io::ErrorKind::BrokenPipe => Err(Error::io("standard output")(e)),
         _ => Ok(()),
     }
@@ -395,6 +395,12 @@ pub fn print(text: String) -> Result<()> {
 /// Say what went wrong, and the status to leave with.
 pub fn fail(e: &Error, status: u8) -> ExitCode {
     // Nobody may be there to read it; the status says it too.
-    let _ = writeln!(io::stderr(), "error: {}", e.to_string().trim_end());
+    let _ = writeln!(io::stderr(), "error: {}", e.shown());
     ExitCode::from(status)
+}
+
+/// Say something on standard error that changes nothing: a line that begins with `kind`, as "warning" or "note".
+pub fn say(kind: &str, what: &str) {
+    // Nobody may be there to read it.
+    let _ = writeln!(io::stderr(), "{kind}: {}", Error::config(what).shown());
 }
