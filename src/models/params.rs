@@ -38,12 +38,21 @@ pub struct Init {
     pub layer: usize,
     entries: Vec<Entry>,
     values: Vec<f64>,
+    /// Whether values are drawn; else there are names and shapes alone.
+    draws: bool,
 }
 
 impl Init {
     /// An empty model's initialiser.
     pub fn new(seed: u64, std: Option<f64>) -> Init {
-        Init { seed, path: String::new(), std, layer: 0, entries: vec![], values: vec![] }
+        Init { seed, path: String::new(), std, layer: 0, entries: vec![], values: vec![], draws: true }
+    }
+
+    /// The parameters that `build` would create, without their values: what a model of any size would take.
+    pub fn entries_of(build: impl FnOnce(&mut Init)) -> Vec<Entry> {
+        let mut init = Init { draws: false, ..Init::new(0, None) };
+        build(&mut init);
+        init.entries
     }
 
     /// Everything that `build` creates gets `name.` in front.
@@ -63,7 +72,9 @@ impl Init {
             name.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |h, b| (h ^ u64::from(b)).wrapping_mul(0x100_0000_01b3));
         let mut g = Gen::new(hash ^ self.seed.wrapping_mul(0x9e37_79b9_7f4a_7c15));
         self.entries.push(Entry { name, offset: self.values.len(), shape, decay, in_f32: false });
-        self.values.extend((0..shape.len()).map(|i| draw(&mut g, i)));
+        if self.draws {
+            self.values.extend((0..shape.len()).map(|i| draw(&mut g, i)));
+        }
         P(self.entries.len() - 1)
     }
 
