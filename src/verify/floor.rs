@@ -22,7 +22,7 @@ use crate::{
 use std::collections::BTreeMap;
 
 /// A sum of many terms is rounded again at every addition, and a fixture's is of another order than ours.
-const ROUNDINGS: f64 = 8.0;
+const ROUNDINGS: f64 = 32.0;
 
 /// By how much a term is moved: far above the rounding of double precision, far below all else.
 const MOVE: f64 = 1.0 / (1 << 30) as f64;

@@ -1,11 +1,17 @@
 //! Ops in smaller steps than any form has, by which the floor is measured of those that cancel within one step: the slope
-//! of a softmax is p (g − Σ p g), that of a cross-entropy p − y.
+//! of a softmax is p (g − Σ p g), that of a cross-entropy p − y. And mLSTM without the slope of its stabiliser, which
+//! takes from the input gate's gradient just what it adds to it.
 
 use super::{
     Fixture,
     specs::{Inputs, Run, boxed},
 };
-use crate::{autograd::Var, error::Result, models::head_first, tensor::Tensor};
+use crate::{
+    autograd::Var,
+    error::Result,
+    models::{at, head_first, mlstm, xlstm},
+    tensor::Tensor,
+};
 
 /// The fixture's op, if there are such steps for it.
 pub fn of(f: &Fixture) -> Result<Option<Run<'_>>> {
@@ -22,6 +28,10 @@ pub fn of(f: &Fixture) -> Result<Option<Run<'_>>> {
         "cross_entropy" => {
             let (ignore, smoothing) = (f.integer_or("ignore_index", -100)?, f.number_or("label_smoothing", 0.0)?);
             boxed(move |x| vec![("loss", cross_entropy(x, ignore, smoothing))])
+        }
+        "mlstm" => {
+            let eps = f.number_or("eps", mlstm::EPS)?;
+            boxed(move |x| vec![("h", mlstm(x, eps))])
         }
         _ => return Ok(None),
     }))
@@ -74,4 +84,26 @@ fn cross_entropy<'t>(x: &Inputs<'t>, ignore: i32, smoothing: f64) -> Var<'t> {
     let x = below(logits);
     let rows = constant(x, targets.iter().map(|&t| weight(t)).collect(), shape.with(shape.rank() - 1, 1).dims());
     (rows * sum(x.exp()).log()).sum() - (constant(x, y, shape.dims()) * x).sum()
+}
+
+/// [`mlstm::recurrent`] from nothing, with m as a constant.
+fn mlstm<'t>(x: &Inputs<'t>, eps: f64) -> Var<'t> {
+    let ([b, t, h, n], value) = (x["k"].dims(), x["v"].shape().last());
+    let zero = |shape: &[usize]| x.tape.full(shape, x.dtype, 0.0);
+    let (mut c, mut norm, mut m) =
+        (zero(&[b, h, n, value]), zero(&[b, h, n]), x.tape.full([b, h], x.dtype, f64::NEG_INFINITY));
+    let step = |j| {
+        let [q, k, v, i, f] = ["q", "k", "v", "i", "f"].map(|name| at(x[name], j));
+        let k = (n as f64).powf(-0.5) * k;
+        let l = xlstm::log_sigmoid(f) + m;
+        m = x.tape.constant(&xlstm::maximum(&[l, i]).value());
+        let (i, f) = ((i - m).exp().reshape([b, h, 1]), (l - m).exp().reshape([b, h, 1]));
+        c = f.reshape([b, h, 1, 1]) * c + (i * k).reshape([b, h, n, 1]) * v.reshape([b, h, 1, value]);
+        norm = f * norm + i * k;
+        let den = (norm * q).sum_axis(2, true);
+        let den = xlstm::maximum(&[den, -den, (-m).exp().reshape([b, h, 1])]) + eps;
+        c.t_matmul(q.reshape([b, h, n, 1])).reshape([b, 1, h, value]) / den.reshape([b, 1, h, 1])
+    };
+    let rows: Vec<Var> = (0..t).map(step).collect();
+    if rows.is_empty() { x["v"] } else { Var::concat(&rows, 1) }
 }
