@@ -55,7 +55,9 @@ impl Fixture {
             },
         };
         let mut tensors = BTreeMap::new();
-        for (name, view) in file.tensors() {
+        let mut views = file.tensors();
+        views.sort_by(|a, b| a.0.cmp(&b.0));
+        for (name, view) in views {
             let of = |why: String| bad(format!("tensor '{}': {why}", brief(&name, 60)));
             if !["in.", "out.", "ct.", "grad."].iter().any(|p| name.starts_with(p)) {
                 return Err(of("expected a name that begins with in., out., ct. or grad.".into()));
@@ -70,6 +72,13 @@ impl Fixture {
         }
         let source = meta.get("source").cloned().unwrap_or_default();
         Ok(Fixture { path: path.into(), op: op.clone(), source, attrs, tensors })
+    }
+
+    /// A fixture that is in no file.
+    #[cfg(test)]
+    pub(super) fn of(op: &str, attrs: Json, tensors: BTreeMap<String, Tensor>) -> Fixture {
+        let attrs = attrs.as_object().cloned().unwrap_or_default();
+        Fixture { path: op.into(), op: op.into(), source: String::new(), attrs, tensors }
     }
 
     /// The file's name.

@@ -10,6 +10,9 @@
 //! - the inputs that stand only in sums and products ([`Spec::summed`](super::specs::Spec)), such as q, k, v of linear
 //!   attention, but not what goes through an exponential or is normalised.
 //!
+//! And where the fixture's inputs have more digits than the precision, what their rounding moves each tensor by is no error
+//! of the op's either: it is known by running it, in double precision, on the rounded inputs.
+//!
 //! So an op that is badly conditioned, or a form that computes it badly, is not excused: moving the gates of a decay, or
 //! the mean of a row, would show how much the result depends on them, not what is summed.
 
@@ -77,14 +80,22 @@ pub fn measure(f: &Fixture, case: &Case, dtype: DType) -> Result<BTreeMap<String
         }
     }
     let uncertain = single::uncertain(f, &case.inputs, &base, eval, dtype)?;
+    let cast: Named = inputs.iter().map(|(name, t)| (name.clone(), round_trip(t, dtype))).collect();
+    let inherited = apart(&eval(&cast, EXACT, None)?, &base);
     let floor = |(name, square): (String, f64)| {
         let roundings = ROUNDINGS * unit * square.sqrt();
         // Below the smallest number of the precision there are no digits at all.
         let underflow = ROUNDINGS * least * (base[&name].len() as f64).sqrt();
-        let floor = roundings + underflow + uncertain.get(&name).copied().unwrap_or(0.0);
+        let known: f64 = [&uncertain, &inherited].iter().filter_map(|by| by.get(&name)).sum();
+        let floor = roundings + underflow + known;
         (name, if floor.is_finite() { floor } else { 0.0 })
     };
     Ok(squares.into_iter().map(floor).collect())
+}
+
+/// A tensor as this precision holds it.
+fn round_trip(t: &Tensor, dtype: DType) -> Tensor {
+    if t.dtype() == DType::I32 { t.clone() } else { t.cast(dtype).cast(DType::F64) }
 }
 
 /// How far apart tensors of the same names are; what is not finite in one of them does not count.

@@ -28,6 +28,9 @@ mod shapes;
 mod single;
 mod specs;
 mod steps;
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests;
 
 pub use fixture::Fixture;
 

@@ -1,5 +1,5 @@
 //! Ops in smaller steps than any form has, by which the floor is measured of those that cancel within one step: the slope
-//! of a softmax is p (g − Σ p g), that of a cross-entropy p − y. And mLSTM without the slope of its stabiliser, which
+//! of a softmax is p (g − Σ p g), that of a cross-entropy p − y, that of a norm what is across its row. And mLSTM without the slope of its stabiliser, which
 //! takes from the input gate's gradient just what it adds to it.
 
 use super::{
@@ -9,7 +9,7 @@ use super::{
 use crate::{
     autograd::Var,
     error::Result,
-    models::{at, head_first, mlstm, xlstm},
+    models::{head_first, mlstm, xlstm},
     tensor::Tensor,
 };
 
@@ -21,6 +21,24 @@ pub fn of(f: &Fixture) -> Result<Option<Run<'_>>> {
             let x = below(x["x"]);
             vec![("y", x - sum(x.exp()).log())]
         }),
+        "l2_norm" => {
+            let eps = f.number_or("eps", 1e-12)?;
+            boxed(move |x| {
+                let norm = sum(x["x"] * x["x"]).sqrt();
+                vec![("y", x["x"] / xlstm::maximum(&[norm, x.tape.full(norm.shape(), x.dtype, eps)]))]
+            })
+        }
+        "rms_norm" => {
+            let eps = f.number_or("eps", 1e-6)?;
+            boxed(move |x| vec![("y", scaled(x["x"], eps) * x["w"])])
+        }
+        "layer_norm" => {
+            let eps = f.number_or("eps", 1e-5)?;
+            boxed(move |x| {
+                let y = scaled(x["x"] - mean(x["x"]), eps) * x["w"];
+                vec![("y", x.vars.get("b").map_or(y, |&b| y + b))]
+            })
+        }
         "softmax_attention" => {
             let scale = f.number("scale")?;
             boxed(move |x| vec![("o", attention(x["q"], x["k"], x["v"], scale))])
@@ -40,6 +58,16 @@ pub fn of(f: &Fixture) -> Result<Option<Run<'_>>> {
 /// Row sums along the last axis, which stays.
 fn sum(x: Var<'_>) -> Var<'_> {
     x.sum_axis(x.shape().rank() - 1, true)
+}
+
+/// Row means along the last axis, which stays.
+fn mean(x: Var<'_>) -> Var<'_> {
+    x.mean_axis(x.shape().rank() - 1, true)
+}
+
+/// x / √(mean x² + ε)
+fn scaled(x: Var<'_>, eps: f64) -> Var<'_> {
+    x / (mean(x * x) + eps).sqrt()
 }
 
 /// A constant of x's type on its tape.
@@ -63,10 +91,8 @@ fn softmax(x: Var<'_>) -> Var<'_> {
 
 /// q, k [B, T, H, K] and v [B, T, H, V], every token seeing those before it and itself.
 fn attention<'t>(q: Var<'t>, k: Var<'t>, v: Var<'t>, scale: f64) -> Var<'t> {
-    let t = q.shape().at(1);
-    let mask = (0..t * t).map(|i| if i % t > i / t { f64::NEG_INFINITY } else { 0.0 }).collect();
     let scores = scale * head_first(q).matmul_t(head_first(k));
-    head_first(softmax(scores + constant(q, mask, &[t, t])).matmul(head_first(v)))
+    head_first(softmax(scores + future(q.shape().at(1), q)).matmul(head_first(v)))
 }
 
 fn cross_entropy<'t>(x: &Inputs<'t>, ignore: i32, smoothing: f64) -> Var<'t> {
@@ -86,24 +112,26 @@ fn cross_entropy<'t>(x: &Inputs<'t>, ignore: i32, smoothing: f64) -> Var<'t> {
     (rows * sum(x.exp()).log()).sum() - (constant(x, y, shape.dims()) * x).sum()
 }
 
-/// [`mlstm::recurrent`] from nothing, with m as a constant.
+/// mLSTM from nothing with all positions at once, the weight of step s at step t being e^(F_t − F_s + ĩ_s − m_t) with m a
+/// constant: a gate's gradient is then a sum of its own terms.
 fn mlstm<'t>(x: &Inputs<'t>, eps: f64) -> Var<'t> {
-    let ([b, t, h, n], value) = (x["k"].dims(), x["v"].shape().last());
-    let zero = |shape: &[usize]| x.tape.full(shape, x.dtype, 0.0);
-    let (mut c, mut norm, mut m) =
-        (zero(&[b, h, n, value]), zero(&[b, h, n]), x.tape.full([b, h], x.dtype, f64::NEG_INFINITY));
-    let step = |j| {
-        let [q, k, v, i, f] = ["q", "k", "v", "i", "f"].map(|name| at(x[name], j));
-        let k = (n as f64).powf(-0.5) * k;
-        let l = xlstm::log_sigmoid(f) + m;
-        m = x.tape.constant(&xlstm::maximum(&[l, i]).value());
-        let (i, f) = ((i - m).exp().reshape([b, h, 1]), (l - m).exp().reshape([b, h, 1]));
-        c = f.reshape([b, h, 1, 1]) * c + (i * k).reshape([b, h, n, 1]) * v.reshape([b, h, 1, value]);
-        norm = f * norm + i * k;
-        let den = (norm * q).sum_axis(2, true);
-        let den = xlstm::maximum(&[den, -den, (-m).exp().reshape([b, h, 1])]) + eps;
-        c.t_matmul(q.reshape([b, h, n, 1])).reshape([b, 1, h, value]) / den.reshape([b, 1, h, 1])
-    };
-    let rows: Vec<Var> = (0..t).map(step).collect();
-    if rows.is_empty() { x["v"] } else { Var::concat(&rows, 1) }
+    let [b, t, h, n] = x["k"].dims();
+    if t == 0 {
+        return x["v"];
+    }
+    let [q, k, v] = ["q", "k", "v"].map(|name| head_first(x[name])); // [B, H, T, ..]
+    let gates = |g: Var<'t>, shape: [usize; 4]| g.permute([0, 2, 1]).reshape(shape);
+    let sums = xlstm::log_sigmoid(x["f"]).cumsum(1);
+    let (to, from) = (gates(sums, [b, h, t, 1]), gates(x["i"], [b, h, 1, t]) - gates(sums, [b, h, 1, t]));
+    let exponents = to + from + future(t, q);
+    let m = x.tape.constant(&exponents.max_axis(3, true).value());
+    let p = (n as f64).powf(-0.5) * q.matmul_t(k) * (exponents - m).exp();
+    let den = sum(p);
+    head_first(p.matmul(v) / (xlstm::maximum(&[den, -den, (-m).exp()]) + eps))
+}
+
+/// A constant [T, T]: 0 up to the diagonal, −∞ above.
+fn future(t: usize, like: Var<'_>) -> Var<'_> {
+    let mask = (0..t * t).map(|i| if i % t > i / t { f64::NEG_INFINITY } else { 0.0 }).collect();
+    constant(like, mask, &[t, t])
 }
