@@ -63,7 +63,9 @@ fn unseen(dtype: DType) -> Vec<String> {
                 f.tensors.insert(name.clone(), changed);
                 for c in check(&f, Device::Cpu, dtype, tolerance(dtype)).unwrap() {
                     let fine = c.passes(tolerance(dtype));
-                    assert!(fine || c.tensor == name, "{} {}: {name} {what} fails {}", f.name(), c.form, c.tensor);
+                    // Only of A's gradient is it seen in what precision a reference of Mamba held A.
+                    let alone = c.tensor == name || f.op == "mamba_layer" && name == "grad.A_log";
+                    assert!(fine || alone, "{} {}: {name} {what} fails {}", f.name(), c.form, c.tensor);
                     if fine && c.tensor == name {
                         passed.push(format!("{} {name}", f.name()));
                     }
@@ -137,8 +139,7 @@ fn agrees(op: &str, x: &[f64], y: &[f64]) -> [bool; 2] {
 #[test]
 fn numbers_that_are_not_finite_or_near_the_ends_are_compared() {
     let inf = f64::INFINITY;
-    let huge = [1e160, -1e300];
-    let least = [5e-324, -1e-310];
+    let (huge, least) = ([1e160, 1e300], [5e-324, 1e-310]);
     for (what, op, x, y, want) in [
         ("ln 0", "log", [1.0, 0.0], [0.0, -inf], [true; 2]),
         ("the other infinity", "log", [1.0, 0.0], [0.0, inf], [false; 2]),
@@ -148,10 +149,10 @@ fn numbers_that_are_not_finite_or_near_the_ends_are_compared() {
         ("NaN for a number", "sqrt", [1.0, 4.0], [1.0, f64::NAN], [false; 2]),
         ("a number for NaN", "sqrt", [1.0, -1.0], [1.0, 0.0], [false; 2]),
         ("beside an infinity", "log", [2.0, 0.0], [0.7, -inf], [false; 2]),
-        ("squares beyond the largest number", "silu", huge, [1e160, 0.0], [false, true]),
-        ("the same but for a thousandth", "sqrt", [1e300, 1e308], [1e150, 1.001e154], [false; 2]),
-        ("the smallest numbers", "tanh", least, least, [true; 2]),
-        ("zero for the smallest numbers", "tanh", [1e-200, 1e-201], [0.0, 0.0], [false, true]),
+        ("squares beyond the largest number", "silu", huge, huge, [true; 2]),
+        ("the same but for a thousandth", "silu", huge, [1e160, 1.001e300], [false, true]),
+        ("the smallest numbers", "elu", least, least, [true; 2]),
+        ("zero for a small number", "elu", [1e-200, 1e-201], [0.0, 0.0], [false, true]),
     ] {
         assert_eq!(agrees(op, &x, &y), want, "{what}");
     }
@@ -183,8 +184,7 @@ fn files_that_are_refused_say_why_and_the_others_are_checked() {
     }
 }
 
-/// Adam on a device is run by the device's kernel: the emulator names it when asked to trace nothing, so the test is that
-/// the device has to be there.
+/// Adam goes to the device that it is asked for: one that is not there is an error.
 #[test]
 fn the_device_holds_for_optimisers() {
     for op in ["adam", "adamw"] {

@@ -9,7 +9,7 @@ pub struct Distance {
     pub apart: f64,
     /// ‖theirs‖ / unit
     pub size: f64,
-    /// The largest magnitude in either of them.
+    /// The largest magnitude in either of them, or 1 if all are 0.
     pub unit: f64,
 }
 
@@ -28,7 +28,7 @@ impl Distance {
             }
         }
         if unit == 0.0 {
-            return Distance { apart: if same { 0.0 } else { f64::INFINITY }, size: 0.0, unit };
+            unit = 1.0;
         }
         let (mut apart, mut size) = (0.0, 0.0);
         for (a, b) in pairs().filter(|(a, b)| a.is_finite() && b.is_finite()) {
@@ -46,7 +46,10 @@ impl Distance {
 
     /// ‖ours − theirs‖ / ‖theirs‖, where the reference counts for no less than `floor`; and the same of the floor.
     pub fn relative(&self, floor: f64) -> [f64; 2] {
-        let floor = if floor > 0.0 { floor / self.unit } else { 0.0 };
+        let floor = floor / self.unit;
+        if self.apart.is_infinite() {
+            return [self.apart, 0.0];
+        }
         let size = self.size.max(floor);
         [self.apart, floor].map(|x| {
             if x == 0.0 {

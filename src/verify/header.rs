@@ -50,7 +50,7 @@ pub fn names_are_unique(bytes: &[u8]) -> Result<(), String> {
 }
 
 /// Empty tensors need no bytes, whatever their other axes are: these still have to be of a size that can be computed with.
-const EMPTY: usize = 1 << 16;
+const EMPTY: usize = 1 << 14;
 
 /// That the axes of a tensor multiply to no more than the file's bytes, those of an empty one without its empty axes to no
 /// more than that or [`EMPTY`].

@@ -20,11 +20,19 @@ pub const OP: &str = "published_model";
 /// Check the parameters against the model that the attributes describe.
 pub fn case(f: &Fixture) -> Result<Case<'_>> {
     let config: Config = f.attributes()?;
+    let mut inputs = BTreeMap::new();
+    for e in published::entries(&config, f.tensors.len()).map_err(|e| f.bad(e.to_string()))? {
+        let full = format!("in.{}", e.name);
+        let t = f.shaped(&full, e.shape)?;
+        if t.dtype() == DType::I32 {
+            return Err(f.bad(format!("tensor '{full}': expected floating-point numbers (F64)")));
+        }
+        inputs.insert(e.name.clone(), t.clone());
+    }
     let shape = f.tensor("in.tokens")?.shape();
     if shape.rank() != 2 {
         return Err(f.bad(format!("tensor 'in.tokens' has shape {shape}: expected 2 axes, [B, T]")));
     }
-    let mut inputs = BTreeMap::new();
     for (name, most) in [("tokens", config.num_input_classes), ("targets", config.output_size)] {
         let full = format!("in.{name}");
         let t = f.shaped(&full, shape)?;
@@ -33,14 +41,6 @@ pub fn case(f: &Fixture) -> Result<Case<'_>> {
         }
         f.within(&full, most, (name == "targets").then_some(IGNORE))?;
         inputs.insert(name.to_string(), t.clone());
-    }
-    for e in published::entries(&config, f.tensors.len()).map_err(|e| f.bad(e.to_string()))? {
-        let full = format!("in.{}", e.name);
-        let t = f.shaped(&full, e.shape)?;
-        if t.dtype() == DType::I32 {
-            return Err(f.bad(format!("tensor '{full}': expected floating-point numbers (F64)")));
-        }
-        inputs.insert(e.name.clone(), t.clone());
     }
     let known: Vec<&str> = inputs.keys().map(String::as_str).collect();
     shapes::fit_rest(f, &inputs, &known)?;
@@ -78,5 +78,5 @@ fn values(c: &Config, b: usize, t: usize) -> u128 {
         "linear_transformer" | "delta_net" => c.n_heads * c.head_dim * c.head_dim,
         _ => 0,
     };
-    [b, t, c.n_layers, wide + memory].into_iter().fold(1, |all, n| u128::saturating_mul(all, n as u128))
+    [b, t, c.n_layers, wide + memory].into_iter().fold(1, |all, n| u128::saturating_mul(all, n.max(1) as u128))
 }

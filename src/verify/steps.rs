@@ -1,6 +1,6 @@
 //! Ops in smaller steps than any form has, by which the floor is measured of those that cancel within one step: the slope
-//! of a softmax is p (g − Σ p g), that of a cross-entropy p − y, that of a norm what is across its row. And mLSTM without the slope of its stabiliser, which
-//! takes from the input gate's gradient just what it adds to it.
+//! of a softmax is p (g − Σ p g), that of a cross-entropy p − y, that of a norm what is across its row. And mLSTM without
+//! the slope of its stabiliser, which takes from the input gate's gradient just what it adds to it.
 
 use super::{
     Fixture,
