@@ -11,7 +11,7 @@ mod model;
 mod params;
 mod positions;
 pub mod published;
-mod xlstm;
+pub(crate) mod xlstm;
 
 pub use config::{Eigenvalues, ModelConfig, Positions, Variant};
 pub use model::{Model, ModelState};

@@ -59,6 +59,13 @@ impl Init {
         Init { most: 1 << 23, ..Init::new(seed, std) }
     }
 
+    /// The parameters that `build` would create, without their values: what a model of any size would take.
+    pub fn entries_of(build: impl FnOnce(&mut Init)) -> Vec<Entry> {
+        let mut init = Init { most: 0, ..Init::new(0, None) };
+        build(&mut init);
+        init.entries
+    }
+
     /// Everything that `build` creates gets `name.` in front.
     pub fn scope<R>(&mut self, name: &str, build: impl FnOnce(&mut Init) -> R) -> R {
         let outer = self.path.len();

@@ -1,8 +1,9 @@
 //! Reading a golden fixture: one safetensors file with inputs, outputs, cotangents and gradients of one op.
 
+use super::header;
 use crate::{
-    error::{Error, Result},
-    tensor::{Shape, Tensor},
+    error::{Error, Result, brief},
+    tensor::{DType, Shape, Tensor},
 };
 use safetensors::{Dtype, SafeTensors};
 use serde_json::Value as Json;
@@ -30,8 +31,12 @@ impl Fixture {
     /// # Errors
     /// When it cannot be read, is truncated or corrupted, or lacks `op`: names the file and what was expected.
     pub fn read(path: &Path) -> Result<Fixture> {
-        let bytes = std::fs::read(path).map_err(Error::io(path))?;
         let bad = |what: String| Error::format(path, what);
+        if !std::fs::metadata(path).map_err(Error::io(path))?.is_file() {
+            return Err(bad("it is not a regular file: expected a safetensors file".into()));
+        }
+        let bytes = std::fs::read(path).map_err(Error::io(path))?;
+        header::names_are_unique(&bytes).map_err(bad)?;
         let corrupt = |e| bad(format!("not a whole safetensors file: {e}"));
         let file = SafeTensors::deserialize(&bytes).map_err(corrupt)?;
         let (_, header) = SafeTensors::read_metadata(&bytes).map_err(corrupt)?;
@@ -43,20 +48,37 @@ impl Fixture {
             None => Default::default(),
             Some(text) => match serde_json::from_str(text) {
                 Ok(Json::Object(map)) => map,
-                _ => return Err(bad(format!("its metadata 'attrs' is {text:?}: expected a JSON object"))),
+                _ => {
+                    let shown = brief(text, 60);
+                    return Err(bad(format!("its metadata 'attrs' is '{shown}': expected a JSON object")));
+                }
             },
         };
         let mut tensors = BTreeMap::new();
-        for (name, view) in file.tensors() {
+        let mut views = file.tensors();
+        views.sort_by(|a, b| a.0.cmp(&b.0));
+        for (name, view) in views {
+            let of = |why: String| bad(format!("tensor '{}': {why}", brief(&name, 60)));
             if !["in.", "out.", "ct.", "grad."].iter().any(|p| name.starts_with(p)) {
-                return Err(bad(format!("tensor '{name}': expected a name that begins with in., out., ct. or grad.")));
+                return Err(of("expected a name that begins with in., out., ct. or grad.".into()));
             }
-            let tensor = decode(view.dtype(), view.shape(), view.data())
-                .map_err(|why| bad(format!("tensor '{name}': {why}")))?;
+            header::size_is_plausible(view.shape(), bytes.len()).map_err(of)?;
+            let tensor = decode(view.dtype(), view.shape(), view.data()).map_err(of)?;
+            let result = !name.starts_with("in.");
+            if result && tensor.dtype() == DType::I32 {
+                return Err(of("integers: expected floating-point numbers (F64)".into()));
+            }
             tensors.insert(name, tensor);
         }
         let source = meta.get("source").cloned().unwrap_or_default();
         Ok(Fixture { path: path.into(), op: op.clone(), source, attrs, tensors })
+    }
+
+    /// A fixture that is in no file.
+    #[cfg(test)]
+    pub(super) fn of(op: &str, attrs: Json, tensors: BTreeMap<String, Tensor>) -> Fixture {
+        let attrs = attrs.as_object().cloned().unwrap_or_default();
+        Fixture { path: op.into(), op: op.into(), source: String::new(), attrs, tensors }
     }
 
     /// The file's name.
@@ -84,10 +106,67 @@ impl Fixture {
             .ok_or_else(|| self.bad(format!("tensor '{name}' is missing, which op '{}' needs", self.op)))
     }
 
+    /// A tensor with this shape.
+    ///
+    /// # Errors
+    /// When it is missing or has another.
+    pub fn shaped(&self, name: &str, shape: Shape) -> Result<&Tensor> {
+        let t = self.tensor(name)?;
+        if t.shape() == shape {
+            return Ok(t);
+        }
+        Err(self.bad(format!("tensor '{name}' has shape {}: expected {shape}", t.shape())))
+    }
+
+    /// That the integers of a tensor are in 0..n, or `ignored`. On a device nobody looks.
+    ///
+    /// # Errors
+    /// Names the integer and the range.
+    pub fn within(&self, name: &str, n: usize, ignored: Option<i32>) -> Result<()> {
+        let wrong = |&id: &i32| Some(id) != ignored && usize::try_from(id).map_or(true, |id| id >= n);
+        match self.tensor(name)?.host::<i32>().iter().find(|id| wrong(id)) {
+            None => Ok(()),
+            Some(id) => {
+                let but = ignored.map_or(String::new(), |i| format!(" and is not the ignored {i}"));
+                Err(self.bad(format!("tensor '{name}': {id} is outside 0..{n}{but}")))
+            }
+        }
+    }
+
+    /// That there are no attributes but these, and those that change nothing at the value they have.
+    ///
+    /// # Errors
+    /// Names the attribute, and what there is.
+    pub fn know(&self, attrs: &[&str]) -> Result<()> {
+        let neutral = |name: &str, value: &Json| {
+            NEUTRAL.iter().any(|&(op, n, v)| (op == self.op || op == "*") && n == name && v == value.to_string())
+        };
+        match self.attrs.iter().find(|&(name, value)| !attrs.contains(&name.as_str()) && !neutral(name, value)) {
+            None => Ok(()),
+            Some((name, value)) => {
+                let known = if attrs.is_empty() { "none".into() } else { attrs.join(", ") };
+                let (name, value) = (brief(name, 60), brief(&value.to_string(), 60));
+                let op = &self.op;
+                Err(self.bad(format!("attribute '{name}' ({value}): op '{op}' here has no such thing; it has {known}")))
+            }
+        }
+    }
+
     fn attr<T>(&self, name: &str, expected: &str, read: impl Fn(&Json) -> Option<T>) -> Result<T> {
         let value = self.attrs.get(name);
-        let shown = value.map_or("absent".into(), |v| v.to_string());
+        let shown = value.map_or("absent".into(), |v| brief(&v.to_string(), 60));
         value.and_then(read).ok_or_else(|| self.bad(format!("attribute '{name}' is {shown}: expected {expected}")))
+    }
+
+    /// That an attribute, if it is there, is what the tensors say.
+    ///
+    /// # Errors
+    /// When it is something else.
+    pub fn agrees(&self, name: &str, value: &Json) -> Result<()> {
+        if !self.attrs.contains_key(name) {
+            return Ok(());
+        }
+        self.attr(name, &value.to_string(), |v| (v == value).then_some(()))
     }
 
     /// All attributes together.
@@ -95,7 +174,8 @@ impl Fixture {
     /// # Errors
     /// When they are not what `T` has: names the attribute.
     pub fn attributes<T: serde::de::DeserializeOwned>(&self) -> Result<T> {
-        serde_json::from_value(Json::Object(self.attrs.clone())).map_err(|e| self.bad(format!("its attributes: {e}")))
+        serde_json::from_value(Json::Object(self.attrs.clone()))
+            .map_err(|e| self.bad(format!("its attributes: {}", brief(&e.to_string(), 300))))
     }
 
     /// A number among the attributes.
@@ -112,6 +192,15 @@ impl Fixture {
     /// When it is something else.
     pub fn number_or(&self, name: &str, default: f64) -> Result<f64> {
         if self.attrs.contains_key(name) { self.number(name) } else { Ok(default) }
+    }
+
+    /// A whole number among the attributes, with a default.
+    ///
+    /// # Errors
+    /// When it is something else.
+    pub fn integer_or(&self, name: &str, default: i32) -> Result<i32> {
+        let read = |v: &Json| v.as_i64().and_then(|n| i32::try_from(n).ok());
+        if self.attrs.contains_key(name) { self.attr(name, "a whole number of 32 bits", read) } else { Ok(default) }
     }
 
     /// A size among the attributes.
@@ -153,6 +242,26 @@ impl Fixture {
         if self.attrs.contains_key(name) { self.attr(name, "a string", read) } else { Ok(default.into()) }
     }
 }
+
+/// Attributes that other libraries have for an op ("*": for all of them), at the value, as JSON, at which they change
+/// nothing.
+const NEUTRAL: &[(&str, &str, &str)] = &[
+    ("adam", "amsgrad", "false"),
+    ("adam", "maximize", "false"),
+    ("adamw", "amsgrad", "false"),
+    ("adamw", "maximize", "false"),
+    ("cross_entropy", "weight", "null"),
+    ("embedding", "padding_idx", "null"),
+    ("embedding", "max_norm", "null"),
+    ("elu", "alpha", "1.0"),
+    ("softplus", "beta", "1.0"),
+    ("gelu_tanh", "approximate", "\"tanh\""),
+    ("softmax", "dim", "-1"),
+    ("log_softmax", "dim", "-1"),
+    ("l2_norm", "dim", "-1"),
+    ("*", "use_qk_l2norm_in_kernel", "false"),
+    ("*", "dropout", "0.0"),
+];
 
 fn decode(dtype: Dtype, shape: &[usize], data: &[u8]) -> std::result::Result<Tensor, String> {
     if shape.len() > crate::tensor::MAX_RANK {

@@ -1,16 +1,22 @@
-//! Fixtures of optimisers: a parameter after every step, from its start and the gradients.
+//! Fixtures of optimisers: a parameter after every step, from its start and the gradients, by the update that training
+//! uses on the device.
 
-use super::{Checked, Comparison, Fixture, distance, norm};
+use super::{Case, Eval, Fixture, Named, Place, Rounding, shapes};
 use crate::{
-    tensor::{DType, Shape, Tensor},
-    train::optimizer::{Adam, AdamConfig, Rule},
+    error::{Error, Result},
+    tasks::Batch,
+    tensor::{Cx, Shape, Tensor},
+    train::{
+        on_device::OnDevice,
+        optimizer::{Adam, AdamConfig, Rule},
+    },
 };
 
 pub const OPS: [&str; 2] = ["adam", "adamw"];
 
-pub fn check(f: &Fixture, dtype: DType) -> Checked {
-    let p0 = f.tensor("in.p0")?;
-    let grads = f.tensor("in.grads")?;
+pub fn case(f: &Fixture) -> Result<Case<'_>> {
+    f.know(&["lr", "betas", "eps", "weight_decay"])?;
+    let (p0, grads) = (f.tensor("in.p0")?, f.tensor("in.grads")?);
     let steps = grads.shape().dims().first().copied().unwrap_or(0);
     let all: Vec<usize> = [&[steps], p0.shape().dims()].concat();
     if all.len() > crate::tensor::MAX_RANK {
@@ -18,8 +24,13 @@ pub fn check(f: &Fixture, dtype: DType) -> Checked {
     }
     let all = Shape::new(&all);
     f.shaped("in.grads", all)?;
-    let theirs = f.shaped("out.p", all)?;
-    let n = p0.len();
+    f.shaped("out.p", all)?;
+    let inputs: Named = ["p0", "grads"].into_iter().zip([p0, grads]).map(|(n, t)| (n.into(), t.clone())).collect();
+    shapes::fit_rest(f, &inputs, &["p0", "grads"])?;
+    if let Some(name) = f.tensors.keys().find(|n| !n.starts_with("in.") && *n != "out.p") {
+        return Err(f.bad(format!("tensor '{name}': op '{}' has the output p and no gradients", f.op)));
+    }
+    shapes::fits(f, 0)?;
     let rule = if f.op == "adamw" { Rule::AdamW } else { Rule::Adam };
     let config = AdamConfig {
         rule,
@@ -28,13 +39,43 @@ pub fn check(f: &Fixture, dtype: DType) -> Checked {
         weight_decay: f.number_or("weight_decay", if rule == Rule::AdamW { 0.01 } else { 0.0 })?,
     };
     let lr = f.number_or("lr", 1e-3)?;
+    let run: Eval = Box::new(move |inputs: &Named, place: Place, _: Option<&mut Rounding>| {
+        let path = path(&config, lr, &inputs["p0"], &inputs["grads"], place)?;
+        Ok(Named::from([("out.p".into(), Tensor::from_vec(path, all))]))
+    });
+    Ok(Case { inputs, summed: &["p0"], forms: vec![("op".into(), run)], steps: None })
+}
+
+/// The parameter after every step, one after the other.
+fn path(config: &AdamConfig, lr: f64, p0: &Tensor, grads: &Tensor, Place { device, dtype }: Place) -> Result<Vec<f64>> {
+    let (n, steps) = (p0.len(), grads.shape().at(0));
+    let cx = Cx::open(device).map_err(Error::Device)?;
+    let windows = [(0..n, true)];
     let mut p = p0.reshape([n]).cast(dtype);
-    let mut adam = Adam::new(n, dtype, config);
+    let mut adam = Adam::new(n, dtype, *config);
+    // An update on a device follows a batch and its loss; these stand for none.
+    let (batch, loss) = (Batch::new(1, 1), Tensor::zeros(Shape::scalar(), dtype).to_device(&cx));
+    let mut on_device = if n == 0 { None } else { OnDevice::new(&cx, n, &windows) };
+    if on_device.is_some() {
+        p = p.to_device(&cx);
+        adam.to_device(&cx);
+    }
     let mut path = vec![];
     for step in 0..steps {
-        adam.step(lr, &mut p, &grads.window(step * n, [n]).cast(dtype), &[(0..n, true)]);
+        let g = grads.window(step * n, [n]).cast(dtype);
+        match &mut on_device {
+            None => adam.step(lr, &mut p, &g, &windows),
+            Some(on_device) => {
+                let g = g.to_device(&cx);
+                on_device.give(&cx, &batch, &adam.next(lr, 0.0));
+                on_device.upload();
+                on_device.judge(&g, &loss);
+                on_device.update(&mut adam, &mut p, &g);
+                on_device.download();
+                on_device.told();
+            }
+        }
         path.extend(p.to_f64());
     }
-    let (error, cancelled) = distance(&Tensor::from_vec(path, all).cast(dtype), theirs, norm(theirs));
-    Ok(vec![Comparison { form: "op".into(), tensor: "out.p".into(), error, cancelled, slack: 1.0 }])
+    Ok(path)
 }

@@ -4,10 +4,7 @@ use super::Fixture;
 use crate::{
     autograd::{Tape, Var},
     error::Result,
-    models::{
-        Bound, Form, Init, Mixer, ModelConfig, State, delta_net, gated_delta_net, gpt, linear_transformer, lru, lstm,
-        mamba, mlstm, quasi_lstm, run, slstm,
-    },
+    models::{Form, delta_net, gated_delta_net, gpt, linear_transformer, lru, quasi_lstm},
     ops::{attention, scan},
     tensor::{DType, Shape},
 };
@@ -22,7 +19,7 @@ pub struct Inputs<'t> {
 
 impl<'t> Inputs<'t> {
     /// The input, or zeros where it is absent.
-    fn or_zeros(&self, name: &str, shape: impl Into<Shape>) -> Var<'t> {
+    pub fn or_zeros(&self, name: &str, shape: impl Into<Shape>) -> Var<'t> {
         self.vars.get(name).copied().unwrap_or_else(|| self.tape.full(shape, self.dtype, 0.0))
     }
 }
@@ -50,6 +47,14 @@ pub struct Spec {
     pub inputs: &'static [(&'static str, &'static str)],
     /// Inputs that may be absent.
     pub optional: &'static [(&'static str, &'static str)],
+    pub outputs: &'static [(&'static str, &'static str)],
+    /// The attributes that are read.
+    pub attrs: &'static [&'static str],
+    /// Inputs that stand in sums and products alone, but for what keeps every number within bounds: their rounding is that
+    /// of the terms of a sum. "*": all of them.
+    pub summed: &'static [&'static str],
+    /// The axes of intermediate values that are larger than all inputs and outputs.
+    pub largest: &'static [&'static str],
     pub forms: fn(&Fixture) -> Result<Forms<'_>>,
 }
 
@@ -61,7 +66,7 @@ pub fn boxed<'f>(run: impl for<'t> Fn(&Inputs<'t>) -> Outputs<'t> + 'f) -> Run<'
     Box::new(run)
 }
 
-fn forms<'f>(list: &[Form], run: impl for<'t> Fn(&Inputs<'t>, Form) -> Outputs<'t> + Clone + 'f) -> Forms<'f> {
+pub fn forms<'f>(list: &[Form], run: impl for<'t> Fn(&Inputs<'t>, Form) -> Outputs<'t> + Clone + 'f) -> Forms<'f> {
     let mut all = vec![];
     for &form in list {
         let chunks = if matches!(form, Form::Chunked(_)) { &CHUNKS[..] } else { &CHUNKS[..1] };
@@ -74,7 +79,7 @@ fn forms<'f>(list: &[Form], run: impl for<'t> Fn(&Inputs<'t>, Form) -> Outputs<'
     all
 }
 
-const SCANS: [Form; 3] = [Form::Recurrent, Form::Parallel, Form::Chunked(1)];
+pub const SCANS: [Form; 3] = [Form::Recurrent, Form::Parallel, Form::Chunked(1)];
 
 fn one<'f>(run: impl for<'t> Fn(&Inputs<'t>) -> Var<'t> + 'f, out: &'static str) -> Result<Forms<'f>> {
     Ok(vec![("op".into(), boxed(move |x| vec![(out, run(x))]))])
@@ -85,6 +90,10 @@ macro_rules! unary {
         op: stringify!($op),
         inputs: &[("x", "*")],
         optional: &[],
+        outputs: &[("y", "*")],
+        attrs: &[],
+        summed: &[],
+        largest: &[],
         forms: |_| one(|x| x["x"].$op(), "y"),
     }),*] };
 }
@@ -94,11 +103,27 @@ pub const UNARY: &[Spec] = unary!(gelu_tanh, silu, softplus, sigmoid, tanh, elu,
 
 /// The other ops.
 pub const SPECS: &[Spec] = &[
-    Spec { op: "l2_norm", inputs: &[("x", "*")], optional: &[], forms: |_| one(|x| x["x"].l2_norm(1e-12), "y") },
+    Spec {
+        op: "l2_norm",
+        inputs: &[("x", "*")],
+        optional: &[],
+        outputs: &[("y", "*")],
+        attrs: &["eps"],
+        summed: &[],
+        largest: &[],
+        forms: |f| {
+            let eps = f.number_or("eps", 1e-12)?;
+            one(move |x| x["x"].l2_norm(eps), "y")
+        },
+    },
     Spec {
         op: "layer_norm",
         inputs: &[("x", "*D"), ("w", "D")],
         optional: &[("b", "D")],
+        outputs: &[("y", "*D")],
+        attrs: &["eps"],
+        summed: &["w", "b"],
+        largest: &[],
         forms: |f| {
             let eps = f.number_or("eps", 1e-5)?;
             one(move |x| x["x"].layer_norm(x["w"], x.vars.get("b").copied(), eps), "y")
@@ -108,6 +133,10 @@ pub const SPECS: &[Spec] = &[
         op: "rms_norm",
         inputs: &[("x", "*D"), ("w", "D")],
         optional: &[],
+        outputs: &[("y", "*D")],
+        attrs: &["eps"],
+        summed: &["w"],
+        largest: &[],
         forms: |f| {
             let eps = f.number_or("eps", 1e-6)?;
             one(move |x| x["x"].rms_norm(x["w"], eps), "y")
@@ -117,13 +146,22 @@ pub const SPECS: &[Spec] = &[
         op: "linear",
         inputs: &[("x", "*I"), ("w", "OI")],
         optional: &[("b", "O")],
+        outputs: &[("y", "*O")],
+        attrs: &[],
+        summed: &["*"],
+        largest: &[],
         forms: |_| one(|x| x["x"].linear(x["w"], x.vars.get("b").copied()), "y"),
     },
     Spec {
         op: "causal_conv1d",
         inputs: &[("x", "BTD"), ("w", "DW")],
         optional: &[("b", "D")],
-        forms: |_| {
+        outputs: &[("y", "BTD")],
+        attrs: &["width"],
+        summed: &["*"],
+        largest: &["BWD"],
+        forms: |f| {
+            f.agrees("width", &f.tensor("in.w")?.shape().last().into())?;
             one(
                 |x| {
                     let ([b, _, d], [_, w]) = (x["x"].dims(), x["w"].dims());
@@ -138,25 +176,46 @@ pub const SPECS: &[Spec] = &[
         op: "embedding",
         inputs: &[("ids", "*"), ("w", "VD")],
         optional: &[],
-        forms: |_| one(|x| x["w"].embedding(x["ids"]), "y"),
+        outputs: &[("y", "*D")],
+        attrs: &[],
+        summed: &["w"],
+        largest: &[],
+        forms: |f| {
+            f.within("in.ids", f.tensor("in.w")?.shape().at(0), None)?;
+            one(|x| x["w"].embedding(x["ids"]), "y")
+        },
     },
     Spec {
         op: "cross_entropy",
         inputs: &[("logits", "BTC"), ("targets", "BT")],
         optional: &[],
+        outputs: &[("loss", "")],
+        attrs: &["ignore_index", "label_smoothing", "reduction"],
+        summed: &[],
+        largest: &[],
         forms: |f| {
-            let ignore = f.number_or("ignore_index", -100.0)?;
+            let ignore = f.integer_or("ignore_index", -100)?;
+            let smoothing = f.number_or("label_smoothing", 0.0)?;
+            if !(0.0..=1.0).contains(&smoothing) {
+                return Err(f.bad(format!("attribute 'label_smoothing' is {smoothing}: expected a number in 0..=1")));
+            }
             let reduction = f.word("reduction", "mean")?;
             if reduction != "mean" {
-                return Err(f.bad(format!("attribute 'reduction' is '{reduction}': expected mean")));
+                let shown = crate::error::brief(&reduction, 60);
+                return Err(f.bad(format!("attribute 'reduction' is '{shown}': expected mean")));
             }
-            one(move |x| x["logits"].cross_entropy(x["targets"], ignore as i32), "loss")
+            f.within("in.targets", f.tensor("in.logits")?.shape().last(), Some(ignore))?;
+            one(move |x| x["logits"].cross_entropy_smoothed(x["targets"], ignore, smoothing), "loss")
         },
     },
     Spec {
         op: "softmax_attention",
         inputs: &[("q", "BTHK"), ("k", "BTHK"), ("v", "BTHV")],
         optional: &[],
+        outputs: &[("o", "BTHV")],
+        attrs: &["scale"],
+        summed: &["v"],
+        largest: &["BHTT", "BHTTK", "BHTTV"],
         forms: |f| {
             let scale = f.number("scale")?;
             Ok(forms(&[Form::Recurrent, Form::Parallel, Form::Fused], move |x, form| {
@@ -174,6 +233,10 @@ pub const SPECS: &[Spec] = &[
         op: "linear_attention",
         inputs: &[("q", "BTHK"), ("k", "BTHK"), ("v", "BTHV")],
         optional: &[("s0", "BHKV"), ("z0", "BHK")],
+        outputs: &[("o", "BTHV"), ("s", "BHKV")],
+        attrs: &["scale", "normalize", "eps"],
+        summed: &["*"],
+        largest: &["BTHKV", "BHTT"],
         forms: |f| {
             let scale = f.number("scale")?;
             let eps =
@@ -196,6 +259,10 @@ pub const SPECS: &[Spec] = &[
         op: "delta_rule",
         inputs: &[("q", "BTHK"), ("k", "BTHK"), ("v", "BTHV"), ("beta", "BTH")],
         optional: &[("s0", "BHKV")],
+        outputs: &[("o", "BTHV"), ("s", "BHKV")],
+        attrs: &["scale"],
+        summed: &["*"],
+        largest: &["BTHKV", "BHTT"],
         forms: |f| {
             let scale = f.number("scale")?;
             Ok(forms(&SCANS, move |x, form| {
@@ -215,6 +282,10 @@ pub const SPECS: &[Spec] = &[
         op: "gated_delta_rule",
         inputs: &[("q", "BTHK"), ("k", "BTHK"), ("v", "BTHV"), ("beta", "BTH"), ("g", "BTH")],
         optional: &[("s0", "BHKV")],
+        outputs: &[("o", "BTHV"), ("s", "BHKV")],
+        attrs: &["scale"],
+        summed: &["q", "k", "v", "beta", "s0"],
+        largest: &["BTHKV", "BHTT"],
         forms: |f| {
             let scale = f.number("scale")?;
             Ok(forms(&SCANS, move |x, form| {
@@ -232,63 +303,13 @@ pub const SPECS: &[Spec] = &[
         },
     },
     Spec {
-        op: "lstm",
-        // E is 4 D, which the op itself checks.
-        inputs: &[("x", "BTI"), ("w_ih", "EI"), ("w_hh", "ED"), ("b_ih", "E"), ("b_hh", "E")],
-        optional: &[("h0", "BD"), ("c0", "BD")],
-        forms: |_| {
-            Ok(forms(&[Form::Recurrent, Form::Fused], |x, form| {
-                let w = lstm::Weights { w_ih: x["w_ih"], w_hh: x["w_hh"], b_ih: x["b_ih"], b_hh: x["b_hh"] };
-                let state = [x["x"].shape().at(0), x["w_hh"].shape().at(1)];
-                let (h0, c0) = (x.or_zeros("h0", state), x.or_zeros("c0", state));
-                let f = if form == Form::Recurrent { lstm::recurrent } else { lstm::fused };
-                let (h, h_last, c_last) = f(w, x["x"], h0, c0);
-                vec![("h", h), ("h_last", h_last), ("c_last", c_last)]
-            }))
-        },
-    },
-    Spec {
-        op: "slstm",
-        // J is K, which the op itself checks.
-        inputs: &[("x", "BT4D"), ("r", "4HKJ"), ("b", "4D")],
-        optional: &[],
-        forms: |_| {
-            Ok(forms(&[Form::Recurrent, Form::Fused], |x, form| {
-                let [b, t, four, d] = x["x"].dims();
-                let zero = x.tape.full([b, d], x.dtype, 0.0);
-                let mut s = slstm::Cell { h: zero, c: zero, n: zero, m: zero, w: zero };
-                let z = (x["x"] + x["b"]).reshape([b, t, four * d]);
-                let f = if form == Form::Recurrent { slstm::recurrent } else { slstm::fused };
-                let h = f(z, x["r"], &mut s);
-                vec![("h", h), ("c", s.c), ("n", s.n), ("m", s.m)]
-            }))
-        },
-    },
-    Spec {
-        op: "mlstm",
-        inputs: &[("q", "BTHK"), ("k", "BTHK"), ("v", "BTHV"), ("i", "BTH"), ("f", "BTH")],
-        optional: &[],
-        forms: |f| {
-            let eps = f.number_or("eps", mlstm::EPS)?;
-            Ok(forms(&SCANS, move |x, form| {
-                let ([b, _, h, n], value) = (x["k"].dims(), x["v"].shape().last());
-                let zero = |shape: Shape| x.tape.full(shape, x.dtype, 0.0);
-                let (c, gate) = (zero([b, h, n, value].into()), zero([b, h].into()));
-                let mut s = mlstm::Memory { c, n: zero([b, h, n].into()), m: gate, w: gate };
-                let (qkv, gates) = ([x["q"], x["k"], x["v"]], [x["i"], x["f"]]);
-                let h = match form {
-                    Form::Recurrent => mlstm::recurrent(qkv, gates, &mut s, eps),
-                    Form::Chunked(c) => mlstm::chunked(qkv, gates, &mut s, eps, c),
-                    _ => mlstm::parallel(qkv, gates, &mut s, eps),
-                };
-                vec![("h", h)]
-            }))
-        },
-    },
-    Spec {
         op: "linear_scan",
         inputs: &[("a", "BTD"), ("b", "BTD")],
         optional: &[("h0", "BD")],
+        outputs: &[("h", "BTD")],
+        attrs: &[],
+        summed: &["*"],
+        largest: &[],
         forms: |_| {
             Ok(forms(&SCANS, |x, form| {
                 let (a, b) = (x["a"], x["b"]);
@@ -307,6 +328,10 @@ pub const SPECS: &[Spec] = &[
         op: "lru_scan",
         inputs: &[("lambda_re", "D"), ("lambda_im", "D"), ("x_re", "BTD"), ("x_im", "BTD")],
         optional: &[("h0_re", "BD"), ("h0_im", "BD")],
+        outputs: &[("h_re", "BTD"), ("h_im", "BTD")],
+        attrs: &[],
+        summed: &["*"],
+        largest: &[],
         forms: |_| {
             Ok(forms(&SCANS, |x, form| {
                 let (lambda, u) = ((x["lambda_re"], x["lambda_im"]), (x["x_re"], x["x_im"]));
@@ -318,78 +343,6 @@ pub const SPECS: &[Spec] = &[
                     _ => lru::parallel(lambda, u, h0),
                 };
                 vec![("h_re", h.0), ("h_im", h.1)]
-            }))
-        },
-    },
-    Spec {
-        op: "selective_scan",
-        inputs: &[("u", "BTE"), ("delta", "BTE"), ("a", "EN"), ("b", "BTN"), ("c", "BTN")],
-        optional: &[("d", "E"), ("delta_bias", "E"), ("z", "BTE"), ("h0", "BEN")],
-        forms: |f| {
-            let softplus = f.flag("delta_softplus", true)?;
-            Ok(forms(&SCANS, move |x, form| {
-                let (u, a, b, c) = (x["u"], x["a"], x["b"], x["c"]);
-                let ([batch, _, e], n) = (u.dims(), a.shape().last());
-                let mut dt = x["delta"];
-                dt = x.vars.get("delta_bias").map_or(dt, |&bias| dt + bias);
-                dt = if softplus { dt.softplus() } else { dt };
-                let h0 = x.or_zeros("h0", [batch, e, n]);
-                let (mut y, h) = match form {
-                    Form::Recurrent => mamba::recurrent(u, dt, a, b, c, h0, 1.0),
-                    Form::Chunked(chunk) => mamba::chunked(u, dt, a, b, c, h0, 1.0, chunk),
-                    _ => mamba::parallel(u, dt, a, b, c, h0, 1.0),
-                };
-                y = x.vars.get("d").map_or(y, |&d| y + d * u);
-                y = x.vars.get("z").map_or(y, |z| y * z.silu());
-                vec![("y", y), ("h", h)]
-            }))
-        },
-    },
-    Spec {
-        op: "mamba_layer",
-        // F = 2 E, G = dt_rank + 2 d_state.
-        inputs: &[
-            ("x", "BTD"),
-            ("in_proj_weight", "FD"),
-            ("conv1d_weight", "E1W"),
-            ("conv1d_bias", "E"),
-            ("x_proj_weight", "GE"),
-            ("dt_proj_weight", "ER"),
-            ("dt_proj_bias", "E"),
-            ("A_log", "EN"),
-            ("D", "E"),
-            ("out_proj_weight", "DE"),
-        ],
-        optional: &[],
-        forms: |f| {
-            let config = ModelConfig {
-                width: f.tensor("in.x")?.shape().last(),
-                state: f.size("d_state")?,
-                expand: f.size("expand")?,
-                conv: f.size("d_conv")?,
-                dt_rank: f.size("dt_rank")?,
-                ..ModelConfig::default()
-            };
-            let mut init = Init::new(0, None);
-            let mix = std::sync::Arc::new(mamba::Mix::new(&config, &mut init)?);
-            let params = init.finish(DType::F64);
-            for e in params.entries() {
-                let t = f.tensor(&format!("in.{}", e.name))?;
-                if t.len() != e.shape.len() {
-                    return Err(f.bad(format!(
-                        "tensor 'in.{}' has shape {}: its attributes make it {}",
-                        e.name,
-                        t.shape(),
-                        e.shape
-                    )));
-                }
-            }
-            let entries: Vec<(String, Shape)> = params.entries().iter().map(|e| (e.name.clone(), e.shape)).collect();
-            Ok(forms(&SCANS, move |x, form| {
-                let p = Bound::new(entries.iter().map(|(name, shape)| x[name].reshape(*shape)).collect());
-                let m: &dyn Mixer = mix.as_ref();
-                let mut state = State::zero(m, x.tape, x["x"].shape().at(0), x.dtype);
-                vec![("y", run(m, &p, x["x"], &mut state, form))]
             }))
         },
     },

@@ -46,7 +46,22 @@ impl Tape {
     #[track_caller]
     pub fn backward_from<'t>(&'t self, seeds: impl IntoIterator<Item = (Var<'t>, Tensor)>) {
         self.seed(seeds);
-        self.sweep(false);
+        self.sweep(false, None);
+    }
+
+    /// As [`Tape::backward_from`], calling `each` with every gradient that an op hands back before it is added to others:
+    /// to see how far their rounding moves the sums. Slow, as no op adds in place.
+    ///
+    /// # Panics
+    /// As [`Tape::backward_from`].
+    #[track_caller]
+    pub fn backward_with<'t>(
+        &'t self,
+        seeds: impl IntoIterator<Item = (Var<'t>, Tensor)>,
+        mut each: impl FnMut(&mut Tensor),
+    ) {
+        self.seed(seeds);
+        self.sweep(false, Some(&mut each));
     }
 
     /// As [`Tape::backward`], looking at every gradient on the way: the first op, in the order of the backward
@@ -55,7 +70,7 @@ impl Tape {
         let mut one = self.cx.pool().get(loss.dtype(), loss.shape());
         one.fill(1.0);
         self.seed([(loss, one)]);
-        self.sweep(true)
+        self.sweep(true, None)
     }
 
     #[track_caller]
@@ -86,11 +101,11 @@ impl Tape {
         }
     }
 
-    fn sweep(&self, watch: bool) -> Option<Culprit> {
+    fn sweep(&self, watch: bool, mut each: Each) -> Option<Culprit> {
         let r = &mut *self.record.borrow_mut();
         let mut culprit = None;
         for i in (0..r.nodes.len()).rev() {
-            culprit = culprit.or(r.back_through(&self.cx, i, watch));
+            culprit = culprit.or(r.back_through(&self.cx, i, watch, &mut each));
         }
         culprit
     }
@@ -126,10 +141,13 @@ impl Tape {
     }
 }
 
+/// What looks at every gradient that an op hands back, if anything does.
+type Each<'a> = Option<&'a mut dyn FnMut(&mut Tensor)>;
+
 impl Record {
     /// Take the gradients of a node's outputs, if there are any, and add what they make of them to those of its inputs.
     /// If `watch`, say whether one of these is not finite.
-    fn back_through(&mut self, cx: &Cx, node: usize, watch: bool) -> Option<Culprit> {
+    fn back_through(&mut self, cx: &Cx, node: usize, watch: bool, each: &mut Each) -> Option<Culprit> {
         let at = node;
         let Record { values, nodes, edges, scopes, grads, slots, profile, times, .. } = self;
         let node: &Node = &nodes[at];
@@ -151,7 +169,7 @@ impl Record {
             }
             Step::Op(op, by) => {
                 let (values, y) = values.split_at(y0);
-                lend(slots, before, values, ids, cx);
+                lend(slots, before, values, ids, each.is_some(), cx);
                 let start = profile.is_some().then(Instant::now);
                 let x = In { values, ids };
                 match (by, op.kernel(), op.primitive(), &dy[0]) {
@@ -171,7 +189,7 @@ impl Record {
                     let scope = scope_name(scopes, node.scope as usize);
                     culprit = Some(Culprit { op: op.name(), scope, what: "gradient" });
                 }
-                take_back(slots, before, values, ids, cx);
+                take_back(slots, before, values, ids, each, cx);
             }
         }
         let mut pool = cx.pool();
@@ -182,12 +200,12 @@ impl Record {
     }
 }
 
-/// A slot for the gradient of each input: the gradient that is there, to be added to, or a buffer to be
+/// A slot for the gradient of each input: the gradient that is there, to be added to (unless `alone`), or a buffer to be
 /// written.
 ///
 /// The gradients that several ops have for a parameter in bf16 are added up in f32: each op gets a buffer to be written,
 /// and [`add_to`] does the sum.
-fn lend(slots: &mut Vec<Grad>, grads: &mut [Option<Tensor>], values: &[Value], ids: &[u32], cx: &Cx) {
+fn lend(slots: &mut Vec<Grad>, grads: &mut [Option<Tensor>], values: &[Value], ids: &[u32], alone: bool, cx: &Cx) {
     for (j, &v) in ids.iter().enumerate() {
         let source = &values[v as usize];
         if !source.needs {
@@ -195,7 +213,7 @@ fn lend(slots: &mut Vec<Grad>, grads: &mut [Option<Tensor>], values: &[Value], i
             continue;
         }
         // The same value twice in one op (x * x): the second slot gets a buffer of its own.
-        let apart = ids[..j].contains(&v) || source.sums_wide();
+        let apart = alone || ids[..j].contains(&v) || source.sums_wide();
         let old = if apart { None } else { grads[v as usize].take() };
         let acc = old.is_some();
         let tensor = old.unwrap_or_else(|| cx.pool().get(source.dtype(), source.shape()));
@@ -204,10 +222,22 @@ fn lend(slots: &mut Vec<Grad>, grads: &mut [Option<Tensor>], values: &[Value], i
 }
 
 /// What the op left in the slots becomes the gradient of each input; scratch memory in an unwanted slot goes back.
-fn take_back(slots: &mut Vec<Grad>, grads: &mut [Option<Tensor>], values: &[Value], ids: &[u32], cx: &Cx) {
+fn take_back(
+    slots: &mut Vec<Grad>,
+    grads: &mut [Option<Tensor>],
+    values: &[Value],
+    ids: &[u32],
+    each: &mut Each,
+    cx: &Cx,
+) {
     for (slot, &v) in slots.drain(..).zip(ids) {
         match slot.tensor {
-            Some(g) if slot.wanted => add_to(&mut grads[v as usize], &values[v as usize], g, cx),
+            Some(mut g) if slot.wanted => {
+                if let Some(each) = each {
+                    each(&mut g);
+                }
+                add_to(&mut grads[v as usize], &values[v as usize], g, cx);
+            }
             Some(g) => cx.pool().put(g),
             None => {}
         }

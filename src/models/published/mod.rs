@@ -34,7 +34,7 @@ use parameters::PublishedInit;
 pub use parameters::{Named, Part};
 pub use statistics::Statistics;
 
-use super::{Bound, Form, Init, Params, State};
+use super::{Bound, Entry, Form, Init, Params, State};
 use crate::{
     autograd::{Tape, Var},
     error::{Error, Result},
@@ -106,6 +106,19 @@ pub fn parameters(c: &Config, seed: u64, dtype: DType) -> Result<Params> {
         (find(&c.model)?.init)(c, &mut init);
     }
     Ok(init.finish(dtype))
+}
+
+/// Names and shapes of a model's parameters, if it has at most `most` layers.
+///
+/// # Errors
+/// When a size makes no sense.
+pub fn entries(c: &Config, most: usize) -> Result<Vec<Entry>> {
+    c.check()?;
+    if c.n_layers > most {
+        return Err(Error::config(format!("n_layers = {}: expected no more than the {most} tensors", c.n_layers)));
+    }
+    let init = find(&c.model)?.init;
+    Ok(Init::entries_of(|i| init(c, i)))
 }
 
 /// What the published code carries from one training batch to the next on MQAR, for a layer of a batch of `b`: the

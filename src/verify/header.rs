@@ -1,0 +1,63 @@
+//! What a safetensors header says before anything is made of it: names once each, and sizes that the file can have.
+
+use serde::de::{Deserialize, Deserializer, Error, IgnoredAny, MapAccess, Visitor};
+use std::{collections::HashSet, fmt, marker::PhantomData};
+
+/// A JSON object none of whose keys is there twice; nothing of it is kept.
+struct Once<V>(PhantomData<V>);
+
+impl<'de, V: Deserialize<'de>> Deserialize<'de> for Once<V> {
+    fn deserialize<D: Deserializer<'de>>(json: D) -> Result<Self, D::Error> {
+        json.deserialize_map(Once(PhantomData))
+    }
+}
+
+impl<'de, V: Deserialize<'de>> Visitor<'de> for Once<V> {
+    type Value = Once<V>;
+
+    fn expecting(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        f.write_str("an object")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self, A::Error> {
+        let mut seen = HashSet::new();
+        while let Some(key) = map.next_key::<String>()? {
+            if key == "__metadata__" {
+                map.next_value::<Once<IgnoredAny>>()?;
+            } else {
+                map.next_value::<V>()?;
+            }
+            if let Some(key) = seen.replace(key) {
+                return Err(A::Error::custom(format!("'{key}' is there twice: expected every name once")));
+            }
+        }
+        Ok(Once(PhantomData))
+    }
+}
+
+/// That no tensor, and no entry of the metadata, is named twice. What else is wrong is for the reader of the file to say.
+pub fn names_are_unique(bytes: &[u8]) -> Result<(), String> {
+    let header = |bytes: &[u8]| {
+        let (len, rest) = bytes.split_first_chunk::<8>()?;
+        let len = usize::try_from(u64::from_le_bytes(*len)).ok()?;
+        Some(rest.get(..len)?.to_vec())
+    };
+    let Some(header) = header(bytes) else { return Ok(()) };
+    match serde_json::from_slice::<Once<IgnoredAny>>(&header) {
+        Err(e) if e.to_string().contains("is there twice") => Err(format!("its header: {e}")),
+        _ => Ok(()),
+    }
+}
+
+/// Empty tensors need no bytes, whatever their other axes are: these still have to be of a size that can be computed with.
+const EMPTY: usize = 1 << 14;
+
+/// That the axes of a tensor multiply to no more than the file's bytes, those of an empty one without its empty axes to no
+/// more than that or [`EMPTY`].
+pub fn size_is_plausible(shape: &[usize], bytes: usize) -> Result<(), String> {
+    let filled = shape.iter().filter(|&&n| n > 0).try_fold(1usize, |all, &n| all.checked_mul(n));
+    if filled.is_some_and(|n| n <= bytes.max(EMPTY)) {
+        return Ok(());
+    }
+    Err(format!("its axes are {shape:?} in a file of {bytes} bytes: too large, though one of them is 0"))
+}
