@@ -54,7 +54,7 @@ struct div_ {
     static const bool reads = true;
     static __device__ real f(real a, real b) { return a / b; }
     static __device__ real da(real g, real, real b) { return g / b; }
-    static __device__ real db(real g, real a, real b) { return -(g * a) / (b * b); }
+    static __device__ real db(real g, real a, real b) { return -(g / b) * (a / b); }
 };
 
 template <class F>

@@ -126,7 +126,7 @@ macro_rules! binary {
 binary!(Add, "add", Add, add, f: |a, b| a + b, da: |g, _, _| g, db: |g, _, _| g, passes on: [0, 1]);
 binary!(Sub, "sub", Sub, sub, f: |a, b| a - b, da: |g, _, _| g, db: |g, _, _| -g, passes on: [0]);
 binary!(Mul, "mul", Mul, mul, f: |a, b| a * b, da: |g, _, b| g * b, db: |g, a, _| g * a, passes on: []);
-binary!(Div, "div", Div, div, f: |a, b| a / b, da: |g, _, b| g / b, db: |g, a, b| -(g * a) / (b * b), passes on: []);
+binary!(Div, "div", Div, div, f: |a, b| a / b, da: |g, _, b| g / b, db: |g, a, b| -(g / b) * (a / b), passes on: []);
 
 #[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
 fn affine<T: Real>(mul: T, add: T, x: &[T], y: &mut [T], acc: bool) {

@@ -123,7 +123,7 @@ unary! {
     /// ln x
     log = Log in 0.5..3.0 { |x, y| f: log(x), df: 1.0 / x }
     /// eˣ − 1, exact near zero
-    expm1 = Expm1 in -2.0..2.0 { |x, y| f: expm1(x), df: y + 1.0 }
+    expm1 = Expm1 in -2.0..2.0 { |x, y| f: expm1(x), df: exp(x) }
     /// √x
     sqrt = Sqrt in 0.5..3.0 { |x, y| f: sqrt(x), df: 0.5 / y }
     /// x²
@@ -133,19 +133,19 @@ unary! {
     /// cos x
     cos = Cos in -7.0..7.0 { |x, y| f: cos(x), df: -sin(x) }
     /// σ(x) = 1 / (1 + e⁻ˣ)
-    sigmoid = Sigmoid in -6.0..6.0 { |x, y| f: sigmoid(x), df: y * (1.0 - y) }
+    sigmoid = Sigmoid in -6.0..6.0 { |x, y| f: sigmoid(x), df: sigmoid_slope(x) }
     /// tanh x
-    tanh = Tanh in -4.0..4.0 { |x, y| f: tanh(x), df: 1.0 - y * y }
+    tanh = Tanh in -4.0..4.0 { |x, y| f: tanh(x), df: tanh_slope(x) }
     /// SiLU (swish): x σ(x)
-    silu = Silu in -6.0..6.0 { |x, y| f: x * sigmoid(x), df: sigmoid(x) + y * (1.0 - sigmoid(x)) }
+    silu = Silu in -6.0..6.0 { |x, y| f: silu(x), df: silu_slope(x) }
     /// ln(1 + eˣ), without overflow
     softplus = Softplus in -6.0..6.0 { |x, y| f: softplus(x), df: sigmoid(x) }
     /// elu(x) = x for x > 0, eˣ − 1 otherwise
-    elu = Elu in -3.0..3.0 { |x, y| f: select(x > 0.0, x, expm1(x)), df: select(x > 0.0, 1.0, y + 1.0) }
+    elu = Elu in -3.0..3.0 { |x, y| f: select(x > 0.0, x, expm1(x)), df: select(x > 0.0, 1.0, exp(x)) }
     /// φ(x) = elu(x) + 1, the positive feature map of linear attention
     elu1 = Elu1 in -3.0..3.0 { |x, y| f: select(x > 0.0, x + 1.0, exp(x)), df: select(x > 0.0, 1.0, y) }
     /// GELU by its tanh approximation: ½ x (1 + tanh(√(2/π) (x + 0.044715 x³)))
-    gelu_tanh = GeluTanh in -3.0..3.0 { |x, y| f: x * sigmoid(2.0 * gelu_arg(x)), df: gelu_slope(x, sigmoid(2.0 * gelu_arg(x))) }
+    gelu_tanh = GeluTanh in -3.0..3.0 { |x, y| f: gelu_tanh(x), df: gelu_tanh_slope(x) }
     /// GELU itself: x Φ(x) = ½ x (1 + erf(x / √2))
-    gelu = Gelu in -3.0..3.0 { |x, y| f: x * normal_cdf(x), df: normal_cdf(x) + x * normal_pdf(x) }
+    gelu = Gelu in -3.0..3.0 { |x, y| f: gelu(x), df: gelu_slope(x) }
 }

@@ -101,7 +101,7 @@ pub struct OnDevice {
     targets: Option<Sent>,
     /// A bit for each parameter: whether it decays.
     decays: Tensor,
-    /// The squared norm of each block's share of the gradient.
+    /// The squared norm of each block's share of the gradient, plain and scaled.
     sums: Tensor,
     numbers: Pinned<f64>,
     /// [`Numbers`] as the kernels read them.
@@ -132,7 +132,7 @@ impl OnDevice {
             rows: None,
             targets: None,
             decays: Tensor::from_vec(bits, [len]).to_device(cx),
-            sums: room(BLOCKS),
+            sums: room(2 * BLOCKS),
             numbers: Pinned::new(&gpu, 8),
             numbers_there: room(8),
             told: Pinned::new(&gpu, 4),

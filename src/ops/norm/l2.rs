@@ -1,6 +1,6 @@
 //! x divided by its Euclidean length: the equations are in [`super`].
 
-use super::{MODULE, fours, norm_infer, norm_sample};
+use super::{MODULE, far, fours, norm_infer, norm_sample};
 use crate::{
     args,
     autograd::{Gen, Grad, In, Op, Outs, Value},
@@ -21,7 +21,7 @@ pub struct L2Norm {
 }
 
 #[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
-fn l2_forward<T: Real>(n: usize, smooth: bool, eps: T, x: &[T], y: &mut [T], r: &mut [T]) {
+pub(super) fn l2_forward<T: Real>(n: usize, smooth: bool, eps: T, x: &[T], y: &mut [T], r: &mut [T]) {
     let here = avx512_here!();
     let done = if n == 4 { fours::l2_forward(smooth, eps, x, y, r) } else { 0 };
     let (x, y, r) = (&x[done * n..], &mut y[done * n..], &mut r[done..]);
@@ -82,7 +82,9 @@ impl Op for L2Norm {
         match cx {
             Cx::Cpu(_) => with_real!(x[0].dtype(), T => {
                 let eps = T::of(self.eps);
-                l2_forward(x[0].shape().last(), self.smooth, eps, x[0].host::<T>(), y.host_mut(), r.host_mut());
+                let (n, x, y, r) = (x[0].shape().last(), x[0].host::<T>(), y.host_mut(), r.host_mut());
+                l2_forward(n, self.smooth, eps, x, y, r);
+                far::l2_forward(n, self.smooth, self.eps, x, y, r);
             }),
             Cx::Cuda(cu) => {
                 let (rows, n) = (r.len(), x[0].shape().last());
