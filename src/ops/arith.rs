@@ -123,10 +123,19 @@ macro_rules! binary {
         }
     };
 }
+
+/// −g a / b², also where b² or g a is beyond the ends of the type.
+#[inline(always)]
+fn over_square<T: Real>(g: T, a: T, b: T) -> T {
+    let (product, square) = (g * a, b * b);
+    let plain = square > T::of(f64::from(f32::MIN_POSITIVE)) && square.is_finite() && product.is_finite();
+    if plain { -product / square } else { -g * (a / b / b) }
+}
+
 binary!(Add, "add", Add, add, f: |a, b| a + b, da: |g, _, _| g, db: |g, _, _| g, passes on: [0, 1]);
 binary!(Sub, "sub", Sub, sub, f: |a, b| a - b, da: |g, _, _| g, db: |g, _, _| -g, passes on: [0]);
 binary!(Mul, "mul", Mul, mul, f: |a, b| a * b, da: |g, _, b| g * b, db: |g, a, _| g * a, passes on: []);
-binary!(Div, "div", Div, div, f: |a, b| a / b, da: |g, _, b| g / b, db: |g, a, b| -(g / b) * (a / b), passes on: []);
+binary!(Div, "div", Div, div, f: |a, b| a / b, da: |g, _, b| g / b, db: over_square, passes on: []);
 
 #[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
 fn affine<T: Real>(mul: T, add: T, x: &[T], y: &mut [T], acc: bool) {
