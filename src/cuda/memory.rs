@@ -16,6 +16,9 @@ pub struct Block {
     gpu: Arc<Gpu>,
     ptr: sys::CUdeviceptr,
     bytes: usize,
+    /// The integers that were sent to it last, if nothing has written to it since: what is an index is checked by the host,
+    /// which does not wait for the device for that.
+    pub(crate) sent: Option<Arc<[i32]>>,
 }
 
 impl Block {
@@ -55,7 +58,7 @@ impl Gpu {
     /// Device memory with unspecified contents, or nothing when there is not enough.
     pub(crate) fn allocate(self: &Arc<Self>, bytes: usize) -> Option<Block> {
         if bytes == 0 {
-            return Some(Block { gpu: self.clone(), ptr: 0, bytes });
+            return Some(Block { gpu: self.clone(), ptr: 0, bytes, sent: None });
         }
         self.bind();
         // Memory that a graph allocates is the graph's own, and gone when it ends: this is to stay.
@@ -67,7 +70,7 @@ impl Gpu {
             self.check("waiting for memory", aside.synchronize());
         }
         match made {
-            Ok(ptr) => Some(Block { gpu: self.clone(), ptr, bytes }),
+            Ok(ptr) => Some(Block { gpu: self.clone(), ptr, bytes, sent: None }),
             Err(e) if e.0 == sys::CUresult::CUDA_ERROR_OUT_OF_MEMORY => None,
             Err(e) => self.check(&format!("allocating {bytes} bytes"), Err(e)),
         }
