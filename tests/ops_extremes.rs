@@ -102,12 +102,16 @@ const FUNCTIONS: [Function; 18] = [
     ("glu by its gate", |x| Var::concat(&[filled(x, 1.0), x], 1).glu(), |x| (sigma(x), sigma(x) * sigma(-x))),
     ("glu by what it lets through", |x| Var::concat(&[x, filled(x, 40.0)], 1).glu(), |x| (x, 1.0)),
     // a σ(b) of b beside zeros of a product, which infinite numbers would make NaN.
-    ("linear_glu", |x| x.linear_glu(Var::concat(&[one(x) * 0.0, one(x)], 0), ones_and_zeros(x)), |x| {
-        (sigma(x), sigma(x) * sigma(-x))
-    }),
-    ("logsumexp of it and 0", |x| Var::concat(&[x, filled(x, 0.0)], 1).logsumexp().reshape(x.shape()), |x| {
-        (x.max(0.0) + (-x.abs()).exp().ln_1p(), sigma(x))
-    }),
+    (
+        "linear_glu",
+        |x| x.linear_glu(Var::concat(&[one(x) * 0.0, one(x)], 0), ones_and_zeros(x)),
+        |x| (sigma(x), sigma(x) * sigma(-x)),
+    ),
+    (
+        "logsumexp of it and 0",
+        |x| Var::concat(&[x, filled(x, 0.0)], 1).logsumexp().reshape(x.shape()),
+        |x| (x.max(0.0) + (-x.abs()).exp().ln_1p(), sigma(x)),
+    ),
 ];
 
 fn filled<'t>(x: Var<'t>, value: f64) -> Var<'t> {
@@ -141,10 +145,17 @@ fn functions_and_their_slopes_are_right_however_far_out() {
             let x: Vec<f64> = x.iter().copied().filter(|x| !finite || x.is_finite()).collect();
             let column = [tensor(x.clone(), [x.len(), 1])];
             let got = evaluate(device, dtype, &column, None, |x| f(x[0]));
-            let want = |i: usize| x.iter().map(|&x| rounded(dtype, <[f64; 2]>::from(formula(x))[i])).collect::<Vec<_>>();
+            let want =
+                |i: usize| x.iter().map(|&x| rounded(dtype, <[f64; 2]>::from(formula(x))[i])).collect::<Vec<_>>();
             let (relative, absolute) = if dtype == DType::F32 { (2e-5, 1e-37) } else { (1e-12, 1e-300) };
             for (i, what) in ["value", "slope"].into_iter().enumerate() {
-                close(&format!("{name} in {dtype} on {device}, {what} of {x:?}"), &got[i], &want(i), relative, absolute);
+                close(
+                    &format!("{name} in {dtype} on {device}, {what} of {x:?}"),
+                    &got[i],
+                    &want(i),
+                    relative,
+                    absolute,
+                );
             }
         }
     }
@@ -156,7 +167,8 @@ fn functions_in_bf16_are_finite_where_they_should_be() {
     let x = [1e10, 1e20, 3e38, INF].into_iter().flat_map(|x| [x, -x]).collect::<Vec<_>>();
     for (name, f, formula) in &FUNCTIONS[1..16] {
         let got = evaluate(device, DType::BF16, &[tensor(x.clone(), [x.len(), 1])], None, |x| f(x[0]));
-        let want = |i: usize| x.iter().map(|&x| rounded(DType::F32, <[f64; 2]>::from(formula(x))[i])).collect::<Vec<_>>();
+        let want =
+            |i: usize| x.iter().map(|&x| rounded(DType::F32, <[f64; 2]>::from(formula(x))[i])).collect::<Vec<_>>();
         (0..2).for_each(|i| close(&format!("{name} in bf16 of {x:?}"), &got[i], &want(i), 1e-2, 1e-37));
     }
 }
@@ -236,7 +248,8 @@ fn the_loss_of_a_sure_model_and_its_gradient_have_their_digits() {
     for (device, dtype) in places() {
         for (n, by, base) in [(2, 20.0, 0.0), (3, 25.0, 1000.0), (19, 17.0, -300.0), (80, 12.0, 0.0), (3, 2.0, 1e4)] {
             let x = (0..n).map(|j| if j == 1 { base + by } else { base - (j % 3) as f64 }).collect::<Vec<_>>();
-            let others: Vec<f64> = x.iter().map(|x| if *x == base + by { 0.0 } else { (x - base - by).exp() }).collect();
+            let others: Vec<f64> =
+                x.iter().map(|x| if *x == base + by { 0.0 } else { (x - base - by).exp() }).collect();
             let sum: f64 = others.iter().sum();
             let mut slopes: Vec<f64> = others.iter().map(|e| e / (1.0 + sum)).collect();
             slopes[1] = -sum / (1.0 + sum);
@@ -296,7 +309,8 @@ fn norms_of_huge_and_tiny_rows_are_those_of_ordinary_ones() {
 #[test]
 fn a_mean_that_is_large_beside_the_spread_is_subtracted_with_all_its_digits() {
     for (device, dtype) in places() {
-        let (mean, place) = if dtype == DType::F32 { (8192.0, 2f64.powi(-10)) } else { (2f64.powi(40), 2f64.powi(-12)) };
+        let (mean, place) =
+            if dtype == DType::F32 { (8192.0, 2f64.powi(-10)) } else { (2f64.powi(40), 2f64.powi(-12)) };
         let tolerance = if dtype == DType::F32 { 2e-6 } else { 1e-10 };
         for n in [3, 4, 16, 40, 300] {
             let (rows, g) = (40, &mut Gen::new(n as u64));

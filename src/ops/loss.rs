@@ -107,7 +107,16 @@ fn forward_of_two<T: Math>(ignore: i32, x: &[T], targets: &[i32], p: &mut [T]) -
 
 /// d (+)= scale (p − y) in the rows that count, 0 in the others, whatever they hold.
 #[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512dq+avx512bw", "x86_64+avx2+fma"))]
-fn backward<T: Math>(n: usize, ignore: i32, smoothing: T, scale: T, kept: &[T], targets: &[i32], d: &mut [T], acc: bool) {
+fn backward<T: Math>(
+    n: usize,
+    ignore: i32,
+    smoothing: T,
+    scale: T,
+    kept: &[T],
+    targets: &[i32],
+    d: &mut [T],
+    acc: bool,
+) {
     let each = smoothing / T::of(n as f64);
     with_width!(n => for ((p, d), &t) in kept.chunks_exact(n).zip(d.chunks_exact_mut(n)).zip(targets) {
         let counts = t != ignore;
