@@ -5,9 +5,12 @@
 mod device;
 
 use device::device;
+use std::panic;
 use tapezoo::{
-    tensor::Device,
-    train::{Trainer, config::TrainConfig},
+    autograd::Tape,
+    tasks::Batch,
+    tensor::{DType, Device},
+    train::{Trainer, config::TrainConfig, on_device::OnDevice},
 };
 
 fn trainer(device: Device, model: &str, flags: &str) -> Trainer {
@@ -99,4 +102,28 @@ fn what_cannot_be_recorded_is_said() {
     let cfg = TrainConfig::load(None, table).unwrap().for_model("lstm").unwrap();
     let error = Trainer::new(&cfg, 0).map(drop).unwrap_err().to_string();
     assert!(error.contains("keeps a state from batch to batch"), "{error}");
+}
+
+/// A replay runs no op's checks: what no step before has had is not replayed.
+#[test]
+fn an_index_that_is_not_there_is_told_where_steps_are_replayed_too() {
+    let Some(device) = device() else { return };
+    let mut tape = Tape::new(device);
+    let mut on = OnDevice::new(tape.cx(), 1, &[]).unwrap();
+    let mut step = |id: i32| {
+        let mut batch = Batch::new(1, 3usize);
+        batch.tokens.host_mut::<i32>().copy_from_slice(&[0, id, 1]);
+        on.give(tape.cx(), &batch, &[0.0; 8]);
+        on.run(true, &mut tape, |on, tape| {
+            on.upload();
+            let table = tape.full([6, 4], DType::F32, 1.0);
+            table.embedding(tape.constant(on.feed().tokens));
+            tape.reset();
+        });
+        on.recorded()
+    };
+    assert_eq!([2, 1, 2, 2, 0, 5, 4].map(&mut step), [false, false, true, true, true, true, true]);
+    let why = panic::catch_unwind(panic::AssertUnwindSafe(|| step(6))).expect_err("an id that is not there");
+    let why = why.downcast_ref::<String>().unwrap();
+    assert!(why.contains("embedding: id 6 is outside 0..6"), "{why}");
 }

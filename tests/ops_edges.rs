@@ -1,5 +1,7 @@
 //! The basic ops at their edges: extreme numbers, empty tensors, and what a mistake in a formula is told.
 
+mod device;
+
 use std::{
     cell::{Cell, RefCell},
     panic,
@@ -163,16 +165,16 @@ fn without_a_target_the_loss_and_its_gradient_are_zero() {
 /// inputs' shapes without NaN.
 #[test]
 fn empty_tensors_pass_through_every_op() {
-    for [b, t] in [[0, 3], [2, 0], [0, 0]] {
+    for (device, [b, t]) in device::all().into_iter().flat_map(|d| [[0, 3], [2, 0], [0, 0]].map(|sizes| (d, sizes))) {
         let d = 4;
         let run = |shape: &[usize], f: &dyn for<'t> Fn(Var<'t>, Var<'t>, Var<'t>) -> Var<'t>| {
-            let tape = Tape::default();
+            let tape = Tape::new(device);
             tape.poison(true);
             let g = &mut Gen::new(1);
             let (x, w) = (tape.leaf(&g.normal(shape)), tape.leaf(&g.normal([d])));
             let ids = tape.constant(&g.ints([b, t], 2));
             let y = f(x, w, ids);
-            tape.backward_from([(y, Tensor::full(y.shape(), DType::F64, 1.0))]);
+            tape.backward_from([(y, Tensor::full(y.shape(), DType::F64, 1.0).to_device(tape.cx()))]);
             for v in [x, w] {
                 if let Some(g) = v.grad() {
                     assert_eq!(g.shape(), v.shape());

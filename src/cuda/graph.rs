@@ -33,6 +33,11 @@ impl Gpu {
         }
     }
 
+    /// Whether what is asked for now is recorded and not done.
+    pub(crate) fn captures(&self) -> bool {
+        self.capturing.load(Ordering::Relaxed)
+    }
+
     /// Do what was recorded.
     #[track_caller]
     pub fn replay(&self, graph: &mut Graph) {

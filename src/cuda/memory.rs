@@ -8,7 +8,7 @@ use crate::{
 use cudarc::driver::{CudaStream, result, sys};
 use std::{
     ops::{Deref, DerefMut},
-    sync::{Arc, atomic::Ordering},
+    sync::Arc,
 };
 
 /// A piece of device memory, given back to the driver when dropped.
@@ -16,6 +16,9 @@ pub struct Block {
     gpu: Arc<Gpu>,
     ptr: sys::CUdeviceptr,
     bytes: usize,
+    /// The integers that were sent to it last, if nothing has written to it since: what is an index is checked by the host,
+    /// which does not wait for the device for that.
+    pub(crate) sent: Option<Arc<[i32]>>,
 }
 
 impl Block {
@@ -55,7 +58,7 @@ impl Gpu {
     /// Device memory with unspecified contents, or nothing when there is not enough.
     pub(crate) fn allocate(self: &Arc<Self>, bytes: usize) -> Option<Block> {
         if bytes == 0 {
-            return Some(Block { gpu: self.clone(), ptr: 0, bytes });
+            return Some(Block { gpu: self.clone(), ptr: 0, bytes, sent: None });
         }
         self.bind();
         // Memory that a graph allocates is the graph's own, and gone when it ends: this is to stay.
@@ -67,15 +70,10 @@ impl Gpu {
             self.check("waiting for memory", aside.synchronize());
         }
         match made {
-            Ok(ptr) => Some(Block { gpu: self.clone(), ptr, bytes }),
+            Ok(ptr) => Some(Block { gpu: self.clone(), ptr, bytes, sent: None }),
             Err(e) if e.0 == sys::CUresult::CUDA_ERROR_OUT_OF_MEMORY => None,
             Err(e) => self.check(&format!("allocating {bytes} bytes"), Err(e)),
         }
-    }
-
-    /// Whether what is asked for is being recorded, and not done.
-    pub(crate) fn captures(&self) -> bool {
-        self.capturing.load(Ordering::Relaxed)
     }
 
     #[track_caller]

@@ -80,17 +80,44 @@ __device__ inline i64 divide(i64 a, i64 b) {
     return ((a | b) >> 31) == 0 ? (i64)((u32)a / (u32)b) : a / b;
 }
 
-// --- Functions of one number, named as in src/ops/math.rs; exp, log, expm1, sqrt, sin, cos, tanh, erf are CUDA's. ---
+// --- Functions of one number, named as in src/ops/math.rs; exp, log, expm1, sqrt, sin, cos, tanh, erfc are CUDA's. ---
 
 __device__ inline real select(bool c, real a, real b) { return c ? a : b; }
 __device__ inline real sigmoid(real x) { return 1.0 / (1.0 + exp(-x)); }
 __device__ inline real softplus(real x) { return fmax(x, real(0)) + log1p(exp(-fabs(x))); }
-__device__ inline real gelu_arg(real x) { return 0.7978845608028654 * (x + 0.044715 * x * x * x); }
-__device__ inline real gelu_slope(real x, real s) {
-  return s + 2 * x * s * (1 - s) * 0.7978845608028654 * (1 + 0.134145 * x * x);
+// So far from zero every sigmoid, normal_cdf and normal_pdf is 0 or 1: a factor of what has become 0 stays within, as an
+// infinite one would make it NaN. NaN itself stays.
+#define FAR real(1000)
+__device__ inline real at_least(real x, real least) { return x < least ? least : x; }
+__device__ inline real at_most(real x, real most) { return x > most ? most : x; }
+__device__ inline real within_far(real x) { return at_most(at_least(x, -FAR), FAR); }
+// sigmoid(x) sigmoid(-x), and 1 - tanh(x)^2, without the differences.
+__device__ inline real sigmoid_slope(real x) {
+    const real u = exp(-fabs(x)), s = 1.0 / (1.0 + u);
+    return u * s * s;
 }
-__device__ inline real normal_cdf(real x) { return 0.5 * (1.0 + erf(x * 0.7071067811865476)); }
+__device__ inline real tanh_slope(real x) { return 4 * sigmoid_slope(x + x); }
+__device__ inline real silu(real x) { return at_least(x, -FAR) * sigmoid(x); }
+__device__ inline real silu_slope(real x) {
+    x = within_far(x);
+    const real s = sigmoid(x);
+    return s + x * s * (1 - s);
+}
+// GELU by tanh is x sigmoid(gelu_arg(x)).
+__device__ inline real gelu_arg(real x) { return 1.5957691216057308 * x * (1 + 0.044715 * x * x); }
+__device__ inline real gelu_tanh(real x) { return at_least(x, -FAR) * sigmoid(gelu_arg(within_far(x))); }
+__device__ inline real gelu_tanh_slope(real x) {
+    x = within_far(x);
+    const real s = sigmoid(gelu_arg(x));
+    return s + x * s * (1 - s) * 1.5957691216057308 * (1 + 0.134145 * x * x);
+}
+__device__ inline real normal_cdf(real x) { return 0.5 * erfc(x * -0.7071067811865476); }
 __device__ inline real normal_pdf(real x) { return 0.3989422804014327 * exp(-0.5 * x * x); }
+__device__ inline real gelu(real x) { return at_least(x, -FAR) * normal_cdf(x); }
+__device__ inline real gelu_slope(real x) {
+    x = within_far(x);
+    return normal_cdf(x) + x * normal_pdf(x);
+}
 __device__ inline bool is_finite(real x) { return fabs(x) <= LARGEST; }
 
 // --- Sums over a warp and over a block, in a fixed order; every thread gets the result. All threads must take part. ---

@@ -54,7 +54,12 @@ struct div_ {
     static const bool reads = true;
     static __device__ real f(real a, real b) { return a / b; }
     static __device__ real da(real g, real, real b) { return g / b; }
-    static __device__ real db(real g, real a, real b) { return -(g * a) / (b * b); }
+    // Also where b² or g a is beyond the ends of the type.
+    static __device__ real db(real g, real a, real b) {
+        const real product = g * a, square = b * b;
+        const bool plain = square > 1.2e-38 && is_finite(square) && is_finite(product);
+        return plain ? -product / square : -g * (a / b / b);
+    }
 };
 
 template <class F>

@@ -51,13 +51,21 @@ macro_rules! binary {
     };
 }
 
+/// −g a / b², also where b² or g a is beyond the ends of the type.
+#[inline(always)]
+fn over_square<T: Real>(g: T, a: T, b: T) -> T {
+    let (product, square) = (g * a, b * b);
+    let plain = square > T::of(f64::from(f32::MIN_POSITIVE)) && square.is_finite() && product.is_finite();
+    if plain { -product / square } else { -g * (a / b / b) }
+}
+
 binary!(Add, "add", f: |a, b| a + b, da: |g, _, _| g, db: |g, _, _| g);
 
 binary!(Sub, "sub", f: |a, b| a - b, da: |g, _, _| g, db: |g, _, _| -g);
 
 binary!(Mul, "mul", f: |a, b| a * b, da: |g, _, b| g * b, db: |g, a, _| g * a);
 
-binary!(Div, "div", f: |a, b| a / b, da: |g, _, b| g / b, db: |g, a, b| -(g * a) / (b * b));
+binary!(Div, "div", f: |a, b| a / b, da: |g, _, b| g / b, db: over_square);
 
 #[versions::versions]
 fn affine<T: Real>(mul: T, add: T, x: &[T], y: &mut [T], acc: bool) {

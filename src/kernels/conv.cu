@@ -88,8 +88,10 @@ __device__ void backward(const S* __restrict__ x, const S* __restrict__ w, const
             real sum = 0;
 #pragma unroll
             for (int j = 0; j < N; j++) {
-                sum += taps[j] * window[j];
-                dw[j] += in * window[j];
+                // What a tap does not meet may be infinite.
+                const bool meets = t >= j && t - j < z.t;
+                sum += meets ? taps[j] * window[j] : real(0);
+                dw[j] += meets ? in * window[j] : real(0);
             }
             if (s < z.w - 1) {
                 if (dstate) put(dstate + (b * (z.w - 1) + s) * z.d + c, sum, acc_s || from > 0);

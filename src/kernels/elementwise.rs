@@ -101,17 +101,17 @@ macro_rules! kernels {
 kernels! {
     exp = Exp { |x, y| f: exp(x), df: y }
     log = Log { |x, y| f: log(x), df: 1.0 / x }
-    expm1 = Expm1 { |x, y| f: expm1(x), df: y + 1.0 }
+    expm1 = Expm1 { |x, y| f: expm1(x), df: exp(x) }
     sqrt = Sqrt { |x, y| f: sqrt(x), df: 0.5 / y }
     square = Square { |x, y| f: x * x, df: 2.0 * x }
     sin = Sin { |x, y| f: sin(x), df: cos(x) }
     cos = Cos { |x, y| f: cos(x), df: -sin(x) }
-    sigmoid = Sigmoid { |x, y| f: sigmoid(x), df: y * (1.0 - y) }
-    tanh = Tanh { |x, y| f: tanh(x), df: 1.0 - y * y }
-    silu = Silu { |x, y| f: x * sigmoid(x), df: sigmoid(x) + y * (1.0 - sigmoid(x)) }
+    sigmoid = Sigmoid { |x, y| f: sigmoid(x), df: sigmoid_slope(x) }
+    tanh = Tanh { |x, y| f: tanh(x), df: tanh_slope(x) }
+    silu = Silu { |x, y| f: silu(x), df: silu_slope(x) }
     softplus = Softplus { |x, y| f: softplus(x), df: sigmoid(x) }
-    elu = Elu { |x, y| f: select(x > 0.0, x, expm1(x)), df: select(x > 0.0, 1.0, y + 1.0) }
+    elu = Elu { |x, y| f: select(x > 0.0, x, expm1(x)), df: select(x > 0.0, 1.0, exp(x)) }
     elu1 = Elu1 { |x, y| f: select(x > 0.0, x + 1.0, exp(x)), df: select(x > 0.0, 1.0, y) }
-    gelu_tanh = GeluTanh { |x, y| f: x * sigmoid(2.0 * gelu_arg(x)), df: gelu_slope(x, sigmoid(2.0 * gelu_arg(x))) }
-    gelu = Gelu { |x, y| f: x * normal_cdf(x), df: normal_cdf(x) + x * normal_pdf(x) }
+    gelu_tanh = GeluTanh { |x, y| f: gelu_tanh(x), df: gelu_tanh_slope(x) }
+    gelu = Gelu { |x, y| f: gelu(x), df: gelu_slope(x) }
 }

@@ -6,8 +6,7 @@
 
 extern "C" __global__ void gated_skip_forward(const S* y, const S* d, const S* x, const S* z, S* o, i64 size, i64 n) {
     map(o, 0, size, [&](i64 i) {
-        const real gate = ld(z + i);
-        return (ld(y + i) + ld(d + i - divide(i, n) * n) * ld(x + i)) * (gate * sigmoid(gate));
+        return (ld(y + i) + ld(d + i - divide(i, n) * n) * ld(x + i)) * silu(ld(z + i));
     });
 }
 
@@ -15,9 +14,9 @@ extern "C" __global__ void gated_skip_backward(const S* y, const S* d, const S* 
                                                int acc_y, S* dx, int acc_x, S* dz, int acc_z, S* products, i64 size,
                                                i64 n) {
     for (i64 i = thread(); i < size; i += threads()) {
-        const real scale = ld(d + i - divide(i, n) * n), skipped = ld(x + i), gate = ld(z + i), open = sigmoid(gate);
-        const real slope = ld(g + i) * open * gate, sum = ld(y + i) + scale * skipped;
-        if (dz) put(dz + i, sum * ld(g + i) * open * (1 + gate * (1 - open)), acc_z);
+        const real scale = ld(d + i - divide(i, n) * n), skipped = ld(x + i), gate = ld(z + i);
+        const real slope = ld(g + i) * silu(gate), sum = ld(y + i) + scale * skipped;
+        if (dz) put(dz + i, sum * ld(g + i) * silu_slope(gate), acc_z);
         if (dx) put(dx + i, slope * scale, acc_x);
         if (dy) put(dy + i, slope, acc_y);
         if (products) st(products + i, slope * skipped);

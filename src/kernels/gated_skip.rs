@@ -25,7 +25,7 @@ fn forward<T: Math>(d: &[T], [y, x, z]: [&[T]; 3], o: &mut [T]) {
     let n = o.len();
     let (d, y, x, z) = (&d[..n], &y[..n], &x[..n], &z[..n]);
     for i in 0..n {
-        o[i] = d[i].fma(x[i], y[i]) * (z[i] * z[i].sigmoid());
+        o[i] = d[i].fma(x[i], y[i]) * z[i].silu_and_slope().0;
     }
 }
 
@@ -36,13 +36,12 @@ fn backward<T: Math>(d: &[T], [y, x, z, g]: [&[T]; 4], [dy, dx, dz, dd]: [&mut [
     let (d, y, x, z) = (&d[..n], &y[..n], &x[..n], &z[..n]);
     let (dy, dx, dz, dd) = (&mut dy[..n], &mut dx[..n], &mut dz[..n], &mut dd[..n]);
     for i in 0..n {
-        let gate = z[i].sigmoid();
-        let open = g[i] * gate;
-        let slope = open * z[i];
+        let (gate, steep) = z[i].silu_and_slope();
+        let slope = g[i] * gate;
         dy[i] += slope;
         dx[i] += slope * d[i];
         dd[i] = slope * x[i];
-        dz[i] += d[i].fma(x[i], y[i]) * open * z[i].fma(T::ONE - gate, T::ONE);
+        dz[i] += d[i].fma(x[i], y[i]) * (g[i] * steep);
     }
 }
 

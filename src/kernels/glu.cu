@@ -14,8 +14,8 @@ extern "C" __global__ void glu_backward(const S* x, const S* y, const S* dy, S* 
     if (!dx) return;
     for (i64 i = thread(); i < size; i += threads()) {
         i64 j = i + i / n * n;
-        real gate = sigmoid(ld(x + j + n)), g = ld(dy + i);
-        put(dx + j, g * gate, acc);
-        put(dx + j + n, g * ld(y + i) * (1.0 - gate), acc);
+        real b = ld(x + j + n), g = ld(dy + i);
+        put(dx + j, g * sigmoid(b), acc);
+        put(dx + j + n, g * ld(y + i) * sigmoid(-b), acc);
     }
 }

@@ -33,9 +33,9 @@ fn backward<T: Math>(n: usize, x: &[T], y: &[T], g: &[T], d: &mut [T], acc: bool
         }
         let (da, db, b, y, g) = (&mut da[..n], &mut db[..n], &b[..n], &y[..n], &g[..n]);
         for i in 0..n {
-            let gate = b[i].sigmoid();
+            let (gate, rest) = b[i].sigmoid_and_rest();
             da[i] += g[i] * gate;
-            db[i] += g[i] * y[i] * (T::ONE - gate);
+            db[i] += g[i] * y[i] * rest;
         }
     }
 }

@@ -65,9 +65,9 @@ fn gated<T: Math>(n: usize, z: &mut [T], y: &mut [T]) {
     for (z, y) in z.chunks_exact_mut((2 * n).max(1)).zip(y.chunks_exact_mut(n.max(1))) {
         let (a, b) = z.split_at_mut(n);
         for ((y, a), b) in y.iter_mut().zip(a).zip(b) {
-            let gate = b.sigmoid();
+            let (gate, rest) = b.sigmoid_and_rest();
             *y = *a * gate;
-            (*a, *b) = (gate, *y * (T::ONE - gate));
+            (*a, *b) = (gate, *y * rest);
         }
     }
 }

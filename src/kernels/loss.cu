@@ -19,27 +19,30 @@ extern "C" __global__ void cross_entropy(const S* x, const int* targets, S* kept
     for (i64 start = (i64)blockIdx.x * groups; start < rows; start += (i64)gridDim.x * groups) {
         const i64 row = start + threadIdx.x / lanes, size = row < rows ? n : 0;
         const S* xs = x + row * n;
-        real m = -INF, sum = 0, mean = 0;
+        const int target = size > 0 ? targets[row] : ignore;
+        real m = -INF, others = 0, mean = 0;
         for (i64 j = lane; j < size; j += lanes) m = fmax(m, ld(xs + j));
         m = group_max(m, lanes, scratch);
-        for (i64 j = lane; j < size; j += lanes) sum += exp(ld(xs + j) - m);
-        sum = group_sum(sum, lanes, scratch);
+        // The target is left out: what it lacks of one is the sum of the others, of which a difference would have no digits
+        // where the model is sure.
+        for (i64 j = lane; j < size; j += lanes) others += j == target ? real(0) : exp(ld(xs + j) - m);
+        others = group_sum(others, lanes, scratch);
         if (smoothing > 0) {
-            for (i64 j = lane; j < size; j += lanes) mean += ld(xs + j);
+            for (i64 j = lane; j < size; j += lanes) mean += ld(xs + j) - m;
             mean = group_sum(mean, lanes, scratch) / n;
         }
         if (size == 0) continue; // the group's last row: nobody waits for it below
-        const int target = targets[row];
-        const bool counts_here = target != ignore;
-        const real scale = 1.0 / sum, sure = 1.0 - smoothing, each = smoothing / n;
+        const bool counts_here = target != ignore, is_class = target >= 0 && target < n;
+        const real far = is_class ? ld(xs + target) - m : -INF, own = exp(far), each = smoothing / n;
+        const real scale = 1.0 / (own + others);
         for (i64 j = lane; j < size; j += lanes) {
-            const real p = exp(ld(xs + j) - m) * scale;
-            st(kept + row * n + j, !counts_here ? real(0) : (j == target ? p - sure : p) - each);
+            const real rest = j == target ? smoothing - others * scale : exp(ld(xs + j) - m) * scale;
+            st(kept + row * n + j, counts_here ? rest - each : real(0));
         }
         if (counts_here && lane == 0) {
             // A target that is no class, which the host has not seen here, gives NaN.
-            loss += target >= 0 && target < n ? log(sum) + m - sure * ld(xs + target) - smoothing * mean
-                                               : INF - INF;
+            const real sure = smoothing < 1 ? (1.0 - smoothing) * far : real(0);
+            loss += is_class ? log1p((own - 1) + others) - sure - smoothing * mean : INF - INF;
             count++;
         }
     }

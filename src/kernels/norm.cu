@@ -4,6 +4,9 @@
 // thread j mod the group. The first pass over a row reads memory, the others find it in L1. Limited by memory:
 // forward moves 2 numbers an entry, backward 3 (x, dy, dx; 4 where it adds).
 //
+// A row whose squares overflow or underflow is done once more, scaled by a power of two. The mean of x − mean is
+// subtracted too: where the mean is large beside the spread, what it was rounded by counts.
+//
 // Backward computes mean and r again, as x is read anyway: in bf16 they were stored with 8 bits. The gradients of
 // weight and bias are sums over the rows. A block has a chunk of rows; each of its groups adds up what it sees, in
 // shared memory where that fits, else in its block's part of `sums` (then the group is the block); every entry is
@@ -15,17 +18,52 @@ struct Group {
     __device__ Group(int lanes) : lanes(lanes), lane(threadIdx.x % lanes), mine(threadIdx.x / lanes), groups(blockDim.x / lanes) {}
 };
 
-// Mean (0 unless `centre`) and 1 / √(mean (x − mean)² + ε) of a row; `size` is 0 for a group without one.
-__device__ inline void moments(const S* x, i64 size, i64 n, const Group& g, int centre, real eps, real* scratch, real& mean, real& r) {
-    real sum = 0;
+// What makes x̂ of x: the mean is that of scale x, as far as it is a number of its own, and `rest` what it lacks.
+struct Moments {
+    real scale, mean, rest, total, r;
+    __device__ real hat(real x) const { return ((x * scale - mean) - rest) * r; }
+};
+
+// Whether a sum of squares, and what went into it, is far from the ends of the type.
+__device__ inline bool within(real total) {
+    const int small = sizeof(real) == 4 ? -80 : -800, large = sizeof(real) == 4 ? 120 : 960;
+    return total >= ldexp(real(1), small) && total <= ldexp(real(1), large);
+}
+
+// A power of two that brings the largest number of a row, or `most` if that is larger, close to 1.
+__device__ inline real scale_of(const S* x, i64 size, const Group& g, real most, real* scratch) {
+    for (i64 j = g.lane; j < size; j += g.lanes) most = fmax(most, fabs(ld(x + j)));
+    const int ends = sizeof(real) == 4 ? 126 : 1000, power = ilogb(group_max(most, g.lanes, scratch));
+    return ldexp(real(1), -(power > ends ? ends : power < -ends ? -ends : power));
+}
+
+// Of a row times `scale`: the mean (0 unless `centre`), and the mean of (x − mean)², ε added.
+__device__ inline Moments spread(const S* x, i64 size, i64 n, const Group& g, int centre, real eps, real scale, real* scratch) {
+    real sum = 0, rest = 0;
     if (centre) {
-        for (i64 j = g.lane; j < size; j += g.lanes) sum += ld(x + j);
-        sum = group_sum(sum, g.lanes, scratch);
+        for (i64 j = g.lane; j < size; j += g.lanes) sum += ld(x + j) * scale;
+        sum = group_sum(sum, g.lanes, scratch) / n;
+        for (i64 j = g.lane; j < size; j += g.lanes) rest += ld(x + j) * scale - sum;
+        rest = group_sum(rest, g.lanes, scratch) / n;
     }
-    mean = sum / n;
+    Moments m = {scale, sum, rest, 0, 1};
     real square = 0;
-    for (i64 j = g.lane; j < size; j += g.lanes) square += (ld(x + j) - mean) * (ld(x + j) - mean);
-    r = 1.0 / sqrt(group_sum(square, g.lanes, scratch) / n + eps);
+    for (i64 j = g.lane; j < size; j += g.lanes) square += m.hat(ld(x + j)) * m.hat(ld(x + j));
+    m.total = group_sum(square, g.lanes, scratch) / n + eps * scale * scale;
+    m.r = 1.0 / sqrt(m.total);
+    return m;
+}
+
+// `size` is 0 for a group without a row.
+__device__ inline Moments moments(const S* x, i64 size, i64 n, const Group& g, int centre, real eps, real* scratch) {
+    Moments m = spread(x, size, n, g, centre, eps, 1, scratch);
+    const bool far = size > 0 && !within(m.total);
+    // What one group of a warp does, all do: they meet in the sums.
+    if (__any_sync(0xffffffffu, far)) {
+        const real scale = scale_of(x, size, g, sqrt(eps), scratch);
+        m = spread(x, size, n, g, centre, eps, far ? scale : real(1), scratch);
+    }
+    return m;
 }
 
 // y = (x − mean) r w + b; b may be null.
@@ -35,13 +73,12 @@ extern "C" __global__ void norm_forward(const S* x, const S* w, const S* b, S* y
     const Group g(lanes);
     for (i64 start = (i64)blockIdx.x * g.groups; start < rows; start += (i64)gridDim.x * g.groups) {
         const i64 row = start + g.mine, size = row < rows ? n : 0;
-        real m, s;
-        moments(x + row * n, size, n, g, centre, eps, scratch, m, s);
+        const Moments m = moments(x + row * n, size, n, g, centre, eps, scratch);
         for (i64 j = g.lane; j < size; j += g.lanes)
-            st(y + row * n + j, (ld(x + row * n + j) - m) * s * ld(w + j) + (b ? ld(b + j) : real(0)));
+            st(y + row * n + j, m.hat(ld(x + row * n + j)) * ld(w + j) + (b ? ld(b + j) : real(0)));
         if (size > 0 && g.lane == 0) {
-            st(mean + row, m);
-            st(r + row, s);
+            st(mean + row, m.mean / m.scale);
+            st(r + row, m.r * m.scale);
         }
     }
 }
@@ -61,22 +98,22 @@ extern "C" __global__ void norm_backward(const S* x, const S* w, const S* dy, S*
     for (i64 start = first; start < last; start += g.groups) {
         const i64 row = start + g.mine, size = row < last ? n : 0;
         const S *xs = x + row * n, *gs = dy + row * n;
-        real m, r, of_g = 0, of_gx = 0;
-        moments(xs, size, n, g, centre, eps, scratch, m, r);
+        real of_g = 0, of_gx = 0;
+        const Moments m = moments(xs, size, n, g, centre, eps, scratch);
         if (dx) {
             for (i64 j = g.lane; j < size; j += g.lanes) {
                 const real v = ld(gs + j) * ld(w + j);
                 of_g += v;
-                of_gx += v * (ld(xs + j) - m) * r;
+                of_gx += v * m.hat(ld(xs + j));
             }
             of_g = centre ? group_sum(of_g, lanes, scratch) / n : 0;
             of_gx = group_sum(of_gx, lanes, scratch) / n;
         }
         for (i64 j = g.lane; j < size; j += g.lanes) {
-            const real hat = (ld(xs + j) - m) * r, v = ld(gs + j);
+            const real hat = m.hat(ld(xs + j)), v = ld(gs + j);
             if (parts > 0) sum[j] += v * hat;
             if (parts > 1) sum[far + j] += v;
-            if (dx) put(dx + row * n + j, r * (v * ld(w + j) - of_g - hat * of_gx), acc);
+            if (dx) put(dx + row * n + j, m.r * (v * ld(w + j) - of_g - hat * of_gx) * m.scale, acc);
         }
     }
     if (parts > 0 && in_shared) {
@@ -90,14 +127,26 @@ extern "C" __global__ void norm_backward(const S* x, const S* w, const S* dy, S*
     }
 }
 
-// 1 / length of a row, and whether ε rules, so that it is constant.
-__device__ inline real over_length(const S* x, i64 size, const Group& g, real eps, int smooth, real* scratch, bool& constant) {
+// 1 / length of a row times `scale`, and whether ε rules, so that it is constant.
+struct Length {
+    real scale, r;
+    bool constant, far;
+};
+
+__device__ inline Length length_of(const S* x, i64 size, const Group& g, real eps, int smooth, real scale, real* scratch) {
     real square = 0;
-    for (i64 j = g.lane; j < size; j += g.lanes) square += ld(x + j) * ld(x + j);
+    for (i64 j = g.lane; j < size; j += g.lanes) square += (ld(x + j) * scale) * (ld(x + j) * scale);
     square = group_sum(square, g.lanes, scratch);
-    const real length = sqrt(smooth ? square + eps : square);
-    constant = !smooth && length < eps;
-    return 1.0 / (constant ? eps : length);
+    const real least = eps * scale, total = smooth ? square + least * scale : square, length = sqrt(total);
+    const bool constant = !smooth && length < least;
+    return {scale, 1 / (constant ? least : length), constant, size > 0 && !within(smooth ? total : fmax(total, least * least))};
+}
+
+__device__ inline Length over_length(const S* x, i64 size, const Group& g, real eps, int smooth, real* scratch) {
+    const Length l = length_of(x, size, g, eps, smooth, 1, scratch);
+    if (!__any_sync(0xffffffffu, l.far)) return l;
+    const real scale = scale_of(x, size, g, smooth ? sqrt(eps) : eps, scratch);
+    return length_of(x, size, g, eps, smooth, l.far ? scale : real(1), scratch);
 }
 
 // y = x r
@@ -106,10 +155,9 @@ extern "C" __global__ void l2_forward(const S* x, S* y, S* r, i64 rows, i64 n, i
     const Group g(lanes);
     for (i64 start = (i64)blockIdx.x * g.groups; start < rows; start += (i64)gridDim.x * g.groups) {
         const i64 row = start + g.mine, size = row < rows ? n : 0;
-        bool constant;
-        const real s = over_length(x + row * n, size, g, eps, smooth, scratch, constant);
-        for (i64 j = g.lane; j < size; j += g.lanes) st(y + row * n + j, ld(x + row * n + j) * s);
-        if (size > 0 && g.lane == 0) st(r + row, s);
+        const Length l = over_length(x + row * n, size, g, eps, smooth, scratch);
+        for (i64 j = g.lane; j < size; j += g.lanes) st(y + row * n + j, ld(x + row * n + j) * l.scale * l.r);
+        if (size > 0 && g.lane == 0) st(r + row, l.r * l.scale);
     }
 }
 
@@ -120,12 +168,12 @@ extern "C" __global__ void l2_backward(const S* x, const S* dy, S* dx, int acc, 
     for (i64 start = (i64)blockIdx.x * g.groups; start < rows; start += (i64)gridDim.x * g.groups) {
         const i64 row = start + g.mine, size = row < rows ? n : 0;
         const S *xs = x + row * n, *gs = dy + row * n;
-        bool constant;
-        const real r = over_length(xs, size, g, eps, smooth, scratch, constant);
+        const Length l = over_length(xs, size, g, eps, smooth, scratch);
+        const auto y = [&](i64 j) { return ld(xs + j) * l.scale * l.r; };
         real dot = 0;
-        for (i64 j = g.lane; j < size; j += g.lanes) dot += ld(gs + j) * ld(xs + j);
+        for (i64 j = g.lane; j < size; j += g.lanes) dot += ld(gs + j) * y(j);
         dot = group_sum(dot, lanes, scratch);
-        dot = constant ? 0 : dot * r;
-        for (i64 j = g.lane; j < size; j += g.lanes) put(dx + row * n + j, r * (ld(gs + j) - ld(xs + j) * r * dot), acc);
+        if (l.constant) dot = 0;
+        for (i64 j = g.lane; j < size; j += g.lanes) put(dx + row * n + j, l.r * (ld(gs + j) - y(j) * dot) * l.scale, acc);
     }
 }

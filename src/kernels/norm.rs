@@ -1,5 +1,6 @@
 //! The kernels of [`norm`](crate::kernels::norm).
 
+mod far;
 mod fours;
 mod l2;
 
@@ -16,6 +17,7 @@ use crate::{
     tensor::{Cx, Real, Shape, Tensor},
     with_real, with_width,
 };
+use std::ops::Range;
 
 static MODULE: Module = Module::new("kernels/norm.cu", &[include_str!("norm.cu")]);
 
@@ -118,7 +120,9 @@ fn norm_forward(centre: bool, eps: f64, cx: &Cx, x: In, y: &mut [Value]) {
         Cx::Cpu(_) => with_real!(x[0].dtype(), T => {
             let b = if x.len() > 2 { Some(x[2].host::<T>()) } else { None };
             let (mean, r) = (mean.host_mut(), r.host_mut());
-            forward(centre, T::of(eps), x[0].host::<T>(), x[1].host(), b, y.host_mut(), mean, r);
+            let (x, w, y) = (x[0].host::<T>(), x[1].host(), y.host_mut());
+            forward(centre, T::of(eps), x, w, b, y, mean, r);
+            far::forward(centre, eps, x, w, b, y, mean, r);
         }),
         Cx::Cuda(cu) => {
             let (rows, n) = (mean.len(), x[1].len());
@@ -136,14 +140,27 @@ fn norm_backward(centre: bool, eps: f64, cx: &Cx, x: In, y: &[Value], dy: &[Opti
     match cx {
         Cx::Cpu(_) => with_real!(g.dtype(), T => {
             let (a, w, g) = (x[0].host::<T>(), x[1].host::<T>(), g.host::<T>());
-            let (mean, r) = (y[1].host::<T>(), y[2].host::<T>());
-            let rows = !g.is_empty();
-            if rows {
-                dx[0].write::<T>(|d, acc| backward_x(centre, a, w, mean, r, g, d, acc));
-            }
-            dx[1].add::<T>(|d| if rows { backward_w(a, mean, r, g, d) });
+            let (mean, r, n) = (y[1].host::<T>(), y[2].host::<T>(), w.len());
+            let stretches = if g.is_empty() { vec![] } else { far::stretches(mean, r) };
+            let part = |rows: &Range<usize>| rows.start * n..rows.end * n;
+            dx[0].write::<T>(|d, acc| for (rows, far) in &stretches {
+                let (a, g, d) = (&a[part(rows)], &g[part(rows)], &mut d[part(rows)]);
+                if *far {
+                    far::backward_x(centre, eps, a, w, g, d, acc);
+                } else {
+                    backward_x(centre, a, w, &mean[rows.clone()], &r[rows.clone()], g, d, acc);
+                }
+            });
+            dx[1].add::<T>(|d| for (rows, far) in &stretches {
+                let (a, g) = (&a[part(rows)], &g[part(rows)]);
+                if *far {
+                    far::backward_w(centre, eps, a, g, d);
+                } else {
+                    backward_w(a, &mean[rows.clone()], &r[rows.clone()], g, d);
+                }
+            });
             if let Some(dx) = dx.get_mut(2) {
-                dx.add::<T>(|d| if rows { lane_sums::columns(g, d) });
+                dx.add::<T>(|d| if !g.is_empty() { lane_sums::columns(g, d) });
             }
         }),
         Cx::Cuda(cu) => norm_backward_cuda(cu, centre, eps, x, g, dx),

@@ -84,19 +84,23 @@ extern "C" __global__ void logsumexp(const S* x, S* y, i64 rows, i64 n, int lane
         real m = -INF;
         for (i64 i = lane; i < size; i += lanes) m = fmax(m, ld(xs + i));
         m = group_max(m, lanes, scratch);
-        // Where m is infinite, all that is infinite and NaN decides.
+        // An infinite m is the result, unless there is a NaN.
         const bool finite = is_finite(m);
         real sum = 0;
-        for (i64 i = lane; i < size; i += lanes) sum += finite ? exp(ld(xs + i) - m) : ld(xs + i);
+        for (i64 i = lane; i < size; i += lanes) {
+            const real v = ld(xs + i);
+            sum += finite ? exp(v - m) : v != v ? v : real(0);
+        }
         sum = group_sum(sum, lanes, scratch);
         if (row < rows && lane == 0) st(y + row, m + (finite ? log(sum) : sum));
     }
 }
 
-// dx = dy e^(x − y)
+// dx = dy e^(x − y), 0 where y is −∞.
 extern "C" __global__ void logsumexp_backward(const S* x, const S* y, const S* g, S* d, int acc, i64 size, i64 n) {
     map(d, acc, size, [&](i64 i) {
         const i64 row = divide(i, n);
-        return ld(g + row) * exp(ld(x + i) - ld(y + row));
+        const real all = ld(y + row);
+        return ld(g + row) * exp(ld(x + i) - (all == -INF ? real(0) : all));
     });
 }

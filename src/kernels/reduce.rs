@@ -173,7 +173,12 @@ fn logsumexp_forward<T: Math>(n: usize, x: &[T], y: &mut [T]) {
     y.fill(T::of(f64::NEG_INFINITY));
     for (y, x) in y.iter_mut().zip(x.chunks_exact(n.max(1))) {
         let m = lane_sums::max(x);
-        *y = if m.is_finite() { m + lane_sums::sum(x, |x| (x - m).decay()).ln() } else { m + lane_sums::sum(x, |x| x) };
+        *y = m + if m.is_finite() {
+            lane_sums::sum(x, |x| (x - m).decay()).ln()
+        } else {
+            // An infinite one is the result, unless there is a NaN.
+            lane_sums::sum(x, |x| if x.to_f64().is_nan() { x } else { T::ZERO })
+        };
     }
 }
 
@@ -182,6 +187,8 @@ fn logsumexp_forward<T: Math>(n: usize, x: &[T], y: &mut [T]) {
 fn logsumexp_backward<T: Math>(n: usize, x: &[T], y: &[T], g: &[T], d: &mut [T], acc: bool) {
     let rows = d.chunks_exact_mut(n.max(1)).zip(x.chunks_exact(n.max(1)));
     for (((d, x), &y), &g) in rows.zip(y).zip(g) {
+        // −∞ less −∞ is not to be NaN.
+        let y = if y == T::of(f64::NEG_INFINITY) { T::ZERO } else { y };
         if acc {
             d.iter_mut().zip(x).for_each(|(d, &x)| *d += g * (x - y).decay());
         } else {

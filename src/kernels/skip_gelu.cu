@@ -7,8 +7,7 @@
 
 extern "C" __global__ void skip_gelu_forward(const S* y, const S* d, const S* x, S* o, i64 size, i64 n) {
     map(o, 0, size, [&](i64 i) {
-        const real sum = ld(y + i) + ld(d + i - divide(i, n) * n) * ld(x + i);
-        return sum * sigmoid(2 * gelu_arg(sum));
+        return gelu_tanh(ld(y + i) + ld(d + i - divide(i, n) * n) * ld(x + i));
     });
 }
 
@@ -16,7 +15,7 @@ extern "C" __global__ void skip_gelu_backward(const S* y, const S* d, const S* x
                                               int acc_x, S* products, i64 size, i64 n) {
     for (i64 i = thread(); i < size; i += threads()) {
         const real scale = ld(d + i - divide(i, n) * n), skipped = ld(x + i), sum = ld(y + i) + scale * skipped;
-        const real ds = ld(g + i) * gelu_slope(sum, sigmoid(2 * gelu_arg(sum)));
+        const real ds = ld(g + i) * gelu_tanh_slope(sum);
         if (dy) put(dy + i, ds, acc_y);
         if (dx) put(dx + i, ds * scale, acc_x);
         if (products) st(products + i, ds * skipped);

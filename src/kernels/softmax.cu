@@ -30,6 +30,9 @@ __device__ void forward(const S* x, S* y, i64 rows, i64 n, int lanes, i64 t, i64
     }
 }
 
+// What an entry of weight y counts: nothing where that is 0, whatever its cotangent is.
+__device__ inline real weighed(real y, real g) { return y == 0 ? real(0) : y * g; }
+
 // dx = y (dy − Σ y dy), or dy − e^y Σ dy. Hidden entries get 0.
 template <bool LOG>
 __device__ void backward(const S* y, const S* g, S* d, int acc, i64 rows, i64 n, int lanes, i64 t, i64 offset) {
@@ -41,10 +44,10 @@ __device__ void backward(const S* y, const S* g, S* d, int acc, i64 rows, i64 n,
         const S *ys = y + row * n, *gs = g + row * n;
         S* ds = d + row * n;
         real sum = 0;
-        for (i64 j = lane; j < seen; j += lanes) sum += LOG ? ld(gs + j) : ld(ys + j) * ld(gs + j);
+        for (i64 j = lane; j < seen; j += lanes) sum += LOG ? ld(gs + j) : weighed(ld(ys + j), ld(gs + j));
         sum = group_sum(sum, lanes, scratch);
         for (i64 j = lane; j < seen; j += lanes)
-            put(ds + j, LOG ? ld(gs + j) - exp(ld(ys + j)) * sum : ld(ys + j) * (ld(gs + j) - sum), acc);
+            put(ds + j, LOG ? ld(gs + j) - exp(ld(ys + j)) * sum : weighed(ld(ys + j), ld(gs + j) - sum), acc);
         if (!acc)
             for (i64 j = lane; j < size; j += lanes)
                 if (j >= seen) st(ds + j, real(0));

@@ -57,17 +57,18 @@ fn vectors(seen: usize, n: usize) -> usize {
     seen.next_multiple_of(lane_sums::LANES).min(n)
 }
 
-/// Hidden entries need no care here: y is 0 there.
+/// y is 0 in hidden entries, and where it is, its cotangent, which may be NaN, is left out.
 #[inline(always)]
 fn rows_backward<T: Math>(n: usize, seen: impl Fn(usize) -> usize, y: &[T], g: &[T], d: &mut [T], acc: bool) {
     for (i, ((y, g), d)) in y.chunks_exact(n).zip(g.chunks_exact(n)).zip(d.chunks_exact_mut(n)).enumerate() {
         let shown = vectors(seen(i), n);
         let (y, g, (d, hidden)) = (&y[..shown], &g[..shown], d.split_at_mut(shown));
-        let mean = lane_sums::sum2(y, g, |y, g| y * g);
+        let weighed = |y: T, g: T| if y == T::ZERO { T::ZERO } else { y * g };
+        let mean = lane_sums::sum2(y, g, weighed);
         if acc {
-            d.iter_mut().zip(y).zip(g).for_each(|((d, &y), &g)| *d += y * (g - mean));
+            d.iter_mut().zip(y).zip(g).for_each(|((d, &y), &g)| *d += weighed(y, g - mean));
         } else {
-            d.iter_mut().zip(y).zip(g).for_each(|((d, &y), &g)| *d = y * (g - mean));
+            d.iter_mut().zip(y).zip(g).for_each(|((d, &y), &g)| *d = weighed(y, g - mean));
             hidden.fill(T::ZERO);
         }
     }

@@ -2,6 +2,9 @@
 //! logarithm; and the causal one of attention, where row i sees columns j ≤ i + offset.
 //!
 //! With g the cotangent of y: dxᵢ = yᵢ (gᵢ − Σⱼ gⱼ yⱼ), and for the logarithm dxᵢ = gᵢ − e^yᵢ Σⱼ gⱼ.
+//!
+//! An entry of −∞, and one that is hidden, has no weight: y is 0 there, and its cotangent does not count, whatever it is.
+//! A row of nothing but −∞, or with an entry of +∞, has no softmax: NaN.
 
 use crate::{
     autograd::{Gen, In, Kernel, Op, Outs, Var},

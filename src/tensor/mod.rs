@@ -223,7 +223,13 @@ impl Tensor {
             Buf::F32(_) => self.host_mut::<f32>().fill(value as f32),
             Buf::F64(_) => self.host_mut::<f64>().fill(value),
             Buf::I32(_) => self.host_mut::<i32>().fill(value as i32),
-            Buf::Cuda(block, _) => block.gpu().clone().fill(self, value),
+            Buf::Cuda(block, _) => {
+                let gpu = block.gpu().clone();
+                if self.dtype() == DType::I32 {
+                    self.device_ptr_mut(); // which forgets what was there
+                }
+                gpu.fill(self, value);
+            }
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use super::{Buf, Cx, DType, Element, Tensor};
 use crate::cuda::Gpu;
-use std::sync::Arc;
+use std::{borrow::Cow, sync::Arc};
 
 impl Tensor {
     /// Where the elements are, for messages.
@@ -29,9 +29,32 @@ impl Tensor {
     #[track_caller]
     pub(crate) fn device_ptr_mut(&mut self) -> u64 {
         if let Buf::Cuda(block, _) = &mut self.buf {
-            assert!(Arc::get_mut(block).is_some(), "cannot write to a tensor whose buffer is shared");
+            match Arc::get_mut(block) {
+                Some(block) => block.sent = None,
+                None => panic!("cannot write to a tensor whose buffer is shared"),
+            }
         }
         self.device_ptr()
+    }
+
+    /// Integers: as they are in host memory, as they were sent to a device, or, where it was the device that wrote them, a
+    /// copy that is waited for. None while the device's work is recorded, which nothing can wait for.
+    pub(crate) fn integers(&self) -> Option<Cow<'_, [i32]>> {
+        let Buf::Cuda(block, _) = &self.buf else { return Some(self.host().into()) };
+        match block.sent.as_ref().and_then(|sent| sent.get(self.offset..self.offset + self.len())) {
+            Some(sent) => Some(sent.into()),
+            None if block.gpu().captures() => None,
+            None => Some(self.to_host().host::<i32>().to_vec().into()),
+        }
+    }
+
+    /// Say which integers are sent to this tensor's memory, all of it.
+    pub(crate) fn sends(&mut self, sent: Arc<[i32]>) {
+        if let (Buf::Cuda(block, _), 0) = (&mut self.buf, self.offset)
+            && let Some(block) = Arc::get_mut(block)
+        {
+            block.sent = Some(sent);
+        }
     }
 
     /// Whether ops on `cx` can use this tensor as it is.
@@ -115,7 +138,10 @@ impl Tensor {
                 match host {
                     Buf::F32(_) => gpu.upload(ptr, from.host::<f32>()),
                     Buf::F64(_) => gpu.upload(ptr, from.host::<f64>()),
-                    Buf::I32(_) => gpu.upload(ptr, from.host::<i32>()),
+                    Buf::I32(_) => {
+                        gpu.upload(ptr, from.host::<i32>());
+                        self.sends(from.host::<i32>().into());
+                    }
                     Buf::Cuda(..) => unreachable!("matched above"),
                 }
             }

@@ -58,12 +58,15 @@ static MODULE: Module = Module::new("train/optimizer.cu", &[include_str!("optimi
 struct Sent {
     pinned: Pinned<i32>,
     there: Tensor,
+    values: Arc<[i32]>,
+    /// The least and the largest that a step was run or recorded with: ops have seen that they are within their range.
+    checked: Option<[i32; 2]>,
 }
 
 impl Sent {
     fn new(cx: &Cx, gpu: &Arc<Gpu>, shape: Shape) -> Sent {
         let there = Tensor::zeros(shape, DType::I32).to_device(cx);
-        Sent { pinned: Pinned::new(gpu, shape.len()), there }
+        Sent { pinned: Pinned::new(gpu, shape.len()), there, values: Arc::default(), checked: None }
     }
 
     /// Have `x` ready to be sent; whether there was room for its shape.
@@ -74,12 +77,21 @@ impl Sent {
         }
         if let (Some(own), Some(x)) = (at, x) {
             own.pinned.write(x.host());
+            own.values = x.host::<i32>().into();
+            own.there.sends(own.values.clone());
         }
         same
     }
 
     fn upload(&mut self) {
         self.pinned.upload(self.there.device_ptr_mut(), self.pinned.len());
+        self.there.sends(self.values.clone());
+    }
+
+    /// The least and the largest of these and of those that were checked.
+    fn range(&self) -> Option<[i32; 2]> {
+        let all = self.values.iter().copied().chain(self.checked.into_iter().flatten());
+        all.fold(None, |range, i| Some(range.map_or([i, i], |[low, high]: [i32; 2]| [low.min(i), high.max(i)])))
     }
 }
 
@@ -101,7 +113,7 @@ pub struct OnDevice {
     targets: Option<Sent>,
     /// A bit for each parameter: whether it decays.
     decays: Tensor,
-    /// The squared norm of each block's share of the gradient.
+    /// The squared norm of each block's share of the gradient, plain and scaled.
     sums: Tensor,
     numbers: Pinned<f64>,
     /// [`Numbers`] as the kernels read them.
@@ -132,7 +144,7 @@ impl OnDevice {
             rows: None,
             targets: None,
             decays: Tensor::from_vec(bits, [len]).to_device(cx),
-            sums: room(BLOCKS),
+            sums: room(2 * BLOCKS),
             numbers: Pinned::new(&gpu, 8),
             numbers_there: room(8),
             told: Pinned::new(&gpu, 4),
@@ -166,11 +178,21 @@ impl OnDevice {
         // A pool that gave memory back to the driver may have given back some that the graph uses.
         let generation = tape.cx().pool().generation();
         let mut graph = self.graph.take().filter(|graph| graph.1 == generation && graphs);
+        // An index beyond all that ops have seen, they are to see: a replay looks at none.
+        if graph.is_some() && self.all_sent().any(|sent| sent.range() != sent.checked) {
+            work(self, tape);
+            self.all_sent().for_each(|sent| sent.checked = sent.range());
+            self.graph = graph;
+            return;
+        }
         // The first step compiles kernels and allocates; the second has all that a third one needs.
         if graph.is_none() && graphs && self.alike >= 2 {
             graph = Some((gpu.capture(|| work(self, tape)), generation));
+            self.all_sent().for_each(|sent| sent.checked = sent.range());
         } else if graph.is_none() {
-            return work(self, tape);
+            work(self, tape);
+            self.all_sent().for_each(|sent| sent.checked = sent.range());
+            return;
         }
         if let Some((graph, _)) = &mut graph {
             gpu.replay(graph);
@@ -183,11 +205,13 @@ impl OnDevice {
         self.graph.is_some()
     }
 
+    fn all_sent(&mut self) -> impl Iterator<Item = &mut Sent> {
+        [&mut self.tokens, &mut self.rows, &mut self.targets].into_iter().flatten()
+    }
+
     /// Send what [`OnDevice::give`] was given.
     pub fn upload(&mut self) {
-        for sent in [&mut self.tokens, &mut self.rows, &mut self.targets].into_iter().flatten() {
-            sent.upload();
-        }
+        self.all_sent().for_each(Sent::upload);
         self.numbers.upload(self.numbers_there.device_ptr_mut(), 8);
     }
 

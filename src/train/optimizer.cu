@@ -1,26 +1,37 @@
 // The optimiser over the flat parameters and gradients of a model: one launch each for the norm, the judgement and the
 // step. They are limited by memory: the norm reads a number an element, a step of Adam reads four and writes three. A thread takes every threads()-th element.
 
-// Σ g² of each block's share, in double precision; `judge` adds the blocks up, in order. Their number depends on n
-// alone, so the sum does not depend on the device.
+// Numbers whose squares overflow, of double precision, are scaled.
+#define DOWN 0x1p-600
+
+// Σ g² of each block's share, in double precision, and behind all of these Σ (DOWN g)²; `judge` adds the blocks up, in
+// order. Their number depends on n alone, so the sum does not depend on the device.
 extern "C" __global__ void sum_of_squares(const S* g, i64 n, double* sums) {
     __shared__ double scratch[32];
-    double sum = 0;
+    double sum = 0, scaled = 0;
     for (i64 i = thread(); i < n; i += threads()) {
         const double x = ld(g + i);
         sum += x * x;
+        if (sizeof(S) == 8) scaled += (x * DOWN) * (x * DOWN);
     }
     sum = block_sum(sum, scratch);
-    if (threadIdx.x == 0) sums[blockIdx.x] = sum;
+    scaled = block_sum(scaled, scratch);
+    if (threadIdx.x == 0) {
+        sums[blockIdx.x] = sum;
+        sums[gridDim.x + blockIdx.x] = scaled;
+    }
 }
 
 // One thread: the norm, whether the loss and the norm are finite, and what clipping multiplies the gradient by, as
 // torch's clip_grad_norm_: max / (norm + 1e-6), if less than 1. numbers[7] is max, 0 for none.
 extern "C" __global__ void judge(const double* sums, i64 blocks, const S* loss, const double* numbers, double* told) {
     if (thread() > 0) return;
-    double sum = 0;
-    for (i64 i = 0; i < blocks; i++) sum += sums[i];
-    const double norm = sqrt(sum), l = ld(loss), factor = numbers[7] / (norm + 1e-6);
+    double sum = 0, scaled = 0;
+    for (i64 i = 0; i < blocks; i++) {
+        sum += sums[i];
+        scaled += sums[blocks + i];
+    }
+    const double norm = sum <= 0x1p1023 || sizeof(S) < 8 ? sqrt(sum) : sqrt(scaled) / DOWN, l = ld(loss), factor = numbers[7] / (norm + 1e-6);
     told[0] = l;
     told[1] = norm;
     told[2] = numbers[7] > 0 && factor < 1 ? factor : 1;
@@ -28,18 +39,18 @@ extern "C" __global__ void judge(const double* sums, i64 blocks, const S* loss, 
 }
 
 // The update of optimizer.rs, unless the loss or the gradient is not finite. Bit i of `decays` says whether weight
-// decay applies to element i: l2 is λ for Adam and 0 for AdamW, shrink is 1 for Adam and 1 − η λ for AdamW.
+// decay applies to element i: l2 is λ for Adam and 0 for AdamW, shrink is 1 for Adam and 1 − η λ for AdamW; new1 and new2 are 1 − β.
 extern "C" __global__ void adam(S* p, const S* g, S* m, S* v, const int* decays, i64 n, const double* numbers,
                                 const double* told) {
     if (told[3] == 0) return;
-    const real factor = told[2], l2 = numbers[0], shrink = numbers[1], beta1 = numbers[2], beta2 = numbers[3];
+    const real factor = told[2], l2 = numbers[0], shrink = numbers[1], new1 = numbers[2], new2 = numbers[3];
     const real rate = numbers[4], root_bias2 = numbers[5], eps = numbers[6];
     for (i64 i = thread(); i < n; i += threads()) {
         const bool decay = decays[i / 32] >> (i % 32) & 1;
         const real w = ld(p + i);
         const real x = factor * ld(g + i) + (decay ? l2 * w : real(0));
-        const real m1 = ld(m + i) + (1 - beta1) * (x - ld(m + i));
-        const real v1 = beta2 * ld(v + i) + (1 - beta2) * x * x;
+        const real m1 = ld(m + i) + new1 * (x - ld(m + i));
+        const real v1 = ld(v + i) + (new2 * x * x - new2 * ld(v + i));
         st(m + i, m1);
         st(v + i, v1);
         st(p + i, (decay ? shrink : real(1)) * w - rate * (m1 / (sqrt(v1) / root_bias2 + eps)));

@@ -4,9 +4,10 @@
 //! weight decay λ and learning rate η, in the order of torch.optim's operations:
 //! ```text
 //! Adam:   g ← g + λ p        AdamW:  p ← p − η λ p
-//! m ← m + (1 − β₁)(g − m)    v ← β₂ v + (1 − β₂) g²
+//! m ← m + (1 − β₁)(g − m)    v ← v + (1 − β₂)(g² − v)
 //! p ← p − η / (1 − β₁ᵗ) · m / (√v / √(1 − β₂ᵗ) + ε)
 //! ```
+//! 1 − β is taken in double precision before it is rounded, and stands alone: β beside it would be rounded another way.
 
 use super::on_device::Numbers;
 use crate::{
@@ -78,18 +79,22 @@ impl Adam {
     pub fn next(&mut self, lr: f64, clip: f64) -> Numbers {
         self.steps += 1;
         let u = self.update(lr, self.config.weight_decay);
-        [u.l2, u.shrink, u.beta1, u.beta2, u.rate, u.root_bias2, u.eps, clip]
+        [u.l2, u.shrink, u.new1, u.new2, u.rate, u.root_bias2, u.eps, clip]
     }
 
     /// The numbers of the update of this step, for parameters with weight decay λ.
     fn update(&self, lr: f64, lambda: f64) -> Update<f64> {
         let AdamConfig { rule, betas: [beta1, beta2], eps, .. } = self.config;
         let (bias1, bias2) = (1.0 - beta1.powi(self.steps), 1.0 - beta2.powi(self.steps));
+        // One that rounds to 0 would make 0 / 0 of a gradient that is always 0.
+        let least = if self.m.dtype() == DType::F64 { f64::MIN_POSITIVE } else { f64::from(f32::MIN_POSITIVE) };
+        let eps = if eps > 0.0 { eps.max(least) } else { eps };
         let (l2, shrink) = match rule {
             Rule::Adam => (lambda, 1.0),
             Rule::AdamW => (0.0, 1.0 - lr * lambda),
         };
-        Update { l2, shrink, beta1, beta2, rate: lr / bias1, root_bias2: bias2.sqrt(), eps }
+        let (new1, new2) = (1.0 - beta1, 1.0 - beta2);
+        Update { l2, shrink, new1, new2, rate: lr / bias1, root_bias2: bias2.sqrt(), eps }
     }
 
     /// m and v.
@@ -133,8 +138,10 @@ impl Adam {
 struct Update<T> {
     l2: T,
     shrink: T,
-    beta1: T,
-    beta2: T,
+    /// 1 − β₁
+    new1: T,
+    /// 1 − β₂
+    new2: T,
     /// η / (1 − β₁ᵗ)
     rate: T,
     /// √(1 − β₂ᵗ)
@@ -144,12 +151,12 @@ struct Update<T> {
 
 impl Update<f64> {
     fn cast<T: Real>(self) -> Update<T> {
-        let Update { l2, shrink, beta1, beta2, rate, root_bias2, eps } = self;
+        let Update { l2, shrink, new1, new2, rate, root_bias2, eps } = self;
         Update {
             l2: T::of(l2),
             shrink: T::of(shrink),
-            beta1: T::of(beta1),
-            beta2: T::of(beta2),
+            new1: T::of(new1),
+            new2: T::of(new2),
             rate: T::of(rate),
             root_bias2: T::of(root_bias2),
             eps: T::of(eps),
@@ -162,8 +169,8 @@ fn update<T: Real>(u: Update<T>, p: &mut [T], g: &[T], m: &mut [T], v: &mut [T])
     let (g, m, v) = (&g[..p.len()], &mut m[..p.len()], &mut v[..p.len()]);
     for (((p, &g), m), v) in p.iter_mut().zip(g).zip(m).zip(v) {
         let g = g + u.l2 * *p;
-        *m += (T::ONE - u.beta1) * (g - *m);
-        *v = u.beta2 * *v + (T::ONE - u.beta2) * g * g;
+        *m += u.new1 * (g - *m);
+        *v += u.new2 * g * g - u.new2 * *v;
         *p = u.shrink * *p - u.rate * (*m / ((*v).sqrt() / u.root_bias2 + u.eps));
     }
 }
@@ -191,7 +198,7 @@ pub fn windows(params: &Params, weight_decay: f64) -> Vec<Window> {
 pub fn clip(grads: &mut Tensor, max: f64) -> f64 {
     with_real!(grads.dtype(), T => {
         let g = grads.host_mut::<T>();
-        let norm = sum_of_squares(g).sqrt();
+        let norm = norm(g);
         let factor = factor(norm, max);
         if factor < 1.0 {
             g.iter_mut().for_each(|g| *g *= T::of(factor));
@@ -205,15 +212,25 @@ fn factor(norm: f64, max: f64) -> f64 {
     if max > 0.0 { max / (norm + 1e-6) } else { 1.0 }
 }
 
-/// Σ g² in double precision, in eight partial sums that do not wait for each other.
+/// √Σ g². Numbers of double precision whose squares overflow are scaled.
+fn norm<T: Real>(g: &[T]) -> f64 {
+    let plain = sum_of_squares(g, 1.0).sqrt();
+    if plain.is_finite() { plain } else { sum_of_squares(g, DOWN).sqrt() / DOWN }
+}
+
+/// What scales them: the square of the largest number is then 2^848, and that of the least that is summed with it no loss.
+const DOWN: f64 = f64::from_bits((1023 - 600) << 52);
+
+/// Σ (scale g)² in double precision, in eight partial sums that do not wait for each other.
 #[versions::versions]
-fn sum_of_squares<T: Real>(g: &[T]) -> f64 {
+fn sum_of_squares<T: Real>(g: &[T], scale: f64) -> f64 {
+    let square = |g: &T| (scale * g.to_f64()) * (scale * g.to_f64());
     let mut sums = [0.0f64; 8];
     let (chunks, rest) = g.as_chunks::<8>();
     for chunk in chunks {
         for (sum, g) in sums.iter_mut().zip(chunk) {
-            *sum += g.to_f64() * g.to_f64();
+            *sum += square(g);
         }
     }
-    sums.iter().sum::<f64>() + rest.iter().map(|g| g.to_f64() * g.to_f64()).sum::<f64>()
+    sums.iter().sum::<f64>() + rest.iter().map(square).sum::<f64>()
 }

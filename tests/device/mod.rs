@@ -12,7 +12,7 @@ use std::{
     },
 };
 use tapezoo::{
-    autograd::Tape,
+    autograd::{Tape, Var},
     tensor::{Cx, DType, Device, Tensor},
 };
 
@@ -135,4 +135,31 @@ pub fn distance(a: &[f64], b: &[f64]) -> f64 {
     let norm = |v: &mut dyn Iterator<Item = f64>| v.map(|x| x * x).sum::<f64>().sqrt();
     let d = norm(&mut a.iter().zip(b).map(|(a, b)| a - b)) / norm(&mut b.iter().copied()).max(1e-2);
     if d.is_nan() { f64::INFINITY } else { d }
+}
+
+/// The processor and, if it is there, the device.
+pub fn all() -> Vec<Device> {
+    [Some(Device::Cpu), device()].into_iter().flatten().collect()
+}
+
+/// The value of a formula of these inputs, on this device and in this type, and the gradients of those that are not
+/// integers, for the cotangent `u` of its value, or ones.
+pub fn evaluate(
+    device: Device,
+    dtype: DType,
+    inputs: &[Tensor],
+    u: Option<&Tensor>,
+    f: impl for<'t> Fn(&[Var<'t>]) -> Var<'t>,
+) -> Vec<Vec<f64>> {
+    let tape = Tape::new(device);
+    tape.poison(true);
+    let there = |x: &Tensor| if x.dtype() == DType::I32 { x.clone() } else { x.to_device_as(tape.cx(), dtype) };
+    let place = |x: &Tensor| if x.dtype() == DType::I32 { tape.constant(x) } else { tape.leaf(&there(x)) };
+    let x: Vec<Var> = inputs.iter().map(place).collect();
+    let y = f(&x);
+    let ones = Tensor::full(y.shape(), DType::F64, 1.0);
+    let value = y.value().to_f64();
+    tape.backward_from([(y, there(u.unwrap_or(&ones)).to_device_as(tape.cx(), y.dtype()))]);
+    let grads = x.iter().filter(|x| x.dtype() != DType::I32).map(|x| x.grad().expect("a gradient").to_f64());
+    std::iter::once(value).chain(grads).collect()
 }

@@ -174,17 +174,31 @@ struct Outputs<'a, T> {
     dbias: &'a mut [T],
 }
 
-/// N channels of the r-th input's gradient Σ_j w[j] g_{r−j}, and what it adds to those of M taps, x_r g_{r−j} for tap j.
+impl Sizes {
+    /// Which of the taps from j on the r-th input meets: all of M, but near the ends. What a tap does not meet may be infinite,
+    /// and is not to be multiplied with a zero in its place.
+    #[inline(always)]
+    fn met<const M: usize>(self, r: usize, j: usize) -> Range<usize> {
+        (r - j + 1).saturating_sub(self.t)..M.min(r - j + 1)
+    }
+}
+
+/// N channels of the r-th input's gradient Σ_j w[j] g_{r−j}, and what it adds to those of the taps that it meets, x_r g_{r−j}
+/// for tap j.
 #[inline(always)]
 fn lanes_back<T: Real, const M: usize, const N: usize>(
     i: usize,
     d: usize,
+    met: Range<usize>,
     (w, g, x): (&[&[T]; M], &[&[T]; M], &[T]),
     (dx, acc): (&mut [T], bool),
     dw: &mut [T],
 ) {
-    let (mut sum, x) = ([T::ZERO; N], at(x, 0, 0, i));
+    let (mut sum, x, inner) = ([T::ZERO; N], at(x, 0, 0, i), met == (0..M));
     for k in 0..M {
+        if !inner && !met.contains(&k) {
+            continue;
+        }
         let g = at(g[k], 0, 0, i);
         sum = add_product(sum, at(w[k], 0, 0, i), g);
         let dtap = add_product(at(dw, k, d, i), x, g);
@@ -209,7 +223,8 @@ fn by_rows_back<T: Real, const M: usize>(j: usize, x: Inputs<T>, g: &[T], to: &m
             Err(r) => (&mut to.dstate.0[r * d..][..d], to.dstate.1 || j > 0),
         };
         let dw = &mut to.dw[j * d..][..M * d];
-        by_channels!(d, lanes_back::<T, M>(d, (&w, &window, x.row(r)), (&mut *dx, acc), &mut *dw));
+        let met = x.s.met::<M>(r, j);
+        by_channels!(d, lanes_back::<T, M>(d, met.clone(), (&w, &window, x.row(r)), (&mut *dx, acc), &mut *dw));
         if j == 0 {
             to.dbias.iter_mut().zip(window[0]).for_each(|(d, &g)| *d += g);
         }
@@ -236,8 +251,12 @@ fn column_back<T: Real, const M: usize, const N: usize>(
             window[k] = window[k - 1];
         }
         window[0] = if r - j < s.t { at(g, r - j, d, i) } else { [T::ZERO; N] };
-        let (mut sum, x_r) = ([T::ZERO; N], at(x.row(r), 0, 0, i));
+        let (mut sum, x_r, met) = ([T::ZERO; N], at(x.row(r), 0, 0, i), s.met::<M>(r, j));
+        let inner = met == (0..M);
         for k in 0..M {
+            if !inner && !met.contains(&k) {
+                continue;
+            }
             sum = add_product(sum, w[k], window[k]);
             dw[k] = add_product(dw[k], x_r, window[k]);
         }

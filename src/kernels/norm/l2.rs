@@ -6,7 +6,7 @@ use crate::{
     kernels::{
         lane_sums::{parts, parts3, rows_at_once, sums},
         lanes::{L, avx512_here},
-        norm::{MODULE, fours},
+        norm::{MODULE, far, fours},
     },
     ops::norm::L2Norm,
     tensor::{Cx, Real, Shape, Tensor},
@@ -14,7 +14,7 @@ use crate::{
 };
 
 #[versions::versions]
-fn l2_forward<T: Real>(n: usize, smooth: bool, eps: T, x: &[T], y: &mut [T], r: &mut [T]) {
+pub(super) fn l2_forward<T: Real>(n: usize, smooth: bool, eps: T, x: &[T], y: &mut [T], r: &mut [T]) {
     let here = avx512_here!();
     let done = if n == 4 { fours::l2_forward(smooth, eps, x, y, r) } else { 0 };
     let (x, y, r) = (&x[done * n..], &mut y[done * n..], &mut r[done..]);
@@ -71,7 +71,9 @@ impl Kernel for L2Norm {
         match cx {
             Cx::Cpu(_) => with_real!(x[0].dtype(), T => {
                 let eps = T::of(self.eps);
-                l2_forward(x[0].shape().last(), self.smooth, eps, x[0].host::<T>(), y.host_mut(), r.host_mut());
+                let (n, x, y, r) = (x[0].shape().last(), x[0].host::<T>(), y.host_mut(), r.host_mut());
+                l2_forward(n, self.smooth, eps, x, y, r);
+                far::l2_forward(n, self.smooth, self.eps, x, y, r);
             }),
             Cx::Cuda(cu) => {
                 let (rows, n) = (r.len(), x[0].shape().last());
