@@ -319,11 +319,13 @@ fn convolutions() {
 }
 
 #[test]
-fn inverses() {
-    for (matrices, n) in [(3, 33), (2, 64), (1, 160), (40, 5), (3, 1), (0, 4), (3, 0)] {
-        check(&format!("unit_lower_inverse {matrices} {n}"), |g| {
+fn triangular_systems() {
+    for (systems, n, cols) in
+        [(3, 33, 40), (2, 64, 64), (1, 160, 3), (40, 5, 32), (3, 1, 1), (0, 4, 2), (3, 0, 2), (2, 3, 0)]
+    {
+        check(&format!("unit_lower_solve {systems} {n} {cols}"), |g| {
             let scale = 1.0 / (n as f64).sqrt().max(1.0);
-            (Box::new(UnitLowerInverse), vec![g.range([matrices, n, n], -scale, scale)])
+            (Box::new(UnitLowerSolve), vec![g.range([systems, n, n], -scale, scale), g.normal([systems, n, cols])])
         });
     }
 }

@@ -1,26 +1,25 @@
-// (I + stril(L))⁻¹ of matrices [n, n], and the last step of its gradient −stril(Tᵀ dT Tᵀ), whose products are cuBLAS's.
+// X = (I + stril(L))⁻¹ R for matrices L [n, n] and R [n, cols], or with the transpose; and the last step of L's gradient,
+// −stril(dR Xᵀ), whose product is cuBLAS's.
 //
-// Tiling: a block has a matrix, a thread a column of the inverse, which it finds by substitution from its diagonal
-// down: x_i = e_i − Σ_{j<i} L_ij x_j. Columns do not depend on each other, so nobody waits. The inverse lies in shared
-// memory in full precision, n² numbers, or where they do not fit in `memory` [matrices, n, n]: neighbouring threads
-// use neighbouring numbers; L_ij is read by all at once. Moves 2 n² numbers a matrix and does n³ / 3 operations.
+// Tiling: a warp has 32 columns, a thread one of them, which it finds by substitution from the first row down, or with
+// the transpose from the last one up: x_i = r_i − Σ_{j<i} L_ij x_j. Columns do not depend on each other, so nobody waits.
+// X lies in `room` in full precision; neighbouring threads use neighbouring numbers, L_ij is read by all at once. Moves
+// n² + 2 n cols numbers and does n² cols operations.
 
-extern "C" __global__ void unit_lower_inverse(const S* l, S* y, real* memory, i64 n) {
-    extern __shared__ double dynamic[];
-    real* x = memory ? memory + blockIdx.x * n * n : (real*)dynamic;
-    l += blockIdx.x * n * n;
-    y += blockIdx.x * n * n;
-    for (i64 c = threadIdx.x; c < n; c += blockDim.x) {
-        const i64 first = c - c % 32; // the warp's first column: above its diagonal all are 0
-        for (i64 i = 0; i < first; i++) st(y + i * n + c, real(0));
-        for (i64 i = first; i < n; i++) {
-            real sum = i == c ? 1 : 0;
+extern "C" __global__ void unit_lower_solve(const S* l, const S* r, real* room, S* x, S* more, int acc, i64 n, i64 cols,
+                                            int back) {
+    const i64 across = (cols + 31) / 32, m = blockIdx.x / across, c = blockIdx.x % across * 32 + threadIdx.x;
+    if (c >= cols) return;
+    l += m * n * n;
+    const i64 column = m * n * cols + c;
+    for (i64 step = 0; step < n; step++) {
+        const i64 i = back ? n - 1 - step : step, first = back ? i + 1 : 0, last = back ? n : i;
+        real sum = ld(r + column + i * cols);
 #pragma unroll 8
-            for (i64 j = first; j < i; j++) sum -= ld(l + i * n + j) * x[j * n + c];
-            if (i < c) sum = 0;
-            x[i * n + c] = sum;
-            st(y + i * n + c, sum);
-        }
+        for (i64 j = first; j < last; j++) sum -= ld(l + (back ? j * n + i : i * n + j)) * room[column + j * cols];
+        room[column + i * cols] = sum;
+        st(x + column + i * cols, sum);
+        if (more) put(more + column + i * cols, sum, acc);
     }
 }
 

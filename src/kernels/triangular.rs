@@ -1,4 +1,4 @@
-//! The kernel of [`UnitLowerInverse`].
+//! The kernel of [`UnitLowerSolve`].
 
 use crate::{
     args,
@@ -8,15 +8,12 @@ use crate::{
         heads::lower,
         matmul::{Mat, gemm},
     },
-    ops::triangular::UnitLowerInverse,
+    ops::triangular::UnitLowerSolve,
     tensor::{Cpu, Cx, Real, Tensor},
     with_real,
 };
 
 static MODULE: Module = Module::new("kernels/triangular.cu", &[include_str!("triangular.cu")]);
-
-/// How much shared memory an inverse may take; larger ones lie in global memory.
-const SHARED: usize = 96 << 10;
 
 /// y −= a x
 #[inline(always)]
@@ -48,60 +45,87 @@ pub fn solve_lower_transposed<T: Real>(l: &[T], x: &mut [T], n: usize, cols: usi
     }
 }
 
-fn forward<T: Real>(l: &[T], y: &mut [T], n: usize) {
-    for (l, y) in l.chunks_exact((n * n).max(1)).zip(y.chunks_exact_mut((n * n).max(1))) {
-        y.fill(T::ZERO);
-        (0..n).for_each(|i| y[i * n + i] = T::ONE);
-        solve_lower(l, y, n, n);
+/// Sizes of a system, and how many there are.
+#[derive(Clone, Copy)]
+struct Plan {
+    systems: usize,
+    n: usize,
+    cols: usize,
+}
+
+impl Plan {
+    fn of(x: In) -> Plan {
+        let (l, r) = (x[0].shape(), x[1].shape());
+        Plan { systems: l.dims()[..l.rank() - 2].iter().product(), n: l.at(-1), cols: r.at(-1) }
+    }
+
+    /// The numbers of one L, and of one R.
+    fn sizes(self) -> [usize; 2] {
+        [self.n * self.n, self.n * self.cols]
+    }
+
+    fn forward<T: Real>(self, l: &[T], r: &[T], x: &mut [T]) {
+        let ([nl, nr], Plan { n, cols, .. }) = (self.sizes(), self);
+        x.copy_from_slice(r);
+        (0..self.systems).for_each(|i| solve_lower(&l[i * nl..], &mut x[i * nr..(i + 1) * nr], n, cols));
+    }
+
+    fn backward<T: Real>(self, cpu: &Cpu, [l, x, g]: [&[T]; 3], dl: &mut Grad, dr: &mut Grad) {
+        let ([nl, nr], Plan { n, cols, .. }) = (self.sizes(), self);
+        let (mut solved, mut product) = (cpu.temp::<T>(nr), cpu.temp::<T>(nl));
+        let (m, full) = (Mat::new(n, cols, cols), Mat::new(n, n, n));
+        let mut dl = dl.zeroed().map(|d| d.host_mut::<T>());
+        let mut dr = dr.zeroed().map(|d| d.host_mut::<T>());
+        let add = |y: &mut [T], x: &[T]| y.iter_mut().zip(x).for_each(|(y, &x)| *y += x);
+        for i in 0..self.systems {
+            let at = i * nr..(i + 1) * nr;
+            solved.copy_from_slice(&g[at.clone()]);
+            solve_lower_transposed(&l[i * nl..], &mut solved, n, cols);
+            if let Some(dl) = &mut dl {
+                gemm(-T::ONE, (&solved, m), (&x[at.clone()], m.t()), (&mut product, full), false);
+                lower(&mut product, n, true);
+                add(&mut dl[i * nl..(i + 1) * nl], &product);
+            }
+            if let Some(dr) = &mut dr {
+                add(&mut dr[at], &solved);
+            }
+        }
     }
 }
 
-fn backward<T: Real>(cpu: &Cpu, y: &[T], g: &[T], d: &mut [T], n: usize) {
-    let m = Mat::new(n, n, n);
-    let (mut gt, mut dl) = (cpu.temp::<T>(n * n), cpu.temp::<T>(n * n));
-    let size = (n * n).max(1);
-    for ((y, g), d) in y.chunks_exact(size).zip(g.chunks_exact(size)).zip(d.chunks_exact_mut(size)) {
-        gemm(T::ONE, (g, m), (y, m.t()), (&mut gt, m), false);
-        gemm(-T::ONE, (y, m.t()), (&gt, m), (&mut dl, m), false);
-        lower(&mut dl, n, true);
-        d.iter_mut().zip(dl.iter()).for_each(|(d, &x)| *d += x);
-    }
-}
-
-impl Kernel for UnitLowerInverse {
+impl Kernel for UnitLowerSolve {
     fn forward(&self, cx: &Cx, x: In, y: &mut [Value]) {
+        let p = Plan::of(x);
         match cx {
-            Cx::Cpu(_) => with_real!(x[0].dtype(), T => {
-                forward(x[0].host::<T>(), y[0].host_mut(), x[0].shape().last());
-            }),
+            Cx::Cpu(_) => with_real!(x[0].dtype(), T => p.forward(x[0].host::<T>(), x[1].host(), y[0].host_mut())),
             Cx::Cuda(cu) => {
-                let (n, dtype) = (x[0].shape().last(), x[0].dtype());
-                let matrices = x[0].len() / (n * n).max(1);
-                let bytes = n * n * dtype.real().bytes();
-                let mut memory = (bytes > SHARED).then(|| cu.temp(dtype.real(), matrices * n * n));
-                let launch = Launch::blocks(matrices, n.next_multiple_of(32).clamp(32, 256));
-                let launch = launch.shared(if bytes > SHARED { 0 } else { bytes });
-                let args = args![&x[0], &mut y[0], memory.as_deref_mut(), n];
-                cu.launch(&MODULE, "unit_lower_inverse", dtype, launch, args);
+                let (dtype, blocks) = (x[0].dtype(), p.systems * p.cols.div_ceil(32));
+                let mut room = cu.temp(dtype.real(), x[1].len());
+                let args = args![&x[0], &x[1], &mut room, &mut y[0], None::<&Tensor>, false, p.n, p.cols, false];
+                cu.launch(&MODULE, "unit_lower_solve", dtype, Launch::blocks(blocks, 32), args);
             }
         }
     }
 
     fn backward(&self, cx: &Cx, x: In, y: &[Value], dy: &[Option<Tensor>], dx: &mut [Grad]) {
-        let Some(g) = &dy[0] else { return };
+        let (Some(g), [dl, dr]) = (&dy[0], dx) else { return };
+        let p = Plan::of(x);
         match cx {
             Cx::Cpu(cpu) => with_real!(g.dtype(), T => {
-                dx[0].add(|d| backward::<T>(cpu, y[0].host(), g.host(), d, x[0].shape().last()));
+                p.backward::<T>(cpu, [x[0].host(), y[0].host(), g.host()], dl, dr);
             }),
             Cx::Cuda(cu) => {
-                let Some((d, acc)) = dx[0].parts() else { return };
-                let (n, size, dtype) = (x[0].shape().last(), d.len(), g.dtype());
-                let (batch, mat, step) = (size / (n * n).max(1), Mat::new(n, n, n), n * n);
-                let (mut gt, mut dl) = (cu.temp(dtype, size), cu.temp(dtype, size));
-                let t = View::new(&y[0], mat).t().every(step);
-                cu.gemm(1.0, View::new(g, mat).every(step), t, View::out(&mut gt, mat).every(step), false, batch);
-                cu.gemm(1.0, t, View::new(&gt, mat).every(step), View::out(&mut dl, mat).every(step), false, batch);
-                cu.launch(&MODULE, "minus_stril", dtype, cu.elements(size), args![&dl, d, acc, size, n]);
+                let (dtype, blocks, [nl, nr]) = (g.dtype(), p.systems * p.cols.div_ceil(32), p.sizes());
+                let (mut room, mut solved) = (cu.temp(dtype.real(), g.len()), cu.temp(dtype, g.len()));
+                let (dr, acc) = dr.target();
+                let args = args![&x[0], g, &mut room, &mut solved, dr, acc, p.n, p.cols, true];
+                cu.launch(&MODULE, "unit_lower_solve", dtype, Launch::blocks(blocks, 32), args);
+                let Some((dl, acc)) = dl.parts() else { return };
+                let (m, full, size) = (Mat::new(p.n, p.cols, p.cols), Mat::new(p.n, p.n, p.n), dl.len());
+                let mut product = cu.temp(dtype, size);
+                let (a, b) = (View::new(&solved, m).every(nr), View::new(&y[0], m).t().every(nr));
+                cu.gemm(1.0, a, b, View::out(&mut product, full).every(nl), false, p.systems);
+                cu.launch(&MODULE, "minus_stril", dtype, cu.elements(size), args![&product, dl, acc, size, p.n]);
             }
         }
     }

@@ -31,7 +31,7 @@
 //! | form | work |
 //! |---|---|
 //! | recurrent | O(T K V), T steps |
-//! | parallel | (3) to (5) with the whole sequence as one chunk: O(T² (K + V) + T³) |
+//! | parallel | (3) to (5) with the whole sequence as one chunk: O(T² (K + V)) |
 //! | chunked | O(T (C (K + V) + C² + K V)) |
 
 use super::{Bound, Choices, Form, Init, Mixer, ModelConfig, P, Rope, State, at, head_first, heads, merge_heads, over_time, positions, remembered};
@@ -76,8 +76,7 @@ pub fn parallel<'t>(q: Var<'t>, k: Var<'t>, v: Var<'t>, beta: Var<'t>, s: Var<'t
     let [b, h, t, _] = k.dims();
     let beta = beta.permute([0, 2, 1]).reshape([b, h, t, 1]);
     let bk = beta * k;
-    let inverse = bk.matmul_t(k).unit_lower_inverse(); // T [B, H, T, T]
-    let u = inverse.tril_matmul(beta * v - bk.matmul(s));
+    let u = bk.matmul_t(k).unit_lower_solve(beta * v - bk.matmul(s));
     let o = q.matmul(s) + q.matmul_t(k).tril_matmul(u);
     (head_first(o), s + k.t_matmul(u))
 }

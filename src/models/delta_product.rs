@@ -24,7 +24,7 @@
 //! | form | work |
 //! |---|---|
 //! | recurrent | O(n T K V), n T steps |
-//! | parallel | the whole sequence as one chunk: O((n T)² (K + V) + (n T)³) |
+//! | parallel | the whole sequence as one chunk: O((n T)² (K + V)) |
 //! | chunked | O(n T (C (K + V) + C² + K V)); a chunk is C of the n T steps |
 
 use super::{

@@ -33,7 +33,7 @@
 //! | form | work |
 //! |---|---|
 //! | recurrent | O(T K V), T steps |
-//! | parallel | (3) and (4) with the whole sequence as one chunk: O(T² (K + V) + T³) |
+//! | parallel | (3) and (4) with the whole sequence as one chunk: O(T² (K + V)) |
 //! | chunked | O(T (C (K + V) + C² + K V)) |
 
 use super::{
@@ -100,8 +100,7 @@ pub fn parallel<'t>(x: Inputs<'t>, s: Var<'t>, scale: f64) -> (Var<'t>, Var<'t>)
     let from_start = column(g.narrow(2, 0, 1).exp() * decay.narrow(3, 0, 1).reshape([b, h, t])); // γ
     let (to_end, all) = (column(decay.narrow(2, t - 1, 1)), from_start.narrow(2, t - 1, 1)); // r and γ_T
     let bk = beta * k;
-    let inverse = (bk.matmul_t(k) * decay).unit_lower_inverse();
-    let u = inverse.tril_matmul(beta * v - (from_start * bk).matmul(s));
+    let u = (bk.matmul_t(k) * decay).unit_lower_solve(beta * v - (from_start * bk).matmul(s));
     let o = (from_start * q).matmul(s) + (q.matmul_t(k) * decay).tril_matmul(u);
     (head_first(o), all * s + (to_end * k).t_matmul(u))
 }

@@ -74,7 +74,7 @@ ops! {
     embed: Embedding, Gather;
     linear_attn: LinearAttention;
     delta: DeltaRule, GatedDeltaRule;
-    triangular: UnitLowerInverse;
+    triangular: UnitLowerSolve;
     attention: CausalAttention;
     conv: CausalConv1d;
     glu: Glu;

@@ -8,7 +8,7 @@
 //! | pointwise | y_i = f(x_i) | dx_i = f′(x_i) dy_i | exp, log, tanh, sigmoid, … ([`elementwise`]), affine |
 //! | binary | y_i = f(a_j, b_k), broadcast | da_j = Σ ∂f/∂a dy_i | add, sub, mul, div ([`arith`]) |
 //! | linear | y_i = Σ c x_j over terms (i, j, c) | dx_j = Σ c dy_i over the same terms | sum, mean, max ([`reduce`]), cumsum, narrow, concat, tril ([`movement`]), permute, embedding, gather ([`embed`]), cast |
-//! | products | y = a b for matrices | da = dy bᵀ, db = aᵀ dy | [`matmul`], the inverse of a [`triangular`] matrix |
+//! | products | y = a b for matrices | da = dy bᵀ, db = aᵀ dy | [`matmul`], the solution of a [`triangular`] system |
 //!
 //! A gradient is added to the one that is there ([`Grad::add`]). Nothing here is fast, and nothing is a special case.
 

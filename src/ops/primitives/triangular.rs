@@ -1,27 +1,33 @@
-//! Unit lower-triangular systems: (I + L) X = R by substitution, and (I + L)⁻¹ as an op.
+//! Unit lower-triangular systems, (I + L) X = R, by substitution.
 
 use crate::{
     autograd::{Gen, Grad, In, Kernel, Op, Outs, Primitive, Var},
-    tensor::{Real, Tensor},
+    ops::check_real,
+    tensor::{Real, Shape, Tensor},
     with_real,
 };
 
-/// (I + stril(L))⁻¹ over the last two axes of a tensor [.., C, C]; only what lies below the diagonal is read.
+/// X = (I + stril(L))⁻¹ R over the last two axes of L [.., C, C] and R [.., C, N]; only what lies below the diagonal of L
+/// is read. A row of X depends on that row of L and on the rows of R up to it, whatever the others hold.
 ///
-/// With T the inverse, T (I + L) = I gives dL = −stril(Tᵀ dT Tᵀ).
-pub struct UnitLowerInverse;
+/// ```text
+/// dR = (I + L)⁻ᵀ dX        dL = −stril(dR Xᵀ)
+/// ```
+pub struct UnitLowerSolve;
 
-impl Op for UnitLowerInverse {
+impl Op for UnitLowerSolve {
     fn name(&self) -> &'static str {
-        "unit_lower_inverse"
+        "unit_lower_solve"
     }
 
     fn infer(&self, x: In) -> Result<Outs, String> {
-        let s = x[0].shape();
-        if s.rank() < 2 || s.at(-1) != s.at(-2) {
-            return Err(format!("needs square matrices in the last two axes, got shape {s}"));
+        (0..2).try_for_each(|i| check_real(&x[i]))?;
+        let (l, r) = (x[0].shape(), x[1].shape());
+        let rows = l.rank().saturating_sub(1);
+        if rows < 1 || l.rank() != r.rank() || l.dims()[..rows] != r.dims()[..rows] || l.at(-1) != l.at(-2) {
+            return Err(format!("shapes {l} and {r} do not fit [.., C, C] and [.., C, N]"));
         }
-        Ok(s.into())
+        Ok(r.into())
     }
 
     fn primitive(&self) -> Option<&dyn Primitive> {
@@ -33,66 +39,58 @@ impl Op for UnitLowerInverse {
     }
 
     fn sample(g: &mut Gen) -> (Self, Vec<Tensor>) {
-        let (outer, n) = (g.size(3), g.size(6));
-        (UnitLowerInverse, vec![g.range([outer, n, n], -1.0, 1.0)])
+        let (outer, n, cols) = (g.size(3), g.size(6), g.size(5));
+        (UnitLowerSolve, vec![g.range([outer, n, n], -1.0, 1.0), g.normal([outer, n, cols])])
     }
 }
 
-/// The columns of (I + L)⁻¹ for a matrix L [n, n] of which only the part below the diagonal is read, by substitution:
-/// t_ij = δ_ij − Σ_{j ≤ k < i} l_ik t_kj.
-fn inverse<T: Real>(l: &[T], t: &mut [T], n: usize) {
-    t.fill(T::ZERO);
-    for i in 0..n {
-        t[i * n + i] = T::ONE;
-        for j in 0..i {
-            let sum: T = (j..i).map(|k| l[i * n + k] * t[k * n + j]).sum();
-            t[i * n + j] = -sum;
+/// Calls `f(i, j, at)` for every column of R of every system and every entry of L below the diagonal, the rows of L in
+/// order, or with `back` from the last one up: i and j are places in R, in the rows that the entry belongs to, and `at` is
+/// its place in L.
+fn entries(r: Shape, back: bool, mut f: impl FnMut(usize, usize, usize)) {
+    let (n, cols) = (r.at(-2), r.at(-1));
+    let systems: usize = r.dims()[..r.rank() - 2].iter().product();
+    for s in 0..systems {
+        let rows = 0..n;
+        let rows: Box<dyn Iterator<Item = usize>> = if back { Box::new(rows.rev()) } else { Box::new(rows) };
+        for i in rows {
+            for j in 0..i {
+                (0..cols).for_each(|c| f((s * n + i) * cols + c, (s * n + j) * cols + c, (s * n + i) * n + j));
+            }
         }
     }
 }
 
-/// T = (I + L)⁻¹. From T (I + L) = I follows dL = −Tᵀ dT Tᵀ, below the diagonal:
-/// dL_ij = −Σ T_ai dT_ab T_jb over a ≥ i and b ≤ j, as T is lower triangular.
-impl Primitive for UnitLowerInverse {
+/// x_i = r_i − Σ L_ij x_j over j < i
+fn solve<T: Real>(l: &[T], r: &[T], shape: Shape) -> Vec<T> {
+    let mut x = r.to_vec();
+    entries(shape, false, |i, j, at| x[i] = x[i] - l[at] * x[j]);
+    x
+}
+
+impl Primitive for UnitLowerSolve {
     fn value(&self, x: In, y: &mut Tensor) {
-        let n = y.shape().last();
-        with_real!(y.dtype(), T => {
-            let size = (n * n).max(1);
-            let matrices = x[0].host::<T>().chunks_exact(size).zip(y.host_mut::<T>().chunks_exact_mut(size));
-            matrices.for_each(|(l, t)| inverse(l, t, n));
-        });
+        let shape = y.shape();
+        with_real!(y.dtype(), T => y.host_mut::<T>().copy_from_slice(&solve(x[0].host::<T>(), x[1].host(), shape)));
     }
 
     fn derivative(&self, x: In, dy: &Tensor, dx: &mut [Grad]) {
-        let n = dy.shape().last();
-        with_real!(dy.dtype(), T => dx[0].add::<T>(|dl| {
-            let size = (n * n).max(1);
-            let mut t = vec![T::ZERO; n * n];
-            let matrices = x[0].host::<T>().chunks_exact(size).zip(dy.host::<T>().chunks_exact(size));
-            for ((l, dt), dl) in matrices.zip(dl.chunks_exact_mut(size)) {
-                inverse(l, &mut t, n);
-                // (dT Tᵀ)_aj, then Tᵀ times it.
-                let mut right = vec![T::ZERO; n * n];
-                for a in 0..n {
-                    for j in 0..n {
-                        right[a * n + j] = (0..=j).map(|b| dt[a * n + b] * t[j * n + b]).sum();
-                    }
-                }
-                for i in 0..n {
-                    for j in 0..i {
-                        let sum: T = (i..n).map(|a| t[a * n + i] * right[a * n + j]).sum();
-                        dl[i * n + j] += -sum;
-                    }
-                }
-            }
-        }));
+        with_real!(dy.dtype(), T => {
+            let (l, shape) = (x[0].host::<T>(), dy.shape());
+            let solution = solve(l, x[1].host(), shape);
+            // dr_j = dx_j − Σ L_ij dr_i over i > j
+            let mut dr = dy.host::<T>().to_vec();
+            entries(shape, true, |i, j, at| dr[j] = dr[j] - l[at] * dr[i]);
+            dx[0].add::<T>(|dl| entries(shape, false, |i, j, at| dl[at] += -dr[i] * solution[j]));
+            dx[1].add::<T>(|d| d.iter_mut().zip(&dr).for_each(|(d, &g)| *d += g));
+        });
     }
 }
 
 impl<'t> Var<'t> {
-    /// (I + stril(self))⁻¹ over the last two axes.
+    /// (I + stril(self))⁻¹ r over the last two axes.
     #[track_caller]
-    pub fn unit_lower_inverse(self) -> Var<'t> {
-        self.tape().apply(UnitLowerInverse, [self])
+    pub fn unit_lower_solve(self, r: Var<'t>) -> Var<'t> {
+        self.tape().apply(UnitLowerSolve, [self, r])
     }
 }
