@@ -78,20 +78,24 @@ fn memory_that_is_not_there_is_a_message() {
 
 #[test]
 fn what_training_holds_is_estimated_within_a_factor_of_two() {
+    let mut off = vec![];
     for name in tapezoo::models::names() {
         let forms = Model::new(&config("64", 1, "").for_model(name).unwrap().model, 0, DType::F32).unwrap().forms();
         for form in forms {
             for len in [48, 400] {
-                let more = format!("form = '{form}'");
+                let more = format!("models = ['{name}']\nform = '{form}'");
                 let cfg = config(&len.to_string(), 1, &more).for_model(name).unwrap();
                 let mut trainer = Trainer::new(&cfg, 0).unwrap();
                 trainer.step().unwrap();
                 let params = 4 * trainer.model().params().len() * 4;
                 let (is, said) = (trainer.memory()[1] + params, memory(&cfg, trainer.model())[0].bytes as usize);
-                assert!(is <= 2 * said && said <= 2 * is, "{name} {form} T = {len}: {said} bytes estimated, {is} held");
+                if is > 2 * said || said > 2 * is {
+                    off.push(format!("{name} {form} T = {len}: {said} bytes estimated, {is} held"));
+                }
             }
         }
     }
+    assert!(off.is_empty(), "{off:#?}");
 }
 
 #[test]

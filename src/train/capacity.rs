@@ -26,10 +26,10 @@ const LONGEST: f64 = 10.0 * 365.25 * 86_400.0;
 /// What can be had without looking how much there is.
 const ALWAYS: f64 = (1 << 28) as f64;
 
-/// Refuse an experiment that needs more memory than there is, or more time than anybody has.
+/// Refuse an experiment of more runs than anybody waits for.
 ///
 /// # Errors
-/// When it does: what asks for how much, and what to change.
+/// When it has as many: how many, and what to change.
 pub fn check(cfg: &TrainConfig) -> Result<()> {
     let runs = cfg.models.len().saturating_mul(cfg.seeds);
     if runs > MOST_RUNS {
@@ -39,11 +39,15 @@ pub fn check(cfg: &TrainConfig) -> Result<()> {
             if models == 1 { "" } else { "s" }
         )));
     }
-    cfg.each_model()?.iter().try_for_each(check_run)
+    Ok(())
 }
 
-fn check_run(cfg: &TrainConfig) -> Result<()> {
-    let (model, name) = (Model::new(&cfg.model, cfg.seed, cfg.dtype)?, &cfg.models[0]);
+/// Refuse a run that needs more memory than there is, or more time than anybody has.
+///
+/// # Errors
+/// When it does: what asks for how much, and what to change.
+pub fn check_run(cfg: &TrainConfig, model: &Model) -> Result<()> {
+    let name = cfg.models.first().map_or("", String::as_str);
     for part in times(cfg, model.params().len()) {
         if part.seconds > LONGEST {
             return Err(Error::config(format!(
@@ -57,7 +61,7 @@ fn check_run(cfg: &TrainConfig) -> Result<()> {
     if matches!(cfg.device, Device::Cuda(_)) {
         return Ok(());
     }
-    let asked = memory(cfg, &model);
+    let asked = memory(cfg, model);
     let Some(most) = asked.iter().max_by(|a, b| a.bytes.total_cmp(&b.bytes)).filter(|most| most.bytes > ALWAYS) else {
         return Ok(());
     };

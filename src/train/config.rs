@@ -318,8 +318,8 @@ impl TrainConfig {
         expect(self.seeds >= 1, || "seeds 0: expected at least 1".into())?;
         let last = self.seed.checked_add(self.seeds as u64).filter(|&s| i64::try_from(s).is_ok());
         expect(last.is_some(), || format!("seed {}: expected seeds below 2^63", self.seed))?;
-        self.each_model()?.iter().try_for_each(TrainConfig::check_run)?;
-        super::capacity::check(self)
+        super::capacity::check(self)?;
+        self.each_model()?.iter().try_for_each(TrainConfig::check_run)
     }
 
     fn check_run(&self) -> Result<()> {
@@ -413,7 +413,8 @@ impl TrainConfig {
     fn check_model(&self) -> Result<()> {
         let model = Model::new(&self.model, self.seed, self.dtype)?;
         self.eval_lens.iter().chain([&self.train_len]).try_for_each(|len| model.check_len(len.max))?;
-        self.form.map_or(Ok(()), |form| model.check_form(form))
+        self.form.map_or(Ok(()), |form| model.check_form(form))?;
+        super::capacity::check_run(self, &model)
     }
 }
 
