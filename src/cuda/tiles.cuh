@@ -90,11 +90,11 @@ struct Tile {
         }
     }
 
-    // The same for a lower-triangular a(r, k), 0 for k > r: what b holds at k reaches no row above, NaN and infinity neither,
+    // The same for a lower-triangular a(r, k), 0 for k > r + past: what b holds at k reaches no row above, NaN and infinity neither,
     // though 0 times them is NaN. They are left out of the product, and added to the rows that see them. (So are the largest
     // numbers, which bf16 rounds to infinity.)
     template <int A_K, int B_K, class A, class B>
-    __device__ void add_lower(real* scratch, int depth, A a, B b) {
+    __device__ void add_lower(real* scratch, int depth, A a, B b, i64 past = 0) {
         const auto common = [](real x) { return fabs(x) <= LARGEST / 2; };
         bool others = false;
         add<A_K, B_K>(scratch, depth, a, [&](int k, int c) {
@@ -111,7 +111,7 @@ struct Tile {
                 if (common(x)) continue;
 #pragma unroll
                 for (int i = 0; i < ROWS; i++)
-                    if (k <= row(i)) v[i][j] += a(row(i), k) * x;
+                    if (k <= row(i) + past) v[i][j] += a(row(i), k) * x;
             }
         __syncthreads();
     }

@@ -8,7 +8,7 @@ use crate::{
     autograd::{Grad, In, Kernel, Outs, Value},
     kernels::{heads::Heads, math::Math},
     ops::{attention::CausalAttention, heads::Dims},
-    tensor::{Cx, DType, Shape, Tensor},
+    tensor::{Cx, Shape, Tensor},
     with_real,
 };
 
@@ -51,7 +51,8 @@ struct Inputs<'a, T> {
     k: &'a [T],
     v: &'a [T],
     o: &'a [T],
-    lse: &'a [T],
+    /// The largest score of each query, and the logarithm of the sum.
+    lse: [&'a [T]; 2],
     d_o: &'a [T],
 }
 
@@ -66,8 +67,8 @@ impl CausalAttention {
 impl Kernel for CausalAttention {
     fn saves(&self, x: In) -> Outs {
         let Dims { b, t, h, .. } = self.plan::<f64>(x).d;
-        // lse. bf16 has too few digits for it: there it is a sum of two.
-        Shape::from(if x[0].dtype() == DType::BF16 { [2 * b, h, t] } else { [b, h, t] }).into()
+        // The largest score of each query, and the logarithm of the sum.
+        Shape::from([2 * b, h, t]).into()
     }
 
     fn forward(&self, cx: &Cx, x: In, y: &mut [Value]) {
@@ -80,7 +81,9 @@ impl Kernel for CausalAttention {
                         5..=side_by_side::WIDEST => side_by_side::forward::<T, { side_by_side::WIDEST }>,
                         _ => tiles::forward,
                     };
-                    run(cpu, plan, x[0].host(), x[1].host(), x[2].host(), o.host_mut(), lse.host_mut());
+                    let lse = lse.host_mut::<T>();
+                    let lse = lse.split_at_mut(lse.len() / 2);
+                    run(cpu, plan, x[0].host(), x[1].host(), x[2].host(), o.host_mut(), lse);
                 }
             }),
             Cx::Cuda(cu) => {
@@ -97,7 +100,8 @@ impl Kernel for CausalAttention {
                 let plan = self.plan::<T>(x);
                 if let [dq, dk, dv] = dx {
                     let (q, k, v, o) = (x[0].host(), x[1].host(), x[2].host(), y[0].host());
-                    let inputs = Inputs { q, k, v, o, lse: y[1].host(), d_o: g.host() };
+                    let lse = y[1].host::<T>();
+                    let inputs = Inputs { q, k, v, o, lse: lse.split_at(lse.len() / 2).into(), d_o: g.host() };
                     let run = match plan.width() {
                         0..=4 => side_by_side::backward::<T, 4>,
                         5..=side_by_side::WIDEST => side_by_side::backward::<T, { side_by_side::WIDEST }>,

@@ -102,6 +102,7 @@ kernels! {
     exp = Exp { |x, y| f: exp(x), df: y }
     log = Log { |x, y| f: log(x), df: 1.0 / x }
     expm1 = Expm1 { |x, y| f: expm1(x), df: exp(x) }
+    decay_rate = DecayRate { |x, y| f: decay_rate(x), df: y }
     sqrt = Sqrt { |x, y| f: sqrt(x), df: 0.5 / y }
     square = Square { |x, y| f: x * x, df: 2.0 * x }
     sin = Sin { |x, y| f: sin(x), df: cos(x) }

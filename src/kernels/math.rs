@@ -38,6 +38,10 @@ pub trait Math: Real {
     fn silu_and_slope(self) -> (Self, Self);
     /// The larger of two; NaN loses.
     fn max(self, other: Self) -> Self;
+    /// Whether the sign bit is set: of −0 it is.
+    fn sign_bit(self) -> bool;
+    /// The fastest rate of decay.
+    const FASTEST: Self;
 }
 
 /// So far from zero every σ, Φ and density is 0 or 1 to the last bit, in both precisions. A factor that multiplies what has
@@ -112,6 +116,11 @@ macro_rules! math {
             fn max(self, other: Self) -> Self {
                 $m::max(self, other)
             }
+            #[inline(always)]
+            fn sign_bit(self) -> bool {
+                self.is_sign_negative()
+            }
+            const FASTEST: Self = $m::FASTEST;
         }
     };
 }
@@ -339,6 +348,15 @@ pub mod m32 {
         let y = select(x > 0.0, y, select(x == 0.0, -f32::INFINITY, f32::NAN));
         select(x.is_nan(), x, y)
     }
+    /// The fastest rate of decay that a step is multiplied by: ∞ times a step of length 0 would be NaN. Gradients of its size
+    /// have room beside it.
+    pub const FASTEST: f32 = 1e37;
+    /// −eˣ, at most as fast as that.
+    #[inline(always)]
+    pub fn decay_rate(x: f32) -> f32 {
+        let y = -exp(x);
+        if y < -FASTEST { -FASTEST } else { y }
+    }
     #[inline(always)]
     pub fn sin(a: f32) -> f32 {
         a.sin()
@@ -422,6 +440,15 @@ pub mod m64 {
     #[inline(always)]
     pub fn log(a: f64) -> f64 {
         a.ln()
+    }
+    /// The fastest rate of decay that a step is multiplied by: ∞ times a step of length 0 would be NaN. Gradients of its size
+    /// have room beside it.
+    pub const FASTEST: f64 = 1e37;
+    /// −eˣ, at most as fast as that.
+    #[inline(always)]
+    pub fn decay_rate(x: f64) -> f64 {
+        let y = -exp(x);
+        if y < -FASTEST { -FASTEST } else { y }
     }
     #[inline(always)]
     pub fn sin(a: f64) -> f64 {

@@ -75,25 +75,33 @@ struct Grads<'a, T> {
 }
 
 impl<T: Math> Plan<T> {
-    /// N from n·q and m.
+    /// 1 / N from n·q and m, and the derivative of N by |n·q|: 1, or 0, or ½ where both are equal. In two factors a and b, e^(m/2) and what is left of it, since
+    /// e^(−m) is more than a number holds where m is far below 0: there both terms are multiplied by eᵐ.
     #[inline(always)]
-    fn normaliser(&self, den: T, m: T) -> T {
-        den.abs().max((-m).exp()) + self.eps
+    fn inverse(&self, den: T, m: T) -> (T, T, T) {
+        let below = m < T::ZERO;
+        let e = (if below { T::of(0.5) * m } else { -m }).decay();
+        let (half, floor) = if below { (e, T::ONE) } else { (T::ONE, e) };
+        let den = half * (half * den.abs());
+        let slope = if den == floor { T::of(0.5) } else { T::ZERO };
+        let slope = if den > floor { T::ONE } else { slope };
+        (half, half / (den.max(floor) + self.eps * (half * half)), slope)
     }
 }
 
-/// N of every step from n·q and m.
+/// 1 / N of every step from n·q and m, in two factors.
 #[versions::versions]
-fn normalisers<T: Math>(p: Plan<T>, den: &[T], m: &[T], y: &mut [T]) {
-    y.iter_mut().zip(den).zip(m).for_each(|((y, &den), &m)| *y = p.normaliser(den, m));
+fn inverses<T: Math>(p: Plan<T>, den: &[T], m: &[T], a: &mut [T], b: &mut [T]) {
+    a.iter_mut().zip(b).zip(den).zip(m).for_each(|(((a, b), &den), &m)| (*a, *b, _) = p.inverse(den, m));
 }
 
-/// From n·q to the derivative of N with respect to it, in its place.
+/// The same, and from n·q to the derivative of N with respect to it, in its place.
 #[versions::versions]
-fn signs<T: Math>(den: &mut [T], m: &[T]) {
-    for (den, &m) in den.iter_mut().zip(m) {
-        let sign = if *den < T::ZERO { -T::ONE } else { T::ONE };
-        *den = if den.abs() > (-m).exp() { sign } else { T::ZERO };
+fn inverses_and_signs<T: Math>(p: Plan<T>, den: &mut [T], m: &[T], a: &mut [T], b: &mut [T]) {
+    for (((a, b), den), &m) in a.iter_mut().zip(b).zip(den).zip(m) {
+        let slope;
+        (*a, *b, slope) = p.inverse(*den, m);
+        *den = if *den < T::ZERO { -slope } else { slope };
     }
 }
 
@@ -119,13 +127,15 @@ struct Gates<'a, T: Real> {
     f: Temp<'a, T>,
     /// m_t
     m: Temp<'a, T>,
-    /// ±σ(−f̃_t): positive where l won.
+    /// σ(−f̃_t)
     slope: Temp<'a, T>,
+    /// 1 where l won, else 0: no sign could tell, as σ(−f̃) may be 0.
+    won: Temp<'a, T>,
 }
 
 impl<'a, T: Math> Gates<'a, T> {
     fn new(cpu: &'a Cpu, t: usize) -> Gates<'a, T> {
-        Gates { i: cpu.temp(t), f: cpu.temp(t), m: cpu.temp(t), slope: cpu.temp(t) }
+        Gates { i: cpu.temp(t), f: cpu.temp(t), m: cpu.temp(t), slope: cpu.temp(t), won: cpu.temp(t) }
     }
 
     /// Those of head `i`. The last m is returned.
@@ -138,8 +148,10 @@ impl<'a, T: Math> Gates<'a, T> {
             let (input, past) = (self.i[t], m - self.f[t]);
             let wins = past >= input;
             m = if wins { past } else { input };
-            self.slope[t] = if wins { self.slope[t] } else { -self.slope[t] };
-            (self.i[t], self.f[t], self.m[t]) = (input - m, past - m, m);
+            self.won[t] = if wins { T::ONE } else { T::ZERO };
+            // As long as nothing was written, m = −∞: weights are 0 then.
+            let from = if m == T::of(f64::NEG_INFINITY) { T::ZERO } else { m };
+            (self.i[t], self.f[t], self.m[t]) = (input - from, past - from, m);
         }
         exp(&mut self.i[..d.t]);
         exp(&mut self.f[..d.t]);
@@ -152,12 +164,12 @@ impl<'a, T: Math> Gates<'a, T> {
         for t in (0..d.t).rev() {
             let (at, slope) = (d.scalars().at(i, t), self.slope[t]);
             gamma += own[t];
-            if slope > T::ZERO {
+            if self.won[t] > T::ZERO {
                 g.di[at] += di[t];
                 g.df[at] += (df[t] + gamma) * slope;
             } else {
                 g.di[at] += di[t] + gamma;
-                g.df[at] += df[t] * -slope;
+                g.df[at] += df[t] * slope;
                 gamma = T::ZERO;
             }
         }

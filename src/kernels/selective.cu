@@ -50,6 +50,13 @@ __device__ void load(const P* x, const Place& p, const Size& z, i64 of, real (&v
     for (int i = 0; i < 4; i++) v[i] = x && p.has(z, i) ? ld(x + p.state(z, of) + i) : real(0.0);
 }
 
+// Rates of decay as numbers: -INF times a step of length 0 is none.
+__device__ inline void load_rates(const real* a, const Place& p, const Size& z, real (&v)[4]) {
+    load(a, p, z, 0, v);
+#pragma unroll
+    for (int i = 0; i < 4; i++) v[i] = v[i] < -FASTEST ? -FASTEST : v[i];
+}
+
 // Rows t, t + by, … of b or c, for the states of this block; zeros outside t0 .. t1.
 template <int U>
 __device__ void stage(const S* x, const Place& p, const Size& z, i64 t, int by, Four (&to)[U][WARPS]) {
@@ -69,7 +76,7 @@ __device__ void total(const S* x, const S* delta, const real* a, const S* y, rea
     __shared__ Four rows[U][WARPS];
     const Place p(z);
     real av[4], product[4] = {1.0, 1.0, 1.0, 1.0}, h[4] = {0.0, 0.0, 0.0, 0.0};
-    load(a, p, z, 0, av);
+    load_rates(a, p, z, av);
     for (i64 s = 0; s < p.t1 - p.t0; s += U) {
         const i64 first = BACK ? p.t1 - 1 - s : p.t0 + s;
         const int by = BACK ? -1 : 1;
@@ -125,7 +132,7 @@ extern "C" __global__ void __launch_bounds__(256, 1) selective_run(const S* us, 
     const Size z = Z;
     const Place p(z);
     real av[4], h[4];
-    load(a, p, z, 0, av);
+    load_rates(a, p, z, av);
     if (starts) load(starts, p, z, p.row, h);
     else load(h0, p, z, p.b, h);
     i64 save = p.t0; // the next step before which the state is saved
@@ -221,7 +228,7 @@ extern "C" __global__ void __launch_bounds__(256, 1) selective_run_back(
     const Size z = Z;
     const Place p(z);
     real av[4], g[4], dav[4] = {0.0, 0.0, 0.0, 0.0};
-    load(a, p, z, 0, av);
+    load_rates(a, p, z, av);
     if (ends) load(ends, p, z, p.row, g);
     else load(dlast, p, z, p.b, g);
     real* subs = dynamic + threadIdx.x;

@@ -23,9 +23,9 @@ fn ordinary<T: Real>(x: T) -> bool {
     twice - twice == T::ZERO
 }
 
-/// Whether all are [`ordinary`].
+/// Whether all are finite, and none so large that bf16 would round it to infinity.
 #[versions::versions]
-fn all_ordinary<T: Real>(x: &[T]) -> bool {
+pub fn all_finite<T: Real>(x: &[T]) -> bool {
     x.chunks(64).all(|x| x.iter().fold(true, |all, &x| all & ordinary(x)))
 }
 
@@ -41,7 +41,7 @@ pub fn masked_gemm<T: Real>(
     sees: impl Fn(usize) -> Range<usize>,
 ) {
     let size = mb.rows * mb.cols;
-    if all_ordinary(&b[..size]) {
+    if all_finite(&b[..size]) {
         return gemm_as(products, Start::of(acc), T::ONE, (a, ma), (b, mb), (y, my));
     }
     let mut rest = cpu.temp::<T>(size);

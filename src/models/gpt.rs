@@ -37,12 +37,12 @@ pub fn recurrent<'t>(q: Var<'t>, k: Var<'t>, v: Var<'t>, scale: f64) -> Var<'t> 
     })
 }
 
-/// All rows at once, the future masked.
+/// All rows at once, the future masked: in the product too, where 0 times NaN would be NaN.
 pub fn parallel<'t>(q: Var<'t>, k: Var<'t>, v: Var<'t>, scale: f64) -> Var<'t> {
     let (q, k, v) = (head_first(q), head_first(k), head_first(v));
     let past = k.shape().at(2) - q.shape().at(2);
     let a = (scale * q.matmul_t(k)).causal_softmax(past); // [B, H, T, S]
-    head_first(a.matmul(v))
+    head_first(a.tril_matmul_after(past, v))
 }
 
 /// The mixer.

@@ -108,7 +108,7 @@ impl Mix {
 
     /// λ `[N]` from ν and θ (eq. 6).
     fn lambda<'t>(&self, p: &Bound<'t>) -> Complex<'t> {
-        let magnitude = (-p[self.nu].exp()).exp();
+        let magnitude = p[self.nu].decay_rate().exp();
         let phase = p[self.theta].exp();
         (magnitude * phase.cos(), magnitude * phase.sin())
     }

@@ -31,11 +31,11 @@
 //! | parallel | O(T E N log T): associative scan over (Ā, B̄ x) | some log T tensors [B, T, E, N] |
 //! | chunked | O(T E N) | the state at every C-th step; the rest is recomputed in the backward pass |
 
-use super::{Bound, Choices, Form, Init, Mixer, ModelConfig, P, State, at, linear_cut, linear_parts, over_time, remembered};
+use super::{Bound, Choices, Form, Init, Mixer, ModelConfig, P, State, at, linear_cut, linear_parts, over_time, remembered, xlstm::maximum};
 use crate::{
     autograd::{Gen, Var},
     error::Result,
-    ops::{scan::linear_scan_parallel, selective::selective_scan},
+    ops::{elementwise::FASTEST, scan::linear_scan_parallel, selective::selective_scan},
     tensor::Shape,
 };
 
@@ -46,13 +46,18 @@ fn transition(dt_a: Var<'_>, s: f64) -> Var<'_> {
     if s == 1.0 { dt_a.exp() } else { s * dt_a.exp() - (s - 1.0) }
 }
 
+/// A with numbers in place of −∞, which times Δ = 0 is none.
+fn bounded(a: Var<'_>) -> Var<'_> {
+    maximum(&[a, a.tape().full(a.shape(), a.dtype(), -FASTEST)])
+}
+
 /// Equations 2 and 4 for one token, without D: u, dt [B, E], a [E, N], b, c [B, N], h [B, E, N] to y [B, E] and the
 /// next h.
 pub fn step<'t>(u: Var<'t>, dt: Var<'t>, a: Var<'t>, b: Var<'t>, c: Var<'t>, h: Var<'t>, s: f64) -> (Var<'t>, Var<'t>) {
     let [batch, e] = u.dims();
     let n = a.shape().last();
     let (u, dt, b, c) = (u.named("x"), dt.named("dt"), b.named("B"), c.named("C"));
-    let a_bar = transition(dt.reshape([batch, e, 1]) * a, s).named("A_bar"); // [B, E, N]
+    let a_bar = transition(dt.reshape([batch, e, 1]) * bounded(a), s).named("A_bar"); // [B, E, N]
     let h = a_bar * h + (dt * u).reshape([batch, e, 1]) * b.reshape([batch, 1, n]);
     ((h * c.reshape([batch, 1, n])).sum_axis(2, false).named("y"), h)
 }
@@ -72,7 +77,7 @@ pub fn recurrent<'t>(u: Var<'t>, dt: Var<'t>, a: Var<'t>, b: Var<'t>, c: Var<'t>
 pub fn parallel<'t>(u: Var<'t>, dt: Var<'t>, a: Var<'t>, b: Var<'t>, c: Var<'t>, h: Var<'t>, s: f64) -> (Var<'t>, Var<'t>) {
     let [batch, t, e] = u.dims();
     let n = a.shape().last();
-    let a_bar = transition(dt.reshape([batch, t, e, 1]) * a, s); // [B, T, E, N]
+    let a_bar = transition(dt.reshape([batch, t, e, 1]) * bounded(a), s); // [B, T, E, N]
     let input = (dt * u).reshape([batch, t, e, 1]) * b.reshape([batch, t, 1, n]);
     let flat = [batch, t, e * n];
     let (hs, last) = linear_scan_parallel(a_bar.reshape(flat), input.reshape(flat), h.reshape([batch, e * n]));
@@ -141,7 +146,7 @@ impl Mix {
         let x = x.silu();
         let [delta, b, c] = linear_cut(x, p[self.w_x], None, [self.r, self.n, self.n]); // [B, T, R], [B, T, N] twice
         let dt = delta.linear(p[self.w_dt], Some(p[self.b_dt])).softplus().cast(u.dtype());
-        let a = -p[self.a_log].exp();
+        let a = p[self.a_log].decay_rate();
         [x, dt, a, b, c, z]
     }
 

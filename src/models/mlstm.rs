@@ -26,7 +26,11 @@
 //!
 //! With F_t = Σ_{s≤t} ln σ(f̃_s) the weight of step s at step t, before it is stabilised, is e^(F_t − F_s + ĩ_s), and
 //! that of the initial state e^(F_t + m_0); m_t is the largest of the exponents (eq. 27 on). The parallel form writes
-//! just that, the chunked one multiplies gates instead (see `ops::mlstm`).
+//! just that, with F_t − F_s as the sum over the steps between: a difference of large sums has no digits left, and none at
+//! all behind a forget gate of 0. The chunked form multiplies gates instead (see `ops::mlstm`).
+//!
+//! An input gate of 0, ĩ = −∞, is a step that writes nothing, as in padding on the left: m stays −∞ and h is 0 until
+//! something was written.
 //!
 //! Shapes, per head: q, k [B, T, H, K], v [B, T, H, V], ĩ, f̃ [B, T, H], C [B, H, K, V], n [B, H, K], m, w [B, H].
 //!
@@ -38,7 +42,7 @@
 
 use super::{
     Bound, Form, Init, Mixer, ModelConfig, P, State, at, head_first, heads, linear_parts, over_time, split,
-    xlstm::{BlockDiagonal, Conv, head_norm, log_sigmoid, maximum},
+    xlstm::{BlockDiagonal, Conv, head_norm, log_sigmoid, maximum, reference},
 };
 use crate::{
     autograd::Var,
@@ -51,9 +55,19 @@ pub use crate::ops::mlstm::{Memory, mlstm as chunked};
 /// ε in the denominator, as in the authors' code.
 pub const EPS: f64 = 1e-6;
 
-/// The read's divisor from n·q and m of the same shape.
-fn normaliser<'t>(den: Var<'t>, m: Var<'t>, eps: f64) -> Var<'t> {
-    maximum(&[den, -den, (-m).exp()]) + eps
+/// The read Cᵀq / (max(|n·q|, e^(−m)) + ε) from Cᵀq, and n·q and m of one shape; and its divisor.
+///
+/// Where m is negative both are multiplied by eᵐ: e^(−m) may be infinite, and the way back would have 0 · ∞. As a square,
+/// since eᵐ may be too small a number where Cᵀq is a large one.
+fn read<'t>(num: Var<'t>, den: Var<'t>, m: Var<'t>, eps: f64) -> (Var<'t>, Var<'t>) {
+    let positive = maximum(&[m, m.tape().full(m.shape(), m.dtype(), 0.0)]);
+    let half = (0.5 * (m - positive)).exp(); // e^(m/2) where m is negative, else 1
+    let den = half * (half * den);
+    let floor = (-positive).exp();
+    // Of two that are equal each gets half of the gradient.
+    let larger = 0.5 * (maximum(&[den, -den, floor]) + maximum(&[floor, -den, den]));
+    let by = larger + eps * half.square();
+    (half * (half * num) / by, by / half / half)
 }
 
 /// Equations 15 to 21 for one token: q, k [B, H, K], v [B, H, V], i, f [B, H] to h [B, H, V].
@@ -62,15 +76,18 @@ pub fn step<'t>([q, k, v]: [Var<'t>; 3], [i, f]: [Var<'t>; 2], s: &mut Memory<'t
     let k = (n as f64).powf(-0.5) * k;
     let l = log_sigmoid(f) + s.m + s.w.log();
     let m = maximum(&[l, i]);
-    let gate = |x: Var<'t>, name| (x - m).exp().named(name).reshape([b, h, 1]);
+    let from = reference(m);
+    let gate = |x: Var<'t>, name| (x - from).exp().named(name).reshape([b, h, 1]);
     let (i, f) = (gate(i, "i"), gate(l, "f"));
     let (q, k, v) = (q.named("q"), k.named("k'"), v.named("v"));
     s.c = f.reshape([b, h, 1, 1]) * s.c + (i * k).reshape([b, h, n, 1]) * v.reshape([b, h, 1, value]);
     s.n = f * s.n + i * k;
     (s.m, s.w) = (m, q.tape().full([b, h], q.dtype(), 1.0));
     let den = (s.n * q).sum_axis(2, true); // [B, H, 1]
-    let den = normaliser(den, m.reshape([b, h, 1]), eps).named("den");
-    (s.c.t_matmul(q.reshape([b, h, n, 1])).reshape([b, h, value]) / den).named("h")
+    let num = s.c.t_matmul(q.reshape([b, h, n, 1])).reshape([b, h, value]);
+    let (h, den) = read(num, den, m.reshape([b, h, 1]), eps);
+    let _ = den.named("den"); // to be looked at
+    h.named("h")
 }
 
 /// [`step`] after step: q, k [B, T, H, K], v [B, T, H, V], i, f [B, T, H] to h [B, T, H, V].
@@ -93,18 +110,18 @@ pub fn parallel<'t>([q, k, v]: [Var<'t>; 3], [i, f]: [Var<'t>; 2], s: &mut Memor
         return v;
     }
     let (q, k, v) = (head_first(q), (n as f64).powf(-0.5) * head_first(k), head_first(v)); // [B, H, T, ..]
-    let sums = log_sigmoid(f).cumsum(1).permute([0, 2, 1]); // F [B, H, T]
-    let from = (i.permute([0, 2, 1]) - sums).reshape([b, h, 1, t]); // ĩ_s − F_s
-    let sums = sums.reshape([b, h, t, 1]);
-    let first = sums + (s.m + s.w.log()).reshape([b, h, 1, 1]); // [B, H, T, 1]
-    let exponents = Var::concat(&[first, sums + from + causal(t, q)], 3); // [B, H, T, 1 + T]
+    let f = log_sigmoid(f);
+    // The exponents of the initial state, F_t + m_0, and of step s, which select what is seen: ĩ_s may be NaN later on.
+    let first = f.cumsum(1).permute([0, 2, 1]).reshape([b, h, t, 1]) + (s.m + s.w.log()).reshape([b, h, 1, 1]);
+    let steps = f.permute([0, 2, 1]).segsum() + i.permute([0, 2, 1]).reshape([b, h, 1, t]);
+    let exponents = Var::concat(&[first, steps.tril(0) + causal(t, q)], 3); // [B, H, T, 1 + T]
     let m = exponents.max_axis(3, true);
-    let weights = (exponents - m).exp();
-    let (r, d) = (weights.narrow(3, 0, 1), weights.narrow(3, 1, t).tril(0));
-    let p = q.matmul_t(k) * d;
+    let weights = (exponents - reference(m)).exp();
+    let (r, d) = (weights.narrow(3, 0, 1), weights.narrow(3, 1, t));
+    let p = (q.matmul_t(k) * d).tril(0);
     let (rq, n0) = (r * q, s.n.reshape([b, h, n, 1]));
     let den = p.sum_axis(3, true) + rq.matmul(n0); // [B, H, T, 1]
-    let o = (p.matmul(v) + rq.matmul(s.c)) / normaliser(den, m, eps);
+    let (o, _) = read(p.tril_matmul(v) + rq.matmul(s.c), den, m, eps);
     // The last row's weights make the last state.
     let end = |x: Var<'t>| x.narrow(2, t - 1, 1);
     let ek = end(d).reshape([b, h, t, 1]) * k;

@@ -13,6 +13,8 @@
 //! y_t = HeadNorm(h_t)                                     group norm, one group a head
 //! ```
 //!
+//! As long as all ĩ are −∞, as in padding on the left, nothing is written and h is 0.
+//!
 //! Without the stabiliser i = eˣ overflows; with it c and n are both smaller by e⁻ᵐ, and c / n is what it was. So m is
 //! an ordinary intermediate: it is differentiated like everything else, and h does not depend on it.
 //!
@@ -36,7 +38,7 @@
 
 use super::{
     Bound, Form, Init, Mixer, ModelConfig, P, State, at, no_steps, over_time, split,
-    xlstm::{BlockDiagonal, Conv, head_norm, log_sigmoid, maximum},
+    xlstm::{BlockDiagonal, Conv, LEAST, head_norm, log_sigmoid, maximum, reference},
 };
 use crate::{autograd::Var, error::Result, ops::slstm::slstm_sequence, tensor::Shape};
 
@@ -64,10 +66,12 @@ pub fn step<'t>(x: Var<'t>, r: Var<'t>, s: &mut Cell<'t>) -> Var<'t> {
     let [i, f, z, o] = split(x + y.reshape([b, 4 * d]));
     let l = log_sigmoid(f) + s.m + s.w.log();
     let m = maximum(&[l, i]);
-    let (i, f) = ((i - m).exp(), (l - m).exp());
+    let from = reference(m);
+    let (i, f) = ((i - from).exp(), (l - from).exp());
     let (i, f, z, o) = (i.named("i"), f.named("f"), z.tanh().named("z"), o.sigmoid().named("o"));
     let (c, n) = (f * s.c + i * z, f * s.n + i);
-    let h = o * c / n;
+    // 0 and not 0 / 0 where m = −∞ and nothing was written: the last exponential is 1 there, else 0.
+    let h = o * c / (n + (LEAST - from).exp());
     *s = Cell { h, c, n, m, w: x.tape().full([b, d], x.dtype(), 1.0) };
     h
 }

@@ -16,6 +16,15 @@ pub fn maximum<'t>(x: &[Var<'t>]) -> Var<'t> {
     Var::concat(&columns, axis).max_axis(axis, false)
 }
 
+/// Stands for a stabiliser of −∞, before anything was seen: a number of every type, and far below any gate.
+pub const LEAST: f64 = -1e38;
+
+/// What exponents are measured from: the stabiliser m, or where that is −∞ a number, since −∞ less −∞ is none. Of −∞ the
+/// exponential is 0 then, as is its gradient.
+pub fn reference(m: Var<'_>) -> Var<'_> {
+    maximum(&[m, m.tape().full(m.shape(), m.dtype(), LEAST)])
+}
+
 /// A projection [I] → [O] that is block-diagonal: W [G, O / G, I / G].
 pub struct BlockDiagonal {
     w: P,

@@ -9,7 +9,14 @@
 //! ```
 //!
 //! A tile of queries sees its keys at once, so a tile's scores are all that is ever kept of the T × S matrix; the
-//! backward pass recomputes them from lse. Keys before the first query (S > T) are a cache.
+//! backward pass recomputes them from lse, which is saved as two numbers, the largest score m_t and ln Σ_s exp(x_ts − m_t): of
+//! large scores a sum has no digits left for the latter. A score and the largest of them are computed in the same way, so
+//! that no difference of the two is above 0. Keys before the first query (S > T) are a cache.
+//!
+//! Where a weight is 1 and the others as good as 0, do·v_s is δ_t but for its rounding, which q and k may make large: dx is 0.
+//!
+//! What a query does not see is selected away, never multiplied by 0: keys and values that are NaN or infinite later on
+//! change nothing before.
 
 use crate::{
     autograd::{Gen, In, Kernel, Op, Outs, Var},
@@ -20,7 +27,7 @@ use crate::{
     tensor::{Shape, Tensor},
 };
 
-/// q [B, T, H, K], k [B, S, H, K], v [B, S, H, V] with S >= T → o [B, T, H, V]; saves lse [B, H, T].
+/// q [B, T, H, K], k [B, S, H, K], v [B, S, H, V] with S >= T → o [B, T, H, V].
 pub struct CausalAttention {
     /// Factor of the scores, usually K^-½.
     pub scale: f64,

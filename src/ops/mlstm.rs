@@ -7,11 +7,12 @@
 //! h_t = C_tᵀ q_t / N_t      N_t = max(|n_t·q_t|, exp(−m_t)) + ε
 //! ```
 //!
-//! m₀ is given as m₀ + ln w₀: w₀ = 0 is m₀ = −∞, nothing seen yet. As in linear attention the normaliser is one more
+//! m₀ is given as m₀ + ln w₀: w₀ = 0 is m₀ = −∞, nothing seen yet. As long as ĩ is −∞ too, nothing is written: i and f are 0,
+//! and so is h. As in linear attention the normaliser is one more
 //! column of values that are all 1: v̂ = [v, 1], Ĉ = [C, n], and the cotangent of Ĉᵀ q is
 //!
 //! ```text
-//! dô = [dh / N, −(dh·h) / N · sign(n·q) where |n·q| > exp(−m), else 0]
+//! dô = [dh / N, −(dh·h) / N · sign(n·q) where |n·q| > exp(−m), half of that where they are equal, else 0]
 //! ```
 //!
 //! The gates follow from k and q without another product, since ĩ_t only ever appears with k'_t, and a forget gate
@@ -21,7 +22,8 @@
 //! ∂/∂ln i_t = k'_t·dk'_t      φ_t = Σ_{u≥t} (q_u·dq_u − k'_u·dk'_u) + Ĉ⁺·dĈ⁺      u up to the chunk's end, Ĉ⁺ there
 //! ```
 //!
-//! The sum starts anew from Ĉ⁺·dĈ⁺ at the end of every chunk, so that rounding does not pile up along the sequence.
+//! The sum starts anew from Ĉ⁺·dĈ⁺ at the end of every chunk, so that rounding does not pile up along the sequence, and from
+//! 0 at a step whose f_t is 0, on which nothing before it depends.
 //!
 //! For ε = 0 h does not depend on m. What does is γ, the derivative with respect to m_t for fixed Ĉ eᵐ, which goes to
 //! whichever argument of the maximum won:

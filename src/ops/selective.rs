@@ -10,6 +10,8 @@
 //! g_t = c_t dy_t + G_{t+1};  q_t = g_t h_{t-1} s w_t, the gradient of Δ_t a;  da = Σ_{b,t} q_t Δ_t;
 //! dΔ_t = u_t Σ_n g_t b_t + Σ_n q_t a;  du_t = Δ_t Σ_n g_t b_t;  db_t = Σ_e g_t Δ_t u_t;  dc_t = Σ_e dy_t h_t.
 //!
+//! A rate a of −∞ counts as −[`FASTEST`](super::elementwise::FASTEST): a step of length 0 keeps the state, any other forgets it.
+//!
 //! The states [B, T, E, N] are never stored: forward keeps one at the start of every chunk of steps, and backward
 //! computes those inside a chunk again. A state is kept as [N, E], the number of
 //! channels rounded up to whole blocks.

@@ -8,7 +8,8 @@
 //! c_t = f c_{t-1} + i tanh z̃      n_t = f n_{t-1} + i      h_t = σ(õ) c_t / n_t
 //! ```
 //!
-//! m₀ is given as m₀ + ln w₀: w₀ = 0 is m₀ = −∞, nothing seen yet.
+//! m₀ is given as m₀ + ln w₀: w₀ = 0 is m₀ = −∞, nothing seen yet. As long as ĩ is −∞ too, nothing is written: i and f are 0,
+//! and so is h.
 //!
 //! Backwards, with dh, dc, dn what step t + 1 hands back plus what comes from above. h does not depend on m, so that m
 //! is held fixed throughout; only the last c, n and m do, and γ is their derivative with respect to m for fixed
@@ -33,8 +34,8 @@ use crate::{
 /// x [B, T, 4D] (gates i, f, z, o before the recurrent share), R [4, H, K, K] with H K = D, and h0, c0, n0, m0, w0
 /// [B, D] to h [B, T, D] and the last h, c, n, m [B, D].
 ///
-/// Saves of every step [B, T, 6, D] the smaller of i and f (the other is 1), z, o, c, n and ±σ(−f̃), whose sign is that of
-/// l − ĩ.
+/// Saves of every step [B, T, 6, D] the smaller of i and f (the other is 1), z, o, c, n and ±σ(−f̃), whose sign bit is that of
+/// l − ĩ, if the σ is 0 too.
 pub struct SlstmSequence;
 
 impl Op for SlstmSequence {

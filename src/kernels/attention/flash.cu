@@ -28,13 +28,15 @@ struct Rows {
     }
 };
 
-// lse needs more digits than bf16 has: what is left of it by rounding stands behind all of it.
-__device__ inline void save(S* lse, i64 i, i64 size, real x) {
-    st(lse + i, x);
-    if (sizeof(S) == 2) st(lse + size + i, x - ld(lse + i));
+// lse = top + log in two numbers. bf16 has too few digits for either: what is left of the sum by rounding stands behind
+// all of it.
+__device__ inline void save(S* lse, i64 i, i64 size, real top, real log) {
+    st(lse + i, sizeof(S) == 2 ? top + log : top);
+    st(lse + size + i, sizeof(S) == 2 ? top + log - ld(lse + i) : log);
 }
-__device__ inline real saved(const S* lse, i64 i, i64 size) {
-    return sizeof(S) == 2 ? ld(lse + i) + ld(lse + size + i) : ld(lse + i);
+// x − lse
+__device__ inline real less(real x, const S* lse, i64 i, i64 size) {
+    return sizeof(S) == 2 ? x - (ld(lse + i) + ld(lse + size + i)) : x - ld(lse + i) - ld(lse + size + i);
 }
 
 // Which head and tiles a block has: of `across` columns fastest, then of heads, the last tile of `down` rows first.
@@ -94,16 +96,16 @@ __device__ void forward(const S* q, const S* k, const S* v, S* o, S* lse, real s
                 y.v[i][j] *= fade;
             }
         }
-        y.template add<1, 0>(
+        y.template add_lower<1, 0>(
             memory, (int)(seen - s0 < C ? seen - s0 : C), [&](int r, int s) { return m[r * MLD + s]; },
-            [&](int s, int c) { return keys.get(v, d.v, s, c0 + c); });
+            [&](int s, int c) { return keys.get(v, d.v, s, c0 + c); }, before + t0 - s0);
     }
     y.across(sum, memory);
 #pragma unroll
     for (int i = 0; i < ROWS; i++) {
         const i64 r = y.row(i);
         if (r >= queries.left) continue;
-        if (c0 == 0 && y.col(0) == 0) save(lse, at.head * d.t + t0 + r, d.heads * d.t, top[i] + log(sum[i]));
+        if (c0 == 0 && y.col(0) == 0) save(lse, at.head * d.t + t0 + r, d.heads * d.t, top[i], log(sum[i]));
 #pragma unroll
         for (int j = 0; j < COLS; j++) {
             const i64 c = c0 + y.col(j);
@@ -134,13 +136,13 @@ __device__ void scores(Tile<R>& p, Tile<R>& dx, real* scratch, const Saved& x, c
     for (int i = 0; i < Tile<R>::ROWS; i++) {
         const i64 r = p.row(i), t = t0 + r;
         const bool here = t < d.t;
-        const real lse = here ? saved(x.lse, head * d.t + t, d.heads * d.t) : real(0);
         const real delta = here ? x.delta[queries.at(r)] : real(0);
 #pragma unroll
         for (int j = 0; j < Tile<R>::COLS; j++) {
             const i64 s = s0 + p.col(j);
-            p.v[i][j] = here && s <= d.s - d.t + t ? exp(p.v[i][j] - lse) : real(0);
-            dx.v[i][j] = p.v[i][j] * (dx.v[i][j] - delta);
+            const bool sees = here && s <= d.s - d.t + t;
+            p.v[i][j] = sees ? exp(less(p.v[i][j], x.lse, head * d.t + t, d.heads * d.t)) : real(0);
+            dx.v[i][j] = p.v[i][j] == 1.0 ? real(0.0) : p.v[i][j] * (dx.v[i][j] - delta);
         }
     }
 }

@@ -32,27 +32,27 @@ struct Room<T>([Lane<T>; TILE]);
 const SMALL: f64 = 20.0;
 
 /// What to subtract from the scores before their exponential: nothing where |q| |k_s| <= [`SMALL`] for all keys seen, and
-/// the largest otherwise. Each lane for itself, and from no key that it does not see.
+/// the largest otherwise. Each lane for itself, and from no key that it does not see. None where all lanes have nothing.
 #[inline(always)]
 fn reference<T: Math, const N: usize>(
     here: Option<Avx512>,
     q: &Row<T, N>,
     k: &[Row<T, N>],
     longest: &Lane<T>,
-) -> Lane<T> {
+) -> Option<Lane<T>> {
     let (mut small, mut all, square) = ([false; L], true, plus_dot(here, [T::ZERO; L], q, q));
     for l in 0..L {
         small[l] = square[l] * longest[l] <= T::of(SMALL * SMALL);
         all &= small[l];
     }
     if all {
-        return [T::ZERO; L];
+        return None;
     }
     let mut top = largest(here, q, k);
     for l in 0..L {
         top[l] = if small[l] { T::ZERO } else { top[l] };
     }
-    top
+    Some(top)
 }
 
 /// −x. By a loop, for the reason that [`four_at`](crate::kernels::scan) has one.
@@ -119,7 +119,8 @@ fn largest<T: Math, const N: usize>(here: Option<Avx512>, q: &Row<T, N>, k: &[Ro
     top
 }
 
-/// w_s = exp(q·k_s + plus) for the keys of a tile.
+/// w_s = exp(q·k_s − top + plus) for the keys of a tile. q·k_s is computed as the largest was: begun with −top it would be
+/// rounded otherwise, and be more than 0.
 ///
 /// A pass of its own, and those that use the weights are others: that is faster than one pass over the keys (it seems that
 /// there each key waits for its own exponential and a processor looks ahead at few of them).
@@ -128,21 +129,32 @@ fn weights<'a, T: Math, const N: usize>(
     here: Option<Avx512>,
     q: &Row<T, N>,
     k: &[Row<T, N>],
-    plus: &Lane<T>,
+    top: Option<&Lane<T>>,
+    plus: Option<&Lane<T>>,
     room: &'a mut Room<T>,
 ) -> &'a mut [Lane<T>] {
     let w = &mut room.0[..k.len()];
     for (w, k) in w.iter_mut().zip(k) {
-        *w = plus_dot(here, *plus, q, k);
+        *w = plus_dot(here, [T::ZERO; L], q, k);
+    }
+    if let Some(top) = top {
+        for w in w.iter_mut() {
+            (0..L).for_each(|l| w[l] -= top[l]);
+        }
+    }
+    if let Some(plus) = plus {
+        for w in w.iter_mut() {
+            (0..L).for_each(|l| w[l] += plus[l]);
+        }
     }
     for w in w.as_flattened_mut() {
-        // Not `decay`: of scores beyond 10^9 the largest, subtracted, leaves a rounding that may be more than 88.
+        // Not `decay`: where nothing is subtracted, a score may be above 0.
         *w = w.exp();
     }
     w
 }
 
-/// o = Σ_s w_s v_s / Σ_s w_s with w_s = exp(q·k_s − top), and lse = ln Σ_s exp(q·k_s), of all queries of a block of heads.
+/// o = Σ_s w_s v_s / Σ_s w_s with w_s = exp(q·k_s − top), and lse = [top, ln Σ_s w_s], of all queries of a block of heads.
 #[versions::versions]
 fn attend<T: Math, const N: usize>(
     p: Plan<T>,
@@ -150,7 +162,7 @@ fn attend<T: Math, const N: usize>(
     k: &[Row<T, N>],
     v: &[Row<T, N>],
     o: &mut [Row<T, N>],
-    lse: &mut [Lane<T>],
+    lse: &mut [[Lane<T>; 2]],
 ) {
     let (here, mut longest, mut from, mut room) = (avx512_here!(), [T::ZERO; L], 0, Room([[T::ZERO; L]; TILE]));
     for (t, ((q, o), lse)) in q.iter().zip(o).zip(lse).enumerate() {
@@ -158,43 +170,48 @@ fn attend<T: Math, const N: usize>(
         lengthen(here, &k[from..], &mut longest);
         from = k.len();
         let top = reference(here, q, k, &longest);
-        let (mut all, mut sum, less) = ([T::ZERO; L], [[T::ZERO; L]; N], minus(top));
+        let (mut all, mut sum) = ([T::ZERO; L], [[T::ZERO; L]; N]);
         for (k, v) in k.chunks(TILE).zip(v.chunks(TILE)) {
-            for (w, v) in weights(here, q, k, &less, &mut room).iter().zip(v) {
+            for (w, v) in weights(here, q, k, top.as_ref(), None, &mut room).iter().zip(v) {
                 (0..L).for_each(|l| all[l] += w[l]);
                 add_times(here, &mut sum, w, v);
             }
         }
+        lse[0] = top.unwrap_or([T::ZERO; L]);
         for l in 0..L {
             let by = T::ONE / all[l];
             for j in 0..N {
                 o[j][l] = by * sum[j][l];
             }
-            lse[l] = top[l] + all[l].ln();
+            lse[1][l] = all[l].ln();
         }
     }
 }
 
 /// −δ of each query.
 #[versions::versions]
-fn negative<T: Math, const N: usize>(g: &[Row<T, N>], o: &[Row<T, N>], starts: &mut [[Lane<T>; 2]]) {
+fn negative<T: Math, const N: usize>(g: &[Row<T, N>], o: &[Row<T, N>], starts: &mut [Start<T>]) {
     let here = avx512_here!();
     for ((g, o), start) in g.iter().zip(o).zip(starts) {
         start[0] = minus(plus_dot(here, [T::ZERO; L], g, o));
     }
 }
 
-/// What the way back reads of a block of heads: rows of each query, in `starts` its −δ and −lse, and of each key.
+/// Of a query: −δ, its largest score if that was subtracted, and −ln of the sum.
+type Start<T> = [Lane<T>; 3];
+
+/// What the way back reads of a block of heads: rows of each query, in `starts` what else there is of it, and of each key.
 struct Given<'a, T, const N: usize> {
     q: &'a [Row<T, N>],
     g: &'a [Row<T, N>],
-    starts: &'a [[Lane<T>; 2]],
+    starts: &'a [Start<T>],
     k: &'a [Row<T, N>],
     v: &'a [Row<T, N>],
 }
 
-/// One tile of keys, from `s0` on, and all queries that see any of it backwards: p_s = exp(q·k_s − lse) and
-/// dx_s = p_s (do·v_s − δ); dq += Σ_s dx_s k_s, dk_s += dx_s q, dv_s += p_s do.
+/// One tile of keys, from `s0` on, and all queries that see any of it backwards: p_s = exp(q·k_s − top − ln Σ) and
+/// dx_s = p_s (do·v_s − δ); dq += Σ_s dx_s k_s, dk_s += dx_s q, dv_s += p_s do. do·v_s is summed up as δ was: where one weight
+/// is 1, the two are the same number.
 #[versions::versions]
 fn attend_back<T: Math, const N: usize>(
     p: Plan<T>,
@@ -210,9 +227,16 @@ fn attend_back<T: Math, const N: usize>(
         let (q, g, start) = (&x.q[t], &x.g[t], &x.starts[t]);
         let (k, v) = (&x.k[seen.clone()], &x.v[seen.clone()]);
         let (dk, dv) = (&mut dk[seen.clone()], &mut dv[seen]);
-        let p = weights(here, q, k, &start[1], &mut room);
+        let mut none = true;
+        for l in 0..L {
+            none &= start[1][l] == T::ZERO;
+        }
+        let p = weights(here, q, k, (!none).then_some(&start[1]), Some(&start[2]), &mut room);
         for ((p, v), dv) in p.iter_mut().zip(v).zip(dv) {
-            let dp = plus_dot(here, start[0], g, v);
+            let mut dp = plus_dot(here, [T::ZERO; L], g, v);
+            for l in 0..L {
+                dp[l] += start[0][l];
+            }
             add_times(here, dv, p, g);
             *p = mul(*p, dp);
         }
@@ -236,17 +260,28 @@ fn rows_mut<T: Real, const N: usize>(x: &mut [T]) -> &mut [Row<T, N>] {
 }
 
 /// Writes o and lse.
-pub fn forward<T: Math, const N: usize>(cpu: &Cpu, p: Plan<T>, q: &[T], k: &[T], v: &[T], o: &mut [T], lse: &mut [T]) {
+pub fn forward<T: Math, const N: usize>(
+    cpu: &Cpu,
+    p: Plan<T>,
+    q: &[T],
+    k: &[T],
+    v: &[T],
+    o: &mut [T],
+    (tops, ln_sums): (&mut [T], &mut [T]),
+) {
     let (d, n, s) = (p.d, p.d.t, p.s);
     let lane = |n: usize| cpu.zeros::<T>(n * N * L);
-    let (mut qs, mut ks, mut vs, mut os, mut all) = (lane(n), lane(s), lane(s), lane(n), cpu.temp::<T>(n * L));
+    let (mut qs, mut ks, mut vs, mut os, mut all) = (lane(n), lane(s), lane(s), lane(n), cpu.temp::<T>(n * 2 * L));
     for b in Block::all(d.b * d.h) {
         b.gather(d.keys(), q, 0, n, p.scale, lanes_mut(&mut qs), N);
         b.gather(p.keys(), k, 0, s, T::ONE, lanes_mut(&mut ks), N);
         b.gather(p.values(), v, 0, s, T::ONE, lanes_mut(&mut vs), N);
-        attend::<T, N>(p, rows(&qs), rows(&ks), rows(&vs), rows_mut(&mut os), lanes_mut(&mut all));
-        for (t, all) in lanes(&all).iter().enumerate() {
-            (0..b.len).for_each(|l| lse[(b.first + l) * n + t] = all[l]);
+        attend::<T, N>(p, rows(&qs), rows(&ks), rows(&vs), rows_mut(&mut os), rows_mut(&mut all));
+        for (t, [top, log]) in rows::<T, 2>(&all).iter().enumerate() {
+            for l in 0..b.len {
+                let at = (b.first + l) * n + t;
+                (tops[at], ln_sums[at]) = (top[l], log[l]);
+            }
         }
         b.scatter(d.values(), lanes(&os), N, (0, n), T::ONE, &mut (o, false));
     }
@@ -262,7 +297,7 @@ pub fn backward<T: Math, const N: usize>(
     let (d, n, s) = (p.d, p.d.t, p.s);
     let lane = |n: usize| cpu.zeros::<T>(n * N * L);
     let (mut qs, mut ks, mut vs, mut gs, mut os) = (lane(n), lane(s), lane(s), lane(n), lane(n));
-    let (mut dqs, mut dks, mut dvs, mut starts) = (lane(n), lane(s), lane(s), cpu.temp::<T>(n * 2 * L));
+    let (mut dqs, mut dks, mut dvs, mut starts) = (lane(n), lane(s), lane(s), cpu.temp::<T>(n * 3 * L));
     for b in Block::all(d.b * d.h) {
         b.gather(d.keys(), x.q, 0, n, p.scale, lanes_mut(&mut qs), N);
         b.gather(p.keys(), x.k, 0, s, T::ONE, lanes_mut(&mut ks), N);
@@ -271,9 +306,12 @@ pub fn backward<T: Math, const N: usize>(
         b.gather(d.values(), x.o, 0, n, T::ONE, lanes_mut(&mut os), N);
         [&mut dqs, &mut dks, &mut dvs].into_iter().for_each(|d| d.fill(T::ZERO));
         negative::<T, N>(rows(&gs), rows(&os), rows_mut(&mut starts));
-        for (t, start) in rows_mut::<T, 2>(&mut starts).iter_mut().enumerate() {
-            start[1] = [T::ZERO; L];
-            (0..b.len).for_each(|l| start[1][l] = -x.lse[(b.first + l) * n + t]);
+        for (t, [_, top, log]) in rows_mut::<T, 3>(&mut starts).iter_mut().enumerate() {
+            (*top, *log) = ([T::ZERO; L], [T::ZERO; L]);
+            for l in 0..b.len {
+                let at = (b.first + l) * n + t;
+                (top[l], log[l]) = (x.lse[0][at], -x.lse[1][at]);
+            }
         }
         let given = Given::<T, N> { q: rows(&qs), g: rows(&gs), starts: rows(&starts), k: rows(&ks), v: rows(&vs) };
         for s0 in (0..s).step_by(TILE) {

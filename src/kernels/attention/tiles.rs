@@ -6,12 +6,14 @@
 use crate::{
     kernels::{
         attention::{Inputs, Plan},
+        gemm::Products,
         heads::Merged,
         lanes::L,
         math::Math,
         matmul::{Mat, gemm},
         rows::{add_row_dots, divide_rows},
         scan::{at, put},
+        tril_matmul::{all_finite, masked_gemm},
     },
     tensor::Cpu,
 };
@@ -26,11 +28,13 @@ fn masks<T: Math>() -> [T; 2 * L] {
     y
 }
 
-/// The scores of sixteen queries from `t` on, or −∞ for those before `first`.
+/// The scores of sixteen queries from `t` on, or −∞ for those before `first`. By a choice: a sum with −∞ could be NaN.
 #[inline(always)]
 fn shown<T: Math>(masks: &[T; 2 * L], x: &[T], t: usize, first: usize) -> [T; L] {
     let (mut y, mask): ([T; L], [T; L]) = (at(x, 0, 0, t), at(masks, 0, 0, L - first.saturating_sub(t).min(L)));
-    (0..L).for_each(|l| y[l] += mask[l]);
+    for l in 0..L {
+        y[l] = if mask[l] < T::ZERO { mask[l] } else { y[l] };
+    }
     y
 }
 
@@ -61,18 +65,18 @@ fn softmax<T: Math>(first: impl Fn(usize) -> usize, w: usize, x: &mut [T], top: 
     }
 }
 
-/// lse = top + ln(sum)
+/// y = ln x
 #[versions::versions]
-fn logs<T: Math>(top: &[T], sum: &[T], lse: &mut [T]) {
-    lse.iter_mut().zip(top).zip(sum).for_each(|((y, &top), &sum)| *y = top + sum.ln());
+fn logs<T: Math>(x: &[T], y: &mut [T]) {
+    y.iter_mut().zip(x).for_each(|(y, &x)| *y = x.ln());
 }
 
-/// Scores x [·, w] to weights p once more, and g to the gradients of the scores, p (g − δ); lse and δ [w].
+/// Scores x [·, w] to weights p once more, and g to the gradients of the scores, p (g − δ); lse, in two parts, and δ [w].
 #[versions::versions]
 fn softmax_backward<T: Math>(
     first: impl Fn(usize) -> usize,
     w: usize,
-    (lse, delta): (&[T], &[T]),
+    [top, log, delta]: [&[T]; 3],
     x: &mut [T],
     g: &mut [T],
 ) {
@@ -83,10 +87,10 @@ fn softmax_backward<T: Math>(
             let (mut p, mut dx) = ([T::ZERO; L], [T::ZERO; L]);
             if first < t + L {
                 (p, dx) = (shown(&masks, x, t, first), at(g, 0, w, t));
-                let (lse, delta): ([T; L], [T; L]) = (at(lse, 0, w, t), at(delta, 0, w, t));
+                let [top, log, delta]: [[T; L]; 3] = [at(top, 0, w, t), at(log, 0, w, t), at(delta, 0, w, t)];
                 for l in 0..L {
-                    p[l] = (p[l] - lse[l]).decay();
-                    dx[l] = p[l] * (dx[l] - delta[l]);
+                    p[l] = ((p[l] - top[l]) - log[l]).decay();
+                    dx[l] = if p[l] == T::ONE { T::ZERO } else { p[l] * (dx[l] - delta[l]) };
                 }
             }
             put(x, 0, w, t, p, false);
@@ -96,7 +100,15 @@ fn softmax_backward<T: Math>(
 }
 
 /// Writes o and lse. Keys and values are read where they lie; queries are copied, times the scale.
-pub fn forward<T: Math>(cpu: &Cpu, p: Plan<T>, q: &[T], k: &[T], v: &[T], o: &mut [T], lse: &mut [T]) {
+pub fn forward<T: Math>(
+    cpu: &Cpu,
+    p: Plan<T>,
+    q: &[T],
+    k: &[T],
+    v: &[T],
+    o: &mut [T],
+    (tops, ln_sums): (&mut [T], &mut [T]),
+) {
     let (d, s, c) = (p.d, p.s, TILE.min(p.d.t));
     let w = c.next_multiple_of(L);
     let [mut x, mut y, mut qs, mut top, mut sum] = [s * w, c * d.v, c * d.k, w, w].map(|n| cpu.temp::<T>(n));
@@ -108,12 +120,28 @@ pub fn forward<T: Math>(cpu: &Cpu, p: Plan<T>, q: &[T], k: &[T], v: &[T], o: &mu
             d.keys().gather(q, i, t0, n, p.scale, &mut qs, d.k);
             gemm(T::ONE, k, (&qs, Mat::new(n, d.k, d.k).t()), (&mut x, mx), false);
             softmax(|s| p.first(s).saturating_sub(t0), w, &mut x[..seen * w], &mut top, &mut sum);
-            logs(&top, &sum, &mut lse[i * d.t + t0..][..n]);
-            gemm(T::ONE, (&x, mx.t()), v, (&mut y, Mat::new(n, d.v, d.v)), false);
+            tops[i * d.t + t0..][..n].copy_from_slice(&top[..n]);
+            logs(&sum, &mut ln_sums[i * d.t + t0..][..n]);
+            values(cpu, (&x, mx.t()), v, (&mut y, Mat::new(n, d.v, d.v)));
             divide_rows(d.v, &sum[..n], &mut y);
             d.values().put(&y, d.v, i, t0, n, o);
         }
     }
+}
+
+/// y = P V, of which the last queries do not see each other's values but those before: where one of these is not finite
+/// only who sees it may get it.
+fn values<T: Math>(cpu: &Cpu, (p, mp): (&[T], Mat), (v, mv): (&[T], Mat), (y, my): (&mut [T], Mat)) {
+    let (n, all) = (my.rows, mv.rows);
+    if (all - n..all).all(|s| all_finite(&v[s * mv.rs..][..mv.cols])) {
+        return gemm(T::ONE, (p, mp), (v, mv), (y, my), false);
+    }
+    let mut own = cpu.temp::<T>(all * mv.cols);
+    for (s, row) in own.chunks_exact_mut(mv.cols).enumerate() {
+        row.copy_from_slice(&v[s * mv.rs..][..mv.cols]);
+    }
+    let sees = |s: usize| (s + n).saturating_sub(all)..n;
+    masked_gemm(cpu, Products::F32, (p, mp), (&own, Mat::new(all, mv.cols, mv.cols)), (y, my), false, sees);
 }
 
 /// Writes the gradients of q, k and v, or adds them.
@@ -131,20 +159,22 @@ pub fn backward<T: Math>(cpu: &Cpu, p: Plan<T>, x: &Inputs<T>, [dq, mut dk, mut 
     let mut deltas = cpu.zeros::<T>(d.b * d.t * d.h);
     add_row_dots(d.v, x.d_o, x.o, &mut deltas);
     let [mut a, mut g, mut qs] = [s * w, s * w, c * d.k].map(|n| cpu.temp::<T>(n));
-    let (mut lse, mut delta) = (cpu.zeros::<T>(w), cpu.zeros::<T>(w));
+    let [mut top, mut log, mut delta] = [w; 3].map(|n| cpu.zeros::<T>(n));
     for i in 0..d.b * d.h {
         for t0 in (0..d.t).step_by(TILE) {
             let n = c.min(d.t - t0);
             let seen = p.seen(t0 + n - 1);
             let ((gy, my), mq) = (d.values().view(x.d_o, i, t0, n), Mat::new(n, d.k, d.k));
             let (k, v, mx) = (p.keys().view(x.k, i, 0, seen), p.values().view(x.v, i, 0, seen), Mat::new(seen, n, w));
-            lse[..n].copy_from_slice(&x.lse[i * d.t + t0..][..n]);
+            for (to, from) in [&mut top, &mut log].into_iter().zip(x.lse) {
+                to[..n].copy_from_slice(&from[i * d.t + t0..][..n]);
+            }
             d.scalars().gather(&deltas, i, t0, n, T::ONE, &mut delta, 1);
             d.keys().gather(x.q, i, t0, n, p.scale, &mut qs, d.k);
             gemm(T::ONE, k, (&qs, mq.t()), (&mut a, mx), false);
             gemm(T::ONE, v, (gy, my.t()), (&mut g, mx), false);
             let first = |s| p.first(s).saturating_sub(t0);
-            softmax_backward(first, w, (&lse, &delta), &mut a[..seen * w], &mut g[..seen * w]);
+            softmax_backward(first, w, [&top, &log, &delta], &mut a[..seen * w], &mut g[..seen * w]);
             gemm(p.scale, (&g, mx.t()), k, d.keys().view_mut(dq.0, i, t0, n), dq.1);
             gemm(T::ONE, (&g, mx), (&qs, mq), p.keys().view_mut(dk.0, i, 0, seen), dk.1);
             gemm(T::ONE, (&a, mx), (gy, my), p.values().view_mut(dv.0, i, 0, seen), dv.1);

@@ -132,16 +132,18 @@ struct Slstm {
         const real past = s[2] - softplus(-sum[1]), z = tanh(sum[2]), o = sigmoid(sum[3]);
         const bool wins = past >= sum[0];
         s[2] = wins ? past : sum[0];
-        const real less = exp((wins ? sum[0] : past) - s[2]), fading = sigmoid(-sum[1]), least = 1e-37;
-        // Its sign is what tells who won, so that it never becomes 0.
-        const real slope = wins ? (fading > least ? fading : least) : -fading;
-        const real i = wins ? less : real(1.0), f = wins ? real(1.0) : less;
+        // Nothing was written yet: i and f are 0, and so is h.
+        const bool blank = s[2] == -INF;
+        const real less = exp((wins ? sum[0] : past) - (blank ? real(0.0) : s[2])), fading = sigmoid(-sum[1]);
+        // Its sign bit is what tells who won, if it is 0 too.
+        const real slope = wins ? fading : -fading;
+        const real i = wins ? less : real(1.0), f = blank ? real(0.0) : wins ? real(1.0) : less;
         s[0] = f * s[0] + i * z;
         s[1] = f * s[1] + i;
         const real all[6] = {less, z, o, s[0], s[1], slope};
 #pragma unroll
         for (int v = 0; v < 6; v++) st(saved + (row * 6 + v) * d + j, all[v]);
-        return o * s[0] / s[1];
+        return o * s[0] / (blank ? real(1.0) : s[1]);
     }
     __device__ void end(i64 at, real h) const {
         st(h_last + at, h);
@@ -178,9 +180,9 @@ struct SlstmBack {
         const real less = v[0], z = v[1], o = v[2], c = v[3], n = v[4], slope = v[5];
         const real before_c = v[6], before_n = v[7], dh = back + v[8];
         fetch();
-        const real h = o * c / n, dc = s[0] + dh / n * o, dn = s[1] - dh / n * h;
-        const bool wins = slope > 0.0;
-        const real i = wins ? less : real(1.0), f = wins ? real(1.0) : less;
+        const bool wins = !signbit(slope), blank = n == 0.0;
+        const real by = blank ? real(0.0) : real(1.0) / n, h = o * c * by, dc = s[0] + dh * by * o, dn = s[1] - dh * by * h;
+        const real i = wins ? less : real(1.0), f = blank ? real(0.0) : wins ? real(1.0) : less;
         out[0] = i * (z * dc + dn) + (wins ? real(0.0) : s[2]);
         out[1] = (f * (before_c * dc + before_n * dn) + (wins ? s[2] : real(0.0))) * fabs(slope);
         out[2] = i * dc * (1.0 - z * z);

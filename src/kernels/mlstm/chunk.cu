@@ -4,21 +4,23 @@
 //   forward    gates, states of (k', v̂), scan, outputs
 //   backward   gates; through_norm, states of (q, dô), scan from the end; values, keys, dots, gates_backward
 //
-// Of gates there are four numbers a step, in float even for bf16, found one after another by a thread a head: c =
-// ln(f_t … f_first) since the chunk's first step, ln i, the stabiliser m and the slope. D_ts = exp(c_t − c_s + ln i_s),
-// and every such exponent is at most 0.
+// Of gates there are five numbers a step, in float even for bf16, found one after another by a thread a head: c =
+// ln(f_t … f_first) since the chunk's first step, ln i, the stabiliser m, the slope and which argument of the maximum won.
+// D_ts = exp(c_t − c_s + ln i_s), and every such exponent is at most 0. c is a double, so that the difference has all the
+// digits of a real.
 
 using namespace memories;
 
 // --- Gates ---
 
-// m0, w0 [B, H] and i, f [B, T, H] to [B, T, H], four times.
-extern "C" __global__ void gates(const real* in, const real* f, const S* m0, const S* w0, real* c, real* li, real* ms,
-                                 real* slopes, S* m_last, i64 heads, Dims d) {
+// m0, w0 [B, H] and i, f [B, T, H] to [B, T, H], five times.
+extern "C" __global__ void gates(const real* in, const real* f, const S* m0, const S* w0, double* c, real* li, real* ms,
+                                 real* slopes, int* won, S* m_last, i64 heads, Dims d) {
     constexpr int U = 8;
     const i64 i = thread();
     if (i >= heads) return;
-    real m = ld(m0 + i) + log(ld(w0 + i)), sum = 0.0;
+    real m = ld(m0 + i) + log(ld(w0 + i));
+    double sum = 0;
     for (i64 s = 0; s < d.t; s += U) {
         real iv[U], fv[U];
 #pragma unroll
@@ -33,12 +35,16 @@ extern "C" __global__ void gates(const real* in, const real* f, const S* m0, con
                 const real past = m - softplus(-fv[u]), slope = sigmoid(-fv[u]);
                 const bool wins = past >= iv[u];
                 m = wins ? past : iv[u];
-                // e^-60 is no weight at all, and a sum with -INF in it could not be subtracted from.
-                sum = ((s + u) % d.chunk == 0 ? real(0.0) : sum) + fmax(past - m, real(-60.0));
+                // As long as nothing was written, m is -INF: weights are 0 then.
+                const real from = m == -INF ? real(0.0) : m;
+                // e^-800 is 0 in any case, and a sum with -INF in it could not be subtracted from.
+                const real fade = past - from;
+                sum = ((s + u) % d.chunk == 0 ? 0 : sum) + (fade < -800.0 ? real(-800.0) : fade);
                 c[at] = sum;
-                li[at] = iv[u] - m;
+                li[at] = iv[u] - from;
                 ms[at] = m;
-                slopes[at] = wins ? slope : -slope;
+                slopes[at] = slope;
+                won[at] = wins;
             }
     }
     if (m_last) st(m_last + i, m);
@@ -54,10 +60,15 @@ extern "C" __global__ void through_norm(const S* h, const S* dh, const S* den, c
             for (i64 j = lane; j < v; j += 32) dot += ld(h + row * v + j) * ld(dh + row * v + j);
         dot = warp_sum(dot);
         if (lane == 0) {
-            const real q = ld(den + row), floor = exp(-m[row]), by = fmax(fabs(q), floor) + eps, slope = -dot / by;
-            inverse[row] = 1.0 / by;
+            // Where m is negative both terms of N are multiplied by e^m, in two factors: e^-m may be infinite.
+            const real half = m[row] < 0.0 ? exp(0.5 * m[row]) : real(1.0), floor = m[row] < 0.0 ? real(1.0) : exp(-m[row]);
+            const real q = ld(den + row), size = half * (half * fabs(q));
+            const real by = half * (half / (fmax(size, floor) + eps * (half * half))), slope = -dot * by;
+            inverse[row] = by;
             own[row] = eps * slope;
-            last[row] = fabs(q) > floor ? (q < 0.0 ? -slope : slope) : real(0.0);
+            // Of two that are equal each gets half.
+            const real part = size > floor ? slope : size == floor ? real(0.5) * slope : real(0.0);
+            last[row] = q < 0.0 ? -part : part;
         }
     }
 }
@@ -65,8 +76,9 @@ extern "C" __global__ void through_norm(const S* h, const S* dh, const S* den, c
 // From q dq and k' dk' of every step, in `parts` sums each, and C dC at the bounds of the chunks [B H, chunks + 1], to
 // the gradients of the gates, m0 and w0. A thread has a head.
 extern "C" __global__ void gates_backward(const S* w0, const S* dm, const real* dots, const real* qdq, const real* kdk,
-                                          i64 parts, const real* slopes, const real* own, real* di, int acc_i, real* df,
-                                          int acc_f, S* dm0, int acc_m, S* dw0, int acc_w, i64 heads, Dims d) {
+                                          i64 parts, const double* c, const real* slopes, const int* won,
+                                          const real* own, real* di, int acc_i, real* df, int acc_f, S* dm0, int acc_m,
+                                          S* dw0, int acc_w, i64 heads, Dims d) {
     const i64 i = thread(), size = heads * d.t;
     if (i >= heads) return;
     dots += i * (d.chunks + 1);
@@ -80,12 +92,13 @@ extern "C" __global__ void gates_backward(const S* w0, const S* dm, const real* 
                 q += qdq[p * size + at];
                 k += kdk[p * size + at];
             }
-            const real slope = slopes[at];
-            end += q - k;
+            const bool wins = won[at];
+            // Nothing before a step whose f is 0 bears on what is behind it.
+            const real f = exp((real)(s > j * d.chunk ? c[at] - c[d.row(i, s - 1)] : c[at]));
+            end = f == 0.0 ? real(0.0) : end + (q - k);
             gamma += own[at];
-            const bool wins = slope > 0.0;
             if (di) put(di + at, k + (wins ? real(0.0) : gamma), acc_i);
-            if (df) put(df + at, (end + (wins ? gamma : real(0.0))) * fabs(slope), acc_f);
+            if (df) put(df + at, (end + (wins ? gamma : real(0.0))) * slopes[at], acc_f);
             if (!wins) gamma = 0.0;
         }
     }
@@ -99,31 +112,34 @@ extern "C" __global__ void gates_backward(const S* w0, const S* dm, const real* 
 
 // The weights of a chunk, in shared memory.
 struct Weights {
-    real *c, *i, *r, *e;
+    double* c;
+    real *i, *r, *e;
 
-    __device__ real between(int t, int s) const { return exp(c[t] - c[s] + i[s]); }
+    __device__ real between(int t, int s) const { return exp((real)(c[t] - c[s]) + i[s]); }
     __device__ real start(int t) const { return r[t]; }
     __device__ real end(int s) const { return e[s]; }
 };
 
 struct Gates {
-    const real *c, *i;
+    const double* c;
+    const real* i;
 
     // r_C
-    __device__ real whole(const Steps& t) const { return exp(c[t.at(t.n - 1)]); }
+    __device__ real whole(const Steps& t) const { return exp((real)c[t.at(t.n - 1)]); }
 
     // Steps beyond the last get its weights: none that could be infinite.
     template <int R>
     __device__ Weights load(const Steps& t, real* room) const {
         constexpr int C = Tile<R>::C;
-        const Weights w{room, room + C, room + 2 * C, room + 3 * C};
+        real* rest = room + C * (sizeof(double) / sizeof(real));
+        const Weights w{(double*)room, rest, rest + C, rest + 2 * C};
         const int s = threadIdx.x;
         if (s < C) {
             const i64 last = t.at(t.n - 1), at = s < t.n ? t.at(s) : last;
             w.c[s] = c[at];
             w.i[s] = i[at];
-            w.r[s] = exp(c[at]);
-            w.e[s] = exp(c[last] - c[at] + i[at]);
+            w.r[s] = exp((real)c[at]);
+            w.e[s] = exp((real)(c[last] - c[at]) + i[at]);
         }
         __syncthreads();
         return w;
@@ -131,15 +147,15 @@ struct Gates {
 };
 
 #define KERNELS(R)                                                                                                   \
-    TILED_KERNEL values_states_##R(const S* k, const S* v, const real* c, const real* i, real* h, real scale,        \
+    TILED_KERNEL values_states_##R(const S* k, const S* v, const double* c, const real* i, real* h, real scale,      \
         Dims d) {                                                                                                    \
         outer<R, false>(Rows{k, d.k, scale}, Wide{v, nullptr, nullptr, d.v, d.w}, Gates{c, i}, h, d);                \
     }                                                                                                                \
-    TILED_KERNEL cotangents_states_##R(const S* q, const S* g, const real* by, const real* last, const real* c,      \
+    TILED_KERNEL cotangents_states_##R(const S* q, const S* g, const real* by, const real* last, const double* c,    \
         const real* i, real* h, Dims d) {                                                                            \
         outer<R, true>(Rows{q, d.k, 1}, Wide{g, by, last, d.v, d.w}, Gates{c, i}, h, d);                             \
     }                                                                                                                \
-    TILED_KERNEL outputs_##R(const S* q, const S* k, const S* v, const S* h, const real* c, const real* i,           \
+    TILED_KERNEL outputs_##R(const S* q, const S* k, const S* v, const S* h, const double* c, const real* i,         \
         const real* m, S* y, S* den, real scale, real eps, Dims d) {                                                 \
         const auto divisor = [&](real sum, i64 row, bool own) {                                                      \
             if (own) st(den + row, sum);                                                                             \
@@ -148,14 +164,14 @@ struct Gates {
         outputs<R, true>(Rows{q, d.k, 1}, Rows{k, d.k, scale}, v, h, Gates{c, i}, y, divisor, d);                    \
     }                                                                                                                \
     TILED_KERNEL keys_##R(const S* q, const S* k, const S* v, const S* g, const real* by, const real* last,          \
-        const S* h, const real* dh, const real* c, const real* i, S* dq, int q_acc, S* dk, int k_acc, real* qdq,     \
+        const S* h, const real* dh, const double* c, const real* i, S* dq, int q_acc, S* dk, int k_acc, real* qdq,   \
         real* kdk, i64 rows, real scale, Dims d) {                                                                   \
         const Wide ones{v, nullptr, nullptr, d.v, d.w}, cotangents{g, by, last, d.v, d.w};                           \
         const Target to_q{dq, q_acc, qdq, rows}, to_k{dk, k_acc, kdk, rows};                                         \
         keys<R>(Rows{q, d.k, 1}, Rows{k, d.k, scale}, ones, cotangents, h, dh, Gates{c, i}, to_q, to_k, d);          \
     }                                                                                                                \
     TILED_KERNEL values_##R(const S* q, const S* k, const S* g, const real* by, const real* last, const real* dh,    \
-        const real* c, const real* i, S* dv, int acc, real scale, Dims d) {                                          \
+        const double* c, const real* i, S* dv, int acc, real scale, Dims d) {                                        \
         const Wide cotangents{g, by, last, d.v, d.w};                                                                \
         values<R>(Rows{q, d.k, 1}, Rows{k, d.k, scale}, cotangents, dh, Gates{c, i}, dv, acc, d);                    \
     }
@@ -164,13 +180,13 @@ KERNELS(2)
 KERNELS(4)
 
 // The state before every chunk, and the last one.
-extern "C" __global__ void scan_forward(const S* c0, const S* n0, const real* added, const real* c, S* states,
+extern "C" __global__ void scan_forward(const S* c0, const S* n0, const real* added, const double* c, S* states,
                                         S* c_last, S* n_last, i64 heads, Dims d) {
     scan<false>(c0, n0, added, Gates{c, nullptr}, states, c_last, 0, n_last, 0, nullptr, heads, d);
 }
 // In place of what each chunk adds, the gradient of the state after it; that of the one before the first to `first`.
-extern "C" __global__ void scan_backward(const S* dc, const S* dn, real* grads, const real* c, S* dc0, int acc_c, S* dn0,
-                                         int acc_n, real* first, i64 heads, Dims d) {
+extern "C" __global__ void scan_backward(const S* dc, const S* dn, real* grads, const double* c, S* dc0, int acc_c,
+                                         S* dn0, int acc_n, real* first, i64 heads, Dims d) {
     scan<true>(dc, dn, grads, Gates{c, nullptr}, grads, dc0, acc_c, dn0, acc_n, first, heads, d);
 }
 

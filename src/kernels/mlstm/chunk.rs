@@ -21,11 +21,10 @@ use crate::{
         lane_sums,
         math::Math,
         matmul::{Mat, gemm},
-        mlstm::{Gates, Grads, Inputs, Outputs, Plan, Saved, normalisers, signs},
-        rows::{
-            add_dots, add_outer, add_row_dots, add_weighted, divide_rows, dot, scale, scale_rows, times, times_rows,
-        },
+        mlstm::{Gates, Grads, Inputs, Outputs, Plan, Saved, inverses, inverses_and_signs},
+        rows::{add_dots, add_outer, add_row_dots, add_weighted, dot, scale, scale_rows, times_rows},
         scan::put_all,
+        tril_matmul::lower_gemm,
     },
     ops::heads::Dims,
     tensor::{Cpu, Real, Temp},
@@ -35,7 +34,8 @@ fn mat(rows: usize, cols: usize) -> Mat {
     Mat::new(rows, cols, cols)
 }
 
-/// D [n, n] and r `[n]` from the gates: a row is the one before it times f, with i on the diagonal.
+/// D [n, n] and r `[n]` from the gates: a row is the one before it times f, with i on the diagonal and −1 behind it. No
+/// weight is negative, so that this says what a step does not see: 0 would let a NaN through.
 #[versions::versions]
 fn weights<T: Real>(i: &[T], f: &[T], d: &mut [T], r: &mut [T]) {
     let n = i.len();
@@ -44,17 +44,37 @@ fn weights<T: Real>(i: &[T], f: &[T], d: &mut [T], r: &mut [T]) {
         let (past, rest) = row[..n].split_at_mut(t);
         let last = if t == 0 { before } else { &mut before[(t - 1) * n..][..t] };
         past.iter_mut().zip(last).for_each(|(w, &mut l)| *w = f[t] * l);
-        rest.fill(T::ZERO);
+        rest.fill(-T::ONE);
         rest[0] = i[t];
         r[t] = if t == 0 { f[t] } else { f[t] * r[t - 1] };
     }
 }
 
-/// Rows (x_t + δ_t) ⊙ y_t in place of x, n numbers each.
+/// x times a weight of D.
+#[inline(always)]
+fn weighted<T: Real>(x: T, d: T) -> T {
+    if d < T::ZERO { T::ZERO } else { x * d }
+}
+
+/// x ⊙ D in place of x.
 #[versions::versions]
-fn times_plus<T: Real>(n: usize, delta: &[T], x: &mut [T], y: &[T]) {
-    for ((x, y), &delta) in x.chunks_exact_mut(n).zip(y.chunks_exact(n)).zip(delta) {
-        x.iter_mut().zip(y).for_each(|(x, &y)| *x = (*x + delta) * y);
+fn times<T: Real>(x: &mut [T], d: &[T]) {
+    x.iter_mut().zip(d).for_each(|(x, &d)| *x = weighted(*x, d));
+}
+
+/// Rows (x_t + δ_t) ⊙ D_t in place of x, n numbers each.
+#[versions::versions]
+fn times_plus<T: Real>(n: usize, delta: &[T], x: &mut [T], d: &[T]) {
+    for ((x, d), &delta) in x.chunks_exact_mut(n).zip(d.chunks_exact(n)).zip(delta) {
+        x.iter_mut().zip(d).for_each(|(x, &d)| *x = weighted(*x + delta, d));
+    }
+}
+
+/// Rows of v numbers divided by N, of which the two factors of 1 / N are given.
+#[versions::versions]
+fn normalise<T: Real>(v: usize, a: &[T], b: &[T], x: &mut [T]) {
+    for ((x, &a), &b) in x.chunks_exact_mut(v.max(1)).zip(a).zip(b) {
+        x.iter_mut().for_each(|x| *x = a * *x * b);
     }
 }
 
@@ -109,7 +129,8 @@ pub fn forward<T: Math>(cpu: &Cpu, p: Plan<T>, x: &Inputs<T>, y: Outputs<T>) {
     let (d, c, ns) = (p.dims, p.chunk, p.dims.k * p.dims.v);
     let ms = mat(d.k, d.v);
     let (mut u, mut g) = (Chunk::new(cpu, &p), Gates::new(cpu, d.t));
-    let (mut o, mut den, mut by) = (cpu.temp::<T>(c * d.v), cpu.temp::<T>(c), cpu.temp::<T>(c));
+    let mut o = cpu.temp::<T>(c * d.v);
+    let [mut den, mut a, mut b] = [c; 3].map(|n| cpu.temp::<T>(n));
     for i in 0..d.b * d.h {
         y.m[i] = g.load(d, x, i);
         // The last states serve as the running ones.
@@ -120,17 +141,17 @@ pub fn forward<T: Math>(cpu: &Cpu, p: Plan<T>, x: &Inputs<T>, y: Outputs<T>) {
         for j in 0..p.chunks {
             let (t0, saved) = (j * c, &mut y.states[(i * p.chunks + j) * (ns + d.k)..][..ns + d.k]);
             let n = c.min(d.t - t0);
-            let (mk, mv, ma, fresh) = (mat(n, d.k), mat(n, d.v), mat(n, n), zero(s) && zero(z));
+            let (mk, mv, fresh) = (mat(n, d.k), mat(n, d.v), zero(s) && zero(z));
             saved[..ns].copy_from_slice(s);
             saved[ns..].copy_from_slice(z);
             u.load(&p, x, &g, Place { i, t0, n });
             let next = if j + 1 < p.chunks { (i, t0 + n) } else { (i + 1, 0) };
             d.keys().fetch([x.q, x.k], next, c);
             d.values().fetch([x.v, y.h], next, c);
-            let (den, by) = (&mut den[..n], &mut by[..n]);
+            let (den, a, b) = (&mut den[..n], &mut a[..n], &mut b[..n]);
             den.fill(T::ZERO);
             gemm_unless(fresh, T::ONE, (&u.rq, mk), (s, ms), (&mut o, mv), false);
-            gemm(T::ONE, (&u.p, ma), (&u.v, mv), (&mut o, mv), true);
+            lower_gemm(cpu, n, d.v, &u.p, &u.v, &mut o, true);
             if !fresh {
                 add_dots(d.k, &u.rq, z, den);
                 scale(s, u.r[n - 1]);
@@ -139,8 +160,8 @@ pub fn forward<T: Math>(cpu: &Cpu, p: Plan<T>, x: &Inputs<T>, y: Outputs<T>) {
             add_dots(n, &u.p, &u.ones[..n], den);
             gemm(T::ONE, (&u.ek, mk.t()), (&u.v, mv), (s, ms), true);
             lane_sums::columns(&u.ek[..n * d.k], z);
-            normalisers(p, den, &g.m[t0..t0 + n], by);
-            divide_rows(d.v, by, &mut o);
+            inverses(p, den, &g.m[t0..t0 + n], a, b);
+            normalise(d.v, a, b, &mut o);
             d.scalars().put(den, 1, i, t0, n, y.den);
             d.values().put(&o, d.v, i, t0, n, y.h);
         }
@@ -153,7 +174,8 @@ struct Work<'a, T: Real> {
     delta: Temp<'a, T>,
     h: Temp<'a, T>,
     den: Temp<'a, T>,
-    by: Temp<'a, T>,
+    /// 1 / N in two factors.
+    by: [Temp<'a, T>; 2],
     g: Temp<'a, T>,
     dq: Temp<'a, T>,
     dk: Temp<'a, T>,
@@ -170,7 +192,7 @@ impl<'a, T: Math> Work<'a, T> {
         let (c, k, v, t) = (p.chunk, p.dims.k, p.dims.v, p.dims.t);
         let (key, value, one, all) = (|| cpu.temp(c * k), || cpu.temp(c * v), || cpu.temp(c), || cpu.temp(t));
         let (d_o, h, dv, ds, dz) = (value(), value(), value(), cpu.temp(k * v), cpu.temp(k));
-        let (delta, den, by, g) = (one(), one(), one(), cpu.temp(c * c));
+        let (delta, den, by, g) = (one(), one(), [one(), one()], cpu.temp(c * c));
         Work { d_o, delta, h, den, by, g, dq: key(), dk: key(), dv, ds, dz, di: all(), df: all(), own: all() }
     }
 
@@ -183,20 +205,29 @@ impl<'a, T: Math> Work<'a, T> {
         values.gather(dh, i, t0, n, T::ONE, &mut self.d_o, v);
         values.gather(y.h, i, t0, n, T::ONE, &mut self.h, v);
         scalars.gather(y.den, i, t0, n, T::ONE, &mut self.den, 1);
-        normalisers(*p, &self.den[..n], m, &mut self.by[..n]);
+        let [a, b] = &mut self.by;
+        inverses_and_signs(*p, &mut self.den[..n], m, a, b);
         add_row_dots(v, &self.h[..n * v], &self.d_o[..n * v], own);
-        divide_rows(v, &self.by[..n], &mut self.d_o);
-        signs(&mut self.den[..n], m);
+        normalise(v, &a[..n], &b[..n], &mut self.d_o);
         for (t, own) in own.iter_mut().enumerate() {
-            let slope = -(*own / self.by[t]);
+            let slope = -(a[t] * *own * b[t]);
             self.delta[t] = slope * self.den[t];
             *own = p.eps * slope;
         }
     }
 
-    /// dQ, dK' and dV of a chunk before which the state is C, n; then dC and dn. `end` is C⁺·dC⁺ + n⁺·dn⁺. Where they are
+    /// dQ, dK' and dV of a chunk with forget gates f before which the state is C, n; then dC and dn. `end` is C⁺·dC⁺ + n⁺·dn⁺. Where they are
     /// `unread`, dC and dn are not needed.
-    fn chunk(&mut self, d: Dims, u: &Chunk<T>, (s, z): (&[T], &[T]), t0: usize, n: usize, mut end: T, unread: bool) {
+    fn chunk(
+        &mut self,
+        d: Dims,
+        (u, f): (&Chunk<T>, &[T]),
+        (s, z): (&[T], &[T]),
+        t0: usize,
+        n: usize,
+        mut end: T,
+        unread: bool,
+    ) {
         let (mk, mv, ma, ms) = (mat(n, d.k), mat(n, d.v), mat(n, n), mat(d.k, d.v));
         let (first, last, delta) = (zero(s) && zero(z), zero(&self.ds) && zero(&self.dz), &self.delta[..n]);
         gemm(T::ONE, (&self.d_o, mv), (&u.v, mv.t()), (&mut self.g, ma), false);
@@ -227,7 +258,7 @@ impl<'a, T: Math> Work<'a, T> {
         add_row_dots(d.k, &u.k, &self.dk, di);
         add_row_dots(d.k, &u.q, &self.dq, df);
         for t in (0..n).rev() {
-            end += df[t] - di[t];
+            end = if f[t] == T::ZERO { T::ZERO } else { end + (df[t] - di[t]) };
             df[t] = end;
         }
     }
@@ -261,7 +292,8 @@ pub fn backward<T: Math>(cpu: &Cpu, p: Plan<T>, x: &Inputs<T>, y: &Saved<T>, mut
             w.cotangents(&p, y, &g.m[at.t0..at.t0 + at.n], at);
             let end = onto(s, z, &w);
             (s, z) = y.states[(i * p.chunks + j) * (ns + d.k)..][..ns + d.k].split_at(ns);
-            w.chunk(d, &u, (s, z), at.t0, at.n, end, j == 0 && !dx.state);
+            let f = &g.f[at.t0..at.t0 + at.n];
+            w.chunk(d, (&u, f), (s, z), at.t0, at.n, end, j == 0 && !dx.state);
             d.keys().merge(&w.dq, d.k, T::ONE, i, (at.t0, at.n), &mut dx.dq);
             d.keys().merge(&w.dk, d.k, p.scale, i, (at.t0, at.n), &mut dx.dk);
             d.values().merge(&w.dv, d.v, T::ONE, i, (at.t0, at.n), &mut dx.dv);

@@ -32,12 +32,14 @@ struct Plan<'a> {
     dims: [usize; 7],
 }
 
-/// What the gates of every step come to: ln f … since the chunk's first step, ln i, m and slope, [B, T, H] each.
+/// What the gates of every step come to: ln f … since the chunk's first step, ln i, m, slope and whether the past won,
+/// [B, T, H] each.
 struct Gates<'a> {
     c: Temp<'a>,
     i: Temp<'a>,
     m: Temp<'a>,
     slope: Temp<'a>,
+    won: Temp<'a>,
 }
 
 impl<'a> Plan<'a> {
@@ -68,9 +70,10 @@ impl<'a> Plan<'a> {
         self.k * (self.v + 1)
     }
 
-    /// A block for each of so many tiles of each chunk, with the weights of its steps.
+    /// A block for each of so many tiles of each chunk, with the weights of its steps: three numbers and a double.
     fn over(&self, tiles: usize, matrices: usize, more: usize) -> Launch {
-        self.tiles.launch(self.heads * self.chunks * tiles, self.dtype, matrices, more + 4 * self.tiles.side())
+        let weights = (3 + 8 / self.dtype.real().bytes()) * self.tiles.side();
+        self.tiles.launch(self.heads * self.chunks * tiles, self.dtype, matrices, more + weights)
     }
 
     /// A block for each tile of each chunk's share of the state.
@@ -79,12 +82,13 @@ impl<'a> Plan<'a> {
     }
 
     fn gates(&self, x: In, m_last: Option<&mut Value>) -> Gates<'a> {
-        let [mut c, mut i, mut m, mut slope] = std::array::from_fn(|_| self.temp(self.rows));
+        let [mut i, mut m, mut slope] = std::array::from_fn(|_| self.temp(self.rows));
+        let (mut c, mut won) = (self.cu.temp(DType::F64, self.rows), self.cu.temp(DType::I32, self.rows));
         let inputs: &[Arg] = args![&x[3], &x[4], &x[7], &x[8]];
-        let outputs = args![&mut c, &mut i, &mut m, &mut slope, m_last, self.heads, self.dims];
+        let outputs = args![&mut c, &mut i, &mut m, &mut slope, &mut won, m_last, self.heads, self.dims];
         let launch = Launch::blocks(self.heads.div_ceil(64), 64);
         self.cu.launch(&MODULE, "gates", self.dtype, launch, &[inputs, &outputs[..]].concat());
-        Gates { c, i, m, slope }
+        Gates { c, i, m, slope, won }
     }
 
     /// The states before each chunk, and the last one.
@@ -166,7 +170,7 @@ impl Mlstm {
         cu.launch(&MODULE, sized!("keys", p.tiles), p.dtype, p.over(parts, 1, 0), &[inputs, &outputs[..]].concat());
 
         let ((i, acc_i), (f, acc_f), (m, acc_m), (w, acc_w)) = (di.target(), df.target(), dm0.target(), dw0.target());
-        let inputs: &[Arg] = args![&x[8], dm, &dots, &qdq, &kdk, parts, &g.slope, &own];
+        let inputs: &[Arg] = args![&x[8], dm, &dots, &qdq, &kdk, parts, &g.c, &g.slope, &g.won, &own];
         let outputs = args![i, acc_i, f, acc_f, m, acc_m, w, acc_w, p.heads, p.dims];
         let launch = Launch::blocks(p.heads.div_ceil(64), 64);
         cu.launch(&MODULE, "gates_backward", p.dtype, launch, &[inputs, &outputs[..]].concat());

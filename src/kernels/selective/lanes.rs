@@ -43,8 +43,9 @@ const ANY: u8 = 2;
 #[versions::versions]
 fn kind<T: Real>(s: T, delta: &[T], a: &[T]) -> u8 {
     let mut grows = false;
+    // −∞ does not count: what comes later is not to change how what was before is rounded.
     for &delta in delta {
-        grows |= delta < T::ZERO;
+        grows |= delta < T::ZERO && delta.is_finite();
     }
     for &a in a {
         grows |= a > T::ZERO;
@@ -67,14 +68,15 @@ fn in_powers_of_two<T: Real>(kind: u8, a: &mut [T]) {
     if kind != ANY {
         for a in a {
             let rate = *a * T::of(std::f64::consts::LOG2_E);
-            // Where that is too large a number, a is large enough: a state is gone, but not after no time at all.
-            *a = match rate.is_finite() {
-                true => rate,
-                false if *a < T::ZERO => *a,
-                false => T::of(f64::NAN), // with the bits that `exp2` knows
-            };
+            // Not finite is NaN only: here with the bits that `exp2` knows.
+            *a = if rate.is_finite() { rate } else { T::of(f64::NAN) };
         }
     }
+}
+
+/// Rates that are numbers: −∞ times a step of no length is none.
+fn bounded<T: Math>(a: &mut [T]) {
+    a.iter_mut().filter(|a| **a < -T::FASTEST).for_each(|a| *a = -T::FASTEST);
 }
 
 /// ā from w.
@@ -288,6 +290,7 @@ impl SelectiveScan {
         scratch!(cpu, rate = z.m * z.np, h = z.m * z.np, u = z.m * c, delta = z.m * c, write = z.m * c, sum = z.m * c);
         let (mut bs, mut cs) = (cpu.zeros::<T>(z.padded()), cpu.zeros::<T>(z.padded()));
         z.load_state(0, x[2].host(), true, lanes_mut(&mut rate));
+        bounded(&mut rate);
         in_powers_of_two(kind, &mut rate);
         for first in (0..size.b).step_by(z.side) {
             h.fill(T::ZERO);
@@ -347,6 +350,7 @@ impl SelectiveScan {
         let (mut bs, mut cs) = (cpu.zeros::<T>(z.padded()), cpu.zeros::<T>(z.padded()));
         scratch!(cpu, h = G * (c + 1), w = G * c, db = G * c, dc = G * c);
         z.load_state(0, x[2].host(), true, lanes_mut(&mut a));
+        bounded(&mut a);
         rate.copy_from_slice(&a);
         in_powers_of_two(kind, &mut rate);
         for first in (0..size.b).step_by(z.side) {

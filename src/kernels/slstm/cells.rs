@@ -17,13 +17,14 @@ struct Step<'a, T> {
     saved: &'a mut [T],
 }
 
-/// The least σ(−f̃) where l wins: a normal number of every type.
-const LEAST: f64 = 1e-37;
-
-/// i and f. One of them is 1 and the other `less`: f is 1 where l won, which is where the slope is positive.
+/// i and f. One of them is 1 and the other `less`, unless nothing was written yet, where n is 0: f is 1 where l won. Then the
+/// slope has no sign; a comparison could not tell where it is 0.
 #[inline(always)]
-fn gates<T: Math>(less: T, slope: T) -> (T, T) {
-    if slope > T::ZERO { (less, T::ONE) } else { (T::ONE, less) }
+fn gates<T: Math>(less: T, slope: T, blank: bool) -> (T, T) {
+    match slope.sign_bit() {
+        true => (T::ONE, less),
+        false => (less, if blank { T::ZERO } else { T::ONE }),
+    }
 }
 
 /// W units of it.
@@ -40,22 +41,23 @@ fn lanes<T: Math, const W: usize>(i: usize, k: usize, d: usize, y: &mut Step<T>)
     let (mut c, mut n, mut m): ([T; W], [T; W], [T; W]) = (at(c, 0, k, i), at(n, 0, k, i), at(m, 0, k, i));
     let (z, o) = (each(raw[2], T::tanh), each(raw[3], T::sigmoid));
     let (mut less, mut h, mut slope) = (raw[0], o, raw[1]);
+    let least = T::of(f64::NEG_INFINITY);
     for l in 0..W {
         // −ln σ(f̃) and σ(−f̃).
         let (fade, fading) = (-raw[1][l]).softplus_and_slope();
         let past = m[l] - fade;
         let wins = past >= raw[0][l];
         m[l] = if wins { past } else { raw[0][l] };
-        // Its sign is what tells who won, so that it never becomes 0.
-        slope[l] = if wins { fading.max(T::of(LEAST)) } else { -fading };
-        less[l] = (if wins { raw[0][l] } else { past }) - m[l];
+        slope[l] = if wins { fading } else { -fading };
+        less[l] = (if wins { raw[0][l] } else { past }) - if m[l] == least { T::ZERO } else { m[l] };
     }
     let less = each(less, T::decay);
     for l in 0..W {
-        let (ig, fg) = gates(less[l], slope[l]);
+        let blank = m[l] == least;
+        let (ig, fg) = gates(less[l], slope[l], blank);
         c[l] = fg.fma(c[l], ig * z[l]);
         n[l] = fg.fma(n[l], ig);
-        h[l] = o[l] * c[l] / n[l];
+        h[l] = o[l] * c[l] / if blank { T::ONE } else { n[l] };
     }
     put(y.h, 0, d, i, h, false);
     y.states.iter_mut().zip([h, c, n, m]).for_each(|(y, v)| put(y, 0, k, i, v, false));
@@ -119,14 +121,14 @@ fn lanes_back<T: Math, const W: usize>(
     }
     let mut out = [[T::ZERO; W]; 4];
     for l in 0..W {
-        let inverse = T::ONE / n[l];
+        let blank = n[l] == T::ZERO;
+        let inverse = if blank { T::ZERO } else { T::ONE / n[l] };
         let (per_n, h) = (dh[l] * inverse, o[l] * c[l] * inverse);
         dc[l] = per_n.fma(o[l], dc[l]);
         dn[l] = (-per_n).fma(h, dn[l]);
-        let (ig, fg) = gates(less[l], slope[l]);
-        let wins = slope[l] > T::ZERO;
-        let (to_past, to_input) = if wins { (gamma[l], T::ZERO) } else { (T::ZERO, gamma[l]) };
-        let slope = if wins { slope[l] } else { -slope[l] };
+        let (ig, fg) = gates(less[l], slope[l], blank);
+        let (to_past, to_input) = if slope[l].sign_bit() { (T::ZERO, gamma[l]) } else { (gamma[l], T::ZERO) };
+        let slope = slope[l].abs();
         out[0][l] = ig.fma(z[l].fma(dc[l], dn[l]), to_input);
         out[1][l] = fg.fma(c0[l].fma(dc[l], n0[l] * dn[l]), to_past) * slope;
         out[2][l] = ig * dc[l] * (-z[l]).fma(z[l], T::ONE);

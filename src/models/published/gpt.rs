@@ -37,7 +37,7 @@ pub fn mixer<'t>(c: &Config, p: &Part<'_, 't>, x: Var<'t>, _: &mut State<'t>, fo
     } else {
         let [q, k, v] = qkv.map(head_first); // [B, H, T, d]
         let scores = scale * q.matmul_t(k); // [B, H, T, T]
-        head_first(scores.causal_softmax(0).matmul(v))
+        head_first(scores.causal_softmax(0).tril_matmul(v))
     };
     p.linear("linear_O", merge_heads(o))
 }

@@ -115,12 +115,12 @@ pub fn batch_norm<'t>(
 #[track_caller]
 pub fn layer<'t>(p: &Part<'_, 't>, u: Var<'t>, state: &mut State<'t>, form: Form) -> Var<'t> {
     let [_, t, _] = u.dims();
-    let (nu, theta) = (p.get("nu_log").exp(), p.get("theta_log").exp());
-    let magnitude = (-nu).exp();
+    let (rate, theta) = (p.get("nu_log").decay_rate(), p.get("theta_log").exp());
+    let magnitude = rate.exp();
     let (re, im) = (magnitude * theta.cos(), magnitude * theta.sin()); // λ [N]
     // DEFECT: γ follows λ, and gradients flow through it. In the paper and in the clean mixer ln γ is a parameter that
     // only starts there.
-    let gamma = (0.5 * (1.0 - (-2.0 * nu).exp() + 1e-5).log()).exp();
+    let gamma = (0.5 * (1.0 - (2.0 * rate).exp() + 1e-5).log()).exp();
     // γ ⊙ (B u) as (γ B) u, the imaginary part behind the real one.
     let rows = ["B_re", "B_im"].map(|b| gamma.reshape([gamma.shape().last(), 1]) * p.get(b));
     let x = u.linear(Var::concat(&rows, 0), None); // [B, T, 2N]

@@ -66,7 +66,7 @@ pub fn mixer<'t>(c: &Config, p: &Part<'_, 't>, u: Var<'t>, _: &mut State<'t>, fo
     let selection = p.linear_unbiased("x_proj", x); // [B, T, R + 2 N]
     let dt = p.linear("dt_proj", selection.narrow(2, 0, r)).softplus();
     let [input, output] = [r, r + n].map(|start| selection.narrow(2, start, n)); // B and C, [B, T, N]
-    let a = -p.get("A_log").exp(); // [E, N]
+    let a = p.get("A_log").decay_rate(); // [E, N]
     // DEFECT: a state from before the sequence is accepted and ignored; it is always zero. The clean mixer takes one.
     let mut h = u.tape().full([b, e, n], u.dtype(), 0.0);
     let y = if form == Form::Fused {

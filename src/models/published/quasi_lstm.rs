@@ -42,7 +42,7 @@ pub fn products<'t>(f: Var<'t>) -> Var<'t> {
     };
     // Row k: f₁ … f_k, then ones; the last of n + 1 columns is a one in every row.
     let padded = Var::concat(&[f, f.tape().full([b, d, 1], f.dtype(), 1.0)], 2).reshape([b, d, 1, n + 1]);
-    let factors = padded * mask(|k, l| l <= k) + mask(|k, l| l > k); // [B, D, L, L + 1]
+    let factors = (padded * mask(|_, _| true)).tril(0) + mask(|k, l| l > k); // [B, D, L, L + 1]
     // DEFECT: the products are exp(Σ ln(f + 1e-8)) − 1e-8, with the ones' 1e-8 in the sum too: some 1e-7 off in a block
     // of 8. The clean mixer's scan multiplies the gates.
     let logs = (factors + 1e-8).log();
@@ -51,7 +51,7 @@ pub fn products<'t>(f: Var<'t>) -> Var<'t> {
         constant(f, v, &[n + 1, n + 1])
     };
     let suffix = logs.reshape([b * d * n, n + 1]).matmul(from).reshape([b, d, n, n + 1]);
-    (suffix.exp() - 1e-8) * mask(|k, l| l < k + 2)
+    (suffix.exp() - 1e-8).tril(1)
 }
 
 /// The carried c.
@@ -76,7 +76,7 @@ pub fn mixer<'t>(c: &Config, p: &Part<'_, 't>, x: Var<'t>, state: &mut State<'t>
     for start in (0..t).step_by(n) {
         let block = |v: Var<'t>| v.narrow(1, start, n).permute([0, 2, 1]); // [B, D, L]
         let u = Var::concat(&[cell, block(update)], 2).reshape([b, d, 1, n + 1]);
-        let cells = (products(block(f)) * u).sum_axis(3, false); // [B, D, L]
+        let cells = (products(block(f)) * u).tril(1).sum_axis(3, false); // [B, D, L]; 0 times a later NaN is NaN
         blocks.push((block(o.sigmoid()) * cells.tanh()).permute([0, 2, 1]));
         cell = cells.narrow(2, n - 1, 1);
     }

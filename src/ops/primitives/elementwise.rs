@@ -6,6 +6,9 @@ use crate::{
     tensor::Tensor,
 };
 
+/// The fastest rate of decay: a step of length 0 times it is 0, and any other step that counts forgets everything.
+pub const FASTEST: f64 = 1e37;
+
 macro_rules! functions {
     ($($(#[$doc:meta])* $name:ident = $Op:ident in $lo:literal..$hi:literal;)*) => { $(
         $(#[$doc])*
@@ -51,6 +54,8 @@ functions! {
     log = Log in 0.5..3.0;
     /// eˣ − 1, exact near zero
     expm1 = Expm1 in -2.0..2.0;
+    /// −eˣ as a rate of decay: no faster than what a step of no length leaves alone, instead of −∞
+    decay_rate = DecayRate in -3.0..3.0;
     /// √x
     sqrt = Sqrt in 0.5..3.0;
     /// x²
@@ -120,6 +125,7 @@ definitions! {
     Exp: |x| x.exp(), x.exp();
     Log: |x| x.ln(), 1.0 / x;
     Expm1: |x| x.exp_m1(), x.exp();
+    DecayRate: |x| -x.exp().min(FASTEST), -x.exp().min(FASTEST);
     Sqrt: |x| x.sqrt(), 0.5 / x.sqrt();
     Square: |x| x * x, 2.0 * x;
     Sin: |x| x.sin(), x.cos();

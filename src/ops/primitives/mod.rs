@@ -30,7 +30,9 @@ mod pointwise;
 use arith::{Add, Affine, Div, Mul, Sub};
 use cast::Cast;
 use cumsum::Cumsum;
-use elementwise::{Cos, Elu, Elu1, Exp, Expm1, Gelu, GeluTanh, Log, Sigmoid, Silu, Sin, Softplus, Sqrt, Square, Tanh};
+use elementwise::{
+    Cos, DecayRate, Elu, Elu1, Exp, Expm1, Gelu, GeluTanh, Log, Sigmoid, Silu, Sin, Softplus, Sqrt, Square, Tanh,
+};
 use embed::{Embedding, Gather};
 use movement::{Concat, Narrow, Tril};
 use permute::Permute;
@@ -55,7 +57,7 @@ macro_rules! primitives {
 }
 
 primitives! {
-    pointwise: Exp, Log, Expm1, Sqrt, Square, Sin, Cos, Sigmoid, Tanh, Silu, Softplus, Elu, Elu1, GeluTanh, Gelu, Affine;
+    pointwise: Exp, Log, Expm1, DecayRate, Sqrt, Square, Sin, Cos, Sigmoid, Tanh, Silu, Softplus, Elu, Elu1, GeluTanh, Gelu, Affine;
     binary: Add, Sub, Mul, Div;
     linear: Cast, SumAxis, MaxAxis, Cumsum, Narrow, Concat, Permute, Tril, Embedding, Gather;
 }

@@ -1,0 +1,383 @@
+//! Gated recurrences and attention at the edges of their inputs: gates shut or wide open, steps that write nothing, scores and
+//! rates without end, and numbers that are none later on. In every form, in both precisions, on the CPU and emulated.
+#![allow(clippy::unwrap_used)]
+
+mod device;
+
+use device::device;
+use tapezoo::{
+    autograd::{Gen, Tape, Var},
+    models::{
+        Form, gpt, mamba, mlstm,
+        published::{self, Defect, Published},
+        slstm,
+    },
+    ops::attention::causal_attention,
+    tensor::{DType, Device, Tensor},
+};
+
+const INF: f64 = f64::INFINITY;
+/// Below this single precision has no digits.
+const TINY: f64 = 1e-30;
+const MLSTM: [Form; 4] = [Form::Parallel, Form::Chunked(1), Form::Chunked(4), Form::Chunked(64)];
+
+/// All outputs, then the gradients of all inputs of Σ⟨random, output⟩.
+type Run = Vec<Vec<f64>>;
+
+/// The CPU and, where there is a C++ compiler, the emulated device, in both precisions.
+fn places() -> Vec<(Device, DType)> {
+    let devices = [Some(Device::Cpu), device()].into_iter().flatten();
+    devices.flat_map(|d| [(d, DType::F64), (d, DType::F32)]).collect()
+}
+
+fn run(
+    (device, dtype): (Device, DType),
+    x: &[Tensor],
+    form: Form,
+    f: impl for<'t> Fn(&[Var<'t>], Form) -> Vec<Var<'t>>,
+) -> Run {
+    let tape = Tape::new(device);
+    tape.poison(true);
+    let v: Vec<Var> = x.iter().map(|x| tape.leaf(&x.cast(DType::F32).cast(dtype))).collect();
+    let y = f(&v, form);
+    let mut all: Run = y.iter().map(|y| y.value().to_f64()).collect();
+    let mut g = Gen::new(7);
+    tape.backward_from(y.iter().map(|&y| (y, g.normal(y.shape()).cast(DType::F32).cast(dtype))));
+    all.extend(v.iter().map(|v| v.grad().map_or_else(|| vec![0.0; v.shape().len()], |g| g.to_f64())));
+    all
+}
+
+/// The largest difference in a tensor beside its largest number, or beside `least`, and where. Infinities that agree do; NaN
+/// agrees with nothing.
+fn distance(a: &[Vec<f64>], b: &[Vec<f64>], least: f64) -> (f64, String) {
+    let mut worst = (0.0, String::new());
+    for (tensor, (a, b)) in a.iter().zip(b).enumerate() {
+        assert_eq!(a.len(), b.len());
+        let size = b.iter().filter(|x| x.is_finite()).fold(least, |m, x| m.max(x.abs()));
+        for (i, (a, b)) in a.iter().zip(b).enumerate().filter(|(_, (a, b))| a != b) {
+            let error = (a - b).abs() / size;
+            let error = if error.is_nan() { INF } else { error };
+            if error > worst.0 {
+                worst = (error, format!("{error:.1e}: number {i} of result {tensor} is {a:e}, not {b:e}"));
+            }
+        }
+    }
+    worst
+}
+
+/// That every form of `f`, wherever it runs, is the recurrent one in double precision.
+fn agree(
+    what: &str,
+    x: &[Tensor],
+    forms: &[Form],
+    (single, least): (f64, f64),
+    f: impl for<'t> Fn(&[Var<'t>], Form) -> Vec<Var<'t>> + Copy,
+) -> Run {
+    let want = run((Device::Cpu, DType::F64), x, Form::Recurrent, f);
+    assert!(want.iter().flatten().all(|x| !x.is_nan()), "{what}: the reference is NaN");
+    for place in places() {
+        for &form in [Form::Recurrent].iter().chain(forms) {
+            let got = run(place, x, form, f);
+            let (error, worst) = distance(&got, &want, least);
+            let allowed = if place.1 == DType::F64 { 1e-9 } else { single };
+            assert!(error <= allowed, "{what}, {form} {} on {}: off by {worst}", place.1, place.0);
+        }
+    }
+    want
+}
+
+/// h, C, n, m from q, k, v, i, f and a fresh memory.
+fn memory<'t>(x: &[Var<'t>], form: Form) -> Vec<Var<'t>> {
+    let full = |shape: &[usize]| x[0].tape().full(shape, x[0].dtype(), 0.0);
+    let ([b, _, h, k], v) = (x[0].dims(), x[2].shape().last());
+    let mut s = mlstm::Memory { c: full(&[b, h, k, v]), n: full(&[b, h, k]), m: full(&[b, h]), w: full(&[b, h]) };
+    let (qkv, gates) = ([x[0], x[1], x[2]], [x[3], x[4]]);
+    let h = match form {
+        Form::Recurrent => mlstm::recurrent(qkv, gates, &mut s, 0.01),
+        Form::Chunked(c) => mlstm::chunked(qkv, gates, &mut s, 0.01, c),
+        _ => mlstm::parallel(qkv, gates, &mut s, 0.01),
+    };
+    vec![h, s.c, s.n, s.m]
+}
+
+/// h, c, n, m from the gates and R of a fresh sLSTM.
+fn cell<'t>(x: &[Var<'t>], form: Form) -> Vec<Var<'t>> {
+    let [b, _, d4] = x[0].dims();
+    let zero = x[0].tape().full([b, d4 / 4], x[0].dtype(), 0.0);
+    let mut s = slstm::Cell { h: zero, c: zero, n: zero, m: zero, w: zero };
+    let f = if form == Form::Recurrent { slstm::recurrent } else { slstm::fused };
+    let h = f(x[0], x[1], &mut s);
+    vec![h, s.c, s.n, s.m]
+}
+
+fn attention<'t>(x: &[Var<'t>], form: Form) -> Vec<Var<'t>> {
+    vec![match form {
+        Form::Recurrent => gpt::recurrent(x[0], x[1], x[2], 1.0),
+        Form::Fused => causal_attention(x[0], x[1], x[2], 1.0),
+        _ => gpt::parallel(x[0], x[1], x[2], 1.0),
+    }]
+}
+
+/// y and h from u, Δ, A, B, C and h₀.
+fn selective<'t>(x: &[Var<'t>], form: Form) -> Vec<Var<'t>> {
+    let (y, h) = match form {
+        Form::Recurrent => mamba::recurrent(x[0], x[1], x[2], x[3], x[4], x[5], 1.0),
+        Form::Chunked(c) => mamba::chunked(x[0], x[1], x[2], x[3], x[4], x[5], 1.0, c),
+        _ => mamba::parallel(x[0], x[1], x[2], x[3], x[4], x[5], 1.0),
+    };
+    vec![y, h]
+}
+
+/// Numbers by step of [B, T, ..].
+fn by_step(shape: &[usize], f: impl Fn(usize) -> f64) -> Tensor {
+    let inner: usize = shape[2..].iter().product();
+    Tensor::from_vec((0..shape.iter().product()).map(|i| f(i / inner % shape[1])).collect(), shape)
+}
+
+/// q, k, v, i, f: keys and queries that agree, so that n·q has no cancellation in it.
+fn memory_inputs(g: &mut Gen, t: usize, k: usize, i: impl Fn(usize) -> f64, f: impl Fn(usize) -> f64) -> Vec<Tensor> {
+    let key = [2, t, 2, k];
+    let keys = [g.range(key, 0.2, 1.0), g.range(key, 0.2, 1.0), g.normal(key)];
+    keys.into_iter().chain([by_step(&[2, t, 2], i), by_step(&[2, t, 2], f)]).collect()
+}
+
+/// Gates i and f of an sLSTM by step, z and o at random; and R.
+fn cell_inputs(g: &mut Gen, t: usize, i: impl Fn(usize) -> f64, f: impl Fn(usize) -> f64) -> Vec<Tensor> {
+    let d = 6;
+    let mut x = g.normal([2, t, 4 * d]).to_f64();
+    for (at, x) in x.iter_mut().enumerate() {
+        match at / d % 4 {
+            0 => *x = i(at / (4 * d) % t) + 0.1 * *x,
+            1 => *x = f(at / (4 * d) % t),
+            _ => {}
+        }
+    }
+    vec![Tensor::from_vec(x, [2, t, 4 * d]), g.range([4, 2, 3, 3], -0.5, 0.5)]
+}
+
+/// Forget gates so open that σ(−f̃) underflows: which argument of the stabiliser's maximum won decides where the gradient
+/// goes all the same.
+#[test]
+fn the_winner_is_known_where_its_slope_is_no_number() {
+    let g = &mut Gen::new(1);
+    for open in [20.0, 95.0, 120.0, 800.0] {
+        let input = |t: usize| [0.3, -1.0, -2.0, 1.5, 1.0, -3.0, 0.2][t % 7];
+        for k in [1, 5, 18] {
+            let x = memory_inputs(g, 9, k, input, |_| open);
+            agree(&format!("mlstm, f = {open}, K = {k}"), &x, &MLSTM, (2e-5, TINY), memory);
+        }
+        agree(&format!("slstm, f = {open}"), &cell_inputs(g, 9, input, |_| open), &[Form::Fused], (2e-5, TINY), cell);
+    }
+}
+
+/// Steps on the left whose input gate is 0 write nothing: h is 0 there, and what follows is what it is without them.
+#[test]
+fn padding_on_the_left_is_not_there() {
+    let (g, t, pad) = (&mut Gen::new(2), 11, 5);
+    let late = |x: &Tensor, axis_is_time: bool| {
+        if !axis_is_time {
+            return x.clone();
+        }
+        let inner = x.len() / (2 * t);
+        let rows = x.to_f64().chunks(t * inner).flat_map(|x| x[pad * inner..].to_vec()).collect();
+        Tensor::from_vec(rows, x.shape().with(1, t - pad))
+    };
+    let input = |t: usize| if t < pad { -INF } else { 0.5 * (t as f64).sin() };
+    for forget in [3.0, -INF, 200.0] {
+        let f = |t: usize| if t < pad { forget } else { 2.0 };
+        let x = memory_inputs(g, t, 4, input, f);
+        let padded = agree(&format!("mlstm, f = {forget} in the padding"), &x, &MLSTM, (2e-5, TINY), memory);
+        let short: Vec<Tensor> = x.iter().map(|x| late(x, true)).collect();
+        let alone = run((Device::Cpu, DType::F64), &short, Form::Recurrent, memory);
+        for (i, h) in padded[0].iter().enumerate() {
+            let (b, s, rest) = (i / (t * 8), i / 8 % t, i % 8);
+            let want = if s < pad { 0.0 } else { alone[0][(b * (t - pad) + s - pad) * 8 + rest] };
+            assert!((h - want).abs() < 1e-12, "h of step {s} is {h}, not {want}");
+        }
+        let x = cell_inputs(g, t, input, f);
+        let padded = agree(&format!("slstm, f = {forget} in the padding"), &x, &[Form::Fused], (2e-5, TINY), cell);
+        assert!((0..2 * t * 6).all(|i| i / 6 % t >= pad || padded[0][i] == 0.0), "slstm writes in the padding");
+        // Nothing but padding.
+        let x = memory_inputs(g, t, 4, |_| -INF, f);
+        agree("mlstm of padding", &x, &MLSTM, (2e-5, TINY), memory);
+        agree("slstm of padding", &cell_inputs(g, t, |_| -INF, f), &[Form::Fused], (2e-5, TINY), cell);
+    }
+}
+
+/// e^(−m) in the divisor is more than single precision holds.
+#[test]
+fn input_gates_that_are_almost_shut_have_finite_gradients() {
+    let g = &mut Gen::new(3);
+    for shut in [-60.0, -90.0, -140.0, -1000.0] {
+        let mut x = memory_inputs(g, 7, 4, |t| shut - 0.3 * t as f64, |_| 3.0);
+        agree(&format!("i = {shut}"), &x, &MLSTM, (1e-4, TINY), memory);
+        // Values so large that the read is not small.
+        x[2] = Tensor::from_vec(x[2].to_f64().iter().map(|v| v * 1e30).collect(), x[2].shape());
+        for form in MLSTM.into_iter().filter(|_| shut == -90.0) {
+            let want = run((Device::Cpu, DType::F64), &x, Form::Recurrent, memory);
+            let got = run((Device::Cpu, DType::F32), &x, form, memory);
+            let (error, worst) = distance(&got[..1], &want[..1], TINY);
+            assert!(error < 1e-4, "{form}, large values: off by {worst}");
+        }
+    }
+}
+
+/// |n·q| and e^(−m) may be the same number: each gets half of the divisor's gradient.
+#[test]
+fn equal_arguments_of_the_divisor_share_its_gradient() {
+    let one = |x: f64, shape: &[usize]| Tensor::from_vec(vec![x], shape);
+    let (key, gate) = ([1; 4], [1; 3]);
+    let x = [one(1.0, &key), one(1.0, &key), one(2.0, &key), one(0.0, &gate), one(3.0, &gate)];
+    let run = agree("a tie", &x, &MLSTM, (1e-6, TINY), |x, form| memory(x, form)[..1].to_vec());
+    // h = 2 q / (max(|q|, 1) + ε) at q = 1.
+    let (ct, by) = (Gen::new(7).normal([1; 4]).cast(DType::F32).to_f64()[0], 1.01);
+    let want = ct * (2.0 / by - 0.5 * 2.0 / (by * by));
+    assert!((run[1][0] - want).abs() < 1e-12, "dq is {}, not {want}", run[1][0]);
+}
+
+/// Behind gates that forget nearly all, or all, what single steps weigh has all its digits.
+#[test]
+fn a_reset_leaves_no_trace_in_the_sums() {
+    let g = &mut Gen::new(4);
+    for reset in [-1e9, -INF] {
+        let f = |t: usize| if t == 57 { reset } else { -5.0 + 0.01 * (t % 7) as f64 };
+        let x = memory_inputs(g, 120, 4, |t| (t as f64).sin(), f);
+        agree(&format!("f = {reset}"), &x, &[Form::Parallel], (1e-5, TINY), memory);
+        agree(&format!("f = {reset}"), &x, &MLSTM, (5e-5, TINY), memory);
+    }
+    let x = memory_inputs(g, 700, 2, |t| (t as f64).sin(), |t| -5.0 + (t % 11) as f64);
+    let want = run((Device::Cpu, DType::F64), &x, Form::Recurrent, memory);
+    let (error, worst) = distance(&run((Device::Cpu, DType::F32), &x, Form::Parallel, memory), &want, TINY);
+    assert!(error < 1e-5, "parallel over 700 steps: off by {worst}");
+}
+
+/// Large scores, which are exact in any order of their sums, and keys that are the same: a weight is never above 1, and weights
+/// are shared out evenly, backwards too.
+#[test]
+fn attention_bears_scores_of_any_size() {
+    let g = &mut Gen::new(5);
+    for (k, v) in [(4, 4), (8, 5), (24, 20)] {
+        for size in [2f64.powi(13), 2f64.powi(27), 2f64.powi(40)] {
+            let (t, h) = (21, 3);
+            let whole = |g: &mut Gen, width| g.tensor([2, t, h, width], |g| (3.0 * g.gauss()).round());
+            let q: Vec<f64> = whole(g, k).to_f64().iter().map(|q| size * q).collect();
+            let (q, mut keys) = (Tensor::from_vec(q, [2, t, h, k]), whole(g, k).to_f64());
+            // Each key twice, in a row.
+            for i in 0..keys.len() {
+                if i / (h * k) % t % 2 == 1 {
+                    keys[i] = keys[i - h * k];
+                }
+            }
+            let x = [q, Tensor::from_vec(keys, [2, t, h, k]), g.normal([2, t, h, v])];
+            let forms = [Form::Parallel, Form::Fused];
+            agree(&format!("heads of {k} and {v}, q of {size:e}"), &x, &forms, (2e-5, 1.0), attention);
+        }
+    }
+}
+
+/// Rates of −∞ and steps of no length: such a step keeps the state, any other forgets it.
+#[test]
+fn a_step_of_no_length_keeps_the_state_at_any_rate() {
+    let g = &mut Gen::new(6);
+    for (e, n) in [(3, 2), (20, 5)] {
+        let (row, state) = ([2, 9, e], [2, 9, n]);
+        let mut x = vec![g.normal(row), by_step(&row, |t| if t == 4 { 0.5 } else { 0.0 })];
+        x.push(g.tensor([e, n], |g| [-INF, -3e38, -1.0][g.below(3)]));
+        x.extend([g.normal(state), g.normal(state), g.normal([2, e, n])]);
+        let forms = [Form::Parallel, Form::Chunked(1), Form::Chunked(4), Form::Chunked(64)];
+        for place in places() {
+            for form in [Form::Recurrent].into_iter().chain(forms) {
+                let y = run(place, &x, form, selective);
+                let want = run((Device::Cpu, DType::F64), &x, Form::Recurrent, selective);
+                let (error, worst) = distance(&y[..2], &want[..2], TINY);
+                assert!(error < 1e-5, "{form} {} on {}: off by {worst}", place.1, place.0);
+                assert!(y.iter().flatten().all(|x| !x.is_nan()), "{form} {} on {}: NaN", place.1, place.0);
+            }
+        }
+    }
+    // Mamba's A from a logarithm whose exponential is infinite, beside a softplus that is 0.
+    for place in places() {
+        let x = [Tensor::from_vec(vec![100.0, 1000.0], [2]), Tensor::from_vec(vec![-200.0, -2000.0], [2])];
+        let y = run(place, &x, Form::Recurrent, |x, _| vec![(x[0].decay_rate() * x[1].softplus()).exp()]);
+        assert!(y.iter().flatten().all(|x| x.is_finite()) && y[0] == [1.0; 2], "{} on {}: {y:?}", place.1, place.0);
+    }
+}
+
+/// What is not a number at one step of a sequence changes no bit of the steps before it, nor of the other sequence.
+#[test]
+fn what_comes_later_reaches_nothing_before() {
+    let (g, t, at) = (&mut Gen::new(8), 21, 13);
+    let narrow = |g: &mut Gen, k| {
+        let key = [2, t, 3, k];
+        vec![g.normal(key), g.normal(key), g.normal(key)]
+    };
+    type Core = (&'static str, Vec<Tensor>, usize, Vec<Form>, for<'t> fn(&[Var<'t>], Form) -> Vec<Var<'t>>);
+    let scan = |g: &mut Gen| {
+        let (row, state) = ([2, t, 18], [2, t, 5]);
+        let all = [g.normal(row), g.range(row, 0.1, 1.0), g.range([18, 5], -2.0, -0.1)];
+        all.into_iter().chain([g.normal(state), g.normal(state), g.normal([2, 18, 5])]).collect()
+    };
+    let cores: Vec<Core> = vec![
+        ("mlstm", memory_inputs(g, t, 4, |_| 0.1, |_| 2.0), 5, MLSTM.to_vec(), memory),
+        ("wide mlstm", memory_inputs(g, t, 20, |_| 0.1, |_| 2.0), 5, MLSTM.to_vec(), memory),
+        ("slstm", cell_inputs(g, t, |_| 0.1, |_| 2.0), 1, vec![Form::Fused], cell),
+        ("attention", narrow(g, 4), 3, vec![Form::Parallel, Form::Fused], attention),
+        ("wider attention", narrow(g, 7), 3, vec![Form::Parallel, Form::Fused], attention),
+        ("wide attention", narrow(g, 20), 3, vec![Form::Parallel, Form::Fused], attention),
+        ("selective scan", scan(g), 5, vec![Form::Parallel, Form::Chunked(4), Form::Chunked(64)], selective),
+    ];
+    for (name, x, timed, forms, f) in &cores {
+        for place in places() {
+            for &form in [Form::Recurrent].iter().chain(forms) {
+                let before = run(place, x, form, *f);
+                for input in (0..*timed).filter(|&i| x[i].shape().at(1) == t) {
+                    for bad in [f64::NAN, INF, -INF] {
+                        let mut changed = x.clone();
+                        let inner = x[input].len() / (2 * t);
+                        let mut v = x[input].to_f64();
+                        v[at * inner..(at + 1) * inner].fill(bad);
+                        changed[input] = Tensor::from_vec(v, x[input].shape());
+                        let after = run(place, &changed, form, *f);
+                        let inner = before[0].len() / (2 * t);
+                        let same = |i: usize| before[0][i].to_bits() == after[0][i].to_bits();
+                        let seen =
+                            (0..before[0].len()).filter(|i| !(at * inner..t * inner).contains(i)).find(|&i| !same(i));
+                        assert!(
+                            seen.is_none(),
+                            "{name}, {form} {} on {}: {bad} in input {input} at step {at} reaches number {seen:?}",
+                            place.1,
+                            place.0
+                        );
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// The same of the published models that are causal: a token whose embedding is not a number.
+#[test]
+fn a_later_token_reaches_nothing_before_in_the_published_models() {
+    for model in published::names().into_iter().filter(|&m| m != "lru") {
+        let without = if model == "mamba" { vec![Defect::Lookahead] } else { vec![] };
+        let c =
+            published::Config { model: model.into(), without, num_input_classes: 3, ..published::Config::default() };
+        for form in [Form::Recurrent, Form::Fused] {
+            let logits = |token: i32| {
+                let mut m = Published::new(&c, 1, DType::F32).unwrap();
+                // The table comes first: token 2 is not a number.
+                m.params_mut().flat_mut().host_mut::<f32>()[2 * c.h_dim..3 * c.h_dim].fill(f32::NAN);
+                let tape = Tape::default();
+                let p = m.params().bind_frozen(&tape);
+                let mut tokens = vec![0; 16];
+                tokens[11] = token;
+                assert!(m.params().tensors().next().is_some_and(|(name, _)| name == "input_embedding.weight"));
+                let tokens = tape.constant(&Tensor::from_vec(tokens, [1, 16]));
+                let mut state = published::zero_state(&c, &tape, 1, DType::F32);
+                m.evaluate(&p, tokens, &mut state, form).unwrap().value().to_f64()
+            };
+            let (a, b) = (logits(1), logits(2));
+            assert!(a[..22] == b[..22] && b[22].is_nan(), "{model} {form}: step 11 reaches back");
+        }
+    }
+}
