@@ -35,8 +35,7 @@ static MODULE: Module = Module::new("ops/tril_matmul.cu", &[include_str!("tril_m
 /// Neither NaN nor so large that it would be infinite when rounded to bf16.
 #[inline(always)]
 fn ordinary<T: Real>(x: T) -> bool {
-    let twice = x + x;
-    twice - twice == T::ZERO
+    (x + x) * T::ZERO == T::ZERO
 }
 
 /// Whether all are finite, and none so large that bf16 would round it to infinity.
