@@ -19,8 +19,7 @@ static MODULE: Module = Module::new("kernels/tril_matmul.cu", &[include_str!("tr
 /// Neither NaN nor so large that it would be infinite when rounded to bf16.
 #[inline(always)]
 fn ordinary<T: Real>(x: T) -> bool {
-    let twice = x + x;
-    twice - twice == T::ZERO
+    (x + x) * T::ZERO == T::ZERO
 }
 
 /// Whether all are finite, and none so large that bf16 would round it to infinity.

@@ -50,25 +50,10 @@ use crate::{
     tensor::{Shape, Tensor},
 };
 
-pub use crate::ops::mlstm::{Memory, mlstm as chunked};
+pub use crate::ops::mlstm::{Memory, mlstm as chunked, read};
 
 /// ε in the denominator, as in the authors' code.
 pub const EPS: f64 = 1e-6;
-
-/// The read Cᵀq / (max(|n·q|, e^(−m)) + ε) from Cᵀq, and n·q and m of one shape; and its divisor.
-///
-/// Where m is negative both are multiplied by eᵐ: e^(−m) may be infinite, and the way back would have 0 · ∞. As a square,
-/// since eᵐ may be too small a number where Cᵀq is a large one.
-fn read<'t>(num: Var<'t>, den: Var<'t>, m: Var<'t>, eps: f64) -> (Var<'t>, Var<'t>) {
-    let positive = maximum(&[m, m.tape().full(m.shape(), m.dtype(), 0.0)]);
-    let half = (0.5 * (m - positive)).exp(); // e^(m/2) where m is negative, else 1
-    let den = half * (half * den);
-    let floor = (-positive).exp();
-    // Of two that are equal each gets half of the gradient.
-    let larger = 0.5 * (maximum(&[den, -den, floor]) + maximum(&[floor, -den, den]));
-    let by = larger + eps * half.square();
-    (half * (half * num) / by, by / half / half)
-}
 
 /// Equations 15 to 21 for one token: q, k [B, H, K], v [B, H, V], i, f [B, H] to h [B, H, V].
 pub fn step<'t>([q, k, v]: [Var<'t>; 3], [i, f]: [Var<'t>; 2], s: &mut Memory<'t>, eps: f64) -> Var<'t> {

@@ -3,27 +3,7 @@
 use super::{Bound, Init, P, State, remembered};
 use crate::{autograd::Var, ops::block_diagonal::block_diagonal};
 
-/// ln σ(x), without overflow.
-pub fn log_sigmoid(x: Var<'_>) -> Var<'_> {
-    -(-x).softplus()
-}
-
-/// The largest of several values, element by element; of equal ones the first.
-pub fn maximum<'t>(x: &[Var<'t>]) -> Var<'t> {
-    let column = |x: &Var<'t>| x.reshape(&[x.shape().dims(), &[1]].concat()[..]);
-    let columns: Vec<Var<'t>> = x.iter().map(column).collect();
-    let axis = x[0].shape().rank();
-    Var::concat(&columns, axis).max_axis(axis, false)
-}
-
-/// Stands for a stabiliser of −∞, before anything was seen: a number of every type, and far below any gate.
-pub const LEAST: f64 = -1e38;
-
-/// What exponents are measured from: the stabiliser m, or where that is −∞ a number, since −∞ less −∞ is none. Of −∞ the
-/// exponential is 0 then, as is its gradient.
-pub fn reference(m: Var<'_>) -> Var<'_> {
-    maximum(&[m, m.tape().full(m.shape(), m.dtype(), LEAST)])
-}
+pub use crate::ops::words::{LEAST, log_sigmoid, maximum, reference};
 
 /// A projection [I] → [O] that is block-diagonal: W [G, O / G, I / G].
 pub struct BlockDiagonal {

@@ -39,7 +39,7 @@ use crate::{
     ops::{
         heads::Dims,
         same_dtype, some_steps,
-        words::{insert, log_sigmoid, maximum, outer, over_time, recall, token},
+        words::{insert, log_sigmoid, maximum, outer, over_time, recall, reference, token},
     },
     tensor::Tensor,
 };
@@ -53,6 +53,21 @@ pub struct Mlstm {
     pub chunk: usize,
     /// ε.
     pub eps: f64,
+}
+
+/// The read Cᵀq / (max(|n·q|, e^(−m)) + ε) from Cᵀq, and n·q and m of one shape; and its divisor.
+///
+/// Where m is negative both are multiplied by eᵐ: e^(−m) may be infinite, and the way back would have 0 · ∞. As a square,
+/// since eᵐ may be too small a number where Cᵀq is a large one.
+pub fn read<'t>(num: Var<'t>, den: Var<'t>, m: Var<'t>, eps: f64) -> (Var<'t>, Var<'t>) {
+    let positive = maximum(&[m, m.tape().full(m.shape(), m.dtype(), 0.0)]);
+    let half = (0.5 * (m - positive)).exp(); // e^(m/2) where m is negative, else 1
+    let den = half * (half * den);
+    let floor = (-positive).exp();
+    // Of two that are equal each gets half of the gradient.
+    let larger = 0.5 * (maximum(&[den, -den, floor]) + maximum(&[floor, -den, den]));
+    let by = larger + eps * half.square();
+    (half * (half * num) / by, by / half / half)
 }
 
 impl Op for Mlstm {
@@ -88,12 +103,12 @@ impl Op for Mlstm {
             let k = (k_width as f64).powf(-0.5) * k;
             let l = log_sigmoid(f) + (m + before);
             m = maximum(&[l, i]);
-            let [i, f] = [i, l].map(|gate| insert((gate - m).exp(), 2));
+            let from = reference(m);
+            let [i, f] = [i, l].map(|gate| insert((gate - from).exp(), 2));
             c = insert(f, 3) * c + outer(i * k, v);
             n = f * n + i * k;
             before = m.tape().full(m.shape(), dtype, 0.0);
-            let den = (n * q).sum_axis(2, true);
-            recall(c, q) / (maximum(&[den, -den, insert((-m).exp(), 2)]) + self.eps)
+            read(recall(c, q), (n * q).sum_axis(2, true), insert(m, 2), self.eps).0
         });
         Some(vec![h, c, n, m])
     }

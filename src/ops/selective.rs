@@ -19,8 +19,9 @@
 use crate::{
     autograd::{Gen, In, Kernel, Op, Outs, Var},
     ops::{
+        elementwise::FASTEST,
         same_dtype, some_steps,
-        words::{insert, over_time, token},
+        words::{insert, maximum, over_time, token},
     },
     tensor::Tensor,
 };
@@ -61,6 +62,7 @@ impl Op for SelectiveScan {
 
     fn formula<'t>(&self, x: &[Var<'t>]) -> Option<Vec<Var<'t>>> {
         let ([_, t, _], a, mut h) = (x[0].dims(), x[2].cast(x[0].dtype()), x[5]);
+        let a = maximum(&[a, a.tape().full(a.shape(), a.dtype(), -FASTEST)]);
         let y = over_time(t, x[0], |t| {
             let [u, dt, b, c] = [0, 1, 3, 4].map(|i| token(x[i], t));
             let transition = self.s * (insert(dt, 2) * a).exp() - (self.s - 1.0); // [B, E, N]

@@ -26,7 +26,7 @@ use crate::{
     autograd::{Gen, In, Kernel, Op, Outs, Var},
     ops::{
         same_dtype,
-        words::{log_sigmoid, maximum, over_time, split, token},
+        words::{LEAST, log_sigmoid, maximum, over_time, reference, split, token},
     },
     tensor::Tensor,
 };
@@ -72,9 +72,11 @@ impl Op for SlstmSequence {
             let [i, f, z, o] = split(token(x[0], t) + share);
             let l = log_sigmoid(f) + (m + before);
             m = maximum(&[l, i]);
-            let (i, f) = ((i - m).exp(), (l - m).exp());
+            let from = reference(m);
+            let (i, f) = ((i - from).exp(), (l - from).exp());
             (c, n) = (f * c + i * z.tanh(), f * n + i);
-            y = o.sigmoid() * c / n;
+            // 0 and not 0 / 0 where m = −∞ and nothing was written: the last exponential is 1 there, else 0.
+            y = o.sigmoid() * c / (n + (LEAST - from).exp());
             before = x[0].tape().full(m.shape(), m.dtype(), 0.0);
             y
         });

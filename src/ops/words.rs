@@ -58,3 +58,13 @@ pub fn recall<'t>(s: Var<'t>, q: Var<'t>) -> Var<'t> {
 pub fn outer<'t>(k: Var<'t>, v: Var<'t>) -> Var<'t> {
     insert(k, 3) * insert(v, 2)
 }
+
+/// Stands for a stabiliser of −∞, before anything was seen: a number of every type, and far below any gate.
+pub const LEAST: f64 = -1e38;
+
+/// What exponents are measured from: the stabiliser m, or where that is −∞ a number, since −∞ less −∞ is none. Of −∞ the
+/// exponential is 0 then, as is its gradient.
+#[track_caller]
+pub fn reference(m: Var<'_>) -> Var<'_> {
+    maximum(&[m, m.tape().full(m.shape(), m.dtype(), LEAST)])
+}
