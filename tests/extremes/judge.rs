@@ -51,16 +51,17 @@ pub struct Core {
     pub outputs: Vec<(String, bool)>,
     /// Those beside the recurrent one.
     pub forms: Vec<Form>,
-    pub run: Box<dyn for<'t> Fn(&[Var<'t>], Form) -> Vec<Var<'t>>>,
+    pub run: Box<Formula>,
     /// Whether there is so much between inputs and results that what the recurrent form loses in single precision has to
     /// be known too.
     pub deep: bool,
 }
 
-/// Gives a closure the type of [`Core::run`].
-pub fn formula(
-    f: impl for<'t> Fn(&[Var<'t>], Form) -> Vec<Var<'t>> + 'static,
-) -> Box<dyn for<'t> Fn(&[Var<'t>], Form) -> Vec<Var<'t>>> {
+/// Inputs to outputs, in a form.
+pub type Formula = dyn for<'t> Fn(&[Var<'t>], Form) -> Vec<Var<'t>>;
+
+/// Gives a closure its type.
+pub fn formula(f: impl for<'t> Fn(&[Var<'t>], Form) -> Vec<Var<'t>> + 'static) -> Box<Formula> {
     Box::new(f)
 }
 
