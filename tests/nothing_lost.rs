@@ -154,7 +154,7 @@ fn a_run_whose_directory_is_gone_says_so() {
     let (status, table, said, _) = signalled(child, "-TERM");
     assert!(status == Some(143) || status == Some(1), "{status:?}");
     says(&(table + &said), &["other/lstm-seed0", "removed or replaced"]);
-    assert!(!said.contains("saved;") && !said.contains("1 saved"), "{said}");
+    assert!(!said.contains("1 saved"), "{said}");
     assert!(!place.at("other/lstm-seed0/checkpoint.safetensors").exists());
 }
 
@@ -193,7 +193,7 @@ fn a_signal_ends_a_long_step_and_a_hangup_saves() {
     assert_eq!(signalled(child, "-TERM").0, Some(143));
 
     // One step of minutes.
-    let long = "--models lstm --seeds 1 --steps 3 --train-len 100000 --batch 64 --width 64 --eval-lens 8 --threads 1";
+    let long = "--models lstm --seeds 1 --steps 3 --train-len 60000 --batch 16 --width 64 --eval-lens 8 --threads 1";
     let mut child = place.start(&format!("{long} --shards 1 --out step"));
     wait_for(&mut child, || place.at("step/lstm-seed0/metrics.jsonl").exists());
     let (status, _, said, took) = signalled(child, "-INT");

@@ -156,7 +156,7 @@ fn a_killed_sweep_goes_on_and_repeats_nothing() {
         let mut child = place.command("grid.toml --out torn --jobs 2").spawn().unwrap();
         let start = Instant::now();
         let nanos = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().subsec_nanos();
-        while start.elapsed() < Duration::from_millis(80 + u64::from(nanos / 1000) % 150) {
+        while start.elapsed() < Duration::from_millis(20 + u64::from(nanos / 1000) % 130) {
             thread::sleep(Duration::from_millis(2));
         }
         if child.try_wait().unwrap().is_some_and(|status| status.success()) {

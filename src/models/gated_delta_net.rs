@@ -154,7 +154,7 @@ impl Mix {
         let [q, k, v] = std::array::from_fn(|j| heads(self.qkv[j].apply(p, x, state, 1 + j), self.h));
         let unit = |x: Var<'t>| positions::rotate(&self.rope, x.l2_norm_smooth(1e-6), state.t);
         let beta = self.stretch * x.linear(p[self.w_beta], None).sigmoid();
-        let g = -p[self.a_log].exp() * x.linear(p[self.w_g], Some(p[self.b_dt])).softplus();
+        let g = p[self.a_log].decay_rate() * x.linear(p[self.w_g], Some(p[self.b_dt])).softplus();
         Inputs { q: unit(q), k: unit(k), v, beta, g }
     }
 
