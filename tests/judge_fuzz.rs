@@ -96,7 +96,8 @@ fn changed(g: &mut Gen, file: &[u8]) -> Vec<u8> {
         _ => {
             let mut file = file.to_vec();
             for _ in 0..g.size(8) {
-                let at = g.below(if g.coin() { (len + 8).min(file.len()) } else { file.len() });
+                let most = if g.coin() { (len + 8).min(file.len()) } else { file.len() };
+                let at = g.below(most);
                 file[at] = g.below(256) as u8;
             }
             file
@@ -127,7 +128,8 @@ fn no_file_makes_the_judge_panic_hang_or_take_memory() {
     let (mut fine, before) = (0, peak());
     for seed in 0..tries {
         let mut g = Gen::new(seed);
-        let bytes = changed(&mut g, &files[g.below(files.len())]);
+        let file = &files[g.below(files.len())];
+        let bytes = changed(&mut g, file);
         fs::write(&path, bytes).unwrap();
         let dtype = if g.coin() { DType::F64 } else { DType::F32 };
         let start = Instant::now();
