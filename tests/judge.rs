@@ -153,6 +153,8 @@ fn numbers_that_are_not_finite_or_near_the_ends_are_compared() {
         ("the same but for a thousandth", "silu", huge, [1e160, 1.001e300], [false, true]),
         ("the smallest numbers", "elu", least, least, [true; 2]),
         ("zero for a small number", "elu", [1e-200, 1e-201], [0.0, 0.0], [false, true]),
+        ("zero where f32 has no normal number", "elu", [1e-39, 1e-40], [0.0, 0.0], [false, true]),
+        ("zero where it has", "elu", [1e-37, 1e-40], [0.0, 0.0], [false; 2]),
     ] {
         assert_eq!(agrees(op, &x, &y), want, "{what}");
     }

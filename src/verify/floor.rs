@@ -66,8 +66,8 @@ pub fn measure(f: &Fixture, case: &Case, dtype: DType) -> Result<BTreeMap<String
     let eval = case.steps.as_ref().or(case.forms.first().map(|form| &form.1));
     let Some(eval) = eval else { return Ok(BTreeMap::new()) };
     let (unit, least) = match dtype {
-        DType::F64 => (f64::EPSILON / 2.0, f64::from_bits(1)),
-        _ => (f64::from(f32::EPSILON / 2.0), f64::from(f32::from_bits(1))),
+        DType::F64 => (f64::EPSILON / 2.0, f64::MIN_POSITIVE),
+        _ => (f64::from(f32::EPSILON / 2.0), f64::from(f32::MIN_POSITIVE)),
     };
     let inputs = single::inputs(f, &case.inputs, dtype);
     let base = eval(&inputs, EXACT, None)?;
@@ -84,8 +84,8 @@ pub fn measure(f: &Fixture, case: &Case, dtype: DType) -> Result<BTreeMap<String
     let inherited = apart(&eval(&cast, EXACT, None)?, &base);
     let floor = |(name, square): (String, f64)| {
         let roundings = ROUNDINGS * unit * square.sqrt();
-        // Below the smallest number of the precision there are no digits at all.
-        let underflow = ROUNDINGS * least * (base[&name].len() as f64).sqrt();
+        // Below the smallest normal number there are fewer digits, and an exponential is 0.
+        let underflow = least * (base[&name].len() as f64).sqrt();
         let known: f64 = [&uncertain, &inherited].iter().filter_map(|by| by.get(&name)).sum();
         let floor = roundings + underflow + known;
         (name, if floor.is_finite() { floor } else { 0.0 })

@@ -108,7 +108,7 @@ fn fit_axes(f: &Fixture, name: &str, shape: Shape, axes: &str, sizes: &mut Sizes
 }
 
 /// How often a form holds values as large as its largest, forward and back.
-const COPIES: u128 = 16;
+const COPIES: u128 = 10;
 
 /// That the largest intermediate values of the op, and the file's own tensors, fit into memory.
 fn fit_memory(f: &Fixture, spec: &Spec, sizes: &Sizes) -> Result<()> {
