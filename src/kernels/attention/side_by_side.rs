@@ -32,7 +32,8 @@ struct Room<T>([Lane<T>; TILE]);
 const SMALL: f64 = 20.0;
 
 /// What to subtract from the scores before their exponential: nothing where |q| |k_s| <= [`SMALL`] for all keys seen, and
-/// the largest otherwise. Each lane for itself, and from no key that it does not see. None where all lanes have nothing.
+/// the largest otherwise, −0 if that is 0. Each lane for itself, and from no key that it does not see. None where all lanes have
+/// nothing.
 #[inline(always)]
 fn reference<T: Math, const N: usize>(
     here: Option<Avx512>,
@@ -50,7 +51,8 @@ fn reference<T: Math, const N: usize>(
     }
     let mut top = largest(here, q, k);
     for l in 0..L {
-        top[l] = if small[l] { T::ZERO } else { top[l] };
+        let large = if top[l] == T::ZERO { -T::ZERO } else { top[l] };
+        top[l] = if small[l] { T::ZERO } else { large };
     }
     Some(top)
 }
@@ -77,6 +79,12 @@ fn plus_dot<T: Real, const N: usize>(here: Option<Avx512>, mut x: Lane<T>, q: &R
         }
     }
     x
+}
+
+/// x + y, by [`fma`] for the reason that it has.
+#[inline(always)]
+fn plus<T: Real>(here: Option<Avx512>, x: &Lane<T>, y: &Lane<T>) -> Lane<T> {
+    fma(here, x, &[T::ONE; L], y)
 }
 
 /// y += a x, number by number of a row.
@@ -119,8 +127,8 @@ fn largest<T: Math, const N: usize>(here: Option<Avx512>, q: &Row<T, N>, k: &[Ro
     top
 }
 
-/// w_s = exp(q·k_s − top + plus) for the keys of a tile. q·k_s is computed as the largest was: begun with −top it would be
-/// rounded otherwise, and be more than 0.
+/// w_s = exp(begin + q·k_s + later) for the keys of a tile. What is subtracted from large scores comes later, in two numbers:
+/// q·k_s is then computed as the largest was, and is never more. Others begin with it, in one operation less.
 ///
 /// A pass of its own, and those that use the weights are others: that is faster than one pass over the keys (it seems that
 /// there each key waits for its own exponential and a processor looks ahead at few of them).
@@ -129,22 +137,21 @@ fn weights<'a, T: Math, const N: usize>(
     here: Option<Avx512>,
     q: &Row<T, N>,
     k: &[Row<T, N>],
-    top: Option<&Lane<T>>,
-    plus: Option<&Lane<T>>,
+    begin: &Lane<T>,
+    later: Option<[&Lane<T>; 2]>,
     room: &'a mut Room<T>,
 ) -> &'a mut [Lane<T>] {
     let w = &mut room.0[..k.len()];
-    for (w, k) in w.iter_mut().zip(k) {
-        *w = plus_dot(here, [T::ZERO; L], q, k);
-    }
-    if let Some(top) = top {
-        for w in w.iter_mut() {
-            (0..L).for_each(|l| w[l] -= top[l]);
+    match later {
+        None => {
+            for (w, k) in w.iter_mut().zip(k) {
+                *w = plus_dot(here, *begin, q, k);
+            }
         }
-    }
-    if let Some(plus) = plus {
-        for w in w.iter_mut() {
-            (0..L).for_each(|l| w[l] += plus[l]);
+        Some([a, b]) => {
+            for (w, k) in w.iter_mut().zip(k) {
+                *w = plus(here, &plus(here, &plus_dot(here, *begin, q, k), a), b);
+            }
         }
     }
     for w in w.as_flattened_mut() {
@@ -170,9 +177,11 @@ fn attend<T: Math, const N: usize>(
         lengthen(here, &k[from..], &mut longest);
         from = k.len();
         let top = reference(here, q, k, &longest);
-        let (mut all, mut sum) = ([T::ZERO; L], [[T::ZERO; L]; N]);
+        let (mut all, mut sum, zero) = ([T::ZERO; L], [[T::ZERO; L]; N], [T::ZERO; L]);
+        let less = top.map(minus);
         for (k, v) in k.chunks(TILE).zip(v.chunks(TILE)) {
-            for (w, v) in weights(here, q, k, top.as_ref(), None, &mut room).iter().zip(v) {
+            let later = less.as_ref().map(|less| [less, &zero]);
+            for (w, v) in weights(here, q, k, &zero, later, &mut room).iter().zip(v) {
                 (0..L).for_each(|l| all[l] += w[l]);
                 add_times(here, &mut sum, w, v);
             }
@@ -197,14 +206,17 @@ fn negative<T: Math, const N: usize>(g: &[Row<T, N>], o: &[Row<T, N>], starts: &
     }
 }
 
-/// Of a query: −δ, its largest score if that was subtracted, and −ln of the sum.
-type Start<T> = [Lane<T>; 3];
+/// Of a query: what do·v_s and q·k_s begin with, −δ and −ln Σ; or, in lanes from which the largest score was subtracted, 0
+/// twice, and what is added later instead: −top and −ln Σ to q·k_s, −δ to do·v_s.
+type Start<T> = [Lane<T>; 5];
 
 /// What the way back reads of a block of heads: rows of each query, in `starts` what else there is of it, and of each key.
 struct Given<'a, T, const N: usize> {
     q: &'a [Row<T, N>],
     g: &'a [Row<T, N>],
     starts: &'a [Start<T>],
+    /// Whether there are such lanes.
+    large: &'a [bool],
     k: &'a [Row<T, N>],
     v: &'a [Row<T, N>],
 }
@@ -227,18 +239,20 @@ fn attend_back<T: Math, const N: usize>(
         let (q, g, start) = (&x.q[t], &x.g[t], &x.starts[t]);
         let (k, v) = (&x.k[seen.clone()], &x.v[seen.clone()]);
         let (dk, dv) = (&mut dk[seen.clone()], &mut dv[seen]);
-        let mut none = true;
-        for l in 0..L {
-            none &= start[1][l] == T::ZERO;
-        }
-        let p = weights(here, q, k, (!none).then_some(&start[1]), Some(&start[2]), &mut room);
-        for ((p, v), dv) in p.iter_mut().zip(v).zip(dv) {
-            let mut dp = plus_dot(here, [T::ZERO; L], g, v);
-            for l in 0..L {
-                dp[l] += start[0][l];
+        let large = x.large[t];
+        let p = weights(here, q, k, &start[1], large.then_some([&start[2], &start[3]]), &mut room);
+        if large {
+            for ((p, v), dv) in p.iter_mut().zip(v).zip(dv) {
+                let dp = plus(here, &plus_dot(here, start[0], g, v), &start[4]);
+                add_times(here, dv, p, g);
+                *p = mul(*p, dp);
             }
-            add_times(here, dv, p, g);
-            *p = mul(*p, dp);
+        } else {
+            for ((p, v), dv) in p.iter_mut().zip(v).zip(dv) {
+                let dp = plus_dot(here, start[0], g, v);
+                add_times(here, dv, p, g);
+                *p = mul(*p, dp);
+            }
         }
         let mut sum = *dq;
         for ((dx, k), dk) in p.iter().zip(k).zip(dk) {
@@ -297,7 +311,8 @@ pub fn backward<T: Math, const N: usize>(
     let (d, n, s) = (p.d, p.d.t, p.s);
     let lane = |n: usize| cpu.zeros::<T>(n * N * L);
     let (mut qs, mut ks, mut vs, mut gs, mut os) = (lane(n), lane(s), lane(s), lane(n), lane(n));
-    let (mut dqs, mut dks, mut dvs, mut starts) = (lane(n), lane(s), lane(s), cpu.temp::<T>(n * 3 * L));
+    let (mut dqs, mut dks, mut dvs, mut starts) = (lane(n), lane(s), lane(s), cpu.temp::<T>(n * 5 * L));
+    let mut large = vec![false; n];
     for b in Block::all(d.b * d.h) {
         b.gather(d.keys(), x.q, 0, n, p.scale, lanes_mut(&mut qs), N);
         b.gather(p.keys(), x.k, 0, s, T::ONE, lanes_mut(&mut ks), N);
@@ -306,14 +321,20 @@ pub fn backward<T: Math, const N: usize>(
         b.gather(d.values(), x.o, 0, n, T::ONE, lanes_mut(&mut os), N);
         [&mut dqs, &mut dks, &mut dvs].into_iter().for_each(|d| d.fill(T::ZERO));
         negative::<T, N>(rows(&gs), rows(&os), rows_mut(&mut starts));
-        for (t, [_, top, log]) in rows_mut::<T, 3>(&mut starts).iter_mut().enumerate() {
-            (*top, *log) = ([T::ZERO; L], [T::ZERO; L]);
+        for (t, [delta, begin, later @ ..]) in rows_mut::<T, 5>(&mut starts).iter_mut().enumerate() {
+            (*begin, *later, large[t]) = ([T::ZERO; L], [[T::ZERO; L]; 3], false);
             for l in 0..b.len {
                 let at = (b.first + l) * n + t;
-                (top[l], log[l]) = (x.lse[0][at], -x.lse[1][at]);
+                let (top, log) = (x.lse[0][at], x.lse[1][at]);
+                if top == T::ZERO && !top.sign_bit() {
+                    begin[l] = -log;
+                } else {
+                    (later[0][l], later[1][l], later[2][l], delta[l], large[t]) = (-top, -log, delta[l], T::ZERO, true);
+                }
             }
         }
-        let given = Given::<T, N> { q: rows(&qs), g: rows(&gs), starts: rows(&starts), k: rows(&ks), v: rows(&vs) };
+        let (starts, large) = (rows(&starts), &large[..]);
+        let given = Given::<T, N> { q: rows(&qs), g: rows(&gs), starts, large, k: rows(&ks), v: rows(&vs) };
         for s0 in (0..s).step_by(TILE) {
             attend_back(p, s0, &given, rows_mut(&mut dqs), rows_mut(&mut dks), rows_mut(&mut dvs));
         }
