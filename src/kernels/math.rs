@@ -443,7 +443,7 @@ pub mod m64 {
     }
     /// The fastest rate of decay that a step is multiplied by: ∞ times a step of length 0 would be NaN. Gradients of its size
     /// have room beside it.
-    pub const FASTEST: f64 = 1e37;
+    pub const FASTEST: f64 = 1e300;
     /// −eˣ, at most as fast as that.
     #[inline(always)]
     pub fn decay_rate(x: f64) -> f64 {

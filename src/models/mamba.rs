@@ -35,7 +35,7 @@ use super::{Bound, Choices, Form, Init, Mixer, ModelConfig, P, State, at, linear
 use crate::{
     autograd::{Gen, Var},
     error::Result,
-    ops::{elementwise::FASTEST, scan::linear_scan_parallel, selective::selective_scan},
+    ops::{elementwise::fastest, scan::linear_scan_parallel, selective::selective_scan},
     tensor::Shape,
 };
 
@@ -48,7 +48,7 @@ fn transition(dt_a: Var<'_>, s: f64) -> Var<'_> {
 
 /// A with numbers in place of −∞, which times Δ = 0 is none.
 fn bounded(a: Var<'_>) -> Var<'_> {
-    maximum(&[a, a.tape().full(a.shape(), a.dtype(), -FASTEST)])
+    maximum(&[a, a.tape().full(a.shape(), a.dtype(), -fastest(a.dtype()))])
 }
 
 /// Equations 2 and 4 for one token, without D: u, dt [B, E], a [E, N], b, c [B, N], h [B, E, N] to y [B, E] and the

@@ -10,7 +10,7 @@
 //! g_t = c_t dy_t + G_{t+1};  q_t = g_t h_{t-1} s w_t, the gradient of Δ_t a;  da = Σ_{b,t} q_t Δ_t;
 //! dΔ_t = u_t Σ_n g_t b_t + Σ_n q_t a;  du_t = Δ_t Σ_n g_t b_t;  db_t = Σ_e g_t Δ_t u_t;  dc_t = Σ_e dy_t h_t.
 //!
-//! A rate a of −∞ counts as −[`FASTEST`](super::elementwise::FASTEST): a step of length 0 keeps the state, any other forgets it.
+//! A rate a of −∞ counts as −[`fastest`]: a step of length 0 keeps the state, any other forgets it.
 //!
 //! The states [B, T, E, N] are never stored: forward keeps one at the start of every chunk of steps, and backward
 //! computes those inside a chunk again. A state is kept as [N, E], the number of
@@ -19,7 +19,7 @@
 use crate::{
     autograd::{Gen, In, Kernel, Op, Outs, Var},
     ops::{
-        elementwise::FASTEST,
+        elementwise::fastest,
         same_dtype, some_steps,
         words::{insert, maximum, over_time, token},
     },
@@ -62,7 +62,7 @@ impl Op for SelectiveScan {
 
     fn formula<'t>(&self, x: &[Var<'t>]) -> Option<Vec<Var<'t>>> {
         let ([_, t, _], a, mut h) = (x[0].dims(), x[2].cast(x[0].dtype()), x[5]);
-        let a = maximum(&[a, a.tape().full(a.shape(), a.dtype(), -FASTEST)]);
+        let a = maximum(&[a, a.tape().full(a.shape(), a.dtype(), -fastest(a.dtype()))]);
         let y = over_time(t, x[0], |t| {
             let [u, dt, b, c] = [0, 1, 3, 4].map(|i| token(x[i], t));
             let transition = self.s * (insert(dt, 2) * a).exp() - (self.s - 1.0); // [B, E, N]

@@ -3,11 +3,13 @@
 use super::pointwise::Function;
 use crate::{
     autograd::{Gen, In, Kernel, Op, Outs, Primitive, Var},
-    tensor::Tensor,
+    tensor::{DType, Tensor},
 };
 
 /// The fastest rate of decay: a step of length 0 times it is 0, and any other step that counts forgets everything.
-pub const FASTEST: f64 = 1e37;
+pub fn fastest(dtype: DType) -> f64 {
+    if dtype == DType::F64 { 1e300 } else { 1e37 }
+}
 
 macro_rules! functions {
     ($($(#[$doc:meta])* $name:ident = $Op:ident in $lo:literal..$hi:literal;)*) => { $(
@@ -125,7 +127,6 @@ definitions! {
     Exp: |x| x.exp(), x.exp();
     Log: |x| x.ln(), 1.0 / x;
     Expm1: |x| x.exp_m1(), x.exp();
-    DecayRate: |x| -x.exp().min(FASTEST), -x.exp().min(FASTEST);
     Sqrt: |x| x.sqrt(), 0.5 / x.sqrt();
     Square: |x| x * x, 2.0 * x;
     Sin: |x| x.sin(), x.cos();
@@ -141,4 +142,16 @@ definitions! {
         sigmoid(u) + vanishing(x * du, sigmoid(u) * sigmoid(-u))
     };
     Gelu: |x| vanishing(x, normal_cdf(x)), normal_cdf(x) + vanishing(x, normal_pdf(x));
+}
+
+impl Function for DecayRate {
+    fn f(&self, x: f64) -> f64 {
+        -x.exp()
+    }
+    fn slope(&self, x: f64) -> f64 {
+        -x.exp()
+    }
+    fn most(&self, dtype: DType) -> f64 {
+        fastest(dtype)
+    }
 }

@@ -5,7 +5,7 @@
 
 use crate::{
     autograd::{Grad, In},
-    tensor::{Real, Tensor},
+    tensor::{DType, Real, Tensor},
     with_real,
 };
 
@@ -13,18 +13,24 @@ use crate::{
 pub(super) trait Function {
     fn f(&self, x: f64) -> f64;
     fn slope(&self, x: f64) -> f64;
+    /// What neither is larger than.
+    fn most(&self, _: DType) -> f64 {
+        f64::INFINITY
+    }
 }
 
 pub(super) fn value(op: &impl Function, x: In, y: &mut Tensor) {
+    let most = op.most(x[0].dtype());
     with_real!(x[0].dtype(), T => for (y, &x) in y.host_mut::<T>().iter_mut().zip(x[0].host::<T>()) {
-        *y = T::of(op.f(x.to_f64()));
+        *y = T::of(op.f(x.to_f64()).clamp(-most, most));
     });
 }
 
 pub(super) fn derivative(op: &impl Function, x: In, dy: &Tensor, dx: &mut [Grad]) {
+    let most = op.most(x[0].dtype());
     with_real!(x[0].dtype(), T => dx[0].add::<T>(|dx| {
         for ((dx, &x), &dy) in dx.iter_mut().zip(x[0].host::<T>()).zip(dy.host::<T>()) {
-            *dx += T::of(op.slope(x.to_f64())) * dy;
+            *dx += T::of(op.slope(x.to_f64()).clamp(-most, most)) * dy;
         }
     }));
 }
