@@ -138,8 +138,10 @@ impl Fixture {
     /// # Errors
     /// Names the attribute, and what there is.
     pub fn know(&self, attrs: &[&str]) -> Result<()> {
+        let equal = |a: &Json, b: &Json| a == b || a.is_number() && a.as_f64() == b.as_f64();
+        let is = |value: &Json, json: &str| serde_json::from_str(json).is_ok_and(|json: Json| equal(&json, value));
         let neutral = |name: &str, value: &Json| {
-            NEUTRAL.iter().any(|&(op, n, v)| (op == self.op || op == "*") && n == name && v == value.to_string())
+            NEUTRAL.iter().any(|&(op, n, v)| (op == self.op || op == "*") && n == name && is(value, v))
         };
         match self.attrs.iter().find(|&(name, value)| !attrs.contains(&name.as_str()) && !neutral(name, value)) {
             None => Ok(()),
