@@ -64,7 +64,10 @@ fn entries(r: Shape, back: bool, mut f: impl FnMut(usize, usize, usize)) {
 /// x_i = r_i − Σ L_ij x_j over j < i
 fn solve<T: Real>(l: &[T], r: &[T], shape: Shape) -> Vec<T> {
     let mut x = r.to_vec();
-    entries(shape, false, |i, j, at| x[i] = x[i] - l[at] * x[j]);
+    entries(shape, false, |i, j, at| {
+        let term = l[at] * x[j];
+        x[i] -= term;
+    });
     x
 }
 
@@ -80,7 +83,10 @@ impl Primitive for UnitLowerSolve {
             let solution = solve(l, x[1].host(), shape);
             // dr_j = dx_j − Σ L_ij dr_i over i > j
             let mut dr = dy.host::<T>().to_vec();
-            entries(shape, true, |i, j, at| dr[j] = dr[j] - l[at] * dr[i]);
+            entries(shape, true, |i, j, at| {
+                let term = l[at] * dr[i];
+                dr[j] -= term;
+            });
             dx[0].add::<T>(|dl| entries(shape, false, |i, j, at| dl[at] += -dr[i] * solution[j]));
             dx[1].add::<T>(|d| d.iter_mut().zip(&dr).for_each(|(d, &g)| *d += g));
         });
