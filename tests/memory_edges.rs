@@ -65,7 +65,7 @@ impl Memory {
         };
         let (q, key, val) = (rows(g, t), rows(g, steps), g.normal([b, steps, h, v]));
         let (beta, gate) = (g.range([b, steps, h], 0.0, 2.0), g.range([b, steps, h], -1.0, 0.0));
-        let all = vec![q, key, val, beta, gate, g.normal([b, h, k, v]), g.range([b, h, k], 0.1, 1.0)];
+        let all = [q, key, val, beta, gate, g.normal([b, h, k, v]), g.range([b, h, k], 0.1, 1.0)];
         all.iter().map(|x| x.cast(DType::F32).cast(DType::F64)).collect()
     }
 
