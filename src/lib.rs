@@ -4,9 +4,11 @@
 //! - What is a value? [`tensor`]: contiguous tensors, a pool of buffers, devices as a run-time enum.
 //! - How does a gradient flow? [`autograd::Tape`]: record, then walk back.
 //! - What is a DeltaNet, a Mamba, an LSTM? [`models`]: one mixer a file, its equations on top.
-//! - What can be differentiated? [`ops`]: one family a file, forward beside backward.
+//! - What can be differentiated? [`ops::primitives`]: the whole engine's arithmetic, each primitive with its derivative, in
+//!   1,500 lines of plain loops. [`ops`]: every other op, a formula over these.
+//! - How is it computed fast? [`kernels`]: a kernel for each op, held against what defines it.
 //! - What is learned? [`tasks`]: tokens, and a target beside each.
-//! - How does it run on a GPU? [`cuda`]: device buffers, and kernels in the `.cu` file beside each op.
+//! - How does it run on a GPU? [`cuda`]: device buffers, and the `.cu` files beside the kernels.
 //! - What happens inside it at each token? [`inspect`]: a page to step through.
 //! - How is it trained? [`train`]: the loop, the optimiser, the configuration, what a run leaves behind.
 #![deny(missing_docs)]

@@ -85,3 +85,16 @@ fn every_op_is_defined_once() {
         assert_ne!(op.primitive().is_some(), formula, "{name}: a primitive and a formula, or neither");
     }
 }
+
+/// The engine's arithmetic stays as short as the crate's front page says.
+#[test]
+fn the_primitives_are_as_short_as_the_front_page_says() {
+    let lines = |path: &std::path::Path| std::fs::read_to_string(path).unwrap().lines().count();
+    let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));
+    let files = std::fs::read_dir(root.join("src/ops/primitives")).unwrap();
+    let total: usize = files.map(|file| lines(&file.unwrap().path())).sum();
+    let page = std::fs::read_to_string(root.join("src/lib.rs")).unwrap();
+    let (before, _) = page.split_once(" lines of plain loops").unwrap();
+    let said: usize = before.rsplit(' ').next().unwrap().replace(',', "").parse().unwrap();
+    assert!(total <= said && said < total + 100, "{total} lines, and the front page says {said}");
+}

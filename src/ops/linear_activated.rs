@@ -14,7 +14,7 @@
 //! One op, because z is the widest value of a layer. The CPU keeps f′(z) in its place, which costs little where σ is at
 //! hand, and has dz a few rows at a time, while they are in a cache; z as well, where w in panels serves all parts
 //! (with AVX2). A device, for which an exponential costs less than memory, keeps z; its kernels are those of Linear, of
-//! [`elementwise`] and of [`glu`].
+//! [`elementwise`](super::elementwise) and of [`glu`](super::glu).
 
 use crate::{
     autograd::{Gen, In, Kernel, Op, Outs, Var},

@@ -1,7 +1,10 @@
-//! Operations, one family a file, forward and backward side by side.
+//! What can be differentiated: an op a file, and what it means.
 //!
-//! To add one: a file with a struct that implements [`Op`], and its name in the list below,
-//! over which the gradient check and the other tests of all ops run.
+//! An op is one of the [`primitives`], in plain loops, or a formula over other ops, from which the tape knows its gradient.
+//! How it is computed fast is in [`kernels`](crate::kernels).
+//!
+//! To add one: a file with a struct that implements [`Op`], and its name in the list below, over which the gradient check
+//! and the other tests of all ops run.
 
 pub mod attention;
 pub mod block_diagonal;

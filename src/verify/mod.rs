@@ -10,7 +10,7 @@
 //! ‖ours − theirs‖ ≤ θ ‖theirs‖        or        ‖ours − theirs‖ ≤ floor
 //! ```
 //! The floor is for tensors whose terms cancel, as the gradient of a quotient that is nearly constant does: of these no
-//! arithmetic has more digits than its terms' rounding leaves. It is measured ([`floor`]), for each tensor by itself, and
+//! arithmetic has more digits than its terms' rounding leaves. It is measured (`floor.rs`), for each tensor by itself, and
 //! only where the first condition fails.
 //!
 //! Infinities of one sign are equal, and so are NaN and NaN; they count in no norm. Anything else beside one of them is
