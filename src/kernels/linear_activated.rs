@@ -8,6 +8,7 @@ use crate::{
         elementwise,
         gemm::{Mat, Start, gemm_as},
         glu,
+        lanes::L,
         linear::{Seen, backward_cpu, backward_cuda, forward_cuda, panels, rows_cached, sizes, targets},
         math::Math,
     },
@@ -59,15 +60,33 @@ fn silu<T: Math>(z: &mut [T], y: &mut [T]) {
     y.iter_mut().zip(z).for_each(|(y, z)| (*y, *z) = z.silu_and_slope());
 }
 
+/// y = a σ(b), and in place of a and b the derivatives of y.
+#[inline(always)]
+fn gate<T: Math, const W: usize>(y: &mut [T; W], a: &mut [T; W], b: &mut [T; W]) {
+    let (mut gate, mut rest) = ([T::ZERO; W], [T::ZERO; W]);
+    for l in 0..W {
+        (gate[l], rest[l]) = b[l].sigmoid_and_rest();
+    }
+    for l in 0..W {
+        y[l] = a[l] * gate[l];
+        b[l] = y[l] * rest[l];
+    }
+    *a = gate;
+}
+
 /// Of rows of 2 n numbers.
 #[versions::versions]
 fn gated<T: Math>(n: usize, z: &mut [T], y: &mut [T]) {
     for (z, y) in z.chunks_exact_mut((2 * n).max(1)).zip(y.chunks_exact_mut(n.max(1))) {
         let (a, b) = z.split_at_mut(n);
+        let (ys, y) = y.as_chunks_mut::<L>();
+        let ((a_s, a), (b_s, b)) = (a.as_chunks_mut::<L>(), b.as_chunks_mut::<L>());
+        // Whole vectors: of three slices in one loop the compiler does not see that they lie apart.
+        for ((y, a), b) in ys.iter_mut().zip(a_s).zip(b_s) {
+            gate(y, a, b);
+        }
         for ((y, a), b) in y.iter_mut().zip(a).zip(b) {
-            let (gate, rest) = b.sigmoid_and_rest();
-            *y = *a * gate;
-            (*a, *b) = (gate, *y * rest);
+            gate(std::array::from_mut(y), std::array::from_mut(a), std::array::from_mut(b));
         }
     }
 }
