@@ -88,3 +88,11 @@ fn a_norm_is_right_where_squares_overflow() {
         assert!(!norm.is_finite(), "{norm} in {dtype} on {device}");
     }
 }
+
+#[test]
+fn a_square_beyond_the_largest_number_is_no_nan() {
+    for device in all() {
+        let p = run(device, DType::F32, config([0.9, 0.999], 1e-8), 0.0, &vec![vec![1e25, 1.0]; 3]).0;
+        assert!(p[0].abs() <= 1e-2 && (p[1] / -3e-2 - 1.0).abs() < 1e-5, "{p:?} on {device}");
+    }
+}

@@ -50,7 +50,8 @@ extern "C" __global__ void adam(S* p, const S* g, S* m, S* v, const int* decays,
         const real w = ld(p + i);
         const real x = factor * ld(g + i) + (decay ? l2 * w : real(0));
         const real m1 = ld(m + i) + new1 * (x - ld(m + i));
-        const real v1 = ld(v + i) + (new2 * x * x - new2 * ld(v + i));
+        // An infinite square stays infinite: inf - inf would be NaN.
+        const real v0 = ld(v + i), v1 = v0 <= LARGEST ? v0 + (new2 * x * x - new2 * v0) : v0;
         st(m + i, m1);
         st(v + i, v1);
         st(p + i, (decay ? shrink : real(1)) * w - rate * (m1 / (sqrt(v1) / root_bias2 + eps)));

@@ -170,7 +170,8 @@ fn update<T: Real>(u: Update<T>, p: &mut [T], g: &[T], m: &mut [T], v: &mut [T])
     for (((p, &g), m), v) in p.iter_mut().zip(g).zip(m).zip(v) {
         let g = g + u.l2 * *p;
         *m += u.new1 * (g - *m);
-        *v += u.new2 * g * g - u.new2 * *v;
+        // A square beyond the largest number is infinite, and stays: the parameter then rests, where ∞ − ∞ would be NaN.
+        *v = if *v < T::of(f64::INFINITY) { *v + (u.new2 * g * g - u.new2 * *v) } else { *v };
         *p = u.shrink * *p - u.rate * (*m / ((*v).sqrt() / u.root_bias2 + u.eps));
     }
 }
