@@ -430,7 +430,7 @@ fn selective(g: &mut Gen, z: Size) -> Core {
     let mut what = format!("{z:?}, stretch {stretch}");
     let (shape, row) = ([z.b, z.t, z.d], [z.b, z.t, z.n]);
     let special = [-200.0, -20.0, -1e4, 20.0, 200.0, 1e4];
-    let a_log = sprinkled(g, "A_log", [z.d, z.n], |g| g.uniform(-1.0, 2.0), &[-90.0, 5.0, 80.0], &mut what);
+    let a_log = sprinkled(g, "A_log", [z.d, z.n], |g| g.uniform(-1.0, 2.0), &[-90.0, 5.0, 30.0], &mut what);
     let inputs = Inputs::default()
         .timed("u", Role::Adds, rows(g, "u", shape, &[1e-12, 1e4], &mut what))
         .timed("delta", Role::Weighs, gates(g, "delta", shape, Gen::gauss, &special, &mut what))
