@@ -211,7 +211,9 @@ impl Fixture {
     /// When it is absent or something else.
     pub fn size(&self, name: &str) -> Result<usize> {
         self.attr(name, "a whole number from 1", |v| {
-            v.as_u64().filter(|&n| n > 0).and_then(|n| usize::try_from(n).ok())
+            // A writer of JSON may have made 4 a 4.0.
+            let whole = |x: f64| (x.fract() == 0.0 && (1.0..=9e15).contains(&x)).then_some(x as u64);
+            v.as_u64().or_else(|| whole(v.as_f64()?)).filter(|&n| n > 0).and_then(|n| usize::try_from(n).ok())
         })
     }
 
