@@ -85,7 +85,6 @@ __device__ inline i64 divide(i64 a, i64 b) {
 __device__ inline real select(bool c, real a, real b) { return c ? a : b; }
 __device__ inline real sigmoid(real x) { return 1.0 / (1.0 + exp(-x)); }
 __device__ inline real softplus(real x) { return fmax(x, real(0)) + log1p(exp(-fabs(x))); }
-constexpr real FASTEST = sizeof(real) == 8 ? 1e300 : 1e37;
 __device__ inline real decay_rate(real x) {
     const real y = -exp(x);
     return y < -FASTEST ? -FASTEST : y;
