@@ -225,7 +225,7 @@ fn out_of_memory(bytes: usize, held: usize) -> ! {
     let [bytes, held] = [bytes, held].map(crate::error::bytes);
     panic!(
         "{OUT_OF_MEMORY}: {bytes} asked for, {held} in use by this run; a smaller batch or shorter sequences need less, \
-         as do fewer runs side by side (--threads)"
+         as do fewer runs side by side (--threads, --jobs)"
     )
 }
 
@@ -235,7 +235,7 @@ pub(super) fn ask_for(bytes: usize) {
     if !host::is_there(bytes) {
         let bytes = crate::error::bytes(bytes);
         panic!(
-            "{OUT_OF_MEMORY}: {bytes} asked for; a smaller model or batch needs less, as do fewer runs side by side (--threads)"
+            "{OUT_OF_MEMORY}: {bytes} asked for; a smaller model or batch needs less, as do fewer runs side by side (--threads, --jobs)"
         )
     }
 }

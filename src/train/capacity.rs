@@ -78,11 +78,15 @@ pub fn check_run(cfg: &TrainConfig, model: &Model) -> Result<()> {
     )))
 }
 
-/// Refuse so many runs side by side, if together they need more memory than there is.
+/// Refuse so many runs side by side, which `flag` sets, if together they need more memory than there is.
 ///
 /// # Errors
 /// When they do: how much, and how many fit.
-pub fn check_side_by_side<'a>(experiments: impl Iterator<Item = &'a TrainConfig>, threads: usize) -> Result<()> {
+pub fn check_side_by_side<'a>(
+    experiments: impl Iterator<Item = &'a TrainConfig>,
+    threads: usize,
+    flag: &str,
+) -> Result<()> {
     let runs: Vec<_> = experiments.map(TrainConfig::each_model).collect::<Result<_>>()?;
     let mut asked = vec![];
     for own in runs.iter().flatten().filter(|own| !matches!(own.device, Device::Cuda(_))) {
@@ -111,7 +115,7 @@ pub fn check_side_by_side<'a>(experiments: impl Iterator<Item = &'a TrainConfig>
         .max(1);
     let (n, [all, there]) = (asked.len(), [all as usize, there].map(bytes));
     Err(Error::config(format!(
-        "{n} runs side by side ask for about {all}, and {there} are available; expected --threads {fit}, or a lower --batch"
+        "{n} runs side by side ask for about {all}, and {there} are available; expected {flag} {fit}, or a lower --batch"
     )))
 }
 

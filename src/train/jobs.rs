@@ -184,7 +184,7 @@ pub fn run_told(
     progress: bool,
     standing: &Standing,
 ) -> Result<(Vec<RunReport>, Result<()>)> {
-    capacity::check_side_by_side([cfg].into_iter(), threads)?;
+    capacity::check_side_by_side([cfg].into_iter(), threads, "--threads")?;
     let jobs = jobs(cfg, out)?;
     let (mut reports, mut written) = (jobs.iter().map(finished).collect::<Vec<_>>(), Ok(()));
     work(&jobs.iter().collect::<Vec<_>>(), threads, &bars(progress), standing, |i, report| {
