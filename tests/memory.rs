@@ -155,3 +155,20 @@ fn runs_that_fit_one_by_one_are_refused_side_by_side() {
     let (status, said) = parity(1);
     assert_eq!(status, Some(0), "{said}");
 }
+
+#[test]
+fn the_estimate_needs_no_values() {
+    for (name, variant) in tapezoo::models::names().into_iter().flat_map(|n| [(n, "clean"), (n, "published")]) {
+        let preset = if variant == "clean" { "default" } else { "published" };
+        let text = format!("models = ['{name}']\neval_lens = [512]\ntrain_len = 400\ntask = {{ name = 'parity' }}");
+        let Ok(cfg) = TrainConfig::from_layers(preset, None, text.parse().unwrap()) else { continue };
+        let cfg = cfg.for_model(name).unwrap();
+        let said = |model: &Model| format!("{:?}", memory(&cfg, model));
+        let (real, hollow) =
+            (Model::new(&cfg.model, 0, cfg.dtype).unwrap(), Model::hollow(&cfg.model, cfg.dtype).unwrap());
+        assert_eq!(said(&real), said(&hollow), "{name}, {variant}");
+        let places =
+            |model: &Model| model.params().entries().iter().map(|e| (e.name.clone(), e.offset)).collect::<Vec<_>>();
+        assert_eq!(places(&real), places(&hollow), "{name}, {variant}");
+    }
+}

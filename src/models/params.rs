@@ -181,7 +181,11 @@ impl Init {
         let n = self.values.len();
         let flat = match dtype.real() {
             DType::F64 => Tensor::from_vec(self.values, [n]),
-            _ => Tensor::from_vec(self.values.iter().map(|&x| x as f32).collect(), [n]),
+            real => {
+                let mut flat = Tensor::zeros([n], real);
+                flat.host_mut::<f32>().iter_mut().zip(self.values).for_each(|(to, x)| *to = x as f32);
+                flat
+            }
         };
         Params { flat, in_bf16: None, entries: self.entries }
     }
