@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # All fixtures through `verify` under AddressSanitizer and under valgrind, with plain, AVX2 and AVX-512 kernels each.
-# Needs valgrind for its part, and says so where it is missing. Takes some minutes; leaves its builds in target/sanitize.
+# Needs valgrind for its part, and says so where it is missing. Takes some minutes; leaves a build in target/sanitize.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -34,13 +34,13 @@ for level in "${levels[@]}"; do
 done
 
 if command -v valgrind >/dev/null; then
-  CARGO_PROFILE_DEV_DEBUG=line-tables-only cargo build --target-dir target/sanitize --bin verify
+  cargo build --bin verify
   for level in "${levels[@]}"; do
     if [ "$level" = avx512 ]; then
       echo "skipped valgrind, avx512: it knows no such instructions"
     else
       check valgrind "$level" valgrind --quiet --error-exitcode=99 --leak-check=full --errors-for-leak-kinds=definite \
-        target/sanitize/debug/verify
+        target/debug/verify
     fi
   done
 else

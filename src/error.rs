@@ -56,8 +56,22 @@ impl Error {
         const WIDTH: usize = 800;
         const WORD: usize = 200;
         let text = self.to_string();
-        let line = |line: &str| cut(&line.split(' ').map(|word| cut(word, WORD)).collect::<Vec<_>>().join(" "), WIDTH);
+        let line = |line: &str| cut(&words(line, WORD), WIDTH);
         printable(&text.trim_end().lines().take(LINES).map(line).collect::<Vec<_>>().join("\n"))
+    }
+
+    /// The same error, and what a file or a flag has in it only in brief: one line, in which no word is long and nothing
+    /// steers a terminal.
+    #[must_use]
+    pub fn in_brief(self) -> Error {
+        const WORD: usize = 80;
+        const LINE: usize = 500;
+        let short = |text: String| brief(&words(&text, WORD), LINE);
+        match self {
+            Error::Config(what) => Error::Config(short(what)),
+            Error::Format { path, what } => Error::Format { path, what: short(what) },
+            other => other,
+        }
     }
 
     /// A [`Error::Io`] about this file; for `map_err`.
@@ -81,6 +95,16 @@ pub fn printable(text: &str) -> String {
 /// A value from a file, to be named in a message: [`printable`] in one line, of about `most` characters.
 pub fn brief(text: &str, most: usize) -> String {
     escaped(&cut(text, most), |_| false)
+}
+
+/// `text`, each word of it without its middle if that has more than `most` characters.
+fn words(text: &str, most: usize) -> String {
+    text.split(' ').map(|word| cut(word, most)).collect::<Vec<_>>().join(" ")
+}
+
+/// A number as one writes it: 1e300, not with all its zeros.
+pub fn number(x: f64) -> String {
+    if x == 0.0 || !x.is_finite() || (1e-6..1e16).contains(&x.abs()) { x.to_string() } else { format!("{x:e}") }
 }
 
 /// `text`, without its middle if it has more than `most` characters.
@@ -132,11 +156,29 @@ pub fn quietly<R>(f: impl FnOnce() -> R) -> std::result::Result<R, String> {
 /// # Errors
 /// When there is not enough memory for `f`.
 pub fn within_memory<R>(f: impl FnOnce() -> R) -> Result<R> {
-    let of_memory = |message: &str| message.starts_with(OUT_OF_MEMORY);
-    caught(of_memory, f).map_err(|payload| match text(&*payload).filter(|message| of_memory(message)) {
+    caught(is_of_memory, f).map_err(|payload| match text(&*payload).filter(|message| is_of_memory(message)) {
         Some(message) => Error::Config(message.into()),
         None => panic::resume_unwind(payload),
     })
+}
+
+/// Run `f`; any panic of it becomes an error. One that is not about memory is a fault of this program, and is printed too.
+///
+/// # Errors
+/// When `f` fails or panics.
+pub fn contained<R>(f: impl FnOnce() -> Result<R>) -> Result<R> {
+    caught(is_of_memory, f).unwrap_or_else(|payload| {
+        let message = text(&*payload).unwrap_or("unknown panic");
+        Err(Error::Config(if is_of_memory(message) {
+            message.into()
+        } else {
+            format!("a fault of this program: {message}")
+        }))
+    })
+}
+
+fn is_of_memory(message: &str) -> bool {
+    message.starts_with(OUT_OF_MEMORY)
 }
 
 /// The message of a panic.

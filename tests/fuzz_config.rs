@@ -3,7 +3,10 @@
 //! `TAPEZOO_FUZZ=100000 cargo test --test fuzz_config` tries so many of them.
 #![allow(clippy::unwrap_used)]
 
-use std::{fmt::Write, time::Instant};
+use std::{
+    fmt::Write,
+    time::{Duration, Instant},
+};
 use tapezoo::{
     autograd::Gen,
     train::config::{PRESETS, TrainConfig, preset_table},
@@ -12,9 +15,10 @@ use toml::{Table, Value};
 
 /// A value of any type, far from what anybody means.
 fn odd(g: &mut Gen, depth: usize) -> Value {
-    const NUMBERS: [i64; 14] = [0, 1, -1, 2, 3, 7, 64, 200, 65_536, 1 << 24, 1 << 31, 1 << 53, i64::MAX, i64::MIN];
+    const NUMBERS: [i64; 16] =
+        [0, 1, -1, 2, 3, 7, 64, 200, 1000, 4096, 65_536, 1 << 24, 1 << 31, 1 << 53, i64::MAX, i64::MIN];
     const FLOATS: [f64; 10] = [0.0, -0.0, 0.5, 1.0, -1.0, 1e-300, 1e300, f64::NAN, f64::INFINITY, f64::NEG_INFINITY];
-    const TEXTS: [&str; 18] = [
+    const TEXTS: [&str; 19] = [
         "",
         "auto",
         "all",
@@ -33,7 +37,12 @@ fn odd(g: &mut Gen, depth: usize) -> Value {
         "bf16",
         "published",
         "cosine",
+        "rope",
     ];
+    if g.below(50) == 0 {
+        let unit = ["x", "\u{1b}[31m", "\n", "a b "][g.below(4)];
+        return unit.repeat(1 << g.below(14)).into();
+    }
     match g.below(if depth == 0 { 5 } else { 7 }) {
         0 | 1 => NUMBERS[g.below(NUMBERS.len())].into(),
         2 => FLOATS[g.below(FLOATS.len())].into(),
@@ -66,7 +75,10 @@ fn keys(table: &Table) -> Vec<Vec<String>> {
         "householders",
     ];
     keys.extend(model.map(|key| vec!["model".into(), key.into()]));
-    keys.extend(["form", "device", "dtype", "shards", "curriculum", "products", "max_len"].map(|key| vec![key.into()]));
+    keys.extend(
+        ["form", "device", "dtype", "shards", "curriculum", "products", "max_len", "kernels"]
+            .map(|key| vec![key.into()]),
+    );
     keys
 }
 
@@ -89,6 +101,7 @@ fn set(table: &mut Table, path: &[String], value: Value) {
 fn any_configuration_is_read_or_refused_in_two_lines() {
     let n = std::env::var("TAPEZOO_FUZZ").map_or(1500, |n| n.parse().unwrap());
     let seed = std::env::var("TAPEZOO_FUZZ_SEED").map_or(1, |n| n.parse().unwrap());
+    let (mut wrong, mut slowest) = (vec![], Duration::ZERO);
     let tasks = ["parity", "dyck", "mqar", "arithmetic", "group", "nonsense"];
     let (mut g, mut counts) = (Gen::new(seed), [0; 2]);
     let presets: Vec<Table> = PRESETS.iter().filter_map(|preset| preset_table(preset.0).ok()).collect();
@@ -119,11 +132,21 @@ fn any_configuration_is_read_or_refused_in_two_lines() {
             },
         };
         counts[usize::from(read.is_ok())] += 1;
+        let took = start.elapsed();
+        slowest = slowest.max(took);
         let why = read.map_or_else(|e| e.to_string(), |_| String::new());
-        assert!(why.lines().count() <= 2 && why.chars().count() <= 1500, "case {i}: {text}\n{why}");
-        assert!(start.elapsed().as_secs() < 20, "case {i} took {:?}: {text}\n{why}", start.elapsed());
+        let steers = why.chars().any(|c| c.is_control() && c != '\n' || c == '\u{202e}');
+        if why.lines().count() > 2 || why.chars().count() > 600 || steers || took.as_secs() >= 5 {
+            wrong.push(format!("case {i} took {took:?}: {text:.1000}\n{why}"));
+        }
     }
-    println!("{} read, {} refused", counts[1], counts[0]);
+    println!("{} read, {} refused, the slowest in {slowest:?}", counts[1], counts[0]);
+    assert!(
+        wrong.is_empty(),
+        "{} cases: {}",
+        wrong.len(),
+        wrong.iter().take(20).cloned().collect::<Vec<_>>().join("\n")
+    );
     assert!(counts.iter().all(|&count| count > n / 100), "{counts:?}");
 }
 
@@ -135,6 +158,6 @@ fn deep_nesting_is_refused() {
             Ok(table) => TrainConfig::from_layers("default", None, table).unwrap_err().to_string(),
             Err(_) => continue,
         };
-        assert!(why.lines().count() <= 2 && why.len() < 2000, "{} bytes: {why:.300}", why.len());
+        assert!(why.lines().count() <= 2 && why.chars().count() <= 600, "{} bytes: {why:.300}", why.len());
     }
 }

@@ -5,7 +5,13 @@ use tapezoo::{
     autograd::{Gen, Tape},
     models::Model,
     tensor::{DType, Device},
-    train::{Trainer, capacity::memory, config::TrainConfig},
+    train::{
+        Trainer,
+        capacity::memory,
+        config::TrainConfig,
+        jobs::{bars, jobs, work},
+        standing::Standing,
+    },
 };
 
 mod device;
@@ -112,4 +118,57 @@ fn what_does_not_fit_is_refused_with_its_size_and_what_to_change() {
     refused("models = ['gpt']\nform = 'parallel'\neval_lens = [240000]", &["gpt: asks for about", "length 240000"]);
     refused("models = ['lstm']\nmodel = { width = 65536, layers = 1024 }", &["parameters ask for", "lower --width"]);
     refused("models = ['lstm']\ntrain_len = 2048\nbatch = 32768\nmodel = { width = 4096 }", &["lower --batch"]);
+}
+
+#[test]
+fn a_run_without_memory_leaves_the_others_alone() {
+    let cfg = config("8", 1, "models = ['lstm', 'gpt', 'mamba']\nseeds = 1\neval_batches = 1\neval_batch = 2");
+    let mut jobs = jobs(&cfg, None).unwrap();
+    for job in &mut jobs {
+        job.cfg.steps = 3;
+    }
+    // Past the estimate, as where other processes take memory later.
+    jobs[1].cfg.batch = 1 << 40;
+    let (mut reports, standing) = (vec![None; 3], Standing::default());
+    for threads in [1, 3] {
+        work(&jobs.iter().collect::<Vec<_>>(), threads, &bars(false), &standing, |i, report| reports[i] = Some(report));
+        let errors: Vec<_> = reports.iter().map(|report| report.as_ref().unwrap().error.clone()).collect();
+        assert!(errors[0].is_none() && errors[2].is_none(), "{errors:?}");
+        assert!(errors[1].as_ref().is_some_and(|e| e.starts_with("out of memory: 35 TB asked for")), "{errors:?}");
+        assert_eq!(standing.finished().len(), 2);
+    }
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+fn runs_that_fit_one_by_one_are_refused_side_by_side() {
+    let parity = |threads: usize| {
+        let flags = "--models lstm,gpt --form recurrent --seeds 1 --steps 1 --train-len 256 --batch 64 --width 128 --heads 2 \
+                     --head-dim 64 --eval-lens 8 --eval-batches 1 --shards 1";
+        let script = format!("ulimit -v 1200000; exec {} {flags} --threads {threads}", env!("CARGO_BIN_EXE_parity"));
+        let output = std::process::Command::new("bash").args(["-c", &script]).output().unwrap();
+        (output.status.code(), String::from_utf8(output.stderr).unwrap())
+    };
+    let (status, said) = parity(2);
+    assert_eq!(status, Some(2), "{said}");
+    assert!(said.contains("2 runs side by side ask for about") && said.contains("expected --threads 1"), "{said}");
+    let (status, said) = parity(1);
+    assert_eq!(status, Some(0), "{said}");
+}
+
+#[test]
+fn the_estimate_needs_no_values() {
+    for (name, variant) in tapezoo::models::names().into_iter().flat_map(|n| [(n, "clean"), (n, "published")]) {
+        let preset = if variant == "clean" { "default" } else { "published" };
+        let text = format!("models = ['{name}']\neval_lens = [512]\ntrain_len = 400\ntask = {{ name = 'parity' }}");
+        let Ok(cfg) = TrainConfig::from_layers(preset, None, text.parse().unwrap()) else { continue };
+        let cfg = cfg.for_model(name).unwrap();
+        let said = |model: &Model| format!("{:?}", memory(&cfg, model));
+        let (real, hollow) =
+            (Model::new(&cfg.model, 0, cfg.dtype).unwrap(), Model::hollow(&cfg.model, cfg.dtype).unwrap());
+        assert_eq!(said(&real), said(&hollow), "{name}, {variant}");
+        let places =
+            |model: &Model| model.params().entries().iter().map(|e| (e.name.clone(), e.offset)).collect::<Vec<_>>();
+        assert_eq!(places(&real), places(&hollow), "{name}, {variant}");
+    }
 }

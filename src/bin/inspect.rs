@@ -8,7 +8,7 @@ use std::{
 };
 use tapezoo::{
     cli::{fail, print, say},
-    error::{Error, Result},
+    error::{Error, Result, contained},
     inspect::{
         Inspection,
         input::Input,
@@ -92,7 +92,7 @@ fn main() -> ExitCode {
         ProgressStyle::with_template("{msg} {wide_bar} {pos}/{len} {eta}")
             .unwrap_or_else(|_| ProgressStyle::default_bar()),
     );
-    let made = inspect(&args, &bar);
+    let made = contained(|| inspect(&args, &bar));
     bar.finish_and_clear();
     let inspection = match made {
         Ok(inspection) => inspection,

@@ -2,7 +2,7 @@
 
 use super::{TrainArgs, fail, open_device, print, resume, threads};
 use crate::{
-    error::{Error, Result},
+    error::{Error, Result, contained},
     report::table,
     tasks::show,
     train::{
@@ -118,6 +118,10 @@ fn samples(cfg: &TrainConfig, n: i64) -> Result<String> {
 /// # Errors
 /// When a model cannot be trained, or nothing can be printed.
 pub fn profile(cfg: &TrainConfig) -> Result<()> {
+    contained(|| profile_each(cfg))
+}
+
+fn profile_each(cfg: &TrainConfig) -> Result<()> {
     const STEPS: usize = 50;
     for (name, one) in cfg.models.iter().zip(cfg.each_model()?) {
         let mut trainer = Trainer::new(&one, cfg.seed)?;

@@ -2,7 +2,7 @@
 
 use super::{Choices, Mixer, published::Defect};
 use crate::{
-    error::{Error, Result, bytes},
+    error::{Error, Result, bytes, number},
     tensor::available,
 };
 use serde::{Deserialize, Serialize};
@@ -231,10 +231,10 @@ impl ModelConfig {
             }
         }
         if !(0.0 <= self.r_min && self.r_min < self.r_max && self.r_max <= 1.0) {
-            let (lo, hi) = (self.r_min, self.r_max);
+            let [lo, hi] = [self.r_min, self.r_max].map(number);
             return Err(Error::config(format!("r_min = {lo}, r_max = {hi}: expected 0 ≤ r_min < r_max ≤ 1")));
         }
-        if let Some(std) = self.init_std.filter(|s| !(s.is_finite() && *s >= 0.0)) {
+        if let Some(std) = self.init_std.filter(|s| !(s.is_finite() && *s >= 0.0)).map(number) {
             return Err(Error::config(format!("init_std = {std}: expected a standard deviation, 0 or more")));
         }
         if self.positions == Positions::Sinusoidal && self.width % 2 == 1 {

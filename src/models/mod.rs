@@ -20,7 +20,7 @@ pub use positions::Rope;
 
 use crate::{
     autograd::{Tape, Var},
-    error::{Error, Result},
+    error::{Error, Result, brief},
     tensor::{DType, Shape},
 };
 use std::{fmt, str::FromStr};
@@ -276,7 +276,7 @@ pub fn equations(name: &str) -> Option<String> {
 
 /// A mixer of some size, to be asked about what does not depend on it.
 fn any_size(build: Build) -> Result<Box<dyn Mixer>> {
-    build(&ModelConfig::default(), &mut Init::new(0, None))
+    build(&ModelConfig::default(), &mut Init::counting(None))
 }
 
 /// The mixers that have a choice.
@@ -304,5 +304,7 @@ pub const TOKENS_AT_ONCE: usize = 1024;
 /// When there is none.
 pub fn find(name: &str) -> Result<Build> {
     let found = MIXERS.iter().find(|m| m.0 == name).map(|m| m.1);
-    found.ok_or_else(|| Error::config(format!("unknown model '{name}': expected one of {}", names().join(", "))))
+    found.ok_or_else(|| {
+        Error::config(format!("unknown model '{}': expected one of {}", brief(name, 80), names().join(", ")))
+    })
 }

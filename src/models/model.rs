@@ -1,7 +1,7 @@
 //! A model with its parameters: a mixer in the decoder, or a published model.
 
 use super::{
-    Bound, Form, Init, ModelConfig, Params, State, Variant,
+    Bound, Form, Init, ModelConfig, Params, Positions, State, Variant,
     decoder::Decoder,
     published::{self, Published},
 };
@@ -63,10 +63,7 @@ impl Model {
     /// # Errors
     /// When a size makes no sense.
     pub fn new(config: &ModelConfig, seed: u64, dtype: DType) -> Result<Model> {
-        config.check()?;
-        if dtype == DType::I32 {
-            return Err(Error::config("dtype = i32: a model needs f32 or f64"));
-        }
+        check(config, dtype)?;
         let body = match config.variant {
             Variant::Published => Body::Published(Published::new(&published::Config::of(config), seed, dtype)?),
             Variant::Clean => {
@@ -74,7 +71,7 @@ impl Model {
                 let mut init = Init::cautious(seed, config.init_std);
                 let mut decoder = Decoder::new(config, &mut init, dtype)?;
                 if !init.complete()? {
-                    init = Init::new(seed, config.init_std);
+                    init = init.afresh()?;
                     decoder = Decoder::new(config, &mut init, dtype)?;
                 }
                 Body::Clean(decoder, init.finish(dtype))
@@ -82,6 +79,32 @@ impl Model {
         };
         Ok(Model { config: config.clone(), body, carried: None })
     }
+
+    /// A model whose parameters have places and no values, to ask about its sizes and for [`Tape::hollow`]: of 10^9
+    /// parameters, drawing them takes a minute. Sequences can have up to [`Model::HOLLOW_LEN`] tokens.
+    ///
+    /// # Errors
+    /// As [`Model::new`].
+    pub fn hollow(config: &ModelConfig, dtype: DType) -> Result<Model> {
+        check(config, dtype)?;
+        let body = match config.variant {
+            Variant::Published => Body::Published(Published::hollow(&published::Config::of(config), dtype)?),
+            Variant::Clean => {
+                config.check_tables()?;
+                let mut init = Init::counting(config.init_std);
+                let mut small = config.clone();
+                if config.positions != Positions::Learned {
+                    small.max_len = config.max_len.min(Model::HOLLOW_LEN);
+                }
+                let decoder = Decoder::new(&small, &mut init, dtype)?;
+                Body::Clean(decoder, init.finish_hollow(dtype)?)
+            }
+        };
+        Ok(Model { config: config.clone(), body, carried: None })
+    }
+
+    /// The longest sequences of [`Model::hollow`].
+    pub const HOLLOW_LEN: usize = 256;
 
     /// The sizes it was made with.
     pub fn config(&self) -> &ModelConfig {
@@ -249,6 +272,12 @@ impl Model {
     pub fn run<'t>(&self, p: &Bound<'t>, tokens: Var<'t>, state: &mut ModelState<'t>, form: Form) -> Var<'t> {
         self.run_at(p, tokens, state, form, None)
     }
+}
+
+/// Whether there is such a model, as far as its sizes say.
+fn check(config: &ModelConfig, dtype: DType) -> Result<()> {
+    config.check()?;
+    if dtype == DType::I32 { Err(Error::config("dtype = i32: a model needs f32 or f64")) } else { Ok(()) }
 }
 
 /// The rows `[R]` of logits [B, T, C] as [R, C], or all as they are.

@@ -59,9 +59,14 @@ impl Init {
         Init { most: 1 << 23, ..Init::new(seed, std) }
     }
 
+    /// One that draws no values and only counts them.
+    pub fn counting(std: Option<f64>) -> Init {
+        Init { most: 0, ..Init::new(0, std) }
+    }
+
     /// The parameters that `build` would create, without their values: what a model of any size would take.
     pub fn entries_of(build: impl FnOnce(&mut Init)) -> Vec<Entry> {
-        let mut init = Init { most: 0, ..Init::new(0, None) };
+        let mut init = Init::counting(None);
         build(&mut init);
         init.entries
     }
@@ -82,7 +87,7 @@ impl Init {
         let hash =
             name.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |h, b| (h ^ u64::from(b)).wrapping_mul(0x100_0000_01b3));
         let mut g = Gen::new(hash ^ self.seed.wrapping_mul(0x9e37_79b9_7f4a_7c15));
-        self.entries.push(Entry { name, offset: self.values.len(), shape, decay, in_f32: false });
+        self.entries.push(Entry { name, offset: self.count, shape, decay, in_f32: false });
         // One after another, as the product of all axes may be more than a number holds.
         let n = shape.dims().iter().fold(1, |n: usize, &axis| n.saturating_mul(axis));
         self.count = self.count.saturating_add(n);
@@ -139,22 +144,49 @@ impl Init {
     /// # Errors
     /// When there is no memory for as many: how many they are, and what makes them less.
     pub fn complete(&self) -> Result<bool> {
-        let asked = self.count.saturating_mul(Self::BYTES);
-        if self.count == self.values.len() || asked <= available() {
-            return Ok(self.count == self.values.len());
-        }
-        let [asked, there] = [asked, available()].map(bytes);
-        Err(Error::config(format!(
+        let all = self.count == self.values.len();
+        if all || self.count.saturating_mul(Self::BYTES) <= available() { Ok(all) } else { Err(self.too_many()) }
+    }
+
+    /// One that draws all of what this one has counted.
+    ///
+    /// # Errors
+    /// As [`Init::complete`].
+    pub fn afresh(&self) -> Result<Init> {
+        let mut init = Init::new(self.seed, self.std);
+        init.values.try_reserve_exact(self.count).map_err(|_| self.too_many())?;
+        Ok(init)
+    }
+
+    fn too_many(&self) -> Error {
+        let [asked, there] = [self.count.saturating_mul(Self::BYTES), available()].map(bytes);
+        Error::config(format!(
             "{} parameters ask for {asked}, and {there} are available; lower --width, --layers, --heads, --head-dim, --mlp, \
              --state or --expand",
             self.count
-        )))
+        ))
+    }
+
+    /// The finished places, in a buffer that has a size and no values: for a tape that computes nothing.
+    ///
+    /// # Errors
+    /// As [`Init::complete`].
+    pub fn finish_hollow(self, dtype: DType) -> Result<Params> {
+        self.complete()?;
+        Ok(Params { flat: Tensor::hollow([self.count], dtype.real()), in_bf16: None, entries: self.entries })
     }
 
     /// The finished buffer; in f32 for bf16, of which there is a copy later ([`Params::copy_in_bf16`]).
     pub fn finish(self, dtype: DType) -> Params {
         let n = self.values.len();
-        let flat = Tensor::from_vec(self.values, [n]).cast(dtype.real());
+        let flat = match dtype.real() {
+            DType::F64 => Tensor::from_vec(self.values, [n]),
+            real => {
+                let mut flat = Tensor::zeros([n], real);
+                flat.host_mut::<f32>().iter_mut().zip(self.values).for_each(|(to, x)| *to = x as f32);
+                flat
+            }
+        };
         Params { flat, in_bf16: None, entries: self.entries }
     }
 }

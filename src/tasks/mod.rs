@@ -21,7 +21,10 @@ pub use len::Len;
 pub use mqar::{Layout, Mqar};
 pub use parity::Parity;
 
-use crate::{rng::Rng, tensor::Tensor};
+use crate::{
+    rng::Rng,
+    tensor::{DType, Tensor},
+};
 use rand::RngExt;
 use serde::{Deserialize, Serialize};
 use std::ops::Range;
@@ -167,7 +170,7 @@ impl Batch {
     /// Room for `batch` sequences of this length.
     pub fn new(batch: usize, len: impl Into<Len>) -> Batch {
         let len = len.into();
-        let zeros = || Tensor::from_vec(vec![0i32; batch * len.max], [batch, len.max]);
+        let zeros = || Tensor::zeros([batch, len.max], DType::I32);
         Batch { tokens: zeros(), targets: zeros(), len }
     }
 

@@ -110,6 +110,12 @@ unsafe impl Zeroed for f64 {}
 // SAFETY: any bytes are such a number.
 unsafe impl Zeroed for i32 {}
 
+/// Whether the system has memory for a vector of so many bytes, or they are few. To make one that there is no memory for
+/// ends the process; to ask does not.
+pub fn is_there(bytes: usize) -> bool {
+    bytes < LEAST || Vec::<u8>::new().try_reserve_exact(bytes.saturating_add(LINE)).is_ok()
+}
+
 impl Arena {
     /// `len` zeros: from a region if they are many enough and the system has one, else from memory of their own. None if
     /// the system has no such memory.
@@ -118,12 +124,7 @@ impl Arena {
         if let Some(part) = self.part(len) {
             return Some(Host { all: Memory::Part(part), start: 0, len, room: len });
         }
-        // To make a vector that there is no memory for ends the process; to ask whether there is does not.
-        let bytes = len.checked_mul(size_of::<T>())?;
-        if bytes >= LEAST {
-            Vec::<u8>::new().try_reserve_exact(bytes.checked_add(LINE)?).ok()?;
-        }
-        Some(Host::aligned(len))
+        is_there(len.checked_mul(size_of::<T>())?).then(|| Host::aligned(len))
     }
 
     #[cfg(target_os = "linux")]

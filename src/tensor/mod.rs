@@ -69,9 +69,19 @@ impl Tensor {
         Tensor { shape, offset: 0, buf: T::wrap(Arc::new(Host::from(values))) }
     }
 
+    /// A tensor that has a shape and no elements, for a tape that computes nothing.
+    pub(crate) fn hollow(shape: impl Into<Shape>, dtype: DType) -> Tensor {
+        Tensor { shape: shape.into(), offset: 0, buf: Buf::hollow(dtype) }
+    }
+
     /// A tensor of one value throughout; an integer tensor takes its integer part.
+    ///
+    /// # Panics
+    /// When there is no memory for as many: [`OUT_OF_MEMORY`].
+    #[track_caller]
     pub fn full(shape: impl Into<Shape>, dtype: DType, value: f64) -> Tensor {
         let shape = shape.into();
+        pool::ask_for(shape.len().saturating_mul(dtype.bytes()));
         match dtype {
             DType::F32 => Tensor::from_vec(vec![value as f32; shape.len()], shape),
             DType::F64 => Tensor::from_vec(vec![value; shape.len()], shape),
@@ -81,6 +91,10 @@ impl Tensor {
     }
 
     /// A tensor of zeros.
+    ///
+    /// # Panics
+    /// As [`Tensor::full`].
+    #[track_caller]
     pub fn zeros(shape: impl Into<Shape>, dtype: DType) -> Tensor {
         Tensor::full(shape, dtype, 0.0)
     }

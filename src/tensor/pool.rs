@@ -5,7 +5,7 @@ mod free;
 
 pub use free::Bin;
 
-use super::{Arena, Buf, DType, Element, Host, Products, Shape, Tensor, simd};
+use super::{Arena, Buf, DType, Element, Host, Products, Shape, Tensor, host, simd};
 use crate::cuda::{Block, Gpu};
 use free::{Usage, class};
 use std::{
@@ -182,7 +182,7 @@ impl Pool {
         let n = shape.len();
         if self.hollow {
             self.usage.made(n.saturating_mul(dtype.bytes()));
-            return Tensor { shape, offset: 0, buf: Buf::hollow(dtype) };
+            return Tensor::hollow(shape, dtype);
         }
         if let Some(gpu) = self.gpu.clone() {
             return Tensor { shape, offset: 0, buf: Buf::Cuda(self.block(&gpu, n * dtype.bytes()), dtype) };
@@ -225,8 +225,19 @@ fn out_of_memory(bytes: usize, held: usize) -> ! {
     let [bytes, held] = [bytes, held].map(crate::error::bytes);
     panic!(
         "{OUT_OF_MEMORY}: {bytes} asked for, {held} in use by this run; a smaller batch or shorter sequences need less, \
-         as do fewer runs side by side (--threads)"
+         as do fewer runs side by side (--threads, --jobs)"
     )
+}
+
+/// See that there is memory for a vector of so many bytes: to make one that there is none for ends the process.
+#[track_caller]
+pub(super) fn ask_for(bytes: usize) {
+    if !host::is_there(bytes) {
+        let bytes = crate::error::bytes(bytes);
+        panic!(
+            "{OUT_OF_MEMORY}: {bytes} asked for; a smaller model or batch needs less, as do fewer runs side by side (--threads, --jobs)"
+        )
+    }
 }
 
 /// How the message begins that says so.

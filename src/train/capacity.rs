@@ -78,14 +78,19 @@ pub fn check_run(cfg: &TrainConfig, model: &Model) -> Result<()> {
     )))
 }
 
-/// Refuse so many runs side by side, if together they need more memory than there is.
+/// Refuse so many runs side by side, which `flag` sets, if together they need more memory than there is.
 ///
 /// # Errors
 /// When they do: how much, and how many fit.
-pub fn check_side_by_side(cfg: &TrainConfig, threads: usize) -> Result<()> {
+pub fn check_side_by_side<'a>(
+    experiments: impl Iterator<Item = &'a TrainConfig>,
+    threads: usize,
+    flag: &str,
+) -> Result<()> {
+    let runs: Vec<_> = experiments.map(TrainConfig::each_model).collect::<Result<_>>()?;
     let mut asked = vec![];
-    for own in cfg.each_model()?.iter().filter(|own| !matches!(own.device, Device::Cuda(_))) {
-        let model = Model::new(&own.model, own.seed, own.dtype)?;
+    for own in runs.iter().flatten().filter(|own| !matches!(own.device, Device::Cuda(_))) {
+        let model = Model::hollow(&own.model, own.dtype)?;
         let most = memory(own, &model).iter().map(|part| part.bytes).fold(0.0, f64::max);
         asked.extend(std::iter::repeat_n(most, own.seeds.min(threads)));
     }
@@ -110,7 +115,7 @@ pub fn check_side_by_side(cfg: &TrainConfig, threads: usize) -> Result<()> {
         .max(1);
     let (n, [all, there]) = (asked.len(), [all as usize, there].map(bytes));
     Err(Error::config(format!(
-        "{n} runs side by side ask for about {all}, and {there} are available; expected --threads {fit}, or a lower --batch"
+        "{n} runs side by side ask for about {all}, and {there} are available; expected {flag} {fit}, or a lower --batch"
     )))
 }
 
@@ -188,7 +193,7 @@ pub fn memory(cfg: &TrainConfig, model: &Model) -> Vec<Memory> {
 /// About how many bytes the values of a forward pass have.
 fn values(cfg: &TrainConfig, model: &Model, batch: usize, len: usize) -> f64 {
     const FEW: usize = 8;
-    const SHORT: usize = 64;
+    const SHORT: usize = Model::HOLLOW_LEN / 4;
     let few = batch.min(FEW);
     let at = |len: usize| recorded(cfg, model, few, len).unwrap_or(0.0);
     let of = if len <= 4 * SHORT {

@@ -21,7 +21,7 @@ use super::{
 };
 use crate::{
     autograd::Kernels,
-    error::{Error, Result, brief},
+    error::{Error, Result, brief, number},
     models::{self, Form, Model, ModelConfig, Variant},
     ops,
     tasks::{Len, Tasks},
@@ -164,6 +164,14 @@ impl TrainConfig {
     /// # Errors
     /// As [`TrainConfig::load`].
     pub fn from_settings(
+        default: &str,
+        file: Option<(&Path, Table)>,
+        flags: Table,
+    ) -> Result<(TrainConfig, Vec<Setting>)> {
+        TrainConfig::of_settings(default, file, flags).map_err(Error::in_brief)
+    }
+
+    fn of_settings(
         default: &str,
         file: Option<(&Path, Table)>,
         mut flags: Table,
@@ -339,7 +347,7 @@ impl TrainConfig {
             format!("shards {}: expected at most the {} sequences of a batch", self.parts(), self.batch)
         })?;
         let finite = |name: &str, x: f64, what: &str, ok: bool| {
-            expect(ok && x.is_finite(), || format!("{name} {x}: expected {what}"))
+            expect(ok && x.is_finite(), || format!("{name} {}: expected {what}", number(x)))
         };
         finite("lr", self.lr, "a finite number above 0", self.lr > 0.0)?;
         for beta in self.betas {
@@ -409,9 +417,9 @@ impl TrainConfig {
         expect(twice.is_none(), || "without: a defect is listed twice".into())
     }
 
-    /// Build the model once: whatever is wrong with its sizes or its form shows here.
+    /// Build the model once, without values: whatever is wrong with its sizes or its form shows here.
     fn check_model(&self) -> Result<()> {
-        let model = Model::new(&self.model, self.seed, self.dtype)?;
+        let model = Model::hollow(&self.model, self.dtype)?;
         self.eval_lens.iter().chain([&self.train_len]).try_for_each(|len| model.check_len(len.max))?;
         self.form.map_or(Ok(()), |form| model.check_form(form))?;
         super::capacity::check_run(self, &model)

@@ -3,7 +3,7 @@
 //! Batch n is a function of the seed and n, so who makes it, and when, changes no bit of it.
 
 use super::config::TrainConfig;
-use crate::{rng, tasks::Batch};
+use crate::{error::within_memory, rng, tasks::Batch};
 use std::{
     mem,
     sync::mpsc::{Receiver, SyncSender, sync_channel},
@@ -75,15 +75,21 @@ impl Data {
         let (empty, to_fill) = sync_channel::<Batch>(AHEAD + 1);
         let (filled, full) = sync_channel(AHEAD + 1);
         let (cfg, seed, first) = (self.cfg.clone(), self.seed, self.next);
-        thread::spawn(move || {
+        let spawned = thread::Builder::new().spawn(move || {
             for index in first.. {
                 let Ok(mut batch) = to_fill.recv() else { return };
-                fill(&mut batch, &cfg, seed, index);
+                // Then the one that needs it makes it, and says so.
+                if within_memory(|| fill(&mut batch, &cfg, seed, index)).is_err() {
+                    return;
+                }
                 if filled.send(batch).is_err() {
                     return;
                 }
             }
         });
+        if spawned.is_err() {
+            return;
+        }
         // The channels have room for these and the one in use, so that nobody waits to send.
         for _ in 0..AHEAD {
             let _ = empty.send(Batch::new(self.cfg.batch, self.cfg.train_len_at(self.next + 1)));

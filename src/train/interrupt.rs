@@ -66,7 +66,7 @@ pub fn catch() -> Result<()> {
         // Nobody may be there to read it.
         let _ = writeln!(io::stderr(), "error: {}: ended before any run began", signal.name());
     });
-    thread::spawn(|| {
+    let spawned = thread::Builder::new().spawn(|| {
         let signal = loop {
             thread::sleep(Duration::from_millis(50));
             if let Some(signal) = came() {
@@ -81,7 +81,7 @@ pub fn catch() -> Result<()> {
             exit(signal.status().into());
         }
     });
-    Ok(())
+    spawned.map_err(|e| Error::Config(format!("no thread could be started: {e}; is there no memory?"))).map(drop)
 }
 
 /// Whether a signal was ignored when this process began.

@@ -13,7 +13,7 @@ use super::{
     train_on,
 };
 use crate::{
-    error::{Error, Result},
+    error::{Error, Result, contained},
     models::Model,
     tasks::Len,
 };
@@ -142,7 +142,7 @@ impl Job {
 pub fn jobs(cfg: &TrainConfig, out: Option<&RunDir>) -> Result<Vec<Job>> {
     let mut jobs = Vec::new();
     for (name, own) in cfg.models.iter().zip(cfg.each_model()?) {
-        let model = Model::new(&own.model, own.seed, own.dtype)?;
+        let model = Model::hollow(&own.model, own.dtype)?;
         let (form, params) = (own.form_of(&model).to_string(), model.params().len());
         for seed in (own.seed..).take(own.seeds) {
             let dir = out.map(|out| out.of(name, seed));
@@ -184,7 +184,7 @@ pub fn run_told(
     progress: bool,
     standing: &Standing,
 ) -> Result<(Vec<RunReport>, Result<()>)> {
-    capacity::check_side_by_side(cfg, threads)?;
+    capacity::check_side_by_side([cfg].into_iter(), threads, "--threads")?;
     let jobs = jobs(cfg, out)?;
     let (mut reports, mut written) = (jobs.iter().map(finished).collect::<Vec<_>>(), Ok(()));
     work(&jobs.iter().collect::<Vec<_>>(), threads, &bars(progress), standing, |i, report| {
@@ -228,19 +228,22 @@ pub fn work(
     let threads = threads.min(jobs.len());
     let spare = threads < thread::available_parallelism().map_or(1, usize::from);
     let (next, done) = (AtomicUsize::new(0), Mutex::new(done));
+    let work = || {
+        while let Some(&i) = order.get(next.fetch_add(1, Ordering::Relaxed)) {
+            if interrupt::came().is_some() {
+                return;
+            }
+            if let Some(report) = run(jobs[i], spare, &cores, bars, &Told { standing, run: i }) {
+                done.lock().unwrap_or_else(PoisonError::into_inner)(i, report);
+            }
+        }
+        cores.free();
+    };
     thread::scope(|scope| {
-        for _ in 0..threads {
-            scope.spawn(|| {
-                while let Some(&i) = order.get(next.fetch_add(1, Ordering::Relaxed)) {
-                    if interrupt::came().is_some() {
-                        return;
-                    }
-                    if let Some(report) = run(jobs[i], spare, &cores, bars, &Told { standing, run: i }) {
-                        done.lock().unwrap_or_else(PoisonError::into_inner)(i, report);
-                    }
-                }
-                cores.free();
-            });
+        // Where the system has no more threads, there is still this one.
+        let started = (0..threads).map_while(|_| thread::Builder::new().spawn_scoped(scope, &work).ok()).count();
+        if started == 0 {
+            work();
         }
     });
 }
@@ -262,7 +265,8 @@ impl Told<'_> {
 fn run(job: &Job, spare: bool, cores: &Cores, bars: &MultiProgress, told: &Told) -> Option<RunReport> {
     let mut report = job.report();
     let bar = bars.add(bar(&report));
-    let outcome = train_to_end(job, spare, cores, &bar, &mut report, told);
+    // Whatever this run does, the others go on.
+    let outcome = contained(|| train_to_end(job, spare, cores, &bar, &mut report, told));
     bar.finish_and_clear();
     match outcome {
         Err(Error::Interrupted { .. }) => return None,

@@ -69,7 +69,7 @@ pub fn preset_table(name: &str) -> Result<Table> {
 /// When it cannot be read, or is no TOML.
 pub(crate) fn read(path: &Path) -> Result<Table> {
     let text = fs::read_to_string(path).map_err(Error::io(path))?;
-    text.parse().map_err(|e: toml::de::Error| Error::Format { path: path.into(), what: e.to_string() })
+    text.parse().map_err(|e: toml::de::Error| Error::format(path, Error::config(e.to_string()).shown()))
 }
 
 /// As [`read`], of a file that a run of any version has left.

@@ -119,7 +119,9 @@ impl Shards {
             return work();
         }
         thread::scope(|scope| {
-            let helpers: Vec<_> = (0..helpers.n).map(|_| scope.spawn(|| within_memory(work))).collect();
+            let helpers: Vec<_> = (0..helpers.n)
+                .map_while(|_| thread::Builder::new().spawn_scoped(scope, || within_memory(work)).ok())
+                .collect();
             work();
             for helper in helpers {
                 match helper.join() {

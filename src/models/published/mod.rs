@@ -102,7 +102,7 @@ pub fn parameters(c: &Config, seed: u64, dtype: DType) -> Result<Params> {
     let mut init = Init::cautious(seed, None);
     (find(&c.model)?.init)(c, &mut init);
     if !init.complete()? {
-        init = Init::new(seed, None);
+        init = init.afresh()?;
         (find(&c.model)?.init)(c, &mut init);
     }
     Ok(init.finish(dtype))
@@ -164,6 +164,17 @@ impl Published {
     /// When a size makes no sense.
     pub fn new(c: &Config, seed: u64, dtype: DType) -> Result<Published> {
         Ok(Published { config: c.clone(), params: parameters(c, seed, dtype)?, statistics: Statistics::new(c) })
+    }
+
+    /// The same without values: see [`Init::finish_hollow`].
+    ///
+    /// # Errors
+    /// As [`Published::new`].
+    pub fn hollow(c: &Config, dtype: DType) -> Result<Published> {
+        c.check()?;
+        let mut init = Init::counting(None);
+        (find(&c.model)?.init)(c, &mut init);
+        Ok(Published { config: c.clone(), params: init.finish_hollow(dtype)?, statistics: Statistics::new(c) })
     }
 
     /// The sizes it was made with.

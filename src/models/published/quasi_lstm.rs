@@ -37,7 +37,7 @@ pub(super) fn run<'t>(c: &Config, p: &Part<'_, 't>, tokens: Var<'t>, pass: &mut 
 pub fn products<'t>(f: Var<'t>) -> Var<'t> {
     let [b, d, n] = f.dims();
     let mask = |keep: fn(usize, usize) -> bool| {
-        let v = (0..n).flat_map(|k| (0..=n).map(move |l| f64::from(u8::from(keep(k, l))))).collect();
+        let v = (0..n * (n + 1)).map(|i| f64::from(u8::from(keep(i / (n + 1), i % (n + 1))))).collect();
         constant(f, v, &[n, n + 1])
     };
     // Row k: f₁ … f_k, then ones; the last of n + 1 columns is a one in every row.
@@ -47,7 +47,7 @@ pub fn products<'t>(f: Var<'t>) -> Var<'t> {
     // of 8. The clean mixer's scan multiplies the gates.
     let logs = (factors + 1e-8).log();
     let from = {
-        let v = (0..=n).flat_map(|j| (0..=n).map(move |l| f64::from(u8::from(j >= l)))).collect();
+        let v = (0..(n + 1) * (n + 1)).map(|i| f64::from(u8::from(i / (n + 1) >= i % (n + 1)))).collect();
         constant(f, v, &[n + 1, n + 1])
     };
     let suffix = logs.reshape([b * d * n, n + 1]).matmul(from).reshape([b, d, n, n + 1]);

@@ -19,7 +19,7 @@ pub use plan::{Plan, Point};
 pub use summary::Summary;
 
 use super::{
-    checkpoint,
+    capacity, checkpoint,
     config::{difference, read},
     jobs::{self, Job, RunReport},
     lock::{LOCK, Lock},
@@ -138,6 +138,7 @@ impl Sweep {
     /// # Errors
     /// When a directory cannot be made, or the summary cannot be written. What goes wrong in a run is in its report.
     pub fn run(&self, threads: usize, standing: &Standing) -> Result<Outcome> {
+        capacity::check_side_by_side(self.plan.points.iter().map(|point| &point.cfg), threads, "--jobs")?;
         // Other shards may be at work in the same directory, and on each run only one process.
         let _lock = self.lock(Lock::shared)?;
         let dirs = self.prepare()?;
