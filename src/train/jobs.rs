@@ -9,7 +9,7 @@ use super::{
     interrupt,
     rundir::{CHECKPOINT, Found, Held, RunDir, RunFiles, check_configuration, check_weights, find, record_made_by},
     shards::Cores,
-    standing::{Stand, Standing},
+    standing::{Save, Stand, Standing},
     train_on,
 };
 use crate::{
@@ -269,7 +269,7 @@ fn run(job: &Job, spare: bool, cores: &Cores, bars: &MultiProgress, told: &Told)
         Err(error) => {
             report.error = Some(error.to_string());
             told.standing.update(told.run, |stand| match stand {
-                Stand::AtWork(saved) => Stand::Failed(error.to_string(), saved),
+                Stand::AtWork(saved) | Stand::Evaluating(saved, _) => Stand::Failed(error.to_string(), saved),
                 _ => Stand::Refused(error.to_string()),
             });
         }
@@ -406,7 +406,14 @@ impl Watch for Record<'_> {
         Ok(())
     }
 
+    fn evaluates(&mut self, trainer: &mut Trainer) -> Result<()> {
+        let later = self.files.as_ref().map(|files| files.checkpoint_later(trainer, self.wall())).transpose()?;
+        self.told.standing.update(self.told.run, |stand| Stand::Evaluating(stand.saved(), later.map(Save::new)));
+        Ok(())
+    }
+
     fn evaluation(&mut self, step: usize, accuracy: &Accuracy, scores: &Scores) -> Result<()> {
+        self.told.standing.update(self.told.run, |stand| Stand::AtWork(stand.saved()));
         #[derive(Serialize)]
         struct Line<'a> {
             step: usize,
