@@ -159,6 +159,20 @@ fn a_run_whose_directory_is_gone_says_so() {
 }
 
 #[test]
+fn in_a_directory_that_was_replaced_no_further_run_begins() {
+    let place = Place::new();
+    let flags = LONG.replace("--seeds 1 --steps 1000000", "--seeds 2 --steps 1000");
+    let mut child = place.start(&format!("{flags} --out run"));
+    wait_for(&mut child, || place.at("run/lstm-seed0/metrics.jsonl").exists());
+    fs::rename(place.at("run"), place.at("moved")).unwrap();
+    fs::create_dir(place.at("run")).unwrap();
+    let (status, table, said) = ended(child.wait_with_output().unwrap());
+    assert_eq!(status, Some(1), "{said}");
+    says(&(table + &said), &["removed or replaced", "this run is not begun"]);
+    assert_eq!(fs::read_dir(place.at("run")).unwrap().count(), 0);
+}
+
+#[test]
 fn what_cannot_be_saved_is_not_said_to_be() {
     let place = Place::new();
     let mut child = place.start(&LONG.replace("0.05", "0").replace("--steps", "--out run --steps"));

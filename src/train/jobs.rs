@@ -7,6 +7,7 @@ use super::{
     Accuracy, Scores, Step, Trainer, Watch, capacity, checkpoint,
     config::TrainConfig,
     interrupt,
+    lock::Lock,
     rundir::{CHECKPOINT, Found, Held, RunDir, RunFiles, check_configuration, check_weights, find, record_made_by},
     shards::Cores,
     standing::{Save, Stand, Standing},
@@ -187,7 +188,8 @@ pub fn run_told(
     capacity::check_side_by_side(cfg, threads)?;
     let jobs = jobs(cfg, out)?;
     let (mut reports, mut written) = (jobs.iter().map(finished).collect::<Vec<_>>(), Ok(()));
-    work(&jobs.iter().collect::<Vec<_>>(), threads, &bars(progress), standing, |i, report| {
+    let lock = out.and_then(RunDir::lock);
+    work(&jobs.iter().collect::<Vec<_>>(), threads, &bars(progress), standing, lock, |i, report| {
         reports[i] = Some(report);
         if let Some(out) = out {
             let reports: Vec<RunReport> = reports.iter().flatten().cloned().collect();
@@ -213,12 +215,14 @@ pub fn bars(progress: bool) -> MultiProgress {
 }
 
 /// Do these jobs on so many threads, the longest first; those without one compute parts of batches. `done` gets the index
-/// and the report of each, one at a time; a run that was interrupted has none.
+/// and the report of each, one at a time; a run that was interrupted has none. No run begins once `lock` is not on its
+/// directory any more.
 pub fn work(
     jobs: &[&Job],
     threads: usize,
     bars: &MultiProgress,
     standing: &Standing,
+    lock: Option<&Lock>,
     done: impl FnMut(usize, RunReport) + Send,
 ) {
     standing.begin(jobs.iter().copied());
@@ -235,7 +239,7 @@ pub fn work(
                     if interrupt::came().is_some() {
                         return;
                     }
-                    if let Some(report) = run(jobs[i], spare, &cores, bars, &Told { standing, run: i }) {
+                    if let Some(report) = run(jobs[i], spare, &cores, bars, &Told { standing, lock, run: i }) {
                         done.lock().unwrap_or_else(PoisonError::into_inner)(i, report);
                     }
                 }
@@ -248,6 +252,7 @@ pub fn work(
 /// Where a run tells how it stands.
 struct Told<'a> {
     standing: &'a Standing,
+    lock: Option<&'a Lock>,
     run: usize,
 }
 
@@ -293,6 +298,7 @@ fn train_to_end(
 ) -> Result<()> {
     let Job { cfg, seed, .. } = job;
     let now = Instant::now();
+    told.lock.map_or(Ok(()), |lock| lock.check("this run is not begun"))?;
     // Nothing is read before it is known that no other process writes.
     let held = job.dir.as_deref().map(Held::wait).transpose()?;
     let found = job.dir.as_deref().map_or(Ok(Found::Nothing), find)?;
