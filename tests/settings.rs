@@ -115,6 +115,14 @@ fn a_task_is_checked_against_every_length() {
     }
 }
 
+#[cfg(unix)]
+#[test]
+fn a_configuration_without_an_end_is_refused() {
+    let place = Place::new();
+    place.refuses("parity --config /dev/zero", &["/dev/zero", "more than 1048576 bytes"]);
+    place.refuses("sweep /dev/zero --dry-run", &["/dev/zero", "more than 1048576 bytes"]);
+}
+
 #[test]
 fn a_setting_without_effect_is_named_once() {
     let place = Place::new();
