@@ -180,6 +180,8 @@ fn a_setting_without_effect_is_named_once() {
     ] {
         place.warns(&format!("{line} --show 1"), said);
     }
+    place.refuses("state_tracking --task parity --moves swaps", &["--moves swaps belongs to --task s3, s4", "parity"]);
+    place.refuses("state_tracking --task s3 --mult", &["--mult belongs to --task modular_arithmetic_with_brackets"]);
     for flags in ["--json", "--profile", "--out kept2"] {
         place.refuses(&format!("parity --show 1 {flags}"), &["--show", flags.split(' ').next().unwrap()]);
     }
