@@ -149,6 +149,9 @@ fn a_setting_without_effect_is_named_once() {
         ("--eval-every 9 --out kept3", &[&["--eval-every 9", "3 steps", "only its end"]]),
         ("--eval-every 3 --out kept4", &[]),
         ("--num-ones 6", &[&["--num-ones 6", "nothing to learn", "ones"]]),
+        ("--models mamba --variant published --mlp 16", &[&["--mlp 16", "published mamba has no MLP"]]),
+        ("--variant published --positions rope", &[&["--positions rope", "published lstm"]]),
+        ("--models gpt --variant published --positions rope --mlp 16", &[]),
         ("--num-ones 0", &[&["--num-ones 0", "nothing to learn", "zeros"]]),
     ] {
         // A flag that is given twice is an error, so the first of two is taken out.
@@ -173,6 +176,8 @@ fn a_setting_without_effect_is_named_once() {
             "mqar --layout published --vocab 32 --random-non-queries --train-len 8 --eval-lens 8",
             &[&["--vocab 32", "\"zoology\""], &["--random-non-queries"]],
         ),
+        ("mqar --layout published --values 1 --train-len 8 --eval-lens 8", &[&["--values 1", "nothing to learn"]]),
+        ("mqar --layout published --values 2 --train-len 8 --eval-lens 8", &[]),
         ("state_tracking --task modular_arithmetic --train-len 8", &[&["--train-len 8", "no length", "3, 5, 7"]]),
         ("state_tracking --task modular_arithmetic --eval-lens 9,40", &[&["--eval-lens", "40", "next shorter"]]),
         ("state_tracking --task s3 --moves three", &[&["--moves three", "all elements of S3"]]),
