@@ -159,6 +159,20 @@ fn a_run_whose_directory_is_gone_says_so() {
 }
 
 #[test]
+fn in_a_directory_that_was_replaced_no_further_run_begins() {
+    let place = Place::new();
+    let flags = LONG.replace("--seeds 1 --steps 1000000", "--seeds 2 --steps 1000");
+    let mut child = place.start(&format!("{flags} --out run"));
+    wait_for(&mut child, || place.at("run/lstm-seed0/metrics.jsonl").exists());
+    fs::rename(place.at("run"), place.at("moved")).unwrap();
+    fs::create_dir(place.at("run")).unwrap();
+    let (status, table, said) = ended(child.wait_with_output().unwrap());
+    assert_eq!(status, Some(1), "{said}");
+    says(&(table + &said), &["removed or replaced", "this run is not begun"]);
+    assert_eq!(fs::read_dir(place.at("run")).unwrap().count(), 0);
+}
+
+#[test]
 fn what_cannot_be_saved_is_not_said_to_be() {
     let place = Place::new();
     let mut child = place.start(&LONG.replace("0.05", "0").replace("--steps", "--out run --steps"));
@@ -333,4 +347,27 @@ fn every_program_says_which_build_it_is() {
     let made_by = fs::read_to_string(place.at("run/made_by.txt")).unwrap();
     assert!(made_by.starts_with("20") && made_by.contains(text.lines().next().unwrap()), "{made_by}\n{text}");
     says(&made_by, &["; kernels "]);
+}
+
+/// An evaluation of minutes, at the end and on the way: all steps before it are kept.
+#[test]
+fn a_signal_in_a_batch_of_an_evaluation_saves_the_training() {
+    let place = Place::new();
+    let flags = "--models gpt --seeds 1 --train-len 8 --batch 4 --width 16 --threads 1 --eval-lens 20000";
+    for (name, more, step) in [("end", "--steps 6", 6), ("way", "--steps 6 --eval-every 4", 4)] {
+        let mut child = place.start(&format!("{flags} {more} --shards 1 --out {name}"));
+        wait_for(&mut child, || {
+            fs::read_to_string(place.at(&format!("{name}/gpt-seed0/metrics.jsonl"))).is_ok_and(|m| !m.is_empty())
+        });
+        thread::sleep(Duration::from_millis(300));
+        let (status, _, said, took) = signalled(child, "-TERM");
+        assert_eq!(status, Some(143), "{said}");
+        says(&said, &["0 of 1 runs are finished, 1 saved", &format!("--resume {name}")]);
+        assert!(!said.contains("step") && took < Duration::from_secs(2), "{took:?}: {said}");
+        let path = place.at(&format!("{name}/gpt-seed0/checkpoint.safetensors"));
+        assert_eq!(tapezoo::train::checkpoint::about(&path).map(|about| about.step), Some(step));
+    }
+    let child = place.start(&format!("{flags} --steps 6 --shards 1"));
+    thread::sleep(Duration::from_millis(600));
+    says(&signalled(child, "-TERM").2, &["in the middle of an evaluation", "nothing of it is kept"]);
 }

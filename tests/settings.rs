@@ -115,6 +115,14 @@ fn a_task_is_checked_against_every_length() {
     }
 }
 
+#[cfg(unix)]
+#[test]
+fn a_configuration_without_an_end_is_refused() {
+    let place = Place::new();
+    place.refuses("parity --config /dev/zero", &["/dev/zero", "more than 1048576 bytes"]);
+    place.refuses("sweep /dev/zero --dry-run", &["/dev/zero", "more than 1048576 bytes"]);
+}
+
 #[test]
 fn a_setting_without_effect_is_named_once() {
     let place = Place::new();
@@ -141,6 +149,9 @@ fn a_setting_without_effect_is_named_once() {
         ("--eval-every 9 --out kept3", &[&["--eval-every 9", "3 steps", "only its end"]]),
         ("--eval-every 3 --out kept4", &[]),
         ("--num-ones 6", &[&["--num-ones 6", "nothing to learn", "ones"]]),
+        ("--models mamba --variant published --mlp 16", &[&["--mlp 16", "published mamba has no MLP"]]),
+        ("--variant published --positions rope", &[&["--positions rope", "published lstm"]]),
+        ("--models gpt --variant published --positions rope --mlp 16", &[]),
         ("--num-ones 0", &[&["--num-ones 0", "nothing to learn", "zeros"]]),
     ] {
         // A flag that is given twice is an error, so the first of two is taken out.
@@ -165,6 +176,8 @@ fn a_setting_without_effect_is_named_once() {
             "mqar --layout published --vocab 32 --random-non-queries --train-len 8 --eval-lens 8",
             &[&["--vocab 32", "\"zoology\""], &["--random-non-queries"]],
         ),
+        ("mqar --layout published --values 1 --train-len 8 --eval-lens 8", &[&["--values 1", "nothing to learn"]]),
+        ("mqar --layout published --values 2 --train-len 8 --eval-lens 8", &[]),
         ("state_tracking --task modular_arithmetic --train-len 8", &[&["--train-len 8", "no length", "3, 5, 7"]]),
         ("state_tracking --task modular_arithmetic --eval-lens 9,40", &[&["--eval-lens", "40", "next shorter"]]),
         ("state_tracking --task s3 --moves three", &[&["--moves three", "all elements of S3"]]),
@@ -172,6 +185,8 @@ fn a_setting_without_effect_is_named_once() {
     ] {
         place.warns(&format!("{line} --show 1"), said);
     }
+    place.refuses("state_tracking --task parity --moves swaps", &["--moves swaps belongs to --task s3, s4", "parity"]);
+    place.refuses("state_tracking --task s3 --mult", &["--mult belongs to --task modular_arithmetic_with_brackets"]);
     for flags in ["--json", "--profile", "--out kept2"] {
         place.refuses(&format!("parity --show 1 {flags}"), &["--show", flags.split(' ').next().unwrap()]);
     }

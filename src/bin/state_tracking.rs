@@ -2,7 +2,10 @@
 
 use clap::Parser;
 use std::process::ExitCode;
-use tapezoo::cli::{self, TrainArgs};
+use tapezoo::{
+    cli::{self, TrainArgs},
+    error::Error,
+};
 use toml::Table;
 
 /// Train sequence mixers to track a state: the word problem of a group, or arithmetic
@@ -58,6 +61,14 @@ fn main() -> ExitCode {
     let mut preset = PRESETS[0];
     if let Some(name) = name {
         let is_group = GROUPS.contains(&name);
+        let (asked, owner) = match (&args.task.moves, args.task.mult) {
+            (Some(moves), _) if !is_group => (format!("--moves {moves}"), GROUPS.join(", ")),
+            (_, true) if is_group => ("--mult".into(), LANGUAGES[2].into()),
+            _ => Default::default(),
+        };
+        if !asked.is_empty() {
+            return cli::fail(&Error::config(format!("{asked} belongs to --task {owner}, not to {name}")), 2);
+        }
         let (kind, key) = if is_group { ("group", "group") } else { ("arithmetic", "language") };
         task.extend([("name".to_string(), kind.into()), (key.into(), name.into())]);
         preset = if is_group { PRESETS[0] } else { PRESETS[1] };

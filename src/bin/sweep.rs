@@ -141,7 +141,7 @@ fn start(args: &Run) -> Result<ExitCode> {
     interrupt::at_the_latest({
         let (standing, go_on) = (standing.clone(), go_on.clone());
         move |signal| {
-            standing.wait_for_checkpoints();
+            standing.save_what_can_be();
             interrupted(signal, &standing, &go_on);
         }
     });

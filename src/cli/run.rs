@@ -55,7 +55,7 @@ pub fn run(args: &TrainArgs, preset: &str, task: Table) -> ExitCode {
     interrupt::at_the_latest({
         let (standing, cfg, dir, json) = (standing.clone(), cfg.clone(), dir.clone(), args.output.json);
         move |signal| {
-            standing.wait_for_checkpoints();
+            standing.save_what_can_be();
             interrupted(signal, &standing, &cfg, dir.as_deref(), json);
         }
     });

@@ -165,7 +165,9 @@ impl Task for Mqar {
             Layout::Published => (&["vocab", "random_non_queries"][..], "published", "zoology"),
         };
         let why = format!("has no effect: it belongs to layout \"{there}\", and this is \"{here}\"");
-        others.iter().map(|&key| (key, why.clone())).collect()
+        let one = self.layout == Layout::Published && self.values == 1;
+        let one = one.then(|| ("values", "leaves nothing to learn: every answer is the same".to_string()));
+        others.iter().map(|&key| (key, why.clone())).chain(one).collect()
     }
 
     fn fill(&self, rng: &mut Rng, len: usize, tokens: &mut [i32], targets: &mut [i32]) {

@@ -72,43 +72,69 @@ impl About {
     }
 }
 
-/// Save where a run stands, whole or not at all.
-///
-/// # Errors
-/// When it cannot be written; an earlier checkpoint is then as it was. When the device fails.
-pub fn save(path: &Path, trainer: &mut Trainer, written: Written, wall: Duration) -> Result<()> {
-    let gpu = trainer.tape.cx().gpu();
-    let state = cuda::guarded(gpu, || {
-        let on_host = trainer.state().into_iter().map(|(name, tensor)| (name, tensor.to_host()));
-        on_host.collect::<Vec<_>>()
-    })?;
-    let parts: BTreeMap<&str, (&Tensor, (Dtype, Vec<u8>))> =
-        state.iter().map(|(name, tensor)| (*name, (tensor, tensor_bytes(tensor)))).collect();
-    let about = About {
-        config: trainer.cfg.to_toml()?,
-        mixer: trainer.cfg.model.mixer.clone(),
-        seed: trainer.seed,
-        step: trainer.step,
-        evaluated: trainer.evaluated,
-        metrics: written.bytes,
-        metrics_checksum: written.checksum.0,
-        training_s: trainer.training.as_secs_f64(),
-        wall_s: wall.as_secs_f64(),
-        checksum: String::from_utf8_lossy(ZEROS).into_owned(),
-    };
-    let bytes = || -> std::result::Result<Vec<u8>, String> {
+/// Where a run stands, to be saved from any thread. Host memory is shared with the trainer, which takes no step as long as
+/// this is there.
+pub struct Snapshot {
+    state: Vec<(&'static str, Tensor)>,
+    about: About,
+}
+
+impl Snapshot {
+    /// Where this run stands, after so much was written and so long.
+    ///
+    /// # Errors
+    /// When the device fails.
+    pub fn of(trainer: &mut Trainer, written: Written, wall: Duration) -> Result<Snapshot> {
+        let gpu = trainer.tape.cx().gpu();
+        let state = cuda::guarded(gpu, || {
+            let on_host = trainer.state().into_iter().map(|(name, tensor)| (name, tensor.to_host()));
+            on_host.collect::<Vec<_>>()
+        })?;
+        let about = About {
+            config: trainer.cfg.to_toml()?,
+            mixer: trainer.cfg.model.mixer.clone(),
+            seed: trainer.seed,
+            step: trainer.step,
+            evaluated: trainer.evaluated,
+            metrics: written.bytes,
+            metrics_checksum: written.checksum.0,
+            training_s: trainer.training.as_secs_f64(),
+            wall_s: wall.as_secs_f64(),
+            checksum: String::from_utf8_lossy(ZEROS).into_owned(),
+        };
+        Ok(Snapshot { state, about })
+    }
+
+    /// Save it, whole or not at all.
+    ///
+    /// # Errors
+    /// When it cannot be written; an earlier checkpoint is then as it was.
+    pub fn save(&self, path: &Path) -> Result<()> {
+        write(path, &self.bytes().map_err(|what| Error::format(path, what))?)
+    }
+
+    fn bytes(&self) -> std::result::Result<Vec<u8>, String> {
+        let parts: BTreeMap<&str, (&Tensor, (Dtype, Vec<u8>))> =
+            self.state.iter().map(|(name, tensor)| (*name, (tensor, tensor_bytes(tensor)))).collect();
         let mut views = Vec::new();
         for (name, (tensor, (dtype, bytes))) in &parts {
             let shape = tensor.shape().dims().to_vec();
             views.push((*name, TensorView::new(*dtype, shape, bytes).map_err(|e| e.to_string())?));
         }
-        let about = serde_json::to_string(&about).map_err(|e| e.to_string())?;
+        let about = serde_json::to_string(&self.about).map_err(|e| e.to_string())?;
         let metadata = HashMap::from([("tapezoo".into(), about)]);
         let mut bytes = safetensors::serialize(views, Some(metadata)).map_err(|e| e.to_string())?;
         seal(&mut bytes)?;
         Ok(bytes)
-    };
-    write(path, &bytes().map_err(|what| Error::format(path, what))?)
+    }
+}
+
+/// Save where a run stands, whole or not at all.
+///
+/// # Errors
+/// When it cannot be written; an earlier checkpoint is then as it was. When the device fails.
+pub fn save(path: &Path, trainer: &mut Trainer, written: Written, wall: Duration) -> Result<()> {
+    Snapshot::of(trainer, written, wall)?.save(path)
 }
 
 /// Give a checkpoint's bytes the checksum that they should have.

@@ -7,9 +7,10 @@ use super::{
     Accuracy, Scores, Step, Trainer, Watch, capacity, checkpoint,
     config::TrainConfig,
     interrupt,
+    lock::Lock,
     rundir::{CHECKPOINT, Found, Held, RunDir, RunFiles, check_configuration, check_weights, find, record_made_by},
     shards::Cores,
-    standing::{Stand, Standing},
+    standing::{Save, Stand, Standing},
     train_on,
 };
 use crate::{
@@ -187,7 +188,8 @@ pub fn run_told(
     capacity::check_side_by_side([cfg].into_iter(), threads, "--threads")?;
     let jobs = jobs(cfg, out)?;
     let (mut reports, mut written) = (jobs.iter().map(finished).collect::<Vec<_>>(), Ok(()));
-    work(&jobs.iter().collect::<Vec<_>>(), threads, &bars(progress), standing, |i, report| {
+    let lock = out.and_then(RunDir::lock);
+    work(&jobs.iter().collect::<Vec<_>>(), threads, &bars(progress), standing, lock, |i, report| {
         reports[i] = Some(report);
         if let Some(out) = out {
             let reports: Vec<RunReport> = reports.iter().flatten().cloned().collect();
@@ -213,12 +215,14 @@ pub fn bars(progress: bool) -> MultiProgress {
 }
 
 /// Do these jobs on so many threads, the longest first; those without one compute parts of batches. `done` gets the index
-/// and the report of each, one at a time; a run that was interrupted has none.
+/// and the report of each, one at a time; a run that was interrupted has none. No run begins once `lock` is not on its
+/// directory any more.
 pub fn work(
     jobs: &[&Job],
     threads: usize,
     bars: &MultiProgress,
     standing: &Standing,
+    lock: Option<&Lock>,
     done: impl FnMut(usize, RunReport) + Send,
 ) {
     standing.begin(jobs.iter().copied());
@@ -233,7 +237,7 @@ pub fn work(
             if interrupt::came().is_some() {
                 return;
             }
-            if let Some(report) = run(jobs[i], spare, &cores, bars, &Told { standing, run: i }) {
+            if let Some(report) = run(jobs[i], spare, &cores, bars, &Told { standing, lock, run: i }) {
                 done.lock().unwrap_or_else(PoisonError::into_inner)(i, report);
             }
         }
@@ -251,6 +255,7 @@ pub fn work(
 /// Where a run tells how it stands.
 struct Told<'a> {
     standing: &'a Standing,
+    lock: Option<&'a Lock>,
     run: usize,
 }
 
@@ -273,7 +278,7 @@ fn run(job: &Job, spare: bool, cores: &Cores, bars: &MultiProgress, told: &Told)
         Err(error) => {
             report.error = Some(error.to_string());
             told.standing.update(told.run, |stand| match stand {
-                Stand::AtWork(saved) => Stand::Failed(error.to_string(), saved),
+                Stand::AtWork(saved) | Stand::Evaluating(saved, _) => Stand::Failed(error.to_string(), saved),
                 _ => Stand::Refused(error.to_string()),
             });
         }
@@ -297,6 +302,7 @@ fn train_to_end(
 ) -> Result<()> {
     let Job { cfg, seed, .. } = job;
     let now = Instant::now();
+    told.lock.map_or(Ok(()), |lock| lock.check("this run is not begun"))?;
     // Nothing is read before it is known that no other process writes.
     let held = job.dir.as_deref().map(Held::wait).transpose()?;
     let found = job.dir.as_deref().map_or(Ok(Found::Nothing), find)?;
@@ -410,7 +416,14 @@ impl Watch for Record<'_> {
         Ok(())
     }
 
+    fn evaluates(&mut self, trainer: &mut Trainer) -> Result<()> {
+        let later = self.files.as_ref().map(|files| files.checkpoint_later(trainer, self.wall())).transpose()?;
+        self.told.standing.update(self.told.run, |stand| Stand::Evaluating(stand.saved(), later.map(Save::new)));
+        Ok(())
+    }
+
     fn evaluation(&mut self, step: usize, accuracy: &Accuracy, scores: &Scores) -> Result<()> {
+        self.told.standing.update(self.told.run, |stand| Stand::AtWork(stand.saved()));
         #[derive(Serialize)]
         struct Line<'a> {
             step: usize,

@@ -19,6 +19,9 @@ pub const LOCK: &str = "lock";
 pub struct Lock {
     file: File,
     path: PathBuf,
+    /// The directory itself; none where directories cannot be opened.
+    dir: Option<File>,
+    alone: bool,
 }
 
 impl Lock {
@@ -27,7 +30,8 @@ impl Lock {
     /// # Errors
     /// When another process has it: the error names that process. When it cannot be written.
     pub fn exclusive(dir: &Path) -> Result<Lock> {
-        let lock = Lock::take(dir, File::try_lock)?;
+        let mut lock = Lock::take(dir, File::try_lock)?;
+        lock.alone = true;
         let who = format!("process {} on {} since {}\n", std::process::id(), stamp::host(), stamp::now());
         // It only makes the error of the next process clearer.
         let _ = lock.file.set_len(0).and_then(|()| (&lock.file).write_all(who.as_bytes()));
@@ -57,9 +61,23 @@ impl Lock {
             }
             // Whoever had it before may have removed it in between.
             if is(&file, &path) {
-                return Ok(Lock { file, path });
+                return Ok(Lock { file, path, dir: File::open(dir).ok(), alone: false });
             }
         }
+    }
+
+    /// See that the directory is still there, and is the one that was locked.
+    ///
+    /// # Errors
+    /// When it is not: `what` is then not done.
+    pub fn check(&self, what: &str) -> Result<()> {
+        let dir = self.path.parent().unwrap_or(Path::new(""));
+        // A shared lock may be removed by others, where the file system has no locks.
+        if self.dir.as_ref().is_none_or(|own| is(own, dir)) && (!self.alone || self.holds()) {
+            return Ok(());
+        }
+        let why = "the directory was removed or replaced while this process was at work in it";
+        Err(Error::format(dir, format!("{why}; {what}")))
     }
 
     /// Whether the directory is still the one that was locked.

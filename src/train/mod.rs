@@ -64,6 +64,14 @@ pub trait Watch {
     /// When it could not be recorded; the run stops.
     fn step(&mut self, step: &Step) -> Result<()>;
 
+    /// An evaluation begins, which may take long. Nothing changes until [`Watch::evaluation`] or [`Watch::pause`].
+    ///
+    /// # Errors
+    /// As [`Watch::step`].
+    fn evaluates(&mut self, _trainer: &mut Trainer) -> Result<()> {
+        Ok(())
+    }
+
     /// An evaluation was made after this step.
     ///
     /// # Errors
@@ -137,6 +145,7 @@ fn evaluate_on_the_way(trainer: &mut Trainer, watch: &mut dyn Watch) -> Result<(
 
 /// An evaluation; where a signal cuts it short, the run stands after its step, and that is saved.
 fn evaluate_or_stop(trainer: &mut Trainer, watch: &mut dyn Watch) -> Result<(Accuracy, Scores)> {
+    watch.evaluates(trainer)?;
     let evaluation = trainer.evaluate();
     if let Err(Error::Interrupted { .. }) = evaluation {
         watch.pause(trainer)?;

@@ -125,6 +125,11 @@ impl RunDir {
         &self.path
     }
 
+    /// The lock on it, if it is this process's alone.
+    pub fn lock(&self) -> Option<&Lock> {
+        self.lock.as_ref()
+    }
+
     /// The directory of one run.
     pub fn of(&self, model: &str, seed: u64) -> PathBuf {
         of(&self.path, model, seed)
@@ -135,11 +140,7 @@ impl RunDir {
     /// # Errors
     /// When they cannot be written, or the directory is not this process's any more.
     pub fn write_reports(&self, cfg: &TrainConfig, reports: &[RunReport]) -> Result<()> {
-        if !self.lock.as_ref().is_none_or(Lock::holds) {
-            let what = "the directory was removed or replaced while this process was at work in it; the table of its \
-                        runs is not written";
-            return Err(Error::format(&self.path, what));
-        }
+        self.lock.as_ref().map_or(Ok(()), |lock| lock.check("the table of its runs is not written"))?;
         write(&self.path.join(RESULTS), table::json(reports)?.as_bytes())?;
         write(&self.path.join(TABLE), table::text(cfg, reports).as_bytes())
     }

@@ -1,7 +1,7 @@
 //! How the runs of a process stand, for what is said when a signal ends it.
 
 use super::jobs::{Job, RunReport};
-use crate::error::Error;
+use crate::error::{Error, Result};
 use std::{
     collections::BTreeMap,
     mem,
@@ -16,14 +16,26 @@ use std::{
 /// How long a signal's time is extended for a checkpoint that is being written.
 const WRITING: Duration = Duration::from_secs(10);
 
+/// Saves where a run stands, while that does not change.
+pub struct Save(Box<dyn FnOnce() -> Result<()> + Send>);
+
+impl Save {
+    /// By this.
+    pub fn new(save: impl FnOnce() -> Result<()> + Send + 'static) -> Save {
+        Save(Box::new(save))
+    }
+}
+
 /// How one run stands.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Default)]
 pub enum Stand {
     /// It was not begun by this process: what its directory holds is as it was.
     #[default]
     Waiting,
     /// It is at work. What is saved of it is its checkpoint after so many steps, if there is one.
     AtWork(Option<usize>),
+    /// It is at work on an evaluation. If it has a directory, where it stands can be saved meanwhile.
+    Evaluating(Option<usize>, Option<Save>),
     /// It was asked to stop, and did; all of it is saved, if it has a directory.
     Stopped,
     /// It has come to its end, and the result is saved if it has a directory.
@@ -32,6 +44,16 @@ pub enum Stand {
     Failed(String, Option<usize>),
     /// It could not begin; what its directory holds is as it was.
     Refused(String),
+}
+
+impl Stand {
+    /// After which step it is saved.
+    pub fn saved(&self) -> Option<usize> {
+        match self {
+            Stand::AtWork(saved) | Stand::Evaluating(saved, _) | Stand::Failed(_, saved) => *saved,
+            _ => None,
+        }
+    }
 }
 
 /// All runs of a process, in the order in which they are reported, with their names.
@@ -71,8 +93,22 @@ impl Standing {
         written
     }
 
-    /// Wait while checkpoints are being written, but not for ever.
-    pub fn wait_for_checkpoints(&self) {
+    /// Save those that are in the middle of an evaluation, and wait while other checkpoints are being written, but not for
+    /// ever.
+    pub fn save_what_can_be(&self) {
+        for run in 0..self.runs().len() {
+            let taken = match &mut self.runs()[run].1 {
+                Stand::Evaluating(saved, save) => save.take().map(|save| (*saved, save)),
+                _ => None,
+            };
+            let Some((saved, save)) = taken else { continue };
+            let outcome = (save.0)();
+            self.update(run, |stand| match (stand, outcome) {
+                (Stand::Evaluating(..), Ok(())) => Stand::Stopped,
+                (Stand::Evaluating(..), Err(e)) => Stand::Failed(e.to_string(), saved),
+                (other, _) => other,
+            });
+        }
         let start = Instant::now();
         while self.writing.load(Ordering::Relaxed) > 0 && start.elapsed() < WRITING {
             thread::sleep(Duration::from_millis(20));
@@ -117,6 +153,9 @@ impl Standing {
                 Stand::Stopped => ("saved", None),
                 Stand::Waiting => ("waiting", None),
                 Stand::AtWork(saved) => ("abandoned", Some(format!("it was in the middle of a step; {}", from(saved)))),
+                Stand::Evaluating(saved, _) => {
+                    ("abandoned", Some(format!("it was in the middle of an evaluation; {}", from(saved))))
+                }
                 Stand::Failed(error, saved) => ("failed", Some(format!("{error}; {}", from(saved)))),
                 Stand::Refused(error) => ("failed", Some(error.clone())),
             };

@@ -142,7 +142,20 @@ const WITH_HEADS: [&str; 9] = [
 /// A key that has no effect where its condition holds, and what is then said of it.
 type Rule = (&'static str, fn(&TrainConfig) -> bool, fn(&TrainConfig) -> String);
 
-const RULES: [Rule; 13] = [
+const RULES: [Rule; 15] = [
+    (
+        "model.mlp",
+        |c| c.model.variant == Variant::Published && c.model.mixer == "mamba",
+        |_| "has no effect: the published mamba has no MLP".into(),
+    ),
+    (
+        "model.positions",
+        |c| {
+            let rotates = ["gpt", "linear_transformer", "delta_net"].contains(&c.model.mixer.as_str());
+            c.model.variant == Variant::Published && c.model.positions == Positions::Rope && !rotates
+        },
+        |c| format!("has no effect: the published {} compares no queries with keys", c.model.mixer),
+    ),
     ("train_len", |c| off_grid(c, c.train_len), no_such_length),
     ("eval_lens", |c| c.eval_lens.iter().any(|&len| off_grid(c, len)), no_such_length),
     (

@@ -8,7 +8,14 @@ use crate::{
     error::{Error, Result},
     models::Model,
     rng::Fnv1a,
-    train::{Trainer, checkpoint, config::TrainConfig, interrupt, jobs::RunReport, lock::is},
+    train::{
+        Trainer,
+        checkpoint::{self, Snapshot},
+        config::TrainConfig,
+        interrupt,
+        jobs::RunReport,
+        lock::is,
+    },
 };
 use safetensors::tensor::TensorView;
 use serde::{Deserialize, Serialize};
@@ -269,8 +276,27 @@ impl RunFiles {
     /// # Errors
     /// When that cannot be written; an earlier checkpoint is then as it was.
     pub fn checkpoint(&self, trainer: &mut Trainer, wall: Duration) -> Result<()> {
+        self.save_snapshot(&Snapshot::of(trainer, self.written, wall)?)
+    }
+
+    /// What saves where the run stands, from any thread, as long as it does not go on. See [`Snapshot`].
+    ///
+    /// # Errors
+    /// When the device fails, or there are too many open files.
+    pub fn checkpoint_later(
+        &self,
+        trainer: &mut Trainer,
+        wall: Duration,
+    ) -> Result<impl FnOnce() -> Result<()> + Send + use<>> {
+        let snapshot = Snapshot::of(trainer, self.written, wall)?;
+        let metrics = self.held.metrics.try_clone().map_err(Error::io(self.held.dir.join(METRICS)))?;
+        let files = RunFiles { held: Held { dir: self.held.dir.clone(), metrics }, written: self.written };
+        Ok(move || files.save_snapshot(&snapshot))
+    }
+
+    fn save_snapshot(&self, snapshot: &Snapshot) -> Result<()> {
         self.synced()?;
-        checkpoint::save(&self.held.dir.join(CHECKPOINT), trainer, self.written, wall)
+        snapshot.save(&self.held.dir.join(CHECKPOINT))
     }
 
     fn synced(&self) -> Result<()> {

@@ -140,7 +140,7 @@ impl Sweep {
     pub fn run(&self, threads: usize, standing: &Standing) -> Result<Outcome> {
         capacity::check_side_by_side(self.plan.points.iter().map(|point| &point.cfg), threads, "--jobs")?;
         // Other shards may be at work in the same directory, and on each run only one process.
-        let _lock = self.lock(Lock::shared)?;
+        let lock = self.lock(Lock::shared)?;
         let dirs = self.prepare()?;
         let bars = jobs::bars(true);
         let style = ProgressStyle::with_template("{prefix:25} {bar:12} {pos:>6}/{len} runs, {elapsed} so far")
@@ -148,13 +148,14 @@ impl Sweep {
         let total = bars.add(ProgressBar::new(self.mine.len() as u64).with_style(style).with_prefix("sweep"));
         let mine: Vec<&Job> = self.mine.iter().map(|&i| &self.jobs[i].1).collect();
         let (mut finished, mut failed, mut written, mut last) = (0, 0, Ok(()), Instant::now());
-        jobs::work(&mine, threads, &bars, standing, |i, report| {
+        jobs::work(&mine, threads, &bars, standing, Some(&lock), |i, report| {
             finished += 1;
             failed += usize::from(report.error.is_some());
             total.inc(1);
             let point = self.jobs[self.mine[i]].0;
             self.tell(&total, finished, point, &report);
-            let mut wrote = self.write_reports(point, &dirs[point]);
+            let own = lock.check("its tables are not written");
+            let mut wrote = own.and_then(|()| self.write_reports(point, &dirs[point]));
             if last.elapsed() > SUMMARY_EVERY {
                 last = Instant::now();
                 wrote = wrote.and_then(|()| self.summary().write(&self.out));
