@@ -131,7 +131,9 @@ fn a_run_without_memory_leaves_the_others_alone() {
     jobs[1].cfg.batch = 1 << 40;
     let (mut reports, standing) = (vec![None; 3], Standing::default());
     for threads in [1, 3] {
-        work(&jobs.iter().collect::<Vec<_>>(), threads, &bars(false), &standing, |i, report| reports[i] = Some(report));
+        work(&jobs.iter().collect::<Vec<_>>(), threads, &bars(false), &standing, None, |i, report| {
+            reports[i] = Some(report)
+        });
         let errors: Vec<_> = reports.iter().map(|report| report.as_ref().unwrap().error.clone()).collect();
         assert!(errors[0].is_none() && errors[2].is_none(), "{errors:?}");
         assert!(errors[1].as_ref().is_some_and(|e| e.starts_with("out of memory: 35 TB asked for")), "{errors:?}");
