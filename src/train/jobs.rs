@@ -245,7 +245,7 @@ pub fn work(
     };
     thread::scope(|scope| {
         // Where the system has no more threads, there is still this one.
-        let started = (0..threads).map_while(|_| thread::Builder::new().spawn_scoped(scope, &work).ok()).count();
+        let started = (0..threads).map_while(|_| thread::Builder::new().spawn_scoped(scope, work).ok()).count();
         if started == 0 {
             work();
         }
