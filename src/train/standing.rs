@@ -96,7 +96,8 @@ impl Standing {
     /// Save those that are in the middle of an evaluation, and wait while other checkpoints are being written, but not for
     /// ever.
     pub fn save_what_can_be(&self) {
-        for run in 0..self.runs().len() {
+        let all = self.runs().len();
+        for run in 0..all {
             let taken = match &mut self.runs()[run].1 {
                 Stand::Evaluating(saved, save) => save.take().map(|save| (*saved, save)),
                 _ => None,
