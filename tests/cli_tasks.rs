@@ -202,8 +202,8 @@ fn tasks_that_cannot_be_are_refused() {
     refuses("mqar --layout square", &["'square'", "zoology, published"]);
     refuses("state_tracking --task s6", &["'s6'", "a5", "modular_arithmetic"]);
     refuses("state_tracking --task a5 --moves swaps", &["moves", "A5", "identity"]);
-    refuses("state_tracking --task parity --moves swaps", &["moves", "language"]);
-    refuses("state_tracking --task s5 --mult", &["mult", "moves"]);
+    refuses("state_tracking --task parity --moves swaps", &["--moves swaps belongs to", "s5", "not to parity"]);
+    refuses("state_tracking --task s5 --mult", &["--mult belongs to", "not to s5"]);
     refuses("state_tracking --task modular_arithmetic --mult", &["mult", "brackets"]);
     refuses("state_tracking --task modular_arithmetic --train-len 2", &["train_len 2", "at least 3"]);
     refuses("state_tracking --task parity --train-len 1", &["train_len 1", "at least 2"]);

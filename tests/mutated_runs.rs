@@ -119,6 +119,12 @@ fn a_damaged_checkpoint_is_refused() {
     let good = fs::read(place.run(rundir::CHECKPOINT)).unwrap();
     let header = u64::from_le_bytes(*good.first_chunk().unwrap()) as usize;
     assert_eq!(place.load(&good), Ok(5));
+    // Every number of the header belongs to the checksum, also where another would be plausible.
+    for at in (8..8 + header).filter(|&at| good[at].is_ascii_digit()) {
+        let mut bytes = good.clone();
+        bytes[at] = if bytes[at] == b'9' { b'8' } else { bytes[at] + 1 };
+        assert!(place.load(&bytes).is_err(), "another digit at byte {at} was accepted");
+    }
     let mut rng = Rng::seed_from_u64(1);
     let mut sealed = 0;
     for case in 0..cases() {

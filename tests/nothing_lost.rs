@@ -292,6 +292,9 @@ fn force_deletes_nothing_that_is_at_work() {
     let place = Place::new();
     let mut child = place.start(&format!("{LONG} --out run"));
     wait_for(&mut child, || place.at("run/lstm-seed0/checkpoint.safetensors").exists());
+    let (status, _, said) = place.run("parity", &format!("{SHORT} --out run --force"));
+    assert_eq!(status, Some(2));
+    says(&said, &["another process", "at work"]);
     // As if the directory itself were free, as those of a sweep's points are.
     fs::remove_file(place.at("run/lock")).unwrap();
     let (status, _, said) = place.run("parity", &format!("{SHORT} --out run --force"));
@@ -314,7 +317,16 @@ fn a_finished_run_is_of_its_configuration_and_has_its_weights() {
     assert!(!said.contains("nothing left to do"), "{said}");
     fs::write(place.at("run/config.toml"), config).unwrap();
 
-    fs::remove_file(place.at("run/lstm-seed1/weights.safetensors")).unwrap();
+    let weights = place.at("run/lstm-seed1/weights.safetensors");
+    let whole = fs::read(&weights).unwrap();
+    let mut other = whole.clone();
+    *other.last_mut().unwrap() ^= 1;
+    fs::write(&weights, other).unwrap();
+    let (status, _, said) = place.run("parity", "--resume run");
+    assert_eq!(status, Some(1), "{said}");
+    says(&said, &["run/lstm-seed1/weights.safetensors", "not the weights that this run ended with"]);
+
+    fs::remove_file(&weights).unwrap();
     let (status, table, said) = place.run("parity", "--resume run");
     assert_eq!(status, Some(1), "{said}");
     says(&said, &["1 of them lost the weights", "run/lstm-seed1/weights.safetensors", "delete result.json"]);
