@@ -56,7 +56,7 @@ fn ops_of(file: &Path) -> Vec<String> {
         let text = fs::read_to_string(&path).unwrap();
         let near = path.parent() == file.parent() && text.contains(&format!("\"{name}\""));
         if near || text.contains(&format!("/{name}\")")) {
-            ops.extend(text.split("impl Op for ").skip(1).filter_map(|s| {
+            ops.extend(text.split("impl Kernel for ").skip(1).filter_map(|s| {
                 let name: String = s.chars().take_while(|c| c.is_alphanumeric()).collect();
                 (!name.is_empty()).then_some(name)
             }));

@@ -335,7 +335,6 @@ __device__ void gradients(const S* q, const S* k, const S* v, const S* beta, con
     Tile<R> qk, kk;
     qk.template add<1, 1>(memory, (int)d.k, query, [&](int i, int s) { return key(s, i); });
     kk.template add<1, 1>(memory, (int)d.k, key, [&](int i, int s) { return key(s, i); });
-    __syncthreads();
 #pragma unroll
     for (int i = 0; i < Tile<R>::ROWS; i++)
 #pragma unroll
@@ -352,7 +351,6 @@ __device__ void gradients(const S* q, const S* k, const S* v, const S* beta, con
     if (Tile<R>::col(0) == 0)
         for (int i = 0; i < Tile<R>::ROWS; i++)
             rows[C + Tile<R>::row(i)] = start[i], rows[2 * C + Tile<R>::row(i)] = end[i];
-    __syncthreads();
     const int step = threadIdx.x;
     for (int u = t.n - 2; u > step; u--) dp[u * MLD + step] += dp[(u + 1) * MLD + step];
     __syncthreads();
