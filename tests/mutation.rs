@@ -122,7 +122,7 @@ fn missed(barrier: &Barrier, tests: &BTreeMap<String, PathBuf>) -> Result<(), &'
 }
 
 #[test]
-#[ignore = "long, and four barriers of lstm/block.cu are open: see .ci/run"]
+#[ignore = "minutes of compiling; run it when a kernel has changed"]
 fn every_barrier_is_needed() {
     if let Err(why) = emulator::libraries() {
         return skipped(&why);
@@ -145,4 +145,15 @@ fn every_barrier_is_needed() {
 fn barriers_are_found_outside_comments() {
     let text = "a;\n__syncthreads();\n// __syncthreads();\nx(); __syncwarp(); // __syncthreads()\nint y = __syncthreads_or(1);\n";
     assert_eq!(barrier_lines(text), [2, 4]);
+}
+
+/// A `#line` that names another file sends every report on the kernel astray, and no barrier of it would be found.
+#[test]
+fn line_directives_name_their_own_file_and_line() {
+    for path in sources(&["cu", "cuh"]) {
+        let name = path.strip_prefix(root()).unwrap().display().to_string();
+        for (i, line) in fs::read_to_string(&path).unwrap().lines().enumerate().filter(|(_, s)| s.starts_with("#line")) {
+            assert_eq!(line, format!("#line {} \"{name}\"", i + 2));
+        }
+    }
 }

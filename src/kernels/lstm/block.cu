@@ -1,4 +1,4 @@
-#line 2 "src/ops/lstm/block.cu"
+#line 2 "src/kernels/lstm/block.cu"
 // The recurrences of lstm.rs and slstm.rs over a whole sequence, and their gradients; one head of K units is to the
 // LSTM what each of H heads is to the sLSTM. Products with inputs, and the weights' gradient, are matrix products of
 // all steps and not in here.

@@ -1,4 +1,4 @@
-#line 2 "src/ops/lstm/cells.cu"
+#line 2 "src/kernels/lstm/cells.cu"
 // The cells of lstm.rs and slstm.rs, forwards and backwards, and the kernels that run them: all steps by a block (block.cu)
 // or by blocks that wait for one another (grid.cu), or a step at a time (steps.cu). A cell has 4 sums of gates and its
 // state; it moves 5 + 5 numbers a step (LSTM) or 4 + 7, and its operations are few beside those of the products.

@@ -1,4 +1,4 @@
-#line 2 "src/ops/lstm/grid.cu"
+#line 2 "src/kernels/lstm/grid.cu"
 // The recurrences of block.cu for heads whose weights one multiprocessor cannot hold: one launch over all steps, by
 // blocks that wait for one another.
 //

@@ -1,4 +1,4 @@
-#line 2 "src/ops/lstm/steps.cu"
+#line 2 "src/kernels/lstm/steps.cu"
 // The recurrences a step at a time, for weights that do not fit on the device: a kernel here and a matrix product, by
 // cuBLAS, for each. A thread has a cell, whose state lies in `state` [STATES, B D] between launches. A step moves the
 // numbers of block.cu, the product's 4 D B twice, and all weights.
