@@ -48,7 +48,7 @@ fn barrier_lines(text: &str) -> Vec<usize> {
     text.lines().enumerate().filter(|(_, line)| has(&code(line))).map(|(i, _)| i + 1).collect()
 }
 
-/// The ops of every Rust file that includes this `.cu` file.
+/// The ops of every Rust file that includes this `.cu` file, and of `lstm.rs` where that is `lstm/device.rs`.
 fn ops_of(file: &Path) -> Vec<String> {
     let name = file.file_name().unwrap().to_string_lossy().into_owned();
     let mut ops = BTreeSet::new();
@@ -56,6 +56,8 @@ fn ops_of(file: &Path) -> Vec<String> {
         let text = fs::read_to_string(&path).unwrap();
         let near = path.parent() == file.parent() && text.contains(&format!("\"{name}\""));
         if near || text.contains(&format!("/{name}\")")) {
+            let above = fs::read_to_string(path.parent().unwrap().with_extension("rs")).unwrap_or_default();
+            let text = text + &above;
             ops.extend(text.split("impl Kernel for ").skip(1).filter_map(|s| {
                 let name: String = s.chars().take_while(|c| c.is_alphanumeric()).collect();
                 (!name.is_empty()).then_some(name)
