@@ -154,7 +154,8 @@ fn barriers_are_found_outside_comments() {
 fn line_directives_name_their_own_file_and_line() {
     for path in sources(&["cu", "cuh"]) {
         let name = path.strip_prefix(root()).unwrap().display().to_string();
-        for (i, line) in fs::read_to_string(&path).unwrap().lines().enumerate().filter(|(_, s)| s.starts_with("#line")) {
+        for (i, line) in fs::read_to_string(&path).unwrap().lines().enumerate().filter(|(_, s)| s.starts_with("#line"))
+        {
             assert_eq!(line, format!("#line {} \"{name}\"", i + 2));
         }
     }
