@@ -1,6 +1,6 @@
 //! The sizes of a model.
 
-use super::{Choices, Mixer, published::Defect};
+use super::{Capabilities, Mixer, published::Defect};
 use crate::{
     error::{Error, Result, bytes, number},
     tensor::available,
@@ -274,13 +274,13 @@ impl ModelConfig {
         )))
     }
 
-    /// Refuse a choice that this mixer does not have.
+    /// Refuse what this mixer cannot do.
     ///
     /// # Errors
-    /// Names the choice, and the mixers that have it.
-    pub fn check_choices(&self, mixer: &dyn Mixer) -> Result<()> {
-        let has = mixer.choices();
-        let refused = |asked: &str, what: &str, by: fn(Choices) -> bool| {
+    /// Names the setting, and the mixers that can.
+    pub fn check_capabilities(&self, mixer: &dyn Mixer) -> Result<()> {
+        let has = mixer.capabilities();
+        let refused = |asked: &str, what: &str, by: fn(Capabilities) -> bool| {
             let others = super::names_with(by).join(", ");
             Err(Error::config(format!("{asked}: {what}, and {} does not; these do: {others}", self.mixer)))
         };
@@ -288,7 +288,7 @@ impl ModelConfig {
             return refused("positions = rope", "the mixer must compare queries with keys", |c| c.rope);
         }
         if self.eigenvalues == Eigenvalues::Signed && !has.eigenvalues {
-            return refused("eigenvalues = -1..1", "the mixer must have that choice", |c| c.eigenvalues);
+            return refused("eigenvalues = -1..1", "the mixer must allow negative eigenvalues", |c| c.eigenvalues);
         }
         Ok(())
     }

@@ -99,7 +99,7 @@ impl Decoder {
                     norm: init.scope("norm", |i| LayerNorm::new(c.width, i)),
                     mixer: {
                         let mixer = init.scope("mixer", |i| build(c, i))?;
-                        c.check_choices(mixer.as_ref())?;
+                        c.check_capabilities(mixer.as_ref())?;
                         mixer
                     },
                     mlp: (c.mlp > 0).then(|| init.scope("mlp", |i| Mlp::new(c, i))),

@@ -34,7 +34,7 @@
 //! | parallel | (3) to (5) with the whole sequence as one chunk: O(T² (K + V)) |
 //! | chunked | O(T (C (K + V) + C² + K V)) |
 
-use super::{Bound, Choices, Form, Init, Mixer, ModelConfig, P, Rope, State, at, head_first, heads, merge_heads, over_time, positions, remembered};
+use super::{Bound, Capabilities, Form, Init, Mixer, ModelConfig, P, Rope, State, at, head_first, heads, merge_heads, over_time, positions, remembered};
 use crate::{autograd::Var, error::Result, tensor::Shape};
 
 pub use crate::ops::delta::delta_rule as chunked;
@@ -115,7 +115,7 @@ impl Projection {
 }
 
 /// The mixer.
-pub struct Mix {
+pub struct Layer {
     h: usize,
     k: usize,
     conv: usize, // W
@@ -127,11 +127,11 @@ pub struct Mix {
     stretch: f64, // s
 }
 
-impl Mix {
+impl Layer {
     /// H heads of width K over the model's width. Projections start Xavier-uniform with gain 2^-2.5.
-    pub fn new(c: &ModelConfig, init: &mut Init) -> Result<Mix> {
+    pub fn new(c: &ModelConfig, init: &mut Init) -> Result<Layer> {
         let (width, inner) = (c.width, c.inner());
-        Ok(Mix {
+        Ok(Layer {
             h: c.heads,
             k: c.head_dim,
             conv: c.conv,
@@ -161,13 +161,13 @@ impl Mix {
     }
 }
 
-impl Mixer for Mix {
+impl Mixer for Layer {
     fn forms(&self) -> Vec<Form> {
         vec![Form::Recurrent, Form::Parallel, Form::Chunked(Form::CHUNK)]
     }
 
-    fn choices(&self) -> Choices {
-        Choices { rope: true, eigenvalues: true }
+    fn capabilities(&self) -> Capabilities {
+        Capabilities { rope: true, eigenvalues: true }
     }
 
     fn state(&self, b: usize) -> Vec<(&'static str, Shape)> {

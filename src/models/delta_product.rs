@@ -28,7 +28,7 @@
 //! | chunked | O(n T (C (K + V) + C² + K V)); a chunk is C of the n T steps |
 
 use super::{
-    Bound, Choices, Form, Init, Mixer, ModelConfig, P, Rope, State, at,
+    Bound, Capabilities, Form, Init, Mixer, ModelConfig, P, Rope, State, at,
     delta_net::{self, Projection, read, write, xavier},
     heads, merge_heads, over_time, positions,
 };
@@ -87,7 +87,7 @@ pub fn chunked<'t>(
 }
 
 /// The mixer.
-pub struct Mix {
+pub struct Layer {
     n: usize,
     h: usize,
     k: usize,
@@ -101,11 +101,11 @@ pub struct Mix {
     stretch: f64, // s
 }
 
-impl Mix {
+impl Layer {
     /// H heads of width K over the model's width, n steps a token. All starts as in DeltaNet.
-    pub fn new(c: &ModelConfig, init: &mut Init) -> Result<Mix> {
+    pub fn new(c: &ModelConfig, init: &mut Init) -> Result<Layer> {
         let (width, inner, n) = (c.width, c.inner(), c.householders);
-        Ok(Mix {
+        Ok(Layer {
             n,
             h: c.heads,
             k: c.head_dim,
@@ -141,13 +141,13 @@ impl Mix {
     }
 }
 
-impl Mixer for Mix {
+impl Mixer for Layer {
     fn forms(&self) -> Vec<Form> {
         vec![Form::Recurrent, Form::Parallel, Form::Chunked(Form::CHUNK)]
     }
 
-    fn choices(&self) -> Choices {
-        Choices { rope: true, eigenvalues: true }
+    fn capabilities(&self) -> Capabilities {
+        Capabilities { rope: true, eigenvalues: true }
     }
 
     fn state(&self, b: usize) -> Vec<(&'static str, Shape)> {

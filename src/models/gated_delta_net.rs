@@ -37,7 +37,7 @@
 //! | chunked | O(T (C (K + V) + C² + K V)) |
 
 use super::{
-    Bound, Choices, Form, Init, Mixer, ModelConfig, P, Rope, State, at,
+    Bound, Capabilities, Form, Init, Mixer, ModelConfig, P, Rope, State, at,
     delta_net::{self, Projection, xavier},
     head_first, heads, mamba, merge_heads, over_time, positions,
 };
@@ -106,7 +106,7 @@ pub fn parallel<'t>(x: Inputs<'t>, s: Var<'t>, scale: f64) -> (Var<'t>, Var<'t>)
 }
 
 /// The mixer.
-pub struct Mix {
+pub struct Layer {
     h: usize,
     k: usize,
     conv: usize, // W
@@ -122,11 +122,11 @@ pub struct Mix {
     stretch: f64, // s
 }
 
-impl Mix {
+impl Layer {
     /// H heads of width K over the model's width. Projections start as DeltaNet's.
-    pub fn new(c: &ModelConfig, init: &mut Init) -> Result<Mix> {
+    pub fn new(c: &ModelConfig, init: &mut Init) -> Result<Layer> {
         let (width, inner, h) = (c.width, c.inner(), c.heads);
-        let mix = Mix {
+        let mix = Layer {
             h,
             k: c.head_dim,
             conv: c.conv,
@@ -164,13 +164,13 @@ impl Mix {
     }
 }
 
-impl Mixer for Mix {
+impl Mixer for Layer {
     fn forms(&self) -> Vec<Form> {
         vec![Form::Recurrent, Form::Parallel, Form::Chunked(Form::CHUNK)]
     }
 
-    fn choices(&self) -> Choices {
-        Choices { rope: true, eigenvalues: true }
+    fn capabilities(&self) -> Capabilities {
+        Capabilities { rope: true, eigenvalues: true }
     }
 
     fn state(&self, b: usize) -> Vec<(&'static str, Shape)> {

@@ -16,7 +16,7 @@
 //! | parallel | O(T S K) | the whole matrix, [B, H, T, S] |
 //! | fused | O(T S K), by tiles with an online softmax (Dao et al. 2022) | O(T) |
 
-use super::{Bound, Choices, Form, Init, Mixer, ModelConfig, P, Rope, State, at, head_first, heads, merge_heads, over_time, positions};
+use super::{Bound, Capabilities, Form, Init, Mixer, ModelConfig, P, Rope, State, at, head_first, heads, merge_heads, over_time, positions};
 use crate::{autograd::Var, error::Result, ops::attention::causal_attention, tensor::Shape};
 
 /// One row of (eq. 1): q [B, H, K] against the keys and values so far, [B, S, H, K], to o [B, H, K].
@@ -46,7 +46,7 @@ pub fn parallel<'t>(q: Var<'t>, k: Var<'t>, v: Var<'t>, scale: f64) -> Var<'t> {
 }
 
 /// The mixer.
-pub struct Mix {
+pub struct Layer {
     h: usize,
     k: usize,
     qkv: P,
@@ -56,11 +56,11 @@ pub struct Mix {
     rope: Option<Rope>,
 }
 
-impl Mix {
+impl Layer {
     /// H heads of width K over the model's width.
-    pub fn new(c: &ModelConfig, init: &mut Init) -> Result<Mix> {
+    pub fn new(c: &ModelConfig, init: &mut Init) -> Result<Layer> {
         let (width, inner) = (c.width, c.inner());
-        Ok(Mix {
+        Ok(Layer {
             h: c.heads,
             k: c.head_dim,
             qkv: init.linear("w_qkv", 3 * inner, width),
@@ -85,13 +85,13 @@ impl Mix {
     }
 }
 
-impl Mixer for Mix {
+impl Mixer for Layer {
     fn forms(&self) -> Vec<Form> {
         vec![Form::Recurrent, Form::Parallel, Form::Fused]
     }
 
-    fn choices(&self) -> Choices {
-        Choices { rope: true, ..Choices::default() }
+    fn capabilities(&self) -> Capabilities {
+        Capabilities { rope: true, ..Capabilities::default() }
     }
 
     fn state(&self, b: usize) -> Vec<(&'static str, Shape)> {

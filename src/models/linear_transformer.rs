@@ -89,7 +89,7 @@ pub fn chunked<'t>(q: Var<'t>, k: Var<'t>, v: Var<'t>, m: &mut Memory<'t>, scale
 }
 
 /// The mixer.
-pub struct Mix {
+pub struct Layer {
     h: usize,
     k: usize,
     qkv: P,
@@ -98,11 +98,11 @@ pub struct Mix {
     b_o: P,
 }
 
-impl Mix {
+impl Layer {
     /// H heads of width K over the model's width.
-    pub fn new(c: &ModelConfig, init: &mut Init) -> Result<Mix> {
+    pub fn new(c: &ModelConfig, init: &mut Init) -> Result<Layer> {
         let (width, inner) = (c.width, c.inner());
-        Ok(Mix {
+        Ok(Layer {
             h: c.heads,
             k: c.head_dim,
             qkv: init.linear("w_qkv", 3 * inner, width),
@@ -119,7 +119,7 @@ impl Mix {
     }
 }
 
-impl Mixer for Mix {
+impl Mixer for Layer {
     fn forms(&self) -> Vec<Form> {
         vec![Form::Recurrent, Form::Parallel, Form::Chunked(Form::CHUNK)]
     }

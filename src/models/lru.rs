@@ -59,7 +59,7 @@ pub fn recurrent<'t>(lambda: Complex<'t>, x: Complex<'t>, mut h: Complex<'t>) ->
 }
 
 /// The mixer.
-pub struct Mix {
+pub struct Layer {
     n: usize,
     nu: P,
     theta: P,
@@ -73,9 +73,9 @@ pub struct Mix {
     b2: P,
 }
 
-impl Mix {
+impl Layer {
     /// N complex states under the model's width.
-    pub fn new(c: &ModelConfig, init: &mut Init) -> Result<Mix> {
+    pub fn new(c: &ModelConfig, init: &mut Init) -> Result<Layer> {
         let (n, width) = (c.state, c.width);
         let (lo, hi) = (c.r_min * c.r_min, c.r_max * c.r_max);
         // |λ|² uniform in [r_min², r_max²], away from 0 and 1 where ν is infinite. γ belongs to the same draw.
@@ -90,7 +90,7 @@ impl Mix {
         let b_std = (2.0 * width as f64).powf(-0.5);
         let c_std = (n as f64).powf(-0.5);
         init.keep_in_f32([nu, theta, gamma]);
-        Ok(Mix {
+        Ok(Layer {
             n,
             nu,
             theta,
@@ -137,7 +137,7 @@ impl Mix {
     }
 }
 
-impl Mixer for Mix {
+impl Mixer for Layer {
     // On a CPU a scan is fastest as one long chunk.
     fn forms(&self) -> Vec<Form> {
         vec![Form::Recurrent, Form::Parallel, Form::Chunked(256)]

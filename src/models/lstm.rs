@@ -63,7 +63,7 @@ pub fn fused<'t>(w: Weights<'t>, x: Var<'t>, h: Var<'t>, c: Var<'t>) -> (Var<'t>
 }
 
 /// The mixer.
-pub struct Mix {
+pub struct Layer {
     units: usize, // D
     w_ih: P,
     w_hh: P,
@@ -73,12 +73,12 @@ pub struct Mix {
     b_post: P,
 }
 
-impl Mix {
+impl Layer {
     /// D = H K units over inputs of the model's width. Weights start uniform in ±1/√D, as torch's do; biases start at 0.
-    pub fn new(c: &ModelConfig, init: &mut Init) -> Result<Mix> {
+    pub fn new(c: &ModelConfig, init: &mut Init) -> Result<Layer> {
         let (width, d) = (c.width, c.inner());
         let bound = (d as f64).powf(-0.5);
-        Ok(Mix {
+        Ok(Layer {
             units: d,
             w_ih: init.uniform("w_ih", [4 * d, width], bound),
             w_hh: init.uniform("w_hh", [4 * d, d], bound),
@@ -94,7 +94,7 @@ impl Mix {
     }
 }
 
-impl Mixer for Mix {
+impl Mixer for Layer {
     fn forms(&self) -> Vec<Form> {
         vec![Form::Recurrent, Form::Fused]
     }

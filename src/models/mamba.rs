@@ -31,7 +31,7 @@
 //! | parallel | O(T E N log T): associative scan over (Ā, B̄ x) | some log T tensors [B, T, E, N] |
 //! | chunked | O(T E N) | the state at every C-th step; the rest is recomputed in the backward pass |
 
-use super::{Bound, Choices, Form, Init, Mixer, ModelConfig, P, State, at, linear_cut, linear_parts, over_time, remembered, xlstm::maximum};
+use super::{Bound, Capabilities, Form, Init, Mixer, ModelConfig, P, State, at, linear_cut, linear_parts, over_time, remembered, xlstm::maximum};
 use crate::{
     autograd::{Gen, Var},
     error::Result,
@@ -92,7 +92,7 @@ pub(super) fn step_size_bias(g: &mut Gen) -> f64 {
 }
 
 /// The mixer.
-pub struct Mix {
+pub struct Layer {
     e: usize,
     n: usize,
     r: usize,
@@ -108,9 +108,9 @@ pub struct Mix {
     w_out: P,
 }
 
-impl Mix {
+impl Layer {
     /// E = expand · D channels of N states. Weights start as torch's `nn.Linear`, uniform in ±1/√in.
-    pub fn new(c: &ModelConfig, init: &mut Init) -> Result<Mix> {
+    pub fn new(c: &ModelConfig, init: &mut Init) -> Result<Layer> {
         let (width, n, r, w) = (c.width, c.state, c.rank(), c.conv);
         let e = c.expand * width;
         // This model's own rule always: Δ and A were tuned together with it.
@@ -132,7 +132,7 @@ impl Mix {
         let d = init.full("D", [e], 1.0);
         init.keep_in_f32([a_log, b_dt]);
         let (window, stretch) = (w.saturating_sub(1), c.eigenvalues.stretch());
-        Ok(Mix { e, n, r, window, stretch, w_in, conv, w_x, w_dt, b_dt, a_log, d, w_out })
+        Ok(Layer { e, n, r, window, stretch, w_in, conv, w_x, w_dt, b_dt, a_log, d, w_out })
     }
 
     /// The scan's inputs x, Δ, A, B, C and the gate z, from u [B, T, D]; the convolution's window (state 1) moves on.
@@ -150,19 +150,19 @@ impl Mix {
         [x, dt, a, b, c, z]
     }
 
-    /// The skip D x, the gate and the way back to the model's width.
+    /// The skip D x, the gate and the output projection.
     fn output<'t>(&self, p: &Bound<'t>, y: Var<'t>, x: Var<'t>, z: Var<'t>) -> Var<'t> {
         y.gated_skip(p[self.d], x, z).linear(p[self.w_out], None)
     }
 }
 
-impl Mixer for Mix {
+impl Mixer for Layer {
     fn forms(&self) -> Vec<Form> {
         vec![Form::Recurrent, Form::Parallel, Form::Chunked(Form::CHUNK)]
     }
 
-    fn choices(&self) -> Choices {
-        Choices { eigenvalues: true, ..Choices::default() }
+    fn capabilities(&self) -> Capabilities {
+        Capabilities { eigenvalues: true, ..Capabilities::default() }
     }
 
     fn state(&self, b: usize) -> Vec<(&'static str, Shape)> {

@@ -118,7 +118,7 @@ pub fn parallel<'t>([q, k, v]: [Var<'t>; 3], [i, f]: [Var<'t>; 2], s: &mut Memor
 }
 
 /// The mixer.
-pub struct Mix {
+pub struct Layer {
     h: usize,
     k: usize,
     w_up: P,
@@ -131,10 +131,10 @@ pub struct Mix {
     w_down: P,
 }
 
-impl Mix {
+impl Layer {
     /// H heads of width K; K² numbers of memory each. The gates start without weights, forgetting little: biases from 3
     /// to 6 over the heads.
-    pub fn new(c: &ModelConfig, init: &mut Init) -> Result<Mix> {
+    pub fn new(c: &ModelConfig, init: &mut Init) -> Result<Layer> {
         let (width, h, k, inner) = (c.width, c.heads, c.head_dim, c.inner());
         let small = (0.4 / width as f64).sqrt();
         let std = |own: f64| init.std.unwrap_or(own);
@@ -150,7 +150,7 @@ impl Mix {
         });
         init.keep_in_f32([b_if]);
         let (norm, skip) = (init.full("norm", [inner], 1.0), init.full("skip", [inner], 1.0));
-        Ok(Mix { h, k, w_up, conv, qkv, w_if, b_if, norm, skip, w_down: init.normal("w_down", [width, inner], down) })
+        Ok(Layer { h, k, w_up, conv, qkv, w_if, b_if, norm, skip, w_down: init.normal("w_down", [width, inner], down) })
     }
 
     /// q, k, v [B, T, H, K], the gates' sums [B, T, H], c and z [B, T, H K], of u [B, T, D].
@@ -174,7 +174,7 @@ impl Mix {
         part(0, bias) + part(1, zero) + part(2, zero)
     }
 
-    /// Norm, skip, gate and the way back to the model's width.
+    /// Norm, skip, gate and output projection.
     fn output<'t>(&self, p: &Bound<'t>, h: Var<'t>, [c, z]: [Var<'t>; 2]) -> Var<'t> {
         head_norm(h, p[self.norm]).gated_skip(p[self.skip], c, z).linear(p[self.w_down], None)
     }
@@ -188,7 +188,7 @@ fn store<'t>(s: &mut State<'t>, m: Memory<'t>) {
     s.s[..4].copy_from_slice(&[m.c, m.n, m.m, m.w]);
 }
 
-impl Mixer for Mix {
+impl Mixer for Layer {
     fn forms(&self) -> Vec<Form> {
         vec![Form::Recurrent, Form::Parallel, Form::Chunked(Form::CHUNK)]
     }

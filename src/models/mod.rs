@@ -1,6 +1,6 @@
 //! Sequence mixers, one a file, and the decoder they live in.
 //!
-//! To add one: a file with a `Mix` that implements [`Mixer`], and its name in the list at the end of this file. It
+//! To add one: a file with a `Layer` that implements [`Mixer`], and its name in the list at the end of this file. It
 //! is then a `--models` name, and every test of all mixers covers it: gradients, equality of its forms, streaming,
 //! causality, independence of the batch. What is worth seeing inside a step gets its name there
 //! ([`Var::named`]), and [`crate::inspect::view`] says how it is shown.
@@ -103,9 +103,9 @@ pub trait Mixer: Send + Sync {
     /// The forms that exist, `Recurrent` first, the fastest on a CPU last.
     fn forms(&self) -> Vec<Form>;
 
-    /// The choices of [`ModelConfig`] that this mixer reads beside its sizes; another is refused.
-    fn choices(&self) -> Choices {
-        Choices::default()
+    /// What this mixer can do that not every one can; a configuration that asks it of another is refused.
+    fn capabilities(&self) -> Capabilities {
+        Capabilities::default()
     }
 
     /// Of so many tokens the values stay in the caches from the forward pass to the backward pass, more or less: a training
@@ -125,9 +125,9 @@ pub trait Mixer: Send + Sync {
     fn sequence<'t>(&self, p: &Bound<'t>, x: Var<'t>, s: &mut State<'t>, form: Form) -> Var<'t>;
 }
 
-/// Choices that not every mixer has.
+/// Capabilities that not every mixer has.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Choices {
+pub struct Capabilities {
     /// Rotary positions.
     pub rope: bool,
     /// The range of the transition's eigenvalues.
@@ -249,7 +249,7 @@ macro_rules! mixers {
         $(pub mod $name;)*
 
         /// Every mixer by name.
-        pub const MIXERS: &[(&str, Build)] = &[$((stringify!($name), |c, init| Ok(Box::new($name::Mix::new(c, init)?)))),*];
+        pub const MIXERS: &[(&str, Build)] = &[$((stringify!($name), |c, init| Ok(Box::new($name::Layer::new(c, init)?)))),*];
 
         /// The files of the mixers, to show their equations.
         const FILES: &[(&str, &str)] = &[$((stringify!($name), include_str!(concat!(stringify!($name), ".rs")))),*];
@@ -279,9 +279,9 @@ fn any_size(build: Build) -> Result<Box<dyn Mixer>> {
     build(&ModelConfig::default(), &mut Init::counting(None))
 }
 
-/// The mixers that have a choice.
-pub fn names_with(has: fn(Choices) -> bool) -> Vec<&'static str> {
-    MIXERS.iter().filter(|m| any_size(m.1).is_ok_and(|mixer| has(mixer.choices()))).map(|m| m.0).collect()
+/// The mixers that have a capability.
+pub fn names_with(has: fn(Capabilities) -> bool) -> Vec<&'static str> {
+    MIXERS.iter().filter(|m| any_size(m.1).is_ok_and(|mixer| has(mixer.capabilities()))).map(|m| m.0).collect()
 }
 
 /// [`Mixer::tokens_at_once`] of the mixer of a model; twice as many if that is narrow: what a part costs by itself, whatever

@@ -62,7 +62,7 @@ pub fn parallel<'t>(z: Var<'t>, c: Var<'t>) -> (Var<'t>, Var<'t>) {
 }
 
 /// The mixer.
-pub struct Mix {
+pub struct Layer {
     units: usize, // D
     w: P,
     b: P,
@@ -70,11 +70,11 @@ pub struct Mix {
     b_post: P,
 }
 
-impl Mix {
+impl Layer {
     /// D = H K units over inputs of the model's width.
-    pub fn new(c: &ModelConfig, init: &mut Init) -> Result<Mix> {
+    pub fn new(c: &ModelConfig, init: &mut Init) -> Result<Layer> {
         let (width, d) = (c.width, c.inner());
-        Ok(Mix {
+        Ok(Layer {
             units: d,
             w: init.linear("w", 4 * d, width),
             b: init.full("b", [4 * d], 0.0),
@@ -84,7 +84,7 @@ impl Mix {
     }
 }
 
-impl Mixer for Mix {
+impl Mixer for Layer {
     // On a CPU a scan is fastest as one long chunk.
     fn forms(&self) -> Vec<Form> {
         vec![Form::Recurrent, Form::Parallel, Form::Chunked(256)]

@@ -92,7 +92,7 @@ pub fn fused<'t>(x: Var<'t>, r: Var<'t>, s: &mut Cell<'t>) -> Var<'t> {
 }
 
 /// The mixer.
-pub struct Mix {
+pub struct Layer {
     h: usize,
     k: usize,
     width: usize,
@@ -105,10 +105,10 @@ pub struct Mix {
     w_o: Option<P>,
 }
 
-impl Mix {
+impl Layer {
     /// H heads of K units over inputs of the model's width. R starts at zero, the forget gates' biases between 5 and −7:
     /// units that remember for long and units that hardly do, in the later blocks more of the former.
-    pub fn new(c: &ModelConfig, init: &mut Init) -> Result<Mix> {
+    pub fn new(c: &ModelConfig, init: &mut Init) -> Result<Layer> {
         let (width, h, k, d) = (c.width, c.heads, c.head_dim, c.inner());
         let blocks = if width % h == 0 { h } else { 1 };
         let std = (0.4 / width as f64).sqrt();
@@ -126,7 +126,7 @@ impl Mix {
         });
         let norm = init.full("norm", [d], 1.0);
         let w_o = (d != width).then(|| init.linear("w_o", width, d));
-        Ok(Mix { h, k, width, conv, w_if, w_zo, r, bias, norm, w_o })
+        Ok(Layer { h, k, width, conv, w_if, w_zo, r, bias, norm, w_o })
     }
 
     /// The input's share of the gates [B, T, 4 H K], gate after gate, from x [B, T, D].
@@ -135,7 +135,7 @@ impl Mix {
         BlockDiagonal::together(p, &[(&self.w_if, short), (&self.w_zo, x)], 2, Some(p[self.bias]))
     }
 
-    /// The norm and, where H K ≠ D, the way back to the model's width.
+    /// The norm and, where H K ≠ D, the output projection to the model's width.
     fn output<'t>(&self, p: &Bound<'t>, h: Var<'t>) -> Var<'t> {
         let [b, t, _] = h.dims();
         let y = head_norm(h.reshape([b, t, self.h, self.k]), p[self.norm]);
@@ -151,7 +151,7 @@ fn store<'t>(s: &mut State<'t>, cell: Cell<'t>) {
     s.s[..5].copy_from_slice(&[cell.h, cell.c, cell.n, cell.m, cell.w]);
 }
 
-impl Mixer for Mix {
+impl Mixer for Layer {
     fn forms(&self) -> Vec<Form> {
         vec![Form::Recurrent, Form::Fused]
     }

@@ -132,7 +132,7 @@ pub const SPECS: &[Spec] = &[
         forms: |f| {
             let config = mamba_config(f)?;
             let mut init = Init::new(0, None);
-            let mix = std::sync::Arc::new(mamba::Mix::new(&config, &mut init)?);
+            let mix = std::sync::Arc::new(mamba::Layer::new(&config, &mut init)?);
             let params = init.finish(DType::F64);
             let entries: Vec<(String, Shape)> = params.entries().iter().map(|e| (e.name.clone(), e.shape)).collect();
             Ok(forms(&SCANS, move |x, form| {

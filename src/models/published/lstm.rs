@@ -26,7 +26,7 @@ pub(super) fn init(c: &Config, init: &mut Init) {
             init.linear_std(&format!("linear_{g}x"), d, c.h_dim, c.std);
             init.linear_std(&format!("linear_{g}h"), d, d, c.std);
         }
-        // The way back to the residual stream exists only where there are several heads.
+        // The output projection exists only where there are several heads.
         if c.n_heads > 1 {
             init.linear_std("linear_post_head", c.h_dim, d, c.std);
         }
