@@ -1,4 +1,17 @@
-//! The kernel of [`CausalAttention`].
+//! The kernel of [`CausalAttention`], in memory linear in the length (Dao et al. 2022, arXiv 2205.14135).
+//!
+//! ```text
+//! δ_t = do_t·o_t                       dx_ts = p_ts (do_t·v_s − δ_t)
+//! dq_t = scale Σ_s dx_ts k_s           dk_s = scale Σ_t dx_ts q_t           dv_s = Σ_t p_ts do_t
+//! ```
+//!
+//! A tile of queries sees its keys at once, so no more of the T × S scores is ever kept than one tile's. The backward pass
+//! computes them again from lse. It is saved as two numbers, the largest score m_t and ln Σ_s exp(x_ts − m_t), because a sum
+//! of the two would lose the digits of the second where scores are large. A score and the largest score are computed in the
+//! same order, so their difference is never above 0.
+//!
+//! Where one weight is 1 and the others are as good as 0, do·v_s equals δ_t up to rounding, and large q and k would amplify the
+//! rounding: dx is 0 there.
 
 mod flash;
 mod side_by_side;

@@ -1,4 +1,5 @@
-//! The kernel of [`Linear`].
+//! The kernel of [`Linear`]: dx = dy w, dw = dyᵀ x, db = Σ dy over the rows. The product starts from the bias, which so costs no
+//! pass of its own.
 
 use crate::{
     args,

@@ -1,4 +1,16 @@
 //! The kernel of [`LinearActivated`].
+//!
+//! ```text
+//! gelu′(z) = σ(u) + gelu(z) (1 − σ(u)) u′,  u′ = 2 √(2/π) (1 + 0.134145 z²)
+//! silu′(z) = σ(z) + silu(z) (1 − σ(z))
+//! dglu/da = σ(b),  dglu/db = glu (1 − σ(b))
+//! dz = dy f′(z), and dx, dw, db from dz as in [`linear`](super::linear)
+//! ```
+//!
+//! z is the widest value of a layer, so it is not kept where that can be avoided. The CPU keeps f′(z) instead, which costs
+//! little where σ is at hand, and computes dz a few rows at a time, while they are in a cache; it keeps z as well where w in
+//! panels serves all parts (with AVX2). A device, for which an exponential costs less than memory, keeps z; its kernels are those
+//! of Linear, of [`elementwise`](super::elementwise) and of [`glu`](super::glu).
 
 use crate::{
     args,

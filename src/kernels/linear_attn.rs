@@ -1,4 +1,14 @@
 //! The kernel of [`LinearAttention`].
+//!
+//! The normaliser is one more column of values that are all 1: with v̂ = [v, 1] and Ŝ = [S, z], numerator and denominator are
+//! the columns of scale Ŝ_tᵀ q_t. In the backward pass the cotangent of these columns is
+//!
+//! ```text
+//! dô = [do / den, −(do·o) / den]             den = scale q·z + eps
+//! ```
+//!
+//! and from there on both variants are the same. Small memories run step by step, many heads side by side
+//! (`linear_attn/recurrent.rs`); others run in chunks, by matrix products (`linear_attn/chunk.rs`).
 
 mod chunk;
 mod cuda;

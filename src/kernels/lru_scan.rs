@@ -1,4 +1,10 @@
 //! The kernel of [`LruScan`].
+//!
+//! λ does not change in time, so the map of a chunk of c steps from its start to its end is known beforehand:
+//! end = λᶜ start + Σ_j λ^{c-1-j} x_j. The powers are tabulated in double precision, where c roundings do not show.
+//!
+//! Gradients are dRe + i dIm. With G_t = λ̄ g_t the gradient that step t passes to step t − 1: g_t = dh_t + G_{t+1};
+//! dx_t = g_t; dλ = Σ_t g_t conj(h_{t-1}); dh_0 = G_1.
 
 use crate::{
     args,

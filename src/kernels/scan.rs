@@ -1,4 +1,19 @@
 //! The kernel of [`LinearScan`].
+//!
+//! Maps h ↦ a h + b compose into maps of the same form: (a₁, b₁) then (a₂, b₂) is (a₁ a₂, a₂ b₁ + b₂). That makes the
+//! recurrence parallel (Blelloch 1990; Martin and Cundy, "Parallelizing Linear Recurrent Neural Nets Over Sequence Length",
+//! 2018), over chunks and in three phases:
+//!
+//! 1. every chunk on its own: its map, (∏ a, end state from a zero start);
+//! 2. from chunk to chunk: start_{k+1} = (∏ a)_k start_k + end_k;
+//! 3. every chunk on its own: the recurrence from its true start.
+//!
+//! The gradient is the same recurrence backwards in time. With g_t the gradient of h_t and G_t = a_t g_t what step t passes to
+//! step t − 1: g_t = dh_t + G_{t+1}; db_t = g_t; da_t = g_t h_{t-1}; dh_0 = G_1.
+//!
+//! On one CPU thread a single chunk is fastest: phases 1 and 2 vanish and the state stays in registers. On a device a single
+//! chunk is fastest too where batch and channels alone keep it busy; elsewhere neighbouring chunks are joined until the device is
+//! just busy (`Pieces`).
 
 mod device;
 

@@ -1,22 +1,14 @@
-//! Causal softmax attention, exact and in memory linear in the length (Vaswani et al. 2017; Dao et al. 2022).
+//! Causal softmax attention (Vaswani et al. 2017, arXiv 1706.03762).
 //!
 //! ```text
-//! p_ts = exp(scale q_t·k_s − lse_t) for s <= S − T + t      lse_t = ln Σ_s exp(scale q_t·k_s)
+//! p_ts = exp(scale q_t·k_s − lse_t) for s ≤ S − T + t      lse_t = ln Σ_s exp(scale q_t·k_s)
 //! o_t = Σ_s p_ts v_s
-//!
-//! δ_t = do_t·o_t                       dx_ts = p_ts (do_t·v_s − δ_t)
-//! dq_t = scale Σ_s dx_ts k_s           dk_s = scale Σ_t dx_ts q_t           dv_s = Σ_t p_ts do_t
 //! ```
 //!
-//! A tile of queries sees its keys at once, so a tile's scores are all that is ever kept of the T × S matrix; the
-//! backward pass recomputes them from lse, which is saved as two numbers, the largest score m_t and ln Σ_s exp(x_ts − m_t): of
-//! large scores a sum has no digits left for the latter. A score and the largest of them are computed in the same way, so
-//! that no difference of the two is above 0. Keys before the first query (S > T) are a cache.
+//! Keys before the first query (S > T) are a cache.
 //!
-//! Where a weight is 1 and the others as good as 0, do·v_s is δ_t but for its rounding, which q and k may make large: dx is 0.
-//!
-//! What a query does not see is selected away, never multiplied by 0: keys and values that are NaN or infinite later on
-//! change nothing before.
+//! A query never sees later keys, whatever they are: its scores select, they do not multiply by 0, so keys and values that are
+//! NaN or infinite later on change nothing before.
 
 use crate::{
     autograd::{Gen, In, Kernel, Op, Outs, Var},

@@ -1,9 +1,7 @@
 //! y_g = W_g x_g + b_g: products with a block-diagonal matrix of small blocks.
 //!
-//! Blocks of 4 × 4, which the mLSTM has, are too small for matrix products: four of them stand in a vector, and entry i
-//! of each x is spread over its block. Others are matrix products whose rows lie apart. The outputs of every block may be
-//! of several kinds, as the sLSTM's are gates: then each kind is written together. Further x, with matrices of their own,
-//! give further kinds.
+//! The outputs of a block may be of several kinds, as the sLSTM's gates are; each kind is then written together. Further x,
+//! with matrices of their own, give further kinds.
 
 use crate::{
     autograd::{Gen, In, Kernel, Op, Outs, Var},

@@ -1,13 +1,9 @@
-//! What closes a block of Mamba (Gu and Dao 2023, arXiv 2312.00752, figure 3) or of mLSTM (Beck et al. 2024, arXiv
-//! 2405.04517, figure 11): a skip past the memory and a gate over both,
+//! The end of a block of Mamba (Gu and Dao 2023, arXiv 2312.00752, figure 3) or of mLSTM (Beck et al. 2024, arXiv 2405.04517,
+//! figure 11): a skip past the memory, and a gate over both.
 //!
 //! ```text
 //! o = (y + d ⊙ x) ⊙ silu(z),  silu(z) = z σ(z)
-//! dy = do ⊙ silu(z),  dx = d ⊙ dy,  dd = Σ x ⊙ dy over the rows,  dz = do ⊙ (y + d ⊙ x) ⊙ σ(z) (1 + z (1 − σ(z)))
 //! ```
-//!
-//! One op, so that it is one pass over memory each way, and not four of products and sums (a device sums dd in a second);
-//! nothing but the inputs is kept.
 
 use crate::{
     autograd::{Gen, In, Kernel, Op, Outs, Var},

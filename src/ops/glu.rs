@@ -1,10 +1,8 @@
-//! The gated linear unit (Dauphin et al. 2017, arXiv 1612.08083, eq. 1), of a product that holds both its halves:
+//! The gated linear unit (Dauphin et al. 2017, arXiv 1612.08083, eq. 1), of a product that holds both halves:
 //!
 //! ```text
-//! y = a ⊙ σ(b),  x = [a, b] along the last axis        da = dy σ(b),   db = dy y (1 − σ(b))
+//! y = a ⊙ σ(b),  x = [a, b] along the last axis
 //! ```
-//!
-//! One op, so that a gate on a wide layer costs one pass over memory each way and keeps nothing but its input.
 
 use crate::{
     autograd::{Gen, In, Kernel, Op, Outs, Var},

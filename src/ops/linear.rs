@@ -1,11 +1,10 @@
-//! y = x wᵀ + b, the affine layer, as torch's `nn.Linear`:
+//! The affine layer, as torch's `nn.Linear`:
 //!
 //! ```text
-//! y[.., O] = x[.., I] w[O, I]ᵀ + b[O]        dx = dy w,   dw = dyᵀ x,   db = Σ dy over the rows
+//! y[.., O] = x[.., I] w[O, I]ᵀ + b[O]
 //! ```
 //!
-//! One op, so that the bias costs no pass of its own: the product starts from it. Where x and w are bf16 and the bias
-//! is kept in f32, so is the sum.
+//! Where x and w are bf16 and the bias is f32, y is f32.
 
 use crate::{
     autograd::{Gen, In, Kernel, Op, Outs, Var},

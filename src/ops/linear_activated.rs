@@ -1,20 +1,13 @@
-//! y = f(x wᵀ + b), an affine layer and what follows it, of which f is
+//! y = f(x wᵀ + b), an affine layer and the activation behind it. f is one of
 //!
 //! ```text
-//! gelu(z) = z σ(u), u = 2 √(2/π) (z + 0.044715 z³)        gelu′(z) = σ(u) + gelu(z) (1 − σ(u)) u′,
-//!                                                         u′ = 2 √(2/π) (1 + 0.134145 z²)
-//! silu(z) = z σ(z)                                        silu′(z) = σ(z) + silu(z) (1 − σ(z))
-//! glu([a, b]) = a ⊙ σ(b), z = [a, b]                      dglu/da = σ(b),  dglu/db = glu (1 − σ(b))
-//! z = x wᵀ + b        dz = dy f′(z)        dx, dw, db from dz as in [`linear`](super::linear)
+//! gelu(z) = z σ(u), u = 2 √(2/π) (z + 0.044715 z³)
+//! silu(z) = z σ(z)
+//! glu([a, b]) = a ⊙ σ(b), z = [a, b]
 //! ```
 //!
-//! GELU by its tanh approximation (Hendrycks and Gimpel 2016, arXiv 1606.08415, section 2; ½ (1 + tanh v) = σ(2v)), SiLU
-//! of the same paper, the gated linear unit of Dauphin et al. 2017 (arXiv 1612.08083, eq. 1).
-//!
-//! One op, because z is the widest value of a layer. The CPU keeps f′(z) in its place, which costs little where σ is at
-//! hand, and has dz a few rows at a time, while they are in a cache; z as well, where w in panels serves all parts
-//! (with AVX2). A device, for which an exponential costs less than memory, keeps z; its kernels are those of Linear, of
-//! [`elementwise`](super::elementwise) and of [`glu`](super::glu).
+//! GELU is its tanh approximation (Hendrycks and Gimpel 2016, arXiv 1606.08415, section 2; ½ (1 + tanh v) = σ(2v)); SiLU is of
+//! the same paper; the gated linear unit is of Dauphin et al. 2017 (arXiv 1612.08083, eq. 1).
 
 use crate::{
     autograd::{Gen, In, Kernel, Op, Outs, Var},

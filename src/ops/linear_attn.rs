@@ -5,16 +5,7 @@
 //! z_t = z_{t-1} + k_t          [K]           o_t = scale S_tᵀ q_t / (scale q_t·z_t + eps)    (normalised)
 //! ```
 //!
-//! The feature map was applied to q and k before. The normaliser is nothing but one more column of values that are
-//! all 1: with v̂ = [v, 1] and Ŝ = [S, z], numerator and denominator are the columns of scale Ŝ_tᵀ q_t, and in the
-//! backward pass the cotangent of those columns is
-//!
-//! ```text
-//! dô = [do / den, −(do·o) / den]             den = scale q·z + eps
-//! ```
-//!
-//! after which both variants are the same. Two schedules compute it: step by step with many heads side by side
-//! (`linear_attn/recurrent.rs`) for small K V, and in chunks by matrix products (`linear_attn/chunk.rs`).
+//! The feature map was applied to q and k before.
 
 use crate::{
     autograd::{Gen, In, Kernel, Op, Outs, Var},

@@ -1,13 +1,8 @@
-//! The recurrence of the LRU, h_t = λ h_{t-1} + x_t with one complex λ a channel (Orvieto et al. 2023, "Resurrecting
-//! Recurrent Neural Networks for Long Sequences", eq. 3). x and h have real and imaginary parts side by side in a row, as
-//! one product gives and takes them: of a slice [T, 2 D] rows 2t and 2t + 1 of D numbers are the parts of step t. λ and
-//! states have tensors for each.
+//! The recurrence of the LRU, h_t = λ h_{t-1} + x_t with one complex λ a channel (Orvieto et al. 2023, "Resurrecting Recurrent
+//! Neural Networks for Long Sequences", eq. 3).
 //!
-//! λ does not change in time, so the map of a chunk of c steps from its start to its end is known beforehand:
-//! end = λᶜ start + Σ_j λ^{c-1-j} x_j. The powers are tabulated in double precision, where c roundings do not show.
-//!
-//! Gradients are dRe + i dIm. With G_t = λ̄ g_t what step t hands to step t − 1: g_t = dh_t + G_{t+1}; dx_t = g_t;
-//! dλ = Σ_t g_t conj(h_{t-1}); dh_0 = G_1.
+//! A row of x and h has the real parts first and the imaginary parts behind them, as one product gives and takes them: in a
+//! slice [T, 2 D] rows 2t and 2t + 1 of D elements are the parts of step t. λ and the states have a tensor for each part.
 
 use crate::{
     autograd::{Gen, In, Kernel, Op, Outs, Var},

@@ -1,18 +1,4 @@
 //! The first-order linear recurrence h_t = a_t h_{t-1} + b_t, channel by channel.
-//!
-//! Maps h ↦ a h + b compose into maps of the same form, (a₁, b₁) then (a₂, b₂) being (a₁ a₂, a₂ b₁ + b₂), which is
-//! what makes the recurrence parallel (Blelloch 1990; Martin & Cundy, "Parallelizing Linear Recurrent Neural Nets Over
-//! Sequence Length", 2018). [`LinearScan`] uses that over chunks, in three phases:
-//!
-//! 1. every chunk on its own: its map, (∏ a, end state from a zero start);
-//! 2. from chunk to chunk: start_{k+1} = (∏ a)_k start_k + end_k;
-//! 3. every chunk on its own: the recurrence from its true start.
-//!
-//! The gradient is the same recurrence backwards in time. With g_t the gradient of h_t and G_t = a_t g_t what it hands
-//! to step t − 1: g_t = dh_t + G_{t+1}; db_t = g_t; da_t = g_t h_{t-1}; dh_0 = G_1.
-//!
-//! On one CPU thread a single chunk is fastest: phases 1 and 2 vanish and the state stays in registers. On a device so
-//! is it where batch and channels alone make it busy: chunks are run together there until they just do (`Pieces`).
 
 use crate::{
     autograd::{Gen, In, Kernel, Op, Outs, Var},

@@ -1,20 +1,12 @@
-//! The selective scan of Mamba (Gu & Dao 2023, "Mamba: Linear-Time Sequence Modeling with Selective State Spaces",
-//! algorithm 2). Channel e has a state of N numbers; step size Δ, input map b and output map c depend on the input:
+//! The selective scan of Mamba (Gu & Dao 2023, "Mamba: Linear-Time Sequence Modeling with Selective State Spaces", algorithm 2).
+//! Channel e has a state of N elements; step size Δ, input map b and output map c depend on the input:
 //!
 //! h_t = ā_t h_{t-1} + Δ_t b_t u_t;  y_t = Σ_n c_t h_t;  ā_t = s exp(Δ_t a) − (s − 1)
 //!
-//! s = 1 is Mamba. s = 2 stretches the transitions from (0, 1) to (−1, 1), which lets the state change sign: what state
-//! tracking needs (Grazzi et al. 2025, "Unlocking State-Tracking in Linear RNNs Through Negative Eigenvalues").
-//!
-//! Backwards in time, with G_t = ā_t g_t what step t hands to step t − 1 and w_t = exp(Δ_t a):
-//! g_t = c_t dy_t + G_{t+1};  q_t = g_t h_{t-1} s w_t, the gradient of Δ_t a;  da = Σ_{b,t} q_t Δ_t;
-//! dΔ_t = u_t Σ_n g_t b_t + Σ_n q_t a;  du_t = Δ_t Σ_n g_t b_t;  db_t = Σ_e g_t Δ_t u_t;  dc_t = Σ_e dy_t h_t.
+//! s = 1 is Mamba. s = 2 stretches the transitions from (0, 1) to (−1, 1): the state can then change its sign, as state tracking
+//! needs (Grazzi et al. 2025, "Unlocking State-Tracking in Linear RNNs Through Negative Eigenvalues").
 //!
 //! A rate a of −∞ counts as −[`fastest`]: a step of length 0 keeps the state, any other forgets it.
-//!
-//! The states [B, T, E, N] are never stored: forward keeps one at the start of every chunk of steps, and backward
-//! computes those inside a chunk again. A state is kept as [N, E], the number of
-//! channels rounded up to whole blocks.
 
 use crate::{
     autograd::{Gen, In, Kernel, Op, Outs, Var},

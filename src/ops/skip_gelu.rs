@@ -1,14 +1,9 @@
-//! What follows an LRU's states (Orvieto et al. 2023, arXiv 2303.06349, eq. 1 and section 3.1): a skip past the memory
-//! and a GELU over both,
+//! What follows an LRU's states (Orvieto et al. 2023, arXiv 2303.06349, eq. 1 and section 3.1): a skip past the memory, and a
+//! GELU over both.
 //!
 //! ```text
-//! o = gelu(s), s = y + d ⊙ x
-//! ds = do ⊙ gelu′(s);  dy = ds,  dx = d ⊙ ds,  dd = Σ x ⊙ ds over the rows
+//! o = gelu(s), s = y + d ⊙ x          gelu as in [`linear_activated`](super::linear_activated)
 //! ```
-//!
-//! with gelu and gelu′ as in [`linear_activated`](super::linear_activated). One op, so that it is one pass over memory
-//! each way, and not three (a device sums dd in a second). The CPU keeps gelu′(s), which costs little where gelu is at
-//! hand; a device, for which an exponential costs less than memory, keeps nothing.
 
 use crate::{
     autograd::{Gen, In, Kernel, Op, Outs, Var},
