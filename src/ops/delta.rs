@@ -5,10 +5,11 @@
 //! e_t = β_t (v_t − S_{t-1}ᵀ k_t)      S_t = S_{t-1} + k_t e_tᵀ      o_t = scale S_tᵀ q_t
 //! ```
 //!
-//! The state is multiplied by I − β k kᵀ, which has the eigenvalue 1 − β |k|²: with unit keys it is in (0, 1) for
-//! β < 1, and down to −1 for β < 2, which is what parity needs.
+//! A step multiplies the state by I − β k kᵀ, along a unit key by 1 − β: in (0, 1) for 0 < β < 1, and in (−1, 0) for
+//! 1 < β < 2. Without negative factors the memory could not track the parity of a sequence of bits.
 //!
-//! With a gate g_t ≤ 0 (Yang, Kautz and Hatamizadeh 2025, arXiv 2412.06464) exp(g_t) S_{t-1} stands for S_{t-1}.
+//! With the logarithm of a gate, g_t ≤ 0 (Yang, Kautz and Hatamizadeh 2025, arXiv 2412.06464), exp(g_t) S_{t-1} takes the
+//! place of S_{t-1}.
 
 mod gated;
 
@@ -25,17 +26,15 @@ use crate::{
 pub use gated::{GatedDeltaRule, gated_delta_rule};
 
 /// q, k [B, T, H, K], v [B, T, H, V], beta [B, T, H], s0 [B, H, K, V] → o [B, T, H, V], s [B, H, K, V].
-///
-/// Saves the states before each chunk [B, H, T / C, K, V] and, when chunks are products, e [B, T, H, V].
 pub struct DeltaRule {
-    /// Steps to a chunk.
+    /// How many steps the kernel takes at a time. The results do not depend on it, and the formula does not use it.
     pub chunk: usize,
     /// Factor of the queries.
     pub scale: f64,
 }
 
 impl DeltaRule {
-    /// That beta and s0 fit, and the outputs.
+    /// Check that all inputs fit and that a chunk has steps; the shapes of o and of the last state.
     fn outs(&self, x: In) -> Result<Outs, String> {
         let Dims { b, t, h, k, v } = Dims::of(x)?;
         some_steps(self.chunk)?;
@@ -57,6 +56,7 @@ impl Op for DeltaRule {
 
     fn formula<'t>(&self, x: &[Var<'t>]) -> Option<Vec<Var<'t>>> {
         let ([_, t, _, _], mut s) = (x[0].dims(), x[4]);
+        // v has the shape of o: of no steps both are [B, 0, H, V].
         let o = over_time(t, x[2], |t| {
             let [q, k, v, beta] = [0, 1, 2, 3].map(|i| token(x[i], t));
             let error = insert(beta, 2) * (v - recall(s, k));

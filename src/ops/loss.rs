@@ -1,4 +1,4 @@
-//! Cross-entropy, forward and backward in one op each.
+//! Cross-entropy.
 //!
 //! loss = mean over the rows that count of ln Σⱼ e^xⱼ − Σⱼ yⱼ xⱼ, whose derivative is (softmax(x) − y) / n for the n
 //! rows that count. y is 1 at the target and 0 elsewhere, or, with label smoothing s (Szegedy et al. 2016, section 7),

@@ -1,7 +1,8 @@
 //! What can be differentiated: an op a file, and what it means.
 //!
-//! An op is one of the [`primitives`], in plain loops, or a formula over other ops, from which the tape knows its gradient.
-//! How it is computed fast is in [`kernels`](crate::kernels).
+//! An op is one of the [`primitives`], in plain loops, or a formula over other ops. Where an op has no kernel the tape runs its
+//! formula and records the ops in the formula, down to primitives; their derivatives, walked backwards, are its gradient. How
+//! an op is computed fast is in [`kernels`](crate::kernels).
 //!
 //! To add one: a file with a struct that implements [`Op`], and its name in the list below, over which the gradient check
 //! and the other tests of all ops run.

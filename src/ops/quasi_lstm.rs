@@ -5,7 +5,7 @@
 //! f = σ(x_f + forget_bias);  i = σ(x_i);  z = tanh(x_z);  o = σ(x_o)
 //! c_t = f c_{t-1} + i z;  h_t = o tanh c_t
 //!
-//! c is the linear scan of f and i z, in chunks as [`scan`](super::scan) explains. Backwards in time, with G the
+//! c is the linear scan ([`scan`](super::scan)) of f and i z. Backwards in time, with G the
 //! gradient that step t + 1 hands back: dc = dh o (1 − tanh² c_t) + G;  dx_f = dc c_{t-1} f (1 − f);
 //! dx_i = dc z i (1 − i);  dx_z = dc i (1 − z²);  dx_o = dh tanh c_t o (1 − o);  G = f dc to step t − 1.
 //!

@@ -1,4 +1,4 @@
-//! Words that formulas are written in, beside the arithmetic of [`Var`].
+//! Functions that formulas are written in, beside the arithmetic of [`Var`].
 
 use crate::autograd::Var;
 
@@ -10,14 +10,15 @@ pub fn token(x: Var<'_>, t: usize) -> Var<'_> {
     x.narrow(1, t, 1).reshape(&dims[..])
 }
 
-/// y_0 … y_{T-1}, each [B, ..], one after another: [B, T, ..]. Of no steps that is `none`, [B, 0, ..].
+/// `step(t)` for t in 0..steps, each [B, ..], stacked along a new axis 1: [B, T, ..]. `none` is the result of no steps: any
+/// value of shape [B, 0, ..].
 #[track_caller]
-pub fn over_time<'t>(t: usize, none: Var<'t>, step: impl FnMut(usize) -> Var<'t>) -> Var<'t> {
-    let rows: Vec<Var<'t>> = (0..t).map(step).map(|y| insert(y, 1)).collect();
+pub fn over_time<'t>(steps: usize, none: Var<'t>, step: impl FnMut(usize) -> Var<'t>) -> Var<'t> {
+    let rows: Vec<Var<'t>> = (0..steps).map(step).map(|y| insert(y, 1)).collect();
     if rows.is_empty() { none } else { Var::concat(&rows, 1) }
 }
 
-/// The same with an axis of size 1 more.
+/// x with a new axis of size 1 at `axis`: of [B, H] and 2 it is [B, H, 1].
 #[track_caller]
 pub fn insert(x: Var<'_>, axis: usize) -> Var<'_> {
     let shape = x.shape();

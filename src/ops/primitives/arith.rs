@@ -99,7 +99,7 @@ binary!(Mul, "mul", Mul, mul);
 
 binary!(Div, "div", Div, div);
 
-macro_rules! functions {
+macro_rules! definitions {
     ($($Op:ident: |$g:ident, $a:ident, $b:ident| $f:expr, $da:expr, $db:expr;)*) => { $(
         #[allow(unused)]
         impl Function for $Op {
@@ -116,7 +116,8 @@ macro_rules! functions {
     )* };
 }
 
-functions! {
+// Op: f(a, b), and g ∂f/∂a and g ∂f/∂b for the cotangent g of f.
+definitions! {
     Add: |g, a, b| a + b, g, g;
     Sub: |g, a, b| a - b, g, -g;
     Mul: |g, a, b| a * b, g * b, g * a;

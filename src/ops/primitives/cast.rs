@@ -2,7 +2,7 @@
 //!
 //! In a model of bf16 this is where a value that is computed in f32 meets the others.
 
-use super::linear::Linear;
+use super::terms::Terms;
 use crate::{
     autograd::{Gen, In, Kernel, Op, Outs, Primitive, Var},
     ops::check_real,
@@ -41,7 +41,7 @@ impl Op for Cast {
 }
 
 /// y = x, in another type.
-impl Linear for Cast {
+impl Terms for Cast {
     fn terms(&self, _: In, y: Shape, mut term: impl FnMut(usize, usize, usize, f64)) {
         (0..y.len()).for_each(|i| term(i, 0, i, 1.0));
     }

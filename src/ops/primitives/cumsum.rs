@@ -6,7 +6,7 @@
 //!
 //! A shape is seen as [outer, n, inner] around its axis of n entries, as in [`super::reduce`].
 
-use super::linear::Linear;
+use super::terms::Terms;
 use crate::{
     autograd::{Gen, In, Kernel, Op, Outs, Primitive, Var},
     ops::reduce::check_axis,
@@ -45,7 +45,7 @@ impl Op for Cumsum {
 }
 
 /// y[o, t, i] = Σ x[o, s, i] over s ≤ t.
-impl Linear for Cumsum {
+impl Terms for Cumsum {
     fn terms(&self, _: In, y: Shape, mut term: impl FnMut(usize, usize, usize, f64)) {
         let (_, n, inner) = y.split(self.axis);
         for i in 0..y.len() {

@@ -3,7 +3,7 @@
 //! Backward adds every gradient where its value came from, in an order that sizes and indices alone decide, so that the
 //! rounding of repeated indices is the same every time.
 
-use super::linear::Linear;
+use super::terms::Terms;
 use crate::{
     autograd::{Gen, In, Kernel, Op, Outs, Primitive, Var},
     ops::check_real,
@@ -72,7 +72,7 @@ impl Op for Embedding {
 }
 
 /// Row i of y is row id_i of the table.
-impl Linear for Embedding {
+impl Terms for Embedding {
     fn terms(&self, x: In, y: Shape, mut term: impl FnMut(usize, usize, usize, f64)) {
         let (ids, n) = (x[1].host::<i32>(), y.last());
         (0..y.len()).for_each(|i| term(i, 0, ids[i / n] as usize * n + i % n, 1.0));
@@ -114,7 +114,7 @@ impl Op for Gather {
 }
 
 /// y_i = x[i, id_i]
-impl Linear for Gather {
+impl Terms for Gather {
     fn terms(&self, x: In, _: Shape, mut term: impl FnMut(usize, usize, usize, f64)) {
         let n = x[0].shape().last();
         x[1].host::<i32>().iter().enumerate().for_each(|(i, &id)| term(i, 0, i * n + id as usize, 1.0));

@@ -6,7 +6,7 @@ use crate::{
     with_real,
 };
 
-/// y = op(a) op(b), where op transposes or not. The outer axes of `a` and `b` must be equal, or `b` must be one
+/// y = a b, each transposed first if `ta`, `tb`. The outer axes of `a` and `b` must be equal, or `b` must be one
 /// matrix, which then serves every batch.
 pub struct Matmul {
     /// Transpose the last two axes of `a`.
@@ -59,7 +59,7 @@ impl Op for Matmul {
     }
 }
 
-/// y = a b; da = dy bᵀ, db = aᵀ dy
+/// y_i = Σ a_j b_k over the terms (i, j, k), so da_j = Σ dy_i b_k and db_k = Σ a_j dy_i over the same terms.
 impl Primitive for Matmul {
     fn value(&self, x: In, y: &mut Tensor) {
         let shape = y.shape();
@@ -81,7 +81,7 @@ impl Primitive for Matmul {
 }
 
 impl Matmul {
-    /// Calls `term(i, j, k)` for every product: y_i has a_j b_k in its sum.
+    /// Calls `term(i, j, k)`, places in y, a and b, for every product a_j b_k in the sum y_i.
     fn terms(&self, a: Shape, b: Shape, y: Shape, mut term: impl FnMut(usize, usize, usize)) {
         let (rows, cols) = (y.at(-2), y.at(-1));
         let inner = a.at(if self.ta { -2 } else { -1 });
@@ -89,9 +89,9 @@ impl Matmul {
         let step_b = if b.rank() == 2 { 0 } else { inner * cols };
         for i in 0..y.len() {
             let (batch, row, col) = (i / (rows * cols), i / cols % rows, i % cols);
-            for k in 0..inner {
-                let in_a = if self.ta { k * rows + row } else { row * inner + k };
-                let in_b = if self.tb { col * inner + k } else { k * cols + col };
+            for l in 0..inner {
+                let in_a = if self.ta { l * rows + row } else { row * inner + l };
+                let in_b = if self.tb { col * inner + l } else { l * cols + col };
                 term(i, batch * rows * inner + in_a, batch * step_b + in_b);
             }
         }

@@ -1,16 +1,22 @@
-//! The primitives: some twenty operations, each with its derivative in plain loops over host memory.
+//! The primitives: some thirty operations, each with its derivative in plain loops over host memory.
 //!
 //! Every other op is a formula over these ([`Op::formula`](crate::autograd::Op::formula)), so the tape knows its derivative
-//! too. The fast kernels are held against these loops, and `--kernels plain` runs them. There are four kinds:
+//! too. The fast kernels are held against these loops, and `--kernels plain` runs them. Beside them there is the reshape
+//! ([`Var::reshape`](crate::autograd::Var::reshape)): it computes nothing, so the tape does it itself, and its gradient is dy in
+//! the old shape. There are four kinds; the loops of the first three are in the private
+//! modules `pointwise`, `binary` and `terms`:
 //!
 //! | kind | value | derivative | primitives |
 //! |---|---|---|---|
 //! | pointwise | y_i = f(x_i) | dx_i = f′(x_i) dy_i | exp, log, tanh, sigmoid, … ([`elementwise`]), affine |
 //! | binary | y_i = f(a_j, b_k), broadcast | da_j = Σ ∂f/∂a dy_i | add, sub, mul, div ([`arith`]) |
-//! | linear | y_i = Σ c x_j over terms (i, j, c) | dx_j = Σ c dy_i over the same terms | sum, mean, max ([`reduce`]), cumsum, narrow, concat, tril ([`movement`]), permute, embedding, gather ([`embed`]), cast |
-//! | products | y = a b for matrices | da = dy bᵀ, db = aᵀ dy | [`matmul`], the solution of a [`triangular`] system |
+//! | terms, linear | y_i = Σ c x_j over terms (i, j, c) | dx_j = Σ c dy_i over the same terms | sum, mean, max ([`reduce`]), cumsum, narrow, concat, tril ([`movement`]), permute, embedding, gather ([`embed`]), cast |
+//! | products | y = a b for matrices | da = dy bᵀ, db = aᵀ dy | [`matmul`] |
+//! | | x = (I + L)⁻¹ r | dr = (I + L)⁻ᵀ dx, dL = −dr xᵀ below the diagonal | [`triangular`] |
 //!
-//! A gradient is added to the one that is there ([`Grad::add`]). Nothing here is fast, and nothing is a special case.
+//! A maximum has one term, the element that it selects. A derivative adds to the buffer that it is lent, zeroed first if it holds
+//! no gradient yet ([`Grad::add`]). Gradients that come in buffers of their own, as through a reshape, the tape adds up itself
+//! (`add_to` in `autograd/tape/backward.rs`). Nothing here is fast.
 
 pub mod arith;
 pub mod cast;
@@ -24,8 +30,8 @@ pub mod reduce;
 pub mod triangular;
 
 mod binary;
-mod linear;
 mod pointwise;
+mod terms;
 
 use arith::{Add, Affine, Div, Mul, Sub};
 use cast::Cast;
@@ -43,6 +49,7 @@ use crate::{
     tensor::Tensor,
 };
 
+// For each op of a kind: its value and derivative are the functions of these names in the kind's module.
 macro_rules! primitives {
     ($($kind:ident: $($Op:ty),+;)*) => { $($(
         impl Primitive for $Op {
@@ -59,5 +66,5 @@ macro_rules! primitives {
 primitives! {
     pointwise: Exp, Log, Expm1, DecayRate, Sqrt, Square, Sin, Cos, Sigmoid, Tanh, Silu, Softplus, Elu, Elu1, GeluTanh, Gelu, Affine;
     binary: Add, Sub, Mul, Div;
-    linear: Cast, SumAxis, MaxAxis, Cumsum, Narrow, Concat, Permute, Tril, Embedding, Gather;
+    terms: Cast, SumAxis, MaxAxis, Cumsum, Narrow, Concat, Permute, Tril, Embedding, Gather;
 }

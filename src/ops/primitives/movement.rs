@@ -1,10 +1,9 @@
 //! Moving elements about: cutting and joining along an axis, and zeroing above a diagonal. Axes are permuted in
 //! [`super::permute`].
 //!
-//! None of them computes: values are copied in runs that are contiguous on both sides, gradients are copied or
-//! added back along the same runs.
+//! None of them computes: each output element is one input element, or 0, and its gradient goes back to that element.
 
-use super::linear::Linear;
+use super::terms::Terms;
 use crate::{
     autograd::{Gen, In, Kernel, Op, Outs, Primitive, Var},
     ops::check_real,
@@ -66,7 +65,7 @@ impl Op for Narrow {
 }
 
 /// y[o, k, i] = x[o, start + k, i]
-impl Linear for Narrow {
+impl Terms for Narrow {
     fn terms(&self, x: In, y: Shape, mut term: impl FnMut(usize, usize, usize, f64)) {
         let (_, n, inner) = x[0].shape().split(self.axis);
         for i in 0..y.len() {
@@ -122,7 +121,7 @@ impl Op for Concat {
 }
 
 /// The inputs one after another along an axis.
-impl Linear for Concat {
+impl Terms for Concat {
     fn terms(&self, x: In, y: Shape, mut term: impl FnMut(usize, usize, usize, f64)) {
         let (outer, n, inner) = y.split(self.axis);
         let mut start = 0;
@@ -172,7 +171,7 @@ impl Op for Tril {
 }
 
 /// The entries of a matrix up to a diagonal; the others are 0.
-impl Linear for Tril {
+impl Terms for Tril {
     fn terms(&self, _: In, y: Shape, mut term: impl FnMut(usize, usize, usize, f64)) {
         let (rows, cols) = (y.at(-2), y.at(-1));
         for i in 0..y.len() {

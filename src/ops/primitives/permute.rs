@@ -1,9 +1,8 @@
 //! The axes of a tensor in another order.
 //!
-//! As in [`super::movement`], values and gradients are copied in runs that are contiguous on both sides, if there are
-//! any; else in tiles, so that a cache line that either side touches serves several elements.
+//! Each element of y is one element of x, and its gradient goes back to that element.
 
-use super::linear::Linear;
+use super::terms::Terms;
 use crate::{
     autograd::{Gen, In, Kernel, Op, Outs, Primitive, Var},
     tensor::{MAX_RANK, Shape, Tensor},
@@ -67,7 +66,7 @@ impl Op for Permute {
 }
 
 /// The axes in another order.
-impl Linear for Permute {
+impl Terms for Permute {
     fn terms(&self, x: In, y: Shape, mut term: impl FnMut(usize, usize, usize, f64)) {
         for i in 0..y.len() {
             let (mut rest, mut j) = (i, 0);

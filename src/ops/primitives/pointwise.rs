@@ -1,7 +1,6 @@
 //! Functions of one number: y = f(x), dx = f′(x) dy.
 //!
-//! Both are computed in double precision and rounded once. Where a product of factors is 0 · ∞ in the limit, the limit
-//! is written out.
+//! f and f′ are computed in double precision and rounded to the type; f′(x) dy is a product in that type.
 
 use crate::{
     autograd::{Grad, In},
@@ -13,7 +12,7 @@ use crate::{
 pub(super) trait Function {
     fn f(&self, x: f64) -> f64;
     fn slope(&self, x: f64) -> f64;
-    /// What neither is larger than.
+    /// The bound that |f| and |f′| are clamped to.
     fn most(&self, _: DType) -> f64 {
         f64::INFINITY
     }

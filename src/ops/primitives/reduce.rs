@@ -1,9 +1,6 @@
-//! Reductions along an axis: sum, mean, maximum and ln Σ eˣ.
-//!
-//! A shape is seen as [outer, n, inner] around its axis of n entries. Where inner = 1 a row is contiguous and is
-//! reduced in lanes; otherwise whole rows of `inner` elements are combined.
+//! Reductions along an axis: sum, mean and maximum. A shape is seen as [outer, n, inner] around its axis of n entries.
 
-use super::linear::Linear;
+use super::terms::Terms;
 use crate::{
     autograd::{Gen, In, Kernel, Op, Outs, Primitive, Var},
     ops::check_real,
@@ -72,7 +69,7 @@ impl Op for SumAxis {
 }
 
 /// y[o, i] = Σ_k x[o, k, i], or the mean over k.
-impl Linear for SumAxis {
+impl Terms for SumAxis {
     fn terms(&self, x: In, y: Shape, mut term: impl FnMut(usize, usize, usize, f64)) {
         let (_, n, inner) = x[0].shape().split(self.axis);
         let c = if self.mean { 1.0 / n as f64 } else { 1.0 };
@@ -111,7 +108,7 @@ impl Op for MaxAxis {
 }
 
 /// y[o, i] = x[o, k, i] with the first k at which it is largest; a NaN counts as larger than any number.
-impl Linear for MaxAxis {
+impl Terms for MaxAxis {
     fn terms(&self, x: In, y: Shape, mut term: impl FnMut(usize, usize, usize, f64)) {
         let (_, n, inner) = x[0].shape().split(self.axis);
         let x = x[0].to_f64();

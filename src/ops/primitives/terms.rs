@@ -8,13 +8,13 @@ use crate::{
     with_real,
 };
 
-/// An op whose output is linear in its inputs, or in the elements that it selects.
-pub(super) trait Linear {
+/// An op that adds up terms: it is linear in its inputs, or in the elements that it selects.
+pub(super) trait Terms {
     /// Calls `term(i, n, j, c)` for every term: element i of the output has c times element j of input n in its sum.
     fn terms(&self, x: In, y: Shape, term: impl FnMut(usize, usize, usize, f64));
 }
 
-pub(super) fn value(op: &impl Linear, x: In, y: &mut Tensor) {
+pub(super) fn value(op: &impl Terms, x: In, y: &mut Tensor) {
     let shape = y.shape();
     with_real!(y.dtype(), Y => with_real!(x[0].dtype(), X => {
         let y = y.host_mut::<Y>();
@@ -23,7 +23,7 @@ pub(super) fn value(op: &impl Linear, x: In, y: &mut Tensor) {
     }));
 }
 
-pub(super) fn derivative(op: &impl Linear, x: In, dy: &Tensor, dx: &mut [Grad]) {
+pub(super) fn derivative(op: &impl Terms, x: In, dy: &Tensor, dx: &mut [Grad]) {
     with_real!(dy.dtype(), Y => with_real!(x[0].dtype(), X => {
         for (m, dx) in dx.iter_mut().enumerate() {
             dx.add::<X>(|dx| op.terms(x, dy.shape(), |i, n, j, c| if n == m {
