@@ -8,11 +8,11 @@ use crate::{
 use serde::{Deserialize, Serialize};
 use std::{fmt, str::FromStr};
 
-/// How a model knows where in the sequence it is.
+/// The position information that a model gets.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Positions {
-    /// Not at all, but through its mixer.
+    /// None, apart from the order in which the mixer sees the tokens.
     #[default]
     None,
     /// A learned vector for each position is added to the embedding. Positions past the training length keep their
@@ -48,14 +48,15 @@ impl FromStr for Positions {
     }
 }
 
-/// The range of the eigenvalues that a transition between states can have.
+/// The range of a transition's eigenvalues.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub enum Eigenvalues {
     /// From 0 to 1: a state decays or stays.
     #[default]
     #[serde(rename = "0..1")]
     Positive,
-    /// From −1 to 1: it can also change sign, which parity needs (Grazzi et al. 2025, arXiv 2411.12537, theorem 1).
+    /// From −1 to 1: a state can also flip its sign, which parity needs (Grazzi et al. 2025, arXiv 2411.12537, theorem
+    /// 1).
     #[serde(rename = "-1..1")]
     Signed,
 }
@@ -90,11 +91,11 @@ impl FromStr for Eigenvalues {
     }
 }
 
-/// Which model of a name is built.
+/// Which of the two models with this name is built.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Variant {
-    /// A mixer of [`super::names`] in the one decoder.
+    /// The mixer in this crate's decoder.
     #[default]
     Clean,
     /// The model of the published experiment, defects included ([`super::published`]).
@@ -105,7 +106,7 @@ fn is_default<T: Default + PartialEq>(x: &T) -> bool {
     *x == T::default()
 }
 
-/// The sizes of a model. A mixer reads those that concern it.
+/// The sizes of a model. A mixer reads the sizes that it uses.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct ModelConfig {
@@ -129,17 +130,17 @@ pub struct ModelConfig {
     pub expand: usize,
     /// R, the rank of Δ in Mamba; 0: D / 16, rounded up.
     pub dt_rank: usize,
-    /// Least |λ| of the LRU at the start.
+    /// Smallest initial |λ| of the LRU.
     pub r_min: f64,
-    /// Greatest |λ| of the LRU at the start.
+    /// Largest initial |λ| of the LRU.
     pub r_max: f64,
-    /// n, the steps of the delta rule that DeltaProduct makes a token.
+    /// n, the number of delta-rule steps per token in DeltaProduct.
     pub householders: usize,
-    /// The range of the transitions' eigenvalues, in DeltaNet and its kin and in Mamba.
+    /// The range of the transitions' eigenvalues, in Mamba, DeltaNet and its two extensions.
     pub eigenvalues: Eigenvalues,
     /// Position information.
     pub positions: Positions,
-    /// Standard deviation of all weights at the start; absent: each layer's own rule.
+    /// Standard deviation of all initial weights; if absent, each layer has its own rule.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub init_std: Option<f64>,
     /// The mixer in the clean decoder, or the model as published.
@@ -148,15 +149,15 @@ pub struct ModelConfig {
     /// Defects that a published model is built without.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub without: Vec<Defect>,
-    /// Begin each training batch in the state in which the one before ended, as the published code does on MQAR.
-    /// Evaluation begins from zeros all the same.
+    /// Start each training batch from the final state of the batch before, as the published code does on MQAR.
+    /// Evaluation always starts from zeros.
     #[serde(skip_serializing_if = "is_default")]
     pub carry_state: bool,
     /// Number of different tokens.
     pub vocab: usize,
     /// Number of outputs.
     pub classes: usize,
-    /// The longest sequence, where positions are learned or tabulated.
+    /// The longest sequence, for positions that are learned or tabulated.
     pub max_len: usize,
 }
 
@@ -195,7 +196,7 @@ impl ModelConfig {
         self.heads * self.head_dim
     }
 
-    /// R, with its default.
+    /// R, or its default.
     pub fn rank(&self) -> usize {
         if self.dt_rank == 0 { self.width.div_ceil(16) } else { self.dt_rank }
     }
@@ -252,17 +253,17 @@ impl ModelConfig {
         Ok(())
     }
 
-    /// Refuse tables of positions that there is no memory for.
+    /// Refuse tables of positions that do not fit in memory.
     ///
     /// # Errors
-    /// Names their sizes, and what to change.
+    /// Names their sizes and the settings to change.
     pub fn check_tables(&self) -> Result<()> {
         let row = match self.positions {
             Positions::Sinusoidal => self.width,
             Positions::Rope => self.head_dim,
             Positions::None | Positions::Learned => 0,
         };
-        // While it is made, each number is there in both precisions.
+        // While the table is built, it exists in both precisions.
         let asked = self.max_len.saturating_mul(row).saturating_mul(2 * size_of::<f64>());
         if asked <= 1 << 26 || asked <= available() {
             return Ok(());
@@ -274,10 +275,10 @@ impl ModelConfig {
         )))
     }
 
-    /// Refuse what this mixer cannot do.
+    /// Refuse a setting that this mixer does not support.
     ///
     /// # Errors
-    /// Names the setting, and the mixers that can.
+    /// Names the setting, and the mixers that support it.
     pub fn check_capabilities(&self, mixer: &dyn Mixer) -> Result<()> {
         let has = mixer.capabilities();
         let refused = |asked: &str, what: &str, by: fn(Capabilities) -> bool| {

@@ -7,7 +7,8 @@
 //! logits = W_out LayerNorm(x)
 //! ```
 //!
-//! as in the published experiment (swiss-ai/modern_rnns), but that no mixer looks at the batch or at the future.
+//! as in the published experiment (swiss-ai/modern_rnns), except that no mixer sees the future or the batch's other
+//! sequences.
 
 use super::{Bound, Form, Init, Mixer, ModelConfig, P, Positions, State, positions, run};
 use crate::{
@@ -68,7 +69,7 @@ struct Block {
     names: [Arc<str>; 2],
 }
 
-/// The decoder: where its parameters are, and the mixers.
+/// The decoder: handles to its parameters, and the mixers.
 pub(super) struct Decoder {
     width: usize,
     max_len: usize,
@@ -114,13 +115,13 @@ impl Decoder {
         Ok(Decoder { width, max_len, embedding, learned, table, blocks, norm, head, names })
     }
 
-    /// The mixers, one a block.
+    /// The mixers, one per block.
     pub fn mixers(&self) -> impl Iterator<Item = &dyn Mixer> {
         self.blocks.iter().map(|b| b.mixer.as_ref())
     }
 
-    /// Logits [B, T, classes] of tokens [B, T], moving the states of the blocks on; with `rows` `[R]`, positions of
-    /// `[B T]`, only theirs: [R, classes].
+    /// Logits [B, T, classes] of tokens [B, T]; updates the blocks' states. With `rows` `[R]`, indices into `[B T]`,
+    /// only the logits [R, classes] of these positions.
     #[track_caller]
     pub fn run<'t>(
         &self,

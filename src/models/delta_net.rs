@@ -11,18 +11,19 @@
 //! ```
 //!
 //! v_t − S_{t-1}ᵀ k_t is the memory's error at key k_t. The transition I − β k kᵀ has the eigenvalue 1 − β along k and
-//! 1 across it. With s = 1 it lies in (0, 1): a step can erase but not flip. With `eigenvalues = "-1..1"`, s = 2 and it
-//! lies in (−1, 1): at β = 2 a step reflects the state, S ← S − 2 k kᵀ S (Grazzi et al. 2025, arXiv 2411.12537).
+//! 1 orthogonal to k. With s = 1, 1 − β lies in (0, 1): a step can erase but not flip. With `eigenvalues = "-1..1"`,
+//! s = 2 and 1 − β lies in (−1, 1): with β = 2 a step reflects the state, S ← S − 2 k kᵀ S (Grazzi et al. 2025, arXiv
+//! 2411.12537).
 //!
-//! Parity needs that. What is the same for every one must act twice as nothing, and once not: a² = 1 with a ≠ 1 is
-//! a = −1. Products of transitions whose eigenvalues are real and not negative settle instead, and after enough ones
-//! an odd and an even number of them look alike in finite precision (theorem 1 there).
+//! Parity needs this. Every one applies the same transition a, and two ones must cancel: a² = 1 with a ≠ 1, so a = −1.
+//! Products of transitions with real, non-negative eigenvalues converge instead: after enough ones, an odd and an even
+//! number of them look alike in finite precision (theorem 1 there).
 //!
 //! The chunked form (section 3.2; WY representation, UT transform) has, for a chunk with rows Q, K, V and b = diag(β),
 //!
 //! ```text
 //! A = stril(b K Kᵀ),   T = (I + A)⁻¹                                                        (3)
-//! U = T (b V − b K S)         the errors β_t (v_t − S_{t-1}ᵀ k_t) of all its steps at once   (4)
+//! U = T (b V − b K S)         the errors β_t (v_t − S_{t-1}ᵀ k_t) of all steps at once   (4)
 //! O = Q S + tril(Q Kᵀ) U,     S' = S + Kᵀ U                                                 (5)
 //! ```
 //!
@@ -59,7 +60,7 @@ pub fn step<'t>(q: Var<'t>, k: Var<'t>, v: Var<'t>, beta: Var<'t>, s: Var<'t>, s
     (read(q, s, scale), s)
 }
 
-/// [`step`] after step: q, k [B, T, H, K], v [B, T, H, V], beta [B, T, H] to o [B, T, H, V] and the last S.
+/// [`step`] over a sequence: q, k [B, T, H, K], v [B, T, H, V], beta [B, T, H] to o [B, T, H, V] and the last S.
 pub fn recurrent<'t>(q: Var<'t>, k: Var<'t>, v: Var<'t>, beta: Var<'t>, s: Var<'t>, scale: f64) -> (Var<'t>, Var<'t>) {
     let ([_, t, _, _], mut s) = (q.dims(), s);
     let o = over_time(t, v, |i| {
@@ -93,7 +94,7 @@ pub(super) struct Projection {
 }
 
 impl Projection {
-    /// `parts` matrices [H K, D] under one another.
+    /// `parts` matrices [H K, D], stacked.
     pub(super) fn new(name: &str, parts: usize, c: &ModelConfig, init: &mut Init) -> Projection {
         let (out, w) = (parts * c.inner(), c.conv);
         let bound = (w.max(1) as f64).powf(-0.5);
@@ -104,7 +105,7 @@ impl Projection {
         }
     }
 
-    /// x [B, T, D] to [B, T, out]. The convolution's window [B, W − 1, out], entry `at` of the state, moves on.
+    /// x [B, T, D] to [B, T, out]; updates the convolution's window [B, W − 1, out], entry `at` of the state.
     pub(super) fn apply<'t>(&self, p: &Bound<'t>, x: Var<'t>, state: &mut State<'t>, at: usize) -> Var<'t> {
         let Some(conv) = self.conv else { return x.linear_silu(p[self.w]) };
         let y = x.linear(p[self.w], None);
@@ -148,7 +149,7 @@ impl Layer {
         (self.k as f64).powf(-0.5)
     }
 
-    /// q, k, v [B, T, H, K] and beta [B, T, H] of x [B, T, D]; the convolutions' windows (states 1 to 3) move on.
+    /// q, k, v [B, T, H, K] and beta [B, T, H] from x [B, T, D]; updates the convolutions' windows (states 1 to 3).
     fn project<'t>(&self, p: &Bound<'t>, x: Var<'t>, state: &mut State<'t>) -> ([Var<'t>; 3], Var<'t>) {
         let [q, k, v] = std::array::from_fn(|j| heads(self.qkv[j].apply(p, x, state, 1 + j), self.h));
         let unit = |x: Var<'t>| positions::rotate(&self.rope, x.l2_norm_smooth(1e-6), state.t);

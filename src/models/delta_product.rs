@@ -1,5 +1,5 @@
-//! DeltaProduct (Siems et al. 2025, arXiv 2502.10297): n steps of the delta rule a token, so that a transition is a
-//! product of n Householder matrices.
+//! DeltaProduct (Siems et al. 2025, arXiv 2502.10297): n steps of the delta rule per token, so that a token's
+//! transition is a product of n Householder matrices.
 //!
 //! ```text
 //! q_t = SiLU(conv(W_q x_t)),   k_{t,j}, v_{t,j} = SiLU(conv(W_{k,v},j x_t))    j = 1 … n;  q, k ← q/‖q‖, k/‖k‖ per head
@@ -10,14 +10,14 @@
 //! y_t = W_o RMSNorm(o_t)                                                 norm per head
 //! ```
 //!
-//! n is `householders`; n = 1 is DeltaNet. Each factor has real eigenvalues, 1 − β_{t,j} and 1; a product of several need
-//! not. With `eigenvalues = "-1..1"`, s = 2, and at β = 2 a factor is a reflection: one is enough for parity, which
-//! needs an eigenvalue −1 (done twice, a one must be nothing: a² = 1 without a = 1). Two make a rotation by any angle,
-//! with which a token can count modulo any m, e^(±2πi/m) being eigenvalues; n of them make any permutation of n + 1
-//! things. With s = 1 none of this is possible: a product of factors in (0, 1) only shrinks.
+//! n is `householders`; n = 1 is DeltaNet. Each factor has the real eigenvalues 1 − β_{t,j} and 1; a product of several
+//! can have complex ones. With `eigenvalues = "-1..1"`, s = 2, and a factor with β = 2 is a reflection. One reflection
+//! is enough for parity, which needs the eigenvalue −1: two ones must cancel, a² = 1 with a ≠ 1. Two reflections make a
+//! rotation by any angle; its eigenvalues e^(±2πi/m) let a token count modulo any m. n reflections make any permutation
+//! of n + 1 things. With s = 1 none of this is possible: a product of such factors only shrinks.
 //!
-//! All forms are those of DeltaNet on a sequence of n T steps: what the n steps of a token read does not matter but at
-//! the last, so the queries of the others are zero.
+//! All forms are DeltaNet's, on a sequence of n T steps. Only the last of a token's n reads is used, so the other
+//! queries are zero.
 //!
 //! Shapes, per head: q [B, T, H, K], k [B, T n, H, K], v [B, T n, H, V], β [B, T n, H], S [B, H, K, V].
 //!
@@ -42,8 +42,8 @@ pub fn step<'t>(q: Var<'t>, k: Var<'t>, v: Var<'t>, beta: Var<'t>, mut s: Var<'t
     (read(q, s, scale), s)
 }
 
-/// [`step`] after step: q [B, T, H, K], k [B, T n, H, K], v [B, T n, H, V], beta [B, T n, H] to o [B, T, H, V] and the
-/// last S.
+/// [`step`] over a sequence: q [B, T, H, K], k [B, T n, H, K], v [B, T n, H, V], beta [B, T n, H] to o [B, T, H, V] and
+/// the last S.
 pub fn recurrent<'t>([q, k, v, beta]: [Var<'t>; 4], s: Var<'t>, n: usize, scale: f64) -> (Var<'t>, Var<'t>) {
     let ([_, t, _, _], mut s) = (q.dims(), s);
     let o = over_time(t, v, |i| {
@@ -55,7 +55,7 @@ pub fn recurrent<'t>([q, k, v, beta]: [Var<'t>; 4], s: Var<'t>, n: usize, scale:
     (o, s)
 }
 
-/// The queries of n T steps, zero but at the last of each token's: [B, T, H, K] to [B, T n, H, K].
+/// The queries of n T steps, zero except at each token's last step: [B, T, H, K] to [B, T n, H, K].
 fn spread(q: Var<'_>, n: usize) -> Var<'_> {
     let [b, t, h, k] = q.dims();
     let nothing = q.tape().full([b, t, (n - 1) * h, k], q.dtype(), 0.0);
@@ -102,7 +102,7 @@ pub struct Layer {
 }
 
 impl Layer {
-    /// H heads of width K over the model's width, n steps a token. All starts as in DeltaNet.
+    /// H heads of width K over the model's width, n steps per token. Initialised as in DeltaNet.
     pub fn new(c: &ModelConfig, init: &mut Init) -> Result<Layer> {
         let (width, inner, n) = (c.width, c.inner(), c.householders);
         Ok(Layer {
@@ -124,11 +124,11 @@ impl Layer {
         (self.k as f64).powf(-0.5)
     }
 
-    /// q, k, v and beta of x [B, T, D]; the convolutions' windows (states 1 to 3) move on.
+    /// q, k, v and beta from x [B, T, D]; updates the convolutions' windows (states 1 to 3).
     fn project<'t>(&self, p: &Bound<'t>, x: Var<'t>, state: &mut State<'t>) -> [Var<'t>; 4] {
         let ([b, t, _], n) = (x.dims(), self.n);
         let q = heads(self.q.apply(p, x, state, 1), self.h);
-        // The n keys of a token beside one another, as n H heads: rotated, they get the token's position.
+        // The n keys of a token are n H heads here, so that all are rotated by the token's position.
         let [k, v] = std::array::from_fn(|j| heads(self.kv[j].apply(p, x, state, 2 + j), n * self.h));
         let unit = |x: Var<'t>| positions::rotate(&self.rope, x.l2_norm_smooth(1e-6), state.t);
         let steps = |x: Var<'t>| x.reshape([b, t * n, self.h, self.k]);

@@ -1,5 +1,5 @@
-//! Gated DeltaNet (Yang, Kautz and Hatamizadeh 2025, arXiv 2412.06464): DeltaNet that can also forget everything at
-//! once, as Mamba-2 does.
+//! Gated DeltaNet (Yang, Kautz and Hatamizadeh 2025, arXiv 2412.06464): DeltaNet with a gate that can clear the whole
+//! memory at once, as in Mamba-2.
 //!
 //! ```text
 //! q_t, k_t, v_t = SiLU(conv(W_{q,k,v} x_t)),  q, k ← q/‖q‖, k/‖k‖        per head, as in DeltaNet
@@ -11,22 +11,23 @@
 //! y_t = W_o (RMSNorm(o_t) ⊙ SiLU(W_z x_t))                               norm per head
 //! ```
 //!
-//! The transition has the eigenvalue α (1 − β) along k and α across it: the delta rule replaces what is stored under one
-//! key, the gate clears the rest. With `eigenvalues = "-1..1"`, s = 2 and α (1 − β) reaches down to −1, which is what
-//! parity needs: what a one does, done twice, must be nothing, a² = 1 without a = 1. In (0, 1) it settles instead.
+//! The transition has the eigenvalue α (1 − β) along k and α orthogonal to k: the delta rule replaces the value stored
+//! under one key, and the gate clears the rest. With `eigenvalues = "-1..1"`, s = 2 and α (1 − β) comes close to −1, as
+//! parity needs: two ones must cancel, a² = 1 with a ≠ 1. In (0, 1) the state converges instead.
 //!
-//! The chunked form is DeltaNet's with what is read faded by the steps since it was written; with b_t = g_1 + … + g_t in
-//! the chunk, D_ts = exp(b_t − b_s) for s ≤ t, γ_t = exp(b_t) and r_s = D_Cs,
+//! The chunked form is DeltaNet's, with every stored value decayed by the gates since it was written. With G_t = g_1 +
+//! … + g_t in the chunk, D_ts = exp(G_t − G_s) for s ≤ t, γ_t = exp(G_t), r_s = D_Cs and b = diag(β),
 //!
 //! ```text
 //! A = stril(b K Kᵀ ⊙ D),   U = (I + A)⁻¹ (b V − b γ K S)                                                     (3)
 //! O = γ Q S + tril(Q Kᵀ ⊙ D) U,     S' = γ_C S + (r K)ᵀ U                                                    (4)
 //! ```
 //!
-//! Every exponent is the sum of gates between two steps, never positive, and taken as that sum: b_t − b_s would lose its
-//! digits behind a gate that forgets nearly all, and be NaN behind one of −∞.
+//! Every exponent is a sum of g over the steps after s up to t, never positive, and is computed as that sum (a segment
+//! sum). The difference G_t − G_s would lose its digits after a gate that forgets nearly everything, and would be NaN
+//! after g = −∞.
 //!
-//! At the start exp(A_log) is uniform in (0, 16), and b_dt makes the softplus log-uniform in [0.001, 0.1], as in Mamba-2.
+//! Initially exp(A_log) is uniform in (0, 16), and b_dt makes the softplus log-uniform in [0.001, 0.1], as in Mamba-2.
 //!
 //! Shapes, per head: q, k [B, T, H, K], v [B, T, H, V], β and g [B, T, H], S [B, H, K, V].
 //!
@@ -54,14 +55,14 @@ pub struct Inputs<'t> {
     pub k: Var<'t>,
     /// Values
     pub v: Var<'t>,
-    /// Step sizes
+    /// β, the step sizes of the delta rule
     pub beta: Var<'t>,
-    /// Logarithms of the gates
+    /// ln α, the logarithms of the gates
     pub g: Var<'t>,
 }
 
 impl<'t> Inputs<'t> {
-    /// Those of token i.
+    /// The inputs of token i.
     fn at(self, i: usize) -> Inputs<'t> {
         let Inputs { q, k, v, beta, g } = self;
         Inputs { q: at(q, i), k: at(k, i), v: at(v, i), beta: at(beta, i), g: at(g, i) }
@@ -75,7 +76,7 @@ pub fn step<'t>(x: Inputs<'t>, s: Var<'t>, scale: f64) -> (Var<'t>, Var<'t>) {
     delta_net::step(x.q, x.k, x.v, x.beta, alpha * s, scale)
 }
 
-/// [`step`] after step, to o [B, T, H, V] and the last S.
+/// [`step`] over a sequence, to o [B, T, H, V] and the last S.
 pub fn recurrent<'t>(x: Inputs<'t>, mut s: Var<'t>, scale: f64) -> (Var<'t>, Var<'t>) {
     let [_, t, _, _] = x.q.dims();
     let o = over_time(t, x.v, |i| {
@@ -149,7 +150,7 @@ impl Layer {
         (self.k as f64).powf(-0.5)
     }
 
-    /// The inputs of the gated delta rule from x [B, T, D]; the convolutions' windows (states 1 to 3) move on.
+    /// The inputs of the gated delta rule from x [B, T, D]; updates the convolutions' windows (states 1 to 3).
     fn project<'t>(&self, p: &Bound<'t>, x: Var<'t>, state: &mut State<'t>) -> Inputs<'t> {
         let [q, k, v] = std::array::from_fn(|j| heads(self.qkv[j].apply(p, x, state, 1 + j), self.h));
         let unit = |x: Var<'t>| positions::rotate(&self.rope, x.l2_norm_smooth(1e-6), state.t);

@@ -6,9 +6,9 @@
 //! y_t = W_o o_t + b_o                                     heads side by side                         (section 3.2.2)
 //! ```
 //!
-//! There is no fixed state: the carried values are the keys and values of every token so far, and they grow.
+//! The carried state is a cache of the keys and values of every token so far; it grows with the sequence.
 //!
-//! Shapes, per head: q [B, T, H, K], k and v [B, S, H, K] with S the cached tokens and the T new ones.
+//! Shapes, per head: q [B, T, H, K], k and v [B, S, H, K] where S counts the cached tokens and the T new ones.
 //!
 //! | form | work | memory |
 //! |---|---|---|
@@ -28,7 +28,7 @@ pub fn step<'t>(q: Var<'t>, k: Var<'t>, v: Var<'t>, scale: f64) -> Var<'t> {
     a.named("a").matmul(v).reshape([b, h, v.shape().last()]).named("o")
 }
 
-/// [`step`] after step, each token seeing the first S − T + t + 1 keys.
+/// [`step`] over a sequence: token t sees the first S − T + t + 1 keys.
 pub fn recurrent<'t>(q: Var<'t>, k: Var<'t>, v: Var<'t>, scale: f64) -> Var<'t> {
     let ([_, t, _, _], [_, s, _, _]) = (q.dims(), k.dims());
     over_time(t, v.narrow(1, 0, 0), |i| {
@@ -37,7 +37,8 @@ pub fn recurrent<'t>(q: Var<'t>, k: Var<'t>, v: Var<'t>, scale: f64) -> Var<'t> 
     })
 }
 
-/// All rows at once, the future masked: in the product too, where 0 times NaN would be NaN.
+/// All rows at once, with the future masked. The product with v is masked too: 0 times a NaN in the future would be
+/// NaN.
 pub fn parallel<'t>(q: Var<'t>, k: Var<'t>, v: Var<'t>, scale: f64) -> Var<'t> {
     let (q, k, v) = (head_first(q), head_first(k), head_first(v));
     let past = k.shape().at(2) - q.shape().at(2);
@@ -75,7 +76,7 @@ impl Layer {
         (self.k as f64).powf(-0.5)
     }
 
-    /// q of the new tokens, and k and v of all so far, of x [B, T, D]; the cache grows.
+    /// From x [B, T, D]: q of the new tokens, and k and v of all tokens so far, which it appends to the cache.
     fn project<'t>(&self, p: &Bound<'t>, x: Var<'t>, state: &mut State<'t>) -> [Var<'t>; 3] {
         let [q, k, v] = super::linear_parts(x, p[self.qkv], Some(p[self.qkv_bias])).map(|y| heads(y, self.h));
         let q = positions::rotate(&self.rope, q, state.t);

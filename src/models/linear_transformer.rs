@@ -1,5 +1,5 @@
-//! Linear transformer (Katharopoulos et al. 2020, arXiv 2006.16236): attention with a kernel in place of the softmax
-//! is a recurrence over a matrix.
+//! Linear transformer (Katharopoulos et al. 2020, arXiv 2006.16236): attention with a feature map in place of the
+//! softmax, which makes it a recurrence over a matrix.
 //!
 //! ```text
 //! φ(x) = elu(x) + 1                                       feature map                                (eq. 7)
@@ -9,7 +9,7 @@
 //! y_t = W_o o_t + b_o
 //! ```
 //!
-//! The transition is the identity: the memory can add, never forget or change its mind.
+//! The transition is the identity: the memory only adds; it can neither forget nor correct.
 //!
 //! Shapes, per head: q, k [B, T, H, K], v [B, T, H, V], S [B, H, K, V], z [B, H, K].
 //!
@@ -51,7 +51,7 @@ pub fn step<'t>(q: Var<'t>, k: Var<'t>, v: Var<'t>, m: &mut Memory<'t>, scale: f
     (o / ((q * *z).sum_axis(2, true) + *eps).named("den")).named("o")
 }
 
-/// [`step`] after step: q, k [B, T, H, K], v [B, T, H, V] to o [B, T, H, V].
+/// [`step`] over a sequence: q, k [B, T, H, K], v [B, T, H, V] to o [B, T, H, V].
 pub fn recurrent<'t>(q: Var<'t>, k: Var<'t>, v: Var<'t>, m: &mut Memory<'t>, scale: f64) -> Var<'t> {
     let [_, t, _, _] = q.dims();
     over_time(t, v, |i| step(at(q, i), at(k, i), at(v, i), m, scale))
@@ -112,7 +112,7 @@ impl Layer {
         })
     }
 
-    /// φ(q), φ(k) and v, [B, T, H, K] each, of x [B, T, D].
+    /// φ(q), φ(k) and v, [B, T, H, K] each, from x [B, T, D].
     fn project<'t>(&self, p: &Bound<'t>, x: Var<'t>) -> [Var<'t>; 3] {
         let [q, k, v] = super::linear_parts(x, p[self.qkv], Some(p[self.qkv_bias])).map(|y| heads(y, self.h));
         [q.elu1(), k.elu1(), v]

@@ -11,8 +11,8 @@
 //! At the start λ is uniform on the ring r_min ≤ |λ| ≤ r_max (|λ|² is uniform, and the phase in [0, 2π)), γ = √(1 − |λ|²), and B
 //! and C are complex normal with variances 1/(2H) and 1/N for each part (section 3.4, lemma 3.2).
 //!
-//! The transition λ does not depend on the input: it can count positions (λ = −1 tells odd from even), but what it
-//! does to the state is the same for a one as for a zero.
+//! The transition λ does not depend on the input: it can count positions (λ = −1 tells odd from even), but it is the
+//! same for a one and a zero.
 //!
 //! Shapes: u [B, T, H], h [B, T, N] as a pair (real, imaginary), B [N, H], C [H, N], D `[H]`; H is the model's width.
 //!
@@ -46,7 +46,7 @@ pub fn step<'t>(lambda: Complex<'t>, x: Complex<'t>, h: Complex<'t>) -> Complex<
     (re + x.0.named("Re x"), im + x.1.named("Im x"))
 }
 
-/// [`step`] after step: x [B, T, N] to h [B, T, N] and the last h.
+/// [`step`] over a sequence: x [B, T, N] to h [B, T, N] and the last h.
 pub fn recurrent<'t>(lambda: Complex<'t>, x: Complex<'t>, mut h: Complex<'t>) -> (Complex<'t>, Complex<'t>) {
     let [_, t, _] = x.0.dims();
     let mut imaginary = vec![];
@@ -78,7 +78,7 @@ impl Layer {
     pub fn new(c: &ModelConfig, init: &mut Init) -> Result<Layer> {
         let (n, width) = (c.state, c.width);
         let (lo, hi) = (c.r_min * c.r_min, c.r_max * c.r_max);
-        // |λ|² uniform in [r_min², r_max²], away from 0 and 1 where ν is infinite. γ belongs to the same draw.
+        // |λ|² uniform in [r_min², r_max²], away from 0 and 1 where ν is infinite. γ uses the same draw.
         let square = |u: f64| (u * (hi - lo) + lo).clamp(1e-6, 1.0 - 1e-6);
         let mut squares = vec![];
         let nu = init.custom("nu_log", [n], |g, _| {
@@ -95,7 +95,7 @@ impl Layer {
             nu,
             theta,
             gamma,
-            // With λ and γ, not decayed: the recurrence keeps its scale.
+            // No weight decay, as for λ and γ: the recurrence keeps its scale.
             b: ["B_re", "B_im"].map(|name| init.custom(name, [n, width], |g, _| b_std * g.gauss())),
             c: ["C_re", "C_im"].map(|name| init.normal(name, [width, n], c_std)),
             d: init.custom("D", [width], |g, _| g.gauss()),
@@ -120,14 +120,14 @@ impl Layer {
         (re, im)
     }
 
-    /// (γ B) u of a sequence, [B, T, H] to [B, T, 2N], both parts in one product: γ goes into the few rows of B, and not
-    /// over all positions.
+    /// (γ B) u of a sequence, [B, T, H] to [B, T, 2N], both parts in one product. To scale B by γ is cheaper than to
+    /// scale B u at every position.
     fn inputs<'t>(&self, p: &Bound<'t>, u: Var<'t>) -> Var<'t> {
         let gamma = p[self.gamma].exp().cast(u.dtype()).reshape([self.n, 1]);
         u.linear(Var::concat(&self.b.map(|b| gamma * p[b]), 0), None)
     }
 
-    /// Re(C h) + D ⊙ u, then the block's GELU and gated linear unit. h [.., 2N] has both parts.
+    /// Re(C h) + D ⊙ u, then the block's GELU and gated linear unit. h [.., 2N] holds both parts.
     fn output<'t>(&self, p: &Bound<'t>, h: Var<'t>, u: Var<'t>) -> Var<'t> {
         let c = Var::concat(&[p[self.c[0]], -p[self.c[1]]], 1); // [H, 2N]: Re(C h) = Re C Re h − Im C Im h
         let g = h.linear(c, None).skip_gelu(p[self.d], u); // gelu(y), y = Re(C h) + D ⊙ u

@@ -11,8 +11,8 @@
 //! y_t = W_post h_t + b_post                               back to the residual stream
 //! ```
 //!
-//! The gates see h_{t-1}, so the transition of the cell is not linear: no form is parallel in time. In return one
-//! unit computes parity: f and i copy or flip what h says.
+//! The gates depend on h_{t-1}, so the recurrence is not linear and no form is parallel in time. In return one unit can
+//! compute parity: its gates keep or flip the bit that h holds.
 //!
 //! Shapes: x [B, T, I], h and c [B, D], W_ih [4D, I] and W_hh [4D, D] with the gates in the order i, f, g, o.
 //!
@@ -47,7 +47,7 @@ pub fn step<'t>(w: Weights<'t>, x: Var<'t>, h: Var<'t>, c: Var<'t>) -> (Var<'t>,
     (o * c.tanh(), c)
 }
 
-/// [`step`] after step: x [B, T, I] to h [B, T, D] and the last h and c.
+/// [`step`] over a sequence: x [B, T, I] to h [B, T, D] and the last h and c.
 pub fn recurrent<'t>(w: Weights<'t>, x: Var<'t>, mut h: Var<'t>, mut c: Var<'t>) -> (Var<'t>, Var<'t>, Var<'t>) {
     let [_, t, _] = x.dims();
     let y = over_time(t, no_steps(h), |i| {
@@ -57,7 +57,7 @@ pub fn recurrent<'t>(w: Weights<'t>, x: Var<'t>, mut h: Var<'t>, mut c: Var<'t>)
     (y, h, c)
 }
 
-/// The same in one kernel: W_ih x for all steps as one product, then the loop over time.
+/// The fused form: W_ih x for all steps as one product, then one op for the loop over time.
 pub fn fused<'t>(w: Weights<'t>, x: Var<'t>, h: Var<'t>, c: Var<'t>) -> (Var<'t>, Var<'t>, Var<'t>) {
     lstm_sequence(x.linear(w.w_ih, Some(w.b_ih + w.b_hh)), w.w_hh, h, c)
 }

@@ -8,27 +8,28 @@
 //! Δ_t = softplus(W_dt δ + b_dt)                            step size of each channel
 //! Ā_t = s exp(Δ_t A) − (s − 1)                             discretisation: zero-order hold         (eq. 4)
 //! B̄_t = Δ_t B_t,  A = −exp(A_log)                          and Euler; s = 1, or 2 (see below)
-//! h_t = Ā_t ⊙ h_{t-1} + B̄_t x_t                            N states a channel                      (eq. 2a)
+//! h_t = Ā_t ⊙ h_{t-1} + B̄_t x_t                            N states per channel                      (eq. 2a)
 //! y_t = C_tᵀ h_t + D x_t                                   with a skip                             (eq. 2b)
 //! out = W_out (y ⊙ SiLU(z))
 //! ```
 //!
-//! With s = 1, Ā lies in (0, 1): a state decays or stays, it never flips. With `eigenvalues = "-1..1"`, s = 2 and
-//! Ā = 2 exp(ΔA) − 1 lies in (−1, 1): a long step now turns the state over, h ← −h + B̄ x, where it used to forget it
-//! (Grazzi et al. 2025, arXiv 2411.12537; B̄ stays as it is).
+//! With s = 1, Ā lies in (0, 1): a state decays or stays, but never flips. With `eigenvalues = "-1..1"`, s = 2 and
+//! Ā = 2 exp(ΔA) − 1 lies in (−1, 1): a long step flips the state, h ← −h + B̄ x, instead of forgetting it (Grazzi et
+//! al. 2025, arXiv 2411.12537; B̄ is unchanged).
 //!
-//! Parity needs that: what every one does must undo itself when done twice, ā² = 1 without ā = 1. With all Ā in (0, 1)
-//! the state after enough ones is the same for an odd as for an even number of them in finite precision (theorem 1
-//! there).
+//! Parity needs this. Every one applies the same transition ā, and two ones must cancel: ā² = 1 with ā ≠ 1. With all Ā
+//! in (0, 1) the state converges: after enough ones, an odd and an even number of them look alike in finite precision
+//! (theorem 1 there).
 //!
-//! At the start A_log = ln(1 … N) in every channel, D = 1, and b_dt makes Δ log-uniform in [0.001, 0.1] (the authors' code).
+//! Initially A_log = ln(1 … N) in every channel, D = 1, and b_dt makes Δ log-uniform in [0.001, 0.1] (the authors'
+//! code).
 //!
 //! Shapes: u [B, T, D], x, z, Δ [B, T, E], A [E, N], B and C [B, T, N], h [B, E, N].
 //!
 //! | form | work | memory |
 //! |---|---|---|
 //! | recurrent | O(T E N), T steps | every intermediate |
-//! | parallel | O(T E N log T): associative scan over (Ā, B̄ x) | some log T tensors [B, T, E, N] |
+//! | parallel | O(T E N log T): associative scan over (Ā, B̄ x) | about log T tensors [B, T, E, N] |
 //! | chunked | O(T E N) | the state at every C-th step; the rest is recomputed in the backward pass |
 
 use super::{Bound, Capabilities, Form, Init, Mixer, ModelConfig, P, State, at, linear_cut, linear_parts, over_time, remembered, xlstm::maximum};
@@ -46,7 +47,7 @@ fn transition(dt_a: Var<'_>, s: f64) -> Var<'_> {
     if s == 1.0 { dt_a.exp() } else { s * dt_a.exp() - (s - 1.0) }
 }
 
-/// A with numbers in place of −∞, which times Δ = 0 is none.
+/// A with a finite number in place of −∞, since −∞ times Δ = 0 is NaN.
 fn bounded(a: Var<'_>) -> Var<'_> {
     maximum(&[a, a.tape().full(a.shape(), a.dtype(), -fastest(a.dtype()))])
 }
@@ -62,7 +63,7 @@ pub fn step<'t>(u: Var<'t>, dt: Var<'t>, a: Var<'t>, b: Var<'t>, c: Var<'t>, h: 
     ((h * c.reshape([batch, 1, n])).sum_axis(2, false).named("y"), h)
 }
 
-/// [`step`] after step: u, dt [B, T, E], b, c [B, T, N] to y [B, T, E] and the last h.
+/// [`step`] over a sequence: u, dt [B, T, E], b, c [B, T, N] to y [B, T, E] and the last h.
 pub fn recurrent<'t>(u: Var<'t>, dt: Var<'t>, a: Var<'t>, b: Var<'t>, c: Var<'t>, h: Var<'t>, s: f64) -> (Var<'t>, Var<'t>) {
     let ([_, t, _], mut h) = (u.dims(), h);
     let y = over_time(t, u, |i| {
@@ -113,7 +114,7 @@ impl Layer {
     pub fn new(c: &ModelConfig, init: &mut Init) -> Result<Layer> {
         let (width, n, r, w) = (c.width, c.state, c.rank(), c.conv);
         let e = c.expand * width;
-        // This model's own rule always: Δ and A were tuned together with it.
+        // Always this rule, even where the model sets one standard deviation: Δ and A were tuned together with it.
         let mut linear = |name: &str, out: usize, inp: usize| {
             let bound = (inp as f64).powf(-0.5);
             init.uniform_always(name, [out, inp], bound)
@@ -135,7 +136,7 @@ impl Layer {
         Ok(Layer { e, n, r, window, stretch, w_in, conv, w_x, w_dt, b_dt, a_log, d, w_out })
     }
 
-    /// The scan's inputs x, Δ, A, B, C and the gate z, from u [B, T, D]; the convolution's window (state 1) moves on.
+    /// The scan's inputs x, Δ, A, B, C and the gate z, from u [B, T, D]; updates the convolution's window (state 1).
     fn project<'t>(&self, p: &Bound<'t>, u: Var<'t>, state: &mut State<'t>) -> [Var<'t>; 6] {
         let [mut x, z] = linear_parts(u, p[self.w_in], None); // [B, T, E] each
         if let Some((w, bias)) = self.conv {

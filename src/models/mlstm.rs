@@ -5,7 +5,7 @@
 //! [x, z] = W_up u                                        two branches of width H K
 //! c = SiLU(conv(x))                                      causal, with bias
 //! q, k = W_{q,k} c,  v = W_v x                           block-diagonal, blocks of 4 × 4
-//! ĩ, f̃ = W_{i,f} [q, k, v] + b_{i,f}                     one of each a head
+//! ĩ, f̃ = W_{i,f} [q, k, v] + b_{i,f}                     one of each per head
 //! l = ln σ(f̃_t) + m_{t-1},  m_t = max(l, ĩ_t)            stabiliser                                 (eq. 15)
 //! i_t = exp(ĩ_t − m_t),  f_t = exp(l − m_t)              gates                                      (eq. 16, 17)
 //! C_t = f_t C_{t-1} + i_t k'_t v_tᵀ,  k' = k / √K        memory                                     (eq. 19)
@@ -14,23 +14,24 @@
 //! y = W_down ((HeadNorm(h) + s ⊙ c) ⊙ SiLU(z))           s: a learned skip
 //! ```
 //!
-//! This is the whole of the published block: with it the decoder's MLP is 0. H K is the inner width, 2 D in the paper.
+//! This is the whole published block, so it is used without the decoder's MLP (`mlp` 0). H K is the inner width, 2 D in
+//! the paper.
 //!
-//! The transition is a number f in (0, 1) times the identity: the memory can forget, not flip or permute, and the gates
-//! do not see the state. So it is parallel in time, and does not track state as the sLSTM does.
+//! The transition is a scalar f in (0, 1) times the identity: the memory can forget but not flip or permute. The gates
+//! do not depend on the state, so the mixer can be parallel in time, but it cannot track state as the sLSTM does.
 //!
-//! **The state before the first token.** m starts at −∞, so that m_1 = ĩ_1. A state here starts as zeros; the state
-//! therefore has a fourth member w, the weight of the past, and m + ln w takes the place of m_{t-1}: w is 0 before the
-//! first token and 1 from then on. n = 0 cannot tell: it may be 0 later as well. Starting at m = 0 instead, as the
-//! recurrent reference code does, gives the same h for ε = 0 only.
+//! **The state before the first token.** m starts at −∞, so that m_1 = ĩ_1. In this crate a state starts as zeros, so
+//! the state has a fourth member w, the weight of the past, and m + ln w takes the place of m_{t-1}: w is 0 before the
+//! first token and 1 from then on. n = 0 would not mark the start: n can be 0 later as well. Starting from m = 0
+//! instead, as the recurrent reference code does, gives the same h only for ε = 0.
 //!
-//! With F_t = Σ_{s≤t} ln σ(f̃_s) the weight of step s at step t, before it is stabilised, is e^(F_t − F_s + ĩ_s), and
-//! that of the initial state e^(F_t + m_0); m_t is the largest of the exponents (eq. 27 on). The parallel form writes
-//! just that, with F_t − F_s as the sum over the steps between: a difference of large sums has no digits left, and none at
-//! all behind a forget gate of 0. The chunked form multiplies gates instead (see `ops::mlstm`).
+//! Let F_t = Σ_{s≤t} ln σ(f̃_s). Before stabilisation, step s has the weight e^(F_t − F_s + ĩ_s) at step t, and the
+//! initial state has e^(F_t + m_0); m_t is the largest of these exponents (eq. 27 on). The parallel form computes
+//! exactly this, with F_t − F_s as a segment sum: the difference of two large sums loses its digits, and is NaN after a
+//! forget gate of 0. The chunked form multiplies gates instead.
 //!
-//! An input gate of 0, ĩ = −∞, is a step that writes nothing, as in padding on the left: m stays −∞ and h is 0 until
-//! something was written.
+//! An input gate of 0, ĩ = −∞, writes nothing, as for padding on the left: m stays −∞ and h stays 0 until the first
+//! write.
 //!
 //! Shapes, per head: q, k [B, T, H, K], v [B, T, H, V], ĩ, f̃ [B, T, H], C [B, H, K, V], n [B, H, K], m, w [B, H].
 //!
@@ -71,11 +72,11 @@ pub fn step<'t>([q, k, v]: [Var<'t>; 3], [i, f]: [Var<'t>; 2], s: &mut Memory<'t
     let den = (s.n * q).sum_axis(2, true); // [B, H, 1]
     let num = s.c.t_matmul(q.reshape([b, h, n, 1])).reshape([b, h, value]);
     let (h, den) = read(num, den, m.reshape([b, h, 1]), eps);
-    let _ = den.named("den"); // to be looked at
+    let _ = den.named("den"); // for the inspect page
     h.named("h")
 }
 
-/// [`step`] after step: q, k [B, T, H, K], v [B, T, H, V], i, f [B, T, H] to h [B, T, H, V].
+/// [`step`] over a sequence: q, k [B, T, H, K], v [B, T, H, V], i, f [B, T, H] to h [B, T, H, V].
 pub fn recurrent<'t>(qkv: [Var<'t>; 3], gates: [Var<'t>; 2], s: &mut Memory<'t>, eps: f64) -> Var<'t> {
     let [_, t, _, _] = qkv[0].dims();
     over_time(t, qkv[2], |j| step(qkv.map(|x| at(x, j)), gates.map(|x| at(x, j)), s, eps))
@@ -88,7 +89,7 @@ fn causal<'t>(t: usize, like: Var<'t>) -> Var<'t> {
     like.tape().constant(&mask.cast(like.dtype()))
 }
 
-/// All positions at once; the initial state is one more column of weights, in front.
+/// All positions at once; the initial state is an additional first column of the weights.
 pub fn parallel<'t>([q, k, v]: [Var<'t>; 3], [i, f]: [Var<'t>; 2], s: &mut Memory<'t>, eps: f64) -> Var<'t> {
     let [b, t, h, n] = k.dims();
     if t == 0 {
@@ -96,7 +97,7 @@ pub fn parallel<'t>([q, k, v]: [Var<'t>; 3], [i, f]: [Var<'t>; 2], s: &mut Memor
     }
     let (q, k, v) = (head_first(q), (n as f64).powf(-0.5) * head_first(k), head_first(v)); // [B, H, T, ..]
     let f = log_sigmoid(f);
-    // The exponents of the initial state, F_t + m_0, and of step s, which select what is seen: ĩ_s may be NaN later on.
+    // The exponents of the initial state, F_t + m_0, and of each step s. `tril` drops the future: its ĩ_s may be NaN.
     let first = f.cumsum(1).permute([0, 2, 1]).reshape([b, h, t, 1]) + (s.m + s.w.log()).reshape([b, h, 1, 1]);
     let steps = f.permute([0, 2, 1]).segsum() + i.permute([0, 2, 1]).reshape([b, h, 1, t]);
     let exponents = Var::concat(&[first, steps.tril(0) + causal(t, q)], 3); // [B, H, T, 1 + T]
@@ -107,7 +108,7 @@ pub fn parallel<'t>([q, k, v]: [Var<'t>; 3], [i, f]: [Var<'t>; 2], s: &mut Memor
     let (rq, n0) = (r * q, s.n.reshape([b, h, n, 1]));
     let den = p.sum_axis(3, true) + rq.matmul(n0); // [B, H, T, 1]
     let (o, _) = read(p.tril_matmul(v) + rq.matmul(s.c), den, m, eps);
-    // The last row's weights make the last state.
+    // The last row of weights gives the final state.
     let end = |x: Var<'t>| x.narrow(2, t - 1, 1);
     let ek = end(d).reshape([b, h, t, 1]) * k;
     s.c = end(r) * s.c + ek.t_matmul(v);
@@ -132,8 +133,8 @@ pub struct Layer {
 }
 
 impl Layer {
-    /// H heads of width K; K² numbers of memory each. The gates start without weights, forgetting little: biases from 3
-    /// to 6 over the heads.
+    /// H heads of width K, each with a memory of K × K. The gates start without weights, with forget biases from 3 to 6
+    /// over the heads: the memory forgets little at first.
     pub fn new(c: &ModelConfig, init: &mut Init) -> Result<Layer> {
         let (width, h, k, inner) = (c.width, c.heads, c.head_dim, c.inner());
         let small = (0.4 / width as f64).sqrt();
@@ -141,7 +142,7 @@ impl Layer {
         let (up, down) = (std(small), std(2.0 / (c.layers as f64 * (width as f64).sqrt())));
         let w_up = init.normal("w_up", [2 * inner, width], up);
         let conv = Conv::new(init, inner, c.conv);
-        // Blocks of 4 × 4 as in the authors' code; of a head each where 4 does not divide the width.
+        // Blocks of 4 × 4 as in the authors' code; one block per head where 4 does not divide the width.
         let blocks = if inner % 4 == 0 { inner / 4 } else { h };
         let qkv = ["w_q", "w_k", "w_v"].map(|name| BlockDiagonal::new(init, name, blocks, inner, inner, small));
         let w_if = init.custom("w_if", [2 * h, 3 * inner], |_, _| 0.0);
@@ -153,7 +154,7 @@ impl Layer {
         Ok(Layer { h, k, w_up, conv, qkv, w_if, b_if, norm, skip, w_down: init.normal("w_down", [width, inner], down) })
     }
 
-    /// q, k, v [B, T, H, K], the gates' sums [B, T, H], c and z [B, T, H K], of u [B, T, D].
+    /// q, k, v [B, T, H, K], the gates' pre-activations [B, T, H], c and z [B, T, H K], from u [B, T, D].
     fn project<'t>(&self, p: &Bound<'t>, u: Var<'t>, state: &mut State<'t>) -> ([Var<'t>; 3], [Var<'t>; 2], [Var<'t>; 2]) {
         let [x, z] = linear_parts(u, p[self.w_up], None);
         let c = self.conv.apply(p, x, state, 4);
@@ -162,8 +163,9 @@ impl Layer {
         ([q, k, v].map(|y| heads(y, self.h)), gates, [c, z])
     }
 
-    /// W_if [q, k, v] + b_if. Over a sequence in three products: side by side q, k and v would be copied, and their gradients
-    /// copied apart. All have a bias, if of zeros, so that the sums have its precision.
+    /// W_if [q, k, v] + b_if. Over a sequence it is three products, because concatenating q, k and v copies them, and
+    /// in the backward pass their gradients. Each product has a bias, two of them zero, so that each result has the
+    /// bias's precision.
     fn gates<'t>(&self, p: &Bound<'t>, qkv: [Var<'t>; 3]) -> Var<'t> {
         let ([_, t, inner], w, bias) = (qkv[0].dims(), p[self.w_if], p[self.b_if]);
         if t == 1 {

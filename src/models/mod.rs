@@ -1,9 +1,9 @@
-//! Sequence mixers, one a file, and the decoder they live in.
+//! Sequence mixers, one per file, and the decoder that they live in.
 //!
-//! To add one: a file with a `Layer` that implements [`Mixer`], and its name in the list at the end of this file. It
-//! is then a `--models` name, and every test of all mixers covers it: gradients, equality of its forms, streaming,
-//! causality, independence of the batch. What is worth seeing inside a step gets its name there
-//! ([`Var::named`]), and [`crate::inspect::view`] says how it is shown.
+//! To add one, write a file with a `Layer` that implements [`Mixer`], and put its name in the list at the end of this
+//! file. `--models` then takes the name, and the tests over all mixers cover it: gradients, equality of its forms,
+//! streaming, causality, independence of the batch. [`Var::named`] names a value inside a step for the inspect page;
+//! [`crate::inspect::view`] says how the page shows it.
 
 mod config;
 mod decoder;
@@ -39,7 +39,7 @@ pub enum Form {
 }
 
 impl Form {
-    /// The chunk of a plain `chunked`.
+    /// The chunk size of `chunked` without a number.
     pub const CHUNK: usize = 32;
 
     /// The name without the chunk size.
@@ -79,7 +79,7 @@ impl FromStr for Form {
     }
 }
 
-/// What a mixer carries from one step to the next: for LSTM h and c, for DeltaNet the matrix S, for GPT the cache.
+/// The state that a mixer carries from one step to the next: h and c of an LSTM, the matrix S of DeltaNet, GPT's cache.
 pub struct State<'t> {
     /// How many tokens have been seen.
     pub t: usize,
@@ -103,14 +103,14 @@ pub trait Mixer: Send + Sync {
     /// The forms that exist, `Recurrent` first, the fastest on a CPU last.
     fn forms(&self) -> Vec<Form>;
 
-    /// What this mixer can do that not every one can; a configuration that asks it of another is refused.
+    /// The optional features of this mixer. A configuration that asks for one which the mixer lacks is refused.
     fn capabilities(&self) -> Capabilities {
         Capabilities::default()
     }
 
-    /// Of so many tokens the values stay in the caches from the forward pass to the backward pass, more or less: a training
-    /// batch is computed in such parts. Fewer where much is kept of each. The same for all sizes: one of any size is asked,
-    /// and [`tokens_at_once`] makes it more for narrow ones.
+    /// The number of tokens whose saved values roughly fit in the processor's caches between the forward and the
+    /// backward pass. A training batch is computed in parts of this many tokens. A mixer that saves much per token sets
+    /// it lower. It must not depend on the mixer's sizes; [`tokens_at_once`] adjusts it for narrow models.
     fn tokens_at_once(&self) -> usize {
         TOKENS_AT_ONCE
     }
@@ -118,19 +118,19 @@ pub trait Mixer: Send + Sync {
     /// Names and shapes of the carried state for a batch of `b`, before the first token.
     fn state(&self, b: usize) -> Vec<(&'static str, Shape)>;
 
-    /// One token: x [B, D] to y [B, D], moving the carried values on ([`run`] counts `t`).
+    /// One token: x [B, D] to y [B, D]; updates `s.s` ([`run`] counts `s.t`).
     fn step<'t>(&self, p: &Bound<'t>, x: Var<'t>, s: &mut State<'t>) -> Var<'t>;
 
     /// A whole sequence in a form other than `Recurrent`: x [B, T, D] to y [B, T, D].
     fn sequence<'t>(&self, p: &Bound<'t>, x: Var<'t>, s: &mut State<'t>, form: Form) -> Var<'t>;
 }
 
-/// Capabilities that not every mixer has.
+/// The optional features of a mixer.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Capabilities {
-    /// Rotary positions.
+    /// It takes rotary positions.
     pub rope: bool,
-    /// The range of the transition's eigenvalues.
+    /// The range of its transition's eigenvalues can be chosen.
     pub eigenvalues: bool,
 }
 
@@ -145,7 +145,7 @@ pub fn run<'t>(m: &dyn Mixer, p: &Bound<'t>, x: Var<'t>, s: &mut State<'t>, form
             y
         });
     }
-    // An empty sequence has no step to define it; any form gives the empty result.
+    // An empty sequence has no step to run; any other form gives the empty result.
     let form = if form == Form::Recurrent { m.forms().pop().unwrap_or(form) } else { form };
     let y = m.sequence(p, x, s, form);
     s.t += t;
@@ -168,13 +168,13 @@ fn one_step(y: Var<'_>) -> Var<'_> {
     y.reshape(&[b, &[1], rest].concat()[..])
 }
 
-/// No steps of what is [B, ..] at each: [B, 0, ..].
+/// The empty sequence [B, 0, ..] of steps shaped like y [B, ..].
 #[track_caller]
 pub fn no_steps(y: Var<'_>) -> Var<'_> {
     one_step(y).narrow(1, 0, 0)
 }
 
-/// Stack y_0 … y_{T-1}, each [B, ..], into [B, T, ..]. Of no steps that is `none`, [B, 0, ..].
+/// Stack y_0 … y_{T-1}, each [B, ..], into [B, T, ..]. For T = 0 the result is `none`, [B, 0, ..].
 #[track_caller]
 pub fn over_time<'t>(t: usize, none: Var<'t>, mut step: impl FnMut(usize) -> Var<'t>) -> Var<'t> {
     if t == 0 {
@@ -191,14 +191,14 @@ pub fn split<const N: usize>(x: Var<'_>) -> [Var<'_>; N] {
     std::array::from_fn(|i| x.narrow(axis, i * n, n))
 }
 
-/// x Wᵀ + b in `N` equal parts, as [`split`] makes them.
+/// x Wᵀ + b, cut into `N` equal parts.
 #[track_caller]
 pub fn linear_parts<'t, const N: usize>(x: Var<'t>, w: Var<'t>, b: Option<Var<'t>>) -> [Var<'t>; N] {
     linear_cut(x, w, b, [w.shape().at(0) / N; N])
 }
 
-/// x Wᵀ + b in parts of these widths. Cutting copies. So on the CPU, where x has as many rows as W or more, W is cut, for `N`
-/// products, unless x is wider than the result: each of them reads all of x.
+/// x Wᵀ + b in parts of these widths. Cutting a tensor copies it. On the CPU it is therefore W that is cut, for `N`
+/// products, unless x has fewer rows than W or is wider than the result: each of the products reads all of x.
 #[track_caller]
 pub fn linear_cut<'t, const N: usize>(x: Var<'t>, w: Var<'t>, b: Option<Var<'t>>, widths: [usize; N]) -> [Var<'t>; N] {
     let start = |i: usize| widths[..i].iter().sum();
@@ -214,7 +214,7 @@ pub fn linear_cut<'t, const N: usize>(x: Var<'t>, w: Var<'t>, b: Option<Var<'t>>
     })
 }
 
-/// The inputs [B, W − 1, D] that a convolution remembers after x [B, T, D], from those that it remembered before.
+/// The last W − 1 inputs [B, W − 1, D] of a convolution after x [B, T, D]; `past` holds the W − 1 inputs before x.
 #[track_caller]
 pub fn remembered<'t>(past: Var<'t>, x: Var<'t>) -> Var<'t> {
     let ([_, window, _], [_, t, _]) = (past.dims(), x.dims());
@@ -235,7 +235,7 @@ pub fn merge_heads(x: Var<'_>) -> Var<'_> {
     x.reshape([b, t, h * k])
 }
 
-/// [B, T, H, K] to [B, H, T, K], one matrix a head.
+/// [B, T, H, K] to [B, H, T, K], one matrix per head.
 #[track_caller]
 pub fn head_first(x: Var<'_>) -> Var<'_> {
     x.permute([0, 2, 1, 3])
@@ -265,7 +265,7 @@ pub fn names() -> Vec<&'static str> {
     MIXERS.iter().map(|m| m.0).collect()
 }
 
-/// The equations of a mixer as its file has them: the first block of its documentation.
+/// The equations of a mixer: the first block in the documentation of its file.
 pub fn equations(name: &str) -> Option<String> {
     let file = FILES.iter().find(|f| f.0 == name)?.1;
     let (_, block) = file.split_once("//! ```text\n")?;
@@ -274,7 +274,7 @@ pub fn equations(name: &str) -> Option<String> {
     Some(block.lines().map(line).collect::<Vec<_>>().join("\n"))
 }
 
-/// A mixer of some size, to be asked about what does not depend on it.
+/// A mixer of default sizes, for questions whose answer does not depend on sizes.
 fn any_size(build: Build) -> Result<Box<dyn Mixer>> {
     build(&ModelConfig::default(), &mut Init::counting(None))
 }
@@ -284,8 +284,8 @@ pub fn names_with(has: fn(Capabilities) -> bool) -> Vec<&'static str> {
     MIXERS.iter().filter(|m| any_size(m.1).is_ok_and(|mixer| has(mixer.capabilities()))).map(|m| m.0).collect()
 }
 
-/// [`Mixer::tokens_at_once`] of the mixer of a model; twice as many if that is narrow: what a part costs by itself, whatever
-/// its size, is then more than what is gained in the caches (`--profile` with `--shards` shows it).
+/// [`Mixer::tokens_at_once`] of a model's mixer; twice as many for a narrow model, where the fixed cost of a part
+/// outweighs its gain in the caches (`--profile` with `--shards` shows it).
 ///
 /// # Errors
 /// When there is no such mixer.
@@ -295,7 +295,7 @@ pub fn tokens_at_once(model: &ModelConfig) -> Result<usize> {
     Ok(if model.width < NARROW { 2 * tokens } else { tokens })
 }
 
-/// [`Mixer::tokens_at_once`] of most.
+/// [`Mixer::tokens_at_once`] of most mixers.
 pub const TOKENS_AT_ONCE: usize = 1024;
 
 /// The constructor of the mixer with this name.

@@ -15,7 +15,7 @@ use crate::{
 pub struct Model {
     config: ModelConfig,
     body: Body,
-    /// The state in which the last training batch ended, flat, if the next begins there.
+    /// The final state of the last training batch as one flat tensor, if the next batch starts from it.
     carried: Option<Tensor>,
 }
 
@@ -25,22 +25,22 @@ enum Body {
     Published(Published),
 }
 
-/// What a model carries from token to token: a [`State`] for each block.
+/// The state of a model between two tokens: a [`State`] for each block.
 pub struct ModelState<'t>(Vec<State<'t>>);
 
 impl<'t> ModelState<'t> {
-    /// The carried tensors of every block, to take them to another tape.
+    /// The carried tensors of every block, for use on another tape.
     pub fn tensors(&self) -> Vec<Vec<Tensor>> {
         self.0.iter().map(|s| s.s.iter().map(|v| v.value()).collect()).collect()
     }
 
-    /// All carried numbers one after the other; none if nothing is carried.
+    /// All carried tensors, concatenated; `None` if there are none.
     fn flat(&self) -> Option<Tensor> {
         let all: Vec<Var> = self.0.iter().flat_map(|s| &s.s).map(|v| v.reshape([v.shape().len()])).collect();
         (!all.is_empty()).then(|| Var::concat(&all, 0).cast(all[0].dtype().real()).value())
     }
 
-    /// Take over what [`ModelState::flat`] gave.
+    /// Restore the tensors that [`ModelState::flat`] returned.
     fn restore(&mut self, tape: &'t Tape, flat: Option<&Tensor>) {
         let Some(flat) = flat else { return };
         let mut offset = 0;
@@ -80,8 +80,8 @@ impl Model {
         Ok(Model { config: config.clone(), body, carried: None })
     }
 
-    /// A model whose parameters have places and no values, to ask about its sizes and for [`Tape::hollow`]: of 10^9
-    /// parameters, drawing them takes a minute. Sequences can have up to [`Model::HOLLOW_LEN`] tokens.
+    /// A model whose parameters have shapes but no values, to ask about its sizes and for [`Tape::hollow`]: to draw
+    /// 10^9 parameters takes a minute. Sequences can have up to [`Model::HOLLOW_LEN`] tokens.
     ///
     /// # Errors
     /// As [`Model::new`].
@@ -103,7 +103,7 @@ impl Model {
         Ok(Model { config: config.clone(), body, carried: None })
     }
 
-    /// The longest sequences of [`Model::hollow`].
+    /// The longest sequence that [`Model::hollow`] takes.
     pub const HOLLOW_LEN: usize = 256;
 
     /// The sizes it was made with.
@@ -119,7 +119,7 @@ impl Model {
         }
     }
 
-    /// Its parameters, to train.
+    /// Its parameters, for training.
     pub fn params_mut(&mut self) -> &mut Params {
         match &mut self.body {
             Body::Clean(_, params) => params,
@@ -143,7 +143,7 @@ impl Model {
     /// Whether the mixer has this form (with any chunk size).
     ///
     /// # Errors
-    /// When it has not: names the form and those that exist.
+    /// When it has not. The error names the form, and the forms that exist.
     pub fn check_form(&self, form: Form) -> Result<()> {
         let kinds: Vec<&str> = self.forms().iter().map(|f| f.kind()).collect();
         if kinds.contains(&form.kind()) {
@@ -156,7 +156,7 @@ impl Model {
     /// Whether sequences can have this length.
     ///
     /// # Errors
-    /// When they cannot: only a published model refuses any.
+    /// When they cannot. Only published models refuse a length.
     pub fn check_len(&self, len: usize) -> Result<()> {
         match &self.body {
             Body::Clean(..) => Ok(()),
@@ -173,7 +173,7 @@ impl Model {
         })
     }
 
-    /// The names of what a block carries from token to token; none for a published model.
+    /// The names of a block's carried tensors; none for a published model.
     pub fn state_names(&self) -> Vec<&'static str> {
         match &self.body {
             Body::Clean(decoder, _) => {
@@ -198,8 +198,8 @@ impl Model {
         self.forward_at(p, tokens, form, None)
     }
 
-    /// [`Model::forward`], or only the logits [R, classes] of some positions of `[B T]`, `rows` `[R]` (i32): where few
-    /// positions have a target and there are many classes, the others' would be most of the work.
+    /// [`Model::forward`], or with `rows` `[R]` (i32, indices into `[B T]`) only the logits [R, classes] of these
+    /// positions: with many classes and few targets, the other logits would be most of the work.
     ///
     /// # Panics
     /// As [`Model::forward`].
@@ -209,8 +209,8 @@ impl Model {
         self.run_at(p, tokens, &mut state, form, rows)
     }
 
-    /// [`Model::forward_at`] of a training batch. A published LRU normalises by its statistics, and keeps running ones
-    /// for evaluation; with `carry_state` the batch begins where the last one ended.
+    /// [`Model::forward_at`] for a training batch. A published LRU normalises by the batch's statistics, and updates
+    /// its running statistics for evaluation. With `carry_state` the batch starts from the final state of the last one.
     ///
     /// # Panics
     /// As [`Model::forward`].
@@ -232,14 +232,14 @@ impl Model {
         y
     }
 
-    /// Have zeros to carry on from, for batches of `b` sequences, where a state is carried and there is none yet.
+    /// With `carry_state`, and no state carried yet: carry zeros, for batches of `b` sequences.
     pub fn begin_carrying(&mut self, b: usize) {
         if self.config.carry_state && self.carried.is_none() {
             self.carried = self.zero_state(&Tape::default(), b).flat();
         }
     }
 
-    /// What training moves on beside the parameters, under names: running statistics and the carried state.
+    /// The tensors that training updates besides the parameters, by name: running statistics and the carried state.
     pub fn buffers(&mut self) -> Vec<(&'static str, &mut Tensor)> {
         let statistics = match &mut self.body {
             Body::Clean(..) => None,
@@ -263,8 +263,8 @@ impl Model {
         }
     }
 
-    /// Logits of the next tokens [B, T] of a sequence, moving its state on. With T = 1 this is streaming inference. Of
-    /// the published models only LSTM, quasi-LSTM and LRU have a state to move on; the others always begin anew.
+    /// Logits of the next tokens [B, T] of a sequence; updates its state. With T = 1 this is streaming inference. Of
+    /// the published models only LSTM, quasi-LSTM and LRU have a state; the others start anew at each call.
     ///
     /// # Panics
     /// As [`Model::forward`].
@@ -274,20 +274,20 @@ impl Model {
     }
 }
 
-/// Whether there is such a model, as far as its sizes say.
+/// Check the sizes and the element type.
 fn check(config: &ModelConfig, dtype: DType) -> Result<()> {
     config.check()?;
     if dtype == DType::I32 { Err(Error::config("dtype = i32: a model needs f32 or f64")) } else { Ok(()) }
 }
 
-/// The rows `[R]` of logits [B, T, C] as [R, C], or all as they are.
+/// The given rows `[R]` of logits [B, T, C], as [R, C]; without rows, the logits unchanged.
 #[track_caller]
 fn pick<'t>(logits: Var<'t>, rows: Option<Var<'t>>) -> Var<'t> {
     let [b, t, c] = logits.dims();
     rows.map_or(logits, |rows| logits.reshape([b * t, c]).embedding(rows))
 }
 
-/// A published model that was built has its name in the table.
+/// The only error is an unknown name, and a model that was built has a known one.
 #[track_caller]
 fn or_panic(logits: Result<Var<'_>>) -> Var<'_> {
     match logits {

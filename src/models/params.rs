@@ -1,4 +1,4 @@
-//! Parameters: one flat buffer with a name for every window of it.
+//! Parameters: one flat buffer, in which each parameter is a window with a name.
 
 use crate::{
     autograd::{Gen, Tape, Var},
@@ -7,7 +7,7 @@ use crate::{
 };
 use std::ops::Index;
 
-/// A handle on one parameter, given out at construction and used to find it among the [`Bound`] ones.
+/// A handle to one parameter, returned when it is declared; [`Bound`] is indexed by it.
 #[derive(Clone, Copy, Debug)]
 pub struct P(usize);
 
@@ -20,16 +20,17 @@ pub struct Entry {
     pub offset: usize,
     /// Axis sizes.
     pub shape: Shape,
-    /// Whether weight decay applies to it: to matrices, not to biases, norms or the parameters of a recurrence.
+    /// Whether weight decay applies to it. It applies to matrices, not to biases, norms or the parameters of a
+    /// recurrence.
     pub decay: bool,
-    /// Whether it stays f32 where the others are computed with in bf16.
+    /// Whether it stays f32 in a model that computes in bf16.
     pub in_f32: bool,
 }
 
-/// Draws initial values under path names while a model is put together.
+/// Draws the initial values of parameters, by path name, while a model is built.
 ///
-/// Every parameter has a random stream of its own, keyed by the seed and its name: what one layer draws does not
-/// depend on what the others are.
+/// Every parameter has a random stream of its own, keyed by the seed and its name: the values of one layer do not
+/// depend on the other layers.
 pub struct Init {
     seed: u64,
     path: String,
@@ -39,39 +40,40 @@ pub struct Init {
     pub layer: usize,
     entries: Vec<Entry>,
     values: Vec<f64>,
-    /// How many values there are, if they had all been drawn.
+    /// The number of values declared, drawn or not.
     count: usize,
-    /// How many are drawn; if there are more, all are only counted.
+    /// The most values to draw; further values are only counted.
     most: usize,
 }
 
 impl Init {
-    /// Bytes of a value while it is drawn, and as the f32 that it then is.
+    /// Bytes per value: the f64 that is drawn, and the f32 that is kept.
     const BYTES: usize = size_of::<f64>() + size_of::<f32>();
 
-    /// An empty model's initialiser.
+    /// An initialiser of a model without parameters so far.
     pub fn new(seed: u64, std: Option<f64>) -> Init {
         Init { seed, path: String::new(), std, layer: 0, entries: vec![], values: vec![], count: 0, most: usize::MAX }
     }
 
-    /// The same, where it is not known whether there is memory for all values: see [`Init::complete`].
+    /// The same for a model that may not fit in memory: it draws the first values, and only counts when there are many.
+    /// See [`Init::complete`].
     pub fn cautious(seed: u64, std: Option<f64>) -> Init {
         Init { most: 1 << 23, ..Init::new(seed, std) }
     }
 
-    /// One that draws no values and only counts them.
+    /// An initialiser that only counts values.
     pub fn counting(std: Option<f64>) -> Init {
         Init { most: 0, ..Init::new(0, std) }
     }
 
-    /// The parameters that `build` would create, without their values: what a model of any size would take.
+    /// The parameters that `build` declares, without values, for a model of any size.
     pub fn entries_of(build: impl FnOnce(&mut Init)) -> Vec<Entry> {
         let mut init = Init::counting(None);
         build(&mut init);
         init.entries
     }
 
-    /// Everything that `build` creates gets `name.` in front.
+    /// Put `name.` in front of the names of all parameters that `build` declares.
     pub fn scope<R>(&mut self, name: &str, build: impl FnOnce(&mut Init) -> R) -> R {
         let outer = self.path.len();
         self.path.push_str(name);
@@ -88,7 +90,7 @@ impl Init {
             name.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |h, b| (h ^ u64::from(b)).wrapping_mul(0x100_0000_01b3));
         let mut g = Gen::new(hash ^ self.seed.wrapping_mul(0x9e37_79b9_7f4a_7c15));
         self.entries.push(Entry { name, offset: self.count, shape, decay, in_f32: false });
-        // One after another, as the product of all axes may be more than a number holds.
+        // The product of the axes may overflow.
         let n = shape.dims().iter().fold(1, |n: usize, &axis| n.saturating_mul(axis));
         self.count = self.count.saturating_add(n);
         if self.count <= self.most {
@@ -97,22 +99,23 @@ impl Init {
         P(self.entries.len() - 1)
     }
 
-    /// Values drawn by `draw(random source, index)`; not decayed.
+    /// Elements from `draw(generator, index)`; no weight decay.
     pub fn custom(&mut self, name: &str, shape: impl Into<Shape>, draw: impl FnMut(&mut Gen, usize) -> f64) -> P {
         self.push(name, shape.into(), false, draw)
     }
 
-    /// One value throughout; not decayed.
+    /// The same value in all elements; no weight decay.
     pub fn full(&mut self, name: &str, shape: impl Into<Shape>, value: f64) -> P {
         self.push(name, shape.into(), false, |_, _| value)
     }
 
-    /// A weight matrix of normal numbers with this standard deviation.
+    /// A weight matrix with normal elements of this standard deviation.
     pub fn normal(&mut self, name: &str, shape: impl Into<Shape>, std: f64) -> P {
         self.push(name, shape.into(), true, |g, _| std * g.gauss())
     }
 
-    /// A weight matrix of numbers uniform in ±bound, unless the model asks for one deviation throughout.
+    /// A weight matrix with elements uniform in ±bound; normal if the model sets one standard deviation for all
+    /// weights.
     pub fn uniform(&mut self, name: &str, shape: impl Into<Shape>, bound: f64) -> P {
         match self.std {
             Some(std) => self.normal(name, shape, std),
@@ -120,35 +123,36 @@ impl Init {
         }
     }
 
-    /// A weight matrix of numbers uniform in ±bound, whatever the model asks for.
+    /// A weight matrix with elements uniform in ±bound, whatever the model sets.
     pub fn uniform_always(&mut self, name: &str, shape: impl Into<Shape>, bound: f64) -> P {
         self.push(name, shape.into(), true, |g, _| g.uniform(-bound, bound))
     }
 
-    /// A weight matrix [out, in] of normal numbers, of deviation 1/√in unless the model asks for another.
+    /// A weight matrix [out, in] with normal elements, of standard deviation 1/√in unless the model sets another.
     pub fn linear(&mut self, name: &str, out: usize, inp: usize) -> P {
         let std = self.std.unwrap_or((inp.max(1) as f64).powf(-0.5));
         self.normal(name, [out, inp], std)
     }
 
-    /// Have these stay f32 where the others are computed with in bf16: what a recurrence takes to the power of its length
-    /// (LRU's λ from ν and θ, the A of Mamba and of gated DeltaNet) and the biases of what stands in an exponent (their
-    /// Δ, mLSTM's gates), where 2^-9 of the bias may be much of its exponential. LRU's γ goes with its λ. All else
-    /// scales, where 2^-9 stays 2^-9, or belongs to a sum that is stored in bf16 in any case, as sLSTM's gates.
+    /// Keep these parameters f32 in a model that computes in bf16, which rounds by up to 2⁻⁹. Two kinds of parameters
+    /// amplify this error. A recurrence raises its decay to the power of the length: LRU's λ from ν and θ (and γ, which
+    /// belongs to λ), the A of Mamba and of gated DeltaNet. A bias within an exponential changes it by 2⁻⁹ times the
+    /// bias: the bias of Δ, and of mLSTM's gates. Other parameters scale, which keeps the relative error, or are added
+    /// to a pre-activation that is stored in bf16 anyway, as in sLSTM.
     pub fn keep_in_f32<const N: usize>(&mut self, list: [P; N]) {
         list.into_iter().for_each(|p| self.entries[p.0].in_f32 = true);
     }
 
-    /// Whether all values were drawn: those of a cautious one are only counted where they are many.
+    /// Whether all values were drawn. [`Init::cautious`] only counts them when there are many.
     ///
     /// # Errors
-    /// When there is no memory for as many: how many they are, and what makes them less.
+    /// When they do not fit in memory. The error says how many there are, and which settings lower their number.
     pub fn complete(&self) -> Result<bool> {
         let all = self.count == self.values.len();
         if all || self.count.saturating_mul(Self::BYTES) <= available() { Ok(all) } else { Err(self.too_many()) }
     }
 
-    /// One that draws all of what this one has counted.
+    /// A new initialiser that draws all the values which this one has counted.
     ///
     /// # Errors
     /// As [`Init::complete`].
@@ -167,7 +171,7 @@ impl Init {
         ))
     }
 
-    /// The finished places, in a buffer that has a size and no values: for a tape that computes nothing.
+    /// The parameters in a buffer with a size but no values, for a tape that computes nothing.
     ///
     /// # Errors
     /// As [`Init::complete`].
@@ -176,7 +180,7 @@ impl Init {
         Ok(Params { flat: Tensor::hollow([self.count], dtype.real()), in_bf16: None, entries: self.entries })
     }
 
-    /// The finished buffer; in f32 for bf16, of which there is a copy later ([`Params::copy_in_bf16`]).
+    /// The parameters and their values; f32 if `dtype` is bf16, since [`Params::copy_in_bf16`] makes the bf16 copy.
     pub fn finish(self, dtype: DType) -> Params {
         let n = self.values.len();
         let flat = match dtype.real() {
@@ -193,8 +197,8 @@ impl Init {
 
 /// All parameters of a model in one flat buffer.
 ///
-/// Where a model computes in bf16 they are the masters: what is trained, saved and loaded, all f32. A tape then gets
-/// windows of a second flat buffer, their copy in bf16, but for the few that are kept in f32 ([`Entry::in_f32`]).
+/// In a model that computes in bf16 these are the f32 master weights, which are trained, saved and loaded. A tape then
+/// gets windows of their bf16 copy, except for the few parameters that stay f32 ([`Entry::in_f32`]).
 #[derive(Clone, Debug)]
 pub struct Params {
     flat: Tensor,
@@ -223,12 +227,12 @@ impl Params {
         &self.flat
     }
 
-    /// The flat buffer, to write. No view of it may be alive: reset the tape first.
+    /// The flat buffer, mutable. No view of it may be alive: reset the tape first.
     pub fn flat_mut(&mut self) -> &mut Tensor {
         &mut self.flat
     }
 
-    /// Move the flat buffer to where ops on `cx` find it.
+    /// Move the flat buffer to the device of `cx`.
     pub fn to_device(&mut self, cx: &Cx) {
         self.flat = self.flat.to_device(cx);
     }
@@ -248,7 +252,7 @@ impl Params {
         self.refresh();
     }
 
-    /// Bring the copy in bf16, if there is one, to where the flat buffer is now: one launch.
+    /// Update the bf16 copy, if there is one, from the flat buffer: one launch.
     pub fn refresh(&mut self) {
         if let Some(copy) = &mut self.in_bf16 {
             copy.assign(&self.flat);
@@ -260,7 +264,7 @@ impl Params {
         self.in_bf16.as_ref().unwrap_or(&self.flat).dtype()
     }
 
-    /// Every parameter as it is computed with.
+    /// Every parameter, in the element type that it has on a tape.
     fn windows(&self) -> impl Iterator<Item = Tensor> {
         self.entries.iter().map(|e| {
             let from = self.in_bf16.as_ref().filter(|_| !e.in_f32).unwrap_or(&self.flat);
@@ -273,7 +277,7 @@ impl Params {
         self.entries.iter().map(|e| (e.name.as_str(), self.flat.window(e.offset, e.shape)))
     }
 
-    /// Put the parameters on a tape, to be differentiated with respect to.
+    /// Put the parameters on a tape as leaves, for their gradients.
     pub fn bind<'t>(&self, tape: &'t Tape) -> Bound<'t> {
         Bound(self.windows().map(|t| tape.leaf(&t)).collect())
     }
@@ -289,7 +293,7 @@ impl Params {
     }
 }
 
-/// Parameters on a tape; a [`P`] finds its own: `p[self.w]`.
+/// Parameters on a tape, indexed by [`P`]: `p[self.w]`.
 pub struct Bound<'t>(Vec<Var<'t>>);
 
 impl<'t> Bound<'t> {

@@ -1,4 +1,4 @@
-//! Where in the sequence a token stands.
+//! Position information.
 
 use super::{ModelConfig, Positions};
 use crate::{

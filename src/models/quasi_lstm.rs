@@ -9,8 +9,8 @@
 //! y_t = W_post h_t + b_post
 //! ```
 //!
-//! Without h in the gates (2) is linear in c and a scan computes it. Its transition f lies in (0, 1): it can
-//! forget, but not flip, which is why parity at any length is out of its reach.
+//! The gates do not depend on h, so (2) is linear in c and a scan computes it. Its transition f lies in (0, 1): it can
+//! forget but not flip, so it cannot compute parity at every length.
 //!
 //! Shapes: x [B, T, D_model], all gates and c [B, T, D], W [4D, D_model] with the gates in the order f, i, z, o.
 //!
@@ -44,7 +44,7 @@ pub fn step<'t>(z: Var<'t>, c: Var<'t>) -> (Var<'t>, Var<'t>) {
     ((o.named("o") * c.tanh()).named("h"), c)
 }
 
-/// Equation (2) alone, step after step: c_t = f_t c_{t-1} + u_t, all [B, T, D], and the last c.
+/// Equation (2) alone, one step at a time: c_t = f_t c_{t-1} + u_t, all [B, T, D], and the last c.
 pub fn pool<'t>(f: Var<'t>, u: Var<'t>, mut c: Var<'t>) -> (Var<'t>, Var<'t>) {
     let [_, t, _] = f.dims();
     let all = over_time(t, u, |i| {

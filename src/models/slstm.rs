@@ -1,40 +1,40 @@
 //! sLSTM (Beck et al. 2024, "xLSTM", arXiv 2405.04517, section 2.2): an LSTM with exponential gates and a normaliser,
-//! whose units mix within a head only.
+//! in which a unit sees only the units of its own head.
 //!
 //! ```text
 //! x' = SiLU(conv(x)) where there is a convolution, else x
-//! ĩ, f̃ = W_{i,f} x',  z̃, õ = W_{z,o} x                    block-diagonal, one block a head
-//! (ĩ, f̃, z̃, õ)_t += R h_{t-1} + b                        R block-diagonal, one block a head
+//! ĩ, f̃ = W_{i,f} x',  z̃, õ = W_{z,o} x                    block-diagonal, one block per head
+//! (ĩ, f̃, z̃, õ)_t += R h_{t-1} + b                        R block-diagonal, one block per head
 //! l = ln σ(f̃_t) + m_{t-1},  m_t = max(l, ĩ_t)             stabiliser                                (eq. 15)
 //! i_t = exp(ĩ_t − m_t),  f_t = exp(l − m_t)               gates                                     (eq. 16, 17)
 //! c_t = f_t c_{t-1} + i_t tanh z̃_t                        cell                                      (eq. 8)
 //! n_t = f_t n_{t-1} + i_t                                 normaliser                                (eq. 9)
 //! h_t = σ(õ_t) c_t / n_t                                  hidden state                              (eq. 10)
-//! y_t = HeadNorm(h_t)                                     group norm, one group a head
+//! y_t = HeadNorm(h_t)                                     group norm, one group per head
 //! ```
 //!
 //! As long as all ĩ are −∞, as in padding on the left, nothing is written and h is 0.
 //!
-//! Without the stabiliser i = eˣ overflows; with it c and n are both smaller by e⁻ᵐ, and c / n is what it was. So m is
-//! an ordinary intermediate: it is differentiated like everything else, and h does not depend on it.
+//! Without the stabiliser, i = e^ĩ overflows. With it, c and n are both scaled by e⁻ᵐ, and c / n is unchanged. So h
+//! does not depend on m, which is differentiated like any other intermediate value.
 //!
-//! **The state before the first token.** m starts at −∞, so that m_1 = ĩ_1. A state here starts as zeros; the state
-//! therefore has a fifth member w, the weight of the past, and m + ln w takes the place of m_{t-1}: w is 0 before the
+//! **The state before the first token.** m starts at −∞, so that m_1 = ĩ_1. In this crate a state starts as zeros, so
+//! the state has a fifth member w, the weight of the past, and m + ln w takes the place of m_{t-1}: w is 0 before the
 //! first token and 1 from then on. (n = 0 would mark a fresh state just as well, but no formula of tape ops can branch
 //! on it, while ln 0 = −∞ needs no branch.)
 //!
-//! c / n is an average of tanh z̃ with weights that exponential gates can move from one step to the next entirely: the
-//! LSTM could keep or forget, this unit can also *revise*. The gates see h_{t-1}, so as in the LSTM no form is parallel
-//! in time, and as there one unit computes parity. In the published block a gated MLP follows, W_d (gelu(g) ⊙ u) with
-//! [g, u] = W_u LayerNorm(x) (post up-projection); here the decoder's MLP takes that place.
+//! c / n is a weighted average of tanh z̃, and an exponential gate can shift all the weight to one step: an LSTM can
+//! keep or forget, this unit can also *revise*. The gates depend on h_{t-1}, so as in the LSTM no form is parallel in
+//! time, and one unit can compute parity. In the published block a gated MLP follows, W_d (gelu(g) ⊙ u) with [g, u] =
+//! W_u LayerNorm(x) (post up-projection); here the decoder's MLP takes its place.
 //!
-//! The published layer has H K = D and no output projection. Where H K ≠ D, W_o brings h back to the model's width, and
-//! where H does not divide D the input projections have a single block.
+//! The published layer has H K = D and no output projection. Where H K ≠ D, W_o maps h to the model's width, and where
+//! H does not divide D the input projections have a single block.
 //!
 //! | form | cost a step | memory |
 //! |---|---|---|
 //! | recurrent | O(D² / H), some 40 small ops | every intermediate |
-//! | fused | the same, one kernel over all steps | six numbers a unit |
+//! | fused | the same, one kernel over all steps | six values per unit |
 
 use super::{
     Bound, Form, Init, Mixer, ModelConfig, P, State, at, no_steps, over_time, split,
@@ -57,7 +57,8 @@ pub struct Cell<'t> {
     pub w: Var<'t>,
 }
 
-/// One token: x [B, 4D], the input's share of the gates i, f, z, o with the bias, and r [4, H, K, K] to h [B, D].
+/// One token: x [B, 4D], the input's part of the pre-activations of i, f, z, o with the bias, and r [4, H, K, K] to h
+/// [B, D].
 pub fn step<'t>(x: Var<'t>, r: Var<'t>, s: &mut Cell<'t>) -> Var<'t> {
     let ([_, h, k, _], [b, d]) = (r.dims(), s.h.dims());
     let r = r.permute([1, 2, 0, 3]).reshape([h, k, 4 * k]);
@@ -70,13 +71,13 @@ pub fn step<'t>(x: Var<'t>, r: Var<'t>, s: &mut Cell<'t>) -> Var<'t> {
     let (i, f) = ((i - from).exp(), (l - from).exp());
     let (i, f, z, o) = (i.named("i"), f.named("f"), z.tanh().named("z"), o.sigmoid().named("o"));
     let (c, n) = (f * s.c + i * z, f * s.n + i);
-    // 0 and not 0 / 0 where m = −∞ and nothing was written: the last exponential is 1 there, else 0.
+    // While nothing was written, m = −∞ and the last exponential is 1, so that h is 0 and not 0 / 0; later it is 0.
     let h = o * c / (n + (LEAST - from).exp());
     *s = Cell { h, c, n, m, w: x.tape().full([b, d], x.dtype(), 1.0) };
     h
 }
 
-/// [`step`] after step: x [B, T, 4D] to h [B, T, D].
+/// [`step`] over a sequence: x [B, T, 4D] to h [B, T, D].
 pub fn recurrent<'t>(x: Var<'t>, r: Var<'t>, s: &mut Cell<'t>) -> Var<'t> {
     let [_, t, _] = x.dims();
     over_time(t, no_steps(s.h), |i| step(at(x, i), r, s))
@@ -106,8 +107,8 @@ pub struct Layer {
 }
 
 impl Layer {
-    /// H heads of K units over inputs of the model's width. R starts at zero, the forget gates' biases between 5 and −7:
-    /// units that remember for long and units that hardly do, in the later blocks more of the former.
+    /// H heads of K units over inputs of the model's width. R starts at zero. The forget gates' biases start between 5
+    /// (long memory) and −7 (short memory); the later the block, the more units have a long memory.
     pub fn new(c: &ModelConfig, init: &mut Init) -> Result<Layer> {
         let (width, h, k, d) = (c.width, c.heads, c.head_dim, c.inner());
         let blocks = if width % h == 0 { h } else { 1 };
@@ -129,7 +130,7 @@ impl Layer {
         Ok(Layer { h, k, width, conv, w_if, w_zo, r, bias, norm, w_o })
     }
 
-    /// The input's share of the gates [B, T, 4 H K], gate after gate, from x [B, T, D].
+    /// The input's part of the pre-activations [B, T, 4 H K], gate by gate, from x [B, T, D].
     fn project<'t>(&self, p: &Bound<'t>, x: Var<'t>, state: &mut State<'t>) -> Var<'t> {
         let short = if self.conv.exists() { self.conv.apply(p, x, state, 5) } else { x };
         BlockDiagonal::together(p, &[(&self.w_if, short), (&self.w_zo, x)], 2, Some(p[self.bias]))

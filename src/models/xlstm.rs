@@ -11,7 +11,7 @@ pub struct BlockDiagonal {
 }
 
 impl BlockDiagonal {
-    /// Normal numbers of deviation `std`, unless the model asks for one deviation throughout.
+    /// Normal elements of standard deviation `std`, unless the model sets one for all weights.
     pub fn new(init: &mut Init, name: &str, blocks: usize, out: usize, inp: usize, std: f64) -> BlockDiagonal {
         let std = init.std.unwrap_or(std);
         BlockDiagonal { w: init.normal(name, [blocks, out / blocks, inp / blocks], std) }
@@ -22,8 +22,8 @@ impl BlockDiagonal {
         BlockDiagonal::together(p, &[(self, x)], 1, None)
     }
 
-    /// N projections of N inputs [B, T, I], to [B, T, N O]: the outputs of each block in `parts`, part after part, and in
-    /// each block after block. The bias has as many numbers, in the same order.
+    /// N projections of N inputs [B, T, I], to [B, T, N O]: the outputs of each block are cut into `parts` (gates), and
+    /// the result is ordered by projection, part and block. The bias has the same order.
     pub fn together<'t>(p: &Bound<'t>, of: &[(&Self, Var<'t>)], parts: usize, bias: Option<Var<'t>>) -> Var<'t> {
         let ([b, t, i], [g, n, _]) = (of[0].1.dims(), p[of[0].0.w].dims());
         let bias = bias.map(|b| b.reshape([of.len() * parts, g, n / parts]));
@@ -35,7 +35,7 @@ impl BlockDiagonal {
 /// A causal convolution and SiLU, or SiLU alone.
 pub struct Conv {
     filter: Option<(P, P)>, // [D, W] and its bias
-    /// W − 1, the inputs that it remembers.
+    /// W − 1, the number of past inputs that it needs.
     pub window: usize,
 }
 
@@ -55,7 +55,7 @@ impl Conv {
         self.filter.is_some()
     }
 
-    /// SiLU(conv(x)) of x [B, T, D], moving on the inputs remembered in state `at`.
+    /// SiLU(conv(x)) of x [B, T, D]; updates the past inputs, entry `at` of the state.
     pub fn apply<'t>(&self, p: &Bound<'t>, x: Var<'t>, state: &mut State<'t>, at: usize) -> Var<'t> {
         let Some((w, bias)) = self.filter else { return x.silu() };
         let past = state.s[at];
@@ -64,8 +64,8 @@ impl Conv {
     }
 }
 
-/// Each head on its own: (h − mean) / √(variance + 1e-5), times a weight a unit; h [B, T, H, K] to [B, T, H K], w `[H K]`.
-/// A head of one unit has nothing to be compared with and only gets its weight.
+/// LayerNorm of each head: (h − mean) / √(variance + 1e-5), times one weight per unit; h [B, T, H, K] to [B, T, H K], w
+/// `[H K]`. A head of one unit has no variance and is only multiplied by its weight.
 pub fn head_norm<'t>(h: Var<'t>, w: Var<'t>) -> Var<'t> {
     let [b, t, heads, k] = h.dims();
     let one = h.tape().full([k], h.dtype(), 1.0);

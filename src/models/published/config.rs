@@ -11,20 +11,21 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Defect {
-    /// Only the diagonal of the memory matrix is read; without it, the whole matrix.
+    /// Only the diagonal of the memory matrix is read. Without the defect: the whole matrix.
     Diagonal,
-    /// Keys have any length, so that the gate 1 − β k² can be negative; without it, φ(k) is divided by its norm.
+    /// Keys have any length, so that the gate 1 − β k² can be negative. Without the defect: φ(k) is divided by its
+    /// norm.
     RawKeys,
-    /// The convolution looks ahead; without it, back.
+    /// The convolution looks ahead. Without the defect: it is causal.
     Lookahead,
-    /// BatchNorm over batch and time; without it, LayerNorm.
+    /// BatchNorm over batch and time. Without the defect: LayerNorm.
     BatchNorm,
-    /// A token is one number, its index; without it, one-hot.
+    /// A token is a single number, its index. Without the defect: a one-hot vector.
     ScalarTokens,
 }
 
 impl Defect {
-    /// The models that have it.
+    /// The models that have this defect.
     fn models(self) -> &'static [&'static str] {
         match self {
             Defect::Diagonal => &["linear_transformer", "delta_net"],
@@ -35,12 +36,12 @@ impl Defect {
     }
 }
 
-/// As configuration files have it.
+/// Its name in configuration files.
 fn defect_name(defect: Defect) -> String {
     serde_json::to_value(defect).ok().and_then(|v| Some(v.as_str()?.to_string())).unwrap_or_default()
 }
 
-/// The sizes of a published model, under the names of the published code. A model reads those that concern it.
+/// The sizes of a published model, under the names of the published code. A model reads the sizes that it uses.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Config {
@@ -64,7 +65,7 @@ pub struct Config {
     pub d_state: usize,
     /// Width of Mamba's convolution.
     pub d_conv: usize,
-    /// Mamba's channels per width.
+    /// Mamba's inner width over its model width.
     pub expand: usize,
     /// Rank of Mamba's Δ.
     pub dt_rank: usize,
@@ -74,16 +75,16 @@ pub struct Config {
     pub num_input_classes: usize,
     /// The longest sequence, where positions are learned.
     pub max_seq_len: usize,
-    /// Other positions than the published ones.
+    /// Positions in place of the published ones.
     pub positions: Option<Positions>,
-    /// Deviation of the weights at the start, but in the LRU and Mamba.
+    /// Standard deviation of the initial weights, except in the LRU and Mamba.
     pub std: f64,
     /// Defects that are left out.
     pub without: Vec<Defect>,
 }
 
 impl Default for Config {
-    /// Those of the notebook that the poster's figures come from, on bit parity at up to 256 tokens.
+    /// The sizes in the notebook behind the poster's figures, for bit parity at up to 256 tokens.
     fn default() -> Config {
         Config {
             model: "lstm".into(),
@@ -109,8 +110,8 @@ impl Default for Config {
 }
 
 impl Config {
-    /// The published model of a mixer's name at these sizes. A width is that of the residual stream, `d_model` in the
-    /// LRU; what a model does not read may be 0.
+    /// The published model of this mixer at these sizes. `width` is the width of the residual stream, `d_model` in the
+    /// LRU. A size that a model does not read may be 0.
     pub fn of(c: &ModelConfig) -> Config {
         let lru = c.mixer == "lru";
         Config {
@@ -173,7 +174,7 @@ impl Config {
         let widest = sizes[1..].iter().map(|x| x.1).chain([self.inner(), self.expand * self.h_dim]).max().unwrap_or(0);
         if self.n_layers.saturating_mul(widest).saturating_mul(self.h_dim.max(self.d_model)) > 1 << 26 {
             let layers = self.n_layers;
-            return Err(Error::config(format!("{layers} layers that are {widest} wide: too large a published model")));
+            return Err(Error::config(format!("{layers} layers of width {widest}: too large for a published model")));
         }
         for defect in &self.without {
             let models = defect.models();

@@ -14,7 +14,7 @@ use crate::{
     models::{Form, Positions, State, positions},
 };
 
-/// What differs between the models.
+/// The differences between the models.
 pub(super) struct Decoder {
     /// Whether learned positions are added, unless the configuration asks for others.
     pub positions: bool,
@@ -29,8 +29,8 @@ impl Decoder {
     pub fn init(&self, c: &Config, init: &mut Init, mixer: fn(&Config, &mut Init)) {
         let (width, hidden) = (c.h_dim, c.mlp_dim);
         init.normal("input_embedding.weight", [c.num_input_classes, width], c.std);
-        // DEFECT: with training at T tokens the rows from T on are never trained, so that a longer sequence meets
-        // random vectors there. The clean decoder has no positions by default, or sinusoidal or rotary ones.
+        // DEFECT: training at T tokens never trains the rows from T on, so a longer sequence meets random vectors
+        // there. The clean decoder has no positions by default, or sinusoidal or rotary ones.
         if self.positions(c) == Positions::Learned {
             init.normal("position_embedding.weight", [c.max_seq_len, width], c.std);
         }
@@ -40,8 +40,8 @@ impl Decoder {
                 init.scope(self.mixer, |init| mixer(c, init));
                 if self.mlp {
                     init.norm("ln2", width);
-                    // DEFECT: deviation 0.02 was made for width 768; at width 4 a branch starts as good as absent.
-                    // The clean decoder's weights start with deviation 1/√in.
+                    // DEFECT: standard deviation 0.02 suits width 768; at width 4 the branch starts near zero. The
+                    // clean decoder's weights start with standard deviation 1/√in.
                     init.linear_std("mlp.c_fc", hidden, width, c.std);
                     init.linear_std("mlp.c_proj", width, hidden, c.std / (2.0 * c.n_layers as f64).sqrt());
                 }

@@ -1,7 +1,7 @@
 //! The published DeltaNet:
 //!
 //! ```text
-//! q, k, v = W_{q,k,v} x + b,  β = σ(W_β x + b_β) one a head,  φ = elu + 1
+//! q, k, v = W_{q,k,v} x + b,  β = σ(W_β x + b_β) one per head,  φ = elu + 1
 //! v̄_t = diag(S_{t-1}) ⊙ φ(k_t)                                              (should be S_{t-1}ᵀ φ(k_t))
 //! S_t = S_{t-1} + β_t φ(k_t) (v_t − v̄_t)ᵀ
 //! o_t = diag(S_t) ⊙ φ(q_t)                                                  (should be S_tᵀ φ(q_t))
@@ -32,14 +32,14 @@ pub(super) fn run<'t>(c: &Config, p: &Part<'_, 't>, tokens: Var<'t>, pass: &mut 
 
 /// φ(q), φ(k), v [B, T, H, d] and β [B, T, H] to o [B, T, H, d].
 ///
-/// DEFECT: the published `einsum("bhdd,bhd->bhd", S, k)` repeats an index, which takes the diagonal of S, in the
-/// correction as in the reading. What is off the diagonal is written and never read. Only w = diag(S) matters:
+/// DEFECT: the published `einsum("bhdd,bhd->bhd", S, k)` repeats an index, which takes the diagonal of S, both in the
+/// correction and in the read. Elements off the diagonal are written but never read. Only w = diag(S) matters:
 ///
 /// ```text
 /// w_t = (1 − β_t φ(k_t)²) ⊙ w_{t-1} + β_t φ(k_t) ⊙ v_t,  o_t = w_t ⊙ φ(q_t)
 /// ```
 ///
-/// a gated recurrence of single numbers, no memory of keys and values. The clean mixer has the matrix.
+/// a gated recurrence of scalars, not a memory of keys and values. The clean mixer reads the whole matrix.
 ///
 /// DEFECT: keys are not normalised, so that the gate 1 − β φ(k)² has no lower bound. Below 0 it can flip a
 /// state, which parity needs; below −1 it makes states grow. The clean mixer has keys of length 1 and gates in (0, 1).

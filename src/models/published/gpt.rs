@@ -6,7 +6,7 @@
 //! y_t = W_o o_t + b_o
 //! ```
 //!
-//! The attention is right. What is not is its learned positions past the training length: see the decoder.
+//! The attention has no defect. Its learned positions past the training length do: see the decoder.
 
 use super::{
     Config, Init, Output, Part, Pass,

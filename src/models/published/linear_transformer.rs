@@ -19,7 +19,7 @@ use crate::{
 
 pub(super) const DECODER: Decoder = Decoder { positions: true, mlp: true, mixer: "attn" };
 
-/// W_q, W_k, W_v, W_o with biases: of the three models with queries and keys.
+/// W_q, W_k, W_v, W_o with biases, for the three models with queries and keys.
 pub(super) fn projections(c: &Config, init: &mut Init) {
     for name in ["linear_Q", "linear_K", "linear_V"] {
         init.linear_std(name, c.inner(), c.h_dim, c.std);
@@ -27,7 +27,7 @@ pub(super) fn projections(c: &Config, init: &mut Init) {
     init.linear_std("linear_O", c.h_dim, c.inner(), c.std);
 }
 
-/// q, k, v [B, T, H, d] of x [B, T, h]; q and k rotated by their positions, if these are rotary.
+/// q, k, v [B, T, H, d] from x [B, T, h]; q and k are rotated if positions are rotary.
 #[track_caller]
 pub(super) fn qkv<'t>(c: &Config, p: &Part<'_, 't>, x: Var<'t>) -> [Var<'t>; 3] {
     let [q, k, v] = ["linear_Q", "linear_K", "linear_V"].map(|name| heads(p.linear(name, x), c.n_heads));
@@ -50,8 +50,8 @@ pub(super) fn run<'t>(c: &Config, p: &Part<'_, 't>, tokens: Var<'t>, pass: &mut 
 /// φ(q), φ(k), v [B, T, H, d] to o [B, T, H, d].
 ///
 /// DEFECT: the published `einsum("bhid,bhidd->bhid", φ(q), S)` repeats an index, which takes the diagonal of S: only
-/// products of a key's channel with the *same* channel of its value are ever read. Written out, it is this, with
-/// no matrix at all and no association of keys with values. The clean mixer reads Sᵀ φ(q).
+/// products of a key's channel with the *same* channel of its value are ever read. This function computes just these:
+/// there is no matrix, and no association of keys with values. The clean mixer reads Sᵀ φ(q).
 #[track_caller]
 pub fn memory<'t>(phi_q: Var<'t>, phi_k: Var<'t>, v: Var<'t>) -> Var<'t> {
     let diagonal = (phi_k * v).cumsum(1); // S_dd of every step, [B, T, H, d]

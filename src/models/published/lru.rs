@@ -1,4 +1,4 @@
-//! The published LRU, in a skeleton of its own: no embedding, no MLP, no final norm.
+//! The published LRU, with a decoder of its own: no embedding, no MLP, no final norm.
 //!
 //! ```text
 //! x = W_in float(token) + b_in                                              [B, T, d_model]
@@ -9,8 +9,8 @@
 //! y = log_softmax(W_out x + b_out)
 //! ```
 //!
-//! In single precision gradients on the input's side can lose digits: between two right implementations up to a percent
-//! was seen at the published sizes. The fixture, at d_model 12, agrees to 1e-5 there. Compare in double precision.
+//! In single precision the gradients near the input can lose digits: at the published sizes two correct implementations
+//! differed by up to one percent. (The fixture, at d_model 12, agrees to 1e-5.) Compare in double precision.
 
 use super::{Config, Defect, Init, Mode, Output, Part, Pass, PublishedInit, constant};
 use crate::{
@@ -26,13 +26,13 @@ const MAX_PHASE: f64 = 6.28;
 
 pub(super) fn init(c: &Config, init: &mut Init) {
     let (n, width) = (c.h_dim, c.d_model);
-    // Without the one number: of one-hot tokens.
+    // One number per token, or a one-hot vector.
     let features = if c.has(Defect::ScalarTokens) { 1 } else { c.num_input_classes };
     init.linear_torch("encoder.input_projection", width, features, true);
     for l in 0..c.n_layers {
         init.scope(&format!("encoder.layers.{l}"), |init| {
             init.scope("lru", |init| {
-                // |λ|² uniform in (0, 1). Theirs is NaN once in 10⁵ draws, where u + 1e-5 > 1; not here.
+                // |λ|² uniform in (0, 1). The published draw is NaN once in 10⁵, where u + 1e-5 > 1; this one never is.
                 init.custom("nu_log", [n], |g, _| (-0.5 * (g.uniform(1e-5, 1.0 - 2e-5) + 1e-5).ln()).ln());
                 init.custom("theta_log", [n], |g, _| (MAX_PHASE * g.uniform(1e-5, 1.0)).ln());
                 for name in ["B_re", "B_im"] {
@@ -51,7 +51,7 @@ pub(super) fn init(c: &Config, init: &mut Init) {
     init.linear_torch("decoder", c.output_size, width, true);
 }
 
-/// The carried h, real and imaginary part.
+/// Shapes of the carried h, real and imaginary part.
 pub(super) fn state(c: &Config, b: usize) -> Vec<Shape> {
     vec![[b, c.h_dim].into(); 2]
 }
@@ -60,8 +60,8 @@ pub(super) fn state(c: &Config, b: usize) -> Vec<Shape> {
 pub(super) fn run<'t>(c: &Config, p: &Part<'_, 't>, tokens: Var<'t>, pass: &mut Pass<'_, 't>) -> Output<'t> {
     let [b, t] = tokens.dims();
     let weight = p.get("encoder.input_projection.weight");
-    // DEFECT: a token is one number, its index, so that with more than two tokens they lie on a line. The clean decoder
-    // embeds tokens for every mixer.
+    // DEFECT: a token is one number, its index, so that three or more tokens lie on a line. The clean decoder embeds
+    // tokens for every mixer.
     let mut input = tokens.value().to_f64();
     let features = weight.shape().last();
     if !c.has(Defect::ScalarTokens) {
@@ -88,7 +88,8 @@ pub(super) fn run<'t>(c: &Config, p: &Part<'_, 't>, tokens: Var<'t>, pass: &mut 
     Output { logits: p.linear("decoder", x).log_softmax(), batch }
 }
 
-/// BatchNorm of x [B, T, D] over batch and time, and the mean and variance `[D]` used if they are the batch's.
+/// BatchNorm of x [B, T, D] over batch and time. Without `running` it uses, and also returns, the batch's mean and
+/// variance `[D]`.
 ///
 /// DEFECT: in training every output depends on every token of every sequence, the future included. The clean decoder
 /// has LayerNorm.
@@ -118,8 +119,8 @@ pub fn layer<'t>(p: &Part<'_, 't>, u: Var<'t>, state: &mut State<'t>, form: Form
     let (rate, theta) = (p.get("nu_log").decay_rate(), p.get("theta_log").exp());
     let magnitude = rate.exp();
     let (re, im) = (magnitude * theta.cos(), magnitude * theta.sin()); // λ [N]
-    // DEFECT: γ follows λ, and gradients flow through it. In the paper and in the clean mixer ln γ is a parameter that
-    // only starts there.
+    // DEFECT: γ is a function of λ throughout training, and gradients flow through it. In the paper and in the clean
+    // mixer ln γ is a parameter that only starts from this value.
     let gamma = (0.5 * (1.0 - (2.0 * rate).exp() + 1e-5).log()).exp();
     // γ ⊙ (B u) as (γ B) u, the imaginary part behind the real one.
     let rows = ["B_re", "B_im"].map(|b| gamma.reshape([gamma.shape().last(), 1]) * p.get(b));

@@ -1,4 +1,4 @@
-//! The published LSTM. Its heads are but a reshape: W_h is one full matrix.
+//! The published LSTM. Its heads are only a reshape: W_h is one full matrix.
 //!
 //! ```text
 //! f_t = σ(W_fx x_t + b_fx + W_fh h_{t-1} + b_fh)          likewise i, z (with tanh), o
@@ -6,7 +6,7 @@
 //! h_t = o_t ⊙ tanh(c_t),  y_t = W_post h_t + b_post
 //! ```
 //!
-//! No defect: it is `nn.LSTM`, as the clean mixer. The forget gate starts at σ(0) = ½.
+//! No defect: like the clean mixer, it computes `nn.LSTM`. The forget gate starts at σ(0) = ½.
 
 use super::{Config, Init, Output, Part, Pass, PublishedInit, decoder::Decoder};
 use crate::{
@@ -38,7 +38,7 @@ pub(super) fn run<'t>(c: &Config, p: &Part<'_, 't>, tokens: Var<'t>, pass: &mut 
     DECODER.run(c, p, tokens, pass, mixer)
 }
 
-/// The carried h and c.
+/// Shapes of the carried h and c.
 pub(super) fn state(c: &Config, b: usize) -> Vec<Shape> {
     vec![[b, c.inner()].into(); 2]
 }

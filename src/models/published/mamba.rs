@@ -51,7 +51,7 @@ pub fn convolution<'t>(x: Var<'t>, w: Var<'t>, bias: Var<'t>, ahead: bool) -> Va
     if !ahead {
         return x.causal_conv1d(w, Some(bias), zeros);
     }
-    // Causal over [x, zeros], W−1 steps late.
+    // A causal convolution over [x, zeros], read W−1 steps later.
     let padded = Var::concat(&[x, zeros], 1);
     padded.causal_conv1d(w, Some(bias), zeros).narrow(1, width - 1, t)
 }
@@ -67,7 +67,7 @@ pub fn mixer<'t>(c: &Config, p: &Part<'_, 't>, u: Var<'t>, _: &mut State<'t>, fo
     let dt = p.linear("dt_proj", selection.narrow(2, 0, r)).softplus();
     let [input, output] = [r, r + n].map(|start| selection.narrow(2, start, n)); // B and C, [B, T, N]
     let a = p.get("A_log").decay_rate(); // [E, N]
-    // DEFECT: a state from before the sequence is accepted and ignored; it is always zero. The clean mixer takes one.
+    // DEFECT: an initial state is accepted and ignored; it is always zero. The clean mixer uses it.
     let mut h = u.tape().full([b, e, n], u.dtype(), 0.0);
     let y = if form == Form::Fused {
         selective_scan(x, dt, a, input, output, h, 1.0, Form::CHUNK).0

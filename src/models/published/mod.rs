@@ -1,8 +1,7 @@
 //! The seven models of the published experiment (swiss-ai/modern_rnns, commit 629c30b) *as published, defects
-//! included*, so that what the defects did can be measured. Plain tape ops, apart from the clean mixers beside this.
+//! included*, so that the effect of each defect can be measured. They are separate from the clean mixers.
 //!
-//! Every departure from what a model's paper says is marked `DEFECT` where it happens, with what the clean mixer does
-//! instead:
+//! Every departure from a model's paper is marked `DEFECT` in the code, with what the clean mixer does instead:
 //!
 //! | model | defect |
 //! |---|---|
@@ -13,9 +12,10 @@
 //! | all with positions ([`gpt`], [`linear_transformer`], [`delta_net`]) | positions beyond the training length stay random |
 //! | all but Mamba and the LRU | every weight starts with deviation 0.02, whatever the width |
 //!
-//! [`Defect`] names those that can be left out one by one, to see what each did.
+//! [`Defect`] lists the defects that can be left out one by one.
 //!
-//! LSTM and GPT compute what their papers say. Parameters have the names of the published code, and start as there.
+//! LSTM and GPT compute what their papers say. Parameters have the names and the initial distributions of the published
+//! code.
 
 mod config;
 mod decoder;
@@ -41,26 +41,27 @@ use crate::{
     tensor::{DType, Shape, Tensor},
 };
 
-/// What a BatchNorm normalises by.
+/// The statistics that BatchNorm normalises by.
 #[derive(Clone, Copy)]
 pub enum Mode<'a> {
     /// Mean and variance of the batch.
     Training,
-    /// The running ones.
+    /// The running mean and variance.
     Evaluation(&'a Statistics),
 }
 
-/// A pass over a model: in training or not, in which form, and from which state.
+/// A pass over a model: its mode, form and state.
 pub struct Pass<'a, 't> {
-    /// What a BatchNorm normalises by.
+    /// The statistics that BatchNorm normalises by.
     pub mode: Mode<'a>,
-    /// `Recurrent`: plain tape ops. `Fused`: the same equations by the kernels of the clean mixers, where they have one.
+    /// `Recurrent`: plain tape ops. `Fused`: the same equations through the ops of the clean mixers, where there is
+    /// one.
     pub form: Form,
-    /// One a layer ([`state`]), moved on.
+    /// One per layer ([`state`]); updated.
     pub state: &'a mut [State<'t>],
 }
 
-/// What a model gives.
+/// The outputs of a model.
 pub struct Output<'t> {
     /// [B, T, classes]; of the LRU, their log-softmax.
     pub logits: Var<'t>,
@@ -121,8 +122,8 @@ pub fn entries(c: &Config, most: usize) -> Result<Vec<Entry>> {
     Ok(Init::entries_of(|i| init(c, i)))
 }
 
-/// What the published code carries from one training batch to the next on MQAR, for a layer of a batch of `b`: the
-/// states of LSTM, quasi-LSTM and LRU. The others start from nothing at each call.
+/// Shapes of the state that the published code carries from one training batch to the next on MQAR, for one layer and a
+/// batch of `b`. Only LSTM, quasi-LSTM and LRU carry one; the others start from zeros at each call.
 pub fn state(c: &Config, b: usize) -> Vec<Shape> {
     match c.model.as_str() {
         "lstm" => lstm::state(c, b),
@@ -132,7 +133,7 @@ pub fn state(c: &Config, b: usize) -> Vec<Shape> {
     }
 }
 
-/// That state before the first batch, for every layer: zeros.
+/// The state before the first batch, for every layer: zeros.
 pub fn zero_state<'t>(c: &Config, tape: &'t Tape, b: usize, dtype: DType) -> Vec<State<'t>> {
     let zeros = || state(c, b).into_iter().map(|shape| tape.full(shape, dtype, 0.0)).collect();
     (0..c.n_layers).map(|_| State { t: 0, s: zeros() }).collect()
@@ -187,7 +188,7 @@ impl Published {
         &self.params
     }
 
-    /// Its parameters, to train.
+    /// Its parameters, for training.
     pub fn params_mut(&mut self) -> &mut Params {
         &mut self.params
     }
@@ -195,7 +196,7 @@ impl Published {
     /// Whether sequences can have this length.
     ///
     /// # Errors
-    /// When the quasi-LSTM cannot cut it into its blocks.
+    /// When the quasi-LSTM cannot cut it into whole blocks.
     pub fn check_len(&self, len: usize) -> Result<()> {
         let block = self.config.block_length;
         if self.config.model != "quasi_lstm" || len.is_multiple_of(block) {
@@ -204,7 +205,7 @@ impl Published {
         Err(Error::config(format!("length {len}: the published quasi_lstm takes multiples of its block, {block}")))
     }
 
-    /// The running statistics of its BatchNorms, to restore.
+    /// The running statistics of its BatchNorms, mutable.
     pub fn statistics_mut(&mut self) -> &mut Statistics {
         &mut self.statistics
     }
@@ -218,7 +219,7 @@ impl Published {
         self.params.entries().iter().map(|e| e.name.clone()).zip(p.vars().iter().copied()).collect()
     }
 
-    /// Logits [B, T, classes] of a training batch of tokens [B, T]; running statistics move on.
+    /// Logits [B, T, classes] of a training batch of tokens [B, T]; updates the running statistics.
     ///
     /// # Errors
     /// As [`run`].
@@ -253,7 +254,7 @@ impl Published {
     }
 }
 
-/// A constant of this shape on the tape of `like`, of its element type.
+/// A constant of this shape, on the tape of `like` and of its element type.
 fn constant<'t>(like: Var<'t>, values: Vec<f64>, shape: &[usize]) -> Var<'t> {
     like.tape().constant(&Tensor::from_vec(values, shape).cast(like.dtype()))
 }

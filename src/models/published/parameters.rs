@@ -40,7 +40,7 @@ impl<'a, 't> Part<'a, 't> {
         x.linear(p.get("weight"), Some(p.get("bias")))
     }
 
-    /// Its GELU, by the tanh approximation.
+    /// torch's `nn.Linear` of this name, then GELU by the tanh approximation.
     #[track_caller]
     pub(super) fn linear_gelu(&self, name: &str, x: Var<'t>) -> Var<'t> {
         let p = self.part(name);
@@ -62,17 +62,17 @@ impl<'a, 't> Part<'a, 't> {
 
 /// How the published code initialises its layers.
 pub(super) trait PublishedInit {
-    /// Weight of this deviation, bias zero.
+    /// Weight of this standard deviation, bias zero.
     fn linear_std(&mut self, name: &str, out: usize, inp: usize, std: f64);
 
-    /// Weight and bias uniform in ±1/√in: what torch does where the code says nothing.
+    /// Weight and bias uniform in ±1/√in, torch's default.
     fn linear_torch(&mut self, name: &str, out: usize, inp: usize, bias: bool);
 
     /// Gain one, bias zero.
     fn norm(&mut self, name: &str, width: usize);
 }
 
-/// The deviation of nearly every published weight.
+/// The initial standard deviation of nearly every published weight.
 pub(super) const STD: f64 = 0.02;
 
 impl PublishedInit for Init {

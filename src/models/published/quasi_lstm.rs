@@ -5,8 +5,8 @@
 //! c_t = f_t ⊙ c_{t-1} + i_t ⊙ z_t,  h_t = o_t ⊙ tanh(c_t),  y_t = W_post h_t + b_post
 //! ```
 //!
-//! within blocks of L steps as one product: c = F [c₀, i₁ z₁, …, i_L z_L] with F_{kl} = f_{l+1} ⋯ f_k (steps from 1; 1 for
-//! l = k, 0 for l > k), and a loop over the blocks.
+//! c is one product within each block of L steps: c = F [c₀, i₁ z₁, …, i_L z_L] with F_{kl} = f_{l+1} ⋯ f_k (steps from
+//! 1; 1 for l = k, 0 for l > k), and a loop over blocks.
 
 use super::{Config, Init, Output, Part, Pass, PublishedInit, constant, decoder::Decoder};
 use crate::{
@@ -43,8 +43,8 @@ pub fn products<'t>(f: Var<'t>) -> Var<'t> {
     // Row k: f₁ … f_k, then ones; the last of n + 1 columns is a one in every row.
     let padded = Var::concat(&[f, f.tape().full([b, d, 1], f.dtype(), 1.0)], 2).reshape([b, d, 1, n + 1]);
     let factors = (padded * mask(|_, _| true)).tril(0) + mask(|k, l| l > k); // [B, D, L, L + 1]
-    // DEFECT: the products are exp(Σ ln(f + 1e-8)) − 1e-8, with the ones' 1e-8 in the sum too: some 1e-7 off in a block
-    // of 8. The clean mixer's scan multiplies the gates.
+    // DEFECT: the products are exp(Σ ln(f + 1e-8)) − 1e-8, and the padding ones get the 1e-8 too: an error of some 1e-7
+    // in a block of 8. The clean mixer's scan multiplies the gates.
     let logs = (factors + 1e-8).log();
     let from = {
         let v = (0..(n + 1) * (n + 1)).map(|i| f64::from(u8::from(i / (n + 1) >= i % (n + 1)))).collect();
@@ -54,7 +54,7 @@ pub fn products<'t>(f: Var<'t>) -> Var<'t> {
     (suffix.exp() - 1e-8).tril(1)
 }
 
-/// The carried c.
+/// Shape of the carried c.
 pub(super) fn state(c: &Config, b: usize) -> Vec<Shape> {
     vec![[b, c.inner(), 1].into()]
 }

@@ -1,9 +1,9 @@
-//! What BatchNorm remembers of the batches that it has seen.
+//! BatchNorm's running statistics.
 
 use super::{Config, Defect};
 use crate::{autograd::Var, tensor::Tensor};
 
-/// Running mean and variance of every BatchNorm, of which only the LRU has any.
+/// Running mean and variance of every BatchNorm. Only the LRU has any.
 #[derive(Clone, Debug)]
 pub struct Statistics {
     /// [norms, 2, D], f64.
@@ -24,13 +24,13 @@ impl Statistics {
         [0, 1].map(|i| self.values.window((2 * layer + i) * self.width, [self.width]).to_f64())
     }
 
-    /// All of them, as a checkpoint has them.
+    /// All statistics, as a checkpoint stores them.
     pub fn values_mut(&mut self) -> &mut Tensor {
         &mut self.values
     }
 
-    /// Move a tenth of the way to those of a training batch of `b` sequences of `t` tokens ([`batch`](super::Output::batch)); the
-    /// running variance is the unbiased one, as in torch.
+    /// Move a tenth of the way to the statistics of a training batch of `b` sequences of `t` tokens
+    /// ([`batch`](super::Output::batch)). The running variance is the unbiased one, as in torch.
     pub fn update(&mut self, batch: &[[Var; 2]], b: usize, t: usize) {
         let n = (b * t) as f64;
         let unbiased = [1.0, n / (n - 1.0).max(1.0)].into_iter().cycle();
