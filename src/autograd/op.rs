@@ -197,56 +197,53 @@ impl Grad {
         self.wanted
     }
 
-    /// If wanted, the buffer, and whether to add to it (`true`) or to overwrite all of it (`false`).
-    pub fn parts(&mut self) -> Option<(&mut Tensor, bool)> {
-        if self.wanted { self.tensor.as_mut().map(|t| (t, self.acc)) } else { None }
+    /// If wanted, the elements, and whether to add to them (`true`) or to overwrite them all (`false`).
+    pub fn slot<D: Elements + ?Sized>(&mut self) -> Option<(&mut D, bool)> {
+        if self.wanted { self.tensor.as_mut().map(|t| (D::of(t), self.acc)) } else { None }
     }
 
-    /// If wanted, call `f` with the elements and whether to add to them or to overwrite them all.
-    pub fn write<T: Real>(&mut self, f: impl FnOnce(&mut [T], bool)) {
-        if let Some((t, acc)) = self.parts() {
-            f(t.host_mut(), acc);
-        }
+    /// The same, with scratch memory to overwrite if unwanted: for kernels that compute all gradients in one pass. `like`
+    /// is the input that this gradient belongs to.
+    pub fn slot_or_scratch<D: Elements + ?Sized>(&mut self, cpu: &Cpu, like: &Tensor) -> (&mut D, bool) {
+        let acc = self.acc;
+        let t = self.tensor.get_or_insert_with(|| cpu.pool().get(like.dtype(), like.shape()));
+        (D::of(t), acc)
+    }
+}
+
+/// The elements of a slot to add to: zeros, if there was no gradient in it.
+pub fn zeroed<D: Elements + ?Sized>((elements, acc): (&mut D, bool)) -> &mut D {
+    if !acc {
+        elements.zero();
+    }
+    elements
+}
+
+/// What a kernel sees of a gradient: the tensor, or its elements in host memory.
+pub trait Elements {
+    /// That of this tensor.
+    fn of(t: &mut Tensor) -> &mut Self;
+
+    /// Overwrite all with zeros.
+    fn zero(&mut self);
+}
+
+impl Elements for Tensor {
+    fn of(t: &mut Tensor) -> &mut Tensor {
+        t
     }
 
-    /// If wanted, call `f` with the elements, zeroed on the first contribution, to add to.
-    pub fn add<T: Real>(&mut self, f: impl FnOnce(&mut [T])) {
-        self.write(|d: &mut [T], acc| {
-            if !acc {
-                d.fill(T::ZERO);
-            }
-            f(d);
-        });
+    fn zero(&mut self) {
+        self.fill(0.0);
+    }
+}
+
+impl<T: Real> Elements for [T] {
+    fn of(t: &mut Tensor) -> &mut [T] {
+        t.host_mut()
     }
 
-    /// If wanted, the buffer, zeroed on the first contribution, to add to.
-    pub fn zeroed(&mut self) -> Option<&mut Tensor> {
-        let (t, acc) = self.parts()?;
-        if !acc {
-            t.fill(0.0);
-        }
-        Some(t)
-    }
-
-    /// The elements and whether to add to them or to write them all, wanted or not (scratch memory if not): for kernels
-    /// that compute all gradients in one pass. `like` is the input that this gradient belongs to.
-    pub fn merged<T: Real>(&mut self, cpu: &Cpu, like: &Tensor) -> (&mut [T], bool) {
-        let acc = self.tensor.is_some() && self.acc;
-        let t = self.tensor.get_or_insert_with(|| cpu.pool().get(T::DTYPE, like.shape()));
-        self.acc = true;
-        (t.host_mut(), acc)
-    }
-
-    /// The elements to add to, wanted or not (scratch memory if not): for kernels that compute all gradients in
-    /// one pass. `like` is the input that this gradient belongs to.
-    pub fn slice<T: Real>(&mut self, cpu: &Cpu, like: &Tensor) -> &mut [T] {
-        let zero = self.tensor.is_none() || !self.acc;
-        let t = self.tensor.get_or_insert_with(|| cpu.pool().get(T::DTYPE, like.shape()));
-        self.acc = true;
-        let d = t.host_mut::<T>();
-        if zero {
-            d.fill(T::ZERO);
-        }
-        d
+    fn zero(&mut self) {
+        self.fill(T::ZERO);
     }
 }

@@ -117,7 +117,7 @@ impl Grad {
     /// arguments, `S* dx, int acc`. In the kernel: `if (dx) put(dx + i, v, acc);`
     #[track_caller]
     pub fn target(&mut self) -> (Arg, Arg) {
-        match self.parts() {
+        match self.slot::<Tensor>() {
             Some((t, acc)) => (Arg::from(t), Arg::from(acc)),
             None => (Arg::Ptr(0), Arg::I32(0)),
         }

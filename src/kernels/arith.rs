@@ -94,10 +94,12 @@ impl Kernel for Affine {
         let Some(g) = &dy[0] else { return };
         match cx {
             Cx::Cpu(_) => with_real!(g.dtype(), T => {
-                dx[0].write(|d, acc| affine(T::of(self.mul), T::ZERO, g.host::<T>(), d, acc));
+                if let Some((d, acc)) = dx[0].slot() {
+                    affine(T::of(self.mul), T::ZERO, g.host::<T>(), d, acc);
+                }
             }),
             Cx::Cuda(cu) => {
-                if let Some((d, acc)) = dx[0].parts() {
+                if let Some((d, acc)) = dx[0].slot::<Tensor>() {
                     let args = args![g, d, self.mul, 0.0, acc, g.len()];
                     cu.launch(&MODULE, "affine", g.dtype(), cu.elements(g.len()), args);
                 }

@@ -179,18 +179,19 @@ pub fn backward<S: Scalar, T: Real>(x: In, g: &Tensor, dx: &mut [Grad]) {
     let span = |d: usize| if d == 1 { n } else { 1 };
     for (which, grad) in dx.iter_mut().enumerate() {
         let first = which == 0;
-        grad.write::<T>(|d, acc| {
+        if let Some((d, acc)) = grad.slot::<[T]>() {
             // What does not repeat is written once; the rest is summed up from zero.
             let whole = d.len() == g.len();
             if !acc && !whole {
                 d.fill(T::ZERO);
             }
             if g.is_empty() {
-                return;
+                continue;
             }
             if let Some((sa, sb)) = rows.plain() {
                 let step = if first { sa } else { sb };
-                return rows_backward::<S, T>(first, acc || !whole, n, g, (a, sa), (b, sb), (d, step));
+                rows_backward::<S, T>(first, acc || !whole, n, g, (a, sa), (b, sb), (d, step));
+                continue;
             }
             rows.each(|i, ia, ib| {
                 let (g, a, b) = (&g[i..i + n], &a[ia..ia + span(rows.da)], &b[ib..ib + span(rows.db)]);
@@ -202,6 +203,6 @@ pub fn backward<S: Scalar, T: Real>(x: In, g: &Tensor, dx: &mut [Grad]) {
                     d[at] = sum + if acc || !whole { d[at] } else { T::ZERO };
                 }
             });
-        });
+        }
     }
 }

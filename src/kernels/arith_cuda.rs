@@ -65,7 +65,7 @@ pub(super) fn forward(cu: &Cuda, kernel: &'static str, x: In, y: &mut Tensor) {
 pub(super) fn backward(cu: &Cuda, kernels: Sums, x: In, g: &Tensor, dx: &mut [Grad]) {
     let axes = axes(&Rows::new(g.shape(), x[0].shape(), x[1].shape()));
     for (which, grad) in dx.iter_mut().enumerate() {
-        if let Some((d, acc)) = grad.parts() {
+        if let Some((d, acc)) = grad.slot::<Tensor>() {
             sum(cu, kernels, [g, &x[0], &x[1]], which + 1, 1.0, axes, d, acc);
         }
     }

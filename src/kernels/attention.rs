@@ -120,7 +120,8 @@ impl Kernel for CausalAttention {
                         5..=side_by_side::WIDEST => side_by_side::backward::<T, { side_by_side::WIDEST }>,
                         _ => tiles::backward,
                     };
-                    run(cpu, plan, &inputs, [dq.merged(cpu, &x[0]), dk.merged(cpu, &x[1]), dv.merged(cpu, &x[2])]);
+                    let [dq, dk] = [dq.slot_or_scratch(cpu, &x[0]), dk.slot_or_scratch(cpu, &x[1])];
+                    run(cpu, plan, &inputs, [dq, dk, dv.slot_or_scratch(cpu, &x[2])]);
                 }
             }),
             Cx::Cuda(cu) => {

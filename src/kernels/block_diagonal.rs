@@ -4,7 +4,7 @@
 //! is spread over its block. Other blocks are matrix products whose rows lie apart.
 
 use crate::{
-    autograd::{Grad, In, Kernel, Value},
+    autograd::{Grad, In, Kernel, Value, zeroed},
     cuda::{Cuda, View},
     kernels::{
         gemm::{Mat, Products, Start, gemm_as},
@@ -149,8 +149,10 @@ fn backward<T: Real>(cpu: &Cpu, z: Size, x: &[T], w: &[T], g: &[T], dx: &mut [Gr
     if z.tiny() && z.g > 0 {
         let mut packed = cpu.temp::<T>(w.len());
         pack(w, true, lanes_mut(&mut packed));
-        gx.write(|d, acc| product(lanes(g), lanes(&packed).as_chunks().0, lanes_mut(d), acc));
-        return gw.add(|d: &mut [T]| {
+        if let Some((d, acc)) = gx.slot() {
+            product(lanes(g), lanes(&packed).as_chunks().0, lanes_mut(d), acc);
+        }
+        if let Some(d) = gw.slot::<[T]>().map(zeroed) {
             const V: usize = 4;
             let (g, x, n) = (lanes(g), lanes(x), z.g / 4);
             for (i, d) in d.chunks_mut(V * 4 * L).enumerate() {
@@ -160,11 +162,12 @@ fn backward<T: Real>(cpu: &Cpu, z: Size, x: &[T], w: &[T], g: &[T], dx: &mut [Gr
                     d.chunks_mut(4 * L).enumerate().for_each(|(j, d)| weights::<T, 1>(g, x, V * i + j, n, d));
                 }
             }
-        });
+        }
+        return;
     }
     let (width_x, width_y) = (z.g * z.i, z.out());
-    let mut dw = gw.zeroed().map(|d| d.host_mut::<T>());
-    let mut dx = gx.parts().map(|(d, acc)| (d.host_mut::<T>(), acc));
+    let mut dw = gw.slot::<[T]>().map(zeroed);
+    let mut dx = gx.slot::<[T]>();
     if let Some((dx, false)) = &mut dx
         && width_y == 0
     {
@@ -193,11 +196,11 @@ fn backward_cuda(cu: &Cuda, z: Size, [x, w, g]: [&Tensor; 3], dx: &mut [Grad]) {
     for q in 0..z.p {
         let (at_w, every_w) = (q * z.o * z.i, z.p * z.o * z.i);
         let g = View::new(g, my).at(z.part(q)).every(z.o);
-        if let Some((d, acc)) = gx.parts() {
+        if let Some((d, acc)) = gx.slot::<Tensor>() {
             let w = View::new(w, mw).at(at_w).every(every_w);
             cu.gemm(1.0, g, w, View::out(d, mx).every(z.i), acc || q > 0, z.g);
         }
-        if let Some((d, acc)) = gw.parts() {
+        if let Some((d, acc)) = gw.slot::<Tensor>() {
             let dw = View::out(d, mw).at(at_w).every(every_w);
             cu.gemm(1.0, g.t(), View::new(x, mx).every(z.i), dw, acc, z.g);
         }
@@ -242,9 +245,11 @@ impl Kernel for BlockDiagonal {
         }
         for db in db {
             match cx {
-                Cx::Cpu(_) => with_real!(g.dtype(), T => db.add(|d: &mut [T]| columns(g.host(), d))),
+                Cx::Cpu(_) => with_real!(g.dtype(), T => if let Some(d) = db.slot::<[T]>().map(zeroed) {
+                    columns(g.host(), d);
+                }),
                 Cx::Cuda(cu) => {
-                    if let Some((d, acc)) = db.parts() {
+                    if let Some((d, acc)) = db.slot::<Tensor>() {
                         column_sums_cuda(cu, g, Size::of(x, self, 0).rows, d, acc);
                     }
                 }

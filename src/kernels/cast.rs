@@ -29,10 +29,12 @@ impl Kernel for Cast {
         let Some(g) = &dy[0] else { return };
         match cx {
             Cx::Cpu(_) => with_real!(x[0].dtype(), X => with_real!(g.dtype(), Y => {
-                dx[0].write(|d, acc| convert::<Y, X>(g.host(), d, acc));
+                if let Some((d, acc)) = dx[0].slot() {
+                    convert::<Y, X>(g.host(), d, acc);
+                }
             })),
             Cx::Cuda(cu) => {
-                if let Some((d, acc)) = dx[0].parts() {
+                if let Some((d, acc)) = dx[0].slot::<Tensor>() {
                     cu.gpu().convert(g, d, acc);
                 }
             }

@@ -4,7 +4,7 @@ mod cpu;
 
 use crate::{
     args,
-    autograd::{Grad, In, Kernel, Value},
+    autograd::{Grad, In, Kernel, Value, zeroed},
     cuda::{Cuda, Launch, Module},
     kernels::linear::total_cuda,
     ops::conv::CausalConv1d,
@@ -67,10 +67,10 @@ fn backward_cuda(s: Sizes, cu: &Cuda, x: In, g: &Tensor, dx: &mut [Grad]) {
     }
     let Some(sums) = sums else { return };
     let (taps, biases) = (rows * s.d * s.w, rows * s.d);
-    if let Some((d, acc)) = d_w.parts() {
+    if let Some((d, acc)) = d_w.slot::<Tensor>() {
         total_cuda(cu, &sums.window(0, [taps]), rows, d, acc);
     }
-    if let Some((d, acc)) = d_bias.first_mut().and_then(Grad::parts) {
+    if let Some((d, acc)) = d_bias.first_mut().and_then(Grad::slot::<Tensor>) {
         total_cuda(cu, &sums.window(taps, [biases]), rows, d, acc);
     }
 }
@@ -92,14 +92,8 @@ impl Kernel for CausalConv1d {
     fn backward(&self, cx: &Cx, x: In, _: &[Value], dy: &[Option<Tensor>], dx: &mut [Grad]) {
         let Some(g) = &dy[0] else { return };
         match cx {
-            Cx::Cpu(cpu) => with_real!(g.dtype(), T => if g.is_empty() {
-                dx.iter_mut().for_each(|dx| dx.add::<T>(|_| ()));
-            } else {
-                cpu::backward::<T>(Sizes::of(x), cpu, x, g, dx);
-            }),
-            Cx::Cuda(_) if g.is_empty() => dx.iter_mut().for_each(|dx| {
-                dx.zeroed();
-            }),
+            _ if g.is_empty() => dx.iter_mut().filter_map(Grad::slot::<Tensor>).for_each(|dx| _ = zeroed(dx)),
+            Cx::Cpu(cpu) => with_real!(g.dtype(), T => cpu::backward::<T>(Sizes::of(x), cpu, x, g, dx)),
             Cx::Cuda(cu) => backward_cuda(Sizes::of(x), cu, x, g, dx),
         }
     }

@@ -71,11 +71,11 @@ impl Kernel for Cumsum {
             return;
         }
         match cx {
-            Cx::Cpu(cpu) => with_real!(g.dtype(), T => dx[0].write::<T>(|d, acc| {
+            Cx::Cpu(cpu) => with_real!(g.dtype(), T => if let Some((d, acc)) = dx[0].slot::<[T]>() {
                 cumsum_backward(n, inner, g.host(), d, &mut cpu.temp::<T>(inner), acc);
-            })),
+            }),
             Cx::Cuda(cu) => {
-                if let Some((d, acc)) = dx[0].parts() {
+                if let Some((d, acc)) = dx[0].slot::<Tensor>() {
                     cumsum_cuda(cu, g, d, acc, n, inner, true);
                 }
             }

@@ -97,13 +97,13 @@ fn backward<T: Math>(cpu: &Cpu, p: Plan<T>, x: In, y: &[Value], dy: &[Option<Ten
     let y = Saved { e: y[2].host(), states: y[3].host(), d_o: seed(&dy[0]), ds: seed(&dy[1]) };
     if let [dq, dk, dv, dbeta, ds0, gate @ ..] = dx {
         let d = Grads {
-            dq: dq.merged(cpu, &x[0]),
-            dk: dk.merged(cpu, &x[1]),
-            dv: dv.merged(cpu, &x[2]),
-            dbeta: dbeta.merged(cpu, &x[3]),
+            dq: dq.slot_or_scratch(cpu, &x[0]),
+            dk: dk.slot_or_scratch(cpu, &x[1]),
+            dv: dv.slot_or_scratch(cpu, &x[2]),
+            dbeta: dbeta.slot_or_scratch(cpu, &x[3]),
             state: ds0.wanted(),
-            ds0: if ds0.wanted() { ds0.merged(cpu, &x[4]) } else { (&mut [], false) },
-            dg: gate.first_mut().map_or((&mut [], false), |dg| dg.merged(cpu, &x[5])),
+            ds0: if ds0.wanted() { ds0.slot_or_scratch(cpu, &x[4]) } else { (&mut [], false) },
+            dg: gate.first_mut().map_or((&mut [], false), |dg| dg.slot_or_scratch(cpu, &x[5])),
         };
         let run = if p.recurrent { recurrent::backward } else { chunk::backward };
         run(cpu, p, &inputs(&x), &y, d);

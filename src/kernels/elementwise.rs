@@ -62,13 +62,17 @@ macro_rules! kernels {
                     let Some(g) = &dy[0] else { return };
                     match cx {
                         Cx::Cpu(_) => match x[0].dtype() {
-                            DType::F32 => dx[0].write(|d, acc| k32::backward(x[0].host(), y[0].host(), g.host(), d, acc)),
-                            _ => dx[0].write(|d, acc| k64::backward(x[0].host(), y[0].host(), g.host(), d, acc)),
+                            DType::F32 => if let Some((d, acc)) = dx[0].slot() {
+                                k32::backward(x[0].host(), y[0].host(), g.host(), d, acc);
+                            },
+                            _ => if let Some((d, acc)) = dx[0].slot() {
+                                k64::backward(x[0].host(), y[0].host(), g.host(), d, acc);
+                            },
                         },
                         Cx::Cuda(cu) => {
                             let n = x[0].len();
                             let kernel = concat!(stringify!($name), "_backward");
-                            if let Some((d, acc)) = dx[0].parts() {
+                            if let Some((d, acc)) = dx[0].slot::<Tensor>() {
                                 let args = args![&x[0], &y[0], g, d, acc, n];
                                 cu.launch(&MODULE, kernel, x[0].dtype(), cu.elements(n), args);
                             }

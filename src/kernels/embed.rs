@@ -2,7 +2,7 @@
 
 use crate::{
     args,
-    autograd::{Grad, In, Kernel, Value},
+    autograd::{Grad, In, Kernel, Value, zeroed},
     cuda::{Cuda, Launch, Module},
     kernels::linear::total_cuda,
     ops::embed::{Embedding, Gather},
@@ -92,11 +92,11 @@ impl Kernel for Embedding {
         let Some(g) = &dy[0] else { return };
         let n = x[0].shape().last();
         match cx {
-            Cx::Cpu(cpu) => with_real!(g.dtype(), T => dx[0].add::<T>(|d| if n > 0 {
+            Cx::Cpu(cpu) => with_real!(g.dtype(), T => if let Some(d) = dx[0].slot::<[T]>().map(zeroed) && n > 0 {
                 add_rows_cpu(cpu, n, x[1].host(), g.host(), d);
-            })),
+            }),
             Cx::Cuda(cu) => {
-                if let Some((d, acc)) = dx[0].parts() {
+                if let Some((d, acc)) = dx[0].slot::<Tensor>() {
                     add_rows_cuda(cu, &x[1], g, d, acc);
                 }
             }
@@ -124,11 +124,11 @@ impl Kernel for Gather {
         let Some(g) = &dy[0] else { return };
         let c = x[0].shape().last();
         match cx {
-            Cx::Cpu(_) => with_real!(g.dtype(), T => dx[0].add::<T>(|d| {
+            Cx::Cpu(_) => with_real!(g.dtype(), T => if let Some(d) = dx[0].slot::<[T]>().map(zeroed) {
                 g.host::<T>().iter().zip(ids(&x[1])).enumerate().for_each(|(i, (&g, id))| d[i * c + id] += g);
-            })),
+            }),
             Cx::Cuda(cu) => {
-                if let Some((d, acc)) = dx[0].parts() {
+                if let Some((d, acc)) = dx[0].slot::<Tensor>() {
                     let rows = g.len();
                     let over = cu.elements(if acc { rows } else { rows * c });
                     cu.launch(&MODULE, "gather_backward", g.dtype(), over, args![&x[1], g, d, acc, rows, c]);

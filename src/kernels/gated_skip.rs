@@ -9,7 +9,7 @@
 
 use crate::{
     args,
-    autograd::{Grad, In, Kernel, Value},
+    autograd::{Grad, In, Kernel, Value, zeroed},
     cuda::{Cuda, Module},
     kernels::{lane_sums::columns, linear::column_sums_cuda, math::Math},
     ops::gated_skip::GatedSkip,
@@ -56,8 +56,9 @@ fn backward_cpu<T: Math>(cpu: &Cpu, x: In, g: &Tensor, dx: &mut [Grad]) {
     let [y, d, v, z] = std::array::from_fn(|i| x[i].host::<T>());
     let (g, all) = (g.host::<T>(), repeated(d));
     let [dy, dd, dv, dz] = dx else { return };
-    let dd = dd.slice::<T>(cpu, &x[1]);
-    let mut parts = [dy.merged::<T>(cpu, &x[0]), dv.merged(cpu, &x[2]), dz.merged(cpu, &x[3])];
+    let dd = zeroed(dd.slot_or_scratch::<[T]>(cpu, &x[1]));
+    let mut parts =
+        [dy.slot_or_scratch::<[T]>(cpu, &x[0]), dv.slot_or_scratch(cpu, &x[2]), dz.slot_or_scratch(cpu, &x[3])];
     let mut products = cpu.temp::<T>(all.len());
     for start in (0..g.len()).step_by(all.len().max(1)) {
         let n = all.len().min(g.len() - start);
@@ -84,7 +85,7 @@ fn backward_cuda(cu: &Cuda, x: In, g: &Tensor, dx: &mut [Grad]) {
     let out = products.as_deref_mut();
     let args = args![y, d, v, z, g, dy.0, dy.1, dv.0, dv.1, dz.0, dz.1, out, n, width];
     cu.launch(&MODULE, "gated_skip_backward", dtype, over, args);
-    if let (Some(products), Some((d, acc))) = (&products, dd.parts()) {
+    if let (Some(products), Some((d, acc))) = (&products, dd.slot::<Tensor>()) {
         column_sums_cuda(cu, products, n / width.max(1), d, acc);
     }
 }

@@ -63,7 +63,9 @@ impl Kernel for Glu {
         }
         match cx {
             Cx::Cpu(_) => with_real!(g.dtype(), T => {
-                dx[0].write::<T>(|d, acc| backward(n, x[0].host(), y[0].host(), g.host(), d, acc));
+                if let Some((d, acc)) = dx[0].slot::<[T]>() {
+                    backward(n, x[0].host(), y[0].host(), g.host(), d, acc);
+                }
             }),
             Cx::Cuda(cu) => {
                 let (dtype, (d, acc)) = (g.dtype(), dx[0].target());

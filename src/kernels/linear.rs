@@ -96,7 +96,7 @@ pub(super) fn backward_cpu<T: Real>(cpu: &Cpu, sizes: Sizes, seen: Seen<T>, [mut
 
 /// The gradients that are wanted, for [`backward_cpu`].
 pub(super) fn targets<T: Real>(dx: &mut [Grad]) -> Targets<'_, T> {
-    let mut d = dx.iter_mut().map(|d| d.parts().map(|(d, acc)| (d.host_mut::<T>(), acc)));
+    let mut d = dx.iter_mut().map(Grad::slot::<[T]>);
     std::array::from_fn(|_| d.next().flatten())
 }
 
@@ -153,13 +153,13 @@ pub(super) fn backward_cuda(cu: &Cuda, x: In, g: &Tensor, dx: &mut [Grad]) {
     });
     let gv = View::new(rounded.as_deref().unwrap_or(g), mg);
     let (x, w) = (View::new(&x[0], mx), View::new(&x[1], mw));
-    if let Some((d, acc)) = dx[0].parts() {
+    if let Some((d, acc)) = dx[0].slot::<Tensor>() {
         cu.gemm(1.0, gv, w, View::out(d, mx), acc, 1);
     }
-    if let Some((d, acc)) = dx[1].parts() {
+    if let Some((d, acc)) = dx[1].slot::<Tensor>() {
         cu.gemm(1.0, gv.t(), x, View::out(d, mw), acc, 1);
     }
-    if let Some((d, acc)) = dx.get_mut(2).and_then(Grad::parts) {
+    if let Some((d, acc)) = dx.get_mut(2).and_then(Grad::slot::<Tensor>) {
         column_sums_cuda(cu, g, rows, d, acc);
     }
 }

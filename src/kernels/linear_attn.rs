@@ -103,12 +103,12 @@ fn backward<T: Real>(cpu: &Cpu, p: Plan<T>, x: In, y: &[Value], dy: &[Option<Ten
     if let [dq, dk, dv, ds0, rest @ ..] = dx {
         let state = ds0.wanted() || rest.iter().any(Grad::wanted);
         let d = Grads {
-            dq: dq.merged(cpu, &x[0]),
-            dk: dk.merged(cpu, &x[1]),
-            dv: dv.merged(cpu, &x[2]),
+            dq: dq.slot_or_scratch(cpu, &x[0]),
+            dk: dk.slot_or_scratch(cpu, &x[1]),
+            dv: dv.slot_or_scratch(cpu, &x[2]),
             state,
-            ds0: if state { ds0.merged(cpu, &x[3]) } else { (&mut [], false) },
-            dz0: rest.first_mut().filter(|_| state).map(|d| d.merged(cpu, &x[4])),
+            ds0: if state { ds0.slot_or_scratch(cpu, &x[3]) } else { (&mut [], false) },
+            dz0: rest.first_mut().filter(|_| state).map(|d| d.slot_or_scratch(cpu, &x[4])),
         };
         let run = if p.dims.small() { recurrent::backward } else { chunk::backward };
         run(cpu, p, &inputs(&x), &y, d);

@@ -174,13 +174,13 @@ impl Kernel for CrossEntropy {
         }
         let (n, ignore) = (x[0].shape().last(), self.ignore_index);
         match cx {
-            Cx::Cpu(_) => with_real!(g.dtype(), T => dx[0].write::<T>(|d, acc| {
+            Cx::Cpu(_) => with_real!(g.dtype(), T => if let Some((d, acc)) = dx[0].slot::<[T]>() {
                 let targets = x[1].host::<i32>();
                 let scale = g.host::<T>()[0] * T::of(self.scale(targets));
                 backward(n, ignore, T::of(self.smoothing), scale, y[1].host(), targets, d, acc);
-            })),
+            }),
             Cx::Cuda(cu) => {
-                let Some((d, acc)) = dx[0].parts() else { return };
+                let Some((d, acc)) = dx[0].slot::<Tensor>() else { return };
                 let (dtype, rows, size) = (x[0].dtype(), x[1].len(), d.len());
                 let mut count = cu.temp(DType::I32, 1);
                 let args = args![&x[1], rows, ignore, &mut count];

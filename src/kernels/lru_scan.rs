@@ -8,7 +8,7 @@
 
 use crate::{
     args,
-    autograd::{Grad, In, Kernel, Value},
+    autograd::{Grad, In, Kernel, Value, zeroed},
     cuda::{Cuda, Module},
     kernels::{
         lanes::avx512_here,
@@ -235,9 +235,9 @@ impl LruScan {
         let z = zeros::<T>(cpu, dh, &y[0]);
         let zl = cpu.zeros::<T>(if dlr.is_some() && dli.is_some() { 0 } else { y[1].len() });
         let (dh, dlast) = (cotangent(dh, &z), (cotangent(dlr, &zl), cotangent(dli, &zl)));
-        let dlambda = (glr.slice::<T>(cpu, &x[0]), gli.slice::<T>(cpu, &x[1]));
-        let (dv, acc) = gx.merged::<T>(cpu, &x[2]);
-        let (dh0r, dh0i) = (ghr.merged::<T>(cpu, &x[3]), ghi.merged::<T>(cpu, &x[4]));
+        let dlambda = (zeroed(glr.slot_or_scratch::<[T]>(cpu, &x[0])), zeroed(gli.slot_or_scratch::<[T]>(cpu, &x[1])));
+        let (dv, acc) = gx.slot_or_scratch::<[T]>(cpu, &x[2]);
+        let (dh0r, dh0i) = (ghr.slot_or_scratch::<[T]>(cpu, &x[3]), ghi.slot_or_scratch::<[T]>(cpu, &x[4]));
         if t == 0 || d == 0 {
             put_all(dh0r.0, dlast.0, dh0r.1);
             return put_all(dh0i.0, dlast.1, dh0i.1);
@@ -311,7 +311,7 @@ impl LruScan {
         cu.launch(&MODULE, "lru_run_back", dtype, p.launch(), args);
         let Some(sums) = sums else { return };
         for (i, grad) in [glr, gli].into_iter().enumerate() {
-            if let Some((to, acc)) = grad.parts() {
+            if let Some((to, acc)) = grad.slot::<Tensor>() {
                 linear::total_cuda(cu, &sums.window(i * rows * d, [rows, d]), rows, to, acc);
             }
         }

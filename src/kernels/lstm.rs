@@ -108,7 +108,7 @@ impl LstmSequence {
         let (mut dh, mut dc) = (cpu.temp::<T>(s.b * s.d), cpu.temp::<T>(s.b * s.d));
         dh.copy_from_slice(cotangent(dh_last, &zh));
         dc.copy_from_slice(cotangent(dc_last, &zc));
-        let (dx, acc) = gx.merged::<T>(cpu, &x[0]);
+        let (dx, acc) = gx.slot_or_scratch::<[T]>(cpu, &x[0]);
         // dx is the gradient of the gates' sums; where it is to be added to, they need memory of their own.
         let mut own = cpu.temp::<T>(if acc { 4 * h.len() } else { 0 });
         let dz: &mut [T] = if acc { &mut own } else { &mut *dx };
@@ -118,9 +118,15 @@ impl LstmSequence {
             _ if s.d <= FEW => narrow::backward(s, [w, c0, gates, c, u, dy], to),
             _ => wide::backward(cpu, s, [w, c0, gates, c, dy], to),
         }
-        gw.write(|dw, acc| weights_back(cpu, s, dz, h0, h, dw, acc));
-        gh0.write(|d, acc| put_all(d, &dh, acc));
-        gc0.write(|d, acc| put_all(d, &dc, acc));
+        if let Some((dw, acc)) = gw.slot() {
+            weights_back(cpu, s, dz, h0, h, dw, acc);
+        }
+        if let Some((d, acc)) = gh0.slot() {
+            put_all(d, &dh, acc);
+        }
+        if let Some((d, acc)) = gc0.slot() {
+            put_all(d, &dc, acc);
+        }
         if acc {
             put_all(dx, &own, true);
         }

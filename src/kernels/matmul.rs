@@ -1,7 +1,7 @@
 //! The kernel of [`Matmul`].
 
 use crate::{
-    autograd::{Grad, In, Kernel, Value},
+    autograd::{Grad, In, Kernel, Value, zeroed},
     cuda::View,
     kernels::gemm::{Start, gemm_as},
     ops::matmul::Matmul,
@@ -69,11 +69,13 @@ impl Kernel for Matmul {
                 let products = cpu.products();
                 let (a, b, g) = (x[0].host::<T>(), x[1].host::<T>(), g.host::<T>());
                 let (na, ny) = (p.a.rows * p.a.cols, p.y.rows * p.y.cols);
-                dx[0].write::<T>(|d, acc| for i in 0..p.batch {
-                    let (g, b) = ((&g[i * ny..], p.y), (&b[i * p.step_b..], p.b.t()));
-                    gemm_as(products, Start::of(acc), T::ONE, g, b, (&mut d[i * na..], p.a));
-                });
-                dx[1].write::<T>(|d, acc| {
+                if let Some((d, acc)) = dx[0].slot::<[T]>() {
+                    for i in 0..p.batch {
+                        let (g, b) = ((&g[i * ny..], p.y), (&b[i * p.step_b..], p.b.t()));
+                        gemm_as(products, Start::of(acc), T::ONE, g, b, (&mut d[i * na..], p.a));
+                    }
+                }
+                if let Some((d, acc)) = dx[1].slot::<[T]>() {
                     if p.batch == 0 && !acc {
                         d.fill(T::ZERO);
                     }
@@ -82,21 +84,21 @@ impl Kernel for Matmul {
                         let (a, g) = ((&a[i * na..], p.a.t()), (&g[i * ny..], p.y));
                         gemm_as(products, Start::of(acc), T::ONE, a, g, (&mut d[i * p.step_b..], p.b));
                     }
-                });
+                }
             }),
             Cx::Cuda(cu) => {
                 let (na, ny) = (p.a.rows * p.a.cols, p.y.rows * p.y.cols);
                 let (a, g) = (View::new(&x[0], p.a).every(na), View::new(g, p.y).every(ny));
                 let b = View::new(&x[1], p.b).every(p.step_b);
-                if let Some((d, acc)) = dx[0].parts() {
+                if let Some((d, acc)) = dx[0].slot::<Tensor>() {
                     cu.gemm(1.0, g, b.t(), View::out(d, p.a).every(na), acc, p.batch);
                 }
                 // One matrix for all batches gets their sum: one product after the other.
                 if p.step_b > 0 || p.batch == 1 {
-                    if let Some((d, acc)) = dx[1].parts() {
+                    if let Some((d, acc)) = dx[1].slot::<Tensor>() {
                         cu.gemm(1.0, a.t(), g, View::out(d, p.b).every(p.step_b), acc, p.batch);
                     }
-                } else if let Some(d) = dx[1].zeroed() {
+                } else if let Some(d) = dx[1].slot::<Tensor>().map(zeroed) {
                     for i in 0..p.batch {
                         cu.gemm(1.0, a.at(i * na).t(), g.at(i * ny), View::out(d, p.b), true, 1);
                     }

@@ -4,7 +4,7 @@ mod chunk;
 mod device;
 
 use crate::{
-    autograd::{Grad, In, Kernel, Outs, Value},
+    autograd::{Grad, In, Kernel, Outs, Value, zeroed},
     kernels::{
         heads::{Merged, seed},
         math::Math,
@@ -206,16 +206,16 @@ fn backward<T: Math>(cpu: &Cpu, p: Plan<T>, x: In, y: &[Value], dy: &[Option<Ten
     if let [dq, dk, dv, di, df, dc0, dn0, dm0, dw0] = dx {
         let state = [&*dc0, &*dn0, &*dm0, &*dw0].into_iter().any(Grad::wanted);
         let d = Grads {
-            dq: dq.merged(cpu, &x[0]),
-            dk: dk.merged(cpu, &x[1]),
-            dv: dv.merged(cpu, &x[2]),
-            di: di.slice(cpu, &x[3]),
-            df: df.slice(cpu, &x[4]),
+            dq: dq.slot_or_scratch(cpu, &x[0]),
+            dk: dk.slot_or_scratch(cpu, &x[1]),
+            dv: dv.slot_or_scratch(cpu, &x[2]),
+            di: zeroed(di.slot_or_scratch(cpu, &x[3])),
+            df: zeroed(df.slot_or_scratch(cpu, &x[4])),
             state,
-            dc0: if state { dc0.slice(cpu, &x[5]) } else { &mut [] },
-            dn0: if state { dn0.slice(cpu, &x[6]) } else { &mut [] },
-            dm0: if state { dm0.slice(cpu, &x[7]) } else { &mut [] },
-            dw0: if state { dw0.slice(cpu, &x[8]) } else { &mut [] },
+            dc0: if state { zeroed(dc0.slot_or_scratch(cpu, &x[5])) } else { &mut [] },
+            dn0: if state { zeroed(dn0.slot_or_scratch(cpu, &x[6])) } else { &mut [] },
+            dm0: if state { zeroed(dm0.slot_or_scratch(cpu, &x[7])) } else { &mut [] },
+            dw0: if state { zeroed(dw0.slot_or_scratch(cpu, &x[8])) } else { &mut [] },
         };
         chunk::backward(cpu, p, &inputs(&x), &y, d);
     }

@@ -2,7 +2,7 @@
 
 use crate::{
     args,
-    autograd::{Grad, In, Kernel, Value},
+    autograd::{Grad, In, Kernel, Value, zeroed},
     kernels::movement_cuda::{MODULE, runs_cuda},
     ops::movement::{Concat, Narrow, Tril},
     tensor::{Cx, Element, Real, Tensor},
@@ -74,15 +74,15 @@ impl Kernel for Narrow {
         let (outer, n, inner) = x[0].shape().split(self.axis);
         let run = self.len * inner;
         match cx {
-            Cx::Cpu(_) => with_real!(g.dtype(), T => dx[0].write::<T>(|d, acc| {
+            Cx::Cpu(_) => with_real!(g.dtype(), T => if let Some((d, acc)) = dx[0].slot::<[T]>() {
                 if !acc && self.len < n {
                     d.fill(T::ZERO);
                 }
                 if outer * run > 0 {
                     move_runs(outer, run, g.host(), run, &mut d[self.start * inner..], n * inner, acc);
                 }
-            })),
-            Cx::Cuda(cu) => match dx[0].parts() {
+            }),
+            Cx::Cuda(cu) => match dx[0].slot::<Tensor>() {
                 Some((d, true)) => {
                     runs_cuda(cu, g, 0, run, d, self.start * inner, n * inner, true, [outer, run]);
                 }
@@ -131,9 +131,9 @@ impl Kernel for Concat {
                 let mut at = 0;
                 for (i, dx) in dx.iter_mut().enumerate() {
                     let run = x[i].shape().dims()[self.axis] * inner;
-                    dx.write::<T>(|d, acc| if outer * run > 0 {
+                    if let Some((d, acc)) = dx.slot::<[T]>() && outer * run > 0 {
                         move_runs(outer, run, &g.host()[at..], n * inner, d, run, acc);
-                    });
+                    }
                     at += run;
                 }
             }),
@@ -141,7 +141,7 @@ impl Kernel for Concat {
                 let mut at = 0;
                 for (i, dx) in dx.iter_mut().enumerate() {
                     let run = x[i].shape().dims()[self.axis] * inner;
-                    if let Some((d, acc)) = dx.parts() {
+                    if let Some((d, acc)) = dx.slot::<Tensor>() {
                         runs_cuda(cu, g, at, n * inner, d, 0, run, acc, [outer, run]);
                     }
                     at += run;
@@ -171,14 +171,14 @@ impl Kernel for Tril {
         let Some(g) = &dy[0] else { return };
         let (rows, cols) = (x[0].shape().at(-2), x[0].shape().at(-1).max(1));
         match cx {
-            Cx::Cpu(_) => with_real!(g.dtype(), T => dx[0].add::<T>(|d| {
+            Cx::Cpu(_) => with_real!(g.dtype(), T => if let Some(d) = dx[0].slot::<[T]>().map(zeroed) {
                 for (i, (d, g)) in d.chunks_exact_mut(cols).zip(g.host::<T>().chunks_exact(cols)).enumerate() {
                     let kept = self.kept(i % rows, cols);
                     d[..kept].iter_mut().zip(&g[..kept]).for_each(|(d, &g)| *d += g);
                 }
-            })),
+            }),
             Cx::Cuda(cu) => {
-                if let Some((d, acc)) = dx[0].parts() {
+                if let Some((d, acc)) = dx[0].slot::<Tensor>() {
                     self.cuda(cu, g, d, acc);
                 }
             }

@@ -6,7 +6,7 @@ mod l2;
 
 use crate::{
     args,
-    autograd::{Grad, In, Kernel, Outs, Value},
+    autograd::{Grad, In, Kernel, Outs, Value, zeroed},
     cuda::{Cuda, Launch, Module},
     kernels::{
         lane_sums::{self, NARROW, parts, parts3, rows_at_once, sums},
@@ -143,24 +143,28 @@ fn norm_backward(centre: bool, eps: f64, cx: &Cx, x: In, y: &[Value], dy: &[Opti
             let (mean, r, n) = (y[1].host::<T>(), y[2].host::<T>(), w.len());
             let stretches = if g.is_empty() { vec![] } else { far::stretches(mean, r) };
             let part = |rows: &Range<usize>| rows.start * n..rows.end * n;
-            dx[0].write::<T>(|d, acc| for (rows, far) in &stretches {
-                let (a, g, d) = (&a[part(rows)], &g[part(rows)], &mut d[part(rows)]);
-                if *far {
-                    far::backward_x(centre, eps, a, w, g, d, acc);
-                } else {
-                    backward_x(centre, a, w, &mean[rows.clone()], &r[rows.clone()], g, d, acc);
+            if let Some((d, acc)) = dx[0].slot::<[T]>() {
+                for (rows, far) in &stretches {
+                    let (a, g, d) = (&a[part(rows)], &g[part(rows)], &mut d[part(rows)]);
+                    if *far {
+                        far::backward_x(centre, eps, a, w, g, d, acc);
+                    } else {
+                        backward_x(centre, a, w, &mean[rows.clone()], &r[rows.clone()], g, d, acc);
+                    }
                 }
-            });
-            dx[1].add::<T>(|d| for (rows, far) in &stretches {
-                let (a, g) = (&a[part(rows)], &g[part(rows)]);
-                if *far {
-                    far::backward_w(centre, eps, a, g, d);
-                } else {
-                    backward_w(a, &mean[rows.clone()], &r[rows.clone()], g, d);
+            }
+            if let Some(d) = dx[1].slot::<[T]>().map(zeroed) {
+                for (rows, far) in &stretches {
+                    let (a, g) = (&a[part(rows)], &g[part(rows)]);
+                    if *far {
+                        far::backward_w(centre, eps, a, g, d);
+                    } else {
+                        backward_w(a, &mean[rows.clone()], &r[rows.clone()], g, d);
+                    }
                 }
-            });
-            if let Some(dx) = dx.get_mut(2) {
-                dx.add::<T>(|d| if !g.is_empty() { lane_sums::columns(g, d) });
+            }
+            if let Some(d) = dx.get_mut(2).and_then(Grad::slot::<[T]>).map(zeroed) && !g.is_empty() {
+                lane_sums::columns(g, d);
             }
         }),
         Cx::Cuda(cu) => norm_backward_cuda(cu, centre, eps, x, g, dx),
@@ -170,10 +174,7 @@ fn norm_backward(centre: bool, eps: f64, cx: &Cx, x: In, y: &[Value], dy: &[Opti
 fn norm_backward_cuda(cu: &Cuda, centre: bool, eps: f64, x: In, g: &Tensor, dx: &mut [Grad]) {
     let [dx, dws @ ..] = dx else { return };
     if g.is_empty() {
-        dws.iter_mut().for_each(|d| {
-            d.zeroed();
-        });
-        return;
+        return dws.iter_mut().filter_map(Grad::slot::<Tensor>).for_each(|d| _ = zeroed(d));
     }
     let (n, rows, dtype) = (x[1].len(), g.len() / x[1].len(), g.dtype());
     let (_, lanes) = cu.rows(rows, n);
@@ -196,7 +197,7 @@ fn norm_backward_cuda(cu: &Cuda, centre: bool, eps: f64, x: In, g: &Tensor, dx: 
     cu.launch(&MODULE, "norm_backward", dtype, Launch::blocks(blocks, 256).shared(shared), args);
     if let Some(sums) = sums {
         for (i, dw) in dws.iter_mut().enumerate() {
-            if let Some((d, acc)) = dw.parts() {
+            if let Some((d, acc)) = dw.slot::<Tensor>() {
                 total_cuda(cu, &sums.window(i * blocks * n, [blocks * n]), blocks, d, acc);
             }
         }

@@ -104,7 +104,7 @@ impl Kernel for Permute {
         let walk = self.walk(x[0].shape());
         let (rows, n, s) = (walk.rows, walk.inner.0, walk.inner.1);
         match cx {
-            Cx::Cpu(_) => with_real!(g.dtype(), T => dx[0].write::<T>(|d, acc| {
+            Cx::Cpu(_) => with_real!(g.dtype(), T => if let Some((d, acc)) = dx[0].slot::<[T]>() {
                 let g = g.host::<T>();
                 walk.each(|at_y, at_x| {
                     let (d, g) = (&mut d[at_x..], &g[at_y..]);
@@ -114,9 +114,9 @@ impl Kernel for Permute {
                         (false, false) => walk.tiled(|i, j| d[j] = g[i]),
                     }
                 });
-            })),
+            }),
             Cx::Cuda(cu) => {
-                if let Some((d, acc)) = dx[0].parts() {
+                if let Some((d, acc)) = dx[0].slot::<Tensor>() {
                     walk.cuda(cu, g, d, acc, true);
                 }
             }

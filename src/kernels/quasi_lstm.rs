@@ -264,8 +264,8 @@ impl QuasiLstm {
         let (_, t, d) = y[0].shape().split(1);
         let (zh, zl) = (zeros::<T>(cpu, dh, &y[0]), zeros::<T>(cpu, dlast, &y[1]));
         let (dh, dlast) = (cotangent(dh, &zh), cotangent(dlast, &zl));
-        let dc0 = gc0.merged::<T>(cpu, &x[1]);
-        let (dx, acc) = gx.merged::<T>(cpu, &x[0]);
+        let dc0 = gc0.slot_or_scratch::<[T]>(cpu, &x[1]);
+        let (dx, acc) = gx.slot_or_scratch::<[T]>(cpu, &x[0]);
         if t == 0 || d == 0 {
             return put_all(dc0.0, dlast, dc0.1);
         }

@@ -2,7 +2,7 @@
 
 use crate::{
     args,
-    autograd::{Grad, In, Kernel, Value},
+    autograd::{Grad, In, Kernel, Value, zeroed},
     cuda::Module,
     kernels::{
         arith_cuda::{self, Axis, sums},
@@ -92,11 +92,11 @@ impl Kernel for SumAxis {
         let Some(g) = &dy[0] else { return };
         let (_, n, inner) = x[0].shape().split(self.axis);
         match cx {
-            Cx::Cpu(_) => with_real!(g.dtype(), T => dx[0].write::<T>(|d, acc| {
+            Cx::Cpu(_) => with_real!(g.dtype(), T => if let Some((d, acc)) = dx[0].slot::<[T]>() {
                 sum_backward(n, inner, T::of(self.scale(n)), g.host(), d, acc);
-            })),
+            }),
             Cx::Cuda(cu) => {
-                if let Some((d, acc)) = dx[0].parts() {
+                if let Some((d, acc)) = dx[0].slot::<Tensor>() {
                     let size = d.len();
                     let args = args![g, d, acc, self.scale(n), size, n, inner];
                     cu.launch(&arith_cuda::MODULE, "repeat", g.dtype(), cu.elements(size), args);
@@ -142,7 +142,7 @@ impl Kernel for MaxAxis {
         let Some(g) = &dy[0] else { return };
         let (outer, n, inner) = x[0].shape().split(self.axis);
         match cx {
-            Cx::Cpu(_) => with_real!(g.dtype(), T => dx[0].add::<T>(|d| {
+            Cx::Cpu(_) => with_real!(g.dtype(), T => if let Some(d) = dx[0].slot::<[T]>().map(zeroed) {
                 let (x, y, g) = (x[0].host::<T>(), y[0].host::<T>(), g.host::<T>());
                 for at in 0..outer * inner {
                     let start = at / inner * n * inner + at % inner;
@@ -150,9 +150,9 @@ impl Kernel for MaxAxis {
                         d[i] += g[at];
                     }
                 }
-            })),
+            }),
             Cx::Cuda(cu) => {
-                let Some((d, acc)) = dx[0].parts() else { return };
+                let Some((d, acc)) = dx[0].slot::<Tensor>() else { return };
                 let (dtype, size) = (g.dtype(), g.len());
                 if inner == 1 {
                     let (launch, lanes) = cu.rows(size, n);
@@ -214,11 +214,11 @@ impl Kernel for Logsumexp {
     fn backward(&self, cx: &Cx, x: In, y: &[Value], dy: &[Option<Tensor>], dx: &mut [Grad]) {
         let Some(g) = &dy[0] else { return };
         match cx {
-            Cx::Cpu(_) => with_real!(g.dtype(), T => dx[0].write::<T>(|d, acc| {
+            Cx::Cpu(_) => with_real!(g.dtype(), T => if let Some((d, acc)) = dx[0].slot::<[T]>() {
                 logsumexp_backward(x[0].shape().last(), x[0].host(), y[0].host(), g.host(), d, acc);
-            })),
+            }),
             Cx::Cuda(cu) => {
-                if let Some((d, acc)) = dx[0].parts() {
+                if let Some((d, acc)) = dx[0].slot::<Tensor>() {
                     let (size, n) = (x[0].len(), x[0].shape().last());
                     let args = args![&x[0], &y[0], g, d, acc, size, n];
                     cu.launch(&MODULE, "logsumexp_backward", g.dtype(), cu.elements(size), args);

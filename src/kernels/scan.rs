@@ -297,7 +297,7 @@ impl LinearScan {
         let (_, t, d) = x[0].shape().split(1);
         let (zh, zl) = (zeros::<T>(cpu, dh, &y[0]), zeros::<T>(cpu, dlast, &y[1]));
         let (dh, dlast) = (cotangent(dh, &zh), cotangent(dlast, &zl));
-        let (da, db, dh0) = (ga.merged(cpu, &x[0]), gb.merged(cpu, &x[1]), gh0.merged(cpu, &x[2]));
+        let [da, db, dh0] = [(ga, 0), (gb, 1), (gh0, 2)].map(|(d, i)| d.slot_or_scratch::<[T]>(cpu, &x[i]));
         let (a, h0, h) = (x[0].host::<T>(), x[2].host::<T>(), y[0].host::<T>());
         if t == 0 || d == 0 {
             return put_all(dh0.0, dlast, dh0.1);

@@ -79,10 +79,12 @@ impl Kernel for Segsum {
         }
         match cx {
             Cx::Cpu(cpu) => with_real!(g.dtype(), T => {
-                dx[0].write::<T>(|d, acc| backward(n, g.host(), d, acc, &mut cpu.temp::<T>(n)));
+                if let Some((d, acc)) = dx[0].slot::<[T]>() {
+                    backward(n, g.host(), d, acc, &mut cpu.temp::<T>(n));
+                }
             }),
             Cx::Cuda(cu) => {
-                if let Some((d, acc)) = dx[0].parts() {
+                if let Some((d, acc)) = dx[0].slot::<Tensor>() {
                     backward_cuda(cu, g, d, acc, n);
                 }
             }

@@ -10,7 +10,7 @@
 
 use crate::{
     args,
-    autograd::{Grad, In, Kernel, Outs, Value},
+    autograd::{Grad, In, Kernel, Outs, Value, zeroed},
     cuda::{Cuda, Module},
     kernels::{gated_skip::repeated, lane_sums::columns, linear::column_sums_cuda, math::Math},
     ops::skip_gelu::SkipGelu,
@@ -63,8 +63,8 @@ fn forward_cpu<T: Math>(x: In, o: &mut [T], slope: &mut [T]) {
 fn backward_cpu<T: Math>(cpu: &Cpu, x: In, slope: &[T], g: &[T], dx: &mut [Grad]) {
     let [dy, dd, dv] = dx else { return };
     let (v, d) = (x[2].host::<T>(), repeated(x[1].host::<T>()));
-    let dd = dd.slice::<T>(cpu, &x[1]);
-    let ((dy, acc_y), (dv, acc_v)) = (dy.merged::<T>(cpu, &x[0]), dv.merged::<T>(cpu, &x[2]));
+    let dd = zeroed(dd.slot_or_scratch::<[T]>(cpu, &x[1]));
+    let ((dy, acc_y), (dv, acc_v)) = (dy.slot_or_scratch::<[T]>(cpu, &x[0]), dv.slot_or_scratch::<[T]>(cpu, &x[2]));
     let (mut ds, mut products) = (cpu.temp::<T>(d.len()), cpu.temp::<T>(d.len()));
     for start in (0..g.len()).step_by(d.len().max(1)) {
         let r = start..g.len().min(start + d.len());
@@ -83,7 +83,7 @@ fn backward_cuda(cu: &Cuda, x: In, g: &Tensor, dx: &mut [Grad]) {
     let (y, d, v, out) = (&x[0], &x[1], &x[2], products.as_deref_mut());
     let args = args![y, d, v, g, dy.0, dy.1, dv.0, dv.1, out, n, width];
     cu.launch(&MODULE, "skip_gelu_backward", dtype, cu.elements(n), args);
-    if let (Some(products), Some((d, acc))) = (&products, dd.parts()) {
+    if let (Some(products), Some((d, acc))) = (&products, dd.slot::<Tensor>()) {
         column_sums_cuda(cu, products, n / width.max(1), d, acc);
     }
 }

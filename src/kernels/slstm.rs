@@ -4,7 +4,7 @@ mod cells;
 mod device;
 
 use crate::{
-    autograd::{Grad, In, Kernel, Outs, Value},
+    autograd::{Grad, In, Kernel, Outs, Value, zeroed},
     kernels::{
         gemm::Shared,
         heads::seed,
@@ -124,8 +124,8 @@ impl SlstmSequence {
         let [gx, gr, initial @ ..] = dx else { return };
         let (s, r, first) = (Size::of(x), x[1].host::<T>(), [x[3].host::<T>(), x[4].host::<T>()]);
         let (h, saved) = (y[0].host::<T>(), y[5].host::<T>());
-        let dx = gx.merged::<T>(cpu, &x[0]);
-        let dr = gr.slice::<T>(cpu, &x[1]);
+        let dx = gx.slot_or_scratch::<[T]>(cpu, &x[0]);
+        let dr = zeroed(gr.slot_or_scratch::<[T]>(cpu, &x[1]));
         let (k, rows, all) = (s.k, s.b * s.k, 4 * s.k * s.k);
         let (mut packed, mut turned, mut dp) =
             (cpu.temp::<T>(all), cpu.temp::<T>(s.h * all), cpu.zeros::<T>(s.h * all));
@@ -177,14 +177,22 @@ fn initial_back<T: Math>(cpu: &Cpu, s: Size, x: In, [dh, dc, dn, gamma]: [&[T]; 
     let ([c0, n0, w0], [gh, gc, gn, gm, gw]) = ([3, 4, 6].map(|i| x[i].host::<T>()), dx) else { return };
     // h does not depend on m: where m0 moves for fixed c0 and n0, c0 eᵐ and n0 eᵐ move.
     let dm = |i: usize| gamma[i] + c0[i] * dc[i] + n0[i] * dn[i];
-    let dh_last = gh.slice::<T>(cpu, &x[2]);
+    let dh_last = zeroed(gh.slot_or_scratch::<[T]>(cpu, &x[2]));
     s.each_state(|unit, own| put_all(&mut dh_last[unit], &dh[own], true));
-    gc.write(|d, acc| put_all(d, dc, acc));
-    gn.write(|d, acc| put_all(d, dn, acc));
-    gm.add(|d: &mut [T]| d.iter_mut().enumerate().for_each(|(i, d)| *d += dm(i)));
+    if let Some((d, acc)) = gc.slot() {
+        put_all(d, dc, acc);
+    }
+    if let Some((d, acc)) = gn.slot() {
+        put_all(d, dn, acc);
+    }
+    if let Some(d) = gm.slot::<[T]>().map(zeroed) {
+        d.iter_mut().enumerate().for_each(|(i, d)| *d += dm(i));
+    }
     // Before the first token nothing depends on w: c and n are zero.
     let of_w = |i: usize| if w0[i] > T::ZERO { dm(i) / w0[i] } else { T::ZERO };
-    gw.add(|d: &mut [T]| d.iter_mut().enumerate().for_each(|(i, d)| *d += of_w(i)));
+    if let Some(d) = gw.slot::<[T]>().map(zeroed) {
+        d.iter_mut().enumerate().for_each(|(i, d)| *d += of_w(i));
+    }
 }
 
 impl Kernel for SlstmSequence {

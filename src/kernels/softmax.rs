@@ -149,11 +149,11 @@ macro_rules! softmax {
                     return;
                 }
                 match cx {
-                    Cx::Cpu(_) => with_real!(g.dtype(), T => dx[0].write::<T>(|d, acc| {
+                    Cx::Cpu(_) => with_real!(g.dtype(), T => if let Some((d, acc)) = dx[0].slot::<[T]>() {
                         $backward($($size,)* y[0].host(), g.host(), d, acc);
-                    })),
+                    }),
                     Cx::Cuda(cu) => {
-                        let Some((d, acc)) = dx[0].parts() else { return };
+                        let Some((d, acc)) = dx[0].slot::<Tensor>() else { return };
                         let (rows, n) = ($shape.rows(), $shape.last());
                         let (launch, lanes) = cu.rows(rows, n);
                         let args = args![&y[0], g, d, acc, rows, n, lanes, $t, $offset];

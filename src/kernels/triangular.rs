@@ -2,7 +2,7 @@
 
 use crate::{
     args,
-    autograd::{Grad, In, Kernel, Value},
+    autograd::{Grad, In, Kernel, Value, zeroed},
     cuda::{Launch, Module, View},
     kernels::{
         heads::lower,
@@ -74,8 +74,8 @@ impl Plan {
         let ([nl, nr], Plan { n, cols, .. }) = (self.sizes(), self);
         let (mut solved, mut product) = (cpu.temp::<T>(nr), cpu.temp::<T>(nl));
         let (m, full) = (Mat::new(n, cols, cols), Mat::new(n, n, n));
-        let mut dl = dl.zeroed().map(|d| d.host_mut::<T>());
-        let mut dr = dr.zeroed().map(|d| d.host_mut::<T>());
+        let mut dl = dl.slot::<[T]>().map(zeroed);
+        let mut dr = dr.slot::<[T]>().map(zeroed);
         let add = |y: &mut [T], x: &[T]| y.iter_mut().zip(x).for_each(|(y, &x)| *y += x);
         for i in 0..self.systems {
             let at = i * nr..(i + 1) * nr;
@@ -120,7 +120,7 @@ impl Kernel for UnitLowerSolve {
                 let (dr, acc) = dr.target();
                 let args = args![&x[0], g, &mut room, &mut solved, dr, acc, p.n, p.cols, true];
                 cu.launch(&MODULE, "unit_lower_solve", dtype, Launch::blocks(blocks, 32), args);
-                let Some((dl, acc)) = dl.parts() else { return };
+                let Some((dl, acc)) = dl.slot::<Tensor>() else { return };
                 let (m, full, size) = (Mat::new(p.n, p.cols, p.cols), Mat::new(p.n, p.n, p.n), dl.len());
                 let mut product = cu.temp(dtype, size);
                 let (a, b) = (View::new(&solved, m).every(nr), View::new(&y[0], m).t().every(nr));

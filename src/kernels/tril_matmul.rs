@@ -149,26 +149,30 @@ impl Kernel for TrilMatmul {
             Cx::Cpu(cpu) => with_real!(g.dtype(), T => {
                 let (a, b, g) = (x[0].host::<T>(), x[1].host::<T>(), g.host::<T>());
                 let mut temp = cpu.temp::<T>(na);
-                dx[0].write::<T>(|d, acc| for i in 0..p.batch {
-                    let (g, b) = ((&g[i * ny..], p.y), (&b[i * nb..], p.b.t()));
-                    gemm_as(cpu.products(), Start::Zero, T::ONE, g, b, (&mut temp, p.a));
-                    p.mask(&temp, &mut d[i * na..], acc);
-                });
-                dx[1].write::<T>(|d, acc| for i in 0..p.batch {
-                    p.mask(&a[i * na..], &mut temp, false);
-                    let (g, d) = ((&g[i * ny..], p.y), (&mut d[i * nb..], p.b));
-                    masked_gemm(cpu, cpu.products(), (&temp, p.a.t()), g, d, acc, |i| 0..p.seen(i));
-                });
+                if let Some((d, acc)) = dx[0].slot::<[T]>() {
+                    for i in 0..p.batch {
+                        let (g, b) = ((&g[i * ny..], p.y), (&b[i * nb..], p.b.t()));
+                        gemm_as(cpu.products(), Start::Zero, T::ONE, g, b, (&mut temp, p.a));
+                        p.mask(&temp, &mut d[i * na..], acc);
+                    }
+                }
+                if let Some((d, acc)) = dx[1].slot::<[T]>() {
+                    for i in 0..p.batch {
+                        p.mask(&a[i * na..], &mut temp, false);
+                        let (g, d) = ((&g[i * ny..], p.y), (&mut d[i * nb..], p.b));
+                        masked_gemm(cpu, cpu.products(), (&temp, p.a.t()), g, d, acc, |i| 0..p.seen(i));
+                    }
+                }
             }),
             Cx::Cuda(cu) => {
-                if let Some((d, acc)) = dx[0].parts() {
+                if let Some((d, acc)) = dx[0].slot::<Tensor>() {
                     let mut temp = cu.temp(g.dtype(), d.len());
                     let (g, b) = (View::new(g, p.y).every(ny), View::new(&x[1], p.b).every(nb).t());
                     cu.gemm(1.0, g, b, View::out(&mut temp, p.a).every(na), false, p.batch);
                     let mask = Tril { diag: self.past as isize };
                     mask.cuda(cu, &temp.reshape(x[0].shape()), d, acc);
                 }
-                if let Some((d, acc)) = dx[1].parts() {
+                if let Some((d, acc)) = dx[1].slot::<Tensor>() {
                     p.cuda(cu, &x[0], g, d, acc, true);
                 }
             }

@@ -34,7 +34,7 @@ pub fn backward(cu: &Cuda, p: Plan<f64>, x: In, y: &[Value], g: &Tensor, dx: &mu
     let mut delta = cu.temp(dtype.real(), rows);
     cu.launch(&MODULE, "deltas", dtype, cu.elements(32 * rows), args![&y[0], g, &mut delta, rows, v]);
     if let [dq, dk, dv] = dx {
-        if let Some((dq, acc)) = dq.parts() {
+        if let Some((dq, acc)) = dq.slot::<Tensor>() {
             let over = tiles.launch(heads * tiles.over(t) * tiles.over(k), dtype, 1, 0);
             let args = args![&x[0], &x[1], &x[2], g, &y[1], &delta, dq, acc, p.scale, sizes];
             cu.launch(&MODULE, sized!("queries", tiles), dtype, over, args);

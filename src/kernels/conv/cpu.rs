@@ -2,7 +2,7 @@
 //! and what they meet stays at hand.
 
 use crate::{
-    autograd::{Grad, In},
+    autograd::{Grad, In, zeroed},
     kernels::{
         conv::Sizes,
         scan::{at, put, put_all},
@@ -308,15 +308,20 @@ pub fn backward<T: Real>(s: Sizes, cpu: &Cpu, x: In, g: &Tensor, dx: &mut [Grad]
     let (mut w, start) = (cpu.temp::<T>(s.w * s.d), &*cpu.zeros::<T>(s.d));
     transpose(s.d, s.w, x[1].host(), &mut w, false);
     let (mut dw, mut dbias) = (cpu.zeros::<T>(s.w * s.d), cpu.zeros::<T>(s.d));
-    let ((dx, acc), (dstate, acc_state)) = (d_x.merged(cpu, &x[0]), d_state.merged(cpu, &x[2]));
+    let (dx, acc) = d_x.slot_or_scratch::<[T]>(cpu, &x[0]);
+    let (dstate, acc_state) = d_state.slot_or_scratch::<[T]>(cpu, &x[2]);
     for b in 0..s.b {
         let (rows, past) = s.of_sequence(b);
         let inputs = Inputs { s, x: &v[rows.clone()], state: &state[past.clone()], w: &w, start };
         let (dx, dstate) = ((&mut dx[rows.clone()], acc), (&mut dstate[past], acc_state));
         sequence_back(inputs, &g[rows], &mut Outputs { dx, dstate, dw: &mut dw, dbias: &mut dbias });
     }
-    d_w.add::<T>(|d| transpose(s.w, s.d, &dw, d, true));
+    if let Some(d) = d_w.slot::<[T]>().map(zeroed) {
+        transpose(s.w, s.d, &dw, d, true);
+    }
     if let [d_bias] = d_bias {
-        d_bias.write::<T>(|d, acc| put_all(d, &dbias, acc));
+        if let Some((d, acc)) = d_bias.slot::<[T]>() {
+            put_all(d, &dbias, acc);
+        }
     }
 }

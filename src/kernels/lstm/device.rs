@@ -97,7 +97,7 @@ pub(in crate::kernels) fn sums<'a, 'c>(
     dx: &'a mut Grad,
     own: &'a mut Option<Temp<'c>>,
 ) -> (&'a mut Tensor, Option<&'a mut Tensor>) {
-    match dx.parts() {
+    match dx.slot::<Tensor>() {
         Some((d, false)) => (d, None),
         parts => (own.insert(cu.temp(x.dtype(), x.len())), parts.map(|(d, _)| d)),
     }
@@ -188,7 +188,7 @@ impl LstmSequence {
             let args = [args![&back, &mut state, &mut *dz, 0usize, 1usize], rest].concat();
             cu.launch(&MODULE, "lstm_step_back", dtype, cells(b * d), &args);
         }
-        if let Some((dw, acc)) = gw.parts() {
+        if let Some((dw, acc)) = gw.slot::<Tensor>() {
             let (before, rows) = (before(cu, &x[2], &y[0]), b * t);
             let (g, h) = (View::new(dz, Mat::new(rows, 4 * d, 4 * d).t()), View::new(&before, Mat::new(rows, d, d)));
             cu.gemm(1.0, g, h, View::out(dw, Mat::new(4 * d, d, d)), acc, 1);

@@ -158,7 +158,7 @@ impl Mlstm {
         let args = args![states, c_last, n_last, &first, &after, &mut dots, p.dims];
         cu.launch(&MODULE, "dots", p.dtype, Launch::blocks(bounds, 128), args);
 
-        if let Some((to, acc)) = dv.parts() {
+        if let Some((to, acc)) = dv.slot::<Tensor>() {
             let args = args![&x[0], &x[1], dh, &by, &last, &after, &g.c, &g.i, to, acc, p.scale, p.dims];
             cu.launch(&MODULE, sized!("values", p.tiles), p.dtype, p.over(p.tiles.over(p.v), 1, 0), args);
         }

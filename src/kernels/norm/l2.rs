@@ -90,13 +90,13 @@ impl Kernel for L2Norm {
             return;
         }
         match cx {
-            Cx::Cpu(_) => with_real!(g.dtype(), T => dx[0].write::<T>(|d, acc| {
+            Cx::Cpu(_) => with_real!(g.dtype(), T => if let Some((d, acc)) = dx[0].slot::<[T]>() {
                 // The r of a row that is shorter than eps; no row's if smooth.
                 let constant = if self.smooth { T::ZERO } else { T::ONE / T::of(self.eps) };
                 l2_backward(x[0].shape().last(), constant, y[0].host(), y[1].host(), g.host(), d, acc);
-            })),
+            }),
             Cx::Cuda(cu) => {
-                let Some((d, acc)) = dx[0].parts() else { return };
+                let Some((d, acc)) = dx[0].slot::<Tensor>() else { return };
                 let (rows, n) = (y[1].len(), x[0].shape().last());
                 let (launch, lanes) = cu.rows(rows, n);
                 let args = args![&x[0], g, d, acc, rows, n, lanes, self.eps, self.smooth];

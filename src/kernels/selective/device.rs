@@ -2,7 +2,7 @@
 
 use crate::{
     args,
-    autograd::{Grad, In, Value},
+    autograd::{Grad, In, Value, zeroed},
     cuda::{Arg, Cuda, Launch, Module},
     kernels::{
         linear,
@@ -85,10 +85,7 @@ impl SelectiveScan {
         let ([dy, dlast, ..], (p, dtype)) = (dy, (self.plan(cu, x), x[0].dtype())) else { return };
         let (rows, narrow) = (p.z.b * p.pieces.pieces, p.z.b * p.z.t * p.z.n);
         if p.z.b * p.z.e * p.z.n == 0 {
-            dx.iter_mut().for_each(|d| {
-                d.zeroed();
-            });
-            return;
+            return dx.iter_mut().filter_map(Grad::slot::<Tensor>).for_each(|d| _ = zeroed(d));
         }
         let [gu, gdelta, ga, gb, gc, gh0] = dx else { return };
         let (mut ends, prods) = (p.pieces.scratch(cu, dtype), p.pieces.scratch(cu, dtype));
@@ -113,11 +110,11 @@ impl SelectiveScan {
             ], n0);
             cu.launch(&MODULE, "selective_run_back", dtype, p.launch(n0).shared(shared), &args);
         }
-        if let (Some(sums), Some((to, acc))) = (&da, ga.parts()) {
+        if let (Some(sums), Some((to, acc))) = (&da, ga.slot::<Tensor>()) {
             linear::total_cuda(cu, &sums.window(0, [rows, p.pieces.d]), rows, to, acc);
         }
         for (i, grad) in [gb, gc].into_iter().enumerate() {
-            if let (Some(sums), Some((to, acc))) = (&dbc, grad.parts()) {
+            if let (Some(sums), Some((to, acc))) = (&dbc, grad.slot::<Tensor>()) {
                 linear::total_cuda(cu, &sums.window(i * p.tiles * narrow, [p.tiles, narrow]), p.tiles, to, acc);
             }
         }

@@ -4,7 +4,7 @@
 //! lane, in a loop over the lanes. States are rounded up to a multiple of four by ones that never get a finite input.
 
 use crate::{
-    autograd::{Grad, In, Value},
+    autograd::{Grad, In, Value, zeroed},
     kernels::{
         lanes::{L, Lane, lanes, lanes_mut},
         math::Math,
@@ -326,10 +326,10 @@ impl SelectiveScan {
         let kind = kind(s, x[1].host(), x[2].host());
         let zy = zeros::<T>(cpu, dy, &y[0]);
         let (dy, dlast) = (cotangent(dy, &zy), dlast.as_ref().map(|g| g.host::<T>()));
-        let (du, ddelta) = (gu.merged(cpu, &x[0]), gdelta.merged(cpu, &x[1]));
-        let mut dh0 = gh0.parts().map(|(d, acc)| (d.host_mut::<T>(), acc));
-        let (dxb, dxc) = (gb.merged(cpu, &x[3]), gc.merged(cpu, &x[4]));
-        let dxa = ga.slice::<T>(cpu, &x[2]);
+        let (du, ddelta) = (gu.slot_or_scratch::<[T]>(cpu, &x[0]), gdelta.slot_or_scratch::<[T]>(cpu, &x[1]));
+        let mut dh0 = gh0.slot::<[T]>();
+        let (dxb, dxc) = (gb.slot_or_scratch(cpu, &x[3]), gc.slot_or_scratch(cpu, &x[4]));
+        let dxa = zeroed(ga.slot_or_scratch::<[T]>(cpu, &x[2]));
         if size.t * size.e * size.n == 0 {
             for d in [du, ddelta, dxb, dxc].into_iter().filter(|d| !d.1) {
                 d.0.fill(T::ZERO);

@@ -2,7 +2,7 @@
 
 use crate::{
     args,
-    autograd::{Grad, In, Value},
+    autograd::{Grad, In, Value, zeroed},
     cuda::{Arg, Cuda, View},
     kernels::{
         lstm::{MODULE, before, cells, kernels, persistent, sums, together},
@@ -89,8 +89,8 @@ impl SlstmSequence {
             cu.launch(&MODULE, "slstm_step_back", dtype, cells(b * d), &args);
         }
         if b * t == 0 {
-            gr.zeroed();
-        } else if let Some((dr, acc)) = gr.parts() {
+            gr.slot::<Tensor>().map(zeroed);
+        } else if let Some((dr, acc)) = gr.slot::<Tensor>() {
             let before = before(cu, &x[2], &y[0]);
             let h = View::new(&before, Mat::new(b * t, k, d).t()).every(k);
             for gate in 0..4 {

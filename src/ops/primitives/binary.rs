@@ -2,7 +2,7 @@
 //! axis set to 0. The gradient of a repeated element is the sum over its repetitions.
 
 use crate::{
-    autograd::{Grad, In},
+    autograd::{Grad, In, zeroed},
     tensor::{Real, Shape, Tensor},
     with_real,
 };
@@ -41,13 +41,17 @@ pub(super) fn derivative<F: Function>(_: &F, x: In, dy: &Tensor, dx: &mut [Grad]
     let places = |i| [0, 1].map(|n| source(x[n].shape(), dy.shape(), i));
     with_real!(dy.dtype(), T => {
         let (a, b, dy) = (x[0].host::<T>(), x[1].host::<T>(), dy.host::<T>());
-        dx[0].add::<T>(|da| for (i, &g) in dy.iter().enumerate() {
-            let [j, k] = places(i);
-            da[j] += F::da(g, a[j], b[k]);
-        });
-        dx[1].add::<T>(|db| for (i, &g) in dy.iter().enumerate() {
-            let [j, k] = places(i);
-            db[k] += F::db(g, a[j], b[k]);
-        });
+        if let Some(da) = dx[0].slot::<[T]>().map(zeroed) {
+            for (i, &g) in dy.iter().enumerate() {
+                let [j, k] = places(i);
+                da[j] += F::da(g, a[j], b[k]);
+            }
+        }
+        if let Some(db) = dx[1].slot::<[T]>().map(zeroed) {
+            for (i, &g) in dy.iter().enumerate() {
+                let [j, k] = places(i);
+                db[k] += F::db(g, a[j], b[k]);
+            }
+        }
     });
 }

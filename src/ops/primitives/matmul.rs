@@ -1,7 +1,7 @@
 //! Matrix products over the last two axes, batched over the others, with either operand transposed.
 
 use crate::{
-    autograd::{Gen, Grad, In, Kernel, Op, Outs, Primitive, Var},
+    autograd::{Gen, Grad, In, Kernel, Op, Outs, Primitive, Var, zeroed},
     tensor::{Real, Shape, Tensor},
     with_real,
 };
@@ -74,8 +74,12 @@ impl Primitive for Matmul {
         let (a_shape, b_shape, shape) = (x[0].shape(), x[1].shape(), dy.shape());
         with_real!(dy.dtype(), T => {
             let (a, b, dy) = (x[0].host::<T>(), x[1].host::<T>(), dy.host::<T>());
-            dx[0].add::<T>(|da| self.terms(a_shape, b_shape, shape, |i, j, k| da[j] += dy[i] * b[k]));
-            dx[1].add::<T>(|db| self.terms(a_shape, b_shape, shape, |i, j, k| db[k] += a[j] * dy[i]));
+            if let Some(da) = dx[0].slot::<[T]>().map(zeroed) {
+                self.terms(a_shape, b_shape, shape, |i, j, k| da[j] += dy[i] * b[k]);
+            }
+            if let Some(db) = dx[1].slot::<[T]>().map(zeroed) {
+                self.terms(a_shape, b_shape, shape, |i, j, k| db[k] += a[j] * dy[i]);
+            }
         });
     }
 }

@@ -15,7 +15,7 @@
 //! | | x = (I + L)⁻¹ r | dr = (I + L)⁻ᵀ dx, dL = −dr xᵀ below the diagonal | [`triangular`] |
 //!
 //! A maximum has one term, the element that it selects. A derivative adds to the buffer that it is lent, zeroed first if it holds
-//! no gradient yet ([`Grad::add`]). Gradients that come in buffers of their own, as through a reshape, the tape adds up itself
+//! no gradient yet ([`Grad::slot`]). Gradients that come in buffers of their own, as through a reshape, the tape adds up itself
 //! (`add_to` in `autograd/tape/backward.rs`). Nothing here is fast.
 
 pub mod arith;

@@ -3,7 +3,7 @@
 //! f and f′ are computed in double precision and rounded to the type; f′(x) dy is a product in that type.
 
 use crate::{
-    autograd::{Grad, In},
+    autograd::{Grad, In, zeroed},
     tensor::{DType, Real, Tensor},
     with_real,
 };
@@ -27,9 +27,9 @@ pub(super) fn value(op: &impl Function, x: In, y: &mut Tensor) {
 
 pub(super) fn derivative(op: &impl Function, x: In, dy: &Tensor, dx: &mut [Grad]) {
     let most = op.most(x[0].dtype());
-    with_real!(x[0].dtype(), T => dx[0].add::<T>(|dx| {
+    with_real!(x[0].dtype(), T => if let Some(dx) = dx[0].slot::<[T]>().map(zeroed) {
         for ((dx, &x), &dy) in dx.iter_mut().zip(x[0].host::<T>()).zip(dy.host::<T>()) {
             *dx += T::of(op.slope(x.to_f64()).clamp(-most, most)) * dy;
         }
-    }));
+    });
 }

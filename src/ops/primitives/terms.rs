@@ -3,7 +3,7 @@
 //! An element that no term names is not read: a mask leaves terms out, and does not multiply with 0.
 
 use crate::{
-    autograd::{Grad, In},
+    autograd::{Grad, In, zeroed},
     tensor::{Real, Shape, Tensor},
     with_real,
 };
@@ -26,9 +26,11 @@ pub(super) fn value(op: &impl Terms, x: In, y: &mut Tensor) {
 pub(super) fn derivative(op: &impl Terms, x: In, dy: &Tensor, dx: &mut [Grad]) {
     with_real!(dy.dtype(), Y => with_real!(x[0].dtype(), X => {
         for (m, dx) in dx.iter_mut().enumerate() {
-            dx.add::<X>(|dx| op.terms(x, dy.shape(), |i, n, j, c| if n == m {
-                dx[j] += X::of(c) * X::of(dy.host::<Y>()[i].to_f64());
-            }));
+            if let Some(dx) = dx.slot::<[X]>().map(zeroed) {
+                op.terms(x, dy.shape(), |i, n, j, c| if n == m {
+                    dx[j] += X::of(c) * X::of(dy.host::<Y>()[i].to_f64());
+                });
+            }
         }
     }));
 }

@@ -1,7 +1,7 @@
 //! Unit lower-triangular systems, (I + L) X = R, by substitution.
 
 use crate::{
-    autograd::{Gen, Grad, In, Kernel, Op, Outs, Primitive, Var},
+    autograd::{Gen, Grad, In, Kernel, Op, Outs, Primitive, Var, zeroed},
     ops::check_real,
     tensor::{Real, Shape, Tensor},
     with_real,
@@ -87,8 +87,12 @@ impl Primitive for UnitLowerSolve {
                 let term = l[at] * dr[i];
                 dr[j] -= term;
             });
-            dx[0].add::<T>(|dl| entries(shape, false, |i, j, at| dl[at] += -dr[i] * solution[j]));
-            dx[1].add::<T>(|d| d.iter_mut().zip(&dr).for_each(|(d, &g)| *d += g));
+            if let Some(dl) = dx[0].slot::<[T]>().map(zeroed) {
+                entries(shape, false, |i, j, at| dl[at] += -dr[i] * solution[j]);
+            }
+            if let Some(d) = dx[1].slot::<[T]>().map(zeroed) {
+                d.iter_mut().zip(&dr).for_each(|(d, &g)| *d += g);
+            }
         });
     }
 }
