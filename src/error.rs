@@ -1,12 +1,12 @@
-//! What can go wrong for a user, and what to do about it.
+//! The errors that a user can meet, and what to do about them.
 
 use crate::tensor::OUT_OF_MEMORY;
 use std::{any::Any, cell::Cell, io, panic, path::PathBuf, sync::Once};
 
-/// Everything that a flag, a file or a number can do wrong. Misuse of tensors in a formula is a panic instead.
+/// Every error that a flag, a file or a number can cause. Misuse of tensors in a formula panics instead.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// A flag or a configuration that makes no sense; the message names the value and what was expected.
+    /// A flag or a configuration that is not valid; the message names the value and what was expected.
     #[error("{0}")]
     Config(String),
     /// A file that cannot be read or written.
@@ -14,7 +14,7 @@ pub enum Error {
     Io {
         /// Which file.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
     /// A file whose contents are not what they should be.
@@ -39,7 +39,7 @@ pub enum Error {
         /// The last step taken.
         step: usize,
     },
-    /// A device that is not there, or failed.
+    /// A device that is missing or failed.
     #[error("{0}")]
     Device(String),
 }
@@ -50,7 +50,7 @@ impl Error {
         Error::Config(message.into())
     }
 
-    /// The message for a terminal: [`printable`], and of a length that can be read, whatever a file has in it.
+    /// The message for a terminal: [`printable`], and short enough to read even if it quotes a long text from a file.
     pub fn shown(&self) -> String {
         const LINES: usize = 8;
         const WIDTH: usize = 800;
@@ -60,8 +60,7 @@ impl Error {
         printable(&text.trim_end().lines().take(LINES).map(line).collect::<Vec<_>>().join("\n"))
     }
 
-    /// The same error, and what a file or a flag has in it only in brief: one line, in which no word is long and nothing
-    /// steers a terminal.
+    /// The same error with quoted text cut short: one line, without long words or control characters.
     #[must_use]
     pub fn in_brief(self) -> Error {
         const WORD: usize = 80;
@@ -86,8 +85,8 @@ impl Error {
     }
 }
 
-/// Text that may come from a file, for a terminal: characters that would steer it, or turn the direction of writing, as
-/// JSON writes them (`\u001b`). Ends of lines and tabs stay.
+/// Text that may come from a file, for a terminal: control characters and characters that change the writing direction
+/// are escaped as in JSON (`\u001b`). Newlines and tabs stay.
 pub fn printable(text: &str) -> String {
     escaped(text, |c| matches!(c, '\n' | '\t'))
 }
@@ -97,17 +96,17 @@ pub fn brief(text: &str, most: usize) -> String {
     escaped(&cut(text, most), |_| false)
 }
 
-/// `text`, each word of it without its middle if that has more than `most` characters.
+/// `text`, with the middle of each word longer than `most` characters left out.
 fn words(text: &str, most: usize) -> String {
     text.split(' ').map(|word| cut(word, most)).collect::<Vec<_>>().join(" ")
 }
 
-/// A number as one writes it: 1e300, not with all its zeros.
+/// A number in its short notation: 1e300, not three hundred zeros.
 pub fn number(x: f64) -> String {
     if x == 0.0 || !x.is_finite() || (1e-6..1e16).contains(&x.abs()) { x.to_string() } else { format!("{x:e}") }
 }
 
-/// `text`, without its middle if it has more than `most` characters.
+/// `text`, with its middle left out if it has more than `most` characters.
 fn cut(text: &str, most: usize) -> String {
     let all = text.chars().count();
     if all <= most {
@@ -118,7 +117,7 @@ fn cut(text: &str, most: usize) -> String {
     format!("{} … {}", &text[..at(head)], &text[at(all - tail)..])
 }
 
-/// `text` with what steers a terminal escaped, but for what `stays`.
+/// `text` with control characters escaped, except those that `stays` accepts.
 fn escaped(text: &str, stays: fn(char) -> bool) -> String {
     let turns = |c| matches!(c, '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
     let mut shown = String::with_capacity(text.len());
@@ -135,7 +134,7 @@ fn escaped(text: &str, stays: fn(char) -> bool) -> String {
 /// A result with the crate's error.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// A number of bytes, to read: "3.2 GB".
+/// A number of bytes in readable form: "3.2 GB".
 pub fn bytes(n: usize) -> String {
     let units = ["bytes", "kB", "MB", "GB", "TB", "PB", "EB"];
     let of = (n.max(1).ilog10() / 3) as usize;
@@ -143,7 +142,7 @@ pub fn bytes(n: usize) -> String {
     if of == 0 || x >= 100.0 { format!("{x:.0} {}", units[of]) } else { format!("{x:.1} {}", units[of]) }
 }
 
-/// Run `f`, turning a panic into its message, and print nothing: for formulas on sizes that came from a file.
+/// Run `f`, turn a panic into its message, and print nothing: for formulas on sizes that come from a file.
 ///
 /// # Errors
 /// When `f` panics: the message.
@@ -151,7 +150,7 @@ pub fn quietly<R>(f: impl FnOnce() -> R) -> std::result::Result<R, String> {
     caught(|_| true, f).map_err(|payload| text(&*payload).unwrap_or("unknown panic").into())
 }
 
-/// Run `f`, turning the panic with which an op says that there is no memory into its message; any other goes on.
+/// Run `f`, and turn the panic of an op that finds too little memory into its message. Any other panic propagates.
 ///
 /// # Errors
 /// When there is not enough memory for `f`.
@@ -162,7 +161,8 @@ pub fn within_memory<R>(f: impl FnOnce() -> R) -> Result<R> {
     })
 }
 
-/// Run `f`; any panic of it becomes an error. One that is not about memory is a fault of this program, and is printed too.
+/// Run `f`, and turn any panic into an error. A panic that is not about memory is a fault of this program, and is also
+/// printed.
 ///
 /// # Errors
 /// When `f` fails or panics.
@@ -186,7 +186,7 @@ fn text(payload: &(dyn Any + Send)) -> Option<&str> {
     payload.downcast_ref::<String>().map(String::as_str).or_else(|| payload.downcast_ref::<&str>().copied())
 }
 
-/// Run `f`, and print no panic whose message is one of these.
+/// Run `f`, and do not print a panic whose message `quiet` accepts.
 fn caught<R>(quiet: fn(&str) -> bool, f: impl FnOnce() -> R) -> std::thread::Result<R> {
     thread_local!(static QUIET: Cell<fn(&str) -> bool> = const { Cell::new(|_| false) });
     static HOOK: Once = Once::new();
@@ -219,7 +219,7 @@ mod tests {
         let long = Error::Config(format!("{}: expected less", "[ ".repeat(100_000))).shown();
         assert!(long.len() < 850 && long.ends_with("expected less"), "{long}");
         assert_eq!(Error::Config("line\n".repeat(100)).shown().lines().count(), 8);
-        // What is JSON stays JSON.
+        // JSON stays valid JSON.
         let json = serde_json::json!({ "a": text }).to_string();
         let back: serde_json::Value = serde_json::from_str(&printable(&json)).expect("JSON");
         assert_eq!(back["a"], text);

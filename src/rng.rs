@@ -1,7 +1,7 @@
-//! Random numbers that depend on nothing but what they are for: streams keyed by (seed, purpose, index).
+//! Random streams keyed by (seed, purpose, index), which depend on nothing else.
 //!
 //! Batch 17 of the training data of seed 3 is `stream(3, "train", 17)`: the same bits whatever was drawn before,
-//! on whichever thread or device. ChaCha is a counter-based generator, so a stream costs nothing to jump to.
+//! on whichever thread or device. ChaCha is a counter-based generator, so starting a stream at any index costs nothing.
 
 use rand::SeedableRng;
 pub use rand::rngs::ChaCha8Rng as Rng;
@@ -16,7 +16,7 @@ pub fn stream(seed: u64, purpose: &str, index: u64) -> Rng {
     rng
 }
 
-/// The 64-bit hash FNV-1a (Fowler, Noll, Vo) of what was added so far.
+/// The 64-bit hash FNV-1a (Fowler, Noll, Vo) of the bytes added so far.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fnv1a(pub u64);
 
@@ -27,14 +27,14 @@ impl Default for Fnv1a {
 }
 
 impl Fnv1a {
-    /// That of these bytes.
+    /// The hash of these bytes.
     pub fn of(bytes: &[u8]) -> Fnv1a {
         let mut hash = Fnv1a::default();
         hash.add(bytes);
         hash
     }
 
-    /// Add bytes to it.
+    /// Add bytes to the hash.
     pub fn add(&mut self, bytes: &[u8]) {
         self.0 = bytes.iter().fold(self.0, |hash, &b| (hash ^ u64::from(b)).wrapping_mul(0x0100_0000_01b3));
     }
@@ -45,7 +45,7 @@ impl Fnv1a {
     }
 }
 
-/// The 64-bit hash FNV-1a: a purpose as a number.
+/// The 64-bit hash FNV-1a, to turn a purpose into a number.
 pub fn fnv1a(bytes: &[u8]) -> u64 {
     Fnv1a::of(bytes).0
 }

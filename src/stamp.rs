@@ -1,4 +1,4 @@
-//! Which build on which processor made a result.
+//! The build and the processor that made a result.
 
 use crate::tensor::Cx;
 use std::{
@@ -20,7 +20,7 @@ pub fn version() -> &'static str {
     &TEXT
 }
 
-/// What makes the results of this process, in a line: program, build, processor and kernels.
+/// What makes the results of this process, on one line: program, build, processor and kernels.
 pub fn made_by(cx: &Cx) -> String {
     let exe = env::current_exe().unwrap_or_default();
     let program = exe.file_stem().unwrap_or_default().to_string_lossy();
@@ -38,7 +38,7 @@ pub fn processor() -> String {
     named.map_or_else(|| env::consts::ARCH.to_string(), |(_, name)| name.trim().to_string())
 }
 
-/// Which of the kernels written for several kinds of processor run on this one.
+/// The instruction set whose kernels run on this processor.
 pub fn kernels() -> &'static str {
     #[cfg(target_arch = "x86_64")]
     {
@@ -65,7 +65,8 @@ pub fn now() -> String {
 
 /// A time in seconds since 1970.
 fn utc(seconds: u64) -> String {
-    // Years from March on, so that the leap day is a year's last: Howard Hinnant, "chrono-compatible date algorithms".
+    // Years start in March here, so that a leap day is the last day of its year: Howard Hinnant, "chrono-compatible
+    // date algorithms".
     let days = seconds / 86_400 + 719_468;
     let (era, day) = (days / 146_097, days % 146_097);
     let year = (day - day / 1460 + day / 36_524 - day / 146_096) / 365;

@@ -21,9 +21,9 @@ use std::collections::HashMap;
 /// How tensors are written.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Encoding {
-    /// In the text, as base64 of 32-bit floats; of 16-bit ones where the page would be too large.
+    /// In the text, as base64 of 32-bit floats, or of 16-bit floats where the page would be too large.
     Base64,
-    /// By their names in the safetensors file.
+    /// In the safetensors file; the text has their names.
     Named,
 }
 
@@ -85,7 +85,7 @@ fn tensor_name(r: usize, l: usize, name: &str) -> String {
     format!("run{}.blocks.{l}.mixer.{name}", r + 1)
 }
 
-/// A run, with the numbers that fit, or all by their names in the file.
+/// A run, with as many elements as fit, or with the names of all tensors in the file.
 fn run(r: usize, source: &Source, trace: &Trace, input: &Input, fit: Option<&Fit>) -> Value {
     let config = source.model.config();
     let view = view::of(&config.mixer);
@@ -119,7 +119,7 @@ fn run(r: usize, source: &Source, trace: &Trace, input: &Input, fit: Option<&Fit
     })
 }
 
-/// Which quantities are the eigenvalues, and what they are.
+/// Which quantities are the eigenvalues, and a sentence about them.
 fn spectrum(view: Option<&view::View>, trace: &Trace) -> (Value, &'static str) {
     let Some(view) = view else { return (Value::Null, "") };
     let complex = trace.layers.iter().any(|l| l.contains_key("Im eigenvalue"));
@@ -133,7 +133,7 @@ fn spectrum(view: Option<&view::View>, trace: &Trace) -> (Value, &'static str) {
     (names, view.spectrum)
 }
 
-/// Those of the view that there are; of a mixer without a view, every value, by its shape.
+/// The view's quantities that the trace has; without a view, every named value with its shape.
 fn quantities(view: Option<&view::View>, trace: &Trace) -> Value {
     let Some(layer) = trace.layers.first() else { return json!([]) };
     match view {
@@ -160,7 +160,7 @@ fn quantities(view: Option<&view::View>, trace: &Trace) -> Value {
     }
 }
 
-/// The prediction, its probability, that of the target, and the five likeliest classes.
+/// The prediction, its probability, the target's probability, and the five likeliest classes.
 fn said(logits: &[f32], target: Option<usize>) -> Value {
     let most = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
     let weights: Vec<f64> = logits.iter().map(|&x| f64::from(x - most).exp()).collect();

@@ -1,12 +1,12 @@
 //! The eigenvalues of the transition from one state to the next, at every step.
 //!
-//! Where a gate is the transition (LSTM's f, Mamba's Ā, the LRU's λ) they are among the named values already, and
-//! [`View::eigenvalues`] says under which name. Those of the delta rule are computed here, in the closed form of its
-//! file; of a product of n factors I − β k kᵀ as those of an n × n matrix:
+//! Where a gate is the transition (LSTM's f, Mamba's Ā, the LRU's λ) they are named values already, and
+//! [`View::eigenvalues`] has the name. The eigenvalues of the delta rule are computed here, by the closed form in its
+//! file; the eigenvalues of a product of n factors I − β k kᵀ are computed from those of an n × n matrix:
 //!
 //! ```text
 //! Π_j (I − β_j k_j k_jᵀ) = I − Σ_j k_j w_jᵀ,   w_j = β_j (k_j − Σ_{i<j} (k_j·k_i) w_i)
-//! eigenvalues: 1 − eig(W K),  (W K)_ij = w_i·k_j,  and 1 on all that is orthogonal to every k
+//! eigenvalues: 1 − eig(W K),  (W K)_ij = w_i·k_j,  and 1 for every vector orthogonal to all k
 //! ```
 
 use super::{
@@ -15,7 +15,7 @@ use super::{
 };
 use std::collections::BTreeMap;
 
-/// The computed ones, under the names "eigenvalue", or "Re eigenvalue" and "Im eigenvalue".
+/// The computed eigenvalues, under the names "eigenvalue", or "Re eigenvalue" and "Im eigenvalue".
 pub fn eigenvalues(view: &View, layer: &BTreeMap<String, Series>) -> Vec<(String, Series)> {
     let get = |name: &str| layer.get(name);
     match view.eigenvalues {
@@ -39,7 +39,7 @@ fn dot(a: &[f32], b: &[f32]) -> f64 {
     a.iter().zip(b).map(|(&a, &b)| f64::from(a) * f64::from(b)).sum()
 }
 
-/// α (1 − β ‖k‖²) along k and α across it: `[T, H, 2]`.
+/// α (1 − β ‖k‖²) along k and α orthogonal to it: `[T, H, 2]`.
 fn delta(k: &Series, beta: &Series, alpha: Option<&Series>) -> Series {
     let width = k.shape.last().copied().unwrap_or(1);
     let along = |(i, k): (usize, &[f32])| {
@@ -50,7 +50,7 @@ fn delta(k: &Series, beta: &Series, alpha: Option<&Series>) -> Series {
     Series { shape: vec![k.shape[0], 2], data }
 }
 
-/// Those of a token's product of n factors, and 1: `[T, H, n + 1]`, real and imaginary parts.
+/// The eigenvalues of a token's product of n factors, and 1: `[T, H, n + 1]`, real and imaginary parts.
 fn product(k: &Series, beta: &Series) -> Vec<(String, Series)> {
     // A single step is recorded without an axis of steps.
     let [n, h, width] = match k.shape[..] {

@@ -1,5 +1,5 @@
-//! How the numbers fit on a page: in 16 bits where 32 are too many, and where that does not do, those of the first heads,
-//! columns or channels alone. No equation of a view sums over one of these, so that what is left is whole.
+//! How the tensors fit on a page: in 16 bits where 32 are too many, and if that is not enough, with only the first
+//! heads, columns or channels. No equation of a view sums over these axes, so the remaining equations stay complete.
 
 use super::{
     Inspection,
@@ -7,23 +7,23 @@ use super::{
     view::{self, View},
 };
 
-/// About how many bytes of numbers a page may have: with what is around them it stays below 5 MB.
+/// Bytes of tensors that a page may have, about; with the rest the page stays below 5 MB.
 const BUDGET: usize = 4_200_000;
 
-/// Which letters (see [`view::Quantity::axes`]) are cut, in this order, and what they count.
+/// The axes that are cut, by letter (see [`view::Quantity::axes`]) and in this order, and their names.
 const CUT: [(char, &str); 3] = [('h', "head"), ('j', "column"), ('d', "channel")];
 
-/// What is kept of a trace.
+/// The part of a trace that the page has.
 #[derive(Default)]
 pub struct Fit {
-    /// From how many numbers on a tensor is written in 16 bits; 0: none is.
+    /// Tensors with this many elements or more are written in 16 bits; 0: none are.
     halves: usize,
-    /// How many indices of a letter are kept.
+    /// How many indices of an axis are kept, by letter.
     keep: Vec<(char, usize)>,
 }
 
 impl Fit {
-    /// As much of all runs as fits.
+    /// The largest part of all runs that fits.
     pub fn of(i: &Inspection) -> Fit {
         let tensors: Vec<(&str, &Series)> =
             (i.runs.iter()).flat_map(|(source, trace)| named(trace, view::of(&source.model.config().mixer))).collect();
@@ -53,7 +53,7 @@ impl Fit {
         series.shape.iter().zip(letters).map(|(&n, letter)| n.min(letter.map_or(n, kept))).collect()
     }
 
-    /// What is kept of a tensor.
+    /// The part of a tensor that is kept.
     pub fn cut(&self, axes: &str, series: &Series) -> Series {
         let shape = self.shape(axes, series);
         let kept = |mut at: usize| {
@@ -67,12 +67,12 @@ impl Fit {
         Series { shape, data }
     }
 
-    /// Whether a tensor of so many numbers is written in 16 bits.
+    /// Whether a tensor of this many elements is written in 16 bits.
     pub fn is_half(&self, numbers: usize) -> bool {
         self.halves > 0 && numbers >= self.halves
     }
 
-    /// What of a run is not on the page, in a sentence; nothing if all is.
+    /// A sentence about the part of a run that the page has; empty if it has all.
     pub fn about(&self, trace: &Trace, view: Option<&View>) -> String {
         let cut = |&(letter, n): &(char, usize)| {
             let most = named(trace, view).filter_map(|(axes, s)| extent(letter, axes, s)).max()?;
@@ -88,7 +88,7 @@ impl Fit {
     }
 }
 
-/// The letters of the axes of a tensor; none of a mixer without a view.
+/// The letters of a tensor's axes; empty for a mixer without a view.
 pub fn axes(view: Option<&View>, name: &str) -> &'static str {
     match view {
         Some(view) if name.contains("eigenvalue") => view.axes(name).unwrap_or("hm"),
@@ -101,12 +101,12 @@ fn named<'a>(trace: &'a Trace, view: Option<&'a View>) -> impl Iterator<Item = (
     trace.layers.iter().flatten().map(move |(name, series)| (axes(view, name), series))
 }
 
-/// How many indices a letter has in a tensor.
+/// The size of a tensor's axis with this letter.
 fn extent(letter: char, axes: &str, series: &Series) -> Option<usize> {
     axes.chars().position(|l| l == letter).and_then(|at| series.shape.get(at)).copied()
 }
 
-/// From how many numbers on a tensor is written in 16 bits, so that all fit in the budget; 0: none is.
+/// The size from which tensors must be written in 16 bits for all to fit in the budget; 0: none need be.
 fn halves(mut sizes: Vec<usize>) -> usize {
     sizes.sort_unstable_by(|a, b| b.cmp(a));
     let mut bytes: usize = sizes.iter().map(|n| n * 16 / 3).sum();

@@ -9,10 +9,10 @@ use crate::{
 };
 use serde::Serialize;
 
-/// How often the step is taken; each op's least time counts.
+/// How often the step is run; each op's shortest time is reported.
 const TIMES: usize = 5;
 
-/// The graph of a training step, and whose it is.
+/// The graph of a training step, and the model it belongs to.
 #[derive(Clone, Debug, Serialize)]
 pub struct StepGraph {
     /// The model's name.

@@ -1,4 +1,4 @@
-//! The sequence that is looked at: drawn from the task, or written by hand.
+//! The sequence on the page: drawn from the task, or given by the user.
 
 use crate::{
     error::{Error, Result},
@@ -6,23 +6,23 @@ use crate::{
     tasks::{IGNORE, Task},
 };
 
-/// The longest sequence: a page of more steps is not read any more.
+/// The longest sequence; nobody reads a page of more steps.
 pub const LONGEST: usize = 1024;
 
-/// Tokens, and where there is one the target beside each.
+/// Tokens, and their targets where there are any.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Input {
-    /// What the model reads.
+    /// The model's input.
     pub tokens: Vec<i32>,
-    /// What it should say.
+    /// The target of each token.
     pub targets: Vec<Option<usize>>,
 }
 
 impl Input {
-    /// A sequence of the task's own.
+    /// A sequence drawn from the task.
     ///
     /// # Errors
-    /// When there is none of this length.
+    /// When the task has no sequence of this length.
     pub fn draw(task: &dyn Task, len: usize, seed: u64) -> Result<Input> {
         check(len, "--len")?;
         task.check_len(len).map_err(|why| Error::Config(format!("--len {len}: {why}")))?;
@@ -31,10 +31,10 @@ impl Input {
         Ok(Input { tokens, targets: targets.into_iter().map(|y| usize::try_from(y).ok()).collect() })
     }
 
-    /// What somebody wrote: tokens as the task writes them, with or without spaces between them.
+    /// A given sequence: tokens in the task's notation, with or without spaces between them.
     ///
     /// # Errors
-    /// When a part of it is no token: which, where, and what the tokens are.
+    /// When a part of it is not a token. The error says which part, where, and lists tokens.
     pub fn read(task: &dyn Task, text: &str) -> Result<Input> {
         let names: Vec<String> = (0..task.vocab()).map(|i| task.token(i)).collect();
         let mut tokens = Vec::new();
@@ -65,14 +65,14 @@ fn check(len: usize, flag: &str) -> Result<()> {
     Err(Error::Config(format!("{flag}: a sequence of {len} tokens; expected 1 to {LONGEST}")))
 }
 
-/// The first of the tokens that there are.
+/// The first few tokens of the task.
 fn some(names: &[String]) -> String {
     let shown: Vec<&str> = names.iter().take(12).map(String::as_str).collect();
     let more = if names.len() > shown.len() { format!(" … ({} in all)", names.len()) } else { String::new() };
     shown.join(" ") + &more
 }
 
-/// Tokens without spaces, the longest that fits first. Numbers could be cut anywhere, and are not.
+/// Split tokens written without spaces, longest match first. Numbers are not split, because they could be cut anywhere.
 fn run_together(names: &[String], word: &str, tokens: &mut Vec<i32>) -> Result<()> {
     let refused = |rest: &str| {
         Err(Error::Config(format!("--input: '{rest}' is no token of this task; expected {}", some(names))))

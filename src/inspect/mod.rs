@@ -1,9 +1,9 @@
-//! A page on which a model is stepped through, token by token.
+//! A page to step through a model, token by token.
 //!
-//! [`source`] trains a model or reads one, [`input`] draws or reads a sequence, [`trace()`](trace::trace) runs one over
-//! the other and keeps what the mixers name ([`Var::named`](crate::autograd::Var::named)), [`view`] says what is shown of
-//! each mixer, [`eigen`] adds the eigenvalues of its transition, [`fit`] chooses
-//! what of it fits on a page, [`data`] packs it all, and [`page`] is the page.
+//! [`source`] trains a model or reads one, [`input`] draws or reads a sequence, [`trace()`](trace::trace) runs the
+//! model over it and keeps every value that a mixer names ([`Var::named`](crate::autograd::Var::named)), [`view`] says
+//! which values are shown of each mixer, [`eigen`] adds the eigenvalues of its transition, [`fit`] chooses the part
+//! that fits on a page, [`data`] packs it, and [`page`] writes the page.
 
 pub mod data;
 pub mod eigen;
@@ -26,7 +26,7 @@ use source::Source;
 use std::path::{Path, PathBuf};
 use trace::Trace;
 
-/// Whether a model can be looked at beside the first.
+/// Whether a model can be shown side by side with the first.
 ///
 /// # Errors
 /// When they have learned different tasks.
@@ -39,11 +39,11 @@ pub fn same_task(name: &str, task: &Tasks, first: &Tasks) -> Result<()> {
     Err(Error::Config(format!("--compare {name}: it has learned {task}, the first {first}; {what}")))
 }
 
-/// What is looked at: one or two models on one sequence.
+/// One or two models on one sequence.
 pub struct Inspection {
     /// The sequence.
     pub input: Input,
-    /// Each model and what it did.
+    /// Each model and its trace.
     pub runs: Vec<(Source, Trace)>,
     /// The tape of a training step of each, if asked for.
     pub graphs: Vec<graph::StepGraph>,
@@ -53,7 +53,7 @@ impl Inspection {
     /// Run every model over the sequence.
     ///
     /// # Errors
-    /// When one cannot be, or they have learned different tasks.
+    /// When a model cannot run it, or the models have learned different tasks.
     pub fn new(sources: Vec<Source>, input: Input, with_graph: bool, bar: &ProgressBar) -> Result<Inspection> {
         for source in &sources {
             same_task(&source.name, &source.config.task, &sources[0].config.task)?;
@@ -81,8 +81,7 @@ impl Inspection {
         page::page(self, &data::page_json(self)?)
     }
 
-    /// Write the page, and beside it what else is asked for: the data as JSON and safetensors, the graph as DOT. Gives
-    /// the paths.
+    /// Write the page and, if asked for, the data as JSON and safetensors and the graph as DOT. Returns the paths.
     ///
     /// # Errors
     /// When a file cannot be written.
@@ -96,7 +95,7 @@ impl Inspection {
             let ending = if i == 0 { "dot".into() } else { format!("{}.dot", i + 1) };
             files.push((out.with_extension(ending), graph.dot().into_bytes()));
         }
-        // The page comes last: where it is, all is.
+        // The page is written last: if it exists, all files do.
         files.push((out.into(), self.page()?.into_bytes()));
         for (path, bytes) in &files {
             crate::train::rundir::write(path, bytes)?;

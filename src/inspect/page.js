@@ -207,7 +207,7 @@ function spectrum(run) {
   if (!run.spectrum) return run.spectrum_about ? card('Eigenvalues of the transition', run.spectrum_about, []) : null;
   const [re, im] = run.spectrum, q = quantity(run, re);
   const all = channels(run, q);
-  const among = x => size(run, 'm') === 2 && !im ? ['along k', 'across k'][x] : im ? `λ ${x + 1}` : '';
+  const among = x => size(run, 'm') === 2 && !im ? ['along k', 'orthogonal to k'][x] : im ? `λ ${x + 1}` : '';
   const label = o => Object.entries(o).map(([l, x]) => l === 'm' ? among(x) : `${LETTERS[l]} ${x + 1}`).filter(x => x).join(', ') || 'λ';
   // The colours of the lines over time, where there are few enough for lines.
   const style = (o, i) => all.length <= 8 ? i : o.h ?? 0;

@@ -1,4 +1,4 @@
-//! The page: one file with its data, its style and its script in it.
+//! The page: one file that holds its data, style and script.
 
 use super::Inspection;
 use crate::{error::Result, report::plot};
@@ -11,11 +11,11 @@ const SCRIPT: [&str; 4] =
 /// The page around this data.
 ///
 /// # Errors
-/// None so far; a page that cannot be made is one.
+/// When the page cannot be made.
 pub fn page(i: &Inspection, data: &str) -> Result<String> {
     let names: Vec<&str> = i.runs.iter().map(|r| r.0.name.as_str()).collect();
     let title = format!("tapezoo: {}", names.join(" beside "));
-    // So that no text in the data ends the script, or hides its end.
+    // No text in the data may end the script, or hide its end.
     let data = data.replace('<', "\\u003c");
     let markup = html! {
         (DOCTYPE)

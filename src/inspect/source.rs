@@ -20,11 +20,11 @@ use toml::{Table, Value};
 
 /// A model to look at.
 pub struct Source {
-    /// What it is called: "delta_net", or as it was asked for.
+    /// Its name: "delta_net", or as the user wrote it.
     pub name: String,
-    /// How it came to its weights, in a sentence.
+    /// The origin of its weights, in a sentence.
     pub about: String,
-    /// What is strange about its weights, a sentence each.
+    /// Warnings about its weights, a sentence each.
     pub doubts: Vec<String>,
     /// Its configuration, of this one model.
     pub config: TrainConfig,
@@ -62,15 +62,15 @@ fn task(name: &str) -> Result<(&'static str, Table)> {
     Ok((preset, own.into_iter().map(|(key, value)| (key.to_string(), value.into())).collect()))
 }
 
-/// What [`config()`] sets itself, or has no use for, and what to say of it.
+/// Keys that [`config()`] sets itself or does not use, and the message for each.
 const NOT_HERE: [(&str, &str); 14] = [
     ("steps", "is set by --steps"),
     ("seed", "is set by --seed"),
     ("task", "is set by --task"),
     ("models", "is the mixer before the ':'"),
-    ("preset", "is that of the task"),
+    ("preset", "follows from the task"),
     ("per_model", "has no effect: there is one model"),
-    ("model", "is no single key: name those in it, as width=8"),
+    ("model", "is a table: name a key in it, such as width=8"),
     ("seeds", "has no effect: one model is trained, from --seed"),
     ("device", "has no effect: a page is made on the cpu"),
     ("cuda_graph", "has no effect: a page is made on the cpu"),
@@ -80,16 +80,16 @@ const NOT_HERE: [(&str, &str); 14] = [
     ("checkpoint_every", "has no effect: nothing is recorded on the way"),
 ];
 
-/// The configuration of `MIXER[:key=value,…]` on a task. A key is one of the configuration, as `lr`, or else one of
-/// its `[model]`, as `heads`.
+/// The configuration of `MIXER[:key=value,…]` on a task. A key belongs to the configuration, such as `lr`, or to its
+/// `[model]`, such as `heads`.
 ///
 /// # Errors
-/// When there is no such mixer, task or key, or a value cannot be.
+/// When there is no such mixer, task or key, or a value is not valid.
 pub fn config(spec: &str, task_name: &str, seed: u64, len: Option<usize>, steps: usize) -> Result<TrainConfig> {
     Ok(config_and_warnings(spec, task_name, seed, len, steps)?.0)
 }
 
-/// As [`config()`], with what to say of settings that have no effect.
+/// As [`config()`], with warnings about settings that have no effect.
 ///
 /// # Errors
 /// As [`config()`].
@@ -138,7 +138,7 @@ pub fn config_and_warnings(
         made.map_err(|e| if settings.is_empty() { e } else { Error::Config(format!("{spec}: {e}")) })?;
     set.retain(|s| given.contains(&s.key.trim_start_matches("model.")));
     let said = warnings(&[set], false).into_iter().map(|warning| format!("{spec}: {warning}")).collect();
-    // Learned positions must reach as far as what is looked at.
+    // Learned positions must cover the sequence shown.
     let longest = cfg.eval_lens.iter().chain([&cfg.train_len]).map(|l| l.max).max().unwrap_or(0);
     cfg.model.max_len = cfg.model.max_len.max(longest).max(len.unwrap_or(0));
     cfg.eval_lens = vec![cfg.train_len];
@@ -148,7 +148,7 @@ pub fn config_and_warnings(
 /// Train `steps` steps of a configuration; with 0 the weights are random.
 ///
 /// # Errors
-/// When the configuration cannot be, or a number is not finite.
+/// When the configuration is not valid, or a number is not finite.
 pub fn train(name: &str, config: TrainConfig, steps: usize, bar: &ProgressBar) -> Result<Source> {
     let mut trainer = Trainer::new(&config, config.seed)?;
     bar.set_length(steps as u64);
@@ -173,7 +173,7 @@ pub fn train(name: &str, config: TrainConfig, steps: usize, bar: &ProgressBar) -
 /// The model of a run directory: of `DIR/MODEL-seedS`, or of a `DIR` that holds only one run.
 ///
 /// # Errors
-/// When it holds none, or several, or what is there cannot be read.
+/// When it holds no run or several, or the run cannot be read.
 pub fn checkpoint(dir: &Path) -> Result<Source> {
     let (experiment, model, seed) = find(dir)?;
     let all = rundir::configuration(&experiment)?;
@@ -231,7 +231,7 @@ fn find(dir: &Path) -> Result<(PathBuf, String, u64)> {
     }
 }
 
-/// What to say of weights that are not finite.
+/// A warning about weights that are not finite.
 fn not_finite(model: &Model, path: &Path) -> Option<String> {
     let weights = model.params().flat().to_f64();
     let count = |range: std::ops::Range<usize>| weights[range].iter().filter(|x| !x.is_finite()).count();
@@ -247,7 +247,7 @@ fn not_finite(model: &Model, path: &Path) -> Option<String> {
     Some(format!("{}: {weights} NaN or infinite, {where_}; what comes of them is on the page too", path.display()))
 }
 
-/// Give a model the weights that a run left; a sentence about what else is there.
+/// Load the weights of a run into a model; returns a sentence about tensors that the model does not have.
 fn load(model: &mut Model, path: &Path) -> Result<Vec<String>> {
     let bytes = fs::read(path).map_err(Error::io(path))?;
     let broken = |what: String| Error::format(path, format!("{what}; train the run again"));
@@ -287,7 +287,7 @@ fn load(model: &mut Model, path: &Path) -> Result<Vec<String>> {
 }
 
 impl Source {
-    /// Whether it can be looked at, on sequences of this length.
+    /// Whether it can be shown on sequences of this length.
     ///
     /// # Errors
     /// When it is a published model, or its table of positions is too short.
@@ -296,7 +296,7 @@ impl Source {
     }
 }
 
-/// [`Source::check`] of a model that is still to be trained.
+/// [`Source::check`] for a model that is not trained yet.
 ///
 /// # Errors
 /// As there.

@@ -1,4 +1,4 @@
-//! A model run over one sequence, token by token, with everything that its mixers call by a name.
+//! A model run over one sequence, token by token, with every value that its mixers name.
 
 use super::view::View;
 use crate::{
@@ -10,32 +10,32 @@ use crate::{
 use indicatif::ProgressBar;
 use std::collections::BTreeMap;
 
-/// The values of a block at one step by name; a name may come several times.
+/// The values of a block at one step by name; a name may have several.
 type Values = BTreeMap<String, Vec<Tensor>>;
 
 /// A named value at every step.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Series {
-    /// The axes of one step.
+    /// The shape at one step.
     pub shape: Vec<usize>,
-    /// The numbers, `[T, shape..]`.
+    /// The elements, `[T, shape..]`.
     pub data: Vec<f32>,
 }
 
 impl Series {
-    /// How many numbers a step has.
+    /// The number of elements per step.
     pub fn width(&self) -> usize {
         self.shape.iter().product()
     }
 
-    /// The numbers of a step.
+    /// The elements of a step.
     pub fn at(&self, t: usize) -> &[f32] {
         let n = self.width();
         &self.data[t * n..(t + 1) * n]
     }
 }
 
-/// What a run over a sequence has shown.
+/// The record of a run over a sequence.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Trace {
     /// The values of each block by name: states, and what the mixer's step names.
@@ -47,7 +47,7 @@ pub struct Trace {
 /// Run a model over tokens, one at a time, as its recurrent form does.
 ///
 /// # Errors
-/// When the model is a published one, of which not all have a state, or the sequence is too long for it.
+/// When the model is a published one (not all of them have a state), or the sequence is too long for it.
 pub fn trace(model: &Model, tokens: &[i32], bar: &ProgressBar) -> Result<Trace> {
     let names = model.state_names();
     if names.is_empty() {
@@ -81,7 +81,7 @@ fn run(model: &Model, tokens: &[i32], states: &[&str], view: Option<&View>, bar:
             for Named { name, value, .. } in named.iter().filter(|n| n.scope == scope) {
                 values.entry((*name).into()).or_default().push(copy(value));
             }
-            // A cache and a convolution's window only repeat what earlier steps have shown.
+            // A cache and a convolution's window only repeat values of earlier steps.
             let kept = |name: &str| !name.starts_with("past") && !["keys", "values"].contains(&name);
             for (name, v) in states.iter().zip(&block.s).filter(|s| kept(s.0)) {
                 values.insert((*name).into(), vec![copy(&v.value())]);
@@ -99,7 +99,7 @@ fn run(model: &Model, tokens: &[i32], states: &[&str], view: Option<&View>, bar:
     Trace { layers, logits: Series { shape: vec![classes], data: logits } }
 }
 
-/// A tensor in a buffer of its own: that of the tape is used again.
+/// A copy of a tensor in its own buffer, since the tape reuses buffers.
 fn copy(t: &Tensor) -> Tensor {
     t.cast(t.dtype())
 }
@@ -117,8 +117,8 @@ fn layer(steps: &[Vec<Values>], l: usize, view: Option<&View>, heads: usize) -> 
     layer
 }
 
-/// The values of a name at every step, under the axes that the view says it has. What grows from step to step has zeros
-/// where it is not yet.
+/// The values of a name at every step, with the axes that the view gives. A value that grows from step to step is
+/// padded with zeros.
 fn series(steps: &[&[Tensor]], axes: Option<&str>, heads: usize) -> Series {
     let last = steps[steps.len() - 1];
     let mut shape = one_shape(last[0].shape().dims(), axes, heads);
@@ -138,8 +138,9 @@ fn series(steps: &[&[Tensor]], axes: Option<&str>, heads: usize) -> Series {
     Series { shape, data }
 }
 
-/// The axes of one value: without the batch, and without further ones of size 1 down to the number of letters (but p,
-/// which counts the values of one name in a step). Trailing ones go first, unless then the heads were no longer `heads`.
+/// The shape of one value without the batch axis, and without axes of size 1 until there are as many axes as letters (p
+/// does not count: it numbers the values of one name in a step). Trailing axes are dropped first, unless axis h would
+/// then not have the size `heads`.
 fn one_shape(dims: &[usize], axes: Option<&str>, heads: usize) -> Vec<usize> {
     let mut shape = dims.to_vec();
     if shape.len() > 1 {

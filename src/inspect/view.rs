@@ -1,16 +1,16 @@
-//! What the page shows of each mixer: its quantities, and the equations with places for their numbers.
+//! What the page shows of each mixer: its quantities, and its equations with places for numbers.
 //!
-//! A mixer without an entry is shown by the shapes of its states and named values alone; a test asks for an entry.
+//! A mixer without an entry here is shown by its states and named values alone; a test demands an entry.
 
 use serde::Serialize;
 
-/// What a quantity is to the mixer, and so how it is drawn.
+/// The role of a quantity, which decides how it is drawn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Role {
     /// Carried from step to step.
     State,
-    /// Says how much is kept, written or read: drawn over time.
+    /// How much is kept, written or read; drawn over time.
     Gate,
     /// A vector of this step.
     Vector,
@@ -21,16 +21,16 @@ pub enum Role {
 /// A named value.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Quantity {
-    /// As the mixer's step or state names it.
+    /// Its name in the mixer's step or state.
     pub name: &'static str,
-    /// As the paper writes it.
+    /// Its symbol in the paper.
     pub symbol: &'static str,
-    /// A letter an axis: h head, i row (key), j column (value), d unit or channel, n state, p factor of a product,
-    /// s position, m one of several eigenvalues.
+    /// One letter per axis: h head, i row (key), j column (value), d unit or channel, n state, p factor of a product, s
+    /// position, m one of several eigenvalues.
     pub axes: &'static str,
     /// How it is drawn.
     pub role: Role,
-    /// What it is.
+    /// Its meaning.
     pub about: &'static str,
 }
 
@@ -39,28 +39,28 @@ pub struct Quantity {
 pub enum Spectrum {
     /// There is no transition.
     None,
-    /// This quantity is them.
+    /// The eigenvalues are this quantity.
     Named(&'static str),
-    /// These are their real and imaginary parts.
+    /// Their real and imaginary parts are these quantities.
     Complex(&'static str, &'static str),
-    /// The identity's.
+    /// All are 1: the transition is the identity.
     Ones,
-    /// Those of α (I − β k kᵀ); α = 1 if there is none.
+    /// The eigenvalues of α (I − β k kᵀ); α = 1 if there is none.
     Delta,
-    /// Those of a product of several I − β k kᵀ.
+    /// The eigenvalues of a product of several I − β k kᵀ.
     Product,
 }
 
-/// An equation as in the mixer's file, and its numbers in `{places}` (see `data.js`: products, sums, earlier steps). What
-/// comes from a linear map of many numbers has only its value.
+/// An equation as in the mixer's file, and the same with `{places}` for numbers (see `data.js`: products, sums, earlier
+/// steps). The result of a linear map is shown only by its value.
 pub type Equation = (&'static str, &'static str);
 
-/// What is shown of a mixer.
+/// The page's view of a mixer.
 #[derive(Debug)]
 pub struct View {
     /// The mixer.
     pub mixer: &'static str,
-    /// How people call it.
+    /// Its usual name.
     pub title: &'static str,
     /// Its quantities, in the order in which they are shown.
     pub quantities: &'static [Quantity],
@@ -68,7 +68,7 @@ pub struct View {
     pub equations: &'static [Equation],
     /// The eigenvalues of its transition.
     pub eigenvalues: Spectrum,
-    /// What they are, in words.
+    /// A sentence about the eigenvalues.
     pub spectrum: &'static str,
 }
 
@@ -90,13 +90,12 @@ const fn q(name: &'static str, symbol: &'static str, axes: &'static str, role: R
 
 use Role::{Attention, Gate, State, Vector};
 
-// What several mixers have.
+// Quantities that several mixers have.
 const QUERY: Quantity = q("q", "q", "hi", Vector, "query: what is asked of the memory");
 const KEY: Quantity = q("k", "k", "hi", Vector, "key: under which it is written");
 const VALUE: Quantity = q("v", "v", "hj", Vector, "value: what is to be stored under the key");
 const BETA: Quantity = q("beta", "β", "h", Gate, "how far the memory moves towards the value");
-const ERROR: Quantity =
-    q("error", "v − Sᵀk", "hj", Vector, "what is written, less what is erased: what S holds under k");
+const ERROR: Quantity = q("error", "v − Sᵀk", "hj", Vector, "the value to write minus the value that S holds under k");
 const OUT: Quantity = q("o", "o", "hj", Vector, "what is read");
 const MEMORY: Quantity = matrix("S");
 const CELL: Quantity = q("c", "c", "d", State, "cell: what is remembered");
@@ -104,8 +103,8 @@ const INPUT: Quantity = q("i", "i", "d", Gate, "input gate: how much of the cand
 const OUTPUT: Quantity = q("o", "o", "d", Gate, "output gate: how much of the cell is shown");
 
 const CANDIDATE: &str = "candidate: what would be written";
-const STABILISER: &str = "stabiliser: the logarithm by which the cell and n are smaller than written";
-const PAST: &str = "1 once there is a past";
+const STABILISER: &str = "stabiliser: the logarithm of the factor by which the cell and n are scaled down";
+const PAST: &str = "1 after the first token, 0 before it";
 
 const SHOW: Equation = ("h_t = o_t ⊙ tanh(c_t)", "{h} = {o} · tanh({c})");
 const STEP_SIZE: Equation = ("β_t = s σ(W_β x_t)", "{beta}");
@@ -139,7 +138,7 @@ pub const VIEWS: &[View] = &[
             SHOW,
         ],
         eigenvalues: Spectrum::Named("f"),
-        spectrum: "The cell's own transition is the forget gate, in (0, 1); what flips a state here is that the gates see h.",
+        spectrum: "The cell's own transition is the forget gate, in (0, 1); a state can flip because the gates see h.",
     },
     View {
         mixer: "quasi_lstm",
@@ -236,7 +235,7 @@ pub const VIEWS: &[View] = &[
             ("eigenvalue along k: 1 − β ‖k‖²", "{eigenvalue;m=0} = 1 − {beta} · {sum:i k * k}"),
         ],
         eigenvalues: Spectrum::Delta,
-        spectrum: "1 − β‖k‖² along k, 1 across it. Below 0, a step turns over what is stored under k.",
+        spectrum: "1 − β‖k‖² along k, 1 orthogonal to it. Below 0, a step flips the value stored under k.",
     },
     View {
         mixer: "mamba",
@@ -257,7 +256,7 @@ pub const VIEWS: &[View] = &[
             ("y_t = C_tᵀ h_t", "{y} = {sum:n C * h}"),
         ],
         eigenvalues: Spectrum::Named("A_bar"),
-        spectrum: "Ā = exp(ΔA), one number a state: in (0, 1) a state decays or stays; stretched to (−1, 1), it can flip.",
+        spectrum: "Ā = exp(ΔA), one number per state: in (0, 1) a state decays or stays; stretched to (−1, 1), it can flip.",
     },
     View {
         mixer: "gated_delta_net",
@@ -268,13 +267,7 @@ pub const VIEWS: &[View] = &[
             BETA,
             KEY,
             VALUE,
-            q(
-                "error",
-                "v − αSᵀk",
-                "hj",
-                Vector,
-                "what is written, less what is erased: what the faded S holds under k",
-            ),
+            q("error", "v − αSᵀk", "hj", Vector, "the value to write minus the value that the decayed S holds under k"),
             QUERY,
             OUT,
         ],
@@ -287,7 +280,7 @@ pub const VIEWS: &[View] = &[
             ("eigenvalue along k: α (1 − β ‖k‖²)", "{eigenvalue;m=0} = {alpha} · (1 − {beta} · {sum:i k * k})"),
         ],
         eigenvalues: Spectrum::Delta,
-        spectrum: "α (1 − β‖k‖²) along k, α across it: the delta rule replaces under one key, the gate clears the rest.",
+        spectrum: "α (1 − β‖k‖²) along k, α orthogonal to it: the delta rule replaces one value, the gate clears the rest.",
     },
     View {
         mixer: "delta_product",
@@ -295,9 +288,15 @@ pub const VIEWS: &[View] = &[
         quantities: &[
             MEMORY,
             q("beta", "β", "ph", Gate, "how far the memory moves towards the value, at each factor"),
-            q("k", "k", "phi", Vector, "keys, one a factor"),
-            q("v", "v", "phj", Vector, "values, one a factor"),
-            q("error", "v − Sᵀk", "phj", Vector, "what a factor writes, less what it erases: what S holds under its k"),
+            q("k", "k", "phi", Vector, "keys, one per factor"),
+            q("v", "v", "phj", Vector, "values, one per factor"),
+            q(
+                "error",
+                "v − Sᵀk",
+                "phj",
+                Vector,
+                "the value that a factor writes minus the value that S holds under its k",
+            ),
             q("S_before", "S_{t,p-1}", "phij", Vector, "the memory before each factor"),
             QUERY,
             OUT,
@@ -309,7 +308,7 @@ pub const VIEWS: &[View] = &[
             ("o_t = S_tᵀ q_t / √K    after the last factor", "{o} = {sum:i S * q} / √{size:i}"),
         ],
         eigenvalues: Spectrum::Product,
-        spectrum: "Of the product of the token's factors I − β k kᵀ: two can make a rotation, a complex pair.",
+        spectrum: "Eigenvalues of the product of the token's factors I − β k kᵀ: two factors can make a rotation, a complex pair.",
     },
     View {
         mixer: "slstm",
@@ -333,7 +332,7 @@ pub const VIEWS: &[View] = &[
             ("h_t = σ(õ_t) c_t / n_t", "{h} = {o} · {c} / {n}"),
         ],
         eigenvalues: Spectrum::Named("f"),
-        spectrum: "The cell's own transition is the forget gate f, at most 1; what flips a state is that the gates see h.",
+        spectrum: "The cell's own transition is the forget gate f, at most 1; a state can flip because the gates see h.",
     },
     View {
         mixer: "mlstm",

@@ -1,21 +1,21 @@
 //! Parity, modular arithmetic, and modular arithmetic with brackets, as the xLSTM paper and 'Unlocking
 //! State-Tracking in Linear RNNs Through Negative Eigenvalues' (Grazzi et al. 2024, arXiv 2411.12537) train them.
 //!
-//! One answer a sequence, at its last token: the last bit, or "=". The answer itself would stand behind it and is
-//! hidden, so that a length here is one more than the tokens up to there: as in those papers, which train on lengths
-//! 3-40 and evaluate on 40-256. Every sequence draws its own length; the rest is padding.
+//! A sequence has one answer, at its last token: the last bit, or "=". The answer itself would be the next token and is
+//! hidden, but a length counts it, so it is one more than the number of tokens. The papers count this way too: they
+//! train on lengths 3-40 and evaluate on 40-256. Every sequence draws its own length; the rest is padding.
 //!
-//! [`Arithmetic::example`] is bit for bit what `automl/unlocking_state_tracking` makes with NumPy.
+//! [`Arithmetic::example`] makes the same bits as `automl/unlocking_state_tracking` with NumPy.
 
 use super::{Counts, IGNORE, Len, Task, numpy::Pcg64};
 use crate::rng::Rng;
 use rand::Rng as _;
 use serde::{Deserialize, Serialize};
 
-/// Everything is computed modulo this.
+/// The modulus of all arithmetic.
 const MODULUS: i32 = 5;
 
-/// Which sequences are to be answered.
+/// The kind of sequences.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Language {
@@ -30,11 +30,11 @@ pub enum Language {
 
 use Language::{ModularArithmetic, ModularArithmeticWithBrackets, Parity};
 
-/// A task with one answer a sequence.
+/// A task with one answer per sequence.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Arithmetic {
-    /// Which sequences.
+    /// The kind of sequences.
     pub language: Language,
     /// With brackets: whether there is multiplication.
     pub mult: bool,
@@ -97,13 +97,14 @@ impl Task for Arithmetic {
         if len >= least { Ok(()) } else { Err(format!("expected at least {least}: the length counts the answer too")) }
     }
 
-    /// n digits, n − 1 operators between them, = and the answer. As published, an even length stands for the next shorter.
+    /// n digits, n − 1 operators between them, = and the answer. As published, an even length means the next shorter
+    /// odd one.
     fn grid(&self) -> (usize, usize) {
         if self.language == ModularArithmetic { (2, 1) } else { (1, 0) }
     }
 
     fn check_lens(&self, len: Len) -> Result<(), String> {
-        // As published, what is drawn shorter than the shortest expression in brackets is that expression.
+        // As published, a length shorter than the shortest expression in brackets gives that expression.
         let published = self.language == ModularArithmeticWithBrackets && len.min >= 3;
         let (shortest, longest) = self.ends(len).unwrap_or((len.max, len.max));
         self.check_len(longest)?;
@@ -116,7 +117,7 @@ impl Task for Arithmetic {
 
     fn fill_range(&self, rng: &mut Rng, len: Len, tokens: &mut [i32], targets: &mut [i32]) {
         let mut rng = Pcg64::new(rng.next_u64());
-        // Without brackets, what is shorter than any sequence would be one of no tokens.
+        // Without brackets, a length below the shortest sequence would give a sequence without tokens.
         let least = match self.language {
             Parity => 2,
             ModularArithmetic => 3,
@@ -146,10 +147,10 @@ impl Arithmetic {
         }
     }
 
-    /// Write one sequence of a length in `len`, answer counted, over all of `x`, which is as long as the original's
-    /// `context_length` and at least `len.max`. Gives where the answer belongs, and the answer.
+    /// Write one sequence into `x`. Its length, which counts the answer, is drawn from `len`; `x` is as long as the
+    /// original's `context_length` and at least `len.max`. Returns the position of the target, and the answer.
     ///
-    /// The answer's own place, behind that one, holds token 0, and the rest is padding.
+    /// The next position, where the answer itself would be, holds token 0; the rest is padding.
     ///
     /// # Panics
     /// When `x` is too short.

@@ -1,28 +1,28 @@
-//! How often a model was right: what the metrics of all tasks are computed from.
+//! Counts of right and wrong predictions, from which the metrics of all tasks are computed.
 
-/// What was said and what was true, at the positions that count.
+/// Predicted and true classes at the positions that have a target.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Counts {
-    /// How often each class was said and true.
+    /// How often each class was predicted correctly.
     pub right: Vec<u64>,
-    /// How often each class was said.
+    /// How often each class was predicted.
     pub said: Vec<u64>,
-    /// How often each class was true.
+    /// How often each class was the target.
     pub is: Vec<u64>,
-    /// How many sequences had a position that counts.
+    /// How many sequences had a target.
     pub sequences: u64,
-    /// How many of them were right at every such position.
+    /// How many sequences were right at all their targets.
     pub perfect: u64,
 }
 
 impl Counts {
-    /// Nothing said yet, of so many classes.
+    /// No counts yet, for this many classes.
     pub fn new(classes: usize) -> Counts {
         let zeros = || vec![0; classes];
         Counts { right: zeros(), said: zeros(), is: zeros(), sequences: 0, perfect: 0 }
     }
 
-    /// Count a position; `said` is none where no class was (the logits were not finite).
+    /// Count a position; `said` is `None` where the logits were not finite.
     pub fn add(&mut self, said: Option<usize>, is: usize) {
         self.is[is] += 1;
         if let Some(said) = said {
@@ -31,7 +31,7 @@ impl Counts {
         }
     }
 
-    /// Count what `other` has counted too, of as many classes.
+    /// Add the counts of `other`, which has as many classes.
     pub fn merge(&mut self, other: &Counts) {
         for (to, from) in [(&mut self.right, &other.right), (&mut self.said, &other.said), (&mut self.is, &other.is)] {
             to.iter_mut().zip(from).for_each(|(to, from)| *to += from);
@@ -40,23 +40,23 @@ impl Counts {
         self.perfect += other.perfect;
     }
 
-    /// The share of positions that were right; 0 of none.
+    /// The share of positions that were right; 0 if there are none.
     pub fn accuracy(&self) -> f64 {
         ratio(self.right.iter().sum(), self.is.iter().sum())
     }
 
-    /// Of what was said to be a class, the share that was: averaged over the classes that were said or true, each
-    /// weighing the same, and 0 for a class never said (scikit-learn's macro average).
+    /// The share of a class's predictions that were right, averaged with equal weights over all classes that were
+    /// predicted or true; 0 for a class that was never predicted (scikit-learn's macro average).
     pub fn precision(&self) -> f64 {
         self.macro_average(&self.said)
     }
 
-    /// Of what was a class, the share that was said to be: averaged as [`Counts::precision`].
+    /// The share of a class's targets that were predicted as such, averaged as in [`Counts::precision`].
     pub fn recall(&self) -> f64 {
         self.macro_average(&self.is)
     }
 
-    /// The share of sequences that were right at every position that counts.
+    /// The share of sequences that were right at all their targets.
     pub fn sequence_accuracy(&self) -> f64 {
         ratio(self.perfect, self.sequences)
     }

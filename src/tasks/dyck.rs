@@ -1,14 +1,15 @@
-//! Dyck: is everything closed that was opened so far?
+//! Dyck words: is every bracket opened so far closed again?
 //!
 //! Tokens are brackets of k types: `0..k` open, `k..2k` close. The target at every position is 1 where the prefix is
-//! balanced: each bracket in it has its partner, of its type and properly nested. After a bracket without a partner
-//! it is 0 for good.
+//! balanced: each bracket in it has a partner of its own type, and pairs are properly nested. After a closing bracket
+//! without a partner every target is 0.
 //!
 //! A balanced word of maximal depth d is written from left to right: with probability ½ the innermost open bracket
-//! is closed, else a new one opens, of a random type; at depth d it must close, at depth 0 open, and once there is
-//! only room to close them all, they close. Half of the words are then corrupted: everything behind a random
-//! position where the target is 1 is shuffled, or all of it where only the last is. As in the published experiment
-//! (`swiss-ai/modern_rnns`): about one target in ten is 1, so look at the recall, the mean over both classes.
+//! is closed, else a new one opens, of a random type; at depth d it must close, at depth 0 open, and when the remaining
+//! positions are just enough to close all brackets, they close. Half of the words are then corrupted: everything after
+//! a random position whose target is 1 is shuffled, or the whole word if only its last target is 1. As in the published
+//! experiment (`swiss-ai/modern_rnns`): about one target in ten is 1, so look at the recall, the mean over both
+//! classes.
 
 use super::{Counts, Len, Task};
 use crate::rng::Rng;
@@ -21,7 +22,7 @@ use serde::{Deserialize, Serialize};
 pub struct Dyck {
     /// k: how many types of brackets there are.
     pub types: usize,
-    /// d: how many are open at most, in a word that was not corrupted.
+    /// d: the most brackets open at once, in a word that is not corrupted.
     pub depth: usize,
 }
 
@@ -137,7 +138,7 @@ impl Dyck {
         }
     }
 
-    /// The targets of any brackets.
+    /// The targets of any sequence of brackets.
     fn write_targets(&self, open: &mut Vec<i32>, x: &[i32], y: &mut [i32]) {
         let k = self.types as i32;
         open.clear();
@@ -153,7 +154,7 @@ impl Dyck {
     }
 }
 
-/// Shuffle what is behind a random balanced position, which is not the last one.
+/// Shuffle everything after a random balanced position, which is not the last one.
 fn corrupt(rng: &mut Rng, x: &mut [i32], y: &[i32]) {
     let inner = &y[..y.len() - 1];
     let balanced = inner.iter().filter(|&&y| y == 1).count();

@@ -1,8 +1,8 @@
-//! The word problem of a group: where am I after all these moves?
+//! The word problem of a group: what is the product of the elements so far?
 //!
-//! Tokens are elements of the group G, x₁ .. x_T uniform over those that are offered, and the target at every
-//! position is the product so far, y_t = x₁ ∘ x₂ ∘ .. ∘ x_t, as in Merrill et al. 2024 ('The Illusion of State in
-//! State-Space Models', `jopetty/word-problem`), without the special tokens there.
+//! Tokens are elements of the group G, x₁ .. x_T uniform over the elements allowed, and the target at every position is
+//! the product so far, y_t = x₁ ∘ x₂ ∘ .. ∘ x_t, as in Merrill et al. 2024 ('The Illusion of State in State-Space
+//! Models', `jopetty/word-problem`), without the special tokens there.
 //!
 //! Element 0 is the identity. Permutations are numbered in lexicographic order, (p ∘ q)(i) = p(q(i)); A_n are the
 //! even ones, in that order; in A4×Z5 the pair (a, z) is number 5 a + z. Z60 can be followed by adding up; A5 and S5
@@ -29,11 +29,11 @@ pub enum GroupName {
     S5,
     /// Even permutations of five things.
     A5,
-    /// Even permutations of four things, beside a number modulo 5.
+    /// Pairs of an even permutation of four things and a number modulo 5.
     A4xZ5,
 }
 
-/// Which elements are offered.
+/// The elements allowed as tokens.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Moves {
@@ -42,7 +42,7 @@ pub enum Moves {
     All,
     /// The identity and swaps of two things ("only_swaps").
     Swaps,
-    /// What moves at most three things: the identity, swaps and 3-cycles ("limit_to_3").
+    /// Elements that move at most three things: the identity, swaps and 3-cycles ("limit_to_3").
     Three,
 }
 
@@ -52,7 +52,7 @@ pub enum Moves {
 pub struct Group {
     /// Which group.
     pub group: GroupName,
-    /// Which of its elements are tokens of sequences.
+    /// Which of its elements are tokens.
     pub moves: Moves,
 }
 
@@ -136,12 +136,12 @@ impl Task for Group {
     }
 }
 
-/// What is known of a group of n elements.
+/// The multiplication table of a group of n elements.
 struct Table {
     /// i ∘ j at `[n i + j]`.
     product: Vec<u8>,
     names: Vec<String>,
-    /// How many things each element moves; a thing for each number that is not 0.
+    /// How many things each element moves; in a group of numbers, 1 for each number that is not 0.
     moved: Vec<usize>,
 }
 
@@ -215,7 +215,7 @@ fn cycles(p: &[usize]) -> String {
     if text.is_empty() { "e".into() } else { text }
 }
 
-/// The direct product of two groups: pairs, each part by itself.
+/// The direct product of two groups: pairs, multiplied part by part.
 fn beside(a: &Table, b: &Table) -> Table {
     let (n, m) = (a.names.len(), b.names.len());
     let pairs: Vec<(usize, usize)> = (0..n * m).map(|i| (i / m, i % m)).collect();

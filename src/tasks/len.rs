@@ -1,14 +1,14 @@
-//! How long sequences are: all of one length, or each of its own from a range.
+//! The lengths of sequences: one length for all, or a range from which each draws its own.
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 use std::{fmt, str::FromStr};
 
-/// A length, or a range of them with both ends in it: `32` or `3-40`, in flags and in configuration files.
+/// A length or a range of lengths, both ends included: `32` or `3-40`, in flags and in configuration files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Len {
     /// The longest.
     pub max: usize,
-    /// The shortest; with `max`, the same.
+    /// The shortest; equal to `max` for a single length.
     pub min: usize,
 }
 

@@ -1,4 +1,4 @@
-//! What is learned: a task writes tokens, and a target beside each.
+//! What is learned: a task writes tokens, and a target for each.
 //!
 //! To add one: a file with a struct that implements [`Task`] (its fields are its options in configuration files),
 //! and its name in the list of [`Tasks`].
@@ -29,7 +29,7 @@ use rand::RngExt;
 use serde::{Deserialize, Serialize};
 use std::ops::Range;
 
-/// The target of a position that counts neither in the loss nor in the accuracy.
+/// Marks a position without a target: it counts neither in the loss nor in the accuracy.
 pub const IGNORE: i32 = -100;
 
 /// A source of sequences with a target class at every position.
@@ -45,7 +45,7 @@ pub trait Task: Send + Sync {
         self.name().into()
     }
 
-    /// What the targets say, in a few words.
+    /// The meaning of the targets, in a few words.
     fn legend(&self) -> String;
     /// A token as a person would write it.
     fn token(&self, id: usize) -> String {
@@ -56,10 +56,10 @@ pub trait Task: Send + Sync {
         id.to_string()
     }
 
-    /// Whether there is such a task.
+    /// Whether the options are valid.
     ///
     /// # Errors
-    /// A sentence with the option that cannot be, and what was expected.
+    /// A sentence with the option that is not valid, and what was expected.
     fn check(&self) -> Result<(), String> {
         Ok(())
     }
@@ -67,12 +67,13 @@ pub trait Task: Send + Sync {
     /// Whether sequences of this length exist.
     ///
     /// # Errors
-    /// A sentence that says which ones do exist, and what else can be changed.
+    /// A sentence that says which lengths exist, and what else can be changed.
     fn check_len(&self, _len: usize) -> Result<(), String> {
         Ok(())
     }
 
-    /// `(step, rest)`: lengths that exist leave this rest when divided by the step. A range passes over the others.
+    /// `(step, rest)`: the lengths that exist have this remainder when divided by the step. A range leaves out the
+    /// others.
     fn grid(&self) -> (usize, usize) {
         (1, 0)
     }
@@ -82,7 +83,7 @@ pub trait Task: Send + Sync {
     /// # Errors
     /// As [`Task::check_len`].
     fn check_lens(&self, len: Len) -> Result<(), String> {
-        // What a task asks for beside the grid is a least or a greatest length, so the ends tell.
+        // Beyond the grid a task only limits the shortest or longest length, so the two ends suffice.
         let (shortest, longest) = self.ends(len).unwrap_or((len.max, len.max));
         let named = |t: usize| move |why| if len.is_one() { why } else { format!("length {t}: {why}") };
         self.check_len(longest).map_err(named(longest))?;
@@ -96,20 +97,20 @@ pub trait Task: Send + Sync {
         Some(((len.min..=len.max).find(on)?, (len.min..=len.max).rev().find(on)?))
     }
 
-    /// Options that change nothing, or leave nothing to learn, at these lengths, of which the first is that of training:
-    /// the name of each, and the rest of a sentence that begins with it.
+    /// Options that change nothing, or leave nothing to learn, at these lengths (the first is the training length): the
+    /// name of each, and the rest of a sentence that begins with it.
     fn without_effect(&self, _lens: &[Len]) -> Vec<(&'static str, String)> {
         Vec::new()
     }
 
-    /// Write a batch: `tokens` and `targets` are `[batch, len]`, row-major, old contents in them.
+    /// Write a batch: `tokens` and `targets` are `[batch, len]`, row-major, and hold old contents.
     ///
     /// Everything random comes from `rng`. A task whose sequences are shorter than `len` pads them with any token
     /// and the target [`IGNORE`].
     fn fill(&self, rng: &mut Rng, len: usize, tokens: &mut [i32], targets: &mut [i32]);
 
-    /// Write a batch `[batch, len.max]` of sequences of several lengths, those of the range that exist equally often;
-    /// the rest of each row is padding.
+    /// Write a batch `[batch, len.max]` of sequences of several lengths, uniform over the lengths of the range that
+    /// exist; the rest of each row is padding.
     fn fill_range(&self, rng: &mut Rng, len: Len, tokens: &mut [i32], targets: &mut [i32]) {
         if len.is_one() {
             return self.fill(rng, len.max, tokens, targets);
@@ -124,12 +125,12 @@ pub trait Task: Send + Sync {
         }
     }
 
-    /// The targets of a sequence that somebody wrote; none where only [`Task::fill`] knows them.
+    /// The targets of a given sequence; `None` if only [`Task::fill`] knows them.
     fn label(&self, _tokens: &[i32]) -> Option<Vec<i32>> {
         None
     }
 
-    /// What this task is judged by beside the accuracy, from 0 to 1, under short names.
+    /// The metrics of this task besides the accuracy, from 0 to 1, with short names.
     fn metrics(&self, _counts: &Counts) -> Vec<(&'static str, f64)> {
         Vec::new()
     }
@@ -159,9 +160,9 @@ tasks! { Parity Dyck Mqar Arithmetic Group }
 
 /// Tokens and targets, `[batch, len.max]` each, refilled in place at every step.
 pub struct Batch {
-    /// What the model reads.
+    /// The model's input.
     pub tokens: Tensor,
-    /// What it should say at each position.
+    /// The target at each position.
     pub targets: Tensor,
     len: Len,
 }
@@ -187,15 +188,15 @@ impl Batch {
         task.fill_range(&mut rng, self.len, self.tokens.host_mut(), self.targets.host_mut());
     }
 
-    /// Some of its sequences; they share its memory.
+    /// Some of its sequences; they share the batch's memory.
     pub fn part(&self, sequences: Range<usize>) -> Batch {
         let (t, start) = (self.len.max, sequences.start);
         let window = |of: &Tensor| of.window(start * t, [sequences.len(), t]);
         Batch { tokens: window(&self.tokens), targets: window(&self.targets), len: self.len }
     }
 
-    /// Where fewer than half of the positions have a target: which of `[batch · len.max]` have, and their targets.
-    /// At least one position is named, as a batch without any target still has a loss (0).
+    /// If fewer than half of the positions have a target: the indices into `[batch · len.max]` of those that have, and
+    /// their targets. At least one index is returned, since a batch without targets still has a loss (0).
     pub fn labelled(&self) -> Option<(Tensor, Tensor)> {
         let targets = self.targets.host::<i32>();
         let labelled = || targets.iter().enumerate().filter(|t| *t.1 != IGNORE);

@@ -1,4 +1,5 @@
-//! Multi-query associative recall (MQAR): pairs of a key and a value, then keys again; what was their value?
+//! Multi-query associative recall (MQAR): pairs of a key and a value, then keys again, each to be answered with its
+//! value.
 //!
 //! Zoology's layout (Arora et al. 2023, arXiv 2312.04927; vocabulary V, length L, m pairs):
 //!
@@ -7,14 +8,14 @@
 //!                            v₂   v₁        the only targets, each at its key
 //! ```
 //!
-//! Key i comes again at position 2m + 2gᵢ, where the gaps g are drawn one after the other, without replacement, with
-//! p(g) ∝ (g + 1)^(a−1), a = 0.01: mostly soon, sometimes late.
+//! Key i comes again at position 2m + 2gᵢ, where the gaps gᵢ are drawn without replacement with p(g) ∝ (g + 1)^(a−1),
+//! a = 0.01: mostly soon, sometimes late.
 //!
 //! The published layout (`swiss-ai/modern_rnns`) is single-query recall, with a separator:
 //!
 //! ```text
 //! k₁ | v₁ k₂ | v₂ .. k_m | v_m q |          keys of 1..=keys, values of 1..=values, with the same ids
-//!                                           (or, without `shared_ids`, behind the keys')
+//!                                           (or, without `shared_ids`, after the keys' ids)
 //!                                v          the only target, at the last position
 //! ```
 //!
@@ -28,7 +29,7 @@ use serde::{Deserialize, Serialize};
 /// Zoology's exponent of the gaps: p(g) ∝ (g + 1)^(a−1).
 const POWER_A: f64 = 0.01;
 
-/// Where pairs and queries stand.
+/// The layout of pairs and queries.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Layout {
@@ -39,25 +40,25 @@ pub enum Layout {
     Published,
 }
 
-/// The MQAR task; each layout has its own options, and the other's are not looked at.
+/// The MQAR task. Each layout has its own options and ignores the other's.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Mqar {
-    /// Where pairs and queries stand.
+    /// The layout of pairs and queries.
     pub layout: Layout,
     /// Zoology: V, half of it keys, half of it values.
     pub vocab: usize,
-    /// Zoology: m, how many pairs; an even sixteenth of the length if absent. (In the published layout it follows
-    /// from the length.)
+    /// Zoology: m, the number of pairs; if absent, an even sixteenth of the length. (In the published layout the length
+    /// determines it.)
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pairs: Option<usize>,
-    /// Zoology: write random tokens, not 0, where neither pairs nor queries are.
+    /// Zoology: write random tokens instead of 0 between pairs and queries.
     pub random_non_queries: bool,
     /// Published: how many different keys there are (that code's `n_keys` is one more).
     pub keys: usize,
     /// Published: how many different values there are (that code's `n_values` is one more).
     pub values: usize,
-    /// Published: whether the keys of a sequence are distinct; if not, the last value of a key counts.
+    /// Published: whether the keys of a sequence are distinct; if not, a key's last value is the answer.
     pub unique_keys: bool,
     /// Published: whether key 1 and value 1 are the same token; else values have ids of their own, after the keys'.
     pub shared_ids: bool,
@@ -283,7 +284,7 @@ impl Mqar {
     }
 }
 
-/// The cumulated p(g) ∝ (g + 1)^(a−1), g < space; the last is 1.
+/// The cumulative distribution of p(g) ∝ (g + 1)^(a−1), g < space; its last element is 1.
 fn power_law(space: usize) -> Vec<f64> {
     let mut sum = 0.0;
     let mut cumulated: Vec<f64> = (0..space)
@@ -296,9 +297,9 @@ fn power_law(space: usize) -> Vec<f64> {
     cumulated
 }
 
-/// Draws of `0..n` without one twice: those that were there already are drawn again.
+/// Draws from `0..n` without replacement: a repeated number is drawn again.
 struct Distinct {
-    /// In which round each number was drawn last.
+    /// The round in which each number was last drawn.
     drawn: Vec<u32>,
     round: u32,
 }

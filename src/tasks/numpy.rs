@@ -41,10 +41,10 @@ impl Pcg64 {
         n as u32
     }
 
-    /// `rng.integers(low, high)`: a number of `low..high`, which are fewer than 2^32.
+    /// `rng.integers(low, high)`: a number in `low..high`, a range of fewer than 2^32 numbers.
     ///
     /// # Panics
-    /// When there is none.
+    /// When the range is empty.
     pub fn integers(&mut self, low: u32, high: u32) -> u32 {
         assert!(low < high, "integers of the empty range {low}..{high}");
         let n = high - low;

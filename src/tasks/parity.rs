@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Parity {
-    /// How many ones each sequence has; without it each bit is a fair coin.
+    /// The number of ones in each sequence; if absent, each bit is a fair coin.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub num_ones: Option<usize>,
 }
@@ -81,7 +81,7 @@ fn evenness(x: &[i32]) -> impl Iterator<Item = i32> {
     })
 }
 
-/// Each bit a fair coin: 64 tosses in one draw.
+/// Fair bits, 64 from each draw.
 fn fair_bits(rng: &mut Rng, x: &mut [i32]) {
     for x in x.chunks_mut(64) {
         let word = rng.next_u64();

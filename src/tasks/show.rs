@@ -1,12 +1,12 @@
-//! Samples as a person would draw them: tokens above, targets below them, a dot where none counts.
+//! Samples as text: tokens above, targets below, a dot where there is none.
 
 use super::{IGNORE, Len, Task};
 use crate::rng;
 
-/// The widest a line may be.
+/// The longest line.
 const WIDTH: usize = 80;
 
-/// The first `n` training sequences of this seed, in batches of so many, below what they are.
+/// The first `n` training sequences of this seed, drawn in batches of `batch`, with a heading.
 pub fn samples(task: &dyn Task, len: Len, seed: u64, batch: usize, n: usize) -> String {
     let mut text = format!("{}, training length {len}, seed {seed}\n{}\n", task.title(), task.legend());
     let (mut tokens, mut targets) = (vec![0; batch * len.max], vec![0; batch * len.max]);
@@ -20,7 +20,7 @@ pub fn samples(task: &dyn Task, len: Len, seed: u64, batch: usize, n: usize) -> 
     text
 }
 
-/// One sequence, in lines of at most 80 columns; what is behind the last target is left out.
+/// One sequence, in lines of at most 80 columns; tokens after the last target are left out.
 pub fn sample(task: &dyn Task, tokens: &[i32], targets: &[i32]) -> String {
     let end = targets.iter().rposition(|&y| y != IGNORE).map_or(tokens.len(), |last| last + 1);
     let above: Vec<String> = tokens[..end].iter().map(|&x| task.token(x as usize)).collect();

@@ -14,8 +14,8 @@ pub struct Distance {
 }
 
 impl Distance {
-    /// Of two tensors with equally many elements. Infinities of one sign are equal, and so are two NaN; they count in no
-    /// norm. A reference too large for `dtype` stands for infinity, as it would be rounded to that.
+    /// The distance of two tensors of the same size. Infinities of the same sign are equal, and so are two NaN; they
+    /// count in no norm. A reference too large for `dtype` counts as infinity, to which it would be rounded.
     pub fn between(ours: &[f64], theirs: &[f64], dtype: DType) -> Distance {
         let rounded = |x: f64| if dtype == DType::F32 && (x as f32).is_infinite() { f64::from(x as f32) } else { x };
         let (mut unit, mut same) = (0.0f64, ours.len() == theirs.len());
@@ -39,12 +39,12 @@ impl Distance {
         Distance { apart: if same { f64::sqrt(apart) } else { f64::INFINITY }, size: f64::sqrt(size), unit }
     }
 
-    /// ‖ours − theirs‖ in units of 1.
+    /// ‖ours − theirs‖.
     pub fn absolute(&self) -> f64 {
         self.apart * self.unit
     }
 
-    /// ‖ours − theirs‖ / ‖theirs‖, where the reference counts for no less than `floor`; and the same of the floor.
+    /// ‖ours − theirs‖ and the floor, both divided by ‖theirs‖ or by `floor` if that is larger.
     pub fn relative(&self, floor: f64) -> [f64; 2] {
         let floor = floor / self.unit;
         if self.apart.is_infinite() {

@@ -26,10 +26,11 @@ pub struct Fixture {
 }
 
 impl Fixture {
-    /// Read and check a file's form; what its op needs is checked when it is run.
+    /// Read a file and check its format. The op's tensors and attributes are checked when it is run.
     ///
     /// # Errors
-    /// When it cannot be read, is truncated or corrupted, or lacks `op`: names the file and what was expected.
+    /// When it cannot be read, is truncated or corrupted, or lacks `op`. The error names the file and what was
+    /// expected.
     pub fn read(path: &Path) -> Result<Fixture> {
         let bad = |what: String| Error::format(path, what);
         if !std::fs::metadata(path).map_err(Error::io(path))?.is_file() {
@@ -74,7 +75,7 @@ impl Fixture {
         Ok(Fixture { path: path.into(), op: op.clone(), source, attrs, tensors })
     }
 
-    /// A fixture that is in no file.
+    /// A fixture without a file.
     #[cfg(test)]
     pub(super) fn of(op: &str, attrs: Json, tensors: BTreeMap<String, Tensor>) -> Fixture {
         let attrs = attrs.as_object().cloned().unwrap_or_default();
@@ -109,7 +110,7 @@ impl Fixture {
     /// A tensor with this shape.
     ///
     /// # Errors
-    /// When it is missing or has another.
+    /// When it is missing or has another shape.
     pub fn shaped(&self, name: &str, shape: Shape) -> Result<&Tensor> {
         let t = self.tensor(name)?;
         if t.shape() == shape {
@@ -118,7 +119,7 @@ impl Fixture {
         Err(self.bad(format!("tensor '{name}' has shape {}: expected {shape}", t.shape())))
     }
 
-    /// That the integers of a tensor are in 0..n, or `ignored`. On a device nobody looks.
+    /// Check that the integers of a tensor are in 0..n, or `ignored`. Kernels on a device do not check this.
     ///
     /// # Errors
     /// Names the integer and the range.
@@ -133,10 +134,10 @@ impl Fixture {
         }
     }
 
-    /// That there are no attributes but these, and those that change nothing at the value they have.
+    /// Check that all attributes are among these, or have a value at which they change nothing.
     ///
     /// # Errors
-    /// Names the attribute, and what there is.
+    /// Names the attribute, and the known ones.
     pub fn know(&self, attrs: &[&str]) -> Result<()> {
         let equal = |a: &Json, b: &Json| a == b || a.is_number() && a.as_f64() == b.as_f64();
         let is = |value: &Json, json: &str| serde_json::from_str(json).is_ok_and(|json: Json| equal(&json, value));
@@ -160,10 +161,10 @@ impl Fixture {
         value.and_then(read).ok_or_else(|| self.bad(format!("attribute '{name}' is {shown}: expected {expected}")))
     }
 
-    /// That an attribute, if it is there, is what the tensors say.
+    /// Check that an attribute, if present, agrees with the tensors.
     ///
     /// # Errors
-    /// When it is something else.
+    /// When it does not agree.
     pub fn agrees(&self, name: &str, value: &Json) -> Result<()> {
         if !self.attrs.contains_key(name) {
             return Ok(());
@@ -174,13 +175,13 @@ impl Fixture {
     /// All attributes together.
     ///
     /// # Errors
-    /// When they are not what `T` has: names the attribute.
+    /// When they do not match `T`. The error names the attribute.
     pub fn attributes<T: serde::de::DeserializeOwned>(&self) -> Result<T> {
         serde_json::from_value(Json::Object(self.attrs.clone()))
             .map_err(|e| self.bad(format!("its attributes: {}", brief(&e.to_string(), 300))))
     }
 
-    /// A number among the attributes.
+    /// A number attribute.
     ///
     /// # Errors
     /// When it is absent or something else.
@@ -196,7 +197,7 @@ impl Fixture {
         if self.attrs.contains_key(name) { self.number(name) } else { Ok(default) }
     }
 
-    /// A whole number among the attributes, with a default.
+    /// An integer attribute, with a default.
     ///
     /// # Errors
     /// When it is something else.
@@ -205,19 +206,19 @@ impl Fixture {
         if self.attrs.contains_key(name) { self.attr(name, "a whole number of 32 bits", read) } else { Ok(default) }
     }
 
-    /// A size among the attributes.
+    /// A size attribute.
     ///
     /// # Errors
     /// When it is absent or something else.
     pub fn size(&self, name: &str) -> Result<usize> {
         self.attr(name, "a whole number from 1", |v| {
-            // A writer of JSON may have made 4 a 4.0.
+            // A JSON writer may write 4 as 4.0.
             let whole = |x: f64| (x.fract() == 0.0 && (1.0..=9e15).contains(&x)).then_some(x as u64);
             v.as_u64().or_else(|| whole(v.as_f64()?)).filter(|&n| n > 0).and_then(|n| usize::try_from(n).ok())
         })
     }
 
-    /// A yes or no among the attributes, with a default.
+    /// A boolean attribute, with a default.
     ///
     /// # Errors
     /// When it is something else.
@@ -225,7 +226,7 @@ impl Fixture {
         if self.attrs.contains_key(name) { self.attr(name, "true or false", Json::as_bool) } else { Ok(default) }
     }
 
-    /// A list of two numbers among the attributes, with a default.
+    /// An attribute that is a list of two numbers, with a default.
     ///
     /// # Errors
     /// When it is something else.
@@ -237,7 +238,7 @@ impl Fixture {
         if self.attrs.contains_key(name) { self.attr(name, "a list of two numbers", read) } else { Ok(default) }
     }
 
-    /// A word among the attributes, with a default.
+    /// A string attribute, with a default.
     ///
     /// # Errors
     /// When it is something else.
@@ -247,8 +248,7 @@ impl Fixture {
     }
 }
 
-/// Attributes that other libraries have for an op ("*": for all of them), at the value, as JSON, at which they change
-/// nothing.
+/// Attributes that other libraries have for an op ("*": for every op), and the JSON value at which they change nothing.
 const NEUTRAL: &[(&str, &str, &str)] = &[
     ("adam", "amsgrad", "false"),
     ("adam", "maximize", "false"),

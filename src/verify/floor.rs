@@ -1,20 +1,20 @@
-//! How far rounding alone moves a result, measured.
+//! Measures how far rounding alone moves a result.
 //!
-//! What a tensor is summed of may cancel: then its rounding is that of its terms, which may be larger than the tensor. How
-//! much that is, [`measure`] finds out by the op itself in double precision, in its defining form of small steps. Every
-//! term is moved by a factor 1 ± 2^-30 with a random sign, and the tensor moves by what the roundings of its terms add up
-//! to. [`ROUNDINGS`] times this, at the rounding of the precision in question, is the floor of that tensor.
+//! If the terms of a sum cancel, their rounding errors may be larger than the sum. [`measure`] determines how large, by
+//! running the op itself in double precision in the form that defines it. It multiplies every term by 1 ± 2^-30 with a
+//! random sign, and observes how far each tensor moves. [`ROUNDINGS`] times this movement, rescaled to the rounding of
+//! the precision in question, is the tensor's floor.
 //!
-//! Terms are moved where they are summed linearly, and nowhere else:
-//! - the cotangents, and every gradient that a step hands back: a gradient is a sum of products of them;
-//! - the inputs that stand only in sums and products ([`Spec::summed`](super::specs::Spec)), such as q, k, v of linear
-//!   attention, but not what goes through an exponential or is normalised.
+//! Only terms that are summed linearly are moved:
+//! - the cotangents, and every gradient that a step returns: gradients are sums of products of these;
+//! - the inputs that appear only in sums and products ([`Spec::summed`](super::specs::Spec)), such as q, k, v of linear
+//!   attention, but not inputs of an exponential or a norm.
 //!
-//! And where the fixture's inputs have more digits than the precision, what their rounding moves each tensor by is no error
-//! of the op's either: it is known by running it, in double precision, on the rounded inputs.
+//! If the fixture's inputs have more digits than the precision, their rounding also moves each tensor, which is not an
+//! error of the op. Running the op in double precision on the rounded inputs gives this part of the floor.
 //!
-//! So an op that is badly conditioned, or a form that computes it badly, is not excused: moving the gates of a decay, or
-//! the mean of a row, would show how much the result depends on them, not what is summed.
+//! An ill-conditioned op, or a form that computes it inaccurately, is therefore not excused: to move the gates of a
+//! decay, or the mean of a row, would measure the sensitivity to them, not the rounding of a sum.
 
 use super::{Case, Distance, EXACT, Fixture, Named, single};
 use crate::{
@@ -24,13 +24,13 @@ use crate::{
 };
 use std::collections::BTreeMap;
 
-/// A sum of many terms is rounded again at every addition, and a fixture's is of another order than ours.
+/// A sum is rounded at every addition, and a fixture may add its terms in another order.
 const ROUNDINGS: f64 = 32.0;
 
-/// By how much a term is moved: far above the rounding of double precision, far below all else.
+/// The relative size of a term's move: far above the rounding of double precision, and small otherwise.
 const MOVE: f64 = 1.0 / (1 << 30) as f64;
 
-/// How often; the mean square counts.
+/// The number of random moves; their mean square is used.
 const DRAWS: u64 = 4;
 
 /// A source of roundings.
@@ -43,7 +43,7 @@ impl Rounding {
         Rounding { random: Gen::new(seed) }
     }
 
-    /// Every number multiplied by 1 + [`MOVE`] or 1 − [`MOVE`].
+    /// Every element multiplied by 1 + [`MOVE`] or 1 − [`MOVE`].
     pub fn rounded(&mut self, t: &Tensor) -> Tensor {
         let mut x = t.to_f64();
         for x in &mut x {
@@ -52,7 +52,7 @@ impl Rounding {
         Tensor::from_vec(x, t.shape())
     }
 
-    /// The inputs that `names` says, or all of them but integers for "*".
+    /// Move the inputs listed in `names`, or all except integers for "*".
     fn inputs(&mut self, inputs: &Named, names: &[&str]) -> Named {
         let moved = |name: &str, t: &Tensor| t.dtype() != DType::I32 && (names == ["*"] || names.contains(&name));
         let rounded =
@@ -61,7 +61,7 @@ impl Rounding {
     }
 }
 
-/// The floor of every tensor: how large a difference from the fixture is rounding.
+/// The floor of every tensor: the largest difference from the fixture that rounding explains.
 pub fn measure(f: &Fixture, case: &Case, dtype: DType) -> Result<BTreeMap<String, f64>> {
     let eval = case.steps.as_ref().or(case.forms.first().map(|form| &form.1));
     let Some(eval) = eval else { return Ok(BTreeMap::new()) };
@@ -84,7 +84,7 @@ pub fn measure(f: &Fixture, case: &Case, dtype: DType) -> Result<BTreeMap<String
     let inherited = apart(&eval(&cast, EXACT, None)?, &base);
     let floor = |(name, square): (String, f64)| {
         let roundings = ROUNDINGS * unit * square.sqrt();
-        // Below the smallest normal number there are fewer digits, and an exponential is 0.
+        // Below the smallest normal number there are fewer digits, and an exponential underflows to 0.
         let underflow = least * (base[&name].len() as f64).sqrt();
         let known: f64 = [&uncertain, &inherited].iter().filter_map(|by| by.get(&name)).sum();
         let floor = roundings + underflow + known;
@@ -93,12 +93,12 @@ pub fn measure(f: &Fixture, case: &Case, dtype: DType) -> Result<BTreeMap<String
     Ok(squares.into_iter().map(floor).collect())
 }
 
-/// A tensor as this precision holds it.
+/// A tensor rounded to this precision.
 fn round_trip(t: &Tensor, dtype: DType) -> Tensor {
     if t.dtype() == DType::I32 { t.clone() } else { t.cast(dtype).cast(DType::F64) }
 }
 
-/// How far apart tensors of the same names are; what is not finite in one of them does not count.
+/// The distance of tensors with the same name, without elements that are not finite in one of them.
 pub fn apart(a: &Named, b: &Named) -> BTreeMap<String, f64> {
     let difference = |(name, a): (&String, &Tensor)| {
         let pairs = a.to_f64().into_iter().zip(b.get(name)?.to_f64()).filter(|(a, b)| (a - b).is_finite());

@@ -26,7 +26,7 @@ fn results(
     let place = |t: &Tensor| if t.dtype() == DType::I32 { tape.constant(t) } else { tape.leaf(&t.cast(dtype)) };
     let vars = inputs.iter().map(|(name, t)| (name.clone(), place(t))).collect();
     let x = Inputs { tape: &tape, dtype, vars };
-    // Sizes that do not fit one another panic with a message that says so.
+    // Sizes that do not fit panic, with a message.
     let outputs = quietly(|| run(&x)).map_err(|why| f.unfit(why))?;
     let known: Vec<&str> = outputs.iter().map(|o| o.0).collect();
     let (mut found, mut seeds) = (Named::new(), vec![]);
@@ -44,7 +44,7 @@ fn results(
             seeds.push((y, t.cast(dtype)));
         }
     }
-    // The gradients of a whole model are those of its loss; there are no cotangents.
+    // The gradients of a whole model are of its loss; there are no cotangents.
     if let Some(&(_, loss)) = outputs.iter().find(|o| o.0 == "loss" && f.op == published::OP) {
         seeds = vec![(loss, Tensor::full(loss.shape(), dtype, 1.0))];
     }

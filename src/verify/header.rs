@@ -1,9 +1,9 @@
-//! What a safetensors header says before anything is made of it: names once each, and sizes that the file can have.
+//! Checks of a safetensors header before it is used: names are unique, and sizes are plausible for the file.
 
 use serde::de::{Deserialize, Deserializer, Error, IgnoredAny, MapAccess, Visitor};
 use std::{collections::HashSet, fmt, marker::PhantomData};
 
-/// A JSON object none of whose keys is there twice; nothing of it is kept.
+/// A JSON object whose keys are unique; its contents are not kept.
 struct Once<V>(PhantomData<V>);
 
 impl<'de, V: Deserialize<'de>> Deserialize<'de> for Once<V> {
@@ -35,7 +35,8 @@ impl<'de, V: Deserialize<'de>> Visitor<'de> for Once<V> {
     }
 }
 
-/// That no tensor, and no entry of the metadata, is named twice. What else is wrong is for the reader of the file to say.
+/// Check that no two tensors, and no two metadata entries, have the same name. The reader of the file reports all other
+/// errors.
 pub fn names_are_unique(bytes: &[u8]) -> Result<(), String> {
     let header = |bytes: &[u8]| {
         let (len, rest) = bytes.split_first_chunk::<8>()?;
@@ -49,11 +50,10 @@ pub fn names_are_unique(bytes: &[u8]) -> Result<(), String> {
     }
 }
 
-/// Empty tensors need no bytes, whatever their other axes are: these still have to be of a size that can be computed with.
+/// An empty tensor needs no bytes, whatever its other axes are; this limits the product of these.
 const EMPTY: usize = 1 << 14;
 
-/// That the axes of a tensor multiply to no more than the file's bytes, those of an empty one without its empty axes to no
-/// more than that or [`EMPTY`].
+/// Check that the product of a tensor's nonzero axes is at most the file's number of bytes or [`EMPTY`].
 pub fn size_is_plausible(shape: &[usize], bytes: usize) -> Result<(), String> {
     let filled = shape.iter().filter(|&&n| n > 0).try_fold(1usize, |all, &n| all.checked_mul(n));
     if filled.is_some_and(|n| n <= bytes.max(EMPTY)) {

@@ -14,7 +14,7 @@ use crate::{
 pub const SPECS: &[Spec] = &[
     Spec {
         op: "lstm",
-        // E is 4 D, which the op itself checks.
+        // E = 4 D; the op itself checks it.
         inputs: &[("x", "BTI"), ("w_ih", "EI"), ("w_hh", "ED"), ("b_ih", "E"), ("b_hh", "E")],
         optional: &[("h0", "BD"), ("c0", "BD")],
         outputs: &[("h", "BTD"), ("h_last", "BD"), ("c_last", "BD")],
@@ -35,7 +35,7 @@ pub const SPECS: &[Spec] = &[
     },
     Spec {
         op: "slstm",
-        // J is K, which the op itself checks.
+        // J = K; the op itself checks it.
         inputs: &[("x", "BT4D"), ("r", "4HKJ"), ("b", "4D")],
         optional: &[],
         outputs: &[("h", "BTD"), ("c", "BD"), ("n", "BD"), ("m", "BD")],
@@ -145,7 +145,7 @@ pub const SPECS: &[Spec] = &[
     },
 ];
 
-/// The sizes that the attributes say, once they are those of the tensors.
+/// The sizes in the attributes, checked against the tensors.
 fn mamba_config(f: &Fixture) -> Result<ModelConfig> {
     let shape = |name: &str| f.tensor(&format!("in.{name}")).map(|t| t.shape());
     let width = shape("x")?.last();

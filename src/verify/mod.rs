@@ -1,20 +1,20 @@
-//! Golden fixtures: is what this crate computes what another implementation computed?
+//! Golden fixtures: does this crate compute the same as another implementation?
 //!
 //! A fixture is one op's inputs, outputs, cotangents and gradients in a safetensors file. [`check`] runs the op in
 //! every form that the crate has, and compares every output and every gradient.
 //!
 //! # When a tensor agrees
 //!
-//! Each output and each gradient is judged by its own size, whatever the others are: with θ the tolerance,
+//! Each output and each gradient is judged by its own norm. With θ the tolerance,
 //! ```text
 //! ‖ours − theirs‖ ≤ θ ‖theirs‖        or        ‖ours − theirs‖ ≤ floor
 //! ```
-//! The floor is for tensors whose terms cancel, as the gradient of a quotient that is nearly constant does: of these no
-//! arithmetic has more digits than its terms' rounding leaves. It is measured (`floor.rs`), for each tensor by itself, and
-//! only where the first condition fails.
+//! The floor is for tensors whose terms cancel, such as the gradient of a nearly constant quotient: no implementation
+//! can be more exact than the rounding of the terms. It is measured for each tensor (`floor.rs`), and only if the first
+//! condition fails.
 //!
-//! Infinities of one sign are equal, and so are NaN and NaN; they count in no norm. Anything else beside one of them is
-//! infinitely far off. A reference beyond the largest number of the precision stands for infinity.
+//! Infinities of the same sign are equal, and so are NaN and NaN; they count in no norm. Any other pair with one of
+//! them is infinitely far apart. A reference beyond the largest number of the precision counts as infinity.
 
 mod distance;
 mod fixture;
@@ -46,14 +46,14 @@ use std::{collections::BTreeMap, path::Path};
 /// How far one tensor of one form is from the fixture's.
 #[derive(Clone, Debug)]
 pub struct Comparison {
-    /// "recurrent", "chunked:16", or "op" where there is but one.
+    /// "recurrent", "chunked:16", or "op" where there is only one.
     pub form: String,
     /// "out.o", "grad.q".
     pub tensor: String,
-    /// ‖ours − theirs‖ / ‖theirs‖, or / floor if that is larger; infinite where only one is finite.
+    /// ‖ours − theirs‖ / ‖theirs‖, or divided by the floor if that is larger; infinite where only one is finite.
     pub error: f64,
-    /// The same of the floor, at most 1: an error of up to so much is rounding. Measured, and so above 0, only where the
-    /// error is above the tolerance.
+    /// The floor, divided in the same way: an error up to this is rounding. It is measured only where the error is
+    /// above the tolerance, and is 0 elsewhere.
     pub floor: f64,
 }
 
@@ -89,20 +89,20 @@ struct Place {
     dtype: DType,
 }
 
-/// The mathematical op in double precision, by which floors are measured.
+/// The CPU in double precision, where floors are measured.
 const EXACT: Place = Place { device: Device::Cpu, dtype: DType::F64 };
 
-/// From the inputs of a fixture to its outputs and gradients under its names, every number that is summed rounded at
-/// random if asked for.
+/// From the inputs of a fixture to its outputs and gradients, by the fixture's names. With a [`Rounding`], every summed
+/// term is moved at random.
 type Eval<'f> = Box<dyn Fn(&Named, Place, Option<&mut Rounding>) -> Result<Named> + 'f>;
 
-/// What a fixture asks for, once it is known to fit its op.
+/// A fixture's request, after the check that it fits its op.
 struct Case<'f> {
     inputs: Named,
     /// The inputs whose rounding counts for the floor; see [`floor`].
     summed: &'static [&'static str],
     forms: Vec<(String, Eval<'f>)>,
-    /// What the floor is measured by, if not by the first form.
+    /// The function that measures the floor, if not the first form.
     steps: Option<Eval<'f>>,
 }
 
@@ -128,11 +128,11 @@ impl<'f> Case<'f> {
     }
 }
 
-/// Run a fixture's op in every form, and compare. `limit` is the tolerance: where it is exceeded, the floor is measured.
+/// Run a fixture's op in every form, and compare. Where an error exceeds `limit`, the tolerance, the floor is measured.
 ///
 /// # Errors
-/// When the op is unknown, or a tensor or attribute is unknown, missing or does not fit: names the file, the tensor and
-/// what was expected.
+/// When the op is unknown, or a tensor or attribute is unknown, missing or does not fit. The error names the file, the
+/// tensor and what was expected.
 pub fn check(f: &Fixture, device: Device, dtype: DType, limit: f64) -> Result<Vec<Comparison>> {
     quietly(|| compare(f, Place { device, dtype }, limit)).unwrap_or_else(|why| Err(f.unfit(why)))
 }
@@ -173,7 +173,7 @@ pub fn check_file(path: &Path, device: Device, dtype: DType) -> Result<(Fixture,
 }
 
 impl Fixture {
-    /// The error of a panic in a formula, which says what does not fit.
+    /// The error for a panic in a formula, whose message says what does not fit.
     fn unfit(&self, why: String) -> Error {
         self.bad(format!("op '{}' cannot be run on it: {why}", self.op))
     }

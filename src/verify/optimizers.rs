@@ -1,5 +1,5 @@
-//! Fixtures of optimisers: a parameter after every step, from its start and the gradients, by the update that training
-//! uses on the device.
+//! Fixtures of optimisers: a parameter after every step, from its initial value and the gradients, by the update that
+//! training uses on this device.
 
 use super::{Case, Eval, Fixture, Named, Place, Rounding, shapes};
 use crate::{
@@ -46,14 +46,14 @@ pub fn case(f: &Fixture) -> Result<Case<'_>> {
     Ok(Case { inputs, summed: &["p0"], forms: vec![("op".into(), run)], steps: None })
 }
 
-/// The parameter after every step, one after the other.
+/// The parameter after every step, concatenated.
 fn path(config: &AdamConfig, lr: f64, p0: &Tensor, grads: &Tensor, Place { device, dtype }: Place) -> Result<Vec<f64>> {
     let (n, steps) = (p0.len(), grads.shape().at(0));
     let cx = Cx::open(device).map_err(Error::Device)?;
     let windows = [(0..n, true)];
     let mut p = p0.reshape([n]).cast(dtype);
     let mut adam = Adam::new(n, dtype, *config);
-    // An update on a device follows a batch and its loss; these stand for none.
+    // An update on a device expects a batch and its loss; these are empty stand-ins.
     let (batch, loss) = (Batch::new(1, 1), Tensor::zeros(Shape::scalar(), dtype).to_device(&cx));
     let mut on_device = if n == 0 { None } else { OnDevice::new(&cx, n, &windows) };
     if on_device.is_some() {

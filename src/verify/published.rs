@@ -1,4 +1,4 @@
-//! Fixtures of whole published models: tokens and every parameter in, logits, loss and every gradient of the loss out.
+//! Fixtures of whole published models: from tokens and all parameters to logits, loss and all gradients of the loss.
 
 use super::{
     Case, Fixture, form, shapes,
@@ -69,7 +69,7 @@ pub fn case(f: &Fixture) -> Result<Case<'_>> {
     Ok(Case { inputs, summed: &[], forms: forms.into(), steps: None })
 }
 
-/// About how many numbers the layers hold on the way: the widest of a token, and a memory or a row of attention beside.
+/// About how many elements the layers hold: per token the widest activation, and a memory or a row of attention.
 fn values(c: &Config, b: usize, t: usize) -> u128 {
     let wide = [c.h_dim, c.mlp_dim, c.d_model, c.output_size, c.n_heads * c.head_dim].into_iter().max().unwrap_or(1);
     let memory = match c.model.as_str() {

@@ -1,4 +1,4 @@
-//! That a fixture's tensors fit its op and one another, and that the op fits into memory, before it is run.
+//! Checks before a fixture is run: its tensors fit the op and each other, and the op fits in memory.
 
 use super::{Fixture, Named, specs::Spec};
 use crate::{
@@ -7,11 +7,11 @@ use crate::{
 };
 use std::collections::BTreeMap;
 
-/// The size of each axis by its letter, and which tensor has it.
+/// The size of each axis by its letter, and the tensor that set it.
 type Sizes = BTreeMap<char, (usize, String)>;
 
-/// The inputs of a fixture, once their shapes are known to fit the op and one another, and so those of outputs,
-/// cotangents and gradients.
+/// The inputs of a fixture, after the check that the shapes of inputs, outputs, cotangents and gradients fit the op and
+/// each other.
 pub fn fit(f: &Fixture, spec: &Spec) -> Result<Named> {
     let mut sizes = Sizes::new();
     let mut inputs = BTreeMap::new();
@@ -42,7 +42,7 @@ pub fn fit(f: &Fixture, spec: &Spec) -> Result<Named> {
     Ok(inputs)
 }
 
-/// That there are no inputs but these, and that every gradient has the shape of its input.
+/// Check that all inputs are among these, and that every gradient has the shape of its input.
 pub fn fit_rest(f: &Fixture, inputs: &Named, known: &[&str]) -> Result<()> {
     for name in f.tensors.keys().filter_map(|n| n.strip_prefix("in.")) {
         if !inputs.contains_key(name) {
@@ -67,8 +67,8 @@ pub fn fit_rest(f: &Fixture, inputs: &Named, known: &[&str]) -> Result<()> {
     Ok(())
 }
 
-/// Match a shape against axes such as "BTHK". '*' stands for any number of axes, as many as before and of the same sizes;
-/// a digit for an axis of that size; a letter for one size throughout.
+/// Match a shape against axes such as "BTHK". '*' stands for any number of axes, the same in every tensor; a digit for
+/// an axis of that size; a letter for the same size everywhere.
 fn fit_axes(f: &Fixture, name: &str, shape: Shape, axes: &str, sizes: &mut Sizes) -> Result<()> {
     let (open, letters) = axes.strip_prefix('*').map_or((false, axes), |rest| (true, rest));
     let n = letters.len();
@@ -107,24 +107,24 @@ fn fit_axes(f: &Fixture, name: &str, shape: Shape, axes: &str, sizes: &mut Sizes
     Ok(())
 }
 
-/// How often a form holds values as large as its largest, forward and back.
+/// How many values of the largest size a form holds, forward and backward.
 const COPIES: u128 = 10;
 
-/// That the largest intermediate values of the op, and the file's own tensors, fit into memory.
+/// Check that the largest intermediate values of the op, and the file's own tensors, fit in memory.
 fn fit_memory(f: &Fixture, spec: &Spec, sizes: &Sizes) -> Result<()> {
     let size = |c: char| match c {
         '*' => ('a'..='z').filter_map(|c| sizes.get(&c)).map(|s| s.0 as u128).fold(1, u128::saturating_mul),
         '1'..='9' => c as u128 - '0' as u128,
         c => sizes.get(&c).map_or(1, |s| s.0 as u128),
     };
-    // A mask, say, has an axis of time twice in an empty batch as well: an axis of 0 counts as 1.
+    // An axis of 0 counts as 1: a mask, for example, is [T, T] even for an empty batch.
     let product = |axes: &str| axes.chars().map(|c| size(c).max(1)).fold(1, u128::saturating_mul);
     let outputs = spec.outputs.iter().map(|x| x.1);
     let elements = spec.largest.iter().copied().chain(outputs).map(product).fold(0, u128::saturating_add);
     fits(f, elements)
 }
 
-/// That so many elements fit into memory, with all that is computed on the way.
+/// Check that this many elements fit in memory, with all intermediate values.
 pub fn fits(f: &Fixture, elements: u128) -> Result<()> {
     let own: u128 = f.tensors.values().map(|t: &Tensor| t.len() as u128).sum();
     let bytes = elements.saturating_add(own).saturating_mul(8 * COPIES);
@@ -142,7 +142,7 @@ pub fn fits(f: &Fixture, elements: u128) -> Result<()> {
     Ok(())
 }
 
-/// Bytes of memory that can be had, as Linux says; elsewhere a guess.
+/// Bytes of available memory as Linux reports it; on other systems a guess.
 fn free_memory() -> u64 {
     let read = |text: String| {
         let line = text.lines().find_map(|l| l.strip_prefix("MemAvailable:").map(str::to_owned))?;

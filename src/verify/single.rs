@@ -1,11 +1,11 @@
-//! What a reference does to its numbers that the mathematics does not say.
+//! Roundings of a reference implementation that are not part of the mathematics.
 //!
-//! Mamba's published code, and mambapy after it, hold two parameters in single precision whatever the rest of the
-//! layer is in: `A = -torch.exp(self.A_log.float())`, `D = self.D.float()`. In a fixture made in double precision A is
-//! then rounded to 24 bits, and so are the gradients of A_log and D: 2e-8 where everything else agrees to 1e-15. Where
-//! a fixture shows this, the same roundings are applied to our numbers, so that the rest can be compared to 1e-9.
+//! Mamba's published code, and mambapy after it, keep two parameters in single precision, whatever the precision of the
+//! rest: `A = -torch.exp(self.A_log.float())`, `D = self.D.float()`. In a fixture made in double precision A is then
+//! rounded to 24 bits, and so are the gradients of A_log and D: 2e-8 where everything else agrees to 1e-15. If a
+//! fixture shows this, the same roundings are applied to our results, so that everything else can be compared to 1e-9.
 //!
-//! What cannot be known is which way another library's exp rounded. By how much one rounding of A moves each tensor is
+//! It is unknown which way the other library's exp rounded. The movement of each tensor by one rounding of A is
 //! measured and added to its floor.
 
 use super::{EXACT, Eval, Fixture, Named, floor};
@@ -20,7 +20,7 @@ fn single(x: f64) -> f64 {
     f64::from(x as f32)
 }
 
-/// Whether the fixture's gradient of this input was rounded to single precision: it says something, and no number in it
+/// Whether the fixture's gradient of this input was rounded to single precision: it is not all zeros, and no element
 /// has more than 24 bits.
 fn rounded(f: &Fixture, input: &str, dtype: DType) -> bool {
     let known = f.op == "mamba_layer" && ["A_log", "D"].contains(&input) && dtype == DType::F64;
@@ -44,7 +44,7 @@ pub fn inputs(f: &Fixture, inputs: &Named, dtype: DType) -> Named {
     inputs
 }
 
-/// Our results with the reference's roundings: of dD, and of dA and of dA_log = dA · A after it.
+/// Our results with the reference's roundings: of dD, of dA, and of dA_log = dA · A.
 pub fn results(f: &Fixture, mut results: Named, dtype: DType) -> Named {
     if let Some(d) = results.get_mut("grad.D").filter(|_| rounded(f, "D", dtype)) {
         *d = map(d, single);
@@ -57,7 +57,7 @@ pub fn results(f: &Fixture, mut results: Named, dtype: DType) -> Named {
     results
 }
 
-/// How far the results may be off because A may have been rounded to a neighbour, and gradients after it.
+/// How far the results may be off because A, and gradients from it, may have been rounded the other way.
 pub fn uncertain(f: &Fixture, given: &Named, base: &Named, eval: &Eval, dtype: DType) -> Result<BTreeMap<String, f64>> {
     if !rounded(f, "A_log", dtype) {
         return Ok(BTreeMap::new());

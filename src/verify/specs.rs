@@ -40,25 +40,25 @@ pub type Run<'f> = Box<dyn for<'t> Fn(&Inputs<'t>) -> Outputs<'t> + 'f>;
 /// The forms of an op by name.
 pub type Forms<'f> = Vec<(String, Run<'f>)>;
 
-/// An op: what tensors it has (an axis is a letter; a letter stands for one size throughout), and its forms.
+/// An op: its tensors (one letter per axis; a letter has the same size everywhere) and its forms.
 pub struct Spec {
     pub op: &'static str,
-    /// Inputs that must be there, with their axes.
+    /// Required inputs, with their axes.
     pub inputs: &'static [(&'static str, &'static str)],
-    /// Inputs that may be absent.
+    /// Optional inputs.
     pub optional: &'static [(&'static str, &'static str)],
     pub outputs: &'static [(&'static str, &'static str)],
     /// The attributes that are read.
     pub attrs: &'static [&'static str],
-    /// Inputs that stand in sums and products alone, but for what keeps every number within bounds: their rounding is that
-    /// of the terms of a sum. "*": all of them.
+    /// Inputs that appear only in sums and products (apart from a stabiliser): their rounding is a rounding of terms.
+    /// "*": all inputs.
     pub summed: &'static [&'static str],
     /// The axes of intermediate values that are larger than all inputs and outputs.
     pub largest: &'static [&'static str],
     pub forms: fn(&Fixture) -> Result<Forms<'_>>,
 }
 
-/// The chunks tried: one step, odd, powers of two, longer than most fixtures.
+/// The chunk sizes tried: one step, odd, powers of two, longer than most fixtures.
 const CHUNKS: [usize; 5] = [1, 5, 16, 32, 64];
 
 /// Tells the compiler that a closure's outputs live as long as the tape its inputs are on.

@@ -1,6 +1,6 @@
-//! Ops in smaller steps than any form has, by which the floor is measured of those that cancel within one step: the slope
-//! of a softmax is p (g − Σ p g), that of a cross-entropy p − y, that of a norm what is across its row. And mLSTM without
-//! the slope of its stabiliser, which takes from the input gate's gradient just what it adds to it.
+//! Ops in smaller steps than their forms, to measure the floor of ops whose gradient cancels within one step: a softmax
+//! has p (g − Σ p g), a cross-entropy p − y, a norm the part orthogonal to its row. And mLSTM without the gradient of
+//! its stabiliser, which adds to the input gate's gradient exactly what it subtracts.
 
 use super::{
     Fixture,
@@ -13,7 +13,7 @@ use crate::{
     tensor::Tensor,
 };
 
-/// The fixture's op, if there are such steps for it.
+/// The fixture's op in small steps, if there is such a version.
 pub fn of(f: &Fixture) -> Result<Option<Run<'_>>> {
     Ok(Some(match f.op.as_str() {
         "softmax" => boxed(|x| vec![("y", softmax(x["x"]))]),
@@ -75,7 +75,7 @@ fn constant<'t>(x: Var<'t>, values: Vec<f64>, shape: &[usize]) -> Var<'t> {
     x.tape().constant(&Tensor::from_vec(values, shape).cast(x.dtype()))
 }
 
-/// x less the largest number of its row, which no result depends on.
+/// x minus the largest element of its row, as a constant: no result depends on it.
 fn below(x: Var<'_>) -> Var<'_> {
     let n = x.shape().last();
     let largest = |row: &[f64]| row.iter().fold(f64::NEG_INFINITY, |a, &b| a.max(b));
@@ -89,7 +89,7 @@ fn softmax(x: Var<'_>) -> Var<'_> {
     e / sum(e)
 }
 
-/// q, k [B, T, H, K] and v [B, T, H, V], every token seeing those before it and itself.
+/// q, k [B, T, H, K] and v [B, T, H, V], where every token sees itself and the tokens before it.
 fn attention<'t>(q: Var<'t>, k: Var<'t>, v: Var<'t>, scale: f64) -> Var<'t> {
     let scores = scale * head_first(q).matmul_t(head_first(k));
     head_first(softmax(scores + future(q.shape().at(1), q)).matmul(head_first(v)))
@@ -112,8 +112,8 @@ fn cross_entropy<'t>(x: &Inputs<'t>, ignore: i32, smoothing: f64) -> Var<'t> {
     (rows * sum(x.exp()).log()).sum() - (constant(x, y, shape.dims()) * x).sum()
 }
 
-/// mLSTM from nothing with all positions at once, the weight of step s at step t being e^(F_t − F_s + ĩ_s − m_t) with m a
-/// constant: a gate's gradient is then a sum of its own terms.
+/// mLSTM from an empty state, all positions at once. The weight of step s at step t is e^(F_t − F_s + ĩ_s − m_t) with m
+/// a constant, so that a gate's gradient is a sum of its own terms.
 fn mlstm<'t>(x: &Inputs<'t>, eps: f64) -> Var<'t> {
     let [b, t, h, n] = x["k"].dims();
     if t == 0 {

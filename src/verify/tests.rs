@@ -1,5 +1,5 @@
-//! Fixtures made of our own recurrent forms, of any shape: every other form agrees with them in both precisions, and no
-//! tensor of them can be changed unseen.
+//! Fixtures made from our own recurrent forms, of random shapes: every other form agrees with them in both precisions,
+//! and a change to any tensor is noticed.
 
 use super::*;
 use crate::autograd::Gen;
@@ -37,7 +37,7 @@ fn shape(axes: &str, n: &BTreeMap<char, usize>) -> Vec<usize> {
     axes.chars().flat_map(size).collect()
 }
 
-/// Numbers that such an input has.
+/// Typical elements of this input.
 fn input(g: &mut Gen, op: &str, name: &str, shape: &[usize], n: &BTreeMap<char, usize>) -> Tensor {
     let logistic = |x: f64| 1.0 / (1.0 + (-x).exp());
     match (op, name) {
@@ -56,7 +56,7 @@ fn input(g: &mut Gen, op: &str, name: &str, shape: &[usize], n: &BTreeMap<char, 
     }
 }
 
-/// A fixture of this op with the outputs and gradients that its recurrent form has in double precision.
+/// A fixture of this op with the outputs and gradients of its recurrent form in double precision.
 fn made(g: &mut Gen, spec: &Spec) -> Fixture {
     let n = sizes(g, spec.op);
     let attrs = match spec.op {
