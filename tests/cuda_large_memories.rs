@@ -11,6 +11,7 @@ use tapezoo::{
     ops::{
         attention::CausalAttention,
         delta::{DeltaRule, GatedDeltaRule},
+        in_f32,
         linear_attn::LinearAttention,
     },
     tensor::{DType, Device, Tensor},
@@ -20,7 +21,7 @@ use tapezoo::{
 fn run(device: Device, op: Box<dyn Op>, x: &[Tensor], dtype: DType, without: Option<usize>) -> Vec<Vec<f64>> {
     let tape = Tape::new(device);
     tape.poison(true);
-    let f32s = op.in_f32();
+    let f32s = in_f32(op.name());
     let placed = x.iter().enumerate().map(|(i, x)| place(x, tape.cx(), dtype, f32s.contains(&i)));
     let x: Vec<_> = placed.map(|x| tape.leaf(&x)).collect();
     let y = tape.apply_dyn(op, &x);

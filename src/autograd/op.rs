@@ -22,18 +22,12 @@ pub trait Op: Send + 'static {
     /// The name in errors, profiles and graphs.
     fn name(&self) -> &'static str;
 
-    /// Output shapes; outputs have the dtype of `x[0]` unless [`Outs::typed`] says another.
+    /// What the outputs are. A shape alone is of the dtype of `x[0]`; other outputs are pairs of a shape and a dtype.
     ///
     /// # Errors
     /// When the inputs do not fit together: a sentence with the shapes in it. The tape panics with it, the
     /// op's name and the line of the formula.
     fn infer(&self, x: In) -> Result<Outs, String>;
-
-    /// The inputs that are f32 where the others are bf16: rates and phases, of whose rounding a recurrence would make
-    /// more with every step.
-    fn in_f32(&self) -> &'static [usize] {
-        &[]
-    }
 
     /// What the op is, if it is a primitive.
     fn primitive(&self) -> Option<&dyn Primitive> {
@@ -86,39 +80,37 @@ pub trait Primitive {
 /// The most outputs of one op, or values that a kernel saves.
 pub const MAX_OUTS: usize = 6;
 
-/// Shapes of outputs, or of what is saved for the backward pass.
+/// What outputs are, or values that a kernel saves: their shapes, and their dtypes where these are not that of `x[0]`.
 #[derive(Clone, Copy, Default)]
 pub struct Outs {
-    shapes: [Shape; MAX_OUTS],
-    dtypes: [Option<DType>; MAX_OUTS],
+    list: [(Shape, Option<DType>); MAX_OUTS],
     len: usize,
 }
 
-impl Outs {
-    /// The same with outputs `range` of this type, whatever that of `x[0]` is.
-    pub fn typed(mut self, range: std::ops::Range<usize>, dtype: DType) -> Outs {
-        self.dtypes[range].fill(Some(dtype));
-        self
-    }
-
-    /// The type of output `i`, if it is not that of `x[0]`.
-    pub fn dtype(&self, i: usize) -> Option<DType> {
-        self.dtypes[i]
+impl Deref for Outs {
+    type Target = [(Shape, Option<DType>)];
+    fn deref(&self) -> &[(Shape, Option<DType>)] {
+        &self.list[..self.len]
     }
 }
 
-impl Deref for Outs {
-    type Target = [Shape];
-    fn deref(&self) -> &[Shape] {
-        &self.shapes[..self.len]
+impl<const N: usize> From<[(Shape, Option<DType>); N]> for Outs {
+    fn from(outs: [(Shape, Option<DType>); N]) -> Outs {
+        let mut list = <[(Shape, Option<DType>); MAX_OUTS]>::default();
+        list[..N].copy_from_slice(&outs);
+        Outs { list, len: N }
+    }
+}
+
+impl<const N: usize> From<[(Shape, DType); N]> for Outs {
+    fn from(outs: [(Shape, DType); N]) -> Outs {
+        outs.map(|(shape, dtype)| (shape, Some(dtype))).into()
     }
 }
 
 impl<const N: usize> From<[Shape; N]> for Outs {
-    fn from(list: [Shape; N]) -> Outs {
-        let mut shapes = [Shape::default(); MAX_OUTS];
-        shapes[..N].copy_from_slice(&list);
-        Outs { shapes, dtypes: [None; MAX_OUTS], len: N }
+    fn from(shapes: [Shape; N]) -> Outs {
+        shapes.map(|shape| (shape, None)).into()
     }
 }
 

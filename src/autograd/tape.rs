@@ -261,8 +261,8 @@ impl Tape {
         let needs = ids.iter().any(|&v| r.values[v as usize].needs);
         let y0 = r.values.len();
         for list in [&outs, &saved] {
-            for (i, &shape) in list.iter().enumerate() {
-                let tensor = self.cx.pool().get(list.dtype(i).unwrap_or(dtype), shape);
+            for &(shape, own) in list.iter() {
+                let tensor = self.cx.pool().get(own.unwrap_or(dtype), shape);
                 r.values.push(Value { tensor, needs, pooled: true });
             }
         }

@@ -13,7 +13,7 @@ use crate::{
         math::Math,
     },
     ops::{delta::DeltaRule, heads::Dims},
-    tensor::{Cpu, Cx, Real, Tensor},
+    tensor::{Cpu, Cx, Real, Shape, Tensor},
     with_real,
 };
 
@@ -75,8 +75,8 @@ impl DeltaRule {
     fn kept(&self, dims: Dims) -> Outs {
         let Dims { b, t, h, k, v } = dims;
         let plan = self.plan::<f64>(dims);
-        let e = if plan.recurrent { [0].into() } else { [b, t, h, v].into() };
-        [e, [b, h, plan.chunks, k, v].into()].into()
+        let e: Shape = if plan.recurrent { [0].into() } else { [b, t, h, v].into() };
+        [e, Shape::from([b, h, plan.chunks, k, v])].into()
     }
 }
 

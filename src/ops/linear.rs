@@ -30,15 +30,15 @@ impl Op for Linear {
         if !fits {
             return Err(format!("x {input} of {} and w {w} of {} do not fit", x[0].dtype(), x[1].dtype()));
         }
-        let y = Outs::from(input.with(input.rank() - 1, w.at(0)));
+        let y = input.with(input.rank() - 1, w.at(0));
         if !self.bias {
-            return Ok(y);
+            return Ok(y.into());
         }
         let (b, dtype) = (x[2].shape(), x[2].dtype());
         if b.dims() != [w.at(0)] || ![x[0].dtype(), x[0].dtype().real()].contains(&dtype) {
             return Err(format!("w {w} and bias {b} of {dtype} do not fit"));
         }
-        Ok(y.typed(0..1, dtype))
+        Ok([(y, dtype)].into())
     }
 
     fn formula<'t>(&self, x: &[Var<'t>]) -> Option<Vec<Var<'t>>> {

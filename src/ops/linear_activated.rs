@@ -61,7 +61,7 @@ impl Op for LinearActivated {
         if self.activation == Activation::Glu && !w.at(0).is_multiple_of(2) {
             return Err(format!("w {w} gives an odd number of outputs, expected two halves"));
         }
-        same_dtype(x, self.in_f32())?;
+        same_dtype(self.name(), x)?;
         let z = input.with(input.rank() - 1, w.at(0));
         Ok(self.activation.output(z).into())
     }

@@ -34,7 +34,7 @@ impl Op for CrossEntropy {
         if x[1].dtype() != DType::I32 {
             return Err(format!("targets of shape {targets} are {}, expected i32", x[1].dtype()));
         }
-        let outs = Outs::from(Shape::scalar()).typed(0..1, x[0].dtype().real());
+        let outs = [(Shape::scalar(), x[0].dtype().real())].into();
         // What a device made itself nobody looks at while its work is recorded: there such a target gives NaN.
         let Some(targets) = x[1].integers() else { return Ok(outs) };
         let fits = |t: i32| t == self.ignore_index || usize::try_from(t).is_ok_and(|t| t < c);

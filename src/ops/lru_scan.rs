@@ -34,13 +34,8 @@ impl Op for LruScan {
                 "λ {lr} {li}, x {v} and h0 {hr} {hi} do not fit: expected [D] twice, [B, T, 2 D] and [B, D] twice"
             ));
         }
-        same_dtype(x, self.in_f32()).and(some_steps(self.chunk))?;
-        Ok(Outs::from([v, hr, hi]).typed(0..3, x[2].dtype()))
-    }
-
-    /// λ, whose powers the states are made of.
-    fn in_f32(&self) -> &'static [usize] {
-        &[0, 1]
+        same_dtype(self.name(), x).and(some_steps(self.chunk))?;
+        Ok([v, hr, hi].map(|shape| (shape, x[2].dtype())).into())
     }
 
     fn formula<'t>(&self, x: &[Var<'t>]) -> Option<Vec<Var<'t>>> {

@@ -76,7 +76,7 @@ impl Op for Mlstm {
     }
 
     fn infer(&self, x: In) -> Result<Outs, String> {
-        same_dtype(x, self.in_f32())?;
+        same_dtype(self.name(), x)?;
         let Dims { b, t, h, k, v } = Dims::of(x)?;
         some_steps(self.chunk)?;
         Dims::expect(x, 3, "i", &[b, t, h])?;
@@ -86,11 +86,6 @@ impl Op for Mlstm {
         Dims::expect(x, 7, "m0", &[b, h])?;
         Dims::expect(x, 8, "w0", &[b, h])?;
         Ok([2, 5, 6, 7].map(|i| x[i].shape()).into())
-    }
-
-    /// The gates, which stand in exponents.
-    fn in_f32(&self) -> &'static [usize] {
-        &[3, 4]
     }
 
     fn formula<'t>(&self, x: &[Var<'t>]) -> Option<Vec<Var<'t>>> {

@@ -43,13 +43,8 @@ impl Op for SelectiveScan {
                  [B, T, N] twice and [B, E, N]"
             ));
         }
-        same_dtype(x, self.in_f32()).and(some_steps(self.chunk))?;
+        same_dtype(self.name(), x).and(some_steps(self.chunk))?;
         Ok([u, h0].into())
-    }
-
-    /// A, the rates of decay.
-    fn in_f32(&self) -> &'static [usize] {
-        &[2]
     }
 
     fn formula<'t>(&self, x: &[Var<'t>]) -> Option<Vec<Var<'t>>> {

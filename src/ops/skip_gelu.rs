@@ -25,7 +25,7 @@ impl Op for SkipGelu {
         if y.rank() == 0 || v != y || d.dims() != [y.last()] {
             return Err(format!("y {y}, d {d} and x {v} do not fit: expected [.., N], [N] and [.., N]"));
         }
-        same_dtype(x, self.in_f32())?;
+        same_dtype(self.name(), x)?;
         Ok(y.into())
     }
 

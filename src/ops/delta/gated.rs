@@ -24,15 +24,10 @@ impl Op for GatedDeltaRule {
     }
 
     fn infer(&self, x: In) -> Result<Outs, String> {
-        same_dtype(x, self.in_f32())?;
+        same_dtype(self.name(), x)?;
         let Dims { b, t, h, .. } = Dims::of(x)?;
         Dims::expect(x, 5, "g", &[b, t, h])?;
         self.0.outs(x)
-    }
-
-    /// The logarithms of the gates.
-    fn in_f32(&self) -> &'static [usize] {
-        &[5]
     }
 
     fn formula<'t>(&self, x: &[Var<'t>]) -> Option<Vec<Var<'t>>> {
