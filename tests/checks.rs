@@ -2,7 +2,7 @@
 #![allow(clippy::unwrap_used)]
 
 use tapezoo::{
-    autograd::{Gen, Grad, In, Kernel, Op, Outs, Tape, Value, Var, gradcheck, zeroed},
+    autograd::{Candidates, Gen, Grad, In, Kernel, Op, Outs, Tape, Value, Var, gradcheck, zeroed},
     tensor::{Cx, DType, Tensor},
 };
 
@@ -16,8 +16,8 @@ impl Op for Square {
     fn infer(&self, x: In) -> Result<Outs, String> {
         Ok(x[0].shape().into())
     }
-    fn kernel(&self) -> Option<&dyn Kernel> {
-        Some(self)
+    fn kernels(&self) -> Candidates<'_> {
+        self.into()
     }
     fn sample(g: &mut Gen) -> (Self, Vec<Tensor>) {
         (Square(1.0), vec![g.normal([3])])
@@ -61,8 +61,8 @@ fn an_unwritten_output_fails_the_gradient_check() {
         fn infer(&self, x: In) -> Result<Outs, String> {
             Ok(x[0].shape().into())
         }
-        fn kernel(&self) -> Option<&dyn Kernel> {
-            Some(self)
+        fn kernels(&self) -> Candidates<'_> {
+            self.into()
         }
         fn sample(g: &mut Gen) -> (Self, Vec<Tensor>) {
             (Lazy, vec![g.normal([3])])

@@ -39,5 +39,8 @@ fn a_choice_of_kernels_is_read_as_it_is_written() {
         assert!(why.contains("expected"), "'{text}': {why}");
     }
     let without: Kernels = "fast,-linear".parse().unwrap();
-    assert!(!without.has("linear") && without.has("matmul"));
+    assert!(!without.has("linear", None) && without.has("matmul", None));
+    let without: Kernels = "fast,-delta_rule.fused".parse().unwrap();
+    let has = |name| without.has("delta_rule", Some(name));
+    assert!(!has("delta_rule.fused") && has("delta_rule.chunked"));
 }

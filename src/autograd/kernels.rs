@@ -11,16 +11,16 @@ pub enum Kernels {
     Fast,
     /// None.
     Plain,
-    /// Those of these ops.
+    /// Those of these names.
     Only(Vec<String>),
-    /// All but those of these ops.
+    /// All but those of these names.
     Without(Vec<String>),
 }
 
 impl Kernels {
-    /// Whether the op of this name is computed by its kernel.
-    pub fn has(&self, op: &str) -> bool {
-        let named = |list: &[String]| list.iter().any(|name| name == op);
+    /// Whether an op of this name is computed by this kernel of its. The op's name stands for all of its kernels.
+    pub fn has(&self, op: &str, kernel: Option<&str>) -> bool {
+        let named = |list: &[String]| list.iter().any(|name| name == op || Some(name.as_str()) == kernel);
         match self {
             Kernels::Fast => true,
             Kernels::Plain => false,
@@ -29,7 +29,7 @@ impl Kernels {
         }
     }
 
-    /// The ops that are named.
+    /// The ops and kernels that are named.
     pub fn names(&self) -> &[String] {
         match self {
             Kernels::Fast | Kernels::Plain => &[],

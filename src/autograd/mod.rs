@@ -10,7 +10,7 @@ mod var;
 
 pub use gradcheck::{gradcheck, gradcheck_on};
 pub use kernels::Kernels;
-pub use op::{Elements, Grad, In, Kernel, MAX_OUTS, Op, Outs, Primitive, Value, zeroed};
+pub use op::{Candidates, Elements, Grad, In, Kernel, MAX_OUTS, Op, Outs, Primitive, Value, zeroed};
 pub use profile::{Cost, Profile};
 pub use sample::Gen;
 pub use tape::{Culprit, Edge, Graph, GraphNode, Named, Tape};

@@ -41,9 +41,9 @@ pub trait Op: Send + 'static {
         None
     }
 
-    /// What computes it faster, if anything does.
-    fn kernel(&self) -> Option<&dyn Kernel> {
-        None
+    /// What computes it faster, if anything does: the first that is switched on and accepts the inputs.
+    fn kernels(&self) -> Candidates<'_> {
+        Candidates::default()
     }
 
     /// A random instance with random `f64` inputs (and `i32` indices), sizes of 1 included: what the gradient
@@ -55,6 +55,18 @@ pub trait Op: Send + 'static {
 
 /// A fast way to compute an op on every device. It is held against what defines the op (`tests/kernels.rs`).
 pub trait Kernel {
+    /// `OP.KERNEL`, where an op has several: in profiles, records and for `--kernels`. The only kernel of an op has the
+    /// op's name.
+    fn name(&self) -> Option<&'static str> {
+        None
+    }
+
+    /// Whether it can compute the op of these inputs here, and is meant to.
+    fn accepts(&self, x: In, cx: &Cx) -> bool {
+        let _ = (x, cx);
+        true
+    }
+
     /// Further values that `forward` keeps for `backward`: they stand behind the op's outputs in `y`.
     fn saves(&self, x: In) -> Outs {
         let _ = x;
@@ -66,6 +78,35 @@ pub trait Kernel {
 
     /// Add `dyᵀ ∂y/∂x` into every wanted gradient. `dy[i]` is `None` when output `i` does not matter.
     fn backward(&self, cx: &Cx, x: In, y: &[Value], dy: &[Option<Tensor>], dx: &mut [Grad]);
+}
+
+/// The kernels of an op, the preferred first.
+#[derive(Clone, Copy, Default)]
+pub struct Candidates<'a>([Option<&'a dyn Kernel>; 3]);
+
+impl<'a> Candidates<'a> {
+    /// Each of them.
+    pub fn iter(self) -> impl Iterator<Item = &'a dyn Kernel> {
+        self.0.into_iter().flatten()
+    }
+}
+
+impl<'a, K: Kernel> From<&'a K> for Candidates<'a> {
+    fn from(only: &'a K) -> Candidates<'a> {
+        Candidates([Some(only), None, None])
+    }
+}
+
+impl<'a> From<[&'a dyn Kernel; 2]> for Candidates<'a> {
+    fn from([first, second]: [&'a dyn Kernel; 2]) -> Candidates<'a> {
+        Candidates([Some(first), Some(second), None])
+    }
+}
+
+impl<'a> From<[&'a dyn Kernel; 3]> for Candidates<'a> {
+    fn from(all: [&'a dyn Kernel; 3]) -> Candidates<'a> {
+        Candidates(all.map(Some))
+    }
 }
 
 /// An op that is not made of others: its value and its derivative in plain loops over host memory. It has one output.

@@ -15,7 +15,7 @@ pub struct Cost {
     pub bytes: usize,
 }
 
-/// Costs by the name of the op.
+/// Costs by the name of the op, or of the kernel where the op has several.
 #[derive(Clone, Debug, Default)]
 pub struct Profile(pub BTreeMap<&'static str, Cost>);
 
@@ -51,17 +51,17 @@ impl Profile {
         let mut rows: Vec<_> = self.0.iter().collect();
         rows.sort_by_key(|row| std::cmp::Reverse(row.1.forward + row.1.backward));
         let mut text = format!(
-            "{:<20} {:>6} {:>11} {:>12} {:>6} {:>10}\n",
+            "{:<24} {:>6} {:>11} {:>12} {:>6} {:>10}\n",
             "op", "calls", "forward µs", "backward µs", "share", "output kB"
         );
         for (name, c) in rows {
             let (f, b) = (us(c.forward), us(c.backward));
             let (calls, kb) = (c.calls as f64 / steps, c.bytes as f64 / steps / 1e3);
             text += &format!(
-                "{name:<20} {calls:>6.0} {f:>11.1} {b:>12.1} {:>5.0}% {kb:>10.1}\n",
+                "{name:<24} {calls:>6.0} {f:>11.1} {b:>12.1} {:>5.0}% {kb:>10.1}\n",
                 100.0 * (f + b) / total.max(1e-9)
             );
         }
-        text + &format!("{:<20} {:>6} {total:>24.1}\n", "all ops", "")
+        text + &format!("{:<24} {:>6} {total:>24.1}\n", "all ops", "")
     }
 }

@@ -23,23 +23,23 @@ enum Step {
     Reshape,
 }
 
-/// How an op was computed.
+/// How an op is computed, if not by its formula.
 #[derive(Clone, Copy)]
 enum Way {
-    Kernel,
+    /// By the kernel of this number.
+    Kernel(usize),
+    /// By the plain loops of a primitive.
     Loops,
 }
 
 impl Way {
-    /// By the plain loops of a primitive where no kernel is asked for. On a device there are kernels alone; and integers are
-    /// moved, not computed with, which loops do not do.
-    fn of(op: &dyn Op, by_kernel: bool, cx: &Cx, dtype: DType) -> Way {
-        let loops = matches!(cx, Cx::Cpu(_)) && dtype != DType::I32 && op.primitive().is_some();
-        if loops && (!by_kernel || op.kernel().is_none()) { Way::Loops } else { Way::Kernel }
+    fn kernel(self, op: &dyn Op) -> Option<&dyn Kernel> {
+        if let Way::Kernel(i) = self { op.kernels().iter().nth(i) } else { None }
     }
 
-    fn kernel(self, op: &dyn Op) -> Option<&dyn Kernel> {
-        if matches!(self, Way::Kernel) { op.kernel() } else { None }
+    /// The name that its cost is counted under.
+    fn name(self, op: &dyn Op) -> &'static str {
+        self.kernel(op).and_then(Kernel::name).unwrap_or(op.name())
     }
 }
 
@@ -65,6 +65,8 @@ struct Record {
     profile: Option<Profile>,
     /// While profiled: the forward and the backward time of every node.
     times: Vec<[Duration; 2]>,
+    /// The kernels that computed an op which has several.
+    ran: Vec<&'static str>,
     /// While naming: values that were given a name, and how many scopes there were then.
     named: Vec<(&'static str, u32, usize)>,
 }
@@ -205,11 +207,12 @@ impl Tape {
     pub fn apply_many<const N: usize, const M: usize>(&self, op: impl Op, x: [Var<'_>; N]) -> [Var<'_>; M] {
         let results = |n: usize| assert!(n >= M, "an op with {n} results was asked for {M}");
         let ids = x.map(|v| v.id_on(self));
-        if let Some(y) = self.define(&op, &ids) {
+        let Some(by) = self.way(&op, &ids) else {
+            let y = self.define(&op, &ids);
             results(y.len());
             return std::array::from_fn(|i| y[i]);
-        }
-        let (y0, n) = self.run(Box::new(op), &ids);
+        };
+        let (y0, n) = self.run(Box::new(op), by, &ids);
         results(n);
         std::array::from_fn(|i| Var::new(self, y0 + id(i)))
     }
@@ -221,34 +224,44 @@ impl Tape {
     #[track_caller]
     pub fn apply_dyn<'t>(&'t self, op: Box<dyn Op>, x: &[Var<'t>]) -> Vec<Var<'t>> {
         let ids: Vec<u32> = x.iter().map(|v| v.id_on(self)).collect();
-        if let Some(y) = self.define(op.as_ref(), &ids) {
-            return y;
-        }
-        let (y0, n) = self.run(op, &ids);
+        let Some(by) = self.way(op.as_ref(), &ids) else { return self.define(op.as_ref(), &ids) };
+        let (y0, n) = self.run(op, by, &ids);
         (y0..y0 + id(n)).map(|i| Var::new(self, i)).collect()
     }
 
-    /// The results of an op by its formula, if it has one and is not computed by a kernel.
-    #[track_caller]
-    fn define(&self, op: &dyn Op, ids: &[u32]) -> Option<Vec<Var<'_>>> {
-        if self.kernel(op).is_some() {
-            return None;
+    /// How to compute an op, if not by its formula: by a kernel, or if it is a primitive by its loops. On a device there
+    /// are kernels alone; and integers are moved, not computed with, which loops do not do.
+    fn way(&self, op: &dyn Op, ids: &[u32]) -> Option<Way> {
+        let x = In { values: &self.record.borrow().values, ids };
+        let kernel = |every: bool| {
+            let fits = |k: &dyn Kernel| (every || self.kernels.has(op.name(), k.name())) && k.accepts(x, &self.cx);
+            op.kernels().iter().position(fits).map(Way::Kernel)
+        };
+        let loops = || matches!(self.cx, Cx::Cpu(_)) && x[0].dtype() != DType::I32;
+        match kernel(false) {
+            None if op.primitive().is_none() => None,
+            None if loops() => Some(Way::Loops),
+            None => kernel(true),
+            by => by,
         }
+    }
+
+    /// The results of an op by its formula.
+    #[track_caller]
+    fn define(&self, op: &dyn Op, ids: &[u32]) -> Vec<Var<'_>> {
         if let Err(why) = op.infer(In { values: &self.record.borrow().values, ids }) {
             panic!("{}: {why}", op.name());
         }
         let x: Vec<Var> = ids.iter().map(|&id| Var::new(self, id)).collect();
-        op.formula(&x)
-    }
-
-    /// The kernel that an op is to be computed by.
-    fn kernel<'a>(&self, op: &'a dyn Op) -> Option<&'a dyn Kernel> {
-        if self.kernels.has(op.name()) { op.kernel() } else { None }
+        match op.formula(&x) {
+            Some(y) => y,
+            None => panic!("{}: it has no formula, and no kernel for {}", op.name(), self.cx.device()),
+        }
     }
 
     /// The first output's id and the number of outputs.
     #[track_caller]
-    fn run(&self, op: Box<dyn Op>, ids: &[u32]) -> (u32, usize) {
+    fn run(&self, op: Box<dyn Op>, by: Way, ids: &[u32]) -> (u32, usize) {
         let r = &mut *self.record.borrow_mut();
         let x = In { values: &r.values, ids };
         let outs: Outs = match op.infer(x) {
@@ -256,8 +269,13 @@ impl Tape {
             Err(why) => panic!("{}: {why}", op.name()),
         };
         let dtype = x[0].dtype();
-        let by = Way::of(op.as_ref(), self.kernel(op.as_ref()).is_some(), &self.cx, dtype);
-        let saved = by.kernel(op.as_ref()).map_or(Outs::default(), |kernel| kernel.saves(x));
+        let kernel = by.kernel(op.as_ref());
+        let saved = kernel.map_or(Outs::default(), |kernel| kernel.saves(x));
+        if let Some(name) = kernel.and_then(Kernel::name)
+            && !r.ran.contains(&name)
+        {
+            r.ran.push(name);
+        }
         let needs = ids.iter().any(|&v| r.values[v as usize].needs);
         let y0 = r.values.len();
         for list in [&outs, &saved] {
@@ -267,12 +285,9 @@ impl Tape {
             }
         }
         let (values, y) = r.values.split_at_mut(y0);
-        let compute = |x: In, y: &mut [Value]| match by {
-            Way::Loops => op.primitive().into_iter().for_each(|op| op.value(x, &mut y[0])),
-            Way::Kernel => match op.kernel() {
-                Some(kernel) => kernel.forward(&self.cx, x, y),
-                None => panic!("{}: it has no kernel for {}", op.name(), self.cx.device()),
-            },
+        let compute = |x: In, y: &mut [Value]| match kernel {
+            Some(kernel) => kernel.forward(&self.cx, x, y),
+            None => op.primitive().into_iter().for_each(|op| op.value(x, &mut y[0])),
         };
         let mut took = Duration::ZERO;
         match &mut r.profile {
@@ -282,7 +297,7 @@ impl Tape {
                 let start = Instant::now();
                 compute(In { values, ids }, y);
                 took = start.elapsed();
-                profile.count(op.name(), took, y.iter().map(|y| y.len() * y.dtype().bytes()).sum());
+                profile.count(by.name(op.as_ref()), took, y.iter().map(|y| y.len() * y.dtype().bytes()).sum());
             }
         }
         if needs {
@@ -344,6 +359,11 @@ impl Tape {
     /// Stop measuring; what was measured since [`Tape::start_profile`].
     pub fn take_profile(&self) -> Profile {
         self.record.borrow_mut().profile.take().unwrap_or_default()
+    }
+
+    /// By name the kernels that have computed ops, of ops that have several kernels.
+    pub fn ran(&self) -> Vec<&'static str> {
+        self.record.borrow().ran.clone()
     }
 
     /// How many operations are recorded.

@@ -1,18 +1,20 @@
-//! The kernel of [`DeltaRule`].
+//! The kernels of [`DeltaRule`] and [`GatedDeltaRule`].
 
 mod chunk;
 mod cuda;
 mod decay;
-mod gated;
 mod recurrent;
 
 use crate::{
     autograd::{Grad, In, Kernel, Outs, Value},
     kernels::{
-        heads::{Merged, seed},
+        heads::{Merged, Schedule, seed},
         math::Math,
     },
-    ops::{delta::DeltaRule, heads::Dims},
+    ops::{
+        delta::{DeltaRule, GatedDeltaRule},
+        heads::Dims,
+    },
     tensor::{Cpu, Cx, Real, Shape, Tensor},
     with_real,
 };
@@ -25,8 +27,6 @@ struct Plan<T> {
     /// How many chunks there are.
     chunks: usize,
     scale: T,
-    /// Step by step rather than by products of chunks.
-    recurrent: bool,
 }
 
 struct Inputs<'a, T> {
@@ -66,17 +66,32 @@ struct Grads<'a, T> {
     dg: Merged<'a, T>,
 }
 
+/// What the delta rule has in common with and without a gate.
+pub trait Rule {
+    /// The names of its kernels, the fused one first.
+    const NAMES: [&'static str; 2];
+    /// Without the gate.
+    fn rule(&self) -> &DeltaRule;
+}
+
+impl Rule for DeltaRule {
+    const NAMES: [&'static str; 2] = ["delta_rule.fused", "delta_rule.chunked"];
+    fn rule(&self) -> &DeltaRule {
+        self
+    }
+}
+
+impl Rule for GatedDeltaRule {
+    const NAMES: [&'static str; 2] = ["gated_delta_rule.fused", "gated_delta_rule.chunked"];
+    fn rule(&self) -> &DeltaRule {
+        &self.0
+    }
+}
+
 impl DeltaRule {
     fn plan<T: Real>(&self, dims: Dims) -> Plan<T> {
         let chunk = self.chunk.min(dims.t).max(1);
-        Plan { dims, chunk, chunks: dims.t.div_ceil(chunk), scale: T::of(self.scale), recurrent: dims.small() }
-    }
-
-    fn kept(&self, dims: Dims) -> Outs {
-        let Dims { b, t, h, k, v } = dims;
-        let plan = self.plan::<f64>(dims);
-        let e: Shape = if plan.recurrent { [0].into() } else { [b, t, h, v].into() };
-        [e, Shape::from([b, h, plan.chunks, k, v])].into()
+        Plan { dims, chunk, chunks: dims.t.div_ceil(chunk), scale: T::of(self.scale) }
     }
 }
 
@@ -85,15 +100,22 @@ fn inputs<'a, T: Real>(x: &'a In) -> Inputs<'a, T> {
     Inputs { q: x[0].host(), k: x[1].host(), v: x[2].host(), beta: x[3].host(), s0: x[4].host(), g }
 }
 
-fn forward<T: Math>(cpu: &Cpu, p: Plan<T>, x: In, y: &mut [Value]) {
+fn forward<T: Math, const FUSED: bool>(cpu: &Cpu, p: Plan<T>, x: In, y: &mut [Value]) {
     if let [o, s, e, states] = y {
         let y = Outputs { o: o.host_mut(), s: s.host_mut(), e: e.host_mut(), states: states.host_mut() };
-        let run = if p.recurrent { recurrent::forward } else { chunk::forward };
+        let run = if FUSED { recurrent::forward } else { chunk::forward };
         run(cpu, p, &inputs(&x), y);
     }
 }
 
-fn backward<T: Math>(cpu: &Cpu, p: Plan<T>, x: In, y: &[Value], dy: &[Option<Tensor>], dx: &mut [Grad]) {
+fn backward<T: Math, const FUSED: bool>(
+    cpu: &Cpu,
+    p: Plan<T>,
+    x: In,
+    y: &[Value],
+    dy: &[Option<Tensor>],
+    dx: &mut [Grad],
+) {
     let y = Saved { e: y[2].host(), states: y[3].host(), d_o: seed(&dy[0]), ds: seed(&dy[1]) };
     if let [dq, dk, dv, dbeta, ds0, gate @ ..] = dx {
         let d = Grads {
@@ -105,29 +127,41 @@ fn backward<T: Math>(cpu: &Cpu, p: Plan<T>, x: In, y: &[Value], dy: &[Option<Ten
             ds0: if ds0.wanted() { ds0.slot_or_scratch(cpu, &x[4]) } else { (&mut [], false) },
             dg: gate.first_mut().map_or((&mut [], false), |dg| dg.slot_or_scratch(cpu, &x[5])),
         };
-        let run = if p.recurrent { recurrent::backward } else { chunk::backward };
+        let run = if FUSED { recurrent::backward } else { chunk::backward };
         run(cpu, p, &inputs(&x), &y, d);
     }
 }
 
-impl Kernel for DeltaRule {
+impl<O: Rule, const FUSED: bool> Kernel for Schedule<O, FUSED> {
+    fn name(&self) -> Option<&'static str> {
+        Some(O::NAMES[usize::from(!FUSED)])
+    }
+
+    fn accepts(&self, x: In, cx: &Cx) -> bool {
+        Self::fits(x, cx)
+    }
+
+    /// e, where chunks are products, and the states before each chunk.
     fn saves(&self, x: In) -> Outs {
-        Dims::of(x).map_or_else(|_| Outs::default(), |dims| self.kept(dims))
+        let Ok(dims) = Dims::of(x) else { return Outs::default() };
+        let Dims { b, h, k, v, .. } = dims;
+        let e = if FUSED { [0].into() } else { x[2].shape() };
+        [e, Shape::from([b, h, self.0.rule().plan::<f64>(dims).chunks, k, v])].into()
     }
 
     fn forward(&self, cx: &Cx, x: In, y: &mut [Value]) {
-        let Ok(dims) = Dims::of(x) else { return };
+        let (Ok(dims), rule) = (Dims::of(x), self.0.rule()) else { return };
         match cx {
-            Cx::Cpu(cpu) => with_real!(x[0].dtype(), T => forward::<T>(cpu, self.plan(dims), x, y)),
-            Cx::Cuda(cu) => cuda::forward(self, cu, dims, x, y),
+            Cx::Cpu(cpu) => with_real!(x[0].dtype(), T => forward::<T, FUSED>(cpu, rule.plan(dims), x, y)),
+            Cx::Cuda(cu) => cuda::forward(rule, cu, dims, x, y),
         }
     }
 
     fn backward(&self, cx: &Cx, x: In, y: &[Value], dy: &[Option<Tensor>], dx: &mut [Grad]) {
-        let Ok(dims) = Dims::of(x) else { return };
+        let (Ok(dims), rule) = (Dims::of(x), self.0.rule()) else { return };
         match cx {
-            Cx::Cpu(cpu) => with_real!(x[0].dtype(), T => backward::<T>(cpu, self.plan(dims), x, y, dy, dx)),
-            Cx::Cuda(cu) => cuda::backward(self, cu, dims, x, y, dy, dx),
+            Cx::Cpu(cpu) => with_real!(x[0].dtype(), T => backward::<T, FUSED>(cpu, rule.plan(dims), x, y, dy, dx)),
+            Cx::Cuda(cu) => cuda::backward(rule, cu, dims, x, y, dy, dx),
         }
     }
 }

@@ -4,16 +4,40 @@
 //! memory, compute there, and add the result back; attention in tiles multiplies them where they lie.
 
 use crate::{
+    autograd::{Candidates, In, Kernel, Op},
     kernels::{
         gemm::{Mat, gemm},
         scan::fetch,
     },
     ops::heads::Dims,
-    tensor::{Real, Tensor},
+    tensor::{Cx, Real, Tensor},
 };
+use bytemuck::TransparentWrapper;
 
 /// The largest state that runs step by step.
 const SMALL: usize = 256;
+
+/// One of the two kernels of an op with a state [K, V] a head: step by step, many heads side by side, if `FUSED`; or by
+/// matrix products of chunks, which is also how a device does it.
+#[derive(TransparentWrapper)]
+#[repr(transparent)]
+pub struct Schedule<O, const FUSED: bool>(pub O);
+
+impl<O, const FUSED: bool> Schedule<O, FUSED> {
+    /// Whether this is the one to take.
+    pub fn fits(x: In, cx: &Cx) -> bool {
+        !FUSED || matches!(cx, Cx::Cpu(_)) && Dims::of(x).is_ok_and(|dims| dims.small())
+    }
+}
+
+/// Both kernels.
+pub fn schedules<O: Op>(op: &O) -> Candidates<'_>
+where
+    Schedule<O, true>: Kernel,
+    Schedule<O, false>: Kernel,
+{
+    [Schedule::<O, true>::wrap_ref(op) as &dyn Kernel, Schedule::<O, false>::wrap_ref(op)].into()
+}
 
 impl Dims {
     /// Whether states are small enough to be run step by step, many heads side by side, rather than by matrix

@@ -1,4 +1,4 @@
-//! The kernel of [`LinearAttention`].
+//! The kernels of [`LinearAttention`].
 //!
 //! The normaliser is one more column of values that are all 1: with v̂ = [v, 1] and Ŝ = [S, z], numerator and denominator are
 //! the columns of scale Ŝ_tᵀ q_t. In the backward pass the cotangent of these columns is
@@ -7,8 +7,8 @@
 //! dô = [do / den, −(do·o) / den]             den = scale q·z + eps
 //! ```
 //!
-//! and from there on both variants are the same. Small memories run step by step, many heads side by side
-//! (`linear_attn/recurrent.rs`); others run in chunks, by matrix products (`linear_attn/chunk.rs`).
+//! and from there on both variants are the same. The kernel `fused` runs step by step, many heads side by
+//! side (`linear_attn/recurrent.rs`), and accepts small memories; `chunked` runs matrix products of chunks (`linear_attn/chunk.rs`).
 
 mod chunk;
 mod cuda;
@@ -16,7 +16,7 @@ mod recurrent;
 
 use crate::{
     autograd::{Grad, In, Kernel, Outs, Value},
-    kernels::heads::{Merged, seed},
+    kernels::heads::{Merged, Schedule, seed},
     ops::{heads::Dims, linear_attn::LinearAttention},
     tensor::{Cpu, Cx, Real, Shape, Tensor},
     with_real,
@@ -78,7 +78,7 @@ fn inputs<'a, T: Real>(x: &'a In) -> Inputs<'a, T> {
     Inputs { q: at(0), k: at(1), v: at(2), s0: at(3), z0: (x.len() > 4).then(|| at(4)) }
 }
 
-fn forward<T: Real>(cpu: &Cpu, p: Plan<T>, x: In, y: &mut [Value]) {
+fn forward<T: Real, const FUSED: bool>(cpu: &Cpu, p: Plan<T>, x: In, y: &mut [Value]) {
     let x = inputs::<T>(&x);
     if let [o, s, rest @ ..] = y {
         let (o, s) = (o.host_mut(), s.host_mut());
@@ -86,12 +86,19 @@ fn forward<T: Real>(cpu: &Cpu, p: Plan<T>, x: In, y: &mut [Value]) {
             [z, den] => (Some(z.host_mut()), Some(den.host_mut())),
             _ => (None, None),
         };
-        let run = if p.dims.small() { recurrent::forward } else { chunk::forward };
+        let run = if FUSED { recurrent::forward } else { chunk::forward };
         run(cpu, p, &x, o, s, z, den);
     }
 }
 
-fn backward<T: Real>(cpu: &Cpu, p: Plan<T>, x: In, y: &[Value], dy: &[Option<Tensor>], dx: &mut [Grad]) {
+fn backward<T: Real, const FUSED: bool>(
+    cpu: &Cpu,
+    p: Plan<T>,
+    x: In,
+    y: &[Value],
+    dy: &[Option<Tensor>],
+    dx: &mut [Grad],
+) {
     let norm = p.eps.is_some();
     let y = Outputs {
         o: y[0].host(),
@@ -110,31 +117,39 @@ fn backward<T: Real>(cpu: &Cpu, p: Plan<T>, x: In, y: &[Value], dy: &[Option<Ten
             ds0: if state { ds0.slot_or_scratch(cpu, &x[3]) } else { (&mut [], false) },
             dz0: rest.first_mut().filter(|_| state).map(|d| d.slot_or_scratch(cpu, &x[4])),
         };
-        let run = if p.dims.small() { recurrent::backward } else { chunk::backward };
+        let run = if FUSED { recurrent::backward } else { chunk::backward };
         run(cpu, p, &inputs(&x), &y, d);
     }
 }
 
-impl Kernel for LinearAttention {
+impl<const FUSED: bool> Kernel for Schedule<LinearAttention, FUSED> {
+    fn name(&self) -> Option<&'static str> {
+        Some(if FUSED { "linear_attention.fused" } else { "linear_attention.chunked" })
+    }
+
+    fn accepts(&self, x: In, cx: &Cx) -> bool {
+        Self::fits(x, cx)
+    }
+
     fn saves(&self, x: In) -> Outs {
         let [b, t, h, _] = x[0].shape().array().unwrap_or_default();
         // The denominators, if it divides.
-        if self.normalize.is_some() { Shape::from([b, t, h]).into() } else { Outs::default() }
+        if self.0.normalize.is_some() { Shape::from([b, t, h]).into() } else { Outs::default() }
     }
 
     fn forward(&self, cx: &Cx, x: In, y: &mut [Value]) {
         let Ok(dims) = Dims::of(x) else { return };
         match cx {
-            Cx::Cpu(cpu) => with_real!(x[0].dtype(), T => forward::<T>(cpu, self.plan(dims), x, y)),
-            Cx::Cuda(cu) => cuda::forward(self, cu, dims, x, y),
+            Cx::Cpu(cpu) => with_real!(x[0].dtype(), T => forward::<T, FUSED>(cpu, self.0.plan(dims), x, y)),
+            Cx::Cuda(cu) => cuda::forward(&self.0, cu, dims, x, y),
         }
     }
 
     fn backward(&self, cx: &Cx, x: In, y: &[Value], dy: &[Option<Tensor>], dx: &mut [Grad]) {
         let Ok(dims) = Dims::of(x) else { return };
         match cx {
-            Cx::Cpu(cpu) => with_real!(x[0].dtype(), T => backward::<T>(cpu, self.plan(dims), x, y, dy, dx)),
-            Cx::Cuda(cu) => cuda::backward(self, cu, dims, x, y, dy, dx),
+            Cx::Cpu(cpu) => with_real!(x[0].dtype(), T => backward::<T, FUSED>(cpu, self.0.plan(dims), x, y, dy, dx)),
+            Cx::Cuda(cu) => cuda::backward(&self.0, cu, dims, x, y, dy, dx),
         }
     }
 }

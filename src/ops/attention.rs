@@ -11,7 +11,7 @@
 //! NaN or infinite later on change nothing before.
 
 use crate::{
-    autograd::{Gen, In, Kernel, Op, Outs, Var},
+    autograd::{Candidates, Gen, In, Op, Outs, Var},
     ops::{
         heads::Dims,
         words::{insert, over_time, recall, token},
@@ -59,8 +59,8 @@ impl Op for CausalAttention {
         Some(vec![o])
     }
 
-    fn kernel(&self) -> Option<&dyn Kernel> {
-        Some(self)
+    fn kernels(&self) -> Candidates<'_> {
+        self.into()
     }
 
     fn sample(g: &mut Gen) -> (Self, Vec<Tensor>) {

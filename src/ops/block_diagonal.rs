@@ -4,7 +4,7 @@
 //! with matrices of their own, give further kinds.
 
 use crate::{
-    autograd::{Gen, In, Kernel, Op, Outs, Var},
+    autograd::{Candidates, Gen, In, Op, Outs, Var},
     ops::check_real,
     tensor::{Shape, Tensor},
 };
@@ -65,8 +65,8 @@ impl Op for BlockDiagonal {
         Some(vec![y.reshape(&[&shape.dims()[..rank - 2], &y.shape().dims()[1..]].concat()[..])])
     }
 
-    fn kernel(&self) -> Option<&dyn Kernel> {
-        Some(self)
+    fn kernels(&self) -> Candidates<'_> {
+        self.into()
     }
 
     fn sample(g: &mut Gen) -> (Self, Vec<Tensor>) {

@@ -4,7 +4,7 @@
 //! the state [B, W−1, D], the W−1 inputs before x: zeros at the start of a sequence.
 
 use crate::{
-    autograd::{Gen, In, Kernel, Op, Outs, Var},
+    autograd::{Candidates, Gen, In, Op, Outs, Var},
     ops::check_real,
     tensor::Tensor,
 };
@@ -45,8 +45,8 @@ impl Op for CausalConv1d {
         Some(vec![x.get(3).map_or(y, |&b| y + b)])
     }
 
-    fn kernel(&self) -> Option<&dyn Kernel> {
-        Some(self)
+    fn kernels(&self) -> Candidates<'_> {
+        self.into()
     }
 
     fn sample(g: &mut Gen) -> (Self, Vec<Tensor>) {

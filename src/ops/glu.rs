@@ -5,7 +5,7 @@
 //! ```
 
 use crate::{
-    autograd::{Gen, In, Kernel, Op, Outs, Var},
+    autograd::{Candidates, Gen, In, Op, Outs, Var},
     ops::{check_real, words::split},
     tensor::Tensor,
 };
@@ -32,8 +32,8 @@ impl Op for Glu {
         Some(vec![a * b.sigmoid()])
     }
 
-    fn kernel(&self) -> Option<&dyn Kernel> {
-        Some(self)
+    fn kernels(&self) -> Candidates<'_> {
+        self.into()
     }
 
     fn sample(g: &mut Gen) -> (Self, Vec<Tensor>) {

@@ -7,7 +7,7 @@
 //! Where x and w are bf16 and the bias is f32, y is f32.
 
 use crate::{
-    autograd::{Gen, In, Kernel, Op, Outs, Var},
+    autograd::{Candidates, Gen, In, Op, Outs, Var},
     ops::check_real,
     tensor::Tensor,
 };
@@ -48,8 +48,8 @@ impl Op for Linear {
         Some(vec![sum.reshape(y.with(y.rank() - 1, o))])
     }
 
-    fn kernel(&self) -> Option<&dyn Kernel> {
-        Some(self)
+    fn kernels(&self) -> Candidates<'_> {
+        self.into()
     }
 
     fn sample(g: &mut Gen) -> (Self, Vec<Tensor>) {

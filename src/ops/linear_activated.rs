@@ -10,7 +10,7 @@
 //! the same paper; the gated linear unit is of Dauphin et al. 2017 (arXiv 1612.08083, eq. 1).
 
 use crate::{
-    autograd::{Gen, In, Kernel, Op, Outs, Var},
+    autograd::{Candidates, Gen, In, Op, Outs, Var},
     ops::{check_real, same_dtype},
     tensor::{Shape, Tensor},
 };
@@ -75,8 +75,8 @@ impl Op for LinearActivated {
         }])
     }
 
-    fn kernel(&self) -> Option<&dyn Kernel> {
-        Some(self)
+    fn kernels(&self) -> Candidates<'_> {
+        self.into()
     }
 
     fn sample(g: &mut Gen) -> (Self, Vec<Tensor>) {

@@ -8,7 +8,8 @@
 //! The feature map was applied to q and k before.
 
 use crate::{
-    autograd::{Gen, In, Kernel, Op, Outs, Var},
+    autograd::{Candidates, Gen, In, Op, Outs, Var},
+    kernels::heads::schedules,
     ops::{
         heads::Dims,
         same_dtype, some_steps,
@@ -58,8 +59,8 @@ impl Op for LinearAttention {
         Some([o, s].into_iter().chain(z).collect())
     }
 
-    fn kernel(&self) -> Option<&dyn Kernel> {
-        Some(self)
+    fn kernels(&self) -> Candidates<'_> {
+        schedules(self)
     }
 
     fn sample(g: &mut Gen) -> (Self, Vec<Tensor>) {

@@ -1,7 +1,7 @@
 //! ln Σ e^(x_i) over the last axis, with the largest x taken out of the sum so that nothing overflows.
 
 use crate::{
-    autograd::{Gen, In, Kernel, Op, Outs, Var},
+    autograd::{Candidates, Gen, In, Op, Outs, Var},
     ops::reduce::reduced,
     tensor::Tensor,
 };
@@ -28,8 +28,8 @@ impl Op for Logsumexp {
         Some(vec![(sum.log() + m).sum_axis(axis, false)])
     }
 
-    fn kernel(&self) -> Option<&dyn Kernel> {
-        Some(self)
+    fn kernels(&self) -> Candidates<'_> {
+        self.into()
     }
 
     fn sample(g: &mut Gen) -> (Self, Vec<Tensor>) {

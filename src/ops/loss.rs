@@ -6,7 +6,7 @@
 //! Of logits in bf16 the loss is in f32.
 
 use crate::{
-    autograd::{Gen, In, Kernel, Op, Outs, Var},
+    autograd::{Candidates, Gen, In, Op, Outs, Var},
     ops::check_real,
     tensor::{DType, Shape, Tensor},
 };
@@ -62,8 +62,8 @@ impl Op for CrossEntropy {
         Some(vec![-((1.0 - self.smoothing) * of_target + self.smoothing * of_all)])
     }
 
-    fn kernel(&self) -> Option<&dyn Kernel> {
-        Some(self)
+    fn kernels(&self) -> Candidates<'_> {
+        self.into()
     }
 
     fn sample(g: &mut Gen) -> (Self, Vec<Tensor>) {

@@ -5,7 +5,7 @@
 //! slice [T, 2 D] rows 2t and 2t + 1 of D elements are the parts of step t. λ and the states have a tensor for each part.
 
 use crate::{
-    autograd::{Gen, In, Kernel, Op, Outs, Var},
+    autograd::{Candidates, Gen, In, Op, Outs, Var},
     ops::{
         same_dtype, some_steps,
         words::{over_time, split, token},
@@ -49,8 +49,8 @@ impl Op for LruScan {
         Some(vec![all, hr, hi])
     }
 
-    fn kernel(&self) -> Option<&dyn Kernel> {
-        Some(self)
+    fn kernels(&self) -> Candidates<'_> {
+        self.into()
     }
 
     fn sample(g: &mut Gen) -> (Self, Vec<Tensor>) {

@@ -13,7 +13,7 @@
 //! read.
 
 use crate::{
-    autograd::{Gen, In, Kernel, Op, Outs, Var},
+    autograd::{Candidates, Gen, In, Op, Outs, Var},
     ops::{
         same_dtype,
         words::{over_time, split, token},
@@ -54,8 +54,8 @@ impl Op for LstmSequence {
         Some(vec![y, h, c])
     }
 
-    fn kernel(&self) -> Option<&dyn Kernel> {
-        Some(self)
+    fn kernels(&self) -> Candidates<'_> {
+        self.into()
     }
 
     fn sample(g: &mut Gen) -> (Self, Vec<Tensor>) {

@@ -35,7 +35,7 @@
 //! ```
 
 use crate::{
-    autograd::{Gen, In, Kernel, Op, Outs, Var},
+    autograd::{Candidates, Gen, In, Op, Outs, Var},
     ops::{
         heads::Dims,
         same_dtype, some_steps,
@@ -108,8 +108,8 @@ impl Op for Mlstm {
         Some(vec![h, c, n, m])
     }
 
-    fn kernel(&self) -> Option<&dyn Kernel> {
-        Some(self)
+    fn kernels(&self) -> Candidates<'_> {
+        self.into()
     }
 
     fn sample(g: &mut Gen) -> (Self, Vec<Tensor>) {

@@ -38,7 +38,7 @@ pub mod words;
 pub use primitives::{arith, cast, cumsum, elementwise, embed, matmul, movement, permute, reduce, triangular};
 
 use crate::{
-    autograd::{Gen, In, Kernels, Op},
+    autograd::{Gen, In, Kernel, Kernels, Op},
     tensor::{DType, Tensor},
 };
 
@@ -129,29 +129,31 @@ fn some_steps(chunk: usize) -> Result<(), String> {
     if chunk == 0 { Err("a chunk needs one step at least, got chunk = 0".into()) } else { Ok(()) }
 }
 
-/// The names of all ops, as `--kernels` takes them.
+/// The names of all ops, and of the kernels of those that have several, as `--kernels` takes them.
 pub fn names() -> Vec<&'static str> {
     let mut names = vec![];
     // A sum or a mean, for one, have names of their own: several samples find both.
     for (_, sample) in OPS {
         for seed in 0..16 {
-            let name = sample(&mut Gen::new(seed)).0.name();
-            if !names.contains(&name) {
-                names.push(name);
+            let op = sample(&mut Gen::new(seed)).0;
+            for name in [op.name()].into_iter().chain(op.kernels().iter().filter_map(Kernel::name)) {
+                if !names.contains(&name) {
+                    names.push(name);
+                }
             }
         }
     }
     names
 }
 
-/// That there are ops of these names.
+/// That there are ops or kernels of these names.
 ///
 /// # Errors
 /// When there is none of one: its name, and those that there are.
 pub fn check_names(kernels: &Kernels) -> Result<(), String> {
     let known = names();
     match kernels.names().iter().find(|name| !known.contains(&name.as_str())) {
-        Some(name) => Err(format!("kernels: no op has the name '{name}'; there are {}", known.join(", "))),
+        Some(name) => Err(format!("kernels: no op or kernel has the name '{name}'; there are {}", known.join(", "))),
         None => Ok(()),
     }
 }

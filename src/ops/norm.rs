@@ -10,7 +10,7 @@
 mod l2;
 
 use crate::{
-    autograd::{Gen, In, Kernel, Op, Outs, Var},
+    autograd::{Candidates, Gen, In, Op, Outs, Var},
     ops::check_real,
     tensor::Tensor,
 };
@@ -73,8 +73,8 @@ macro_rules! norm {
                 Some(vec![x.get(2).map_or(y, |&b| y + b)])
             }
 
-            fn kernel(&self) -> Option<&dyn Kernel> {
-                Some(self)
+            fn kernels(&self) -> Candidates<'_> {
+                self.into()
             }
 
             fn sample($g: &mut Gen) -> (Self, Vec<Tensor>) {

@@ -1,7 +1,7 @@
 //! The first-order linear recurrence h_t = a_t h_{t-1} + b_t, channel by channel.
 
 use crate::{
-    autograd::{Gen, In, Kernel, Op, Outs, Var},
+    autograd::{Candidates, Gen, In, Op, Outs, Var},
     ops::{
         same_dtype, some_steps,
         words::{over_time, token},
@@ -45,8 +45,8 @@ impl Op for LinearScan {
         Some(vec![all, h])
     }
 
-    fn kernel(&self) -> Option<&dyn Kernel> {
-        Some(self)
+    fn kernels(&self) -> Candidates<'_> {
+        self.into()
     }
 
     fn sample(g: &mut Gen) -> (Self, Vec<Tensor>) {

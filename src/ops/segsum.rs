@@ -9,7 +9,7 @@
 //! the start would lose the digits of a short segment behind a long or strongly decaying past, and be NaN behind −∞.
 
 use crate::{
-    autograd::{Gen, In, Kernel, Op, Outs, Var},
+    autograd::{Candidates, Gen, In, Op, Outs, Var},
     ops::{check_real, words::insert},
     tensor::{Shape, Tensor},
 };
@@ -50,8 +50,8 @@ impl Op for Segsum {
         Some(vec![Var::concat(&rows.collect::<Vec<_>>(), axis)])
     }
 
-    fn kernel(&self) -> Option<&dyn Kernel> {
-        Some(self)
+    fn kernels(&self) -> Candidates<'_> {
+        self.into()
     }
 
     /// With numbers above the diagonal, so that a weighted sum of all of them is one.

@@ -9,7 +9,7 @@
 //! A rate a of −∞ counts as −[`fastest`]: a step of length 0 keeps the state, any other forgets it.
 
 use crate::{
-    autograd::{Gen, In, Kernel, Op, Outs, Var},
+    autograd::{Candidates, Gen, In, Op, Outs, Var},
     ops::{
         elementwise::fastest,
         same_dtype, some_steps,
@@ -59,8 +59,8 @@ impl Op for SelectiveScan {
         Some(vec![y, h])
     }
 
-    fn kernel(&self) -> Option<&dyn Kernel> {
-        Some(self)
+    fn kernels(&self) -> Candidates<'_> {
+        self.into()
     }
 
     fn sample(g: &mut Gen) -> (Self, Vec<Tensor>) {

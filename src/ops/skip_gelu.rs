@@ -6,7 +6,7 @@
 //! ```
 
 use crate::{
-    autograd::{Gen, In, Kernel, Op, Outs, Var},
+    autograd::{Candidates, Gen, In, Op, Outs, Var},
     ops::{check_real, same_dtype},
     tensor::Tensor,
 };
@@ -34,8 +34,8 @@ impl Op for SkipGelu {
         Some(vec![(y + d * x).gelu_tanh()])
     }
 
-    fn kernel(&self) -> Option<&dyn Kernel> {
-        Some(self)
+    fn kernels(&self) -> Candidates<'_> {
+        self.into()
     }
 
     fn sample(g: &mut Gen) -> (Self, Vec<Tensor>) {

@@ -23,7 +23,7 @@
 //! ```
 
 use crate::{
-    autograd::{Gen, In, Kernel, Op, Outs, Var},
+    autograd::{Candidates, Gen, In, Op, Outs, Var},
     ops::{
         same_dtype,
         words::{LEAST, log_sigmoid, maximum, over_time, reference, split, token},
@@ -83,8 +83,8 @@ impl Op for SlstmSequence {
         Some(vec![all, y, c, n, m])
     }
 
-    fn kernel(&self) -> Option<&dyn Kernel> {
-        Some(self)
+    fn kernels(&self) -> Candidates<'_> {
+        self.into()
     }
 
     fn sample(g: &mut Gen) -> (Self, Vec<Tensor>) {

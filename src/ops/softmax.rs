@@ -7,7 +7,7 @@
 //! A row of nothing but −∞, or with an entry of +∞, has no softmax: NaN.
 
 use crate::{
-    autograd::{Gen, In, Kernel, Op, Outs, Var},
+    autograd::{Candidates, Gen, In, Op, Outs, Var},
     ops::check_real,
     tensor::Tensor,
 };
@@ -79,8 +79,8 @@ macro_rules! softmax {
                 Some(vec![formula(self, x[0])])
             }
 
-            fn kernel(&self) -> Option<&dyn Kernel> {
-                Some(self)
+            fn kernels(&self) -> Candidates<'_> {
+                self.into()
             }
 
             fn sample(g: &mut Gen) -> (Self, Vec<Tensor>) {

@@ -9,7 +9,7 @@
 //! added to the rows that see it afterwards.
 
 use crate::{
-    autograd::{Gen, In, Kernel, Op, Outs, Var},
+    autograd::{Candidates, Gen, In, Op, Outs, Var},
     ops::check_real,
     tensor::{Shape, Tensor},
 };
@@ -48,8 +48,8 @@ impl Op for TrilMatmul {
         Some(vec![Var::concat(&all, axis)])
     }
 
-    fn kernel(&self) -> Option<&dyn Kernel> {
-        Some(self)
+    fn kernels(&self) -> Candidates<'_> {
+        self.into()
     }
 
     fn sample(g: &mut Gen) -> (Self, Vec<Tensor>) {

@@ -43,6 +43,9 @@ pub struct RunReport {
     pub form: String,
     /// The device that computed it.
     pub device: String,
+    /// By name the kernels that computed ops, of ops that have several.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub kernels: Vec<String>,
     /// How many parameters the model has.
     pub params: usize,
     /// How many training steps were asked for.
@@ -342,6 +345,7 @@ fn train_to_end(
         Ok(trained) => {
             report.steps_per_s = cfg.steps as f64 / trained.training.as_secs_f64().max(1e-9);
             (report.accuracy, report.scores) = (trained.accuracy, trained.scores);
+            report.kernels = trained.kernels.into_iter().map(String::from).collect();
             Some(trained.model)
         }
         Err(error @ Error::NotFinite { .. }) => {

@@ -97,6 +97,8 @@ pub struct Trained {
     pub scores: Scores,
     /// The time spent in training steps, evaluation not counted.
     pub training: Duration,
+    /// By name the kernels that computed ops, of ops that have several.
+    pub kernels: Vec<&'static str>,
 }
 
 /// Train the one model of `cfg` (see [`TrainConfig::for_model`]) from this seed.
@@ -127,7 +129,8 @@ pub fn train_on(mut trainer: Trainer, watch: &mut dyn Watch) -> Result<Trained> 
     let (accuracy, scores) = evaluate_or_stop(&mut trainer, watch)?;
     watch.evaluation(steps, &accuracy, &scores)?;
     let training = trainer.training;
-    Ok(Trained { model: trainer.into_model()?, accuracy, scores, training })
+    let kernels = trainer.kernels();
+    Ok(Trained { model: trainer.into_model()?, accuracy, scores, training, kernels })
 }
 
 /// The evaluation that is due after some steps before the last, unless it is made.

@@ -27,6 +27,14 @@ impl Trainer {
         done.map(|()| all)
     }
 
+    /// By name the kernels that computed ops, of ops that have several.
+    pub fn kernels(&mut self) -> Vec<&'static str> {
+        let mut names: Vec<_> = self.tapes().flat_map(Tape::ran).collect();
+        names.sort_unstable();
+        names.dedup();
+        names
+    }
+
     /// How many buffers the tapes ever allocated.
     pub fn fresh_buffers(&mut self) -> usize {
         self.tapes().map(Tape::fresh_buffers).sum()

@@ -1,6 +1,6 @@
 //! The way back: from gradients of outputs to gradients of inputs, the last operation first.
 
-use super::{Node, Record, Step, Tape, Way, scope_name};
+use super::{Node, Record, Step, Tape, scope_name};
 use crate::{
     autograd::{Grad, In, Value, Var},
     tensor::{Cx, Tensor},
@@ -172,14 +172,14 @@ impl Record {
                 lend(slots, before, values, ids, each.is_some(), cx);
                 let start = profile.is_some().then(Instant::now);
                 let x = In { values, ids };
-                match (by, op.kernel(), op.primitive(), &dy[0]) {
-                    (Way::Kernel, Some(kernel), ..) => kernel.backward(cx, x, &y[..ny], dy, slots),
-                    (Way::Loops, _, Some(op), Some(dy)) => op.derivative(x, dy, slots),
+                match (by.kernel(op.as_ref()), op.primitive(), &dy[0]) {
+                    (Some(kernel), ..) => kernel.backward(cx, x, &y[..ny], dy, slots),
+                    (None, Some(op), Some(dy)) => op.derivative(x, dy, slots),
                     _ => {}
                 }
                 if let (Some(profile), Some(start)) = (profile, start) {
                     let took = start.elapsed();
-                    profile.of(op.name()).backward += took;
+                    profile.of(by.name(op.as_ref())).backward += took;
                     if let Some(times) = times.get_mut(at) {
                         times[1] = took;
                     }

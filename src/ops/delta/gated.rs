@@ -1,7 +1,8 @@
 //! The delta rule with a gate as an op. Its kernels are those of the delta rule.
 
 use crate::{
-    autograd::{Gen, In, Kernel, Op, Outs, Var},
+    autograd::{Candidates, Gen, In, Op, Outs, Var},
+    kernels::heads::schedules,
     ops::{
         delta::DeltaRule,
         heads::Dims,
@@ -42,8 +43,8 @@ impl Op for GatedDeltaRule {
         Some(vec![o, s])
     }
 
-    fn kernel(&self) -> Option<&dyn Kernel> {
-        Some(self)
+    fn kernels(&self) -> Candidates<'_> {
+        schedules(self)
     }
 
     fn sample(g: &mut Gen) -> (Self, Vec<Tensor>) {

@@ -1,7 +1,7 @@
 //! x divided by its Euclidean length: the equations are in [`super`].
 
 use crate::{
-    autograd::{Gen, In, Kernel, Op, Outs, Var},
+    autograd::{Candidates, Gen, In, Op, Outs, Var},
     ops::{
         norm::{norm_infer, norm_sample},
         words::maximum,
@@ -34,8 +34,8 @@ impl Op for L2Norm {
         Some(vec![x[0] / length.sqrt()])
     }
 
-    fn kernel(&self) -> Option<&dyn Kernel> {
-        Some(self)
+    fn kernels(&self) -> Candidates<'_> {
+        self.into()
     }
 
     fn sample(g: &mut Gen) -> (Self, Vec<Tensor>) {

@@ -5,7 +5,7 @@
 
 use super::{binary::Function, pointwise};
 use crate::{
-    autograd::{Gen, In, Kernel, Op, Outs, Primitive, Var},
+    autograd::{Candidates, Gen, In, Op, Outs, Primitive, Var},
     tensor::{MAX_RANK, Real, Shape, Tensor},
 };
 use std::ops;
@@ -64,8 +64,8 @@ macro_rules! binary {
                 Some(self)
             }
 
-            fn kernel(&self) -> Option<&dyn Kernel> {
-                Some(self)
+            fn kernels(&self) -> Candidates<'_> {
+                self.into()
             }
 
             fn sample(g: &mut Gen) -> (Self, Vec<Tensor>) {
@@ -137,8 +137,8 @@ impl Op for Affine {
         Some(self)
     }
 
-    fn kernel(&self) -> Option<&dyn Kernel> {
-        Some(self)
+    fn kernels(&self) -> Candidates<'_> {
+        self.into()
     }
 
     fn sample(g: &mut Gen) -> (Self, Vec<Tensor>) {

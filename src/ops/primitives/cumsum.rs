@@ -8,7 +8,7 @@
 
 use super::terms::Terms;
 use crate::{
-    autograd::{Gen, In, Kernel, Op, Outs, Primitive, Var},
+    autograd::{Candidates, Gen, In, Op, Outs, Primitive, Var},
     ops::reduce::check_axis,
     tensor::{Shape, Tensor},
 };
@@ -33,8 +33,8 @@ impl Op for Cumsum {
         Some(self)
     }
 
-    fn kernel(&self) -> Option<&dyn Kernel> {
-        Some(self)
+    fn kernels(&self) -> Candidates<'_> {
+        self.into()
     }
 
     fn sample(g: &mut Gen) -> (Self, Vec<Tensor>) {

@@ -2,7 +2,7 @@
 
 use super::pointwise::Function;
 use crate::{
-    autograd::{Gen, In, Kernel, Op, Outs, Primitive, Var},
+    autograd::{Candidates, Gen, In, Op, Outs, Primitive, Var},
     tensor::{DType, Tensor},
 };
 
@@ -29,8 +29,8 @@ macro_rules! functions {
                 Some(self)
             }
 
-            fn kernel(&self) -> Option<&dyn Kernel> {
-                Some(self)
+            fn kernels(&self) -> Candidates<'_> {
+                self.into()
             }
 
             fn sample(g: &mut Gen) -> (Self, Vec<Tensor>) {

@@ -1,7 +1,7 @@
 //! Matrix products over the last two axes, batched over the others, with either operand transposed.
 
 use crate::{
-    autograd::{Gen, Grad, In, Kernel, Op, Outs, Primitive, Var, zeroed},
+    autograd::{Candidates, Gen, Grad, In, Op, Outs, Primitive, Var, zeroed},
     tensor::{Real, Shape, Tensor},
     with_real,
 };
@@ -39,8 +39,8 @@ impl Op for Matmul {
         Some(self)
     }
 
-    fn kernel(&self) -> Option<&dyn Kernel> {
-        Some(self)
+    fn kernels(&self) -> Candidates<'_> {
+        self.into()
     }
 
     fn sample(g: &mut Gen) -> (Self, Vec<Tensor>) {

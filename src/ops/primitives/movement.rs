@@ -5,7 +5,7 @@
 
 use super::terms::Terms;
 use crate::{
-    autograd::{Gen, In, Kernel, Op, Outs, Primitive, Var},
+    autograd::{Candidates, Gen, In, Op, Outs, Primitive, Var},
     ops::check_real,
     tensor::{Shape, Tensor},
 };
@@ -50,8 +50,8 @@ impl Op for Narrow {
         Some(self)
     }
 
-    fn kernel(&self) -> Option<&dyn Kernel> {
-        Some(self)
+    fn kernels(&self) -> Candidates<'_> {
+        self.into()
     }
 
     fn sample(g: &mut Gen) -> (Self, Vec<Tensor>) {
@@ -103,8 +103,8 @@ impl Op for Concat {
         Some(self)
     }
 
-    fn kernel(&self) -> Option<&dyn Kernel> {
-        Some(self)
+    fn kernels(&self) -> Candidates<'_> {
+        self.into()
     }
 
     fn sample(g: &mut Gen) -> (Self, Vec<Tensor>) {
@@ -159,8 +159,8 @@ impl Op for Tril {
         Some(self)
     }
 
-    fn kernel(&self) -> Option<&dyn Kernel> {
-        Some(self)
+    fn kernels(&self) -> Candidates<'_> {
+        self.into()
     }
 
     fn sample(g: &mut Gen) -> (Self, Vec<Tensor>) {

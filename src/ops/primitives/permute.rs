@@ -4,7 +4,7 @@
 
 use super::terms::Terms;
 use crate::{
-    autograd::{Gen, In, Kernel, Op, Outs, Primitive, Var},
+    autograd::{Candidates, Gen, In, Op, Outs, Primitive, Var},
     tensor::{MAX_RANK, Shape, Tensor},
 };
 
@@ -49,8 +49,8 @@ impl Op for Permute {
         Some(self)
     }
 
-    fn kernel(&self) -> Option<&dyn Kernel> {
-        Some(self)
+    fn kernels(&self) -> Candidates<'_> {
+        self.into()
     }
 
     fn sample(g: &mut Gen) -> (Self, Vec<Tensor>) {

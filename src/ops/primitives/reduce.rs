@@ -2,7 +2,7 @@
 
 use super::terms::Terms;
 use crate::{
-    autograd::{Gen, In, Kernel, Op, Outs, Primitive, Var},
+    autograd::{Candidates, Gen, In, Op, Outs, Primitive, Var},
     ops::check_real,
     tensor::{Shape, Tensor},
 };
@@ -57,8 +57,8 @@ impl Op for SumAxis {
         Some(self)
     }
 
-    fn kernel(&self) -> Option<&dyn Kernel> {
-        Some(self)
+    fn kernels(&self) -> Candidates<'_> {
+        self.into()
     }
 
     fn sample(g: &mut Gen) -> (Self, Vec<Tensor>) {
@@ -92,8 +92,8 @@ impl Op for MaxAxis {
         Some(self)
     }
 
-    fn kernel(&self) -> Option<&dyn Kernel> {
-        Some(self)
+    fn kernels(&self) -> Candidates<'_> {
+        self.into()
     }
 
     fn sample(g: &mut Gen) -> (Self, Vec<Tensor>) {

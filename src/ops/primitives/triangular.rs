@@ -1,7 +1,7 @@
 //! Unit lower-triangular systems, (I + L) X = R, by substitution.
 
 use crate::{
-    autograd::{Gen, Grad, In, Kernel, Op, Outs, Primitive, Var, zeroed},
+    autograd::{Candidates, Gen, Grad, In, Op, Outs, Primitive, Var, zeroed},
     ops::check_real,
     tensor::{Real, Shape, Tensor},
     with_real,
@@ -34,8 +34,8 @@ impl Op for UnitLowerSolve {
         Some(self)
     }
 
-    fn kernel(&self) -> Option<&dyn Kernel> {
-        Some(self)
+    fn kernels(&self) -> Candidates<'_> {
+        self.into()
     }
 
     fn sample(g: &mut Gen) -> (Self, Vec<Tensor>) {
