@@ -9,11 +9,11 @@ pub enum Kernels {
     /// Every kernel that there is.
     #[default]
     Fast,
-    /// None.
+    /// No kernel, except where there is no other way: for primitives on a GPU or of i32.
     Plain,
-    /// Those of these names.
+    /// Only the kernels of these names, or of the ops of these names.
     Only(Vec<String>),
-    /// All but those of these names.
+    /// All kernels but these.
     Without(Vec<String>),
 }
 

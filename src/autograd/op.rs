@@ -166,12 +166,14 @@ pub struct Value {
     pub(super) tensor: Tensor,
     /// Whether the loss may depend on a leaf through it.
     pub(super) needs: bool,
-    /// Whether the buffer belongs to the pool (an op wrote it) or to the caller (a leaf).
+    /// Whether the buffer is the pool's (an op's output, a constant from `full`, a copy of a tensor from another device) or
+    /// the caller's (a leaf or a constant that was on the device already).
     pub(super) pooled: bool,
 }
 
 impl Value {
-    /// Whether the gradients that several ops have for it are added up in a wider type: a parameter's in bf16.
+    /// Whether gradients from several ops are added up in a wider type: for a bf16 value in the caller's buffer, as parameters
+    /// on the device are.
     pub(super) fn sums_wide(&self) -> bool {
         !self.pooled && self.dtype() != self.dtype().real()
     }

@@ -16,8 +16,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// What stands behind a value.
-enum Step {
+/// What a node did: it computed an op, in one of two ways, or it reshaped a value.
+enum Action {
     Op(Box<dyn Op>, Way),
     /// The same buffer under another shape.
     Reshape,
@@ -43,9 +43,10 @@ impl Way {
     }
 }
 
-/// One recorded operation: inputs are `edges[x0..x0 + nx]`, outputs the values `y0..y0 + ny`.
+/// A recorded operation. Its inputs are the values whose ids are `edges[x0..x0 + nx]`; its outputs are the values of ids
+/// `y0..y0 + ny`: the op's outputs first, then what its kernel saved.
 struct Node {
-    step: Step,
+    action: Action,
     x0: u32,
     nx: u32,
     y0: u32,
@@ -188,7 +189,8 @@ impl Tape {
         self.record.borrow_mut().scopes.push(name.clone());
     }
 
-    /// Run an op with one output, and remember it. Every op passes through here or [`Tape::apply_many`].
+    /// The output of an op that has one. The op is recorded if a leaf's gradient may go through it; if its formula computes it,
+    /// the ops in the formula are recorded instead. Every op comes through here, [`Tape::apply_many`] or [`Tape::apply_dyn`].
     ///
     /// # Panics
     /// When the inputs do not fit the op: it is a programming error in the formula, and the message gives the op,
@@ -199,38 +201,39 @@ impl Tape {
         y
     }
 
-    /// Run an op with `M` outputs (of which the first `M` are given back), and remember it.
+    /// As [`Tape::apply`], for an op with at least `M` outputs: the first `M`.
     ///
     /// # Panics
     /// As [`Tape::apply`].
     #[track_caller]
     pub fn apply_many<const N: usize, const M: usize>(&self, op: impl Op, x: [Var<'_>; N]) -> [Var<'_>; M] {
-        let results = |n: usize| assert!(n >= M, "an op with {n} results was asked for {M}");
+        let check_count = |n: usize| assert!(n >= M, "an op with {n} results was asked for {M}");
         let ids = x.map(|v| v.id_on(self));
         let Some(by) = self.way(&op, &ids) else {
-            let y = self.define(&op, &ids);
-            results(y.len());
+            let y = self.by_formula(&op, &ids);
+            check_count(y.len());
             return std::array::from_fn(|i| y[i]);
         };
         let (y0, n) = self.run(Box::new(op), by, &ids);
-        results(n);
+        check_count(n);
         std::array::from_fn(|i| Var::new(self, y0 + id(i)))
     }
 
-    /// Run an op on any number of inputs and give back all of its results.
+    /// As [`Tape::apply`], for any number of inputs: all outputs.
     ///
     /// # Panics
     /// As [`Tape::apply`].
     #[track_caller]
     pub fn apply_dyn<'t>(&'t self, op: Box<dyn Op>, x: &[Var<'t>]) -> Vec<Var<'t>> {
         let ids: Vec<u32> = x.iter().map(|v| v.id_on(self)).collect();
-        let Some(by) = self.way(op.as_ref(), &ids) else { return self.define(op.as_ref(), &ids) };
+        let Some(by) = self.way(op.as_ref(), &ids) else { return self.by_formula(op.as_ref(), &ids) };
         let (y0, n) = self.run(op, by, &ids);
         (y0..y0 + id(n)).map(|i| Var::new(self, i)).collect()
     }
 
-    /// How to compute an op, if not by its formula: by a kernel, or if it is a primitive by its loops. On a device there
-    /// are kernels alone; and integers are moved, not computed with, which loops do not do.
+    /// How to compute an op, if not by its formula: by the first kernel that is switched on and accepts the inputs, or, for a
+    /// primitive on the CPU, by its loops. A primitive on a GPU has only kernels, and so has a primitive of i32, because loops
+    /// are for real numbers; it then runs a kernel that is switched off.
     fn way(&self, op: &dyn Op, ids: &[u32]) -> Option<Way> {
         let x = In { values: &self.record.borrow().values, ids };
         let kernel = |every: bool| {
@@ -246,9 +249,9 @@ impl Tape {
         }
     }
 
-    /// The results of an op by its formula.
+    /// Check an op's inputs and run its formula. This puts the formula's ops on the tape, and not the op.
     #[track_caller]
-    fn define(&self, op: &dyn Op, ids: &[u32]) -> Vec<Var<'_>> {
+    fn by_formula(&self, op: &dyn Op, ids: &[u32]) -> Vec<Var<'_>> {
         if let Err(why) = op.infer(In { values: &self.record.borrow().values, ids }) {
             panic!("{}: {why}", op.name());
         }
@@ -259,7 +262,8 @@ impl Tape {
         }
     }
 
-    /// The first output's id and the number of outputs.
+    /// Compute an op by its kernel or its loops: infer the shapes, get buffers for the outputs and for what the kernel saves,
+    /// fill them, and record a node if an input needs a gradient. Gives the first output's id and the number of outputs.
     #[track_caller]
     fn run(&self, op: Box<dyn Op>, by: Way, ids: &[u32]) -> (u32, usize) {
         let r = &mut *self.record.borrow_mut();
@@ -301,7 +305,7 @@ impl Tape {
             }
         }
         if needs {
-            Self::record(r, Step::Op(op, by), ids, y0, outs.len() + saved.len());
+            Self::record(r, Action::Op(op, by), ids, y0, outs.len() + saved.len());
             if r.profile.is_some() {
                 r.times.push([took, Duration::ZERO]);
             }
@@ -309,9 +313,9 @@ impl Tape {
         (id(y0), outs.len())
     }
 
-    fn record(r: &mut Record, step: Step, ids: &[u32], y0: usize, ny: usize) {
+    fn record(r: &mut Record, action: Action, ids: &[u32], y0: usize, ny: usize) {
         let (x0, nx, scope) = (id(r.edges.len()), id(ids.len()), id(r.scopes.len()));
-        let node = Node { step, x0, nx, y0: id(y0), ny: id(ny), scope };
+        let node = Node { action, x0, nx, y0: id(y0), ny: id(ny), scope };
         r.edges.extend_from_slice(ids);
         r.nodes.push(node);
     }
@@ -325,7 +329,7 @@ impl Tape {
         let y0 = r.values.len();
         r.values.push(Value { tensor, needs, pooled });
         if needs {
-            Self::record(r, Step::Reshape, &[v.id_on(self)], y0, 1);
+            Self::record(r, Action::Reshape, &[v.id_on(self)], y0, 1);
             if r.profile.is_some() {
                 r.times.push([Duration::ZERO; 2]);
             }
@@ -333,7 +337,7 @@ impl Tape {
         Var::new(self, id(y0))
     }
 
-    /// Forget the step and keep its memory.
+    /// Forget all values, nodes and gradients, and keep their memory for the next training step.
     pub fn reset(&mut self) {
         let r = self.record.get_mut();
         let mut pool = self.cx.pool();

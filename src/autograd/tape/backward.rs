@@ -1,6 +1,6 @@
-//! The way back: from gradients of outputs to gradients of inputs, the last operation first.
+//! The backward pass: from gradients of outputs to gradients of inputs, the last operation first.
 
-use super::{Node, Record, Step, Tape, scope_name};
+use super::{Action, Node, Record, Tape, scope_name};
 use crate::{
     autograd::{Grad, In, Value, Var},
     tensor::{Cx, Tensor},
@@ -39,7 +39,9 @@ impl Tape {
         self.backward_from([(loss, one)]);
     }
 
-    /// Differentiate `Σ ⟨cotangent, value⟩` over the pairs given with respect to every leaf.
+    /// Differentiate Σ ⟨c, y⟩ over pairs of a value y and a tensor c of its shape, with respect to every leaf. c is the
+    /// cotangent of y: it takes the place of ∂L/∂y where there is no loss L. Elsewhere, too, the cotangent of an output is its
+    /// gradient dy.
     ///
     /// # Panics
     /// When a cotangent has not the shape of its value.
@@ -49,8 +51,8 @@ impl Tape {
         self.sweep(false, None);
     }
 
-    /// As [`Tape::backward_from`], calling `each` with every gradient that an op hands back before it is added to others:
-    /// to see how far their rounding moves the sums. Slow, as no op adds in place.
+    /// As [`Tape::backward_from`], calling `each` with every op's share of a gradient before the share is added to others: to
+    /// see how far the rounding of each share moves the sum. Slow, as no op adds in place.
     ///
     /// # Panics
     /// As [`Tape::backward_from`].
@@ -64,8 +66,8 @@ impl Tape {
         self.sweep(false, Some(&mut each));
     }
 
-    /// As [`Tape::backward`], looking at every gradient on the way: the first op, in the order of the backward
-    /// pass, that turned finite numbers into one that is not. Slow; for telling what went wrong.
+    /// As [`Tape::backward`] (a value of several elements counts as their sum), looking at every gradient on the way: the first
+    /// op, in the order of the backward pass, that turned finite numbers into one that is not. Slow; for telling what went wrong.
     pub fn backward_watched(&self, loss: Var<'_>) -> Option<Culprit> {
         let mut one = self.cx.pool().get(loss.dtype(), loss.shape());
         one.fill(1.0);
@@ -73,6 +75,7 @@ impl Tape {
         self.sweep(true, None)
     }
 
+    /// Forget the gradients of the last pass and set those of the given values; a value that is given twice gets the sum.
     #[track_caller]
     fn seed<'t>(&'t self, seeds: impl IntoIterator<Item = (Var<'t>, Tensor)>) {
         {
@@ -97,10 +100,13 @@ impl Tape {
                     *empty = Some(t);
                 }
             }
+            // Nothing happens if the caller still holds it: the pool takes no shared buffer.
             self.cx.pool().put(seed);
         }
     }
 
+    /// Walk the nodes from the last to the first. A node comes after all nodes that read its outputs, so the gradients of its
+    /// outputs are complete.
     fn sweep(&self, watch: bool, mut each: Each) -> Option<Culprit> {
         let r = &mut *self.record.borrow_mut();
         let mut culprit = None;
@@ -110,13 +116,13 @@ impl Tape {
         culprit
     }
 
-    /// The first op, in the order of the formula, whose value is not finite.
+    /// The first recorded op, in the order in which they ran, with a value that is not finite.
     pub fn first_not_finite(&self) -> Option<Culprit> {
         let r = self.record.borrow();
         r.nodes.iter().find_map(|node| {
             let y = &r.values[node.y0 as usize..(node.y0 + node.ny) as usize];
-            let op = match &node.step {
-                Step::Op(op, _) if y.iter().any(|v| !v.all_finite()) => op.name(),
+            let op = match &node.action {
+                Action::Op(op, _) if y.iter().any(|v| !v.all_finite()) => op.name(),
                 _ => return None,
             };
             Some(Culprit { op, scope: scope_name(&r.scopes, node.scope as usize), what: "value" })
@@ -141,14 +147,13 @@ impl Tape {
     }
 }
 
-/// What looks at every gradient that an op hands back, if anything does.
+/// Looks at every op's share of a gradient.
 type Each<'a> = Option<&'a mut dyn FnMut(&mut Tensor)>;
 
 impl Record {
-    /// Take the gradients of a node's outputs, if there are any, and add what they make of them to those of its inputs.
-    /// If `watch`, say whether one of these is not finite.
-    fn back_through(&mut self, cx: &Cx, node: usize, watch: bool, each: &mut Each) -> Option<Culprit> {
-        let at = node;
+    /// One step of the chain rule: take the gradients of a node's outputs and add dyᵀ ∂y/∂x to the gradient of each input x. A
+    /// node whose outputs have no gradient is skipped. If `watch`, name the op when a gradient of one of its inputs is not finite.
+    fn back_through(&mut self, cx: &Cx, at: usize, watch: bool, each: &mut Each) -> Option<Culprit> {
         let Record { values, nodes, edges, scopes, grads, slots, profile, times, .. } = self;
         let node: &Node = &nodes[at];
         let (y0, ny) = (node.y0 as usize, node.ny as usize);
@@ -159,23 +164,26 @@ impl Record {
         }
         let ids = &edges[node.x0 as usize..(node.x0 + node.nx) as usize];
         let mut culprit = None;
-        match &node.step {
-            Step::Reshape => {
+        match &node.action {
+            Action::Reshape => {
                 let source = ids[0] as usize;
-                // Not two at once: a buffer that somebody else holds does not go back to the pool.
+                // The gradient is moved. Kept in `dy` as well, two tensors would hold its buffer, and the pool takes no such
+                // buffer back.
                 if let Some(g) = dy[0].take().map(|g| g.reshape(values[source].shape())) {
                     add_to(&mut before[source], &values[source], g, cx);
                 }
             }
-            Step::Op(op, by) => {
+            Action::Op(op, by) => {
                 let (values, y) = values.split_at(y0);
                 lend(slots, before, values, ids, each.is_some(), cx);
                 let start = profile.is_some().then(Instant::now);
                 let x = In { values, ids };
                 match (by.kernel(op.as_ref()), op.primitive(), &dy[0]) {
                     (Some(kernel), ..) => kernel.backward(cx, x, &y[..ny], dy, slots),
-                    (None, Some(op), Some(dy)) => op.derivative(x, dy, slots),
-                    _ => {}
+                    (None, Some(primitive), Some(g)) => primitive.derivative(x, g, slots),
+                    _ => unreachable!(
+                        "a node without a kernel is a primitive, and the gradient of its one output is there"
+                    ),
                 }
                 if let (Some(profile), Some(start)) = (profile, start) {
                     let took = start.elapsed();
@@ -200,11 +208,10 @@ impl Record {
     }
 }
 
-/// A slot for the gradient of each input: the gradient that is there, to be added to (unless `alone`), or a buffer to be
-/// written.
+/// Lend the gradient of each input to the op, in a slot: the gradient that is there, for the op to add to, or a fresh buffer.
 ///
-/// The gradients that several ops have for a parameter in bf16 are added up in f32: each op gets a buffer to be written,
-/// and [`add_to`] does the sum.
+/// The buffer is always a fresh one if `alone` (somebody looks at each op's share by itself), for the second mention of a
+/// value in one op, and for a parameter in bf16, whose gradients are added up in f32. [`take_back`] then adds it to the gradient.
 fn lend(slots: &mut Vec<Grad>, grads: &mut [Option<Tensor>], values: &[Value], ids: &[u32], alone: bool, cx: &Cx) {
     for (j, &v) in ids.iter().enumerate() {
         let source = &values[v as usize];
@@ -212,7 +219,6 @@ fn lend(slots: &mut Vec<Grad>, grads: &mut [Option<Tensor>], values: &[Value], i
             slots.push(Grad { tensor: None, acc: false, wanted: false });
             continue;
         }
-        // The same value twice in one op (x * x): the second slot gets a buffer of its own.
         let apart = alone || ids[..j].contains(&v) || source.sums_wide();
         let old = if apart { None } else { grads[v as usize].take() };
         let acc = old.is_some();

@@ -1,6 +1,6 @@
 //! The tape as a graph, to be looked at.
 
-use super::{Step, Tape, scope_name};
+use super::{Action, Tape, scope_name};
 use crate::autograd::Var;
 use serde::Serialize;
 
@@ -9,7 +9,7 @@ use serde::Serialize;
 pub struct Graph {
     /// The operations.
     pub nodes: Vec<GraphNode>,
-    /// The values that they read and no operation wrote: parameters and data.
+    /// The values that they read and no recorded operation wrote: parameters, data, and what was computed from data alone.
     pub leaves: Vec<Edge>,
 }
 
@@ -75,9 +75,9 @@ impl Tape {
                 }
             }
             let y = node.y0 as usize..(node.y0 + node.ny) as usize;
-            let (op, bytes) = match &node.step {
-                Step::Reshape => ("reshape", 0),
-                Step::Op(op, _) => (op.name(), r.values[y.clone()].iter().map(|v| v.len() * v.dtype().bytes()).sum()),
+            let (op, bytes) = match &node.action {
+                Action::Reshape => ("reshape", 0),
+                Action::Op(op, _) => (op.name(), r.values[y.clone()].iter().map(|v| v.len() * v.dtype().bytes()).sum()),
             };
             let us = |side: usize| r.times.get(i).map_or(0.0, |t| t[side].as_secs_f64() * 1e6);
             graph.nodes.push(GraphNode {
