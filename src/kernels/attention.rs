@@ -1,4 +1,4 @@
-//! The kernel of [`CausalAttention`], in memory linear in the length (Dao et al. 2022, arXiv 2205.14135).
+//! The kernels of [`CausalAttention`], in memory linear in the length (Dao et al. 2022, arXiv 2205.14135).
 //!
 //! ```text
 //! δ_t = do_t·o_t                       dx_ts = p_ts (do_t·v_s − δ_t)
@@ -19,7 +19,10 @@ mod tiles;
 
 use crate::{
     autograd::{Grad, In, Kernel, Outs, Value},
-    kernels::{heads::Heads, math::Math},
+    kernels::{
+        heads::{Heads, Schedule},
+        math::Math,
+    },
     ops::{attention::CausalAttention, heads::Dims},
     tensor::{Cx, Shape, Tensor},
     with_real,
@@ -77,57 +80,56 @@ impl CausalAttention {
     }
 }
 
-impl Kernel for CausalAttention {
+impl<const FUSED: bool> Kernel for Schedule<CausalAttention, FUSED> {
+    fn name(&self) -> Option<&'static str> {
+        Some(if FUSED { "causal_attention.side_by_side" } else { "causal_attention.tiles" })
+    }
+
+    fn accepts(&self, x: In, cx: &Cx) -> bool {
+        let width = x[0].shape().last().max(x[2].shape().last());
+        !FUSED || matches!(cx, Cx::Cpu(_)) && width <= side_by_side::WIDEST
+    }
+
     fn saves(&self, x: In) -> Outs {
-        let Dims { b, t, h, .. } = self.plan::<f64>(x).d;
+        let Dims { b, t, h, .. } = self.0.plan::<f64>(x).d;
         // The largest score of each query, and the logarithm of the sum.
         Shape::from([2 * b, h, t]).into()
     }
 
     fn forward(&self, cx: &Cx, x: In, y: &mut [Value]) {
+        let [o, lse] = y else { return };
         match cx {
             Cx::Cpu(cpu) => with_real!(x[0].dtype(), T => {
-                let plan = self.plan::<T>(x);
-                if let [o, lse] = y {
-                    let run = match plan.width() {
-                        0..=4 => side_by_side::forward::<T, 4>,
-                        5..=side_by_side::WIDEST => side_by_side::forward::<T, { side_by_side::WIDEST }>,
-                        _ => tiles::forward,
-                    };
-                    let lse = lse.host_mut::<T>();
-                    let lse = lse.split_at_mut(lse.len() / 2);
-                    run(cpu, plan, x[0].host(), x[1].host(), x[2].host(), o.host_mut(), lse);
-                }
+                let (plan, lse) = (self.0.plan::<T>(x), lse.host_mut::<T>());
+                let run = match plan.width() {
+                    _ if !FUSED => tiles::forward,
+                    0..=4 => side_by_side::forward::<T, 4>,
+                    _ => side_by_side::forward::<T, { side_by_side::WIDEST }>,
+                };
+                let lse = lse.split_at_mut(lse.len() / 2);
+                run(cpu, plan, x[0].host(), x[1].host(), x[2].host(), o.host_mut(), lse);
             }),
-            Cx::Cuda(cu) => {
-                let plan = self.plan::<f64>(x);
-                flash::forward(cu, plan, x, y);
-            }
+            Cx::Cuda(cu) => flash::forward(cu, self.0.plan::<f64>(x), x, y),
         }
     }
 
     fn backward(&self, cx: &Cx, x: In, y: &[Value], dy: &[Option<Tensor>], dx: &mut [Grad]) {
         let Some(g) = &dy[0] else { return };
         match cx {
-            Cx::Cpu(cpu) => with_real!(x[0].dtype(), T => {
-                let plan = self.plan::<T>(x);
-                if let [dq, dk, dv] = dx {
-                    let (q, k, v, o) = (x[0].host(), x[1].host(), x[2].host(), y[0].host());
-                    let lse = y[1].host::<T>();
-                    let inputs = Inputs { q, k, v, o, lse: lse.split_at(lse.len() / 2).into(), d_o: g.host() };
-                    let run = match plan.width() {
-                        0..=4 => side_by_side::backward::<T, 4>,
-                        5..=side_by_side::WIDEST => side_by_side::backward::<T, { side_by_side::WIDEST }>,
-                        _ => tiles::backward,
-                    };
-                    let [dq, dk] = [dq.slot_or_scratch(cpu, &x[0]), dk.slot_or_scratch(cpu, &x[1])];
-                    run(cpu, plan, &inputs, [dq, dk, dv.slot_or_scratch(cpu, &x[2])]);
-                }
+            Cx::Cpu(cpu) => with_real!(x[0].dtype(), T => if let [dq, dk, dv] = dx {
+                let plan = self.0.plan::<T>(x);
+                let (q, k, v, o) = (x[0].host(), x[1].host(), x[2].host(), y[0].host());
+                let lse = y[1].host::<T>();
+                let inputs = Inputs { q, k, v, o, lse: lse.split_at(lse.len() / 2).into(), d_o: g.host() };
+                let run = match plan.width() {
+                    _ if !FUSED => tiles::backward,
+                    0..=4 => side_by_side::backward::<T, 4>,
+                    _ => side_by_side::backward::<T, { side_by_side::WIDEST }>,
+                };
+                let [dq, dk] = [dq.slot_or_scratch(cpu, &x[0]), dk.slot_or_scratch(cpu, &x[1])];
+                run(cpu, plan, &inputs, [dq, dk, dv.slot_or_scratch(cpu, &x[2])]);
             }),
-            Cx::Cuda(cu) => {
-                let plan = self.plan::<f64>(x);
-                flash::backward(cu, plan, x, y, g, dx);
-            }
+            Cx::Cuda(cu) => flash::backward(cu, self.0.plan::<f64>(x), x, y, g, dx),
         }
     }
 }

@@ -141,11 +141,11 @@ impl<O: Rule, const FUSED: bool> Kernel for Schedule<O, FUSED> {
         Self::fits(x, cx)
     }
 
-    /// e, where chunks are products, and the states before each chunk.
+    /// e, where chunks are products on the CPU, and the states before each chunk.
     fn saves(&self, x: In) -> Outs {
         let Ok(dims) = Dims::of(x) else { return Outs::default() };
         let Dims { b, h, k, v, .. } = dims;
-        let e = if FUSED { [0].into() } else { x[2].shape() };
+        let e = if FUSED || x[0].gpu().is_some() { [0].into() } else { x[2].shape() };
         [e, Shape::from([b, h, self.0.rule().plan::<f64>(dims).chunks, k, v])].into()
     }
 

@@ -17,7 +17,7 @@ use bytemuck::TransparentWrapper;
 /// The largest state that runs step by step.
 const SMALL: usize = 256;
 
-/// One of the two kernels of an op with a state [K, V] a head: step by step, many heads side by side, if `FUSED`; or by
+/// One of the two kernels of an op with heads: many heads side by side, if `FUSED`, with a state of each step by step; or by
 /// matrix products of chunks, which is also how a device does it.
 #[derive(TransparentWrapper)]
 #[repr(transparent)]

@@ -12,6 +12,7 @@
 
 use crate::{
     autograd::{Candidates, Gen, In, Op, Outs, Var},
+    kernels::heads::schedules,
     ops::{
         heads::Dims,
         words::{insert, over_time, recall, token},
@@ -60,7 +61,7 @@ impl Op for CausalAttention {
     }
 
     fn kernels(&self) -> Candidates<'_> {
-        self.into()
+        schedules(self)
     }
 
     fn sample(g: &mut Gen) -> (Self, Vec<Tensor>) {

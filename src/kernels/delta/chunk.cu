@@ -93,9 +93,9 @@ __device__ void prepare(const S* k, const S* v, const S* beta, const real* g, co
 }
 
 // Along a head: 16 columns of S, kept in shared memory or, where they are too long for it, in `room`. E stands in
-// place of U afterwards, and once more in `e` if that is given.
+// place of U afterwards.
 template <int R>
-__device__ void forward_states(const S* k, const real* g, const S* s0, const real* w, real* u, S* states, S* e, S* s_last,
+__device__ void forward_states(const S* k, const real* g, const S* s0, const real* w, real* u, S* states, S* s_last,
                                real* room, Dims d) {
     real* memory = dynamic_memory();
     constexpr int C = Tile<R>::C, W = 16;
@@ -116,7 +116,6 @@ __device__ void forward_states(const S* k, const real* g, const S* s0, const rea
         y.each([&](int r, int c, real seen) {
             const real x = us.get(r, c0 + c) - seen;
             us.set(r, c0 + c, x);
-            if (e && r < t.n && c0 + c < d.v) st(e + t.at(r) * d.v + c0 + c, x);
             es[r * W + c] = r < t.n ? decay.between(t.n - 1, r) * x : real(0);
         });
         for (i64 i0 = 0; i0 < d.k; i0 += C) {
@@ -366,9 +365,9 @@ __device__ void gradients(const S* q, const S* k, const S* v, const S* beta, con
         real* u, Dims d) {                                                                                           \
         prepare<R>(k, v, beta, g, states, x, w, u, d);                                                               \
     }                                                                                                                \
-    TILED_KERNEL states_##R(const S* k, const real* g, const S* s0, const real* w, real* u, S* states, S* e,            \
-        S* s_last, real* room, Dims d) {                                                                             \
-        forward_states<R>(k, g, s0, w, u, states, e, s_last, room, d);                                               \
+    TILED_KERNEL states_##R(const S* k, const real* g, const S* s0, const real* w, real* u, S* states, S* s_last,       \
+        real* room, Dims d) {                                                                                        \
+        forward_states<R>(k, g, s0, w, u, states, s_last, room, d);                                                  \
     }                                                                                                                \
     TILED_KERNEL outputs_##R(const S* q, const S* k, const real* g, const S* states, const real* e, S* o, real scale,   \
         Dims d) {                                                                                                    \

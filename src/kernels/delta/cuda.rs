@@ -66,9 +66,9 @@ impl<'a> Plan<'a> {
     }
 
     /// States before each chunk, the last state, and E in place of U.
-    fn states(&self, x: In, w: &Temp, u: &mut Temp, states: &mut Tensor, e: Option<&mut Tensor>, last: &mut Tensor) {
+    fn states(&self, x: In, w: &Temp, u: &mut Temp, states: &mut Tensor, last: &mut Tensor) {
         let (over, mut room) = self.along();
-        let args = args![&x[1], gate(&x), &x[4], w, u, states, e, last, room.as_mut(), self.dims];
+        let args = args![&x[1], gate(&x), &x[4], w, u, states, last, room.as_mut(), self.dims];
         self.cu.launch(&MODULE, sized!("states", self.tiles), self.dtype, over, args);
     }
 
@@ -89,16 +89,15 @@ fn gate<'a>(x: &'a In) -> Option<&'a Tensor> {
 
 pub fn forward(op: &DeltaRule, cu: &Cuda, dims: Dims, x: In, y: &mut [Value]) {
     let p = Plan::new(op, cu, x, dims);
-    if let [o, s, e, states] = y {
+    if let [o, s, _, states] = y {
         let (w, mut u) = p.prepare(x, None, None);
         // Longer chunks than a tile are several; their states are computed again when they are needed.
         let mut others = (!p.saved(op)).then(|| p.room());
         if others.is_some() {
             states.fill(0.0);
         }
-        let e = if e.is_empty() { None } else { Some(&mut **e) };
         let states = others.as_deref_mut().unwrap_or(states);
-        p.states(x, &w, &mut u, states, e, s);
+        p.states(x, &w, &mut u, states, s);
         let args = args![&x[0], &x[1], gate(&x), &*states, &u, o, op.scale, p.dims];
         cu.launch(&MODULE, sized!("outputs", p.tiles), p.dtype, p.over(p.tiles.over(p.v), 1, 0), args);
     }
@@ -109,7 +108,7 @@ pub fn backward(op: &DeltaRule, cu: &Cuda, dims: Dims, x: In, y: &[Value], dy: &
     let others = (!p.saved(op)).then(|| {
         let (w, mut u) = p.prepare(x, None, None);
         let (mut states, mut last) = (p.room(), cu.temp(p.dtype, p.heads * p.k * p.v));
-        p.states(x, &w, &mut u, &mut states, None, &mut last);
+        p.states(x, &w, &mut u, &mut states, &mut last);
         states
     });
     let states = others.as_deref().unwrap_or(&y[3]);
