@@ -36,7 +36,7 @@ use tapezoo::{
     train::{
         Trainer,
         config::TrainConfig,
-        rundir::{tensor_bytes, write},
+        rundir::{stored, write},
     },
 };
 
@@ -84,11 +84,10 @@ fn check(path: &Path, cfg: &TrainConfig) -> Answer {
         all.push((format!("param.{name}"), value));
         all.push((format!("grad.{name}"), grads.window(entry.offset, entry.shape)));
     }
-    let parts: Vec<_> = all.iter().map(|(name, t)| (name, t.shape().dims().to_vec(), tensor_bytes(t))).collect();
-    let views: Result<Vec<_>, _> = parts
-        .iter()
-        .map(|(name, shape, (dtype, bytes))| TensorView::new(*dtype, shape.clone(), bytes).map(|view| (name, view)))
-        .collect();
+    let views = all.iter().map(|(name, t)| {
+        TensorView::new(stored(t.dtype()), t.shape().dims().to_vec(), t.bytes()).map(|view| (name, view))
+    });
+    let views: Result<Vec<_>, _> = views.collect();
     write(path, &safetensors::serialize(views?, None)?)?;
     Ok(json!({ "parameters": n }))
 }

@@ -2,6 +2,7 @@
 //! hundred launches of a few microseconds each; asking for them one by one takes longer than running them.
 
 use super::Gpu;
+use bytemuck::Pod;
 use cudarc::driver::{CudaGraph, result, sys};
 use std::{
     marker::PhantomData,
@@ -68,19 +69,27 @@ pub struct Pinned<T> {
 // SAFETY: it owns its memory, as a Vec does.
 unsafe impl<T: Send> Send for Pinned<T> {}
 
-impl<T: Copy + Default> Pinned<T> {
-    /// So many defaults.
+impl<T: Pod> Pinned<T> {
+    /// So many zeros.
     #[track_caller]
     pub fn new(gpu: &Arc<Gpu>, len: usize) -> Pinned<T> {
         gpu.bind();
         let bytes = (len * size_of::<T>()).max(1);
-        // SAFETY: the context is current; the memory is written below before anybody reads it.
-        let at = gpu.check("allocating pinned memory", unsafe { result::malloc_host(bytes, 0) }).cast::<T>();
-        for i in 0..len {
-            // SAFETY: inside the allocation, which is aligned to a page.
-            unsafe { at.add(i).write(T::default()) };
-        }
-        Pinned { gpu: gpu.clone(), at, len, of: PhantomData }
+        // SAFETY: the context is current; the memory is as large, and aligned to a page.
+        let at = gpu.check("allocating pinned memory", unsafe {
+            result::malloc_host(bytes, 0).inspect(|at| at.cast::<u8>().write_bytes(0, bytes))
+        });
+        Pinned { gpu: gpu.clone(), at: at.cast(), len, of: PhantomData }
+    }
+
+    fn all(&self) -> &[T] {
+        // SAFETY: there are so many by `new`, aligned, and any bytes, first zeros, are numbers.
+        unsafe { std::slice::from_raw_parts(self.at, self.len) }
+    }
+
+    fn all_mut(&mut self) -> &mut [T] {
+        // SAFETY: the same, and this is borrowed mutably.
+        unsafe { std::slice::from_raw_parts_mut(self.at, self.len) }
     }
 
     /// How many there are.
@@ -95,15 +104,12 @@ impl<T: Copy + Default> Pinned<T> {
 
     /// Overwrite the first of them. No copy may be under way.
     pub fn write(&mut self, from: &[T]) {
-        assert!(from.len() <= self.len, "{} numbers for room of {}", from.len(), self.len);
-        // SAFETY: checked above; `from` cannot overlap memory that this struct owns and lends to nobody.
-        unsafe { self.at.copy_from_nonoverlapping(from.as_ptr(), from.len()) };
+        self.all_mut()[..from.len()].copy_from_slice(from);
     }
 
     /// All of them. No copy may be under way.
     pub fn read(&self) -> Vec<T> {
-        // SAFETY: all elements were written by `new`, and by copies of this type since.
-        unsafe { std::slice::from_raw_parts(self.at, self.len) }.to_vec()
+        self.all().to_vec()
     }
 
     /// Ask for a copy of the first `len` to the device.
@@ -112,15 +118,12 @@ impl<T: Copy + Default> Pinned<T> {
     /// When there are not so many.
     #[track_caller]
     pub(crate) fn upload(&self, to: u64, len: usize) {
-        assert!(len <= self.len, "{len} of {} numbers", self.len);
+        let from = &self.all()[..len];
         if len > 0 {
             self.gpu.bind();
             // SAFETY: the source lives until this struct drops, which waits; the caller gives a range inside a live
             // block of this stream.
-            let done = unsafe {
-                let from = std::slice::from_raw_parts(self.at, len);
-                result::memcpy_htod_async(to, from, self.gpu.raw_stream())
-            };
+            let done = unsafe { result::memcpy_htod_async(to, from, self.gpu.raw_stream()) };
             self.gpu.check("copying to the device", done);
         }
     }
@@ -130,11 +133,9 @@ impl<T: Copy + Default> Pinned<T> {
     pub(crate) fn download(&mut self, from: u64) {
         if self.len > 0 {
             self.gpu.bind();
+            let stream = self.gpu.raw_stream();
             // SAFETY: as for `upload`; nobody reads before having waited.
-            let done = unsafe {
-                let to = std::slice::from_raw_parts_mut(self.at, self.len);
-                result::memcpy_dtoh_async(to, from, self.gpu.raw_stream())
-            };
+            let done = unsafe { result::memcpy_dtoh_async(self.all_mut(), from, stream) };
             self.gpu.check("copying from the device", done);
         }
     }

@@ -5,6 +5,7 @@ use crate::{
     args,
     tensor::{DType, Device, Element, Tensor},
 };
+use bytemuck::Pod;
 use cudarc::driver::{CudaStream, result, sys};
 use std::{
     ops::{Deref, DerefMut},
@@ -116,7 +117,7 @@ impl Gpu {
 
     /// Copy to the device.
     #[track_caller]
-    pub(crate) fn upload<T: Copy>(&self, ptr: u64, from: &[T]) {
+    pub(crate) fn upload<T: Pod>(&self, ptr: u64, from: &[T]) {
         if !from.is_empty() {
             self.bind();
             // SAFETY: the range is inside a live block of this stream. The source is pageable memory: the driver has
@@ -127,8 +128,8 @@ impl Gpu {
 
     /// Copy from the device, once all that was asked for is done.
     #[track_caller]
-    pub(crate) fn download<T: Copy + Default>(&self, ptr: u64, len: usize) -> Vec<T> {
-        let mut to = vec![T::default(); len];
+    pub(crate) fn download<T: Pod>(&self, ptr: u64, len: usize) -> Vec<T> {
+        let mut to = vec![T::zeroed(); len];
         if len > 0 {
             self.bind();
             // SAFETY: the range is inside a live block, and the destination outlives the copy, as we wait for it.

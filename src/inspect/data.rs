@@ -76,7 +76,7 @@ fn base64(series: &Series, half: bool) -> Value {
     let bytes: Vec<u8> = if half {
         series.data.iter().flat_map(|&x| half::f16::from_f32(x).to_le_bytes()).collect()
     } else {
-        series.data.iter().flat_map(|x| x.to_le_bytes()).collect()
+        bytemuck::cast_slice(&series.data).to_vec()
     };
     json!({ "shape": series.shape, "dtype": if half { "f16" } else { "f32" }, "data": STANDARD.encode(bytes) })
 }
@@ -203,15 +203,12 @@ pub fn safetensors(i: &Inspection) -> Result<Vec<u8>> {
     let steps = i.input.tokens.len();
     let logits = i.runs.iter().enumerate().map(|(r, (_, trace))| (format!("run{}.logits", r + 1), &trace.logits));
     let named = all(i).into_iter().map(|(r, l, name, series)| (tensor_name(r, l, name), series)).chain(logits);
-    let bytes: Vec<(String, Vec<usize>, Vec<u8>)> = named
-        .map(|(name, s)| {
-            (name, [&[steps], &s.shape[..]].concat(), s.data.iter().flat_map(|x| x.to_le_bytes()).collect())
-        })
-        .collect();
     let what = |e: safetensors::SafeTensorError| Error::Config(format!("the tensors cannot be written: {e}"));
-    let views: Result<Vec<(&str, TensorView)>> = bytes
-        .iter()
-        .map(|(name, shape, data)| Ok((&name[..], TensorView::new(Dtype::F32, shape.clone(), data).map_err(what)?)))
+    let views: Result<Vec<(String, TensorView)>> = named
+        .map(|(name, s)| {
+            let shape = [&[steps], &s.shape[..]].concat();
+            Ok((name, TensorView::new(Dtype::F32, shape, bytemuck::cast_slice(&s.data)).map_err(what)?))
+        })
         .collect();
     safetensors::serialize(views?, None::<HashMap<String, String>>).map_err(what)
 }

@@ -269,11 +269,11 @@ fn load(model: &mut Model, path: &Path) -> Result<Vec<String>> {
         match (view.dtype(), dtype) {
             (Dtype::F32, DType::F32) => {
                 let to = &mut params.flat_mut().host_mut::<f32>()[range];
-                to.iter_mut().zip(view.data().as_chunks().0).for_each(|(x, b)| *x = f32::from_le_bytes(*b));
+                bytemuck::cast_slice_mut(to).copy_from_slice(view.data());
             }
             (Dtype::F64, DType::F64) => {
                 let to = &mut params.flat_mut().host_mut::<f64>()[range];
-                to.iter_mut().zip(view.data().as_chunks().0).for_each(|(x, b)| *x = f64::from_le_bytes(*b));
+                bytemuck::cast_slice_mut(to).copy_from_slice(view.data());
             }
             (there, _) => return Err(broken(format!("'{}' has numbers of {there:?}, not {dtype}", e.name))),
         }

@@ -1,6 +1,7 @@
 //! Element types: `f32` to train, `f64` to check, `bf16` to train on a GPU, `i32` for tokens and targets.
 
-use super::{Buf, Host, Pool, Zeroed, pool::Bin};
+use super::{Buf, Host, Pool, pool::Bin};
+use bytemuck::Pod;
 use std::{fmt, ops, str::FromStr, sync::Arc};
 
 /// The element type of a tensor, known at run time.
@@ -60,7 +61,7 @@ impl FromStr for DType {
 }
 
 /// A type that can be the element of a tensor.
-pub trait Element: Zeroed + PartialEq + fmt::Debug + Send + Sync + 'static {
+pub trait Element: Pod + Default + PartialEq + fmt::Debug + Send + Sync + 'static {
     /// The run-time name of this type.
     const DTYPE: DType;
     /// The host buffer of this element type, if `buf` is one.

@@ -4,6 +4,7 @@
 //! every row is in another page of 4 kB, whose address must be looked up. So the large buffers of a
 //! [`Pool`](super::Pool) are cut from regions, which are in huge pages (of 2 MB) where Linux gives them.
 
+use bytemuck::Pod;
 use std::ops::{Deref, DerefMut};
 #[cfg(target_os = "linux")]
 use std::sync::{Arc, Weak};
@@ -98,18 +99,6 @@ pub struct Arena {
     regions: Vec<Weak<region::Region>>,
 }
 
-/// Numbers whose bytes may all be zero, which is how memory comes from the system.
-///
-/// # Safety
-/// They may.
-pub unsafe trait Zeroed: Copy + Default {}
-// SAFETY: any bytes are such a number.
-unsafe impl Zeroed for f32 {}
-// SAFETY: any bytes are such a number.
-unsafe impl Zeroed for f64 {}
-// SAFETY: any bytes are such a number.
-unsafe impl Zeroed for i32 {}
-
 /// Whether the system has memory for a vector of so many bytes, or they are few. To make one that there is no memory for
 /// ends the process; to ask does not.
 pub fn is_there(bytes: usize) -> bool {
@@ -119,7 +108,7 @@ pub fn is_there(bytes: usize) -> bool {
 impl Arena {
     /// `len` zeros: from a region if they are many enough and the system has one, else from memory of their own. None if
     /// the system has no such memory.
-    pub fn host<T: Zeroed>(&mut self, len: usize) -> Option<Host<T>> {
+    pub fn host<T: Pod + Default>(&mut self, len: usize) -> Option<Host<T>> {
         #[cfg(target_os = "linux")]
         if let Some(part) = self.part(len) {
             return Some(Host { all: Memory::Part(part), start: 0, len, room: len });
@@ -128,7 +117,7 @@ impl Arena {
     }
 
     #[cfg(target_os = "linux")]
-    fn part<T: Zeroed>(&mut self, len: usize) -> Option<region::Part<T>> {
+    fn part<T: Pod>(&mut self, len: usize) -> Option<region::Part<T>> {
         /// Bytes of the first region, of the largest if no buffer asks for more, and of all. Training
         /// asks for the same buffers again; a cache that grows by a token at each step never does, and huge pages must be
         /// found and cleared for each of its sizes: hence an end.
@@ -165,7 +154,7 @@ impl Arena {
 
 #[cfg(target_os = "linux")]
 mod region {
-    use super::Zeroed;
+    use bytemuck::Pod;
     use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
     use std::{
         ffi::c_void,
@@ -228,7 +217,7 @@ mod region {
         of: PhantomData<T>,
     }
 
-    impl<T: Zeroed> Part<T> {
+    impl<T: Pod> Part<T> {
         /// # Safety
         /// No other part has any of these `len` numbers from byte `at` on; they are inside of the region, and aligned.
         pub unsafe fn new(region: &Arc<Region>, at: usize, len: usize) -> Part<T> {

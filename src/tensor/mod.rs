@@ -15,7 +15,7 @@ pub use available::available;
 pub use device::{Cx, Device};
 pub use dtype::{DType, Element, Real};
 pub use host::Host;
-use host::{Arena, Zeroed};
+use host::Arena;
 pub use mat::Mat;
 pub use pool::{Bin, Cpu, OUT_OF_MEMORY, Pool, Temp};
 pub use products::Products;

@@ -1,6 +1,6 @@
 //! Tensors between host and device memory.
 
-use super::{Buf, Cx, DType, Element, Tensor};
+use super::{Buf, Cx, DType, Element, Shape, Tensor};
 use crate::cuda::Gpu;
 use std::{borrow::Cow, sync::Arc};
 
@@ -54,6 +54,39 @@ impl Tensor {
             && let Some(block) = Arc::get_mut(block)
         {
             block.sent = Some(sent);
+        }
+    }
+
+    /// The elements in host memory as bytes, in the order that files of tensors have them in.
+    ///
+    /// # Panics
+    /// When the elements are in device memory.
+    #[track_caller]
+    pub fn bytes(&self) -> &[u8] {
+        match self.dtype() {
+            DType::F32 => bytemuck::cast_slice(self.host::<f32>()),
+            DType::F64 => bytemuck::cast_slice(self.host::<f64>()),
+            DType::I32 => bytemuck::cast_slice(self.host::<i32>()),
+            DType::BF16 => unreachable!("bf16 is f32 on the host"),
+        }
+    }
+
+    /// A tensor in host memory of the elements that these bytes are.
+    ///
+    /// # Panics
+    /// When these are not as many as the shape has, or bf16.
+    #[track_caller]
+    pub fn from_bytes(bytes: &[u8], dtype: DType, shape: impl Into<Shape>) -> Tensor {
+        fn read<T: Element>(bytes: &[u8], shape: Shape) -> Tensor {
+            let mut all = vec![T::zeroed(); shape.len()];
+            bytemuck::cast_slice_mut(&mut all).copy_from_slice(bytes);
+            Tensor::from_vec(all, shape)
+        }
+        match dtype {
+            DType::F32 => read::<f32>(bytes, shape.into()),
+            DType::F64 => read::<f64>(bytes, shape.into()),
+            DType::I32 => read::<i32>(bytes, shape.into()),
+            DType::BF16 => panic!("bf16 lives on CUDA devices only"),
         }
     }
 
@@ -155,7 +188,7 @@ impl Tensor {
     #[track_caller]
     pub(crate) fn write_at(&mut self, start: usize, len: usize, from: Option<&Tensor>) {
         assert!(start + len <= self.len(), "elements {start}..{} of {}", start + len, self.len());
-        let (whole, shape, offset) = (self.shape, super::Shape::new(&[len]), self.offset);
+        let (whole, shape, offset) = (self.shape, Shape::new(&[len]), self.offset);
         (self.shape, self.offset) = (shape, offset + start);
         match from {
             Some(from) => self.assign(from),
@@ -173,6 +206,10 @@ impl Tensor {
         self.host_mut::<T>().copy_from_slice(from.host());
     }
 }
+
+// Numbers are read and written as they lie in memory, and a safetensors file has them so.
+#[cfg(target_endian = "big")]
+compile_error!("expected a processor that is little-endian");
 
 /// To nearest, ties to even; a NaN stays one.
 fn to_bf16(x: f32) -> u16 {

@@ -8,7 +8,7 @@
 use super::{
     Trainer,
     config::{Parts, TrainConfig, difference, of_run},
-    rundir::{RESULT, Written, parts_of_result, tensor_bytes, write},
+    rundir::{RESULT, Written, parts_of_result, stored, write},
 };
 use crate::{
     cuda,
@@ -16,19 +16,10 @@ use crate::{
     rng::Fnv1a,
     tensor::Tensor,
 };
-use safetensors::{
-    SafeTensors,
-    tensor::{Dtype, TensorView},
-};
+use safetensors::{SafeTensors, tensor::TensorView};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use std::{
-    collections::{BTreeMap, HashMap},
-    fs,
-    ops::Range,
-    path::Path,
-    time::Duration,
-};
+use std::{collections::HashMap, fs, ops::Range, path::Path, time::Duration};
 use toml::Table;
 
 /// What to do about a checkpoint that cannot be used.
@@ -114,12 +105,10 @@ impl Snapshot {
     }
 
     fn bytes(&self) -> std::result::Result<Vec<u8>, String> {
-        let parts: BTreeMap<&str, (&Tensor, (Dtype, Vec<u8>))> =
-            self.state.iter().map(|(name, tensor)| (*name, (tensor, tensor_bytes(tensor)))).collect();
         let mut views = Vec::new();
-        for (name, (tensor, (dtype, bytes))) in &parts {
-            let shape = tensor.shape().dims().to_vec();
-            views.push((*name, TensorView::new(*dtype, shape, bytes).map_err(|e| e.to_string())?));
+        for (name, tensor) in &self.state {
+            let (dtype, shape) = (stored(tensor.dtype()), tensor.shape().dims().to_vec());
+            views.push((*name, TensorView::new(dtype, shape, tensor.bytes()).map_err(|e| e.to_string())?));
         }
         let about = serde_json::to_string(&self.about).map_err(|e| e.to_string())?;
         let metadata = HashMap::from([("tapezoo".into(), about)]);
@@ -242,9 +231,8 @@ fn check(about: &About, cfg: &TrainConfig) -> std::result::Result<(), String> {
 /// The tensor of this name in host memory, bit by bit, if it is of the same type and shape as `own`.
 fn like(file: &SafeTensors, name: &str, own: &Tensor) -> std::result::Result<Tensor, String> {
     let view = file.tensor(name).map_err(|_| format!("no tensor '{name}'"))?;
-    let (shape, data) = (own.shape(), view.data());
-    let dtype = tensor_bytes(&Tensor::zeros([0], own.dtype())).0;
-    if view.shape() != shape.dims() || view.dtype() != dtype {
+    let shape = own.shape();
+    if view.shape() != shape.dims() || view.dtype() != stored(own.dtype()) {
         return Err(format!(
             "'{name}' is {:?} of {:?}, expected {shape} of {}",
             view.shape(),
@@ -252,11 +240,7 @@ fn like(file: &SafeTensors, name: &str, own: &Tensor) -> std::result::Result<Ten
             own.dtype()
         ));
     }
-    Ok(match dtype {
-        Dtype::F32 => Tensor::from_vec(data.as_chunks().0.iter().map(|b| f32::from_le_bytes(*b)).collect(), shape),
-        Dtype::F64 => Tensor::from_vec(data.as_chunks().0.iter().map(|b| f64::from_le_bytes(*b)).collect(), shape),
-        _ => Tensor::from_vec(data.as_chunks().0.iter().map(|b| i32::from_le_bytes(*b)).collect(), shape),
-    })
+    Ok(Tensor::from_bytes(view.data(), own.dtype(), shape))
 }
 
 /// [`TrainConfig::for_model`] of a run that goes on from `path`, or ended beside it: where it is left to us in how many

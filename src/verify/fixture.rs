@@ -271,22 +271,15 @@ fn decode(dtype: Dtype, shape: &[usize], data: &[u8]) -> std::result::Result<Ten
     if shape.len() > crate::tensor::MAX_RANK {
         return Err(format!("shape {shape:?}: expected at most {} axes", crate::tensor::MAX_RANK));
     }
-    fn words<const N: usize>(data: &[u8]) -> impl Iterator<Item = [u8; N]> {
-        data.chunks_exact(N).map(|c| std::array::from_fn(|i| c[i]))
-    }
     let shape = Shape::new(shape);
     Ok(match dtype {
-        Dtype::F64 => Tensor::from_vec(words(data).map(f64::from_le_bytes).collect::<Vec<_>>(), shape),
-        Dtype::F32 => {
-            Tensor::from_vec(words(data).map(|w| f64::from(f32::from_le_bytes(w))).collect::<Vec<_>>(), shape)
-        }
-        Dtype::I32 => Tensor::from_vec(words(data).map(i32::from_le_bytes).collect::<Vec<_>>(), shape),
+        Dtype::F64 => Tensor::from_bytes(data, DType::F64, shape),
+        Dtype::F32 => Tensor::from_bytes(data, DType::F32, shape).cast(DType::F64),
+        Dtype::I32 => Tensor::from_bytes(data, DType::I32, shape),
         Dtype::I64 => {
-            let narrow = |w| {
-                i32::try_from(i64::from_le_bytes(w))
-                    .map_err(|_| format!("{} does not fit in 32 bits", i64::from_le_bytes(w)))
-            };
-            Tensor::from_vec(words(data).map(narrow).collect::<std::result::Result<Vec<i32>, _>>()?, shape)
+            let narrow = |x: i64| i32::try_from(x).map_err(|_| format!("{x} does not fit in 32 bits"));
+            let all = data.chunks_exact(8).map(|x| narrow(bytemuck::pod_read_unaligned(x)));
+            Tensor::from_vec(all.collect::<std::result::Result<Vec<i32>, _>>()?, shape)
         }
         other => return Err(format!("dtype {other:?}: expected F64, F32, I64 or I32")),
     })

@@ -1,7 +1,7 @@
 //! The directory of one run: what is in it, and who writes it.
 
 use super::{
-    CHECKPOINT, METRICS, RESULT, WEIGHTS, tensor_bytes,
+    CHECKPOINT, METRICS, RESULT, WEIGHTS, stored,
     whole::{remove_file, remove_unfinished, write},
 };
 use crate::{
@@ -340,8 +340,7 @@ impl RunFiles {
 /// The parameters as a safetensors file.
 fn weights(model: &Model, steps: usize, seed: u64) -> std::result::Result<Vec<u8>, String> {
     let flat = model.params().flat();
-    let (dtype, bytes) = tensor_bytes(flat);
-    let size = bytes.len() / flat.len().max(1);
+    let (dtype, bytes, size) = (stored(flat.dtype()), flat.bytes(), flat.dtype().bytes());
     let mut tensors = Vec::new();
     for e in model.params().entries() {
         let data = &bytes[e.offset * size..(e.offset + e.shape.len()) * size];
