@@ -1,6 +1,5 @@
 //! The errors that a user can meet, and what to do about them.
 
-use crate::tensor::OUT_OF_MEMORY;
 use std::{any::Any, cell::Cell, io, panic, path::PathBuf, sync::Once};
 
 /// Every error that a flag, a file or a number can cause. Misuse of tensors in a formula panics instead.
@@ -133,6 +132,9 @@ fn escaped(text: &str, stays: fn(char) -> bool) -> String {
 
 /// A result with the crate's error.
 pub type Result<T> = std::result::Result<T, Error>;
+
+/// How the message of a panic begins that reports memory that cannot be had.
+pub const OUT_OF_MEMORY: &str = "out of memory";
 
 /// A number of bytes in readable form: "3.2 GB".
 pub fn bytes(n: usize) -> String {

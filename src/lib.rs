@@ -11,6 +11,10 @@
 //! - How does it run on a GPU? [`cuda`]: device buffers, and the `.cu` files beside the kernels.
 //! - What happens inside it at each token? [`inspect`]: a page to step through.
 //! - How is it trained? [`train`]: the loop, the optimiser, the configuration, what a run leaves behind.
+//!
+//! Modules know those before them, and those on a level with them:
+//! error, rng ← tensor, cuda ← autograd, stamp ← ops, kernels ← models, tasks ← train ← report ← inspect, verify ← cli.
+//! A tensor is in host memory or in that of a device, so `tensor` and `cuda` are on one level; and an op names its kernels.
 #![deny(missing_docs)]
 #![cfg_attr(not(test), warn(clippy::unwrap_used))]
 

@@ -1,7 +1,10 @@
 //! What an operation is: its output shapes, its value and its derivative, on every device, and sample inputs.
 
 use super::{Gen, Var};
-use crate::tensor::{Cpu, Cx, DType, Real, Shape, Tensor};
+use crate::{
+    cuda::Arg,
+    tensor::{Cpu, Cx, DType, Real, Shape, Tensor},
+};
 use std::ops::{Deref, DerefMut, Index};
 
 /// One differentiable operation: what it means.
@@ -192,6 +195,19 @@ impl DerefMut for Value {
     }
 }
 
+impl From<&Value> for Arg {
+    #[track_caller]
+    fn from(t: &Value) -> Arg {
+        Arg::from(&**t)
+    }
+}
+impl From<&mut Value> for Arg {
+    #[track_caller]
+    fn from(t: &mut Value) -> Arg {
+        Arg::from(&mut **t)
+    }
+}
+
 /// The inputs of an op: `x[0]`, `x[1]`, …
 #[derive(Clone, Copy)]
 pub struct In<'a> {
@@ -243,6 +259,16 @@ impl Grad {
         let acc = self.acc;
         let t = self.tensor.get_or_insert_with(|| cpu.pool().get(like.dtype(), like.shape()));
         (D::of(t), acc)
+    }
+
+    /// Where a CUDA kernel writes this gradient (null if nobody wants it), and whether it adds to what is there: two
+    /// arguments, `S* dx, int acc`. In the kernel: `if (dx) put(dx + i, v, acc);`
+    #[track_caller]
+    pub fn target(&mut self) -> (Arg, Arg) {
+        match self.slot::<Tensor>() {
+            Some((t, acc)) => (Arg::from(t), Arg::from(acc)),
+            None => (Arg::Ptr(0), Arg::I32(0)),
+        }
     }
 }
 

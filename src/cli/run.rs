@@ -3,7 +3,6 @@
 use super::{TrainArgs, fail, open_device, print, resume, threads};
 use crate::{
     error::{Error, Result, contained},
-    report::table,
     tasks::show,
     train::{
         Trainer,
@@ -11,6 +10,7 @@ use crate::{
         interrupt::{self, Signal},
         jobs::{RunReport, run_told},
         standing::Standing,
+        table,
     },
 };
 use std::{path::Path, process::ExitCode, sync::Arc, time::Instant};

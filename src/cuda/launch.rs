@@ -1,10 +1,7 @@
 //! Launching a kernel: its arguments, its grid, and the checks that a mistake in either is found by.
 
 use super::{Gpu, Module, Temp, describe, emulator, lock};
-use crate::{
-    autograd::{Grad, Value},
-    tensor::{DType, Device, Tensor},
-};
+use crate::tensor::{DType, Device, Tensor};
 use cudarc::driver::{result, sys};
 use std::{ffi::c_void, sync::atomic::Ordering};
 
@@ -43,18 +40,6 @@ impl From<&mut Tensor> for Arg {
     #[track_caller]
     fn from(t: &mut Tensor) -> Arg {
         Arg::Ptr(t.device_ptr_mut())
-    }
-}
-impl From<&Value> for Arg {
-    #[track_caller]
-    fn from(t: &Value) -> Arg {
-        Arg::from(&**t)
-    }
-}
-impl From<&mut Value> for Arg {
-    #[track_caller]
-    fn from(t: &mut Value) -> Arg {
-        Arg::from(&mut **t)
     }
 }
 impl From<&Temp<'_>> for Arg {
@@ -109,18 +94,6 @@ impl<const N: usize> From<[usize; N]> for Arg {
         let mut ints = [0; 8];
         ints.iter_mut().zip(list).for_each(|(to, n)| *to = n as i64);
         Arg::Ints(ints, N)
-    }
-}
-
-impl Grad {
-    /// Where a kernel writes this gradient (null if nobody wants it), and whether it adds to what is there: two
-    /// arguments, `S* dx, int acc`. In the kernel: `if (dx) put(dx + i, v, acc);`
-    #[track_caller]
-    pub fn target(&mut self) -> (Arg, Arg) {
-        match self.slot::<Tensor>() {
-            Some((t, acc)) => (Arg::from(t), Arg::from(acc)),
-            None => (Arg::Ptr(0), Arg::I32(0)),
-        }
     }
 }
 

@@ -5,9 +5,11 @@ use super::{
     plot::{Figure, Line, Point},
     scale::{Axis, Scale, short},
     section::{Section, Series, slug},
-    table::{fraction, mean},
 };
-use crate::tasks::{Language, Len, Moves, Tasks};
+use crate::{
+    tasks::{Language, Len, Moves, Tasks},
+    train::table::{fraction, mean},
+};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The most points of a curve: where there are more, each is the mean of several.

@@ -5,9 +5,11 @@ use super::{
     load::{Cost, Run},
     plot::{self, Figure, legend},
     section::{Section, Series, Settings, clean},
-    table::{deviation, fraction, mean},
 };
-use crate::tasks::Len;
+use crate::{
+    tasks::Len,
+    train::table::{deviation, fraction, mean},
+};
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 
 /// What a band is, where there is one.

@@ -10,7 +10,6 @@ pub mod load;
 pub mod plot;
 pub mod scale;
 pub mod section;
-pub mod table;
 
 use crate::{
     error::{Error, Result},

@@ -14,10 +14,10 @@ mod transfer;
 pub use available::available;
 pub use device::{Cx, Device};
 pub use dtype::{DType, Element, Real};
-pub use host::Host;
 use host::Arena;
+pub use host::Host;
 pub use mat::Mat;
-pub use pool::{Bin, Cpu, OUT_OF_MEMORY, Pool, Temp};
+pub use pool::{Bin, Cpu, Pool, Temp};
 pub use products::Products;
 pub use shape::{MAX_RANK, Shape};
 
@@ -77,7 +77,7 @@ impl Tensor {
     /// A tensor of one value throughout; an integer tensor takes its integer part.
     ///
     /// # Panics
-    /// When there is no memory for as many: [`OUT_OF_MEMORY`].
+    /// When there is no memory for as many: [`OUT_OF_MEMORY`](crate::error::OUT_OF_MEMORY).
     #[track_caller]
     pub fn full(shape: impl Into<Shape>, dtype: DType, value: f64) -> Tensor {
         let shape = shape.into();

@@ -6,7 +6,10 @@ mod free;
 pub use free::Bin;
 
 use super::{Arena, Buf, DType, Element, Host, Products, Shape, Tensor, host, simd};
-use crate::cuda::{Block, Gpu};
+use crate::{
+    cuda::{Block, Gpu},
+    error::OUT_OF_MEMORY,
+};
 use free::{Usage, class};
 use std::{
     cell::RefCell,
@@ -239,9 +242,6 @@ pub(super) fn ask_for(bytes: usize) {
         )
     }
 }
-
-/// How the message begins that says so.
-pub const OUT_OF_MEMORY: &str = "out of memory";
 
 /// What an op sees of the CPU: the pool, from which it borrows scratch memory.
 #[derive(Default)]

@@ -17,6 +17,7 @@ pub mod schedule;
 pub mod shards;
 pub mod standing;
 pub mod sweep;
+pub mod table;
 
 use crate::{
     autograd::{Tape, Var},

@@ -23,10 +23,10 @@ use super::{
     config::{TrainConfig, difference, read_run},
     jobs::RunReport,
     lock::{LOCK, Lock},
+    table,
 };
 use crate::{
     error::{Error, Result},
-    report::table,
     stamp,
     tensor::{Cx, DType},
 };

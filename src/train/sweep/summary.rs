@@ -3,9 +3,12 @@
 use super::Plan;
 use crate::{
     error::{Error, Result, brief},
-    report::table::{deviation, fraction, mean},
     tasks::Len,
-    train::{jobs::RunReport, rundir::write},
+    train::{
+        jobs::RunReport,
+        rundir::write,
+        table::{deviation, fraction, mean},
+    },
 };
 use serde_json::{Map, Value, json};
 use std::{

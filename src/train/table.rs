@@ -1,9 +1,9 @@
 //! One table for all runs, at most 80 columns wide, and one JSON object.
 
+use super::{config::TrainConfig, jobs::RunReport};
 use crate::{
     error::{Error, Result},
     tasks::Len,
-    train::{config::TrainConfig, jobs::RunReport},
 };
 use std::collections::BTreeSet;
 
