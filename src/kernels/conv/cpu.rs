@@ -319,9 +319,7 @@ pub fn backward<T: Real>(s: Sizes, cpu: &Cpu, x: In, g: &Tensor, dx: &mut [Grad]
     if let Some(d) = d_w.slot::<[T]>().map(zeroed) {
         transpose(s.w, s.d, &dw, d, true);
     }
-    if let [d_bias] = d_bias {
-        if let Some((d, acc)) = d_bias.slot::<[T]>() {
-            put_all(d, &dbias, acc);
-        }
+    if let Some((d, acc)) = d_bias.first_mut().and_then(Grad::slot::<[T]>) {
+        put_all(d, &dbias, acc);
     }
 }
