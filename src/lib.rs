@@ -2,19 +2,52 @@
 //!
 //! Which file answers which question:
 //! - What is a value? [`tensor`]: contiguous tensors, a pool of buffers, devices as a run-time enum.
-//! - How does a gradient flow? [`autograd::Tape`]: record, then walk back.
-//! - What is a DeltaNet, a Mamba, an LSTM? [`models`]: one mixer a file, its equations on top.
+//! - How does a gradient flow? [`autograd::Tape`]: the forward pass records ops, the backward pass visits them
+//!   in reverse.
+//! - What is a DeltaNet, a Mamba, an LSTM? [`models`]: one mixer per file, with its equations at the top.
 //! - What can be differentiated? [`ops::primitives`]: the whole engine's arithmetic, each primitive with its derivative, in
-//!   1,500 lines of plain loops. [`ops`]: every other op, a formula over these.
-//! - How is it computed fast? [`kernels`]: a kernel for each op, held against what defines it.
-//! - What is learned? [`tasks`]: tokens, and a target beside each.
+//!   1,500 lines of plain loops. [`ops`]: every other op, as a formula over the primitives.
+//! - How is it computed fast? [`kernels`]: fast implementations of ops, tested against the formula or the
+//!   loops that define the op.
+//! - What is learned? [`tasks`]: tokens, and a target for each.
 //! - How does it run on a GPU? [`cuda`]: device buffers, and the `.cu` files beside the kernels.
 //! - What happens inside it at each token? [`inspect`]: a page to step through.
-//! - How is it trained? [`train`]: the loop, the optimiser, the configuration, what a run leaves behind.
+//! - How is it trained? [`train`]: the loop, the optimiser, the configuration, the files of a run.
 //!
 //! Modules know those before them, and those on a level with them:
 //! error, rng ← tensor, cuda ← autograd, stamp ← ops, kernels ← models, tasks ← train ← report ← inspect, verify ← cli.
 //! A tensor is in host memory or in that of a device, so `tensor` and `cuda` are on one level; and an op names its kernels.
+//!
+//! # Glossary
+//! - **cotangent**: the gradient of the loss with respect to an op's output, as the backward pass hands it to the op.
+//! - **tape**: the record of the ops of one forward pass; [`Var`](autograd::Var) is a value on it.
+//! - **leaf**: a value put on the tape from outside, such as a parameter, for which a gradient is kept.
+//! - **op**: a differentiable function of tensors, recorded as one node of the tape.
+//! - **primitive**: an op defined by plain loops, with a hand-written derivative.
+//! - **formula**: the definition of every other op, in terms of primitives; the tape differentiates it.
+//! - **kernel**: a fast implementation of an op, forward and backward, for the shapes, types and devices that it accepts.
+//! - **mixer**: the part of a block that combines tokens: attention, an LSTM, a delta rule …
+//! - **step**: one token through a mixer. It defines the mixer.
+//! - **state**: the values that a mixer carries from one step to the next.
+//! - **carried state**: with `carry_state`, the final state of a training batch, from which the next batch starts.
+//! - **form**: a way to compute a mixer over a sequence. All forms give the same values, states and gradients.
+//! - **recurrent**: the form that runs one step after another.
+//! - **parallel**: the form that computes all positions at once, by an associative scan or a masked product.
+//! - **chunked**: the form that is parallel within chunks of C steps, and recurrent from chunk to chunk.
+//! - **fused**: the form that is one op over all steps.
+//! - **scan**: a recurrence h_t = a_t h_{t-1} + x_t over a sequence; an associative scan computes it in log T rounds.
+//! - **transition**: the linear map from one state to the next. Its eigenvalues decide what the mixer can track.
+//! - **decay**: a factor in (0, 1) by which a step multiplies the state.
+//! - **gate**: a factor, computed from the input, for how much a step keeps, writes or reads.
+//! - **pre-activation**: the argument of a gate's or layer's activation function.
+//! - **memory**: a state that is a matrix, written with a key and a value and read with a query.
+//! - **delta rule**: a write to a memory that replaces the value under a key: S ← S + β k (v − Sᵀ k)ᵀ.
+//! - **normaliser**: the sum of the weights in a memory or cell, by which a read is divided.
+//! - **stabiliser**: the running maximum of exponents that is subtracted before exponentials, so that none overflows.
+//! - **segment sum**: the sum of the elements after s up to t, for s ≤ t; its exponential is a decay from s to t.
+//! - **published**: as the code of the published experiment computes it, defects included.
+//! - **fixture**: a file with an op's inputs, outputs and gradients from another implementation.
+//! - **floor**: the error of a tensor that rounding alone explains ([`verify`]).
 #![deny(missing_docs)]
 #![cfg_attr(not(test), warn(clippy::unwrap_used))]
 
