@@ -1,4 +1,4 @@
-//! The core of each mixer alone, the op that it spends its time in: forward, and with the way back.
+//! The core of each mixer (the op in which it spends most time) alone: forward, and with the backward pass.
 //!
 //! At the sizes of `benches/step.rs`: (a) the published ones, T = 32 and 256, and (b) width 128. `cargo bench --bench cores`
 //! runs all, `-- b/T256/mamba` one.
@@ -21,7 +21,7 @@ use tapezoo::{
 const NAMES: [&str; 9] =
     ["lstm", "slstm", "quasi_lstm", "lru", "mamba", "linear_transformer", "mlstm", "delta_net", "attention"];
 
-/// Batch 32, H heads of K numbers, N states of Mamba, chunks as models have them on a CPU.
+/// Batch 32, H heads of width K, N states of Mamba, chunk sizes as in the models on a CPU.
 fn sizes(name: &str, t: usize, (h, k, n): (usize, usize, usize)) -> Sizes {
     let chunk = if ["quasi_lstm", "lru"].contains(&name) { 256 } else { Form::CHUNK };
     Sizes { b: 32, t, h, k, n, recurrent: [32, t, h * k], chunk, block: 1 << 20 }

@@ -1,7 +1,7 @@
 //! `ops::gemm` against the `gemm` crate alone, at the shapes of small models.
 //!
 //! The products of a layer with `in` inputs and `out` outputs over as many tokens: y = x wᵀ, dx = g w and dw = gᵀ x;
-//! and those of mixers, matrices of one head.
+//! and the products of mixers, with the matrices of one head.
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use std::time::Duration;

@@ -30,8 +30,7 @@ fn forms(flags: &str, model: &str) -> Vec<Form> {
     Model::new(&config.model, 0, config.dtype).expect("valid").forms()
 }
 
-/// Why a form is left out at (b), if it is: it does not fit into 24 GiB. What a step took at its peak, in bytes, was
-/// measured at lengths that fit.
+/// The reason to leave out a form at (b): it does not fit in 24 GiB. Peak bytes were measured at lengths that fit.
 fn too_large(size: &str, t: usize, model: &str, form: Form) -> Option<&'static str> {
     match (size, model, form) {
         // log T levels of the scan, each over all states [B, T, D, N].
@@ -48,7 +47,7 @@ fn steps(c: &mut Criterion) {
                      [per_model.lru.model]\nwidth = 128\nstate = 128\nmlp = 0\n[per_model.mamba.model]\nmlp = 0\n";
     for (size, lengths, sizes) in [("a", [32, 256], ""), ("b", [256, 1024], practical)] {
         for t in lengths {
-            // `cargo test --benches` only sees that each runs; the longest would take minutes and 24 GiB.
+            // `cargo test --benches` only checks that each runs; the longest would take minutes and 24 GiB.
             if t > 256 && !std::env::args().any(|arg| arg == "--bench") {
                 continue;
             }
@@ -71,7 +70,8 @@ fn steps(c: &mut Criterion) {
     }
 }
 
-/// What [`Var::named`] costs: a chain of additions of small values without it, with it, and with a tape that listens.
+/// The cost of [`Var::named`]: a chain of additions of small values without it, with it, and with a tape that records
+/// names.
 fn named(c: &mut Criterion) {
     const OPS: usize = 1000;
     let x = Tensor::full([16], DType::F32, 1.0);

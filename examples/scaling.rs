@@ -3,12 +3,12 @@
 //!
 //! ```text
 //! scaling DIR [LONGEST]              figures into DIR, the table to the output; LONGEST: 65536 if absent
-//! scaling --train MODEL FORM T       one point: "ms of a step, bytes"
-//! scaling --stream MODEL T           a line for each power of two up to T: "t, ms of a token, bytes of state, of memory"
+//! scaling --train MODEL FORM T       one point: "ms per step, bytes"
+//! scaling --stream MODEL T           one line for each power of two up to T: "t, ms per token, bytes of state, bytes of memory"
 //! ```
 //!
-//! Every point is a process of its own, so that its memory is its own: the most that was resident (Linux's VmHWM) above
-//! what was before the model was made. Sizes: one block of width 16, batch 1, one thread; processor time.
+//! Every point is measured in its own process: peak resident memory (Linux's VmHWM) minus resident memory before the
+//! model was made. Sizes: one block of width 16, batch 1, one thread; processor time.
 
 mod cpu_time;
 
@@ -38,12 +38,12 @@ const SHORTEST: usize = 256;
 /// Attention's recurrent form holds every prefix of its cache, T² / 2 rows.
 const LONGEST_QUADRATIC: usize = 2048;
 const LONGEST_CACHE: usize = 16384;
-/// A line that has become this slow, in ms a step, ends.
+/// A line of a figure ends when a step takes this many ms.
 const PATIENCE: f64 = 20_000.0;
-/// The time of a streamed token is the median of so many.
+/// The time of a streamed token is the median over this many tokens.
 const LAST: usize = 200;
 
-/// Bytes of memory of this process: VmRSS, now, or VmHWM, the most so far.
+/// Bytes of memory of this process: VmRSS, the present value, or VmHWM, the peak.
 fn memory(what: &str) -> Result<f64> {
     let status = fs::read_to_string("/proc/self/status")?;
     let line = status.lines().find_map(|l| l.strip_prefix(what)?.strip_prefix(':'));
@@ -62,7 +62,7 @@ fn config(model: &str, form: Option<Form>, t: usize) -> Result<TrainConfig> {
 
 /// The fastest of some steps, and the bytes that training takes.
 fn train(model: &str, form: Form, t: usize) -> Result<()> {
-    // What a program needs whatever it trains is there before.
+    // First allocate everything that does not depend on the model's size.
     Trainer::new(&config(model, Some(form), 8)?, 0)?.step()?;
     let before = memory("VmRSS")?;
     let mut trainer = Trainer::new(&config(model, Some(form), t)?, 0)?;
@@ -79,7 +79,7 @@ fn train(model: &str, form: Form, t: usize) -> Result<()> {
     Ok(())
 }
 
-/// Tokens one by one: the state that is carried is all that is kept.
+/// Streams tokens one by one and keeps only the state.
 fn stream(model: &str, longest: usize) -> Result<()> {
     let before = memory("VmRSS")?;
     let model = Model::new(&config(model, None, longest)?.model, 0, DType::F32)?;
@@ -98,7 +98,7 @@ fn stream(model: &str, longest: usize) -> Result<()> {
             state.tensors()
         };
         tape.reset();
-        // A tape keeps buffers by length; of a cache that grows it would keep one of every length.
+        // A tape keeps buffers by length, and would keep one for every length of a growing cache.
         if bytes(&carried) != held {
             (held, tape) = (bytes(&carried), Tape::default());
         }
@@ -112,7 +112,7 @@ fn stream(model: &str, longest: usize) -> Result<()> {
     Ok(())
 }
 
-/// The numbers that this program prints when it is called like this, line by line.
+/// Run this program with these arguments and return the numbers it prints, line by line.
 fn ask(arguments: &[&str]) -> Result<Vec<Vec<f64>>> {
     let out = Command::new(env::current_exe()?).args(arguments).output()?;
     if !out.status.success() {
@@ -151,7 +151,7 @@ fn figure(name: &str, title: &str, unit: &str, x_label: &'static str, lines: &[(
     Figure { name: name.into(), title: format!("{title}, {unit}"), x_label, x, y, guess: None, trained: None, lines }
 }
 
-/// Lines of the time and of the bytes of a token in training, of each model in the form that `pick` picks.
+/// Time and bytes per token in training, for each model in the form that `pick` chooses.
 fn training(longest: usize, pick: fn(&[Form]) -> Option<Form>) -> Result<[Vec<(String, Series)>; 2]> {
     let (mut times, mut bytes) = (vec![], vec![]);
     for model in names() {

@@ -11,8 +11,8 @@
 //! {"elements": N}                            -> {"exp": ns, …}          of one element of N
 //! ```
 //!
-//! What cannot be done is answered by {"error": WHY}. With `--products bf16` the models that are opened train with such
-//! products, whatever their configuration says; what is checked stays as it is.
+//! A request that fails is answered by {"error": WHY}. With `--products bf16` opened models train with bf16 products,
+//! whatever their configuration says; "check" ignores this.
 
 mod cpu_time;
 
@@ -57,7 +57,7 @@ fn config(request: &Value) -> Result<TrainConfig, Box<dyn Error>> {
     Ok(config.for_model(&config.models[0])?)
 }
 
-/// Weights that are nowhere at a special value, a batch, and the loss and gradients there, as a file.
+/// Write weights away from special values, a batch, and their loss and gradients to a file.
 fn check(path: &Path, cfg: &TrainConfig) -> Answer {
     let mut model = Model::new(&cfg.model, 0, cfg.dtype)?;
     let n = model.params().len();
@@ -92,7 +92,7 @@ fn check(path: &Path, cfg: &TrainConfig) -> Answer {
     Ok(json!({ "parameters": n }))
 }
 
-/// Nanoseconds of one element of some functions, over and over on n numbers; forward alone.
+/// Nanoseconds per element of some functions on n elements; forward only.
 fn elements(n: usize) -> Value {
     const REPEATS: usize = 2000;
     fn exp(x: Var<'_>) -> Var<'_> {
@@ -130,7 +130,7 @@ fn steps(trainer: &mut Trainer, n: usize) -> Result<f64, tapezoo::error::Error> 
     Ok((cpu_ms() - start) / n as f64)
 }
 
-/// Training steps on request: JSON objects on standard input, one a line (see the source), are answered by one each.
+/// Training steps on request: JSON objects on standard input, one per line (see the source), each answered by one.
 #[derive(Parser)]
 struct Args {
     /// Open models with these products: f32 or bf16 [default: what their configuration says]

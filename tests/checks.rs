@@ -1,4 +1,4 @@
-//! The checks are checked: what is wrong on purpose must be caught. And what holds of the tape itself.
+//! The checks themselves: deliberate errors must be caught. And properties of the tape.
 #![allow(clippy::unwrap_used)]
 
 use tapezoo::{
@@ -6,7 +6,7 @@ use tapezoo::{
     tensor::{Cx, DType, Tensor},
 };
 
-/// x², whose derivative is off by the factor that it is made with.
+/// x², with a derivative that is wrong by a given factor.
 struct Square(f64);
 
 impl Op for Square {
@@ -50,7 +50,7 @@ fn a_wrong_derivative_fails_the_gradient_check() {
     assert_eq!(error(f64::NAN), f64::INFINITY);
 }
 
-/// An op that leaves an element unwritten is seen in poisoned memory.
+/// Poisoned memory shows an op that leaves an element unwritten.
 #[test]
 fn an_unwritten_output_fails_the_gradient_check() {
     struct Lazy;
@@ -95,7 +95,7 @@ fn slope(f: impl for<'t> Fn(Var<'t>) -> Var<'t>) -> f64 {
 #[test]
 fn the_same_value_twice_gets_both_gradients() {
     assert_eq!(slope(|x| x * x + x), 7.0);
-    // A sum's gradient goes to its summands as it is: to both, if they are one.
+    // A sum passes its gradient on to each summand, twice if both are the same value.
     assert_eq!(slope(|x| x + x), 2.0);
     assert_eq!(slope(|x| x - x), 0.0);
     assert_eq!(slope(|x| (x + x) * (x - 2.0 * x) + (x + 1.0)), -11.0);
@@ -113,7 +113,7 @@ fn constants_have_no_gradient_and_cost_no_node() {
     assert_eq!(x.grad().unwrap().item(), 3.0);
 }
 
-/// A value that is read by many gets all their gradients, also through reshapes that share its buffer.
+/// A value with several readers gets the sum of their gradients, also through reshapes that share its buffer.
 #[test]
 fn gradients_add_up_through_shared_buffers() {
     let tape = Tape::default();
@@ -148,7 +148,7 @@ fn the_first_op_that_is_not_finite_is_named_with_its_place() {
     assert!(z.value().item().is_finite());
     assert_eq!(tape.backward_watched(z).unwrap().to_string(), "the gradient of op 'sqrt' in here");
     assert!(y.value().item().is_finite());
-    // Two finite gradients whose sum is infinite; the sum before it hands it on as it is.
+    // Two finite gradients whose sum is infinite; the addition before it passes it on unchanged.
     let shifted = tape.leaf(&Tensor::from_vec(vec![1e154], [1])) + tape.constant(&Tensor::from_vec(vec![0.0], [1]));
     let huge = (shifted * shifted * 1e154).sum();
     assert_eq!(tape.backward_watched(huge).unwrap().to_string(), "the gradient of op 'add' in here");

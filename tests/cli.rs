@@ -1,4 +1,4 @@
-//! The parity program from outside: its output, and what it says to values that cannot be.
+//! The parity program from outside: its output, and its errors for invalid values.
 
 #![allow(clippy::unwrap_used)]
 
@@ -24,7 +24,7 @@ fn parity(flags: &str) -> Ran {
     }
 }
 
-/// It stops with status 2 before any work, and says all of `words` in one error, without a panic.
+/// It must stop with status 2 before any work, with one error that contains all `words`, and without a panic.
 #[track_caller]
 fn refuses(flags: &str, words: &[&str]) {
     let ran = parity(flags);
@@ -185,7 +185,7 @@ fn a_run_directory_is_not_overwritten_unless_asked() {
     refuses(&format!("--out {}", at("file").display()), &["file", "expected a directory"]);
     refuses(&format!("--out {}", at("file/below").display()), &["file/below"]);
     refuses("--force", &["--out"]);
-    // What is wrong with the rest is found before anything is written.
+    // An error in the other settings is found before anything is written.
     refuses(&format!("--steps 0 --out {}", at("new").display()), &["steps 0"]);
     assert!(!at("new").exists());
 }

@@ -1,4 +1,4 @@
-//! The programs of all tasks from outside: samples, help, scores, and what they say to values that cannot be.
+//! The programs of all tasks from outside: samples, help, scores, and errors for invalid values.
 
 #![allow(clippy::unwrap_used)]
 
@@ -30,7 +30,7 @@ fn run(line: &str) -> Ran {
     Ran { status: output.status.code(), stdout: text(output.stdout), stderr: text(output.stderr) }
 }
 
-/// It goes well and says nothing on the side; what it prints.
+/// It must succeed without warnings; returns its output.
 #[track_caller]
 fn prints(line: &str) -> String {
     let ran = run(line);
@@ -38,7 +38,7 @@ fn prints(line: &str) -> String {
     ran.stdout
 }
 
-/// It stops with status 2 before any work, and says all of `words` in one error, without a panic.
+/// It must stop with status 2 before any work, with one error that contains all `words`, and without a panic.
 #[track_caller]
 fn refuses(line: &str, words: &[&str]) {
     let ran = run(line);
@@ -73,7 +73,7 @@ fn samples_are_drawn_and_nothing_is_trained() {
         assert!(text.contains("training length") && text.lines().count() > 5, "{line}:\n{text}");
         assert_eq!(text, prints(line), "{line}");
     }
-    // The first two sequences are the first two, however many are asked for, and whatever the batch.
+    // The first two sequences do not depend on how many are asked for, nor on the batch.
     let (two, three) = (prints("dyck --show 2 --batch 2"), prints("dyck --show 3 --batch 2"));
     assert!(three.starts_with(&two) && three.len() > two.len());
     // It is not the beginning of a run.
@@ -144,7 +144,7 @@ fn a_run_is_recorded_and_its_configuration_read_back() {
     assert_eq!(accuracy(&first), accuracy(&second));
 }
 
-/// A variant has a row, a directory and options of its own, and those of its mixer.
+/// A variant has its own row, directory and options, in addition to its mixer's options.
 #[test]
 fn variants_of_a_mixer_are_trained_side_by_side() {
     let dir = tempfile::tempdir().unwrap();

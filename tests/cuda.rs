@@ -49,8 +49,8 @@ fn run(device: Device, entry: &tapezoo::ops::Entry, seed: u64, dtype: DType) -> 
 }
 
 fn follows_the_cpu(dtype: DType, tolerance: f64) {
-    // What bf16 stores beside 1 is off by 1/256, so a difference such as the 1 − y² of tanh has no digits below that:
-    // numbers are compared as if they were 0.4 at least.
+    // bf16 rounds numbers near 1 by up to 1/256, so a difference such as tanh's 1 − y² has no digits below that:
+    // magnitudes below 0.4 are compared as 0.4.
     let distance = |a: &[f64], b: &[f64]| {
         let small = 0.4 * (b.len() as f64).sqrt();
         let norm = b.iter().map(|x| x * x).sum::<f64>().sqrt();
@@ -201,7 +201,7 @@ fn gradients_of_leaves_are_collected_on_the_device() {
     assert_eq!(got[6..], [0.0; 4]);
 }
 
-/// 256 + 1 in bf16 is 256: a parameter's gradients from several ops are added up in f32, and so they are collected.
+/// 256 + 1 in bf16 is 256: a parameter's gradients from several ops are summed in f32, and collected in f32.
 #[test]
 fn gradients_of_a_parameter_in_bf16_are_summed_in_single_precision() {
     let Some(device) = device() else { return };
@@ -220,7 +220,7 @@ fn gradients_of_a_parameter_in_bf16_are_summed_in_single_precision() {
     assert_eq!(all.to_f64(), [0.0, 0.0, 0.5]);
 }
 
-/// A sum of bf16 with a bias that is kept in f32 has its digits, and so has the bias's gradient.
+/// The sum of a bf16 tensor and an f32 bias has f32 digits, and so has the bias's gradient.
 #[test]
 fn a_bias_in_single_precision_keeps_the_sum_in_it() {
     let Some(device) = device() else { return };

@@ -1,6 +1,6 @@
-//! Every kernel with the emulator's checks on (races, bounds, alignment, divergent barriers, reads of what nobody has
-//! written), its threads and blocks forward and in two random orders: the tests of the kernels, run again as processes
-//! of their own.
+//! Every kernel with the emulator's checks on (races, bounds, alignment, divergent barriers, reads of uninitialised
+//! memory), with threads and blocks forward and in two random orders: the tests of the kernels, run again as separate
+//! processes.
 
 mod device;
 

@@ -1,5 +1,5 @@
-//! What goes wrong on a device is said in a sentence: on the emulator, each case in a process of its own, because a
-//! device that failed stays failed.
+//! Device errors are reported in a sentence. On the emulator, each case in its own process, because a failed device
+//! stays failed.
 
 #![allow(clippy::unwrap_used)]
 
@@ -29,7 +29,7 @@ fn is_child(name: &str) -> bool {
     std::env::var("TAPEZOO_CHILD").is_ok_and(|child| child == name)
 }
 
-/// A tape on the emulator, unless that cannot be had here.
+/// A tape on the emulator, if it is available here.
 fn emulated() -> Option<Tape> {
     Tape::open(Device::Emulated).inspect_err(|why| device::skipped(why)).ok()
 }
@@ -86,7 +86,7 @@ fn a_kernel_fault_names_the_kernel_its_launch_and_the_place() {
         cu.launch(&BAD, "past_the_end", DType::F32, Launch::blocks(1, 32), args![&mut x, 3usize]);
     });
     names(&message, &["past_the_end", "tests/bad.cu", "block [32, 1, 1]", "bad.cu:1"]);
-    // The device does nothing more, and says so.
+    // The device refuses further work, with an error.
     names(&fault(&tape, || x.to_f64()), &["past_the_end"]);
 }
 
@@ -128,7 +128,7 @@ fn a_source_that_does_not_compile_is_named_with_its_line() {
     names(&message, &["broken.cu", "nothing"]);
 }
 
-/// `verify` with these flags and variables: its status and what it said on standard error.
+/// `verify` with these flags and variables: its status and its standard error.
 fn verify(flags: &[&str], vars: &[(&str, &str)]) -> (Option<i32>, String) {
     let mut command = Command::new(env!("CARGO_BIN_EXE_verify"));
     let output = command.args(flags).arg("no-such-file.safetensors").envs(vars.iter().copied()).output().unwrap();

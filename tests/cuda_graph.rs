@@ -1,5 +1,5 @@
-//! A training step that is recorded as a graph and replayed is, bit for bit, the step that is launched kernel by kernel:
-//! with new data in each, with evaluations in between, with lengths that change.
+//! A training step that is recorded as a graph and replayed gives the same bits as a step launched kernel by kernel:
+//! with new data in each step, evaluations in between, and changing lengths.
 #![allow(clippy::unwrap_used)]
 
 mod device;
@@ -23,7 +23,7 @@ fn trainer(device: Device, model: &str, flags: &str) -> Trainer {
     Trainer::new(&TrainConfig::load(None, table).unwrap().for_model(model).unwrap(), 1).unwrap()
 }
 
-/// The weights after some steps with an evaluation among them, what each step told, and whether steps were replayed.
+/// The weights after some steps with an evaluation among them, the steps' metrics, and whether steps were replayed.
 fn run(device: Device, flags: &str) -> (Vec<f64>, Vec<[f64; 2]>, bool) {
     let mut trainer = trainer(device, "lstm", flags);
     let mut told = Vec::new();
@@ -78,7 +78,7 @@ fn a_step_that_fails_leaves_the_weights_and_says_where() {
     }
 }
 
-/// A graph is one launch: nothing could be said about its ops.
+/// A graph is one launch, so its ops cannot be profiled.
 #[test]
 fn a_profile_is_of_steps_that_are_launched() {
     let Some(device) = device() else { return };
@@ -104,7 +104,7 @@ fn what_cannot_be_recorded_is_said() {
     assert!(error.contains("keeps a state from batch to batch"), "{error}");
 }
 
-/// A replay runs no op's checks: what no step before has had is not replayed.
+/// A replay runs no op's checks, so a batch unlike all earlier ones is not replayed.
 #[test]
 fn an_index_that_is_not_there_is_told_where_steps_are_replayed_too() {
     let Some(device) = device() else { return };

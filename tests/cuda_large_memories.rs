@@ -1,6 +1,6 @@
 //! Attention and the matrix memories on the device in larger sizes than `Op::sample` has: several chunks and tiles,
-//! odd tails, chunks longer than a tile, states too long for shared memory, axes of size 0. With flash.cu and
-//! chunk.cu it tests what they share, tiles.cuh and memories.cuh.
+//! odd tails, chunks longer than a tile, states too long for shared memory, axes of size 0. These tests also cover
+//! tiles.cuh and memories.cuh, which flash.cu and chunk.cu share.
 #![allow(clippy::unwrap_used)]
 
 mod device;
@@ -123,7 +123,7 @@ fn delta_rule_of_several_chunks() {
     }
 }
 
-/// Gates that forget everything, up to exp(−∞): nothing is NaN, and what the CPU computes comes out.
+/// Gates that forget everything, up to exp(−∞): nothing is NaN, and results equal the CPU's.
 #[test]
 fn gates_that_close() {
     let (b, t, h, k, v) = (1, 40, 2, 6, 5);
@@ -136,7 +136,8 @@ fn gates_that_close() {
     follows("closing gates", &op, &x, 2);
 }
 
-/// A value that is not finite is left out of the tiles' products, and added where it is seen: it changes no output before it.
+/// A value that is not finite is left out of the tiles' products and added only to the steps that see it: it changes no
+/// output before it.
 #[test]
 fn a_value_that_is_not_finite_reaches_no_step_before_it() {
     let Some(device) = device() else { return };

@@ -1,5 +1,5 @@
 //! The scans and recurrences on the device against the CPU at sizes that `Op::sample` does not reach: several blocks,
-//! pieces and chunks with odd tails, sizes above what a block can hold, and none.
+//! pieces and chunks with odd tails, sizes too large for one block, and size zero.
 #![allow(clippy::unwrap_used)]
 
 mod device;
@@ -20,7 +20,7 @@ use tapezoo::{
 };
 
 /// Values of all outputs and gradients of all inputs, from poisoned buffers. Where bit i of `seeds` is clear, output i
-/// has no cotangent; all of them come twice, so that gradients are added to what is there.
+/// has no cotangent; each gradient is computed twice, so that the second is added to the first.
 fn run<O: Op>(device: Device, op: &dyn Fn() -> O, inputs: &[Tensor], seeds: u32, dtype: DType) -> Vec<Vec<f64>> {
     let tape = Tape::new(device);
     tape.poison(true);
@@ -40,7 +40,8 @@ fn run<O: Op>(device: Device, op: &dyn Fn() -> O, inputs: &[Tensor], seeds: u32,
     values
 }
 
-/// With all cotangents in every type, and bit for bit the same again; with one at a time in double precision.
+/// With all cotangents in every type, and the same bits on a second run; with one cotangent at a time in double
+/// precision.
 fn same<O: Op>(name: &str, op: impl Fn() -> O, inputs: &[Tensor], outputs: u32) {
     let Some(device) = device() else { return };
     let all = (1 << outputs) - 1;
@@ -125,8 +126,8 @@ fn selective_scans() {
 }
 
 /// (B, T, heads, units): one sequence a block and four (block.cu), weights in registers, in shared memory, and too large
-/// for one block: for several that wait for one another (grid.cu), of one group of sequences, of more than run at once,
-/// and of two heads; and too large for all that are there (steps.cu).
+/// for one block: for several that wait for each other (grid.cu), of one group of sequences, of more than run at once,
+/// and of two heads; and too large for all blocks together (steps.cu).
 const RECURRENCES: [(usize, usize, usize, usize); 13] = [
     (3, 9, 1, 16),
     (5, 7, 2, 20),

@@ -61,7 +61,7 @@ fn check(name: &str, case: impl Fn(&mut Gen) -> Case) {
     }
 }
 
-/// Normal numbers, away from zero.
+/// Normal elements, away from zero.
 fn away(g: &mut Gen, shape: impl Into<Shape>) -> Tensor {
     g.tensor(shape, |g| g.uniform(0.5, 2.0) * if g.coin() { 1.0 } else { -1.0 })
 }
@@ -295,7 +295,7 @@ fn convolutions() {
             });
         }
     }
-    // So many that pieces are long.
+    // Enough elements for long pieces.
     check("a large conv", |g| {
         (Box::new(CausalConv1d), vec![g.normal([2, 2000, 70]), g.normal([70, 4]), g.normal([2, 3, 70])])
     });

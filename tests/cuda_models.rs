@@ -25,7 +25,7 @@ fn config(name: &str, device: Device, dtype: DType) -> TrainConfig {
     TrainConfig::load(None, table).unwrap().for_model(name).unwrap()
 }
 
-/// In single precision to 1e-4; in bf16 to a few times 2^-9, what a logit is rounded to.
+/// In single precision to 1e-4; in bf16 to a few times 2^-9, the rounding of a logit.
 #[test]
 fn ten_steps_of_training_follow_the_cpu() {
     let Some(device) = device() else { return };
@@ -49,8 +49,8 @@ fn ten_steps_of_training_follow_the_cpu() {
     }
 }
 
-/// A number in bf16 is off by 2^-9 at most; what two blocks of ops make of it, by 32 times that, for one parameter alone
-/// by 64 times (where keys and queries of four numbers hardly overlap and a norm divides by what is left).
+/// bf16 rounds by at most 2^-9. Two blocks of ops may amplify this to 32 times, and for a single parameter to 64 times
+/// (where keys and queries of width four are nearly orthogonal, and a norm divides by their small product).
 #[test]
 fn gradients_in_bf16_follow_single_precision() {
     let Some(device) = device() else { return };
@@ -93,7 +93,7 @@ fn gradients_in_bf16_follow_single_precision() {
     }
 }
 
-/// The weights that are trained are f32: steps that bf16 would round away add up.
+/// The trained weights are f32: updates that bf16 would round away add up.
 #[test]
 fn steps_smaller_than_bf16_can_tell_are_kept() {
     let Some(device) = device() else { return };
@@ -110,8 +110,8 @@ fn steps_smaller_than_bf16_can_tell_are_kept() {
         (moved, before)
     };
     let ((got, before), (want, _)) = (steps(DType::BF16), steps(DType::F32));
-    // Half of what stands between a weight and the next in bf16 is 2^-9 of it at least: for weights above 0.01 more than
-    // ten steps of 1e-6.
+    // Half the distance from a weight to the next bf16 number is at least 2^-9 of the weight: for weights above 0.01
+    // that is more than ten updates of 1e-6.
     let large = || (0..got.len()).filter(|&i| before[i].abs() > 0.01);
     assert!(large().count() > 200 && large().all(|i| got[i].abs() < before[i].abs() / 512.0));
     let moved = large().filter(|&i| (got[i] - want[i]).abs() < 0.5 * want[i].abs()).count();
@@ -152,7 +152,7 @@ fn what_bf16_is_not_for_is_said() {
     refuses(published, &["dtype bf16", "variant = \"clean\""]);
 }
 
-/// In double precision, where nothing but a mistake makes a difference: logits, and the gradient of every parameter,
+/// In double precision, where only a mistake makes a visible difference: logits, and the gradient of every parameter,
 /// in every form.
 #[test]
 fn every_form_of_every_mixer_has_the_gradient_of_the_cpu() {

@@ -1,4 +1,4 @@
-//! What every kernel may use, `src/cuda/prelude.cuh`: sums over warps and blocks, storage types, functions.
+//! The prelude of all kernels, `src/cuda/prelude.cuh`: sums over warps and blocks, storage types, functions.
 #![allow(clippy::unwrap_used)]
 
 mod device;
@@ -14,8 +14,8 @@ use tapezoo::{
 static MODULE: Module = Module::new(
     "tests/prelude.cu",
     &[r#"
-// Four rows: the sum, minus twice the sum, the largest, minus the smallest of the block's numbers, as each thread has
-// them. The scratch memory is the same for all, which the barriers at the end of each call allow.
+// Four rows: the sum, minus twice the sum, the maximum and minus the minimum of the block's elements, as each thread
+// gets them. All calls use the same scratch memory, which the barriers at the end of each call allow.
 extern "C" __global__ void __launch_bounds__(1024) over_a_block(const real* x, real* y) {
     __shared__ real scratch[32];
     const int t = threadIdx.x, n = blockDim.x;

@@ -1,5 +1,4 @@
-//! Sequences of no tokens, batches of no sequences, and tensors of nothing: on the CPU and, where there is a compiler, on the
-//! emulated device.
+//! Empty sequences, empty batches and empty tensors: on the CPU and, where there is a compiler, on the emulated device.
 #![allow(clippy::unwrap_used)]
 
 mod device;
@@ -28,7 +27,7 @@ fn small(mixer: &str) -> ModelConfig {
     }
 }
 
-/// Every model that there is, in every form, with every kind of position, at either precision.
+/// Every model, in every form, with every kind of positions, in both precisions.
 fn each_model(mut f: impl FnMut(&str, &mut Model, Form)) {
     for positions in [Positions::None, Positions::Learned, Positions::Sinusoidal, Positions::Rope] {
         for (variant, names) in [(Variant::Clean, names()), (Variant::Published, published::names())] {
@@ -45,7 +44,7 @@ fn each_model(mut f: impl FnMut(&str, &mut Model, Form)) {
     }
 }
 
-/// A loss over nothing, and gradients that are zero, of the shape of each parameter.
+/// The loss over no targets, and gradients that are zero and have the shape of each parameter.
 #[test]
 fn a_model_of_no_tokens_or_no_sequences_has_a_gradient_of_zero() {
     for device in devices() {
@@ -63,12 +62,12 @@ fn a_model_of_no_tokens_or_no_sequences_has_a_gradient_of_zero() {
                 model.params().gather_grads(&tape, &p, &mut grads);
                 let wrong = grads.to_f64().iter().position(|&x| x != 0.0);
                 assert_eq!(wrong, None, "{what} [{b}, {t}] on {device}: {:?}", wrong.map(|i| grads.to_f64()[i]));
-                // No position is asked for.
+                // No positions are asked for.
                 let none = tape.constant(&Tensor::from_vec(Vec::<i32>::new(), [0]));
                 assert_eq!(model.forward_at(&p, tokens, form, Some(none)).shape().dims(), [0, 2], "{what}");
             }
         });
-        // The running statistics of the published LRU are still those of something.
+        // The running statistics of the published LRU are unchanged.
         let mut model =
             Model::new(&ModelConfig { variant: Variant::Published, ..small("lru") }, 3, DType::F64).unwrap();
         let before: Vec<_> = model.buffers().iter().map(|(_, x)| x.to_f64()).collect();
@@ -79,7 +78,7 @@ fn a_model_of_no_tokens_or_no_sequences_has_a_gradient_of_zero() {
     }
 }
 
-/// In the middle of a sequence, a piece of no tokens changes nothing: neither the state nor what comes after it.
+/// In the middle of a sequence, an empty piece changes neither the state nor later outputs.
 #[test]
 fn no_tokens_leave_the_state_as_it_is() {
     for device in devices() {
@@ -107,7 +106,7 @@ fn no_tokens_leave_the_state_as_it_is() {
     }
 }
 
-/// What [`State::zero`] is for a batch of none, and how it goes on.
+/// [`State::zero`] for an empty batch, and the steps after it.
 #[test]
 fn a_batch_of_no_sequences_has_a_state_of_nothing() {
     for device in devices() {
@@ -127,7 +126,7 @@ fn a_batch_of_no_sequences_has_a_state_of_nothing() {
     }
 }
 
-/// Cutting, joining and reshaping nothing.
+/// Narrow, concat and reshape of empty tensors.
 #[test]
 fn nothing_can_be_cut_joined_and_reshaped() {
     for device in devices() {
@@ -152,8 +151,8 @@ fn nothing_can_be_cut_joined_and_reshaped() {
     }
 }
 
-/// Each op on its sample inputs, of which one axis after another is made empty in all inputs that have an axis of this size.
-/// An op takes that, or says in a sentence what it cannot be without; that is the same on every device.
+/// Each op on its sample inputs, where each axis in turn is made empty in all inputs that have an axis of this size. An
+/// op accepts that, or refuses with a sentence; every device does the same.
 #[test]
 fn an_op_of_nothing_is_nothing_or_an_error() {
     for (name, sample) in OPS {

@@ -1,6 +1,6 @@
-//! What a mixer can express, apart from what training finds: hand-set weights that compute parity without an error at
+//! What a mixer can express, independent of training: hand-set weights that compute parity without an error at
 //! T = 100,000 in single precision, in every form and token by token; and the same weights failing where eigenvalues
-//! are not negative. DeltaProduct with two Householder matrices a token counts modulo three.
+//! cannot be negative. DeltaProduct with two Householder matrices per token counts modulo three.
 
 #![allow(clippy::unwrap_used)]
 
@@ -64,7 +64,7 @@ impl Machine {
         out
     }
 
-    /// Every way to compute it: form, and tokens to a piece. Forms that hold a T × T matrix go in small pieces.
+    /// Every way to compute it: form and piece length. Forms that hold a T × T matrix use short pieces.
     fn ways(&self) -> Vec<(Form, usize)> {
         let quadratic = self.mixer.state(1)[0].0 == "S";
         let mut all = vec![(Form::Recurrent, 1), (Form::Recurrent, 1000)];
@@ -96,8 +96,8 @@ fn sums(tokens: &[u8], m: u32) -> Vec<u32> {
     tokens.iter().scan(0, |s, &b| Some(std::mem::replace(s, (*s + u32::from(b)) % m)).map(|_| *s)).collect()
 }
 
-/// The share of right answers of the best reading 'odd above this threshold' or 'odd below it': the best that any
-/// monotone reading of the output can do.
+/// The share of right answers of the best rule 'odd above this threshold' or 'odd below it': no monotone readout can do
+/// better.
 fn best_threshold(y: &[f32], odd: &[u32]) -> f64 {
     let mut pairs: Vec<(f32, u32)> = y.iter().copied().zip(odd.iter().copied()).collect();
     pairs.sort_by(|a, b| a.0.total_cmp(&b.0));
@@ -113,7 +113,7 @@ fn best_threshold(y: &[f32], odd: &[u32]) -> f64 {
     best.max(ones).max(n - ones) as f64 / n as f64
 }
 
-/// The parity of the ones at every position is whether the output is above the middle.
+/// The output is above the middle exactly where the number of ones is odd.
 fn assert_tracks(name: &str, machine: &Machine, middle: f32) {
     let tokens = bits(LONG, 1);
     let odd = sums(&tokens, 2);
@@ -138,7 +138,7 @@ fn assert_fails(name: &str, machine: &Machine) {
 /// with s = 2 from 0 to 2 k vᵀ and back, with s = 1 to k vᵀ and never back.
 fn delta(name: &str, eigenvalues: Eigenvalues) -> Machine {
     let sizes = ModelConfig { heads: 1, head_dim: 4, householders: 2, ..ModelConfig::default() };
-    // The convolutions pass on the present: the last of four taps. Weights are [K, D].
+    // The convolutions pass the present token on: only the last of four taps is not zero. Weights are [K, D].
     let mut key = [0.0; 8];
     key[..2].fill(BIG);
     let tap = [0.0, 0.0, 0.0, 1.0].repeat(4);
@@ -166,9 +166,9 @@ fn delta_rules_with_beta_two_track_parity_and_with_beta_one_cannot() {
     }
 }
 
-/// For a one, two reflections whose keys are 60° apart: a rotation by 120°, about a point that is not where S starts as
-/// both also write. Three ones are nothing; S goes round (0, 0), 2 v (1, 0), 2 v (1/2, √3/2), and q = (1, 0) reads
-/// which it is. The values are so small that the norm does not hide their size.
+/// For a one, two reflections whose keys are 60° apart: a rotation by 120°. Since both also write, its centre is not
+/// the initial S. Three ones cancel: S cycles through (0, 0), 2 v (1, 0), 2 v (1/2, √3/2), and q = (1, 0) reads which
+/// of these it is. The values are so small that the norm does not hide their size.
 fn modulo_three(eigenvalues: Eigenvalues) -> Machine {
     let sizes = ModelConfig { heads: 1, head_dim: 2, householders: 2, ..ModelConfig::default() };
     let (half, root, small) = (0.5 * BIG, 0.75f32.sqrt() * BIG, 2e-3);
@@ -195,14 +195,14 @@ fn two_reflections_a_token_count_modulo_three_and_two_projections_cannot() {
         let y = signed.outputs(&tokens, form, piece);
         let wrong = y.iter().zip(&count).filter(|&(&y, &count)| read(y) != count).count();
         assert_eq!(wrong, 0, "{form}, pieces of {piece}: {wrong} errors in {LONG}");
-        // With β = 1 the state settles: after a hundred tokens there is nothing left to read.
+        // With β = 1 the state converges: after a hundred tokens it no longer depends on the input.
         let y = &positive.outputs(&tokens, form, piece)[100..];
         assert!(y.iter().all(|&later| (later - y[0]).abs() < 1e-5), "{form}, pieces of {piece}");
     }
 }
 
 /// A one takes a step Δ = 40, in which 2 exp(ΔA) − 1 is −1 (A = −1), a zero Δ = 0, in which it is 1. A one writes a
-/// constant: h ← c − h. With [0, 1] it is h ← c, from the first one on.
+/// constant: h ← c − h. With [0, 1] it is h ← c from the first one on.
 fn mamba(eigenvalues: Eigenvalues) -> Machine {
     let sizes = ModelConfig { state: 1, expand: 1, dt_rank: 1, ..ModelConfig::default() };
     let (x, one) = (128.0, 1.0 / 128.0);
@@ -234,8 +234,8 @@ fn lstm_tracks_parity() {
 }
 
 /// One unit, c / n in {−1, 1}. A zero keeps it, f = 1 and i = 0. A one forgets it, f = 0 and i = 1, and writes
-/// tanh(z) = −h: what it was, turned over. The stabiliser m is 0 from the first one on; up to there every zero writes the
-/// −1 that the state should be. `mixing` is R of z, through which the unit sees what it was.
+/// tanh(z) = −h: the state, flipped. The stabiliser m is 0 from the first one on; until then every zero writes −1, the
+/// initial state. `mixing` is the R of z, through which the unit sees its state.
 fn slstm(mixing: f32) -> Machine {
     let sizes = ModelConfig { heads: 1, head_dim: 1, conv: 0, ..ModelConfig::default() };
     let machine = Machine::new("slstm", Eigenvalues::Positive, sizes);
@@ -283,15 +283,15 @@ fn a_scan_with_lambda_minus_one_never_drifts() {
     assert!(h.value().host::<f32>().iter().enumerate().all(|(t, &h)| h == if t % 2 == 0 { 1.0 } else { 0.0 }));
 }
 
-/// The LRU does to its state the same for a one as for a zero. With λ = −1 and only ones read, h is the number of ones
-/// at even positions less that at odd ones: an integer without bound, whose parity no threshold reads.
+/// The LRU's transition is the same for a one and a zero. With λ = −1 and only ones read, h is the number of ones at
+/// even positions minus the number at odd positions: an unbounded integer, whose parity no threshold reads.
 #[test]
 fn lru_with_lambda_minus_one_cannot_track_the_parity_of_the_ones() {
     assert_fails("lru", &lru_minus_one([0.0, 1.0]));
 }
 
-/// Nor can any other λ, B and C. The state is a sum over positions, so h(11) − h(10) − h(01) + h(00) = 0: whatever
-/// linear function of it is above a threshold for 10 and 01 cannot be below it for both 11 and 00.
+/// Nor does any other λ, B and C help. The state is a sum over positions, so h(11) − h(10) − h(01) + h(00) = 0:
+/// a linear function of it that is above a threshold for 10 and 01 cannot be below it for both 11 and 00.
 #[test]
 fn the_state_of_an_lru_is_additive_and_parity_is_not() {
     let config = ModelConfig { mixer: "lru".into(), width: 2, state: 8, ..ModelConfig::default() };
@@ -299,7 +299,7 @@ fn the_state_of_an_lru_is_additive_and_parity_is_not() {
         let mut init = Init::new(seed, None);
         let mixer = find("lru").unwrap()(&config, &mut init).unwrap();
         let params = init.finish(DType::F64);
-        // After a common start, two tokens at distance `gap`.
+        // After a common prefix, two tokens at distance `gap`.
         let (start, gap) = (bits(seed as usize, seed), seed as usize % 7);
         let state = |a: u8, b: u8| {
             let tokens = [start.clone(), vec![a], vec![0; gap], vec![b]].concat();
@@ -318,7 +318,7 @@ fn the_state_of_an_lru_is_additive_and_parity_is_not() {
     }
 }
 
-/// The reading that the failures above are measured with finds what there is to find.
+/// The readout that measures the failures above does find a solution where there is one.
 #[test]
 fn the_best_threshold_is_the_best() {
     assert_eq!(best_threshold(&[0.0, 1.0, 0.0, 3.0], &[0, 1, 0, 1]), 1.0);

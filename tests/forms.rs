@@ -1,4 +1,4 @@
-//! Every mixer, in every form: the same values, states and gradients; causal; blind to the batch; streamable.
+//! Every mixer, in every form: the same values, states and gradients; causal; independent of the batch; streamable.
 
 #![allow(clippy::unwrap_used)]
 
@@ -32,14 +32,14 @@ fn zoo(build: tapezoo::models::Build, g: &mut Gen) -> Zoo {
     let mut init = Init::new(7, None);
     let mixer = build(&config, &mut init).unwrap();
     let mut params = init.finish(DType::F64);
-    // Away from symmetric initial values, where a wrong term may vanish.
+    // Parameters away from symmetric initial values, where a wrong term may vanish.
     for x in params.flat_mut().host_mut::<f64>() {
         *x += 0.3 * g.gauss();
     }
     Zoo { mixer, params, config }
 }
 
-/// A random state as it might be after some tokens; for an attention cache, two tokens' worth.
+/// A random state as it might be after some tokens; an attention cache has two tokens.
 fn state(m: &dyn Mixer, g: &mut Gen, b: usize) -> Vec<Tensor> {
     let grow =
         |shape: tapezoo::tensor::Shape| if shape.rank() == 4 && shape.at(1) == 0 { shape.with(1, 2) } else { shape };
@@ -78,7 +78,7 @@ fn everything(z: &Zoo, x: &[Tensor], form: Form, seed: u64, dtype: DType) -> Vec
     all
 }
 
-/// ‖a − b‖ / ‖b‖, no less than the rounding of the largest tensor around.
+/// ‖a − b‖ / ‖b‖, where ‖b‖ is at least the rounding of the largest tensor.
 fn distance(a: &[f64], b: &[f64], scale: f64) -> f64 {
     assert_eq!(a.len(), b.len());
     let norm = |v: &mut dyn Iterator<Item = f64>| v.map(|x| x * x).sum::<f64>().sqrt();
@@ -86,7 +86,7 @@ fn distance(a: &[f64], b: &[f64], scale: f64) -> f64 {
     if d == 0.0 { 0.0 } else { d / norm(&mut b.iter().copied()).max(1e-3 * scale) }
 }
 
-/// Gives the largest error.
+/// Returns the largest error.
 fn assert_same(name: &str, form: Form, got: &[Vec<f64>], want: &[Vec<f64>], tolerance: f64) -> f64 {
     let mut worst = 0.0f64;
     let scale = want.iter().flatten().fold(0.0f64, |m, x| m.max(x.abs()));
@@ -101,7 +101,7 @@ fn assert_same(name: &str, form: Form, got: &[Vec<f64>], want: &[Vec<f64>], tole
     worst
 }
 
-/// The forms of a mixer other than its definition; chunked ones with a chunk below, at and above small T.
+/// The forms of a mixer other than its definition; chunked forms with chunk sizes below, at and above small T.
 fn others(m: &dyn Mixer, g: &mut Gen) -> Vec<Form> {
     let mut all = vec![];
     for form in m.forms().into_iter().filter(|&f| f != Form::Recurrent) {
@@ -124,10 +124,10 @@ proptest! {
             let b = g.size(3);
             let x = inputs(&z, g, b, t);
             let want = [DType::F64, DType::F32].map(|dtype| everything(&z, &x, Form::Recurrent, seed, dtype));
-            // Single precision may lose the digits that the definition itself loses in it, as where a short key is
-            // normalised, and those that the form loses in double precision, as where keys that are nearly the same
-            // make the system of a delta rule's chunk badly conditioned. How large a rounding turns out is chance;
-            // where all digits may be lost, single precision says nothing.
+            // In single precision a form may lose as many digits as the definition loses there (such as in normalising
+            // a short key) and as the form loses in double precision (such as when similar keys make the system of a
+            // delta rule's chunk ill-conditioned). The size of a single rounding is chance; where all digits may be
+            // lost, single precision is not tested.
             let definition = assert_same(name, Form::Recurrent, &want[1], &want[0], f64::INFINITY);
             for form in others(z.mixer.as_ref(), g) {
                 let got = everything(&z, &x, form, seed, DType::F64);
@@ -180,8 +180,7 @@ proptest! {
         }
     }
 
-    /// Two pieces with the state carried over are the whole, and what one row of the batch is does not matter to
-    /// another.
+    /// Two pieces with the state passed on equal the whole, and one row of the batch does not depend on another.
     #[test]
     fn pieces_and_rows_are_independent(seed in any::<u64>(), t in 2usize..12) {
         for (name, build) in MIXERS {
@@ -209,7 +208,7 @@ proptest! {
     }
 }
 
-/// The checks above would see a form that drops a term.
+/// The checks above notice a form that drops a term.
 #[test]
 #[should_panic(expected = "is off by")]
 fn a_form_that_forgets_its_state_fails() {
@@ -237,7 +236,7 @@ fn a_form_that_forgets_its_state_fails() {
     assert_same("forgetful", Form::Chunked(2), &everything(&z, &x, Form::Chunked(2), 1, DType::F64), &want, 1e-9);
 }
 
-/// One Householder matrix a token is DeltaNet, with the same parameters.
+/// DeltaProduct with one Householder matrix per token is DeltaNet, with the same parameters.
 #[test]
 fn delta_product_of_one_is_delta_net() {
     let model = |mixer: &str| {
@@ -252,7 +251,7 @@ fn delta_product_of_one_is_delta_net() {
     assert_eq!(a, b);
 }
 
-/// A whole model: token by token, each on a tape of its own, gives what the whole sequence gives.
+/// A whole model: token by token, each on its own tape, gives the same as the whole sequence.
 #[test]
 fn streaming_equals_the_whole_sequence() {
     for name in names() {

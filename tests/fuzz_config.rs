@@ -1,6 +1,6 @@
-//! Configurations that make no sense: each is read, or refused in a line or two.
+//! Random configurations: each is read, or refused in a line or two.
 //!
-//! `TAPEZOO_FUZZ=100000 cargo test --test fuzz_config` tries so many of them.
+//! `TAPEZOO_FUZZ=100000 cargo test --test fuzz_config` tries this many.
 #![allow(clippy::unwrap_used)]
 
 use std::{
@@ -13,7 +13,7 @@ use tapezoo::{
 };
 use toml::{Table, Value};
 
-/// A value of any type, far from what anybody means.
+/// A value of any type, mostly absurd.
 fn odd(g: &mut Gen, depth: usize) -> Value {
     const NUMBERS: [i64; 16] =
         [0, 1, -1, 2, 3, 7, 64, 200, 1000, 4096, 65_536, 1 << 24, 1 << 31, 1 << 53, i64::MAX, i64::MIN];
@@ -53,7 +53,7 @@ fn odd(g: &mut Gen, depth: usize) -> Value {
     }
 }
 
-/// The keys of a preset and of all its tables, and one that is none.
+/// The keys of a preset and of all its tables, and one unknown key.
 fn keys(table: &Table) -> Vec<Vec<String>> {
     let mut keys = vec![vec!["nonsense".into()], vec!["per_model".into(), "lstm".into(), "steps".into()]];
     for (key, value) in table {

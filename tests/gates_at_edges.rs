@@ -1,5 +1,6 @@
-//! Gated recurrences and attention at the edges of their inputs: gates shut or wide open, steps that write nothing, scores and
-//! rates without end, and numbers that are none later on. In every form, in both precisions, on the CPU and emulated.
+//! Gated recurrences and attention at the edges of their inputs: gates shut or wide open, steps that write nothing,
+//! infinite scores and rates, and NaN later in the sequence. In every form, in both precisions, on the CPU and
+//! emulated.
 #![allow(clippy::unwrap_used)]
 
 mod device;
@@ -17,7 +18,7 @@ use tapezoo::{
 };
 
 const INF: f64 = f64::INFINITY;
-/// Below this single precision has no digits.
+/// Differences below this are beyond single precision.
 const TINY: f64 = 1e-30;
 const MLSTM: [Form; 4] = [Form::Parallel, Form::Chunked(1), Form::Chunked(4), Form::Chunked(64)];
 
@@ -47,8 +48,8 @@ fn run(
     all
 }
 
-/// The largest difference in a tensor beside its largest number, or beside `least`, and where. Infinities that agree do; NaN
-/// agrees with nothing.
+/// The largest difference in a tensor, relative to its largest element or to `least`, and its position. Equal
+/// infinities agree; NaN agrees with nothing.
 fn distance(a: &[Vec<f64>], b: &[Vec<f64>], least: f64) -> (f64, String) {
     let mut worst = (0.0, String::new());
     for (tensor, (a, b)) in a.iter().zip(b).enumerate() {
@@ -65,7 +66,7 @@ fn distance(a: &[Vec<f64>], b: &[Vec<f64>], least: f64) -> (f64, String) {
     worst
 }
 
-/// That every form of `f`, wherever it runs, is the recurrent one in double precision.
+/// Every form of `f`, on each device and in each precision, equals the recurrent form in double precision.
 fn agree(
     what: &str,
     x: &[Tensor],
@@ -128,13 +129,13 @@ fn selective<'t>(x: &[Var<'t>], form: Form) -> Vec<Var<'t>> {
     vec![y, h]
 }
 
-/// Numbers by step of [B, T, ..].
+/// A tensor [B, T, ..] whose elements depend on the step.
 fn by_step(shape: &[usize], f: impl Fn(usize) -> f64) -> Tensor {
     let inner: usize = shape[2..].iter().product();
     Tensor::from_vec((0..shape.iter().product()).map(|i| f(i / inner % shape[1])).collect(), shape)
 }
 
-/// q, k, v, i, f: keys and queries that agree, so that n·q has no cancellation in it.
+/// q, k, v, i, f: keys and queries that are similar, so that nothing cancels in n·q.
 fn memory_inputs(g: &mut Gen, t: usize, k: usize, i: impl Fn(usize) -> f64, f: impl Fn(usize) -> f64) -> Vec<Tensor> {
     let key = [2, t, 2, k];
     let keys = [g.range(key, 0.2, 1.0), g.range(key, 0.2, 1.0), g.normal(key)];
@@ -155,8 +156,8 @@ fn cell_inputs(g: &mut Gen, t: usize, i: impl Fn(usize) -> f64, f: impl Fn(usize
     vec![Tensor::from_vec(x, [2, t, 4 * d]), g.range([4, 2, 3, 3], -0.5, 0.5)]
 }
 
-/// Forget gates so open that σ(−f̃) underflows: which argument of the stabiliser's maximum won decides where the gradient
-/// goes all the same.
+/// Forget gates so open that σ(−f̃) underflows: the gradient still goes to the argument that won the stabiliser's
+/// maximum.
 #[test]
 fn the_winner_is_known_where_its_slope_is_no_number() {
     let g = &mut Gen::new(1);
@@ -170,7 +171,7 @@ fn the_winner_is_known_where_its_slope_is_no_number() {
     }
 }
 
-/// Steps on the left whose input gate is 0 write nothing: h is 0 there, and what follows is what it is without them.
+/// Leading steps whose input gate is 0 write nothing: h is 0 there, and later steps are as without them.
 #[test]
 fn padding_on_the_left_is_not_there() {
     let (g, t, pad) = (&mut Gen::new(2), 11, 5);
@@ -197,21 +198,21 @@ fn padding_on_the_left_is_not_there() {
         let x = cell_inputs(g, t, input, f);
         let padded = agree(&format!("slstm, f = {forget} in the padding"), &x, &[Form::Fused], (2e-5, TINY), cell);
         assert!((0..2 * t * 6).all(|i| i / 6 % t >= pad || padded[0][i] == 0.0), "slstm writes in the padding");
-        // Nothing but padding.
+        // Only padding.
         let x = memory_inputs(g, t, 4, |_| -INF, f);
         agree("mlstm of padding", &x, &MLSTM, (2e-5, TINY), memory);
         agree("slstm of padding", &cell_inputs(g, t, |_| -INF, f), &[Form::Fused], (2e-5, TINY), cell);
     }
 }
 
-/// e^(−m) in the divisor is more than single precision holds.
+/// e^(−m) in the divisor overflows in single precision.
 #[test]
 fn input_gates_that_are_almost_shut_have_finite_gradients() {
     let g = &mut Gen::new(3);
     for shut in [-60.0, -90.0, -140.0, -1000.0] {
         let mut x = memory_inputs(g, 7, 4, |t| shut - 0.3 * t as f64, |_| 3.0);
         agree(&format!("i = {shut}"), &x, &MLSTM, (1e-4, TINY), memory);
-        // Values so large that the read is not small.
+        // Large values, so that the read is not small.
         x[2] = Tensor::from_vec(x[2].to_f64().iter().map(|v| v * 1e30).collect(), x[2].shape());
         for form in MLSTM.into_iter().filter(|_| shut == -90.0) {
             let want = run((Device::Cpu, DType::F64), &x, Form::Recurrent, memory);
@@ -235,7 +236,7 @@ fn equal_arguments_of_the_divisor_share_its_gradient() {
     assert!((run[1][0] - want).abs() < 1e-12, "dq is {}, not {want}", run[1][0]);
 }
 
-/// Behind gates that forget nearly all, or all, what single steps weigh has all its digits.
+/// After gates that forget nearly everything, or everything, the weights of later steps have all their digits.
 #[test]
 fn a_reset_leaves_no_trace_in_the_sums() {
     let g = &mut Gen::new(4);
@@ -251,8 +252,8 @@ fn a_reset_leaves_no_trace_in_the_sums() {
     assert!(error < 1e-5, "parallel over 700 steps: off by {worst}");
 }
 
-/// Large scores, which are exact in any order of their sums, and keys that are the same: a weight is never above 1, and weights
-/// are shared out evenly, backwards too.
+/// Large scores, which are exact in any order of their sums, and keys that are the same: a weight is never above 1, and
+/// equal keys have equal weights, in the backward pass too.
 #[test]
 fn attention_bears_scores_of_any_size() {
     let g = &mut Gen::new(5);
@@ -275,7 +276,7 @@ fn attention_bears_scores_of_any_size() {
     }
 }
 
-/// Rates of −∞ and steps of no length: such a step keeps the state, any other forgets it.
+/// Rates of −∞ and steps of length 0: a step of length 0 keeps the state, any other forgets it.
 #[test]
 fn a_step_of_no_length_keeps_the_state_at_any_rate() {
     let g = &mut Gen::new(6);
@@ -303,7 +304,7 @@ fn a_step_of_no_length_keeps_the_state_at_any_rate() {
     }
 }
 
-/// What is not a number at one step of a sequence changes no bit of the steps before it, nor of the other sequence.
+/// A NaN at one step of a sequence changes no bit of earlier steps, nor of the other sequence.
 #[test]
 fn what_comes_later_reaches_nothing_before() {
     let (g, t, at) = (&mut Gen::new(8), 21, 13);
@@ -355,7 +356,7 @@ fn what_comes_later_reaches_nothing_before() {
     }
 }
 
-/// The same of the published models that are causal: a token whose embedding is not a number.
+/// The same for the causal published models: a token whose embedding is NaN.
 #[test]
 fn a_later_token_reaches_nothing_before_in_the_published_models() {
     for model in published::names().into_iter().filter(|&m| m != "lru") {
@@ -365,7 +366,7 @@ fn a_later_token_reaches_nothing_before_in_the_published_models() {
         for form in [Form::Recurrent, Form::Fused] {
             let logits = |token: i32| {
                 let mut m = Published::new(&c, 1, DType::F32).unwrap();
-                // The table comes first: token 2 is not a number.
+                // The embedding table is the first parameter: token 2 is NaN.
                 m.params_mut().flat_mut().host_mut::<f32>()[2 * c.h_dim..3 * c.h_dim].fill(f32::NAN);
                 let tape = Tape::default();
                 let p = m.params().bind_frozen(&tape);

@@ -1,5 +1,5 @@
 //! Numbers of other implementations (PyTorch, flash-linear-attention, mambapy): every fixture, every form, both
-//! precisions. And files that are no fixtures.
+//! precisions. And files that are not fixtures.
 #![allow(clippy::unwrap_used)]
 
 use std::{fs, path::PathBuf, process::Command};
@@ -40,7 +40,7 @@ fn every_fixture_agrees_in_every_form_in_both_precisions() {
     }
 }
 
-/// A fixture with one number changed must fail: the comparison sees every tensor.
+/// A fixture with one element changed must fail: every tensor is compared.
 #[test]
 fn every_tensor_of_a_fixture_is_compared() {
     let dir = tempfile::tempdir().unwrap();
@@ -58,7 +58,7 @@ fn every_tensor_is_compared(path: &std::path::Path, other: &std::path::Path) {
     let file = safetensors::SafeTensors::deserialize(&bytes).unwrap();
     let (header, _) = safetensors::SafeTensors::read_metadata(&bytes).unwrap();
     for name in file.names() {
-        // Softmax does not see what all its scores have in common, which a bias of the keys adds.
+        // A bias of the keys adds the same to all scores, on which softmax does not depend.
         if path.ends_with("published_gpt.safetensors") && name.starts_with("in.") && name.ends_with("linear_K.bias") {
             continue;
         }

@@ -20,7 +20,7 @@ proptest! {
         }
     }
 
-    /// Outputs are written in full whatever the buffers held, and equal inputs give equal bits.
+    /// Outputs are written in full whatever the buffers held before, and equal inputs give equal bits.
     #[test]
     fn every_op_is_a_function_of_its_inputs(seed in any::<u64>()) {
         for (name, sample) in OPS {
@@ -45,7 +45,7 @@ proptest! {
         }
     }
 
-    /// What two uses of the same values hand back is added up: twice what one does.
+    /// The gradients of two uses of the same value are summed: twice the gradient of one.
     #[test]
     fn a_gradient_is_added_to_the_one_that_is_there(seed in any::<u64>()) {
         for (name, sample) in OPS {

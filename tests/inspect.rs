@@ -1,4 +1,4 @@
-//! The inspector: what it records is the model's own, recording changes nothing, and what cannot be is refused.
+//! The inspector: it records the model's values, recording changes nothing, and invalid requests are refused.
 
 #![allow(clippy::unwrap_used, clippy::needless_range_loop)]
 
@@ -194,7 +194,7 @@ fn page_and_files_hold_the_same_numbers_and_a_long_page_stays_small() {
     }
 }
 
-/// What does not fit is left out: the first heads, columns or channels stay, and the page says which.
+/// A page that is too large has only the first heads, columns or channels, and says which.
 #[test]
 fn a_page_of_a_large_model_has_what_fits() {
     for spec in ["delta_product:width=128,heads=4,head_dim=32", "mamba:width=128,state=16"] {
@@ -210,7 +210,7 @@ fn a_page_of_a_large_model_has_what_fits() {
         let shape: Vec<usize> =
             tensor["shape"].as_array().unwrap().iter().map(|n| n.as_u64().unwrap() as usize).collect();
         assert!(shape[at] < of && series.shape[at] == of, "{spec}: {shape:?} of {:?}", series.shape);
-        // The first numbers of each step.
+        // The first elements of each step.
         let (shown, n) = (decoded(tensor), shape.iter().product::<usize>());
         assert!((0..256).all(|t| (shown[t * n] - series.at(t)[0]).abs() <= 1e-7 + series.at(t)[0].abs() / 1000.0));
         assert_eq!(shown.len(), 256 * n);
@@ -305,7 +305,7 @@ fn runs_are_opened_finished_or_not_and_two_are_shown_side_by_side() {
             && dot.contains("digraph tape {")
             && dot.matches('{').count() == dot.matches('}').count()
     );
-    // The weights are those of the run: its model says the same.
+    // The weights are the run's: its model gives the same logits.
     let (_, config) = tapezoo::train::rundir::RunDir::open(&dir.path().join("runs")).unwrap();
     let source = source::checkpoint(&dir.path().join("runs/lstm-seed0")).unwrap();
     let fresh = Model::new(&config.for_model("lstm").unwrap().model, 0, config.dtype).unwrap();
@@ -317,7 +317,7 @@ fn runs_are_opened_finished_or_not_and_two_are_shown_side_by_side() {
             file.tensor(name).unwrap().data().as_chunks().0.iter().map(|b| f64::from(f32::from_le_bytes(*b))).collect();
         assert_eq!(there, tensor.to_f64(), "{name}");
     }
-    // Too long a sequence for the positions that it has.
+    // A sequence too long for its positions.
     let (status, _, stderr) = inspect(dir.path(), "--checkpoint runs/gpt-seed0 --len 64");
     assert_eq!(status, Some(2));
     assert!(stderr.contains("positions for 8 tokens"), "{stderr}");

@@ -1,5 +1,5 @@
-//! The judge itself: a fixture with one tensor changed is refused, whatever the tensor; and what is not a fixture is an
-//! error that names what is wrong, takes no memory and no time, and leaves the other files alone.
+//! The judge itself: a fixture with any one tensor changed is refused; and a bad file gives an error that names the
+//! fault, costs little memory and time, and does not affect the other files.
 #![allow(clippy::unwrap_used)]
 
 use std::{
@@ -24,7 +24,7 @@ fn fixtures() -> Vec<PathBuf> {
     all
 }
 
-/// The elements of `x`, those along `axis` moved on by one, the last to the front.
+/// The elements of `x`, rotated by one along `axis`.
 fn rolled(x: &[f64], shape: Shape, axis: usize) -> Vec<f64> {
     let (_, n, inner) = shape.split(axis);
     let from = |i: usize| {
@@ -34,7 +34,7 @@ fn rolled(x: &[f64], shape: Shape, axis: usize) -> Vec<f64> {
     (0..x.len()).map(|i| x[from(i)]).collect()
 }
 
-/// What must not go unseen, and does change the tensor.
+/// The changes that must be noticed, where they do change the tensor.
 fn mutations(t: &Tensor) -> Vec<(&'static str, Tensor)> {
     let (x, shape) = (t.to_f64(), t.shape());
     let map = |f: fn(f64) -> f64| x.iter().map(|&x| f(x)).collect::<Vec<f64>>();
@@ -49,7 +49,7 @@ fn mutations(t: &Tensor) -> Vec<(&'static str, Tensor)> {
     all.into_iter().map(|(what, changed)| (what, Tensor::from_vec(changed, shape))).collect()
 }
 
-/// Every output and gradient of every fixture changed, in every way; what passes in some form.
+/// Every output and gradient of every fixture changed in every way; collects the changes that pass in some form.
 fn unseen(dtype: DType) -> Vec<String> {
     let (mut passed, mut tried) = (vec![], 0);
     for path in fixtures() {
@@ -63,7 +63,7 @@ fn unseen(dtype: DType) -> Vec<String> {
                 f.tensors.insert(name.clone(), changed);
                 for c in check(&f, Device::Cpu, dtype, tolerance(dtype)).unwrap() {
                     let fine = c.passes(tolerance(dtype));
-                    // Only of A's gradient is it seen in what precision a reference of Mamba held A.
+                    // Only A's gradient shows in which precision a Mamba reference kept A.
                     let alone = c.tensor == name || f.op == "mamba_layer" && name == "grad.A_log";
                     assert!(fine || alone, "{} {}: {name} {what} fails {}", f.name(), c.form, c.tensor);
                     if fine && c.tensor == name {
@@ -80,8 +80,8 @@ fn unseen(dtype: DType) -> Vec<String> {
     passed
 }
 
-/// Mathematically 0, and of 1e-18 in the reference: a bias of the keys adds the same to all scores, which softmax does not
-/// see. Nobody can tell these from 0.
+/// Mathematically 0, and about 1e-18 in the reference: a bias of the keys adds the same to all scores, on which softmax
+/// does not depend. These cannot be told from 0.
 const NOTHING: [&str; 2] = [
     "published_gpt.safetensors grad.layers.0.attn.linear_K.bias",
     "published_gpt.safetensors grad.layers.1.attn.linear_K.bias",
@@ -92,8 +92,8 @@ fn no_tensor_changes_unseen_in_double_precision() {
     assert_eq!(unseen(DType::F64), NOTHING);
 }
 
-/// In single precision a gradient that is 1e-7 of what it is summed of has no digits either: of one step, a quotient of
-/// what is the same but for ε = 1e-6.
+/// In single precision a gradient that is 1e-7 of its terms has no digits either: with one step, numerator and
+/// denominator of a quotient are equal up to ε = 1e-6.
 #[test]
 fn no_tensor_changes_unseen_in_single_precision() {
     let quotients = [
@@ -160,7 +160,7 @@ fn numbers_that_are_not_finite_or_near_the_ends_are_compared() {
     }
 }
 
-/// Files that are refused, each beside a good one, on every device that is here: the status, and what is said.
+/// Files that are refused, each next to a good one, on every available device: the status and the message.
 #[test]
 fn files_that_are_refused_say_why_and_the_others_are_checked() {
     let good = root().join("silu.safetensors");
@@ -186,7 +186,7 @@ fn files_that_are_refused_say_why_and_the_others_are_checked() {
     }
 }
 
-/// Adam goes to the device that it is asked for: one that is not there is an error.
+/// Adam runs on the requested device: a missing device is an error.
 #[test]
 fn the_device_holds_for_optimisers() {
     for op in ["adam", "adamw"] {
@@ -226,7 +226,7 @@ fn attributes_that_are_unknown_or_not_whole_are_named() {
         let got = said(op, attrs, tensors);
         assert!(got.contains(want), "{op} {attrs}: {got}");
     }
-    // The other tensors are of integers: changed in a file that is there.
+    // The other tensors are integers: changed in an existing file.
     let mut bytes = fs::read(root().join("cross_entropy.safetensors")).unwrap();
     let at = bytes.windows(4).position(|w| w == b"-100").unwrap();
     bytes[at..at + 4].copy_from_slice(b"1.90");

@@ -1,5 +1,5 @@
-//! Fixture files with anything changed: whatever they say, reading and checking them ends, in little memory and without a
-//! panic. `TAPEZOO_FUZZ=100000` tries as many.
+//! Fixture files with random changes: reading and checking them always ends, in little memory and without a panic.
+//! `TAPEZOO_FUZZ=100000` tries this many.
 #![allow(clippy::unwrap_used)]
 
 use std::{fs, path::Path, time::Instant};
@@ -35,7 +35,7 @@ fn number(g: &mut Gen) -> &'static str {
     NUMBERS[g.below(NUMBERS.len())]
 }
 
-/// The file of this header and data, with a length that is right.
+/// The file of this header and data, with the right length field.
 fn joined(header: &str, data: &[u8]) -> Vec<u8> {
     [&(header.len() as u64).to_le_bytes(), header.as_bytes(), data].concat()
 }
@@ -52,7 +52,8 @@ fn renumbered(g: &mut Gen, header: &str) -> String {
     format!("{}{}{}", &header[..start], number(g), &header[end..])
 }
 
-/// The header with some tensors of other shapes and bytes of their own: of few elements, or of none with axes of any size.
+/// The header with some tensors replaced by others with their own bytes: with few elements, or empty with axes of any
+/// size.
 fn reshaped(g: &mut Gen, header: &str, data: &[u8]) -> Vec<u8> {
     let mut json: serde_json::Map<String, serde_json::Value> = serde_json::from_str(header).unwrap();
     let mut all = vec![];
@@ -88,7 +89,7 @@ fn changed(g: &mut Gen, file: &[u8]) -> Vec<u8> {
         }
         4 => file[..g.below(file.len())].to_vec(),
         5 => {
-            // A name takes another's place, or is there twice.
+            // A name replaces another one, or occurs twice.
             let names: Vec<&str> = header.split('"').filter(|s| s.contains('.') && s.len() < 20).collect();
             let [a, b] = [0, 1].map(|_| names.get(g.below(names.len().max(1))).copied().unwrap_or("op"));
             joined(&header.replacen(a, b, 1), data)
@@ -105,7 +106,7 @@ fn changed(g: &mut Gen, file: &[u8]) -> Vec<u8> {
     }
 }
 
-/// The most memory that this process has had, in bytes, where the system says.
+/// The peak memory of this process in bytes, where the system reports it.
 fn peak() -> Option<u64> {
     let status = fs::read_to_string("/proc/self/status").ok()?;
     let line = status.lines().find_map(|l| l.strip_prefix("VmHWM:"))?;

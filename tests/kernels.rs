@@ -1,4 +1,4 @@
-//! Every kernel computes what defines its op: the formula, or the plain loops of a primitive.
+//! Every kernel equals the definition of its op: the formula, or the plain loops of a primitive.
 
 #![allow(clippy::unwrap_used)]
 
@@ -9,7 +9,7 @@ use tapezoo::{
     tensor::{DType, Tensor},
 };
 
-/// The results of an op, and the gradients of its inputs for random cotangents, of one use or of several.
+/// The results of an op, and the gradients of its inputs for random cotangents, with one use or several.
 type Found = Vec<(String, Vec<f64>)>;
 
 /// Small samples, and half of the time of sizes around the kernels' switches; with tensors of zeros, of equal rows and at the
@@ -35,7 +35,7 @@ fn run(kernels: Kernels, sample: fn(&mut Gen) -> tapezoo::ops::Sample, seed: u64
     }
     tape.backward_from(seeds);
     for (i, x) in x.iter().enumerate().filter(|(_, x)| x.dtype() != DType::I32) {
-        // An input that no result depends on has no gradient by a formula, and one of zeros by a kernel.
+        // For an input that no result depends on, a formula gives no gradient and a kernel gives zeros.
         let zeros = || vec![0.0; x.shape().len()];
         found.push((format!("gradient {i} {}", x.shape()), x.grad().map_or_else(zeros, |g| g.to_f64())));
     }
@@ -48,8 +48,8 @@ fn each_kernel(sample: fn(&mut Gen) -> tapezoo::ops::Sample, seed: u64) -> Vec<&
     op.kernels().iter().map(|kernel| kernel.name().unwrap_or(op.name())).collect()
 }
 
-/// The largest difference, beside the largest number of either, or a tenth where all numbers are small (a gradient may
-/// be a sum that cancels).
+/// The largest difference relative to the largest element of either, or to a tenth where all elements are small (a
+/// gradient may be a sum that cancels).
 fn off(a: &[f64], b: &[f64]) -> f64 {
     let size = a.iter().chain(b).fold(0.1, |size: f64, x| size.max(x.abs()));
     a.iter().zip(b).fold(0.0, |off: f64, (a, b)| if a == b { off } else { off.max((a - b).abs() / size) })
@@ -89,7 +89,7 @@ proptest! {
     }
 }
 
-/// An op is a primitive or has a formula, and not both; what it is computed by is said.
+/// An op is a primitive or has a formula, but not both; and it says which kernel computes it.
 #[test]
 fn every_op_is_defined_once() {
     for (name, sample) in OPS {

@@ -1,4 +1,4 @@
-//! What is kept for later steps is bounded, whatever lengths they have.
+//! Memory kept for later steps is bounded, whatever their lengths.
 #![allow(clippy::unwrap_used)]
 
 use tapezoo::{
@@ -16,7 +16,7 @@ use tapezoo::{
 
 mod device;
 
-/// A step on sequences of this length: forwards, backwards, and all of it given back.
+/// A step on sequences of this length: forward, backward, and release of all buffers.
 fn step(tape: &mut Tape, len: usize, width: usize) {
     let x = Gen::new(len as u64).normal([2, len, width]).cast(DType::F32).to_device(tape.cx());
     let v = tape.leaf(&x);
@@ -24,7 +24,7 @@ fn step(tape: &mut Tape, len: usize, width: usize) {
     tape.reset();
 }
 
-/// The most that one step of the longest length needs at once, and the most that was held at any time.
+/// The peak memory of one step of the longest length, and the most memory held at any time.
 fn held(device: Device, longest: usize, width: usize, steps: usize) -> [usize; 2] {
     let mut alone = Tape::new(device);
     (0..2).for_each(|_| step(&mut alone, longest, width));
@@ -127,7 +127,7 @@ fn a_run_without_memory_leaves_the_others_alone() {
     for job in &mut jobs {
         job.cfg.steps = 3;
     }
-    // Past the estimate, as where other processes take memory later.
+    // Beyond the estimate, as if other processes took memory later.
     jobs[1].cfg.batch = 1 << 40;
     let (mut reports, standing) = (vec![None; 3], Standing::default());
     for threads in [1, 3] {

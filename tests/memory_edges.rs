@@ -1,5 +1,5 @@
-//! The matrix memories at their edges: linear attention, the delta rule with and without a gate, and products of it, in
-//! every form, on the CPU and on the emulator (on a GPU with `TAPEZOO_TEST_DEVICE=cuda`).
+//! The matrix memories with extreme inputs: linear attention, the delta rule with and without a gate, and products of
+//! it, in every form, on the CPU and on the emulator (on a GPU with `TAPEZOO_TEST_DEVICE=cuda`).
 #![allow(clippy::unwrap_used)]
 
 mod device;
@@ -19,7 +19,7 @@ enum Memory {
     Normalized,
     Delta,
     Gated,
-    /// Two steps of the delta rule a token.
+    /// Two steps of the delta rule per token.
     Product,
 }
 use Memory::*;
@@ -44,12 +44,12 @@ struct Size {
 }
 
 impl Memory {
-    /// Steps to a token.
+    /// Steps per token.
     fn steps(self) -> usize {
         if self == Product { 2 } else { 1 }
     }
 
-    /// q, k, v, β, g, S and z; keys are unit vectors, or features where they are normalised.
+    /// q, k, v, β, g, S and z; keys are unit vectors, or positive features for normalised attention.
     fn inputs(self, g: &mut Gen, Size { b, t, h, k, v }: Size) -> Vec<Tensor> {
         let steps = t * self.steps();
         let rows = |g: &mut Gen, t: usize| {
@@ -69,7 +69,7 @@ impl Memory {
         all.iter().map(|x| x.cast(DType::F32).cast(DType::F64)).collect()
     }
 
-    /// The inputs that it reads at every step.
+    /// The inputs that have a time axis.
     fn timed(self) -> usize {
         match self {
             Linear | Normalized => 3,
@@ -78,7 +78,7 @@ impl Memory {
         }
     }
 
-    /// o, the last S, and the last z of the normalised one.
+    /// o, the last S, and for normalised attention the last z.
     fn run<'t>(self, form: Form, x: &[Var<'t>]) -> Vec<Var<'t>> {
         let (q, k, v, beta, g, s) = (x[0], x[1], x[2], x[3], x[4], x[5]);
         let (o, s) = match self {
@@ -121,7 +121,7 @@ type Run = (Vec<Vec<f64>>, Vec<Vec<f64>>);
 fn run(place: (Device, DType), m: Memory, form: Form, x: &[Tensor], seed: u64, seeded: impl Fn(usize) -> bool) -> Run {
     let tape = Tape::new(place.0);
     tape.poison(true);
-    // Logarithms of gates stay in single precision beside bf16.
+    // Logarithms of gates stay in single precision when the rest is bf16.
     let dtype = |i: usize| if i == 4 { place.1.real() } else { place.1 };
     let x: Vec<_> = x.iter().enumerate().map(|(i, x)| tape.leaf(&x.to_device_as(tape.cx(), dtype(i)))).collect();
     let y = m.run(form, &x);
@@ -133,8 +133,8 @@ fn run(place: (Device, DType), m: Memory, form: Form, x: &[Tensor], seed: u64, s
     (values, x.iter().map(|x| x.grad().map_or_else(|| zeros(x), |g| g.to_f64())).collect())
 }
 
-/// ‖a − b‖ / ‖b‖, or of numbers of size `unit` if b is smaller, for it may be what is left of a sum of such; NaN is
-/// infinite.
+/// ‖a − b‖ / ‖b‖, or relative to elements of size `unit` if b is smaller, since b may be a sum of such terms that
+/// cancel; infinite for NaN.
 fn off(a: &[f64], b: &[f64], unit: f64) -> f64 {
     assert_eq!(a.len(), b.len());
     let norm = |x: &mut dyn Iterator<Item = f64>| x.map(|x| (x / unit) * (x / unit)).sum::<f64>().sqrt();
@@ -183,13 +183,13 @@ fn spoilt(x: &[Tensor], i: usize, t: usize, value: f64, g: &mut Gen) -> Vec<Tens
     x
 }
 
-/// What a bad number at a step does to outputs before it: nothing, to the bit.
+/// A bad number at a step changes no bit of the outputs before it.
 fn leaves_the_past_alone(place: (Device, DType), seed: u64, most: usize) {
     let mut g = Gen::new(seed);
     let z = size(&mut g, most);
     for m in ALL {
         let x = m.inputs(&mut g, z);
-        // The other forms are not for bf16.
+        // The other forms do not support bf16.
         for form in forms(&mut g).into_iter().filter(|form| place.1 != DType::BF16 || matches!(form, Chunked(_))) {
             let (i, n) = (g.below(m.timed()), m.steps());
             let at = g.below(if i == 0 { z.t } else { z.t * n });
@@ -211,7 +211,7 @@ fn leaves_the_past_alone(place: (Device, DType), seed: u64, most: usize) {
     }
 }
 
-/// Inputs with edges drawn into them, and the size of the values.
+/// Inputs with extreme elements, and the size of the values.
 fn edges(m: Memory, g: &mut Gen, z: Size) -> (Vec<Tensor>, f64) {
     let mut x = m.inputs(g, z);
     let set = |x: &mut Tensor, f: &mut dyn FnMut(usize, f64) -> f64| {
@@ -228,7 +228,7 @@ fn edges(m: Memory, g: &mut Gen, z: Size) -> (Vec<Tensor>, f64) {
         _ => set(&mut x[4], &mut |_, _| if g.below(rare) == 0 { -0.0 } else { -8.0 }),
     }
     set(&mut x[3], &mut |_, y| if g.below(rare) == 0 { [0.0, 1.0, 2.0][g.below(3)] } else { y });
-    // Keys of zeros, or the same at several steps.
+    // Zero keys, or the same key at several steps.
     let (width, which) = (z.h * z.k, g.below(3));
     let rows = x[1].to_f64();
     let chosen: Vec<bool> = (0..rows.len() / width.max(1)).map(|_| g.below(rare) == 0).collect();
@@ -237,7 +237,7 @@ fn edges(m: Memory, g: &mut Gen, z: Size) -> (Vec<Tensor>, f64) {
         (1, true) => rows[i % width],
         _ => y,
     });
-    // Values may be of any size, as all is linear in them.
+    // Values may have any size, as results are linear in them.
     let unit = [1.0, 1e-25, 1e20][g.below(3)];
     for i in [2, 5] {
         set(&mut x[i], &mut |_, y| unit * y);
@@ -309,7 +309,7 @@ fn forms_agree_at_the_edges_on_the_device() {
     }
 }
 
-/// Decays over a thousand steps: sums of gates from the start have four digits left there.
+/// Decays over a thousand steps, where differences of gates summed from the start would have only four digits left.
 #[test]
 fn a_long_sequence_keeps_its_digits_in_single_precision() {
     let z = Size { b: 1, t: 1000, h: 1, k: 4, v: 4 };

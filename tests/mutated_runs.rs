@@ -1,6 +1,6 @@
-//! What is in a run's directory, damaged: an error that says so, never a panic, and never another result.
+//! A damaged run directory gives an error that says so, never a panic, and never another result.
 //!
-//! `TAPEZOO_CASES=100000 cargo test --test mutated_runs` tries as many of each kind.
+//! `TAPEZOO_CASES=100000 cargo test --test mutated_runs` tries this many of each kind.
 
 #![allow(clippy::unwrap_used)]
 
@@ -36,7 +36,7 @@ fn config() -> TrainConfig {
     TrainConfig::load(None, CONFIG.parse().unwrap()).unwrap()
 }
 
-/// A directory with one run that is finished, and its checkpoint after step 5 beside it.
+/// A directory with one finished run, and its checkpoint after step 5.
 struct Place {
     dir: tempfile::TempDir,
     cfg: TrainConfig,
@@ -64,7 +64,7 @@ impl Place {
         rundir::of(&self.runs(), "lstm", 3).join(name)
     }
 
-    /// What loading the checkpoint says.
+    /// The error of loading the checkpoint.
     fn load(&self, bytes: &[u8]) -> Result<usize, String> {
         let path = self.run(rundir::CHECKPOINT);
         fs::write(&path, bytes).unwrap();
@@ -79,7 +79,7 @@ impl Place {
 fn mutate(bytes: &mut Vec<u8>, rng: &mut Rng) {
     for _ in 0..rng.random_range(1..4) {
         let n = bytes.len().max(1);
-        // The header is small, and most is in it.
+        // The header is small, and has most of the information.
         let at = if rng.random_bool(0.5) { rng.random_range(0..n.min(2000)) } else { rng.random_range(0..n) };
         if at >= bytes.len() {
             return;
@@ -95,7 +95,7 @@ fn mutate(bytes: &mut Vec<u8>, rng: &mut Rng) {
                 let part = bytes[at..to].to_vec();
                 bytes.splice(at..at, part);
             }
-            // A number somewhere behind becomes another one.
+            // A number after some place is changed.
             _ => {
                 let Some(from) = (at..bytes.len()).find(|&i| bytes[i].is_ascii_digit()) else { continue };
                 let to = (from..bytes.len()).find(|&i| !bytes[i].is_ascii_digit()).unwrap_or(bytes.len());
@@ -119,7 +119,7 @@ fn a_damaged_checkpoint_is_refused() {
     let good = fs::read(place.run(rundir::CHECKPOINT)).unwrap();
     let header = u64::from_le_bytes(*good.first_chunk().unwrap()) as usize;
     assert_eq!(place.load(&good), Ok(5));
-    // Every number of the header belongs to the checksum, also where another would be plausible.
+    // The checksum covers every number of the header, even where another number would be plausible.
     for at in (8..8 + header).filter(|&at| good[at].is_ascii_digit()) {
         let mut bytes = good.clone();
         bytes[at] = if bytes[at] == b'9' { b'8' } else { bytes[at] + 1 };
@@ -140,14 +140,14 @@ fn a_damaged_checkpoint_is_refused() {
         let said = place.load(&bytes).expect_err("another file was accepted");
         assert!(said.contains("checkpoint.safetensors: ") && said.ends_with("delete it to begin this run anew"));
         assert!(said.len() < 1000 && !said.chars().any(|c| c.is_control()), "case {case}: {said:?}");
-        // With the checksum that belongs to it, every number is still looked at.
+        // With a matching checksum, every number is still validated.
         if checkpoint::seal(&mut bytes).is_ok() {
             sealed += 1;
             if let Ok(step) = place.load(&bytes) {
                 assert!(step <= place.cfg.steps, "case {case}: step {step}");
                 let path = place.run(rundir::CHECKPOINT);
                 let about = checkpoint::about(&path).unwrap();
-                // Or it is said of the metrics.
+                // Or the error is about the metrics.
                 let held = Held::now(path.parent().unwrap()).unwrap().unwrap();
                 assert!(
                     held.go_on(about.written()).is_err()
@@ -160,7 +160,7 @@ fn a_damaged_checkpoint_is_refused() {
     assert!(sealed > cases() / 10, "{sealed}");
 }
 
-/// A checkpoint with another value of one entry, and the checksum that belongs to it.
+/// A checkpoint with another value of one entry, and a matching checksum.
 fn with(good: &[u8], key: &str, value: Value) -> Vec<u8> {
     let header = 8 + u64::from_le_bytes(*good.first_chunk().unwrap()) as usize;
     let mut tree: Value = serde_json::from_slice(&good[8..header]).unwrap();
@@ -204,7 +204,7 @@ fn every_number_of_a_checkpoint_is_checked() {
         let said = place.load(&with(&good, key, value)).unwrap_err();
         assert!(said.contains(words), "{key}: no '{words}' in: {said}");
     }
-    // More metrics than there are, and others.
+    // More metrics than there were, and other ones.
     for (bytes, checksum, words) in [(1 << 60, 0, "fewer than"), (4, 7, "are not those that were there")] {
         let held = Held::now(&place.run("")).unwrap().unwrap();
         let written = Written { bytes, checksum: tapezoo::rng::Fnv1a(checksum) };
@@ -266,7 +266,7 @@ fn a_report_of_damaged_files_shows_the_rest_and_draws_only_numbers() {
     }
 }
 
-/// The notes of a report in whose figures there is nothing but numbers.
+/// The notes of a report, after a check that its figures contain only finite numbers.
 #[track_caller]
 fn drawn(dir: &Path, what: &str) -> Vec<String> {
     let report = report(&[dir.to_path_buf()], &ProgressBar::hidden()).unwrap();
@@ -313,7 +313,7 @@ fn numbers_that_cannot_be_drawn_are_left_out_and_said() {
     fs::write(&results, tree.to_string()).unwrap();
     let notes = drawn(&place.runs(), "length 0").join("\n");
     assert!(notes.contains("left out: \"accuracy at 0\""), "{notes}");
-    // A run that cannot be read is left out of the file's, and read from its own.
+    // A run that cannot be read in the common file is left out there, and read from its own file.
     tree["runs"][0]["params"] = "many".into();
     fs::write(&results, tree.to_string()).unwrap();
     let notes = drawn(&place.runs(), "params").join("\n");

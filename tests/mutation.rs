@@ -1,9 +1,8 @@
 //! Every barrier is needed: without it a test must fail, or the barrier should go.
 //!
-//! The emulator runs a kernel as if one `__syncthreads()` or `__syncwarp()` were not there
-//! (`TAPEZOO_EMU_WITHOUT=FILE:LINE`); nothing is compiled anew. With its checks on, the tests of the ops that use the
-//! file run as processes of their own, and one of them is expected to fail.
-//! The list: `cargo test --test mutation -- --nocapture`.
+//! The emulator runs a kernel without one `__syncthreads()` or `__syncwarp()` (`TAPEZOO_EMU_WITHOUT=FILE:LINE`);
+//! nothing is recompiled. With its checks on, the tests of the ops that use the file run as separate processes, and one
+//! of them must fail. The list: `cargo test --test mutation -- --nocapture`.
 
 #![allow(clippy::unwrap_used)]
 
@@ -18,7 +17,7 @@ use std::{
 };
 use tapezoo::cuda::emulator;
 
-/// One line with a barrier, and the ops whose tests should miss it.
+/// One line with a barrier, and the ops whose tests should fail without it.
 #[derive(Debug)]
 struct Barrier {
     place: String,
@@ -80,12 +79,12 @@ fn barriers() -> Vec<Barrier> {
     all
 }
 
-/// What is tried for a barrier, quick tries first: test binary, the one test of it to run if not all, cases, order.
+/// The runs tried for a barrier, quick ones first: test binary, the single test to run if not all, cases, order.
 type Try<'a> = (&'a Path, Option<&'a str>, usize, &'a str);
 
 fn tries<'a>(barrier: &Barrier, tests: &'a BTreeMap<String, PathBuf>) -> Vec<Try<'a>> {
     let (file, _) = barrier.place.rsplit_once(':').unwrap();
-    // Tests of their own have what kernels share; they say so.
+    // Code that kernels share has its own tests.
     let own = |name: &str| {
         let text = fs::read_to_string(root().join(format!("tests/{name}.rs"))).unwrap();
         if file.ends_with(".cuh") {
@@ -149,7 +148,7 @@ fn barriers_are_found_outside_comments() {
     assert_eq!(barrier_lines(text), [2, 4]);
 }
 
-/// A `#line` that names another file sends every report on the kernel astray, and no barrier of it would be found.
+/// A `#line` with a wrong file name misdirects every report on the kernel, and none of its barriers would be found.
 #[test]
 fn line_directives_name_their_own_file_and_line() {
     for path in sources(&["cu", "cuh"]) {

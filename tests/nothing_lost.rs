@@ -1,4 +1,4 @@
-//! Whatever ends a process, or works beside it: what was done is kept, and what is said of it is true.
+//! However a process ends, and whatever runs beside it: finished work is kept, and messages about it are true.
 
 #![cfg(unix)]
 #![allow(clippy::unwrap_used)]
@@ -73,15 +73,15 @@ fn says(text: &str, words: &[&str]) {
     }
 }
 
-/// Runs that last, with checkpoints all the time.
+/// Long runs with frequent checkpoints.
 const LONG: &str = "--models lstm --seeds 1 --steps 1000000 --train-len 8 --batch 8 --width 8 --heads 2 --head-dim 4 \
     --mlp 8 --eval-lens 8 --threads 1 --checkpoint-every 0.05";
 
-/// A run of no time.
+/// A very short run.
 const SHORT: &str = "--models lstm --seeds 2 --steps 5 --train-len 4 --batch 2 --width 4 --mlp 4 --eval-lens 4 --threads 1 \
     --checkpoint-every 0.001";
 
-/// `TAPEZOO_KILLS=200` tries as many moments.
+/// `TAPEZOO_KILLS=200` tries this many moments.
 #[test]
 fn killed_in_its_first_moments_it_starts_again() {
     let kills: u64 = env::var("TAPEZOO_KILLS").ok().and_then(|n| n.parse().ok()).unwrap_or(16);
@@ -120,7 +120,7 @@ fn our_own_unfinished_files_are_nothing_and_those_of_others_stay() {
     let (status, _, said) = place.run("parity", "--resume run");
     assert_eq!(status, Some(2));
     says(&said, &["holds no run yet"]);
-    // One that is being written is held by who writes it.
+    // A directory that is being written is locked by its writer.
     let held = fs::File::open(place.at(ours)).unwrap();
     held.lock().unwrap();
     assert_eq!(place.run("parity", &format!("{SHORT} --out run")).0, Some(0));
@@ -129,7 +129,7 @@ fn our_own_unfinished_files_are_nothing_and_those_of_others_stay() {
     fs::write(place.at("run/notes.tmp"), "mine").unwrap();
     assert_eq!(place.run("parity", &format!("{SHORT} --out run --force")).0, Some(0));
     assert!(!place.at(ours).exists() && place.at("run/notes.tmp").exists());
-    // With anything else in it, a directory is somebody's.
+    // A directory with any other file in it belongs to somebody.
     fs::create_dir(place.at("mine")).unwrap();
     fs::write(place.at("mine/notes.tmp"), "mine").unwrap();
     says(&place.run("parity", &format!("{SHORT} --out mine")).2, &["is not empty"]);
@@ -177,7 +177,7 @@ fn what_cannot_be_saved_is_not_said_to_be() {
     let place = Place::new();
     let mut child = place.start(&LONG.replace("0.05", "0").replace("--steps", "--out run --steps"));
     wait_for(&mut child, || place.at("run/lstm-seed0/metrics.jsonl").exists());
-    // Nothing can be renamed to what is a directory with something in it.
+    // A file cannot be renamed to a directory that is not empty.
     fs::create_dir_all(place.at("run/lstm-seed0/checkpoint.safetensors/x")).unwrap();
     thread::sleep(Duration::from_millis(100));
     let (status, _, said, _) = signalled(child, "-TERM");
@@ -195,7 +195,7 @@ fn a_signal_ends_a_long_step_and_a_hangup_saves() {
     says(&said, &["error: SIGHUP", "0 of 1 runs are finished, 1 saved", "--resume run"]);
     assert!(took < Duration::from_secs(2), "{took:?}");
 
-    // Under nohup, a terminal may go away.
+    // Under nohup, the terminal may close.
     let exe = env!("CARGO_BIN_EXE_parity");
     let mut ignoring = Command::new("sh");
     ignoring.arg("-c").arg(format!("trap '' HUP; exec {exe} {LONG} --out ignoring")).current_dir(place.0.path());
@@ -206,7 +206,7 @@ fn a_signal_ends_a_long_step_and_a_hangup_saves() {
     assert!(child.try_wait().unwrap().is_none(), "it heeded a signal that was to be ignored");
     assert_eq!(signalled(child, "-TERM").0, Some(143));
 
-    // One step of minutes.
+    // One step that takes minutes.
     let long = "--models lstm --seeds 1 --steps 3 --train-len 60000 --batch 16 --width 64 --eval-lens 8 --threads 1";
     let mut child = place.start(&format!("{long} --shards 1 --out step"));
     wait_for(&mut child, || place.at("step/lstm-seed0/metrics.jsonl").exists());
@@ -286,7 +286,7 @@ fn two_sweeps_at_once_share_the_runs() {
     }
 }
 
-/// `--force` deletes no run that another process is at work on, of whichever program.
+/// `--force` deletes no run that another process, of any program, is working on.
 #[test]
 fn force_deletes_nothing_that_is_at_work() {
     let place = Place::new();
@@ -295,7 +295,7 @@ fn force_deletes_nothing_that_is_at_work() {
     let (status, _, said) = place.run("parity", &format!("{SHORT} --out run --force"));
     assert_eq!(status, Some(2));
     says(&said, &["another process", "at work"]);
-    // As if the directory itself were free, as those of a sweep's points are.
+    // As if the directory itself were not locked, as for the points of a sweep.
     fs::remove_file(place.at("run/lock")).unwrap();
     let (status, _, said) = place.run("parity", &format!("{SHORT} --out run --force"));
     assert_eq!(status, Some(2));
@@ -335,7 +335,7 @@ fn a_finished_run_is_of_its_configuration_and_has_its_weights() {
     assert_eq!(place.run("parity", "--resume run").0, Some(0));
     assert!(place.at("run/lstm-seed1/weights.safetensors").exists());
 
-    // One bad result leaves the others in a report.
+    // One bad result does not remove the others from a report.
     fs::write(place.at("run/lstm-seed1/result.json"), "{\"model\": \"lst").unwrap();
     let (status, stdout, said) = place.run("report", "run");
     assert_eq!(status, Some(0), "{said}");
@@ -361,7 +361,7 @@ fn every_program_says_which_build_it_is() {
     says(&made_by, &["; kernels "]);
 }
 
-/// An evaluation of minutes, at the end and on the way: all steps before it are kept.
+/// An evaluation that takes minutes, at the end or in between: all steps before it are kept.
 #[test]
 fn a_signal_in_a_batch_of_an_evaluation_saves_the_training() {
     let place = Place::new();

@@ -1,5 +1,5 @@
-//! Every kernel through the real NVRTC, which needs neither a GPU nor a driver: that it compiles for sm_80 and sm_90,
-//! that nothing spills to memory, and how many registers and how much shared memory it takes.
+//! Every kernel through the real NVRTC, which needs neither a GPU nor a driver: it must compile for sm_80 and sm_90
+//! without spills to memory, and a table lists its registers and shared memory.
 //!
 //! It takes minutes: `cargo test --test nvrtc -- --ignored`. Where NVRTC is not found it says so and passes. It is looked for in the directories of `TAPEZOO_CUDA_LIBS`, in
 //! `target/nvrtc` (where `.ci/run` puts pip's package) and in the active Python environment.
@@ -19,8 +19,8 @@ use std::{
 };
 use tapezoo::{cuda::Module, kernels, tensor::DType};
 
-/// What is compiled: single and half precision for the oldest and the newest device that we name; double, which is
-/// there to check gradients by, once.
+/// The targets: single and half precision for the oldest and the newest device that we support; double precision, which
+/// only checks gradients, once.
 const TARGETS: [(DType, &str); 5] = [
     (DType::F32, "sm_80"),
     (DType::F32, "sm_90"),
@@ -28,11 +28,11 @@ const TARGETS: [(DType, &str); 5] = [
     (DType::BF16, "sm_90"),
     (DType::F64, "sm_90"),
 ];
-/// Threads of a block where the kernel does not say how many it may have (`__launch_bounds__`): no more are launched.
+/// Threads per block for kernels without `__launch_bounds__`: no more are launched.
 const THREADS: usize = 256;
-/// Of a multiprocessor, for one block.
+/// Registers of a multiprocessor, for one block.
 const REGISTERS: usize = 65536;
-/// What a kernel may have without asking the driver.
+/// Shared memory that a kernel may have without asking the driver.
 const SHARED: usize = 48 << 10;
 
 /// Directories that may hold pip's or a toolkit's NVRTC.
@@ -114,7 +114,7 @@ fn modules() -> Vec<Module> {
     found.into_values().collect()
 }
 
-/// What a kernel takes of a multiprocessor.
+/// The resources that a kernel takes.
 #[derive(Debug, Default)]
 struct Use {
     registers: usize,
@@ -147,7 +147,7 @@ fn before(text: &str, unit: &str) -> usize {
     text.split_once(unit).and_then(|(head, _)| number(head)).unwrap_or(0)
 }
 
-/// "ptxas info : Compiling entry function 'NAME' for …", and then what it takes.
+/// "ptxas info : Compiling entry function 'NAME' for …", and then its resources.
 fn parse(log: &str, ptx: &str) -> HashMap<String, Use> {
     let mut kernels = HashMap::new();
     for part in log.split("Compiling entry function '").skip(1) {
@@ -169,13 +169,13 @@ fn parse(log: &str, ptx: &str) -> HashMap<String, Use> {
     kernels
 }
 
-/// Why a kernel may not be as it is.
+/// The reason why a kernel is not acceptable.
 fn objections(u: &Use) -> Vec<String> {
     let mut all = vec![];
     if u.spilled > 0 {
         all.push(format!("spills {} bytes", u.spilled));
     }
-    // Registers are given out by eights.
+    // Registers are allocated in units of eight.
     if u.registers.next_multiple_of(8) * u.threads > REGISTERS {
         all.push(format!("{} registers for {} threads: fewer by __launch_bounds__", u.registers, u.threads));
     }
@@ -195,7 +195,7 @@ fn every_kernel_compiles_and_fits() {
     assert!(!modules.is_empty());
     let jobs: Vec<_> = modules.iter().flat_map(|m| TARGETS.map(|(dtype, arch)| (m, dtype, arch))).collect();
     let reports = side_by_side(&jobs, |(m, dtype, arch)| compile(m.name, &m.source(*dtype), arch));
-    // By kernel, what it takes for each target.
+    // For each kernel, its resources for each target.
     let (mut table, mut wrong) = (BTreeMap::<String, BTreeMap<String, Use>>::new(), vec![]);
     for ((module, dtype, arch), report) in jobs.iter().zip(reports) {
         let target = format!("{dtype} {arch}");
@@ -208,8 +208,8 @@ fn every_kernel_compiles_and_fits() {
         }
         for (name, u) in kernels {
             let what = format!("{} {name}", module.name.trim_end_matches(".cu"));
-            // Double precision is there to check gradients by: what it spills on its way past numbers that are not finite
-            // costs nobody anything.
+            // Double precision only checks gradients, so spills in its handling of numbers that are not finite do not
+            // matter.
             let spills = if *dtype == DType::F64 { 0 } else { u.spilled };
             let u = Use { spilled: spills, ..u };
             wrong.extend(objections(&u).into_iter().map(|why| format!("{what}, {target}: {why}")));

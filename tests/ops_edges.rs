@@ -1,4 +1,4 @@
-//! The basic ops at their edges: extreme numbers, empty tensors, and what a mistake in a formula is told.
+//! The basic ops at their edges: extreme numbers, empty tensors, and the panics for mistakes in a formula.
 
 mod device;
 
@@ -74,7 +74,8 @@ fn rows_of_zeros_have_finite_norms_and_gradients() {
     }
 }
 
-/// Sequences share lanes and scratch memory, and states are rounded up to four: nothing gets across.
+/// Sequences share vector registers and scratch memory, and states are padded to four: nothing leaks from one to
+/// another.
 #[test]
 fn what_is_not_finite_in_one_sequence_of_a_scan_stays_there() {
     let sizes = [(3, 5, 20, 3), (7, 4, 5, 2), (2, 3, 16, 4), (3, 4, 8, 4), (3, 4, 8, 3), (5, 4, 4, 6)];
@@ -110,10 +111,10 @@ fn what_is_not_finite_in_one_sequence_of_a_scan_stays_there() {
     }
 }
 
-/// Where states fade, exponentials are computed without looking for their upper end; here they must not be.
+/// Where states decay, exponentials are computed without an overflow check; here they need one.
 #[test]
 fn a_state_that_grows_beyond_all_bounds_is_infinite() {
-    // Widths at which the lanes are those of one sequence, of two, of four and of more.
+    // Widths at which a vector holds one sequence, two, four and more.
     for (e, (delta, a), s) in [16, 8, 4, 1].iter().flat_map(|&e| {
         let both = [(1.0, 100.0), (-1.0, -100.0)];
         both.into_iter().flat_map(move |rates| [(e, rates, 1.0), (e, rates, 2.0)])
@@ -131,8 +132,8 @@ fn a_state_that_grows_beyond_all_bounds_is_infinite() {
     }
 }
 
-/// The rate is multiplied by log₂ e, which of the largest is no number any more: e^(Δ a) is still 1 after no time and 0
-/// after any. What is undefined stays so, whatever bits it has.
+/// The rate is multiplied by log₂ e, which overflows for the largest rates: e^(Δ a) must still be 1 for Δ = 0 and 0
+/// otherwise. NaN stays NaN, whatever its bits.
 #[test]
 fn after_no_time_a_state_is_still_there_at_any_rate() {
     for (batch, e) in [(1, 16), (3, 8), (3, 4), (2, 1)] {
@@ -161,8 +162,8 @@ fn without_a_target_the_loss_and_its_gradient_are_zero() {
     assert_eq!((loss, g), (vec![0.0], vec![0.0; 15]));
 }
 
-/// Every op on shapes with an empty axis, in place of a batch, of time, and of both: no panic, and gradients of the
-/// inputs' shapes without NaN.
+/// Every op on shapes with an empty axis, for the batch, for time, and for both: no panic, and gradients of the inputs'
+/// shapes without NaN.
 #[test]
 fn empty_tensors_pass_through_every_op() {
     for (device, [b, t]) in device::all().into_iter().flat_map(|d| [[0, 3], [2, 0], [0, 0]].map(|sizes| (d, sizes))) {
@@ -237,7 +238,7 @@ thread_local! {
     static LAST: RefCell<(String, String, u32)> = const { RefCell::new((String::new(), String::new(), 0)) };
 }
 
-/// What a formula panics with, and on which line of which file.
+/// The message of a formula's panic, and its file and line.
 fn complaint(f: impl FnOnce()) -> (String, String, u32) {
     static HOOK: Once = Once::new();
     HOOK.call_once(|| {
@@ -259,7 +260,7 @@ fn complaint(f: impl FnOnce()) -> (String, String, u32) {
 /// Asserts that the formula panics on its own line with a message that has all of the words in it.
 macro_rules! complains {
     ($x:expr, $($word:literal),+) => {{
-        // On one line, which is the formula's.
+        // On one line, so that it is the formula's line.
         let ((message, file, at), line) = (complaint(|| { let _ = $x; }), line!());
         for word in [$($word),+] {
             assert!(message.contains(word), "'{message}' has no '{word}'");

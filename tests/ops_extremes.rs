@@ -1,6 +1,6 @@
 //! The simple ops at the ends of their numbers' range, on the CPU and on the device, against formulas in double precision:
-//! slopes where a function is flat, rows of huge and of tiny numbers, means that are large beside their spread, and what must
-//! not count whatever it is.
+//! slopes where a function is flat, rows of huge and of tiny numbers, means that are large compared with their spread,
+//! and elements that must not count, whatever they are.
 #![allow(clippy::unwrap_used)]
 
 mod device;
@@ -26,12 +26,12 @@ fn ints(v: &[i32]) -> Tensor {
     Tensor::from_vec(v.to_vec(), [v.len()])
 }
 
-/// `x` as this type has it.
+/// `x` rounded to this type.
 fn rounded(dtype: DType, x: f64) -> f64 {
     if dtype == DType::F32 { f64::from(x as f32) } else { x }
 }
 
-/// Numbers of either sign, away from zero, as f32 has them.
+/// f32 numbers of either sign, away from zero.
 fn away(g: &mut Gen, n: usize) -> Vec<f64> {
     (0..n).map(|_| rounded(DType::F32, g.uniform(0.5, 2.0) * if g.coin() { 1.0 } else { -1.0 })).collect()
 }
@@ -46,7 +46,7 @@ fn close(what: &str, got: &[f64], want: &[f64], relative: f64, absolute: f64) {
     }
 }
 
-/// By the largest of them.
+/// Relative to the largest element.
 #[track_caller]
 fn close_to_scale(what: &str, got: &[f64], want: &[f64], tolerance: f64) {
     let scale = want.iter().fold(0.0, |most: f64, x| most.max(x.abs()));
@@ -57,7 +57,7 @@ fn sigma(x: f64) -> f64 {
     1.0 / (1.0 + (-x).exp())
 }
 
-/// f(x) and its slope, of which the limits are 0 and 0 on the left, x and 1 on the right.
+/// f(x) and its slope, whose limits are 0 and 0 on the left, x and 1 on the right.
 fn within(far: f64, x: f64, f: impl Fn() -> (f64, f64)) -> (f64, f64) {
     match x {
         x if x < -far => (0.0, 0.0),
@@ -83,7 +83,7 @@ fn gelu(x: f64) -> (f64, f64) {
 
 type Function = (&'static str, for<'t> fn(Var<'t>) -> Var<'t>, fn(f64) -> (f64, f64));
 
-/// With ops in which the same function is written once more, of a column of numbers.
+/// With other ops that implement the same function, on a column of numbers.
 const FUNCTIONS: [Function; 17] = [
     ("exp", |x| x.exp(), |x| (x.exp(), x.exp())),
     ("expm1", |x| x.expm1(), |x| (x.exp_m1(), x.exp())),
@@ -101,7 +101,7 @@ const FUNCTIONS: [Function; 17] = [
     ("skip_gelu", |x| x.skip_gelu(none(x), filled(x, 0.0)), gelu_tanh),
     ("glu by its gate", |x| Var::concat(&[filled(x, 1.0), x], 1).glu(), |x| (sigma(x), sigma(x) * sigma(-x))),
     ("glu by what it lets through", |x| Var::concat(&[x, filled(x, 40.0)], 1).glu(), |x| (x, 1.0)),
-    // a σ(b) of b beside zeros of a product, which infinite numbers would make NaN.
+    // a σ(b) of b next to zeros of a product, which infinite numbers would make NaN.
     (
         "linear_glu",
         |x| x.linear_glu(Var::concat(&[one(x) * 0.0, one(x)], 0), ones_and_zeros(x)),
@@ -135,7 +135,7 @@ fn functions_and_their_slopes_are_right_however_far_out() {
     x.extend([0.0, -0.0, f64::NAN]);
     for (device, dtype) in places() {
         for (name, f, formula) in FUNCTIONS {
-            // What is infinite beside a zero weight is NaN by itself.
+            // An infinite value with weight zero gives NaN by itself.
             let finite = name == "linear_glu";
             let x: Vec<f64> = x.iter().copied().filter(|x| !finite || x.is_finite()).collect();
             let column = [tensor(x.clone(), [x.len(), 1])];
@@ -185,7 +185,7 @@ fn what_a_softmax_does_not_see_has_no_effect_whatever_it_is() {
                 let what = format!("{n} columns, {dtype} on {device}, {value} where nobody looks");
                 let wild = run(with(&x, value), with(&u, value), |x| x[0].causal_softmax(0));
                 assert_eq!(wild, tame, "{what}");
-                // Hidden by −∞ instead.
+                // Masked by −∞ instead.
                 let masked = run(with(&x, -INF), with(&u, value), |x| x[0].softmax());
                 let tolerance = if dtype == DType::F32 { 1e-6 } else { 1e-14 };
                 masked.iter().zip(&tame).for_each(|(got, want)| close(&what, got, want, tolerance, tolerance));
@@ -237,7 +237,8 @@ fn rows_that_do_not_count_add_nothing_to_the_loss_whatever_they_hold() {
     }
 }
 
-/// The loss of a sure model is small, and so is its gradient at the target: less one, it would have no digits.
+/// The loss of a confident model is small, and so is its gradient at the target: computed as p − 1 it would have no
+/// digits.
 #[test]
 fn the_loss_of_a_sure_model_and_its_gradient_have_their_digits() {
     for (device, dtype) in places() {
@@ -253,7 +254,7 @@ fn the_loss_of_a_sure_model_and_its_gradient_have_their_digits() {
             close(&format!("loss of {n} classes, {dtype} on {device}"), &got[0], &[sum.ln_1p()], tolerance, 0.0);
             close(&format!("slope of {n} classes, {dtype} on {device}"), &got[1], &slopes, tolerance, 0.0);
         }
-        // A target without any probability: an infinite loss with a gradient that leads away from it.
+        // A target of probability 0: an infinite loss, with a gradient that reduces it.
         let x = tensor(vec![-INF, 0.0, 0.0], [1, 3]);
         let got = evaluate(device, dtype, &[x, ints(&[0])], None, |x| x[0].cross_entropy(x[1], -1));
         assert_eq!(got, [vec![INF], vec![-1.0, 0.5, 0.5]], "{dtype} on {device}");
@@ -287,7 +288,7 @@ fn norms_of_huge_and_tiny_rows_are_those_of_ordinary_ones() {
                 };
                 let (mut got, want, tame) =
                     (run(device, dtype, &wild), run(Device::Cpu, DType::F64, &x), run(device, dtype, &x));
-                // The rows beside them stay as they are, to the bit.
+                // The other rows keep every bit.
                 for i in (0..rows * n).filter(|&i| powers[i / n % 5] == 0) {
                     assert_eq!([got[0][i], got[1][i]], [tame[0][i], tame[1][i]], "{what}");
                 }
@@ -300,7 +301,7 @@ fn norms_of_huge_and_tiny_rows_are_those_of_ordinary_ones() {
     }
 }
 
-/// Multiples of the last place of the mean, which is added to them without rounding.
+/// Multiples of the mean's last digit, so that adding the mean does not round.
 #[test]
 fn a_mean_that_is_large_beside_the_spread_is_subtracted_with_all_its_digits() {
     for (device, dtype) in places() {
@@ -311,7 +312,7 @@ fn a_mean_that_is_large_beside_the_spread_is_subtracted_with_all_its_digits() {
             let (rows, g) = (40, &mut Gen::new(n as u64));
             let x: Vec<f64> = (0..rows * n).map(|_| place * (g.below(101) as f64 - 50.0)).collect();
             let (w, u) = (tensor(away(g, n), [n]), tensor(away(g, rows * n), [rows, n]));
-            // Every other row, so that both kinds stand side by side.
+            // Every other row, so that both kinds are next to each other.
             let far = x.iter().enumerate().map(|(i, x)| x + if i / n % 2 == 0 { mean } else { 0.0 }).collect();
             let run = |device, dtype, x: Vec<f64>| {
                 evaluate(device, dtype, &[tensor(x, [rows, n]), w.clone()], Some(&u), |x| {
@@ -367,7 +368,8 @@ fn a_quotient_has_its_gradient_where_squares_overflow() {
     }
 }
 
-/// Sums over time: what comes later has no effect before; and no tap is multiplied with what it does not meet.
+/// Sums over time: later elements do not affect earlier results, and no tap is multiplied with elements outside its
+/// window.
 #[test]
 fn a_convolution_and_a_running_sum_do_not_look_ahead() {
     for (device, dtype) in places() {
@@ -410,7 +412,7 @@ fn a_convolution_and_a_running_sum_do_not_look_ahead() {
     }
 }
 
-/// Also of integers that the device itself has moved.
+/// Also for integers that the device itself has moved.
 #[test]
 fn an_index_out_of_range_is_the_same_error_everywhere() {
     let complaint = |device, f: for<'t> fn(&[Var<'t>]) -> Var<'t>, id: i32| {

@@ -32,13 +32,13 @@ fn row(x: &[f64], r: usize, n: usize) -> &[f64] {
     &x[r * n..(r + 1) * n]
 }
 
-/// One value a row.
+/// One value per row.
 fn by_row(x: &Tensor, f: impl Fn(&[f64]) -> f64) -> Vec<f64> {
     let (x, n) = (x.to_f64(), x.shape().last());
     x.chunks(n).map(f).collect()
 }
 
-/// One row a row.
+/// One row per row of the input.
 fn rows(x: &Tensor, f: impl Fn(usize, &[f64]) -> Vec<f64>) -> Vec<f64> {
     let (x, n) = (x.to_f64(), x.shape().last());
     x.chunks(n).enumerate().flat_map(|(i, x)| f(i, x)).collect()
@@ -74,7 +74,7 @@ fn a_product_in_parts_is_the_product_cut() {
     }
 }
 
-/// What a norm makes of a row, forward and backward, with the row alone and among others.
+/// A norm of a row, forward and backward, with the row alone and among others.
 #[test]
 fn the_other_rows_do_not_change_the_norm_of_a_row() {
     let g = &mut Gen::new(7);
@@ -130,7 +130,7 @@ proptest! {
         close(&eval(&[&x], |x| x[0].tril(diag)), [a, b, c], &index([a, b, c], &|i, j, k| {
             if k as isize > j as isize + diag { 0.0 } else { at(i, j, k) }
         }));
-        // What was cut and joined again is whole, along every axis.
+        // Parts that are cut and joined again equal the whole, along every axis.
         for axis in 0..3 {
             let size = x.shape().dims()[axis];
             let cut = g.below(size + 1);
@@ -244,7 +244,7 @@ proptest! {
         let (b, t, d, w) = (g.size(3), g.size(8), g.size(20), g.size(5));
         let (x, taps, bias, state) = (g.normal([b, t, d]), g.normal([d, w]), g.normal([d]), g.normal([b, w - 1, d]));
         let whole = eval(&[&x, &taps, &bias, &state], |x| x[0].causal_conv1d(x[1], Some(x[2]), x[3]));
-        // The definition, on the inputs with the state in front.
+        // The definition, on the inputs with the state before them.
         let all = eval(&[&state, &x], |x| Var::concat(x, 1)).to_f64();
         let mut want = vec![];
         for i in 0..b { for s in 0..t { for c in 0..d {
@@ -278,7 +278,7 @@ proptest! {
             (1.0 - s) * x[0].cross_entropy(x[1], -100) + s * every
         });
         close(&eval(&[&x, &all], |x| x[0].cross_entropy_smoothed(x[1], -100, s)), [], &[mixed.item()]);
-        // Rows of another target that is ignored change nothing, however wild their logits.
+        // Rows whose target is ignored change nothing, however extreme their logits.
         let wild = g.range([n, c], -1e3, 1e3);
         targets.resize(2 * n, -100);
         let more = ints(&targets, [2 * n]);
@@ -303,7 +303,8 @@ fn a_maximum_of_something_undefined_is_undefined() {
     assert!(eval(&[&x], |x| x[0].softmax().sum()).item().is_nan());
 }
 
-/// dw = Σ g x̂ and db = Σ g over any number of rows, which go side by side, those of four entries by sixteens.
+/// dw = Σ g x̂ and db = Σ g over any number of rows, which are computed several at a time, sixteen at a time for rows
+/// of four elements.
 #[test]
 fn gradients_of_norms_weights_are_the_sums_over_all_rows() {
     const EPS: f64 = 1e-5;
@@ -340,12 +341,11 @@ fn gradients_of_norms_weights_are_the_sums_over_all_rows() {
     }
 }
 
-/// A skip and what follows it in one op are the sums, products and functions that they are: rows narrow and wide, few
-/// and many.
+/// A skip connection and the function after it as one op equal their parts: rows narrow and wide, few and many.
 #[test]
 fn a_skip_in_one_op_is_its_formula() {
     skip("gated_skip", |y, d, x, z, fused| if fused { y.gated_skip(d, x, z) } else { (y + d * x) * z.silu() });
-    // It has no z: the result is multiplied by it, so that both formulas have four inputs.
+    // It has no z; the result is multiplied by z so that both formulas have four inputs.
     skip("skip_gelu", |y, d, x, z, fused| z * if fused { y.skip_gelu(d, x) } else { (y + d * x).gelu_tanh() });
 }
 
@@ -363,7 +363,7 @@ fn skip(name: &str, formula: impl for<'t> Fn(Var<'t>, Var<'t>, Var<'t>, Var<'t>,
                     std::array::from_fn(|i| if wanted[i] { tape.leaf(&inputs[i]) } else { tape.constant(&inputs[i]) });
                 let [y, d, x, z] = vars;
                 let o = formula(y, d, x, z, fused);
-                // Gradients are written first, or added to others; z's is not.
+                // Gradients are written first or added to others, except z's.
                 let others =
                     if added { [y, d, x].map(|x| x.square().sum()).into_iter().reduce(|a, b| a + b) } else { None };
                 let loss = (o * tape.constant(&c.cast(dtype))).sum();
@@ -385,7 +385,7 @@ fn skip(name: &str, formula: impl for<'t> Fn(Var<'t>, Var<'t>, Var<'t>, Var<'t>,
             });
             for (what, (a, b)) in ["o", "dy", "dd", "dx", "dz"].iter().cycle().zip(pairs) {
                 let size = b.iter().fold(1.0, |m: f64, b| m.max(b.abs()));
-                // What is undefined is wrong by more than any number.
+                // NaN counts as an infinite error.
                 let off = a.iter().zip(b).map(|(a, b)| if a == b { 0.0 } else { (a - b).abs() });
                 let error = off.fold(0.0, |m: f64, e| if e.is_nan() { f64::INFINITY } else { m.max(e) });
                 let allowed = if dtype == DType::F64 { 1e-13 } else { 3e-6 };
@@ -398,8 +398,8 @@ fn skip(name: &str, formula: impl for<'t> Fn(Var<'t>, Var<'t>, Var<'t>, Var<'t>,
     }
 }
 
-/// The gradient of each row of a table [V, N] is the sum of those of its copies, of few kinds and of many rows too, which
-/// are added up in other orders: of small integers it is the same to the bit.
+/// The gradient of each row of a table [V, N] is the sum of the gradients of its copies, also for few distinct rows and
+/// for many, which are summed in other orders: with small integers the bits are the same.
 #[test]
 fn a_rows_gradient_is_the_sum_of_its_copies() {
     let g = &mut Gen::new(11);
@@ -417,7 +417,7 @@ fn a_rows_gradient_is_the_sum_of_its_copies() {
     }
 }
 
-/// A long sum in single precision of one number after another would lose more digits than this.
+/// Adding many numbers one after another in single precision would lose more digits than this.
 #[test]
 fn a_rows_gradient_of_many_copies_has_its_digits() {
     let g = &mut Gen::new(12);
@@ -432,7 +432,7 @@ fn a_rows_gradient_of_many_copies_has_its_digits() {
     }
 }
 
-/// That of a table from which rows were copied and multiplied by c.
+/// The gradient of a table from which rows were copied and multiplied by c.
 fn table_grad(w: &Tensor, ids: &Tensor, c: &Tensor) -> Tensor {
     let tape = Tape::default();
     tape.poison(true);

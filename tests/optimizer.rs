@@ -1,4 +1,5 @@
-//! Adam in single precision against its formula in double, on the CPU and on the device; norms beyond the squares' range.
+//! Adam in single precision against its formula in double, on the CPU and on the device; norms whose squares overflow
+//! or underflow.
 #![allow(clippy::unwrap_used)]
 
 mod device;
@@ -40,7 +41,7 @@ fn run(device: Device, dtype: DType, config: AdamConfig, max: f64, grads: &[Vec<
     (p.to_f64(), norm)
 }
 
-/// The same by the paper.
+/// The same by the paper's formula.
 fn formula(AdamConfig { betas: [b1, b2], eps, .. }: AdamConfig, grads: &[Vec<f64>]) -> Vec<f64> {
     let (mut p, mut m, mut v) = (vec![0.0; grads[0].len()], vec![0.0; grads[0].len()], vec![0.0; grads[0].len()]);
     for (t, g) in (1..).zip(grads) {

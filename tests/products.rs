@@ -1,4 +1,4 @@
-//! Matrix products against sums in double precision: any sizes, strides and starts, inside of larger memory; and with
+//! Matrix products against sums in double precision: any sizes, strides and offsets within larger memory; and with
 //! operands rounded to bf16, where the processor has such products.
 
 use half::bf16;
@@ -11,7 +11,7 @@ use tapezoo::{
     train::{Trainer, config::TrainConfig},
 };
 
-/// Whether there are products in bf16 here; a test that finds none says that it was skipped.
+/// Whether this processor has bf16 products; a test without them reports that it was skipped.
 fn has_bf16(test: &str) -> bool {
     let found = Products::Bf16.check_processor();
     if let Err(why) = &found {
@@ -20,7 +20,7 @@ fn has_bf16(test: &str) -> bool {
     found.is_ok()
 }
 
-/// A matrix in memory that has more than it.
+/// A matrix within larger memory.
 #[derive(Clone, Debug)]
 struct Within {
     memory: Vec<f32>,
@@ -28,7 +28,7 @@ struct Within {
 }
 
 impl Within {
-    /// Numbers of about 1 in the matrix, NaN everywhere else: if it reached a result, the result would be NaN.
+    /// Elements of about 1 in the matrix, NaN everywhere else: a read outside the matrix would make a result NaN.
     fn new(rows: usize, cols: usize, layout: Layout, seed: usize) -> Within {
         let Layout { transposed, gap, step } = layout;
         let (r, c) = if transposed { (cols, rows) } else { (rows, cols) };
@@ -56,9 +56,9 @@ impl Within {
 #[derive(Clone, Copy, Debug)]
 struct Layout {
     transposed: bool,
-    /// Between rows.
+    /// Stride between rows.
     gap: usize,
-    /// From number to number in a row.
+    /// Stride within a row.
     step: usize,
 }
 
@@ -77,12 +77,12 @@ fn size() -> impl Strategy<Value = usize> {
     prop_oneof![0..6usize, (select(edges.to_vec()), 0..4usize).prop_map(|(n, d)| n + d - 1)]
 }
 
-/// As many steps as k often has, and sometimes more than are taken at once.
+/// Common sizes of k, and some that exceed one pass.
 fn steps() -> impl Strategy<Value = usize> {
     prop_oneof![6 => size(), 1 => 250..260usize, 1 => 510..780usize]
 }
 
-/// y = start + alpha a b, with y's memory around it as it was; `start` is 0 for nothing, 1 for y, 2 for a row.
+/// y = start + alpha a b, with the memory around y unchanged; `start` 0: zero, 1: y, 2: a row.
 fn agrees(
     products: Products,
     (m, k, n): (usize, usize, usize),
@@ -156,7 +156,7 @@ proptest! {
     }
 }
 
-/// The shapes that have kernels of their own: narrow ones with rows of four and of more, tall ones transposed.
+/// The shapes with their own kernels: narrow ones with rows of four and more, tall ones transposed.
 #[test]
 fn narrow_and_tall_products() {
     let plain = Layout { transposed: false, gap: 0, step: 1 };
@@ -174,7 +174,7 @@ fn narrow_and_tall_products() {
     }
 }
 
-/// An affine layer and what follows it, as one op or as its parts.
+/// A linear layer and the activation after it, as one op or as its parts.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum After {
     Nothing,
@@ -196,7 +196,7 @@ impl After {
         }
     }
 
-    /// What follows z = x wᵀ + b, of which SiLU is given x wᵀ.
+    /// The function after z = x wᵀ + b; SiLU gets x wᵀ.
     fn of<'t>(self, z: Var<'t>) -> Var<'t> {
         match self {
             After::Nothing => z,
@@ -207,8 +207,8 @@ impl After {
     }
 }
 
-/// Affine layers and their activations go over many rows in parts, and give the values and gradients of the product that
-/// they are: also where dx is added to another gradient.
+/// Linear layers and their activations compute many rows in parts, and equal the values and gradients of the separate
+/// ops, also where dx is added to another gradient.
 #[test]
 fn linear_in_parts_is_linear() {
     for (rows, i, o) in [(600, 200, 60), (513, 4, 300), (1000, 129, 130), (1024, 64, 256)] {
@@ -241,7 +241,7 @@ fn linear_in_parts_is_linear() {
     }
 }
 
-/// In parts (with AVX2) or not, rows have the same bits: also the last few, which make no part of their own.
+/// Rows have the same bits in parts (with AVX2) or without, also the last few, which do not fill a part.
 #[test]
 fn a_layer_in_parts_is_the_layer_of_the_whole() {
     const ACTIVATED: [After; 3] = [After::Gelu, After::Silu, After::Glu];
@@ -258,8 +258,8 @@ fn a_layer_in_parts_is_the_layer_of_the_whole() {
     }
 }
 
-/// The first steps of every model in bf16 go the way of those in single precision; and Linear and Matmul take it from
-/// the tape.
+/// The first steps of every model with bf16 products stay close to single precision; and Linear and Matmul read the
+/// setting from the tape.
 #[test]
 fn training_in_bf16_follows_single_precision() {
     if !has_bf16("training_in_bf16_follows_single_precision") {
@@ -287,7 +287,7 @@ fn training_in_bf16_follows_single_precision() {
     }
 }
 
-/// What cannot be is refused, with what to do about it.
+/// Invalid settings are refused, with a remedy.
 #[test]
 fn bf16_needs_the_cpu_and_single_precision() {
     let refused = |more: &str| {
@@ -307,7 +307,7 @@ fn bf16_needs_the_cpu_and_single_precision() {
     }
 }
 
-/// A run directory says which products made it, and a run that goes on has them.
+/// A run directory records its kind of products, and a resumed run keeps it.
 #[test]
 fn products_are_kept_by_a_run_directory() {
     if !has_bf16("products_are_kept_by_a_run_directory") {

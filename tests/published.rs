@@ -1,5 +1,5 @@
-//! The published models' defects, stated as facts. That they compute what the published code computes is shown by
-//! the fixtures in `tests/fixtures/published`.
+//! The published models' defects, stated as facts. The fixtures in `tests/fixtures/published` show that the models
+//! agree with the published code.
 #![allow(clippy::unwrap_used)]
 
 use std::panic::catch_unwind;
@@ -50,7 +50,7 @@ fn logits(m: &mut Published, tokens: &[i32], training: bool) -> Vec<f64> {
     y.unwrap().value().to_f64()
 }
 
-/// At which positions of each row do the logits change when token 12 of row 0 does?
+/// The positions of each row whose logits change with token 12 of row 0.
 fn reach(name: &str, training: bool) -> [Vec<usize>; B] {
     reach_of(model(name), training)
 }
@@ -86,8 +86,8 @@ fn batch_norm_mixes_rows_and_future_in_training_but_not_in_evaluation() {
     assert_eq!(reach("lru", false), [(12..T).collect(), vec![], vec![]]);
 }
 
-/// Store the value e₁ under the key e₀, then ask for e₀: a memory gives e₁. One whose diagonal alone is read gives
-/// nothing.
+/// Store the value e₁ under the key e₀, then ask for e₀: a memory gives e₁; a memory of which only the diagonal is read
+/// gives 0.
 #[test]
 fn a_value_in_another_channel_than_its_key_is_never_read() {
     let tape = Tape::new(Device::Cpu);
@@ -109,7 +109,7 @@ fn a_value_in_another_channel_than_its_key_is_never_read() {
     assert_eq!(read(delta_net::recurrent(q, k, v, beta, zeros(&[1, 1, 2, 2]), 1.0).0), [0.0, 1.0]);
 }
 
-/// Written with the whole matrix and a reading of its diagonal, as published, it is the same numbers.
+/// The published code, with the whole matrix and a read of its diagonal, gives the same numbers.
 #[test]
 fn the_diagonal_alone_is_what_the_published_einsum_reads() {
     let (t, d) = (7, 3);
@@ -141,7 +141,7 @@ fn delta_net_without_normalised_keys_flips_and_grows() {
     for (key, factor) in [(2.0, -1.0), (3.0, -3.5)] {
         let tape = Tape::new(Device::Cpu);
         let row = |v: &[f64]| tape.constant(&Tensor::from_vec(v.to_vec(), [1, 4, 1, 1]));
-        // First w = ½ · 2 · 1 = 1, then nothing but keys.
+        // First w = ½ · 2 · 1 = 1, then only keys.
         let (q, k, v) = (row(&[1.0; 4]), row(&[2.0, key, key, key]), row(&[1.0, 0.0, 0.0, 0.0]));
         let o = published::delta_net::memory(q, k, v, tape.full([1, 4, 1], DType::F64, 0.5));
         assert_eq!(o.value().to_f64(), (0..4).map(|i| f64::powi(factor, i)).collect::<Vec<_>>());

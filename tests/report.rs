@@ -1,4 +1,4 @@
-//! The report: made-up run directories, and what the page and the figures say of them.
+//! The report: synthetic run directories, and their page and figures.
 
 #![allow(clippy::unwrap_used)]
 
@@ -66,7 +66,7 @@ fn make(paths: &[&Path]) -> Report {
     report(&paths.iter().map(PathBuf::from).collect::<Vec<_>>(), &ProgressBar::hidden()).unwrap()
 }
 
-/// The error of these paths, which has all of `words`.
+/// The error for these paths contains all `words`.
 #[track_caller]
 fn refused(path: &Path, words: &[&str]) {
     let error = report(&[path.to_path_buf()], &ProgressBar::hidden()).err().unwrap().to_string();
@@ -186,7 +186,7 @@ fn a_killed_run_is_shown_as_far_as_it_came() {
         assert!(report.page.contains(words), "{words}");
     }
     assert_eq!(polylines(&report.figures[1].1).iter().map(Vec::len).collect::<Vec<_>>(), [5, 2]);
-    // One that finished before the results of all were written.
+    // A run that finished before the common results were written.
     let result = "{\"model\":\"gpt\",\"seed\":0,\"form\":\"f\",\"device\":\"cpu\",\"params\":77,\"steps\":40,\
                   \"steps_per_s\":9,\"wall_s\":1,\"accuracy\":{\"32\":0.123}}";
     fs::write(late.join("result.json"), result).unwrap();
@@ -210,7 +210,7 @@ fn other_tasks_and_settings_are_sections_of_their_own() {
     run_dir(&dir.path().join("a"), CONFIG, &["lstm"]);
     run_dir(&dir.path().join("deep/b"), &CONFIG.replace("0.005", "0.25"), &["lstm"]);
     run_dir(&dir.path().join("deep/c"), &CONFIG.replace("\"parity\"", "\"dyck\"\ntypes = 2\ndepth = 4"), &["gpt"]);
-    // The same settings and another model and seeds: with the first.
+    // The same settings with another model and seeds are shown with the first.
     run_dir(&dir.path().join("d"), &CONFIG.replace("seeds = 2", "seeds = 5"), &["gpt"]);
     fs::create_dir(dir.path().join("e")).unwrap();
     fs::write(dir.path().join("e/config.toml"), "not = [a run").unwrap();
@@ -267,7 +267,7 @@ fn what_cannot_be_read_is_named_and_nothing_is_overwritten() {
     run_dir(&run, CONFIG, &["lstm"]);
     assert_eq!(program(&run), (Some(0), String::new()));
     assert!(fs::read_to_string(out.join("report.html")).unwrap().contains("</html>"));
-    // The figures are beside the page, and nothing half written.
+    // The figures are beside the page, and no partial file is left.
     assert_eq!(fs::read_dir(&out).unwrap().count(), 1 + 7);
 }
 
@@ -284,7 +284,7 @@ fn axes_are_marked_at_nice_numbers() {
     let kept: Vec<f64> = many.ticks.iter().filter(|t| !t.1.is_empty()).map(|t| t.0).collect();
     assert_eq!(kept.last(), Some(&100.0));
     assert!(kept.windows(2).all(|w| w[1] - w[0] >= 4.0 + 9.0) && kept.len() >= 4, "{kept:?}");
-    // In between, a larger number is never further back.
+    // In between, a larger number is never placed before a smaller one.
     for axis in [Axis::linear(0.0, 7.0, 5), Axis::log(1e-5, 7.0)] {
         let at: Vec<f64> = (0..=70).map(|i| axis.at(f64::from(i) / 10.0)).collect();
         assert!(at.windows(2).all(|w| w[0] <= w[1]) && at[0] == 0.0 && at[70] == 1.0);

@@ -1,4 +1,4 @@
-//! Runs that are interrupted at any moment go on to the same bits.
+//! Runs that are interrupted at any moment continue to the same bits.
 
 #![allow(clippy::unwrap_used)]
 
@@ -15,7 +15,7 @@ use tapezoo::{
     train::{Trainer, config::TrainConfig},
 };
 
-/// Some seconds of work in all, with evaluations on the way.
+/// Some seconds of work, with evaluations in between.
 const SMALL: &str = "--models lstm,gpt --seeds 2 --steps 1200 --train-len 8 --batch 8 --width 8 --heads 2 --head-dim 4 \
     --mlp 8 --eval-lens 8,12 --eval-every 250 --threads 2 --checkpoint-every 0.02";
 
@@ -38,7 +38,7 @@ fn run(flags: &str) -> (Option<i32>, String, String) {
     (status.code(), String::from_utf8(stdout).unwrap(), String::from_utf8(stderr).unwrap())
 }
 
-/// What must not depend on interruptions: the files of every run, but for the time that `result.json` tells.
+/// The results that must not depend on interruptions: the files of every run, except for the time in `result.json`.
 fn files(dir: &Path) -> BTreeMap<String, Vec<u8>> {
     let mut all = BTreeMap::new();
     for run in fs::read_dir(dir).unwrap().map(|e| e.unwrap().path()).filter(|p| p.is_dir()) {
@@ -68,7 +68,7 @@ fn assert_same(a: &Path, b: &Path) {
     }
 }
 
-/// A moment that is not the same in any two tests.
+/// A moment that differs from test to test.
 fn random_millis(range: std::ops::Range<u64>) -> Duration {
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().subsec_nanos();
     Duration::from_millis(range.start + u64::from(now / 1000) % (range.end - range.start))
@@ -119,7 +119,7 @@ fn killed_at_random_moments_a_run_goes_on_to_the_same_bits() {
     assert!(kills >= 2, "too quick to be killed");
     assert_same(&whole, &torn);
 
-    // It says so when there is nothing left to do, and prints the same table but for the times.
+    // It says so when nothing is left to do, and prints the same table except for the times.
     let before = files(&torn);
     let (status, again, said) = run(&resume(&torn));
     assert_eq!(status, Some(0), "{said}");
@@ -137,7 +137,7 @@ fn signals_save_every_run_and_stop_the_program() {
     // Long enough not to be over before the second signal comes, on any machine.
     let long = |dir: &Path| out(dir).replace("--steps 1200", "--steps 6000");
     assert_eq!(run(&long(&whole)).0, Some(0));
-    // Without checkpoints on the way: what there is was written on the signal.
+    // Without periodic checkpoints: the only checkpoint was written on the signal.
     let quiet = |flags: String| flags.replace("--checkpoint-every 0.02", "--checkpoint-every 0");
     let mut flags = quiet(long(&torn));
     for (name, status) in [("-TERM", 143), ("-INT", 130)] {
@@ -158,7 +158,7 @@ fn signals_save_every_run_and_stop_the_program() {
     assert_same(&whole, &torn);
 }
 
-/// A directory with runs that stand somewhere in the middle.
+/// A directory with half-finished runs.
 fn interrupted(dir: &Path) {
     let mut child = command(&out(dir)).spawn().unwrap();
     wait_for(|| has_checkpoint(dir) && dir.join("gpt-seed0/checkpoint.safetensors").exists(), &mut child);
@@ -181,7 +181,7 @@ fn checkpoints_that_are_none_are_refused_and_kept() {
         bytes
     };
     let replaced = |a: &str, b: &str| {
-        // Of the same length, so that the header's is right.
+        // Of the same length, so that the header's length stays right.
         assert_eq!(a.len(), b.len());
         let at = good.windows(a.len()).position(|w| w == a.as_bytes()).unwrap();
         with(&|bytes| bytes[at..at + a.len()].copy_from_slice(b.as_bytes()))
@@ -219,12 +219,12 @@ fn checkpoints_that_are_none_are_refused_and_kept() {
         assert!(fs::read(&path).unwrap() == bytes, "the checkpoint was overwritten");
         assert!(fs::read(own.join("metrics.jsonl")).unwrap() == metrics && !own.join("result.json").exists());
     }
-    // Metrics that are shorter than the checkpoint says have lost something.
+    // Metrics shorter than the checkpoint says are incomplete.
     fs::write(&path, &good).unwrap();
     fs::write(own.join("metrics.jsonl"), "").unwrap();
     let (status, stdout, _) = run(&resume(&runs));
     assert!(status == Some(1) && stdout.contains("fewer than"), "{stdout}");
-    // Without the checkpoint the run begins anew, and all is well.
+    // Without the checkpoint the run starts again, and succeeds.
     fs::remove_file(&path).unwrap();
     assert_eq!(run(&resume(&runs)).0, Some(0));
     let whole = dir.path().join("whole");
@@ -260,18 +260,18 @@ fn only_a_run_directory_is_resumed_and_only_as_it_was() {
     let said = String::from_utf8(dyck.stderr).unwrap();
     assert!(said.contains("task"), "{said}");
     assert!(before == files(&runs), "something was written");
-    // Flags that say the same are no harm.
+    // Flags with the same values are allowed.
     assert_eq!(run(&format!("{} --lr 0.005 --steps 1200", resume(&runs))).0, Some(0));
 }
 
 #[test]
 fn two_processes_do_not_work_on_one_run() {
     let dir = tempfile::tempdir().unwrap();
-    // One run, or the second process would take those that the first has not begun.
+    // One run: otherwise the second process would take the runs that the first has not started.
     let one = out(dir.path()).replace("lstm,gpt --seeds 2", "gpt --seeds 1");
     let mut child = command(&one).spawn().unwrap();
     wait_for(|| dir.path().join("gpt-seed0/metrics.jsonl").exists(), &mut child);
-    // Neither to go on with it, nor to delete it.
+    // Neither to resume it nor to delete it.
     for flags in [resume(dir.path()), format!("{one} --force"), one.clone()] {
         let (status, stdout, said) = run(&flags);
         assert_eq!((status, stdout.as_str()), (Some(2), ""), "{said}");

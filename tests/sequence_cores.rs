@@ -23,7 +23,7 @@ fn step<'t>(x: Var<'t>, t: usize) -> Var<'t> {
     x.narrow(1, t, 1).reshape([b, d])
 }
 
-/// Steps [B, D] as [B, T, D]; `like` is the shape for none.
+/// Steps [B, D] as [B, T, D]; `like` has the shape for no steps.
 fn stack<'t>(steps: &[Var<'t>], like: Var<'t>) -> Var<'t> {
     let steps: Vec<_> = steps.iter().map(|h| h.reshape([h.shape().at(0), 1, h.shape().at(1)])).collect();
     if steps.is_empty() { like * 1.0 } else { Var::concat(&steps, 1) }
@@ -92,8 +92,8 @@ fn quasi_loop<'t>(bias: f64, x: &[Var<'t>]) -> Vec<Var<'t>> {
     vec![stack(&all, v.narrow(2, 0, d).reshape([b, t, d])), c]
 }
 
-/// A core with the loop that defines it, the inputs that run in time (axis 1), the initial states, as
-/// (input, output that continues it), and how many outputs run in time.
+/// A core with the loop that defines it, the inputs with a time axis (axis 1), the initial states as (input, output
+/// that continues it), and the number of outputs with a time axis.
 struct Core {
     name: &'static str,
     core: Box<Formula>,
@@ -118,7 +118,7 @@ fn cores(g: &mut Gen, [b, t, d]: [usize; 3], chunk: usize) -> Vec<Core> {
     };
     let linear = vec![g.range(seq, -1.2, 1.2), g.normal(seq), g.normal(state)];
     let quasi = vec![g.normal(seq4), g.normal(state)];
-    // Weights as a model's: larger ones make more of a rounding with every step.
+    // Weights of a model's size: larger weights amplify roundings with every step.
     let w_hh = g.tensor([4 * d, d], |g| g.gauss() * (d as f64).powf(-0.5));
     let lstm = vec![g.normal(seq4), w_hh, g.normal(state), g.normal(state)];
     let scan = |name, core: Box<Formula>| Core {
@@ -234,7 +234,7 @@ fn cores(g: &mut Gen, [b, t, d]: [usize; 3], chunk: usize) -> Vec<Core> {
     all
 }
 
-/// Values and gradients, the latter of ⟨random, output⟩ over the outputs that `seeded` picks.
+/// Values, and gradients of ⟨random, output⟩ over the outputs that `seeded` picks.
 fn run(f: &Formula, inputs: &[Tensor], seeded: impl Fn(usize) -> bool, seed: u64) -> [Vec<Vec<f64>>; 2] {
     let tape = Tape::default();
     tape.poison(true);
@@ -368,8 +368,8 @@ proptest! {
     }
 }
 
-/// Decays of almost 1 over several chunks, with a loss on the last step alone: what a wrong factor between chunks
-/// spoils most.
+/// Decays of almost 1 over several chunks, with a loss on the last step alone: a wrong factor between chunks has the
+/// largest effect here.
 #[test]
 fn a_long_memory_keeps_its_gradient_in_single_precision() {
     let (mut g, b, t, d, chunk) = (Gen::new(3), 2, 300, 20, 64);
@@ -397,7 +397,7 @@ fn a_long_memory_keeps_its_gradient_in_single_precision() {
     close("linear_scan", &linear, &linear_loop, &[sign, g.normal(seq), g.normal([b, d])], |i| i == 1);
 }
 
-/// Recurrences of few channels go through several sequences at a time: which, and how many, changes no bit.
+/// Recurrences of few channels compute several sequences at a time: which sequences, and how many, changes no bit.
 #[test]
 fn the_sequences_beside_it_do_not_change_a_sequence() {
     let mut g = Gen::new(6);
@@ -422,7 +422,7 @@ fn the_sequences_beside_it_do_not_change_a_sequence() {
                     }
                 }
                 let y: Vec<Vec<_>> = parts.iter().map(|x| (core.core)(x)).collect();
-                // Each output is its own cotangent: the same whether its sequence is alone or not.
+                // Each output is its own cotangent, which is the same whether its sequence is alone or not.
                 tape.backward_from(y.iter().flatten().map(|&y| (y, y.value())));
                 let y = (0..y[0].len()).map(|i| Var::concat(&y.iter().map(|y| y[i]).collect::<Vec<_>>(), 0).value());
                 let grads = (0..x.len()).filter(|&i| each_has_its_own(i)).map(|i| x[i].grad().unwrap());

@@ -1,5 +1,5 @@
-//! What the programs say of settings that have no effect, contradict each other, or cannot be at some length, and that
-//! nothing from a file steers a terminal.
+//! Messages about settings that have no effect, contradict each other, or are invalid at some length; and no text from
+//! a file controls the terminal.
 
 #![allow(clippy::unwrap_used)]
 
@@ -51,7 +51,7 @@ impl Place {
         Ran { status: output.status.code(), stderr }
     }
 
-    /// It goes well, and says one thing for each of these, with all of its words in it.
+    /// It must succeed, with one warning for each of these, which contains all its words.
     #[track_caller]
     fn warns(&self, line: &str, said: &[&[&str]]) {
         let ran = self.run(line);
@@ -62,7 +62,7 @@ impl Place {
         }
     }
 
-    /// It stops with status 2 and says all of these words.
+    /// It must stop with status 2 and a message that contains these words.
     #[track_caller]
     fn refuses(&self, line: &str, words: &[&str]) {
         let ran = self.run(line);
@@ -102,7 +102,7 @@ fn a_task_is_checked_against_every_length() {
     ] {
         place.refuses(line, words);
     }
-    // What is off the grid is passed over, and the shortest published expression in brackets stands for shorter ones.
+    // Lengths off the grid are left out, and shorter lengths give the shortest published expression in brackets.
     for line in [
         "parity --num-ones 3 --train-len 4-9 --eval-lens 4,9",
         "dyck --train-len 7-13",
@@ -234,7 +234,7 @@ fn a_file_is_asked_as_flags_are_but_not_for_what_it_repeats() {
     place.warns(&place.with_file("preset = 'published'\nlr = 1e-3", "dyck --show 1 --config FILE"), &[]);
 }
 
-/// Every configuration that is here, and what a run records of it.
+/// Every configuration in the repository, and its record in a run.
 #[test]
 fn presets_and_recorded_configurations_are_silent() {
     let mut open = vec![Path::new(env!("CARGO_MANIFEST_DIR")).join("configs")];
@@ -325,7 +325,7 @@ fn the_inspector_says_what_it_does_not_do() {
     place.warns("inspect --task modular_arithmetic --steps 1", &[]);
     place.warns(&format!("parity {SMALL} --out run"), &[]);
     place.warns("inspect --checkpoint run --input 101 --seed 3", &[&["--seed 3", "nothing is drawn"]]);
-    // What is refused is so before anything is trained.
+    // Errors come before any training.
     place.refuses("inspect --task dyck --steps 1000000000 --compare run", &["--compare", "parity", "dyck"]);
 }
 

@@ -1,4 +1,4 @@
-//! A batch in parts: the gradient of the whole, the same bits on any number of cores.
+//! A batch in parts (`--shards`): the gradient of the whole batch, and the same bits on any number of cores.
 
 #![allow(clippy::unwrap_used)]
 
@@ -15,7 +15,7 @@ use tapezoo::{
     },
 };
 
-/// A small experiment on sequences with one target each, five in a batch, so that parts are not of one size.
+/// A small experiment on sequences with one target each, five in a batch, so that parts differ in size.
 fn load(changes: &str) -> tapezoo::error::Result<TrainConfig> {
     let mut small: toml::Table = "eval_lens = [9]\ntrain_len = \"3-9\"\nbatch = 5\nsteps = 4\neval_batches = 5\n\
         eval_batch = 3\nlog_every = 1\ndevice = \"cpu\"\ntask = { name = \"arithmetic\" }\n\
@@ -30,7 +30,7 @@ fn trainer(name: &str, changes: &str) -> Trainer {
     Trainer::new(&load(changes).unwrap().for_model(name).unwrap(), 1).unwrap()
 }
 
-/// Losses and norms of four steps, the weights after them, and what they know.
+/// Losses and gradient norms of four steps, the weights after them, and their accuracy.
 fn course(mut trainer: Trainer) -> (Vec<f64>, Vec<f64>, impl PartialEq + std::fmt::Debug) {
     let steps: Vec<_> = (0..4).map(|_| trainer.step().unwrap()).collect();
     let told = steps.iter().flat_map(|step| [step.loss, step.grad_norm]).collect();
@@ -44,7 +44,8 @@ fn the_parts_of_a_batch_add_up_to_its_loss_and_gradient() {
         let whole = course(trainer(name, "dtype = \"f64\""));
         for shards in [2, 3, 5] {
             let parts = course(trainer(name, &format!("dtype = \"f64\"\nshards = {shards}")));
-            // Of an update that Adam scales to one, a tiny gradient's rounding may be much: the first two steps.
+            // Adam scales updates to about one, so the rounding of a tiny gradient may be large: only the first two
+            // steps are compared.
             for (a, b) in parts.0[..4].iter().zip(&whole.0) {
                 assert!((a - b).abs() <= 1e-9 * b.abs(), "{name}, {shards} parts: {a}, not {b}");
             }
@@ -90,7 +91,7 @@ fn runs_in_parts_are_the_same_on_any_number_of_threads() {
     }
 }
 
-/// A gradient that is none names where it began, as it does of a whole batch.
+/// The error for a gradient that is not finite names its origin, as with a whole batch.
 #[test]
 fn a_number_that_is_not_finite_is_found() {
     let error = |shards: usize| {
@@ -101,7 +102,7 @@ fn a_number_that_is_not_finite_is_found() {
     assert!(error(2).contains("not finite"), "{}", error(2));
 }
 
-/// Statistics of a batch, and a state that goes on in the next one, are of whole batches.
+/// Batch statistics and carried states need whole batches.
 #[test]
 fn models_that_keep_numbers_of_whole_batches_stay_whole() {
     let published =
@@ -117,8 +118,8 @@ fn models_that_keep_numbers_of_whole_batches_stay_whole() {
     }
 }
 
-/// About a thousand tokens in each, or half as many where a mixer keeps much of them, and twice as many where they are
-/// narrow; four sequences or more, and sixteen parts at most; of a batch that has no more, one.
+/// A part has about a thousand tokens, half as many for a mixer that saves much per token, and twice as many for a
+/// narrow model; at least four sequences, and at most sixteen parts. A smaller batch is one part.
 #[test]
 fn a_large_batch_is_in_parts_unless_it_is_said_otherwise() {
     let sizes = [
@@ -136,7 +137,7 @@ fn a_large_batch_is_in_parts_unless_it_is_said_otherwise() {
         let cfg = load(&size).unwrap();
         assert_eq!(cfg.parts(), n, "{size}");
         assert!(cfg.to_toml().unwrap().contains("shards = \"auto\""), "{size}");
-        // A run's checkpoints say how many, whatever a later version would choose.
+        // A run's checkpoints record the number of parts, whatever a later version would choose.
         for (model, n) in [("gpt", n), ("slstm", of_slstm), ("mlstm", of_slstm)] {
             let own = cfg.for_model(model).unwrap().to_toml().unwrap();
             assert!(own.contains(&format!("shards = {n}\n")), "{size}, {model}");
@@ -148,7 +149,7 @@ fn a_large_batch_is_in_parts_unless_it_is_said_otherwise() {
     }
 }
 
-/// What a run left before there were parts by default says nothing of them, and was computed in one.
+/// Runs without a record of parts were computed in one.
 #[test]
 fn a_run_of_before_goes_on_in_one_part() {
     let dir = tempfile::tempdir().unwrap();
@@ -164,7 +165,7 @@ fn a_run_of_before_goes_on_in_one_part() {
     assert!(asked.contains("shards is 1 there, and \"auto\" here"), "{asked}");
 }
 
-/// A run that was begun in another number of parts, by a build that would choose it, goes on in that.
+/// A run that was started with another number of parts continues with that number.
 #[test]
 fn a_run_goes_on_in_as_many_parts_as_it_began_in() {
     let dir = tempfile::tempdir().unwrap();
@@ -185,7 +186,7 @@ fn a_run_goes_on_in_as_many_parts_as_it_began_in() {
     let anew = checkpoint::configuration(&dir.path().join("none"), &of(""), "slstm").unwrap();
     assert_eq!(anew.parts(), 2);
 
-    // So do a directory's runs, and so does `inspect`.
+    // The same holds for the runs of a directory and for `inspect`.
     let all = of("models = [\"slstm\"]");
     let out = RunDir::create(&dir.path().join("run"), &all, false).unwrap();
     let run = out.of("slstm", 7);
@@ -196,7 +197,7 @@ fn a_run_goes_on_in_as_many_parts_as_it_began_in() {
     assert_eq!(source::checkpoint(&run).unwrap().config.parts(), 1);
 }
 
-/// The ops of every part are counted: of three, three times as many calls, and as many numbers as of the whole.
+/// The ops of every part are counted: three parts have three times as many calls, and as many elements as the whole.
 #[test]
 fn a_profile_is_of_all_parts() {
     let told = |shards: usize| {
@@ -209,7 +210,7 @@ fn a_profile_is_of_all_parts() {
     assert_eq!(told(3), (3 * calls, bytes));
 }
 
-/// What cannot be is refused, with what to do about it.
+/// Invalid settings are refused, with a remedy.
 #[test]
 fn parts_need_sequences() {
     let refused = |more: &str| load(more).unwrap_err().to_string();

@@ -1,4 +1,4 @@
-//! Every set of instructions that `TAPEZOO_SIMD` forces is right, and which of them give the same bits.
+//! Every instruction set that `TAPEZOO_SIMD` forces is correct, and AVX2 and AVX-512 give the same bits.
 #![cfg(target_arch = "x86_64")]
 #![allow(clippy::unwrap_used)]
 
@@ -8,7 +8,7 @@ fn run(program: &str, level: &str, args: &[&str]) -> Output {
     Command::new(program).env("TAPEZOO_SIMD", level).args(args).output().unwrap()
 }
 
-/// The levels that this processor has.
+/// The instruction sets of this processor.
 fn levels() -> Vec<&'static str> {
     let avx2 = is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma");
     let avx512 = avx2 && is_x86_feature_detected!("avx512vbmi2") && is_x86_feature_detected!("avx512vl");
@@ -37,7 +37,7 @@ fn all_fixtures_agree_at_every_level() {
     }
 }
 
-/// Accuracies and the losses of every step: to the bit what a run computed.
+/// Accuracies and the losses of every step, to compare runs bit for bit.
 fn trained(level: &str) -> Vec<(String, String)> {
     let dir = tempfile::tempdir().unwrap();
     let out = dir.path().join("out");
@@ -76,7 +76,7 @@ fn avx512_and_avx2_train_to_the_same_bits() {
 
 #[test]
 fn the_plain_level_is_another_one() {
-    // Were the variable not read, these would be equal: sums of products differ by rounding.
+    // These differ by rounding; they would be equal if the variable were not read.
     if levels().len() > 1 {
         assert_ne!(trained("plain"), trained("avx2"));
     }

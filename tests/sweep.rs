@@ -1,4 +1,4 @@
-//! Sweeps: a grid in one command, killed and resumed, in parts and joined.
+//! Sweeps: a grid in one command, killed and resumed, and run in parts that are merged.
 
 #![allow(clippy::unwrap_used)]
 
@@ -59,7 +59,7 @@ impl Place {
         stdout
     }
 
-    /// It refuses with status 2, says all of these words, and leaves everything as it was.
+    /// It must refuse with status 2 and a message that contains these words, and change no file.
     #[track_caller]
     fn refuses(&self, flags: &str, words: &[&str]) {
         let before = everything(self.0.path());
@@ -188,7 +188,7 @@ fn parts_are_the_whole_and_join_into_it() {
     }
     let count: usize = (0..3).map(|i| results(&place.at(&format!("part{i}"))).len()).sum();
     assert_eq!(count, 8);
-    // Two of three, then the third; a part that is there already changes nothing.
+    // Two of three parts, then the third; merging a part again changes nothing.
     let table = place.succeeds("merge joined part0 part2");
     assert!(!table.contains("8 runs finished"), "{table}");
     let table = place.succeeds("merge joined part1 part2");

@@ -1,4 +1,4 @@
-//! `--kernels`: a model that is computed by what defines its ops is the same model.
+//! `--kernels`: a model computed from the definitions of its ops is the same model.
 
 #![allow(clippy::unwrap_used)]
 

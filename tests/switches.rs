@@ -59,7 +59,7 @@ fn distance(a: &[f64], b: &[f64]) -> f64 {
     a.iter().zip(b).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max)
 }
 
-/// At which positions of each row do the logits change when token 12 of row 0 does?
+/// The positions of each row whose logits change with token 12 of row 0.
 fn reach(c: &ModelConfig, training: bool) -> [Vec<usize>; B] {
     let (mut m, mut x) = (model(c), tokens(5));
     let before = logits(&mut m, &x, training, Form::Fused);
@@ -163,7 +163,7 @@ fn a_state_is_carried_in_training_and_only_where_there_is_one() {
         assert_eq!(first, fresh, "{name}");
         assert_eq!(second != first, carries, "{name}");
     }
-    // Evaluation begins from zeros.
+    // Evaluation starts from zeros.
     let (mut carrying, x) = (model(&ModelConfig { carry_state: true, ..config("lstm", &[]) }), tokens(5));
     logits(&mut carrying, &x, true, Form::Fused);
     let zeros = logits(&mut model(&config("lstm", &[])), &x, false, Form::Fused);
@@ -199,7 +199,7 @@ fn parameters_and_buffers_are_all_there_is_to_a_model_in_training() {
     }
 }
 
-/// The loss over the rows that have a target is the loss over all, and so are its gradients.
+/// The loss over the rows with a target equals the loss over all rows, and so do its gradients.
 #[test]
 fn a_head_at_few_positions_gives_the_same_loss() {
     let task = Mqar { vocab: 16, ..Mqar::default() };

@@ -1,5 +1,5 @@
-//! Training: the same whatever the number of threads, right against torch, plain about what went wrong, and on the
-//! disk when it should be.
+//! Training: independent of the number of threads, equal to torch, with clear errors, and with its files on disk in
+//! time.
 
 #![allow(clippy::unwrap_used)]
 
@@ -47,7 +47,7 @@ fn files(top: &Path) -> BTreeMap<String, Vec<u8>> {
     all
 }
 
-/// The longest training length grows with the steps, from the shortest that the task has, and is then what was asked.
+/// With a curriculum the longest training length grows from the task's shortest length to the configured one.
 #[test]
 fn lengths_grow_over_the_curriculum() {
     let cfg = config("train_len = \"3-40\"\ncurriculum = 10\ntask = { name = \"arithmetic\" }");
@@ -269,7 +269,7 @@ fn files_appear_whole_or_not_at_all() {
     assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 2, "a temporary file was left behind");
 }
 
-/// Weights under their names, in full, as a reader of another language would find them.
+/// All weights by name, as a reader in another language would find them.
 #[test]
 fn weights_are_saved_under_their_names() {
     let cfg = config("models = ['mamba']\nseed = 5\ndtype = 'f64'");
@@ -295,7 +295,7 @@ fn weights_are_saved_under_their_names() {
     assert_eq!(&model, trainer.model().config());
 }
 
-/// Kill the program while it works: whatever it has finished is there in full.
+/// Kill the program while it works: all finished files are complete.
 #[test]
 fn a_killed_process_leaves_files_that_can_be_read() {
     let dir = tempfile::tempdir().unwrap();

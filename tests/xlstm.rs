@@ -1,5 +1,5 @@
 //! sLSTM and mLSTM beyond what every mixer is tested for: the stabiliser against the formula without it, extreme
-//! gates, lengths around the chunk, and what is left of a long sequence in single precision.
+//! gates, lengths around the chunk size, and the precision of long sequences in f32.
 #![allow(clippy::unwrap_used)]
 
 use tapezoo::{
@@ -15,7 +15,7 @@ const SLSTM: [Form; 2] = [Form::Recurrent, Form::Fused];
 /// Values (h, then the last state) and the gradients of all inputs.
 type Run = (Vec<Vec<f64>>, Vec<Vec<f64>>);
 
-/// Run a formula on inputs; the loss weighs the first `weighed` outputs with random numbers.
+/// Run a formula on inputs; the loss is the sum of the first `weighed` outputs with random weights.
 fn run(x: &[Tensor], dtype: DType, weighed: usize, f: impl for<'t> Fn(&'t Tape, &[Var<'t>]) -> Vec<Var<'t>>) -> Run {
     let tape = Tape::default();
     tape.poison(true);
@@ -83,7 +83,7 @@ fn distance(a: &[Vec<f64>], b: &[Vec<f64>]) -> f64 {
     a.iter().zip(b).map(off).fold(0.0, |m, x| if x > m || x.is_nan() { x } else { m })
 }
 
-/// The mLSTM without a stabiliser, in plain numbers: i = e^ĩ, f = σ(f̃). `eps` of the stabilised one is ε e^m here.
+/// The mLSTM without a stabiliser, in plain loops: i = e^ĩ, f = σ(f̃). `eps` of the stabilised one is ε e^m here.
 #[test]
 fn the_stabiliser_does_not_change_the_memory() {
     let (g, t, k) = (&mut Gen::new(1), 23, 3);
@@ -113,7 +113,7 @@ fn the_stabiliser_does_not_change_the_memory() {
     }
 }
 
-/// The sLSTM likewise.
+/// The same for the sLSTM.
 #[test]
 fn the_stabiliser_does_not_change_the_cell() {
     let (g, t, d, k) = (&mut Gen::new(2), 23, 6, 3);
@@ -146,7 +146,7 @@ fn the_stabiliser_does_not_change_the_cell() {
 }
 
 /// Pre-activations of the gates at ±20 and ±30, where e^x without a stabiliser spans 26 orders of magnitude: values and
-/// gradients are finite in single precision, and those of double precision.
+/// gradients are finite in single precision, and equal to double precision.
 #[test]
 fn extreme_gates_stay_finite() {
     for size in [20.0, 30.0, 80.0] {
@@ -179,7 +179,7 @@ fn extreme_gates_stay_finite() {
     }
 }
 
-/// Lengths below, at and above the chunk, for small memories and for large ones; all outputs weigh.
+/// Lengths below, at and above the chunk size, for small and large memories; the loss depends on all outputs.
 #[test]
 fn lengths_around_the_chunk_agree() {
     let g = &mut Gen::new(4);
@@ -218,7 +218,7 @@ fn a_long_sequence_does_not_drift() {
     assert!(values < 2e-5 && grads < 1e-3, "slstm: off by {values:.1e}, gradients by {grads:.1e}");
 }
 
-/// A fresh state is one of zeros, and is not what a state with m = 0 and weight 1 is: ε shows the difference.
+/// A fresh state is all zeros, and differs from a state with m = 0 and weight 1: ε shows the difference.
 #[test]
 fn nothing_seen_yet_is_not_a_stabiliser_of_zero() {
     let g = &mut Gen::new(6);

@@ -137,7 +137,7 @@ CUEMU_API Result cuGetErrorString(int code, const char** s) {
   return *s = "unknown error", SUCCESS;
 }
 
-// ---- beyond CUDA: what the emulator can say and forget
+// ---- beyond CUDA: the emulator's last fault
 CUEMU_API size_t cuemu_fault(char* text, size_t n) {  // the last kernel fault; returns its length
   std::lock_guard<std::recursive_mutex> hold(driver::lock);
   if (n) snprintf(text, n, "%s", fault.c_str());

@@ -1,8 +1,8 @@
 // The stand-in libcuda.so: the driver's entry points that the backend uses, over the machine (../machine).
 //
-// Handles are pointers to the structs below, a device pointer is a host address. One lock guards everything, a
-// launch included. Asynchronous work goes through one queue in the order it was submitted: run at once, or, with
-// TAPEZOO_EMU_LATE=1, not before somebody waits, which shows a missing synchronisation; during a stream's capture
+// Handles are pointers to the structs below; a device pointer is a host address. One lock guards everything, launches
+// included. Asynchronous work goes through one queue in the order of submission. It runs at once or, with
+// TAPEZOO_EMU_LATE=1, when the program waits for it, which shows a missing synchronisation. During a stream's capture
 // it is kept in a graph instead.
 #pragma once
 #include <functional>
@@ -35,7 +35,7 @@ enum : int {
   CAPTURE_INVALIDATED = 901,
 };
 
-// The emulated device's.
+// Limits of the emulated device.
 constexpr int PROCESSORS = 16, THREADS_OF_PROCESSOR = 2048, SHARED_OF_PROCESSOR = 233472;
 
 typedef std::function<Result()> Work;
@@ -66,7 +66,7 @@ extern thread_local void* context;
 // Says what a program did wrong on stderr, and returns the code.
 __attribute__((format(printf, 2, 3))) Result refuse(Result, const char* format, ...);
 Result submit(Stream*, Work);       // run, queue or capture
-Result wait_for_all();              // run what is queued
+Result wait_for_all();              // run all queued work
 Result not_while_capturing(const char* call);  // for calls that a capture forbids
 bool pinned(const void*);           // host memory that the driver allocated
 double seconds();

@@ -64,8 +64,8 @@ CUEMU_API Result cuMemGetInfo_v2(size_t* available, size_t* total) {
   return *total = options.memory, *available = *total - used, SUCCESS;
 }
 
-// cuemu_lend in its turn on the stream: what was asked for before still reads the old contents, and a graph lends
-// again at every replay. What is asked for from now on has the new limit.
+// cuemu_lend in stream order: work submitted before still reads the old contents, and a graph lends again at every
+// replay. Work submitted from now on has the new limit.
 CUEMU_API void cuemu_lend_on(Stream* s, DevicePointer p, size_t n) {
   std::lock_guard<std::recursive_mutex> hold(driver::lock);
   cuemu_limit((uintptr_t)p, n);
@@ -128,7 +128,7 @@ CUEMU_API Result cuMemcpyDtoD_v2(DevicePointer d, DevicePointer s, size_t n) {
 CUEMU_API Result cuMemcpyHtoDAsync_v2(DevicePointer d, const void* s, size_t n, Stream* stream) {
   ENTER;
   if (Result r = check_range("cuMemcpyHtoDAsync", d, n)) return r;
-  if (stream && stream->capturing) return submit(stream, [=] { return to_device(d, s, n); });  // read anew at every replay
+  if (stream && stream->capturing) return submit(stream, [=] { return to_device(d, s, n); });  // read again at every replay
   if (options.late && !pinned(s)) {  // pageable memory is staged before the call returns
     std::string staged((const char*)s, n);
     return submit(stream, [=] { return to_device(d, staged.data(), n); });

@@ -28,7 +28,7 @@ CUEMU_API Result cuModuleLoadData(LoadedModule** out, const void* image) {
   return *out ? SUCCESS : refuse(INVALID_IMAGE, "%s", error.c_str());
 }
 CUEMU_API Result cuModuleLoadDataEx(LoadedModule** out, const void* image, unsigned, void*, void*) { return cuModuleLoadData(out, image); }
-CUEMU_API Result cuModuleUnload(LoadedModule*) { return SUCCESS; }  // its code stays: a queue or graph may need it
+CUEMU_API Result cuModuleUnload(LoadedModule*) { return SUCCESS; }  // its code stays loaded: a queue or graph may need it
 CUEMU_API Result cuModuleGetFunction(Function** f, LoadedModule* m, const char* name) {
   ENTER;
   const cuemu::Kernel* k = cuemu::find_kernel(m, name);
@@ -72,7 +72,7 @@ CUEMU_API Result cuFuncGetParamInfo(Function* f, size_t i, size_t* offset, size_
   }
   return *offset = at, *size = f->kernel->sizes[i], SUCCESS;
 }
-// A block takes a kilobyte of shared memory beside its own.
+// A block takes a kilobyte of shared memory in addition to its own.
 static int blocks_of_processor(int threads, size_t shared) { return std::min(THREADS_OF_PROCESSOR / threads, (int)(SHARED_OF_PROCESSOR / (shared + 1024))); }
 CUEMU_API Result cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int* n, Function*, int threads, size_t shared, unsigned) { return *n = threads > 0 ? blocks_of_processor(threads, shared) : 0, SUCCESS; }
 CUEMU_API Result cuOccupancyMaxActiveBlocksPerMultiprocessor(int* n, Function* f, int threads, size_t shared) { return cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(n, f, threads, shared, 0); }

@@ -1,5 +1,5 @@
 // The stand-in libnvrtc.so: hands kernel text to the machine's compile step. The "CUBIN" and the "PTX" that a program
-// receives are one and the same text, which the stand-in driver loads.
+// receives are the same text, which the stand-in driver loads.
 #include <cstring>
 #include <string>
 #include <vector>

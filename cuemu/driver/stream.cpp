@@ -1,4 +1,4 @@
-// Streams, events, capture and graphs: in what order things run.
+// Streams, events, capture and graphs: the order in which work runs.
 //
 // All streams share one queue, which is one of the orders that any use of streams and events allows.
 #include <cstdio>
@@ -27,7 +27,7 @@ Result driver::wait_for_all() {
   return sticky;
 }
 
-// A fault inside the work itself shows at the next synchronisation, as on hardware.
+// A fault inside the work is reported at the next synchronisation, as on hardware.
 Result driver::submit(Stream* s, Work work) {
   if (s && s->capturing) return s->capturing->nodes.push_back(std::move(work)), SUCCESS;
   if (cuemu::options.late) return queue.push_back(std::move(work)), SUCCESS;
@@ -61,7 +61,7 @@ CUEMU_API Result cuStreamQuery(Stream*) {
 }
 CUEMU_API Result cuStreamWaitEvent(Stream*, Event*, unsigned) {
   ENTER;
-  return SUCCESS;  // one queue: whatever the event marks is ahead already
+  return SUCCESS;  // one queue: the work before the event comes first anyway
 }
 CUEMU_API Result cuStreamAttachMemAsync(Stream*, DevicePointer, size_t, unsigned) { return SUCCESS; }
 CUEMU_API Result cuLaunchHostFunc(Stream* s, void (*f)(void*), void* data) {
@@ -104,7 +104,7 @@ CUEMU_API Result cuEventElapsedTime_v2(float* ms, Event* a, Event* b) {
 }
 CUEMU_API Result cuEventElapsedTime(float* ms, Event* a, Event* b) { return cuEventElapsedTime_v2(ms, a, b); }
 
-// ---- capture: what a stream is given goes into a graph, and runs when that is launched
+// ---- capture: the stream's work goes into a graph, and runs when the graph is launched
 CUEMU_API Result cuStreamBeginCapture_v2(Stream* s, int) {
   ENTER;
   if (!s) return refuse(CAPTURE_UNSUPPORTED, "the default stream cannot be captured");

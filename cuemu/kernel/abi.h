@@ -5,7 +5,7 @@
 #pragma once
 namespace cuemu {
 
-// Where in the source something was called: taken as a default argument, it names the caller's line.
+// A place in the source. As a default argument it is the caller's line.
 struct Site {
   const char* file;
   int line;
@@ -48,7 +48,7 @@ unsigned cuemu_ballot(unsigned mask, int predicate, const char* what, cuemu::Sit
 long long cuemu_reduce(unsigned mask, long long value, char combine, cuemu::Site);
 unsigned cuemu_active_mask();
 
-// What blocks that wait for one another tell each other by; see machine/grid.cpp.
+// Release and acquire between blocks that wait for each other; see machine/grid.cpp.
 void cuemu_add_release(unsigned*, unsigned);
 unsigned cuemu_load_acquire(const unsigned*, cuemu::Site);
 

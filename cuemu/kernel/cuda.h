@@ -2,8 +2,8 @@
 //
 // Keywords become attributes, `threadIdx` a function of the fiber that runs, `__shared__` a thread-local array (all
 // fibers of a launch run on one system thread, and a module's thread-local block is where the machine finds, fills
-// and checks shared memory). What a kernel may use is what NVRTC offers without headers; the rest is in
-// intrinsics.h (barriers, shuffles, atomics), numeric.h (mathematics) and tensor.h (mma, ldmatrix, cp.async).
+// and checks shared memory). A kernel may use everything that NVRTC offers without headers; the rest is in intrinsics.h
+// (barriers, shuffles, atomics), numeric.h (mathematics) and tensor.h (mma, ldmatrix, cp.async).
 #pragma once
 #include "abi.h"
 

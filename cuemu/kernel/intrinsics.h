@@ -1,7 +1,7 @@
-// Barriers, warp operations and atomics: thin typed fronts of the machine's functions (abi.h).
+// Barriers, warp operations and atomics: thin typed wrappers of the machine's functions (abi.h).
 //
-// Every operation takes the place it was called from as a last, defaulted argument, so that a report such as
-// "32 threads wait at __syncthreads (scan.cu:41)" costs the kernel's author nothing.
+// The last argument of every operation defaults to the place of the call, for reports such as "32 threads wait at
+// __syncthreads (scan.cu:41)".
 #pragma once
 
 // ---- a block
@@ -10,7 +10,7 @@ inline int __syncthreads_and(int p, cuemu::Site at = cuemu::Site::here()) { retu
 inline int __syncthreads_or(int p, cuemu::Site at = cuemu::Site::here()) { return cuemu_vote_block(p, '|', at); }
 inline int __syncthreads_count(int p, cuemu::Site at = cuemu::Site::here()) { return cuemu_vote_block(p, '+', at); }
 
-// One fiber runs at a time, in program order: a fence has nothing left to do.
+// One fiber runs at a time, in program order: a fence has nothing to do.
 inline void __threadfence() {}
 inline void __threadfence_block() {}
 inline void __threadfence_system() {}
@@ -61,7 +61,7 @@ inline unsigned __reduce_max_sync(unsigned mask, unsigned v, cuemu::Site at = cu
 inline unsigned __reduce_or_sync(unsigned mask, unsigned v, cuemu::Site at = cuemu::Site::here()) { return (unsigned)cuemu_reduce(mask, v, '|', at); }
 inline unsigned __reduce_and_sync(unsigned mask, unsigned v, cuemu::Site at = cuemu::Site::here()) { return (unsigned)cuemu_reduce(mask, v, '&', at); }
 
-// ---- atomics: fibers change only at barriers, so a plain read-modify-write is atomic
+// ---- atomics: fibers switch only at barriers, so a plain read-modify-write is atomic
 namespace cuemu {
 template <class T> struct Same { typedef T type; };  // the second argument converts to the first one's type
 }
@@ -94,7 +94,7 @@ template <class T> CUEMU_UNCHECKED __noinline__ T atomicCAS(T* p, typename cuemu
 }
 
 // ---- blocks that wait for one another: red.release.gpu.global.add.u32 and ld.acquire.gpu.global.u32, for a prelude's
-// `#ifdef CUEMU` branch. An acquire gives the other blocks a turn before it looks.
+// `#ifdef CUEMU` branch. An acquire gives the other blocks a turn before it reads.
 namespace cuemu {
 inline void add_release(unsigned* p, unsigned n) { cuemu_add_release(p, n); }
 inline unsigned load_acquire(const unsigned* p, Site at = Site::here()) { return cuemu_load_acquire(p, at); }

@@ -15,7 +15,8 @@ inline void mma_m16n8k8_tf32(float (&d)[4], const unsigned (&a)[4], const unsign
 template <int N> inline void ldmatrix(unsigned (&registers)[N], const void* row, bool transposed = false, Site at = Site::here()) { cuemu_ldmatrix(registers, row, N, transposed, at); }
 
 // cp.async.{ca,cg}.shared.global: `bytes` of 4, 8 or 16, of which the first `valid` are read and the rest are zero.
-// It lands at its earliest, its latest or a random legal moment, by schedule: a missing wait or barrier shows.
+// It completes at the earliest, the latest or a random legal moment, as the thread order says, so that a missing wait
+// or barrier shows.
 inline void cp_async(void* shared, const void* global, int bytes, int valid) { cuemu_copy_async(shared, global, bytes, valid); }
 inline void cp_async_commit() { cuemu_copy_commit(); }
 inline void cp_async_wait(int groups_left) { cuemu_copy_wait(groups_left); }

@@ -1,15 +1,15 @@
-// What a checked module's accesses are judged by: bounds, alignment, initialisation, races.
+// Checks of a module's memory accesses: bounds, alignment, initialisation, races.
 //
-// Races. Every barrier, block and launch starts a new *epoch*, numbered through the life of the process. Each four
-// bytes of device and shared memory have a cell that remembers the last accesses: epoch, thread, place in the code.
-// Two accesses of one word by two threads, one of them a write, race when nothing orders them:
+// Races. Every barrier, block and launch starts a new *epoch*, numbered over the life of the process. Each four bytes
+// of device and shared memory have a cell that remembers the last accesses: epoch, thread, place in the code. Two
+// accesses of one word by two threads, one of them a write, race when nothing orders them:
 //   - of one block: the same epoch, and, within a warp, no __syncwarp between;
-//   - of two blocks of one launch: unless both are atomic, or the first one's block has told the other's that it is
-//     past that epoch, by a release of a number that the other has acquired, with a barrier behind it. (What the
-//     releasing thread did itself since its block's last barrier is not counted as told.)
-// Launches follow each other on a stream, so whatever happened before this launch's first epoch is forgotten without
-// ever being cleared. A cell keeps two writes (halves of a word) and three reads: with many readers some are lost,
-// so a race may be missed on rare paths; none is reported that is not there.
+//   - of two blocks of one launch: unless both are atomic, or the first block released a number after that epoch which
+//     the second block has acquired, with a barrier after it. (Accesses of the releasing thread since its block's last
+//     barrier are not counted as released.)
+// Launches follow each other on a stream, so accesses before this launch's first epoch are ignored and need not be
+// cleared. A cell keeps two writes (halves of a word) and three reads. With many readers some are lost, so a race may
+// be missed on rare paths; there are no false reports.
 #include <sys/mman.h>
 
 #include <algorithm>
@@ -33,8 +33,8 @@ struct Cell {
 static_assert(sizeof(Cell) == 64, "a cell is a cache line");
 
 SharedRange shared_range;
-// Of every block of this launch: its index and epoch; of the others, which epochs are known to be over, and which will be
-// at the next barrier.
+// For every block of this launch: its index and epoch; the epochs of other blocks that it knows to be over, and those
+// that it will know at the next barrier.
 struct BlockClock {
   Index index;
   uint32_t epoch;
@@ -44,7 +44,7 @@ static uint32_t last_epoch = 1, launch_start = 1, mine = 0;
 static uint32_t epoch = 1;                        // of the block that runs, number `mine`
 static std::vector<uint32_t> owners;              // of the epochs from launch_start on
 static std::vector<BlockClock> clocks;
-static std::map<uintptr_t, std::vector<uint32_t>> told;  // by address: what whoever acquires it knows
+static std::map<uintptr_t, std::vector<uint32_t>> told;  // by address: the epochs that an acquire of it learns
 static Cell* shared_cells = nullptr;
 static std::vector<uint8_t> shared_initialised;
 static size_t shared_cells_size = 0;
@@ -109,7 +109,7 @@ static uint32_t owner(const Record& r) { return owners[r.epoch - launch_start]; 
 
 static const char* verb(Access kind) { return kind == Access::Read ? "read" : kind == Access::Write ? "write" : "atomic"; }
 
-// Not ordered before what the running thread does now?
+// Whether nothing orders this access before the running thread's.
 static bool races(const Record& r, uint8_t bytes, bool shared) {
   if (!(r.bytes & bytes & 15) || r.epoch < launch_start) return false;
   if (const uint32_t who = owner(r); who != mine) {  // another block of this launch; each has shared memory of its own
@@ -141,7 +141,7 @@ static void remember_write(Cell& c, const Record& me) {
   last = me;
   last.bytes |= before;
   c.write[1].bytes &= ~(me.bytes & 15);
-  for (Record& r : c.read) r.bytes &= ~me.bytes;  // ordered before this write, which stands for them from now on
+  for (Record& r : c.read) r.bytes &= ~me.bytes;  // ordered before this write, which represents them from now on
 }
 
 static void remember_read(Cell& c, const Record& me) {
@@ -152,7 +152,7 @@ static void remember_read(Cell& c, const Record& me) {
     return;
   }
   if (last.bytes && last.epoch >= launch_start) {
-    // Three readers that differ most: this one, the one before, and one of another warp or block.
+    // Keep three readers that differ most: this one, the one before, and one of another warp or block.
     Record& before = c.read[1];
     if (before.bytes && before.epoch >= launch_start && (owner(before) != mine || before.thread / WARP != me.thread / WARP)) c.read[2] = before;
     before = last;

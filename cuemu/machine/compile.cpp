@@ -1,8 +1,8 @@
 // From kernel text to a shared object, by g++.
 //
-// What the stand-in NVRTC hands out as a "CUBIN" is the text itself with its options, so that a program may keep it
-// for as long as it likes and load it in any mode; the shared object is built, and kept on disk by hash, when NVRTC
-// or the driver first needs it for the mode at hand (plain, checked, for a debugger).
+// The stand-in NVRTC returns the text with its options as the "CUBIN", so that a program may keep it and load it in any
+// mode (plain, checked, for a debugger). The shared object for a mode is built, and cached on disk by hash, when NVRTC
+// or the driver first needs it.
 //
 // Two steps: the preprocessor runs first, so that kernels made by macros are found too; then one line is added for
 // each kernel and for each name of dynamic shared memory, and the result is compiled.
@@ -38,7 +38,7 @@ static uint64_t hash(const std::string& s) {  // FNV-1a
   return h;
 }
 
-// The directory this library lies in: the headers are beside it, and it is named by their hash.
+// The directory of this library, named by the hash of the headers beside it.
 std::string home() {
   Dl_info info;
   dladdr((void*)&home, &info);
@@ -52,7 +52,7 @@ static std::string quoted(const std::string& s) {
   return r + "'";
 }
 
-// The one that compiled this library.
+// The compiler that built this library.
 static std::string compiler() {
   const std::string s = read_file(home() + "/compiler");
   return s.empty() ? "g++" : s;
@@ -67,7 +67,7 @@ static std::string flags() {
   return common;
 }
 
-// ---- what the preprocessed text says
+// ---- parsing the preprocessed text
 
 static bool identifier(char c) { return isalnum((unsigned char)c) || c == '_'; }
 
@@ -98,7 +98,7 @@ static std::vector<Found> find_kernels(const std::string& s) {
   std::set<std::string> seen;
   for (size_t at = 0; (at = s.find("((cuemu_kernel,", at)) != std::string::npos; at++) {
     const size_t before = s.find_last_of(";}", at);
-    if (s.find("template", before == std::string::npos ? 0 : before) < at) continue;  // instances come by name expression
+    if (s.find("template", before == std::string::npos ? 0 : before) < at) continue;  // instances are found by name expression
     Found k = {"", "0"};
     for (size_t i = closing(s, at) + 1; i < s.size();) {
       i = skip_space(s, i);
@@ -191,14 +191,14 @@ static std::string build(const Request& r, std::string& log) {
   const std::string temporary = directory + "/" + hex + "." + std::to_string(getpid()) + "-" + std::to_string(serial++);
   const std::string cpp = temporary + ".cpp", ii = temporary + ".ii", so = temporary + ".so", log_file = temporary + ".log";
   std::ofstream(cpp) << "#include \"" << home() << "/kernel/cuda.h\"\n#line 1 \"" << r.name << "\"\n" << r.source << "\n#line 1 \"cuemu-module\"\nCUEMU_MODULE()\n";
-  // Paths in reports and for a debugger are as in the text's #line, wherever this runs.
+  // Paths in reports and for a debugger are those of the text's #line, in any directory.
   bool ok = run(quoted(compiler()) + " " + flags() + r.flags + " -E -o " + quoted(ii) + " " + quoted(cpp), log, log_file);
   if (ok) {
     const std::string added = additions(read_file(ii), r.expressions);
     std::ofstream(ii, std::ios::app) << added;
     ok = run(quoted(compiler()) + " " + flags() + " -fdebug-prefix-map=\"$PWD\"=. -c -o " + quoted(temporary + ".o") + " " + quoted(ii) + " && " + quoted(compiler()) + " -shared -o " + quoted(so) + " " + quoted(temporary + ".o") + " -L" + quoted(home()) + " -l:libcuemu.so -lm", log, log_file);
   }
-  ok = ok && rename(so.c_str(), library.c_str()) == 0;  // complete or not there
+  ok = ok && rename(so.c_str(), library.c_str()) == 0;  // complete, or absent
   for (const std::string& f : {cpp, ii, temporary + ".o"}) unlink(f.c_str());
   return ok ? library : "";
 }
@@ -230,7 +230,7 @@ static bool unpack(const std::string& image, Request& r) {
 
 Compiled compile(const std::string& source, const std::string& name, const std::vector<std::string>& given, const std::vector<std::string>& expressions) {
   Request r = {name, "", source, expressions};
-  for (const std::string& o : given) {  // of NVRTC's options, those that mean something here
+  for (const std::string& o : given) {  // only the NVRTC options that apply here
     if (!o.compare(0, 2, "-D") || !o.compare(0, 2, "-I")) r.flags += quoted(o) + " ";
     if (!o.compare(0, 15, "--define-macro=")) r.flags += quoted("-D" + o.substr(15)) + " ";
     if (!o.compare(0, 15, "--include-path=")) r.flags += quoted("-I" + o.substr(15)) + " ";

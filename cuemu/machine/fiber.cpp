@@ -10,7 +10,7 @@ void make_stack(Fiber& f, unsigned number) {
   char* memory = (char*)mmap(nullptr, STACK + guard, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   mprotect(memory, guard, PROT_NONE);  // a kernel that outgrows its stack faults instead of writing over its neighbour's
   f.stack = memory + guard;
-  // Stacks that all began at the start of a page would fight for the same few sets of the cache.
+  // Stacks that all begin at the start of a page would compete for the same few sets of the cache.
   f.size = STACK - number * 5 * 64 % 4096;
 }
 

@@ -1,8 +1,8 @@
-// The blocks of a cooperative launch: all are there at once, and may wait for one another.
+// The blocks of a cooperative launch: all exist at once, and may wait for each other.
 //
-// One runs at a time, until none of its threads can go on without another block; then the next one has its turn. Shared
-// memory is one place for all of them (launch.cpp), so what is in it is put aside with the block. A thread that looks for
-// what another block tells it (`load_acquire`) first waits until everybody else has had a turn.
+// One block runs at a time, until none of its threads can go on without another block; then the next block has its
+// turn. All share one place for shared memory (launch.cpp), so its contents are saved with the block. A thread that
+// reads a value released by another block (`load_acquire`) first lets all other threads have a turn.
 #include <cstring>
 
 #include "machine.h"
@@ -15,14 +15,14 @@ struct Kept {
   bool over;
 };
 static std::vector<Kept> kept;
-static uint32_t here, idle;  // which of them runs; turns since anybody told anything
+static uint32_t here, idle;  // the block that runs; turns since the last release
 
 void start_grid(uint32_t blocks) {
   kept.resize(blocks);
   idle = 0;
 }
 
-// Shared memory, and which of it has been written, into or out of `to`.
+// Copies shared memory, and the marks of which bytes are written, to or from `to`.
 template <class F> static void move_shared(std::vector<unsigned char>& to, F move) {
   size_t n = 0;
   each_shared([&](uintptr_t, size_t bytes) { n += 2 * bytes; });
@@ -51,7 +51,7 @@ static void bring_block(uint32_t i) {
   choose_checks_of_block(i);
 }
 
-// Those who wait for other blocks look again.
+// Threads that wait for other blocks look again.
 static Thread* wake() {
   for (uint32_t i = 0; i < block.threads; i++) {
     Thread& t = block.thread[i];
@@ -65,7 +65,7 @@ static Thread* wake() {
 Thread* next_of_grid() {
   const uint32_t n = kept.size();
   if (!block.alive) idle = 0;
-  // In a random order somebody may be left out many times, but not this often.
+  // In a random order a thread may be left out many times, but not this often.
   if (++idle > 64 * n + 2) fail("%s: what it waits for is never told: %s", now->waits_for, n == 1 ? "by another block? The launch is not cooperative" : "all blocks wait for one another");
   if (n == 1) return block.alive ? wake() : nullptr;
   const uint32_t mine = here, first = options.order == Order::Random ? random_bits() % n : here + 1;

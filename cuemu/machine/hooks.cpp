@@ -1,7 +1,7 @@
 // The functions that g++ calls from a module compiled with -fsanitize=thread,alignment,bounds.
 //
-// That option only inserts calls (`__tsan_read4(p)` before a four-byte load); who answers them is up to the program.
-// No sanitizer runtime is linked: the answers are ours, and know what a barrier of CUDA orders.
+// That option only inserts calls (`__tsan_read4(p)` before a four-byte load). No sanitizer runtime is linked: these
+// functions are the emulator's, and know which accesses a CUDA barrier orders.
 #include "machine.h"
 
 using cuemu::Access;

@@ -65,8 +65,8 @@ void fail(const char* format, ...) {
   abort();
 }
 
-// FILE:LINE of an address in the module, by addr2line, which comes with every g++. Of inlined calls it lists the
-// innermost first: the first that is not in the emulator's own headers is the kernel's author's.
+// FILE:LINE of an address in the module, by addr2line, which comes with every g++. It lists inlined calls from the
+// innermost on; the first place outside the emulator's headers is the kernel's.
 static std::string line_of(unsigned long offset) {
   char command[4200], line[4096];
   snprintf(command, sizeof command, "addr2line -i -e '%s' 0x%lx 2>/dev/null", running->path.c_str(), offset - 1);  // -1: inside the call
@@ -92,7 +92,7 @@ static std::string resolve(std::string text) {
 
 // ---- blocks
 
-// The threads of the block that runs, one of `number` at a time; a thread's stack stays with it for good.
+// The threads of the running block, one of `number` that exist at a time. A thread keeps its stack.
 static void make_threads(uint32_t number, uint32_t warps) {
   struct Crew {
     Thread* thread;
@@ -112,11 +112,11 @@ static void make_threads(uint32_t number, uint32_t warps) {
 
 static void thread_body() {
   kernel->call(kernel_arguments);
-  exit_thread();  // does not come back: the next block starts on a fresh stack
+  exit_thread();  // does not return: the next block starts on a fresh stack
 }
 
 static void locate_shared() {
-  shared_range.dynamic = (uintptr_t)running->module.dynamic_shared();  // the call brings the thread-local block into being
+  shared_range.dynamic = (uintptr_t)running->module.dynamic_shared();  // the call creates the thread-local block
   void* start = nullptr;
   dlinfo(running->library, RTLD_DI_TLS_DATA, &start);
   shared_range.start = (uintptr_t)start, shared_range.size = running->shared_size;

@@ -1,9 +1,10 @@
 // The machine: one CUDA block at a time, its threads as fibers of one system thread.
 //
-// A block is an array of threads, a thread a stack and a state. Threads run one after another and change only where
-// CUDA lets them meet: barriers, warp operations, the end (schedule.cpp, warp.cpp). launch.cpp runs the blocks of a
-// grid, grid.cpp those that wait for one another; memory.cpp knows every device allocation; check.cpp judges every access of a module compiled for checking;
-// compile.cpp turns kernel text into a module. The driver (../driver) holds one lock over all of it.
+// A block is an array of threads, a thread a stack and a state. Threads run one after another and switch only where
+// CUDA threads synchronise: barriers, warp operations, the end (schedule.cpp, warp.cpp). launch.cpp runs the blocks of
+// a grid, grid.cpp the blocks of a cooperative launch; memory.cpp knows every device allocation; check.cpp checks every
+// access of a module compiled for checking; compile.cpp turns kernel text into a module. The driver (../driver) holds
+// one lock over all of it.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -23,12 +24,12 @@ struct Index {
   uint64_t volume() const { return (uint64_t)x * y * z; }
 };
 
-// ---- what the environment or a test chooses (options.cpp)
+// ---- options, from the environment or a test (options.cpp)
 enum class Order { Forward, Reverse, Random };
 struct Options {
   bool check;       // compile modules with checks, keep shadow memory
   bool debug;       // compile modules for a debugger
-  bool late;        // asynchronous driver calls run when somebody waits for them
+  bool late;        // asynchronous driver calls run when the program waits for them
   Order order;      // in which threads and blocks run
   uint64_t seed;    // of the random order
   size_t memory;    // bytes of device memory
@@ -68,7 +69,7 @@ struct Block {
   uint32_t threads, warps, alive, arrived;  // arrived: at the block's barrier
   Thread* thread;
   Warp* warp;
-  Site barrier;  // where the first thread that arrived waits
+  Site barrier;  // where the first thread to arrive waits
   int vote_and, vote_or, vote_sum, result_and, result_or, result_sum;
   uint64_t random;
   bool failed;
@@ -94,10 +95,10 @@ Slots meet(uint32_t mask, const void* value, size_t bytes, const char* operation
 __attribute__((format(printf, 1, 2), noreturn)) void fail(const char* format, ...);
 std::string place(const void* code);  // the `{+0x12}` of an address
 
-// ---- the blocks of a cooperative launch, which are all there at once and take turns (grid.cpp)
+// ---- the blocks of a cooperative launch, which all exist at once and take turns (grid.cpp)
 void start_grid(uint32_t blocks);  // forgets the last one
-void keep_block(uint32_t);         // `block` has just been started as this one of them
-Thread* next_of_grid();            // when nobody in this block is ready: somebody to run, whose block is then `block`
+void keep_block(uint32_t);         // `block` was just started, with this number
+Thread* next_of_grid();            // when no thread of this block is ready: a thread to run; its block becomes `block`
 
 // ---- modules and launches (launch.cpp)
 struct LoadedModule {
@@ -112,8 +113,8 @@ struct LoadedModule {
 extern LoadedModule* running;
 LoadedModule* load(const std::string& path, std::string& error);
 const Kernel* find_kernel(LoadedModule*, const char* name);
-// Runs a grid to its end or first fault; `fault` then says kernel, block, thread, place and what is wrong.
-// `together`: a cooperative launch.
+// Runs a grid to its end or first fault; `fault` then has the kernel, block, thread, place and error. `together`: a
+// cooperative launch.
 bool launch(LoadedModule*, const Kernel*, Index grid, Index size, unsigned dynamic_shared, bool together, void** arguments, std::string& fault);
 
 struct SharedRange {  // this system thread's __shared__ arrays
@@ -132,7 +133,7 @@ template <class F> void each_shared(F f) {
 struct Cell;
 struct Allocation {
   uintptr_t start;
-  size_t size, usable;   // usable: what a caching allocator has lent of it
+  size_t size, usable;   // usable: the part that a caching allocator has lent
   uint8_t* initialised;  // a byte a byte, or null when not checking
   Cell* cells;           // the race check's memory, one per four bytes
 };
@@ -142,18 +143,18 @@ Allocation* find(uintptr_t address);                 // the allocation that hold
 bool inside(uintptr_t address, size_t bytes);
 void mark_initialised(uintptr_t address, size_t bytes);
 void copy_initialised(uintptr_t to, uintptr_t from, size_t bytes);
-std::string describe(uintptr_t address, size_t bytes);  // for messages: what lies near
+std::string describe(uintptr_t address, size_t bytes);  // for messages: what is near
 
 // ---- checks (check.cpp)
 enum class Access { Read, Write, Atomic };
 void access(uintptr_t, size_t bytes, Access, const void* code);
-void unwritten(uintptr_t shared, size_t bytes);  // shared memory whose contents nobody may rely on
-// As `access`, for a library's host code: device ranges that it reads or writes as a whole.
+void unwritten(uintptr_t shared, size_t bytes);  // marks shared memory as unwritten
+// As `access`, for host code of a library that reads or writes a whole device range.
 bool range_ok(uintptr_t, size_t bytes, bool reads, std::string& fault);
 void start_checks_of_launch();
 void start_checks_of_block();
 void barrier_passed();
-void choose_checks_of_block(uint32_t);  // those of the block that was started as the n-th of this launch
+void choose_checks_of_block(uint32_t);  // the checks of the block that was started as the n-th of this launch
 void released(uintptr_t), acquired(uintptr_t);
 uint8_t* shared_marks(uintptr_t);  // which bytes of shared memory have been written, from this address on, or null
 Cell* map_cells(size_t bytes);

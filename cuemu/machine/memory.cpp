@@ -1,8 +1,8 @@
 // Device memory: ordinary host memory with a table of what is allocated.
 //
 // New memory is filled with 0xff bytes (NaN as a float) and freed memory with 0xfe, so that a kernel that relies on
-// what it has not written gives a wrong result in every mode. When checking, each allocation has a byte per byte
-// that says whether it has been written, and cells for the race check; both are committed page by page as used.
+// unwritten memory gives a wrong result in every mode. When checking, each allocation has a byte per byte that says
+// whether it has been written, and cells for the race check; both are committed page by page as used.
 #include <sys/mman.h>
 
 #include <cstdio>
@@ -14,7 +14,7 @@
 
 namespace cuemu {
 
-// On both sides of an allocation, so that a small overrun in unchecked mode hits nobody.
+// Room on both sides of an allocation, so that a small overrun in unchecked mode hits no other buffer.
 constexpr size_t ROOM = 256;
 static std::map<uintptr_t, Allocation> table;
 static Allocation* recent = nullptr;  // the allocation found last
@@ -88,7 +88,7 @@ void copy_initialised(uintptr_t to, uintptr_t from, size_t bytes) {
     memset(t->initialised + (to - t->start), 1, bytes);
 }
 
-// "N bytes past the end of a buffer …", if a live one lies no further than `reach` from there; else nothing.
+// "N bytes past the end of a buffer …" if a live buffer is within `reach`; else empty.
 static std::string near(uintptr_t address, size_t bytes, size_t reach) {
   char text[160] = "";
   auto next = table.upper_bound(address);
@@ -108,7 +108,7 @@ std::string describe(uintptr_t address, size_t bytes) {
   return !text.empty() ? text : address < 4096 ? "a null pointer" : "not device memory";
 }
 
-// At the end of the process, for whoever asks (TAPEZOO_EMU_LEAKS=1).
+// Reported at the end of the process with TAPEZOO_EMU_LEAKS=1.
 static struct Leaks {
   ~Leaks() {
     const char* s = getenv("TAPEZOO_EMU_LEAKS");
@@ -125,16 +125,16 @@ static struct Leaks {
 
 using namespace cuemu;
 
-// What is allocated now.
+// The present number and bytes of allocations.
 CUEMU_API void cuemu_memory(size_t* buffers, size_t* bytes) { *buffers = table.size(), *bytes = in_use; }
 
-// Only so much of a buffer may be used.
+// Only the first `bytes` of a buffer may be used.
 CUEMU_API void cuemu_limit(uintptr_t start, size_t bytes) {
   auto i = table.find(start);
   if (i != table.end() && bytes <= i->second.size) i->second.usable = bytes;
 }
 
-// A caching allocator lends a buffer again: only `bytes` of it may be used, and what it holds counts as unwritten.
+// A caching allocator lends a buffer again: only `bytes` of it may be used, and its contents count as unwritten.
 CUEMU_API void cuemu_lend(uintptr_t start, size_t bytes) {
   auto i = table.find(start);
   if (i == table.end() || bytes > i->second.size) return;

@@ -1,4 +1,4 @@
-// What the environment chooses: see ../README.md for the list. A test may change it in a running process.
+// Options from the environment: see ../README.md for the list. A test may change it in a running process.
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -30,7 +30,7 @@ static uint64_t seed() {
   return s && *s ? strtoull(s, nullptr, 10) : 1;
 }
 
-// TAPEZOO_EMU_WITHOUT=FILE:LINE: kernels run as if the barriers of that line were not there, to see what they are for.
+// TAPEZOO_EMU_WITHOUT=FILE:LINE: kernels run without the barriers on that line, to see whether they are needed.
 static struct Without {
   std::string file;
   int line = 0;

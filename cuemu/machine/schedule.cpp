@@ -1,7 +1,7 @@
-// Which thread runs next, and the block's barrier.
+// The choice of the next thread, and the block's barrier.
 //
 // A correct kernel gives one result in every order; so threads run forward, in reverse, or in a random order, and a
-// missing barrier gives a wrong result in at least one of them. When nobody can run, the barrier is divergent.
+// missing barrier gives a wrong result in at least one of them. When no thread can run, the barrier is divergent.
 #include <cstdio>
 
 #include "machine.h"
@@ -83,7 +83,7 @@ void wait_here(State state, const char* what, Site site) {
   run_instead(next);
 }
 
-// Everybody who is left has arrived.
+// All remaining threads have arrived.
 void release_block() {
   block.arrived = 0;
   block.result_and = block.vote_and, block.result_or = block.vote_or, block.result_sum = block.vote_sum;
@@ -95,7 +95,7 @@ void release_block() {
 }
 
 static void sync_block(const char* what, Site site) {
-  // Two barriers that one barrier's worth of threads reaches each: they would pass on most devices, by chance.
+  // Threads of one block wait at two different barriers. By chance this passes on most devices.
   if (block.arrived == 0)
     block.barrier = site;
   else if (options.check && block.barrier.line != site.line)
@@ -107,7 +107,7 @@ static void sync_block(const char* what, Site site) {
     wait_here(State::AtBlock, what, site);
 }
 
-// The end of a thread's kernel: those who waited for it need not any more.
+// The end of a thread's kernel: other threads no longer wait for it.
 void exit_thread() {
   Thread* me = now;
   Warp& warp = block.warp[me->warp];

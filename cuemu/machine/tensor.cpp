@@ -1,11 +1,9 @@
 // Tensor cores and asynchronous copies on the host, with the register layouts of the PTX manual.
 //
-// A warp's lanes exchange their fragments and each works out its own four results. With g = lane / 4, t = lane % 4
-// and two 16-bit values a register, for mma.m16n8k16:
-//   A (16 x 16): register r of a lane holds row g + 8 (r % 2), columns 2t and 2t + 1 (+ 8 for r >= 2)
-//   B (16 x 8):  register r holds rows 2t and 2t + 1 (+ 8 r), column g
-//   D (16 x 8):  value i holds row g + 8 (i / 2), column 2t + i % 2
-// That the layouts are the hardware's was written from the manual, and can only be confirmed on a GPU.
+// A warp's lanes exchange their fragments and each computes its own four results. With g = lane / 4, t = lane % 4 and
+// two 16-bit values per register, for mma.m16n8k16: A (16 x 16): register r of a lane holds row g + 8 (r % 2), columns
+// 2t and 2t + 1 (+ 8 for r >= 2) B (16 x 8): register r holds rows 2t and 2t + 1 (+ 8 r), column g D (16 x 8): value i
+// holds row g + 8 (i / 2), column 2t + i % 2 The layouts follow the manual, and can only be confirmed on a GPU.
 #include <cstring>
 
 #include "machine.h"
@@ -39,10 +37,10 @@ static Slots exchange(const unsigned* a, const unsigned* b, const char* what, Si
   return slots;
 }
 
-// ---- cp.async: copies that have been issued and may not have landed
+// ---- cp.async: copies that have been issued and may not be complete
 //
-// A copy may land at any moment from its issue to the wait for its group: at once, or at the wait, as the order says.
-// For the checks it is a write at both ends, and until the wait nobody may count on what it brings.
+// A copy may complete at any moment from its issue to the wait for its group: at once or at the wait, as the thread
+// order says. The checks count it as a write at both moments, and no thread may rely on the data before the wait.
 struct Pending {
   char* to;
   const char* from;
@@ -81,7 +79,7 @@ CUEMU_API void cuemu_mma_m16n8k16_bf16(float* d, const unsigned* a, const unsign
   }
 }
 
-// As above with one 32-bit value a register: A holds columns t and t + 4, B rows t and t + 4.
+// As above with one 32-bit value per register: A holds columns t and t + 4, B rows t and t + 4.
 CUEMU_API void cuemu_mma_m16n8k8_tf32(float* d, const unsigned* a, const unsigned* b, Site site) {
   Slots slots = exchange(a, b, "mma.m16n8k8", site);
   auto lane = [&](int i) -> const Fragments& { return *(const Fragments*)slots[i]; };

@@ -1,8 +1,8 @@
-// Warp operations: the lanes that a mask names meet, exchange values, and go on.
+// Warp operations: the lanes of a mask meet, exchange values, and go on.
 //
-// CUDA's rule is that every lane of the mask executes the same operation with the same mask; lanes that have exited
-// are not waited for. Lanes of one mask that meet in different operations are a fault in every mode; lanes that the
-// mask names but which went elsewhere are one when checking.
+// CUDA's rule is that every lane of the mask executes the same operation with the same mask; lanes that have exited are
+// not waited for. If lanes of one mask meet in different operations, that is a fault in every mode; if lanes of the
+// mask went elsewhere, it is a fault when checking.
 #include <cstring>
 
 #include "machine.h"
@@ -69,7 +69,7 @@ CUEMU_API void cuemu_sync_warp(unsigned mask, Site site) {
 CUEMU_API unsigned long long cuemu_shuffle(unsigned mask, unsigned long long bits, int source, const char* what, Site site) {
   uint32_t live;
   Slots slots = meet(mask, &bits, sizeof bits, what, site, &live);
-  if (!(live >> source & 1)) return ~0ull;  // an absent lane's register: NaN, whatever hardware would give
+  if (!(live >> source & 1)) return ~0ull;  // an absent lane's register: NaN here; undefined on hardware
   memcpy(&bits, slots[source], sizeof bits);
   return bits;
 }

@@ -1,5 +1,5 @@
-// Correct kernels: no schedule changes their result, and the checked mode must have nothing to say about them.
-// `// needed` marks barriers that the mutation test removes to see that it is missed.
+// Correct kernels: no schedule changes their result, and the checked mode must report nothing. `// needed` marks
+// barriers that the mutation test removes to see that it is missed.
 
 // ---- a block's sum by shuffles, one atomic a block
 extern "C" __global__ void __launch_bounds__(256) block_sum(const float* __restrict__ x, float* out, int n) {

@@ -1,7 +1,7 @@
 // Blocks that wait for one another, with a counter in device memory; tests/emulator_grid.rs runs it.
 
-// Every round each block hands its numbers to the one before it, and adds what it gets to its own, in shared memory.
-// `absent`: a block that never comes to the meeting, or -1. `meet`: whether there is one.
+// In every round each block passes its elements to the block before it, and adds the elements it receives to its own,
+// in shared memory. `absent`: a block that never comes to the meeting, or -1. `meet`: whether there is one.
 extern "C" __global__ void ring(const float* x, float* y, float* all, unsigned* count, int rounds, int absent, int meet) {
   __shared__ float own[64];
   const unsigned n = blockDim.x * gridDim.x, me = blockIdx.x * blockDim.x + threadIdx.x;

@@ -1,5 +1,5 @@
 //! How long some work takes: on a device between two events around a graph of several calls, so that neither the host
-//! nor the asking counts; on a CPU by the clock.
+//! nor launches count; on a CPU by the clock.
 
 use std::{sync::Arc, time::Instant};
 use tapezoo::cuda::Gpu;
@@ -9,7 +9,8 @@ use tapezoo::cuda::Gpu;
 pub struct Clock {
     /// About how many seconds all samples of one median may take.
     pub budget: f64,
-    /// Whether a device replays a graph; else it is asked for every kernel, which may take longer than they do.
+    /// Whether a device replays a graph; if not, every kernel is launched by the host, which may take longer than the
+    /// kernels.
     pub graphs: bool,
 }
 

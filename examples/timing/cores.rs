@@ -1,4 +1,4 @@
-//! The cores, at the sizes that kernels of this kind are usually compared at.
+//! The cores, at sizes that are usual for comparing such kernels.
 
 use super::{
     clock::{Clock, time},
@@ -13,7 +13,7 @@ use tapezoo::{
     tensor::{DType, Device, Shape, Tensor},
 };
 
-/// All that can be asked for; a copy and a matrix product are what the others are compared with.
+/// All names; the cores are compared with a copy and a matrix product.
 pub const NAMES: [&str; 11] = [
     "copy",
     "matmul",
@@ -28,12 +28,12 @@ pub const NAMES: [&str; 11] = [
     "attention",
 ];
 
-/// Sizes of the cores, and of what they are compared with.
+/// Sizes of the cores, the copy and the matrix product.
 struct Scale {
     cores: Sizes,
     /// Rows and columns of the matrix product.
     matmul: usize,
-    /// Numbers of the copy.
+    /// Elements of the copy.
     copy: usize,
 }
 
@@ -66,14 +66,14 @@ fn flops(name: &str, s: &Sizes) -> Option<[f64; 2]> {
     }
 }
 
-/// What this device reaches: bytes a second in a copy, and operations a second in a matrix product.
+/// The device's bytes per second in a copy, and operations per second in a matrix product.
 #[derive(Clone, Copy)]
 struct Best {
     bytes: f64,
     flops: f64,
 }
 
-/// Seconds of `run`, forward, as in training: with what the backward pass will need.
+/// Seconds of `run`, forward as in training: it saves values for the backward pass.
 fn forward(tape: &mut Tape, x: &[Tensor], run: &Run, clock: Clock) -> f64 {
     let gpu = tape.cx().gpu();
     time(gpu.as_ref(), clock, || {
@@ -92,7 +92,7 @@ fn backward(g: &mut Inputs<'_>, x: &[Tensor], run: &Run, clock: Clock) -> (f64, 
     let from = |ends: &[Var<'_>]| {
         time(gpu.as_ref(), clock, || tape.backward_from(ends.iter().copied().zip(dy.iter().cloned())))
     };
-    // The tape copies the cotangents that it is given; in a model it has them from the op above.
+    // The tape copies cotangents that are given to it; in a model the op above computes them in place.
     let ends: Vec<_> = dy.iter().map(|dy| tape.leaf(dy)).collect();
     let (all, copies) = (from(&y), from(&ends));
     tape.backward_from(y.iter().copied().zip(dy.iter().cloned()));
@@ -106,7 +106,7 @@ fn bytes(x: &[Tensor]) -> f64 {
     x.iter().map(|x| x.len() * x.dtype().bytes()).sum::<usize>() as f64
 }
 
-/// Print what a copy and a matrix product take, if that was asked for, and give what the device reaches in them.
+/// Time a copy and a matrix product, print them if asked for, and return the rates.
 fn best(tape: &mut Tape, dtype: DType, sizes: &Scale, clock: Clock, asked: &[&str]) -> Best {
     let room = |tape: &Tape| tape.cx().pool().get(DType::F32, Shape::new(&[sizes.copy]));
     let (mut y, mut x) = (room(tape), room(tape));
@@ -128,7 +128,7 @@ fn best(tape: &mut Tape, dtype: DType, sizes: &Scale, clock: Clock, asked: &[&st
     best
 }
 
-/// What must at least be moved and computed, a second, and the share of what the device reaches.
+/// The bytes and operations needed at least, per second, and as a share of the device's rates.
 fn against(best: Best, seconds: f64, bytes: f64, flops: Option<f64>) -> String {
     let mut text =
         format!("{:.1} GB/s, {:.0}% of a copy", bytes / seconds * 1e-9, 100.0 * bytes / seconds / best.bytes);

@@ -1,4 +1,4 @@
-//! Large random tensors, quickly: a block of random numbers, over and over.
+//! Large random tensors, made quickly by repeating a block of random numbers.
 
 use tapezoo::{
     autograd::{Gen, Tape, Var},
@@ -10,12 +10,12 @@ pub struct Inputs<'a> {
     pub tape: &'a Tape,
     pub dtype: DType,
     pub random: Gen,
-    /// How many numbers are drawn.
+    /// How many random numbers are drawn.
     pub block: usize,
 }
 
 impl Inputs<'_> {
-    /// Numbers from `f`, in device memory.
+    /// Elements from `f`, in device memory.
     pub fn draw(&mut self, shape: impl Into<Shape>, f: impl FnMut(&mut Gen) -> f64) -> Tensor {
         let shape = shape.into();
         let block = self.random.tensor([shape.len().min(self.block)], f).to_device_as(self.tape.cx(), self.dtype);
@@ -41,7 +41,7 @@ impl Inputs<'_> {
         self.draw(shape, |g| scale * g.gauss())
     }
 
-    /// Uniform ones.
+    /// Uniform numbers.
     pub fn range(&mut self, shape: impl Into<Shape>, lo: f64, hi: f64) -> Tensor {
         self.draw(shape, |g| g.uniform(lo, hi))
     }

@@ -1,4 +1,4 @@
-//! What the core of every mixer, and a training step of the default preset, takes on a device.
+//! The time of every mixer's core, and of a training step of the default preset, on a device.
 //!
 //! ```text
 //! cargo run --release --example timing -- cores --device cuda              all cores, forward and backward
@@ -7,8 +7,8 @@
 //! cargo run --release --example timing -- cores --device emulated --tiny   whether all of this works
 //! ```
 //!
-//! A row has a median, and how that compares with what the same device reaches in a plain copy and in a plain matrix
-//! product. `scripts/gpu_check.sh` runs this on a machine with a GPU, beside PyTorch.
+//! A row has a median, compared with the rates of the same device in a plain copy and a plain matrix product.
+//! `scripts/gpu_check.sh` runs this on a machine with a GPU, beside PyTorch.
 
 mod clock;
 mod cores;
@@ -33,13 +33,13 @@ struct Args {
     /// Where to run: auto, cpu, cuda, cuda:N or emulated
     #[arg(long, default_value = "auto", value_parser = device_name, global = true)]
     device: String,
-    /// Sizes at which nothing is worth timing, to see whether it runs
+    /// Tiny sizes, only to see whether it runs
     #[arg(long, global = true)]
     tiny: bool,
     /// About how many seconds each row is measured for
     #[arg(long, default_value_t = 0.3, global = true)]
     seconds: f64,
-    /// Ask for every kernel by itself instead of replaying a graph of them (cores only)
+    /// Launch every kernel from the host instead of replaying a graph (cores only)
     #[arg(long, global = true)]
     no_graphs: bool,
     /// Print the names, and time nothing
@@ -49,17 +49,17 @@ struct Args {
 
 #[derive(Subcommand)]
 enum What {
-    /// One op each, the one that a mixer spends its time in: forward and backward
+    /// The op in which each mixer spends most time, forward and backward
     Cores {
-        /// Which [default: all]
+        /// Names [default: all]
         names: Vec<String>,
-        /// In which precision [default: f32 and bf16, on a CPU f32]
+        /// Precision [default: f32 and bf16; f32 on a CPU]
         #[arg(long, value_parser = dtype)]
         dtype: Option<DType>,
     },
     /// A training step of the default preset, with its data and its update
     Steps {
-        /// Which models [default: those of the preset]
+        /// Models [default: the preset's]
         names: Vec<String>,
     },
 }
@@ -77,7 +77,7 @@ fn row(what: &str, seconds: f64, notes: &str) {
     println!("{what:<36} {:>11}  {notes}", format!("{:.4} ms", seconds * 1e3));
 }
 
-/// Those asked for, of all that there are; all if none are.
+/// The names asked for; all if there are none.
 fn chosen(asked: &[String], all: &[&'static str]) -> Result<Vec<&'static str>> {
     let find = |name: &String| all.iter().copied().find(|known| known == name);
     let unknown = |name: &String| Error::Config(format!("'{name}': expected one of {}", all.join(", ")));

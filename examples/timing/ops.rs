@@ -1,4 +1,4 @@
-//! What a mixer spends its time in, an op for each, with random inputs of any sizes. `benches/cores.rs` has the same.
+//! The op in which each mixer spends most time, with random inputs of any size. Also used by `benches/cores.rs`.
 
 use super::inputs::Inputs;
 use tapezoo::{
@@ -17,24 +17,24 @@ use tapezoo::{
     tensor::Tensor,
 };
 
-/// Of the inputs.
+/// Sizes of the inputs.
 pub struct Sizes {
-    /// B, T, H, K = V of everything with heads; D = H K of the others.
+    /// B, T, H, K = V of mixers with heads; D = H K of the others.
     pub b: usize,
     pub t: usize,
     pub h: usize,
     pub k: usize,
     /// N of Mamba.
     pub n: usize,
-    /// B, T, D of the recurrences that see their own output.
+    /// B, T, D of recurrences whose gates see the state.
     pub recurrent: [usize; 3],
-    /// Steps of a chunk, where a core has chunks.
+    /// Chunk size, for cores with chunks.
     pub chunk: usize,
     /// Random numbers that are drawn for a tensor, and then repeated.
     pub block: usize,
 }
 
-/// An op on a tape: the outputs that a model goes on with.
+/// An op on a tape: the outputs that a model uses.
 pub type Run = Box<dyn for<'t> Fn(&[Var<'t>]) -> Vec<Var<'t>>>;
 
 /// An op with inputs for it.
@@ -57,7 +57,7 @@ pub fn core(name: &str, g: &mut Inputs<'_>, s: &Sizes) -> Core {
     }
 }
 
-/// The state is an input of the gates: lstm and slstm.
+/// Cores whose gates see the state: lstm and slstm.
 fn recurrent(name: &str, g: &mut Inputs<'_>, s: &Sizes) -> Core {
     let [b, t, d] = s.recurrent;
     let x = g.normal([b, t, 4 * d], 1.0);
@@ -78,7 +78,7 @@ fn recurrent(name: &str, g: &mut Inputs<'_>, s: &Sizes) -> Core {
     }
 }
 
-/// Linear in the state, a number a channel: quasi_lstm, lru, and mamba with N.
+/// Linear scans with one number per channel (quasi_lstm, lru) or N numbers (mamba).
 fn scans(name: &str, g: &mut Inputs<'_>, s: &Sizes) -> Core {
     let (b, t, d, n, chunk) = (s.b, s.t, s.h * s.k, s.n, s.chunk);
     match name {
@@ -111,7 +111,7 @@ fn scans(name: &str, g: &mut Inputs<'_>, s: &Sizes) -> Core {
     }
 }
 
-/// A matrix a head, or all keys and values: linear_transformer, mlstm, delta_net and attention.
+/// Cores with a matrix per head, or all keys and values: linear_transformer, mlstm, delta_net and attention.
 fn memories(name: &str, g: &mut Inputs<'_>, s: &Sizes) -> Core {
     let (b, t, h, k, chunk) = (s.b, s.t, s.h, s.k, s.chunk);
     let [q, v] = [(); 2].map(|()| g.normal([b, t, h, k], 1.0));

@@ -21,7 +21,7 @@ pub fn names() -> Result<Vec<&'static str>> {
     Ok(tapezoo::models::names().into_iter().filter(|name| models.iter().any(|model| model == name)).collect())
 }
 
-/// The median seconds of a step.
+/// Median seconds per step.
 fn seconds(name: &str, device: Device, dtype: DType, budget: f64) -> Result<(f64, bool)> {
     let mut trainer = Trainer::new(&config(Some(name), device, dtype)?.for_model(name)?, 0)?;
     // Kernels are compiled, buffers allocated and the graph is recorded.
@@ -38,7 +38,7 @@ fn seconds(name: &str, device: Device, dtype: DType, budget: f64) -> Result<(f64
     Ok((times[times.len() / 2], trainer.replays()))
 }
 
-/// Print the row of a model, on a device beside the CPU's, and there in bf16 too.
+/// Print the row of a model; on a device also the ratio to the CPU's time, and a row in bf16.
 pub fn time(name: &str, device: Device, budget: f64) -> Result<()> {
     let dtypes: &[DType] = if device == Device::Cpu { &[DType::F32] } else { &[DType::F32, DType::BF16] };
     for &dtype in dtypes {

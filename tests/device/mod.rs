@@ -1,4 +1,4 @@
-//! What the tests of the CUDA backend share: the device they run on, and saying what was skipped.
+//! Shared by the tests of the CUDA backend: the device they run on, and the report of skipped tests.
 #![allow(dead_code, reason = "not every test file needs all of it")]
 
 use std::{
@@ -16,7 +16,8 @@ use tapezoo::{
     tensor::{Cx, DType, Device, Tensor},
 };
 
-/// The emulator, or what `TAPEZOO_TEST_DEVICE` names; none where there is no C++ compiler, which is said at the end.
+/// The emulator, or the device that `TAPEZOO_TEST_DEVICE` names; `None` where there is no C++ compiler, which is
+/// reported at the end.
 pub fn device() -> Option<Device> {
     let name = std::env::var("TAPEZOO_TEST_DEVICE").unwrap_or_else(|_| "emulated".into());
     let device = name.parse().unwrap_or_else(|e| panic!("TAPEZOO_TEST_DEVICE={name}: {e}"));
@@ -30,8 +31,8 @@ pub fn device() -> Option<Device> {
     }
 }
 
-/// Count this test as skipped. What a test that passes prints is not shown, so how many there were, and why, is said
-/// at the end of the process.
+/// Count this test as skipped. The output of passing tests is not shown, so the number of skipped tests and the reason
+/// are printed at the end of the process.
 pub fn skipped(why: &str) {
     static COUNT: AtomicUsize = AtomicUsize::new(0);
     static WHY: Mutex<String> = Mutex::new(String::new());
@@ -48,8 +49,8 @@ pub fn skipped(why: &str) {
     }
 }
 
-/// The tests that launch kernels, `tests/cuda.rs` and `tests/cuda_….rs`, by name: the binaries that cargo has put beside
-/// this one, the latest of each. They are run again as processes of their own, with other settings of the emulator.
+/// The tests that launch kernels, `tests/cuda.rs` and `tests/cuda_….rs`, by name: the latest of cargo's binaries beside
+/// this one. They are run again as separate processes, with other settings of the emulator.
 pub fn kernel_tests() -> BTreeMap<String, PathBuf> {
     let here = std::env::current_exe().expect("a test has a path");
     let mut latest = BTreeMap::new();
@@ -110,8 +111,8 @@ pub fn side_by_side<T: Sync, R: Send>(items: &[T], f: impl Fn(&T) -> R + Sync) -
     done.into_iter().map(|(_, result)| result).collect()
 }
 
-/// `x` for a run in `dtype` on `cx`, f32 in place of bf16 if `in_f32`. What the CPU gets in place of bf16 is rounded
-/// alike; integers stay what they are.
+/// `x` for a run in `dtype` on `cx`, f32 in place of bf16 if `in_f32`. The CPU's inputs are rounded to bf16 as well;
+/// integers stay unchanged.
 pub fn place(x: &Tensor, cx: &Cx, dtype: DType, in_f32: bool) -> Tensor {
     match (x.dtype(), if in_f32 { dtype.real() } else { dtype }) {
         (DType::I32, _) => x.clone(),
@@ -137,7 +138,7 @@ pub fn distance(a: &[f64], b: &[f64]) -> f64 {
     if d.is_nan() { f64::INFINITY } else { d }
 }
 
-/// The processor and, if it is there, the device.
+/// The CPU and, if available, the device.
 pub fn all() -> Vec<Device> {
     [Some(Device::Cpu), device()].into_iter().flatten().collect()
 }

@@ -1,4 +1,4 @@
-//! What the emulator's driver and cuBLAS give, and what they refuse.
+//! The emulator's driver and cuBLAS: their results and refusals.
 
 use super::{
     BUGS, GOOD, close, cumulated,
@@ -31,7 +31,7 @@ fn arguments_by_value_bounds_and_parameter_sizes() {
     assert_eq!(params("by_value"), [(0, 8), (8, 24), (32, 8), (40, 1), (44, 4)]);
     assert_eq!(params("scale_f64"), [(0, 8), (8, 8), (16, 4)]);
 
-    // __launch_bounds__, the device's own limit, and dynamic shared memory that was not asked for.
+    // __launch_bounds__, the device's own limit, and dynamic shared memory beyond the limit set.
     let mut x = vec![1f32; 8];
     let mut scale = |l| m.run(&module, "scale_f32", l, &mut [Arg::F32(&mut x), Arg::Float(2.0), Arg::Int(8)]);
     scale(launch(1, 64)).unwrap();
@@ -53,10 +53,9 @@ fn what_does_not_compile_says_where() {
         machine::compile("\n#line 7 \"scan.cu\"\nextern \"C\" __global__ void f(float* y) { y[0] = z; }", "x.cu", &[]);
     let error = error.unwrap_err();
     assert!(error.contains("scan.cu:7") && error.contains('z'), "{error}");
-    // Nothing of C's library is there, as with NVRTC.
+    // The C library is not available, as with NVRTC.
     assert!(machine::compile("extern \"C\" __global__ void f(float* y) { y[0] = INFINITY; }", "x.cu", &[]).is_err());
-    // An image that is not one.
-    // SAFETY: the driver reads up to the zero.
+    // An invalid image. SAFETY: the driver reads up to the zero.
     assert!(unsafe { result::module::load_data(c"no module".as_ptr().cast()) }.is_err());
     drop(m);
 }
@@ -83,7 +82,7 @@ fn memory_is_guarded() {
         let refused = result::malloc_sync(5 << 30).unwrap_err();
         assert_eq!(refused.0, sys::CUresult::CUDA_ERROR_OUT_OF_MEMORY);
     }
-    // A buffer that a pool lends anew is shorter, and holds nothing.
+    // A buffer that a pool lends again is shorter, and its contents count as unwritten.
     let module = m.module(BUGS, "bugs.cu");
     let copy = module.function("uninitialised_device");
     // SAFETY: as above; the kernel reads and writes 64 floats.
@@ -148,7 +147,7 @@ fn a_captured_step_is_replayed() {
         stream.synchronize().unwrap();
         assert_eq!((read(p), read(q)), (8.0, 8.0));
 
-        // What a capture forbids spoils it.
+        // A forbidden call invalidates a capture.
         result::stream::begin_capture(s, sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_GLOBAL).unwrap();
         assert!(stream.synchronize().is_err());
         assert!(result::malloc_async(s, 16).is_err());
@@ -254,7 +253,7 @@ fn threads_of_the_host_may_launch_at_once() {
     });
 }
 
-/// Not a test by itself: what the next one starts as a process of its own.
+/// Not a test by itself: the next test starts it as a process.
 #[test]
 #[ignore = "leaves memory behind on purpose"]
 fn leaves_memory_behind() {

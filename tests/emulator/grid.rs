@@ -1,4 +1,4 @@
-//! The emulator's cooperative launches: blocks that wait for one another, and what is said of those that do so wrongly.
+//! The emulator's cooperative launches: blocks that wait for each other, and the reports when they do so wrongly.
 
 use super::machine::{Arg, Launch, Machine, ORDERS, launch, machine};
 
@@ -7,7 +7,7 @@ const BLOCKS: usize = 5;
 const THREADS: usize = 64;
 const ROUNDS: usize = 4;
 
-/// The numbers after all rounds; the fault otherwise.
+/// The elements after all rounds, or the fault.
 fn ring(m: &Machine, source: &str, l: Launch, absent: i32, meet: i32) -> Result<Vec<f32>, String> {
     let n = (l.grid.0 * l.block.0) as usize;
     let (mut x, mut y): (Vec<f32>, _) = ((0..n).map(|i| i as f32).collect(), vec![f32::NAN; n]);

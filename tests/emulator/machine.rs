@@ -1,4 +1,4 @@
-//! What the tests of the emulator share: compile a text, launch a kernel on vectors, get the fault's text.
+//! Shared by the tests of the emulator: compile a text, launch a kernel on vectors, get the fault's text.
 #![allow(dead_code, reason = "not every test file needs all of it")]
 
 use cudarc::driver::{CudaContext, result, sys};
@@ -10,7 +10,7 @@ use tapezoo::cuda::emulator::{self, Options, Order};
 /// The orders that every kernel is tried in.
 pub const ORDERS: [Order; 4] = [Order::Forward, Order::Reverse, Order::Random(1), Order::Random(2)];
 
-/// The emulator, for one test at a time: its options and its faults are the whole process's.
+/// The emulator, for one test at a time: its options and faults belong to the whole process.
 pub struct Machine {
     pub context: Arc<CudaContext>,
     _alone: MutexGuard<'static, ()>,
@@ -22,7 +22,7 @@ pub enum Arg<'a> {
     F64(&'a mut [f64]),
     I32(&'a mut [i32]),
     U16(&'a mut [u16]),
-    /// Device memory of so many bytes that nobody has written.
+    /// Unwritten device memory of this many bytes.
     Unwritten(usize),
     Null,
     Int(i32),
@@ -44,7 +44,7 @@ pub fn launch(blocks: u32, threads: u32) -> Launch {
     Launch { grid: (blocks, 1, 1), block: (threads, 1, 1), shared: 0, together: false }
 }
 
-/// The emulator, or nothing, and a line that says so, when there is no C++ compiler.
+/// The emulator; without a C++ compiler `None`, and a line that says so.
 pub fn machine() -> Option<Machine> {
     static ALONE: Mutex<()> = Mutex::new(());
     let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);

@@ -1,5 +1,5 @@
-//! The emulator itself: what CUDA's primitives give, and what its checks report; in `driver.rs` what its driver gives and
-//! refuses, in `grid.rs` blocks that wait for one another.
+//! The emulator itself: results of CUDA's primitives, and reports of its checks; in `driver.rs` its driver, in
+//! `grid.rs` blocks that wait for each other.
 #![allow(clippy::unwrap_used, clippy::needless_range_loop)]
 
 #[path = "../device/mod.rs"]
@@ -26,7 +26,7 @@ fn ramp(n: usize) -> Vec<f32> {
     (0..n).map(|i| i as f32).collect()
 }
 
-/// A vector of numbers without pattern.
+/// A vector of irregular numbers.
 fn noise(n: usize) -> Vec<f32> {
     (0..n as u64).map(|i| ((i * 2654435761 % 10007) as f32) / 5003.0 - 1.0).collect()
 }
@@ -81,7 +81,7 @@ fn every_planted_bug_is_reported_with_kernel_thread_and_line() {
             let report = m.run(&module, kernel, l, &mut args).expect_err(&format!("{kernel}, {order:?}: not noticed"));
             assert!(report.starts_with(&format!("{kernel}<<<(")), "{report}");
             assert!(report.contains("block (") && report.contains("thread ("), "{report}");
-            // A cp.async that has landed early is no fault yet: its write, or the read, is.
+            // An early cp.async is not a fault by itself: a race with its write, or the read, is.
             assert!(report.contains(says), "{kernel}, {order:?}: {report}");
             let line = marked(kernel);
             let named = |l: usize| report.contains(&format!("bugs.cu:{l}"));
@@ -91,7 +91,7 @@ fn every_planted_bug_is_reported_with_kernel_thread_and_line() {
     }
 }
 
-/// The arguments of one launch may name one vector only once, but each launch may have it anew.
+/// The arguments of one launch may name a vector only once, but each launch may use it again.
 fn unsafe_copy<'a>(v: &mut [f32]) -> &'a mut [f32] {
     Vec::leak(v.to_vec())
 }
@@ -112,7 +112,7 @@ fn close(a: &[f32], b: &[f32], tolerance: f32) -> bool {
     a.len() == b.len() && a.iter().zip(b).all(|(a, b)| (a - b).abs() <= tolerance)
 }
 
-/// Runs every kernel of `source` that is known to be right; says which one was not, or faulted.
+/// Runs every correct kernel of `source`; names the first that gave a wrong result or faulted.
 fn good_kernels(m: &machine::Machine, source: &str) -> Result<(), String> {
     let module = m.module_with(source, "good.cu", &["matmul<double,8>"]);
     let expect = |ok: bool, what: &str| if ok { Ok(()) } else { Err(format!("{what}: wrong result")) };

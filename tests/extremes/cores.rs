@@ -1,4 +1,4 @@
-//! The sequence cores, as `verify` calls them, on inputs at their edges.
+//! The sequence cores, as `verify` calls them, on extreme inputs.
 
 use crate::{
     Draw,
@@ -17,7 +17,7 @@ use tapezoo::{
 
 const INF: f64 = f64::INFINITY;
 
-/// Numbers of these sizes and products of three of them are within single precision.
+/// Numbers of these sizes, and products of three of them, do not overflow in single precision.
 const SIZES: &[f64] = &[1e-30, 1e-12, 1e-4, 1e4, 1e8];
 
 /// All cores by name.
@@ -38,7 +38,7 @@ pub fn all() -> Vec<(&'static str, Draw)> {
     ]
 }
 
-/// Collects inputs under names.
+/// Collects inputs by name.
 #[derive(Default)]
 struct Inputs(Vec<Input>);
 
@@ -48,7 +48,7 @@ impl Inputs {
         self
     }
 
-    /// An input that runs in time.
+    /// An input with a time axis.
     fn timed(self, name: &str, role: Role, value: Tensor) -> Inputs {
         self.add(name, role, true, value)
     }
@@ -68,7 +68,7 @@ fn scans(z: Size) -> Vec<Form> {
     vec![Form::Parallel, Form::Chunked(z.chunk)]
 }
 
-/// Zeros, or a state as it may be after some steps.
+/// Zeros, or a state as after some steps.
 fn state(g: &mut Gen, shape: impl Into<tapezoo::tensor::Shape>) -> Tensor {
     let (shape, fresh) = (shape.into(), g.coin());
     if fresh { Tensor::from_vec(vec![0.0; shape.len()], shape) } else { normal(g, shape) }
@@ -173,7 +173,7 @@ fn read<'t>(x: &[Var<'t>], m: &mut linear_transformer::Memory<'t>, form: Form) -
     }
 }
 
-/// With keys and queries that are positive, as φ makes them.
+/// With positive keys and queries, as φ gives.
 fn normalised(g: &mut Gen, z: Size) -> Core {
     let mut what = format!("{z:?}");
     let key = [z.b, z.t, z.h, z.k];
@@ -208,7 +208,7 @@ fn normalised(g: &mut Gen, z: Size) -> Core {
     }
 }
 
-/// What an exponential input gate and a forget gate may be before their activations.
+/// Pre-activations of an exponential input gate and a forget gate.
 const INPUT: &[f64] = &[-90.0, -200.0, -1000.0, -1e9, -INF, 40.0, 90.0, 1e3];
 const FORGET: &[f64] = &[-90.0, -1e3, -1e9, -INF, 40.0, 95.0, 200.0, 1e4];
 
@@ -456,7 +456,7 @@ fn selective(g: &mut Gen, z: Size) -> Core {
     }
 }
 
-/// With keys and values from a cache in front, in some cases.
+/// In some cases with keys and values from a cache.
 fn softmax_attention(g: &mut Gen, z: Size) -> Core {
     let mut what = format!("{z:?}");
     let past = pick(g, &[0, 0, 1, 5]);

@@ -6,7 +6,7 @@ use tapezoo::{
     tensor::{Shape, Tensor},
 };
 
-/// Batch, steps, heads, widths of keys and values, channels, states a channel, and steps to a chunk.
+/// Batch, steps, heads, widths of keys and values, channels, states per channel, and chunk size.
 #[derive(Clone, Copy, Debug)]
 pub struct Size {
     pub b: usize,
@@ -19,8 +19,8 @@ pub struct Size {
     pub chunk: usize,
 }
 
-/// Widths of keys and values: narrow attention is up to 4 and up to 8 wide; a memory of 256 numbers runs step by step, a
-/// larger one by products of chunks.
+/// Widths of keys and values: narrow attention is up to 4 and up to 8 wide; a memory of up to 256 elements runs step by
+/// step, a larger one by products of chunks.
 const HEADS: [(usize, usize); 11] =
     [(1, 1), (2, 3), (4, 4), (4, 5), (5, 8), (9, 8), (8, 9), (16, 16), (16, 17), (17, 16), (20, 20)];
 
@@ -42,7 +42,7 @@ fn of(
         .boxed()
 }
 
-/// Sizes for the CPU. Sixteen sequences or heads go side by side where they are narrow.
+/// Sizes for the CPU. Sixteen narrow sequences or heads are computed side by side.
 pub fn sizes() -> BoxedStrategy<Size> {
     of(&[1, 2, 3, 4, 8, 16, 32, 64], &[1, 2, 3, 4, 5, 0], &[1, 2, 3, 5, 16], 66)
 }
@@ -57,17 +57,17 @@ pub fn tensor(g: &mut Gen, shape: impl Into<Shape>, mut f: impl FnMut(&mut Gen) 
     g.tensor(shape, |g| f64::from(f(g) as f32))
 }
 
-/// Standard normal ones.
+/// Standard normal numbers.
 pub fn normal(g: &mut Gen, shape: impl Into<Shape>) -> Tensor {
     tensor(g, shape, Gen::gauss)
 }
 
-/// One of a few.
+/// One of a list.
 pub fn pick<T: Copy>(g: &mut Gen, of: &[T]) -> T {
     of[g.below(of.len())]
 }
 
-/// Change some elements of x, or none; what was done is added to `what`.
+/// Change some elements of x, or none; adds a description to `what`.
 fn change(g: &mut Gen, x: &Tensor, mut f: impl FnMut(&mut Gen, usize, f64) -> f64) -> Tensor {
     let v: Vec<f64> = x.to_f64().iter().enumerate().map(|(i, &x)| f64::from(f(g, i, x) as f32)).collect();
     Tensor::from_vec(v, x.shape())
@@ -79,8 +79,8 @@ fn step(x: &Tensor, i: usize) -> usize {
     i / inner % t
 }
 
-/// Numbers [B, T, ..] as they come, or all of one size, or zero at some steps, or the same at each step. `sizes` are those
-/// that the formula can be expected to bear.
+/// A tensor [B, T, ..]: random, or all of one size, or zero at some steps, or the same at each step. `sizes` are the
+/// sizes that the formula can take.
 pub fn rows(g: &mut Gen, name: &str, shape: impl Into<Shape>, sizes: &[f64], what: &mut String) -> Tensor {
     let x = normal(g, shape);
     let (_, t, inner) = x.shape().split(1);
@@ -109,7 +109,7 @@ pub fn rows(g: &mut Gen, name: &str, shape: impl Into<Shape>, sizes: &[f64], wha
     }
 }
 
-/// Gates [B, T, ..]: f's, or, at some steps, one of these special ones.
+/// Gates [B, T, ..] from f, or at some steps one of these special values.
 pub fn gates(
     g: &mut Gen,
     name: &str,
@@ -131,7 +131,7 @@ pub fn gates(
     x
 }
 
-/// Steps from..to: the first ones, one, all, the last ones, or some.
+/// Steps from..to: the first, a single one, all, the last, or some.
 fn range(g: &mut Gen, t: usize) -> (usize, usize) {
     let (a, b) = (g.below(t + 1), g.below(t + 1));
     match g.below(5) {
@@ -143,7 +143,7 @@ fn range(g: &mut Gen, t: usize) -> (usize, usize) {
     }
 }
 
-/// Numbers of any shape, some of which are special.
+/// A tensor of any shape with some special elements.
 pub fn sprinkled(
     g: &mut Gen,
     name: &str,

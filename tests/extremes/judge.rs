@@ -1,11 +1,11 @@
-//! What a core is, and whether its forms are one function.
+//! The description of a core, and the check that its forms are the same function.
 //!
 //! The reference is the recurrent form in double precision. In the precision of ε, a form may be off by [`SLACK`] times the
 //! sum of
 //!
-//! - ε of the largest number in the tensor;
-//! - what the reference changes by when every input is off by ε: what a formula loses whatever computes it;
-//! - ε of the largest product that was summed into the tensor, where sums may cancel ([`Role`]).
+//! - ε times the largest element of the tensor;
+//! - the change of the reference when every input changes by ε: the digits that any implementation loses;
+//! - ε times the largest product that was summed into the tensor, where sums may cancel ([`Role`]).
 
 use tapezoo::{
     autograd::{Gen, Tape, Var},
@@ -14,20 +14,20 @@ use tapezoo::{
     tensor::{DType, Device, Tensor},
 };
 
-/// How many roundings a number may be off by, if it is not the sum of many.
+/// How many roundings an element may be off by, if it is not a sum of many terms.
 const SLACK: f64 = 100.0;
 
 /// Where the recurrent form is the reference.
 const REFERENCE: (Device, DType) = (Device::Cpu, DType::F64);
 
-/// What an input does to the results.
+/// The effect of an input on the results.
 #[derive(Clone, Copy, PartialEq)]
 pub enum Role {
-    /// The results are linear in such inputs together: their sum of products has one of them as a factor.
+    /// The results are linear in all such inputs together: each product in the sum has one of them as a factor.
     Adds,
-    /// Each product in the sum has it as a factor.
+    /// Each product in the sum has this input as a factor.
     Times,
-    /// It weighs the products by no more than about 1: a gate.
+    /// It scales the products by at most about 1: a gate.
     Weighs,
 }
 
@@ -38,22 +38,21 @@ pub struct Input {
     pub role: Role,
     /// Whether axis 1 is time.
     pub timed: bool,
-    /// Whether nobody asks for its gradient.
+    /// Whether its gradient is not asked for.
     pub fixed: bool,
 }
 
 /// A formula in several forms, and inputs for it.
 pub struct Core {
-    /// Sizes, and what is special about the inputs.
+    /// Sizes, and the special features of the inputs.
     pub what: String,
     pub inputs: Vec<Input>,
     /// The outputs' names, and whether axis 1 is time.
     pub outputs: Vec<(String, bool)>,
-    /// Those beside the recurrent one.
+    /// The forms other than the recurrent one.
     pub forms: Vec<Form>,
     pub run: Box<Formula>,
-    /// Whether there is so much between inputs and results that what the recurrent form loses in single precision has to
-    /// be known too.
+    /// Whether the computation is so long that the loss of the recurrent form in single precision must be measured too.
     pub deep: bool,
 }
 
@@ -81,13 +80,13 @@ impl Found {
         self.v.iter().filter(|x| x.is_finite()).fold(0.0, |m, x| m.max(x.abs()))
     }
 
-    /// The largest difference; infinities that agree are none.
+    /// The largest difference; equal infinities do not differ.
     fn distance(&self, other: &Found) -> f64 {
         let both = self.v.iter().zip(&other.v);
         both.map(|(a, b)| if a == b { 0.0 } else { (a - b).abs() }).fold(0.0, f64::max)
     }
 
-    /// Whether it is `want`, but for so much in any element.
+    /// Whether it equals `want` up to this difference in each element.
     fn is(&self, want: &Found, allowed: f64, here: &str) -> Result<(), String> {
         if self.shape != want.shape {
             return Err(format!("{here}: {} has shape {:?}, not {:?}", self.name, self.shape, want.shape));
@@ -117,8 +116,8 @@ impl Found {
     }
 }
 
-/// The outputs, and, if there is a seed, the gradients of Σ⟨random, output⟩; over the results of every step, or the last
-/// states, or both, as the seed has it.
+/// The outputs, and, if there is a seed, the gradients of Σ⟨random, output⟩; over the results of every step, or the
+/// last states, or both, as the seed decides.
 fn run(
     core: &Core,
     inputs: &[Tensor],
@@ -157,8 +156,8 @@ fn run(
 }
 
 impl Core {
-    /// How many roundings a result may be off by: more if more are summed, and if norms behind the core make large
-    /// numbers of what a form may leave of zero.
+    /// How many roundings a result may be off by: more for longer sums, and for norms after the core, which amplify a
+    /// rounding of zero.
     fn slack(&self) -> f64 {
         let steps = self.inputs.iter().filter(|x| x.timed).map(|x| x.value.shape().split(1).1);
         (SLACK + 20.0 * steps.max().unwrap_or(0) as f64) * if self.deep { 100.0 } else { 1.0 }
@@ -196,7 +195,7 @@ fn epsilon(dtype: DType) -> f64 {
     if dtype == DType::F64 { f64::EPSILON } else { f64::from(f32::EPSILON) }
 }
 
-/// What each tensor of the reference changes by when every input is off by a rounding, at most.
+/// The largest change of each tensor of the reference when every input changes by a rounding.
 fn noise(core: &Core, want: &[Found], dtype: DType, seed: u64) -> Result<Vec<f64>, String> {
     let mut noise = vec![0.0f64; want.len()];
     let mut g = Gen::new(seed ^ 1);
@@ -210,11 +209,11 @@ fn noise(core: &Core, want: &[Found], dtype: DType, seed: u64) -> Result<Vec<f64
     Ok(noise)
 }
 
-/// Whether all forms are the recurrence.
+/// Whether all forms equal the recurrence.
 pub fn same(core: &Core, seed: u64, places: &[(Device, DType)]) -> Result<(), String> {
     let want = run(core, &core.values(), REFERENCE, Form::Recurrent, Some(seed))?;
     no_nan(&want, "recurrent f64 on cpu")?;
-    // Single precision has no such numbers.
+    // Single precision cannot represent such numbers.
     let fits = want.iter().map(Found::largest).fold(0.0, f64::max) < 1e36;
     let mut definition = vec![0.0; want.len()];
     if fits {
@@ -227,7 +226,7 @@ pub fn same(core: &Core, seed: u64, places: &[(Device, DType)]) -> Result<(), St
     let mut wrong = vec![];
     for &(device, dtype) in places.iter().filter(|place| fits || place.1 == DType::F64 && !core.deep) {
         let (noise, eps) = (noise(core, &want, dtype, seed)?, epsilon(dtype));
-        // Numbers below the smallest are zero.
+        // Numbers below the smallest normal one count as zero.
         let least = if dtype == DType::F64 { 1e-300 } else { 1e-36 };
         let allowed: Vec<f64> = (0..want.len())
             .map(|i| {
@@ -258,17 +257,17 @@ fn all_well(wrong: Vec<String>) -> Result<(), String> {
     if wrong.is_empty() { Ok(()) } else { Err(wrong.join("\n  ")) }
 }
 
-/// Something that is put where nothing before it, or beside it, may see it.
+/// A value at a place that earlier steps and other sequences must not see.
 struct Poison {
     value: f64,
-    /// The step, and whether all steps after it have it too.
+    /// The step, and whether all later steps get the value too.
     at: usize,
     from: bool,
     /// The sequence, or all.
     row: Option<usize>,
-    /// The input, or all that run in time.
+    /// The input, or all inputs with a time axis.
     input: Option<usize>,
-    /// Which element of each step, modulo how many there are, or all.
+    /// The element of each step, modulo their number, or all elements.
     element: Option<usize>,
 }
 
@@ -310,7 +309,7 @@ impl Poison {
     }
 }
 
-/// Whether what is at a step of some sequences leaves the steps before it, and the other sequences, as they were.
+/// Whether a change at a step of some sequences leaves earlier steps and other sequences unchanged.
 pub fn later(core: &Core, seed: u64, places: &[(Device, DType)]) -> Result<(), String> {
     let timed: Vec<usize> = (0..core.inputs.len()).filter(|&i| core.inputs[i].timed).collect();
     let (b, t, _) = core.inputs[timed[0]].value.shape().split(1);

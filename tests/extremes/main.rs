@@ -1,28 +1,28 @@
-//! Every core and every mixer at the edges of its inputs: gates that are shut or wide open, keys that are zero or all the
-//! same, numbers that are huge, tiny or not numbers, sequences and batches of nothing, and sizes on both sides of every
-//! switch between kernels.
+//! Every core and every mixer at the edges of its inputs: gates that are shut or wide open, keys that are zero or all
+//! the same, elements that are huge, tiny or NaN, empty sequences and batches, and sizes on both sides of every switch
+//! between kernels.
 //!
 //! Two properties, for all forms, in both precisions, on the CPU and on the emulated device:
 //!
-//! - **A form is the recurrence**: values, last states and gradients are those of the recurrent form in double precision, to
-//!   the rounding of the numbers that go in, and no number is lost. What a form may be off by is measured: by what the
-//!   reference makes of inputs that are off by a rounding (`judge.rs`).
-//! - **What comes later never reaches what came before**: whatever is at step t of some sequences, the steps before it and
-//!   the other sequences keep every bit.
+//! - **A form equals the recurrence**: values, last states and gradients are those of the recurrent form in double
+//!   precision, to the rounding of the inputs, and no number is lost. The allowed error is measured: it is the change
+//!   of the reference when the inputs change by a rounding (`judge.rs`).
+//! - **Later steps never affect earlier ones**: whatever is at step t of some sequences, the steps before it and the
+//!   other sequences keep every bit.
 //!
-//! Each of these was wrong once, and is found when it is made wrong again:
+//! Examples of errors that these properties find:
 //!
 //! - by the first property: the branch of chunked mLSTM's backward pass in the sign of a number that underflows (forget gates
 //!   from 95 on); differences of prefix sums in the parallel gated delta rule and mLSTM (gates of −1e6, −1e9, −∞); exp(−m) in
 //!   mLSTM's normaliser (a first input gate of −90); input gates of −∞ (left padding) in mLSTM and sLSTM; exp(A_log) = ∞ and
 //!   exp(nu_log) = ∞ in single precision; a score and the maximum of scores in two roundings (narrow attention, queries of
 //!   1e4 and 1e8); recurrent forms of no steps; an sLSTM of no sequences on a device;
-//! - by the second: masks that multiply by zero, in all parallel forms, in chunked forms of more than 256 numbers of memory, in
-//!   chunked mLSTM, and in all kernels of memories and attention on a device.
+//! - by the second: masks that multiply by zero, in all parallel forms, in chunked forms with memories of more than 256
+//!   elements, in chunked mLSTM, and in all kernels of memories and attention on a device.
 //!
-//! Sizes shrink when a case fails. `PROPTEST_CASES=n` tries n cases of each core; `EXTREMES=delta` takes the cores and mixers
-//! with this in their names; with `EXTREMES_SURVEY=n` n cases are tried whether they fail or not, and those that do are
-//! printed (`-- --nocapture`).
+//! Sizes shrink when a case fails. `PROPTEST_CASES=n` tries n cases of each core; `EXTREMES=delta` selects the cores
+//! and mixers with this in their names; `EXTREMES_SURVEY=n` tries n cases even if some fail, and prints the failing
+//! ones (`-- --nocapture`).
 #![allow(clippy::unwrap_used)]
 
 mod cores;

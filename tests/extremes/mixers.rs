@@ -28,7 +28,7 @@ pub fn models() -> Vec<(&'static str, Draw)> {
     ours.chain(published::names().into_iter().map(|name| (name, draw(name, Variant::Published)))).collect()
 }
 
-/// Sizes in which widths are on both sides of what a kernel takes.
+/// Sizes with widths on both sides of the kernels' limits.
 fn config(g: &mut Gen, z: Size) -> ModelConfig {
     ModelConfig {
         width: pick(g, &[1, 3, 4, 8, 16, 17]),
@@ -44,8 +44,8 @@ fn config(g: &mut Gen, z: Size) -> ModelConfig {
     }
 }
 
-/// One parameter as training may leave it: without effect, or so large that what it feeds is saturated. Logarithms of
-/// rates go where a rate is zero or infinite in single precision.
+/// One parameter as training may leave it: without effect, or so large that it saturates an activation. Logarithms of
+/// rates may make a rate zero or infinite in single precision.
 fn unusual(g: &mut Gen, name: &str, x: &Tensor, what: &mut String) -> Tensor {
     let name = name.rsplit('.').next().unwrap_or(name);
     let log = ["A_log", "nu_log"].contains(&name);
@@ -61,7 +61,8 @@ fn unusual(g: &mut Gen, name: &str, x: &Tensor, what: &mut String) -> Tensor {
     Tensor::from_vec(v.collect(), x.shape())
 }
 
-/// The parameters as inputs: away from symmetric initial values, where a wrong term may vanish, and so many of them unusual.
+/// The parameters as inputs: away from symmetric initial values, where a wrong term may vanish, and this many of them
+/// unusual.
 fn parameters(g: &mut Gen, params: &Params, odd: usize, what: &mut String) -> Vec<Input> {
     let entries: Vec<(&str, Tensor)> = params.tensors().collect();
     let odd: Vec<usize> = (0..odd).map(|_| g.below(entries.len())).collect();
@@ -92,13 +93,13 @@ fn model(name: &str, variant: Variant, g: &mut Gen, z: Size) -> Core {
         max_len: 128,
         ..ModelConfig::default()
     };
-    // Not all published ones take positions. A state has the precision of its model.
+    // Not all published models take positions. A state has the precision of its model.
     let new = |dtype| {
         let without = ModelConfig { positions: Positions::None, ..c.clone() };
         Model::new(&c, 3, dtype).or_else(|_| Model::new(&without, 3, dtype)).unwrap()
     };
     let (single, model) = (new(DType::F32), new(DType::F64));
-    // Gates of the published DeltaNet may be anything, and its states then grow without bound.
+    // Gates of the published DeltaNet have no bound, and its states may then grow without bound.
     let grows = variant == Variant::Published && name == "delta_net";
     let t = if grows { z.t.min(8) } else { z.t } / 8 * 8;
     let tokens = g.ints([z.b, t], 2);
@@ -146,11 +147,11 @@ fn mixer(build: Build, g: &mut Gen, z: Size) -> Core {
     );
     let odd = g.below(3);
     let parameters = parameters(g, &params, odd, &mut what);
-    // The gradient of an infinite rate has no room for large numbers beside it.
+    // The gradient of an infinite rate leaves no room for other large numbers.
     let sizes = if what.contains("A_log = 1e2") { &[1e-20, 1e-4][..] } else { &[1e-20, 1e-4, 1e2, 1e3] };
     let x = rows(g, "x", [z.b, z.t, c.width], sizes, &mut what);
     let mut inputs = vec![Input { name: "x".into(), value: x, role: Role::Times, timed: true, fixed: false }];
-    // A state as before the first token, which is zeros, or as after some.
+    // A state as before the first token (zeros), or as after some tokens.
     let fresh = g.coin();
     what += if fresh { ", fresh" } else { "" };
     let states = mixer.state(z.b);

@@ -15,7 +15,7 @@ use tapezoo::{
     tensor::{DType, Shape, Tensor},
 };
 
-/// Small sizes, and sizes that the matrix products are for.
+/// Small sizes, and sizes for which matrix products are used.
 const SIZES: [(usize, usize); 6] = [(1, 1), (4, 4), (3, 5), (6, 2), (20, 24), (32, 17)];
 
 #[test]
@@ -76,7 +76,7 @@ proptest! {
         let got = run(attention(scale), &x, &dy, DType::F64);
         same(&got, &want, 1e-10, "f64");
         same(&run(attention(scale), &x, &dy, DType::F32), &want, 1e-4, "f32");
-        // Once more from the same inputs: its gradients are added.
+        // Once more with the same inputs: gradients are added.
         let twice = run(|x| [attention(scale)(x), attention(scale)(x)].concat(), &x, &[dy.clone(), dy].concat(), DType::F64);
         for (got, once) in twice.dx.iter().zip(&got.dx) {
             let want: Vec<f64> = once.iter().map(|x| 2.0 * x).collect();
@@ -117,14 +117,14 @@ fn delta_rule_at_the_ends_of_beta_and_with_special_keys() {
                 all.push((x, got));
             }
         }
-        // Nothing is written at β = 0; one key, or orthogonal ones, at β = 1 hold exactly what came last.
+        // Nothing is written at β = 0; with β = 1, one key or orthogonal keys hold exactly their last value.
         assert_eq!(all[0].1.y[1], x[4].to_f64());
         let last = all[4].1.y[1][..v].to_vec();
         assert!(error(&last, &x[2].to_f64()[12 * 2 * v..][..v]) < 1e-12, "{last:?}");
     }
 }
 
-/// Gates from 'keep everything' to 'forget it all', in single precision: chunks lose no digits in sums of gates.
+/// Gates from 'keep everything' to 'forget everything', in single precision: chunks lose no digits in sums of gates.
 #[test]
 fn gates_of_any_size_give_the_recurrence() {
     for (k, v) in [(4, 4), (20, 24)] {
@@ -297,8 +297,8 @@ fn a_sequence_in_two_pieces_equals_one_run() {
     }
 }
 
-/// The gradients of q, k, v and β do not depend on whether anybody asks for that of the first state, which saves the last
-/// chunk a product.
+/// The gradients of q, k, v and β do not depend on whether the gradient of the first state is asked for; without it the
+/// last chunk needs one product less.
 #[test]
 fn gradients_do_not_depend_on_which_are_asked_for() {
     for (k, v) in [(4, 4), (20, 24)] {
@@ -341,7 +341,7 @@ fn the_future_does_not_change_the_past() {
     for (k, v) in [(4, 4), (20, 24)] {
         let (x, _) = tensors(Size { b: 3, t: 37, h: 2, k, v }, 8);
         let before = outputs(&x);
-        // Keys of another length, too, as a bound for all scores depends on them.
+        // Keys of another length too, as a bound for all scores depends on it.
         for (t, length) in [(1, 1.0), (7, 1.0), (8, 1.0), (20, 1.0), (36, 1.0), (20, 1e3)] {
             let (fresh, _) = tensors(Size { b: 3, t: 37, h: 2, k, v }, 9);
             // Steps from t on are replaced in every input.

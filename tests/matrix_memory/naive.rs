@@ -1,4 +1,4 @@
-//! Loops over single steps: what the fused ops must equal.
+//! Loops over single steps, which the fused ops must equal.
 
 use tapezoo::{
     autograd::{Gen, Tape, Var},
@@ -126,7 +126,7 @@ pub fn naive_delta(
                 dq[r * k + a] = scale * dot(&after[a * v..(a + 1) * v], &g);
                 (0..v).for_each(|c| ds[a * v + c] += scale * q[a] * g[c]);
             }
-            let de = recall(&ds, key, v); // gradient of what is written
+            let de = recall(&ds, key, v); // gradient of the written value
             let old = recall(before, key, v);
             let beta = beta_of(r);
             let write: Vec<f64> = (0..v).map(|c| beta.map_or(val[c], |beta| beta * (val[c] - old[c]))).collect();
@@ -146,7 +146,7 @@ pub fn naive_delta(
     Run { y: vec![o, last], dx }
 }
 
-/// Normalised linear attention as the formula in ops that are checked elsewhere, one step at a time.
+/// Normalised linear attention as a formula of ops that are tested elsewhere, one step at a time.
 pub fn naive_normalized<'t>(scale: f64, eps: f64, x: &[Var<'t>]) -> Vec<Var<'t>> {
     let [b, t, h, k] = x[0].dims();
     let v = x[2].shape().last();

@@ -1,5 +1,5 @@
-//! Every task against brute force, against the measured rates of the published generators, and, where those are
-//! reproduced bit for bit, against their hashes.
+//! Every task against brute force, against measured rates of the published generators, and, for generators that are
+//! reproduced bit for bit, against hashes.
 
 #![allow(clippy::unwrap_used)]
 
@@ -24,7 +24,7 @@ fn batch(task: &dyn Task, seed: u64, b: usize, len: impl Into<Len>) -> (Vec<i32>
     (tokens, targets)
 }
 
-/// Tokens and targets are what the task says they are.
+/// Tokens and targets are as the task defines them.
 fn in_bounds(task: &dyn Task, x: &[i32], y: &[i32]) -> bool {
     x.iter().all(|&x| (0..task.vocab() as i32).contains(&x))
         && y.iter().all(|&y| y == IGNORE || (0..task.classes() as i32).contains(&y))
@@ -48,7 +48,7 @@ proptest! {
             for i in 0..t {
                 prop_assert_eq!(y[i], i32::from(vanishes(k, &x[..=i])), "{:?} to {}", x, i);
             }
-            // Also a corrupted word has as many of each bracket as of its partner.
+            // A corrupted word too has as many of each bracket as of its partner.
             for kind in 0..k {
                 prop_assert_eq!(x.iter().filter(|&&b| b == kind).count(), x.iter().filter(|&&b| b == kind + k).count());
             }
@@ -192,7 +192,7 @@ proptest! {
         }
     }
 
-    /// In a range every length comes, and only those that exist; the rest is masked.
+    /// In a range every length that exists occurs, and no other; the rest is masked.
     #[test]
     fn ranges_hold_every_length_that_exists(seed in any::<u64>()) {
         let (_, y) = batch(&Dyck::default(), seed, 400, Len { min: 3, max: 9 });
@@ -214,7 +214,7 @@ proptest! {
     }
 }
 
-/// Words that were not corrupted are as deep as they may be, and not deeper: only a rare shuffle is balanced.
+/// Words that were not corrupted reach the maximal depth and do not exceed it: only a rare shuffle is balanced.
 #[test]
 fn balanced_words_use_the_depth_they_are_allowed() {
     for deepest in 1..7 {
@@ -251,7 +251,7 @@ fn controlled_parity_is_even_more_often_than_not() {
     }
 }
 
-/// Zoology's gaps: the first is drawn with p(g) ∝ (g + 1)^(−0.99), and with one pair that is all.
+/// Zoology's gaps: the first is drawn with p(g) ∝ (g + 1)^(−0.99), and with one pair it is the only one.
 #[test]
 fn gaps_follow_the_power_law() {
     let (n, t) = (40_000, 64);
@@ -265,7 +265,7 @@ fn gaps_follow_the_power_law() {
     }
 }
 
-/// The share of the commonest answer, as measured on the published data.
+/// The share of the most frequent answer, as measured on the published data.
 #[test]
 fn answers_are_spread_as_in_the_published_data() {
     let brackets = Language::ModularArithmeticWithBrackets;
@@ -339,7 +339,7 @@ fn published_sets_have_their_hashes() {
     }
 }
 
-/// Worked by hand: truth 0 0 0 1 2, said 0 0 1 1 1 of four classes. Precision 2/2, 1/3, 0; recall 2/3, 1, 0.
+/// Worked by hand: targets 0 0 0 1 2, predictions 0 0 1 1 1, of four classes. Precision 2/2, 1/3, 0; recall 2/3, 1, 0.
 #[test]
 fn precision_and_recall_are_macro_averages_over_the_classes_seen() {
     let mut counts = Counts::new(4);
@@ -349,7 +349,7 @@ fn precision_and_recall_are_macro_averages_over_the_classes_seen() {
     assert!((counts.accuracy() - 0.6).abs() < 1e-15);
     assert!((counts.precision() - (1.0 + 1.0 / 3.0) / 3.0).abs() < 1e-15);
     assert!((counts.recall() - (2.0 / 3.0 + 1.0) / 3.0).abs() < 1e-15);
-    // What is never right counts too: numbers that are not finite say nothing.
+    // Positions that are never right count too: logits that are not finite predict nothing.
     counts.add(None, 3);
     assert!((counts.recall() - (2.0 / 3.0 + 1.0) / 4.0).abs() < 1e-15);
     assert_eq!((Counts::new(2).accuracy(), Counts::new(2).recall()), (0.0, 0.0));

@@ -12,7 +12,7 @@ pub fn vanishes(k: i32, x: &[i32]) -> bool {
     x.is_empty()
 }
 
-/// The deepest nesting, if there are only partners so far.
+/// The deepest nesting, if every bracket so far has its partner.
 pub fn depth(k: i32, x: &[i32]) -> i32 {
     x.iter()
         .scan(0, |d, &x| {
@@ -80,7 +80,7 @@ pub fn permutations(n: usize) -> Vec<Vec<usize>> {
     all
 }
 
-/// Even: an even number of swaps sorts it.
+/// Whether it is even: an even number of swaps sorts it.
 pub fn is_even(p: &[usize]) -> bool {
     let mut p = p.to_vec();
     let mut swaps = 0;
@@ -94,7 +94,7 @@ pub fn is_even(p: &[usize]) -> bool {
     swaps % 2 == 0
 }
 
-/// An element as a permutation of things of its own: a number modulo n turns n things.
+/// An element as a permutation of its own things: a number modulo n rotates n things.
 pub fn elements(group: GroupName) -> Vec<Vec<usize>> {
     let turns = |n: usize| (0..n).map(|z| (0..n).map(|i| (i + z) % n).collect::<Vec<_>>()).collect::<Vec<_>>();
     let even = |n| permutations(n).into_iter().filter(|p| is_even(p)).collect::<Vec<_>>();
