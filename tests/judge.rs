@@ -214,7 +214,7 @@ fn attributes_that_are_unknown_or_not_whole_are_named() {
         ("out.o", &[1, 1, 1, 1], &[1.0]),
     ];
     for (op, attrs, tensors, want) in [
-        ("tanh", r#"{"banana": 1}"#, x, "attribute 'banana' (1): op 'tanh' here has no such thing"),
+        ("tanh", r#"{"banana": 1}"#, x, "attribute 'banana' (1): op 'tanh' has no such attribute"),
         ("adam", r#"{"amsgrad": true}"#, p, "attribute 'amsgrad' (true)"),
         ("adam", r#"{"maximize": true}"#, p, "attribute 'maximize' (true)"),
         ("adam", r#"{"amsgrad": false, "maximize": false}"#, p, "fine"),
@@ -249,8 +249,8 @@ fn headers_that_say_a_thing_twice_or_steer_the_terminal_do_not() {
     let tensor = |name: &str| format!(r#""{name}":{{"dtype":"F64","shape":[1],"data_offsets":[0,8]}}"#);
     let meta = r#""__metadata__":{"op":"tanh","op":"silu"}"#;
     for (header, says) in [
-        (format!("{{{},{}}}", tensor("in.x"), tensor("in.x")), "'in.x' is there twice"),
-        (format!("{{{meta},{}}}", tensor("in.x")), "'op' is there twice"),
+        (format!("{{{},{}}}", tensor("in.x"), tensor("in.x")), "'in.x' occurs twice"),
+        (format!("{{{meta},{}}}", tensor("in.x")), "'op' occurs twice"),
     ] {
         with_header(&path, &header, &[0; 8]);
         let got = Fixture::read(&path).err().unwrap().to_string();

@@ -46,7 +46,7 @@ CUEMU_API Result cuModuleGetGlobal_v2(DevicePointer* p, size_t* n, LoadedModule*
 
 // ---- functions
 enum { ATTRIBUTE_MAX_THREADS = 0, ATTRIBUTE_REGISTERS = 4, ATTRIBUTE_MAX_DYNAMIC_SHARED = 8 };
-// Without __launch_bounds__ a kernel may take 255 registers a thread, of which a device has enough for 256 threads.
+// Without __launch_bounds__ a kernel may take 255 registers per thread, and a device has enough for 256 such threads.
 static unsigned max_threads(const Function* f) { return f->kernel->max_threads ? f->kernel->max_threads : 256; }
 
 CUEMU_API Result cuFuncSetAttribute(Function* f, int attribute, int value) {

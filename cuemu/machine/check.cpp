@@ -195,7 +195,7 @@ void access(uintptr_t a, size_t n, Access kind, const void* code) {
   if (shared) {
     const uintptr_t dynamic = shared_range.dynamic;
     if (a - dynamic < MAX_DYNAMIC_SHARED && a + n > dynamic + block.dynamic_shared)
-      fail("out-of-bounds %s of %zu bytes at byte %zu of dynamic shared memory, of which the launch has %u, at %s", verb(kind), n, (size_t)(a - dynamic), block.dynamic_shared, place(code).c_str());
+      fail("out-of-bounds %s of %zu bytes at byte %zu of dynamic shared memory (the launch has %u bytes), at %s", verb(kind), n, (size_t)(a - dynamic), block.dynamic_shared, place(code).c_str());
     offset = a - shared_range.start;
     cells = shared_cells, initialised = shared_initialised.data();
   } else {
@@ -210,7 +210,7 @@ void access(uintptr_t a, size_t n, Access kind, const void* code) {
   if (n <= 16 && a % n) fail("misaligned %s of %zu bytes at address %p, at %s", verb(kind), n, (void*)a, place(code).c_str());
   if (!cells) return;  // allocated before checking was switched on
   if (kind != Access::Write && memchr(initialised + offset, 0, n))
-    fail("%s of uninitialised %s memory at %s%s", verb(kind), shared ? "shared" : "device", place(code).c_str(), shared ? " (nobody has written it yet in this block: a missing barrier?)" : "");
+    fail("%s of uninitialised %s memory at %s%s", verb(kind), shared ? "shared" : "device", place(code).c_str(), shared ? " (not written yet in this block: a missing barrier?)" : "");
   if (kind != Access::Read) memset(initialised + offset, 1, n);
   check_races(cells, offset, n, kind, shared, code);
 }

@@ -71,7 +71,7 @@ __attribute__((noreturn)) static void deadlock() {
     if (count) n += snprintf(text + n, sizeof text - n, "%s%u wait at %s (%s:%d; thread %u is one)", n ? ", " : "", count, t->waits_for, t->site.file, t->site.line, t->linear);
   };
   say(at_block, b), say(at_warp, w);
-  fail("divergent barrier, nobody can go on: of %u threads %s, %u have exited", block.threads, text, exited);
+  fail("divergent barrier, no thread can go on: of %u threads %s, %u have exited", block.threads, text, exited);
 }
 
 void wait_here(State state, const char* what, Site site) {

@@ -1,10 +1,10 @@
-// The data of the page, and the numbers in it. Everything lives in one function: nothing is left in the global scope
-// but `inspector`, for tests and for the curious.
+// The data of the page. Everything is in one function: nothing is left in the global scope
+// except `inspector`, for tests and for the browser's console.
 'use strict';
 const D = JSON.parse(document.getElementById('data').textContent);
 const T = D.tokens.length;
 
-// What is looked at: the step t, the block, and an index for each letter (see LETTERS).
+// The selection: the step t, the block, and an index for each letter (see LETTERS).
 const sel = { t: 0, layer: 0, h: 0, i: 0, j: 0, d: 0, n: 0, p: 0, s: 0, m: 0 };
 const LETTERS = { h: 'head', p: 'factor', i: 'row', j: 'column', d: 'unit', n: 'state', s: 'position' };
 
@@ -16,7 +16,7 @@ function half(bits) {
   return sign * (1 + fraction / 1024) * 2 ** (exponent - 15);
 }
 
-// 16-bit floats as numbers, by a table of all that there are.
+// 16-bit floats as numbers, by a table of all 65,536.
 let table;
 function halves(bits) {
   table ??= Float32Array.from({ length: 65536 }, (_, i) => half(i));
@@ -25,7 +25,7 @@ function halves(bits) {
   return all;
 }
 
-// The bytes of a text in base64; older browsers have no function for it.
+// The bytes of a base64 text; older browsers have no function for it.
 function bytesOf(base64) {
   if (Uint8Array.fromBase64) return Uint8Array.fromBase64(base64);
   const text = atob(base64), bytes = new Uint8Array(text.length);
@@ -33,7 +33,7 @@ function bytesOf(base64) {
   return bytes;
 }
 
-// The numbers of a tensor [T, shape..], decoded when they are first asked for.
+// The elements of a tensor [T, shape..], decoded on first use.
 function numbers(tensor) {
   if (!tensor.numbers) {
     const { buffer } = bytesOf(tensor.data);
@@ -46,10 +46,10 @@ function numbers(tensor) {
 
 // The quantity of this name in a run.
 const quantity = (run, name) => run.quantities.find(q => q.name === name);
-// The tensor of this name at the block looked at.
+// The tensor of this name in the selected block.
 const tensorOf = (run, name) => run.layers[Math.min(sel.layer, run.layers.length - 1)][name];
 
-// How many values a letter has in a run; undefined where no quantity has it.
+// The size of a letter's axis in a run; undefined where no quantity has it.
 function size(run, letter) {
   for (const q of run.quantities) {
     const at = q.axes.indexOf(letter), tensor = tensorOf(run, q.name);
@@ -63,7 +63,7 @@ function index(run, letter, over) {
   return Math.max(0, Math.min(at, (letter === 's' ? sel.t + 1 : size(run, letter) ?? 1) - 1));
 }
 
-// How far apart the numbers of a tensor are that differ by one in a letter.
+// The stride of a letter's axis in a tensor.
 function strides(tensor, axes) {
   let apart = 1;
   return Object.fromEntries([...axes].map((letter, axis) => [letter, axis]).reverse().map(([letter, axis]) => {
@@ -73,7 +73,7 @@ function strides(tensor, axes) {
   }));
 }
 
-// One number: of a name at a step, at the indices looked at but where `over` says otherwise.
+// One element: of a name at a step, at the selected indices except where `over` has others.
 function value(run, name, t, over = {}) {
   const tensor = tensorOf(run, name);
   if (!tensor) return NaN;
@@ -83,8 +83,8 @@ function value(run, name, t, over = {}) {
   return data[by.reduce((at, [letter, apart]) => at + apart * index(run, letter, over), t * tensor.width)];
 }
 
-// What stands in the braces of an equation: `name`, `name-` one step before, `name@s` at position s; `a * b` a product,
-// `a + b` a sum, `sum:i a * b` a sum over a letter, `size:i` how many values it has, `…;m=0` with an index fixed.
+// The text in the braces of an equation: `name`, `name-` one step before, `name@s` at position s; `a * b` a product,
+// `a + b` a sum, `sum:i a * b` a sum over a letter, `size:i` the size of its axis, `…;m=0` with an index fixed.
 function evaluate(run, text) {
   const [body, ...fixed] = text.split(';');
   const over = Object.fromEntries(fixed.map(f => [f.split('=')[0].trim(), Number(f.split('=')[1])]));

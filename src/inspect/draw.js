@@ -1,4 +1,4 @@
-// Figures. Each is an element with a function `update` that draws the step looked at.
+// Figures. Each is an element with a function `update` that draws the selected step.
 
 // The colours of the page, light or dark.
 let ink;
@@ -9,8 +9,8 @@ function readColours() {
   ink = { zero: rgb('--zero'), more: rgb('--c1'), less: rgb('--c0') };
 }
 
-// Fill a canvas of rows × columns, a pixel a number: blue below zero, orange above, the paper's colour at zero; the root
-// spreads small numbers. What is not there yet (NaN) is clear.
+// Fill a canvas of rows × columns, one pixel per element: blue below zero, orange above, the background at zero; the root
+// spreads small numbers. Missing elements (NaN) are clear.
 function paint(canvas, rows, columns, at, most) {
   if (canvas.width !== columns || canvas.height !== rows) { canvas.width = columns; canvas.height = rows; }
   const context = canvas.getContext('2d'), image = context.createImageData(columns, rows);
@@ -27,8 +27,8 @@ function paint(canvas, rows, columns, at, most) {
 }
 
 // A heat map: `of(t)` gives { rows, columns, at, most }, `pick(r, c)` is called on a click, `marked()` is the cell that
-// is framed, `say(r, c)` names a cell. With `overTime` a column is a step, and the line marks the one looked at. What has
-// a `key` does not change with the step: it is painted once.
+// is framed, `say(r, c)` names a cell. With `overTime` a column is a step, and a line marks the selected one. A heat map with
+// a `key` does not depend on the step and is painted once.
 function heatMap({ label, of, pick, marked, say, cell = 18, overTime = false, quantityName }) {
   const canvas = el('canvas', { role: 'img', 'aria-label': label });
   const frame = el('div', { class: overTime ? 'cursor' : 'frame' });
@@ -130,7 +130,7 @@ function numberLine({ label, points }) {
       const y = p => 38 - 7 * (p.lane % 5);
       const dot = p => el('svg:circle', { class: `dot s${p.style % 8}`, cx: x(p.x), cy: y(p), r: 5 },
         el('svg:title', {}, `${p.label}: ${short(p.x)}`));
-      // Hundreds of them as one path of round points: an element each would take longer than all the rest.
+      // Hundreds of dots as one path of round points: one element per dot would take longer than everything else.
       const dots = all.length <= 64 ? all.map(dot)
         : [el('svg:path', { class: 'dots s0', d: all.map(p => `M${x(p.x)} ${y(p)}h0`).join('') })];
       svg.replaceChildren(el('svg:line', { class: 'axis', x1: 20, x2: 420, y1: 38, y2: 38 }), ...[-1, 0, 1].flatMap(tick), ...dots);
@@ -138,7 +138,7 @@ function numberLine({ label, points }) {
   };
 }
 
-// Complex numbers on the unit disc, as large as their weight.
+// Complex numbers on the unit disc; the size of a dot is its weight.
 function disc({ label, points, pick }) {
   const svg = el('svg:svg', { class: 'plot disc', viewBox: '-115 -115 230 230', role: 'img', 'aria-label': label });
   const readout = el('span', { class: 'readout' });

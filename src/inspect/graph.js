@@ -1,4 +1,4 @@
-// The tape of one training step: a row an operation, in the order in which they ran, with an arc from each value's
+// The tape of one training step: one row per op, in the order of execution, with an arc from each value's
 // writer to its reader.
 function tape(graph) {
   const ROW = 22, LEFT = 96;

@@ -1,13 +1,13 @@
-// The page: a strip of tokens, and for each run what its mixer did at the step looked at.
+// The page: a strip of tokens, and for each run its mixer at the selected step.
 let parts = [];
 
-// Look at another step.
+// Select another step.
 function go(t) {
   sel.t = Math.max(0, Math.min(T - 1, t));
   update();
 }
 
-// Look at other numbers: an index for some letters.
+// Select other elements: an index for some letters.
 function choose(over) {
   Object.assign(sel, over);
   update();
@@ -17,7 +17,7 @@ function update() {
   for (const part of parts) part.update();
 }
 
-// The tokens, what should be said at each, and what is said, with its probability as a bar.
+// The tokens, their targets, and the predictions with their probability as a bar.
 function strip() {
   const cell = (run, t) => {
     const said = run.said[t], target = D.targets[t];
@@ -84,7 +84,7 @@ function equations(run) {
       return [before, number(f, before)];
     })), rest];
   };
-  // An equation's numbers; below it the sums in it, or in it where a sum is all of its right side.
+  // An equation's numbers; its sums are below it, or in it where a sum is the whole right side.
   const fill = template => {
     const all = template.split(/(\{[^}]*\})/), whole = all.length === 5 && all[2] === ' = ' && all[4] === '';
     const sum = piece => piece.startsWith('{sum:');
@@ -105,14 +105,14 @@ function equations(run) {
   };
 }
 
-// The letters of a quantity but for the head, and their sizes; the longer of two is drawn from left to right.
+// The letters of a quantity except the head, and their sizes; the longer of two is drawn from left to right.
 function plane(run, q) {
   const rest = [...q.axes].filter(l => l !== 'h' && l !== 'p');
   const [a, b] = rest.length === 2 ? rest : [undefined, rest[0]];
   return a && size(run, a) > 2 * size(run, b) ? [b, a] : [a, b];
 }
 
-// Every head, and step of a token, that a quantity has: an index for each of their letters.
+// Every head and factor of a quantity: an index for each of their letters.
 function pages(run, q) {
   const own = ['p', 'h'].filter(l => q.axes.includes(l));
   return own.reduce((all, l) => all.flatMap(o => Array.from({ length: size(run, l) }, (_, x) => ({ ...o, [l]: x }))), [{}]);
@@ -124,10 +124,10 @@ function byFactor(run, q) {
 }
 const pageName = over => Object.entries(over).map(([l, x]) => `${LETTERS[l]} ${x + 1}`).join(', ');
 
-// A heat map of a quantity at this step, for one head; `change` for what this step did to it.
+// A heat map of a quantity at this step, for one head; with `change`, its change by this step.
 function map(run, q, over, change) {
   const [down, across] = plane(run, q);
-  // By strides: this is read for every cell at every step.
+  // By strides, because this runs for every cell at every step.
   const at = () => {
     const tensor = tensorOf(run, q.name), all = numbers(tensor), by = strides(tensor, q.axes);
     const [down_by, across_by] = [by[down] ?? 0, by[across] ?? 0];
@@ -148,15 +148,15 @@ function map(run, q, over, change) {
   });
 }
 
-// Every channel of a quantity, in the order of its numbers: an index for each letter.
+// Every channel of a quantity, in the order of its elements: an index for each letter.
 const channels = (run, q) => [...q.axes].reduce((all, l) => all.flatMap(o => Array.from({ length: size(run, l) }, (_, x) => ({ ...o, [l]: x }))), [{}]);
-// The number of a channel at a step.
+// The element of a channel at a step.
 function flat(run, q, t, channel) {
   const tensor = tensorOf(run, q.name);
   return numbers(tensor)[t * tensor.width + channel];
 }
 
-// A quantity over all steps: a row a channel.
+// A quantity over all steps: one row per channel.
 function history(run, q) {
   const rows = channels(run, q);
   return heatMap({
@@ -179,7 +179,7 @@ function overTime(run, q, { title = q.symbol, name } = {}) {
   });
 }
 
-// An axis for a quantity, the same for both runs: from 0 to 1 or −1 to 1 where that holds all of it.
+// An axis for a quantity, the same for both runs: from 0 to 1 or −1 to 1 if all its elements lie there.
 function bounds(run, name) {
   let lo = Infinity, hi = -Infinity;
   for (const r of D.runs.filter(r => r.mixer === run.mixer)) {
@@ -202,7 +202,7 @@ function row(figures) {
   return { figure: el('div', { class: 'row' }, ...figures.map(f => f.figure)), update: () => figures.forEach(f => f.update()) };
 }
 
-// The eigenvalues of the transition: where they are now, and over time.
+// The eigenvalues of the transition: now, and over time.
 function spectrum(run) {
   if (!run.spectrum) return run.spectrum_about ? card('Eigenvalues of the transition', run.spectrum_about, []) : null;
   const [re, im] = run.spectrum, q = quantity(run, re);
@@ -229,7 +229,7 @@ function spectrum(run) {
   return card('Eigenvalues of the transition', run.spectrum_about, [now, overTime(run, q, { title: q.symbol === 'eigenvalue' ? 'eigenvalues' : q.symbol, name: label })]);
 }
 
-// All about one run.
+// Everything about one run.
 function runView(run, r) {
   const of = role => run.quantities.filter(q => q.role === role && tensorOf(run, q.name));
   const cards = [];
@@ -280,7 +280,7 @@ function attention(run, q) {
   return card('Attention', `${q.about}. Rows are steps, columns the tokens they look at.`, [...heads.map(now), row(heads.map(all))]);
 }
 
-// Which block is looked at.
+// The selected block.
 function layers() {
   const n = Math.max(...D.runs.map(r => r.layers.length));
   const buttons = Array.from({ length: n }, (_, l) => el('button', { type: 'button', onclick: () => choose({ layer: l }) }, `block ${l + 1}`));
@@ -288,7 +288,7 @@ function layers() {
   return { update: () => buttons.forEach((b, l) => b.setAttribute('aria-pressed', String(l === sel.layer))) };
 }
 
-// What the colours are.
+// The legend of colours.
 function legend() {
   const canvas = el('canvas', { class: 'legend', role: 'img', 'aria-label': 'from blue over nothing to orange' });
   document.getElementById('task').after(el('p', { class: 'soft' }, 'Colours: below zero ', canvas, ' above; full at what ± says beside the name of a figure.'));

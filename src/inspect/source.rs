@@ -303,7 +303,7 @@ impl Source {
 pub fn check(name: &str, config: &TrainConfig, len: usize) -> Result<()> {
     let c = &config.model;
     if c.variant == Variant::Published {
-        let why = "a published model, which does not all go token by token; look at the clean mixer instead";
+        let why = "a published model; these cannot all run token by token; use the clean mixer instead";
         return Err(Error::Config(format!("{name}: {why}")));
     }
     if c.positions != Positions::None && len > c.max_len {

@@ -51,7 +51,7 @@ pub struct Trace {
 pub fn trace(model: &Model, tokens: &[i32], bar: &ProgressBar) -> Result<Trace> {
     let names = model.state_names();
     if names.is_empty() {
-        let why = "a published model, of which not all have a state to show";
+        let why = "a published model; these do not all have a state to show";
         return Err(Error::config(format!("{}: {why}; train one with --variant clean", model.config().mixer)));
     }
     let view = super::view::of(&model.config().mixer);

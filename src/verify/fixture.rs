@@ -150,7 +150,7 @@ impl Fixture {
                 let known = if attrs.is_empty() { "none".into() } else { attrs.join(", ") };
                 let (name, value) = (brief(name, 60), brief(&value.to_string(), 60));
                 let op = &self.op;
-                Err(self.bad(format!("attribute '{name}' ({value}): op '{op}' here has no such thing; it has {known}")))
+                Err(self.bad(format!("attribute '{name}' ({value}): op '{op}' has no such attribute; it has {known}")))
             }
         }
     }

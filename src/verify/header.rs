@@ -28,7 +28,7 @@ impl<'de, V: Deserialize<'de>> Visitor<'de> for Once<V> {
                 map.next_value::<V>()?;
             }
             if let Some(key) = seen.replace(key) {
-                return Err(A::Error::custom(format!("'{key}' is there twice: expected every name once")));
+                return Err(A::Error::custom(format!("'{key}' occurs twice: expected every name once")));
             }
         }
         Ok(Once(PhantomData))
@@ -45,7 +45,7 @@ pub fn names_are_unique(bytes: &[u8]) -> Result<(), String> {
     };
     let Some(header) = header(bytes) else { return Ok(()) };
     match serde_json::from_slice::<Once<IgnoredAny>>(&header) {
-        Err(e) if e.to_string().contains("is there twice") => Err(format!("its header: {e}")),
+        Err(e) if e.to_string().contains("occurs twice") => Err(format!("its header: {e}")),
         _ => Ok(()),
     }
 }

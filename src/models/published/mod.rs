@@ -116,7 +116,10 @@ pub fn parameters(c: &Config, seed: u64, dtype: DType) -> Result<Params> {
 pub fn entries(c: &Config, most: usize) -> Result<Vec<Entry>> {
     c.check()?;
     if c.n_layers > most {
-        return Err(Error::config(format!("n_layers = {}: expected no more than the {most} tensors", c.n_layers)));
+        return Err(Error::config(format!(
+            "n_layers = {}: expected at most {most}, the number of tensors",
+            c.n_layers
+        )));
     }
     let init = find(&c.model)?.init;
     Ok(Init::entries_of(|i| init(c, i)))
