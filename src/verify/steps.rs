@@ -1,6 +1,6 @@
 //! Ops in smaller steps than their forms, to measure the floor of ops whose gradient cancels within one step: a softmax
 //! has p (g − Σ p g), a cross-entropy p − y, a norm the part orthogonal to its row. And mLSTM without the gradient of
-//! its stabiliser, which adds to the input gate's gradient exactly what it subtracts.
+//! its stabiliser, whose two contributions to the input gate's gradient cancel.
 
 use super::{
     Fixture,
