@@ -12,6 +12,7 @@ use crate::{
     autograd::Kernels,
     error::{Error, Result, printable},
     models::{Eigenvalues, Form},
+    ops::check_names,
     tasks::Len,
     tensor::{Cx, DType, Device, Products},
     train::{
@@ -165,6 +166,21 @@ struct Sizes {
     max_len: Option<i64>,
 }
 
+/// What computes the ops, of every program that runs any.
+#[derive(Args, Clone, Debug, Default)]
+pub struct KernelsFlag {
+    /// Which ops run by their kernels: fast, all; plain, none, but from what defines each op; NAME,… these alone;
+    /// fast,-NAME,… all but these. To see what a kernel buys, or to check it [default: fast]
+    #[arg(long, value_name = "WHICH", allow_hyphen_values = true, value_parser = known_kernels)]
+    pub kernels: Option<Kernels>,
+}
+
+/// A choice of kernels, all of ops that there are.
+fn known_kernels(text: &str) -> std::result::Result<Kernels, String> {
+    let kernels = text.parse()?;
+    check_names(&kernels).map(|()| kernels)
+}
+
 /// How and where it is computed.
 #[derive(Args, Clone, Debug, Default)]
 #[command(next_help_heading = "The machine")]
@@ -184,10 +200,8 @@ struct Machine {
     /// What operands of matrix products are rounded to on the CPU: f32, not at all; bf16, faster [default: f32]
     #[arg(long, value_name = "TYPE")]
     products: Option<Products>,
-    /// Which ops run by their kernels: fast, all; plain, none, but from what defines each op; NAME,… these alone;
-    /// fast,-NAME,… all but these. To see what a kernel buys, or to check it [default: fast]
-    #[arg(long, value_name = "WHICH", allow_hyphen_values = true)]
-    kernels: Option<Kernels>,
+    #[command(flatten)]
+    kernels: KernelsFlag,
     /// Parts that a batch is computed in, on cores without a run; results depend on it, not on the cores; auto: of about
     /// 1024 tokens each, or 2048 of width below 8, and half as many of sLSTM and mLSTM [default: what the preset says, or
     /// auto]
@@ -348,7 +362,7 @@ impl TrainArgs {
         top.set("cuda_graph", machine.cuda_graph.map(|x| x.to_string()));
         top.set("dtype", machine.dtype.map(|x| x.to_string())).set("max_len", sizes.max_len);
         top.set("products", machine.products.map(|x| x.to_string()))
-            .set("kernels", machine.kernels.map(|x| x.to_string()))
+            .set("kernels", machine.kernels.kernels.map(|x| x.to_string()))
             .set("shards", machine.shards.map(toml::Value::from));
 
         let mut model = Flags::default();

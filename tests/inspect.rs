@@ -44,7 +44,7 @@ const TOKENS: [i32; 9] = [1, 0, 1, 1, 0, 0, 1, 1, 1];
 fn the_recorded_logits_are_those_of_a_whole_sequence_in_every_form() {
     for mixer in names() {
         let source = fresh(mixer, "parity");
-        let trace = trace(&source.model, &TOKENS, &ProgressBar::hidden()).unwrap();
+        let trace = trace(&source, &TOKENS, &ProgressBar::hidden()).unwrap();
         for form in source.model.forms() {
             close(&trace.logits.data, &logits(&source.model, &TOKENS, form), &format!("{mixer}, {form}"));
         }
@@ -55,7 +55,7 @@ fn the_recorded_logits_are_those_of_a_whole_sequence_in_every_form() {
 fn the_recorded_states_are_those_that_the_fastest_form_ends_in() {
     for mixer in names() {
         let source = fresh(mixer, "parity");
-        let trace = trace(&source.model, &TOKENS, &ProgressBar::hidden()).unwrap();
+        let trace = trace(&source, &TOKENS, &ProgressBar::hidden()).unwrap();
         for n in [1, 4, TOKENS.len()] {
             let tape = Tape::default();
             let params = source.model.params().bind_frozen(&tape);
@@ -77,7 +77,7 @@ fn the_recorded_states_are_those_that_the_fastest_form_ends_in() {
 fn every_quantity_of_a_view_is_recorded_with_its_axes_and_nothing_else_is() {
     for mixer in names() {
         let source = fresh(&format!("{mixer}:heads=1"), "parity");
-        let trace = trace(&source.model, &TOKENS, &ProgressBar::hidden()).unwrap();
+        let trace = trace(&source, &TOKENS, &ProgressBar::hidden()).unwrap();
         let view = view::of(mixer).unwrap_or_else(|| panic!("{mixer} has no view"));
         for layer in &trace.layers {
             for q in view.quantities {
@@ -99,7 +99,7 @@ fn every_quantity_of_a_view_is_recorded_with_its_axes_and_nothing_else_is() {
 #[test]
 fn the_recorded_numbers_fulfil_the_equations_of_the_delta_rule() {
     let source = fresh("delta_net:eigenvalues=-1..1", "parity");
-    let trace = trace(&source.model, &TOKENS, &ProgressBar::hidden()).unwrap();
+    let trace = trace(&source, &TOKENS, &ProgressBar::hidden()).unwrap();
     for layer in &trace.layers {
         let [s, k, v, beta, error, eigen] = ["S", "k", "v", "beta", "error", "eigenvalue"].map(|n| &layer[n]);
         let [h, n] = [k.shape[0], k.shape[1]];

@@ -9,7 +9,7 @@ use std::{
 };
 use tapezoo::{
     tensor::{DType, Device, Shape, Tensor},
-    verify::{Fixture, check, tolerance},
+    verify::{Fixture, Place, check, tolerance},
 };
 
 fn root() -> PathBuf {
@@ -61,7 +61,7 @@ fn unseen(dtype: DType) -> Vec<String> {
             for (what, changed) in mutations(&original) {
                 tried += 1;
                 f.tensors.insert(name.clone(), changed);
-                for c in check(&f, Device::Cpu, dtype, tolerance(dtype)).unwrap() {
+                for c in check(&f, Place::new(Device::Cpu, dtype), tolerance(dtype)).unwrap() {
                     let fine = c.passes(tolerance(dtype));
                     // Only A's gradient shows in which precision a Mamba reference kept A.
                     let alone = c.tensor == name || f.op == "mamba_layer" && name == "grad.A_log";
@@ -132,7 +132,7 @@ fn agrees(op: &str, x: &[f64], y: &[f64]) -> [bool; 2] {
     let f = Fixture::read(&path).unwrap();
     [DType::F64, DType::F32].map(|dtype| {
         let limit = tolerance(dtype);
-        check(&f, Device::Cpu, dtype, limit).unwrap().iter().all(|c| c.passes(limit))
+        check(&f, Place::new(Device::Cpu, dtype), limit).unwrap().iter().all(|c| c.passes(limit))
     })
 }
 
@@ -192,7 +192,7 @@ fn the_device_holds_for_optimisers() {
     for op in ["adam", "adamw"] {
         let path = root().join(format!("{op}.safetensors"));
         let f = Fixture::read(&path).unwrap();
-        let gone = check(&f, Device::Cuda(99), DType::F64, 1e-9).unwrap_err().to_string();
+        let gone = check(&f, Place::new(Device::Cuda(99), DType::F64), 1e-9).unwrap_err().to_string();
         assert!(gone.contains("CUDA") || gone.contains("cuda"), "{gone}");
     }
 }
@@ -203,7 +203,7 @@ fn attributes_that_are_unknown_or_not_whole_are_named() {
     let said = |op: &str, attrs: &str, tensors: &[(&str, &[usize], &[f64])]| {
         let path = written(dir.path(), &[("op", op), ("attrs", attrs)], tensors);
         let f = Fixture::read(&path).unwrap();
-        check(&f, Device::Cpu, DType::F64, 1e-9).map_or_else(|e| e.to_string(), |_| "fine".into())
+        check(&f, Place::new(Device::Cpu, DType::F64), 1e-9).map_or_else(|e| e.to_string(), |_| "fine".into())
     };
     let x: &[(&str, &[usize], &[f64])] = &[("in.x", &[1], &[0.0]), ("out.y", &[1], &[0.0])];
     let p: &[(&str, &[usize], &[f64])] = &[("in.p0", &[], &[1.0]), ("in.grads", &[1], &[0.0]), ("out.p", &[1], &[1.0])];
@@ -233,7 +233,7 @@ fn attributes_that_are_unknown_or_not_whole_are_named() {
     let path = dir.path().join("ignore.safetensors");
     fs::write(&path, bytes).unwrap();
     let f = Fixture::read(&path).unwrap();
-    let got = check(&f, Device::Cpu, DType::F64, 1e-9).unwrap_err().to_string();
+    let got = check(&f, Place::new(Device::Cpu, DType::F64), 1e-9).unwrap_err().to_string();
     assert!(got.contains("attribute 'ignore_index' is 1.9"), "{got}");
 }
 

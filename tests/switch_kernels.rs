@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used)]
 
+use std::{fs, process::Command};
 use tapezoo::{
     autograd::Kernels,
     models,
@@ -43,4 +44,46 @@ fn a_choice_of_kernels_is_read_as_it_is_written() {
     let without: Kernels = "fast,-delta_rule.fused".parse().unwrap();
     let has = |name| without.has("delta_rule", Some(name));
     assert!(!has("delta_rule.fused") && has("delta_rule.chunked"));
+}
+
+/// What a program says to flags separated by spaces.
+fn run(program: &str, flags: &str) -> (Option<i32>, String) {
+    let output = Command::new(program).args(flags.split(' ')).output().unwrap();
+    (output.status.code(), String::from_utf8([output.stdout, output.stderr].concat()).unwrap())
+}
+
+#[test]
+fn verify_holds_the_formulas_against_the_fixtures_too() {
+    let fixtures = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/");
+    let files =
+        ["delta_rule_0", "mlstm_0", "published/published_lstm"].map(|name| format!("{fixtures}{name}.safetensors"));
+    let said = ["fast", "plain"].map(|kernels| {
+        let (status, said) = run(env!("CARGO_BIN_EXE_verify"), &format!("--kernels {kernels} {}", files.join(" ")));
+        assert_eq!(status, Some(0), "{kernels}: {said}");
+        said
+    });
+    assert_ne!(said[0], said[1], "to the digit: were kernels switched off?");
+}
+
+#[test]
+fn the_inspector_takes_the_step_that_it_shows_without_kernels() {
+    let dir = tempfile::tempdir().unwrap();
+    let graphs = ["fast", "plain"].map(|kernels| {
+        let page = dir.path().join(format!("{kernels}.html"));
+        let flags = format!("--steps 0 --len 4 --graph --kernels {kernels} --out {}", page.display());
+        let (status, said) = run(env!("CARGO_BIN_EXE_inspect"), &flags);
+        assert_eq!(status, Some(0), "{said}");
+        fs::read_to_string(page.with_extension("dot")).unwrap()
+    });
+    let shows = graphs.map(|graph| graph.contains("[label=\"delta_rule\\n"));
+    assert_eq!(shows, [true, false], "an op with a kernel, and then what defines it");
+}
+
+#[test]
+fn a_kernel_that_is_not_there_is_refused_by_every_program() {
+    for program in [env!("CARGO_BIN_EXE_verify"), env!("CARGO_BIN_EXE_inspect"), env!("CARGO_BIN_EXE_parity")] {
+        let (status, said) = run(program, "--kernels fast,-matmull");
+        assert_eq!(status, Some(2), "{program}: {said}");
+        assert!(said.contains("no kernel has the name 'matmull'") && said.contains("matmul,"), "{program}: {said}");
+    }
 }

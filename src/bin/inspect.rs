@@ -7,7 +7,7 @@ use std::{
     process::ExitCode,
 };
 use tapezoo::{
-    cli::{fail, print, say},
+    cli::{KernelsFlag, fail, print, say},
     error::{Error, Result, contained},
     inspect::{
         Inspection,
@@ -63,6 +63,8 @@ struct Cli {
     /// Show the tape of one training step as well: ops, shapes, bytes and times, on the page and as FILE.dot
     #[arg(long)]
     graph: bool,
+    #[command(flatten)]
+    switch: KernelsFlag,
 }
 
 /// The mixer where nobody names one.
@@ -123,6 +125,9 @@ fn inspect(args: &Cli, bar: &ProgressBar) -> Result<Inspection> {
     if let Some(other) = &args.compare {
         models.push(second(args, other)?);
     }
+    if let Some(kernels) = &args.switch.kernels {
+        models.iter_mut().for_each(|model| model.config_mut().kernels = kernels.clone());
+    }
     for model in &models {
         let config = model.config();
         source::check(model.name(), config, input.tokens.len())?;
@@ -159,6 +164,13 @@ impl Subject {
     fn config(&self) -> &TrainConfig {
         match self {
             Subject::There(source) => &source.config,
+            Subject::ToTrain(_, config, _) => config,
+        }
+    }
+
+    fn config_mut(&mut self) -> &mut TrainConfig {
+        match self {
+            Subject::There(source) => &mut source.config,
             Subject::ToTrain(_, config, _) => config,
         }
     }

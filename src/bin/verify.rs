@@ -1,12 +1,12 @@
-//! Checks golden fixtures: `verify [--device D] [--dtype f32|f64] FILE.safetensors…`
+//! Checks golden fixtures: `verify [--device D] [--dtype f32|f64] [--kernels WHICH] FILE.safetensors…`
 
 use clap::Parser;
 use std::{path::PathBuf, process::ExitCode};
 use tapezoo::{
-    cli::{device_name, open_device},
+    cli::{KernelsFlag, device_name, open_device},
     error::{brief, printable},
     tensor::{DType, Products},
-    verify::{Comparison, Fixture, check, ops, tolerance},
+    verify::{Comparison, Fixture, Place, check, ops, tolerance},
 };
 
 /// Run an op on the inputs of a fixture in every form, and compare every output and gradient with the fixture's.
@@ -32,6 +32,8 @@ struct Args {
     /// Precision to run in: f64 or f32
     #[arg(long, default_value = "f64", value_parser = precision)]
     dtype: DType,
+    #[command(flatten)]
+    switch: KernelsFlag,
     /// Largest error that passes [default: 1e-9 in f64, 1e-4 in f32]
     #[arg(long, value_parser = positive)]
     tolerance: Option<f64>,
@@ -62,13 +64,14 @@ fn main() -> ExitCode {
         eprintln!("error: {e}");
         return ExitCode::from(2);
     }
+    let kernels = &args.switch.kernels.clone().unwrap_or_default();
+    let place = Place { device, dtype: args.dtype, kernels };
     let limit = args.tolerance.unwrap_or(tolerance(args.dtype));
     let (mut wrong, mut unusable, mut forms) = (0, 0, 0);
     let mut worst: Option<(f64, String)> = None;
     let mut cancelled = false;
     for path in &args.files {
-        let checked =
-            Fixture::read(path).and_then(|fixture| Ok((check(&fixture, device, args.dtype, limit)?, fixture)));
+        let checked = Fixture::read(path).and_then(|fixture| Ok((check(&fixture, place, limit)?, fixture)));
         let (found, fixture) = match checked {
             Ok(checked) => checked,
             Err(e) => {

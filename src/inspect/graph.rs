@@ -35,7 +35,7 @@ pub fn of_a_step(source: &Source) -> Result<StepGraph> {
     let mut batch = Batch::new(cfg.batch, cfg.train_len);
     batch.fill(&*cfg.task, rng::stream(cfg.seed, "inspect", 1));
     let form = cfg.form_of(model);
-    let mut tape = Tape::default();
+    let mut tape = Tape::default().with_kernels(cfg.kernels.clone());
     let mut best: Option<Graph> = None;
     for _ in 0..TIMES {
         let graph = quietly(|| {

@@ -64,7 +64,7 @@ impl Inspection {
             bar.set_length(inspection.input.tokens.len() as u64);
             bar.set_position(0);
             bar.set_message(format!("running {}", source.name));
-            let trace = trace::trace(&source.model, &inspection.input.tokens, bar)?;
+            let trace = trace::trace(&source, &inspection.input.tokens, bar)?;
             if with_graph {
                 inspection.graphs.push(graph::of_a_step(&source)?);
             }

@@ -63,10 +63,11 @@ fn task(name: &str) -> Result<(&'static str, Table)> {
 }
 
 /// Keys that [`config()`] sets itself or does not use, and the message for each.
-const NOT_HERE: [(&str, &str); 14] = [
+const NOT_HERE: [(&str, &str); 15] = [
     ("steps", "is set by --steps"),
     ("seed", "is set by --seed"),
     ("task", "is set by --task"),
+    ("kernels", "is set by --kernels"),
     ("models", "is the mixer before the ':'"),
     ("preset", "follows from the task"),
     ("per_model", "has no effect: there is one model"),

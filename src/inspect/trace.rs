@@ -1,10 +1,10 @@
 //! A model run over one sequence, token by token, with every value that its mixers name.
 
-use super::view::View;
+use super::{source::Source, view::View};
 use crate::{
     autograd::{Named, Tape},
     error::{Error, Result, quietly},
-    models::{Form, Model},
+    models::Form,
     tensor::Tensor,
 };
 use indicatif::ProgressBar;
@@ -48,18 +48,20 @@ pub struct Trace {
 ///
 /// # Errors
 /// When the model is a published one (not all of them have a state), or the sequence is too long for it.
-pub fn trace(model: &Model, tokens: &[i32], bar: &ProgressBar) -> Result<Trace> {
+pub fn trace(source: &Source, tokens: &[i32], bar: &ProgressBar) -> Result<Trace> {
+    let model = &source.model;
     let names = model.state_names();
     if names.is_empty() {
         let why = "a published model; these do not all have a state to show";
         return Err(Error::config(format!("{}: {why}; train one with --variant clean", model.config().mixer)));
     }
     let view = super::view::of(&model.config().mixer);
-    quietly(|| run(model, tokens, &names, view, bar)).map_err(Error::Config)
+    quietly(|| run(source, tokens, &names, view, bar)).map_err(Error::Config)
 }
 
-fn run(model: &Model, tokens: &[i32], states: &[&str], view: Option<&View>, bar: &ProgressBar) -> Trace {
-    let mut tape = Tape::default();
+fn run(source: &Source, tokens: &[i32], states: &[&str], view: Option<&View>, bar: &ProgressBar) -> Trace {
+    let model = &source.model;
+    let mut tape = Tape::default().with_kernels(source.config.kernels.clone());
     let mut carried: Option<Vec<Vec<Tensor>>> = None;
     let mut steps: Vec<Vec<Values>> = Vec::new();
     let mut logits = Vec::new();

@@ -38,7 +38,7 @@ pub mod words;
 pub use primitives::{arith, cast, cumsum, elementwise, embed, matmul, movement, permute, reduce, triangular};
 
 use crate::{
-    autograd::{Gen, In, Kernel, Kernels, Op},
+    autograd::{Gen, In, Kernels, Op},
     tensor::{DType, Tensor},
 };
 
@@ -129,31 +129,32 @@ fn some_steps(chunk: usize) -> Result<(), String> {
     if chunk == 0 { Err("a chunk needs one step at least, got chunk = 0".into()) } else { Ok(()) }
 }
 
-/// The names of all ops, and of the kernels of those that have several, as `--kernels` takes them.
-pub fn names() -> Vec<&'static str> {
-    let mut names = vec![];
+/// Every op that has a kernel, and every kernel of an op that has several: the op's type, and the name that `--kernels` takes.
+pub fn kernels() -> Vec<(&'static str, &'static str)> {
+    let mut found: Vec<(&str, &str)> = vec![];
     // A sum or a mean, for one, have names of their own: several samples find both.
-    for (_, sample) in OPS {
+    for (of, sample) in OPS {
         for seed in 0..16 {
             let op = sample(&mut Gen::new(seed)).0;
-            for name in [op.name()].into_iter().chain(op.kernels().iter().filter_map(Kernel::name)) {
-                if !names.contains(&name) {
-                    names.push(name);
+            let all = op.kernels().iter().map(|kernel| kernel.name().unwrap_or(op.name()));
+            for name in [op.name()].into_iter().filter(|_| op.kernels().iter().next().is_some()).chain(all) {
+                if !found.iter().any(|(_, known)| *known == name) {
+                    found.push((of, name));
                 }
             }
         }
     }
-    names
+    found
 }
 
-/// That there are ops or kernels of these names.
+/// That there are kernels, or ops with kernels, of these names.
 ///
 /// # Errors
 /// When there is none of one: its name, and those that there are.
 pub fn check_names(kernels: &Kernels) -> Result<(), String> {
-    let known = names();
+    let known: Vec<&str> = self::kernels().into_iter().map(|(_, name)| name).collect();
     match kernels.names().iter().find(|name| !known.contains(&name.as_str())) {
-        Some(name) => Err(format!("kernels: no op or kernel has the name '{name}'; there are {}", known.join(", "))),
+        Some(name) => Err(format!("kernels: no kernel has the name '{name}'; there are {}", known.join(", "))),
         None => Ok(()),
     }
 }

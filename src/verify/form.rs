@@ -19,10 +19,10 @@ fn results(
     f: &Fixture,
     run: &Run,
     inputs: &Named,
-    Place { device, dtype }: Place,
+    Place { device, dtype, kernels }: Place,
     rounding: Option<&mut Rounding>,
 ) -> Result<Named> {
-    let tape = Tape::open(device).map_err(Error::Device)?;
+    let tape = Tape::open(device).map_err(Error::Device)?.with_kernels(kernels.clone());
     let place = |t: &Tensor| if t.dtype() == DType::I32 { tape.constant(t) } else { tape.leaf(&t.cast(dtype)) };
     let vars = inputs.iter().map(|(name, t)| (name.clone(), place(t))).collect();
     let x = Inputs { tape: &tape, dtype, vars };

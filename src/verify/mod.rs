@@ -35,6 +35,7 @@ mod tests;
 pub use fixture::Fixture;
 
 use crate::{
+    autograd::Kernels,
     error::{Error, Result, quietly},
     tensor::{DType, Device, Tensor},
 };
@@ -82,15 +83,26 @@ pub fn ops() -> Vec<&'static str> {
 /// Tensors by name.
 type Named = BTreeMap<String, Tensor>;
 
-/// Where a form is run, and in what precision.
+/// Where a form is run, in what precision, and by which kernels.
 #[derive(Clone, Copy)]
-struct Place {
-    device: Device,
-    dtype: DType,
+pub struct Place<'k> {
+    /// The device.
+    pub device: Device,
+    /// The precision.
+    pub dtype: DType,
+    /// Which ops are computed by their kernels.
+    pub kernels: &'k Kernels,
+}
+
+impl Place<'_> {
+    /// With all kernels.
+    pub const fn new(device: Device, dtype: DType) -> Place<'static> {
+        Place { device, dtype, kernels: &Kernels::Fast }
+    }
 }
 
 /// The CPU in double precision, where floors are measured.
-const EXACT: Place = Place { device: Device::Cpu, dtype: DType::F64 };
+const EXACT: Place = Place::new(Device::Cpu, DType::F64);
 
 /// From the inputs of a fixture to its outputs and gradients, by the fixture's names. With a [`Rounding`], every summed
 /// term is moved at random.
@@ -133,8 +145,8 @@ impl<'f> Case<'f> {
 /// # Errors
 /// When the op is unknown, or a tensor or attribute is unknown, missing or does not fit. The error names the file, the
 /// tensor and what was expected.
-pub fn check(f: &Fixture, device: Device, dtype: DType, limit: f64) -> Result<Vec<Comparison>> {
-    quietly(|| compare(f, Place { device, dtype }, limit)).unwrap_or_else(|why| Err(f.unfit(why)))
+pub fn check(f: &Fixture, place: Place, limit: f64) -> Result<Vec<Comparison>> {
+    quietly(|| compare(f, place, limit)).unwrap_or_else(|why| Err(f.unfit(why)))
 }
 
 fn compare(f: &Fixture, place: Place, limit: f64) -> Result<Vec<Comparison>> {
@@ -168,7 +180,7 @@ fn compare(f: &Fixture, place: Place, limit: f64) -> Result<Vec<Comparison>> {
 /// As [`Fixture::read`] and [`check`].
 pub fn check_file(path: &Path, device: Device, dtype: DType) -> Result<(Fixture, Vec<Comparison>)> {
     let f = Fixture::read(path)?;
-    let found = check(&f, device, dtype, tolerance(dtype))?;
+    let found = check(&f, Place::new(device, dtype), tolerance(dtype))?;
     Ok((f, found))
 }
 

@@ -47,7 +47,13 @@ pub fn case(f: &Fixture) -> Result<Case<'_>> {
 }
 
 /// The parameter after every step, concatenated.
-fn path(config: &AdamConfig, lr: f64, p0: &Tensor, grads: &Tensor, Place { device, dtype }: Place) -> Result<Vec<f64>> {
+fn path(
+    config: &AdamConfig,
+    lr: f64,
+    p0: &Tensor,
+    grads: &Tensor,
+    Place { device, dtype, .. }: Place,
+) -> Result<Vec<f64>> {
     let (n, steps) = (p0.len(), grads.shape().at(0));
     let cx = Cx::open(device).map_err(Error::Device)?;
     let windows = [(0..n, true)];

@@ -103,7 +103,7 @@ fn every_form_agrees_with_the_recurrent_one_in_both_precisions() {
         for seed in 0..draws {
             let f = made(&mut Gen::new(seed), spec);
             for dtype in [DType::F64, DType::F32] {
-                for c in check(&f, Device::Cpu, dtype, tolerance(dtype)).unwrap() {
+                for c in check(&f, Place::new(Device::Cpu, dtype), tolerance(dtype)).unwrap() {
                     if !c.passes(tolerance(dtype)) {
                         let of = f.tensor(&c.tensor).unwrap().shape();
                         wrong.push(format!(
