@@ -1,4 +1,5 @@
-//! Training steps on request, timed in processor time of this process: our side of `scripts/compare_torch.sh`.
+//! Training steps on request, timed in processor time of this process: our side of `scripts/race.py`,
+//! and what `scripts/kernels.py` and `scripts/race_builds.py` ask.
 //!
 //! Each line of the input is a JSON object, and is answered by one:
 //!
@@ -8,15 +9,13 @@
 //! {"profile": KEY, "steps": N}               -> {"ops": {OP: [forward ms, backward ms, MB of output]}}
 //! {"close": KEY}                             -> {}
 //! {"check": PATH, "config": TOML}            -> {"parameters": N}       weights, batch, loss and gradients are in PATH
-//! {"elements": N}                            -> {"exp": ns, …}          of one element of N
+//! {"kernels": true}                          -> {"kernels": {OP: TYPE}, "build": TEXT}   the ops that have one
 //! ```
 //!
-//! A request that fails is answered by {"error": WHY}. With `--products bf16` opened models train with bf16 products,
-//! whatever their configuration says; "check" ignores this.
+//! A request that fails is answered by {"error": WHY}.
 
 mod cpu_time;
 
-use clap::Parser;
 use cpu_time::cpu_ms;
 use safetensors::tensor::TensorView;
 use serde_json::{Map, Value, json};
@@ -27,11 +26,10 @@ use std::{
     path::Path,
 };
 use tapezoo::{
-    autograd::{Tape, Var},
+    autograd::Tape,
     models::Model,
-    rng,
+    ops, rng, stamp,
     tasks::{Batch, IGNORE},
-    tensor::Products,
     tensor::Tensor,
     train::{
         Trainer,
@@ -92,36 +90,6 @@ fn check(path: &Path, cfg: &TrainConfig) -> Answer {
     Ok(json!({ "parameters": n }))
 }
 
-/// Nanoseconds per element of some functions on n elements; forward only.
-fn elements(n: usize) -> Value {
-    const REPEATS: usize = 2000;
-    fn exp(x: Var<'_>) -> Var<'_> {
-        x.exp()
-    }
-    fn tanh(x: Var<'_>) -> Var<'_> {
-        x.tanh()
-    }
-    fn sigmoid(x: Var<'_>) -> Var<'_> {
-        x.sigmoid()
-    }
-    let x = Tensor::from_vec((0..n).map(|i| (i as f64).sin() as f32).collect(), [n]);
-    let mut tape = Tape::default();
-    let mut took = Map::new();
-    for (name, f) in [("exp", exp as for<'t> fn(Var<'t>) -> Var<'t>), ("tanh", tanh), ("sigmoid", sigmoid)] {
-        let mut best = f64::INFINITY;
-        for _ in 0..5 {
-            let start = cpu_ms();
-            for _ in 0..REPEATS {
-                f(tape.constant(&x));
-                tape.reset();
-            }
-            best = best.min((cpu_ms() - start) * 1e6 / (REPEATS * n) as f64);
-        }
-        took.insert(name.into(), best.into());
-    }
-    Value::Object(took)
-}
-
 fn steps(trainer: &mut Trainer, n: usize) -> Result<f64, tapezoo::error::Error> {
     let start = cpu_ms();
     for _ in 0..n {
@@ -130,26 +98,18 @@ fn steps(trainer: &mut Trainer, n: usize) -> Result<f64, tapezoo::error::Error> 
     Ok((cpu_ms() - start) / n as f64)
 }
 
-/// Training steps on request: JSON objects on standard input, one per line (see the source), each answered by one.
-#[derive(Parser)]
-struct Args {
-    /// Open models with these products: f32 or bf16 [default: what their configuration says]
-    #[arg(long, value_name = "TYPE")]
-    products: Option<Products>,
-}
-
-fn answer(args: &Args, trainers: &mut HashMap<String, Trainer>, line: &str) -> Answer {
+fn answer(trainers: &mut HashMap<String, Trainer>, line: &str) -> Answer {
     let request: Value = serde_json::from_str(line)?;
     let open = |key: &str| format!("'{key}' is not open");
     if let Some(path) = request["check"].as_str() {
         return check(Path::new(path), &config(&request)?);
     }
-    if request["elements"].is_u64() {
-        return Ok(elements(number(&request, "elements")?));
+    if request["kernels"] == true {
+        let kernels = ops::kernels().into_iter().map(|(op, name)| (name.to_string(), op.into()));
+        return Ok(json!({ "kernels": kernels.collect::<Map<_, _>>(), "build": stamp::version() }));
     }
     if let Some(key) = request["open"].as_str() {
         let cfg = config(&request)?;
-        let cfg = TrainConfig { products: args.products.unwrap_or(cfg.products), ..cfg };
         let trainer = Trainer::new(&cfg, 0)?;
         let model = trainer.model();
         let about = json!({ "parameters": model.params().len(), "form": cfg.form_of(model).to_string() });
@@ -172,13 +132,13 @@ fn answer(args: &Args, trainers: &mut HashMap<String, Trainer>, line: &str) -> A
         });
         return Ok(json!({ "ops": ops.collect::<Map<_, _>>() }));
     }
-    Err("expected an object with open, run, profile, close, check or elements".into())
+    Err("expected an object with open, run, profile, close, check or kernels".into())
 }
 
 fn main() -> Result<(), Box<dyn Error>> {
-    let (args, mut trainers) = (Args::parse(), HashMap::new());
+    let mut trainers = HashMap::new();
     for line in stdin().lock().lines() {
-        let reply = answer(&args, &mut trainers, &line?).unwrap_or_else(|e| json!({ "error": e.to_string() }));
+        let reply = answer(&mut trainers, &line?).unwrap_or_else(|e| json!({ "error": e.to_string() }));
         println!("{reply}");
         stdout().flush()?;
     }

@@ -1,7 +1,19 @@
-"""The cells of the race: which models at which sizes, and how to ask examples/step_time.rs for their steps."""
+"""The cells of the races: which models at which sizes, and how to ask a program for their training steps."""
 import json
+import os
 import subprocess
 import sys
+import time
+
+MODELS = "lstm quasi_lstm lru linear_transformer gpt delta_net mamba".split()
+WIDE = "slstm mlstm gated_delta_net delta_product".split()  # at the wide sizes alone
+SIZES = {
+    "T32": "published sizes, B=32, T=32",
+    "T256": "published sizes, B=32, T=256",
+    "d64": "2 layers, d=64, B=128, T=32",
+    "d128": "2 layers, d=128, B=128, T=32",
+}
+ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OMP_WAIT_POLICY": "passive", "PYTHONDONTWRITEBYTECODE": "1"}
 
 
 def sizes(mixer, size):
@@ -33,17 +45,73 @@ def toml(c, **more):
     return "\n".join([*lines(top | more), "[task]", 'name = "parity"', "[model]", *lines(own)])
 
 
-class Ours:
-    """examples/step_time.rs, answering."""
+class Program:
+    """examples/step_time.rs, or a competitor that answers as it does: a line of JSON for each."""
 
-    def __init__(self, *program):
-        self.process = subprocess.Popen(program, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    def __init__(self, *command, **environment):
+        self.command = command
+        self.process = subprocess.Popen(
+            ["taskset", "-c", "1", *command], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+            env=os.environ | ONE_THREAD | environment,
+        )
 
     def ask(self, **request):
         self.process.stdin.write(json.dumps(request) + "\n")
         self.process.stdin.flush()
         line = self.process.stdout.readline()
-        answer = json.loads(line) if line else {"error": "step_time ended"}
+        answer = json.loads(line) if line else {"error": "it ended"}
         if "error" in answer:
-            sys.exit(f"tapezoo: {answer['error']}")
+            sys.exit(f"{' '.join(self.command)}: {answer['error']}")
         return answer
+
+    def end(self):
+        self.process.stdin.close()
+        self.process.wait()
+
+
+def build(*what):
+    subprocess.run(["cargo", "build", "--release", "--quiet", *what], check=True)
+
+
+def processor():
+    """This machine's, as the pages name it."""
+    with open("/proc/cpuinfo") as f:
+        info = dict(line.split(":", 1) for line in f.read().split("\n\n")[0].splitlines() if ":" in line)
+    info = {k.strip(): v.strip() for k, v in info.items()}
+    flags = info.get("flags", "").split()
+    level = "AVX-512" if "avx512f" in flags else "AVX2" if "avx2" in flags else "no AVX2"
+    return f"{info.get('model name')} (family {info.get('cpu family')}, model {info.get('model')}, {level})"
+
+
+def serve(open_):
+    """Answer requests as a `Program`: `open_(request)` gives what has `about` and takes steps by `run(n)`."""
+    answers, it = os.fdopen(os.dup(1), "w"), None
+    os.dup2(2, 1)  # what libraries print goes elsewhere
+    for line in sys.stdin:
+        request = json.loads(line)
+        try:
+            if "open" in request:
+                it = open_(request)
+                answer = it.about
+            else:
+                start = time.process_time()
+                it.run(request["steps"])
+                answer = {"ms": (time.process_time() - start) * 1e3 / request["steps"]}
+        except Exception as e:
+            answer = {"error": f"{type(e).__name__}: {e}"[:500]}
+        answers.write(json.dumps(answer) + "\n")
+        answers.flush()
+
+
+def compare(pairs, tolerance):
+    """The largest relative error of {name: (theirs, ours)}, the loss first; an error beyond the tolerance is raised."""
+    rms = lambda x: float((x.astype("f8") ** 2).mean() ** 0.5)
+    # A gradient that is zero but for rounding, as that of a bias before a norm, is measured by the others.
+    least = 1e-3 * max(rms(b) for name, (_, b) in pairs.items() if name != "loss")
+    worst = 0.0
+    for name, (a, b) in pairs.items():
+        error = rms(a.astype("f8") - b) / max(rms(b), least)
+        if not error <= tolerance:
+            raise ValueError(f"{name} differs by {error:.1e}: not the same model")
+        worst = max(worst, error)
+    return worst

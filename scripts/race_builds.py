@@ -11,24 +11,22 @@ import statistics
 import sys
 
 sys.dont_write_bytecode = True
-from cells import Ours, sizes, toml
-
-MODELS = "lstm quasi_lstm lru linear_transformer gpt delta_net mamba slstm mlstm".split()
+from cells import MODELS, WIDE, Program, sizes, toml
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("builds", nargs="+", metavar="STEP_TIME")
     parser.add_argument("--cells", default="T32,d64", help="T32, T256: the published sizes; d64, d128: that width")
-    parser.add_argument("--models", default=",".join(MODELS))
+    parser.add_argument("--models", default=",".join(MODELS + WIDE))
     parser.add_argument("--rounds", type=int, default=8)
     args = parser.parse_args()
-    builds = [Ours("taskset", "-c", "1", build) for build in args.builds]
+    builds = [Program(build) for build in args.builds]
     print("| size | model |" + " ms |" * len(builds) + " ratio |" * (len(builds) - 1))
     print("|---|---|" + "---|" * (2 * len(builds) - 1))
     for size in args.cells.split(","):
         for mixer in args.models.split(","):
-            if mixer in ("slstm", "mlstm") and size.startswith("T"):
+            if mixer in WIDE and size.startswith("T"):
                 continue
             config = toml(sizes(mixer, size))
             for build in builds:

@@ -10,8 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from torch_parts import Scan, SelectiveScan, causal_conv, heads, merge
-from torch_xlstm import Mlstm, Slstm
+from torch_parts import causal_conv, gated_scan, heads, merge, selective_scan
 
 
 class Lstm:
@@ -28,7 +27,18 @@ class Lstm:
         y, _, _ = torch.lstm(x, (zero, zero), weights, True, 1, 0.0, True, False, True)
         return F.linear(y, p["w_post"], p["b_post"])
 
-    ways = {"nn.LSTM": nn_lstm}
+    @staticmethod
+    def loop(p, x, c):
+        h = cell = x.new_zeros(x.shape[0], c["heads"] * c["head_dim"])
+        hs = []
+        for z in F.linear(x, p["w_ih"], p["b_ih"] + p["b_hh"]).unbind(1):
+            i, f, g, o = torch.addmm(z, h, p["w_hh"].t()).chunk(4, -1)
+            cell = torch.sigmoid(f) * cell + torch.sigmoid(i) * torch.tanh(g)
+            h = torch.sigmoid(o) * torch.tanh(cell)
+            hs.append(h)
+        return F.linear(torch.stack(hs, 1), p["w_post"], p["b_post"])
+
+    ways = {"nn.LSTM": nn_lstm, "unbind loop": loop}
 
 
 class QuasiLstm:
@@ -45,7 +55,7 @@ class QuasiLstm:
     @staticmethod
     def scan(p, x, c):
         f, u, o = QuasiLstm.gates(p, x)
-        return F.linear(o * torch.tanh(Scan.apply(f, u)), p["w_post"], p["b_post"])
+        return F.linear(o * torch.tanh(gated_scan(f, u)), p["w_post"], p["b_post"])
 
     @staticmethod
     def loop(p, x, c):
@@ -78,7 +88,7 @@ class Lru:
 
     @staticmethod
     def scan(p, u, c):
-        return Lru.around(p, u, Scan.apply)
+        return Lru.around(p, u, gated_scan)
 
     @staticmethod
     def powers(lam, n):
@@ -133,7 +143,7 @@ class LinearTransformer(Attention):
         return Attention.around(p, x, c, core)
 
     @staticmethod
-    def chunks(p, x, c, size):
+    def chunks(p, x, c, size=32):
         def core(q, k, v):
             b, h, t, n = k.shape
             q, k, v = [y.reshape(b, h, t // size, size, n) for y in (F.elu(q) + 1, F.elu(k) + 1, v)]
@@ -146,11 +156,7 @@ class LinearTransformer(Attention):
 
         return Attention.around(p, x, c, core)
 
-    ways = {
-        "masked product": masked,
-        "chunks of 64": lambda p, x, c: LinearTransformer.chunks(p, x, c, 64),
-        "chunks of 32": lambda p, x, c: LinearTransformer.chunks(p, x, c, 32),
-    }
+    ways = {"masked product": masked, "chunks of 32": chunks}
 
 
 class Gpt(Attention):
@@ -190,7 +196,7 @@ class DeltaNet:
         return F.linear(merge(F.rms_norm(o, (c["head_dim"],), p["norm"], 1e-6)), p["w_o"])
 
     @staticmethod
-    def chunked(p, x, c, size):
+    def chunked(p, x, c, size=32):
         def core(q, k, v, beta):
             b, h, t, n = k.shape
             m = min(size, t)
@@ -211,24 +217,7 @@ class DeltaNet:
 
         return DeltaNet.around(p, x, c, core)
 
-    @staticmethod
-    def loop(p, x, c):
-        def core(q, k, v, beta):
-            b, h, t, n = k.shape
-            s, out = torch.zeros(b, h, n, n, dtype=k.dtype), []
-            for q, k, v, beta in zip(*[y.unbind(2) for y in (q, k, v, beta)]):
-                error = beta * (v - (k[..., None, :] @ s)[..., 0, :])
-                s = s + k[..., None] * error[..., None, :]
-                out.append((q[..., None, :] @ s)[..., 0, :])
-            return torch.stack(out, 2)
-
-        return DeltaNet.around(p, x, c, core)
-
-    ways = {
-        "chunks of 32": lambda p, x, c: DeltaNet.chunked(p, x, c, 32),
-        "chunks of 64": lambda p, x, c: DeltaNet.chunked(p, x, c, 64),
-        "unbind loop": loop,
-    }
+    ways = {"chunks of 32": chunked}
 
 
 class Mamba:
@@ -270,15 +259,15 @@ class Mamba:
         return torch.stack(all_, 1)
 
     ways = {
-        "selective scan in one function": lambda p, u, c: Mamba.around(p, u, c, SelectiveScan.apply),
-        "scan in one function": lambda p, u, c: Mamba.states(p, u, c, Scan.apply),
+        "selective scan in one function": lambda p, u, c: Mamba.around(p, u, c, selective_scan),
+        "scan in one function": lambda p, u, c: Mamba.states(p, u, c, gated_scan),
         "unbind loop": lambda p, u, c: Mamba.states(p, u, c, Mamba.unbound),
     }
 
 
 MIXERS = {
     "lstm": Lstm, "quasi_lstm": QuasiLstm, "lru": Lru, "linear_transformer": LinearTransformer, "gpt": Gpt,
-    "delta_net": DeltaNet, "mamba": Mamba, "slstm": Slstm, "mlstm": Mlstm,
+    "delta_net": DeltaNet, "mamba": Mamba,
 }
 
 
@@ -294,11 +283,6 @@ def shapes(c):
             all_ |= norm(f"{at}mlp.")
             all_ |= {f"{at}mlp.w1": (m, d), f"{at}mlp.b1": (m,), f"{at}mlp.w2": (d, m), f"{at}mlp.b2": (d,)}
     return all_ | norm("") | {"head": (2, d)}
-
-
-def ways(c):
-    """The names of the formulations for these sizes: without chunks that are longer than the sequence."""
-    return [way for way in MIXERS[c["mixer"]].ways if not (way.startswith("chunks of ") and int(way.split()[2]) > c["T"])]
 
 
 class Decoder(nn.Module):

@@ -5,8 +5,7 @@
 //! of itself, so a product of two by at most 2⁻⁷ and a little, and mostly by less. The instruction takes numbers below
 //! 2⁻¹²⁶ for zero.
 //!
-//! Training steps of width 128 take 1.14 to 1.58 times as long without (`scripts/compare_torch.sh`). Products of width 4
-//! have no kernels such as [`super::narrow`].
+//! What it buys is in `docs/kernels.md`. Products of width 4 have no kernels such as [`super::narrow`].
 //!
 //! Both operands are packed, which is when they are rounded: as pairs of numbers that follow each other along k.
 
