@@ -311,36 +311,58 @@ impl TrainArgs {
         let idle = self.idle();
         settings.retain(|s| idle.iter().all(|other| other.key != s.key));
         settings.extend(idle);
+        if let Some(said) = self.unread(&mut settings) {
+            say("warning", &said);
+        }
         for warning in warnings(&[settings], true) {
             say("warning", &warning);
         }
         Ok(cfg)
     }
 
+    /// Take out the flags that are not read because nothing is trained, and say which these are. Lengths are read, for the
+    /// task is checked against all of them.
+    fn unread(&self, settings: &mut Vec<Setting>) -> Option<String> {
+        let TrainArgs { what, machine, output, .. } = self;
+        let (instead, reads): (_, fn(&str) -> bool) = match (output.show, output.profile) {
+            (Some(_), _) => {
+                ("--show", |key| key.starts_with("task.") || ["train_len", "eval_lens", "seed", "batch"].contains(&key))
+            }
+            (None, true) => ("--profile", |key| !["seeds", "steps", "eval_every", "checkpoint_every"].contains(&key)),
+            (None, false) => return None,
+        };
+        let mut unread: Vec<String> = vec![];
+        unread.extend(what.models.iter().filter(|_| output.show.is_some()).map(|_| "--models".into()));
+        settings.retain(|setting| {
+            let stays = !setting.by_flag || reads(&setting.key);
+            unread.extend((!stays).then(|| setting.flag()));
+            stays
+        });
+        unread.extend(machine.threads.iter().map(|_| "--threads".into()));
+        let have = if unread.len() == 1 { "has" } else { "have" };
+        (!unread.is_empty()).then(|| format!("{} {have} no effect beside {instead}", unread.join(", ")))
+    }
+
     /// The flags that do nothing beside these others.
     fn idle(&self) -> Vec<Setting> {
-        let TrainArgs { training, machine, output, .. } = self;
+        let TrainArgs { training, output, .. } = self;
         let kept = output.out.is_some() || output.resume.is_some();
-        let instead = if output.show.is_some() { "--show" } else { "--profile" };
         let flags = [
             (
                 "checkpoint_every",
                 training.checkpoint_every.filter(|&s| s > 0.0 && !kept).map(|s| s.to_string()),
-                "has no effect without --out DIR: no checkpoint is kept".to_string(),
+                "has no effect without --out DIR: no checkpoint is kept",
             ),
             (
                 "eval_every",
                 training.eval_every.filter(|&n| n > 0 && !kept).map(|n| n.to_string()),
-                "has no effect without --out DIR: only the last evaluation is printed".to_string(),
-            ),
-            (
-                "threads",
-                machine.threads.filter(|_| output.show.is_some() || output.profile).map(|n| n.to_string()),
-                format!("has no effect beside {instead}"),
+                "has no effect without --out DIR: only the last evaluation is printed",
             ),
         ];
         let given = flags.into_iter().filter_map(|(key, value, why)| Some((key, value?, why)));
-        given.map(|(key, value, why)| Setting { key: key.into(), value, by_flag: true, idle: Some(why) }).collect()
+        given
+            .map(|(key, value, why)| Setting { key: key.into(), value, by_flag: true, idle: Some(why.into()) })
+            .collect()
     }
 
     /// The flags given, under their names in the configuration.

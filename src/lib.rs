@@ -15,7 +15,7 @@
 //! - How is it trained? [`train`]: the loop, the optimiser, the configuration, the files of a run.
 //!
 //! Modules know those before them, and those on a level with them:
-//! error, rng ← tensor, cuda ← autograd, stamp ← ops, kernels ← models, tasks ← train ← report ← inspect, verify ← cli.
+//! error, files, rng ← tensor, cuda ← autograd, stamp ← ops, kernels ← models, tasks ← train ← report ← inspect, verify ← cli.
 //! A tensor is in host memory or in that of a device, so `tensor` and `cuda` are on one level; and an op names its kernels.
 //!
 //! # Glossary
@@ -55,6 +55,7 @@ pub mod autograd;
 pub mod cli;
 pub mod cuda;
 pub mod error;
+pub mod files;
 pub mod inspect;
 pub mod kernels;
 pub mod models;

@@ -9,7 +9,12 @@ use std::{
 };
 use tapezoo::{
     autograd::Gen,
-    train::config::{PRESETS, TrainConfig, preset_table},
+    error::quietly,
+    models::Model,
+    train::{
+        Trainer, capacity,
+        config::{PRESETS, TrainConfig, preset_table},
+    },
 };
 use toml::{Table, Value};
 
@@ -97,6 +102,20 @@ fn set(table: &mut Table, path: &[String], value: Value) {
     }
 }
 
+/// What is said of the costs, and a step of each model that is small.
+fn small_step(cfg: &TrainConfig) -> Result<(), String> {
+    quietly(|| {
+        let _ = capacity::cost([cfg].into_iter());
+        for own in cfg.each_model().unwrap() {
+            let bytes = capacity::memory(&own, &Model::hollow(&own.model, own.dtype).unwrap())[0].bytes;
+            if bytes < 2e7 && own.batch * own.train_len.max <= 2048 {
+                // That a number is not finite is no fault.
+                let _ = Trainer::new(&own, own.seed).and_then(|mut trainer| trainer.step());
+            }
+        }
+    })
+}
+
 #[test]
 fn any_configuration_is_read_or_refused_in_two_lines() {
     let n = std::env::var("TAPEZOO_FUZZ").map_or(1500, |n| n.parse().unwrap());
@@ -134,6 +153,8 @@ fn any_configuration_is_read_or_refused_in_two_lines() {
         counts[usize::from(read.is_ok())] += 1;
         let took = start.elapsed();
         slowest = slowest.max(took);
+        let panicked = read.as_ref().ok().and_then(|cfg| small_step(cfg).err());
+        wrong.extend(panicked.map(|what| format!("case {i} panicked: {text:.1000}\n{what}")));
         let why = read.map_or_else(|e| e.to_string(), |_| String::new());
         let steers = why.chars().any(|c| c.is_control() && c != '\n' || c == '\u{202e}');
         if why.lines().count() > 2 || why.chars().count() > 600 || steers || took.as_secs() >= 5 {

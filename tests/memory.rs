@@ -116,6 +116,9 @@ fn what_does_not_fit_is_refused_with_its_size_and_what_to_change() {
     refused("eval_batches = 9000000000000000000", &["evaluating 9000000000000000000 batches", "years of a core"]);
     refused("steps = 9000000000000000000", &["training for 9000000000000000000 steps", "lower --steps"]);
     refused("models = ['gpt']\nform = 'parallel'\neval_lens = [240000]", &["gpt: asks for about", "length 240000"]);
+    // Attention takes time where it takes no memory.
+    let years = ["gpt: evaluating 10000000 batches of 32 at length 24000", "years of a core", "lower eval_lens"];
+    refused("models = ['gpt']\neval_lens = [24000]\neval_batches = 10000000", &years);
     refused("models = ['lstm']\nmodel = { width = 65536, layers = 1024 }", &["parameters ask for", "lower --width"]);
     refused("models = ['lstm']\ntrain_len = 2048\nbatch = 32768\nmodel = { width = 4096 }", &["lower --batch"]);
 }

@@ -220,7 +220,7 @@ fn a_damaged_result_is_an_error_or_another_result_but_no_panic() {
     let (path, run) = (place.run(rundir::RESULT), place.run(""));
     let good = fs::read(&path).unwrap();
     rundir::check_configuration(&run, &place.cfg, 3).unwrap();
-    rundir::check_weights(&run).unwrap();
+    rundir::check_files(&run).unwrap();
     let mut rng = Rng::seed_from_u64(2);
     for case in 0..cases() {
         let mut bytes = good.clone();
@@ -228,7 +228,7 @@ fn a_damaged_result_is_an_error_or_another_result_but_no_panic() {
         fs::write(&path, &bytes).unwrap();
         match rundir::find(&run) {
             Ok(Found::Finished(_)) => {
-                let checks = [rundir::check_configuration(&run, &place.cfg, 3), rundir::check_weights(&run)];
+                let checks = [rundir::check_configuration(&run, &place.cfg, 3), rundir::check_files(&run)];
                 let said = checks.into_iter().filter_map(Result::err).map(|e| e.to_string());
                 said.for_each(|said| assert!(said.len() < 1500, "case {case}: {said}"));
             }
@@ -236,6 +236,14 @@ fn a_damaged_result_is_an_error_or_another_result_but_no_panic() {
             Err(e) => assert!(e.to_string().contains("delete it to repeat this run"), "case {case}: {e}"),
         }
         checkpoint::configuration(&place.run(rundir::CHECKPOINT), &config(), "lstm").unwrap();
+    }
+    // A score that cannot be.
+    for x in [7.0, -0.25] {
+        let mut tree: Value = serde_json::from_slice(&good).unwrap();
+        tree["accuracy"]["4"] = x.into();
+        fs::write(&path, tree.to_string()).unwrap();
+        let said = rundir::find(&run).err().unwrap().to_string();
+        assert!(said.contains("accuracy at 4 is ") && said.contains("which it cannot be"), "{said}");
     }
     // Another configuration, and no weights.
     fs::write(&path, &good).unwrap();
@@ -246,9 +254,23 @@ fn a_damaged_result_is_an_error_or_another_result_but_no_panic() {
     let mut bytes = fs::read(&weights).unwrap();
     *bytes.last_mut().unwrap() ^= 1;
     fs::write(&weights, &bytes).unwrap();
-    assert!(rundir::check_weights(&run).unwrap_err().to_string().contains("not the weights"));
+    assert!(rundir::check_files(&run).unwrap_err().to_string().contains("not the weights"));
+    // Metrics that were cut, or changed.
+    let metrics = place.run(rundir::METRICS);
+    let whole = fs::read(&metrics).unwrap();
+    for (bytes, words) in [
+        (&whole[..whole.len() - 1], format!("{} of the {} bytes that this run wrote", whole.len() - 1, whole.len())),
+        (&[], format!("0 of the {} bytes", whole.len())),
+        (&[&whole[..], b"{}\n"].concat(), "not the metrics that this run wrote".into()),
+        (&whole.to_ascii_uppercase(), "not the metrics that this run wrote".into()),
+    ] {
+        fs::write(&metrics, bytes).unwrap();
+        let said = rundir::check_files(&run).unwrap_err().to_string();
+        assert!(said.contains("metrics.jsonl: ") && said.contains(&words) && said.contains("put it back"), "{said}");
+    }
+    fs::write(&metrics, &whole).unwrap();
     fs::remove_file(&weights).unwrap();
-    assert!(rundir::check_weights(&run).unwrap_err().to_string().contains("cannot be read"));
+    assert!(rundir::check_files(&run).unwrap_err().to_string().contains("cannot be read"));
 }
 
 #[test]
@@ -288,9 +310,10 @@ fn numbers_that_cannot_be_drawn_are_left_out_and_said() {
     let file = place.run(rundir::METRICS);
     let good = fs::read_to_string(&file).unwrap();
     for (value, words) in [
-        ("1e308", "no number that can be drawn, left out: \"loss at step 2\""),
-        ("-1e308", "no number that can be drawn, left out: \"loss at step 2\""),
-        ("null", "no number that can be drawn, left out: \"loss at step 2\""),
+        ("1e308", "what cannot be is left out: \"loss at step 2: 1e+308\""),
+        ("-3", "what cannot be is left out: \"loss at step 2: -3\""),
+        ("null", "what cannot be is left out: \"loss at step 2: null\""),
+        ("-1e-9", ""),
         ("5e-324", ""),
         ("NaN", "is no JSON object; left out"),
         ("1e999", "is no JSON object; left out"),
@@ -305,14 +328,20 @@ fn numbers_that_cannot_be_drawn_are_left_out_and_said() {
     fs::write(&file, &good).unwrap();
     let results = place.runs().join("results.json");
     let mut tree: Value = serde_json::from_slice(&fs::read(&results).unwrap()).unwrap();
-    tree["runs"][0]["accuracy"]["4"] = 1e300.into();
-    fs::write(&results, tree.to_string()).unwrap();
-    let notes = drawn(&place.runs(), "accuracy").join("\n");
-    assert!(notes.contains("lstm seed 3: no number that can be drawn, left out: \"accuracy at 4\""), "{notes}");
+    for x in [1e300, 7.0, -0.5] {
+        tree["runs"][0]["accuracy"]["4"] = x.into();
+        fs::write(&results, tree.to_string()).unwrap();
+        let notes = drawn(&place.runs(), "accuracy").join("\n");
+        assert!(notes.contains("lstm seed 3: what cannot be is left out: \"accuracy at 4: "), "{notes}");
+    }
     tree["runs"][0]["accuracy"] = serde_json::json!({ "0": 0.5, "4": 0.5 });
     fs::write(&results, tree.to_string()).unwrap();
     let notes = drawn(&place.runs(), "length 0").join("\n");
-    assert!(notes.contains("left out: \"accuracy at 0\""), "{notes}");
+    assert!(notes.contains("left out: \"accuracy at 0: 0.5\""), "{notes}");
+    tree["runs"][0]["steps_per_s"] = (-5).into();
+    fs::write(&results, tree.to_string()).unwrap();
+    let notes = drawn(&place.runs(), "speed").join("\n");
+    assert!(notes.contains("steps_per_s -5"), "{notes}");
     // A run that cannot be read in the common file is left out there, and read from its own file.
     tree["runs"][0]["params"] = "many".into();
     fs::write(&results, tree.to_string()).unwrap();

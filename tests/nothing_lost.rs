@@ -317,6 +317,15 @@ fn a_finished_run_is_of_its_configuration_and_has_its_weights() {
     assert!(!said.contains("nothing left to do"), "{said}");
     fs::write(place.at("run/config.toml"), config).unwrap();
 
+    let metrics = place.at("run/lstm-seed0/metrics.jsonl");
+    let whole = fs::read(&metrics).unwrap();
+    fs::write(&metrics, &whole[..whole.len() / 2]).unwrap();
+    let (status, table, said) = place.run("parity", "--resume run");
+    assert_eq!(status, Some(1), "{said}");
+    says(&said, &["1 of them lost files", "run/lstm-seed0/metrics.jsonl", "the rest is missing", "delete result.json"]);
+    assert!(!said.contains("nothing left to do") && !table.contains("stopped"), "{said}{table}");
+    fs::write(&metrics, whole).unwrap();
+
     let weights = place.at("run/lstm-seed1/weights.safetensors");
     let whole = fs::read(&weights).unwrap();
     let mut other = whole.clone();
@@ -329,7 +338,7 @@ fn a_finished_run_is_of_its_configuration_and_has_its_weights() {
     fs::remove_file(&weights).unwrap();
     let (status, table, said) = place.run("parity", "--resume run");
     assert_eq!(status, Some(1), "{said}");
-    says(&said, &["1 of them lost the weights", "run/lstm-seed1/weights.safetensors", "delete result.json"]);
+    says(&said, &["1 of them lost files", "run/lstm-seed1/weights.safetensors", "delete result.json"]);
     assert!(!said.contains("nothing left to do") && !table.contains("stopped"), "{said}{table}");
     fs::remove_file(place.at("run/lstm-seed1/result.json")).unwrap();
     assert_eq!(place.run("parity", "--resume run").0, Some(0));

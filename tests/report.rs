@@ -191,7 +191,9 @@ fn a_killed_run_is_shown_as_far_as_it_came() {
                   \"steps_per_s\":9,\"wall_s\":1,\"accuracy\":{\"32\":0.123}}";
     fs::write(late.join("result.json"), result).unwrap();
     let report = make(&[dir.path()]);
-    assert!(report.notes.len() == 1 && report.page.contains("<td>77</td>") && report.page.contains("0.123"));
+    assert!(report.page.contains("<td>77</td>") && report.page.contains("0.123"));
+    let ends = "gpt seed 0 has results, but its metrics end at step 10 of 40";
+    assert!(report.notes.len() == 2 && report.notes[1].contains(ends), "{:?}", report.notes);
     fs::remove_file(late.join("result.json")).unwrap();
     // No results yet at all, and a step that was recorded again after a restart.
     fs::remove_file(dir.path().join("results.json")).unwrap();
@@ -269,6 +271,72 @@ fn what_cannot_be_read_is_named_and_nothing_is_overwritten() {
     assert!(fs::read_to_string(out.join("report.html")).unwrap().contains("</html>"));
     // The figures are beside the page, and no partial file is left.
     assert_eq!(fs::read_dir(&out).unwrap().count(), 1 + 7);
+}
+
+#[test]
+fn steps_and_scores_that_cannot_be_are_left_out_and_said() {
+    let dir = tempfile::tempdir().unwrap();
+    run_dir(dir.path(), CONFIG, &["lstm"]);
+    let file = dir.path().join("lstm-seed0/metrics.jsonl");
+    let good = fs::read_to_string(&file).unwrap();
+    let whole = make(&[dir.path()]);
+    for (line, words) in [
+        (r#"{"step":1e18,"loss":0.5}"#, "line 8: step 1e+18"),
+        (r#"{"step":1000000000000000000,"loss":0.5}"#, "step 1000000000000000000"),
+        (r#"{"step":-5,"loss":0.5}"#, "step -5"),
+        (r#"{"step":0,"loss":0.5}"#, "step 0"),
+        (r#"{"step":41,"loss":0.5}"#, "step 41"),
+        (r#"{"step":2.5,"loss":0.5}"#, "step 2.5"),
+        (r#"{"loss":0.5}"#, "step none"),
+        (r#"{"step":40,"loss":-3}"#, "loss at step 40: -3"),
+        (r#"{"step":30,"accuracy":{"32":7}}"#, "accuracy at 32: 7, step 30"),
+        (r#"{"step":30,"accuracy":{"32":1e30,"48":-0.5}}"#, "accuracy at 48: -0.5, step 30"),
+        (r#"{"step":30,"scaled":{"32":-1.5}}"#, "scaled at 32: -1.5, step 30"),
+    ] {
+        fs::write(&file, format!("{good}{line}\n")).unwrap();
+        let report = make(&[dir.path()]);
+        let notes = report.notes.join("\n");
+        assert!(notes.contains("what cannot be is left out") && notes.contains(words), "{line}: {notes}");
+        let same = report.figures == whole.figures;
+        assert!(same, "{line}: it is drawn");
+    }
+    // A model may have more steps than the others.
+    let config = dir.path().join("config.toml");
+    fs::write(&config, format!("{CONFIG}[per_model.lstm]\nsteps = 41\n")).unwrap();
+    fs::write(&file, format!("{good}{{\"step\":41,\"loss\":0.5}}\n{{\"step\":42,\"loss\":0.5}}\n")).unwrap();
+    let notes = make(&[dir.path()]).notes.join("\n");
+    assert!(notes.contains("line 9: step 42") && !notes.contains("step 41,"), "{notes}");
+    fs::write(&config, CONFIG).unwrap();
+    fs::write(&file, format!("{good}{{\"step\":30,\"scaled\":{{\"32\":-0.25}}}}\n")).unwrap();
+    assert_eq!(make(&[dir.path()]).notes, [""; 0]);
+    fs::write(&file, good.lines().take(3).map(|line| format!("{line}\n")).collect::<String>()).unwrap();
+    let notes = make(&[dir.path()]).notes.join("\n");
+    assert!(notes.contains("lstm seed 0 has results, but its metrics end at step 20 of 40"), "{notes}");
+}
+
+#[test]
+fn directories_that_are_passed_over_are_said() {
+    let dir = tempfile::tempdir().unwrap();
+    run_dir(&dir.path().join("a"), CONFIG, &["lstm"]);
+    run_dir(&dir.path().join("deep/b"), CONFIG, &["lstm"]);
+    fs::remove_file(dir.path().join("deep/b/config.toml")).unwrap();
+    fs::create_dir_all(dir.path().join("other/empty")).unwrap();
+    #[cfg(unix)]
+    std::os::unix::fs::symlink(dir.path().join("a"), dir.path().join("link")).unwrap();
+    let report = make(&[dir.path()]);
+    let notes = report.notes.join("\n");
+    for words in [
+        "deep/b: holds runs, but no config.toml",
+        "other/empty: has neither a config.toml nor a metrics.jsonl",
+        #[cfg(unix)]
+        "link: is a link; name it",
+    ] {
+        assert!(notes.contains(words), "no '{words}' in: {notes}");
+    }
+    assert_eq!((report.notes.len(), report.runs), (3, 2), "{notes}");
+    (0..9).for_each(|i| fs::create_dir(dir.path().join(format!("other/{i}"))).unwrap());
+    let notes = make(&[dir.path()]).notes;
+    assert!(notes.len() == 6 && notes[5].contains("7 further directories"), "{notes:?}");
 }
 
 #[test]

@@ -21,6 +21,7 @@ struct Place(tempfile::TempDir);
 
 struct Ran {
     status: Option<i32>,
+    stdout: String,
     stderr: String,
 }
 
@@ -43,12 +44,14 @@ impl Place {
             "state_tracking" => env!("CARGO_BIN_EXE_state_tracking"),
             "sweep" => env!("CARGO_BIN_EXE_sweep"),
             "inspect" => env!("CARGO_BIN_EXE_inspect"),
+            "report" => env!("CARGO_BIN_EXE_report"),
+            "verify" => env!("CARGO_BIN_EXE_verify"),
             other => panic!("{other} is no program"),
         };
         let output = Command::new(program).args(words).current_dir(self.0.path()).output().unwrap();
-        let stderr = String::from_utf8(output.stderr).unwrap();
+        let [stdout, stderr] = [output.stdout, output.stderr].map(|text| String::from_utf8(text).unwrap());
         assert!(!stderr.contains("panicked"), "{line}: {stderr}");
-        Ran { status: output.status.code(), stderr }
+        Ran { status: output.status.code(), stdout, stderr }
     }
 
     /// It must succeed, with one warning for each of these, which contains all its words.
@@ -117,10 +120,106 @@ fn a_task_is_checked_against_every_length() {
 
 #[cfg(unix)]
 #[test]
-fn a_configuration_without_an_end_is_refused() {
+fn what_is_no_regular_file_or_too_large_is_read_by_no_program() {
     let place = Place::new();
-    place.refuses("parity --config /dev/zero", &["/dev/zero", "more than 1048576 bytes"]);
-    place.refuses("sweep /dev/zero --dry-run", &["/dev/zero", "more than 1048576 bytes"]);
+    place.warns(&format!("parity {SMALL} --out run"), &[]);
+    assert!(Command::new("mkfifo").arg(place.at("pipe")).status().unwrap().success());
+    for (name, size) in [("large", 2 << 20), ("huge", 3 << 30)] {
+        fs::File::create(place.at(name)).unwrap().set_len(size).unwrap();
+    }
+    let [none, most] = ["not a regular file", "and such a file has at most"];
+    for (name, why) in [("/dev/zero", none), ("pipe", none), (".", none), ("large", most)] {
+        place.refuses(&format!("parity --config {name}"), &[name, why]);
+        place.refuses(&format!("sweep {name} --dry-run"), &[name, why]);
+        if why == none {
+            place.refuses(&format!("verify {name}"), &[name, why]);
+        }
+    }
+    let run = "lstm-seed0";
+    for (odd, why) in [("/dev/zero".into(), none), (place.at("pipe"), none), (place.at("huge"), most)] {
+        // The status of the report, of a run that goes on and of the inspector where this file is no file; none that is not
+        // read.
+        for (file, [report, resume, inspect]) in [
+            ("config.toml".into(), [Some(2), Some(2), Some(2)]),
+            ("results.json".into(), [Some(0), None, None]),
+            (format!("{run}/result.json"), [Some(0), Some(1), None]),
+            (format!("{run}/metrics.jsonl"), [Some(0), Some(1), None]),
+            (format!("{run}/weights.safetensors"), [None, Some(1), Some(2)]),
+            (format!("{run}/checkpoint.safetensors"), [None; 3]),
+        ] {
+            let (path, aside) = (place.at("run").join(&file), place.at("aside"));
+            let is_there = path.exists();
+            if is_there {
+                fs::rename(&path, &aside).unwrap();
+            }
+            std::os::unix::fs::symlink(&odd, &path).unwrap();
+            for (line, status) in
+                [("report run", report), ("parity --resume run", resume), ("inspect --checkpoint run --len 4", inspect)]
+            {
+                // As large as memory is no tensor here, and metrics are read as they come.
+                let reads =
+                    why == none || !(file.contains("weights") || file.contains("metrics") && line.contains("resume"));
+                let Some(status) = status.filter(|_| reads) else { continue };
+                let ran = place.run(line);
+                let said = ran.stdout + &ran.stderr;
+                assert_eq!(ran.status, Some(status), "{line}, {file}: {said}");
+                assert!(said.contains(&file) && said.contains(why), "{line}, {file}: {said}");
+            }
+            fs::remove_file(&path).unwrap();
+            if is_there {
+                fs::rename(&aside, &path).unwrap();
+            }
+        }
+    }
+    // A checkpoint of a run that is to go on.
+    fs::remove_file(place.at("run/lstm-seed0/result.json")).unwrap();
+    std::os::unix::fs::symlink("/dev/zero", place.at("run/lstm-seed0/checkpoint.safetensors")).unwrap();
+    let ran = place.run("parity --resume run");
+    assert!(ran.status == Some(1) && ran.stdout.contains(none), "{}{}", ran.stdout, ran.stderr);
+}
+
+#[test]
+fn what_takes_long_is_said_before_it_begins() {
+    let place = Place::new();
+    let long = |text: &str, words: &[&str]| {
+        let ran = place.run(&place.with_file(text, "sweep FILE --dry-run"));
+        assert_eq!(
+            (ran.status, ran.stderr.lines().count()),
+            (Some(0), usize::from(!words.is_empty())),
+            "{}",
+            ran.stderr
+        );
+        words.iter().for_each(|word| assert!(ran.stderr.contains(word), "no '{word}' in: {}", ran.stderr));
+    };
+    long("", &[]);
+    long("preset = 'dyck'", &[]);
+    let note = "note: this takes about";
+    long(
+        "models = ['lstm']\nsteps = 1000000000",
+        &[note, "days of a core", "lstm: training for 1000000000 steps", "--steps"],
+    );
+    long(
+        "grid.models = ['lstm', 'gpt']\neval_lens = [24000]\neval_batches = 1000",
+        &[
+            note,
+            "days of a core",
+            "gpt: evaluating 1000 batches of 32 at length 24000",
+            "lower eval_lens or eval_batches",
+        ],
+    );
+    long("models = ['lstm']\neval_lens = [24000]\neval_batches = 100", &[]);
+    // Before, not after.
+    let mut child = Command::new(env!("CARGO_BIN_EXE_parity"))
+        .args(["--steps", "1000000000", "--models", "lstm"])
+        .stderr(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut first = String::new();
+    let mut stderr = std::io::BufReader::new(child.stderr.take().unwrap());
+    std::io::BufRead::read_line(&mut stderr, &mut first).unwrap();
+    child.kill().unwrap();
+    child.wait().unwrap();
+    assert!(first.starts_with(note) && first.contains("for each seed"), "{first}");
 }
 
 #[test]
@@ -142,6 +241,10 @@ fn a_setting_without_effect_is_named_once() {
         ("--warmup 3 --schedule cosine", &[&["--schedule cosine", "has no effect", "warm-up"]]),
         ("--max-len 9", &[&["--max-len 9", "has no effect", "positions"]]),
         ("--max-len 9 --models gpt", &[]),
+        ("--max-len 9 --variant published", &[&["--max-len 9", "has no effect", "positions"]]),
+        ("--max-len 8 --variant published --models quasi_lstm --train-len 8 --eval-lens 8", &[]),
+        ("--eigenvalues 0..1", &[&alone("--eigenvalues 0..1")]),
+        ("--models lstm,mamba --eigenvalues 0..1", &[]),
         ("--cuda-graph off", &[&["--cuda-graph off", "has no effect", "cpu"]]),
         ("--checkpoint-every 5", &[&["--checkpoint-every 5", "has no effect without --out"]]),
         ("--checkpoint-every 5 --out kept", &[]),
@@ -149,10 +252,19 @@ fn a_setting_without_effect_is_named_once() {
         ("--eval-every 9 --out kept3", &[&["--eval-every 9", "3 steps", "only its end"]]),
         ("--eval-every 3 --out kept4", &[]),
         ("--num-ones 6", &[&["--num-ones 6", "nothing to learn", "ones"]]),
-        ("--models mamba --variant published --mlp 16", &[&["--mlp 16", "published mamba has no MLP"]]),
+        ("--models mamba --variant published --mlp 16", &[&["--mlp 16", "published mamba has no such thing"]]),
         ("--variant published --positions rope", &[&["--positions rope", "published lstm"]]),
         ("--models gpt --variant published --positions rope --mlp 16", &[]),
         ("--num-ones 0", &[&["--num-ones 0", "nothing to learn", "zeros"]]),
+        ("--profile --threads 1", &[&["--seeds, --steps, --threads have no effect beside --profile"]]),
+        (
+            "--kernels fast,-causal_attention",
+            &[&["-causal_attention", "has no effect on causal_attention", "the model"]],
+        ),
+        ("--models gpt,lstm --kernels fast,-causal_attention,-lstm_sequence", &[]),
+        ("--models gpt,lstm --kernels matmul,slstm_sequence", &[&["on slstm_sequence, which no model here has"]]),
+        // Without its kernel LSTM is made of these.
+        ("--kernels fast,-lstm_sequence,-sigmoid", &[]),
     ] {
         // A flag that is given twice is an error, so the first of two is taken out.
         let mut small: Vec<&str> = SMALL.split(' ').collect();
@@ -164,7 +276,11 @@ fn a_setting_without_effect_is_named_once() {
         place.warns(&format!("parity {} {flags}", small.join(" ")), said);
     }
     for (line, said) in [
-        ("parity --threads 2", &[&["--threads 2", "beside --show"][..]][..]),
+        ("parity --threads 2", &[&["--threads has no effect beside --show"][..]][..]),
+        (
+            "parity --models gpt --lr 0.1 --width 8 --seed 3 --batch 2 --num-ones 3 --state 9",
+            &[&["--models, --lr, --width, --state have no effect beside --show"]],
+        ),
         ("dyck --depth 40 --train-len 32 --eval-lens 32", &[&["--depth 40", "has no effect", "16"]]),
         ("dyck --depth 40 --train-len 32 --eval-lens 128", &[]),
         ("dyck --train-len 8 --eval-lens 8", &[]),
@@ -209,11 +325,13 @@ fn a_file_is_asked_as_flags_are_but_not_for_what_it_repeats() {
         ("models = ['lru']\nshards = 4\nmodel = { variant = 'published', without = ['batch_norm'] }", &[]),
         ("models = ['gpt']\nper_model.lru.lr = 0.1", &[&["per_model.lru.lr = 0.1", "lru is not trained"]]),
         ("models = ['lru']\nper_model.lru.model.conv = 3", &[&["per_model.lru.model.conv = 3", "has no effect"]]),
+        ("products = 'bf16'\nkernels = 'plain'", &[&["products = bf16", "has no effect", "kernels plain"]]),
+        ("products = 'bf16'\nkernels = 'linear'", &[]),
         ("models = ['lru', 'gpt']\nper_model.lru.curriculum = 9", &[&["per_model.lru.curriculum = 9", "one length"]]),
     ] {
         place.warns(&place.with_file(text, show), said);
     }
-    place.warns(&place.with_file("per_model.lru.lr = 0.1", &format!("{show} --models gpt")), &[]);
+    place.warns(&place.with_file("per_model.lru.lr = 0.1", &format!("{show} --models gpt")), &[&["--models has"]]);
     for (text, words) in [
         ("min_lr = 0.2\nmin_lr_fraction = 0.1", &["file.toml", "min_lr and min_lr_fraction", "remove min_lr"][..]),
         ("per_model.gpt = { min_lr = 0.2, min_lr_fraction = 0.1 }", &["per_model.gpt", "remove min_lr"]),
@@ -322,6 +440,7 @@ fn the_inspector_says_what_it_does_not_do() {
     place.warns(&format!("{small} lstm:householders=3"), &[householders]);
     place.warns(&format!("{small} lstm:warmup=2,min_lr=0.2"), &[&["min_lr", "min_lr_fraction"]]);
     place.warns(&format!("{small} lstm --compare lstm"), &[&["--compare lstm", "same model"]]);
+    place.warns("inspect --len 4 --steps 0 --model lstm:lr=9", &[&["lstm:lr=9: lr has no effect", "--steps 0"]]);
     place.warns("inspect --task modular_arithmetic --steps 1", &[]);
     place.warns(&format!("parity {SMALL} --out run"), &[]);
     place.warns("inspect --checkpoint run --input 101 --seed 3", &[&["--seed 3", "nothing is drawn"]]);

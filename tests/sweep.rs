@@ -211,6 +211,12 @@ fn parts_are_the_whole_and_join_into_it() {
     place.refuses("merge new whole part0", &["different results of the same run", &run, "whole", "part0"]);
     place.refuses("merge joined part0", &["different results", &run]);
     fs::write(&one, &text).unwrap();
+    let metrics = one.with_file_name("metrics.jsonl");
+    let whole = fs::read(&metrics).unwrap();
+    fs::write(&metrics, &whole[..whole.len() / 2]).unwrap();
+    place.refuses("merge new part0 whole", &["metrics.jsonl", "the rest is missing", "delete result.json"]);
+    assert!(!place.at("new").exists());
+    fs::write(&metrics, whole).unwrap();
     let weights = one.with_file_name("weights.safetensors");
     let mut bytes = fs::read(&weights).unwrap();
     *bytes.last_mut().unwrap() ^= 1;

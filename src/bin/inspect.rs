@@ -16,7 +16,7 @@ use tapezoo::{
         source::{self, Source},
     },
     models,
-    train::config::TrainConfig,
+    train::{capacity, config::TrainConfig},
 };
 
 /// Run a model over one sequence and write a page to step through: states, gates, eigenvalues, equations
@@ -135,6 +135,10 @@ fn inspect(args: &Cli, bar: &ProgressBar) -> Result<Inspection> {
     }
     idle(args).iter().chain(models.iter().flat_map(Subject::doubts)).for_each(|what| say("warning", what));
     let steps = args.steps.unwrap_or(STEPS);
+    let trained = models.iter().filter(|model| steps > 0 && matches!(model, Subject::ToTrain(..)));
+    if let Some(cost) = capacity::cost(trained.map(Subject::config))? {
+        say("note", &cost);
+    }
     let sources: Result<Vec<Source>> = models.into_iter().map(|m| m.source(steps, bar)).collect();
     Inspection::new(sources?, input, args.graph, bar)
 }

@@ -10,6 +10,7 @@ use tapezoo::{
     cli,
     error::{Error, Result},
     train::{
+        capacity,
         interrupt::{self, Signal},
         standing::Standing,
         sweep::{self, Plan, Shard, Sweep},
@@ -126,6 +127,9 @@ fn start(args: &Run) -> Result<ExitCode> {
             cli::print(format!("{}\n", point.name))?;
             cli::profile(&point.cfg)
         })));
+    }
+    if let Some(cost) = capacity::cost(plan.points.iter().map(|point| &point.cfg))? {
+        cli::say("note", &cost);
     }
     let sweep = Sweep::new(plan, &out, args.shard)?;
     if args.dry_run {

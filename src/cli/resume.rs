@@ -65,14 +65,14 @@ fn runs(cfg: &TrainConfig) -> impl Iterator<Item = (&String, u64)> {
 pub(super) fn say_what_is_left(dir: &Path, cfg: &TrainConfig, out: Option<&RunDir>) {
     let finished = |(model, seed): (&String, u64)| {
         let of = out?.of(model, seed);
-        matches!(rundir::find(&of), Ok(Found::Finished(_))).then(|| rundir::check_weights(&of))
+        matches!(rundir::find(&of), Ok(Found::Finished(_))).then(|| rundir::check_files(&of))
     };
     let finished: Vec<Result<()>> = runs(cfg).filter_map(finished).collect();
     let (all, done) = (cfg.models.len() * cfg.seeds, finished.len());
     let rest = match finished.iter().filter(|weights| weights.is_err()).count() {
         0 if done == all => "there is nothing left to do".into(),
         0 => "going on with the rest".into(),
-        lost => format!("{lost} of them lost the weights"),
+        lost => format!("{lost} of them lost files"),
     };
     // Nobody may be there to read it.
     let _ =

@@ -1,11 +1,11 @@
 //! What a training program does.
 
-use super::{TrainArgs, fail, open_device, print, resume, threads};
+use super::{TrainArgs, fail, open_device, print, resume, say, threads};
 use crate::{
     error::{Error, Result, contained},
     tasks::show,
     train::{
-        Trainer,
+        Trainer, capacity,
         config::TrainConfig,
         interrupt::{self, Signal},
         jobs::{RunReport, run_told},
@@ -47,8 +47,10 @@ pub fn run(args: &TrainArgs, preset: &str, task: Table) -> ExitCode {
         Ok(prepared) => prepared,
         Err(e) => return fail(&e, 2),
     };
-    if let Some(dir) = &args.output.resume {
-        resume::say_what_is_left(dir, &cfg, out.as_ref());
+    match (&args.output.resume, capacity::cost([&cfg].into_iter())) {
+        (Some(dir), _) => resume::say_what_is_left(dir, &cfg, out.as_ref()),
+        (None, Ok(Some(cost))) => say("note", &cost),
+        _ => {}
     }
     let standing = Arc::new(Standing::default());
     let dir = out.as_ref().map(|out| out.path().to_path_buf());

@@ -1,6 +1,7 @@
 //! Compiled kernels on disk. NVRTC takes a tenth of a second a module, and the answer never changes: it is kept under
 //! a hash of everything that it depends on.
 
+use crate::files;
 use std::{
     env, fs,
     io::{self, Write},
@@ -60,7 +61,7 @@ impl Cache {
 
 /// The image in a file, if it is whole.
 fn read(path: &Path) -> Option<Vec<u8>> {
-    let bytes = fs::read(path).ok()?;
+    let bytes = files::read(path, files::RECORD).ok()?;
     let (sum, image) = bytes.strip_prefix(MAGIC)?.split_first_chunk::<8>()?;
     (u64::from_le_bytes(*sum) == hash(image.iter().copied(), 0)).then(|| image.to_vec())
 }

@@ -2,6 +2,7 @@
 
 use crate::{
     error::{Error, Result, brief},
+    files,
     models::{Model, ModelConfig, Positions, Variant},
     tensor::{DType, Device},
     train::{
@@ -81,6 +82,26 @@ const NOT_HERE: [(&str, &str); 15] = [
     ("checkpoint_every", "has no effect: nothing is recorded on the way"),
 ];
 
+/// Keys without effect where nothing is trained.
+const OF_TRAINING: [&str; 16] = [
+    "lr",
+    "optimizer",
+    "betas",
+    "eps",
+    "weight_decay",
+    "label_smoothing",
+    "schedule",
+    "warmup",
+    "min_lr",
+    "min_lr_fraction",
+    "clip",
+    "curriculum",
+    "shards",
+    "products",
+    "eval_batches",
+    "eval_batch",
+];
+
 /// The configuration of `MIXER[:key=value,…]` on a task. A key belongs to the configuration, such as `lr`, or to its
 /// `[model]`, such as `heads`.
 ///
@@ -138,11 +159,15 @@ pub fn config_and_warnings(
     let (mut cfg, mut set) =
         made.map_err(|e| if settings.is_empty() { e } else { Error::Config(format!("{spec}: {e}")) })?;
     set.retain(|s| given.contains(&s.key.trim_start_matches("model.")));
-    let said = warnings(&[set], false).into_iter().map(|warning| format!("{spec}: {warning}")).collect();
+    let idle = given.iter().filter(|key| steps == 0 && OF_TRAINING.contains(key));
+    let idle: Vec<String> = idle.map(|key| format!("{key} has no effect: with --steps 0 nothing is trained")).collect();
+    set.retain(|s| steps > 0 || !OF_TRAINING.contains(&s.key.as_str()));
+    let said = warnings(&[set], false).into_iter().chain(idle).map(|warning| format!("{spec}: {warning}")).collect();
     // Learned positions must cover the sequence shown.
     let longest = cfg.eval_lens.iter().chain([&cfg.train_len]).map(|l| l.max).max().unwrap_or(0);
     cfg.model.max_len = cfg.model.max_len.max(longest).max(len.unwrap_or(0));
     cfg.eval_lens = vec![cfg.train_len];
+    cfg.seeds = 1;
     Ok((cfg, said))
 }
 
@@ -183,14 +208,14 @@ pub fn checkpoint(dir: &Path) -> Result<Source> {
     let own = checkpoint::configuration(&saved, &all, &model)?;
     let config = TrainConfig { device: Device::Cpu, dtype: own.dtype.real(), ..own.clone() };
     let name = format!("{model}, seed {seed}");
-    if weights.is_file() {
+    if files::is_there(&weights) {
         let about = format!("The final weights of {}, after {} steps.", of.display(), config.steps);
         let mut fresh = Model::new(&config.model, seed, config.dtype)?;
         let mut doubts = load(&mut fresh, &weights)?;
         doubts.extend(not_finite(&fresh, &weights));
         return Ok(Source { name, about, doubts, config, model: fresh });
     }
-    if saved.is_file() {
+    if files::is_there(&saved) {
         let (trainer, there) = checkpoint::load(&saved, &own, seed)?;
         let about = format!("The checkpoint of {} after {} of {} steps.", of.display(), there.step, config.steps);
         let model = trainer.into_model()?;
@@ -207,8 +232,8 @@ fn find(dir: &Path) -> Result<(PathBuf, String, u64)> {
         let (model, seed) = path.file_name()?.to_str()?.rsplit_once("-seed")?;
         Some((model.to_string(), seed.parse().ok()?))
     };
-    let is_run = |path: &Path| path.join(rundir::METRICS).is_file();
-    if dir.join(rundir::CONFIG).is_file() {
+    let is_run = |path: &Path| files::is_there(&path.join(rundir::METRICS));
+    if files::is_there(&dir.join(rundir::CONFIG)) {
         let mut runs: Vec<PathBuf> = fs::read_dir(dir).map_err(Error::io(dir))?.flatten().map(|e| e.path()).collect();
         runs.retain(|path| is_run(path) && of_a_run(path).is_some());
         runs.sort();
@@ -250,7 +275,7 @@ fn not_finite(model: &Model, path: &Path) -> Option<String> {
 
 /// Load the weights of a run into a model; returns a sentence about tensors that the model does not have.
 fn load(model: &mut Model, path: &Path) -> Result<Vec<String>> {
-    let bytes = fs::read(path).map_err(Error::io(path))?;
+    let bytes = files::read(path, files::tensors())?;
     let broken = |what: String| Error::format(path, format!("{what}; train the run again"));
     let file = SafeTensors::deserialize(&bytes).map_err(|e| broken(e.to_string()))?;
     let params = model.params_mut();

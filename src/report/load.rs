@@ -1,8 +1,9 @@
 //! Reading run directories back: what [`RunDir`](crate::train::rundir::RunDir) wrote, and what a killed run left.
 
 use crate::{
-    error::{Error, Result, printable},
-    tasks::Len,
+    error::{Error, Result, brief, number, printable},
+    files,
+    tasks::{Len, is_score},
 };
 use indicatif::ProgressBar;
 use serde::Deserialize;
@@ -109,25 +110,44 @@ fn find(root: &Path, notes: &mut Vec<String>) -> Result<Vec<PathBuf>> {
     if !fs::metadata(root).map_err(Error::io(root))?.is_dir() {
         return Err(Error::format(root, format!("is a file; {EXPECTED}")));
     }
-    let (mut found, mut open) = (Vec::new(), vec![root.to_path_buf()]);
+    let (mut found, mut left, mut open) = (Vec::new(), Vec::new(), vec![root.to_path_buf()]);
     while let Some(dir) = open.pop() {
-        if dir.join(CONFIG).is_file() {
+        let is_run = files::is_there(&dir.join(CONFIG));
+        if is_run {
             found.push(dir.clone());
         }
         let listed = fs::read_dir(&dir).and_then(|entries| entries.collect::<std::io::Result<Vec<_>>>());
         match listed {
             Err(e) if dir == root => return Err(Error::io(dir)(e)),
             Err(e) => notes.push(format!("left out: {}: {e}", dir.display())),
-            // Links are not followed, as they may lead back up.
             Ok(entries) => {
-                let dirs = entries.iter().filter(|e| e.file_type().is_ok_and(|t| t.is_dir()));
-                open.extend(dirs.map(fs::DirEntry::path).filter(|d| !d.join(METRICS).is_file()));
+                // Links are not followed, as they may lead back up.
+                let (links, entries): (Vec<_>, Vec<_>) =
+                    entries.iter().partition(|e| e.file_type().is_ok_and(|t| t.is_symlink()));
+                let links = links.into_iter().map(fs::DirEntry::path).filter(|path| path.is_dir());
+                left.extend(links.map(|path| (path, "is a link; name it to have it read")));
+                let dirs = entries.into_iter().filter(|e| e.file_type().is_ok_and(|t| t.is_dir()));
+                let (runs, dirs): (Vec<_>, Vec<_>) =
+                    dirs.map(fs::DirEntry::path).partition(|d| files::is_there(&d.join(METRICS)));
+                match (is_run, runs.is_empty(), dirs.is_empty()) {
+                    (false, false, _) => left.push((dir, "holds runs, but no config.toml")),
+                    (false, true, true) => left.push((dir, "has neither a config.toml nor a metrics.jsonl")),
+                    _ => {}
+                }
+                open.extend(dirs);
             }
         }
     }
     found.sort();
+    left.sort();
+    for (path, why) in left.iter().take(MOST_LINES) {
+        notes.push(format!("left out: {}: {why}", path.display()));
+    }
+    if left.len() > MOST_LINES {
+        notes.push(format!("left out: {} further directories in {}", left.len() - MOST_LINES, root.display()));
+    }
     if found.is_empty() {
-        let what = if root.join(METRICS).is_file() {
+        let what = if files::is_there(&root.join(METRICS)) {
             format!("holds a single run; name the directory above it, which has the {CONFIG}")
         } else {
             format!("no {CONFIG} in it, nor below; {EXPECTED}")
@@ -140,7 +160,7 @@ fn find(root: &Path, notes: &mut Vec<String>) -> Result<Vec<PathBuf>> {
 /// One run directory.
 fn read(dir: &Path, notes: &mut Vec<String>) -> Result<Experiment> {
     let path = dir.join(CONFIG);
-    let text = fs::read_to_string(&path).map_err(Error::io(&path))?;
+    let text = files::read_text(&path, files::CONFIG)?;
     let config: Table = text.parse().map_err(|e: toml::de::Error| Error::format(&path, e.to_string().trim_end()))?;
     let models: Option<Vec<&str>> =
         config.get("models").and_then(toml::Value::as_array).map(|a| a.iter().filter_map(|m| m.as_str()).collect());
@@ -149,6 +169,7 @@ fn read(dir: &Path, notes: &mut Vec<String>) -> Result<Experiment> {
         Error::format(&path, "not the configuration of a run: expected 'models', and 'name' in [task]")
     })?;
 
+    let steps = |model: &str| steps_of(&config, model);
     let mut runs = finished(&dir.join(RESULTS), notes);
     for (model, seed, own) in recorded(dir)? {
         // A run may have its own result before the results of all are written, or where these cannot be read.
@@ -157,10 +178,11 @@ fn read(dir: &Path, notes: &mut Vec<String>) -> Result<Experiment> {
             runs.push(report.unwrap_or(Run { model, seed, ..Run::default() }));
             runs.len() - 1
         });
-        curves(&own.join(METRICS), &mut runs[i], notes);
+        let steps = steps(&runs[i].model);
+        curves(&own.join(METRICS), steps, &mut runs[i], notes);
     }
-    let steps = config.get("steps").and_then(toml::Value::as_integer).and_then(|n| usize::try_from(n).ok());
     for run in &mut runs {
+        let steps = steps(&run.model);
         // The last evaluation is on disk before the results are: a process killed in between has finished this run.
         if let (None, None, Some(steps)) = (&run.end, &run.error, steps) {
             run.end = run.evaluations.get(&steps).cloned();
@@ -177,6 +199,14 @@ fn read(dir: &Path, notes: &mut Vec<String>) -> Result<Experiment> {
     Ok(Experiment { path: dir.into(), config, runs })
 }
 
+/// How many steps a model, or a variant of one, is trained by a configuration; none if it does not say.
+fn steps_of(config: &Table, model: &str) -> Option<usize> {
+    let own = |name: &str| config.get("per_model")?.get(name);
+    let base = own(model).and_then(|own| own.get("mixer")?.as_str()).and_then(own);
+    let steps = [own(model), base].into_iter().flatten().find_map(|own| own.get("steps")).or(config.get("steps"));
+    steps.and_then(toml::Value::as_integer).and_then(|n| usize::try_from(n).ok())
+}
+
 /// What a reader should know of a run that is not whole.
 fn shortcoming(run: &Run, steps: Option<usize>) -> Option<String> {
     if let Some(error) = &run.error {
@@ -185,7 +215,10 @@ fn shortcoming(run: &Run, steps: Option<usize>) -> Option<String> {
     let last = run.loss.keys().chain(run.evaluations.keys()).max();
     match (&run.end, last) {
         (Some(_), None) => Some("has results, but no metrics of its training".into()),
-        (Some(_), Some(_)) => None,
+        (Some(_), Some(last)) => {
+            let of = steps.filter(|steps| last < steps)?;
+            Some(format!("has results, but its metrics end at step {last} of {of}"))
+        }
         (None, last) => {
             let of = steps.map_or(String::new(), |n| format!(" of {n}"));
             Some(format!("has not finished: recorded up to step {}{of}", last.unwrap_or(&0)))
@@ -210,8 +243,14 @@ impl Report {
     fn run(self, path: &Path, notes: &mut Vec<String>) -> Run {
         let mut skipped = BTreeSet::new();
         let end = self.error.is_none().then(|| metrics(&self.rest, &mut skipped));
+        let Cost { steps_per_s, wall_s, .. } = self.cost;
+        let times = [("steps_per_s", steps_per_s), ("wall_s", wall_s)];
+        let cost = Some(self.cost).filter(|_| times.iter().all(|(_, x)| (0.0..1e12).contains(x)));
+        if cost.is_none() {
+            skipped.extend(times.map(|(name, x)| format!("{name} {}", number(x))));
+        }
         note_skipped(&skipped, &format!("{}: {} seed {}", path.display(), self.model, self.seed), notes);
-        Run { end, model: self.model, seed: self.seed, cost: Some(self.cost), error: self.error, ..Run::default() }
+        Run { end, model: self.model, seed: self.seed, cost, error: self.error, ..Run::default() }
     }
 }
 
@@ -239,17 +278,23 @@ fn result(report: Value, path: &Path, notes: &mut Vec<String>) -> Option<Run> {
 
 /// What a file holds; none if there is no such file, or it cannot be read.
 fn json(path: &Path, notes: &mut Vec<String>) -> Option<Value> {
-    if !path.exists() {
+    if !files::is_there(path) {
         return None;
     }
-    let value = fs::read(path).map_err(|e| e.to_string());
-    match value.and_then(|text| serde_json::from_slice(&text).map_err(|e| e.to_string())) {
+    let bytes = contents(path, notes)?;
+    match serde_json::from_slice(&bytes) {
         Ok(value) => Some(value),
         Err(e) => {
-            left_out(path, &e, notes);
+            left_out(path, &e.to_string(), notes);
             None
         }
     }
+}
+
+/// What is in a file, if it can be read.
+fn contents(path: &Path, notes: &mut Vec<String>) -> Option<Vec<u8>> {
+    let read = files::read(path, files::RECORD);
+    read.map_err(|e| notes.push(format!("left out: {}", brief(&e.to_string(), 400)))).ok()
 }
 
 /// Say that something is missing, with no more of what was wrong than a person reads.
@@ -258,20 +303,29 @@ fn left_out(path: &Path, what: &str, notes: &mut Vec<String>) {
     notes.push(format!("left out: {}: {what}", path.display()));
 }
 
-/// A number as it can be drawn: sums and differences of such numbers are finite.
-fn number(value: &Value) -> Option<f64> {
-    let x = value.as_f64().filter(|x| x.abs() < 1e100)?;
-    Some(if x.abs() < 1e-100 { 0.0 } else { x })
+/// A loss: 0 or more, but for a rounding, and so large that sums of such numbers are finite.
+fn loss(value: &Value) -> Option<f64> {
+    let x = value.as_f64().filter(|x| (-1e-6..1e100).contains(x))?;
+    Some(if x < 1e-100 { 0.0 } else { x })
 }
 
-/// The objects `{"32": 0.9, ..}` of an object, by name. What in them is no number that can be drawn is left out, and
-/// its name is put into `skipped`.
+/// A step, counted from 1, of a run of so many.
+fn step(value: &Value, steps: Option<usize>) -> Option<usize> {
+    let step = value.as_u64().and_then(|n| usize::try_from(n).ok())?;
+    (1..=steps.unwrap_or(usize::MAX)).contains(&step).then_some(step)
+}
+
+/// The objects `{"32": 0.9, ..}` of an object, by name. What in them cannot be a score is left out, and its name is put
+/// into `skipped`.
 fn metrics(object: &serde_json::Map<String, Value>, skipped: &mut BTreeSet<String>) -> Metrics {
     let mut metrics = Metrics::new();
     for (name, value) in object {
         let Some(of) = value.as_object() else { continue };
         let length = |len: &str| len.parse().ok().filter(|len: &Len| len.min > 0);
-        let of = of.iter().map(|(len, x)| length(len).zip(number(x)).ok_or_else(|| format!("{name} at {len}")));
+        let score = |x: &Value| x.as_f64().filter(|&x| is_score(name, x));
+        let of = of.iter().map(|(len, x)| {
+            length(len).zip(score(x)).ok_or_else(|| format!("{name} at {len}: {}", brief(&x.to_string(), 40)))
+        });
         let (good, bad): (Vec<_>, Vec<_>) = of.partition(std::result::Result::is_ok);
         skipped.extend(bad.into_iter().filter_map(std::result::Result::err));
         metrics.insert(name.clone(), good.into_iter().flatten().collect());
@@ -286,7 +340,7 @@ fn note_skipped(skipped: &BTreeSet<String>, place: &str, notes: &mut Vec<String>
     }
     let some: Vec<String> = skipped.iter().take(3).map(|name| format!("{name:?}")).collect();
     let more = if skipped.len() > some.len() { ", …" } else { "" };
-    notes.push(format!("{place}: no number that can be drawn, left out: {}{more}", some.join(", ")));
+    notes.push(format!("{place}: what cannot be is left out: {}{more}", some.join(", ")));
 }
 
 /// The runs that have begun: model, seed, and their directories.
@@ -295,7 +349,8 @@ fn recorded(dir: &Path) -> Result<Vec<(String, u64, PathBuf)>> {
     for entry in fs::read_dir(dir).map_err(Error::io(dir))? {
         let entry = entry.map_err(Error::io(dir))?;
         let (name, path) = (entry.file_name(), entry.path());
-        let who = name.to_str().filter(|_| path.join(METRICS).is_file()).and_then(|name| name.rsplit_once("-seed"));
+        let who = name.to_str().filter(|_| files::is_there(&path.join(METRICS)));
+        let who = who.and_then(|name| name.rsplit_once("-seed"));
         if let Some((model, seed)) = who.and_then(|(m, s)| Some((m, s.parse().ok()?))) {
             runs.push((model.to_string(), seed, path));
         }
@@ -305,11 +360,8 @@ fn recorded(dir: &Path) -> Result<Vec<(String, u64, PathBuf)>> {
 }
 
 /// The lines of `metrics.jsonl`. A step that was recorded twice counts once, as the later line has it.
-fn curves(path: &Path, run: &mut Run, notes: &mut Vec<String>) {
-    let bytes = match fs::read(path) {
-        Ok(bytes) => bytes,
-        Err(e) => return left_out(path, &e.to_string(), notes),
-    };
+fn curves(path: &Path, steps: Option<usize>, run: &mut Run, notes: &mut Vec<String>) {
+    let Some(bytes) = contents(path, notes) else { return };
     let whole = bytes.is_empty() || bytes.ends_with(b"\n");
     let lines: Vec<&[u8]> = bytes.split(|&b| b == b'\n').filter(|line| !line.is_empty()).collect();
     let (mut bad, mut skipped) = (0, BTreeSet::new());
@@ -325,12 +377,16 @@ fn curves(path: &Path, run: &mut Run, notes: &mut Vec<String>) {
         if let Some(error) = line.get("error").and_then(Value::as_str) {
             run.error.get_or_insert_with(|| error.into());
         }
-        let Some(step) = line.get("step").and_then(Value::as_u64).and_then(|n| usize::try_from(n).ok()) else {
+        let said = |key: &str| line.get(key).map_or("none".into(), |value| brief(&value.to_string(), 40));
+        let Some(step) = line.get("step").and_then(|value| step(value, steps)) else {
+            if line.contains_key("step") || !line.contains_key("error") {
+                skipped.insert(format!("line {}: step {}", i + 1, said("step")));
+            }
             continue;
         };
-        match line.get("loss").map(number) {
+        match line.get("loss").map(loss) {
             Some(Some(loss)) => drop(run.loss.insert(step, loss)),
-            Some(None) => drop(skipped.insert(format!("loss at step {step}"))),
+            Some(None) => drop(skipped.insert(format!("loss at step {step}: {}", said("loss")))),
             None => {}
         }
         let mut own = BTreeSet::new();

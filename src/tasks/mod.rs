@@ -136,6 +136,12 @@ pub trait Task: Send + Sync {
     }
 }
 
+/// Whether the accuracy, or what else a task is judged by, can be this number. One in which guessing is 0 can be below.
+pub fn is_score(name: &str, x: f64) -> bool {
+    let least = if name == "scaled" { -1.0 } else { 0.0 };
+    (least..=1.0).contains(&x)
+}
+
 macro_rules! tasks {
     ($($task:ident)*) => {
         /// All tasks; in a configuration file, `task.name` picks one, and the other keys of `[task]` are its fields.

@@ -7,21 +7,27 @@
 
 use super::config::TrainConfig;
 use crate::{
-    autograd::Tape,
+    autograd::{Kernels, Tape},
     error::{Error, Result, bytes, quietly},
-    models::Model,
-    tasks::Len,
+    models::{Form, Model},
+    rng,
+    tasks::{Batch, IGNORE, Len},
     tensor::{Device, Tensor, available},
 };
 
 /// The most runs of one experiment: models times seeds.
 const MOST_RUNS: usize = 1 << 16;
 
-/// Multiplications and additions of a core in a second, at the very most.
-const FLOPS: f64 = 2e11;
+/// Multiplications and additions in a second, within a factor of a few: of a core, on models of few parameters, and of a
+/// device, at most.
+const OF_A_CORE: f64 = 3e10;
+const OF_A_DEVICE: f64 = 1e13;
 
-/// Seconds of a core beyond which nobody waits: ten years.
+/// Seconds beyond which nobody waits: ten years.
 const LONGEST: f64 = 10.0 * 365.25 * 86_400.0;
+
+/// Seconds of which one wants to know before.
+const LONG: f64 = 900.0;
 
 /// What can be had without looking how much there is.
 const ALWAYS: f64 = (1 << 28) as f64;
@@ -48,14 +54,10 @@ pub fn check(cfg: &TrainConfig) -> Result<()> {
 /// When it does: what asks for how much, and what to change.
 pub fn check_run(cfg: &TrainConfig, model: &Model) -> Result<()> {
     let name = cfg.models.first().map_or("", String::as_str);
-    for part in times(cfg, model.params().len()) {
-        if part.seconds > LONGEST {
-            return Err(Error::config(format!(
-                "{name}: {} takes more than {:.0} years of a core; lower {}",
-                part.what,
-                part.seconds / (LONGEST / 10.0),
-                part.lower
-            )));
+    for Time { what, seconds, lower } in times(cfg, model) {
+        if seconds > LONGEST {
+            let of = if matches!(cfg.device, Device::Cuda(_)) { "the device" } else { "a core" };
+            return Err(Error::config(format!("{name}: {what} takes about {} of {of}; lower {lower}", time(seconds))));
         }
     }
     if matches!(cfg.device, Device::Cuda(_)) {
@@ -76,6 +78,41 @@ pub fn check_run(cfg: &TrainConfig, model: &Model) -> Result<()> {
         bytes(there),
         most.lower
     )))
+}
+
+/// What to say of experiments on the CPU that take long: how long, what of them takes most, and what makes it less.
+///
+/// # Errors
+/// When a configuration cannot be.
+pub fn cost<'a>(experiments: impl Iterator<Item = &'a TrainConfig>) -> Result<Option<String>> {
+    let (mut all, mut most): (f64, Option<(f64, String)>) = (0.0, None);
+    for own in experiments.map(TrainConfig::each_model).collect::<Result<Vec<_>>>()?.iter().flatten() {
+        if matches!(own.device, Device::Cuda(_)) {
+            continue;
+        }
+        for Time { what, seconds, lower } in times(own, &Model::hollow(&own.model, own.dtype)?) {
+            all += seconds * own.seeds as f64;
+            if most.as_ref().is_none_or(|most| most.0 < seconds) {
+                let name = own.models.first().map_or("", String::as_str);
+                most = Some((
+                    seconds,
+                    format!("{name}: {what}, {} for each seed; to shorten it, lower {lower}", time(seconds)),
+                ));
+            }
+        }
+    }
+    let most = most.filter(|_| all >= LONG);
+    Ok(most.map(|(_, most)| format!("this takes about {} of a core; the longest is {most}", time(all))))
+}
+
+/// A time, to read: "3 days".
+fn time(seconds: f64) -> String {
+    let units = [("years", 365.25 * 86_400.0), ("days", 86_400.0), ("hours", 3600.0), ("minutes", 60.0)];
+    let unit = units.into_iter().find(|unit| seconds >= 2.0 * unit.1);
+    unit.map_or(format!("{seconds:.0} seconds"), |(name, of)| match seconds / of {
+        n if n < 1e6 => format!("{n:.0} {name}"),
+        n => format!("{n:.0e} {name}"),
+    })
 }
 
 /// Refuse so many runs side by side, which `flag` sets, if together they need more memory than there is.
@@ -119,17 +156,27 @@ pub fn check_side_by_side<'a>(
     )))
 }
 
-/// A part of the work that takes at least so long.
+/// A part of the work that takes about so long.
 struct Time {
     what: String,
     seconds: f64,
     lower: &'static str,
 }
 
-fn times(cfg: &TrainConfig, params: usize) -> Vec<Time> {
+fn times(cfg: &TrainConfig, model: &Model) -> Vec<Time> {
+    let [params, layers, heads, width] =
+        [model.params().len(), cfg.model.layers, cfg.model.heads, cfg.model.head_dim].map(|n| n as f64);
+    let mixer = cfg.model.mixer.as_str();
+    let parallel = cfg.form_of(model) == Form::Parallel && !["lru", "mamba"].contains(&mixer);
+    // A query and a key are multiplied, and a weight and a value; a weight takes as long as 150 multiplications.
+    let pair = if mixer == "gpt" || parallel { layers * heads * (4.0 * width + 150.0) } else { 0.0 };
+    let rate = if matches!(cfg.device, Device::Cuda(_)) { OF_A_DEVICE } else { OF_A_CORE };
+    let rate = rate * 4.0 / cfg.dtype.real().bytes() as f64;
     // Each weight is multiplied once for each token, and twice more in the gradient; a token costs something in any case.
     let work = |sequences: f64, len: Len, passes: f64| {
-        sequences * (len.min + len.max) as f64 / 2.0 * 2.0 * passes * (params as f64 + 100.0) / FLOPS
+        let [a, b] = [len.min, len.max].map(|n| n as f64);
+        let (tokens, pairs) = ((a + b) / 2.0, (a * a + a * b + b * b) / 6.0);
+        sequences * passes * (tokens * 2.0 * (params + 100.0) + pairs * pair) / rate
     };
     let steps = cfg.steps as f64 * cfg.batch as f64;
     let train = Time {
@@ -144,7 +191,7 @@ fn times(cfg: &TrainConfig, params: usize) -> Vec<Time> {
     let eval = cfg.eval_lens.iter().map(|&len| Time {
         what: format!("evaluating {} batches of {} at length {len}", cfg.eval_batches, cfg.eval_batch),
         seconds: work(evaluations * cfg.eval_batches as f64 * cfg.eval_batch as f64, len, 1.0),
-        lower: "eval_batches, or raise eval_every",
+        lower: "eval_lens or eval_batches, or raise eval_every",
     });
     std::iter::once(train).chain(eval).collect()
 }
@@ -220,4 +267,30 @@ fn recorded(cfg: &TrainConfig, model: &Model, batch: usize, len: usize) -> Optio
         held as f64
     };
     quietly(count).ok()
+}
+
+/// The ops that a model runs with these kernels in training and evaluation; none where it cannot be recorded without being
+/// computed, or on a device.
+pub fn ops(cfg: &TrainConfig, kernels: Kernels) -> Option<Vec<&'static str>> {
+    let model = Model::hollow(&cfg.model, cfg.dtype).ok().filter(|_| cfg.device == Device::Cpu)?;
+    let mut ops = vec![];
+    for len in cfg.eval_lens.iter().chain([&cfg.train_len]) {
+        let len = len.max.min(Model::HOLLOW_LEN);
+        // Whether few positions count is the task's to say.
+        let mut batch = Batch::new(1, len);
+        if cfg.task.check_len(len).is_ok() {
+            batch.fill(&*cfg.task, rng::stream(0, "ops", 0));
+        }
+        let count = || {
+            let tape = Tape::hollow().with_kernels(kernels.clone());
+            tape.start_profile();
+            let (rows, targets) = batch.labelled().unzip();
+            let (tokens, rows) = (tape.constant(&batch.tokens), rows.map(|rows| tape.constant(&rows)));
+            let logits = model.forward_at(&model.params().bind(&tape), tokens, cfg.form_of(&model), rows);
+            logits.cross_entropy(tape.constant(targets.as_ref().unwrap_or(&batch.targets)), IGNORE);
+            tape.take_profile().0.into_keys().collect::<Vec<_>>()
+        };
+        ops.extend(quietly(count).ok()?);
+    }
+    Some(ops)
 }

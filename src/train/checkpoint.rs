@@ -13,13 +13,14 @@ use super::{
 use crate::{
     cuda,
     error::{Error, Result},
+    files,
     rng::Fnv1a,
     tensor::Tensor,
 };
 use safetensors::{SafeTensors, tensor::TensorView};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use std::{collections::HashMap, fs, ops::Range, path::Path, time::Duration};
+use std::{collections::HashMap, ops::Range, path::Path, time::Duration};
 use toml::Table;
 
 /// What to do about a checkpoint that cannot be used.
@@ -188,7 +189,7 @@ pub fn differs(
 /// # Errors
 /// When it cannot be read, is no checkpoint, or is that of another run; the file stays as it is.
 pub fn load(path: &Path, cfg: &TrainConfig, seed: u64) -> Result<(Trainer, About)> {
-    let bytes = fs::read(path).map_err(Error::io(path))?;
+    let bytes = files::read(path, files::tensors())?;
     let refused = |what: String| Error::format(path, format!("{what}; {REMEDY}"));
     let broken = |what: String| refused(format!("not a checkpoint, or damaged: {what}"));
     let (about, tensors) = parse(&bytes).map_err(broken)?;
@@ -252,7 +253,7 @@ pub fn configuration(path: &Path, all: &TrainConfig, model: &str) -> Result<Trai
     let mut own = all.for_model(model)?;
     if all.parts_are_ours(model) {
         let dir = path.parent().unwrap_or(Path::new(""));
-        let begun = match dir.join(RESULT).is_file() {
+        let begun = match files::is_there(&dir.join(RESULT)) {
             true => parts_of_result(dir),
             false => about(path).and_then(|about| parts(&about.config)),
         };
@@ -269,7 +270,7 @@ pub fn parts(config: &str) -> Option<usize> {
 
 /// What a checkpoint says about itself, without its tensors; none if it cannot be read, or is damaged.
 pub fn about(path: &Path) -> Option<About> {
-    let bytes = fs::read(path).ok()?;
+    let bytes = files::read(path, files::tensors()).ok()?;
     parse(&bytes).ok().map(|(about, _)| about).filter(|_| is_sealed(&bytes))
 }
 

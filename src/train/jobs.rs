@@ -8,7 +8,7 @@ use super::{
     config::TrainConfig,
     interrupt,
     lock::Lock,
-    rundir::{CHECKPOINT, Found, Held, RunDir, RunFiles, check_configuration, check_weights, find, record_made_by},
+    rundir::{CHECKPOINT, Found, Held, RunDir, RunFiles, check_configuration, check_files, find, record_made_by},
     shards::Cores,
     standing::{Save, Stand, Standing},
     train_on,
@@ -312,7 +312,7 @@ fn train_to_end(
     let (mut trainer, files, before) = match (found, job.dir.as_deref(), held) {
         (Found::Finished(finished), Some(dir), Some(held)) => {
             check_configuration(dir, cfg, *seed)?;
-            if let Err(lost) = check_weights(dir) {
+            if let Err(lost) = check_files(dir) {
                 told.standing.has_lost(lost);
             }
             *report = *finished;

@@ -4,7 +4,7 @@
 
 use crate::{
     error::{Error, Result},
-    stamp,
+    files, stamp,
 };
 use std::{
     fs::{self, File, TryLockError},
@@ -52,7 +52,7 @@ impl Lock {
             let opened = File::options().read(true).write(true).create(true).truncate(false).open(&path);
             let file = opened.map_err(Error::io(&path))?;
             if let Err(TryLockError::WouldBlock) = lock(&file) {
-                let said = fs::read_to_string(&path).unwrap_or_default();
+                let said = files::read_text(&path, files::CONFIG).unwrap_or_default();
                 let line = said.lines().next().unwrap_or_default();
                 let plain: String = line.chars().filter(|c| !c.is_control()).take(120).collect();
                 let who = if plain.is_empty() { String::new() } else { format!(" ({plain})") };

@@ -1,7 +1,10 @@
 //! The presets, and how the layers of a configuration are laid over one another, as TOML tables.
 
-use crate::error::{Error, Result, brief};
-use std::{fs::File, io::Read, path::Path};
+use crate::{
+    error::{Error, Result, brief},
+    files,
+};
+use std::path::Path;
 use toml::{Table, Value};
 
 /// The presets by name: `configs/*.toml` and those of the state-tracking comparison below it. One with a key `preset` is laid over that one.
@@ -28,9 +31,6 @@ pub const PRESETS: [(&str, &str); 21] = [
     ("brackets-reduced", include_str!("../../configs/state_tracking/brackets-reduced.toml")),
     ("groups-reduced", include_str!("../../configs/state_tracking/groups-reduced.toml")),
 ];
-
-/// The most bytes of a configuration file.
-const MOST_BYTES: u64 = 1 << 20;
 
 /// A value as it was meant, without the quotes of a text.
 pub(crate) fn plain(value: &Value) -> String {
@@ -71,14 +71,7 @@ pub fn preset_table(name: &str) -> Result<Table> {
 /// # Errors
 /// When it cannot be read, or is no TOML.
 pub(crate) fn read(path: &Path) -> Result<Table> {
-    let mut bytes = Vec::new();
-    // What has no end, as /dev/zero, is not read to its end.
-    let file = File::open(path).map_err(Error::io(path))?;
-    file.take(MOST_BYTES + 1).read_to_end(&mut bytes).map_err(Error::io(path))?;
-    if bytes.len() as u64 > MOST_BYTES {
-        return Err(Error::format(path, format!("more than {MOST_BYTES} bytes; expected a configuration, in TOML")));
-    }
-    let text = String::from_utf8(bytes).map_err(|_| Error::format(path, "no text in UTF-8; expected TOML"))?;
+    let text = files::read_text(path, files::CONFIG)?;
     text.parse().map_err(|e: toml::de::Error| Error::format(path, Error::config(e.to_string()).shown()))
 }
 

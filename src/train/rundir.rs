@@ -16,7 +16,7 @@
 mod run;
 mod whole;
 
-pub use run::{Found, Held, RunFiles, Written, check_configuration, check_weights, find, parts_of_result};
+pub use run::{Found, Held, RunFiles, Written, check_configuration, check_files, find, parts_of_result};
 pub use whole::{is_unfinished, remove_unfinished, write};
 
 use super::{
@@ -27,7 +27,7 @@ use super::{
 };
 use crate::{
     error::{Error, Result},
-    stamp,
+    files, stamp,
     tensor::{Cx, DType},
 };
 use safetensors::tensor::Dtype;
@@ -158,7 +158,7 @@ pub fn configuration(path: &Path) -> Result<TrainConfig> {
 
 /// See that a directory holds runs.
 fn check(path: &Path) -> Result<()> {
-    if path.join(CONFIG).is_file() {
+    if files::is_there(&path.join(CONFIG)) {
         return Ok(());
     }
     let ours = || path.is_dir() && entries(path).is_ok_and(|all| all.iter().all(|entry| is_our_own(entry)));
@@ -181,7 +181,8 @@ fn is_our_own(path: &Path) -> bool {
 /// When it cannot be written.
 pub fn record_made_by(experiment: &Path, cx: &Cx) -> Result<()> {
     let (path, line) = (experiment.join(MADE_BY), stamp::made_by(cx));
-    let there = fs::read_to_string(&path).unwrap_or_default();
+    let there = if files::is_there(&path) { files::read(&path, files::RECORD)? } else { vec![] };
+    let there = String::from_utf8_lossy(&there);
     if there.lines().last().and_then(|last| last.split_once(' ')).is_some_and(|(_, last)| last == line) {
         return Ok(());
     }

@@ -3,6 +3,7 @@
 use super::header;
 use crate::{
     error::{Error, Result, brief},
+    files,
     tensor::{DType, Shape, Tensor},
 };
 use safetensors::{Dtype, SafeTensors};
@@ -33,10 +34,7 @@ impl Fixture {
     /// expected.
     pub fn read(path: &Path) -> Result<Fixture> {
         let bad = |what: String| Error::format(path, what);
-        if !std::fs::metadata(path).map_err(Error::io(path))?.is_file() {
-            return Err(bad("it is not a regular file: expected a safetensors file".into()));
-        }
-        let bytes = std::fs::read(path).map_err(Error::io(path))?;
+        let bytes = files::read(path, files::tensors())?;
         header::names_are_unique(&bytes).map_err(bad)?;
         let corrupt = |e| bad(format!("not a whole safetensors file: {e}"));
         let file = SafeTensors::deserialize(&bytes).map_err(corrupt)?;

@@ -4,11 +4,12 @@
 
 use super::{Parts, TrainConfig, merge, parse, plain, table_of};
 use crate::{
+    autograd::Kernels,
     error::{Result, brief},
     models::{Positions, Variant, published::Defect},
     tasks::Len,
-    tensor::Device,
-    train::{on_device::Graphs, schedule::Shape},
+    tensor::{Device, Products},
+    train::{capacity, on_device::Graphs, schedule::Shape},
 };
 use toml::{Table, Value};
 
@@ -26,13 +27,18 @@ pub struct Setting {
 }
 
 impl Setting {
+    /// The flag that sets it.
+    pub fn flag(&self) -> String {
+        match self.key.rsplit('.').next().unwrap_or(&self.key) {
+            "unique_keys" => "--repeated-keys".into(),
+            key => format!("--{}", key.replace('_', "-")),
+        }
+    }
+
     /// What to say of it, if it is idle; `flags` says whether those who set it wrote `--flags`.
     pub fn warning(&self, flags: bool) -> Option<String> {
-        let name = match self.key.rsplit('.').next().unwrap_or(&self.key) {
-            "unique_keys" => "--repeated-keys".into(),
-            key if self.value == "true" => format!("--{}", key.replace('_', "-")),
-            key => format!("--{} {}", key.replace('_', "-"), self.value),
-        };
+        let is_switch = self.value == "true" || self.key.ends_with("unique_keys");
+        let name = if is_switch { self.flag() } else { format!("{} {}", self.flag(), self.value) };
         let name = if flags && self.by_flag { name } else { format!("{} = {}", self.key, self.value) };
         self.idle.as_ref().map(|why| format!("{name} {why}"))
     }
@@ -74,10 +80,12 @@ pub(super) fn of(config: &TrainConfig, preset: &Table, file: &Table, flags: &Tab
         by_file.into_iter().map(|(p, v)| (p, v, false)).chain(by_flag.into_iter().map(|(p, v)| (p, v, true)))
     {
         let of_one = if path[0] == "per_model" && path.len() > 2 { Some(&path[1]) } else { None };
-        let mut owns = models.iter().filter(|(name, own)| of_one.is_none_or(|m| m == *name || *m == own.model.mixer));
+        let owns = models.iter().filter(|(name, own)| of_one.is_none_or(|m| m == *name || *m == own.model.mixer));
+        let owns: Vec<&TrainConfig> = owns.map(|(_, own)| own).collect();
         let key = path[of_one.map_or(0, |_| 2)..].join(".");
-        let idle = match (owns.next(), of_one) {
-            (Some(first), _) => idle(&first.1, &key).filter(|_| owns.all(|own| idle(&own.1, &key).is_some())),
+        let idle = match (owns.first(), of_one) {
+            (Some(_), _) if key == "kernels" => kernels_of_nobody(&owns, &value),
+            (Some(first), _) => idle(first, &key).filter(|_| owns.iter().all(|own| idle(own, &key).is_some())),
             // Who picks some of a file's models by a flag knows that the others are not trained.
             (None, Some(name)) if !flags.contains_key("models") => {
                 Some(format!("has no effect: {name} is not trained"))
@@ -115,7 +123,7 @@ fn same(a: Option<&Value>, b: &Value) -> bool {
 }
 
 /// Which mixers read a size or a choice; a key that is not here concerns all.
-const READ_BY: [(&str, &[&str]); 9] = [
+const READ_BY: [(&str, &[&str]); 10] = [
     ("model.heads", &WITH_HEADS),
     ("model.head_dim", &WITH_HEADS),
     ("model.state", &["lru", "mamba"]),
@@ -125,6 +133,7 @@ const READ_BY: [(&str, &[&str]); 9] = [
     ("model.householders", &["delta_product"]),
     ("model.r_min", &["lru"]),
     ("model.r_max", &["lru"]),
+    ("model.eigenvalues", &["delta_net", "mamba", "gated_delta_net", "delta_product"]),
 ];
 
 const WITH_HEADS: [&str; 9] = [
@@ -139,15 +148,19 @@ const WITH_HEADS: [&str; 9] = [
     "mlstm",
 ];
 
+/// What published models do not read, though the clean mixer does.
+const NOT_PUBLISHED: [(&str, &str); 5] = [
+    ("lru", "model.mlp"),
+    ("lru", "model.r_min"),
+    ("lru", "model.r_max"),
+    ("mamba", "model.mlp"),
+    ("delta_net", "model.conv"),
+];
+
 /// A key that has no effect where its condition holds, and what is then said of it.
 type Rule = (&'static str, fn(&TrainConfig) -> bool, fn(&TrainConfig) -> String);
 
 const RULES: [Rule; 15] = [
-    (
-        "model.mlp",
-        |c| c.model.variant == Variant::Published && c.model.mixer == "mamba",
-        |_| "has no effect: the published mamba has no MLP".into(),
-    ),
     (
         "model.positions",
         |c| {
@@ -190,8 +203,16 @@ const RULES: [Rule; 15] = [
     ),
     (
         "max_len",
-        |c| c.model.positions == Positions::None && c.model.variant == Variant::Clean,
+        |c| {
+            let blocks = c.model.variant == Variant::Published && c.model.mixer == "quasi_lstm";
+            c.model.positions == Positions::None && !blocks
+        },
         |c| format!("has no effect: positions are {}, and need no table", c.model.positions),
+    ),
+    (
+        "products",
+        |c| c.products != Products::F32 && c.kernels == Kernels::Plain,
+        |_| "has no effect: with kernels plain there are no kernels to round operands".into(),
     ),
     (
         "cuda_graph",
@@ -235,11 +256,32 @@ fn idle(own: &TrainConfig, key: &str) -> Option<String> {
         let lens: Vec<_> = [own.train_len].into_iter().chain(own.eval_lens.iter().copied()).collect();
         return own.task.without_effect(&lens).into_iter().find(|(name, _)| *name == option).map(|(_, why)| why);
     }
-    if let Some((_, mixers)) = READ_BY.iter().find(|(name, _)| *name == key) {
-        let unread = !mixers.contains(&own.model.mixer.as_str());
-        return unread.then(|| format!("has no effect: it is read by {} alone", mixers.join(", ")));
+    let mixer = own.model.mixer.as_str();
+    if let Some((_, mixers)) = READ_BY.iter().find(|(name, mixers)| *name == key && !mixers.contains(&mixer)) {
+        return Some(format!("has no effect: it is read by {} alone", mixers.join(", ")));
+    }
+    if own.model.variant == Variant::Published && NOT_PUBLISHED.contains(&(mixer, key)) {
+        return Some(format!("has no effect: the published {mixer} has no such thing"));
     }
     RULES.iter().find(|(name, holds, _)| *name == key && holds(own)).map(|(_, _, why)| why(own))
+}
+
+/// Which ops a list of kernels names that no model runs.
+fn kernels_of_nobody(owns: &[&TrainConfig], value: &Value) -> Option<String> {
+    let asked: Kernels = value.as_str()?.parse().ok()?;
+    let runs = |own: &TrainConfig, name: &String| {
+        // An op without its kernel is not seen itself, but those of its formula are.
+        let others = |list: &[String]| list.iter().filter(|other| *other != name).cloned().collect();
+        let kernels = match &asked {
+            Kernels::Without(list) => Kernels::Without(others(list)),
+            kernels => kernels.clone(),
+        };
+        capacity::ops(own, kernels).is_none_or(|ops| ops.contains(&name.as_str()))
+    };
+    let nobody: Vec<&str> =
+        asked.names().iter().filter(|name| !owns.iter().any(|own| runs(own, name))).map(String::as_str).collect();
+    let none = if owns.len() == 1 { "the model does not have" } else { "no model here has" };
+    (!nobody.is_empty()).then(|| format!("has no effect on {}, which {none}", nobody.join(", ")))
 }
 
 #[cfg(test)]
@@ -247,28 +289,41 @@ mod tests {
     use super::*;
     use crate::{
         autograd::Tape,
-        models::{Model, ModelConfig, names},
+        models::{Eigenvalues, Model, ModelConfig, names},
         tensor::{DType, Tensor},
     };
 
     /// The weights at the start and what they say of a few tokens.
-    fn what_it_does(config: &ModelConfig) -> (Vec<(String, usize)>, Vec<f64>, Vec<f64>) {
-        let model = Model::new(config, 1, DType::F64).expect("a model");
+    type Does = (Vec<(String, usize)>, Vec<f64>, Vec<f64>);
+
+    /// None of a model that is refused.
+    fn what_it_does(config: &ModelConfig) -> Option<Does> {
+        let model = Model::new(config, 1, DType::F64).ok()?;
         let tape = Tape::default();
-        let tokens = tape.constant(&Tensor::from_vec(vec![1, 0, 1, 1, 0], [1, 5]));
+        let tokens = tape.constant(&Tensor::from_vec(vec![1, 0, 1, 1, 0, 1, 0, 0], [1, 8]));
         let logits = model.forward(&model.params().bind_frozen(&tape), tokens, model.default_form()).value().to_f64();
         let entries = model.params().entries().iter().map(|e| (e.name.clone(), e.shape.len())).collect();
-        (entries, model.params().flat().to_f64(), logits)
+        Some((entries, model.params().flat().to_f64(), logits))
     }
 
     #[test]
-    fn a_mixer_reads_a_key_if_and_only_if_the_table_says_so() {
-        for mixer in names() {
-            let config =
-                ModelConfig { mixer: mixer.into(), width: 8, heads: 2, head_dim: 4, mlp: 8, ..Default::default() };
-            let before = what_it_does(&config);
-            for (key, mixers) in READ_BY {
-                let mut other = config.clone();
+    fn a_key_has_an_effect_if_and_only_if_nothing_is_said_of_it() {
+        let keys = READ_BY.map(|(key, _)| key).into_iter().chain(["model.mlp", "model.positions", "model.width"]);
+        let mut wrong = vec![];
+        for (mixer, key) in names().into_iter().flat_map(|mixer| keys.clone().map(move |key| (mixer, key))) {
+            for variant in [Variant::Clean, Variant::Published] {
+                let mut own = TrainConfig::load(None, Table::new()).expect("the default");
+                own.model = ModelConfig {
+                    mixer: mixer.into(),
+                    variant,
+                    width: 8,
+                    heads: 2,
+                    head_dim: 4,
+                    mlp: 8,
+                    ..Default::default()
+                };
+                let before = what_it_does(&own.model);
+                let other = &mut own.model;
                 match key.trim_start_matches("model.") {
                     "heads" => other.heads = 4,
                     "head_dim" => other.head_dim = 8,
@@ -279,10 +334,19 @@ mod tests {
                     "householders" => other.householders = 3,
                     "r_min" => other.r_min = 0.5,
                     "r_max" => other.r_max = 0.5,
+                    "eigenvalues" => other.eigenvalues = Eigenvalues::Signed,
+                    "mlp" => other.mlp = 12,
+                    "positions" => other.positions = Positions::Rope,
+                    "width" => other.width = 16,
                     _ => panic!("how is {key} changed?"),
                 }
-                assert_eq!(what_it_does(&other) != before, mixers.contains(&mixer), "{mixer}, {key}");
+                let after = what_it_does(&own.model);
+                let (effect, said) = (before != after, idle(&own, key));
+                if before.is_some() && after.is_some() && effect != said.is_none() {
+                    wrong.push(format!("{mixer}, {variant:?}: {key} has an effect: {effect}; {said:?}"));
+                }
             }
         }
+        assert!(wrong.is_empty(), "{wrong:#?}");
     }
 }

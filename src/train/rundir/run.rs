@@ -5,9 +5,11 @@ use super::{
     whole::{remove_file, remove_unfinished, write},
 };
 use crate::{
-    error::{Error, Result},
+    error::{Error, Result, brief, number},
+    files,
     models::Model,
     rng::Fnv1a,
+    tasks,
     train::{
         Trainer,
         checkpoint::{self, Snapshot},
@@ -47,10 +49,10 @@ pub enum Found {
 /// When its result cannot be read.
 pub fn find(dir: &Path) -> Result<Found> {
     let (result, checkpoint) = (dir.join(RESULT), dir.join(CHECKPOINT));
-    if result.is_file() {
+    if files::is_there(&result) {
         return Ok(Found::Finished(Box::new(read(&result)?.report)));
     }
-    Ok(if checkpoint.is_file() { Found::Checkpoint(checkpoint) } else { Found::Nothing })
+    Ok(if files::is_there(&checkpoint) { Found::Checkpoint(checkpoint) } else { Found::Nothing })
 }
 
 /// `result.json`: what came of a run, and of what.
@@ -64,14 +66,28 @@ struct Outcome {
     /// The checksum of the weights' file; none of a run without weights.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     weights: Option<String>,
+    /// How many bytes of metrics it wrote, and their checksum.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    metrics: Option<u64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    metrics_checksum: Option<String>,
     #[serde(flatten)]
     report: RunReport,
 }
 
 /// A result file.
 fn read(path: &Path) -> Result<Outcome> {
-    let text = fs::read(path).map_err(Error::io(path))?;
-    serde_json::from_slice(&text).map_err(|e| Error::format(path, format!("{e}; delete it to repeat this run")))
+    let broken = |what: String| Error::format(path, format!("{what}; delete it to repeat this run"));
+    let outcome: Outcome =
+        serde_json::from_slice(&files::read(path, files::RECORD)?).map_err(|e| broken(e.to_string()))?;
+    let RunReport { accuracy, scores, .. } = &outcome.report;
+    let scores = scores.iter().map(|(name, of)| (name.as_str(), of)).chain([("accuracy", accuracy)]);
+    for (name, (len, x)) in scores.flat_map(|(name, of)| of.iter().map(move |at| (name, *at))) {
+        if !tasks::is_score(name, x) {
+            return Err(broken(format!("{} at {len} is {}, which it cannot be", brief(name, 80), number(x))));
+        }
+    }
+    Ok(outcome)
 }
 
 /// The number of parts that a finished run was computed in; none if there is no result, or it does not say.
@@ -103,20 +119,40 @@ fn is_of(path: &Path, outcome: &Outcome, cfg: &TrainConfig, seed: u64) -> Result
     })
 }
 
-/// See that a finished run's weights are there, and are those that it ended with.
+/// See that a finished run's metrics and weights are there, and are those that it ended with.
 ///
 /// # Errors
 /// When they are not.
-pub fn check_weights(dir: &Path) -> Result<()> {
+pub fn check_files(dir: &Path) -> Result<()> {
     let outcome = read(&dir.join(RESULT))?;
+    let [metrics, weights] = [METRICS, WEIGHTS].map(|name| dir.join(name));
+    let lost = |path: &Path, what: String| {
+        let remedy = "put it back from a copy, or delete result.json to train this run again";
+        Err(Error::format(path, format!("{what}; {remedy}")))
+    };
+    if let (Some(bytes), Some(sum)) = (outcome.metrics, &outcome.metrics_checksum) {
+        let there = files::open(&metrics, u64::MAX)
+            .and_then(|file| Written::of(file.take(bytes.saturating_add(1))).map_err(Error::io(&metrics)));
+        match there {
+            Err(e) => return lost(&metrics, format!("the metrics of a finished run cannot be read: {e}")),
+            Ok(there) if there.bytes < bytes => {
+                let of = there.bytes;
+                return lost(&metrics, format!("{of} of the {bytes} bytes that this run wrote: the rest is missing"));
+            }
+            Ok(there) if there.bytes > bytes || there.checksum.hex() != *sum => {
+                return lost(&metrics, "not the metrics that this run wrote".into());
+            }
+            Ok(_) => {}
+        }
+    }
     if outcome.report.error.is_some() {
         return Ok(());
     }
-    let path = dir.join(WEIGHTS);
-    let lost = |what: String| Error::format(&path, format!("{what}; delete result.json to train this run again"));
-    let bytes = fs::read(&path).map_err(|e| lost(format!("the weights of a finished run cannot be read: {e}")))?;
-    match outcome.weights {
-        Some(sum) if sum != Fnv1a::of(&bytes).hex() => Err(lost("not the weights that this run ended with".into())),
+    match (files::read(&weights, files::tensors()), outcome.weights) {
+        (Err(e), _) => lost(&weights, format!("the weights of a finished run cannot be read: {e}")),
+        (Ok(bytes), Some(sum)) if sum != Fnv1a::of(&bytes).hex() => {
+            lost(&weights, "not the weights that this run ended with".into())
+        }
         _ => Ok(()),
     }
 }
@@ -131,6 +167,17 @@ pub struct Written {
 }
 
 impl Written {
+    /// What there is to be read.
+    fn of(mut from: impl Read) -> io::Result<Written> {
+        let (mut all, mut buffer) = (Written::default(), vec![0; 1 << 16]);
+        loop {
+            match from.read(&mut buffer)? {
+                0 => return Ok(all),
+                n => all.add(&buffer[..n]),
+            }
+        }
+    }
+
     fn add(&mut self, bytes: &[u8]) {
         self.bytes += bytes.len() as u64;
         self.checksum.add(bytes);
@@ -173,6 +220,10 @@ impl Held {
     /// When it cannot be written.
     pub fn now(dir: &Path) -> Result<Option<Held>> {
         let path = dir.join(METRICS);
+        // A device would take every line, and keep none.
+        if files::is_there(&path) {
+            files::open(&path, u64::MAX)?;
+        }
         let opened = File::options().read(true).write(true).create(true).truncate(false).open(&path);
         let metrics = opened.map_err(Error::io(&path))?;
         // Held until this process ends, however it does. Where a file system has no locks, nobody is kept out.
@@ -194,10 +245,7 @@ impl Held {
     /// When there is less, or something else, or they cannot be written.
     pub fn go_on(mut self, written: Written) -> Result<RunFiles> {
         let path = self.dir.join(METRICS);
-        let mut bytes = Vec::new();
-        (&mut self.metrics).take(written.bytes).read_to_end(&mut bytes).map_err(Error::io(&path))?;
-        let mut there = Written::default();
-        there.add(&bytes);
+        let there = Written::of((&mut self.metrics).take(written.bytes)).map_err(Error::io(&path))?;
         if there != written {
             let what = match there.bytes {
                 n if n < written.bytes => format!("{n} bytes, fewer than the {} that were there", written.bytes),
@@ -319,6 +367,8 @@ impl RunFiles {
             config: Some(config.to_toml()?),
             mixer: Some(cfg.model.mixer.clone()),
             weights: weights.map(Fnv1a::hex),
+            metrics: Some(self.written.bytes),
+            metrics_checksum: Some(self.written.checksum.hex()),
             report: report.clone(),
         };
         let mut text = serde_json::to_vec_pretty(&outcome).map_err(|e| Error::format(&path, e.to_string()))?;

@@ -3,11 +3,12 @@
 use super::{Plan, SWEEP, Shard, Sweep};
 use crate::{
     error::{Error, Result},
+    files,
     train::{
         config::difference,
         jobs::RunReport,
         lock::Lock,
-        rundir::{Found, MADE_BY, METRICS, RESULT, WEIGHTS, find, write},
+        rundir::{Found, MADE_BY, METRICS, RESULT, WEIGHTS, check_files, find, write},
     },
 };
 use std::{
@@ -19,12 +20,12 @@ use std::{
 /// is checked before anything is written. What is not finished stays where it is.
 ///
 /// # Errors
-/// When a part is no sweep, or another one, when two parts have different results of the same run, or a file cannot
-/// be read or written.
+/// When a part is no sweep, or another one, when two parts have different results of the same run, a finished run lost a
+/// file, or one cannot be read or written.
 pub fn merge(out: &Path, parts: &[PathBuf]) -> Result<Sweep> {
     let first = parts.first().ok_or_else(|| Error::config("merge: expected at least one part"))?;
     for part in parts {
-        if !part.join(SWEEP).is_file() {
+        if !files::is_there(&part.join(SWEEP)) {
             let why = if part.exists() { "is no sweep: it has no sweep.toml" } else { "does not exist" };
             return Err(Error::Config(format!("{}: {why}", part.display())));
         }
@@ -52,6 +53,7 @@ pub fn merge(out: &Path, parts: &[PathBuf]) -> Result<Sweep> {
         if let (Some((from, _)), Some(to)) = (has, to)
             && from != to
         {
+            check_files(from)?;
             copies.push((from, to));
         }
     }
@@ -63,10 +65,10 @@ pub fn merge(out: &Path, parts: &[PathBuf]) -> Result<Sweep> {
         let made_by = |run: &Path| run.parent().unwrap_or(run).join(MADE_BY);
         add_lines(&made_by(from), &made_by(to))?;
         // The result last: a run that has one has everything. One that failed has no weights.
-        for name in [METRICS, WEIGHTS, RESULT] {
+        for (name, most) in [(METRICS, files::RECORD), (WEIGHTS, files::tensors()), (RESULT, files::RECORD)] {
             let path = from.join(name);
-            if path.is_file() {
-                write(&to.join(name), &fs::read(&path).map_err(Error::io(&path))?)?;
+            if files::is_there(&path) {
+                write(&to.join(name), &files::read(&path, most)?)?;
             }
         }
     }
@@ -77,8 +79,11 @@ pub fn merge(out: &Path, parts: &[PathBuf]) -> Result<Sweep> {
 
 /// Add the lines of one file to another, if they are not there.
 fn add_lines(from: &Path, to: &Path) -> Result<()> {
-    let read = |path: &Path| fs::read_to_string(path).unwrap_or_default();
-    let (mut all, more) = (read(to), read(from));
+    let read = |path: &Path| match files::is_there(path) {
+        true => files::read(path, files::RECORD).map(|bytes| String::from_utf8_lossy(&bytes).into_owned()),
+        false => Ok(String::new()),
+    };
+    let (mut all, more) = (read(to)?, read(from)?);
     let before = all.len();
     for line in more.lines().filter(|line| !line.is_empty()) {
         if !all.lines().any(|there| there == line) {
@@ -120,8 +125,8 @@ fn agree((a, of_a): (&Path, &RunReport), (b, of_b): (&Path, &RunReport)) -> Resu
     if timeless(of_a) != timeless(of_b) {
         return conflict("results");
     }
-    let read = |dir: &Path| match fs::read(dir.join(WEIGHTS)) {
-        Err(e) if of_a.error.is_none() => Err(Error::io(dir.join(WEIGHTS))(e)),
+    let read = |dir: &Path| match files::read(&dir.join(WEIGHTS), files::tensors()) {
+        Err(e) if of_a.error.is_none() => Err(e),
         other => Ok(other.unwrap_or_default()),
     };
     if read(a)? == read(b)? { Ok(()) } else { conflict("weights") }

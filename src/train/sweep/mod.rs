@@ -26,7 +26,10 @@ use super::{
     rundir::{self, Found, RunDir, find, is_unfinished, remove_unfinished, write},
     standing::Standing,
 };
-use crate::error::{Error, Result, printable};
+use crate::{
+    error::{Error, Result, printable},
+    files,
+};
 use indicatif::{ProgressBar, ProgressStyle};
 use std::{
     fs,
@@ -259,7 +262,7 @@ fn check_out(out: &Path, plan: &Plan) -> Result<()> {
     if out.exists() && !out.is_dir() {
         return refused("is a file".into());
     }
-    if out.join(SWEEP).is_file() {
+    if files::is_there(&out.join(SWEEP)) {
         return match difference(&read(&out.join(SWEEP))?, &plan.file) {
             Some((key, there, here)) => {
                 refused(format!("holds another sweep: {key} is {there} there, and {here} here"))

@@ -1,0 +1,66 @@
+//! Files that somebody else may have written: read only what is a file and has an end.
+
+use crate::{
+    error::{Error, Result, bytes as size},
+    tensor::available,
+};
+use std::{fs::File, io::Read, path::Path};
+
+/// The most bytes of a configuration.
+pub const CONFIG: u64 = 1 << 20;
+
+/// The most bytes of what is recorded of runs.
+pub const RECORD: u64 = 1 << 30;
+
+/// The most bytes of a file of tensors: as much memory as there is.
+pub fn tensors() -> u64 {
+    available() as u64
+}
+
+/// Open a regular file. A pipe, a device or a directory is none: some have no end, and others wait for ever.
+///
+/// # Errors
+/// When it is not there, or is none, or has more than `most` bytes.
+pub fn open(path: &Path, most: u64) -> Result<File> {
+    // A pipe that is opened waits for whoever writes into it.
+    let about = path.metadata().map_err(Error::io(path))?;
+    if !about.is_file() {
+        let what = if about.is_dir() { "a directory" } else { "a device or a pipe" };
+        return Err(Error::format(path, format!("{what}, not a regular file, so it is not read")));
+    }
+    check(path, about.len(), most)?;
+    File::open(path).map_err(Error::io(path))
+}
+
+/// What is in a regular file.
+///
+/// # Errors
+/// As [`open`], and when it cannot be read.
+pub fn read(path: &Path, most: u64) -> Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    // It may be growing.
+    open(path, most)?.take(most.saturating_add(1)).read_to_end(&mut bytes).map_err(Error::io(path))?;
+    check(path, bytes.len() as u64, most)?;
+    Ok(bytes)
+}
+
+/// What is in a regular file of text.
+///
+/// # Errors
+/// As [`read`], and when it is no UTF-8.
+pub fn read_text(path: &Path, most: u64) -> Result<String> {
+    String::from_utf8(read(path, most)?).map_err(|_| Error::format(path, "no text in UTF-8"))
+}
+
+/// Whether there is anything of this name, also a link that leads nowhere.
+pub fn is_there(path: &Path) -> bool {
+    path.symlink_metadata().is_ok()
+}
+
+fn check(path: &Path, bytes: u64, most: u64) -> Result<()> {
+    if bytes <= most {
+        return Ok(());
+    }
+    let [bytes, most] = [bytes, most].map(|n| size(usize::try_from(n).unwrap_or(usize::MAX)));
+    Err(Error::format(path, format!("it has {bytes}, and such a file has at most {most}, so it is not read")))
+}
