@@ -15,7 +15,7 @@
 //! - How is it trained? [`train`]: the loop, the optimiser, the configuration, the files of a run.
 //!
 //! Modules know those before them, and those on a level with them:
-//! error, files, rng ← tensor, cuda ← autograd, stamp ← ops, kernels ← models, tasks ← train ← report ← inspect, verify ← cli.
+//! error, rng ← tensor, files, cuda ← autograd, stamp ← ops, kernels ← models, tasks ← train ← report ← inspect, verify ← cli.
 //! A tensor is in host memory or in that of a device, so `tensor` and `cuda` are on one level; and an op names its kernels.
 //!
 //! # Glossary

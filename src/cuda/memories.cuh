@@ -147,16 +147,20 @@ __device__ void scan(const S* s, const S* z, const real* added, G gates, P* stat
     }
 }
 
-// O, or, if NORMALISED, O divided by what divisor(its last column, row of [B, T, H], whether this block is the one of
-// the row to store it) gives.
+// A number to multiply with, and one to divide by.
+struct Ratio { real times, by; };
+
+// O, or, if NORMALISED, O times what ratio(its last column, row of [B, T, H], whether this block is the one of the row to
+// store it) gives.
 template <int R, bool NORMALISED, class P, class G, class N>
-__device__ void outputs(Rows q, Rows k, const S* v, const P* h, G gates, S* o, N divisor, Dims d) {
+__device__ void outputs(Rows q, Rows k, const S* v, const P* h, G gates, S* o, N ratio, Dims d) {
     real* memory = dynamic_memory();
     constexpr int C = Tile<R>::C, MLD = Tile<R>::MLD;
-    real *m = memory + Tile<R>::SCRATCH, *by = m + Tile<R>::MATRIX;
+    real* m = memory + Tile<R>::SCRATCH;
+    Ratio* ratios = (Ratio*)(m + Tile<R>::MATRIX);
     const i64 across = tiles(d.v > 0 ? d.v : 1, C), c0 = blockIdx.x % across * C;
     const Steps t(d, blockIdx.x / across);
-    const auto weights = gates.template load<R>(t, by + C);
+    const auto weights = gates.template load<R>(t, (real*)(ratios + C));
     const auto query = [&](int r, int i) { return q.get(t, r, i); };
     lower_product<R>(
         m, memory, (int)d.k, query, [&](int s, int i) { return k.get(t, s, i); },
@@ -174,12 +178,12 @@ __device__ void outputs(Rows q, Rows k, const S* v, const P* h, G gates, S* o, N
             for (int i = threadIdx.x % 32; i < d.k; i += 32) before += query(r, i) * state(h, d, t.id, i, d.v);
             for (int s = threadIdx.x % 32; s < t.n; s += 32) sum += m[r * MLD + s];
             sum = warp_sum(weights.start(r) * before + sum);
-            if (threadIdx.x % 32 == 0) by[r] = divisor(sum, t.at(r), c0 == 0);
+            if (threadIdx.x % 32 == 0) ratios[r] = ratio(sum, t.at(r), c0 == 0);
         }
         __syncthreads();
     }
     y.each([&](int r, int c, real x) {
-        if (r < t.n && c0 + c < d.v) st(o + t.at(r) * d.v + c0 + c, NORMALISED ? x / by[r] : x);
+        if (r < t.n && c0 + c < d.v) st(o + t.at(r) * d.v + c0 + c, NORMALISED ? ratios[r].times * x / ratios[r].by : x);
     });
 }
 

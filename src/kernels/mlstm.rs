@@ -101,7 +101,13 @@ fn inverses_and_signs<T: Math>(p: Plan<T>, den: &mut [T], m: &[T], a: &mut [T], 
     for (((a, b), den), &m) in a.iter_mut().zip(b).zip(den).zip(m) {
         let slope;
         (*a, *b, slope) = p.inverse(*den, m);
-        *den = if *den < T::ZERO { -slope } else { slope };
+        *den = if *den < T::ZERO {
+            -slope
+        } else if *den > T::ZERO {
+            slope
+        } else {
+            T::ZERO
+        };
     }
 }
 
@@ -129,13 +135,13 @@ struct Gates<'a, T: Real> {
     m: Temp<'a, T>,
     /// σ(−f̃_t)
     slope: Temp<'a, T>,
-    /// 1 where l won, else 0: no sign could tell, as σ(−f̃) may be 0.
-    won: Temp<'a, T>,
+    /// How much of γ is l's: 1 where it won, ½ where it is ĩ, else 0. No sign could tell, as σ(−f̃) may be 0.
+    share: Temp<'a, T>,
 }
 
 impl<'a, T: Math> Gates<'a, T> {
     fn new(cpu: &'a Cpu, t: usize) -> Gates<'a, T> {
-        Gates { i: cpu.temp(t), f: cpu.temp(t), m: cpu.temp(t), slope: cpu.temp(t), won: cpu.temp(t) }
+        Gates { i: cpu.temp(t), f: cpu.temp(t), m: cpu.temp(t), slope: cpu.temp(t), share: cpu.temp(t) }
     }
 
     /// Those of head `i`. The last m is returned.
@@ -146,9 +152,9 @@ impl<'a, T: Math> Gates<'a, T> {
         let mut m = x.m0[i] + x.w0[i].ln();
         for t in 0..d.t {
             let (input, past) = (self.i[t], m - self.f[t]);
-            let wins = past >= input;
-            m = if wins { past } else { input };
-            self.won[t] = if wins { T::ONE } else { T::ZERO };
+            m = if past >= input { past } else { input };
+            let less = if past == input { T::of(0.5) } else { T::ZERO };
+            self.share[t] = if past > input { T::ONE } else { less };
             // As long as nothing was written, m = −∞: weights are 0 then.
             let from = if m == T::of(f64::NEG_INFINITY) { T::ZERO } else { m };
             (self.i[t], self.f[t], self.m[t]) = (input - from, past - from, m);
@@ -164,14 +170,12 @@ impl<'a, T: Math> Gates<'a, T> {
         for t in (0..d.t).rev() {
             let (at, slope) = (d.scalars().at(i, t), self.slope[t]);
             gamma += own[t];
-            if self.won[t] > T::ZERO {
-                g.di[at] += di[t];
-                g.df[at] += (df[t] + gamma) * slope;
-            } else {
-                g.di[at] += di[t] + gamma;
-                g.df[at] += df[t] * slope;
-                gamma = T::ZERO;
-            }
+            // What gets nothing of γ gets no NaN of it either.
+            let part = |share: T| if share > T::ZERO { share * gamma } else { T::ZERO };
+            let (past, input) = (part(self.share[t]), part(T::ONE - self.share[t]));
+            g.di[at] += di[t] + input;
+            g.df[at] += (df[t] + past) * slope;
+            gamma = past;
         }
         gamma
     }

@@ -41,34 +41,43 @@ extern "C" __global__ void max_columns(const S* x, S* y, i64 size, i64 n, i64 in
     }
 }
 
-// The first of equal maxima gets the gradient, the others none.
+// Of several that are equal the first gets what the others leave, and they half of what those behind them do.
 extern "C" __global__ void max_rows_backward(const S* x, const S* y, const S* g, S* d, int acc, i64 rows, i64 n, int lanes) {
     __shared__ i64 scratch[32];
     const int lane = threadIdx.x % lanes, mine = threadIdx.x / lanes;
     for EACH_ROW(start) {
         const i64 row = start + mine;
         const bool on = row < rows;
-        i64 before = 0; // n − the least index: the largest is the first
-        for (i64 i = lane; on && i < n; i += lanes) {
-            if (ld(x + row * n + i) == ld(y + row)) {
-                before = n - i;
-                break;
+        i64 before = 0, last = -1; // n − the least index: the largest is the first
+        const auto equal = [&](i64 i) { return ld(x + row * n + i) == ld(y + row); };
+        for (i64 i = lane; on && i < n; i += lanes)
+            if (equal(i)) {
+                last = i;
+                if (before == 0) before = n - i;
             }
-        }
         const i64 first = n - group_max(before, lanes, scratch);
-        for (i64 i = lane; on && i < n; i += lanes) put(d + row * n + i, i == first ? ld(g + row) : real(0), acc);
+        last = group_max(last, lanes, scratch);
+        for (i64 i = lane; on && i < n; i += lanes) {
+            real share = equal(i) ? ld(g + row) : real(0);
+            // Each of those behind it takes half, as does this one unless it is the first.
+            if (equal(i))
+                for (i64 j = i == first ? i + 1 : i; j <= last; j++) share *= equal(j) ? real(0.5) : real(1);
+            put(d + row * n + i, share, acc);
+        }
     }
 }
 
 extern "C" __global__ void max_columns_backward(const S* x, const S* y, const S* g, S* d, int acc, i64 size, i64 n, i64 inner) {
     for (i64 k = thread(); k < size; k += threads()) {
         const i64 outer = divide(k, inner), base = outer * n * inner + (k - outer * inner);
-        const real m = ld(y + k);
-        bool found = false;
-        for (i64 i = 0; i < n; i++) {
-            const bool here = !found && ld(x + base + i * inner) == m;
-            found |= here;
-            put(d + base + i * inner, here ? ld(g + k) : real(0), acc);
+        const auto equal = [&](i64 i) { return ld(x + base + i * inner) == ld(y + k); };
+        i64 first = 0;
+        while (first < n && !equal(first)) first++;
+        real left = ld(g + k);
+        for (i64 i = n - 1; i >= 0; i--) {
+            const real share = !equal(i) ? real(0) : i == first ? left : real(0.5) * left;
+            left -= share;
+            put(d + base + i * inner, share, acc);
         }
     }
 }

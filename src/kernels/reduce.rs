@@ -146,9 +146,14 @@ impl Kernel for MaxAxis {
                 let (x, y, g) = (x[0].host::<T>(), y[0].host::<T>(), g.host::<T>());
                 for at in 0..outer * inner {
                     let start = at / inner * n * inner + at % inner;
-                    if let Some(i) = (0..n).map(|i| start + i * inner).find(|&i| x[i] == y[at]) {
-                        d[i] += g[at];
+                    let mut equal = (0..n).map(|i| start + i * inner).filter(|&i| x[i] == y[at]);
+                    let Some(first) = equal.next() else { continue };
+                    let mut left = g[at];
+                    for i in equal.rev() {
+                        left *= T::of(0.5);
+                        d[i] += left;
                     }
+                    d[first] += left;
                 }
             }),
             Cx::Cuda(cu) => {

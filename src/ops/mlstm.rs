@@ -26,7 +26,7 @@
 //! 0 at a step whose f_t is 0, on which nothing before it depends.
 //!
 //! For ε = 0 h does not depend on m. What does is γ, the derivative with respect to m_t for fixed Ĉ eᵐ, which goes to
-//! whichever argument of the maximum won:
+//! whichever argument of the maximum won, or half to each where they are equal:
 //!
 //! ```text
 //! γ_T += dm_T − Ĉ_T·dĈ_T      γ_t += −ε (dh_t·h_t) / N_t
@@ -64,9 +64,7 @@ pub fn read<'t>(num: Var<'t>, den: Var<'t>, m: Var<'t>, eps: f64) -> (Var<'t>, V
     let half = (0.5 * (m - positive)).exp(); // e^(m/2) where m is negative, else 1
     let den = half * (half * den);
     let floor = (-positive).exp();
-    // Of two that are equal each gets half of the gradient.
-    let larger = 0.5 * (maximum(&[den, -den, floor]) + maximum(&[floor, -den, den]));
-    let by = larger + eps * half.square();
+    let by = maximum(&[den, -den, floor]) + eps * half.square();
     (half * (half * num) / by, by / half / half)
 }
 

@@ -33,7 +33,7 @@ pub fn split<const N: usize>(x: Var<'_>) -> [Var<'_>; N] {
     std::array::from_fn(|i| x.narrow(axis, i * n, n))
 }
 
-/// The largest of several values, element by element; of equal ones the first.
+/// The largest of several values, element by element. Of two that are equal each gets half of the gradient.
 #[track_caller]
 pub fn maximum<'t>(x: &[Var<'t>]) -> Var<'t> {
     let axis = x[0].shape().rank();

@@ -17,14 +17,14 @@ __device__ inline Wide with_ones(const S* v, const Dims& d) { return {v, nullptr
         outer<R, true>(Rows{q, d.k, scale}, Wide{g, by, last, d.v, d.w}, Ones{}, h, d);                              \
     }                                                                                                                \
     TILED_KERNEL outputs_##R(const S* q, const S* k, const S* v, const real* h, S* o, real scale, Dims d) {          \
-        const auto none = [](real, i64, bool) { return real(1); };                                                   \
+        const auto none = [](real, i64, bool) { return Ratio{1, 1}; };                                               \
         outputs<R, false>(Rows{q, d.k, scale}, Rows{k, d.k, 1}, v, h, Ones{}, o, none, d);                           \
     }                                                                                                                \
     TILED_KERNEL normalised_##R(const S* q, const S* k, const S* v, const real* h, S* o, S* den, real scale,         \
         real eps, Dims d) {                                                                                          \
         const auto divisor = [&](real sum, i64 row, bool own) {                                                      \
             if (own) st(den + row, sum + eps);                                                                       \
-            return sum + eps;                                                                                        \
+            return Ratio{1, sum + eps};                                                                              \
         };                                                                                                           \
         outputs<R, true>(Rows{q, d.k, scale}, Rows{k, d.k, 1}, v, h, Ones{}, o, divisor, d);                         \
     }                                                                                                                \

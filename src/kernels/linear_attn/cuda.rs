@@ -66,7 +66,7 @@ pub fn forward(op: &LinearAttention, cu: &Cuda, dims: Dims, x: In, y: &mut [Valu
             _ => (None, None),
         };
         let states = p.forward_states(x, Some((&mut **s, z)));
-        let over = p.over(p.tiles.over(p.v.max(1)), 1, p.tiles.side());
+        let over = p.over(p.tiles.over(p.v.max(1)), 1, 2 * p.tiles.side());
         match (den, op.normalize) {
             (Some(den), Some(eps)) => {
                 let args = args![&x[0], &x[1], &x[2], &states, o, den, op.scale, eps, p.dims];

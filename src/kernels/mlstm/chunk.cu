@@ -5,7 +5,7 @@
 //   backward   gates; through_norm, states of (q, dô), scan from the end; values, keys, dots, gates_backward
 //
 // Of gates there are five numbers a step, in float even for bf16, found one after another by a thread a head: c =
-// ln(f_t … f_first) since the chunk's first step, ln i, the stabiliser m, the slope and which argument of the maximum won.
+// ln(f_t … f_first) since the chunk's first step, ln i, the stabiliser m, the slope and the past's share in the maximum.
 // D_ts = exp(c_t − c_s + ln i_s), and every such exponent is at most 0. c is a double, so that the difference has all the
 // digits of a real.
 
@@ -15,7 +15,7 @@ using namespace memories;
 
 // m0, w0 [B, H] and i, f [B, T, H] to [B, T, H], five times.
 extern "C" __global__ void gates(const real* in, const real* f, const S* m0, const S* w0, double* c, real* li, real* ms,
-                                 real* slopes, int* won, S* m_last, i64 heads, Dims d) {
+                                 real* slopes, real* shares, S* m_last, i64 heads, Dims d) {
     constexpr int U = 8;
     const i64 i = thread();
     if (i >= heads) return;
@@ -33,8 +33,7 @@ extern "C" __global__ void gates(const real* in, const real* f, const S* m0, con
             if (s + u < d.t) {
                 const i64 at = d.row(i, s + u);
                 const real past = m - softplus(-fv[u]), slope = sigmoid(-fv[u]);
-                const bool wins = past >= iv[u];
-                m = wins ? past : iv[u];
+                m = past >= iv[u] ? past : iv[u];
                 // As long as nothing was written, m is -INF: weights are 0 then.
                 const real from = m == -INF ? real(0.0) : m;
                 // e^-800 is 0 in any case, and a sum with -INF in it could not be subtracted from.
@@ -44,11 +43,22 @@ extern "C" __global__ void gates(const real* in, const real* f, const S* m0, con
                 li[at] = iv[u] - from;
                 ms[at] = m;
                 slopes[at] = slope;
-                won[at] = wins;
+                shares[at] = past > iv[u] ? real(1.0) : past == iv[u] ? real(0.5) : real(0.0);
             }
     }
     if (m_last) st(m_last + i, m);
 }
+
+// N for n·q and m. Where m is negative both its terms are multiplied by e^m, in two factors: e^-m may be infinite.
+struct Divisor {
+    real half, floor, size, by;
+    __device__ Divisor(real q, real m, real eps) {
+        half = m < 0.0 ? exp(0.5 * m) : real(1.0);
+        floor = m < 0.0 ? real(1.0) : exp(-m);
+        size = half * (half * fabs(q));
+        by = fmax(size, floor) + eps * (half * half);
+    }
+};
 
 // 1 / N, what stands for dh in the column of ones, and what a step adds to gamma, [B, T, H] each. A warp has a row.
 extern "C" __global__ void through_norm(const S* h, const S* dh, const S* den, const real* m, real* inverse, real* last,
@@ -60,15 +70,14 @@ extern "C" __global__ void through_norm(const S* h, const S* dh, const S* den, c
             for (i64 j = lane; j < v; j += 32) dot += ld(h + row * v + j) * ld(dh + row * v + j);
         dot = warp_sum(dot);
         if (lane == 0) {
-            // Where m is negative both terms of N are multiplied by e^m, in two factors: e^-m may be infinite.
-            const real half = m[row] < 0.0 ? exp(0.5 * m[row]) : real(1.0), floor = m[row] < 0.0 ? real(1.0) : exp(-m[row]);
-            const real q = ld(den + row), size = half * (half * fabs(q));
-            const real by = half * (half / (fmax(size, floor) + eps * (half * half))), slope = -dot * by;
+            const Divisor n(ld(den + row), m[row], eps);
+            const real q = ld(den + row), size = n.size, floor = n.floor;
+            const real by = n.half * (n.half / n.by), slope = -dot * by;
             inverse[row] = by;
             own[row] = eps * slope;
             // Of two that are equal each gets half.
             const real part = size > floor ? slope : size == floor ? real(0.5) * slope : real(0.0);
-            last[row] = q < 0.0 ? -part : part;
+            last[row] = q < 0.0 ? -part : q > 0.0 ? part : real(0.0);
         }
     }
 }
@@ -76,7 +85,7 @@ extern "C" __global__ void through_norm(const S* h, const S* dh, const S* den, c
 // From q dq and k' dk' of every step, in `parts` sums each, and C dC at the bounds of the chunks [B H, chunks + 1], to
 // the gradients of the gates, m0 and w0. A thread has a head.
 extern "C" __global__ void gates_backward(const S* w0, const S* dm, const real* dots, const real* qdq, const real* kdk,
-                                          i64 parts, const double* c, const real* slopes, const int* won,
+                                          i64 parts, const double* c, const real* slopes, const real* shares,
                                           const real* own, real* di, int acc_i, real* df, int acc_f, S* dm0, int acc_m,
                                           S* dw0, int acc_w, i64 heads, Dims d) {
     const i64 i = thread(), size = heads * d.t;
@@ -92,14 +101,16 @@ extern "C" __global__ void gates_backward(const S* w0, const S* dm, const real* 
                 q += qdq[p * size + at];
                 k += kdk[p * size + at];
             }
-            const bool wins = won[at];
             // Nothing before a step whose f is 0 bears on what is behind it.
             const real f = exp((real)(s > j * d.chunk ? c[at] - c[d.row(i, s - 1)] : c[at]));
             end = f == 0.0 ? real(0.0) : end + (q - k);
             gamma += own[at];
-            if (di) put(di + at, k + (wins ? real(0.0) : gamma), acc_i);
-            if (df) put(df + at, (end + (wins ? gamma : real(0.0))) * slopes[at], acc_f);
-            if (!wins) gamma = 0.0;
+            // What gets nothing of gamma gets no NaN of it either.
+            const real share = shares[at], past = share > 0.0 ? share * gamma : real(0.0);
+            const real input = share < 1.0 ? (1.0 - share) * gamma : real(0.0);
+            if (di) put(di + at, k + input, acc_i);
+            if (df) put(df + at, (end + past) * slopes[at], acc_f);
+            gamma = past;
         }
     }
     // The state before the first step has the weight e^m0. Before the first token nothing depends on w.
@@ -159,7 +170,8 @@ struct Gates {
         const real* m, S* y, S* den, real scale, real eps, Dims d) {                                                 \
         const auto divisor = [&](real sum, i64 row, bool own) {                                                      \
             if (own) st(den + row, sum);                                                                             \
-            return fmax(fabs(sum), exp(-m[row])) + eps;                                                              \
+            const Divisor n(sum, m[row], eps);                                                                       \
+            return Ratio{n.half, n.by / n.half};                                                                     \
         };                                                                                                           \
         outputs<R, true>(Rows{q, d.k, 1}, Rows{k, d.k, scale}, v, h, Gates{c, i}, y, divisor, d);                    \
     }                                                                                                                \

@@ -32,14 +32,14 @@ struct Plan<'a> {
     dims: [usize; 7],
 }
 
-/// What the gates of every step come to: ln f … since the chunk's first step, ln i, m, slope and whether the past won,
+/// What the gates of every step come to: ln f … since the chunk's first step, ln i, m, slope and the past's share in the maximum,
 /// [B, T, H] each.
 struct Gates<'a> {
     c: Temp<'a>,
     i: Temp<'a>,
     m: Temp<'a>,
     slope: Temp<'a>,
-    won: Temp<'a>,
+    share: Temp<'a>,
 }
 
 impl<'a> Plan<'a> {
@@ -82,13 +82,13 @@ impl<'a> Plan<'a> {
     }
 
     fn gates(&self, x: In, m_last: Option<&mut Value>) -> Gates<'a> {
-        let [mut i, mut m, mut slope] = std::array::from_fn(|_| self.temp(self.rows));
-        let (mut c, mut won) = (self.cu.temp(DType::F64, self.rows), self.cu.temp(DType::I32, self.rows));
+        let [mut i, mut m, mut slope, mut share] = std::array::from_fn(|_| self.temp(self.rows));
+        let mut c = self.cu.temp(DType::F64, self.rows);
         let inputs: &[Arg] = args![&x[3], &x[4], &x[7], &x[8]];
-        let outputs = args![&mut c, &mut i, &mut m, &mut slope, &mut won, m_last, self.heads, self.dims];
+        let outputs = args![&mut c, &mut i, &mut m, &mut slope, &mut share, m_last, self.heads, self.dims];
         let launch = Launch::blocks(self.heads.div_ceil(64), 64);
         self.cu.launch(&MODULE, "gates", self.dtype, launch, &[inputs, &outputs[..]].concat());
-        Gates { c, i, m, slope, won }
+        Gates { c, i, m, slope, share }
     }
 
     /// The states before each chunk, and the last one.
@@ -120,7 +120,7 @@ impl Mlstm {
         }
         let states = others.as_deref_mut().unwrap_or(states);
         p.states(x, &g, states, Some((c_last, n_last)));
-        let over = p.over(p.tiles.over(p.v.max(1)), 1, p.tiles.side());
+        let over = p.over(p.tiles.over(p.v.max(1)), 1, 2 * p.tiles.side());
         let args = args![&x[0], &x[1], &x[2], &*states, &g.c, &g.i, &g.m, h, den, p.scale, self.eps, p.dims];
         cu.launch(&MODULE, sized!("outputs", p.tiles), p.dtype, over, args);
     }
@@ -170,7 +170,7 @@ impl Mlstm {
         cu.launch(&MODULE, sized!("keys", p.tiles), p.dtype, p.over(parts, 1, 0), &[inputs, &outputs[..]].concat());
 
         let ((i, acc_i), (f, acc_f), (m, acc_m), (w, acc_w)) = (di.target(), df.target(), dm0.target(), dw0.target());
-        let inputs: &[Arg] = args![&x[8], dm, &dots, &qdq, &kdk, parts, &g.c, &g.slope, &g.won, &own];
+        let inputs: &[Arg] = args![&x[8], dm, &dots, &qdq, &kdk, parts, &g.c, &g.slope, &g.share, &own];
         let outputs = args![i, acc_i, f, acc_f, m, acc_m, w, acc_w, p.heads, p.dims];
         let launch = Launch::blocks(p.heads.div_ceil(64), 64);
         cu.launch(&MODULE, "gates_backward", p.dtype, launch, &[inputs, &outputs[..]].concat());

@@ -17,7 +17,8 @@ pub struct SumAxis {
     pub mean: bool,
 }
 
-/// y = max x over an axis; −∞ over an empty one. The gradient goes to the first of equal maxima.
+/// y = max x over an axis; −∞ over an empty one. Two that are equal get half of the gradient each; so do a third and what is
+/// the maximum of the first two, and so on.
 pub struct MaxAxis {
     /// Which axis.
     pub axis: usize,
@@ -107,7 +108,7 @@ impl Op for MaxAxis {
     }
 }
 
-/// y[o, i] = x[o, k, i] with the first k at which it is largest; a NaN counts as larger than any number.
+/// y[o, i] = x[o, k, i] with the k at which it is largest, shared as above; a NaN counts as larger than any number.
 impl Terms for MaxAxis {
     fn terms(&self, x: In, y: Shape, mut term: impl FnMut(usize, usize, usize, f64)) {
         let (_, n, inner) = x[0].shape().split(self.axis);
@@ -115,9 +116,17 @@ impl Terms for MaxAxis {
         for i in 0..y.len() {
             let places = (0..n).map(|k| (i / inner * n + k) * inner + i % inner);
             let larger = |best: usize, j: usize| if x[best] >= x[j] || x[best].is_nan() { best } else { j };
-            if let Some(j) = places.reduce(larger) {
-                term(i, 0, j, 1.0);
+            let Some(first) = places.clone().reduce(larger) else { continue };
+            let mut left = 1.0;
+            for j in places.rev().filter(|&j| j > first && x[j] == x[first]) {
+                // Of so many the earlier ones get next to nothing.
+                if left < 1e-300 {
+                    break;
+                }
+                left *= 0.5;
+                term(i, 0, j, left);
             }
+            term(i, 0, first, left);
         }
     }
 }
@@ -147,7 +156,8 @@ impl<'t> Var<'t> {
         self.tape().apply(SumAxis { axis, keep, mean: true }, [self])
     }
 
-    /// The maximum over an axis, which stays with size 1 if `keep`. Its gradient goes to the first maximum.
+    /// The maximum over an axis, which stays with size 1 if `keep`. [`MaxAxis`] says which of several that are equal get its
+    /// gradient.
     #[track_caller]
     pub fn max_axis(self, axis: usize, keep: bool) -> Var<'t> {
         self.tape().apply(MaxAxis { axis, keep }, [self])
