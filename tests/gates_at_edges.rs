@@ -7,13 +7,13 @@ mod device;
 
 use device::device;
 use tapezoo::{
-    autograd::{Gen, Tape, Var},
+    autograd::{Gen, Kernels, Op, Tape, Var},
     models::{
         Form, gpt, mamba, mlstm,
         published::{self, Defect, Published},
         slstm,
     },
-    ops::attention::causal_attention,
+    ops::{attention::causal_attention, lstm::LstmSequence, quasi_lstm::QuasiLstm},
     tensor::{DType, Device, Tensor},
 };
 
@@ -171,6 +171,91 @@ fn the_winner_is_known_where_its_slope_is_no_number() {
     }
 }
 
+/// Of the four gates one after the other.
+fn gate_sums<'t>(x: &[Var<'t>]) -> Var<'t> {
+    Var::concat(&x[..4], 2)
+}
+
+/// Gates so far open or shut that 1 − σ and 1 − tanh² are rounded away if they are differences. Each gate's gradient is judged by
+/// its own largest number, in units of the cotangents.
+#[test]
+fn what_a_gate_lacks_of_one_has_its_digits() {
+    let g = &mut Gen::new(9);
+    for case in 0..24 {
+        let (t, d) = (4, if case % 2 == 0 { 6 } else { 34 });
+        let mut biases = [0.0; 4];
+        biases.fill_with(|| [5.0, 15.0, 30.0, 60.0, 100.0][g.below(5)] * if g.coin() { 1.0 } else { -1.0 });
+        let mut x: Vec<Tensor> = biases.iter().map(|&b| g.range([2, t, d], b - 0.5, b + 0.5)).collect();
+        let what = format!("biases {biases:?}, {d} channels");
+        x.push(g.normal([2, d]));
+        agree(&format!("quasi_lstm, {what}"), &x, &[Form::Chunked(2), Form::Chunked(64)], (2e-5, TINY), |x, form| {
+            let chunk = if let Form::Chunked(c) = form { c } else { 1 };
+            let (op, x) = (QuasiLstm { chunk, forget_bias: 1.0 }, [gate_sums(x), x[4]]);
+            if form == Form::Recurrent { op.formula(&x).unwrap() } else { x[0].tape().apply_dyn(Box::new(op), &x) }
+        });
+        x.extend([g.normal([2, d]), g.range([4 * d, d], -0.1, 0.1)]);
+        agree(&format!("lstm, {what}"), &x, &[Form::Fused], (2e-5, TINY), |x, form| {
+            let (op, x) = (LstmSequence, [gate_sums(x), x[6], x[5], x[4]]);
+            if form == Form::Recurrent { op.formula(&x).unwrap() } else { x[0].tape().apply_dyn(Box::new(op), &x) }
+        });
+        x.splice(4.., [g.range([4, 2, d / 2, d / 2], -0.1, 0.1)]);
+        // A stabiliser between both gates' exponents: what the smaller of them weighs is no number beyond 60.
+        agree(&format!("slstm, {what}"), &x, &[Form::Fused], (5e-5, TINY), |x, form| cell(&[gate_sums(x), x[4]], form));
+    }
+}
+
+/// Of two equal arguments of a stabiliser's maximum each gets half of its gradient.
+#[test]
+fn equal_arguments_of_a_stabiliser_share_its_gradient() {
+    let g = &mut Gen::new(10);
+    for k in [1, 5, 18] {
+        // Nothing is forgotten: what was written at every step is as large as what is written.
+        for t in [2, 3, 9] {
+            let x = memory_inputs(g, t, k, |_| 0.25, |_| 800.0);
+            agree(&format!("mlstm, {t} steps, K = {k}"), &x, &MLSTM, (2e-5, TINY), memory);
+            let run = agree("the stabiliser", &x, &MLSTM, (1e-6, TINY), |x, form| memory(x, form)[3..].to_vec());
+            let ct = Gen::new(7).normal([2, 2]).cast(DType::F32).to_f64();
+            for (at, d) in run[4].iter().enumerate() {
+                let (row, s) = (at / 2 / t * 2 + at % 2, at / 2 % t);
+                let want = ct[row] * 0.5f64.powi((t - s.max(1)) as i32);
+                assert!((d - want).abs() < 1e-12, "di of step {s} of {t} is {d}, not {want}");
+            }
+        }
+    }
+    for t in [2, 5] {
+        let x = g.tensor([2, t, 24], |g| g.gauss()).to_f64().into_iter().enumerate();
+        let x = x.map(|(i, x)| [0.25, 800.0, x, x][i / 6 % 4]).collect();
+        let x = [Tensor::from_vec(x, [2, t, 24]), Tensor::zeros([4, 2, 3, 3], DType::F64)];
+        agree(&format!("slstm, {t} steps"), &x, &[Form::Fused], (2e-5, TINY), cell);
+        let run = agree("the stabiliser", &x, &[Form::Fused], (1e-6, TINY), |x, form| cell(x, form)[3..].to_vec());
+        let ct = Gen::new(7).normal([2, 6]).cast(DType::F32).to_f64();
+        for (at, d) in run[1].iter().enumerate().filter(|(at, _)| at / 6 % 4 == 0) {
+            let (row, s) = (at / 24 / t * 6 + at % 6, at / 24 % t);
+            let want = ct[row] * 0.5f64.powi((t - s.max(1)) as i32);
+            assert!((d - want).abs() < 1e-12, "di of step {s} of {t} is {d}, not {want}");
+        }
+    }
+}
+
+/// As of maxima of two at a time.
+#[test]
+fn equal_maxima_share_a_gradient() {
+    let rows = vec![1.0, 3.0, 3.0, 2.0, 2.0, 2.0, 5.0, -INF, 5.0];
+    let want = [0.0, 0.5, 0.5, 0.25, 0.25, 0.5, 0.5, 0.0, 0.5];
+    let (rows, columns) = (Tensor::from_vec(rows, [3, 3]), [0, 3, 6, 1, 4, 7, 2, 5, 8]);
+    for (device, dtype) in places() {
+        for kernels in [Kernels::Fast, Kernels::Plain] {
+            let tape = Tape::new(device).with_kernels(kernels);
+            let v = tape.leaf(&rows.cast(dtype));
+            let turned = tape.leaf(&v.permute([1, 0]).value().clone());
+            let sum = v.max_axis(1, false).sum() + turned.max_axis(0, false).sum();
+            tape.backward(sum);
+            assert_eq!(v.grad().unwrap().to_f64(), want, "{dtype} on {device}");
+            assert_eq!(turned.grad().unwrap().to_f64(), columns.map(|i| want[i]), "{dtype} on {device}, columns");
+        }
+    }
+}
+
 /// Leading steps whose input gate is 0 write nothing: h is 0 there, and later steps are as without them.
 #[test]
 fn padding_on_the_left_is_not_there() {
@@ -214,11 +299,11 @@ fn input_gates_that_are_almost_shut_have_finite_gradients() {
         agree(&format!("i = {shut}"), &x, &MLSTM, (1e-4, TINY), memory);
         // Large values, so that the read is not small.
         x[2] = Tensor::from_vec(x[2].to_f64().iter().map(|v| v * 1e30).collect(), x[2].shape());
-        for form in MLSTM.into_iter().filter(|_| shut == -90.0) {
+        for (place, form) in places().into_iter().flat_map(|p| MLSTM.map(|form| (p, form))).filter(|_| shut == -90.0) {
             let want = run((Device::Cpu, DType::F64), &x, Form::Recurrent, memory);
-            let got = run((Device::Cpu, DType::F32), &x, form, memory);
+            let got = run(place, &x, form, memory);
             let (error, worst) = distance(&got[..1], &want[..1], TINY);
-            assert!(error < 1e-4, "{form}, large values: off by {worst}");
+            assert!(error < 1e-4, "{form} {} on {}, large values: off by {worst}", place.1, place.0);
         }
     }
 }

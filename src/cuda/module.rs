@@ -51,15 +51,15 @@ impl Module {
 
     /// The whole source for one element type: the types, the prelude, the file.
     pub fn source(&self, dtype: DType) -> String {
-        // The largest number, and the fastest rate of decay (`ops::elementwise::fastest`).
-        let (s, real, largest, fastest) = match dtype {
-            DType::F32 | DType::I32 => ("float", "float", "3.40282347e38f", "1e37f"),
-            DType::F64 => ("double", "double", "1.7976931348623157e308", "1e300"),
-            DType::BF16 => ("bf16", "float", "3.40282347e38f", "1e37f"),
+        // The largest number, the least normal one, and the fastest rate of decay (`ops::elementwise::fastest`).
+        let (s, real, largest, least, fastest) = match dtype {
+            DType::F32 | DType::I32 => ("float", "float", "3.40282347e38f", "1.17549435e-38f", "1e37f"),
+            DType::F64 => ("double", "double", "1.7976931348623157e308", "2.2250738585072014e-308", "1e300"),
+            DType::BF16 => ("bf16", "float", "3.40282347e38f", "1.17549435e-38f", "1e37f"),
         };
         let types = format!(
             "struct bf16 {{ unsigned short bits; }};\ntypedef {s} S;\ntypedef {real} real;\n#define LARGEST {largest}\n\
-             #define FASTEST {fastest}\n"
+             #define LEAST_NORMAL {least}\n#define FASTEST {fastest}\n"
         );
         let mut text = types;
         let shared = [("cuda/prelude.cuh", PRELUDE), ("cuda/tiles.cuh", TILES), ("cuda/memories.cuh", MEMORIES)];

@@ -101,11 +101,39 @@ __device__ inline real sigmoid_slope(real x) {
     return u * s * s;
 }
 __device__ inline real tanh_slope(real x) { return 4 * sigmoid_slope(x + x); }
-__device__ inline real silu(real x) { return at_least(x, -FAR) * sigmoid(x); }
+// A gate as it is kept for the backward pass, with the digits of what it lacks of 1, and what comes of it (math.rs).
+struct Kept { real value, rest; };
+__device__ inline real keep_sigmoid(real x) {
+    const real u = exp(-fabs(x));
+    return copysign(u / (1.0 + u), -x);
+}
+// sigmoid and 1 - sigmoid.
+__device__ inline Kept kept_sigmoid(real kept) {
+    const real small = fabs(kept), large = 1.0 - small;
+    return signbit(kept) ? Kept{large, small} : Kept{small, large};
+}
+__device__ inline real keep_tanh(real x) {
+    const real size = tanh(fabs(x));
+    return copysign(size <= 0.5 ? size : at_least(2.0 / (1.0 + exp(2 * fabs(x))) / LEAST_NORMAL, 1.0), x);
+}
+// tanh and 1 - tanh^2.
+__device__ inline Kept kept_tanh(real kept) {
+    const real near = fabs(kept), far = near * LEAST_NORMAL;
+    const real size = near < 1.0 ? near : 1.0 - far;
+    return {copysign(size, kept), (near < 1.0 ? 1.0 - near : far) * (1.0 + size)};
+}
+// Below zero a factor e^x in two halves: it may be less than a number holds where x e^x is not.
+__device__ inline real silu_factor(real x, real of) {
+    const real half = exp(real(-0.5) * fabs(x)), s = 1.0 / (1.0 + half * half);
+    return (x < 0.0 ? of * half * half : of) * s;
+}
+__device__ inline real silu(real x) {
+    x = at_least(x, -FAR);
+    return silu_factor(x, x);
+}
 __device__ inline real silu_slope(real x) {
     x = within_far(x);
-    const real s = sigmoid(x);
-    return s + x * s * (1 - s);
+    return silu_factor(x, 1.0 + x * sigmoid(-x));
 }
 // GELU by tanh is x sigmoid(gelu_arg(x)).
 __device__ inline real gelu_arg(real x) { return 1.5957691216057308 * x * (1 + 0.044715 * x * x); }

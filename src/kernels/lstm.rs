@@ -48,8 +48,8 @@ impl Size {
     }
 }
 
-/// W channels of one sequence at one step backwards: its gates, c_{t-1}, u, dy from above and dh and dc from step t + 1 to the
-/// gradients of the gates' sums, and dc for step t − 1.
+/// W channels of one sequence at one step backwards: its gates and u as they are kept, c_{t-1}, dy from above and dh and dc
+/// from step t + 1 to the gradients of the gates' sums, and dc for step t − 1.
 #[inline(always)]
 fn lanes_back<T: Math, const W: usize>(
     [ig, f, g, o]: [[T; W]; 4],
@@ -61,15 +61,16 @@ fn lanes_back<T: Math, const W: usize>(
 ) -> ([[T; W]; 4], [T; W]) {
     let mut out = [[T::ZERO; W]; 4];
     for l in 0..W {
-        let dh = dy[l] + dh[l];
-        let through_o = dh * o[l];
-        let whole = through_o.fma((-u[l]).fma(u[l], T::ONE), dc[l]);
-        let through_i = whole * ig[l];
-        dc[l] = whole * f[l];
-        out[0][l] = through_i * g[l] * (T::ONE - ig[l]);
-        out[1][l] = dc[l] * before[l] * (T::ONE - f[l]);
-        out[2][l] = through_i * (-g[l]).fma(g[l], T::ONE);
-        out[3][l] = through_o * u[l] * (T::ONE - o[l]);
+        let [(i, less_i), (f, less_f), (o, less_o)] = [ig[l], f[l], o[l]].map(T::kept_sigmoid);
+        let [(g, slope_g), (u, slope_u)] = [g[l], u[l]].map(T::kept_tanh);
+        let through_o = (dy[l] + dh[l]) * o;
+        let whole = through_o.fma(slope_u, dc[l]);
+        let through_i = whole * i;
+        dc[l] = whole * f;
+        out[0][l] = through_i * g * less_i;
+        out[1][l] = dc[l] * before[l] * less_f;
+        out[2][l] = through_i * slope_g;
+        out[3][l] = through_o * u * less_o;
     }
     (out, dc)
 }

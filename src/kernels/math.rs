@@ -28,6 +28,16 @@ pub trait Math: Real {
     fn sigmoid_and_rest(self) -> (Self, Self);
     /// tanh x
     fn tanh(self) -> Self;
+    /// σ(x) as the backward pass needs it, whose 1 − σ has no digits where σ is near one: the smaller of σ(x) and σ(−x), with
+    /// the sign bit set if that is σ(−x).
+    fn keep_sigmoid(self) -> Self;
+    /// σ and 1 − σ from that.
+    fn kept_sigmoid(self) -> (Self, Self);
+    /// tanh x as the backward pass needs it: itself up to ½; beyond that what it lacks of 1, divided by the least normal
+    /// number, which makes it 1 or more. It has the sign of x.
+    fn keep_tanh(self) -> Self;
+    /// tanh and 1 − tanh² from that.
+    fn kept_tanh(self) -> (Self, Self);
     /// ln(1 + eˣ)
     fn softplus(self) -> Self;
     /// ln(1 + eˣ) and its slope, 1 / (1 + e⁻ˣ), for little more than one of them.
@@ -87,6 +97,28 @@ macro_rules! math {
                 $m::tanh(self)
             }
             #[inline(always)]
+            fn keep_sigmoid(self) -> Self {
+                $m::keep_sigmoid(self)
+            }
+            #[inline(always)]
+            fn kept_sigmoid(self) -> (Self, Self) {
+                let small = $m::abs(self);
+                let large = 1.0 - small;
+                let open = self.sign_bit();
+                ($m::select(open, large, small), $m::select(open, small, large))
+            }
+            #[inline(always)]
+            fn keep_tanh(self) -> Self {
+                $m::keep_tanh(self)
+            }
+            #[inline(always)]
+            fn kept_tanh(self) -> (Self, Self) {
+                let kept = $m::abs(self);
+                let (far, rest) = (kept >= 1.0, kept * $t::MIN_POSITIVE);
+                let size = $m::select(far, 1.0 - rest, kept);
+                (size.copysign(self), $m::select(far, rest, 1.0 - kept) * (1.0 + size))
+            }
+            #[inline(always)]
             fn softplus(self) -> Self {
                 $m::softplus(self)
             }
@@ -107,10 +139,15 @@ macro_rules! math {
             }
             #[inline(always)]
             fn silu_and_slope(self) -> (Self, Self) {
+                // Below zero a factor e^x in two halves: it may be less than a number holds where x e^x is not.
                 let low = $m::at_least(self, -FAR as $t);
-                let x = $m::at_most(low, FAR as $t);
-                let s = $m::sigmoid(x);
-                (low * s, (x * s).mul_add(1.0 - s, s))
+                let half = $m::decay(-0.5 * $m::abs(low));
+                let (u, below) = (half * half, low < 0.0);
+                let s = 1.0 / (1.0 + u);
+                let rest = $m::select(below, s, u * s);
+                let factor = $m::select(below, half, 1.0);
+                let slope = $m::at_most(low, FAR as $t).mul_add(rest, 1.0);
+                (low * factor * factor * s, slope * factor * factor * s)
             }
             #[inline(always)]
             fn max(self, other: Self) -> Self {
@@ -250,6 +287,21 @@ pub mod m32 {
         let (q, power) = exp_parts::<true>(-x);
         let s = 1.0 / (power.mul_add(q, 1.0) + power);
         (s, select(x > 0.0, power.mul_add(q, power) * s, 1.0 - s))
+    }
+    #[inline(always)]
+    pub fn keep_sigmoid(x: f32) -> f32 {
+        let u = decay(-abs(x));
+        (u / (1.0 + u)).copysign(-x)
+    }
+    #[inline(always)]
+    pub fn keep_tanh(x: f32) -> f32 {
+        // With e = e^2|x|: (e - 1) / (e + 1), which lacks 2 / (e + 1); from 43.5 on that stays.
+        let c = at_most(abs(x), 43.5);
+        let (q, power) = exp_parts::<false>(c + c);
+        let less_one = power.mul_add(q, power - 1.0);
+        let inverse = 1.0 / (less_one + 2.0);
+        let size = less_one * inverse;
+        select(size <= 0.5, size, inverse * (2.0 / f32::MIN_POSITIVE)).copysign(x)
     }
     #[inline(always)]
     pub fn tanh(x: f32) -> f32 {
@@ -397,6 +449,16 @@ pub mod m64 {
         let e = (-x).exp();
         let s = 1.0 / (1.0 + e);
         (s, select(x > 0.0, e * s, 1.0 - s))
+    }
+    #[inline(always)]
+    pub fn keep_sigmoid(x: f64) -> f64 {
+        let u = (-x.abs()).exp();
+        (u / (1.0 + u)).copysign(-x)
+    }
+    #[inline(always)]
+    pub fn keep_tanh(x: f64) -> f64 {
+        let (size, rest) = (x.abs().tanh(), 2.0 / (1.0 + (2.0 * x.abs()).exp()));
+        select(size <= 0.5, size, at_least(rest / f64::MIN_POSITIVE, 1.0)).copysign(x)
     }
     #[inline(always)]
     pub fn tanh(x: f64) -> f64 {

@@ -79,9 +79,9 @@ extern "C" __global__ void quasi_total_back(const S* x, const S* cs, const S* dh
 #pragma unroll
         for (int u = 0; u < U; u++)
             if (s - u >= p.t0) {
-                const real forget = sigmoid(f[u] + bias), y = tanh(c[u]);
+                const real forget = sigmoid(f[u] + bias);
                 product *= forget;
-                back = forget * (back + g[u] * sigmoid(o[u]) * (1.0 - y * y));
+                back = forget * (back + g[u] * sigmoid(o[u]) * tanh_slope(c[u]));
             }
     }
     prod[p.row * d + p.c] = product;
@@ -111,16 +111,19 @@ extern "C" __global__ void quasi_run_back(const S* x, const S* cs, const S* c0, 
 #pragma unroll
         for (int u = 0; u < U; u++)
             if (s - u >= p.t0) {
-                const real f = sigmoid(v[u][0] + bias), i = sigmoid(v[u][1]), z = tanh(v[u][2]), o = sigmoid(v[u][3]);
-                const real y = tanh(cv[u]), dc = back + gv[u] * o * (1.0 - y * y);
+                // What they lack of 1 has no digits in a difference.
+                const Kept f = kept_sigmoid(keep_sigmoid(v[u][0] + bias)), i = kept_sigmoid(keep_sigmoid(v[u][1]));
+                const Kept z = kept_tanh(keep_tanh(v[u][2])), o = kept_sigmoid(keep_sigmoid(v[u][3]));
+                const Kept y = kept_tanh(keep_tanh(cv[u]));
+                const real dc = back + gv[u] * o.value * y.rest;
                 if (dx) {
                     S* to = dx + at4 + 4 * (s - u) * d;
-                    put(to, dc * before[u] * f * (1.0 - f), acc);
-                    put(to + d, dc * z * i * (1.0 - i), acc);
-                    put(to + 2 * d, dc * i * (1.0 - z * z), acc);
-                    put(to + 3 * d, gv[u] * y * o * (1.0 - o), acc);
+                    put(to, dc * before[u] * f.value * f.rest, acc);
+                    put(to + d, dc * z.value * i.value * i.rest, acc);
+                    put(to + 2 * d, dc * i.value * z.rest, acc);
+                    put(to + 3 * d, gv[u] * y.value * o.value * o.rest, acc);
                 }
-                back = f * dc;
+                back = f.value * dc;
             }
     }
     if (dc0 && p.k == 0) put(dc0 + state, back, acc_0);

@@ -22,17 +22,17 @@ fn tile(d: usize) -> usize {
     (512 / d).max(1)
 }
 
-/// W channels of the gates of a row, from their sums.
+/// W channels of the gates of a row as they are kept, from their sums.
 #[inline(always)]
 fn activate<T: Math, const W: usize>(i: usize, d: usize, bias: T, x: &[T], g: &mut [T]) {
     let [mut f, ig, z, o]: [[T; W]; 4] = four_at(x, d, i);
     for f in &mut f {
         *f += bias;
     }
-    put(g, 0, d, i, each(f, T::sigmoid), false);
-    put(g, 1, d, i, each(ig, T::sigmoid), false);
-    put(g, 2, d, i, each(z, T::tanh), false);
-    put(g, 3, d, i, each(o, T::sigmoid), false);
+    put(g, 0, d, i, each(f, T::keep_sigmoid), false);
+    put(g, 1, d, i, each(ig, T::keep_sigmoid), false);
+    put(g, 2, d, i, each(z, T::keep_tanh), false);
+    put(g, 3, d, i, each(o, T::keep_sigmoid), false);
 }
 
 /// The gates of all rows.
@@ -50,8 +50,9 @@ fn total<T: Math, const W: usize>(i: usize, d: usize, r: Range<usize>, g: &[T], 
     for t in r {
         let [f, ig, z, _]: [[T; W]; 4] = four_at(&g[4 * t * d..][..4 * d], d, i);
         for l in 0..W {
-            p[l] = f[l] * p[l];
-            c[l] = f[l].fma(c[l], ig[l] * z[l]);
+            let f = f[l].kept_sigmoid().0;
+            p[l] = f * p[l];
+            c[l] = f.fma(c[l], ig[l].kept_sigmoid().0 * z[l].kept_tanh().0);
         }
     }
     put(prod, 0, d, i, p, false);
@@ -76,15 +77,15 @@ fn run<T: Math, const W: usize>(
     for (t, (c, h)) in r.zip(rows) {
         let [f, ig, z, o]: [[T; W]; 4] = four_at(&g[4 * t * d..][..4 * d], d, i);
         for l in 0..W {
-            s[l] = f[l].fma(s[l], ig[l] * z[l]);
+            s[l] = f[l].kept_sigmoid().0.fma(s[l], ig[l].kept_sigmoid().0 * z[l].kept_tanh().0);
         }
-        let mut y = each(s, T::tanh);
+        let mut y = each(s, T::keep_tanh);
         put(c, 0, d, i, s, false);
         if let Some(u) = kept.next() {
             put(u, 0, d, i, y, false);
         }
         for l in 0..W {
-            y[l] = o[l] * y[l];
+            y[l] = o[l].kept_sigmoid().0 * y[l].kept_tanh().0;
         }
         put(h, 0, d, i, y, false);
     }
@@ -114,11 +115,11 @@ fn forward<T: Math>((chunk, d): (usize, usize), g: &[T], (starts, prods): (&mut 
     }
 }
 
-/// W channels of tanh c from a row of u, or if u was not kept of c.
+/// W channels of u, as it is kept, from a row of it, or if there is none of c.
 #[inline(always)]
 fn tanh_c<T: Math, const W: usize>(row: &[T], kept: bool, i: usize) -> [T; W] {
     let x = at(row, 0, 0, i);
-    if kept { x } else { each(x, T::tanh) }
+    if kept { x } else { each(x, T::keep_tanh) }
 }
 
 /// Phase 1 backward: G at the first of the steps `r` as a map of G from behind them.
@@ -138,8 +139,9 @@ fn total_back<T: Math, const W: usize>(
         let [f, _, _, o]: [[T; W]; 4] = four_at(&g[4 * t * d..][..4 * d], d, i);
         let (u, dh): ([T; W], [T; W]) = (tanh_c(&rows[t * d..][..d], kept, i), at(dh, t, d, i));
         for l in 0..W {
-            p[l] = f[l] * p[l];
-            s[l] = f[l] * (dh[l] * o[l]).fma((-u[l]).fma(u[l], T::ONE), s[l]);
+            let f = f[l].kept_sigmoid().0;
+            p[l] = f * p[l];
+            s[l] = f * (dh[l] * o[l].kept_sigmoid().0).fma(u[l].kept_tanh().1, s[l]);
         }
     }
     put(prod, 0, d, i, p, false);
@@ -162,14 +164,16 @@ fn step_back<T: Math, const W: usize>(
     let (before, u, dh): ([T; W], [T; W], [T; W]) = (at(before, 0, d, i), tanh_c(u, d <= FEW, i), at(dh, 0, d, i));
     let mut out = [[T::ZERO; W]; 4];
     for l in 0..W {
-        let through_o = dh[l] * o[l];
-        let dc = through_o.fma((-u[l]).fma(u[l], T::ONE), back[l]);
-        let through_i = dc * ig[l];
-        back[l] = dc * f[l];
-        out[0][l] = back[l] * before[l] * (T::ONE - f[l]);
-        out[1][l] = through_i * z[l] * (T::ONE - ig[l]);
-        out[2][l] = through_i * (-z[l]).fma(z[l], T::ONE);
-        out[3][l] = through_o * u[l] * (T::ONE - o[l]);
+        let [(f, less_f), (i, less_i), (o, less_o)] = [f[l], ig[l], o[l]].map(T::kept_sigmoid);
+        let [(z, slope_z), (u, slope_u)] = [z[l], u[l]].map(T::kept_tanh);
+        let through_o = dh[l] * o;
+        let dc = through_o.fma(slope_u, back[l]);
+        let through_i = dc * i;
+        back[l] = dc * f;
+        out[0][l] = back[l] * before[l] * less_f;
+        out[1][l] = through_i * z * less_i;
+        out[2][l] = through_i * slope_z;
+        out[3][l] = through_o * u * less_o;
     }
     for (k, &out) in out.iter().enumerate() {
         put(dx, k, d, i, out, acc);

@@ -11,6 +11,7 @@
 //!
 //! Where channels are few the CPU keeps u = tanh c_t for the backward pass; else it computes u once more, as fast as it
 //! would be read.
+//! Gates are kept such that what they lack of 1 has its digits (`Math::keep_sigmoid`).
 
 use crate::{
     autograd::{Candidates, Gen, In, Op, Outs, Var},

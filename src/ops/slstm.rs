@@ -13,7 +13,8 @@
 //!
 //! Backwards, with dh, dc, dn what step t + 1 hands back plus what comes from above. h does not depend on m, so that m
 //! is held fixed throughout; only the last c, n and m do, and γ is their derivative with respect to m for fixed
-//! c eᵐ and n eᵐ. It goes to whichever argument of the maximum won, back to the first step that an input won:
+//! c eᵐ and n eᵐ. It goes to whichever argument of the maximum won, or half to each where they are equal, back to the first
+//! step that an input won:
 //!
 //! ```text
 //! γ_T = dm_T − (c_T dc_T + n_T dn_T)
@@ -34,8 +35,8 @@ use crate::{
 /// x [B, T, 4D] (gates i, f, z, o before the recurrent share), R [4, H, K, K] with H K = D, and h0, c0, n0, m0, w0
 /// [B, D] to h [B, T, D] and the last h, c, n, m [B, D].
 ///
-/// Saves of every step [B, T, 6, D] the smaller of i and f (the other is 1), z, o, c, n and ±σ(−f̃), whose sign bit is that of
-/// l − ĩ, if the σ is 0 too.
+/// Saves of every step [B, T, 6, D] the smaller of i and f (the other is 1), whose sign bit is set where l = ĩ; z and o as
+/// `Math::keep_tanh` and `Math::keep_sigmoid` have them; c, n; and ±σ(−f̃), whose sign bit is that of l − ĩ, if the σ is 0 too.
 pub struct SlstmSequence;
 
 impl Op for SlstmSequence {

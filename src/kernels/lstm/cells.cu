@@ -17,15 +17,15 @@ struct Lstm {
         return ld(h0 + at);
     }
     __device__ real step(const real (&z)[4], i64 row, i64 j) {
-        const real i = sigmoid(z[0]), f = sigmoid(z[1]), g = tanh(z[2]), o = sigmoid(z[3]);
-        s[0] = f * s[0] + i * g;
+        const real i = keep_sigmoid(z[0]), f = keep_sigmoid(z[1]), g = keep_tanh(z[2]), o = keep_sigmoid(z[3]);
+        s[0] = kept_sigmoid(f).value * s[0] + kept_sigmoid(i).value * kept_tanh(g).value;
         S* to = gates + row * 4 * d + j;
         st(to, i);
         st(to + d, f);
         st(to + 2 * d, g);
         st(to + 3 * d, o);
         st(cs + row * d + j, s[0]);
-        return o * tanh(s[0]);
+        return kept_sigmoid(o).value * tanh(s[0]);
     }
     __device__ void end(i64 at, real h) const {
         st(h_last + at, h);
@@ -39,7 +39,7 @@ struct LstmBack {
     S *dh0, *dc0;
     int acc_h, acc_c;
     i64 d;
-    real s[1], v[7]; // dc; i, f, g, o, c, c before, dh
+    real s[1], v[7]; // dc; i, f, g, o as they are kept, c, c before, dh
 
     __device__ real begin(i64 at) {
         s[0] = dc_last ? ld(dc_last + at) : real(0.0);
@@ -54,14 +54,16 @@ struct LstmBack {
     }
     template <class Fetch>
     __device__ void step(real back, real (&out)[4], Fetch fetch) {
-        const real i = v[0], f = v[1], g = v[2], o = v[3], c = v[4], before = v[5], dh = back + v[6];
+        const Kept i = kept_sigmoid(v[0]), f = kept_sigmoid(v[1]), g = kept_tanh(v[2]), o = kept_sigmoid(v[3]);
+        const real c = v[4], before = v[5], dh = back + v[6];
         fetch();
-        const real u = tanh(c), dc = s[0] + dh * o * (1.0 - u * u);
-        out[0] = dc * g * i * (1.0 - i);
-        out[1] = dc * before * f * (1.0 - f);
-        out[2] = dc * i * (1.0 - g * g);
-        out[3] = dh * u * o * (1.0 - o);
-        s[0] = dc * f;
+        const Kept u = kept_tanh(keep_tanh(c));
+        const real dc = s[0] + dh * o.value * u.rest;
+        out[0] = dc * g.value * i.value * i.rest;
+        out[1] = dc * before * f.value * f.rest;
+        out[2] = dc * i.value * g.rest;
+        out[3] = dh * u.value * o.value * o.rest;
+        s[0] = dc * f.value;
     }
     __device__ void end(i64 at, real dh) const {
         if (dh0) put(dh0 + at, dh, acc_h);
@@ -129,7 +131,7 @@ struct Slstm {
         return ld(h0 + at);
     }
     __device__ real step(const real (&sum)[4], i64 row, i64 j) {
-        const real past = s[2] - softplus(-sum[1]), z = tanh(sum[2]), o = sigmoid(sum[3]);
+        const real past = s[2] - softplus(-sum[1]), z = keep_tanh(sum[2]), o = keep_sigmoid(sum[3]);
         const bool wins = past >= sum[0];
         s[2] = wins ? past : sum[0];
         // Nothing was written yet: i and f are 0, and so is h.
@@ -138,12 +140,13 @@ struct Slstm {
         // Its sign bit is what tells who won, if it is 0 too.
         const real slope = wins ? fading : -fading;
         const real i = wins ? less : real(1.0), f = blank ? real(0.0) : wins ? real(1.0) : less;
-        s[0] = f * s[0] + i * z;
+        s[0] = f * s[0] + i * kept_tanh(z).value;
         s[1] = f * s[1] + i;
-        const real all[6] = {less, z, o, s[0], s[1], slope};
+        // The sign bit of the smaller gate tells that both were equal.
+        const real all[6] = {past == sum[0] ? -less : less, z, o, s[0], s[1], slope};
 #pragma unroll
         for (int v = 0; v < 6; v++) st(saved + (row * 6 + v) * d + j, all[v]);
-        return o * s[0] / (blank ? real(1.0) : s[1]);
+        return kept_sigmoid(o).value * s[0] / (blank ? real(1.0) : s[1]);
     }
     __device__ void end(i64 at, real h) const {
         st(h_last + at, h);
@@ -177,19 +180,23 @@ struct SlstmBack {
     }
     template <class Fetch>
     __device__ void step(real back, real (&out)[4], Fetch fetch) {
-        const real less = v[0], z = v[1], o = v[2], c = v[3], n = v[4], slope = v[5];
+        const Kept z = kept_tanh(v[1]), o = kept_sigmoid(v[2]);
+        const real less = fabs(v[0]), c = v[3], n = v[4], slope = v[5];
         const real before_c = v[6], before_n = v[7], dh = back + v[8];
+        const bool wins = !signbit(slope), tie = signbit(v[0]), blank = n == 0.0;
         fetch();
-        const bool wins = !signbit(slope), blank = n == 0.0;
-        const real by = blank ? real(0.0) : real(1.0) / n, h = o * c * by, dc = s[0] + dh * by * o, dn = s[1] - dh * by * h;
+        const real by = blank ? real(0.0) : real(1.0) / n, h = o.value * c * by;
+        const real dc = s[0] + dh * by * o.value, dn = s[1] - dh * by * h;
+        const real past = tie ? real(0.5) * s[2] : wins ? s[2] : real(0.0);
+        const real input = tie ? past : wins ? real(0.0) : s[2];
         const real i = wins ? less : real(1.0), f = blank ? real(0.0) : wins ? real(1.0) : less;
-        out[0] = i * (z * dc + dn) + (wins ? real(0.0) : s[2]);
-        out[1] = (f * (before_c * dc + before_n * dn) + (wins ? s[2] : real(0.0))) * fabs(slope);
-        out[2] = i * dc * (1.0 - z * z);
-        out[3] = dh * h * (1.0 - o);
+        out[0] = i * (z.value * dc + dn) + input;
+        out[1] = (f * (before_c * dc + before_n * dn) + past) * fabs(slope);
+        out[2] = i * dc * z.rest;
+        out[3] = dh * h * o.rest;
         s[0] = f * dc;
         s[1] = f * dn;
-        s[2] = wins ? s[2] : real(0.0);
+        s[2] = past;
     }
     __device__ void end(i64 at, real dh) const {
         const real w = ld(w0 + at), dm = s[2] + ld(c0 + at) * s[0] + ld(n0 + at) * s[1];

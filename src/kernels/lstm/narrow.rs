@@ -101,7 +101,7 @@ fn rows<T: Math, const W: usize>(
     }
 }
 
-/// The gates' sums [4, R D] to gates; c, u and h [R D], from c of the step before.
+/// The gates' sums [4, R D] to gates as they are kept; c, u (kept) and h [R D], from c of the step before.
 #[inline(always)]
 fn cells<T: Math>(gates: &mut [T], before: &[T], [c, u, h]: [&mut [T]; 3]) {
     let q = c.len();
@@ -109,26 +109,26 @@ fn cells<T: Math>(gates: &mut [T], before: &[T], [c, u, h]: [&mut [T]; 3]) {
     let (f, rest) = rest.split_at_mut(q);
     let (g, o) = rest.split_at_mut(q);
     for i in &mut *ig {
-        *i = i.sigmoid();
+        *i = i.keep_sigmoid();
     }
     for f in &mut *f {
-        *f = f.sigmoid();
+        *f = f.keep_sigmoid();
     }
     for g in &mut *g {
-        *g = g.tanh();
+        *g = g.keep_tanh();
     }
     for o in &mut *o {
-        *o = o.sigmoid();
+        *o = o.keep_sigmoid();
     }
     let (before, u, h) = (&before[..q], &mut u[..q], &mut h[..q]);
     for l in 0..q {
-        c[l] = f[l].fma(before[l], ig[l] * g[l]);
+        c[l] = f[l].kept_sigmoid().0.fma(before[l], ig[l].kept_sigmoid().0 * g[l].kept_tanh().0);
     }
     for l in 0..q {
-        u[l] = c[l].tanh();
+        u[l] = c[l].keep_tanh();
     }
     for l in 0..q {
-        h[l] = o[l] * u[l];
+        h[l] = o[l].kept_sigmoid().0 * u[l].kept_tanh().0;
     }
 }
 

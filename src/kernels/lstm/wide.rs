@@ -11,7 +11,7 @@ use crate::{
     tensor::Cpu,
 };
 
-/// W channels of x [4D] and z = W_hh h_{t-1} [4D] to gates, c and h.
+/// W channels of x [4D] and z = W_hh h_{t-1} [4D] to gates as they are kept, c and h.
 #[inline(always)]
 fn cells<T: Math, const W: usize>(
     i: usize,
@@ -28,19 +28,19 @@ fn cells<T: Math, const W: usize>(
     }
     // One by one: a loop over the four would keep them in memory.
     let [ig, f, g, o] = sums;
-    let (ig, f) = (each(ig, T::sigmoid), each(f, T::sigmoid));
-    let (g, o) = (each(g, T::tanh), each(o, T::sigmoid));
+    let (ig, f) = (each(ig, T::keep_sigmoid), each(f, T::keep_sigmoid));
+    let (g, o) = (each(g, T::keep_tanh), each(o, T::keep_sigmoid));
     put(gates, 0, d, i, ig, false);
     put(gates, 1, d, i, f, false);
     put(gates, 2, d, i, g, false);
     put(gates, 3, d, i, o, false);
     let mut c: [T; W] = at(before, 0, d, i);
     for l in 0..W {
-        c[l] = f[l].fma(c[l], ig[l] * g[l]);
+        c[l] = f[l].kept_sigmoid().0.fma(c[l], ig[l].kept_sigmoid().0 * g[l].kept_tanh().0);
     }
     let mut h = each(c, T::tanh);
     for l in 0..W {
-        h[l] = o[l] * h[l];
+        h[l] = o[l].kept_sigmoid().0 * h[l];
     }
     put(c_to, 0, d, i, c, false);
     put(h_to, 0, d, i, h, false);
@@ -88,7 +88,7 @@ fn sum_back<T: Math, const W: usize>(
     [dz, dz_t]: &mut [&mut [T]; 2],
 ) {
     let own = |x: &[T]| at::<T, W>(x, 0, d, i);
-    let u = each(own(c), T::tanh);
+    let u = each(own(c), T::keep_tanh);
     let (out, next) = lanes_back(four_at(gates, d, i), own(before), u, own(dy), own(dh), own(dc));
     put(dc, 0, d, i, next, false);
     for (k, &out) in out.iter().enumerate() {

@@ -1,6 +1,7 @@
 //! The functions against those of double precision.
 
 use super::{Math, m32, m64};
+use crate::tensor::Real;
 
 /// |got - want| in units in the last place of `want`.
 fn ulps(got: f32, want: f64) -> f64 {
@@ -88,6 +89,29 @@ fn a_sigmoid_and_the_rest_of_one_both_have_their_digits() {
     let ends = [f32::INFINITY, -f32::INFINITY, 1e30, -1e30];
     assert_eq!(ends.map(m32::sigmoid_and_rest), [(1.0, 0.0), (0.0, 1.0), (1.0, 0.0), (0.0, 1.0)]);
     assert_eq!((ends.map(m32::sigmoid_slope), ends.map(m32::tanh_slope)), ([0.0; 4], [0.0; 4]));
+}
+
+#[test]
+fn what_is_kept_of_a_gate_has_the_digits_of_what_it_lacks_of_one() {
+    fn check<T: Math>(digits: f64, least: f64) {
+        let ends = [0.0, -0.0, 1e-30, -1e-30, 1e4, -1e4, f64::INFINITY, f64::NEG_INFINITY];
+        for x in (-8_000..=8_000).map(|i| f64::from(i) * 1e-2).chain(ends).map(T::of) {
+            let wide = x.to_f64();
+            let (s, rest) = x.keep_sigmoid().kept_sigmoid();
+            let (t, slope) = x.keep_tanh().kept_tanh();
+            let got = [s, rest, t, slope].map(Real::to_f64);
+            let want = [m64::sigmoid(wide), m64::sigmoid(-wide), wide.tanh(), m64::tanh_slope(wide)];
+            for (got, want) in got.into_iter().zip(want) {
+                assert!((got - want).abs() <= digits * want.abs() + least, "at {wide}: {got:e}, not {want:e}");
+            }
+            assert_eq!(t.sign_bit(), x.sign_bit(), "tanh {wide}");
+        }
+        let none = T::of(f64::NAN);
+        let all = [none.keep_sigmoid().kept_sigmoid(), none.keep_tanh().kept_tanh()];
+        assert!(all.into_iter().all(|(a, b)| a.to_f64().is_nan() && b.to_f64().is_nan()));
+    }
+    check::<f32>(2e-6, 3e-38);
+    check::<f64>(2e-14, 1e-300);
 }
 
 #[test]

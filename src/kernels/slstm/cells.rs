@@ -39,25 +39,27 @@ fn lanes<T: Math, const W: usize>(i: usize, k: usize, d: usize, y: &mut Step<T>)
     }
     let [_, c, n, m] = &y.states;
     let (mut c, mut n, mut m): ([T; W], [T; W], [T; W]) = (at(c, 0, k, i), at(n, 0, k, i), at(m, 0, k, i));
-    let (z, o) = (each(raw[2], T::tanh), each(raw[3], T::sigmoid));
-    let (mut less, mut h, mut slope) = (raw[0], o, raw[1]);
+    let (z, o) = (each(raw[2], T::keep_tanh), each(raw[3], T::keep_sigmoid));
+    let (mut less, mut h, mut slope, mut tie) = (raw[0], o, raw[1], [false; W]);
     let least = T::of(f64::NEG_INFINITY);
     for l in 0..W {
         // −ln σ(f̃) and σ(−f̃).
         let (fade, fading) = (-raw[1][l]).softplus_and_slope();
         let past = m[l] - fade;
         let wins = past >= raw[0][l];
+        tie[l] = past == raw[0][l];
         m[l] = if wins { past } else { raw[0][l] };
         slope[l] = if wins { fading } else { -fading };
         less[l] = (if wins { raw[0][l] } else { past }) - if m[l] == least { T::ZERO } else { m[l] };
     }
-    let less = each(less, T::decay);
+    less = each(less, T::decay);
     for l in 0..W {
         let blank = m[l] == least;
         let (ig, fg) = gates(less[l], slope[l], blank);
-        c[l] = fg.fma(c[l], ig * z[l]);
+        c[l] = fg.fma(c[l], ig * z[l].kept_tanh().0);
         n[l] = fg.fma(n[l], ig);
-        h[l] = o[l] * c[l] / if blank { T::ONE } else { n[l] };
+        h[l] = o[l].kept_sigmoid().0 * c[l] / if blank { T::ONE } else { n[l] };
+        less[l] = if tie[l] { -less[l] } else { less[l] };
     }
     put(y.h, 0, d, i, h, false);
     y.states.iter_mut().zip([h, c, n, m]).for_each(|(y, v)| put(y, 0, k, i, v, false));
@@ -122,17 +124,20 @@ fn lanes_back<T: Math, const W: usize>(
     let mut out = [[T::ZERO; W]; 4];
     for l in 0..W {
         let blank = n[l] == T::ZERO;
+        let ((z, slope_z), (o, less_o)) = (z[l].kept_tanh(), o[l].kept_sigmoid());
         let inverse = if blank { T::ZERO } else { T::ONE / n[l] };
-        let (per_n, h) = (dh[l] * inverse, o[l] * c[l] * inverse);
-        dc[l] = per_n.fma(o[l], dc[l]);
+        let (per_n, h) = (dh[l] * inverse, o * c[l] * inverse);
+        dc[l] = per_n.fma(o, dc[l]);
         dn[l] = (-per_n).fma(h, dn[l]);
-        let (ig, fg) = gates(less[l], slope[l], blank);
+        let (ig, fg) = gates(less[l].abs(), slope[l], blank);
+        let half = T::of(0.5) * gamma[l];
         let (to_past, to_input) = if slope[l].sign_bit() { (T::ZERO, gamma[l]) } else { (gamma[l], T::ZERO) };
+        let (to_past, to_input) = if less[l].sign_bit() { (half, half) } else { (to_past, to_input) };
         let slope = slope[l].abs();
-        out[0][l] = ig.fma(z[l].fma(dc[l], dn[l]), to_input);
+        out[0][l] = ig.fma(z.fma(dc[l], dn[l]), to_input);
         out[1][l] = fg.fma(c0[l].fma(dc[l], n0[l] * dn[l]), to_past) * slope;
-        out[2][l] = ig * dc[l] * (-z[l]).fma(z[l], T::ONE);
-        out[3][l] = dh[l] * h * (T::ONE - o[l]);
+        out[2][l] = ig * dc[l] * slope_z;
+        out[3][l] = dh[l] * h * less_o;
         (dc[l], dn[l], gamma[l]) = (fg * dc[l], fg * dn[l], to_past);
     }
     g[1..].iter_mut().zip([dc, dn, gamma]).for_each(|(y, v)| put(y, 0, k, i, v, false));
