@@ -9,6 +9,8 @@ pub(super) mod avx512;
 #[cfg(target_arch = "x86_64")]
 mod sse;
 
+#[cfg(target_arch = "x86_64")]
+use crate::kernels::vector;
 use crate::{
     kernels::heads::{Heads, Merged},
     tensor::Real,
@@ -283,7 +285,7 @@ pub fn gather<T: Real>(x: &[T], at: [usize; L], step: usize, scale: &Lane<T>, y:
     if let (Some(x), Some(scale), Some(y)) = (T::f32s(x), singles(std::slice::from_ref(scale)), singles_mut(y)) {
         assert!(within(to, x.len(), &at, step, y.len()), "rows beyond a tensor's end");
         j0 = to.k / 4 * 4;
-        let gather = if avx512::available() { avx512::gather } else { sse::gather };
+        let gather = if vector::Avx512::here().is_some() { avx512::gather } else { sse::gather };
         // SAFETY: the processor can, and it was just looked that the rows and the lanes are there.
         unsafe { gather(x, &at, step, &scale[0], y, to) };
     }
@@ -302,7 +304,7 @@ pub fn scatter<T: Real>(x: &[Lane<T>], from: Table, scale: T, at: &[usize], step
     if let (Some(x), Some(y)) = (singles(x), T::f32s_mut(y)) {
         assert!(at.len() <= L && within(from, y.len(), at, step, x.len()), "rows beyond a tensor's end");
         j0 = from.k / 4 * 4;
-        let scatter = if avx512::available() { avx512::scatter } else { sse::scatter };
+        let scatter = if vector::Avx512::here().is_some() { avx512::scatter } else { sse::scatter };
         // SAFETY: the processor can, and it was just looked that the rows and the lanes are there.
         unsafe { scatter(x, from, scale.to_f64() as f32, at, step, y, *acc) };
     }

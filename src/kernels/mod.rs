@@ -42,3 +42,5 @@ pub(crate) mod slstm;
 pub(crate) mod softmax;
 pub mod triangular;
 pub mod tril_matmul;
+#[cfg(target_arch = "x86_64")]
+pub(crate) mod vector;

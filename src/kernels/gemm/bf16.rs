@@ -1,5 +1,5 @@
 //! The product with operands rounded to bf16, by the instruction of AVX512-BF16 that multiplies 32 pairs of them and adds
-//! to sixteen sums in single precision: twice the arithmetic of [`super::avx512`] in the same time.
+//! to sixteen sums in single precision: twice the arithmetic of those in single precision in the same time.
 //!
 //! bf16 has the exponent of f32 and eight bits of significand. Rounding to nearest (even) moves a number by at most 2⁻⁸
 //! of itself, so a product of two by at most 2⁻⁷ and a little, and mostly by less. The instruction takes numbers below
@@ -11,22 +11,19 @@
 
 use super::{
     operand::{FEW, MC, PACKED, Product, Room, View},
-    pack::transpose,
-    tile::{W, pairs, panels, tail},
+    tile::{columns, panels},
 };
+use crate::kernels::vector::{Avx512, first_of_sixteen, transpose_sixteen};
 use std::arch::x86_64::*;
+
+/// Numbers, or pairs of bf16 ones, in a vector.
+const W: usize = 16;
 
 /// The most steps of k at once.
 const KC: usize = 512;
 
 /// The room for MC rows of a, rounded together: pairs are walked along rows or along columns.
 const ROOM: usize = KC / 2 * 2 * W;
-
-/// Whether this processor can.
-#[inline]
-pub fn available() -> bool {
-    super::avx512::available() && is_x86_feature_detected!("avx512bf16")
-}
 
 /// Sixteen pairs: the lanes of `low` rounded, each followed by that of `high`.
 #[inline]
@@ -46,8 +43,12 @@ fn pair(low: __m512, high: __m512) -> __m512 {
 unsafe fn in_a_row(at: *const f32, n: usize) -> __m512 {
     // SAFETY: this function's contract; lanes without a mask bit are not read. 512 bits, whatever they mean.
     unsafe {
-        let low = _mm512_maskz_loadu_ps(tail(n.min(W)), at);
-        let high = if n > W { _mm512_maskz_loadu_ps(tail(n.min(2 * W) - W), at.add(W)) } else { _mm512_setzero_ps() };
+        let low = _mm512_maskz_loadu_ps(first_of_sixteen(n.min(W)), at);
+        let high = if n > W {
+            _mm512_maskz_loadu_ps(first_of_sixteen(n.min(2 * W) - W), at.add(W))
+        } else {
+            _mm512_setzero_ps()
+        };
         std::mem::transmute::<__m512bh, __m512>(_mm512_cvtne2ps_pbh(high, low))
     }
 }
@@ -60,7 +61,7 @@ unsafe fn in_a_row(at: *const f32, n: usize) -> __m512 {
 #[target_feature(enable = "avx512f,avx512vl,avx512bf16")]
 unsafe fn two_rows(rows: usize, n: usize, c: usize, b: View, to: *mut f32) {
     for v in 0..c {
-        let mask = tail((n - v * W).min(W));
+        let mask = first_of_sixteen((n - v * W).min(W));
         // SAFETY: this function's contract; lanes without a mask bit are not read.
         unsafe {
             let low = _mm512_maskz_loadu_ps(mask, b.from(0, v * W).at);
@@ -100,7 +101,8 @@ unsafe fn pack_panel(k: usize, n: usize, c: usize, b: View, to: *mut f32) {
                     }
                 };
             }
-            for (q, &row) in transpose(columns).iter().enumerate().take(steps.div_ceil(2)) {
+            transpose_sixteen(&mut columns);
+            for (q, &row) in columns.iter().enumerate().take(steps.div_ceil(2)) {
                 // SAFETY: `to` has these rows of c vectors.
                 unsafe { _mm512_storeu_ps(to.add(((p / 2 + q) * c + v) * W), row) };
             }
@@ -136,7 +138,7 @@ unsafe fn pack_rows(m: usize, k: usize, a: View, to: *mut f32) -> View {
 /// As of [`product`]; N is room for KC / 2 rows of a vector, or for all of b with its columns rounded up to vectors.
 #[inline(never)]
 #[target_feature(enable = "avx512f,avx512vl,avx512bf16")]
-unsafe fn packing<const N: usize>(Product { m, k, n, a, b, out }: Product) {
+unsafe fn packing<const N: usize>(v: Avx512<true>, Product { m, k, n, a, b, out }: Product) {
     let mut packed = Room::<N>::new();
     let mut rows = Room::<ROOM>::new();
     let (packed, rows) = (packed.0.as_mut_ptr().cast::<f32>(), &mut rows.0);
@@ -153,15 +155,15 @@ unsafe fn packing<const N: usize>(Product { m, k, n, a, b, out }: Product) {
             // SAFETY: rows p.. of k, i.. of m and columns first.. of n, no more than are left; each panel is where
             // it was packed.
             unsafe {
-                for (j, cols, c) in panels(cols) {
+                for (j, cols, c) in panels::<Avx512>(cols) {
                     pack_panel(steps, cols, c, b.from(0, j), packed.add(j * half));
                 }
                 for i in (0..m).step_by(MC) {
                     let m = MC.min(m - i);
                     let a = pack_rows(m, steps, a.from(i, p), rows.as_mut_ptr().cast());
-                    for (j, cols, c) in panels(cols) {
+                    for (j, cols, c) in panels::<Avx512>(cols) {
                         let b = View { at: packed.add(j * half), rs: c * W, cs: 1 };
-                        pairs::columns(m, half, cols, a, b, out.from(i, j));
+                        columns::<_, false>(v, (m, half, cols), a, b, out.from(i, j));
                     }
                 }
             }
@@ -172,9 +174,11 @@ unsafe fn packing<const N: usize>(Product { m, k, n, a, b, out }: Product) {
 /// The product.
 ///
 /// # Safety
-/// [`available`] says so; a [m, k], b [k, n], `out` [m, n] and what it starts from are memory to read or write, and
+/// a [m, k], b [k, n], `out` [m, n] and what it starts from are memory to read or write, and
 /// `out` overlaps neither a nor b.
-pub unsafe fn product(p: Product) {
+pub unsafe fn product(v: Avx512<true>, p: Product) {
     // SAFETY: this function's contract.
-    unsafe { if p.k.div_ceil(2) * p.n.next_multiple_of(W) <= FEW { packing::<FEW>(p) } else { packing::<PACKED>(p) } }
+    unsafe {
+        if p.k.div_ceil(2) * p.n.next_multiple_of(W) <= FEW { packing::<FEW>(v, p) } else { packing::<PACKED>(v, p) }
+    }
 }

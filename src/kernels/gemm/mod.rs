@@ -1,6 +1,6 @@
 //! One matrix product on slices: y = α a b, or y += α a b.
 //!
-//! In single precision on a processor with AVX-512 or AVX2 it is our own, in `avx512.rs` and `avx2.rs`: the products of
+//! In single precision on a processor with AVX-512 or AVX2 it is our own, in `product.rs`: the products of
 //! small models are narrow (1024 rows of 4 numbers), and over before a library has prepared itself. Elsewhere, in double
 //! precision and for large matrices the `gemm` crate does the work, but for products of a few numbers, which are plain
 //! loops. `cargo bench --bench gemm` shows ours beside the crate's at the shapes of our models.
@@ -9,17 +9,17 @@
 //! time, and our own the same on either kind of processor.
 
 #[cfg(target_arch = "x86_64")]
-mod avx2;
-#[cfg(target_arch = "x86_64")]
-mod avx512;
-#[cfg(target_arch = "x86_64")]
 mod bf16;
+#[cfg(target_arch = "x86_64")]
+mod few;
 #[cfg(target_arch = "x86_64")]
 mod narrow;
 #[cfg(target_arch = "x86_64")]
 mod operand;
 #[cfg(target_arch = "x86_64")]
 mod pack;
+#[cfg(target_arch = "x86_64")]
+mod product;
 mod shared;
 #[cfg(target_arch = "x86_64")]
 mod short;
@@ -30,6 +30,8 @@ mod tile;
 
 pub use shared::{Panels, Shared};
 
+#[cfg(target_arch = "x86_64")]
+use crate::kernels::vector::{Avx2, Avx512};
 #[cfg(not(target_arch = "x86_64"))]
 use crate::tensor::DType;
 pub use crate::tensor::{Mat, Products};
@@ -132,16 +134,17 @@ fn singly<T: Real>(
     let (Some(x), Some(w), Some(start)) = (T::f32s(a.0), T::f32s(b.0), start.f32s()) else { return false };
     let Some(out) = T::f32s_mut(y.0) else { return false };
     let product = operand::Product::new(alpha.to_f64() as f32, (x, a.1), (w, b.1), (out, y.1), start);
-    match products {
-        // SAFETY: the processor can; the caller has checked the sizes and the lengths; y is borrowed mutably.
-        Products::F32 if avx512::available() => unsafe { avx512::product(product) },
-        // SAFETY: the same.
-        Products::F32 => avx2::available() && unsafe { avx2::product(product) },
-        Products::Bf16 => {
-            assert!(bf16::available(), "products bf16 on a processor without them");
-            // SAFETY: the same.
-            unsafe { bf16::product(product) };
-            true
+    // SAFETY: the caller has checked the sizes and the lengths; y is borrowed mutably.
+    unsafe {
+        match products {
+            Products::F32 => match Avx512::here() {
+                Some(v) => product::product(v, product),
+                None => Avx2::here().is_some_and(|v| product::product(v, product)),
+            },
+            Products::Bf16 => {
+                bf16::product(Avx512::pairs().expect("products bf16 on a processor without them"), product);
+                true
+            }
         }
     }
 }

@@ -1,17 +1,16 @@
-//! Products with at most eight columns, y [m, n] = a [m, k] b [k, n], for a in rows and y without gaps.
+//! Products with at most eight columns with AVX-512, y [m, n] = a [m, k] b [k, n], for a in rows and y without gaps.
 //!
 //! One row of y would leave most of a vector empty. So sixteen rows of a are transposed, four steps of k at a time, and
 //! each column of y is one vector of sixteen rows, which gets numbers of a times one number of b; the columns are turned
 //! back into rows at the end. A vector to transpose is put together from four numbers of four rows, a quarter each: loads
 //! do half of the work that shuffles would. Rows of one, two or four numbers are left as they are: see [`spread`].
 
-use super::{
-    operand::{LONGEST, Out, Product, View},
-    pack::quarters,
-    tile::{W, put, tail},
-};
-use crate::kernels::lanes::avx512::transpose_quarters;
+use super::operand::{LONGEST, Out, Product, View};
+use crate::kernels::vector::{first_of_sixteen, put_sixteen, quarters, transpose_quarters};
 use std::{arch::x86_64::*, array::from_fn, mem::MaybeUninit};
+
+/// Numbers in a vector.
+const W: usize = 16;
 
 /// What becomes of a vector that holds 4 / Q rows of y, each in Q quarters.
 struct End {
@@ -30,11 +29,11 @@ struct End {
 /// AVX-512F and VL; b has this row of n numbers, 1 to 16.
 #[inline]
 #[target_feature(enable = "avx512f,avx512vl")]
-pub unsafe fn row(b: View, p: usize, n: usize) -> __m512 {
+unsafe fn row(b: View, p: usize, n: usize) -> __m512 {
     // SAFETY: this function's contract; lanes without a mask bit are not read.
     unsafe {
         if b.cs == 1 {
-            return _mm512_maskz_loadu_ps(tail(n), b.from(p, 0).at);
+            return _mm512_maskz_loadu_ps(first_of_sixteen(n), b.from(p, 0).at);
         }
         let mut row = [0f32; W];
         row[..n].iter_mut().enumerate().for_each(|(j, x)| *x = *b.from(p, j).at);
@@ -56,7 +55,7 @@ impl End {
     /// AVX-512F and VL; `out` [.., n] is memory, without gaps; 0 < n ≤ 4 Q.
     #[target_feature(enable = "avx512f,avx512vl")]
     unsafe fn new<const Q: usize>(n: usize, out: Out) -> End {
-        let keep = (0..W).step_by(4 * Q).fold(0, |mask, l| mask | tail(n) << l);
+        let keep = (0..W).step_by(4 * Q).fold(0, |mask, l| mask | first_of_sixteen(n) << l);
         let mut bias = _mm512_setzero_ps();
         if !out.init.is_null() && out.init_rs == 0 {
             // SAFETY: a bias is as long as a row.
@@ -74,11 +73,11 @@ impl End {
     #[target_feature(enable = "avx512f,avx512vl")]
     unsafe fn write(&self, i: usize, rows: usize, sums: __m512) {
         let sums = if self.fills() { sums } else { _mm512_maskz_compress_ps(self.keep, sums) };
-        let (mask, y) = (tail(rows * self.n), self.out.at.wrapping_add(i * self.n));
+        let (mask, y) = (first_of_sixteen(rows * self.n), self.out.at.wrapping_add(i * self.n));
         // SAFETY: as many numbers as these rows have; what is added to, if its rows differ, is y itself.
         unsafe {
             let init = if self.out.init_rs > 0 { _mm512_maskz_loadu_ps(mask, y) } else { self.bias };
-            put(y, mask, _mm512_fmadd_ps(self.alpha, sums, init));
+            put_sixteen(y, mask, _mm512_fmadd_ps(self.alpha, sums, init));
         }
     }
 
@@ -242,7 +241,7 @@ unsafe fn spread<const Q: usize, const K: usize>(m: usize, n: usize, a: View, b:
         }
         for i in (0..m).step_by(each) {
             let rows = (m - i).min(each);
-            let x = _mm512_maskz_loadu_ps(tail(K * rows), a.from(i, 0).at);
+            let x = _mm512_maskz_loadu_ps(first_of_sixteen(K * rows), a.from(i, 0).at);
             let mut sum = _mm512_mul_ps(_mm512_permutexvar_ps(from[0], x), b_rows[0]);
             for p in 1..K {
                 sum = _mm512_fmadd_ps(_mm512_permutexvar_ps(from[p], x), b_rows[p], sum);

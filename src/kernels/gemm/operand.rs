@@ -1,4 +1,4 @@
-//! A product as the kernels of [`super::avx512`] and [`super::avx2`] walk it.
+//! A product as our kernels walk it.
 
 use super::{KC, Mat, Start};
 use std::{mem::MaybeUninit, ptr::null};
@@ -163,19 +163,4 @@ impl Product {
     pub fn columns(self, j: usize, n: usize) -> Product {
         Product { n: n.min(self.n - j), b: self.b.from(0, j), out: self.out.from(0, j), ..self }
     }
-}
-
-/// The panels of n columns, in vectors of w: where each starts, how many columns it has, and how many vectors, as
-/// `panel` says of the columns left.
-#[inline]
-pub fn panels(n: usize, w: usize, panel: fn(usize) -> usize) -> impl Iterator<Item = (usize, usize, usize)> {
-    let mut next = 0;
-    std::iter::from_fn(move || {
-        let (j, left) = (next, n - next);
-        (left > 0).then(|| {
-            let c = panel(left);
-            next += left.min(c * w);
-            (j, next - j, c)
-        })
-    })
 }

@@ -1,74 +1,103 @@
-//! Panels of b, next to each other in memory, for the kernels of [`super::tile`].
+//! Panels of b, next to each other in memory, for the tiles.
 
-use super::{
-    operand::View,
-    tile::{W, panels, tail},
-};
-use crate::kernels::lanes::avx512::transpose_quarters;
-use std::arch::x86_64::*;
+use super::{operand::View, tile::panels};
+use crate::kernels::vector::{Job, Vector};
+use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
 
-/// The transpose of sixteen vectors. (Loops, not `from_fn`: a closure of this instruction set may not be inlined into
-/// a function without it.)
-#[inline]
-#[target_feature(enable = "avx512f")]
-pub fn transpose(mut r: [__m512; W]) -> [__m512; W] {
-    for i in (0..W).step_by(4) {
-        // Quarter l of the q-th of these is column 4 l + q of the four rows.
-        let columns = transpose_quarters([r[i], r[i + 1], r[i + 2], r[i + 3]]);
-        (r[i], r[i + 1], r[i + 2], r[i + 3]) = (columns[0], columns[1], columns[2], columns[3]);
-    }
-    for q in 0..4 {
-        let columns = quarters([r[q], r[4 + q], r[8 + q], r[12 + q]]);
-        (r[q], r[4 + q], r[8 + q], r[12 + q]) = (columns[0], columns[1], columns[2], columns[3]);
-    }
-    r
-}
-
-/// The transpose of four vectors of four quarters.
-#[inline]
-#[target_feature(enable = "avx512f")]
-pub fn quarters([a, b, c, d]: [__m512; 4]) -> [__m512; 4] {
-    let (even, odd) = (_mm512_shuffle_f32x4::<0x88>(a, b), _mm512_shuffle_f32x4::<0xdd>(a, b));
-    let (even2, odd2) = (_mm512_shuffle_f32x4::<0x88>(c, d), _mm512_shuffle_f32x4::<0xdd>(c, d));
-    [
-        _mm512_shuffle_f32x4::<0x88>(even, even2),
-        _mm512_shuffle_f32x4::<0x88>(odd, odd2),
-        _mm512_shuffle_f32x4::<0xdd>(even, even2),
-        _mm512_shuffle_f32x4::<0xdd>(odd, odd2),
-    ]
-}
-
-/// Panels of b [k, n], each [k, 16 C], one after the other: the panel from column j on starts at element j k. Lanes
-/// beyond the last column are left as they are, or zero.
+/// Panels of b [k, n], each [k, C vectors], one after the other: the panel from column j on starts at element j k. Lanes
+/// beyond the last column are zero.
 ///
-/// # Safety
-/// AVX-512F; b [k, n] is memory to read, and `to` has k times n, rounded up to vectors, numbers to write.
-#[target_feature(enable = "avx512f,avx512vl")]
-pub unsafe fn pack(k: usize, n: usize, b: View, to: *mut f32) {
-    for (j, cols, c) in panels(n) {
-        // SAFETY: columns j..j + cols of n, and as many vectors.
+/// To run it, b must be memory to read, and `to` that of k times n, rounded up to vectors, numbers to write.
+pub struct Pack {
+    pub k: usize,
+    pub n: usize,
+    pub b: View,
+    pub to: *mut f32,
+}
+
+impl Job for Pack {
+    #[inline(always)]
+    unsafe fn run<V: Vector>(self, v: V) {
+        let Pack { k, n, b, to } = self;
+        // SAFETY: the contract; columns j..j + cols of n, and as many vectors.
         unsafe {
-            let (b, to) = (b.from(0, j), to.add(j * k));
-            match (b.rs, b.cs) {
-                (_, 1) => across(k, cols, c, b, to),
-                (1, _) => along(k, cols, c, b, to),
-                _ => (0..k * cols).for_each(|i| *to.add(i / cols * c * W + i % cols) = *b.from(i / cols, i % cols).at),
+            if b.cs == 1 {
+                return across(v, k, n, b, to);
+            }
+            for (j, cols, c) in panels::<V>(n) {
+                let (b, to) = (b.from(0, j), to.add(j * k));
+                if b.rs == 1 {
+                    along(v, k, (cols, c), b, to);
+                } else {
+                    for p in 0..k {
+                        for l in 0..c * V::W {
+                            *to.add(p * c * V::W + l) = if l < cols { *b.from(p, l).at } else { 0.0 };
+                        }
+                    }
+                }
             }
         }
     }
 }
 
-/// One panel from rows of b.
+/// Rows that go to all panels before the next ones do, which are fetched into the cache meanwhile.
+const ROWS: usize = 8;
+
+/// All panels from rows of b, some rows at a time: b is read as it lies, and each panel written by whole lines.
 ///
 /// # Safety
-/// As of [`pack`], with n columns that fill C vectors, and b's columns next to each other.
-#[target_feature(enable = "avx512f,avx512vl")]
-unsafe fn across(k: usize, n: usize, c: usize, b: View, to: *mut f32) {
-    for p in 0..k {
-        for v in 0..c {
-            let mask = if v + 1 == c { tail(n) } else { !0 };
+/// As of [`Pack`], with b's columns next to each other.
+#[inline(always)]
+unsafe fn across<V: Vector>(v: V, k: usize, n: usize, b: View, to: *mut f32) {
+    for p in (0..k).step_by(ROWS) {
+        let rows = ROWS.min(k - p);
+        for (j, cols, c) in panels::<V>(n) {
+            // SAFETY: rows p.. of k and columns j.. of n; `to` has whole vectors.
+            unsafe {
+                let (b, to) = (b.from(p, j), to.add(j * k + p * c * V::W));
+                match (c, cols == c * V::W) {
+                    (1, true) => copy::<V, 1>(v, rows, b, to),
+                    (2, true) => copy::<V, 2>(v, rows, b, to),
+                    (3, true) => copy::<V, 3>(v, rows, b, to),
+                    (4, true) if const { V::REGISTERS == 32 } => copy::<V, 4>(v, rows, b, to),
+                    _ => part(v, rows, (cols, c), b, to),
+                }
+            }
+        }
+    }
+}
+
+/// Rows of C vectors, next to each other.
+///
+/// # Safety
+/// b [rows, C vectors], its columns next to each other, is memory to read, `to` to write.
+#[inline(always)]
+unsafe fn copy<V: Vector, const C: usize>(v: V, rows: usize, b: View, to: *mut f32) {
+    for r in 0..rows {
+        for i in 0..C {
+            // SAFETY: this function's contract; what is fetched is not read, and may be past the end.
+            unsafe {
+                let from = b.from(r, i * V::W).at;
+                _mm_prefetch::<_MM_HINT_T0>(from.wrapping_add(ROWS * b.rs).cast());
+                v.store(to.add((r * C + i) * V::W), v.load(from));
+            }
+        }
+    }
+}
+
+/// The same of c vectors, the last of which is not full.
+///
+/// # Safety
+/// b [rows, n], its columns next to each other, is memory to read, `to` [rows, c vectors] to write.
+#[inline(always)]
+unsafe fn part<V: Vector>(v: V, rows: usize, (n, c): (usize, usize), b: View, to: *mut f32) {
+    for r in 0..rows {
+        for i in 0..c {
             // SAFETY: the elements of b are those of the mask, and `to` has whole vectors.
-            unsafe { _mm512_storeu_ps(to.add((p * c + v) * W), _mm512_maskz_loadu_ps(mask, b.from(p, v * W).at)) };
+            unsafe {
+                let x = v.load_first(b.from(r, i * V::W).at, v.first(V::W.min(n - i * V::W)));
+                v.store(to.add((r * c + i) * V::W), x);
+            }
         }
     }
 }
@@ -76,23 +105,21 @@ unsafe fn across(k: usize, n: usize, c: usize, b: View, to: *mut f32) {
 /// One panel from columns of b.
 ///
 /// # Safety
-/// As of [`pack`], with n columns that fill C vectors, and b's rows next to each other.
-#[target_feature(enable = "avx512f,avx512vl")]
-unsafe fn along(k: usize, n: usize, c: usize, b: View, to: *mut f32) {
-    for v in 0..c {
-        for p in (0..k).step_by(W) {
-            let steps = (k - p).min(W);
-            let mut columns = [_mm512_setzero_ps(); W];
-            for (l, column) in columns.iter_mut().enumerate() {
-                let j = v * W + l;
-                if j < n {
-                    // SAFETY: column j of n, and as many of its elements from p on as there are.
-                    *column = unsafe { _mm512_maskz_loadu_ps(tail(steps), b.from(p, j).at) };
-                }
+/// As of [`Pack`], with n columns that fill c vectors, and b's rows next to each other.
+#[inline(always)]
+unsafe fn along<V: Vector>(v: V, k: usize, (n, c): (usize, usize), b: View, to: *mut f32) {
+    for i in 0..c {
+        for p in (0..k).step_by(V::W) {
+            let steps = (k - p).min(V::W);
+            let mut columns = v.square();
+            for (l, column) in columns.as_mut().iter_mut().enumerate().take(n - i * V::W) {
+                // SAFETY: column i W + l of n, and as many of its elements from p on as there are.
+                *column = unsafe { v.load_first(b.from(p, i * V::W + l).at, v.first(steps)) };
             }
-            for (q, &row) in transpose(columns).iter().enumerate().take(steps) {
+            v.transpose(&mut columns);
+            for (q, &row) in columns.as_ref().iter().enumerate().take(steps) {
                 // SAFETY: `to` has k rows of c vectors.
-                unsafe { _mm512_storeu_ps(to.add(((p + q) * c + v) * W), row) };
+                unsafe { v.store(to.add(((p + q) * c + i) * V::W), row) };
             }
         }
     }

@@ -8,9 +8,12 @@ use crate::{
 };
 
 #[cfg(target_arch = "x86_64")]
-use super::{
-    avx2, avx512,
-    operand::{Out, Product, View},
+use {
+    super::{
+        operand::{Out, Product, View},
+        product::{from_packed, pack_all, packed_len},
+    },
+    crate::kernels::vector::{Avx2, Avx512},
 };
 
 /// The b of products a b in which every a has the same number of rows; the rows of a and of y lie next to each other.
@@ -93,14 +96,14 @@ impl<'a, T: Real> Panels<'a, T> {
     #[track_caller]
     pub fn new(cpu: &'a Cpu, rows: usize, b: (&'a [T], Mat)) -> Option<Panels<'a, T>> {
         assert!(b.0.len() >= b.1.span(), "gemm: a slice is too short");
-        let single = T::f32s(b.0).filter(|_| avx2::available() && !avx512::available())?;
+        let (single, v) = (T::f32s(b.0)?, Avx2::here().filter(|_| Avx512::here().is_none())?);
         let p = like(rows, (single, b.1));
         if p.large() || p.narrow() {
             return None;
         }
-        let mut packed = cpu.temp::<T>(avx2::packed_len(p));
-        // SAFETY: the processor can; b and its panels are as long as it takes.
-        unsafe { avx2::pack_all(p, T::f32s_mut(&mut packed)?.as_mut_ptr()) };
+        let mut packed = cpu.temp::<T>(packed_len::<Avx2>(p));
+        // SAFETY: b and its panels are as long as it takes.
+        unsafe { pack_all(v, p, T::f32s_mut(&mut packed)?.as_mut_ptr()) };
         Some(Panels { b, rows, packed })
     }
 
@@ -122,13 +125,13 @@ impl<'a, T: Real> Panels<'a, T> {
             assert!(row.len() == n, "gemm: a row of {} numbers for {n} columns", row.len());
         }
         #[cfg(target_arch = "x86_64")]
-        if let (Some(a), Some(b), Some(panels)) = (T::f32s(a), T::f32s(self.b.0), T::f32s(&self.packed))
+        if let (Some(v), Some(a), Some(b), Some(panels)) =
+            (Avx2::here(), T::f32s(a), T::f32s(self.b.0), T::f32s(&self.packed))
             && let (Some(start), Some(y)) = (start.f32s(), T::f32s_mut(y))
         {
             let p = Product::new(1.0, (a, Mat::new(m, k, k)), (b, self.b.1), (y, Mat::new(m, n, n)), start);
-            // SAFETY: there are panels, so the processor can; a, y and the row have their sizes, and the panels are of
-            // this b for as many rows.
-            unsafe { avx2::from_packed(p, panels.as_ptr()) };
+            // SAFETY: a, y and the row have their sizes, and the panels are of this b for as many rows.
+            unsafe { from_packed(v, p, panels.as_ptr()) };
         }
     }
 }

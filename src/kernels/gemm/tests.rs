@@ -1,6 +1,11 @@
 //! Our kernels, each that this processor can run, beside the sums in their order: to the bit, but for a zero's sign.
 
-use super::{Mat, Start, avx2, avx512, gemm, operand::Product};
+use super::{
+    Mat, Start, gemm,
+    operand::Product,
+    product::{Kernels, product},
+};
+use crate::kernels::vector::{Avx2, Avx512};
 
 /// (m, k, n): around a tile's rows, a vector, a block of k, what is narrow, short or packed.
 const SIZES: [(usize, usize, usize); 53] = [
@@ -97,14 +102,15 @@ fn plain(alpha: f32, a: (&[f32], Mat), b: (&[f32], Mat), y: &mut [f32], my: Mat,
 
 #[test]
 fn every_instruction_set_sums_in_the_same_order() {
-    type Kernel = unsafe fn(Product) -> bool;
-    let mut kernels: Vec<(&str, Kernel)> = vec![];
-    if avx2::available() {
-        kernels.push(("AVX2", avx2::product));
+    if let Some(v) = Avx2::here() {
+        sums_in_order("AVX2", v);
     }
-    if avx512::available() {
-        kernels.push(("AVX-512", avx512::product));
+    if let Some(v) = Avx512::here() {
+        sums_in_order("AVX-512", v);
     }
+}
+
+fn sums_in_order(name: &str, v: impl Kernels) {
     for (m, k, n) in SIZES {
         // Of the large ones, a fifth of the layouts, in which each operand has each of its four.
         for layout in (0..4 * 4 * 4).step_by(if m * k * n > 100_000 { 5 } else { 1 }) {
@@ -116,21 +122,16 @@ fn every_instruction_set_sums_in_the_same_order() {
                 if matches!(start, Start::Row(_)) && my.cs != 1 {
                     continue;
                 }
-                for &(name, kernel) in &kernels {
-                    let (mut y, mut want) = (before.clone(), before.clone());
-                    let product = Product::new(alpha, (&a, ma), (&b, mb), (&mut y, my), start);
-                    let steps = product.steps();
-                    // SAFETY: the processor can, and all matrices are in memory of their own.
-                    if !unsafe { kernel(product) } {
-                        continue;
-                    }
-                    plain(alpha, (&a, ma), (&b, mb), &mut want, my, start, steps);
-                    let same = y.iter().zip(&want).all(|(y, want)| y == want);
-                    assert!(
-                        same,
-                        "{name}: {m} x {k} x {n}, layouts {how_a} {how_b} {how_y}, {start:?}: {y:?} {want:?}"
-                    );
+                let (mut y, mut want) = (before.clone(), before.clone());
+                let p = Product::new(alpha, (&a, ma), (&b, mb), (&mut y, my), start);
+                let steps = p.steps();
+                // SAFETY: all matrices are in memory of their own.
+                if !unsafe { product(v, p) } {
+                    continue;
                 }
+                plain(alpha, (&a, ma), (&b, mb), &mut want, my, start, steps);
+                let same = y.iter().zip(&want).all(|(y, want)| y == want);
+                assert!(same, "{name}: {m} x {k} x {n}, layouts {how_a} {how_b} {how_y}, {start:?}: {y:?} {want:?}");
             }
         }
     }

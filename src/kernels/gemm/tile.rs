@@ -1,71 +1,46 @@
-//! The innermost loops of [`super::avx512`]: a tile of y, R rows of C vectors of sixteen columns, stays in registers
-//! while k runs. Each step loads C vectors of a row of b and multiplies them by R numbers of a, so that an element
-//! loaded is used R or C times. R C ≥ 4 hides the latency of a multiplication; 24 is what the registers hold.
-//!
-//! The loops are written once and made twice, for numbers and for pairs of bf16 numbers that fill the same 32 bits:
-//! a function may only be inlined into another of the same instruction set, so a type parameter would not do.
+//! The innermost loops: a tile of y, R rows of C vectors of columns, stays in registers while k runs. Each step loads C
+//! vectors of a row of b and multiplies them by R numbers of a, so that an element loaded is used R or C times. R C ≥ 4
+//! hides the latency of a multiplication; 24 is what 32 registers hold. Of sixteen twelve sums, two vectors of b and a
+//! number of a take all but one: with three vectors of b the compiler keeps one of twelve sums in memory.
 
-use super::operand::{self, Out, View};
-use std::{arch::x86_64::*, array::from_fn};
-
-/// Numbers in a vector.
-pub const W: usize = 16;
+use super::operand::{Out, View};
+use crate::kernels::vector::{Avx2, Avx512, Vector};
+use std::{
+    arch::x86_64::{_MM_HINT_ET0, _mm_prefetch},
+    mem::MaybeUninit,
+    ptr::null,
+};
 
 /// From how many steps on a tile of y is fetched into the cache meanwhile.
 const LONG: usize = 16;
 
-/// The lanes of the last of the vectors that hold n > 0 columns.
-pub fn tail(n: usize) -> __mmask16 {
-    !0 >> ((W - n % W) % W)
+/// The most vectors in a row of a panel.
+pub const WIDEST: usize = 4;
+
+/// How many vectors of columns a panel takes where n > 0 are left: with 32 registers four, but none alone if that can be
+/// helped; with sixteen two, or three where the number left is odd, and the last one alone only where there is but one.
+fn panel<V: Vector>(n: usize) -> usize {
+    match n.div_ceil(V::W) {
+        5 if V::REGISTERS == 32 => 3,
+        vectors if V::REGISTERS == 32 => vectors.min(WIDEST),
+        1 => 1,
+        vectors if vectors % 2 == 1 => 3,
+        _ => 2,
+    }
 }
 
-/// How many vectors of columns a panel takes where n > 0 are left: four, but none alone if that can be helped.
-fn panel(n: usize) -> usize {
-    let vectors = n.div_ceil(W);
-    if vectors == 5 { 3 } else { vectors.min(4) }
-}
-
-/// The panels of n columns.
-pub fn panels(n: usize) -> impl Iterator<Item = (usize, usize, usize)> {
-    operand::panels(n, W, panel)
-}
-
-/// Write the lanes of `mask`, which are the first ones. Stores with a mask are slow, and short rows common.
-///
-/// # Safety
-/// AVX-512F and VL; y has that many numbers.
+/// The panels of n columns: where each starts, how many columns it has, and how many vectors.
 #[inline]
-#[target_feature(enable = "avx512f,avx512vl")]
-pub unsafe fn put(y: *mut f32, mask: __mmask16, v: __m512) {
-    // SAFETY: as many numbers as the mask has lanes, at any address.
-    unsafe {
-        match mask {
-            0xffff => _mm512_storeu_ps(y, v),
-            0xff => _mm256_storeu_ps(y, _mm512_castps512_ps256(v)),
-            0xf => _mm_storeu_ps(y, _mm512_castps512_ps128(v)),
-            1 => *y = _mm512_cvtss_f32(v),
-            _ => _mm512_mask_storeu_ps(y, mask, v),
-        }
-    }
-}
-
-/// `sums` to y, whose columns are anywhere.
-///
-/// # Safety
-/// AVX-512F; `out` has this row with this many columns.
-#[inline(never)]
-#[target_feature(enable = "avx512f")]
-unsafe fn scatter(sums: &[__m512], cols: usize, row: usize, out: &Out) {
-    for j in 0..cols {
-        let mut lanes = [0f32; W];
-        // SAFETY: there are 16 lanes; `out` has the element, by this function's contract.
-        unsafe {
-            _mm512_storeu_ps(lanes.as_mut_ptr(), sums[j / W]);
-            let out = out.from(row, j);
-            let init = if out.init.is_null() { 0.0 } else { *out.init };
-            *out.at = out.alpha.mul_add(lanes[j % W], init);
-        }
-    }
+pub fn panels<V: Vector>(n: usize) -> impl Iterator<Item = (usize, usize, usize)> {
+    let mut next = 0;
+    std::iter::from_fn(move || {
+        let (j, left) = (next, n - next);
+        (left > 0).then(|| {
+            let c = panel::<V>(left);
+            next += left.min(c * V::W);
+            (j, next - j, c)
+        })
+    })
 }
 
 /// The block for i = 0, 1, … below n ≤ 12, written out: an index that is no constant, and be it after the loop over k,
@@ -76,154 +51,234 @@ macro_rules! each {
     ($i:ident < $n:expr, $block:block, $($k:literal)*) => { $(if $k < $n { let $i = $k; $block })* };
 }
 
-/// The end of a tile: y = alpha sums + init. The sums come by value: see `each`.
+/// How the numbers of a lie. With sixteen registers the compiler is told: an address is then a register and a constant,
+/// which is what makes the loop over k as fast as the multiplications.
+const ROWS: u8 = 0;
+const COLUMNS: u8 = 1;
+const ANYHOW: u8 = 2;
+
+/// sums += column q of a times the row of b at `at`.
 ///
 /// # Safety
-/// AVX-512F and VL; `out` has R rows of C vectors of columns, the last with the lanes of `tail`.
-#[inline]
-#[target_feature(enable = "avx512f,avx512vl")]
-unsafe fn finish<const R: usize, const C: usize>(sums: [[__m512; C]; R], out: &Out, tail: __mmask16) {
-    if out.cs != 1 {
-        let cols = (C - 1) * W + tail.count_ones() as usize;
-        for (r, sums) in sums.iter().enumerate() {
-            // SAFETY: this function's contract.
-            unsafe { scatter(sums, cols, r, out) };
-        }
-        return;
+/// Both have these elements.
+#[inline(always)]
+unsafe fn step<V: Vector, const R: usize, const C: usize, const A: u8, const M: bool>(
+    v: V,
+    sums: &mut [[V::V; C]; R],
+    (a, q): (View, usize),
+    (at, mask): (*const f32, V::Mask),
+) {
+    let mut b = [v.zero(); C];
+    // SAFETY: this function's contract; lanes beyond a mask are not read.
+    unsafe {
+        each!(c < C, {
+            let at = at.add(c * V::W);
+            b[c] = if M && c + 1 == C { v.load_first(at, mask) } else { v.load(at) };
+        });
+        each!(r < R, {
+            let at = match A {
+                ROWS => r * a.rs + q,
+                COLUMNS => r + q * a.cs,
+                _ => r * a.rs + q * a.cs,
+            };
+            let a = v.splat(*a.at.add(at));
+            each!(c < C, { sums[r][c] = v.dot(a, b[c], sums[r][c]) });
+        });
     }
-    let alpha = _mm512_set1_ps(out.alpha);
-    for (r, sums) in sums.iter().enumerate() {
-        for (c, &sum) in sums.iter().enumerate() {
-            let mask = if c + 1 == C { tail } else { !0 };
-            // SAFETY: this function's contract; lanes without a mask bit are neither read nor written.
-            unsafe {
-                let init = out.init.wrapping_add(r * out.init_rs + c * W);
-                let init = if out.init.is_null() { _mm512_setzero_ps() } else { _mm512_maskz_loadu_ps(mask, init) };
-                put(out.at.add(r * out.rs + c * W), mask, _mm512_fmadd_ps(alpha, sum, init));
+}
+
+/// R rows and C vectors of columns next to each other, of which `last` of the last vector are wanted; if M, no more are
+/// there.
+///
+/// # Safety
+/// a [R, k], which lies as A says, b [k, C vectors], or the wanted columns of it if M, and those of `out` are memory to
+/// read or write.
+#[inline(always)]
+unsafe fn tile<V: Vector, const R: usize, const C: usize, const A: u8, const M: bool>(
+    v: V,
+    k: usize,
+    mut a: View,
+    (mut bp, b_rs): (*const f32, usize),
+    out: &Out,
+    last: usize,
+) {
+    let mut sums = [[v.zero(); C]; R];
+    let mask = v.first(last);
+    // SAFETY: k steps in all, each inside of a and b; the addresses past the end are not read.
+    unsafe {
+        if k >= LONG {
+            for r in 0..R {
+                for line in (0..C * V::W).step_by(16) {
+                    _mm_prefetch::<_MM_HINT_ET0>(out.from(r, line).at.cast());
+                }
             }
+        }
+        // Four steps at once, so that the end of even a short loop is foreseen.
+        for _ in 0..k / 4 {
+            for q in 0..4 {
+                step::<V, R, C, A, M>(v, &mut sums, (a, q), (bp.add(q * b_rs), mask));
+            }
+            (a, bp) = (a.from(0, 4), bp.wrapping_add(4 * b_rs));
+        }
+        for _ in 0..k % 4 {
+            step::<V, R, C, A, M>(v, &mut sums, (a, 0), (bp, mask));
+            (a, bp) = (a.from(0, 1), bp.wrapping_add(b_rs));
+        }
+        // y = alpha sums + init: here, and not in a function, to which the sums would go through memory; and whole
+        // vectors without a question between them.
+        static ZEROS: [f32; WIDEST * 16] = [0.0; WIDEST * 16];
+        let alpha = v.splat(out.alpha);
+        let (init, init_rs) = if out.init.is_null() { (ZEROS.as_ptr(), 0) } else { (out.init, out.init_rs) };
+        if last == V::W {
+            each!(r < R, {
+                each!(c < C, {
+                    let init = v.load(init.add(r * init_rs + c * V::W));
+                    v.store(out.at.add(r * out.rs + c * V::W), v.mul_add(alpha, sums[r][c], init));
+                });
+            });
+        } else {
+            each!(r < R, {
+                each!(c < C, {
+                    let (to, init) = (out.at.add(r * out.rs + c * V::W), init.add(r * init_rs + c * V::W));
+                    if c + 1 < C {
+                        v.store(to, v.mul_add(alpha, sums[r][c], v.load(init)));
+                    } else {
+                        v.store_first(to, last, v.mul_add(alpha, sums[r][c], v.load_first(init, mask)));
+                    }
+                });
+            });
         }
     }
 }
 
-pub(super) use each;
+/// [`tile`] compiled for an instruction set: not a job, whose arguments would all go through memory.
+pub trait Tiles: Vector {
+    /// # Safety
+    /// As of [`tile`].
+    unsafe fn tile<const R: usize, const C: usize, const A: u8, const M: bool>(
+        self,
+        k: usize,
+        a: *const f32,
+        apart: (usize, usize),
+        b: (*const f32, usize),
+        out: &Out,
+        last: usize,
+    );
+}
 
-/// The loops with one instruction set and one multiplication.
-macro_rules! kernel {
-    ($(#[$doc:meta])* $name:ident, $features:literal, $multiply_add:expr) => {
-        $(#[$doc])*
-        pub mod $name {
-            use super::*;
-
-            /// sums += R elements of a, `rs` apart, times C vectors of b.
-            ///
-            /// # Safety
-            /// The instruction set; a and b have these elements.
-            #[inline]
-            #[target_feature(enable = $features)]
-            unsafe fn step<const R: usize, const C: usize>(
-                sums: &mut [[__m512; C]; R],
-                (a, rs): (*const f32, usize),
-                b: *const f32,
-                tail: __mmask16,
-            ) {
-                // SAFETY: this function's contract; lanes without a mask bit are not read.
-                let b: [__m512; C] = from_fn(|c| unsafe {
-                    let b = b.add(c * W);
-                    if c + 1 == C { _mm512_maskz_loadu_ps(tail, b) } else { _mm512_loadu_ps(b) }
-                });
-                each!(r < R, {
-                    // SAFETY: this function's contract.
-                    let a = _mm512_set1_ps(unsafe { *a.add(r * rs) });
-                    each!(c < C, { sums[r][c] = $multiply_add(sums[r][c], a, b[c]) });
-                });
-            }
-
-            /// R rows and C vectors of columns, of which the last has the lanes of `tail`.
-            ///
-            /// # Safety
-            /// The instruction set; a [R, k], b [k, columns] and `out` [R, columns] are memory to read or write.
+macro_rules! tiles {
+    ($($vector:ty: $features:literal),*) => {
+        $(impl Tiles for $vector {
             #[inline(never)]
             #[target_feature(enable = $features)]
-            unsafe fn tile<const R: usize, const C: usize>(k: usize, a: View, b: View, out: &Out, tail: __mmask16) {
-                let mut sums = [[_mm512_setzero_ps(); C]; R];
-                let (mut ap, mut bp) = (a.at, b.at);
-                // SAFETY: k steps in all, each inside of a and b; the addresses past the end are not read.
-                unsafe {
-                    if k >= LONG && out.cs == 1 {
-                        for i in 0..R * C {
-                            _mm_prefetch::<_MM_HINT_ET0>(out.from(i / C, i % C * W).at.cast());
-                        }
-                    }
-                    // Four steps at once, so that the end of even a short loop is foreseen.
-                    for _ in 0..k / 4 {
-                        for q in 0..4 {
-                            step(&mut sums, (ap.add(q * a.cs), a.rs), bp.add(q * b.rs), tail);
-                        }
-                        (ap, bp) = (ap.wrapping_add(4 * a.cs), bp.wrapping_add(4 * b.rs));
-                    }
-                    for _ in 0..k % 4 {
-                        step(&mut sums, (ap, a.rs), bp, tail);
-                        (ap, bp) = (ap.wrapping_add(a.cs), bp.wrapping_add(b.rs));
-                    }
-                    finish(sums, out, tail);
-                }
-            }
-
-            /// m rows and C vectors of columns.
-            ///
-            /// # Safety
-            /// As of `tile`, with m for R.
-            #[target_feature(enable = $features)]
-            unsafe fn rows<const C: usize>(m: usize, k: usize, a: View, b: View, out: Out, tail: __mmask16) {
-                let mut i = 0;
-                while i < m {
-                    let (a, out) = (a.from(i, 0), &out.from(i, 0));
-                    // SAFETY: rows i.. of m, no more than are left.
-                    i += unsafe {
-                        match m - i {
-                            12.. if C < 3 => (tile::<12, C>(k, a, b, out, tail), 12),
-                            8.. if C < 4 => (tile::<8, C>(k, a, b, out, tail), 8),
-                            6.. if C == 4 => (tile::<6, C>(k, a, b, out, tail), 6),
-                            4.. => (tile::<4, C>(k, a, b, out, tail), 4),
-                            2.. => (tile::<2, C>(k, a, b, out, tail), 2),
-                            _ => (tile::<1, C>(k, a, b, out, tail), 1),
-                        }
-                    }
-                    .1;
-                }
-            }
-
-            /// The panel of C vectors with n columns: b is [k, n], its columns next to each other.
-            ///
-            /// # Safety
-            /// The instruction set; 16 (C − 1) < n ≤ 16 C; a [m, k], b [k, n] and `out` [m, n] are memory to read or
-            /// write.
-            #[target_feature(enable = $features)]
-            pub unsafe fn columns(m: usize, k: usize, n: usize, a: View, b: View, out: Out) {
+            unsafe fn tile<const R: usize, const C: usize, const A: u8, const M: bool>(
+                self,
+                k: usize,
+                a: *const f32,
+                apart: (usize, usize),
+                b: (*const f32, usize),
+                out: &Out,
+                last: usize,
+            ) {
                 // SAFETY: this function's contract.
-                unsafe {
-                    match panel(n) {
-                        1 => rows::<1>(m, k, a, b, out, tail(n)),
-                        2 => rows::<2>(m, k, a, b, out, tail(n)),
-                        3 => rows::<3>(m, k, a, b, out, tail(n)),
-                        _ => rows::<4>(m, k, a, b, out, tail(n)),
-                    }
-                }
+                unsafe { tile::<Self, R, C, A, M>(self, k, View { at: a, rs: apart.0, cs: apart.1 }, b, out, last) }
             }
-        }
+        })*
     };
 }
 
-kernel! {
-    /// Elements are numbers.
-    f32s, "avx512f,avx512vl", |sum, a, b| _mm512_fmadd_ps(a, b, sum)
+tiles!(Avx2: "avx2,fma", Avx512: "avx512f,avx512vl", Avx512<true>: "avx512f,avx512vl,avx512bf16");
+
+/// m rows and C vectors of columns.
+///
+/// # Safety
+/// As of [`tile`], with m for R.
+unsafe fn rows<V: Tiles, const C: usize, const A: u8, const M: bool>(
+    v: V,
+    (m, k): (usize, usize),
+    a: View,
+    b: View,
+    out: Out,
+    last: usize,
+) {
+    let mut i = 0;
+    while i < m {
+        let (a, out) = (a.from(i, 0), &out.from(i, 0));
+        macro_rules! tile {
+            ($r:literal) => {{
+                // SAFETY: rows i.. of m, no more than are left.
+                unsafe { v.tile::<$r, C, A, M>(k, a.at, (a.rs, a.cs), (b.at, b.rs), out, last) };
+                $r
+            }};
+        }
+        // Constants in blocks: a tile that is not of these registers is not compiled.
+        i += match m - i {
+            12.. if const { V::REGISTERS == 32 && C < 3 } => tile!(12),
+            8.. if const { if V::REGISTERS == 32 { C < 4 } else { C == 1 } } => tile!(8),
+            6.. if const { V::REGISTERS == 32 && C == 4 } => tile!(6),
+            left @ 6.. if const { V::REGISTERS == 16 && C == 2 } && left != 8 => tile!(6),
+            4.. if const { V::REGISTERS == 32 || C < 3 } => tile!(4),
+            3.. if const { V::REGISTERS == 16 && C == 3 } => tile!(3),
+            2.. => tile!(2),
+            _ => tile!(1),
+        }
+    }
 }
 
-kernel! {
-    /// Elements are pairs of bf16 numbers, of which each step multiplies both: k counts pairs.
-    pairs, "avx512f,avx512vl,avx512bf16", |sum, a, b| {
-        // SAFETY: a vector is 512 bits, whatever they mean.
-        let (a, b) = unsafe { (std::mem::transmute::<__m512, __m512bh>(a), std::mem::transmute::<__m512, __m512bh>(b)) };
-        _mm512_dpbf16_ps(sum, a, b)
+/// y [m, n], whose columns are anywhere, from `sums`, which computes so many rows from one on, without gaps.
+///
+/// # Safety
+/// `out` [m, n] is memory to read and write; `sums` writes n columns of as many rows as it is told.
+unsafe fn scattered(m: usize, n: usize, out: Out, sums: impl Fn(usize, usize, Out)) {
+    const R: usize = 12;
+    const N: usize = WIDEST * 16;
+    let mut packed = [const { MaybeUninit::<f32>::uninit() }; R * N];
+    for i in (0..m).step_by(R) {
+        let rows = R.min(m - i);
+        let to = Out { at: packed.as_mut_ptr().cast(), rs: N, cs: 1, alpha: 1.0, init: null(), init_rs: 0 };
+        sums(i, rows, to);
+        for r in 0..rows {
+            for j in 0..n {
+                let out = out.from(i + r, j);
+                // SAFETY: `out` has the element, by this function's contract, and the sum was just written.
+                unsafe {
+                    let init = if out.init.is_null() { 0.0 } else { *out.init };
+                    *out.at = out.alpha.mul_add(packed[r * N + j].assume_init(), init);
+                }
+            }
+        }
+    }
+}
+
+/// A panel with n columns: b is [k, vectors], its columns next to each other, or [k, n] if M.
+///
+/// # Safety
+/// a [m, k], b and `out` [m, n] are memory to read or write.
+pub unsafe fn columns<V: Tiles, const M: bool>(v: V, (m, k, n): (usize, usize, usize), a: View, b: View, out: Out) {
+    if out.cs != 1 {
+        // SAFETY: this function's contract; rows i.. of m, no more than are left.
+        return unsafe {
+            scattered(m, n, out, |i, m, out| columns::<V, M>(v, (m, k, n), a.from(i, 0), b, out));
+        };
+    }
+    let c = panel::<V>(n);
+    let last = n - (c - 1) * V::W;
+    macro_rules! rows {
+        ($c:literal) => {
+            // SAFETY: this function's contract; a lies so.
+            unsafe {
+                match (a.rs, a.cs) {
+                    (_, 1) if const { V::REGISTERS == 16 } => rows::<V, $c, ROWS, M>(v, (m, k), a, b, out, last),
+                    (1, _) if const { V::REGISTERS == 16 } => rows::<V, $c, COLUMNS, M>(v, (m, k), a, b, out, last),
+                    _ => rows::<V, $c, ANYHOW, M>(v, (m, k), a, b, out, last),
+                }
+            }
+        };
+    }
+    match c {
+        2 if const { V::MASKS || !M } => rows!(2),
+        3 if const { V::MASKS || !M } => rows!(3),
+        4 if const { V::REGISTERS == 32 } => rows!(4),
+        _ => rows!(1),
     }
 }

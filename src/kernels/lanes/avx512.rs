@@ -1,32 +1,11 @@
 //! Rows to lanes and back, and products of lanes, in single precision with AVX-512: sixteen rows of four numbers are four
 //! vectors of four quarters, which eight shuffles transpose. Left to itself, the compiler moves every number alone.
 
-use crate::{
-    kernels::lanes::{L, Table},
-    tensor::simd::{self, Level},
+use crate::kernels::{
+    lanes::{L, Table},
+    vector::transpose_quarters,
 };
 use std::arch::{asm, x86_64::*};
-
-/// Whether this processor can.
-#[inline(always)]
-pub fn available() -> bool {
-    simd::allows(Level::Avx512) && is_x86_feature_detected!("avx512f")
-}
-
-/// Quarter g of the m-th: number m of quarter g of each.
-#[inline]
-#[target_feature(enable = "avx512f")]
-pub fn transpose_quarters([a, b, c, d]: [__m512; 4]) -> [__m512; 4] {
-    let pd = |x| _mm512_castps_pd(x);
-    let (ab, ab2) = (pd(_mm512_unpacklo_ps(a, b)), pd(_mm512_unpackhi_ps(a, b)));
-    let (cd, cd2) = (pd(_mm512_unpacklo_ps(c, d)), pd(_mm512_unpackhi_ps(c, d)));
-    [
-        _mm512_castpd_ps(_mm512_unpacklo_pd(ab, cd)),
-        _mm512_castpd_ps(_mm512_unpackhi_pd(ab, cd)),
-        _mm512_castpd_ps(_mm512_unpacklo_pd(ab2, cd2)),
-        _mm512_castpd_ps(_mm512_unpackhi_pd(ab2, cd2)),
-    ]
-}
 
 /// The same vector, of which the compiler knows nothing. Where it sees shuffles between loads and stores it makes of the
 /// whole of them moves of single numbers, by tens.
@@ -38,70 +17,54 @@ fn opaque(mut v: __m512) -> __m512 {
     v
 }
 
-/// [`super::turned`].
-///
-/// # Safety
-/// AVX-512F.
 #[inline]
 #[target_feature(enable = "avx512f")]
-pub unsafe fn turned(x: &[[f32; L]; 4]) -> [[f32; L]; 4] {
-    let mut y = [[0.0; L]; 4];
-    // SAFETY: loads and stores of whole arrays of sixteen numbers.
-    unsafe {
-        let load = |i: usize| opaque(_mm512_loadu_ps(x[i].as_ptr()));
-        let [a, b, c, d] = transpose_quarters([load(0), load(1), load(2), load(3)]);
-        _mm512_storeu_ps(y[0].as_mut_ptr(), opaque(a));
-        _mm512_storeu_ps(y[1].as_mut_ptr(), opaque(b));
-        _mm512_storeu_ps(y[2].as_mut_ptr(), opaque(c));
-        _mm512_storeu_ps(y[3].as_mut_ptr(), opaque(d));
-    }
+fn load(x: &[f32; L]) -> __m512 {
+    // SAFETY: sixteen numbers.
+    unsafe { _mm512_loadu_ps(x.as_ptr()) }
+}
+
+#[inline]
+#[target_feature(enable = "avx512f")]
+fn store(v: __m512) -> [f32; L] {
+    let mut y = [0.0; L];
+    // SAFETY: sixteen numbers.
+    unsafe { _mm512_storeu_ps(y.as_mut_ptr(), v) };
     y
+}
+
+/// [`super::turned`].
+#[inline]
+#[target_feature(enable = "avx512f")]
+pub fn turned([a, b, c, d]: &[[f32; L]; 4]) -> [[f32; L]; 4] {
+    let [a, b, c, d] = transpose_quarters([opaque(load(a)), opaque(load(b)), opaque(load(c)), opaque(load(d))]);
+    [store(opaque(a)), store(opaque(b)), store(opaque(c)), store(opaque(d))]
 }
 
 /// [`super::order`].
-///
-/// # Safety
-/// AVX-512F.
 #[inline]
 #[target_feature(enable = "avx512f")]
-pub unsafe fn order(x: &[f32; L]) -> [f32; L] {
+pub fn order(x: &[f32; L]) -> [f32; L] {
     let from = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
-    let mut y = [0.0; L];
-    // SAFETY: sixteen numbers each.
-    unsafe { _mm512_storeu_ps(y.as_mut_ptr(), _mm512_permutexvar_ps(from, _mm512_loadu_ps(x.as_ptr()))) };
-    y
+    store(_mm512_permutexvar_ps(from, load(x)))
 }
 
 /// [`super::fma`].
-///
-/// # Safety
-/// AVX-512F.
 #[inline]
 #[target_feature(enable = "avx512f")]
-pub unsafe fn fma(y: &[f32; L], a: &[f32; L], x: &[f32; L]) -> [f32; L] {
-    let mut sum = [0.0; L];
-    // SAFETY: loads and stores of whole arrays of sixteen numbers.
-    unsafe {
-        let [y, a, x] = [y, a, x].map(|x| _mm512_loadu_ps(x.as_ptr()));
-        _mm512_storeu_ps(sum.as_mut_ptr(), _mm512_fmadd_ps(a, x, y));
-    }
-    sum
+pub fn fma(y: &[f32; L], a: &[f32; L], x: &[f32; L]) -> [f32; L] {
+    store(_mm512_fmadd_ps(load(a), load(x), load(y)))
 }
 
 /// Lane l: the sum of the l-th sixteen numbers, i and i + 8 added first, then i and i + 4, i and i + 2, the last two.
-///
-/// # Safety
-/// AVX-512F.
 #[inline]
 #[target_feature(enable = "avx512f")]
-pub unsafe fn merged(x: &[[f32; L]; L]) -> [f32; L] {
-    // SAFETY: sixteen numbers.
-    let row = |l: usize| unsafe { _mm512_loadu_ps(x[l].as_ptr()) };
+pub fn merged(x: &[[f32; L]; L]) -> [f32; L] {
     let mut of = [_mm512_setzero_ps(); 4];
     for (m, of) in of.iter_mut().enumerate() {
         // Halves of two rows: [m, m, 4 + m, 4 + m] by quarters, and so on.
         let [a, b] = [m, 8 + m].map(|l| {
-            let (a, b) = (row(l), row(l + 4));
+            let (a, b) = (load(&x[l]), load(&x[l + 4]));
             _mm512_add_ps(_mm512_shuffle_f32x4::<0b01_00_01_00>(a, b), _mm512_shuffle_f32x4::<0b11_10_11_10>(a, b))
         });
         // Quarter g is of row 4 g + m.
@@ -110,11 +73,7 @@ pub unsafe fn merged(x: &[[f32; L]; L]) -> [f32; L] {
     let pairs =
         |a, b| _mm512_add_ps(_mm512_shuffle_ps::<0b01_00_01_00>(a, b), _mm512_shuffle_ps::<0b11_10_11_10>(a, b));
     let (a, b) = (pairs(of[0], of[1]), pairs(of[2], of[3]));
-    let sums = _mm512_add_ps(_mm512_shuffle_ps::<0b10_00_10_00>(a, b), _mm512_shuffle_ps::<0b11_01_11_01>(a, b));
-    let mut y = [0.0; L];
-    // SAFETY: sixteen numbers.
-    unsafe { _mm512_storeu_ps(y.as_mut_ptr(), sums) };
-    y
+    store(_mm512_add_ps(_mm512_shuffle_ps::<0b10_00_10_00>(a, b), _mm512_shuffle_ps::<0b11_01_11_01>(a, b)))
 }
 
 /// Four numbers from each of the places m, 4 + m, 8 + m and 12 + m, one after another.
@@ -123,7 +82,7 @@ pub unsafe fn merged(x: &[[f32; L]; L]) -> [f32; L] {
 /// AVX-512F; there are four numbers at each place, and m < 4.
 #[inline]
 #[target_feature(enable = "avx512f")]
-unsafe fn load(x: *const f32, at: &[usize; L], m: usize) -> __m512 {
+unsafe fn fours(x: *const f32, at: &[usize; L], m: usize) -> __m512 {
     // SAFETY: the caller's.
     unsafe {
         let v = _mm512_castps128_ps512(_mm_loadu_ps(x.add(at[m])));
@@ -147,15 +106,14 @@ pub unsafe fn gather(
     y: &mut [[f32; L]],
     Table { n, k, rs, cs }: Table,
 ) {
-    let (x, y) = (x.as_ptr(), y.as_mut_ptr());
-    // SAFETY: sixteen numbers.
-    let scale = unsafe { _mm512_loadu_ps(scale.as_ptr()) };
+    let (x, y, scale) = (x.as_ptr(), y.as_mut_ptr(), load(scale));
     for t in 0..n {
         for j in (0..k / 4 * 4).step_by(4) {
             // SAFETY: the four numbers from j on of row t of each lane, and their lanes of y.
             unsafe {
                 let x = x.add(t * step + j);
-                let [a, b, c, d] = transpose_quarters([load(x, at, 0), load(x, at, 1), load(x, at, 2), load(x, at, 3)]);
+                let [a, b, c, d] =
+                    transpose_quarters([fours(x, at, 0), fours(x, at, 1), fours(x, at, 2), fours(x, at, 3)]);
                 let y = y.add(t * rs + j * cs);
                 _mm512_storeu_ps(y.cast(), _mm512_mul_ps(scale, a));
                 _mm512_storeu_ps(y.add(cs).cast(), _mm512_mul_ps(scale, b));

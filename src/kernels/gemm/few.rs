@@ -1,4 +1,4 @@
-//! Products with at most four columns, y [m, n] = a [m, k] b [k, n], for a in rows and y without gaps.
+//! Products with at most four columns with AVX2, y [m, n] = a [m, k] b [k, n], for a in rows and y without gaps.
 //!
 //! One row of y would leave half of a vector empty. So eight rows of a are transposed, four steps of k at a time, and each
 //! column of y is one vector of eight rows, which gets numbers of a times one number of b; the columns are turned back
@@ -9,9 +9,12 @@
 
 #![expect(clippy::needless_range_loop, reason = "iterators over arrays of vectors go through memory as well")]
 
-use super::tile::{W, lanes, put};
-use crate::kernels::gemm::operand::{Out, Product};
+use super::operand::{LONGEST, Out, Product};
+use crate::kernels::vector::{first_of_eight, put_eight, transpose_halves};
 use std::{arch::x86_64::*, array::from_fn, mem::MaybeUninit};
+
+/// Numbers in a vector.
+const W: usize = 8;
 
 /// Steps of k that are transposed at once: 2 KiB for sixteen rows, 4 KiB for 32.
 const STEPS: usize = 32;
@@ -26,27 +29,13 @@ const fn order(n: usize) -> [usize; W] {
     }
 }
 
-/// The transposes of four by four numbers, one in each half.
-#[inline]
-#[target_feature(enable = "avx2")]
-fn transpose([a, b, c, d]: [__m256; 4]) -> [__m256; 4] {
-    let (ab, ab2) = (_mm256_castps_pd(_mm256_unpacklo_ps(a, b)), _mm256_castps_pd(_mm256_unpackhi_ps(a, b)));
-    let (cd, cd2) = (_mm256_castps_pd(_mm256_unpacklo_ps(c, d)), _mm256_castps_pd(_mm256_unpackhi_ps(c, d)));
-    [
-        _mm256_castpd_ps(_mm256_unpacklo_pd(ab, cd)),
-        _mm256_castpd_ps(_mm256_unpackhi_pd(ab, cd)),
-        _mm256_castpd_ps(_mm256_unpacklo_pd(ab2, cd2)),
-        _mm256_castpd_ps(_mm256_unpackhi_pd(ab2, cd2)),
-    ]
-}
-
 /// N columns of eight rows, in lanes as [`order`] says, to the same 8 N numbers as they follow each other in y.
 #[inline]
 #[target_feature(enable = "avx2")]
 fn to_rows<const N: usize>(y: [__m256; N]) -> [__m256; N] {
     let mut to = y;
     match N {
-        4 => to.copy_from_slice(&transpose([y[0], y[1 % N], y[2 % N], y[3 % N]])),
+        4 => to.copy_from_slice(&transpose_halves([y[0], y[1 % N], y[2 % N], y[3 % N]])),
         3 => {
             let (a, b, c) = (y[0], y[1 % N], y[2 % N]);
             // In each half a0 a2 b0 b2, b1 b3 c1 c3 and c0 c2 a1 a3, then its twelve numbers in their order.
@@ -107,8 +96,8 @@ impl<const N: usize> Eights<N> {
             // SAFETY: the first n numbers are of these rows, and no more are read or written; what is added to, if its
             // rows differ, is y itself.
             unsafe {
-                let init = if self.add { _mm256_maskload_ps(y, lanes(n)) } else { self.bias[v] };
-                put(y, n, _mm256_fmadd_ps(self.alpha, sums[v], init));
+                let init = if self.add { _mm256_maskload_ps(y, first_of_eight(n)) } else { self.bias[v] };
+                put_eight(y, n, _mm256_fmadd_ps(self.alpha, sums[v], init));
             }
         }
     }
@@ -133,7 +122,7 @@ unsafe fn turn<const N: usize, const G: usize>(rows: &[*const f32; W], p: usize,
         // SAFETY: four numbers from p on of two rows.
         *x = unsafe { _mm256_loadu2_m128(high, low) };
     }
-    for (q, &x) in transpose(x).iter().enumerate() {
+    for (q, &x) in transpose_halves(x).iter().enumerate() {
         // SAFETY: vector g of step q of four.
         unsafe { _mm256_store_ps(to.wrapping_add((q * G + g) * W), x) };
     }
@@ -239,16 +228,15 @@ unsafe fn by_eights<const K: usize, const N: usize, const G: usize>(Product { m,
     }
 }
 
-/// All rows of a b. Sixteen rows at once: with four columns these are eight sums, as many as hide the latency of a
+/// [`product`] for k ≤ K. Sixteen rows at once: with four columns these are eight sums, as many as hide the latency of a
 /// multiplication, and with fewer the transposition takes as long. One column takes 32, but where that many rows, far
 /// apart, share few places of the first-level cache.
 ///
 /// # Safety
-/// AVX2 and FMA; a [m, k], its columns next to each other, b [k, n] and `out` [m, n], without gaps, are memory to read or
-/// write; n ≤ 4 and 4 ≤ k ≤ K.
+/// As of [`product`], and that it takes the product; k ≤ K.
 #[inline]
 #[target_feature(enable = "avx2,fma")]
-pub unsafe fn few<const K: usize>(p: Product) {
+unsafe fn few<const K: usize>(p: Product) {
     // SAFETY: this function's contract.
     unsafe {
         match p.n {
@@ -260,4 +248,19 @@ pub unsafe fn few<const K: usize>(p: Product) {
             _ => {}
         }
     }
+}
+
+/// The product, if this is the way to compute it.
+///
+/// # Safety
+/// AVX2 and FMA; a [m, k], b [k, n] and `out` [m, n] are memory to read or write.
+#[target_feature(enable = "avx2,fma")]
+pub unsafe fn product(p: Product) -> bool {
+    const SHORT: usize = 32;
+    if !p.narrow() || p.n > 4 {
+        return false;
+    }
+    // SAFETY: this function's contract, and the sizes seen to.
+    unsafe { if p.k <= SHORT { few::<SHORT>(p) } else { few::<LONGEST>(p) } }
+    true
 }
