@@ -85,32 +85,48 @@ fn keep<T: Real, const KIND: u8>(w: T, s: T) -> T {
     if KIND == FADING { w } else { s * w - (s - T::ONE) }
 }
 
-/// G states from n on through some steps, at `rate`, a as [`exp`] takes it: `h` moves on, their share is added to y, which
-/// the first states begin.
-#[versions::versions]
-fn run<T: Math, const Q: usize, const KIND: u8>(
+/// Some steps of sixteen channels, and which of their states: G from n on.
+#[derive(Clone, Copy)]
+struct Steps<'a, T> {
     s: T,
-    delta: &[Lane<T>],
-    write: &[Lane<T>],
-    b: &Rows<T>,
-    c: &Rows<T>,
+    delta: &'a [Lane<T>],
+    write: &'a [Lane<T>],
+    b: &'a Rows<'a, T>,
+    c: &'a Rows<'a, T>,
+    /// From row to row of b and c.
     np: usize,
     n: usize,
-    rate: &States<T>,
-    h: &mut States<T>,
-    y: &mut [Lane<T>],
-) {
+}
+
+impl<T: Real> Steps<'_, T> {
+    /// b of step t.
+    #[inline(always)]
+    fn b<const Q: usize>(&self, t: usize) -> States<T> {
+        spread::<T, Q>(self.b, t * self.np + self.n)
+    }
+
+    /// c of step t.
+    #[inline(always)]
+    fn c<const Q: usize>(&self, t: usize) -> States<T> {
+        spread::<T, Q>(self.c, t * self.np + self.n)
+    }
+}
+
+/// The states through some steps, at `rate`, a as [`exp`] takes it: `h` moves on, their share is added to y, which the first
+/// states begin.
+#[versions::versions]
+fn run<T: Math, const Q: usize, const KIND: u8>(x: Steps<T>, rate: &States<T>, h: &mut States<T>, y: &mut [Lane<T>]) {
     let (rate, mut state) = (*rate, *h);
-    for (t, ((delta, write), y)) in delta.iter().zip(write).zip(y).enumerate() {
-        let (b, c) = (spread::<T, Q>(b, t * np + n), spread::<T, Q>(c, t * np + n));
-        if n == 0 {
+    for (t, ((delta, write), y)) in x.delta.iter().zip(x.write).zip(y).enumerate() {
+        let (b, c) = (x.b::<Q>(t), x.c::<Q>(t));
+        if x.n == 0 {
             *y = [T::ZERO; L];
         }
         for l in 0..L {
             let mut sum = y[l];
             for g in 0..G {
                 let w = exp::<T, KIND>(delta[l] * rate[g][l]);
-                state[g][l] = keep::<T, KIND>(w, s).fma(state[g][l], write[l] * b[g][l]);
+                state[g][l] = keep::<T, KIND>(w, x.s).fma(state[g][l], write[l] * b[g][l]);
                 sum = c[g][l].fma(state[g][l], sum);
             }
             y[l] = sum;
@@ -122,105 +138,91 @@ fn run<T: Math, const Q: usize, const KIND: u8>(
 /// The states before and after every step again, from the first of `h` on, and w = exp(Δ a).
 #[versions::versions]
 fn again<T: Math, const Q: usize, const KIND: u8>(
-    s: T,
-    delta: &[Lane<T>],
-    write: &[Lane<T>],
-    b: &Rows<T>,
-    np: usize,
-    n: usize,
+    x: Steps<T>,
     rate: &States<T>,
     h: &mut [States<T>],
     w: &mut [States<T>],
 ) {
     let (rate, (first, h)) = (*rate, h.split_at_mut(1));
     let mut state = first[0];
-    for (t, (((delta, write), h), w)) in delta.iter().zip(write).zip(h).zip(w).enumerate() {
-        let b = spread::<T, Q>(b, t * np + n);
+    for (t, (((delta, write), h), w)) in x.delta.iter().zip(x.write).zip(h).zip(w).enumerate() {
+        let b = x.b::<Q>(t);
         for l in 0..L {
             for g in 0..G {
                 w[g][l] = exp::<T, KIND>(delta[l] * rate[g][l]);
-                state[g][l] = keep::<T, KIND>(w[g][l], s).fma(state[g][l], write[l] * b[g][l]);
+                state[g][l] = keep::<T, KIND>(w[g][l], x.s).fma(state[g][l], write[l] * b[g][l]);
                 h[g][l] = state[g][l];
             }
         }
     }
 }
 
+/// What [`again`] has computed, and the cotangents of y.
+#[derive(Clone, Copy)]
+struct Seen<'a, T> {
+    a: &'a States<T>,
+    h: &'a [States<T>],
+    w: &'a [States<T>],
+    dy: &'a [Lane<T>],
+}
+
 /// The way back: `grad` comes in as G from behind these steps and leaves as G of the first, `da` is added to. Σ g b and
 /// Σ q a of every step are written by the first states and added to by the others; the lanes' shares of db and dc, of every
-/// step and state, are written by the first block of channels and added to by the others.
+/// step and state, are added to if `add`, else written. What is written comes as arguments, not in a struct: the compiler
+/// knows of arguments only that they do not overlap.
 #[versions::versions]
 fn back<T: Math, const Q: usize, const KIND: u8>(
-    block: usize,
-    s: T,
-    delta: &[Lane<T>],
-    write: &[Lane<T>],
-    dy: &[Lane<T>],
-    b: &Rows<T>,
-    c: &Rows<T>,
-    np: usize,
-    n: usize,
-    a: &States<T>,
-    h: &[States<T>],
-    w: &[States<T>],
-    grad: &mut States<T>,
-    da: &mut States<T>,
+    add: bool,
+    x: Steps<T>,
+    seen: Seen<T>,
+    (grad, da): (&mut States<T>, &mut States<T>),
     gb: &mut [Lane<T>],
     qa: &mut [Lane<T>],
     db: &mut [States<T>],
     dc: &mut [States<T>],
 ) {
-    if block == 0 {
-        back_of::<T, Q, KIND, false>(s, delta, write, dy, b, c, np, n, a, h, w, grad, da, gb, qa, db, dc);
+    if add {
+        back_of::<T, Q, KIND, true>(x, seen, (grad, da), gb, qa, db, dc);
     } else {
-        back_of::<T, Q, KIND, true>(s, delta, write, dy, b, c, np, n, a, h, w, grad, da, gb, qa, db, dc);
+        back_of::<T, Q, KIND, false>(x, seen, (grad, da), gb, qa, db, dc);
     }
 }
 
 #[inline(always)]
 fn back_of<T: Math, const Q: usize, const KIND: u8, const ADD: bool>(
-    s: T,
-    delta: &[Lane<T>],
-    write: &[Lane<T>],
-    dy: &[Lane<T>],
-    b: &Rows<T>,
-    c: &Rows<T>,
-    np: usize,
-    n: usize,
-    a: &States<T>,
-    h: &[States<T>],
-    w: &[States<T>],
-    grad: &mut States<T>,
-    da: &mut States<T>,
+    x: Steps<T>,
+    seen: Seen<T>,
+    (grad, da): (&mut States<T>, &mut States<T>),
     gb: &mut [Lane<T>],
     qa: &mut [Lane<T>],
     db: &mut [States<T>],
     dc: &mut [States<T>],
 ) {
-    let (a, mut grads, mut das) = (*a, *grad, *da);
-    for t in (0..delta.len()).rev() {
-        let (b, c) = (spread::<T, Q>(b, t * np + n), spread::<T, Q>(c, t * np + n));
-        let (delta, write, dy, w) = (&delta[t], &write[t], &dy[t], &w[t]);
-        let (before, after) = (&h[t], &h[t + 1]);
-        let (gb, qa, db, dc) = (&mut gb[t], &mut qa[t], &mut db[t], &mut dc[t]);
-        if n == 0 {
-            (*gb, *qa) = ([T::ZERO; L], [T::ZERO; L]);
+    let (a, mut grads, mut das) = (*seen.a, *grad, *da);
+    for t in (0..x.delta.len()).rev() {
+        let (b, c) = (x.b::<Q>(t), x.c::<Q>(t));
+        let (delta, write, dy, w) = (&x.delta[t], &x.write[t], &seen.dy[t], &seen.w[t]);
+        let (before, after) = (&seen.h[t], &seen.h[t + 1]);
+        let (mut gbt, mut qat, db, dc) = (gb[t], qa[t], &mut db[t], &mut dc[t]);
+        if x.n == 0 {
+            (gbt, qat) = ([T::ZERO; L], [T::ZERO; L]);
         }
         for l in 0..L {
-            let (mut sum_b, mut sum_a) = (gb[l], qa[l]);
+            let (mut sum_b, mut sum_a) = (gbt[l], qat[l]);
             for g in 0..G {
                 let gt = c[g][l].fma(dy[l], grads[g][l]);
-                let sw = if KIND == FADING { w[g][l] } else { s * w[g][l] };
+                let sw = if KIND == FADING { w[g][l] } else { x.s * w[g][l] };
                 let q = gt * before[g][l] * sw;
                 db[g][l] = if ADD { gt.fma(write[l], db[g][l]) } else { gt * write[l] };
                 dc[g][l] = if ADD { dy[l].fma(after[g][l], dc[g][l]) } else { dy[l] * after[g][l] };
                 sum_b = gt.fma(b[g][l], sum_b);
                 sum_a = q.fma(a[g][l], sum_a);
                 das[g][l] = q.fma(delta[l], das[g][l]);
-                grads[g][l] = gt * keep::<T, KIND>(w[g][l], s);
+                grads[g][l] = gt * keep::<T, KIND>(w[g][l], x.s);
             }
-            (gb[l], qa[l]) = (sum_b, sum_a);
+            (gbt[l], qat[l]) = (sum_b, sum_a);
         }
+        (gb[t], qa[t]) = (gbt, qat);
     }
     (*grad, *da) = (grads, das);
 }
@@ -248,20 +250,19 @@ macro_rules! scratch {
 
 /// Calls $f::<T, Q, KIND> for the sequences side by side and what is known of the transitions.
 macro_rules! instance {
-    ($z:ident, $kind:ident, $f:ident($($arg:expr),* $(,)?)) => {
-        match ($z.shares(), $kind) {
-            (1, FADING) => $f::<T, 1, FADING>($($arg),*),
-            (1, STRETCHED) => $f::<T, 1, STRETCHED>($($arg),*),
-            (1, _) => $f::<T, 1, ANY>($($arg),*),
-            (2, FADING) => $f::<T, 2, FADING>($($arg),*),
-            (2, STRETCHED) => $f::<T, 2, STRETCHED>($($arg),*),
-            (2, _) => $f::<T, 2, ANY>($($arg),*),
-            (4, FADING) => $f::<T, 4, FADING>($($arg),*),
-            (4, STRETCHED) => $f::<T, 4, STRETCHED>($($arg),*),
-            (4, _) => $f::<T, 4, ANY>($($arg),*),
-            (_, FADING) => $f::<T, L, FADING>($($arg),*),
-            (_, STRETCHED) => $f::<T, L, STRETCHED>($($arg),*),
-            (..) => $f::<T, L, ANY>($($arg),*),
+    ($z:ident, $kind:ident, $f:ident $args:tt) => {
+        match $z.shares() {
+            1 => instance!(1 $kind, $f $args),
+            2 => instance!(2 $kind, $f $args),
+            4 => instance!(4 $kind, $f $args),
+            _ => instance!(L $kind, $f $args),
+        }
+    };
+    ($q:tt $kind:ident, $f:ident $args:tt) => {
+        match $kind {
+            FADING => $f::<T, $q, FADING> $args,
+            STRETCHED => $f::<T, $q, STRETCHED> $args,
+            _ => $f::<T, $q, ANY> $args,
         }
     };
 }
@@ -310,8 +311,8 @@ impl SelectiveScan {
                     for n in (0..z.np).step_by(G) {
                         let (at, y) = ((k * z.np + n) / G, &mut lanes_mut(&mut sum)[r.clone()]);
                         let (delta, write) = (&lanes(&delta)[r.clone()], &lanes(&write)[r.clone()]);
-                        let (rate, h) = (&states(&rate)[at], &mut states_mut(&mut h)[at]);
-                        instance!(z, kind, run(s, delta, write, &br, &cr, z.np, n, rate, h, y));
+                        let x = Steps { s, delta, write, b: &br, c: &cr, np: z.np, n };
+                        instance!(z, kind, run(x, &states(&rate)[at], &mut states_mut(&mut h)[at], y));
                     }
                 }
                 z.store(part, lanes(&sum), y, false);
@@ -373,19 +374,15 @@ impl SelectiveScan {
                     for k in 0..z.m {
                         let (r, at) = (k * c..k * c + part.steps, (k * z.np + n) / G);
                         let (delta, write) = (&lanes(&delta)[r.clone()], &lanes(&write)[r.clone()]);
-                        let (hs, ws) =
-                            (&mut states_mut(&mut h)[..part.steps + 1], &mut states_mut(&mut w)[..part.steps]);
-                        hs[0] = states(&start)[at];
-                        instance!(z, kind, again(s, delta, write, &br, z.np, n, &states(&rate)[at], hs, ws));
-                        let (g, da) = (&mut states_mut(&mut g)[at], &mut states_mut(&mut da)[at]);
-                        let (gb, qa) = (&mut lanes_mut(&mut gbs)[r.clone()], &mut lanes_mut(&mut qas)[r.clone()]);
+                        let x = Steps { s, delta, write, b: &br, c: &cr, np: z.np, n };
+                        let (h, w) = (&mut states_mut(&mut h)[..part.steps + 1], &mut states_mut(&mut w)[..part.steps]);
+                        h[0] = states(&start)[at];
+                        instance!(z, kind, again(x, &states(&rate)[at], h, w));
+                        let seen = Seen { a: &states(&a)[at], h, w, dy: &lanes(&dys)[r.clone()] };
+                        let (gb, qa) = (&mut lanes_mut(&mut gbs)[r.clone()], &mut lanes_mut(&mut qas)[r]);
                         let (db, dc) = (&mut states_mut(&mut db)[..part.steps], &mut states_mut(&mut dc)[..part.steps]);
-                        let (a, dy) = (&states(&a)[at], &lanes(&dys)[r]);
-                        instance!(
-                            z,
-                            kind,
-                            back(k, s, delta, write, dy, &br, &cr, z.np, n, a, hs, ws, g, da, gb, qa, db, dc)
-                        );
+                        let grad = (&mut states_mut(&mut g)[at], &mut states_mut(&mut da)[at]);
+                        instance!(z, kind, back(k > 0, x, seen, grad, gb, qa, db, dc));
                     }
                     z.store_row(part, states(&db), n, dxb.0, dxb.1);
                     z.store_row(part, states(&dc), n, dxc.0, dxc.1);
