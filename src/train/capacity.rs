@@ -20,14 +20,14 @@ const MOST_RUNS: usize = 1 << 16;
 
 /// Multiplications and additions in a second, within a factor of a few: of a core, on models of few parameters, and of a
 /// device, at most.
-const OF_A_CORE: f64 = 3e10;
+const OF_A_CORE: f64 = 5e10;
 const OF_A_DEVICE: f64 = 1e13;
 
 /// Seconds beyond which nobody waits: ten years.
 const LONGEST: f64 = 10.0 * 365.25 * 86_400.0;
 
 /// Seconds of which one wants to know before.
-const LONG: f64 = 900.0;
+const LONG: f64 = 600.0;
 
 /// What can be had without looking how much there is.
 const ALWAYS: f64 = (1 << 28) as f64;
@@ -168,8 +168,8 @@ fn times(cfg: &TrainConfig, model: &Model) -> Vec<Time> {
         [model.params().len(), cfg.model.layers, cfg.model.heads, cfg.model.head_dim].map(|n| n as f64);
     let mixer = cfg.model.mixer.as_str();
     let parallel = cfg.form_of(model) == Form::Parallel && !["lru", "mamba"].contains(&mixer);
-    // A query and a key are multiplied, and a weight and a value; a weight takes as long as 150 multiplications.
-    let pair = if mixer == "gpt" || parallel { layers * heads * (4.0 * width + 150.0) } else { 0.0 };
+    // A query and a key are multiplied, and a weight and a value; a weight takes as long as 50 multiplications.
+    let pair = if mixer == "gpt" || parallel { layers * heads * (4.0 * width + 50.0) } else { 0.0 };
     let rate = if matches!(cfg.device, Device::Cuda(_)) { OF_A_DEVICE } else { OF_A_CORE };
     let rate = rate * 4.0 / cfg.dtype.real().bytes() as f64;
     // Each weight is multiplied once for each token, and twice more in the gradient; a token costs something in any case.
