@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from torch_parts import causal_conv, gated_scan, heads, merge, selective_scan
+from torch_parts import causal_conv, gated_scan, heads, lstm, merge, selective_scan
 
 
 class Lstm:
@@ -24,7 +24,7 @@ class Lstm:
         """What nn.LSTM calls."""
         zero = x.new_zeros(1, x.shape[0], c["heads"] * c["head_dim"])
         weights = [p["w_ih"], p["w_hh"], p["b_ih"], p["b_hh"]]
-        y, _, _ = torch.lstm(x, (zero, zero), weights, True, 1, 0.0, True, False, True)
+        y, _, _ = lstm(x, (zero, zero), weights, True, 1, 0.0, True, False, True)
         return F.linear(y, p["w_post"], p["b_post"])
 
     @staticmethod

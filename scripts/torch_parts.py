@@ -92,5 +92,7 @@ class SelectiveScan(torch.autograd.Function):
         return ddt, dx, da, db, dc
 
 
+# nn.LSTM's kernel: torch.compile would unroll it, step by step.
+lstm = torch.compiler.disable(torch.lstm)
 # One object each, by which torch.compile knows them again.
 gated_scan, selective_scan = Scan.apply, SelectiveScan.apply
