@@ -15,8 +15,12 @@ type Found = Vec<(String, Vec<f64>)>;
 /// Small samples, and half of the time of sizes around the kernels' switches; with tensors of zeros, of equal rows and at the
 /// ends of their range among them.
 fn draw(seed: u64) -> Gen {
-    let g = if seed % 4 < 2 { Gen::new(seed) } else { Gen::new(seed).around_switches(1 << 12) };
+    let g = if large(seed) { Gen::new(seed).around_switches(1 << 12) } else { Gen::new(seed) };
     if seed % 2 == 0 { g } else { g.at_edges() }
+}
+
+fn large(seed: u64) -> bool {
+    seed % 4 >= 2
 }
 
 fn run(kernels: Kernels, sample: fn(&mut Gen) -> tapezoo::ops::Sample, seed: u64, dtype: DType, uses: u64) -> Found {
@@ -62,24 +66,28 @@ proptest! {
     fn every_kernel_computes_what_defines_its_op(seed in any::<u64>(), uses in 1..3u64) {
         for (name, sample) in OPS {
             let exact = run(Kernels::Plain, *sample, seed, DType::F64, uses);
+            // A long recurrence with wide weights is chaotic: it amplifies a rounding, whoever rounds.
+            let rough = large(seed).then(|| run(Kernels::Plain, *sample, seed, DType::F32, uses));
             for (dtype, tolerance) in [(DType::F64, 1e-10), (DType::F32, 2e-4)] {
                 for by in each_kernel(*sample, seed) {
                     let kernel = run(Kernels::Only(vec![by.into()]), *sample, seed, dtype, uses);
                     prop_assert_eq!(kernel.len(), exact.len(), "{}: as many results and gradients", name);
-                    for ((what, kernel), (_, exact)) in kernel.iter().zip(&exact) {
+                    for (i, ((what, kernel), (_, exact))) in kernel.iter().zip(&exact).enumerate() {
                         prop_assert_eq!(kernel.len(), exact.len(), "{}: the size of {}", name, what);
+                        let rough = rough.as_ref().filter(|_| dtype == DType::F32).map_or(0.0, |r| off(&r[i].1, exact));
                         let off = off(kernel, exact);
-                        prop_assert!(off <= tolerance, "{by} in {dtype}: {what} is {off:.1e} off\n{kernel:?}\n{exact:?}");
+                        prop_assert!(off <= tolerance + 10.0 * rough, "{by} in {dtype}: {what} is {off:.1e} off\n{kernel:?}\n{exact:?}");
                     }
                 }
             }
         }
     }
 
-    /// In single precision too.
+    /// In single precision too, of small sizes.
     #[test]
     fn what_defines_an_op_does_so_in_either_precision(seed in any::<u64>()) {
         for (name, sample) in OPS {
+            let seed = seed / 4 * 4 + seed % 2;
             let [double, single] = [DType::F64, DType::F32].map(|dtype| run(Kernels::Plain, *sample, seed, dtype, 1));
             for ((what, double), (_, single)) in double.iter().zip(&single) {
                 let off = off(single, double);

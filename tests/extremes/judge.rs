@@ -139,8 +139,15 @@ fn run(
         let mut all: Vec<Found> = named.map(|(y, o)| Found::of(o.0.clone(), &y.value())).collect();
         if let Some(seed) = seed {
             let mut g = Gen::new(seed);
-            let cotangents: Vec<Tensor> =
-                y.iter().map(|y| g.tensor(y.shape(), |g| f64::from(g.gauss() as f32)).cast(dtype)).collect();
+            // What is infinite has no slope: a stabiliser of −∞ is the largest of many that are equal, and only a recurrence
+            // knows which of them came first.
+            let cotangent = |y: &Var| {
+                let ct = g.tensor(y.shape(), |g| f64::from(g.gauss() as f32)).to_f64();
+                let finite =
+                    ct.into_iter().zip(y.value().to_f64()).map(|(ct, y)| if y.is_infinite() { 0.0 } else { ct });
+                Tensor::from_vec(finite.collect(), y.shape()).cast(dtype)
+            };
+            let cotangents: Vec<Tensor> = y.iter().map(cotangent).collect();
             let counts = |timed: bool| timed && seed % 3 != 1 || !timed && seed % 3 != 2;
             let seeds = y.iter().copied().zip(cotangents).zip(&core.outputs).filter(|(_, o)| counts(o.1));
             tape.backward_from(seeds.map(|(pair, _)| pair));

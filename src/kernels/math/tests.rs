@@ -110,7 +110,7 @@ fn what_is_kept_of_a_gate_has_the_digits_of_what_it_lacks_of_one() {
         let all = [none.keep_sigmoid().kept_sigmoid(), none.keep_tanh().kept_tanh()];
         assert!(all.into_iter().all(|(a, b)| a.to_f64().is_nan() && b.to_f64().is_nan()));
     }
-    check::<f32>(2e-6, 3e-38);
+    check::<f32>(2e-6, 7e-38); // beyond 43.5 a tanh lacks no less of 1
     check::<f64>(2e-14, 1e-300);
 }
 

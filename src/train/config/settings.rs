@@ -276,7 +276,9 @@ fn kernels_of_nobody(owns: &[&TrainConfig], value: &Value) -> Option<String> {
             Kernels::Without(list) => Kernels::Without(others(list)),
             kernels => kernels.clone(),
         };
-        capacity::ops(own, kernels).is_none_or(|ops| ops.contains(&name.as_str()))
+        // A kernel of several is seen by its own name, OP.KERNEL.
+        let of = |ran: &str| ran == name || ran.split('.').next() == Some(name);
+        capacity::ops(own, kernels).is_none_or(|ran| ran.into_iter().any(of))
     };
     let nobody: Vec<&str> =
         asked.names().iter().filter(|name| !owns.iter().any(|own| runs(own, name))).map(String::as_str).collect();
