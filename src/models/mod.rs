@@ -7,6 +7,7 @@
 
 mod config;
 mod decoder;
+pub mod memories;
 mod model;
 mod params;
 mod positions;

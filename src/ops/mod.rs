@@ -10,7 +10,10 @@
 pub mod attention;
 pub mod block_diagonal;
 pub mod conv;
+pub mod decay;
 pub mod delta;
+pub mod erase_write;
+pub mod gated_linear_attention;
 pub mod gated_skip;
 pub mod glu;
 pub mod heads;
@@ -78,6 +81,8 @@ ops! {
     embed: Embedding, Gather;
     linear_attn: LinearAttention;
     delta: DeltaRule, GatedDeltaRule;
+    gated_linear_attention: GatedLinearAttention;
+    erase_write: EraseWrite;
     triangular: UnitLowerSolve;
     attention: CausalAttention;
     conv: CausalConv1d;

@@ -1,0 +1,105 @@
+//! The gated delta rule with a key of its own to erase by: a matrix memory that fades, forgets what it recalls under p, and
+//! writes under k (gated DeltaNet, KDA, Comba, GDN-2; RWKV-7 and DeltaProduct in several steps a token).
+//!
+//! ```text
+//! S' = diag(exp(g_t)) S_{t-1}      u_t = v_t − S'ᵀ p_t      S_t = S' + k_t u_tᵀ      o_t = scale S_tᵀ q_t      g_t ≤ 0
+//! ```
+//!
+//! The delta rule has p = β k and β v for v. For a chunk with rows Q, P, K, V, with the scores A of P and K and those of Q and
+//! K as [`decay`] makes them,
+//!
+//! ```text
+//! U = (I + stril(A))⁻¹ (V − (P ⊙ from_start) S)
+//! O = (Q ⊙ from_start) S + tril(scores of Q) U      S' = all ⊙ S + (K ⊙ to_end)ᵀ U
+//! ```
+
+use crate::{
+    autograd::{Gen, In, Op, Outs, Var},
+    ops::{
+        decay::decay,
+        gated_linear_attention::{by_chunks, expect_gate, sample_gate},
+        heads::Dims,
+        same_dtype,
+        words::{insert, outer, over_time, recall, token},
+    },
+    tensor::Tensor,
+};
+
+/// q, k [B, T, H, K], v [B, T, H, V], p [B, T, H, K], g [B, T, H, K] or [B, T, H, 1], s0 [B, H, K, V] → o [B, T, H, V],
+/// s [B, H, K, V].
+pub struct EraseWrite {
+    /// Factor of the queries.
+    pub scale: f64,
+}
+
+impl Op for EraseWrite {
+    fn name(&self) -> &'static str {
+        "erase_write"
+    }
+
+    fn infer(&self, x: In) -> Result<Outs, String> {
+        same_dtype(x, &[])?;
+        let dims @ Dims { b, t, h, k, v } = Dims::of(x)?;
+        Dims::expect(x, 3, "p", &[b, t, h, k])?;
+        expect_gate(x, 4, dims)?;
+        Dims::expect(x, 5, "s0", &[b, h, k, v])?;
+        Ok([x[2].shape(), x[5].shape()].into())
+    }
+
+    fn formula<'t>(&self, x: &[Var<'t>]) -> Option<Vec<Var<'t>>> {
+        let ([_, t, _, _], mut s) = (x[0].dims(), x[5]);
+        let o = over_time(t, x[2], |t| {
+            let [q, k, v, p, g] = [0, 1, 2, 3, 4].map(|i| token(x[i], t));
+            s = insert(g.exp(), 3) * s;
+            s = s + outer(k, v - recall(s, p));
+            self.scale * recall(s, q)
+        });
+        Some(vec![o, s])
+    }
+
+    fn sample(g: &mut Gen) -> (Self, Vec<Tensor>) {
+        let (b, t, h) = (g.size(2), g.size(7), g.size(3));
+        let (k, v) = Dims::sample(g);
+        let op = EraseWrite { scale: g.uniform(0.3, 1.5) };
+        let (key, a) = ([b, t, h, k], 1.2 / (k as f64).sqrt());
+        let keys = |g: &mut Gen| g.range(key, -a, a);
+        let mut x = vec![keys(g), keys(g), g.normal([b, t, h, v]), keys(g)];
+        x.extend([sample_gate(g, key), g.normal([b, h, k, v])]);
+        (op, x)
+    }
+}
+
+/// The outputs [B, T, H, V] and the last state [B, H, K, V], step by step: q, k, p [B, T, H, K], v [B, T, H, V],
+/// g [B, T, H, K] or [B, T, H, 1].
+#[track_caller]
+pub fn recurrent<'t>([q, k, v, p, g]: [Var<'t>; 5], s0: Var<'t>, scale: f64) -> (Var<'t>, Var<'t>) {
+    let [o, s] = q.tape().apply_many(EraseWrite { scale }, [q, k, v, p, g, s0]);
+    (o, s)
+}
+
+/// The same by products over chunks of so many steps.
+#[track_caller]
+pub fn chunked<'t>([q, k, v, p, g]: [Var<'t>; 5], s0: Var<'t>, scale: f64, chunk: usize) -> (Var<'t>, Var<'t>) {
+    by_chunks([scale * q, k, v, p, g], s0, chunk, |[q, k, v, p, g], s| {
+        let d = decay([q, p], k, g);
+        let [read, erase] = d.scores;
+        let u = erase.unit_lower_solve(v - (p * d.from_start).matmul(s));
+        let o = (q * d.from_start).matmul(s) + read.tril_matmul(u);
+        (o, d.all * s + (k * d.to_end).t_matmul(u))
+    })
+}
+
+/// Several steps a token, x [B, T, H, ..] of each in turn, as one sequence [B, n T, H, ..].
+#[track_caller]
+pub fn in_turn<'t>(x: &[Var<'t>]) -> Var<'t> {
+    let [b, t, h, width] = x[0].dims();
+    let x: Vec<Var<'t>> = x.iter().map(|x| x.reshape([b, t, 1, h * width])).collect();
+    Var::concat(&x, 2).reshape([b, x.len() * t, h, width])
+}
+
+/// The last of each token's n steps: [B, n T, H, V] to [B, T, H, V].
+#[track_caller]
+pub fn last_of(o: Var<'_>, n: usize) -> Var<'_> {
+    let [b, steps, h, v] = o.dims();
+    o.reshape([b, steps / n, n, h, v]).narrow(2, n - 1, 1).reshape([b, steps / n, h, v])
+}

@@ -1,0 +1,120 @@
+//! The two memories that most mixers are, in parallel and in chunks, beside their recurrence.
+#![allow(clippy::unwrap_used)]
+
+use proptest::prelude::*;
+use tapezoo::{
+    autograd::{Gen, Tape, Var},
+    models::{
+        Form,
+        memories::{erasing, gated},
+    },
+    tensor::{DType, Tensor},
+};
+
+/// q, k, v, (p,) g and S.
+fn inputs(g: &mut Gen, erases: bool, [t, k, v, gates]: [usize; 4], gate: fn(&mut Gen) -> f64) -> Vec<Tensor> {
+    let key = [2, t, 2, k];
+    let unit = |g: &mut Gen| g.tensor(key, |g| f64::from((g.gauss() / (k as f64).sqrt()) as f32));
+    let mut all = vec![unit(g), unit(g), g.tensor([2, t, 2, v], |g| f64::from(g.gauss() as f32))];
+    all.extend(erases.then(|| unit(g)));
+    all.push(g.tensor([2, t, 2, gates], |g| f64::from(gate(g) as f32)));
+    all.push(g.tensor([2, 2, k, v], |g| f64::from(g.gauss() as f32)));
+    all
+}
+
+fn run<'t>(x: &[Var<'t>], form: Form) -> [Var<'t>; 2] {
+    let (o, s) = match *x {
+        [q, k, v, g, s] => gated([q, k, v, g], s, 0.7, form),
+        [q, k, v, p, g, s] => erasing([q, k, v, p, g], s, 0.7, form),
+        _ => panic!("{} inputs", x.len()),
+    };
+    [o, s]
+}
+
+/// o, S and all gradients.
+fn everything(x: &[Tensor], form: Form, dtype: DType) -> Vec<Vec<f64>> {
+    let tape = Tape::default();
+    let x: Vec<Var> = x.iter().map(|x| tape.leaf(&x.cast(dtype))).collect();
+    let y = run(&x, form);
+    let mut g = Gen::new(3);
+    let values: Vec<Vec<f64>> = y.iter().map(|y| y.value().to_f64()).collect();
+    tape.backward_from(y.map(|y| (y, g.normal(y.shape()).cast(dtype))));
+    let grads = x.iter().map(|x| x.grad().map_or(vec![0.0; x.shape().len()], |g| g.to_f64()));
+    values.into_iter().chain(grads).collect()
+}
+
+fn error(got: &[Vec<f64>], want: &[Vec<f64>]) -> f64 {
+    let norm = |x: &mut dyn Iterator<Item = f64>| x.map(|x| x * x).sum::<f64>().sqrt();
+    let of = |(a, b): (&Vec<f64>, &Vec<f64>)| {
+        assert_eq!(a.len(), b.len());
+        let off = norm(&mut a.iter().zip(b).map(|(a, b)| a - b));
+        if off == 0.0 { 0.0 } else { off / norm(&mut b.iter().copied()) }
+    };
+    got.iter().zip(want).map(of).fold(0.0, |worst, x| if x > worst || x.is_nan() { x } else { worst })
+}
+
+/// Half of the gates next to nothing, half in [−12, 0], and some that forget all.
+fn steep(g: &mut Gen) -> f64 {
+    match g.below(20) {
+        0 => -60.0,
+        1..=10 => g.uniform(-12.0, 0.0),
+        _ => 0.0,
+    }
+}
+
+const CHUNKS: [Form; 5] = [Form::Parallel, Form::Chunked(1), Form::Chunked(5), Form::Chunked(16), Form::Chunked(64)];
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(24))]
+
+    #[test]
+    fn every_chunk_is_the_recurrence(seed in any::<u64>(), t in 0usize..40, scalar in any::<bool>(), erases in any::<bool>()) {
+        let g = &mut Gen::new(seed);
+        let (k, v) = (g.size(6), g.size(6));
+        let x = inputs(g, erases, [t, k, v, if scalar { 1 } else { k }], steep);
+        let want = everything(&x, Form::Recurrent, DType::F64);
+        for form in CHUNKS {
+            let off = error(&everything(&x, form, DType::F64), &want);
+            prop_assert!(off < 1e-12, "{form}, {t} steps: off by {off:.1e}");
+        }
+    }
+
+    /// Whatever comes later, what came before keeps every bit.
+    #[test]
+    fn what_comes_later_reaches_nothing_before(seed in any::<u64>(), t in 2usize..40, erases in any::<bool>()) {
+        let g = &mut Gen::new(seed);
+        let x = inputs(g, erases, [t, 4, 3, 4], steep);
+        let (cut, which) = (1 + g.below(t - 1), g.below(x.len() - 1));
+        let mut changed = x.clone();
+        let inner = x[which].shape().len() / (2 * t);
+        let later = |i: usize| i / inner % t >= cut;
+        let spoilt = x[which].to_f64().iter().enumerate().map(|(i, &x)| if later(i) { f64::NAN } else { x }).collect();
+        changed[which] = Tensor::from_vec::<f64>(spoilt, x[which].shape());
+        for form in CHUNKS {
+            let read = |x: &[Tensor]| {
+                let tape = Tape::default();
+                let x: Vec<Var> = x.iter().map(|x| tape.constant(x)).collect();
+                run(&x, form)[0].narrow(1, 0, cut).value().to_f64()
+            };
+            prop_assert_eq!(read(&x), read(&changed), "{}, from step {}, input {}", form, cut, which);
+        }
+    }
+}
+
+/// No sum of gates is a difference of longer ones, so that single precision keeps its digits behind any gate.
+#[test]
+fn single_precision_keeps_its_digits() {
+    for erases in [false, true] {
+        for gates in [1, 16] {
+            let x = inputs(&mut Gen::new(5), erases, [128, 16, 16, gates], steep);
+            let want = everything(&x, Form::Recurrent, DType::F64);
+            for form in CHUNKS {
+                let got = everything(&x, form, DType::F32);
+                let values = error(&got[..2], &want[..2]);
+                let gradients = error(&got[2..], &want[2..]);
+                assert!(values < 1e-6, "{form}, erases {erases}, {gates} gates: off by {values:.1e}");
+                assert!(gradients < 1e-5, "{form}, erases {erases}, {gates} gates: gradients off by {gradients:.1e}");
+            }
+        }
+    }
+}
