@@ -184,12 +184,13 @@ fn sizes(source: &Source) -> String {
         "lru" => format!(", {} complex states", c.state),
         "mamba" => format!(", {} channels of {} states", c.expand * c.width, c.state),
         "lstm" | "quasi_lstm" => format!(", {} units", c.inner()),
+        "mamba2" | "mamba3" => format!(", {} heads of {} channels of {} states", c.heads, c.head_dim, c.state),
         _ => format!(", {} heads of {}", c.heads, c.head_dim),
     };
     if c.mixer == "delta_product" {
         text += &format!(", {} steps a token", c.householders);
     }
-    if c.mixer.contains("delta") || c.mixer == "mamba" {
+    if models::names_with(|c| c.eigenvalues).contains(&c.mixer.as_str()) {
         text += &format!(", eigenvalues {}", c.eigenvalues);
     }
     text + &format!(", {} parameters", source.model.params().len())

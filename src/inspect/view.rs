@@ -2,6 +2,8 @@
 //!
 //! A mixer without an entry here is shown by its states and named values alone; a test demands an entry.
 
+mod memories;
+
 use serde::Serialize;
 
 /// The role of a quantity, which decides how it is drawn.
@@ -81,7 +83,7 @@ impl View {
 
 /// The view of a mixer.
 pub fn of(mixer: &str) -> Option<&'static View> {
-    VIEWS.iter().find(|v| v.mixer == mixer)
+    VIEWS.iter().chain(memories::VIEWS).find(|v| v.mixer == mixer)
 }
 
 const fn q(name: &'static str, symbol: &'static str, axes: &'static str, role: Role, about: &'static str) -> Quantity {

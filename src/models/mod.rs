@@ -258,7 +258,8 @@ macro_rules! mixers {
 }
 
 mixers! {
-    lstm, quasi_lstm, lru, linear_transformer, gpt, delta_net, mamba, gated_delta_net, delta_product, slstm, mlstm
+    lstm, quasi_lstm, lru, linear_transformer, gpt, delta_net, mamba, gated_delta_net, delta_product, slstm, mlstm, gla, retnet,
+    hgrn2, mamba2, mamba3, kda, rwkv7
 }
 
 /// The names of all mixers, in the order of the tables.

@@ -126,8 +126,8 @@ fn same(a: Option<&Value>, b: &Value) -> bool {
 const READ_BY: [(&str, &[&str]); 10] = [
     ("model.heads", &WITH_HEADS),
     ("model.head_dim", &WITH_HEADS),
-    ("model.state", &["lru", "mamba"]),
-    ("model.conv", &["delta_net", "mamba", "gated_delta_net", "delta_product", "slstm", "mlstm"]),
+    ("model.state", &["lru", "mamba", "mamba2", "mamba3"]),
+    ("model.conv", &["delta_net", "mamba", "gated_delta_net", "delta_product", "slstm", "mlstm", "mamba2", "kda"]),
     ("model.expand", &["mamba"]),
     ("model.dt_rank", &["mamba"]),
     ("model.householders", &["delta_product"]),
@@ -136,7 +136,7 @@ const READ_BY: [(&str, &[&str]); 10] = [
     ("model.eigenvalues", &["delta_net", "mamba", "gated_delta_net", "delta_product"]),
 ];
 
-const WITH_HEADS: [&str; 9] = [
+const WITH_HEADS: [&str; 16] = [
     "lstm",
     "quasi_lstm",
     "linear_transformer",
@@ -146,6 +146,13 @@ const WITH_HEADS: [&str; 9] = [
     "delta_product",
     "slstm",
     "mlstm",
+    "gla",
+    "retnet",
+    "hgrn2",
+    "mamba2",
+    "mamba3",
+    "kda",
+    "rwkv7",
 ];
 
 /// What published models do not read, though the clean mixer does.

@@ -1,0 +1,94 @@
+//! HGRN2 (Qin et al. 2024, arXiv 2404.07904): linear attention whose key is what its gate lets go.
+//!
+//! ```text
+//! q_t = SiLU(W_q x_t),  i_t = W_i x_t                                    per head
+//! α_t = γ_l + (1 − γ_l) σ(W_f x_t),  k_t = 1 − α_t                       one for each channel of the key
+//! S_t = diag(α_t) S_{t-1} + k_t i_tᵀ                                     a weighted mean of the inputs so far      (1)
+//! o_t = S_tᵀ q_t / √K                                                                                              (2)
+//! y_t = W_o RMSNorm(o_t)                                                 norm over all heads together
+//! ```
+//!
+//! As k = 1 − α, each row of S is a convex average and needs no normaliser. The lower bound γ_l of the forget gate rises with
+//! the depth of block l of L: γ_l = l / L, l from 0, which is where the authors' learned bounds start; here it stays. The
+//! transition has its eigenvalues α in (γ_l, 1): no row can flip.
+//!
+//! In logarithms g = ln α, which is ln σ(f) in the first block. Weights start normal, of deviation 0.02.
+//!
+//! Shapes, per head: q, k, α [B, T, H, K], i [B, T, H, V], S [B, H, K, V]; forms and their work as in [`gla`].
+
+use super::{
+    Bound, Form, Init, Mixer, ModelConfig, P, State, at, gla, heads, linear_parts,
+    memories::{gated, narrow_normal},
+    merge_heads,
+};
+use crate::{autograd::Var, error::Result, ops::words::log_sigmoid, tensor::Shape};
+
+/// k and g = ln α, of f and the lower bound of α.
+pub fn gates<'t>(f: Var<'t>, bound: f64) -> [Var<'t>; 2] {
+    let k = (1.0 - bound) * (-f).sigmoid();
+    let g = if bound == 0.0 { log_sigmoid(f) } else { ((1.0 - bound) * f.sigmoid() + bound).log() };
+    [k, g]
+}
+
+/// The mixer.
+pub struct Layer {
+    h: usize,
+    k: usize,
+    bound: f64, // γ_l
+    w_qfi: P,
+    norm: P,
+    w_o: P,
+}
+
+impl Layer {
+    /// H heads of width K over the model's width.
+    pub fn new(c: &ModelConfig, init: &mut Init) -> Result<Layer> {
+        Ok(Layer {
+            h: c.heads,
+            k: c.head_dim,
+            bound: init.layer as f64 / c.layers.max(init.layer + 1) as f64,
+            w_qfi: narrow_normal(init, "w_qfi", 3 * c.inner(), c.width),
+            norm: init.full("norm", [c.inner()], 1.0),
+            w_o: narrow_normal(init, "w_o", c.width, c.inner()),
+        })
+    }
+
+    fn scale(&self) -> f64 {
+        (self.k as f64).powf(-0.5)
+    }
+
+    /// q, k, i and g [B, T, H, K] of x [B, T, D].
+    fn project<'t>(&self, p: &Bound<'t>, x: Var<'t>) -> [Var<'t>; 4] {
+        let [q, f, i] = linear_parts(x, p[self.w_qfi], None);
+        let [k, g] = gates(f, self.bound);
+        [q.silu(), k, i, g].map(|x| heads(x, self.h))
+    }
+
+    fn output<'t>(&self, p: &Bound<'t>, o: Var<'t>) -> Var<'t> {
+        merge_heads(o).rms_norm(p[self.norm], 1e-6).linear(p[self.w_o], None)
+    }
+}
+
+impl Mixer for Layer {
+    fn forms(&self) -> Vec<Form> {
+        vec![Form::Recurrent, Form::Parallel, Form::Chunked(Form::CHUNK)]
+    }
+
+    fn state(&self, b: usize) -> Vec<(&'static str, Shape)> {
+        vec![("S", [b, self.h, self.k, self.k].into())]
+    }
+
+    fn step<'t>(&self, p: &Bound<'t>, x: Var<'t>, state: &mut State<'t>) -> Var<'t> {
+        let [b, d] = x.dims();
+        let x = self.project(p, x.reshape([b, 1, d])).map(|y| at(y, 0));
+        let (o, s) = gla::step(x, state.s[0], self.scale());
+        state.s[0] = s;
+        self.output(p, o.reshape([b, 1, self.h, self.k])).reshape([b, d])
+    }
+
+    fn sequence<'t>(&self, p: &Bound<'t>, x: Var<'t>, state: &mut State<'t>, form: Form) -> Var<'t> {
+        let (o, s) = gated(self.project(p, x), state.s[0], self.scale(), form);
+        state.s[0] = s;
+        self.output(p, o)
+    }
+}

@@ -1,0 +1,139 @@
+//! KDA, Kimi Delta Attention (Kimi Team 2025, arXiv 2510.26692; the layer is that of flash-linear-attention,
+//! fla/layers/kda.py): gated DeltaNet with a gate for each channel of the key.
+//!
+//! ```text
+//! q_t, k_t, v_t = SiLU(conv(W_{q,k,v} x_t)),  q, k ← q/‖q‖, k/‖k‖        per head, as in DeltaNet
+//! β_t = s σ(W_β x_t)                                                     one per head; s = 1, or 2 (see below)
+//! g_t = −exp(A_log) softplus(W_2 W_1 x_t + b_dt),  α_t = exp(g_t)        one for each channel of the key, in (0, 1)
+//! S' = diag(α_t) S_{t-1}                                                 the gate clears rows
+//! S_t = S' + k_t β_t (v_t − S'ᵀ k_t)ᵀ                                    the delta rule replaces under one key     (1)
+//! o_t = S_tᵀ q_t / √K                                                                                              (2)
+//! y_t = W_o (RMSNorm(o_t) ⊙ σ(W_4 W_3 x_t + b_z))                        norm per head
+//! ```
+//!
+//! The transition (I − β k kᵀ) diag(α) is similar to the symmetric D^½ (I − β k kᵀ) D^½: its eigenvalues are real, between 0
+//! and 1 for s = 1. With `eigenvalues = "-1..1"`, s = 2 and they reach down to −1, which is what parity needs: a one
+//! reflects the state, and two of them are nothing.
+//!
+//! The low-rank maps go through K channels. A_log = ln U(1, 16) for each head, and b_dt makes the softplus log-uniform in
+//! [0.001, 0.1] for each channel; other weights start normal, of deviation 0.02, those of q, k and v as DeltaNet's.
+//!
+//! Shapes, per head: q, k, α [B, T, H, K], v [B, T, H, V], β [B, T, H], S [B, H, K, V]. The chunked form is that of
+//! [`erase_write`](crate::ops::erase_write) with p = β k.
+//!
+//! | form | work |
+//! |---|---|
+//! | recurrent | O(T K V), T steps |
+//! | parallel | the whole sequence as one chunk: O(T² (K + V)) |
+//! | chunked | O(T (C (K + V) + C² + K V)) |
+
+use super::{
+    Bound, Capabilities, Form, Init, Mixer, ModelConfig, P, State, at,
+    delta_net::{self, Projection},
+    heads, mamba,
+    memories::{erasing, fade, narrow_normal},
+    merge_heads,
+};
+use crate::{autograd::Var, error::Result, ops::words::insert, tensor::Shape};
+
+/// Equations (1) and (2) for one token: q, k, g [B, H, K], v [B, H, V], beta [B, H], S [B, H, K, V] to o and the next S.
+pub fn step<'t>([q, k, v, beta, g]: [Var<'t>; 5], s: Var<'t>, scale: f64) -> (Var<'t>, Var<'t>) {
+    delta_net::step(q, k, v, beta, fade(g, s), scale)
+}
+
+/// The forms over a sequence: q, k, g [B, T, H, K], v [B, T, H, V], beta [B, T, H] to o [B, T, H, V] and the last S.
+pub fn sequence<'t>(x: [Var<'t>; 5], s: Var<'t>, scale: f64, form: Form) -> (Var<'t>, Var<'t>) {
+    let [q, k, v, beta, g] = x;
+    let beta = insert(beta, 3);
+    erasing([q, k, beta * v, beta * k, g], s, scale, form)
+}
+
+/// The mixer.
+pub struct Layer {
+    h: usize,
+    k: usize,
+    conv: usize, // W
+    qkv: [Projection; 3],
+    w_beta: P,
+    w_g: [P; 2],
+    a_log: P,
+    b_dt: P,
+    w_z: [P; 2],
+    b_z: P,
+    norm: P,
+    w_o: P,
+    stretch: f64, // s
+}
+
+impl Layer {
+    /// H heads of width K over the model's width.
+    pub fn new(c: &ModelConfig, init: &mut Init) -> Result<Layer> {
+        let (width, inner, h, k) = (c.width, c.inner(), c.heads, c.head_dim);
+        let mix = Layer {
+            h,
+            k,
+            conv: c.conv,
+            qkv: ["q", "k", "v"].map(|name| Projection::new(name, 1, c, init)),
+            w_beta: narrow_normal(init, "w_beta", h, width),
+            w_g: [narrow_normal(init, "w_g1", k, width), narrow_normal(init, "w_g2", inner, k)],
+            a_log: init.custom("A_log", [h, 1], |g, _| g.uniform(1.0, 16.0).ln()),
+            b_dt: init.custom("b_dt", [inner], |g, _| mamba::step_size_bias(g)),
+            w_z: [narrow_normal(init, "w_z1", k, width), narrow_normal(init, "w_z2", inner, k)],
+            b_z: init.full("b_z", [inner], 0.0),
+            norm: init.full("norm", [k], 1.0),
+            w_o: narrow_normal(init, "w_o", width, inner),
+            stretch: c.eigenvalues.stretch(),
+        };
+        init.keep_in_f32([mix.a_log, mix.b_dt]);
+        Ok(mix)
+    }
+
+    fn scale(&self) -> f64 {
+        (self.k as f64).powf(-0.5)
+    }
+
+    /// q, k, v, beta and g of x [B, T, D]; the convolutions' windows (states 1 to 3) move on.
+    fn project<'t>(&self, p: &Bound<'t>, x: Var<'t>, state: &mut State<'t>) -> [Var<'t>; 5] {
+        let [q, k, v] = std::array::from_fn(|j| heads(self.qkv[j].apply(p, x, state, 1 + j), self.h));
+        let beta = self.stretch * x.linear(p[self.w_beta], None).sigmoid();
+        let step = x.linear(p[self.w_g[0]], None).linear(p[self.w_g[1]], Some(p[self.b_dt])).softplus();
+        let g = (p[self.a_log].decay_rate() * heads(step, self.h)).cast(x.dtype());
+        [q.l2_norm_smooth(1e-6), k.l2_norm_smooth(1e-6), v, beta, g]
+    }
+
+    fn output<'t>(&self, p: &Bound<'t>, o: Var<'t>, x: Var<'t>) -> Var<'t> {
+        let z = x.linear(p[self.w_z[0]], None).linear(p[self.w_z[1]], Some(p[self.b_z])).sigmoid();
+        (merge_heads(o.rms_norm(p[self.norm], 1e-6)) * z).linear(p[self.w_o], None)
+    }
+}
+
+impl Mixer for Layer {
+    fn forms(&self) -> Vec<Form> {
+        vec![Form::Recurrent, Form::Parallel, Form::Chunked(Form::CHUNK)]
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        Capabilities { eigenvalues: true, ..Capabilities::default() }
+    }
+
+    fn state(&self, b: usize) -> Vec<(&'static str, Shape)> {
+        let window = Shape::from([b, self.conv.saturating_sub(1), self.h * self.k]);
+        let s = ("S", [b, self.h, self.k, self.k].into());
+        if self.conv > 0 { vec![s, ("past q", window), ("past k", window), ("past v", window)] } else { vec![s] }
+    }
+
+    fn step<'t>(&self, p: &Bound<'t>, x: Var<'t>, state: &mut State<'t>) -> Var<'t> {
+        let [b, d] = x.dims();
+        let x = x.reshape([b, 1, d]);
+        let (o, s) = step(self.project(p, x, state).map(|y| at(y, 0)), state.s[0], self.scale());
+        state.s[0] = s;
+        self.output(p, o.reshape([b, 1, self.h, self.k]), x).reshape([b, d])
+    }
+
+    fn sequence<'t>(&self, p: &Bound<'t>, x: Var<'t>, state: &mut State<'t>, form: Form) -> Var<'t> {
+        let inputs = self.project(p, x, state);
+        let (o, s) = sequence(inputs, state.s[0], self.scale(), form);
+        state.s[0] = s;
+        self.output(p, o, x)
+    }
+}
