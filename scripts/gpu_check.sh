@@ -114,7 +114,7 @@ checks() {
   for binary in "$dir"/bin/cuda*; do
     wanted tests && start "tests/$(basename "$binary")" 240 "$binary" --test-threads 2
   done
-  cases=("$dir"/tests/fixtures/{,published/}*.safetensors)
+  cases=("$dir"/tests/fixtures/{,published/,mixers/}*.safetensors)
   wanted verify && start "verify f32" 120 "$dir/bin/verify" --quiet --device "$device" --dtype f32 "${cases[@]}"
   if wanted sanitizer && [ "$device" != emulated ]; then
     if command -v compute-sanitizer >/dev/null; then

@@ -5,7 +5,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 target=$(rustc -vV | sed -n 's/^host: //p')
-fixtures=(tests/fixtures/*.safetensors tests/fixtures/published/*.safetensors)
+fixtures=(tests/fixtures/*.safetensors tests/fixtures/published/*.safetensors tests/fixtures/mixers/*.safetensors)
 failed=0
 
 # The levels that this processor has; valgrind's has no AVX-512.

@@ -10,7 +10,7 @@ use tapezoo::{
 
 fn fixtures() -> Vec<PathBuf> {
     let dir = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures");
-    let mut files: Vec<PathBuf> = [dir, &format!("{dir}/published")]
+    let mut files: Vec<PathBuf> = [dir, &format!("{dir}/published"), &format!("{dir}/mixers")]
         .iter()
         .flat_map(|dir| fs::read_dir(dir).unwrap().map(|e| e.unwrap().path()))
         .filter(|path| path.is_file())

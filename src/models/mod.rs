@@ -14,6 +14,25 @@ mod positions;
 pub mod published;
 pub(crate) mod xlstm;
 
+// Memories and attention without a layer around them.
+pub mod based;
+pub mod ema;
+pub mod fox;
+pub mod gsa;
+pub mod hedgehog;
+pub mod hopfield;
+pub mod lightnet;
+pub mod lmu;
+pub mod log_linear;
+pub mod lssl;
+pub mod mesa;
+pub mod mom;
+pub mod ngram;
+pub mod path;
+pub mod s4d;
+pub mod titans;
+pub mod ttt;
+
 pub use config::{Eigenvalues, ModelConfig, Positions, Variant};
 pub use model::{Model, ModelState};
 pub use params::{Bound, Entry, Init, P, Params};

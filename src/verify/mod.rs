@@ -20,6 +20,7 @@ mod distance;
 mod fixture;
 mod floor;
 mod form;
+mod functions;
 mod header;
 mod layers;
 mod optimizers;
@@ -31,6 +32,7 @@ mod steps;
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests;
+mod zoo;
 
 pub use fixture::Fixture;
 
@@ -75,9 +77,14 @@ pub fn tolerance(dtype: DType) -> f64 {
     if dtype == DType::F64 { 1e-9 } else { 1e-4 }
 }
 
+/// Every op but the optimisers and whole models.
+fn specs() -> impl Iterator<Item = &'static Spec> {
+    SPECS.iter().chain(layers::SPECS).chain(UNARY).chain(zoo::SPECS).chain(functions::SPECS)
+}
+
 /// The names of the ops that a fixture may be about.
 pub fn ops() -> Vec<&'static str> {
-    SPECS.iter().chain(layers::SPECS).chain(UNARY).map(|s| s.op).chain(optimizers::OPS).chain([published::OP]).collect()
+    specs().map(|s| s.op).chain(optimizers::OPS).chain([published::OP]).collect()
 }
 
 /// Tensors by name.
@@ -126,7 +133,7 @@ impl<'f> Case<'f> {
         if f.op == published::OP {
             return published::case(f);
         }
-        match SPECS.iter().chain(layers::SPECS).chain(UNARY).find(|s| s.op == f.op) {
+        match specs().find(|s| s.op == f.op) {
             Some(spec) => Case::of(f, spec),
             None => Err(f.bad(format!("unknown op '{}': expected one of {}", f.op, ops().join(", ")))),
         }

@@ -81,7 +81,7 @@ pub fn forms<'f>(list: &[Form], run: impl for<'t> Fn(&Inputs<'t>, Form) -> Outpu
 
 pub const SCANS: [Form; 3] = [Form::Recurrent, Form::Parallel, Form::Chunked(1)];
 
-fn one<'f>(run: impl for<'t> Fn(&Inputs<'t>) -> Var<'t> + 'f, out: &'static str) -> Result<Forms<'f>> {
+pub fn one<'f>(run: impl for<'t> Fn(&Inputs<'t>) -> Var<'t> + 'f, out: &'static str) -> Result<Forms<'f>> {
     Ok(vec![("op".into(), boxed(move |x| vec![(out, run(x))]))])
 }
 
