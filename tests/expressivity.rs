@@ -154,15 +154,49 @@ fn delta(name: &str, eigenvalues: Eigenvalues) -> Machine {
         // softplus saturates to 0: the gate is open. The output gate is the same for all tokens.
         return machine.set("b_dt", &[-BIG]).set("w_z", &[BIG; 8]);
     }
+    if name == "kda" {
+        return machine.set("b_dt", &[-BIG; 4]).set("b_z", &[BIG; 4]);
+    }
     machine
 }
 
 #[test]
 fn delta_rules_with_beta_two_track_parity_and_with_beta_one_cannot() {
-    for name in ["delta_net", "gated_delta_net", "delta_product"] {
+    for name in ["delta_net", "gated_delta_net", "delta_product", "kda"] {
         let (signed, positive) = (delta(name, Eigenvalues::Signed), delta(name, Eigenvalues::Positive));
         assert_tracks(name, &signed, 0.5);
         assert_fails(name, &positive);
+    }
+}
+
+/// A one has κ = k = (1, 0, 0, 0), a = 1 and v = (1, −1, 0, 0), a zero has k = v = 0. Nothing fades. So a one writes
+/// S ← (1 − s) S + k vᵀ, as above, and the norm shows whether S is there. The gate is the same for all tokens.
+fn rwkv7(eigenvalues: Eigenvalues) -> Machine {
+    let sizes = ModelConfig { heads: 1, head_dim: 4, ..ModelConfig::default() };
+    let machine = Machine::new("rwkv7", eigenvalues, sizes).set("w0", &[-BIG; 4]).set("a0", &[BIG; 4]);
+    let machine = machine.set("k_k", &[1.0; 4]).set("ln_x_weight", &[1.0; 4]).set("g2", &[1.0; 16]);
+    let machine =
+        machine.set("receptance_weight", &[1.0; 8]).set("key_weight", &[0.0, 1.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0]);
+    let machine = machine.set("value_weight", &[0.0, 1.0, 0.0, -1.0, 0.0, 0.0, 0.0, 0.0]);
+    machine.set("output_weight", &[1.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0])
+}
+
+/// A one is a step so long that exp(ΔA) = 0, and Ā = −1 with s = 2; a zero is a step of no length. S goes from 0 to what a one
+/// writes and back; with s = 1 it stays there.
+fn mamba2(eigenvalues: Eigenvalues) -> Machine {
+    let sizes = ModelConfig { heads: 1, head_dim: 4, state: 2, ..ModelConfig::default() };
+    // Rows of z, x, B and C, whose SiLU is a power of two, and the one of Δ.
+    let rows = [&[32.0; 24][..], &[-BIG, BIG]].concat();
+    let machine = Machine::new("mamba2", eigenvalues, sizes).set("in_proj_weight", &rows);
+    let machine = machine.set("conv1d_weight", &[0.0, 0.0, 0.0, 1.0].repeat(8)).set("norm_weight", &[1.0; 4]);
+    machine.set("out_proj_weight", &[1.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0])
+}
+
+#[test]
+fn rwkv7_and_mamba2_track_parity_with_eigenvalues_of_minus_one_and_not_as_released() {
+    for (name, machine) in [("rwkv7", rwkv7 as fn(Eigenvalues) -> Machine), ("mamba2", mamba2)] {
+        assert_tracks(name, &machine(Eigenvalues::Signed), 0.5);
+        assert_fails(name, &machine(Eigenvalues::Positive));
     }
 }
 

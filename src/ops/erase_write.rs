@@ -38,7 +38,7 @@ impl Op for EraseWrite {
     }
 
     fn infer(&self, x: In) -> Result<Outs, String> {
-        same_dtype(x, &[])?;
+        same_dtype(self.name(), x)?;
         let dims @ Dims { b, t, h, k, v } = Dims::of(x)?;
         Dims::expect(x, 3, "p", &[b, t, h, k])?;
         expect_gate(x, 4, dims)?;

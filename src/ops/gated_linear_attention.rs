@@ -45,7 +45,7 @@ impl Op for GatedLinearAttention {
     }
 
     fn infer(&self, x: In) -> Result<Outs, String> {
-        same_dtype(x, &[])?;
+        same_dtype(self.name(), x)?;
         let dims = Dims::of(x)?;
         expect_gate(x, 3, dims)?;
         Dims::expect(x, 4, "s0", &[dims.b, dims.h, dims.k, dims.v])?;
