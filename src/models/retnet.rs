@@ -24,47 +24,63 @@ use super::{
     Bound, Form, Init, Mixer, ModelConfig, P, State, at,
     delta_net::xavier,
     heads, linear_parts,
-    memories::{add, constant, gated, read, turn, turn_state},
+    memories::{add, gated, read, turn, turn_state},
     merge_heads,
 };
-use crate::{autograd::Var, error::Result, tensor::Shape};
+use crate::{
+    autograd::Var,
+    error::Result,
+    ops::words::insert,
+    tensor::{DType, Shape, Tensor},
+};
 
-/// ln γ_h [1, 1, H, 1], on x's tape.
-pub fn rates(x: Var<'_>, h: usize) -> Var<'_> {
-    let rate = |h: usize| (-(2f64.powf(-5.0 - h as f64))).ln_1p();
-    constant(x, (0..h).map(rate).collect(), &[1, 1, h, 1])
+/// ln γ_h for H heads.
+pub fn rates(h: usize) -> Vec<f64> {
+    (0..h).map(|h| (-(2f64.powf(-5.0 - h as f64))).ln_1p()).collect()
 }
 
-/// The cosines and sines [N, 1, K/2] of n θ_j for these n.
-fn angles(x: Var<'_>, k: usize, n: impl Iterator<Item = f64> + Clone) -> [Var<'_>; 2] {
-    let pairs = k / 2;
-    let theta = |j: usize| 10_000f64.powf(-(j as f64) / (pairs.max(2) - 1) as f64);
-    [f64::cos, f64::sin].map(|f| {
-        let values: Vec<f64> = n.clone().flat_map(|n| (0..pairs).map(move |j| f(n * theta(j)))).collect();
-        let steps = n.clone().count();
-        constant(x, values, &[steps, 1, pairs])
-    })
+/// What is fixed: ln γ [H, 1] and θ [K/2]. In memory that stays, as a recorded step reads it again.
+struct Fixed {
+    /// In f32 and in f64.
+    numbers: [[Tensor; 2]; 2],
+}
+
+impl Fixed {
+    fn new(h: usize, k: usize) -> Fixed {
+        let pairs = k / 2;
+        let theta = |j: usize| 10_000f64.powf(-(j as f64) / (pairs.max(2) - 1) as f64);
+        let (g, theta) = (rates(h), (0..pairs).map(theta).collect::<Vec<f64>>());
+        let both = |dtype| [Tensor::from_vec(g.clone(), [h, 1]), Tensor::from_vec(theta.clone(), [pairs])].map(|x| x.cast(dtype));
+        Fixed { numbers: [DType::F32, DType::F64].map(both) }
+    }
+
+    /// On x's tape, of x's type.
+    fn of<'t>(&self, x: Var<'t>) -> [Var<'t>; 2] {
+        let numbers = &self.numbers[usize::from(x.dtype() == DType::F64)];
+        [0, 1].map(|i| x.tape().constant(&numbers[i]).cast(x.dtype()))
+    }
 }
 
 /// Equations (1) and (2) for one token: q, k [B, H, K], v [B, H, V], S [B, H, K, V] to o and the next S.
-pub fn step<'t>([q, k, v]: [Var<'t>; 3], s: Var<'t>) -> (Var<'t>, Var<'t>) {
-    let [_, h, n] = k.dims();
-    let [cos, sin] = angles(k, n, std::iter::once(1.0));
-    let gamma = rates(k, h).exp().reshape([1, h, 1]);
-    let [re, im] = [(gamma * cos).named("Re lambda"), (gamma * sin).named("Im lambda")];
-    let odd = s.narrow(2, n / 2 * 2, n % 2) * gamma.reshape([1, h, 1, 1]);
-    let turned = turn_state(s.narrow(2, 0, n / 2 * 2), [re, -im]);
+fn step<'t>([q, k, v]: [Var<'t>; 3], [g, theta]: [Var<'t>; 2], s: Var<'t>) -> (Var<'t>, Var<'t>) {
+    let ([_, h, n], pairs) = (k.dims(), theta.shape().last());
+    let gamma = g.exp().reshape([1, h, 1]);
+    let [re, im] = [(gamma * theta.cos()).named("Re lambda"), (gamma * theta.sin()).named("Im lambda")];
+    let odd = s.narrow(2, 2 * pairs, n % 2) * insert(gamma, 3);
+    let turned = turn_state(s.narrow(2, 0, 2 * pairs), [re, -im]);
     let s = add(k, v, Var::concat(&[turned, odd], 2));
     (read(q, s, 1.0), s)
 }
 
 /// The forms over a sequence: q, k [B, T, H, K], v [B, T, H, V], S [B, H, K, V] to o [B, T, H, V] and the last S.
-pub fn sequence<'t>([q, k, v]: [Var<'t>; 3], s: Var<'t>, form: Form) -> (Var<'t>, Var<'t>) {
-    let [b, t, h, n] = k.dims();
-    let steps = angles(k, n, (1..=t).map(|t| t as f64));
-    let g = k.tape().full([b, t, h, 1], k.dtype(), 0.0) + rates(k, h);
-    let (o, s) = gated([turn(q, steps), turn(k, steps), v, g], s, 1.0, form);
-    (o, turn_state(s, angles(s, n, std::iter::once(-(t as f64)))))
+fn sequence<'t>([q, k, v]: [Var<'t>; 3], [g, theta]: [Var<'t>; 2], s: Var<'t>, form: Form) -> (Var<'t>, Var<'t>) {
+    let [b, t, h, _] = k.dims();
+    let full = |shape: &[usize], value: f64| k.tape().full(shape, k.dtype(), value);
+    let angles = full(&[t, 1, 1], 1.0).cumsum(0) * theta;
+    let steps = [angles.cos(), angles.sin()];
+    let (o, s) = gated([turn(q, steps), turn(k, steps), v, full(&[b, t, h, 1], 0.0) + g], s, 1.0, form);
+    let back = full(&[1, 1, 1], -(t as f64)) * theta;
+    (o, turn_state(s, [back.cos(), back.sin()]))
 }
 
 /// The mixer.
@@ -74,6 +90,7 @@ pub struct Layer {
     w_qkv: P,
     w_g: P,
     w_o: P,
+    fixed: Fixed,
 }
 
 impl Layer {
@@ -86,6 +103,7 @@ impl Layer {
             w_qkv: init.uniform("w_qkv", [3 * inner, width], xavier(inner, width)),
             w_g: init.uniform("w_g", [inner, width], xavier(inner, width)),
             w_o: init.uniform("w_o", [width, inner], 2f64.powf(1.5) * xavier(width, inner)),
+            fixed: Fixed::new(c.heads, c.head_dim),
         })
     }
 
@@ -113,13 +131,13 @@ impl Mixer for Layer {
     fn step<'t>(&self, p: &Bound<'t>, x: Var<'t>, state: &mut State<'t>) -> Var<'t> {
         let [b, d] = x.dims();
         let x = x.reshape([b, 1, d]);
-        let (o, s) = step(self.project(p, x).map(|y| at(y, 0)), state.s[0]);
+        let (o, s) = step(self.project(p, x).map(|y| at(y, 0)), self.fixed.of(x), state.s[0]);
         state.s[0] = s;
         self.output(p, o.reshape([b, 1, self.h, self.k]), x).reshape([b, d])
     }
 
     fn sequence<'t>(&self, p: &Bound<'t>, x: Var<'t>, state: &mut State<'t>, form: Form) -> Var<'t> {
-        let (o, s) = sequence(self.project(p, x), state.s[0], form);
+        let (o, s) = sequence(self.project(p, x), self.fixed.of(x), state.s[0], form);
         state.s[0] = s;
         self.output(p, o, x)
     }

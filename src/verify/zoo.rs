@@ -9,7 +9,7 @@ use crate::{
     error::Result,
     models::{
         Bound, Form, Init, Mixer, ModelConfig, State, hgrn2, kda, lightnet, mamba2, mamba3,
-        memories::{erasing, erasing_in_turn, gated, nothing},
+        memories::{constant, erasing, erasing_in_turn, gated, nothing},
         retnet, run, rwkv7,
     },
     ops::{erase_write::in_turn, words::insert},
@@ -72,7 +72,7 @@ pub const SPECS: &[Spec] = &[
         forms: |f| {
             memory(f, |x, s, scale, form| {
                 let [b, t, h, _] = x["q"].dims();
-                let g = x.tape.full([b, t, h, 1], x.dtype, 0.0) + retnet::rates(x["q"], h);
+                let g = x.tape.full([b, t, h, 1], x.dtype, 0.0) + constant(x["q"], retnet::rates(h), &[h, 1]);
                 gated([x["q"], x["k"], x["v"], g], s, scale, form)
             })
         },
