@@ -8,7 +8,7 @@
 
 use crate::{autograd::Var, ops::scan::linear_scan};
 
-/// y [B, T, D] of x [B, T, D], delta, alpha, beta, gamma [D, N], omega [D]; in chunks of so many steps.
+/// y [B, T, D] of x [B, T, D], delta, alpha, beta, gamma [D, N], omega `[D]`; in chunks of so many steps.
 pub fn average<'t>(x: Var<'t>, [delta, alpha, beta, gamma]: [Var<'t>; 4], omega: Var<'t>, chunk: usize) -> Var<'t> {
     let ([b, t, d], n, tape) = (x.dims(), delta.shape().last(), x.tape());
     let (p, flat) = (delta.sigmoid(), [b, t, d * n]);

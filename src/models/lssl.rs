@@ -10,7 +10,7 @@
 use super::{at, memories::constant, over_time};
 use crate::autograd::Var;
 
-/// y [B, T, D] of u [B, T, D], log_dt, d [D], c [D, N]; a = `gbt`.
+/// y [B, T, D] of u [B, T, D], log_dt, d `[D]`, c [D, N]; a = `gbt`.
 pub fn filter<'t>(u: Var<'t>, log_dt: Var<'t>, d: Var<'t>, c: Var<'t>, gbt: f64) -> Var<'t> {
     let ([b, t, channels], n) = (u.dims(), c.shape().last());
     let root = |n: usize| (2.0 * n as f64 + 1.0).sqrt();

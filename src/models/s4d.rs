@@ -11,7 +11,7 @@
 
 use crate::{autograd::Var, ops::lru_scan::lru_scan};
 
-/// The parameters: log_dt, d [D]; the others [D, N].
+/// The parameters: log_dt, d `[D]`; the others [D, N].
 pub struct Weights<'t> {
     /// ln Δ
     pub log_dt: Var<'t>,

@@ -38,7 +38,7 @@ impl<'t> Norm<'t> {
     }
 }
 
-/// o [B, T, H, K], moving S [B, H, K, K] and c [B, H, K] on: q, k, v [B, T, H, K], lr [B, T, H], row [R] for each place of a
+/// o [B, T, H, K], moving S [B, H, K, K] and c [B, H, K] on: q, k, v [B, T, H, K], lr [B, T, H], row `[R]` for each place of a
 /// mini-batch of R tokens.
 pub fn read<'t>(qkv: [Var<'t>; 3], lr: Var<'t>, row: Var<'t>, norm: Norm<'t>, state: &mut [Var<'t>; 2]) -> Var<'t> {
     let ([b, t, h, k], size) = (qkv[0].dims(), row.shape().at(0).max(1));
