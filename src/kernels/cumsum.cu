@@ -1,4 +1,4 @@
-// The running sum along an axis of n entries, of a tensor seen as [outer, n, inner], forward and on the way back.
+// The running sum along an axis of n entries, of a tensor seen as [outer, n, inner], forward and backward.
 //
 // Tiling: a row (inner = 1) has a warp, columns have a block for up to 32 of them, which shares the axis out among its
 // warps. Limited by memory: x is read once and y written once, however long the axis.

@@ -24,7 +24,7 @@ fn cumsum_forward<T: Real>(n: usize, inner: usize, x: &[T], y: &mut [T]) {
     }
 }
 
-/// dₜ (+)= Σ gᵢ over i ≥ t, kept in `sum` [inner] on the way back.
+/// dₜ (+)= Σ gᵢ over i ≥ t, kept in `sum` [inner], from the last i to the first.
 #[versions::versions]
 fn cumsum_backward<T: Real>(n: usize, inner: usize, g: &[T], d: &mut [T], sum: &mut [T], acc: bool) {
     for (g, d) in g.chunks_exact(n * inner).zip(d.chunks_exact_mut(n * inner)) {

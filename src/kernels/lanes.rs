@@ -121,7 +121,7 @@ impl Block {
         gather(s, self.states(step), v, &scale, y, Table { n: k, k: v, rs: 1, cs: k });
     }
 
-    /// The way back.
+    /// From lanes to the states.
     pub fn store_state<T: Real>(self, x: &[Lane<T>], k: usize, v: usize, step: usize, s: &mut Merged<T>) {
         scatter(x, Table { n: k, k: v, rs: 1, cs: k }, T::ONE, &self.states(step)[..self.len], v, s);
     }

@@ -34,7 +34,7 @@ pub(super) fn panels<'a, T: Real>(cpu: &'a Cpu, sizes: Sizes, w: (&'a [T], Mat))
     if cpu.products() == Products::F32 && sizes.0 >= 2 * chunk { Panels::new(cpu, chunk, w) } else { None }
 }
 
-/// What the way back reads: x, w and g [rows, O]. With a slope [rows, P, O / P], g is [rows, O / P] and multiplied by
+/// What the backward pass reads: x, w and g [rows, O]. With a slope [rows, P, O / P], g is [rows, O / P] and multiplied by
 /// each of its P parts first.
 pub(super) struct Seen<'a, T> {
     pub x: &'a [T],

@@ -1,4 +1,17 @@
 //! The kernel of [`LstmSequence`].
+//!
+//! Backwards in time, with dh the gradient of h_t from above plus the gradient that step t + 1 passes on, and dc likewise:
+//!
+//! ```text
+//! dc += dh o (1 − tanh² c_t);  dĩ = dc g i (1 − i);  df̃ = dc c_{t-1} f (1 − f);  dg̃ = dc i (1 − g²);
+//! dõ = dh tanh c_t o (1 − o);  to step t − 1: dc f and W_hhᵀ (dĩ, df̃, dg̃, dõ)
+//! ```
+//!
+//! dW_hh = Σ_{b,t} (dĩ, df̃, dg̃, dõ) h_{t-1}ᵀ is one product over all steps at the end.
+//!
+//! Where channels are few, the CPU keeps u = tanh c_t for the backward pass; elsewhere it computes u once more, which is as fast as
+//! reading it. A gate is kept so that its distance from 1 has all its digits ([`Math::keep_sigmoid`], [`Math::keep_tanh`]):
+//! a difference 1 − σ of rounded numbers has none left where the gate is saturated.
 
 mod device;
 mod narrow;

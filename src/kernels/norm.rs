@@ -21,7 +21,7 @@ use std::ops::Range;
 
 static MODULE: Module = Module::new("kernels/norm.cu", &[include_str!("norm.cu")]);
 
-/// x [rows, n] -> y; keeps mean and r [rows] for the way back. `centre` is what makes it layer norm.
+/// x [rows, n] -> y; keeps mean and r [rows] for the backward pass. `centre` is what makes it layer norm.
 #[versions::versions]
 fn forward<T: Real>(centre: bool, eps: T, x: &[T], w: &[T], b: Option<&[T]>, y: &mut [T], mean: &mut [T], r: &mut [T]) {
     let (here, n) = (avx512_here!(), w.len());

@@ -1,4 +1,14 @@
 //! The kernel of [`QuasiLstm`].
+//!
+//! c is the linear scan ([`scan`](super::scan)) of f and i z. Backwards in time, with G the gradient that step t + 1 passes on:
+//!
+//! ```text
+//! dc = dh o (1 − tanh² c_t) + G;  dx_f = dc c_{t-1} f (1 − f);  dx_i = dc z i (1 − i);  dx_z = dc i (1 − z²);
+//! dx_o = dh tanh c_t o (1 − o);  G = f dc to step t − 1
+//! ```
+//!
+//! Where channels are few, the CPU keeps u = tanh c_t for the backward pass; elsewhere it computes u once more, which is as fast as
+//! reading it. Gates are kept as in [`lstm`](super::lstm).
 
 use crate::{
     args,

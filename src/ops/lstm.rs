@@ -1,17 +1,10 @@
-//! The LSTM's recurrence over a whole sequence (Hochreiter & Schmidhuber 1997; forget gate: Gers et al. 2000), as
-//! torch's nn.LSTM computes it. x_t holds the input's share W_ih u_t + b_ih + b_hh, gates in the order i, f, g, o:
+//! The LSTM's recurrence over a whole sequence (Hochreiter & Schmidhuber 1997; forget gate: Gers et al. 2000), as torch's nn.LSTM
+//! computes it. x_t holds the input's share W_ih u_t + b_ih + b_hh, gates in the order i, f, g, o:
 //!
+//! ```text
 //! (ĩ, f̃, g̃, õ) = x_t + W_hh h_{t-1};  i, f, o = σ(ĩ, f̃, õ);  g = tanh g̃
 //! c_t = f c_{t-1} + i g;  h_t = o tanh c_t
-//!
-//! Backwards in time, with dh the gradient of h_t from above plus what step t + 1 hands back, dc likewise:
-//! dc += dh o (1 − tanh² c_t);  dĩ = dc g i (1 − i);  df̃ = dc c_{t-1} f (1 − f);  dg̃ = dc i (1 − g²);
-//! dõ = dh tanh c_t o (1 − o);  to step t − 1: dc f and W_hhᵀ (dĩ, df̃, dg̃, dõ).
-//! dW_hh = Σ_{b,t} (dĩ, df̃, dg̃, dõ) h_{t-1}ᵀ is one product over all steps at the end.
-//!
-//! Where channels are few, the CPU keeps u = tanh c_t for the way back; else it is computed once more, as fast as it is
-//! read.
-//! Gates are kept such that what they lack of 1 has its digits (`Math::keep_sigmoid`).
+//! ```
 
 use crate::{
     autograd::{Candidates, Gen, In, Op, Outs, Var},

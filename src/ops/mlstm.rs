@@ -57,7 +57,7 @@ pub struct Mlstm {
 
 /// The read Cᵀq / (max(|n·q|, e^(−m)) + ε) from Cᵀq, and n·q and m of one shape; and its divisor.
 ///
-/// Where m is negative both are multiplied by eᵐ: e^(−m) may be infinite, and the way back would have 0 · ∞. As a square,
+/// Where m is negative both are multiplied by eᵐ: e^(−m) may be infinite, and the backward pass would have 0 · ∞. As a square,
 /// since eᵐ may be too small a number where Cᵀq is a large one.
 pub fn read<'t>(num: Var<'t>, den: Var<'t>, m: Var<'t>, eps: f64) -> (Var<'t>, Var<'t>) {
     let positive = maximum(&[m, m.tape().full(m.shape(), m.dtype(), 0.0)]);

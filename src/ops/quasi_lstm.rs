@@ -1,17 +1,10 @@
-//! The quasi-LSTM: an LSTM whose gates see the input alone, so that only c is recurrent, and linearly (Bradbury et al.
-//! 2017, "Quasi-Recurrent Neural Networks", ifo-pooling; in this form in the Languini baselines). Gates in the order
-//! f, i, z, o:
+//! The quasi-LSTM: an LSTM whose gates see the input alone, so that only c is recurrent, and linearly (Bradbury et al. 2017,
+//! "Quasi-Recurrent Neural Networks", ifo-pooling; in this form in the Languini baselines). Gates in the order f, i, z, o:
 //!
+//! ```text
 //! f = σ(x_f + forget_bias);  i = σ(x_i);  z = tanh(x_z);  o = σ(x_o)
 //! c_t = f c_{t-1} + i z;  h_t = o tanh c_t
-//!
-//! c is the linear scan ([`scan`](super::scan)) of f and i z. Backwards in time, with G the
-//! gradient that step t + 1 hands back: dc = dh o (1 − tanh² c_t) + G;  dx_f = dc c_{t-1} f (1 − f);
-//! dx_i = dc z i (1 − i);  dx_z = dc i (1 − z²);  dx_o = dh tanh c_t o (1 − o);  G = f dc to step t − 1.
-//!
-//! Where channels are few the CPU keeps u = tanh c_t for the backward pass; else it computes u once more, as fast as it
-//! would be read.
-//! Gates are kept such that what they lack of 1 has its digits (`Math::keep_sigmoid`).
+//! ```
 
 use crate::{
     autograd::{Candidates, Gen, In, Op, Outs, Var},

@@ -1,6 +1,6 @@
 //! What came of an experiment, for people and for programs.
 //!
-//! [`table`] is what a program prints at its end. The rest makes a page of run directories: [`load`] reads them,
+//! [`table`](crate::train::table) is what a program prints at its end. The rest makes a page of run directories: [`load`] reads them,
 //! [`section`] sorts their runs into those that can be compared, [`figures`] says what is drawn, [`plot`] draws it, and
 //! [`html`] is the page.
 

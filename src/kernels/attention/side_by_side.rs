@@ -210,7 +210,7 @@ fn negative<T: Math, const N: usize>(g: &[Row<T, N>], o: &[Row<T, N>], starts: &
 /// twice, and what is added later instead: −top and −ln Σ to q·k_s, −δ to do·v_s.
 type Start<T> = [Lane<T>; 5];
 
-/// What the way back reads of a block of heads: rows of each query, in `starts` what else there is of it, and of each key.
+/// What the backward pass reads of a block of heads: the rows of each query and key, and in `starts` the query's scalars.
 struct Given<'a, T, const N: usize> {
     q: &'a [Row<T, N>],
     g: &'a [Row<T, N>],

@@ -207,7 +207,7 @@ fn lanes_back<T: Real, const M: usize, const N: usize>(
     put(dx, 0, 0, i, sum, acc);
 }
 
-/// The way back of M taps from j on, input by input.
+/// The backward pass of M taps from j on, input by input.
 #[inline(always)]
 fn by_rows_back<T: Real, const M: usize>(j: usize, x: Inputs<T>, g: &[T], to: &mut Outputs<T>) {
     let Sizes { t: steps, d, .. } = x.s;

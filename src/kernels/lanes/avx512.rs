@@ -124,7 +124,7 @@ pub unsafe fn gather(
     }
 }
 
-/// The way back for the first lanes, as many as `at` has: y's rows become lanes times `scale`, or get them added.
+/// From lanes to rows for the first lanes, as many as `at` has: y's rows become lanes times `scale`, or get them added.
 ///
 /// # Safety
 /// As [`gather`], the other way round.

@@ -23,7 +23,7 @@ fn quarter(x: &[f32; L], g: usize) -> __m128 {
     unsafe { _mm_loadu_ps(x.as_ptr()) }
 }
 
-/// The way back.
+/// From lanes to rows.
 #[inline(always)]
 fn put(y: &mut [f32; L], g: usize, v: __m128) {
     let y = &mut y[4 * g..][..4];
@@ -125,7 +125,7 @@ pub unsafe fn gather(
     }
 }
 
-/// The way back for the first lanes, as many as `at` has: y's rows become lanes times `scale`, or get them added.
+/// From lanes to rows for the first lanes, as many as `at` has: y's rows become lanes times `scale`, or get them added.
 ///
 /// # Safety
 /// As [`gather`], the other way round.

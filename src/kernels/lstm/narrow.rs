@@ -2,7 +2,7 @@
 //! their products, whose sums stay in registers, and one function is computed for all of them before the next, so that
 //! where one waits for itself the others go on.
 //!
-//! What is kept for the way back lies as it is computed, a group after another, of each step the four gates of all R
+//! What is kept for the backward pass lies as it is computed, a group after another, of each step the four gates of all R
 //! sequences [4, R, D] and their c and u [R, D]. In rows of [B, T, ..] the sequences are often a power of two apart, for
 //! which a cache has few places.
 

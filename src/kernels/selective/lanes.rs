@@ -166,7 +166,7 @@ struct Seen<'a, T> {
     dy: &'a [Lane<T>],
 }
 
-/// The way back: `grad` comes in as G from behind these steps and leaves as G of the first, `da` is added to. Σ g b and
+/// The backward pass: `grad` comes in as G from behind these steps and leaves as G of the first, `da` is added to. Σ g b and
 /// Σ q a of every step are written by the first states and added to by the others; the lanes' shares of db and dc, of every
 /// step and state, are added to if `add`, else written. What is written comes as arguments, not in a struct: the compiler
 /// knows of arguments only that they do not overlap.

@@ -79,7 +79,7 @@ impl Plan {
         load(self, part, x, y);
     }
 
-    /// The way back, adding if `acc`.
+    /// From lanes to tensors, adding if `acc`.
     pub fn store<T: Real>(self, part: Part, y: &[Lane<T>], x: &mut [T], acc: bool) {
         store(self, part, y, x, acc);
     }
@@ -108,7 +108,7 @@ impl Plan {
         }
     }
 
-    /// The way back, adding if `acc`.
+    /// From lanes to tensors, adding if `acc`.
     pub fn store_state<T: Real>(self, first: usize, y: &[Lane<T>], x: &mut [T], one: bool, acc: bool) {
         let n = self.z.n;
         for p in self.pieces(first) {
