@@ -33,7 +33,8 @@ def source(op):
     """The file of `impl Kernel for op`, written out or by a macro over several ops."""
     files = sorted(Path("src/kernels").rglob("*.rs"))
     texts = {f: f.read_text() for f in files}
-    own = [f for f in files if re.search(rf"impl Kernel for {op}\b", texts[f])]
+    # One of several kernels is that of a schedule of the op, or of ops that have a rule in common.
+    own = [f for f in files if re.search(rf"Kernel for (Schedule<)?{op}\b|impl Rule for {op}\b", texts[f])]
     by_macro = [f for f in files if "impl Kernel for $Op" in texts[f] and re.search(rf"\b{op}\b", texts[f])]
     return (own + by_macro)[0]
 
