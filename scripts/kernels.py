@@ -25,7 +25,7 @@ WHY = {
     "src/kernels/gemm": "vectors of one instruction set, loaded and stored through pointers into a matrix whose rows lie apart",
     "src/kernels/lanes": "vectors of one instruction set: their functions may be called only where the processor has it",
     "src/cuda": "calls of the driver, of NVRTC, of cuBLAS and of the emulator, and device memory that a kernel writes",
-    "other": "a prefetch, and a test that says that the processor has AVX-512",
+    "other": "arithmetic on vectors (`vector.rs`), a prefetch, and a test that says that the processor has AVX-512",
 }
 
 
@@ -125,6 +125,8 @@ def markdown(result, kernels):
     most = lambda name: max((r[name] for r in found.values() if name in r), default=None)
     modules = {}
     for op, kind in kernels.items():
+        if any(name.startswith(f"{op}.") for name in kernels):
+            continue  # the name of an op stands for its several kernels, which have rows of their own
         modules.setdefault(lines(kind), []).append(op)
     rows, small, never = [], [], []
     for (module, rust, cuda), ops in sorted(modules.items(), key=lambda m: -m[0][1]):
