@@ -329,6 +329,7 @@ fn train_to_end(
         }
     };
     if let Some(experiment) = job.dir.as_deref().and_then(Path::parent) {
+        told.lock.map_or(Ok(()), |lock| lock.check("this run is not begun"))?;
         record_made_by(experiment, trainer.tape.cx())?;
     }
     trainer.share(cores);
