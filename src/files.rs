@@ -4,7 +4,11 @@ use crate::{
     error::{Error, Result, bytes as size},
     tensor::available,
 };
-use std::{fs::File, io::Read, path::Path};
+use std::{
+    fs::{File, Metadata},
+    io::Read,
+    path::Path,
+};
 
 /// The most bytes of a configuration.
 pub const CONFIG: u64 = 1 << 20;
@@ -17,19 +21,35 @@ pub fn tensors() -> u64 {
     available() as u64
 }
 
-/// Open a regular file. A pipe, a device or a directory is none: some have no end, and others wait for ever.
+/// Open a regular file, or a pipe that the shell has opened for this process: `<(command)` in a command line. Another pipe,
+/// a device or a directory is refused: some have no end, and others wait for ever.
 ///
 /// # Errors
 /// When it is not there, or is none, or has more than `most` bytes.
 pub fn open(path: &Path, most: u64) -> Result<File> {
-    // A pipe that is opened waits for whoever writes into it.
+    // A named pipe waits until somebody opens it to write.
     let about = path.metadata().map_err(Error::io(path))?;
-    if !about.is_file() {
+    if !about.is_file() && !is_own_pipe(path, &about) {
         let what = if about.is_dir() { "a directory" } else { "a device or a pipe" };
         return Err(Error::format(path, format!("{what}, not a regular file, so it is not read")));
     }
     check(path, about.len(), most)?;
     File::open(path).map_err(Error::io(path))
+}
+
+/// Whether this is a pipe among the files that this process has open.
+fn is_own_pipe(path: &Path, about: &Metadata) -> bool {
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::FileTypeExt;
+        about.file_type().is_fifo()
+            && ["/dev/fd", "/proc/self/fd"].iter().any(|dir| path.parent() == Some(Path::new(dir)))
+    }
+    #[cfg(not(unix))]
+    {
+        let _ = (path, about);
+        false
+    }
 }
 
 /// What is in a regular file.
