@@ -7,6 +7,8 @@ import time
 
 MODELS = "lstm quasi_lstm lru linear_transformer gpt delta_net mamba".split()
 WIDE = "slstm mlstm gated_delta_net delta_product".split()  # at the wide sizes alone
+MEMORIES = "gla kda rwkv7 mamba2".split()  # at d64 and LONG
+LONG = "T1024"
 SIZES = {
     "T32": "published sizes, B=32, T=32",
     "T256": "published sizes, B=32, T=256",
@@ -25,12 +27,13 @@ def sizes(mixer, size):
         c |= {"B": 32, "T": int(size[1:]), "width": 4, "head_dim": 4, "mlp": 8, "state": 8, "conv": 0, "dt_rank": 1}
         own = {"lru": {"width": 128, "state": 4, "mlp": 0}, "mamba": {"mlp": 0, "conv": 3}}
     else:
-        d = int(size[1:])
-        c |= {"B": 128, "T": 32, "width": d, "head_dim": d // 4, "mlp": 4 * d, "state": 16, "conv": 0, "dt_rank": d // 16}
+        d, batch = (64, {"B": 8, "T": 1024}) if size == LONG else (int(size[1:]), {"B": 128, "T": 32})
+        c |= batch | {"width": d, "head_dim": d // 4, "mlp": 4 * d, "state": 16, "conv": 0, "dt_rank": d // 16}
         own = {
             "lstm": {"mlp": 0}, "quasi_lstm": {"mlp": 0}, "lru": {"state": d}, "mamba": {"mlp": 0, "conv": 4},
             # The xLSTM's blocks: 4 d² weights beside the sLSTM; an inner width of 2 d.
             "slstm": {"mlp": 2 * d, "conv": 4}, "mlstm": {"mlp": 0, "conv": 4, "head_dim": d // 2},
+            "mamba2": {"mlp": 0, "conv": 4, "head_dim": d // 2},
         }
     return c | own.get(mixer, {})
 

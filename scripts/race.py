@@ -23,12 +23,12 @@ from datetime import date
 sys.dont_write_bytecode = True
 os.chdir(os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
 import race_jax
-from cells import MODELS, SIZES, Program, build, processor, sizes, toml
+from cells import LONG, MEMORIES, MODELS, SIZES, Program, build, processor, sizes, toml
 from marks import insert
 
 NAMES = {
     "lstm": "LSTM", "quasi_lstm": "quasi-LSTM", "lru": "LRU", "linear_transformer": "linear transformer", "gpt": "GPT",
-    "delta_net": "DeltaNet", "mamba": "Mamba",
+    "delta_net": "DeltaNet", "mamba": "Mamba", "gla": "GLA", "kda": "KDA", "rwkv7": "RWKV-7", "mamba2": "Mamba-2",
 }
 # The pages that were given back are faulted in anew in every step: all keep them, and in pages of 2 MB.
 MALLOC = {
@@ -40,13 +40,13 @@ EAGER = {
     "lstm": ["nn.LSTM"], "quasi_lstm": ["scan in one function"], "lru": ["chunks of 32", "scan in one function"],
     "linear_transformer": ["masked product", "chunks of 32"], "gpt": ["scaled_dot_product_attention", "softmax"],
     "delta_net": ["chunks of 32"], "mamba": ["scan in one function", "selective scan in one function"],
-}
+} | {mixer: ["chunks of 32", "recurrence"] for mixer in MEMORIES}
 # What torch.compile is given. It unrolls loops: those over 256 steps it would compile for hours.
 COMPILED = {
     "lstm": ["unbind loop", "nn.LSTM"], "quasi_lstm": ["unbind loop", "scan in one function"], "lru": ["chunks of 32", "scan in one function"],
     "linear_transformer": ["masked product", "chunks of 32"], "gpt": ["softmax", "scaled_dot_product_attention"],
     "delta_net": ["chunks of 32"], "mamba": ["unbind loop", "scan in one function"],
-}
+} | {mixer: ["chunks of 32", "recurrence"] for mixer in MEMORIES}
 
 
 def python():
@@ -86,12 +86,13 @@ class Competitor:
 
 def of_torch(python, name, ways, c, path, options):
     """The fastest of the ways that these sizes allow."""
-    ways = [w for w in ways if c["T"] <= 32 or "loop" not in w]
+    compiled = name == "compiled"
+    ways = [w for w in ways if c["T"] <= 32 or "loop" not in w and not (compiled and w == "recurrence")]
     ways = [w for w in ways if w != "masked product" or c["T"] <= 32] or ways
     found = []
     for way in ways:
         program = Program(python, "scripts/race_torch.py", **MALLOC, TORCHINDUCTOR_COMPILE_THREADS="1")
-        request = {"open": c, "way": way, "compiled": name == "compiled", "weights": path}
+        request = {"open": c, "way": way, "compiled": compiled, "weights": path}
         it = Competitor(name, program, way, request)
         it.warm(options.sample_ms)
         if len(ways) > 1:
@@ -113,10 +114,11 @@ def cell(python, mixer, size, options, directory):
     all_ = [Competitor("ours", ours, "", {"open": "it", "config": toml(c)})]
     all_.append(of_torch(python, "eager", EAGER[mixer], c, path, options))
     all_.append(of_torch(python, "compiled", COMPILED[mixer], c, path, options))
-    way = race_jax.way(mixer, size)
-    program = Program(python, "scripts/race_jax.py", **MALLOC, **race_jax.environment(way))
-    request = {"open": c, "way": way, "weights": path}
-    all_.append(Competitor("jax", program, race_jax.said(way), request, way[2]))
+    if mixer in race_jax.WAYS:
+        way = race_jax.way(mixer, size)
+        program = Program(python, "scripts/race_jax.py", **MALLOC, **race_jax.environment(way))
+        request = {"open": c, "way": way, "weights": path}
+        all_.append(Competitor("jax", program, race_jax.said(way), request, way[2]))
     for one in all_:
         one.warm(options.sample_ms)
     for _ in range(options.rounds):
@@ -133,17 +135,17 @@ def ms(x):
 
 def markdown(result):
     rows, short = [], []
-    for size in SIZES:
-        for mixer in MODELS:
+    for size in [*SIZES, LONG]:
+        for mixer in MODELS + MEMORIES:
             found = result["cells"].get(f"{size} {mixer}")
             if not found:
                 continue
             ours = found["ours"]["ms"]
             row = [f"{size} {NAMES[mixer]}", f"**{ms(ours)}** ({ms(found['ours']['low'])}–{ms(found['ours']['high'])})"]
             for name in ("eager", "compiled", "jax"):
-                it = found[name]
-                row.append(f"{ms(it['ms'])}, **{it['ms'] / ours:.2f}×**: {it['way']}")
-            short += [f"{row[0]} ({name})" for name in ("eager", "compiled", "jax") if found[name]["ms"] <= ours]
+                it = found.get(name)
+                row.append(f"{ms(it['ms'])}, **{it['ms'] / ours:.2f}×**: {it['way']}" if it else "–")
+            short += [f"{row[0]} ({name})" for name, it in found.items() if name != "ours" and it["ms"] <= ours]
             rows.append(f"| {' | '.join(row)} |")
     worst = max(it["off"] or 0 for found in result["cells"].values() for it in found.values())
     ahead = f"Ours is ahead in all {len(rows)}." if not short else f"Ours is not ahead in {', '.join(short)}."
@@ -164,8 +166,8 @@ of a loss or gradient from ours is {worst:.0e}. {ahead}
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--cells", default=",".join(SIZES))
-    parser.add_argument("--models", default=",".join(MODELS))
+    parser.add_argument("--cells", default=",".join([*SIZES, LONG]))
+    parser.add_argument("--models", default=",".join(MODELS + MEMORIES))
     parser.add_argument("--rounds", type=int, default=6)
     parser.add_argument("--sample-ms", type=float, default=60, help="how long a sample takes at least")
     parser.add_argument("--json", default="target/race.json")
@@ -190,6 +192,8 @@ def main():
     with tempfile.TemporaryDirectory() as directory:
         for size in options.cells.split(","):
             for mixer in options.models.split(","):
+                if (mixer in MEMORIES and size not in ("d64", LONG)) or (mixer in MODELS and size == LONG):
+                    continue
                 found = result["cells"][f"{size} {mixer}"] = cell(with_them, mixer, size, options, directory)
                 print(size, mixer, *[f"{n} {ms(it['ms'])} {it['way']}" for n, it in found.items()], sep="; ", file=sys.stderr, flush=True)
                 with open(options.json, "w") as f:

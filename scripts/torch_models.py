@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+import torch_memories
 from torch_parts import causal_conv, gated_scan, heads, lstm, merge, selective_scan
 
 
@@ -265,7 +266,7 @@ class Mamba:
     }
 
 
-MIXERS = {
+MIXERS = torch_memories.MIXERS | {
     "lstm": Lstm, "quasi_lstm": QuasiLstm, "lru": Lru, "linear_transformer": LinearTransformer, "gpt": Gpt,
     "delta_net": DeltaNet, "mamba": Mamba,
 }
