@@ -10,7 +10,12 @@ use tapezoo::{
     autograd::{Gen, Tape},
     models::{self, Form, Model},
     tensor::{DType, Device, Tensor},
-    train::{Trainer, checkpoint, config::TrainConfig, on_device::Graphs, rundir::Written},
+    train::{
+        Trainer,
+        checkpoint::{self, Written},
+        config::TrainConfig,
+        on_device::Graphs,
+    },
     verify::{check_file, tolerance},
 };
 

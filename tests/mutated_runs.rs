@@ -17,10 +17,11 @@ use tapezoo::{
     report::report,
     rng::Rng,
     train::{
-        Trainer, checkpoint,
+        Trainer,
+        checkpoint::{self, Written},
         config::TrainConfig,
         jobs::run_all,
-        rundir::{self, Found, Held, RunDir, Written},
+        rundir::{self, Found, Held, RunDir},
     },
 };
 
@@ -68,7 +69,7 @@ impl Place {
     fn load(&self, bytes: &[u8]) -> Result<usize, String> {
         let path = self.run(rundir::CHECKPOINT);
         fs::write(&path, bytes).unwrap();
-        let own = checkpoint::configuration(&path, &config(), "lstm").unwrap();
+        let own = rundir::configuration_of(&self.run(""), &config(), "lstm").unwrap();
         assert_eq!(own.parts(), 2, "the number of parts is the configuration's");
         let loaded = checkpoint::load(&path, &own, 3);
         loaded.map(|(trainer, _)| trainer.steps()).map_err(|e| e.to_string())
@@ -235,7 +236,7 @@ fn a_damaged_result_is_an_error_or_another_result_but_no_panic() {
             Ok(_) => panic!("case {case}: the result is not seen"),
             Err(e) => assert!(e.to_string().contains("delete it to repeat this run"), "case {case}: {e}"),
         }
-        checkpoint::configuration(&place.run(rundir::CHECKPOINT), &config(), "lstm").unwrap();
+        rundir::configuration_of(&run, &config(), "lstm").unwrap();
     }
     // A score that cannot be.
     for x in [7.0, -0.25] {

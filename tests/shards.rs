@@ -7,10 +7,11 @@ use tapezoo::{
     inspect::source,
     models,
     train::{
-        Trainer, checkpoint,
+        Trainer,
+        checkpoint::{self, Written},
         config::TrainConfig,
         jobs::{jobs, run_all},
-        rundir::{self, RunDir, Written},
+        rundir::{self, RunDir},
         shards::Cores,
     },
 };
@@ -173,7 +174,7 @@ fn a_run_goes_on_in_as_many_parts_as_it_began_in() {
     let of = |more: &str| load(&format!("seed = 7\nbatch = 32\ntrain_len = 32\n{more}")).unwrap();
     let begun = of("shards = 1").for_model("slstm").unwrap();
     checkpoint::save(&path, &mut Trainer::new(&begun, 7).unwrap(), Written::default(), Duration::ZERO).unwrap();
-    let parts = |more: &str| checkpoint::configuration(&path, &of(more), "slstm").unwrap();
+    let parts = |more: &str| rundir::configuration_of(dir.path(), &of(more), "slstm").unwrap();
     for (more, n) in [
         ("", 1),
         ("shards = 2", 2),
@@ -183,7 +184,7 @@ fn a_run_goes_on_in_as_many_parts_as_it_began_in() {
         assert_eq!(parts(more).parts(), n, "{more}");
         assert_eq!(checkpoint::load(&path, &parts(more), 7).is_ok(), n == 1, "{more}");
     }
-    let anew = checkpoint::configuration(&dir.path().join("none"), &of(""), "slstm").unwrap();
+    let anew = rundir::configuration_of(&dir.path().join("none"), &of(""), "slstm").unwrap();
     assert_eq!(anew.parts(), 2);
 
     // The same holds for the runs of a directory and for `inspect`.

@@ -11,9 +11,9 @@ use tapezoo::{
     models,
     tensor::{DType, Tensor},
     train::{
-        Accuracy, Scores, Step, Trainer, Watch,
+        Accuracy, RunReport, Scores, Step, Trainer, Watch,
         config::{PRESETS, TrainConfig},
-        jobs::{RunReport, run_all},
+        jobs::run_all,
         optimizer::{Adam, AdamConfig, Rule, clip},
         rundir::{self, RunDir},
         schedule::{Schedule, Shape},

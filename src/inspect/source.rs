@@ -205,7 +205,7 @@ pub fn checkpoint(dir: &Path) -> Result<Source> {
     let all = rundir::configuration(&experiment)?;
     let of = rundir::of(&experiment, &model, seed);
     let (weights, saved) = (of.join(rundir::WEIGHTS), of.join(rundir::CHECKPOINT));
-    let own = checkpoint::configuration(&saved, &all, &model)?;
+    let own = rundir::configuration_of(&of, &all, &model)?;
     let config = TrainConfig { device: Device::Cpu, dtype: own.dtype.real(), ..own.clone() };
     let name = format!("{model}, seed {seed}");
     if files::is_there(&weights) {

@@ -1,4 +1,8 @@
 //! Training, to be read from top to bottom: [`train`] is the loop, [`Trainer::step`] one step of it.
+//!
+//! Of its modules, too, each knows those before it, and those on a level with it:
+//! interrupt, lock, outcome, presets, schedule, whole ← optimizer ← on_device ← capacity, config ← data, evaluate, profile,
+//! shards, standing, table ← checkpoint ← rundir ← jobs ← sweep.
 
 pub mod capacity;
 pub mod checkpoint;
@@ -10,6 +14,7 @@ pub mod jobs;
 mod lock;
 pub mod on_device;
 pub mod optimizer;
+mod outcome;
 mod presets;
 mod profile;
 pub mod rundir;
@@ -18,23 +23,25 @@ pub mod shards;
 pub mod standing;
 pub mod sweep;
 pub mod table;
+mod whole;
 
 use crate::{
     autograd::{Tape, Var},
     cuda,
     error::{Error, Result},
     models::{Bound, Form, Model},
-    tasks::{Batch, IGNORE, Len},
+    tasks::{Batch, IGNORE},
     tensor::{DType, Device, Tensor},
 };
 use config::TrainConfig;
 use data::Data;
 use on_device::{Feed, Graphs, OnDevice};
 use optimizer::{Adam, Window, clip, windows};
+pub use outcome::{Accuracy, RunReport, Scores};
 use serde::Serialize;
 use shards::{Cores, Shards};
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::HashMap,
     time::{Duration, Instant},
 };
 
@@ -50,12 +57,6 @@ pub struct Step {
     /// The learning rate.
     pub lr: f64,
 }
-
-/// Accuracy over all positions, at each length.
-pub type Accuracy = Vec<(Len, f64)>;
-
-/// What else a task is judged by ([`Task::metrics`](crate::tasks::Task::metrics)), by name, at each length.
-pub type Scores = BTreeMap<String, Accuracy>;
 
 /// Somebody who watches a run. Watching changes nothing.
 pub trait Watch {
