@@ -15,7 +15,7 @@ STEP_TIME, JSON = "target/release/examples/step_time", "target/kernels.json"
 OTHERS = {
     "AVX-512 (AVX2 instead)": ({}, {"TAPEZOO_SIMD": "avx2"}),
     "all SIMD (plain loops instead)": ({}, {"TAPEZOO_SIMD": "plain"}),
-    "a batch in parts that fit the cache (one part)": ({"shards": 1}, {}),
+    "a batch in parts that fit the cache (one part)": ({"micro_batches": 1}, {}),
     "`--products bf16` (a step with it over one in f32)": ({"products": "bf16"}, {}),
 }
 # Before kernels were apart from ops, in the folders that these came from: blocks, functions.

@@ -187,7 +187,8 @@ fn known_kernels(text: &str) -> std::result::Result<Kernels, String> {
 #[derive(Args, Clone, Debug, Default)]
 #[command(next_help_heading = "The machine")]
 struct Machine {
-    /// How the mixers are computed: recurrent, parallel, chunked, chunked:16, fused [default: the fastest of each]
+    /// How the mixers are computed: recurrent, parallel, chunked, scan, fused; chunked:16 in chunks of 16 steps, scan:16 in
+    /// pieces of 16 [default: the fastest of each]
     #[arg(long, value_name = "FORM")]
     form: Option<Form>,
     /// Where to compute: auto, cpu, cuda, cuda:N; emulated runs CUDA kernels on the CPU, to test and debug them.
@@ -208,6 +209,9 @@ struct Machine {
     /// 1024 tokens each, or 2048 of width below 8, and half as many of sLSTM and mLSTM [default: what the preset says, or
     /// auto]
     #[arg(long, value_name = "N")]
+    micro_batches: Option<Parts>,
+    /// The old name of --micro-batches.
+    #[arg(long, value_name = "N", hide = true, conflicts_with = "micro_batches")]
     shards: Option<Parts>,
     /// How many runs go side by side; results do not depend on it [default: the number of cores]
     #[arg(long, value_name = "N", value_parser = whole)]
@@ -387,7 +391,7 @@ impl TrainArgs {
         top.set("dtype", machine.dtype.map(|x| x.to_string())).set("max_len", sizes.max_len);
         top.set("products", machine.products.map(|x| x.to_string()))
             .set("kernels", machine.kernels.kernels.map(|x| x.to_string()))
-            .set("shards", machine.shards.map(toml::Value::from));
+            .set("micro_batches", machine.micro_batches.or(machine.shards).map(toml::Value::from));
 
         let mut model = Flags::default();
         model.set("layers", sizes.layers).set("width", sizes.width).set("heads", sizes.heads);

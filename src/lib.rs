@@ -35,7 +35,8 @@
 //! - **parallel**: the form that computes all positions at once, by an associative scan or a masked product.
 //! - **chunked**: the form that is parallel within chunks of C steps, and recurrent from chunk to chunk.
 //! - **fused**: the form that is one op over all steps.
-//! - **scan**: a recurrence h_t = a_t h_{t-1} + x_t over a sequence; an associative scan computes it in log T rounds.
+//! - **scan**: a recurrence h_t = a_t h_{t-1} + x_t over a sequence; an associative scan computes it in log T rounds. The
+//!   form `scan` is one op, in pieces of C steps.
 //! - **transition**: the linear map from one state to the next. Its eigenvalues decide what the mixer can track.
 //! - **decay**: a factor in (0, 1) by which a step multiplies the state.
 //! - **gate**: a factor, computed from the input, for how much a step keeps, writes or reads.

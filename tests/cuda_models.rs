@@ -152,7 +152,7 @@ fn what_bf16_is_not_for_is_said() {
         assert!(parts.iter().all(|part| error.contains(part)), "{flags}: {error}");
     };
     refuses("dtype = 'bf16'\ndevice = 'cpu'", &["dtype bf16", "device cuda or emulated", "f32 or f64"]);
-    refuses("dtype = 'bf16'\ndevice = 'emulated'\nform = 'recurrent'", &["form recurrent", "chunked or fused"]);
+    refuses("dtype = 'bf16'\ndevice = 'emulated'\nform = 'recurrent'", &["form recurrent", "scan, chunked or fused"]);
     let published = "dtype = 'bf16'\ndevice = 'emulated'\n[model]\nvariant = 'published'";
     refuses(published, &["dtype bf16", "variant = \"clean\""]);
 }

@@ -26,7 +26,7 @@ use tapezoo::{
 };
 
 const CONFIG: &str = "models = ['lstm']\nseed = 3\nsteps = 8\nbatch = 4\ntrain_len = 4\neval_lens = [4]\n\
-    eval_batches = 1\neval_batch = 2\nlog_every = 2\neval_every = 2\nshards = 2\n\
+    eval_batches = 1\neval_batch = 2\nlog_every = 2\neval_every = 2\nmicro_batches = 2\n\
     [model]\nlayers = 1\nwidth = 4\nmlp = 4";
 
 fn cases() -> usize {
@@ -190,14 +190,26 @@ fn every_number_of_a_checkpoint_is_checked() {
         assert!(about.config.contains(a), "{}", about.config);
         Value::from(about.config.replace(a, b))
     };
+    // As earlier versions called it.
+    let old_name = config("micro_batches = 2", "shards = 2");
+    assert_eq!(place.load(&with(&good, "config", old_name)), Ok(5));
+    fs::write(place.run(rundir::CHECKPOINT), &good).unwrap();
     for (key, value, words) in [
         ("step", 9.into(), "step 9 of a run of 8"),
         ("step", u64::MAX.into(), "of a run of 8"),
         ("seed", 4.into(), "a checkpoint of seed 4, and this is seed 3"),
         ("training_s", (-1.0).into(), "training_s -1"),
         ("wall_s", 1e300.into(), "wall_s 1"),
-        ("config", config("shards = 2", "shards = 1000000000"), "shards is 1000000000 there, and 2 here"),
-        ("config", config("shards = 2", "shards = 9223372036854775807"), "shards is 9223372036854775807 there"),
+        (
+            "config",
+            config("micro_batches = 2", "micro_batches = 1000000000"),
+            "micro_batches is 1000000000 there, and 2 here",
+        ),
+        (
+            "config",
+            config("micro_batches = 2", "micro_batches = 9223372036854775807"),
+            "micro_batches is 9223372036854775807 there",
+        ),
         ("config", config("lr = ", "lr = 1"), "lr is 1"),
         ("mixer", "gpt".into(), "mixer is \"gpt\" there, and \"lstm\" here"),
     ] {

@@ -140,7 +140,7 @@ fn the_loss_of_every_mixer_goes_down() {
 
 #[test]
 fn no_step_after_the_second_allocates_a_buffer() {
-    for (name, more) in models::names().into_iter().flat_map(|name| [(name, ""), (name, "shards = 3")]) {
+    for (name, more) in models::names().into_iter().flat_map(|name| [(name, ""), (name, "micro_batches = 3")]) {
         let mut trainer = Trainer::new(&config(more).for_model(name).unwrap(), 0).unwrap();
         (0..2).for_each(|_| assert!(trainer.step().unwrap().loss.is_finite()));
         let before = trainer.fresh_buffers();

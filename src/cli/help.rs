@@ -1,5 +1,6 @@
 //! Reading the command line, with the values of presets in `--help`.
 
+use super::say;
 use crate::train::config::{plain, preset_table};
 use clap::{CommandFactory, FromArgMatches, builder::PossibleValuesParser};
 use toml::Value;
@@ -18,7 +19,11 @@ pub fn parse<P: CommandFactory + FromArgMatches>(presets: &[&'static str]) -> P 
             preset_values(presets, &id).map_or(arg.clone(), |values| arg.help(format!("{help} [{values}]")))
         });
     }
-    P::from_arg_matches(&command.get_matches()).unwrap_or_else(|e| e.exit())
+    let matches = command.get_matches();
+    if matches.try_contains_id("shards").is_ok_and(|given| given) {
+        say("warning", "--shards is the old name of --micro-batches");
+    }
+    P::from_arg_matches(&matches).unwrap_or_else(|e| e.exit())
 }
 
 /// "default: 2000, published: 40000"; of presets that all say the same, only the first.

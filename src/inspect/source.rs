@@ -83,7 +83,7 @@ const NOT_HERE: [(&str, &str); 15] = [
 ];
 
 /// Keys without effect where nothing is trained.
-const OF_TRAINING: [&str; 16] = [
+const OF_TRAINING: [&str; 17] = [
     "lr",
     "optimizer",
     "betas",
@@ -96,6 +96,7 @@ const OF_TRAINING: [&str; 16] = [
     "min_lr_fraction",
     "clip",
     "curriculum",
+    "micro_batches",
     "shards",
     "products",
     "eval_batches",

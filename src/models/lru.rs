@@ -20,7 +20,7 @@
 //! |---|---|---|
 //! | recurrent | O(T N) | T |
 //! | parallel | O(T N log T): associative scan | log T |
-//! | chunked | O(T N): local scans of C steps, then the carries times λ¹ … λᶜ | C + T / C |
+//! | scan | O(T N): local scans of C steps, then the carries times λ¹ … λᶜ | C + T / C |
 
 use super::{Bound, Form, Init, Mixer, ModelConfig, P, State, at, over_time, split};
 use crate::{
@@ -30,7 +30,7 @@ use crate::{
     tensor::Shape,
 };
 
-pub use crate::ops::scan::{lru_scan as chunked, lru_scan_parallel as parallel};
+pub use crate::ops::scan::{lru_scan as scan, lru_scan_parallel as parallel};
 
 /// A complex tensor: real and imaginary part.
 pub type Complex<'t> = (Var<'t>, Var<'t>);
@@ -138,9 +138,9 @@ impl Layer {
 }
 
 impl Mixer for Layer {
-    // On a CPU a scan is fastest as one long chunk.
+    // On a CPU a scan is fastest as one long piece.
     fn forms(&self) -> Vec<Form> {
-        vec![Form::Recurrent, Form::Parallel, Form::Chunked(256)]
+        vec![Form::Recurrent, Form::Parallel, Form::Scan(256)]
     }
 
     fn state(&self, b: usize) -> Vec<(&'static str, Shape)> {
@@ -156,7 +156,7 @@ impl Mixer for Layer {
     fn sequence<'t>(&self, p: &Bound<'t>, u: Var<'t>, state: &mut State<'t>, form: Form) -> Var<'t> {
         let (lambda, x, h0) = (self.lambda(p), self.inputs(p, u), (state.s[0], state.s[1])); // x [B, T, 2N]
         let (h, last) = match form {
-            Form::Chunked(chunk) => lru_scan_joined(lambda, x, h0, chunk),
+            Form::Scan(chunk) => lru_scan_joined(lambda, x, h0, chunk),
             _ => {
                 let [re, im] = split(x);
                 let (h, last) = parallel(lambda, (re, im), h0);

@@ -54,21 +54,43 @@ pub enum Form {
     Parallel,
     /// Hand-written: parallel within chunks of this many steps, recurrent between them.
     Chunked(usize),
+    /// Hand-written: a scan in one op, in pieces of this many steps. A device computes the pieces side by side; Mamba's keeps
+    /// the states between them for the backward pass, and computes the others again.
+    Scan(usize),
     /// Hand-written: one kernel over all steps.
     Fused,
 }
 
 impl Form {
-    /// The chunk size of `chunked` without a number.
+    /// The steps of `chunked` and `scan` without a number.
     pub const CHUNK: usize = 32;
 
-    /// The name without the chunk size.
+    /// The name without the number of steps.
     pub fn kind(self) -> &'static str {
         match self {
             Form::Recurrent => "recurrent",
             Form::Parallel => "parallel",
             Form::Chunked(_) => "chunked",
+            Form::Scan(_) => "scan",
             Form::Fused => "fused",
+        }
+    }
+
+    /// The same form with chunks or pieces of so many steps, if it has them.
+    pub fn with_steps(self, steps: usize) -> Form {
+        match self {
+            Form::Chunked(_) => Form::Chunked(steps),
+            Form::Scan(_) => Form::Scan(steps),
+            other => other,
+        }
+    }
+
+    /// The one of these forms that is meant: earlier versions called a scan chunked.
+    pub fn among(self, forms: &[Form]) -> Form {
+        let has = |kind: &str| forms.iter().any(|form| form.kind() == kind);
+        match self {
+            Form::Chunked(steps) if has("scan") && !has("chunked") => Form::Scan(steps),
+            form => form,
         }
     }
 }
@@ -76,7 +98,7 @@ impl Form {
 impl fmt::Display for Form {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
         match self {
-            Form::Chunked(c) => write!(f, "chunked:{c}"),
+            Form::Chunked(steps) | Form::Scan(steps) => write!(f, "{}:{steps}", self.kind()),
             other => f.write_str(other.kind()),
         }
     }
@@ -85,16 +107,22 @@ impl fmt::Display for Form {
 impl FromStr for Form {
     type Err = String;
     fn from_str(s: &str) -> std::result::Result<Form, String> {
-        match s.split_once(':') {
-            None if s == "recurrent" => Ok(Form::Recurrent),
-            None if s == "parallel" => Ok(Form::Parallel),
-            None if s == "chunked" => Ok(Form::Chunked(Form::CHUNK)),
-            None if s == "fused" => Ok(Form::Fused),
-            Some(("chunked", c)) => match c.parse() {
-                Ok(c) if c > 0 => Ok(Form::Chunked(c)),
-                _ => Err(format!("form '{s}': the chunk '{c}' is not a number of steps from 1")),
-            },
-            _ => Err(format!("unknown form '{s}': expected recurrent, parallel, chunked, chunked:STEPS or fused")),
+        let (kind, steps) = s.split_once(':').map_or((s, None), |(kind, steps)| (kind, Some(steps)));
+        let form = match (kind, steps) {
+            ("recurrent", None) => Form::Recurrent,
+            ("parallel", None) => Form::Parallel,
+            ("chunked", _) => Form::Chunked(Form::CHUNK),
+            ("scan", _) => Form::Scan(Form::CHUNK),
+            ("fused", None) => Form::Fused,
+            _ => {
+                let expected = "recurrent, parallel, chunked, chunked:STEPS, scan, scan:STEPS or fused";
+                return Err(format!("unknown form '{s}': expected {expected}"));
+            }
+        };
+        match steps.map(str::parse) {
+            None => Ok(form),
+            Some(Ok(steps)) if steps > 0 => Ok(form.with_steps(steps)),
+            _ => Err(format!("form '{s}': expected a number of steps from 1 behind the colon")),
         }
     }
 }
@@ -300,13 +328,24 @@ fn any_size(build: Build) -> Result<Box<dyn Mixer>> {
     build(&ModelConfig::default(), &mut Init::counting(None))
 }
 
+/// The forms of a model's mixer, `Recurrent` first.
+///
+/// # Errors
+/// When there is no such mixer.
+pub fn forms(model: &ModelConfig) -> Result<Vec<Form>> {
+    match model.variant {
+        Variant::Clean => Ok(any_size(find(&model.mixer)?)?.forms()),
+        Variant::Published => Ok(published::FORMS.to_vec()),
+    }
+}
+
 /// The mixers that have a capability.
 pub fn names_with(has: fn(Capabilities) -> bool) -> Vec<&'static str> {
     MIXERS.iter().filter(|m| any_size(m.1).is_ok_and(|mixer| has(mixer.capabilities()))).map(|m| m.0).collect()
 }
 
 /// [`Mixer::tokens_at_once`] of a model's mixer; twice as many for a narrow model, where the fixed cost of a part
-/// outweighs its gain in the caches (`--profile` with `--shards` shows it).
+/// outweighs its gain in the caches (`--profile` with `--micro-batches` shows it).
 ///
 /// # Errors
 /// When there is no such mixer.

@@ -283,7 +283,8 @@ fn like(file: &SafeTensors, name: &str, own: &Tensor) -> std::result::Result<Ten
 
 /// In how many parts a recorded configuration has the batches computed.
 pub fn parts(config: &str) -> Option<usize> {
-    config.parse::<Table>().ok()?.get("shards")?.as_integer()?.try_into().ok()
+    let table = of_run(config.parse().ok()?);
+    table.get("micro_batches")?.as_integer()?.try_into().ok()
 }
 
 /// What a checkpoint says about itself, without its tensors; none if it cannot be read, or is damaged.

@@ -8,9 +8,9 @@ use super::{
     config::TrainConfig,
     interrupt,
     lock::Lock,
+    micro_batches::Cores,
     outcome::{as_object, as_objects},
     rundir::{Found, Held, RunDir, RunFiles, check_configuration, check_files, configuration_of, find, record_made_by},
-    shards::Cores,
     standing::{Save, Stand, Standing},
     train_on,
 };

@@ -252,12 +252,16 @@ fn a_file_is_asked_as_flags_are_but_not_for_what_it_repeats() {
         ("model.householders = 2", &[]),
         ("min_lr = 0.2", &[&["min_lr", "old name of min_lr_fraction", "fraction of lr"]]),
         ("per_model.gpt.min_lr = 0.2", &[&["min_lr", "old name"]]),
+        ("shards = 4", &[&["shards = 4", "old name of micro_batches"]]),
+        ("models = ['lru', 'lstm', 'mamba']\nper_model.lru.shards = 4", &[&["shards", "old name"]]),
+        ("models = ['mamba', 'delta_net']\nform = 'chunked:5'", &[&["form = chunked:5", "called scan:5 for mamba"]]),
+        ("models = ['mamba', 'lru']\nform = 'scan:5'", &[]),
         ("schedule = 'constant'\nmin_lr_fraction = 0.2", &[&["min_lr_fraction = 0.2", "has no effect", "constant"]]),
         (
-            "models = ['lru']\nshards = 4\nmodel = { variant = 'published' }",
-            &[&["shards = 4", "has no effect", "published lru"]],
+            "models = ['lru']\nmicro_batches = 4\nmodel = { variant = 'published' }",
+            &[&["micro_batches = 4", "has no effect", "published lru"]],
         ),
-        ("models = ['lru']\nshards = 4\nmodel = { variant = 'published', without = ['batch_norm'] }", &[]),
+        ("models = ['lru']\nmicro_batches = 4\nmodel = { variant = 'published', without = ['batch_norm'] }", &[]),
         ("models = ['gpt']\nper_model.lru.lr = 0.1", &[&["per_model.lru.lr = 0.1", "lru is not trained"]]),
         ("models = ['lru']\nper_model.lru.model.conv = 3", &[&["per_model.lru.model.conv = 3", "has no effect"]]),
         ("products = 'bf16'\nkernels = 'plain'", &[&["products = bf16", "has no effect", "kernels plain"]]),
@@ -269,6 +273,7 @@ fn a_file_is_asked_as_flags_are_but_not_for_what_it_repeats() {
     place.warns(&place.with_file("per_model.lru.lr = 0.1", &format!("{show} --models gpt")), &[&["--models has"]]);
     for (text, words) in [
         ("min_lr = 0.2\nmin_lr_fraction = 0.1", &["file.toml", "min_lr and min_lr_fraction", "remove min_lr"][..]),
+        ("shards = 2\nmicro_batches = 2", &["file.toml", "shards and micro_batches", "remove shards"]),
         ("per_model.gpt = { min_lr = 0.2, min_lr_fraction = 0.1 }", &["per_model.gpt", "remove min_lr"]),
         ("task.name = 'dyck'", &["--config", "file.toml", "dyck", "use dyck"]),
         ("preset = 'mqar'", &["file.toml", "mqar", "use mqar"]),
@@ -311,6 +316,18 @@ fn presets_and_recorded_configurations_are_silent() {
 }
 
 #[test]
+fn the_old_name_of_a_flag_does_what_the_new_one_does() {
+    let place = Place::new();
+    let flags = SMALL.replace("lstm", "lru");
+    place.warns(&format!("parity {flags} --micro-batches 2 --form scan:2 --out new"), &[]);
+    let said: &[&[&str]] = &[&["--shards", "old name of --micro-batches"], &["--form chunked:2", "called scan:2"]];
+    place.warns(&format!("parity {flags} --shards 2 --form chunked:2 --out old"), said);
+    place.refuses("parity --shards 2 --micro-batches 2 --show 1", &["--shards", "--micro-batches"]);
+    let weights = |run: &str| fs::read(place.at(&format!("{run}/lru-seed0/weights.safetensors"))).unwrap();
+    assert_eq!(weights("new"), weights("old"), "the weights");
+}
+
+#[test]
 fn a_run_directory_with_the_old_name_of_a_key_opens_and_resumes() {
     let place = Place::new();
     place.warns(&format!("parity {SMALL} --out run"), &[]);
@@ -318,7 +335,9 @@ fn a_run_directory_with_the_old_name_of_a_key_opens_and_resumes() {
     let text = fs::read_to_string(&config).unwrap();
     assert!(text.contains("\nmin_lr_fraction = 0.1\n"), "{text}");
     place.warns("parity --config run/config.toml", &[]);
-    fs::write(&config, text.replace("min_lr_fraction", "min_lr")).unwrap();
+    let old = text.replace("min_lr_fraction", "min_lr").replace("micro_batches", "shards");
+    assert!(old.contains("\nshards = "), "{old}");
+    fs::write(&config, old).unwrap();
     let ran = place.run("parity --resume run");
     assert_eq!(ran.status, Some(0), "{}", ran.stderr);
     assert!(ran.stderr.contains("nothing left to do") && !ran.stderr.contains("warning"), "{}", ran.stderr);
@@ -451,7 +470,7 @@ fn nothing_from_a_file_steers_the_terminal_or_fills_it() {
         format!("grid = {deep}"),
         format!("grid.lr = {wide}"),
         format!("grid.lr = [{deep}]"),
-        format!("shards = {wide}"),
+        format!("micro_batches = {wide}"),
         format!("models = ['{long}']"),
         format!("device = '{long}'"),
         format!("train_len = '{long}'"),

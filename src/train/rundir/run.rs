@@ -102,7 +102,7 @@ pub fn configuration_of(dir: &Path, all: &TrainConfig, model: &str) -> Result<Tr
         };
         // A batch has no more parts than sequences.
         let parts = begun.and_then(|config| checkpoint::parts(&config)).filter(|n| (1..=own.batch).contains(n));
-        own.shards = parts.map_or(own.shards, Parts::Count);
+        own.micro_batches = parts.map_or(own.micro_batches, Parts::Count);
     }
     Ok(own)
 }
