@@ -6,7 +6,7 @@ use proptest::{prelude::*, sample::select};
 use std::process::Command;
 use tapezoo::{
     autograd::{Tape, Var},
-    kernels::gemm::{Mat, Products, Start, gemm_as},
+    kernels::gemm::{Epilogue, Mat, Products, gemm_as},
     tensor::{DType, Device, Tensor},
     train::{Trainer, config::TrainConfig},
 };
@@ -99,7 +99,7 @@ fn agrees(
     let row: Vec<f32> = (0..n).map(|j| j as f32 / 7.0 - 1.0).collect();
     let compute = || {
         let mut y = before.clone();
-        let start = [Start::Zero, Start::Y, Start::Row(&row)][start];
+        let start = [Epilogue::Set, Epilogue::Add, Epilogue::Bias(&row)][start];
         gemm_as(products, start, alpha, a.parts(), b.parts(), (&mut y.memory, y.mat));
         y
     };

@@ -1,12 +1,12 @@
-//! The kernel of [`Linear`]: dx = dy w, dw = dyᵀ x, db = Σ dy over the rows. The product starts from the bias, which so costs no
-//! pass of its own.
+//! The kernel of [`Linear`]: dx = dy w, dw = dyᵀ x, db = Σ dy over the rows. The product adds the bias as it is written, which so costs
+//! no pass of its own.
 
 use crate::{
     args,
     autograd::{Grad, In, Kernel, Value},
     cuda::{Cuda, Launch, Module, View},
     kernels::{
-        gemm::{Mat, Panels, Products, Start, gemm_as},
+        gemm::{Epilogue, Mat, Panels, Products, gemm_as},
         lane_sums::columns,
     },
     ops::linear::Linear,
@@ -35,14 +35,14 @@ fn backward_cpu<T: Real>(cpu: &Cpu, x: In, g: &[T], dx: &mut [Grad]) {
         let (x, g) = (&xs[start * i..][..n * i], &g[start * o..][..n * o]);
         let (mx, mw, mg, first) = (Mat::new(n, i, i), Mat::new(o, i, i), Mat::new(n, o, o), start == 0);
         if let Some((d, acc)) = &mut dx {
-            let (from, d) = (Start::of(*acc), &mut d[start * i..][..n * i]);
+            let (epilogue, d) = (Epilogue::of(*acc), &mut d[start * i..][..n * i]);
             match &panels {
-                Some(panels) if n == chunk => panels.product(from, g, d),
-                _ => gemm_as(products, from, T::ONE, (g, mg), (w, mw), (d, mx)),
+                Some(panels) if n == chunk => panels.product(epilogue, g, d),
+                _ => gemm_as(products, epilogue, T::ONE, (g, mg), (w, mw), (d, mx)),
             }
         }
         if let Some((d, acc)) = &mut dw {
-            gemm_as(products, Start::of(*acc || !first), T::ONE, (g, mg.t()), (x, mx), (d, mw));
+            gemm_as(products, Epilogue::of(*acc || !first), T::ONE, (g, mg.t()), (x, mx), (d, mw));
         }
         if let Some((d, acc)) = &mut db {
             if first && !*acc {
@@ -122,9 +122,9 @@ impl Kernel for Linear {
         match cx {
             Cx::Cpu(cpu) => with_real!(x[0].dtype(), T => {
                 let (rows, i, o) = sizes(x);
-                let start = if self.bias { Start::Row(x[2].host::<T>()) } else { Start::Zero };
+                let epilogue = if self.bias { Epilogue::Bias(x[2].host::<T>()) } else { Epilogue::Set };
                 let (a, w) = ((x[0].host(), Mat::new(rows, i, i)), (x[1].host(), Mat::new(o, i, i).t()));
-                gemm_as(cpu.products(), start, T::ONE, a, w, (y[0].host_mut(), Mat::new(rows, o, o)));
+                gemm_as(cpu.products(), epilogue, T::ONE, a, w, (y[0].host_mut(), Mat::new(rows, o, o)));
             }),
             Cx::Cuda(cu) => forward_cuda(cu, x, &mut y[0]),
         }
