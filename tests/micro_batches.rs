@@ -2,6 +2,9 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod close;
+
+use close::close;
 use std::{fs, time::Duration};
 use tapezoo::{
     inspect::source,
@@ -48,7 +51,7 @@ fn the_parts_of_a_batch_add_up_to_its_loss_and_gradient() {
             // Adam scales updates to about one, so the rounding of a tiny gradient may be large: only the first two
             // steps are compared.
             for (a, b) in parts.0[..4].iter().zip(&whole.0) {
-                assert!((a - b).abs() <= 1e-9 * b.abs(), "{name}, {micro_batches} parts: {a}, not {b}");
+                close(*a, *b, 1e-9, format_args!("{name}, {micro_batches} parts"));
             }
             assert_eq!(parts.2, whole.2, "{name}, {micro_batches} parts");
         }

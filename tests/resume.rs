@@ -126,7 +126,7 @@ fn killed_at_random_moments_a_run_goes_on_to_the_same_bits() {
     assert!(said.contains("4 of 4 runs are finished") && said.contains("nothing left to do"), "{said}");
     assert_eq!(again, fs::read_to_string(torn.join("table.txt")).unwrap());
     assert_eq!(again.lines().next(), table.lines().next());
-    assert!(before == files(&torn));
+    assert!(before == files(&torn), "resuming what is finished changed files");
 }
 
 #[cfg(unix)]
