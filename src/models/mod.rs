@@ -38,9 +38,11 @@ pub use model::{Model, ModelState};
 pub use params::{Bound, Entry, Init, P, Params};
 pub use positions::Rope;
 
+pub use crate::ops::words::{over_time, split, token as at};
 use crate::{
     autograd::{Tape, Var},
     error::{Error, Result, brief},
+    ops::words::insert_axis,
     tensor::{DType, Shape},
 };
 use std::{fmt, str::FromStr};
@@ -200,43 +202,10 @@ pub fn run<'t>(m: &dyn Mixer, p: &Bound<'t>, x: Var<'t>, s: &mut State<'t>, form
     y
 }
 
-/// x_i of a sequence: [B, T, ..] to [B, ..].
-#[track_caller]
-pub fn at(x: Var<'_>, i: usize) -> Var<'_> {
-    let shape = x.shape();
-    let dims: Vec<usize> = shape.dims().iter().enumerate().filter(|&(axis, _)| axis != 1).map(|(_, &n)| n).collect();
-    x.narrow(1, i, 1).reshape(&dims[..])
-}
-
-/// y [B, ..] as one step of a sequence: [B, 1, ..].
-#[track_caller]
-fn one_step(y: Var<'_>) -> Var<'_> {
-    let shape = y.shape();
-    let (b, rest) = shape.dims().split_at(1);
-    y.reshape(&[b, &[1], rest].concat()[..])
-}
-
 /// The empty sequence [B, 0, ..] of steps shaped like y [B, ..].
 #[track_caller]
 pub fn no_steps(y: Var<'_>) -> Var<'_> {
-    one_step(y).narrow(1, 0, 0)
-}
-
-/// Stack y_0 … y_{T-1}, each [B, ..], into [B, T, ..]. For T = 0 the result is `none`, [B, 0, ..].
-#[track_caller]
-pub fn over_time<'t>(t: usize, none: Var<'t>, mut step: impl FnMut(usize) -> Var<'t>) -> Var<'t> {
-    if t == 0 {
-        return none;
-    }
-    let steps: Vec<Var<'t>> = (0..t).map(|i| one_step(step(i))).collect();
-    Var::concat(&steps, 1)
-}
-
-/// Cut the last axis into `N` equal parts.
-#[track_caller]
-pub fn split<const N: usize>(x: Var<'_>) -> [Var<'_>; N] {
-    let (axis, n) = (x.shape().rank() - 1, x.shape().last() / N);
-    std::array::from_fn(|i| x.narrow(axis, i * n, n))
+    insert_axis(y, 1).narrow(1, 0, 0)
 }
 
 /// x Wᵀ + b, cut into `N` equal parts.
