@@ -20,7 +20,7 @@
 //! |---|---|---|
 //! | recurrent | O(T N) | T |
 //! | parallel | O(T N log T): associative scan | log T |
-//! | scan | O(T N): local scans of C steps, then the carries times λ¹ … λᶜ | C + T / C |
+//! | scan | O(T N) | T; on a device, which scans pieces of C steps side by side and then carries, C + T / C |
 
 use super::{Bound, Form, Init, Mixer, ModelConfig, P, State, at, over_time, split};
 use crate::{
@@ -138,7 +138,6 @@ impl Layer {
 }
 
 impl Mixer for Layer {
-    // On a CPU a scan is fastest as one long piece.
     fn forms(&self) -> Vec<Form> {
         vec![Form::Recurrent, Form::Parallel, Form::Scan(256)]
     }

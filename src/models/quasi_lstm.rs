@@ -18,7 +18,7 @@
 //! |---|---|---|
 //! | recurrent | O(T D) | T |
 //! | parallel | O(T D log T): associative scan (f₁, c₁) ∘ (f₂, c₂) = (f₁ f₂, f₂ c₁ + c₂) | log T |
-//! | scan | O(T D): local scans of C steps, then the carries | C + T / C |
+//! | scan | O(T D) | T; on a device, which scans pieces of C steps side by side and then carries, C + T / C |
 
 use super::{Bound, Form, Init, Mixer, ModelConfig, P, State, at, over_time, split};
 use crate::{
@@ -85,7 +85,6 @@ impl Layer {
 }
 
 impl Mixer for Layer {
-    // On a CPU a scan is fastest as one long piece.
     fn forms(&self) -> Vec<Form> {
         vec![Form::Recurrent, Form::Parallel, Form::Scan(256)]
     }
