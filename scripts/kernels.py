@@ -151,7 +151,7 @@ def markdown(result, kernels):
 
 {table(["kernel", "module, lines of Rust + CUDA", "most", "a step without it over one with it"], rows)}
 
-Under 1.10 in every cell where they run, so candidates to go: {', '.join(small) or 'none'}. In no cell: {', '.join(never) or 'none'}.
+Under 1.10 in every cell where they run: {', '.join(small) or 'none'}. In no cell: {', '.join(never) or 'none'}.
 
 Not of one op:
 

@@ -73,7 +73,7 @@ ops! {
     logsumexp: Logsumexp;
     cumsum: Cumsum;
     segsum: Segsum;
-    softmax: Softmax, LogSoftmax, CausalSoftmax;
+    softmax: Softmax, CausalSoftmax;
     norm: LayerNorm, RmsNorm, L2Norm;
     embed: Embedding, Gather;
     linear_attn: LinearAttention;
