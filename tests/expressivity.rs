@@ -342,7 +342,7 @@ fn the_state_of_an_lru_is_additive_and_parity_is_not() {
             let tape = Tape::default();
             let mut s = State::zero(mixer.as_ref(), &tape, 1, DType::F64);
             let x = tape.constant(&one_hot(&tokens).cast(DType::F64));
-            run(mixer.as_ref(), &params.bind_frozen(&tape), x, &mut s, Form::Chunked(5));
+            run(mixer.as_ref(), &params.bind_frozen(&tape), x, &mut s, Form::Scan(5));
             s.s.iter().flat_map(|s| s.value().to_f64()).collect::<Vec<f64>>()
         };
         let [h11, h10, h01, h00] = [(1, 1), (1, 0), (0, 1), (0, 0)].map(|(a, b)| state(a, b));
