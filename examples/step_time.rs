@@ -31,11 +31,7 @@ use tapezoo::{
     ops, rng, stamp,
     tasks::{Batch, IGNORE},
     tensor::Tensor,
-    train::{
-        Trainer,
-        config::TrainConfig,
-        rundir::{stored, write},
-    },
+    train::{Trainer, checkpoint::stored, config::TrainConfig, rundir::write},
 };
 
 type Answer = Result<Value, Box<dyn Error>>;

@@ -15,7 +15,7 @@ STEP_TIME, JSON = "target/release/examples/step_time", "target/kernels.json"
 OTHERS = {
     "AVX-512 (AVX2 instead)": ({}, {"TAPEZOO_SIMD": "avx2"}),
     "all SIMD (plain loops instead)": ({}, {"TAPEZOO_SIMD": "plain"}),
-    "a batch in parts that fit the cache (one part)": ({"shards": 1}, {}),
+    "a batch in parts that fit the cache (one part)": ({"micro_batches": 1}, {}),
     "`--products bf16` (a step with it over one in f32)": ({"products": "bf16"}, {}),
 }
 # Before kernels were apart from ops, in the folders that these came from: blocks, functions.
@@ -151,7 +151,7 @@ def markdown(result, kernels):
 
 {table(["kernel", "module, lines of Rust + CUDA", "most", "a step without it over one with it"], rows)}
 
-Under 1.10 in every cell where they run, so candidates to go: {', '.join(small) or 'none'}. In no cell: {', '.join(never) or 'none'}.
+Under 1.10 in every cell where they run: {', '.join(small) or 'none'}. In no cell: {', '.join(never) or 'none'}.
 
 Not of one op:
 

@@ -3,9 +3,11 @@
 //! A flag that is given is one key of the configuration ([`TrainConfig`]), laid over the file and the preset; a flag
 //! that is not given has no value here at all, and `--help` shows the values of the presets.
 
+mod help;
 mod resume;
 mod run;
 
+pub use help::parse;
 pub use run::{profile, run};
 
 use crate::{
@@ -16,13 +18,13 @@ use crate::{
     tasks::Len,
     tensor::{Cx, DType, Device, Products},
     train::{
-        config::{Parts, Setting, TrainConfig, plain, preset_table, read, warnings},
+        config::{Parts, Setting, TrainConfig, preset_table, read, warnings},
         on_device::Graphs,
         optimizer::Rule,
         schedule::Shape,
     },
 };
-use clap::{Args, CommandFactory, FromArgMatches, builder::PossibleValuesParser};
+use clap::Args;
 use std::{
     io::{self, IsTerminal, Write},
     path::PathBuf,
@@ -185,7 +187,8 @@ fn known_kernels(text: &str) -> std::result::Result<Kernels, String> {
 #[derive(Args, Clone, Debug, Default)]
 #[command(next_help_heading = "The machine")]
 struct Machine {
-    /// How the mixers are computed: recurrent, parallel, chunked, chunked:16, fused [default: the fastest of each]
+    /// How the mixers are computed: recurrent, parallel, chunked, scan, fused; chunked:16 in chunks of 16 steps, scan:16 in
+    /// pieces of 16 [default: the fastest of each]
     #[arg(long, value_name = "FORM")]
     form: Option<Form>,
     /// Where to compute: auto, cpu, cuda, cuda:N; emulated runs CUDA kernels on the CPU, to test and debug them.
@@ -206,6 +209,9 @@ struct Machine {
     /// 1024 tokens each, or 2048 of width below 8, and half as many of sLSTM and mLSTM [default: what the preset says, or
     /// auto]
     #[arg(long, value_name = "N")]
+    micro_batches: Option<Parts>,
+    /// The old name of --micro-batches.
+    #[arg(long, value_name = "N", hide = true, conflicts_with = "micro_batches")]
     shards: Option<Parts>,
     /// How many runs go side by side; results do not depend on it [default: the number of cores]
     #[arg(long, value_name = "N", value_parser = whole)]
@@ -385,7 +391,7 @@ impl TrainArgs {
         top.set("dtype", machine.dtype.map(|x| x.to_string())).set("max_len", sizes.max_len);
         top.set("products", machine.products.map(|x| x.to_string()))
             .set("kernels", machine.kernels.kernels.map(|x| x.to_string()))
-            .set("shards", machine.shards.map(toml::Value::from));
+            .set("micro_batches", machine.micro_batches.or(machine.shards).map(toml::Value::from));
 
         let mut model = Flags::default();
         model.set("layers", sizes.layers).set("width", sizes.width).set("heads", sizes.heads);
@@ -448,44 +454,6 @@ impl Flags {
         }
         self
     }
-}
-
-/// Read the command line, with these presets' values in `--help`; leave with status 2 if it cannot be.
-pub fn parse<P: CommandFactory + FromArgMatches>(presets: &[&'static str]) -> P {
-    let mut command = P::command();
-    let ids: Vec<String> = command.get_arguments().map(|a| a.get_id().to_string()).collect();
-    for id in ids {
-        command = command.mut_arg(&id, |arg| {
-            let help = arg.get_help().map(ToString::to_string).unwrap_or_default();
-            // So that -3 is a bad value, and not an unknown flag.
-            let valued = arg.get_action().takes_values();
-            let arg = if valued { arg.allow_negative_numbers(true) } else { arg };
-            let arg = if id == "preset" { arg.value_parser(PossibleValuesParser::new(presets)) } else { arg };
-            preset_values(presets, &id).map_or(arg.clone(), |values| arg.help(format!("{help} [{values}]")))
-        });
-    }
-    P::from_arg_matches(&command.get_matches()).unwrap_or_else(|e| e.exit())
-}
-
-/// "default: 2000, published: 40000"; of presets that all say the same, only the first.
-fn preset_values(presets: &[&str], key: &str) -> Option<String> {
-    let value = |name: &str| {
-        let table = preset_table(name).ok()?;
-        let part = |part: &str| table.get(part)?.get(key);
-        match table.get(key).or_else(|| part("model")).or_else(|| part("task"))? {
-            _ if key == "preset" => None,
-            Value::Array(list) => Some(list.iter().map(plain).collect::<Vec<_>>().join(",")),
-            other => Some(plain(other)),
-        }
-    };
-    let mut values: Vec<(&str, String)> = presets.iter().filter_map(|name| Some((*name, value(name)?))).collect();
-    // A name that stands for several presets has no values of its own.
-    let single = presets.iter().filter(|name| preset_table(name).is_ok()).count();
-    if values.len() == single && values.iter().all(|v| v.1 == values[0].1) {
-        values.truncate(1);
-    }
-    let text: Vec<String> = values.iter().map(|(name, value)| format!("{name}: {value}")).collect();
-    (!text.is_empty()).then(|| text.join(", "))
 }
 
 /// Print to standard output, without what would steer a terminal. A reader that has seen enough (`| head`) is no error.

@@ -18,6 +18,29 @@
 //! error, rng ← tensor, files, cuda ← autograd, stamp ← ops, kernels ← models, tasks ← train ← report ← inspect, verify ← cli.
 //! A tensor is in host memory or in that of a device, so `tensor` and `cuda` are on one level; and an op names its kernels.
 //!
+//! # An example
+//! A DeltaNet learns parity, and then reads bits one at a time:
+//!
+//! ```
+//! use tapezoo::{autograd::Tape, error::Result, models::Form, tensor::Tensor, train::{Trainer, config::TrainConfig}};
+//!
+//! let settings = "batch = 32\ntrain_len = 8\nwarmup = 0".parse().expect("TOML");
+//! let config = TrainConfig::load(None, settings)?.for_model("delta_net")?;
+//! let mut trainer = Trainer::new(&config, 0)?; // seed 0
+//! let losses: Vec<f64> = (0..60).map(|_| Ok(trainer.step()?.loss)).collect::<Result<_>>()?;
+//! assert!(losses[59] < losses[0], "from {} to {}", losses[0], losses[59]);
+//!
+//! let (model, tape) = (trainer.into_model()?, Tape::default());
+//! let params = model.params().bind_frozen(&tape); // constants, which need no gradient
+//! let mut state = model.zero_state(&tape, 1);
+//! for bit in [1, 0, 1] {
+//!     let token = tape.constant(&Tensor::from_vec(vec![bit], [1, 1])); // [B, T]
+//!     let logits = model.run(&params, token, &mut state, Form::Recurrent); // [B, T, classes]
+//!     println!("after {bit}: even, odd = {:?}", logits.value().to_f64());
+//! }
+//! # Ok::<(), tapezoo::error::Error>(())
+//! ```
+//!
 //! # Glossary
 //! - **cotangent**: the gradient of the loss with respect to an op's output, as the backward pass hands it to the op.
 //! - **tape**: the record of the ops of one forward pass; [`Var`](autograd::Var) is a value on it.
@@ -35,7 +58,8 @@
 //! - **parallel**: the form that computes all positions at once, by an associative scan or a masked product.
 //! - **chunked**: the form that is parallel within chunks of C steps, and recurrent from chunk to chunk.
 //! - **fused**: the form that is one op over all steps.
-//! - **scan**: a recurrence h_t = a_t h_{t-1} + x_t over a sequence; an associative scan computes it in log T rounds.
+//! - **scan**: a recurrence h_t = a_t h_{t-1} + x_t over a sequence; an associative scan computes it in log T rounds. The
+//!   form `scan` is one op, in pieces of C steps.
 //! - **transition**: the linear map from one state to the next. Its eigenvalues decide what the mixer can track.
 //! - **decay**: a factor in (0, 1) by which a step multiplies the state.
 //! - **gate**: a factor, computed from the input, for how much a step keeps, writes or reads.

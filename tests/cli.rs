@@ -69,8 +69,11 @@ fn the_table_fits_the_terminal_whatever_is_asked() {
 
 #[test]
 fn every_form_of_a_mixer_can_be_asked_for() {
-    for (model, forms) in [("lstm", &["recurrent", "fused"][..]), ("delta_net", &["parallel", "chunked", "chunked:3"])]
-    {
+    for (model, forms) in [
+        ("lstm", &["recurrent", "fused"][..]),
+        ("delta_net", &["parallel", "chunked", "chunked:3"]),
+        ("lru", &["scan", "scan:3"]),
+    ] {
         for form in forms {
             let ran = parity(&format!("{SMALL} --models {model} --form {form} --dtype f64 --json"));
             let object: Value = serde_json::from_str(&ran.stdout).unwrap();
@@ -116,6 +119,7 @@ fn names_that_nobody_has_are_refused() {
     refuses("--schedule line", &["'line'", "constant, cosine"]);
     refuses("--form quick", &["'quick'", "recurrent"]);
     refuses("--form chunked:0", &["chunked:0"]);
+    refuses("--form scan:0 --models lru", &["scan:0"]);
     refuses("--models gpt,lstm --form parallel", &["parallel", "lstm", "fused"]);
     refuses("--device cuda", &["cuda", "cpu"]);
     refuses("--device tpu", &["tpu", "auto, cpu, cuda"]);

@@ -10,7 +10,12 @@ use tapezoo::{
     autograd::{Gen, Tape},
     models::{self, Form, Model},
     tensor::{DType, Device, Tensor},
-    train::{Trainer, checkpoint, config::TrainConfig, on_device::Graphs, rundir::Written},
+    train::{
+        Trainer,
+        checkpoint::{self, Written},
+        config::TrainConfig,
+        on_device::Graphs,
+    },
     verify::{check_file, tolerance},
 };
 
@@ -147,7 +152,7 @@ fn what_bf16_is_not_for_is_said() {
         assert!(parts.iter().all(|part| error.contains(part)), "{flags}: {error}");
     };
     refuses("dtype = 'bf16'\ndevice = 'cpu'", &["dtype bf16", "device cuda or emulated", "f32 or f64"]);
-    refuses("dtype = 'bf16'\ndevice = 'emulated'\nform = 'recurrent'", &["form recurrent", "chunked or fused"]);
+    refuses("dtype = 'bf16'\ndevice = 'emulated'\nform = 'recurrent'", &["form recurrent", "scan, chunked or fused"]);
     let published = "dtype = 'bf16'\ndevice = 'emulated'\n[model]\nvariant = 'published'";
     refuses(published, &["dtype bf16", "variant = \"clean\""]);
 }

@@ -1,8 +1,10 @@
 //! The prelude of all kernels, `src/cuda/prelude.cuh`: sums over warps and blocks, storage types, functions.
 #![allow(clippy::unwrap_used)]
 
+mod close;
 mod device;
 
+use close::all_close;
 use device::device;
 use tapezoo::{
     args,
@@ -74,12 +76,10 @@ fn run(
     Some(y.to_f64())
 }
 
+#[track_caller]
 fn close(got: &[f64], want: &[f64], dtype: DType) {
     let tolerance = if dtype == DType::F64 { 1e-13 } else { 1e-5 };
-    assert_eq!(got.len(), want.len());
-    for (i, (a, b)) in got.iter().zip(want).enumerate() {
-        assert!((a - b).abs() <= tolerance * (1.0 + b.abs()), "{a} for {b} at {i} in {dtype}");
-    }
+    all_close(got, want, tolerance, dtype);
 }
 
 #[test]

@@ -72,7 +72,9 @@ impl Machine {
             match form {
                 Form::Recurrent => {}
                 Form::Parallel if quadratic => all.push((form, 125)),
-                Form::Chunked(c) => all.extend([(form, LONG), (form, 777), (Form::Chunked(2 * c + 1), LONG)]),
+                Form::Chunked(c) | Form::Scan(c) => {
+                    all.extend([(form, LONG), (form, 777), (form.with_steps(2 * c + 1), LONG)])
+                }
                 _ => all.extend([(form, LONG), (form, 777)]),
             }
         }
@@ -313,7 +315,7 @@ fn a_scan_with_lambda_minus_one_never_drifts() {
     let number = |x| tape.full([1], DType::F32, x);
     let zero = || tape.full([1, 1], DType::F32, 0.0);
     let u = (full([1, n, 1], 1.0), full([1, n, 1], 0.0));
-    let ((h, _), _) = lru::chunked((number(-1.0), number(0.0)), u, (zero(), zero()), 256);
+    let ((h, _), _) = lru::scan((number(-1.0), number(0.0)), u, (zero(), zero()), 256);
     assert!(h.value().host::<f32>().iter().enumerate().all(|(t, &h)| h == if t % 2 == 0 { 1.0 } else { 0.0 }));
 }
 
@@ -340,7 +342,7 @@ fn the_state_of_an_lru_is_additive_and_parity_is_not() {
             let tape = Tape::default();
             let mut s = State::zero(mixer.as_ref(), &tape, 1, DType::F64);
             let x = tape.constant(&one_hot(&tokens).cast(DType::F64));
-            run(mixer.as_ref(), &params.bind_frozen(&tape), x, &mut s, Form::Chunked(5));
+            run(mixer.as_ref(), &params.bind_frozen(&tape), x, &mut s, Form::Scan(5));
             s.s.iter().flat_map(|s| s.value().to_f64()).collect::<Vec<f64>>()
         };
         let [h11, h10, h01, h00] = [(1, 1), (1, 0), (0, 1), (0, 0)].map(|(a, b)| state(a, b));

@@ -101,12 +101,14 @@ fn assert_same(name: &str, form: Form, got: &[Vec<f64>], want: &[Vec<f64>], tole
     worst
 }
 
-/// The forms of a mixer other than its definition; chunked forms with chunk sizes below, at and above small T.
+/// The forms of a mixer other than its definition; chunked forms and scans with chunks below, at and above small T.
 fn others(m: &dyn Mixer, g: &mut Gen) -> Vec<Form> {
     let mut all = vec![];
     for form in m.forms().into_iter().filter(|&f| f != Form::Recurrent) {
         match form {
-            Form::Chunked(_) => all.extend([1, 4, 1 + g.below(9), 64].map(Form::Chunked)),
+            Form::Chunked(_) | Form::Scan(_) => {
+                all.extend([1, 4, 1 + g.below(9), 64].map(|steps| form.with_steps(steps)))
+            }
             form => all.push(form),
         }
     }
@@ -149,7 +151,7 @@ proptest! {
             let b = g.size(2);
             let x = inputs(&z, g, b, t);
             for form in z.mixer.forms() {
-                let form = if let Form::Chunked(_) = form { Form::Chunked(3) } else { form };
+                let form = form.with_steps(3);
                 let error = gradcheck(|_, v| apply(&z, v, form), &x, seed, 2);
                 prop_assert!(error <= 1e-6, "{name} {form}: error {error:.1e}");
             }

@@ -23,13 +23,15 @@ fn odd(g: &mut Gen, depth: usize) -> Value {
     const NUMBERS: [i64; 16] =
         [0, 1, -1, 2, 3, 7, 64, 200, 1000, 4096, 65_536, 1 << 24, 1 << 31, 1 << 53, i64::MAX, i64::MIN];
     const FLOATS: [f64; 10] = [0.0, -0.0, 0.5, 1.0, -1.0, 1e-300, 1e300, f64::NAN, f64::INFINITY, f64::NEG_INFINITY];
-    const TEXTS: [&str; 19] = [
+    const TEXTS: [&str; 21] = [
         "",
         "auto",
         "all",
         "parallel",
         "chunked",
         "chunked:0",
+        "scan",
+        "scan:0",
         "chunked:99999999999",
         "3-40",
         "40-3",
@@ -81,7 +83,7 @@ fn keys(table: &Table) -> Vec<Vec<String>> {
     ];
     keys.extend(model.map(|key| vec!["model".into(), key.into()]));
     keys.extend(
-        ["form", "device", "dtype", "shards", "curriculum", "products", "max_len", "kernels"]
+        ["form", "device", "dtype", "micro_batches", "curriculum", "products", "max_len", "kernels"]
             .map(|key| vec![key.into()]),
     );
     keys

@@ -123,7 +123,7 @@ fn attention<'t>(x: &[Var<'t>], form: Form) -> Vec<Var<'t>> {
 fn selective<'t>(x: &[Var<'t>], form: Form) -> Vec<Var<'t>> {
     let (y, h) = match form {
         Form::Recurrent => mamba::recurrent(x[0], x[1], x[2], x[3], x[4], x[5], 1.0),
-        Form::Chunked(c) => mamba::chunked(x[0], x[1], x[2], x[3], x[4], x[5], 1.0, c),
+        Form::Scan(c) => mamba::scan(x[0], x[1], x[2], x[3], x[4], x[5], 1.0, c),
         _ => mamba::parallel(x[0], x[1], x[2], x[3], x[4], x[5], 1.0),
     };
     vec![y, h]
@@ -188,8 +188,8 @@ fn what_a_gate_lacks_of_one_has_its_digits() {
         let mut x: Vec<Tensor> = biases.iter().map(|&b| g.range([2, t, d], b - 0.5, b + 0.5)).collect();
         let what = format!("biases {biases:?}, {d} channels");
         x.push(g.normal([2, d]));
-        agree(&format!("quasi_lstm, {what}"), &x, &[Form::Chunked(2), Form::Chunked(64)], (2e-5, TINY), |x, form| {
-            let chunk = if let Form::Chunked(c) = form { c } else { 1 };
+        agree(&format!("quasi_lstm, {what}"), &x, &[Form::Scan(2), Form::Scan(64)], (2e-5, TINY), |x, form| {
+            let chunk = if let Form::Scan(c) = form { c } else { 1 };
             let (op, x) = (QuasiLstm { chunk, forget_bias: 1.0 }, [gate_sums(x), x[4]]);
             if form == Form::Recurrent { op.formula(&x).unwrap() } else { x[0].tape().apply_dyn(Box::new(op), &x) }
         });
@@ -370,7 +370,7 @@ fn a_step_of_no_length_keeps_the_state_at_any_rate() {
         let mut x = vec![g.normal(row), by_step(&row, |t| if t == 4 { 0.5 } else { 0.0 })];
         x.push(g.tensor([e, n], |g| [-INF, -3e38, -1.0][g.below(3)]));
         x.extend([g.normal(state), g.normal(state), g.normal([2, e, n])]);
-        let forms = [Form::Parallel, Form::Chunked(1), Form::Chunked(4), Form::Chunked(64)];
+        let forms = [Form::Parallel, Form::Scan(1), Form::Scan(4), Form::Scan(64)];
         for place in places() {
             for form in [Form::Recurrent].into_iter().chain(forms) {
                 let y = run(place, &x, form, selective);
@@ -410,7 +410,7 @@ fn what_comes_later_reaches_nothing_before() {
         ("attention", narrow(g, 4), 3, vec![Form::Parallel, Form::Fused], attention),
         ("wider attention", narrow(g, 7), 3, vec![Form::Parallel, Form::Fused], attention),
         ("wide attention", narrow(g, 20), 3, vec![Form::Parallel, Form::Fused], attention),
-        ("selective scan", scan(g), 5, vec![Form::Parallel, Form::Chunked(4), Form::Chunked(64)], selective),
+        ("selective scan", scan(g), 5, vec![Form::Parallel, Form::Scan(4), Form::Scan(64)], selective),
     ];
     for (name, x, timed, forms, f) in &cores {
         for place in places() {

@@ -2,10 +2,13 @@
 
 #![allow(clippy::unwrap_used, clippy::needless_range_loop)]
 
+mod close;
+
+use close::all_close;
 use indicatif::ProgressBar;
 use safetensors::SafeTensors;
 use serde_json::Value;
-use std::{fs, path::Path, process::Command};
+use std::{fmt::Display, fs, path::Path, process::Command};
 use tapezoo::{
     autograd::Tape,
     inspect::{
@@ -31,11 +34,15 @@ fn logits(model: &Model, tokens: &[i32], form: Form) -> Vec<f64> {
     model.forward(&params, tokens, form).value().to_f64()
 }
 
+#[track_caller]
 fn close(a: &[f32], b: &[f64], what: &str) {
-    assert_eq!(a.len(), b.len(), "{what}");
-    for (a, b) in a.iter().zip(b) {
-        assert!((f64::from(*a) - b).abs() < 2e-4 * (1.0 + b.abs()), "{what}: {a} recorded, {b} computed");
-    }
+    let a: Vec<f64> = a.iter().copied().map(f64::from).collect();
+    all_close(&a, b, 2e-4, format_args!("{what}, recorded and computed"));
+}
+
+#[track_caller]
+fn near(a: f32, b: f32, what: impl Display) {
+    close::close(a.into(), b.into(), 1e-5, what);
 }
 
 const TOKENS: [i32; 9] = [1, 0, 1, 1, 0, 0, 1, 1, 1];
@@ -110,14 +117,14 @@ fn the_recorded_numbers_fulfil_the_equations_of_the_delta_rule() {
                 let beta = beta.at(t)[head];
                 let key = &k.at(t)[head * n..(head + 1) * n];
                 let square: f32 = key.iter().map(|x| x * x).sum();
-                assert!((eigen.at(t)[2 * head] - (1.0 - beta * square)).abs() < 1e-5, "eigenvalue at {t}");
+                near(eigen.at(t)[2 * head], 1.0 - beta * square, format_args!("eigenvalue at {t}"));
                 for j in 0..n {
                     let held: f32 = (0..n).map(|i| before[(head * n + i) * n + j] * key[i]).sum();
                     let e = error.at(t)[head * n + j];
-                    assert!((e - (v.at(t)[head * n + j] - held)).abs() < 1e-5, "error at {t}");
+                    near(e, v.at(t)[head * n + j] - held, format_args!("error at {t}"));
                     for (i, key) in key.iter().enumerate() {
                         let at = (head * n + i) * n + j;
-                        assert!((s.at(t)[at] - (before[at] + key * beta * e)).abs() < 1e-5, "S at {t}");
+                        near(s.at(t)[at], before[at] + key * beta * e, format_args!("S at {t}"));
                     }
                 }
             }
@@ -212,7 +219,9 @@ fn a_page_of_a_large_model_has_what_fits() {
         assert!(shape[at] < of && series.shape[at] == of, "{spec}: {shape:?} of {:?}", series.shape);
         // The first elements of each step.
         let (shown, n) = (decoded(tensor), shape.iter().product::<usize>());
-        assert!((0..256).all(|t| (shown[t * n] - series.at(t)[0]).abs() <= 1e-7 + series.at(t)[0].abs() / 1000.0));
+        for t in 0..256 {
+            to_16_bits(series.at(t)[0], shown[t * n], format_args!("{spec} at {t}"));
+        }
         assert_eq!(shown.len(), 256 * n);
     }
 }
@@ -220,9 +229,14 @@ fn a_page_of_a_large_model_has_what_fits() {
 /// Equal, or to the precision of 16 bits.
 fn same(series: &Series, shown: &[f32], what: &str) {
     assert_eq!(series.data.len(), shown.len(), "{what}");
-    for (a, b) in series.data.iter().zip(shown) {
-        assert!((a - b).abs() <= 1e-7 + a.abs() / 1000.0, "{what}: {a} became {b}");
+    for (&a, &b) in series.data.iter().zip(shown) {
+        to_16_bits(a, b, what);
     }
+}
+
+#[track_caller]
+fn to_16_bits(a: f32, b: f32, what: impl Display) {
+    assert!((a - b).abs() <= 1e-7 + a.abs() / 1000.0, "{what}: {a} became {b}");
 }
 
 #[test]

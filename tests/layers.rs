@@ -1,13 +1,14 @@
-//! Modules know those before them alone, in the order that the crate's front page gives.
+//! Modules know those before them alone, in the order that the crate's front page gives, and those of `train` in the order
+//! that its page gives.
 #![allow(clippy::unwrap_used)]
 
 use std::{collections::HashMap, fs, path::Path};
 
-/// The modules that `crate::` is followed by, comments left out.
-fn known(text: &str) -> Vec<String> {
+/// The modules that `prefix`, such as `crate::`, is followed by, comments left out.
+fn known(text: &str, prefix: &str) -> Vec<String> {
     let code: Vec<&str> = text.lines().filter(|line| !line.trim_start().starts_with("//")).collect();
     let mut found = vec![];
-    for part in code.join("\n").split("crate::").skip(1) {
+    for part in code.join("\n").split(prefix).skip(1) {
         let Some(group) = part.strip_prefix('{') else {
             found.push(part.to_string());
             continue;
@@ -37,23 +38,39 @@ fn files(dir: &Path, each: &mut impl FnMut(&Path)) {
     }
 }
 
-#[test]
-fn modules_know_those_before_them_alone() {
-    let src = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
-    let page = fs::read_to_string(src.join("lib.rs")).unwrap();
-    let order = page.lines().find(|line| line.contains('←')).unwrap().trim_start_matches("//!").trim_end_matches('.');
-    let levels = order.split('←').enumerate();
-    let level: HashMap<&str, usize> =
-        levels.flat_map(|(i, of)| of.split(',').map(move |module| (module.trim(), i))).collect();
-    let mut seen = 0;
-    files(&src, &mut |path| {
-        let part = path.strip_prefix(&src).unwrap().iter().next().unwrap().to_str().unwrap();
-        let Some(own) = level.get(part.trim_end_matches(".rs")) else { return };
+/// The level of each module, from a page that has them in order.
+fn levels(page: &Path) -> HashMap<String, usize> {
+    let page = fs::read_to_string(page).unwrap();
+    let order = page.lines().skip_while(|line| !line.contains('←')).take_while(|line| line.starts_with("//! "));
+    // The order ends with a sentence.
+    let order: String = order.map(|line| format!("{} ", &line[4..])).collect();
+    let order = order.split('.').next().unwrap().to_string();
+    let of = |(i, modules): (usize, &str)| modules.split(',').map(|m| (m.trim().to_string(), i)).collect::<Vec<_>>();
+    order.split('←').enumerate().flat_map(of).collect()
+}
+
+/// See that the files of a folder know no module above their own, and give their number.
+fn check(folder: &Path, page: &str, prefixes: &[&str]) -> usize {
+    let (level, mut seen) = (levels(&folder.join(page)), 0);
+    files(folder, &mut |path| {
+        let inside = path.strip_prefix(folder).unwrap();
+        let part = inside.iter().next().unwrap().to_str().unwrap().trim_end_matches(".rs");
+        let Some(own) = level.get(part) else { return };
         seen += 1;
-        for module in known(&fs::read_to_string(path).unwrap()) {
-            let above = level.get(module.as_str()).is_some_and(|there| there > own);
+        let text = fs::read_to_string(path).unwrap();
+        // In a folder of its own, `super` is the module itself.
+        let prefixes = prefixes.iter().filter(|&&prefix| prefix != "super::" || inside.iter().count() == 1);
+        for module in prefixes.flat_map(|prefix| known(&text, prefix)) {
+            let above = level.get(&module).is_some_and(|there| there > own);
             assert!(!above, "{} knows {module}, which stands above it", path.display());
         }
     });
-    assert!(seen > 100, "{seen} files have a place in '{order}'");
+    seen
+}
+
+#[test]
+fn modules_know_those_before_them_alone() {
+    let src = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    let seen = [check(&src, "lib.rs", &["crate::"]), check(&src.join("train"), "mod.rs", &["super::", "train::"])];
+    assert!(seen[0] > 100 && seen[1] > 20, "{seen:?} files have a place in an order");
 }

@@ -37,9 +37,9 @@ fn held(device: Device, longest: usize, width: usize, steps: usize) -> [usize; 2
     [peak, most]
 }
 
-fn config(len: &str, shards: usize, more: &str) -> TrainConfig {
+fn config(len: &str, micro_batches: usize, more: &str) -> TrainConfig {
     let text = format!(
-        "steps = 1000\nbatch = 8\ntrain_len = '{len}'\neval_lens = [8]\nshards = {shards}\n{more}\n\
+        "steps = 1000\nbatch = 8\ntrain_len = '{len}'\neval_lens = [8]\nmicro_batches = {micro_batches}\n{more}\n\
          model = {{ layers = 1, width = 8, heads = 2, head_dim = 4, mlp = 8, state = 4 }}\ntask = {{ name = 'parity' }}"
     );
     TrainConfig::from_layers("default", None, text.parse().unwrap()).unwrap()
@@ -57,9 +57,9 @@ fn a_thousand_random_lengths_hold_little_more_than_the_longest_needs() {
 
 #[test]
 fn training_on_a_range_of_lengths_holds_little_more_than_the_longest_needs() {
-    for (name, shards) in [("lstm", 1), ("mamba", 2)] {
+    for (name, micro_batches) in [("lstm", 1), ("mamba", 2)] {
         let memory = |len: &str, steps: usize| {
-            let mut trainer = Trainer::new(&config(len, shards, "").for_model(name).unwrap(), 0).unwrap();
+            let mut trainer = Trainer::new(&config(len, micro_batches, "").for_model(name).unwrap(), 0).unwrap();
             let mut most = 0;
             for _ in 0..steps {
                 trainer.step().unwrap();
@@ -149,7 +149,7 @@ fn a_run_without_memory_leaves_the_others_alone() {
 fn runs_that_fit_one_by_one_are_refused_side_by_side() {
     let parity = |threads: usize| {
         let flags = "--models lstm,quasi_lstm --seeds 1 --steps 1 --train-len 256 --batch 64 --width 128 --heads 2 \
-                     --head-dim 64 --eval-lens 8 --shards 1";
+                     --head-dim 64 --eval-lens 8 --micro-batches 1";
         let script = format!("ulimit -v 700000; exec {} {flags} --threads {threads}", env!("CARGO_BIN_EXE_parity"));
         let output = std::process::Command::new("bash").args(["-c", &script]).output().unwrap();
         (output.status.code(), String::from_utf8(output.stderr).unwrap())

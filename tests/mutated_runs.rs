@@ -17,15 +17,16 @@ use tapezoo::{
     report::report,
     rng::Rng,
     train::{
-        Trainer, checkpoint,
+        Trainer,
+        checkpoint::{self, Written},
         config::TrainConfig,
         jobs::run_all,
-        rundir::{self, Found, Held, RunDir, Written},
+        rundir::{self, Found, Held, RunDir},
     },
 };
 
 const CONFIG: &str = "models = ['lstm']\nseed = 3\nsteps = 8\nbatch = 4\ntrain_len = 4\neval_lens = [4]\n\
-    eval_batches = 1\neval_batch = 2\nlog_every = 2\neval_every = 2\nshards = 2\n\
+    eval_batches = 1\neval_batch = 2\nlog_every = 2\neval_every = 2\nmicro_batches = 2\n\
     [model]\nlayers = 1\nwidth = 4\nmlp = 4";
 
 fn cases() -> usize {
@@ -68,7 +69,7 @@ impl Place {
     fn load(&self, bytes: &[u8]) -> Result<usize, String> {
         let path = self.run(rundir::CHECKPOINT);
         fs::write(&path, bytes).unwrap();
-        let own = checkpoint::configuration(&path, &config(), "lstm").unwrap();
+        let own = rundir::configuration_of(&self.run(""), &config(), "lstm").unwrap();
         assert_eq!(own.parts(), 2, "the number of parts is the configuration's");
         let loaded = checkpoint::load(&path, &own, 3);
         loaded.map(|(trainer, _)| trainer.steps()).map_err(|e| e.to_string())
@@ -189,14 +190,26 @@ fn every_number_of_a_checkpoint_is_checked() {
         assert!(about.config.contains(a), "{}", about.config);
         Value::from(about.config.replace(a, b))
     };
+    // As earlier versions called it.
+    let old_name = config("micro_batches = 2", "shards = 2");
+    assert_eq!(place.load(&with(&good, "config", old_name)), Ok(5));
+    fs::write(place.run(rundir::CHECKPOINT), &good).unwrap();
     for (key, value, words) in [
         ("step", 9.into(), "step 9 of a run of 8"),
         ("step", u64::MAX.into(), "of a run of 8"),
         ("seed", 4.into(), "a checkpoint of seed 4, and this is seed 3"),
         ("training_s", (-1.0).into(), "training_s -1"),
         ("wall_s", 1e300.into(), "wall_s 1"),
-        ("config", config("shards = 2", "shards = 1000000000"), "shards is 1000000000 there, and 2 here"),
-        ("config", config("shards = 2", "shards = 9223372036854775807"), "shards is 9223372036854775807 there"),
+        (
+            "config",
+            config("micro_batches = 2", "micro_batches = 1000000000"),
+            "micro_batches is 1000000000 there, and 2 here",
+        ),
+        (
+            "config",
+            config("micro_batches = 2", "micro_batches = 9223372036854775807"),
+            "micro_batches is 9223372036854775807 there",
+        ),
         ("config", config("lr = ", "lr = 1"), "lr is 1"),
         ("mixer", "gpt".into(), "mixer is \"gpt\" there, and \"lstm\" here"),
     ] {
@@ -235,7 +248,7 @@ fn a_damaged_result_is_an_error_or_another_result_but_no_panic() {
             Ok(_) => panic!("case {case}: the result is not seen"),
             Err(e) => assert!(e.to_string().contains("delete it to repeat this run"), "case {case}: {e}"),
         }
-        checkpoint::configuration(&place.run(rundir::CHECKPOINT), &config(), "lstm").unwrap();
+        rundir::configuration_of(&run, &config(), "lstm").unwrap();
     }
     // A score that cannot be.
     for x in [7.0, -0.25] {

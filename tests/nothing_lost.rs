@@ -209,7 +209,7 @@ fn a_signal_ends_a_long_step_and_a_hangup_saves() {
 
     // One step that takes minutes.
     let long = "--models lstm --seeds 1 --steps 3 --train-len 60000 --batch 16 --width 64 --eval-lens 8 --threads 1";
-    let mut child = place.start(&format!("{long} --shards 1 --out step"));
+    let mut child = place.start(&format!("{long} --micro-batches 1 --out step"));
     wait_for(&mut child, || place.at("step/lstm-seed0/metrics.jsonl").exists());
     let (status, _, said, took) = signalled(child, "-INT");
     assert_eq!(status, Some(130), "{said}");
@@ -377,7 +377,7 @@ fn a_signal_in_a_batch_of_an_evaluation_saves_the_training() {
     let place = Place::new();
     let flags = "--models gpt --seeds 1 --train-len 8 --batch 4 --width 16 --threads 1 --eval-lens 20000";
     for (name, more, step) in [("end", "--steps 6", 6), ("way", "--steps 6 --eval-every 4", 4)] {
-        let mut child = place.start(&format!("{flags} {more} --shards 1 --out {name}"));
+        let mut child = place.start(&format!("{flags} {more} --micro-batches 1 --out {name}"));
         wait_for(&mut child, || {
             fs::read_to_string(place.at(&format!("{name}/gpt-seed0/metrics.jsonl"))).is_ok_and(|m| !m.is_empty())
         });
@@ -389,7 +389,7 @@ fn a_signal_in_a_batch_of_an_evaluation_saves_the_training() {
         let path = place.at(&format!("{name}/gpt-seed0/checkpoint.safetensors"));
         assert_eq!(tapezoo::train::checkpoint::about(&path).map(|about| about.step), Some(step));
     }
-    let child = place.start(&format!("{flags} --steps 6 --shards 1"));
+    let child = place.start(&format!("{flags} --steps 6 --micro-batches 1"));
     thread::sleep(Duration::from_millis(600));
     says(&signalled(child, "-TERM").2, &["in the middle of an evaluation", "nothing of it is kept"]);
 }

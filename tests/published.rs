@@ -2,6 +2,9 @@
 //! agree with the published code.
 #![allow(clippy::unwrap_used)]
 
+mod close;
+
+use close::{all_close, close};
 use std::panic::catch_unwind;
 use tapezoo::{
     autograd::{Gen, Tape, Var},
@@ -130,9 +133,7 @@ fn the_diagonal_alone_is_what_the_published_einsum_reads() {
     let tape = Tape::new(Device::Cpu);
     let on = |x: &[f64], d| tape.constant(&Tensor::from_vec(x.to_vec(), [1, t, 1, d]));
     let o = published::delta_net::memory(on(&q, d), on(&k, d), on(&v, d), on(&beta, 1).reshape([1, t, 1]));
-    for (a, b) in o.value().to_f64().iter().zip(expected) {
-        assert!((a - b).abs() <= 1e-12 * b.abs().max(1.0), "{a} {b}");
-    }
+    all_close(&o.value().to_f64(), &expected, 1e-12, "o");
 }
 
 /// The gate 1 − β k² of the diagonal DeltaNet: −1 flips, −3.5 grows.
@@ -175,7 +176,7 @@ fn products_through_logarithms_are_a_ten_millionth_off() {
         for l in 0..9 {
             let exact = if l > k + 1 { 0.0 } else { f[l..=k.max(l.min(7))].iter().take(k + 1 - l).product() };
             let error: f64 = y[k * 9 + l] - exact;
-            assert!(l <= k + 1 || error == 0.0);
+            assert!(l <= k + 1 || error == 0.0, "the product of factors {l} to {k} is off by {error}");
             worst = worst.max(error.abs());
         }
     }
@@ -198,8 +199,8 @@ fn running_statistics_move_as_those_of_torch() {
     let (mean, variance) = (ones / n, ones * (n - ones) / n / (n - 1.0));
     let [means, variances] = m.statistics().of(0);
     for i in 0..12 {
-        assert!((means[i] - 0.1 * (w[i] * mean + b[i])).abs() < 1e-14);
-        assert!((variances[i] - 0.9 - 0.1 * w[i] * w[i] * variance).abs() < 1e-14);
+        close(means[i], 0.1 * (w[i] * mean + b[i]), 1e-14, format_args!("mean {i}"));
+        close(variances[i], 0.9 + 0.1 * w[i] * w[i] * variance, 1e-14, format_args!("variance {i}"));
     }
 }
 
@@ -243,7 +244,7 @@ fn parameters_are_as_many_and_start_as_published() {
             _ if name.contains("c_proj") => 0.01,
             _ => 0.02,
         };
-        assert!((std - expected).abs() <= 0.15 * expected, "{name}: {std}");
+        assert!((std - expected).abs() <= 0.15 * expected, "{name}: {std}, not about {expected}");
     }
 }
 

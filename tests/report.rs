@@ -154,7 +154,7 @@ fn the_page_needs_nothing_but_itself() {
 fn the_same_input_gives_the_same_bytes() {
     let (dir, first) = two_models();
     let second = make(&[dir.path()]);
-    assert!(first.page == second.page && first.figures == second.figures);
+    assert!(first.page == second.page && first.figures == second.figures, "two reports of the same runs differ");
 }
 
 #[test]

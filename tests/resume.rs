@@ -126,7 +126,7 @@ fn killed_at_random_moments_a_run_goes_on_to_the_same_bits() {
     assert!(said.contains("4 of 4 runs are finished") && said.contains("nothing left to do"), "{said}");
     assert_eq!(again, fs::read_to_string(torn.join("table.txt")).unwrap());
     assert_eq!(again.lines().next(), table.lines().next());
-    assert!(before == files(&torn));
+    assert!(before == files(&torn), "resuming what is finished changed files");
 }
 
 #[cfg(unix)]
@@ -202,7 +202,7 @@ fn checkpoints_that_are_none_are_refused_and_kept() {
         (replaced("layers = 2", "layers = 3"), &["another run", "model.layers is 3 there, and 2 here"]),
         (replaced("gpt", "lru"), &["another run", "models", "lru"]),
         (replaced(r#"\"seed\":0"#, r#"\"seed\":7"#), &["seed 7", "seed 0"]),
-        (replaced("shards = 1", "shards = 7"), &["checkpoint", "delete it"]),
+        (replaced("micro_batches = 1", "micro_batches = 7"), &["checkpoint", "delete it"]),
         // Any digit of its header: the step, the size of the metrics, the time.
         (after(r#"\"step\":"#), &["damaged", "checksum"]),
         (after(r#"\"metrics\":"#), &["damaged", "checksum"]),

@@ -2,6 +2,9 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod close;
+
+use close::close;
 use serde_json::Value;
 use std::{
     collections::BTreeMap,
@@ -127,14 +130,14 @@ fn a_sweep_makes_a_run_directory_for_each_point_and_a_row_for_each_cell() {
     let rows: Vec<Value> = rows.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     assert_eq!(rows.len(), 4);
     let row = rows.iter().find(|row| row["model"] == "gpt" && row["axes"]["lr"] == "0.01").unwrap();
-    assert!((row["scores"]["accuracy"]["12"]["mean"].as_f64().unwrap() - mean).abs() < 1e-12);
-    assert!((row["scores"]["accuracy"]["12"]["std"].as_f64().unwrap() - std).abs() < 1e-12);
+    close(row["scores"]["accuracy"]["12"]["mean"].as_f64().unwrap(), mean, 1e-12, "the mean");
+    close(row["scores"]["accuracy"]["12"]["std"].as_f64().unwrap(), std, 1e-12, "the spread");
     assert_eq!(row["seeds"], serde_json::json!([5, 6]));
     let csv = fs::read_to_string(out.join("summary.csv")).unwrap();
     let head: Vec<&str> = csv.lines().next().unwrap().split(',').collect();
     let line = csv.lines().find(|line| line.starts_with("lr=0.01,0.01,gpt")).unwrap();
     let at = head.iter().position(|&column| column == "accuracy_12_std").unwrap();
-    assert!((line.split(',').nth(at).unwrap().parse::<f64>().unwrap() - std).abs() < 1e-12);
+    close(line.split(',').nth(at).unwrap().parse().unwrap(), std, 1e-12, "the spread in summary.csv");
 
     // A point is an ordinary run directory.
     let parity = |flag: &str| {
@@ -172,10 +175,10 @@ fn a_killed_sweep_goes_on_and_repeats_nothing() {
         }
     }
     eprintln!("killed {kills} times");
-    assert!(kills > 0);
+    assert!(kills > 0, "no run was killed");
     let (whole, torn) = (bits(&place.at("whole")), bits(&torn));
     assert_eq!(whole.keys().collect::<Vec<_>>(), torn.keys().collect::<Vec<_>>());
-    assert!(whole == torn);
+    assert!(whole == torn, "an interrupted sweep has other files");
     assert_eq!(place.succeeds("grid.toml --out torn --dry-run").matches("finished").count(), 8);
 }
 

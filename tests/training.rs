@@ -3,6 +3,9 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod close;
+
+use close::{all_close, close};
 use safetensors::SafeTensors;
 use serde_json::Value;
 use std::{collections::BTreeMap, fs, path::Path, process, thread, time::Duration};
@@ -11,9 +14,9 @@ use tapezoo::{
     models,
     tensor::{DType, Tensor},
     train::{
-        Accuracy, Scores, Step, Trainer, Watch,
+        Accuracy, RunReport, Scores, Step, Trainer, Watch,
         config::{PRESETS, TrainConfig},
-        jobs::{RunReport, run_all},
+        jobs::run_all,
         optimizer::{Adam, AdamConfig, Rule, clip},
         rundir::{self, RunDir},
         schedule::{Schedule, Shape},
@@ -140,7 +143,7 @@ fn the_loss_of_every_mixer_goes_down() {
 
 #[test]
 fn no_step_after_the_second_allocates_a_buffer() {
-    for (name, more) in models::names().into_iter().flat_map(|name| [(name, ""), (name, "shards = 3")]) {
+    for (name, more) in models::names().into_iter().flat_map(|name| [(name, ""), (name, "micro_batches = 3")]) {
         let mut trainer = Trainer::new(&config(more).for_model(name).unwrap(), 0).unwrap();
         (0..2).for_each(|_| assert!(trainer.step().unwrap().loss.is_finite()));
         let before = trainer.fresh_buffers();
@@ -170,9 +173,7 @@ fn adam_and_adamw_are_those_of_torch() {
             for (g, expected) in grads.chunks(n).zip(expected.chunks(n)) {
                 let g = Tensor::from_vec(g.to_vec(), [n]).cast(dtype);
                 adam.step(0.01, &mut p, &g, &[(0..5, true), (5..n, true)]);
-                for (p, e) in p.to_f64().iter().zip(expected) {
-                    assert!((p - e).abs() <= tolerance * (1.0 + e.abs()), "{name} {dtype}: {p} for {e}");
-                }
+                all_close(&p.to_f64(), expected, tolerance, format_args!("{name} {dtype}"));
             }
         }
     }
@@ -193,8 +194,8 @@ fn clipping_scales_to_the_norm_asked_for() {
         let norm = g().to_f64().iter().map(|g| g * g).sum::<f64>().sqrt();
         for (max, expected) in [(0.0, norm), (100.0, norm), (0.5, 0.5)] {
             let mut clipped = g();
-            assert!((clip(&mut clipped, max) - norm).abs() < 1e-12);
-            assert!((clip(&mut clipped, 0.0) - expected).abs() < 1e-6);
+            close(clip(&mut clipped, max), norm, 1e-12, format_args!("the norm before clipping to {max}"));
+            close(clip(&mut clipped, 0.0), expected, 1e-6, format_args!("the norm clipped to {max}"));
         }
     }
 }
@@ -203,8 +204,10 @@ fn clipping_scales_to_the_norm_asked_for() {
 fn schedules_rise_hold_and_fall() {
     let s = Schedule { shape: Shape::Cosine, peak: 2.0, min_ratio: 0.1, warmup: 10, steps: 110 };
     assert_eq!((s.lr(1), s.lr(5), s.lr(10)), (0.2, 1.0, 2.0));
-    assert!((s.lr(60) - 1.1).abs() < 1e-12 && (s.lr(110) - 0.2).abs() < 1e-12);
-    assert!((11..110).all(|i| s.lr(i + 1) < s.lr(i)));
+    close(s.lr(60), 1.1, 1e-12, "half way down");
+    close(s.lr(110), 0.2, 1e-12, "at the end");
+    let rises = (11..110).find(|&i| s.lr(i + 1) >= s.lr(i));
+    assert_eq!(rises, None, "the rate does not fall after this step");
     let s = Schedule { shape: Shape::Constant, warmup: 0, ..s };
     assert_eq!((s.lr(1), s.lr(110)), (2.0, 2.0));
     let s = Schedule { shape: Shape::Cosine, warmup: 110, ..s };

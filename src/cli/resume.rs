@@ -4,7 +4,6 @@ use super::{TrainArgs, check_task, open_device};
 use crate::{
     error::{Error, Result, printable},
     train::{
-        checkpoint,
         config::{TrainConfig, difference, merge},
         rundir::{self, Found, RunDir},
     },
@@ -46,7 +45,7 @@ impl TrainArgs {
             let of = out.of(model, seed);
             // Of a result that is damaged its run complains, and the others go on.
             if let Ok(Found::Finished(_)) = rundir::find(&of) {
-                let own = checkpoint::configuration(&of.join(rundir::CHECKPOINT), &cfg, model)?;
+                let own = rundir::configuration_of(&of, &cfg, model)?;
                 rundir::check_configuration(&of, &own, seed)?;
             }
         }

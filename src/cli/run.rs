@@ -5,10 +5,10 @@ use crate::{
     error::{Error, Result, contained},
     tasks::show,
     train::{
-        Trainer, capacity,
+        RunReport, Trainer, capacity,
         config::TrainConfig,
         interrupt::{self, Signal},
-        jobs::{RunReport, run_told},
+        jobs::run_told,
         standing::Standing,
         table,
     },

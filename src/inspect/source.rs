@@ -83,7 +83,7 @@ const NOT_HERE: [(&str, &str); 15] = [
 ];
 
 /// Keys without effect where nothing is trained.
-const OF_TRAINING: [&str; 16] = [
+const OF_TRAINING: [&str; 17] = [
     "lr",
     "optimizer",
     "betas",
@@ -96,6 +96,7 @@ const OF_TRAINING: [&str; 16] = [
     "min_lr_fraction",
     "clip",
     "curriculum",
+    "micro_batches",
     "shards",
     "products",
     "eval_batches",
@@ -205,7 +206,7 @@ pub fn checkpoint(dir: &Path) -> Result<Source> {
     let all = rundir::configuration(&experiment)?;
     let of = rundir::of(&experiment, &model, seed);
     let (weights, saved) = (of.join(rundir::WEIGHTS), of.join(rundir::CHECKPOINT));
-    let own = checkpoint::configuration(&saved, &all, &model)?;
+    let own = rundir::configuration_of(&of, &all, &model)?;
     let config = TrainConfig { device: Device::Cpu, dtype: own.dtype.real(), ..own.clone() };
     let name = format!("{model}, seed {seed}");
     if files::is_there(&weights) {

@@ -7,7 +7,7 @@ use crate::{
     autograd::{Grad, In, Kernel, Value, zeroed},
     cuda::{Cuda, View},
     kernels::{
-        gemm::{Mat, Products, Start, gemm_as},
+        gemm::{Epilogue, Mat, Products, gemm_as},
         lane_sums::columns,
         lanes::{L, Lane, lanes, lanes_mut},
         linear::{bias_rows_cuda, column_sums_cuda},
@@ -137,9 +137,9 @@ fn forward<T: Real>(cpu: &Cpu, z: Size, x: &[T], w: &[T], b: Option<&[T]>, y: &m
     for (first, n) in z.chunks() {
         let ([mx, mw, my], x, y) = (z.mats(n), &x[first * z.g * z.i..], &mut y[first * z.out()..]);
         for (_, [at_x, at_w, at_y]) in z.blocks() {
-            let start = b.map_or(Start::Zero, |b| Start::Row(&b[at_y..at_y + z.o]));
+            let epilogue = b.map_or(Epilogue::Set, |b| Epilogue::Bias(&b[at_y..at_y + z.o]));
             let (x, w, y) = ((&x[x.len().min(at_x)..], mx), (&w[at_w..], mw.t()), (&mut y[at_y..], my));
-            gemm_as(Products::F32, start, T::ONE, x, w, y);
+            gemm_as(Products::F32, epilogue, T::ONE, x, w, y);
         }
     }
 }
@@ -180,12 +180,12 @@ fn backward<T: Real>(cpu: &Cpu, z: Size, x: &[T], w: &[T], g: &[T], dx: &mut [Gr
             let (x, g) = ((&x[at_x..], mx), (&g[at_y..], my));
             if let Some((dx, acc)) = &mut dx {
                 // The first part of a block writes, the others add.
-                let start_at = Start::of(*acc || q > 0);
+                let epilogue = Epilogue::of(*acc || q > 0);
                 let dx = (&mut dx[start * width_x + at_x..], mx);
-                gemm_as(Products::F32, start_at, T::ONE, g, (&w[at_w..], mw), dx);
+                gemm_as(Products::F32, epilogue, T::ONE, g, (&w[at_w..], mw), dx);
             }
             if let Some(dw) = &mut dw {
-                gemm_as(Products::F32, Start::Y, T::ONE, (g.0, my.t()), x, (&mut dw[at_w..], mw));
+                gemm_as(Products::F32, Epilogue::Add, T::ONE, (g.0, my.t()), x, (&mut dw[at_w..], mw));
             }
         }
     }

@@ -188,13 +188,13 @@ pub fn fma<T: Real>(avx512: Option<Avx512>, y: &Lane<T>, a: &Lane<T>, x: &Lane<T
 /// Every four lanes of four as a matrix, transposed: lane 4 g + j of the m-th is lane 4 g + m of the j-th.
 #[inline(always)]
 #[cfg_attr(not(target_arch = "x86_64"), expect(unused_variables))]
-pub fn turned<T: Real>(avx512: Option<Avx512>, x: &[Lane<T>; 4]) -> [Lane<T>; 4] {
+pub fn transposed<T: Real>(avx512: Option<Avx512>, x: &[Lane<T>; 4]) -> [Lane<T>; 4] {
     #[cfg(target_arch = "x86_64")]
     if let Some(x) = singles(x).and_then(|x| x.first_chunk()) {
         let mut y = [[T::ZERO; L]; 4];
         if let Some(y) = singles_mut(&mut y) {
             // SAFETY: the processor can, as there is an `Avx512`.
-            y.copy_from_slice(&if avx512.is_some() { unsafe { avx512::turned(x) } } else { sse::turned(x) });
+            y.copy_from_slice(&if avx512.is_some() { unsafe { avx512::transposed(x) } } else { sse::transposed(x) });
         }
         return y;
     }
@@ -204,12 +204,12 @@ pub fn turned<T: Real>(avx512: Option<Avx512>, x: &[Lane<T>; 4]) -> [Lane<T>; 4]
 /// Of four times sixteen numbers the sums over F fours of lanes from the `from`-th on: the fours are added up, then what is
 /// in the lanes of one.
 #[inline(always)]
-pub fn across<T: Real, const F: usize>(x: &[Lane<T>; 4], from: usize) -> [T; 4] {
+pub fn horizontal_sums<T: Real, const F: usize>(x: &[Lane<T>; 4], from: usize) -> [T; 4] {
     #[cfg(target_arch = "x86_64")]
     if let Some(x) = singles(x).and_then(|x| x.first_chunk()) {
         let mut y = [T::ZERO; 4];
         if let Some(y) = T::f32s_mut(&mut y) {
-            y.copy_from_slice(&sse::across::<F>(x, from));
+            y.copy_from_slice(&sse::horizontal_sums::<F>(x, from));
         }
         return y;
     }

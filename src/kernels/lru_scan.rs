@@ -1,7 +1,7 @@
 //! The kernel of [`LruScan`].
 //!
-//! λ does not change in time, so the map of a chunk of c steps from its start to its end is known beforehand:
-//! end = λᶜ start + Σ_j λ^{c-1-j} x_j. The powers are tabulated in double precision, where c roundings do not show.
+//! The CPU goes through the steps one after another, the state in registers. A device runs pieces side by side: λ does not
+//! change in time, so the map of c steps is known beforehand, end = λᶜ start + Σ_j λ^{c-1-j} x_j.
 //!
 //! Gradients are dRe + i dIm. With G_t = λ̄ g_t the gradient that step t passes to step t − 1: g_t = dh_t + G_{t+1};
 //! dx_t = g_t; dλ = Σ_t g_t conj(h_{t-1}); dh_0 = G_1.
@@ -13,7 +13,7 @@ use crate::{
     kernels::{
         lanes::avx512_here,
         linear,
-        scan::{Pieces, at, by_device, by_lanes, chunk_of, cotangent, put, put_all, zeros},
+        scan::{Pieces, at, by_device, by_lanes, cotangent, put, put_all, zeros},
     },
     ops::lru_scan::LruScan,
     tensor::{Cpu, Real, Shape, Tensor},
@@ -24,40 +24,7 @@ type C<'a, T> = (&'a [T], &'a [T]);
 
 type CMut<'a, T> = (&'a mut [T], &'a mut [T]);
 
-/// Rows λ⁰ … λᶜ of a table, [c + 1, D] twice.
-fn powers<T: Real>(lambda: C<T>, c: usize, table: CMut<T>) {
-    let d = lambda.0.len();
-    for i in 0..d {
-        let (lr, li) = (lambda.0[i].to_f64(), lambda.1[i].to_f64());
-        let (mut re, mut im) = (1.0, 0.0);
-        for k in 0..=c {
-            (table.0[k * d + i], table.1[k * d + i]) = (T::of(re), T::of(im));
-            (re, im) = (re * lr - im * li, re * li + im * lr);
-        }
-    }
-}
-
-/// Phase 1: Σ_t w_t x_t over some rows, where w_t is row t of a table of powers, from its first row forwards (`back`,
-/// conjugated) or from its last row backwards (forward in time, the last step has the lowest power).
-#[inline(always)]
-fn weighted<T: Real, const W: usize>(i: usize, d: usize, back: bool, w: C<T>, x: &[T], end: &mut CMut<T>) {
-    let (mut re, mut im) = ([T::ZERO; W], [T::ZERO; W]);
-    let n = x.len() / (2 * d);
-    for t in 0..n {
-        let (xr, xi): ([T; W], [T; W]) = (at(x, 2 * t, d, i), at(x, 2 * t + 1, d, i));
-        let k = if back { t + 1 } else { n - 1 - t };
-        let (wr, wi): ([T; W], [T; W]) = (at(w.0, k, d, i), at(w.1, k, d, i));
-        for l in 0..W {
-            let wi = if back { -wi[l] } else { wi[l] };
-            re[l] += wr[l] * xr[l] - wi * xi[l];
-            im[l] += wr[l] * xi[l] + wi * xr[l];
-        }
-    }
-    put(end.0, 0, d, i, re, false);
-    put(end.1, 0, d, i, im, false);
-}
-
-/// Phase 3 forward: the recurrence from `start` over some rows.
+/// The recurrence from `start` over all rows.
 #[inline(always)]
 fn run<T: Real, const W: usize>(i: usize, d: usize, lambda: C<T>, x: &[T], start: C<T>, h: &mut [T]) {
     let (lr, li): ([T; W], [T; W]) = (at(lambda.0, 0, d, i), at(lambda.1, 0, d, i));
@@ -72,15 +39,15 @@ fn run<T: Real, const W: usize>(i: usize, d: usize, lambda: C<T>, x: &[T], start
     }
 }
 
-/// What phase 3 writes: dλ, added to, and the rows of dx, with whether to add.
+/// What the backward pass writes: dλ, added to, and the rows of dx, with whether to add.
 struct Out<'a, T> {
     dlambda: CMut<'a, T>,
     dx: &'a mut [T],
     acc: bool,
 }
 
-/// Phase 3 backward: `g` comes in as G from behind the rows and leaves as G of the first; `before` is the state before
-/// the rows.
+/// The recurrence backwards: `g` comes in as G from behind the rows and leaves as G of the first; `before` is the state
+/// before the rows.
 #[inline(always)]
 fn run_back<T: Real, const W: usize>(
     i: usize,
@@ -119,93 +86,32 @@ fn run_back<T: Real, const W: usize>(
     put(out.dlambda.1, 0, d, i, di, true);
 }
 
-/// end += w start, or w̄ start if `back`.
-#[inline(always)]
-fn carry<T: Real>(back: bool, w: C<T>, start: C<T>, end: CMut<T>) {
-    for i in 0..start.0.len() {
-        let (wr, wi) = (w.0[i], if back { -w.1[i] } else { w.1[i] });
-        let (sr, si) = (start.0[i], start.1[i]);
-        end.0[i] += wr * sr - wi * si;
-        end.1[i] += wr * si + wi * sr;
-    }
-}
-
 /// Part of both halves.
 fn cut<'a, T>(x: C<'a, T>, r: &std::ops::Range<usize>) -> C<'a, T> {
     (&x.0[r.clone()], &x.1[r.clone()])
 }
 
-fn cut_mut<'a, T>(x: &'a mut CMut<T>, r: &std::ops::Range<usize>) -> CMut<'a, T> {
-    (&mut x.0[r.clone()], &mut x.1[r.clone()])
+/// One sequence.
+#[versions::versions]
+fn forward<T: Real>(lambda: C<T>, x: &[T], h0: C<T>, h: &mut [T]) {
+    let d = lambda.0.len();
+    by_lanes!(wide d, run::<T>(lambda, x, h0, h));
 }
 
-/// One sequence; `starts` has a row for every chunk, the first given.
+/// One sequence; `g` comes in as the cotangent of the last state and leaves as dh0.
 #[versions::versions]
-fn forward<T: Real>(chunk: usize, lambda: C<T>, table: C<T>, x: &[T], starts: &mut CMut<T>, h: &mut [T]) {
-    let (d, len) = (lambda.0.len(), x.len());
-    let n = starts.0.len() / d;
-    for k in 1..n {
-        let x = &x[chunk_of(k - 1, chunk, 2 * d, len)];
-        by_lanes!(wide d, weighted::<T>(false, table, x, &mut cut_mut(starts, &(k * d..(k + 1) * d))));
-    }
-    for k in 1..n {
-        let (s0, s1) = (starts.0[(k - 1) * d..].split_at_mut(d), starts.1[(k - 1) * d..].split_at_mut(d));
-        carry(false, cut(table, &(chunk * d..(chunk + 1) * d)), (&*s0.0, &*s1.0), (s0.1, s1.1));
-    }
-    for k in 0..n {
-        let c = chunk_of(k, chunk, 2 * d, len);
-        let start = (&starts.0[k * d..], &starts.1[k * d..]);
-        by_lanes!(wide d, run::<T>(lambda, &x[c.clone()], start, &mut h[c.clone()]));
-    }
-}
-
-/// One sequence; `ends` has G from behind every chunk, the last given; afterwards its first row is dh0.
-#[versions::versions]
-fn backward<T: Real>(
-    chunk: usize,
-    (lambda, table): (C<T>, C<T>),
-    (h, h0, dh): (&[T], C<T>, &[T]),
-    ends: &mut CMut<T>,
-    out: &mut Out<T>,
-) {
-    let (d, len) = (lambda.0.len(), h.len());
-    let n = ends.0.len() / d;
-    for k in 1..n {
-        let dh = &dh[chunk_of(k, chunk, 2 * d, len)];
-        by_lanes!(wide d, weighted::<T>(true, table, dh, &mut cut_mut(ends, &((k - 1) * d..k * d))));
-    }
-    for k in (1..n).rev() {
-        let (e0, e1) = (ends.0[(k - 1) * d..].split_at_mut(d), ends.1[(k - 1) * d..].split_at_mut(d));
-        let steps = chunk_of(k, chunk, 2 * d, len).len() / 2;
-        carry(true, cut(table, &(steps..steps + d)), (&e0.1[..d], &e1.1[..d]), (e0.0, e1.0));
-    }
-    for k in 0..n {
-        let c = chunk_of(k, chunk, 2 * d, len);
-        let before = if k == 0 { h0 } else { h[c.start - 2 * d..c.start].split_at(d) };
-        let dlambda = (&mut *out.dlambda.0, &mut *out.dlambda.1);
-        let mut out = Out { dlambda, dx: &mut out.dx[c.clone()], acc: out.acc };
-        let mut end = cut_mut(ends, &(k * d..(k + 1) * d));
-        // Sixty-four channels take three quarters of the registers of AVX-512, and three times those of AVX2.
-        if avx512_here!().is_some() {
-            by_lanes!(wide d, run_back::<T>(lambda, &h[c.clone()], before, &dh[c.clone()], &mut end, &mut out));
-        } else {
-            by_lanes!(d, run_back::<T>(lambda, &h[c.clone()], before, &dh[c.clone()], &mut end, &mut out));
-        }
+fn backward<T: Real>(lambda: C<T>, (h, h0, dh): (&[T], C<T>, &[T]), g: &mut CMut<T>, out: &mut Out<T>) {
+    let d = lambda.0.len();
+    // Sixty-four channels take three quarters of the registers of AVX-512, and three times those of AVX2.
+    if avx512_here!().is_some() {
+        by_lanes!(wide d, run_back::<T>(lambda, h, h0, dh, g, out));
+    } else {
+        by_lanes!(d, run_back::<T>(lambda, h, h0, dh, g, out));
     }
 }
 
 impl LruScan {
-    /// The table of powers, empty if there is only one chunk.
-    fn table<'a, T: Real>(&self, cpu: &'a Cpu, lambda: C<T>, n: usize) -> [crate::tensor::Temp<'a, T>; 2] {
-        let rows = if n > 1 { self.chunk + 1 } else { 0 };
-        let mut table = [cpu.temp(rows * lambda.0.len()), cpu.temp(rows * lambda.0.len())];
-        if let ([re, im], true) = (&mut table, n > 1) {
-            powers(lambda, self.chunk, (re, im));
-        }
-        table
-    }
-
-    fn forward_cpu<T: Real>(&self, cpu: &Cpu, x: In, y: &mut [Value]) {
+    fn forward_cpu<T: Real>(&self, _: &Cpu, x: In, y: &mut [Value]) {
         let [h, last_r, last_i] = y else { return };
         let (t, d) = (x[2].shape().at(1), x[0].len());
         let [lambda, h0] = [0, 3].map(|i| (x[i].host::<T>(), x[i + 1].host::<T>()));
@@ -215,15 +121,9 @@ impl LruScan {
             last.0.copy_from_slice(h0.0);
             return last.1.copy_from_slice(h0.1);
         }
-        let n = t.div_ceil(self.chunk);
-        let table = self.table(cpu, lambda, n);
-        let (mut sr, mut si) = (cpu.temp::<T>(n * d), cpu.temp::<T>(n * d));
         for i in 0..h0.0.len() / d {
             let (s, r) = (2 * i * t * d..2 * (i + 1) * t * d, i * d..(i + 1) * d);
-            sr[..d].copy_from_slice(&h0.0[r.clone()]);
-            si[..d].copy_from_slice(&h0.1[r.clone()]);
-            let mut starts = (&mut sr[..], &mut si[..]);
-            forward(self.chunk, lambda, (&table[0], &table[1]), &v[s.clone()], &mut starts, &mut h[s.clone()]);
+            forward(lambda, &v[s.clone()], cut(h0, &r), &mut h[s.clone()]);
             last.0[r.clone()].copy_from_slice(&h[s.end - 2 * d..s.end - d]);
             last.1[r].copy_from_slice(&h[s.end - d..s.end]);
         }
@@ -244,22 +144,18 @@ impl LruScan {
         }
         let [lambda, h0] = [0, 3].map(|i| (x[i].host::<T>(), x[i + 1].host::<T>()));
         let h = y[0].host::<T>();
-        let n = t.div_ceil(self.chunk);
-        let table = self.table(cpu, lambda, n);
-        let (mut er, mut ei) = (cpu.temp::<T>(n * d), cpu.temp::<T>(n * d));
+        let (mut gr, mut gi) = (cpu.temp::<T>(d), cpu.temp::<T>(d));
         let out = Out { dlambda, dx: dv, acc };
         for i in 0..h0.0.len() / d {
             let (s, r) = (2 * i * t * d..2 * (i + 1) * t * d, i * d..(i + 1) * d);
-            er[(n - 1) * d..].copy_from_slice(&dlast.0[r.clone()]);
-            ei[(n - 1) * d..].copy_from_slice(&dlast.1[r.clone()]);
+            gr.copy_from_slice(&dlast.0[r.clone()]);
+            gi.copy_from_slice(&dlast.1[r.clone()]);
             let dlambda = (&mut *out.dlambda.0, &mut *out.dlambda.1);
             let mut out = Out { dlambda, dx: &mut out.dx[s.clone()], acc };
-            let powers = (&table[0][..], &table[1][..]);
-            let mut ends = (&mut er[..], &mut ei[..]);
             let states = (&h[s.clone()], cut(h0, &r), &dh[s]);
-            backward(self.chunk, (lambda, powers), states, &mut ends, &mut out);
-            put_all(&mut dh0r.0[r.clone()], &er[..d], dh0r.1);
-            put_all(&mut dh0i.0[r.clone()], &ei[..d], dh0i.1);
+            backward(lambda, states, &mut (&mut gr[..], &mut gi[..]), &mut out);
+            put_all(&mut dh0r.0[r.clone()], &gr, dh0r.1);
+            put_all(&mut dh0i.0[r], &gi, dh0i.1);
         }
     }
 }

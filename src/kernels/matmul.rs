@@ -3,7 +3,7 @@
 use crate::{
     autograd::{Grad, In, Kernel, Value, zeroed},
     cuda::View,
-    kernels::gemm::{Start, gemm_as},
+    kernels::gemm::{Epilogue, gemm_as},
     ops::matmul::Matmul,
     tensor::{Cx, Real, Shape, Tensor},
     with_real,
@@ -48,7 +48,7 @@ impl Kernel for Matmul {
                 for i in 0..p.batch {
                     let (a, b) = ((&a[i * p.a.rows * p.a.cols..], p.a), (&b[i * p.step_b..], p.b));
                     let y = (&mut y[i * p.y.rows * p.y.cols..], p.y);
-                    gemm_as(products, Start::Zero, T::ONE, a, b, y);
+                    gemm_as(products, Epilogue::Set, T::ONE, a, b, y);
                 }
             }),
             Cx::Cuda(cu) => {
@@ -72,7 +72,7 @@ impl Kernel for Matmul {
                 if let Some((d, acc)) = dx[0].slot::<[T]>() {
                     for i in 0..p.batch {
                         let (g, b) = ((&g[i * ny..], p.y), (&b[i * p.step_b..], p.b.t()));
-                        gemm_as(products, Start::of(acc), T::ONE, g, b, (&mut d[i * na..], p.a));
+                        gemm_as(products, Epilogue::of(acc), T::ONE, g, b, (&mut d[i * na..], p.a));
                     }
                 }
                 if let Some((d, acc)) = dx[1].slot::<[T]>() {
@@ -82,7 +82,7 @@ impl Kernel for Matmul {
                     for i in 0..p.batch {
                         let acc = acc || (p.step_b == 0 && i > 0);
                         let (a, g) = ((&a[i * na..], p.a.t()), (&g[i * ny..], p.y));
-                        gemm_as(products, Start::of(acc), T::ONE, a, g, (&mut d[i * p.step_b..], p.b));
+                        gemm_as(products, Epilogue::of(acc), T::ONE, a, g, (&mut d[i * p.step_b..], p.b));
                     }
                 }
             }),

@@ -1,8 +1,8 @@
 //! The kernels of [`norm`](crate::kernels::norm).
 
 mod far;
-mod fours;
 mod l2;
+mod width4;
 
 use crate::{
     args,
@@ -27,7 +27,7 @@ fn forward<T: Real>(centre: bool, eps: T, x: &[T], w: &[T], b: Option<&[T]>, y: 
     let (here, n) = (avx512_here!(), w.len());
     let over_n = T::ONE / T::of(n as f64);
     let four = b.and_then(|b| b.try_into().ok()).unwrap_or([T::ZERO; 4]);
-    let done = w.try_into().map_or(0, |w| fours::forward(centre, eps, x, w, &four, y, mean, r));
+    let done = w.try_into().map_or(0, |w| width4::forward(centre, eps, x, w, &four, y, mean, r));
     let (x, y, mean, r) = (&x[done * n..], &mut y[done * n..], &mut mean[done..], &mut r[done..]);
     with_width!(n => {
         let (c, w) = (rows_at_once(n), &w[..n]);
@@ -61,7 +61,7 @@ fn forward<T: Real>(centre: bool, eps: T, x: &[T], w: &[T], b: Option<&[T]>, y: 
 fn backward_x<T: Real>(centre: bool, x: &[T], w: &[T], mean: &[T], r: &[T], g: &[T], d: &mut [T], acc: bool) {
     let (here, n) = (avx512_here!(), w.len());
     let over_n = T::ONE / T::of(n as f64);
-    let done = w.try_into().map_or(0, |w| fours::backward_x(centre, x, w, mean, r, g, d, acc));
+    let done = w.try_into().map_or(0, |w| width4::backward_x(centre, x, w, mean, r, g, d, acc));
     let (x, g, d, mean, r) = (&x[done * n..], &g[done * n..], &mut d[done * n..], &mean[done..], &r[done..]);
     with_width!(n => {
         let (c, w) = (rows_at_once(n), &w[..n]);
@@ -94,7 +94,7 @@ fn backward_x<T: Real>(centre: bool, x: &[T], w: &[T], mean: &[T], r: &[T], g: &
 #[versions::versions]
 fn backward_w<T: Real>(x: &[T], mean: &[T], r: &[T], g: &[T], dw: &mut [T]) {
     let n = dw.len();
-    let done = (&mut *dw).try_into().map_or(0, |dw| fours::backward_w(x, mean, r, g, dw));
+    let done = (&mut *dw).try_into().map_or(0, |dw| width4::backward_w(x, mean, r, g, dw));
     let (x, g, mean, r) = (&x[done * n..], &g[done * n..], &mean[done..], &r[done..]);
     // Sums of narrow rows stay in registers: a sum in memory waits for its own store.
     let mut sums = [T::ZERO; NARROW];

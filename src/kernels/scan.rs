@@ -1,19 +1,16 @@
 //! The kernel of [`LinearScan`].
 //!
-//! Maps h ↦ a h + b compose into maps of the same form: (a₁, b₁) then (a₂, b₂) is (a₁ a₂, a₂ b₁ + b₂). That makes the
-//! recurrence parallel (Blelloch 1990; Martin and Cundy, "Parallelizing Linear Recurrent Neural Nets Over Sequence Length",
-//! 2018), over chunks and in three phases:
+//! The CPU goes through the steps one after another, the state in registers. On a device batch and channels alone may not keep
+//! it busy; there a sequence is cut into pieces (`Pieces`). Maps h ↦ a h + b compose into maps of the same form: (a₁, b₁) then
+//! (a₂, b₂) is (a₁ a₂, a₂ b₁ + b₂). That makes the recurrence parallel (Blelloch 1990; Martin and Cundy, "Parallelizing Linear
+//! Recurrent Neural Nets Over Sequence Length", 2018), in three phases:
 //!
-//! 1. every chunk on its own: its map, (∏ a, end state from a zero start);
-//! 2. from chunk to chunk: start_{k+1} = (∏ a)_k start_k + end_k;
-//! 3. every chunk on its own: the recurrence from its true start.
+//! 1. every piece on its own: its map, (∏ a, end state from a zero start);
+//! 2. from piece to piece: start_{k+1} = (∏ a)_k start_k + end_k;
+//! 3. every piece on its own: the recurrence from its true start.
 //!
 //! The gradient is the same recurrence backwards in time. With g_t the gradient of h_t and G_t = a_t g_t what step t passes to
 //! step t − 1: g_t = dh_t + G_{t+1}; db_t = g_t; da_t = g_t h_{t-1}; dh_0 = G_1.
-//!
-//! On one CPU thread a single chunk is fastest: phases 1 and 2 vanish and the state stays in registers. On a device a single
-//! chunk is fastest too where batch and channels alone keep it busy; elsewhere neighbouring chunks are joined until the device is
-//! just busy (`Pieces`).
 
 mod device;
 
@@ -136,37 +133,7 @@ pub(super) fn zeros<'a, T: Real>(cpu: &'a Cpu, dy: &Option<Tensor>, like: &Tenso
     cpu.zeros(if dy.is_some() { 0 } else { like.len() })
 }
 
-/// Phase 1 forward: the map of one chunk, as (∏ a, end from zero).
-#[inline(always)]
-fn total<T: Real, const W: usize>(i: usize, d: usize, a: &[T], b: &[T], prod: &mut [T], end: &mut [T]) {
-    let (mut p, mut h) = ([T::ONE; W], [T::ZERO; W]);
-    for t in 0..a.len() / d {
-        let (a, b) = (at::<T, W>(a, t, d, i), at::<T, W>(b, t, d, i));
-        for l in 0..W {
-            p[l] = a[l] * p[l];
-            h[l] = a[l] * h[l] + b[l];
-        }
-    }
-    put(prod, 0, d, i, p, false);
-    put(end, 0, d, i, h, false);
-}
-
-/// Phase 1 backward: G at a chunk's first step as a map of G from behind it.
-#[inline(always)]
-fn total_back<T: Real, const W: usize>(i: usize, d: usize, a: &[T], dh: &[T], prod: &mut [T], end: &mut [T]) {
-    let (mut p, mut g) = ([T::ONE; W], [T::ZERO; W]);
-    for t in (0..a.len() / d).rev() {
-        let (a, dh) = (at::<T, W>(a, t, d, i), at::<T, W>(dh, t, d, i));
-        for l in 0..W {
-            p[l] = a[l] * p[l];
-            g[l] = a[l] * (g[l] + dh[l]);
-        }
-    }
-    put(prod, 0, d, i, p, false);
-    put(end, 0, d, i, g, false);
-}
-
-/// Phase 3 forward: the recurrence from `start` over some rows.
+/// The recurrence from `start` over all rows.
 #[inline(always)]
 fn run<T: Real, const W: usize>(i: usize, d: usize, a: &[T], b: &[T], start: &[T], h: &mut [T]) {
     let mut s: [T; W] = at(start, 0, d, i);
@@ -185,8 +152,8 @@ struct Rows<'a, T> {
     db: (&'a mut [T], bool),
 }
 
-/// Phase 3 backward: `g` comes in as G from behind the rows and leaves as G of the first; `before` is the state before
-/// the rows.
+/// The recurrence backwards: `g` comes in as G from behind the rows and leaves as G of the first; `before` is the state
+/// before the rows.
 #[inline(always)]
 fn run_back<T: Real, const W: usize>(
     i: usize,
@@ -221,60 +188,20 @@ pub(super) fn chunk_of(k: usize, chunk: usize, d: usize, len: usize) -> std::ops
     k * chunk * d..(k + 1).saturating_mul(chunk).saturating_mul(d).min(len)
 }
 
-/// One sequence. `starts` and `prods` are scratch rows, one a chunk.
+/// One sequence.
 #[versions::versions]
-fn forward<T: Real>(chunk: usize, d: usize, a: &[T], b: &[T], starts: &mut [T], prods: &mut [T], h: &mut [T]) {
-    let n = starts.len() / d;
-    for k in 1..n {
-        let c = chunk_of(k - 1, chunk, d, a.len());
-        let (prod, end) = (&mut prods[k * d..][..d], &mut starts[k * d..][..d]);
-        by_lanes!(wide d, total::<T>(&a[c.clone()], &b[c.clone()], prod, end));
-    }
-    for k in 1..n {
-        let (start, end) = starts[(k - 1) * d..].split_at_mut(d);
-        for ((end, &p), &start) in end.iter_mut().zip(&prods[k * d..]).zip(&*start) {
-            *end += p * start;
-        }
-    }
-    for k in 0..n {
-        let c = chunk_of(k, chunk, d, a.len());
-        by_lanes!(wide d, run::<T>(&a[c.clone()], &b[c.clone()], &starts[k * d..], &mut h[c.clone()]));
-    }
+fn forward<T: Real>(d: usize, a: &[T], b: &[T], h0: &[T], h: &mut [T]) {
+    by_lanes!(wide d, run::<T>(a, b, h0, h));
 }
 
-/// One sequence. `ends` and `prods` are scratch rows, one a chunk: G from behind each chunk, of which the last is
-/// given; afterwards `ends[0]` is dh0.
+/// One sequence; `g` comes in as the cotangent of the last state and leaves as dh0.
 #[versions::versions]
-fn backward<T: Real>(
-    chunk: usize,
-    d: usize,
-    (a, h, h0, dh): (&[T], &[T], &[T], &[T]),
-    ends: &mut [T],
-    prods: &mut [T],
-    out: &mut Rows<T>,
-) {
-    let n = ends.len() / d;
-    for k in 1..n {
-        let c = chunk_of(k, chunk, d, a.len());
-        let (prod, end) = (&mut prods[k * d..][..d], &mut ends[(k - 1) * d..][..d]);
-        by_lanes!(wide d, total_back::<T>(&a[c.clone()], &dh[c.clone()], prod, end));
-    }
-    for k in (1..n).rev() {
-        let (end, behind) = ends[(k - 1) * d..].split_at_mut(d);
-        for ((end, &p), &behind) in end.iter_mut().zip(&prods[k * d..]).zip(&*behind) {
-            *end += p * behind;
-        }
-    }
-    for k in 0..n {
-        let c = chunk_of(k, chunk, d, a.len());
-        let before = if k == 0 { h0 } else { &h[c.start - d..] };
-        let mut out = Rows { da: (&mut out.da.0[c.clone()], out.da.1), db: (&mut out.db.0[c.clone()], out.db.1) };
-        by_lanes!(wide d, run_back::<T>(&a[c.clone()], &h[c.clone()], before, &dh[c.clone()], &mut ends[k * d..], &mut out));
-    }
+fn backward<T: Real>(d: usize, (a, h, h0, dh): (&[T], &[T], &[T], &[T]), g: &mut [T], out: &mut Rows<T>) {
+    by_lanes!(wide d, run_back::<T>(a, h, h0, dh, g, out));
 }
 
 impl LinearScan {
-    fn forward_cpu<T: Real>(&self, cpu: &Cpu, x: In, y: &mut [Value]) {
+    fn forward_cpu<T: Real>(&self, _: &Cpu, x: In, y: &mut [Value]) {
         let [h, last] = y else { return };
         let (_, t, d) = x[0].shape().split(1);
         let (a, b, h0) = (x[0].host::<T>(), x[1].host::<T>(), x[2].host::<T>());
@@ -282,12 +209,9 @@ impl LinearScan {
         if t == 0 || d == 0 {
             return last.copy_from_slice(h0);
         }
-        let n = t.div_ceil(self.chunk);
-        let (mut starts, mut prods) = (cpu.temp::<T>(n * d), cpu.temp::<T>(n * d));
         for (i, (last, h0)) in last.chunks_exact_mut(d).zip(h0.chunks_exact(d)).enumerate() {
             let s = i * t * d..(i + 1) * t * d;
-            starts[..d].copy_from_slice(h0);
-            forward(self.chunk, d, &a[s.clone()], &b[s.clone()], &mut starts, &mut prods, &mut h[s.clone()]);
+            forward(d, &a[s.clone()], &b[s.clone()], h0, &mut h[s.clone()]);
             last.copy_from_slice(&h[s.end - d..s.end]);
         }
     }
@@ -302,15 +226,14 @@ impl LinearScan {
         if t == 0 || d == 0 {
             return put_all(dh0.0, dlast, dh0.1);
         }
-        let n = t.div_ceil(self.chunk);
-        let (mut ends, mut prods) = (cpu.temp::<T>(n * d), cpu.temp::<T>(n * d));
+        let mut g = cpu.temp::<T>(d);
         for i in 0..h0.len() / d {
             let (s, r) = (i * t * d..(i + 1) * t * d, i * d..(i + 1) * d);
-            ends[(n - 1) * d..].copy_from_slice(&dlast[r.clone()]);
+            g.copy_from_slice(&dlast[r.clone()]);
             let mut out = Rows { da: (&mut da.0[s.clone()], da.1), db: (&mut db.0[s.clone()], db.1) };
             let inputs = (&a[s.clone()], &h[s.clone()], &h0[r.clone()], &dh[s.clone()]);
-            backward(self.chunk, d, inputs, &mut ends, &mut prods, &mut out);
-            put_all(&mut dh0.0[r.clone()], &ends[..d], dh0.1);
+            backward(d, inputs, &mut g, &mut out);
+            put_all(&mut dh0.0[r.clone()], &g, dh0.1);
         }
     }
 }

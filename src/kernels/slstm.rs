@@ -6,7 +6,7 @@ mod device;
 use crate::{
     autograd::{Grad, In, Kernel, Outs, Value, zeroed},
     kernels::{
-        gemm::Shared,
+        gemm::Packed,
         heads::seed,
         math::Math,
         matmul::{Mat, gemm},
@@ -84,8 +84,8 @@ impl Size {
     }
 
     /// Matrices [k, n] of all heads, one after the other, for the products of every step.
-    fn shared<'a, T: Real>(self, cpu: &'a Cpu, (k, n): (usize, usize), all: &'a [T]) -> Vec<Shared<'a, T>> {
-        all.chunks_exact((k * n).max(1)).map(|r| Shared::new(cpu, self.b, (r, Mat::new(k, n, n)))).collect()
+    fn shared<'a, T: Real>(self, cpu: &'a Cpu, (k, n): (usize, usize), all: &'a [T]) -> Vec<Packed<'a, T>> {
+        all.chunks_exact((k * n).max(1)).map(|r| Packed::new(cpu, self.b, (r, Mat::new(k, n, n)))).collect()
     }
 }
 

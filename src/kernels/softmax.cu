@@ -1,4 +1,4 @@
-// Softmax of rows of n entries, its logarithm and their gradients. Row i of every t sees its first i + offset + 1
+// Softmax of rows of n entries and its gradient. Row i of every t sees its first i + offset + 1
 // entries (causal attention; for all to be seen, t = 1 and offset = n), the others are 0.
 //
 // Tiling: a row has a group of threads, 1, 2, 4, … 32, as wide as it is, or a block if it is long; entry j belongs to
@@ -6,9 +6,8 @@
 // passes; the first reads memory, the others find the row in L1. Limited by memory: forward moves 2 numbers an
 // entry (of the hidden ones only the 0), backward 3, 4 where it adds; 2 exponentials an entry.
 
-// e^x cannot overflow after the maximum m is taken off; what comes out is e^(x − m) / Σ e^(x − m), or its logarithm.
-template <bool LOG>
-__device__ void forward(const S* x, S* y, i64 rows, i64 n, int lanes, i64 t, i64 offset) {
+// e^x cannot overflow after the maximum m is taken off; what comes out is e^(x − m) / Σ e^(x − m).
+extern "C" __global__ void softmax_forward(const S* x, S* y, i64 rows, i64 n, int lanes, i64 t, i64 offset) {
     __shared__ real scratch[32];
     const int lane = threadIdx.x % lanes, groups = blockDim.x / lanes;
     for (i64 start = (i64)blockIdx.x * groups; start < rows; start += (i64)gridDim.x * groups) {
@@ -21,21 +20,16 @@ __device__ void forward(const S* x, S* y, i64 rows, i64 n, int lanes, i64 t, i64
         m = group_max(m, lanes, scratch);
         for (i64 j = lane; j < seen; j += lanes) sum += exp(ld(xs + j) - m);
         sum = group_sum(sum, lanes, scratch);
-        const real scale = 1.0 / sum, log_sum = log(sum);
-        for (i64 j = lane; j < size; j += lanes) {
-            real v = 0;
-            if (j < seen) v = LOG ? ld(xs + j) - m - log_sum : exp(ld(xs + j) - m) * scale;
-            st(ys + j, v);
-        }
+        const real scale = 1.0 / sum;
+        for (i64 j = lane; j < size; j += lanes) st(ys + j, j < seen ? exp(ld(xs + j) - m) * scale : real(0));
     }
 }
 
 // What an entry of weight y counts: nothing where that is 0, whatever its cotangent is.
 __device__ inline real weighed(real y, real g) { return y == 0 ? real(0) : y * g; }
 
-// dx = y (dy − Σ y dy), or dy − e^y Σ dy. Hidden entries get 0.
-template <bool LOG>
-__device__ void backward(const S* y, const S* g, S* d, int acc, i64 rows, i64 n, int lanes, i64 t, i64 offset) {
+// dx = y (dy − Σ y dy). Hidden entries get 0.
+extern "C" __global__ void softmax_backward(const S* y, const S* g, S* d, int acc, i64 rows, i64 n, int lanes, i64 t, i64 offset) {
     __shared__ real scratch[32];
     const int lane = threadIdx.x % lanes, groups = blockDim.x / lanes;
     for (i64 start = (i64)blockIdx.x * groups; start < rows; start += (i64)gridDim.x * groups) {
@@ -44,25 +38,11 @@ __device__ void backward(const S* y, const S* g, S* d, int acc, i64 rows, i64 n,
         const S *ys = y + row * n, *gs = g + row * n;
         S* ds = d + row * n;
         real sum = 0;
-        for (i64 j = lane; j < seen; j += lanes) sum += LOG ? ld(gs + j) : weighed(ld(ys + j), ld(gs + j));
+        for (i64 j = lane; j < seen; j += lanes) sum += weighed(ld(ys + j), ld(gs + j));
         sum = group_sum(sum, lanes, scratch);
-        for (i64 j = lane; j < seen; j += lanes)
-            put(ds + j, LOG ? ld(gs + j) - exp(ld(ys + j)) * sum : weighed(ld(ys + j), ld(gs + j) - sum), acc);
+        for (i64 j = lane; j < seen; j += lanes) put(ds + j, weighed(ld(ys + j), ld(gs + j) - sum), acc);
         if (!acc)
             for (i64 j = lane; j < size; j += lanes)
                 if (j >= seen) st(ds + j, real(0));
     }
-}
-
-extern "C" __global__ void softmax_forward(const S* x, S* y, i64 rows, i64 n, int lanes, i64 t, i64 offset) {
-    forward<false>(x, y, rows, n, lanes, t, offset);
-}
-extern "C" __global__ void log_softmax_forward(const S* x, S* y, i64 rows, i64 n, int lanes, i64 t, i64 offset) {
-    forward<true>(x, y, rows, n, lanes, t, offset);
-}
-extern "C" __global__ void softmax_backward(const S* y, const S* g, S* d, int acc, i64 rows, i64 n, int lanes, i64 t, i64 offset) {
-    backward<false>(y, g, d, acc, rows, n, lanes, t, offset);
-}
-extern "C" __global__ void log_softmax_backward(const S* y, const S* g, S* d, int acc, i64 rows, i64 n, int lanes, i64 t, i64 offset) {
-    backward<true>(y, g, d, acc, rows, n, lanes, t, offset);
 }

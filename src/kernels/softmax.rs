@@ -5,7 +5,7 @@ use crate::{
     autograd::{Grad, In, Kernel, Value},
     cuda::Module,
     kernels::{lane_sums, math::Math},
-    ops::softmax::{CausalSoftmax, LogSoftmax, Softmax},
+    ops::softmax::{CausalSoftmax, Softmax},
     tensor::{Cx, Tensor},
     with_real, with_width,
 };
@@ -98,31 +98,9 @@ fn causal_backward<T: Math>(t: usize, s: usize, offset: usize, y: &[T], g: &[T],
     }
 }
 
-#[versions::versions]
-fn log_forward<T: Math>(n: usize, x: &[T], y: &mut [T]) {
-    for (x, y) in x.chunks_exact(n).zip(y.chunks_exact_mut(n)) {
-        let m = lane_sums::max(x);
-        let log = lane_sums::sum(x, |x| (x - m).decay()).ln();
-        y.iter_mut().zip(x).for_each(|(y, &x)| *y = x - m - log);
-    }
-}
-
-#[versions::versions]
-fn log_backward<T: Math>(n: usize, y: &[T], g: &[T], d: &mut [T], acc: bool) {
-    for ((y, g), d) in y.chunks_exact(n).zip(g.chunks_exact(n)).zip(d.chunks_exact_mut(n)) {
-        let sum = lane_sums::sum(g, |g| g);
-        let entries = d.iter_mut().zip(y).zip(g);
-        if acc {
-            entries.for_each(|((d, &y), &g)| *d += g - y.decay() * sum);
-        } else {
-            entries.for_each(|((d, &y), &g)| *d = g - y.decay() * sum);
-        }
-    }
-}
-
 macro_rules! softmax {
     ($Op:ident $forward:ident $backward:ident, |$op:ident, $shape:ident| ($($size:expr),*),
-        cuda: $kernel:literal ($t:expr, $offset:expr)) => {
+        cuda: ($t:expr, $offset:expr)) => {
         impl Kernel for $Op {
             fn forward(&self, cx: &Cx, x: In, y: &mut [Value]) {
                 let ($op, $shape) = (self, x[0].shape());
@@ -137,7 +115,7 @@ macro_rules! softmax {
                         let (rows, n) = ($shape.rows(), $shape.last());
                         let (launch, lanes) = cu.rows(rows, n);
                         let args = args![&x[0], &mut y[0], rows, n, lanes, $t, $offset];
-                        cu.launch(&MODULE, concat!($kernel, "_forward"), x[0].dtype(), launch, args);
+                        cu.launch(&MODULE, "softmax_forward", x[0].dtype(), launch, args);
                     }
                 }
             }
@@ -157,7 +135,7 @@ macro_rules! softmax {
                         let (rows, n) = ($shape.rows(), $shape.last());
                         let (launch, lanes) = cu.rows(rows, n);
                         let args = args![&y[0], g, d, acc, rows, n, lanes, $t, $offset];
-                        cu.launch(&MODULE, concat!($kernel, "_backward"), g.dtype(), launch, args);
+                        cu.launch(&MODULE, "softmax_backward", g.dtype(), launch, args);
                     }
                 }
             }
@@ -165,9 +143,7 @@ macro_rules! softmax {
     };
 }
 
-softmax!(Softmax softmax_forward softmax_backward, |_op, x| (x.last()), cuda: "softmax" (1usize, x.last()));
-
-softmax!(LogSoftmax log_forward log_backward, |_op, x| (x.last()), cuda: "log_softmax" (1usize, x.last()));
+softmax!(Softmax softmax_forward softmax_backward, |_op, x| (x.last()), cuda: (1usize, x.last()));
 
 softmax!(CausalSoftmax causal_forward causal_backward, |op, x| (x.at(-2), x.at(-1), op.offset),
-    cuda: "softmax" (x.at(-2), op.offset.min(x.last())));
+    cuda: (x.at(-2), op.offset.min(x.last())));

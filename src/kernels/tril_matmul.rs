@@ -5,7 +5,7 @@ use crate::{
     autograd::{Grad, In, Kernel, Value},
     cuda::{Cuda, Module, View},
     kernels::{
-        gemm::{Products, Start, gemm_as},
+        gemm::{Epilogue, Products, gemm_as},
         matmul::Mat,
     },
     ops::{movement::Tril, tril_matmul::TrilMatmul},
@@ -41,11 +41,11 @@ pub fn masked_gemm<T: Real>(
 ) {
     let size = mb.rows * mb.cols;
     if all_finite(&b[..size]) {
-        return gemm_as(products, Start::of(acc), T::ONE, (a, ma), (b, mb), (y, my));
+        return gemm_as(products, Epilogue::of(acc), T::ONE, (a, ma), (b, mb), (y, my));
     }
     let mut rest = cpu.temp::<T>(size);
     rest.iter_mut().zip(b).for_each(|(y, &x)| *y = if ordinary(x) { x } else { T::ZERO });
-    gemm_as(products, Start::of(acc), T::ONE, (a, ma), (&rest, mb), (&mut *y, my));
+    gemm_as(products, Epilogue::of(acc), T::ONE, (a, ma), (&rest, mb), (&mut *y, my));
     for (at, &x) in b[..size].iter().enumerate().filter(|(_, x)| !ordinary(**x)) {
         let (j, column) = (at / mb.cols, at % mb.cols);
         for i in sees(j) {
@@ -152,7 +152,7 @@ impl Kernel for TrilMatmul {
                 if let Some((d, acc)) = dx[0].slot::<[T]>() {
                     for i in 0..p.batch {
                         let (g, b) = ((&g[i * ny..], p.y), (&b[i * nb..], p.b.t()));
-                        gemm_as(cpu.products(), Start::Zero, T::ONE, g, b, (&mut temp, p.a));
+                        gemm_as(cpu.products(), Epilogue::Set, T::ONE, g, b, (&mut temp, p.a));
                         p.mask(&temp, &mut d[i * na..], acc);
                     }
                 }

@@ -56,7 +56,7 @@ impl Mlp {
     }
 
     fn apply<'t>(&self, p: &Bound<'t>, x: Var<'t>) -> Var<'t> {
-        let h = self.norm.apply(p, x).linear_gelu(p[self.w1], p[self.b1]);
+        let h = self.norm.apply(p, x).linear(p[self.w1], Some(p[self.b1])).gelu_tanh();
         h.linear(p[self.w2], Some(p[self.b2]))
     }
 }

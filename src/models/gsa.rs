@@ -13,7 +13,7 @@
 use super::{at, lightnet, over_time};
 use crate::{
     autograd::Var,
-    ops::words::{insert, outer, recall},
+    ops::words::{insert_axis, outer, recall},
 };
 
 /// o [B, T, H, V], moving the slots' keys [B, H, K, M] and values [B, H, M, V] on: q, k [B, T, H, K], v [B, T, H, V], s, g
@@ -23,7 +23,7 @@ pub fn attention<'t>([q, k, v, s, g]: [Var<'t>; 5], slots: &mut [Var<'t>; 2], sc
         let [q, k, v, s, g] = [q, k, v, s, g].map(|x| at(x, i));
         let fade = g.exp();
         let [keys, values] = *slots;
-        *slots = [insert(fade, 2) * keys + outer(k, s), insert(fade, 3) * values + outer(s, v)];
+        *slots = [insert_axis(fade, 2) * keys + outer(k, s), insert_axis(fade, 3) * values + outer(s, v)];
         recall(slots[1], (scale * recall(slots[0], q)).softmax())
     })
 }

@@ -11,7 +11,7 @@
 //! large key stays.
 
 use super::{Form, at, memories::gated, over_time};
-use crate::{autograd::Var, ops::words::insert};
+use crate::{autograd::Var, ops::words::insert_axis};
 
 /// e^{k_t − z_t} and z_{t-1} − z_t, [B, T, H, K], of k [B, T, H, K] with T ≥ 1. There is nothing before the first step to
 /// forget: its gate is 0.
@@ -20,7 +20,7 @@ pub fn over_the_past(k: Var<'_>) -> (Var<'_>, Var<'_>) {
     let mut z = at(k, 0);
     let all = over_time(t, k, |i| {
         if i > 0 {
-            z = Var::concat(&[insert(z, 3), insert(at(k, i), 3)], 3).logsumexp().reshape([b, h, n]);
+            z = Var::concat(&[insert_axis(z, 3), insert_axis(at(k, i), 3)], 3).logsumexp().reshape([b, h, n]);
         }
         z
     });

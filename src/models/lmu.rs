@@ -9,7 +9,7 @@
 //! Ā and B̄ are constants.
 
 use super::{at, memories::constant, over_time};
-use crate::{autograd::Var, ops::words::insert};
+use crate::{autograd::Var, ops::words::insert_axis};
 
 /// Ā (n by n) and B̄ (n): exp [[A/θ, B/θ], [0, 0]] = [[Ā, B̄], [0, 1]], or its first two terms.
 fn held(n: usize, theta: f64, euler: bool) -> (Vec<f64>, Vec<f64>) {
@@ -52,7 +52,7 @@ pub fn memory<'t>(u: Var<'t>, n: usize, theta: f64, euler: bool) -> Var<'t> {
     let mut m = u.tape().full([b, c, n], u.dtype(), 0.0);
     let none = u.tape().full([b, 0, c, n], u.dtype(), 0.0);
     over_time(t, none, |i| {
-        m = m.matmul_t(a) + insert(at(u, i), 2) * input;
+        m = m.matmul_t(a) + insert_axis(at(u, i), 2) * input;
         m
     })
 }

@@ -20,7 +20,7 @@
 //! |---|---|---|
 //! | recurrent | O(T N) | T |
 //! | parallel | O(T N log T): associative scan | log T |
-//! | chunked | O(T N): local scans of C steps, then the carries times λ¹ … λᶜ | C + T / C |
+//! | scan | O(T N) | T; on a device, which scans pieces of C steps side by side and then carries, C + T / C |
 
 use super::{Bound, Form, Init, Mixer, ModelConfig, P, State, at, over_time, split};
 use crate::{
@@ -30,7 +30,7 @@ use crate::{
     tensor::Shape,
 };
 
-pub use crate::ops::scan::{lru_scan as chunked, lru_scan_parallel as parallel};
+pub use crate::ops::scan::{lru_scan as scan, lru_scan_parallel as parallel};
 
 /// A complex tensor: real and imaginary part.
 pub type Complex<'t> = (Var<'t>, Var<'t>);
@@ -130,17 +130,16 @@ impl Layer {
     /// Re(C h) + D ⊙ u, then the block's GELU and gated linear unit. h [.., 2N] holds both parts.
     fn output<'t>(&self, p: &Bound<'t>, h: Var<'t>, u: Var<'t>) -> Var<'t> {
         let c = Var::concat(&[p[self.c[0]], -p[self.c[1]]], 1); // [H, 2N]: Re(C h) = Re C Re h − Im C Im h
-        let g = h.linear(c, None).skip_gelu(p[self.d], u); // gelu(y), y = Re(C h) + D ⊙ u
+        let g = (h.linear(c, None) + p[self.d] * u).gelu_tanh(); // gelu(y), y = Re(C h) + D ⊙ u
         // W₁ g ⊙ σ(W₂ g), both halves in one product.
         let w = Var::concat(&[p[self.w1], p[self.w2]], 0); // [2H, H]
-        g.linear_glu(w, Var::concat(&[p[self.b1], p[self.b2]], 0))
+        g.linear(w, Some(Var::concat(&[p[self.b1], p[self.b2]], 0))).glu()
     }
 }
 
 impl Mixer for Layer {
-    // On a CPU a scan is fastest as one long chunk.
     fn forms(&self) -> Vec<Form> {
-        vec![Form::Recurrent, Form::Parallel, Form::Chunked(256)]
+        vec![Form::Recurrent, Form::Parallel, Form::Scan(256)]
     }
 
     fn state(&self, b: usize) -> Vec<(&'static str, Shape)> {
@@ -156,7 +155,7 @@ impl Mixer for Layer {
     fn sequence<'t>(&self, p: &Bound<'t>, u: Var<'t>, state: &mut State<'t>, form: Form) -> Var<'t> {
         let (lambda, x, h0) = (self.lambda(p), self.inputs(p, u), (state.s[0], state.s[1])); // x [B, T, 2N]
         let (h, last) = match form {
-            Form::Chunked(chunk) => lru_scan_joined(lambda, x, h0, chunk),
+            Form::Scan(chunk) => lru_scan_joined(lambda, x, h0, chunk),
             _ => {
                 let [re, im] = split(x);
                 let (h, last) = parallel(lambda, (re, im), h0);

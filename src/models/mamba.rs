@@ -30,7 +30,7 @@
 //! |---|---|---|
 //! | recurrent | O(T E N), T steps | every intermediate |
 //! | parallel | O(T E N log T): associative scan over (Ā, B̄ x) | about log T tensors [B, T, E, N] |
-//! | chunked | O(T E N) | the state at every C-th step; the rest is recomputed in the backward pass |
+//! | scan | O(T E N) | the state at every C-th step; the rest is recomputed in the backward pass |
 
 use super::{Bound, Capabilities, Form, Init, Mixer, ModelConfig, P, State, at, linear_cut, linear_parts, over_time, remembered, xlstm::maximum};
 use crate::{
@@ -40,7 +40,7 @@ use crate::{
     tensor::Shape,
 };
 
-pub use crate::ops::selective::selective_scan as chunked;
+pub use crate::ops::selective::selective_scan as scan;
 
 /// Ā of ΔA: in (0, 1) for s = 1, in (−1, 1) for s = 2.
 fn transition(dt_a: Var<'_>, s: f64) -> Var<'_> {
@@ -159,7 +159,7 @@ impl Layer {
 
 impl Mixer for Layer {
     fn forms(&self) -> Vec<Form> {
-        vec![Form::Recurrent, Form::Parallel, Form::Chunked(Form::CHUNK)]
+        vec![Form::Recurrent, Form::Parallel, Form::Scan(Form::CHUNK)]
     }
 
     fn capabilities(&self) -> Capabilities {
@@ -182,7 +182,7 @@ impl Mixer for Layer {
     fn sequence<'t>(&self, p: &Bound<'t>, u: Var<'t>, state: &mut State<'t>, form: Form) -> Var<'t> {
         let [x, dt, a, b, c, z] = self.project(p, u, state);
         let (y, h) = match form {
-            Form::Chunked(chunk) => selective_scan(x, dt, a, b, c, state.s[0], self.stretch, chunk),
+            Form::Scan(chunk) => selective_scan(x, dt, a, b, c, state.s[0], self.stretch, chunk),
             _ => parallel(x, dt, a, b, c, state.s[0], self.stretch),
         };
         state.s[0] = h;

@@ -36,7 +36,7 @@ use crate::{
     error::Result,
     ops::{
         erase_write::{in_turn, last_of},
-        words::{insert, maximum, outer, recall},
+        words::{insert_axis, maximum, outer, recall},
     },
     tensor::Shape,
 };
@@ -83,17 +83,17 @@ pub struct Memory<'t> {
 
 /// Equations (1) and (2) for one token, without D: to o [B, H, P].
 pub fn step<'t>(x: Inputs<'t>, m: &mut Memory<'t>) -> Var<'t> {
-    let turned = insert(x.dt.named("dt"), 2) * x.theta;
+    let turned = insert_axis(x.dt.named("dt"), 2) * x.theta;
     m.phi = m.phi + turned;
     let angles = [m.phi.cos(), m.phi.sin()];
     let (q, k, v) = (turn(x.q, angles).named("q"), turn(x.k, angles).named("k"), x.v.named("v"));
     let alpha = (x.dt * x.a).exp();
-    let decay = insert(alpha, 2);
+    let decay = insert_axis(alpha, 2);
     let _shown = [(decay * turned.cos()).named("Re lambda"), (decay * turned.sin()).named("Im lambda")];
     let beta = ((1.0 - x.lambda) * x.dt * alpha).named("beta");
     let gamma = (x.lambda * x.dt).named("gamma");
-    let fade = |x: Var<'t>| insert(x, 2);
-    m.s = insert(decay, 3) * m.s + outer(fade(beta) * m.k, m.v) + outer(fade(gamma) * k, v);
+    let fade = |x: Var<'t>| insert_axis(x, 2);
+    m.s = insert_axis(decay, 3) * m.s + outer(fade(beta) * m.k, m.v) + outer(fade(gamma) * k, v);
     (m.k, m.v) = (k, v);
     recall(m.s, q).named("o")
 }
@@ -104,13 +104,13 @@ pub fn sequence<'t>(x: Inputs<'t>, m: &mut Memory<'t>, form: Form) -> Var<'t> {
     if form == Form::Recurrent || t == 0 {
         return over_time(t, x.v, |i| step(x.at(i), m));
     }
-    let phi = insert(m.phi, 1) + (insert(x.dt, 3) * x.theta).cumsum(1);
+    let phi = insert_axis(m.phi, 1) + (insert_axis(x.dt, 3) * x.theta).cumsum(1);
     let angles = [phi.cos(), phi.sin()];
     let (q, k) = (turn(x.q, angles), turn(x.k, angles));
-    let before = |first: Var<'t>, x: Var<'t>| Var::concat(&[insert(first, 1), x.narrow(1, 0, t - 1)], 1);
+    let before = |first: Var<'t>, x: Var<'t>| Var::concat(&[insert_axis(first, 1), x.narrow(1, 0, t - 1)], 1);
     let (k_before, v_before) = (before(m.k, k), before(m.v, x.v));
-    let (begun, ended) = (insert((1.0 - x.lambda) * x.dt, 3), insert(x.lambda * x.dt, 3));
-    let g = insert(x.dt * x.a, 3);
+    let (begun, ended) = (insert_axis((1.0 - x.lambda) * x.dt, 3), insert_axis(x.lambda * x.dt, 3));
+    let g = insert_axis(x.dt * x.a, 3);
     let steps = [
         in_turn(&[nothing(q), q]),
         in_turn(&[begun * k_before, ended * k]),
@@ -212,7 +212,7 @@ impl Mixer for Layer {
         let (x, z) = self.project(p, u.reshape([b, 1, d]));
         let o = step(x.at(0), &mut m);
         state.s = vec![m.s, m.phi, m.k, m.v];
-        self.output(p, insert(o, 1), x.v, z).reshape([b, d])
+        self.output(p, insert_axis(o, 1), x.v, z).reshape([b, d])
     }
 
     fn sequence<'t>(&self, p: &Bound<'t>, u: Var<'t>, state: &mut State<'t>, form: Form) -> Var<'t> {

@@ -9,7 +9,7 @@
 use super::{at, over_time};
 use crate::{
     autograd::Var,
-    ops::words::{insert, outer, recall},
+    ops::words::{insert_axis, outer, recall},
 };
 
 /// o [B, T, H, V], moving A [B, H, K, K] and B [B, H, K, V] on: q, k [B, T, H, K], v [B, T, H, V], g, beta [B, T, H],
@@ -20,7 +20,7 @@ pub fn read<'t>([q, k, v, g, beta]: [Var<'t>; 5], lambda: Var<'t>, memory: &mut 
     let ridge = super::memories::constant(q, identity, &[1, n, n]) * lambda.reshape([h, n, 1]);
     over_time(t, v, |i| {
         let [q, k, v, g, beta] = [q, k, v, g, beta].map(|x| at(x, i));
-        let (fade, k_beta) = (insert(insert(g, 2), 3).exp(), insert(beta, 2) * k);
+        let (fade, k_beta) = (insert_axis(insert_axis(g, 2), 3).exp(), insert_axis(beta, 2) * k);
         *memory = [fade * memory[0] + outer(k_beta, k), fade * memory[1] + outer(k_beta, v)];
         recall(memory[1], solve(memory[0] + ridge, q))
     })
@@ -29,7 +29,7 @@ pub fn read<'t>([q, k, v, g, beta]: [Var<'t>; 5], lambda: Var<'t>, memory: &mut 
 /// A⁻¹ q for positive definite A [B, H, K, K] and q [B, H, K], by elimination.
 fn solve<'t>(a: Var<'t>, q: Var<'t>) -> Var<'t> {
     let [b, h, n] = q.dims();
-    let mut rows = Var::concat(&[a, insert(q, 3)], 3); // [B, H, K, K + 1]
+    let mut rows = Var::concat(&[a, insert_axis(q, 3)], 3); // [B, H, K, K + 1]
     for i in 0..n {
         let row = rows.narrow(2, i, 1);
         let row = row / row.narrow(3, i, 1);

@@ -38,9 +38,11 @@ pub use model::{Model, ModelState};
 pub use params::{Bound, Entry, Init, P, Params};
 pub use positions::Rope;
 
+pub use crate::ops::words::{over_time, split, token as at};
 use crate::{
     autograd::{Tape, Var},
     error::{Error, Result, brief},
+    ops::words::insert_axis,
     tensor::{DType, Shape},
 };
 use std::{fmt, str::FromStr};
@@ -54,21 +56,43 @@ pub enum Form {
     Parallel,
     /// Hand-written: parallel within chunks of this many steps, recurrent between them.
     Chunked(usize),
+    /// Hand-written: a scan in one op, in pieces of this many steps. A device computes the pieces side by side; Mamba's keeps
+    /// the states between them for the backward pass, and computes the others again.
+    Scan(usize),
     /// Hand-written: one kernel over all steps.
     Fused,
 }
 
 impl Form {
-    /// The chunk size of `chunked` without a number.
+    /// The steps of `chunked` and `scan` without a number.
     pub const CHUNK: usize = 32;
 
-    /// The name without the chunk size.
+    /// The name without the number of steps.
     pub fn kind(self) -> &'static str {
         match self {
             Form::Recurrent => "recurrent",
             Form::Parallel => "parallel",
             Form::Chunked(_) => "chunked",
+            Form::Scan(_) => "scan",
             Form::Fused => "fused",
+        }
+    }
+
+    /// The same form with chunks or pieces of so many steps, if it has them.
+    pub fn with_steps(self, steps: usize) -> Form {
+        match self {
+            Form::Chunked(_) => Form::Chunked(steps),
+            Form::Scan(_) => Form::Scan(steps),
+            other => other,
+        }
+    }
+
+    /// The one of these forms that is meant: earlier versions called a scan chunked.
+    pub fn among(self, forms: &[Form]) -> Form {
+        let has = |kind: &str| forms.iter().any(|form| form.kind() == kind);
+        match self {
+            Form::Chunked(steps) if has("scan") && !has("chunked") => Form::Scan(steps),
+            form => form,
         }
     }
 }
@@ -76,7 +100,7 @@ impl Form {
 impl fmt::Display for Form {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
         match self {
-            Form::Chunked(c) => write!(f, "chunked:{c}"),
+            Form::Chunked(steps) | Form::Scan(steps) => write!(f, "{}:{steps}", self.kind()),
             other => f.write_str(other.kind()),
         }
     }
@@ -85,16 +109,22 @@ impl fmt::Display for Form {
 impl FromStr for Form {
     type Err = String;
     fn from_str(s: &str) -> std::result::Result<Form, String> {
-        match s.split_once(':') {
-            None if s == "recurrent" => Ok(Form::Recurrent),
-            None if s == "parallel" => Ok(Form::Parallel),
-            None if s == "chunked" => Ok(Form::Chunked(Form::CHUNK)),
-            None if s == "fused" => Ok(Form::Fused),
-            Some(("chunked", c)) => match c.parse() {
-                Ok(c) if c > 0 => Ok(Form::Chunked(c)),
-                _ => Err(format!("form '{s}': the chunk '{c}' is not a number of steps from 1")),
-            },
-            _ => Err(format!("unknown form '{s}': expected recurrent, parallel, chunked, chunked:STEPS or fused")),
+        let (kind, steps) = s.split_once(':').map_or((s, None), |(kind, steps)| (kind, Some(steps)));
+        let form = match (kind, steps) {
+            ("recurrent", None) => Form::Recurrent,
+            ("parallel", None) => Form::Parallel,
+            ("chunked", _) => Form::Chunked(Form::CHUNK),
+            ("scan", _) => Form::Scan(Form::CHUNK),
+            ("fused", None) => Form::Fused,
+            _ => {
+                let expected = "recurrent, parallel, chunked, chunked:STEPS, scan, scan:STEPS or fused";
+                return Err(format!("unknown form '{s}': expected {expected}"));
+            }
+        };
+        match steps.map(str::parse) {
+            None => Ok(form),
+            Some(Ok(steps)) if steps > 0 => Ok(form.with_steps(steps)),
+            _ => Err(format!("form '{s}': expected a number of steps from 1 behind the colon")),
         }
     }
 }
@@ -172,43 +202,10 @@ pub fn run<'t>(m: &dyn Mixer, p: &Bound<'t>, x: Var<'t>, s: &mut State<'t>, form
     y
 }
 
-/// x_i of a sequence: [B, T, ..] to [B, ..].
-#[track_caller]
-pub fn at(x: Var<'_>, i: usize) -> Var<'_> {
-    let shape = x.shape();
-    let dims: Vec<usize> = shape.dims().iter().enumerate().filter(|&(axis, _)| axis != 1).map(|(_, &n)| n).collect();
-    x.narrow(1, i, 1).reshape(&dims[..])
-}
-
-/// y [B, ..] as one step of a sequence: [B, 1, ..].
-#[track_caller]
-fn one_step(y: Var<'_>) -> Var<'_> {
-    let shape = y.shape();
-    let (b, rest) = shape.dims().split_at(1);
-    y.reshape(&[b, &[1], rest].concat()[..])
-}
-
 /// The empty sequence [B, 0, ..] of steps shaped like y [B, ..].
 #[track_caller]
 pub fn no_steps(y: Var<'_>) -> Var<'_> {
-    one_step(y).narrow(1, 0, 0)
-}
-
-/// Stack y_0 … y_{T-1}, each [B, ..], into [B, T, ..]. For T = 0 the result is `none`, [B, 0, ..].
-#[track_caller]
-pub fn over_time<'t>(t: usize, none: Var<'t>, mut step: impl FnMut(usize) -> Var<'t>) -> Var<'t> {
-    if t == 0 {
-        return none;
-    }
-    let steps: Vec<Var<'t>> = (0..t).map(|i| one_step(step(i))).collect();
-    Var::concat(&steps, 1)
-}
-
-/// Cut the last axis into `N` equal parts.
-#[track_caller]
-pub fn split<const N: usize>(x: Var<'_>) -> [Var<'_>; N] {
-    let (axis, n) = (x.shape().rank() - 1, x.shape().last() / N);
-    std::array::from_fn(|i| x.narrow(axis, i * n, n))
+    insert_axis(y, 1).narrow(1, 0, 0)
 }
 
 /// x Wᵀ + b, cut into `N` equal parts.
@@ -300,13 +297,24 @@ fn any_size(build: Build) -> Result<Box<dyn Mixer>> {
     build(&ModelConfig::default(), &mut Init::counting(None))
 }
 
+/// The forms of a model's mixer, `Recurrent` first.
+///
+/// # Errors
+/// When there is no such mixer.
+pub fn forms(model: &ModelConfig) -> Result<Vec<Form>> {
+    match model.variant {
+        Variant::Clean => Ok(any_size(find(&model.mixer)?)?.forms()),
+        Variant::Published => Ok(published::FORMS.to_vec()),
+    }
+}
+
 /// The mixers that have a capability.
 pub fn names_with(has: fn(Capabilities) -> bool) -> Vec<&'static str> {
     MIXERS.iter().filter(|m| any_size(m.1).is_ok_and(|mixer| has(mixer.capabilities()))).map(|m| m.0).collect()
 }
 
 /// [`Mixer::tokens_at_once`] of a model's mixer; twice as many for a narrow model, where the fixed cost of a part
-/// outweighs its gain in the caches (`--profile` with `--shards` shows it).
+/// outweighs its gain in the caches (`--profile` with `--micro-batches` shows it).
 ///
 /// # Errors
 /// When there is no such mixer.

@@ -131,7 +131,7 @@ impl Model {
     pub fn forms(&self) -> Vec<Form> {
         match &self.body {
             Body::Clean(decoder, _) => decoder.mixers().next().map_or(vec![], |m| m.forms()),
-            Body::Published(_) => vec![Form::Recurrent, Form::Fused],
+            Body::Published(_) => super::published::FORMS.to_vec(),
         }
     }
 
@@ -140,13 +140,14 @@ impl Model {
         self.forms().pop().unwrap_or(Form::Recurrent)
     }
 
-    /// Whether the mixer has this form (with any chunk size).
+    /// Whether the mixer has this form (with any number of steps), by the name it has or had.
     ///
     /// # Errors
     /// When it has not. The error names the form, and the forms that exist.
     pub fn check_form(&self, form: Form) -> Result<()> {
-        let kinds: Vec<&str> = self.forms().iter().map(|f| f.kind()).collect();
-        if kinds.contains(&form.kind()) {
+        let forms = self.forms();
+        let kinds: Vec<&str> = forms.iter().map(|f| f.kind()).collect();
+        if kinds.contains(&form.among(&forms).kind()) {
             return Ok(());
         }
         let mixer = &self.config.mixer;

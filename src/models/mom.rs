@@ -13,7 +13,7 @@ use super::{
     Form,
     memories::{constant, erasing},
 };
-use crate::{autograd::Var, ops::words::insert};
+use crate::{autograd::Var, ops::words::insert_axis};
 
 /// 1 at the `topk` largest of each row, else 0; of equal ones the first.
 fn largest(rows: &[f64], width: usize, topk: usize) -> Vec<f64> {
@@ -32,9 +32,9 @@ pub fn read<'t>([q, k, v, beta, g, router]: [Var<'t>; 6], topk: usize, scale: f6
     let weight = weight / weight.sum_axis(2, true);
     // A memory's heads are heads of one memory.
     let gate = |x: Var<'t>| (kept * x).reshape([b, t, m * h, 1]);
-    let q = (insert(q, 2) + q.tape().full([m, 1, 1], q.dtype(), 0.0)).reshape([b, t, m * h, n]);
+    let q = (insert_axis(q, 2) + q.tape().full([m, 1, 1], q.dtype(), 0.0)).reshape([b, t, m * h, n]);
     let (k, v, beta) = (k.reshape([b, t, m * h, n]), v.reshape([b, t, m * h, width]), gate(beta));
     let s = q.tape().full([b, m * h, n, width], q.dtype(), 0.0);
     let (o, _) = erasing([q, k, beta * v, beta * k, gate(g)], s, scale, form);
-    (insert(weight, 4) * o.reshape([b, t, m, h, width])).sum_axis(2, false)
+    (insert_axis(weight, 4) * o.reshape([b, t, m, h, width])).sum_axis(2, false)
 }

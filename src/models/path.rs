@@ -10,12 +10,12 @@
 //! reflections, and attention can track what swaps do.
 
 use super::{at, fox::since, over_time};
-use crate::{autograd::Var, ops::words::insert};
+use crate::{autograd::Var, ops::words::insert_axis};
 
 /// o [B, T, H, V] of q, k, w [B, T, H, K], v [B, T, H, V], beta, g [B, T, H].
 pub fn attention<'t>([q, k, v, w, beta, g]: [Var<'t>; 6], scale: f64) -> Var<'t> {
     let [b, t, h, _] = k.dims();
-    let (since, row) = (since(g), |x: Var<'t>, i| insert(at(x, i), 2)); // [B, H, 1, K]
+    let (since, row) = (since(g), |x: Var<'t>, i| insert_axis(at(x, i), 2)); // [B, H, 1, K]
     let mut keys = k.permute([0, 2, 1, 3]).narrow(2, 0, 0);
     let values = v.permute([0, 2, 1, 3]);
     over_time(t, v, |i| {

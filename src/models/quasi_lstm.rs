@@ -18,7 +18,7 @@
 //! |---|---|---|
 //! | recurrent | O(T D) | T |
 //! | parallel | O(T D log T): associative scan (f₁, c₁) ∘ (f₂, c₂) = (f₁ f₂, f₂ c₁ + c₂) | log T |
-//! | chunked | O(T D): local scans of C steps, then the carries | C + T / C |
+//! | scan | O(T D) | T; on a device, which scans pieces of C steps side by side and then carries, C + T / C |
 
 use super::{Bound, Form, Init, Mixer, ModelConfig, P, State, at, over_time, split};
 use crate::{
@@ -85,9 +85,8 @@ impl Layer {
 }
 
 impl Mixer for Layer {
-    // On a CPU a scan is fastest as one long chunk.
     fn forms(&self) -> Vec<Form> {
-        vec![Form::Recurrent, Form::Parallel, Form::Chunked(256)]
+        vec![Form::Recurrent, Form::Parallel, Form::Scan(256)]
     }
 
     fn state(&self, b: usize) -> Vec<(&'static str, Shape)> {
@@ -103,7 +102,7 @@ impl Mixer for Layer {
     fn sequence<'t>(&self, p: &Bound<'t>, x: Var<'t>, state: &mut State<'t>, form: Form) -> Var<'t> {
         let z = x.linear(p[self.w], Some(p[self.b])); // [B, T, 4D]
         let (h, c) = match form {
-            Form::Chunked(chunk) => quasi_lstm(z, state.s[0], FORGET_BIAS, chunk),
+            Form::Scan(chunk) => quasi_lstm(z, state.s[0], FORGET_BIAS, chunk),
             _ => parallel(z, state.s[0]),
         };
         state.s[0] = c;

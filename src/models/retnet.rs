@@ -30,7 +30,7 @@ use super::{
 use crate::{
     autograd::Var,
     error::Result,
-    ops::words::insert,
+    ops::words::insert_axis,
     tensor::{DType, Shape, Tensor},
 };
 
@@ -66,7 +66,7 @@ fn step<'t>([q, k, v]: [Var<'t>; 3], [g, theta]: [Var<'t>; 2], s: Var<'t>) -> (V
     let ([_, h, n], pairs) = (k.dims(), theta.shape().last());
     let gamma = g.exp().reshape([1, h, 1]);
     let [re, im] = [(gamma * theta.cos()).named("Re lambda"), (gamma * theta.sin()).named("Im lambda")];
-    let odd = s.narrow(2, 2 * pairs, n % 2) * insert(gamma, 3);
+    let odd = s.narrow(2, 2 * pairs, n % 2) * insert_axis(gamma, 3);
     let turned = turn_state(s.narrow(2, 0, 2 * pairs), [re, -im]);
     let s = add(k, v, Var::concat(&[turned, odd], 2));
     (read(q, s, 1.0), s)
@@ -115,7 +115,7 @@ impl Layer {
 
     fn output<'t>(&self, p: &Bound<'t>, o: Var<'t>, x: Var<'t>) -> Var<'t> {
         let one = x.tape().full([self.k], x.dtype(), 1.0);
-        (merge_heads(o.rms_norm(one, 1e-6)) * x.linear_silu(p[self.w_g])).linear(p[self.w_o], None)
+        (merge_heads(o.rms_norm(one, 1e-6)) * x.linear(p[self.w_g], None).silu()).linear(p[self.w_o], None)
     }
 }
 

@@ -15,7 +15,7 @@ use crate::{
     kernels::heads::schedules,
     ops::{
         heads::Dims,
-        words::{insert, over_time, recall, token},
+        words::{insert_axis, over_time, recall, token},
     },
     tensor::{Shape, Tensor},
 };
@@ -54,7 +54,7 @@ impl Op for CausalAttention {
         let o = over_time(t, x[0].tape().full([b, 0, h, v], x[0].dtype(), 0.0), |i| {
             // Keys and values that this query sees.
             let [k, v] = [1, 2].map(|j| head_first(x[j].narrow(1, 0, s - t + i + 1)));
-            let scores = self.scale * k.matmul(insert(token(x[0], i), 3)); // [B, H, S, 1]
+            let scores = self.scale * k.matmul(insert_axis(token(x[0], i), 3)); // [B, H, S, 1]
             recall(v, scores.permute([0, 1, 3, 2]).softmax().permute([0, 1, 3, 2]).sum_axis(3, false))
         });
         Some(vec![o])

@@ -19,7 +19,7 @@ use crate::{
     ops::{
         heads::Dims,
         same_dtype, some_steps,
-        words::{insert, outer, over_time, recall, token},
+        words::{insert_axis, outer, over_time, recall, token},
     },
     tensor::Tensor,
 };
@@ -60,7 +60,7 @@ impl Op for DeltaRule {
         // v has the shape of o: of no steps both are [B, 0, H, V].
         let o = over_time(t, x[2], |t| {
             let [q, k, v, beta] = [0, 1, 2, 3].map(|i| token(x[i], t));
-            let error = insert(beta, 2) * (v - recall(s, k));
+            let error = insert_axis(beta, 2) * (v - recall(s, k));
             s = s + outer(k, error);
             self.scale * recall(s, q)
         });

@@ -20,7 +20,7 @@ use crate::{
         gated_linear_attention::{by_chunks, expect_gate, sample_gate},
         heads::Dims,
         same_dtype,
-        words::{insert, outer, over_time, recall, token},
+        words::{insert_axis, outer, over_time, recall, token},
     },
     tensor::Tensor,
 };
@@ -50,7 +50,7 @@ impl Op for EraseWrite {
         let ([_, t, _, _], mut s) = (x[0].dims(), x[5]);
         let o = over_time(t, x[2], |t| {
             let [q, k, v, p, g] = [0, 1, 2, 3, 4].map(|i| token(x[i], t));
-            s = insert(g.exp(), 3) * s;
+            s = insert_axis(g.exp(), 3) * s;
             s = s + outer(k, v - recall(s, p));
             self.scale * recall(s, q)
         });

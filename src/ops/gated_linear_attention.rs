@@ -17,7 +17,7 @@ use crate::{
         decay::decay,
         heads::Dims,
         same_dtype,
-        words::{insert, outer, over_time, recall, token},
+        words::{insert_axis, outer, over_time, recall, token},
     },
     tensor::Tensor,
 };
@@ -56,7 +56,7 @@ impl Op for GatedLinearAttention {
         let ([_, t, _, _], mut s) = (x[0].dims(), x[4]);
         let o = over_time(t, x[2], |t| {
             let [q, k, v, g] = [0, 1, 2, 3].map(|i| token(x[i], t));
-            s = insert(g.exp(), 3) * s + outer(k, v);
+            s = insert_axis(g.exp(), 3) * s + outer(k, v);
             self.scale * recall(s, q)
         });
         Some(vec![o, s])

@@ -16,7 +16,7 @@ use crate::{
 /// h_t = λ h_{t-1} + x_t: the parts of λ `[D]`, x [B, T, 2 D] with the imaginary parts behind the real ones, and the parts
 /// of h0 [B, D], to h as x and the parts of the last state [B, D].
 pub struct LruScan {
-    /// Steps a chunk; one chunk when it is T or more.
+    /// A device scans pieces of so many steps, or of a multiple, side by side.
     pub chunk: usize,
 }
 

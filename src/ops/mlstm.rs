@@ -39,7 +39,7 @@ use crate::{
     ops::{
         heads::Dims,
         same_dtype, some_steps,
-        words::{insert, log_sigmoid, maximum, outer, over_time, recall, reference, token},
+        words::{insert_axis, log_sigmoid, maximum, outer, over_time, recall, reference, token},
     },
     tensor::Tensor,
 };
@@ -97,11 +97,11 @@ impl Op for Mlstm {
             let l = log_sigmoid(f) + (m + before);
             m = maximum(&[l, i]);
             let from = reference(m);
-            let [i, f] = [i, l].map(|gate| insert((gate - from).exp(), 2));
-            c = insert(f, 3) * c + outer(i * k, v);
+            let [i, f] = [i, l].map(|gate| insert_axis((gate - from).exp(), 2));
+            c = insert_axis(f, 3) * c + outer(i * k, v);
             n = f * n + i * k;
             before = m.tape().full(m.shape(), dtype, 0.0);
-            read(recall(c, q), (n * q).sum_axis(2, true), insert(m, 2), self.eps).0
+            read(recall(c, q), (n * q).sum_axis(2, true), insert_axis(m, 2), self.eps).0
         });
         Some(vec![h, c, n, m])
     }

@@ -17,7 +17,7 @@ pub use super::{
 /// h_t = a_t h_{t-1} + b_t: a, b [B, T, D] and h0 [B, D] to h [B, T, D] and the last state [B, D]. Any a, negative
 /// ones too.
 pub struct LinearScan {
-    /// Steps a chunk; one chunk when it is T or more.
+    /// A device scans pieces of so many steps, or of a multiple, side by side.
     pub chunk: usize,
 }
 

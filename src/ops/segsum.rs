@@ -10,7 +10,7 @@
 
 use crate::{
     autograd::{Candidates, Gen, In, Op, Outs, Var},
-    ops::{check_real, words::insert},
+    ops::{check_real, words::insert_axis},
     tensor::{Shape, Tensor},
 };
 
@@ -45,7 +45,7 @@ impl Op for Segsum {
         let rows = (0..n).map(|t| {
             // One more term in each sum, and a new sum of none.
             sums = Var::concat(&[sums + x.narrow(axis, t, 1), full(1, 0.0)], axis);
-            insert(Var::concat(&[sums, full(n - t - 1, self.above)], axis), axis)
+            insert_axis(Var::concat(&[sums, full(n - t - 1, self.above)], axis), axis)
         });
         Some(vec![Var::concat(&rows.collect::<Vec<_>>(), axis)])
     }

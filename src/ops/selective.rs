@@ -13,7 +13,7 @@ use crate::{
     ops::{
         elementwise::fastest,
         same_dtype, some_steps,
-        words::{insert, maximum, over_time, token},
+        words::{insert_axis, maximum, over_time, token},
     },
     tensor::Tensor,
 };
@@ -52,9 +52,9 @@ impl Op for SelectiveScan {
         let a = maximum(&[a, a.tape().full(a.shape(), a.dtype(), -fastest(a.dtype()))]);
         let y = over_time(t, x[0], |t| {
             let [u, dt, b, c] = [0, 1, 3, 4].map(|i| token(x[i], t));
-            let transition = self.s * (insert(dt, 2) * a).exp() - (self.s - 1.0); // [B, E, N]
-            h = transition * h + insert(dt * u, 2) * insert(b, 1);
-            (h * insert(c, 1)).sum_axis(2, false)
+            let transition = self.s * (insert_axis(dt, 2) * a).exp() - (self.s - 1.0); // [B, E, N]
+            h = transition * h + insert_axis(dt * u, 2) * insert_axis(b, 1);
+            (h * insert_axis(c, 1)).sum_axis(2, false)
         });
         Some(vec![y, h])
     }

@@ -1,7 +1,7 @@
-//! Softmax over the last axis: yᵢ = e^(xᵢ − m) / Σⱼ e^(xⱼ − m) with m = max x, so that nothing overflows; its
-//! logarithm; and the causal one of attention, where row i sees columns j ≤ i + offset.
+//! Softmax over the last axis: yᵢ = e^(xᵢ − m) / Σⱼ e^(xⱼ − m) with m = max x, so that nothing overflows; and
+//! the causal one of attention, where row i sees columns j ≤ i + offset.
 //!
-//! With g the cotangent of y: dxᵢ = yᵢ (gᵢ − Σⱼ gⱼ yⱼ), and for the logarithm dxᵢ = gᵢ − e^yᵢ Σⱼ gⱼ.
+//! With g the cotangent of y: dxᵢ = yᵢ (gᵢ − Σⱼ gⱼ yⱼ).
 //!
 //! An entry of −∞, and one that is hidden, has no weight: y is 0 there, and its cotangent does not count, whatever it is.
 //! A row of nothing but −∞, or with an entry of +∞, has no softmax: NaN.
@@ -14,9 +14,6 @@ use crate::{
 
 /// Softmax over the last axis.
 pub struct Softmax;
-
-/// The logarithm of softmax over the last axis: x − ln Σ eˣ.
-pub struct LogSoftmax;
 
 /// Softmax of scores [.., T, S] in which row i sees columns 0..=i + `offset`; the others are exactly 0.
 pub struct CausalSoftmax {
@@ -40,19 +37,13 @@ fn same_shape(x: &Tensor, axes: usize) -> Result<Outs, String> {
 
 /// x − max x over the last axis, such that no exponential overflows.
 fn shifted(x: Var<'_>) -> Var<'_> {
-    x - x.max_axis(x.shape().rank() - 1, true)
+    x - x.max_axis(x.shape().rank().saturating_sub(1), true)
 }
 
 /// The formula of [`Softmax`].
 fn normalised(x: Var<'_>) -> Var<'_> {
     let e = shifted(x).exp();
     e / e.sum_axis(x.shape().rank() - 1, true)
-}
-
-/// The formula of [`LogSoftmax`].
-fn logarithm(x: Var<'_>) -> Var<'_> {
-    let z = shifted(x);
-    z - z.exp().sum_axis(x.shape().rank() - 1, true).log()
 }
 
 /// The formula of [`CausalSoftmax`]: a hidden entry becomes −∞ whatever it is.
@@ -94,8 +85,6 @@ macro_rules! softmax {
 
 softmax!(Softmax "softmax", axes: 1, formula: |_, x| normalised(x), sample: |g| (Softmax, sample_rows(g)));
 
-softmax!(LogSoftmax "log_softmax", axes: 1, formula: |_, x| logarithm(x), sample: |g| (LogSoftmax, sample_rows(g)));
-
 softmax!(CausalSoftmax "causal_softmax", axes: 2, formula: |op, x| causal(op.offset, x), sample: |g| {
     let rank = g.below(2) + 2;
     let shape = g.shape(rank, 20);
@@ -109,10 +98,11 @@ impl<'t> Var<'t> {
         self.tape().apply(Softmax, [self])
     }
 
-    /// ln softmax over the last axis.
+    /// ln softmax over the last axis: x − ln Σ eˣ.
     #[track_caller]
     pub fn log_softmax(self) -> Var<'t> {
-        self.tape().apply(LogSoftmax, [self])
+        let z = shifted(self);
+        z - z.exp().sum_axis(z.shape().rank() - 1, true).log()
     }
 
     /// Softmax of scores [.., T, S] over the columns j ≤ i + `offset` of each row i; the others are exactly 0.

@@ -14,13 +14,13 @@ pub fn token(x: Var<'_>, t: usize) -> Var<'_> {
 /// value of shape [B, 0, ..].
 #[track_caller]
 pub fn over_time<'t>(steps: usize, none: Var<'t>, step: impl FnMut(usize) -> Var<'t>) -> Var<'t> {
-    let rows: Vec<Var<'t>> = (0..steps).map(step).map(|y| insert(y, 1)).collect();
+    let rows: Vec<Var<'t>> = (0..steps).map(step).map(|y| insert_axis(y, 1)).collect();
     if rows.is_empty() { none } else { Var::concat(&rows, 1) }
 }
 
 /// x with a new axis of size 1 at `axis`: of [B, H] and 2 it is [B, H, 1].
 #[track_caller]
-pub fn insert(x: Var<'_>, axis: usize) -> Var<'_> {
+pub fn insert_axis(x: Var<'_>, axis: usize) -> Var<'_> {
     let shape = x.shape();
     let (before, after) = shape.dims().split_at(axis);
     x.reshape(&[before, &[1], after].concat()[..])
@@ -37,7 +37,7 @@ pub fn split<const N: usize>(x: Var<'_>) -> [Var<'_>; N] {
 #[track_caller]
 pub fn maximum<'t>(x: &[Var<'t>]) -> Var<'t> {
     let axis = x[0].shape().rank();
-    let columns: Vec<Var<'t>> = x.iter().map(|&x| insert(x, axis)).collect();
+    let columns: Vec<Var<'t>> = x.iter().map(|&x| insert_axis(x, axis)).collect();
     Var::concat(&columns, axis).max_axis(axis, false)
 }
 
@@ -51,13 +51,13 @@ pub fn log_sigmoid(x: Var<'_>) -> Var<'_> {
 #[track_caller]
 pub fn recall<'t>(s: Var<'t>, q: Var<'t>) -> Var<'t> {
     let [b, h, _, v] = s.dims();
-    s.t_matmul(insert(q, 3)).reshape([b, h, v])
+    s.t_matmul(insert_axis(q, 3)).reshape([b, h, v])
 }
 
 /// k vᵀ of each head: k [B, H, K] and v [B, H, V] to [B, H, K, V].
 #[track_caller]
 pub fn outer<'t>(k: Var<'t>, v: Var<'t>) -> Var<'t> {
-    insert(k, 3) * insert(v, 2)
+    insert_axis(k, 3) * insert_axis(v, 2)
 }
 
 /// Stands for a stabiliser of −∞, before anything was seen: a number of every type, and far below any gate.

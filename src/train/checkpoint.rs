@@ -7,20 +7,29 @@
 
 use super::{
     Trainer,
-    config::{Parts, TrainConfig, difference, of_run},
-    rundir::{RESULT, Written, parts_of_result, stored, write},
+    config::{TrainConfig, difference, of_run},
+    whole::write,
 };
 use crate::{
     cuda,
     error::{Error, Result},
     files,
     rng::Fnv1a,
-    tensor::Tensor,
+    tensor::{DType, Tensor},
 };
-use safetensors::{SafeTensors, tensor::TensorView};
+use safetensors::{
+    SafeTensors,
+    tensor::{Dtype, TensorView},
+};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use std::{collections::HashMap, ops::Range, path::Path, time::Duration};
+use std::{
+    collections::HashMap,
+    io::{self, Read},
+    ops::Range,
+    path::Path,
+    time::Duration,
+};
 use toml::Table;
 
 /// What to do about a checkpoint that cannot be used.
@@ -31,6 +40,34 @@ const ZEROS: &[u8; 16] = b"0000000000000000";
 
 /// What stands before it in the header: JSON inside of a JSON text.
 const BEFORE: &[u8] = br#"\"checksum\":\""#;
+
+/// How much has been written to the metrics: their bytes, and the checksum of these.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Written {
+    /// Bytes.
+    pub bytes: u64,
+    /// Their checksum.
+    pub checksum: Fnv1a,
+}
+
+impl Written {
+    /// What there is to be read.
+    pub(super) fn of(mut from: impl Read) -> io::Result<Written> {
+        let (mut all, mut buffer) = (Written::default(), vec![0; 1 << 16]);
+        loop {
+            match from.read(&mut buffer)? {
+                0 => return Ok(all),
+                n => all.add(&buffer[..n]),
+            }
+        }
+    }
+
+    /// So much more.
+    pub(super) fn add(&mut self, bytes: &[u8]) {
+        self.bytes += bytes.len() as u64;
+        self.checksum.add(bytes);
+    }
+}
 
 /// What is to be known beside the tensors.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -244,34 +281,26 @@ fn like(file: &SafeTensors, name: &str, own: &Tensor) -> std::result::Result<Ten
     Ok(Tensor::from_bytes(view.data(), own.dtype(), shape))
 }
 
-/// [`TrainConfig::for_model`] of a run that goes on from `path`, or ended beside it: where it is left to us in how many
-/// parts a batch is computed, in as many as it began with, whatever another build would choose.
-///
-/// # Errors
-/// When the configuration cannot be.
-pub fn configuration(path: &Path, all: &TrainConfig, model: &str) -> Result<TrainConfig> {
-    let mut own = all.for_model(model)?;
-    if all.parts_are_ours(model) {
-        let dir = path.parent().unwrap_or(Path::new(""));
-        let begun = match files::is_there(&dir.join(RESULT)) {
-            true => parts_of_result(dir),
-            false => about(path).and_then(|about| parts(&about.config)),
-        };
-        // A batch has no more parts than sequences.
-        own.shards = begun.filter(|n| (1..=own.batch).contains(n)).map_or(own.shards, Parts::Count);
-    }
-    Ok(own)
-}
-
 /// In how many parts a recorded configuration has the batches computed.
 pub fn parts(config: &str) -> Option<usize> {
-    config.parse::<Table>().ok()?.get("shards")?.as_integer()?.try_into().ok()
+    let table = of_run(config.parse().ok()?);
+    table.get("micro_batches")?.as_integer()?.try_into().ok()
 }
 
 /// What a checkpoint says about itself, without its tensors; none if it cannot be read, or is damaged.
 pub fn about(path: &Path) -> Option<About> {
     let bytes = files::read(path, files::tensors()).ok()?;
     parse(&bytes).ok().map(|(about, _)| about).filter(|_| is_sealed(&bytes))
+}
+
+/// The name of a type in a safetensors file.
+pub fn stored(dtype: DType) -> Dtype {
+    match dtype {
+        DType::F32 => Dtype::F32,
+        DType::F64 => Dtype::F64,
+        DType::I32 => Dtype::I32,
+        DType::BF16 => Dtype::BF16,
+    }
 }
 
 fn parse(bytes: &[u8]) -> std::result::Result<(About, SafeTensors<'_>), String> {

@@ -117,7 +117,7 @@ pub struct TrainConfig {
     /// On the CPU, the parts that a training batch is computed in, on as many cores as have no other run. The results
     /// depend on this number and not on that of the cores. A model that keeps numbers of whole batches (the published
     /// LRU's statistics, a state that is carried) is computed in one.
-    pub shards: Parts,
+    pub micro_batches: Parts,
     /// What is learned.
     pub task: Tasks,
     /// The sizes of the models.
@@ -189,7 +189,7 @@ impl TrainConfig {
         let mut set = Table::new();
         if let Some((path, mut top)) = file {
             let refused = |what| Error::Format { path: path.into(), what };
-            old |= rename(&mut top).map_err(refused)?;
+            old.extend(rename(&mut top).map_err(refused)?);
             set.clone_from(&top);
             layer(&mut table, top);
             parse(&table).map_err(refused)?;
@@ -201,7 +201,9 @@ impl TrainConfig {
         }
         config.check()?;
         let mut settings = settings::of(&config, &base, &set, &flags)?;
-        settings.extend(old.then(|| settings::old_name(&config)));
+        for name in old {
+            settings.push(settings::old_name(&config, name)?);
+        }
         Ok((config, settings))
     }
 
@@ -224,7 +226,7 @@ impl TrainConfig {
         cfg.model.vocab = cfg.task.vocab();
         cfg.model.classes = cfg.task.classes();
         cfg.model.max_len = cfg.max_len.unwrap_or(cfg.longest());
-        cfg.shards = Parts::Count(cfg.parts());
+        cfg.micro_batches = Parts::Count(cfg.parts());
         Ok(cfg)
     }
 
@@ -251,20 +253,20 @@ impl TrainConfig {
 
     /// The form in which the mixer is computed.
     pub fn form_of(&self, model: &Model) -> Form {
-        self.form.unwrap_or_else(|| model.default_form())
+        self.form.map_or_else(|| model.default_form(), |form| form.among(&model.forms()))
     }
 
     /// In how many parts a training batch is computed.
     pub fn parts(&self) -> usize {
         // Of a mixer that cannot be built another place complains.
         let at_once = models::tokens_at_once(&self.model).unwrap_or(models::TOKENS_AT_ONCE);
-        self.shards.of(self.batch, self.train_len.max, at_once)
+        self.micro_batches.of(self.batch, self.train_len.max, at_once)
     }
 
     /// Whether it is left to us in how many parts the batches of a model are computed.
     pub(super) fn parts_are_ours(&self, name: &str) -> bool {
-        let own = [self.mixer_of(name), name].map(|name| self.per_model.get(name)?.get("shards"));
-        own.into_iter().flatten().next_back().map_or(self.shards == Parts::Auto, |n| n.as_str() == Some("auto"))
+        let own = [self.mixer_of(name), name].map(|name| self.per_model.get(name)?.get("micro_batches"));
+        own.into_iter().flatten().next_back().map_or(self.micro_batches == Parts::Auto, |n| n.as_str() == Some("auto"))
     }
 
     /// The learning rate at each step.
@@ -344,7 +346,7 @@ impl TrainConfig {
         self.task.check().map_err(Error::Config)?;
         self.check_lengths()?;
         expect(self.parts() <= self.batch, || {
-            format!("shards {}: expected at most the {} sequences of a batch", self.parts(), self.batch)
+            format!("micro_batches {}: expected at most the {} sequences of a batch", self.parts(), self.batch)
         })?;
         let finite = |name: &str, x: f64, what: &str, ok: bool| {
             expect(ok && x.is_finite(), || format!("{name} {}: expected {what}", number(x)))
@@ -387,7 +389,7 @@ impl TrainConfig {
         let form = self.form.filter(|form| matches!(form, Form::Recurrent | Form::Parallel));
         form.map_or(Ok(()), |form| {
             Err(Error::Config(format!(
-                "form {form}: in bf16 expected chunked or fused, the kernels that keep states in f32; or dtype f32"
+                "form {form}: in bf16 expected scan, chunked or fused, the kernels that keep states in f32; or dtype f32"
             )))
         })
     }

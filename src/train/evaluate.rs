@@ -39,18 +39,18 @@ impl Trainer {
     }
 
     fn evaluate_at(&mut self, len: Len) -> Counts {
-        let Trainer { cfg, model, tape, form, shards, .. } = self;
+        let Trainer { cfg, model, tape, form, micro_batches, .. } = self;
         tape.reset();
         model.params_mut().refresh();
         let (model, mut batch) = (&*model, Batch::new(cfg.eval_batch, len));
-        let Some(shards) = shards else {
+        let Some(parts) = micro_batches else {
             let mut counts = Counts::new(cfg.task.classes());
             let batches = (0..cfg.eval_batches).take_while(|_| interrupt::came().is_none());
             batches.for_each(|i| answer(cfg, model, *form, tape, (len, i), &mut batch, &mut counts));
             return counts;
         };
         let all = Mutex::new(Counts::new(cfg.task.classes()));
-        shards.each(cfg.eval_batches, |i, tape| {
+        parts.each(cfg.eval_batches, |i, tape| {
             if interrupt::came().is_some() {
                 return;
             }

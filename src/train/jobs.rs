@@ -4,25 +4,23 @@
 //! on from what it finds there: nothing that is finished is repeated.
 
 use super::{
-    Accuracy, Scores, Step, Trainer, Watch, capacity, checkpoint,
+    Accuracy, RunReport, Scores, Step, Trainer, Watch, capacity, checkpoint,
     config::TrainConfig,
     interrupt,
     lock::Lock,
-    rundir::{CHECKPOINT, Found, Held, RunDir, RunFiles, check_configuration, check_files, find, record_made_by},
-    shards::Cores,
+    micro_batches::Cores,
+    outcome::{as_object, as_objects},
+    rundir::{Found, Held, RunDir, RunFiles, check_configuration, check_files, configuration_of, find, record_made_by},
     standing::{Save, Stand, Standing},
     train_on,
 };
 use crate::{
     error::{Error, Result, contained},
     models::Model,
-    tasks::Len,
 };
 use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
-use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
+use serde::Serialize;
 use std::{
-    collections::BTreeMap,
-    fmt,
     path::{Path, PathBuf},
     sync::{
         Mutex, PoisonError,
@@ -31,75 +29,6 @@ use std::{
     thread,
     time::{Duration, Instant},
 };
-
-/// What came of one run.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct RunReport {
-    /// The mixer, or the name of a variant of it.
-    pub model: String,
-    /// The seed.
-    pub seed: u64,
-    /// The form that it was computed in.
-    pub form: String,
-    /// The device that computed it.
-    pub device: String,
-    /// By name the kernels that computed ops, of ops that have several.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub kernels: Vec<String>,
-    /// How many parameters the model has.
-    pub params: usize,
-    /// How many training steps were asked for.
-    pub steps: usize,
-    /// Training steps in a second, evaluation not counted; 0 if the run stopped.
-    pub steps_per_s: f64,
-    /// Seconds from the start of this run to its end.
-    pub wall_s: f64,
-    /// Accuracy over all positions at each length; empty if the run stopped.
-    #[serde(serialize_with = "as_object", deserialize_with = "of_object")]
-    pub accuracy: Accuracy,
-    /// Why the run stopped before its end.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub error: Option<String>,
-    /// The task's other scores, each as the accuracy.
-    #[serde(flatten, serialize_with = "as_objects", deserialize_with = "of_objects")]
-    pub scores: Scores,
-}
-
-fn as_object<S: Serializer>(accuracy: &Accuracy, s: S) -> std::result::Result<S::Ok, S::Error> {
-    s.collect_map(accuracy.iter().map(|(len, a)| (len.to_string(), a)))
-}
-
-fn as_objects<S: Serializer>(scores: &Scores, s: S) -> std::result::Result<S::Ok, S::Error> {
-    let by_len = |of: &Accuracy| of.iter().map(|(len, a)| (len.to_string(), *a)).collect::<BTreeMap<String, f64>>();
-    s.collect_map(scores.iter().map(|(name, of)| (name, by_len(of))))
-}
-
-/// An accuracy as [`as_object`] wrote it, in the same order.
-fn of_object<'de, D: Deserializer<'de>>(d: D) -> std::result::Result<Accuracy, D::Error> {
-    struct Visitor;
-    impl<'de> de::Visitor<'de> for Visitor {
-        type Value = Accuracy;
-
-        fn expecting(&self, f: &mut fmt::Formatter) -> fmt::Result {
-            f.write_str("lengths with a number each")
-        }
-
-        fn visit_map<A: de::MapAccess<'de>>(self, mut map: A) -> std::result::Result<Accuracy, A::Error> {
-            let mut accuracy = Accuracy::new();
-            while let Some((len, a)) = map.next_entry::<String, f64>()? {
-                accuracy.push((len.parse::<Len>().map_err(de::Error::custom)?, a));
-            }
-            Ok(accuracy)
-        }
-    }
-    d.deserialize_map(Visitor)
-}
-
-fn of_objects<'de, D: Deserializer<'de>>(d: D) -> std::result::Result<Scores, D::Error> {
-    #[derive(Deserialize)]
-    struct Of(#[serde(deserialize_with = "of_object")] Accuracy);
-    Ok(BTreeMap::<String, Of>::deserialize(d)?.into_iter().map(|(name, of)| (name, of.0)).collect())
-}
 
 /// One run to be: a model and a seed, and the directory where it leaves its files.
 pub struct Job {
@@ -122,6 +51,12 @@ impl Job {
     pub fn cost(&self) -> f64 {
         let tokens = self.cfg.steps * self.cfg.batch * self.cfg.train_len.max;
         tokens as f64 * (self.params as f64 + 1000.0)
+    }
+
+    /// Its directory, or the model and the seed.
+    fn whose(&self) -> String {
+        let unsaved = || format!("{} seed {}", self.name, self.seed);
+        self.dir.as_ref().map_or_else(unsaved, |dir| dir.display().to_string())
     }
 
     /// The report before anything has come of it.
@@ -151,7 +86,7 @@ pub fn jobs(cfg: &TrainConfig, out: Option<&RunDir>) -> Result<Vec<Job>> {
         for seed in (own.seed..).take(own.seeds) {
             let dir = out.map(|out| out.of(name, seed));
             let cfg = match &dir {
-                Some(dir) => checkpoint::configuration(&dir.join(CHECKPOINT), cfg, name)?,
+                Some(dir) => configuration_of(dir, cfg, name)?,
                 None => own.clone(),
             };
             jobs.push(Job { name: name.clone(), cfg, seed, form: form.clone(), params, dir });
@@ -228,7 +163,7 @@ pub fn work(
     lock: Option<&Lock>,
     done: impl FnMut(usize, RunReport) + Send,
 ) {
-    standing.begin(jobs.iter().copied());
+    standing.begin(jobs.iter().map(|job| job.whose()));
     let mut order: Vec<usize> = (0..jobs.len()).collect();
     order.sort_by(|&a, &b| jobs[b].cost().total_cmp(&jobs[a].cost()));
     let cores = Cores::idle(threads.saturating_sub(jobs.len()));

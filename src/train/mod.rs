@@ -1,4 +1,8 @@
 //! Training, to be read from top to bottom: [`train`] is the loop, [`Trainer::step`] one step of it.
+//!
+//! Of its modules, too, each knows those before it, and those on a level with it:
+//! interrupt, lock, outcome, presets, schedule, whole ← optimizer ← on_device ← capacity, config ← data, evaluate,
+//! micro_batches, profile, standing, table ← checkpoint ← rundir ← jobs ← sweep.
 
 pub mod capacity;
 pub mod checkpoint;
@@ -8,33 +12,36 @@ mod evaluate;
 pub mod interrupt;
 pub mod jobs;
 mod lock;
+pub mod micro_batches;
 pub mod on_device;
 pub mod optimizer;
+mod outcome;
 mod presets;
 mod profile;
 pub mod rundir;
 pub mod schedule;
-pub mod shards;
 pub mod standing;
 pub mod sweep;
 pub mod table;
+mod whole;
 
 use crate::{
     autograd::{Tape, Var},
     cuda,
     error::{Error, Result},
     models::{Bound, Form, Model},
-    tasks::{Batch, IGNORE, Len},
+    tasks::{Batch, IGNORE},
     tensor::{DType, Device, Tensor},
 };
 use config::TrainConfig;
 use data::Data;
+use micro_batches::{Cores, MicroBatches};
 use on_device::{Feed, Graphs, OnDevice};
 use optimizer::{Adam, Window, clip, windows};
+pub use outcome::{Accuracy, RunReport, Scores};
 use serde::Serialize;
-use shards::{Cores, Shards};
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::HashMap,
     time::{Duration, Instant},
 };
 
@@ -50,12 +57,6 @@ pub struct Step {
     /// The learning rate.
     pub lr: f64,
 }
-
-/// Accuracy over all positions, at each length.
-pub type Accuracy = Vec<(Len, f64)>;
-
-/// What else a task is judged by ([`Task::metrics`](crate::tasks::Task::metrics)), by name, at each length.
-pub type Scores = BTreeMap<String, Accuracy>;
 
 /// Somebody who watches a run. Watching changes nothing.
 pub trait Watch {
@@ -169,7 +170,7 @@ pub struct Trainer {
     tape: Tape,
     adam: Adam,
     /// The parts of a batch, if it is computed in more than one.
-    shards: Option<Shards>,
+    micro_batches: Option<MicroBatches>,
     /// What a device needs besides, if this runs on one.
     on_device: Option<OnDevice>,
     /// Which parts of the flat parameters decay.
@@ -210,7 +211,7 @@ impl Trainer {
             )));
         }
         let whole = cfg.parts() == 1 || cfg.device != Device::Cpu || !model.buffers().is_empty();
-        let shards = if whole { None } else { Some(Shards::new(cfg, &grads)?) };
+        let micro_batches = if whole { None } else { Some(MicroBatches::new(cfg, &grads)?) };
         Ok(Trainer {
             seed,
             step: 0,
@@ -218,7 +219,7 @@ impl Trainer {
             form: cfg.form_of(&model),
             tape,
             adam,
-            shards,
+            micro_batches,
             on_device,
             windows,
             grads,
@@ -252,7 +253,7 @@ impl Trainer {
 
     /// Have parts of a batch computed on cores that are idle, as long as they are.
     pub fn share(&mut self, cores: &Cores) {
-        self.shards.iter_mut().for_each(|shards| shards.share(cores));
+        self.micro_batches.iter_mut().for_each(|parts| parts.share(cores));
     }
 
     /// Have the batches to come made ahead, by a thread of their own.
@@ -316,14 +317,14 @@ impl Trainer {
 
     /// The update, if it can be, and the loss and the norm of the gradient.
     fn step_on_cpu(&mut self, lr: f64) -> Result<[f64; 2]> {
-        let Trainer { cfg, model, form, tape, grads, batch, shards, .. } = self;
+        let Trainer { cfg, model, form, tape, grads, batch, micro_batches, .. } = self;
         let whole = |model: &mut Model, grads: &mut Tensor| {
             let (rows, targets) = batch.labelled().unzip();
             let targets = targets.as_ref().unwrap_or(&batch.targets);
             gradient(cfg, model, tape, *form, &Feed { tokens: &batch.tokens, rows: rows.as_ref(), targets }, grads)
         };
-        let (loss, on_tape) = match shards {
-            Some(shards) => (shards.gradient(cfg, model, *form, batch, grads), None),
+        let (loss, on_tape) = match micro_batches {
+            Some(parts) => (parts.gradient(cfg, model, *form, batch, grads), None),
             None => {
                 let loss = whole(model, grads);
                 (loss.value().item(), Some(loss))

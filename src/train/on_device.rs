@@ -5,7 +5,7 @@
 //! the parameters if loss and gradient are finite, and copies back what the host wants to know. Nothing in it waits for
 //! the host; the host waits once, at the end.
 
-use super::optimizer::{Adam, Window};
+use super::optimizer::{Adam, Numbers, Window};
 use crate::{
     args,
     autograd::Tape,
@@ -125,9 +125,6 @@ pub struct OnDevice {
     alike: usize,
     graph: Option<(Graph, usize)>,
 }
-
-/// The numbers of one update, in the order of `optimizer.cu`.
-pub type Numbers = [f64; 8];
 
 impl OnDevice {
     /// For `n` parameters on `cx`, of which those in these windows decay; none on the CPU.

@@ -9,7 +9,6 @@
 //! ```
 //! 1 − β is taken in double precision before it is rounded, and stands alone: β beside it would be rounded another way.
 
-use super::on_device::Numbers;
 use crate::{
     models::Params,
     tensor::{Cx, DType, Real, Tensor},
@@ -63,6 +62,9 @@ pub struct Adam {
     v: Tensor,
 }
 
+/// The numbers of one update, in the order of `optimizer.cu`.
+pub type Numbers = [f64; 8];
+
 impl Adam {
     /// Fresh moments for `len` parameters of this dtype.
     pub fn new(len: usize, dtype: DType, config: AdamConfig) -> Adam {
@@ -74,7 +76,7 @@ impl Adam {
         (self.m, self.v) = (self.m.to_device(cx), self.v.to_device(cx));
     }
 
-    /// What [`OnDevice`](super::OnDevice) needs to know for the update after this one: of the step, at learning rate
+    /// What [`OnDevice`](super::on_device::OnDevice) needs to know for the update after this one: of the step, at learning rate
     /// `lr`, with gradients clipped to the norm `clip`. The step counts as made.
     pub fn next(&mut self, lr: f64, clip: f64) -> Numbers {
         self.steps += 1;

@@ -81,38 +81,53 @@ pub(crate) fn read_run(path: &Path) -> Result<Table> {
 }
 
 /// The same of a table: before batches were in parts by default, they were in one, and nothing is said of it;
-/// `min_lr_fraction` was called `min_lr`.
+/// and some keys had other names.
 pub(crate) fn of_run(mut table: Table) -> Table {
-    table.entry("shards").or_insert(Value::Integer(1));
-    // Whoever has written both in there is told when the configuration is read.
+    // Whoever has written both names in there is told when the configuration is read.
     let _ = rename(&mut table);
+    table.entry("micro_batches").or_insert(Value::Integer(1));
     table
 }
 
-/// Give `min_lr`, at the top or of single models, the name that says what it is; whether it was there.
+/// A key that earlier versions called otherwise.
+pub(super) struct OldName {
+    pub old: &'static str,
+    pub new: &'static str,
+    /// What it is.
+    pub what: &'static str,
+}
+
+const OLD_NAMES: [OldName; 2] = [
+    OldName { old: "min_lr", new: "min_lr_fraction", what: "a fraction of lr, not a learning rate" },
+    OldName { old: "shards", new: "micro_batches", what: "the parts that a batch is computed in" },
+];
+
+/// Give keys, at the top or of single models, the names that they have now; which ones had old names.
 ///
 /// # Errors
 /// When both names are there.
-pub(super) fn rename(table: &mut Table) -> std::result::Result<bool, String> {
-    const NAMES: (&str, &str) = ("min_lr", "min_lr_fraction");
-    let mut old = false;
-    if table.contains_key(NAMES.0) {
-        if table.contains_key(NAMES.1) {
-            return Err(format!("{} and {} are the same setting; remove {}", NAMES.0, NAMES.1, NAMES.0));
+pub(super) fn rename(table: &mut Table) -> std::result::Result<Vec<&'static OldName>, String> {
+    let mut found = vec![];
+    for name @ OldName { old, new, .. } in &OLD_NAMES {
+        if !table.contains_key(*old) {
+            continue;
+        }
+        if table.contains_key(*new) {
+            return Err(format!("{old} and {new} are the same setting; remove {old}"));
         }
         // Where it stood, as the order of keys is that of messages.
-        let renamed = |(key, value): (String, Value)| (if key == NAMES.0 { NAMES.1.into() } else { key }, value);
+        let renamed = |(key, value): (String, Value)| (if key == *old { (*new).into() } else { key }, value);
         *table = std::mem::take(table).into_iter().map(renamed).collect();
-        old = true;
+        found.push(name);
     }
     if let Some(Value::Table(per_model)) = table.get_mut("per_model") {
         for (name, own) in per_model.iter_mut() {
             if let Value::Table(own) = own {
-                old |= rename(own).map_err(|what| format!("per_model.{name}: {what}"))?;
+                found.extend(rename(own).map_err(|what| format!("per_model.{name}: {what}"))?);
             }
         }
     }
-    Ok(old)
+    Ok(found)
 }
 
 /// Lay `top` over `base`: what it sets holds for every model, whatever `base` had for single ones.

@@ -1,6 +1,6 @@
 //! Where the time and the memory of training steps go.
 
-use super::{Trainer, on_device::Graphs, shards::Shards};
+use super::{Trainer, micro_batches::MicroBatches, on_device::Graphs};
 use crate::{
     autograd::{Profile, Tape},
     error::Result,
@@ -9,7 +9,7 @@ use crate::{
 impl Trainer {
     /// The tapes that it computes on.
     fn tapes(&mut self) -> impl Iterator<Item = &Tape> {
-        let parts = self.shards.as_mut().map(Shards::tapes).unwrap_or_default();
+        let parts = self.micro_batches.as_mut().map(MicroBatches::tapes).unwrap_or_default();
         std::iter::once(&self.tape).chain(parts)
     }
 

@@ -14,29 +14,27 @@
 //! name, synced and renamed. A process locks the directory, and the metrics of each run that it is at work on.
 
 mod run;
-mod whole;
 
-pub use run::{Found, Held, RunFiles, Written, check_configuration, check_files, find, parts_of_result};
-pub use whole::{is_unfinished, remove_unfinished, write};
+pub use super::whole::{is_unfinished, remove_unfinished, write};
+pub use run::{Found, Held, RunFiles, check_configuration, check_files, configuration_of, find};
 
 use super::{
+    RunReport,
     config::{TrainConfig, difference, read_run},
-    jobs::RunReport,
     lock::{LOCK, Lock},
     table,
+    whole::{entries, remove_file},
 };
 use crate::{
     error::{Error, Result},
     files, stamp,
-    tensor::{Cx, DType},
+    tensor::Cx,
 };
-use safetensors::tensor::Dtype;
 use std::{
     fs::{self, File},
     io::Write,
     path::{Path, PathBuf},
 };
-use whole::{entries, remove_file};
 
 /// The configuration.
 pub const CONFIG: &str = "config.toml";
@@ -195,16 +193,6 @@ pub fn record_made_by(experiment: &Path, cx: &Cx) -> Result<()> {
 /// The directory of one run in that of its experiment.
 pub fn of(experiment: &Path, model: &str, seed: u64) -> PathBuf {
     experiment.join(format!("{model}-seed{seed}"))
-}
-
-/// The name of a type in a safetensors file.
-pub fn stored(dtype: DType) -> Dtype {
-    match dtype {
-        DType::F32 => Dtype::F32,
-        DType::F64 => Dtype::F64,
-        DType::I32 => Dtype::I32,
-        DType::BF16 => Dtype::BF16,
-    }
 }
 
 /// Delete what an earlier experiment left in a directory: its files by name, and directories that then are empty. The

@@ -1,6 +1,6 @@
 //! How the runs of a process stand, for what is said when a signal ends it.
 
-use super::jobs::{Job, RunReport};
+use super::RunReport;
 use crate::error::{Error, Result};
 use std::{
     collections::BTreeMap,
@@ -66,13 +66,9 @@ pub struct Standing {
 }
 
 impl Standing {
-    /// These are the runs.
-    pub fn begin<'a>(&self, jobs: impl Iterator<Item = &'a Job>) {
-        let name = |job: &Job| match &job.dir {
-            Some(dir) => dir.display().to_string(),
-            None => format!("{} seed {}", job.name, job.seed),
-        };
-        *self.runs() = jobs.map(|job| (name(job), Stand::Waiting)).collect();
+    /// The runs have these names.
+    pub fn begin(&self, names: impl Iterator<Item = String>) {
+        *self.runs() = names.map(|name| (name, Stand::Waiting)).collect();
     }
 
     fn runs(&self) -> MutexGuard<'_, Vec<(String, Stand)>> {

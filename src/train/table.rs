@@ -1,6 +1,6 @@
 //! One table for all runs, at most 80 columns wide, and one JSON object.
 
-use super::{config::TrainConfig, jobs::RunReport};
+use super::{RunReport, config::TrainConfig};
 use crate::{
     error::{Error, Result},
     tasks::Len,

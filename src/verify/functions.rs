@@ -2,7 +2,7 @@
 
 use super::{
     Fixture,
-    specs::{Forms, SCANS, Spec, boxed, forms, one},
+    specs::{Forms, ONE_SCAN, SCANS, Spec, boxed, forms, one},
 };
 use crate::{
     autograd::Var,
@@ -37,7 +37,7 @@ fn scaled<'f>(
 
 /// The steps between the states that a scan keeps, of a form.
 fn chunk(form: Form, t: usize) -> usize {
-    if let Form::Chunked(chunk) = form { chunk } else { t.max(1) }
+    if let Form::Scan(chunk) = form { chunk } else { t.max(1) }
 }
 
 /// See [`SPECS`](super::specs::SPECS).
@@ -236,7 +236,7 @@ pub const SPECS: &[Spec] = &[
         summed: &["x", "beta", "gamma", "omega"],
         largest: &["BTDN"],
         forms: |_| {
-            Ok(forms(&SCANS[1..], |x, form| {
+            Ok(forms(&ONE_SCAN[1..], |x, form| {
                 let rates = ["delta", "alpha", "beta", "gamma"].map(|n| x[n]);
                 vec![("y", ema::average(x["x"], rates, x["omega"], chunk(form, x["x"].shape().at(1))))]
             }))
@@ -259,7 +259,7 @@ pub const SPECS: &[Spec] = &[
         summed: &["u", "d", "c_re", "c_im"],
         largest: &["BTDN", "BTDN"],
         forms: |_| {
-            Ok(forms(&SCANS[1..], |x, form| {
+            Ok(forms(&ONE_SCAN[1..], |x, form| {
                 let (log_dt, d, log_a_real, a_imag) = (x["log_dt"], x["d"], x["log_a_real"], x["a_imag"]);
                 let w = s4d::Weights { log_dt, d, log_a_real, a_imag, c_re: x["c_re"], c_im: x["c_im"] };
                 vec![("y", s4d::filter(x["u"], w, chunk(form, x["u"].shape().at(1))))]

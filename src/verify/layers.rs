@@ -2,7 +2,7 @@
 
 use super::{
     Fixture,
-    specs::{SCANS, Spec, forms},
+    specs::{ONE_SCAN, SCANS, Spec, forms},
 };
 use crate::{
     error::Result,
@@ -91,7 +91,7 @@ pub const SPECS: &[Spec] = &[
         largest: &["BTEN"],
         forms: |f| {
             let softplus = f.flag("delta_softplus", true)?;
-            Ok(forms(&SCANS, move |x, form| {
+            Ok(forms(&ONE_SCAN, move |x, form| {
                 let (u, a, b, c) = (x["u"], x["a"], x["b"], x["c"]);
                 let ([batch, _, e], n) = (u.dims(), a.shape().last());
                 let mut dt = x["delta"];
@@ -100,7 +100,7 @@ pub const SPECS: &[Spec] = &[
                 let h0 = x.or_zeros("h0", [batch, e, n]);
                 let (mut y, h) = match form {
                     Form::Recurrent => mamba::recurrent(u, dt, a, b, c, h0, 1.0),
-                    Form::Chunked(chunk) => mamba::chunked(u, dt, a, b, c, h0, 1.0, chunk),
+                    Form::Scan(chunk) => mamba::scan(u, dt, a, b, c, h0, 1.0, chunk),
                     _ => mamba::parallel(u, dt, a, b, c, h0, 1.0),
                 };
                 y = x.vars.get("d").map_or(y, |&d| y + d * u);
@@ -135,7 +135,7 @@ pub const SPECS: &[Spec] = &[
             let mix = std::sync::Arc::new(mamba::Layer::new(&config, &mut init)?);
             let params = init.finish(DType::F64);
             let entries: Vec<(String, Shape)> = params.entries().iter().map(|e| (e.name.clone(), e.shape)).collect();
-            Ok(forms(&SCANS, move |x, form| {
+            Ok(forms(&ONE_SCAN, move |x, form| {
                 let p = Bound::new(entries.iter().map(|(name, shape)| x[name].reshape(*shape)).collect());
                 let m: &dyn Mixer = mix.as_ref();
                 let mut state = State::zero(m, x.tape, x["x"].shape().at(0), x.dtype);

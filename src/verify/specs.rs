@@ -69,9 +69,8 @@ pub fn boxed<'f>(run: impl for<'t> Fn(&Inputs<'t>) -> Outputs<'t> + 'f) -> Run<'
 pub fn forms<'f>(list: &[Form], run: impl for<'t> Fn(&Inputs<'t>, Form) -> Outputs<'t> + Clone + 'f) -> Forms<'f> {
     let mut all = vec![];
     for &form in list {
-        let chunks = if matches!(form, Form::Chunked(_)) { &CHUNKS[..] } else { &CHUNKS[..1] };
-        for &c in chunks {
-            let form = if matches!(form, Form::Chunked(_)) { Form::Chunked(c) } else { form };
+        let chunks = if form.with_steps(0) == form.with_steps(1) { &CHUNKS[..1] } else { &CHUNKS[..] };
+        for form in chunks.iter().map(|&c| form.with_steps(c)) {
             let run = run.clone();
             all.push((form.to_string(), boxed(move |x| run(x, form))));
         }
@@ -79,7 +78,11 @@ pub fn forms<'f>(list: &[Form], run: impl for<'t> Fn(&Inputs<'t>, Form) -> Outpu
     all
 }
 
+/// The forms of a memory.
 pub const SCANS: [Form; 3] = [Form::Recurrent, Form::Parallel, Form::Chunked(1)];
+
+/// The forms of what is one scan.
+pub const ONE_SCAN: [Form; 3] = [Form::Recurrent, Form::Parallel, Form::Scan(1)];
 
 pub fn one<'f>(run: impl for<'t> Fn(&Inputs<'t>) -> Var<'t> + 'f, out: &'static str) -> Result<Forms<'f>> {
     Ok(vec![("op".into(), boxed(move |x| vec![(out, run(x))]))])
@@ -311,13 +314,13 @@ pub const SPECS: &[Spec] = &[
         summed: &["*"],
         largest: &[],
         forms: |_| {
-            Ok(forms(&SCANS, |x, form| {
+            Ok(forms(&ONE_SCAN, |x, form| {
                 let (a, b) = (x["a"], x["b"]);
                 let [batch, _, d] = a.dims();
                 let h0 = x.or_zeros("h0", [batch, d]);
                 let h = match form {
                     Form::Recurrent => quasi_lstm::pool(a, b, h0).0,
-                    Form::Chunked(c) => scan::linear_scan(a, b, h0, c).0,
+                    Form::Scan(c) => scan::linear_scan(a, b, h0, c).0,
                     _ => scan::linear_scan_parallel(a, b, h0).0,
                 };
                 vec![("h", h)]
@@ -333,13 +336,13 @@ pub const SPECS: &[Spec] = &[
         summed: &["*"],
         largest: &[],
         forms: |_| {
-            Ok(forms(&SCANS, |x, form| {
+            Ok(forms(&ONE_SCAN, |x, form| {
                 let (lambda, u) = ((x["lambda_re"], x["lambda_im"]), (x["x_re"], x["x_im"]));
                 let [batch, _, d] = u.0.dims();
                 let h0 = (x.or_zeros("h0_re", [batch, d]), x.or_zeros("h0_im", [batch, d]));
                 let (h, _) = match form {
                     Form::Recurrent => lru::recurrent(lambda, u, h0),
-                    Form::Chunked(c) => lru::chunked(lambda, u, h0, c),
+                    Form::Scan(c) => lru::scan(lambda, u, h0, c),
                     _ => lru::parallel(lambda, u, h0),
                 };
                 vec![("h_re", h.0), ("h_im", h.1)]

@@ -63,9 +63,14 @@ fn outputs(of: &[(&str, bool)]) -> Vec<(String, bool)> {
     of.iter().map(|(name, timed)| ((*name).into(), *timed)).collect()
 }
 
-/// The forms of a scan or memory.
+/// The forms of a memory.
 fn scans(z: Size) -> Vec<Form> {
     vec![Form::Parallel, Form::Chunked(z.chunk)]
+}
+
+/// The forms of what is one scan.
+fn one_scan(z: Size) -> Vec<Form> {
+    vec![Form::Parallel, Form::Scan(z.chunk)]
 }
 
 /// Zeros, or a state as after some steps.
@@ -344,7 +349,7 @@ fn quasi(g: &mut Gen, z: Size) -> Core {
         deep: false,
         inputs: inputs.still("c0", Role::Adds, c0).0,
         outputs: outputs(&[("h", true), ("c", false)]),
-        forms: scans(z),
+        forms: one_scan(z),
         run: formula(|x, form| {
             let (v, mut c) = (Var::concat(&x[..4], 2), x[4]);
             let (h, c) = match form {
@@ -357,7 +362,7 @@ fn quasi(g: &mut Gen, z: Size) -> Core {
                     (h, c)
                 }
                 // The bias of the forget gate in the published code.
-                Form::Chunked(chunk) => fused_quasi_lstm::quasi_lstm(v, c, 1.0, chunk),
+                Form::Scan(chunk) => fused_quasi_lstm::quasi_lstm(v, c, 1.0, chunk),
                 _ => quasi_lstm::parallel(v, c),
             };
             vec![h, c]
@@ -378,11 +383,11 @@ fn linear_scan(g: &mut Gen, z: Size) -> Core {
         deep: false,
         inputs: inputs.0,
         outputs: outputs(&[("h", true), ("last", false)]),
-        forms: scans(z),
+        forms: one_scan(z),
         run: formula(|x, form| {
             let (h, last) = match form {
                 Form::Recurrent => quasi_lstm::pool(x[0], x[1], x[2]),
-                Form::Chunked(c) => scan::linear_scan(x[0], x[1], x[2], c),
+                Form::Scan(c) => scan::linear_scan(x[0], x[1], x[2], c),
                 _ => scan::linear_scan_parallel(x[0], x[1], x[2]),
             };
             vec![h, last]
@@ -410,12 +415,12 @@ fn lru_scan(g: &mut Gen, z: Size) -> Core {
         deep: false,
         inputs: inputs.0,
         outputs: outputs(&[("h_re", true), ("h_im", true), ("last_re", false), ("last_im", false)]),
-        forms: scans(z),
+        forms: one_scan(z),
         run: formula(|x, form| {
             let (lambda, u, h0) = ((x[0], x[1]), (x[2], x[3]), (x[4], x[5]));
             let (h, last) = match form {
                 Form::Recurrent => lru::recurrent(lambda, u, h0),
-                Form::Chunked(c) => lru::chunked(lambda, u, h0, c),
+                Form::Scan(c) => lru::scan(lambda, u, h0, c),
                 _ => lru::parallel(lambda, u, h0),
             };
             vec![h.0, h.1, last.0, last.1]
@@ -442,12 +447,12 @@ fn selective(g: &mut Gen, z: Size) -> Core {
         deep: false,
         inputs: inputs.0,
         outputs: outputs(&[("y", true), ("h", false)]),
-        forms: scans(z),
+        forms: one_scan(z),
         run: formula(move |x, form| {
             let (u, dt, a) = (x[0], x[1].softplus(), -x[2].exp());
             let (y, h) = match form {
                 Form::Recurrent => mamba::recurrent(u, dt, a, x[3], x[4], x[5], stretch),
-                Form::Chunked(c) => mamba::chunked(u, dt, a, x[3], x[4], x[5], stretch, c),
+                Form::Scan(c) => mamba::scan(u, dt, a, x[3], x[4], x[5], stretch, c),
                 _ => mamba::parallel(u, dt, a, x[3], x[4], x[5], stretch),
             };
             vec![y, h]

@@ -115,7 +115,7 @@ fn model(name: &str, variant: Variant, g: &mut Gen, z: Size) -> Core {
         deep: true,
         inputs,
         outputs: vec![("logits".into(), true)],
-        forms: forms.map(|form| if let Form::Chunked(_) = form { Form::Chunked(z.chunk) } else { form }).collect(),
+        forms: forms.map(|form| form.with_steps(z.chunk)).collect(),
         run: formula(move |v, form| {
             let model = if v[0].dtype() == DType::F32 { &single } else { &model };
             let tokens = v[0].tape().constant(&tokens);
@@ -164,7 +164,7 @@ fn mixer(build: Build, g: &mut Gen, z: Size) -> Core {
     let mut outputs = vec![("y".to_string(), true)];
     outputs.extend(states.iter().map(|(name, _)| (format!("last {name}"), false)));
     let forms = mixer.forms().into_iter().filter(|&form| form != Form::Recurrent);
-    let forms = forms.map(|form| if let Form::Chunked(_) = form { Form::Chunked(z.chunk) } else { form }).collect();
+    let forms = forms.map(|form| form.with_steps(z.chunk)).collect();
     let n = states.len();
     Core {
         deep: true,

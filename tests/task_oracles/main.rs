@@ -3,8 +3,11 @@
 
 #![allow(clippy::unwrap_used)]
 
+#[path = "../close/mod.rs"]
+mod close;
 mod oracles;
 
+use close::close;
 use oracles::*;
 use proptest::prelude::*;
 use sha2::{Digest, Sha256};
@@ -346,12 +349,12 @@ fn precision_and_recall_are_macro_averages_over_the_classes_seen() {
     for (said, is) in [(0, 0), (0, 0), (1, 0), (1, 1), (1, 2)] {
         counts.add(Some(said), is);
     }
-    assert!((counts.accuracy() - 0.6).abs() < 1e-15);
-    assert!((counts.precision() - (1.0 + 1.0 / 3.0) / 3.0).abs() < 1e-15);
-    assert!((counts.recall() - (2.0 / 3.0 + 1.0) / 3.0).abs() < 1e-15);
+    close(counts.accuracy(), 0.6, 1e-15, "accuracy");
+    close(counts.precision(), (1.0 + 1.0 / 3.0) / 3.0, 1e-15, "precision");
+    close(counts.recall(), (2.0 / 3.0 + 1.0) / 3.0, 1e-15, "recall");
     // Positions that are never right count too: logits that are not finite predict nothing.
     counts.add(None, 3);
-    assert!((counts.recall() - (2.0 / 3.0 + 1.0) / 4.0).abs() < 1e-15);
+    close(counts.recall(), (2.0 / 3.0 + 1.0) / 4.0, 1e-15, "recall");
     assert_eq!((Counts::new(2).accuracy(), Counts::new(2).recall()), (0.0, 0.0));
 }
 
@@ -364,7 +367,7 @@ fn scaled_accuracy_is_0_for_guessing_and_1_for_knowing() {
             (0..10).for_each(|i| counts.add(Some(if f64::from(i) < 10.0 * right { 1 } else { 2 }), 1));
             let [(name, score)] = task.metrics(&counts)[..] else { panic!() };
             assert_eq!(name, "scaled");
-            assert!((score - scaled).abs() < 1e-12, "{score}");
+            close(score, scaled, 1e-12, task.title());
         }
     }
 }

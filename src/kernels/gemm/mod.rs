@@ -11,24 +11,24 @@
 #[cfg(target_arch = "x86_64")]
 mod bf16;
 #[cfg(target_arch = "x86_64")]
-mod few;
-#[cfg(target_arch = "x86_64")]
-mod narrow;
-#[cfg(target_arch = "x86_64")]
 mod operand;
 #[cfg(target_arch = "x86_64")]
 mod pack;
+mod packed;
 #[cfg(target_arch = "x86_64")]
 mod product;
-mod shared;
 #[cfg(target_arch = "x86_64")]
-mod short;
+mod small_k;
+#[cfg(target_arch = "x86_64")]
+mod tall_skinny_avx2;
+#[cfg(target_arch = "x86_64")]
+mod tall_skinny_avx512;
 #[cfg(all(test, target_arch = "x86_64"))]
 mod tests;
 #[cfg(target_arch = "x86_64")]
 mod tile;
 
-pub use shared::{Panels, Shared};
+pub use packed::{Packed, Panels};
 
 #[cfg(target_arch = "x86_64")]
 use crate::kernels::vector::{Avx2, Avx512};
@@ -43,30 +43,30 @@ use crate::tensor::{
 /// The most steps of k that our own kernels sum at once.
 const KC: usize = 256;
 
-/// What a product is added to.
+/// What becomes of a product.
 #[derive(Clone, Copy, Debug)]
-pub enum Start<'a, T> {
-    /// Nothing.
-    Zero,
-    /// What y holds.
-    Y,
-    /// This row, in every row of y.
-    Row(&'a [T]),
+pub enum Epilogue<'a, T> {
+    /// It is written to y.
+    Set,
+    /// It is added to y.
+    Add,
+    /// It is written to y with this row added to each row.
+    Bias(&'a [T]),
 }
 
-impl<'a, T: Real> Start<'a, T> {
-    /// Y if the product is to be added to it, else nothing.
-    pub fn of(acc: bool) -> Start<'a, T> {
-        if acc { Start::Y } else { Start::Zero }
+impl<'a, T: Real> Epilogue<'a, T> {
+    /// That it is added if `acc`, else written.
+    pub fn of(acc: bool) -> Epilogue<'a, T> {
+        if acc { Epilogue::Add } else { Epilogue::Set }
     }
 
     /// The same of type `f32`, if that is what it is.
     #[cfg(target_arch = "x86_64")]
-    fn f32s(self) -> Option<Start<'a, f32>> {
+    fn f32s(self) -> Option<Epilogue<'a, f32>> {
         Some(match self {
-            Start::Zero => Start::Zero,
-            Start::Y => Start::Y,
-            Start::Row(row) => Start::Row(T::f32s(row)?),
+            Epilogue::Set => Epilogue::Set,
+            Epilogue::Add => Epilogue::Add,
+            Epilogue::Bias(row) => Epilogue::Bias(T::f32s(row)?),
         })
     }
 }
@@ -77,17 +77,17 @@ impl<'a, T: Real> Start<'a, T> {
 /// When the sizes do not fit, or a slice is shorter than its matrix.
 #[track_caller]
 pub fn gemm<T: Real>(alpha: T, a: (&[T], Mat), b: (&[T], Mat), y: (&mut [T], Mat), acc: bool) {
-    gemm_as(Products::F32, Start::of(acc), alpha, a, b, y);
+    gemm_as(Products::F32, Epilogue::of(acc), alpha, a, b, y);
 }
 
-/// y = start + alpha a b, with the operands rounded to what `products` says if they are `f32`.
+/// alpha a b into y, as `epilogue` says, with the operands rounded to what `products` says if they are `f32`.
 ///
 /// # Panics
 /// When the sizes do not fit, a slice is shorter than its matrix, or this processor has no such products.
 #[track_caller]
 pub fn gemm_as<T: Real>(
     products: Products,
-    mut start: Start<T>,
+    mut epilogue: Epilogue<T>,
     alpha: T,
     a: (&[T], Mat),
     b: (&[T], Mat),
@@ -95,20 +95,20 @@ pub fn gemm_as<T: Real>(
 ) {
     check(&a, &b, (y.0.len(), y.1));
     let (m, k, n) = (a.1.rows, a.1.cols, b.1.cols);
-    if let Start::Row(row) = start {
+    if let Epilogue::Bias(row) = epilogue {
         assert!(row.len() == n, "gemm: a row of {} numbers for {n} columns", row.len());
         if y.1.cs != 1 {
             fill(row, (&mut *y.0, y.1));
-            start = Start::Y;
+            epilogue = Epilogue::Add;
         }
     }
-    if m == 0 || n == 0 || singly(products, start, alpha, a, b, (&mut *y.0, y.1)) {
+    if m == 0 || n == 0 || singly(products, epilogue, alpha, a, b, (&mut *y.0, y.1)) {
         return;
     }
-    if let Start::Row(row) = start {
+    if let Epilogue::Bias(row) = epilogue {
         fill(row, (&mut *y.0, y.1));
     }
-    let acc = !matches!(start, Start::Zero);
+    let acc = !matches!(epilogue, Epilogue::Set);
     // The library asks the processor alone what it has.
     let plain = cfg!(target_arch = "x86_64") && simd::level() == Level::Plain;
     if plain || m * k * n <= TINY { loops(alpha, a, b, y, acc) } else { library(alpha, a, b, y, acc) }
@@ -125,15 +125,15 @@ fn fill<T: Real>(row: &[T], y: (&mut [T], Mat)) {
 #[cfg(target_arch = "x86_64")]
 fn singly<T: Real>(
     products: Products,
-    start: Start<T>,
+    epilogue: Epilogue<T>,
     alpha: T,
     a: (&[T], Mat),
     b: (&[T], Mat),
     y: (&mut [T], Mat),
 ) -> bool {
-    let (Some(x), Some(w), Some(start)) = (T::f32s(a.0), T::f32s(b.0), start.f32s()) else { return false };
+    let (Some(x), Some(w), Some(epilogue)) = (T::f32s(a.0), T::f32s(b.0), epilogue.f32s()) else { return false };
     let Some(out) = T::f32s_mut(y.0) else { return false };
-    let product = operand::Product::new(alpha.to_f64() as f32, (x, a.1), (w, b.1), (out, y.1), start);
+    let product = operand::Product::new(alpha.to_f64() as f32, (x, a.1), (w, b.1), (out, y.1), epilogue);
     // SAFETY: the caller has checked the sizes and the lengths; y is borrowed mutably.
     unsafe {
         match products {
@@ -151,7 +151,14 @@ fn singly<T: Real>(
 
 /// Other processors have no kernels of ours.
 #[cfg(not(target_arch = "x86_64"))]
-fn singly<T: Real>(products: Products, _: Start<T>, _: T, _: (&[T], Mat), _: (&[T], Mat), _: (&mut [T], Mat)) -> bool {
+fn singly<T: Real>(
+    products: Products,
+    _: Epilogue<T>,
+    _: T,
+    _: (&[T], Mat),
+    _: (&[T], Mat),
+    _: (&mut [T], Mat),
+) -> bool {
     assert!(products == Products::F32 || T::DTYPE != DType::F32, "products bf16 on a processor without them");
     false
 }

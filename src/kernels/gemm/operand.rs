@@ -1,6 +1,6 @@
 //! A product as our kernels walk it.
 
-use super::{KC, Mat, Start};
+use super::{Epilogue, KC, Mat};
 use std::{mem::MaybeUninit, ptr::null};
 
 /// How many numbers of b are packed together: they stay in the second-level cache.
@@ -30,7 +30,7 @@ const WHOLE: usize = 1 << 17;
 /// Rows of y that go over all columns of b before the next ones: their part of a stays in the first-level cache.
 pub const MC: usize = 24;
 
-/// The most columns, the fewest rows and the most steps of k of a narrow product.
+/// The most columns, the fewest rows and the most steps of k of a tall, skinny product.
 const MOST: usize = 8;
 pub const FEWEST: usize = 16;
 pub const LONGEST: usize = 512;
@@ -74,7 +74,7 @@ impl Out {
     }
 }
 
-/// y [m, n] = alpha a [m, k] b [k, n] + start, in the orientation that fills vectors.
+/// y [m, n] = alpha a [m, k] b [k, n] + init, in the orientation that fills vectors.
 #[derive(Clone, Copy)]
 pub struct Product {
     pub m: usize,
@@ -86,21 +86,27 @@ pub struct Product {
 }
 
 impl Product {
-    /// Of matrices in slices, or the transpose: yᵀ = bᵀ aᵀ. A row to start from needs the columns of y next to each
+    /// Of matrices in slices, or the transpose: yᵀ = bᵀ aᵀ. A row to add needs the columns of y next to each
     /// other.
-    pub fn new(alpha: f32, a: (&[f32], Mat), b: (&[f32], Mat), y: (&mut [f32], Mat), start: Start<f32>) -> Product {
+    pub fn new(
+        alpha: f32,
+        a: (&[f32], Mat),
+        b: (&[f32], Mat),
+        y: (&mut [f32], Mat),
+        epilogue: Epilogue<f32>,
+    ) -> Product {
         let view = |m: (&[f32], Mat)| View { at: m.0.as_ptr(), rs: m.1.rs, cs: m.1.cs };
         let (m, k, n) = (y.1.rows, a.1.cols, y.1.cols);
         let at = y.0.as_mut_ptr();
-        let (init, init_rs) = match start {
-            Start::Zero => (null(), 0),
-            Start::Y => (at.cast_const(), y.1.rs),
-            Start::Row(row) => (row.as_ptr(), 0),
+        let (init, init_rs) = match epilogue {
+            Epilogue::Set => (null(), 0),
+            Epilogue::Add => (at.cast_const(), y.1.rs),
+            Epilogue::Bias(row) => (row.as_ptr(), 0),
         };
         let (a, b, out) = (view(a), view(b), Out { at, rs: y.1.rs, cs: y.1.cs, alpha, init, init_rs });
         // Vectors lie along the rows of y, or along its columns where more of their lanes are filled so.
         let sparse = a.rs == 1 && k >= 32 && 2 * n * m.div_ceil(W) <= m * n.div_ceil(W);
-        if matches!(start, Start::Row(_)) || (out.cs == 1 && !sparse) {
+        if matches!(epilogue, Epilogue::Bias(_)) || (out.cs == 1 && !sparse) {
             return Product { m, k, n, a, b, out };
         }
         let t = |v: View| View { rs: v.cs, cs: v.rs, ..v };
@@ -132,14 +138,14 @@ impl Product {
 
     /// The same, and as many steps of k as AVX2 transposes rows for, which sums them at once where the columns are four
     /// or fewer, and so does AVX-512.
-    pub fn narrow(&self) -> bool {
+    pub fn tall_skinny(&self) -> bool {
         self.few_columns() && (4..=LONGEST).contains(&self.k)
     }
 
     /// How many steps of k are summed at once, from the sizes and strides alone: with AVX2 as many as with AVX-512, so
     /// that both sum in the same order.
     pub fn steps(&self) -> usize {
-        if self.narrow() && self.n <= 4 {
+        if self.tall_skinny() && self.n <= 4 {
             return self.k;
         }
         let whole = self.in_place() && (self.m + self.n) * self.k <= WHOLE;

@@ -22,7 +22,7 @@ impl Job for Pack {
         // SAFETY: the contract; columns j..j + cols of n, and as many vectors.
         unsafe {
             if b.cs == 1 {
-                return across(v, k, n, b, to);
+                return by_rows(v, k, n, b, to);
             }
             for (j, cols, c) in panels::<V>(n) {
                 let (b, to) = (b.from(0, j), to.add(j * k));
@@ -48,7 +48,7 @@ const ROWS: usize = 8;
 /// # Safety
 /// As of [`Pack`], with b's columns next to each other.
 #[inline(always)]
-unsafe fn across<V: Vector>(v: V, k: usize, n: usize, b: View, to: *mut f32) {
+unsafe fn by_rows<V: Vector>(v: V, k: usize, n: usize, b: View, to: *mut f32) {
     for p in (0..k).step_by(ROWS) {
         let rows = ROWS.min(k - p);
         for (j, cols, c) in panels::<V>(n) {

@@ -2,10 +2,9 @@
 //! k in the same order with all of them.
 
 use super::{
-    few, narrow,
     operand::{FEW, MC, Out, PACKED, Product, Room, View},
     pack::Pack,
-    short,
+    small_k, tall_skinny_avx2, tall_skinny_avx512,
     tile::{Tiles, columns, panels},
 };
 use crate::kernels::vector::{Avx2, Avx512, Vector};
@@ -31,7 +30,8 @@ impl Kernels for Avx512 {
     unsafe fn shaped(self, p: &Product) -> bool {
         // SAFETY: this function's contract; eight columns fill half a vector. The processor has the instructions.
         unsafe {
-            (if p.n == 8 { short::product(self.halves(), p) } else { short::product(self, p) }) || narrow::product(*p)
+            (if p.n == 8 { small_k::product(self.halves(), p) } else { small_k::product(self, p) })
+                || tall_skinny_avx512::product(*p)
         }
     }
 }
@@ -44,7 +44,7 @@ impl Kernels for Avx2 {
 
     unsafe fn shaped(self, p: &Product) -> bool {
         // SAFETY: this function's contract. The processor has the instructions.
-        unsafe { few::product(*p) || short::product(self, p) }
+        unsafe { tall_skinny_avx2::product(*p) || small_k::product(self, p) }
     }
 }
 

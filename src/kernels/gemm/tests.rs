@@ -1,13 +1,13 @@
 //! Our kernels, each that this processor can run, beside the sums in their order: to the bit, but for a zero's sign.
 
 use super::{
-    Mat, Start, gemm,
+    Epilogue, Mat, gemm,
     operand::Product,
     product::{Kernels, product},
 };
 use crate::kernels::vector::{Avx2, Avx512};
 
-/// (m, k, n): around a tile's rows, a vector, a block of k, what is narrow, short or packed.
+/// (m, k, n): around a tile's rows, a vector, a block of k, what is tall and skinny, of small k, or packed.
 const SIZES: [(usize, usize, usize); 53] = [
     (1, 1, 1),
     (3, 0, 5),
@@ -79,14 +79,14 @@ fn mat(rows: usize, cols: usize, how: usize) -> (usize, Mat) {
 }
 
 /// y from `start`, and alpha times the sums over `steps` numbers at a time.
-fn plain(alpha: f32, a: (&[f32], Mat), b: (&[f32], Mat), y: &mut [f32], my: Mat, start: Start<f32>, steps: usize) {
+fn plain(alpha: f32, a: (&[f32], Mat), b: (&[f32], Mat), y: &mut [f32], my: Mat, start: Epilogue<f32>, steps: usize) {
     for i in 0..my.rows {
         for j in 0..my.cols {
             let y = &mut y[i * my.rs + j * my.cs];
             let mut whole = match start {
-                Start::Zero => 0.0,
-                Start::Y => *y,
-                Start::Row(row) => row[j],
+                Epilogue::Set => 0.0,
+                Epilogue::Add => *y,
+                Epilogue::Bias(row) => row[j],
             };
             for p in (0..a.1.cols.max(1)).step_by(steps) {
                 let (mut sum, end) = (0f32, (p + steps).min(a.1.cols));
@@ -118,8 +118,8 @@ fn sums_in_order(name: &str, v: impl Kernels) {
             let ((len_a, ma), (len_b, mb), (len_y, my)) = (mat(m, k, how_a), mat(k, n, how_b), mat(m, n, how_y));
             let (a, b, before, row) = (numbers(len_a, 1), numbers(len_b, 2), numbers(len_y, 3), numbers(n, 4));
             let alpha = if layout % 3 == 0 { 0.3 } else { 1.0 };
-            for start in [Start::Zero, Start::Y, Start::Row(&row)] {
-                if matches!(start, Start::Row(_)) && my.cs != 1 {
+            for start in [Epilogue::Set, Epilogue::Add, Epilogue::Bias(&row)] {
+                if matches!(start, Epilogue::Bias(_)) && my.cs != 1 {
                     continue;
                 }
                 let (mut y, mut want) = (before.clone(), before.clone());

@@ -33,10 +33,10 @@ fn store(v: __m512) -> [f32; L] {
     y
 }
 
-/// [`super::turned`].
+/// [`super::transposed`].
 #[inline]
 #[target_feature(enable = "avx512f")]
-pub fn turned([a, b, c, d]: &[[f32; L]; 4]) -> [[f32; L]; 4] {
+pub fn transposed([a, b, c, d]: &[[f32; L]; 4]) -> [[f32; L]; 4] {
     let [a, b, c, d] = transpose_quarters([opaque(load(a)), opaque(load(b)), opaque(load(c)), opaque(load(d))]);
     [store(opaque(a)), store(opaque(b)), store(opaque(c)), store(opaque(d))]
 }

@@ -31,9 +31,9 @@ fn put(y: &mut [f32; L], g: usize, v: __m128) {
     unsafe { _mm_storeu_ps(y.as_mut_ptr(), v) };
 }
 
-/// [`super::turned`].
+/// [`super::transposed`].
 #[inline(always)]
-pub fn turned(x: &[[f32; L]; 4]) -> [[f32; L]; 4] {
+pub fn transposed(x: &[[f32; L]; 4]) -> [[f32; L]; 4] {
     let mut y = [[0.0; L]; 4];
     for g in 0..4 {
         let rows = transpose([quarter(&x[0], g), quarter(&x[1], g), quarter(&x[2], g), quarter(&x[3], g)]);
@@ -44,9 +44,9 @@ pub fn turned(x: &[[f32; L]; 4]) -> [[f32; L]; 4] {
     y
 }
 
-/// [`super::across`].
+/// [`super::horizontal_sums`].
 #[inline(always)]
-pub fn across<const F: usize>(x: &[[f32; L]; 4], from: usize) -> [f32; 4] {
+pub fn horizontal_sums<const F: usize>(x: &[[f32; L]; 4], from: usize) -> [f32; 4] {
     let fours = |x: &[f32; L]| {
         let mut sum = quarter(x, from);
         for g in from + 1..from + F {

@@ -2,7 +2,7 @@
 
 use crate::{
     kernels::{
-        gemm::Shared,
+        gemm::Packed,
         lstm::{Size, lanes_back},
         math::Math,
         matmul::Mat,
@@ -71,7 +71,7 @@ fn cell<T: Math>(s: Size, t: usize, [x, z, c0]: [&[T]; 3], [gates, c, h]: [&mut 
 pub(super) fn forward<T: Math>(cpu: &Cpu, s: Size, [x, w, h0, c0]: [&[T]; 4], [gates, c, h]: [&mut [T]; 3]) {
     let (mut z, mut state) = (cpu.temp::<T>(s.b * 4 * s.d), cpu.temp::<T>(h0.len()));
     state.copy_from_slice(h0);
-    let w_t = Shared::new(cpu, s.b, (w, Mat::new(4 * s.d, s.d, s.d).t()));
+    let w_t = Packed::new(cpu, s.b, (w, Mat::new(4 * s.d, s.d, s.d).t()));
     for t in 0..s.t {
         w_t.times(&state, &mut z);
         cell(s, t, [x, &z, c0], [&mut *gates, &mut *c, &mut *h], &mut state);
@@ -128,7 +128,7 @@ fn cell_back<T: Math>(
 /// [B, D] come in as those of the last h and c and leave as those of the first.
 pub(super) fn backward<T: Math>(cpu: &Cpu, s: Size, [w, c0, gates, c, dy]: [&[T]; 5], [dh, dc, dz]: [&mut [T]; 3]) {
     let mut dz_t = cpu.temp::<T>(s.b * 4 * s.d);
-    let w = Shared::new(cpu, s.b, (w, Mat::new(4 * s.d, s.d, s.d)));
+    let w = Packed::new(cpu, s.b, (w, Mat::new(4 * s.d, s.d, s.d)));
     for t in (0..s.t).rev() {
         cell_back(s, t, [gates, c0, c, dy], (&*dh, &mut *dc), [&mut *dz, &mut dz_t]);
         w.times(&dz_t, dh);

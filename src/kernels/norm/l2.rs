@@ -6,7 +6,7 @@ use crate::{
     kernels::{
         lane_sums::{parts, parts3, rows_at_once, sums},
         lanes::{L, avx512_here},
-        norm::{MODULE, far, fours},
+        norm::{MODULE, far, width4},
     },
     ops::norm::L2Norm,
     tensor::{Cx, Real, Shape, Tensor},
@@ -16,7 +16,7 @@ use crate::{
 #[versions::versions]
 pub(super) fn l2_forward<T: Real>(n: usize, smooth: bool, eps: T, x: &[T], y: &mut [T], r: &mut [T]) {
     let here = avx512_here!();
-    let done = if n == 4 { fours::l2_forward(smooth, eps, x, y, r) } else { 0 };
+    let done = if n == 4 { width4::l2_forward(smooth, eps, x, y, r) } else { 0 };
     let (x, y, r) = (&x[done * n..], &mut y[done * n..], &mut r[done..]);
     let c = rows_at_once(n);
     with_width!(n => for ((x, y), r) in x.chunks(c * n).zip(y.chunks_mut(c * n)).zip(r.chunks_mut(c)) {
@@ -37,7 +37,7 @@ pub(super) fn l2_forward<T: Real>(n: usize, smooth: bool, eps: T, x: &[T], y: &m
 #[versions::versions]
 fn l2_backward<T: Real>(n: usize, constant: T, y: &[T], r: &[T], g: &[T], d: &mut [T], acc: bool) {
     let here = avx512_here!();
-    let done = if n == 4 { fours::l2_backward(constant, y, r, g, d, acc) } else { 0 };
+    let done = if n == 4 { width4::l2_backward(constant, y, r, g, d, acc) } else { 0 };
     let (y, r, g, d) = (&y[done * n..], &r[done..], &g[done * n..], &mut d[done * n..]);
     let c = rows_at_once(n);
     with_width!(n => {

@@ -2,7 +2,7 @@
 
 use crate::{
     kernels::{
-        lanes::{L, Lane, Table, across, gather, scatter},
+        lanes::{L, Lane, Table, gather, horizontal_sums, scatter},
         scan::put_all,
         selective::Size,
     },
@@ -254,7 +254,7 @@ fn store_shares<T: Real, const F: usize>(
     for i in 0..(4 / F).min(z.b - first) {
         let x = &mut x[((first + i) * z.t + t0) * z.n..][..steps * z.n];
         for (x, y) in x.chunks_exact_mut(z.n).zip(y) {
-            let (x, sums) = (&mut x[n..], across::<T, F>(y, i * F));
+            let (x, sums) = (&mut x[n..], horizontal_sums::<T, F>(y, i * F));
             match x.first_chunk_mut::<G>() {
                 Some(x) => put_all(x, &sums, acc),
                 None => put_all(x, &sums[..z.n - n], acc),

@@ -80,7 +80,7 @@ impl Decoder {
             let p = p.part(&format!("layers.{l}"));
             x = x + mixer(c, &p.part(self.mixer), p.layer_norm("ln1", x), &mut pass.state[l], pass.form);
             if self.mlp {
-                x = x + p.linear("mlp.c_proj", p.linear_gelu("mlp.c_fc", p.layer_norm("ln2", x)));
+                x = x + p.linear("mlp.c_proj", p.linear("mlp.c_fc", p.layer_norm("ln2", x)).gelu_tanh());
             }
         }
         Output { logits: p.linear_unbiased("linear", p.layer_norm("ln_f", x)), batch: vec![] }

@@ -41,6 +41,9 @@ use crate::{
     tensor::{DType, Shape, Tensor},
 };
 
+/// The forms of every published model.
+pub const FORMS: [Form; 2] = [Form::Recurrent, Form::Fused];
+
 /// The statistics that BatchNorm normalises by.
 #[derive(Clone, Copy)]
 pub enum Mode<'a> {

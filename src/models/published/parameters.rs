@@ -40,13 +40,6 @@ impl<'a, 't> Part<'a, 't> {
         x.linear(p.get("weight"), Some(p.get("bias")))
     }
 
-    /// torch's `nn.Linear` of this name, then GELU by the tanh approximation.
-    #[track_caller]
-    pub(super) fn linear_gelu(&self, name: &str, x: Var<'t>) -> Var<'t> {
-        let p = self.part(name);
-        x.linear_gelu(p.get("weight"), p.get("bias"))
-    }
-
     /// torch's `nn.Linear` without a bias.
     #[track_caller]
     pub(super) fn linear_unbiased(&self, name: &str, x: Var<'t>) -> Var<'t> {

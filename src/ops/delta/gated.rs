@@ -7,7 +7,7 @@ use crate::{
         delta::DeltaRule,
         heads::Dims,
         same_dtype,
-        words::{insert, outer, over_time, recall, token},
+        words::{insert_axis, outer, over_time, recall, token},
     },
     tensor::Tensor,
 };
@@ -35,8 +35,8 @@ impl Op for GatedDeltaRule {
         let ([_, t, _, _], mut s) = (x[0].dims(), x[4]);
         let o = over_time(t, x[2], |t| {
             let [q, k, v, beta, g] = [0, 1, 2, 3, 5].map(|i| token(x[i], t));
-            let faded = insert(insert(g.exp(), 2), 2) * s;
-            let error = insert(beta, 2) * (v - recall(faded, k));
+            let faded = insert_axis(insert_axis(g.exp(), 2), 2) * s;
+            let error = insert_axis(beta, 2) * (v - recall(faded, k));
             s = faded + outer(k, error);
             self.0.scale * recall(s, q)
         });

@@ -33,10 +33,10 @@ impl FromStr for Parts {
 
     fn from_str(s: &str) -> Result<Parts, String> {
         match s.parse() {
-            Ok(0) => Err("shards 0: expected at least 1, or auto".into()),
+            Ok(0) => Err("micro_batches 0: expected at least 1, or auto".into()),
             Ok(n) => Ok(Parts::Count(n)),
             Err(_) if s == "auto" => Ok(Parts::Auto),
-            Err(_) => Err(format!("shards {}: expected a whole number from 1 on, or auto", brief(s, 80))),
+            Err(_) => Err(format!("micro_batches {}: expected a whole number from 1 on, or auto", brief(s, 80))),
         }
     }
 }

@@ -6,10 +6,10 @@ use super::{Parts, TrainConfig, merge, parse, plain, table_of};
 use crate::{
     autograd::Kernels,
     error::{Result, brief},
-    models::{Positions, Variant, published::Defect},
+    models::{self, Form, Positions, Variant, published::Defect},
     tasks::Len,
     tensor::{Device, Products},
-    train::{capacity, on_device::Graphs, schedule::Shape},
+    train::{capacity, on_device::Graphs, presets::OldName, schedule::Shape},
 };
 use toml::{Table, Value};
 
@@ -57,10 +57,10 @@ pub fn warnings(experiments: &[Vec<Setting>], flags: bool) -> Vec<String> {
 }
 
 /// The old name of a key was used.
-pub(super) fn old_name(config: &TrainConfig) -> Setting {
-    let why = "is the old name of min_lr_fraction: a fraction of lr, not a learning rate";
-    let value = config.min_lr_fraction.to_string();
-    Setting { key: "min_lr".into(), value, by_flag: false, idle: Some(why.into()) }
+pub(super) fn old_name(config: &TrainConfig, OldName { old, new, what }: &OldName) -> Result<Setting> {
+    let value = table_of(config)?.get(*new).map(plain).unwrap_or_default();
+    let why = format!("is the old name of {new}: {what}");
+    Ok(Setting { key: (*old).into(), value, by_flag: false, idle: Some(why) })
 }
 
 /// Everything that `file` sets otherwise than `preset`, and all that `flags` set.
@@ -85,6 +85,7 @@ pub(super) fn of(config: &TrainConfig, preset: &Table, file: &Table, flags: &Tab
         let key = path[of_one.map_or(0, |_| 2)..].join(".");
         let idle = match (owns.first(), of_one) {
             (Some(_), _) if key == "kernels" => kernels_of_nobody(&owns, &value),
+            (Some(_), _) if key == "form" => old_form(&owns),
             (Some(first), _) => idle(first, &key).filter(|_| owns.iter().all(|own| idle(own, &key).is_some())),
             // Who picks some of a file's models by a flag knows that the others are not trained.
             (None, Some(name)) if !flags.contains_key("models") => {
@@ -227,20 +228,20 @@ const RULES: [Rule; 15] = [
         |_| "has no effect: this runs on the cpu".into(),
     ),
     (
-        "shards",
-        |c| c.shards != Parts::Count(1) && c.device != Device::Cpu,
+        "micro_batches",
+        |c| c.micro_batches != Parts::Count(1) && c.device != Device::Cpu,
         |c| format!("has no effect: on {} a batch is computed in one part", c.device),
     ),
     (
-        "shards",
-        |c| c.shards != Parts::Count(1) && c.model.carry_state,
+        "micro_batches",
+        |c| c.micro_batches != Parts::Count(1) && c.model.carry_state,
         |_| "has no effect: with carry_state a batch is computed in one part".into(),
     ),
     (
-        "shards",
+        "micro_batches",
         |c| {
             let normalises = c.model.variant == Variant::Published && c.model.mixer == "lru";
-            c.shards != Parts::Count(1) && normalises && !c.model.without.contains(&Defect::BatchNorm)
+            c.micro_batches != Parts::Count(1) && normalises && !c.model.without.contains(&Defect::BatchNorm)
         },
         |_| "has no effect: the published lru normalises whole batches, and computes them in one part".into(),
     ),
@@ -271,6 +272,17 @@ fn idle(own: &TrainConfig, key: &str) -> Option<String> {
         return Some(format!("has no effect: the published {mixer} has no such thing"));
     }
     RULES.iter().find(|(name, holds, _)| *name == key && holds(own)).map(|(_, _, why)| why(own))
+}
+
+/// Which models have another name for a form.
+fn old_form(owns: &[&TrainConfig]) -> Option<String> {
+    let mut found: Vec<(Form, &str)> = vec![];
+    for own in owns {
+        let (asked, forms) = (own.form?, models::forms(&own.model).ok()?);
+        found.extend((asked.among(&forms) != asked).then(|| (asked.among(&forms), own.model.mixer.as_str())));
+    }
+    let mixers: Vec<&str> = found.iter().map(|(_, mixer)| *mixer).collect();
+    found.first().map(|(form, _)| format!("is called {form} for {}", mixers.join(", ")))
 }
 
 /// Which ops a list of kernels names that no model runs.

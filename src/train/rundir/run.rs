@@ -1,9 +1,6 @@
 //! The directory of one run: what is in it, and who writes it.
 
-use super::{
-    CHECKPOINT, METRICS, RESULT, WEIGHTS, stored,
-    whole::{remove_file, remove_unfinished, write},
-};
+use super::{CHECKPOINT, METRICS, RESULT, WEIGHTS};
 use crate::{
     error::{Error, Result, brief, number},
     files,
@@ -11,12 +8,12 @@ use crate::{
     rng::Fnv1a,
     tasks,
     train::{
-        Trainer,
-        checkpoint::{self, Snapshot},
-        config::TrainConfig,
+        RunReport, Trainer,
+        checkpoint::{self, Snapshot, Written, stored},
+        config::{Parts, TrainConfig},
         interrupt,
-        jobs::RunReport,
         lock::is,
+        whole::{remove_file, remove_unfinished, write},
     },
 };
 use safetensors::tensor::TensorView;
@@ -90,9 +87,24 @@ fn read(path: &Path) -> Result<Outcome> {
     Ok(outcome)
 }
 
-/// The number of parts that a finished run was computed in; none if there is no result, or it does not say.
-pub fn parts_of_result(dir: &Path) -> Option<usize> {
-    checkpoint::parts(&read(&dir.join(RESULT)).ok()?.config?)
+/// [`TrainConfig::for_model`] of the run in this directory: where it is left to us in how many parts a batch is computed,
+/// in as many as the run began with, whatever another build would choose.
+///
+/// # Errors
+/// When the configuration cannot be.
+pub fn configuration_of(dir: &Path, all: &TrainConfig, model: &str) -> Result<TrainConfig> {
+    let mut own = all.for_model(model)?;
+    if all.parts_are_ours(model) {
+        let result = dir.join(RESULT);
+        let begun = match files::is_there(&result) {
+            true => read(&result).ok().and_then(|outcome| outcome.config),
+            false => checkpoint::about(&dir.join(CHECKPOINT)).map(|about| about.config),
+        };
+        // A batch has no more parts than sequences.
+        let parts = begun.and_then(|config| checkpoint::parts(&config)).filter(|n| (1..=own.batch).contains(n));
+        own.micro_batches = parts.map_or(own.micro_batches, Parts::Count);
+    }
+    Ok(own)
 }
 
 /// See that the result in a run's directory is one of this configuration and seed.
@@ -154,33 +166,6 @@ pub fn check_files(dir: &Path) -> Result<()> {
             lost(&weights, "not the weights that this run ended with".into())
         }
         _ => Ok(()),
-    }
-}
-
-/// How much has been written to the metrics: their bytes, and the checksum of these.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Written {
-    /// Bytes.
-    pub bytes: u64,
-    /// Their checksum.
-    pub checksum: Fnv1a,
-}
-
-impl Written {
-    /// What there is to be read.
-    fn of(mut from: impl Read) -> io::Result<Written> {
-        let (mut all, mut buffer) = (Written::default(), vec![0; 1 << 16]);
-        loop {
-            match from.read(&mut buffer)? {
-                0 => return Ok(all),
-                n => all.add(&buffer[..n]),
-            }
-        }
-    }
-
-    fn add(&mut self, bytes: &[u8]) {
-        self.bytes += bytes.len() as u64;
-        self.checksum.add(bytes);
     }
 }
 

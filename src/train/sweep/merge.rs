@@ -5,8 +5,8 @@ use crate::{
     error::{Error, Result},
     files,
     train::{
+        RunReport,
         config::difference,
-        jobs::RunReport,
         lock::Lock,
         rundir::{Found, MADE_BY, METRICS, RESULT, WEIGHTS, check_files, find, write},
     },

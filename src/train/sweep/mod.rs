@@ -19,9 +19,9 @@ pub use plan::{Plan, Point};
 pub use summary::Summary;
 
 use super::{
-    capacity, checkpoint,
+    RunReport, capacity, checkpoint,
     config::{difference, read},
-    jobs::{self, Job, RunReport},
+    jobs::{self, Job},
     lock::{LOCK, Lock},
     rundir::{self, Found, RunDir, find, is_unfinished, remove_unfinished, write},
     standing::Standing,

@@ -5,7 +5,7 @@ use crate::{
     error::{Error, Result, brief},
     tasks::Len,
     train::{
-        jobs::RunReport,
+        RunReport,
         rundir::write,
         table::{deviation, fraction, mean},
     },

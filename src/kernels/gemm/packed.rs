@@ -1,7 +1,7 @@
 //! One matrix in many products: a recurrence multiplies by the same weights at every step, an affine layer in parts by
 //! its own for each.
 
-use super::{KC, Mat, Start, gemm};
+use super::{Epilogue, KC, Mat, gemm};
 use crate::{
     kernels::scan::{at, by_lanes, put},
     tensor::{Cpu, Real, Temp},
@@ -18,7 +18,7 @@ use {
 
 /// The b of products a b in which every a has the same number of rows; the rows of a and of y lie next to each other.
 /// With AVX2, and where b is small, it is brought into the order in which it is read, once.
-pub struct Shared<'a, T: Real> {
+pub struct Packed<'a, T: Real> {
     b: (&'a [T], Mat),
     rows: usize,
     way: Way<'a, T>,
@@ -37,13 +37,13 @@ enum Way<'a, T: Real> {
 /// A b with at most so many rows or columns is small.
 const SMALL: usize = 32;
 
-impl<'a, T: Real> Shared<'a, T> {
+impl<'a, T: Real> Packed<'a, T> {
     /// For products of `rows` rows.
     ///
     /// # Panics
     /// When the slice is shorter than its matrix.
     #[track_caller]
-    pub fn new(cpu: &'a Cpu, rows: usize, b: (&'a [T], Mat)) -> Shared<'a, T> {
+    pub fn new(cpu: &'a Cpu, rows: usize, b: (&'a [T], Mat)) -> Packed<'a, T> {
         let (x, mat) = b;
         assert!(x.len() >= mat.span(), "gemm: a slice is too short");
         let way = match Panels::new(cpu, rows, b) {
@@ -58,7 +58,7 @@ impl<'a, T: Real> Shared<'a, T> {
                 Way::Rows(packed)
             }
         };
-        Shared { b, rows, way }
+        Packed { b, rows, way }
     }
 
     /// y = a b, for a [rows, k] and y [rows, n].
@@ -70,7 +70,7 @@ impl<'a, T: Real> Shared<'a, T> {
         let (m, k, n) = (self.rows, self.b.1.rows, self.b.1.cols);
         assert!(a.len() == m * k && y.len() == m * n, "gemm: {} times {:?} into {}", a.len(), self.b.1, y.len());
         match &self.way {
-            Way::Panels(panels) => panels.product(Start::Zero, a, y),
+            Way::Panels(panels) => panels.product(Epilogue::Set, a, y),
             Way::Rows(_) if k * n == 0 => y.fill(T::ZERO),
             Way::Rows(packed) => by_rows(k, n, a, packed, y),
             Way::Gemm => gemm(T::ONE, (a, Mat::new(m, k, k)), self.b, (y, Mat::new(m, n, n)), false),
@@ -88,7 +88,7 @@ pub struct Panels<'a, T: Real> {
 }
 
 impl<'a, T: Real> Panels<'a, T> {
-    /// For products of `rows` rows; none for narrow or large ones, in double precision, with AVX-512 or without AVX2.
+    /// For products of `rows` rows; none for tall, skinny or large ones, in double precision, with AVX-512 or without AVX2.
     ///
     /// # Panics
     /// When the slice is shorter than its matrix.
@@ -98,7 +98,7 @@ impl<'a, T: Real> Panels<'a, T> {
         assert!(b.0.len() >= b.1.span(), "gemm: a slice is too short");
         let (single, v) = (T::f32s(b.0)?, Avx2::here().filter(|_| Avx512::here().is_none())?);
         let p = like(rows, (single, b.1));
-        if p.large() || p.narrow() {
+        if p.large() || p.tall_skinny() {
             return None;
         }
         let mut packed = cpu.temp::<T>(packed_len::<Avx2>(p));
@@ -113,23 +113,23 @@ impl<'a, T: Real> Panels<'a, T> {
         None
     }
 
-    /// y = start + a b, for a [rows, k] and y [rows, n].
+    /// a b into y, as `epilogue` says, for a [rows, k] and y [rows, n].
     ///
     /// # Panics
-    /// When a, y or a row to start from has another size.
+    /// When a, y or a row to add has another size.
     #[track_caller]
-    pub fn product(&self, start: Start<T>, a: &[T], y: &mut [T]) {
+    pub fn product(&self, epilogue: Epilogue<T>, a: &[T], y: &mut [T]) {
         let (m, k, n) = (self.rows, self.b.1.rows, self.b.1.cols);
         assert!(a.len() == m * k && y.len() == m * n, "gemm: {} times {:?} into {}", a.len(), self.b.1, y.len());
-        if let Start::Row(row) = start {
+        if let Epilogue::Bias(row) = epilogue {
             assert!(row.len() == n, "gemm: a row of {} numbers for {n} columns", row.len());
         }
         #[cfg(target_arch = "x86_64")]
         if let (Some(v), Some(a), Some(b), Some(panels)) =
             (Avx2::here(), T::f32s(a), T::f32s(self.b.0), T::f32s(&self.packed))
-            && let (Some(start), Some(y)) = (start.f32s(), T::f32s_mut(y))
+            && let (Some(epilogue), Some(y)) = (epilogue.f32s(), T::f32s_mut(y))
         {
-            let p = Product::new(1.0, (a, Mat::new(m, k, k)), (b, self.b.1), (y, Mat::new(m, n, n)), start);
+            let p = Product::new(1.0, (a, Mat::new(m, k, k)), (b, self.b.1), (y, Mat::new(m, n, n)), epilogue);
             // SAFETY: a, y and the row have their sizes, and the panels are of this b for as many rows.
             unsafe { from_packed(v, p, panels.as_ptr()) };
         }
@@ -205,7 +205,7 @@ mod tests {
         let mut error = 0f64;
         for mat in [Mat::new(k, n, n), Mat::new(n, k, k).t()] {
             let mut y = vec![T::of(f64::NAN); m * n];
-            Shared::new(&cpu, m, (&b, mat)).times(&a, &mut y);
+            Packed::new(&cpu, m, (&b, mat)).times(&a, &mut y);
             for (at, y) in y.iter().enumerate() {
                 let (i, j) = (at / n, at % n);
                 let want = (0..k).map(|p| a[i * k + p].to_f64() * b[p * mat.rs + j * mat.cs].to_f64()).sum::<f64>();
@@ -249,16 +249,16 @@ mod tests {
             for mat in [Mat::new(k, n, n), Mat::new(n, k, k).t()] {
                 let (a, b) = (numbers::<f32>(m * k, 5), numbers::<f32>(k * n, 3));
                 let (mut y, mut want) = (vec![0f32; m * n], vec![0f32; m * n]);
-                Shared::new(&cpu, m, (&b, mat)).times(&a, &mut y);
+                Packed::new(&cpu, m, (&b, mat)).times(&a, &mut y);
                 gemm(1.0, (&a, Mat::new(m, k, k)), (&b, mat), (&mut want, Mat::new(m, n, n)), false);
                 assert_eq!(y, want, "{m} x {k} x {n}");
                 let Some(panels) = Panels::new(&cpu, m, (&b, mat)) else { continue };
                 let row = numbers::<f32>(n, 7);
-                for start in [Start::Zero, Start::Y, Start::Row(&row)] {
-                    panels.product(start, &a, &mut y);
+                for epilogue in [Epilogue::Set, Epilogue::Add, Epilogue::Bias(&row)] {
+                    panels.product(epilogue, &a, &mut y);
                     let to = (&mut want[..], Mat::new(m, n, n));
-                    gemm_as(Products::F32, start, 1.0, (&a, Mat::new(m, k, k)), (&b, mat), to);
-                    assert_eq!(y, want, "{m} x {k} x {n} added to {start:?}");
+                    gemm_as(Products::F32, epilogue, 1.0, (&a, Mat::new(m, k, k)), (&b, mat), to);
+                    assert_eq!(y, want, "{m} x {k} x {n} {epilogue:?}");
                 }
             }
         }

@@ -3,11 +3,11 @@
 //! says how many rows it has done: those beyond the last sixteen are left.
 
 use crate::{
-    kernels::lanes::{Avx512, L, Lane, avx512_here, fma, order, turned},
+    kernels::lanes::{Avx512, L, Lane, avx512_here, fma, order, transposed},
     tensor::Real,
 };
 
-/// Sixteen rows, four to a vector; turned, a column is a vector, whose lanes are the rows in the order of [`order`].
+/// Sixteen rows, four to a vector; transposed, a column is a vector, whose lanes are the rows in the order of [`order`].
 type Rows<T> = [Lane<T>; 4];
 
 /// Sixteen rows at a time.
@@ -23,7 +23,7 @@ fn blocks_mut<T>(x: &mut [T]) -> &mut [Rows<T>] {
 /// Write a block, or add to it.
 #[inline(always)]
 fn put<T: Real>(here: Option<Avx512>, d: &mut Rows<T>, x: &[Lane<T>; 4], acc: bool) {
-    let x = turned(here, x);
+    let x = transposed(here, x);
     if acc {
         d.as_flattened_mut().iter_mut().zip(x.as_flattened()).for_each(|(d, &x)| *d += x);
     } else {
@@ -53,7 +53,7 @@ pub fn forward<T: Real>(
     let (quarter, mean, r) = (T::of(0.25), mean.as_chunks_mut::<L>().0, r.as_chunks_mut::<L>().0);
     let done = r.len() * L;
     for (((x, to), mean), r) in blocks(x).iter().zip(blocks_mut(y)).zip(mean).zip(r) {
-        let (x, mut y, mut ms, mut rs) = (turned(here, x), [[T::ZERO; L]; 4], [T::ZERO; L], [T::ZERO; L]);
+        let (x, mut y, mut ms, mut rs) = (transposed(here, x), [[T::ZERO; L]; 4], [T::ZERO; L], [T::ZERO; L]);
         for l in 0..L {
             let m = if centre { sum(|j| x[j][l]) * quarter } else { T::ZERO };
             let square = sum(|j| (x[j][l] - m) * (x[j][l] - m));
@@ -85,7 +85,7 @@ pub fn backward_x<T: Real>(
     let (quarter, mean, r) = (T::of(0.25), mean.as_chunks::<L>().0, r.as_chunks::<L>().0);
     for ((((x, g), to), mean), r) in blocks(x).iter().zip(blocks(g)).zip(blocks_mut(d)).zip(mean).zip(r) {
         let (x, g, mut d, mean, r) =
-            (turned(here, x), turned(here, g), [[T::ZERO; L]; 4], order(here, mean), order(here, r));
+            (transposed(here, x), transposed(here, g), [[T::ZERO; L]; 4], order(here, mean), order(here, r));
         for l in 0..L {
             let (m, r) = (mean[l], r[l]);
             let of_g = if centre { sum(|j| g[j][l] * w[j]) * quarter } else { T::ZERO };
@@ -135,7 +135,7 @@ pub fn l2_forward<T: Real>(smooth: bool, eps: T, x: &[T], y: &mut [T], r: &mut [
     let (here, r) = (avx512_here!(), r.as_chunks_mut::<L>().0);
     let done = r.len() * L;
     for ((x, to), r) in blocks(x).iter().zip(blocks_mut(y)).zip(r) {
-        let (x, mut y, mut rs) = (turned(here, x), [[T::ZERO; L]; 4], [T::ZERO; L]);
+        let (x, mut y, mut rs) = (transposed(here, x), [[T::ZERO; L]; 4], [T::ZERO; L]);
         for l in 0..L {
             let square = sum(|j| x[j][l] * x[j][l]);
             let length = if smooth { (square + eps).sqrt() } else { square.sqrt() };
@@ -155,7 +155,7 @@ pub fn l2_forward<T: Real>(smooth: bool, eps: T, x: &[T], y: &mut [T], r: &mut [
 pub fn l2_backward<T: Real>(constant: T, y: &[T], r: &[T], g: &[T], d: &mut [T], acc: bool) -> usize {
     let (here, r) = (avx512_here!(), r.as_chunks::<L>().0);
     for (((y, g), to), r) in blocks(y).iter().zip(blocks(g)).zip(blocks_mut(d)).zip(r) {
-        let (y, g, mut d, r) = (turned(here, y), turned(here, g), [[T::ZERO; L]; 4], order(here, r));
+        let (y, g, mut d, r) = (transposed(here, y), transposed(here, g), [[T::ZERO; L]; 4], order(here, r));
         for l in 0..L {
             let dot = sum(|j| g[j][l] * y[j][l]);
             let dot = if r[l] == constant { T::ZERO } else { dot };

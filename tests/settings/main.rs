@@ -3,83 +3,18 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod place;
+
+use place::Place;
 use safetensors::{
     SafeTensors,
     tensor::{Dtype, TensorView},
 };
-use std::{
-    fs,
-    path::{Path, PathBuf},
-    process::Command,
-};
+use std::{fs, path::Path, process::Command};
 use tapezoo::train::config::{TrainConfig, warnings};
 use toml::Table;
 
 const SMALL: &str = "--models lstm --seeds 1 --steps 3 --batch 2 --width 8 --train-len 6 --eval-lens 6";
-
-struct Place(tempfile::TempDir);
-
-struct Ran {
-    status: Option<i32>,
-    stdout: String,
-    stderr: String,
-}
-
-impl Place {
-    fn new() -> Place {
-        Place(tempfile::tempdir().unwrap())
-    }
-
-    fn at(&self, name: &str) -> PathBuf {
-        self.0.path().join(name)
-    }
-
-    /// Run a command line, whose words are separated by spaces, in this directory.
-    fn run(&self, line: &str) -> Ran {
-        let mut words = line.split_whitespace();
-        let program = match words.next().unwrap() {
-            "parity" => env!("CARGO_BIN_EXE_parity"),
-            "dyck" => env!("CARGO_BIN_EXE_dyck"),
-            "mqar" => env!("CARGO_BIN_EXE_mqar"),
-            "state_tracking" => env!("CARGO_BIN_EXE_state_tracking"),
-            "sweep" => env!("CARGO_BIN_EXE_sweep"),
-            "inspect" => env!("CARGO_BIN_EXE_inspect"),
-            "report" => env!("CARGO_BIN_EXE_report"),
-            "verify" => env!("CARGO_BIN_EXE_verify"),
-            other => panic!("{other} is no program"),
-        };
-        let output = Command::new(program).args(words).current_dir(self.0.path()).output().unwrap();
-        let [stdout, stderr] = [output.stdout, output.stderr].map(|text| String::from_utf8(text).unwrap());
-        assert!(!stderr.contains("panicked"), "{line}: {stderr}");
-        Ran { status: output.status.code(), stdout, stderr }
-    }
-
-    /// It must succeed, with one warning for each of these, which contains all its words.
-    #[track_caller]
-    fn warns(&self, line: &str, said: &[&[&str]]) {
-        let ran = self.run(line);
-        assert_eq!((ran.status, ran.stderr.lines().count()), (Some(0), said.len()), "{line}: {}", ran.stderr);
-        for (warning, words) in ran.stderr.lines().zip(said) {
-            assert!(warning.starts_with("warning: "), "{line}: {warning}");
-            words.iter().for_each(|word| assert!(warning.contains(word), "{line}: no '{word}' in: {warning}"));
-        }
-    }
-
-    /// It must stop with status 2 and a message that contains these words.
-    #[track_caller]
-    fn refuses(&self, line: &str, words: &[&str]) {
-        let ran = self.run(line);
-        assert_eq!(ran.status, Some(2), "{line}: {}", ran.stderr);
-        words.iter().for_each(|word| assert!(ran.stderr.contains(word), "{line}: no '{word}' in: {}", ran.stderr));
-    }
-
-    /// A configuration file with this text, named in `line` as FILE.
-    #[track_caller]
-    fn with_file(&self, text: &str, line: &str) -> String {
-        fs::write(self.at("file.toml"), text).unwrap();
-        line.replace("FILE", "file.toml")
-    }
-}
 
 #[test]
 fn a_task_is_checked_against_every_length() {
@@ -335,12 +270,16 @@ fn a_file_is_asked_as_flags_are_but_not_for_what_it_repeats() {
         ("model.householders = 2", &[]),
         ("min_lr = 0.2", &[&["min_lr", "old name of min_lr_fraction", "fraction of lr"]]),
         ("per_model.gpt.min_lr = 0.2", &[&["min_lr", "old name"]]),
+        ("shards = 4", &[&["shards = 4", "old name of micro_batches"]]),
+        ("models = ['lru', 'lstm', 'mamba']\nper_model.lru.shards = 4", &[&["shards", "old name"]]),
+        ("models = ['mamba', 'delta_net']\nform = 'chunked:5'", &[&["form = chunked:5", "called scan:5 for mamba"]]),
+        ("models = ['mamba', 'lru']\nform = 'scan:5'", &[]),
         ("schedule = 'constant'\nmin_lr_fraction = 0.2", &[&["min_lr_fraction = 0.2", "has no effect", "constant"]]),
         (
-            "models = ['lru']\nshards = 4\nmodel = { variant = 'published' }",
-            &[&["shards = 4", "has no effect", "published lru"]],
+            "models = ['lru']\nmicro_batches = 4\nmodel = { variant = 'published' }",
+            &[&["micro_batches = 4", "has no effect", "published lru"]],
         ),
-        ("models = ['lru']\nshards = 4\nmodel = { variant = 'published', without = ['batch_norm'] }", &[]),
+        ("models = ['lru']\nmicro_batches = 4\nmodel = { variant = 'published', without = ['batch_norm'] }", &[]),
         ("models = ['gpt']\nper_model.lru.lr = 0.1", &[&["per_model.lru.lr = 0.1", "lru is not trained"]]),
         ("models = ['lru']\nper_model.lru.model.conv = 3", &[&["per_model.lru.model.conv = 3", "has no effect"]]),
         ("products = 'bf16'\nkernels = 'plain'", &[&["products = bf16", "has no effect", "kernels plain"]]),
@@ -352,6 +291,7 @@ fn a_file_is_asked_as_flags_are_but_not_for_what_it_repeats() {
     place.warns(&place.with_file("per_model.lru.lr = 0.1", &format!("{show} --models gpt")), &[&["--models has"]]);
     for (text, words) in [
         ("min_lr = 0.2\nmin_lr_fraction = 0.1", &["file.toml", "min_lr and min_lr_fraction", "remove min_lr"][..]),
+        ("shards = 2\nmicro_batches = 2", &["file.toml", "shards and micro_batches", "remove shards"]),
         ("per_model.gpt = { min_lr = 0.2, min_lr_fraction = 0.1 }", &["per_model.gpt", "remove min_lr"]),
         ("task.name = 'dyck'", &["--config", "file.toml", "dyck", "use dyck"]),
         ("preset = 'mqar'", &["file.toml", "mqar", "use mqar"]),
@@ -394,6 +334,18 @@ fn presets_and_recorded_configurations_are_silent() {
 }
 
 #[test]
+fn the_old_name_of_a_flag_does_what_the_new_one_does() {
+    let place = Place::new();
+    let flags = SMALL.replace("lstm", "lru");
+    place.warns(&format!("parity {flags} --micro-batches 2 --form scan:2 --out new"), &[]);
+    let said: &[&[&str]] = &[&["--shards", "old name of --micro-batches"], &["--form chunked:2", "called scan:2"]];
+    place.warns(&format!("parity {flags} --shards 2 --form chunked:2 --out old"), said);
+    place.refuses("parity --shards 2 --micro-batches 2 --show 1", &["--shards", "--micro-batches"]);
+    let weights = |run: &str| fs::read(place.at(&format!("{run}/lru-seed0/weights.safetensors"))).unwrap();
+    assert_eq!(weights("new"), weights("old"), "the weights");
+}
+
+#[test]
 fn a_run_directory_with_the_old_name_of_a_key_opens_and_resumes() {
     let place = Place::new();
     place.warns(&format!("parity {SMALL} --out run"), &[]);
@@ -401,7 +353,9 @@ fn a_run_directory_with_the_old_name_of_a_key_opens_and_resumes() {
     let text = fs::read_to_string(&config).unwrap();
     assert!(text.contains("\nmin_lr_fraction = 0.1\n"), "{text}");
     place.warns("parity --config run/config.toml", &[]);
-    fs::write(&config, text.replace("min_lr_fraction", "min_lr")).unwrap();
+    let old = text.replace("min_lr_fraction", "min_lr").replace("micro_batches", "shards");
+    assert!(old.contains("\nshards = "), "{old}");
+    fs::write(&config, old).unwrap();
     let ran = place.run("parity --resume run");
     assert_eq!(ran.status, Some(0), "{}", ran.stderr);
     assert!(ran.stderr.contains("nothing left to do") && !ran.stderr.contains("warning"), "{}", ran.stderr);
@@ -534,7 +488,7 @@ fn nothing_from_a_file_steers_the_terminal_or_fills_it() {
         format!("grid = {deep}"),
         format!("grid.lr = {wide}"),
         format!("grid.lr = [{deep}]"),
-        format!("shards = {wide}"),
+        format!("micro_batches = {wide}"),
         format!("models = ['{long}']"),
         format!("device = '{long}'"),
         format!("train_len = '{long}'"),

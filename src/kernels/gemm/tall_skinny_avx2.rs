@@ -192,7 +192,7 @@ unsafe fn eights<const N: usize, const G: usize>(
 /// All rows of a b with N ≤ 4 columns, 4 ≤ k ≤ K, by G times eight.
 ///
 /// # Safety
-/// As of [`few`], with N for n.
+/// As of [`tall_skinny`], with N for n.
 #[inline(never)]
 #[target_feature(enable = "avx2,fma")]
 unsafe fn by_eights<const K: usize, const N: usize, const G: usize>(Product { m, k, a, b, out, .. }: Product) {
@@ -236,7 +236,7 @@ unsafe fn by_eights<const K: usize, const N: usize, const G: usize>(Product { m,
 /// As of [`product`], and that it takes the product; k ≤ K.
 #[inline]
 #[target_feature(enable = "avx2,fma")]
-unsafe fn few<const K: usize>(p: Product) {
+unsafe fn tall_skinny<const K: usize>(p: Product) {
     // SAFETY: this function's contract.
     unsafe {
         match p.n {
@@ -257,10 +257,10 @@ unsafe fn few<const K: usize>(p: Product) {
 #[target_feature(enable = "avx2,fma")]
 pub unsafe fn product(p: Product) -> bool {
     const SHORT: usize = 32;
-    if !p.narrow() || p.n > 4 {
+    if !p.tall_skinny() || p.n > 4 {
         return false;
     }
     // SAFETY: this function's contract, and the sizes seen to.
-    unsafe { if p.k <= SHORT { few::<SHORT>(p) } else { few::<LONGEST>(p) } }
+    unsafe { if p.k <= SHORT { tall_skinny::<SHORT>(p) } else { tall_skinny::<LONGEST>(p) } }
     true
 }

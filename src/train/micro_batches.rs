@@ -1,4 +1,4 @@
-//! A batch in parts: one after the other, while the values of each are in the caches, and side by side on cores that no
+//! A batch in micro-batches, its parts: one after the other, while the values of each are in the caches, and side by side on cores that no
 //! other run needs.
 //!
 //! Of a loss that is a mean over n targets, nᵢ of them in part i, the gradient is Σᵢ nᵢ/n ∇ᵢ. The number of parts is one
@@ -58,7 +58,7 @@ impl Drop for Borrowed<'_> {
 }
 
 /// What came of a part of a batch.
-struct Shard {
+struct Part {
     grads: Tensor,
     /// The mean loss of its targets, and how many there were.
     loss: f64,
@@ -67,8 +67,8 @@ struct Shard {
 
 /// The parts, and tapes for them: a thread uses one for all the parts that it takes, so that the buffers of one part are in
 /// its caches for the next, as far as they are of one size.
-pub struct Shards {
-    parts: Vec<Mutex<Shard>>,
+pub struct MicroBatches {
+    parts: Vec<Mutex<Part>>,
     tapes: Mutex<Vec<Tape>>,
     cores: Cores,
 }
@@ -78,17 +78,17 @@ fn lock<T>(it: &Mutex<T>) -> MutexGuard<'_, T> {
     it.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Shards {
+impl MicroBatches {
     /// As many as [`TrainConfig::parts`], for a flat gradient like this one.
     ///
     /// # Errors
     /// When a tape cannot be had.
-    pub fn new(cfg: &TrainConfig, grads: &Tensor) -> Result<Shards> {
+    pub fn new(cfg: &TrainConfig, grads: &Tensor) -> Result<MicroBatches> {
         let open = || Tape::open_with(cfg.device, cfg.products).map_err(Error::Device);
         let tape = |_| Ok(open()?.with_kernels(cfg.kernels.clone()));
         let grads = || Tensor::zeros(grads.shape(), grads.dtype());
-        Ok(Shards {
-            parts: (0..cfg.parts()).map(|_| Mutex::new(Shard { grads: grads(), loss: 0.0, targets: 0 })).collect(),
+        Ok(MicroBatches {
+            parts: (0..cfg.parts()).map(|_| Mutex::new(Part { grads: grads(), loss: 0.0, targets: 0 })).collect(),
             tapes: Mutex::new((0..cfg.parts()).map(tape).collect::<Result<_>>()?),
             cores: Cores::default(),
         })
@@ -138,7 +138,7 @@ impl Shards {
     pub fn gradient(&self, cfg: &TrainConfig, model: &Model, form: Form, batch: &Batch, into: &mut Tensor) -> f64 {
         let (n, b) = (self.parts.len(), cfg.batch);
         self.each(n, |i, tape| {
-            let Shard { grads, loss, targets } = &mut *lock(&self.parts[i]);
+            let Part { grads, loss, targets } = &mut *lock(&self.parts[i]);
             let part = batch.part(i * b / n..(i + 1) * b / n);
             let (rows, labels) = part.labelled().unzip();
             let labels = labels.as_ref().unwrap_or(&part.targets);
@@ -151,7 +151,7 @@ impl Shards {
         });
         let parts: Vec<_> = self.parts.iter().map(lock).collect();
         let all = parts.iter().map(|part| part.targets).sum::<usize>().max(1);
-        let weight = |part: &Shard| part.targets as f64 / all as f64;
+        let weight = |part: &Part| part.targets as f64 / all as f64;
         with_real!(into.dtype(), T => {
             let sum = into.host_mut::<T>();
             for (i, part) in parts.iter().enumerate() {

@@ -1,17 +1,21 @@
-//! A batch in parts (`--shards`): the gradient of the whole batch, and the same bits on any number of cores.
+//! A batch in parts (`--micro-batches`): the gradient of the whole batch, and the same bits on any number of cores.
 
 #![allow(clippy::unwrap_used)]
 
+mod close;
+
+use close::close;
 use std::{fs, time::Duration};
 use tapezoo::{
     inspect::source,
     models,
     train::{
-        Trainer, checkpoint,
+        Trainer,
+        checkpoint::{self, Written},
         config::TrainConfig,
         jobs::{jobs, run_all},
-        rundir::{self, RunDir, Written},
-        shards::Cores,
+        micro_batches::Cores,
+        rundir::{self, RunDir},
     },
 };
 
@@ -42,14 +46,14 @@ fn course(mut trainer: Trainer) -> (Vec<f64>, Vec<f64>, impl PartialEq + std::fm
 fn the_parts_of_a_batch_add_up_to_its_loss_and_gradient() {
     for name in models::names() {
         let whole = course(trainer(name, "dtype = \"f64\""));
-        for shards in [2, 3, 5] {
-            let parts = course(trainer(name, &format!("dtype = \"f64\"\nshards = {shards}")));
+        for micro_batches in [2, 3, 5] {
+            let parts = course(trainer(name, &format!("dtype = \"f64\"\nmicro_batches = {micro_batches}")));
             // Adam scales updates to about one, so the rounding of a tiny gradient may be large: only the first two
             // steps are compared.
             for (a, b) in parts.0[..4].iter().zip(&whole.0) {
-                assert!((a - b).abs() <= 1e-9 * b.abs(), "{name}, {shards} parts: {a}, not {b}");
+                close(*a, *b, 1e-9, format_args!("{name}, {micro_batches} parts"));
             }
-            assert_eq!(parts.2, whole.2, "{name}, {shards} parts");
+            assert_eq!(parts.2, whole.2, "{name}, {micro_batches} parts");
         }
     }
 }
@@ -58,7 +62,7 @@ fn the_parts_of_a_batch_add_up_to_its_loss_and_gradient() {
 fn idle_cores_change_no_bit() {
     for name in models::names() {
         let on = |idle: usize| {
-            let mut trainer = trainer(name, "shards = 3");
+            let mut trainer = trainer(name, "micro_batches = 3");
             trainer.share(&Cores::idle(idle));
             course(trainer)
         };
@@ -72,7 +76,7 @@ fn idle_cores_change_no_bit() {
 /// More threads than runs, as many, and fewer.
 #[test]
 fn runs_in_parts_are_the_same_on_any_number_of_threads() {
-    let cfg = load("shards = 2\nseeds = 2\nmodels = [\"lru\", \"gpt\"]\neval_every = 2").unwrap();
+    let cfg = load("micro_batches = 2\nseeds = 2\nmodels = [\"lru\", \"gpt\"]\neval_every = 2").unwrap();
     let on = |threads: usize| {
         let dir = tempfile::tempdir().unwrap();
         let out = RunDir::create(&dir.path().join("run"), &cfg, false).unwrap();
@@ -81,7 +85,7 @@ fn runs_in_parts_are_the_same_on_any_number_of_threads() {
         let metrics = |m: &str, seed| fs::read(dir.path().join(format!("run/{m}-seed{seed}/metrics.jsonl"))).unwrap();
         let files: Vec<_> = ["lru", "gpt"].iter().flat_map(|m| [metrics(m, 0), metrics(m, 1)]).collect();
         let kept = fs::read_to_string(dir.path().join("run/config.toml")).unwrap();
-        assert!(kept.contains("shards = 2"), "{kept}");
+        assert!(kept.contains("micro_batches = 2"), "{kept}");
         (reports.iter().map(|r| (r.model.clone(), r.seed, r.accuracy.clone())).collect::<Vec<_>>(), files)
     };
     let one = on(1);
@@ -94,8 +98,8 @@ fn runs_in_parts_are_the_same_on_any_number_of_threads() {
 /// The error for a gradient that is not finite names its origin, as with a whole batch.
 #[test]
 fn a_number_that_is_not_finite_is_found() {
-    let error = |shards: usize| {
-        let mut trainer = trainer("lstm", &format!("lr = 1e38\nclip = 0.0\nshards = {shards}"));
+    let error = |micro_batches: usize| {
+        let mut trainer = trainer("lstm", &format!("lr = 1e38\nclip = 0.0\nmicro_batches = {micro_batches}"));
         (0..9).find_map(|_| trainer.step().err()).unwrap().to_string()
     };
     assert_eq!(error(2), error(1));
@@ -108,8 +112,8 @@ fn models_that_keep_numbers_of_whole_batches_stay_whole() {
     let published =
         "task = { name = \"parity\" }\ntrain_len = 6\nmodels = [\"lru\"]\nmodel = { variant = \"published\"";
     for more in [" }", ", carry_state = true }"] {
-        let on = |shards: usize| {
-            let text = format!("shards = {shards}\n{published}{more}")
+        let on = |micro_batches: usize| {
+            let text = format!("micro_batches = {micro_batches}\n{published}{more}")
                 .replace("lru", if more == " }" { "lru" } else { "lstm" });
             let cfg = load(&text).unwrap();
             course(Trainer::new(&cfg.for_model(&cfg.models[0]).unwrap(), 1).unwrap())
@@ -136,13 +140,13 @@ fn a_large_batch_is_in_parts_unless_it_is_said_otherwise() {
         let size = format!("batch = {batch}\ntrain_len = {len}");
         let cfg = load(&size).unwrap();
         assert_eq!(cfg.parts(), n, "{size}");
-        assert!(cfg.to_toml().unwrap().contains("shards = \"auto\""), "{size}");
+        assert!(cfg.to_toml().unwrap().contains("micro_batches = \"auto\""), "{size}");
         // A run's checkpoints record the number of parts, whatever a later version would choose.
         for (model, n) in [("gpt", n), ("slstm", of_slstm), ("mlstm", of_slstm)] {
             let own = cfg.for_model(model).unwrap().to_toml().unwrap();
-            assert!(own.contains(&format!("shards = {n}\n")), "{size}, {model}");
+            assert!(own.contains(&format!("micro_batches = {n}\n")), "{size}, {model}");
         }
-        assert_eq!(load(&format!("{size}\nshards = 1")).unwrap().parts(), 1);
+        assert_eq!(load(&format!("{size}\nmicro_batches = 1")).unwrap().parts(), 1);
         for (width, n) in [(7, narrow), (8, n)] {
             assert_eq!(load(&format!("{size}\n[model]\nwidth = {width}")).unwrap().parts(), n, "{size}, width {width}");
         }
@@ -153,16 +157,16 @@ fn a_large_batch_is_in_parts_unless_it_is_said_otherwise() {
 #[test]
 fn a_run_of_before_goes_on_in_one_part() {
     let dir = tempfile::tempdir().unwrap();
-    let (path, cfg) = (dir.path().join("run"), load("batch = 128\ntrain_len = 32\nshards = 1").unwrap());
+    let (path, cfg) = (dir.path().join("run"), load("batch = 128\ntrain_len = 32\nmicro_batches = 1").unwrap());
     RunDir::create(&path, &cfg, false).unwrap();
     let file = path.join("config.toml");
     let text = fs::read_to_string(&file).unwrap();
-    assert!(text.contains("shards = 1\n"), "{text}");
-    fs::write(&file, text.replace("shards = 1\n", "")).unwrap();
+    assert!(text.contains("micro_batches = 1\n"), "{text}");
+    fs::write(&file, text.replace("micro_batches = 1\n", "")).unwrap();
     assert_eq!(RunDir::open(&path).unwrap().1.parts(), 1);
     RunDir::create_or_open(&path, &cfg).unwrap();
     let asked = RunDir::create_or_open(&path, &load("batch = 128\ntrain_len = 32").unwrap()).err().unwrap().to_string();
-    assert!(asked.contains("shards is 1 there, and \"auto\" here"), "{asked}");
+    assert!(asked.contains("micro_batches is 1 there, and \"auto\" here"), "{asked}");
 }
 
 /// A run that was started with another number of parts continues with that number.
@@ -171,19 +175,19 @@ fn a_run_goes_on_in_as_many_parts_as_it_began_in() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("checkpoint.safetensors");
     let of = |more: &str| load(&format!("seed = 7\nbatch = 32\ntrain_len = 32\n{more}")).unwrap();
-    let begun = of("shards = 1").for_model("slstm").unwrap();
+    let begun = of("micro_batches = 1").for_model("slstm").unwrap();
     checkpoint::save(&path, &mut Trainer::new(&begun, 7).unwrap(), Written::default(), Duration::ZERO).unwrap();
-    let parts = |more: &str| checkpoint::configuration(&path, &of(more), "slstm").unwrap();
+    let parts = |more: &str| rundir::configuration_of(dir.path(), &of(more), "slstm").unwrap();
     for (more, n) in [
         ("", 1),
-        ("shards = 2", 2),
-        ("per_model = { slstm = { shards = 4 } }", 4),
-        ("shards = 2\nper_model = { slstm = { shards = \"auto\" } }", 1),
+        ("micro_batches = 2", 2),
+        ("per_model = { slstm = { micro_batches = 4 } }", 4),
+        ("micro_batches = 2\nper_model = { slstm = { micro_batches = \"auto\" } }", 1),
     ] {
         assert_eq!(parts(more).parts(), n, "{more}");
         assert_eq!(checkpoint::load(&path, &parts(more), 7).is_ok(), n == 1, "{more}");
     }
-    let anew = checkpoint::configuration(&dir.path().join("none"), &of(""), "slstm").unwrap();
+    let anew = rundir::configuration_of(&dir.path().join("none"), &of(""), "slstm").unwrap();
     assert_eq!(anew.parts(), 2);
 
     // The same holds for the runs of a directory and for `inspect`.
@@ -200,8 +204,8 @@ fn a_run_goes_on_in_as_many_parts_as_it_began_in() {
 /// The ops of every part are counted: three parts have three times as many calls, and as many elements as the whole.
 #[test]
 fn a_profile_is_of_all_parts() {
-    let told = |shards: usize| {
-        let mut trainer = trainer("gpt", &format!("shards = {shards}"));
+    let told = |micro_batches: usize| {
+        let mut trainer = trainer("gpt", &format!("micro_batches = {micro_batches}"));
         trainer.share(&Cores::idle(2));
         let cost = trainer.profile(20).unwrap().0["layer_norm"];
         (cost.calls, cost.bytes)
@@ -214,8 +218,10 @@ fn a_profile_is_of_all_parts() {
 #[test]
 fn parts_need_sequences() {
     let refused = |more: &str| load(more).unwrap_err().to_string();
-    assert!(refused("shards = 0").contains("shards 0: expected at least 1"));
-    assert!(refused("shards = -2").contains("shards -2: expected a whole number from 1 on, or auto"));
-    assert!(refused("shards = \"many\"").contains("shards many: expected a whole number from 1 on, or auto"));
-    assert!(refused("shards = 6").contains("shards 6: expected at most the 5 sequences of a batch"));
+    assert!(refused("micro_batches = 0").contains("micro_batches 0: expected at least 1"));
+    assert!(refused("micro_batches = -2").contains("micro_batches -2: expected a whole number from 1 on, or auto"));
+    assert!(
+        refused("micro_batches = \"many\"").contains("micro_batches many: expected a whole number from 1 on, or auto")
+    );
+    assert!(refused("micro_batches = 6").contains("micro_batches 6: expected at most the 5 sequences of a batch"));
 }
