@@ -107,8 +107,8 @@ impl Projection {
 
     /// x [B, T, D] to [B, T, out]; updates the convolution's window [B, W − 1, out], entry `at` of the state.
     pub(super) fn apply<'t>(&self, p: &Bound<'t>, x: Var<'t>, state: &mut State<'t>, at: usize) -> Var<'t> {
+        let Some(conv) = self.conv else { return x.linear_silu(p[self.w]) };
         let y = x.linear(p[self.w], None);
-        let Some(conv) = self.conv else { return y.silu() };
         let past = state.s[at];
         state.s[at] = remembered(past, y);
         y.causal_conv1d(p[conv], None, past).silu()
