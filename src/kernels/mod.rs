@@ -12,6 +12,7 @@ pub(crate) mod cumsum;
 pub(crate) mod delta;
 pub mod elementwise;
 pub(crate) mod embed;
+pub(crate) mod erase_write;
 pub(crate) mod gated_skip;
 pub mod gemm;
 pub(crate) mod glu;
