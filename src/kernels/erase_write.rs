@@ -1,27 +1,35 @@
-//! The kernels of [`EraseWrite`].
+//! The kernels of the delta rules: [`EraseWrite`], and [`DeltaRule`] and [`GatedDeltaRule`].
 //!
 //! ```text
 //! S' = diag(exp(g_t)) S_{t-1}      u_t = v_t − S'ᵀ p_t      S_t = S' + k_t u_tᵀ      o_t = scale S_tᵀ q_t
 //! ```
 //!
+//! The delta rule has β k for p and β v for v, and no gate or one for the whole memory.
+//!
 //! The kernel `fused` runs step by step, many heads side by side (`erase_write/recurrent.rs`), and accepts small memories;
 //! `chunked` runs matrix products of chunks, one head at a time (`erase_write/chunk.rs`). What gates do inside a chunk is in
-//! `erase_write/fade.rs`, and for a gate for each row of the memory in `erase_write/channels.rs`.
+//! `erase_write/fade.rs`, and for a gate for each row of the memory in `erase_write/channels.rs`. On a device there are kernels
+//! of the delta rule with and without a gate (`erase_write/cuda.rs`).
 
 mod channels;
 mod chunk;
+mod cuda;
 mod fade;
 mod recurrent;
 
 use crate::{
-    autograd::{Grad, In, Kernel, Outs, Value},
+    autograd::{Grad, In, Outs, Value},
+    cuda::Cuda,
     kernels::{
-        heads::{Heads, Merged, Schedule, seed},
+        heads::{Heads, Merged, Scheduled, seed},
         math::Math,
     },
-    ops::{erase_write::EraseWrite, heads::Dims},
-    tensor::{Cpu, Cx, Real, Shape, Tensor},
-    with_real,
+    ops::{
+        delta::{DeltaRule, GatedDeltaRule},
+        erase_write::EraseWrite,
+        heads::Dims,
+    },
+    tensor::{Cpu, Real, Shape, Tensor},
 };
 
 /// By how many gates the memory of a head fades at each step.
@@ -44,20 +52,13 @@ impl Gates {
             true => Gates::Channel,
         }
     }
-
-    /// Gates of a step.
-    fn width(self, k: usize) -> usize {
-        match self {
-            Gates::None => 0,
-            Gates::Head => 1,
-            Gates::Channel => k,
-        }
-    }
 }
 
 #[derive(Clone, Copy)]
 struct Plan<T> {
     dims: Dims,
+    /// Whether keys to erase by are β k, and β v stands for v.
+    delta: bool,
     gates: Gates,
     /// Steps to a chunk; the last may be shorter.
     chunk: usize,
@@ -66,22 +67,30 @@ struct Plan<T> {
     scale: T,
 }
 
-impl<T> Plan<T> {
-    /// Rows of g and its gradient.
-    fn rates(&self) -> Heads {
-        Heads { k: self.gates.width(self.dims.k), ..self.dims.keys() }
-    }
-}
-
 /// The longest chunk with a gate for each row: what it keeps grows with the square of its steps.
 const LONGEST: usize = 128;
 
-impl EraseWrite {
-    fn plan<T: Real>(&self, dims: Dims, x: In) -> Plan<T> {
-        let gates = Gates::of(x);
+impl<T: Real> Plan<T> {
+    fn new<O: Rule>(op: &O, dims: Dims, x: In) -> Plan<T> {
+        let ((chunk, scale), gates) = (op.settings(), Gates::of(x));
         let longest = if gates == Gates::Channel { LONGEST } else { usize::MAX };
-        let chunk = self.chunk.min(dims.t).clamp(1, longest);
-        Plan { dims, gates, chunk, chunks: dims.t.div_ceil(chunk), scale: T::of(self.scale) }
+        let chunk = chunk.min(dims.t).clamp(1, longest);
+        Plan { dims, delta: O::DELTA, gates, chunk, chunks: dims.t.div_ceil(chunk), scale: T::of(scale) }
+    }
+
+    /// Rows of g and its gradient.
+    fn rates(&self) -> Heads {
+        let width = match self.gates {
+            Gates::None => 0,
+            Gates::Head => 1,
+            Gates::Channel => self.dims.k,
+        };
+        Heads { k: width, ..self.dims.keys() }
+    }
+
+    /// Rows of p, or of β, and its gradient.
+    fn erasing(&self) -> Heads {
+        if self.delta { self.dims.scalars() } else { self.dims.keys() }
     }
 }
 
@@ -89,6 +98,7 @@ struct Inputs<'a, T> {
     q: &'a [T],
     k: &'a [T],
     v: &'a [T],
+    /// p, or β of a delta rule.
     p: &'a [T],
     s0: &'a [T],
     /// Empty without gates.
@@ -129,64 +139,90 @@ fn inputs<'a, T: Real>(x: &'a In) -> Inputs<'a, T> {
     Inputs { q, k, v, p, s0, g: if x.len() > 5 { x[5].host() } else { &[] } }
 }
 
-fn forward<T: Math, const FUSED: bool>(cpu: &Cpu, p: Plan<T>, x: In, y: &mut [Value]) {
-    if let [o, s, u, states] = y {
-        let y = Outputs { o: o.host_mut(), s: s.host_mut(), u: u.host_mut(), states: states.host_mut() };
-        let run = if FUSED { recurrent::forward } else { chunk::forward };
-        run(cpu, p, &inputs(&x), y);
+/// A delta rule: an op with the inputs q, k, v, p or β, s0 and, if it has gates, g.
+pub trait Rule {
+    /// The names of its kernels, the fused one first.
+    const NAMES: [&'static str; 2];
+    /// Whether it has β for p: on a device, only these have kernels.
+    const DELTA: bool;
+    /// Steps to a chunk, and the factor of the queries.
+    fn settings(&self) -> (usize, f64);
+}
+
+impl Rule for EraseWrite {
+    const NAMES: [&'static str; 2] = ["erase_write.fused", "erase_write.chunked"];
+    const DELTA: bool = false;
+    fn settings(&self) -> (usize, f64) {
+        (self.chunk, self.scale)
     }
 }
 
-fn backward<T: Math, const FUSED: bool>(
-    cpu: &Cpu,
-    p: Plan<T>,
-    x: In,
-    y: &[Value],
-    dy: &[Option<Tensor>],
-    dx: &mut [Grad],
-) {
-    let y = Saved { u: y[2].host(), states: y[3].host(), d_o: seed(&dy[0]), ds: seed(&dy[1]) };
-    if let [dq, dk, dv, dp, ds0, dg @ ..] = dx {
-        let d = Grads {
-            dq: dq.slot_or_scratch(cpu, &x[0]),
-            dk: dk.slot_or_scratch(cpu, &x[1]),
-            dv: dv.slot_or_scratch(cpu, &x[2]),
-            dp: dp.slot_or_scratch(cpu, &x[3]),
-            state: ds0.wanted(),
-            ds0: if ds0.wanted() { ds0.slot_or_scratch(cpu, &x[4]) } else { (&mut [], false) },
-            dg: dg.first_mut().map_or((&mut [], false), |dg| dg.slot_or_scratch(cpu, &x[5])),
-        };
-        let run = if FUSED { recurrent::backward } else { chunk::backward };
-        run(cpu, p, &inputs(&x), &y, d);
+impl Rule for DeltaRule {
+    const NAMES: [&'static str; 2] = ["delta_rule.fused", "delta_rule.chunked"];
+    const DELTA: bool = true;
+    fn settings(&self) -> (usize, f64) {
+        (self.chunk, self.scale)
     }
 }
 
-impl<const FUSED: bool> Kernel for Schedule<EraseWrite, FUSED> {
-    fn name(&self) -> Option<&'static str> {
-        Some(if FUSED { "erase_write.fused" } else { "erase_write.chunked" })
+impl Rule for GatedDeltaRule {
+    const NAMES: [&'static str; 2] = ["gated_delta_rule.fused", "gated_delta_rule.chunked"];
+    const DELTA: bool = true;
+    fn settings(&self) -> (usize, f64) {
+        self.0.settings()
     }
+}
 
-    fn accepts(&self, x: In, cx: &Cx) -> bool {
-        matches!(cx, Cx::Cpu(_)) && Self::fits(x, cx)
-    }
+impl<O: Rule> Scheduled for O {
+    const NAMES: [&'static str; 2] = O::NAMES;
+    const ON_DEVICES: bool = O::DELTA;
 
-    /// u, where chunks are products, and the states before each chunk.
-    fn saves(&self, x: In) -> Outs {
-        let Ok(dims) = Dims::of(x) else { return Outs::default() };
+    /// u, where chunks are products on the CPU, and the states before each chunk.
+    fn saves(&self, dims: Dims, x: In, fused: bool) -> Outs {
         let Dims { b, h, k, v, .. } = dims;
-        let u = if FUSED { [0].into() } else { x[2].shape() };
-        [u, Shape::from([b, h, self.0.plan::<f64>(dims, x).chunks, k, v])].into()
+        let u = if fused || x[0].gpu().is_some() { [0].into() } else { x[2].shape() };
+        [u, Shape::from([b, h, Plan::<f64>::new(self, dims, x).chunks, k, v])].into()
     }
 
-    fn forward(&self, cx: &Cx, x: In, y: &mut [Value]) {
-        if let (Ok(dims), Cx::Cpu(cpu)) = (Dims::of(x), cx) {
-            with_real!(x[0].dtype(), T => forward::<T, FUSED>(cpu, self.0.plan(dims, x), x, y));
+    fn forward<T: Math>(&self, cpu: &Cpu, dims: Dims, fused: bool, x: In, y: &mut [Value]) {
+        if let [o, s, u, states] = y {
+            let y = Outputs { o: o.host_mut(), s: s.host_mut(), u: u.host_mut(), states: states.host_mut() };
+            let run = if fused { recurrent::forward } else { chunk::forward };
+            run(cpu, Plan::<T>::new(self, dims, x), &inputs(&x), y);
         }
     }
 
-    fn backward(&self, cx: &Cx, x: In, y: &[Value], dy: &[Option<Tensor>], dx: &mut [Grad]) {
-        if let (Ok(dims), Cx::Cpu(cpu)) = (Dims::of(x), cx) {
-            with_real!(x[0].dtype(), T => backward::<T, FUSED>(cpu, self.0.plan(dims, x), x, y, dy, dx));
+    fn backward<T: Math>(
+        &self,
+        cpu: &Cpu,
+        dims: Dims,
+        fused: bool,
+        x: In,
+        y: &[Value],
+        dy: &[Option<Tensor>],
+        dx: &mut [Grad],
+    ) {
+        let y = Saved { u: y[2].host(), states: y[3].host(), d_o: seed(&dy[0]), ds: seed(&dy[1]) };
+        if let [dq, dk, dv, dp, ds0, dg @ ..] = dx {
+            let d = Grads {
+                dq: dq.slot_or_scratch(cpu, &x[0]),
+                dk: dk.slot_or_scratch(cpu, &x[1]),
+                dv: dv.slot_or_scratch(cpu, &x[2]),
+                dp: dp.slot_or_scratch(cpu, &x[3]),
+                state: ds0.wanted(),
+                ds0: if ds0.wanted() { ds0.slot_or_scratch(cpu, &x[4]) } else { (&mut [], false) },
+                dg: dg.first_mut().map_or((&mut [], false), |dg| dg.slot_or_scratch(cpu, &x[5])),
+            };
+            let run = if fused { recurrent::backward } else { chunk::backward };
+            run(cpu, Plan::<T>::new(self, dims, x), &inputs(&x), &y, d);
         }
+    }
+
+    fn forward_on_device(&self, cu: &Cuda, dims: Dims, x: In, y: &mut [Value]) {
+        cuda::forward(self.settings(), cu, dims, x, y);
+    }
+
+    fn backward_on_device(&self, cu: &Cuda, dims: Dims, x: In, y: &[Value], dy: &[Option<Tensor>], dx: &mut [Grad]) {
+        cuda::backward(self.settings(), cu, dims, x, y, dy, dx);
     }
 }

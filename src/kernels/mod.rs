@@ -9,7 +9,6 @@ pub(crate) mod block_diagonal;
 pub(crate) mod cast;
 pub(crate) mod conv;
 pub(crate) mod cumsum;
-pub(crate) mod delta;
 pub mod elementwise;
 pub(crate) mod embed;
 pub(crate) mod erase_write;

@@ -119,7 +119,7 @@ impl<'a, T: Math> Channels<'a, T> {
     }
 
     /// y = γ ⊙ x for rows x.
-    pub fn from_start(&self, n: usize, x: &[T], y: &mut [T]) {
+    pub fn since_start(&self, n: usize, x: &[T], y: &mut [T]) {
         y[..n * self.k].copy_from_slice(&x[..n * self.k]);
         times(&mut y[..n * self.k], &self.start);
     }
@@ -156,18 +156,13 @@ impl<'a, T: Math> Channels<'a, T> {
             add_row_dots(s.len() / k.max(1), ds, s, &mut self.one[..k]);
             times(&mut self.one[..k], &self.start[(n - 1) * k..]);
         }
-        since_start(
-            k,
-            [&x.q[all.clone()], &x.p[all.clone()], &self.start[all]],
-            &mut self.one[..k],
-            [&mut *dq, &mut *dp, &mut *dg],
-        );
+        through_start(k, [&x.q[all], &x.p[all], &self.start[all]], &mut self.one[..k], [&mut *dq, &mut *dp, &mut *dg]);
         for (i, h) in (0..n).step_by(B).enumerate().rev() {
             let m = B.min(n - h);
             let (block, before) = (h * k..(h + m) * k, ..h * k);
             let keys = &self.keys[place(i) * k..][..(h + m) * k];
             let factors = [keys, &self.rest[block.clone()], &self.local[(h + m - 1) * k..(h + m) * k]];
-            to_end(k, factors, &mut self.one[..k], [&mut dk[..(h + m) * k], &mut dg[block.clone()]]);
+            through_end(k, factors, &mut self.one[..k], [&mut dk[..(h + m) * k], &mut dg[block.clone()]]);
             if h > 0 {
                 let keys = &self.keys[place(i - 1) * k..][before];
                 let (rows, past, score) = (mat(m, k), mat(h, k), Mat::new(m, h, n));
@@ -177,7 +172,7 @@ impl<'a, T: Math> Channels<'a, T> {
                 }
                 let [q, p, local] = [&self.q, &self.p, &self.local].map(|x| &x[block.clone()]);
                 let [to_q, to_p, to_g] = [&mut *dq, &mut *dp, &mut *dg].map(|x| &mut x[block.clone()]);
-                since_block(k, [q, p, local, d_q, d_p], &mut self.one[..k], [to_q, to_p, to_g]);
+                through_block(k, [q, p, local, d_q, d_p], &mut self.one[..k], [to_q, to_p, to_g]);
                 gemm(T::ONE, (&dr[h * n..], score.t()), (q, rows), (&mut *dk, past), true);
                 gemm(T::ONE, (&da[h * n..], score.t()), (p, rows), (&mut *dk, past), true);
             }
@@ -290,7 +285,7 @@ fn inside_back<T: Math>(
 
 /// dQ and dP from those of γ ⊙ Q and γ ⊙ P, and dg, to begin with: what each gate fades of the state before the chunk.
 #[versions::versions]
-fn since_start<T: Real>(k: usize, [q, p, start]: [&[T]; 3], sum: &mut [T], [dq, dp, dg]: [&mut [T]; 3]) {
+fn through_start<T: Real>(k: usize, [q, p, start]: [&[T]; 3], sum: &mut [T], [dq, dp, dg]: [&mut [T]; 3]) {
     for at in (0..start.len()).step_by(k.max(1)).rev() {
         let [q, p, start] = [q, p, start].map(|x| &x[at..at + k]);
         let [dq, dp, dg] = [&mut *dq, &mut *dp, &mut *dg].map(|x| &mut x[at..at + k]);
@@ -299,14 +294,14 @@ fn since_start<T: Real>(k: usize, [q, p, start]: [&[T]; 3], sum: &mut [T], [dq, 
             dq[c] *= start[c];
             dp[c] *= start[c];
             sum[c] += q[c] * dq[c] + p[c] * dp[c];
-            dg[c] = sum[c];
         }
+        dg.copy_from_slice(sum);
     }
 }
 
 /// The same from the start of a block: of `d_q` and `d_p`, with q and p faded since then. All is added.
 #[versions::versions]
-fn since_block<T: Real>(k: usize, [q, p, local, d_q, d_p]: [&[T]; 5], sum: &mut [T], [dq, dp, dg]: [&mut [T]; 3]) {
+fn through_block<T: Real>(k: usize, [q, p, local, d_q, d_p]: [&[T]; 5], sum: &mut [T], [dq, dp, dg]: [&mut [T]; 3]) {
     sum.fill(T::ZERO);
     for at in (0..local.len()).step_by(k.max(1)).rev() {
         let [q, p, local, d_q, d_p] = [q, p, local, d_q, d_p].map(|x| &x[at..at + k]);
@@ -324,7 +319,7 @@ fn since_block<T: Real>(k: usize, [q, p, local, d_q, d_p]: [&[T]; 5], sum: &mut 
 /// From the gradients of keys faded to the end of a block to those of the keys faded to its start or, of its own steps, not
 /// at all; adds what its gates fade of them. `whole` is the product of the block's gates.
 #[versions::versions]
-fn to_end<T: Real>(k: usize, [keys, rest, whole]: [&[T]; 3], sum: &mut [T], [dk, dg]: [&mut [T]; 2]) {
+fn through_end<T: Real>(k: usize, [keys, rest, whole]: [&[T]; 3], sum: &mut [T], [dk, dg]: [&mut [T]; 2]) {
     sum.fill(T::ZERO);
     let before = keys.len() - rest.len();
     let (past, own) = dk.split_at_mut(before);

@@ -101,11 +101,11 @@ impl<'a, T: Math> Fade<'a, T> {
     }
 
     /// y = γ ⊙ x for rows x.
-    pub fn from_start(&self, n: usize, x: &[T], y: &mut [T]) {
+    pub fn since_start(&self, n: usize, x: &[T], y: &mut [T]) {
         match self {
             Fade::Nothing { .. } => {}
             Fade::Head { k, start, .. } => scale_rows(*k, &start[..n], x, y),
-            Fade::Channels(all) => all.from_start(n, x, y),
+            Fade::Channels(all) => all.since_start(n, x, y),
         }
     }
 
