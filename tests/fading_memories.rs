@@ -3,7 +3,7 @@
 
 use proptest::prelude::*;
 use tapezoo::{
-    autograd::{Gen, Tape, Var},
+    autograd::{Gen, Kernels, Tape, Var},
     models::{
         Form,
         memories::{erasing, gated},
@@ -31,9 +31,16 @@ fn run<'t>(x: &[Var<'t>], form: Form) -> [Var<'t>; 2] {
     [o, s]
 }
 
+/// Small memories go step by step, unless they are told to go by products of chunks.
+const KERNELS: [&str; 2] = ["fast", "fast,-gated_linear_attention.fused,-erase_write.fused"];
+
+fn tape(kernels: &str) -> Tape {
+    Tape::default().with_kernels(kernels.parse::<Kernels>().unwrap())
+}
+
 /// o, S and all gradients.
-fn everything(x: &[Tensor], form: Form, dtype: DType) -> Vec<Vec<f64>> {
-    let tape = Tape::default();
+fn everything(x: &[Tensor], form: Form, dtype: DType, kernels: &str) -> Vec<Vec<f64>> {
+    let tape = tape(kernels);
     let x: Vec<Var> = x.iter().map(|x| tape.leaf(&x.cast(dtype))).collect();
     let y = run(&x, form);
     let mut g = Gen::new(3);
@@ -53,16 +60,21 @@ fn error(got: &[Vec<f64>], want: &[Vec<f64>]) -> f64 {
     got.iter().zip(want).map(of).fold(0.0, |worst, x| if x > worst || x.is_nan() { x } else { worst })
 }
 
-/// Half of the gates next to nothing, half in [−12, 0], and some that forget all.
+/// Half of the gates next to nothing, half in [−12, 0], and some that forget all, to rounding or altogether.
 fn steep(g: &mut Gen) -> f64 {
     match g.below(20) {
         0 => -60.0,
-        1..=10 => g.uniform(-12.0, 0.0),
+        1 => f64::NEG_INFINITY,
+        2..=10 => g.uniform(-12.0, 0.0),
         _ => 0.0,
     }
 }
 
 const CHUNKS: [Form; 5] = [Form::Parallel, Form::Chunked(1), Form::Chunked(5), Form::Chunked(16), Form::Chunked(64)];
+
+fn forms() -> impl Iterator<Item = (Form, &'static str)> {
+    CHUNKS.into_iter().flat_map(|form| KERNELS.map(|by| (form, by)))
+}
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
@@ -72,10 +84,10 @@ proptest! {
         let g = &mut Gen::new(seed);
         let (k, v) = (g.size(6), g.size(6));
         let x = inputs(g, erases, [t, k, v, if scalar { 1 } else { k }], steep);
-        let want = everything(&x, Form::Recurrent, DType::F64);
-        for form in CHUNKS {
-            let off = error(&everything(&x, form, DType::F64), &want);
-            prop_assert!(off < 1e-12, "{form}, {t} steps: off by {off:.1e}");
+        let want = everything(&x, Form::Recurrent, DType::F64, "fast");
+        for (form, by) in forms() {
+            let off = error(&everything(&x, form, DType::F64, by), &want);
+            prop_assert!(off < 1e-12, "{form} by {by}, {t} steps: off by {off:.1e}");
         }
     }
 
@@ -90,13 +102,51 @@ proptest! {
         let later = |i: usize| i / inner % t >= cut;
         let spoilt = x[which].to_f64().iter().enumerate().map(|(i, &x)| if later(i) { f64::NAN } else { x }).collect();
         changed[which] = Tensor::from_vec::<f64>(spoilt, x[which].shape());
-        for form in CHUNKS {
+        for (form, by) in forms() {
             let read = |x: &[Tensor]| {
-                let tape = Tape::default();
+                let tape = tape(by);
                 let x: Vec<Var> = x.iter().map(|x| tape.constant(x)).collect();
                 run(&x, form)[0].narrow(1, 0, cut).value().to_f64()
             };
-            prop_assert_eq!(read(&x), read(&changed), "{}, from step {}, input {}", form, cut, which);
+            prop_assert_eq!(read(&x), read(&changed), "{} by {}, from step {}, input {}", form, by, cut, which);
+        }
+    }
+}
+
+/// With β = 0 nothing is written; with β = 1, one key and orthogonal keys hold exactly their last value.
+#[test]
+fn special_keys_erase_as_they_should() {
+    let (t, k, v) = (37, 20, 24);
+    let keys = |f: &dyn Fn(usize) -> Option<usize>| {
+        let mut rows = vec![0.0; 2 * t * 2 * k];
+        let ones = (0..2 * t * 2).filter_map(|row| f(row / 2 % t).map(|at| row * k + at % k));
+        ones.for_each(|at| rows[at] = 1.0);
+        Tensor::from_vec(rows, [2, t, 2, k])
+    };
+    for (gates, by) in [1, k].into_iter().flat_map(|gates| KERNELS.map(|by| (gates, by))) {
+        for (name, key) in [("no", keys(&|_| None)), ("one", keys(&|_| Some(0))), ("orthogonal", keys(&Some))] {
+            for beta in [0.0, 1.0, 2.0] {
+                let mut x = inputs(&mut Gen::new(8), true, [t, k, v, gates], |_| 0.0);
+                (x[1], x[3]) = (
+                    key.clone(),
+                    Tensor::from_vec(key.to_f64().iter().map(|x| beta * x).collect::<Vec<_>>(), key.shape()),
+                );
+                x[2] = Tensor::from_vec(x[2].to_f64().iter().map(|x| beta * x).collect::<Vec<_>>(), x[2].shape());
+                let want = everything(&x, Form::Recurrent, DType::F64, by);
+                let got = everything(&x, Form::Chunked(20), DType::F64, by);
+                assert!(error(&got, &want) < 1e-12, "{name} keys, beta {beta}, {gates} gates by {by}");
+                let row = |x: &[f64], at: usize| x[at * v..][..v].to_vec();
+                if beta == 0.0 || name == "no" {
+                    assert_eq!(got[1], x[5].to_f64(), "{name} keys, beta {beta}: the memory stays");
+                } else if beta == 1.0 {
+                    let at = if name == "one" { 0 } else { (t - 1) % k };
+                    let last = [row(&got[1], at), row(&x[2].to_f64(), 2 * (t - 1))].map(|x| vec![x]);
+                    assert!(
+                        error(&last[..1].concat(), &last[1..].concat()) < 1e-12,
+                        "{name} keys hold their last value"
+                    );
+                }
+            }
         }
     }
 }
@@ -107,13 +157,16 @@ fn single_precision_keeps_its_digits() {
     for erases in [false, true] {
         for gates in [1, 16] {
             let x = inputs(&mut Gen::new(5), erases, [128, 16, 16, gates], steep);
-            let want = everything(&x, Form::Recurrent, DType::F64);
-            for form in CHUNKS {
-                let got = everything(&x, form, DType::F32);
+            let want = everything(&x, Form::Recurrent, DType::F64, "fast");
+            for (form, by) in forms() {
+                let got = everything(&x, form, DType::F32, by);
                 let values = error(&got[..2], &want[..2]);
                 let gradients = error(&got[2..], &want[2..]);
-                assert!(values < 1e-6, "{form}, erases {erases}, {gates} gates: off by {values:.1e}");
-                assert!(gradients < 1e-5, "{form}, erases {erases}, {gates} gates: gradients off by {gradients:.1e}");
+                assert!(values < 1e-6, "{form} by {by}, erases {erases}, {gates} gates: off by {values:.1e}");
+                assert!(
+                    gradients < 1e-5,
+                    "{form} by {by}, erases {erases}, {gates} gates: gradients off by {gradients:.1e}"
+                );
             }
         }
     }

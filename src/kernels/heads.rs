@@ -4,13 +4,16 @@
 //! memory, compute there, and add the result back; attention in tiles multiplies them where they lie.
 
 use crate::{
-    autograd::{Candidates, In, Kernel, Op},
+    autograd::{Candidates, Grad, In, Kernel, Op, Outs, Value},
+    cuda::Cuda,
     kernels::{
         gemm::{Mat, gemm},
+        math::Math,
         scan::fetch,
     },
     ops::heads::Dims,
-    tensor::{Cx, Real, Tensor},
+    tensor::{Cpu, Cx, Real, Tensor},
+    with_real,
 };
 use bytemuck::TransparentWrapper;
 
@@ -37,6 +40,68 @@ where
     Schedule<O, false>: Kernel,
 {
     [Schedule::<O, true>::wrap_ref(op) as &dyn Kernel, Schedule::<O, false>::wrap_ref(op)].into()
+}
+
+/// The two kernels of an op: what [`Schedule`] runs, here and on a device.
+pub trait Scheduled {
+    /// Their names, the fused one first.
+    const NAMES: [&'static str; 2];
+    /// Whether there is one for devices.
+    const ON_DEVICES: bool = true;
+
+    /// What the forward pass saves.
+    fn saves(&self, dims: Dims, x: In, fused: bool) -> Outs;
+
+    /// See [`Kernel::forward`].
+    fn forward<T: Math>(&self, cpu: &Cpu, dims: Dims, fused: bool, x: In, y: &mut [Value]);
+
+    /// See [`Kernel::backward`].
+    fn backward<T: Math>(
+        &self,
+        cpu: &Cpu,
+        dims: Dims,
+        fused: bool,
+        x: In,
+        y: &[Value],
+        dy: &[Option<Tensor>],
+        dx: &mut [Grad],
+    );
+
+    /// See [`Kernel::forward`].
+    fn forward_on_device(&self, cu: &Cuda, dims: Dims, x: In, y: &mut [Value]);
+
+    /// See [`Kernel::backward`].
+    fn backward_on_device(&self, cu: &Cuda, dims: Dims, x: In, y: &[Value], dy: &[Option<Tensor>], dx: &mut [Grad]);
+}
+
+impl<O: Scheduled, const FUSED: bool> Kernel for Schedule<O, FUSED> {
+    fn name(&self) -> Option<&'static str> {
+        Some(O::NAMES[usize::from(!FUSED)])
+    }
+
+    fn accepts(&self, x: In, cx: &Cx) -> bool {
+        (O::ON_DEVICES || matches!(cx, Cx::Cpu(_))) && Self::fits(x, cx)
+    }
+
+    fn saves(&self, x: In) -> Outs {
+        Dims::of(x).map_or_else(|_| Outs::default(), |dims| self.0.saves(dims, x, FUSED))
+    }
+
+    fn forward(&self, cx: &Cx, x: In, y: &mut [Value]) {
+        let Ok(dims) = Dims::of(x) else { return };
+        match cx {
+            Cx::Cpu(cpu) => with_real!(x[0].dtype(), T => self.0.forward::<T>(cpu, dims, FUSED, x, y)),
+            Cx::Cuda(cu) => self.0.forward_on_device(cu, dims, x, y),
+        }
+    }
+
+    fn backward(&self, cx: &Cx, x: In, y: &[Value], dy: &[Option<Tensor>], dx: &mut [Grad]) {
+        let Ok(dims) = Dims::of(x) else { return };
+        match cx {
+            Cx::Cpu(cpu) => with_real!(x[0].dtype(), T => self.0.backward::<T>(cpu, dims, FUSED, x, y, dy, dx)),
+            Cx::Cuda(cu) => self.0.backward_on_device(cu, dims, x, y, dy, dx),
+        }
+    }
 }
 
 impl Dims {

@@ -38,10 +38,11 @@ pub fn gated<'t>(x: [Var<'t>; 4], s: Var<'t>, scale: f64, form: Form) -> (Var<'t
 
 /// S' = diag(exp(g_t)) S_{t-1}, S_t = S' + k_t (v_t − S'ᵀ p_t)ᵀ, o_t = scale S_tᵀ q_t: q, k, v, p like k, g as in [`gated`].
 pub fn erasing<'t>(x: [Var<'t>; 5], s: Var<'t>, scale: f64, form: Form) -> (Var<'t>, Var<'t>) {
+    let [q, k, v, p, g] = x;
     match form {
-        Form::Recurrent => erase_write::recurrent(x, s, scale),
+        Form::Recurrent => erase_write::recurrent([q, k, v, p], Some(g), s, scale),
         Form::Chunked(chunk) => erase_write::chunked(x, s, scale, chunk),
-        _ => erase_write::chunked(x, s, scale, x[0].shape().at(1).max(1)),
+        _ => erase_write::parallel(x, s, scale),
     }
 }
 

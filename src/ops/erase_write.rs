@@ -14,20 +14,23 @@
 //! ```
 
 use crate::{
-    autograd::{Gen, In, Op, Outs, Var},
+    autograd::{Candidates, Gen, In, Op, Outs, Var},
+    kernels::heads::schedules,
     ops::{
         decay::decay,
         gated_linear_attention::{by_chunks, expect_gate, sample_gate},
         heads::Dims,
-        same_dtype,
+        same_dtype, some_steps,
         words::{insert_axis, outer, over_time, recall, token},
     },
-    tensor::Tensor,
+    tensor::{Cx, Tensor},
 };
 
-/// q, k [B, T, H, K], v [B, T, H, V], p [B, T, H, K], g [B, T, H, K] or [B, T, H, 1], s0 [B, H, K, V] → o [B, T, H, V],
-/// s [B, H, K, V].
+/// q, k [B, T, H, K], v [B, T, H, V], p [B, T, H, K], s0 [B, H, K, V] and, if it fades, g [B, T, H, K] or [B, T, H, 1] →
+/// o [B, T, H, V], s [B, H, K, V].
 pub struct EraseWrite {
+    /// How many steps the kernel takes at a time. The results do not depend on it, and the formula does not use it.
+    pub chunk: usize,
     /// Factor of the queries.
     pub scale: f64,
 }
@@ -39,47 +42,74 @@ impl Op for EraseWrite {
 
     fn infer(&self, x: In) -> Result<Outs, String> {
         same_dtype(self.name(), x)?;
+        some_steps(self.chunk)?;
         let dims @ Dims { b, t, h, k, v } = Dims::of(x)?;
         Dims::expect(x, 3, "p", &[b, t, h, k])?;
-        expect_gate(x, 4, dims)?;
-        Dims::expect(x, 5, "s0", &[b, h, k, v])?;
-        Ok([x[2].shape(), x[5].shape()].into())
+        Dims::expect(x, 4, "s0", &[b, h, k, v])?;
+        if x.len() > 5 {
+            expect_gate(x, 5, dims)?;
+        }
+        Ok([x[2].shape(), x[4].shape()].into())
     }
 
     fn formula<'t>(&self, x: &[Var<'t>]) -> Option<Vec<Var<'t>>> {
-        let ([_, t, _, _], mut s) = (x[0].dims(), x[5]);
-        let o = over_time(t, x[2], |t| {
-            let [q, k, v, p, g] = [0, 1, 2, 3, 4].map(|i| token(x[i], t));
-            s = insert_axis(g.exp(), 3) * s;
-            s = s + outer(k, v - recall(s, p));
-            self.scale * recall(s, q)
-        });
+        let (o, s) = recurrent([x[0], x[1], x[2], x[3]], x.get(5).copied(), x[4], self.scale);
         Some(vec![o, s])
+    }
+
+    fn kernels(&self) -> Candidates<'_> {
+        schedules(self)
     }
 
     fn sample(g: &mut Gen) -> (Self, Vec<Tensor>) {
         let (b, t, h) = (g.size(2), g.size(7), g.size(3));
         let (k, v) = Dims::sample(g);
-        let op = EraseWrite { scale: g.uniform(0.3, 1.5) };
+        let op = EraseWrite { chunk: g.size(4), scale: g.uniform(0.3, 1.5) };
         let (key, a) = ([b, t, h, k], 1.2 / (k as f64).sqrt());
         let keys = |g: &mut Gen| g.range(key, -a, a);
-        let mut x = vec![keys(g), keys(g), g.normal([b, t, h, v]), keys(g)];
-        x.extend([sample_gate(g, key), g.normal([b, h, k, v])]);
+        let mut x = vec![keys(g), keys(g), g.normal([b, t, h, v]), keys(g), g.normal([b, h, k, v])];
+        if g.below(4) > 0 {
+            x.push(sample_gate(g, key));
+        }
         (op, x)
     }
 }
 
-/// The outputs [B, T, H, V] and the last state [B, H, K, V], step by step: q, k, p [B, T, H, K], v [B, T, H, V],
-/// g [B, T, H, K] or [B, T, H, 1].
+/// The definition, step by step: q, k [B, T, H, K], v [B, T, H, V], p [B, T, H, K], g [B, T, H, K], [B, T, H, 1] or none, to
+/// the outputs [B, T, H, V] and the last state [B, H, K, V].
 #[track_caller]
-pub fn recurrent<'t>([q, k, v, p, g]: [Var<'t>; 5], s0: Var<'t>, scale: f64) -> (Var<'t>, Var<'t>) {
-    let [o, s] = q.tape().apply_many(EraseWrite { scale }, [q, k, v, p, g, s0]);
+pub fn recurrent<'t>(x: [Var<'t>; 4], g: Option<Var<'t>>, s0: Var<'t>, scale: f64) -> (Var<'t>, Var<'t>) {
+    let ([_, t, _, _], mut s) = (x[0].dims(), s0);
+    let o = over_time(t, x[2], |t| {
+        let [q, k, v, p] = x.map(|x| token(x, t));
+        if let Some(g) = g {
+            s = insert_axis(token(g, t).exp(), 3) * s;
+        }
+        s = s + outer(k, v - recall(s, p));
+        scale * recall(s, q)
+    });
     (o, s)
+}
+
+/// The same by products over the whole sequence.
+#[track_caller]
+pub fn parallel<'t>([q, k, v, p, g]: [Var<'t>; 5], s0: Var<'t>, scale: f64) -> (Var<'t>, Var<'t>) {
+    products([q, k, v, p, g], s0, scale, q.shape().at(1).max(1))
 }
 
 /// The same by products over chunks of so many steps.
 #[track_caller]
 pub fn chunked<'t>([q, k, v, p, g]: [Var<'t>; 5], s0: Var<'t>, scale: f64, chunk: usize) -> (Var<'t>, Var<'t>) {
+    // There is no kernel for devices yet, and step by step they have little to do.
+    if matches!(q.tape().cx(), Cx::Cuda(_)) {
+        return products([q, k, v, p, g], s0, scale, chunk);
+    }
+    let [o, s] = q.tape().apply_many(EraseWrite { chunk, scale }, [q, k, v, p, s0, g]);
+    (o, s)
+}
+
+#[track_caller]
+fn products<'t>([q, k, v, p, g]: [Var<'t>; 5], s0: Var<'t>, scale: f64, chunk: usize) -> (Var<'t>, Var<'t>) {
     by_chunks([scale * q, k, v, p, g], s0, chunk, |[q, k, v, p, g], s| {
         let d = decay([q, p], k, g);
         let [read, erase] = d.scores;

@@ -8,8 +8,8 @@ use crate::{
 use tapezoo::{
     autograd::{Gen, Var},
     models::{
-        Form, at, delta_net, gated_delta_net, gpt, linear_transformer, lru, lstm, mamba, mlstm, over_time, quasi_lstm,
-        slstm,
+        Form, at, delta_net, gated_delta_net, gpt, kda, linear_transformer, lru, lstm, mamba, mlstm, over_time,
+        quasi_lstm, slstm,
     },
     ops::{attention, quasi_lstm as fused_quasi_lstm, scan},
     tensor::Tensor,
@@ -25,6 +25,7 @@ pub fn all() -> Vec<(&'static str, Draw)> {
     vec![
         ("delta_rule", Box::new(delta)),
         ("gated_delta_rule", Box::new(gated_delta)),
+        ("erase_write", Box::new(erase_write)),
         ("linear_attention", Box::new(linear_attention)),
         ("normalised linear_attention", Box::new(normalised)),
         ("mlstm", Box::new(mlstm_memory)),
@@ -143,6 +144,26 @@ fn gated_delta(g: &mut Gen, z: Size) -> Core {
                 Form::Chunked(c) => gated_delta_net::chunked(x[0], x[1], x[2], x[3], g, s0, scale, c),
                 _ => gated_delta_net::parallel(all, s0, scale),
             };
+            vec![o, s]
+        }),
+        what,
+    }
+}
+
+/// As in KDA: a delta rule with a gate for each row of the memory.
+fn erase_write(g: &mut Gen, z: Size) -> Core {
+    let mut what = format!("{z:?}");
+    let inputs = delta_inputs(g, z, &mut what);
+    let special = [0.0, -1e-30, -5.0, -90.0, -1e3, -1e6, -1e9, -INF];
+    let log_gate = gates(g, "g", [z.b, z.t, z.h, z.k], |g| g.uniform(-5.0, 0.0), &special, &mut what);
+    let scale = (z.k as f64).powf(-0.5);
+    Core {
+        deep: false,
+        inputs: inputs.timed("g", Role::Weighs, log_gate).0,
+        outputs: outputs(&[("o", true), ("s", false)]),
+        forms: scans(z),
+        run: formula(move |x, form| {
+            let (o, s) = kda::sequence([x[0], x[1], x[2], x[3], x[5]], x[4], scale, form);
             vec![o, s]
         }),
         what,

@@ -4,12 +4,12 @@ use crate::{
     args,
     autograd::{Grad, In, Value},
     cuda::{Cuda, Launch, Module, Temp, Tiles},
-    ops::{delta::DeltaRule, heads::Dims},
+    ops::heads::Dims,
     sized,
     tensor::{DType, Tensor},
 };
 
-static MODULE: Module = Module::new("kernels/delta/chunk.cu", &[include_str!("chunk.cu")]);
+static MODULE: Module = Module::new("kernels/erase_write/chunk.cu", &[include_str!("chunk.cu")]);
 
 /// The longest chunk: a tile.
 const LONGEST: usize = 64;
@@ -28,8 +28,8 @@ struct Plan<'a> {
 }
 
 impl<'a> Plan<'a> {
-    fn new(op: &DeltaRule, cu: &'a Cuda, x: In, Dims { b, t, h, k, v }: Dims) -> Plan<'a> {
-        let chunk = op.chunk.min(t).clamp(1, LONGEST);
+    fn new(chunk: usize, cu: &'a Cuda, x: In, Dims { b, t, h, k, v }: Dims) -> Plan<'a> {
+        let chunk = chunk.min(t).clamp(1, LONGEST);
         let (chunks, tiles) = (t.div_ceil(chunk), Tiles::of(chunk));
         Plan { cu, dtype: x[0].dtype(), heads: b * h, k, v, chunks, tiles, dims: [t, h, k, v, v, chunk, chunks] }
     }
@@ -73,8 +73,8 @@ impl<'a> Plan<'a> {
     }
 
     /// Whether the saved states are those before the device's chunks.
-    fn saved(&self, op: &DeltaRule) -> bool {
-        op.chunk <= LONGEST || self.chunks <= 1
+    fn saved(&self, chunk: usize) -> bool {
+        chunk <= LONGEST || self.chunks <= 1
     }
 
     /// Room for the states before the device's chunks.
@@ -87,25 +87,33 @@ fn gate<'a>(x: &'a In) -> Option<&'a Tensor> {
     (x.len() > 5).then(|| &x[5])
 }
 
-pub fn forward(op: &DeltaRule, cu: &Cuda, dims: Dims, x: In, y: &mut [Value]) {
-    let p = Plan::new(op, cu, x, dims);
+pub fn forward((chunk, scale): (usize, f64), cu: &Cuda, dims: Dims, x: In, y: &mut [Value]) {
+    let p = Plan::new(chunk, cu, x, dims);
     if let [o, s, _, states] = y {
         let (w, mut u) = p.prepare(x, None, None);
         // Longer chunks than a tile are several; their states are computed again when they are needed.
-        let mut others = (!p.saved(op)).then(|| p.room());
+        let mut others = (!p.saved(chunk)).then(|| p.room());
         if others.is_some() {
             states.fill(0.0);
         }
         let states = others.as_deref_mut().unwrap_or(states);
         p.states(x, &w, &mut u, states, s);
-        let args = args![&x[0], &x[1], gate(&x), &*states, &u, o, op.scale, p.dims];
+        let args = args![&x[0], &x[1], gate(&x), &*states, &u, o, scale, p.dims];
         cu.launch(&MODULE, sized!("outputs", p.tiles), p.dtype, p.over(p.tiles.over(p.v), 1, 0), args);
     }
 }
 
-pub fn backward(op: &DeltaRule, cu: &Cuda, dims: Dims, x: In, y: &[Value], dy: &[Option<Tensor>], dx: &mut [Grad]) {
-    let p = Plan::new(op, cu, x, dims);
-    let others = (!p.saved(op)).then(|| {
+pub fn backward(
+    (chunk, scale): (usize, f64),
+    cu: &Cuda,
+    dims: Dims,
+    x: In,
+    y: &[Value],
+    dy: &[Option<Tensor>],
+    dx: &mut [Grad],
+) {
+    let p = Plan::new(chunk, cu, x, dims);
+    let others = (!p.saved(chunk)).then(|| {
         let (w, mut u) = p.prepare(x, None, None);
         let (mut states, mut last) = (p.room(), cu.temp(p.dtype, p.heads * p.k * p.v));
         p.states(x, &w, &mut u, &mut states, &mut last);
@@ -117,7 +125,7 @@ pub fn backward(op: &DeltaRule, cu: &Cuda, dims: Dims, x: In, y: &[Value], dy: &
         let (w, e) = p.prepare(x, Some(states), Some(&mut inverse));
         let mut de = p.padded(p.v);
         let columns = p.over(p.tiles.over(p.v), 1, 0);
-        let args = args![&x[0], &x[1], gate(&x), &dy[0], &mut de, op.scale, p.dims];
+        let args = args![&x[0], &x[1], gate(&x), &dy[0], &mut de, scale, p.dims];
         cu.launch(&MODULE, sized!("through_outputs", p.tiles), p.dtype, columns, args);
         let mut after = cu.temp(p.dtype.real(), p.heads * p.chunks * p.k * p.v);
         let ((over, mut room), (ds0, acc)) = (p.along(), ds0.target());
@@ -133,7 +141,7 @@ pub fn backward(op: &DeltaRule, cu: &Cuda, dims: Dims, x: In, y: &[Value], dy: &
             ds0,
             acc,
             room.as_mut(),
-            op.scale,
+            scale,
             p.dims
         ];
         cu.launch(&MODULE, sized!("states_backward", p.tiles), p.dtype, over, args);
@@ -161,7 +169,7 @@ pub fn backward(op: &DeltaRule, cu: &Cuda, dims: Dims, x: In, y: &[Value], dy: &
             b_acc,
             dg,
             g_acc,
-            op.scale,
+            scale,
             p.dims
         ];
         let over = p.over(1, 2, 3 * p.tiles.side() + 32);

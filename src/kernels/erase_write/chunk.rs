@@ -1,0 +1,214 @@
+//! The memory in chunks of C steps, one head at a time.
+//!
+//! With Q (scaled), K, P [C, K], V [C, V] the rows of a chunk and S the state before it, the rows of U [C, V] are the u_t.
+//! Each needs those before it: a triangular system. Without gates it is
+//!
+//! ```text
+//! A = stril(P Kᵀ)                     U = (I + A)⁻¹ (V − P S)
+//! R = tril(Q Kᵀ)                      O = Q S + R U               S ← S + Kᵀ U
+//! ```
+//!
+//! In the WY form of the paper U = W V − Y S, with W = (I + A)⁻¹ and Y = (I + A)⁻¹ P. That order lets all chunks be solved
+//! at once before S is known; where chunks follow one another it only costs another product.
+//!
+//! ```text
+//! dU = Rᵀ dO + K dS                   dV = (I + A)⁻ᵀ dU
+//! dR = tril(dO Uᵀ)                    dA = −stril(dV Uᵀ)
+//! dQ = dO Sᵀ + dR K                   dP = −dV Sᵀ + dA K
+//! dK = U dSᵀ + dRᵀ Q + dAᵀ P          dS ← dS + Qᵀ dO − Pᵀ dV
+//! ```
+//!
+//! Gates ([`Fade`]) fade what is read by the steps since it was written: between steps of the chunk in A and R; from the
+//! state before it (γ ⊙ Q and γ ⊙ P stand for Q and P in products with S and dS); to the state after it (r ⊙ K stands for K
+//! likewise); and the state across it (Γ ⊙ S).
+//!
+//! Of the delta rule, P = β K and β V stands for V: dβ = rowsum(dP ⊙ K + dV ⊙ V), and dK and dV get β dP and β dV.
+
+use crate::{
+    kernels::{
+        erase_write::{
+            Grads, Inputs, Outputs, Plan, Saved,
+            fade::{Fade, Rows},
+        },
+        heads::{gemm_unless, lower, zero},
+        math::Math,
+        matmul::{Mat, gemm},
+        rows::{add, add_row_dots, scale_rows, times_rows},
+        scan::put_all,
+        triangular::{solve_lower, solve_lower_transposed},
+        tril_matmul::lower_gemm,
+    },
+    tensor::{Cpu, Temp},
+};
+
+pub fn mat(rows: usize, cols: usize) -> Mat {
+    Mat::new(rows, cols, cols)
+}
+
+/// The rows of one chunk and the matrices both passes compute from them.
+struct Chunk<'a, T: Math> {
+    q: Temp<'a, T>,
+    p: Temp<'a, T>,
+    k: Temp<'a, T>,
+    /// Empty but for a delta rule.
+    beta: Temp<'a, T>,
+    /// γ ⊙ Q, γ ⊙ P and r ⊙ K, where there are gates.
+    faded: Option<[Temp<'a, T>; 3]>,
+    r: Temp<'a, T>,
+    a: Temp<'a, T>,
+    fade: Fade<'a, T>,
+}
+
+impl<'a, T: Math> Chunk<'a, T> {
+    fn new(cpu: &'a Cpu, p: &Plan<T>) -> Chunk<'a, T> {
+        let (c, k) = (p.chunk, p.dims.k);
+        let rows = || std::array::from_fn(|_| cpu.temp(c * k));
+        let ([q, p_, k_], [r, a]) = (rows(), std::array::from_fn(|_| cpu.temp(c * c)));
+        let fade = Fade::new(cpu, p.gates, c, k);
+        Chunk { q, p: p_, k: k_, beta: cpu.temp(if p.delta { c } else { 0 }), faded: fade.on().then(rows), r, a, fade }
+    }
+
+    /// Load steps `t0..t0 + n` of head `i`.
+    fn load(&mut self, p: &Plan<T>, x: &Inputs<T>, i: usize, t0: usize, n: usize) {
+        let d = p.dims;
+        d.keys().gather(x.q, i, t0, n, p.scale, &mut self.q, d.k);
+        d.keys().gather(x.k, i, t0, n, T::ONE, &mut self.k, d.k);
+        if p.delta {
+            d.scalars().gather(x.p, i, t0, n, T::ONE, &mut self.beta, 1);
+            scale_rows(d.k, &self.beta[..n], &self.k, &mut self.p);
+        } else {
+            d.keys().gather(x.p, i, t0, n, T::ONE, &mut self.p, d.k);
+        }
+        self.fade.load(p.rates(), x.g, i, t0, n);
+        let rows = Rows { n, q: &self.q, p: &self.p, k: &self.k };
+        self.fade.scores(rows, &mut self.r, &mut self.a);
+        if let Some([q, p, k]) = &mut self.faded {
+            self.fade.since_start(n, &self.q, q);
+            self.fade.since_start(n, &self.p, p);
+            self.fade.to_end(n, &self.k, k);
+        }
+    }
+
+    /// γ ⊙ Q, γ ⊙ P and r ⊙ K.
+    fn faded(&self) -> [&[T]; 3] {
+        match &self.faded {
+            Some([q, p, k]) => [q, p, k],
+            None => [&self.q, &self.p, &self.k],
+        }
+    }
+}
+
+pub fn forward<T: Math>(cpu: &Cpu, p: Plan<T>, x: &Inputs<T>, y: Outputs<T>) {
+    let (d, c) = (p.dims, p.chunk);
+    let (ms, ns) = (mat(d.k, d.v), d.k * d.v);
+    let mut w = Chunk::new(cpu, &p);
+    let (mut u, mut o, mut s) = (cpu.temp::<T>(c * d.v), cpu.temp::<T>(c * d.v), cpu.temp::<T>(ns));
+    for i in 0..d.b * d.h {
+        s.copy_from_slice(&x.s0[i * ns..(i + 1) * ns]);
+        for j in 0..p.chunks {
+            let (t0, at) = (j * c, (i * p.chunks + j) * ns);
+            let n = c.min(d.t - t0);
+            let (mk, mv) = (mat(n, d.k), mat(n, d.v));
+            y.states[at..at + ns].copy_from_slice(&s);
+            w.load(&p, x, i, t0, n);
+            d.values().gather(x.v, i, t0, n, T::ONE, &mut u, d.v);
+            if p.delta {
+                times_rows(d.v, &w.beta[..n], &mut u);
+            }
+            let next = if j + 1 < p.chunks { (i, t0 + n) } else { (i + 1, 0) };
+            d.keys().fetch([x.q, x.k], next, c);
+            p.erasing().fetch([x.p], next, c);
+            d.values().fetch([x.v, y.o, y.u], next, c);
+            let (first, [q, erase, k]) = (zero(&s), w.faded());
+            gemm_unless(first, -T::ONE, (erase, mk), (&s, ms), (&mut u, mv), true);
+            solve_lower(&w.a, &mut u, n, d.v);
+            gemm_unless(first, T::ONE, (q, mk), (&s, ms), (&mut o, mv), false);
+            lower_gemm(cpu, n, d.v, &w.r, &u, &mut o, true);
+            d.values().put(&o, d.v, i, t0, n, y.o);
+            d.values().put(&u, d.v, i, t0, n, y.u);
+            w.fade.state(n, &mut s);
+            gemm(T::ONE, (k, mk.t()), (&u, mv), (&mut s, ms), true);
+        }
+        y.s[i * ns..(i + 1) * ns].copy_from_slice(&s);
+    }
+}
+
+/// Adds the gradients of all inputs.
+pub fn backward<T: Math>(cpu: &Cpu, p: Plan<T>, x: &Inputs<T>, y: &Saved<T>, mut dx: Grads<T>) {
+    let (d, c, erasing, rates) = (p.dims, p.chunk, p.erasing(), p.rates());
+    let (ms, ns) = (mat(d.k, d.v), d.k * d.v);
+    let mut w = Chunk::new(cpu, &p);
+    let (mut u, mut d_o, mut dv) = (cpu.temp::<T>(c * d.v), cpu.zeros::<T>(c * d.v), cpu.temp::<T>(c * d.v));
+    let (mut dr, mut da, mut ds) = (cpu.temp::<T>(c * c), cpu.temp::<T>(c * c), cpu.temp::<T>(ns));
+    let [mut dq, mut dp, mut dk] = std::array::from_fn(|_| cpu.temp::<T>(c * d.k));
+    let only = |n: usize| cpu.temp::<T>(if p.delta { n } else { 0 });
+    let (mut v, mut dbeta, mut dg) = (only(c * d.v), only(c), cpu.temp::<T>(c * rates.k));
+    for i in 0..d.b * d.h {
+        match y.ds {
+            Some(last) => ds.copy_from_slice(&last[i * ns..(i + 1) * ns]),
+            None => ds.fill(T::ZERO),
+        }
+        for j in (0..p.chunks).rev() {
+            let (t0, s) = (j * c, &y.states[(i * p.chunks + j) * ns..][..ns]);
+            let n = c.min(d.t - t0);
+            let (mk, mv, ma) = (mat(n, d.k), mat(n, d.v), mat(n, n));
+            w.load(&p, x, i, t0, n);
+            d.values().gather(y.u, i, t0, n, T::ONE, &mut u, d.v);
+            let next = if j > 0 { (i, t0 - c) } else { (i + 1, (p.chunks - 1) * c) };
+            d.keys().fetch([x.q, x.k, dx.dq.0, dx.dk.0], next, c);
+            erasing.fetch([x.p, dx.dp.0], next, c);
+            d.values().fetch([x.v, y.u, y.d_o.unwrap_or_default(), dx.dv.0], next, c);
+            if let Some(all) = y.d_o {
+                d.values().gather(all, i, t0, n, T::ONE, &mut d_o, d.v);
+            }
+            let (first, last, unread) = (zero(s), zero(&ds), j == 0 && !dx.state);
+            let [_, _, k] = w.faded();
+            gemm_unless(last, T::ONE, (k, mk), (&ds, ms), (&mut dv, mv), false);
+            gemm(T::ONE, (&w.r, ma.t()), (&d_o, mv), (&mut dv, mv), true);
+            solve_lower_transposed(&w.a, &mut dv, n, d.v);
+            gemm(T::ONE, (&d_o, mv), (&u, mv.t()), (&mut dr, ma), false);
+            gemm(-T::ONE, (&dv, mv), (&u, mv.t()), (&mut da, ma), false);
+            lower(&mut dr, n, false);
+            lower(&mut da, n, true);
+            // Of γ ⊙ Q, γ ⊙ P and r ⊙ K, and of the state after the chunk for what the gates left in it; then of Q, P and K.
+            gemm_unless(first, T::ONE, (&d_o, mv), (s, ms.t()), (&mut dq, mk), false);
+            gemm_unless(first, -T::ONE, (&dv, mv), (s, ms.t()), (&mut dp, mk), false);
+            gemm_unless(last, T::ONE, (&u, mv), (&ds, ms.t()), (&mut dk, mk), false);
+            let ds_before = (first || last, s, &ds[..]);
+            let rows = Rows { n, q: &w.q, p: &w.p, k: &w.k };
+            w.fade.backward(
+                cpu,
+                rows,
+                [&w.r, &w.a],
+                [&mut dr, &mut da],
+                ds_before,
+                [&mut dq, &mut dp, &mut dk],
+                &mut dg,
+            );
+            let [q, erase, _] = w.faded();
+            w.fade.state(n, &mut ds);
+            gemm_unless(unread, T::ONE, (q, mk.t()), (&d_o, mv), (&mut ds, ms), true);
+            gemm_unless(unread, -T::ONE, (erase, mk.t()), (&dv, mv), (&mut ds, ms), true);
+            if p.delta {
+                d.values().gather(x.v, i, t0, n, T::ONE, &mut v, d.v);
+                dbeta.fill(T::ZERO);
+                add_row_dots(d.k, &dp[..n * d.k], &w.k, &mut dbeta[..n]);
+                add_row_dots(d.v, &dv[..n * d.v], &v, &mut dbeta[..n]);
+                times_rows(d.k, &w.beta[..n], &mut dp);
+                times_rows(d.v, &w.beta[..n], &mut dv);
+                add(&mut dk[..n * d.k], &dp);
+            }
+            let by = if p.delta { &dbeta } else { &dp };
+            erasing.merge(by, erasing.k, T::ONE, i, (t0, n), &mut dx.dp);
+            d.keys().merge(&dq, d.k, p.scale, i, (t0, n), &mut dx.dq);
+            d.keys().merge(&dk, d.k, T::ONE, i, (t0, n), &mut dx.dk);
+            d.values().merge(&dv, d.v, T::ONE, i, (t0, n), &mut dx.dv);
+            if rates.k > 0 {
+                rates.merge(&dg, rates.k, T::ONE, i, (t0, n), &mut dx.dg);
+            }
+        }
+        if dx.state {
+            put_all(&mut dx.ds0.0[i * ns..(i + 1) * ns], &ds, dx.ds0.1);
+        }
+    }
+}

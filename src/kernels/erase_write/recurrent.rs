@@ -1,0 +1,337 @@
+//! The memory step by step, sixteen heads side by side; columns of S one after another.
+//!
+//! A column j of S depends on element j of the values only. Backwards from the last step, with dS the gradient of
+//! the state after step t, S' = diag(α) S_{t-1} and α = exp(g_t):
+//!
+//! ```text
+//! u = v_t − S'ᵀ p_t                  dq_t = S_t do_t           (forwards in time)
+//! dS ← dS + q_t do_tᵀ                du = dSᵀ k_t              (backwards)
+//! dk_t = dS u     dv_t = du          dp_t = −S' du             dS' = dS − p_t duᵀ
+//! dg_t = α ⊙ rowsum(dS' ⊙ S_{t-1})   dS ← diag(α) dS'
+//! ```
+//!
+//! One gate for the whole memory gets the sum of dg_t over its rows. Of a delta rule, with δ_t = v_t − S'ᵀ k_t and u = β δ,
+//!
+//! ```text
+//! dβ_t = du·δ     dv_t = β du        dk_t = dS u − S' (β du)   dS' = dS − k_t (β du)ᵀ
+//! ```
+//!
+//! The states inside a chunk are computed again from the one saved at its start.
+
+use crate::{
+    kernels::{
+        erase_write::{Gates, Grads, Inputs, Outputs, Plan, Saved},
+        lanes::{Block, L, Lane, lanes, lanes_mut, mul, mul_add, mul_sub},
+        math::Math,
+    },
+    tensor::{Cpu, Real, Temp},
+};
+
+/// No gates, one, or one for each row of the memory: [`Gates`] as a constant.
+const NONE: usize = 0;
+const HEAD: usize = 1;
+const CHANNEL: usize = 2;
+
+/// Gates of a step.
+#[inline(always)]
+const fn width<const G: usize>(k: usize) -> usize {
+    match G {
+        NONE => 0,
+        HEAD => 1,
+        _ => k,
+    }
+}
+
+/// Row i faded by its gate, of those of its step.
+#[inline(always)]
+fn faded<T: Real, const G: usize>(alpha: &[Lane<T>], i: usize, s: Lane<T>) -> Lane<T> {
+    match G {
+        NONE => s,
+        HEAD => mul(alpha[0], s),
+        _ => mul(alpha[i], s),
+    }
+}
+
+/// What steps read, row after row.
+struct Steps<'a, T> {
+    q: &'a [Lane<T>],
+    k: &'a [Lane<T>],
+    /// p, or β of a delta rule.
+    p: &'a [Lane<T>],
+    v: &'a [Lane<T>],
+    /// exp(g)
+    alpha: &'a [Lane<T>],
+}
+
+/// One step: p is k for a delta rule.
+struct Step<'a, T> {
+    q: &'a [Lane<T>],
+    k: &'a [Lane<T>],
+    p: &'a [Lane<T>],
+    /// 1 but for a delta rule.
+    beta: Lane<T>,
+    alpha: &'a [Lane<T>],
+}
+
+impl<'a, T: Real> Steps<'a, T> {
+    /// Step t, of a delta rule if D.
+    #[inline(always)]
+    fn at<const D: bool, const G: usize>(&self, t: usize, kk: usize) -> Step<'a, T> {
+        let (row, w) = (t * kk..(t + 1) * kk, width::<G>(kk));
+        let [q, k] = [self.q, self.k].map(|x| &x[row.clone()]);
+        let (p, beta) = if D { (k, self.p[t]) } else { (&self.p[row], [T::ONE; L]) };
+        Step { q, k, p, beta, alpha: &self.alpha[t * w..(t + 1) * w] }
+    }
+}
+
+/// `n` steps: o, and S run along.
+#[versions::versions]
+fn steps<T: Real, const D: bool, const G: usize>(
+    x: &Steps<T>,
+    s: &mut [Lane<T>],
+    o: &mut [Lane<T>],
+    (n, kk, vv): (usize, usize, usize),
+) {
+    for t in 0..n {
+        let Step { q, k, p, beta, alpha: a } = x.at::<D, G>(t, kk);
+        for j in 0..vv {
+            let s = &mut s[j * kk..(j + 1) * kk];
+            let mut u = x.v[t * vv + j];
+            for i in 0..kk {
+                s[i] = faded::<T, G>(a, i, s[i]);
+                u = mul_sub(u, s[i], p[i]);
+            }
+            let u = if D { mul(beta, u) } else { u };
+            let mut sum = [T::ZERO; L];
+            for i in 0..kk {
+                s[i] = mul_add(s[i], k[i], u);
+                sum = mul_add(sum, q[i], s[i]);
+            }
+            o[t * vv + j] = sum;
+        }
+    }
+}
+
+/// What one chunk reads and writes in the backward pass.
+struct Chunk<'a, T> {
+    x: Steps<'a, T>,
+    d_o: &'a [Lane<T>],
+    /// S_0 .. S_n, of which the first is given.
+    states: &'a mut [Lane<T>],
+    u: &'a mut [Lane<T>],
+    /// δ of a delta rule.
+    delta: &'a mut [Lane<T>],
+    dq: &'a mut [Lane<T>],
+    dk: &'a mut [Lane<T>],
+    dv: &'a mut [Lane<T>],
+    /// Of p or β.
+    dp: &'a mut [Lane<T>],
+    dg: &'a mut [Lane<T>],
+}
+
+/// Forwards in time: the states, u and dq of every step.
+#[versions::versions]
+fn states<T: Real, const D: bool, const G: usize>(c: &mut Chunk<T>, (n, kk, vv): (usize, usize, usize)) {
+    for t in 0..n {
+        let Step { k, p, beta, alpha: a, .. } = c.x.at::<D, G>(t, kk);
+        let (u, g) = (&mut c.u[t * vv..(t + 1) * vv], &c.d_o[t * vv..(t + 1) * vv]);
+        let (before, after) = c.states[t * kk * vv..].split_at_mut(kk * vv);
+        for j in 0..vv {
+            let mut sum = c.x.v[t * vv + j];
+            for i in 0..kk {
+                sum = mul_sub(sum, faded::<T, G>(a, i, before[j * kk + i]), p[i]);
+            }
+            u[j] = sum;
+            if D {
+                (c.delta[t * vv + j], u[j]) = (sum, mul(beta, sum));
+            }
+        }
+        for i in 0..kk {
+            let mut sum = [T::ZERO; L];
+            for j in 0..vv {
+                let s = mul_add(faded::<T, G>(a, i, before[j * kk + i]), k[i], u[j]);
+                after[j * kk + i] = s;
+                sum = mul_add(sum, s, g[j]);
+            }
+            c.dq[t * kk + i] = sum;
+        }
+    }
+}
+
+/// Backwards in time: all other gradients of every step, and dS run along.
+#[versions::versions]
+fn gradients<T: Real, const D: bool, const G: usize>(
+    c: &mut Chunk<T>,
+    ds: &mut [Lane<T>],
+    (n, kk, vv): (usize, usize, usize),
+) {
+    let w = width::<G>(kk);
+    for t in (0..n).rev() {
+        let Step { q, k, p, beta, alpha: a } = c.x.at::<D, G>(t, kk);
+        let (u, dv) = (&c.u[t * vv..(t + 1) * vv], &mut c.dv[t * vv..(t + 1) * vv]);
+        let s = &c.states[t * kk * vv..(t + 1) * kk * vv];
+        let mut db = [T::ZERO; L];
+        for j in 0..vv {
+            let (g, mut sum) = (c.d_o[t * vv + j], [T::ZERO; L]);
+            for i in 0..kk {
+                let ds = &mut ds[j * kk + i];
+                *ds = mul_add(*ds, q[i], g);
+                sum = mul_add(sum, *ds, k[i]);
+            }
+            if D {
+                db = mul_add(db, sum, c.delta[t * vv + j]);
+                sum = mul(beta, sum);
+            }
+            dv[j] = sum;
+        }
+        if D {
+            c.dp[t] = db;
+        }
+        let mut da = [T::ZERO; L];
+        for i in 0..kk {
+            let (mut dk, mut dp) = ([T::ZERO; L], [T::ZERO; L]);
+            if G == CHANNEL {
+                da = [T::ZERO; L];
+            }
+            for j in 0..vv {
+                let (ds, s) = (&mut ds[j * kk + i], s[j * kk + i]);
+                dk = mul_add(dk, *ds, u[j]);
+                let d = if D { &mut dk } else { &mut dp };
+                *d = mul_sub(*d, faded::<T, G>(a, i, s), dv[j]);
+                *ds = mul_sub(*ds, p[i], dv[j]);
+                if G != NONE {
+                    da = mul_add(da, *ds, s);
+                    *ds = faded::<T, G>(a, i, *ds);
+                }
+            }
+            c.dk[t * kk + i] = dk;
+            if !D {
+                c.dp[t * kk + i] = dp;
+            }
+            if G == CHANNEL {
+                c.dg[t * w + i] = mul(a[i], da);
+            }
+        }
+        if G == HEAD {
+            c.dg[t] = mul(a[0], da);
+        }
+    }
+}
+
+/// The rows of one chunk.
+struct Rows<'a, T: Math> {
+    q: Temp<'a, T>,
+    k: Temp<'a, T>,
+    p: Temp<'a, T>,
+    v: Temp<'a, T>,
+    alpha: Temp<'a, T>,
+}
+
+impl<'a, T: Math> Rows<'a, T> {
+    fn new(cpu: &'a Cpu, p: &Plan<T>) -> Rows<'a, T> {
+        let (c, d) = (p.chunk * L, p.dims);
+        let [q, k] = std::array::from_fn(|_| cpu.temp(c * d.k));
+        Rows { q, k, p: cpu.temp(c * p.erasing().k), v: cpu.temp(c * d.v), alpha: cpu.temp(c * p.rates().k) }
+    }
+
+    fn load(&mut self, p: &Plan<T>, b: Block, x: &Inputs<T>, t0: usize, n: usize) {
+        let (d, erasing, rates) = (p.dims, p.erasing(), p.rates());
+        b.gather(d.keys(), x.q, t0, n, p.scale, lanes_mut(&mut self.q), d.k);
+        b.gather(d.keys(), x.k, t0, n, T::ONE, lanes_mut(&mut self.k), d.k);
+        b.gather(erasing, x.p, t0, n, T::ONE, lanes_mut(&mut self.p), erasing.k);
+        b.gather(d.values(), x.v, t0, n, T::ONE, lanes_mut(&mut self.v), d.v);
+        if rates.k > 0 {
+            b.gather(rates, x.g, t0, n, T::ONE, lanes_mut(&mut self.alpha), rates.k);
+            exp(&mut self.alpha[..n * rates.k * L]);
+        }
+    }
+
+    fn steps(&self) -> Steps<'_, T> {
+        let [q, k, p, v, alpha] = [&self.q, &self.k, &self.p, &self.v, &self.alpha].map(|x| lanes(x));
+        Steps { q, k, p, v, alpha }
+    }
+}
+
+#[versions::versions]
+fn exp<T: Math>(x: &mut [T]) {
+    x.iter_mut().for_each(|x| *x = x.exp());
+}
+
+pub fn forward<T: Math>(cpu: &Cpu, p: Plan<T>, x: &Inputs<T>, y: Outputs<T>) {
+    let (d, c, ns) = (p.dims, p.chunk, p.dims.k * p.dims.v);
+    let run = match (p.delta, p.gates) {
+        (true, Gates::None) => steps::<T, true, NONE>,
+        (true, _) => steps::<T, true, HEAD>, // a delta rule has no gates of rows
+        (false, Gates::None) => steps::<T, false, NONE>,
+        (false, Gates::Head) => steps::<T, false, HEAD>,
+        (false, Gates::Channel) => steps::<T, false, CHANNEL>,
+    };
+    let mut r = Rows::new(cpu, &p);
+    let (mut s, mut o) = (cpu.temp::<T>(ns * L), cpu.temp::<T>(c * d.v * L));
+    let (s, o) = (lanes_mut(&mut s), lanes_mut(&mut o));
+    for b in Block::all(d.b * d.h) {
+        b.load_state(x.s0, ns, d.k, d.v, s);
+        for j in 0..p.chunks {
+            let n = c.min(d.t - j * c);
+            b.store_state(s, d.k, d.v, p.chunks * ns, &mut (&mut y.states[j * ns..], false));
+            r.load(&p, b, x, j * c, n);
+            run(&r.steps(), s, o, (n, d.k, d.v));
+            b.scatter(d.values(), o, d.v, (j * c, n), T::ONE, &mut (y.o, false));
+        }
+        b.store_state(s, d.k, d.v, ns, &mut (y.s, false));
+    }
+}
+
+/// [`states`] and [`gradients`] with some gates.
+type Forth<T> = fn(&mut Chunk<T>, (usize, usize, usize));
+type Back<T> = fn(&mut Chunk<T>, &mut [Lane<T>], (usize, usize, usize));
+
+/// Adds the gradients of all inputs.
+pub fn backward<T: Math>(cpu: &Cpu, p: Plan<T>, x: &Inputs<T>, y: &Saved<T>, mut g: Grads<T>) {
+    let (d, c, ns) = (p.dims, p.chunk, p.dims.k * p.dims.v);
+    let (erasing, rates) = (p.erasing(), p.rates());
+    let (forth, back): (Forth<T>, Back<T>) = match (p.delta, p.gates) {
+        (true, Gates::None) => (self::states::<T, true, NONE>, gradients::<T, true, NONE>),
+        (true, _) => (self::states::<T, true, HEAD>, gradients::<T, true, HEAD>),
+        (false, Gates::None) => (self::states::<T, false, NONE>, gradients::<T, false, NONE>),
+        (false, Gates::Head) => (self::states::<T, false, HEAD>, gradients::<T, false, HEAD>),
+        (false, Gates::Channel) => (self::states::<T, false, CHANNEL>, gradients::<T, false, CHANNEL>),
+    };
+    let lane = |n: usize| cpu.temp::<T>(n * L);
+    let mut r = Rows::new(cpu, &p);
+    let (mut history, mut ds, mut d_o, mut u) = (lane((c + 1) * ns), lane(ns), lane(c * d.v), lane(c * d.v));
+    let (mut dq, mut dk, mut dv) = (lane(c * d.k), lane(c * d.k), lane(c * d.v));
+    let (mut dp, mut dg, mut delta) = (lane(c * erasing.k), lane(c * rates.k), lane(if p.delta { c * d.v } else { 0 }));
+    d_o.fill(T::ZERO);
+    let ds = lanes_mut(&mut ds);
+    for b in Block::all(d.b * d.h) {
+        match y.ds {
+            Some(last) => b.load_state(last, ns, d.k, d.v, ds),
+            None => ds.fill([T::ZERO; L]),
+        }
+        for j in (0..p.chunks).rev() {
+            let (t0, n) = (j * c, c.min(d.t - j * c));
+            r.load(&p, b, x, t0, n);
+            b.load_state(&y.states[j * ns..], p.chunks * ns, d.k, d.v, lanes_mut(&mut history));
+            if let Some(all) = y.d_o {
+                b.gather(d.values(), all, t0, n, T::ONE, lanes_mut(&mut d_o), d.v);
+            }
+            let [states, u, dq, dk] = [&mut history, &mut u, &mut dq, &mut dk].map(|x| lanes_mut(x));
+            let [dv, dp, dg, delta] = [&mut dv, &mut dp, &mut dg, &mut delta].map(|x| lanes_mut(x));
+            let mut c = Chunk { x: r.steps(), d_o: lanes(&d_o), states, u, delta, dq, dk, dv, dp, dg };
+            forth(&mut c, (n, d.k, d.v));
+            back(&mut c, ds, (n, d.k, d.v));
+            let at = (t0, n);
+            b.scatter(d.keys(), c.dq, d.k, at, p.scale, &mut g.dq);
+            b.scatter(d.keys(), c.dk, d.k, at, T::ONE, &mut g.dk);
+            b.scatter(d.values(), c.dv, d.v, at, T::ONE, &mut g.dv);
+            b.scatter(erasing, c.dp, erasing.k, at, T::ONE, &mut g.dp);
+            if rates.k > 0 {
+                b.scatter(rates, c.dg, rates.k, at, T::ONE, &mut g.dg);
+            }
+        }
+        if g.state {
+            b.store_state(ds, d.k, d.v, ns, &mut g.ds0);
+        }
+    }
+}
