@@ -30,6 +30,8 @@ mod cuda;
 mod decay;
 mod recurrent;
 
+pub(super) use chunk::{Chunk, Place, Work};
+
 use crate::{
     autograd::{Grad, In, Kernel, Outs, Value},
     kernels::{
@@ -43,15 +45,15 @@ use crate::{
 
 /// What both schedules need to know.
 #[derive(Clone, Copy)]
-struct Plan<T> {
-    dims: Dims,
+pub struct Plan<T> {
+    pub(super) dims: Dims,
     /// Steps to a chunk, at least one; the last chunk may be shorter.
-    chunk: usize,
-    scale: T,
+    pub(super) chunk: usize,
+    pub(super) scale: T,
     /// What is added to a denominator, if there is one.
-    eps: Option<T>,
+    pub(super) eps: Option<T>,
     /// Gates of a step: none, one, or K.
-    gates: usize,
+    pub(super) gates: usize,
 }
 
 impl<T: Real> Plan<T> {

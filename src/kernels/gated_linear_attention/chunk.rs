@@ -51,35 +51,35 @@ fn add_to_rows<T: Real>(k: usize, by: &[T], x: &mut [T]) {
 
 /// Where a chunk is: a head, its first step, and how many there are.
 #[derive(Clone, Copy)]
-struct Place {
-    i: usize,
-    t0: usize,
-    n: usize,
+pub struct Place {
+    pub i: usize,
+    pub t0: usize,
+    pub n: usize,
 }
 
-/// The rows of one chunk.
-struct Chunk<'a, T: Math> {
+/// The rows of one chunk, and what both passes compute from them.
+pub struct Chunk<'a, T: Math> {
     k: usize,
     v: usize,
-    queries: Temp<'a, T>,
-    keys: Temp<'a, T>,
-    values: Temp<'a, T>,
+    pub queries: Temp<'a, T>,
+    pub keys: Temp<'a, T>,
+    pub values: Temp<'a, T>,
+    pub decay: Decay<'a, T>,
     /// start ⊙ Q and end ⊙ K; empty without gates.
     reading: Temp<'a, T>,
     written: Temp<'a, T>,
     scores: Temp<'a, T>,
     ones: Temp<'a, T>,
-    decay: Decay<'a, T>,
 }
 
 impl<'a, T: Math> Chunk<'a, T> {
-    fn new(cpu: &'a Cpu, p: &Plan<T>) -> Chunk<'a, T> {
+    pub fn new(cpu: &'a Cpu, p: &Plan<T>) -> Chunk<'a, T> {
         let (c, k, v, mut ones) = (p.chunk, p.dims.k, p.dims.v, cpu.temp(p.chunk));
         ones.fill(T::ONE);
         let faded = || cpu.temp(if p.gates > 0 { c * k } else { 0 });
         let (queries, keys, values, scores) = (cpu.temp(c * k), cpu.temp(c * k), cpu.temp(c * v), cpu.temp(c * c));
         let decay = Decay::new(cpu, p);
-        Chunk { k, v, queries, keys, values, reading: faded(), written: faded(), scores, ones, decay }
+        Chunk { k, v, queries, keys, values, decay, reading: faded(), written: faded(), scores, ones }
     }
 
     /// Load what a chunk writes.
@@ -88,19 +88,33 @@ impl<'a, T: Math> Chunk<'a, T> {
         d.keys().gather(x.k, i, t0, n, T::ONE, &mut self.keys, d.k);
         d.values().gather(x.v, i, t0, n, T::ONE, &mut self.values, d.v);
         self.decay.load(p, x.g, i, t0, n);
+        self.fade_writes(n);
+    }
+
+    fn fade_writes(&mut self, n: usize) {
         if self.decay.on() {
             self.decay.until_end(n, &self.keys, &mut self.written);
         }
     }
 
-    /// Load all of it, and compute the scores.
+    /// Load all of it.
     fn load(&mut self, p: &Plan<T>, x: &Inputs<T>, at @ Place { i, t0, n }: Place) {
         self.load_writes(p, x, at);
         p.dims.keys().gather(x.q, i, t0, n, p.scale, &mut self.queries, p.dims.k);
+        self.fade_reads(n);
+    }
+
+    fn fade_reads(&mut self, n: usize) {
         if self.decay.on() {
             self.decay.since_start(n, &self.queries, &mut self.reading);
         }
         self.decay.scores(Rows { n, q: &self.queries, k: &self.keys }, &mut self.scores);
+    }
+
+    /// Compute what is read and written from n queries, keys, values and gates.
+    pub fn fade(&mut self, n: usize) {
+        self.fade_writes(n);
+        self.fade_reads(n);
     }
 
     fn reading(&self) -> &[T] {
@@ -112,14 +126,20 @@ impl<'a, T: Math> Chunk<'a, T> {
     }
 
     /// O of n steps after the state s.
-    fn read(&self, cpu: &Cpu, n: usize, s: &[T], o: &mut [T]) {
+    pub fn read(&self, cpu: &Cpu, n: usize, s: &[T], o: &mut [T]) {
         let (mk, mv) = (mat(n, self.k), mat(n, self.v));
         gemm_unless(zero(s), T::ONE, (self.reading(), mk), (s, mat(self.k, self.v)), (&mut *o, mv), false);
         lower_gemm(cpu, n, self.v, &self.scores, &self.values, o, true);
     }
 
+    /// Adds what the column of ones would be in O after the state z.
+    pub fn add_weights(&self, n: usize, z: &[T], den: &mut [T]) {
+        add_dots(self.k, &self.reading()[..n * self.k], z, den);
+        add_dots(n, &self.scores[..n * n], &self.ones[..n], den);
+    }
+
     /// From the state before n steps to the one after them; z is empty without a normaliser.
-    fn write(&self, n: usize, s: &mut [T], z: &mut [T]) {
+    pub fn write(&self, n: usize, s: &mut [T], z: &mut [T]) {
         self.decay.fade(n, s, z);
         let (mk, mv) = (mat(n, self.k), mat(n, self.v));
         gemm(T::ONE, (self.written(), mk.t()), (&self.values, mv), (s, mat(self.k, self.v)), true);
@@ -145,8 +165,7 @@ pub fn forward<T: Math>(cpu: &Cpu, p: Plan<T>, x: &Inputs<T>, mut y: Results<T>)
             if let (Some(eps), Some(den)) = (p.eps, y.den.as_deref_mut()) {
                 let by = &mut by[..n];
                 by.fill(eps);
-                add_dots(d.k, &u.reading()[..n * d.k], &z, by);
-                add_dots(n, &u.scores[..n * n], &u.ones[..n], by);
+                u.add_weights(n, &z, by);
                 divide_rows(d.v, by, &mut o);
                 d.scalars().put(by, 1, i, t0, n, den);
             }
@@ -158,47 +177,54 @@ pub fn forward<T: Math>(cpu: &Cpu, p: Plan<T>, x: &Inputs<T>, mut y: Results<T>)
 }
 
 /// Scratch memory of the backward pass: cotangents and gradients of one chunk, and the cotangent of the state after it.
-struct Work<'a, T: Math> {
-    dy: Temp<'a, T>,
-    delta: Temp<'a, T>,
+pub struct Work<'a, T: Math> {
+    pub dy: Temp<'a, T>,
+    /// The cotangents of the column of ones; empty without a normaliser, as dz.
+    pub delta: Temp<'a, T>,
     da: Temp<'a, T>,
-    dq: Temp<'a, T>,
-    dk: Temp<'a, T>,
-    dv: Temp<'a, T>,
-    dg: Temp<'a, T>,
-    ds: Temp<'a, T>,
-    dz: Temp<'a, T>,
-    /// o and den
-    o: Temp<'a, T>,
-    by: Temp<'a, T>,
+    pub dq: Temp<'a, T>,
+    pub dk: Temp<'a, T>,
+    pub dv: Temp<'a, T>,
+    pub dg: Temp<'a, T>,
+    pub ds: Temp<'a, T>,
+    pub dz: Temp<'a, T>,
 }
 
 impl<'a, T: Math> Work<'a, T> {
-    fn new(cpu: &'a Cpu, p: &Plan<T>) -> Work<'a, T> {
+    pub fn new(cpu: &'a Cpu, p: &Plan<T>) -> Work<'a, T> {
         let (c, k, v, norm) = (p.chunk, p.dims.k, p.dims.v, usize::from(p.eps.is_some()));
         let (key, value) = (|| cpu.temp(c * k), || cpu.temp(c * v));
         let (ds, dz, delta, da) = (cpu.temp(k * v), cpu.temp(norm * k), cpu.temp(norm * c), cpu.temp(c * c));
-        let (dg, o, by) = (cpu.temp(c * p.gates), cpu.temp(norm * c * v), cpu.temp(norm * c));
-        Work { dy: value(), delta, da, dq: key(), dk: key(), dv: value(), dg, ds, dz, o, by }
+        Work { dy: value(), delta, da, dq: key(), dk: key(), dv: value(), dg: cpu.temp(c * p.gates), ds, dz }
     }
 
-    /// dO and δ of a chunk.
-    fn cotangents(&mut self, p: &Plan<T>, y: &Outputs<T>, Place { i, t0, n }: Place) {
+    /// Start from the cotangents of the last state; zeros where there is none.
+    pub fn start(&mut self, ds: Option<&[T]>, dz: Option<&[T]>) {
+        let fill = |to: &mut [T], from: Option<&[T]>| match from {
+            Some(from) => to.copy_from_slice(from),
+            None => to.fill(T::ZERO),
+        };
+        fill(&mut self.ds, ds);
+        fill(&mut self.dz, dz);
+    }
+
+    /// dO and δ of a chunk; `o` and `by` are scratch memory for o and den, if it divides.
+    fn cotangents(&mut self, p: &Plan<T>, y: &Outputs<T>, Place { i, t0, n }: Place, o: &mut [T], by: &mut [T]) {
         let (heads, v, delta) = (p.dims.values(), p.dims.v, &mut self.delta);
         delta.fill(T::ZERO);
         let Some(d_o) = y.d_o else { return self.dy.fill(T::ZERO) };
         heads.gather(d_o, i, t0, n, T::ONE, &mut self.dy, v);
         let Some(den) = y.den else { return };
-        heads.gather(y.o, i, t0, n, T::ONE, &mut self.o, v);
-        p.dims.scalars().gather(den, i, t0, n, T::ONE, &mut self.by, 1);
-        divide_rows(v, &self.by[..n], &mut self.dy);
-        add_row_dots(v, &self.o[..n * v], &self.dy[..n * v], delta);
+        heads.gather(y.o, i, t0, n, T::ONE, o, v);
+        p.dims.scalars().gather(den, i, t0, n, T::ONE, by, 1);
+        divide_rows(v, &by[..n], &mut self.dy);
+        add_row_dots(v, &o[..n * v], &self.dy[..n * v], delta);
         delta.iter_mut().for_each(|d| *d = -*d);
     }
 
     /// The gradients of n steps after the state (s, z); z is empty without a normaliser. Then ds and dz, of the state after
     /// them, become those of the one before, if they are not `unread`.
-    fn through(&mut self, cpu: &Cpu, u: &mut Chunk<T>, n: usize, (s, z): (&[T], &[T]), unread: bool) {
+    pub fn through(&mut self, cpu: &Cpu, u: &mut Chunk<T>, n: usize, (s, z): (&[T], &[T]), unread: bool) {
         let (mk, mv, ma, ms) = (mat(n, u.k), mat(n, u.v), mat(n, n), mat(u.k, u.v));
         let (k, normal, first, last) = (u.k, !z.is_empty(), zero(s) && zero(z), zero(&self.ds) && zero(&self.dz));
         gemm(T::ONE, (&self.dy, mv), (&u.values, mv.t()), (&mut self.da, ma), false);
@@ -244,10 +270,7 @@ pub fn backward<T: Math>(cpu: &Cpu, p: Plan<T>, x: &Inputs<T>, y: &Outputs<T>, m
     let nz = if p.eps.is_some() { d.k } else { 0 };
     let (mut u, mut w) = (Chunk::new(cpu, &p), Work::new(cpu, &p));
     let (mut states, mut zs) = (cpu.temp::<T>(chunks.max(1) * ns), cpu.zeros::<T>(chunks.max(1) * nz));
-    let fill = |to: &mut [T], from: Option<&[T]>| match from {
-        Some(from) => to.copy_from_slice(from),
-        None => to.fill(T::ZERO),
-    };
+    let [mut o, mut by] = [c * d.v, c].map(|n| cpu.temp::<T>(if p.eps.is_some() { n } else { 0 }));
     for i in 0..d.b * d.h {
         let (all, row) = (i * ns..(i + 1) * ns, i * d.k..(i + 1) * d.k);
         states[..ns].copy_from_slice(&x.s0[all.clone()]);
@@ -258,13 +281,12 @@ pub fn backward<T: Math>(cpu: &Cpu, p: Plan<T>, x: &Inputs<T>, y: &Outputs<T>, m
             zs.copy_within(j * nz..(j + 1) * nz, (j + 1) * nz);
             u.write(c, &mut states[(j + 1) * ns..(j + 2) * ns], &mut zs[(j + 1) * nz..(j + 2) * nz]);
         }
-        fill(&mut w.ds, y.ds.map(|ds| &ds[all.clone()]));
-        fill(&mut w.dz, y.dz.map(|dz| &dz[row.clone()]));
+        w.start(y.ds.map(|ds| &ds[all.clone()]), y.dz.map(|dz| &dz[row.clone()]));
         for j in (0..chunks).rev() {
             let (s, z) = (&states[j * ns..(j + 1) * ns], &zs[j * nz..(j + 1) * nz]);
             let at @ Place { t0, n, .. } = Place { i, t0: j * c, n: c.min(d.t - j * c) };
             u.load(&p, x, at);
-            w.cotangents(&p, y, at);
+            w.cotangents(&p, y, at, &mut o, &mut by);
             let next = if j > 0 { (i, t0 - c) } else { (i + 1, (chunks - 1) * c) };
             d.keys().fetch([x.q, x.k, g.dq.0, g.dk.0], next, c);
             d.values().fetch([x.v, y.o, y.d_o.unwrap_or_default(), g.dv.0], next, c);

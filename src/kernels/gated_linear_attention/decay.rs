@@ -142,10 +142,20 @@ impl<'a, T: Math> Decay<'a, T> {
             return;
         }
         p.gates().gather(g, i, t0, n, T::ONE, &mut self.alpha, self.gates);
-        let size = n * self.gates;
-        exp(&mut self.alpha[..size]);
-        products(self.gates, &self.alpha[..size], &mut self.start);
-        products_after(self.gates, &self.alpha[..size], &mut self.end);
+        exp(&mut self.alpha[..n * self.gates]);
+        self.multiply(n);
+    }
+
+    /// The gates α themselves of as many steps.
+    pub fn set(&mut self, alpha: &[T]) {
+        self.alpha[..alpha.len()].copy_from_slice(alpha);
+        self.multiply(alpha.len() / self.gates.max(1));
+    }
+
+    fn multiply(&mut self, n: usize) {
+        let alpha = &self.alpha[..n * self.gates];
+        products(self.gates, alpha, &mut self.start);
+        products_after(self.gates, alpha, &mut self.end);
     }
 
     /// D, for [`scores`](Self::scores) and what is behind them.

@@ -123,7 +123,8 @@ fn keys_and_values<T: Real, const G: u8>(
     (v, dy): (&[Lane<T>], &[Lane<T>]),
     (alpha, states): (&[Lane<T>], &[Lane<T>]),
     ds: &mut [Lane<T>],
-    (dk, dv, dg): (&mut [Lane<T>], &mut [Lane<T>], &mut [Lane<T>]),
+    (dk, dv): (&mut [Lane<T>], &mut [Lane<T>]),
+    dg: &mut [Lane<T>],
     (n, kk, w): (usize, usize, usize),
 ) {
     for t in (0..n).rev() {
@@ -315,9 +316,9 @@ fn through<T: Math, const G: u8>(cpu: &Cpu, p: Plan<T>, x: &Inputs<T>, y: &Outpu
             let sizes = (n, d.k, w);
             queries::<T, G>((lanes(&k), lanes(&v)), (lanes(&dy), lanes(&alpha)), states, lanes_mut(&mut dk), sizes);
             b.scatter(d.keys(), lanes(&dk), d.k, (t0, n), p.scale, &mut g.dq);
-            let to = (lanes_mut(&mut dk), lanes_mut(&mut dv), lanes_mut(&mut dg));
             let (rows, values) = ((lanes(&q), lanes(&k)), (lanes(&v), lanes(&dy)));
-            keys_and_values::<T, G>(rows, values, (lanes(&alpha), states), ds, to, sizes);
+            let (to, to_gates) = ((lanes_mut(&mut dk), lanes_mut(&mut dv)), lanes_mut(&mut dg));
+            keys_and_values::<T, G>(rows, values, (lanes(&alpha), states), ds, to, to_gates, sizes);
             b.scatter(d.keys(), lanes(&dk), d.k, (t0, n), T::ONE, &mut g.dk);
             b.scatter(d.values(), lanes(&dv), w, (t0, n), T::ONE, &mut g.dv);
             if p.gates > 0 {
