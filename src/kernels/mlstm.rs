@@ -6,12 +6,13 @@ mod device;
 use crate::{
     autograd::{Grad, In, Kernel, Outs, Value, zeroed},
     kernels::{
+        gated_linear_attention,
         heads::{Merged, seed},
         math::Math,
+        scan::by_device,
     },
     ops::{heads::Dims, mlstm::Mlstm},
-    tensor::{Cpu, Cx, Real, Temp, Tensor},
-    with_real,
+    tensor::{Cpu, Real, Temp, Tensor},
 };
 
 #[derive(Clone, Copy)]
@@ -75,6 +76,12 @@ struct Grads<'a, T> {
 }
 
 impl<T: Math> Plan<T> {
+    /// That of the products.
+    fn products(&self) -> gated_linear_attention::Plan<T> {
+        let Plan { dims, chunk, .. } = *self;
+        gated_linear_attention::Plan { dims, chunk, scale: T::ONE, eps: Some(self.eps), gates: 1 }
+    }
+
     /// 1 / N from n·q and m, and the derivative of N by |n·q|: 1, or 0, or ½ where both are equal. In two factors a and b, e^(m/2) and what is left of it, since
     /// e^(−m) is more than a number holds where m is far below 0: there both terms are multiplied by eᵐ.
     #[inline(always)]
@@ -195,19 +202,19 @@ fn inputs<'a, T: Real>(x: &'a In) -> Inputs<'a, T> {
     Inputs { q, k, v, i, f, c0, n0, m0, w0 }
 }
 
-fn forward<T: Math>(cpu: &Cpu, p: Plan<T>, x: In, y: &mut [Value]) {
-    if let [h, c, n, m, den, states] = y {
+impl Mlstm {
+    fn forward_cpu<T: Math>(&self, cpu: &Cpu, x: In, y: &mut [Value]) {
+        let (Ok(dims), [h, c, n, m, den, states]) = (Dims::of(x), y) else { return };
         let (h, c, n) = (h.host_mut(), c.host_mut(), n.host_mut());
         let y = Outputs { h, c, n, m: m.host_mut(), den: den.host_mut(), states: states.host_mut() };
-        chunk::forward(cpu, p, &inputs(&x), y);
+        chunk::forward(cpu, self.plan::<T>(dims), &inputs(&x), y);
     }
-}
 
-fn backward<T: Math>(cpu: &Cpu, p: Plan<T>, x: In, y: &[Value], dy: &[Option<Tensor>], dx: &mut [Grad]) {
-    let [dh, dc, dn, dm] = std::array::from_fn(|i| seed(&dy[i]));
-    let [h, c, n, _, den, states] = std::array::from_fn(|i| y[i].host());
-    let y = Saved { h, c, n, den, states, dh, dc, dn, dm };
-    if let [dq, dk, dv, di, df, dc0, dn0, dm0, dw0] = dx {
+    fn backward_cpu<T: Math>(&self, cpu: &Cpu, x: In, y: &[Value], dy: &[Option<Tensor>], dx: &mut [Grad]) {
+        let [dh, dc, dn, dm] = std::array::from_fn(|i| seed(&dy[i]));
+        let [h, c, n, _, den, states] = std::array::from_fn(|i| y[i].host());
+        let y = Saved { h, c, n, den, states, dh, dc, dn, dm };
+        let (Ok(dims), [dq, dk, dv, di, df, dc0, dn0, dm0, dw0]) = (Dims::of(x), dx) else { return };
         let state = [&*dc0, &*dn0, &*dm0, &*dw0].into_iter().any(Grad::wanted);
         let d = Grads {
             dq: dq.slot_or_scratch(cpu, &x[0]),
@@ -221,7 +228,7 @@ fn backward<T: Math>(cpu: &Cpu, p: Plan<T>, x: In, y: &[Value], dy: &[Option<Ten
             dm0: if state { zeroed(dm0.slot_or_scratch(cpu, &x[7])) } else { &mut [] },
             dw0: if state { zeroed(dw0.slot_or_scratch(cpu, &x[8])) } else { &mut [] },
         };
-        chunk::backward(cpu, p, &inputs(&x), &y, d);
+        chunk::backward(cpu, self.plan::<T>(dims), &inputs(&x), &y, d);
     }
 }
 
@@ -232,19 +239,5 @@ impl Kernel for Mlstm {
         [x[3].shape(), [dims.b, dims.h, chunks, dims.k, dims.v + 1].into()].into()
     }
 
-    fn forward(&self, cx: &Cx, x: In, y: &mut [Value]) {
-        let Ok(dims) = Dims::of(x) else { return };
-        match cx {
-            Cx::Cpu(cpu) => with_real!(x[0].dtype(), T => forward::<T>(cpu, self.plan(dims), x, y)),
-            Cx::Cuda(cu) => self.forward_cuda(cu, dims, x, y),
-        }
-    }
-
-    fn backward(&self, cx: &Cx, x: In, y: &[Value], dy: &[Option<Tensor>], dx: &mut [Grad]) {
-        let Ok(dims) = Dims::of(x) else { return };
-        match cx {
-            Cx::Cpu(cpu) => with_real!(x[0].dtype(), T => backward::<T>(cpu, self.plan(dims), x, y, dy, dx)),
-            Cx::Cuda(cu) => self.backward_cuda(cu, dims, x, y, dy, dx),
-        }
-    }
+    by_device!();
 }

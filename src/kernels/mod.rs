@@ -12,6 +12,7 @@ pub(crate) mod cumsum;
 pub mod elementwise;
 pub(crate) mod embed;
 pub(crate) mod erase_write;
+pub(crate) mod gated_linear_attention;
 pub(crate) mod gated_skip;
 pub mod gemm;
 pub(crate) mod glu;
@@ -20,7 +21,7 @@ pub mod lane_sums;
 pub mod lanes;
 pub(crate) mod linear;
 pub(crate) mod linear_activated;
-pub(crate) mod linear_attn;
+
 pub(crate) mod loss;
 pub(crate) mod lru_scan;
 pub(crate) mod lstm;

@@ -1,11 +1,12 @@
 //! The two matrix memories that most mixers have: one that fades and adds, and one that also erases. Their step with names,
 //! and their forms.
 
-use super::{Form, Init, P};
+use super::{Form, Init, P, at, over_time};
 use crate::{
     autograd::Var,
     ops::{
-        erase_write, gated_linear_attention,
+        erase_write,
+        gated_linear_attention::{by_products, gated_linear_attention},
         words::{insert_axis, outer, recall},
     },
     tensor::Tensor,
@@ -30,9 +31,17 @@ pub fn read<'t>(q: Var<'t>, s: Var<'t>, scale: f64) -> Var<'t> {
 /// [B, T, H, 1], S [B, H, K, V] to o [B, T, H, V] and the last S.
 pub fn gated<'t>(x: [Var<'t>; 4], s: Var<'t>, scale: f64, form: Form) -> (Var<'t>, Var<'t>) {
     match form {
-        Form::Recurrent => gated_linear_attention::recurrent(x, s, scale),
-        Form::Chunked(chunk) => gated_linear_attention::chunked(x, s, scale, chunk),
-        _ => gated_linear_attention::chunked(x, s, scale, x[0].shape().at(1).max(1)),
+        Form::Recurrent => {
+            let mut s = s;
+            let o = over_time(x[0].shape().at(1), x[2], |t| {
+                let [q, k, v, g] = x.map(|x| at(x, t));
+                s = add(k, v, fade(g, s));
+                read(q, s, scale)
+            });
+            (o, s)
+        }
+        Form::Chunked(chunk) => gated_linear_attention(x, s, scale, chunk),
+        _ => by_products(x, s, scale, x[0].shape().at(1).max(1)),
     }
 }
 

@@ -12,18 +12,21 @@
 //! ```
 
 use crate::{
-    autograd::{Gen, In, Op, Outs, Var},
+    autograd::{Candidates, Gen, In, Op, Outs, Var},
+    kernels::heads::schedules,
     ops::{
         decay::decay,
         heads::Dims,
-        same_dtype,
+        same_dtype, some_steps,
         words::{insert_axis, outer, over_time, recall, token},
     },
-    tensor::Tensor,
+    tensor::{Cx, Tensor},
 };
 
 /// q, k [B, T, H, K], v [B, T, H, V], g [B, T, H, K] or [B, T, H, 1], s0 [B, H, K, V] → o [B, T, H, V], s [B, H, K, V].
 pub struct GatedLinearAttention {
+    /// Steps to a chunk. The results do not depend on it, and the formula does not use it.
+    pub chunk: usize,
     /// Factor of the queries.
     pub scale: f64,
 }
@@ -47,6 +50,7 @@ impl Op for GatedLinearAttention {
     fn infer(&self, x: In) -> Result<Outs, String> {
         same_dtype(self.name(), x)?;
         let dims = Dims::of(x)?;
+        some_steps(self.chunk)?;
         expect_gate(x, 3, dims)?;
         Dims::expect(x, 4, "s0", &[dims.b, dims.h, dims.k, dims.v])?;
         Ok([x[2].shape(), x[4].shape()].into())
@@ -62,10 +66,14 @@ impl Op for GatedLinearAttention {
         Some(vec![o, s])
     }
 
+    fn kernels(&self) -> Candidates<'_> {
+        schedules(self)
+    }
+
     fn sample(g: &mut Gen) -> (Self, Vec<Tensor>) {
         let (b, t, h) = (g.size(2), g.size(7), g.size(3));
         let (k, v) = Dims::sample(g);
-        let op = GatedLinearAttention { scale: g.uniform(0.3, 1.5) };
+        let op = GatedLinearAttention { chunk: g.size(4), scale: g.uniform(0.3, 1.5) };
         let key = [b, t, h, k];
         let mut x = vec![g.normal(key), g.normal(key), g.normal([b, t, h, v])];
         x.extend([sample_gate(g, key), g.normal([b, h, k, v])]);
@@ -73,17 +81,21 @@ impl Op for GatedLinearAttention {
     }
 }
 
-/// The outputs [B, T, H, V] and the last state [B, H, K, V], step by step: q, k [B, T, H, K], v [B, T, H, V], g [B, T, H, K]
-/// or [B, T, H, 1].
+/// The outputs [B, T, H, V] and the last state [B, H, K, V]: q, k [B, T, H, K], v [B, T, H, V], g [B, T, H, K] or
+/// [B, T, H, 1].
 #[track_caller]
-pub fn recurrent<'t>([q, k, v, g]: [Var<'t>; 4], s0: Var<'t>, scale: f64) -> (Var<'t>, Var<'t>) {
-    let [o, s] = q.tape().apply_many(GatedLinearAttention { scale }, [q, k, v, g, s0]);
+pub fn gated_linear_attention<'t>(x: [Var<'t>; 4], s0: Var<'t>, scale: f64, chunk: usize) -> (Var<'t>, Var<'t>) {
+    let [q, k, v, g] = x;
+    if matches!(q.tape().cx(), Cx::Cuda(_)) {
+        return by_products(x, s0, scale, chunk); // no kernel yet, and the formula has a launch for every step
+    }
+    let [o, s] = q.tape().apply_many(GatedLinearAttention { chunk, scale }, [q, k, v, g, s0]);
     (o, s)
 }
 
-/// The same by products over chunks of so many steps.
+/// The same by products over chunks of so many steps, in tape ops.
 #[track_caller]
-pub fn chunked<'t>([q, k, v, g]: [Var<'t>; 4], s0: Var<'t>, scale: f64, chunk: usize) -> (Var<'t>, Var<'t>) {
+pub fn by_products<'t>([q, k, v, g]: [Var<'t>; 4], s0: Var<'t>, scale: f64, chunk: usize) -> (Var<'t>, Var<'t>) {
     by_chunks([scale * q, k, v, g], s0, chunk, |[q, k, v, g], s| {
         let d = decay([q], k, g);
         let o = (q * d.from_start).matmul(s) + d.scores[0].tril_matmul(v);

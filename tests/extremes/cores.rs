@@ -8,8 +8,8 @@ use crate::{
 use tapezoo::{
     autograd::{Gen, Var},
     models::{
-        Form, at, delta_net, gated_delta_net, gpt, kda, linear_transformer, lru, lstm, mamba, mlstm, over_time,
-        quasi_lstm, slstm,
+        Form, at, delta_net, gated_delta_net, gpt, kda, linear_transformer, lru, lstm, mamba, memories::gated, mlstm,
+        over_time, quasi_lstm, slstm,
     },
     ops::{attention, quasi_lstm as fused_quasi_lstm, scan},
     tensor::Tensor,
@@ -27,6 +27,7 @@ pub fn all() -> Vec<(&'static str, Draw)> {
         ("gated_delta_rule", Box::new(gated_delta)),
         ("erase_write", Box::new(erase_write)),
         ("linear_attention", Box::new(linear_attention)),
+        ("gated_linear_attention", Box::new(gated_linear_attention)),
         ("normalised linear_attention", Box::new(normalised)),
         ("mlstm", Box::new(mlstm_memory)),
         ("slstm", Box::new(slstm_cells)),
@@ -186,6 +187,32 @@ fn linear_attention(g: &mut Gen, z: Size) -> Core {
         run: formula(|x, form| {
             let mut m = linear_transformer::Memory { s: x[3], z: None };
             vec![read(x, &mut m, form), m.s]
+        }),
+        what,
+    }
+}
+
+/// With a gate for each head or for each channel of the key.
+fn gated_linear_attention(g: &mut Gen, z: Size) -> Core {
+    let mut what = format!("{z:?}");
+    let key = [z.b, z.t, z.h, z.k];
+    let special = [0.0, -1e-30, -5.0, -60.0, -90.0, -1e3, -1e9, -INF];
+    let gate = [z.b, z.t, z.h, if g.coin() { 1 } else { z.k }];
+    let log_gate = gates(g, "g", gate, |g| g.uniform(-5.0, 0.0), &special, &mut what);
+    let inputs = Inputs::default()
+        .timed("q", Role::Times, rows(g, "q", key, SIZES, &mut what))
+        .timed("k", Role::Times, rows(g, "k", key, SIZES, &mut what))
+        .timed("v", Role::Adds, rows(g, "v", [z.b, z.t, z.h, z.v], SIZES, &mut what))
+        .timed("g", Role::Weighs, log_gate)
+        .still("s0", Role::Adds, state(g, [z.b, z.h, z.k, z.v]));
+    Core {
+        deep: false,
+        inputs: inputs.0,
+        outputs: outputs(&[("o", true), ("s", false)]),
+        forms: scans(z),
+        run: formula(|x, form| {
+            let (o, s) = gated([x[0], x[1], x[2], x[3]], x[4], 0.5, form);
+            vec![o, s]
         }),
         what,
     }

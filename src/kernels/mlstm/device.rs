@@ -109,8 +109,8 @@ impl<'a> Plan<'a> {
 }
 
 impl Mlstm {
-    pub(super) fn forward_cuda(&self, cu: &Cuda, dims: Dims, x: In, y: &mut [Value]) {
-        let [h, c_last, n_last, m_last, den, states] = y else { return };
+    pub(super) fn forward_cuda(&self, cu: &Cuda, x: In, y: &mut [Value]) {
+        let (Ok(dims), [h, c_last, n_last, m_last, den, states]) = (Dims::of(x), y) else { return };
         let p = Plan::new(self, cu, x, dims);
         let g = p.gates(x, Some(m_last));
         // Longer chunks than a tile are several; their states are computed again when they are needed.
@@ -125,17 +125,9 @@ impl Mlstm {
         cu.launch(&MODULE, sized!("outputs", p.tiles), p.dtype, over, args);
     }
 
-    pub(super) fn backward_cuda(
-        &self,
-        cu: &Cuda,
-        dims: Dims,
-        x: In,
-        y: &[Value],
-        dy: &[Option<Tensor>],
-        dx: &mut [Grad],
-    ) {
+    pub(super) fn backward_cuda(&self, cu: &Cuda, x: In, y: &[Value], dy: &[Option<Tensor>], dx: &mut [Grad]) {
         let ([h, c_last, n_last, _, den, states], [dh, dc, dn, dm, ..]) = (y, dy) else { return };
-        let [dq, dk, dv, di, df, dc0, dn0, dm0, dw0] = dx else { return };
+        let (Ok(dims), [dq, dk, dv, di, df, dc0, dn0, dm0, dw0]) = (Dims::of(x), dx) else { return };
         let p = Plan::new(self, cu, x, dims);
         let g = p.gates(x, None);
         let mut others = p.others();

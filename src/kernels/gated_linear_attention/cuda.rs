@@ -9,7 +9,7 @@ use crate::{
     tensor::{DType, Tensor},
 };
 
-static MODULE: Module = Module::new("kernels/linear_attn/chunk.cu", &[include_str!("chunk.cu")]);
+static MODULE: Module = Module::new("kernels/gated_linear_attention/chunk.cu", &[include_str!("chunk.cu")]);
 
 /// What all launches need to know.
 struct Plan<'a> {
