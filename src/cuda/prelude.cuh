@@ -101,7 +101,7 @@ __device__ inline real sigmoid_slope(real x) {
     return u * s * s;
 }
 __device__ inline real tanh_slope(real x) { return 4 * sigmoid_slope(x + x); }
-// A gate as it is kept for the backward pass, with the digits of what it lacks of 1, and what comes of it (math.rs).
+// A gate as it is kept for the backward pass, with the digits of what it lacks of 1, and what comes of it.
 struct Kept { real value, rest; };
 __device__ inline real keep_sigmoid(real x) {
     const real u = exp(-fabs(x));

@@ -9,10 +9,10 @@
 //!
 //! dW_hh = Σ_{b,t} (dĩ, df̃, dg̃, dõ) h_{t-1}ᵀ is one product over all steps at the end.
 //!
-//! Where channels are few, the CPU keeps u = tanh c_t for the backward pass; elsewhere it computes u once more, which is as fast as
-//! reading it. A gate is kept so that its distance from 1 has all its digits ([`Math::keep_sigmoid`], [`Math::keep_tanh`]):
-//! a difference 1 − σ of rounded numbers has none left where the gate is saturated.
+//! The CPU saves the factors of dc and dh ([`cell`]). A device saves c and the gates, each so that its distance from 1 has
+//! all its digits (`keep_sigmoid` and `keep_tanh` in prelude.cuh).
 
+pub(super) mod cell;
 mod device;
 mod narrow;
 mod wide;
@@ -28,11 +28,12 @@ use crate::{
     tensor::{Cpu, Cx, Real, Shape, Tensor},
     with_real,
 };
+use cell::SAVED;
 use std::ops::Range;
 
 pub(super) use device::{MODULE, before, cells, kernels, persistent, sums, together};
 
-/// Up to so many channels W_hh stays in the fastest cache, sums of products with it in registers, and u is kept.
+/// Up to so many channels W_hh stays in the fastest cache, sums of products with it in registers.
 const FEW: usize = 32;
 
 /// Sizes: batch, steps, channels.
@@ -61,63 +62,27 @@ impl Size {
     }
 }
 
-/// W channels of one sequence at one step backwards: its gates and u as they are kept, c_{t-1}, dy from above and dh and dc
-/// from step t + 1 to the gradients of the gates' sums, and dc for step t − 1.
-#[inline(always)]
-fn lanes_back<T: Math, const W: usize>(
-    [ig, f, g, o]: [[T; W]; 4],
-    before: [T; W],
-    u: [T; W],
-    dy: [T; W],
-    dh: [T; W],
-    mut dc: [T; W],
-) -> ([[T; W]; 4], [T; W]) {
-    let mut out = [[T::ZERO; W]; 4];
-    for l in 0..W {
-        let [(i, less_i), (f, less_f), (o, less_o)] = [ig[l], f[l], o[l]].map(T::kept_sigmoid);
-        let [(g, slope_g), (u, slope_u)] = [g[l], u[l]].map(T::kept_tanh);
-        let through_o = (dy[l] + dh[l]) * o;
-        let whole = through_o.fma(slope_u, dc[l]);
-        let through_i = whole * i;
-        dc[l] = whole * f;
-        out[0][l] = through_i * g * less_i;
-        out[1][l] = dc[l] * before[l] * less_f;
-        out[2][l] = through_i * slope_g;
-        out[3][l] = through_o * u * less_o;
-    }
-    (out, dc)
-}
-
 impl LstmSequence {
     fn forward_cpu<T: Math>(cpu: &Cpu, x: In, y: &mut [Value]) {
-        let [h, h_last, c_last, gates, c, u] = y else { return };
+        let [h, h_last, c_last, saved, _] = y else { return };
         let s = Size::of(x);
-        let inputs = [0, 1, 2, 3].map(|i| x[i].host::<T>());
-        let (h_last, c_last) = (h_last.host_mut::<T>(), c_last.host_mut::<T>());
-        h_last.copy_from_slice(inputs[2]);
-        c_last.copy_from_slice(inputs[3]);
-        if s.b * s.t * s.d == 0 {
-            return;
-        }
-        let [h, gates, c, u] = [h, gates, c, u].map(|y| y.host_mut::<T>());
-        if s.d <= FEW {
-            narrow::forward(cpu, s, inputs, [gates, c, u, h]);
-        } else {
-            wide::forward(cpu, s, inputs, [gates, c, h]);
-        }
-        for b in 0..s.b {
-            let last = s.row(b, s.t - 1, s.d);
-            h_last[s.state(b, s.d)].copy_from_slice(&h[last.clone()]);
-            let kept = if s.d <= FEW { narrow::kept(s, b, s.t - 1) } else { last };
-            c_last[s.state(b, s.d)].copy_from_slice(&c[kept]);
+        let inputs = [0, 1].map(|i| x[i].host::<T>());
+        // The last states serve as the running ones.
+        let states = [h_last, c_last].map(|y| y.host_mut::<T>());
+        states[0].copy_from_slice(x[2].host());
+        states[1].copy_from_slice(x[3].host());
+        let to = [saved, h].map(|y| y.host_mut::<T>());
+        match s.b * s.t * s.d {
+            0 => {}
+            _ if s.d <= FEW => narrow::forward(cpu, s, inputs, to, states),
+            _ => wide::forward(cpu, s, inputs, to, states),
         }
     }
 
     fn backward_cpu<T: Math>(cpu: &Cpu, x: In, y: &[Value], dy: &[Option<Tensor>], dx: &mut [Grad]) {
         let ([gx, gw, gh0, gc0, ..], [dh_all, dh_last, dc_last, ..]) = (dx, dy) else { return };
         let s = Size::of(x);
-        let (w, h0, c0) = (x[1].host::<T>(), x[2].host::<T>(), x[3].host::<T>());
-        let [h, gates, c, u] = [0, 3, 4, 5].map(|i| y[i].host::<T>());
+        let ([w, h0], [h, saved]) = ([1, 2].map(|i| x[i].host::<T>()), [0, 3].map(|i| y[i].host::<T>()));
         let (z, zh, zc) = (zeros(cpu, dh_all, &y[0]), zeros(cpu, dh_last, &y[1]), zeros(cpu, dc_last, &y[2]));
         let (mut dh, mut dc) = (cpu.temp::<T>(s.b * s.d), cpu.temp::<T>(s.b * s.d));
         dh.copy_from_slice(cotangent(dh_last, &zh));
@@ -126,11 +91,11 @@ impl LstmSequence {
         // dx is the gradient of the gates' sums; where it is to be added to, they need memory of their own.
         let mut own = cpu.temp::<T>(if acc { 4 * h.len() } else { 0 });
         let dz: &mut [T] = if acc { &mut own } else { &mut *dx };
-        let (dy, to) = (cotangent(dh_all, &z), [&mut dh, &mut dc, &mut *dz]);
+        let (inputs, to) = ([w, saved, cotangent(dh_all, &z)], [&mut dh, &mut dc, &mut *dz]);
         match s.b * s.t * s.d {
             0 => {}
-            _ if s.d <= FEW => narrow::backward(s, [w, c0, gates, c, u, dy], to),
-            _ => wide::backward(cpu, s, [w, c0, gates, c, dy], to),
+            _ if s.d <= FEW => narrow::backward(s, inputs, to),
+            _ => wide::backward(cpu, s, inputs, to),
         }
         if let Some((dw, acc)) = gw.slot() {
             weights_back(cpu, s, dz, h0, h, dw, acc);
@@ -173,10 +138,12 @@ fn weights_back<T: Real>(cpu: &Cpu, s: Size, dz: &mut [T], h0: &[T], h: &[T], dw
 impl Kernel for LstmSequence {
     fn saves(&self, x: In) -> Outs {
         let (b, t, d4) = x[0].shape().split(1);
-        let (d, h) = (d4 / 4, Shape::from([b, t, d4 / 4]));
-        // On the CPU, where channels are few, in the order that `narrow` says.
-        let u = if x[0].gpu().is_some() || d > FEW { [0].into() } else { h };
-        [x[0].shape(), h, u].into()
+        let d = d4 / 4;
+        match x[0].gpu() {
+            Some(_) => [x[0].shape(), Shape::from([b, t, d])].into(),
+            // Where channels are few, in the order that `narrow` says.
+            None => [Shape::from([b, t, SAVED, d]), Shape::from([0])].into(),
+        }
     }
 
     fn forward(&self, cx: &Cx, x: In, y: &mut [Value]) {

@@ -98,17 +98,6 @@ pub(super) fn at<T: Real, const W: usize>(x: &[T], row: usize, d: usize, i: usiz
     out
 }
 
-/// W channels of each of the four rows of x [4, d]. A loop: what `from_fn` or `map` call is compiled without the instruction
-/// set of this function's callers unless it is inlined into them, and was not; the numbers went there and back in memory.
-#[inline(always)]
-pub(super) fn four_at<T: Real, const W: usize>(x: &[T], d: usize, i: usize) -> [[T; W]; 4] {
-    let mut out = [[T::ZERO; W]; 4];
-    for (k, out) in out.iter_mut().enumerate() {
-        *out = at(x, k, d, i);
-    }
-    out
-}
-
 /// Write W channels of a row, or add to them.
 #[inline(always)]
 pub(super) fn put<T: Real, const W: usize>(x: &mut [T], row: usize, d: usize, i: usize, v: [T; W], acc: bool) {
@@ -133,15 +122,6 @@ pub(super) fn fetch<T>(x: &[T]) {
         // SAFETY: every processor of this kind has the instruction, and it neither reads nor writes what a program sees.
         unsafe { _mm_prefetch::<_MM_HINT_T0>(x.as_ptr().cast::<i8>().wrapping_add(at)) };
     }
-}
-
-/// f of every lane.
-#[inline(always)]
-pub(super) fn each<T: Real, const W: usize>(mut x: [T; W], f: impl Fn(T) -> T) -> [T; W] {
-    for x in &mut x {
-        *x = f(*x);
-    }
-    x
 }
 
 /// The cotangent of an output, or zeros.
@@ -202,11 +182,6 @@ fn run_back<T: Real, const W: usize>(
         }
     }
     put(g, 0, d, i, s, false);
-}
-
-/// The bounds of chunk k in a [T, D] slice of `len` elements.
-pub(super) fn chunk_of(k: usize, chunk: usize, d: usize, len: usize) -> std::ops::Range<usize> {
-    k * chunk * d..(k + 1).saturating_mul(chunk).saturating_mul(d).min(len)
 }
 
 /// One sequence.

@@ -16,7 +16,7 @@ use crate::{
     tensor::{Cpu, Cx, Real, Shape, Tensor},
     with_real,
 };
-use cells::{cell, cell_back};
+use cells::{SAVED, cell, cell_back};
 
 /// Sizes: batch, steps, heads, units of a head.
 #[derive(Clone, Copy)]
@@ -26,9 +26,6 @@ struct Size {
     h: usize,
     k: usize,
 }
-
-/// What is saved of a step.
-const SAVED: usize = 6;
 
 impl Size {
     fn of(x: In) -> Size {
@@ -198,7 +195,7 @@ fn initial_back<T: Math>(cpu: &Cpu, s: Size, x: In, [dh, dc, dn, gamma]: [&[T]; 
 impl Kernel for SlstmSequence {
     fn saves(&self, x: In) -> Outs {
         let (b, t, d4) = x[0].shape().split(1);
-        Shape::from([b, t, SAVED, d4 / 4]).into()
+        Shape::from([b, t, if x[0].gpu().is_some() { 6 } else { SAVED }, d4 / 4]).into()
     }
 
     fn forward(&self, cx: &Cx, x: In, y: &mut [Value]) {

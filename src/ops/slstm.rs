@@ -35,8 +35,10 @@ use crate::{
 /// x [B, T, 4D] (gates i, f, z, o before the recurrent share), R [4, H, K, K] with H K = D, and h0, c0, n0, m0, w0
 /// [B, D] to h [B, T, D] and the last h, c, n, m [B, D].
 ///
-/// Saves of every step [B, T, 6, D] the smaller of i and f (the other is 1), whose sign bit is set where l = ĩ; z and o as
-/// `Math::keep_tanh` and `Math::keep_sigmoid` have them; c, n; and ±σ(−f̃), whose sign bit is that of l − ĩ, if the σ is 0 too.
+/// Saves of every step the smaller of i and f (the other is 1), whose sign bit is set where l = ĩ; z; o; c, n; and ±σ(−f̃), whose
+/// sign bit is that of l − ĩ, if the σ is 0 too. A gate is saved so that its distance from 1 has all its digits: o as the
+/// smaller of σ(õ) and σ(−õ) with the sign of −õ. For z the CPU saves 1 − z² besides, [B, T, 7, D] in all; a device encodes
+/// it in z (`keep_tanh` in prelude.cuh), [B, T, 6, D].
 pub struct SlstmSequence;
 
 impl Op for SlstmSequence {

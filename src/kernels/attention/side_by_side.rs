@@ -57,7 +57,8 @@ fn reference<T: Math, const N: usize>(
     Some(top)
 }
 
-/// −x. By a loop, for the reason that [`four_at`](crate::kernels::scan) has one.
+/// −x. By a loop: what `from_fn` or `map` call is compiled without the instruction set of this function's callers unless it
+/// is inlined into them, and was not; the numbers went there and back in memory.
 #[inline(always)]
 fn minus<T: Real>(mut x: Lane<T>) -> Lane<T> {
     for x in &mut x {

@@ -118,7 +118,7 @@ pub(in crate::kernels) fn cells(n: usize) -> Launch {
 
 impl LstmSequence {
     pub(super) fn forward_cuda(cu: &Cuda, x: In, y: &mut [Value]) {
-        let [h, h_last, c_last, gates, c, _] = y else { return };
+        let [h, h_last, c_last, gates, c] = y else { return };
         let (Size { b, t, d }, dtype) = (Size::of(x), x[0].dtype());
         if b * d == 0 {
             return;

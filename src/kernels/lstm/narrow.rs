@@ -2,13 +2,15 @@
 //! their products, whose sums stay in registers, and one function is computed for all of them before the next, so that
 //! where one waits for itself the others go on.
 //!
-//! What is kept for the backward pass lies as it is computed, a group after another, of each step the four gates of all R
-//! sequences [4, R, D] and their c and u [R, D]. In rows of [B, T, ..] the sequences are often a power of two apart, for
-//! which a cache has few places.
+//! What is saved for the backward pass lies as it is computed, a group after another, of each step the numbers of all R
+//! sequences [6, R, D]. In rows of [B, T, ..] the sequences are often a power of two apart, for which a cache has few places.
 
 use crate::{
     kernels::{
-        lstm::{Size, lanes_back},
+        lstm::{
+            Size,
+            cell::{SAVED, back, read, write},
+        },
         math::Math,
         scan::{at, by_lanes, put},
     },
@@ -25,11 +27,10 @@ fn groups(s: Size) -> impl Iterator<Item = Range<usize>> {
     (0..s.b).step_by(GROUP).map(move |first| first..(first + GROUP).min(s.b))
 }
 
-/// Where c and u of sequence b at step t are.
-pub(super) fn kept(s: Size, b: usize, t: usize) -> Range<usize> {
-    let first = b / GROUP * GROUP;
-    let at = first * s.t + t * GROUP.min(s.b - first) + (b - first);
-    at * s.d..(at + 1) * s.d
+/// Where what is saved of step t is, for the group of `r` sequences from `first` on.
+fn saved(s: Size, first: usize, r: usize, t: usize) -> Range<usize> {
+    let (at, q) = (first * s.t + t * r, SAVED * s.d);
+    at * q..(at + r) * q
 }
 
 /// W columns of x + a w, or without x of a w alone, from column j + i on, for rows x [N] and a [K], and w [K, N]: to
@@ -101,44 +102,35 @@ fn rows<T: Math, const W: usize>(
     }
 }
 
-/// The gates' sums [4, R D] to gates as they are kept; c, u (kept) and h [R D], from c of the step before.
+/// W of all cells of a group at one step, the first half: the gates' sums, the first four of saved [6, R D], to what is saved,
+/// and c [R D] of the step before to that of the step.
 #[inline(always)]
-fn cells<T: Math>(gates: &mut [T], before: &[T], [c, u, h]: [&mut [T]; 3]) {
-    let q = c.len();
-    let (ig, rest) = gates.split_at_mut(q);
-    let (f, rest) = rest.split_at_mut(q);
-    let (g, o) = rest.split_at_mut(q);
-    for i in &mut *ig {
-        *i = i.keep_sigmoid();
-    }
-    for f in &mut *f {
-        *f = f.keep_sigmoid();
-    }
-    for g in &mut *g {
-        *g = g.keep_tanh();
-    }
-    for o in &mut *o {
-        *o = o.keep_sigmoid();
-    }
-    let (before, u, h) = (&before[..q], &mut u[..q], &mut h[..q]);
-    for l in 0..q {
-        c[l] = f[l].kept_sigmoid().0.fma(before[l], ig[l].kept_sigmoid().0 * g[l].kept_tanh().0);
-    }
-    for l in 0..q {
-        u[l] = c[l].keep_tanh();
-    }
-    for l in 0..q {
-        h[l] = o[l].kept_sigmoid().0 * u[l].kept_tanh().0;
-    }
+fn write_cells<T: Math, const W: usize>(i: usize, q: usize, saved: &mut [T], c: &mut [T]) {
+    let sums = [at(saved, 0, q, i), at(saved, 1, q, i), at(saved, 2, q, i)];
+    let ([to_i, to_f, to_g, keep], next) = write::<T, W>(sums, at(c, 0, q, i));
+    put(saved, 0, q, i, to_i, false);
+    put(saved, 1, q, i, to_f, false);
+    put(saved, 2, q, i, to_g, false);
+    put(saved, 4, q, i, keep, false);
+    put(c, 0, q, i, next, false);
 }
 
-/// All steps of the R sequences `b`, with W_hhᵀ [D, 4D], to gates, c, u and h; and room for h of a step, [R, D].
+/// The second half: c and the sum of o to the rest, and h [R D].
+#[inline(always)]
+fn read_cells<T: Math, const W: usize>(i: usize, q: usize, saved: &mut [T], c: &[T], h: &mut [T]) {
+    let ([to_o, through_u], y) = read::<T, W>(at(saved, 3, q, i), at(c, 0, q, i));
+    put(saved, 3, q, i, to_o, false);
+    put(saved, 5, q, i, through_u, false);
+    put(h, 0, q, i, y, false);
+}
+
+/// All steps of the R sequences `b`, with W_hhᵀ [D, 4D]: what is saved, and h; h and c [R, D] move on.
 #[versions::versions]
-fn group<T: Math>(s: Size, b: Range<usize>, inputs: [&[T]; 4], to: [&mut [T]; 4], h_step: &mut [T]) {
+fn group<T: Math>(s: Size, b: Range<usize>, inputs: [&[T]; 2], to: [&mut [T]; 2], states: [&mut [T]; 2]) {
     let (d, r) = (s.d, b.len());
     with_width!(d => match r {
-        GROUP => group_of(Size { d, ..s }, b.start, GROUP, inputs, to, h_step),
-        _ => group_of(Size { d, ..s }, b.start, r, inputs, to, h_step),
+        GROUP => group_of(Size { d, ..s }, b.start, GROUP, inputs, to, states),
+        _ => group_of(Size { d, ..s }, b.start, r, inputs, to, states),
     });
 }
 
@@ -147,20 +139,20 @@ fn group_of<T: Math>(
     s: Size,
     first: usize,
     r: usize,
-    [x, w, h0, c0]: [&[T]; 4],
-    [gates, c, u, h]: [&mut [T]; 4],
-    h_step: &mut [T],
+    [x, w]: [&[T]; 2],
+    [save, h]: [&mut [T]; 2],
+    [h_state, c_state]: [&mut [T]; 2],
 ) {
     let (d, q) = (s.d, r * s.d);
+    let (h_state, c_state) = (&mut h_state[..q], &mut c_state[..q]);
     for t in 0..s.t {
-        let start = kept(s, first, t).start;
-        let gates = &mut gates[4 * start..][..4 * q];
-        let (mut xs, mut hs) = ([&x[..0]; GROUP], [&h0[..0]; GROUP]);
+        let save = &mut save[saved(s, first, r, t)];
+        let (mut xs, mut hs) = ([&x[..0]; GROUP], [&h_state[..0]; GROUP]);
         for l in 0..r {
             xs[l] = &x[s.row(first + l, t, 4 * d)];
-            hs[l] = if t == 0 { &h0[s.state(first + l, d)] } else { &h[s.row(first + l, t - 1, d)] };
+            hs[l] = &h_state[s.state(l, d)];
         }
-        for (g, y) in gates.chunks_exact_mut(q).enumerate() {
+        for (g, y) in save.chunks_exact_mut(q).take(4).enumerate() {
             if r == GROUP {
                 by_lanes!(d, rows::<T>((4 * d, g * d), Some(xs), hs, w, &mut *y));
             } else {
@@ -169,43 +161,53 @@ fn group_of<T: Math>(
                 }
             }
         }
-        let (done, c) = c.split_at_mut(start);
-        let before = if t == 0 { &c0[first * d..][..q] } else { &done[start - q..] };
-        cells(gates, before, [&mut c[..q], &mut u[start..][..q], &mut *h_step]);
+        by_lanes!(q, write_cells::<T>(&mut *save, &mut *c_state));
+        by_lanes!(q, read_cells::<T>(&mut *save, &*c_state, &mut *h_state));
         for l in 0..r {
-            h[s.row(first + l, t, d)].copy_from_slice(&h_step[s.state(l, d)]);
+            h[s.row(first + l, t, d)].copy_from_slice(&h_state[s.state(l, d)]);
         }
     }
 }
 
-/// x [B, T, 4D], W_hh [4D, D], h0 and c0 [B, D] to h [B, T, D], and to gates, c and u as they are kept.
-pub(super) fn forward<T: Math>(cpu: &Cpu, s: Size, [x, w, h0, c0]: [&[T]; 4], [gates, c, u, h]: [&mut [T]; 4]) {
-    let (mut w_t, mut h_step) = (cpu.temp::<T>(w.len()), cpu.temp::<T>(GROUP * s.d));
+/// x [B, T, 4D] and W_hh [4D, D] to what is saved, and h [B, T, D]; h and c [B, D] come in as before the first step and leave
+/// as after the last.
+pub(super) fn forward<T: Math>(
+    cpu: &Cpu,
+    s: Size,
+    [x, w]: [&[T]; 2],
+    [saved, h]: [&mut [T]; 2],
+    [h_state, c_state]: [&mut [T]; 2],
+) {
+    let mut w_t = cpu.temp::<T>(w.len());
     for (j, w_t) in w_t.chunks_exact_mut(4 * s.d).enumerate() {
         w_t.iter_mut().zip(w[j..].iter().step_by(s.d)).for_each(|(y, &x)| *y = x);
     }
     for b in groups(s) {
-        group(s, b, [x, &w_t, h0, c0], [&mut *gates, &mut *c, &mut *u, &mut *h], &mut h_step);
+        let states = [&mut h_state[b.start * s.d..], &mut c_state[b.start * s.d..]];
+        group(s, b, [x, &w_t], [&mut *saved, &mut *h], states);
     }
 }
 
-/// W channels of the gradients of the gates' sums, of a sequence that begins at `l` in gates [4, q] and c_{t-1}, u, dh and
-/// dc [q]: to dz [4D], and dc to step t − 1.
+/// W channels of the gradients of the gates' sums, of a sequence that begins at `l` in saved [6, q], and dh and dc [q]: to
+/// dz [4D], and dc to step t − 1.
 #[inline(always)]
 fn step_back<T: Math, const W: usize>(
     i: usize,
     d: usize,
     (l, q): (usize, usize),
-    [gates, before, u, dh, dy]: [&[T]; 5],
+    [saved, dh, dy]: [&[T]; 3],
     dc: &mut [T],
     dz: &mut [T],
 ) {
-    let mut of = [[T::ZERO; W]; 4];
+    let mut of = [[T::ZERO; W]; SAVED];
     for (k, of) in of.iter_mut().enumerate() {
-        *of = at(gates, k, q, l + i);
+        *of = at(saved, k, q, l + i);
     }
-    let own = |x: &[T]| at::<T, W>(x, 0, q, l + i);
-    let (out, next) = lanes_back(of, own(before), own(u), at(dy, 0, d, i), own(dh), own(dc));
+    let (mut whole, above): ([T; W], [T; W]) = (at(dh, 0, q, l + i), at(dy, 0, d, i));
+    for l in 0..W {
+        whole[l] += above[l];
+    }
+    let (out, next) = back(of, whole, at(dc, 0, q, l + i));
     put(dc, 0, q, l + i, next, false);
     for (k, &out) in out.iter().enumerate() {
         put(dz, k, d, i, out, false);
@@ -214,7 +216,7 @@ fn step_back<T: Math, const W: usize>(
 
 /// All steps of the sequences `b` backwards.
 #[versions::versions]
-fn group_back<T: Math>(s: Size, b: Range<usize>, inputs: [&[T]; 6], to: [&mut [T]; 3]) {
+fn group_back<T: Math>(s: Size, b: Range<usize>, inputs: [&[T]; 3], to: [&mut [T]; 3]) {
     let (d, r) = (s.d, b.len());
     with_width!(d => match r {
         GROUP => group_back_of(Size { d, ..s }, b.start, GROUP, inputs, to),
@@ -223,22 +225,14 @@ fn group_back<T: Math>(s: Size, b: Range<usize>, inputs: [&[T]; 6], to: [&mut [T
 }
 
 #[inline(always)]
-fn group_back_of<T: Math>(
-    s: Size,
-    first: usize,
-    r: usize,
-    [w, c0, gates, c, u, dy]: [&[T]; 6],
-    [dh, dc, dz]: [&mut [T]; 3],
-) {
+fn group_back_of<T: Math>(s: Size, first: usize, r: usize, [w, save, dy]: [&[T]; 3], [dh, dc, dz]: [&mut [T]; 3]) {
     let (d, q) = (s.d, r * s.d);
-    let (c0, dh, dc) = (&c0[first * d..][..q], &mut dh[first * d..][..q], &mut dc[first * d..][..q]);
+    let (dh, dc) = (&mut dh[first * d..][..q], &mut dc[first * d..][..q]);
     for t in (0..s.t).rev() {
-        let start = kept(s, first, t).start;
-        let (gates, u) = (&gates[4 * start..][..4 * q], &u[start..][..q]);
-        let before = if t == 0 { c0 } else { &c[start - q..][..q] };
+        let save = &save[saved(s, first, r, t)];
         for l in 0..r {
             let (dy, dz) = (&dy[s.row(first + l, t, d)], &mut dz[s.row(first + l, t, 4 * d)]);
-            by_lanes!(d, step_back::<T>((l * d, q), [gates, before, u, &*dh, dy], &mut *dc, &mut *dz));
+            by_lanes!(d, step_back::<T>((l * d, q), [save, &*dh, dy], &mut *dc, &mut *dz));
         }
         let own = |l: usize| &dz[s.row(first + l, t, 4 * d)];
         if r == GROUP {
@@ -251,9 +245,9 @@ fn group_back_of<T: Math>(
     }
 }
 
-/// W_hh [4D, D], c0 [B, D], what was kept of gates, c and u, and dy [B, T, D] to dz [B, T, 4D], the gradients of the gates'
-/// sums; dh and dc [B, D] come in as those of the last h and c and leave as those of the first.
-pub(super) fn backward<T: Math>(s: Size, inputs: [&[T]; 6], [dh, dc, dz]: [&mut [T]; 3]) {
+/// W_hh [4D, D], what was saved, and dy [B, T, D] to dz [B, T, 4D], the gradients of the gates' sums; dh and dc [B, D] come
+/// in as those of the last h and c and leave as those of the first.
+pub(super) fn backward<T: Math>(s: Size, inputs: [&[T]; 3], [dh, dc, dz]: [&mut [T]; 3]) {
     for b in groups(s) {
         group_back(s, b, inputs, [&mut *dh, &mut *dc, &mut *dz]);
     }

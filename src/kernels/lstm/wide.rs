@@ -3,93 +3,102 @@
 use crate::{
     kernels::{
         gemm::Packed,
-        lstm::{Size, lanes_back},
+        lstm::{
+            Size,
+            cell::{SAVED, back, read, write},
+        },
         math::Math,
         matmul::Mat,
-        scan::{at, by_lanes, each, fetch, four_at, put},
+        scan::{at, by_lanes, fetch, put},
     },
     tensor::Cpu,
 };
 
-/// W channels of x [4D] and z = W_hh h_{t-1} [4D] to gates as they are kept, c and h.
+/// W channels of the sum of a gate from x [4D] and z = W_hh h_{t-1} [4D].
 #[inline(always)]
-fn cells<T: Math, const W: usize>(
-    i: usize,
-    d: usize,
-    [x, z, before]: [&[T]; 3],
-    [gates, c_to, h_to]: &mut [&mut [T]; 3],
-) {
-    let mut sums = [[T::ZERO; W]; 4];
-    for (k, sum) in sums.iter_mut().enumerate() {
-        let (x, z): ([T; W], [T; W]) = (at(x, k, d, i), at(z, k, d, i));
-        for l in 0..W {
-            sum[l] = x[l] + z[l];
-        }
-    }
-    // One by one: a loop over the four would keep them in memory.
-    let [ig, f, g, o] = sums;
-    let (ig, f) = (each(ig, T::keep_sigmoid), each(f, T::keep_sigmoid));
-    let (g, o) = (each(g, T::keep_tanh), each(o, T::keep_sigmoid));
-    put(gates, 0, d, i, ig, false);
-    put(gates, 1, d, i, f, false);
-    put(gates, 2, d, i, g, false);
-    put(gates, 3, d, i, o, false);
-    let mut c: [T; W] = at(before, 0, d, i);
+fn sum<T: Math, const W: usize>(gate: usize, d: usize, i: usize, [x, z]: [&[T]; 2]) -> [T; W] {
+    let (mut x, z): ([T; W], [T; W]) = (at(x, gate, d, i), at(z, gate, d, i));
     for l in 0..W {
-        c[l] = f[l].kept_sigmoid().0.fma(c[l], ig[l].kept_sigmoid().0 * g[l].kept_tanh().0);
+        x[l] += z[l];
     }
-    let mut h = each(c, T::tanh);
-    for l in 0..W {
-        h[l] = o[l].kept_sigmoid().0 * h[l];
-    }
-    put(c_to, 0, d, i, c, false);
-    put(h_to, 0, d, i, h, false);
+    x
 }
 
-/// Step t of all sequences: x [B, T, 4D], z [B, 4D] and c0 [B, D] to rows of gates, c and h [B, T, ..]. `h_state`
-/// [B, D] becomes h of this step once more, for the next product.
+/// W cells of a step, the first half: to what is saved [6, D], and c [D] of the step before to that of the step.
+#[inline(always)]
+fn write_cells<T: Math, const W: usize>(i: usize, d: usize, from: [&[T]; 2], saved: &mut [T], c: &mut [T]) {
+    let sums = [sum(0, d, i, from), sum(1, d, i, from), sum(2, d, i, from)];
+    let ([to_i, to_f, to_g, keep], next) = write::<T, W>(sums, at(c, 0, d, i));
+    put(saved, 0, d, i, to_i, false);
+    put(saved, 1, d, i, to_f, false);
+    put(saved, 2, d, i, to_g, false);
+    put(saved, 4, d, i, keep, false);
+    put(c, 0, d, i, next, false);
+}
+
+/// The second half: to the rest, and h [D].
+#[inline(always)]
+fn read_cells<T: Math, const W: usize>(i: usize, d: usize, from: [&[T]; 2], c: &[T], saved: &mut [T], h: &mut [T]) {
+    let ([to_o, through_u], y) = read::<T, W>(sum(3, d, i, from), at(c, 0, d, i));
+    put(saved, 3, d, i, to_o, false);
+    put(saved, 5, d, i, through_u, false);
+    put(h, 0, d, i, y, false);
+}
+
+/// Step t of all sequences: x [B, T, 4D] and z [B, 4D] to rows of what is saved and of h [B, T, ..]; h and c [B, D] move on.
 #[versions::versions]
-fn cell<T: Math>(s: Size, t: usize, [x, z, c0]: [&[T]; 3], [gates, c, h]: [&mut [T]; 3], h_state: &mut [T]) {
+fn step<T: Math>(s: Size, t: usize, [x, z]: [&[T]; 2], [saved, h]: [&mut [T]; 2], [h_state, c_state]: [&mut [T]; 2]) {
     let d = s.d;
     for b in 0..s.b {
-        let (row, row4, own) = (s.row(b, t, d), s.row(b, t, 4 * d), s.state(b, d));
+        let (row4, row, own) = (s.row(b, t, 4 * d), s.row(b, t, d), s.state(b, d));
         if b + 1 < s.b {
-            let (next, next4) = (s.row(b + 1, t, d), s.row(b + 1, t, 4 * d));
-            for x in [&x[next4.clone()], &gates[next4], &c[next.clone()], &h[next]] {
+            for x in [&x[s.row(b + 1, t, 4 * d)], &saved[s.row(b + 1, t, SAVED * d)], &h[s.row(b + 1, t, d)]] {
                 fetch(x);
             }
         }
-        let (done, c) = c.split_at_mut(row.start);
-        let before = if t == 0 { &c0[own.clone()] } else { &done[row.start - d..] };
-        let mut to = [&mut gates[row4.clone()], &mut c[..d], &mut h[row]];
-        by_lanes!(d, cells::<T>([&x[row4.clone()], &z[s.state(b, 4 * d)], before], &mut to));
-        h_state[own].copy_from_slice(to[2]);
+        let (from, saved) = ([&x[row4], &z[s.state(b, 4 * d)]], &mut saved[s.row(b, t, SAVED * d)]);
+        let (c, h_state) = (&mut c_state[own.clone()], &mut h_state[own]);
+        by_lanes!(d, write_cells::<T>(from, &mut *saved, &mut *c));
+        by_lanes!(d, read_cells::<T>(from, &*c, &mut *saved, &mut *h_state));
+        h[row].copy_from_slice(h_state);
     }
 }
 
-/// x [B, T, 4D], W_hh [4D, D], h0 and c0 [B, D] to gates [B, T, 4D], c and h [B, T, D].
-pub(super) fn forward<T: Math>(cpu: &Cpu, s: Size, [x, w, h0, c0]: [&[T]; 4], [gates, c, h]: [&mut [T]; 3]) {
-    let (mut z, mut state) = (cpu.temp::<T>(s.b * 4 * s.d), cpu.temp::<T>(h0.len()));
-    state.copy_from_slice(h0);
+/// x [B, T, 4D] and W_hh [4D, D] to what is saved [B, T, 6, D], and h [B, T, D]; h and c [B, D] come in as before the first
+/// step and leave as after the last.
+pub(super) fn forward<T: Math>(
+    cpu: &Cpu,
+    s: Size,
+    [x, w]: [&[T]; 2],
+    [saved, h]: [&mut [T]; 2],
+    [h_state, c_state]: [&mut [T]; 2],
+) {
+    let mut z = cpu.temp::<T>(s.b * 4 * s.d);
     let w_t = Packed::new(cpu, s.b, (w, Mat::new(4 * s.d, s.d, s.d).t()));
     for t in 0..s.t {
-        w_t.times(&state, &mut z);
-        cell(s, t, [x, &z, c0], [&mut *gates, &mut *c, &mut *h], &mut state);
+        w_t.times(h_state, &mut z);
+        step(s, t, [x, &z], [&mut *saved, &mut *h], [&mut *h_state, &mut *c_state]);
     }
 }
 
 /// W channels of the gradients of the gates' sums, to dz and, for the product with W_hh, to dz_t.
 #[inline(always)]
-fn sum_back<T: Math, const W: usize>(
+fn cells_back<T: Math, const W: usize>(
     i: usize,
     d: usize,
-    [gates, before, c]: [&[T]; 3],
-    (dy, dh, dc): (&[T], &[T], &mut [T]),
+    [saved, dy, dh]: [&[T]; 3],
+    dc: &mut [T],
     [dz, dz_t]: &mut [&mut [T]; 2],
 ) {
-    let own = |x: &[T]| at::<T, W>(x, 0, d, i);
-    let u = each(own(c), T::keep_tanh);
-    let (out, next) = lanes_back(four_at(gates, d, i), own(before), u, own(dy), own(dh), own(dc));
+    let mut of = [[T::ZERO; W]; SAVED];
+    for (k, of) in of.iter_mut().enumerate() {
+        *of = at(saved, k, d, i);
+    }
+    let (mut whole, above): ([T; W], [T; W]) = (at(dh, 0, d, i), at(dy, 0, d, i));
+    for l in 0..W {
+        whole[l] += above[l];
+    }
+    let (out, next) = back(of, whole, at(dc, 0, d, i));
     put(dc, 0, d, i, next, false);
     for (k, &out) in out.iter().enumerate() {
         put(dz, k, d, i, out, false);
@@ -100,37 +109,34 @@ fn sum_back<T: Math, const W: usize>(
 /// Step t of all sequences backwards: dh and dc [B, D] come in from step t + 1; dc leaves for t − 1. The gradients of
 /// the gates' sums go to dz [B, T, 4D] and to dz_t [B, 4D].
 #[versions::versions]
-fn cell_back<T: Math>(
+fn step_back<T: Math>(
     s: Size,
     t: usize,
-    [gates, c0, c, dy]: [&[T]; 4],
+    [saved, dy]: [&[T]; 2],
     (dh, dc): (&[T], &mut [T]),
     [dz, dz_t]: [&mut [T]; 2],
 ) {
     let d = s.d;
     for b in 0..s.b {
-        let (row, row4, own) = (s.row(b, t, d), s.row(b, t, 4 * d), s.state(b, d));
+        let (row4, own) = (s.row(b, t, 4 * d), s.state(b, d));
         if b + 1 < s.b {
-            let (next, next4) = (s.row(b + 1, t, d), s.row(b + 1, t, 4 * d));
-            for x in [&gates[next4.clone()], &dz[next4], &c[s.row(b + 1, t.saturating_sub(1), d)], &dy[next]] {
+            for x in [&saved[s.row(b + 1, t, SAVED * d)], &dz[s.row(b + 1, t, 4 * d)], &dy[s.row(b + 1, t, d)]] {
                 fetch(x);
             }
         }
-        let before = if t == 0 { &c0[own.clone()] } else { &c[s.row(b, t - 1, d)] };
-        let kept = [&gates[row4.clone()], before, &c[row.clone()]];
-        let (dy, dh, dc) = (&dy[row], &dh[own.clone()], &mut dc[own]);
-        let mut to = [&mut dz[row4], &mut dz_t[s.state(b, 4 * d)]];
-        by_lanes!(d, sum_back::<T>(kept, (dy, dh, &mut *dc), &mut to));
+        let from = [&saved[s.row(b, t, SAVED * d)], &dy[s.row(b, t, d)], &dh[own.clone()]];
+        let (dc, mut to) = (&mut dc[own], [&mut dz[row4], &mut dz_t[s.state(b, 4 * d)]]);
+        by_lanes!(d, cells_back::<T>(from, &mut *dc, &mut to));
     }
 }
 
-/// W_hh [4D, D], c0 [B, D], gates, c and dy [B, T, ..] to dz [B, T, 4D], the gradients of the gates' sums; dh and dc
-/// [B, D] come in as those of the last h and c and leave as those of the first.
-pub(super) fn backward<T: Math>(cpu: &Cpu, s: Size, [w, c0, gates, c, dy]: [&[T]; 5], [dh, dc, dz]: [&mut [T]; 3]) {
+/// W_hh [4D, D], what was saved, and dy [B, T, D] to dz [B, T, 4D], the gradients of the gates' sums; dh and dc [B, D] come
+/// in as those of the last h and c and leave as those of the first.
+pub(super) fn backward<T: Math>(cpu: &Cpu, s: Size, [w, saved, dy]: [&[T]; 3], [dh, dc, dz]: [&mut [T]; 3]) {
     let mut dz_t = cpu.temp::<T>(s.b * 4 * s.d);
     let w = Packed::new(cpu, s.b, (w, Mat::new(4 * s.d, s.d, s.d)));
     for t in (0..s.t).rev() {
-        cell_back(s, t, [gates, c0, c, dy], (&*dh, &mut *dc), [&mut *dz, &mut dz_t]);
+        step_back(s, t, [saved, dy], (&*dh, &mut *dc), [&mut *dz, &mut dz_t]);
         w.times(&dz_t, dh);
     }
 }

@@ -3,11 +3,14 @@
 
 use crate::kernels::{
     math::Math,
-    scan::{at, by_lanes, each, put},
-    slstm::{SAVED, Size},
+    scan::{at, by_lanes, put},
+    slstm::Size,
 };
 
-/// Where a step of one head of one sequence is read and written. x [4, D], saved [6, D], h [D] begin at the head's units;
+/// What is saved of a step: the smaller of i and f, z, o as [`keep`] has it, c, n, ±σ(−f̃) and 1 − z².
+pub const SAVED: usize = 7;
+
+/// Where a step of one head of one sequence is read and written. x [4, D], saved [7, D], h [D] begin at the head's units;
 /// z [4K] is h R; the states [K] move on.
 struct Step<'a, T> {
     x: &'a [T],
@@ -27,6 +30,23 @@ fn gates<T: Math>(less: T, slope: T, blank: bool) -> (T, T) {
     }
 }
 
+/// σ(x), and as it is saved: the smaller of σ(x) and σ(−x), with the sign bit set if that is σ(−x). So it has the digits of
+/// 1 − σ too.
+#[inline(always)]
+fn keep<T: Math>(x: T) -> (T, T) {
+    let u = (-x.abs()).decay();
+    let large = T::ONE / (T::ONE + u);
+    let small = u * large;
+    if x > T::ZERO { (large, -small) } else { (small, small) }
+}
+
+/// σ and 1 − σ from what was saved.
+#[inline(always)]
+fn kept<T: Math>(saved: T) -> (T, T) {
+    let (small, large) = (saved.abs(), T::ONE - saved.abs());
+    if saved.sign_bit() { (large, small) } else { (small, large) }
+}
+
 /// W units of it.
 #[inline(always)]
 fn lanes<T: Math, const W: usize>(i: usize, k: usize, d: usize, y: &mut Step<T>) {
@@ -39,8 +59,14 @@ fn lanes<T: Math, const W: usize>(i: usize, k: usize, d: usize, y: &mut Step<T>)
     }
     let [_, c, n, m] = &y.states;
     let (mut c, mut n, mut m): ([T; W], [T; W], [T; W]) = (at(c, 0, k, i), at(n, 0, k, i), at(m, 0, k, i));
-    let (z, o) = (each(raw[2], T::keep_tanh), each(raw[3], T::keep_sigmoid));
-    let (mut less, mut h, mut slope, mut tie) = (raw[0], o, raw[1], [false; W]);
+    let (mut z, mut slope_z, mut o, mut h) = (raw[2], raw[2], raw[3], raw[3]);
+    for l in 0..W {
+        (z[l], slope_z[l]) = z[l].tanh_and_slope();
+    }
+    for l in 0..W {
+        (h[l], o[l]) = keep(o[l]);
+    }
+    let (mut less, mut slope, mut tie) = (raw[0], raw[1], [false; W]);
     let least = T::of(f64::NEG_INFINITY);
     for l in 0..W {
         // −ln σ(f̃) and σ(−f̃).
@@ -52,18 +78,20 @@ fn lanes<T: Math, const W: usize>(i: usize, k: usize, d: usize, y: &mut Step<T>)
         slope[l] = if wins { fading } else { -fading };
         less[l] = (if wins { raw[0][l] } else { past }) - if m[l] == least { T::ZERO } else { m[l] };
     }
-    less = each(less, T::decay);
+    for less in &mut less {
+        *less = less.decay();
+    }
     for l in 0..W {
         let blank = m[l] == least;
         let (ig, fg) = gates(less[l], slope[l], blank);
-        c[l] = fg.fma(c[l], ig * z[l].kept_tanh().0);
+        c[l] = fg.fma(c[l], ig * z[l]);
         n[l] = fg.fma(n[l], ig);
-        h[l] = o[l].kept_sigmoid().0 * c[l] / if blank { T::ONE } else { n[l] };
+        h[l] = h[l] * c[l] / if blank { T::ONE } else { n[l] };
         less[l] = if tie[l] { -less[l] } else { less[l] };
     }
     put(y.h, 0, d, i, h, false);
     y.states.iter_mut().zip([h, c, n, m]).for_each(|(y, v)| put(y, 0, k, i, v, false));
-    [less, z, o, c, n, slope].into_iter().enumerate().for_each(|(j, v)| put(y.saved, j, d, i, v, false));
+    [less, z, o, c, n, slope, slope_z].into_iter().enumerate().for_each(|(j, v)| put(y.saved, j, d, i, v, false));
 }
 
 /// Step t of all heads and sequences: z [H, B, 4K] is h R, the states h [H, B, K] and c, n, m [B, D] move on.
@@ -111,7 +139,7 @@ fn lanes_back<T: Math, const W: usize>(
 ) {
     let mut saved = [[T::ZERO; W]; SAVED];
     saved.iter_mut().enumerate().for_each(|(j, y)| *y = at(x.saved, j, d, i));
-    let [less, z, o, c, n, slope] = saved;
+    let [less, z, o, c, n, slope, slope_z] = saved;
     let (mut dh, mut dc, mut dn, mut gamma): ([T; W], [T; W], [T; W], [T; W]) =
         (at(g[0], 0, k, i), at(g[1], 0, k, i), at(g[2], 0, k, i), at(g[3], 0, k, i));
     let (c0, n0): ([T; W], [T; W]) = (at(x.before[0], 0, k, i), at(x.before[1], 0, k, i));
@@ -124,7 +152,7 @@ fn lanes_back<T: Math, const W: usize>(
     let mut out = [[T::ZERO; W]; 4];
     for l in 0..W {
         let blank = n[l] == T::ZERO;
-        let ((z, slope_z), (o, less_o)) = (z[l].kept_tanh(), o[l].kept_sigmoid());
+        let (z, (o, less_o)) = (z[l], kept(o[l]));
         let inverse = if blank { T::ZERO } else { T::ONE / n[l] };
         let (per_n, h) = (dh[l] * inverse, o * c[l] * inverse);
         dc[l] = per_n.fma(o, dc[l]);
@@ -136,7 +164,7 @@ fn lanes_back<T: Math, const W: usize>(
         let slope = slope[l].abs();
         out[0][l] = ig.fma(z.fma(dc[l], dn[l]), to_input);
         out[1][l] = fg.fma(c0[l].fma(dc[l], n0[l] * dn[l]), to_past) * slope;
-        out[2][l] = ig * dc[l] * slope_z;
+        out[2][l] = ig * dc[l] * slope_z[l];
         out[3][l] = dh[l] * h * less_o;
         (dc[l], dn[l], gamma[l]) = (fg * dc[l], fg * dn[l], to_past);
     }
