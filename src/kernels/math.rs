@@ -409,6 +409,12 @@ pub mod m32 {
         let y = -exp(x);
         if y < -FASTEST { -FASTEST } else { y }
     }
+    /// x − 2π n. 2π is the sum of two numbers, of which the first has so few digits that n times it is exact.
+    #[inline(always)]
+    pub fn wrap(x: f32) -> f32 {
+        let n = (x * 0.15915494).round_ties_even();
+        (x - n * 6.28125) - n * 0.001_935_307_2
+    }
     #[inline(always)]
     pub fn sin(a: f32) -> f32 {
         a.sin()
@@ -511,6 +517,11 @@ pub mod m64 {
     pub fn decay_rate(x: f64) -> f64 {
         let y = -exp(x);
         if y < -FASTEST { -FASTEST } else { y }
+    }
+    /// x − 2π n.
+    #[inline(always)]
+    pub fn wrap(x: f64) -> f64 {
+        x - (x / std::f64::consts::TAU).round_ties_even() * std::f64::consts::TAU
     }
     #[inline(always)]
     pub fn sin(a: f64) -> f64 {
