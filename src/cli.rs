@@ -11,7 +11,7 @@ pub use run::{profile, run};
 use crate::{
     autograd::Kernels,
     error::{Error, Result, printable},
-    models::{Eigenvalues, Form},
+    models::{self, Eigenvalues, Form},
     ops::check_names,
     tasks::Len,
     tensor::{Cx, DType, Device, Products},
@@ -50,7 +50,7 @@ pub struct TrainArgs {
 #[derive(Args, Clone, Debug, Default)]
 #[command(next_help_heading = "What is trained")]
 struct What {
-    /// Which mixers to train, separated by commas, or "all".
+    /// Which mixers to train, separated by commas, or "all"; "list" prints a table of them, and --help names them below.
     #[arg(long, value_name = "A,B,..", value_delimiter = ',')]
     models: Option<Vec<String>>,
     /// The numbers to start from; every other flag changes one of them.
@@ -450,9 +450,11 @@ impl Flags {
     }
 }
 
-/// Read the command line, with these presets' values in `--help`; leave with status 2 if it cannot be.
+/// Read the command line, with these presets' values and the mixers in `--help`; leave with status 2 if it cannot be.
 pub fn parse<P: CommandFactory + FromArgMatches>(presets: &[&'static str]) -> P {
     let mut command = P::command();
+    let examples = command.get_after_help().map(ToString::to_string).unwrap_or_default();
+    command = command.after_help(format!("Models:\n{}\n{examples}", indented(&models::lines())));
     let ids: Vec<String> = command.get_arguments().map(|a| a.get_id().to_string()).collect();
     for id in ids {
         command = command.mut_arg(&id, |arg| {
@@ -465,6 +467,11 @@ pub fn parse<P: CommandFactory + FromArgMatches>(presets: &[&'static str]) -> P 
         });
     }
     P::from_arg_matches(&command.get_matches()).unwrap_or_else(|e| e.exit())
+}
+
+/// Each line moved to the right, as clap shows a list.
+fn indented(text: &str) -> String {
+    text.lines().map(|line| format!("  {line}\n")).collect()
 }
 
 /// "default: 2000, published: 40000"; of presets that all say the same, only the first.

@@ -84,3 +84,25 @@ pub fn narrow_normal(init: &mut Init, name: &str, out: usize, inp: usize) -> P {
     let std = init.std.unwrap_or(0.02);
     init.normal(name, [out, inp], std)
 }
+
+/// A mixer's step by its sequence of one token: x [B, D] to y [B, D].
+pub fn one_token<'t>(x: Var<'t>, sequence: impl FnOnce(Var<'t>) -> Var<'t>) -> Var<'t> {
+    let [b, d] = x.dims();
+    sequence(x.reshape([b, 1, d])).reshape([b, d])
+}
+
+/// x with the token before each in place of it: `past` [B, 1, D] stands before x [B, T, D].
+pub fn shifted<'t>(past: Var<'t>, x: Var<'t>) -> Var<'t> {
+    Var::concat(&[past, x], 1).narrow(1, 0, x.shape().at(1))
+}
+
+/// The pieces of T steps, of `size` each but for the last: where each begins and how long it is.
+pub fn pieces(t: usize, size: usize) -> impl Iterator<Item = (usize, usize)> {
+    (0..t).step_by(size.max(1)).map(move |from| (from, size.min(t - from)))
+}
+
+/// ln(e^a + e^b)
+pub fn log_add<'t>(a: Var<'t>, b: Var<'t>) -> Var<'t> {
+    let axis = a.shape().rank();
+    Var::concat(&[insert(a, axis), insert(b, axis)], axis).logsumexp()
+}

@@ -185,7 +185,7 @@ impl Model {
 
     /// A state after `t` tokens, from the tensors of [`ModelState::tensors`].
     pub fn state_from<'t>(&self, tape: &'t Tape, t: usize, tensors: &[Vec<Tensor>]) -> ModelState<'t> {
-        let bind = |s: &Vec<Tensor>| State { t, s: s.iter().map(|x| tape.constant(x)).collect() };
+        let bind = |s: &Vec<Tensor>| State::of(t, s.iter().map(|x| tape.constant(x)).collect());
         ModelState(tensors.iter().map(bind).collect())
     }
 
