@@ -49,7 +49,7 @@ impl Legendre {
             (n, m) if n == m => -(n as f64 + 1.0),
             _ => 0.0,
         };
-        let one = |i: usize| if i % (n + 1) == 0 { 1.0 } else { 0.0 };
+        let one = |i: usize| if i.is_multiple_of(n + 1) { 1.0 } else { 0.0 };
         Legendre([
             Fixed::new((0..n * n).map(entry).collect(), &[n, n]),
             Fixed::new((0..n).map(root).collect(), &[n, 1]),

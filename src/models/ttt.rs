@@ -144,7 +144,7 @@ pub fn read<'t>(
     if form == Form::Recurrent {
         return over_time(t, q, |i| at(of(i, 1), 0));
     }
-    let first = if seen % r == 0 { 0 } else { t.min(r - seen % r) };
+    let first = if seen.is_multiple_of(r) { 0 } else { t.min(r - seen % r) };
     let parts = std::iter::once((0, first)).filter(|part| part.1 > 0);
     let parts = parts.chain(pieces(t - first, r).map(|(from, n)| (first + from, n)));
     let all: Vec<Var<'t>> = parts.map(|(from, n)| of(from, n)).collect();
