@@ -200,7 +200,7 @@ fn mamba3_turns_by_pi_at_a_one_for_as_long_as_its_state_lasts() {
 
 #[test]
 fn mamba3_counts_modulo_three() {
-    let (machine, dt) = mamba3(TAU / 3.0, -PI / 6.0);
+    let (machine, dt) = mamba3(TAU / 3.0, PI / 6.0);
     let (tokens, bits) = begun(LONG, 5);
     let count = sums(&bits, 3);
     let values: Vec<f64> = (0..3).map(|n| (TAU / 3.0 * f64::from(n) + PI / 6.0).cos()).collect();
@@ -243,7 +243,7 @@ fn path_attention_tracks_parity_and_cannot_without_reflections() {
         assert_eq!(wrong, 0, "{form}: {wrong} errors in {n}");
         let y = &path(0.0).outputs(&tokens[..n], form, piece)[1..];
         let share = best_threshold(y, &odd[..n - 1]);
-        assert!(share < 0.55, "{form}: right at {share:.3} of the positions");
+        assert!(share < 0.6, "{form}: right at {share:.3} of the positions");
     }
 }
 

@@ -164,6 +164,6 @@ impl Mixer for Layer {
     fn sequence<'t>(&self, p: &Bound<'t>, u: Var<'t>, state: &mut State<'t>, form: Form) -> Var<'t> {
         let held = self.legendre.held(p[self.log_dt], 0.5);
         let y = filter(u, held, p[self.c], &mut state.s[0], form) + p[self.skip] * u;
-        y.gelu_tanh().linear(p[self.w], Some(p[self.b]))
+        y.gelu().linear(p[self.w], Some(p[self.b]))
     }
 }
