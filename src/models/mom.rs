@@ -145,7 +145,9 @@ impl Layer {
         let unit = |x: Var<'t>| x.l2_norm_smooth(1e-6);
         let rows = |w: P| x.linear_silu(p[w]).reshape([b, t, m, self.h, self.k]);
         let numbers = |w: P| x.linear(p[w], None).reshape([b, t, m, self.h]);
-        let g = (p[self.a_log].decay_rate() * (numbers(self.w_g) + p[self.b_dt]).softplus()).cast(x.dtype());
+        let bias = Var::concat(&[p[self.b_dt]; MEMORIES + 1], 0);
+        let steps = x.linear(p[self.w_g], Some(bias)).softplus().reshape([b, t, m, self.h]);
+        let g = (p[self.a_log].decay_rate() * steps).cast(x.dtype());
         let (q, beta) = (unit(heads(x.linear_silu(p[self.w_q]), self.h)), self.stretch * numbers(self.w_beta).sigmoid());
         [q, unit(rows(self.w_k)), rows(self.w_v), beta, g, x.linear(p[self.w_r], None)]
     }
