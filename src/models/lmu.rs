@@ -25,10 +25,10 @@
 use super::{
     About, Bound, Family, Form, Init, Mixer, ModelConfig, P, State, at,
     lti::{Fixed, powers, taps},
-    memories::{nothing, one_token, pieces},
+    memories::{one_token, pieces, relu},
     over_time,
 };
-use crate::{autograd::Var, error::Result, ops::words::maximum, tensor::Shape};
+use crate::{autograd::Var, error::Result, tensor::Shape};
 
 /// θ / N.
 const STEPS: f64 = 4.0;
@@ -141,10 +141,6 @@ impl Layer {
             b_h: init.custom("b_h", [d], |g, _| g.uniform(-all, all)),
         })
     }
-}
-
-fn relu(x: Var<'_>) -> Var<'_> {
-    maximum(&[x, nothing(x)])
 }
 
 impl Mixer for Layer {

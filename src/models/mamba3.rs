@@ -28,7 +28,7 @@
 
 use super::{
     About, Bound, Family, Form, Init, Mixer, ModelConfig, P, State, at, linear_cut, mamba,
-    memories::{gated, nothing, pieces, turn},
+    memories::{gated, nothing, one_token, pieces, turn},
     over_time,
 };
 use crate::{
@@ -232,11 +232,7 @@ impl Mixer for Layer {
     }
 
     fn step<'t>(&self, p: &Bound<'t>, u: Var<'t>, state: &mut State<'t>) -> Var<'t> {
-        let ([b, d], mut m) = (u.dims(), memory(state));
-        let (x, z) = self.project(p, u.reshape([b, 1, d]));
-        let o = step(x.at(0), &mut m);
-        state.s = vec![m.s, m.phi, m.k, m.v];
-        self.output(p, insert(o, 1), x.v, z).reshape([b, d])
+        one_token(u, |u| self.sequence(p, u, state, Form::Recurrent))
     }
 
     fn sequence<'t>(&self, p: &Bound<'t>, u: Var<'t>, state: &mut State<'t>, form: Form) -> Var<'t> {

@@ -6,7 +6,7 @@ use crate::{
     autograd::Var,
     ops::{
         erase_write, gated_linear_attention,
-        words::{insert, outer, recall},
+        words::{insert, maximum, outer, recall},
     },
     tensor::Tensor,
 };
@@ -105,4 +105,14 @@ pub fn pieces(t: usize, size: usize) -> impl Iterator<Item = (usize, usize)> {
 pub fn log_add<'t>(a: Var<'t>, b: Var<'t>) -> Var<'t> {
     let axis = a.shape().rank();
     Var::concat(&[insert(a, axis), insert(b, axis)], axis).logsumexp()
+}
+
+/// x, and 0 or 1 where x is not between them.
+pub fn clipped(x: Var<'_>) -> Var<'_> {
+    1.0 - relu(1.0 - relu(x))
+}
+
+/// max(x, 0)
+pub fn relu(x: Var<'_>) -> Var<'_> {
+    maximum(&[x, nothing(x)])
 }

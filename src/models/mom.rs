@@ -24,13 +24,13 @@
 
 use super::{
     About, Bound, Capabilities, Family, Form, Init, Mixer, ModelConfig, P, State, at, heads, kda, mamba,
-    memories::{erasing, narrow_normal, nothing, one_token},
+    memories::{clipped, erasing, narrow_normal, one_token},
     merge_heads, over_time,
 };
 use crate::{
     autograd::Var,
     error::Result,
-    ops::words::{insert, maximum},
+    ops::words::insert,
     tensor::Shape,
 };
 
@@ -41,12 +41,6 @@ const TOPK: usize = 2;
 /// 1 at the `topk` largest of the last axis of router [B, T, M], else 0; of equal ones the first.
 fn largest<'t>(router: Var<'t>, topk: usize) -> Var<'t> {
     let r = router.tape().constant(&router.value());
-    // Between 0 and 1.
-    let clipped = |x: Var<'t>| {
-        let x = maximum(&[x, nothing(x)]);
-        let less = 1.0 - x;
-        1.0 - maximum(&[less, nothing(less)])
-    };
     let more = insert(r, 2) - insert(r, 3); // [B, T, i, j]: by how much j is more than i
     let [above, below] = [more, -more].map(|x| clipped(1e30 * (1e30 * x)));
     let equal_before = (1.0 - above - below).tril(-1);

@@ -32,7 +32,7 @@
 
 use super::{
     About, Bound, Capabilities, Family, Form, Init, Mixer, ModelConfig, P, State, at, heads,
-    memories::{erasing_in_turn, nothing},
+    memories::{erasing_in_turn, nothing, one_token},
     merge_heads, over_time, remembered,
 };
 use crate::{
@@ -226,11 +226,7 @@ impl Mixer for Layer {
     }
 
     fn step<'t>(&self, p: &Bound<'t>, x: Var<'t>, state: &mut State<'t>) -> Var<'t> {
-        let [b, d] = x.dims();
-        let (x, g) = self.project(p, x.reshape([b, 1, d]), state);
-        let (o, s) = step(x.map(|x| at(x, 0)), state.s[0], 1.0);
-        state.s[0] = s;
-        output(&|name| self.weight(p, name), x, insert(o, 1), g, EPS).reshape([b, d])
+        one_token(x, |x| self.sequence(p, x, state, Form::Recurrent))
     }
 
     fn sequence<'t>(&self, p: &Bound<'t>, x: Var<'t>, state: &mut State<'t>, form: Form) -> Var<'t> {

@@ -28,13 +28,12 @@
 use super::{
     About, Bound, Family, Form, Init, Mixer, ModelConfig, P, State, head_first, heads, linear_parts,
     linear_transformer::{self, Memory},
-    memories::{nothing, one_token},
+    memories::{one_token, relu},
     merge_heads,
 };
 use crate::{
     autograd::Var,
     error::Result,
-    ops::words::maximum,
     tensor::Shape,
 };
 
@@ -50,7 +49,7 @@ fn within<'t>([q, k, v]: [Var<'t>; 3], so_far: &mut Stretch<'t>, scale: f64) -> 
     *so_far = [Var::concat(&[so_far[0], k], 1), Var::concat(&[so_far[1], v], 1)];
     let [q, k, v] = [q, so_far[0], so_far[1]].map(head_first);
     let scores = scale * q.matmul_t(k); // [B, H, N, S]
-    let a = maximum(&[scores, nothing(scores)]);
+    let a = relu(scores);
     head_first(a.tril_matmul_after(past, v))
 }
 

@@ -271,7 +271,9 @@ pub const SPECS: &[Spec] = &[
         forms: |_| {
             Ok(forms(&SCANS[1..], |x, form| {
                 let rates = ["delta", "alpha", "beta", "gamma"].map(|n| x[n]);
-                vec![("y", ema::average(x["x"], rates, x["omega"], chunk(form, x["x"].shape().at(1))))]
+                let [b, t, _] = x["x"].dims();
+                let mut h = x.tape.full([b, rates[0].shape().len()], x.dtype, 0.0);
+                vec![("y", ema::average(x["x"], rates, x["omega"], &mut h, chunk(form, t)))]
             }))
         },
         ..ATTENTION

@@ -30,8 +30,9 @@ fn sizes(g: &mut Gen, op: &str) -> BTreeMap<char, usize> {
             n.insert('N', 2 * n[&'S'] + g.below(2))
         }
         "mamba2_layer" => {
-            // Two groups of heads of `K` channels.
+            // Two groups of heads of `K` channels, and no norm of a single one, which would be its sign.
             n.insert('H', 2 * g.size(2));
+            n.insert('K', 2 + g.below(4));
             n.insert('E', n[&'H'] * n[&'K']);
             n.insert('C', n[&'E'] + 4 * n[&'N']);
             n.insert('F', n[&'C'] + n[&'E'] + n[&'H'])
@@ -46,7 +47,11 @@ fn sizes(g: &mut Gen, op: &str) -> BTreeMap<char, usize> {
         }
         "gsa" | "abc" => n.insert('M', g.size(5)),
         "mom" => n.insert('M', 2 + g.below(3)),
-        "ttt_linear" => n.insert('R', [1, 4, 7, 16][g.below(4)]),
+        "ttt_linear" => {
+            // Of one or two channels a layer norm leaves the signs alone.
+            n.insert('K', 3 + g.below(4));
+            n.insert('R', [1, 4, 7, 16][g.below(4)])
+        }
         "log_linear_attention" => n.insert('L', log_linear::levels(n[&'T'])),
         _ => None,
     };
@@ -80,9 +85,8 @@ fn input(g: &mut Gen, op: &str, name: &str, shape: &[usize], n: &BTreeMap<char, 
         ("mamba3", "a") | ("s4d" | "lssl", "log_dt") => g.range(shape, -3.0, -0.1),
         // Small enough that the inner learning does not diverge.
         ("ttt_linear", "lr") => g.range(shape, 0.01, 0.1),
-        ("mamba3", "dt") | ("ttt_linear", "row") | ("titans_linear", "theta" | "eta" | "alpha") => {
-            g.range(shape, 0.05, 0.95)
-        }
+        ("titans_linear", "theta") => g.range(shape, 0.05, 0.4),
+        ("mamba3", "dt") | ("ttt_linear", "row") | ("titans_linear", "eta" | "alpha") => g.range(shape, 0.05, 0.95),
         ("mesa", "lamb") => g.range(shape, 0.5, 2.0),
         ("gsa", "s") => g.range(shape, 0.05, 0.95),
         ("delta_rule" | "gated_delta_rule" | "kda" | "gdn2" | "gated_delta_product" | "titans_linear" | "mom", "k")
