@@ -34,7 +34,7 @@ use super::{
 use crate::{
     autograd::Var,
     error::Result,
-    ops::words::{insert, log_sigmoid},
+    ops::words::{insert_axis, log_sigmoid},
     tensor::Shape,
 };
 
@@ -51,7 +51,7 @@ pub fn step<'t>([q, k, v, g]: [Var<'t>; 4], cache: &mut Cache<'t>, scale: f64) -
     let [b, h, n] = q.dims();
     let old = cache[2].permute([0, 2, 3, 1]) + g.reshape([b, h, 1, 1]); // [B, H, 1, S]
     let since = Var::concat(&[old, q.tape().full([b, h, 1, 1], q.dtype(), 0.0)], 3);
-    *cache = appended(*cache, insert(k.named("k"), 1), insert(v.named("v"), 1), since);
+    *cache = appended(*cache, insert_axis(k.named("k"), 1), insert_axis(v.named("v"), 1), since);
     let query = q.named("q").reshape([b, h, 1, n]);
     let a = (scale * query.matmul_t(head_first(cache[0])) + since).softmax().named("a");
     let _shown = g.exp().named("f");
@@ -61,7 +61,7 @@ pub fn step<'t>([q, k, v, g]: [Var<'t>; 4], cache: &mut Cache<'t>, scale: f64) -
 /// The sums of the gates between any two tokens, −∞ for later ones: [B, H, T, S] of g [B, T, H] and those of the cache.
 fn since<'t>(g: Var<'t>, cache: Var<'t>) -> Var<'t> {
     let g = g.permute([0, 2, 1]);
-    let old = cache.permute([0, 2, 3, 1]) + insert(g.cumsum(2), 3);
+    let old = cache.permute([0, 2, 3, 1]) + insert_axis(g.cumsum(2), 3);
     Var::concat(&[old, g.segsum()], 3)
 }
 
@@ -128,7 +128,7 @@ impl Layer {
             let before = heads(shifted(state.s[last], now), self.h);
             state.s[last] = remembered(state.s[last], now);
             let now = heads(now, self.h);
-            now + insert(share.sigmoid(), 3) * (before - now)
+            now + insert_axis(share.sigmoid(), 3) * (before - now)
         };
         let (k, v) = (mixed(k, a, 3), mixed(v, b, 4));
         let normed = |x: Var<'t>, norm: P| x.rms_norm(p[norm], 1e-6);

@@ -31,7 +31,7 @@ use super::{
 use crate::{
     autograd::Var,
     error::Result,
-    ops::words::{insert, log_sigmoid, outer, recall},
+    ops::words::{insert_axis, log_sigmoid, outer, recall},
     tensor::Shape,
 };
 
@@ -44,8 +44,8 @@ pub type Inputs<'t> = [Var<'t>; 5];
 /// One token, from K̃ [B, H, K, M] and Ṽ [B, H, M, V], to o [B, H, V].
 pub fn step<'t>([q, k, v, s, g]: Inputs<'t>, slots: &mut [Var<'t>; 2], scale: f64) -> Var<'t> {
     let (alpha, s, [keys, values]) = (g.exp().named("alpha"), s.named("s"), *slots);
-    let keys = insert(alpha, 2) * keys + outer(k.named("k"), s);
-    let values = insert(alpha, 3) * values + outer(s, v.named("v"));
+    let keys = insert_axis(alpha, 2) * keys + outer(k.named("k"), s);
+    let values = insert_axis(alpha, 3) * values + outer(s, v.named("v"));
     *slots = [keys, values];
     let a = (scale * recall(keys, q.named("q"))).softmax().named("a");
     recall(values, a).named("o")

@@ -24,14 +24,14 @@ use super::{
     About, Bound, Family, Form, Init, Mixer, ModelConfig, P, State, at, gpt, head_first, heads, linear_parts,
     memories::one_token, merge_heads, over_time,
 };
-use crate::{autograd::Var, error::Result, ops::words::insert, tensor::Shape};
+use crate::{autograd::Var, error::Result, ops::words::insert_axis, tensor::Shape};
 
 /// How often the query moves before the read.
 const UPDATES: usize = 1;
 
 /// One row: q [B, H, K] against the keys and values so far, [B, S, H, ..], to o [B, H, V].
 pub fn step<'t>(q: Var<'t>, k: Var<'t>, v: Var<'t>, scale: f64, updates: usize) -> Var<'t> {
-    let (keys, mut state) = (head_first(k), insert(q, 2)); // [B, H, S, K] and [B, H, 1, K]
+    let (keys, mut state) = (head_first(k), insert_axis(q, 2)); // [B, H, S, K] and [B, H, 1, K]
     for _ in 0..updates {
         state = (scale * state).matmul_t(keys).softmax().matmul(keys);
     }

@@ -34,7 +34,7 @@ use super::{
     memories::{erasing, fade, narrow_normal},
     merge_heads,
 };
-use crate::{autograd::Var, error::Result, ops::words::insert, tensor::Shape};
+use crate::{autograd::Var, error::Result, ops::words::insert_axis, tensor::Shape};
 
 /// Equations (1) and (2) for one token: q, k, g [B, H, K], v [B, H, V], beta [B, H], S [B, H, K, V] to o and the next S.
 pub fn step<'t>([q, k, v, beta, g]: [Var<'t>; 5], s: Var<'t>, scale: f64) -> (Var<'t>, Var<'t>) {
@@ -44,7 +44,7 @@ pub fn step<'t>([q, k, v, beta, g]: [Var<'t>; 5], s: Var<'t>, scale: f64) -> (Va
 /// The forms over a sequence: q, k, g [B, T, H, K], v [B, T, H, V], beta [B, T, H] to o [B, T, H, V] and the last S.
 pub fn sequence<'t>(x: [Var<'t>; 5], s: Var<'t>, scale: f64, form: Form) -> (Var<'t>, Var<'t>) {
     let [q, k, v, beta, g] = x;
-    let beta = insert(beta, 3);
+    let beta = insert_axis(beta, 3);
     erasing([q, k, beta * v, beta * k, g], s, scale, form)
 }
 

@@ -24,7 +24,7 @@ use super::{
     memories::{gated, log_add, narrow_normal, one_token},
     merge_heads, over_time,
 };
-use crate::{autograd::Var, error::Result, ops::words::insert, tensor::Shape};
+use crate::{autograd::Var, error::Result, ops::words::insert_axis, tensor::Shape};
 
 /// k̂_t, ln α_t and z_t [B, T, H, K] of k [B, T, H, K] and the z before it [B, H, K], or none before the first token.
 pub fn over_the_past<'t>(k: Var<'t>, before: Option<Var<'t>>) -> (Var<'t>, Var<'t>, Var<'t>) {
@@ -33,7 +33,7 @@ pub fn over_the_past<'t>(k: Var<'t>, before: Option<Var<'t>>) -> (Var<'t>, Var<'
         return (k, k, k);
     }
     let none = |t: usize| k.tape().full([b, t, h, n], k.dtype(), f64::NEG_INFINITY);
-    let first = before.map_or_else(|| none(1), |z| insert(z, 1));
+    let first = before.map_or_else(|| none(1), |z| insert_axis(z, 1));
     let mut z = Var::concat(&[log_add(first, k.narrow(1, 0, 1)), k.narrow(1, 1, t - 1)], 1);
     // After a round each z is the sum over twice as many tokens.
     let mut reach = 1;

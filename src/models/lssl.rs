@@ -35,7 +35,7 @@ use super::{
     memories::{one_token, pieces},
     over_time,
 };
-use crate::{autograd::Var, error::Result, ops::words::insert, tensor::Shape};
+use crate::{autograd::Var, error::Result, ops::words::insert_axis, tensor::Shape};
 
 /// A, B and the identity: [N, N], [N, 1], [N, N].
 pub struct Legendre([Fixed; 3]);
@@ -78,7 +78,7 @@ pub fn filter<'t>(u: Var<'t>, (a, input): (Var<'t>, Var<'t>), c: Var<'t>, h: &mu
     if form == Form::Recurrent || t == 0 {
         let (a, input) = (a.cast(dtype), input.cast(dtype));
         return over_time(t, u, |i| {
-            let x = (insert(at(u, i), 2) * input.reshape([d, n])).named("x");
+            let x = (insert_axis(at(u, i), 2) * input.reshape([d, n])).named("x");
             *h = turned(turned(*h).matmul_t(a)) + x;
             (*h * c).sum_axis(2, false).named("y")
         });

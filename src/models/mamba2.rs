@@ -32,7 +32,7 @@ use crate::{
     error::Result,
     ops::{
         scan::linear_scan,
-        words::{insert, outer, recall},
+        words::{insert_axis, outer, recall},
     },
     tensor::Shape,
 };
@@ -50,7 +50,7 @@ fn transition(g: Var<'_>, s: f64) -> Var<'_> {
 /// Equations (1) and (2) for one token, without D: S [B, H, N, P] to y [B, H, P] and the next S.
 pub fn step<'t>([c, b, x, g]: Inputs<'t>, state: Var<'t>, s: f64) -> (Var<'t>, Var<'t>) {
     let a_bar = transition(g, s).named("A_bar");
-    let state = insert(insert(a_bar, 2), 3) * state + outer(b.named("B"), x.named("x"));
+    let state = insert_axis(insert(a_bar, 2), 3) * state + outer(b.named("B"), x.named("x"));
     (recall(state, c.named("C")).named("y"), state)
 }
 
@@ -58,15 +58,15 @@ pub fn step<'t>([c, b, x, g]: Inputs<'t>, state: Var<'t>, s: f64) -> (Var<'t>, V
 pub fn sequence<'t>([c, b, x, g]: Inputs<'t>, state: Var<'t>, s: f64, form: Form) -> (Var<'t>, Var<'t>) {
     let [batch, t, h] = g.dims();
     if s == 1.0 || t == 0 {
-        return gated([c, b, x, insert(g, 3)], state, 1.0, form);
+        return gated([c, b, x, insert_axis(g, 3)], state, 1.0, form);
     }
     let a_bar = transition(g, s) + LEAST;
     let size = a_bar.square().sqrt();
     let chunk = if let Form::Chunked(chunk) = form { chunk } else { t };
     let start = g.tape().full([batch, h], g.dtype(), 1.0);
     let (signs, last) = linear_scan(a_bar / size, nothing(g), start, chunk);
-    let signs = insert(signs, 3);
-    let (y, state) = gated([signs * c, signs * b, x, insert(size.log(), 3)], state, 1.0, form);
+    let signs = insert_axis(signs, 3);
+    let (y, state) = gated([signs * c, signs * b, x, insert_axis(size.log(), 3)], state, 1.0, form);
     (y, last.reshape([batch, h, 1, 1]) * state)
 }
 
@@ -148,7 +148,7 @@ impl Layer {
         let [b, c] = [e, e + shared].map(|at| of_heads(x.narrow(2, at, shared)));
         let x = x.narrow(2, 0, e).reshape([batch, t, self.h, self.p]);
         let g = (p[self.a_log].decay_rate() * dt).cast(u.dtype());
-        ([c, b, insert(dt.cast(u.dtype()), 3) * x, g], x, z)
+        ([c, b, insert_axis(dt.cast(u.dtype()), 3) * x, g], x, z)
     }
 
     /// The skip D x, the gate, the norm of each group and the output projection.

@@ -36,7 +36,7 @@ use crate::{
     error::Result,
     ops::{
         erase_write::{in_turn, last_of},
-        words::{insert, maximum, outer, recall},
+        words::{insert_axis, maximum, outer, recall},
     },
     tensor::Shape,
 };
@@ -83,17 +83,17 @@ pub struct Memory<'t> {
 
 /// Equations (1) and (2) for one token, without D: to o [B, H, P].
 pub fn step<'t>(x: Inputs<'t>, m: &mut Memory<'t>) -> Var<'t> {
-    let turned = insert(x.dt.named("dt"), 2) * x.theta;
+    let turned = insert_axis(x.dt.named("dt"), 2) * x.theta;
     m.phi = (m.phi + turned).wrap();
     let angles = [m.phi.cos(), m.phi.sin()];
     let (q, k, v) = (turn(x.q, angles).named("q"), turn(x.k, angles).named("k"), x.v.named("v"));
     let alpha = (x.dt * x.a).exp();
-    let decay = insert(alpha, 2);
+    let decay = insert_axis(alpha, 2);
     let _shown = [(decay * turned.cos()).named("Re lambda"), (decay * turned.sin()).named("Im lambda")];
     let beta = ((1.0 - x.lambda) * x.dt * alpha).named("beta");
     let gamma = (x.lambda * x.dt).named("gamma");
-    let fade = |x: Var<'t>| insert(x, 2);
-    m.s = insert(decay, 3) * m.s + outer(fade(beta) * m.k, m.v) + outer(fade(gamma) * k, v);
+    let fade = |x: Var<'t>| insert_axis(x, 2);
+    m.s = insert_axis(decay, 3) * m.s + outer(fade(beta) * m.k, m.v) + outer(fade(gamma) * k, v);
     (m.k, m.v) = (k, v);
     recall(m.s, q).named("o")
 }
@@ -105,13 +105,13 @@ pub fn sequence<'t>(x: Inputs<'t>, m: &mut Memory<'t>, form: Form) -> Var<'t> {
         return over_time(t, x.v, |i| step(x.at(i), m));
     }
     let size = if let Form::Chunked(size) = form { size } else { t };
-    let phi = angles(m.phi, insert(x.dt, 3) * x.theta, size);
+    let phi = angles(m.phi, insert_axis(x.dt, 3) * x.theta, size);
     let angles = [phi.cos(), phi.sin()];
     let (q, k) = (turn(x.q, angles), turn(x.k, angles));
-    let before = |first: Var<'t>, x: Var<'t>| Var::concat(&[insert(first, 1), x.narrow(1, 0, t - 1)], 1);
+    let before = |first: Var<'t>, x: Var<'t>| Var::concat(&[insert_axis(first, 1), x.narrow(1, 0, t - 1)], 1);
     let (k_before, v_before) = (before(m.k, k), before(m.v, x.v));
-    let (begun, ended) = (insert((1.0 - x.lambda) * x.dt, 3), insert(x.lambda * x.dt, 3));
-    let g = insert(x.dt * x.a, 3);
+    let (begun, ended) = (insert_axis((1.0 - x.lambda) * x.dt, 3), insert_axis(x.lambda * x.dt, 3));
+    let g = insert_axis(x.dt * x.a, 3);
     let steps = [
         in_turn(&[nothing(q), q]),
         in_turn(&[begun * k_before, ended * k]),
@@ -129,7 +129,7 @@ pub fn sequence<'t>(x: Inputs<'t>, m: &mut Memory<'t>, form: Form) -> Var<'t> {
 /// everything would lose the digits of an angle.
 fn angles<'t>(mut phi: Var<'t>, turns: Var<'t>, chunk: usize) -> Var<'t> {
     let part = |(from, n)| {
-        let all = (insert(phi, 1) + turns.narrow(1, from, n).cumsum(1)).wrap();
+        let all = (insert_axis(phi, 1) + turns.narrow(1, from, n).cumsum(1)).wrap();
         phi = at(all, n - 1);
         all
     };

@@ -6,14 +6,14 @@ use crate::{
     autograd::Var,
     ops::{
         erase_write, gated_linear_attention,
-        words::{insert, maximum, outer, recall},
+        words::{insert_axis, maximum, outer, recall},
     },
     tensor::Tensor,
 };
 
 /// diag(exp(g)) S: g [B, H, K] or [B, H, 1], S [B, H, K, V].
 pub fn fade<'t>(g: Var<'t>, s: Var<'t>) -> Var<'t> {
-    insert(g.exp().named("alpha"), 3) * s
+    insert_axis(g.exp().named("alpha"), 3) * s
 }
 
 /// S + k vᵀ: k [B, H, K], v [B, H, V], S [B, H, K, V].
@@ -64,14 +64,14 @@ pub fn turn<'t>(x: Var<'t>, [cos, sin]: [Var<'t>; 2]) -> Var<'t> {
     let outer = &shape.dims()[..axis];
     let pairs = x.narrow(axis, 0, turned).reshape(&[outer, &[turned / 2, 2]].concat()[..]);
     let ([a, b], [cos, sin]) =
-        ([0, 1].map(|i| pairs.narrow(axis + 1, i, 1)), [cos, sin].map(|x| insert(x, x.shape().rank())));
+        ([0, 1].map(|i| pairs.narrow(axis + 1, i, 1)), [cos, sin].map(|x| insert_axis(x, x.shape().rank())));
     let pairs = Var::concat(&[a * cos - b * sin, a * sin + b * cos], axis + 1).reshape(shape.with(axis, turned));
     Var::concat(&[pairs, x.narrow(axis, turned, shape.last() - turned)], axis)
 }
 
 /// The same along the key axis of a state [B, H, K, V]; cosines and sines fit [B, H, S].
 pub fn turn_state<'t>(s: Var<'t>, angles: [Var<'t>; 2]) -> Var<'t> {
-    turn(s.transpose(2, 3), angles.map(|x| insert(x, x.shape().rank() - 1))).transpose(2, 3)
+    turn(s.transpose(2, 3), angles.map(|x| insert_axis(x, x.shape().rank() - 1))).transpose(2, 3)
 }
 
 /// A constant on x's tape, of x's type.
@@ -104,7 +104,7 @@ pub fn pieces(t: usize, size: usize) -> impl Iterator<Item = (usize, usize)> {
 /// ln(e^a + e^b)
 pub fn log_add<'t>(a: Var<'t>, b: Var<'t>) -> Var<'t> {
     let axis = a.shape().rank();
-    Var::concat(&[insert(a, axis), insert(b, axis)], axis).logsumexp()
+    Var::concat(&[insert_axis(a, axis), insert_axis(b, axis)], axis).logsumexp()
 }
 
 /// x, and 0 or 1 where x is not between them.

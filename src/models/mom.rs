@@ -30,7 +30,7 @@ use super::{
 use crate::{
     autograd::Var,
     error::Result,
-    ops::words::insert,
+    ops::words::insert_axis,
     tensor::Shape,
 };
 
@@ -41,7 +41,7 @@ const TOPK: usize = 2;
 /// 1 at the `topk` largest of the last axis of router [B, T, M], else 0; of equal ones the first.
 fn largest<'t>(router: Var<'t>, topk: usize) -> Var<'t> {
     let r = router.tape().constant(&router.value());
-    let more = insert(r, 2) - insert(r, 3); // [B, T, i, j]: by how much j is more than i
+    let more = insert_axis(r, 2) - insert_axis(r, 3); // [B, T, i, j]: by how much j is more than i
     let [above, below] = [more, -more].map(|x| clipped(1e30 * (1e30 * x)));
     let equal_before = (1.0 - above - below).tril(-1);
     let rank = (above + equal_before).sum_axis(3, false);
@@ -61,10 +61,10 @@ pub fn read<'t>([q, k, v, beta, g, router]: Inputs<'t>, topk: usize, s: Var<'t>,
     let all = q.tape().full([b, t, m - chosen], q.dtype(), 1.0);
     let [kept, weight] = [kept, weight].map(|x| Var::concat(&[x, all], 2));
     // A memory's heads are heads of one memory.
-    let gate = |x: Var<'t>| (insert(kept, 3) * x).reshape([b, t, m * h]);
-    let q = (insert(q, 2) + q.tape().full([m, 1, 1], q.dtype(), 0.0)).reshape([b, t, m * h, n]);
+    let gate = |x: Var<'t>| (insert_axis(kept, 3) * x).reshape([b, t, m * h]);
+    let q = (insert_axis(q, 2) + q.tape().full([m, 1, 1], q.dtype(), 0.0)).reshape([b, t, m * h, n]);
     let (k, v) = (k.reshape([b, t, m * h, n]), v.reshape([b, t, m * h, width]));
-    let (beta, g, mut s) = (gate(beta), insert(gate(g), 3), s);
+    let (beta, g, mut s) = (gate(beta), insert_axis(gate(g), 3), s);
     let o = if form == Form::Recurrent || t == 0 {
         let _shown = weight.named("omega");
         over_time(t, v, |i| {
@@ -73,11 +73,11 @@ pub fn read<'t>([q, k, v, beta, g, router]: Inputs<'t>, topk: usize, s: Var<'t>,
             o
         })
     } else {
-        let (o, last) = erasing([q, k, insert(beta, 3) * v, insert(beta, 3) * k, g], s, scale, form);
+        let (o, last) = erasing([q, k, insert_axis(beta, 3) * v, insert_axis(beta, 3) * k, g], s, scale, form);
         s = last;
         o
     };
-    ((insert(insert(weight, 3), 4) * o.reshape([b, t, m, h, width])).sum_axis(2, false), s)
+    ((insert_axis(insert(weight, 3), 4) * o.reshape([b, t, m, h, width])).sum_axis(2, false), s)
 }
 
 /// See [`about`](super::about).

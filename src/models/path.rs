@@ -35,7 +35,7 @@ use super::{
     memories::{narrow_normal, one_token, pieces},
     merge_heads, over_time, remembered,
 };
-use crate::{autograd::Var, error::Result, ops::words::insert, tensor::Shape};
+use crate::{autograd::Var, error::Result, ops::words::insert_axis, tensor::Shape};
 
 /// The rank of w's projection and the width of its convolution.
 const RANK: usize = 32;
@@ -49,11 +49,11 @@ pub type Inputs<'t> = [Var<'t>; 5];
 
 /// (1) and (2) for one token: to o [B, H, V]. `gates` [B, H, 1, S] are the sums of g since each token, if there are gates.
 pub fn step<'t>([q, k, v, w, beta]: Inputs<'t>, gates: Option<Var<'t>>, cache: &mut Cache<'t>, scale: f64) -> Var<'t> {
-    let ([b, h, n], row) = (k.dims(), |x: Var<'t>| insert(x, 2)); // [B, H, 1, K]
+    let ([b, h, n], row) = (k.dims(), |x: Var<'t>| insert_axis(x, 2)); // [B, H, 1, K]
     let (w, beta) = (row(w.named("w")), beta.named("beta").reshape([b, h, 1, 1]));
     let keys = head_first(cache[0]);
     let keys = Var::concat(&[keys - keys.matmul_t(w) * (beta * w), row(k.named("k"))], 2); // [B, H, S, K]
-    *cache = [head_first(keys), Var::concat(&[cache[1], insert(v.named("v"), 1)], 1)];
+    *cache = [head_first(keys), Var::concat(&[cache[1], insert_axis(v.named("v"), 1)], 1)];
     let scores = q.named("q").reshape([b, h, 1, n]).matmul_t(keys);
     let a = (scale * gates.map_or(scores, |gates| scores + gates)).softmax().named("a");
     a.matmul(head_first(cache[1])).reshape([b, h, v.shape().last()]).named("o")
@@ -64,7 +64,7 @@ fn chunk<'t>([q, k, v, w, beta]: Inputs<'t>, gates: Option<Var<'t>>, cache: &mut
     let past = cache[0].shape().at(1);
     let (keys, values) = (Var::concat(&[cache[0], k], 1), Var::concat(&[cache[1], v], 1));
     let [q, k, v, w] = [q, keys, values, w].map(head_first); // [B, H, C or S, ..]
-    let beta_w = insert(beta.permute([0, 2, 1]), 3) * w;
+    let beta_w = insert_axis(beta.permute([0, 2, 1]), 3) * w;
     let a = beta_w.matmul_t(w).unit_lower_solve(beta_w.matmul_t(k).tril(past as isize - 1)); // [B, H, C, S]
     let scores = q.matmul_t(k) - q.matmul_t(w).tril_matmul(a);
     *cache = [head_first(k - a.t_matmul(w)), values];

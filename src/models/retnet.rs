@@ -31,7 +31,7 @@ use super::{
 use crate::{
     autograd::Var,
     error::Result,
-    ops::words::insert,
+    ops::words::insert_axis,
     tensor::Shape,
 };
 
@@ -45,7 +45,7 @@ fn step<'t>([q, k, v]: [Var<'t>; 3], [g, theta]: [Var<'t>; 2], s: Var<'t>) -> (V
     let ([_, h, n], pairs) = (k.dims(), theta.shape().last());
     let gamma = g.exp().reshape([1, h, 1]);
     let [re, im] = [(gamma * theta.cos()).named("Re lambda"), (gamma * theta.sin()).named("Im lambda")];
-    let odd = s.narrow(2, 2 * pairs, n % 2) * insert(gamma, 3);
+    let odd = s.narrow(2, 2 * pairs, n % 2) * insert_axis(gamma, 3);
     let turned = turn_state(s.narrow(2, 0, 2 * pairs), [re, -im]);
     let s = add(k, v, Var::concat(&[turned, odd], 2));
     (read(q, s, 1.0), s)

@@ -40,7 +40,7 @@ use crate::{
     error::Result,
     ops::{
         erase_write::in_turn,
-        words::{insert, outer, recall},
+        words::{insert_axis, outer, recall},
     },
     tensor::Shape,
 };
@@ -54,7 +54,7 @@ pub const EPS: f64 = 64e-5;
 /// Equations (1) and (2) for one token: S [B, H, K, V] to o [B, H, V] and the next S.
 pub fn step<'t>([r, w, k, v, a, b]: Inputs<'t>, s: Var<'t>, scale: f64) -> (Var<'t>, Var<'t>) {
     let erased = recall(s, a.named("minus kappa"));
-    let s = insert(w.exp().named("w"), 3) * s + outer(b.named("a kappa"), erased.named("erased"));
+    let s = insert_axis(w.exp().named("w"), 3) * s + outer(b.named("a kappa"), erased.named("erased"));
     let s = s + outer(k.named("k"), v.named("v"));
     ((scale * recall(s, r.named("r"))).named("o"), s)
 }

@@ -24,7 +24,7 @@ use super::{
 use crate::{
     autograd::Var,
     error::Result,
-    ops::words::{insert, maximum},
+    ops::words::{insert_axis, maximum},
     tensor::Shape,
 };
 
@@ -65,7 +65,7 @@ impl<'t> Weights<'t> {
 pub fn filter<'t>(u: Var<'t>, w: &Weights<'t>, h: &mut Complex<'t>, form: Form) -> Var<'t> {
     let ([b, t, d], [_, n], dtype) = (u.dims(), w.c_re.dims(), u.dtype());
     let (lambda, input) = w.rates();
-    let x = |part: Var<'t>| (insert(u, 3) * part.cast(dtype)).reshape([b, t, d * n]);
+    let x = |part: Var<'t>| (insert_axis(u, 3) * part.cast(dtype)).reshape([b, t, d * n]);
     let (x, (re, im)) = ((x(input.0), x(input.1)), (lambda.0.reshape([d * n]), lambda.1.reshape([d * n])));
     let states;
     (states, *h) = match form {

@@ -38,7 +38,7 @@ use super::{
 use crate::{
     autograd::Var,
     error::Result,
-    ops::words::{insert, log_sigmoid, outer, recall},
+    ops::words::{insert_axis, log_sigmoid, outer, recall},
     tensor::Shape,
 };
 
@@ -47,10 +47,10 @@ pub type Inputs<'t> = [Var<'t>; 6];
 
 /// (1) to (3) for one token, from S and M [B, H, K, V], to o [B, H, V]; η and 1 − α themselves.
 pub fn step<'t>([q, k, v, theta, eta, keep]: Inputs<'t>, memory: &mut [Var<'t>; 2], scale: f64) -> Var<'t> {
-    let number = |x: Var<'t>| insert(insert(x, 2), 3);
+    let number = |x: Var<'t>| insert_axis(insert(x, 2), 3);
     let ([s, m], k) = (*memory, k.named("k"));
     let error = (v.named("v") - recall(s, k)).named("error");
-    let m = number(eta.named("eta")) * m + outer(insert(theta.named("theta"), 2) * k, error);
+    let m = number(eta.named("eta")) * m + outer(insert_axis(theta.named("theta"), 2) * k, error);
     *memory = [number(keep.named("keep")) * s + m, m];
     (scale * recall(memory[0], q.named("q"))).named("o")
 }
@@ -58,7 +58,7 @@ pub fn step<'t>([q, k, v, theta, eta, keep]: Inputs<'t>, memory: &mut [Var<'t>; 
 /// (4) to (6): q, k, v [B, H, C, ..] and θ, ln η, ln(1 − α) [B, H, C] to o [B, H, C, V].
 fn chunk<'t>([q, k, v, theta, eta, keep]: Inputs<'t>, [s, m]: [Var<'t>; 2]) -> (Var<'t>, [Var<'t>; 2]) {
     let [b, h, c] = theta.dims();
-    let column = |x: Var<'t>| insert(x, 3);
+    let column = |x: Var<'t>| insert_axis(x, 3);
     let [e, a] = [eta, keep].map(|x| x.segsum().exp()); // E and A [B, H, C, C]
     let [epsilon, from_start] = [eta, keep].map(|x| column(x.cumsum(2).exp()));
     let (gamma, f) = (a.tril_matmul(e), a.tril_matmul(epsilon));

@@ -34,7 +34,7 @@ use super::{
 use crate::{
     autograd::{Gen, Var},
     error::Result,
-    ops::words::{insert, maximum},
+    ops::words::{insert_axis, maximum},
     tensor::Shape,
 };
 
@@ -130,7 +130,7 @@ pub fn read<'t>(
     form: Form,
 ) -> Var<'t> {
     let (t, r) = (q.shape().at(1), row.shape().at(0).max(1));
-    let x = [q, k, v, insert(lr, 3)].map(head_first);
+    let x = [q, k, v, insert_axis(lr, 3)].map(head_first);
     let mut place = seen % r;
     let mut of = |from: usize, n: usize| {
         let (x, row) = (x.map(|x| x.narrow(2, from, n)), row.narrow(0, place, n).reshape([n, 1]));

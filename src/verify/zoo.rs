@@ -12,7 +12,7 @@ use crate::{
         memories::{constant, erasing, erasing_in_turn, gated, nothing},
         retnet, run, rwkv7,
     },
-    ops::{erase_write::in_turn, words::insert},
+    ops::{erase_write::in_turn, words::insert_axis},
     tensor::{DType, Shape},
 };
 
@@ -44,7 +44,7 @@ fn memory<'f>(
 
 /// One number a head for all its channels.
 fn column(x: Var<'_>) -> Var<'_> {
-    insert(x, 3)
+    insert_axis(x, 3)
 }
 
 /// x [B, T, H, ..] at step i of each token's n, and nothing at the others.
