@@ -52,7 +52,7 @@ pub struct TrainArgs {
 #[derive(Args, Clone, Debug, Default)]
 #[command(next_help_heading = "What is trained")]
 struct What {
-    /// Which mixers to train, separated by commas, or "all".
+    /// Which mixers to train, separated by commas, or "all"; "list" prints a table of them, and --help names them below.
     #[arg(long, value_name = "A,B,..", value_delimiter = ',')]
     models: Option<Vec<String>>,
     /// The numbers to start from; every other flag changes one of them.
@@ -136,10 +136,10 @@ struct Sizes {
     /// The width of the MLP in each block. 0: no MLP.
     #[arg(long, value_name = "M", value_parser = whole)]
     mlp: Option<i64>,
-    /// The state size of LRU and Mamba.
+    /// The state size of LRU, Mamba and its kin, S4D, LSSL and LMU, and the slots of GSA.
     #[arg(long, value_name = "N", value_parser = whole)]
     state: Option<i64>,
-    /// The width of the causal convolutions of DeltaNet and Mamba. 0: none.
+    /// The width of the causal convolutions of DeltaNet, Mamba and their kin. 0: none.
     #[arg(long, value_name = "N", value_parser = whole)]
     conv: Option<i64>,
     /// How many times wider than the residual stream Mamba is inside.
@@ -151,7 +151,7 @@ struct Sizes {
     /// How many Householder matrices a transition of delta_product is made of [default: 2]
     #[arg(long, value_name = "N", value_parser = whole)]
     householders: Option<i64>,
-    /// The range of the transitions' eigenvalues: 0..1, or -1..1 in delta_net and its kin and in mamba [default: 0..1]
+    /// The range of the transitions' eigenvalues: 0..1, or -1..1 in the delta rules, mamba and mamba2 [default: 0..1]
     #[arg(long, value_name = "RANGE", allow_hyphen_values = true)]
     eigenvalues: Option<Eigenvalues>,
     /// How positions are told apart: none, learned, sinusoidal or rope.

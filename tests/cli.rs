@@ -55,6 +55,21 @@ fn json_is_one_object_with_every_run() {
 }
 
 #[test]
+fn the_list_of_models_has_each_with_its_facts() {
+    let (ran, help) = (parity("--models list"), parity("--help").stdout);
+    assert_eq!((ran.status, ran.stderr.as_str()), (Some(0), ""));
+    for name in tapezoo::models::names() {
+        let line =
+            ran.stdout.lines().find(|line| line.starts_with(&format!("{name} "))).unwrap_or_else(|| panic!("{name}"));
+        let about = tapezoo::models::about(name).unwrap();
+        for fact in [about.transition, about.state, about.eigenvalues, "recurrent", about.source] {
+            assert!(line.contains(fact), "no '{fact}' in: {line}");
+        }
+        assert!(help.contains(&format!("    {name} ")), "{name} is not in --help");
+    }
+}
+
+#[test]
 fn the_table_fits_the_terminal_whatever_is_asked() {
     let lens = "--eval-lens 18,17,3,4,5,6,7,8,9,10,11,12,13,14,15,16";
     let ran = parity(&format!("--steps 2 --train-len 6 --batch 2 --width 4 --seeds 2 --num-ones 3 {lens}"));

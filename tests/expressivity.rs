@@ -4,116 +4,18 @@
 
 #![allow(clippy::unwrap_used)]
 
-use tapezoo::{
-    autograd::{Gen, Tape, Var},
-    models::{Eigenvalues, Form, Init, Mixer, ModelConfig, Params, State, find, lru, run},
-    tensor::{DType, Tensor},
-};
+mod machine;
 
-const LONG: usize = 100_000;
+use machine::{LONG, Machine, best_threshold, bits, one_hot, sums};
+use std::f64::consts::{PI, TAU};
+use tapezoo::{
+    autograd::Tape,
+    models::{Eigenvalues, Form, Init, ModelConfig, State, find, lru, run},
+    tensor::DType,
+};
 
 /// Large enough that σ and SiLU saturate, and a power of two: normalising (2¹⁴, 0) gives (1, 0) without rounding.
 const BIG: f32 = 16384.0;
-
-/// A mixer over one-hot tokens, whose weights are set by name.
-struct Machine {
-    mixer: Box<dyn Mixer>,
-    params: Params,
-}
-
-impl Machine {
-    /// All weights zero.
-    fn new(name: &str, eigenvalues: Eigenvalues, sizes: ModelConfig) -> Machine {
-        let config = ModelConfig { mixer: name.into(), eigenvalues, width: 2, ..sizes };
-        config.check().unwrap();
-        let mut init = Init::new(0, None);
-        let mixer = find(name).unwrap()(&config, &mut init).unwrap();
-        let mut params = init.finish(DType::F32);
-        params.flat_mut().host_mut::<f32>().fill(0.0);
-        Machine { mixer, params }
-    }
-
-    fn set(mut self, name: &str, values: &[f32]) -> Machine {
-        let entry = self.params.entries().iter().find(|e| e.name == name).unwrap_or_else(|| panic!("no '{name}'"));
-        let (at, n) = (entry.offset, entry.shape.len());
-        assert_eq!(values.len(), n, "{name} {}", entry.shape);
-        self.params.flat_mut().host_mut::<f32>()[at..at + n].copy_from_slice(values);
-        self
-    }
-
-    /// The first of the two outputs for every token, computed in pieces of `piece` tokens that share a tape's memory.
-    fn outputs(&self, tokens: &[u8], form: Form, piece: usize) -> Vec<f32> {
-        let mut tape = Tape::default();
-        let mut carried: Option<Vec<Tensor>> = None;
-        let mut out = Vec::with_capacity(tokens.len());
-        for (i, tokens) in tokens.chunks(piece).enumerate() {
-            let (y, s) = {
-                let p = self.params.bind_frozen(&tape);
-                let mut state = match &carried {
-                    None => State::zero(self.mixer.as_ref(), &tape, 1, DType::F32),
-                    Some(s) => State { t: i * piece, s: s.iter().map(|s| tape.constant(s)).collect() },
-                };
-                let y = run(self.mixer.as_ref(), &p, tape.constant(&one_hot(tokens)), &mut state, form);
-                let copy = |v: &Var| Tensor::from_vec(v.value().host::<f32>().to_vec(), v.shape());
-                (y.value().host::<f32>().to_vec(), state.s.iter().map(copy).collect())
-            };
-            out.extend(y.chunks(2).map(|y| y[0]));
-            carried = Some(s);
-            tape.reset();
-        }
-        out
-    }
-
-    /// Every way to compute it: form and piece length. Forms that hold a T × T matrix use short pieces.
-    fn ways(&self) -> Vec<(Form, usize)> {
-        let quadratic = self.mixer.state(1)[0].0 == "S";
-        let mut all = vec![(Form::Recurrent, 1), (Form::Recurrent, 1000)];
-        for form in self.mixer.forms() {
-            match form {
-                Form::Recurrent => {}
-                Form::Parallel if quadratic => all.push((form, 125)),
-                Form::Chunked(c) | Form::Scan(c) => {
-                    all.extend([(form, LONG), (form, 777), (form.with_steps(2 * c + 1), LONG)])
-                }
-                _ => all.extend([(form, LONG), (form, 777)]),
-            }
-        }
-        all
-    }
-}
-
-/// [1, T, 2]
-fn one_hot(tokens: &[u8]) -> Tensor {
-    let x: Vec<f32> = tokens.iter().flat_map(|&b| if b == 0 { [1.0, 0.0] } else { [0.0, 1.0] }).collect();
-    Tensor::from_vec(x, [1, tokens.len(), 2])
-}
-
-fn bits(n: usize, seed: u64) -> Vec<u8> {
-    let mut g = Gen::new(seed);
-    (0..n).map(|_| u8::from(g.coin())).collect()
-}
-
-/// Running sums modulo m.
-fn sums(tokens: &[u8], m: u32) -> Vec<u32> {
-    tokens.iter().scan(0, |s, &b| Some(std::mem::replace(s, (*s + u32::from(b)) % m)).map(|_| *s)).collect()
-}
-
-/// The share of right answers of the best rule 'odd above this threshold' or 'odd below it': no monotone readout can do
-/// better.
-fn best_threshold(y: &[f32], odd: &[u32]) -> f64 {
-    let mut pairs: Vec<(f32, u32)> = y.iter().copied().zip(odd.iter().copied()).collect();
-    pairs.sort_by(|a, b| a.0.total_cmp(&b.0));
-    let ones = pairs.iter().filter(|p| p.1 == 1).count();
-    let (n, mut below_even, mut below_odd, mut best) = (pairs.len(), 0, 0, 0);
-    for (i, p) in pairs.iter().enumerate() {
-        if i == 0 || pairs[i - 1].0 < p.0 {
-            let above = below_even + (ones - below_odd);
-            best = best.max(above).max(n - above);
-        }
-        if p.1 == 1 { below_odd += 1 } else { below_even += 1 }
-    }
-    best.max(ones).max(n - ones) as f64 / n as f64
-}
 
 /// The output is above the middle exactly where the number of ones is odd.
 fn assert_tracks(name: &str, machine: &Machine, middle: f32) {
@@ -256,6 +158,162 @@ fn mamba(eigenvalues: Eigenvalues) -> Machine {
 fn mamba_tracks_parity_with_negative_transitions_and_cannot_without() {
     assert_tracks("mamba", &mamba(Eigenvalues::Signed), 1.0);
     assert_fails("mamba", &mamba(Eigenvalues::Positive));
+}
+
+/// Mamba-3 over begin, zero and one: the beginning writes 1 under the key (1, 0), and each one turns what is there by `turn`;
+/// zeros take no time. The query is (cos δ, sin δ). Δ is as short as the turn allows, since the state fades by e^(−10⁻⁴ Δ).
+fn mamba3(turn: f64, delta: f64) -> (Machine, f64) {
+    let sizes = ModelConfig { heads: 1, head_dim: 1, state: 2, ..ModelConfig::default() };
+    let dt = turn / PI;
+    // Rows of z, x, B (two), C (two), Δ, a', λ' and θ'; B and C are left to their biases.
+    let (none, all) = ([0.0; 3], |x: f32| [x; 3]);
+    let rows =
+        [all(128.0), [1.0, 0.0, 0.0], none, none, none, none, [0.0, -BIG, 0.0], all(-1e6), all(BIG), [0.0, 0.0, BIG]];
+    let machine = Machine::over(3, "mamba3", Eigenvalues::Positive, sizes).set("in_proj_weight", &rows.concat());
+    let machine = machine.set("dt_bias", &[dt.exp_m1().ln() as f32]).set("B_bias", &[1.0, 0.0]);
+    let machine = machine.set("C_bias", &[delta.cos() as f32, delta.sin() as f32]);
+    (machine.set("out_proj_weight", &[1.0 / 128.0 / dt as f32, 0.0, 0.0]), dt)
+}
+
+/// A beginning, and fair coins of 1 and 2.
+fn begun(n: usize, seed: u64) -> (Vec<u8>, Vec<u8>) {
+    let bits = bits(n, seed);
+    ([0].into_iter().chain(bits.iter().map(|b| 1 + b)).collect(), bits)
+}
+
+/// What the state holds at T = 100,000 is as large as e^(−10⁻⁴ ΣΔ) says, with the right sign.
+#[test]
+fn mamba3_turns_by_pi_at_a_one_for_as_long_as_its_state_lasts() {
+    let (machine, dt) = mamba3(PI, 0.0);
+    let (tokens, bits) = begun(LONG, 4);
+    for (form, piece) in machine.ways() {
+        let y = machine.outputs(&tokens, form, piece);
+        // What is left of the 1 at the beginning, and its sign.
+        let (mut left, mut least) = (1.0, f64::INFINITY);
+        for (&y, &bit) in y[1..].iter().zip(&bits) {
+            left *= if bit == 1 { -(-1e-4 * dt).exp() } else { 1.0 };
+            least = least.min(f64::from(y) / left);
+        }
+        assert!((0.97..1.001).contains(&least), "{form}, pieces of {piece}: {least} of what should be left");
+    }
+}
+
+#[test]
+fn mamba3_counts_modulo_three() {
+    let (machine, dt) = mamba3(TAU / 3.0, PI / 6.0);
+    let (tokens, bits) = begun(LONG, 5);
+    let count = sums(&bits, 3);
+    let values: Vec<f64> = (0..3).map(|n| (TAU / 3.0 * f64::from(n) + PI / 6.0).cos()).collect();
+    for (form, piece) in machine.ways() {
+        let y = &machine.outputs(&tokens, form, piece)[1..];
+        let (mut wrong, mut left) = (0, 1.0);
+        for ((&y, &bit), &count) in y.iter().zip(&bits).zip(&count) {
+            left *= (-1e-4 * dt * f64::from(bit)).exp();
+            let off = |n: &usize| (f64::from(y) / left - values[*n]).abs();
+            let read = (0..3).min_by(|a, b| off(a).total_cmp(&off(b))).unwrap();
+            wrong += usize::from(read != count as usize);
+        }
+        assert_eq!(wrong, 0, "{form}, pieces of {piece}: {wrong} errors in {LONG}");
+    }
+}
+
+/// PaTH over begin, zero and one: the key of the beginning is (1, 0), and each one reflects it (β = 2) or erases it (β = 1).
+/// Where it is as it was, the query finds it, and else the token itself, whose key is (0, 1).
+fn path(b_beta: f32) -> Machine {
+    let sizes = ModelConfig { heads: 1, head_dim: 2, ..ModelConfig::default() };
+    let key = [[1.0, 0.0, 0.0], [0.0, 1.0, 1.0]].concat();
+    let rows = [&[80.0, 80.0, 80.0, 40.0, 40.0, 40.0][..], &key, &[1.0, 0.0, 0.0, 0.0, 0.0, 0.0]].concat();
+    let machine = Machine::over(3, "path", Eigenvalues::Positive, sizes).set("w_qkv", &rows);
+    // The direction (1, 0) at a one, and none at others: by the first of 32 channels.
+    let first: Vec<f32> = (0..96).map(|i| if i == 2 { BIG } else { 0.0 }).collect();
+    let second: Vec<f32> = (0..64).map(|i| if i == 0 { 1.0 } else { 0.0 }).collect();
+    let machine = machine.set("w_w1", &first).set("w_w2", &second).set("conv", &[0.0, 0.0, 1.0].repeat(2));
+    machine.set("b_beta", &[b_beta]).set("w_o", &[1.0, 0.0, 0.0, 0.0, 0.0, 0.0])
+}
+
+/// The cache makes 4,096 tokens as much work as 16 million of a memory.
+#[test]
+fn path_attention_tracks_parity_and_cannot_without_reflections() {
+    let (tokens, bits) = begun(4096, 6);
+    let odd = sums(&bits, 2);
+    for (form, piece) in [(Form::Parallel, 512), (Form::Chunked(32), 4097), (Form::Recurrent, 1000)] {
+        let n = if form == Form::Recurrent { 600 } else { tokens.len() };
+        let y = &path(BIG).outputs(&tokens[..n], form, piece)[1..];
+        let wrong = y.iter().zip(&odd).filter(|&(&y, &odd)| (y < 0.5) != (odd == 1)).count();
+        assert_eq!(wrong, 0, "{form}: {wrong} errors in {n}");
+        let y = &path(0.0).outputs(&tokens[..n], form, piece)[1..];
+        let share = best_threshold(y, &odd[..n - 1]);
+        assert!(share < 0.6, "{form}: right at {share:.3} of the positions");
+    }
+}
+
+/// S4D with the 8 eighth roots of 1, shrunk a little: a kernel that is 1 at a lag of 5, 0.1 at 13, 0.01 at 21 … and 0 between.
+fn fifth_last() -> Machine {
+    let (n, lag, shrink) = (5, 5.0, 0.1f64.powf(0.125));
+    let sizes = ModelConfig { state: n, ..ModelConfig::default() };
+    let (mut log_a, mut angle, mut c) = (vec![], vec![], [vec![], vec![]]);
+    for j in 0..n {
+        let w = TAU * j as f64 / 8.0;
+        // c = e^(−iw lag) shrink^(−lag) A / (λ − 1), and half of it where the root is its own conjugate; 2 Re doubles it.
+        let (a, less) = ((shrink.ln(), w), (shrink * w.cos() - 1.0, shrink * w.sin()));
+        let square = less.0 * less.0 + less.1 * less.1;
+        let ratio = ((a.0 * less.0 + a.1 * less.1) / square, (a.1 * less.0 - a.0 * less.1) / square);
+        let size = shrink.powf(-lag) / 8.0 * if j % 4 == 0 { 0.5 } else { 1.0 };
+        let turn = ((w * lag).cos() * size, -(w * lag).sin() * size);
+        log_a.push((-shrink.ln()).ln() as f32);
+        angle.push(w as f32);
+        c[0].push((ratio.0 * turn.0 - ratio.1 * turn.1) as f32);
+        c[1].push((ratio.0 * turn.1 + ratio.1 * turn.0) as f32);
+    }
+    // The second channel of the input is 1 at a one; the first output shows it.
+    let machine = Machine::new("s4d", Eigenvalues::Positive, sizes).set("log_a_real", &log_a.repeat(2));
+    let machine = machine.set("a_imag", &angle.repeat(2)).set("C_re", &c[0].repeat(2)).set("C_im", &c[1].repeat(2));
+    machine.set("w", &[0.0, 1.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0]).set("b", &[0.0, 0.0, BIG, BIG])
+}
+
+/// A memory that fades at one rate, the same for every token: Mamba-2 with Δ = dt, whose read is proportional to Σ e^(−dt l) x.
+fn fading(dt: f64) -> Machine {
+    let sizes = ModelConfig { heads: 1, head_dim: 1, state: 1, conv: 0, ..ModelConfig::default() };
+    // Rows of z, x, B, C and Δ. The norm divides by the state's size: ε keeps it as it is.
+    let rows = [32.0, 32.0, 0.0, 2e-9, 32.0, 32.0, 32.0, 32.0, 0.0, 0.0];
+    let machine = Machine::new("mamba2", Eigenvalues::Positive, sizes).set("in_proj_weight", &rows);
+    let machine = machine.set("dt_bias", &[dt.exp_m1().ln() as f32]).set("norm_weight", &[1.0]);
+    machine.set("out_proj_weight", &[1.0, 0.0])
+}
+
+/// What happened at a fixed distance, or how often in a window, needs rates that turn: state spaces have them. One that only
+/// fades weighs tokens by age, and its best threshold is often wrong.
+#[test]
+fn state_spaces_see_through_a_window_and_fading_memories_do_not() {
+    let tokens = bits(LONG, 7);
+    let fifth: Vec<u32> = (0..LONG).map(|t| t.checked_sub(5).map_or(0, |s| u32::from(tokens[s]))).collect();
+    let machine = fifth_last();
+    for (form, piece) in machine.ways() {
+        let y = machine.outputs(&tokens, form, piece);
+        let wrong = y.iter().zip(&fifth).filter(|&(&y, &bit)| (y > 0.4) != (bit == 1)).count();
+        assert_eq!(wrong, 0, "s4d, {form}, pieces of {piece}: {wrong} errors in {LONG}");
+    }
+
+    // LMU: m_0 is the mean of the last 64 tokens.
+    let sizes = ModelConfig { state: 16, ..ModelConfig::default() };
+    let machine = Machine::new("lmu", Eigenvalues::Positive, sizes).set("w_u", &[0.0, 1.0]);
+    let read: Vec<f32> = (0..36).map(|i| if i == 0 { 64.0 } else { 0.0 }).collect();
+    let machine = machine.set("w_h", &read);
+    let counts: Vec<u32> =
+        (0..LONG).map(|t| tokens[(t + 1).saturating_sub(64)..=t].iter().map(|&b| u32::from(b)).sum()).collect();
+    let majority: Vec<u32> = counts.iter().map(|&n| u32::from(n > 32)).collect();
+    for (form, piece) in [(Form::Recurrent, 1000), (Form::Parallel, 500), (Form::Chunked(32), LONG)] {
+        let y = machine.outputs(&tokens, form, piece);
+        let worst = y.iter().zip(&counts).map(|(&y, &n)| (y - n as f32).abs()).fold(0.0, f32::max);
+        assert!(worst < 2.0, "lmu, {form}: off by {worst} of 64");
+        assert!(best_threshold(&y, &majority) > 0.93, "lmu, {form}");
+    }
+
+    for dt in [0.01, 0.02, 0.03, 0.05, 0.1, 0.2, 0.5, 1.0] {
+        let y = fading(dt).outputs(&tokens, Form::Chunked(32), LONG);
+        let shares = [&fifth, &majority].map(|of| best_threshold(&y, of));
+        assert!(shares[0] < 0.75 && shares[1] < 0.9, "rate {dt}: {shares:?}");
+    }
 }
 
 /// One unit, c in {0, 1}. A zero keeps it, f = 1 and i = 0. A one forgets it, f = 0, and writes 1 only if h = tanh(c) says

@@ -1,13 +1,18 @@
 //! Reading the command line, with the values of presets in `--help`.
 
 use super::say;
-use crate::train::config::{plain, preset_table};
+use crate::{
+    models,
+    train::config::{plain, preset_table},
+};
 use clap::{CommandFactory, FromArgMatches, builder::PossibleValuesParser};
 use toml::Value;
 
-/// Read the command line, with these presets' values in `--help`; leave with status 2 if it cannot be.
+/// Read the command line, with these presets' values and the mixers in `--help`; leave with status 2 if it cannot be.
 pub fn parse<P: CommandFactory + FromArgMatches>(presets: &[&'static str]) -> P {
     let mut command = P::command();
+    let examples = command.get_after_help().map(ToString::to_string).unwrap_or_default();
+    command = command.after_help(format!("Models:\n{}\n{examples}", indented(&models::lines())));
     let ids: Vec<String> = command.get_arguments().map(|a| a.get_id().to_string()).collect();
     for id in ids {
         command = command.mut_arg(&id, |arg| {
@@ -24,6 +29,11 @@ pub fn parse<P: CommandFactory + FromArgMatches>(presets: &[&'static str]) -> P 
         say("warning", "--shards is the old name of --micro-batches");
     }
     P::from_arg_matches(&matches).unwrap_or_else(|e| e.exit())
+}
+
+/// Each line moved to the right, as clap shows a list.
+fn indented(text: &str) -> String {
+    text.lines().map(|line| format!("  {line}\n")).collect()
 }
 
 /// "default: 2000, published: 40000"; of presets that all say the same, only the first.

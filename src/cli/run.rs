@@ -3,6 +3,7 @@
 use super::{TrainArgs, fail, open_device, print, resume, say, threads};
 use crate::{
     error::{Error, Result, contained},
+    models,
     tasks::show,
     train::{
         RunReport, Trainer, capacity,
@@ -22,6 +23,9 @@ use toml::Table;
 /// Status 0: all went well; 1: a run failed, or a file could not be written; 2: a value cannot be, or another
 /// process is at work in the directory; 129, 130 or 143: it was interrupted.
 pub fn run(args: &TrainArgs, preset: &str, task: Table) -> ExitCode {
+    if args.what.models.as_deref().is_some_and(|models| models == ["list"]) {
+        return print(models::table()).map_or_else(|e| fail(&e, 1), |()| ExitCode::SUCCESS);
+    }
     if let Some(n) = args.output.show {
         return match args.resolve(preset, task).and_then(|cfg| samples(&cfg, n)) {
             Ok(text) => print(text).map_or_else(|e| fail(&e, 1), |()| ExitCode::SUCCESS),

@@ -182,6 +182,9 @@ fn sizes(source: &Source) -> String {
     let mut text = format!("{} layers, width {}", c.layers, c.width);
     text += &match c.mixer.as_str() {
         "lru" => format!(", {} complex states", c.state),
+        "s4d" | "lssl" => format!(", {} channels of {} states", c.width, c.state),
+        "lmu" => format!(", {} polynomials", c.state),
+        "gsa" => format!(", {} heads of {} with {} slots", c.heads, c.head_dim, c.state),
         "mamba" => format!(", {} channels of {} states", c.expand * c.width, c.state),
         "lstm" | "quasi_lstm" => format!(", {} units", c.inner()),
         "mamba2" | "mamba3" => format!(", {} heads of {} channels of {} states", c.heads, c.head_dim, c.state),

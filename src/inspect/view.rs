@@ -2,7 +2,10 @@
 //!
 //! A mixer without an entry here is shown by its states and named values alone; a test demands an entry.
 
+mod attention;
+mod learners;
 mod memories;
+mod spaces;
 
 use serde::Serialize;
 
@@ -28,7 +31,7 @@ pub struct Quantity {
     /// Its symbol in the paper.
     pub symbol: &'static str,
     /// One letter per axis: h head, i row (key), j column (value), d unit or channel, n state, p factor of a product, s
-    /// position, m one of several eigenvalues.
+    /// position, m one of several eigenvalues, memories or slots.
     pub axes: &'static str,
     /// How it is drawn.
     pub role: Role,
@@ -83,7 +86,8 @@ impl View {
 
 /// The view of a mixer.
 pub fn of(mixer: &str) -> Option<&'static View> {
-    VIEWS.iter().chain(memories::VIEWS).find(|v| v.mixer == mixer)
+    let all = [VIEWS, memories::VIEWS, learners::VIEWS, spaces::VIEWS, attention::VIEWS];
+    all.into_iter().flatten().find(|v| v.mixer == mixer)
 }
 
 const fn q(name: &'static str, symbol: &'static str, axes: &'static str, role: Role, about: &'static str) -> Quantity {

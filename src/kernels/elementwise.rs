@@ -7,7 +7,7 @@ use crate::{
     args,
     autograd::{Grad, In, Kernel, Value},
     cuda::Module,
-    ops::elementwise::{Cos, Elu, Elu1, Exp, Expm1, Gelu, GeluTanh, Sigmoid, Silu, Sin, Softplus, Sqrt, Tanh, *},
+    ops::elementwise::{Cos, Elu, Elu1, Exp, Expm1, Gelu, GeluTanh, Sigmoid, Silu, Sin, Softplus, Sqrt, Tanh, Wrap, *},
     tensor::{Cx, DType, Tensor},
 };
 
@@ -109,6 +109,7 @@ kernels! {
     decay_rate = DecayRate { |x, y| f: decay_rate(x), df: y }
     sqrt = Sqrt { |x, y| f: sqrt(x), df: 0.5 / y }
     square = Square { |x, y| f: x * x, df: 2.0 * x }
+    wrap = Wrap { |x, y| f: wrap(x), df: 1.0 }
     sin = Sin { |x, y| f: sin(x), df: cos(x) }
     cos = Cos { |x, y| f: cos(x), df: -sin(x) }
     sigmoid = Sigmoid { |x, y| f: sigmoid(x), df: sigmoid_slope(x) }

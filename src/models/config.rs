@@ -122,9 +122,10 @@ pub struct ModelConfig {
     pub head_dim: usize,
     /// Hidden width of the MLP of each block; 0: no MLP.
     pub mlp: usize,
-    /// N: complex states of the LRU; states per channel of Mamba.
+    /// N: complex states of the LRU; states per channel of Mamba, S4D and LSSL and per head of Mamba-2 and Mamba-3; the
+    /// polynomials of LMU; the slots of GSA.
     pub state: usize,
-    /// W, the width of the causal convolutions of DeltaNet, Mamba, sLSTM and mLSTM; 0: none.
+    /// W, the width of the causal convolutions of DeltaNet and its kin, Mamba, Mamba-2, sLSTM, mLSTM, TTT and Titans; 0: none.
     pub conv: usize,
     /// E / D in Mamba.
     pub expand: usize,
@@ -136,7 +137,7 @@ pub struct ModelConfig {
     pub r_max: f64,
     /// n, the number of delta-rule steps per token in DeltaProduct.
     pub householders: usize,
-    /// The range of the transitions' eigenvalues, in Mamba, DeltaNet and its two extensions.
+    /// The range of the transitions' eigenvalues, in Mamba, Mamba-2 and the delta rules.
     pub eigenvalues: Eigenvalues,
     /// Position information.
     pub positions: Positions,

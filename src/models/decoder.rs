@@ -144,9 +144,12 @@ impl Decoder {
             None => self.learned.map(|learned| p[learned].narrow(0, t0, t)),
         };
         let mut x = positions::embed(p[self.embedding], (self.width as f64).sqrt(), tokens, places); // [B, T, D]
+        let mut passed = None;
         for (block, s) in self.blocks.iter().zip(state) {
             tape.scope(&block.names[0]);
+            s.passed = passed;
             x = x + run(block.mixer.as_ref(), p, block.norm.apply(p, x), s, form);
+            passed = s.passed.take();
             if let Some(mlp) = &block.mlp {
                 tape.scope(&block.names[1]);
                 x = x + mlp.apply(p, x);

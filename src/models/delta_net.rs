@@ -35,7 +35,7 @@
 //! | parallel | (3) to (5) with the whole sequence as one chunk: O(T² (K + V)) |
 //! | chunked | O(T (C (K + V) + C² + K V)) |
 
-use super::{Bound, Capabilities, Form, Init, Mixer, ModelConfig, P, Rope, State, at, head_first, heads, merge_heads, over_time, positions, remembered};
+use super::{About, Bound, Capabilities, Family, Form, Init, Mixer, ModelConfig, P, Rope, State, at, head_first, heads, merge_heads, over_time, positions, remembered};
 use crate::{autograd::Var, error::Result, tensor::Shape};
 
 pub use crate::ops::delta::delta_rule as chunked;
@@ -114,6 +114,18 @@ impl Projection {
         y.causal_conv1d(p[conv], None, past).silu()
     }
 }
+
+/// See [`about`](super::about).
+pub const ABOUT: About = About {
+    family: Family::DeltaRules,
+    line: "DeltaNet: corrects the value under a key",
+    transition: "I − β_t k_t k_tᵀ",
+    state: "H K V",
+    eigenvalues: "1, 1 − β: (0, 1) or (−1, 1)",
+    cost: "H K V",
+    scan: false,
+    source: "arXiv 2406.06484",
+};
 
 /// The mixer.
 pub struct Layer {

@@ -28,7 +28,7 @@
 //! | chunked | O(n T (C (K + V) + C² + K V)); a chunk is C of the n T steps |
 
 use super::{
-    Bound, Capabilities, Form, Init, Mixer, ModelConfig, P, Rope, State, at,
+    About, Bound, Capabilities, Family, Form, Init, Mixer, ModelConfig, P, Rope, State, at,
     delta_net::{self, Projection, read, write, xavier},
     heads, merge_heads, over_time, positions,
 };
@@ -85,6 +85,18 @@ pub fn chunked<'t>(
     let (o, s) = delta_net::chunked(spread(q, n), k, v, beta, s, scale, chunk);
     (last_of(o, n), s)
 }
+
+/// See [`about`](super::about).
+pub const ABOUT: About = About {
+    family: Family::DeltaRules,
+    line: "DeltaProduct: several corrections a token",
+    transition: "Π_j (I − β_tj k_tj k_tjᵀ)",
+    state: "H K V",
+    eigenvalues: "complex, |λ| ≤ 1",
+    cost: "n H K V",
+    scan: false,
+    source: "arXiv 2502.10297",
+};
 
 /// The mixer.
 pub struct Layer {

@@ -8,13 +8,21 @@
 
 use crate::{autograd::Var, ops::scan::linear_scan};
 
-/// y [B, T, D] of x [B, T, D], delta, alpha, beta, gamma [D, N], omega `[D]`; in chunks of so many steps.
-pub fn average<'t>(x: Var<'t>, [delta, alpha, beta, gamma]: [Var<'t>; 4], omega: Var<'t>, chunk: usize) -> Var<'t> {
-    let ([b, t, d], n, tape) = (x.dims(), delta.shape().last(), x.tape());
+/// y [B, T, D] of x [B, T, D], delta, alpha, beta, gamma [D, N], omega `[D]`; in chunks of so many steps. The last h
+/// [B, D N] moves on.
+pub fn average<'t>(
+    x: Var<'t>,
+    [delta, alpha, beta, gamma]: [Var<'t>; 4],
+    omega: Var<'t>,
+    last: &mut Var<'t>,
+    chunk: usize,
+) -> Var<'t> {
+    let ([b, t, d], n, dtype) = (x.dims(), delta.shape().last(), x.dtype());
     let (p, flat) = (delta.sigmoid(), [b, t, d * n]);
-    let keep = tape.full([b, t, 1, 1], x.dtype(), 1.0) * (1.0 - p * alpha.sigmoid());
-    let take = x.reshape([b, t, d, 1]) * (p * beta);
-    let (h, _) = linear_scan(keep.reshape(flat), take.reshape(flat), tape.full([b, d * n], x.dtype(), 0.0), chunk);
+    let keep = x.tape().full([b, t, 1, 1], dtype, 1.0) * (1.0 - p * alpha.sigmoid()).cast(dtype);
+    let take = x.reshape([b, t, d, 1]) * (p.cast(dtype) * beta);
+    let h;
+    (h, *last) = linear_scan(keep.reshape(flat), take.reshape(flat), *last, chunk);
     let read = (h.reshape([b, t, d, n]) * gamma).sum_axis(3, false);
     (n.max(1) as f64).powf(-0.5) * read + omega * x
 }

@@ -1,20 +1,164 @@
-//! Forgetting attention (Lin et al. 2025, "Forgetting Transformer", arXiv 2503.02130): softmax attention that counts a token
-//! for less with every gate since.
+//! FoX, the Forgetting Transformer (Lin et al. 2025, arXiv 2503.02130; the layer is the "Pro" block of the authors'
+//! modeling_forgetting_transformer.py): softmax attention in which a token counts for less with every gate since.
 //!
 //! ```text
-//! o_t = Σ_{s ≤ t} softmax_s(scale q_t·k_s + g_{s+1} + … + g_t) v_s       g = ln of a forget gate, one per head
+//! q_t = RMSNorm(W_q x_t)                                                 per head, as k and v below
+//! k_t = RMSNorm(a_t κ_{t-1} + (1 − a_t) κ_t),  κ_t = W_k x_t             a_t = σ(w_a x_t), one per head
+//! v_t = b_t ν_{t-1} + (1 − b_t) ν_t,  ν_t = W_v x_t                      b_t = σ(w_b x_t), one per head
+//! f_t = σ(w_f x_t + b_f)                                                 one per head
+//! p_ts = softmax_s(q_t·k_s / √K + ln f_{s+1} + … + ln f_t),  s ≤ t
+//! o_t = Σ_s p_ts v_s
+//! y_t = W_o (RMSNorm(o_t) ⊙ σ(W_g x_t))                                  norm per head
 //! ```
+//!
+//! There is no other sense of position. Attention has no transition from state to state; the gates let it attend to what is
+//! recent, and reach any length.
+//!
+//! The carried state is a cache of keys and values with, for each of them, the sum of the gates since; and the last κ and ν.
+//! Each sum is taken over its own tokens, and is no difference of two running sums: nothing is lost behind a closed gate.
+//!
+//! At the start b_f = 0; other weights are normal, of deviation 0.02.
+//!
+//! Shapes, per head: q [B, T, H, K], k and v [B, S, H, K] where S counts the cached tokens and the T new ones, f [B, T, H].
+//!
+//! | form | work | memory |
+//! |---|---|---|
+//! | recurrent | O(S K) a token | the cache |
+//! | parallel | O(T S K) | the whole matrix, [B, H, T, S] |
 
-use super::head_first;
-use crate::autograd::Var;
+use super::{
+    About, Bound, Family, Form, Init, Mixer, ModelConfig, P, State, at, head_first, heads, linear_parts,
+    memories::{narrow_normal, one_token, shifted},
+    merge_heads, over_time, remembered,
+};
+use crate::{
+    autograd::Var,
+    error::Result,
+    ops::words::{insert_axis, log_sigmoid},
+    tensor::Shape,
+};
 
-/// o [B, T, H, V] of q, k [B, T, H, K], v [B, T, H, V], g [B, T, H].
-pub fn attention<'t>(q: Var<'t>, k: Var<'t>, v: Var<'t>, g: Var<'t>, scale: f64) -> Var<'t> {
-    let scores = (scale * head_first(q)).matmul_t(head_first(k)) + since(g);
-    head_first(scores.causal_softmax(0).tril_matmul(head_first(v)))
+/// Keys and values [B, S, H, ..] of the tokens so far, and the sum of the gates since each of them [B, S, H, 1].
+pub type Cache<'t> = [Var<'t>; 3];
+
+/// The cache after tokens of which the last sees the sums `since` [B, H, 1, S].
+fn appended<'t>([keys, values, _]: Cache<'t>, k: Var<'t>, v: Var<'t>, since: Var<'t>) -> Cache<'t> {
+    [Var::concat(&[keys, k], 1), Var::concat(&[values, v], 1), since.permute([0, 3, 1, 2])]
 }
 
-/// The sum of the gates after s up to t, [B, H, T, T], of g [B, T, H].
-pub fn since(g: Var<'_>) -> Var<'_> {
-    g.permute([0, 2, 1]).segsum()
+/// One token: q, k [B, H, K], v [B, H, V], g = ln f [B, H] to o [B, H, V].
+pub fn step<'t>([q, k, v, g]: [Var<'t>; 4], cache: &mut Cache<'t>, scale: f64) -> Var<'t> {
+    let [b, h, n] = q.dims();
+    let old = cache[2].permute([0, 2, 3, 1]) + g.reshape([b, h, 1, 1]); // [B, H, 1, S]
+    let since = Var::concat(&[old, q.tape().full([b, h, 1, 1], q.dtype(), 0.0)], 3);
+    *cache = appended(*cache, insert_axis(k.named("k"), 1), insert_axis(v.named("v"), 1), since);
+    let query = q.named("q").reshape([b, h, 1, n]);
+    let a = (scale * query.matmul_t(head_first(cache[0])) + since).softmax().named("a");
+    let _shown = g.exp().named("f");
+    a.matmul(head_first(cache[1])).reshape([b, h, v.shape().last()]).named("o")
+}
+
+/// The sums of the gates between any two tokens, −∞ for later ones: [B, H, T, S] of g [B, T, H] and those of the cache.
+fn since<'t>(g: Var<'t>, cache: Var<'t>) -> Var<'t> {
+    let g = g.permute([0, 2, 1]);
+    let old = cache.permute([0, 2, 3, 1]) + insert_axis(g.cumsum(2), 3);
+    Var::concat(&[old, g.segsum()], 3)
+}
+
+/// o [B, T, H, V] of q, k [B, T, H, K], v [B, T, H, V], g [B, T, H].
+pub fn attention<'t>(x: [Var<'t>; 4], cache: &mut Cache<'t>, scale: f64, form: Form) -> Var<'t> {
+    let ([q, k, v, g], t, past) = (x, x[0].shape().at(1), cache[0].shape().at(1));
+    if form == Form::Recurrent || t == 0 {
+        return over_time(t, v, |i| step(x.map(|x| at(x, i)), cache, scale));
+    }
+    let since = since(g, cache[2]);
+    *cache = appended(*cache, k, v, since.narrow(2, t - 1, 1));
+    let [q, k, v] = [q, cache[0], cache[1]].map(head_first);
+    let a = ((scale * q).matmul_t(k) + since).causal_softmax(past); // [B, H, T, S]
+    head_first(a.tril_matmul_after(past, v))
+}
+
+/// See [`about`](super::about).
+pub const ABOUT: About = About {
+    family: Family::Attention,
+    line: "FoX: softmax attention with a forget gate a head",
+    transition: "none",
+    state: "H (2 K + 1) t",
+    eigenvalues: "none",
+    cost: "H K t",
+    scan: false,
+    source: "arXiv 2503.02130",
+};
+
+/// The mixer.
+pub struct Layer {
+    h: usize,
+    k: usize,
+    w_qkv: P,
+    w_shift: P,
+    w_f: P,
+    b_f: P,
+    norms: [P; 3],
+    w_g: P,
+    w_o: P,
+}
+
+impl Layer {
+    /// H heads of width K over the model's width.
+    pub fn new(c: &ModelConfig, init: &mut Init) -> Result<Layer> {
+        let (width, inner) = (c.width, c.inner());
+        Ok(Layer {
+            h: c.heads,
+            k: c.head_dim,
+            w_qkv: narrow_normal(init, "w_qkv", 3 * inner, width),
+            w_shift: narrow_normal(init, "w_shift", 2 * c.heads, width),
+            w_f: narrow_normal(init, "w_f", c.heads, width),
+            b_f: init.full("b_f", [c.heads], 0.0),
+            norms: ["q_norm", "k_norm", "norm"].map(|name| init.full(name, [c.head_dim], 1.0)),
+            w_g: narrow_normal(init, "w_g", inner, width),
+            w_o: narrow_normal(init, "w_o", width, inner),
+        })
+    }
+
+    /// q, k, v [B, T, H, K] and ln f [B, T, H] of x [B, T, D]; the last κ and ν (states 3 and 4) move on.
+    fn project<'t>(&self, p: &Bound<'t>, x: Var<'t>, state: &mut State<'t>) -> [Var<'t>; 4] {
+        let [q, k, v] = linear_parts(x, p[self.w_qkv], None);
+        let [a, b] = linear_parts(x, p[self.w_shift], None);
+        let mut mixed = |now: Var<'t>, share: Var<'t>, last: usize| {
+            let before = heads(shifted(state.s[last], now), self.h);
+            state.s[last] = remembered(state.s[last], now);
+            let now = heads(now, self.h);
+            now + insert_axis(share.sigmoid(), 3) * (before - now)
+        };
+        let (k, v) = (mixed(k, a, 3), mixed(v, b, 4));
+        let normed = |x: Var<'t>, norm: P| x.rms_norm(p[norm], 1e-6);
+        let g = log_sigmoid(x.linear(p[self.w_f], Some(p[self.b_f])));
+        [normed(heads(q, self.h), self.norms[0]), normed(k, self.norms[1]), v, g]
+    }
+}
+
+impl Mixer for Layer {
+    fn forms(&self) -> Vec<Form> {
+        vec![Form::Recurrent, Form::Parallel]
+    }
+
+    fn state(&self, b: usize) -> Vec<(&'static str, Shape)> {
+        let (h, k) = (self.h, self.k);
+        let (empty, last) = (Shape::from([b, 0, h, k]), Shape::from([b, 1, h * k]));
+        let gates = ("past gates", [b, 0, h, 1].into());
+        vec![("keys", empty), ("values", empty), gates, ("past k", last), ("past v", last)]
+    }
+
+    fn step<'t>(&self, p: &Bound<'t>, x: Var<'t>, state: &mut State<'t>) -> Var<'t> {
+        one_token(x, |x| self.sequence(p, x, state, Form::Recurrent))
+    }
+
+    fn sequence<'t>(&self, p: &Bound<'t>, x: Var<'t>, state: &mut State<'t>, form: Form) -> Var<'t> {
+        let inputs = self.project(p, x, state);
+        let mut cache = [state.s[0], state.s[1], state.s[2]];
+        let o = attention(inputs, &mut cache, (self.k as f64).powf(-0.5), form);
+        state.s[..3].copy_from_slice(&cache);
+        let gate = x.linear(p[self.w_g], None).sigmoid();
+        (merge_heads(o.rms_norm(p[self.norms[2]], 1e-6)) * gate).linear(p[self.w_o], None)
+    }
 }

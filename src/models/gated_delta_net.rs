@@ -38,7 +38,7 @@
 //! | chunked | O(T (C (K + V) + C² + K V)) |
 
 use super::{
-    Bound, Capabilities, Form, Init, Mixer, ModelConfig, P, Rope, State, at,
+    About, Bound, Capabilities, Family, Form, Init, Mixer, ModelConfig, P, Rope, State, at,
     delta_net::{self, Projection, xavier},
     head_first, heads, mamba, merge_heads, over_time, positions,
 };
@@ -105,6 +105,18 @@ pub fn parallel<'t>(x: Inputs<'t>, s: Var<'t>, scale: f64) -> (Var<'t>, Var<'t>)
     let o = (from_start * q).matmul(s) + (q.matmul_t(k) * decay).tril_matmul(u);
     (head_first(o), all * s + (to_end * k).t_matmul(u))
 }
+
+/// See [`about`](super::about).
+pub const ABOUT: About = About {
+    family: Family::DeltaRules,
+    line: "Gated DeltaNet: DeltaNet with a gate that clears the whole",
+    transition: "α_t (I − β_t k_t k_tᵀ)",
+    state: "H K V",
+    eigenvalues: "α, α (1 − β)",
+    cost: "H K V",
+    scan: false,
+    source: "arXiv 2412.06464",
+};
 
 /// The mixer.
 pub struct Layer {

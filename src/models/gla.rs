@@ -24,7 +24,7 @@
 //! | chunked | O(T (C (K + V) + K V)) |
 
 use super::{
-    Bound, Form, Init, Mixer, ModelConfig, P, State, at, heads, linear_parts,
+    About, Bound, Family, Form, Init, Mixer, ModelConfig, P, State, at, heads, linear_parts,
     memories::{add, fade, gated, narrow_normal, read},
     merge_heads,
 };
@@ -38,6 +38,18 @@ pub fn step<'t>([q, k, v, g]: [Var<'t>; 4], s: Var<'t>, scale: f64) -> (Var<'t>,
     let s = add(k, v, fade(g, s));
     (read(q, s, scale), s)
 }
+
+/// See [`about`](super::about).
+pub const ABOUT: About = About {
+    family: Family::Memories,
+    line: "GLA: a gate for each channel of the key",
+    transition: "diag(α_t)",
+    state: "H K V",
+    eigenvalues: "(0, 1)",
+    cost: "H K V",
+    scan: false,
+    source: "arXiv 2312.06635",
+};
 
 /// The mixer.
 pub struct Layer {

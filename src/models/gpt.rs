@@ -16,7 +16,7 @@
 //! | parallel | O(T S K) | the whole matrix, [B, H, T, S] |
 //! | fused | O(T S K), by tiles with an online softmax (Dao et al. 2022) | O(T) |
 
-use super::{Bound, Capabilities, Form, Init, Mixer, ModelConfig, P, Rope, State, at, head_first, heads, merge_heads, over_time, positions};
+use super::{About, Bound, Capabilities, Family, Form, Init, Mixer, ModelConfig, P, Rope, State, at, head_first, heads, merge_heads, over_time, positions};
 use crate::{autograd::Var, error::Result, ops::attention::causal_attention, tensor::Shape};
 
 /// One row of (eq. 1): q [B, H, K] against the keys and values so far, [B, S, H, K], to o [B, H, K].
@@ -45,6 +45,18 @@ pub fn parallel<'t>(q: Var<'t>, k: Var<'t>, v: Var<'t>, scale: f64) -> Var<'t> {
     let a = (scale * q.matmul_t(k)).causal_softmax(past); // [B, H, T, S]
     head_first(a.tril_matmul_after(past, v))
 }
+
+/// See [`about`](super::about).
+pub const ABOUT: About = About {
+    family: Family::Attention,
+    line: "softmax attention",
+    transition: "none",
+    state: "2 H K t",
+    eigenvalues: "none",
+    cost: "H K t",
+    scan: false,
+    source: "arXiv 1706.03762",
+};
 
 /// The mixer.
 pub struct Layer {

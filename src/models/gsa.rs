@@ -1,42 +1,177 @@
-//! Attention to a few slots of memory: gated slot attention, GSA (Zhang et al. 2024, arXiv 2409.07146), and attention with
-//! bounded-memory control, ABC (Peng et al. 2022, arXiv 2110.02488); both as in flash-linear-attention.
+//! GSA, gated slot attention (Zhang et al. 2024, arXiv 2409.07146; the layer is that of flash-linear-attention,
+//! fla/layers/gsa.py): attention to a few slots of memory.
 //!
 //! ```text
-//! K̃_t = diag(e^{g_t}) K̃_{t-1} + s_t k_tᵀ                                keys of M slots, [M, K]
-//! Ṽ_t = diag(e^{g_t}) Ṽ_{t-1} + s_t v_tᵀ                                their values, [M, V]
-//! o_t = Ṽ_tᵀ softmax(scale K̃_t q_t)                                     softmax over slots
+//! q_t, k_t, v_t = SiLU(W_q x_t), SiLU(W_k x_t), SiLU(W_v x_t)            per head
+//! α_t = σ(W_f x_t)^(1/8),  s_t = 1 − α_t                                 for each of M slots of a head
+//! K̃_t = diag(α_t) K̃_{t-1} + s_t k_tᵀ                                    keys of the slots, [M, K]                  (1)
+//! Ṽ_t = diag(α_t) Ṽ_{t-1} + s_t v_tᵀ                                    their values, [M, V]                       (2)
+//! o_t = Ṽ_tᵀ softmax(K̃_t q_t)                                           softmax over slots
+//! y_t = W_o RMSNorm(SiLU(o_t))                                           norm over all heads together
 //! ```
 //!
-//! GSA has gates g and strengths s from the input, s = 1 − e^g. ABC weighs all tokens so far by a softmax over time in each
-//! slot, which is the same with LightNet's gate.
+//! Each slot is a weighted mean of the keys and values so far, as in HGRN2; the read is attention's. The transition diag(α) has
+//! its eigenvalues in (0, 1): no slot can flip. M is the `state`.
+//!
+//! (2) is [`gated_linear_attention`](crate::ops::gated_linear_attention) with the weights of the slots as queries. In (1) the
+//! gate belongs to what is read: the scores q·k fade differently for every slot, and are summed by halves as in
+//! [`decay`](crate::ops::decay).
+//!
+//! ABC (Peng et al. 2022, arXiv 2110.02488), [`bounded`], weighs all tokens so far by a softmax over time in each slot, which is
+//! the same with LightNet's gate.
+//!
+//! Weights start normal, of deviation 0.02. Shapes, per head: q, k [B, T, H, K], v [B, T, H, V], α, s [B, T, H, M], K̃ as
+//! [B, H, K, M], Ṽ [B, H, M, V]; forms and their work as in [`gla`](super::gla), with M beside V and beside K.
 
-use super::{at, lightnet, over_time};
+use super::{
+    About, Bound, Family, Form, Init, Mixer, ModelConfig, P, State, at, head_first, heads, lightnet, linear_parts,
+    memories::{gated, narrow_normal, nothing, one_token, pieces},
+    merge_heads, over_time,
+};
 use crate::{
     autograd::Var,
-    ops::words::{insert_axis, outer, recall},
+    error::Result,
+    ops::words::{insert_axis, log_sigmoid, outer, recall},
+    tensor::Shape,
 };
 
-/// o [B, T, H, V], moving the slots' keys [B, H, K, M] and values [B, H, M, V] on: q, k [B, T, H, K], v [B, T, H, V], s, g
-/// [B, T, H, M].
-pub fn attention<'t>([q, k, v, s, g]: [Var<'t>; 5], slots: &mut [Var<'t>; 2], scale: f64) -> Var<'t> {
-    over_time(q.shape().at(1), v, |i| {
-        let [q, k, v, s, g] = [q, k, v, s, g].map(|x| at(x, i));
-        let fade = g.exp();
-        let [keys, values] = *slots;
-        *slots = [insert_axis(fade, 2) * keys + outer(k, s), insert_axis(fade, 3) * values + outer(s, v)];
-        recall(slots[1], (scale * recall(slots[0], q)).softmax())
-    })
+/// The root that is taken of the gates.
+const ROOT: f64 = 8.0;
+
+/// q, k [.., H, K], v [.., H, V], s and g = ln α [.., H, M].
+pub type Inputs<'t> = [Var<'t>; 5];
+
+/// One token, from K̃ [B, H, K, M] and Ṽ [B, H, M, V], to o [B, H, V].
+pub fn step<'t>([q, k, v, s, g]: Inputs<'t>, slots: &mut [Var<'t>; 2], scale: f64) -> Var<'t> {
+    let (alpha, s, [keys, values]) = (g.exp().named("alpha"), s.named("s"), *slots);
+    let keys = insert_axis(alpha, 2) * keys + outer(k.named("k"), s);
+    let values = insert_axis(alpha, 3) * values + outer(s, v.named("v"));
+    *slots = [keys, values];
+    let a = (scale * recall(keys, q.named("q"))).softmax().named("a");
+    recall(values, a).named("o")
+}
+
+/// (1) for T ≥ 1 tokens, q, k [N, T, K], s, g [N, T, M] and K̃ [N, K, M]: to K̃_tᵀ q_t [N, T, M] and the last K̃.
+fn scores<'t>([q, k, s, g]: [Var<'t>; 4], slots: Var<'t>) -> (Var<'t>, Var<'t>) {
+    let ([n, t, m], tape, size) = (s.dims(), s.tape(), s.shape().at(1).next_power_of_two());
+    let blocks = |x: Var<'t>| {
+        let more = tape.full([n, size - t, x.shape().last()], x.dtype(), 0.0);
+        Var::concat(&[x, more], 1).reshape([n * size, 1, x.shape().last()])
+    };
+    let [q_rows, k_rows, s_rows, mut before] = [q, k, s, g].map(blocks);
+    let mut after = nothing(before);
+    let mut read = (q_rows * k_rows).sum_axis(2, true) * s_rows;
+    let mut h = 1;
+    while h < size {
+        // Pairs of blocks of h steps. Gates are summed within each block, and no exponent is positive.
+        let cut = |x: Var<'t>| {
+            let pairs = x.reshape([n * size / h / 2, 2, h, x.shape().last()]);
+            [0, 1].map(|i| pairs.narrow(1, i, 1).reshape([n * size / h / 2, h, x.shape().last()]))
+        };
+        let ([past, now], [past_after, now_after], [first, second]) = (cut(before), cut(after), cut(read));
+        let across = cut(q_rows)[1].matmul_t(cut(k_rows)[0]).matmul(past_after.exp() * cut(s_rows)[0]);
+        let whole = |x: Var<'t>| x.narrow(1, h - 1, 1);
+        read = Var::concat(&[first, second + now.exp() * across], 1);
+        after = Var::concat(&[past_after + whole(now), now_after], 1);
+        before = Var::concat(&[past, now + whole(past)], 1);
+        h *= 2;
+    }
+    let [read, from_start, to_end] =
+        [read, before.exp(), after.exp()].map(|x| x.reshape([n, size, m]).narrow(1, 0, t));
+    let last = from_start.narrow(1, t - 1, 1) * slots + k.t_matmul(to_end * s);
+    (read + from_start * q.matmul(slots), last)
+}
+
+/// o [B, T, H, V] of a sequence.
+pub fn attention<'t>(x: Inputs<'t>, slots: &mut [Var<'t>; 2], scale: f64, form: Form) -> Var<'t> {
+    let [b, t, h, _] = x[0].dims();
+    if form == Form::Recurrent || t == 0 {
+        return over_time(t, x[2], |i| step(x.map(|x| at(x, i)), slots, scale));
+    }
+    let size = if let Form::Chunked(size) = form { size } else { t };
+    let part = |(from, n)| {
+        let [q, k, v, s, g] = x.map(|x| x.narrow(1, from, n));
+        let rows = [q, k, s, g].map(|x| head_first(x).reshape([b * h, n, x.shape().last()]));
+        let [_, _, key, m] = slots[0].dims();
+        let (a, keys) = scores(rows, slots[0].reshape([b * h, key, m]));
+        let a = head_first((scale * a).softmax().reshape([b, h, n, m]));
+        let (o, values) = gated([a, s, v, g], slots[1], 1.0, Form::Parallel);
+        *slots = [keys.reshape([b, h, key, m]), values];
+        o
+    };
+    Var::concat(&pieces(t, size).map(part).collect::<Vec<_>>(), 1)
 }
 
 /// ABC: o [B, T, H, V] of q, k [B, T, H, K], v [B, T, H, V], s [B, T, H, M].
-pub fn bounded<'t>(q: Var<'t>, k: Var<'t>, v: Var<'t>, s: Var<'t>, scale: f64) -> Var<'t> {
-    let [b, t, h, n] = k.dims();
-    if t == 0 {
-        return v;
-    }
+pub fn bounded<'t>([q, k, v, s]: [Var<'t>; 4], scale: f64, form: Form) -> Var<'t> {
+    let ([b, _, h, n], m) = (k.dims(), s.shape().last());
     let zero = |shape: [usize; 4]| k.tape().full(shape, k.dtype(), 0.0);
-    let (strength, g) = lightnet::over_the_past(s);
-    let slots = s.shape().last();
-    let mut memory = [zero([b, h, n, slots]), zero([b, h, slots, v.shape().last()])];
-    attention([q, k, v, strength, g], &mut memory, scale)
+    let (strength, g, _) = lightnet::over_the_past(s, None);
+    let mut slots = [zero([b, h, n, m]), zero([b, h, m, v.shape().last()])];
+    attention([q, k, v, strength, g], &mut slots, scale, form)
+}
+
+/// See [`about`](super::about).
+pub const ABOUT: About = About {
+    family: Family::Memories,
+    line: "GSA: softmax attention to a few slots that fade",
+    transition: "diag(α_t) on N slots",
+    state: "2 H N K",
+    eigenvalues: "(0, 1)",
+    cost: "2 H N K",
+    scan: false,
+    source: "arXiv 2409.07146",
+};
+
+/// The mixer.
+pub struct Layer {
+    h: usize,
+    k: usize,
+    m: usize,
+    w_qkv: P,
+    w_f: P,
+    norm: P,
+    w_o: P,
+}
+
+impl Layer {
+    /// H heads of width K with M = `state` slots over the model's width.
+    pub fn new(c: &ModelConfig, init: &mut Init) -> Result<Layer> {
+        let (width, inner) = (c.width, c.inner());
+        Ok(Layer {
+            h: c.heads,
+            k: c.head_dim,
+            m: c.state,
+            w_qkv: narrow_normal(init, "w_qkv", 3 * inner, width),
+            w_f: narrow_normal(init, "w_f", c.heads * c.state, width),
+            norm: init.full("norm", [inner], 1.0),
+            w_o: narrow_normal(init, "w_o", width, inner),
+        })
+    }
+}
+
+impl Mixer for Layer {
+    fn forms(&self) -> Vec<Form> {
+        vec![Form::Recurrent, Form::Parallel, Form::Chunked(Form::CHUNK)]
+    }
+
+    fn state(&self, b: usize) -> Vec<(&'static str, Shape)> {
+        let Layer { h, k, m, .. } = *self;
+        vec![("slot keys", [b, h, k, m].into()), ("slot values", [b, h, m, k].into())]
+    }
+
+    fn step<'t>(&self, p: &Bound<'t>, x: Var<'t>, state: &mut State<'t>) -> Var<'t> {
+        one_token(x, |x| self.sequence(p, x, state, Form::Recurrent))
+    }
+
+    fn sequence<'t>(&self, p: &Bound<'t>, x: Var<'t>, state: &mut State<'t>, form: Form) -> Var<'t> {
+        let [q, k, v] = linear_parts(x, p[self.w_qkv], None).map(|x| heads(x.silu(), self.h));
+        let f = x.linear(p[self.w_f], None);
+        let g = heads(1.0 / ROOT * log_sigmoid(f), self.h);
+        let mut slots = [state.s[0], state.s[1]];
+        // 1 − α by expm1, which keeps the digits of a small one.
+        let o = attention([q, k, v, -g.expm1(), g], &mut slots, 1.0, form);
+        state.s = slots.to_vec();
+        merge_heads(o.silu()).rms_norm(p[self.norm], 1e-6).linear(p[self.w_o], None)
+    }
 }

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! q_t = SiLU(W_q x_t),  i_t = W_i x_t                                    per head
+//! γ_l = p_1 + … + p_l,  p = softmax over blocks of Γ                     for each channel; block l of L, from 0
 //! α_t = γ_l + (1 − γ_l) σ(W_f x_t),  k_t = 1 − α_t                       one for each channel of the key
 //! S_t = diag(α_t) S_{t-1} + k_t i_tᵀ                                     a weighted mean of the inputs so far      (1)
 //! o_t = S_tᵀ q_t / √K                                                                                              (2)
@@ -9,32 +10,47 @@
 //! ```
 //!
 //! As k = 1 − α, each row of S is a convex average and needs no normaliser. The lower bound γ_l of the forget gate rises with
-//! the depth of block l of L: γ_l = l / L, l from 0, which is where the authors' learned bounds start; here it stays. The
-//! transition has its eigenvalues α in (γ_l, 1): no row can flip.
+//! the depth: it is 0 in the first block, and Γ, which all blocks share, is learned from 0, where γ_l = l / L. The transition
+//! has its eigenvalues α in (γ_l, 1): no row can flip.
 //!
-//! In logarithms g = ln α, which is ln σ(f) in the first block. Weights start normal, of deviation 0.02.
+//! In logarithms g = ln α = ln(e^(ln γ) + e^(ln(1 − γ) + ln σ(f))), and ln γ and ln(1 − γ) are sums of exponentials of ln p.
+//! Weights start normal, of deviation 0.02.
 //!
 //! Shapes, per head: q, k, α [B, T, H, K], i [B, T, H, V], S [B, H, K, V]; forms and their work as in [`gla`].
 
 use super::{
-    Bound, Form, Init, Mixer, ModelConfig, P, State, at, gla, heads, linear_parts,
-    memories::{gated, narrow_normal},
+    About, Bound, Family, Form, Init, Mixer, ModelConfig, P, State, at, gla, heads, linear_parts,
+    memories::{gated, log_add, narrow_normal, nothing},
     merge_heads,
 };
 use crate::{autograd::Var, error::Result, ops::words::log_sigmoid, tensor::Shape};
 
-/// k and g = ln α, of f and the lower bound of α.
-pub fn gates<'t>(f: Var<'t>, bound: f64) -> [Var<'t>; 2] {
-    let k = (1.0 - bound) * (-f).sigmoid();
-    let g = if bound == 0.0 { log_sigmoid(f) } else { ((1.0 - bound) * f.sigmoid() + bound).log() };
-    [k, g]
+/// k and g = ln α, of f and ln γ and ln(1 − γ), if γ is not 0.
+pub fn gates<'t>(f: Var<'t>, bound: Option<[Var<'t>; 2]>) -> [Var<'t>; 2] {
+    match bound {
+        None => [(-f).sigmoid(), log_sigmoid(f)],
+        Some([low, rest]) => [rest.exp() * (-f).sigmoid(), log_add(nothing(f) + low, rest + log_sigmoid(f))],
+    }
 }
+
+/// See [`about`](super::about).
+pub const ABOUT: About = About {
+    family: Family::Memories,
+    line: "HGRN2: the key is what the gate lets go",
+    transition: "diag(α_t)",
+    state: "H K V",
+    eigenvalues: "(γ_l, 1)",
+    cost: "H K V",
+    scan: false,
+    source: "arXiv 2404.07904",
+};
 
 /// The mixer.
 pub struct Layer {
     h: usize,
     k: usize,
-    bound: f64, // γ_l
+    layer: usize, // l
+    gamma: P,     // Γ [H K, L]
     w_qfi: P,
     norm: P,
     w_o: P,
@@ -43,10 +59,12 @@ pub struct Layer {
 impl Layer {
     /// H heads of width K over the model's width.
     pub fn new(c: &ModelConfig, init: &mut Init) -> Result<Layer> {
+        let (layer, layers) = (init.layer, c.layers.max(init.layer + 1));
         Ok(Layer {
             h: c.heads,
             k: c.head_dim,
-            bound: init.layer as f64 / c.layers.max(init.layer + 1) as f64,
+            layer,
+            gamma: init.shared("bounds", |init, name| init.full(name, [c.inner(), layers], 0.0)),
             w_qfi: narrow_normal(init, "w_qfi", 3 * c.inner(), c.width),
             norm: init.full("norm", [c.inner()], 1.0),
             w_o: narrow_normal(init, "w_o", c.width, c.inner()),
@@ -57,10 +75,17 @@ impl Layer {
         (self.k as f64).powf(-0.5)
     }
 
+    /// ln γ_l and ln(1 − γ_l) `[H K]`; none in the first block, where γ is 0.
+    fn bound<'t>(&self, p: &Bound<'t>) -> Option<[Var<'t>; 2]> {
+        let (p, l) = (p[self.gamma].log_softmax(), self.layer);
+        let (first, later) = (p.narrow(1, 0, 1), p.narrow(1, l + 1, p.shape().last() - l - 1));
+        (l > 0).then(|| [p.narrow(1, 1, l).logsumexp(), Var::concat(&[first, later], 1).logsumexp()])
+    }
+
     /// q, k, i and g [B, T, H, K] of x [B, T, D].
     fn project<'t>(&self, p: &Bound<'t>, x: Var<'t>) -> [Var<'t>; 4] {
         let [q, f, i] = linear_parts(x, p[self.w_qfi], None);
-        let [k, g] = gates(f, self.bound);
+        let [k, g] = gates(f, self.bound(p));
         [q.silu(), k, i, g].map(|x| heads(x, self.h))
     }
 

@@ -28,7 +28,7 @@
 //! | chunked | O(T (C (K + V) + C² + K V)) |
 
 use super::{
-    Bound, Capabilities, Form, Init, Mixer, ModelConfig, P, State, at,
+    About, Bound, Capabilities, Family, Form, Init, Mixer, ModelConfig, P, State, at,
     delta_net::{self, Projection},
     heads, mamba,
     memories::{erasing, fade, narrow_normal},
@@ -47,6 +47,18 @@ pub fn sequence<'t>(x: [Var<'t>; 5], s: Var<'t>, scale: f64, form: Form) -> (Var
     let beta = insert_axis(beta, 3);
     erasing([q, k, beta * v, beta * k, g], s, scale, form)
 }
+
+/// See [`about`](super::about).
+pub const ABOUT: About = About {
+    family: Family::DeltaRules,
+    line: "KDA: gated DeltaNet with a gate for each channel of the key",
+    transition: "(I − β_t k_t k_tᵀ) diag(α_t)",
+    state: "H K V",
+    eigenvalues: "[0, 1] or (−1, 1]",
+    cost: "H K V",
+    scan: false,
+    source: "arXiv 2510.26692",
+};
 
 /// The mixer.
 pub struct Layer {

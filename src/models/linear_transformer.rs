@@ -19,7 +19,7 @@
 //! | parallel | O(T² (K + V)): o = (tril(φ(Q) φ(K)ᵀ) V + φ(Q) S_0) / (row sums + φ(Q) z_0) |
 //! | chunked | O(T (C (K + V) + K V)): the quadratic form within C steps, the recurrence between them |
 
-use super::{Bound, Form, Init, Mixer, ModelConfig, P, State, at, head_first, heads, merge_heads, over_time};
+use super::{About, Bound, Family, Form, Init, Mixer, ModelConfig, P, State, at, head_first, heads, merge_heads, over_time};
 use crate::{
     autograd::Var,
     error::Result,
@@ -87,6 +87,18 @@ pub fn chunked<'t>(q: Var<'t>, k: Var<'t>, v: Var<'t>, m: &mut Memory<'t>, scale
         }
     }
 }
+
+/// See [`about`](super::about).
+pub const ABOUT: About = About {
+    family: Family::Memories,
+    line: "linear attention with a normaliser",
+    transition: "I",
+    state: "H K (V + 1)",
+    eigenvalues: "1",
+    cost: "H K V",
+    scan: false,
+    source: "arXiv 2006.16236",
+};
 
 /// The mixer.
 pub struct Layer {

@@ -22,7 +22,7 @@
 //! | parallel | O(T N log T): associative scan | log T |
 //! | scan | O(T N) | T; on a device, which scans pieces of C steps side by side and then carries, C + T / C |
 
-use super::{Bound, Form, Init, Mixer, ModelConfig, P, State, at, over_time, split};
+use super::{About, Bound, Family, Form, Init, Mixer, ModelConfig, P, State, at, over_time, split};
 use crate::{
     autograd::Var,
     error::Result,
@@ -57,6 +57,18 @@ pub fn recurrent<'t>(lambda: Complex<'t>, x: Complex<'t>, mut h: Complex<'t>) ->
     });
     ((re, over_time(t, x.1, |i| imaginary[i])), h)
 }
+
+/// See [`about`](super::about).
+pub const ABOUT: About = About {
+    family: Family::Scans,
+    line: "LRU: fixed complex rates",
+    transition: "λ, fixed",
+    state: "N complex",
+    eigenvalues: "|λ| < 1, fixed",
+    cost: "N",
+    scan: true,
+    source: "arXiv 2303.06349",
+};
 
 /// The mixer.
 pub struct Layer {

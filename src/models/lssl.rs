@@ -2,37 +2,168 @@
 //! keeps the coefficients of the input in Legendre polynomials (HiPPO-LegS).
 //!
 //! ```text
-//! A_nm = −√(2n+1) √(2m+1) (n > m), −(n + 1) (n = m), 0 (n < m),  B_n = √(2n+1)
-//! Ā = (I − aΔA)⁻¹ (I + (1 − a)ΔA),  B̄ = (I − aΔA)⁻¹ ΔB                    generalised bilinear; Δ = exp(log_dt) a channel
-//! h_t = Ā h_{t-1} + B̄ u_t,  y_t = c·h_t + d u_t
+//! A_nm = −√(2n+1) √(2m+1) (n > m), −(n + 1) (n = m), 0 (n < m),  B_n = √(2n+1)                       fixed
+//! Ā = (I − ½ΔA)⁻¹ (I + ½ΔA),  B̄ = (I − ½ΔA)⁻¹ ΔB                         bilinear; Δ = exp(log_dt) one a channel
+//! h_t = Ā h_{t-1} + B̄ u_t                                                N states a channel                        (1)
+//! y_t = c·h_t + d u_t                                                                                              (2)
+//! out_t = W GELU(y_t) + b
 //! ```
+//!
+//! Ā is triangular, with the eigenvalues (1 − ½Δ(n+1)) / (1 + ½Δ(n+1)), real and inside (−1, 1), the same for every token. A is
+//! that of the paper's LSSL-f and not learned. Δ, c and d are.
+//!
+//! As a convolution (the paper's third view), with x_l = Ā^l B̄,
+//!
+//! ```text
+//! y_t = Σ_{s ≤ t} (c·x_{t−s}) u_s + c·Ā^{t+1} h_0 + d u_t,     h_T = Σ_s x_{T−1−s} u_s + Ā^T h_0                    (3)
+//! ```
+//!
+//! At the start Δ is log-uniform in [0.001, 0.1], c normal of variance 1/N, d normal; W and b as torch's `nn.Linear`. N is the
+//! `state`.
+//!
+//! Shapes: u [B, T, D], Ā [D, N, N], B̄ and c [D, N], h [B, D, N].
+//!
+//! | form | work |
+//! |---|---|
+//! | recurrent | O(T D N²), T steps |
+//! | parallel | (3) for the whole sequence: O(T² D + T D N + D N³ log T) |
+//! | chunked | (3) for C steps at a time: O(T D (C + N) + D N³ log C) |
 
-use super::{at, memories::constant, over_time};
-use crate::autograd::Var;
+use super::{
+    About, Bound, Family, Form, Init, Mixer, ModelConfig, P, State, at,
+    lti::{Fixed, power, powers, taps},
+    memories::{one_token, pieces},
+    over_time,
+};
+use crate::{autograd::Var, error::Result, ops::words::insert_axis, tensor::Shape};
 
-/// y [B, T, D] of u [B, T, D], log_dt, d `[D]`, c [D, N]; a = `gbt`.
-pub fn filter<'t>(u: Var<'t>, log_dt: Var<'t>, d: Var<'t>, c: Var<'t>, gbt: f64) -> Var<'t> {
-    let ([b, t, channels], n) = (u.dims(), c.shape().last());
-    let root = |n: usize| (2.0 * n as f64 + 1.0).sqrt();
-    let entry = |i: usize| match (i / n, i % n) {
-        (n, m) if n > m => -root(n) * root(m),
-        (n, m) if n == m => -(n as f64 + 1.0),
-        _ => 0.0,
+/// A, B and the identity: [N, N], [N, 1], [N, N].
+pub struct Legendre([Fixed; 3]);
+
+impl Legendre {
+    /// Of N polynomials.
+    pub fn new(n: usize) -> Legendre {
+        let root = |n: usize| (2.0 * n as f64 + 1.0).sqrt();
+        let entry = |i: usize| match (i / n, i % n) {
+            (n, m) if n > m => -root(n) * root(m),
+            (n, m) if n == m => -(n as f64 + 1.0),
+            _ => 0.0,
+        };
+        let one = |i: usize| if i.is_multiple_of(n + 1) { 1.0 } else { 0.0 };
+        Legendre([
+            Fixed::new((0..n * n).map(entry).collect(), &[n, n]),
+            Fixed::new((0..n).map(root).collect(), &[n, 1]),
+            Fixed::new((0..n * n).map(one).collect(), &[n, n]),
+        ])
+    }
+
+    /// Ā [D, N, N] and B̄ [D, 1, N] of ln Δ `[D]`; with a = `gbt` for ½ in one place and 1 − a in the other.
+    pub fn held<'t>(&self, log_dt: Var<'t>, gbt: f64) -> (Var<'t>, Var<'t>) {
+        let ([a, input, one], d) = (self.0.each_ref().map(|fixed| fixed.beside(log_dt)), log_dt.shape().last());
+        let (n, dt) = (one.shape().last(), log_dt.exp().reshape([d, 1, 1]));
+        let (implicit, explicit) = (one - gbt * dt * a, one + (1.0 - gbt) * dt * a);
+        // A is triangular: its rows divided by the diagonal make a unit triangular system.
+        let diagonal = (implicit * one).sum_axis(2, true);
+        let right = Var::concat(&[explicit, dt * input], 2) / diagonal;
+        let solved = (implicit / diagonal).unit_lower_solve(right);
+        (solved.narrow(2, 0, n), solved.narrow(2, n, 1).reshape([d, 1, n]))
+    }
+}
+
+/// y [B, T, D], without d u, of u [B, T, D], Ā [D, N, N], B̄ [D, 1, N] and c [D, N]; h [B, D, N] moves on.
+pub fn filter<'t>(u: Var<'t>, (a, input): (Var<'t>, Var<'t>), c: Var<'t>, h: &mut Var<'t>, form: Form) -> Var<'t> {
+    let ([b, t, d], n, dtype) = (u.dims(), c.shape().last(), u.dtype());
+    // [B, D, N] to [D, B, N] and back.
+    let turned = |x: Var<'t>| x.transpose(0, 1);
+    if form == Form::Recurrent || t == 0 {
+        let (a, input) = (a.cast(dtype), input.cast(dtype));
+        return over_time(t, u, |i| {
+            let x = (insert_axis(at(u, i), 2) * input.reshape([d, n])).named("x");
+            *h = turned(turned(*h).matmul_t(a)) + x;
+            (*h * c).sum_axis(2, false).named("y")
+        });
+    }
+    let size = if let Form::Chunked(size) = form { size.min(t) } else { t };
+    let row = c.cast(a.dtype()).reshape([d, 1, n]);
+    let responses = taps(input, a.transpose(1, 2), size); // x_{C−1}, …, x_0: [D, C, N]
+    let filter = responses.matmul_t(row).reshape([d, size]).cast(dtype);
+    let reads = powers(row.matmul(a), a, size).cast(dtype); // c Ā, …, c Ā^C: [D, C, N]
+    let whole = power(a, size);
+    let part = |(from, len): (usize, usize)| {
+        let (u, before) = (u.narrow(1, from, len), turned(*h));
+        let taps = filter.narrow(1, size - len, len);
+        let none = u.tape().full([b, len - 1, d], dtype, 0.0);
+        let free = before.matmul_t(reads.narrow(1, 0, len)); // [D, B, C]
+        let over = if len == size { whole } else { power(a, len) };
+        let moved = before.matmul_t(over.cast(dtype));
+        let written = u.permute([2, 0, 1]).matmul(responses.narrow(1, size - len, len).cast(dtype));
+        *h = turned(moved + written);
+        u.causal_conv1d(taps, None, none) + free.permute([1, 2, 0])
     };
-    let a = constant(u, (0..n * n).map(entry).collect(), &[n, n]);
-    let input = constant(u, (0..n).map(root).collect(), &[n, 1]);
-    let one = constant(u, (0..n * n).map(|i| if i % (n + 1) == 0 { 1.0 } else { 0.0 }).collect(), &[n, n]);
-    let dt = log_dt.exp().reshape([channels, 1, 1]);
-    let (implicit, explicit) = (one - gbt * dt * a, one + (1.0 - gbt) * dt * a);
-    // A is triangular: its rows divided by the diagonal make a unit triangular system.
-    let diagonal = (implicit * one).sum_axis(2, true);
-    let right = Var::concat(&[explicit, dt * input], 2) / diagonal;
-    let solved = (implicit / diagonal).unit_lower_solve(right);
-    let (a, input) = (solved.narrow(2, 0, n), solved.narrow(2, n, 1).reshape([channels, 1, n]));
-    let mut h = u.tape().full([channels, b, n], u.dtype(), 0.0);
-    over_time(t, u, |i| {
-        let u = at(u, i);
-        h = h.matmul_t(a) + u.transpose(0, 1).reshape([channels, b, 1]) * input;
-        (h * c.reshape([channels, 1, n])).sum_axis(2, false).transpose(0, 1) + d * u
-    })
+    Var::concat(&pieces(t, size).map(part).collect::<Vec<_>>(), 1)
+}
+
+/// See [`about`](super::about).
+pub const ABOUT: About = About {
+    family: Family::Scans,
+    line: "LSSL: a fixed, dense state space for each channel (HiPPO)",
+    transition: "Ā, fixed and dense",
+    state: "D N",
+    eigenvalues: "(−1, 1), fixed",
+    cost: "D N²",
+    scan: false,
+    source: "arXiv 2110.13985",
+};
+
+/// The mixer.
+pub struct Layer {
+    d: usize,
+    n: usize,
+    legendre: Legendre,
+    log_dt: P,
+    skip: P,
+    c: P,
+    w: P,
+    b: P,
+}
+
+impl Layer {
+    /// N states for each of the model's channels.
+    pub fn new(c: &ModelConfig, init: &mut Init) -> Result<Layer> {
+        let (d, n) = (c.width, c.state);
+        let (from, to, bound) = (1e-3f64.ln(), 1e-1f64.ln(), (d as f64).powf(-0.5));
+        let std = (n as f64).powf(-0.5);
+        let mix = Layer {
+            d,
+            n,
+            legendre: Legendre::new(n),
+            log_dt: init.custom("log_dt", [d], |g, _| g.uniform(from, to)),
+            skip: init.custom("D", [d], |g, _| g.gauss()),
+            c: init.custom("C", [d, n], |g, _| std * g.gauss()),
+            w: init.uniform("w", [d, d], bound),
+            b: init.custom("b", [d], |g, _| g.uniform(-bound, bound)),
+        };
+        init.keep_in_f32([mix.log_dt]);
+        Ok(mix)
+    }
+}
+
+impl Mixer for Layer {
+    fn forms(&self) -> Vec<Form> {
+        vec![Form::Recurrent, Form::Parallel, Form::Chunked(Form::CHUNK)]
+    }
+
+    fn state(&self, b: usize) -> Vec<(&'static str, Shape)> {
+        vec![("h", [b, self.d, self.n].into())]
+    }
+
+    fn step<'t>(&self, p: &Bound<'t>, u: Var<'t>, state: &mut State<'t>) -> Var<'t> {
+        one_token(u, |u| self.sequence(p, u, state, Form::Recurrent))
+    }
+
+    fn sequence<'t>(&self, p: &Bound<'t>, u: Var<'t>, state: &mut State<'t>, form: Form) -> Var<'t> {
+        let held = self.legendre.held(p[self.log_dt], 0.5);
+        let y = filter(u, held, p[self.c], &mut state.s[0], form) + p[self.skip] * u;
+        y.gelu().linear(p[self.w], Some(p[self.b]))
+    }
 }

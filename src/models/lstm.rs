@@ -21,7 +21,7 @@
 //! | recurrent | O(D I + D²), some 20 small ops | every intermediate |
 //! | fused | the same, one kernel over all steps | gates and c |
 
-use super::{Bound, Form, Init, Mixer, ModelConfig, P, State, at, no_steps, over_time, split};
+use super::{About, Bound, Family, Form, Init, Mixer, ModelConfig, P, State, at, no_steps, over_time, split};
 use crate::{autograd::Var, error::Result, ops::lstm::lstm_sequence, tensor::Shape};
 
 /// W_ih, W_hh, b_ih, b_hh on a tape.
@@ -61,6 +61,18 @@ pub fn recurrent<'t>(w: Weights<'t>, x: Var<'t>, mut h: Var<'t>, mut c: Var<'t>)
 pub fn fused<'t>(w: Weights<'t>, x: Var<'t>, h: Var<'t>, c: Var<'t>) -> (Var<'t>, Var<'t>, Var<'t>) {
     lstm_sequence(x.linear(w.w_ih, Some(w.b_ih + w.b_hh)), w.w_hh, h, c)
 }
+
+/// See [`about`](super::about).
+pub const ABOUT: About = About {
+    family: Family::Cells,
+    line: "LSTM: gates that see the hidden state",
+    transition: "nonlinear: f_t beside gates of h",
+    state: "2 H K",
+    eigenvalues: "any",
+    cost: "4 (H K)²",
+    scan: true,
+    source: "Hochreiter and Schmidhuber 1997",
+};
 
 /// The mixer.
 pub struct Layer {

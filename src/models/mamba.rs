@@ -32,7 +32,7 @@
 //! | parallel | O(T E N log T): associative scan over (Ā, B̄ x) | about log T tensors [B, T, E, N] |
 //! | scan | O(T E N) | the state at every C-th step; the rest is recomputed in the backward pass |
 
-use super::{Bound, Capabilities, Form, Init, Mixer, ModelConfig, P, State, at, linear_cut, linear_parts, over_time, remembered, xlstm::maximum};
+use super::{About, Bound, Capabilities, Family, Form, Init, Mixer, ModelConfig, P, State, at, linear_cut, linear_parts, over_time, remembered, xlstm::maximum};
 use crate::{
     autograd::{Gen, Var},
     error::Result,
@@ -91,6 +91,18 @@ pub(super) fn step_size_bias(g: &mut Gen) -> f64 {
     let dt = g.uniform(0.001f64.ln(), 0.1f64.ln()).exp().max(1e-4);
     dt + (-(-dt).exp_m1()).ln()
 }
+
+/// See [`about`](super::about).
+pub const ABOUT: About = About {
+    family: Family::Scans,
+    line: "Mamba: rates of decay that depend on the input",
+    transition: "s exp(Δ_t A) − (s − 1)",
+    state: "E N",
+    eigenvalues: "(0, 1) or (−1, 1)",
+    cost: "E N",
+    scan: true,
+    source: "arXiv 2312.00752",
+};
 
 /// The mixer.
 pub struct Layer {

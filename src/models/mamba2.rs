@@ -23,7 +23,7 @@
 //! [`gla`](super::gla) with K = N, V = P. E = H P channels, with P the `head_dim` and N the `state`.
 
 use super::{
-    Bound, Capabilities, Form, Init, Mixer, ModelConfig, P, State, at, linear_cut, mamba,
+    About, Bound, Capabilities, Family, Form, Init, Mixer, ModelConfig, P, State, at, linear_cut, mamba,
     memories::{gated, nothing},
     remembered,
 };
@@ -69,6 +69,18 @@ pub fn sequence<'t>([c, b, x, g]: Inputs<'t>, state: Var<'t>, s: f64, form: Form
     let (y, state) = gated([signs * c, signs * b, x, insert_axis(size.log(), 3)], state, 1.0, form);
     (y, last.reshape([batch, h, 1, 1]) * state)
 }
+
+/// See [`about`](super::about).
+pub const ABOUT: About = About {
+    family: Family::Memories,
+    line: "Mamba-2 (SSD): one gate a head",
+    transition: "s exp(Δ_t A) − (s − 1)",
+    state: "H N P",
+    eigenvalues: "(0, 1) or (−1, 1)",
+    cost: "H N P",
+    scan: false,
+    source: "arXiv 2405.21060",
+};
 
 /// The mixer.
 pub struct Layer {

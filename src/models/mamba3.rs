@@ -5,7 +5,7 @@
 //! [z, x, B, C, δ, a', λ', θ'] = W_in u                                   x in H heads of P channels; B, C, θ' for all of them
 //! Δ_t = softplus(δ_t + dt_bias)                                          one per head
 //! a_t = −max(h(a'), 10⁻⁴),  h(x) = 1 + x, or 1/(1 − x) where x < 0       one per head
-//! λ_t = σ(λ'),  φ_t = φ_{t-1} + Δ_t π tanh θ'_t                          λ one per head, φ one per pair of states
+//! λ_t = σ(λ'),  φ_t = φ_{t-1} + Δ_t π tanh θ'_t (mod 2π)                 λ one per head, φ one per pair of states
 //! q_t = R(φ_t) (RMSNorm(C_t) + b_C),  k_t = R(φ_t) (RMSNorm(B_t) + b_B)  R turns the pairs (2j, 2j + 1)
 //! α_t = exp(Δ_t a_t),  β_t = (1 − λ_t) Δ_t α_t,  γ_t = λ_t Δ_t
 //! S_t = α_t S_{t-1} + β_t k_{t-1} v_{t-1}ᵀ + γ_t k_t v_tᵀ                v = x                                     (1)
@@ -27,8 +27,8 @@
 //! as in [`gla`](super::gla) with K = N, V = P.
 
 use super::{
-    Bound, Form, Init, Mixer, ModelConfig, P, State, at, linear_cut, mamba,
-    memories::{gated, nothing, turn},
+    About, Bound, Family, Form, Init, Mixer, ModelConfig, P, State, at, linear_cut, mamba,
+    memories::{gated, nothing, one_token, pieces, turn},
     over_time,
 };
 use crate::{
@@ -84,7 +84,7 @@ pub struct Memory<'t> {
 /// Equations (1) and (2) for one token, without D: to o [B, H, P].
 pub fn step<'t>(x: Inputs<'t>, m: &mut Memory<'t>) -> Var<'t> {
     let turned = insert_axis(x.dt.named("dt"), 2) * x.theta;
-    m.phi = m.phi + turned;
+    m.phi = (m.phi + turned).wrap();
     let angles = [m.phi.cos(), m.phi.sin()];
     let (q, k, v) = (turn(x.q, angles).named("q"), turn(x.k, angles).named("k"), x.v.named("v"));
     let alpha = (x.dt * x.a).exp();
@@ -104,7 +104,8 @@ pub fn sequence<'t>(x: Inputs<'t>, m: &mut Memory<'t>, form: Form) -> Var<'t> {
     if form == Form::Recurrent || t == 0 {
         return over_time(t, x.v, |i| step(x.at(i), m));
     }
-    let phi = insert_axis(m.phi, 1) + (insert_axis(x.dt, 3) * x.theta).cumsum(1);
+    let size = if let Form::Chunked(size) = form { size } else { t };
+    let phi = angles(m.phi, insert_axis(x.dt, 3) * x.theta, size);
     let angles = [phi.cos(), phi.sin()];
     let (q, k) = (turn(x.q, angles), turn(x.k, angles));
     let before = |first: Var<'t>, x: Var<'t>| Var::concat(&[insert_axis(first, 1), x.narrow(1, 0, t - 1)], 1);
@@ -124,6 +125,17 @@ pub fn sequence<'t>(x: Inputs<'t>, m: &mut Memory<'t>, form: Form) -> Var<'t> {
     last_of(o, 2)
 }
 
+/// φ_t, from the one before, of the turns [B, T, H, S]. What was turned before a chunk counts less whole turns: a sum over
+/// everything would lose the digits of an angle.
+fn angles<'t>(mut phi: Var<'t>, turns: Var<'t>, chunk: usize) -> Var<'t> {
+    let part = |(from, n)| {
+        let all = (insert_axis(phi, 1) + turns.narrow(1, from, n).cumsum(1)).wrap();
+        phi = at(all, n - 1);
+        all
+    };
+    Var::concat(&pieces(turns.shape().at(1), chunk).map(part).collect::<Vec<_>>(), 1)
+}
+
 /// a of a'.
 fn rate(x: Var<'_>) -> Var<'_> {
     let zero = nothing(x);
@@ -131,6 +143,18 @@ fn rate(x: Var<'_>) -> Var<'_> {
     // 1 + x where x ≥ 0, else 1 / (1 − x): one of the two is 1.
     -maximum(&[(1.0 + up) / (1.0 + down), x.tape().full(x.shape(), x.dtype(), 1e-4)])
 }
+
+/// See [`about`](super::about).
+pub const ABOUT: About = About {
+    family: Family::Memories,
+    line: "Mamba-3: a rotation that depends on the input",
+    transition: "exp(Δ_t a_t) R(Δ_t θ_t)",
+    state: "H N P",
+    eigenvalues: "e^(Δa ± iΔθ)",
+    cost: "H N P",
+    scan: false,
+    source: "arXiv 2603.15569",
+};
 
 /// The mixer.
 pub struct Layer {
@@ -208,11 +232,7 @@ impl Mixer for Layer {
     }
 
     fn step<'t>(&self, p: &Bound<'t>, u: Var<'t>, state: &mut State<'t>) -> Var<'t> {
-        let ([b, d], mut m) = (u.dims(), memory(state));
-        let (x, z) = self.project(p, u.reshape([b, 1, d]));
-        let o = step(x.at(0), &mut m);
-        state.s = vec![m.s, m.phi, m.k, m.v];
-        self.output(p, insert_axis(o, 1), x.v, z).reshape([b, d])
+        one_token(u, |u| self.sequence(p, u, state, Form::Recurrent))
     }
 
     fn sequence<'t>(&self, p: &Bound<'t>, u: Var<'t>, state: &mut State<'t>, form: Form) -> Var<'t> {

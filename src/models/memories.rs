@@ -7,7 +7,7 @@ use crate::{
     ops::{
         erase_write,
         gated_linear_attention::{by_products, gated_linear_attention},
-        words::{insert_axis, outer, recall},
+        words::{insert_axis, maximum, outer, recall},
     },
     tensor::Tensor,
 };
@@ -93,4 +93,36 @@ pub fn constant<'t>(x: Var<'t>, values: Vec<f64>, shape: &[usize]) -> Var<'t> {
 pub fn narrow_normal(init: &mut Init, name: &str, out: usize, inp: usize) -> P {
     let std = init.std.unwrap_or(0.02);
     init.normal(name, [out, inp], std)
+}
+
+/// A mixer's step by its sequence of one token: x [B, D] to y [B, D].
+pub fn one_token<'t>(x: Var<'t>, sequence: impl FnOnce(Var<'t>) -> Var<'t>) -> Var<'t> {
+    let [b, d] = x.dims();
+    sequence(x.reshape([b, 1, d])).reshape([b, d])
+}
+
+/// x with the token before each in place of it: `past` [B, 1, D] stands before x [B, T, D].
+pub fn shifted<'t>(past: Var<'t>, x: Var<'t>) -> Var<'t> {
+    Var::concat(&[past, x], 1).narrow(1, 0, x.shape().at(1))
+}
+
+/// The pieces of T steps, of `size` each but for the last: where each begins and how long it is.
+pub fn pieces(t: usize, size: usize) -> impl Iterator<Item = (usize, usize)> {
+    (0..t).step_by(size.max(1)).map(move |from| (from, size.min(t - from)))
+}
+
+/// ln(e^a + e^b)
+pub fn log_add<'t>(a: Var<'t>, b: Var<'t>) -> Var<'t> {
+    let axis = a.shape().rank();
+    Var::concat(&[insert_axis(a, axis), insert_axis(b, axis)], axis).logsumexp()
+}
+
+/// x, and 0 or 1 where x is not between them.
+pub fn clipped(x: Var<'_>) -> Var<'_> {
+    1.0 - relu(1.0 - relu(x))
+}
+
+/// max(x, 0)
+pub fn relu(x: Var<'_>) -> Var<'_> {
+    maximum(&[x, nothing(x)])
 }

@@ -42,7 +42,7 @@
 //! | chunked | O(T (C (K + V) + K V)) |
 
 use super::{
-    Bound, Form, Init, Mixer, ModelConfig, P, State, at, head_first, heads, linear_parts, over_time, split,
+    About, Bound, Family, Form, Init, Mixer, ModelConfig, P, State, at, head_first, heads, linear_parts, over_time, split,
     xlstm::{BlockDiagonal, Conv, head_norm, log_sigmoid, maximum, reference},
 };
 use crate::{
@@ -117,6 +117,18 @@ pub fn parallel<'t>([q, k, v]: [Var<'t>; 3], [i, f]: [Var<'t>; 2], s: &mut Memor
     s.w = q.tape().full([b, h], q.dtype(), 1.0);
     head_first(o)
 }
+
+/// See [`about`](super::about).
+pub const ABOUT: About = About {
+    family: Family::Memories,
+    line: "mLSTM: exponential gates, one a head",
+    transition: "f_t I",
+    state: "H K (V + 1)",
+    eigenvalues: "(0, 1)",
+    cost: "H K V",
+    scan: false,
+    source: "arXiv 2405.04517",
+};
 
 /// The mixer.
 pub struct Layer {

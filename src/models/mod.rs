@@ -5,8 +5,10 @@
 //! streaming, causality, independence of the batch. [`Var::named`] names a value inside a step for the inspect page;
 //! [`crate::inspect::view`] says how the page shows it.
 
+mod about;
 mod config;
 mod decoder;
+pub mod lti;
 pub mod memories;
 mod model;
 mod params;
@@ -17,22 +19,11 @@ pub(crate) mod xlstm;
 // Memories and attention without a layer around them.
 pub mod based;
 pub mod ema;
-pub mod fox;
-pub mod gsa;
-pub mod hedgehog;
-pub mod hopfield;
-pub mod lightnet;
-pub mod lmu;
 pub mod log_linear;
-pub mod lssl;
 pub mod mesa;
-pub mod mom;
 pub mod ngram;
-pub mod path;
-pub mod s4d;
-pub mod titans;
-pub mod ttt;
 
+pub use about::{About, Family, about, lines, table};
 pub use config::{Eigenvalues, ModelConfig, Positions, Variant};
 pub use model::{Model, ModelState};
 pub use params::{Bound, Entry, Init, P, Params};
@@ -135,13 +126,20 @@ pub struct State<'t> {
     pub t: usize,
     /// The carried values, in the order of [`Mixer::state`].
     pub s: Vec<Var<'t>>,
+    /// Values of the tokens at hand, [B, T, ..], that a block leaves to the blocks after it. Nothing of it is carried.
+    pub passed: Option<Var<'t>>,
 }
 
 impl<'t> State<'t> {
     /// The state before the first token: zeros.
     pub fn zero(mixer: &dyn Mixer, tape: &'t Tape, b: usize, dtype: DType) -> State<'t> {
         let zero = |(_, shape)| tape.full(shape, dtype, 0.0);
-        State { t: 0, s: mixer.state(b).into_iter().map(zero).collect() }
+        State::of(0, mixer.state(b).into_iter().map(zero).collect())
+    }
+
+    /// The state after `t` tokens.
+    pub fn of(t: usize, s: Vec<Var<'t>>) -> State<'t> {
+        State { t, s, passed: None }
     }
 }
 
@@ -189,11 +187,16 @@ pub struct Capabilities {
 pub fn run<'t>(m: &dyn Mixer, p: &Bound<'t>, x: Var<'t>, s: &mut State<'t>, form: Form) -> Var<'t> {
     let [_, t, _] = x.dims();
     if form == Form::Recurrent && t > 0 {
-        return over_time(t, x, |i| {
+        let (given, mut left) = (s.passed, vec![]);
+        let y = over_time(t, x, |i| {
+            s.passed = given.map(|all| all.narrow(1, i, 1));
             let y = m.step(p, at(x, i), s);
             s.t += 1;
+            left.extend(s.passed);
             y
         });
+        s.passed = if left.is_empty() { None } else { Some(Var::concat(&left, 1)) };
+        return y;
     }
     // An empty sequence has no step to run; any other form gives the empty result.
     let form = if form == Form::Recurrent { m.forms().pop().unwrap_or(form) } else { form };
@@ -268,6 +271,9 @@ macro_rules! mixers {
         /// Every mixer by name.
         pub const MIXERS: &[(&str, Build)] = &[$((stringify!($name), |c, init| Ok(Box::new($name::Layer::new(c, init)?)))),*];
 
+        /// Every mixer with its facts.
+        const ALL: &[(&str, Build, &About)] = &[$((stringify!($name), |c, init| Ok(Box::new($name::Layer::new(c, init)?)), &$name::ABOUT)),*];
+
         /// The files of the mixers, to show their equations.
         const FILES: &[(&str, &str)] = &[$((stringify!($name), include_str!(concat!(stringify!($name), ".rs")))),*];
     };
@@ -275,7 +281,8 @@ macro_rules! mixers {
 
 mixers! {
     lstm, quasi_lstm, lru, linear_transformer, gpt, delta_net, mamba, gated_delta_net, delta_product, slstm, mlstm, gla, retnet,
-    hgrn2, mamba2, mamba3, kda, rwkv7
+    hgrn2, mamba2, mamba3, kda, rwkv7, fox, path, hopfield, ttt, titans, gsa, hedgehog, transnormer, lightnet, mom, s4d, lssl,
+    lmu, seqboat
 }
 
 /// The names of all mixers, in the order of the tables.
@@ -290,6 +297,11 @@ pub fn equations(name: &str) -> Option<String> {
     let (block, _) = block.split_once("//! ```")?;
     let line = |line: &str| line.trim_start_matches("//!").strip_prefix(' ').unwrap_or("").trim_end().to_string();
     Some(block.lines().map(line).collect::<Vec<_>>().join("\n"))
+}
+
+/// Whether every token is compared with all before it: the state of the mixer is a cache that grows with each.
+pub fn looks_back(name: &str) -> bool {
+    about(name).is_some_and(|about| about.family == Family::Attention)
 }
 
 /// A mixer of default sizes, for questions whose answer does not depend on sizes.

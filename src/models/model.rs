@@ -8,7 +8,7 @@ use super::{
 use crate::{
     autograd::{Tape, Var},
     error::{Error, Result},
-    tensor::{DType, Tensor},
+    tensor::{DType, Shape, Tensor},
 };
 
 /// A model with its parameters.
@@ -34,9 +34,18 @@ impl<'t> ModelState<'t> {
         self.0.iter().map(|s| s.s.iter().map(|v| v.value()).collect()).collect()
     }
 
-    /// All carried tensors, concatenated; `None` if there are none.
-    fn flat(&self) -> Option<Tensor> {
-        let all: Vec<Var> = self.0.iter().flat_map(|s| &s.s).map(|v| v.reshape([v.shape().len()])).collect();
+    fn vars(&self) -> impl Iterator<Item = Var<'t>> {
+        self.0.iter().flat_map(|s| s.s.iter().copied())
+    }
+
+    /// All carried tensors, concatenated; `None` if there are none. Of one that has not the shape it began with there is
+    /// nothing: it is a cache, which has grown.
+    fn flat(&self, shapes: &[Shape]) -> Option<Tensor> {
+        let part = |(v, shape): (Var<'t>, &Shape)| {
+            let flat = v.reshape([v.shape().len()]);
+            if v.shape() == *shape { flat } else { flat.narrow(0, 0, 0) }
+        };
+        let all: Vec<Var> = self.vars().zip(shapes).map(part).collect();
         (!all.is_empty()).then(|| Var::concat(&all, 0).cast(all[0].dtype().real()).value())
     }
 
@@ -186,7 +195,7 @@ impl Model {
 
     /// A state after `t` tokens, from the tensors of [`ModelState::tensors`].
     pub fn state_from<'t>(&self, tape: &'t Tape, t: usize, tensors: &[Vec<Tensor>]) -> ModelState<'t> {
-        let bind = |s: &Vec<Tensor>| State { t, s: s.iter().map(|x| tape.constant(x)).collect() };
+        let bind = |s: &Vec<Tensor>| State::of(t, s.iter().map(|x| tape.constant(x)).collect());
         ModelState(tensors.iter().map(bind).collect())
     }
 
@@ -219,6 +228,7 @@ impl Model {
     pub fn train<'t>(&mut self, p: &Bound<'t>, tokens: Var<'t>, form: Form, rows: Option<Var<'t>>) -> Var<'t> {
         let (tape, [b, _]) = (tokens.tape(), tokens.dims());
         let mut state = self.zero_state(tape, b);
+        let shapes: Vec<Shape> = state.vars().map(Var::shape).collect();
         if self.config.carry_state {
             self.begin_carrying(b);
             state.restore(tape, self.carried.as_ref());
@@ -228,7 +238,7 @@ impl Model {
             Body::Published(model) => pick(or_panic(model.train(p, tokens, &mut state.0, form)), rows),
         };
         if self.config.carry_state {
-            self.carried = state.flat();
+            self.carried = state.flat(&shapes);
         }
         y
     }
@@ -236,7 +246,9 @@ impl Model {
     /// With `carry_state`, and no state carried yet: carry zeros, for batches of `b` sequences.
     pub fn begin_carrying(&mut self, b: usize) {
         if self.config.carry_state && self.carried.is_none() {
-            self.carried = self.zero_state(&Tape::default(), b).flat();
+            let tape = Tape::default();
+            let state = self.zero_state(&tape, b);
+            self.carried = state.flat(&state.vars().map(Var::shape).collect::<Vec<_>>());
         }
     }
 

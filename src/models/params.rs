@@ -44,6 +44,8 @@ pub struct Init {
     count: usize,
     /// The most values to draw; further values are only counted.
     most: usize,
+    /// The parameters that several blocks share, by name.
+    shared: Vec<(&'static str, P)>,
 }
 
 impl Init {
@@ -52,7 +54,17 @@ impl Init {
 
     /// An initialiser of a model without parameters so far.
     pub fn new(seed: u64, std: Option<f64>) -> Init {
-        Init { seed, path: String::new(), std, layer: 0, entries: vec![], values: vec![], count: 0, most: usize::MAX }
+        Init {
+            seed,
+            path: String::new(),
+            std,
+            layer: 0,
+            entries: vec![],
+            values: vec![],
+            count: 0,
+            most: usize::MAX,
+            shared: vec![],
+        }
     }
 
     /// The same for a model that may not fit in memory: it draws the first values, and only counts when there are many.
@@ -81,6 +93,16 @@ impl Init {
         let built = build(self);
         self.path.truncate(outer);
         built
+    }
+
+    /// A parameter that all blocks share: the first to ask declares it, under its own path.
+    pub fn shared(&mut self, name: &'static str, declare: impl FnOnce(&mut Init, &str) -> P) -> P {
+        if let Some(found) = self.shared.iter().find(|p| p.0 == name) {
+            return found.1;
+        }
+        let p = declare(self, name);
+        self.shared.push((name, p));
+        p
     }
 
     fn push(&mut self, name: &str, shape: Shape, decay: bool, mut draw: impl FnMut(&mut Gen, usize) -> f64) -> P {

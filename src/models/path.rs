@@ -1,28 +1,160 @@
-//! PaTH attention (Yang et al. 2025, arXiv 2505.16381; as in flash-linear-attention, fla/ops/path_attn/naive.py): between a key
-//! and the token that reads it every token applies a transition of the delta rule to the key.
+//! PaTH attention (Yang et al. 2025, arXiv 2505.16381; the layer is that of flash-linear-attention, fla/layers/path_attn.py):
+//! between a key and the token that reads it every token applies a transition of the delta rule to the key.
 //!
 //! ```text
-//! x_ts = q_tᵀ (I − β_t w_t w_tᵀ) … (I − β_{s+1} w_{s+1} w_{s+1}ᵀ) k_s + g_{s+1} + … + g_t
-//! o_t = Σ_{s ≤ t} softmax_s(scale x_ts) v_s                              the gate inside the scale
+//! q_t, k_t, v_t = W_q x_t, W_k x_t, W_v x_t                              per head
+//! w_t = u_t / ‖u_t‖,  u_t = SiLU(conv(W_2 W_1 x_t))                      per head; conv of 3 tokens, W_1 to 32 channels
+//! β_t = 2 σ(W_β x_t + b_β)                                               one per head, in (0, 2)
+//! k_s ← (I − β_t w_t w_tᵀ) k_s,  s < t                                   every key so far                          (1)
+//! p_ts = softmax_s((q_t·k_s + g_{s+1} + … + g_t) / √K),  s ≤ t           g = 0 here                                (2)
+//! o_t = Σ_s p_ts v_s
+//! y_t = W_o o_t
 //! ```
 //!
-//! Step by step: every cached key is rewritten, k_s ← k_s − β_t w_t (w_tᵀ k_s), and then attended to. With β in (0, 2) these are
-//! reflections, and attention can track what swaps do.
+//! With β = 2 a transition is a reflection: 1 − β reaches −1 as released, and attention can track what swaps do. Its
+//! eigenvalues are 1 − β along w and 1 orthogonal to it. There is no other sense of position.
+//!
+//! For a chunk with rows Q, K, W, b = diag(β) and cached keys K_c, with κ_s = k_s − Σ_u w_u A_us over the u between s and t,
+//!
+//! ```text
+//! A = (I + stril(b W Wᵀ))⁻¹ [b W K_cᵀ, stril(b W Kᵀ)]                   how much of w_u is taken off key s       (3)
+//! q_t·κ_s = [Q K_cᵀ, Q Kᵀ] − tril(Q Wᵀ) A,     [K_c, K] ← [K_c, K] − Aᵀ W                                      (4)
+//! ```
+//!
+//! Weights start normal, of deviation 0.02. Shapes, per head: q, k, w [B, T, H, K], v [B, T, H, V], β [B, T, H], and S counts
+//! the cached tokens and the T new ones.
+//!
+//! | form | work |
+//! |---|---|
+//! | recurrent | O(S K) a token: all keys are rewritten |
+//! | parallel | (3) and (4) with the whole sequence as one chunk: O(T S (K + T)) |
+//! | chunked | O(T S (K + C)) |
 
-use super::{at, fox::since, over_time};
-use crate::{autograd::Var, ops::words::insert_axis};
+use super::{
+    About, Bound, Family, Form, Init, Mixer, ModelConfig, P, State, at, head_first, heads, linear_parts,
+    memories::{narrow_normal, one_token, pieces},
+    merge_heads, over_time, remembered,
+};
+use crate::{autograd::Var, error::Result, ops::words::insert_axis, tensor::Shape};
 
-/// o [B, T, H, V] of q, k, w [B, T, H, K], v [B, T, H, V], beta, g [B, T, H].
-pub fn attention<'t>([q, k, v, w, beta, g]: [Var<'t>; 6], scale: f64) -> Var<'t> {
-    let [b, t, h, _] = k.dims();
-    let (since, row) = (since(g), |x: Var<'t>, i| insert_axis(at(x, i), 2)); // [B, H, 1, K]
-    let mut keys = k.permute([0, 2, 1, 3]).narrow(2, 0, 0);
-    let values = v.permute([0, 2, 1, 3]);
-    over_time(t, v, |i| {
-        let (w, beta) = (row(w, i), at(beta, i).reshape([b, h, 1, 1]));
-        keys = Var::concat(&[keys - keys.matmul_t(w) * (beta * w), row(k, i)], 2);
-        let gates = since.narrow(2, i, 1).narrow(3, 0, i + 1);
-        let a = (scale * (row(q, i).matmul_t(keys) + gates)).softmax();
-        a.matmul(values.narrow(2, 0, i + 1)).reshape([b, h, v.shape().last()])
-    })
+/// The rank of w's projection and the width of its convolution.
+const RANK: usize = 32;
+const CONV: usize = 3;
+
+/// Keys and values of the tokens so far, [B, S, H, ..].
+pub type Cache<'t> = [Var<'t>; 2];
+
+/// q, k [.., H, K], v [.., H, V], w [.., H, K], β [.., H].
+pub type Inputs<'t> = [Var<'t>; 5];
+
+/// (1) and (2) for one token: to o [B, H, V]. `gates` [B, H, 1, S] are the sums of g since each token, if there are gates.
+pub fn step<'t>([q, k, v, w, beta]: Inputs<'t>, gates: Option<Var<'t>>, cache: &mut Cache<'t>, scale: f64) -> Var<'t> {
+    let ([b, h, n], row) = (k.dims(), |x: Var<'t>| insert_axis(x, 2)); // [B, H, 1, K]
+    let (w, beta) = (row(w.named("w")), beta.named("beta").reshape([b, h, 1, 1]));
+    let keys = head_first(cache[0]);
+    let keys = Var::concat(&[keys - keys.matmul_t(w) * (beta * w), row(k.named("k"))], 2); // [B, H, S, K]
+    *cache = [head_first(keys), Var::concat(&[cache[1], insert_axis(v.named("v"), 1)], 1)];
+    let scores = q.named("q").reshape([b, h, 1, n]).matmul_t(keys);
+    let a = (scale * gates.map_or(scores, |gates| scores + gates)).softmax().named("a");
+    a.matmul(head_first(cache[1])).reshape([b, h, v.shape().last()]).named("o")
+}
+
+/// (3) and (4) for a chunk: to o [B, C, H, V]. `gates` [B, H, C, S] as above.
+fn chunk<'t>([q, k, v, w, beta]: Inputs<'t>, gates: Option<Var<'t>>, cache: &mut Cache<'t>, scale: f64) -> Var<'t> {
+    let past = cache[0].shape().at(1);
+    let (keys, values) = (Var::concat(&[cache[0], k], 1), Var::concat(&[cache[1], v], 1));
+    let [q, k, v, w] = [q, keys, values, w].map(head_first); // [B, H, C or S, ..]
+    let beta_w = insert_axis(beta.permute([0, 2, 1]), 3) * w;
+    let a = beta_w.matmul_t(w).unit_lower_solve(beta_w.matmul_t(k).tril(past as isize - 1)); // [B, H, C, S]
+    let scores = q.matmul_t(k) - q.matmul_t(w).tril_matmul(a);
+    *cache = [head_first(k - a.t_matmul(w)), values];
+    let p = (scale * gates.map_or(scores, |gates| scores + gates)).causal_softmax(past);
+    head_first(p.tril_matmul_after(past, v))
+}
+
+/// o [B, T, H, V] of a sequence. `gates` [B, H, T, S] as above.
+pub fn attention<'t>(x: Inputs<'t>, gates: Option<Var<'t>>, cache: &mut Cache<'t>, scale: f64, form: Form) -> Var<'t> {
+    let (t, past) = (x[0].shape().at(1), cache[0].shape().at(1));
+    let rows = |from: usize, n: usize| gates.map(|gates| gates.narrow(2, from, n).narrow(3, 0, past + from + n));
+    if form == Form::Recurrent || t == 0 {
+        return over_time(t, x[2], |i| step(x.map(|x| at(x, i)), rows(i, 1), cache, scale));
+    }
+    let size = if let Form::Chunked(size) = form { size } else { t };
+    let part = |(from, n)| chunk(x.map(|x| x.narrow(1, from, n)), rows(from, n), cache, scale);
+    Var::concat(&pieces(t, size).map(part).collect::<Vec<_>>(), 1)
+}
+
+/// See [`about`](super::about).
+pub const ABOUT: About = About {
+    family: Family::Attention,
+    line: "PaTH: attention whose keys every token rewrites by a delta rule",
+    transition: "I − β_t w_t w_tᵀ on every key",
+    state: "2 H K t",
+    eigenvalues: "1, 1 − β in (−1, 1)",
+    cost: "H K t",
+    scan: false,
+    source: "arXiv 2505.16381",
+};
+
+/// The mixer.
+pub struct Layer {
+    h: usize,
+    k: usize,
+    w_qkv: P,
+    w_w: [P; 2],
+    conv: P,
+    w_beta: P,
+    b_beta: P,
+    w_o: P,
+}
+
+impl Layer {
+    /// H heads of width K over the model's width.
+    pub fn new(c: &ModelConfig, init: &mut Init) -> Result<Layer> {
+        let (width, inner, bound) = (c.width, c.inner(), (CONV as f64).powf(-0.5));
+        Ok(Layer {
+            h: c.heads,
+            k: c.head_dim,
+            w_qkv: narrow_normal(init, "w_qkv", 3 * inner, width),
+            w_w: [narrow_normal(init, "w_w1", RANK, width), narrow_normal(init, "w_w2", inner, RANK)],
+            conv: init.custom("conv", [inner, CONV], |g, _| g.uniform(-bound, bound)),
+            w_beta: narrow_normal(init, "w_beta", c.heads, width),
+            b_beta: init.full("b_beta", [c.heads], 0.0),
+            w_o: narrow_normal(init, "w_o", width, inner),
+        })
+    }
+
+    /// The inputs [B, T, H, ..] of x [B, T, D]; the convolution's window (state 2) moves on.
+    fn project<'t>(&self, p: &Bound<'t>, x: Var<'t>, state: &mut State<'t>) -> Inputs<'t> {
+        let [q, k, v] = linear_parts(x, p[self.w_qkv], None).map(|x| heads(x, self.h));
+        let u = x.linear(p[self.w_w[0]], None).linear(p[self.w_w[1]], None);
+        let past = state.s[2];
+        state.s[2] = remembered(past, u);
+        let w = heads(u.causal_conv1d(p[self.conv], None, past).silu(), self.h).l2_norm_smooth(1e-6);
+        let beta = 2.0 * x.linear(p[self.w_beta], Some(p[self.b_beta])).sigmoid();
+        [q, k, v, w, beta]
+    }
+}
+
+impl Mixer for Layer {
+    fn forms(&self) -> Vec<Form> {
+        vec![Form::Recurrent, Form::Parallel, Form::Chunked(Form::CHUNK)]
+    }
+
+    fn state(&self, b: usize) -> Vec<(&'static str, Shape)> {
+        let empty = Shape::from([b, 0, self.h, self.k]);
+        vec![("keys", empty), ("values", empty), ("past w", [b, CONV - 1, self.h * self.k].into())]
+    }
+
+    fn step<'t>(&self, p: &Bound<'t>, x: Var<'t>, state: &mut State<'t>) -> Var<'t> {
+        one_token(x, |x| self.sequence(p, x, state, Form::Recurrent))
+    }
+
+    fn sequence<'t>(&self, p: &Bound<'t>, x: Var<'t>, state: &mut State<'t>, form: Form) -> Var<'t> {
+        let inputs = self.project(p, x, state);
+        let mut cache = [state.s[0], state.s[1]];
+        let o = attention(inputs, None, &mut cache, (self.k as f64).powf(-0.5), form);
+        state.s[..2].copy_from_slice(&cache);
+        merge_heads(o).linear(p[self.w_o], None)
+    }
 }

@@ -20,7 +20,7 @@
 //! | parallel | O(T D log T): associative scan (f₁, c₁) ∘ (f₂, c₂) = (f₁ f₂, f₂ c₁ + c₂) | log T |
 //! | scan | O(T D) | T; on a device, which scans pieces of C steps side by side and then carries, C + T / C |
 
-use super::{Bound, Form, Init, Mixer, ModelConfig, P, State, at, over_time, split};
+use super::{About, Bound, Family, Form, Init, Mixer, ModelConfig, P, State, at, over_time, split};
 use crate::{
     autograd::Var,
     error::Result,
@@ -60,6 +60,18 @@ pub fn parallel<'t>(z: Var<'t>, c: Var<'t>) -> (Var<'t>, Var<'t>) {
     let (c, last) = linear_scan_parallel(f, i * z, c);
     (o * c.tanh(), last)
 }
+
+/// See [`about`](super::about).
+pub const ABOUT: About = About {
+    family: Family::Cells,
+    line: "quasi-LSTM: the same gates of the input alone",
+    transition: "f_t of each unit",
+    state: "H K",
+    eigenvalues: "(0, 1)",
+    cost: "H K",
+    scan: true,
+    source: "arXiv 1611.01576",
+};
 
 /// The mixer.
 pub struct Layer {

@@ -21,9 +21,10 @@
 //! Shapes, per head: q, k [B, T, H, K], v [B, T, H, V], S [B, H, K, V]; forms and their work as in [`gla`](super::gla).
 
 use super::{
-    Bound, Form, Init, Mixer, ModelConfig, P, State, at,
+    About, Bound, Family, Form, Init, Mixer, ModelConfig, P, State, at,
     delta_net::xavier,
     heads, linear_parts,
+    lti::Fixed,
     memories::{add, gated, read, turn, turn_state},
     merge_heads,
 };
@@ -31,34 +32,12 @@ use crate::{
     autograd::Var,
     error::Result,
     ops::words::insert_axis,
-    tensor::{DType, Shape, Tensor},
+    tensor::Shape,
 };
 
 /// ln γ_h for H heads.
 pub fn rates(h: usize) -> Vec<f64> {
     (0..h).map(|h| (-(2f64.powf(-5.0 - h as f64))).ln_1p()).collect()
-}
-
-/// What is fixed: ln γ [H, 1] and θ [K/2]. In memory that stays, as a recorded step reads it again.
-struct Fixed {
-    /// In f32 and in f64.
-    numbers: [[Tensor; 2]; 2],
-}
-
-impl Fixed {
-    fn new(h: usize, k: usize) -> Fixed {
-        let pairs = k / 2;
-        let theta = |j: usize| 10_000f64.powf(-(j as f64) / (pairs.max(2) - 1) as f64);
-        let (g, theta) = (rates(h), (0..pairs).map(theta).collect::<Vec<f64>>());
-        let both = |dtype| [Tensor::from_vec(g.clone(), [h, 1]), Tensor::from_vec(theta.clone(), [pairs])].map(|x| x.cast(dtype));
-        Fixed { numbers: [DType::F32, DType::F64].map(both) }
-    }
-
-    /// On x's tape, of x's type.
-    fn of<'t>(&self, x: Var<'t>) -> [Var<'t>; 2] {
-        let numbers = &self.numbers[usize::from(x.dtype() == DType::F64)];
-        [0, 1].map(|i| x.tape().constant(&numbers[i]).cast(x.dtype()))
-    }
 }
 
 /// Equations (1) and (2) for one token: q, k [B, H, K], v [B, H, V], S [B, H, K, V] to o and the next S.
@@ -83,6 +62,18 @@ fn sequence<'t>([q, k, v]: [Var<'t>; 3], [g, theta]: [Var<'t>; 2], s: Var<'t>, f
     (o, turn_state(s, [back.cos(), back.sin()]))
 }
 
+/// See [`about`](super::about).
+pub const ABOUT: About = About {
+    family: Family::Memories,
+    line: "RetNet: fixed decay and rotation",
+    transition: "γ_h R, fixed",
+    state: "H K V",
+    eigenvalues: "γ e^(±iθ), fixed",
+    cost: "H K V",
+    scan: false,
+    source: "arXiv 2307.08621",
+};
+
 /// The mixer.
 pub struct Layer {
     h: usize,
@@ -90,21 +81,30 @@ pub struct Layer {
     w_qkv: P,
     w_g: P,
     w_o: P,
-    fixed: Fixed,
+    fixed: [Fixed; 2], // ln γ [H, 1] and θ [K/2]
 }
 
 impl Layer {
     /// H heads of width K over the model's width.
     pub fn new(c: &ModelConfig, init: &mut Init) -> Result<Layer> {
-        let (width, inner) = (c.width, c.inner());
+        let (width, inner, pairs) = (c.width, c.inner(), c.head_dim / 2);
+        let theta = |j: usize| 10_000f64.powf(-(j as f64) / (pairs.max(2) - 1) as f64);
         Ok(Layer {
             h: c.heads,
             k: c.head_dim,
             w_qkv: init.uniform("w_qkv", [3 * inner, width], xavier(inner, width)),
             w_g: init.uniform("w_g", [inner, width], xavier(inner, width)),
             w_o: init.uniform("w_o", [width, inner], 2f64.powf(1.5) * xavier(width, inner)),
-            fixed: Fixed::new(c.heads, c.head_dim),
+            fixed: [
+                Fixed::new(rates(c.heads), &[c.heads, 1]),
+                Fixed::new((0..pairs).map(theta).collect(), &[pairs]),
+            ],
         })
+    }
+
+    /// ln γ and θ beside x.
+    fn fixed<'t>(&self, x: Var<'t>) -> [Var<'t>; 2] {
+        self.fixed.each_ref().map(|fixed| fixed.beside(x).cast(x.dtype()))
     }
 
     /// q, k and v [B, T, H, K] of x [B, T, D].
@@ -131,13 +131,13 @@ impl Mixer for Layer {
     fn step<'t>(&self, p: &Bound<'t>, x: Var<'t>, state: &mut State<'t>) -> Var<'t> {
         let [b, d] = x.dims();
         let x = x.reshape([b, 1, d]);
-        let (o, s) = step(self.project(p, x).map(|y| at(y, 0)), self.fixed.of(x), state.s[0]);
+        let (o, s) = step(self.project(p, x).map(|y| at(y, 0)), self.fixed(x), state.s[0]);
         state.s[0] = s;
         self.output(p, o.reshape([b, 1, self.h, self.k]), x).reshape([b, d])
     }
 
     fn sequence<'t>(&self, p: &Bound<'t>, x: Var<'t>, state: &mut State<'t>, form: Form) -> Var<'t> {
-        let (o, s) = sequence(self.project(p, x), self.fixed.of(x), state.s[0], form);
+        let (o, s) = sequence(self.project(p, x), self.fixed(x), state.s[0], form);
         state.s[0] = s;
         self.output(p, o, x)
     }

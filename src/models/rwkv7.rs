@@ -4,6 +4,7 @@
 //! ```text
 //! x^m = x_t + μ_m ⊙ (x_{t-1} − x_t)                                      m in r, w, k, v, a, g
 //! r = W_r x^r,  k = W_k x^k,  v = W_v x^v                                per head
+//! v ← v + σ(v_0 + x^v W_v1 W_v2) ⊙ (v of the first block − v)            in later blocks
 //! ln w = −e^(−1/2) σ(w_0 + tanh(x^w W_w1) W_w2)                          w in (0.545, 1)
 //! a = σ(a_0 + x^a W_a1 W_a2),  g = σ(x^g W_g1) W_g2
 //! κ = k ⊙ k_k / ‖k ⊙ k_k‖,  k ← k ⊙ (1 + (a − 1) ⊙ k_a)
@@ -19,8 +20,7 @@
 //! recalls of the faded memory, the second writes.
 //!
 //! At the start μ, w_0, a_0, k_k, k_a and r_k are those of the authors' training code, W_o = 0 and the second factor of each
-//! low-rank map is random, the first 0. The maps go through K channels. Their mix with the first layer's values is left out,
-//! as it reaches across layers.
+//! low-rank map is random, the first 0. The maps go through K channels.
 //!
 //! Shapes, per head: r, w, k, a, κ [B, T, H, K], v [B, T, H, V], S [B, H, K, V].
 //!
@@ -31,8 +31,8 @@
 //! | chunked | O(T (C (K + V) + C² + K V)) |
 
 use super::{
-    Bound, Capabilities, Form, Init, Mixer, ModelConfig, P, State, at, heads,
-    memories::{erasing_in_turn, nothing},
+    About, Bound, Capabilities, Family, Form, Init, Mixer, ModelConfig, P, State, at, heads,
+    memories::{erasing_in_turn, nothing, one_token},
     merge_heads, over_time, remembered,
 };
 use crate::{
@@ -124,12 +124,25 @@ pub fn output<'t>(w: Weights<'_, 't>, [r, _, k, v, _, _]: Inputs<'t>, o: Var<'t>
     ((normed + merge_heads(own)) * g).linear(w("output_weight"), None)
 }
 
+/// See [`about`](super::about).
+pub const ABOUT: About = About {
+    family: Family::DeltaRules,
+    line: "RWKV-7: erases under a key of its own",
+    transition: "diag(w_t) − (a_t ⊙ κ_t) κ_tᵀ",
+    state: "H K V",
+    eigenvalues: "(−0.455, 1) or (−1, 1)",
+    cost: "H K V",
+    scan: false,
+    source: "arXiv 2503.14456",
+};
+
 /// The mixer.
 pub struct Layer {
     h: usize,
     k: usize,
     width: usize, // D
     stretch: f64, // s
+    later: bool,  // not the first block
     weights: Vec<(&'static str, P)>,
 }
 
@@ -163,7 +176,12 @@ impl Layer {
         }
         weights.push(("ln_x_bias", init.full("ln_x_bias", [e], 0.0)));
         weights.push(("r_k", init.full("r_k", [h, k], -0.04)));
-        for (first, second) in [("w1", "w2"), ("a1", "a2"), ("g1", "g2")] {
+        let later = init.layer > 0;
+        if later {
+            weights.push(("v0", init.custom("v0", [e], |_, i| 0.73 - 0.4 * (place(i, e) - 0.5))));
+        }
+        let maps = [("w1", "w2"), ("a1", "a2"), ("g1", "g2"), ("v1", "v2")];
+        for (first, second) in maps.into_iter().take(if later { 4 } else { 3 }) {
             weights.push((first, init.normal(first, [d, k], 0.0)));
             weights.push((second, init.normal(second, [k, e], 0.1 * (e.max(k) as f64).powf(-0.5))));
         }
@@ -172,7 +190,7 @@ impl Layer {
             weights.push((name, init.uniform(name, [e, d], size * bound)));
         }
         weights.push(("output_weight", init.normal("output_weight", [d, e], 0.0)));
-        Ok(Layer { h, k, width: d, stretch: c.eigenvalues.stretch(), weights })
+        Ok(Layer { h, k, width: d, stretch: c.eigenvalues.stretch(), later, weights })
     }
 
     fn weight<'t>(&self, p: &Bound<'t>, name: &str) -> Var<'t> {
@@ -184,7 +202,13 @@ impl Layer {
     fn project<'t>(&self, p: &Bound<'t>, x: Var<'t>, state: &mut State<'t>) -> (Inputs<'t>, Var<'t>) {
         let past = state.s[1];
         state.s[1] = remembered(past, x);
-        project(&|name| self.weight(p, name), x, past, None, self.h, self.stretch)
+        // The first block leaves its values to the others.
+        let first = state.passed.filter(|_| self.later);
+        let (inputs, g) = project(&|name| self.weight(p, name), x, past, first, self.h, self.stretch);
+        if !self.later {
+            state.passed = Some(merge_heads(inputs[3]));
+        }
+        (inputs, g)
     }
 }
 
@@ -202,11 +226,7 @@ impl Mixer for Layer {
     }
 
     fn step<'t>(&self, p: &Bound<'t>, x: Var<'t>, state: &mut State<'t>) -> Var<'t> {
-        let [b, d] = x.dims();
-        let (x, g) = self.project(p, x.reshape([b, 1, d]), state);
-        let (o, s) = step(x.map(|x| at(x, 0)), state.s[0], 1.0);
-        state.s[0] = s;
-        output(&|name| self.weight(p, name), x, insert_axis(o, 1), g, EPS).reshape([b, d])
+        one_token(x, |x| self.sequence(p, x, state, Form::Recurrent))
     }
 
     fn sequence<'t>(&self, p: &Bound<'t>, x: Var<'t>, state: &mut State<'t>, form: Form) -> Var<'t> {

@@ -1,15 +1,32 @@
-//! S4D (Gu et al. 2022, arXiv 2206.11893; as in the authors' s4d.py): a fixed, diagonal, complex state-space model for each
-//! channel.
+//! S4D (Gu et al. 2022, arXiv 2206.11893; the layer is that of the authors' s4d.py): a fixed, diagonal, complex state-space
+//! model for each channel.
 //!
 //! ```text
-//! A = −exp(log_a_real) + i a_imag,  Δ = exp(log_dt),  λ = e^{ΔA}         zero-order hold
-//! h_t = λ h_{t-1} + (λ − 1)/A u_t                                        N states a channel, of conjugate pairs one each
-//! y_t = 2 Re Σ_n c_n h_tn + d u_t
+//! A_n = −exp(a_n) + i ω_n,  Δ = exp(log_dt),  λ = e^{ΔA}                  zero-order hold; Δ one a channel
+//! h_t = λ h_{t-1} + (λ − 1)/A u_t                                        N states a channel, of conjugate pairs one each  (1)
+//! y_t = 2 Re Σ_n c_n h_tn + d u_t                                                                                  (2)
+//! out_t = GLU(W GELU(y_t) + b)
 //! ```
 //!
-//! The states are an LRU's. The transition does not depend on the input.
+//! The states are an LRU's. The transition does not depend on the input, so that the layer is a convolution: it can weigh the
+//! last tokens by their distance, and can do nothing that depends on what came in between.
+//!
+//! At the start A_n = −½ + iπn (S4D-Lin), Δ is log-uniform in [0.001, 0.1], c complex normal of variance 1 and d normal; W and b
+//! as torch's `nn.Conv1d`. N is the `state`.
+//!
+//! Shapes: u [B, T, D], λ and c [D, N], h [B, D N] as a pair (real, imaginary); forms and their work as in [`lru`].
 
-use crate::{autograd::Var, ops::lru_scan::lru_scan};
+use super::{
+    About, Bound, Family, Form, Init, Mixer, ModelConfig, P, State,
+    lru::{self, Complex},
+    memories::one_token,
+};
+use crate::{
+    autograd::Var,
+    error::Result,
+    ops::words::{insert_axis, maximum},
+    tensor::Shape,
+};
 
 /// The parameters: log_dt, d `[D]`; the others [D, N].
 pub struct Weights<'t> {
@@ -27,20 +44,113 @@ pub struct Weights<'t> {
     pub c_im: Var<'t>,
 }
 
-/// y [B, T, D] of u [B, T, D], in chunks of so many steps.
-pub fn filter<'t>(u: Var<'t>, w: Weights<'t>, chunk: usize) -> Var<'t> {
-    let ([b, t, d], n) = (u.dims(), w.c_re.shape().last());
-    let (dt, a_re, a_im) = (w.log_dt.exp().reshape([d, 1]), -w.log_a_real.exp(), w.a_imag);
-    let (growth, angle) = (dt * a_re, dt * a_im);
-    let lambda = (growth.exp() * angle.cos(), growth.exp() * angle.sin());
-    // λ − 1, whose real part is small where the steps are.
-    let less = (growth.expm1() * angle.cos() - 2.0 * (0.5 * angle).sin().square(), lambda.1);
-    let size = a_re.square() + a_im.square();
-    let input = ((less.0 * a_re + less.1 * a_im) / size, (less.1 * a_re - less.0 * a_im) / size);
-    let (u_column, flat) = (u.reshape([b, t, d, 1]), |x: Var<'t>| x.reshape([b, t, d * n]));
-    let x = (flat(u_column * input.0), flat(u_column * input.1));
-    let zero = u.tape().full([b, d * n], u.dtype(), 0.0);
-    let ((re, im), _) = lru_scan((lambda.0.reshape([d * n]), lambda.1.reshape([d * n])), x, (zero, zero), chunk);
-    let states = |x: Var<'t>| x.reshape([b, t, d, n]);
-    2.0 * (states(re) * w.c_re - states(im) * w.c_im).sum_axis(3, false) + w.d * u
+impl<'t> Weights<'t> {
+    /// λ and (λ − 1)/A, [D, N] each.
+    fn rates(&self) -> (Complex<'t>, Complex<'t>) {
+        let [d, _] = self.log_a_real.dims();
+        let (dt, a_re, a_im) = (self.log_dt.exp().reshape([d, 1]), -self.log_a_real.exp(), self.a_imag);
+        let (growth, angle) = (dt * a_re, dt * a_im);
+        let lambda = (growth.exp() * angle.cos(), growth.exp() * angle.sin());
+        // λ − 1, whose real part is small where the steps are.
+        let less = growth.expm1() * angle.cos() - 2.0 * (0.5 * angle).sin().square();
+        // Divided by A over its larger part, whose square might otherwise be 0 in single precision.
+        let size = maximum(&[-a_re, a_im, -a_im]);
+        let (x, y) = (a_re / size, a_im / size);
+        let square = size * (x.square() + y.square());
+        (lambda, ((less * x + lambda.1 * y) / square, (lambda.1 * x - less * y) / square))
+    }
+}
+
+/// y [B, T, D] of u [B, T, D]; h [B, D N] moves on.
+pub fn filter<'t>(u: Var<'t>, w: &Weights<'t>, h: &mut Complex<'t>, form: Form) -> Var<'t> {
+    let ([b, t, d], [_, n], dtype) = (u.dims(), w.c_re.dims(), u.dtype());
+    let (lambda, input) = w.rates();
+    let x = |part: Var<'t>| (insert_axis(u, 3) * part.cast(dtype)).reshape([b, t, d * n]);
+    let (x, (re, im)) = ((x(input.0), x(input.1)), (lambda.0.reshape([d * n]), lambda.1.reshape([d * n])));
+    let states;
+    (states, *h) = match form {
+        Form::Recurrent => lru::recurrent((re.cast(dtype), im.cast(dtype)), x, *h),
+        Form::Scan(chunk) => lru::scan((re, im), x, *h, chunk),
+        _ => lru::parallel((re, im), x, *h),
+    };
+    let part = |x: Var<'t>| x.reshape([b, t, d, n]);
+    2.0 * (part(states.0) * w.c_re - part(states.1) * w.c_im).sum_axis(3, false) + w.d * u
+}
+
+/// See [`about`](super::about).
+pub const ABOUT: About = About {
+    family: Family::Scans,
+    line: "S4D: a fixed, diagonal state space for each channel",
+    transition: "exp(ΔA), fixed",
+    state: "D N complex",
+    eigenvalues: "|λ| < 1, complex, fixed",
+    cost: "D N",
+    scan: true,
+    source: "arXiv 2206.11893",
+};
+
+/// The mixer.
+pub struct Layer {
+    d: usize,
+    n: usize,
+    log_dt: P,
+    skip: P,
+    log_a_real: P,
+    a_imag: P,
+    c: [P; 2],
+    w: P,
+    b: P,
+}
+
+impl Layer {
+    /// N complex states for each of the model's channels.
+    pub fn new(c: &ModelConfig, init: &mut Init) -> Result<Layer> {
+        let (d, n) = (c.width, c.state);
+        let (from, to, bound) = (1e-3f64.ln(), 1e-1f64.ln(), (d as f64).powf(-0.5));
+        let mix = Layer {
+            d,
+            n,
+            log_dt: init.custom("log_dt", [d], |g, _| g.uniform(from, to)),
+            skip: init.custom("D", [d], |g, _| g.gauss()),
+            log_a_real: init.full("log_a_real", [d, n], 0.5f64.ln()),
+            a_imag: init.custom("a_imag", [d, n], |_, i| std::f64::consts::PI * (i % n) as f64),
+            c: ["C_re", "C_im"].map(|name| init.custom(name, [d, n], |g, _| 0.5f64.sqrt() * g.gauss())),
+            w: init.uniform("w", [2 * d, d], bound),
+            b: init.custom("b", [2 * d], |g, _| g.uniform(-bound, bound)),
+        };
+        init.keep_in_f32([mix.log_dt, mix.log_a_real, mix.a_imag]);
+        Ok(mix)
+    }
+}
+
+impl Mixer for Layer {
+    // On a CPU a scan is fastest as one long chunk.
+    fn forms(&self) -> Vec<Form> {
+        vec![Form::Recurrent, Form::Parallel, Form::Scan(256)]
+    }
+
+    fn state(&self, b: usize) -> Vec<(&'static str, Shape)> {
+        let h = Shape::from([b, self.d * self.n]);
+        vec![("Re h", h), ("Im h", h)]
+    }
+
+    fn step<'t>(&self, p: &Bound<'t>, u: Var<'t>, state: &mut State<'t>) -> Var<'t> {
+        one_token(u, |u| self.sequence(p, u, state, Form::Recurrent))
+    }
+
+    fn sequence<'t>(&self, p: &Bound<'t>, u: Var<'t>, state: &mut State<'t>, form: Form) -> Var<'t> {
+        let (c_re, c_im) = (p[self.c[0]], p[self.c[1]]);
+        let w = Weights {
+            log_dt: p[self.log_dt],
+            d: p[self.skip],
+            log_a_real: p[self.log_a_real],
+            a_imag: p[self.a_imag],
+            c_re,
+            c_im,
+        };
+        let mut h = (state.s[0], state.s[1]);
+        let y = filter(u, &w, &mut h, form);
+        state.s = vec![h.0, h.1];
+        y.gelu().linear_glu(p[self.w], p[self.b])
+    }
 }

@@ -37,7 +37,7 @@
 //! | fused | the same, one kernel over all steps | six values per unit |
 
 use super::{
-    Bound, Form, Init, Mixer, ModelConfig, P, State, at, no_steps, over_time, split,
+    About, Bound, Family, Form, Init, Mixer, ModelConfig, P, State, at, no_steps, over_time, split,
     xlstm::{BlockDiagonal, Conv, LEAST, head_norm, log_sigmoid, maximum, reference},
 };
 use crate::{autograd::Var, error::Result, ops::slstm::slstm_sequence, tensor::Shape};
@@ -91,6 +91,18 @@ pub fn fused<'t>(x: Var<'t>, r: Var<'t>, s: &mut Cell<'t>) -> Var<'t> {
     }
     y
 }
+
+/// See [`about`](super::about).
+pub const ABOUT: About = About {
+    family: Family::Cells,
+    line: "sLSTM: exponential gates and a normaliser",
+    transition: "nonlinear: f_t beside gates of h",
+    state: "4 H K",
+    eigenvalues: "any",
+    cost: "4 H K²",
+    scan: true,
+    source: "arXiv 2405.04517",
+};
 
 /// The mixer.
 pub struct Layer {

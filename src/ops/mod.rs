@@ -62,7 +62,7 @@ macro_rules! ops {
 }
 
 ops! {
-    elementwise: Exp, Log, Expm1, DecayRate, Sqrt, Square, Sin, Cos, Sigmoid, Tanh, Silu, Softplus, Elu, Elu1, GeluTanh, Gelu;
+    elementwise: Exp, Log, Expm1, DecayRate, Sqrt, Square, Wrap, Sin, Cos, Sigmoid, Tanh, Silu, Softplus, Elu, Elu1, GeluTanh, Gelu;
     arith: Add, Sub, Mul, Div, Affine;
     matmul: Matmul;
     tril_matmul: TrilMatmul;

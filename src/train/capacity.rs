@@ -9,7 +9,7 @@ use super::config::TrainConfig;
 use crate::{
     autograd::{Kernels, Tape},
     error::{Error, Result, bytes, quietly},
-    models::{Form, Model},
+    models::{self, Form, Model},
     rng,
     tasks::{Batch, IGNORE, Len},
     tensor::{Device, Tensor, available},
@@ -166,10 +166,11 @@ struct Time {
 fn times(cfg: &TrainConfig, model: &Model) -> Vec<Time> {
     let [params, layers, heads, width] =
         [model.params().len(), cfg.model.layers, cfg.model.heads, cfg.model.head_dim].map(|n| n as f64);
-    let mixer = cfg.model.mixer.as_str();
-    let parallel = cfg.form_of(model) == Form::Parallel && !["lru", "mamba"].contains(&mixer);
+    let scan = models::about(&cfg.model.mixer).is_some_and(|about| about.scan);
+    let parallel = cfg.form_of(model) == Form::Parallel && !scan;
     // A query and a key are multiplied, and a weight and a value; a weight takes as long as 50 multiplications.
-    let pair = if mixer == "gpt" || parallel { layers * heads * (4.0 * width + 50.0) } else { 0.0 };
+    let pair =
+        if models::looks_back(&cfg.model.mixer) || parallel { layers * heads * (4.0 * width + 50.0) } else { 0.0 };
     let rate = if matches!(cfg.device, Device::Cuda(_)) { OF_A_DEVICE } else { OF_A_CORE };
     let rate = rate * 4.0 / cfg.dtype.real().bytes() as f64;
     // Each weight is multiplied once for each token, and twice more in the gradient; a token costs something in any case.

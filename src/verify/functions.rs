@@ -35,6 +35,16 @@ fn scaled<'f>(
     one(move |x| run(x, scale), "o")
 }
 
+/// The output of an op with a scale in several forms.
+fn cached<'f>(
+    f: &'f Fixture,
+    list: &[Form],
+    run: impl for<'t> Fn(&super::specs::Inputs<'t>, f64, Form) -> Var<'t> + Clone + 'f,
+) -> Result<Forms<'f>> {
+    let scale = f.number("scale")?;
+    Ok(forms(list, move |x, form| vec![("o", run(x, scale, form))]))
+}
+
 /// The steps between the states that a scan keeps, of a form.
 fn chunk(form: Form, t: usize) -> usize {
     if let Form::Scan(chunk) = form { chunk } else { t.max(1) }
@@ -45,7 +55,14 @@ pub const SPECS: &[Spec] = &[
     Spec {
         op: "forgetting_attention",
         inputs: &[("q", "BTHK"), ("k", "BTHK"), ("v", "BTHV"), ("g", "BTH")],
-        forms: |f| scaled(f, |x, scale| fox::attention(x["q"], x["k"], x["v"], x["g"], scale)),
+        forms: |f| {
+            cached(f, &[Form::Recurrent, Form::Parallel], |x, scale, form| {
+                let [b, _, h, _] = x["k"].dims();
+                let mut cache =
+                    [x["k"].narrow(1, 0, 0), x["v"].narrow(1, 0, 0), x.tape.full([b, 0, h, 1], x.dtype, 0.0)];
+                fox::attention(["q", "k", "v", "g"].map(|n| x[n]), &mut cache, scale, form)
+            })
+        },
         ..ATTENTION
     },
     Spec {
@@ -53,9 +70,10 @@ pub const SPECS: &[Spec] = &[
         inputs: &[("q", "BTHK"), ("k", "BTHK"), ("v", "BTHV"), ("w", "BTHK"), ("beta", "BTH")],
         optional: &[("g", "BTH")],
         forms: |f| {
-            scaled(f, |x, scale| {
-                let g = x.or_zeros("g", x["beta"].shape());
-                path::attention([x["q"], x["k"], x["v"], x["w"], x["beta"], g], scale)
+            cached(f, &SCANS, |x, scale, form| {
+                let gates = x.vars.get("g").map(|g| g.permute([0, 2, 1]).segsum());
+                let mut cache = [x["k"], x["v"]].map(|x| x.narrow(1, 0, 0));
+                path::attention(["q", "k", "v", "w", "beta"].map(|n| x[n]), gates, &mut cache, scale, form)
             })
         },
         ..ATTENTION
@@ -68,7 +86,9 @@ pub const SPECS: &[Spec] = &[
             let Some(updates) = usize::try_from(updates).ok().filter(|&n| n <= 1000) else {
                 return Err(f.bad(format!("attribute 'updates' is {updates}: expected a number from 0 to 1000")));
             };
-            scaled(f, move |x, scale| hopfield::attention(x["q"], x["k"], x["v"], scale, updates))
+            cached(f, &[Form::Recurrent, Form::Parallel], move |x, scale, form| {
+                hopfield::attention(["q", "k", "v"].map(|n| x[n]), scale, updates, form)
+            })
         },
         ..ATTENTION
     },
@@ -118,13 +138,12 @@ pub const SPECS: &[Spec] = &[
         largest: &["BTHKM", "BTHMV"],
         forms: |f| {
             let scale = f.number("scale")?;
-            let run = boxed(move |x| {
+            Ok(forms(&SCANS, move |x, form| {
                 let ([b, _, h, k], m, v) = (x["k"].dims(), x["s"].shape().last(), x["v"].shape().last());
                 let mut slots = [x.or_zeros("sk0", [b, h, k, m]), x.or_zeros("sv0", [b, h, m, v])];
-                let o = gsa::attention(["q", "k", "v", "s", "g"].map(|n| x[n]), &mut slots, scale);
+                let o = gsa::attention(["q", "k", "v", "s", "g"].map(|n| x[n]), &mut slots, scale, form);
                 vec![("o", o), ("sk", slots[0]), ("sv", slots[1])]
-            });
-            Ok(vec![("op".into(), run)])
+            }))
         },
         ..ATTENTION
     },
@@ -132,7 +151,7 @@ pub const SPECS: &[Spec] = &[
         op: "abc",
         inputs: &[("q", "BTHK"), ("k", "BTHK"), ("v", "BTHV"), ("s", "BTHM")],
         largest: &["BTHKM", "BTHMV"],
-        forms: |f| scaled(f, |x, scale| gsa::bounded(x["q"], x["k"], x["v"], x["s"], scale)),
+        forms: |f| cached(f, &SCANS, |x, scale, form| gsa::bounded(["q", "k", "v", "s"].map(|n| x[n]), scale, form)),
         ..ATTENTION
     },
     Spec {
@@ -162,14 +181,20 @@ pub const SPECS: &[Spec] = &[
         largest: &["BTHKV", "BTHKV"],
         forms: |f| {
             let scale = f.number("scale")?;
-            let run = boxed(move |x| {
+            let of = |name: &str| f.tensor(&format!("in.{name}")).map(|t| t.to_f64());
+            // The other forms take logarithms of the gates.
+            let positive = of("eta")?.iter().all(|&eta| eta > 0.0) && of("alpha")?.iter().all(|&alpha| alpha < 1.0);
+            Ok(forms(if positive { &SCANS } else { &SCANS[..1] }, move |x, form| {
                 let ([b, _, h, k], v) = (x["k"].dims(), x["v"].shape().last());
                 let mut memory = ["s0", "m0"].map(|name| x.or_zeros(name, [b, h, k, v]));
-                let inputs = ["q", "k", "v", "theta", "eta", "alpha"].map(|n| x[n]);
-                let o = titans::read(inputs, &mut memory, scale);
+                let ([q, k, v, theta, eta], keep) = (["q", "k", "v", "theta", "eta"].map(|n| x[n]), 1.0 - x["alpha"]);
+                let o = if form == Form::Recurrent {
+                    titans::recurrent([q, k, v, theta, eta, keep], &mut memory, scale)
+                } else {
+                    titans::read([q, k, v, theta, eta.log(), keep.log()], &mut memory, scale, form)
+                };
                 vec![("o", o), ("s", memory[0]), ("m", memory[1])]
-            });
-            Ok(vec![("op".into(), run)])
+            }))
         },
         ..ATTENTION
     },
@@ -184,14 +209,20 @@ pub const SPECS: &[Spec] = &[
         forms: |f| {
             f.agrees("mini_batch", &f.tensor("in.row")?.shape().last().into())?;
             let eps = f.number_or("eps", 1e-6)?;
-            let run = boxed(move |x| {
-                let [b, _, h, k] = x["k"].dims();
-                let mut state = [x.or_zeros("s0", [b, h, k, k]), x.or_zeros("c0", [b, h, k])];
+            let list = [Form::Recurrent, Form::Parallel];
+            Ok(forms(&list, move |x, form| {
+                let ([b, t, h, k], row) = (x["k"].dims(), x["row"]);
+                let zero = |name: &str, shape: [usize; 4]| x.or_zeros(name, shape);
+                let (s, c) = (zero("s0", [b, h, k, k]), x.or_zeros("c0", [b, h, k]).reshape([b, h, 1, k]));
+                let mut m = ttt::Memory { s, c, ds: zero("", [b, h, k, k]), dc: zero("", [b, h, 1, k]) };
                 let norm = ttt::Norm { w: x["w"], b: x["b"], eps };
-                let o = ttt::read([x["q"], x["k"], x["v"]], x["lr"], x["row"], norm, &mut state);
-                vec![("o", o), ("s", state[0]), ("c", state[1])]
-            });
-            Ok(vec![("op".into(), run)])
+                let o = ttt::read(["q", "k", "v", "lr"].map(|n| x[n]), row, norm, &mut m, 0, form);
+                let left = t % row.shape().at(0).max(1);
+                if left > 0 {
+                    m = m.taken(row.narrow(0, left - 1, 1));
+                }
+                vec![("o", o), ("s", m.s), ("c", m.c.reshape([b, h, k]))]
+            }))
         },
     },
     Spec {
@@ -223,7 +254,9 @@ pub const SPECS: &[Spec] = &[
             }
             Ok(forms(&SCANS, move |x, form| {
                 let inputs = ["q", "k", "v", "beta", "g", "router"].map(|n| x[n]);
-                vec![("o", mom::read(inputs, topk, scale, form))]
+                let ([b, _, m, h, k], v) = (x["k"].dims(), x["v"].shape().last());
+                let s = x.tape.full([b, m * h, k, v], x.dtype, 0.0);
+                vec![("o", mom::read(inputs, topk, s, scale, form).0)]
             }))
         },
         ..ATTENTION
@@ -238,7 +271,9 @@ pub const SPECS: &[Spec] = &[
         forms: |_| {
             Ok(forms(&ONE_SCAN[1..], |x, form| {
                 let rates = ["delta", "alpha", "beta", "gamma"].map(|n| x[n]);
-                vec![("y", ema::average(x["x"], rates, x["omega"], chunk(form, x["x"].shape().at(1))))]
+                let [b, t, _] = x["x"].dims();
+                let mut h = x.tape.full([b, rates[0].shape().len()], x.dtype, 0.0);
+                vec![("y", ema::average(x["x"], rates, x["omega"], &mut h, chunk(form, t)))]
             }))
         },
         ..ATTENTION
@@ -259,10 +294,11 @@ pub const SPECS: &[Spec] = &[
         summed: &["u", "d", "c_re", "c_im"],
         largest: &["BTDN", "BTDN"],
         forms: |_| {
-            Ok(forms(&ONE_SCAN[1..], |x, form| {
+            Ok(forms(&ONE_SCAN, |x, form| {
                 let (log_dt, d, log_a_real, a_imag) = (x["log_dt"], x["d"], x["log_a_real"], x["a_imag"]);
                 let w = s4d::Weights { log_dt, d, log_a_real, a_imag, c_re: x["c_re"], c_im: x["c_im"] };
-                vec![("y", s4d::filter(x["u"], w, chunk(form, x["u"].shape().at(1))))]
+                let zero = x.tape.full([x["u"].shape().at(0), log_a_real.shape().len()], x.dtype, 0.0);
+                vec![("y", s4d::filter(x["u"], &w, &mut (zero, zero), form))]
             }))
         },
         ..ATTENTION
@@ -278,7 +314,12 @@ pub const SPECS: &[Spec] = &[
             f.agrees("measure", &"legs".into())?;
             f.agrees("order", &f.tensor("in.c")?.shape().last().into())?;
             let gbt = f.number_or("gbt", 0.5)?;
-            one(move |x| lssl::filter(x["u"], x["log_dt"], x["d"], x["c"], gbt), "y")
+            let legendre = std::sync::Arc::new(lssl::Legendre::new(f.tensor("in.c")?.shape().last()));
+            Ok(forms(&SCANS, move |x, form| {
+                let ([b, _, d], n) = (x["u"].dims(), x["c"].shape().last());
+                let (held, mut h) = (legendre.held(x["log_dt"], gbt), x.tape.full([b, d, n], x.dtype, 0.0));
+                vec![("y", lssl::filter(x["u"], held, x["c"], &mut h, form) + x["d"] * x["u"])]
+            }))
         },
         ..ATTENTION
     },
@@ -299,7 +340,14 @@ pub const SPECS: &[Spec] = &[
                     "theta = {theta} and discretizer = '{shown}': expected more than 0, and zoh or euler"
                 )));
             }
-            one(move |x| lmu::memory(x["u"], n, theta, discretizer == "euler"), "m")
+            let window = std::sync::Arc::new(lmu::Window::new(n, theta, discretizer == "euler"));
+            Ok(forms(&SCANS, move |x, form| {
+                // Each channel has a memory of its own, as each sequence of a batch has.
+                let [b, t, c] = x["u"].dims();
+                let u = x["u"].transpose(1, 2).reshape([b * c, t, 1]);
+                let m = window.memory(u, &mut x.tape.full([b * c, n], x.dtype, 0.0), form);
+                vec![("m", m.reshape([b, c, t, n]).transpose(1, 2))]
+            }))
         },
         ..ATTENTION
     },

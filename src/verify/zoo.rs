@@ -89,7 +89,8 @@ pub const SPECS: &[Spec] = &[
                 return Err(f.bad(format!("attribute 'lower_bound' is {bound}: expected a number in 0..1")));
             }
             memory(f, move |x, s, scale, form| {
-                let [k, g] = hgrn2::gates(x["f"], bound);
+                let log = |share: f64| x.tape.full([1], x.dtype, share.ln());
+                let [k, g] = hgrn2::gates(x["f"], (bound > 0.0).then(|| [log(bound), log(1.0 - bound)]));
                 gated([x["q"], k, x["v"], g], s, scale, form)
             })
         },
@@ -103,7 +104,11 @@ pub const SPECS: &[Spec] = &[
         summed: &["q", "v"],
         forms: |f| {
             let scale = f.number("scale")?;
-            Ok(forms(&SCANS, move |x, form| vec![("o", lightnet::attention(x["q"], x["k"], x["v"], scale, form))]))
+            Ok(forms(&SCANS, move |x, form| {
+                let ([b, _, h, k], v) = (x["k"].dims(), x["v"].shape().last());
+                let s = x.tape.full([b, h, k, v], x.dtype, 0.0);
+                vec![("o", lightnet::attention(["q", "k", "v"].map(|n| x[n]), &mut None, s, scale, form).0)]
+            }))
         },
         ..MEMORY
     },

@@ -173,7 +173,7 @@ fn mixer(build: Build, g: &mut Gen, z: Size) -> Core {
         forms,
         run: formula(move |v, form| {
             let p = Bound::new(v[1 + n..].to_vec());
-            let mut s = State { t: 0, s: v[1..1 + n].to_vec() };
+            let mut s = State::of(0, v[1..1 + n].to_vec());
             let y = run(mixer.as_ref().as_ref(), &p, v[0], &mut s, form);
             assert_eq!(s.t, v[0].shape().at(1), "tokens counted");
             [vec![y], s.s].concat()

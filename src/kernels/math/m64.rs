@@ -80,6 +80,11 @@ pub fn decay_rate(x: f64) -> f64 {
     let y = -exp(x);
     if y < -FASTEST { -FASTEST } else { y }
 }
+/// x − 2π n.
+#[inline(always)]
+pub fn wrap(x: f64) -> f64 {
+    x - (x / std::f64::consts::TAU).round_ties_even() * std::f64::consts::TAU
+}
 #[inline(always)]
 pub fn sin(a: f64) -> f64 {
     a.sin()

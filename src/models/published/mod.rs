@@ -142,7 +142,7 @@ pub fn state(c: &Config, b: usize) -> Vec<Shape> {
 /// The state before the first batch, for every layer: zeros.
 pub fn zero_state<'t>(c: &Config, tape: &'t Tape, b: usize, dtype: DType) -> Vec<State<'t>> {
     let zeros = || state(c, b).into_iter().map(|shape| tape.full(shape, dtype, 0.0)).collect();
-    (0..c.n_layers).map(|_| State { t: 0, s: zeros() }).collect()
+    (0..c.n_layers).map(|_| State::of(0, zeros())).collect()
 }
 
 /// Run a model on tokens [B, T] (i32).

@@ -64,6 +64,8 @@ functions! {
     sqrt = Sqrt in 0.5..3.0;
     /// x²
     square = Square in -3.0..3.0;
+    /// An angle less whole turns: x − 2π n, between −π and π
+    wrap = Wrap in 3.5..9.0;
     /// sin x
     sin = Sin in -7.0..7.0;
     /// cos x
@@ -131,6 +133,7 @@ definitions! {
     Expm1: |x| x.exp_m1(), x.exp();
     Sqrt: |x| x.sqrt(), 0.5 / x.sqrt();
     Square: |x| x * x, 2.0 * x;
+    Wrap: |x| x - (x / std::f64::consts::TAU).round_ties_even() * std::f64::consts::TAU, { let _ = x; 1.0 };
     Sin: |x| x.sin(), x.cos();
     Cos: |x| x.cos(), -x.sin();
     Sigmoid: |x| sigmoid(x), sigmoid(x) * sigmoid(-x);

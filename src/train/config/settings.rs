@@ -127,17 +127,20 @@ fn same(a: Option<&Value>, b: &Value) -> bool {
 const READ_BY: [(&str, &[&str]); 10] = [
     ("model.heads", &WITH_HEADS),
     ("model.head_dim", &WITH_HEADS),
-    ("model.state", &["lru", "mamba", "mamba2", "mamba3"]),
-    ("model.conv", &["delta_net", "mamba", "gated_delta_net", "delta_product", "slstm", "mlstm", "mamba2", "kda"]),
+    ("model.state", &["lru", "mamba", "mamba2", "mamba3", "gsa", "s4d", "lssl", "lmu", "seqboat"]),
+    (
+        "model.conv",
+        &["delta_net", "mamba", "gated_delta_net", "delta_product", "slstm", "mlstm", "mamba2", "kda", "ttt", "titans"],
+    ),
     ("model.expand", &["mamba"]),
     ("model.dt_rank", &["mamba"]),
     ("model.householders", &["delta_product"]),
     ("model.r_min", &["lru"]),
     ("model.r_max", &["lru"]),
-    ("model.eigenvalues", &["delta_net", "mamba", "gated_delta_net", "delta_product", "mamba2", "kda", "rwkv7"]),
+    ("model.eigenvalues", &["delta_net", "mamba", "gated_delta_net", "delta_product", "mamba2", "kda", "rwkv7", "mom"]),
 ];
 
-const WITH_HEADS: [&str; 16] = [
+const WITH_HEADS: [&str; 27] = [
     "lstm",
     "quasi_lstm",
     "linear_transformer",
@@ -154,6 +157,17 @@ const WITH_HEADS: [&str; 16] = [
     "mamba3",
     "kda",
     "rwkv7",
+    "fox",
+    "path",
+    "hopfield",
+    "ttt",
+    "titans",
+    "gsa",
+    "hedgehog",
+    "transnormer",
+    "lightnet",
+    "mom",
+    "seqboat",
 ];
 
 /// What published models do not read, though the clean mixer does.

@@ -1,0 +1,105 @@
+//! The facts of every mixer, which stand in its file, and the table of them that `--models list` prints.
+
+use super::{ALL, any_size};
+use std::fmt::Write;
+
+/// The kind of a mixer's state: a heading of the table.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Family {
+    /// Units behind gates that see more than the input.
+    Cells,
+    /// One number, real or complex, for each state.
+    Scans,
+    /// A matrix that fades and adds.
+    Memories,
+    /// A matrix that also erases.
+    DeltaRules,
+    /// A layer that is trained while it reads.
+    Learners,
+    /// The tokens so far.
+    Attention,
+}
+
+impl Family {
+    /// All of them, in the order of the table.
+    pub const ALL: [Family; 6] =
+        [Family::Cells, Family::Scans, Family::Memories, Family::DeltaRules, Family::Learners, Family::Attention];
+
+    /// The heading.
+    pub fn title(self) -> &'static str {
+        match self {
+            Family::Cells => "Gated cells",
+            Family::Scans => "State spaces: one number for each state",
+            Family::Memories => "Matrix memories that fade and add",
+            Family::DeltaRules => "Matrix memories that erase before they write (delta rules)",
+            Family::Learners => "Memories that learn while they read",
+            Family::Attention => "Attention: the state is every token so far",
+        }
+    }
+}
+
+/// The facts of a mixer.
+#[derive(Clone, Copy, Debug)]
+pub struct About {
+    /// Its family.
+    pub family: Family,
+    /// Its usual name and what it is, in a few words.
+    pub line: &'static str,
+    /// A_t in S_t = A_t S_{t-1} + B_t.
+    pub transition: &'static str,
+    /// The carried state of a block, without the inputs that a convolution remembers.
+    pub state: &'static str,
+    /// Where the eigenvalues of the transition can be.
+    pub eigenvalues: &'static str,
+    /// Multiplications of a step, beside those of the projections.
+    pub cost: &'static str,
+    /// Whether its parallel form costs as much as its steps do, and not as much as all pairs of tokens.
+    pub scan: bool,
+    /// The paper.
+    pub source: &'static str,
+}
+
+/// The facts of the mixer of this name.
+pub fn about(name: &str) -> Option<&'static About> {
+    ALL.iter().find(|m| m.0 == name).map(|m| m.2)
+}
+
+/// The names by family, with a line for each.
+pub fn lines() -> String {
+    let mut text = String::new();
+    for family in Family::ALL {
+        let _ = writeln!(text, "{}", family.title());
+        for (name, _, about) in ALL.iter().filter(|m| m.2.family == family) {
+            let _ = writeln!(text, "  {name:<20} {}", about.line);
+        }
+    }
+    text
+}
+
+/// The table: a line for each mixer and fact.
+pub fn table() -> String {
+    let heading = ["model", "transition A_t", "state", "eigenvalues", "forms", "a step", "source"];
+    let mut rows = vec![(None, heading.map(String::from))];
+    for family in Family::ALL {
+        for (name, build, about) in ALL.iter().filter(|m| m.2.family == family) {
+            let forms = any_size(*build).map_or(vec![], |mixer| mixer.forms());
+            let forms: Vec<&str> = forms.iter().map(|form| form.kind()).collect();
+            let About { transition, state, eigenvalues, cost, source, .. } = about;
+            let row = [name, transition, state, eigenvalues, &*forms.join(" "), cost, source].map(String::from);
+            rows.push((Some(family), row));
+        }
+    }
+    let width = |i: usize| rows.iter().map(|row| row.1[i].chars().count()).max().unwrap_or(0);
+    let widths: [usize; 7] = std::array::from_fn(width);
+    let (mut text, mut last) =
+        ("S_t = A_t S_{t-1} + B_t; K and V are the sizes of a head, N states, t tokens so far\n".to_string(), None);
+    for (family, row) in &rows {
+        if let Some(family) = family.filter(|_| *family != last) {
+            let _ = writeln!(text, "\n{}", family.title());
+        }
+        last = *family;
+        let cells = row.iter().zip(widths).map(|(cell, width)| format!("{cell:<width$}"));
+        let _ = writeln!(text, "{}", cells.collect::<Vec<_>>().join("  ").trim_end());
+    }
+    text
+}

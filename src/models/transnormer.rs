@@ -1,0 +1,148 @@
+//! TransNormer (Qin et al. 2022, "The Devil in Linear Transformer", arXiv 2210.10340; as in the authors'
+//! norm_linear_attention.py and norm_local_attention.py): linear attention with a norm in place of the denominator, behind
+//! blocks that attend within short stretches.
+//!
+//! ```text
+//! the first half of the blocks, DiagAttention: stretches of C = 32 tokens, one after another
+//!   a_ts = ReLU(q_t·k_s / √K),  s ≤ t in one stretch                     per head
+//! the other half, NormAttention:
+//!   a_ts = φ(q_t)·φ(k_s),  s ≤ t,  φ(x) = elu(x) + 1                     S_t = S_{t-1} + φ(k_t) v_tᵀ,  o_t = S_tᵀ φ(q_t)
+//! both: o_t = Σ_s a_ts v_s,  y_t = W_o RMSNorm(o_t)                      norm over all heads together
+//! ```
+//!
+//! The slope of a quotient has no bound where its denominator comes near 0, and that of the norm has one. Attention within
+//! stretches returns the sharp weights on neighbours that sums over everything dilute. The transition is the identity, or
+//! nothing is carried from one stretch to the next: neither half tracks a state.
+//!
+//! The root in the norm holds its ε = 1e-6; the authors add 1e-8 to the root. W_q, W_k and W_v start Xavier-uniform with gain
+//! 1/√2, W_o with gain 1.
+//!
+//! Shapes, per head: q, k [B, T, H, K], v [B, T, H, V], S [B, H, K, V]; the stretch so far [B, S, H, K], S ≤ C.
+//!
+//! | form | DiagAttention | NormAttention |
+//! |---|---|---|
+//! | recurrent | O(C K) a token | O(T K V), T steps |
+//! | parallel | O(T C K) | O(T² (K + V)) |
+//! | chunked | as parallel | O(T (C (K + V) + K V)) |
+
+use super::{
+    About, Bound, Family, Form, Init, Mixer, ModelConfig, P, State, head_first, heads, linear_parts,
+    linear_transformer::{self, Memory},
+    memories::{one_token, relu},
+    merge_heads,
+};
+use crate::{
+    autograd::Var,
+    error::Result,
+    tensor::Shape,
+};
+
+/// C, the tokens in a stretch.
+const STRETCH: usize = 32;
+
+/// Keys and values of the stretch so far, [B, S, H, ..].
+type Stretch<'t> = [Var<'t>; 2];
+
+/// Some tokens of one stretch after those so far: q, k [B, N, H, K], v [B, N, H, V] to o [B, N, H, V].
+fn within<'t>([q, k, v]: [Var<'t>; 3], so_far: &mut Stretch<'t>, scale: f64) -> Var<'t> {
+    let past = so_far[0].shape().at(1);
+    *so_far = [Var::concat(&[so_far[0], k], 1), Var::concat(&[so_far[1], v], 1)];
+    let [q, k, v] = [q, so_far[0], so_far[1]].map(head_first);
+    let scores = scale * q.matmul_t(k); // [B, H, N, S]
+    let a = relu(scores);
+    head_first(a.tril_matmul_after(past, v))
+}
+
+/// o [B, T, H, V] of a sequence, stretch by stretch.
+pub fn diagonal<'t>(x: [Var<'t>; 3], so_far: &mut Stretch<'t>, scale: f64, form: Form) -> Var<'t> {
+    let t = x[0].shape().at(1);
+    let (mut from, mut all) = (0, vec![]);
+    while from < t {
+        let place = so_far[0].shape().at(1);
+        if place >= STRETCH {
+            *so_far = so_far.map(|x| x.narrow(1, 0, 0));
+            continue;
+        }
+        let n = if form == Form::Recurrent { 1 } else { (STRETCH - place).min(t - from) };
+        all.push(within(x.map(|x| x.narrow(1, from, n)), so_far, scale));
+        from += n;
+    }
+    if all.is_empty() { x[2] } else { Var::concat(&all, 1) }
+}
+
+/// See [`about`](super::about).
+pub const ABOUT: About = About {
+    family: Family::Memories,
+    line: "TransNormer: linear attention with a norm for a denominator",
+    transition: "I; none between stretches",
+    state: "H K V; 2 H K C",
+    eigenvalues: "1",
+    cost: "H K V; 2 H K C",
+    scan: false,
+    source: "arXiv 2210.10340",
+};
+
+/// The mixer.
+pub struct Layer {
+    h: usize,
+    k: usize,
+    diagonal: bool,
+    w_qkv: P,
+    norm: P,
+    w_o: P,
+}
+
+impl Layer {
+    /// H heads of width K over the model's width.
+    pub fn new(c: &ModelConfig, init: &mut Init) -> Result<Layer> {
+        let (width, inner) = (c.width, c.inner());
+        let xavier = |gain: f64| gain * (6.0 / (inner + width) as f64).sqrt();
+        Ok(Layer {
+            h: c.heads,
+            k: c.head_dim,
+            diagonal: init.layer < c.layers / 2,
+            w_qkv: init.uniform("w_qkv", [3 * inner, width], xavier(0.5f64.sqrt())),
+            norm: init.full("norm", [inner], 1.0),
+            w_o: init.uniform("w_o", [width, inner], xavier(1.0)),
+        })
+    }
+}
+
+impl Mixer for Layer {
+    fn forms(&self) -> Vec<Form> {
+        vec![Form::Recurrent, Form::Parallel, Form::Chunked(Form::CHUNK)]
+    }
+
+    fn state(&self, b: usize) -> Vec<(&'static str, Shape)> {
+        let Layer { h, k, .. } = *self;
+        // The half that a block does not have is empty.
+        let memory = if self.diagonal { 0 } else { k };
+        let stretch = Shape::from([b, 0, h, k]);
+        vec![("S", [b, h, memory, k].into()), ("keys", stretch), ("values", stretch)]
+    }
+
+    fn step<'t>(&self, p: &Bound<'t>, x: Var<'t>, state: &mut State<'t>) -> Var<'t> {
+        one_token(x, |x| self.sequence(p, x, state, Form::Recurrent))
+    }
+
+    fn sequence<'t>(&self, p: &Bound<'t>, x: Var<'t>, state: &mut State<'t>, form: Form) -> Var<'t> {
+        let [q, k, v] = linear_parts(x, p[self.w_qkv], None).map(|x| heads(x, self.h));
+        let o = if self.diagonal {
+            let mut so_far = [state.s[1], state.s[2]];
+            let named = [q.named("q"), k.named("k"), v.named("v")];
+            let o = diagonal(named, &mut so_far, (self.k as f64).powf(-0.5), form);
+            state.s[1..].copy_from_slice(&so_far);
+            o
+        } else {
+            let (q, k, mut m) = (q.elu1(), k.elu1(), Memory { s: state.s[0], z: None });
+            let o = match form {
+                Form::Recurrent => linear_transformer::recurrent(q, k, v, &mut m, 1.0),
+                Form::Chunked(chunk) => linear_transformer::chunked(q, k, v, &mut m, 1.0, chunk),
+                _ => linear_transformer::parallel(q, k, v, &mut m, 1.0),
+            };
+            state.s[0] = m.s;
+            o
+        };
+        merge_heads(o.named("o")).rms_norm(p[self.norm], 1e-6).linear(p[self.w_o], None)
+    }
+}
