@@ -290,6 +290,25 @@ fn padding_on_the_left_is_not_there() {
     }
 }
 
+/// A step that writes nothing multiplies the memory's exponents by a number beside which they have no digits: the
+/// weights of what was written before stay what they were, right after it above all.
+#[test]
+fn a_gate_that_shuts_with_nothing_to_write_keeps_the_weights() {
+    let g = &mut Gen::new(12);
+    for shut in [-1e3, -1e6, -1e9, -1e30] {
+        for (t, at) in [(5, 4), (9, 4), (17, 16)] {
+            let (input, forget) =
+                (|s| if s == at { -INF } else { (s as f64).sin() }, |s| if s == at { shut } else { 2.0 });
+            for k in [1, 5, 18] {
+                let x = memory_inputs(g, t, k, input, forget);
+                agree(&format!("mlstm, f = {shut} at {at} of {t}, K = {k}"), &x, &MLSTM, (2e-5, TINY), memory);
+            }
+            let x = cell_inputs(g, t, input, forget);
+            agree(&format!("slstm, f = {shut} at {at} of {t}"), &x, &[Form::Fused], (2e-5, TINY), cell);
+        }
+    }
+}
+
 /// e^(−m) in the divisor overflows in single precision.
 #[test]
 fn input_gates_that_are_almost_shut_have_finite_gradients() {

@@ -70,7 +70,11 @@ struct Record {
     ran: Vec<&'static str>,
     /// While naming: values that were given a name, and how many scopes there were then.
     named: Vec<(&'static str, u32, usize)>,
+    change: Option<Change>,
 }
+
+/// Changes every result of an op.
+type Change = Box<dyn FnMut(&mut Tensor) + Send>;
 
 /// Records operations as they run, and runs them backwards.
 ///
@@ -306,6 +310,9 @@ impl Tape {
                 profile.count(by.name(op.as_ref()), took, y.iter().map(|y| y.len() * y.dtype().bytes()).sum());
             }
         }
+        if let Some(change) = &mut r.change {
+            r.values[y0..][..outs.len()].iter_mut().for_each(|y| change(&mut y.tensor));
+        }
         if needs {
             Self::record(r, Action::Op(op, by), ids, y0, outs.len() + saved.len());
             if r.profile.is_some() {
@@ -385,6 +392,12 @@ impl Tape {
     /// How many buffers were ever allocated; it stops growing once a step's shapes have been seen.
     pub fn fresh_buffers(&self) -> usize {
         self.cx.pool().fresh()
+    }
+
+    /// Let `change` change every result of an op from now on: to round it otherwise, so as to see what rounding does. As to
+    /// gradients, see [`Tape::backward_with`].
+    pub fn change_results(&self, change: impl FnMut(&mut Tensor) + Send + 'static) {
+        self.record.borrow_mut().change = Some(Box::new(change));
     }
 
     /// Hand out buffers filled with NaN, so that an element which an op forgets to write is seen. For tests.

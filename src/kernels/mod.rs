@@ -41,6 +41,7 @@ pub(crate) mod selective;
 pub(crate) mod skip_gelu;
 pub(crate) mod slstm;
 pub(crate) mod softmax;
+pub(crate) mod stabiliser;
 pub mod triangular;
 pub mod tril_matmul;
 #[cfg(target_arch = "x86_64")]

@@ -26,9 +26,10 @@
 //! instead, as the recurrent reference code does, gives the same h only for ε = 0.
 //!
 //! Let F_t = Σ_{s≤t} ln σ(f̃_s). Before stabilisation, step s has the weight e^(F_t − F_s + ĩ_s) at step t, and the
-//! initial state has e^(F_t + m_0); m_t is the largest of these exponents (eq. 27 on). The parallel form computes
-//! exactly this, with F_t − F_s as a segment sum: the difference of two large sums loses its digits, and is NaN after a
-//! forget gate of 0. The chunked form multiplies gates instead.
+//! initial state has e^(F_t + m_0); m_t is the largest of these exponents (eq. 27 on). A difference of two of them loses its
+//! digits where a forget gate of −10⁹ is in both, and F_t − F_s is NaN after one of 0. The parallel form takes segment
+//! sums of the logarithms of the gates instead, log i_s + log f_{s+1} + … + log f_t, which are at most 0; these
+//! logarithms are recurrent ([`stabiliser`]), but cheap. The chunked form multiplies gates.
 //!
 //! An input gate of 0, ĩ = −∞, writes nothing, as for padding on the left: m stays −∞ and h stays 0 until the first
 //! write.
@@ -51,6 +52,7 @@ use crate::{
     tensor::{Shape, Tensor},
 };
 
+use crate::ops::stabiliser::stabiliser;
 pub use crate::ops::mlstm::{Memory, mlstm as chunked, read};
 
 /// ε in the denominator, as in the authors' code.
@@ -82,38 +84,38 @@ pub fn recurrent<'t>(qkv: [Var<'t>; 3], gates: [Var<'t>; 2], s: &mut Memory<'t>,
     over_time(t, qkv[2], |j| step(qkv.map(|x| at(x, j)), gates.map(|x| at(x, j)), s, eps))
 }
 
-/// A constant [T, T]: 0 up to the diagonal, −∞ above.
+/// A constant [T, 1 + T]: 0 up to the diagonal of the steps, −∞ above.
 fn causal<'t>(t: usize, like: Var<'t>) -> Var<'t> {
-    let entry = |j: usize| if j % t > j / t { f64::NEG_INFINITY } else { 0.0 };
-    let mask = Tensor::from_vec((0..t * t).map(entry).collect::<Vec<_>>(), [t, t]);
+    let entry = |j: usize| if j % (t + 1) > j / (t + 1) + 1 { f64::NEG_INFINITY } else { 0.0 };
+    let mask = Tensor::from_vec((0..t * (t + 1)).map(entry).collect::<Vec<_>>(), [t, t + 1]);
     like.tape().constant(&mask.cast(like.dtype()))
 }
 
-/// All positions at once; the initial state is an additional first column of the weights.
+/// All positions at once; the initial state is an additional first column of the weights, as of a step before the first.
 pub fn parallel<'t>([q, k, v]: [Var<'t>; 3], [i, f]: [Var<'t>; 2], s: &mut Memory<'t>, eps: f64) -> Var<'t> {
     let [b, t, h, n] = k.dims();
     if t == 0 {
         return v;
     }
     let (q, k, v) = (head_first(q), (n as f64).powf(-0.5) * head_first(k), head_first(v)); // [B, H, T, ..]
-    let f = log_sigmoid(f);
-    // The exponents of the initial state, F_t + m_0, and of each step s. `tril` drops the future: its ĩ_s may be NaN.
-    let first = f.cumsum(1).permute([0, 2, 1]).reshape([b, h, t, 1]) + (s.m + s.w.log()).reshape([b, h, 1, 1]);
-    let steps = f.permute([0, 2, 1]).segsum() + i.permute([0, 2, 1]).reshape([b, h, 1, t]);
-    let exponents = Var::concat(&[first, steps.tril(0) + causal(t, q)], 3); // [B, H, T, 1 + T]
-    let m = exponents.max_axis(3, true);
-    let weights = (exponents - reference(m)).exp();
+    let gates = [log_sigmoid(f), i].map(|x| x.permute([0, 2, 1])); // [B, H, T]
+    let [log_f, log_i, m] = stabiliser(gates[0], gates[1], s.m + s.w.log());
+    // Σ log f of the steps after s up to t, and log i_s. `tril` drops the future: its gates may be NaN.
+    let none = q.tape().full([b, h, 1], log_f.dtype(), 0.0);
+    let decay = Var::concat(&[none, log_f], 2).segsum().narrow(2, 1, t); // [B, H, T, 1 + T]
+    let exponents = decay + Var::concat(&[none, log_i], 2).reshape([b, h, 1, t + 1]);
+    let weights = (exponents.tril(1) + causal(t, exponents)).exp();
     let (r, d) = (weights.narrow(3, 0, 1), weights.narrow(3, 1, t));
     let p = (q.matmul_t(k) * d).tril(0);
     let (rq, n0) = (r * q, s.n.reshape([b, h, n, 1]));
     let den = p.sum_axis(3, true) + rq.matmul(n0); // [B, H, T, 1]
-    let (o, _) = read(p.tril_matmul(v) + rq.matmul(s.c), den, m, eps);
+    let (o, _) = read(p.tril_matmul(v) + rq.matmul(s.c), den, m.reshape([b, h, t, 1]), eps);
     // The last row of weights gives the final state.
     let end = |x: Var<'t>| x.narrow(2, t - 1, 1);
     let ek = end(d).reshape([b, h, t, 1]) * k;
     s.c = end(r) * s.c + ek.t_matmul(v);
     s.n = end(r).reshape([b, h, 1]) * s.n + ek.sum_axis(2, false);
-    s.m = end(m).reshape([b, h]);
+    s.m = m.narrow(2, t - 1, 1).reshape([b, h]);
     s.w = q.tape().full([b, h], q.dtype(), 1.0);
     head_first(o)
 }

@@ -35,6 +35,7 @@ pub mod selective;
 pub mod skip_gelu;
 pub mod slstm;
 pub mod softmax;
+pub mod stabiliser;
 pub mod tril_matmul;
 pub mod words;
 
@@ -76,6 +77,7 @@ ops! {
     logsumexp: Logsumexp;
     cumsum: Cumsum;
     segsum: Segsum;
+    stabiliser: Stabiliser;
     softmax: Softmax, CausalSoftmax;
     norm: LayerNorm, RmsNorm, L2Norm;
     embed: Embedding, Gather;

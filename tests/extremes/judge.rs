@@ -5,6 +5,9 @@
 //!
 //! - ε times the largest element of the tensor;
 //! - the change of the reference when every input changes by ε: the digits that any implementation loses;
+//! - the change of the reference when the result of every op, and every op's share of a gradient, is rounded up or down at
+//!   random: what the roundings between inputs and results do. A read that does not depend on its query, as there is one
+//!   key alone, has a gradient of 0 by it, and an implementation roundings, divided by what the read is normalised with;
 //! - ε times the largest product that was summed into the tensor, where sums may cancel ([`Role`]).
 
 use tapezoo::{
@@ -16,6 +19,9 @@ use tapezoo::{
 
 /// How many roundings an element may be off by, if it is not a sum of many terms.
 const SLACK: f64 = 100.0;
+
+/// Binary digits that are dropped to see what the roundings of double precision do.
+const FEWER: u32 = 3;
 
 /// Where the recurrent form is the reference.
 const REFERENCE: (Device, DType) = (Device::Cpu, DType::F64);
@@ -121,13 +127,29 @@ impl Found {
 fn run(
     core: &Core,
     inputs: &[Tensor],
+    place: (Device, DType),
+    form: Form,
+    seed: Option<u64>,
+) -> Result<Vec<Found>, String> {
+    run_rounded(core, inputs, place, form, seed, None)
+}
+
+/// The same, with results and shares of gradients rounded to this precision, if any, as a seed decides.
+fn run_rounded(
+    core: &Core,
+    inputs: &[Tensor],
     (device, dtype): (Device, DType),
     form: Form,
     seed: Option<u64>,
+    rounding: Option<(DType, u64)>,
 ) -> Result<Vec<Found>, String> {
     quietly(|| {
         let tape = Tape::new(device);
         tape.poison(true);
+        if let Some((to, seed)) = rounding {
+            let mut rounding = Rounding::to(to, seed);
+            tape.change_results(move |y| rounding.round(y));
+        }
         let place = |(x, input): (&Tensor, &Input)| {
             let x = x.cast(dtype);
             if input.fixed { tape.constant(&x) } else { tape.leaf(&x) }
@@ -150,7 +172,13 @@ fn run(
             let cotangents: Vec<Tensor> = y.iter().map(cotangent).collect();
             let counts = |timed: bool| timed && seed % 3 != 1 || !timed && seed % 3 != 2;
             let seeds = y.iter().copied().zip(cotangents).zip(&core.outputs).filter(|(_, o)| counts(o.1));
-            tape.backward_from(seeds.map(|(pair, _)| pair));
+            match rounding {
+                None => tape.backward_from(seeds.map(|(pair, _)| pair)),
+                Some((to, seed)) => {
+                    let mut rounding = Rounding::to(to, !seed);
+                    tape.backward_with(seeds.map(|(pair, _)| pair), |g| rounding.round(g));
+                }
+            }
             for (input, x) in core.inputs.iter().zip(&x).filter(|(input, _)| !input.fixed) {
                 let grad = x.grad().unwrap_or_else(|| Tensor::zeros(x.shape(), dtype));
                 assert_eq!(grad.shape(), x.shape(), "the shape of the gradient of {}", input.name);
@@ -202,7 +230,36 @@ fn epsilon(dtype: DType) -> f64 {
     if dtype == DType::F64 { f64::EPSILON } else { f64::from(f32::EPSILON) }
 }
 
-/// The largest change of each tensor of the reference when every input changes by a rounding.
+/// Rounds numbers in double precision to fewer digits, up or down at random; what has no more digits stays.
+struct Rounding {
+    random: Gen,
+    /// So many binary digits are dropped.
+    drop: u32,
+}
+
+impl Rounding {
+    /// To the digits of single precision, or to [`FEWER`] than those of double precision.
+    fn to(dtype: DType, seed: u64) -> Rounding {
+        Rounding { random: Gen::new(seed), drop: if dtype == DType::F64 { FEWER } else { 29 } }
+    }
+
+    fn round(&mut self, t: &mut Tensor) {
+        if t.dtype() != DType::F64 {
+            return;
+        }
+        let mut x = t.to_f64();
+        for x in x.iter_mut().filter(|x| x.is_finite()) {
+            let (bits, one) = (x.to_bits(), 1 << self.drop);
+            let rest = bits % one;
+            let up = rest > 0 && self.random.uniform(0.0, 1.0) * one as f64 <= rest as f64;
+            *x = f64::from_bits(bits - rest + if up { one } else { 0 });
+        }
+        *t = Tensor::from_vec(x, t.shape());
+    }
+}
+
+/// The largest change of each tensor of the reference when every input changes by a rounding, and when everything else is
+/// rounded.
 fn noise(core: &Core, want: &[Found], dtype: DType, seed: u64) -> Result<Vec<f64>, String> {
     let mut noise = vec![0.0f64; want.len()];
     let mut g = Gen::new(seed ^ 1);
@@ -213,6 +270,14 @@ fn noise(core: &Core, want: &[Found], dtype: DType, seed: u64) -> Result<Vec<f64
         let got = run(core, &moved, REFERENCE, Form::Recurrent, Some(seed))?;
         noise.iter_mut().zip(&got).zip(want).for_each(|((noise, a), b)| *noise = noise.max(a.distance(b)));
     }
+    let mut between = vec![0.0f64; want.len()];
+    for draw in 0..3 {
+        let rounding = Some((dtype, seed ^ (8 + draw)));
+        let got = run_rounded(core, &core.values(), REFERENCE, Form::Recurrent, Some(seed), rounding)?;
+        between.iter_mut().zip(&got).zip(want).for_each(|((most, a), b)| *most = most.max(a.distance(b)));
+    }
+    let size = if dtype == DType::F64 { f64::from(1 << FEWER) } else { 1.0 };
+    noise.iter_mut().zip(between).for_each(|(noise, between)| *noise += between / size);
     Ok(noise)
 }
 
