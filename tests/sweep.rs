@@ -154,12 +154,13 @@ fn a_killed_sweep_goes_on_and_repeats_nothing() {
     place.succeeds("grid.toml --out whole");
     let torn = place.at("torn");
     let mut finished: BTreeMap<PathBuf, SystemTime> = BTreeMap::new();
-    let mut kills = 0;
+    let mut kills = 0u64;
     loop {
         let mut child = place.command("grid.toml --out torn --jobs 2").spawn().unwrap();
         let start = Instant::now();
         let nanos = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().subsec_nanos();
-        while start.elapsed() < Duration::from_millis(20 + u64::from(nanos / 1000) % 130) {
+        // Later and later, or a busy machine would never come to a checkpoint.
+        while start.elapsed() < Duration::from_millis(20 + u64::from(nanos / 1000) % 130 + kills) {
             thread::sleep(Duration::from_millis(2));
         }
         if child.try_wait().unwrap().is_some_and(|status| status.success()) {
