@@ -144,7 +144,7 @@ fn rate(x: Var<'_>) -> Var<'_> {
     -maximum(&[(1.0 + up) / (1.0 + down), x.tape().full(x.shape(), x.dtype(), 1e-4)])
 }
 
-/// See [`about`](super::about).
+/// See [`About`].
 pub const ABOUT: About = About {
     family: Family::Memories,
     line: "Mamba-3: a rotation that depends on the input",

@@ -67,7 +67,7 @@ pub fn attention<'t>([q, k, v]: [Var<'t>; 3], active: Var<'t>, cache: &mut Cache
     a.tril_matmul_after(past, v).reshape([b, t, 1, width]) * active.reshape([b, t, 1, 1])
 }
 
-/// See [`about`](super::about).
+/// See [`About`].
 pub const ABOUT: About = About {
     family: Family::Attention,
     line: "SeqBoat: attention by few tokens, over MEGA's moving average",
