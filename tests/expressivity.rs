@@ -305,7 +305,7 @@ fn state_spaces_see_through_a_window_and_fading_memories_do_not() {
     for (form, piece) in [(Form::Recurrent, 1000), (Form::Parallel, 500), (Form::Chunked(32), LONG)] {
         let y = machine.outputs(&tokens, form, piece);
         let worst = y.iter().zip(&counts).map(|(&y, &n)| (y - n as f32).abs()).fold(0.0, f32::max);
-        assert!(worst < 2.0, "lmu, {form}: off by {worst} of 64");
+        assert!(worst < 3.0, "lmu, {form}: off by {worst} of 64");
         assert!(best_threshold(&y, &majority) > 0.93, "lmu, {form}");
     }
 

@@ -115,7 +115,7 @@ impl Projection {
     }
 }
 
-/// See [`about`](super::about).
+/// See [`About`].
 pub const ABOUT: About = About {
     family: Family::DeltaRules,
     line: "DeltaNet: corrects the value under a key",

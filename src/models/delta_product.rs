@@ -86,7 +86,7 @@ pub fn chunked<'t>(
     (last_of(o, n), s)
 }
 
-/// See [`about`](super::about).
+/// See [`About`].
 pub const ABOUT: About = About {
     family: Family::DeltaRules,
     line: "DeltaProduct: several corrections a token",

@@ -78,7 +78,7 @@ pub fn attention<'t>(x: [Var<'t>; 4], cache: &mut Cache<'t>, scale: f64, form: F
     head_first(a.tril_matmul_after(past, v))
 }
 
-/// See [`about`](super::about).
+/// See [`About`].
 pub const ABOUT: About = About {
     family: Family::Attention,
     line: "FoX: softmax attention with a forget gate a head",

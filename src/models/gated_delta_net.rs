@@ -106,7 +106,7 @@ pub fn parallel<'t>(x: Inputs<'t>, s: Var<'t>, scale: f64) -> (Var<'t>, Var<'t>)
     (head_first(o), all * s + (to_end * k).t_matmul(u))
 }
 
-/// See [`about`](super::about).
+/// See [`About`].
 pub const ABOUT: About = About {
     family: Family::DeltaRules,
     line: "Gated DeltaNet: DeltaNet with a gate that clears the whole",

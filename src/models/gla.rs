@@ -39,7 +39,7 @@ pub fn step<'t>([q, k, v, g]: [Var<'t>; 4], s: Var<'t>, scale: f64) -> (Var<'t>,
     (read(q, s, scale), s)
 }
 
-/// See [`about`](super::about).
+/// See [`About`].
 pub const ABOUT: About = About {
     family: Family::Memories,
     line: "GLA: a gate for each channel of the key",

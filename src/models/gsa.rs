@@ -111,7 +111,7 @@ pub fn bounded<'t>([q, k, v, s]: [Var<'t>; 4], scale: f64, form: Form) -> Var<'t
     attention([q, k, v, strength, g], &mut slots, scale, form)
 }
 
-/// See [`about`](super::about).
+/// See [`About`].
 pub const ABOUT: About = About {
     family: Family::Memories,
     line: "GSA: softmax attention to a few slots that fade",

@@ -36,7 +36,7 @@ pub fn features<'t>(x: Var<'t>, w: Var<'t>) -> Var<'t> {
     Var::concat(&[y.softmax(), (-y).softmax()], 3)
 }
 
-/// See [`about`](super::about).
+/// See [`About`].
 pub const ABOUT: About = About {
     family: Family::Memories,
     line: "Hedgehog: linear attention with learned, spiky features",

@@ -33,7 +33,7 @@ pub fn gates<'t>(f: Var<'t>, bound: Option<[Var<'t>; 2]>) -> [Var<'t>; 2] {
     }
 }
 
-/// See [`about`](super::about).
+/// See [`About`].
 pub const ABOUT: About = About {
     family: Family::Memories,
     line: "HGRN2: the key is what the gate lets go",

@@ -56,7 +56,7 @@ pub fn attention<'t>([q, k, v]: [Var<'t>; 3], scale: f64, updates: usize, form: 
     head_first(weights(state).tril_matmul_after(past, head_first(v)))
 }
 
-/// See [`about`](super::about).
+/// See [`About`].
 pub const ABOUT: About = About {
     family: Family::Attention,
     line: "Hopfield retrieval: the query moves towards the keys before it reads",

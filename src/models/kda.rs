@@ -48,7 +48,7 @@ pub fn sequence<'t>(x: [Var<'t>; 5], s: Var<'t>, scale: f64, form: Form) -> (Var
     erasing([q, k, beta * v, beta * k, g], s, scale, form)
 }
 
-/// See [`about`](super::about).
+/// See [`About`].
 pub const ABOUT: About = About {
     family: Family::DeltaRules,
     line: "KDA: gated DeltaNet with a gate for each channel of the key",

@@ -68,7 +68,7 @@ pub fn attention<'t>(
     gated([q, key, v, g], s, scale, form)
 }
 
-/// See [`about`](super::about).
+/// See [`About`].
 pub const ABOUT: About = About {
     family: Family::Memories,
     line: "LightNet: the gate is a running softmax over the keys",

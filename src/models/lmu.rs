@@ -105,7 +105,7 @@ impl Window {
     }
 }
 
-/// See [`about`](super::about).
+/// See [`About`].
 pub const ABOUT: About = About {
     family: Family::Scans,
     line: "LMU: a sliding window of one signal, in Legendre polynomials",

@@ -58,7 +58,7 @@ pub fn recurrent<'t>(lambda: Complex<'t>, x: Complex<'t>, mut h: Complex<'t>) ->
     ((re, over_time(t, x.1, |i| imaginary[i])), h)
 }
 
-/// See [`about`](super::about).
+/// See [`About`].
 pub const ABOUT: About = About {
     family: Family::Scans,
     line: "LRU: fixed complex rates",

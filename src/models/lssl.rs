@@ -103,7 +103,7 @@ pub fn filter<'t>(u: Var<'t>, (a, input): (Var<'t>, Var<'t>), c: Var<'t>, h: &mu
     Var::concat(&pieces(t, size).map(part).collect::<Vec<_>>(), 1)
 }
 
-/// See [`about`](super::about).
+/// See [`About`].
 pub const ABOUT: About = About {
     family: Family::Scans,
     line: "LSSL: a fixed, dense state space for each channel (HiPPO)",

@@ -62,7 +62,7 @@ pub fn fused<'t>(w: Weights<'t>, x: Var<'t>, h: Var<'t>, c: Var<'t>) -> (Var<'t>
     lstm_sequence(x.linear(w.w_ih, Some(w.b_ih + w.b_hh)), w.w_hh, h, c)
 }
 
-/// See [`about`](super::about).
+/// See [`About`].
 pub const ABOUT: About = About {
     family: Family::Cells,
     line: "LSTM: gates that see the hidden state",

@@ -92,7 +92,7 @@ pub(super) fn step_size_bias(g: &mut Gen) -> f64 {
     dt + (-(-dt).exp_m1()).ln()
 }
 
-/// See [`about`](super::about).
+/// See [`About`].
 pub const ABOUT: About = About {
     family: Family::Scans,
     line: "Mamba: rates of decay that depend on the input",

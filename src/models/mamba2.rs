@@ -70,7 +70,7 @@ pub fn sequence<'t>([c, b, x, g]: Inputs<'t>, state: Var<'t>, s: f64, form: Form
     (y, last.reshape([batch, h, 1, 1]) * state)
 }
 
-/// See [`about`](super::about).
+/// See [`About`].
 pub const ABOUT: About = About {
     family: Family::Memories,
     line: "Mamba-2 (SSD): one gate a head",

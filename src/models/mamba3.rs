@@ -104,8 +104,7 @@ pub fn sequence<'t>(x: Inputs<'t>, m: &mut Memory<'t>, form: Form) -> Var<'t> {
     if form == Form::Recurrent || t == 0 {
         return over_time(t, x.v, |i| step(x.at(i), m));
     }
-    let size = if let Form::Chunked(size) = form { size } else { t };
-    let phi = angles(m.phi, insert_axis(x.dt, 3) * x.theta, size);
+    let phi = angles(m.phi, insert_axis(x.dt, 3) * x.theta);
     let angles = [phi.cos(), phi.sin()];
     let (q, k) = (turn(x.q, angles), turn(x.k, angles));
     let before = |first: Var<'t>, x: Var<'t>| Var::concat(&[insert_axis(first, 1), x.narrow(1, 0, t - 1)], 1);
@@ -125,15 +124,15 @@ pub fn sequence<'t>(x: Inputs<'t>, m: &mut Memory<'t>, form: Form) -> Var<'t> {
     last_of(o, 2)
 }
 
-/// φ_t, from the one before, of the turns [B, T, H, S]. What was turned before a chunk counts less whole turns: a sum over
-/// everything would lose the digits of an angle.
-fn angles<'t>(mut phi: Var<'t>, turns: Var<'t>, chunk: usize) -> Var<'t> {
+/// φ_t, from the one before, of the turns [B, T, H, S]. After every 32 steps whole turns are left out: a sum over everything
+/// would lose the digits of an angle.
+fn angles<'t>(mut phi: Var<'t>, turns: Var<'t>) -> Var<'t> {
     let part = |(from, n)| {
         let all = (insert_axis(phi, 1) + turns.narrow(1, from, n).cumsum(1)).wrap();
         phi = at(all, n - 1);
         all
     };
-    Var::concat(&pieces(turns.shape().at(1), chunk).map(part).collect::<Vec<_>>(), 1)
+    Var::concat(&pieces(turns.shape().at(1), 32).map(part).collect::<Vec<_>>(), 1)
 }
 
 /// a of a'.
@@ -144,7 +143,7 @@ fn rate(x: Var<'_>) -> Var<'_> {
     -maximum(&[(1.0 + up) / (1.0 + down), x.tape().full(x.shape(), x.dtype(), 1e-4)])
 }
 
-/// See [`about`](super::about).
+/// See [`About`].
 pub const ABOUT: About = About {
     family: Family::Memories,
     line: "Mamba-3: a rotation that depends on the input",

@@ -282,7 +282,7 @@ macro_rules! mixers {
 mixers! {
     lstm, quasi_lstm, lru, linear_transformer, gpt, delta_net, mamba, gated_delta_net, delta_product, slstm, mlstm, gla, retnet,
     hgrn2, mamba2, mamba3, kda, rwkv7, fox, path, hopfield, ttt, titans, gsa, hedgehog, transnormer, lightnet, mom, s4d, lssl,
-    lmu, seqboat
+    lmu
 }
 
 /// The names of all mixers, in the order of the tables.

@@ -80,7 +80,7 @@ pub fn read<'t>([q, k, v, beta, g, router]: Inputs<'t>, topk: usize, s: Var<'t>,
     ((insert_axis(insert_axis(weight, 3), 4) * o.reshape([b, t, m, h, width])).sum_axis(2, false), s)
 }
 
-/// See [`about`](super::about).
+/// See [`About`].
 pub const ABOUT: About = About {
     family: Family::DeltaRules,
     line: "MoM: several memories, of which each token is routed to two",

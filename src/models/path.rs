@@ -84,7 +84,7 @@ pub fn attention<'t>(x: Inputs<'t>, gates: Option<Var<'t>>, cache: &mut Cache<'t
     Var::concat(&pieces(t, size).map(part).collect::<Vec<_>>(), 1)
 }
 
-/// See [`about`](super::about).
+/// See [`About`].
 pub const ABOUT: About = About {
     family: Family::Attention,
     line: "PaTH: attention whose keys every token rewrites by a delta rule",

@@ -61,7 +61,7 @@ pub fn parallel<'t>(z: Var<'t>, c: Var<'t>) -> (Var<'t>, Var<'t>) {
     (o * c.tanh(), last)
 }
 
-/// See [`about`](super::about).
+/// See [`About`].
 pub const ABOUT: About = About {
     family: Family::Cells,
     line: "quasi-LSTM: the same gates of the input alone",

@@ -62,7 +62,7 @@ fn sequence<'t>([q, k, v]: [Var<'t>; 3], [g, theta]: [Var<'t>; 2], s: Var<'t>, f
     (o, turn_state(s, [back.cos(), back.sin()]))
 }
 
-/// See [`about`](super::about).
+/// See [`About`].
 pub const ABOUT: About = About {
     family: Family::Memories,
     line: "RetNet: fixed decay and rotation",

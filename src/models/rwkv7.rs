@@ -124,7 +124,7 @@ pub fn output<'t>(w: Weights<'_, 't>, [r, _, k, v, _, _]: Inputs<'t>, o: Var<'t>
     ((normed + merge_heads(own)) * g).linear(w("output_weight"), None)
 }
 
-/// See [`about`](super::about).
+/// See [`About`].
 pub const ABOUT: About = About {
     family: Family::DeltaRules,
     line: "RWKV-7: erases under a key of its own",

@@ -77,7 +77,7 @@ pub fn filter<'t>(u: Var<'t>, w: &Weights<'t>, h: &mut Complex<'t>, form: Form) 
     2.0 * (part(states.0) * w.c_re - part(states.1) * w.c_im).sum_axis(3, false) + w.d * u
 }
 
-/// See [`about`](super::about).
+/// See [`About`].
 pub const ABOUT: About = About {
     family: Family::Scans,
     line: "S4D: a fixed, diagonal state space for each channel",

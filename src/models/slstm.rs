@@ -92,7 +92,7 @@ pub fn fused<'t>(x: Var<'t>, r: Var<'t>, s: &mut Cell<'t>) -> Var<'t> {
     y
 }
 
-/// See [`about`](super::about).
+/// See [`About`].
 pub const ABOUT: About = About {
     family: Family::Cells,
     line: "sLSTM: exponential gates and a normaliser",

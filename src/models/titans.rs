@@ -95,7 +95,7 @@ pub fn read<'t>([q, k, v, theta, eta, keep]: Inputs<'t>, memory: &mut [Var<'t>; 
     head_first(Var::concat(&pieces(t, size).map(part).collect::<Vec<_>>(), 2))
 }
 
-/// See [`about`](super::about).
+/// See [`About`].
 pub const ABOUT: About = About {
     family: Family::Learners,
     line: "Titans' linear memory: the delta rule with momentum",

@@ -70,7 +70,7 @@ pub fn diagonal<'t>(x: [Var<'t>; 3], so_far: &mut Stretch<'t>, scale: f64, form:
     if all.is_empty() { x[2] } else { Var::concat(&all, 1) }
 }
 
-/// See [`about`](super::about).
+/// See [`About`].
 pub const ABOUT: About = About {
     family: Family::Memories,
     line: "TransNormer: linear attention with a norm for a denominator",

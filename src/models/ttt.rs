@@ -151,7 +151,7 @@ pub fn read<'t>(
     if all.is_empty() { q } else { Var::concat(&all, 1) }
 }
 
-/// See [`about`](super::about).
+/// See [`About`].
 pub const ABOUT: About = About {
     family: Family::Learners,
     line: "TTT-linear: a layer that gradient descent trains, 16 tokens at a time",

@@ -127,7 +127,7 @@ fn same(a: Option<&Value>, b: &Value) -> bool {
 const READ_BY: [(&str, &[&str]); 10] = [
     ("model.heads", &WITH_HEADS),
     ("model.head_dim", &WITH_HEADS),
-    ("model.state", &["lru", "mamba", "mamba2", "mamba3", "gsa", "s4d", "lssl", "lmu", "seqboat"]),
+    ("model.state", &["lru", "mamba", "mamba2", "mamba3", "gsa", "s4d", "lssl", "lmu"]),
     (
         "model.conv",
         &["delta_net", "mamba", "gated_delta_net", "delta_product", "slstm", "mlstm", "mamba2", "kda", "ttt", "titans"],
@@ -140,7 +140,7 @@ const READ_BY: [(&str, &[&str]); 10] = [
     ("model.eigenvalues", &["delta_net", "mamba", "gated_delta_net", "delta_product", "mamba2", "kda", "rwkv7", "mom"]),
 ];
 
-const WITH_HEADS: [&str; 27] = [
+const WITH_HEADS: [&str; 26] = [
     "lstm",
     "quasi_lstm",
     "linear_transformer",
@@ -167,7 +167,6 @@ const WITH_HEADS: [&str; 27] = [
     "transnormer",
     "lightnet",
     "mom",
-    "seqboat",
 ];
 
 /// What published models do not read, though the clean mixer does.
