@@ -184,7 +184,9 @@ proptest! {
                 };
                 let (a, b) = (y(&x), y(&changed));
                 prop_assert!(a[..cut * w] == b[..cut * w], "{name} {form} looks ahead");
-                prop_assert!(a[cut * w..] != b[cut * w..], "{name} {form} does not look at all");
+                // The LMU's ReLU may be shut at every step.
+                let shut = a.iter().all(|&y| y == 0.0);
+                prop_assert!(shut || a[cut * w..] != b[cut * w..], "{name} {form} does not look at all");
             }
         }
     }

@@ -179,6 +179,11 @@ impl Tape {
         self.place(t, false)
     }
 
+    /// The value of a variable on this tape as a constant: no gradient flows through it.
+    pub fn detached(&self, v: Var<'_>) -> Var<'_> {
+        self.push(self.value(v.id_on(self)), false, true)
+    }
+
     /// A constant of one value throughout, from the pool.
     pub fn full(&self, shape: impl Into<Shape>, dtype: DType, value: f64) -> Var<'_> {
         let mut t = self.cx.pool().get(dtype, shape.into());

@@ -82,8 +82,9 @@ impl<T: Math> Plan<T> {
         gated_linear_attention::Plan { dims, chunk, scale: T::ONE, eps: Some(self.eps), gates: 1 }
     }
 
-    /// 1 / N from n·q and m, and the derivative of N by |n·q|: 1, or 0, or ½ where both are equal. In two factors a and b, e^(m/2) and what is left of it, since
-    /// e^(−m) is more than a number holds where m is far below 0: there both terms are multiplied by eᵐ.
+    /// 1 / N from n·q and m, and the derivative of N by |n·q|: 1, or 0, or ½ where both terms of N are equal. 1 / N is in two
+    /// factors a and b, e^(m/2) and what is left of it: e^(−m) is more than a number holds where m is far below 0, and there
+    /// both terms are multiplied by eᵐ.
     #[inline(always)]
     fn inverse(&self, den: T, m: T) -> (T, T, T) {
         let below = m < T::ZERO;

@@ -40,7 +40,7 @@ const TOPK: usize = 2;
 
 /// 1 at the `topk` largest of the last axis of router [B, T, M], else 0; of equal ones the first.
 fn largest<'t>(router: Var<'t>, topk: usize) -> Var<'t> {
-    let r = router.tape().constant(&router.value());
+    let r = router.tape().detached(router);
     let more = insert_axis(r, 2) - insert_axis(r, 3); // [B, T, i, j]: by how much j is more than i
     let [above, below] = [more, -more].map(|x| clipped(1e30 * (1e30 * x)));
     let equal_before = (1.0 - above - below).tril(-1);
