@@ -8,7 +8,7 @@ It installs PyTorch and JAX from PyPI into target/python (once), unless TAPEZOO_
 and safetensors. Each competitor is a process of its own with the same weights, on one core and one thread, with the same
 settings of malloc; its loss and gradients are compared with ours before it is timed. Then all take turns, A B C D D C B A, in
 processor time. All numbers go to target/race.json, cell by cell, and --write puts the table of all that it holds into the
-page. With torch.compile's compilations all cells take about 25 minutes; leave the machine alone meanwhile.
+page. With torch.compile's compilations all cells take about 40 minutes; leave the machine alone meanwhile.
 """
 import argparse
 import json

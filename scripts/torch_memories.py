@@ -188,7 +188,9 @@ class Rwkv7:
         n = h * k
         mixed = {f"x_{m}": (d,) for m in "rwkvag"}
         rows = {m: (n,) for m in ("w0", "a0", "k_k", "k_a", "ln_x_weight", "ln_x_bias")}
-        low = {f"{m}{i}": (d, k) if i == 1 else (k, n) for m in "wag" for i in (1, 2)}
+        later = c["layer"] > 0
+        low = {f"{m}{i}": (d, k) if i == 1 else (k, n) for m in "wag" + "v" * later for i in (1, 2)}
+        rows |= {"v0": (n,)} if later else {}
         maps = {f"{m}_weight": (n, d) for m in ("receptance", "key", "value")}
         return mixed | rows | {"r_k": (h, k)} | low | maps | {"output_weight": (d, n)}
 
@@ -200,6 +202,10 @@ class Rwkv7:
         r = F.linear(mixed("r"), p["receptance_weight"])
         rate = torch.sigmoid(p["w0"] + torch.tanh(mixed("w") @ p["w1"]) @ p["w2"])
         k, v = F.linear(mixed("k"), p["key_weight"]), F.linear(mixed("v"), p["value_weight"])
+        if "first" in c:  # the first layer's values
+            v = v + (c["first"] - v) * torch.sigmoid(p["v0"] + mixed("v") @ p["v1"] @ p["v2"])
+        else:
+            c["first"] = v
         a = torch.sigmoid(p["a0"] + mixed("a") @ p["a1"] @ p["a2"])
         gate = torch.sigmoid(mixed("g") @ p["g1"]) @ p["g2"]
         kappa = F.normalize(heads(k * p["k_k"], h), dim=-1, eps=1e-12)

@@ -279,7 +279,7 @@ def shapes(c):
     all_ = {"embedding": (2, d)} | ({"positions": (c["T"], d)} if c["positions"] == "learned" else {})
     for l in range(c["layers"]):
         at = f"blocks.{l}."
-        all_ |= norm(at) | {f"{at}mixer.{n}": s for n, s in MIXERS[c["mixer"]].shapes(c).items()}
+        all_ |= norm(at) | {f"{at}mixer.{n}": s for n, s in MIXERS[c["mixer"]].shapes(c | {"layer": l}).items()}
         if m:
             all_ |= norm(f"{at}mlp.")
             all_ |= {f"{at}mlp.w1": (m, d), f"{at}mlp.b1": (m,), f"{at}mlp.w2": (d, m), f"{at}mlp.b2": (d,)}
@@ -302,7 +302,7 @@ class Decoder(nn.Module):
         return F.layer_norm(x, x.shape[-1:], self.p[f"{at}norm.w"], self.p[f"{at}norm.b"])
 
     def forward(self, tokens):
-        c, p = self.c, self.p
+        c, p = dict(self.c), self.p
         x = F.embedding(tokens, p["embedding"]) * math.sqrt(c["width"])
         if "positions" in p:
             x = x + p["positions"][: tokens.shape[1]]

@@ -249,3 +249,21 @@ fn help_teaches() {
         assert!(help.contains(word), "no '{word}'");
     }
 }
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_configuration_may_come_from_a_command() {
+    let place = tempfile::tempdir().unwrap();
+    let exe = env!("CARGO_BIN_EXE_parity");
+    let bash = |text: &str| {
+        let line = format!("'{exe}' --config <({text}) {SMALL} --out run");
+        Command::new("bash").args(["-c", &line]).current_dir(place.path()).output().unwrap()
+    };
+    let output = bash("echo 'label_smoothing = 0.25'");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let config = fs::read_to_string(place.path().join("run/config.toml")).unwrap();
+    assert!(config.contains("label_smoothing = 0.25"), "{config}");
+    let output = bash("cat /dev/zero");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.code() == Some(2) && said.contains("and such a file has at most"), "{said}");
+}
