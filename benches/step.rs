@@ -9,37 +9,23 @@ use criterion::{BenchmarkId, Criterion, criterion_group, criterion_main};
 use std::time::Duration;
 use tapezoo::{
     autograd::Tape,
+    error::Result,
     models::{Form, Model, names},
     tensor::{DType, Tensor},
     train::{Trainer, config::TrainConfig},
 };
 
-fn trainer(flags: &str, model: &str, form: Option<Form>) -> Trainer {
+/// The trainer, or why it cannot be: the most common reason is memory, which the configuration estimates.
+fn trainer(flags: &str, model: &str, form: Form) -> Result<Trainer> {
     let mut table: toml::Table = flags.parse().expect("the flags here are TOML");
     table.insert("models".into(), vec![model].into());
-    if let Some(form) = form {
-        table.insert("form".into(), form.to_string().into());
-    }
-    let config = TrainConfig::load(None, table).expect("the configuration is valid");
-    let config = config.for_model(model).expect("the model is valid");
-    Trainer::new(&config, 0).expect("the model can be made")
+    table.insert("form".into(), form.to_string().into());
+    Trainer::new(&TrainConfig::load(None, table)?.for_model(model)?, 0)
 }
 
 fn forms(flags: &str, model: &str) -> Vec<Form> {
     let config = TrainConfig::load(None, flags.parse().expect("TOML")).expect("valid").for_model(model).expect("valid");
     Model::new(&config.model, 0, config.dtype).expect("valid").forms()
-}
-
-/// The reason to leave out a form at (b): it does not fit in 24 GiB. Peak bytes were measured at lengths that fit.
-fn too_large(size: &str, t: usize, model: &str, form: Form) -> Option<&'static str> {
-    match (size, model, form) {
-        // log T levels of the scan, each over all states [B, T, D, N].
-        ("b", "mamba", Form::Parallel) if t > 128 => Some("4.6 GB at T = 64, 10.8 GB at T = 128, over 19 GB at 256"),
-        ("b", "delta_product", Form::Parallel) if t > 256 => Some("more than 24 GiB: it was killed"),
-        // Every step concatenates the key/value cache: T²/2 rows.
-        ("b", "gpt", Form::Recurrent) if t > 256 => Some("1.8 GB at T = 128, 6.7 GB at 256; quadratic"),
-        _ => None,
-    }
 }
 
 fn steps(c: &mut Criterion) {
@@ -56,11 +42,13 @@ fn steps(c: &mut Criterion) {
             let flags = format!("preset = \"published\"\ntrain_len = {t}\neval_lens = [{t}]\n{sizes}");
             for model in names() {
                 for form in forms(&flags, model) {
-                    if let Some(why) = too_large(size, t, model, form) {
-                        eprintln!("{size}/T{t}/{model}/{form}: left out, a step takes {why}");
-                        continue;
-                    }
-                    let mut trainer = trainer(&flags, model, Some(form));
+                    let mut trainer = match trainer(&flags, model, form) {
+                        Ok(trainer) => trainer,
+                        Err(why) => {
+                            eprintln!("{size}/T{t}/{model}/{form}: left out, {why}");
+                            continue;
+                        }
+                    };
                     group.bench_function(BenchmarkId::new(model, form), |b| {
                         b.iter(|| trainer.step().expect("finite"));
                     });

@@ -7,7 +7,7 @@ import statistics
 import sys
 from pathlib import Path
 
-from cells import MODELS, SIZES, WIDE, Program, sizes, toml
+from cells import MEMORIES, MODELS, SIZES, WIDE, Program, sizes, toml
 from marks import insert
 
 STEP_TIME, JSON = "target/release/examples/step_time", "target/kernels.json"
@@ -170,7 +170,7 @@ Lines of Rust that several kernels share:
 def main():
     parser = argparse.ArgumentParser(description="What each kernel costs and buys; see kernels.sh.")
     parser.add_argument("--cells", default=",".join(SIZES))
-    parser.add_argument("--models", default=",".join(MODELS + WIDE))
+    parser.add_argument("--models", default=",".join(MODELS + WIDE + MEMORIES))
     parser.add_argument("--rounds", type=int, default=6)
     parser.add_argument("--sample-ms", type=float, default=40, help="how long a sample takes at least")
     parser.add_argument("--write", action="store_true")
@@ -182,7 +182,8 @@ def main():
         with open(JSON) as f:
             result = json.load(f)
     about = program.ask(kernels=True)
-    cells = [(m, s) for s in options.cells.split(",") for m in options.models.split(",") if m not in WIDE or s[0] == "d"]
+    runs = lambda m, s: s == "d64" if m in MEMORIES else s[0] == "d" or m not in WIDE
+    cells = [(m, s) for s in options.cells.split(",") for m in options.models.split(",") if runs(m, s)]
     if not options.report:
         if result.get("build") != about["build"]:  # cells of another build do not stand beside these
             result = {"build": about["build"], "cells": {}}

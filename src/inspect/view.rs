@@ -84,6 +84,28 @@ impl View {
     }
 }
 
+/// A memory that adds, with the sum of the keys for a normaliser.
+const SUM_OF_KEYS: View = View {
+    mixer: "linear_transformer",
+    title: "Linear transformer",
+    quantities: &[
+        MEMORY,
+        q("z", "z", "hi", State, "normaliser: the sum of the keys"),
+        q("q", "φ(q)", "hi", Vector, "query, after the feature map: what is asked of the memory"),
+        q("k", "φ(k)", "hi", Vector, "key, after the feature map: under which it is written"),
+        VALUE,
+        OUT,
+        q("den", "φ(q)·z", "h", Gate, "what the read is divided by"),
+    ],
+    equations: &[
+        ("S_t = S_{t-1} + φ(k_t) v_tᵀ", "{S} = {S-} + {k} · {v}"),
+        ("z_t = z_{t-1} + φ(k_t)", "{z} = {z-} + {k}"),
+        ("o_t = S_tᵀ φ(q_t) / (φ(q_t)·z_t + ε)", "{o} = {sum:i S * q} / {den}"),
+    ],
+    eigenvalues: Spectrum::Ones,
+    spectrum: "The transition is the identity: the memory adds, and never forgets.",
+};
+
 /// The view of a mixer.
 pub fn of(mixer: &str) -> Option<&'static View> {
     let all = [VIEWS, memories::VIEWS, learners::VIEWS, spaces::VIEWS, attention::VIEWS];
@@ -192,26 +214,7 @@ pub const VIEWS: &[View] = &[
         eigenvalues: Spectrum::Complex("Re lambda", "Im lambda"),
         spectrum: "λ does not depend on the input: every token turns and shrinks the state alike. Dots are as large as |h|.",
     },
-    View {
-        mixer: "linear_transformer",
-        title: "Linear transformer",
-        quantities: &[
-            MEMORY,
-            q("z", "z", "hi", State, "normaliser: the sum of the keys"),
-            q("q", "φ(q)", "hi", Vector, "query, after the feature map: what is asked of the memory"),
-            q("k", "φ(k)", "hi", Vector, "key, after the feature map: under which it is written"),
-            VALUE,
-            OUT,
-            q("den", "φ(q)·z", "h", Gate, "what the read is divided by"),
-        ],
-        equations: &[
-            ("S_t = S_{t-1} + φ(k_t) v_tᵀ", "{S} = {S-} + {k} · {v}"),
-            ("z_t = z_{t-1} + φ(k_t)", "{z} = {z-} + {k}"),
-            ("o_t = S_tᵀ φ(q_t) / (φ(q_t)·z_t + ε)", "{o} = {sum:i S * q} / {den}"),
-        ],
-        eigenvalues: Spectrum::Ones,
-        spectrum: "The transition is the identity: the memory adds, and never forgets.",
-    },
+    SUM_OF_KEYS,
     View {
         mixer: "gpt",
         title: "GPT",

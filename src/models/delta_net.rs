@@ -35,7 +35,10 @@
 //! | parallel | (3) to (5) with the whole sequence as one chunk: O(T² (K + V)) |
 //! | chunked | O(T (C (K + V) + C² + K V)) |
 
-use super::{About, Bound, Capabilities, Family, Form, Init, Mixer, ModelConfig, P, Rope, State, at, head_first, heads, merge_heads, over_time, positions, remembered};
+use super::{
+    About, Bound, Capabilities, Family, Form, Init, Mixer, ModelConfig, P, Rope, State, at, head_first, heads,
+    merge_heads, over_time, positions, remembered,
+};
 use crate::{autograd::Var, error::Result, tensor::Shape};
 
 pub use crate::ops::delta::delta_rule as chunked;
@@ -100,8 +103,7 @@ impl Projection {
         let bound = (w.max(1) as f64).powf(-0.5);
         Projection {
             w: init.uniform(&format!("w_{name}"), [out, c.width], xavier(c.inner(), c.width)),
-            conv: (w > 0)
-                .then(|| init.custom(&format!("conv_{name}"), [out, w], |g, _| g.uniform(-bound, bound))),
+            conv: (w > 0).then(|| init.custom(&format!("conv_{name}"), [out, w], |g, _| g.uniform(-bound, bound))),
         }
     }
 

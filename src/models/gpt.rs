@@ -16,8 +16,16 @@
 //! | parallel | O(T S K) | the whole matrix, [B, H, T, S] |
 //! | fused | O(T S K), by tiles with an online softmax (Dao et al. 2022) | O(T) |
 
-use super::{About, Bound, Capabilities, Family, Form, Init, Mixer, ModelConfig, P, Rope, State, at, head_first, heads, merge_heads, over_time, positions};
-use crate::{autograd::Var, error::Result, ops::attention::causal_attention, tensor::Shape};
+use super::{
+    About, AttentionMaps, Bound, Capabilities, Family, Form, Init, Mixer, ModelConfig, Rope, State, at, head_first,
+    over_time, positions,
+};
+use crate::{
+    autograd::Var,
+    error::Result,
+    ops::{attention::causal_attention, words::insert_axis},
+    tensor::Shape,
+};
 
 /// One row of (eq. 1): q [B, H, K] against the keys and values so far, [B, S, H, K], to o [B, H, K].
 pub fn step<'t>(q: Var<'t>, k: Var<'t>, v: Var<'t>, scale: f64) -> Var<'t> {
@@ -60,37 +68,19 @@ pub const ABOUT: About = About {
 
 /// The mixer.
 pub struct Layer {
-    h: usize,
-    k: usize,
-    qkv: P,
-    qkv_bias: P,
-    w_o: P,
-    b_o: P,
+    maps: AttentionMaps,
     rope: Option<Rope>,
 }
 
 impl Layer {
     /// H heads of width K over the model's width.
     pub fn new(c: &ModelConfig, init: &mut Init) -> Result<Layer> {
-        let (width, inner) = (c.width, c.inner());
-        Ok(Layer {
-            h: c.heads,
-            k: c.head_dim,
-            qkv: init.linear("w_qkv", 3 * inner, width),
-            qkv_bias: init.full("b_qkv", [3 * inner], 0.0),
-            w_o: init.linear("w_o", width, inner),
-            b_o: init.full("b_o", [width], 0.0),
-            rope: Rope::new(c),
-        })
-    }
-
-    fn scale(&self) -> f64 {
-        (self.k as f64).powf(-0.5)
+        Ok(Layer { maps: AttentionMaps::new(c, init), rope: Rope::new(c) })
     }
 
     /// From x [B, T, D]: q of the new tokens, and k and v of all tokens so far, which it appends to the cache.
     fn project<'t>(&self, p: &Bound<'t>, x: Var<'t>, state: &mut State<'t>) -> [Var<'t>; 3] {
-        let [q, k, v] = super::linear_parts(x, p[self.qkv], Some(p[self.qkv_bias])).map(|y| heads(y, self.h));
+        let [q, k, v] = self.maps.project(p, x);
         let q = positions::rotate(&self.rope, q, state.t);
         let (k, v) = (positions::rotate(&self.rope, k, state.t).named("k"), v.named("v"));
         state.s = vec![Var::concat(&[state.s[0], k], 1), Var::concat(&[state.s[1], v], 1)];
@@ -108,23 +98,23 @@ impl Mixer for Layer {
     }
 
     fn state(&self, b: usize) -> Vec<(&'static str, Shape)> {
-        let empty = Shape::from([b, 0, self.h, self.k]);
+        let empty = Shape::from([b, 0, self.maps.h, self.maps.k]);
         vec![("keys", empty), ("values", empty)]
     }
 
     fn step<'t>(&self, p: &Bound<'t>, x: Var<'t>, state: &mut State<'t>) -> Var<'t> {
         let [b, d] = x.dims();
         let [q, k, v] = self.project(p, x.reshape([b, 1, d]), state);
-        let o = step(at(q, 0), k, v, self.scale());
-        o.reshape([b, self.h * self.k]).linear(p[self.w_o], Some(p[self.b_o]))
+        let o = step(at(q, 0), k, v, self.maps.scale());
+        self.maps.output(p, insert_axis(o, 1)).reshape([b, d])
     }
 
     fn sequence<'t>(&self, p: &Bound<'t>, x: Var<'t>, state: &mut State<'t>, form: Form) -> Var<'t> {
         let [q, k, v] = self.project(p, x, state);
         let o = match form {
-            Form::Fused => causal_attention(q, k, v, self.scale()),
-            _ => parallel(q, k, v, self.scale()),
+            Form::Fused => causal_attention(q, k, v, self.maps.scale()),
+            _ => parallel(q, k, v, self.maps.scale()),
         };
-        merge_heads(o).linear(p[self.w_o], Some(p[self.b_o]))
+        self.maps.output(p, o)
     }
 }

@@ -76,8 +76,7 @@ fn scores<'t>([q, k, s, g]: [Var<'t>; 4], slots: Var<'t>) -> (Var<'t>, Var<'t>) 
         before = Var::concat(&[past, now + whole(past)], 1);
         h *= 2;
     }
-    let [read, from_start, to_end] =
-        [read, before.exp(), after.exp()].map(|x| x.reshape([n, size, m]).narrow(1, 0, t));
+    let [read, from_start, to_end] = [read, before.exp(), after.exp()].map(|x| x.reshape([n, size, m]).narrow(1, 0, t));
     let last = from_start.narrow(1, t - 1, 1) * slots + k.t_matmul(to_end * s);
     (read + from_start * q.matmul(slots), last)
 }

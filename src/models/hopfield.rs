@@ -21,8 +21,8 @@
 //! | parallel | O(n T S K) | n + 1 matrices [B, H, T, S] |
 
 use super::{
-    About, Bound, Family, Form, Init, Mixer, ModelConfig, P, State, at, gpt, head_first, heads, linear_parts,
-    memories::one_token, merge_heads, over_time,
+    About, AttentionMaps, Bound, Family, Form, Init, Mixer, ModelConfig, State, at, gpt, head_first,
+    memories::one_token, over_time,
 };
 use crate::{autograd::Var, error::Result, ops::words::insert_axis, tensor::Shape};
 
@@ -69,27 +69,12 @@ pub const ABOUT: About = About {
 };
 
 /// The mixer.
-pub struct Layer {
-    h: usize,
-    k: usize,
-    qkv: P,
-    qkv_bias: P,
-    w_o: P,
-    b_o: P,
-}
+pub struct Layer(AttentionMaps);
 
 impl Layer {
     /// H heads of width K over the model's width.
     pub fn new(c: &ModelConfig, init: &mut Init) -> Result<Layer> {
-        let (width, inner) = (c.width, c.inner());
-        Ok(Layer {
-            h: c.heads,
-            k: c.head_dim,
-            qkv: init.linear("w_qkv", 3 * inner, width),
-            qkv_bias: init.full("b_qkv", [3 * inner], 0.0),
-            w_o: init.linear("w_o", width, inner),
-            b_o: init.full("b_o", [width], 0.0),
-        })
+        Ok(Layer(AttentionMaps::new(c, init)))
     }
 }
 
@@ -99,7 +84,7 @@ impl Mixer for Layer {
     }
 
     fn state(&self, b: usize) -> Vec<(&'static str, Shape)> {
-        let empty = Shape::from([b, 0, self.h, self.k]);
+        let empty = Shape::from([b, 0, self.0.h, self.0.k]);
         vec![("keys", empty), ("values", empty)]
     }
 
@@ -108,11 +93,11 @@ impl Mixer for Layer {
     }
 
     fn sequence<'t>(&self, p: &Bound<'t>, x: Var<'t>, state: &mut State<'t>, form: Form) -> Var<'t> {
-        let [q, k, v] = linear_parts(x, p[self.qkv], Some(p[self.qkv_bias])).map(|x| heads(x, self.h));
-        let one = x.tape().full([self.k], x.dtype(), 1.0);
+        let [q, k, v] = self.0.project(p, x);
+        let one = x.tape().full([self.0.k], x.dtype(), 1.0);
         let [q, k] = [q, k].map(|x| x.layer_norm(one, None, 1e-5));
         state.s = vec![Var::concat(&[state.s[0], k.named("k")], 1), Var::concat(&[state.s[1], v.named("v")], 1)];
-        let o = attention([q, state.s[0], state.s[1]], (self.k as f64).powf(-0.5), UPDATES, form);
-        merge_heads(o).linear(p[self.w_o], Some(p[self.b_o]))
+        let o = attention([q, state.s[0], state.s[1]], self.0.scale(), UPDATES, form);
+        self.0.output(p, o)
     }
 }

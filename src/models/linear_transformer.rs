@@ -19,11 +19,14 @@
 //! | parallel | O(T² (K + V)): o = (tril(φ(Q) φ(K)ᵀ) V + φ(Q) S_0) / (row sums + φ(Q) z_0) |
 //! | chunked | O(T (C (K + V) + K V)): the quadratic form within C steps, the recurrence between them |
 
-use super::{About, Bound, Family, Form, Init, Mixer, ModelConfig, P, State, at, head_first, heads, merge_heads, over_time};
+use super::{About, AttentionMaps, Bound, Family, Form, Init, Mixer, ModelConfig, State, at, head_first, over_time};
 use crate::{
     autograd::Var,
     error::Result,
-    ops::linear_attn::{linear_attention, linear_attention_normalized},
+    ops::{
+        linear_attn::{linear_attention, linear_attention_normalized},
+        words::insert_axis,
+    },
     tensor::Shape,
 };
 
@@ -101,32 +104,17 @@ pub const ABOUT: About = About {
 };
 
 /// The mixer.
-pub struct Layer {
-    h: usize,
-    k: usize,
-    qkv: P,
-    qkv_bias: P,
-    w_o: P,
-    b_o: P,
-}
+pub struct Layer(AttentionMaps);
 
 impl Layer {
     /// H heads of width K over the model's width.
     pub fn new(c: &ModelConfig, init: &mut Init) -> Result<Layer> {
-        let (width, inner) = (c.width, c.inner());
-        Ok(Layer {
-            h: c.heads,
-            k: c.head_dim,
-            qkv: init.linear("w_qkv", 3 * inner, width),
-            qkv_bias: init.full("b_qkv", [3 * inner], 0.0),
-            w_o: init.linear("w_o", width, inner),
-            b_o: init.full("b_o", [width], 0.0),
-        })
+        Ok(Layer(AttentionMaps::new(c, init)))
     }
 
     /// φ(q), φ(k) and v, [B, T, H, K] each, from x [B, T, D].
     fn project<'t>(&self, p: &Bound<'t>, x: Var<'t>) -> [Var<'t>; 3] {
-        let [q, k, v] = super::linear_parts(x, p[self.qkv], Some(p[self.qkv_bias])).map(|y| heads(y, self.h));
+        let [q, k, v] = self.0.project(p, x);
         [q.elu1(), k.elu1(), v]
     }
 }
@@ -137,7 +125,8 @@ impl Mixer for Layer {
     }
 
     fn state(&self, b: usize) -> Vec<(&'static str, Shape)> {
-        vec![("S", [b, self.h, self.k, self.k].into()), ("z", [b, self.h, self.k].into())]
+        let AttentionMaps { h, k, .. } = self.0;
+        vec![("S", [b, h, k, k].into()), ("z", [b, h, k].into())]
     }
 
     fn step<'t>(&self, p: &Bound<'t>, x: Var<'t>, state: &mut State<'t>) -> Var<'t> {
@@ -146,7 +135,7 @@ impl Mixer for Layer {
         let mut m = Memory { s: state.s[0], z: Some((state.s[1], EPS)) };
         let o = step(q, k, v, &mut m, 1.0);
         state.s = vec![m.s, m.z.map_or(state.s[1], |z| z.0)];
-        o.reshape([b, self.h * self.k]).linear(p[self.w_o], Some(p[self.b_o]))
+        self.0.output(p, insert_axis(o, 1)).reshape([b, d])
     }
 
     fn sequence<'t>(&self, p: &Bound<'t>, x: Var<'t>, state: &mut State<'t>, form: Form) -> Var<'t> {
@@ -157,6 +146,6 @@ impl Mixer for Layer {
             _ => parallel(q, k, v, &mut m, 1.0),
         };
         state.s = vec![m.s, m.z.map_or(state.s[1], |z| z.0)];
-        merge_heads(o).linear(p[self.w_o], Some(p[self.b_o]))
+        self.0.output(p, o)
     }
 }

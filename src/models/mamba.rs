@@ -32,7 +32,10 @@
 //! | parallel | O(T E N log T): associative scan over (Ā, B̄ x) | about log T tensors [B, T, E, N] |
 //! | scan | O(T E N) | the state at every C-th step; the rest is recomputed in the backward pass |
 
-use super::{About, Bound, Capabilities, Family, Form, Init, Mixer, ModelConfig, P, State, at, linear_cut, linear_parts, over_time, remembered, xlstm::maximum};
+use super::{
+    About, Bound, Capabilities, Family, Form, Init, Mixer, ModelConfig, P, State, at, linear_cut, linear_parts,
+    over_time, remembered, xlstm::maximum,
+};
 use crate::{
     autograd::{Gen, Var},
     error::Result,
@@ -64,7 +67,15 @@ pub fn step<'t>(u: Var<'t>, dt: Var<'t>, a: Var<'t>, b: Var<'t>, c: Var<'t>, h: 
 }
 
 /// [`step`] over a sequence: u, dt [B, T, E], b, c [B, T, N] to y [B, T, E] and the last h.
-pub fn recurrent<'t>(u: Var<'t>, dt: Var<'t>, a: Var<'t>, b: Var<'t>, c: Var<'t>, h: Var<'t>, s: f64) -> (Var<'t>, Var<'t>) {
+pub fn recurrent<'t>(
+    u: Var<'t>,
+    dt: Var<'t>,
+    a: Var<'t>,
+    b: Var<'t>,
+    c: Var<'t>,
+    h: Var<'t>,
+    s: f64,
+) -> (Var<'t>, Var<'t>) {
     let ([_, t, _], mut h) = (u.dims(), h);
     let y = over_time(t, u, |i| {
         let y;
@@ -75,7 +86,15 @@ pub fn recurrent<'t>(u: Var<'t>, dt: Var<'t>, a: Var<'t>, b: Var<'t>, c: Var<'t>
 }
 
 /// All states at once by an associative scan.
-pub fn parallel<'t>(u: Var<'t>, dt: Var<'t>, a: Var<'t>, b: Var<'t>, c: Var<'t>, h: Var<'t>, s: f64) -> (Var<'t>, Var<'t>) {
+pub fn parallel<'t>(
+    u: Var<'t>,
+    dt: Var<'t>,
+    a: Var<'t>,
+    b: Var<'t>,
+    c: Var<'t>,
+    h: Var<'t>,
+    s: f64,
+) -> (Var<'t>, Var<'t>) {
     let [batch, t, e] = u.dims();
     let n = a.shape().last();
     let a_bar = transition(dt.reshape([batch, t, e, 1]) * bounded(a), s); // [B, T, E, N]

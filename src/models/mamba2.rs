@@ -144,7 +144,8 @@ impl Layer {
         }
         let x = x.silu();
         let ones = u.tape().full([self.h / self.groups, 1], u.dtype(), 1.0);
-        let of_heads = |x: Var<'t>| (x.reshape([batch, t, self.groups, 1, self.n]) * ones).reshape([batch, t, self.h, self.n]);
+        let of_heads =
+            |x: Var<'t>| (x.reshape([batch, t, self.groups, 1, self.n]) * ones).reshape([batch, t, self.h, self.n]);
         let [b, c] = [e, e + shared].map(|at| of_heads(x.narrow(2, at, shared)));
         let x = x.narrow(2, 0, e).reshape([batch, t, self.h, self.p]);
         let g = (p[self.a_log].decay_rate() * dt).cast(u.dtype());

@@ -43,7 +43,8 @@
 //! | chunked | O(T (C (K + V) + K V)) |
 
 use super::{
-    About, Bound, Family, Form, Init, Mixer, ModelConfig, P, State, at, head_first, heads, linear_parts, over_time, split,
+    About, Bound, Family, Form, Init, Mixer, ModelConfig, P, State, at, head_first, heads, linear_parts, over_time,
+    split,
     xlstm::{BlockDiagonal, Conv, head_norm, log_sigmoid, maximum, reference},
 };
 use crate::{
@@ -52,8 +53,8 @@ use crate::{
     tensor::{Shape, Tensor},
 };
 
-use crate::ops::stabiliser::stabiliser;
 pub use crate::ops::mlstm::{Memory, mlstm as chunked, read};
+use crate::ops::stabiliser::stabiliser;
 
 /// ε in the denominator, as in the authors' code.
 pub const EPS: f64 = 1e-6;
@@ -169,7 +170,12 @@ impl Layer {
     }
 
     /// q, k, v [B, T, H, K], the gates' pre-activations [B, T, H], c and z [B, T, H K], from u [B, T, D].
-    fn project<'t>(&self, p: &Bound<'t>, u: Var<'t>, state: &mut State<'t>) -> ([Var<'t>; 3], [Var<'t>; 2], [Var<'t>; 2]) {
+    fn project<'t>(
+        &self,
+        p: &Bound<'t>,
+        u: Var<'t>,
+        state: &mut State<'t>,
+    ) -> ([Var<'t>; 3], [Var<'t>; 2], [Var<'t>; 2]) {
         let [x, z] = linear_parts(u, p[self.w_up], None);
         let c = self.conv.apply(p, x, state, 4);
         let [q, k, v] = std::array::from_fn(|j| self.qkv[j].apply(p, if j < 2 { c } else { x }));

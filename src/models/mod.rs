@@ -6,6 +6,7 @@
 //! [`crate::inspect::view`] says how the page shows it.
 
 mod about;
+mod attention_maps;
 mod config;
 mod decoder;
 pub mod lti;
@@ -24,6 +25,7 @@ pub mod mesa;
 pub mod ngram;
 
 pub use about::{About, Family, about, lines, table};
+pub use attention_maps::AttentionMaps;
 pub use config::{Eigenvalues, ModelConfig, Positions, Variant};
 pub use model::{Model, ModelState};
 pub use params::{Bound, Entry, Init, P, Params};

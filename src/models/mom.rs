@@ -27,12 +27,7 @@ use super::{
     memories::{clipped, erasing, narrow_normal, one_token},
     merge_heads, over_time,
 };
-use crate::{
-    autograd::Var,
-    error::Result,
-    ops::words::insert_axis,
-    tensor::Shape,
-};
+use crate::{autograd::Var, error::Result, ops::words::insert_axis, tensor::Shape};
 
 /// Memories to choose from, and how many a token is routed to.
 const MEMORIES: usize = 4;
@@ -53,7 +48,13 @@ fn largest<'t>(router: Var<'t>, topk: usize) -> Var<'t> {
 pub type Inputs<'t> = [Var<'t>; 6];
 
 /// o [B, T, H, V] and the last S [B, M H, K, V].
-pub fn read<'t>([q, k, v, beta, g, router]: Inputs<'t>, topk: usize, s: Var<'t>, scale: f64, form: Form) -> (Var<'t>, Var<'t>) {
+pub fn read<'t>(
+    [q, k, v, beta, g, router]: Inputs<'t>,
+    topk: usize,
+    s: Var<'t>,
+    scale: f64,
+    form: Form,
+) -> (Var<'t>, Var<'t>) {
     let ([b, t, m, h, n], width, chosen) = (k.dims(), v.shape().last(), router.shape().last());
     let kept = largest(router, topk);
     let weight = router.softmax() * kept;
@@ -142,7 +143,8 @@ impl Layer {
         let bias = Var::concat(&[p[self.b_dt]; MEMORIES + 1], 0);
         let steps = x.linear(p[self.w_g], Some(bias)).softplus().reshape([b, t, m, self.h]);
         let g = (p[self.a_log].decay_rate() * steps).cast(x.dtype());
-        let (q, beta) = (unit(heads(x.linear_silu(p[self.w_q]), self.h)), self.stretch * numbers(self.w_beta).sigmoid());
+        let (q, beta) =
+            (unit(heads(x.linear_silu(p[self.w_q]), self.h)), self.stretch * numbers(self.w_beta).sigmoid());
         [q, unit(rows(self.w_k)), rows(self.w_v), beta, g, x.linear(p[self.w_r], None)]
     }
 }

@@ -28,12 +28,7 @@ use super::{
     memories::{add, gated, read, turn, turn_state},
     merge_heads,
 };
-use crate::{
-    autograd::Var,
-    error::Result,
-    ops::words::insert_axis,
-    tensor::Shape,
-};
+use crate::{autograd::Var, error::Result, ops::words::insert_axis, tensor::Shape};
 
 /// ln γ_h for H heads.
 pub fn rates(h: usize) -> Vec<f64> {
@@ -95,10 +90,7 @@ impl Layer {
             w_qkv: init.uniform("w_qkv", [3 * inner, width], xavier(inner, width)),
             w_g: init.uniform("w_g", [inner, width], xavier(inner, width)),
             w_o: init.uniform("w_o", [width, inner], 2f64.powf(1.5) * xavier(width, inner)),
-            fixed: [
-                Fixed::new(rates(c.heads), &[c.heads, 1]),
-                Fixed::new((0..pairs).map(theta).collect(), &[pairs]),
-            ],
+            fixed: [Fixed::new(rates(c.heads), &[c.heads, 1]), Fixed::new((0..pairs).map(theta).collect(), &[pairs])],
         })
     }
 

@@ -150,7 +150,8 @@ impl Mixer for Layer {
     }
 
     fn state(&self, b: usize) -> Vec<(&'static str, Shape)> {
-        let (s, window) = ([b, self.h, self.k, self.k].into(), [b, self.conv.saturating_sub(1), self.h * self.k].into());
+        let (s, window) =
+            ([b, self.h, self.k, self.k].into(), [b, self.conv.saturating_sub(1), self.h * self.k].into());
         let windows = ["past q", "past k", "past v"].map(|name| (name, window));
         [("S", s), ("M", s)].into_iter().chain(windows.into_iter().filter(|_| self.conv > 0)).collect()
     }

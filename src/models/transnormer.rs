@@ -31,11 +31,7 @@ use super::{
     memories::{one_token, relu},
     merge_heads,
 };
-use crate::{
-    autograd::Var,
-    error::Result,
-    tensor::Shape,
-};
+use crate::{autograd::Var, error::Result, tensor::Shape};
 
 /// C, the tokens in a stretch.
 const STRETCH: usize = 32;

@@ -161,26 +161,7 @@ pub const VIEWS: &[View] = &[
         eigenvalues: Spectrum::Named("alpha"),
         spectrum: "The gates α, one for each slot, in (0, 1): a slot can decay or stay, never flip.",
     },
-    View {
-        mixer: "hedgehog",
-        title: "Hedgehog",
-        quantities: &[
-            MEMORY,
-            q("z", "z", "hi", State, "normaliser: the sum of the keys"),
-            q("q", "φ(q)", "hi", Vector, "query, after the feature map: what is asked of the memory"),
-            q("k", "φ(k)", "hi", Vector, "key, after the feature map: under which it is written"),
-            VALUE,
-            OUT,
-            q("den", "φ(q)·z", "h", Gate, "what the read is divided by"),
-        ],
-        equations: &[
-            ("S_t = S_{t-1} + φ(k_t) v_tᵀ", "{S} = {S-} + {k} · {v}"),
-            ("z_t = z_{t-1} + φ(k_t)", "{z} = {z-} + {k}"),
-            ("o_t = S_tᵀ φ(q_t) / (φ(q_t)·z_t + ε)", "{o} = {sum:i S * q} / {den}"),
-        ],
-        eigenvalues: Spectrum::Ones,
-        spectrum: "The transition is the identity: the memory adds, and never forgets.",
-    },
+    View { mixer: "hedgehog", title: "Hedgehog", ..super::SUM_OF_KEYS },
     View {
         mixer: "transnormer",
         title: "TransNormer",
