@@ -55,6 +55,32 @@ fn follows(what: &str, op: &dyn Fn() -> Box<dyn Op>, x: &[Tensor], outputs: usiz
     }
 }
 
+/// A value that is not finite is left out of the tiles' products and added only to the steps that see it: it changes no
+/// output before it.
+#[test]
+fn a_value_that_is_not_finite_reaches_no_step_before_it() {
+    let Some(device) = device() else { return };
+    let (b, t, h, k, v, bad) = (1, 20, 1, 20, 70, 13);
+    let g = &mut Gen::new(7);
+    let mut x = vec![g.normal([b, t, h, k]), g.range([b, t, h, k], -0.3, 0.3), g.normal([b, t, h, v])];
+    x.extend([g.range([b, t, h], 0.0, 1.0), g.normal([b, h, k, v])]);
+    let outputs = |x: &[Tensor]| {
+        let tape = Tape::new(device);
+        let x: Vec<_> = x.iter().map(|x| tape.leaf(&place(x, tape.cx(), DType::F32, false))).collect();
+        let op: Box<dyn Op> = Box::new(DeltaRule { chunk: 32, scale: 1.0 });
+        tape.apply_dyn(op, &x)[0].value().to_f64()
+    };
+    let finite = outputs(&x);
+    for wrong in [f64::NAN, f64::INFINITY] {
+        let mut values = x[2].to_f64();
+        values[bad * v..(bad + 1) * v].fill(wrong);
+        x[2] = Tensor::from_vec(values, x[2].shape());
+        let got = outputs(&x);
+        assert_eq!(got[..bad * v], finite[..bad * v], "{wrong} at step {bad}");
+        assert!(got[bad * v..].iter().any(|o| !o.is_finite()), "{wrong} at step {bad}");
+    }
+}
+
 #[test]
 fn attention_of_several_tiles() {
     for (b, t, s, h, k, v) in [
@@ -134,30 +160,4 @@ fn gates_that_close() {
     x.push(Tensor::from_vec(gates, [b, t, h]));
     let op = || Box::new(GatedDeltaRule(DeltaRule { chunk: 32, scale: 1.0 })) as Box<dyn Op>;
     follows("closing gates", &op, &x, 2);
-}
-
-/// A value that is not finite is left out of the tiles' products and added only to the steps that see it: it changes no
-/// output before it.
-#[test]
-fn a_value_that_is_not_finite_reaches_no_step_before_it() {
-    let Some(device) = device() else { return };
-    let (b, t, h, k, v, bad) = (1, 20, 1, 20, 70, 13);
-    let g = &mut Gen::new(7);
-    let mut x = vec![g.normal([b, t, h, k]), g.range([b, t, h, k], -0.3, 0.3), g.normal([b, t, h, v])];
-    x.extend([g.range([b, t, h], 0.0, 1.0), g.normal([b, h, k, v])]);
-    let outputs = |x: &[Tensor]| {
-        let tape = Tape::new(device);
-        let x: Vec<_> = x.iter().map(|x| tape.leaf(&place(x, tape.cx(), DType::F32, false))).collect();
-        let op: Box<dyn Op> = Box::new(DeltaRule { chunk: 32, scale: 1.0 });
-        tape.apply_dyn(op, &x)[0].value().to_f64()
-    };
-    let finite = outputs(&x);
-    for wrong in [f64::NAN, f64::INFINITY] {
-        let mut values = x[2].to_f64();
-        values[bad * v..(bad + 1) * v].fill(wrong);
-        x[2] = Tensor::from_vec(values, x[2].shape());
-        let got = outputs(&x);
-        assert_eq!(got[..bad * v], finite[..bad * v], "{wrong} at step {bad}");
-        assert!(got[bad * v..].iter().any(|o| !o.is_finite()), "{wrong} at step {bad}");
-    }
 }

@@ -2,7 +2,8 @@
 //!
 //! The emulator runs a kernel without one `__syncthreads()` or `__syncwarp()` (`TAPEZOO_EMU_WITHOUT=FILE:LINE`);
 //! nothing is recompiled. With its checks on, the tests of the ops that use the file run as separate processes, and one
-//! of them must fail. The list: `cargo test --test mutation -- --nocapture`.
+//! of them must fail. The list: `cargo test --test mutation -- --ignored --nocapture`, of one file with
+//! `TAPEZOO_BARRIERS=selective.cu`.
 
 #![allow(clippy::unwrap_used)]
 
@@ -80,43 +81,52 @@ fn barriers() -> Vec<Barrier> {
 }
 
 /// The runs tried for a barrier, quick ones first: test binary, the single test to run if not all, cases, order.
-type Try<'a> = (&'a Path, Option<&'a str>, usize, &'a str);
+type Try<'a> = (&'a Path, Option<String>, usize, &'a str);
+
+/// The tests of a file under `tests/`, and what stands between each and the next.
+fn functions(text: &str) -> impl Iterator<Item = (&str, &str)> {
+    text.split("\n#[test]\n").skip(1).filter_map(|f| Some((f.split_once("fn ")?.1.split_once('(')?.0, f)))
+}
 
 fn tries<'a>(barrier: &Barrier, tests: &'a BTreeMap<String, PathBuf>) -> Vec<Try<'a>> {
     let (file, _) = barrier.place.rsplit_once(':').unwrap();
-    // Code that kernels share has its own tests.
-    let own = |name: &str| {
-        let text = fs::read_to_string(root().join(format!("tests/{name}.rs"))).unwrap();
-        if file.ends_with(".cuh") {
-            text.contains(file.rsplit('/').next().unwrap())
-        } else {
-            let stem = Path::new(file).file_stem().unwrap().to_string_lossy().into_owned();
-            name != "cuda" && barrier.ops.iter().chain([&stem]).any(|word| text.contains(word.as_str()))
-        }
-    };
+    let shared = file.ends_with(".cuh");
+    let stem = Path::new(file).file_stem().unwrap().to_string_lossy().into_owned();
+    let names: Vec<&str> = barrier.ops.iter().chain([&stem]).map(String::as_str).collect();
     let mut all = vec![];
     if !barrier.ops.is_empty() {
-        let double = Some("every_op_follows_the_cpu_in_double");
-        all.extend([(2, "forward"), (6, "reverse")].map(|(cases, order)| (&*tests["cuda"], double, cases, order)));
+        let double = || Some("every_op_follows_the_cpu_in_double".to_string());
+        all.extend([(2, "forward"), (6, "reverse")].map(|(cases, order)| (&*tests["cuda"], double(), cases, order)));
     }
-    for (_, binary) in tests.iter().filter(|(name, _)| own(name)) {
-        all.extend(["forward", "random"].map(|order| (&**binary, None, 3, order)));
+    // One test after another, as the first that fails is enough.
+    for order in ["forward", "random"] {
+        for (name, binary) in tests.iter().filter(|(name, _)| shared || *name != "cuda") {
+            let text = fs::read_to_string(root().join(format!("tests/{name}.rs"))).unwrap();
+            // Code that kernels share has its own tests.
+            if shared && !text.contains(file.rsplit('/').next().unwrap()) {
+                continue;
+            }
+            let own = functions(&text).filter(|(_, body)| shared || names.iter().any(|word| body.contains(word)));
+            all.extend(own.map(|(test, _)| (&**binary, Some(test.to_string()), 3, order)));
+        }
     }
-    all.extend([(&*tests["cuda"], None, 24, "random")].into_iter().filter(|_| !file.ends_with(".cuh")));
+    all.extend([(&*tests["cuda"], None, 24, "random")].into_iter().filter(|_| !shared));
     all
 }
 
 /// Whether some test fails without this barrier; if none does, whether the barrier was ever reached.
-fn missed(barrier: &Barrier, tests: &BTreeMap<String, PathBuf>) -> Result<(), &'static str> {
+fn missed(barrier: &Barrier, tests: &BTreeMap<String, PathBuf>) -> Result<String, &'static str> {
     let ops = if barrier.ops.is_empty() { "no op".into() } else { barrier.ops.join(",") };
     let mut reached = false;
     for (binary, only, cases, order) in tries(barrier, tests) {
         let mut child = checked(binary, order, cases);
-        let ran = child.env("TAPEZOO_EMU_WITHOUT", &barrier.place).env("TAPEZOO_OP", &ops).args(only).output().unwrap();
+        let ran =
+            child.env("TAPEZOO_EMU_WITHOUT", &barrier.place).env("TAPEZOO_OP", &ops).args(&only).output().unwrap();
         let said = String::from_utf8_lossy(&ran.stderr).into_owned();
         reached |= said.contains("was left out") && !said.contains("was left out 0 times");
         if !ran.status.success() && reached {
-            return Ok(());
+            let name = binary.file_stem().unwrap_or_default().to_string_lossy();
+            return Ok(format!("missed by {name} {}, {order}", only.as_deref().unwrap_or("")));
         }
     }
     Err(if reached { "NOT MISSED by any test" } else { "REACHED by no test" })
@@ -128,11 +138,14 @@ fn every_barrier_is_needed() {
     if let Err(why) = emulator::libraries() {
         return skipped(&why);
     }
-    let (tests, all) = (kernel_tests(), barriers());
+    let (tests, mut all) = (kernel_tests(), barriers());
+    let only = std::env::var("TAPEZOO_BARRIERS").unwrap_or_default();
+    all.retain(|barrier| barrier.place.contains(&only));
     let survivors: Vec<String> = side_by_side(&all, |barrier| {
         let start = Instant::now();
         let missed = missed(barrier, &tests);
-        println!("{}: {}, {:.1} s", barrier.place, missed.err().unwrap_or("missed"), start.elapsed().as_secs_f64());
+        let seconds = start.elapsed().as_secs_f64();
+        println!("{}: {}, {seconds:.1} s", barrier.place, missed.as_deref().unwrap_or_else(|why| why));
         missed.err().map(|why| format!("{} ({}): {why}", barrier.place, barrier.ops.join(", ")))
     })
     .into_iter()
