@@ -59,14 +59,37 @@ fn the_list_of_models_has_each_with_its_facts() {
     let (ran, help) = (parity("--models list"), parity("--help").stdout);
     assert_eq!((ran.status, ran.stderr.as_str()), (Some(0), ""));
     for name in tapezoo::models::names() {
-        let line =
-            ran.stdout.lines().find(|line| line.starts_with(&format!("{name} "))).unwrap_or_else(|| panic!("{name}"));
+        let from = ran.stdout.find(&format!("\n  {name}  ")).unwrap_or_else(|| panic!("{name}"));
+        let facts: Vec<&str> = ran.stdout[from..].lines().skip(1).take(7).collect();
         let about = tapezoo::models::about(name).unwrap();
-        for fact in [about.transition, about.state, about.eigenvalues, "recurrent", about.source] {
+        let wanted =
+            [about.line, about.transition, about.eigenvalues, about.state, about.cost, "recurrent", about.source];
+        for (line, fact) in facts.iter().zip(wanted) {
             assert!(line.contains(fact), "no '{fact}' in: {line}");
         }
         assert!(help.contains(&format!("    {name} ")), "{name} is not in --help");
     }
+    assert!(ran.stdout.lines().all(|line| line.chars().count() <= 80), "{}", ran.stdout);
+}
+
+#[test]
+fn the_family_tree_has_every_mixer_once_and_is_the_one_in_the_documents() {
+    let ran = parity("--models tree");
+    assert_eq!((ran.status, ran.stderr.as_str()), (Some(0), ""));
+    let document = roxmltree::Document::parse(&ran.stdout).unwrap();
+    let texts: Vec<&str> =
+        document.descendants().filter(|node| node.has_tag_name("text")).filter_map(|n| n.text()).collect();
+    for name in tapezoo::models::names() {
+        let about = tapezoo::models::about(name).unwrap();
+        if let Some((parent, new)) = about.parent {
+            assert!(tapezoo::models::about(parent).is_some(), "{name}: {parent} is no mixer");
+            assert!(texts.contains(&new), "{name}: {new}");
+        }
+    }
+    let dots = document.descendants().filter(|node| node.has_tag_name("circle")).count();
+    assert_eq!(dots, tapezoo::models::names().len() + tapezoo::models::Family::ALL.len(), "a dot each");
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/zoo.svg");
+    assert_eq!(std::fs::read_to_string(path).unwrap(), ran.stdout, "parity --models tree > docs/zoo.svg");
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use super::{TrainArgs, fail, open_device, print, resume, say, threads};
 use crate::{
     error::{Error, Result, contained},
-    models,
+    models, report,
     tasks::show,
     train::{
         RunReport, Trainer, capacity,
@@ -23,8 +23,13 @@ use toml::Table;
 /// Status 0: all went well; 1: a run failed, or a file could not be written; 2: a value cannot be, or another
 /// process is at work in the directory; 129, 130 or 143: it was interrupted.
 pub fn run(args: &TrainArgs, preset: &str, task: Table) -> ExitCode {
-    if args.what.models.as_deref().is_some_and(|models| models == ["list"]) {
-        return print(models::table()).map_or_else(|e| fail(&e, 1), |()| ExitCode::SUCCESS);
+    let listing = match args.what.models.as_deref() {
+        Some([what]) if what == "list" => Some(models::table()),
+        Some([what]) if what == "tree" => Some(report::tree::file()),
+        _ => None,
+    };
+    if let Some(text) = listing {
+        return print(text).map_or_else(|e| fail(&e, 1), |()| ExitCode::SUCCESS);
     }
     if let Some(n) = args.output.show {
         return match args.resolve(preset, task).and_then(|cfg| samples(&cfg, n)) {

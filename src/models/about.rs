@@ -45,6 +45,8 @@ pub struct About {
     pub family: Family,
     /// Its usual name and what it is, in a few words.
     pub line: &'static str,
+    /// The mixer that it changes, and in which term; none for the first of a tree.
+    pub parent: Option<(&'static str, &'static str)>,
     /// A_t in S_t = A_t S_{t-1} + B_t.
     pub transition: &'static str,
     /// The carried state of a block, without the inputs that a convolution remembers.
@@ -76,30 +78,26 @@ pub fn lines() -> String {
     text
 }
 
-/// The table: a line for each mixer and fact.
+/// The scheme's table: the facts of each mixer below its name.
 pub fn table() -> String {
-    let heading = ["model", "transition A_t", "state", "eigenvalues", "forms", "a step", "source"];
-    let mut rows = vec![(None, heading.map(String::from))];
+    let mut text = "S_t = A_t S_{t-1} + B_t; K and V are the sizes of a head, N states, t tokens so far.\n".to_string();
     for family in Family::ALL {
+        let _ = writeln!(text, "\n{}", family.title());
         for (name, build, about) in ALL.iter().filter(|m| m.2.family == family) {
             let forms = any_size(*build).map_or(vec![], |mixer| mixer.forms());
             let forms: Vec<&str> = forms.iter().map(|form| form.kind()).collect();
-            let About { transition, state, eigenvalues, cost, source, .. } = about;
-            let row = [name, transition, state, eigenvalues, &*forms.join(" "), cost, source].map(String::from);
-            rows.push((Some(family), row));
+            let About { line, transition, state, eigenvalues, cost, source, .. } = about;
+            let facts = [
+                format!("A_t          {transition}"),
+                format!("eigenvalues  {eigenvalues}"),
+                format!("state        {state}"),
+                format!("a step       {cost}"),
+                format!("forms        {}", forms.join(", ")),
+                format!("source       {source}"),
+            ];
+            let _ = writeln!(text, "  {name}  {line}");
+            facts.iter().for_each(|fact| text.extend(["      ", fact, "\n"]));
         }
-    }
-    let width = |i: usize| rows.iter().map(|row| row.1[i].chars().count()).max().unwrap_or(0);
-    let widths: [usize; 7] = std::array::from_fn(width);
-    let (mut text, mut last) =
-        ("S_t = A_t S_{t-1} + B_t; K and V are the sizes of a head, N states, t tokens so far\n".to_string(), None);
-    for (family, row) in &rows {
-        if let Some(family) = family.filter(|_| *family != last) {
-            let _ = writeln!(text, "\n{}", family.title());
-        }
-        last = *family;
-        let cells = row.iter().zip(widths).map(|(cell, width)| format!("{cell:<width$}"));
-        let _ = writeln!(text, "{}", cells.collect::<Vec<_>>().join("  ").trim_end());
     }
     text
 }

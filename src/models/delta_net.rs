@@ -121,6 +121,7 @@ impl Projection {
 pub const ABOUT: About = About {
     family: Family::DeltaRules,
     line: "DeltaNet: corrects the value under a key",
+    parent: Some(("linear_transformer", "erases before it writes")),
     transition: "I − β_t k_t k_tᵀ",
     state: "H K V",
     eigenvalues: "1, 1 − β: (0, 1) or (−1, 1)",

@@ -90,6 +90,7 @@ pub fn chunked<'t>(
 pub const ABOUT: About = About {
     family: Family::DeltaRules,
     line: "DeltaProduct: several corrections a token",
+    parent: Some(("delta_net", "several corrections a token")),
     transition: "Π_j (I − β_tj k_tj k_tjᵀ)",
     state: "H K V",
     eigenvalues: "complex, |λ| ≤ 1",

@@ -82,6 +82,7 @@ pub fn attention<'t>(x: [Var<'t>; 4], cache: &mut Cache<'t>, scale: f64, form: F
 pub const ABOUT: About = About {
     family: Family::Attention,
     line: "FoX: softmax attention with a forget gate a head",
+    parent: Some(("gpt", "a forget gate a head")),
     transition: "none",
     state: "H (2 K + 1) t",
     eigenvalues: "none",

@@ -110,6 +110,7 @@ pub fn parallel<'t>(x: Inputs<'t>, s: Var<'t>, scale: f64) -> (Var<'t>, Var<'t>)
 pub const ABOUT: About = About {
     family: Family::DeltaRules,
     line: "Gated DeltaNet: DeltaNet with a gate that clears the whole",
+    parent: Some(("delta_net", "a gate for the whole")),
     transition: "α_t (I − β_t k_t k_tᵀ)",
     state: "H K V",
     eigenvalues: "α, α (1 − β)",

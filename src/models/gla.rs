@@ -43,6 +43,7 @@ pub fn step<'t>([q, k, v, g]: [Var<'t>; 4], s: Var<'t>, scale: f64) -> (Var<'t>,
 pub const ABOUT: About = About {
     family: Family::Memories,
     line: "GLA: a gate for each channel of the key",
+    parent: Some(("retnet", "a gate for each channel of the key")),
     transition: "diag(α_t)",
     state: "H K V",
     eigenvalues: "(0, 1)",

@@ -57,7 +57,8 @@ pub fn parallel<'t>(q: Var<'t>, k: Var<'t>, v: Var<'t>, scale: f64) -> Var<'t> {
 /// See [`About`].
 pub const ABOUT: About = About {
     family: Family::Attention,
-    line: "softmax attention",
+    line: "GPT: softmax attention",
+    parent: None,
     transition: "none",
     state: "2 H K t",
     eigenvalues: "none",

@@ -114,6 +114,7 @@ pub fn bounded<'t>([q, k, v, s]: [Var<'t>; 4], scale: f64, form: Form) -> Var<'t
 pub const ABOUT: About = About {
     family: Family::Memories,
     line: "GSA: softmax attention to a few slots that fade",
+    parent: Some(("gla", "two memories over slots, a softmax between")),
     transition: "diag(α_t) on N slots",
     state: "2 H N K",
     eigenvalues: "(0, 1)",

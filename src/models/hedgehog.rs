@@ -40,6 +40,7 @@ pub fn features<'t>(x: Var<'t>, w: Var<'t>) -> Var<'t> {
 pub const ABOUT: About = About {
     family: Family::Memories,
     line: "Hedgehog: linear attention with learned, spiky features",
+    parent: Some(("linear_transformer", "learned, spiky features")),
     transition: "I",
     state: "2 H K (V + 1)",
     eigenvalues: "1",

@@ -37,6 +37,7 @@ pub fn gates<'t>(f: Var<'t>, bound: Option<[Var<'t>; 2]>) -> [Var<'t>; 2] {
 pub const ABOUT: About = About {
     family: Family::Memories,
     line: "HGRN2: the key is what the gate lets go",
+    parent: Some(("gla", "the key is one minus the gate")),
     transition: "diag(α_t)",
     state: "H K V",
     eigenvalues: "(γ_l, 1)",

@@ -60,6 +60,7 @@ pub fn attention<'t>([q, k, v]: [Var<'t>; 3], scale: f64, updates: usize, form: 
 pub const ABOUT: About = About {
     family: Family::Attention,
     line: "Hopfield retrieval: the query moves towards the keys before it reads",
+    parent: Some(("gpt", "the query moves before it reads")),
     transition: "none",
     state: "2 H K t",
     eigenvalues: "none",

@@ -52,6 +52,7 @@ pub fn sequence<'t>(x: [Var<'t>; 5], s: Var<'t>, scale: f64, form: Form) -> (Var
 pub const ABOUT: About = About {
     family: Family::DeltaRules,
     line: "KDA: gated DeltaNet with a gate for each channel of the key",
+    parent: Some(("gated_delta_net", "a gate for each channel of the key")),
     transition: "(I − β_t k_t k_tᵀ) diag(α_t)",
     state: "H K V",
     eigenvalues: "[0, 1] or (−1, 1]",

@@ -72,6 +72,7 @@ pub fn attention<'t>(
 pub const ABOUT: About = About {
     family: Family::Memories,
     line: "LightNet: the gate is a running softmax over the keys",
+    parent: Some(("gla", "the gate is a running softmax")),
     transition: "diag(e^(z_{t-1} − z_t))",
     state: "H K (V + 1)",
     eigenvalues: "[0, 1)",

@@ -94,7 +94,8 @@ pub fn chunked<'t>(q: Var<'t>, k: Var<'t>, v: Var<'t>, m: &mut Memory<'t>, scale
 /// See [`About`].
 pub const ABOUT: About = About {
     family: Family::Memories,
-    line: "linear attention with a normaliser",
+    line: "Linear transformer: linear attention with a normaliser",
+    parent: Some(("gpt", "features for exp: a state of fixed size")),
     transition: "I",
     state: "H K (V + 1)",
     eigenvalues: "1",

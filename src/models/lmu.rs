@@ -109,6 +109,7 @@ impl Window {
 pub const ABOUT: About = About {
     family: Family::Scans,
     line: "LMU: a sliding window of one signal, in Legendre polynomials",
+    parent: None,
     transition: "Ā, fixed and dense",
     state: "N",
     eigenvalues: "|λ| < 1, complex, fixed",

@@ -62,6 +62,7 @@ pub fn recurrent<'t>(lambda: Complex<'t>, x: Complex<'t>, mut h: Complex<'t>) ->
 pub const ABOUT: About = About {
     family: Family::Scans,
     line: "LRU: fixed complex rates",
+    parent: Some(("s4d", "learned in discrete time, across channels")),
     transition: "λ, fixed",
     state: "N complex",
     eigenvalues: "|λ| < 1, fixed",

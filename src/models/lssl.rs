@@ -107,6 +107,7 @@ pub fn filter<'t>(u: Var<'t>, (a, input): (Var<'t>, Var<'t>), c: Var<'t>, h: &mu
 pub const ABOUT: About = About {
     family: Family::Scans,
     line: "LSSL: a fixed, dense state space for each channel (HiPPO)",
+    parent: Some(("lmu", "no window; step and read are learned")),
     transition: "Ā, fixed and dense",
     state: "D N",
     eigenvalues: "(−1, 1), fixed",

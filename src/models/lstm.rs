@@ -66,6 +66,7 @@ pub fn fused<'t>(w: Weights<'t>, x: Var<'t>, h: Var<'t>, c: Var<'t>) -> (Var<'t>
 pub const ABOUT: About = About {
     family: Family::Cells,
     line: "LSTM: gates that see the hidden state",
+    parent: None,
     transition: "nonlinear: f_t beside gates of h",
     state: "2 H K",
     eigenvalues: "any",

@@ -115,6 +115,7 @@ pub(super) fn step_size_bias(g: &mut Gen) -> f64 {
 pub const ABOUT: About = About {
     family: Family::Scans,
     line: "Mamba: rates of decay that depend on the input",
+    parent: Some(("s4d", "a step that depends on the input")),
     transition: "s exp(Δ_t A) − (s − 1)",
     state: "E N",
     eigenvalues: "(0, 1) or (−1, 1)",

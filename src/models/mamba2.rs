@@ -74,6 +74,7 @@ pub fn sequence<'t>([c, b, x, g]: Inputs<'t>, state: Var<'t>, s: f64, form: Form
 pub const ABOUT: About = About {
     family: Family::Memories,
     line: "Mamba-2 (SSD): one gate a head",
+    parent: Some(("mamba", "one gate a head: a matrix memory")),
     transition: "s exp(Δ_t A) − (s − 1)",
     state: "H N P",
     eigenvalues: "(0, 1) or (−1, 1)",

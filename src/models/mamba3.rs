@@ -147,6 +147,7 @@ fn rate(x: Var<'_>) -> Var<'_> {
 pub const ABOUT: About = About {
     family: Family::Memories,
     line: "Mamba-3: a rotation that depends on the input",
+    parent: Some(("mamba2", "rotations that depend on the input")),
     transition: "exp(Δ_t a_t) R(Δ_t θ_t)",
     state: "H N P",
     eigenvalues: "e^(Δa ± iΔθ)",

@@ -125,6 +125,7 @@ pub fn parallel<'t>([q, k, v]: [Var<'t>; 3], [i, f]: [Var<'t>; 2], s: &mut Memor
 pub const ABOUT: About = About {
     family: Family::Memories,
     line: "mLSTM: exponential gates, one a head",
+    parent: Some(("linear_transformer", "exponential gates, one a head")),
     transition: "f_t I",
     state: "H K (V + 1)",
     eigenvalues: "(0, 1)",

@@ -85,6 +85,7 @@ pub fn read<'t>(
 pub const ABOUT: About = About {
     family: Family::DeltaRules,
     line: "MoM: several memories, of which each token is routed to two",
+    parent: Some(("gated_delta_net", "several memories, a router")),
     transition: "α_t (I − β_t k_t k_tᵀ), or I where not routed",
     state: "5 H K V",
     eigenvalues: "1, α, α (1 − β): (0, 1] or (−1, 1]",

@@ -65,6 +65,7 @@ pub fn parallel<'t>(z: Var<'t>, c: Var<'t>) -> (Var<'t>, Var<'t>) {
 pub const ABOUT: About = About {
     family: Family::Cells,
     line: "quasi-LSTM: the same gates of the input alone",
+    parent: Some(("lstm", "gates of the input alone")),
     transition: "f_t of each unit",
     state: "H K",
     eigenvalues: "(0, 1)",

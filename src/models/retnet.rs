@@ -61,6 +61,7 @@ fn sequence<'t>([q, k, v]: [Var<'t>; 3], [g, theta]: [Var<'t>; 2], s: Var<'t>, f
 pub const ABOUT: About = About {
     family: Family::Memories,
     line: "RetNet: fixed decay and rotation",
+    parent: Some(("linear_transformer", "fixed decay and rotation")),
     transition: "γ_h R, fixed",
     state: "H K V",
     eigenvalues: "γ e^(±iθ), fixed",

@@ -128,6 +128,7 @@ pub fn output<'t>(w: Weights<'_, 't>, [r, _, k, v, _, _]: Inputs<'t>, o: Var<'t>
 pub const ABOUT: About = About {
     family: Family::DeltaRules,
     line: "RWKV-7: erases under a key of its own",
+    parent: Some(("kda", "an erase key of its own")),
     transition: "diag(w_t) − (a_t ⊙ κ_t) κ_tᵀ",
     state: "H K V",
     eigenvalues: "(−0.455, 1) or (−1, 1)",

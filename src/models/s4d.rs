@@ -81,6 +81,7 @@ pub fn filter<'t>(u: Var<'t>, w: &Weights<'t>, h: &mut Complex<'t>, form: Form) 
 pub const ABOUT: About = About {
     family: Family::Scans,
     line: "S4D: a fixed, diagonal state space for each channel",
+    parent: Some(("lssl", "a diagonal transition")),
     transition: "exp(ΔA), fixed",
     state: "D N complex",
     eigenvalues: "|λ| < 1, complex, fixed",

@@ -96,6 +96,7 @@ pub fn fused<'t>(x: Var<'t>, r: Var<'t>, s: &mut Cell<'t>) -> Var<'t> {
 pub const ABOUT: About = About {
     family: Family::Cells,
     line: "sLSTM: exponential gates and a normaliser",
+    parent: Some(("lstm", "exponential gates, a normaliser")),
     transition: "nonlinear: f_t beside gates of h",
     state: "4 H K",
     eigenvalues: "any",

@@ -99,6 +99,7 @@ pub fn read<'t>([q, k, v, theta, eta, keep]: Inputs<'t>, memory: &mut [Var<'t>; 
 pub const ABOUT: About = About {
     family: Family::Learners,
     line: "Titans' linear memory: the delta rule with momentum",
+    parent: Some(("delta_net", "momentum and forgetting")),
     transition: "[[1 − α − θ, η], [−θ, η]] on (S, M) along k",
     state: "2 H K V",
     eigenvalues: "complex, |λ|² = η where α = 0",

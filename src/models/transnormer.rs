@@ -70,6 +70,7 @@ pub fn diagonal<'t>(x: [Var<'t>; 3], so_far: &mut Stretch<'t>, scale: f64, form:
 pub const ABOUT: About = About {
     family: Family::Memories,
     line: "TransNormer: linear attention with a norm for a denominator",
+    parent: Some(("linear_transformer", "a norm for the denominator")),
     transition: "I; none between stretches",
     state: "H K V; 2 H K C",
     eigenvalues: "1",

@@ -155,6 +155,7 @@ pub fn read<'t>(
 pub const ABOUT: About = About {
     family: Family::Learners,
     line: "TTT-linear: a layer that gradient descent trains, 16 tokens at a time",
+    parent: Some(("delta_net", "a layer trained in batches of 16 tokens")),
     transition: "I, nonlinear from 16 to 16 tokens",
     state: "2 H K (K + 1)",
     eigenvalues: "1 within 16 tokens",

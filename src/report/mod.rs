@@ -2,7 +2,7 @@
 //!
 //! [`table`](crate::train::table) is what a program prints at its end. The rest makes a page of run directories: [`load`] reads them,
 //! [`section`] sorts their runs into those that can be compared, [`figures`] says what is drawn, [`plot`] draws it, and
-//! [`html`] is the page.
+//! [`html`] is the page. [`tree`] draws how the mixers descend from one another.
 
 pub mod figures;
 pub mod html;
@@ -10,6 +10,7 @@ pub mod load;
 pub mod plot;
 pub mod scale;
 pub mod section;
+pub mod tree;
 
 use crate::{
     error::{Error, Result},
