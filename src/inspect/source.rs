@@ -10,6 +10,7 @@ use crate::{
         config::{TrainConfig, preset_table, warnings},
         rundir,
     },
+    verify::header::names_are_unique,
 };
 use indicatif::ProgressBar;
 use safetensors::{SafeTensors, tensor::Dtype};
@@ -278,6 +279,7 @@ fn not_finite(model: &Model, path: &Path) -> Option<String> {
 fn load(model: &mut Model, path: &Path) -> Result<Vec<String>> {
     let bytes = files::read(path, files::tensors())?;
     let broken = |what: String| Error::format(path, format!("{what}; train the run again"));
+    names_are_unique(&bytes).map_err(broken)?;
     let file = SafeTensors::deserialize(&bytes).map_err(|e| broken(e.to_string()))?;
     let params = model.params_mut();
     let entries = params.entries().to_vec();

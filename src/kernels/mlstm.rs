@@ -82,33 +82,35 @@ impl<T: Math> Plan<T> {
         gated_linear_attention::Plan { dims, chunk, scale: T::ONE, eps: Some(self.eps), gates: 1 }
     }
 
-    /// 1 / N from n·q and m, and the derivative of N by |n·q|: 1, or 0, or ½ where both terms of N are equal. 1 / N is in two
-    /// factors a and b, e^(m/2) and what is left of it: e^(−m) is more than a number holds where m is far below 0, and there
-    /// both terms are multiplied by eᵐ.
+    /// 1 / N from n·q and m, the derivative of N by |n·q|: 1, or 0, or ½ where both terms of N are equal, and e^(−m) / N. 1 / N
+    /// is in two factors a and b, e^(m/2) and what is left of it: e^(−m) is more than a number holds where m is far below 0,
+    /// and there both terms are multiplied by eᵐ.
     #[inline(always)]
-    fn inverse(&self, den: T, m: T) -> (T, T, T) {
+    fn inverse(&self, den: T, m: T) -> (T, T, T, T) {
         let below = m < T::ZERO;
         let e = (if below { T::of(0.5) * m } else { -m }).decay();
         let (half, floor) = if below { (e, T::ONE) } else { (T::ONE, e) };
         let den = half * (half * den.abs());
         let slope = if den == floor { T::of(0.5) } else { T::ZERO };
         let slope = if den > floor { T::ONE } else { slope };
-        (half, half / (den.max(floor) + self.eps * (half * half)), slope)
+        let all = den.max(floor) + self.eps * (half * half);
+        (half, half / all, slope, floor / all)
     }
 }
 
 /// 1 / N of every step from n·q and m, in two factors.
 #[versions::versions]
 fn inverses<T: Math>(p: Plan<T>, den: &[T], m: &[T], a: &mut [T], b: &mut [T]) {
-    a.iter_mut().zip(b).zip(den).zip(m).for_each(|(((a, b), &den), &m)| (*a, *b, _) = p.inverse(den, m));
+    a.iter_mut().zip(b).zip(den).zip(m).for_each(|(((a, b), &den), &m)| (*a, *b, ..) = p.inverse(den, m));
 }
 
-/// The same, and from n·q to the derivative of N with respect to it, in its place.
+/// The same, and from n·q to the derivative of N with respect to it, in its place, and that of ln h with respect to m.
 #[versions::versions]
-fn inverses_and_signs<T: Math>(p: Plan<T>, den: &mut [T], m: &[T], a: &mut [T], b: &mut [T]) {
-    for (((a, b), den), &m) in a.iter_mut().zip(b).zip(den).zip(m) {
-        let slope;
-        (*a, *b, slope) = p.inverse(*den, m);
+fn inverses_and_slopes<T: Math>(p: Plan<T>, den: &mut [T], m: &[T], [a, b, by_m]: [&mut [T]; 3]) {
+    for ((((a, b), by_m), den), &m) in a.iter_mut().zip(b).zip(by_m).zip(den).zip(m) {
+        let (slope, floor);
+        (*a, *b, slope, floor) = p.inverse(*den, m);
+        *by_m = floor * (T::ONE - slope);
         *den = if *den < T::ZERO {
             -slope
         } else if *den > T::ZERO {
@@ -143,8 +145,14 @@ struct Gates<'a, T: Real> {
     m: Temp<'a, T>,
     /// σ(−f̃_t)
     slope: Temp<'a, T>,
-    /// How much of γ is l's: 1 where it won, ½ where it is ĩ, else 0. No sign could tell, as σ(−f̃) may be 0.
+    /// How much of the maximum is l: 1 where it won, ½ where it is ĩ, else 0. No sign could tell, as σ(−f̃) may be 0.
     share: Temp<'a, T>,
+}
+
+/// The derivatives by a stabiliser m: Γ for fixed Ĉ, and γ for fixed Ĉ eᵐ.
+struct ByM<S> {
+    fixed: S,
+    scaled: S,
 }
 
 impl<'a, T: Math> Gates<'a, T> {
@@ -172,20 +180,24 @@ impl<'a, T: Math> Gates<'a, T> {
         m
     }
 
-    /// From ∂/∂ln i, ∂/∂ln f and γ's own share of every step to the gradients of ĩ and f̃; γ comes in from behind the
-    /// last step, and what is left of it before the first one is returned.
-    fn back(&self, d: Dims, i: usize, (di, df, own): (&[T], &[T], &[T]), mut gamma: T, g: &mut Grads<T>) -> T {
+    /// From ∂/∂ln i, ∂/∂ln f and what h adds to the derivatives by m of every step to the gradients of ĩ and f̃; those
+    /// derivatives come in from behind the last step, and Γ before the first one is returned.
+    fn back(&self, d: Dims, i: usize, (di, df): (&[T], &[T]), own: ByM<&[T]>, mut by: ByM<T>, g: &mut Grads<T>) -> T {
         for t in (0..d.t).rev() {
-            let (at, slope) = (d.scalars().at(i, t), self.slope[t]);
-            gamma += own[t];
-            // What gets nothing of γ gets no NaN of it either.
-            let part = |share: T| if share > T::ZERO { share * gamma } else { T::ZERO };
-            let (past, input) = (part(self.share[t]), part(T::ONE - self.share[t]));
-            g.di[at] += di[t] + input;
-            g.df[at] += (df[t] + past) * slope;
-            gamma = past;
+            let (at, share) = (d.scalars().at(i, t), self.share[t]);
+            by.fixed += own.fixed[t];
+            by.scaled += own.scaled[t];
+            // What gets nothing gets no NaN of it either.
+            let part = |share: T, x: T| if share > T::ZERO { share * x } else { T::ZERO };
+            let won = if by.scaled.abs() > df[t].abs() { by.fixed - df[t] } else { di[t] + by.scaled };
+            g.di[at] += part(share, di[t]) + part(T::ONE - share, won);
+            by = ByM {
+                fixed: part(share, by.fixed - di[t]) + part(T::ONE - share, df[t]),
+                scaled: part(share, by.scaled),
+            };
+            g.df[at] += by.fixed * self.slope[t];
         }
-        gamma
+        by.fixed
     }
 }
 

@@ -25,14 +25,23 @@
 //! The sum starts anew from Ĉ⁺·dĈ⁺ at the end of every chunk, so that rounding does not pile up along the sequence, and from
 //! 0 at a step whose f_t is 0, on which nothing before it depends.
 //!
-//! For ε = 0 h does not depend on m. What does is γ, the derivative with respect to m_t for fixed Ĉ eᵐ, which goes to
-//! whichever argument of the maximum won, or half to each where they are equal:
+//! With Γ the derivative with respect to m_t for fixed Ĉ, whichever argument of the maximum won has Γ less what the other
+//! one has of it, and the step before gets what l has:
 //!
 //! ```text
-//! γ_T += dm_T − Ĉ_T·dĈ_T      γ_t += −ε (dh_t·h_t) / N_t
-//! l won:  df̃_t = (φ_t + γ_t) σ(−f̃_t),  dĩ_t = k'_t·dk'_t,        γ_{t-1} += γ_t
-//! ĩ won:  df̃_t = φ_t σ(−f̃_t),          dĩ_t = k'_t·dk'_t + γ_t
+//! Γ_T += dm_T      Γ_t += (dh_t·h_t) e^(−m_t) / N_t where e^(−m) > |n·q|, half of that where they are equal
+//! l won:  dl_t = Γ_t − k'_t·dk'_t,  dĩ_t = k'_t·dk'_t        ĩ won:  dl_t = φ_t,  dĩ_t = Γ_t − φ_t
+//! df̃_t = dl_t σ(−f̃_t)               Γ_{t-1} += dl_t
 //! ```
+//!
+//! Where they are equal, each gets the mean of both cases. φ_t sums over all later steps, and mostly cancels in Γ_t − φ_t: with
+//! γ the derivative for fixed Ĉ eᵐ, on which h does not depend but for ε, the same number is
+//!
+//! ```text
+//! dĩ_t = k'_t·dk'_t + γ_t      γ_T += dm_T − Ĉ_T·dĈ_T      γ_t += −ε (dh_t·h_t) / N_t      γ_{t-1} += γ_t if l won
+//! ```
+//!
+//! Where |γ| > |φ| it is the other way round.
 
 use crate::{
     autograd::{Candidates, Gen, In, Op, Outs, Var},

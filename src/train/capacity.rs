@@ -23,6 +23,9 @@ const MOST_RUNS: usize = 1 << 16;
 const OF_A_CORE: f64 = 5e10;
 const OF_A_DEVICE: f64 = 1e13;
 
+/// How many times longer a core takes without kernels, by formulas and plain loops, or in the place of a device.
+const SLOWER: f64 = 100.0;
+
 /// Seconds beyond which nobody waits: ten years.
 const LONGEST: f64 = 10.0 * 365.25 * 86_400.0;
 
@@ -171,7 +174,11 @@ fn times(cfg: &TrainConfig, model: &Model) -> Vec<Time> {
     // A query and a key are multiplied, and a weight and a value; a weight takes as long as 50 multiplications.
     let pair =
         if models::looks_back(&cfg.model.mixer) || parallel { layers * heads * (4.0 * width + 50.0) } else { 0.0 };
-    let rate = if matches!(cfg.device, Device::Cuda(_)) { OF_A_DEVICE } else { OF_A_CORE };
+    let rate = match (cfg.device, &cfg.kernels) {
+        (Device::Cuda(_), _) => OF_A_DEVICE,
+        (Device::Emulated, _) | (_, Kernels::Plain | Kernels::Only(_)) => OF_A_CORE / SLOWER,
+        _ => OF_A_CORE,
+    };
     let rate = rate * 4.0 / cfg.dtype.real().bytes() as f64;
     // Each weight is multiplied once for each token, and twice more in the gradient; a token costs something in any case.
     let work = |sequences: f64, len: Len, passes: f64| {

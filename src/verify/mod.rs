@@ -21,7 +21,7 @@ mod fixture;
 mod floor;
 mod form;
 mod functions;
-mod header;
+pub(crate) mod header;
 mod layers;
 mod optimizers;
 mod published;

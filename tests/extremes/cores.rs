@@ -4,7 +4,7 @@ mod scans;
 
 use crate::{
     Draw,
-    draw::{Size, gates, normal, pick, rows},
+    draw::{Size, gates, normal, pick, rows, shut_at_first},
     judge::{Core, Input, Role, formula},
 };
 use tapezoo::{
@@ -268,12 +268,14 @@ fn mlstm_memory(g: &mut Gen, z: Size) -> Core {
     let (key, gate) = ([z.b, z.t, z.h, z.k], [z.b, z.t, z.h]);
     let (eps, fresh) = (pick(g, &[mlstm::EPS, 0.01]), g.coin());
     what += &format!(", eps {eps}{}", if fresh { ", fresh" } else { "" });
-    let mut inputs = Inputs::default()
+    let inputs = Inputs::default()
         .timed("q", Role::Times, rows(g, "q", key, &[1e-12, 1e4], &mut what))
         .timed("k", Role::Times, rows(g, "k", key, &[1e-12, 1e4], &mut what))
-        .timed("v", Role::Adds, rows(g, "v", [z.b, z.t, z.h, z.v], SIZES, &mut what))
-        .timed("i", Role::Weighs, gates(g, "i", gate, Gen::gauss, INPUT, &mut what))
-        .timed("f", Role::Weighs, gates(g, "f", gate, |g| g.gauss() + 3.0, FORGET, &mut what));
+        .timed("v", Role::Adds, rows(g, "v", [z.b, z.t, z.h, z.v], SIZES, &mut what));
+    let i = gates(g, "i", gate, Gen::gauss, INPUT, &mut what);
+    let i = if fresh { shut_at_first(g, i, &mut what) } else { i };
+    let f = gates(g, "f", gate, |g| g.gauss() + 3.0, FORGET, &mut what);
+    let mut inputs = inputs.timed("i", Role::Weighs, i).timed("f", Role::Weighs, f);
     if !fresh {
         inputs = inputs
             .still("c0", Role::Adds, normal(g, [z.b, z.h, z.k, z.v]))
@@ -311,8 +313,10 @@ fn slstm_cells(g: &mut Gen, z: Size) -> Core {
     let (d, fresh) = (h * k, g.coin());
     let mut what = format!("{z:?}, {h} heads of {k}{}", if fresh { ", fresh" } else { "" });
     let shape = [z.b, z.t, d];
+    let i = gates(g, "i", shape, Gen::gauss, INPUT, &mut what);
+    let i = if fresh { shut_at_first(g, i, &mut what) } else { i };
     let parts = [
-        gates(g, "i", shape, Gen::gauss, INPUT, &mut what),
+        i,
         gates(g, "f", shape, |g| g.gauss() + 3.0, FORGET, &mut what),
         gates(g, "z", shape, Gen::gauss, &[0.0, -1e-30, 40.0, -1e4, INF, -INF], &mut what),
         gates(g, "o", shape, Gen::gauss, &[40.0, -90.0, -1e4, INF, -INF], &mut what),

@@ -131,6 +131,23 @@ pub fn gates(
     x
 }
 
+/// Input gates x [B, T, ..] in three of four cases shut at the first steps: not at all open, as at padding on the left, and
+/// then so little that e^(−m) is more than a number holds.
+pub fn shut_at_first(g: &mut Gen, x: Tensor, what: &mut String) -> Tensor {
+    let (_, t, _) = x.shape().split(1);
+    if g.below(4) == 0 {
+        return x;
+    }
+    let padding = g.below(t + 1);
+    let shut = padding + g.below(t - padding + 1);
+    *what += &format!(", i = -inf at 0..{padding}, i = -90 at {padding}..{shut}");
+    change(g, &x, |_, i, v| match step(&x, i) {
+        step if step < padding => f64::NEG_INFINITY,
+        step if step < shut => -90.0,
+        _ => v,
+    })
+}
+
 /// Steps from..to: the first, a single one, all, the last, or some.
 fn range(g: &mut Gen, t: usize) -> (usize, usize) {
     let (a, b) = (g.below(t + 1), g.below(t + 1));

@@ -143,6 +143,10 @@ fn what_takes_long_is_said_before_it_begins() {
         ],
     );
     long("models = ['lstm']\neval_lens = [24000]\neval_batches = 100", &[]);
+    long("models = ['lstm']\nsteps = 20000", &[]);
+    for slow in ["kernels = 'plain'", "kernels = 'linear'", "device = 'emulated'"] {
+        long(&format!("models = ['lstm']\nsteps = 20000\n{slow}"), &[note, "minutes of a core", "training for 20000"]);
+    }
     // Before, not after.
     let mut child = Command::new(env!("CARGO_BIN_EXE_parity"))
         .args(["--steps", "1000000000", "--models", "lstm"])
@@ -434,6 +438,14 @@ fn weights_that_are_not_finite_or_of_nobody_are_said() {
     place.warns("inspect --checkpoint run", &[&["weights.safetensors", "'blocks.2.mixer.w\\u001b[31m'", "no such"]]);
     let page = fs::read_to_string(place.at("inspect.html")).unwrap();
     assert!(page.contains("has no such weights"), "the page does not say it");
+    // A name that is there twice: which of the two is meant nobody knows.
+    let (len, rest) = good.split_first_chunk::<8>().unwrap();
+    let (header, data) = rest.split_at(u64::from_le_bytes(*len) as usize);
+    let header = String::from_utf8(header.to_vec()).unwrap();
+    let again = "\"norm.w\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]}";
+    let twice = format!("{},{again}}}", header.trim_end().strip_suffix('}').unwrap());
+    fs::write(&path, [&(twice.len() as u64).to_le_bytes()[..], twice.as_bytes(), data].concat()).unwrap();
+    place.refuses("inspect --checkpoint run", &["weights.safetensors", "'norm.w' occurs twice"]);
 }
 
 #[test]

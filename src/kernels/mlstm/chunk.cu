@@ -38,7 +38,9 @@ extern "C" __global__ void gates(const real* in, const real* f, const S* m0, con
                 const real from = m == -INF ? real(0.0) : m;
                 // e^-800 is 0 in any case, and a sum with -INF in it could not be subtracted from.
                 const real fade = past - from;
-                sum = ((s + u) % d.chunk == 0 ? 0 : sum) + (fade < -800.0 ? real(-800.0) : fade);
+                sum = (s + u) % d.chunk == 0 ? 0 : sum;
+                // Of many steps of padding the first is enough: the sum keeps its digits.
+                if (m != -INF || sum == 0) sum += fade < -800.0 ? real(-800.0) : fade;
                 c[at] = sum;
                 li[at] = iv[u] - from;
                 ms[at] = m;
@@ -60,9 +62,10 @@ struct Divisor {
     }
 };
 
-// 1 / N, what stands for dh in the column of ones, and what a step adds to gamma, [B, T, H] each. A warp has a row.
+// 1 / N, what stands for dh in the column of ones, and what a step adds to the derivatives by m for fixed C and for fixed
+// C e^m, [B, T, H] each. A warp has a row.
 extern "C" __global__ void through_norm(const S* h, const S* dh, const S* den, const real* m, real* inverse, real* last,
-                                        real* own, i64 rows, i64 v, real eps) {
+                                        real* fixed, real* scaled, i64 rows, i64 v, real eps) {
     for (i64 row = thread() / 32; row < rows; row += threads() / 32) {
         const int lane = threadIdx.x % 32;
         real dot = 0.0;
@@ -74,9 +77,10 @@ extern "C" __global__ void through_norm(const S* h, const S* dh, const S* den, c
             const real q = ld(den + row), size = n.size, floor = n.floor;
             const real by = n.half * (n.half / n.by), slope = -dot * by;
             inverse[row] = by;
-            own[row] = eps * slope;
+            scaled[row] = eps * slope;
             // Of two that are equal each gets half.
-            const real part = size > floor ? slope : size == floor ? real(0.5) * slope : real(0.0);
+            const real share = size > floor ? real(1.0) : size == floor ? real(0.5) : real(0.0), part = share * slope;
+            fixed[row] = dot * (floor / n.by * (1.0 - share));
             last[row] = q < 0.0 ? -part : q > 0.0 ? part : real(0.0);
         }
     }
@@ -86,12 +90,13 @@ extern "C" __global__ void through_norm(const S* h, const S* dh, const S* den, c
 // the gradients of the gates, m0 and w0. A thread has a head.
 extern "C" __global__ void gates_backward(const S* w0, const S* dm, const real* dots, const real* qdq, const real* kdk,
                                           i64 parts, const double* c, const real* slopes, const real* shares,
-                                          const real* own, real* di, int acc_i, real* df, int acc_f, S* dm0, int acc_m,
-                                          S* dw0, int acc_w, i64 heads, Dims d) {
+                                          const real* fixed, const real* scaled, real* di, int acc_i, real* df,
+                                          int acc_f, S* dm0, int acc_m, S* dw0, int acc_w, i64 heads, Dims d) {
     const i64 i = thread(), size = heads * d.t;
     if (i >= heads) return;
     dots += i * (d.chunks + 1);
-    real gamma = (dm ? ld(dm + i) : real(0.0)) - dots[d.chunks];
+    // The derivatives by m for fixed C and for fixed C e^m.
+    real by_m = dm ? ld(dm + i) : real(0.0), gamma = by_m - dots[d.chunks];
     for (i64 j = d.chunks - 1; j >= 0; j--) {
         real end = dots[j + 1];
         for (i64 s = ((j + 1) * d.chunk < d.t ? (j + 1) * d.chunk : d.t) - 1; s >= j * d.chunk; s--) {
@@ -104,16 +109,20 @@ extern "C" __global__ void gates_backward(const S* w0, const S* dm, const real* 
             // Nothing before a step whose f is 0 bears on what is behind it.
             const real f = exp((real)(s > j * d.chunk ? c[at] - c[d.row(i, s - 1)] : c[at]));
             end = f == 0.0 ? real(0.0) : end + (q - k);
-            gamma += own[at];
-            // What gets nothing of gamma gets no NaN of it either.
-            const real share = shares[at], past = share > 0.0 ? share * gamma : real(0.0);
-            const real input = share < 1.0 ? (1.0 - share) * gamma : real(0.0);
-            if (di) put(di + at, k + input, acc_i);
-            if (df) put(df + at, (end + past) * slopes[at], acc_f);
-            gamma = past;
+            by_m += fixed[at];
+            gamma += scaled[at];
+            // What gets nothing gets no NaN of it either.
+            const real share = shares[at];
+            const auto part = [](real share, real x) { return share > 0.0 ? share * x : real(0.0); };
+            const real won = fabs(gamma) > fabs(end) ? by_m - end : k + gamma;
+            if (di) put(di + at, part(share, k) + part(1.0 - share, won), acc_i);
+            by_m = part(share, by_m - k) + part(1.0 - share, end);
+            gamma = part(share, gamma);
+            if (df) put(df + at, by_m * slopes[at], acc_f);
         }
     }
-    // The state before the first step has the weight e^m0. Before the first token nothing depends on w.
+    // The state before the first step has the weight e^m0. (by_m is the same number, and has the roundings of every step: too
+    // many for bf16.) Before the first token nothing depends on w.
     const real all = gamma + dots[0], w = ld(w0 + i);
     if (dm0) put(dm0 + i, all, acc_m);
     if (dw0) put(dw0 + i, w > 0.0 ? all / w : real(0.0), acc_w);

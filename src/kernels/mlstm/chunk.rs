@@ -11,7 +11,7 @@ use crate::{
     kernels::{
         gated_linear_attention::{Chunk, Place, Work},
         math::Math,
-        mlstm::{Gates, Grads, Inputs, Outputs, Plan, Saved, inverses, inverses_and_signs},
+        mlstm::{ByM, Gates, Grads, Inputs, Outputs, Plan, Saved, inverses, inverses_and_slopes},
         rows::{add_row_dots, dot, times_rows},
         scan::put_all,
     },
@@ -75,36 +75,41 @@ pub fn forward<T: Math>(cpu: &Cpu, p: Plan<T>, x: &Inputs<T>, y: Outputs<T>) {
 struct Own<'a, T: Real> {
     h: Temp<'a, T>,
     den: Temp<'a, T>,
-    /// 1 / N in two factors.
-    by: [Temp<'a, T>; 2],
+    /// 1 / N in two factors, and the derivative of ln h by m.
+    by: [Temp<'a, T>; 3],
     di: Temp<'a, T>,
     df: Temp<'a, T>,
-    gamma: Temp<'a, T>,
+    /// What each step adds to the derivatives by m.
+    by_m: ByM<Temp<'a, T>>,
 }
 
 impl<'a, T: Math> Own<'a, T> {
     fn new(cpu: &'a Cpu, p: &Plan<T>) -> Own<'a, T> {
         let (one, all) = (|| cpu.temp(p.chunk), || cpu.temp(p.dims.t));
-        Own { h: cpu.temp(p.chunk * p.dims.v), den: one(), by: [one(), one()], di: all(), df: all(), gamma: all() }
+        let by_m = ByM { fixed: all(), scaled: all() };
+        Own { h: cpu.temp(p.chunk * p.dims.v), den: one(), by: [one(), one(), one()], di: all(), df: all(), by_m }
     }
 
-    /// dO and δ of a chunk, and what each step adds to γ. `den` becomes the derivative of N.
+    /// dO and δ of a chunk, and what each step adds to Γ and γ. `den` becomes the derivative of N.
     fn cotangents(&mut self, w: &mut Work<T>, p: &Plan<T>, y: &Saved<T>, m: &[T], Place { i, t0, n }: Place) {
-        let (values, scalars, v, own) = (p.dims.values(), p.dims.scalars(), p.dims.v, &mut self.gamma[t0..t0 + n]);
+        let (values, scalars, v) = (p.dims.values(), p.dims.scalars(), p.dims.v);
+        let (own, scaled) = (&mut self.by_m.fixed[t0..t0 + n], &mut self.by_m.scaled[t0..t0 + n]);
         own.fill(T::ZERO);
+        scaled.fill(T::ZERO);
         w.delta.fill(T::ZERO);
         let Some(dh) = y.dh else { return w.dy.fill(T::ZERO) };
         values.gather(dh, i, t0, n, T::ONE, &mut w.dy, v);
         values.gather(y.h, i, t0, n, T::ONE, &mut self.h, v);
         scalars.gather(y.den, i, t0, n, T::ONE, &mut self.den, 1);
-        let [a, b] = &mut self.by;
-        inverses_and_signs(*p, &mut self.den[..n], m, a, b);
+        let [a, b, by_m] = &mut self.by;
+        inverses_and_slopes(*p, &mut self.den[..n], m, [a, b, by_m]);
         add_row_dots(v, &self.h[..n * v], &w.dy[..n * v], own);
         normalise(v, &a[..n], &b[..n], &mut w.dy);
         for (t, own) in own.iter_mut().enumerate() {
             let slope = -(a[t] * *own * b[t]);
             w.delta[t] = slope * self.den[t];
-            *own = p.eps * slope;
+            scaled[t] = p.eps * slope;
+            *own *= by_m[t];
         }
     }
 }
@@ -118,9 +123,8 @@ pub fn backward<T: Math>(cpu: &Cpu, p: Plan<T>, x: &Inputs<T>, y: &Saved<T>, mut
         g.load(d, x, i);
         let (all, row) = (i * ns..(i + 1) * ns, i * d.k..(i + 1) * d.k);
         w.start(y.dc.map(|dc| &dc[all.clone()]), y.dn.map(|dn| &dn[row.clone()]));
-        let onto = |s: &[T], z: &[T], w: &Work<T>| dot(s, &w.ds) + dot(z, &w.dz);
-        let gamma = y.dm.map_or(T::ZERO, |dm| dm[i]) - onto(&y.c[all.clone()], &y.n[row.clone()], &w);
-        let (mut s, mut z) = (&x.c0[all.clone()], &x.n0[row.clone()]);
+        let dm = y.dm.map_or(T::ZERO, |dm| dm[i]);
+        let by_m = ByM { fixed: dm, scaled: dm - (dot(&y.c[all.clone()], &w.ds) + dot(&y.n[row.clone()], &w.dz)) };
         for j in (0..p.chunks).rev() {
             let at @ Place { t0, n, .. } = Place { i, t0: j * c, n: c.min(d.t - j * c) };
             load(&mut u, &p, x, &g, at);
@@ -128,8 +132,8 @@ pub fn backward<T: Math>(cpu: &Cpu, p: Plan<T>, x: &Inputs<T>, y: &Saved<T>, mut
             d.keys().fetch([x.q, x.k, dx.dq.0, dx.dk.0], next, c);
             d.values().fetch([x.v, y.h, y.dh.unwrap_or_default(), dx.dv.0], next, c);
             own.cotangents(&mut w, &p, y, &g.m[t0..t0 + n], at);
-            (s, z) = y.states[(i * p.chunks + j) * (ns + d.k)..][..ns + d.k].split_at(ns);
-            w.through(cpu, &mut u, n, (s, z), j == 0 && !dx.state);
+            let before = y.states[(i * p.chunks + j) * (ns + d.k)..][..ns + d.k].split_at(ns);
+            w.through(cpu, &mut u, n, before, j == 0 && !dx.state);
             own.di[t0..t0 + n].fill(T::ZERO);
             add_row_dots(d.k, &u.keys[..n * d.k], &w.dk, &mut own.di[t0..t0 + n]);
             own.df[t0..t0 + n].copy_from_slice(&w.dg[..n]);
@@ -138,10 +142,9 @@ pub fn backward<T: Math>(cpu: &Cpu, p: Plan<T>, x: &Inputs<T>, y: &Saved<T>, mut
             d.keys().merge(&w.dk, d.k, p.scale, i, (t0, n), &mut dx.dk);
             d.values().merge(&w.dv, d.v, T::ONE, i, (t0, n), &mut dx.dv);
         }
-        let rest = g.back(d, i, (&own.di, &own.df, &own.gamma), gamma, &mut dx);
+        let steps = ByM { fixed: &own.by_m.fixed[..], scaled: &own.by_m.scaled[..] };
+        let dm = g.back(d, i, (&own.di, &own.df), steps, by_m, &mut dx);
         if dx.state {
-            // The state before the first step has the weight e^m₀: ∂/∂m₀ for fixed C₀ and n₀ is C₀·dC₀ + n₀·dn₀.
-            let dm = rest + onto(s, z, &w);
             dx.dm0[i] += dm;
             // Before the first token nothing depends on w: the state is zero.
             dx.dw0[i] += if x.w0[i] > T::ZERO { dm / x.w0[i] } else { T::ZERO };

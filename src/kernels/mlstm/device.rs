@@ -135,8 +135,8 @@ impl Mlstm {
             p.states(x, &g, others, None);
         }
         let states = others.as_deref().unwrap_or(states);
-        let [mut by, mut last, mut own] = std::array::from_fn(|_| p.temp(p.rows));
-        let args = args![h, dh, den, &g.m, &mut by, &mut last, &mut own, p.rows, p.v, self.eps];
+        let [mut by, mut last, mut fixed, mut scaled] = std::array::from_fn(|_| p.temp(p.rows));
+        let args = args![h, dh, den, &g.m, &mut by, &mut last, &mut fixed, &mut scaled, p.rows, p.v, self.eps];
         cu.launch(&MODULE, "through_norm", p.dtype, cu.elements(32 * p.rows), args);
 
         let (mut after, mut first) = (p.temp(p.heads * p.chunks * p.state()), p.temp(p.heads * p.state()));
@@ -162,7 +162,7 @@ impl Mlstm {
         cu.launch(&MODULE, sized!("keys", p.tiles), p.dtype, p.over(parts, 1, 0), &[inputs, &outputs[..]].concat());
 
         let ((i, acc_i), (f, acc_f), (m, acc_m), (w, acc_w)) = (di.target(), df.target(), dm0.target(), dw0.target());
-        let inputs: &[Arg] = args![&x[8], dm, &dots, &qdq, &kdk, parts, &g.c, &g.slope, &g.share, &own];
+        let inputs: &[Arg] = args![&x[8], dm, &dots, &qdq, &kdk, parts, &g.c, &g.slope, &g.share, &fixed, &scaled];
         let outputs = args![i, acc_i, f, acc_f, m, acc_m, w, acc_w, p.heads, p.dims];
         let launch = Launch::blocks(p.heads.div_ceil(64), 64);
         cu.launch(&MODULE, "gates_backward", p.dtype, launch, &[inputs, &outputs[..]].concat());
