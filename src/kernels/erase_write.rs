@@ -7,14 +7,12 @@
 //! The delta rule has β k for p and β v for v, and no gate or one for the whole memory.
 //!
 //! The kernel `fused` runs step by step, many heads side by side (`erase_write/recurrent.rs`), and accepts small memories;
-//! `chunked` runs matrix products of chunks, one head at a time (`erase_write/chunk.rs`). What gates do inside a chunk is in
-//! `erase_write/fade.rs`, and for a gate for each row of the memory in `erase_write/channels.rs`. On a device there are kernels
-//! of the delta rule with and without a gate (`erase_write/cuda.rs`).
+//! `chunked` runs matrix products of chunks, one head at a time (`erase_write/chunk.rs`, with
+//! [`Decay`](crate::kernels::decay::Decay) for the gates). On a device there are kernels of the delta rule with and without a
+//! gate for the whole memory (`erase_write/cuda.rs`).
 
-mod channels;
 mod chunk;
 mod cuda;
-mod fade;
 mod recurrent;
 
 use crate::{
@@ -32,34 +30,13 @@ use crate::{
     tensor::{Cpu, Real, Shape, Tensor},
 };
 
-/// By how many gates the memory of a head fades at each step.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Gates {
-    /// It keeps everything.
-    None,
-    /// One for the whole memory.
-    Head,
-    /// One for each row.
-    Channel,
-}
-
-impl Gates {
-    /// Those of the input after `s0`, if there is one.
-    fn of(x: In) -> Gates {
-        match x.len() > 5 {
-            false => Gates::None,
-            true if x[5].shape().rank() < 4 || x[5].shape().last() == 1 => Gates::Head,
-            true => Gates::Channel,
-        }
-    }
-}
-
 #[derive(Clone, Copy)]
 struct Plan<T> {
     dims: Dims,
     /// Whether keys to erase by are β k, and β v stands for v.
     delta: bool,
-    gates: Gates,
+    /// Gates of a step: none, one for the whole memory, or one for each row.
+    gates: usize,
     /// Steps to a chunk; the last may be shorter.
     chunk: usize,
     /// How many chunks there are.
@@ -67,25 +44,17 @@ struct Plan<T> {
     scale: T,
 }
 
-/// The longest chunk with a gate for each row: what it keeps grows with the square of its steps.
-const LONGEST: usize = 128;
-
 impl<T: Real> Plan<T> {
     fn new<O: Rule>(op: &O, dims: Dims, x: In) -> Plan<T> {
-        let ((chunk, scale), gates) = (op.settings(), Gates::of(x));
-        let longest = if gates == Gates::Channel { LONGEST } else { usize::MAX };
-        let chunk = chunk.min(dims.t).clamp(1, longest);
+        let (chunk, scale) = op.settings();
+        let chunk = chunk.min(dims.t).max(1);
+        let gates = if x.len() > 5 { x[5].len() / (dims.b * dims.t * dims.h).max(1) } else { 0 };
         Plan { dims, delta: O::DELTA, gates, chunk, chunks: dims.t.div_ceil(chunk), scale: T::of(scale) }
     }
 
     /// Rows of g and its gradient.
     fn rates(&self) -> Heads {
-        let width = match self.gates {
-            Gates::None => 0,
-            Gates::Head => 1,
-            Gates::Channel => self.dims.k,
-        };
-        Heads { k: width, ..self.dims.keys() }
+        Heads { k: self.gates, ..self.dims.keys() }
     }
 
     /// Rows of p, or of β, and its gradient.

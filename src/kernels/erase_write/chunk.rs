@@ -18,7 +18,7 @@
 //! dK = U dSᵀ + dRᵀ Q + dAᵀ P          dS ← dS + Qᵀ dO − Pᵀ dV
 //! ```
 //!
-//! Gates ([`Fade`]) fade what is read by the steps since it was written: between steps of the chunk in A and R; from the
+//! Gates ([`Decay`]) fade what is read by the steps since it was written: between steps of the chunk in A and R; from the
 //! state before it (γ ⊙ Q and γ ⊙ P stand for Q and P in products with S and dS); to the state after it (r ⊙ K stands for K
 //! likewise); and the state across it (Γ ⊙ S).
 //!
@@ -26,13 +26,11 @@
 
 use crate::{
     kernels::{
-        erase_write::{
-            Grads, Inputs, Outputs, Plan, Saved,
-            fade::{Fade, Rows},
-        },
+        decay::{Decay, Ends, Rows, Sums, mat},
+        erase_write::{Grads, Inputs, Outputs, Plan, Saved},
         heads::{gemm_unless, lower, zero},
         math::Math,
-        matmul::{Mat, gemm},
+        matmul::gemm,
         rows::{add, add_row_dots, scale_rows, times_rows},
         scan::put_all,
         triangular::{solve_lower, solve_lower_transposed},
@@ -40,10 +38,6 @@ use crate::{
     },
     tensor::{Cpu, Temp},
 };
-
-pub fn mat(rows: usize, cols: usize) -> Mat {
-    Mat::new(rows, cols, cols)
-}
 
 /// The rows of one chunk and the matrices both passes compute from them.
 struct Chunk<'a, T: Math> {
@@ -56,7 +50,7 @@ struct Chunk<'a, T: Math> {
     faded: Option<[Temp<'a, T>; 3]>,
     r: Temp<'a, T>,
     a: Temp<'a, T>,
-    fade: Fade<'a, T>,
+    decay: Decay<'a, T>,
 }
 
 impl<'a, T: Math> Chunk<'a, T> {
@@ -64,8 +58,17 @@ impl<'a, T: Math> Chunk<'a, T> {
         let (c, k) = (p.chunk, p.dims.k);
         let rows = || std::array::from_fn(|_| cpu.temp(c * k));
         let ([q, p_, k_], [r, a]) = (rows(), std::array::from_fn(|_| cpu.temp(c * c)));
-        let fade = Fade::new(cpu, p.gates, c, k);
-        Chunk { q, p: p_, k: k_, beta: cpu.temp(if p.delta { c } else { 0 }), faded: fade.on().then(rows), r, a, fade }
+        let decay = Decay::new(cpu, p.gates, c, k, 2);
+        Chunk {
+            q,
+            p: p_,
+            k: k_,
+            beta: cpu.temp(if p.delta { c } else { 0 }),
+            faded: decay.on().then(rows),
+            r,
+            a,
+            decay,
+        }
     }
 
     /// Load steps `t0..t0 + n` of head `i`.
@@ -79,13 +82,14 @@ impl<'a, T: Math> Chunk<'a, T> {
         } else {
             d.keys().gather(x.p, i, t0, n, T::ONE, &mut self.p, d.k);
         }
-        self.fade.load(p.rates(), x.g, i, t0, n);
-        let rows = Rows { n, q: &self.q, p: &self.p, k: &self.k };
-        self.fade.scores(rows, &mut self.r, &mut self.a);
+        self.decay.load(p.rates(), x.g, i, t0, n);
+        let rows = Rows { n, reads: [&self.q, &self.p], keys: &self.k };
+        self.decay.scores(rows, [&mut self.r, &mut self.a]);
+        lower(&mut self.a, n, true);
         if let Some([q, p, k]) = &mut self.faded {
-            self.fade.since_start(n, &self.q, q);
-            self.fade.since_start(n, &self.p, p);
-            self.fade.to_end(n, &self.k, k);
+            self.decay.since_start(n, &self.q, q);
+            self.decay.since_start(n, &self.p, p);
+            self.decay.until_end(n, &self.k, k);
         }
     }
 
@@ -126,7 +130,7 @@ pub fn forward<T: Math>(cpu: &Cpu, p: Plan<T>, x: &Inputs<T>, y: Outputs<T>) {
             lower_gemm(cpu, n, d.v, &w.r, &u, &mut o, true);
             d.values().put(&o, d.v, i, t0, n, y.o);
             d.values().put(&u, d.v, i, t0, n, y.u);
-            w.fade.state(n, &mut s);
+            w.decay.fade(n, &mut s, &mut []);
             gemm(T::ONE, (k, mk.t()), (&u, mv), (&mut s, ms), true);
         }
         y.s[i * ns..(i + 1) * ns].copy_from_slice(&s);
@@ -174,19 +178,12 @@ pub fn backward<T: Math>(cpu: &Cpu, p: Plan<T>, x: &Inputs<T>, y: &Saved<T>, mut
             gemm_unless(first, T::ONE, (&d_o, mv), (s, ms.t()), (&mut dq, mk), false);
             gemm_unless(first, -T::ONE, (&dv, mv), (s, ms.t()), (&mut dp, mk), false);
             gemm_unless(last, T::ONE, (&u, mv), (&ds, ms.t()), (&mut dk, mk), false);
-            let ds_before = (first || last, s, &ds[..]);
-            let rows = Rows { n, q: &w.q, p: &w.p, k: &w.k };
-            w.fade.backward(
-                cpu,
-                rows,
-                [&w.r, &w.a],
-                [&mut dr, &mut da],
-                ds_before,
-                [&mut dq, &mut dp, &mut dk],
-                &mut dg,
-            );
+            let rows = Rows { n, reads: [&w.q, &w.p], keys: &w.k };
+            let ends = Ends { state: (s, &[]), cotangent: (&ds, &[]), first, last };
+            let to = Sums { reads: [&mut dq, &mut dp], keys: &mut dk, gates: &mut dg };
+            w.decay.backward(cpu, rows, [&w.r, &w.a], [&mut dr, &mut da], ends, to);
             let [q, erase, _] = w.faded();
-            w.fade.state(n, &mut ds);
+            w.decay.fade(n, &mut ds, &mut []);
             gemm_unless(unread, T::ONE, (q, mk.t()), (&d_o, mv), (&mut ds, ms), true);
             gemm_unless(unread, -T::ONE, (erase, mk.t()), (&dv, mv), (&mut ds, ms), true);
             if p.delta {

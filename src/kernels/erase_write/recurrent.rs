@@ -20,14 +20,14 @@
 
 use crate::{
     kernels::{
-        erase_write::{Gates, Grads, Inputs, Outputs, Plan, Saved},
+        erase_write::{Grads, Inputs, Outputs, Plan, Saved},
         lanes::{Block, L, Lane, lanes, lanes_mut, mul, mul_add, mul_sub},
         math::Math,
     },
     tensor::{Cpu, Real, Temp},
 };
 
-/// No gates, one, or one for each row of the memory: [`Gates`] as a constant.
+/// No gates, one, or one for each row of the memory.
 const NONE: usize = 0;
 const HEAD: usize = 1;
 const CHANNEL: usize = 2;
@@ -260,11 +260,12 @@ fn exp<T: Math>(x: &mut [T]) {
 pub fn forward<T: Math>(cpu: &Cpu, p: Plan<T>, x: &Inputs<T>, y: Outputs<T>) {
     let (d, c, ns) = (p.dims, p.chunk, p.dims.k * p.dims.v);
     let run = match (p.delta, p.gates) {
-        (true, Gates::None) => steps::<T, true, NONE>,
-        (true, _) => steps::<T, true, HEAD>, // a delta rule has no gates of rows
-        (false, Gates::None) => steps::<T, false, NONE>,
-        (false, Gates::Head) => steps::<T, false, HEAD>,
-        (false, Gates::Channel) => steps::<T, false, CHANNEL>,
+        (true, 0) => steps::<T, true, NONE>,
+        (true, 1) => steps::<T, true, HEAD>,
+        (true, _) => steps::<T, true, CHANNEL>,
+        (false, 0) => steps::<T, false, NONE>,
+        (false, 1) => steps::<T, false, HEAD>,
+        (false, _) => steps::<T, false, CHANNEL>,
     };
     let mut r = Rows::new(cpu, &p);
     let (mut s, mut o) = (cpu.temp::<T>(ns * L), cpu.temp::<T>(c * d.v * L));
@@ -291,11 +292,12 @@ pub fn backward<T: Math>(cpu: &Cpu, p: Plan<T>, x: &Inputs<T>, y: &Saved<T>, mut
     let (d, c, ns) = (p.dims, p.chunk, p.dims.k * p.dims.v);
     let (erasing, rates) = (p.erasing(), p.rates());
     let (forth, back): (Forth<T>, Back<T>) = match (p.delta, p.gates) {
-        (true, Gates::None) => (self::states::<T, true, NONE>, gradients::<T, true, NONE>),
-        (true, _) => (self::states::<T, true, HEAD>, gradients::<T, true, HEAD>),
-        (false, Gates::None) => (self::states::<T, false, NONE>, gradients::<T, false, NONE>),
-        (false, Gates::Head) => (self::states::<T, false, HEAD>, gradients::<T, false, HEAD>),
-        (false, Gates::Channel) => (self::states::<T, false, CHANNEL>, gradients::<T, false, CHANNEL>),
+        (true, 0) => (self::states::<T, true, NONE>, gradients::<T, true, NONE>),
+        (true, 1) => (self::states::<T, true, HEAD>, gradients::<T, true, HEAD>),
+        (true, _) => (self::states::<T, true, CHANNEL>, gradients::<T, true, CHANNEL>),
+        (false, 0) => (self::states::<T, false, NONE>, gradients::<T, false, NONE>),
+        (false, 1) => (self::states::<T, false, HEAD>, gradients::<T, false, HEAD>),
+        (false, _) => (self::states::<T, false, CHANNEL>, gradients::<T, false, CHANNEL>),
     };
     let lane = |n: usize| cpu.temp::<T>(n * L);
     let mut r = Rows::new(cpu, &p);
