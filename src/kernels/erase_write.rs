@@ -44,12 +44,17 @@ struct Plan<T> {
     scale: T,
 }
 
+/// Gates of a step.
+fn gates(x: In) -> usize {
+    let per_head = |g: Shape| if g.rank() == 3 { 1 } else { g.last() };
+    if x.len() > 5 { per_head(x[5].shape()) } else { 0 }
+}
+
 impl<T: Real> Plan<T> {
     fn new<O: Rule>(op: &O, dims: Dims, x: In) -> Plan<T> {
         let (chunk, scale) = op.settings();
         let chunk = chunk.min(dims.t).max(1);
-        let gates = if x.len() > 5 { x[5].len() / (dims.b * dims.t * dims.h).max(1) } else { 0 };
-        Plan { dims, delta: O::DELTA, gates, chunk, chunks: dims.t.div_ceil(chunk), scale: T::of(scale) }
+        Plan { dims, delta: O::DELTA, gates: gates(x), chunk, chunks: dims.t.div_ceil(chunk), scale: T::of(scale) }
     }
 
     /// Rows of g and its gradient.
@@ -144,7 +149,10 @@ impl Rule for GatedDeltaRule {
 
 impl<O: Rule> Scheduled for O {
     const NAMES: [&'static str; 2] = O::NAMES;
-    const ON_DEVICES: bool = O::DELTA;
+
+    fn on_devices(x: In) -> bool {
+        O::DELTA && gates(x) <= 1
+    }
 
     /// u, where chunks are products on the CPU, and the states before each chunk.
     fn saves(&self, dims: Dims, x: In, fused: bool) -> Outs {
