@@ -104,12 +104,14 @@ impl<'a, T: Math> Decay<'a, T> {
         self.gates > 0
     }
 
-    /// The gates exp(g) of steps `t0..t0 + n` of head `i`.
-    pub fn load(&mut self, heads: Heads, g: &[T], i: usize, t0: usize, n: usize) {
+    /// The gates exp(g) of steps `t0..t0 + n` of head `i`, each of which is `m` steps here: the others keep all.
+    pub fn load(&mut self, heads: Heads, g: &[T], i: usize, t0: usize, n: usize, m: usize) {
         if self.on() {
-            heads.gather(g, i, t0, n, T::ONE, &mut self.alpha, self.gates);
-            exp(&mut self.alpha[..n * self.gates]);
-            self.multiply(n);
+            let alpha = &mut self.alpha[..m * n * self.gates];
+            alpha.fill(T::ZERO);
+            heads.gather(g, i, t0, n, T::ONE, alpha, m * self.gates);
+            exp(alpha);
+            self.multiply(m * n);
         }
     }
 

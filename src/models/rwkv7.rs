@@ -16,8 +16,8 @@
 //! The transition diag(w) − (a ⊙ κ) κᵀ has real eigenvalues. As w ≥ 0.545 and a < 1 they are in (−0.455, 1): one can be
 //! negative, but fades. With `eigenvalues = "-1..1"`, s = 2 and they reach −1, which is what parity needs.
 //!
-//! In sequence each token is two steps of [`erase_write`](crate::ops::erase_write): the first fades and erases what κ / w
-//! recalls of the faded memory, the second writes.
+//! In sequence this is [`erase_write`](crate::ops::erase_write) with two keys: what κ / w recalls of the faded memory is erased
+//! under a ⊙ κ.
 //!
 //! At the start μ, w_0, a_0, k_k, k_a and r_k are those of the authors' training code, W_o = 0 and the second factor of each
 //! low-rank map is random, the first 0. The maps go through K channels.
@@ -32,14 +32,14 @@
 
 use super::{
     About, Bound, Capabilities, Family, Form, Init, Mixer, ModelConfig, P, State, at, heads,
-    memories::{erasing_in_turn, nothing, one_token},
+    memories::one_token,
     merge_heads, over_time, remembered,
 };
 use crate::{
     autograd::{Gen, Var},
     error::Result,
     ops::{
-        erase_write::in_turn,
+        erase_write::two_keys,
         words::{insert_axis, outer, recall},
     },
     tensor::Shape,
@@ -70,15 +70,8 @@ pub fn sequence<'t>(x: Inputs<'t>, mut s: Var<'t>, scale: f64, form: Form) -> (V
         });
         return (o, s);
     }
-    let none = nothing(r);
-    let steps = [
-        in_turn(&[none, r]),
-        in_turn(&[b, k]),
-        in_turn(&[nothing(v), v]),
-        in_turn(&[-a / w.exp(), none]),
-        in_turn(&[w, none]),
-    ];
-    erasing_in_turn(steps, 2, s, scale, form)
+    let chunk = if let Form::Chunked(chunk) = form { Some(chunk) } else { None };
+    two_keys([r, k, v, -a / w.exp(), w, b], s, scale, chunk)
 }
 
 /// A layer's weights by the names that they have in the published code.

@@ -81,7 +81,7 @@ impl<'a, T: Math> Chunk<'a, T> {
         let d = p.dims;
         d.keys().gather(x.k, i, t0, n, T::ONE, &mut self.keys, d.k);
         d.values().gather(x.v, i, t0, n, T::ONE, &mut self.values, d.v);
-        self.decay.load(p.gates(), x.g, i, t0, n);
+        self.decay.load(p.gates(), x.g, i, t0, n, 1);
         self.fade_writes(n);
     }
 
