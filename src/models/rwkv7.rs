@@ -87,12 +87,16 @@ pub fn project<'t>(
     h: usize,
     s: f64,
 ) -> (Inputs<'t>, Var<'t>) {
-    let change = Var::concat(&[past, x], 1).narrow(1, 0, x.shape().at(1)) - x;
-    let mixed = |name: &str| x + change * w(name).reshape([x.shape().last()]);
-    let through = |x: Var<'t>, name: &str| x.matmul(w(&format!("{name}2")));
-    let into = |x: Var<'t>, name: &str| x.matmul(w(&format!("{name}1")));
-    let biased = |x: Var<'t>, name: &str| through(x, name) + w(&format!("{name}0")).reshape([w("k_k").shape().last()]);
     let row = |name: &str| w(name).reshape([w(name).shape().last()]);
+    // Each token mixed with the one before it: a convolution of two taps.
+    let mixed = |name: &str| {
+        let mu = row(name).reshape([x.shape().last(), 1]);
+        x.causal_conv1d(Var::concat(&[mu, 1.0 - mu], 1), None, past)
+    };
+    let map = |x: Var<'t>, name: &str, bias: Option<Var<'t>>| x.linear(w(name).transpose(0, 1), bias);
+    let through = |x: Var<'t>, name: &str| map(x, &format!("{name}2"), None);
+    let into = |x: Var<'t>, name: &str| map(x, &format!("{name}1"), None);
+    let biased = |x: Var<'t>, name: &str| map(x, &format!("{name}2"), Some(row(&format!("{name}0"))));
     let r = mixed("x_r").linear(w("receptance_weight"), None);
     let rate = biased(into(mixed("x_w"), "w").tanh(), "w").sigmoid();
     let k = mixed("x_k").linear(w("key_weight"), None);
@@ -104,8 +108,9 @@ pub fn project<'t>(
     let a = biased(into(mixed("x_a"), "a"), "a").sigmoid();
     let g = through(into(mixed("x_g"), "g").sigmoid(), "g");
     let kappa = heads(k * row("k_k"), h).l2_norm(1e-12);
-    let k = k * (1.0 + (a - 1.0) * row("k_a"));
-    let [r, w, k, v, a] = [r, -(-0.5f64).exp() * rate, k, v, s * a].map(|x| heads(x, h));
+    let k = k * (a * row("k_a") + (1.0 - row("k_a")));
+    let a = if s == 1.0 { a } else { s * a };
+    let [r, w, k, v, a] = [r, -(-0.5f64).exp() * rate, k, v, a].map(|x| heads(x, h));
     ([r, w, k, v, -kappa, a * kappa], g)
 }
 
