@@ -290,7 +290,7 @@ struct Padded {
     }
 };
 
-// What a gate does inside a chunk (decay.rs), from the sums b_t = g_1 + … + g_t. They are two doubles each, the second
+// What a gate does inside a chunk (as in ops/decay.rs), from the sums b_t = g_1 + … + g_t. They are two doubles each, the second
 // what was rounded off the first, so that their differences have all the digits of a real.
 struct Decay {
     const double *b, *rest;

@@ -2,7 +2,7 @@
 
 use crate::{
     autograd::{Grad, In},
-    kernels::lane_sums::NARROW,
+    kernels::lane_sums::{self, NARROW},
     tensor::{MAX_RANK, Real, Shape, Tensor},
     with_width,
 };
@@ -53,6 +53,7 @@ impl Rows {
     }
 
     /// Calls `f(offset in out, in a, in b)` once a row.
+    #[inline(always)]
     fn each(&self, mut f: impl FnMut(usize, usize, usize)) {
         let rows: usize = self.outer.iter().map(|x| x.0).product();
         let mut index = [0; MAX_RANK];
@@ -82,16 +83,6 @@ pub trait Scalar {
     fn da<T: Real>(g: T, a: T, b: T) -> T;
     /// g ∂f/∂b
     fn db<T: Real>(g: T, a: T, b: T) -> T;
-}
-
-#[versions::versions]
-fn row_forward<S: Scalar, T: Real>(a: &[T], b: &[T], da: usize, db: usize, y: &mut [T]) {
-    match (da, db) {
-        (1, 1) => y.iter_mut().zip(a).zip(b).for_each(|((y, &a), &b)| *y = S::f(a, b)),
-        (1, _) => y.iter_mut().zip(a).for_each(|(y, &a)| *y = S::f(a, b[0])),
-        (_, 1) => y.iter_mut().zip(b).for_each(|(y, &b)| *y = S::f(a[0], b)),
-        _ => y.fill(S::f(a[0], b[0])),
-    }
 }
 
 /// y = f(a, b) of rows of n, those of a and of b so far apart.
@@ -133,50 +124,72 @@ fn rows_backward<S: Scalar, T: Real>(
     }
 }
 
-/// The gradient of one row of the input that `first` says, `a` or `b`: where it does not repeat, overwriting or adding.
+/// y = f(a, b) of any rows.
 #[versions::versions]
-fn row_whole<S: Scalar, T: Real>(first: bool, acc: bool, g: &[T], a: &[T], b: &[T], da: usize, db: usize, d: &mut [T]) {
-    let partial = |g: T, a: T, b: T| if first { S::da(g, a, b) } else { S::db(g, a, b) };
-    match (da, db, acc) {
-        (1, 1, true) => d.iter_mut().zip(g).zip(a).zip(b).for_each(|(((d, &g), &a), &b)| *d += partial(g, a, b)),
-        (1, 1, false) => d.iter_mut().zip(g).zip(a).zip(b).for_each(|(((d, &g), &a), &b)| *d = partial(g, a, b)),
-        (1, _, true) => d.iter_mut().zip(g).zip(a).for_each(|((d, &g), &a)| *d += partial(g, a, b[0])),
-        (1, _, false) => d.iter_mut().zip(g).zip(a).for_each(|((d, &g), &a)| *d = partial(g, a, b[0])),
-        (_, _, true) => d.iter_mut().zip(g).zip(b).for_each(|((d, &g), &b)| *d += partial(g, a[0], b)),
-        (_, _, false) => d.iter_mut().zip(g).zip(b).for_each(|((d, &g), &b)| *d = partial(g, a[0], b)),
-    }
+fn any_rows_forward<S: Scalar, T: Real>(rows: &Rows, a: &[T], b: &[T], y: &mut [T]) {
+    rows.each(|i, ia, ib| {
+        let (y, a, b) = (&mut y[i..i + rows.inner], &a[ia..], &b[ib..]);
+        match (rows.da, rows.db) {
+            (1, 1) => y.iter_mut().zip(a).zip(b).for_each(|((y, &a), &b)| *y = S::f(a, b)),
+            (1, _) => y.iter_mut().zip(a).for_each(|(y, &a)| *y = S::f(a, b[0])),
+            (_, 1) => y.iter_mut().zip(b).for_each(|(y, &b)| *y = S::f(a[0], b)),
+            _ => y.fill(S::f(a[0], b[0])),
+        }
+    });
 }
 
-/// The same where the row is one number, repeated: the sum over the row, added.
+/// The gradients of any rows of the input that `first` says, a or b, overwriting or adding: those of a row that does not
+/// repeat, or the sum of those of a number that does.
 #[versions::versions]
-fn row_sum<S: Scalar, T: Real>(first: bool, g: &[T], a: &[T], b: &[T], da: usize, db: usize) -> T {
+fn any_rows_backward<S: Scalar, T: Real>(
+    first: bool,
+    acc: bool,
+    rows: &Rows,
+    g: &[T],
+    (a, b): (&[T], &[T]),
+    d: &mut [T],
+) {
+    let (n, own) = (rows.inner, if first { rows.da } else { rows.db });
     let partial = |g: T, a: T, b: T| if first { S::da(g, a, b) } else { S::db(g, a, b) };
-    g.iter().enumerate().map(|(i, &g)| partial(g, a[i * da], b[i * db])).sum()
+    rows.each(|i, ia, ib| {
+        let (g, a, b, d) = (&g[i..i + n], &a[ia..], &b[ib..], &mut d[if first { ia } else { ib }..]);
+        if own == 0 {
+            let sum = match (rows.da, rows.db) {
+                (0, 0) => lane_sums::sum(g, |g| partial(g, a[0], b[0])),
+                (0, _) => lane_sums::sum2(g, &b[..n], |g, b| partial(g, a[0], b)),
+                _ => lane_sums::sum2(g, &a[..n], |g, a| partial(g, a, b[0])),
+            };
+            d[0] = sum + if acc { d[0] } else { T::ZERO };
+            return;
+        }
+        match (rows.da, rows.db, acc) {
+            (1, 1, true) => d.iter_mut().zip(g).zip(a).zip(b).for_each(|(((d, &g), &a), &b)| *d += partial(g, a, b)),
+            (1, 1, false) => d.iter_mut().zip(g).zip(a).zip(b).for_each(|(((d, &g), &a), &b)| *d = partial(g, a, b)),
+            (1, _, true) => d.iter_mut().zip(g).zip(a).for_each(|((d, &g), &a)| *d += partial(g, a, b[0])),
+            (1, _, false) => d.iter_mut().zip(g).zip(a).for_each(|((d, &g), &a)| *d = partial(g, a, b[0])),
+            (_, _, true) => d.iter_mut().zip(g).zip(b).for_each(|((d, &g), &b)| *d += partial(g, a[0], b)),
+            (_, _, false) => d.iter_mut().zip(g).zip(b).for_each(|((d, &g), &b)| *d = partial(g, a[0], b)),
+        }
+    });
 }
 
 /// y = f(a, b).
 pub fn forward<S: Scalar, T: Real>(x: In, y: &mut Tensor) {
     let rows = Rows::new(y.shape(), x[0].shape(), x[1].shape());
     let (a, b, y) = (x[0].host::<T>(), x[1].host::<T>(), y.host_mut::<T>());
-    let n = rows.inner;
     if y.is_empty() {
         return;
     }
-    if let Some((sa, sb)) = rows.plain() {
-        return rows_forward::<S, T>(n, (a, sa), (b, sb), y);
+    match rows.plain() {
+        Some((sa, sb)) => rows_forward::<S, T>(rows.inner, (a, sa), (b, sb), y),
+        None => any_rows_forward::<S, T>(&rows, a, b, y),
     }
-    let span = |d: usize| if d == 1 { n } else { 1 };
-    rows.each(|i, ia, ib| {
-        row_forward::<S, T>(&a[ia..ia + span(rows.da)], &b[ib..ib + span(rows.db)], rows.da, rows.db, &mut y[i..i + n]);
-    });
 }
 
 /// The gradients of a and b.
 pub fn backward<S: Scalar, T: Real>(x: In, g: &Tensor, dx: &mut [Grad]) {
     let rows = Rows::new(g.shape(), x[0].shape(), x[1].shape());
     let (a, b, g) = (x[0].host::<T>(), x[1].host::<T>(), g.host::<T>());
-    let n = rows.inner;
-    let span = |d: usize| if d == 1 { n } else { 1 };
     for (which, grad) in dx.iter_mut().enumerate() {
         let first = which == 0;
         if let Some((d, acc)) = grad.slot::<[T]>() {
@@ -188,21 +201,14 @@ pub fn backward<S: Scalar, T: Real>(x: In, g: &Tensor, dx: &mut [Grad]) {
             if g.is_empty() {
                 continue;
             }
-            if let Some((sa, sb)) = rows.plain() {
-                let step = if first { sa } else { sb };
-                rows_backward::<S, T>(first, acc || !whole, n, g, (a, sa), (b, sb), (d, step));
-                continue;
-            }
-            rows.each(|i, ia, ib| {
-                let (g, a, b) = (&g[i..i + n], &a[ia..ia + span(rows.da)], &b[ib..ib + span(rows.db)]);
-                let (at, step) = if first { (ia, rows.da) } else { (ib, rows.db) };
-                if step == 1 {
-                    row_whole::<S, T>(first, acc || !whole, g, a, b, rows.da, rows.db, &mut d[at..at + n]);
-                } else {
-                    let sum = row_sum::<S, T>(first, g, a, b, rows.da, rows.db);
-                    d[at] = sum + if acc || !whole { d[at] } else { T::ZERO };
+            let acc = acc || !whole;
+            match rows.plain() {
+                Some((sa, sb)) => {
+                    let step = if first { sa } else { sb };
+                    rows_backward::<S, T>(first, acc, rows.inner, g, (a, sa), (b, sb), (d, step));
                 }
-            });
+                None => any_rows_backward::<S, T>(first, acc, &rows, g, (a, b), d),
+            }
         }
     }
 }

@@ -4,17 +4,15 @@
 //! S' = diag(exp(g_t)) S_{t-1}      u_t = v_t − S'ᵀ p_t      S_t = S' + k_t u_tᵀ      o_t = scale S_tᵀ q_t
 //! ```
 //!
-//! The delta rule has β k for p and β v for v, and no gate or one for the whole memory.
+//! The delta rule has β k for p and β v for v. With two keys S_t = S' − e_t (S'ᵀ p_t)ᵀ + k_t v_tᵀ.
 //!
 //! The kernel `fused` runs step by step, many heads side by side (`erase_write/recurrent.rs`), and accepts small memories;
-//! `chunked` runs matrix products of chunks, one head at a time (`erase_write/chunk.rs`). What gates do inside a chunk is in
-//! `erase_write/fade.rs`, and for a gate for each row of the memory in `erase_write/channels.rs`. On a device there are kernels
-//! of the delta rule with and without a gate (`erase_write/cuda.rs`).
+//! `chunked` runs matrix products of chunks, one head at a time (`erase_write/chunk.rs`, with
+//! [`Decay`](crate::kernels::decay::Decay) for the gates). On a device there are kernels of the delta rule with and without a
+//! gate for the whole memory (`erase_write/cuda.rs`).
 
-mod channels;
 mod chunk;
 mod cuda;
-mod fade;
 mod recurrent;
 
 use crate::{
@@ -32,34 +30,15 @@ use crate::{
     tensor::{Cpu, Real, Shape, Tensor},
 };
 
-/// By how many gates the memory of a head fades at each step.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Gates {
-    /// It keeps everything.
-    None,
-    /// One for the whole memory.
-    Head,
-    /// One for each row.
-    Channel,
-}
-
-impl Gates {
-    /// Those of the input after `s0`, if there is one.
-    fn of(x: In) -> Gates {
-        match x.len() > 5 {
-            false => Gates::None,
-            true if x[5].shape().rank() < 4 || x[5].shape().last() == 1 => Gates::Head,
-            true => Gates::Channel,
-        }
-    }
-}
-
 #[derive(Clone, Copy)]
 struct Plan<T> {
     dims: Dims,
     /// Whether keys to erase by are β k, and β v stands for v.
     delta: bool,
-    gates: Gates,
+    /// Whether there are two keys, e and k.
+    two: bool,
+    /// Gates of a step: none, one for the whole memory, or one for each row.
+    gates: usize,
     /// Steps to a chunk; the last may be shorter.
     chunk: usize,
     /// How many chunks there are.
@@ -67,25 +46,40 @@ struct Plan<T> {
     scale: T,
 }
 
-/// The longest chunk with a gate for each row: what it keeps grows with the square of its steps.
-const LONGEST: usize = 128;
+/// Gates of a step.
+fn gates(x: In) -> usize {
+    let per_head = |g: Shape| if g.rank() == 3 { 1 } else { g.last() };
+    if x.len() > 5 { per_head(x[5].shape()) } else { 0 }
+}
 
 impl<T: Real> Plan<T> {
     fn new<O: Rule>(op: &O, dims: Dims, x: In) -> Plan<T> {
-        let ((chunk, scale), gates) = (op.settings(), Gates::of(x));
-        let longest = if gates == Gates::Channel { LONGEST } else { usize::MAX };
-        let chunk = chunk.min(dims.t).clamp(1, longest);
-        Plan { dims, delta: O::DELTA, gates, chunk, chunks: dims.t.div_ceil(chunk), scale: T::of(scale) }
+        let (chunk, scale) = op.settings();
+        let chunk = chunk.min(dims.t).max(1);
+        Plan {
+            dims,
+            delta: O::DELTA,
+            two: x.len() > 6,
+            gates: gates(x),
+            chunk,
+            chunks: dims.t.div_ceil(chunk),
+            scale: T::of(scale),
+        }
     }
 
     /// Rows of g and its gradient.
     fn rates(&self) -> Heads {
-        let width = match self.gates {
-            Gates::None => 0,
-            Gates::Head => 1,
-            Gates::Channel => self.dims.k,
-        };
-        Heads { k: width, ..self.dims.keys() }
+        Heads { k: self.gates, ..self.dims.keys() }
+    }
+
+    /// Steps of a token where chunks are products: with two keys, one that erases and one that writes.
+    fn steps(&self) -> usize {
+        1 + usize::from(self.two)
+    }
+
+    /// Numbers of a row of e.
+    fn own(&self) -> usize {
+        if self.two { self.dims.k } else { 0 }
     }
 
     /// Rows of p, or of β, and its gradient.
@@ -103,6 +97,8 @@ struct Inputs<'a, T> {
     s0: &'a [T],
     /// Empty without gates.
     g: &'a [T],
+    /// Empty but with two keys.
+    e: &'a [T],
 }
 
 struct Outputs<'a, T> {
@@ -132,11 +128,13 @@ struct Grads<'a, T> {
     ds0: Merged<'a, T>,
     /// Empty without gates.
     dg: Merged<'a, T>,
+    /// Empty but with two keys.
+    de: Merged<'a, T>,
 }
 
 fn inputs<'a, T: Real>(x: &'a In) -> Inputs<'a, T> {
-    let [q, k, v, p, s0] = std::array::from_fn(|i| x[i].host());
-    Inputs { q, k, v, p, s0, g: if x.len() > 5 { x[5].host() } else { &[] } }
+    let [q, k, v, p, s0, g, e] = std::array::from_fn(|i| if i < x.len() { x[i].host() } else { &[] });
+    Inputs { q, k, v, p, s0, g, e }
 }
 
 /// A delta rule: an op with the inputs q, k, v, p or β, s0 and, if it has gates, g.
@@ -175,13 +173,17 @@ impl Rule for GatedDeltaRule {
 
 impl<O: Rule> Scheduled for O {
     const NAMES: [&'static str; 2] = O::NAMES;
-    const ON_DEVICES: bool = O::DELTA;
+
+    fn on_devices(x: In) -> bool {
+        O::DELTA && gates(x) <= 1
+    }
 
     /// u, where chunks are products on the CPU, and the states before each chunk.
     fn saves(&self, dims: Dims, x: In, fused: bool) -> Outs {
-        let Dims { b, h, k, v, .. } = dims;
-        let u = if fused || x[0].gpu().is_some() { [0].into() } else { x[2].shape() };
-        [u, Shape::from([b, h, Plan::<f64>::new(self, dims, x).chunks, k, v])].into()
+        let Dims { b, t, h, k, v } = dims;
+        let p = Plan::<f64>::new(self, dims, x);
+        let u = if fused || x[0].gpu().is_some() { [0].into() } else { Shape::from([b, p.steps() * t, h, v]) };
+        [u, Shape::from([b, h, p.chunks, k, v])].into()
     }
 
     fn forward<T: Math>(&self, cpu: &Cpu, dims: Dims, fused: bool, x: In, y: &mut [Value]) {
@@ -203,7 +205,9 @@ impl<O: Rule> Scheduled for O {
         dx: &mut [Grad],
     ) {
         let y = Saved { u: y[2].host(), states: y[3].host(), d_o: seed(&dy[0]), ds: seed(&dy[1]) };
-        if let [dq, dk, dv, dp, ds0, dg @ ..] = dx {
+        if let [dq, dk, dv, dp, ds0, rest @ ..] = dx {
+            let mut rest = rest.iter_mut().zip(5..);
+            let mut next = || rest.next().map_or((&mut [][..], false), |(dx, i)| dx.slot_or_scratch(cpu, &x[i]));
             let d = Grads {
                 dq: dq.slot_or_scratch(cpu, &x[0]),
                 dk: dk.slot_or_scratch(cpu, &x[1]),
@@ -211,7 +215,8 @@ impl<O: Rule> Scheduled for O {
                 dp: dp.slot_or_scratch(cpu, &x[3]),
                 state: ds0.wanted(),
                 ds0: if ds0.wanted() { ds0.slot_or_scratch(cpu, &x[4]) } else { (&mut [], false) },
-                dg: dg.first_mut().map_or((&mut [], false), |dg| dg.slot_or_scratch(cpu, &x[5])),
+                dg: next(),
+                de: next(),
             };
             let run = if fused { recurrent::backward } else { chunk::backward };
             run(cpu, Plan::<T>::new(self, dims, x), &inputs(&x), &y, d);

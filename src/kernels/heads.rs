@@ -46,8 +46,8 @@ where
 pub trait Scheduled {
     /// Their names, the fused one first.
     const NAMES: [&'static str; 2];
-    /// Whether there is one for devices.
-    const ON_DEVICES: bool = true;
+    /// Whether there is one for devices, for such inputs.
+    fn on_devices(x: In) -> bool;
 
     /// What the forward pass saves.
     fn saves(&self, dims: Dims, x: In, fused: bool) -> Outs;
@@ -80,7 +80,7 @@ impl<O: Scheduled, const FUSED: bool> Kernel for Schedule<O, FUSED> {
     }
 
     fn accepts(&self, x: In, cx: &Cx) -> bool {
-        (O::ON_DEVICES || matches!(cx, Cx::Cpu(_))) && Self::fits(x, cx)
+        (matches!(cx, Cx::Cpu(_)) || O::on_devices(x)) && Self::fits(x, cx)
     }
 
     fn saves(&self, x: In) -> Outs {

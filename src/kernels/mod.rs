@@ -9,6 +9,7 @@ pub(crate) mod block_diagonal;
 pub(crate) mod cast;
 pub(crate) mod conv;
 pub(crate) mod cumsum;
+pub(crate) mod decay;
 pub mod elementwise;
 pub(crate) mod embed;
 pub(crate) mod erase_write;

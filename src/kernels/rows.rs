@@ -21,6 +21,12 @@ pub fn product<T: Real>(x: &[T], y: &[T], z: &mut [T]) {
     z.iter_mut().zip(x).zip(y).for_each(|((z, &x), &y)| *z = x * y);
 }
 
+/// z += x ⊙ y
+#[versions::versions]
+pub fn add_product<T: Real>(x: &[T], y: &[T], z: &mut [T]) {
+    z.iter_mut().zip(x).zip(y).for_each(|((z, &x), &y)| *z += x * y);
+}
+
 /// x times a number.
 #[versions::versions]
 pub fn scale<T: Real>(x: &mut [T], by: T) {

@@ -19,7 +19,7 @@
 //! [0.001, 0.1] for each channel; other weights start normal, of deviation 0.02, those of q, k and v as DeltaNet's.
 //!
 //! Shapes, per head: q, k, α [B, T, H, K], v [B, T, H, V], β [B, T, H], S [B, H, K, V]. The chunked form is that of
-//! [`erase_write`](crate::ops::erase_write) with p = β k.
+//! [`erase_write`](crate::ops::erase_write) with p = β k and β v for v.
 //!
 //! | form | work |
 //! |---|---|
@@ -34,16 +34,24 @@ use super::{
     memories::{erasing, fade, narrow_normal},
     merge_heads,
 };
-use crate::{autograd::Var, error::Result, ops::words::insert_axis, tensor::Shape};
+use crate::{
+    autograd::Var,
+    error::Result,
+    ops::{delta::gated_delta_rule, words::insert_axis},
+    tensor::Shape,
+};
 
 /// Equations (1) and (2) for one token: q, k, g [B, H, K], v [B, H, V], beta [B, H], S [B, H, K, V] to o and the next S.
 pub fn step<'t>([q, k, v, beta, g]: [Var<'t>; 5], s: Var<'t>, scale: f64) -> (Var<'t>, Var<'t>) {
     delta_net::step(q, k, v, beta, fade(g, s), scale)
 }
 
-/// The forms over a sequence: q, k, g [B, T, H, K], v [B, T, H, V], beta [B, T, H] to o [B, T, H, V] and the last S.
+/// The forms over a sequence: q, k, g [B, T, H, K] (or g [B, T, H, 1]), v [B, T, H, V], beta [B, T, H] to o [B, T, H, V] and the last S.
 pub fn sequence<'t>(x: [Var<'t>; 5], s: Var<'t>, scale: f64, form: Form) -> (Var<'t>, Var<'t>) {
     let [q, k, v, beta, g] = x;
+    if let Form::Chunked(chunk) = form {
+        return gated_delta_rule(q, k, v, beta, g, s, scale, chunk);
+    }
     let beta = insert_axis(beta, 3);
     erasing([q, k, beta * v, beta * k, g], s, scale, form)
 }

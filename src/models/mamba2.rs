@@ -155,11 +155,17 @@ impl Layer {
 
     /// The skip D x, the gate, the norm of each group and the output projection.
     fn output<'t>(&self, p: &Bound<'t>, y: Var<'t>, x: Var<'t>, z: Var<'t>) -> Var<'t> {
-        let ([batch, t, e], groups) = (z.dims(), self.groups);
-        let y = (y + p[self.d].reshape([self.h, 1]) * x).reshape([batch, t, e]) * z.silu();
-        let ones = y.tape().full([e / groups], y.dtype(), 1.0);
-        let y = y.reshape([batch, t, groups, e / groups]).rms_norm(ones, self.eps).reshape([batch, t, e]);
-        (y * p[self.norm]).linear(p[self.w_out], None)
+        let ([batch, t, e], groups, flat) = (z.dims(), self.groups, z.shape());
+        let ones = |shape: &[usize]| y.tape().full(shape, y.dtype(), 1.0);
+        let d = (p[self.d].reshape([self.h, 1]) * ones(&[self.p])).reshape([e]);
+        let y = y.reshape(flat).gated_skip(d, x.reshape(flat), z);
+        let y = if groups == 1 {
+            y.rms_norm(p[self.norm], self.eps)
+        } else {
+            let normed = y.reshape([batch, t, groups, e / groups]).rms_norm(ones(&[e / groups]), self.eps);
+            normed.reshape(flat) * p[self.norm]
+        };
+        y.linear(p[self.w_out], None)
     }
 }
 

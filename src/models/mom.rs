@@ -24,7 +24,7 @@
 
 use super::{
     About, Bound, Capabilities, Family, Form, Init, Mixer, ModelConfig, P, State, at, heads, kda, mamba,
-    memories::{clipped, erasing, narrow_normal, one_token},
+    memories::{clipped, narrow_normal, one_token},
     merge_heads, over_time,
 };
 use crate::{autograd::Var, error::Result, ops::words::insert_axis, tensor::Shape};
@@ -74,7 +74,7 @@ pub fn read<'t>(
             o
         })
     } else {
-        let (o, last) = erasing([q, k, insert_axis(beta, 3) * v, insert_axis(beta, 3) * k, g], s, scale, form);
+        let (o, last) = kda::sequence([q, k, v, beta, g], s, scale, form);
         s = last;
         o
     };

@@ -16,8 +16,8 @@
 //! The transition diag(w) − (a ⊙ κ) κᵀ has real eigenvalues. As w ≥ 0.545 and a < 1 they are in (−0.455, 1): one can be
 //! negative, but fades. With `eigenvalues = "-1..1"`, s = 2 and they reach −1, which is what parity needs.
 //!
-//! In sequence each token is two steps of [`erase_write`](crate::ops::erase_write): the first fades and erases what κ / w
-//! recalls of the faded memory, the second writes.
+//! In sequence this is [`erase_write`](crate::ops::erase_write) with two keys: what κ / w recalls of the faded memory is erased
+//! under a ⊙ κ.
 //!
 //! At the start μ, w_0, a_0, k_k, k_a and r_k are those of the authors' training code, W_o = 0 and the second factor of each
 //! low-rank map is random, the first 0. The maps go through K channels.
@@ -32,14 +32,14 @@
 
 use super::{
     About, Bound, Capabilities, Family, Form, Init, Mixer, ModelConfig, P, State, at, heads,
-    memories::{erasing_in_turn, nothing, one_token},
+    memories::one_token,
     merge_heads, over_time, remembered,
 };
 use crate::{
     autograd::{Gen, Var},
     error::Result,
     ops::{
-        erase_write::in_turn,
+        erase_write::two_keys,
         words::{insert_axis, outer, recall},
     },
     tensor::Shape,
@@ -70,15 +70,8 @@ pub fn sequence<'t>(x: Inputs<'t>, mut s: Var<'t>, scale: f64, form: Form) -> (V
         });
         return (o, s);
     }
-    let none = nothing(r);
-    let steps = [
-        in_turn(&[none, r]),
-        in_turn(&[b, k]),
-        in_turn(&[nothing(v), v]),
-        in_turn(&[-a / w.exp(), none]),
-        in_turn(&[w, none]),
-    ];
-    erasing_in_turn(steps, 2, s, scale, form)
+    let chunk = if let Form::Chunked(chunk) = form { Some(chunk) } else { None };
+    two_keys([r, k, v, -a / w.exp(), w, b], s, scale, chunk)
 }
 
 /// A layer's weights by the names that they have in the published code.
@@ -94,12 +87,16 @@ pub fn project<'t>(
     h: usize,
     s: f64,
 ) -> (Inputs<'t>, Var<'t>) {
-    let change = Var::concat(&[past, x], 1).narrow(1, 0, x.shape().at(1)) - x;
-    let mixed = |name: &str| x + change * w(name).reshape([x.shape().last()]);
-    let through = |x: Var<'t>, name: &str| x.matmul(w(&format!("{name}2")));
-    let into = |x: Var<'t>, name: &str| x.matmul(w(&format!("{name}1")));
-    let biased = |x: Var<'t>, name: &str| through(x, name) + w(&format!("{name}0")).reshape([w("k_k").shape().last()]);
     let row = |name: &str| w(name).reshape([w(name).shape().last()]);
+    // Each token mixed with the one before it: a convolution of two taps.
+    let mixed = |name: &str| {
+        let mu = row(name).reshape([x.shape().last(), 1]);
+        x.causal_conv1d(Var::concat(&[mu, 1.0 - mu], 1), None, past)
+    };
+    let map = |x: Var<'t>, name: &str, bias: Option<Var<'t>>| x.linear(w(name).transpose(0, 1), bias);
+    let through = |x: Var<'t>, name: &str| map(x, &format!("{name}2"), None);
+    let into = |x: Var<'t>, name: &str| map(x, &format!("{name}1"), None);
+    let biased = |x: Var<'t>, name: &str| map(x, &format!("{name}2"), Some(row(&format!("{name}0"))));
     let r = mixed("x_r").linear(w("receptance_weight"), None);
     let rate = biased(into(mixed("x_w"), "w").tanh(), "w").sigmoid();
     let k = mixed("x_k").linear(w("key_weight"), None);
@@ -111,8 +108,9 @@ pub fn project<'t>(
     let a = biased(into(mixed("x_a"), "a"), "a").sigmoid();
     let g = through(into(mixed("x_g"), "g").sigmoid(), "g");
     let kappa = heads(k * row("k_k"), h).l2_norm(1e-12);
-    let k = k * (1.0 + (a - 1.0) * row("k_a"));
-    let [r, w, k, v, a] = [r, -(-0.5f64).exp() * rate, k, v, s * a].map(|x| heads(x, h));
+    let k = k * (a * row("k_a") + (1.0 - row("k_a")));
+    let a = if s == 1.0 { a } else { s * a };
+    let [r, w, k, v, a] = [r, -(-0.5f64).exp() * rate, k, v, a].map(|x| heads(x, h));
     ([r, w, k, v, -kappa, a * kappa], g)
 }
 

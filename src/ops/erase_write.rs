@@ -1,11 +1,17 @@
 //! The gated delta rule with a key of its own to erase by: a matrix memory that fades, forgets what it recalls under p, and
-//! writes under k (gated DeltaNet, KDA, Comba, GDN-2; RWKV-7 and DeltaProduct in several steps a token).
+//! writes under k (gated DeltaNet, KDA, Comba, GDN-2, RWKV-7; DeltaProduct in several steps a token).
 //!
 //! ```text
 //! S' = diag(exp(g_t)) S_{t-1}      u_t = v_t − S'ᵀ p_t      S_t = S' + k_t u_tᵀ      o_t = scale S_tᵀ q_t      g_t ≤ 0
 //! ```
 //!
-//! The delta rule has p = β k and β v for v. For a chunk with rows Q, P, K, V, with the scores A of P and K and those of Q and
+//! The delta rule has p = β k and β v for v. RWKV-7 erases what p recalls under yet another key e,
+//!
+//! ```text
+//! S_t = S' − e_t (S'ᵀ p_t)ᵀ + k_t v_tᵀ
+//! ```
+//!
+//! which is a step that erases (p, e for k, nothing for v) and one that writes (k, v, nothing for p and g). For a chunk with rows Q, P, K, V, with the scores A of P and K and those of Q and
 //! K as [`decay`] makes them,
 //!
 //! ```text
@@ -26,8 +32,8 @@ use crate::{
     tensor::{Cx, Tensor},
 };
 
-/// q, k [B, T, H, K], v [B, T, H, V], p [B, T, H, K], s0 [B, H, K, V] and, if it fades, g [B, T, H, K] or [B, T, H, 1] →
-/// o [B, T, H, V], s [B, H, K, V].
+/// q, k [B, T, H, K], v [B, T, H, V], p [B, T, H, K], s0 [B, H, K, V] and, if it fades, g [B, T, H, K] or [B, T, H, 1]; with
+/// g [B, T, H, K] also e [B, T, H, K], if it is not k → o [B, T, H, V], s [B, H, K, V].
 pub struct EraseWrite {
     /// How many steps the kernel takes at a time. The results do not depend on it, and the formula does not use it.
     pub chunk: usize,
@@ -49,11 +55,16 @@ impl Op for EraseWrite {
         if x.len() > 5 {
             expect_gate(x, 5, dims)?;
         }
+        if x.len() > 6 {
+            Dims::expect(x, 5, "g", &[b, t, h, k])?;
+            Dims::expect(x, 6, "e", &[b, t, h, k])?;
+        }
         Ok([x[2].shape(), x[4].shape()].into())
     }
 
     fn formula<'t>(&self, x: &[Var<'t>]) -> Option<Vec<Var<'t>>> {
-        let (o, s) = recurrent([x[0], x[1], x[2], x[3]], x.get(5).copied(), x[4], self.scale);
+        let (g, e) = (x.get(5).copied(), x.get(6).copied());
+        let (o, s) = recurrent([x[0], x[1], x[2], x[3]], g, e, x[4], self.scale);
         Some(vec![o, s])
     }
 
@@ -68,24 +79,35 @@ impl Op for EraseWrite {
         let (key, a) = ([b, t, h, k], 1.2 / (k as f64).sqrt());
         let keys = |g: &mut Gen| g.range(key, -a, a);
         let mut x = vec![keys(g), keys(g), g.normal([b, t, h, v]), keys(g), g.normal([b, h, k, v])];
-        if g.below(4) > 0 {
-            x.push(sample_gate(g, key));
+        match g.below(4) {
+            0 => {}
+            1 => x.extend([g.range(key, -2.0, 0.0), keys(g)]),
+            _ => x.push(sample_gate(g, key)),
         }
         (op, x)
     }
 }
 
-/// The definition, step by step: q, k [B, T, H, K], v [B, T, H, V], p [B, T, H, K], g [B, T, H, K], [B, T, H, 1] or none, to
-/// the outputs [B, T, H, V] and the last state [B, H, K, V].
+/// The definition, step by step: q, k [B, T, H, K], v [B, T, H, V], p [B, T, H, K], g [B, T, H, K], [B, T, H, 1] or none, e
+/// [B, T, H, K] if it is not k, to the outputs [B, T, H, V] and the last state [B, H, K, V].
 #[track_caller]
-pub fn recurrent<'t>(x: [Var<'t>; 4], g: Option<Var<'t>>, s0: Var<'t>, scale: f64) -> (Var<'t>, Var<'t>) {
+pub fn recurrent<'t>(
+    x: [Var<'t>; 4],
+    g: Option<Var<'t>>,
+    e: Option<Var<'t>>,
+    s0: Var<'t>,
+    scale: f64,
+) -> (Var<'t>, Var<'t>) {
     let ([_, t, _, _], mut s) = (x[0].dims(), s0);
     let o = over_time(t, x[2], |t| {
         let [q, k, v, p] = x.map(|x| token(x, t));
         if let Some(g) = g {
             s = insert_axis(token(g, t).exp(), 3) * s;
         }
-        s = s + outer(k, v - recall(s, p));
+        s = match e {
+            None => s + outer(k, v - recall(s, p)),
+            Some(e) => s - outer(token(e, t), recall(s, p)) + outer(k, v),
+        };
         scale * recall(s, q)
     });
     (o, s)
@@ -117,6 +139,21 @@ fn products<'t>([q, k, v, p, g]: [Var<'t>; 5], s0: Var<'t>, scale: f64, chunk: u
         let o = (q * d.from_start).matmul(s) + read.tril_matmul(u);
         (o, d.all * s + (k * d.to_end).t_matmul(u))
     })
+}
+
+/// The same by chunks of so many steps, or by products over the whole sequence, where what p recalls is erased under a key of
+/// its own: q, k, v, p, g and e.
+#[track_caller]
+pub fn two_keys<'t>(x: [Var<'t>; 6], s0: Var<'t>, scale: f64, chunk: Option<usize>) -> (Var<'t>, Var<'t>) {
+    let [q, k, v, p, g, e] = x;
+    if let (Some(chunk), Cx::Cpu(_)) = (chunk, q.tape().cx()) {
+        let [o, s] = q.tape().apply_many(EraseWrite { chunk, scale }, [q, k, v, p, s0, g, e]);
+        return (o, s);
+    }
+    let [none, no_value] = [q, v].map(|x| x.tape().full(x.shape(), x.dtype(), 0.0));
+    let steps = [[none, q], [e, k], [no_value, v], [p, none], [g, none]].map(|x| in_turn(&x));
+    let (o, s) = products(steps, s0, scale, 2 * chunk.unwrap_or(q.shape().at(1)).max(1));
+    (last_of(o, 2), s)
 }
 
 /// Several steps a token, x [B, T, H, ..] of each in turn, as one sequence [B, n T, H, ..].

@@ -32,12 +32,12 @@ pub struct GatedLinearAttention {
 }
 
 /// That input `i` is a gate for each row, or one for all.
-pub(super) fn expect_gate(x: In, i: usize, Dims { b, t, h, k, .. }: Dims) -> Result<(), String> {
+pub(in crate::ops) fn expect_gate(x: In, i: usize, Dims { b, t, h, k, .. }: Dims) -> Result<(), String> {
     Dims::expect(x, i, "g", &[b, t, h, 1]).or_else(|_| Dims::expect(x, i, "g", &[b, t, h, k]))
 }
 
 /// Gates for a sample.
-pub(super) fn sample_gate(g: &mut Gen, [b, t, h, k]: [usize; 4]) -> Tensor {
+pub(in crate::ops) fn sample_gate(g: &mut Gen, [b, t, h, k]: [usize; 4]) -> Tensor {
     let gates = if g.coin() { k } else { 1 };
     g.range([b, t, h, gates], -2.0, 0.0)
 }

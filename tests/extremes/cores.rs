@@ -10,6 +10,7 @@ use crate::{
 use tapezoo::{
     autograd::{Gen, Var},
     models::{Form, delta_net, gated_delta_net, kda, linear_transformer, memories::gated, mlstm, slstm},
+    ops::{erase_write::two_keys, words::insert_axis},
     tensor::Tensor,
 };
 
@@ -23,7 +24,8 @@ pub fn all() -> Vec<(&'static str, Draw)> {
     vec![
         ("delta_rule", Box::new(delta)),
         ("gated_delta_rule", Box::new(gated_delta)),
-        ("erase_write", Box::new(erase_write)),
+        ("kda", Box::new(|g, z| fading_delta(g, z, false))),
+        ("erase_write", Box::new(|g, z| fading_delta(g, z, true))),
         ("linear_attention", Box::new(linear_attention)),
         ("gated_linear_attention", Box::new(gated_linear_attention)),
         ("normalised linear_attention", Box::new(normalised)),
@@ -149,8 +151,8 @@ fn gated_delta(g: &mut Gen, z: Size) -> Core {
     }
 }
 
-/// As in KDA: a delta rule with a gate for each row of the memory.
-fn erase_write(g: &mut Gen, z: Size) -> Core {
+/// As in KDA, a delta rule with a gate for each row of the memory; or the same with two keys, as in RWKV-7.
+fn fading_delta(g: &mut Gen, z: Size, two: bool) -> Core {
     let mut what = format!("{z:?}");
     let inputs = delta_inputs(g, z, &mut what);
     let special = [0.0, -1e-30, -5.0, -90.0, -1e3, -1e6, -1e9, -INF];
@@ -162,7 +164,13 @@ fn erase_write(g: &mut Gen, z: Size) -> Core {
         outputs: outputs(&[("o", true), ("s", false)]),
         forms: scans(z),
         run: formula(move |x, form| {
-            let (o, s) = kda::sequence([x[0], x[1], x[2], x[3], x[5]], x[4], scale, form);
+            let chunk = if let Form::Chunked(chunk) = form { Some(chunk) } else { None };
+            let (o, s) = if two && form != Form::Recurrent {
+                let key = insert_axis(x[3], 3) * x[1];
+                two_keys([x[0], key, x[2], x[1], x[5], key], x[4], scale, chunk)
+            } else {
+                kda::sequence([x[0], x[1], x[2], x[3], x[5]], x[4], scale, form)
+            };
             vec![o, s]
         }),
         what,

@@ -18,21 +18,21 @@
 //! dK = U dSᵀ + dRᵀ Q + dAᵀ P          dS ← dS + Qᵀ dO − Pᵀ dV
 //! ```
 //!
-//! Gates ([`Fade`]) fade what is read by the steps since it was written: between steps of the chunk in A and R; from the
+//! Gates ([`Decay`]) fade what is read by the steps since it was written: between steps of the chunk in A and R; from the
 //! state before it (γ ⊙ Q and γ ⊙ P stand for Q and P in products with S and dS); to the state after it (r ⊙ K stands for K
 //! likewise); and the state across it (Γ ⊙ S).
+//!
+//! With two keys each step is two: one with p that erases under e, where v and q are 0, and one without p and gate that writes.
 //!
 //! Of the delta rule, P = β K and β V stands for V: dβ = rowsum(dP ⊙ K + dV ⊙ V), and dK and dV get β dP and β dV.
 
 use crate::{
     kernels::{
-        erase_write::{
-            Grads, Inputs, Outputs, Plan, Saved,
-            fade::{Fade, Rows},
-        },
-        heads::{gemm_unless, lower, zero},
+        decay::{Decay, Ends, Rows, Sums, mat},
+        erase_write::{Grads, Inputs, Outputs, Plan, Saved},
+        heads::{Heads, gemm_unless, lower, zero},
         math::Math,
-        matmul::{Mat, gemm},
+        matmul::gemm,
         rows::{add, add_row_dots, scale_rows, times_rows},
         scan::put_all,
         triangular::{solve_lower, solve_lower_transposed},
@@ -40,10 +40,6 @@ use crate::{
     },
     tensor::{Cpu, Temp},
 };
-
-pub fn mat(rows: usize, cols: usize) -> Mat {
-    Mat::new(rows, cols, cols)
-}
 
 /// The rows of one chunk and the matrices both passes compute from them.
 struct Chunk<'a, T: Math> {
@@ -56,36 +52,52 @@ struct Chunk<'a, T: Math> {
     faded: Option<[Temp<'a, T>; 3]>,
     r: Temp<'a, T>,
     a: Temp<'a, T>,
-    fade: Fade<'a, T>,
+    decay: Decay<'a, T>,
 }
 
 impl<'a, T: Math> Chunk<'a, T> {
     fn new(cpu: &'a Cpu, p: &Plan<T>) -> Chunk<'a, T> {
-        let (c, k) = (p.chunk, p.dims.k);
-        let rows = || std::array::from_fn(|_| cpu.temp(c * k));
+        let (c, k) = (p.steps() * p.chunk, p.dims.k);
+        // Zeros stay where one of two steps has no q or p.
+        let rows = || std::array::from_fn(|_| cpu.zeros(c * k));
         let ([q, p_, k_], [r, a]) = (rows(), std::array::from_fn(|_| cpu.temp(c * c)));
-        let fade = Fade::new(cpu, p.gates, c, k);
-        Chunk { q, p: p_, k: k_, beta: cpu.temp(if p.delta { c } else { 0 }), faded: fade.on().then(rows), r, a, fade }
+        let decay = Decay::new(cpu, p.gates, c, k, 2);
+        Chunk {
+            q,
+            p: p_,
+            k: k_,
+            beta: cpu.temp(if p.delta { c } else { 0 }),
+            faded: decay.on().then(rows),
+            r,
+            a,
+            decay,
+        }
     }
 
     /// Load steps `t0..t0 + n` of head `i`.
     fn load(&mut self, p: &Plan<T>, x: &Inputs<T>, i: usize, t0: usize, n: usize) {
-        let d = p.dims;
-        d.keys().gather(x.q, i, t0, n, p.scale, &mut self.q, d.k);
-        d.keys().gather(x.k, i, t0, n, T::ONE, &mut self.k, d.k);
+        let (d, m) = (p.dims, p.steps());
+        let (keys, stride, last) = (d.keys(), m * d.k, (m - 1) * d.k);
+        keys.gather(x.q, i, t0, n, p.scale, &mut self.q[last..], stride);
+        keys.gather(x.k, i, t0, n, T::ONE, &mut self.k[last..], stride);
+        if p.two {
+            keys.gather(x.e, i, t0, n, T::ONE, &mut self.k, stride);
+        }
         if p.delta {
             d.scalars().gather(x.p, i, t0, n, T::ONE, &mut self.beta, 1);
             scale_rows(d.k, &self.beta[..n], &self.k, &mut self.p);
         } else {
-            d.keys().gather(x.p, i, t0, n, T::ONE, &mut self.p, d.k);
+            keys.gather(x.p, i, t0, n, T::ONE, &mut self.p, stride);
         }
-        self.fade.load(p.rates(), x.g, i, t0, n);
-        let rows = Rows { n, q: &self.q, p: &self.p, k: &self.k };
-        self.fade.scores(rows, &mut self.r, &mut self.a);
+        self.decay.load(p.rates(), x.g, i, t0, n, m);
+        let n = m * n;
+        let rows = Rows { n, reads: [&self.q, &self.p], keys: &self.k };
+        self.decay.scores(rows, [&mut self.r, &mut self.a]);
+        lower(&mut self.a, n, true);
         if let Some([q, p, k]) = &mut self.faded {
-            self.fade.since_start(n, &self.q, q);
-            self.fade.since_start(n, &self.p, p);
-            self.fade.to_end(n, &self.k, k);
+            self.decay.since_start(n, &self.q, q);
+            self.decay.since_start(n, &self.p, p);
+            self.decay.until_end(n, &self.k, k);
         }
     }
 
@@ -99,19 +111,22 @@ impl<'a, T: Math> Chunk<'a, T> {
 }
 
 pub fn forward<T: Math>(cpu: &Cpu, p: Plan<T>, x: &Inputs<T>, y: Outputs<T>) {
-    let (d, c) = (p.dims, p.chunk);
+    let (d, c, m) = (p.dims, p.chunk, p.steps());
+    let (steps, stride, last) = (Heads { t: m * d.t, ..d.values() }, m * d.v, (m - 1) * d.v);
     let (ms, ns) = (mat(d.k, d.v), d.k * d.v);
     let mut w = Chunk::new(cpu, &p);
-    let (mut u, mut o, mut s) = (cpu.temp::<T>(c * d.v), cpu.temp::<T>(c * d.v), cpu.temp::<T>(ns));
+    let (mut u, mut o, mut s) = (cpu.temp::<T>(m * c * d.v), cpu.temp::<T>(m * c * d.v), cpu.temp::<T>(ns));
     for i in 0..d.b * d.h {
         s.copy_from_slice(&x.s0[i * ns..(i + 1) * ns]);
         for j in 0..p.chunks {
             let (t0, at) = (j * c, (i * p.chunks + j) * ns);
             let n = c.min(d.t - t0);
-            let (mk, mv) = (mat(n, d.k), mat(n, d.v));
+            let all = m * n;
+            let (mk, mv) = (mat(all, d.k), mat(all, d.v));
             y.states[at..at + ns].copy_from_slice(&s);
             w.load(&p, x, i, t0, n);
-            d.values().gather(x.v, i, t0, n, T::ONE, &mut u, d.v);
+            u.fill(T::ZERO);
+            d.values().gather(x.v, i, t0, n, T::ONE, &mut u[last..], stride);
             if p.delta {
                 times_rows(d.v, &w.beta[..n], &mut u);
             }
@@ -121,12 +136,12 @@ pub fn forward<T: Math>(cpu: &Cpu, p: Plan<T>, x: &Inputs<T>, y: Outputs<T>) {
             d.values().fetch([x.v, y.o, y.u], next, c);
             let (first, [q, erase, k]) = (zero(&s), w.faded());
             gemm_unless(first, -T::ONE, (erase, mk), (&s, ms), (&mut u, mv), true);
-            solve_lower(&w.a, &mut u, n, d.v);
+            solve_lower(&w.a, &mut u, all, d.v);
             gemm_unless(first, T::ONE, (q, mk), (&s, ms), (&mut o, mv), false);
-            lower_gemm(cpu, n, d.v, &w.r, &u, &mut o, true);
-            d.values().put(&o, d.v, i, t0, n, y.o);
-            d.values().put(&u, d.v, i, t0, n, y.u);
-            w.fade.state(n, &mut s);
+            lower_gemm(cpu, all, d.v, &w.r, &u, &mut o, true);
+            d.values().put(&o[last..], stride, i, t0, n, y.o);
+            steps.put(&u, d.v, i, m * t0, all, y.u);
+            w.decay.fade(all, &mut s, &mut []);
             gemm(T::ONE, (k, mk.t()), (&u, mv), (&mut s, ms), true);
         }
         y.s[i * ns..(i + 1) * ns].copy_from_slice(&s);
@@ -135,7 +150,9 @@ pub fn forward<T: Math>(cpu: &Cpu, p: Plan<T>, x: &Inputs<T>, y: Outputs<T>) {
 
 /// Adds the gradients of all inputs.
 pub fn backward<T: Math>(cpu: &Cpu, p: Plan<T>, x: &Inputs<T>, y: &Saved<T>, mut dx: Grads<T>) {
-    let (d, c, erasing, rates) = (p.dims, p.chunk, p.erasing(), p.rates());
+    let (d, m, erasing, rates) = (p.dims, p.steps(), p.erasing(), p.rates());
+    let (steps, c) = (Heads { t: m * d.t, ..d.values() }, m * p.chunk);
+    let ([keys, values], [late_k, late_v]) = ([m * d.k, m * d.v], [(m - 1) * d.k, (m - 1) * d.v]);
     let (ms, ns) = (mat(d.k, d.v), d.k * d.v);
     let mut w = Chunk::new(cpu, &p);
     let (mut u, mut d_o, mut dv) = (cpu.temp::<T>(c * d.v), cpu.zeros::<T>(c * d.v), cpu.temp::<T>(c * d.v));
@@ -149,17 +166,18 @@ pub fn backward<T: Math>(cpu: &Cpu, p: Plan<T>, x: &Inputs<T>, y: &Saved<T>, mut
             None => ds.fill(T::ZERO),
         }
         for j in (0..p.chunks).rev() {
-            let (t0, s) = (j * c, &y.states[(i * p.chunks + j) * ns..][..ns]);
-            let n = c.min(d.t - t0);
+            let (t0, s) = (j * p.chunk, &y.states[(i * p.chunks + j) * ns..][..ns]);
+            let tokens = p.chunk.min(d.t - t0);
+            let (at, n) = ((t0, tokens), m * tokens);
             let (mk, mv, ma) = (mat(n, d.k), mat(n, d.v), mat(n, n));
-            w.load(&p, x, i, t0, n);
-            d.values().gather(y.u, i, t0, n, T::ONE, &mut u, d.v);
-            let next = if j > 0 { (i, t0 - c) } else { (i + 1, (p.chunks - 1) * c) };
+            w.load(&p, x, i, t0, tokens);
+            steps.gather(y.u, i, m * t0, n, T::ONE, &mut u, d.v);
+            let next = if j > 0 { (i, t0 - p.chunk) } else { (i + 1, (p.chunks - 1) * p.chunk) };
             d.keys().fetch([x.q, x.k, dx.dq.0, dx.dk.0], next, c);
             erasing.fetch([x.p, dx.dp.0], next, c);
             d.values().fetch([x.v, y.u, y.d_o.unwrap_or_default(), dx.dv.0], next, c);
             if let Some(all) = y.d_o {
-                d.values().gather(all, i, t0, n, T::ONE, &mut d_o, d.v);
+                d.values().gather(all, i, t0, tokens, T::ONE, &mut d_o[late_v..], values);
             }
             let (first, last, unread) = (zero(s), zero(&ds), j == 0 && !dx.state);
             let [_, _, k] = w.faded();
@@ -174,19 +192,12 @@ pub fn backward<T: Math>(cpu: &Cpu, p: Plan<T>, x: &Inputs<T>, y: &Saved<T>, mut
             gemm_unless(first, T::ONE, (&d_o, mv), (s, ms.t()), (&mut dq, mk), false);
             gemm_unless(first, -T::ONE, (&dv, mv), (s, ms.t()), (&mut dp, mk), false);
             gemm_unless(last, T::ONE, (&u, mv), (&ds, ms.t()), (&mut dk, mk), false);
-            let ds_before = (first || last, s, &ds[..]);
-            let rows = Rows { n, q: &w.q, p: &w.p, k: &w.k };
-            w.fade.backward(
-                cpu,
-                rows,
-                [&w.r, &w.a],
-                [&mut dr, &mut da],
-                ds_before,
-                [&mut dq, &mut dp, &mut dk],
-                &mut dg,
-            );
+            let rows = Rows { n, reads: [&w.q, &w.p], keys: &w.k };
+            let ends = Ends { state: (s, &[]), cotangent: (&ds, &[]), first, last };
+            let to = Sums { reads: [&mut dq, &mut dp], keys: &mut dk, gates: &mut dg };
+            w.decay.backward(cpu, rows, [&w.r, &w.a], [&mut dr, &mut da], ends, to);
             let [q, erase, _] = w.faded();
-            w.fade.state(n, &mut ds);
+            w.decay.fade(n, &mut ds, &mut []);
             gemm_unless(unread, T::ONE, (q, mk.t()), (&d_o, mv), (&mut ds, ms), true);
             gemm_unless(unread, -T::ONE, (erase, mk.t()), (&dv, mv), (&mut ds, ms), true);
             if p.delta {
@@ -198,13 +209,16 @@ pub fn backward<T: Math>(cpu: &Cpu, p: Plan<T>, x: &Inputs<T>, y: &Saved<T>, mut
                 times_rows(d.v, &w.beta[..n], &mut dv);
                 add(&mut dk[..n * d.k], &dp);
             }
-            let by = if p.delta { &dbeta } else { &dp };
-            erasing.merge(by, erasing.k, T::ONE, i, (t0, n), &mut dx.dp);
-            d.keys().merge(&dq, d.k, p.scale, i, (t0, n), &mut dx.dq);
-            d.keys().merge(&dk, d.k, T::ONE, i, (t0, n), &mut dx.dk);
-            d.values().merge(&dv, d.v, T::ONE, i, (t0, n), &mut dx.dv);
+            let (by, stride) = if p.delta { (&dbeta, 1) } else { (&dp, keys) };
+            erasing.merge(by, stride, T::ONE, i, at, &mut dx.dp);
+            d.keys().merge(&dq[late_k..], keys, p.scale, i, at, &mut dx.dq);
+            d.keys().merge(&dk[late_k..], keys, T::ONE, i, at, &mut dx.dk);
+            d.values().merge(&dv[late_v..], values, T::ONE, i, at, &mut dx.dv);
             if rates.k > 0 {
-                rates.merge(&dg, rates.k, T::ONE, i, (t0, n), &mut dx.dg);
+                rates.merge(&dg, m * rates.k, T::ONE, i, at, &mut dx.dg);
+            }
+            if p.two {
+                d.keys().merge(&dk, keys, T::ONE, i, at, &mut dx.de);
             }
         }
         if dx.state {

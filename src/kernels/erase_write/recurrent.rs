@@ -16,18 +16,29 @@
 //! dβ_t = du·δ     dv_t = β du        dk_t = dS u − S' (β du)   dS' = dS − k_t (β du)ᵀ
 //! ```
 //!
+//! With two keys u = −S'ᵀ p_t and v_t take their own ways,
+//!
+//! ```text
+//! du = dSᵀ e_t     dv_t = dSᵀ k_t     de_t = dS u     dk_t = dS v_t
+//! ```
+//!
 //! The states inside a chunk are computed again from the one saved at its start.
 
 use crate::{
     kernels::{
-        erase_write::{Gates, Grads, Inputs, Outputs, Plan, Saved},
+        erase_write::{Grads, Inputs, Outputs, Plan, Saved},
         lanes::{Block, L, Lane, lanes, lanes_mut, mul, mul_add, mul_sub},
         math::Math,
     },
     tensor::{Cpu, Real, Temp},
 };
 
-/// No gates, one, or one for each row of the memory: [`Gates`] as a constant.
+/// Keys p to erase, β of a delta rule, or two keys.
+const ERASE: usize = 0;
+const DELTA: usize = 1;
+const TWO: usize = 2;
+
+/// No gates, one, or one for each row of the memory.
 const NONE: usize = 0;
 const HEAD: usize = 1;
 const CHANNEL: usize = 2;
@@ -61,50 +72,57 @@ struct Steps<'a, T> {
     v: &'a [Lane<T>],
     /// exp(g)
     alpha: &'a [Lane<T>],
+    /// Of two keys.
+    e: &'a [Lane<T>],
 }
 
-/// One step: p is k for a delta rule.
+/// One step: p is k for a delta rule, and e is k but for two keys.
 struct Step<'a, T> {
     q: &'a [Lane<T>],
     k: &'a [Lane<T>],
     p: &'a [Lane<T>],
+    e: &'a [Lane<T>],
     /// 1 but for a delta rule.
     beta: Lane<T>,
     alpha: &'a [Lane<T>],
 }
 
 impl<'a, T: Real> Steps<'a, T> {
-    /// Step t, of a delta rule if D.
+    /// Step t of the rule R.
     #[inline(always)]
-    fn at<const D: bool, const G: usize>(&self, t: usize, kk: usize) -> Step<'a, T> {
+    fn at<const R: usize, const G: usize>(&self, t: usize, kk: usize) -> Step<'a, T> {
         let (row, w) = (t * kk..(t + 1) * kk, width::<G>(kk));
         let [q, k] = [self.q, self.k].map(|x| &x[row.clone()]);
-        let (p, beta) = if D { (k, self.p[t]) } else { (&self.p[row], [T::ONE; L]) };
-        Step { q, k, p, beta, alpha: &self.alpha[t * w..(t + 1) * w] }
+        let (p, beta) = if R == DELTA { (k, self.p[t]) } else { (&self.p[row.clone()], [T::ONE; L]) };
+        let e = if R == TWO { &self.e[row] } else { k };
+        Step { q, k, p, e, beta, alpha: &self.alpha[t * w..(t + 1) * w] }
     }
 }
 
 /// `n` steps: o, and S run along.
 #[versions::versions]
-fn steps<T: Real, const D: bool, const G: usize>(
+fn steps<T: Real, const R: usize, const G: usize>(
     x: &Steps<T>,
     s: &mut [Lane<T>],
     o: &mut [Lane<T>],
     (n, kk, vv): (usize, usize, usize),
 ) {
     for t in 0..n {
-        let Step { q, k, p, beta, alpha: a } = x.at::<D, G>(t, kk);
+        let Step { q, k, p, e, beta, alpha: a } = x.at::<R, G>(t, kk);
         for j in 0..vv {
-            let s = &mut s[j * kk..(j + 1) * kk];
-            let mut u = x.v[t * vv + j];
+            let (s, v) = (&mut s[j * kk..(j + 1) * kk], x.v[t * vv + j]);
+            let mut u = if R == TWO { [T::ZERO; L] } else { v };
             for i in 0..kk {
                 s[i] = faded::<T, G>(a, i, s[i]);
                 u = mul_sub(u, s[i], p[i]);
             }
-            let u = if D { mul(beta, u) } else { u };
+            let u = if R == DELTA { mul(beta, u) } else { u };
             let mut sum = [T::ZERO; L];
             for i in 0..kk {
-                s[i] = mul_add(s[i], k[i], u);
+                s[i] = mul_add(s[i], e[i], u);
+                if R == TWO {
+                    s[i] = mul_add(s[i], k[i], v);
+                }
                 sum = mul_add(sum, q[i], s[i]);
             }
             o[t * vv + j] = sum;
@@ -127,29 +145,37 @@ struct Chunk<'a, T> {
     /// Of p or β.
     dp: &'a mut [Lane<T>],
     dg: &'a mut [Lane<T>],
+    /// Of two keys.
+    de: &'a mut [Lane<T>],
+    /// Of one step.
+    du: &'a mut [Lane<T>],
 }
 
 /// Forwards in time: the states, u and dq of every step.
 #[versions::versions]
-fn states<T: Real, const D: bool, const G: usize>(c: &mut Chunk<T>, (n, kk, vv): (usize, usize, usize)) {
+fn states<T: Real, const R: usize, const G: usize>(c: &mut Chunk<T>, (n, kk, vv): (usize, usize, usize)) {
     for t in 0..n {
-        let Step { k, p, beta, alpha: a, .. } = c.x.at::<D, G>(t, kk);
+        let Step { k, p, e, beta, alpha: a, .. } = c.x.at::<R, G>(t, kk);
+        let v = &c.x.v[t * vv..(t + 1) * vv];
         let (u, g) = (&mut c.u[t * vv..(t + 1) * vv], &c.d_o[t * vv..(t + 1) * vv]);
         let (before, after) = c.states[t * kk * vv..].split_at_mut(kk * vv);
         for j in 0..vv {
-            let mut sum = c.x.v[t * vv + j];
+            let mut sum = if R == TWO { [T::ZERO; L] } else { v[j] };
             for i in 0..kk {
                 sum = mul_sub(sum, faded::<T, G>(a, i, before[j * kk + i]), p[i]);
             }
             u[j] = sum;
-            if D {
+            if R == DELTA {
                 (c.delta[t * vv + j], u[j]) = (sum, mul(beta, sum));
             }
         }
         for i in 0..kk {
             let mut sum = [T::ZERO; L];
             for j in 0..vv {
-                let s = mul_add(faded::<T, G>(a, i, before[j * kk + i]), k[i], u[j]);
+                let mut s = mul_add(faded::<T, G>(a, i, before[j * kk + i]), e[i], u[j]);
+                if R == TWO {
+                    s = mul_add(s, k[i], v[j]);
+                }
                 after[j * kk + i] = s;
                 sum = mul_add(sum, s, g[j]);
             }
@@ -160,53 +186,63 @@ fn states<T: Real, const D: bool, const G: usize>(c: &mut Chunk<T>, (n, kk, vv):
 
 /// Backwards in time: all other gradients of every step, and dS run along.
 #[versions::versions]
-fn gradients<T: Real, const D: bool, const G: usize>(
+fn gradients<T: Real, const R: usize, const G: usize>(
     c: &mut Chunk<T>,
     ds: &mut [Lane<T>],
     (n, kk, vv): (usize, usize, usize),
 ) {
     let w = width::<G>(kk);
     for t in (0..n).rev() {
-        let Step { q, k, p, beta, alpha: a } = c.x.at::<D, G>(t, kk);
-        let (u, dv) = (&c.u[t * vv..(t + 1) * vv], &mut c.dv[t * vv..(t + 1) * vv]);
+        let Step { q, k, p, e, beta, alpha: a } = c.x.at::<R, G>(t, kk);
+        let [u, v] = [&*c.u, c.x.v].map(|x| &x[t * vv..(t + 1) * vv]);
+        let (dv, du) = (&mut c.dv[t * vv..(t + 1) * vv], &mut c.du[..vv]);
         let s = &c.states[t * kk * vv..(t + 1) * kk * vv];
         let mut db = [T::ZERO; L];
         for j in 0..vv {
-            let (g, mut sum) = (c.d_o[t * vv + j], [T::ZERO; L]);
+            let (g, mut sum, mut written) = (c.d_o[t * vv + j], [T::ZERO; L], [T::ZERO; L]);
             for i in 0..kk {
                 let ds = &mut ds[j * kk + i];
                 *ds = mul_add(*ds, q[i], g);
-                sum = mul_add(sum, *ds, k[i]);
+                sum = mul_add(sum, *ds, e[i]);
+                if R == TWO {
+                    written = mul_add(written, *ds, k[i]);
+                }
             }
-            if D {
+            if R == DELTA {
                 db = mul_add(db, sum, c.delta[t * vv + j]);
                 sum = mul(beta, sum);
             }
-            dv[j] = sum;
+            (du[j], dv[j]) = (sum, if R == TWO { written } else { sum });
         }
-        if D {
+        if R == DELTA {
             c.dp[t] = db;
         }
         let mut da = [T::ZERO; L];
         for i in 0..kk {
-            let (mut dk, mut dp) = ([T::ZERO; L], [T::ZERO; L]);
+            let (mut dk, mut de, mut dp) = ([T::ZERO; L], [T::ZERO; L], [T::ZERO; L]);
             if G == CHANNEL {
                 da = [T::ZERO; L];
             }
             for j in 0..vv {
                 let (ds, s) = (&mut ds[j * kk + i], s[j * kk + i]);
-                dk = mul_add(dk, *ds, u[j]);
-                let d = if D { &mut dk } else { &mut dp };
-                *d = mul_sub(*d, faded::<T, G>(a, i, s), dv[j]);
-                *ds = mul_sub(*ds, p[i], dv[j]);
+                dk = mul_add(dk, *ds, if R == TWO { v[j] } else { u[j] });
+                if R == TWO {
+                    de = mul_add(de, *ds, u[j]);
+                }
+                let d = if R == DELTA { &mut dk } else { &mut dp };
+                *d = mul_sub(*d, faded::<T, G>(a, i, s), du[j]);
+                *ds = mul_sub(*ds, p[i], du[j]);
                 if G != NONE {
                     da = mul_add(da, *ds, s);
                     *ds = faded::<T, G>(a, i, *ds);
                 }
             }
             c.dk[t * kk + i] = dk;
-            if !D {
+            if R != DELTA {
                 c.dp[t * kk + i] = dp;
+            }
+            if R == TWO {
+                c.de[t * kk + i] = de;
             }
             if G == CHANNEL {
                 c.dg[t * w + i] = mul(a[i], da);
@@ -225,13 +261,15 @@ struct Rows<'a, T: Math> {
     p: Temp<'a, T>,
     v: Temp<'a, T>,
     alpha: Temp<'a, T>,
+    e: Temp<'a, T>,
 }
 
 impl<'a, T: Math> Rows<'a, T> {
     fn new(cpu: &'a Cpu, p: &Plan<T>) -> Rows<'a, T> {
         let (c, d) = (p.chunk * L, p.dims);
         let [q, k] = std::array::from_fn(|_| cpu.temp(c * d.k));
-        Rows { q, k, p: cpu.temp(c * p.erasing().k), v: cpu.temp(c * d.v), alpha: cpu.temp(c * p.rates().k) }
+        let [p, v, alpha, e] = [p.erasing().k, d.v, p.gates, p.own()].map(|n| cpu.temp(c * n));
+        Rows { q, k, p, v, alpha, e }
     }
 
     fn load(&mut self, p: &Plan<T>, b: Block, x: &Inputs<T>, t0: usize, n: usize) {
@@ -244,11 +282,14 @@ impl<'a, T: Math> Rows<'a, T> {
             b.gather(rates, x.g, t0, n, T::ONE, lanes_mut(&mut self.alpha), rates.k);
             exp(&mut self.alpha[..n * rates.k * L]);
         }
+        if p.two {
+            b.gather(d.keys(), x.e, t0, n, T::ONE, lanes_mut(&mut self.e), d.k);
+        }
     }
 
     fn steps(&self) -> Steps<'_, T> {
-        let [q, k, p, v, alpha] = [&self.q, &self.k, &self.p, &self.v, &self.alpha].map(|x| lanes(x));
-        Steps { q, k, p, v, alpha }
+        let [q, k, p, v, alpha, e] = [&self.q, &self.k, &self.p, &self.v, &self.alpha, &self.e].map(|x| lanes(x));
+        Steps { q, k, p, v, alpha, e }
     }
 }
 
@@ -260,11 +301,13 @@ fn exp<T: Math>(x: &mut [T]) {
 pub fn forward<T: Math>(cpu: &Cpu, p: Plan<T>, x: &Inputs<T>, y: Outputs<T>) {
     let (d, c, ns) = (p.dims, p.chunk, p.dims.k * p.dims.v);
     let run = match (p.delta, p.gates) {
-        (true, Gates::None) => steps::<T, true, NONE>,
-        (true, _) => steps::<T, true, HEAD>, // a delta rule has no gates of rows
-        (false, Gates::None) => steps::<T, false, NONE>,
-        (false, Gates::Head) => steps::<T, false, HEAD>,
-        (false, Gates::Channel) => steps::<T, false, CHANNEL>,
+        _ if p.two => steps::<T, TWO, CHANNEL>,
+        (true, 0) => steps::<T, DELTA, NONE>,
+        (true, 1) => steps::<T, DELTA, HEAD>,
+        (true, _) => steps::<T, DELTA, CHANNEL>,
+        (false, 0) => steps::<T, ERASE, NONE>,
+        (false, 1) => steps::<T, ERASE, HEAD>,
+        (false, _) => steps::<T, ERASE, CHANNEL>,
     };
     let mut r = Rows::new(cpu, &p);
     let (mut s, mut o) = (cpu.temp::<T>(ns * L), cpu.temp::<T>(c * d.v * L));
@@ -291,17 +334,20 @@ pub fn backward<T: Math>(cpu: &Cpu, p: Plan<T>, x: &Inputs<T>, y: &Saved<T>, mut
     let (d, c, ns) = (p.dims, p.chunk, p.dims.k * p.dims.v);
     let (erasing, rates) = (p.erasing(), p.rates());
     let (forth, back): (Forth<T>, Back<T>) = match (p.delta, p.gates) {
-        (true, Gates::None) => (self::states::<T, true, NONE>, gradients::<T, true, NONE>),
-        (true, _) => (self::states::<T, true, HEAD>, gradients::<T, true, HEAD>),
-        (false, Gates::None) => (self::states::<T, false, NONE>, gradients::<T, false, NONE>),
-        (false, Gates::Head) => (self::states::<T, false, HEAD>, gradients::<T, false, HEAD>),
-        (false, Gates::Channel) => (self::states::<T, false, CHANNEL>, gradients::<T, false, CHANNEL>),
+        _ if p.two => (self::states::<T, TWO, CHANNEL>, gradients::<T, TWO, CHANNEL>),
+        (true, 0) => (self::states::<T, DELTA, NONE>, gradients::<T, DELTA, NONE>),
+        (true, 1) => (self::states::<T, DELTA, HEAD>, gradients::<T, DELTA, HEAD>),
+        (true, _) => (self::states::<T, DELTA, CHANNEL>, gradients::<T, DELTA, CHANNEL>),
+        (false, 0) => (self::states::<T, ERASE, NONE>, gradients::<T, ERASE, NONE>),
+        (false, 1) => (self::states::<T, ERASE, HEAD>, gradients::<T, ERASE, HEAD>),
+        (false, _) => (self::states::<T, ERASE, CHANNEL>, gradients::<T, ERASE, CHANNEL>),
     };
     let lane = |n: usize| cpu.temp::<T>(n * L);
     let mut r = Rows::new(cpu, &p);
     let (mut history, mut ds, mut d_o, mut u) = (lane((c + 1) * ns), lane(ns), lane(c * d.v), lane(c * d.v));
     let (mut dq, mut dk, mut dv) = (lane(c * d.k), lane(c * d.k), lane(c * d.v));
     let (mut dp, mut dg, mut delta) = (lane(c * erasing.k), lane(c * rates.k), lane(if p.delta { c * d.v } else { 0 }));
+    let (mut de, mut du) = (lane(c * p.own()), lane(d.v));
     d_o.fill(T::ZERO);
     let ds = lanes_mut(&mut ds);
     for b in Block::all(d.b * d.h) {
@@ -317,8 +363,9 @@ pub fn backward<T: Math>(cpu: &Cpu, p: Plan<T>, x: &Inputs<T>, y: &Saved<T>, mut
                 b.gather(d.values(), all, t0, n, T::ONE, lanes_mut(&mut d_o), d.v);
             }
             let [states, u, dq, dk] = [&mut history, &mut u, &mut dq, &mut dk].map(|x| lanes_mut(x));
-            let [dv, dp, dg, delta] = [&mut dv, &mut dp, &mut dg, &mut delta].map(|x| lanes_mut(x));
-            let mut c = Chunk { x: r.steps(), d_o: lanes(&d_o), states, u, delta, dq, dk, dv, dp, dg };
+            let [dv, dp, dg, delta, de, du] =
+                [&mut dv, &mut dp, &mut dg, &mut delta, &mut de, &mut du].map(|x| lanes_mut(x));
+            let mut c = Chunk { x: r.steps(), d_o: lanes(&d_o), states, u, delta, dq, dk, dv, dp, dg, de, du };
             forth(&mut c, (n, d.k, d.v));
             back(&mut c, ds, (n, d.k, d.v));
             let at = (t0, n);
@@ -328,6 +375,9 @@ pub fn backward<T: Math>(cpu: &Cpu, p: Plan<T>, x: &Inputs<T>, y: &Saved<T>, mut
             b.scatter(erasing, c.dp, erasing.k, at, T::ONE, &mut g.dp);
             if rates.k > 0 {
                 b.scatter(rates, c.dg, rates.k, at, T::ONE, &mut g.dg);
+            }
+            if p.two {
+                b.scatter(d.keys(), c.de, d.k, at, T::ONE, &mut g.de);
             }
         }
         if g.state {

@@ -22,24 +22,18 @@
 
 use crate::{
     kernels::{
-        gated_linear_attention::{
-            Grads, Inputs, Outputs, Plan, Results,
-            decay::{Decay, Rows, Sums},
-        },
-        heads::{gemm_unless, zero},
+        decay::{Decay, Ends, Rows, Sums, mat},
+        gated_linear_attention::{Grads, Inputs, Outputs, Plan, Results},
+        heads::{gemm_unless, lower, zero},
         lane_sums::columns,
         math::Math,
-        matmul::{Mat, gemm},
+        matmul::gemm,
         rows::{add_dots, add_outer, add_row_dots, add_weighted, divide_rows},
         scan::put_all,
         tril_matmul::lower_gemm,
     },
     tensor::{Cpu, Real, Temp},
 };
-
-fn mat(rows: usize, cols: usize) -> Mat {
-    Mat::new(rows, cols, cols)
-}
 
 /// Every row of `x` plus its number.
 #[versions::versions]
@@ -78,7 +72,7 @@ impl<'a, T: Math> Chunk<'a, T> {
         ones.fill(T::ONE);
         let faded = || cpu.temp(if p.gates > 0 { c * k } else { 0 });
         let (queries, keys, values, scores) = (cpu.temp(c * k), cpu.temp(c * k), cpu.temp(c * v), cpu.temp(c * c));
-        let decay = Decay::new(cpu, p);
+        let decay = Decay::new(cpu, p.gates, c, k, 1);
         Chunk { k, v, queries, keys, values, decay, reading: faded(), written: faded(), scores, ones }
     }
 
@@ -87,7 +81,7 @@ impl<'a, T: Math> Chunk<'a, T> {
         let d = p.dims;
         d.keys().gather(x.k, i, t0, n, T::ONE, &mut self.keys, d.k);
         d.values().gather(x.v, i, t0, n, T::ONE, &mut self.values, d.v);
-        self.decay.load(p, x.g, i, t0, n);
+        self.decay.load(p.gates(), x.g, i, t0, n, 1);
         self.fade_writes(n);
     }
 
@@ -108,7 +102,7 @@ impl<'a, T: Math> Chunk<'a, T> {
         if self.decay.on() {
             self.decay.since_start(n, &self.queries, &mut self.reading);
         }
-        self.decay.scores(Rows { n, q: &self.queries, k: &self.keys }, &mut self.scores);
+        self.decay.scores(Rows { n, reads: [&self.queries], keys: &self.keys }, [&mut self.scores]);
     }
 
     /// Compute what is read and written from n queries, keys, values and gates.
@@ -239,21 +233,11 @@ impl<'a, T: Math> Work<'a, T> {
                 add_outer(k, &u.ones[..n], &self.dz, &mut self.dk);
             }
         }
-        if u.decay.on() {
-            self.dg.fill(T::ZERO);
-            if !first {
-                u.decay.through_start(n, &u.queries, &mut self.dq, &mut self.dg);
-            }
-            if !last {
-                u.decay.through_end(n, &u.keys, &mut self.dk, &mut self.dg);
-            }
-            if !first && !last {
-                u.decay.across(n, (s, z), (&self.ds, &self.dz), &mut self.dg);
-            }
-        }
-        let x = Rows { n, q: &u.queries, k: &u.keys };
-        let to = Sums { dq: &mut self.dq, dk: &mut self.dk, dg: &mut self.dg };
-        u.decay.through_scores(cpu, x, &u.scores, &mut self.da, to);
+        lower(&mut self.da, n, false);
+        let x = Rows { n, reads: [&u.queries], keys: &u.keys };
+        let ends = Ends { state: (s, z), cotangent: (&self.ds, &self.dz), first, last };
+        let to = Sums { reads: [&mut self.dq], keys: &mut self.dk, gates: &mut self.dg };
+        u.decay.backward(cpu, x, [&u.scores], [&mut self.da], ends, to);
         gemm(T::ONE, (&u.scores, ma.t()), (&self.dy, mv), (&mut self.dv, mv), false);
         gemm_unless(last, T::ONE, (u.written(), mk), (&self.ds, ms), (&mut self.dv, mv), true);
         if !unread {

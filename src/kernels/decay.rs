@@ -1,0 +1,363 @@
+//! What gates do inside a chunk of a matrix memory: how the kernels compute what [`decay`](crate::ops::decay) defines.
+//!
+//! ```text
+//! start_t = α_1 … α_t            what is left at step t of the state before the chunk
+//! end_s = α_{s+1} … α_C          what is left after the chunk of what step s wrote
+//! P_ts = Σ_c q_tc k_sc (α_{s+1} … α_t)_c      for s ≤ t
+//! ```
+//!
+//! All are running products of factors of at most 1, each over the steps that it is about: nothing is divided and no two sums
+//! are subtracted, so that nothing overflows and a gate that forgets nearly all takes no digits from later ones.
+//!
+//! A memory may be read by several rows at each step, by queries and by keys to erase: there is a P for each of these R kinds.
+//!
+//! With one gate for all channels P is (Q Kᵀ) ⊙ D; with one for each see [`ChannelScores`]. The gradient of a gate follows from
+//! those of the rows without another product: a gate is in start_t for the steps t from its own on, and in end_s for the steps
+//! s before its own,
+//!
+//! ```text
+//! dg_u += Σ_{t≥u} q_t ⊙ dq_t                   dg_u += Σ_{s<u} k_s ⊙ dk_s
+//! ```
+//!
+//! with what passes through start in dq and through end in dk. Each term has the factor of its gate in it, so that nothing
+//! cancels where little is left.
+
+mod channel_scores;
+
+use crate::{
+    kernels::{
+        heads::{Heads, lower},
+        math::Math,
+        matmul::{Mat, gemm},
+        rows::{add, add_product, add_row_dots, dot, product, scale, scale_rows, times, times_rows},
+        segsum,
+        tril_matmul::lower_gemm,
+    },
+    tensor::{Cpu, Temp},
+};
+use channel_scores::ChannelScores;
+
+/// The gates of a chunk, and what they leave.
+pub struct Decay<'a, T: Math> {
+    /// Gates of a step: none, one, or K.
+    gates: usize,
+    k: usize,
+    alpha: Temp<'a, T>,
+    start: Temp<'a, T>,
+    end: Temp<'a, T>,
+    /// D [C, C], with one gate.
+    between: Temp<'a, T>,
+    /// Sums over rows, [C] or [K].
+    sums: Temp<'a, T>,
+    channels: ChannelScores<'a, T>,
+}
+
+/// Of a chunk of `n` steps the rows that read it, of R kinds, and the keys.
+#[derive(Clone, Copy)]
+pub struct Rows<'a, T, const R: usize> {
+    pub n: usize,
+    pub reads: [&'a [T]; R],
+    pub keys: &'a [T],
+}
+
+/// Their gradients, and that of the gates [n, gates].
+pub struct Sums<'a, T, const R: usize> {
+    pub reads: [&'a mut [T]; R],
+    pub keys: &'a mut [T],
+    pub gates: &'a mut [T],
+}
+
+/// The state before a chunk and the cotangent of the one after it, [K, V] and, of a normaliser, [K] or empty; and which are
+/// all zeros.
+#[derive(Clone, Copy)]
+pub struct Ends<'a, T> {
+    pub state: (&'a [T], &'a [T]),
+    pub cotangent: (&'a [T], &'a [T]),
+    pub first: bool,
+    pub last: bool,
+}
+
+/// A matrix without gaps.
+pub fn mat(rows: usize, cols: usize) -> Mat {
+    Mat::new(rows, cols, cols)
+}
+
+impl<'a, T: Math> Decay<'a, T> {
+    /// Of chunks of up to `c` steps with so many gates a step, none, one, or `k`; and with `reads` kinds of reading rows.
+    pub fn new(cpu: &'a Cpu, gates: usize, c: usize, k: usize, reads: usize) -> Decay<'a, T> {
+        let row = || cpu.temp(c * gates);
+        let (one, many) = (usize::from(gates == 1), usize::from(gates > 1));
+        Decay {
+            gates,
+            k,
+            alpha: row(),
+            start: row(),
+            end: row(),
+            between: cpu.temp(one * c * c),
+            sums: cpu.temp(if gates > 0 { c.max(k) } else { 0 }),
+            channels: ChannelScores::new(cpu, many * c, k, reads),
+        }
+    }
+
+    /// Whether there are gates.
+    pub fn on(&self) -> bool {
+        self.gates > 0
+    }
+
+    /// The gates exp(g) of steps `t0..t0 + n` of head `i`, each of which is `m` steps here: the others keep all.
+    pub fn load(&mut self, heads: Heads, g: &[T], i: usize, t0: usize, n: usize, m: usize) {
+        if self.on() {
+            let alpha = &mut self.alpha[..m * n * self.gates];
+            alpha.fill(T::ZERO);
+            heads.gather(g, i, t0, n, T::ONE, alpha, m * self.gates);
+            exp(alpha);
+            self.multiply(m * n);
+        }
+    }
+
+    /// The gates α themselves of as many steps.
+    pub fn set(&mut self, alpha: &[T]) {
+        self.alpha[..alpha.len()].copy_from_slice(alpha);
+        self.multiply(alpha.len() / self.gates.max(1));
+    }
+
+    fn multiply(&mut self, n: usize) {
+        let alpha = &self.alpha[..n * self.gates];
+        products(self.gates, alpha, &mut self.start);
+        products_after(self.gates, alpha, &mut self.end);
+    }
+
+    /// Reading rows as far as they reach the state before the chunk.
+    pub fn since_start(&self, n: usize, x: &[T], y: &mut [T]) {
+        match self.gates {
+            1 => scale_rows(self.k, &self.start[..n], x, y),
+            _ => product(&x[..n * self.k], &self.start, y),
+        }
+    }
+
+    /// Rows of keys as they are left in the state after the chunk.
+    pub fn until_end(&self, n: usize, k: &[T], y: &mut [T]) {
+        match self.gates {
+            1 => scale_rows(self.k, &self.end[..n], k, y),
+            _ => product(&k[..n * self.k], &self.end, y),
+        }
+    }
+
+    /// The state, or a cotangent of one, as the gates of all n steps leave it.
+    pub fn fade(&self, n: usize, s: &mut [T], z: &mut [T]) {
+        let whole = (n - 1) * self.gates..n * self.gates;
+        match self.gates {
+            0 => {}
+            1 => {
+                scale(s, self.start[n - 1]);
+                scale(z, self.start[n - 1]);
+            }
+            _ => {
+                times_rows(s.len() / self.k, &self.start[whole.clone()], s);
+                times(z, &self.start[whole]);
+            }
+        }
+    }
+
+    /// P [n, n] of each kind of rows, zero above the diagonal.
+    pub fn scores<const R: usize>(&mut self, x: Rows<T, R>, p: [&mut [T]; R]) {
+        let (n, k) = (x.n, self.k);
+        if self.gates == 1 {
+            between(&self.alpha[..n], &mut self.between);
+        }
+        if self.gates > 1 {
+            return self.channels.scores(x, &self.alpha, p);
+        }
+        for (read, p) in x.reads.iter().zip(p) {
+            gemm(T::ONE, (read, mat(n, k)), (x.keys, mat(n, k).t()), (&mut *p, mat(n, n)), false);
+            lower(p, n, false);
+            if self.on() {
+                times(&mut p[..n * n], &self.between);
+            }
+        }
+    }
+
+    /// The gradients of the reading rows and keys come in as those of start ⊙ the rows and end ⊙ K, and go out as those of the
+    /// rows and K themselves; those of the gates are written. `p` are the scores, and `dp` their cotangents, zero above the
+    /// diagonal, which are scratch memory afterwards.
+    pub fn backward<const R: usize>(
+        &mut self,
+        cpu: &Cpu,
+        x: Rows<T, R>,
+        p: [&[T]; R],
+        mut dp: [&mut [T]; R],
+        ends: Ends<T>,
+        mut to: Sums<T, R>,
+    ) {
+        let (n, k) = (x.n, self.k);
+        if self.on() {
+            to.gates[..n * self.gates].fill(T::ZERO);
+            if !ends.first {
+                x.reads.iter().zip(&mut to.reads).for_each(|(x, dx)| self.through_start(n, x, dx, to.gates));
+            }
+            if !ends.last {
+                self.through_end(n, x.keys, to.keys, to.gates);
+            }
+            if !ends.first && !ends.last {
+                self.across(n, ends, to.gates);
+            }
+        }
+        if self.gates > 1 {
+            return self.channels.backward(x, &self.alpha, dp, to);
+        }
+        if self.on() {
+            let mut both = cpu.zeros::<T>(n * n);
+            for (p, dp) in p.iter().zip(&mut dp) {
+                add_product(&dp[..n * n], p, &mut both);
+                times(&mut dp[..n * n], &self.between);
+            }
+            segsum::backward(n, &both, &mut to.gates[..n], true, &mut self.sums);
+        }
+        for ((read, dp), dx) in x.reads.iter().zip(dp).zip(to.reads) {
+            lower_gemm(cpu, n, k, dp, x.keys, dx, true);
+            gemm(T::ONE, (dp, mat(n, n).t()), (read, mat(n, k)), (to.keys, mat(n, k)), true);
+        }
+    }
+
+    /// From the gradient of rows that [`since_start`](Self::since_start) made to theirs, in its place; and more of the gates'.
+    fn through_start(&mut self, n: usize, x: &[T], dx: &mut [T], dg: &mut [T]) {
+        let k = self.k;
+        if self.gates > 1 {
+            return through(k, &self.start, &x[..n * k], dx, dg, &mut self.sums[..k]);
+        }
+        times_rows(k, &self.start[..n], dx);
+        self.sums[..n].fill(T::ZERO);
+        add_row_dots(k, &x[..n * k], dx, &mut self.sums[..n]);
+        let mut sum = T::ZERO;
+        for (dg, &x) in dg.iter_mut().zip(&self.sums[..n]).rev() {
+            sum += x;
+            *dg += sum;
+        }
+    }
+
+    /// The same for keys.
+    fn through_end(&mut self, n: usize, keys: &[T], dk: &mut [T], dg: &mut [T]) {
+        let k = self.k;
+        if self.gates > 1 {
+            return through_after(k, &self.end, &keys[..n * k], dk, dg, &mut self.sums[..k]);
+        }
+        times_rows(k, &self.end[..n], dk);
+        self.sums[..n].fill(T::ZERO);
+        add_row_dots(k, &keys[..n * k], dk, &mut self.sums[..n]);
+        let mut sum = T::ZERO;
+        for (dg, &x) in dg.iter_mut().zip(&self.sums[..n]) {
+            *dg += sum;
+            sum += x;
+        }
+    }
+
+    /// What the gates have of their gradients from the state before the chunk, as it is left after it.
+    fn across(&mut self, n: usize, Ends { state: (s, z), cotangent: (ds, dz), .. }: Ends<T>, dg: &mut [T]) {
+        let whole = (n - 1) * self.gates..n * self.gates;
+        let sums = &mut self.sums[..self.gates];
+        if self.gates == 1 {
+            sums[0] = dot(s, ds) + dot(z, dz);
+        } else {
+            sums.fill(T::ZERO);
+            add_row_dots(s.len() / self.k, s, ds, sums);
+            add_product(z, dz, sums);
+        }
+        times(sums, &self.start[whole]);
+        dg[..n * self.gates].chunks_exact_mut(self.gates).for_each(|dg| add(dg, sums));
+    }
+}
+
+impl<T, const R: usize> Rows<'_, T, R> {
+    /// Of steps lo..hi.
+    fn steps(&self, k: usize, lo: usize, hi: usize) -> Self {
+        let all = lo * k..hi * k;
+        Rows { n: hi - lo, reads: self.reads.map(|x| &x[all.clone()]), keys: &self.keys[all.clone()] }
+    }
+}
+
+impl<T, const R: usize> Sums<'_, T, R> {
+    /// Of steps lo..hi, with a gate for each channel.
+    fn steps(&mut self, k: usize, lo: usize, hi: usize) -> Sums<'_, T, R> {
+        let all = lo * k..hi * k;
+        let reads = self.reads.each_mut().map(|x| &mut x[all.clone()]);
+        Sums { reads, keys: &mut self.keys[all.clone()], gates: &mut self.gates[all] }
+    }
+}
+
+#[versions::versions]
+fn exp<T: Math>(x: &mut [T]) {
+    x.iter_mut().for_each(|x| *x = x.exp());
+}
+
+/// The products of rows of `k` numbers from the first on.
+#[versions::versions]
+fn products<T: Math>(k: usize, x: &[T], y: &mut [T]) {
+    for at in (0..x.len()).step_by(k.max(1)) {
+        let (before, row) = y[..at + k].split_at_mut(at);
+        if at == 0 {
+            row.copy_from_slice(&x[..k]);
+        } else {
+            for ((y, &x), &p) in row.iter_mut().zip(&x[at..]).zip(&before[at - k..]) {
+                *y = p * x;
+            }
+        }
+    }
+}
+
+/// The products of the rows after each.
+#[versions::versions]
+fn products_after<T: Math>(k: usize, x: &[T], y: &mut [T]) {
+    for at in (0..x.len()).step_by(k.max(1)).rev() {
+        let (row, after) = y[at..x.len()].split_at_mut(k);
+        if after.is_empty() {
+            row.fill(T::ONE);
+        } else {
+            for ((y, &x), &p) in row.iter_mut().zip(&x[at + k..]).zip(&*after) {
+                *y = p * x;
+            }
+        }
+    }
+}
+
+/// D [n, n] of n gates: a row is the one before it times α; zero above the diagonal.
+#[versions::versions]
+fn between<T: Math>(alpha: &[T], d: &mut [T]) {
+    let n = alpha.len();
+    for t in 0..n {
+        let (before, row) = d.split_at_mut(t * n);
+        let (past, rest) = row[..n].split_at_mut(t);
+        if t > 0 {
+            past.iter_mut().zip(&before[(t - 1) * n..]).for_each(|(y, &x)| *y = alpha[t] * x);
+        }
+        rest.fill(T::ZERO);
+        rest[0] = T::ONE;
+    }
+}
+
+/// From dy to dx = w ⊙ dy, in its place, for rows y_t = x_t ⊙ w_t with w_t = α_1 … α_t; and dg_u += Σ_{t≥u} x_t ⊙ dx_t.
+#[versions::versions]
+fn through<T: Math>(k: usize, w: &[T], x: &[T], dy: &mut [T], dg: &mut [T], sum: &mut [T]) {
+    sum.fill(T::ZERO);
+    for at in (0..x.len()).step_by(k.max(1)).rev() {
+        let (w, x, dy, dg) = (&w[at..at + k], &x[at..at + k], &mut dy[at..at + k], &mut dg[at..at + k]);
+        for i in 0..k {
+            dy[i] *= w[i];
+            sum[i] += x[i] * dy[i];
+            dg[i] += sum[i];
+        }
+    }
+}
+
+/// The same with w_s = α_{s+1} … α_n and dg_u += Σ_{s<u} x_s ⊙ dx_s.
+#[versions::versions]
+fn through_after<T: Math>(k: usize, w: &[T], x: &[T], dy: &mut [T], dg: &mut [T], sum: &mut [T]) {
+    sum.fill(T::ZERO);
+    for at in (0..x.len()).step_by(k.max(1)) {
+        let (w, x, dy, dg) = (&w[at..at + k], &x[at..at + k], &mut dy[at..at + k], &mut dg[at..at + k]);
+        for i in 0..k {
+            dg[i] += sum[i];
+            dy[i] *= w[i];
+            sum[i] += x[i] * dy[i];
+        }
+    }
+}

@@ -1,0 +1,215 @@
+//! The scores of rows that read, with keys that fade by a gate for each channel: no product of two matrices.
+//!
+//! The steps are halved (secondary chunking, Yang et al. 2024, arXiv 2312.06635, section 4): what the second half, from step h
+//! on, reads of the first is
+//!
+//! ```text
+//! P_ts = Σ_c (q_t ⊙ x_t)_c (k_s ⊙ y_s)_c       x_t = α_h … α_t      y_s = α_{s+1} … α_{h−1}
+//! ```
+//!
+//! and each half is treated likewise, down to a few steps that are taken one by one. Backwards, with R the quadrant of dP,
+//!
+//! ```text
+//! dq_t += x_t ⊙ (R (K ⊙ y))_t      dk_s += y_s ⊙ (Rᵀ (Q ⊙ x))_s
+//! ```
+//!
+//! and with what this adds to dq and dk the gradients of the gates that are in x and y follow as in [`super`].
+
+use super::{Rows, Sums, mat, products, products_after, through, through_after};
+use crate::{
+    kernels::{
+        lane_sums::{parts3, sums},
+        lanes::{L, avx512_here},
+        math::Math,
+        matmul::{Mat, gemm},
+        rows::{add, product},
+    },
+    tensor::{Cpu, Real, Temp},
+};
+
+/// As many steps are taken one by one.
+const FEW: usize = 8;
+
+/// Scratch memory for them.
+pub struct ChannelScores<'a, T: Math> {
+    k: usize,
+    /// A key as each of a few steps meets it.
+    near: Temp<'a, T>,
+    far: Far<'a, T>,
+    /// Sums over rows [K].
+    sums: Temp<'a, T>,
+}
+
+/// Of a quadrant: x and the reading rows ⊙ x, y and K ⊙ y, and a part of a gradient.
+struct Far<'a, T: Math> {
+    x: Temp<'a, T>,
+    reads: Temp<'a, T>,
+    y: Temp<'a, T>,
+    keys: Temp<'a, T>,
+    part: Temp<'a, T>,
+}
+
+/// Calls `f(lo, h, hi)` for the steps lo..hi and their halves, each cut at h; and with h = hi for a few steps.
+fn halves(lo: usize, hi: usize, f: &mut impl FnMut(usize, usize, usize)) {
+    let n = hi - lo;
+    if n <= FEW {
+        return f(lo, hi, hi);
+    }
+    let h = lo + n.div_ceil(2).next_multiple_of(FEW);
+    halves(lo, h, f);
+    halves(h, hi, f);
+    f(lo, h, hi);
+}
+
+impl<'a, T: Math> ChannelScores<'a, T> {
+    /// Of chunks of up to `c` steps, and so many kinds of rows that read.
+    pub fn new(cpu: &'a Cpu, c: usize, k: usize, reads: usize) -> ChannelScores<'a, T> {
+        let [x, y, keys, part] = std::array::from_fn(|_| cpu.temp(c * k));
+        let far = Far { x, reads: cpu.temp(reads * c * k), y, keys, part };
+        ChannelScores { k, near: cpu.temp(FEW.min(c) * k), far, sums: cpu.temp(k) }
+    }
+
+    /// As [`Decay::scores`](super::Decay::scores), with rows α.
+    pub fn scores<const R: usize>(&mut self, x: Rows<T, R>, alpha: &[T], mut p: [&mut [T]; R]) {
+        let (n, k, f) = (x.n, self.k, &mut self.far);
+        p.iter_mut().for_each(|p| p[..n * n].fill(T::ZERO));
+        halves(0, n, &mut |lo, h, hi| {
+            let (x, alpha) = (x.steps(k, lo, hi), &alpha[lo * k..hi * k]);
+            if h == hi {
+                return near(k, n, (x, alpha), &mut self.near, p.each_mut().map(|p| &mut p[lo * n + lo..]));
+            }
+            let (past, now) = (h - lo, hi - h);
+            f.load(k, x, alpha, past);
+            for (read, p) in f.reads.chunks_exact(now * k).zip(&mut p) {
+                let to = (&mut p[h * n + lo..], Mat::new(now, past, n));
+                gemm(T::ONE, (read, mat(now, k)), (&f.keys, mat(past, k).t()), to, false);
+            }
+        });
+    }
+
+    /// Adds what the scores pass on of their cotangents, which are zero above the diagonal.
+    pub fn backward<const R: usize>(&mut self, x: Rows<T, R>, alpha: &[T], dp: [&mut [T]; R], mut to: Sums<T, R>) {
+        let (n, k, f, sums) = (x.n, self.k, &mut self.far, &mut self.sums);
+        halves(0, n, &mut |lo, h, hi| {
+            let (x, alpha, mut to) = (x.steps(k, lo, hi), &alpha[lo * k..hi * k], to.steps(k, lo, hi));
+            if h == hi {
+                let dp = dp.each_ref().map(|dp| &dp[lo * n + lo..]);
+                return near_back(k, n, (x, alpha), dp, &mut self.near, to);
+            }
+            let (past, now) = (h - lo, hi - h);
+            f.load(k, x, alpha, past);
+            let (dg_first, dg_second) = to.gates.split_at_mut(past * k);
+            for (r, dx) in to.reads.iter_mut().enumerate() {
+                let q = (&dp[r][h * n + lo..], Mat::new(now, past, n));
+                gemm(T::ONE, q, (&f.keys, mat(past, k)), (&mut f.part, mat(now, k)), false);
+                through(k, &f.x, &x.reads[r][past * k..], &mut f.part, dg_second, sums);
+                add(&mut dx[past * k..], &f.part);
+            }
+            for (r, read) in f.reads.chunks_exact(now * k).take(R).enumerate() {
+                let q = (&dp[r][h * n + lo..], Mat::new(now, past, n).t());
+                gemm(T::ONE, q, (read, mat(now, k)), (&mut f.part, mat(past, k)), r > 0);
+            }
+            through_after(k, &f.y, &x.keys[..past * k], &mut f.part, dg_first, sums);
+            add(&mut to.keys[..past * k], &f.part);
+        });
+    }
+}
+
+impl<T: Math> Far<'_, T> {
+    /// All factors of some steps, of which so many are the first half.
+    fn load<const R: usize>(&mut self, k: usize, x: Rows<T, R>, alpha: &[T], past: usize) {
+        let (first, second) = alpha.split_at(past * k);
+        products(k, second, &mut self.x);
+        for (x, y) in x.reads.iter().zip(self.reads.chunks_exact_mut(second.len())) {
+            product(&x[past * k..], &self.x, y);
+        }
+        products_after(k, first, &mut self.y);
+        product(&x.keys[..past * k], &self.y, &mut self.keys);
+    }
+}
+
+/// The key of step s as each of the m steps from there on meets it: row t − s for step t.
+#[inline(always)]
+fn fade_key<T: Real>(k: usize, s: usize, m: usize, keys: &[T], alpha: &[T], w: &mut [T]) {
+    w[..k].copy_from_slice(&keys[s * k..(s + 1) * k]);
+    for t in 1..m {
+        let (before, after) = w[(t - 1) * k..].split_at_mut(k);
+        let a = &alpha[(s + t) * k..(s + t + 1) * k];
+        after[..k].iter_mut().zip(&*before).zip(a).for_each(|((y, &x), &a)| *y = a * x);
+    }
+}
+
+/// The scores of a few steps with each other, to rows of p that are `stride` apart.
+#[versions::versions]
+fn near<T: Math, const R: usize>(
+    k: usize,
+    stride: usize,
+    (x, alpha): (Rows<T, R>, &[T]),
+    w: &mut [T],
+    mut p: [&mut [T]; R],
+) {
+    let (here, row) = (avx512_here!(), |l: usize| l * k..(l + 1) * k);
+    for s in 0..x.n {
+        fade_key(k, s, x.n - s, x.keys, alpha, w);
+        for (q, p) in x.reads.iter().zip(&mut p) {
+            let dots = sums(here, x.n - s, |l, to| parts3(&q[row(s + l)], &w[row(l)], &w[row(l)], to, |x, w, _| x * w));
+            (s..x.n).zip(dots).for_each(|(t, dot)| p[t * stride + s] = dot);
+        }
+    }
+}
+
+/// What they add to gradients, of cotangents dp in such rows.
+#[versions::versions]
+fn near_back<T: Math, const R: usize>(
+    k: usize,
+    stride: usize,
+    (x, alpha): (Rows<T, R>, &[T]),
+    dp: [&[T]; R],
+    w: &mut [T],
+    mut to: Sums<T, R>,
+) {
+    for s in 0..x.n {
+        fade_key(k, s, x.n - s, x.keys, alpha, w);
+        for c in (0..k).step_by(L) {
+            if c + L <= k {
+                channels_back(k, (s, c, L), stride, (x, alpha), dp, w, &mut to);
+            } else {
+                channels_back(k, (s, c, k - c), stride, (x, alpha), dp, w, &mut to);
+            }
+        }
+    }
+}
+
+/// The same of the key of step s alone, for as many channels from c on: the cotangent of the key as step t meets it is that
+/// of the key itself in the end.
+#[inline(always)]
+fn channels_back<T: Math, const R: usize>(
+    k: usize,
+    (s, c, width): (usize, usize, usize),
+    stride: usize,
+    (x, alpha): (Rows<T, R>, &[T]),
+    dp: [&[T]; R],
+    w: &[T],
+    to: &mut Sums<T, R>,
+) {
+    let mut sum = [T::ZERO; L];
+    for t in (s..x.n).rev() {
+        let at = t * k + c;
+        let (row, w, alpha) = (at..at + width, &w[(t - s) * k + c..][..width], &alpha[at..at + width]);
+        for ((dp, x), dx) in dp.iter().zip(&x.reads).zip(&mut to.reads) {
+            let (by, x, dx) = (dp[t * stride + s], &x[row.clone()], &mut dx[row.clone()]);
+            for i in 0..width {
+                dx[i] += by * w[i];
+                sum[i] += by * x[i];
+            }
+        }
+        if t > s {
+            let dg = &mut to.gates[row];
+            for i in 0..width {
+                dg[i] += sum[i] * w[i];
+                sum[i] *= alpha[i];
+            }
+        }
+    }
+    to.keys[s * k + c..][..width].iter_mut().zip(sum).for_each(|(y, x)| *y += x);
+}
