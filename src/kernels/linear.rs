@@ -6,7 +6,7 @@ use crate::{
     autograd::{Grad, In, Kernel, Value},
     cuda::{Cuda, Launch, Module, View},
     kernels::{
-        gemm::{Epilogue, Mat, Panels, Products, gemm_as},
+        gemm::{Epilogue, Mat, gemm_as},
         lane_sums::columns,
     },
     ops::linear::Linear,
@@ -23,15 +23,17 @@ pub(super) fn sizes(x: Shape, w: Shape) -> Sizes {
 }
 
 /// How many rows of x and y stay in the second-level cache.
-pub(super) fn rows_cached((_, i, o): Sizes) -> usize {
+fn rows_cached((_, i, o): Sizes) -> usize {
     const CACHED: usize = 1 << 16;
     (CACHED / (i + o).max(1)).max(256)
 }
 
-/// w in panels, where there are several products by it: of [`rows_cached`] rows of x each.
-pub(super) fn panels<'a, T: Real>(cpu: &'a Cpu, sizes: Sizes, w: (&'a [T], Mat)) -> Option<Panels<'a, T>> {
-    let chunk = rows_cached(sizes);
-    if cpu.products() == Products::F32 && sizes.0 >= 2 * chunk { Panels::new(cpu, chunk, w) } else { None }
+/// y = x wᵀ + b, if there is a third input.
+pub(super) fn forward_cpu<T: Real>(cpu: &Cpu, x: In, y: &mut [T]) {
+    let (rows, i, o) = sizes(x[0].shape(), x[1].shape());
+    let epilogue = if x.len() > 2 { Epilogue::Bias(x[2].host::<T>()) } else { Epilogue::Set };
+    let (a, w) = ((x[0].host(), Mat::new(rows, i, i)), (x[1].host(), Mat::new(o, i, i).t()));
+    gemm_as(cpu.products(), epilogue, T::ONE, a, w, (y, Mat::new(rows, o, o)));
 }
 
 /// What the backward pass reads: x, w and g [rows, O]. With a slope [rows, P, O / P], g is [rows, O / P] and multiplied by
@@ -63,7 +65,6 @@ pub(super) type Targets<'a, T> = [Option<(&'a mut [T], bool)>; 3];
 /// dx, dw and db. Some rows at a time, so that g is read from memory once and not three times.
 pub(super) fn backward_cpu<T: Real>(cpu: &Cpu, sizes: Sizes, seen: Seen<T>, [mut dx, mut dw, mut db]: Targets<T>) {
     let ((rows, i, o), chunk, products) = (sizes, rows_cached(sizes), cpu.products());
-    let panels = if dx.is_some() { panels(cpu, sizes, (seen.w, Mat::new(o, i, i))) } else { None };
     let width = seen.g.len() / rows.max(1);
     let mut scaled = cpu.temp::<T>(seen.slope.map_or(0, |_| chunk.min(rows) * o));
     for start in (0..rows.max(1)).step_by(chunk) {
@@ -76,11 +77,7 @@ pub(super) fn backward_cpu<T: Real>(cpu: &Cpu, sizes: Sizes, seen: Seen<T>, [mut
         }
         let (mx, mw, mg, first) = (Mat::new(n, i, i), Mat::new(o, i, i), Mat::new(n, o, o), start == 0);
         if let Some((d, acc)) = &mut dx {
-            let (epilogue, d) = (Epilogue::of(*acc), &mut d[start * i..][..n * i]);
-            match &panels {
-                Some(panels) if n == chunk => panels.product(epilogue, g, d),
-                _ => gemm_as(products, epilogue, T::ONE, (g, mg), (seen.w, mw), (d, mx)),
-            }
+            gemm_as(products, Epilogue::of(*acc), T::ONE, (g, mg), (seen.w, mw), (&mut d[start * i..][..n * i], mx));
         }
         if let Some((d, acc)) = &mut dw {
             gemm_as(products, Epilogue::of(*acc || !first), T::ONE, (g, mg.t()), (x, mx), (d, mw));
@@ -130,7 +127,7 @@ pub(super) fn total_cuda(cu: &Cuda, sums: &Tensor, rows: usize, d: &mut Tensor, 
     cu.launch(&MODULE, "column_sums_total", d.dtype(), launch, args![sums, d, rows, cols, acc]);
 }
 
-/// y = x wᵀ + b, if there is a third input.
+/// [`forward_cpu`] on a device.
 pub(super) fn forward_cuda(cu: &Cuda, x: In, y: &mut Tensor) {
     let (rows, i, o) = sizes(x[0].shape(), x[1].shape());
     let (a, w) = (View::new(&x[0], Mat::new(rows, i, i)), View::new(&x[1], Mat::new(o, i, i).t()));
@@ -167,12 +164,7 @@ pub(super) fn backward_cuda(cu: &Cuda, x: In, g: &Tensor, dx: &mut [Grad]) {
 impl Kernel for Linear {
     fn forward(&self, cx: &Cx, x: In, y: &mut [Value]) {
         match cx {
-            Cx::Cpu(cpu) => with_real!(x[0].dtype(), T => {
-                let (rows, i, o) = sizes(x[0].shape(), x[1].shape());
-                let epilogue = if self.bias { Epilogue::Bias(x[2].host::<T>()) } else { Epilogue::Set };
-                let (a, w) = ((x[0].host(), Mat::new(rows, i, i)), (x[1].host(), Mat::new(o, i, i).t()));
-                gemm_as(cpu.products(), epilogue, T::ONE, a, w, (y[0].host_mut(), Mat::new(rows, o, o)));
-            }),
+            Cx::Cpu(cpu) => with_real!(x[0].dtype(), T => forward_cpu::<T>(cpu, x, y[0].host_mut())),
             Cx::Cuda(cu) => forward_cuda(cu, x, &mut y[0]),
         }
     }

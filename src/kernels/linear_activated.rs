@@ -7,24 +7,22 @@
 //! ```
 //!
 //! z is the widest value of a layer, so it is not kept where that can be avoided. The CPU keeps f′(z) instead, which costs
-//! little where σ is at hand, and computes dz a few rows at a time, while they are in a cache; it keeps z as well where w in
-//! panels serves all parts (with AVX2). A device, for which an exponential costs less than memory, keeps z; its kernels are those
-//! of Linear, of [`elementwise`](super::elementwise) and of [`glu`](super::glu).
+//! little where σ is at hand, and computes dz a few rows at a time, while they are in a cache. A device, for which an
+//! exponential costs less than memory, keeps z; its kernels are those of Linear, of [`elementwise`](super::elementwise) and of
+//! [`glu`](super::glu).
 
 use crate::{
     args,
     autograd::{Grad, In, Kernel, Outs, Value},
     cuda::Cuda,
     kernels::{
-        elementwise,
-        gemm::{Epilogue, Mat, gemm_as},
-        glu,
+        elementwise, glu,
         lanes::L,
-        linear::{Seen, backward_cpu, backward_cuda, forward_cuda, panels, rows_cached, sizes, targets},
+        linear::{Seen, backward_cpu, backward_cuda, forward_cpu, forward_cuda, sizes, targets},
         math::Math,
     },
     ops::linear_activated::{Activation, LinearActivated},
-    tensor::{Cpu, Cx, Tensor},
+    tensor::{Cx, Tensor},
     with_real,
 };
 
@@ -94,32 +92,6 @@ fn gated<T: Math>(n: usize, z: &mut [T], y: &mut [T]) {
     }
 }
 
-impl LinearActivated {
-    fn forward_cpu<T: Math>(&self, cpu: &Cpu, x: In, y: &mut [T], kept: &mut [T]) {
-        let sizes = sizes(x[0].shape(), x[1].shape());
-        let (rows, i, o) = sizes;
-        let from = if self.bias { Epilogue::Bias(x[2].host::<T>()) } else { Epilogue::Set };
-        let (x, w) = (x[0].host(), (x[1].host(), Mat::new(o, i, i).t()));
-        let panels = panels(cpu, sizes, w);
-        // Without panels, w would be brought into order for each part anew.
-        let chunk = if panels.is_some() { rows_cached(sizes) } else { rows };
-        let width = y.len() / rows.max(1);
-        let mut start = 0;
-        while start < rows {
-            // Fewer than eight rows of their own would be summed in another order than all rows at once.
-            let left = rows - start;
-            let n = if left < chunk + 8 { left } else { chunk };
-            let (x, z) = (&x[start * i..][..n * i], &mut kept[start * o..][..n * o]);
-            match &panels {
-                Some(panels) if n == chunk => panels.product(from, x, z),
-                _ => gemm_as(cpu.products(), from, T::ONE, (x, Mat::new(n, i, i)), w, (z, Mat::new(n, o, o))),
-            }
-            self.activation.apply(o, z, &mut y[start * width..][..n * width]);
-            start += n;
-        }
-    }
-}
-
 impl Kernel for LinearActivated {
     fn saves(&self, x: In) -> Outs {
         let (x, w) = (x[0].shape(), x[1].shape());
@@ -130,7 +102,8 @@ impl Kernel for LinearActivated {
         let [y, kept] = y else { return };
         match cx {
             Cx::Cpu(cpu) => with_real!(x[0].dtype(), T => {
-                self.forward_cpu::<T>(cpu, x, y.host_mut(), kept.host_mut());
+                forward_cpu::<T>(cpu, x, kept.host_mut());
+                self.activation.apply::<T>(kept.shape().last(), kept.host_mut(), y.host_mut());
             }),
             Cx::Cuda(cu) => {
                 forward_cuda(cu, x, kept);

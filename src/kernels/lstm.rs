@@ -1,4 +1,5 @@
-//! The kernel of [`LstmSequence`].
+//! The kernels of [`LstmSequence`]: steps of a few sequences at a time while W_hh is small ([`narrow`]), or steps of all
+//! sequences together ([`wide`]), which is also how a device does it.
 //!
 //! Backwards in time, with dh the gradient of h_t from above plus the gradient that step t + 1 passes on, and dc likewise:
 //!
@@ -20,13 +21,13 @@ mod wide;
 use crate::{
     autograd::{Grad, In, Kernel, Outs, Value},
     kernels::{
+        heads::Schedule,
         math::Math,
         matmul::{Mat, gemm},
-        scan::{cotangent, put_all, zeros},
+        scan::{by_device, cotangent, put_all, zeros},
     },
     ops::lstm::LstmSequence,
     tensor::{Cpu, Cx, Real, Shape, Tensor},
-    with_real,
 };
 use cell::SAVED;
 use std::ops::Range;
@@ -62,9 +63,9 @@ impl Size {
     }
 }
 
-impl LstmSequence {
-    fn forward_cpu<T: Math>(cpu: &Cpu, x: In, y: &mut [Value]) {
-        let [h, h_last, c_last, saved, _] = y else { return };
+impl<const NARROW: bool> Schedule<LstmSequence, NARROW> {
+    fn forward_cpu<T: Math>(&self, cpu: &Cpu, x: In, y: &mut [Value]) {
+        let [h, h_last, c_last, saved] = y else { return };
         let s = Size::of(x);
         let inputs = [0, 1].map(|i| x[i].host::<T>());
         // The last states serve as the running ones.
@@ -74,12 +75,12 @@ impl LstmSequence {
         let to = [saved, h].map(|y| y.host_mut::<T>());
         match s.b * s.t * s.d {
             0 => {}
-            _ if s.d <= FEW => narrow::forward(cpu, s, inputs, to, states),
+            _ if NARROW => narrow::forward(cpu, s, inputs, to, states),
             _ => wide::forward(cpu, s, inputs, to, states),
         }
     }
 
-    fn backward_cpu<T: Math>(cpu: &Cpu, x: In, y: &[Value], dy: &[Option<Tensor>], dx: &mut [Grad]) {
+    fn backward_cpu<T: Math>(&self, cpu: &Cpu, x: In, y: &[Value], dy: &[Option<Tensor>], dx: &mut [Grad]) {
         let ([gx, gw, gh0, gc0, ..], [dh_all, dh_last, dc_last, ..]) = (dx, dy) else { return };
         let s = Size::of(x);
         let ([w, h0], [h, saved]) = ([1, 2].map(|i| x[i].host::<T>()), [0, 3].map(|i| y[i].host::<T>()));
@@ -94,7 +95,7 @@ impl LstmSequence {
         let (inputs, to) = ([w, saved, cotangent(dh_all, &z)], [&mut dh, &mut dc, &mut *dz]);
         match s.b * s.t * s.d {
             0 => {}
-            _ if s.d <= FEW => narrow::backward(s, inputs, to),
+            _ if NARROW => narrow::backward(s, inputs, to),
             _ => wide::backward(cpu, s, inputs, to),
         }
         if let Some((dw, acc)) = gw.slot() {
@@ -135,28 +136,24 @@ fn weights_back<T: Real>(cpu: &Cpu, s: Size, dz: &mut [T], h0: &[T], h: &[T], dw
     }
 }
 
-impl Kernel for LstmSequence {
+impl<const NARROW: bool> Kernel for Schedule<LstmSequence, NARROW> {
+    fn name(&self) -> Option<&'static str> {
+        Some(if NARROW { "lstm_sequence.narrow" } else { "lstm_sequence.wide" })
+    }
+
+    fn accepts(&self, x: In, cx: &Cx) -> bool {
+        !NARROW || matches!(cx, Cx::Cpu(_)) && x[0].shape().last() <= 4 * FEW
+    }
+
     fn saves(&self, x: In) -> Outs {
         let (b, t, d4) = x[0].shape().split(1);
         let d = d4 / 4;
         match x[0].gpu() {
             Some(_) => [x[0].shape(), Shape::from([b, t, d])].into(),
-            // Where channels are few, in the order that `narrow` says.
-            None => [Shape::from([b, t, SAVED, d]), Shape::from([0])].into(),
+            // In the order that `narrow` says, where it runs.
+            None => Shape::from([b, t, SAVED, d]).into(),
         }
     }
 
-    fn forward(&self, cx: &Cx, x: In, y: &mut [Value]) {
-        match cx {
-            Cx::Cpu(cpu) => with_real!(x[0].dtype(), T => Self::forward_cpu::<T>(cpu, x, y)),
-            Cx::Cuda(cu) => Self::forward_cuda(cu, x, y),
-        }
-    }
-
-    fn backward(&self, cx: &Cx, x: In, y: &[Value], dy: &[Option<Tensor>], dx: &mut [Grad]) {
-        match cx {
-            Cx::Cpu(cpu) => with_real!(x[0].dtype(), T => Self::backward_cpu::<T>(cpu, x, y, dy, dx)),
-            Cx::Cuda(cu) => Self::backward_cuda(cu, x, y, dy, dx),
-        }
-    }
+    by_device!();
 }

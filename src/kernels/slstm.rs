@@ -10,11 +10,10 @@ use crate::{
         heads::seed,
         math::Math,
         matmul::{Mat, gemm},
-        scan::{fetch, put_all},
+        scan::{by_device, fetch, put_all},
     },
     ops::slstm::SlstmSequence,
-    tensor::{Cpu, Cx, Real, Shape, Tensor},
-    with_real,
+    tensor::{Cpu, Real, Shape, Tensor},
 };
 use cells::{SAVED, cell, cell_back};
 
@@ -93,7 +92,7 @@ fn effective<T: Math>(m: &[T], w: &[T], y: &mut [T]) {
 }
 
 impl SlstmSequence {
-    fn forward_cpu<T: Math>(cpu: &Cpu, x: In, y: &mut [Value]) {
+    fn forward_cpu<T: Math>(&self, cpu: &Cpu, x: In, y: &mut [Value]) {
         let [h, h_last, c_last, n_last, m_last, saved] = y else { return };
         let (s, v, r) = (Size::of(x), x[0].host::<T>(), x[1].host::<T>());
         let (h, saved, h_last) = (h.host_mut::<T>(), saved.host_mut::<T>(), h_last.host_mut::<T>());
@@ -117,7 +116,7 @@ impl SlstmSequence {
         s.each_state(|unit, own| h_last[unit].copy_from_slice(&sorted[own]));
     }
 
-    fn backward_cpu<T: Math>(cpu: &Cpu, x: In, y: &[Value], dy: &[Option<Tensor>], dx: &mut [Grad]) {
+    fn backward_cpu<T: Math>(&self, cpu: &Cpu, x: In, y: &[Value], dy: &[Option<Tensor>], dx: &mut [Grad]) {
         let [gx, gr, initial @ ..] = dx else { return };
         let (s, r, first) = (Size::of(x), x[1].host::<T>(), [x[3].host::<T>(), x[4].host::<T>()]);
         let (h, saved) = (y[0].host::<T>(), y[5].host::<T>());
@@ -198,17 +197,5 @@ impl Kernel for SlstmSequence {
         Shape::from([b, t, if x[0].gpu().is_some() { 6 } else { SAVED }, d4 / 4]).into()
     }
 
-    fn forward(&self, cx: &Cx, x: In, y: &mut [Value]) {
-        match cx {
-            Cx::Cpu(cpu) => with_real!(x[0].dtype(), T => Self::forward_cpu::<T>(cpu, x, y)),
-            Cx::Cuda(cu) => Self::forward_cuda(cu, x, y),
-        }
-    }
-
-    fn backward(&self, cx: &Cx, x: In, y: &[Value], dy: &[Option<Tensor>], dx: &mut [Grad]) {
-        match cx {
-            Cx::Cpu(cpu) => with_real!(x[0].dtype(), T => Self::backward_cpu::<T>(cpu, x, y, dy, dx)),
-            Cx::Cuda(cu) => Self::backward_cuda(cu, x, y, dy, dx),
-        }
-    }
+    by_device!();
 }

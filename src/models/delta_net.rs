@@ -94,6 +94,8 @@ pub(super) fn xavier(out: usize, inp: usize) -> f64 {
 pub(super) struct Projection {
     w: P,
     conv: Option<P>, // [out, W]
+    out: usize,
+    past: usize, // W − 1
 }
 
 impl Projection {
@@ -104,6 +106,8 @@ impl Projection {
         Projection {
             w: init.uniform(&format!("w_{name}"), [out, c.width], xavier(c.inner(), c.width)),
             conv: (w > 0).then(|| init.custom(&format!("conv_{name}"), [out, w], |g, _| g.uniform(-bound, bound))),
+            out,
+            past: w.saturating_sub(1),
         }
     }
 
@@ -114,6 +118,15 @@ impl Projection {
         let past = state.s[at];
         state.s[at] = remembered(past, y);
         y.causal_conv1d(p[conv], None, past).silu()
+    }
+
+    /// The windows of the convolutions for q, k and v, if there are any: entries of the state.
+    pub(super) fn windows<'a>(
+        qkv: impl IntoIterator<Item = &'a Projection>,
+        b: usize,
+    ) -> impl Iterator<Item = (&'static str, Shape)> {
+        let named = ["past q", "past k", "past v"].into_iter().zip(qkv).filter(|(_, x)| x.conv.is_some());
+        named.map(move |(name, x)| (name, [b, x.past, x.out].into()))
     }
 }
 
@@ -134,7 +147,6 @@ pub const ABOUT: About = About {
 pub struct Layer {
     h: usize,
     k: usize,
-    conv: usize, // W
     qkv: [Projection; 3],
     w_beta: P,
     norm: P,
@@ -150,7 +162,6 @@ impl Layer {
         Ok(Layer {
             h: c.heads,
             k: c.head_dim,
-            conv: c.conv,
             qkv: ["q", "k", "v"].map(|name| Projection::new(name, 1, c, init)),
             w_beta: init.uniform("w_beta", [c.heads, width], xavier(c.heads, width)),
             norm: init.full("norm", [c.head_dim], 1.0),
@@ -187,9 +198,8 @@ impl Mixer for Layer {
     }
 
     fn state(&self, b: usize) -> Vec<(&'static str, Shape)> {
-        let window = Shape::from([b, self.conv.saturating_sub(1), self.h * self.k]);
         let s = ("S", [b, self.h, self.k, self.k].into());
-        if self.conv > 0 { vec![s, ("past q", window), ("past k", window), ("past v", window)] } else { vec![s] }
+        [s].into_iter().chain(Projection::windows(&self.qkv, b)).collect()
     }
 
     fn step<'t>(&self, p: &Bound<'t>, x: Var<'t>, state: &mut State<'t>) -> Var<'t> {

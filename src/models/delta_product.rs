@@ -104,7 +104,6 @@ pub struct Layer {
     n: usize,
     h: usize,
     k: usize,
-    conv: usize, // W
     q: Projection,
     kv: [Projection; 2], // n times as wide
     w_beta: P,           // [n H, D]
@@ -122,7 +121,6 @@ impl Layer {
             n,
             h: c.heads,
             k: c.head_dim,
-            conv: c.conv,
             q: Projection::new("q", 1, c, init),
             kv: ["k", "v"].map(|name| Projection::new(name, n, c, init)),
             w_beta: init.uniform("w_beta", [n * c.heads, width], xavier(c.heads, width)),
@@ -164,10 +162,8 @@ impl Mixer for Layer {
     }
 
     fn state(&self, b: usize) -> Vec<(&'static str, Shape)> {
-        let window = |parts: usize| Shape::from([b, self.conv.saturating_sub(1), parts * self.h * self.k]);
         let s = ("S", [b, self.h, self.k, self.k].into());
-        let past = vec![s, ("past q", window(1)), ("past k", window(self.n)), ("past v", window(self.n))];
-        if self.conv > 0 { past } else { vec![s] }
+        [s].into_iter().chain(Projection::windows([&self.q, &self.kv[0], &self.kv[1]], b)).collect()
     }
 
     fn step<'t>(&self, p: &Bound<'t>, x: Var<'t>, state: &mut State<'t>) -> Var<'t> {

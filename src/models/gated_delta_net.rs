@@ -123,7 +123,6 @@ pub const ABOUT: About = About {
 pub struct Layer {
     h: usize,
     k: usize,
-    conv: usize, // W
     qkv: [Projection; 3],
     w_beta: P,
     w_g: P,
@@ -143,7 +142,6 @@ impl Layer {
         let mix = Layer {
             h,
             k: c.head_dim,
-            conv: c.conv,
             qkv: ["q", "k", "v"].map(|name| Projection::new(name, 1, c, init)),
             w_beta: init.uniform("w_beta", [h, width], xavier(h, width)),
             w_g: init.uniform("w_g", [h, width], xavier(h, width)),
@@ -188,9 +186,8 @@ impl Mixer for Layer {
     }
 
     fn state(&self, b: usize) -> Vec<(&'static str, Shape)> {
-        let window = Shape::from([b, self.conv.saturating_sub(1), self.h * self.k]);
         let s = ("S", [b, self.h, self.k, self.k].into());
-        if self.conv > 0 { vec![s, ("past q", window), ("past k", window), ("past v", window)] } else { vec![s] }
+        [s].into_iter().chain(Projection::windows(&self.qkv, b)).collect()
     }
 
     fn step<'t>(&self, p: &Bound<'t>, x: Var<'t>, state: &mut State<'t>) -> Var<'t> {

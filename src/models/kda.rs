@@ -73,7 +73,6 @@ pub const ABOUT: About = About {
 pub struct Layer {
     h: usize,
     k: usize,
-    conv: usize, // W
     qkv: [Projection; 3],
     w_beta: P,
     w_g: [P; 2],
@@ -93,7 +92,6 @@ impl Layer {
         let mix = Layer {
             h,
             k,
-            conv: c.conv,
             qkv: ["q", "k", "v"].map(|name| Projection::new(name, 1, c, init)),
             w_beta: narrow_normal(init, "w_beta", h, width),
             w_g: [narrow_normal(init, "w_g1", k, width), narrow_normal(init, "w_g2", inner, k)],
@@ -138,9 +136,8 @@ impl Mixer for Layer {
     }
 
     fn state(&self, b: usize) -> Vec<(&'static str, Shape)> {
-        let window = Shape::from([b, self.conv.saturating_sub(1), self.h * self.k]);
         let s = ("S", [b, self.h, self.k, self.k].into());
-        if self.conv > 0 { vec![s, ("past q", window), ("past k", window), ("past v", window)] } else { vec![s] }
+        [s].into_iter().chain(Projection::windows(&self.qkv, b)).collect()
     }
 
     fn step<'t>(&self, p: &Bound<'t>, x: Var<'t>, state: &mut State<'t>) -> Var<'t> {

@@ -112,7 +112,6 @@ pub const ABOUT: About = About {
 pub struct Layer {
     h: usize,
     k: usize,
-    conv: usize, // W
     qkv: [Projection; 3],
     w_rates: P,
     b_rates: P,
@@ -127,7 +126,6 @@ impl Layer {
         Ok(Layer {
             h,
             k: c.head_dim,
-            conv: c.conv,
             qkv: ["q", "k", "v"].map(|name| Projection::new(name, 1, c, init)),
             w_rates: init.uniform("w_rates", [3 * h, width], xavier(h, width)),
             b_rates: init.custom("b_rates", [3 * h], move |_, i| if i < 2 * h { 0.0 } else { -4.0 }),
@@ -151,10 +149,8 @@ impl Mixer for Layer {
     }
 
     fn state(&self, b: usize) -> Vec<(&'static str, Shape)> {
-        let (s, window) =
-            ([b, self.h, self.k, self.k].into(), [b, self.conv.saturating_sub(1), self.h * self.k].into());
-        let windows = ["past q", "past k", "past v"].map(|name| (name, window));
-        [("S", s), ("M", s)].into_iter().chain(windows.into_iter().filter(|_| self.conv > 0)).collect()
+        let s = Shape::from([b, self.h, self.k, self.k]);
+        [("S", s), ("M", s)].into_iter().chain(Projection::windows(&self.qkv, b)).collect()
     }
 
     fn step<'t>(&self, p: &Bound<'t>, x: Var<'t>, state: &mut State<'t>) -> Var<'t> {

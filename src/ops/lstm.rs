@@ -8,6 +8,7 @@
 
 use crate::{
     autograd::{Candidates, Gen, In, Op, Outs, Var},
+    kernels::heads::schedules,
     ops::{
         same_dtype,
         words::{over_time, split, token},
@@ -49,7 +50,7 @@ impl Op for LstmSequence {
     }
 
     fn kernels(&self) -> Candidates<'_> {
-        self.into()
+        schedules(self)
     }
 
     fn sample(g: &mut Gen) -> (Self, Vec<Tensor>) {

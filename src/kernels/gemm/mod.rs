@@ -28,7 +28,7 @@ mod tests;
 #[cfg(target_arch = "x86_64")]
 mod tile;
 
-pub use packed::{Packed, Panels};
+pub use packed::Packed;
 
 #[cfg(target_arch = "x86_64")]
 use crate::kernels::vector::{Avx2, Avx512};

@@ -1,7 +1,6 @@
-//! One matrix in many products: a recurrence multiplies by the same weights at every step, an affine layer in parts by
-//! its own for each.
+//! One matrix in many products: a recurrence multiplies by the same weights at every step.
 
-use super::{Epilogue, KC, Mat, gemm};
+use super::{KC, Mat, gemm};
 use crate::{
     kernels::scan::{at, by_lanes, put},
     tensor::{Cpu, Real, Temp},
@@ -10,6 +9,7 @@ use crate::{
 #[cfg(target_arch = "x86_64")]
 use {
     super::{
+        Epilogue,
         operand::{Out, Product, View},
         product::{from_packed, pack_all, packed_len},
     },
@@ -26,8 +26,10 @@ pub struct Packed<'a, T: Real> {
 
 /// How such a product is computed.
 enum Way<'a, T: Real> {
-    /// From panels.
-    Panels(Panels<'a, T>),
+    /// From panels, as the kernels for AVX2 read them: [`gemm`] would make them anew for each product. From eight rows on both
+    /// have the same bits.
+    #[cfg(target_arch = "x86_64")]
+    Panels(Temp<'a, T>),
     /// By loops over the rows of a small b, copied without gaps: [`gemm`] would spend its time on preparations.
     Rows(Temp<'a, T>),
     /// By [`gemm`], from b itself.
@@ -46,19 +48,19 @@ impl<'a, T: Real> Packed<'a, T> {
     pub fn new(cpu: &'a Cpu, rows: usize, b: (&'a [T], Mat)) -> Packed<'a, T> {
         let (x, mat) = b;
         assert!(x.len() >= mat.span(), "gemm: a slice is too short");
-        let way = match Panels::new(cpu, rows, b) {
-            Some(panels) => Way::Panels(panels),
-            // Long sums go in blocks, which is more exact; loops over rows do not.
-            None if mat.rows.min(mat.cols) > SMALL || mat.rows > KC => Way::Gemm,
-            None => {
-                let mut packed = cpu.temp::<T>(mat.rows * mat.cols);
-                for (i, row) in packed.chunks_exact_mut(mat.cols.max(1)).enumerate() {
-                    row.iter_mut().enumerate().for_each(|(j, y)| *y = x[i * mat.rs + j * mat.cs]);
-                }
-                Way::Rows(packed)
-            }
-        };
-        Packed { b, rows, way }
+        #[cfg(target_arch = "x86_64")]
+        if let Some(panels) = panels(cpu, rows, b) {
+            return Packed { b, rows, way: Way::Panels(panels) };
+        }
+        // Long sums go in blocks, which is more exact; loops over rows do not.
+        if mat.rows.min(mat.cols) > SMALL || mat.rows > KC {
+            return Packed { b, rows, way: Way::Gemm };
+        }
+        let mut packed = cpu.temp::<T>(mat.rows * mat.cols);
+        for (i, row) in packed.chunks_exact_mut(mat.cols.max(1)).enumerate() {
+            row.iter_mut().enumerate().for_each(|(j, y)| *y = x[i * mat.rs + j * mat.cs]);
+        }
+        Packed { b, rows, way: Way::Rows(packed) }
     }
 
     /// y = a b, for a [rows, k] and y [rows, n].
@@ -70,7 +72,17 @@ impl<'a, T: Real> Packed<'a, T> {
         let (m, k, n) = (self.rows, self.b.1.rows, self.b.1.cols);
         assert!(a.len() == m * k && y.len() == m * n, "gemm: {} times {:?} into {}", a.len(), self.b.1, y.len());
         match &self.way {
-            Way::Panels(panels) => panels.product(Epilogue::Set, a, y),
+            #[cfg(target_arch = "x86_64")]
+            Way::Panels(panels) => {
+                if let (Some(v), Some(a), Some(b)) = (Avx2::here(), T::f32s(a), T::f32s(self.b.0))
+                    && let (Some(panels), Some(y)) = (T::f32s(panels), T::f32s_mut(y))
+                {
+                    let (b, y) = ((b, self.b.1), (y, Mat::new(m, n, n)));
+                    let p = Product::new(1.0, (a, Mat::new(m, k, k)), b, y, Epilogue::Set);
+                    // SAFETY: a and y have their sizes, and the panels are of this b for as many rows.
+                    unsafe { from_packed(v, p, panels.as_ptr()) };
+                }
+            }
             Way::Rows(_) if k * n == 0 => y.fill(T::ZERO),
             Way::Rows(packed) => by_rows(k, n, a, packed, y),
             Way::Gemm => gemm(T::ONE, (a, Mat::new(m, k, k)), self.b, (y, Mat::new(m, n, n)), false),
@@ -78,62 +90,19 @@ impl<'a, T: Real> Packed<'a, T> {
     }
 }
 
-/// b in panels, as the kernels for AVX2 read it: what [`gemm()`] does anew for each product. From eight rows on both
-/// have the same bits.
-pub struct Panels<'a, T: Real> {
-    b: (&'a [T], Mat),
-    rows: usize,
-    #[cfg_attr(not(target_arch = "x86_64"), expect(dead_code))]
-    packed: Temp<'a, T>,
-}
-
-impl<'a, T: Real> Panels<'a, T> {
-    /// For products of `rows` rows; none for tall, skinny or large ones, in double precision, with AVX-512 or without AVX2.
-    ///
-    /// # Panics
-    /// When the slice is shorter than its matrix.
-    #[cfg(target_arch = "x86_64")]
-    #[track_caller]
-    pub fn new(cpu: &'a Cpu, rows: usize, b: (&'a [T], Mat)) -> Option<Panels<'a, T>> {
-        assert!(b.0.len() >= b.1.span(), "gemm: a slice is too short");
-        let (single, v) = (T::f32s(b.0)?, Avx2::here().filter(|_| Avx512::here().is_none())?);
-        let p = like(rows, (single, b.1));
-        if p.large() || p.tall_skinny() {
-            return None;
-        }
-        let mut packed = cpu.temp::<T>(packed_len::<Avx2>(p));
-        // SAFETY: b and its panels are as long as it takes.
-        unsafe { pack_all(v, p, T::f32s_mut(&mut packed)?.as_mut_ptr()) };
-        Some(Panels { b, rows, packed })
+/// b in panels for products of `rows` rows; none for tall, skinny or large ones, in double precision, with AVX-512 or without
+/// AVX2.
+#[cfg(target_arch = "x86_64")]
+fn panels<'a, T: Real>(cpu: &'a Cpu, rows: usize, b: (&[T], Mat)) -> Option<Temp<'a, T>> {
+    let (single, v) = (T::f32s(b.0)?, Avx2::here().filter(|_| Avx512::here().is_none())?);
+    let p = like(rows, (single, b.1));
+    if p.large() || p.tall_skinny() {
+        return None;
     }
-
-    /// Other processors have no kernels of ours.
-    #[cfg(not(target_arch = "x86_64"))]
-    pub fn new(_: &'a Cpu, _: usize, _: (&'a [T], Mat)) -> Option<Panels<'a, T>> {
-        None
-    }
-
-    /// a b into y, as `epilogue` says, for a [rows, k] and y [rows, n].
-    ///
-    /// # Panics
-    /// When a, y or a row to add has another size.
-    #[track_caller]
-    pub fn product(&self, epilogue: Epilogue<T>, a: &[T], y: &mut [T]) {
-        let (m, k, n) = (self.rows, self.b.1.rows, self.b.1.cols);
-        assert!(a.len() == m * k && y.len() == m * n, "gemm: {} times {:?} into {}", a.len(), self.b.1, y.len());
-        if let Epilogue::Bias(row) = epilogue {
-            assert!(row.len() == n, "gemm: a row of {} numbers for {n} columns", row.len());
-        }
-        #[cfg(target_arch = "x86_64")]
-        if let (Some(v), Some(a), Some(b), Some(panels)) =
-            (Avx2::here(), T::f32s(a), T::f32s(self.b.0), T::f32s(&self.packed))
-            && let (Some(epilogue), Some(y)) = (epilogue.f32s(), T::f32s_mut(y))
-        {
-            let p = Product::new(1.0, (a, Mat::new(m, k, k)), (b, self.b.1), (y, Mat::new(m, n, n)), epilogue);
-            // SAFETY: a, y and the row have their sizes, and the panels are of this b for as many rows.
-            unsafe { from_packed(v, p, panels.as_ptr()) };
-        }
-    }
+    let mut packed = cpu.temp::<T>(packed_len::<Avx2>(p));
+    // SAFETY: b and its panels are as long as it takes.
+    unsafe { pack_all(v, p, T::f32s_mut(&mut packed)?.as_mut_ptr()) };
+    Some(packed)
 }
 
 /// W columns of R rows of y = a b, for a [R, k], b [k, n] and y [R, n].
@@ -190,10 +159,7 @@ fn like(m: usize, b: (&[f32], Mat)) -> Product {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{
-        kernels::gemm::{Products, gemm_as},
-        tensor::Cpu,
-    };
+    use crate::tensor::Cpu;
 
     fn numbers<T: Real>(n: usize, by: usize) -> Vec<T> {
         (0..n).map(|i| T::of(((i * by) % 17) as f64 / 7.0 - 1.0)).collect()
@@ -252,14 +218,6 @@ mod tests {
                 Packed::new(&cpu, m, (&b, mat)).times(&a, &mut y);
                 gemm(1.0, (&a, Mat::new(m, k, k)), (&b, mat), (&mut want, Mat::new(m, n, n)), false);
                 assert_eq!(y, want, "{m} x {k} x {n}");
-                let Some(panels) = Panels::new(&cpu, m, (&b, mat)) else { continue };
-                let row = numbers::<f32>(n, 7);
-                for epilogue in [Epilogue::Set, Epilogue::Add, Epilogue::Bias(&row)] {
-                    panels.product(epilogue, &a, &mut y);
-                    let to = (&mut want[..], Mat::new(m, n, n));
-                    gemm_as(Products::F32, epilogue, 1.0, (&a, Mat::new(m, k, k)), (&b, mat), to);
-                    assert_eq!(y, want, "{m} x {k} x {n} {epilogue:?}");
-                }
             }
         }
     }

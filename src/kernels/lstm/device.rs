@@ -4,7 +4,7 @@ use crate::{
     args,
     autograd::{Grad, In, Value},
     cuda::{Arg, Cuda, Launch, Module, Temp, View},
-    kernels::{lstm::Size, matmul::Mat},
+    kernels::{heads::Schedule, lstm::Size, matmul::Mat},
     ops::lstm::LstmSequence,
     tensor::{DType, Device, Tensor},
 };
@@ -116,8 +116,8 @@ pub(in crate::kernels) fn cells(n: usize) -> Launch {
     Launch::blocks(n.div_ceil(128), 128)
 }
 
-impl LstmSequence {
-    pub(super) fn forward_cuda(cu: &Cuda, x: In, y: &mut [Value]) {
+impl<const NARROW: bool> Schedule<LstmSequence, NARROW> {
+    pub(super) fn forward_cuda(&self, cu: &Cuda, x: In, y: &mut [Value]) {
         let [h, h_last, c_last, gates, c] = y else { return };
         let (Size { b, t, d }, dtype) = (Size::of(x), x[0].dtype());
         if b * d == 0 {
@@ -160,7 +160,7 @@ impl LstmSequence {
         }
     }
 
-    pub(super) fn backward_cuda(cu: &Cuda, x: In, y: &[Value], dy: &[Option<Tensor>], dx: &mut [Grad]) {
+    pub(super) fn backward_cuda(&self, cu: &Cuda, x: In, y: &[Value], dy: &[Option<Tensor>], dx: &mut [Grad]) {
         let ([gx, gw, gh0, gc0], [dh, dh_last, dc_last, ..]) = (dx, dy) else { return };
         let (Size { b, t, d }, dtype) = (Size::of(x), x[0].dtype());
         let mut own = None;

@@ -14,7 +14,7 @@ use crate::{
 };
 
 impl SlstmSequence {
-    pub(super) fn forward_cuda(cu: &Cuda, x: In, y: &mut [Value]) {
+    pub(super) fn forward_cuda(&self, cu: &Cuda, x: In, y: &mut [Value]) {
         let [h, last @ .., saved] = y else { return };
         let (s, dtype) = (Size::of(x), x[0].dtype());
         let (Size { b, t, h: heads, k }, d) = (s, s.d());
@@ -53,7 +53,7 @@ impl SlstmSequence {
         }
     }
 
-    pub(super) fn backward_cuda(cu: &Cuda, x: In, y: &[Value], dy: &[Option<Tensor>], dx: &mut [Grad]) {
+    pub(super) fn backward_cuda(&self, cu: &Cuda, x: In, y: &[Value], dy: &[Option<Tensor>], dx: &mut [Grad]) {
         let [gx, gr, initial @ ..] = dx else { return };
         let (s, dtype) = (Size::of(x), x[0].dtype());
         let (Size { b, t, h: heads, k }, d) = (s, s.d());

@@ -5,7 +5,7 @@
 
 use super::{binary::Function, pointwise};
 use crate::{
-    autograd::{Candidates, Gen, In, Op, Outs, Primitive, Var},
+    autograd::{Gen, In, Op, Outs, Var},
     tensor::{MAX_RANK, Real, Shape, Tensor},
 };
 use std::ops;
@@ -60,13 +60,7 @@ macro_rules! binary {
                 Ok(broadcast(x[0].shape(), x[1].shape())?.into())
             }
 
-            fn primitive(&self) -> Option<&dyn Primitive> {
-                Some(self)
-            }
-
-            fn kernels(&self) -> Candidates<'_> {
-                self.into()
-            }
+            primitive!();
 
             fn sample(g: &mut Gen) -> (Self, Vec<Tensor>) {
                 let full = g.shape(3, 4);
@@ -133,13 +127,7 @@ impl Op for Affine {
         Ok(x[0].shape().into())
     }
 
-    fn primitive(&self) -> Option<&dyn Primitive> {
-        Some(self)
-    }
-
-    fn kernels(&self) -> Candidates<'_> {
-        self.into()
-    }
+    primitive!();
 
     fn sample(g: &mut Gen) -> (Self, Vec<Tensor>) {
         let shape = g.shape(2, 5);

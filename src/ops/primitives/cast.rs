@@ -4,7 +4,7 @@
 
 use super::terms::Terms;
 use crate::{
-    autograd::{Candidates, Gen, In, Op, Outs, Primitive, Var},
+    autograd::{Gen, In, Op, Outs, Var},
     ops::check_real,
     tensor::{DType, Shape, Tensor},
 };
@@ -25,13 +25,7 @@ impl Op for Cast {
         Ok([(x[0].shape(), self.0)].into())
     }
 
-    fn primitive(&self) -> Option<&dyn Primitive> {
-        Some(self)
-    }
-
-    fn kernels(&self) -> Candidates<'_> {
-        self.into()
-    }
+    primitive!();
 
     fn sample(g: &mut Gen) -> (Self, Vec<Tensor>) {
         let rank = g.below(3);

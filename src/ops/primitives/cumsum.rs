@@ -8,7 +8,7 @@
 
 use super::terms::Terms;
 use crate::{
-    autograd::{Candidates, Gen, In, Op, Outs, Primitive, Var},
+    autograd::{Gen, In, Op, Outs, Var},
     ops::reduce::check_axis,
     tensor::{Shape, Tensor},
 };
@@ -29,13 +29,7 @@ impl Op for Cumsum {
         Ok(x[0].shape().into())
     }
 
-    fn primitive(&self) -> Option<&dyn Primitive> {
-        Some(self)
-    }
-
-    fn kernels(&self) -> Candidates<'_> {
-        self.into()
-    }
+    primitive!();
 
     fn sample(g: &mut Gen) -> (Self, Vec<Tensor>) {
         let rank = g.below(3) + 1;

@@ -4,7 +4,7 @@
 
 use super::pointwise::Function;
 use crate::{
-    autograd::{Candidates, Gen, In, Op, Outs, Primitive, Var},
+    autograd::{Gen, In, Op, Outs, Var},
     tensor::{DType, Tensor},
 };
 
@@ -27,13 +27,7 @@ macro_rules! functions {
                 Ok(x[0].shape().into())
             }
 
-            fn primitive(&self) -> Option<&dyn Primitive> {
-                Some(self)
-            }
-
-            fn kernels(&self) -> Candidates<'_> {
-                self.into()
-            }
+            primitive!();
 
             fn sample(g: &mut Gen) -> (Self, Vec<Tensor>) {
                 let shape = g.shape(3, 5);

@@ -1,7 +1,7 @@
 //! Matrix products over the last two axes, batched over the others, with either operand transposed.
 
 use crate::{
-    autograd::{Candidates, Gen, Grad, In, Op, Outs, Primitive, Var, zeroed},
+    autograd::{Gen, Grad, In, Op, Outs, Primitive, Var, zeroed},
     tensor::{Real, Shape, Tensor},
     with_real,
 };
@@ -35,13 +35,7 @@ impl Op for Matmul {
         Ok(a.with(a.rank() - 2, rows).with(a.rank() - 1, cols).into())
     }
 
-    fn primitive(&self) -> Option<&dyn Primitive> {
-        Some(self)
-    }
-
-    fn kernels(&self) -> Candidates<'_> {
-        self.into()
-    }
+    primitive!();
 
     fn sample(g: &mut Gen) -> (Self, Vec<Tensor>) {
         let (m, k, n) = (g.size(5), g.size(5), g.size(5));

@@ -18,6 +18,19 @@
 //! no gradient yet ([`Grad::slot`]). Gradients that come in buffers of their own, as through a reshape, the tape adds up itself
 //! (`add_to` in `autograd/tape/backward.rs`). Nothing here is fast.
 
+// The two answers of every primitive to the tape: it is defined by its own loops, and has one kernel.
+macro_rules! primitive {
+    () => {
+        fn primitive(&self) -> Option<&dyn crate::autograd::Primitive> {
+            Some(self)
+        }
+
+        fn kernels(&self) -> crate::autograd::Candidates<'_> {
+            self.into()
+        }
+    };
+}
+
 pub mod arith;
 pub mod cast;
 pub mod cumsum;

@@ -5,7 +5,7 @@
 
 use super::terms::Terms;
 use crate::{
-    autograd::{Candidates, Gen, In, Op, Outs, Primitive, Var},
+    autograd::{Gen, In, Op, Outs, Var},
     ops::check_real,
     tensor::{Shape, Tensor},
 };
@@ -46,13 +46,7 @@ impl Op for Narrow {
         }
     }
 
-    fn primitive(&self) -> Option<&dyn Primitive> {
-        Some(self)
-    }
-
-    fn kernels(&self) -> Candidates<'_> {
-        self.into()
-    }
+    primitive!();
 
     fn sample(g: &mut Gen) -> (Self, Vec<Tensor>) {
         let rank = g.below(3) + 1;
@@ -99,13 +93,7 @@ impl Op for Concat {
         Ok(first.with(self.axis, n).into())
     }
 
-    fn primitive(&self) -> Option<&dyn Primitive> {
-        Some(self)
-    }
-
-    fn kernels(&self) -> Candidates<'_> {
-        self.into()
-    }
+    primitive!();
 
     fn sample(g: &mut Gen) -> (Self, Vec<Tensor>) {
         let rank = g.below(3) + 1;
@@ -155,13 +143,7 @@ impl Op for Tril {
         Ok(x[0].shape().into())
     }
 
-    fn primitive(&self) -> Option<&dyn Primitive> {
-        Some(self)
-    }
-
-    fn kernels(&self) -> Candidates<'_> {
-        self.into()
-    }
+    primitive!();
 
     fn sample(g: &mut Gen) -> (Self, Vec<Tensor>) {
         let rank = g.below(2) + 2;

@@ -4,7 +4,7 @@
 
 use super::terms::Terms;
 use crate::{
-    autograd::{Candidates, Gen, In, Op, Outs, Primitive, Var},
+    autograd::{Gen, In, Op, Outs, Var},
     tensor::{MAX_RANK, Shape, Tensor},
 };
 
@@ -45,13 +45,7 @@ impl Op for Permute {
         Ok(y.into())
     }
 
-    fn primitive(&self) -> Option<&dyn Primitive> {
-        Some(self)
-    }
-
-    fn kernels(&self) -> Candidates<'_> {
-        self.into()
-    }
+    primitive!();
 
     fn sample(g: &mut Gen) -> (Self, Vec<Tensor>) {
         let rank = g.below(MAX_RANK) + 1;

@@ -2,7 +2,7 @@
 
 use super::terms::Terms;
 use crate::{
-    autograd::{Candidates, Gen, In, Op, Outs, Primitive, Var},
+    autograd::{Gen, In, Op, Outs, Var},
     ops::check_real,
     tensor::{Shape, Tensor},
 };
@@ -54,13 +54,7 @@ impl Op for SumAxis {
         reduced(&x[0], self.axis, self.keep)
     }
 
-    fn primitive(&self) -> Option<&dyn Primitive> {
-        Some(self)
-    }
-
-    fn kernels(&self) -> Candidates<'_> {
-        self.into()
-    }
+    primitive!();
 
     fn sample(g: &mut Gen) -> (Self, Vec<Tensor>) {
         let rank = g.below(3) + 1;
@@ -89,13 +83,7 @@ impl Op for MaxAxis {
         reduced(&x[0], self.axis, self.keep)
     }
 
-    fn primitive(&self) -> Option<&dyn Primitive> {
-        Some(self)
-    }
-
-    fn kernels(&self) -> Candidates<'_> {
-        self.into()
-    }
+    primitive!();
 
     fn sample(g: &mut Gen) -> (Self, Vec<Tensor>) {
         let rank = g.below(3) + 1;

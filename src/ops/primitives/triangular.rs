@@ -1,7 +1,7 @@
 //! Unit lower-triangular systems, (I + L) X = R, by substitution.
 
 use crate::{
-    autograd::{Candidates, Gen, Grad, In, Op, Outs, Primitive, Var, zeroed},
+    autograd::{Gen, Grad, In, Op, Outs, Primitive, Var, zeroed},
     ops::check_real,
     tensor::{Real, Shape, Tensor},
     with_real,
@@ -30,13 +30,7 @@ impl Op for UnitLowerSolve {
         Ok(r.into())
     }
 
-    fn primitive(&self) -> Option<&dyn Primitive> {
-        Some(self)
-    }
-
-    fn kernels(&self) -> Candidates<'_> {
-        self.into()
-    }
+    primitive!();
 
     fn sample(g: &mut Gen) -> (Self, Vec<Tensor>) {
         let (outer, n, cols) = (g.size(3), g.size(6), g.size(5));
