@@ -206,7 +206,7 @@ impl<O: Memory, const FUSED: bool> Schedule<O, FUSED> {
     }
 }
 
-impl<const FUSED: bool> Schedule<LinearAttention, FUSED> {
+impl<O: Memory, const FUSED: bool> Schedule<O, FUSED> {
     fn forward_cuda(&self, cu: &crate::cuda::Cuda, x: In, y: &mut [Value]) {
         Dims::of(x).into_iter().for_each(|dims| cuda::forward(&self.0, cu, dims, x, y));
     }
@@ -238,12 +238,12 @@ impl<const FUSED: bool> Kernel for Schedule<GatedLinearAttention, FUSED> {
     }
 
     fn accepts(&self, x: In, cx: &Cx) -> bool {
-        matches!(cx, Cx::Cpu(_)) && Self::fits(x, cx)
+        Self::fits(x, cx)
     }
 
     fn saves(&self, x: In) -> Outs {
         self.saved(x)
     }
 
-    by_device!(cpu);
+    by_device!();
 }

@@ -330,7 +330,7 @@ __device__ void gradients(const S* q, const S* k, const S* v, const S* beta, con
         if (threadIdx.x % 32 == 0) put(to.beta + t.at(r), rows[r] + sum, to.beta_acc);
     }
     if (!to.g) return;
-    // dP ⊙ P + dA ⊙ A in place of dP; then in place of each entry the sum of those from its row down, left of the diagonal.
+    // dP ⊙ P + dA ⊙ A in place of dP.
     Tile<R> qk, kk;
     qk.template add<1, 1>(memory, (int)d.k, query, [&](int i, int s) { return key(s, i); });
     kk.template add<1, 1>(memory, (int)d.k, key, [&](int i, int s) { return key(s, i); });
@@ -350,14 +350,9 @@ __device__ void gradients(const S* q, const S* k, const S* v, const S* beta, con
     if (Tile<R>::col(0) == 0)
         for (int i = 0; i < Tile<R>::ROWS; i++)
             rows[C + Tile<R>::row(i)] = start[i], rows[2 * C + Tile<R>::row(i)] = end[i];
-    const int step = threadIdx.x;
-    for (int u = t.n - 2; u > step; u--) dp[u * MLD + step] += dp[(u + 1) * MLD + step];
-    __syncthreads();
-    if (step < t.n) {
-        for (int s = 0; s < step; s++) across += dp[step * MLD + s] + rows[2 * C + s];
-        for (int u = step; u < t.n; u++) across += rows[C + u];
-        put(to.g + t.at(step), across, to.g_acc);
-    }
+    through_gates<R>(
+        dp, t.n, across, [&](int u) { return rows[C + u]; }, [&](int s) { return rows[2 * C + s]; },
+        [&](int step, real x) { put(to.g + t.at(step), x, to.g_acc); });
 }
 
 #define KERNELS(R)                                                                                                   \

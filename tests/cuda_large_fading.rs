@@ -1,0 +1,82 @@
+//! Memories that fade, by a gate for each head or each channel, on the device in larger sizes than `Op::sample` has: several
+//! chunks and tiles, odd tails, chunks longer than a tile, axes of size 0, gates that close. These tests cover fade.cuh, which
+//! both chunk.cu share.
+#![allow(clippy::unwrap_used)]
+
+mod device;
+
+use device::{device, follows, place};
+use tapezoo::{
+    autograd::{Gen, Op, Tape},
+    ops::gated_linear_attention::GatedLinearAttention,
+    tensor::{DType, Tensor},
+};
+
+/// Half of the gates next to nothing, half in [−12, 0], and some that forget all, to rounding or altogether.
+fn steep(g: &mut Gen) -> f64 {
+    match g.below(20) {
+        0 => -60.0,
+        1 => f64::NEG_INFINITY,
+        2 => -1e9,
+        3..=10 => g.uniform(-12.0, 0.0),
+        _ => 0.0,
+    }
+}
+
+/// q, k, v, gates and the first state.
+fn inputs(g: &mut Gen, [b, t, h, k, v]: [usize; 5], gates: usize, gate: fn(&mut Gen) -> f64) -> Vec<Tensor> {
+    let a = 1.6 / (k.max(1) as f64).sqrt();
+    let keys = |g: &mut Gen| g.range([b, t, h, k], -a, a);
+    vec![keys(g), keys(g), g.normal([b, t, h, v]), g.tensor([b, t, h, gates], gate), g.normal([b, h, k, v])]
+}
+
+fn adding(chunk: usize) -> Box<dyn Op> {
+    Box::new(GatedLinearAttention { chunk, scale: 0.7 })
+}
+
+/// Sizes [B, T, H, K, V], and the chunk.
+const SIZES: [([usize; 5], usize); 9] = [
+    ([1, 150, 2, 20, 33], 64),
+    ([1, 70, 1, 70, 66], 64),
+    ([2, 75, 1, 17, 9], 32),
+    ([1, 40, 1, 35, 20], 16),
+    ([1, 130, 1, 5, 3], 100),
+    ([1, 0, 2, 4, 3], 8),
+    ([0, 5, 2, 4, 3], 8),
+    ([1, 9, 2, 4, 0], 4),
+    ([1, 9, 2, 0, 4], 4),
+];
+
+#[test]
+fn gated_linear_attention_of_several_chunks() {
+    for (size @ [b, t, h, k, v], chunk) in SIZES {
+        for gates in [1, k] {
+            let x = inputs(&mut Gen::new(2), size, gates, steep);
+            let what = format!("{gates} gates, {b} {t} {h} {k} {v} {chunk}");
+            follows(&what, &|| adding(chunk), &x, 2);
+        }
+    }
+}
+
+/// Whatever comes later, what came before keeps every bit.
+#[test]
+fn what_comes_later_reaches_nothing_before() {
+    let Some(device) = device() else { return };
+    let (size @ [b, t, h, _, _], cut) = ([1, 40, 1, 18, 17], 21);
+    for gates in [1, 18] {
+        let x = inputs(&mut Gen::new(7), size, gates, steep);
+        for which in 0..4 {
+            let inner = x[which].shape().len() / (b * t * h);
+            let spoilt =
+                x[which].to_f64().into_iter().enumerate().map(|(i, x)| if i / inner < cut { x } else { f64::NAN });
+            let mut changed = x.clone();
+            changed[which] = Tensor::from_vec(spoilt.collect::<Vec<f64>>(), x[which].shape());
+            let read = |x: &[Tensor]| {
+                let tape = Tape::new(device);
+                let x: Vec<_> = x.iter().map(|x| tape.leaf(&place(x, tape.cx(), DType::F32, false))).collect();
+                tape.apply_dyn(adding(32), &x)[0].narrow(1, 0, cut).value().to_f64()
+            };
+            assert_eq!(read(&x), read(&changed), "{gates} gates, input {which}");
+        }
+    }
+}
