@@ -335,7 +335,7 @@ struct Scalars {
     // call may be read by everybody after it.
     __device__ Decay load(const Steps& t, const S* b, const real* g) {
         const int r = threadIdx.x;
-        if (b && r < C) beta[r] = t.get(b, 1, r, 0);
+        if (r < C) beta[r] = b ? t.get(b, 1, r, 0) : real(1);
         if (g && r < C) {
             const real gate = t.get(g, 1, r, 0);
             gates[r] = gate < -1e4 ? real(-1e4) : gate; // NaN stays

@@ -8,8 +8,8 @@
 //!
 //! The kernel `fused` runs step by step, many heads side by side (`erase_write/recurrent.rs`), and accepts small memories;
 //! `chunked` runs matrix products of chunks, one head at a time (`erase_write/chunk.rs`). What gates do inside a chunk is in
-//! `erase_write/fade.rs`, and for a gate for each row of the memory in `erase_write/channels.rs`. On a device there are kernels
-//! of the delta rule with and without a gate (`erase_write/cuda.rs`).
+//! `erase_write/fade.rs`, and for a gate for each row of the memory in `erase_write/channels.rs`. `erase_write/cuda.rs`
+//! runs those of devices.
 
 mod channels;
 mod chunk;
@@ -143,7 +143,7 @@ fn inputs<'a, T: Real>(x: &'a In) -> Inputs<'a, T> {
 pub trait Rule {
     /// The names of its kernels, the fused one first.
     const NAMES: [&'static str; 2];
-    /// Whether it has β for p: on a device, only these have kernels.
+    /// Whether it has β for p.
     const DELTA: bool;
     /// Steps to a chunk, and the factor of the queries.
     fn settings(&self) -> (usize, f64);
@@ -175,7 +175,11 @@ impl Rule for GatedDeltaRule {
 
 impl<O: Rule> Scheduled for O {
     const NAMES: [&'static str; 2] = O::NAMES;
-    const ON_DEVICES: bool = O::DELTA;
+
+    /// Keys to erase by of their own have no gates there, or one for each channel.
+    fn on_devices(&self, x: In) -> bool {
+        O::DELTA || x.len() <= 5 || x[5].shape().last() == x[0].shape().last()
+    }
 
     /// u, where chunks are products on the CPU, and the states before each chunk.
     fn saves(&self, dims: Dims, x: In, fused: bool) -> Outs {
@@ -219,10 +223,10 @@ impl<O: Rule> Scheduled for O {
     }
 
     fn forward_on_device(&self, cu: &Cuda, dims: Dims, x: In, y: &mut [Value]) {
-        cuda::forward(self.settings(), cu, dims, x, y);
+        cuda::forward(self, cu, dims, x, y);
     }
 
     fn backward_on_device(&self, cu: &Cuda, dims: Dims, x: In, y: &[Value], dy: &[Option<Tensor>], dx: &mut [Grad]) {
-        cuda::backward(self.settings(), cu, dims, x, y, dy, dx);
+        cuda::backward(self, cu, dims, x, y, dy, dx);
     }
 }

@@ -23,7 +23,7 @@
 //! also dg_t = Σ_{u≥t} (q_u ⊙ dq_u − k_u ⊙ dk_u) + rowsum(S_T ⊙ dS_T), but its terms cancel where a gate lets little through.
 //!
 //! The kernel `fused` runs step by step, many heads side by side (`recurrent.rs`), and accepts small memories; `chunked` runs
-//! matrix products of chunks (`chunk.rs`, with `decay.rs` for the gates).
+//! matrix products of chunks (`chunk.rs`, with `decay.rs` for the gates), as does a device (`cuda.rs`).
 
 mod chunk;
 mod cuda;

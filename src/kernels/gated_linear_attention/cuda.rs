@@ -67,9 +67,8 @@ impl<'a> Plan<'a> {
     fn new<O: Memory>(op: &O, cu: &'a Cuda, x: In, Dims { b, t, h, k, v }: Dims) -> Plan<'a> {
         let (longest, scale, eps) = op.settings();
         let (dtype, w) = (x[0].dtype(), v + usize::from(eps.is_some()));
-        // A chunk is a tile, so that longer ones gain nothing. Gates need more memory, which older devices may not have.
-        let fits = |tiles: Tiles| tiles.launch(1, dtype, 4, tiles.side()).shared <= cu.gpu().shared();
-        let side = if O::GATED && !fits(Tiles::of(64)) { 32 } else { 64 };
+        // A chunk is a tile, so that longer ones gain nothing.
+        let side = if O::GATED { Tiles::for_gates(cu, dtype).side() } else { 64 };
         let chunk = longest.min(t).clamp(1, side);
         let (chunks, tiles, heads) = (t.div_ceil(chunk), Tiles::of(chunk), b * h);
         let dims = [t, h, k, v, w, chunk, chunks];
