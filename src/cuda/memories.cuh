@@ -84,16 +84,6 @@ struct Wide {
     }
 };
 
-// No gates: a chunk's weights, and r_C, are 1.
-struct Ones {
-    template <int R>
-    __device__ Ones load(const Steps&, real*) const { return *this; }
-    __device__ real whole(const Steps&) const { return 1; }
-    __device__ real between(int, int) const { return 1; }
-    __device__ real start(int) const { return 1; }
-    __device__ real end(int) const { return 1; }
-};
-
 // m = A Bᵀ with weights, below and on the diagonal: a C x C matrix in shared memory for Tile::add to read, for operands
 // a(step, k) and b(step, k).
 template <int R, class A, class B, class F>
@@ -101,6 +91,17 @@ __device__ void lower_product(real* m, real* scratch, int depth, A a, B b, F wei
     Tile<R> p;
     p.template add<1, 1>(scratch, depth, a, [&](int k, int c) { return b(c, k); });
     p.each([&](int r, int c, real x) { m[r * Tile<R>::MLD + c] = c <= r ? weight(r, c) * x : real(0); });
+}
+
+// P = Q Kᵀ with weights, or as it is known.
+template <int R, class W, class A, class B>
+__device__ void scores(const W& weights, real* m, real* scratch, int depth, A query, B key) {
+    constexpr int C = Tile<R>::C;
+    if (weights.scores) {
+        for (int n = threadIdx.x; n < C * C; n += 256) m[n / C * Tile<R>::MLD + n % C] = ld(weights.scores + n);
+        return;
+    }
+    lower_product<R>(m, scratch, depth, query, key, [&](int r, int s) { return weights.between(r, s); });
 }
 
 // h [chunk of head, K, W]: what a chunk adds to the state, (e A)ᵀ Y, or BACK to its gradient, (r A)ᵀ Y.
@@ -111,7 +112,7 @@ __device__ void outer(Rows a, Wide y, G gates, real* h, Dims d) {
     const i64 across = tiles(d.w, C), down = tiles(d.k, C);
     const i64 c0 = blockIdx.x % across * C, r0 = blockIdx.x / across % down * C;
     const Steps t(d, blockIdx.x / across / down);
-    const auto weights = gates.template load<R>(t, memory + Tile<R>::SCRATCH);
+    const auto weights = gates.template load<R>(t, nullptr, memory + Tile<R>::SCRATCH);
     Tile<R> sum;
     sum.template add<0, 0>(
         memory, t.n, [&](int r, int s) { return (BACK ? weights.start(s) : weights.end(s)) * a.get(t, s, r0 + r); },
@@ -136,7 +137,7 @@ __device__ void scan(const S* s, const S* z, const real* added, G gates, P* stat
             const i64 at = t.id * size + i % size;
             const real more = added[at];
             st(states + at, x);
-            x = gates.whole(t) * x + more;
+            x = gates.whole(t, d, row % d.k) * x + more;
         }
         if (end) end[i] = x;
         if (j < d.v) {
@@ -160,11 +161,9 @@ __device__ void outputs(Rows q, Rows k, const S* v, const P* h, G gates, S* o, N
     Ratio* ratios = (Ratio*)(m + Tile<R>::MATRIX);
     const i64 across = tiles(d.v > 0 ? d.v : 1, C), c0 = blockIdx.x % across * C;
     const Steps t(d, blockIdx.x / across);
-    const auto weights = gates.template load<R>(t, (real*)(ratios + C));
+    const auto weights = gates.template load<R>(t, m, (real*)(ratios + C));
     const auto query = [&](int r, int i) { return q.get(t, r, i); };
-    lower_product<R>(
-        m, memory, (int)d.k, query, [&](int s, int i) { return k.get(t, s, i); },
-        [&](int r, int s) { return weights.between(r, s); });
+    scores<R>(weights, m, memory, (int)d.k, query, [&](int s, int i) { return k.get(t, s, i); });
     Tile<R> y;
     y.template add<1, 0>(memory, (int)d.k, query, [&](int i, int c) { return state(h, d, t.id, i, c0 + c); });
     y.scale_rows([&](int r) { return weights.start(r); });
@@ -187,36 +186,41 @@ __device__ void outputs(Rows q, Rows k, const S* v, const P* h, G gates, S* o, N
     });
 }
 
-// Where the gradient y of x, before it is scaled, goes; and, if wanted, x y of every one of `rows`, summed over a tile's
-// columns: [tiles of K, B T H].
+// Where the gradient y of x, before it is scaled, goes; and, if wanted, sums of x y over every one of `rows` and a tile's
+// columns, [tiles of K, B T H]: `dots` of all of y, `across` of what comes to it through the states.
 struct Target {
     S* dx;
     int acc;
-    real* dots;
+    real *dots, *across;
     i64 rows;
 
     template <int R>
+    __device__ void take_states(Tile<R>& y, Rows x, const Steps& t, i64 c0, real* scratch) const {
+        if (across) sum(across, y, x, t, c0, scratch);
+    }
+    template <int R>
     __device__ void take(Tile<R>& y, Rows x, const Steps& t, i64 c0, real* scratch) const {
+        if (dots) sum(dots, y, x, t, c0, scratch);
+        if (dx)
+            y.each([&](int r, int c, real dy) {
+                if (r < t.n && c0 + c < x.width) put(dx + t.at(r) * x.width + c0 + c, x.scale * dy, acc);
+            });
+    }
+    template <int R>
+    __device__ void sum(real* to, Tile<R>& y, Rows x, const Steps& t, i64 c0, real* scratch) const {
         real sums[Tile<R>::ROWS];
 #pragma unroll
         for (int i = 0; i < Tile<R>::ROWS; i++) {
             sums[i] = 0;
 #pragma unroll
-            for (int j = 0; j < Tile<R>::COLS; j++) {
-                const int r = y.row(i);
-                const i64 c = c0 + y.col(j);
-                if (r >= t.n || c >= x.width) continue;
-                if (dx) put(dx + t.at(r) * x.width + c, x.scale * y.v[i][j], acc);
-                if (dots) sums[i] += x.get(t, r, c) * y.v[i][j];
-            }
+            for (int j = 0; j < Tile<R>::COLS; j++) sums[i] += x.get(t, y.row(i), c0 + y.col(j)) * y.v[i][j];
         }
-        if (!dots) return;
         Tile<R>::across(sums, scratch);
         if (y.col(0) == 0)
             for (int i = 0; i < Tile<R>::ROWS; i++)
-                if (y.row(i) < t.n) dots[c0 / Tile<R>::C * rows + t.at(y.row(i))] = sums[i];
+                if (y.row(i) < t.n) to[c0 / Tile<R>::C * rows + t.at(y.row(i))] = sums[i];
     }
-    __device__ bool wanted() const { return dx || dots; }
+    __device__ bool wanted() const { return dx || dots || across; }
 };
 
 // dQ and dK of a tile of columns.
@@ -227,7 +231,7 @@ __device__ void keys(Rows q, Rows k, Wide v, Wide g, const P* h, const real* dh,
     real* m = memory + Tile<R>::SCRATCH;
     const i64 across = tiles(d.k, C), c0 = blockIdx.x % across * C;
     const Steps t(d, blockIdx.x / across);
-    const auto weights = gates.template load<R>(t, m + Tile<R>::MATRIX);
+    const auto weights = gates.template load<R>(t, m, m + Tile<R>::MATRIX);
     const int w = (int)d.w;
     const auto value = [&](int s, int j) { return v.get(t, s, j); };
     const auto cotangent = [&](int s, int j) { return g.get(t, s, j); };
@@ -236,6 +240,7 @@ __device__ void keys(Rows q, Rows k, Wide v, Wide g, const P* h, const real* dh,
         Tile<R> y;
         y.template add<1, 1>(memory, w, cotangent, [&](int j, int c) { return state(h, d, t.id, c0 + c, j); });
         y.scale_rows([&](int r) { return weights.start(r); });
+        dq.take_states<R>(y, q, t, c0, memory);
         y.template add_lower<1, 0>(
             memory, t.n, [&](int r, int s) { return m[r * MLD + s]; },
             [&](int s, int c) { return k.get(t, s, c0 + c); });
@@ -245,6 +250,7 @@ __device__ void keys(Rows q, Rows k, Wide v, Wide g, const P* h, const real* dh,
         Tile<R> y;
         y.template add<1, 1>(memory, w, value, [&](int j, int c) { return state(dh, d, t.id, c0 + c, j); });
         y.scale_rows([&](int s) { return weights.end(s); });
+        dk.take_states<R>(y, k, t, c0, memory);
         y.template add<0, 0>(
             memory, t.n, [&](int r, int s) { return m[s * MLD + r]; },
             [&](int s, int c) { return q.get(t, s, c0 + c); });
@@ -260,11 +266,9 @@ __device__ void values(Rows q, Rows k, Wide g, const real* dh, G gates, S* dv, i
     real* m = memory + Tile<R>::SCRATCH;
     const i64 across = tiles(d.v, C), c0 = blockIdx.x % across * C;
     const Steps t(d, blockIdx.x / across);
-    const auto weights = gates.template load<R>(t, m + Tile<R>::MATRIX);
+    const auto weights = gates.template load<R>(t, m, m + Tile<R>::MATRIX);
     const auto key = [&](int s, int i) { return k.get(t, s, i); };
-    lower_product<R>(
-        m, memory, (int)d.k, [&](int r, int i) { return q.get(t, r, i); }, key,
-        [&](int r, int s) { return weights.between(r, s); });
+    scores<R>(weights, m, memory, (int)d.k, [&](int r, int i) { return q.get(t, r, i); }, key);
     Tile<R> y;
     y.template add<1, 0>(memory, (int)d.k, key, [&](int i, int c) { return state(dh, d, t.id, i, c0 + c); });
     y.scale_rows([&](int s) { return weights.end(s); });
@@ -274,6 +278,22 @@ __device__ void values(Rows q, Rows k, Wide g, const real* dh, G gates, S* dv, i
     y.each([&](int r, int c, real x) {
         if (r < t.n && c0 + c < d.v) put(dv + t.at(r) * d.v + c0 + c, x, acc);
     });
+}
+
+// The gradient of each step's gate, to put(step, dg): `all` that every step has of it; m(u, s), below the diagonal, for every
+// pair of steps s < step <= u; start(u) for what step u >= step reads of the state before the chunk; and end(s) for what
+// step s < step leaves in the one after it.
+template <int R, class A, class E, class F>
+__device__ void through_gates(real* m, int n, real all, A start, E end, F put) {
+    constexpr int MLD = Tile<R>::MLD;
+    const int step = threadIdx.x;
+    // In place of each entry the sum of those from its row down.
+    for (int u = n - 2; u > step; u--) m[u * MLD + step] += m[(u + 1) * MLD + step];
+    __syncthreads();
+    if (step >= n) return;
+    for (int s = 0; s < step; s++) all += m[step * MLD + s] + end(s);
+    for (int u = step; u < n; u++) all += start(u);
+    put(step, all);
 }
 
 // --- The delta rule. ---
@@ -315,7 +335,7 @@ struct Scalars {
     // call may be read by everybody after it.
     __device__ Decay load(const Steps& t, const S* b, const real* g) {
         const int r = threadIdx.x;
-        if (b && r < C) beta[r] = t.get(b, 1, r, 0);
+        if (r < C) beta[r] = b ? t.get(b, 1, r, 0) : real(1);
         if (g && r < C) {
             const real gate = t.get(g, 1, r, 0);
             gates[r] = gate < -1e4 ? real(-1e4) : gate; // NaN stays

@@ -21,6 +21,9 @@ pub const TILES: &str = include_str!("tiles.cuh");
 /// What the matrix memories have in common.
 const MEMORIES: &str = include_str!("memories.cuh");
 
+/// What their gates do inside a chunk.
+const FADE: &str = include_str!("fade.cuh");
+
 /// A `.cu` file, compiled once for each element type: a static beside the op that launches its kernels.
 pub struct Module {
     /// Its path under `src/`, in errors.
@@ -62,7 +65,12 @@ impl Module {
              #define LEAST_NORMAL {least}\n#define FASTEST {fastest}\n"
         );
         let mut text = types;
-        let shared = [("cuda/prelude.cuh", PRELUDE), ("cuda/tiles.cuh", TILES), ("cuda/memories.cuh", MEMORIES)];
+        let shared = [
+            ("cuda/prelude.cuh", PRELUDE),
+            ("cuda/tiles.cuh", TILES),
+            ("cuda/memories.cuh", MEMORIES),
+            ("cuda/fade.cuh", FADE),
+        ];
         for (name, shared) in shared {
             let shared = edited(name).unwrap_or_else(|| shared.into());
             text += &format!("#line 1 \"src/{name}\"\n{shared}\n");

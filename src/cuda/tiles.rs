@@ -1,6 +1,6 @@
 //! Launching kernels that are made of tiles (`tiles.cuh`).
 
-use super::Launch;
+use super::{Cuda, Launch};
 use crate::tensor::DType;
 
 /// A tile of 16 R × 16 R numbers; kernels named `.._R` exist for R = 1, 2 and 4.
@@ -22,6 +22,12 @@ impl Tiles {
                 4
             },
         }
+    }
+
+    /// The largest with which a block has room for what a gate for each channel takes (`fade.cuh`).
+    pub fn for_gates(cu: &Cuda, dtype: DType) -> Tiles {
+        let fits = |tiles: &Tiles| tiles.launch(1, dtype, 4, 8 * tiles.side()).shared <= cu.gpu().shared();
+        Some(Tiles::of(64)).filter(fits).unwrap_or(Tiles::of(32))
     }
 
     /// Rows and columns of a tile.

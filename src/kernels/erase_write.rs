@@ -8,8 +8,7 @@
 //!
 //! The kernel `fused` runs step by step, many heads side by side (`erase_write/recurrent.rs`), and accepts small memories;
 //! `chunked` runs matrix products of chunks, one head at a time (`erase_write/chunk.rs`, with
-//! [`Decay`](crate::kernels::decay::Decay) for the gates). On a device there are kernels of the delta rule with and without a
-//! gate for the whole memory (`erase_write/cuda.rs`).
+//! [`Decay`](crate::kernels::decay::Decay) for the gates). `erase_write/cuda.rs` runs the kernels of devices.
 
 mod chunk;
 mod cuda;
@@ -141,7 +140,7 @@ fn inputs<'a, T: Real>(x: &'a In) -> Inputs<'a, T> {
 pub trait Rule {
     /// The names of its kernels, the fused one first.
     const NAMES: [&'static str; 2];
-    /// Whether it has β for p: on a device, only these have kernels.
+    /// Whether it has β for p.
     const DELTA: bool;
     /// Steps to a chunk, and the factor of the queries.
     fn settings(&self) -> (usize, f64);
@@ -174,8 +173,9 @@ impl Rule for GatedDeltaRule {
 impl<O: Rule> Scheduled for O {
     const NAMES: [&'static str; 2] = O::NAMES;
 
-    fn on_devices(x: In) -> bool {
-        O::DELTA && gates(x) <= 1
+    /// Delta rules have no gates there, or one for the whole memory; others none, or one for each channel, and no second key.
+    fn on_devices(&self, x: In) -> bool {
+        if O::DELTA { gates(x) <= 1 } else { x.len() <= 6 && [0, x[0].shape().last()].contains(&gates(x)) }
     }
 
     /// u, where chunks are products on the CPU, and the states before each chunk.
@@ -224,10 +224,10 @@ impl<O: Rule> Scheduled for O {
     }
 
     fn forward_on_device(&self, cu: &Cuda, dims: Dims, x: In, y: &mut [Value]) {
-        cuda::forward(self.settings(), cu, dims, x, y);
+        cuda::forward(self, cu, dims, x, y);
     }
 
     fn backward_on_device(&self, cu: &Cuda, dims: Dims, x: In, y: &[Value], dy: &[Option<Tensor>], dx: &mut [Grad]) {
-        cuda::backward(self.settings(), cu, dims, x, y, dy, dx);
+        cuda::backward(self, cu, dims, x, y, dy, dx);
     }
 }

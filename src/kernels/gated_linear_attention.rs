@@ -23,7 +23,8 @@
 //! also dg_t = Σ_{u≥t} (q_u ⊙ dq_u − k_u ⊙ dk_u) + rowsum(S_T ⊙ dS_T), but its terms cancel where a gate lets little through.
 //!
 //! The kernel `fused` runs step by step, many heads side by side (`recurrent.rs`), and accepts small memories; `chunked` runs
-//! matrix products of chunks (`chunk.rs`, with [`Decay`](crate::kernels::decay::Decay) for the gates).
+//! matrix products of chunks (`chunk.rs`, with [`Decay`](crate::kernels::decay::Decay) for the gates), as does a device
+//! (`cuda.rs`).
 
 mod chunk;
 mod cuda;
@@ -205,7 +206,7 @@ impl<O: Memory, const FUSED: bool> Schedule<O, FUSED> {
     }
 }
 
-impl<const FUSED: bool> Schedule<LinearAttention, FUSED> {
+impl<O: Memory, const FUSED: bool> Schedule<O, FUSED> {
     fn forward_cuda(&self, cu: &crate::cuda::Cuda, x: In, y: &mut [Value]) {
         Dims::of(x).into_iter().for_each(|dims| cuda::forward(&self.0, cu, dims, x, y));
     }
@@ -237,12 +238,12 @@ impl<const FUSED: bool> Kernel for Schedule<GatedLinearAttention, FUSED> {
     }
 
     fn accepts(&self, x: In, cx: &Cx) -> bool {
-        matches!(cx, Cx::Cpu(_)) && Self::fits(x, cx)
+        Self::fits(x, cx)
     }
 
     fn saves(&self, x: In) -> Outs {
         self.saved(x)
     }
 
-    by_device!(cpu);
+    by_device!();
 }

@@ -46,8 +46,9 @@ where
 pub trait Scheduled {
     /// Their names, the fused one first.
     const NAMES: [&'static str; 2];
-    /// Whether there is one for devices, for such inputs.
-    fn on_devices(x: In) -> bool;
+
+    /// Whether there is one for these inputs on a device.
+    fn on_devices(&self, x: In) -> bool;
 
     /// What the forward pass saves.
     fn saves(&self, dims: Dims, x: In, fused: bool) -> Outs;
@@ -80,7 +81,7 @@ impl<O: Scheduled, const FUSED: bool> Kernel for Schedule<O, FUSED> {
     }
 
     fn accepts(&self, x: In, cx: &Cx) -> bool {
-        (matches!(cx, Cx::Cpu(_)) || O::on_devices(x)) && Self::fits(x, cx)
+        (matches!(cx, Cx::Cpu(_)) || self.0.on_devices(x)) && Self::fits(x, cx)
     }
 
     fn saves(&self, x: In) -> Outs {

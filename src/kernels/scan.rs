@@ -22,29 +22,8 @@ use crate::{
 
 pub(super) use device::Pieces;
 
-/// `forward` and `backward` of a kernel that has each for both devices, as `forward_cpu` and so on; or, with `cpu`, of one that
-/// accepts no inputs on a device.
+/// `forward` and `backward` of a kernel that has each for both devices, as `forward_cpu` and so on.
 macro_rules! by_device {
-    (cpu) => {
-        fn forward(&self, cx: &$crate::tensor::Cx, x: $crate::autograd::In, y: &mut [$crate::autograd::Value]) {
-            if let $crate::tensor::Cx::Cpu(cpu) = cx {
-                $crate::with_real!(x[0].dtype(), T => self.forward_cpu::<T>(cpu, x, y));
-            }
-        }
-
-        fn backward(
-            &self,
-            cx: &$crate::tensor::Cx,
-            x: $crate::autograd::In,
-            y: &[$crate::autograd::Value],
-            dy: &[Option<$crate::tensor::Tensor>],
-            dx: &mut [$crate::autograd::Grad],
-        ) {
-            if let $crate::tensor::Cx::Cpu(cpu) = cx {
-                $crate::with_real!(x[0].dtype(), T => self.backward_cpu::<T>(cpu, x, y, dy, dx));
-            }
-        }
-    };
     () => {
         fn forward(&self, cx: &$crate::tensor::Cx, x: $crate::autograd::In, y: &mut [$crate::autograd::Value]) {
             match cx {

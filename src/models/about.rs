@@ -80,7 +80,7 @@ pub fn lines() -> String {
 
 /// The scheme's table: the facts of each mixer below its name.
 pub fn table() -> String {
-    let mut text = "S_t = A_t S_{t-1} + B_t; K and V are the sizes of a head, N states, t tokens so far.\n".to_string();
+    let mut text = "S_t = A_t S_{t-1} + B_t; K, V: sizes of a head; N: states; t: tokens so far.\n".to_string();
     for family in Family::ALL {
         let _ = writeln!(text, "\n{}", family.title());
         for (name, build, about) in ALL.iter().filter(|m| m.2.family == family) {

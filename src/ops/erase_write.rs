@@ -122,10 +122,9 @@ pub fn parallel<'t>([q, k, v, p, g]: [Var<'t>; 5], s0: Var<'t>, scale: f64) -> (
 /// The same by products over chunks of so many steps.
 #[track_caller]
 pub fn chunked<'t>([q, k, v, p, g]: [Var<'t>; 5], s0: Var<'t>, scale: f64, chunk: usize) -> (Var<'t>, Var<'t>) {
-    // There is no kernel for devices yet, and step by step they have little to do.
-    if matches!(q.tape().cx(), Cx::Cuda(_)) {
-        return products([q, k, v, p, g], s0, scale, chunk);
-    }
+    // The kernel for devices has a gate for each channel.
+    let each = matches!(q.tape().cx(), Cx::Cuda(_)) && g.shape() != k.shape();
+    let g = if each { g + k.tape().full(k.shape(), k.dtype(), 0.0) } else { g };
     let [o, s] = q.tape().apply_many(EraseWrite { chunk, scale }, [q, k, v, p, s0, g]);
     (o, s)
 }

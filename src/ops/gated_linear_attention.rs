@@ -20,7 +20,7 @@ use crate::{
         same_dtype, some_steps,
         words::{insert_axis, outer, over_time, recall, token},
     },
-    tensor::{Cx, Tensor},
+    tensor::Tensor,
 };
 
 /// q, k [B, T, H, K], v [B, T, H, V], g [B, T, H, K] or [B, T, H, 1], s0 [B, H, K, V] → o [B, T, H, V], s [B, H, K, V].
@@ -86,9 +86,6 @@ impl Op for GatedLinearAttention {
 #[track_caller]
 pub fn gated_linear_attention<'t>(x: [Var<'t>; 4], s0: Var<'t>, scale: f64, chunk: usize) -> (Var<'t>, Var<'t>) {
     let [q, k, v, g] = x;
-    if matches!(q.tape().cx(), Cx::Cuda(_)) {
-        return by_products(x, s0, scale, chunk); // no kernel yet, and the formula has a launch for every step
-    }
     let [o, s] = q.tape().apply_many(GatedLinearAttention { chunk, scale }, [q, k, v, g, s0]);
     (o, s)
 }

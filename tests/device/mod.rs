@@ -12,7 +12,8 @@ use std::{
     },
 };
 use tapezoo::{
-    autograd::{Tape, Var},
+    autograd::{Gen, Op, Tape, Var},
+    ops::in_f32,
     tensor::{Cx, DType, Device, Tensor},
 };
 
@@ -163,4 +164,42 @@ pub fn evaluate(
     tape.backward_from([(y, there(u.unwrap_or(&ones)).to_device_as(tape.cx(), y.dtype()))]);
     let grads = x.iter().filter(|x| x.dtype() != DType::I32).map(|x| x.grad().expect("a gradient").to_f64());
     std::iter::once(value).chain(grads).collect()
+}
+
+/// Values of the outputs and gradients of the inputs; without cotangents of the outputs that `without` names.
+fn run_op(device: Device, op: Box<dyn Op>, x: &[Tensor], dtype: DType, without: Option<usize>) -> Vec<Vec<f64>> {
+    let tape = Tape::new(device);
+    tape.poison(true);
+    let f32s = in_f32(op.name());
+    let placed = x.iter().enumerate().map(|(i, x)| place(x, tape.cx(), dtype, f32s.contains(&i)));
+    let x: Vec<_> = placed.map(|x| tape.leaf(&x)).collect();
+    let y = tape.apply_dyn(op, &x);
+    let mut all: Vec<Vec<f64>> = y.iter().map(|y| y.value().to_f64()).collect();
+    let seeds = y
+        .iter()
+        .enumerate()
+        .filter(|(i, _)| Some(*i) != without)
+        .map(|(i, y)| (*y, place(&Gen::new(100 + i as u64).normal(y.shape()), tape.cx(), dtype, false)));
+    tape.backward_from(seeds.collect::<Vec<_>>());
+    all.extend(x.iter().map(|x| x.grad().map_or(vec![], |g| g.to_f64())));
+    all
+}
+
+/// The device in double and single precision against the CPU in double.
+pub fn follows(what: &str, op: &dyn Fn() -> Box<dyn Op>, x: &[Tensor], outputs: usize) {
+    let Some(device) = device() else { return };
+    let types = [(DType::F64, 1e-10), (DType::F32, 1e-4), (DType::BF16, 6e-2)];
+    for without in (0..outputs).map(Some).chain([None]).rev() {
+        let want = run_op(Device::Cpu, op(), x, DType::F64, without);
+        for (dtype, tolerance) in types.into_iter().take(if without.is_none() { 3 } else { 1 }) {
+            let got = run_op(device, op(), x, dtype, without);
+            for (i, (got, want)) in got.iter().zip(&want).enumerate() {
+                assert_eq!(got.len(), want.len(), "{what}: {i}");
+                let norm = |v: &mut dyn Iterator<Item = f64>| v.map(|x| x * x).sum::<f64>().sqrt();
+                let off = norm(&mut got.iter().zip(want).map(|(a, b)| a - b));
+                let off = off / norm(&mut want.iter().copied()).max(1e-2);
+                assert!(off <= tolerance, "{what} in {dtype}, without {without:?}: result {i} is off by {off:.1e}");
+            }
+        }
+    }
 }

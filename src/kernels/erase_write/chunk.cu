@@ -1,4 +1,5 @@
-// The delta rule in chunks of C steps, with or without a gate (the equations stand in chunk.rs).
+// The delta rules in chunks of C steps (the equations stand in chunk.rs): with keys β k to erase by, and no gate or one; or
+// with keys of their own, and no gates or one a channel.
 //
 // Each step of a chunk needs those before it, but only through (I + A)⁻¹, and A needs no state. So all chunks of all
 // heads are prepared at once, in the WY form: X = (I + A)⁻¹, W = X (b γ K), U = X b V, and only E = U − W S and
@@ -8,9 +9,14 @@
 //   backward   prepare (with E from the saved states), through_outputs: dE = Pᵀ dO, states_backward: dE += r K dS and
 //              dS ← Γ dS + (γ Q)ᵀ dO − Wᵀ dE, through_solve: G = Xᵀ dE, gradients: all that is left
 //
+// With keys to erase by of their own, `fade` (fade.cuh) makes the scores P and A, and what comes from and to the state: that
+// stands for γ Q, r K and b γ K, all other factors are 1, and Γ has a number for each row of S. Backwards `through_reads` has
+// what comes through O, and `through_erasing` what comes through U.
+//
 // Tiling: a block of 256 threads has a chunk, or tiles of its columns (tiles.cuh, memories.cuh); in the two kernels that
 // go along a head it has 16 columns of S, which stay in shared memory. Memory: q, k, v, o and 2 K + 2 V + C numbers a
-// step for W, E and X, and a state for each chunk; operations a step: C (2 K + 2 V) + 4 K V + C² / 3 forward.
+// step for W, E and X, and a state for each chunk; operations a step: C (2 K + 2 V) + 4 K V + C² / 3 forward. Keys of their
+// own take 3 K + 2 C numbers a step more.
 
 using namespace memories;
 
@@ -53,10 +59,10 @@ __device__ void invert(real* m, real* room) {
     }
 }
 
-// X (if wanted), W, and U or, where the states are known, E.
+// X (if wanted), W, and U or, where the states are known, E. Where A is known, k are the keys to erase by.
 template <int R>
-__device__ void prepare(const S* k, const S* v, const S* beta, const real* g, const S* states, real* x, real* w, real* u,
-                        Dims d) {
+__device__ void prepare(const S* k, const S* v, const S* beta, const real* g, const real* a, const S* states, real* x,
+                        real* w, real* u, Dims d) {
     real* memory = dynamic_memory();
     constexpr int C = Tile<R>::C, MLD = Tile<R>::MLD;
     real *m = memory + Tile<R>::SCRATCH, *rhs = m + Tile<R>::MATRIX, *room = rhs + Tile<R>::MATRIX;
@@ -65,8 +71,11 @@ __device__ void prepare(const S* k, const S* v, const S* beta, const real* g, co
     const Decay decay = scalars.load(t, beta, g);
     const real* b = scalars.beta;
     const auto key = [&](int s, i64 i) { return t.get(k, d.k, s, i); };
-    lower_product<R>(
-        m, memory, (int)d.k, key, key, [&](int r, int s) { return s < r ? b[r] * decay.between(r, s) : real(0); });
+    const auto weight = [&](int r, int s) { return s < r ? b[r] * decay.between(r, s) : real(0); };
+    if (a)
+        for (int n = threadIdx.x; n < C * C; n += 256) m[n / C * MLD + n % C] = a[t.id * C * C + n];
+    else
+        lower_product<R>(m, memory, (int)d.k, key, key, weight);
     __syncthreads();
     invert<R>(m, room);
     if (x)
@@ -95,8 +104,8 @@ __device__ void prepare(const S* k, const S* v, const S* beta, const real* g, co
 // Along a head: 16 columns of S, kept in shared memory or, where they are too long for it, in `room`. E stands in
 // place of U afterwards.
 template <int R>
-__device__ void forward_states(const S* k, const real* g, const S* s0, const real* w, real* u, S* states, S* s_last,
-                               real* room, Dims d) {
+__device__ void forward_states(const S* k, const real* g, const real* all, const S* s0, const real* w, real* u, S* states,
+                               S* s_last, real* room, Dims d) {
     real* memory = dynamic_memory();
     constexpr int C = Tile<R>::C, W = 16;
     real* es = memory + Tile<R, 1>::SCRATCH;
@@ -125,7 +134,9 @@ __device__ void forward_states(const S* k, const real* g, const S* s0, const rea
                 [&](int s, int c) { return es[s * W + c]; });
             const real whole = decay.since_start(t.n - 1);
             z.each([&](int r, int c, real x) {
-                if (i0 + r < d.k) s[(i0 + r) * W + c] = whole * s[(i0 + r) * W + c] + x;
+                if (i0 + r >= d.k) return;
+                const real left = all ? all[t.id * d.k + i0 + r] : whole;
+                s[(i0 + r) * W + c] = left * s[(i0 + r) * W + c] + x;
             });
         }
     }
@@ -134,9 +145,18 @@ __device__ void forward_states(const S* k, const real* g, const S* s0, const rea
         if (c0 + n % W < d.v) st(s_last + (head * d.k + n / W) * d.v + c0 + n % W, s[n]);
 }
 
+// P where it is known, and what it is made with where not.
+struct Known {
+    const real* scores;
+    Decay decay;
+
+    __device__ real between(int t, int s) const { return decay.between(t, s); }
+};
+
 // O = γ Q S + P E
 template <int R>
-__device__ void outputs(const S* q, const S* k, const real* g, const S* states, const real* e, S* o, real scale, Dims d) {
+__device__ void outputs(const S* q, const S* k, const real* g, const real* p, const S* states, const real* e, S* o,
+                        real scale, Dims d) {
     real* memory = dynamic_memory();
     constexpr int C = Tile<R>::C, MLD = Tile<R>::MLD;
     real* m = memory + Tile<R>::SCRATCH;
@@ -146,7 +166,7 @@ __device__ void outputs(const S* q, const S* k, const real* g, const S* states, 
     const Decay decay = scalars.load(t, nullptr, g);
     const auto query = [&](int r, i64 i) { return scale * t.get(q, d.k, r, i); };
     const auto key = [&](int s, i64 i) { return t.get(k, d.k, s, i); };
-    lower_product<R>(m, memory, (int)d.k, query, key, [&](int r, int s) { return decay.between(r, s); });
+    scores<R>(Known{p ? p + t.id * C * C : nullptr, decay}, m, memory, (int)d.k, query, key);
     const Padded<R> es{(real*)e, d.v, t.id};
     Tile<R> y;
     y.template add<1, 0>(memory, (int)d.k, query, [&](int i, int c) { return state(states, d, t.id, i, c0 + c); });
@@ -160,7 +180,8 @@ __device__ void outputs(const S* q, const S* k, const real* g, const S* states, 
 
 // dE = Pᵀ dO, what comes to E through the outputs.
 template <int R>
-__device__ void through_outputs(const S* q, const S* k, const real* g, const S* d_o, real* de, real scale, Dims d) {
+__device__ void through_outputs(const S* q, const S* k, const real* g, const real* p, const S* d_o, real* de, real scale,
+                                Dims d) {
     real* memory = dynamic_memory();
     constexpr int C = Tile<R>::C, MLD = Tile<R>::MLD;
     real* m = memory + Tile<R>::SCRATCH;
@@ -170,9 +191,9 @@ __device__ void through_outputs(const S* q, const S* k, const real* g, const S* 
     const Decay decay = scalars.load(t, nullptr, g);
     Tile<R> y;
     if (d_o) {
-        lower_product<R>(
-            m, memory, (int)d.k, [&](int r, int i) { return scale * t.get(q, d.k, r, i); },
-            [&](int s, int i) { return t.get(k, d.k, s, i); }, [&](int r, int s) { return decay.between(r, s); });
+        scores<R>(
+            Known{p ? p + t.id * C * C : nullptr, decay}, m, memory, (int)d.k,
+            [&](int r, int i) { return scale * t.get(q, d.k, r, i); }, [&](int s, int i) { return t.get(k, d.k, s, i); });
         y.template add<0, 0>(
             memory, t.n, [&](int r, int s) { return m[s * MLD + r]; },
             [&](int s, int c) { return t.get(d_o, d.v, s, c0 + c); });
@@ -184,8 +205,8 @@ __device__ void through_outputs(const S* q, const S* k, const real* g, const S* 
 // Along a head from its end, as forward_states: what comes to E through the states, dE += r K dS, and
 // dS ← Γ dS + (γ Q)ᵀ dO − Wᵀ dE. `after` gets dS after each chunk.
 template <int R>
-__device__ void backward_states(const S* q, const S* k, const real* g, const S* d_o, const S* ds_last, const real* w,
-                                real* de, real* after, S* ds0, int acc, real* room, real scale, Dims d) {
+__device__ void backward_states(const S* q, const S* k, const real* g, const real* all, const S* d_o, const S* ds_last,
+                                const real* w, real* de, real* after, S* ds0, int acc, real* room, real scale, Dims d) {
     real* memory = dynamic_memory();
     constexpr int C = Tile<R>::C, W = 16;
     real* es = memory + Tile<R, 1>::SCRATCH;
@@ -220,7 +241,9 @@ __device__ void backward_states(const S* q, const S* k, const real* g, const S* 
                     [&](int s, int c) { return decay.since_start(s) * t.get(d_o, d.v, s, c0 + c); });
             const real whole = decay.since_start(t.n - 1);
             z.each([&](int r, int c, real x) {
-                if (i0 + r < d.k) s[(i0 + r) * W + c] = whole * s[(i0 + r) * W + c] + x;
+                if (i0 + r >= d.k) return;
+                const real left = all ? all[t.id * d.k + i0 + r] : whole;
+                s[(i0 + r) * W + c] = left * s[(i0 + r) * W + c] + x;
             });
         }
     }
@@ -242,7 +265,7 @@ __device__ void through_solve(const S* beta, const real* x, real* de, S* dv, int
         memory, t.n, [&](int r, int s) { return xs.get(s, r); }, [&](int s, int c) { return des.get(s, c0 + c); });
     y.each([&](int r, int c, real z) {
         des.set(r, c0 + c, z);
-        if (dv && r < t.n && c0 + c < d.v) put(dv + t.at(r) * d.v + c0 + c, ld(beta + t.at(r)) * z, acc);
+        if (dv && r < t.n && c0 + c < d.v) put(dv + t.at(r) * d.v + c0 + c, beta ? ld(beta + t.at(r)) * z : z, acc);
     });
 }
 
@@ -330,7 +353,7 @@ __device__ void gradients(const S* q, const S* k, const S* v, const S* beta, con
         if (threadIdx.x % 32 == 0) put(to.beta + t.at(r), rows[r] + sum, to.beta_acc);
     }
     if (!to.g) return;
-    // dP ⊙ P + dA ⊙ A in place of dP; then in place of each entry the sum of those from its row down, left of the diagonal.
+    // dP ⊙ P + dA ⊙ A in place of dP.
     Tile<R> qk, kk;
     qk.template add<1, 1>(memory, (int)d.k, query, [&](int i, int s) { return key(s, i); });
     kk.template add<1, 1>(memory, (int)d.k, key, [&](int i, int s) { return key(s, i); });
@@ -350,45 +373,65 @@ __device__ void gradients(const S* q, const S* k, const S* v, const S* beta, con
     if (Tile<R>::col(0) == 0)
         for (int i = 0; i < Tile<R>::ROWS; i++)
             rows[C + Tile<R>::row(i)] = start[i], rows[2 * C + Tile<R>::row(i)] = end[i];
-    const int step = threadIdx.x;
-    for (int u = t.n - 2; u > step; u--) dp[u * MLD + step] += dp[(u + 1) * MLD + step];
-    __syncthreads();
-    if (step < t.n) {
-        for (int s = 0; s < step; s++) across += dp[step * MLD + s] + rows[2 * C + s];
-        for (int u = step; u < t.n; u++) across += rows[C + u];
-        put(to.g + t.at(step), across, to.g_acc);
-    }
+    through_gates<R>(
+        dp, t.n, across, [&](int u) { return rows[C + u]; }, [&](int s) { return rows[2 * C + s]; },
+        [&](int step, real x) { put(to.g + t.at(step), x, to.g_acc); });
+}
+
+// A number of a chunk that is padded to C rows; of steps that are there.
+template <int R>
+__device__ real padded(const real* x, const Steps& t, const Dims& d, int s, int j) {
+    return s < t.n ? Padded<R>{(real*)x, d.v, t.id}.get(s, j) : real(0);
 }
 
 #define KERNELS(R)                                                                                                   \
-    TILED_KERNEL prepare_##R(const S* k, const S* v, const S* beta, const real* g, const S* states, real* x, real* w,   \
-        real* u, Dims d) {                                                                                           \
-        prepare<R>(k, v, beta, g, states, x, w, u, d);                                                               \
+    TILED_KERNEL prepare_##R(const S* k, const S* v, const S* beta, const real* g, const real* a, const S* states,   \
+        real* x, real* w, real* u, Dims d) {                                                                         \
+        prepare<R>(k, v, beta, g, a, states, x, w, u, d);                                                            \
     }                                                                                                                \
-    TILED_KERNEL states_##R(const S* k, const real* g, const S* s0, const real* w, real* u, S* states, S* s_last,       \
-        real* room, Dims d) {                                                                                        \
-        forward_states<R>(k, g, s0, w, u, states, s_last, room, d);                                                  \
+    TILED_KERNEL states_##R(const S* k, const real* g, const real* all, const S* s0, const real* w, real* u,         \
+        S* states, S* s_last, real* room, Dims d) {                                                                  \
+        forward_states<R>(k, g, all, s0, w, u, states, s_last, room, d);                                             \
     }                                                                                                                \
-    TILED_KERNEL outputs_##R(const S* q, const S* k, const real* g, const S* states, const real* e, S* o, real scale,   \
-        Dims d) {                                                                                                    \
-        outputs<R>(q, k, g, states, e, o, scale, d);                                                                 \
+    TILED_KERNEL outputs_##R(const S* q, const S* k, const real* g, const real* p, const S* states, const real* e,   \
+        S* o, real scale, Dims d) {                                                                                  \
+        outputs<R>(q, k, g, p, states, e, o, scale, d);                                                              \
     }                                                                                                                \
-    TILED_KERNEL through_outputs_##R(const S* q, const S* k, const real* g, const S* d_o, real* de, real scale,         \
-        Dims d) {                                                                                                    \
-        through_outputs<R>(q, k, g, d_o, de, scale, d);                                                              \
+    TILED_KERNEL through_outputs_##R(const S* q, const S* k, const real* g, const real* p, const S* d_o, real* de,   \
+        real scale, Dims d) {                                                                                        \
+        through_outputs<R>(q, k, g, p, d_o, de, scale, d);                                                           \
     }                                                                                                                \
-    TILED_KERNEL states_backward_##R(const S* q, const S* k, const real* g, const S* d_o, const S* ds_last,             \
-        const real* w, real* de, real* after, S* ds0, int acc, real* room, real scale, Dims d) {                     \
-        backward_states<R>(q, k, g, d_o, ds_last, w, de, after, ds0, acc, room, scale, d);                           \
+    TILED_KERNEL states_backward_##R(const S* q, const S* k, const real* g, const real* all, const S* d_o,           \
+        const S* ds_last, const real* w, real* de, real* after, S* ds0, int acc, real* room, real scale, Dims d) {   \
+        backward_states<R>(q, k, g, all, d_o, ds_last, w, de, after, ds0, acc, room, scale, d);                      \
     }                                                                                                                \
     TILED_KERNEL through_solve_##R(const S* beta, const real* x, real* de, S* dv, int acc, Dims d) {                 \
         through_solve<R>(beta, x, de, dv, acc, d);                                                                   \
     }                                                                                                                \
-    TILED_KERNEL gradients_##R(const S* q, const S* k, const S* v, const S* beta, const real* g, const S* d_o,          \
+    TILED_KERNEL gradients_##R(const S* q, const S* k, const S* v, const S* beta, const real* g, const S* d_o,       \
         const S* states, const real* after, const real* e, const real* gs, S* dq, int q_acc, S* dk, int k_acc,       \
-        S* dbeta, int beta_acc, real* dg, int g_acc, real scale, Dims d) {                                              \
+        S* dbeta, int beta_acc, real* dg, int g_acc, real scale, Dims d) {                                           \
         const Grads to{dq, dk, dbeta, dg, q_acc, k_acc, beta_acc, g_acc};                                            \
         gradients<R>(q, k, v, beta, g, d_o, states, after, e, gs, to, scale, d);                                     \
+    }                                                                                                                \
+    TILED_KERNEL fade_##R(const S* q, const S* k, const S* g, S* faded_q, S* faded_k, real* all, real* p,            \
+        real scale, Dims d) {                                                                                        \
+        fade<R>(Rows{q, d.k, scale}, Rows{k, d.k, 1}, g, faded_q, faded_k, all, p, d);                               \
+    }                                                                                                                \
+    TILED_KERNEL through_reads_##R(const S* q, const S* k, const S* d_o, const S* g, const S* states,                \
+        const real* after, const real* e, S* dq, int q_acc, S* dk, int k_acc, S* dg, int g_acc, real scale,          \
+        Dims d) {                                                                                                    \
+        const auto value = [&](const Steps& t, int s, int j) { return padded<R>(e, t, d, s, j); };                   \
+        const auto cotangent = [&](const Steps& t, int s, int j) { return d_o ? t.get(d_o, d.v, s, j) : real(0); };  \
+        const Channels to{dq, dk, dg, q_acc, k_acc, g_acc};                                                          \
+        channels<R, true>(Rows{q, d.k, scale}, Rows{k, d.k, 1}, value, cotangent, g, states, after, to, d);          \
+    }                                                                                                                \
+    TILED_KERNEL through_erasing_##R(const S* p, const S* k, const S* g, const S* states, const real* e,             \
+        const real* gs, S* dp, int p_acc, S* dk, int k_acc, S* dg, int g_acc, Dims d) {                              \
+        const auto value = [&](const Steps& t, int s, int j) { return padded<R>(e, t, d, s, j); };                   \
+        const auto cotangent = [&](const Steps& t, int s, int j) { return -padded<R>(gs, t, d, s, j); };             \
+        const Channels to{dp, dk, dg, p_acc, k_acc, g_acc};                                                          \
+        channels<R, false>(Rows{p, d.k, 1}, Rows{k, d.k, 1}, value, cotangent, g, states, nullptr, to, d);           \
     }
 KERNELS(1)
 KERNELS(2)

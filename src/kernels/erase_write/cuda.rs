@@ -1,18 +1,16 @@
-//! The delta rule on the device: which kernels of `chunk.cu` run, over what.
+//! The delta rules on the device: which kernels of `chunk.cu` run, over what.
 
+use super::Rule;
 use crate::{
     args,
     autograd::{Grad, In, Value},
-    cuda::{Cuda, Launch, Module, Temp, Tiles},
+    cuda::{Arg, Cuda, Launch, Module, Temp, Tiles},
     ops::heads::Dims,
     sized,
     tensor::{DType, Tensor},
 };
 
 static MODULE: Module = Module::new("kernels/erase_write/chunk.cu", &[include_str!("chunk.cu")]);
-
-/// The longest chunk: a tile.
-const LONGEST: usize = 64;
 
 /// What all launches need to know.
 struct Plan<'a> {
@@ -23,15 +21,86 @@ struct Plan<'a> {
     v: usize,
     chunks: usize,
     tiles: Tiles,
+    scale: f64,
+    /// Whether the saved states are those before the device's chunks.
+    saved: bool,
     /// As the kernels get them.
     dims: [usize; 7],
 }
 
+/// What keys to erase by of their own come to: queries, keys and keys to erase by as they come from the state and go to it; the
+/// scores of queries and of keys to erase by; what all gates of a chunk leave, [B, H, chunks, K].
+struct Faded<'a> {
+    q: Temp<'a>,
+    k: Temp<'a>,
+    erase: Temp<'a>,
+    reads: Temp<'a>,
+    erases: Temp<'a>,
+    all: Temp<'a>,
+}
+
+/// The inputs as the products take them.
+struct Inputs<'a> {
+    q: &'a Tensor,
+    k: &'a Tensor,
+    v: &'a Tensor,
+    /// The keys to erase by, times β if there is one.
+    erase: &'a Tensor,
+    beta: Option<&'a Tensor>,
+    s0: &'a Tensor,
+    /// One gate a head.
+    g: Option<&'a Tensor>,
+    faded: Option<&'a Faded<'a>>,
+}
+
+impl<'a> Inputs<'a> {
+    fn new(x: &'a In, faded: Option<&'a Faded<'a>>) -> Inputs<'a> {
+        let (v, s0) = (&x[2], &x[4]);
+        match faded {
+            Some(f) => Inputs { q: &f.q, k: &f.k, v, erase: &f.erase, beta: None, s0, g: None, faded },
+            None => Inputs { q: &x[0], k: &x[1], v, erase: &x[1], beta: Some(&x[3]), s0, g: gate(x), faded },
+        }
+    }
+
+    fn reads(&self) -> Option<&Temp<'a>> {
+        self.faded.map(|f| &f.reads)
+    }
+
+    fn all(&self) -> Option<&Temp<'a>> {
+        self.faded.map(|f| &f.all)
+    }
+}
+
 impl<'a> Plan<'a> {
-    fn new(chunk: usize, cu: &'a Cuda, x: In, Dims { b, t, h, k, v }: Dims) -> Plan<'a> {
-        let chunk = chunk.min(t).clamp(1, LONGEST);
+    fn new<O: Rule>(op: &O, cu: &'a Cuda, x: In, Dims { b, t, h, k, v }: Dims) -> Plan<'a> {
+        let ((longest, scale), dtype) = (op.settings(), x[0].dtype());
+        // A chunk is a tile. Keys of their own need more memory, which older devices may not have.
+        let side = if O::DELTA { 64 } else { Tiles::for_gates(cu, dtype).side() };
+        let chunk = longest.min(t).clamp(1, side);
         let (chunks, tiles) = (t.div_ceil(chunk), Tiles::of(chunk));
-        Plan { cu, dtype: x[0].dtype(), heads: b * h, k, v, chunks, tiles, dims: [t, h, k, v, v, chunk, chunks] }
+        let saved = longest <= side || chunks <= 1;
+        Plan { cu, dtype, heads: b * h, k, v, chunks, tiles, scale, saved, dims: [t, h, k, v, v, chunk, chunks] }
+    }
+
+    fn launch(&self, kernel: &'static str, over: Launch, args: &[Arg]) {
+        self.cu.launch(&MODULE, kernel, self.dtype, over, args);
+    }
+
+    fn faded<O: Rule>(&self, x: &In) -> Option<Faded<'a>> {
+        if O::DELTA {
+            return None;
+        }
+        let scores = || self.padded(self.tiles.side());
+        let (rows, all) = (x[1].shape().len(), self.cu.temp(self.dtype.real(), self.heads * self.chunks * self.k));
+        let [q, k, erase] = [rows; 3].map(|n| self.cu.temp(self.dtype, n));
+        let mut f = Faded { q, k, erase, reads: scores(), erases: scores(), all };
+        let (none, over) = (None::<&Tensor>, self.over(1, 3, 0));
+        let (kernel, g) = (sized!("fade", self.tiles), gate(x));
+        let args = args![&x[0], &x[1], g, &mut f.q, &mut f.k, &mut f.all, &mut f.reads, self.scale, self.dims];
+        self.launch(kernel, over, args);
+        let args = args![&x[3], &x[1], g, &mut f.erase, none, none, &mut f.erases, 1.0, self.dims];
+        self.launch(kernel, over, args);
+        Some(f)
     }
 
     /// Numbers of every step of the chunks, padded to tiles.
@@ -45,11 +114,11 @@ impl<'a> Plan<'a> {
     }
 
     /// X (if wanted), W, and U or, where the states are known, E.
-    fn prepare(&self, x: In, states: Option<&Tensor>, inverse: Option<&mut Temp>) -> (Temp<'a>, Temp<'a>) {
+    fn prepare(&self, x: &Inputs, states: Option<&Tensor>, inverse: Option<&mut Temp>) -> (Temp<'a>, Temp<'a>) {
         let (mut w, mut u) = (self.padded(self.k), self.padded(self.v));
-        let side = self.tiles.side();
-        let args = args![&x[1], &x[2], &x[3], gate(&x), states, inverse, &mut w, &mut u, self.dims];
-        self.cu.launch(&MODULE, sized!("prepare", self.tiles), self.dtype, self.over(1, 2, side * side / 4), args);
+        let (side, a) = (self.tiles.side(), x.faded.map(|f| &f.erases));
+        let args = args![x.erase, x.v, x.beta, x.g, a, states, inverse, &mut w, &mut u, self.dims];
+        self.launch(sized!("prepare", self.tiles), self.over(1, 2, side * side / 4), args);
         (w, u)
     }
 
@@ -66,15 +135,10 @@ impl<'a> Plan<'a> {
     }
 
     /// States before each chunk, the last state, and E in place of U.
-    fn states(&self, x: In, w: &Temp, u: &mut Temp, states: &mut Tensor, last: &mut Tensor) {
+    fn states(&self, x: &Inputs, w: &Temp, u: &mut Temp, states: &mut Tensor, last: &mut Tensor) {
         let (over, mut room) = self.along();
-        let args = args![&x[1], gate(&x), &x[4], w, u, states, last, room.as_mut(), self.dims];
-        self.cu.launch(&MODULE, sized!("states", self.tiles), self.dtype, over, args);
-    }
-
-    /// Whether the saved states are those before the device's chunks.
-    fn saved(&self, chunk: usize) -> bool {
-        chunk <= LONGEST || self.chunks <= 1
+        let args = args![x.k, x.g, x.all(), x.s0, w, u, states, last, room.as_mut(), self.dims];
+        self.launch(sized!("states", self.tiles), over, args);
     }
 
     /// Room for the states before the device's chunks.
@@ -87,92 +151,71 @@ fn gate<'a>(x: &'a In) -> Option<&'a Tensor> {
     (x.len() > 5).then(|| &x[5])
 }
 
-pub fn forward((chunk, scale): (usize, f64), cu: &Cuda, dims: Dims, x: In, y: &mut [Value]) {
-    let p = Plan::new(chunk, cu, x, dims);
+pub fn forward<O: Rule>(op: &O, cu: &Cuda, dims: Dims, x: In, y: &mut [Value]) {
+    let p = Plan::new(op, cu, x, dims);
+    let faded = p.faded::<O>(&x);
+    let x = Inputs::new(&x, faded.as_ref());
     if let [o, s, _, states] = y {
-        let (w, mut u) = p.prepare(x, None, None);
+        let (w, mut u) = p.prepare(&x, None, None);
         // Longer chunks than a tile are several; their states are computed again when they are needed.
-        let mut others = (!p.saved(chunk)).then(|| p.room());
+        let mut others = (!p.saved).then(|| p.room());
         if others.is_some() {
             states.fill(0.0);
         }
         let states = others.as_deref_mut().unwrap_or(states);
-        p.states(x, &w, &mut u, states, s);
-        let args = args![&x[0], &x[1], gate(&x), &*states, &u, o, scale, p.dims];
-        cu.launch(&MODULE, sized!("outputs", p.tiles), p.dtype, p.over(p.tiles.over(p.v), 1, 0), args);
+        p.states(&x, &w, &mut u, states, s);
+        let args = args![x.q, x.k, x.g, x.reads(), &*states, &u, o, p.scale, p.dims];
+        p.launch(sized!("outputs", p.tiles), p.over(p.tiles.over(p.v), 1, 0), args);
     }
 }
 
-pub fn backward(
-    (chunk, scale): (usize, f64),
+pub fn backward<O: Rule>(
+    op: &O,
     cu: &Cuda,
     dims: Dims,
-    x: In,
+    inputs: In,
     y: &[Value],
     dy: &[Option<Tensor>],
     dx: &mut [Grad],
 ) {
-    let p = Plan::new(chunk, cu, x, dims);
-    let others = (!p.saved(chunk)).then(|| {
-        let (w, mut u) = p.prepare(x, None, None);
+    let (p, d_o) = (Plan::new(op, cu, inputs, dims), &dy[0]);
+    let faded = p.faded::<O>(&inputs);
+    let x = Inputs::new(&inputs, faded.as_ref());
+    let others = (!p.saved).then(|| {
+        let (w, mut u) = p.prepare(&x, None, None);
         let (mut states, mut last) = (p.room(), cu.temp(p.dtype, p.heads * p.k * p.v));
-        p.states(x, &w, &mut u, &mut states, &mut last);
+        p.states(&x, &w, &mut u, &mut states, &mut last);
         states
     });
     let states = others.as_deref().unwrap_or(&y[3]);
-    if let [dq, dk, dv, dbeta, ds0, dg @ ..] = dx {
-        let mut inverse = p.padded(p.tiles.side());
-        let (w, e) = p.prepare(x, Some(states), Some(&mut inverse));
-        let mut de = p.padded(p.v);
-        let columns = p.over(p.tiles.over(p.v), 1, 0);
-        let args = args![&x[0], &x[1], gate(&x), &dy[0], &mut de, scale, p.dims];
-        cu.launch(&MODULE, sized!("through_outputs", p.tiles), p.dtype, columns, args);
-        let mut after = cu.temp(p.dtype.real(), p.heads * p.chunks * p.k * p.v);
-        let ((over, mut room), (ds0, acc)) = (p.along(), ds0.target());
-        let args = args![
-            &x[0],
-            &x[1],
-            gate(&x),
-            &dy[0],
-            &dy[1],
-            &w,
-            &mut de,
-            &mut after,
-            ds0,
-            acc,
-            room.as_mut(),
-            scale,
-            p.dims
-        ];
-        cu.launch(&MODULE, sized!("states_backward", p.tiles), p.dtype, over, args);
-        let (dv, acc) = dv.target();
-        let args = args![&x[3], &inverse, &mut de, dv, acc, p.dims];
-        cu.launch(&MODULE, sized!("through_solve", p.tiles), p.dtype, columns, args);
-        let ((dq, q_acc), (dk, k_acc), (dbeta, b_acc)) = (dq.target(), dk.target(), dbeta.target());
-        let (dg, g_acc) = dg.first_mut().map_or((None::<&Tensor>.into(), false.into()), Grad::target);
-        let args = args![
-            &x[0],
-            &x[1],
-            &x[2],
-            &x[3],
-            gate(&x),
-            &dy[0],
-            states,
-            &after,
-            &e,
-            &de,
-            dq,
-            q_acc,
-            dk,
-            k_acc,
-            dbeta,
-            b_acc,
-            dg,
-            g_acc,
-            scale,
-            p.dims
-        ];
+    let [dq, dk, dv, dp, ds0, dg @ ..] = dx else { return };
+    let mut inverse = p.padded(p.tiles.side());
+    let (w, e) = p.prepare(&x, Some(states), Some(&mut inverse));
+    let mut de = p.padded(p.v);
+    let columns = p.over(p.tiles.over(p.v), 1, 0);
+    let args = args![x.q, x.k, x.g, x.reads(), d_o, &mut de, p.scale, p.dims];
+    p.launch(sized!("through_outputs", p.tiles), columns, args);
+    let mut after = cu.temp(p.dtype.real(), p.heads * p.chunks * p.k * p.v);
+    let ((over, mut room), (ds0, acc)) = (p.along(), ds0.target());
+    let products: &[Arg] = args![x.q, x.k, x.g, x.all(), d_o, &dy[1], &w];
+    let to = args![&mut de, &mut after, ds0, acc, room.as_mut(), p.scale, p.dims];
+    p.launch(sized!("states_backward", p.tiles), over, &[products, to].concat());
+    let (dv, acc) = dv.target();
+    let args = args![x.beta, &inverse, &mut de, dv, acc, p.dims];
+    p.launch(sized!("through_solve", p.tiles), columns, args);
+
+    let ((dq, q_acc), (dk, k_acc), (dp, p_acc)) = (dq.target(), dk.target(), dp.target());
+    let (dg, g_acc) = dg.first_mut().map_or((None::<&Tensor>.into(), false.into()), Grad::target);
+    let [q, k, v, g] = [Some(&inputs[0]), Some(&inputs[1]), Some(&inputs[2]), gate(&inputs)];
+    if O::DELTA {
+        let products: &[Arg] = args![q, k, v, &inputs[3], g, d_o, states, &after, &e, &de];
+        let to = args![dq, q_acc, dk, k_acc, dp, p_acc, dg, g_acc, p.scale, p.dims];
         let over = p.over(1, 2, 3 * p.tiles.side() + 32);
-        cu.launch(&MODULE, sized!("gradients", p.tiles), p.dtype, over, args);
+        return p.launch(sized!("gradients", p.tiles), over, &[products, to].concat());
     }
+    let over = p.over(p.tiles.over(p.k), 4, 0);
+    let args = args![q, k, d_o, g, states, &after, &e, dq, q_acc, dk, k_acc, dg, g_acc, p.scale, p.dims];
+    p.launch(sized!("through_reads", p.tiles), over, args);
+    let args = args![&inputs[3], k, g, states, &e, &de, dp, p_acc, dk, true, dg, true, p.dims];
+    p.launch(sized!("through_erasing", p.tiles), over, args);
 }

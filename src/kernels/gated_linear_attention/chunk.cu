@@ -1,24 +1,74 @@
-// Linear attention in chunks of C steps, every chunk of every head at once: the kernels of memories.cuh, where tiling,
-// bytes and operations stand, with all weights 1.
+// Linear attention in chunks of C steps, with no gate, one a head or one a channel, every chunk of every head at once: the
+// kernels of memories.cuh, where tiling, bytes and operations stand, with the weights of fade.cuh.
 //
-//   forward    states of (k, v̂), scan, outputs           backward    states, scan; cotangents, states of (q, dô),
-//                                                                    scan from the end, keys, values
+//   forward              states of (k, v̂), scan, outputs
+//   backward             states, scan; cotangents, states of (q, dô), scan from the end, keys, values
+//   one gate a head      whole first, and gates last
+//   one gate a channel   fade first, whose rows stand for q and k in all products; channels in place of keys
+//
+// The gradient of a gate is a sum of terms that have the gate in them: of what the chunk reads of the state before it, leaves
+// in the one after it, and reads of itself, and γ rowsum(S ⊙ dS) for what stays. None is a small difference of large numbers.
 
 using namespace memories;
 
 __device__ inline Wide with_ones(const S* v, const Dims& d) { return {v, nullptr, nullptr, d.v, d.w}; }
 
+// --- One gate a head. ---
+
+// What all steps of each chunk leave.
+extern "C" __global__ void whole(const S* g, real* all, i64 chunks, Dims d) {
+    for (i64 i = thread(); i < chunks; i += threads()) {
+        const Steps t(d, i);
+        real x = 1;
+        for (int s = 0; s < t.n; s++) x *= exp(ld(g + t.at(s)));
+        all[i] = x;
+    }
+}
+
+// dg of a chunk; starts and ends are q·dq and k·dk of what comes through the states, in `parts` sums each.
+template <int R>
+__device__ void gates(Rows q, Rows k, Wide v, Wide cotangents, Fading fading, const real* h, const real* dh,
+                      const real* starts, const real* ends, i64 parts, i64 rows, S* dg, int acc, Dims d) {
+    real* memory = dynamic_memory();
+    constexpr int C = Tile<R>::C, MLD = Tile<R>::MLD;
+    real *m = memory + Tile<R>::SCRATCH, *room = m + Tile<R>::MATRIX, *start = room + Fading::SIZE * C, *end = start + C;
+    const Steps t(d, blockIdx.x);
+    const auto weights = fading.template load<R>(t, m, room);
+    lower_product<R>(
+        m, memory, (int)d.w, [&](int r, int j) { return cotangents.get(t, r, j); },
+        [&](int s, int j) { return v.get(t, s, j); }, [&](int r, int s) { return weights.between(r, s); });
+    Tile<R> p;
+    p.template add<1, 1>(
+        memory, (int)d.k, [&](int r, int i) { return q.get(t, r, i); }, [&](int i, int s) { return k.get(t, s, i); });
+    p.each([&](int r, int s, real x) { m[r * MLD + s] *= x; });
+    if (threadIdx.x < C) {
+        start[threadIdx.x] = end[threadIdx.x] = 0;
+        for (i64 i = 0; i < parts && threadIdx.x < t.n; i++) {
+            start[threadIdx.x] += starts[i * rows + t.at(threadIdx.x)];
+            end[threadIdx.x] += ends[i * rows + t.at(threadIdx.x)];
+        }
+    }
+    real all = 0;
+    for (i64 n = threadIdx.x; n < d.k * d.w; n += 256) all += h[t.id * d.k * d.w + n] * dh[t.id * d.k * d.w + n];
+    all = fading.all[t.id] * block_sum(all, end + C);
+    through_gates<R>(
+        m, t.n, all, [&](int u) { return start[u]; }, [&](int s) { return end[s]; },
+        [&](int step, real x) { put(dg + t.at(step), x, acc); });
+}
+
 #define KERNELS(R)                                                                                                   \
-    TILED_KERNEL values_states_##R(const S* k, const S* v, real* h, Dims d) {                                        \
-        outer<R, false>(Rows{k, d.k, 1}, with_ones(v, d), Ones{}, h, d);                                             \
+    TILED_KERNEL values_states_##R(const S* k, const S* v, const S* g, real* h, Dims d) {                            \
+        outer<R, false>(Rows{k, d.k, 1}, with_ones(v, d), Fading{g, nullptr, nullptr}, h, d);                        \
     }                                                                                                                \
-    TILED_KERNEL cotangents_states_##R(const S* q, const S* g, const real* by, const real* last, real* h,            \
+    TILED_KERNEL cotangents_states_##R(const S* q, const S* d_o, const real* by, const real* last, const S* g,       \
+        real* h, real scale, Dims d) {                                                                               \
+        const Wide cotangents{d_o, by, last, d.v, d.w};                                                              \
+        outer<R, true>(Rows{q, d.k, scale}, cotangents, Fading{g, nullptr, nullptr}, h, d);                          \
+    }                                                                                                                \
+    TILED_KERNEL outputs_##R(const S* q, const S* k, const S* v, const real* h, const S* g, const S* p, S* o,        \
         real scale, Dims d) {                                                                                        \
-        outer<R, true>(Rows{q, d.k, scale}, Wide{g, by, last, d.v, d.w}, Ones{}, h, d);                              \
-    }                                                                                                                \
-    TILED_KERNEL outputs_##R(const S* q, const S* k, const S* v, const real* h, S* o, real scale, Dims d) {          \
         const auto none = [](real, i64, bool) { return Ratio{1, 1}; };                                               \
-        outputs<R, false>(Rows{q, d.k, scale}, Rows{k, d.k, 1}, v, h, Ones{}, o, none, d);                           \
+        outputs<R, false>(Rows{q, d.k, scale}, Rows{k, d.k, 1}, v, h, Fading{g, nullptr, p}, o, none, d);            \
     }                                                                                                                \
     TILED_KERNEL normalised_##R(const S* q, const S* k, const S* v, const real* h, S* o, S* den, real scale,         \
         real eps, Dims d) {                                                                                          \
@@ -26,30 +76,52 @@ __device__ inline Wide with_ones(const S* v, const Dims& d) { return {v, nullptr
             if (own) st(den + row, sum + eps);                                                                       \
             return Ratio{1, sum + eps};                                                                              \
         };                                                                                                           \
-        outputs<R, true>(Rows{q, d.k, scale}, Rows{k, d.k, 1}, v, h, Ones{}, o, divisor, d);                         \
+        outputs<R, true>(Rows{q, d.k, scale}, Rows{k, d.k, 1}, v, h, Fading{}, o, divisor, d);                       \
     }                                                                                                                \
-    TILED_KERNEL keys_##R(const S* q, const S* k, const S* v, const S* g, const real* by, const real* last,          \
-        const real* h, const real* dh, S* dq, int q_acc, S* dk, int k_acc, real scale, Dims d) {                     \
-        const Target to_q{dq, q_acc, nullptr, 0}, to_k{dk, k_acc, nullptr, 0};                                       \
-        const Wide cotangents{g, by, last, d.v, d.w};                                                                \
-        keys<R>(Rows{q, d.k, scale}, Rows{k, d.k, 1}, with_ones(v, d), cotangents, h, dh, Ones{}, to_q, to_k, d);    \
+    TILED_KERNEL keys_##R(const S* q, const S* k, const S* v, const S* d_o, const real* by, const real* last,        \
+        const real* h, const real* dh, const S* g, S* dq, int q_acc, real* starts, S* dk, int k_acc, real* ends,     \
+        i64 rows, real scale, Dims d) {                                                                              \
+        const Target to_q{dq, q_acc, nullptr, starts, rows}, to_k{dk, k_acc, nullptr, ends, rows};                   \
+        const Rows queries{q, d.k, scale}, keys_{k, d.k, 1};                                                         \
+        const Wide cotangents{d_o, by, last, d.v, d.w};                                                              \
+        const Fading fading{g, nullptr, nullptr};                                                                    \
+        keys<R>(queries, keys_, with_ones(v, d), cotangents, h, dh, fading, to_q, to_k, d);                          \
     }                                                                                                                \
-    TILED_KERNEL values_##R(const S* q, const S* k, const S* g, const real* by, const real* last, const real* dh,    \
-        S* dv, int acc, real scale, Dims d) {                                                                        \
-        const Wide cotangents{g, by, last, d.v, d.w};                                                                \
-        values<R>(Rows{q, d.k, scale}, Rows{k, d.k, 1}, cotangents, dh, Ones{}, dv, acc, d);                         \
+    TILED_KERNEL values_##R(const S* q, const S* k, const S* d_o, const real* by, const real* last, const real* dh,  \
+        const S* g, const S* p, S* dv, int acc, real scale, Dims d) {                                                \
+        const Wide cotangents{d_o, by, last, d.v, d.w};                                                              \
+        values<R>(Rows{q, d.k, scale}, Rows{k, d.k, 1}, cotangents, dh, Fading{g, nullptr, p}, dv, acc, d);          \
+    }                                                                                                                \
+    TILED_KERNEL gates_##R(const S* q, const S* k, const S* v, const S* d_o, const S* g, const real* all,            \
+        const real* h, const real* dh, const real* starts, const real* ends, i64 parts, i64 rows, S* dg, int acc,    \
+        real scale, Dims d) {                                                                                        \
+        const Wide cotangents{d_o, nullptr, nullptr, d.v, d.w};                                                      \
+        gates<R>(Rows{q, d.k, scale}, Rows{k, d.k, 1}, with_ones(v, d), cotangents, Fading{g, all, nullptr}, h, dh,  \
+            starts, ends, parts, rows, dg, acc, d);                                                                  \
+    }                                                                                                                \
+    TILED_KERNEL fade_##R(const S* q, const S* k, const S* g, S* faded_q, S* faded_k, real* all, S* p, real scale,   \
+        Dims d) {                                                                                                    \
+        fade<R>(Rows{q, d.k, scale}, Rows{k, d.k, 1}, g, faded_q, faded_k, all, p, d);                               \
+    }                                                                                                                \
+    TILED_KERNEL channels_##R(const S* q, const S* k, const S* v, const S* d_o, const S* g, const real* h,           \
+        const real* dh, S* dq, int q_acc, S* dk, int k_acc, S* dg, int g_acc, real scale, Dims d) {                  \
+        const auto value = [&](const Steps& t, int s, int j) { return t.get(v, d.v, s, j); };                        \
+        const auto cotangent = [&](const Steps& t, int s, int j) { return d_o ? t.get(d_o, d.v, s, j) : real(0); };  \
+        const Channels to{dq, dk, dg, q_acc, k_acc, g_acc};                                                          \
+        channels<R, true>(Rows{q, d.k, scale}, Rows{k, d.k, 1}, value, cotangent, g, h, dh, to, d);                  \
     }
 KERNELS(1)
 KERNELS(2)
 KERNELS(4)
 
 // In place of what each chunk adds: the state before it, or the gradient of the one after it.
-extern "C" __global__ void scan_forward(real* h, const S* s, const S* z, S* s_end, S* z_end, i64 heads, Dims d) {
-    scan<false>(s, z, h, Ones{}, h, s_end, 0, z_end, 0, nullptr, heads, d);
+extern "C" __global__ void scan_forward(real* h, const S* s, const S* z, const S* g, const real* all, S* s_end, S* z_end,
+                                        i64 heads, Dims d) {
+    scan<false>(s, z, h, Fading{g, all, nullptr}, h, s_end, 0, z_end, 0, nullptr, heads, d);
 }
-extern "C" __global__ void scan_backward(real* h, const S* s, const S* z, S* s_end, int s_acc, S* z_end, int z_acc,
-                                         i64 heads, Dims d) {
-    scan<true>(s, z, h, Ones{}, h, s_end, s_acc, z_end, z_acc, nullptr, heads, d);
+extern "C" __global__ void scan_backward(real* h, const S* s, const S* z, const S* g, const real* all, S* s_end, int s_acc,
+                                         S* z_end, int z_acc, i64 heads, Dims d) {
+    scan<true>(s, z, h, Fading{g, all, nullptr}, h, s_end, s_acc, z_end, z_acc, nullptr, heads, d);
 }
 
 // dô = [by do, last] for by = 1 / den and last = −(do·o) / den, [B, T, H] each: a warp to a row.

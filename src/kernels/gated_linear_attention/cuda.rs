@@ -1,10 +1,11 @@
 //! Linear attention on the device: which kernels of `chunk.cu` run, over what.
 
+use super::Memory;
 use crate::{
     args,
     autograd::{Grad, In, Value},
-    cuda::{Cuda, Launch, Module, Temp, Tiles},
-    ops::{heads::Dims, linear_attn::LinearAttention},
+    cuda::{Arg, Cuda, Launch, Module, Temp, Tiles},
+    ops::heads::Dims,
     sized,
     tensor::{DType, Tensor},
 };
@@ -16,104 +17,195 @@ struct Plan<'a> {
     cu: &'a Cuda,
     dtype: DType,
     heads: usize,
+    /// Steps of all heads.
+    rows: usize,
     k: usize,
     v: usize,
     w: usize,
     chunks: usize,
     tiles: Tiles,
+    scale: f64,
     /// As the kernels get them.
     dims: [usize; 7],
 }
 
+/// What the gates of each chunk come to.
+#[derive(Default)]
+struct Fading<'a> {
+    /// What all of them leave: [B, H, chunks, 1 or K].
+    all: Option<Temp<'a>>,
+    /// With a gate for each channel: queries and keys as they come from the state and go to it, and the scores.
+    channels: Option<[Temp<'a>; 3]>,
+}
+
+/// The inputs as the products take them.
+struct Inputs<'a> {
+    q: &'a Tensor,
+    k: &'a Tensor,
+    v: &'a Tensor,
+    /// One gate a head.
+    g: Option<&'a Tensor>,
+    all: Option<&'a Temp<'a>>,
+    scores: Option<&'a Temp<'a>>,
+    s: &'a Tensor,
+    z: Option<&'a Tensor>,
+}
+
+impl<'a> Inputs<'a> {
+    fn new<O: Memory>(x: &'a In, fading: &'a Fading<'a>) -> Inputs<'a> {
+        let at = 3 + usize::from(O::GATED);
+        let (s, z) = (&x[at], (x.len() > at + 1).then(|| &x[at + 1]));
+        let (all, v) = (fading.all.as_ref(), &x[2]);
+        match &fading.channels {
+            Some([q, k, scores]) => Inputs { q, k, v, g: None, all, scores: Some(scores), s, z },
+            None => Inputs { q: &x[0], k: &x[1], v, g: O::GATED.then(|| &x[3]), all, scores: None, s, z },
+        }
+    }
+}
+
 impl<'a> Plan<'a> {
-    fn new(op: &LinearAttention, cu: &'a Cuda, x: In, Dims { b, t, h, k, v }: Dims) -> Plan<'a> {
+    fn new<O: Memory>(op: &O, cu: &'a Cuda, x: In, Dims { b, t, h, k, v }: Dims) -> Plan<'a> {
+        let (longest, scale, eps) = op.settings();
+        let (dtype, w) = (x[0].dtype(), v + usize::from(eps.is_some()));
         // A chunk is a tile, so that longer ones gain nothing.
-        let (chunk, w) = (op.chunk.min(t).clamp(1, 64), v + usize::from(op.normalize.is_some()));
-        let (chunks, tiles) = (t.div_ceil(chunk), Tiles::of(chunk));
-        Plan { cu, dtype: x[0].dtype(), heads: b * h, k, v, w, chunks, tiles, dims: [t, h, k, v, w, chunk, chunks] }
+        let side = if O::GATED { Tiles::for_gates(cu, dtype).side() } else { 64 };
+        let chunk = longest.min(t).clamp(1, side);
+        let (chunks, tiles, heads) = (t.div_ceil(chunk), Tiles::of(chunk), b * h);
+        let dims = [t, h, k, v, w, chunk, chunks];
+        Plan { cu, dtype, heads, rows: heads * t, k, v, w, chunks, tiles, scale, dims }
+    }
+
+    fn temp(&self, len: usize) -> Temp<'a> {
+        self.cu.temp(self.dtype.real(), len)
     }
 
     /// A state for each chunk of each head.
     fn states(&self) -> Temp<'a> {
-        self.cu.temp(self.dtype.real(), self.heads * self.chunks * self.k * self.w)
+        self.temp(self.heads * self.chunks * self.k * self.w)
     }
 
-    /// A block for each of so many tiles of each chunk.
+    /// A block for each of so many tiles of each chunk, with three numbers for each of its steps.
     fn over(&self, tiles: usize, matrices: usize, more: usize) -> Launch {
+        let more = more + 3 * self.tiles.side();
         self.tiles.launch(self.heads * self.chunks * tiles, self.dtype, matrices, more)
     }
 
+    /// A block for each tile of each chunk's share of the state.
+    fn outer(&self) -> Launch {
+        self.over(self.tiles.over(self.k) * self.tiles.over(self.w), 0, 0)
+    }
+
+    fn launch(&self, kernel: &'static str, over: Launch, args: &[Arg]) {
+        self.cu.launch(&MODULE, kernel, self.dtype, over, args);
+    }
+
+    /// What the gates come to, if there are any.
+    fn fading<O: Memory>(&self, x: In) -> Fading<'a> {
+        let (chunks, side) = (self.heads * self.chunks, self.tiles.side());
+        if !O::GATED {
+            return Fading::default();
+        }
+        let mut all = self.temp(chunks * x[3].shape().last());
+        if x[3].shape().last() == 1 {
+            self.launch("whole", self.cu.elements(chunks), args![&x[3], &mut all, chunks, self.dims]);
+            return Fading { all: Some(all), channels: None };
+        }
+        let sizes = [self.rows * self.k, self.rows * self.k, chunks * side * side];
+        let [mut q, mut k, mut p] = sizes.map(|n| self.cu.temp(self.dtype, n));
+        let args = args![&x[0], &x[1], &x[3], &mut q, &mut k, &mut all, &mut p, self.scale, self.dims];
+        self.launch(sized!("fade", self.tiles), self.over(1, 3, 0), args);
+        Fading { all: Some(all), channels: Some([q, k, p]) }
+    }
+
     /// What the chunks add to the state, and the state before each.
-    fn forward_states(&self, x: In, end: Option<(&mut Tensor, Option<&mut Tensor>)>) -> Temp<'a> {
+    fn forward_states(&self, x: &Inputs, last: Option<(&mut Tensor, Option<&mut Tensor>)>) -> Temp<'a> {
         let mut states = self.states();
-        let over = self.over(self.tiles.over(self.k) * self.tiles.over(self.w), 0, 0);
-        let kernel = sized!("values_states", self.tiles);
-        self.cu.launch(&MODULE, kernel, self.dtype, over, args![&x[1], &x[2], &mut states, self.dims]);
-        let (s, z) = end.map_or((None, None), |(s, z)| (Some(s), z));
-        let z0 = (x.len() > 4).then(|| &x[4]);
-        let over = self.cu.elements(self.heads * self.k * self.w);
-        let args = args![&mut states, &x[3], z0, s, z, self.heads, self.dims];
-        self.cu.launch(&MODULE, "scan_forward", self.dtype, over, args);
+        let args = args![x.k, x.v, x.g, &mut states, self.dims];
+        self.launch(sized!("values_states", self.tiles), self.outer(), args);
+        let (s, z) = last.map_or((None, None), |(s, z)| (Some(s), z));
+        let args = args![&mut states, x.s, x.z, x.g, x.all, s, z, self.heads, self.dims];
+        self.launch("scan_forward", self.cu.elements(self.heads * self.k * self.w), args);
         states
     }
 }
 
-pub fn forward(op: &LinearAttention, cu: &Cuda, dims: Dims, x: In, y: &mut [Value]) {
-    let p = Plan::new(op, cu, x, dims);
+pub fn forward<O: Memory>(op: &O, cu: &Cuda, dims: Dims, x: In, y: &mut [Value]) {
+    let (p, (_, scale, eps)) = (Plan::new(op, cu, x, dims), op.settings());
+    let fading = p.fading::<O>(x);
+    let x = Inputs::new::<O>(&x, &fading);
     if let [o, s, rest @ ..] = y {
         let (z, den) = match rest {
             [z, den] => (Some(&mut **z), Some(&mut **den)),
             _ => (None, None),
         };
-        let states = p.forward_states(x, Some((&mut **s, z)));
+        let states = p.forward_states(&x, Some((&mut **s, z)));
         let over = p.over(p.tiles.over(p.v.max(1)), 1, 2 * p.tiles.side());
-        match (den, op.normalize) {
+        match (den, eps) {
             (Some(den), Some(eps)) => {
-                let args = args![&x[0], &x[1], &x[2], &states, o, den, op.scale, eps, p.dims];
-                cu.launch(&MODULE, sized!("normalised", p.tiles), p.dtype, over, args);
+                let args = args![x.q, x.k, x.v, &states, o, den, scale, eps, p.dims];
+                p.launch(sized!("normalised", p.tiles), over, args);
             }
             _ => {
-                let args = args![&x[0], &x[1], &x[2], &states, o, op.scale, p.dims];
-                cu.launch(&MODULE, sized!("outputs", p.tiles), p.dtype, over, args);
+                let args = args![x.q, x.k, x.v, &states, x.g, x.scores, o, scale, p.dims];
+                p.launch(sized!("outputs", p.tiles), over, args);
             }
         }
     }
 }
 
-pub fn backward(
-    op: &LinearAttention,
+pub fn backward<O: Memory>(
+    op: &O,
     cu: &Cuda,
     dims: Dims,
-    x: In,
+    inputs: In,
     y: &[Value],
     dy: &[Option<Tensor>],
     dx: &mut [Grad],
 ) {
-    let p = Plan::new(op, cu, x, dims);
-    let (rows, norm, g) = (dims.b * dims.t * dims.h, op.normalize.is_some(), &dy[0]);
-    let [mut by, mut last] = std::array::from_fn(|_| cu.temp(p.dtype.real(), if norm { rows } else { 0 }));
+    let (p, scale, norm, d_o) = (Plan::new(op, cu, inputs, dims), op.settings().1, op.settings().2.is_some(), &dy[0]);
+    let fading = p.fading::<O>(inputs);
+    let x = Inputs::new::<O>(&inputs, &fading);
+    let [mut by, mut last] = std::array::from_fn(|_| p.temp(if norm { p.rows } else { 0 }));
     if norm {
-        let args = args![&y[0], g, &y[3], &mut by, &mut last, rows, p.v];
-        cu.launch(&MODULE, "through_norm", p.dtype, cu.elements(32 * rows), args);
+        let args = args![&y[0], d_o, &y[3], &mut by, &mut last, p.rows, p.v];
+        p.launch("through_norm", cu.elements(32 * p.rows), args);
     }
     let (by, last) = (norm.then_some(&by), norm.then_some(&last));
-    if let [dq, dk, dv, ds0, rest @ ..] = dx {
-        let ((dq, q_acc), (dk, k_acc), (dv, v_acc), (ds, s_acc)) =
-            (dq.target(), dk.target(), dv.target(), ds0.target());
-        let (dz, z_acc) = rest.first_mut().map_or((None::<&Tensor>.into(), false.into()), Grad::target);
-        // The states before each chunk, again: one product in ten.
-        let states = p.forward_states(x, None);
-        let mut after = p.states();
-        let over = p.over(p.tiles.over(p.k) * p.tiles.over(p.w), 0, 0);
-        let args = args![&x[0], g, by, last, &mut after, op.scale, p.dims];
-        cu.launch(&MODULE, sized!("cotangents_states", p.tiles), p.dtype, over, args);
-        let (ds1, dz1) = (&dy[1], if norm { dy[2].as_ref() } else { None });
-        let over = cu.elements(p.heads * p.k * p.w);
-        let args = args![&mut after, ds1, dz1, ds, s_acc, dz, z_acc, p.heads, p.dims];
-        cu.launch(&MODULE, "scan_backward", p.dtype, over, args);
-        let args = args![&x[0], &x[1], &x[2], g, by, last, &states, &after, dq, q_acc, dk, k_acc, op.scale, p.dims];
-        cu.launch(&MODULE, sized!("keys", p.tiles), p.dtype, p.over(p.tiles.over(p.k), 1, 0), args);
-        let args = args![&x[0], &x[1], g, by, last, &after, dv, v_acc, op.scale, p.dims];
-        cu.launch(&MODULE, sized!("values", p.tiles), p.dtype, p.over(p.tiles.over(p.v), 1, 0), args);
+    let [dq, dk, dv, rest @ ..] = dx else { return };
+    let (dg, rest) = rest.split_at_mut(usize::from(O::GATED));
+    let [ds, rest @ ..] = rest else { return };
+    let ((dq, q_acc), (dk, k_acc), (dv, v_acc), (ds, s_acc)) = (dq.target(), dk.target(), dv.target(), ds.target());
+    let none = || (None::<&Tensor>.into(), false.into());
+    let (dz, z_acc) = rest.first_mut().map_or_else(none, Grad::target);
+
+    // The states before each chunk, again: one product in ten.
+    let states = p.forward_states(&x, None);
+    let mut after = p.states();
+    let args = args![x.q, d_o, by, last, x.g, &mut after, scale, p.dims];
+    p.launch(sized!("cotangents_states", p.tiles), p.outer(), args);
+    let (ds1, dz1) = (&dy[1], if norm { dy[2].as_ref() } else { None });
+    let args = args![&mut after, ds1, dz1, x.g, x.all, ds, s_acc, dz, z_acc, p.heads, p.dims];
+    p.launch("scan_backward", cu.elements(p.heads * p.k * p.w), args);
+    let args = args![x.q, x.k, d_o, by, last, &after, x.g, x.scores, dv, v_acc, scale, p.dims];
+    p.launch(sized!("values", p.tiles), p.over(p.tiles.over(p.v), 1, 0), args);
+
+    let (side, parts) = (p.tiles.side(), p.tiles.over(p.k));
+    let gates = x.g.filter(|_| dg.first().is_some_and(Grad::wanted));
+    let (dg, g_acc) = dg.first_mut().map_or_else(none, Grad::target);
+    if x.scores.is_some() {
+        let [q, k, v, g] = [0, 1, 2, 3].map(|i| &inputs[i]);
+        let args = args![q, k, v, d_o, g, &states, &after, dq, q_acc, dk, k_acc, dg, g_acc, scale, p.dims];
+        return p.launch(sized!("channels", p.tiles), p.over(parts, 4, side), args);
+    }
+    // Of each step, what q·dq and k·dk have through the states.
+    let sums = || gates.map(|_| p.temp(parts * p.rows));
+    let [mut starts, mut ends] = [sums(), sums()];
+    let products: &[Arg] = args![x.q, x.k, x.v, d_o, by, last, &states, &after, x.g];
+    let to = args![dq, q_acc, starts.as_mut(), dk, k_acc, ends.as_mut(), p.rows, scale, p.dims];
+    p.launch(sized!("keys", p.tiles), p.over(parts, 1, 0), &[products, to].concat());
+    if gates.is_some() {
+        let products: &[Arg] = args![x.q, x.k, x.v, d_o, x.g, x.all, &states, &after];
+        let to = args![starts.as_ref(), ends.as_ref(), parts, p.rows, dg, g_acc, scale, p.dims];
+        p.launch(sized!("gates", p.tiles), p.over(1, 1, 2 * side + 32), &[products, to].concat());
     }
 }

@@ -134,6 +134,7 @@ extern "C" __global__ void gates_backward(const S* w0, const S* dm, const real* 
 struct Weights {
     double* c;
     real *i, *r, *e;
+    const S* scores; // null
 
     __device__ real between(int t, int s) const { return exp((real)(c[t] - c[s]) + i[s]); }
     __device__ real start(int t) const { return r[t]; }
@@ -145,14 +146,14 @@ struct Gates {
     const real* i;
 
     // r_C
-    __device__ real whole(const Steps& t) const { return exp((real)c[t.at(t.n - 1)]); }
+    __device__ real whole(const Steps& t, const Dims&, i64) const { return exp((real)c[t.at(t.n - 1)]); }
 
     // Steps beyond the last get its weights: none that could be infinite.
     template <int R>
-    __device__ Weights load(const Steps& t, real* room) const {
+    __device__ Weights load(const Steps& t, real*, real* room) const {
         constexpr int C = Tile<R>::C;
         real* rest = room + C * (sizeof(double) / sizeof(real));
-        const Weights w{(double*)room, rest, rest + C, rest + 2 * C};
+        const Weights w{(double*)room, rest, rest + C, rest + 2 * C, nullptr};
         const int s = threadIdx.x;
         if (s < C) {
             const i64 last = t.at(t.n - 1), at = s < t.n ? t.at(s) : last;
@@ -188,7 +189,7 @@ struct Gates {
         const S* h, const real* dh, const double* c, const real* i, S* dq, int q_acc, S* dk, int k_acc, real* qdq,   \
         real* kdk, i64 rows, real scale, Dims d) {                                                                   \
         const Wide ones{v, nullptr, nullptr, d.v, d.w}, cotangents{g, by, last, d.v, d.w};                           \
-        const Target to_q{dq, q_acc, qdq, rows}, to_k{dk, k_acc, kdk, rows};                                         \
+        const Target to_q{dq, q_acc, qdq, nullptr, rows}, to_k{dk, k_acc, kdk, nullptr, rows};                       \
         keys<R>(Rows{q, d.k, 1}, Rows{k, d.k, scale}, ones, cotangents, h, dh, Gates{c, i}, to_q, to_k, d);          \
     }                                                                                                                \
     TILED_KERNEL values_##R(const S* q, const S* k, const S* g, const real* by, const real* last, const real* dh,    \

@@ -39,7 +39,7 @@ impl Op for GatedDeltaRule {
         let gates = if x[5].shape().rank() == 3 { 1 } else { x[5].shape().last() };
         let o = over_time(t, x[2], |t| {
             let [q, k, v, beta, g] = [0, 1, 2, 3, 5].map(|i| token(x[i], t));
-            let faded = g.exp().reshape([b, h, gates, 1]) * s;
+            let faded = g.exp().cast(s.dtype()).reshape([b, h, gates, 1]) * s;
             let error = insert_axis(beta, 2) * (v - recall(faded, k));
             s = faded + outer(k, error);
             self.0.scale * recall(s, q)
