@@ -26,7 +26,7 @@ mod channel_scores;
 
 use crate::{
     kernels::{
-        heads::{Heads, lower},
+        heads::{Heads, zero_above_diagonal},
         math::Math,
         matmul::{Mat, gemm},
         rows::{add, add_product, add_row_dots, dot, product, scale, scale_rows, times, times_rows},
@@ -170,7 +170,7 @@ impl<'a, T: Math> Decay<'a, T> {
         }
         for (read, p) in x.reads.iter().zip(p) {
             gemm(T::ONE, (read, mat(n, k)), (x.keys, mat(n, k).t()), (&mut *p, mat(n, n)), false);
-            lower(p, n, false);
+            zero_above_diagonal(p, n, false);
             if self.on() {
                 times(&mut p[..n * n], &self.between);
             }

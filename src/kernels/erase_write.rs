@@ -18,7 +18,7 @@ use crate::{
     autograd::{Grad, In, Outs, Value},
     cuda::Cuda,
     kernels::{
-        heads::{Heads, Merged, Scheduled, seed},
+        heads::{Heads, Scheduled, Slot, cotangent_of},
         math::Math,
     },
     ops::{
@@ -118,17 +118,17 @@ struct Saved<'a, T> {
 }
 
 struct Grads<'a, T> {
-    dq: Merged<'a, T>,
-    dk: Merged<'a, T>,
-    dv: Merged<'a, T>,
-    dp: Merged<'a, T>,
+    dq: Slot<'a, T>,
+    dk: Slot<'a, T>,
+    dv: Slot<'a, T>,
+    dp: Slot<'a, T>,
     /// Whether the gradient of the first state is wanted; if not, there is no memory for it.
     state: bool,
-    ds0: Merged<'a, T>,
+    ds0: Slot<'a, T>,
     /// Empty without gates.
-    dg: Merged<'a, T>,
+    dg: Slot<'a, T>,
     /// Empty but with two keys.
-    de: Merged<'a, T>,
+    de: Slot<'a, T>,
 }
 
 fn inputs<'a, T: Real>(x: &'a In) -> Inputs<'a, T> {
@@ -204,7 +204,7 @@ impl<O: Rule> Scheduled for O {
         dy: &[Option<Tensor>],
         dx: &mut [Grad],
     ) {
-        let y = Saved { u: y[2].host(), states: y[3].host(), d_o: seed(&dy[0]), ds: seed(&dy[1]) };
+        let y = Saved { u: y[2].host(), states: y[3].host(), d_o: cotangent_of(&dy[0]), ds: cotangent_of(&dy[1]) };
         if let [dq, dk, dv, dp, ds0, rest @ ..] = dx {
             let mut rest = rest.iter_mut().zip(5..);
             let mut next = || rest.next().map_or((&mut [][..], false), |(dx, i)| dx.slot_or_scratch(cpu, &x[i]));

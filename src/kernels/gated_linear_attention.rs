@@ -35,7 +35,7 @@ pub(super) use chunk::{Chunk, Place, Work};
 use crate::{
     autograd::{Grad, In, Kernel, Outs, Value},
     kernels::{
-        heads::{Heads, Merged, Schedule, seed},
+        heads::{Heads, Schedule, Slot, cotangent_of},
         math::Math,
         scan::by_device,
     },
@@ -106,15 +106,15 @@ struct Outputs<'a, T> {
 
 /// Where gradients of the inputs of the same name go.
 struct Grads<'a, T> {
-    dq: Merged<'a, T>,
-    dk: Merged<'a, T>,
-    dv: Merged<'a, T>,
+    dq: Slot<'a, T>,
+    dk: Slot<'a, T>,
+    dv: Slot<'a, T>,
     /// Empty without a gate.
-    dg: Merged<'a, T>,
+    dg: Slot<'a, T>,
     /// Whether the gradient of the first state is wanted; if not, there is no memory for it.
     state: bool,
-    ds0: Merged<'a, T>,
-    dz0: Option<Merged<'a, T>>,
+    ds0: Slot<'a, T>,
+    dz0: Option<Slot<'a, T>>,
 }
 
 /// What the kernels ask of an op.
@@ -185,9 +185,9 @@ impl<O: Memory, const FUSED: bool> Schedule<O, FUSED> {
             o: y[0].host(),
             den: norm.then(|| y[3].host()),
             states: states.then(|| y[2].host()),
-            d_o: seed(&dy[0]),
-            ds: seed(&dy[1]),
-            dz: if norm { seed(&dy[2]) } else { None },
+            d_o: cotangent_of(&dy[0]),
+            ds: cotangent_of(&dy[1]),
+            dz: if norm { cotangent_of(&dy[2]) } else { None },
         };
         let (gate, rest) = rest.split_at_mut(usize::from(O::GATED));
         let (Some((ds0, rest)), at) = (rest.split_first_mut(), 3 + gate.len()) else { return };

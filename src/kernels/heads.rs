@@ -180,23 +180,23 @@ impl Heads {
     }
 
     /// Write rows, `stride` apart and times `scale`, to steps `t0..t0 + n` of head `i`, or add them.
-    pub fn merge<T: Real>(
+    pub fn scatter<T: Real>(
         &self,
         x: &[T],
         stride: usize,
         scale: T,
         i: usize,
         (t0, n): (usize, usize),
-        y: &mut Merged<T>,
+        y: &mut Slot<T>,
     ) {
         if n > 0 {
-            merge(x, stride, self.k, n, scale, &mut y.0[self.at(i, t0)..], self.h * self.k, y.1);
+            scatter(x, stride, self.k, n, scale, &mut y.0[self.at(i, t0)..], self.h * self.k, y.1);
         }
     }
 }
 
 /// Elements to write, once each, or, if true, to add to.
-pub type Merged<'a, T> = (&'a mut [T], bool);
+pub type Slot<'a, T> = (&'a mut [T], bool);
 
 #[versions::versions]
 fn gather<T: Real>(x: &[T], step: usize, k: usize, n: usize, scale: T, y: &mut [T], stride: usize) {
@@ -207,7 +207,7 @@ fn gather<T: Real>(x: &[T], step: usize, k: usize, n: usize, scale: T, y: &mut [
 }
 
 #[versions::versions]
-fn merge<T: Real>(x: &[T], stride: usize, k: usize, n: usize, scale: T, y: &mut [T], step: usize, acc: bool) {
+fn scatter<T: Real>(x: &[T], stride: usize, k: usize, n: usize, scale: T, y: &mut [T], step: usize, acc: bool) {
     for t in 0..n {
         let (x, y) = (&x[t * stride..t * stride + k], &mut y[t * step..t * step + k]);
         if acc {
@@ -219,14 +219,14 @@ fn merge<T: Real>(x: &[T], stride: usize, k: usize, n: usize, scale: T, y: &mut 
 }
 
 /// Whether a state, or the cotangent of one, is all zeros, as before the first token and behind the last: products with it
-/// are not computed ([`gemm_unless`]). Where a sequence is one chunk they are about half of all.
+/// are not computed ([`gemm_unless_zero`]). Where a sequence is one chunk they are about half of all.
 #[versions::versions]
-pub fn zero<T: Real>(x: &[T]) -> bool {
+pub fn is_zero<T: Real>(x: &[T]) -> bool {
     x.chunks(64).all(|x| !x.iter().fold(false, |any, &x| any | (x != T::ZERO)))
 }
 
 /// y = alpha a b, or y += alpha a b when `acc`, for y without gaps; unless a or b is `zero`.
-pub fn gemm_unless<T: Real>(zero: bool, alpha: T, a: (&[T], Mat), b: (&[T], Mat), y: (&mut [T], Mat), acc: bool) {
+pub fn gemm_unless_zero<T: Real>(zero: bool, alpha: T, a: (&[T], Mat), b: (&[T], Mat), y: (&mut [T], Mat), acc: bool) {
     match (zero, acc) {
         (false, _) => gemm(alpha, a, b, y, acc),
         (true, false) => y.0[..y.1.rows * y.1.cols].fill(T::ZERO),
@@ -235,13 +235,13 @@ pub fn gemm_unless<T: Real>(zero: bool, alpha: T, a: (&[T], Mat), b: (&[T], Mat)
 }
 
 /// Zero what lies above the diagonal of the first `n` rows and columns; with `strict` the diagonal too.
-pub fn lower<T: Real>(a: &mut [T], n: usize, strict: bool) {
+pub fn zero_above_diagonal<T: Real>(a: &mut [T], n: usize, strict: bool) {
     for (i, row) in a.chunks_exact_mut(n.max(1)).take(n).enumerate() {
         row[i + usize::from(!strict)..].fill(T::ZERO);
     }
 }
 
 /// The elements of a cotangent, if there is one.
-pub fn seed<T: Real>(dy: &Option<Tensor>) -> Option<&[T]> {
+pub fn cotangent_of<T: Real>(dy: &Option<Tensor>) -> Option<&[T]> {
     dy.as_ref().map(|g| g.host())
 }

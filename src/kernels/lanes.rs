@@ -12,7 +12,7 @@ mod sse;
 #[cfg(target_arch = "x86_64")]
 use crate::kernels::vector;
 use crate::{
-    kernels::heads::{Heads, Merged},
+    kernels::heads::{Heads, Slot},
     tensor::Real,
 };
 
@@ -103,7 +103,7 @@ impl Block {
         stride: usize,
         (t0, n): (usize, usize),
         scale: T,
-        y: &mut Merged<T>,
+        y: &mut Slot<T>,
     ) {
         let (at, step) = (self.at(heads, t0), heads.h * heads.k);
         scatter(x, Table { n, k: heads.k, rs: stride, cs: 1 }, scale, &at[..self.len], step, y);
@@ -122,7 +122,7 @@ impl Block {
     }
 
     /// From lanes to the states.
-    pub fn store_state<T: Real>(self, x: &[Lane<T>], k: usize, v: usize, step: usize, s: &mut Merged<T>) {
+    pub fn store_state<T: Real>(self, x: &[Lane<T>], k: usize, v: usize, step: usize, s: &mut Slot<T>) {
         scatter(x, Table { n: k, k: v, rs: 1, cs: k }, T::ONE, &self.states(step)[..self.len], v, s);
     }
 }
@@ -297,7 +297,7 @@ pub fn gather<T: Real>(x: &[T], at: [usize; L], step: usize, scale: &Lane<T>, y:
 }
 
 /// Lanes, as many as `at` has, times `scale`, to n rows of k numbers of each, `step` apart; added if the target says so.
-pub fn scatter<T: Real>(x: &[Lane<T>], from: Table, scale: T, at: &[usize], step: usize, (y, acc): &mut Merged<T>) {
+pub fn scatter<T: Real>(x: &[Lane<T>], from: Table, scale: T, at: &[usize], step: usize, (y, acc): &mut Slot<T>) {
     #[cfg_attr(not(target_arch = "x86_64"), expect(unused_mut))]
     let mut j0 = 0;
     #[cfg(target_arch = "x86_64")]

@@ -7,7 +7,7 @@ use crate::{
     autograd::{Grad, In, Kernel, Outs, Value, zeroed},
     kernels::{
         gated_linear_attention,
-        heads::{Merged, seed},
+        heads::{Slot, cotangent_of},
         math::Math,
         scan::by_device,
     },
@@ -62,9 +62,9 @@ struct Saved<'a, T> {
 }
 
 struct Grads<'a, T> {
-    dq: Merged<'a, T>,
-    dk: Merged<'a, T>,
-    dv: Merged<'a, T>,
+    dq: Slot<'a, T>,
+    dk: Slot<'a, T>,
+    dv: Slot<'a, T>,
     di: &'a mut [T],
     df: &'a mut [T],
     /// Whether the gradients of the first state are wanted; if not, there is no memory for them.
@@ -224,7 +224,7 @@ impl Mlstm {
     }
 
     fn backward_cpu<T: Math>(&self, cpu: &Cpu, x: In, y: &[Value], dy: &[Option<Tensor>], dx: &mut [Grad]) {
-        let [dh, dc, dn, dm] = std::array::from_fn(|i| seed(&dy[i]));
+        let [dh, dc, dn, dm] = std::array::from_fn(|i| cotangent_of(&dy[i]));
         let [h, c, n, _, den, states] = std::array::from_fn(|i| y[i].host());
         let y = Saved { h, c, n, den, states, dh, dc, dn, dm };
         let (Ok(dims), [dq, dk, dv, di, df, dc0, dn0, dm0, dw0]) = (Dims::of(x), dx) else { return };

@@ -7,7 +7,7 @@ use crate::{
     autograd::{Grad, In, Kernel, Outs, Value, zeroed},
     kernels::{
         gemm::Packed,
-        heads::seed,
+        heads::cotangent_of,
         math::Math,
         matmul::{Mat, gemm},
         scan::{by_device, fetch, put_all},
@@ -135,19 +135,21 @@ impl SlstmSequence {
         // dh is sorted by heads.
         let mut g = [(); 4].map(|()| cpu.temp::<T>(s.h * rows));
         for (g, dy) in g.iter_mut().zip(&dy[1..]) {
-            match seed(dy) {
+            match cotangent_of(dy) {
                 Some(dy) => g.copy_from_slice(dy),
                 None => g.fill(T::ZERO),
             }
         }
         let [dh, dc, dn, gamma] = &mut g;
-        seed(&dy[1]).into_iter().for_each(|dy: &[T]| s.each_state(|unit, own| dh[own].copy_from_slice(&dy[unit])));
+        cotangent_of(&dy[1])
+            .into_iter()
+            .for_each(|dy: &[T]| s.each_state(|unit, own| dh[own].copy_from_slice(&dy[unit])));
         let (c, n) = (y[2].host::<T>(), y[3].host::<T>());
         (0..gamma.len()).for_each(|i| gamma[i] -= c[i] * dc[i] + n[i] * dn[i]);
         let mut dz = cpu.temp::<T>(s.h * 4 * rows);
         for t in (0..if dz.is_empty() { 0 } else { s.t }).rev() {
             let states = &mut [&mut **dh, &mut **dc, &mut **dn, &mut **gamma];
-            cell_back(s, t, (saved, first, seed(&dy[0])), states, &mut dz, (&mut *dx.0, dx.1));
+            cell_back(s, t, (saved, first, cotangent_of(&dy[0])), states, &mut dz, (&mut *dx.0, dx.1));
             for (head, (r, dz)) in shared.iter().zip(dz.chunks_exact(4 * rows)).enumerate() {
                 r.times(dz, &mut dh[head * rows..][..rows]);
                 // dR = Σ h_{t-1} dzᵀ over all steps and sequences.

@@ -6,7 +6,7 @@ use crate::{
     args,
     autograd::{Grad, In, Kernel, Outs, Value},
     cuda::{Launch, Module},
-    kernels::heads::seed,
+    kernels::heads::cotangent_of,
     ops::stabiliser::Stabiliser,
     tensor::{Cx, Real, Tensor},
     with_real,
@@ -97,7 +97,7 @@ impl Kernel for Stabiliser {
                 let (df, acc_f) = df.slot_or_scratch::<[T]>(cpu, &x[0]);
                 let (di, acc_i) = di.slot_or_scratch::<[T]>(cpu, &x[1]);
                 let (dm, acc_m) = dm.slot_or_scratch::<[T]>(cpu, &x[2]);
-                let of: [Option<&[T]>; 3] = [0, 1, 2].map(|j| seed(&dy[j]));
+                let of: [Option<&[T]>; 3] = [0, 1, 2].map(|j| cotangent_of(&dy[j]));
                 for (row, dm) in dm.iter_mut().enumerate() {
                     let own = row * n..(row + 1) * n;
                     let [m, share] = [2, 3].map(|j| &y[j].host::<T>()[own.clone()]);

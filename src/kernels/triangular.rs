@@ -5,7 +5,7 @@ use crate::{
     autograd::{Grad, In, Kernel, Value, zeroed},
     cuda::{Launch, Module, View},
     kernels::{
-        heads::lower,
+        heads::zero_above_diagonal,
         matmul::{Mat, gemm},
     },
     ops::triangular::UnitLowerSolve,
@@ -83,7 +83,7 @@ impl Plan {
             solve_lower_transposed(&l[i * nl..], &mut solved, n, cols);
             if let Some(dl) = &mut dl {
                 gemm(-T::ONE, (&solved, m), (&x[at.clone()], m.t()), (&mut product, full), false);
-                lower(&mut product, n, true);
+                zero_above_diagonal(&mut product, n, true);
                 add(&mut dl[i * nl..(i + 1) * nl], &product);
             }
             if let Some(dr) = &mut dr {

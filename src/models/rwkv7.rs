@@ -31,8 +31,7 @@
 //! | chunked | O(T (C (K + V) + C² + K V)) |
 
 use super::{
-    About, Bound, Capabilities, Family, Form, Init, Mixer, ModelConfig, P, State, at, heads,
-    memories::one_token,
+    About, Bound, Capabilities, Family, Form, Init, Mixer, ModelConfig, P, State, at, heads, memories::one_token,
     merge_heads, over_time, remembered,
 };
 use crate::{

@@ -7,7 +7,7 @@
 use crate::{
     kernels::{
         attention::{Inputs, Plan},
-        heads::Merged,
+        heads::Slot,
         lanes::{Avx512, Block, L, Lane, avx512_here, fma, lanes, lanes_mut, mul},
         math::Math,
     },
@@ -303,12 +303,7 @@ pub fn forward<T: Math, const N: usize>(
 }
 
 /// Adds the gradients of q, k and v.
-pub fn backward<T: Math, const N: usize>(
-    cpu: &Cpu,
-    p: Plan<T>,
-    x: &Inputs<T>,
-    [mut dq, mut dk, mut dv]: [Merged<T>; 3],
-) {
+pub fn backward<T: Math, const N: usize>(cpu: &Cpu, p: Plan<T>, x: &Inputs<T>, [mut dq, mut dk, mut dv]: [Slot<T>; 3]) {
     let (d, n, s) = (p.d, p.d.t, p.s);
     let lane = |n: usize| cpu.zeros::<T>(n * N * L);
     let (mut qs, mut ks, mut vs, mut gs, mut os) = (lane(n), lane(s), lane(s), lane(n), lane(n));

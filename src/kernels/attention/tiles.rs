@@ -7,7 +7,7 @@ use crate::{
     kernels::{
         attention::{Inputs, Plan},
         gemm::Products,
-        heads::Merged,
+        heads::Slot,
         lanes::L,
         math::Math,
         matmul::{Mat, gemm},
@@ -145,7 +145,7 @@ fn values<T: Math>(cpu: &Cpu, (p, mp): (&[T], Mat), (v, mv): (&[T], Mat), (y, my
 }
 
 /// Writes the gradients of q, k and v, or adds them.
-pub fn backward<T: Math>(cpu: &Cpu, p: Plan<T>, x: &Inputs<T>, [dq, mut dk, mut dv]: [Merged<T>; 3]) {
+pub fn backward<T: Math>(cpu: &Cpu, p: Plan<T>, x: &Inputs<T>, [dq, mut dk, mut dv]: [Slot<T>; 3]) {
     let (d, s, c) = (p.d, p.s, TILE.min(p.d.t));
     let w = c.next_multiple_of(L);
     // Of several tiles each adds to the gradients of the keys that it sees; one sees them all.

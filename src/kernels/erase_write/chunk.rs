@@ -30,7 +30,7 @@ use crate::{
     kernels::{
         decay::{Decay, Ends, Rows, Sums, mat},
         erase_write::{Grads, Inputs, Outputs, Plan, Saved},
-        heads::{Heads, gemm_unless, lower, zero},
+        heads::{Heads, gemm_unless_zero, is_zero, zero_above_diagonal},
         math::Math,
         matmul::gemm,
         rows::{add, add_row_dots, scale_rows, times_rows},
@@ -93,7 +93,7 @@ impl<'a, T: Math> Chunk<'a, T> {
         let n = m * n;
         let rows = Rows { n, reads: [&self.q, &self.p], keys: &self.k };
         self.decay.scores(rows, [&mut self.r, &mut self.a]);
-        lower(&mut self.a, n, true);
+        zero_above_diagonal(&mut self.a, n, true);
         if let Some([q, p, k]) = &mut self.faded {
             self.decay.since_start(n, &self.q, q);
             self.decay.since_start(n, &self.p, p);
@@ -134,10 +134,10 @@ pub fn forward<T: Math>(cpu: &Cpu, p: Plan<T>, x: &Inputs<T>, y: Outputs<T>) {
             d.keys().fetch([x.q, x.k], next, c);
             p.erasing().fetch([x.p], next, c);
             d.values().fetch([x.v, y.o, y.u], next, c);
-            let (first, [q, erase, k]) = (zero(&s), w.faded());
-            gemm_unless(first, -T::ONE, (erase, mk), (&s, ms), (&mut u, mv), true);
+            let (first, [q, erase, k]) = (is_zero(&s), w.faded());
+            gemm_unless_zero(first, -T::ONE, (erase, mk), (&s, ms), (&mut u, mv), true);
             solve_lower(&w.a, &mut u, all, d.v);
-            gemm_unless(first, T::ONE, (q, mk), (&s, ms), (&mut o, mv), false);
+            gemm_unless_zero(first, T::ONE, (q, mk), (&s, ms), (&mut o, mv), false);
             lower_gemm(cpu, all, d.v, &w.r, &u, &mut o, true);
             d.values().put(&o[last..], stride, i, t0, n, y.o);
             steps.put(&u, d.v, i, m * t0, all, y.u);
@@ -179,27 +179,27 @@ pub fn backward<T: Math>(cpu: &Cpu, p: Plan<T>, x: &Inputs<T>, y: &Saved<T>, mut
             if let Some(all) = y.d_o {
                 d.values().gather(all, i, t0, tokens, T::ONE, &mut d_o[late_v..], values);
             }
-            let (first, last, unread) = (zero(s), zero(&ds), j == 0 && !dx.state);
+            let (first, last, unread) = (is_zero(s), is_zero(&ds), j == 0 && !dx.state);
             let [_, _, k] = w.faded();
-            gemm_unless(last, T::ONE, (k, mk), (&ds, ms), (&mut dv, mv), false);
+            gemm_unless_zero(last, T::ONE, (k, mk), (&ds, ms), (&mut dv, mv), false);
             gemm(T::ONE, (&w.r, ma.t()), (&d_o, mv), (&mut dv, mv), true);
             solve_lower_transposed(&w.a, &mut dv, n, d.v);
             gemm(T::ONE, (&d_o, mv), (&u, mv.t()), (&mut dr, ma), false);
             gemm(-T::ONE, (&dv, mv), (&u, mv.t()), (&mut da, ma), false);
-            lower(&mut dr, n, false);
-            lower(&mut da, n, true);
+            zero_above_diagonal(&mut dr, n, false);
+            zero_above_diagonal(&mut da, n, true);
             // Of γ ⊙ Q, γ ⊙ P and r ⊙ K, and of the state after the chunk for what the gates left in it; then of Q, P and K.
-            gemm_unless(first, T::ONE, (&d_o, mv), (s, ms.t()), (&mut dq, mk), false);
-            gemm_unless(first, -T::ONE, (&dv, mv), (s, ms.t()), (&mut dp, mk), false);
-            gemm_unless(last, T::ONE, (&u, mv), (&ds, ms.t()), (&mut dk, mk), false);
+            gemm_unless_zero(first, T::ONE, (&d_o, mv), (s, ms.t()), (&mut dq, mk), false);
+            gemm_unless_zero(first, -T::ONE, (&dv, mv), (s, ms.t()), (&mut dp, mk), false);
+            gemm_unless_zero(last, T::ONE, (&u, mv), (&ds, ms.t()), (&mut dk, mk), false);
             let rows = Rows { n, reads: [&w.q, &w.p], keys: &w.k };
             let ends = Ends { state: (s, &[]), cotangent: (&ds, &[]), first, last };
             let to = Sums { reads: [&mut dq, &mut dp], keys: &mut dk, gates: &mut dg };
             w.decay.backward(cpu, rows, [&w.r, &w.a], [&mut dr, &mut da], ends, to);
             let [q, erase, _] = w.faded();
             w.decay.fade(n, &mut ds, &mut []);
-            gemm_unless(unread, T::ONE, (q, mk.t()), (&d_o, mv), (&mut ds, ms), true);
-            gemm_unless(unread, -T::ONE, (erase, mk.t()), (&dv, mv), (&mut ds, ms), true);
+            gemm_unless_zero(unread, T::ONE, (q, mk.t()), (&d_o, mv), (&mut ds, ms), true);
+            gemm_unless_zero(unread, -T::ONE, (erase, mk.t()), (&dv, mv), (&mut ds, ms), true);
             if p.delta {
                 d.values().gather(x.v, i, t0, n, T::ONE, &mut v, d.v);
                 dbeta.fill(T::ZERO);
@@ -210,15 +210,15 @@ pub fn backward<T: Math>(cpu: &Cpu, p: Plan<T>, x: &Inputs<T>, y: &Saved<T>, mut
                 add(&mut dk[..n * d.k], &dp);
             }
             let (by, stride) = if p.delta { (&dbeta, 1) } else { (&dp, keys) };
-            erasing.merge(by, stride, T::ONE, i, at, &mut dx.dp);
-            d.keys().merge(&dq[late_k..], keys, p.scale, i, at, &mut dx.dq);
-            d.keys().merge(&dk[late_k..], keys, T::ONE, i, at, &mut dx.dk);
-            d.values().merge(&dv[late_v..], values, T::ONE, i, at, &mut dx.dv);
+            erasing.scatter(by, stride, T::ONE, i, at, &mut dx.dp);
+            d.keys().scatter(&dq[late_k..], keys, p.scale, i, at, &mut dx.dq);
+            d.keys().scatter(&dk[late_k..], keys, T::ONE, i, at, &mut dx.dk);
+            d.values().scatter(&dv[late_v..], values, T::ONE, i, at, &mut dx.dv);
             if rates.k > 0 {
-                rates.merge(&dg, m * rates.k, T::ONE, i, at, &mut dx.dg);
+                rates.scatter(&dg, m * rates.k, T::ONE, i, at, &mut dx.dg);
             }
             if p.two {
-                d.keys().merge(&dk, keys, T::ONE, i, at, &mut dx.de);
+                d.keys().scatter(&dk, keys, T::ONE, i, at, &mut dx.de);
             }
         }
         if dx.state {

@@ -24,7 +24,7 @@ use crate::{
     kernels::{
         decay::{Decay, Ends, Rows, Sums, mat},
         gated_linear_attention::{Grads, Inputs, Outputs, Plan, Results},
-        heads::{gemm_unless, lower, zero},
+        heads::{gemm_unless_zero, is_zero, zero_above_diagonal},
         lane_sums::columns,
         math::Math,
         matmul::gemm,
@@ -122,7 +122,7 @@ impl<'a, T: Math> Chunk<'a, T> {
     /// O of n steps after the state s.
     pub fn read(&self, cpu: &Cpu, n: usize, s: &[T], o: &mut [T]) {
         let (mk, mv) = (mat(n, self.k), mat(n, self.v));
-        gemm_unless(zero(s), T::ONE, (self.reading(), mk), (s, mat(self.k, self.v)), (&mut *o, mv), false);
+        gemm_unless_zero(is_zero(s), T::ONE, (self.reading(), mk), (s, mat(self.k, self.v)), (&mut *o, mv), false);
         lower_gemm(cpu, n, self.v, &self.scores, &self.values, o, true);
     }
 
@@ -220,10 +220,11 @@ impl<'a, T: Math> Work<'a, T> {
     /// them, become those of the one before, if they are not `unread`.
     pub fn through(&mut self, cpu: &Cpu, u: &mut Chunk<T>, n: usize, (s, z): (&[T], &[T]), unread: bool) {
         let (mk, mv, ma, ms) = (mat(n, u.k), mat(n, u.v), mat(n, n), mat(u.k, u.v));
-        let (k, normal, first, last) = (u.k, !z.is_empty(), zero(s) && zero(z), zero(&self.ds) && zero(&self.dz));
+        let (k, normal, first, last) =
+            (u.k, !z.is_empty(), is_zero(s) && is_zero(z), is_zero(&self.ds) && is_zero(&self.dz));
         gemm(T::ONE, (&self.dy, mv), (&u.values, mv.t()), (&mut self.da, ma), false);
-        gemm_unless(first, T::ONE, (&self.dy, mv), (s, ms.t()), (&mut self.dq, mk), false);
-        gemm_unless(last, T::ONE, (&u.values, mv), (&self.ds, ms.t()), (&mut self.dk, mk), false);
+        gemm_unless_zero(first, T::ONE, (&self.dy, mv), (s, ms.t()), (&mut self.dq, mk), false);
+        gemm_unless_zero(last, T::ONE, (&u.values, mv), (&self.ds, ms.t()), (&mut self.dk, mk), false);
         if normal {
             add_to_rows(n, &self.delta[..n], &mut self.da[..n * n]);
             if !first {
@@ -233,13 +234,13 @@ impl<'a, T: Math> Work<'a, T> {
                 add_outer(k, &u.ones[..n], &self.dz, &mut self.dk);
             }
         }
-        lower(&mut self.da, n, false);
+        zero_above_diagonal(&mut self.da, n, false);
         let x = Rows { n, reads: [&u.queries], keys: &u.keys };
         let ends = Ends { state: (s, z), cotangent: (&self.ds, &self.dz), first, last };
         let to = Sums { reads: [&mut self.dq], keys: &mut self.dk, gates: &mut self.dg };
         u.decay.backward(cpu, x, [&u.scores], [&mut self.da], ends, to);
         gemm(T::ONE, (&u.scores, ma.t()), (&self.dy, mv), (&mut self.dv, mv), false);
-        gemm_unless(last, T::ONE, (u.written(), mk), (&self.ds, ms), (&mut self.dv, mv), true);
+        gemm_unless_zero(last, T::ONE, (u.written(), mk), (&self.ds, ms), (&mut self.dv, mv), true);
         if !unread {
             u.decay.fade(n, &mut self.ds, &mut self.dz);
             gemm(T::ONE, (u.reading(), mk.t()), (&self.dy, mv), (&mut self.ds, ms), true);
@@ -275,10 +276,10 @@ pub fn backward<T: Math>(cpu: &Cpu, p: Plan<T>, x: &Inputs<T>, y: &Outputs<T>, m
             d.keys().fetch([x.q, x.k, g.dq.0, g.dk.0], next, c);
             d.values().fetch([x.v, y.o, y.d_o.unwrap_or_default(), g.dv.0], next, c);
             w.through(cpu, &mut u, n, (s, z), j == 0 && !g.state);
-            d.keys().merge(&w.dq, d.k, p.scale, i, (t0, n), &mut g.dq);
-            d.keys().merge(&w.dk, d.k, T::ONE, i, (t0, n), &mut g.dk);
-            d.values().merge(&w.dv, d.v, T::ONE, i, (t0, n), &mut g.dv);
-            p.gates().merge(&w.dg, p.gates, T::ONE, i, (t0, n), &mut g.dg);
+            d.keys().scatter(&w.dq, d.k, p.scale, i, (t0, n), &mut g.dq);
+            d.keys().scatter(&w.dk, d.k, T::ONE, i, (t0, n), &mut g.dk);
+            d.values().scatter(&w.dv, d.v, T::ONE, i, (t0, n), &mut g.dv);
+            p.gates().scatter(&w.dg, p.gates, T::ONE, i, (t0, n), &mut g.dg);
         }
         if g.state {
             put_all(&mut g.ds0.0[all], &w.ds, g.ds0.1);

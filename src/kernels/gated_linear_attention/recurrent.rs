@@ -12,7 +12,7 @@
 use crate::{
     kernels::{
         gated_linear_attention::{Grads, Inputs, Outputs, Plan, Results},
-        heads::Merged,
+        heads::Slot,
         lanes::{Block, L, Lane, lanes, lanes_mut, mul, mul_add},
         math::Math,
     },
@@ -230,7 +230,7 @@ impl<T: Math> Plan<T> {
         }
     }
 
-    fn store_lanes(&self, b: Block, x: &[Lane<T>], s: &mut Merged<T>, z: Option<&mut Merged<T>>) {
+    fn store_lanes(&self, b: Block, x: &[Lane<T>], s: &mut Slot<T>, z: Option<&mut Slot<T>>) {
         let (k, v) = (self.dims.k, self.dims.v);
         b.store_state(x, k, v, k * v, s);
         if let Some(z) = z {

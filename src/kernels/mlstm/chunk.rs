@@ -138,9 +138,9 @@ pub fn backward<T: Math>(cpu: &Cpu, p: Plan<T>, x: &Inputs<T>, y: &Saved<T>, mut
             add_row_dots(d.k, &u.keys[..n * d.k], &w.dk, &mut own.di[t0..t0 + n]);
             own.df[t0..t0 + n].copy_from_slice(&w.dg[..n]);
             times_rows(d.k, &g.i[t0..t0 + n], &mut w.dk);
-            d.keys().merge(&w.dq, d.k, T::ONE, i, (t0, n), &mut dx.dq);
-            d.keys().merge(&w.dk, d.k, p.scale, i, (t0, n), &mut dx.dk);
-            d.values().merge(&w.dv, d.v, T::ONE, i, (t0, n), &mut dx.dv);
+            d.keys().scatter(&w.dq, d.k, T::ONE, i, (t0, n), &mut dx.dq);
+            d.keys().scatter(&w.dk, d.k, p.scale, i, (t0, n), &mut dx.dk);
+            d.values().scatter(&w.dv, d.v, T::ONE, i, (t0, n), &mut dx.dv);
         }
         let steps = ByM { fixed: &own.by_m.fixed[..], scaled: &own.by_m.scaled[..] };
         let dm = g.back(d, i, (&own.di, &own.df), steps, by_m, &mut dx);
