@@ -7,8 +7,8 @@ docs/performance.md.
 It installs PyTorch and JAX from PyPI into target/python (once), unless TAPEZOO_PYTHON is a Python that has torch, jax, numpy
 and safetensors. Each competitor is a process of its own with the same weights, on one core and one thread, with the same
 settings of malloc; its loss and gradients are compared with ours before it is timed. Then all take turns, A B C D D C B A, in
-processor time. All numbers go to target/race.json, cell by cell, and --write puts the table of all that it holds into the
-page. With torch.compile's compilations all cells take about 40 minutes; leave the machine alone meanwhile.
+processor time. All numbers go to target/race.json, cell by cell, and --write puts all that it holds into the page, a
+table for each build and machine. With torch.compile's compilations all cells take about 40 minutes; leave the machine alone meanwhile.
 """
 import argparse
 import json
@@ -147,6 +147,8 @@ def markdown(result):
                 row.append(f"{ms(it['ms'])}, **{it['ms'] / ours:.2f}×**: {it['way']}" if it else "–")
             short += [f"{row[0]} ({name})" for name, it in found.items() if name != "ours" and it["ms"] <= ours]
             rows.append(f"| {' | '.join(row)} |")
+    if not rows:
+        return ""
     worst = max(it["off"] or 0 for found in result["cells"].values() for it in found.values())
     ahead = f"Ours is ahead in all {len(rows)}." if not short else f"Ours is not ahead in {', '.join(short)}."
     v = result["versions"]
@@ -182,23 +184,27 @@ def main():
         "date": str(date.today()), "cpu": processor(), "tapezoo": commit, "torch": torch, "jax": jax,
         "python": platform.python_version(),
     }
-    result = {}
+    # A table for each build and machine: cells of others do not stand beside these.
+    results = []
     if os.path.exists(options.json):
         with open(options.json) as f:
-            result = json.load(f)
-    if result.get("versions") != versions:  # cells of another build or machine do not stand beside these
-        result = {"versions": versions, "cells": {}}
+            results = json.load(f)
+    result = next((r for r in results if r["versions"] == versions), None) or {"versions": versions, "cells": {}}
+    results = [r for r in results if r is not result] + [result]
     result["samples"] = 2 * options.rounds
     with tempfile.TemporaryDirectory() as directory:
         for size in options.cells.split(","):
             for mixer in options.models.split(","):
                 if (mixer in MEMORIES and size not in ("d64", LONG)) or (mixer in MODELS and size == LONG):
                     continue
-                found = result["cells"][f"{size} {mixer}"] = cell(with_them, mixer, size, options, directory)
+                found = cell(with_them, mixer, size, options, directory)
+                for r in results:  # the newest figure of a cell is the one that stands
+                    r["cells"].pop(f"{size} {mixer}", None)
+                result["cells"][f"{size} {mixer}"] = found
                 print(size, mixer, *[f"{n} {ms(it['ms'])} {it['way']}" for n, it in found.items()], sep="; ", file=sys.stderr, flush=True)
                 with open(options.json, "w") as f:
-                    json.dump(result, f, indent=1)
-    text = markdown(result)
+                    json.dump(results, f, indent=1)
+    text = "\n".join(filter(None, map(markdown, reversed(results))))
     print(text)
     if options.write:
         insert("docs/performance.md", "race.py", text)
