@@ -16,7 +16,7 @@ use std::{
     path::{Path, PathBuf},
     time::Instant,
 };
-use tapezoo::cuda::emulator;
+use tapezoo::{cuda::emulator, ops::OPS};
 
 /// One line with a barrier, and the ops whose tests should fail without it.
 #[derive(Debug)]
@@ -48,23 +48,20 @@ fn barrier_lines(text: &str) -> Vec<usize> {
     text.lines().enumerate().filter(|(_, line)| has(&code(line))).map(|(i, _)| i + 1).collect()
 }
 
-/// The ops of every Rust file that includes this `.cu` file, and of `lstm.rs` where that is `lstm/device.rs`.
+/// The ops that are named in a Rust file that includes this `.cu` file, or in `lstm.rs` where that is `lstm/device.rs`.
 fn ops_of(file: &Path) -> Vec<String> {
     let name = file.file_name().unwrap().to_string_lossy().into_owned();
-    let mut ops = BTreeSet::new();
+    let mut words = BTreeSet::new();
     for path in sources(&["rs"]) {
         let text = fs::read_to_string(&path).unwrap();
         let near = path.parent() == file.parent() && text.contains(&format!("\"{name}\""));
         if near || text.contains(&format!("/{name}\")")) {
             let above = fs::read_to_string(path.parent().unwrap().with_extension("rs")).unwrap_or_default();
             let text = text + &above;
-            ops.extend(text.split("impl Kernel for ").skip(1).filter_map(|s| {
-                let name: String = s.chars().take_while(|c| c.is_alphanumeric()).collect();
-                (!name.is_empty()).then_some(name)
-            }));
+            words.extend(text.split(|c: char| !c.is_alphanumeric()).map(String::from));
         }
     }
-    ops.into_iter().collect()
+    OPS.iter().map(|(op, _)| op.to_string()).filter(|op| words.contains(op)).collect()
 }
 
 fn barriers() -> Vec<Barrier> {
@@ -98,17 +95,23 @@ fn tries<'a>(barrier: &Barrier, tests: &'a BTreeMap<String, PathBuf>) -> Vec<Try
         let double = || Some("every_op_follows_the_cpu_in_double".to_string());
         all.extend([(2, "forward"), (6, "reverse")].map(|(cases, order)| (&*tests["cuda"], double(), cases, order)));
     }
-    // One test after another, as the first that fails is enough.
+    // Code that kernels share has its own tests.
+    let text = |name: &str| fs::read_to_string(root().join(format!("tests/{name}.rs"))).unwrap();
+    let own = |text: &str| {
+        let shared_by = shared && text.contains(file.rsplit('/').next().unwrap());
+        shared_by || !shared && names.iter().any(|word| text.contains(word))
+    };
+    let rest = || tests.iter().filter(|(name, _)| *name != "cuda");
     for order in ["forward", "random"] {
-        for (name, binary) in tests.iter().filter(|(name, _)| shared || *name != "cuda") {
-            let text = fs::read_to_string(root().join(format!("tests/{name}.rs"))).unwrap();
-            // Code that kernels share has its own tests.
-            if shared && !text.contains(file.rsplit('/').next().unwrap()) {
-                continue;
-            }
-            let own = functions(&text).filter(|(_, body)| shared || names.iter().any(|word| body.contains(word)));
-            all.extend(own.map(|(test, _)| (&**binary, Some(test.to_string()), 3, order)));
+        // Tests that name an op of this file, one after another: the first that fails is enough.
+        for (name, binary) in rest() {
+            let text = text(name);
+            let some = functions(&text).filter(|(_, body)| own(&text) && (shared || own(body)));
+            all.extend(some.map(|(test, _)| (&**binary, Some(test.to_string()), 3, order)));
         }
+        all.extend(
+            rest().filter(|(name, _)| !shared && own(&text(name))).map(|(_, binary)| (&**binary, None, 3, order)),
+        );
     }
     all.extend([(&*tests["cuda"], None, 24, "random")].into_iter().filter(|_| !shared));
     all
