@@ -122,9 +122,9 @@ fn attention<'t>(x: &[Var<'t>], form: Form) -> Vec<Var<'t>> {
 /// y and h from u, Δ, A, B, C and h₀.
 fn selective<'t>(x: &[Var<'t>], form: Form) -> Vec<Var<'t>> {
     let (y, h) = match form {
-        Form::Recurrent => mamba::recurrent(x[0], x[1], x[2], x[3], x[4], x[5], 1.0),
+        Form::Recurrent => mamba::recurrent([0, 1, 2, 3, 4].map(|i| x[i]), x[5], 1.0),
         Form::Scan(c) => mamba::scan(x[0], x[1], x[2], x[3], x[4], x[5], 1.0, c),
-        _ => mamba::parallel(x[0], x[1], x[2], x[3], x[4], x[5], 1.0),
+        _ => mamba::parallel([0, 1, 2, 3, 4].map(|i| x[i]), x[5], 1.0),
     };
     vec![y, h]
 }

@@ -97,10 +97,8 @@ fn tries<'a>(barrier: &Barrier, tests: &'a BTreeMap<String, PathBuf>) -> Vec<Try
     }
     // Code that kernels share has its own tests.
     let text = |name: &str| fs::read_to_string(root().join(format!("tests/{name}.rs"))).unwrap();
-    let own = |text: &str| {
-        let shared_by = shared && text.contains(file.rsplit('/').next().unwrap());
-        shared_by || !shared && names.iter().any(|word| text.contains(word))
-    };
+    let name = file.rsplit('/').next().unwrap();
+    let own = |text: &str| if shared { text.contains(name) } else { names.iter().any(|word| text.contains(word)) };
     let rest = || tests.iter().filter(|(name, _)| *name != "cuda");
     for order in ["forward", "random"] {
         // Tests that name an op of this file, one after another: the first that fails is enough.

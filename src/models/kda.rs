@@ -46,7 +46,8 @@ pub fn step<'t>([q, k, v, beta, g]: [Var<'t>; 5], s: Var<'t>, scale: f64) -> (Va
     delta_net::step(q, k, v, beta, fade(g, s), scale)
 }
 
-/// The forms over a sequence: q, k, g [B, T, H, K] (or g [B, T, H, 1]), v [B, T, H, V], beta [B, T, H] to o [B, T, H, V] and the last S.
+/// The forms over a sequence: q, k, g [B, T, H, K] (or g [B, T, H, 1]), v [B, T, H, V], beta [B, T, H] to o [B, T, H, V] and
+/// the last S.
 pub fn sequence<'t>(x: [Var<'t>; 5], s: Var<'t>, scale: f64, form: Form) -> (Var<'t>, Var<'t>) {
     let [q, k, v, beta, g] = x;
     if let Form::Chunked(chunk) = form {

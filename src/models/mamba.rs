@@ -66,17 +66,12 @@ pub fn step<'t>(u: Var<'t>, dt: Var<'t>, a: Var<'t>, b: Var<'t>, c: Var<'t>, h: 
     ((h * c.reshape([batch, 1, n])).sum_axis(2, false).named("y"), h)
 }
 
-/// [`step`] over a sequence: u, dt [B, T, E], b, c [B, T, N] to y [B, T, E] and the last h.
-pub fn recurrent<'t>(
-    u: Var<'t>,
-    dt: Var<'t>,
-    a: Var<'t>,
-    b: Var<'t>,
-    c: Var<'t>,
-    h: Var<'t>,
-    s: f64,
-) -> (Var<'t>, Var<'t>) {
-    let ([_, t, _], mut h) = (u.dims(), h);
+/// u, dt [B, T, E], a [E, N], b and c [B, T, N].
+pub type Inputs<'t> = [Var<'t>; 5];
+
+/// [`step`] over a sequence, to y [B, T, E] and the last h.
+pub fn recurrent<'t>([u, dt, a, b, c]: Inputs<'t>, mut h: Var<'t>, s: f64) -> (Var<'t>, Var<'t>) {
+    let [_, t, _] = u.dims();
     let y = over_time(t, u, |i| {
         let y;
         (y, h) = step(at(u, i), at(dt, i), a, at(b, i), at(c, i), h, s);
@@ -86,15 +81,7 @@ pub fn recurrent<'t>(
 }
 
 /// All states at once by an associative scan.
-pub fn parallel<'t>(
-    u: Var<'t>,
-    dt: Var<'t>,
-    a: Var<'t>,
-    b: Var<'t>,
-    c: Var<'t>,
-    h: Var<'t>,
-    s: f64,
-) -> (Var<'t>, Var<'t>) {
+pub fn parallel<'t>([u, dt, a, b, c]: Inputs<'t>, h: Var<'t>, s: f64) -> (Var<'t>, Var<'t>) {
     let [batch, t, e] = u.dims();
     let n = a.shape().last();
     let a_bar = transition(dt.reshape([batch, t, e, 1]) * bounded(a), s); // [B, T, E, N]
@@ -215,7 +202,7 @@ impl Mixer for Layer {
         let [x, dt, a, b, c, z] = self.project(p, u, state);
         let (y, h) = match form {
             Form::Scan(chunk) => selective_scan(x, dt, a, b, c, state.s[0], self.stretch, chunk),
-            _ => parallel(x, dt, a, b, c, state.s[0], self.stretch),
+            _ => parallel([x, dt, a, b, c], state.s[0], self.stretch),
         };
         state.s[0] = h;
         self.output(p, y, x, z)

@@ -11,8 +11,8 @@
 //! S_t = S' − e_t (S'ᵀ p_t)ᵀ + k_t v_tᵀ
 //! ```
 //!
-//! which is a step that erases (p, e for k, nothing for v) and one that writes (k, v, nothing for p and g). For a chunk with rows Q, P, K, V, with the scores A of P and K and those of Q and
-//! K as [`decay`] makes them,
+//! which is a step that erases (p, e for k, nothing for v) and one that writes (k, v, nothing for p and g). For a chunk with
+//! rows Q, P, K, V, with the scores A of P and K and those of Q and K as [`decay`] makes them,
 //!
 //! ```text
 //! U = (I + stril(A))⁻¹ (V − (P ⊙ from_start) S)

@@ -99,9 +99,9 @@ pub const SPECS: &[Spec] = &[
                 dt = if softplus { dt.softplus() } else { dt };
                 let h0 = x.or_zeros("h0", [batch, e, n]);
                 let (mut y, h) = match form {
-                    Form::Recurrent => mamba::recurrent(u, dt, a, b, c, h0, 1.0),
+                    Form::Recurrent => mamba::recurrent([u, dt, a, b, c], h0, 1.0),
                     Form::Scan(chunk) => mamba::scan(u, dt, a, b, c, h0, 1.0, chunk),
-                    _ => mamba::parallel(u, dt, a, b, c, h0, 1.0),
+                    _ => mamba::parallel([u, dt, a, b, c], h0, 1.0),
                 };
                 y = x.vars.get("d").map_or(y, |&d| y + d * u);
                 y = x.vars.get("z").map_or(y, |z| y * z.silu());

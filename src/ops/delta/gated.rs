@@ -72,7 +72,7 @@ pub fn gated_delta_rule<'t>(
     scale: f64,
     chunk: usize,
 ) -> (Var<'t>, Var<'t>) {
-    // Devices have no kernel for gates of rows, and step by step they have little to do.
+    // On a device a gate for each row is for the kernel of keys to erase by of their own.
     if matches!(q.tape().cx(), Cx::Cuda(_)) && g.shape() == k.shape() {
         let beta = insert_axis(beta, 3);
         return erase_write::chunked([q, k, beta * v, beta * k, g], s0, scale, chunk);

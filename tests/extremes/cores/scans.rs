@@ -156,9 +156,9 @@ pub fn selective(g: &mut Gen, z: Size) -> Core {
         run: formula(move |x, form| {
             let (u, dt, a) = (x[0], x[1].softplus(), -x[2].exp());
             let (y, h) = match form {
-                Form::Recurrent => mamba::recurrent(u, dt, a, x[3], x[4], x[5], stretch),
+                Form::Recurrent => mamba::recurrent([u, dt, a, x[3], x[4]], x[5], stretch),
                 Form::Scan(c) => mamba::scan(u, dt, a, x[3], x[4], x[5], stretch, c),
-                _ => mamba::parallel(u, dt, a, x[3], x[4], x[5], stretch),
+                _ => mamba::parallel([u, dt, a, x[3], x[4]], x[5], stretch),
             };
             vec![y, h]
         }),
