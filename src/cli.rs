@@ -1,14 +1,30 @@
-//! The flags that all training programs share, and what such a program does.
+//! The command line: [`tapezoo()`] and its subcommands, and the flags that all training programs share.
 //!
 //! A flag that is given is one key of the configuration ([`TrainConfig`]), laid over the file and the preset; a flag
 //! that is not given has no value here at all, and `--help` shows the values of the presets.
 
+mod dyck;
 mod help;
+mod inspect;
+mod mqar;
+mod parity;
+mod programs;
+mod report;
 mod resume;
 mod run;
+mod sample;
+mod shell;
+mod state_tracking;
+mod sweep;
+mod tables;
+mod task_flags;
+mod train;
+mod verify;
 
-pub use help::parse;
-pub use run::{profile, run};
+pub use programs::{alone, tapezoo};
+
+use help::{Presets, preset_of};
+use run::{profile, run};
 
 use crate::{
     autograd::Kernels,
@@ -18,7 +34,7 @@ use crate::{
     tasks::Len,
     tensor::{Cx, DType, Device, Products},
     train::{
-        config::{Parts, Setting, TrainConfig, preset_table, read, warnings},
+        config::{Parts, Setting, TrainConfig, flag, preset_table, read, warnings},
         on_device::Graphs,
         optimizer::Rule,
         schedule::Shape,
@@ -33,9 +49,9 @@ use std::{
 };
 use toml::{Table, Value};
 
-/// The flags.
+/// The flags of every training program.
 #[derive(Args, Clone, Debug, Default)]
-pub struct TrainArgs {
+pub(crate) struct TrainArgs {
     #[command(flatten)]
     what: What,
     #[command(flatten)]
@@ -171,11 +187,11 @@ struct Sizes {
 
 /// What computes the ops, of every program that runs any.
 #[derive(Args, Clone, Debug, Default)]
-pub struct KernelsFlag {
+struct KernelsFlag {
     /// Which ops run by their kernels: fast, all; plain, none, but from what defines each op; NAME,… these alone;
     /// fast,-NAME,… all but these. To see what a kernel buys, or to check it [default: fast]
     #[arg(long, value_name = "WHICH", allow_hyphen_values = true, value_parser = known_kernels)]
-    pub kernels: Option<Kernels>,
+    kernels: Option<Kernels>,
 }
 
 /// A choice of kernels, all of ops that there are.
@@ -216,7 +232,17 @@ struct Machine {
     shards: Option<Parts>,
     /// How many runs go side by side; results do not depend on it [default: the number of cores]
     #[arg(long, value_name = "N", value_parser = whole)]
+    jobs: Option<i64>,
+    /// The old name of --jobs.
+    #[arg(long, value_name = "N", value_parser = whole, hide = true, conflicts_with = "jobs")]
     threads: Option<i64>,
+}
+
+impl Machine {
+    /// How many runs go side by side, with the flag that says so.
+    fn jobs(&self) -> (&'static str, Option<i64>) {
+        self.threads.map_or(("--jobs", self.jobs), |n| ("--threads", Some(n)))
+    }
 }
 
 /// What is left behind.
@@ -247,7 +273,7 @@ struct Output {
 ///
 /// # Errors
 /// When the text is anything else.
-pub fn whole(text: &str) -> std::result::Result<i64, String> {
+fn whole(text: &str) -> std::result::Result<i64, String> {
     let n: i64 = text.parse().map_err(|_| "expected a whole number".to_string())?;
     if n < 0 { Err("expected a whole number, not a negative one".into()) } else { Ok(n) }
 }
@@ -276,7 +302,7 @@ pub fn device_name(text: &str) -> std::result::Result<String, String> {
 ///
 /// # Errors
 /// When it is not.
-pub fn open_device(asked: Option<&str>, device: Device, products: Products) -> Result<()> {
+fn open_device(asked: Option<&str>, device: Device, products: Products) -> Result<()> {
     let auto = asked == Some("auto") || (asked.is_none() && device == Device::auto().0);
     let says = asked.is_some() || device != Device::Cpu || io::stderr().is_terminal();
     if auto && says {
@@ -291,13 +317,13 @@ fn number(text: &str) -> std::result::Result<f64, String> {
 
 impl TrainArgs {
     /// Whether the preset is this one of several scales of a comparison, as "paper".
-    pub fn scale<'a>(&self, scales: &[&'a str]) -> Option<&'a str> {
+    fn scale<'a>(&self, scales: &[&'a str]) -> Option<&'a str> {
         let asked = self.what.preset.as_deref();
         scales.iter().copied().find(|&scale| asked == Some(scale))
     }
 
     /// The preset to start from.
-    pub fn set_preset(&mut self, name: String) {
+    fn set_preset(&mut self, name: String) {
         self.what.preset = Some(name);
     }
 
@@ -306,7 +332,7 @@ impl TrainArgs {
     ///
     /// # Errors
     /// When a value cannot be.
-    pub fn resolve(&self, preset: &str, task: Table) -> Result<TrainConfig> {
+    fn resolve(&self, preset: &str, task: Table) -> Result<TrainConfig> {
         let mut flags = self.table();
         let file = self.what.config.as_deref().map(|path| Ok((path, read(path)?))).transpose()?;
         if let Some((path, file)) = &file {
@@ -314,7 +340,9 @@ impl TrainArgs {
                 .map_err(|what| Error::config(format!("--config {}: {what}", path.display())))?;
         }
         flags.insert("task".into(), task.into());
-        let (cfg, mut settings) = TrainConfig::from_settings(preset, file, flags)?;
+        let typed = flags.clone();
+        let made = TrainConfig::from_settings_and_data(preset, file, flags);
+        let (cfg, mut settings) = made.map_err(|e| self.in_words_of_flags(e, &typed))?;
         let idle = self.idle();
         settings.retain(|s| idle.iter().all(|other| other.key != s.key));
         settings.extend(idle);
@@ -325,6 +353,18 @@ impl TrainArgs {
             say("warning", &warning);
         }
         Ok(cfg)
+    }
+
+    /// An error that begins with the key of a flag that was given begins with that flag.
+    fn in_words_of_flags(&self, e: Error, flags: &Table) -> Error {
+        let Error::Config(what) = e else { return e };
+        let bare = what.trim_start_matches("model.").trim_start_matches("task.");
+        let tables = [Some(flags), part(flags, "model"), part(flags, "task")];
+        let begins = |key: &String| bare.strip_prefix(key.as_str()).filter(|rest| rest.starts_with([' ', ':']));
+        let found = tables.into_iter().flatten().flat_map(Table::keys).find_map(|key| Some((key, begins(key)?)));
+        let Some((key, rest)) = found else { return Error::Config(what) };
+        let flag = if key == "micro_batches" && self.machine.shards.is_some() { "--shards".into() } else { flag(key) };
+        Error::Config(format!("{flag}{}", rest.strip_prefix(" =").unwrap_or(rest)))
     }
 
     /// Take out the flags that are not read because nothing is trained, and say which these are. Lengths are read, for the
@@ -345,7 +385,8 @@ impl TrainArgs {
             unread.extend((!stays).then(|| setting.flag()));
             stays
         });
-        unread.extend(machine.threads.iter().map(|_| "--threads".into()));
+        let (jobs, given) = machine.jobs();
+        unread.extend(given.iter().map(|_| jobs.into()));
         let have = if unread.len() == 1 { "has" } else { "have" };
         (!unread.is_empty()).then(|| format!("{} {have} no effect beside {instead}", unread.join(", ")))
     }
@@ -404,9 +445,19 @@ impl TrainArgs {
     }
 }
 
+/// A table in a table.
+fn part<'a>(table: &'a Table, name: &str) -> Option<&'a Table> {
+    table.get(name).and_then(Value::as_table)
+}
+
 /// The programs, and the tasks that each trains.
-const PROGRAMS: [(&str, &[&str]); 4] =
-    [("parity", &["parity"]), ("dyck", &["dyck"]), ("mqar", &["mqar"]), ("state_tracking", &["group", "arithmetic"])];
+const PROGRAMS: [(&str, &[&str]); 5] = [
+    ("parity", &["parity"]),
+    ("dyck", &["dyck"]),
+    ("mqar", &["mqar"]),
+    ("state_tracking", &["group", "arithmetic"]),
+    ("train", &["text"]),
+];
 
 /// Presets that are there for several tasks, and name one only to be complete.
 const FOR_ANY_TASK: [&str; 2] = ["default", "published"];
@@ -415,7 +466,7 @@ const FOR_ANY_TASK: [&str; 2] = ["default", "published"];
 ///
 /// # Errors
 /// When it is not: which program has its task.
-pub(crate) fn check_task(file: &Table, preset: &str, task: &Table) -> std::result::Result<(), String> {
+fn check_task(file: &Table, preset: &str, task: &Table) -> std::result::Result<(), String> {
     let name = |table: &Table| Some(table.get("task")?.get("name")?.as_str()?.to_string());
     let of_preset = |preset: &str| preset_table(preset).ok().as_ref().and_then(name);
     let by_preset = || file.get("preset")?.as_str().filter(|name| !FOR_ANY_TASK.contains(name)).and_then(of_preset);
@@ -436,7 +487,7 @@ pub(crate) fn check_task(file: &Table, preset: &str, task: &Table) -> std::resul
 ///
 /// # Errors
 /// When it says 0.
-pub fn threads(flag: &str, n: Option<i64>) -> Result<usize> {
+fn threads(flag: &str, n: Option<i64>) -> Result<usize> {
     match n {
         Some(0) => Err(Error::Config(format!("{flag} 0: expected at least 1"))),
         Some(n) => Ok(usize::try_from(n).unwrap_or(usize::MAX)),
@@ -461,7 +512,7 @@ impl Flags {
 ///
 /// # Errors
 /// When it cannot be written.
-pub fn print(text: String) -> Result<()> {
+fn print(text: String) -> Result<()> {
     match io::stdout().write_all(printable(&text).as_bytes()) {
         Err(e) if e.kind() != io::ErrorKind::BrokenPipe => Err(Error::io("standard output")(e)),
         _ => Ok(()),
@@ -469,14 +520,14 @@ pub fn print(text: String) -> Result<()> {
 }
 
 /// Say what went wrong, and the status to leave with.
-pub fn fail(e: &Error, status: u8) -> ExitCode {
+fn fail(e: &Error, status: u8) -> ExitCode {
     // Nobody may be there to read it; the status says it too.
     let _ = writeln!(io::stderr(), "error: {}", e.shown());
     ExitCode::from(status)
 }
 
 /// Say something on standard error that changes nothing: a line that begins with `kind`, as "warning" or "note".
-pub fn say(kind: &str, what: &str) {
+fn say(kind: &str, what: &str) {
     // Nobody may be there to read it.
     let _ = writeln!(io::stderr(), "{kind}: {}", Error::config(what).shown());
 }

@@ -84,6 +84,17 @@ impl Error {
     }
 }
 
+/// " (did you mean 'lstm'?)" where one of these names is like the one given, and nothing otherwise.
+pub fn did_you_mean<'a>(given: &str, names: impl IntoIterator<Item = &'a str>) -> String {
+    // A slip of the finger, or two in a long name.
+    let far = |name: &str| strsim::damerau_levenshtein(given, name);
+    let near = names.into_iter().map(|name| (far(name), name)).min_by_key(|(far, _)| *far);
+    match near.filter(|(far, name)| *far > 0 && *far <= 1 + name.len() / 5 && given.len() <= 2 * name.len()) {
+        Some((_, name)) => format!(" (did you mean '{name}'?)"),
+        None => String::new(),
+    }
+}
+
 /// Text that may come from a file, for a terminal: control characters and characters that change the writing direction
 /// are escaped as in JSON (`\u001b`). Newlines and tabs stay.
 pub fn printable(text: &str) -> String {

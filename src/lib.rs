@@ -22,7 +22,7 @@
 //! A DeltaNet learns parity, and then reads bits one at a time:
 //!
 //! ```
-//! use tapezoo::{autograd::Tape, error::Result, models::Form, tensor::Tensor, train::{Trainer, config::TrainConfig}};
+//! use tapezoo::{error::Result, models::Stream, train::{Trainer, config::TrainConfig}};
 //!
 //! let settings = "batch = 32\ntrain_len = 8\nwarmup = 0".parse().expect("TOML");
 //! let config = TrainConfig::load(None, settings)?.for_model("delta_net")?;
@@ -30,13 +30,11 @@
 //! let losses: Vec<f64> = (0..60).map(|_| Ok(trainer.step()?.loss)).collect::<Result<_>>()?;
 //! assert!(losses[59] < losses[0], "from {} to {}", losses[0], losses[59]);
 //!
-//! let (model, tape) = (trainer.into_model()?, Tape::default());
-//! let params = model.params().bind_frozen(&tape); // constants, which need no gradient
-//! let mut state = model.zero_state(&tape, 1);
+//! let model = trainer.into_model()?;
+//! let mut stream = Stream::new(&model); // carries the state, a step a token
 //! for bit in [1, 0, 1] {
-//!     let token = tape.constant(&Tensor::from_vec(vec![bit], [1, 1])); // [B, T]
-//!     let logits = model.run(&params, token, &mut state, Form::Recurrent); // [B, T, classes]
-//!     println!("after {bit}: even, odd = {:?}", logits.value().to_f64());
+//!     let logits = stream.next(bit)?; // one for each class
+//!     println!("after {bit}: odd, even = {logits:?}");
 //! }
 //! # Ok::<(), tapezoo::error::Error>(())
 //! ```

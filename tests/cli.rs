@@ -2,6 +2,9 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod program;
+
+use program::{as_typed, program};
 use serde_json::Value;
 use std::{fs, process::Command};
 
@@ -16,7 +19,7 @@ const SMALL: &str = "--steps 3 --train-len 6 --batch 2 --width 8 --heads 2 --hea
 /// Run the program with flags separated by spaces.
 fn parity(flags: &str) -> Ran {
     let flags: Vec<&str> = flags.split(' ').filter(|f| !f.is_empty()).map(|f| if f == "''" { "" } else { f }).collect();
-    let output = Command::new(env!("CARGO_BIN_EXE_parity")).args(flags).output().unwrap();
+    let output = program("parity").args(flags).output().unwrap();
     Ran {
         status: output.status.code(),
         stdout: String::from_utf8(output.stdout).unwrap(),
@@ -30,8 +33,8 @@ fn refuses(flags: &str, words: &[&str]) {
     let ran = parity(flags);
     assert_eq!(ran.status, Some(2), "{flags}: {}{}", ran.stdout, ran.stderr);
     assert!(ran.stderr.starts_with("error: ") && !ran.stderr.contains("panicked"), "{flags}: {}", ran.stderr);
-    for word in words {
-        assert!(ran.stderr.contains(word), "{flags}: no '{word}' in: {}", ran.stderr);
+    for word in words.iter().map(|words| as_typed(flags, words)) {
+        assert!(ran.stderr.contains(&word), "{flags}: no '{word}' in: {}", ran.stderr);
     }
     assert_eq!(ran.stdout, "", "{flags}");
 }
@@ -123,7 +126,7 @@ fn every_form_of_a_mixer_can_be_asked_for() {
 #[test]
 fn numbers_that_cannot_be_are_refused() {
     for flag in ["steps", "batch", "seeds", "threads", "train-len", "width", "layers", "heads", "head-dim"] {
-        refuses(&format!("--{flag} 0"), &[&flag.replace('-', "_").replace("threads", "--threads"), "0"]);
+        refuses(&format!("--{flag} 0"), &[&flag.replace('-', "_"), "0"]);
     }
     for flag in ["steps", "batch", "seeds", "seed", "threads", "train-len", "eval-lens", "num-ones", "warmup", "mlp"] {
         refuses(&format!("--{flag} -3"), &[&format!("--{flag}"), "'-3'", "expected a whole number"]);
@@ -148,7 +151,7 @@ fn numbers_that_cannot_be_are_refused() {
 
 #[test]
 fn names_that_nobody_has_are_refused() {
-    refuses("--models lstn", &["'lstn'", "lstm, quasi_lstm"]);
+    refuses("--models lstn", &["'lstn' (did you mean 'lstm'?)", "lstm, quasi_lstm"]);
     refuses("--models ''", &["''", "lstm"]);
     refuses("--models lstm,all", &["'all'"]);
     refuses("--models lstm,lstm", &["lstm", "twice"]);
@@ -179,21 +182,31 @@ fn files_that_are_no_configuration_are_refused() {
     refuses(&flags, &["c.toml", "os error 2)"]);
     for (text, words) in [
         ("steps = ", &["c.toml", "line 1"][..]),
-        ("stepz = 3", &["c.toml", "stepz", "expected"]),
-        ("model.wide = 3", &["c.toml", "wide"]),
-        ("model.mixer = 'gpt'", &["c.toml", "model.mixer"]),
-        ("task.num_twos = 3", &["c.toml", "num_twos"]),
-        ("task.name = 'chess'", &["c.toml", "chess", "parity"]),
-        ("steps = 'x'", &["c.toml", "steps"]),
-        ("steps = -3", &["c.toml", "-3"]),
-        ("lr = nan", &["lr NaN", "expected"]),
+        (
+            "# one\nstepz = 3",
+            &["c.toml: line 2: ", "unknown key 'stepz' (did you mean 'steps'?): expected one of preset"],
+        ),
+        ("model.wide = 3", &["c.toml: line 1: ", "'wide' in [model]"]),
+        ("lr = 1.0\n[model]\nwidht = 3", &["c.toml: line 3: ", "'widht' in [model] (did you mean 'width'?)"]),
+        ("model.mixer = 'gpt'", &["c.toml: line 1: ", "model.mixer"]),
+        ("task.num_twos = 3", &["c.toml: line 1: ", "num_twos", "num_ones"]),
+        ("task.name = 'chess'", &["c.toml: line 1: ", "chess", "parity"]),
+        (
+            "task = { name = 'dick' }",
+            &["c.toml: line 1: task.name 'dick' (did you mean 'dyck'?): expected one of parity"],
+        ),
+        ("steps = 'x'", &["c.toml: line 1: ", "steps"]),
+        ("steps = -3", &["c.toml: line 1: ", "-3"]),
+        ("steps = 7\nlr = nan", &["c.toml: line 2: lr NaN", "expected"]),
+        ("model = { width = 0 }", &["c.toml: line 1: width = 0"]),
         ("betas = [0.9, 1.0]", &["betas 1", "below 1"]),
         ("betas = [0.9]", &["c.toml", "betas"]),
         ("dtype = 'i32'", &["c.toml", "i32", "f32"]),
         ("preset = 3", &["preset 3"]),
         ("preset = 'mine'", &["'mine'", "published"]),
+        ("preset = 'zoologie'", &["'zoologie' (did you mean 'zoology'?)"]),
         ("per_model.gbt.lr = 3", &["gbt", "gpt"]),
-        ("per_model.gpt.lrr = 3", &["per_model.gpt", "lrr"]),
+        ("\nper_model.gpt.lrr = 3", &["c.toml: line 2: per_model.gpt: unknown key 'lrr' (did you mean 'lr'?)"]),
         ("per_model.gpt.steps = 0", &["steps 0"]),
         ("per_model = 3", &["c.toml", "per_model"]),
         ("model = 3", &["c.toml", "model"]),
@@ -267,6 +280,12 @@ fn the_table_names_the_least_and_the_most_steps_and_a_flag_is_for_all() {
 
 #[test]
 fn help_teaches() {
+    // At a glance, and what it fits in.
+    let glance = parity("-h").stdout;
+    assert!(glance.lines().count() <= 42, "{glance}");
+    for word in ["--num-ones", "--models", "--out", "tapezoo parity --models", "--help explains"] {
+        assert!(glance.contains(word), "no '{word}' in:\n{glance}");
+    }
     let help = parity("--help").stdout;
     for word in ["Examples:", "--num-ones", "--eval-lens", "published: 40000", "--form", "--json", "metrics"] {
         assert!(help.contains(word), "no '{word}'");
@@ -277,9 +296,9 @@ fn help_teaches() {
 #[test]
 fn a_configuration_may_come_from_a_command() {
     let place = tempfile::tempdir().unwrap();
-    let exe = env!("CARGO_BIN_EXE_parity");
+    let exe = env!("CARGO_BIN_EXE_tapezoo");
     let bash = |text: &str| {
-        let line = format!("'{exe}' --config <({text}) {SMALL} --out run");
+        let line = format!("'{exe}' parity --config <({text}) {SMALL} --out run");
         Command::new("bash").args(["-c", &line]).current_dir(place.path()).output().unwrap()
     };
     let output = bash("echo 'label_smoothing = 0.25'");

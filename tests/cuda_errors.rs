@@ -4,7 +4,9 @@
 #![allow(clippy::unwrap_used)]
 
 mod device;
+mod program;
 
+use program::program;
 use std::process::{Command, Output};
 use tapezoo::{
     args,
@@ -130,7 +132,7 @@ fn a_source_that_does_not_compile_is_named_with_its_line() {
 
 /// `verify` with these flags and variables: its status and its standard error.
 fn verify(flags: &[&str], vars: &[(&str, &str)]) -> (Option<i32>, String) {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_verify"));
+    let mut command = program("verify");
     let output = command.args(flags).arg("no-such-file.safetensors").envs(vars.iter().copied()).output().unwrap();
     (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
 }

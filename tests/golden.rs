@@ -2,7 +2,10 @@
 //! precisions. And files that are not fixtures.
 #![allow(clippy::unwrap_used)]
 
-use std::{fs, path::PathBuf, process::Command};
+mod program;
+
+use program::program;
+use std::{fs, path::PathBuf};
 use tapezoo::{
     tensor::{DType, Device},
     verify::{check_file, tolerance},
@@ -78,7 +81,7 @@ fn every_tensor_is_compared(path: &std::path::Path, other: &std::path::Path) {
 }
 
 fn verify(args: &[&str]) -> (Option<i32>, String, String) {
-    let out = Command::new(env!("CARGO_BIN_EXE_verify")).args(args).output().unwrap();
+    let out = program("verify").args(args).output().unwrap();
     let text = |b: Vec<u8>| String::from_utf8(b).unwrap();
     (out.status.code(), text(out.stdout), text(out.stderr))
 }

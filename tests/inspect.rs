@@ -3,12 +3,14 @@
 #![allow(clippy::unwrap_used, clippy::needless_range_loop)]
 
 mod close;
+mod program;
 
 use close::all_close;
 use indicatif::ProgressBar;
+use program::program;
 use safetensors::SafeTensors;
 use serde_json::Value;
-use std::{fmt::Display, fs, path::Path, process::Command};
+use std::{fmt::Display, fs, path::Path};
 use tapezoo::{
     autograd::Tape,
     inspect::{
@@ -259,8 +261,7 @@ fn an_input_is_read_as_its_task_writes_it() {
 }
 
 fn inspect(dir: &Path, line: &str) -> (Option<i32>, String, String) {
-    let ran =
-        Command::new(env!("CARGO_BIN_EXE_inspect")).args(line.split_whitespace()).current_dir(dir).output().unwrap();
+    let ran = program("inspect").args(line.split_whitespace()).current_dir(dir).output().unwrap();
     let text = |bytes| String::from_utf8(bytes).unwrap();
     (ran.status.code(), text(ran.stdout), text(ran.stderr))
 }
@@ -276,7 +277,7 @@ fn what_cannot_be_is_refused_with_its_name_and_nothing_is_written() {
         ("--model lstm:eigenvalues=-1..1", &["eigenvalues", "delta_net"]),
         ("--task pairty", &["pairty", "parity", "mqar"]),
         ("--model lstm:width=-1", &["lstm:width=-1", "`-1`", "a whole number"]),
-        ("--model delta_net:eigenvalues=5", &["delta_net:eigenvalues=5", "`5`", "-1..1"]),
+        ("--model delta_net:eigenvalues=5", &["delta_net:eigenvalues=5", "'5'", "-1..1"]),
         ("--task dyck --len 7", &["--len 7", "even"]),
         ("--len 0", &["0 tokens", "1 to 1024"]),
         ("--len 5000", &["5000 tokens", "1 to 1024"]),
@@ -301,7 +302,7 @@ fn what_cannot_be_is_refused_with_its_name_and_nothing_is_written() {
 fn runs_are_opened_finished_or_not_and_two_are_shown_side_by_side() {
     let dir = tempfile::tempdir().unwrap();
     let train = "--models lstm,gpt --steps 4 --batch 2 --train-len 8 --eval-lens 8 --out runs";
-    let parity = Command::new(env!("CARGO_BIN_EXE_parity")).args(train.split(' ')).current_dir(dir.path()).output();
+    let parity = program("parity").args(train.split(' ')).current_dir(dir.path()).output();
     assert!(parity.unwrap().status.success());
     let (status, _, stderr) = inspect(dir.path(), "--checkpoint runs");
     assert_eq!(status, Some(2));

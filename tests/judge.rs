@@ -2,6 +2,9 @@
 //! fault, costs little memory and time, and does not affect the other files.
 #![allow(clippy::unwrap_used)]
 
+mod program;
+
+use program::program;
 use std::{
     fs,
     path::{Path, PathBuf},
@@ -117,7 +120,7 @@ fn no_tensor_changes_unseen_in_single_precision() {
 }
 
 fn verify(args: &[&str]) -> (Option<i32>, String, String) {
-    let out = Command::new(env!("CARGO_BIN_EXE_verify")).args(args).output().unwrap();
+    let out = program("verify").args(args).output().unwrap();
     let text = |b: Vec<u8>| String::from_utf8(b).unwrap();
     (out.status.code(), text(out.stdout), text(out.stderr))
 }

@@ -150,7 +150,8 @@ fn runs_that_fit_one_by_one_are_refused_side_by_side() {
     let parity = |threads: usize| {
         let flags = "--models lstm,quasi_lstm --seeds 1 --steps 1 --train-len 256 --batch 64 --width 128 --heads 2 \
                      --head-dim 64 --eval-lens 8 --micro-batches 1";
-        let script = format!("ulimit -v 700000; exec {} {flags} --threads {threads}", env!("CARGO_BIN_EXE_parity"));
+        let script =
+            format!("ulimit -v 700000; exec {} parity {flags} --threads {threads}", env!("CARGO_BIN_EXE_tapezoo"));
         let output = std::process::Command::new("bash").args(["-c", &script]).output().unwrap();
         (output.status.code(), String::from_utf8(output.stderr).unwrap())
     };

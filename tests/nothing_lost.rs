@@ -3,6 +3,8 @@
 #![cfg(unix)]
 #![allow(clippy::unwrap_used)]
 
+mod program;
+
 use std::{
     env, fs,
     path::PathBuf,
@@ -23,13 +25,7 @@ impl Place {
     }
 
     fn command(&self, program: &str, flags: &str) -> Command {
-        let exe = match program {
-            "sweep" => env!("CARGO_BIN_EXE_sweep"),
-            "report" => env!("CARGO_BIN_EXE_report"),
-            "inspect" => env!("CARGO_BIN_EXE_inspect"),
-            _ => env!("CARGO_BIN_EXE_parity"),
-        };
-        let mut command = Command::new(exe);
+        let mut command = program::program(program);
         command.args(flags.split_whitespace()).current_dir(self.0.path());
         command.stdout(Stdio::piped()).stderr(Stdio::piped());
         command
@@ -197,9 +193,9 @@ fn a_signal_ends_a_long_step_and_a_hangup_saves() {
     assert!(took < Duration::from_secs(2), "{took:?}");
 
     // Under nohup, the terminal may close.
-    let exe = env!("CARGO_BIN_EXE_parity");
+    let exe = env!("CARGO_BIN_EXE_tapezoo");
     let mut ignoring = Command::new("sh");
-    ignoring.arg("-c").arg(format!("trap '' HUP; exec {exe} {LONG} --out ignoring")).current_dir(place.0.path());
+    ignoring.arg("-c").arg(format!("trap '' HUP; exec {exe} parity {LONG} --out ignoring")).current_dir(place.0.path());
     let mut child = ignoring.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     wait_for(&mut child, || place.at("ignoring/lstm-seed0/metrics.jsonl").exists());
     assert!(Command::new("kill").args(["-HUP", &child.id().to_string()]).status().unwrap().success());
@@ -358,13 +354,10 @@ fn a_finished_run_is_of_its_configuration_and_has_its_weights() {
 #[test]
 fn every_program_says_which_build_it_is() {
     let place = Place::new();
-    for program in ["parity", "sweep", "report", "inspect"] {
-        let (status, text, _) = place.run(program, "--version");
-        assert_eq!(status, Some(0));
-        assert!(text.starts_with(&format!("{program} {} (", env!("CARGO_PKG_VERSION"))), "{text}");
-        says(&text, &["source ", "\nbuilt 20", "\nprocessor: ", "\nkernels: "]);
-    }
-    let (_, text, _) = place.run("parity", "--version");
+    let (status, text, _) = place.run("--version", "");
+    assert_eq!(status, Some(0));
+    assert!(text.starts_with(&format!("tapezoo {} (", env!("CARGO_PKG_VERSION"))), "{text}");
+    says(&text, &["source ", "\nbuilt 20", "\nprocessor: ", "\nkernels: "]);
     assert_eq!(place.run("parity", &format!("{SHORT} --out run")).0, Some(0));
     let made_by = fs::read_to_string(place.at("run/made_by.txt")).unwrap();
     assert!(made_by.starts_with("20") && made_by.contains(text.lines().next().unwrap()), "{made_by}\n{text}");

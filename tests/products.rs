@@ -1,9 +1,11 @@
 //! Matrix products against sums in double precision: any sizes, strides and offsets within larger memory; and with
 //! operands rounded to bf16, where the processor has such products.
 
+mod program;
+
 use half::bf16;
+use program::program;
 use proptest::{prelude::*, sample::select};
-use std::process::Command;
 use tapezoo::{
     autograd::{Tape, Var},
     kernels::gemm::{Epilogue, Mat, Products, gemm_as},
@@ -314,7 +316,7 @@ fn products_are_kept_by_a_run_directory() {
     let run = |flags: &[&str]| {
         let small = "--models lstm --steps 3 --train-len 6 --batch 2 --eval-lens 6 --device cpu";
         let flags = small.split(' ').chain(flags.iter().copied());
-        let ran = Command::new(env!("CARGO_BIN_EXE_parity")).args(flags).output().expect("a run");
+        let ran = program("parity").args(flags).output().expect("a run");
         (ran.status.code(), String::from_utf8_lossy(&ran.stderr).into_owned())
     };
     let path = out.to_str().expect("a path");

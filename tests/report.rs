@@ -2,11 +2,13 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod program;
+
 use indicatif::ProgressBar;
+use program::program;
 use std::{
     fs,
     path::{Path, PathBuf},
-    process::Command,
 };
 use tapezoo::report::{Report, report, scale::Axis};
 
@@ -259,7 +261,7 @@ fn what_cannot_be_read_is_named_and_nothing_is_overwritten() {
     fs::create_dir(&out).unwrap();
     fs::write(out.join("report.html"), "old").unwrap();
     let program = |from: &Path| {
-        let output = Command::new(env!("CARGO_BIN_EXE_report")).arg(from).arg("--out").arg(&out).output().unwrap();
+        let output = program("report").arg(from).arg("--out").arg(&out).output().unwrap();
         (output.status.code(), String::from_utf8(output.stderr).unwrap())
     };
     let (status, said) = program(&run);

@@ -2,6 +2,9 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod program;
+
+use program::program;
 use std::{
     collections::BTreeMap,
     fs,
@@ -20,7 +23,7 @@ const SMALL: &str = "--models lstm,gpt --seeds 2 --steps 1200 --train-len 8 --ba
     --mlp 8 --eval-lens 8,12 --eval-every 250 --threads 2 --checkpoint-every 0.02";
 
 fn command(flags: &str) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_parity"));
+    let mut command = program("parity");
     command.args(flags.split_whitespace()).stdout(Stdio::piped()).stderr(Stdio::piped());
     command
 }
@@ -255,7 +258,7 @@ fn only_a_run_directory_is_resumed_and_only_as_it_was() {
             assert!(said.contains(word), "{flags}: no '{word}' in: {said}");
         }
     }
-    let dyck = Command::new(env!("CARGO_BIN_EXE_dyck")).arg("--resume").arg(&runs).output().unwrap();
+    let dyck = program("dyck").arg("--resume").arg(&runs).output().unwrap();
     assert_eq!(dyck.status.code(), Some(2));
     let said = String::from_utf8(dyck.stderr).unwrap();
     assert!(said.contains("task"), "{said}");

@@ -2,10 +2,13 @@
 #![cfg(target_arch = "x86_64")]
 #![allow(clippy::unwrap_used)]
 
-use std::process::{Command, Output};
+mod program;
 
-fn run(program: &str, level: &str, args: &[&str]) -> Output {
-    Command::new(program).env("TAPEZOO_SIMD", level).args(args).output().unwrap()
+use program::program;
+use std::process::Output;
+
+fn run(name: &str, level: &str, args: &[&str]) -> Output {
+    program(name).env("TAPEZOO_SIMD", level).args(args).output().unwrap()
 }
 
 /// The instruction sets of this processor.
@@ -31,7 +34,7 @@ fn all_fixtures_agree_at_every_level() {
         for dtype in ["f64", "f32"] {
             let mut args = vec!["--quiet", "--dtype", dtype];
             args.extend(fixtures.iter().map(String::as_str));
-            let output = run(env!("CARGO_BIN_EXE_verify"), level, &args);
+            let output = run("verify", level, &args);
             assert!(output.status.success(), "{level} {dtype}: {}", String::from_utf8_lossy(&output.stdout));
         }
     }
@@ -43,7 +46,7 @@ fn trained(level: &str) -> Vec<(String, String)> {
     let out = dir.path().join("out");
     let models = "all";
     let args = ["--steps", "20", "--seeds", "1", "--models", models, "--eval-lens", "16", "--train-len", "16"];
-    let output = run(env!("CARGO_BIN_EXE_parity"), level, &[&args[..], &["--out", out.to_str().unwrap()]].concat());
+    let output = run("parity", level, &[&args[..], &["--out", out.to_str().unwrap()]].concat());
     assert!(output.status.success(), "{level}: {}", String::from_utf8_lossy(&output.stderr));
     let mut runs: Vec<_> = files(&out).into_iter().filter(|path| path.ends_with("weights.safetensors")).collect();
     runs.sort();
@@ -84,7 +87,7 @@ fn the_plain_level_is_another_one() {
 
 #[test]
 fn a_level_that_is_none_is_refused_by_name() {
-    for program in [env!("CARGO_BIN_EXE_verify"), env!("CARGO_BIN_EXE_parity")] {
+    for program in ["verify", "parity"] {
         let args =
             if program.ends_with("verify") { vec!["tests/fixtures/exp.safetensors"] } else { vec!["--steps", "1"] };
         let output = run(program, "sse9", &args);

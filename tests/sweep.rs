@@ -3,8 +3,10 @@
 #![allow(clippy::unwrap_used)]
 
 mod close;
+mod program;
 
 use close::close;
+use program::program;
 use serde_json::Value;
 use std::{
     collections::BTreeMap,
@@ -43,7 +45,7 @@ impl Place {
     }
 
     fn command(&self, flags: &str) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_sweep"));
+        let mut command = program("sweep");
         command.args(flags.split_whitespace()).current_dir(self.0.path());
         command.stdout(Stdio::piped()).stderr(Stdio::piped());
         command
@@ -141,7 +143,7 @@ fn a_sweep_makes_a_run_directory_for_each_point_and_a_row_for_each_cell() {
 
     // A point is an ordinary run directory.
     let parity = |flag: &str| {
-        let mut parity = Command::new(env!("CARGO_BIN_EXE_parity"));
+        let mut parity = program("parity");
         parity.arg(flag).arg(out.join("lr=0.01")).output().unwrap()
     };
     let resumed = parity("--resume");

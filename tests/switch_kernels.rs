@@ -3,9 +3,11 @@
 #![allow(clippy::unwrap_used)]
 
 mod close;
+mod program;
 
 use close::close;
-use std::{fs, process::Command};
+use program::program;
+use std::fs;
 use tapezoo::{
     autograd::Kernels,
     models,
@@ -50,8 +52,8 @@ fn a_choice_of_kernels_is_read_as_it_is_written() {
 }
 
 /// What a program says to flags separated by spaces.
-fn run(program: &str, flags: &str) -> (Option<i32>, String) {
-    let output = Command::new(program).args(flags.split(' ')).output().unwrap();
+fn run(name: &str, flags: &str) -> (Option<i32>, String) {
+    let output = program(name).args(flags.split(' ')).output().unwrap();
     (output.status.code(), String::from_utf8([output.stdout, output.stderr].concat()).unwrap())
 }
 
@@ -61,7 +63,7 @@ fn verify_holds_the_formulas_against_the_fixtures_too() {
     let files =
         ["delta_rule_0", "mlstm_0", "published/published_lstm"].map(|name| format!("{fixtures}{name}.safetensors"));
     let said = ["fast", "plain"].map(|kernels| {
-        let (status, said) = run(env!("CARGO_BIN_EXE_verify"), &format!("--kernels {kernels} {}", files.join(" ")));
+        let (status, said) = run("verify", &format!("--kernels {kernels} {}", files.join(" ")));
         assert_eq!(status, Some(0), "{kernels}: {said}");
         said
     });
@@ -74,7 +76,7 @@ fn the_inspector_takes_the_step_that_it_shows_without_kernels() {
     let graphs = ["fast", "plain"].map(|kernels| {
         let page = dir.path().join(format!("{kernels}.html"));
         let flags = format!("--steps 0 --len 4 --graph --kernels {kernels} --out {}", page.display());
-        let (status, said) = run(env!("CARGO_BIN_EXE_inspect"), &flags);
+        let (status, said) = run("inspect", &flags);
         assert_eq!(status, Some(0), "{said}");
         fs::read_to_string(page.with_extension("dot")).unwrap()
     });
@@ -84,7 +86,7 @@ fn the_inspector_takes_the_step_that_it_shows_without_kernels() {
 
 #[test]
 fn a_kernel_that_is_not_there_is_refused_by_every_program() {
-    for program in [env!("CARGO_BIN_EXE_verify"), env!("CARGO_BIN_EXE_inspect"), env!("CARGO_BIN_EXE_parity")] {
+    for program in ["verify", "inspect", "parity"] {
         let (status, said) = run(program, "--kernels fast,-matmull");
         assert_eq!(status, Some(2), "{program}: {said}");
         assert!(said.contains("no kernel has the name 'matmull'") && said.contains("matmul,"), "{program}: {said}");

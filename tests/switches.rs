@@ -302,7 +302,7 @@ fn what_cannot_be_is_refused_by_name() {
             "positions: the published lru has none",
         ),
         (format!("models = ['delta_net']\n{published}, eigenvalues = '-1..1' }}"), "eigenvalues = -1..1"),
-        ("model = { variant = 'poster' }".into(), "unknown variant `poster`, expected `clean` or `published`"),
+        ("model = { variant = 'poster' }".into(), "model.variant 'poster': expected clean or published"),
     ] {
         let error = load(&text).unwrap_err();
         assert!(error.contains(message), "{error}");

@@ -4,8 +4,10 @@
 #![allow(clippy::unwrap_used)]
 
 mod close;
+mod program;
 
 use close::{all_close, close};
+use program::program;
 use safetensors::SafeTensors;
 use serde_json::Value;
 use std::{collections::BTreeMap, fs, path::Path, process, thread, time::Duration};
@@ -303,7 +305,7 @@ fn weights_are_saved_under_their_names() {
 fn a_killed_process_leaves_files_that_can_be_read() {
     let dir = tempfile::tempdir().unwrap();
     let out = dir.path().join("run");
-    let mut child = process::Command::new(env!("CARGO_BIN_EXE_parity"))
+    let mut child = program("parity")
         .args("--models lstm --seeds 2000 --steps 5 --train-len 4 --eval-lens 4 --batch 2 --out".split(' '))
         .arg(&out)
         .stdout(process::Stdio::null())

@@ -25,6 +25,7 @@ impl TrainArgs {
             return Ok((cfg, out));
         };
         let (out, mut cfg) = RunDir::open(dir)?;
+        cfg.load_data()?;
         let table = |cfg: &TrainConfig| cfg.to_toml()?.parse::<Table>().map_err(|e| Error::Config(e.to_string()));
         // Flags may repeat what is there, and say how often to save; everything else would be another experiment.
         let there = table(&cfg)?;

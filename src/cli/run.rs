@@ -1,6 +1,6 @@
 //! What a training program does.
 
-use super::{TrainArgs, fail, open_device, print, resume, say, threads};
+use super::{Presets, TrainArgs, fail, open_device, preset_of, print, resume, say, threads};
 use crate::{
     error::{Error, Result, contained},
     models, report,
@@ -17,12 +17,17 @@ use crate::{
 use std::{path::Path, process::ExitCode, sync::Arc, time::Instant};
 use toml::Table;
 
-/// What a training program does with its command line: check everything, train, print. `preset` is the one to start
-/// from where nothing names another, and `task` are the task's own flags.
+/// What a training program does with its command line: check everything, train, print. `presets` are the names that
+/// `--preset` takes, `preset` is the one to start from where nothing names another, and `task` are the task's own flags.
 ///
 /// Status 0: all went well; 1: a run failed, or a file could not be written; 2: a value cannot be, or another
 /// process is at work in the directory; 129, 130 or 143: it was interrupted.
-pub fn run(args: &TrainArgs, preset: &str, task: Table) -> ExitCode {
+pub(super) fn run(args: &TrainArgs, presets: Presets, preset: &str, task: Table) -> ExitCode {
+    let mut args = args.clone();
+    if let Some(typed) = &args.what.preset {
+        args.what.preset = Some(preset_of(typed, presets, preset).into());
+    }
+    let args = &args;
     let listing = match args.what.models.as_deref() {
         Some([what]) if what == "list" => Some(models::table()),
         Some([what]) if what == "tree" => Some(report::tree::file()),
@@ -48,7 +53,8 @@ pub fn run(args: &TrainArgs, preset: &str, task: Table) -> ExitCode {
             Err(e) => fail(&e, 2),
         };
     }
-    let prepared = threads("--threads", args.machine.threads).and_then(|threads| {
+    let (jobs, n) = args.machine.jobs();
+    let prepared = threads(jobs, n).and_then(|threads| {
         interrupt::catch()?;
         Ok((threads, args.open(preset, task)?))
     });
@@ -70,7 +76,7 @@ pub fn run(args: &TrainArgs, preset: &str, task: Table) -> ExitCode {
             interrupted(signal, &standing, &cfg, dir.as_deref(), json);
         }
     });
-    let (reports, written) = match run_told(&cfg, threads, out.as_ref(), true, &standing) {
+    let (reports, written) = match run_told(&cfg, (threads, jobs), out.as_ref(), true, &standing) {
         Ok(done) => done,
         Err(e) => return fail(&e, 2),
     };
@@ -128,7 +134,7 @@ fn samples(cfg: &TrainConfig, n: i64) -> Result<String> {
 ///
 /// # Errors
 /// When a model cannot be trained, or nothing can be printed.
-pub fn profile(cfg: &TrainConfig) -> Result<()> {
+pub(super) fn profile(cfg: &TrainConfig) -> Result<()> {
     contained(|| profile_each(cfg))
 }
 

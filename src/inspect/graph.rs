@@ -33,6 +33,7 @@ pub struct StepGraph {
 pub fn of_a_step(source: &Source) -> Result<StepGraph> {
     let (cfg, model) = (&source.config, &source.model);
     let mut batch = Batch::new(cfg.batch, cfg.train_len);
+    cfg.task.check_data(cfg.train_len, &[]).map_err(Error::Config)?;
     batch.fill(&*cfg.task, rng::stream(cfg.seed, "inspect", 1));
     let form = cfg.form_of(model);
     let mut tape = Tape::default().with_kernels(cfg.kernels.clone());

@@ -26,6 +26,9 @@ impl Input {
     pub fn draw(task: &dyn Task, len: usize, seed: u64) -> Result<Input> {
         check(len, "--len")?;
         task.check_len(len).map_err(|why| Error::Config(format!("--len {len}: {why}")))?;
+        let of_its_own = task.to_evaluate();
+        let task = of_its_own.as_deref().unwrap_or(task);
+        task.check_data(1.into(), &[len.into()]).map_err(Error::Config)?;
         let (mut tokens, mut targets) = (vec![0; len], vec![IGNORE; len]);
         task.fill(&mut rng::stream(seed, "inspect", 0), len, &mut tokens, &mut targets);
         Ok(Input { tokens, targets: targets.into_iter().map(|y| usize::try_from(y).ok()).collect() })
@@ -37,8 +40,8 @@ impl Input {
     /// When a part of it is not a token. The error says which part, where, and lists tokens.
     pub fn read(task: &dyn Task, text: &str) -> Result<Input> {
         let names: Vec<String> = (0..task.vocab()).map(|i| task.token(i)).collect();
-        let mut tokens = Vec::new();
-        for word in text.split_whitespace() {
+        let mut tokens = task.read(text).unwrap_or_default();
+        for word in text.split_whitespace().filter(|_| task.read(text).is_none()) {
             match names.iter().position(|n| n == word) {
                 Some(i) => tokens.push(i as i32),
                 None => run_together(&names, word, &mut tokens)?,

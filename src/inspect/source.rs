@@ -4,10 +4,11 @@ use crate::{
     error::{Error, Result, brief},
     files,
     models::{Model, ModelConfig, Positions, Variant},
+    tasks::BITS,
     tensor::{DType, Device},
     train::{
         Trainer, checkpoint,
-        config::{TrainConfig, preset_table, warnings},
+        config::{TrainConfig, preset_table, task_of, warnings},
         rundir,
     },
     verify::header::names_are_unique,
@@ -32,36 +33,6 @@ pub struct Source {
     pub config: TrainConfig,
     /// The model.
     pub model: Model,
-}
-
-/// The tasks by the names that `--task` takes, and the preset of each.
-const TASKS: [(&str, &str); 12] = [
-    ("parity", "default"),
-    ("dyck", "dyck"),
-    ("mqar", "mqar"),
-    ("s3", "groups"),
-    ("s4", "groups"),
-    ("s5", "groups"),
-    ("a5", "groups"),
-    ("z60", "groups"),
-    ("a4xz5", "groups"),
-    ("last_parity", "arithmetic"),
-    ("modular_arithmetic", "arithmetic"),
-    ("modular_arithmetic_with_brackets", "arithmetic"),
-];
-
-/// The preset of a task, and its table.
-fn task(name: &str) -> Result<(&'static str, Table)> {
-    let Some((_, preset)) = TASKS.iter().find(|t| t.0 == name) else {
-        let names: Vec<&str> = TASKS.iter().map(|t| t.0).collect();
-        return Err(Error::Config(format!("--task {name}: expected one of {}", names.join(", "))));
-    };
-    let own = match *preset {
-        "groups" => vec![("name", "group"), ("group", name)],
-        "arithmetic" => vec![("name", "arithmetic"), ("language", name.trim_start_matches("last_"))],
-        _ => vec![("name", name)],
-    };
-    Ok((preset, own.into_iter().map(|(key, value)| (key.to_string(), value.into())).collect()))
 }
 
 /// Keys that [`config()`] sets itself or does not use, and the message for each.
@@ -124,7 +95,21 @@ pub fn config_and_warnings(
     len: Option<usize>,
     steps: usize,
 ) -> Result<(TrainConfig, Vec<String>)> {
-    let (preset, task) = task(task_name)?;
+    let task = task_of(task_name).map_err(|e| Error::Config(format!("--task {e}")))?;
+    config_on(spec, task, seed, len, steps)
+}
+
+/// As [`config_and_warnings`], on a task with its options, which begins with this preset.
+///
+/// # Errors
+/// As [`config()`].
+pub fn config_on(
+    spec: &str,
+    (preset, task): (&str, Table),
+    seed: u64,
+    len: Option<usize>,
+    steps: usize,
+) -> Result<(TrainConfig, Vec<String>)> {
     let (mixer, settings) = spec.split_once(':').unwrap_or((spec, ""));
     let known = preset_table(preset)?;
     let sizes = Table::try_from(ModelConfig::default()).unwrap_or_default();
@@ -170,6 +155,7 @@ pub fn config_and_warnings(
     cfg.model.max_len = cfg.model.max_len.max(longest).max(len.unwrap_or(0));
     cfg.eval_lens = vec![cfg.train_len];
     cfg.seeds = 1;
+    cfg.load_data()?;
     Ok((cfg, said))
 }
 
@@ -186,13 +172,11 @@ pub fn train(name: &str, config: TrainConfig, steps: usize, bar: &ProgressBar) -
         let took = trainer.step()?;
         bar.inc(1);
         if step + 1 == steps {
-            let (accuracy, _) = trainer.evaluate()?;
-            let accuracy: Vec<String> = accuracy.iter().map(|(len, a)| format!("{a:.3} at length {len}")).collect();
-            let accuracy = accuracy.join(", ");
-            about = format!(
-                "Trained for {steps} steps from seed {}: loss {:.3}, accuracy {accuracy}.",
-                config.seed, took.loss
-            );
+            let (accuracy, scores) = trainer.evaluate()?;
+            let (name, of) = scores.get(BITS).map_or(("accuracy", &accuracy), |bits| ("bits per byte", bits));
+            let of: Vec<String> = of.iter().map(|(len, a)| format!("{a:.3} at length {len}")).collect();
+            let of = of.join(", ");
+            about = format!("Trained for {steps} steps from seed {}: loss {:.3}, {name} {of}.", config.seed, took.loss);
         }
     }
     Ok(Source { name: name.into(), about, doubts: vec![], model: trainer.into_model()?, config })
@@ -203,11 +187,22 @@ pub fn train(name: &str, config: TrainConfig, steps: usize, bar: &ProgressBar) -
 /// # Errors
 /// When it holds no run or several, or the run cannot be read.
 pub fn checkpoint(dir: &Path) -> Result<Source> {
+    checkpoint_for(dir, 0)
+}
+
+/// As [`checkpoint()`], for sequences of up to `len` tokens if positions are computed and not learned.
+///
+/// # Errors
+/// As there.
+pub fn checkpoint_for(dir: &Path, len: usize) -> Result<Source> {
     let (experiment, model, seed) = find(dir)?;
     let all = rundir::configuration(&experiment)?;
     let of = rundir::of(&experiment, &model, seed);
     let (weights, saved) = (of.join(rundir::WEIGHTS), of.join(rundir::CHECKPOINT));
-    let own = rundir::configuration_of(&of, &all, &model)?;
+    let mut own = rundir::configuration_of(&of, &all, &model)?;
+    if matches!(own.model.positions, Positions::Rope | Positions::Sinusoidal) {
+        own.model.max_len = own.model.max_len.max(len);
+    }
     let config = TrainConfig { device: Device::Cpu, dtype: own.dtype.real(), ..own.clone() };
     let name = format!("{model}, seed {seed}");
     if files::is_there(&weights) {

@@ -1,6 +1,6 @@
 //! The facts of every mixer, which stand in its file, and the table of them that `--models list` prints.
 
-use super::{ALL, any_size};
+use super::{ALL, Build, any_size};
 use std::fmt::Write;
 
 /// The kind of a mixer's state: a heading of the table.
@@ -84,20 +84,30 @@ pub fn table() -> String {
     for family in Family::ALL {
         let _ = writeln!(text, "\n{}", family.title());
         for (name, build, about) in ALL.iter().filter(|m| m.2.family == family) {
-            let forms = any_size(*build).map_or(vec![], |mixer| mixer.forms());
-            let forms: Vec<&str> = forms.iter().map(|form| form.kind()).collect();
-            let About { line, transition, state, eigenvalues, cost, source, .. } = about;
-            let facts = [
-                format!("A_t          {transition}"),
-                format!("eigenvalues  {eigenvalues}"),
-                format!("state        {state}"),
-                format!("a step       {cost}"),
-                format!("forms        {}", forms.join(", ")),
-                format!("source       {source}"),
-            ];
-            let _ = writeln!(text, "  {name}  {line}");
-            facts.iter().for_each(|fact| text.extend(["      ", fact, "\n"]));
+            text += &entry(name, *build, about);
         }
     }
+    text
+}
+
+/// The entry of one mixer in [`table`].
+pub fn facts(name: &str) -> Option<String> {
+    ALL.iter().find(|m| m.0 == name).map(|(name, build, about)| entry(name, *build, about))
+}
+
+fn entry(name: &str, build: Build, about: &About) -> String {
+    let forms = any_size(build).map_or(vec![], |mixer| mixer.forms());
+    let forms: Vec<&str> = forms.iter().map(|form| form.kind()).collect();
+    let About { line, transition, state, eigenvalues, cost, source, .. } = about;
+    let facts = [
+        format!("A_t          {transition}"),
+        format!("eigenvalues  {eigenvalues}"),
+        format!("state        {state}"),
+        format!("a step       {cost}"),
+        format!("forms        {}", forms.join(", ")),
+        format!("source       {source}"),
+    ];
+    let mut text = format!("  {name}  {line}\n");
+    facts.iter().for_each(|fact| text.extend(["      ", fact, "\n"]));
     text
 }

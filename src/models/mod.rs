@@ -15,6 +15,7 @@ mod model;
 mod params;
 mod positions;
 pub mod published;
+mod stream;
 pub(crate) mod xlstm;
 
 // Memories and attention without a layer around them.
@@ -24,17 +25,18 @@ pub mod log_linear;
 pub mod mesa;
 pub mod ngram;
 
-pub use about::{About, Family, about, lines, table};
+pub use about::{About, Family, about, facts, lines, table};
 pub use attention_maps::AttentionMaps;
 pub use config::{Eigenvalues, ModelConfig, Positions, Variant};
 pub use model::{Model, ModelState};
 pub use params::{Bound, Entry, Init, P, Params};
 pub use positions::Rope;
+pub use stream::Stream;
 
 pub use crate::ops::words::{over_time, split, token as at};
 use crate::{
     autograd::{Tape, Var},
-    error::{Error, Result, brief},
+    error::{Error, Result, brief, did_you_mean},
     ops::words::insert_axis,
     tensor::{DType, Shape},
 };
@@ -348,6 +350,7 @@ pub const TOKENS_AT_ONCE: usize = 1024;
 pub fn find(name: &str) -> Result<Build> {
     let found = MIXERS.iter().find(|m| m.0 == name).map(|m| m.1);
     found.ok_or_else(|| {
-        Error::config(format!("unknown model '{}': expected one of {}", brief(name, 80), names().join(", ")))
+        let near = did_you_mean(name, names());
+        Error::config(format!("unknown model '{}'{near}: expected one of {}", brief(name, 80), names().join(", ")))
     })
 }

@@ -7,8 +7,8 @@ use super::{
     section::{Section, Series, slug},
 };
 use crate::{
-    tasks::{Language, Len, Moves, Tasks},
-    train::table::{fraction, mean},
+    tasks::{BITS, Language, Len, Moves, Tasks},
+    train::table::{fraction, mean, number},
 };
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -75,7 +75,7 @@ fn over_length(section: &Section, score: &str, lens: &[Len]) -> Option<Figure> {
         let point = |&len: &Len| {
             let values = s.ends(score, len);
             let about = |said: String| format!("{} at length {len}: {score} {said}", s.label);
-            summary(place(len)?, &values, fraction, about)
+            summary(place(len)?, &values, text_of(score), about)
         };
         Line { label: s.label.clone(), style: s.style, points: lens.iter().filter_map(point).collect() }
     };
@@ -93,7 +93,7 @@ fn over_length(section: &Section, score: &str, lens: &[Len]) -> Option<Figure> {
         title: format!("{} over evaluation length", capital(score)),
         x_label: if in_a_row { "evaluation length" } else { "evaluation length (log scale)" },
         x,
-        y: score_axis(&lines, guess),
+        y: score_axis(score, &lines, guess),
         guess,
         trained: section.train_len.and_then(place),
         lines,
@@ -130,14 +130,14 @@ fn over_steps(section: &Section, score: &str, len: Len) -> Option<Figure> {
         r.evaluations.iter().filter_map(|(&step, m)| Some((step, *m.get(score)?.get(&len)?))).collect()
     };
     let what = format!("{score} at length {len}");
-    let lines = some(section.series.iter().map(|s| curve(s, of, fraction, &what)));
+    let lines = some(section.series.iter().map(|s| curve(s, of, text_of(score), &what)));
     let guess = guess(section.task.as_ref(), score);
     lines.iter().any(|l| l.points.len() > 1).then(|| Figure {
         name: format!("{}-{}-at-{len}", section.slug, slug(score)),
         title: format!("{} at length {len}", capital(score)),
         x_label: "training step",
         x: step_axis(&lines),
-        y: score_axis(&lines, guess),
+        y: score_axis(score, &lines, guess),
         guess,
         trained: None,
         lines,
@@ -192,8 +192,16 @@ fn thin(points: &[Point], window: usize, label: &str) -> Vec<Point> {
     points.chunks(window).filter_map(merged).collect()
 }
 
-/// A score is a share: the axis goes up to 1, and down to what there is.
-fn score_axis(lines: &[Line], guess: Option<f64>) -> Axis {
+/// How a score is written.
+fn text_of(score: &str) -> fn(f64) -> String {
+    if score == BITS { |x| number(Some(BITS), x) } else { fraction }
+}
+
+/// A score is a share: the axis goes up to 1, and down to what there is. Bits have an axis from 0.
+fn score_axis(score: &str, lines: &[Line], guess: Option<f64>) -> Axis {
+    if score == BITS {
+        return Axis::linear(0.0, extent(lines).map_or(1.0, |(_, hi)| hi * 1.03).max(0.1), 6);
+    }
     let (lo, hi) = extent(lines).unwrap_or((0.0, 1.0));
     let lo = guess.map_or(lo, |g| lo.min(g)).min(0.9);
     let floor = if lo < 0.0 { lo - 0.03 } else { (lo - 0.03).max(-0.01) };
@@ -224,5 +232,6 @@ fn some(lines: impl Iterator<Item = Line>) -> Vec<Line> {
 /// With a capital letter.
 pub fn capital(text: &str) -> String {
     let mut letters = text.chars();
-    letters.next().map_or(String::new(), |c| c.to_uppercase().chain(letters).collect())
+    let text: String = letters.next().map_or(String::new(), |c| c.to_uppercase().chain(letters).collect());
+    text.replace('_', " ")
 }

@@ -1,5 +1,8 @@
 //! Counts of right and wrong predictions, from which the metrics of all tasks are computed.
 
+/// Units of [`Counts::bits`] in a bit.
+const UNITS: f64 = (1u64 << 32) as f64;
+
 /// Predicted and true classes at the positions that have a target.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Counts {
@@ -13,13 +16,19 @@ pub struct Counts {
     pub sequences: u64,
     /// How many sequences were right at all their targets.
     pub perfect: u64,
+    /// Σ −log₂ p of the targets where that is counted, in units of 2⁻³² bits: a whole number, since the sum of those does
+    /// not depend on their order.
+    bits: u128,
 }
+
+/// As many bits as one target can count: as wrong as can be written down.
+pub(super) const MOST_BITS: f64 = 1e6;
 
 impl Counts {
     /// No counts yet, for this many classes.
     pub fn new(classes: usize) -> Counts {
         let zeros = || vec![0; classes];
-        Counts { right: zeros(), said: zeros(), is: zeros(), sequences: 0, perfect: 0 }
+        Counts { right: zeros(), said: zeros(), is: zeros(), sequences: 0, perfect: 0, bits: 0 }
     }
 
     /// Count a position; `said` is `None` where the logits were not finite.
@@ -31,6 +40,13 @@ impl Counts {
         }
     }
 
+    /// Count −log₂ p of a target, in bits.
+    pub fn add_bits(&mut self, bits: f64) {
+        // What is no number is as wrong as can be.
+        let bits = if bits < MOST_BITS { bits.max(0.0) } else { MOST_BITS };
+        self.bits += (bits * UNITS).round() as u128;
+    }
+
     /// Add the counts of `other`, which has as many classes.
     pub fn merge(&mut self, other: &Counts) {
         for (to, from) in [(&mut self.right, &other.right), (&mut self.said, &other.said), (&mut self.is, &other.is)] {
@@ -38,6 +54,7 @@ impl Counts {
         }
         self.sequences += other.sequences;
         self.perfect += other.perfect;
+        self.bits += other.bits;
     }
 
     /// The share of positions that were right; 0 if there are none.
@@ -59,6 +76,11 @@ impl Counts {
     /// The share of sequences that were right at all their targets.
     pub fn sequence_accuracy(&self) -> f64 {
         ratio(self.perfect, self.sequences)
+    }
+
+    /// The mean of −log₂ p over the targets; 0 if there are none.
+    pub fn bits(&self) -> f64 {
+        self.bits as f64 / UNITS / self.is.iter().sum::<u64>().max(1) as f64
     }
 
     fn macro_average(&self, of: &[u64]) -> f64 {

@@ -12,6 +12,7 @@ mod mqar;
 pub mod numpy;
 mod parity;
 pub mod show;
+mod text;
 
 pub use arithmetic::{Arithmetic, Language};
 pub use counts::Counts;
@@ -20,6 +21,7 @@ pub use group::{Group, GroupName, Moves};
 pub use len::Len;
 pub use mqar::{Layout, Mqar};
 pub use parity::Parity;
+pub use text::Text;
 
 use crate::{
     rng::Rng,
@@ -90,6 +92,19 @@ pub trait Task: Send + Sync {
         self.check_len(shortest).map_err(named(shortest))
     }
 
+    /// Whether there is what the task reads, and enough of it for sequences of these lengths.
+    ///
+    /// # Errors
+    /// A sentence that says what is missing.
+    fn check_data(&self, _train: Len, _evaluation: &[Len]) -> Result<(), String> {
+        Ok(())
+    }
+
+    /// The task that writes the sequences of an evaluation; this one if `None`.
+    fn to_evaluate(&self) -> Option<Box<dyn Task>> {
+        None
+    }
+
     /// The shortest and the longest of these lengths that are on the [grid](Task::grid), if there are any.
     fn ends(&self, len: Len) -> Option<(usize, usize)> {
         let (step, rest) = self.grid();
@@ -125,21 +140,51 @@ pub trait Task: Send + Sync {
         }
     }
 
+    /// The tokens of a text; `None` if it is to be read as [`Task::token`] writes them.
+    fn read(&self, _text: &str) -> Option<Vec<i32>> {
+        None
+    }
+
     /// The targets of a given sequence; `None` if only [`Task::fill`] knows them.
     fn label(&self, _tokens: &[i32]) -> Option<Vec<i32>> {
         None
     }
 
-    /// The metrics of this task besides the accuracy, from 0 to 1, with short names.
+    /// Whether an evaluation counts [`Counts::bits`].
+    fn counts_bits(&self) -> bool {
+        false
+    }
+
+    /// The metrics of this task besides the accuracy, with short names: from 0 to 1, but for [`BITS`].
     fn metrics(&self, _counts: &Counts) -> Vec<(&'static str, f64)> {
         Vec::new()
     }
 }
 
+/// The loss in bits of each target, of which less is better.
+pub const BITS: &str = "bits_per_byte";
+
 /// Whether the accuracy, or what else a task is judged by, can be this number. One in which guessing is 0 can be below.
 pub fn is_score(name: &str, x: f64) -> bool {
-    let least = if name == "scaled" { -1.0 } else { 0.0 };
-    (least..=1.0).contains(&x)
+    match name {
+        "scaled" => (-1.0..=1.0).contains(&x),
+        BITS => (0.0..=counts::MOST_BITS).contains(&x),
+        _ => (0.0..=1.0).contains(&x),
+    }
+}
+
+impl Tasks {
+    /// See that there is what the task reads, and record which it was.
+    ///
+    /// # Errors
+    /// As [`Task::check_data`].
+    pub fn load(&mut self, train: Len, evaluation: &[Len]) -> Result<(), String> {
+        self.check_data(train, evaluation)?;
+        if let Tasks::Text(text) = self {
+            text.checksum = Some(text.read_checksum()?);
+        }
+        Ok(())
+    }
 }
 
 macro_rules! tasks {
@@ -162,7 +207,7 @@ macro_rules! tasks {
     };
 }
 
-tasks! { Parity Dyck Mqar Arithmetic Group }
+tasks! { Parity Dyck Mqar Arithmetic Group Text }
 
 /// Tokens and targets, `[batch, len.max]` each, refilled in place at every step.
 pub struct Batch {

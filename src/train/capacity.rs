@@ -286,7 +286,7 @@ pub fn ops(cfg: &TrainConfig, kernels: Kernels) -> Option<Vec<&'static str>> {
         let len = len.max.min(Model::HOLLOW_LEN);
         // Whether few positions count is the task's to say.
         let mut batch = Batch::new(1, len);
-        if cfg.task.check_len(len).is_ok() {
+        if cfg.task.check_len(len).is_ok() && cfg.task.check_data(len.into(), &[]).is_ok() {
             batch.fill(&*cfg.task, rng::stream(0, "ops", 0));
         }
         let count = || {

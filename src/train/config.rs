@@ -5,13 +5,14 @@
 
 mod defaults;
 mod parts;
+mod place;
 mod settings;
 mod text;
 
-pub use super::presets::{PRESETS, preset_table};
+pub use super::presets::{PRESETS, TASKS, preset_table, task_of};
 pub(crate) use super::presets::{difference, merge, of_run, plain, read, read_run, said};
 pub use parts::Parts;
-pub use settings::{Setting, warnings};
+pub use settings::{Setting, flag, warnings};
 
 use super::{
     on_device::Graphs,
@@ -21,7 +22,7 @@ use super::{
 };
 use crate::{
     autograd::Kernels,
-    error::{Error, Result, brief, number},
+    error::{Error, Result, brief, did_you_mean, number},
     models::{self, Form, Model, ModelConfig, Variant},
     ops,
     tasks::{Len, Tasks},
@@ -168,7 +169,24 @@ impl TrainConfig {
         file: Option<(&Path, Table)>,
         flags: Table,
     ) -> Result<(TrainConfig, Vec<Setting>)> {
-        TrainConfig::of_settings(default, file, flags).map_err(Error::in_brief)
+        let (path, by_flag) = (file.as_ref().map(|(path, _)| *path), flags.clone());
+        let made = TrainConfig::of_settings(default, file, flags);
+        made.map_err(|e| place::explained(e, path, &by_flag).in_brief())
+    }
+
+    /// As [`TrainConfig::from_settings`], with what the task reads: see [`TrainConfig::load_data`].
+    ///
+    /// # Errors
+    /// As both.
+    pub fn from_settings_and_data(
+        default: &str,
+        file: Option<(&Path, Table)>,
+        flags: Table,
+    ) -> Result<(TrainConfig, Vec<Setting>)> {
+        let (path, by_flag) = (file.as_ref().map(|(path, _)| *path), flags.clone());
+        let (mut config, settings) = TrainConfig::from_settings(default, file, flags)?;
+        config.load_data().map_err(|e| place::explained(e, path, &by_flag).in_brief())?;
+        Ok((config, settings))
     }
 
     fn of_settings(
@@ -233,6 +251,18 @@ impl TrainConfig {
     /// The mixer of a model: its own name, but for a variant.
     fn mixer_of<'a>(&'a self, name: &'a str) -> &'a str {
         self.per_model.get(name).and_then(|own| own.get("mixer")?.as_str()).unwrap_or(name)
+    }
+
+    /// See that there is what the task reads, and record which it was: a run goes on with the same only.
+    ///
+    /// # Errors
+    /// When it is missing, is another, or has no sequences of these lengths.
+    pub fn load_data(&mut self) -> Result<()> {
+        for own in self.each_model()? {
+            own.task.check_data(own.train_len, &own.eval_lens).map_err(Error::Config)?;
+        }
+        let TrainConfig { task, train_len, eval_lens, .. } = self;
+        task.load(*train_len, eval_lens).map_err(Error::Config)
     }
 
     /// One configuration for each model, in order.
@@ -302,7 +332,8 @@ impl TrainConfig {
         expect(!self.models.is_empty(), || format!("models []: expected some of {}", known.join(", ")))?;
         for (i, name) in self.models.iter().enumerate() {
             expect(known.contains(&name.as_str()), || {
-                format!("unknown model '{}': expected all or some of {}", brief(name, 80), known.join(", "))
+                let near = did_you_mean(name, known.iter().copied());
+                format!("unknown model '{}'{near}: expected all or some of {}", brief(name, 80), known.join(", "))
             })?;
             expect(!self.models[..i].contains(name), || format!("models: '{name}' is listed twice"))?;
         }
@@ -310,7 +341,8 @@ impl TrainConfig {
             let mixer = own.get("mixer").map_or(name.clone(), plain);
             let what = || {
                 let mixer = brief(&mixer, 80);
-                format!("per_model.{name}: unknown mixer '{mixer}', expected one of {}", mixers.join(", "))
+                let near = did_you_mean(&mixer, mixers.iter().copied());
+                format!("per_model.{name}: unknown mixer '{mixer}'{near}, expected one of {}", mixers.join(", "))
             };
             expect(mixers.contains(&mixer.as_str()), what)?;
             expect(mixer == *name || !mixers.contains(&name.as_str()), || {

@@ -1,6 +1,6 @@
 //! What a model knows: its answers at every evaluation length, counted.
 
-use super::{Accuracy, Scores, Trainer, config::TrainConfig, interrupt};
+use super::{Accuracy, Scores, Trainer, interrupt};
 use crate::{
     args,
     autograd::Tape,
@@ -8,11 +8,14 @@ use crate::{
     error::{Error, Result},
     models::{Form, Model},
     rng,
-    tasks::{Batch, Counts, IGNORE, Len},
+    tasks::{Batch, Counts, IGNORE, Len, Task},
     tensor::{Cx, DType, Real, Tensor},
     with_real,
 };
-use std::sync::{Mutex, PoisonError};
+use std::{
+    f64::consts::LN_2,
+    sync::{Mutex, PoisonError},
+};
 
 impl Trainer {
     /// The accuracy and the task's scores at each length, on sequences that are the same for every model, seed and
@@ -43,10 +46,12 @@ impl Trainer {
         tape.reset();
         model.params_mut().refresh();
         let (model, mut batch) = (&*model, Batch::new(cfg.eval_batch, len));
+        let of_its_own = cfg.task.to_evaluate();
+        let task = of_its_own.as_deref().unwrap_or(&*cfg.task);
         let Some(parts) = micro_batches else {
             let mut counts = Counts::new(cfg.task.classes());
             let batches = (0..cfg.eval_batches).take_while(|_| interrupt::came().is_none());
-            batches.for_each(|i| answer(cfg, model, *form, tape, (len, i), &mut batch, &mut counts));
+            batches.for_each(|i| answer(task, model, *form, tape, (len, i), &mut batch, &mut counts));
             return counts;
         };
         let all = Mutex::new(Counts::new(cfg.task.classes()));
@@ -55,7 +60,7 @@ impl Trainer {
                 return;
             }
             let (mut batch, mut counts) = (Batch::new(cfg.eval_batch, len), Counts::new(cfg.task.classes()));
-            answer(cfg, model, *form, tape, (len, i), &mut batch, &mut counts);
+            answer(task, model, *form, tape, (len, i), &mut batch, &mut counts);
             all.lock().unwrap_or_else(PoisonError::into_inner).merge(&counts);
         });
         all.into_inner().unwrap_or_else(PoisonError::into_inner)
@@ -64,7 +69,7 @@ impl Trainer {
 
 /// Count what the model says to evaluation batch `i` at a length.
 fn answer(
-    cfg: &TrainConfig,
+    task: &dyn Task,
     model: &Model,
     form: Form,
     tape: &mut Tape,
@@ -72,15 +77,31 @@ fn answer(
     batch: &mut Batch,
     counts: &mut Counts,
 ) {
-    batch.fill(&*cfg.task, rng::stream(0, &format!("evaluate at {len}"), i as u64));
+    batch.fill(task, rng::stream(0, &format!("evaluate at {len}"), i as u64));
     let params = model.params().bind_frozen(tape);
     let rows = batch.labelled().map(|l| l.0);
     let at = rows.as_ref().map(|rows| tape.constant(rows));
     let logits = model.forward_at(&params, tape.constant(&batch.tokens), form, at).value();
     let (rows, targets) = (rows.as_ref().map(|r| r.host::<i32>()), batch.targets.host());
     count(len.max, &said(tape, &logits), rows, targets, counts);
+    if task.counts_bits() {
+        count_bits(&logits.to_host(), rows, targets, counts);
+    }
     drop(logits);
     tape.reset();
+}
+
+/// Count −log₂ of the probability that logits `[.., classes]` give each target, at all positions or at `rows`.
+fn count_bits(logits: &Tensor, rows: Option<&[i32]>, targets: &[i32], counts: &mut Counts) {
+    let classes = logits.shape().last();
+    let target = |i: usize| rows.map_or(targets[i], |rows| targets[rows[i] as usize]);
+    with_real!(logits.dtype(), T => {
+        for (i, row) in logits.host::<T>().chunks_exact(classes).enumerate().filter(|(i, _)| target(*i) != IGNORE) {
+            let most = row.iter().map(|x| x.to_f64()).fold(f64::NEG_INFINITY, f64::max);
+            let sum: f64 = row.iter().map(|x| (x.to_f64() - most).exp()).sum();
+            counts.add_bits((sum.ln() + most - row[target(i) as usize].to_f64()) / LN_2);
+        }
+    });
 }
 
 static ARGMAX: Module = Module::new("train/argmax.cu", &[include_str!("argmax.cu")]);

@@ -109,21 +109,21 @@ pub fn run_all(
     out: Option<&RunDir>,
     progress: bool,
 ) -> Result<(Vec<RunReport>, Result<()>)> {
-    run_told(cfg, threads, out, progress, &Standing::default())
+    run_told(cfg, (threads, "--jobs"), out, progress, &Standing::default())
 }
 
-/// As [`run_all`], where `standing` tells how the runs stand meanwhile.
+/// As [`run_all`], where `standing` tells how the runs stand meanwhile, and a flag sets the number of threads.
 ///
 /// # Errors
 /// As [`run_all`].
 pub fn run_told(
     cfg: &TrainConfig,
-    threads: usize,
+    (threads, flag): (usize, &str),
     out: Option<&RunDir>,
     progress: bool,
     standing: &Standing,
 ) -> Result<(Vec<RunReport>, Result<()>)> {
-    capacity::check_side_by_side([cfg].into_iter(), threads, "--threads")?;
+    capacity::check_side_by_side([cfg].into_iter(), threads, flag)?;
     let jobs = jobs(cfg, out)?;
     let (mut reports, mut written) = (jobs.iter().map(finished).collect::<Vec<_>>(), Ok(()));
     let lock = out.and_then(RunDir::lock);

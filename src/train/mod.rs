@@ -189,6 +189,7 @@ impl Trainer {
     /// # Errors
     /// When the model cannot have these sizes, or the device is not there or too small.
     pub fn new(cfg: &TrainConfig, seed: u64) -> Result<Trainer> {
+        cfg.task.check_data(cfg.train_len, &cfg.eval_lens).map_err(Error::Config)?;
         let mut model = Model::new(&cfg.model, seed, cfg.dtype)?;
         model.begin_carrying(cfg.batch);
         let n = model.params().len();

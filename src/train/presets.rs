@@ -1,20 +1,21 @@
 //! The presets, and how the layers of a configuration are laid over one another, as TOML tables.
 
 use crate::{
-    error::{Error, Result, brief},
+    error::{Error, Result, brief, did_you_mean},
     files,
 };
 use std::path::Path;
 use toml::{Table, Value};
 
 /// The presets by name: `configs/*.toml` and those of the state-tracking comparison below it. One with a key `preset` is laid over that one.
-pub const PRESETS: [(&str, &str); 21] = [
+pub const PRESETS: [(&str, &str); 22] = [
     ("default", include_str!("../../configs/default.toml")),
     ("published", include_str!("../../configs/published.toml")),
     ("dyck", include_str!("../../configs/dyck.toml")),
     ("mqar", include_str!("../../configs/mqar.toml")),
     ("zoology", include_str!("../../configs/zoology.toml")),
     ("published-mqar", include_str!("../../configs/published-mqar.toml")),
+    ("text", include_str!("../../configs/text.toml")),
     ("groups", include_str!("../../configs/groups.toml")),
     ("arithmetic", include_str!("../../configs/arithmetic.toml")),
     ("state-tracking", include_str!("../../configs/state_tracking/models.toml")),
@@ -31,6 +32,45 @@ pub const PRESETS: [(&str, &str); 21] = [
     ("brackets-reduced", include_str!("../../configs/state_tracking/brackets-reduced.toml")),
     ("groups-reduced", include_str!("../../configs/state_tracking/groups-reduced.toml")),
 ];
+
+/// The tasks by the names that `--task` takes, and the preset that each begins with.
+pub const TASKS: [(&str, &str); 13] = [
+    ("parity", "default"),
+    ("dyck", "dyck"),
+    ("mqar", "mqar"),
+    ("text", "text"),
+    ("s3", "groups"),
+    ("s4", "groups"),
+    ("s5", "groups"),
+    ("a5", "groups"),
+    ("z60", "groups"),
+    ("a4xz5", "groups"),
+    ("last_parity", "arithmetic"),
+    ("modular_arithmetic", "arithmetic"),
+    ("modular_arithmetic_with_brackets", "arithmetic"),
+];
+
+/// The preset of one of the [`TASKS`], and its `[task]`.
+///
+/// # Errors
+/// When there is no such task.
+pub fn task_of(name: &str) -> Result<(&'static str, Table)> {
+    let Some((_, preset)) = TASKS.iter().find(|t| t.0 == name) else {
+        let near = did_you_mean(name, TASKS.iter().map(|t| t.0));
+        let names: Vec<&str> = TASKS.iter().map(|t| t.0).collect();
+        return Err(Error::Config(format!(
+            "'{}': no such task{near}; expected one of {}",
+            brief(name, 80),
+            names.join(", ")
+        )));
+    };
+    let own = match *preset {
+        "groups" => vec![("name", "group"), ("group", name)],
+        "arithmetic" => vec![("name", "arithmetic"), ("language", name.trim_start_matches("last_"))],
+        _ => vec![("name", name)],
+    };
+    Ok((preset, own.into_iter().map(|(key, value)| (key.to_string(), value.into())).collect()))
+}
 
 /// A value as it was meant, without the quotes of a text.
 pub(crate) fn plain(value: &Value) -> String {
@@ -52,10 +92,10 @@ pub(super) fn preset_names() -> String {
 /// # Errors
 /// When there is no such preset.
 pub fn preset_table(name: &str) -> Result<Table> {
-    let (name, text) = PRESETS
-        .into_iter()
-        .find(|p| p.0 == name)
-        .ok_or_else(|| Error::Config(format!("unknown preset '{}': expected {}", brief(name, 80), preset_names())))?;
+    let (name, text) = PRESETS.into_iter().find(|p| p.0 == name).ok_or_else(|| {
+        let near = did_you_mean(name, PRESETS.iter().map(|p| p.0));
+        Error::Config(format!("unknown preset '{}'{near}: expected {}", brief(name, 80), preset_names()))
+    })?;
     let own: Table = text.parse().map_err(|e| Error::Config(format!("preset '{name}': {e}")))?;
     let mut table = match own.get("preset").and_then(Value::as_str) {
         Some(base) => preset_table(base)?,

@@ -3,7 +3,7 @@
 use super::{RunReport, config::TrainConfig};
 use crate::{
     error::{Error, Result},
-    tasks::Len,
+    tasks::{BITS, Len},
 };
 use std::collections::BTreeSet;
 
@@ -66,7 +66,9 @@ pub fn text(cfg: &TrainConfig, reports: &[RunReport]) -> String {
     let mut text = String::new();
     // Lengths that do not fit beside the last three columns go into further blocks below.
     let per_block = (WIDTH.saturating_sub(name + 27) / column).max(1);
-    for (i, score) in [None].into_iter().chain(scores.iter().map(Some)).enumerate() {
+    // Of a text, accuracy says less than bits.
+    let (first, rest): (Vec<_>, Vec<_>) = scores.iter().map(Some).partition(|s| s.is_some_and(|s| *s == BITS));
+    for (i, score) in first.into_iter().chain([None]).chain(rest).enumerate() {
         let blocks: Vec<&[Len]> = if lens.is_empty() { vec![&[]] } else { lens.chunks(per_block).collect() };
         for (j, lens) in blocks.iter().enumerate() {
             // What the numbers are needs no word where they all are accuracies.
@@ -104,7 +106,9 @@ fn block(
     let spread = rows.iter().any(|row| row.runs.len() > 1);
     for row in rows {
         text += &format!("{:name$}", row.model);
-        text.extend(lens.iter().map(|&len| cell(mean(&row.score(score, len)).map_or("-".into(), fraction))));
+        text.extend(
+            lens.iter().map(|&len| cell(mean(&row.score(score, len)).map_or("-".into(), |x| number(score, x)))),
+        );
         if costs {
             let rate = mean(&row.each(|r| Some(r.steps_per_s))).map_or("-".into(), |x| format!("{x:.0}"));
             let wall = row.runs.iter().map(|r| r.wall_s).sum::<f64>() / row.runs.len() as f64;
@@ -145,6 +149,11 @@ pub(crate) fn mean(x: &[f64]) -> Option<f64> {
 pub(crate) fn deviation(x: &[f64]) -> Option<f64> {
     let mean = mean(x).filter(|_| x.len() > 1)?;
     Some((x.iter().map(|x| (x - mean).powi(2)).sum::<f64>() / (x.len() - 1) as f64).sqrt())
+}
+
+/// A score of this name, or the accuracy, with three decimals.
+pub(crate) fn number(score: Option<&str>, x: f64) -> String {
+    if score == Some(BITS) { format!("{x:.3}") } else { fraction(x) }
 }
 
 /// Three decimals, rounded down, so that only what is perfect reads 1.000.

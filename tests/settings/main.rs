@@ -4,8 +4,11 @@
 #![allow(clippy::unwrap_used)]
 
 mod place;
+#[path = "../program/mod.rs"]
+mod program;
 
 use place::Place;
+use program::program;
 use safetensors::{
     SafeTensors,
     tensor::{Dtype, TensorView},
@@ -148,7 +151,7 @@ fn what_takes_long_is_said_before_it_begins() {
         long(&format!("models = ['lstm']\nsteps = 20000\n{slow}"), &[note, "minutes of a core", "training for 20000"]);
     }
     // Before, not after.
-    let mut child = Command::new(env!("CARGO_BIN_EXE_parity"))
+    let mut child = program("parity")
         .args(["--steps", "1000000000", "--models", "lstm"])
         .stderr(std::process::Stdio::piped())
         .spawn()

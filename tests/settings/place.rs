@@ -1,6 +1,7 @@
 //! A directory in which programs are run, and what they say.
 
-use std::{fs, path::PathBuf, process::Command};
+use crate::program::{as_typed, program};
+use std::{fs, path::PathBuf};
 
 pub struct Place(tempfile::TempDir);
 
@@ -22,18 +23,7 @@ impl Place {
     /// Run a command line, whose words are separated by spaces, in this directory.
     pub fn run(&self, line: &str) -> Ran {
         let mut words = line.split_whitespace();
-        let program = match words.next().unwrap() {
-            "parity" => env!("CARGO_BIN_EXE_parity"),
-            "dyck" => env!("CARGO_BIN_EXE_dyck"),
-            "mqar" => env!("CARGO_BIN_EXE_mqar"),
-            "state_tracking" => env!("CARGO_BIN_EXE_state_tracking"),
-            "sweep" => env!("CARGO_BIN_EXE_sweep"),
-            "inspect" => env!("CARGO_BIN_EXE_inspect"),
-            "report" => env!("CARGO_BIN_EXE_report"),
-            "verify" => env!("CARGO_BIN_EXE_verify"),
-            other => panic!("{other} is no program"),
-        };
-        let output = Command::new(program).args(words).current_dir(self.0.path()).output().unwrap();
+        let output = program(words.next().unwrap()).args(words).current_dir(self.0.path()).output().unwrap();
         let [stdout, stderr] = [output.stdout, output.stderr].map(|text| String::from_utf8(text).unwrap());
         assert!(!stderr.contains("panicked"), "{line}: {stderr}");
         Ran { status: output.status.code(), stdout, stderr }
@@ -55,7 +45,9 @@ impl Place {
     pub fn refuses(&self, line: &str, words: &[&str]) {
         let ran = self.run(line);
         assert_eq!(ran.status, Some(2), "{line}: {}", ran.stderr);
-        words.iter().for_each(|word| assert!(ran.stderr.contains(word), "{line}: no '{word}' in: {}", ran.stderr));
+        for word in words.iter().map(|words| as_typed(line, words)) {
+            assert!(ran.stderr.contains(&word), "{line}: no '{word}' in: {}", ran.stderr);
+        }
     }
 
     /// A configuration file with this text, named in `line` as FILE.

@@ -29,10 +29,7 @@ pub struct Setting {
 impl Setting {
     /// The flag that sets it.
     pub fn flag(&self) -> String {
-        match self.key.rsplit('.').next().unwrap_or(&self.key) {
-            "unique_keys" => "--repeated-keys".into(),
-            key => format!("--{}", key.replace('_', "-")),
-        }
+        flag(&self.key)
     }
 
     /// What to say of it, if it is idle; `flags` says whether those who set it wrote `--flags`.
@@ -41,6 +38,14 @@ impl Setting {
         let name = if is_switch { self.flag() } else { format!("{} {}", self.flag(), self.value) };
         let name = if flags && self.by_flag { name } else { format!("{} = {}", self.key, self.value) };
         self.idle.as_ref().map(|why| format!("{name} {why}"))
+    }
+}
+
+/// The flag that sets a key such as `model.head_dim`: `--head-dim`.
+pub fn flag(key: &str) -> String {
+    match key.rsplit('.').next().unwrap_or(key) {
+        "unique_keys" => "--repeated-keys".into(),
+        key => format!("--{}", key.replace('_', "-")),
     }
 }
 

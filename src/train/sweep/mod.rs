@@ -226,7 +226,8 @@ impl Sweep {
 
     /// A line in a log for every run that came to its end; on a terminal there are bars instead.
     fn tell(&self, total: &ProgressBar, finished: usize, point: usize, report: &RunReport) {
-        let said = match (&report.error, report.accuracy.first()) {
+        let score = report.scores.get(crate::tasks::BITS).unwrap_or(&report.accuracy);
+        let said = match (&report.error, score.first()) {
             (Some(error), _) => format!("stopped: {error}"),
             (None, Some((len, a))) => format!("{a:.3} at {len}, {:.1} s", report.wall_s),
             (None, None) => format!("{:.1} s", report.wall_s),

@@ -91,7 +91,7 @@ impl Plan {
                 if name.len() > LONGEST || !names.insert(name.clone()) {
                     name = format!("{}~{index}", name.chars().take(LONGEST).collect::<String>());
                 }
-                let made = TrainConfig::from_settings("default", Some((path, base.clone())), flags);
+                let made = TrainConfig::from_settings_and_data("default", Some((path, base.clone())), flags);
                 let (cfg, set) = made.map_err(|e| match axes.is_empty() {
                     true => e,
                     false => Error::Config(format!("grid point {name}: {e}")),

@@ -7,7 +7,7 @@ use crate::{
     train::{
         RunReport,
         rundir::write,
-        table::{deviation, fraction, mean},
+        table::{deviation, mean, number},
     },
 };
 use serde_json::{Map, Value, json};
@@ -161,7 +161,7 @@ impl Summary {
             text += &format!("{}\n{}\n{}\n", of[0].0, title.trim_end(), "-".repeat(title.trim_end().len()));
             for (row, labels) in self.rows.iter().zip(&labels) {
                 let cells: String =
-                    of.iter().map(|(name, len)| format!("{:13}", cell(&row.numbers(name, *len)))).collect();
+                    of.iter().map(|(name, len)| format!("{:13}", cell(name, &row.numbers(name, *len)))).collect();
                 text += &format!("{}\n", format!("{}{cells}", left(labels)).trim_end());
             }
             text.push('\n');
@@ -182,7 +182,7 @@ impl Row {
     }
 }
 
-fn cell(numbers: &[f64]) -> String {
+fn cell(score: &str, numbers: &[f64]) -> String {
     let spread = deviation(numbers).map_or(String::new(), |std| format!(" ±{std:.3}"));
-    mean(numbers).map_or("-".into(), |mean| fraction(mean) + &spread)
+    mean(numbers).map_or("-".into(), |mean| number(Some(score), mean) + &spread)
 }

@@ -1,13 +1,7 @@
-//! A grid of experiments: many runs side by side, on one machine or on many, resumed where they stopped.
+//! `tapezoo sweep`: many runs side by side, on one machine or on many, resumed where they stopped.
 
-use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
-use std::{
-    path::{Path, PathBuf},
-    process::ExitCode,
-    sync::Arc,
-};
-use tapezoo::{
-    cli,
+use super::{fail, print, profile, say, threads, whole};
+use crate::{
     error::{Error, Result},
     train::{
         capacity,
@@ -15,6 +9,12 @@ use tapezoo::{
         standing::Standing,
         sweep::{self, Plan, Shard, Sweep},
     },
+};
+use clap::{Args, Parser, Subcommand};
+use std::{
+    path::{Path, PathBuf},
+    process::ExitCode,
+    sync::Arc,
 };
 
 /// Train a grid of models, tasks, lengths, learning rates and seeds, and print one row for each cell
@@ -25,9 +25,9 @@ use tapezoo::{
 /// A sweep that was interrupted, or killed at any moment, goes on when the same command is given again: finished runs
 /// are not repeated, and the others continue from their last checkpoint, to the same bits.
 #[derive(Parser)]
-#[command(name = "sweep", version = tapezoo::stamp::version(), after_help = EXAMPLES, args_conflicts_with_subcommands = true)]
+#[command(name = "sweep", version = crate::stamp::version(), after_help = EXAMPLES, args_conflicts_with_subcommands = true)]
 #[command(subcommand_negates_reqs = true)]
-struct Cli {
+pub(super) struct Grid {
     #[command(subcommand)]
     command: Option<Command>,
     #[command(flatten)]
@@ -44,7 +44,7 @@ struct Run {
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
     /// How many runs go side by side; results do not depend on it [default: the number of cores]
-    #[arg(long, value_name = "N", value_parser = cli::whole)]
+    #[arg(long, value_name = "N", value_parser = whole)]
     jobs: Option<i64>,
     /// Do only the i-th of n parts, i from 0 to n-1: for several machines.
     #[arg(long, value_name = "I/N", default_value = "0/1", hide_default_value = true)]
@@ -98,49 +98,47 @@ docs/sweeps.md has submit files for SLURM and Kubernetes.
 Exit status: 0: all runs are finished; 1: a run failed; 2: the sweep cannot be; 129, 130, 143: interrupted, and what
 is saved is said.";
 
-fn main() -> ExitCode {
-    // So that a missing FILE is explained by the usage, also beside a subcommand.
-    let matches = Cli::command().get_matches();
-    let cli = Cli::from_arg_matches(&matches).unwrap_or_else(|e| e.exit());
-    let done = match (cli.command, cli.run) {
-        (Some(Command::Merge { out, parts }), _) => merge(&out, &parts),
-        (None, Some(run)) => start(&run),
+/// See `EXAMPLES` for the status.
+pub(super) fn run(grid: &Grid) -> ExitCode {
+    let done = match (&grid.command, &grid.run) {
+        (Some(Command::Merge { out, parts }), _) => merge(out, parts),
+        (None, Some(run)) => start(run),
         (None, None) => Err(Error::config("expected a sweep file; see --help")),
     };
-    done.unwrap_or_else(|e| cli::fail(&e, 2))
+    done.unwrap_or_else(|e| fail(&e, 2))
 }
 
 /// Run a sweep, or list it.
 fn start(args: &Run) -> Result<ExitCode> {
-    let threads = cli::threads("--jobs", args.jobs)?;
+    let threads = threads("--jobs", args.jobs)?;
     let stem = args.file.file_stem().unwrap_or(args.file.as_os_str());
     let out = args.out.clone().unwrap_or_else(|| Path::new("runs").join(stem));
     let plan = Plan::load(&args.file)?;
     for warning in &plan.warnings {
-        cli::say("warning", warning);
+        say("warning", warning);
     }
     if args.jobs.is_some() && args.dry_run {
-        cli::say("warning", "--jobs has no effect beside --dry-run");
+        say("warning", "--jobs has no effect beside --dry-run");
     }
     if args.profile {
         return Ok(said(plan.points.iter().try_for_each(|point| {
-            cli::print(format!("{}\n", point.name))?;
-            cli::profile(&point.cfg)
+            print(format!("{}\n", point.name))?;
+            profile(&point.cfg)
         })));
     }
     if let Some(cost) = capacity::cost(plan.points.iter().map(|point| &point.cfg))? {
-        cli::say("note", &cost);
+        say("note", &cost);
     }
     let sweep = Sweep::new(plan, &out, args.shard)?;
     if args.dry_run {
-        return Ok(said(cli::print(sweep.list())));
+        return Ok(said(print(sweep.list())));
     }
     interrupt::catch()?;
     let standing = Arc::new(Standing::default());
     let go_on = format!("the same command goes on in {}", out.display());
     let interrupted = |signal: Signal, standing: &Standing, go_on: &str| {
         let what = format!("{}: {}", signal.name(), standing.sentence(Some(go_on)));
-        cli::fail(&Error::Config(what), signal.status())
+        fail(&Error::Config(what), signal.status())
     };
     interrupt::at_the_latest({
         let (standing, go_on) = (standing.clone(), go_on.clone());
@@ -153,31 +151,31 @@ fn start(args: &Run) -> Result<ExitCode> {
     interrupt::at_an_end();
     if let Some(signal) = interrupt::came().filter(|_| !standing.is_finished()) {
         if let Err(e) = outcome {
-            cli::fail(&e, 1);
+            fail(&e, 1);
         }
         return Ok(interrupted(signal, &standing, &go_on));
     }
     let outcome = match outcome {
         Ok(outcome) => outcome,
-        Err(e) => return Ok(cli::fail(&e, 1)),
+        Err(e) => return Ok(fail(&e, 1)),
     };
-    let printed = said(cli::print(outcome.summary.text()));
+    let printed = said(print(outcome.summary.text()));
     let lost = standing.take_lost();
     for e in &lost {
-        cli::fail(e, 1);
+        fail(e, 1);
     }
     match outcome.failed {
         0 if lost.is_empty() => Ok(printed),
         0 => Ok(ExitCode::FAILURE),
-        n => Ok(cli::fail(&Error::Config(format!("{n} of {} runs stopped before the end", outcome.runs)), 1)),
+        n => Ok(fail(&Error::Config(format!("{n} of {} runs stopped before the end", outcome.runs)), 1)),
     }
 }
 
 fn merge(out: &Path, parts: &[PathBuf]) -> Result<ExitCode> {
-    Ok(said(cli::print(sweep::merge(out, parts)?.summary().text())))
+    Ok(said(print(sweep::merge(out, parts)?.summary().text())))
 }
 
 /// The status of a program that had only this to say.
 fn said(printed: Result<()>) -> ExitCode {
-    printed.map_or_else(|e| cli::fail(&e, 1), |()| ExitCode::SUCCESS)
+    printed.map_or_else(|e| fail(&e, 1), |()| ExitCode::SUCCESS)
 }

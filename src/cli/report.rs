@@ -1,15 +1,15 @@
-//! A page of run directories: tables, curves, configurations.
+//! `tapezoo report`: a page of run directories, with tables, curves and configurations.
 
+use super::{fail, print, say};
+use crate::{
+    error::Result,
+    report::{Report, report},
+};
 use clap::Parser;
 use indicatif::{ProgressBar, ProgressStyle};
 use std::{
     path::{Path, PathBuf},
     process::ExitCode,
-};
-use tapezoo::{
-    cli,
-    error::Result,
-    report::{Report, report},
 };
 
 /// Make a page of run directories: tables, learning curves, scores over evaluation length, configurations
@@ -21,8 +21,8 @@ use tapezoo::{
 /// A run that was killed, or still goes on, is shown as far as it came. Notes on the page, and on standard error,
 /// say what is missing.
 #[derive(Parser)]
-#[command(name = "report", version = tapezoo::stamp::version(), after_help = EXAMPLES)]
-struct Cli {
+#[command(name = "report", version = crate::stamp::version(), after_help = EXAMPLES)]
+pub(super) struct Pages {
     /// Run directories, or directories that hold some at any depth
     #[arg(required = true, value_name = "RUN_DIR")]
     dirs: Vec<PathBuf>,
@@ -41,11 +41,11 @@ Examples:
 Exit status: 0 when the report is written, 1 when it cannot be written, 2 when there is nothing to report or a
 directory cannot be read. Nothing is written then.";
 
-fn main() -> ExitCode {
-    let args = Cli::parse();
+/// Status 0: written; 1: it cannot be written; 2: there is nothing to report.
+pub(super) fn run(args: &Pages) -> ExitCode {
     for (i, dir) in args.dirs.iter().enumerate() {
         if args.dirs[..i].contains(dir) {
-            cli::say("note", &format!("{} is named twice; its runs count once", dir.display()));
+            say("note", &format!("{} is named twice; its runs count once", dir.display()));
         }
     }
     let bar = ProgressBar::new_spinner().with_style(
@@ -54,8 +54,8 @@ fn main() -> ExitCode {
     let made = report(&args.dirs, &bar);
     bar.finish_and_clear();
     match made {
-        Ok(report) => finish(&report, &args.out).map_or_else(|e| cli::fail(&e, 1), |()| ExitCode::SUCCESS),
-        Err(e) => cli::fail(&e, 2),
+        Ok(report) => finish(&report, &args.out).map_or_else(|e| fail(&e, 1), |()| ExitCode::SUCCESS),
+        Err(e) => fail(&e, 2),
     }
 }
 
@@ -63,8 +63,8 @@ fn finish(report: &Report, out: &Path) -> Result<()> {
     let path = report.write(out)?;
     for note in &report.notes {
         // The page says it too.
-        cli::say("note", note);
+        say("note", note);
     }
     let (runs, figures) = (report.runs, report.figures.len());
-    cli::print(format!("{}: {runs} runs; {figures} figures beside it\n", path.display()))
+    print(format!("{}: {runs} runs; {figures} figures beside it\n", path.display()))
 }

@@ -1,11 +1,14 @@
-//! State tracking: which mixers can follow a state through any number of changes?
+//! `tapezoo state-tracking`: which mixers can follow a state through any number of changes?
 
+use super::{
+    TrainArgs, fail,
+    help::Presets,
+    run,
+    task_flags::{ArithmeticFlags, GroupFlags, TaskFlags},
+};
+use crate::error::Error;
 use clap::Parser;
 use std::process::ExitCode;
-use tapezoo::{
-    cli::{self, TrainArgs},
-    error::Error,
-};
 use toml::Table;
 
 /// Train sequence mixers to track a state: the word problem of a group, or arithmetic
@@ -15,8 +18,8 @@ use toml::Table;
 /// expression modulo 5, without or with brackets. "scaled" is the accuracy with guessing at 0, and "sequences" the
 /// share of sequences that are right at every position.
 #[derive(Parser)]
-#[command(name = "state_tracking", version = tapezoo::stamp::version(), after_help = EXAMPLES)]
-struct Cli {
+#[command(name = "state_tracking", version = crate::stamp::version(), after_help = EXAMPLES)]
+pub(super) struct StateTracking {
     #[command(flatten)]
     task: TaskArgs,
     #[command(flatten)]
@@ -29,17 +32,23 @@ struct TaskArgs {
     /// Which task: a group, or an expression [default: s3]
     #[arg(long, value_name = "NAME", value_parser = [&GROUPS[..], &LANGUAGES[..]].concat())]
     task: Option<String>,
-    /// Groups: which elements are tokens: all, swaps (of two things), three (moving at most three things).
-    #[arg(long, value_name = "NAME", value_parser = ["all", "swaps", "three"])]
-    moves: Option<String>,
-    /// modular_arithmetic_with_brackets: with multiplication.
-    #[arg(long)]
-    mult: bool,
+    #[command(flatten)]
+    groups: GroupFlags,
+    #[command(flatten)]
+    arithmetic: ArithmeticFlags,
 }
 
 const GROUPS: [&str; 6] = ["s3", "s4", "s5", "a5", "z60", "a4xz5"];
 const LANGUAGES: [&str; 3] = ["parity", "modular_arithmetic", "modular_arithmetic_with_brackets"];
-const PRESETS: [&str; 5] = ["groups", "arithmetic", "reduced", "repo", "paper"];
+/// Some names stand for a preset of each task.
+pub(super) const PRESETS: Presets = &[
+    ("default", ""),
+    ("groups", "groups"),
+    ("arithmetic", "arithmetic"),
+    ("reduced", ""),
+    ("repo", ""),
+    ("paper", ""),
+];
 const SCALES: [&str; 3] = ["reduced", "repo", "paper"];
 
 const EXAMPLES: &str = "\
@@ -49,36 +58,36 @@ Examples:
   state_tracking --task s5 --moves swaps --models lstm,delta_net
   state_tracking --task parity                     trained on lengths 3-40, evaluated on 40-256
   state_tracking --task modular_arithmetic_with_brackets --mult --steps 10000
-  state_tracking --task parity --preset reduced    all models of the comparison, at a size for two cores
-  state_tracking --task parity --preset paper      the published sizes, for which two cores are too few
+  state_tracking --task parity --preset reduced    all models of the comparison, for two cores
+  state_tracking --task parity --preset paper      the published sizes; two cores are too few
 A task brings its preset along: groups, or arithmetic. reduced, repo and paper have different numbers for every task
 (configs/state_tracking/): repo is what the published comparison released, paper what it describes, reduced is small.";
 
-fn main() -> ExitCode {
-    let mut args: Cli = cli::parse(&PRESETS);
+pub(super) fn train(args: &StateTracking) -> ExitCode {
     let name = args.task.task.as_deref();
-    let mut task = Table::new();
-    let mut preset = PRESETS[0];
+    let (groups, arithmetic) = (args.task.groups.options(), args.task.arithmetic.options());
+    let (mut task, mut preset) = (Table::new(), "groups");
     if let Some(name) = name {
         let is_group = GROUPS.contains(&name);
-        let (asked, owner) = match (&args.task.moves, args.task.mult) {
+        let (asked, owner) = match (groups.get("moves").and_then(toml::Value::as_str), arithmetic.is_empty()) {
             (Some(moves), _) if !is_group => (format!("--moves {moves}"), GROUPS.join(", ")),
-            (_, true) if is_group => ("--mult".into(), LANGUAGES[2].into()),
+            (_, false) if is_group => ("--mult".into(), LANGUAGES[2].into()),
             _ => Default::default(),
         };
         if !asked.is_empty() {
-            return cli::fail(&Error::config(format!("{asked} belongs to --task {owner}, not to {name}")), 2);
+            return fail(&Error::config(format!("{asked} belongs to --task {owner}, not to {name}")), 2);
         }
         let (kind, key) = if is_group { ("group", "group") } else { ("arithmetic", "language") };
         task.extend([("name".to_string(), kind.into()), (key.into(), name.into())]);
-        preset = if is_group { PRESETS[0] } else { PRESETS[1] };
+        preset = if is_group { "groups" } else { "arithmetic" };
     }
-    task.extend(args.task.moves.map(|moves| ("moves".into(), moves.into())));
-    task.extend(args.task.mult.then(|| ("mult".into(), true.into())));
-    if let Some(scale) = args.train.scale(&SCALES) {
-        args.train.set_preset(format!("{}-{scale}", family(name)));
+    task.extend(groups);
+    task.extend(arithmetic);
+    let mut train = args.train.clone();
+    if let Some(scale) = train.scale(&SCALES) {
+        train.set_preset(format!("{}-{scale}", family(name)));
     }
-    cli::run(&args.train, preset, task)
+    run(&train, PRESETS, preset, task)
 }
 
 /// The part of a preset's name that says what the task is.

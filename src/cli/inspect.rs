@@ -1,13 +1,7 @@
-//! See how a mixer works: a page on which a model is stepped through, token by token.
+//! `tapezoo inspect`: a page on which a model is stepped through, token by token.
 
-use clap::Parser;
-use indicatif::{ProgressBar, ProgressStyle};
-use std::{
-    path::{Path, PathBuf},
-    process::ExitCode,
-};
-use tapezoo::{
-    cli::{KernelsFlag, fail, print, say},
+use super::{KernelsFlag, fail, print, say};
+use crate::{
     error::{Error, Result, contained},
     inspect::{
         Inspection,
@@ -16,7 +10,16 @@ use tapezoo::{
         source::{self, Source},
     },
     models,
-    train::{capacity, config::TrainConfig},
+    train::{
+        capacity,
+        config::{TrainConfig, task_of},
+    },
+};
+use clap::Parser;
+use indicatif::{ProgressBar, ProgressStyle};
+use std::{
+    path::{Path, PathBuf},
+    process::ExitCode,
 };
 
 /// Run a model over one sequence and write a page to step through: states, gates, eigenvalues, equations
@@ -26,8 +29,8 @@ use tapezoo::{
 /// nothing but a browser. Without --checkpoint a small model is first trained for --steps steps, so that there is
 /// something to see; the default takes seconds.
 #[derive(Parser)]
-#[command(name = "inspect", version = tapezoo::stamp::version(), after_help = EXAMPLES)]
-struct Cli {
+#[command(name = "inspect", version = crate::stamp::version(), after_help = EXAMPLES)]
+pub(super) struct Inspect {
     /// A mixer to train here, and settings if any: MIXER or MIXER:key=value,key=value, the keys as in config.toml of a
     /// run directory, those of its table 'model' or at its top [default: delta_net]
     #[arg(long, value_name = "SPEC", conflicts_with = "checkpoint")]
@@ -38,10 +41,13 @@ struct Cli {
     /// A second model on the same sequence, side by side: a SPEC as of --model, or a RUN_DIR as of --checkpoint
     #[arg(long, value_name = "SPEC|RUN_DIR")]
     compare: Option<String>,
-    /// What is learned: parity, dyck, mqar, s3, s4, s5, a5, z60, a4xz5, last_parity, modular_arithmetic or
+    /// What is learned: parity, dyck, mqar, text, s3, s4, s5, a5, z60, a4xz5, last_parity, modular_arithmetic or
     /// modular_arithmetic_with_brackets; that of the run with --checkpoint [default: parity]
     #[arg(long, value_name = "NAME", conflicts_with = "checkpoint")]
     task: Option<String>,
+    /// Text files to learn, byte by byte; the task is then text
+    #[arg(long, value_name = "FILE", num_args = 1.., conflicts_with_all = ["checkpoint", "task"])]
+    text: Option<Vec<String>>,
     /// The sequence, as the task writes its tokens: 1011, or "(12) (123) e" [default: one drawn from the task]
     #[arg(long, value_name = "TEXT")]
     input: Option<String>,
@@ -88,13 +94,13 @@ docs/mixers.md walks through their pages.
 
 Exit status: 0 when the page is written, 1 when it cannot be written, 2 when a value cannot be.";
 
-fn main() -> ExitCode {
-    let args = Cli::parse();
+/// Status 0: written; 1: it cannot be written; 2: a value cannot be.
+pub(super) fn run(args: &Inspect) -> ExitCode {
     let bar = ProgressBar::new(0).with_style(
         ProgressStyle::with_template("{msg} {wide_bar} {pos}/{len} {eta}")
             .unwrap_or_else(|_| ProgressStyle::default_bar()),
     );
-    let made = contained(|| inspect(&args, &bar));
+    let made = contained(|| inspect(args, &bar));
     bar.finish_and_clear();
     let inspection = match made {
         Ok(inspection) => inspection,
@@ -108,7 +114,7 @@ fn main() -> ExitCode {
     written.map_or_else(|e| fail(&e, 1), |()| ExitCode::SUCCESS)
 }
 
-fn inspect(args: &Cli, bar: &ProgressBar) -> Result<Inspection> {
+fn inspect(args: &Inspect, bar: &ProgressBar) -> Result<Inspection> {
     // All that can be refused is, before anything is trained.
     check_out(&args.out)?;
     let mut models = vec![match &args.checkpoint {
@@ -144,7 +150,7 @@ fn inspect(args: &Cli, bar: &ProgressBar) -> Result<Inspection> {
 }
 
 /// Flags that do nothing beside others.
-fn idle(args: &Cli) -> Vec<String> {
+fn idle(args: &Inspect) -> Vec<String> {
     let mut idle = Vec::new();
     if let (Some(seed), Some(_), Some(_)) = (args.seed, &args.checkpoint, &args.input) {
         idle.push(format!("--seed {seed} has no effect beside --checkpoint and --input: nothing is drawn"));
@@ -203,7 +209,7 @@ impl Subject {
 }
 
 /// The model to compare with: a mixer by name, or else a directory.
-fn second(args: &Cli, other: &str) -> Result<Subject> {
+fn second(args: &Inspect, other: &str) -> Result<Subject> {
     let mixer = other.split(':').next().unwrap_or(other);
     if models::names().contains(&mixer) {
         if args.checkpoint.is_some() {
@@ -220,10 +226,13 @@ fn second(args: &Cli, other: &str) -> Result<Subject> {
 }
 
 /// A model to train.
-fn planned(args: &Cli, spec: &str) -> Result<Subject> {
-    let (task, len) = (args.task.as_deref().unwrap_or("parity"), args.len.max(args.input.as_ref().map(String::len)));
+fn planned(args: &Inspect, spec: &str) -> Result<Subject> {
+    let len = args.len.max(args.input.as_ref().map(String::len));
+    let name = args.task.as_deref().unwrap_or(if args.text.is_some() { "text" } else { "parity" });
+    let mut task = task_of(name).map_err(|e| Error::Config(format!("--task {e}")))?;
+    task.1.extend(args.text.clone().map(|files| ("text".to_string(), files.into())));
     let (seed, steps) = (args.seed.unwrap_or(0), args.steps.unwrap_or(STEPS));
-    let (config, warnings) = source::config_and_warnings(spec, task, seed, len, steps)?;
+    let (config, warnings) = source::config_on(spec, task, seed, len, steps)?;
     Ok(Subject::ToTrain(spec.into(), Box::new(config), warnings))
 }
 

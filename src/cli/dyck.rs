@@ -1,8 +1,13 @@
-//! Brackets: which mixers keep a stack, and at which lengths does it hold?
+//! `tapezoo dyck`: which mixers keep a stack of brackets, and at which lengths does it hold?
 
+use super::{
+    TrainArgs,
+    help::Presets,
+    run,
+    task_flags::{DyckFlags, TaskFlags},
+};
 use clap::Parser;
 use std::process::ExitCode;
-use tapezoo::cli::{self, TrainArgs};
 
 /// Train sequence mixers on Dyck words and see at which lengths they still know what is balanced
 ///
@@ -10,19 +15,15 @@ use tapezoo::cli::{self, TrainArgs};
 /// "no" is right nine times in ten; the recall, the mean over both answers, is then only 0.5. Half of the words are
 /// corrupted: their tail is shuffled.
 #[derive(Parser)]
-#[command(name = "dyck", version = tapezoo::stamp::version(), after_help = EXAMPLES)]
-struct Cli {
-    /// How many types of brackets there are.
-    #[arg(long, value_name = "K", value_parser = cli::whole, help_heading = "What is trained")]
-    types: Option<i64>,
-    /// How many brackets are open at most.
-    #[arg(long, value_name = "D", value_parser = cli::whole, help_heading = "What is trained")]
-    depth: Option<i64>,
+#[command(name = "dyck", version = crate::stamp::version(), after_help = EXAMPLES)]
+pub(super) struct Dyck {
+    #[command(flatten)]
+    task: DyckFlags,
     #[command(flatten)]
     train: TrainArgs,
 }
 
-const PRESETS: [&str; 2] = ["dyck", "published"];
+pub(super) const PRESETS: Presets = &[("default", "dyck"), ("published", "published")];
 
 const EXAMPLES: &str = "\
 Examples:
@@ -32,10 +33,8 @@ Examples:
   dyck --types 1 --depth 3 --train-len 8-32 --eval-lens 32,64
   dyck --preset published --out runs/dyck the published sizes and 40,000 steps, all recorded";
 
-fn main() -> ExitCode {
-    let args: Cli = cli::parse(&PRESETS);
+pub(super) fn train(args: &Dyck) -> ExitCode {
     let mut task = toml::Table::from_iter([("name".into(), "dyck".into())]);
-    task.extend(args.types.map(|k| ("types".into(), k.into())));
-    task.extend(args.depth.map(|d| ("depth".into(), d.into())));
-    cli::run(&args.train, PRESETS[0], task)
+    task.extend(args.task.options());
+    run(&args.train, PRESETS, "dyck", task)
 }

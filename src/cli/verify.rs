@@ -1,13 +1,13 @@
-//! Checks golden fixtures: `verify [--device D] [--dtype f32|f64] [--kernels WHICH] FILE.safetensors…`
+//! `tapezoo verify`: checks golden fixtures.
 
-use clap::Parser;
-use std::{path::PathBuf, process::ExitCode};
-use tapezoo::{
-    cli::{KernelsFlag, device_name, open_device},
+use super::{KernelsFlag, device_name, open_device};
+use crate::{
     error::{brief, printable},
     tensor::{DType, Products},
     verify::{Comparison, Fixture, Place, check, ops, tolerance},
 };
+use clap::Parser;
+use std::{path::PathBuf, process::ExitCode};
 
 /// Run an op on the inputs of a fixture in every form, and compare every output and gradient with the fixture's.
 ///
@@ -21,8 +21,8 @@ use tapezoo::{
 /// infinities agree, and so do NaN and NaN. Exit status: 0 when every tensor of every file agrees, 1 when one does not, 2
 /// when a file cannot be used; the others are still checked.
 #[derive(Parser)]
-#[command(name = "verify", version = tapezoo::stamp::version(), after_help = format!("Ops: {}", ops().join(", ")))]
-struct Args {
+#[command(name = "verify", version = crate::stamp::version(), after_help = format!("Ops: {}", ops().join(", ")))]
+pub(super) struct Verify {
     /// Fixture files
     #[arg(required = true, value_name = "FILE")]
     files: Vec<PathBuf>,
@@ -57,8 +57,8 @@ fn positive(s: &str) -> Result<f64, String> {
         .ok_or_else(|| format!("'{s}': expected a number above 0"))
 }
 
-fn main() -> ExitCode {
-    let args = Args::parse();
+/// Status 0: every file agrees; 1: a tensor does not; 2: a file cannot be used.
+pub(super) fn run(args: &Verify) -> ExitCode {
     let device = args.device.parse().unwrap_or_default();
     if let Err(e) = open_device(None, device, Products::default()) {
         eprintln!("error: {e}");

@@ -1,0 +1,5 @@
+//! `tapezoo state-tracking` under a name of its own.
+
+fn main() -> std::process::ExitCode {
+    tapezoo::cli::alone("state-tracking")
+}

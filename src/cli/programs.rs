@@ -1,0 +1,133 @@
+//! `tapezoo` and its subcommands. Eight of them are also programs of their own in the repository.
+
+use super::{
+    dyck, fail, help, inspect, mqar, parity, print, report, sample, shell, state_tracking, sweep, tables, train, verify,
+};
+use clap::{ArgMatches, Command, CommandFactory, FromArgMatches};
+use std::process::ExitCode;
+
+/// A subcommand.
+struct Program {
+    /// Its name behind `tapezoo`.
+    name: &'static str,
+    command: fn() -> Command,
+    run: fn(&ArgMatches) -> ExitCode,
+}
+
+/// What clap has read; it is of this type, as the same type made the command.
+fn read<P: FromArgMatches>(matches: &ArgMatches) -> P {
+    P::from_arg_matches(matches).unwrap_or_else(|e| e.exit())
+}
+
+/// A training program with its presets.
+macro_rules! trains {
+    ($name:literal, $module:ident::$Args:ident) => {
+        Program {
+            name: $name,
+            command: || help::teach($module::$Args::command(), &$module::PRESETS),
+            run: |matches| {
+                help::warn_of_old_names(matches);
+                $module::train(&read::<$module::$Args>(matches))
+            },
+        }
+    };
+}
+
+macro_rules! runs {
+    ($name:literal, $module:ident::$run:ident, $Args:ident) => {
+        Program {
+            name: $name,
+            command: <$module::$Args as CommandFactory>::command,
+            run: |matches| $module::$run(&read::<$module::$Args>(matches)),
+        }
+    };
+}
+
+/// In the order of `tapezoo --help`.
+const PROGRAMS: [Program; 14] = [
+    trains!("train", train::Train),
+    trains!("parity", parity::Parity),
+    trains!("dyck", dyck::Dyck),
+    trains!("mqar", mqar::Mqar),
+    trains!("state-tracking", state_tracking::StateTracking),
+    runs!("sweep", sweep::run, Grid),
+    runs!("report", report::run, Pages),
+    runs!("inspect", inspect::run, Inspect),
+    runs!("sample", sample::run, Sample),
+    runs!("verify", verify::run, Verify),
+    runs!("models", tables::models, Models),
+    runs!("tasks", tables::tasks, TaskNames),
+    runs!("completions", shell::completions, Completions),
+    runs!("man", shell::man, Man),
+];
+
+const ABOUT: &str = "\
+Train sequence mixers, from LSTM to Mamba, and see how each works
+
+  tapezoo parity                         train seven of them in half a minute, and compare
+  tapezoo inspect --model delta_net      a page to step through one, token by token
+  tapezoo models delta_net               the facts and equations of one";
+
+/// The program: read the command line, and do what it says.
+pub fn tapezoo() -> ExitCode {
+    let matches = command().get_matches();
+    let Some((name, matches)) = matches.subcommand() else { unreachable!("a subcommand is required") };
+    PROGRAMS.iter().find(|program| program.name == name).map_or(ExitCode::FAILURE, |program| (program.run)(matches))
+}
+
+/// One of the subcommands as a program of its own.
+pub fn alone(name: &str) -> ExitCode {
+    match PROGRAMS.iter().find(|program| program.name == name) {
+        Some(program) => (program.run)(&(program.command)().get_matches()),
+        None => fail(&crate::error::Error::config(format!("there is no program '{name}'")), 2),
+    }
+}
+
+/// The command line of `tapezoo`.
+pub(super) fn command() -> Command {
+    let command = Command::new("tapezoo")
+        .version(crate::stamp::version())
+        .about(ABOUT.lines().next().unwrap_or_default())
+        .after_help(format!("Examples:{}", &ABOUT[ABOUT.find("\n\n").map_or(0, |at| at + 1)..]))
+        .subcommand_required(true)
+        .arg_required_else_help(true)
+        .max_term_width(120);
+    let below = |program: &Program| {
+        let mut command = (program.command)();
+        let [short, long] = [command.get_after_help(), command.get_after_long_help()]
+            .map(|text| text.map(|text| behind_tapezoo(&text.to_string())));
+        command = command.name(program.name).version(None::<&str>).after_help(short.unwrap_or_default());
+        command = long.into_iter().fold(command, Command::after_long_help);
+        if program.name == "state-tracking" { command.alias("state_tracking") } else { command }
+    };
+    PROGRAMS.iter().fold(command, |command, program| command.subcommand(below(program)))
+}
+
+/// Examples of a program of its own, as subcommands of `tapezoo`.
+fn behind_tapezoo(text: &str) -> String {
+    let ours = |command: &str| {
+        let first = command.trim_start().split([' ', '\n']).next().unwrap_or_default();
+        PROGRAMS.iter().any(|program| program.name.replace('-', "_") == first)
+    };
+    let line = |line: &str| match line.strip_prefix("  ") {
+        Some(commands) if ours(commands) => {
+            let behind = |command: &str| match ours(command) {
+                true => format!("tapezoo {}", command.replacen("state_tracking", "state-tracking", 1)),
+                false => command.into(),
+            };
+            let line = format!("  {}", commands.split("; ").map(behind).collect::<Vec<_>>().join("; "));
+            // What is said of it stays where it was, as far as there is room.
+            let gap = line.trim_start().find("  ").map_or(0, |at| at + line.len() - line.trim_start().len());
+            let spaces = line[gap..].len() - line[gap..].trim_start().len();
+            let room = if gap == 0 { 0 } else { spaces.saturating_sub(1).min("tapezoo ".len()) };
+            format!("{}{}", &line[..gap], &line[gap + room..])
+        }
+        _ => line.into(),
+    };
+    text.lines().map(line).collect::<Vec<String>>().join("\n")
+}
+
+/// Print a text; the status to leave with.
+pub(super) fn printed(text: String) -> ExitCode {
+    print(text).map_or_else(|e| fail(&e, 1), |()| ExitCode::SUCCESS)
+}

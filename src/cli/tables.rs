@@ -1,0 +1,91 @@
+//! `tapezoo models` and `tapezoo tasks`: what there is to choose from.
+
+use super::{fail, programs::printed};
+use crate::{
+    error::Result,
+    models, report,
+    tasks::show,
+    train::config::{TASKS, TrainConfig, task_of},
+};
+use clap::Parser;
+use std::process::ExitCode;
+use toml::{Table, Value};
+
+/// List the mixers; of those named, print the facts and the equations
+#[derive(Parser)]
+#[command(
+    name = "models",
+    after_help = "Examples:
+  tapezoo models                    all of them, a line each
+  tapezoo models delta_net mamba    two with their transition, state, cost, paper and equations
+  tapezoo models --tree > zoo.svg   how they descend from one another"
+)]
+pub(super) struct Models {
+    /// Mixers, or all
+    #[arg(value_name = "MIXER")]
+    names: Vec<String>,
+    /// Print an SVG of how the mixers descend from one another
+    #[arg(long, conflicts_with = "names")]
+    tree: bool,
+}
+
+pub(super) fn models(args: &Models) -> ExitCode {
+    let each = |name: &String| {
+        models::find(name)?;
+        let facts = models::facts(name).unwrap_or_default();
+        let equations = models::equations(name).unwrap_or_default();
+        let equations: String =
+            equations.lines().map(|line| format!("      {line}").trim_end().to_string() + "\n").collect();
+        Ok(format!("{facts}\n{equations}"))
+    };
+    let text = match &args.names[..] {
+        [] if args.tree => Ok(report::tree::file()),
+        [] => Ok(models::lines()),
+        [all] if all == "all" => Ok(models::table()),
+        names => names.iter().map(each).collect::<Result<Vec<_>>>().map(|all| all.join("\n")),
+    };
+    text.map_or_else(|e| fail(&e, 2), printed)
+}
+
+/// List the tasks; of those named, print a sample and what training begins with
+#[derive(Parser)]
+#[command(
+    name = "tasks",
+    after_help = "Examples:
+  tapezoo tasks                    all of them, a line or two each
+  tapezoo tasks s5                 a sample with its targets, and the numbers of its preset
+  tapezoo train --task s5          train the models on it"
+)]
+pub(super) struct TaskNames {
+    /// Tasks, by the names that `train --task` takes
+    #[arg(value_name = "TASK")]
+    names: Vec<String>,
+}
+
+pub(super) fn tasks(args: &TaskNames) -> ExitCode {
+    let text = match &args.names[..] {
+        [] => TASKS.iter().map(|(name, _)| line(name)).collect::<Result<Vec<_>>>().map(|all| all.concat()),
+        names => names.iter().map(|name| about(name)).collect::<Result<Vec<_>>>().map(|all| all.join("\n")),
+    };
+    text.map_or_else(|e| fail(&e, 2), printed)
+}
+
+/// A task with its preset.
+fn config(name: &str) -> Result<(&'static str, TrainConfig)> {
+    let (preset, task) = task_of(name)?;
+    let flags = Table::from_iter([("task".to_string(), Value::Table(task)), ("device".into(), "cpu".into())]);
+    let mut cfg = TrainConfig::load_over(preset, None, flags)?;
+    cfg.load_data()?;
+    Ok((preset, cfg))
+}
+
+fn line(name: &str) -> Result<String> {
+    let task = config(name)?.1.task;
+    Ok(format!("{name}\n    {}: {}\n", task.title(), task.legend()))
+}
+
+fn about(name: &str) -> Result<String> {
+    let (preset, cfg) = config(name)?;
+    let sample = show::samples(&*cfg.task, cfg.train_len, cfg.seed, cfg.batch, 1);
+    Ok(format!("{sample}\nPreset '{preset}', as train --task {name} begins with it:\n\n{}", cfg.to_toml()?))
+}

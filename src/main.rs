@@ -1,0 +1,5 @@
+//! `tapezoo`: see [`tapezoo::cli`].
+
+fn main() -> std::process::ExitCode {
+    tapezoo::cli::tapezoo()
+}

@@ -1,0 +1,89 @@
+//! A sequence read one token at a time, from the carried state.
+
+use super::{Form, Model, Positions};
+use crate::{
+    autograd::Tape,
+    error::{Error, Result},
+    tensor::Tensor,
+};
+
+/// How many tokens [`Stream::read`] runs at once.
+const AT_ONCE: usize = 256;
+
+/// A model at some place in a sequence. A token costs one step and no memory, but for the cache of attention, which grows.
+pub struct Stream<'m> {
+    model: &'m Model,
+    tape: Tape,
+    /// The carried tensors of each block.
+    state: Vec<Vec<Tensor>>,
+    /// How many tokens were read.
+    t: usize,
+}
+
+impl<'m> Stream<'m> {
+    /// Before the first token.
+    pub fn new(model: &'m Model) -> Stream<'m> {
+        let tape = Tape::default();
+        let state = model.zero_state(&tape, 1).tensors();
+        Stream { model, tape, state, t: 0 }
+    }
+
+    /// The logits after one more token: one for each class.
+    ///
+    /// # Errors
+    /// When the token is not in the vocabulary, or no position is left in a table of positions.
+    pub fn next(&mut self, token: i32) -> Result<Vec<f64>> {
+        self.run(&[token], Form::Recurrent)
+    }
+
+    /// The logits after these tokens, many at once. Of no token there is nothing.
+    ///
+    /// # Errors
+    /// As [`Stream::next`].
+    pub fn read(&mut self, tokens: &[i32]) -> Result<Vec<f64>> {
+        let mut logits = vec![];
+        for part in tokens.chunks(AT_ONCE) {
+            logits = self.run(part, self.model.default_form())?;
+        }
+        Ok(logits)
+    }
+
+    /// How many tokens were read.
+    pub fn tokens(&self) -> usize {
+        self.t
+    }
+
+    /// How many more tokens there are positions for; none if there is no end.
+    pub fn left(&self) -> Option<usize> {
+        let config = self.model.config();
+        (config.positions != Positions::None).then(|| config.max_len.saturating_sub(self.t))
+    }
+
+    /// The bytes of the carried state.
+    pub fn state_bytes(&self) -> usize {
+        self.state.iter().flatten().map(|tensor| tensor.shape().len() * tensor.dtype().bytes()).sum()
+    }
+
+    fn run(&mut self, tokens: &[i32], form: Form) -> Result<Vec<f64>> {
+        let vocab = self.model.config().vocab;
+        if let Some(token) = tokens.iter().find(|&&x| usize::try_from(x).map_or(true, |x| x >= vocab)) {
+            return Err(Error::Config(format!("token {token}: expected one of the {vocab} from 0 on")));
+        }
+        if let Some(left) = self.left().filter(|&left| left < tokens.len()) {
+            let max = self.t + left;
+            return Err(Error::Config(format!("the model has a table of {max} positions, and they are used up")));
+        }
+        let params = self.model.params().bind_frozen(&self.tape);
+        let mut state = self.model.state_from(&self.tape, self.t, &self.state);
+        let x = self.tape.constant(&Tensor::from_vec(tokens.to_vec(), [1, tokens.len()]));
+        let logits = self.model.run(&params, x, &mut state, form);
+        let [_, t, classes] = logits.dims();
+        let last = logits.narrow(1, t - 1, 1).value().to_f64();
+        debug_assert_eq!(last.len(), classes);
+        self.state = state.tensors();
+        self.t += tokens.len();
+        drop((params, state));
+        self.tape.reset();
+        Ok(last)
+    }
+}

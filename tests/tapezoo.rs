@@ -1,0 +1,153 @@
+//! `tapezoo` itself: its subcommands, what it lists, and what it tells a shell and a manual.
+
+#![allow(clippy::unwrap_used)]
+
+mod program;
+
+use program::program;
+use std::fs;
+
+/// Status, standard output and standard error.
+fn run(line: &str) -> (Option<i32>, String, String) {
+    let mut words = line.split_whitespace();
+    let output = program(words.next().unwrap()).args(words).output().unwrap();
+    let text = |bytes| String::from_utf8(bytes).unwrap();
+    (output.status.code(), text(output.stdout), text(output.stderr))
+}
+
+#[track_caller]
+fn prints(line: &str) -> String {
+    let (status, stdout, stderr) = run(line);
+    assert_eq!((status, stderr.as_str()), (Some(0), ""), "{line}");
+    stdout
+}
+
+#[track_caller]
+fn refuses(line: &str, words: &[&str]) {
+    let (status, stdout, stderr) = run(line);
+    assert_eq!((status, stdout.as_str()), (Some(2), ""), "{line}: {stderr}");
+    for word in words {
+        assert!(stderr.contains(word), "{line}: no '{word}' in: {stderr}");
+    }
+}
+
+#[test]
+fn every_subcommand_explains_itself_under_its_name() {
+    let all = prints("--help");
+    let listed = all.lines().skip_while(|line| *line != "Commands:").skip(1).take_while(|line| !line.is_empty());
+    let names: Vec<&str> =
+        listed.filter(|line| !line.starts_with("    ")).filter_map(|l| l.split(' ').nth(2)).collect();
+    assert!(names.len() > 12, "{names:?}");
+    for name in names.iter().filter(|name| **name != "help") {
+        for flag in ["-h", "--help"] {
+            let help = prints(&format!("{name} {flag}"));
+            assert!(help.contains(&format!("Usage: tapezoo {name}")), "{help}");
+            // What can be typed is said as it is typed.
+            let examples = help.lines().skip_while(|line| !line.starts_with("Examples:")).skip(1);
+            for line in examples.take_while(|line| line.starts_with("  ")).filter(|l| !l.starts_with("   ")) {
+                assert!(line.starts_with("  tapezoo "), "{name} {flag}: {line}");
+            }
+        }
+    }
+    assert!(prints("state_tracking --help").contains("Usage: tapezoo state-tracking"));
+    refuses("paritty", &["similar", "'parity'"]);
+    refuses("parity --lerning-rate 3", &["--lerning-rate"]);
+}
+
+#[test]
+fn any_task_is_trained_by_name_or_by_its_flags() {
+    let small = "--models lstm --seeds 1 --steps 2 --batch 2 --width 4";
+    for (flags, says) in [
+        ("--task s5 --train-len 4 --eval-lens 4", "word problem of S5"),
+        ("--task last_parity --train-len 4 --eval-lens 4", "parity of the last bit"),
+        ("--types 2 --train-len 4 --eval-lens 4", "dyck, 2 types"),
+        ("--num-ones 2 --train-len 4 --eval-lens 4", "parity with 2 ones"),
+        ("--preset mqar --train-len 16 --eval-lens 16", "mqar"),
+        ("--preset default --types 1 --train-len 4 --eval-lens 4", "dyck, 1 types"),
+    ] {
+        let table = prints(&format!("train {flags} {small}"));
+        assert!(table.contains(says), "{flags}: {table}");
+    }
+    // The same numbers as by the shorthand.
+    let one = |program: &str| prints(&format!("{program} --types 2 --train-len 4 --eval-lens 4 --show 1"));
+    assert_eq!(one("train"), one("dyck"));
+    refuses("train --task parity --types 2", &["--types belongs to the task dyck, and this is parity"]);
+    refuses("train --task dick", &["'dick'", "similar", "'dyck'"]);
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("c.toml");
+    fs::write(&path, "train_len = 4\neval_lens = [4]\ntask = { name = 'group', group = 's4' }").unwrap();
+    let flags = format!("train --config {} {small}", path.display());
+    assert!(prints(&flags).contains("word problem of S4"));
+    let out = dir.path().join("run");
+    assert!(prints(&format!("{flags} --moves swaps --out {}", out.display())).contains("only swaps"));
+    let (status, _, stderr) = run(&format!("train --resume {}", out.display()));
+    assert!(status == Some(0) && stderr.contains("nothing left to do"), "{stderr}");
+    refuses(&format!("{flags} --num-ones 2"), &["--num-ones belongs to the task parity, and this is group"]);
+}
+
+#[test]
+fn the_same_names_are_understood_everywhere() {
+    for program in ["parity", "dyck", "mqar", "state-tracking", "train"] {
+        let show = |flags: &str| prints(&format!("{program} --show 1 {flags}"));
+        assert_eq!(show("--preset default"), show(""), "{program}");
+    }
+    for (program, old, new) in [("dyck", "dyck", "default"), ("mqar", "published-mqar", "published")] {
+        let show = |preset: &str| prints(&format!("{program} --show 1 --preset {preset}"));
+        assert_eq!(show(old), show(new));
+    }
+    let small = "parity --models lstm --seeds 1 --steps 1 --batch 2 --train-len 4 --eval-lens 4 --json";
+    for flag in ["--jobs", "--threads"] {
+        prints(&format!("{small} {flag} 1"));
+        refuses(&format!("{small} {flag} 0"), &[&format!("error: {flag} 0: expected at least 1")]);
+        assert!(run(&format!("parity --show 1 {flag} 1")).2.contains(&format!("{flag} has no effect beside --show")));
+    }
+    refuses(&format!("{small} --jobs 1 --threads 1"), &["cannot be used with"]);
+}
+
+#[test]
+fn mixers_and_tasks_are_listed_and_explained() {
+    let (models, tasks) = (prints("models"), prints("tasks"));
+    for name in tapezoo::models::names() {
+        assert!(models.contains(&format!("  {name} ")), "{name}");
+        let one = prints(&format!("models {name}"));
+        let equations = tapezoo::models::equations(name).unwrap();
+        let first = equations.lines().find(|line| !line.is_empty()).unwrap();
+        assert!(one.contains(tapezoo::models::about(name).unwrap().source) && one.contains(first), "{one}");
+    }
+    for (name, preset) in tapezoo::train::config::TASKS {
+        assert!(tasks.lines().any(|line| line == name), "{name}");
+        let one = prints(&format!("tasks {name}"));
+        assert!(one.contains(&format!("Preset '{preset}'")) && one.contains("training length"), "{one}");
+    }
+    refuses("models delta_nett", &["'delta_nett' (did you mean 'delta_net'?)"]);
+    refuses("tasks dick", &["'dick': no such task (did you mean 'dyck'?)"]);
+}
+
+#[test]
+fn shells_and_manuals_are_told_of_every_flag() {
+    for shell in ["bash", "fish", "zsh"] {
+        let text = prints(&format!("completions {shell}"));
+        for word in ["state-tracking", "num-ones", "published", "checkpoint"] {
+            assert!(text.contains(word), "{shell}: no {word}");
+        }
+    }
+    assert!(prints("man").starts_with(".ie") || prints("man").contains(".TH tapezoo 1"));
+    let page = prints("man parity");
+    assert!(page.contains("num\\-ones") && page.contains("published: 40000"), "{page}");
+    refuses("man partiy", &["(did you mean 'parity'?)"]);
+    let dir = tempfile::tempdir().unwrap();
+    prints(&format!("man --out {}", dir.path().display()));
+    for name in ["tapezoo.1", "tapezoo-parity.1", "tapezoo-state-tracking.1"] {
+        assert!(dir.path().join(name).exists(), "{name}");
+    }
+}
+
+/// `cargo install` puts every binary of the package on the PATH.
+#[test]
+fn one_program_is_installed() {
+    let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));
+    let manifest: toml::Table = fs::read_to_string(root.join("Cargo.toml")).unwrap().parse().unwrap();
+    let names: Vec<_> = manifest["bin"].as_array().unwrap().iter().map(|bin| bin["name"].as_str().unwrap()).collect();
+    assert_eq!(names, ["tapezoo"]);
+    assert!(!root.join("src/bin").exists(), "cargo finds programs there by itself");
+}
