@@ -42,7 +42,7 @@ use crate::{
 };
 use clap::Args;
 use std::{
-    io::{self, IsTerminal, Write},
+    io::{self, Write},
     path::PathBuf,
     process::ExitCode,
     thread,
@@ -298,13 +298,13 @@ pub fn device_name(text: &str) -> std::result::Result<String, String> {
 }
 
 /// See that the device is there, and has such products, before anything is written. What `auto` chose is said to
-/// whoever asked for it or watches, and where it is not the CPU.
+/// whoever asked for it, and where it is not the CPU.
 ///
 /// # Errors
 /// When it is not.
 fn open_device(asked: Option<&str>, device: Device, products: Products) -> Result<()> {
     let auto = asked == Some("auto") || (asked.is_none() && device == Device::auto().0);
-    let says = asked.is_some() || device != Device::Cpu || io::stderr().is_terminal();
+    let says = asked.is_some() || device != Device::Cpu;
     if auto && says {
         let _ = writeln!(io::stderr(), "device {}", Device::auto().1);
     }

@@ -9,7 +9,8 @@ use tapezoo::{
         Trainer,
         capacity::memory,
         config::TrainConfig,
-        jobs::{bars, jobs, work},
+        jobs::{jobs, work},
+        progress::Progress,
         standing::Standing,
     },
 };
@@ -134,7 +135,7 @@ fn a_run_without_memory_leaves_the_others_alone() {
     jobs[1].cfg.batch = 1 << 40;
     let (mut reports, standing) = (vec![None; 3], Standing::default());
     for threads in [1, 3] {
-        work(&jobs.iter().collect::<Vec<_>>(), threads, &bars(false), &standing, None, |i, report| {
+        work(&jobs.iter().collect::<Vec<_>>(), threads, &Progress::new(false), &standing, None, |i, report| {
             reports[i] = Some(report)
         });
         let errors: Vec<_> = reports.iter().map(|report| report.as_ref().unwrap().error.clone()).collect();

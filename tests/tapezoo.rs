@@ -151,3 +151,15 @@ fn one_program_is_installed() {
     assert_eq!(names, ["tapezoo"]);
     assert!(!root.join("src/bin").exists(), "cargo finds programs there by itself");
 }
+
+#[test]
+fn the_time_left_is_that_of_the_rest_at_the_same_rate() {
+    use std::time::Duration;
+    use tapezoo::train::progress::{duration, left};
+    let seconds = Duration::from_secs;
+    assert_eq!(left(seconds(10), 1.0, 3.0), Some(seconds(30)));
+    assert_eq!((left(seconds(10), 4.0, 0.0), left(seconds(10), 0.0, 3.0)), (None, None));
+    for (time, text) in [(1, "1 s"), (89, "89 s"), (90, "2 min"), (3_540, "59 min"), (5_400, "1 h 30 min")] {
+        assert_eq!(duration(seconds(time)), text);
+    }
+}

@@ -10,6 +10,7 @@ use super::{
     lock::Lock,
     micro_batches::Cores,
     outcome::{as_object, as_objects},
+    progress::{EVERY, Progress},
     rundir::{Found, Held, RunDir, RunFiles, check_configuration, check_files, configuration_of, find, record_made_by},
     standing::{Save, Stand, Standing},
     train_on,
@@ -17,14 +18,17 @@ use super::{
 use crate::{
     error::{Error, Result, contained},
     models::Model,
+    tasks::BITS,
 };
-use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
+use indicatif::ProgressBar;
 use serde::Serialize;
 use std::{
+    panic::resume_unwind,
     path::{Path, PathBuf},
     sync::{
         Mutex, PoisonError,
         atomic::{AtomicUsize, Ordering},
+        mpsc::{RecvTimeoutError, channel},
     },
     thread,
     time::{Duration, Instant},
@@ -127,7 +131,7 @@ pub fn run_told(
     let jobs = jobs(cfg, out)?;
     let (mut reports, mut written) = (jobs.iter().map(finished).collect::<Vec<_>>(), Ok(()));
     let lock = out.and_then(RunDir::lock);
-    work(&jobs.iter().collect::<Vec<_>>(), threads, &bars(progress), standing, lock, |i, report| {
+    work(&jobs.iter().collect::<Vec<_>>(), threads, &Progress::new(progress), standing, lock, |i, report| {
         reports[i] = Some(report);
         if let Some(out) = out {
             let reports: Vec<RunReport> = reports.iter().flatten().cloned().collect();
@@ -146,24 +150,19 @@ fn finished(job: &Job) -> Option<RunReport> {
     }
 }
 
-/// Room for bars on standard error, if it is a terminal.
-pub fn bars(progress: bool) -> MultiProgress {
-    let stderr = ProgressDrawTarget::stderr();
-    MultiProgress::with_draw_target(if progress { stderr } else { ProgressDrawTarget::hidden() })
-}
-
 /// Do these jobs on so many threads, the longest first; those without one compute parts of batches. `done` gets the index
 /// and the report of each, one at a time; a run that was interrupted has none. No run begins once `lock` is not on its
 /// directory any more.
 pub fn work(
     jobs: &[&Job],
     threads: usize,
-    bars: &MultiProgress,
+    progress: &Progress,
     standing: &Standing,
     lock: Option<&Lock>,
     done: impl FnMut(usize, RunReport) + Send,
 ) {
     standing.begin(jobs.iter().map(|job| job.whose()));
+    progress.expect(jobs.iter().map(|job| job.cost()));
     let mut order: Vec<usize> = (0..jobs.len()).collect();
     order.sort_by(|&a, &b| jobs[b].cost().total_cmp(&jobs[a].cost()));
     let cores = Cores::idle(threads.saturating_sub(jobs.len()));
@@ -175,7 +174,7 @@ pub fn work(
             if interrupt::came().is_some() {
                 return;
             }
-            if let Some(report) = run(jobs[i], spare, &cores, bars, &Told { standing, lock, run: i }) {
+            if let Some(report) = run(jobs[i], spare, &cores, &Told { standing, progress, lock, run: i }) {
                 done.lock().unwrap_or_else(PoisonError::into_inner)(i, report);
             }
         }
@@ -183,16 +182,30 @@ pub fn work(
     };
     thread::scope(|scope| {
         // Where the system has no more threads, there is still this one.
-        let started = (0..threads).map_while(|_| thread::Builder::new().spawn_scoped(scope, work).ok()).count();
-        if started == 0 {
+        let workers: Vec<_> =
+            (0..threads).map_while(|_| thread::Builder::new().spawn_scoped(scope, work).ok()).collect();
+        let (end, ended) = channel::<()>();
+        let tell = move || {
+            while ended.recv_timeout(EVERY) == Err(RecvTimeoutError::Timeout) {
+                progress.say_how_it_stands();
+            }
+        };
+        let told = thread::Builder::new().spawn_scoped(scope, tell);
+        if workers.is_empty() {
             work();
         }
+        for worker in workers {
+            worker.join().unwrap_or_else(|panic| resume_unwind(panic));
+        }
+        drop((end, told));
     });
+    progress.end();
 }
 
 /// Where a run tells how it stands.
 struct Told<'a> {
     standing: &'a Standing,
+    progress: &'a Progress,
     lock: Option<&'a Lock>,
     run: usize,
 }
@@ -205,9 +218,9 @@ impl Told<'_> {
 
 /// Do one job; whatever goes wrong is part of the report. With `spare`, there are more cores than runs. Nothing is
 /// returned when a signal came before the end.
-fn run(job: &Job, spare: bool, cores: &Cores, bars: &MultiProgress, told: &Told) -> Option<RunReport> {
+fn run(job: &Job, spare: bool, cores: &Cores, told: &Told) -> Option<RunReport> {
     let mut report = job.report();
-    let bar = bars.add(bar(&report));
+    let bar = told.progress.begin(format!("{} seed {}", report.model, report.seed), report.steps);
     // Whatever this run does, the others go on.
     let outcome = contained(|| train_to_end(job, spare, cores, &bar, &mut report, told));
     bar.finish_and_clear();
@@ -222,7 +235,18 @@ fn run(job: &Job, spare: bool, cores: &Cores, bars: &MultiProgress, told: &Told)
         }
         Ok(()) => told.set(Stand::Finished(Box::new(report.clone()))),
     }
+    told.progress.finish(told.run, &format!("{} seed {}: {}", report.model, report.seed, said(&report)));
     Some(report)
+}
+
+/// What came of a run, in a few words.
+pub(super) fn said(report: &RunReport) -> String {
+    let score = report.scores.get(BITS).unwrap_or(&report.accuracy);
+    match (&report.error, score.first()) {
+        (Some(error), _) => format!("stopped: {error}"),
+        (None, Some((len, a))) => format!("{a:.3} at {len}, {:.1} s", report.wall_s),
+        (None, None) => format!("{:.1} s", report.wall_s),
+    }
 }
 
 /// Train one model from one seed, or from where its directory says that it stands.
@@ -251,11 +275,13 @@ fn train_to_end(
                 told.standing.has_lost(lost);
             }
             *report = *finished;
+            told.progress.goes_on(told.run, 1.0);
             return held.tidy_up();
         }
         (Found::Checkpoint(path), Some(_), Some(held)) => {
             let (trainer, about) = checkpoint::load(&path, cfg, *seed)?;
             told.set(Stand::AtWork(Some(about.step)));
+            told.progress.goes_on(told.run, about.step as f64 / cfg.steps as f64);
             (trainer, Some(held.go_on(about.written())?), about.wall_s)
         }
         (_, _, held) => {
@@ -295,14 +321,6 @@ fn train_to_end(
     told.standing.writing(|| files.map_or(Ok(()), |files| files.finish(cfg, report, model.as_ref())))
 }
 
-fn bar(report: &RunReport) -> ProgressBar {
-    let style = ProgressStyle::with_template("{prefix:25} {bar:12} {pos:>6}/{len} {wide_msg}")
-        .unwrap_or_else(|_| ProgressStyle::default_bar());
-    ProgressBar::new(report.steps as u64)
-        .with_style(style)
-        .with_prefix(format!("{} seed {}", report.model, report.seed))
-}
-
 /// Passes on what a run tells, to its files and its bar; saves where it stands, and stops it when a signal came.
 struct Record<'a> {
     files: Option<RunFiles>,
@@ -326,8 +344,11 @@ impl Record<'_> {
 
 impl Watch for Record<'_> {
     fn step(&mut self, s: &Step) -> Result<()> {
-        if !self.bar.is_hidden() && self.shown.elapsed() > Duration::from_millis(100) {
+        if self.shown.elapsed() > Duration::from_millis(100) {
             self.shown = Instant::now();
+            self.told.progress.at(self.told.run, s.step as f64 / self.cfg.steps as f64, || {
+                format!("{} step {} of {}, loss {:.4}", self.bar.prefix(), s.step, self.cfg.steps, s.loss)
+            });
             self.bar.set_position(s.step as u64);
             let rate = (s.step - self.from) as f64 / self.start.elapsed().as_secs_f64();
             self.bar.set_message(format!("loss {:.4}  {rate:.0} steps/s", s.loss));

@@ -2,7 +2,7 @@
 //!
 //! Of its modules, too, each knows those before it, and those on a level with it:
 //! interrupt, lock, outcome, presets, schedule, whole ← optimizer ← on_device ← capacity, config ← data, evaluate,
-//! micro_batches, profile, standing, table ← checkpoint ← rundir ← jobs ← sweep.
+//! micro_batches, profile, progress, standing, table ← checkpoint ← rundir ← jobs ← sweep.
 
 pub mod capacity;
 pub mod checkpoint;
@@ -18,6 +18,7 @@ pub mod optimizer;
 mod outcome;
 mod presets;
 mod profile;
+pub mod progress;
 pub mod rundir;
 pub mod schedule;
 pub mod standing;

@@ -23,6 +23,7 @@ use super::{
     config::{difference, read},
     jobs::{self, Job},
     lock::{LOCK, Lock},
+    progress::Progress,
     rundir::{self, Found, RunDir, find, is_unfinished, remove_unfinished, write},
     standing::Standing,
 };
@@ -30,7 +31,6 @@ use crate::{
     error::{Error, Result, printable},
     files,
 };
-use indicatif::{ProgressBar, ProgressStyle};
 use std::{
     fs,
     io::{self, Write},
@@ -145,18 +145,14 @@ impl Sweep {
         // Other shards may be at work in the same directory, and on each run only one process.
         let lock = self.lock(Lock::shared)?;
         let dirs = self.prepare()?;
-        let bars = jobs::bars(true);
-        let style = ProgressStyle::with_template("{prefix:25} {bar:12} {pos:>6}/{len} runs, {elapsed} so far")
-            .unwrap_or_else(|_| ProgressStyle::default_bar());
-        let total = bars.add(ProgressBar::new(self.mine.len() as u64).with_style(style).with_prefix("sweep"));
+        let progress = Progress::new(true).without_results();
         let mine: Vec<&Job> = self.mine.iter().map(|&i| &self.jobs[i].1).collect();
         let (mut finished, mut failed, mut written, mut last) = (0, 0, Ok(()), Instant::now());
-        jobs::work(&mine, threads, &bars, standing, Some(&lock), |i, report| {
+        jobs::work(&mine, threads, &progress, standing, Some(&lock), |i, report| {
             finished += 1;
             failed += usize::from(report.error.is_some());
-            total.inc(1);
             let point = self.jobs[self.mine[i]].0;
-            self.tell(&total, finished, point, &report);
+            self.tell(progress.has_bars(), finished, point, &report);
             let own = lock.check("its tables are not written");
             let mut wrote = own.and_then(|()| self.write_reports(point, &dirs[point]));
             if last.elapsed() > SUMMARY_EVERY {
@@ -167,7 +163,6 @@ impl Sweep {
                 written = wrote;
             }
         });
-        total.finish_and_clear();
         written?;
         let summary = until_settled(|| self.all_reports(), |reports| self.summary_of(reports).write(&self.out))?;
         let summary = self.summary_of(&summary);
@@ -225,14 +220,9 @@ impl Sweep {
     }
 
     /// A line in a log for every run that came to its end; on a terminal there are bars instead.
-    fn tell(&self, total: &ProgressBar, finished: usize, point: usize, report: &RunReport) {
-        let score = report.scores.get(crate::tasks::BITS).unwrap_or(&report.accuracy);
-        let said = match (&report.error, score.first()) {
-            (Some(error), _) => format!("stopped: {error}"),
-            (None, Some((len, a))) => format!("{a:.3} at {len}, {:.1} s", report.wall_s),
-            (None, None) => format!("{:.1} s", report.wall_s),
-        };
-        if total.is_hidden() {
+    fn tell(&self, bars: bool, finished: usize, point: usize, report: &RunReport) {
+        let said = jobs::said(report);
+        if !bars {
             let (name, RunReport { model, seed, .. }) = (&self.plan.points[point].name, report);
             // Nobody may be there to read it.
             let all = self.mine.len();

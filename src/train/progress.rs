@@ -1,0 +1,193 @@
+//! What is told of runs under way, on standard error: bars on a terminal; elsewhere a line for each run that is finished,
+//! and one every half minute. A process that is done within half a minute says nothing there.
+
+use crate::error::printable;
+use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
+use std::{
+    io::{self, Write},
+    sync::{Mutex, MutexGuard, PoisonError},
+    time::{Duration, Instant},
+};
+
+/// How often a line is said where there are no bars, and how long nothing is said at first.
+pub(super) const EVERY: Duration = Duration::from_secs(30);
+
+/// Below so many columns a bar has no room.
+const NARROW: u16 = 72;
+
+/// The runs of a process.
+pub struct Progress {
+    bars: MultiProgress,
+    total: ProgressBar,
+    /// Whether lines are said where there are no bars, and whether for each run that is finished.
+    says: bool,
+    says_results: bool,
+    start: Instant,
+    state: Mutex<State>,
+}
+
+/// Where they stand.
+#[derive(Default)]
+struct State {
+    /// The work of each: its cost, and which part of it is done.
+    runs: Vec<(f64, f64)>,
+    begun: usize,
+    finished: usize,
+    /// The parts that were done before this process.
+    before: f64,
+    /// What the run that spoke last said of itself.
+    last: String,
+    /// When the last line was said.
+    said: Option<Instant>,
+}
+
+impl State {
+    /// The work that this process has done, and what is left.
+    fn work(&self) -> (f64, f64) {
+        let done: f64 = self.runs.iter().map(|(cost, part)| cost * part).sum();
+        let all: f64 = self.runs.iter().map(|(cost, _)| cost).sum();
+        (done - self.before, all - done)
+    }
+}
+
+impl Progress {
+    /// Of no run yet. Without `tells` nothing is shown.
+    pub fn new(tells: bool) -> Progress {
+        let stderr = ProgressDrawTarget::stderr();
+        let bars = MultiProgress::with_draw_target(if tells { stderr } else { ProgressDrawTarget::hidden() });
+        let total = bars.add(ProgressBar::new_spinner().with_style(style("{wide_msg}")));
+        Progress { bars, total, says: tells, says_results: tells, start: Instant::now(), state: Mutex::default() }
+    }
+
+    /// The same, where somebody else has a line for each run that is finished.
+    pub fn without_results(self) -> Progress {
+        Progress { says_results: false, ..self }
+    }
+
+    /// Whether there are bars.
+    pub fn has_bars(&self) -> bool {
+        !self.total.is_hidden()
+    }
+
+    /// The runs cost so much.
+    pub(super) fn expect(&self, costs: impl Iterator<Item = f64>) {
+        self.state().runs = costs.map(|cost| (cost, 0.0)).collect();
+        self.show();
+    }
+
+    /// A run begins: a bar of its own.
+    pub(super) fn begin(&self, name: String, steps: usize) -> ProgressBar {
+        self.state().begun += 1;
+        self.show();
+        let narrow = self.has_bars() && columns().is_some_and(|n| n < NARROW);
+        let template = if narrow {
+            "{prefix:16!} {pos}/{len} {wide_msg}"
+        } else {
+            "{prefix:25} {bar:12} {pos:>6}/{len} {wide_msg}"
+        };
+        self.bars.add(ProgressBar::new(steps as u64).with_style(style(template)).with_prefix(name))
+    }
+
+    /// A run goes on from this part of its work.
+    pub(super) fn goes_on(&self, run: usize, part: f64) {
+        let state = &mut *self.state();
+        state.before += (part - state.runs[run].1) * state.runs[run].0;
+        state.runs[run].1 = part;
+    }
+
+    /// A run has done this part of its work.
+    pub(super) fn at(&self, run: usize, part: f64, said: impl FnOnce() -> String) {
+        {
+            let state = &mut *self.state();
+            state.runs[run].1 = part;
+            state.last = said();
+        }
+        self.show();
+    }
+
+    /// A run is finished, and this came of it.
+    pub(super) fn finish(&self, run: usize, said: &str) {
+        {
+            let state = &mut *self.state();
+            state.runs[run].1 = 1.0;
+            state.finished += 1;
+        }
+        self.show();
+        if self.says_results && self.start.elapsed() > EVERY {
+            self.say(|state| format!("{} of {} runs finished: {said}", state.finished, state.runs.len()));
+        }
+    }
+
+    /// How it stands, where nothing was said for a while.
+    pub(super) fn say_how_it_stands(&self) {
+        let quiet = |state: &State| state.said.is_none_or(|at| at.elapsed() >= EVERY / 2);
+        if quiet(&self.state()) {
+            self.say(|state| format!("run {} of {}: {}", state.begun, state.runs.len(), state.last));
+        }
+        self.show();
+    }
+
+    /// Nothing is to be shown any more.
+    pub(super) fn end(&self) {
+        self.total.finish_and_clear();
+    }
+
+    fn say(&self, line: impl FnOnce(&State) -> String) {
+        if !self.says || self.has_bars() {
+            return;
+        }
+        let (line, left) = {
+            let state = &mut *self.state();
+            state.said = Some(Instant::now());
+            (line(state), self.left(state))
+        };
+        let left = left.map_or(String::new(), |left| format!("; about {left} left"));
+        // Nobody may be there to read it.
+        let _ = writeln!(io::stderr(), "{}{left}", printable(&line));
+    }
+
+    /// The line above the bars.
+    fn show(&self) {
+        if !self.has_bars() {
+            return;
+        }
+        let state = self.state();
+        let left = self.left(&state).map_or(String::new(), |left| format!(", about {left} left"));
+        let text = format!("run {} of {}{left}", state.begun.max(1), state.runs.len().max(1));
+        self.total.set_message(text);
+    }
+
+    /// The time that is left, if the rest takes as long as what is done; none before anything can be said.
+    fn left(&self, state: &State) -> Option<String> {
+        let (done, rest) = state.work();
+        left(self.start.elapsed(), done, rest).map(duration)
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The time that the rest takes if it goes on like what was done in this time. None where too little was done to say.
+pub fn left(time: Duration, done: f64, rest: f64) -> Option<Duration> {
+    (rest > 0.0 && done > 0.01 * rest).then(|| time.mul_f64(rest / done))
+}
+
+fn style(template: &str) -> ProgressStyle {
+    ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar())
+}
+
+/// How wide the terminal is.
+fn columns() -> Option<u16> {
+    terminal_size::terminal_size_of(io::stderr()).map(|size| size.0.0)
+}
+
+/// A time in two units at most: "40 s", "3 min", "2 h 10 min".
+pub fn duration(time: Duration) -> String {
+    let seconds = time.as_secs_f64().ceil() as u64;
+    match seconds {
+        0..90 => format!("{seconds} s"),
+        90..5_400 => format!("{} min", seconds.div_ceil(60)),
+        _ => format!("{} h {} min", seconds / 3600, seconds % 3600 / 60),
+    }
+}
