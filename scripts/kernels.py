@@ -86,23 +86,34 @@ def ratio(with_, without, options):
     return statistics.median(times[1]) / statistics.median(times[0])
 
 
-def measure(mixer, size, kernels, program, others, options):
-    """{kernel or other: ratio} of those that run in this cell."""
-    c, found = sizes(mixer, size), {}
-    with_ = program, "with"
-    program.ask(open="with", config=toml(c))
+def measure(config, kernels, program, others, options):
+    """{kernel or other: ratio} of those that run in this cell; `config` gives its configuration with more settings."""
+    found, with_ = {}, (program, "with")
+    program.ask(open="with", config=config())
     for op in program.ask(profile="with", steps=1)["ops"]:
         if op in kernels:
-            program.ask(open="without", config=toml(c, kernels=f"fast,-{op}"))
+            program.ask(open="without", config=config(kernels=f"fast,-{op}"))
             found[op] = ratio(with_, (program, "without"), options)
             program.ask(close="without")
     for name, other in others.items():
         settings, _ = OTHERS[name]
-        other.ask(open="without", config=toml(c, **settings))
+        other.ask(open="without", config=config(**settings))
         found[name] = ratio(with_, (other, "without"), options)
         other.ask(close="without")
     program.ask(close="with")
     return found
+
+
+def forms():
+    """(name, configuration) of the slower forms of every mixer, at two sizes, and of the published models."""
+    for size, batch in ("T32", 32), ("d64", 16):
+        for mixer in MODELS + WIDE + MEMORIES:
+            for form in "recurrent", "parallel", "chunked":
+                c = sizes(mixer, size) | {"B": batch}
+                yield f"{size}, {mixer} {form}", lambda c=c, form=form, **more: toml(c, form=form, **more)
+    for mixer in MODELS:
+        c = sizes(mixer, "T32")
+        yield f"T32, published {mixer}", lambda c=c, **more: toml(c, model={"variant": "published"}, **more)
 
 
 def table(head, rows):
@@ -118,6 +129,12 @@ def cells_of(name, found):
             size, mixer = cell.split()
             by.setdefault(size, []).append(f"{mixer} {ratios[name]:.2f}")
     return "; ".join(f"{size}: {', '.join(by[size])}" for size in SIZES if size in by) or "–"
+
+
+def little(result, kernels):
+    """The kernels that buy under 1.10 in every cell, or run in none; of several of an op each."""
+    most = lambda name: max((r[name] for r in result["cells"].values() if name in r), default=0)
+    return [op for op in kernels if most(op) < 1.1 and not any(name.startswith(f"{op}.") for name in kernels)]
 
 
 def markdown(result, kernels):
@@ -142,6 +159,10 @@ def markdown(result, kernels):
     places = [[f"`{k}`" if "/" in k else k, *BEFORE[k], *counts[k], WHY[k]] for k in BEFORE]
     total = lambda x: [sum(v[i] for v in x.values()) for i in (0, 1)]
     places.append(["all", *total(BEFORE), *total(counts), ""])
+    elsewhere = result.get("forms", {})
+    best = {op: max((r[op], name) for name, r in elsewhere.items() if op in r) for op in little(result, kernels) if any(op in r for r in elsewhere.values())}
+    in_forms = [[f"`{op}`", f"{top:.2f}", where] for op, (top, where) in sorted(best.items())]
+    nowhere = [f"`{op}`" for op in little(result, kernels) if op not in best]
     return f"""\
 `scripts/kernels.sh --write`, {len(found)} cells, one core, medians of {result['rounds']} samples in turn:
 
@@ -152,6 +173,13 @@ def markdown(result, kernels):
 {table(["kernel", "module, lines of Rust + CUDA", "most", "a step without it over one with it"], rows)}
 
 Under 1.10 in every cell where they run: {', '.join(small) or 'none'}. In no cell: {', '.join(never) or 'none'}.
+
+The most that these buy in other forms and in the published models (`scripts/kernels.sh --forms`; sizes T32, and d64 with a
+batch of 16):
+
+{table(["kernel", "most", "where"], in_forms)}
+
+In none of these either: {', '.join(nowhere) or 'none'}.
 
 Not of one op:
 
@@ -172,6 +200,7 @@ def main():
     parser.add_argument("--cells", default=",".join(SIZES))
     parser.add_argument("--models", default=",".join(MODELS + WIDE + MEMORIES))
     parser.add_argument("--rounds", type=int, default=6)
+    parser.add_argument("--forms", action="store_true", help="other forms and published models, for what buys little in the cells")
     parser.add_argument("--sample-ms", type=float, default=40, help="how long a sample takes at least")
     parser.add_argument("--write", action="store_true")
     parser.add_argument("--report", action="store_true")
@@ -184,14 +213,25 @@ def main():
     about = program.ask(kernels=True)
     runs = lambda m, s: s == "d64" if m in MEMORIES else s[0] == "d" or m not in WIDE
     cells = [(m, s) for s in options.cells.split(",") for m in options.models.split(",") if runs(m, s)]
-    if not options.report:
+    if options.forms:
+        if result.get("build") != about["build"]:
+            sys.exit(f"{JSON} has no cells of this build: measure these first, without --forms")
+        wanted = little(result, about["kernels"])
+        for name, config in forms():
+            if "error" not in program.answer(open="with", config=config()):  # a mixer has not every form
+                result.setdefault("forms", {})[name] = found = measure(config, wanted, program, {}, options)
+                print(name, ", ".join(f"{op} {r:.2f}" for op, r in found.items()), file=sys.stderr, flush=True)
+                with open(JSON, "w") as f:
+                    json.dump(result, f, indent=1)
+    elif not options.report:
         if result.get("build") != about["build"]:  # cells of another build do not stand beside these
             result = {"build": about["build"], "cells": {}}
         result["rounds"] = options.rounds
         has_bf16 = "avx512_bf16" in Path("/proc/cpuinfo").read_text()
         others = {name: Program(STEP_TIME, **env) for name, (_, env) in OTHERS.items() if has_bf16 or "bf16" not in name}
         for mixer, size in cells:
-            found = measure(mixer, size, about["kernels"], program, others, options)
+            config = lambda c=sizes(mixer, size), **more: toml(c, **more)
+            found = measure(config, about["kernels"], program, others, options)
             result["cells"][f"{size} {mixer}"] = found
             print(size, mixer, ", ".join(f"{op} {r:.2f}" for op, r in found.items()), file=sys.stderr, flush=True)
             with open(JSON, "w") as f:
