@@ -10,7 +10,7 @@ from pathlib import Path
 from cells import MEMORIES, MODELS, SIZES, WIDE, Program, sizes, toml
 from marks import insert
 
-STEP_TIME, JSON = "target/release/examples/step_time", "target/kernels.json"
+STEP_TIME, JSON, PAGE = "target/release/examples/step_time", "target/kernels.json", "docs/kernels.md"
 # What is not of one op: its switch in a configuration, or in the environment.
 OTHERS = {
     "AVX-512 (AVX2 instead)": ({}, {"TAPEZOO_SIMD": "avx2"}),
@@ -25,7 +25,7 @@ WHY = {
     "src/kernels/gemm": "vectors of one instruction set, loaded and stored through pointers into a matrix whose rows lie apart",
     "src/kernels/lanes": "vectors of one instruction set: their functions may be called only where the processor has it",
     "src/cuda": "calls of the driver, of NVRTC, of cuBLAS and of the emulator, and device memory that a kernel writes",
-    "other": "arithmetic on vectors (`vector.rs`), a prefetch, and a test that says that the processor has AVX-512",
+    "other": "arithmetic on vectors (`vector.rs`), and a prefetch",
 }
 
 
@@ -40,11 +40,11 @@ def source(op):
 
 
 def lines(op):
-    """(module, lines of Rust, lines of CUDA) of the module that holds the kernel, without tests."""
+    """(module, lines of Rust, lines of CUDA) of the module that holds the kernel."""
     name = source(op).relative_to("src/kernels").parts[0].removesuffix(".rs")
     root = Path("src/kernels")
     files = [root / f"{name}{end}" for end in (".rs", ".cu", "_cpu.rs", "_cuda.rs")] + sorted((root / name).rglob("*.*"))
-    files = [f for f in files if f.is_file() and f.stem != "tests"]
+    files = [f for f in files if f.is_file()]
     count = lambda *ends: sum(len(f.read_text().splitlines()) for f in files if f.suffix in ends)
     return name, count(".rs"), count(".cu", ".cuh")
 
@@ -55,7 +55,7 @@ def shared(modules):
     for f in sorted(Path("src/kernels").rglob("*.rs")):
         name = f.relative_to("src/kernels").parts[0].removesuffix(".rs")
         name = re.sub("_(cpu|cuda)$", "", name)
-        if name not in modules and name != "mod" and f.stem != "tests":
+        if name not in modules and name != "mod":
             found[name] = found.get(name, 0) + len(f.read_text().splitlines())
     return found
 
@@ -104,7 +104,7 @@ def measure(config, kernels, program, others, options):
     return found
 
 
-def forms():
+def other_forms():
     """(name, configuration) of the slower forms of every mixer, at two sizes, and of the published models."""
     for size, batch in ("T32", 32), ("d64", 16):
         for mixer in MODELS + WIDE + MEMORIES:
@@ -114,6 +114,30 @@ def forms():
     for mixer in MODELS:
         c = sizes(mixer, "T32")
         yield f"T32, published {mixer}", lambda c=c, **more: toml(c, model={"variant": "published"}, **more)
+
+
+def forms(program, about, options):
+    """The table of what buys little in the cells, by the page: the most that it buys elsewhere."""
+    with open(PAGE) as f:
+        rows = re.findall(r"^\| `([\w.]+)` \| `[^|]*\| (\S+) \|", f.read(), re.M)
+    little = [op for op, most in rows if op in about["kernels"] and (most == "–" or float(most) < 1.1)]
+    best = {}
+    for name, config in other_forms():
+        if "error" in program.answer(open="with", config=config()):
+            continue  # not every mixer has every form
+        found = measure(config, little, program, {}, options)
+        print(name, ", ".join(f"{op} {r:.2f}" for op, r in found.items()), file=sys.stderr, flush=True)
+        for op, r in found.items():
+            best[op] = max(best.get(op, (0, "")), (r, name))
+    none = ", ".join(f"`{op}`" for op in little if op not in best)
+    rows = [[f"`{op}`", f"{best[op][0]:.2f}", best[op][1]] for op in sorted(best)]
+    return f"""\
+`scripts/kernels.sh --forms --write`, one core, medians of {options.rounds} samples in turn; {about['build'].splitlines()[0]}:
+
+{table(["kernel", "most", "where"], rows)}
+
+In none of these: {none or 'none'}.
+"""
 
 
 def table(head, rows):
@@ -129,12 +153,6 @@ def cells_of(name, found):
             size, mixer = cell.split()
             by.setdefault(size, []).append(f"{mixer} {ratios[name]:.2f}")
     return "; ".join(f"{size}: {', '.join(by[size])}" for size in SIZES if size in by) or "–"
-
-
-def little(result, kernels):
-    """The kernels that buy under 1.10 in every cell, or run in none; of several of an op each."""
-    most = lambda name: max((r[name] for r in result["cells"].values() if name in r), default=0)
-    return [op for op in kernels if most(op) < 1.1 and not any(name.startswith(f"{op}.") for name in kernels)]
 
 
 def markdown(result, kernels):
@@ -159,10 +177,6 @@ def markdown(result, kernels):
     places = [[f"`{k}`" if "/" in k else k, *BEFORE[k], *counts[k], WHY[k]] for k in BEFORE]
     total = lambda x: [sum(v[i] for v in x.values()) for i in (0, 1)]
     places.append(["all", *total(BEFORE), *total(counts), ""])
-    elsewhere = result.get("forms", {})
-    best = {op: max((r[op], name) for name, r in elsewhere.items() if op in r) for op in little(result, kernels) if any(op in r for r in elsewhere.values())}
-    in_forms = [[f"`{op}`", f"{top:.2f}", where] for op, (top, where) in sorted(best.items())]
-    nowhere = [f"`{op}`" for op in little(result, kernels) if op not in best]
     return f"""\
 `scripts/kernels.sh --write`, {len(found)} cells, one core, medians of {result['rounds']} samples in turn:
 
@@ -173,13 +187,6 @@ def markdown(result, kernels):
 {table(["kernel", "module, lines of Rust + CUDA", "most", "a step without it over one with it"], rows)}
 
 Under 1.10 in every cell where they run: {', '.join(small) or 'none'}. In no cell: {', '.join(never) or 'none'}.
-
-The most that these buy in other forms and in the published models (`scripts/kernels.sh --forms`; sizes T32, and d64 with a
-batch of 16):
-
-{table(["kernel", "most", "where"], in_forms)}
-
-In none of these either: {', '.join(nowhere) or 'none'}.
 
 Not of one op:
 
@@ -200,7 +207,7 @@ def main():
     parser.add_argument("--cells", default=",".join(SIZES))
     parser.add_argument("--models", default=",".join(MODELS + WIDE + MEMORIES))
     parser.add_argument("--rounds", type=int, default=6)
-    parser.add_argument("--forms", action="store_true", help="other forms and published models, for what buys little in the cells")
+    parser.add_argument("--forms", action="store_true", help="what buys little in the cells, in other forms and published models")
     parser.add_argument("--sample-ms", type=float, default=40, help="how long a sample takes at least")
     parser.add_argument("--write", action="store_true")
     parser.add_argument("--report", action="store_true")
@@ -211,19 +218,13 @@ def main():
         with open(JSON) as f:
             result = json.load(f)
     about = program.ask(kernels=True)
+    if options.forms:
+        text = forms(program, about, options)
+        print(text)
+        return insert(PAGE, "kernels.sh --forms", text) if options.write else None
     runs = lambda m, s: s == "d64" if m in MEMORIES else s[0] == "d" or m not in WIDE
     cells = [(m, s) for s in options.cells.split(",") for m in options.models.split(",") if runs(m, s)]
-    if options.forms:
-        if result.get("build") != about["build"]:
-            sys.exit(f"{JSON} has no cells of this build: measure these first, without --forms")
-        wanted = little(result, about["kernels"])
-        for name, config in forms():
-            if "error" not in program.answer(open="with", config=config()):  # a mixer has not every form
-                result.setdefault("forms", {})[name] = found = measure(config, wanted, program, {}, options)
-                print(name, ", ".join(f"{op} {r:.2f}" for op, r in found.items()), file=sys.stderr, flush=True)
-                with open(JSON, "w") as f:
-                    json.dump(result, f, indent=1)
-    elif not options.report:
+    if not options.report:
         if result.get("build") != about["build"]:  # cells of another build do not stand beside these
             result = {"build": about["build"], "cells": {}}
         result["rounds"] = options.rounds
@@ -239,7 +240,7 @@ def main():
     text = markdown(result, about["kernels"])
     print(text)
     if options.write or options.report:
-        insert("docs/kernels.md", "kernels.sh", text)
+        insert(PAGE, "kernels.sh", text)
 
 
 main()

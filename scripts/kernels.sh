@@ -6,8 +6,8 @@
 #
 # For each cell of the race (scripts/race.py) and each further mixer at the wide sizes: steps with all kernels and steps
 # without the one, in turns, in one process on one core. All cells take about 20 minutes; leave the machine alone meanwhile.
-# --forms then does the same in the other forms and in the published models, for kernels that run in no cell or buy under 10 %
-# in each of them; it takes about as long.
+# --forms does the same in the other forms and in the published models, for the kernels that by the page run in no cell or buy
+# under 10 % in each.
 # The numbers go to target/kernels.json, cell by cell, and --write puts all that it holds into the page; --report does that
 # and times nothing.
 set -euo pipefail
