@@ -449,3 +449,14 @@ fn an_index_out_of_range_is_the_same_error_everywhere() {
         }
     }
 }
+
+/// Where an angle has no digits for turns any angle will do, but no larger number.
+#[test]
+fn an_angle_less_whole_turns_is_within_half_a_turn() {
+    let x: Vec<f64> = (0..200).map(|i| 10f64.powf(f64::from(i) / 6.0) * if i % 2 == 0 { 1.0 } else { -1.0 }).collect();
+    for (device, dtype) in places() {
+        let y = evaluate(device, dtype, &[tensor(x.clone(), [200])], None, |x| x[0].wrap()).swap_remove(0);
+        let most = if dtype == DType::F32 { f64::from(std::f32::consts::PI) } else { PI };
+        assert!(y.iter().all(|y| y.abs() <= most), "{dtype} on {device}: {y:?}");
+    }
+}
