@@ -68,7 +68,7 @@ impl Op for EraseWrite {
         let (tape, [q, k, v, p, s0]) = (x[0].tape(), std::array::from_fn(|i| x[i]));
         let (o, s) = match *x.get(5..).unwrap_or_default() {
             [g, e] => {
-                let op = EraseWrite { chunk: 2 * self.chunk, scale: self.scale };
+                let op = EraseWrite { chunk: self.chunk.saturating_mul(2), scale: self.scale };
                 let [q, k, v, p, g] = erase_then_write([q, k, v, p, g, e]);
                 let [o, s] = tape.apply_many(op, [q, k, v, p, s0, g]);
                 (last_of(o, 2), s)
