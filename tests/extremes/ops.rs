@@ -82,7 +82,7 @@ impl Case {
     fn draw((name, sample): Entry, seed: u64, room: usize) -> Case {
         let draw = move || {
             let g = Gen::new(seed);
-            sample(&mut if seed % 2 == 0 { g } else { g.around_switches(room) })
+            sample(&mut if seed.is_multiple_of(2) { g } else { g.around_switches(room) })
         };
         let (mut g, mut what) = (Gen::new(seed ^ 1), String::new());
         let mut inputs = draw().1;
