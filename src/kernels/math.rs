@@ -222,6 +222,3 @@ macro_rules! shared {
 pub mod m32;
 #[allow(missing_docs)]
 pub mod m64;
-
-#[cfg(test)]
-mod tests;

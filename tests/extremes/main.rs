@@ -1,4 +1,4 @@
-//! Every core, every mixer, every other op (`ops.rs`) and the optimiser (`optimizer.rs`) at the edges of their inputs: gates
+//! Every core, every mixer, every other op (`ops.rs`, `facts.rs`) and the optimiser (`optimizer.rs`) at the edges of their inputs: gates
 //! that are shut or wide open, keys that are zero or all the same, elements that are huge, tiny or NaN, empty sequences and
 //! batches, ids that are not there, and sizes on both sides of every switch between kernels.
 //!
@@ -29,6 +29,7 @@ mod cores;
 #[path = "../device/mod.rs"]
 mod device;
 mod draw;
+mod facts;
 mod judge;
 mod mixers;
 mod ops;
