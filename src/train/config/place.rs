@@ -20,7 +20,10 @@ pub(super) fn explained(e: Error, path: Option<&Path>, flags: &Table) -> Error {
     };
     let (what, key) = meant(&what);
     let line = path.and_then(|path| {
-        let begins: Vec<String> = what.split([' ', ':']).next()?.split('.').map(String::from).collect();
+        let names = [("unknown model ", "models"), ("unknown preset ", "preset")];
+        let name = names.iter().find(|(begin, _)| what.starts_with(begin)).map(|(_, key)| *key);
+        let begins = name.or(what.split([' ', ':']).next())?;
+        let begins: Vec<String> = begins.split('.').map(String::from).collect();
         let of = |table: &str| [&[table.to_string()], &begins[..]].concat();
         let keys = if key.is_empty() { vec![of("model"), of("task"), begins] } else { vec![key] };
         keys.into_iter().filter(|key| of_file || at(flags, key).is_none()).find_map(|key| line(path, &key))
