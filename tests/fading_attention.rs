@@ -171,7 +171,7 @@ fn a_sequence_in_pieces_is_the_sequence() {
                 let [q, k, v, g] = x.each_ref().map(|x| tape.constant(&x.cast(DType::F32)));
                 let one = fox::attention([q, k, v, g].map(|x| first(x, cut)), 0.7, form);
                 let two = fox::attention([q.narrow(1, cut, 140 - cut), k, v, g], 0.7, form);
-                let off = error(&[Var::concat(&[one, two], 1).value().to_f64()], &[whole.clone()]);
+                let off = error(&[Var::concat(&[one, two], 1).value().to_f64()], std::slice::from_ref(&whole));
                 assert!(off < 1e-6, "{form} by {by}, {cut} and {}: off by {off:.1e}", 140 - cut);
             }
         }
