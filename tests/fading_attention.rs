@@ -158,6 +158,21 @@ fn attention_with_open_gates_is_attention() {
     }
 }
 
+/// One token has no weights to choose: what it reads is its value, and its scores have no gradient, to the last bit.
+#[test]
+fn one_token_has_no_choice() {
+    for (k, v) in WIDTHS {
+        let x = inputs(&mut Gen::new(9), [2, 1, 0, 3, k, v], steep);
+        for (form, by) in WAYS {
+            let all = everything(&x, form, DType::F32, by);
+            assert_eq!(all[0], x[2].to_f64(), "{form} by {by}: o is v");
+            for (name, d) in ["q", "k", "v", "g"].iter().zip(&all[1..]).filter(|(name, _)| **name != "v") {
+                assert!(d.iter().all(|&d| d == 0.0), "{form} by {by}: d{name} of one token");
+            }
+        }
+    }
+}
+
 /// A cache that is carried from piece to piece.
 #[test]
 fn a_sequence_in_pieces_is_the_sequence() {

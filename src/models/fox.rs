@@ -149,7 +149,7 @@ impl Mixer for Layer {
     fn state(&self, b: usize) -> Vec<(&'static str, Shape)> {
         let (h, k) = (self.h, self.k);
         let (empty, last) = (Shape::from([b, 0, h, k]), Shape::from([b, 1, h * k]));
-        let gates = ("gates", [b, 0, h, 1].into());
+        let gates = ("past gates", [b, 0, h, 1].into());
         vec![("keys", empty), ("values", empty), gates, ("past k", last), ("past v", last)]
     }
 

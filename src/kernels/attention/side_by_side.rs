@@ -67,7 +67,8 @@ const SMALL: f64 = 20.0;
 
 /// What to subtract from the scores before their exponential: nothing where |q| |k_s| <= [`SMALL`] for all keys seen, and
 /// the largest otherwise, −0 if that is 0. Each lane for itself, and from no key that it does not see. None where all lanes have
-/// nothing. Gates make scores smaller, but not that of the last key.
+/// nothing. Gates make scores smaller, but not that of the last key. The score of one key alone is subtracted: its weight is then 1,
+/// and the gradient of its score 0, to the last bit.
 #[inline(always)]
 fn reference<T: Math, const N: usize>(
     here: Option<Avx512>,
@@ -78,7 +79,7 @@ fn reference<T: Math, const N: usize>(
 ) -> Option<Lane<T>> {
     let (mut small, mut all, square) = ([false; L], true, plus_dot(here, [T::ZERO; L], q, q));
     for l in 0..L {
-        small[l] = square[l] * longest[l] <= T::of(SMALL * SMALL);
+        small[l] = k.len() > 1 && square[l] * longest[l] <= T::of(SMALL * SMALL);
         all &= small[l];
     }
     if all {
