@@ -6,7 +6,7 @@
 
 use crate::{
     kernels::{
-        attention::{Inputs, Outputs, Plan},
+        attention::{Inputs, Outputs, Plan, faint},
         heads::Slot,
         lanes::{Avx512, Block, L, Lane, avx512_here, fma, lanes, lanes_mut, mul},
         math::Math,
@@ -41,23 +41,26 @@ impl<T: Math> Since<T> {
 
     /// Come to the next key, `at` of the tile or beyond it.
     #[inline(always)]
-    fn pass(&mut self, at: usize, gate: &Lane<T>) {
+    fn pass(&mut self, here: Option<Avx512>, at: usize, gate: &Lane<T>) {
+        let Since { own, beyond, rounded } = self;
         if at < TILE {
-            for own in &mut self.own[..at] {
-                (0..L).for_each(|l| own[l] += gate[l]);
+            for own in &mut own[..at] {
+                *own = plus(here, gate, own);
             }
         } else {
-            (0..L).for_each(|l| self.beyond[l] += gate[l].to_f64());
-            (0..L).for_each(|l| self.rounded[l] = T::of(self.beyond[l]));
+            for l in 0..L {
+                beyond[l] += gate[l].to_f64();
+            }
+            for l in 0..L {
+                rounded[l] = T::of(beyond[l]);
+            }
         }
     }
 
     /// Of key s of the tile.
     #[inline(always)]
-    fn of(&self, s: usize) -> Lane<T> {
-        let mut sum = self.own[s];
-        (0..L).for_each(|l| sum[l] += self.rounded[l]);
-        sum
+    fn of(&self, here: Option<Avx512>, s: usize) -> Lane<T> {
+        plus(here, &self.own[s], &self.rounded)
     }
 }
 
@@ -160,10 +163,13 @@ fn largest<T: Math, const N: usize>(
     since: Option<&[Since<T>]>,
 ) -> Lane<T> {
     let mut top = [T::of(f64::NEG_INFINITY); L];
-    for (s, k) in k.iter().enumerate() {
-        let x = plus_dot(here, since.map_or([T::ZERO; L], |since| since[s / TILE].of(s % TILE)), q, k);
-        for l in 0..L {
-            top[l] = x[l].max(top[l]);
+    for (j, k) in k.chunks(TILE).enumerate() {
+        for (s, k) in k.iter().enumerate() {
+            let begin = if let Some(since) = since { since[j].of(here, s) } else { [T::ZERO; L] };
+            let x = plus_dot(here, begin, q, k);
+            for l in 0..L {
+                top[l] = x[l].max(top[l]);
+            }
         }
     }
     top
@@ -185,22 +191,29 @@ fn weights<'a, T: Math, const N: usize>(
     room: &'a mut Room<T>,
 ) -> &'a mut [Lane<T>] {
     let w = &mut room.0[..k.len()];
-    let first = |s: usize| since.map_or(*begin, |since| plus(here, &since.of(s), begin));
+    if let Some(since) = since {
+        let beyond = plus(here, &since.rounded, begin);
+        for (w, own) in w.iter_mut().zip(&since.own) {
+            *w = plus(here, own, &beyond);
+        }
+    }
     match later {
         None => {
-            for (s, (w, k)) in w.iter_mut().zip(k).enumerate() {
-                *w = plus_dot(here, first(s), q, k);
+            for (w, k) in w.iter_mut().zip(k) {
+                *w = plus_dot(here, if since.is_some() { *w } else { *begin }, q, k);
             }
         }
         Some([a, b]) => {
-            for (s, (w, k)) in w.iter_mut().zip(k).enumerate() {
-                *w = plus(here, &plus(here, &plus_dot(here, first(s), q, k), a), b);
+            for (w, k) in w.iter_mut().zip(k) {
+                let x = plus_dot(here, if since.is_some() { *w } else { *begin }, q, k);
+                *w = plus(here, &plus(here, &x, a), b);
             }
         }
     }
     for w in w.as_flattened_mut() {
         // Not `decay`: where nothing is subtracted, a score may be above 0.
         *w = w.exp();
+        *w = if since.is_some() && *w < faint() { T::ZERO } else { *w };
     }
     w
 }
@@ -221,10 +234,16 @@ fn attend<T: Math, const N: usize, const GATED: bool>(
     for (t, ((q, o), lse)) in q.iter().zip(o).zip(lse).enumerate() {
         let (k, v) = (&k[..p.seen(t)], &v[..p.seen(t)]);
         lengthen(here, &k[from..], &mut longest);
-        for (s, g) in g.iter().enumerate().take(k.len()).skip(from.max(1)).filter(|_| GATED) {
-            since[..=s / TILE].iter_mut().enumerate().for_each(|(j, since)| since.pass(s - j * TILE, g));
-            // A gate above 1 makes scores larger.
-            (0..L).filter(|&l| g[l] > T::ZERO).for_each(|l| longest[l] = T::of(f64::INFINITY));
+        if GATED {
+            for s in from.max(1)..k.len() {
+                for (j, since) in since[..=s / TILE].iter_mut().enumerate() {
+                    since.pass(here, s - j * TILE, &g[s]);
+                }
+                for l in 0..L {
+                    // A gate above 1 makes scores larger.
+                    longest[l] = if g[s][l] > T::ZERO { T::of(f64::INFINITY) } else { longest[l] };
+                }
+            }
         }
         from = k.len();
         let top = reference(here, q, k, if GATED { Some(&since) } else { None }, &longest);
@@ -294,7 +313,9 @@ fn attend_back<T: Math, const N: usize, const GATED: bool>(
     for (t, dq) in dq.iter_mut().enumerate().skip(p.first(s0)) {
         let (all, seen) = (p.seen(t), s0..p.seen(t).min(s0 + TILE));
         if GATED {
-            (next..all).for_each(|s| since.pass(s - s0, &x.gates[s]));
+            for s in next..all {
+                since.pass(here, s - s0, &x.gates[s]);
+            }
             next = all;
         }
         let (q, g, start) = (&x.q[t], &x.g[t], &x.starts[t]);

@@ -5,11 +5,11 @@
 
 use crate::{
     kernels::{
-        attention::{Inputs, Outputs, Plan},
+        attention::{Inputs, Outputs, Plan, faint},
         gemm::Products,
         heads::{Heads, Slot},
         lane_sums,
-        lanes::L,
+        lanes::{L, avx512_here, lanes, lanes_mut},
         math::Math,
         matmul::{Mat, gemm},
         rows::{add_row_dots, divide_rows},
@@ -42,7 +42,13 @@ fn shown<T: Math>(masks: &[T; 2 * L], x: &[T], t: usize, first: usize) -> [T; L]
 /// The scores x [·, w] of keys, which query `first(s)` is the first to see, become exp(x − top); `top` and `sum` [w] get the
 /// largest score of each query and the sum of those.
 #[versions::versions]
-fn softmax<T: Math>(first: impl Fn(usize) -> usize, w: usize, x: &mut [T], top: &mut [T], sum: &mut [T]) {
+fn softmax<T: Math, const GATED: bool>(
+    first: impl Fn(usize) -> usize,
+    w: usize,
+    x: &mut [T],
+    top: &mut [T],
+    sum: &mut [T],
+) {
     let masks = masks();
     for t in (0..w).step_by(L) {
         let (mut m, mut all) = ([T::of(f64::NEG_INFINITY); L], [T::ZERO; L]);
@@ -56,6 +62,7 @@ fn softmax<T: Math>(first: impl Fn(usize) -> usize, w: usize, x: &mut [T], top: 
             let mut e = shown(&masks, x, t, first(s));
             for l in 0..L {
                 e[l] = (e[l] - m[l]).decay();
+                e[l] = if GATED && e[l] < faint() { T::ZERO } else { e[l] };
                 all[l] += e[l];
             }
             x[t..t + L].copy_from_slice(&e);
@@ -74,7 +81,7 @@ fn logs<T: Math>(x: &[T], y: &mut [T]) {
 
 /// Scores x [·, w] to weights p once more, and g to the gradients of the scores, p (g − δ); lse, in two parts, and δ [w].
 #[versions::versions]
-fn softmax_backward<T: Math>(
+fn softmax_backward<T: Math, const GATED: bool>(
     first: impl Fn(usize) -> usize,
     w: usize,
     [top, log, delta]: [&[T]; 3],
@@ -91,6 +98,7 @@ fn softmax_backward<T: Math>(
                 let [top, log, delta]: [[T; L]; 3] = [at(top, 0, w, t), at(log, 0, w, t), at(delta, 0, w, t)];
                 for l in 0..L {
                     p[l] = ((p[l] - top[l]) - log[l]).decay();
+                    p[l] = if GATED && p[l] < faint() { T::ZERO } else { p[l] };
                     dx[l] = if p[l] == T::ONE { T::ZERO } else { p[l] * (dx[l] - delta[l]) };
                 }
             }
@@ -148,22 +156,28 @@ fn add_everywhere(by: f64, x: &mut [f64]) {
 #[versions::versions]
 fn add_since<T: Math>(first: usize, w: usize, gates: &[T], since: &[f64], x: &mut [T]) {
     let (before, own) = x.split_at_mut(first * w);
-    let (mut sum, mut sums) = (0.0, [T::ZERO; TILE]);
-    for (to, g) in sums.iter_mut().zip(&gates[first..]) {
+    let (mut sum, mut sums) = (0.0, [[T::ZERO; L]; TILE / L]);
+    for (to, g) in sums.as_flattened_mut().iter_mut().zip(&gates[first..]) {
         sum += g.to_f64();
         *to = T::of(sum);
     }
     for (x, &since) in before.chunks_exact_mut(w).zip(since) {
         let since = T::of(since);
-        x.iter_mut().zip(&sums).for_each(|(x, &sum)| *x += since + sum);
+        for (x, sum) in lanes_mut(x).iter_mut().zip(&sums) {
+            for l in 0..L {
+                x[l] += since + sum[l];
+            }
+        }
     }
-    let (mut sums, n) = ([0.0; TILE], own.len() / w);
+    let mut sums = [[0.0; L]; TILE / L];
     for (i, x) in own.chunks_exact_mut(w).enumerate().rev().skip(1) {
         // One gate more for every query after this key.
         let g = gates[first + i + 1].to_f64();
-        for (x, sum) in x[..n].iter_mut().zip(&mut sums[..n]).skip(i + 1) {
-            *sum += g;
-            *x += T::of(*sum);
+        for (c, (x, sum)) in lanes_mut(x).iter_mut().zip(&mut sums).enumerate().skip((i + 1) / L) {
+            for l in 0..L {
+                sum[l] += if c * L + l > i { g } else { 0.0 };
+                x[l] += T::of(sum[l]);
+            }
         }
     }
 }
@@ -171,12 +185,34 @@ fn add_since<T: Math>(first: usize, w: usize, gates: &[T], since: &[f64], x: &mu
 /// Adds Σ dx_ts over s < u ≤ t to d_u, where dx [·, w] are the gradients of the scores of n queries, the first of which is key
 /// `first`.
 #[versions::versions]
-fn add_crossing<T: Math>(first: usize, n: usize, w: usize, dx: &[T], d: &mut [T]) {
-    // Of each query the sum over the keys so far.
-    let mut sums = [T::ZERO; TILE];
-    for (s, (dx, d)) in dx.chunks_exact(w).zip(&mut d[1..]).enumerate() {
-        sums.iter_mut().zip(dx).for_each(|(sum, &dx)| *sum += dx);
-        *d += lane_sums::sum(&sums[(s + 1).saturating_sub(first)..n], |x| x);
+fn add_crossing<T: Math>(first: usize, n: usize, w: usize, dx: &mut [T], d: &mut [T]) {
+    let here = avx512_here!();
+    if n < w {
+        dx.chunks_exact_mut(w).for_each(|dx| dx[n..].fill(T::ZERO));
+    }
+    // Of each query the sum over the keys so far; and over all queries, in parts, for sixteen keys.
+    let (mut sums, mut totals) = ([[T::ZERO; L]; TILE / L], [[T::ZERO; L]; L]);
+    let (before, own) = dx.split_at(first * w);
+    for (j, rows) in before.chunks(L * w).enumerate() {
+        for (dx, total) in rows.chunks_exact(w).zip(&mut totals) {
+            *total = [T::ZERO; L];
+            for (sum, dx) in sums.iter_mut().zip(lanes(dx)) {
+                for l in 0..L {
+                    sum[l] += dx[l];
+                    total[l] += sum[l];
+                }
+            }
+        }
+        let all = lane_sums::sums(here, rows.len() / w, |l, to| *to = totals[l]);
+        d[j * L + 1..].iter_mut().zip(all).take(rows.len() / w).for_each(|(d, all)| *d += all);
+    }
+    for (i, dx) in own.chunks_exact(w).enumerate().take(n - 1) {
+        for (sum, dx) in sums.iter_mut().zip(lanes(dx)) {
+            for l in 0..L {
+                sum[l] += dx[l];
+            }
+        }
+        d[first + i + 1] += lane_sums::sum(&sums.as_flattened()[i + 1..n], |x| x);
     }
 }
 
@@ -195,10 +231,14 @@ pub fn forward<T: Math>(cpu: &Cpu, p: Plan<T>, x: &Inputs<T>, o: &mut [T], (tops
             d.keys().gather(x.q, i, t0, n, p.scale, &mut qs, d.k);
             gemm(T::ONE, k, (&qs, Mat::new(n, d.k, d.k).t()), (&mut a, mx), false);
             gates.iter_mut().for_each(|gates| gates.add_to(seen - n, w, &mut a[..seen * w]));
-            softmax(|s| p.first(s).saturating_sub(t0), w, &mut a[..seen * w], &mut top, &mut sum);
+            let (first, a) = (|s| p.first(s).saturating_sub(t0), &mut a[..seen * w]);
+            match gates {
+                Some(_) => softmax::<T, true>(first, w, a, &mut top, &mut sum),
+                None => softmax::<T, false>(first, w, a, &mut top, &mut sum),
+            }
             tops[i * d.t + t0..][..n].copy_from_slice(&top[..n]);
             logs(&sum, &mut ln_sums[i * d.t + t0..][..n]);
-            values(cpu, (&a, mx.t()), v, (&mut y, Mat::new(n, d.v, d.v)));
+            values(cpu, (a, mx.t()), v, (&mut y, Mat::new(n, d.v, d.v)));
             divide_rows(d.v, &sum[..n], &mut y);
             d.values().put(&y, d.v, i, t0, n, o);
         }
@@ -263,7 +303,10 @@ pub fn backward<T: Math>(
             gemm(T::ONE, v, (gy, my.t()), (&mut g, mx), false);
             let (first, a, g) = (|s| p.first(s).saturating_sub(t0), &mut a[..seen * w], &mut g[..seen * w]);
             gates.iter_mut().for_each(|(gates, _)| gates.add_to(seen - n, w, a));
-            softmax_backward(first, w, [&top, &log, &delta], a, g);
+            match gates {
+                Some(_) => softmax_backward::<T, true>(first, w, [&top, &log, &delta], a, g),
+                None => softmax_backward::<T, false>(first, w, [&top, &log, &delta], a, g),
+            }
             gates.iter_mut().for_each(|(_, sums)| add_crossing(seen - n, n, w, g, sums));
             gemm(p.scale, (g, mx.t()), k, d.keys().view_mut(dq.0, i, t0, n), dq.1);
             gemm(T::ONE, (g, mx), (&qs, mq), p.keys().view_mut(dk.0, i, 0, seen), dk.1);
