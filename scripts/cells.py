@@ -58,11 +58,14 @@ class Program:
             env=os.environ | ONE_THREAD | environment,
         )
 
-    def ask(self, **request):
+    def answer(self, **request):
         self.process.stdin.write(json.dumps(request) + "\n")
         self.process.stdin.flush()
         line = self.process.stdout.readline()
-        answer = json.loads(line) if line else {"error": "it ended"}
+        return json.loads(line) if line else {"error": "it ended"}
+
+    def ask(self, **request):
+        answer = self.answer(**request)
         if "error" in answer:
             sys.exit(f"{' '.join(self.command)}: {answer['error']}")
         return answer

@@ -10,7 +10,7 @@ from pathlib import Path
 from cells import MEMORIES, MODELS, SIZES, WIDE, Program, sizes, toml
 from marks import insert
 
-STEP_TIME, JSON = "target/release/examples/step_time", "target/kernels.json"
+STEP_TIME, JSON, PAGE = "target/release/examples/step_time", "target/kernels.json", "docs/kernels.md"
 # What is not of one op: its switch in a configuration, or in the environment.
 OTHERS = {
     "AVX-512 (AVX2 instead)": ({}, {"TAPEZOO_SIMD": "avx2"}),
@@ -25,7 +25,7 @@ WHY = {
     "src/kernels/gemm": "vectors of one instruction set, loaded and stored through pointers into a matrix whose rows lie apart",
     "src/kernels/lanes": "vectors of one instruction set: their functions may be called only where the processor has it",
     "src/cuda": "calls of the driver, of NVRTC, of cuBLAS and of the emulator, and device memory that a kernel writes",
-    "other": "arithmetic on vectors (`vector.rs`), a prefetch, and a test that says that the processor has AVX-512",
+    "other": "arithmetic on vectors (`vector.rs`), and a prefetch",
 }
 
 
@@ -40,11 +40,11 @@ def source(op):
 
 
 def lines(op):
-    """(module, lines of Rust, lines of CUDA) of the module that holds the kernel, without tests."""
+    """(module, lines of Rust, lines of CUDA) of the module that holds the kernel."""
     name = source(op).relative_to("src/kernels").parts[0].removesuffix(".rs")
     root = Path("src/kernels")
     files = [root / f"{name}{end}" for end in (".rs", ".cu", "_cpu.rs", "_cuda.rs")] + sorted((root / name).rglob("*.*"))
-    files = [f for f in files if f.is_file() and f.stem != "tests"]
+    files = [f for f in files if f.is_file()]
     count = lambda *ends: sum(len(f.read_text().splitlines()) for f in files if f.suffix in ends)
     return name, count(".rs"), count(".cu", ".cuh")
 
@@ -55,7 +55,7 @@ def shared(modules):
     for f in sorted(Path("src/kernels").rglob("*.rs")):
         name = f.relative_to("src/kernels").parts[0].removesuffix(".rs")
         name = re.sub("_(cpu|cuda)$", "", name)
-        if name not in modules and name != "mod" and f.stem != "tests":
+        if name not in modules and name != "mod":
             found[name] = found.get(name, 0) + len(f.read_text().splitlines())
     return found
 
@@ -86,23 +86,58 @@ def ratio(with_, without, options):
     return statistics.median(times[1]) / statistics.median(times[0])
 
 
-def measure(mixer, size, kernels, program, others, options):
-    """{kernel or other: ratio} of those that run in this cell."""
-    c, found = sizes(mixer, size), {}
-    with_ = program, "with"
-    program.ask(open="with", config=toml(c))
+def measure(config, kernels, program, others, options):
+    """{kernel or other: ratio} of those that run in this cell; `config` gives its configuration with more settings."""
+    found, with_ = {}, (program, "with")
+    program.ask(open="with", config=config())
     for op in program.ask(profile="with", steps=1)["ops"]:
         if op in kernels:
-            program.ask(open="without", config=toml(c, kernels=f"fast,-{op}"))
+            program.ask(open="without", config=config(kernels=f"fast,-{op}"))
             found[op] = ratio(with_, (program, "without"), options)
             program.ask(close="without")
     for name, other in others.items():
         settings, _ = OTHERS[name]
-        other.ask(open="without", config=toml(c, **settings))
+        other.ask(open="without", config=config(**settings))
         found[name] = ratio(with_, (other, "without"), options)
         other.ask(close="without")
     program.ask(close="with")
     return found
+
+
+def other_forms():
+    """(name, configuration) of the slower forms of every mixer, at two sizes, and of the published models."""
+    for size, batch in ("T32", 32), ("d64", 16):
+        for mixer in MODELS + WIDE + MEMORIES:
+            for form in "recurrent", "parallel", "chunked":
+                c = sizes(mixer, size) | {"B": batch}
+                yield f"{size}, {mixer} {form}", lambda c=c, form=form, **more: toml(c, form=form, **more)
+    for mixer in MODELS:
+        c = sizes(mixer, "T32")
+        yield f"T32, published {mixer}", lambda c=c, **more: toml(c, model={"variant": "published"}, **more)
+
+
+def forms(program, about, options):
+    """The table of what buys little in the cells, by the page: the most that it buys elsewhere."""
+    with open(PAGE) as f:
+        rows = re.findall(r"^\| `([\w.]+)` \| `[^|]*\| (\S+) \|", f.read(), re.M)
+    little = [op for op, most in rows if op in about["kernels"] and (most == "–" or float(most) < 1.1)]
+    best = {}
+    for name, config in other_forms():
+        if "error" in program.answer(open="with", config=config()):
+            continue  # not every mixer has every form
+        found = measure(config, little, program, {}, options)
+        print(name, ", ".join(f"{op} {r:.2f}" for op, r in found.items()), file=sys.stderr, flush=True)
+        for op, r in found.items():
+            best[op] = max(best.get(op, (0, "")), (r, name))
+    none = ", ".join(f"`{op}`" for op in little if op not in best)
+    rows = [[f"`{op}`", f"{best[op][0]:.2f}", best[op][1]] for op in sorted(best)]
+    return f"""\
+`scripts/kernels.sh --forms --write`, one core, medians of {options.rounds} samples in turn; {about['build'].splitlines()[0]}:
+
+{table(["kernel", "most", "where"], rows)}
+
+In none of these: {none or 'none'}.
+"""
 
 
 def table(head, rows):
@@ -172,6 +207,7 @@ def main():
     parser.add_argument("--cells", default=",".join(SIZES))
     parser.add_argument("--models", default=",".join(MODELS + WIDE + MEMORIES))
     parser.add_argument("--rounds", type=int, default=6)
+    parser.add_argument("--forms", action="store_true", help="what buys little in the cells, in other forms and published models")
     parser.add_argument("--sample-ms", type=float, default=40, help="how long a sample takes at least")
     parser.add_argument("--write", action="store_true")
     parser.add_argument("--report", action="store_true")
@@ -182,6 +218,10 @@ def main():
         with open(JSON) as f:
             result = json.load(f)
     about = program.ask(kernels=True)
+    if options.forms:
+        text = forms(program, about, options)
+        print(text)
+        return insert(PAGE, "kernels.sh --forms", text) if options.write else None
     runs = lambda m, s: s == "d64" if m in MEMORIES else s[0] == "d" or m not in WIDE
     cells = [(m, s) for s in options.cells.split(",") for m in options.models.split(",") if runs(m, s)]
     if not options.report:
@@ -191,7 +231,8 @@ def main():
         has_bf16 = "avx512_bf16" in Path("/proc/cpuinfo").read_text()
         others = {name: Program(STEP_TIME, **env) for name, (_, env) in OTHERS.items() if has_bf16 or "bf16" not in name}
         for mixer, size in cells:
-            found = measure(mixer, size, about["kernels"], program, others, options)
+            config = lambda c=sizes(mixer, size), **more: toml(c, **more)
+            found = measure(config, about["kernels"], program, others, options)
             result["cells"][f"{size} {mixer}"] = found
             print(size, mixer, ", ".join(f"{op} {r:.2f}" for op, r in found.items()), file=sys.stderr, flush=True)
             with open(JSON, "w") as f:
@@ -199,7 +240,7 @@ def main():
     text = markdown(result, about["kernels"])
     print(text)
     if options.write or options.report:
-        insert("docs/kernels.md", "kernels.sh", text)
+        insert(PAGE, "kernels.sh", text)
 
 
 main()

@@ -2,9 +2,12 @@
 # What each kernel costs in lines and buys in time, as tables in docs/kernels.md; and where unsafe code is.
 #
 #   scripts/kernels.sh [--cells T32,T256,d64,d128] [--models lstm,…] [--rounds 6] [--write | --report]
+#   scripts/kernels.sh --forms [--rounds 6] [--write]
 #
 # For each cell of the race (scripts/race.py) and each further mixer at the wide sizes: steps with all kernels and steps
 # without the one, in turns, in one process on one core. All cells take about 20 minutes; leave the machine alone meanwhile.
+# --forms does the same in the other forms and in the published models, for the kernels that by the page run in no cell or buy
+# under 10 % in each.
 # The numbers go to target/kernels.json, cell by cell, and --write puts all that it holds into the page; --report does that
 # and times nothing.
 set -euo pipefail

@@ -205,25 +205,3 @@ fn caught<R>(quiet: fn(&str) -> bool, f: impl FnOnce() -> R) -> std::thread::Res
     QUIET.set(before);
     outcome
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn nothing_from_a_file_steers_a_terminal_or_fills_it() {
-        let text = "a\u{1b}[31m\r\u{9b}2J\u{202e}b\tc\nd\u{7}";
-        assert_eq!(printable(text), "a\\u001b[31m\\u000d\\u009b2J\\u202eb\tc\nd\\u0007");
-        assert_eq!(brief("a\nb\tü", 80), "a\\nb\\u0009ü");
-        assert_eq!(brief(&"é".repeat(100), 9), format!("{} … {}", "é".repeat(6), "é".repeat(3)));
-        let long = Error::Config(format!("{}: expected less", "[".repeat(100_000))).shown();
-        assert!(long.len() < 250 && long.ends_with("expected less"), "{long}");
-        let long = Error::Config(format!("{}: expected less", "[ ".repeat(100_000))).shown();
-        assert!(long.len() < 850 && long.ends_with("expected less"), "{long}");
-        assert_eq!(Error::Config("line\n".repeat(100)).shown().lines().count(), 8);
-        // JSON stays valid JSON.
-        let json = serde_json::json!({ "a": text }).to_string();
-        let back: serde_json::Value = serde_json::from_str(&printable(&json)).expect("JSON");
-        assert_eq!(back["a"], text);
-    }
-}

@@ -73,7 +73,7 @@
 //! - **fixture**: a file with an op's inputs, outputs and gradients from another implementation.
 //! - **floor**: the error of a tensor that rounding alone explains ([`verify`]).
 #![deny(missing_docs)]
-#![cfg_attr(not(test), warn(clippy::unwrap_used))]
+#![warn(clippy::unwrap_used)]
 
 pub mod autograd;
 pub mod cli;

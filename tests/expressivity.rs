@@ -28,14 +28,13 @@ fn assert_tracks(name: &str, machine: &Machine, middle: f32) {
     }
 }
 
-/// No threshold on the output does better than guessing.
+/// No threshold on the output does better than guessing. This is a property of the weights, so one form is enough: the fastest.
 fn assert_fails(name: &str, machine: &Machine) {
     let tokens = bits(LONG, 1);
     let odd = sums(&tokens, 2);
-    for (form, piece) in machine.ways() {
-        let share = best_threshold(&machine.outputs(&tokens, form, piece), &odd);
-        assert!(share < 0.51, "{name}, {form}, pieces of {piece}: right at {share:.3} of the positions");
-    }
+    let (form, piece) = machine.ways().pop().unwrap();
+    let share = best_threshold(&machine.outputs(&tokens, form, piece), &odd);
+    assert!(share < 0.51, "{name}, {form}, pieces of {piece}: right at {share:.3} of the positions");
 }
 
 /// Both tokens have the same key and value; a one has β = s, a zero β = 0. A one then writes S ← (1 − s) S + s k vᵀ:
@@ -133,10 +132,11 @@ fn two_reflections_a_token_count_modulo_three_and_two_projections_cannot() {
         let y = signed.outputs(&tokens, form, piece);
         let wrong = y.iter().zip(&count).filter(|&(&y, &count)| read(y) != count).count();
         assert_eq!(wrong, 0, "{form}, pieces of {piece}: {wrong} errors in {LONG}");
-        // With β = 1 the state converges: after a hundred tokens it no longer depends on the input.
-        let y = &positive.outputs(&tokens, form, piece)[100..];
-        assert!(y.iter().all(|&later| (later - y[0]).abs() < 1e-5), "{form}, pieces of {piece}");
     }
+    // With β = 1 the state converges: after a hundred tokens it no longer depends on the input.
+    let (form, piece) = positive.ways().pop().unwrap();
+    let y = &positive.outputs(&tokens, form, piece)[100..];
+    assert!(y.iter().all(|&later| (later - y[0]).abs() < 1e-5), "{form}, pieces of {piece}");
 }
 
 /// A one takes a step Δ = 40, in which 2 exp(ΔA) − 1 is −1 (A = −1), a zero Δ = 0, in which it is 1. A one writes a

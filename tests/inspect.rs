@@ -12,10 +12,10 @@ use std::{fmt::Display, fs, path::Path, process::Command};
 use tapezoo::{
     autograd::Tape,
     inspect::{
-        Inspection,
+        Inspection, eigen,
         input::Input,
         source::{self, Source},
-        trace::{Series, trace},
+        trace::{Series, one_shape, trace},
         view,
     },
     models::{Form, Model, names},
@@ -335,4 +335,38 @@ fn runs_are_opened_finished_or_not_and_two_are_shown_side_by_side() {
     let (status, _, stderr) = inspect(dir.path(), "--checkpoint runs/gpt-seed0 --len 64");
     assert_eq!(status, Some(2));
     assert!(stderr.contains("positions for 8 tokens"), "{stderr}");
+}
+
+#[test]
+fn axes_of_size_one_are_told_apart() {
+    // error [B, H, V, 1] with one head; attention [B, H, 1, S]; k [B, T, H, K] with heads of width 1.
+    assert_eq!(one_shape(&[1, 1, 8, 1], Some("hj"), 1), [1, 8]);
+    assert_eq!(one_shape(&[1, 1, 1, 5], Some("hs"), 1), [1, 5]);
+    assert_eq!(one_shape(&[1, 2, 1, 5], Some("hs"), 2), [2, 5]);
+    assert_eq!(one_shape(&[1, 1, 3, 1], Some("hi"), 3), [3, 1]);
+    assert_eq!(one_shape(&[1, 4, 4, 1], Some("phj"), 4), [4, 4]);
+    assert_eq!(one_shape(&[16], Some("n"), 2), [16]);
+}
+
+#[test]
+fn roots_of_known_polynomials() {
+    // (x − 1)(x − 2)(x + 3) = x³ − 7x + 6
+    let z = eigen::roots(&[0.0, -7.0, 6.0]);
+    for ((re, im), expected) in z.into_iter().zip([2.0, 1.0, -3.0]) {
+        assert!((re - expected).abs() < 1e-9 && im.abs() < 1e-9, "{re} + {im}i, not {expected}");
+    }
+    assert_eq!(eigen::roots(&[0.0, 1.0]), [(0.0, 1.0), (0.0, -1.0)]);
+}
+
+#[test]
+fn two_reflections_are_a_rotation() {
+    // By twice the angle between the keys.
+    let angle: f32 = 0.3;
+    let k = Series { shape: vec![2, 1, 2], data: vec![1.0, 0.0, angle.cos(), angle.sin()] };
+    let beta = Series { shape: vec![2, 1], data: vec![2.0, 2.0] };
+    let found = eigen::product(&k, &beta);
+    let (re, im) = (&found[0].1.data, &found[1].1.data);
+    assert!((re[0] - 0.6f32.cos()).abs() < 1e-6 && (im[0].abs() - 0.6f32.sin()).abs() < 1e-6, "{re:?} {im:?}");
+    assert_eq!((re[0], im[0]), (re[1], -im[1]));
+    assert_eq!((re[2], im[2]), (1.0, 0.0));
 }

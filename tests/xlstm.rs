@@ -236,24 +236,3 @@ fn nothing_seen_yet_is_not_a_stabiliser_of_zero() {
     let error = distance(&started[..1], &fresh[..1]);
     assert!(error > 1e-9 && error < 1e-4, "{error:.1e}");
 }
-
-/// What later gates change is small beside the state, and has its digits: it is no difference of sums that are as large as
-/// the state. (That of the recurrent form is one.)
-#[test]
-fn a_gradient_that_is_small_beside_the_state_has_its_digits() {
-    let (g, t) = (&mut Gen::new(4), 70);
-    let key = [2, t, 2, 4];
-    let by_step =
-        |f: fn(usize) -> f64| Tensor::from_vec((0..4 * t).map(|i| f(i / 2 % t)).collect::<Vec<_>>(), [2, t, 2]);
-    let gates = [by_step(|t| if t == 0 { 5.0 } else { -12.0 }), by_step(|_| 4.0)];
-    let x = [g.range(key, 0.2, 1.0), g.range(key, 0.2, 1.0), g.normal(key)].into_iter().chain(gates);
-    let x: Vec<Tensor> = x.map(|x| x.cast(DType::F32).cast(DType::F64)).collect();
-    let of_f = |form, dtype| memory(&x, form, dtype, 3).1.remove(4);
-    let want = of_f(Form::Recurrent, DType::F64);
-    let largest = want.iter().fold(0.0, |m: f64, x| m.max(x.abs()));
-    for form in &MLSTM[1..] {
-        for (a, b) in of_f(*form, DType::F32).iter().zip(&want) {
-            assert!((a - b).abs() <= 1e-4 * largest, "{form}: {a:e}, not {b:e}");
-        }
-    }
-}

@@ -9,7 +9,7 @@ use std::{
 };
 
 /// Entries in one directory.
-pub(super) struct Cache {
+pub struct Cache {
     dir: PathBuf,
 }
 
@@ -25,7 +25,6 @@ impl Cache {
     }
 
     /// Entries in this directory.
-    #[cfg(test)]
     pub fn at(dir: &Path) -> Cache {
         Cache { dir: dir.into() }
     }
@@ -69,55 +68,4 @@ fn read(path: &Path) -> Option<Vec<u8>> {
 /// FNV-1a.
 fn hash(bytes: impl Iterator<Item = u8>, salt: u64) -> u64 {
     bytes.fold(0xcbf2_9ce4_8422_2325 ^ salt, |h, b| (h ^ u64::from(b)).wrapping_mul(0x100_0000_01b3))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn an_entry_is_made_once_and_again_if_it_is_damaged() {
-        let dir = tempfile::tempdir().unwrap();
-        let cache = Cache::at(dir.path());
-        let mut made = 0;
-        let mut get = |key: &[&str]| {
-            let image = cache.get(key, || {
-                made += 1;
-                Ok::<_, ()>(key.concat().into_bytes())
-            });
-            (image.unwrap(), made)
-        };
-        assert_eq!(get(&["source", "-O3"]), (b"source-O3".to_vec(), 1));
-        assert_eq!(get(&["source", "-O3"]), (b"source-O3".to_vec(), 1));
-        assert_eq!(get(&["source-", "O3"]), (b"source-O3".to_vec(), 2));
-        let entries = || fs::read_dir(dir.path()).unwrap().map(|e| e.unwrap().path());
-        assert_eq!(entries().count(), 2);
-        // Cut short, a byte changed, emptied: each is noticed.
-        let damages: [fn(&mut Vec<u8>); 3] = [|b| b.truncate(20), |b| b[18] ^= 1, Vec::clear];
-        for (i, damage) in damages.into_iter().enumerate() {
-            for path in entries() {
-                let mut bytes = fs::read(&path).unwrap();
-                damage(&mut bytes);
-                fs::write(&path, bytes).unwrap();
-            }
-            assert_eq!(get(&["source", "-O3"]), (b"source-O3".to_vec(), 3 + i));
-        }
-    }
-
-    #[test]
-    fn a_failure_is_passed_on_and_not_kept() {
-        let dir = tempfile::tempdir().unwrap();
-        let cache = Cache::at(&dir.path().join("not yet there"));
-        assert_eq!(cache.get(&["k"], || Err("does not compile")), Err("does not compile"));
-        assert_eq!(cache.get(&["k"], || Ok::<_, ()>(vec![7])), Ok(vec![7]));
-        assert_eq!(cache.get(&["k"], || Err("not asked")), Ok(vec![7]));
-    }
-
-    #[test]
-    fn a_directory_that_cannot_be_is_no_error() {
-        let dir = tempfile::tempdir().unwrap();
-        fs::write(dir.path().join("file"), "").unwrap();
-        let cache = Cache::at(&dir.path().join("file/below"));
-        assert_eq!(cache.get(&["k"], || Ok::<_, ()>(vec![7])), Ok(vec![7]));
-    }
 }

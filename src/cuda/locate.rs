@@ -78,7 +78,7 @@ pub(super) fn driver() -> Option<(i32, i32)> {
 ///
 /// # Errors
 /// When one of the two is missing; with what is there, if one is.
-fn complete(family: &[PathBuf], major: i32) -> Result<Vec<PathBuf>, Option<String>> {
+pub fn complete(family: &[PathBuf], major: i32) -> Result<Vec<PathBuf>, Option<String>> {
     let find = |stem: &str| find(family, stem, major);
     let alone = |path: PathBuf, other: &str| Some(format!("{} has no {other}.so.{major} beside it", path.display()));
     match (find("libnvrtc"), find("libcublas")) {
@@ -93,7 +93,7 @@ fn complete(family: &[PathBuf], major: i32) -> Result<Vec<PathBuf>, Option<Strin
 }
 
 /// The library `stem.so.major`, or with more of its version behind that, in the first directory that has it.
-fn find(family: &[PathBuf], stem: &str, major: i32) -> Option<PathBuf> {
+pub fn find(family: &[PathBuf], stem: &str, major: i32) -> Option<PathBuf> {
     let name = format!("{stem}.so.{major}");
     family.iter().find_map(|dir| {
         let files = fs::read_dir(dir).ok()?.flatten().map(|e| e.path());
@@ -141,7 +141,7 @@ fn environments() -> Vec<PathBuf> {
 }
 
 /// The directories of pip's CUDA packages in an environment: one for all since CUDA 13, one each before.
-fn packages(environment: &Path) -> Vec<Vec<PathBuf>> {
+pub fn packages(environment: &Path) -> Vec<Vec<PathBuf>> {
     let pythons = fs::read_dir(environment.join("lib")).into_iter().flatten().flatten().map(|e| e.path());
     let pythons = pythons.filter(|p| p.file_name().is_some_and(|n| n.to_string_lossy().starts_with("python3")));
     pythons
@@ -184,38 +184,4 @@ fn present(drivers: &[PathBuf], toolkits: &[PathBuf], notes: &[String]) -> Resul
         places.join(", "),
         notes.iter().map(|note| format!(" ({note})")).collect::<String>()
     ))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn libraries_of_one_family_and_version_are_found() {
-        let dir = tempfile::tempdir().unwrap();
-        let (a, b) = (dir.path().join("a"), dir.path().join("b"));
-        for (dir, file) in [(&a, "libnvrtc.so.12"), (&b, "libnvrtc.so.13"), (&b, "libnvrtc-builtins.so.13.0")] {
-            fs::create_dir_all(dir).unwrap();
-            fs::write(dir.join(file), "").unwrap();
-        }
-        let both = [a.clone(), b.clone()];
-        assert_eq!(find(&both, "libnvrtc", 13), Some(b.join("libnvrtc.so.13")));
-        assert_eq!(find(&both, "libnvrtc", 12), Some(a.join("libnvrtc.so.12")));
-        assert_eq!(find(&both, "libnvrtc-builtins", 13), Some(b.join("libnvrtc-builtins.so.13.0")));
-        assert_eq!(find(&both, "libcublas", 13), None);
-        let why = complete(&both, 13).unwrap_err().unwrap();
-        assert!(why.ends_with("b/libnvrtc.so.13 has no libcublas.so.13 beside it"), "{why}");
-        fs::write(b.join("libcublas.so.13"), "").unwrap();
-        assert_eq!(complete(&both, 13).unwrap().len(), 3);
-        assert_eq!(complete(&both, 11), Err(None));
-    }
-
-    #[test]
-    fn packages_of_an_environment_are_looked_in() {
-        let dir = tempfile::tempdir().unwrap();
-        let nvidia = dir.path().join("lib/python3.12/site-packages/nvidia");
-        fs::create_dir_all(nvidia.join("cu13/lib")).unwrap();
-        assert_eq!(packages(dir.path())[0], [nvidia.join("cu13/lib")]);
-        assert_eq!(packages(dir.path())[1], [nvidia.join("cuda_nvrtc/lib"), nvidia.join("cublas/lib")]);
-    }
 }

@@ -11,11 +11,13 @@
 //! with what happened; the training loop turns it into an [`Error::Device`](crate::error::Error::Device).
 
 mod blas;
-mod cache;
+#[doc(hidden)]
+pub mod cache;
 pub mod emulator;
 mod graph;
 mod launch;
-mod locate;
+#[doc(hidden)]
+pub mod locate;
 mod mark;
 mod memory;
 mod module;

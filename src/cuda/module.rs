@@ -205,23 +205,3 @@ fn build(name: &str, source: &str, options: &[String]) -> Result<Vec<u8>, String
     let _ = unsafe { nvrtc::destroy_program(program) };
     image
 }
-
-#[cfg(test)]
-mod tests {
-    use super::suffixed;
-
-    #[test]
-    fn literals_become_single() {
-        let cases = [
-            ("0.5 * x", "0.5f * x"),
-            ("1.0/x-2.5e-3", "1.0f/x-2.5e-3f"),
-            ("1e-30 + a1.x", "1e-30f + a1.x"),
-            ("0x1e5 + 12 + 3u + v.e1", "0x1e5 + 12 + 3u + v.e1"),
-            ("1.0f // 2.0\n3.0", "1.0f // 2.0\n3.0f"),
-            ("\"4.0\" /* 5.0 */ 6.0", "\"4.0\" /* 5.0 */ 6.0f"),
-        ];
-        for (from, to) in cases {
-            assert_eq!(suffixed(from), to);
-        }
-    }
-}

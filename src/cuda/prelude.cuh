@@ -85,11 +85,6 @@ __device__ inline i64 divide(i64 a, i64 b) {
 __device__ inline real select(bool c, real a, real b) { return c ? a : b; }
 __device__ inline real sigmoid(real x) { return 1.0 / (1.0 + exp(-x)); }
 __device__ inline real softplus(real x) { return fmax(x, real(0)) + log1p(exp(-fabs(x))); }
-// x - 2 pi n; 2 pi is the sum of two numbers, of which the first has so few digits that n times it is exact.
-__device__ inline real wrap(real x) {
-    const real n = rint(x * real(0.15915494309189535));
-    return (x - n * real(6.28125)) - n * real(0.0019353071795864769);
-}
 __device__ inline real decay_rate(real x) {
     const real y = -exp(x);
     return y < -FASTEST ? -FASTEST : y;
@@ -99,6 +94,11 @@ __device__ inline real decay_rate(real x) {
 #define FAR real(1000)
 __device__ inline real at_least(real x, real least) { return x < least ? least : x; }
 __device__ inline real at_most(real x, real most) { return x > most ? most : x; }
+// x - 2 pi n, between -pi and pi; 2 pi is the sum of two numbers, of which the first has so few digits that n times it is exact.
+__device__ inline real wrap(real x) {
+    const real pi = 3.14159265358979323846, n = rint(x * real(0.15915494309189535));
+    return at_most(at_least((x - n * real(6.28125)) - n * real(0.0019353071795864769), -pi), pi);
+}
 __device__ inline real within_far(real x) { return at_most(at_least(x, -FAR), FAR); }
 // sigmoid(x) sigmoid(-x), and 1 - tanh(x)^2, without the differences.
 __device__ inline real sigmoid_slope(real x) {

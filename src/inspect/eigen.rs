@@ -51,7 +51,8 @@ fn delta(k: &Series, beta: &Series, alpha: Option<&Series>) -> Series {
 }
 
 /// The eigenvalues of a token's product of n factors, and 1: `[T, H, n + 1]`, real and imaginary parts.
-fn product(k: &Series, beta: &Series) -> Vec<(String, Series)> {
+#[doc(hidden)]
+pub fn product(k: &Series, beta: &Series) -> Vec<(String, Series)> {
     // A single step is recorded without an axis of steps.
     let [n, h, width] = match k.shape[..] {
         [n, h, width] => [n, h, width],
@@ -107,7 +108,8 @@ fn characteristic(a: &[Vec<f64>]) -> Vec<f64> {
 }
 
 /// The roots of xⁿ + c₁ xⁿ⁻¹ + … + cₙ, all at once (Durand and Kerner), the largest real part first.
-fn roots(c: &[f64]) -> Vec<(f64, f64)> {
+#[doc(hidden)]
+pub fn roots(c: &[f64]) -> Vec<(f64, f64)> {
     let n = c.len();
     if let [b, c] = *c {
         let d = b * b / 4.0 - c;
@@ -140,32 +142,4 @@ fn roots(c: &[f64]) -> Vec<(f64, f64)> {
     }
     z.sort_by(|a, b| b.0.total_cmp(&a.0).then(b.1.total_cmp(&a.1)));
     z
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn roots_of_known_polynomials() {
-        // (x − 1)(x − 2)(x + 3) = x³ − 7x + 6
-        let z = roots(&[0.0, -7.0, 6.0]);
-        for ((re, im), expected) in z.into_iter().zip([2.0, 1.0, -3.0]) {
-            assert!((re - expected).abs() < 1e-9 && im.abs() < 1e-9, "{re} + {im}i, not {expected}");
-        }
-        assert_eq!(roots(&[0.0, 1.0]), [(0.0, 1.0), (0.0, -1.0)]);
-    }
-
-    #[test]
-    fn two_reflections_are_a_rotation() {
-        // By twice the angle between the keys.
-        let angle: f32 = 0.3;
-        let k = Series { shape: vec![2, 1, 2], data: vec![1.0, 0.0, angle.cos(), angle.sin()] };
-        let beta = Series { shape: vec![2, 1], data: vec![2.0, 2.0] };
-        let found = product(&k, &beta);
-        let (re, im) = (&found[0].1.data, &found[1].1.data);
-        assert!((re[0] - 0.6f32.cos()).abs() < 1e-6 && (im[0].abs() - 0.6f32.sin()).abs() < 1e-6, "{re:?} {im:?}");
-        assert_eq!((re[0], im[0]), (re[1], -im[1]));
-        assert_eq!((re[2], im[2]), (1.0, 0.0));
-    }
 }

@@ -143,7 +143,8 @@ fn series(steps: &[&[Tensor]], axes: Option<&str>, heads: usize) -> Series {
 /// The shape of one value without the batch axis, and without axes of size 1 until there are as many axes as letters (p
 /// does not count: it numbers the values of one name in a step). Trailing axes are dropped first, unless axis h would
 /// then not have the size `heads`.
-fn one_shape(dims: &[usize], axes: Option<&str>, heads: usize) -> Vec<usize> {
+#[doc(hidden)]
+pub fn one_shape(dims: &[usize], axes: Option<&str>, heads: usize) -> Vec<usize> {
     let mut shape = dims.to_vec();
     if shape.len() > 1 {
         shape.remove(0);
@@ -161,20 +162,4 @@ fn one_shape(dims: &[usize], axes: Option<&str>, heads: usize) -> Vec<usize> {
     let head = axes.find('h');
     let (back, front) = (strip(shape.clone(), true), strip(shape, false));
     if head.is_some_and(|i| back.get(i) != Some(&heads)) { front } else { back }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::one_shape;
-
-    #[test]
-    fn axes_of_size_one_are_told_apart() {
-        // error [B, H, V, 1] with one head; attention [B, H, 1, S]; k [B, T, H, K] with heads of width 1.
-        assert_eq!(one_shape(&[1, 1, 8, 1], Some("hj"), 1), [1, 8]);
-        assert_eq!(one_shape(&[1, 1, 1, 5], Some("hs"), 1), [1, 5]);
-        assert_eq!(one_shape(&[1, 2, 1, 5], Some("hs"), 2), [2, 5]);
-        assert_eq!(one_shape(&[1, 1, 3, 1], Some("hi"), 3), [3, 1]);
-        assert_eq!(one_shape(&[1, 4, 4, 1], Some("phj"), 4), [4, 4]);
-        assert_eq!(one_shape(&[16], Some("n"), 2), [16]);
-    }
 }

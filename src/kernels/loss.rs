@@ -12,8 +12,8 @@ use crate::{
 
 static MODULE: Module = Module::new("kernels/loss.cu", &[include_str!("loss.cu")]);
 
-/// x [rows, n] -> Σ (lse − y·x) over the rows that count; keeps `kept` = softmax(x), less one at the target, for the way
-/// back. What the target lacks of one is the sum of the others: the difference would have no digits where the model is
+/// x [rows, n] -> Σ (lse − y·x) over the rows that count; keeps `kept` = softmax(x), less one at the target, for the
+/// backward pass. What the target lacks of one is the sum of the others: the difference would have no digits where the model is
 /// sure. Of rows that do not count, `kept` is anything.
 ///
 /// Sixteen rows at a time, of which the exponentials, and the logarithms, are taken together: rows of three classes are as

@@ -13,7 +13,8 @@
 //! The CPU saves the factors of dc and dh ([`cell`]). A device saves c and the gates, each so that its distance from 1 has
 //! all its digits (`keep_sigmoid` and `keep_tanh` in prelude.cuh).
 
-pub(super) mod cell;
+#[doc(hidden)]
+pub mod cell;
 mod device;
 mod narrow;
 mod wide;

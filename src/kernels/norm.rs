@@ -1,4 +1,7 @@
 //! The kernels of [`norm`](crate::kernels::norm).
+//!
+//! Backward, with ĝ = g w: dx = r (ĝ − mean ĝ − x̂ mean(ĝ x̂)) for layer norm, the same without the mean of ĝ for
+//! RMS norm, and dx = r (g − y Σ g y) for the L2 norm (where ε rules, r is constant: dx = r g).
 
 mod far;
 mod l2;

@@ -1,5 +1,14 @@
 //! The kernel of [`Stabiliser`].
 //!
+//! Backwards, γ is the gradient of m_t, with what step t + 1 passes on. Where l_t is the larger, log f_t is 0 whatever l_t is,
+//! and likewise for i_t:
+//!
+//! ```text
+//! γ += dm;  df = γ − dlog_i, di = dlog_i if l_t won;  di = γ − dlog_f, df = dlog_f if i_t won;  γ ← df
+//! ```
+//!
+//! Of two that are equal each gets the mean of both cases.
+//!
 //! m is kept in double precision: it is a running sum, and roundings that are alike add up.
 
 use crate::{

@@ -41,18 +41,3 @@ pub fn attention<'t>([q, k, v, g, lambda]: [Var<'t>; 5], scale: f64) -> Var<'t> 
     let scores = (scale * head_first(q)).matmul_t(head_first(k)) * decay * weight;
     head_first(scores.tril_matmul(head_first(v)))
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_past_is_cut_as_a_fenwick_tree_cuts_it() {
-        let of = |t: usize| (0..=t).rev().map(|s| level(t, s)).collect::<Vec<_>>();
-        assert_eq!(of(6), [0, 2, 2, 3, 3, 3, 3]);
-        assert_eq!(of(5), [0, 1, 3, 3, 3, 3]);
-        for t in 0..70 {
-            assert!(of(t).into_iter().all(|l| l < levels(t + 1)), "{t}");
-        }
-    }
-}

@@ -34,12 +34,12 @@
 
 use super::{
     About, Bound, Capabilities, Family, Form, Init, Mixer, ModelConfig, P, State, at, linear_cut, linear_parts,
-    over_time, remembered, xlstm::maximum,
+    over_time, remembered,
 };
 use crate::{
     autograd::{Gen, Var},
     error::Result,
-    ops::{elementwise::fastest, scan::linear_scan_parallel, selective::selective_scan},
+    ops::{elementwise::fastest, scan::linear_scan_parallel, selective::selective_scan, words::maximum},
     tensor::Shape,
 };
 

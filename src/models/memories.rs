@@ -49,7 +49,7 @@ pub fn gated<'t>(x: [Var<'t>; 4], s: Var<'t>, scale: f64, form: Form) -> (Var<'t
 pub fn erasing<'t>(x: [Var<'t>; 5], s: Var<'t>, scale: f64, form: Form) -> (Var<'t>, Var<'t>) {
     let [q, k, v, p, g] = x;
     match form {
-        Form::Recurrent => erase_write::recurrent([q, k, v, p], Some(g), None, s, scale),
+        Form::Recurrent => erase_write::recurrent([q, k, v, p], Some(g), s, scale),
         Form::Chunked(chunk) => erase_write::chunked(x, s, scale, chunk),
         _ => erase_write::parallel(x, s, scale),
     }

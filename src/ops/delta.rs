@@ -10,6 +10,9 @@
 //!
 //! With the logarithm of a gate, g_t ≤ 0 (Yang, Kautz and Hatamizadeh 2025, arXiv 2412.06464), exp(g_t) S_{t-1} takes the
 //! place of S_{t-1}.
+//!
+//! The gradient is the tape's: of every step, the last first, dS_{t-1} = (I − β k kᵀ) dS_t and what o_t adds to dS_t. All of it
+//! is written out in `kernels/erase_write/recurrent.rs`.
 
 mod gated;
 

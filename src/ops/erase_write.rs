@@ -29,7 +29,7 @@ use crate::{
         same_dtype, some_steps,
         words::{insert_axis, outer, over_time, recall, token},
     },
-    tensor::{Cx, Tensor},
+    tensor::Tensor,
 };
 
 /// q, k [B, T, H, K], v [B, T, H, V], p [B, T, H, K], s0 [B, H, K, V] and, if it fades, g [B, T, H, K] or [B, T, H, 1]; with
@@ -62,9 +62,24 @@ impl Op for EraseWrite {
         Ok([x[2].shape(), x[4].shape()].into())
     }
 
+    /// Two keys are two steps, and a gate for the whole memory is one for each of its rows: so says the op itself, for which
+    /// there may be a kernel. What is left is [`recurrent`].
     fn formula<'t>(&self, x: &[Var<'t>]) -> Option<Vec<Var<'t>>> {
-        let (g, e) = (x.get(5).copied(), x.get(6).copied());
-        let (o, s) = recurrent([x[0], x[1], x[2], x[3]], g, e, x[4], self.scale);
+        let (tape, [q, k, v, p, s0]) = (x[0].tape(), std::array::from_fn(|i| x[i]));
+        let (o, s) = match *x.get(5..).unwrap_or_default() {
+            [g, e] => {
+                let op = EraseWrite { chunk: self.chunk.saturating_mul(2), scale: self.scale };
+                let [q, k, v, p, g] = erase_then_write([q, k, v, p, g, e]);
+                let [o, s] = tape.apply_many(op, [q, k, v, p, s0, g]);
+                (last_of(o, 2), s)
+            }
+            [g] if g.shape() != k.shape() => {
+                let g = g + tape.full(k.shape(), k.dtype(), 0.0);
+                let op = EraseWrite { chunk: self.chunk, scale: self.scale };
+                tape.apply_many(op, [q, k, v, p, s0, g]).into()
+            }
+            ref g => recurrent([q, k, v, p], g.first().copied(), s0, self.scale),
+        };
         Some(vec![o, s])
     }
 
@@ -88,26 +103,17 @@ impl Op for EraseWrite {
     }
 }
 
-/// The definition, step by step: q, k [B, T, H, K], v [B, T, H, V], p [B, T, H, K], g [B, T, H, K], [B, T, H, 1] or none, e
-/// [B, T, H, K] if it is not k, to the outputs [B, T, H, V] and the last state [B, H, K, V].
+/// The definition, step by step: q, k [B, T, H, K], v [B, T, H, V], p [B, T, H, K], g [B, T, H, K], [B, T, H, 1] or none, to
+/// the outputs [B, T, H, V] and the last state [B, H, K, V].
 #[track_caller]
-pub fn recurrent<'t>(
-    x: [Var<'t>; 4],
-    g: Option<Var<'t>>,
-    e: Option<Var<'t>>,
-    s0: Var<'t>,
-    scale: f64,
-) -> (Var<'t>, Var<'t>) {
+pub fn recurrent<'t>(x: [Var<'t>; 4], g: Option<Var<'t>>, s0: Var<'t>, scale: f64) -> (Var<'t>, Var<'t>) {
     let ([_, t, _, _], mut s) = (x[0].dims(), s0);
     let o = over_time(t, x[2], |t| {
         let [q, k, v, p] = x.map(|x| token(x, t));
         if let Some(g) = g {
             s = insert_axis(token(g, t).exp(), 3) * s;
         }
-        s = match e {
-            None => s + outer(k, v - recall(s, p)),
-            Some(e) => s - outer(token(e, t), recall(s, p)) + outer(k, v),
-        };
+        s = s + outer(k, v - recall(s, p));
         scale * recall(s, q)
     });
     (o, s)
@@ -116,22 +122,7 @@ pub fn recurrent<'t>(
 /// The same by products over the whole sequence.
 #[track_caller]
 pub fn parallel<'t>([q, k, v, p, g]: [Var<'t>; 5], s0: Var<'t>, scale: f64) -> (Var<'t>, Var<'t>) {
-    products([q, k, v, p, g], s0, scale, q.shape().at(1).max(1))
-}
-
-/// The same by products over chunks of so many steps.
-#[track_caller]
-pub fn chunked<'t>([q, k, v, p, g]: [Var<'t>; 5], s0: Var<'t>, scale: f64, chunk: usize) -> (Var<'t>, Var<'t>) {
-    // The kernel for devices has a gate for each channel.
-    let each = matches!(q.tape().cx(), Cx::Cuda(_)) && g.shape() != k.shape();
-    let g = if each { g + k.tape().full(k.shape(), k.dtype(), 0.0) } else { g };
-    let [o, s] = q.tape().apply_many(EraseWrite { chunk, scale }, [q, k, v, p, s0, g]);
-    (o, s)
-}
-
-#[track_caller]
-fn products<'t>([q, k, v, p, g]: [Var<'t>; 5], s0: Var<'t>, scale: f64, chunk: usize) -> (Var<'t>, Var<'t>) {
-    by_chunks([scale * q, k, v, p, g], s0, chunk, |[q, k, v, p, g], s| {
+    by_chunks([scale * q, k, v, p, g], s0, q.shape().at(1).max(1), |[q, k, v, p, g], s| {
         let d = decay([q, p], k, g);
         let [read, erase] = d.scores;
         let u = erase.unit_lower_solve(v - (p * d.from_start).matmul(s));
@@ -140,19 +131,32 @@ fn products<'t>([q, k, v, p, g]: [Var<'t>; 5], s0: Var<'t>, scale: f64, chunk: u
     })
 }
 
+/// The same by products over chunks of so many steps.
+#[track_caller]
+pub fn chunked<'t>([q, k, v, p, g]: [Var<'t>; 5], s0: Var<'t>, scale: f64, chunk: usize) -> (Var<'t>, Var<'t>) {
+    let [o, s] = q.tape().apply_many(EraseWrite { chunk, scale }, [q, k, v, p, s0, g]);
+    (o, s)
+}
+
 /// The same by chunks of so many steps, or by products over the whole sequence, where what p recalls is erased under a key of
 /// its own: q, k, v, p, g and e.
 #[track_caller]
 pub fn two_keys<'t>(x: [Var<'t>; 6], s0: Var<'t>, scale: f64, chunk: Option<usize>) -> (Var<'t>, Var<'t>) {
     let [q, k, v, p, g, e] = x;
-    if let (Some(chunk), Cx::Cpu(_)) = (chunk, q.tape().cx()) {
-        let [o, s] = q.tape().apply_many(EraseWrite { chunk, scale }, [q, k, v, p, s0, g, e]);
-        return (o, s);
+    match chunk {
+        Some(chunk) => q.tape().apply_many(EraseWrite { chunk, scale }, [q, k, v, p, s0, g, e]).into(),
+        None => {
+            let (o, s) = parallel(erase_then_write(x), s0, scale);
+            (last_of(o, 2), s)
+        }
     }
+}
+
+/// The two steps of each token, q, k, v, p and g of both: one erases what p recalls under e, the other writes v under k.
+#[track_caller]
+fn erase_then_write<'t>([q, k, v, p, g, e]: [Var<'t>; 6]) -> [Var<'t>; 5] {
     let [none, no_value] = [q, v].map(|x| x.tape().full(x.shape(), x.dtype(), 0.0));
-    let steps = [[none, q], [e, k], [no_value, v], [p, none], [g, none]].map(|x| in_turn(&x));
-    let (o, s) = products(steps, s0, scale, 2 * chunk.unwrap_or(q.shape().at(1)).max(1));
-    (last_of(o, 2), s)
+    [[none, q], [e, k], [no_value, v], [p, none], [g, none]].map(|x| in_turn(&x))
 }
 
 /// Several steps a token, x [B, T, H, ..] of each in turn, as one sequence [B, n T, H, ..].

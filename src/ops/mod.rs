@@ -2,7 +2,7 @@
 //!
 //! An op is one of the [`primitives`], in plain loops, or a formula over other ops. Where an op has no kernel the tape runs its
 //! formula and records the ops in the formula, down to primitives; their derivatives, walked backwards, are its gradient. How
-//! an op is computed fast is in [`kernels`](crate::kernels).
+//! an op is computed fast, and what its gradient then comes to, is in [`kernels`](crate::kernels).
 //!
 //! To add one: a file with a struct that implements [`Op`], and its name in the list below, over which the gradient check
 //! and the other tests of all ops run.

@@ -3,9 +3,6 @@
 //! - layer norm (Ba et al., 2016): y = x̂ w + b with x̂ = (x − mean x) r, r = 1 / √(var x + ε), var divided by n
 //! - RMS norm (Zhang and Sennrich, 2019): y = x̂ w with x̂ = x r, r = 1 / √(mean x² + ε)
 //! - L2 norm: y = x r with r = 1 / max(‖x‖, ε), or r = 1 / √(‖x‖² + ε) where it must be smooth
-//!
-//! Backward, with ĝ = g w: dx = r (ĝ − mean ĝ − x̂ mean(ĝ x̂)) for layer norm, the same without the mean of ĝ for
-//! RMS norm, and dx = r (g − y Σ g y) for the L2 norm (where ε rules, r is constant: dx = r g).
 
 mod l2;
 

@@ -1,10 +1,12 @@
-//! The selective scan of Mamba (Gu & Dao 2023, "Mamba: Linear-Time Sequence Modeling with Selective State Spaces", algorithm 2).
-//! Channel e has a state of N elements; step size Δ, input map b and output map c depend on the input:
+//! The selective scan of Mamba (Gu & Dao 2023, "Mamba: Linear-Time Sequence Modeling with Selective State Spaces",
+//! algorithm 2). Channel e has a state of N elements; step size Δ, input map b and output map c depend on the input:
 //!
-//! h_t = ā_t h_{t-1} + Δ_t b_t u_t;  y_t = Σ_n c_t h_t;  ā_t = s exp(Δ_t a) − (s − 1)
+//! ```text
+//! ā_t = s exp(Δ_t a) − (s − 1)      h_t = ā_t h_{t-1} + Δ_t b_t u_t      y_t = Σ_n c_t h_t
+//! ```
 //!
-//! s = 1 is Mamba. s = 2 stretches the transitions from (0, 1) to (−1, 1): the state can then change its sign, as state tracking
-//! needs (Grazzi et al. 2025, "Unlocking State-Tracking in Linear RNNs Through Negative Eigenvalues").
+//! s = 1 is Mamba. s = 2 stretches the transitions from (0, 1) to (−1, 1): the state can then change its sign, as state
+//! tracking needs (Grazzi et al. 2025, "Unlocking State-Tracking in Linear RNNs Through Negative Eigenvalues").
 //!
 //! A rate a of −∞ counts as −[`fastest`]: a step of length 0 keeps the state, any other forgets it.
 
@@ -73,8 +75,8 @@ impl Op for SelectiveScan {
     }
 }
 
-/// (y, last state) of [`SelectiveScan`], transitions in (0, 1) for s = 1 and in (−1, 1) for s = 2: u, Δ [B, T, E], a [E, N], b, c [B, T, N],
-/// h0 [B, E, N] to y [B, T, E] and h [B, E, N] (h0 when T = 0). Softplus, the skip D u and the gate are the caller's.
+/// [`SelectiveScan`]: u, Δ [B, T, E], a [E, N], b, c [B, T, N], h0 [B, E, N] to y [B, T, E] and the last h [B, E, N], which
+/// is h0 when T = 0. Softplus, the skip D u and the gate are the caller's.
 #[track_caller]
 pub fn selective_scan<'t>(
     u: Var<'t>,

@@ -10,18 +10,6 @@
 //!
 //! m₀ is given as m₀ + ln w₀: w₀ = 0 is m₀ = −∞, nothing seen yet. As long as ĩ is −∞ too, nothing is written: i and f are 0,
 //! and so is h.
-//!
-//! Backwards, with dh, dc, dn what step t + 1 hands back plus what comes from above. h does not depend on m, so that m
-//! is held fixed throughout; only the last c, n and m do, and γ is their derivative with respect to m for fixed
-//! c eᵐ and n eᵐ. It goes to whichever argument of the maximum won, or half to each where they are equal, back to the first
-//! step that an input won:
-//!
-//! ```text
-//! γ_T = dm_T − (c_T dc_T + n_T dn_T)
-//! dc += dh o / n_t      dn −= dh h_t / n_t      dõ = dh h_t (1 − o)      dz̃ = i dc (1 − z²)
-//! dĩ = i (z dc + dn) (+ γ)      dl = f (c_{t-1} dc + n_{t-1} dn) (+ γ)      df̃ = dl σ(−f̃)
-//! to step t − 1: f dc, f dn, Rᵀ (dĩ, df̃, dz̃, dõ), and γ if l won
-//! ```
 
 use crate::{
     autograd::{Candidates, Gen, In, Op, Outs, Var},
@@ -34,11 +22,6 @@ use crate::{
 
 /// x [B, T, 4D] (gates i, f, z, o before the recurrent share), R [4, H, K, K] with H K = D, and h0, c0, n0, m0, w0
 /// [B, D] to h [B, T, D] and the last h, c, n, m [B, D].
-///
-/// Saves of every step the smaller of i and f (the other is 1), whose sign bit is set where l = ĩ; z; o; c, n; and ±σ(−f̃), whose
-/// sign bit is that of l − ĩ, if the σ is 0 too. A gate is saved so that its distance from 1 has all its digits: o as the
-/// smaller of σ(õ) and σ(−õ) with the sign of −õ. For z the CPU saves 1 − z² besides, [B, T, 7, D] in all; a device encodes
-/// it in z (`keep_tanh` in prelude.cuh), [B, T, 6, D].
 pub struct SlstmSequence;
 
 impl Op for SlstmSequence {

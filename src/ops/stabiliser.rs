@@ -10,14 +10,7 @@
 //! 0. A difference of unstabilised exponents is the same number, but where a gate of −1e9 is in both of them, they have no
 //! digits left for it.
 //!
-//! Backwards, γ is the gradient of m_t, with what step t + 1 passes on. Where l_t is the larger, log f_t is 0 whatever l_t is, and
-//! likewise for i_t:
-//!
-//! ```text
-//! γ += dm;  df = γ − dlog_i, di = dlog_i if l_t won;  di = γ − dlog_f, df = dlog_f if i_t won;  γ ← df
-//! ```
-//!
-//! Of two that are equal each gets the mean of both cases. As long as m_t = −∞ nothing was written: both logarithms are −∞.
+//! As long as m_t = −∞ nothing was written: both logarithms are −∞.
 
 use crate::{
     autograd::{Candidates, Gen, In, Op, Outs, Var},

@@ -49,16 +49,3 @@ fn addresses() -> Option<usize> {
     let pages = fs::read_to_string("/proc/self/status").ok()?;
     Some(most.saturating_sub(field(&pages, "VmSize:")?.saturating_mul(1024)))
 }
-
-#[cfg(test)]
-mod tests {
-    use super::{available, field};
-
-    #[test]
-    fn a_limit_is_the_number_after_its_name_and_no_limit_is_none() {
-        let text = "Limit  Soft\nMax address space         2147483648           unlimited            bytes";
-        assert_eq!(field(text, "Max address space"), Some(2_147_483_648));
-        assert_eq!(field("Max address space         unlimited   unlimited", "Max address space"), None);
-        assert!(available() > 1 << 20, "{} bytes", available());
-    }
-}

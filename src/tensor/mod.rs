@@ -14,7 +14,8 @@ mod transfer;
 pub use available::available;
 pub use device::{Cx, Device};
 pub use dtype::{DType, Element, Real};
-use host::Arena;
+#[doc(hidden)]
+pub use host::Arena;
 pub use host::Host;
 pub use mat::Mat;
 pub use pool::{Bin, Cpu, Pool, Temp};

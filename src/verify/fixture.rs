@@ -74,8 +74,8 @@ impl Fixture {
     }
 
     /// A fixture without a file.
-    #[cfg(test)]
-    pub(super) fn of(op: &str, attrs: Json, tensors: BTreeMap<String, Tensor>) -> Fixture {
+    #[doc(hidden)]
+    pub fn new(op: &str, attrs: Json, tensors: BTreeMap<String, Tensor>) -> Fixture {
         let attrs = attrs.as_object().cloned().unwrap_or_default();
         Fixture { path: op.into(), op: op.into(), source: String::new(), attrs, tensors }
     }

@@ -1,6 +1,6 @@
 //! The ops that a fixture may name: their tensors, and the forms in which this crate computes them.
 
-use super::Fixture;
+use super::{Fixture, functions, layers, zoo};
 use crate::{
     autograd::{Tape, Var},
     error::Result,
@@ -56,6 +56,11 @@ pub struct Spec {
     /// The axes of intermediate values that are larger than all inputs and outputs.
     pub largest: &'static [&'static str],
     pub forms: fn(&Fixture) -> Result<Forms<'_>>,
+}
+
+/// Every op but the optimisers and whole models.
+pub fn specs() -> impl Iterator<Item = &'static Spec> {
+    SPECS.iter().chain(layers::SPECS).chain(UNARY).chain(zoo::SPECS).chain(functions::SPECS)
 }
 
 /// The chunk sizes tried: one step, odd, powers of two, longer than most fixtures.

@@ -68,7 +68,7 @@ pub fn pick<T: Copy>(g: &mut Gen, of: &[T]) -> T {
 }
 
 /// Change some elements of x, or none; adds a description to `what`.
-fn change(g: &mut Gen, x: &Tensor, mut f: impl FnMut(&mut Gen, usize, f64) -> f64) -> Tensor {
+pub fn change(g: &mut Gen, x: &Tensor, mut f: impl FnMut(&mut Gen, usize, f64) -> f64) -> Tensor {
     let v: Vec<f64> = x.to_f64().iter().enumerate().map(|(i, &x)| f64::from(f(g, i, x) as f32)).collect();
     Tensor::from_vec(v, x.shape())
 }

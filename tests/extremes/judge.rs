@@ -71,23 +71,24 @@ pub fn formula(f: impl for<'t> Fn(&[Var<'t>], Form) -> Vec<Var<'t>> + 'static) -
 }
 
 /// A value or gradient.
-struct Found {
+pub struct Found {
     name: String,
     shape: Vec<usize>,
     v: Vec<f64>,
 }
 
 impl Found {
-    fn of(name: String, t: &Tensor) -> Found {
+    pub fn of(name: String, t: &Tensor) -> Found {
         Found { name, shape: t.shape().dims().to_vec(), v: t.to_f64() }
     }
 
-    fn largest(&self) -> f64 {
+    /// Of the finite elements.
+    pub fn largest(&self) -> f64 {
         self.v.iter().filter(|x| x.is_finite()).fold(0.0, |m, x| m.max(x.abs()))
     }
 
     /// The largest difference; equal infinities do not differ.
-    fn distance(&self, other: &Found) -> f64 {
+    pub fn distance(&self, other: &Found) -> f64 {
         let both = self.v.iter().zip(&other.v);
         both.map(|(a, b)| if a == b { 0.0 } else { (a - b).abs() }).fold(0.0, f64::max)
     }
@@ -107,6 +108,19 @@ impl Found {
                 want.v[i]
             )),
         }
+    }
+
+    /// The same where NaN agrees with NaN.
+    pub fn is_or_both_nan(&self, want: &Found, allowed: f64, here: &str) -> Result<(), String> {
+        let both = |(a, b): (&f64, &f64)| a.is_nan() && b.is_nan();
+        if self.shape != want.shape || !self.v.iter().zip(&want.v).any(both) {
+            return self.is(want, allowed, here);
+        }
+        let without = |x: &Found| {
+            let v = self.v.iter().zip(&want.v).zip(&x.v).map(|((a, b), &x)| if both((a, b)) { 0.0 } else { x });
+            Found { name: x.name.clone(), shape: x.shape.clone(), v: v.collect() }
+        };
+        without(self).is(&without(want), allowed, here)
     }
 
     /// [0, 3, 1] of a flat index.
@@ -226,12 +240,12 @@ impl Core {
     }
 }
 
-fn epsilon(dtype: DType) -> f64 {
+pub fn epsilon(dtype: DType) -> f64 {
     if dtype == DType::F64 { f64::EPSILON } else { f64::from(f32::EPSILON) }
 }
 
 /// Rounds numbers in double precision to fewer digits, up or down at random; what has no more digits stays.
-struct Rounding {
+pub struct Rounding {
     random: Gen,
     /// So many binary digits are dropped.
     drop: u32,
@@ -239,11 +253,12 @@ struct Rounding {
 
 impl Rounding {
     /// To the digits of single precision, or to [`FEWER`] than those of double precision.
-    fn to(dtype: DType, seed: u64) -> Rounding {
+    pub fn to(dtype: DType, seed: u64) -> Rounding {
         Rounding { random: Gen::new(seed), drop: if dtype == DType::F64 { FEWER } else { 29 } }
     }
 
-    fn round(&mut self, t: &mut Tensor) {
+    /// Numbers that are finite, in double precision.
+    pub fn round(&mut self, t: &mut Tensor) {
         if t.dtype() != DType::F64 {
             return;
         }

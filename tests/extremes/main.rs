@@ -1,8 +1,8 @@
-//! Every core and every mixer at the edges of its inputs: gates that are shut or wide open, keys that are zero or all
-//! the same, elements that are huge, tiny or NaN, empty sequences and batches, and sizes on both sides of every switch
-//! between kernels.
+//! Every core, every mixer, every other op (`ops.rs`, `facts.rs`) and the optimiser (`optimizer.rs`) at the edges of their inputs: gates
+//! that are shut or wide open, keys that are zero or all the same, elements that are huge, tiny or NaN, empty sequences and
+//! batches, ids that are not there, and sizes on both sides of every switch between kernels.
 //!
-//! Two properties, for all forms, in both precisions, on the CPU and on the emulated device:
+//! Two properties of cores and mixers, for all forms, in both precisions, on the CPU and on the emulated device:
 //!
 //! - **A form equals the recurrence**: values, last states and gradients are those of the recurrent form in double
 //!   precision, to the rounding of the inputs, and no number is lost. The allowed error is measured: it is the change
@@ -29,8 +29,11 @@ mod cores;
 #[path = "../device/mod.rs"]
 mod device;
 mod draw;
+mod facts;
 mod judge;
 mod mixers;
+mod ops;
+mod optimizer;
 
 use draw::Size;
 use judge::Core;
@@ -47,12 +50,32 @@ use tapezoo::{
 /// A core or mixer by name, drawn at some size.
 type Draw = Box<dyn Fn(&mut Gen, Size) -> Core>;
 
-/// `n` cases of each core, unless `PROPTEST_CASES` says how many.
+/// `n` cases of each core.
 fn check(
     draws: Vec<(&str, Draw)>,
     n: u32,
     sizes: fn() -> BoxedStrategy<Size>,
     property: fn(&Core, u64) -> Result<(), String>,
+) {
+    let wanted = std::env::var("EXTREMES").unwrap_or_default();
+    let draws = draws.into_iter().filter(|(name, _)| name.contains(&wanted));
+    each(
+        draws,
+        n,
+        || (sizes(), any::<u64>()),
+        |draw, (size, seed)| {
+            let core = draw(&mut Gen::new(seed), size);
+            property(&core, seed).map_err(|why| format!("{}:\n  {why}", core.what))
+        },
+    );
+}
+
+/// `n` cases of each of these by name, unless `PROPTEST_CASES` says how many.
+fn each<'n, X, S: Strategy>(
+    all: impl Iterator<Item = (&'n str, X)>,
+    n: u32,
+    cases: impl Fn() -> S,
+    attempt: impl Fn(&X, S::Value) -> Result<(), String>,
 ) {
     let number = |name: &str| std::env::var(name).ok().and_then(|n| n.parse::<u32>().ok());
     let config = ProptestConfig {
@@ -63,14 +86,10 @@ fn check(
         rng_seed: RngSeed::Fixed(number("PROPTEST_RNG_SEED").unwrap_or(20_261_121).into()),
         ..ProptestConfig::default()
     };
-    let wanted = std::env::var("EXTREMES").unwrap_or_default();
     let mut failures = vec![];
-    for (name, draw) in draws.into_iter().filter(|(name, _)| name.contains(&wanted)) {
-        let (mut runner, cases) = (TestRunner::new(config.clone()), (sizes(), any::<u64>()));
-        let attempt = |(size, seed)| {
-            let core = draw(&mut Gen::new(seed), size);
-            property(&core, seed).map_err(|why| format!("{name}, {}:\n  {why}", core.what))
-        };
+    for (name, x) in all {
+        let (mut runner, cases) = (TestRunner::new(config.clone()), cases());
+        let attempt = |case| attempt(&x, case).map_err(|why| format!("{name}, {why}"));
         if let Some(n) = number("EXTREMES_SURVEY") {
             let drawn: Vec<_> = (0..n).map(|_| cases.new_tree(&mut runner).unwrap().current()).collect();
             drawn.into_iter().filter_map(|case| attempt(case).err()).for_each(|why| println!("FAILS {why}"));
@@ -78,7 +97,7 @@ fn check(
             failures.push(why.to_string());
         }
     }
-    assert!(failures.is_empty(), "{} of the cores fail:\n\n{}", failures.len(), failures.join("\n"));
+    assert!(failures.is_empty(), "{} fail:\n\n{}", failures.len(), failures.join("\n"));
 }
 
 /// Every form in both precisions on the CPU.

@@ -3,6 +3,7 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod effects;
 mod place;
 
 use place::Place;
@@ -11,7 +12,10 @@ use safetensors::{
     tensor::{Dtype, TensorView},
 };
 use std::{fs, path::Path, process::Command};
-use tapezoo::train::config::{TrainConfig, warnings};
+use tapezoo::{
+    error::{Error, brief, printable},
+    train::config::{TrainConfig, warnings},
+};
 use toml::Table;
 
 const SMALL: &str = "--models lstm --seeds 1 --steps 3 --batch 2 --width 8 --train-len 6 --eval-lens 6";
@@ -495,4 +499,21 @@ fn nothing_from_a_file_steers_the_terminal_or_fills_it() {
         assert!(!said.contains(|c: char| c.is_control() && c != '\n'), "{text}: {said:?}");
         assert!(said.len() < 1200 && said.lines().count() < 10, "{} bytes of {text:.60}: {said}", said.len());
     }
+}
+
+#[test]
+fn text_that_is_shown_has_no_control_characters_and_is_short() {
+    let text = "a\u{1b}[31m\r\u{9b}2J\u{202e}b\tc\nd\u{7}";
+    assert_eq!(printable(text), "a\\u001b[31m\\u000d\\u009b2J\\u202eb\tc\nd\\u0007");
+    assert_eq!(brief("a\nb\tü", 80), "a\\nb\\u0009ü");
+    assert_eq!(brief(&"é".repeat(100), 9), format!("{} … {}", "é".repeat(6), "é".repeat(3)));
+    let long = Error::Config(format!("{}: expected less", "[".repeat(100_000))).shown();
+    assert!(long.len() < 250 && long.ends_with("expected less"), "{long}");
+    let long = Error::Config(format!("{}: expected less", "[ ".repeat(100_000))).shown();
+    assert!(long.len() < 850 && long.ends_with("expected less"), "{long}");
+    assert_eq!(Error::Config("line\n".repeat(100)).shown().lines().count(), 8);
+    // JSON stays valid JSON.
+    let json = serde_json::json!({ "a": text }).to_string();
+    let back: serde_json::Value = serde_json::from_str(&printable(&json)).expect("JSON");
+    assert_eq!(back["a"], text);
 }

@@ -6,6 +6,7 @@
 #[path = "../close/mod.rs"]
 mod close;
 mod oracles;
+mod streams;
 
 use close::close;
 use oracles::*;

@@ -23,8 +23,6 @@ mod small_k;
 mod tall_skinny_avx2;
 #[cfg(target_arch = "x86_64")]
 mod tall_skinny_avx512;
-#[cfg(all(test, target_arch = "x86_64"))]
-mod tests;
 #[cfg(target_arch = "x86_64")]
 mod tile;
 
@@ -147,6 +145,31 @@ fn singly<T: Real>(
             }
         }
     }
+}
+
+/// The product by the kernels for a set of instructions: how many steps of k they sum at once; none, and nothing done, where
+/// the process may not use it, or the `gemm` crate is faster.
+#[cfg(target_arch = "x86_64")]
+#[doc(hidden)]
+pub fn at_level(
+    level: Level,
+    epilogue: Epilogue<f32>,
+    alpha: f32,
+    a: (&[f32], Mat),
+    b: (&[f32], Mat),
+    y: (&mut [f32], Mat),
+) -> Option<usize> {
+    check(&a, &b, (y.0.len(), y.1));
+    let product = operand::Product::new(alpha, a, b, y, epilogue);
+    // SAFETY: the sizes and the lengths are checked; y is borrowed mutably.
+    let done = unsafe {
+        match level {
+            Level::Plain => false,
+            Level::Avx2 => Avx2::here().is_some_and(|v| product::product(v, product)),
+            Level::Avx512 => Avx512::here().is_some_and(|v| product::product(v, product)),
+        }
+    };
+    done.then(|| product.steps())
 }
 
 /// Other processors have no kernels of ours.

@@ -172,11 +172,11 @@ pub fn decay_rate(x: f32) -> f32 {
     let y = -exp(x);
     if y < -FASTEST { -FASTEST } else { y }
 }
-/// x − 2π n. 2π is the sum of two numbers, of which the first has so few digits that n times it is exact.
+/// x − 2π n, between −π and π. 2π is the sum of two numbers, of which the first has so few digits that n times it is exact.
 #[inline(always)]
 pub fn wrap(x: f32) -> f32 {
     let n = (x * 0.15915494).round_ties_even();
-    (x - n * 6.28125) - n * 0.001_935_307_2
+    half_a_turn((x - n * 6.28125) - n * 0.001_935_307_2)
 }
 #[inline(always)]
 pub fn sin(a: f32) -> f32 {

@@ -80,10 +80,10 @@ pub fn decay_rate(x: f64) -> f64 {
     let y = -exp(x);
     if y < -FASTEST { -FASTEST } else { y }
 }
-/// x − 2π n.
+/// x − 2π n, between −π and π.
 #[inline(always)]
 pub fn wrap(x: f64) -> f64 {
-    x - (x / std::f64::consts::TAU).round_ties_even() * std::f64::consts::TAU
+    half_a_turn(x - (x / std::f64::consts::TAU).round_ties_even() * std::f64::consts::TAU)
 }
 #[inline(always)]
 pub fn sin(a: f64) -> f64 {

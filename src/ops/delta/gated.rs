@@ -5,13 +5,13 @@ use crate::{
     kernels::heads::schedules,
     ops::{
         delta::DeltaRule,
-        erase_write,
+        erase_write::EraseWrite,
         gated_linear_attention::{expect_gate, sample_gate},
         heads::Dims,
         same_dtype,
-        words::{insert_axis, outer, over_time, recall, token},
+        words::insert_axis,
     },
-    tensor::{Cx, Tensor},
+    tensor::Tensor,
 };
 
 /// The inputs of [`DeltaRule`] and g ≤ 0, [B, T, H] or [B, T, H, 1] for the whole memory, or [B, T, H, K] for each of its
@@ -34,16 +34,13 @@ impl Op for GatedDeltaRule {
         self.0.outs(x)
     }
 
+    /// The step that erases what β k recalls and writes β v under k.
     fn formula<'t>(&self, x: &[Var<'t>]) -> Option<Vec<Var<'t>>> {
-        let ([b, t, h, _], mut s) = (x[0].dims(), x[4]);
-        let gates = if x[5].shape().rank() == 3 { 1 } else { x[5].shape().last() };
-        let o = over_time(t, x[2], |t| {
-            let [q, k, v, beta, g] = [0, 1, 2, 3, 5].map(|i| token(x[i], t));
-            let faded = g.exp().cast(s.dtype()).reshape([b, h, gates, 1]) * s;
-            let error = insert_axis(beta, 2) * (v - recall(faded, k));
-            s = faded + outer(k, error);
-            self.0.scale * recall(s, q)
-        });
+        let [q, k, v, beta, s0, g] = std::array::from_fn(|i| x[i]);
+        let (beta, g) = (insert_axis(beta, 3), g.cast(q.dtype()));
+        let g = if g.shape().rank() == 3 { insert_axis(g, 3) } else { g };
+        let op = EraseWrite { chunk: self.0.chunk, scale: self.0.scale };
+        let [o, s] = q.tape().apply_many(op, [q, k, beta * v, beta * k, s0, g]);
         Some(vec![o, s])
     }
 
@@ -72,11 +69,6 @@ pub fn gated_delta_rule<'t>(
     scale: f64,
     chunk: usize,
 ) -> (Var<'t>, Var<'t>) {
-    // On a device a gate for each row is for the kernel of keys to erase by of their own.
-    if matches!(q.tape().cx(), Cx::Cuda(_)) && g.shape() == k.shape() {
-        let beta = insert_axis(beta, 3);
-        return erase_write::chunked([q, k, beta * v, beta * k, g], s0, scale, chunk);
-    }
     let op = GatedDeltaRule(DeltaRule { chunk, scale });
     let [o, s] = q.tape().apply_many(op, [q, k, v, beta, s0, g.cast(g.dtype().real())]);
     (o, s)

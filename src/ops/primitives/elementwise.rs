@@ -7,6 +7,7 @@ use crate::{
     autograd::{Gen, In, Op, Outs, Var},
     tensor::{DType, Tensor},
 };
+use std::f64::consts::{PI, TAU};
 
 /// The fastest rate of decay: a step of length 0 times it is 0, and any other step that counts forgets everything.
 pub fn fastest(dtype: DType) -> f64 {
@@ -99,13 +100,18 @@ fn normal_cdf(x: f64) -> f64 {
 
 /// φ(x) = Φ′(x), its density.
 fn normal_pdf(x: f64) -> f64 {
-    (-0.5 * x * x).exp() / (2.0 * std::f64::consts::PI).sqrt()
+    (-0.5 * x * x).exp() / (2.0 * PI).sqrt()
 }
 
 /// √(8/π) (x + 0.044715 x³), such that the tanh approximation of GELU is x σ of it; and its derivative.
 fn gelu_argument(x: f64) -> (f64, f64) {
-    let c = (8.0 / std::f64::consts::PI).sqrt();
+    let c = (8.0 / PI).sqrt();
     (c * (x + 0.044715 * x * x * x), c * (1.0 + 3.0 * 0.044715 * x * x))
+}
+
+/// An angle within π of 0, also where it was so large that it has no digits for turns.
+fn half_a_turn(x: f64) -> f64 {
+    x.clamp(-PI, PI)
 }
 
 macro_rules! definitions {
@@ -127,7 +133,7 @@ definitions! {
     Expm1: |x| x.exp_m1(), x.exp();
     Sqrt: |x| x.sqrt(), 0.5 / x.sqrt();
     Square: |x| x * x, 2.0 * x;
-    Wrap: |x| x - (x / std::f64::consts::TAU).round_ties_even() * std::f64::consts::TAU, { let _ = x; 1.0 };
+    Wrap: |x| half_a_turn(x - (x / TAU).round_ties_even() * TAU), { let _ = x; 1.0 };
     Sin: |x| x.sin(), x.cos();
     Cos: |x| x.cos(), -x.sin();
     Sigmoid: |x| sigmoid(x), sigmoid(x) * sigmoid(-x);

@@ -1,5 +1,4 @@
 //! Tasks against brute force, and data that depends only on (seed, purpose, index).
-#![allow(clippy::unwrap_used)]
 
 use proptest::prelude::*;
 use tapezoo::{

@@ -1,11 +1,10 @@
 //! The simple ops at the ends of their numbers' range, on the CPU and on the device, against formulas in double precision:
 //! slopes where a function is flat, rows of huge and of tiny numbers, means that are large compared with their spread,
 //! and elements that must not count, whatever they are.
-#![allow(clippy::unwrap_used)]
+//!
+//! These are sharper than the judge of `ops.rs`, which allows for the rounding of inputs and of every result on the way.
 
-mod device;
-
-use device::{all, evaluate};
+use crate::device::{all, evaluate};
 use std::{f64::consts::PI, panic};
 use tapezoo::{
     autograd::{Gen, Var},
@@ -158,7 +157,7 @@ fn functions_and_their_slopes_are_right_however_far_out() {
 
 #[test]
 fn functions_in_bf16_are_finite_where_they_should_be() {
-    let Some(device) = device::device() else { return };
+    let Some(device) = crate::device::device() else { return };
     let x = [1e10, 1e20, 3e38, INF].into_iter().flat_map(|x| [x, -x]).collect::<Vec<_>>();
     for (name, f, formula) in &FUNCTIONS[1..15] {
         let got = evaluate(device, DType::BF16, &[tensor(x.clone(), [x.len(), 1])], None, |x| f(x[0]));
@@ -447,5 +446,16 @@ fn an_index_out_of_range_is_the_same_error_everywhere() {
         for device in all() {
             assert_eq!(complaint(device, f, id), want);
         }
+    }
+}
+
+/// Where an angle has no digits for turns any angle will do, but no larger number.
+#[test]
+fn an_angle_less_whole_turns_is_within_half_a_turn() {
+    let x: Vec<f64> = (0..200).map(|i| 10f64.powf(f64::from(i) / 6.0) * if i % 2 == 0 { 1.0 } else { -1.0 }).collect();
+    for (device, dtype) in places() {
+        let y = evaluate(device, dtype, &[tensor(x.clone(), [200])], None, |x| x[0].wrap()).swap_remove(0);
+        let most = if dtype == DType::F32 { f64::from(std::f32::consts::PI) } else { PI };
+        assert!(y.iter().all(|y| y.abs() <= most), "{dtype} on {device}: {y:?}");
     }
 }

@@ -1,6 +1,5 @@
 //! Fixture files with random changes: reading and checking them always ends, in little memory and without a panic.
 //! `TAPEZOO_FUZZ=100000` tries this many.
-#![allow(clippy::unwrap_used)]
 
 use std::{fs, path::Path, time::Instant};
 use tapezoo::{

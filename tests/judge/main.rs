@@ -2,6 +2,9 @@
 //! fault, costs little memory and time, and does not affect the other files.
 #![allow(clippy::unwrap_used)]
 
+mod fuzz;
+mod made;
+
 use std::{
     fs,
     path::{Path, PathBuf},

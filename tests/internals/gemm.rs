@@ -1,11 +1,9 @@
 //! Our kernels, each that this processor can run, beside the sums in their order: to the bit, but for a zero's sign.
 
-use super::{
-    Epilogue, Mat, gemm,
-    operand::Product,
-    product::{Kernels, product},
+use tapezoo::{
+    kernels::gemm::{Epilogue, Mat, at_level, gemm},
+    tensor::simd::Level,
 };
-use crate::kernels::vector::{Avx2, Avx512};
 
 /// (m, k, n): around a tile's rows, a vector, a block of k, what is tall and skinny, of small k, or packed.
 const SIZES: [(usize, usize, usize); 53] = [
@@ -102,15 +100,12 @@ fn plain(alpha: f32, a: (&[f32], Mat), b: (&[f32], Mat), y: &mut [f32], my: Mat,
 
 #[test]
 fn every_instruction_set_sums_in_the_same_order() {
-    if let Some(v) = Avx2::here() {
-        sums_in_order("AVX2", v);
-    }
-    if let Some(v) = Avx512::here() {
-        sums_in_order("AVX-512", v);
+    for level in [Level::Avx2, Level::Avx512] {
+        sums_in_order(level);
     }
 }
 
-fn sums_in_order(name: &str, v: impl Kernels) {
+fn sums_in_order(level: Level) {
     for (m, k, n) in SIZES {
         // Of the large ones, a fifth of the layouts, in which each operand has each of its four.
         for layout in (0..4 * 4 * 4).step_by(if m * k * n > 100_000 { 5 } else { 1 }) {
@@ -123,15 +118,10 @@ fn sums_in_order(name: &str, v: impl Kernels) {
                     continue;
                 }
                 let (mut y, mut want) = (before.clone(), before.clone());
-                let p = Product::new(alpha, (&a, ma), (&b, mb), (&mut y, my), start);
-                let steps = p.steps();
-                // SAFETY: all matrices are in memory of their own.
-                if !unsafe { product(v, p) } {
-                    continue;
-                }
+                let Some(steps) = at_level(level, start, alpha, (&a, ma), (&b, mb), (&mut y, my)) else { continue };
                 plain(alpha, (&a, ma), (&b, mb), &mut want, my, start, steps);
                 let same = y.iter().zip(&want).all(|(y, want)| y == want);
-                assert!(same, "{name}: {m} x {k} x {n}, layouts {how_a} {how_b} {how_y}, {start:?}: {y:?} {want:?}");
+                assert!(same, "{level:?}: {m} x {k} x {n}, layouts {how_a} {how_b} {how_y}, {start:?}: {y:?} {want:?}");
             }
         }
     }

@@ -1,6 +1,6 @@
 //! The functions against those of double precision.
 
-use super::{Math, m32, m64};
+use tapezoo::kernels::math::{Math, m32, m64};
 
 /// |got - want| in units in the last place of `want`.
 fn ulps(got: f32, want: f64) -> f64 {
