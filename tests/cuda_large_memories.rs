@@ -47,15 +47,18 @@ fn attention_of_several_tiles() {
     for (b, t, s, h, k, v) in [
         (2, 130, 130, 2, 20, 33),
         (1, 65, 129, 1, 65, 7),
+        (1, 200, 290, 1, 3, 2),
         (1, 1, 200, 2, 8, 8),
         (1, 30, 30, 2, 5, 40),
         (0, 3, 3, 1, 2, 2),
         (1, 0, 3, 1, 2, 2),
     ] {
         let mut g = Gen::new(1);
-        let x = [g.normal([b, t, h, k]), g.normal([b, s, h, k]), g.normal([b, s, h, v])];
+        let mut x = vec![g.normal([b, t, h, k]), g.normal([b, s, h, k]), g.normal([b, s, h, v])];
         let op = || Box::new(CausalAttention { scale: (k as f64).powf(-0.5) }) as Box<dyn Op>;
         follows(&format!("attention {b} {t} {s} {h} {k} {v}"), &op, &x, 1);
+        x.push(g.range([b, s, h], -0.2, 0.0));
+        follows(&format!("fading attention {b} {t} {s} {h} {k} {v}"), &op, &x, 1);
     }
 }
 

@@ -142,7 +142,10 @@ fn reductions() {
             let x = g.tensor(shape, |g| (g.gauss() * 2.0).round());
             (Box::new(MaxAxis { axis, keep: false }), vec![x])
         });
-        check(&format!("cumsum {shape:?} {axis}"), |g| (Box::new(Cumsum { axis }), vec![g.normal(shape)]));
+        for from_end in [false, true] {
+            let name = format!("cumsum {shape:?} {axis} from its end {from_end}");
+            check(&name, |g| (Box::new(Cumsum { axis, from_end }), vec![g.normal(shape)]));
+        }
         check(&format!("logsumexp {shape:?}"), |g| (Box::new(Logsumexp), vec![g.normal(shape)]));
     }
 }

@@ -10,6 +10,11 @@
 //! of the two would lose the digits of the second where scores are large. A score and the largest score are computed in the
 //! same order, so their difference is never above 0.
 //!
+//! Gates add sums to the scores: of a tile of queries that of the gates between a key and the tile, which grow from tile to tile,
+//! and that of the gates from the tile's first query on; inside a tile that of each segment. They are sums of numbers of one
+//! sign, none is a difference, and those of many gates are doubles. Backwards the gradients of the scores are added up over the
+//! keys, from the first: before key u comes the sum is over s < u, and that over the queries from u on is what u gets.
+//!
 //! Where one weight is 1 and the others are as good as 0, do·v_s equals δ_t up to rounding, and large q and k would amplify the
 //! rounding: dx is 0 there.
 
@@ -45,6 +50,10 @@ impl<T: Math> Plan<T> {
         Heads { t: self.s, ..self.d.values() }
     }
 
+    fn gates(&self) -> Heads {
+        Heads { t: self.s, ..self.d.scalars() }
+    }
+
     /// The wider of keys and values. Narrow heads are computed side by side, others by matrix products.
     fn width(&self) -> usize {
         self.d.k.max(self.d.v)
@@ -61,11 +70,29 @@ impl<T: Math> Plan<T> {
     }
 }
 
-/// What the backward pass reads.
+/// A weight below this is 0 where there are gates, which make many of them: in products with it are numbers so small that they
+/// have fewer digits, and a processor takes a hundred times as long for each.
+fn faint<T: Math>() -> T {
+    T::of(if size_of::<T>() == 4 { 1e-30 } else { 1e-290 })
+}
+
+/// The inputs as slices.
 struct Inputs<'a, T> {
     q: &'a [T],
     k: &'a [T],
     v: &'a [T],
+    /// The logarithms of the gates, if there are any.
+    g: Option<&'a [T]>,
+}
+
+impl<'a, T: Math> Inputs<'a, T> {
+    fn of(x: &'a In) -> Inputs<'a, T> {
+        Inputs { q: x[0].host(), k: x[1].host(), v: x[2].host(), g: (x.len() > 3).then(|| x[3].host()) }
+    }
+}
+
+/// What the backward pass reads besides.
+struct Outputs<'a, T> {
     o: &'a [T],
     /// The largest score of each query, and the logarithm of the sum.
     lse: [&'a [T]; 2],
@@ -107,7 +134,7 @@ impl<const FUSED: bool> Kernel for Schedule<CausalAttention, FUSED> {
                     _ => side_by_side::forward::<T, { side_by_side::WIDEST }>,
                 };
                 let lse = lse.split_at_mut(lse.len() / 2);
-                run(cpu, plan, x[0].host(), x[1].host(), x[2].host(), o.host_mut(), lse);
+                run(cpu, plan, &Inputs::of(&x), o.host_mut(), lse);
             }),
             Cx::Cuda(cu) => flash::forward(cu, self.0.plan::<f64>(x), x, y),
         }
@@ -116,18 +143,17 @@ impl<const FUSED: bool> Kernel for Schedule<CausalAttention, FUSED> {
     fn backward(&self, cx: &Cx, x: In, y: &[Value], dy: &[Option<Tensor>], dx: &mut [Grad]) {
         let Some(g) = &dy[0] else { return };
         match cx {
-            Cx::Cpu(cpu) => with_real!(x[0].dtype(), T => if let [dq, dk, dv] = dx {
-                let plan = self.0.plan::<T>(x);
-                let (q, k, v, o) = (x[0].host(), x[1].host(), x[2].host(), y[0].host());
-                let lse = y[1].host::<T>();
-                let inputs = Inputs { q, k, v, o, lse: lse.split_at(lse.len() / 2).into(), d_o: g.host() };
+            Cx::Cpu(cpu) => with_real!(x[0].dtype(), T => if let [dq, dk, dv, dg @ ..] = dx {
+                let (plan, lse) = (self.0.plan::<T>(x), y[1].host::<T>());
+                let y = Outputs { o: y[0].host(), lse: lse.split_at(lse.len() / 2).into(), d_o: g.host() };
                 let run = match plan.width() {
                     _ if !FUSED => tiles::backward,
                     0..=4 => side_by_side::backward::<T, 4>,
                     _ => side_by_side::backward::<T, { side_by_side::WIDEST }>,
                 };
                 let [dq, dk] = [dq.slot_or_scratch(cpu, &x[0]), dk.slot_or_scratch(cpu, &x[1])];
-                run(cpu, plan, &inputs, [dq, dk, dv.slot_or_scratch(cpu, &x[2])]);
+                let dg = dg.first_mut().map(|dg| dg.slot_or_scratch(cpu, &x[3]));
+                run(cpu, plan, &Inputs::of(&x), &y, [dq, dk, dv.slot_or_scratch(cpu, &x[2])], dg);
             }),
             Cx::Cuda(cu) => flash::backward(cu, self.0.plan::<f64>(x), x, y, g, dx),
         }

@@ -11,28 +11,16 @@ use crate::{
 
 static MODULE: Module = Module::new("kernels/cumsum.cu", &[include_str!("cumsum.cu")]);
 
-/// Adds up rows of `inner` elements: y₀ = x₀, yₜ = yₜ₋₁ + xₜ.
+/// y (+)= the running sum of rows of `inner` elements, n of them, from the last if `back`, kept in `sum` [inner].
 #[versions::versions]
-fn cumsum_forward<T: Real>(n: usize, inner: usize, x: &[T], y: &mut [T]) {
+fn cumsum<T: Real>(n: usize, inner: usize, back: bool, x: &[T], y: &mut [T], sum: &mut [T], acc: bool) {
     for (x, y) in x.chunks_exact(n * inner).zip(y.chunks_exact_mut(n * inner)) {
-        y[..inner].copy_from_slice(&x[..inner]);
-        for t in 1..n {
-            let (before, y) = y.split_at_mut(t * inner);
-            let (before, x) = (&before[(t - 1) * inner..], &x[t * inner..][..inner]);
-            y[..inner].iter_mut().zip(before).zip(x).for_each(|((y, &b), &x)| *y = b + x);
-        }
-    }
-}
-
-/// dₜ (+)= Σ gᵢ over i ≥ t, kept in `sum` [inner], from the last i to the first.
-#[versions::versions]
-fn cumsum_backward<T: Real>(n: usize, inner: usize, g: &[T], d: &mut [T], sum: &mut [T], acc: bool) {
-    for (g, d) in g.chunks_exact(n * inner).zip(d.chunks_exact_mut(n * inner)) {
         sum.fill(T::ZERO);
-        for (g, d) in g.chunks_exact(inner).zip(d.chunks_exact_mut(inner)).rev() {
-            for ((d, s), &g) in d.iter_mut().zip(&mut *sum).zip(g) {
-                *s += g;
-                *d = if acc { *d + *s } else { *s };
+        for i in 0..n {
+            let row = if back { n - 1 - i } else { i } * inner;
+            for ((y, s), &x) in y[row..row + inner].iter_mut().zip(&mut *sum).zip(&x[row..row + inner]) {
+                *s += x;
+                *y = if acc { *y + *s } else { *s };
             }
         }
     }
@@ -57,10 +45,11 @@ impl Kernel for Cumsum {
             return;
         }
         match cx {
-            Cx::Cpu(_) => {
-                with_real!(x[0].dtype(), T => cumsum_forward(n, inner, x[0].host::<T>(), y[0].host_mut()))
-            }
-            Cx::Cuda(cu) => cumsum_cuda(cu, &x[0], &mut y[0], false, n, inner, false),
+            Cx::Cpu(cpu) => with_real!(x[0].dtype(), T => {
+                let (x, y, sum) = (x[0].host::<T>(), y[0].host_mut(), &mut cpu.temp::<T>(inner));
+                cumsum(n, inner, self.from_end, x, y, sum, false);
+            }),
+            Cx::Cuda(cu) => cumsum_cuda(cu, &x[0], &mut y[0], false, n, inner, self.from_end),
         }
     }
 
@@ -72,11 +61,11 @@ impl Kernel for Cumsum {
         }
         match cx {
             Cx::Cpu(cpu) => with_real!(g.dtype(), T => if let Some((d, acc)) = dx[0].slot::<[T]>() {
-                cumsum_backward(n, inner, g.host(), d, &mut cpu.temp::<T>(inner), acc);
+                cumsum(n, inner, !self.from_end, g.host(), d, &mut cpu.temp::<T>(inner), acc);
             }),
             Cx::Cuda(cu) => {
                 if let Some((d, acc)) = dx[0].slot::<Tensor>() {
-                    cumsum_cuda(cu, g, d, acc, n, inner, true);
+                    cumsum_cuda(cu, g, d, acc, n, inner, !self.from_end);
                 }
             }
         }

@@ -14,17 +14,18 @@
 //! There is no other sense of position. Attention has no transition from state to state; the gates let it attend to what is
 //! recent, and reach any length.
 //!
-//! The carried state is a cache of keys and values with, for each of them, the sum of the gates since; and the last κ and ν.
-//! Each sum is taken over its own tokens, and is no difference of two running sums: nothing is lost behind a closed gate.
+//! The carried state is a cache of keys, values and ln f of every token so far; and the last κ and ν. Each sum of gates is taken
+//! over its own tokens, and is no difference of two running sums: nothing is lost behind a closed gate.
 //!
 //! At the start b_f = 0; other weights are normal, of deviation 0.02.
 //!
-//! Shapes, per head: q [B, T, H, K], k and v [B, S, H, K] where S counts the cached tokens and the T new ones, f [B, T, H].
+//! Shapes, per head: q [B, T, H, K], k and v [B, S, H, K] and f [B, S, H] where S counts the cached tokens and the T new ones.
 //!
 //! | form | work | memory |
 //! |---|---|---|
 //! | recurrent | O(S K) a token | the cache |
 //! | parallel | O(T S K) | the whole matrix, [B, H, T, S] |
+//! | fused | O(T S K), by tiles with an online softmax | O(S) |
 
 use super::{
     About, Bound, Family, Form, Init, Mixer, ModelConfig, P, State, at, head_first, heads, linear_parts,
@@ -34,48 +35,50 @@ use super::{
 use crate::{
     autograd::Var,
     error::Result,
-    ops::words::{insert_axis, log_sigmoid},
+    ops::{
+        attention::fading_attention,
+        words::{insert_axis, log_sigmoid},
+    },
     tensor::Shape,
 };
 
-/// Keys and values [B, S, H, ..] of the tokens so far, and the sum of the gates since each of them [B, S, H, 1].
-pub type Cache<'t> = [Var<'t>; 3];
-
-/// The cache after tokens of which the last sees the sums `since` [B, H, 1, S].
-fn appended<'t>([keys, values, _]: Cache<'t>, k: Var<'t>, v: Var<'t>, since: Var<'t>) -> Cache<'t> {
-    [Var::concat(&[keys, k], 1), Var::concat(&[values, v], 1), since.permute([0, 3, 1, 2])]
-}
-
-/// One token: q, k [B, H, K], v [B, H, V], g = ln f [B, H] to o [B, H, V].
-pub fn step<'t>([q, k, v, g]: [Var<'t>; 4], cache: &mut Cache<'t>, scale: f64) -> Var<'t> {
-    let [b, h, n] = q.dims();
-    let old = cache[2].permute([0, 2, 3, 1]) + g.reshape([b, h, 1, 1]); // [B, H, 1, S]
-    let since = Var::concat(&[old, q.tape().full([b, h, 1, 1], q.dtype(), 0.0)], 3);
-    *cache = appended(*cache, insert_axis(k.named("k"), 1), insert_axis(v.named("v"), 1), since);
-    let query = q.named("q").reshape([b, h, 1, n]);
-    let a = (scale * query.matmul_t(head_first(cache[0])) + since).softmax().named("a");
-    let _shown = g.exp().named("f");
-    a.matmul(head_first(cache[1])).reshape([b, h, v.shape().last()]).named("o")
-}
-
-/// The sums of the gates between any two tokens, −∞ for later ones: [B, H, T, S] of g [B, T, H] and those of the cache.
-fn since<'t>(g: Var<'t>, cache: Var<'t>) -> Var<'t> {
-    let g = g.permute([0, 2, 1]);
-    let old = cache.permute([0, 2, 3, 1]) + insert_axis(g.cumsum(2), 3);
-    Var::concat(&[old, g.segsum()], 3)
-}
-
-/// o [B, T, H, V] of q, k [B, T, H, K], v [B, T, H, V], g [B, T, H].
-pub fn attention<'t>(x: [Var<'t>; 4], cache: &mut Cache<'t>, scale: f64, form: Form) -> Var<'t> {
-    let ([q, k, v, g], t, past) = (x, x[0].shape().at(1), cache[0].shape().at(1));
-    if form == Form::Recurrent || t == 0 {
-        return over_time(t, v, |i| step(x.map(|x| at(x, i)), cache, scale));
+/// The sums of the gates between each of the last T tokens and those before it, −∞ for later ones: [B, H, T, S] of g [B, S, H].
+fn since(g: Var<'_>, t: usize) -> Var<'_> {
+    let (g, past) = (g.permute([0, 2, 1]), g.shape().at(1) - t);
+    let new = g.narrow(2, past, t);
+    if past == 0 {
+        return new.segsum();
     }
-    let since = since(g, cache[2]);
-    *cache = appended(*cache, k, v, since.narrow(2, t - 1, 1));
-    let [q, k, v] = [q, cache[0], cache[1]].map(head_first);
-    let a = ((scale * q).matmul_t(k) + since).causal_softmax(past); // [B, H, T, S]
-    head_first(a.tril_matmul_after(past, v))
+    // From an old token to the last of these, and on from there.
+    let [b, h, _] = g.dims();
+    let none = g.tape().full([b, h, 1], g.dtype(), 0.0);
+    let old = Var::concat(&[g.narrow(2, 1, past - 1), none], 2).cumsum_from_end(2);
+    Var::concat(&[insert_axis(old, 2) + insert_axis(new.cumsum(2), 3), new.segsum()], 3)
+}
+
+/// One token: q [B, H, K] against the keys and values so far, [B, S, H, ..], and their g = ln f [B, S, H], to o [B, H, V].
+pub fn step<'t>(q: Var<'t>, [k, v, g]: [Var<'t>; 3], scale: f64) -> Var<'t> {
+    let [b, h, n] = q.named("q").dims();
+    let _shown = at(g, g.shape().at(1) - 1).exp().named("f");
+    let query = q.reshape([b, h, 1, n]);
+    let a = (scale * query.matmul_t(head_first(k)) + since(g, 1)).softmax().named("a");
+    a.matmul(head_first(v)).reshape([b, h, v.shape().last()]).named("o")
+}
+
+/// o [B, T, H, V] of q [B, T, H, K], k [B, S, H, K], v [B, S, H, V], g [B, S, H].
+pub fn attention<'t>([q, k, v, g]: [Var<'t>; 4], scale: f64, form: Form) -> Var<'t> {
+    let (t, past) = (q.shape().at(1), k.shape().at(1) - q.shape().at(1));
+    match form {
+        Form::Recurrent => {
+            over_time(t, v.narrow(1, 0, 0), |i| step(at(q, i), [k, v, g].map(|x| x.narrow(1, 0, past + i + 1)), scale))
+        }
+        Form::Parallel => {
+            let [q, k, v] = [q, k, v].map(head_first);
+            let a = ((scale * q).matmul_t(k) + since(g, t)).causal_softmax(past); // [B, H, T, S]
+            head_first(a.tril_matmul_after(past, v))
+        }
+        _ => fading_attention([q, k, v, g], scale),
+    }
 }
 
 /// See [`About`].
@@ -140,7 +143,7 @@ impl Layer {
 
 impl Mixer for Layer {
     fn forms(&self) -> Vec<Form> {
-        vec![Form::Recurrent, Form::Parallel]
+        vec![Form::Recurrent, Form::Parallel, Form::Fused]
     }
 
     fn state(&self, b: usize) -> Vec<(&'static str, Shape)> {
@@ -155,10 +158,13 @@ impl Mixer for Layer {
     }
 
     fn sequence<'t>(&self, p: &Bound<'t>, x: Var<'t>, state: &mut State<'t>, form: Form) -> Var<'t> {
-        let inputs = self.project(p, x, state);
-        let mut cache = [state.s[0], state.s[1], state.s[2]];
-        let o = attention(inputs, &mut cache, (self.k as f64).powf(-0.5), form);
-        state.s[..3].copy_from_slice(&cache);
+        let [q, k, v, g] = self.project(p, x, state);
+        for (cache, new) in state.s.iter_mut().zip([k.named("k"), v.named("v"), insert_axis(g, 3)]) {
+            *cache = Var::concat(&[*cache, new], 1);
+        }
+        let [b, s, h, _] = state.s[2].dims();
+        let g = state.s[2].reshape([b, s, h]);
+        let o = attention([q, state.s[0], state.s[1], g], (self.k as f64).powf(-0.5), form);
         let gate = x.linear(p[self.w_g], None).sigmoid();
         (merge_heads(o.rms_norm(p[self.norms[2]], 1e-6)) * gate).linear(p[self.w_o], None)
     }

@@ -17,8 +17,13 @@
 //! query meets is turned by Δ θ at every step: its eigenvalues are α e^(±iΔθ), complex, and each input chooses them. Turning
 //! by 2π/m at a one and not at a zero counts ones modulo m, for as long as α ≤ exp(−10⁻⁴ Δ) lets it.
 //!
-//! In sequence each token is two steps of [`gated_linear_attention`](crate::ops::gated_linear_attention): the first adds
-//! (1 − λ_t) Δ_t k_{t-1} v_{t-1}ᵀ, the second fades it and adds γ_t k_t v_tᵀ.
+//! In sequence a token writes when the next one comes, both of its shares at once, and is itself read beside the memory. Then each
+//! is one step of [`gated_linear_attention`](crate::ops::gated_linear_attention), with the key, value and gate of the token before:
+//!
+//! ```text
+//! U_t = α_{t-1} U_{t-1} + (γ_{t-1} + (1 − λ_t) Δ_t) k_{t-1} v_{t-1}ᵀ      U_1 = S_0 + (1 − λ_1) Δ_1 k_0 v_0ᵀ
+//! S_t = α_t U_t + γ_t k_t v_tᵀ                                            o_t = α_t U_tᵀ q_t + γ_t (k_t·q_t) v_t + D v_t
+//! ```
 //!
 //! At the start dt_bias makes Δ log-uniform in [0.001, 0.1], b_B, b_C and D are 1; weights as torch's `nn.Linear`. P is the
 //! `head_dim`, N the `state`, rounded up to an even number.
@@ -34,10 +39,7 @@ use super::{
 use crate::{
     autograd::Var,
     error::Result,
-    ops::{
-        erase_write::{in_turn, last_of},
-        words::{insert_axis, maximum, outer, recall},
-    },
+    ops::words::{insert_axis, maximum, outer, recall},
     tensor::Shape,
 };
 
@@ -107,21 +109,18 @@ pub fn sequence<'t>(x: Inputs<'t>, m: &mut Memory<'t>, form: Form) -> Var<'t> {
     let phi = angles(m.phi, insert_axis(x.dt, 3) * x.theta);
     let angles = [phi.cos(), phi.sin()];
     let (q, k) = (turn(x.q, angles), turn(x.k, angles));
+    let (g, gamma) = (x.dt * x.a, x.lambda * x.dt);
     let before = |first: Var<'t>, x: Var<'t>| Var::concat(&[insert_axis(first, 1), x.narrow(1, 0, t - 1)], 1);
-    let (k_before, v_before) = (before(m.k, k), before(m.v, x.v));
-    let (begun, ended) = (insert_axis((1.0 - x.lambda) * x.dt, 3), insert_axis(x.lambda * x.dt, 3));
-    let g = insert_axis(x.dt * x.a, 3);
-    let steps = [
-        in_turn(&[nothing(q), q]),
-        in_turn(&[begun * k_before, ended * k]),
-        in_turn(&[v_before, x.v]),
-        in_turn(&[nothing(g), g]),
-    ];
-    let form = if let Form::Chunked(chunk) = form { Form::Chunked(2 * chunk) } else { form };
-    let (o, s) = gated(steps, m.s, 1.0, form);
-    let last = |x: Var<'t>| at(x, t - 1);
-    *m = Memory { s, phi: last(phi), k: last(k), v: last(x.v) };
-    last_of(o, 2)
+    let none = nothing(at(g, 0)); // S_0 has faded, and has what was written before it
+    let share = before(none, gamma) + (1.0 - x.lambda) * x.dt;
+    let per_head = |x: Var<'t>| insert_axis(x, 3);
+    let written = [per_head(share) * before(m.k, k), before(m.v, x.v), per_head(before(none, g))];
+    let (o, u) = gated([per_head(g.exp()) * q, written[0], written[1], written[2]], m.s, 1.0, form);
+    let own = per_head(gamma * (q * k).sum_axis(3, false)) * x.v;
+    let [phi, k, v, alpha, gamma] = [phi, k, x.v, g.exp(), gamma].map(|x| at(x, t - 1));
+    let s = insert_axis(insert_axis(alpha, 2), 3) * u + outer(insert_axis(gamma, 2) * k, v);
+    *m = Memory { s, phi, k, v };
+    o + own
 }
 
 /// φ_t, from the one before, of the turns [B, T, H, S]. After every 32 steps whole turns are left out: a sum over everything

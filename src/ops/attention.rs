@@ -9,18 +9,31 @@
 //!
 //! A query never sees later keys, whatever they are: its scores select, they do not multiply by 0, so keys and values that are
 //! NaN or infinite later on change nothing before.
+//!
+//! With a gate for each token and head, g_t = ln f_t, a token counts for less with every gate since (the Forgetting Transformer,
+//! Lin et al. 2025, arXiv 2503.02130):
+//!
+//! ```text
+//! p_ts = exp(x_ts − lse_t)      x_ts = scale q_t·k_s + g_{s+1} + … + g_t      lse_t = ln Σ_s exp(x_ts)
+//! dg_u = Σ dx_ts over s < u ≤ t
+//! ```
+//!
+//! t counts the tokens of the cache too. Each sum of gates is taken over its own segment, and so is that of dx over the pairs
+//! that u lies between. A difference of two running sums from the start would lose the digits of a short segment behind a closed
+//! gate, and be NaN behind −∞; and as the dx of a query add up to 0, the dg of a closed gate would be what rounding leaves.
 
 use crate::{
     autograd::{Candidates, Gen, In, Op, Outs, Var},
     kernels::heads::schedules,
     ops::{
         heads::Dims,
+        same_dtype,
         words::{insert_axis, over_time, recall, token},
     },
     tensor::{Shape, Tensor},
 };
 
-/// q [B, T, H, K], k [B, S, H, K], v [B, S, H, V] with S >= T → o [B, T, H, V].
+/// q [B, T, H, K], k [B, S, H, K], v [B, S, H, V] with S >= T, and g [B, S, H] if tokens fade → o [B, T, H, V].
 pub struct CausalAttention {
     /// Factor of the scores, usually K^-½.
     pub scale: f64,
@@ -32,9 +45,7 @@ impl Op for CausalAttention {
     }
 
     fn infer(&self, x: In) -> Result<Outs, String> {
-        if let Some(i) = (1..3).find(|&i| x[i].dtype() != x[0].dtype()) {
-            return Err(format!("input {i} is {}, the queries are {}", x[i].dtype(), x[0].dtype()));
-        }
+        same_dtype(self.name(), x)?;
         let [sq, sk, sv] = [0, 1, 2].map(|i| x[i].shape());
         let ([b, t, h, k], [_, s, ..], [.., v]): ([_; 4], [_; 4], [_; 4]) = (sq.array()?, sk.array()?, sv.array()?);
         if s < t || sk.dims() != [b, s, h, k] || sv.dims() != [b, s, h, v] {
@@ -45,17 +56,23 @@ impl Op for CausalAttention {
         if k == 0 || v == 0 {
             return Err(format!("heads of width 0: q {}, v {}", x[0].shape(), x[2].shape()));
         }
+        if x.len() > 3 {
+            Dims::expect(x, 3, "g", &[b, s, h])?;
+        }
         Ok(Shape::from([b, t, h, v]).into())
     }
 
     fn formula<'t>(&self, x: &[Var<'t>]) -> Option<Vec<Var<'t>>> {
         let ([b, t, h, _], [_, s, _, v]) = (x[0].dims(), x[2].dims());
         let head_first = |x: Var<'t>| x.permute([0, 2, 1, 3]);
+        let since = x.get(3).map(|g| g.permute([0, 2, 1]).segsum()); // [B, H, S, S]
         let o = over_time(t, x[0].tape().full([b, 0, h, v], x[0].dtype(), 0.0), |i| {
             // Keys and values that this query sees.
-            let [k, v] = [1, 2].map(|j| head_first(x[j].narrow(1, 0, s - t + i + 1)));
-            let scores = self.scale * k.matmul(insert_axis(token(x[0], i), 3)); // [B, H, S, 1]
-            recall(v, scores.permute([0, 1, 3, 2]).softmax().permute([0, 1, 3, 2]).sum_axis(3, false))
+            let seen = s - t + i + 1;
+            let [k, v] = [1, 2].map(|j| head_first(x[j].narrow(1, 0, seen)));
+            let scores = self.scale * k.matmul(insert_axis(token(x[0], i), 3)).reshape([b, h, seen]);
+            let since = since.map(|since| since.narrow(2, seen - 1, 1).narrow(3, 0, seen).reshape([b, h, seen]));
+            recall(v, since.map_or(scores, |since| scores + since).softmax())
         });
         Some(vec![o])
     }
@@ -68,7 +85,10 @@ impl Op for CausalAttention {
         let (b, t, h) = (g.size(2), g.size(5), g.size(3));
         let (k, v) = Dims::sample(g);
         let s = t + if g.coin() { g.below(4) } else { 0 };
-        let x = vec![g.normal([b, t, h, k]), g.normal([b, s, h, k]), g.normal([b, s, h, v])];
+        let mut x = vec![g.normal([b, t, h, k]), g.normal([b, s, h, k]), g.normal([b, s, h, v])];
+        if g.coin() {
+            x.push(g.range([b, s, h], -2.0, 0.0));
+        }
         (CausalAttention { scale: g.uniform(0.3, 1.5) }, x)
     }
 }
@@ -78,4 +98,10 @@ impl Op for CausalAttention {
 #[track_caller]
 pub fn causal_attention<'t>(q: Var<'t>, k: Var<'t>, v: Var<'t>, scale: f64) -> Var<'t> {
     q.tape().apply(CausalAttention { scale }, [q, k, v])
+}
+
+/// The same where tokens fade by the logarithms g [B, S, H] of a gate for each token and head.
+#[track_caller]
+pub fn fading_attention<'t>([q, k, v, g]: [Var<'t>; 4], scale: f64) -> Var<'t> {
+    q.tape().apply(CausalAttention { scale }, [q, k, v, g])
 }

@@ -56,11 +56,8 @@ pub const SPECS: &[Spec] = &[
         op: "forgetting_attention",
         inputs: &[("q", "BTHK"), ("k", "BTHK"), ("v", "BTHV"), ("g", "BTH")],
         forms: |f| {
-            cached(f, &[Form::Recurrent, Form::Parallel], |x, scale, form| {
-                let [b, _, h, _] = x["k"].dims();
-                let mut cache =
-                    [x["k"].narrow(1, 0, 0), x["v"].narrow(1, 0, 0), x.tape.full([b, 0, h, 1], x.dtype, 0.0)];
-                fox::attention(["q", "k", "v", "g"].map(|n| x[n]), &mut cache, scale, form)
+            cached(f, &[Form::Recurrent, Form::Parallel, Form::Fused], |x, scale, form| {
+                fox::attention(["q", "k", "v", "g"].map(|n| x[n]), scale, form)
             })
         },
         ..ATTENTION

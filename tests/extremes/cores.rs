@@ -37,6 +37,7 @@ pub fn all() -> Vec<(&'static str, Draw)> {
         ("lru_scan", Box::new(scans::lru_scan)),
         ("selective_scan", Box::new(scans::selective)),
         ("softmax_attention", Box::new(scans::softmax_attention)),
+        ("fading_attention", Box::new(scans::fading_attention)),
     ]
 }
 

@@ -3,45 +3,139 @@
 use crate::{
     args,
     autograd::{Grad, In, Value},
-    cuda::{Cuda, Module, Tiles},
+    cuda::{Arg, Cuda, Launch, Module, Temp, Tiles},
     kernels::attention::Plan,
     sized,
-    tensor::Tensor,
+    tensor::{DType, Tensor},
 };
 
 static MODULE: Module = Module::new("kernels/attention/flash.cu", &[include_str!("flash.cu")]);
 
 /// Tiles, and the sizes as the kernels get them.
-fn plan(p: &Plan<f64>) -> (Tiles, [usize; 6]) {
-    let d = p.d;
-    (Tiles::of(p.s), [d.t, p.s, d.h, d.k, d.v, d.b * d.h])
+struct Device {
+    tiles: Tiles,
+    sizes: [usize; 6],
+    dtype: DType,
+    gated: bool,
+}
+
+impl Device {
+    fn new(p: &Plan<f64>, x: In) -> Device {
+        let d = p.d;
+        let (sizes, gated) = ([d.t, p.s, d.h, d.k, d.v, d.b * d.h], x.len() > 3);
+        Device { tiles: Tiles::of(p.s), sizes, dtype: x[0].dtype(), gated }
+    }
+
+    /// How many tiles of queries there are: with gates they stand where those of keys do.
+    fn query_tiles(&self) -> usize {
+        let [t, s, ..] = self.sizes;
+        let before = if self.gated && t > 0 { (s - t) % self.tiles.side() } else { 0 };
+        self.tiles.over(before + t)
+    }
+
+    fn launch(&self, rows: usize, width: usize) -> Launch {
+        let [.., heads] = self.sizes;
+        // Gates of a tile, a number for each row and one for each warp.
+        let more = if self.gated { 2 * self.tiles.side() + 8 } else { 0 };
+        self.tiles.launch(heads * rows * self.tiles.over(width), self.dtype, 1, more)
+    }
+
+    /// The arguments of the gates: themselves, and the sums in their tiles.
+    fn gates<'a>(&self, cu: &'a Cuda, x: In) -> ([Arg; 3], Option<[Temp<'a>; 2]>) {
+        if !self.gated {
+            return ([Arg::Ptr(0); 3], None);
+        }
+        let [_, s, .., heads] = self.sizes;
+        let [mut after, mut upto] = [(); 2].map(|()| cu.temp(self.dtype.real(), heads * s));
+        let over = cu.elements(heads * self.tiles.over(s));
+        cu.launch(
+            &MODULE,
+            "sums",
+            self.dtype,
+            over,
+            args![&x[3], &mut after, &mut upto, self.tiles.side(), self.sizes],
+        );
+        ([Arg::from(&x[3]), Arg::from(&after), Arg::from(&upto)], Some([after, upto]))
+    }
+}
+
+/// The name of a kernel: the first without gates.
+macro_rules! named {
+    ($device:expr, $plain:literal, $fading:literal) => {
+        if $device.gated { sized!($fading, $device.tiles) } else { sized!($plain, $device.tiles) }
+    };
 }
 
 /// Writes o and lse.
 pub fn forward(cu: &Cuda, p: Plan<f64>, x: In, y: &mut [Value]) {
-    let (tiles, sizes @ [t, _, _, _, v, heads]) = plan(&p);
+    let on = Device::new(&p, x);
     if let [o, lse] = y {
-        let dtype = x[0].dtype();
-        let over = tiles.launch(heads * tiles.over(t) * tiles.over(v), dtype, 1, 0);
-        let args = args![&x[0], &x[1], &x[2], o, lse, p.scale, sizes];
-        cu.launch(&MODULE, sized!("forward", tiles), dtype, over, args);
+        let ([g, after, upto], _sums) = on.gates(cu, x);
+        let args = args![&x[0], &x[1], &x[2], g, after, upto, o, lse, p.scale, on.sizes];
+        let over = on.launch(on.query_tiles(), p.d.v);
+        cu.launch(&MODULE, named!(on, "forward", "fading_forward"), on.dtype, over, args);
     }
 }
 
-pub fn backward(cu: &Cuda, p: Plan<f64>, x: In, y: &[Value], g: &Tensor, dx: &mut [Grad]) {
-    let (tiles, sizes @ [t, s, h, k, v, heads]) = plan(&p);
-    let (dtype, rows) = (x[0].dtype(), p.d.b * t * h);
+pub fn backward(cu: &Cuda, p: Plan<f64>, x: In, y: &[Value], d_o: &Tensor, dx: &mut [Grad]) {
+    let on = Device::new(&p, x);
+    let ([t, s, h, k, v, heads], dtype, c) = (on.sizes, on.dtype, on.tiles.side());
+    let rows = p.d.b * t * h;
     let mut delta = cu.temp(dtype.real(), rows);
-    cu.launch(&MODULE, "deltas", dtype, cu.elements(32 * rows), args![&y[0], g, &mut delta, rows, v]);
-    if let [dq, dk, dv] = dx {
-        if let Some((dq, acc)) = dq.slot::<Tensor>() {
-            let over = tiles.launch(heads * tiles.over(t) * tiles.over(k), dtype, 1, 0);
-            let args = args![&x[0], &x[1], &x[2], g, &y[1], &delta, dq, acc, p.scale, sizes];
-            cu.launch(&MODULE, sized!("queries", tiles), dtype, over, args);
-        }
-        let ((dk, k_acc), (dv, v_acc)) = (dk.target(), dv.target());
-        let over = tiles.launch(heads * tiles.over(s) * tiles.over(k.max(v)), dtype, 1, 0);
-        let args = args![&x[0], &x[1], &x[2], g, &y[1], &delta, dk, k_acc, dv, v_acc, p.scale, sizes];
-        cu.launch(&MODULE, sized!("keys", tiles), dtype, over, args);
+    cu.launch(&MODULE, "deltas", dtype, cu.elements(32 * rows), args![&y[0], d_o, &mut delta, rows, v]);
+    let ([g, after, upto], _sums) = on.gates(cu, x);
+    let [dq, dk, dv, dg @ ..] = dx else { return };
+    let mut dg = dg.first_mut().and_then(|dg| dg.slot::<Tensor>());
+    // The parts of dg.
+    let part = |n: usize| dg.is_some().then(|| cu.temp(dtype.real(), heads * n));
+    let [mut own, mut past, mut pairs] = [s, s, on.tiles.over(s).pow(2)].map(part);
+    if dg.is_some() || dq.wanted() {
+        let over = on.launch(on.query_tiles(), k);
+        let (dq, acc) = dq.target();
+        let args = args![
+            &x[0],
+            &x[1],
+            &x[2],
+            g,
+            after,
+            upto,
+            d_o,
+            &y[1],
+            &delta,
+            dq,
+            acc,
+            own.as_mut(),
+            pairs.as_mut(),
+            p.scale,
+            on.sizes
+        ];
+        cu.launch(&MODULE, named!(on, "queries", "fading_queries"), dtype, over, args);
+    }
+    let ((dk, k_acc), (dv, v_acc)) = (dk.target(), dv.target());
+    let over = on.launch(on.tiles.over(s), k.max(v));
+    let args = args![
+        &x[0],
+        &x[1],
+        &x[2],
+        g,
+        after,
+        upto,
+        d_o,
+        &y[1],
+        &delta,
+        dk,
+        k_acc,
+        dv,
+        v_acc,
+        past.as_mut(),
+        p.scale,
+        on.sizes
+    ];
+    cu.launch(&MODULE, named!(on, "keys", "fading_keys"), dtype, over, args);
+    if let Some((dg, acc)) = &mut dg {
+        let tiles = heads * on.tiles.over(s);
+        cu.launch(&MODULE, "running", dtype, cu.elements(32 * tiles), args![pairs.as_mut(), c, on.sizes]);
+        let args = args![own.as_ref(), past.as_ref(), pairs.as_ref(), &mut **dg, *acc, c, on.sizes];
+        cu.launch(&MODULE, "gates", dtype, cu.elements(heads * s), args);
     }
 }

@@ -5,17 +5,18 @@
 
 use crate::{
     kernels::{
-        attention::{Inputs, Plan},
+        attention::{Inputs, Outputs, Plan, faint},
         gemm::Products,
-        heads::Slot,
-        lanes::L,
+        heads::{Heads, Slot},
+        lane_sums,
+        lanes::{L, avx512_here, lanes, lanes_mut},
         math::Math,
         matmul::{Mat, gemm},
         rows::{add_row_dots, divide_rows},
         scan::{at, put},
         tril_matmul::{all_finite, masked_gemm},
     },
-    tensor::Cpu,
+    tensor::{Cpu, Temp},
 };
 
 /// Queries to a tile.
@@ -41,7 +42,13 @@ fn shown<T: Math>(masks: &[T; 2 * L], x: &[T], t: usize, first: usize) -> [T; L]
 /// The scores x [·, w] of keys, which query `first(s)` is the first to see, become exp(x − top); `top` and `sum` [w] get the
 /// largest score of each query and the sum of those.
 #[versions::versions]
-fn softmax<T: Math>(first: impl Fn(usize) -> usize, w: usize, x: &mut [T], top: &mut [T], sum: &mut [T]) {
+fn softmax<T: Math, const GATED: bool>(
+    first: impl Fn(usize) -> usize,
+    w: usize,
+    x: &mut [T],
+    top: &mut [T],
+    sum: &mut [T],
+) {
     let masks = masks();
     for t in (0..w).step_by(L) {
         let (mut m, mut all) = ([T::of(f64::NEG_INFINITY); L], [T::ZERO; L]);
@@ -55,6 +62,7 @@ fn softmax<T: Math>(first: impl Fn(usize) -> usize, w: usize, x: &mut [T], top: 
             let mut e = shown(&masks, x, t, first(s));
             for l in 0..L {
                 e[l] = (e[l] - m[l]).decay();
+                e[l] = if GATED && e[l] < faint() { T::ZERO } else { e[l] };
                 all[l] += e[l];
             }
             x[t..t + L].copy_from_slice(&e);
@@ -73,7 +81,7 @@ fn logs<T: Math>(x: &[T], y: &mut [T]) {
 
 /// Scores x [·, w] to weights p once more, and g to the gradients of the scores, p (g − δ); lse, in two parts, and δ [w].
 #[versions::versions]
-fn softmax_backward<T: Math>(
+fn softmax_backward<T: Math, const GATED: bool>(
     first: impl Fn(usize) -> usize,
     w: usize,
     [top, log, delta]: [&[T]; 3],
@@ -90,6 +98,7 @@ fn softmax_backward<T: Math>(
                 let [top, log, delta]: [[T; L]; 3] = [at(top, 0, w, t), at(log, 0, w, t), at(delta, 0, w, t)];
                 for l in 0..L {
                     p[l] = ((p[l] - top[l]) - log[l]).decay();
+                    p[l] = if GATED && p[l] < faint() { T::ZERO } else { p[l] };
                     dx[l] = if p[l] == T::ONE { T::ZERO } else { p[l] * (dx[l] - delta[l]) };
                 }
             }
@@ -99,30 +108,137 @@ fn softmax_backward<T: Math>(
     }
 }
 
+/// The gates of a head, as tile after tile of queries sees them.
+struct Gates<'a, T: Math> {
+    heads: Heads,
+    all: &'a [T],
+    /// Those of the head.
+    own: Temp<'a, T>,
+    /// Of each key before the tile, the sum of the gates after it and before the tile.
+    since: Temp<'a, f64>,
+    /// How many keys are before the tile.
+    before: usize,
+}
+
+impl<'a, T: Math> Gates<'a, T> {
+    fn new(cpu: &'a Cpu, heads: Heads, all: &'a [T]) -> Gates<'a, T> {
+        Gates { heads, all, own: cpu.temp(heads.t), since: cpu.temp(heads.t), before: 0 }
+    }
+
+    /// Go to head i.
+    fn start(&mut self, i: usize) {
+        self.heads.gather(self.all, i, 0, self.heads.t, T::ONE, &mut self.own, 1);
+        self.before = 0;
+    }
+
+    /// Add to the scores x [·, w] of all keys that a tile of queries sees, the first of which is key `first`, or later than
+    /// that of the tile before.
+    fn add_to(&mut self, first: usize, w: usize, x: &mut [T]) {
+        let mut sum = 0.0;
+        for s in (self.before..first).rev() {
+            self.since[s] = sum;
+            sum += self.own[s].to_f64();
+        }
+        add_everywhere(sum, &mut self.since[..self.before]);
+        self.before = first;
+        add_since(first, w, &self.own[..x.len() / w], &self.since, x);
+    }
+}
+
+/// x plus a number.
+#[versions::versions]
+fn add_everywhere(by: f64, x: &mut [f64]) {
+    x.iter_mut().for_each(|x| *x += by);
+}
+
+/// To the scores x [·, w] of keys add the sums of the gates after each, up to the query, which are those of the keys from `first`
+/// on: `since` has the sums up to there.
+#[versions::versions]
+fn add_since<T: Math>(first: usize, w: usize, gates: &[T], since: &[f64], x: &mut [T]) {
+    let (before, own) = x.split_at_mut(first * w);
+    let (mut sum, mut sums) = (0.0, [[T::ZERO; L]; TILE / L]);
+    for (to, g) in sums.as_flattened_mut().iter_mut().zip(&gates[first..]) {
+        sum += g.to_f64();
+        *to = T::of(sum);
+    }
+    for (x, &since) in before.chunks_exact_mut(w).zip(since) {
+        let since = T::of(since);
+        for (x, sum) in lanes_mut(x).iter_mut().zip(&sums) {
+            for l in 0..L {
+                x[l] += since + sum[l];
+            }
+        }
+    }
+    let mut sums = [[0.0; L]; TILE / L];
+    for (i, x) in own.chunks_exact_mut(w).enumerate().rev().skip(1) {
+        // One gate more for every query after this key.
+        let g = gates[first + i + 1].to_f64();
+        for (c, (x, sum)) in lanes_mut(x).iter_mut().zip(&mut sums).enumerate().skip((i + 1) / L) {
+            for l in 0..L {
+                sum[l] += if c * L + l > i { g } else { 0.0 };
+                x[l] += T::of(sum[l]);
+            }
+        }
+    }
+}
+
+/// Adds Σ dx_ts over s < u ≤ t to d_u, where dx [·, w] are the gradients of the scores of n queries, the first of which is key
+/// `first`.
+#[versions::versions]
+fn add_crossing<T: Math>(first: usize, n: usize, w: usize, dx: &mut [T], d: &mut [T]) {
+    let here = avx512_here!();
+    if n < w {
+        dx.chunks_exact_mut(w).for_each(|dx| dx[n..].fill(T::ZERO));
+    }
+    // Of each query the sum over the keys so far; and over all queries, in parts, for sixteen keys.
+    let (mut sums, mut totals) = ([[T::ZERO; L]; TILE / L], [[T::ZERO; L]; L]);
+    let (before, own) = dx.split_at(first * w);
+    for (j, rows) in before.chunks(L * w).enumerate() {
+        for (dx, total) in rows.chunks_exact(w).zip(&mut totals) {
+            *total = [T::ZERO; L];
+            for (sum, dx) in sums.iter_mut().zip(lanes(dx)) {
+                for l in 0..L {
+                    sum[l] += dx[l];
+                    total[l] += sum[l];
+                }
+            }
+        }
+        let all = lane_sums::sums(here, rows.len() / w, |l, to| *to = totals[l]);
+        d[j * L + 1..].iter_mut().zip(all).take(rows.len() / w).for_each(|(d, all)| *d += all);
+    }
+    for (i, dx) in own.chunks_exact(w).enumerate().take(n - 1) {
+        for (sum, dx) in sums.iter_mut().zip(lanes(dx)) {
+            for l in 0..L {
+                sum[l] += dx[l];
+            }
+        }
+        d[first + i + 1] += lane_sums::sum(&sums.as_flattened()[i + 1..n], |x| x);
+    }
+}
+
 /// Writes o and lse. Keys and values are read where they lie; queries are copied, times the scale.
-pub fn forward<T: Math>(
-    cpu: &Cpu,
-    p: Plan<T>,
-    q: &[T],
-    k: &[T],
-    v: &[T],
-    o: &mut [T],
-    (tops, ln_sums): (&mut [T], &mut [T]),
-) {
+pub fn forward<T: Math>(cpu: &Cpu, p: Plan<T>, x: &Inputs<T>, o: &mut [T], (tops, ln_sums): (&mut [T], &mut [T])) {
     let (d, s, c) = (p.d, p.s, TILE.min(p.d.t));
     let w = c.next_multiple_of(L);
-    let [mut x, mut y, mut qs, mut top, mut sum] = [s * w, c * d.v, c * d.k, w, w].map(|n| cpu.temp::<T>(n));
+    let [mut a, mut y, mut qs, mut top, mut sum] = [s * w, c * d.v, c * d.k, w, w].map(|n| cpu.temp::<T>(n));
+    let mut gates = x.g.map(|g| Gates::new(cpu, p.gates(), g));
     for i in 0..d.b * d.h {
+        gates.iter_mut().for_each(|gates| gates.start(i));
         for t0 in (0..d.t).step_by(TILE) {
             let n = c.min(d.t - t0);
             let seen = p.seen(t0 + n - 1);
-            let (k, v, mx) = (p.keys().view(k, i, 0, seen), p.values().view(v, i, 0, seen), Mat::new(seen, n, w));
-            d.keys().gather(q, i, t0, n, p.scale, &mut qs, d.k);
-            gemm(T::ONE, k, (&qs, Mat::new(n, d.k, d.k).t()), (&mut x, mx), false);
-            softmax(|s| p.first(s).saturating_sub(t0), w, &mut x[..seen * w], &mut top, &mut sum);
+            let (k, v, mx) = (p.keys().view(x.k, i, 0, seen), p.values().view(x.v, i, 0, seen), Mat::new(seen, n, w));
+            d.keys().gather(x.q, i, t0, n, p.scale, &mut qs, d.k);
+            gemm(T::ONE, k, (&qs, Mat::new(n, d.k, d.k).t()), (&mut a, mx), false);
+            gates.iter_mut().for_each(|gates| gates.add_to(seen - n, w, &mut a[..seen * w]));
+            let (first, a) = (|s| p.first(s).saturating_sub(t0), &mut a[..seen * w]);
+            match gates {
+                Some(_) => softmax::<T, true>(first, w, a, &mut top, &mut sum),
+                None => softmax::<T, false>(first, w, a, &mut top, &mut sum),
+            }
             tops[i * d.t + t0..][..n].copy_from_slice(&top[..n]);
             logs(&sum, &mut ln_sums[i * d.t + t0..][..n]);
-            values(cpu, (&x, mx.t()), v, (&mut y, Mat::new(n, d.v, d.v)));
+            values(cpu, (a, mx.t()), v, (&mut y, Mat::new(n, d.v, d.v)));
             divide_rows(d.v, &sum[..n], &mut y);
             d.values().put(&y, d.v, i, t0, n, o);
         }
@@ -144,8 +260,15 @@ fn values<T: Math>(cpu: &Cpu, (p, mp): (&[T], Mat), (v, mv): (&[T], Mat), (y, my
     masked_gemm(cpu, Products::F32, (p, mp), (&own, Mat::new(all, mv.cols, mv.cols)), (y, my), false, sees);
 }
 
-/// Writes the gradients of q, k and v, or adds them.
-pub fn backward<T: Math>(cpu: &Cpu, p: Plan<T>, x: &Inputs<T>, [dq, mut dk, mut dv]: [Slot<T>; 3]) {
+/// Writes the gradients of q, k, v and the gates, or adds them.
+pub fn backward<T: Math>(
+    cpu: &Cpu,
+    p: Plan<T>,
+    x: &Inputs<T>,
+    y: &Outputs<T>,
+    [dq, mut dk, mut dv]: [Slot<T>; 3],
+    mut dg: Option<Slot<T>>,
+) {
     let (d, s, c) = (p.d, p.s, TILE.min(p.d.t));
     let w = c.next_multiple_of(L);
     // Of several tiles each adds to the gradients of the keys that it sees; one sees them all.
@@ -157,27 +280,40 @@ pub fn backward<T: Math>(cpu: &Cpu, p: Plan<T>, x: &Inputs<T>, [dq, mut dk, mut 
     }
     // δ [B, T, H]
     let mut deltas = cpu.zeros::<T>(d.b * d.t * d.h);
-    add_row_dots(d.v, x.d_o, x.o, &mut deltas);
+    add_row_dots(d.v, y.d_o, y.o, &mut deltas);
     let [mut a, mut g, mut qs] = [s * w, s * w, c * d.k].map(|n| cpu.temp::<T>(n));
     let [mut top, mut log, mut delta] = [w; 3].map(|n| cpu.zeros::<T>(n));
+    let mut gates = x.g.map(|g| (Gates::new(cpu, p.gates(), g), cpu.temp::<T>(s)));
     for i in 0..d.b * d.h {
+        if let Some((gates, sums)) = &mut gates {
+            gates.start(i);
+            sums.fill(T::ZERO);
+        }
         for t0 in (0..d.t).step_by(TILE) {
             let n = c.min(d.t - t0);
             let seen = p.seen(t0 + n - 1);
-            let ((gy, my), mq) = (d.values().view(x.d_o, i, t0, n), Mat::new(n, d.k, d.k));
+            let ((gy, my), mq) = (d.values().view(y.d_o, i, t0, n), Mat::new(n, d.k, d.k));
             let (k, v, mx) = (p.keys().view(x.k, i, 0, seen), p.values().view(x.v, i, 0, seen), Mat::new(seen, n, w));
-            for (to, from) in [&mut top, &mut log].into_iter().zip(x.lse) {
+            for (to, from) in [&mut top, &mut log].into_iter().zip(y.lse) {
                 to[..n].copy_from_slice(&from[i * d.t + t0..][..n]);
             }
             d.scalars().gather(&deltas, i, t0, n, T::ONE, &mut delta, 1);
             d.keys().gather(x.q, i, t0, n, p.scale, &mut qs, d.k);
             gemm(T::ONE, k, (&qs, mq.t()), (&mut a, mx), false);
             gemm(T::ONE, v, (gy, my.t()), (&mut g, mx), false);
-            let first = |s| p.first(s).saturating_sub(t0);
-            softmax_backward(first, w, [&top, &log, &delta], &mut a[..seen * w], &mut g[..seen * w]);
-            gemm(p.scale, (&g, mx.t()), k, d.keys().view_mut(dq.0, i, t0, n), dq.1);
-            gemm(T::ONE, (&g, mx), (&qs, mq), p.keys().view_mut(dk.0, i, 0, seen), dk.1);
-            gemm(T::ONE, (&a, mx), (gy, my), p.values().view_mut(dv.0, i, 0, seen), dv.1);
+            let (first, a, g) = (|s| p.first(s).saturating_sub(t0), &mut a[..seen * w], &mut g[..seen * w]);
+            gates.iter_mut().for_each(|(gates, _)| gates.add_to(seen - n, w, a));
+            match gates {
+                Some(_) => softmax_backward::<T, true>(first, w, [&top, &log, &delta], a, g),
+                None => softmax_backward::<T, false>(first, w, [&top, &log, &delta], a, g),
+            }
+            gates.iter_mut().for_each(|(_, sums)| add_crossing(seen - n, n, w, g, sums));
+            gemm(p.scale, (g, mx.t()), k, d.keys().view_mut(dq.0, i, t0, n), dq.1);
+            gemm(T::ONE, (g, mx), (&qs, mq), p.keys().view_mut(dk.0, i, 0, seen), dk.1);
+            gemm(T::ONE, (a, mx), (gy, my), p.values().view_mut(dv.0, i, 0, seen), dv.1);
+        }
+        if let (Some((_, sums)), Some(dg)) = (&gates, &mut dg) {
+            p.gates().scatter(sums, 1, T::ONE, i, (0, s), dg);
         }
     }
 }

@@ -7,7 +7,7 @@ use crate::{
 };
 use tapezoo::{
     autograd::{Gen, Var},
-    models::{Form, at, gpt, lru, lstm, mamba, over_time, quasi_lstm},
+    models::{Form, at, fox, gpt, lru, lstm, mamba, over_time, quasi_lstm},
     ops::{attention, quasi_lstm as fused_quasi_lstm, scan},
 };
 
@@ -190,6 +190,37 @@ pub fn softmax_attention(g: &mut Gen, z: Size) -> Core {
                 Form::Fused => attention::causal_attention(x[0], k, v, 0.5),
                 _ => gpt::parallel(x[0], k, v, 0.5),
             }]
+        }),
+        what,
+    }
+}
+
+/// The same with a gate for each token and head.
+pub fn fading_attention(g: &mut Gen, z: Size) -> Core {
+    let mut what = format!("{z:?}");
+    let past = pick(g, &[0, 0, 1, 5]);
+    what += &format!(", cache of {past}");
+    let cached = |g: &mut Gen, width| normal(g, [z.b, past, z.h, width]);
+    let special = [0.0, -1e-30, -5.0, -60.0, -90.0, -1e3, -1e9, f64::NEG_INFINITY];
+    let gates = |g: &mut Gen, name, t, what: &mut String| {
+        gates(g, name, [z.b, t, z.h, 1], |g| g.uniform(-5.0, 0.0), &special, what)
+    };
+    let inputs = Inputs::default()
+        .timed("q", Role::Weighs, rows(g, "q", [z.b, z.t, z.h, z.k], &[1e-30, 1e-4, 1e2, 1e4, 1e8], &mut what))
+        .timed("k", Role::Times, rows(g, "k", [z.b, z.t, z.h, z.k], &[1e-30, 1e-4, 1e2, 1e4], &mut what))
+        .timed("v", Role::Adds, rows(g, "v", [z.b, z.t, z.h, z.v], SIZES, &mut what))
+        .timed("g", Role::Weighs, gates(g, "g", z.t, &mut what))
+        .still("past k", Role::Times, cached(g, z.k))
+        .still("past v", Role::Adds, cached(g, z.v))
+        .still("past g", Role::Weighs, gates(g, "past g", past, &mut what));
+    Core {
+        deep: false,
+        inputs: inputs.0,
+        outputs: outputs(&[("o", true)]),
+        forms: vec![Form::Parallel, Form::Fused],
+        run: formula(move |x, form| {
+            let all = [4, 5, 6].map(|i| Var::concat(&[x[i], x[i - 3]], 1));
+            vec![fox::attention([x[0], all[0], all[1], all[2].reshape([z.b, past + z.t, z.h])], 0.5, form)]
         }),
         what,
     }
