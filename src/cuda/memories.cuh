@@ -276,7 +276,7 @@ __device__ void values(Rows q, Rows k, Wide g, const real* dh, G gates, S* dv, i
         memory, t.n, [&](int r, int s) { return m[s * MLD + r]; },
         [&](int s, int c) { return g.get(t, s, c0 + c); });
     y.each([&](int r, int c, real x) {
-        if (r < t.n && c0 + c < d.v) put(dv + t.at(r) * d.v + c0 + c, x, acc);
+        if (dv && r < t.n && c0 + c < d.v) put(dv + t.at(r) * d.v + c0 + c, x, acc);
     });
 }
 
