@@ -391,6 +391,25 @@ impl TrainArgs {
         (!unread.is_empty()).then(|| format!("{} {have} no effect beside {instead}", unread.join(", ")))
     }
 
+    /// That a listing, `--models` with this name, reads no other flag, if one is given.
+    fn beside_a_listing(&self, what: &str, task: &Table) -> Option<String> {
+        let (given, output) = (self.table(), &self.output);
+        let keys = [Some(&given), part(&given, "model"), Some(task)].into_iter().flatten().flat_map(Table::keys);
+        let mut unread: Vec<String> =
+            keys.filter(|key| !["models", "model"].contains(&key.as_str())).map(|key| flag(key)).collect();
+        let of_output = [
+            ("--show", output.show.is_some()),
+            ("--json", output.json),
+            ("--profile", output.profile),
+            ("--out", output.out.is_some()),
+            ("--resume", output.resume.is_some()),
+            ("--config", self.what.config.is_some()),
+        ];
+        unread.extend(of_output.into_iter().filter(|(_, given)| *given).map(|(flag, _)| flag.into()));
+        let have = if unread.len() == 1 { "has" } else { "have" };
+        (!unread.is_empty()).then(|| format!("{} {have} no effect beside --models {what}", unread.join(", ")))
+    }
+
     /// The flags that do nothing beside these others.
     fn idle(&self) -> Vec<Setting> {
         let TrainArgs { training, output, .. } = self;

@@ -73,6 +73,9 @@ fn the_list_of_models_has_each_with_its_facts() {
         assert!(help.contains(&format!("    {name} ")), "{name} is not in --help");
     }
     assert!(ran.stdout.lines().all(|line| line.chars().count() <= 80), "{}", ran.stdout);
+    let more = parity("--models list --json --steps 3");
+    assert_eq!((more.status, more.stdout), (Some(0), ran.stdout));
+    assert_eq!(more.stderr, "warning: --steps, --json have no effect beside --models list\n");
 }
 
 #[test]

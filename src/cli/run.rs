@@ -33,7 +33,10 @@ pub(super) fn run(args: &TrainArgs, presets: Presets, preset: &str, task: Table)
         Some([what]) if what == "tree" => Some(report::tree::file()),
         _ => None,
     };
-    if let Some(text) = listing {
+    if let (Some(text), Some(what)) = (listing, args.what.models.as_ref().and_then(|names| names.first())) {
+        if let Some(said) = args.beside_a_listing(what, &task) {
+            say("warning", &said);
+        }
         return print(text).map_or_else(|e| fail(&e, 1), |()| ExitCode::SUCCESS);
     }
     if let Some(n) = args.output.show {
