@@ -67,7 +67,7 @@ Examples:
   train --task text                              the text that comes along
   train --task s5 --models lstm,delta_net        products of permutations of five things
   train --task dyck --types 2 --show 3           three sequences with their targets
-  train --config runs/a/config.toml --lr 1e-3    an earlier experiment with another learning rate";
+  train --config runs/a/config.toml --lr 1e-3    an earlier experiment, changed";
 
 pub(super) fn train(args: &Train) -> ExitCode {
     match task(args) {
