@@ -396,7 +396,7 @@ impl TrainArgs {
         let (given, output) = (self.table(), &self.output);
         let keys = [Some(&given), part(&given, "model"), Some(task)].into_iter().flatten().flat_map(Table::keys);
         let mut unread: Vec<String> =
-            keys.filter(|key| !["models", "model"].contains(&key.as_str())).map(|key| flag(key)).collect();
+            keys.filter(|key| !["models", "model", "name"].contains(&key.as_str())).map(|key| flag(key)).collect();
         let of_output = [
             ("--show", output.show.is_some()),
             ("--json", output.json),
