@@ -8,6 +8,7 @@ import time
 MODELS = "lstm quasi_lstm lru linear_transformer gpt delta_net mamba".split()
 WIDE = "slstm mlstm gated_delta_net delta_product".split()  # at the wide sizes alone
 MEMORIES = "gla kda rwkv7 mamba2".split()  # at d64 and LONG
+FURTHER = "fox mamba3".split()  # at d64, in the table of kernels alone
 LONG = "T1024"
 SIZES = {
     "T32": "published sizes, B=32, T=32",

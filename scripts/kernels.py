@@ -7,7 +7,7 @@ import statistics
 import sys
 from pathlib import Path
 
-from cells import MEMORIES, MODELS, SIZES, WIDE, Program, sizes, toml
+from cells import FURTHER, MEMORIES, MODELS, SIZES, WIDE, Program, sizes, toml
 from marks import insert
 
 STEP_TIME, JSON, PAGE = "target/release/examples/step_time", "target/kernels.json", "docs/kernels.md"
@@ -107,7 +107,7 @@ def measure(config, kernels, program, others, options):
 def other_forms():
     """(name, configuration) of the slower forms of every mixer, at two sizes, and of the published models."""
     for size, batch in ("T32", 32), ("d64", 16):
-        for mixer in MODELS + WIDE + MEMORIES:
+        for mixer in MODELS + WIDE + MEMORIES + FURTHER:
             for form in "recurrent", "parallel", "chunked":
                 c = sizes(mixer, size) | {"B": batch}
                 yield f"{size}, {mixer} {form}", lambda c=c, form=form, **more: toml(c, form=form, **more)
@@ -205,7 +205,7 @@ Lines of Rust that several kernels share:
 def main():
     parser = argparse.ArgumentParser(description="What each kernel costs and buys; see kernels.sh.")
     parser.add_argument("--cells", default=",".join(SIZES))
-    parser.add_argument("--models", default=",".join(MODELS + WIDE + MEMORIES))
+    parser.add_argument("--models", default=",".join(MODELS + WIDE + MEMORIES + FURTHER))
     parser.add_argument("--rounds", type=int, default=6)
     parser.add_argument("--forms", action="store_true", help="what buys little in the cells, in other forms and published models")
     parser.add_argument("--sample-ms", type=float, default=40, help="how long a sample takes at least")
@@ -222,7 +222,7 @@ def main():
         text = forms(program, about, options)
         print(text)
         return insert(PAGE, "kernels.sh --forms", text) if options.write else None
-    runs = lambda m, s: s == "d64" if m in MEMORIES else s[0] == "d" or m not in WIDE
+    runs = lambda m, s: s == "d64" if m in MEMORIES + FURTHER else s[0] == "d" or m not in WIDE
     cells = [(m, s) for s in options.cells.split(",") for m in options.models.split(",") if runs(m, s)]
     if not options.report:
         if result.get("build") != about["build"]:  # cells of another build do not stand beside these

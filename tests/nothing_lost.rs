@@ -5,25 +5,15 @@
 
 mod program;
 
+use program::{Place, Ran};
 use std::{
     env, fs,
-    path::PathBuf,
     process::{Child, Command, Output, Stdio},
     thread,
     time::{Duration, Instant},
 };
 
-struct Place(tempfile::TempDir);
-
 impl Place {
-    fn new() -> Place {
-        Place(tempfile::tempdir().unwrap())
-    }
-
-    fn at(&self, name: &str) -> PathBuf {
-        self.0.path().join(name)
-    }
-
     fn command(&self, program: &str, flags: &str) -> Command {
         let mut command = program::program(program);
         command.args(flags.split_whitespace()).current_dir(self.0.path());
@@ -33,10 +23,6 @@ impl Place {
 
     fn start(&self, flags: &str) -> Child {
         self.command("parity", flags).spawn().unwrap()
-    }
-
-    fn run(&self, program: &str, flags: &str) -> (Option<i32>, String, String) {
-        ended(self.command(program, flags).output().unwrap())
     }
 }
 
@@ -97,7 +83,7 @@ fn killed_in_its_first_moments_it_starts_again() {
         let begun = dir.join("config.toml").exists();
         empty += usize::from(!begun);
         let flags = if begun { format!("--resume run{i} --threads 1") } else { format!("{SHORT} --out run{i}") };
-        let (status, _, said) = place.run("parity", &flags);
+        let Ran { status, stderr: said, .. } = place.run(&format!("parity {flags}"));
         assert_eq!(status, Some(0), "kill {i}: {said}");
         let left = names();
         assert!(!left.iter().any(|name| name.ends_with(".tmp") || name == "lock"), "{left:?}");
@@ -113,22 +99,22 @@ fn our_own_unfinished_files_are_nothing_and_those_of_others_stay() {
     let ours = "run/config.toml.0123456789abcdef.tmp";
     fs::write(place.at(ours), "half").unwrap();
     fs::write(place.at("run/lock"), "process 1 on nowhere").unwrap();
-    let (status, _, said) = place.run("parity", "--resume run");
+    let Ran { status, stderr: said, .. } = place.run("parity --resume run");
     assert_eq!(status, Some(2));
     says(&said, &["holds no run yet"]);
     // A directory that is being written is locked by its writer.
     let held = fs::File::open(place.at(ours)).unwrap();
     held.lock().unwrap();
-    assert_eq!(place.run("parity", &format!("{SHORT} --out run")).0, Some(0));
+    assert_eq!(place.run(&format!("parity {SHORT} --out run")).status, Some(0));
     assert!(place.at(ours).exists());
     drop(held);
     fs::write(place.at("run/notes.tmp"), "mine").unwrap();
-    assert_eq!(place.run("parity", &format!("{SHORT} --out run --force")).0, Some(0));
+    assert_eq!(place.run(&format!("parity {SHORT} --out run --force")).status, Some(0));
     assert!(!place.at(ours).exists() && place.at("run/notes.tmp").exists());
     // A directory with any other file in it belongs to somebody.
     fs::create_dir(place.at("mine")).unwrap();
     fs::write(place.at("mine/notes.tmp"), "mine").unwrap();
-    says(&place.run("parity", &format!("{SHORT} --out mine")).2, &["is not empty"]);
+    says(&place.run(&format!("parity {SHORT} --out mine")).stderr, &["is not empty"]);
 }
 
 #[test]
@@ -220,7 +206,7 @@ fn a_signal_during_an_evaluation_loses_nothing() {
         .unwrap();
     let flags = "--config long.toml --models lstm --seeds 1 --steps 9 --train-len 8 --batch 8 --width 16 --eval-lens 16 \
         --threads 1";
-    assert_eq!(place.run("parity", &format!("{flags} --out whole")).0, Some(0));
+    assert_eq!(place.run(&format!("parity {flags} --out whole")).status, Some(0));
     let mut next = format!("{flags} --out torn");
     let mut stops = 0;
     loop {
@@ -289,12 +275,12 @@ fn force_deletes_nothing_that_is_at_work() {
     let place = Place::new();
     let mut child = place.start(&format!("{LONG} --out run"));
     wait_for(&mut child, || place.at("run/lstm-seed0/checkpoint.safetensors").exists());
-    let (status, _, said) = place.run("parity", &format!("{SHORT} --out run --force"));
+    let Ran { status, stderr: said, .. } = place.run(&format!("parity {SHORT} --out run --force"));
     assert_eq!(status, Some(2));
     says(&said, &["another process", "at work"]);
     // As if the directory itself were not locked, as for the points of a sweep.
     fs::remove_file(place.at("run/lock")).unwrap();
-    let (status, _, said) = place.run("parity", &format!("{SHORT} --out run --force"));
+    let Ran { status, stderr: said, .. } = place.run(&format!("parity {SHORT} --out run --force"));
     assert_eq!(status, Some(2));
     says(&said, &["run/lstm-seed0", "another process is at work on this run"]);
     assert!(place.at("run/config.toml").exists());
@@ -305,10 +291,10 @@ fn force_deletes_nothing_that_is_at_work() {
 #[test]
 fn a_finished_run_is_of_its_configuration_and_has_its_weights() {
     let place = Place::new();
-    assert_eq!(place.run("parity", &format!("{SHORT} --out run")).0, Some(0));
+    assert_eq!(place.run(&format!("parity {SHORT} --out run")).status, Some(0));
     let config = fs::read_to_string(place.at("run/config.toml")).unwrap();
     fs::write(place.at("run/config.toml"), config.replace("lr = 0.005", "lr = 0.006")).unwrap();
-    let (status, table, said) = place.run("parity", "--resume run");
+    let Ran { status, stdout: table, stderr: said } = place.run("parity --resume run");
     assert_eq!((status, table.as_str()), (Some(2), ""));
     says(&said, &["run/lstm-seed0/result.json", "another configuration", "lr is 0.005 there, and 0.006 here"]);
     assert!(!said.contains("nothing left to do"), "{said}");
@@ -317,7 +303,7 @@ fn a_finished_run_is_of_its_configuration_and_has_its_weights() {
     let metrics = place.at("run/lstm-seed0/metrics.jsonl");
     let whole = fs::read(&metrics).unwrap();
     fs::write(&metrics, &whole[..whole.len() / 2]).unwrap();
-    let (status, table, said) = place.run("parity", "--resume run");
+    let Ran { status, stdout: table, stderr: said } = place.run("parity --resume run");
     assert_eq!(status, Some(1), "{said}");
     says(&said, &["1 of them lost files", "run/lstm-seed0/metrics.jsonl", "the rest is missing", "delete result.json"]);
     assert!(!said.contains("nothing left to do") && !table.contains("stopped"), "{said}{table}");
@@ -328,37 +314,37 @@ fn a_finished_run_is_of_its_configuration_and_has_its_weights() {
     let mut other = whole.clone();
     *other.last_mut().unwrap() ^= 1;
     fs::write(&weights, other).unwrap();
-    let (status, _, said) = place.run("parity", "--resume run");
+    let Ran { status, stderr: said, .. } = place.run("parity --resume run");
     assert_eq!(status, Some(1), "{said}");
     says(&said, &["run/lstm-seed1/weights.safetensors", "not the weights that this run ended with"]);
 
     fs::remove_file(&weights).unwrap();
-    let (status, table, said) = place.run("parity", "--resume run");
+    let Ran { status, stdout: table, stderr: said } = place.run("parity --resume run");
     assert_eq!(status, Some(1), "{said}");
     says(&said, &["1 of them lost files", "run/lstm-seed1/weights.safetensors", "delete result.json"]);
     assert!(!said.contains("nothing left to do") && !table.contains("stopped"), "{said}{table}");
     fs::remove_file(place.at("run/lstm-seed1/result.json")).unwrap();
-    assert_eq!(place.run("parity", "--resume run").0, Some(0));
+    assert_eq!(place.run("parity --resume run").status, Some(0));
     assert!(place.at("run/lstm-seed1/weights.safetensors").exists());
 
     // One bad result does not remove the others from a report.
     fs::write(place.at("run/lstm-seed1/result.json"), "{\"model\": \"lst").unwrap();
-    let (status, stdout, said) = place.run("report", "run");
+    let Ran { status, stdout, stderr: said } = place.run("report run");
     assert_eq!(status, Some(0), "{said}");
     says(&said, &["note: left out: run/lstm-seed1/result.json"]);
     assert!(stdout.contains("2 runs"), "{stdout}");
-    let (status, _, said) = place.run("inspect", "--checkpoint run/lstm-seed0 --len 4");
+    let Ran { status, stderr: said, .. } = place.run("inspect --checkpoint run/lstm-seed0 --len 4");
     assert_eq!(status, Some(0), "{said}");
 }
 
 #[test]
 fn every_program_says_which_build_it_is() {
     let place = Place::new();
-    let (status, text, _) = place.run("--version", "");
+    let Ran { status, stdout: text, .. } = place.run("--version");
     assert_eq!(status, Some(0));
     assert!(text.starts_with(&format!("tapezoo {} (", env!("CARGO_PKG_VERSION"))), "{text}");
     says(&text, &["source ", "\nbuilt 20", "\nprocessor: ", "\nkernels: "]);
-    assert_eq!(place.run("parity", &format!("{SHORT} --out run")).0, Some(0));
+    assert_eq!(place.run(&format!("parity {SHORT} --out run")).status, Some(0));
     let made_by = fs::read_to_string(place.at("run/made_by.txt")).unwrap();
     assert!(made_by.starts_with("20") && made_by.contains(text.lines().next().unwrap()), "{made_by}\n{text}");
     says(&made_by, &["; kernels "]);

@@ -5,12 +5,9 @@
 
 mod program;
 
-use program::program;
+use program::Place;
 use proptest::prelude::*;
-use std::{
-    fs,
-    path::{Path, PathBuf},
-};
+use std::{fs, path::Path};
 use tapezoo::{
     autograd::Tape,
     models::{self, Model, ModelConfig, Positions, Stream},
@@ -19,47 +16,6 @@ use tapezoo::{
     tensor::{DType, Tensor},
     train::{Trainer, config::TrainConfig},
 };
-
-struct Place(tempfile::TempDir);
-
-impl Place {
-    fn new() -> Place {
-        Place(tempfile::tempdir().unwrap())
-    }
-
-    fn at(&self, name: &str) -> PathBuf {
-        self.0.path().join(name)
-    }
-
-    fn write(&self, name: &str, text: impl AsRef<[u8]>) -> String {
-        fs::write(self.at(name), text).unwrap();
-        self.at(name).display().to_string()
-    }
-
-    /// Status, standard output and standard error.
-    fn run(&self, line: &str) -> (Option<i32>, String, String) {
-        let mut words = line.split_whitespace();
-        let output = program(words.next().unwrap()).args(words).current_dir(self.0.path()).output().unwrap();
-        let text = |bytes| String::from_utf8(bytes).unwrap();
-        (output.status.code(), text(output.stdout), text(output.stderr))
-    }
-
-    #[track_caller]
-    fn prints(&self, line: &str) -> String {
-        let (status, stdout, stderr) = self.run(line);
-        assert_eq!(status, Some(0), "{line}: {stderr}");
-        stdout
-    }
-
-    #[track_caller]
-    fn refuses(&self, line: &str, words: &[&str]) {
-        let (status, stdout, stderr) = self.run(line);
-        assert_eq!((status, stdout.as_str()), (Some(2), ""), "{line}: {stderr}");
-        for word in words {
-            assert!(stderr.contains(word), "{line}: no '{word}' in: {stderr}");
-        }
-    }
-}
 
 const SMALL: &str =
     "--seeds 1 --batch 4 --layers 1 --width 16 --heads 2 --head-dim 8 --mlp 16 --train-len 8 --eval-lens 8,12";
@@ -230,7 +186,7 @@ fn text_reaches_resume_report_inspect_sweep_and_sample() {
     place.prints(&format!("{line} --out run"));
     let config = fs::read_to_string(place.at("run/config.toml")).unwrap();
     assert!(config.contains("checksum = ") && config.contains("song.txt"), "{config}");
-    assert!(place.run("train --resume run").2.contains("nothing left to do"));
+    assert!(place.run("train --resume run").stderr.contains("nothing left to do"));
     place.prints("report run");
     let page = fs::read_to_string(place.at("report/report.html")).unwrap();
     assert!(page.contains("Bits per byte over evaluation length") && page.contains("text, song.txt"));
@@ -263,7 +219,7 @@ fn text_reaches_resume_report_inspect_sweep_and_sample() {
     assert_eq!(greedy, sample("gpt-seed0 --tokens 100 --top-k 1 --seed 5"));
     assert!(greedy.contains("la la"), "{greedy}");
     assert_eq!(sample("lstm-seed0 --tokens 0 --prompt la"), "la\n");
-    let said = place.run("sample run/gpt-seed0 --tokens 20").2;
+    let said = place.run("sample run/gpt-seed0 --tokens 20").stderr;
     assert!(said.starts_with("20 tokens in ") && said.contains("tokens/s, from a state of"), "{said}");
 }
 

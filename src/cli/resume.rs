@@ -1,6 +1,6 @@
 //! `--out DIR` begins runs in a directory, `--resume DIR` goes on with them.
 
-use super::{TrainArgs, check_task, open_device};
+use super::{TrainArgs, open_device, resolve::check_task};
 use crate::{
     error::{Error, Result, printable},
     train::{

@@ -4,11 +4,10 @@
 #![allow(clippy::unwrap_used)]
 
 mod effects;
-mod place;
 #[path = "../program/mod.rs"]
 mod program;
 
-use place::Place;
+use program::Place;
 use program::program;
 use safetensors::{
     SafeTensors,

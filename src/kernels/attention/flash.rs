@@ -89,49 +89,17 @@ pub fn backward(cu: &Cuda, p: Plan<f64>, x: In, y: &[Value], d_o: &Tensor, dx: &
     // The parts of dg.
     let part = |n: usize| dg.is_some().then(|| cu.temp(dtype.real(), heads * n));
     let [mut own, mut past, mut pairs] = [s, s, on.tiles.over(s).pow(2)].map(part);
+    let read: &[Arg] = args![&x[0], &x[1], &x[2], g, after, upto, d_o, &y[1], &delta];
     if dg.is_some() || dq.wanted() {
         let over = on.launch(on.query_tiles(), k);
         let (dq, acc) = dq.target();
-        let args = args![
-            &x[0],
-            &x[1],
-            &x[2],
-            g,
-            after,
-            upto,
-            d_o,
-            &y[1],
-            &delta,
-            dq,
-            acc,
-            own.as_mut(),
-            pairs.as_mut(),
-            p.scale,
-            on.sizes
-        ];
-        cu.launch(&MODULE, named!(on, "queries", "fading_queries"), dtype, over, args);
+        let args = [read, args![dq, acc, own.as_mut(), pairs.as_mut(), p.scale, on.sizes]].concat();
+        cu.launch(&MODULE, named!(on, "queries", "fading_queries"), dtype, over, &args);
     }
     let ((dk, k_acc), (dv, v_acc)) = (dk.target(), dv.target());
     let over = on.launch(on.tiles.over(s), k.max(v));
-    let args = args![
-        &x[0],
-        &x[1],
-        &x[2],
-        g,
-        after,
-        upto,
-        d_o,
-        &y[1],
-        &delta,
-        dk,
-        k_acc,
-        dv,
-        v_acc,
-        past.as_mut(),
-        p.scale,
-        on.sizes
-    ];
-    cu.launch(&MODULE, named!(on, "keys", "fading_keys"), dtype, over, args);
+    let args = [read, args![dk, k_acc, dv, v_acc, past.as_mut(), p.scale, on.sizes]].concat();
+    cu.launch(&MODULE, named!(on, "keys", "fading_keys"), dtype, over, &args);
     if let Some((dg, acc)) = &mut dg {
         let tiles = heads * on.tiles.over(s);
         cu.launch(&MODULE, "running", dtype, cu.elements(32 * tiles), args![pairs.as_mut(), c, on.sizes]);
