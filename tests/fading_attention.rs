@@ -81,7 +81,7 @@ fn error(got: &[Vec<f64>], want: &[Vec<f64>]) -> f64 {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(24))]
+    #![proptest_config(ProptestConfig::with_cases(12))]
 
     #[test]
     fn every_way_is_the_recurrence(seed in any::<u64>(), t in 0..LENGTHS.len(), width in 0..WIDTHS.len()) {

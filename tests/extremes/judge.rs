@@ -273,23 +273,28 @@ impl Rounding {
     }
 }
 
-/// The largest change of each tensor of the reference when every input changes by a rounding, and when everything else is
-/// rounded.
-fn noise(core: &Core, want: &[Found], dtype: DType, seed: u64) -> Result<Vec<f64>, String> {
-    let mut noise = vec![0.0f64; want.len()];
+/// The largest change of each tensor of a reference when every input but indices changes by a rounding, and when everything
+/// else is rounded. `run` computes the reference from inputs, rounded if so asked.
+pub fn noise(
+    want: &[Found],
+    inputs: &[Tensor],
+    dtype: DType,
+    seed: u64,
+    run: impl Fn(&[Tensor], Option<(DType, u64)>) -> Result<Vec<Found>, String>,
+) -> Result<Vec<f64>, String> {
+    let (mut noise, mut between) = (vec![0.0f64; want.len()], vec![0.0f64; want.len()]);
+    let raise = |most: &mut [f64], found: Vec<Found>| {
+        most.iter_mut().zip(&found).zip(want).for_each(|((most, a), b)| *most = most.max(a.distance(b)));
+    };
     let mut g = Gen::new(seed ^ 1);
-    for _ in 0..3 {
-        let off = |g: &mut Gen, x: f64| if g.coin() { x * (1.0 + epsilon(dtype)) } else { x * (1.0 - epsilon(dtype)) };
-        let moved = |g: &mut Gen, x: &Tensor| x.to_f64().into_iter().map(|x| off(g, x)).collect();
-        let moved: Vec<Tensor> = core.values().iter().map(|x| Tensor::from_vec(moved(&mut g, x), x.shape())).collect();
-        let got = run(core, &moved, REFERENCE, Form::Recurrent, Some(seed))?;
-        noise.iter_mut().zip(&got).zip(want).for_each(|((noise, a), b)| *noise = noise.max(a.distance(b)));
-    }
-    let mut between = vec![0.0f64; want.len()];
+    let mut off = |x: f64| if g.coin() { x * (1.0 + epsilon(dtype)) } else { x * (1.0 - epsilon(dtype)) };
     for draw in 0..3 {
-        let rounding = Some((dtype, seed ^ (8 + draw)));
-        let got = run_rounded(core, &core.values(), REFERENCE, Form::Recurrent, Some(seed), rounding)?;
-        between.iter_mut().zip(&got).zip(want).for_each(|((most, a), b)| *most = most.max(a.distance(b)));
+        let moved = |x: &Tensor| match x.dtype() {
+            DType::I32 => x.clone(),
+            _ => Tensor::from_vec(x.to_f64().into_iter().map(&mut off).collect(), x.shape()),
+        };
+        raise(&mut noise, run(&inputs.iter().map(moved).collect::<Vec<_>>(), None)?);
+        raise(&mut between, run(inputs, Some((dtype, seed ^ (8 + draw))))?);
     }
     let size = if dtype == DType::F64 { f64::from(1 << FEWER) } else { 1.0 };
     noise.iter_mut().zip(between).for_each(|(noise, between)| *noise += between / size);
@@ -312,7 +317,10 @@ pub fn same(core: &Core, seed: u64, places: &[(Device, DType)]) -> Result<(), St
     }
     let mut wrong = vec![];
     for &(device, dtype) in places.iter().filter(|place| fits || place.1 == DType::F64 && !core.deep) {
-        let (noise, eps) = (noise(core, &want, dtype, seed)?, epsilon(dtype));
+        let reference = |x: &[Tensor], rounding: Option<(DType, u64)>| {
+            run_rounded(core, x, REFERENCE, Form::Recurrent, Some(seed), rounding)
+        };
+        let (noise, eps) = (noise(&want, &core.values(), dtype, seed, reference)?, epsilon(dtype));
         // Numbers below the smallest normal one count as zero.
         let least = if dtype == DType::F64 { 1e-300 } else { 1e-36 };
         let allowed: Vec<f64> = (0..want.len())

@@ -7,7 +7,7 @@
 
 use crate::{
     draw::{change, pick},
-    judge::{Found, Rounding, epsilon},
+    judge::{Found, Rounding, epsilon, noise},
 };
 use proptest::prelude::*;
 use tapezoo::{
@@ -71,6 +71,8 @@ struct Case {
     /// What is special about the inputs.
     what: String,
     inputs: Vec<Tensor>,
+    /// Whether an index is not there.
+    refused: bool,
     /// Results may be off by a rounding of this, however small they are.
     floor: f64,
     /// The op again.
@@ -84,14 +86,16 @@ impl Case {
             let g = Gen::new(seed);
             sample(&mut if seed.is_multiple_of(2) { g } else { g.around_switches(room) })
         };
-        let (mut g, mut what) = (Gen::new(seed ^ 1), String::new());
+        let (mut g, mut what, mut refused) = (Gen::new(seed ^ 1), String::new(), false);
         let mut inputs = draw().1;
         // One input is special, or all are: less so, that their products do not overflow.
         let one = (inputs.len() == 1 || g.coin()).then(|| g.below(inputs.len()));
         let reach = if one.is_some() { 30.0 } else { 8.0 };
         for (i, x) in inputs.iter_mut().enumerate().filter(|(i, _)| one.is_none_or(|one| one == *i)) {
             *x = if x.dtype() == DType::I32 {
-                wrong_ids(&mut g, x, &mut what)
+                let wrong = !x.is_empty() && g.coin();
+                refused |= wrong;
+                if wrong { wrong_id(&mut g, x, &mut what) } else { x.clone() }
             } else {
                 special(&mut g, i, x, reach, APART.contains(&name), &mut what)
             };
@@ -100,7 +104,7 @@ impl Case {
         let largest =
             inputs.iter().flat_map(Tensor::to_f64).filter(|x| x.is_finite()).fold(1.0, |m: f64, x| m.max(x.abs()));
         let floor = if OF_EXPONENTS.contains(&name) { largest } else { 0.0 };
-        Case { what, inputs, floor, again: Box::new(draw), seed }
+        Case { what, inputs, refused, floor, again: Box::new(draw), seed }
     }
 
     fn primitive(&self) -> bool {
@@ -153,31 +157,11 @@ impl Case {
         self.run(inputs, (Device::Cpu, DType::F64), Kernels::Plain, rounding)
     }
 
-    /// How much each tensor of the definition changes when inputs, results and shares of gradients are rounded.
-    fn noise(&self, want: &[Found], dtype: DType) -> Result<Vec<f64>, String> {
-        let (mut noise, mut g) = (vec![0.0f64; want.len()], Gen::new(self.seed ^ 3));
-        for draw in 0..6 {
-            let found = if draw < 3 {
-                let off = |x: &f64| x * (1.0 + if g.coin() { epsilon(dtype) } else { -epsilon(dtype) });
-                let mut off = off;
-                let moved = |x: &Tensor| {
-                    if x.dtype() == DType::I32 {
-                        return x.clone();
-                    }
-                    Tensor::from_vec(x.to_f64().iter().map(&mut off).collect(), x.shape())
-                };
-                self.definition(&self.inputs.iter().map(moved).collect::<Vec<_>>(), None)?
-            } else {
-                self.definition(&self.inputs, Some((dtype, self.seed ^ (8 + draw))))?
-            };
-            let most = |(noise, (a, b)): (&mut f64, (&Found, &Found))| *noise = noise.max(a.distance(b));
-            noise.iter_mut().zip(found.iter().zip(want)).for_each(most);
-        }
-        Ok(noise)
-    }
-
     fn same(&self, devices: &[Device]) -> Result<(), String> {
         let want = self.definition(&self.inputs, None);
+        if want.is_err() != self.refused {
+            return Err(format!("the definition: {:?}", want.err()));
+        }
         for &device in devices {
             for dtype in [DType::F64, DType::F32] {
                 let fits = |want: &Vec<Found>| want.iter().all(|x| x.largest() < 1e36);
@@ -188,7 +172,7 @@ impl Case {
                 let allowed: Vec<f64> = match &want {
                     Err(_) => vec![],
                     Ok(want) => {
-                        let noise = self.noise(want, dtype)?;
+                        let noise = noise(want, &self.inputs, dtype, self.seed, |x, by| self.definition(x, by))?;
                         let off = |(x, noise): (&Found, f64)| {
                             SLACK * (epsilon(dtype) * x.largest().max(self.floor) + noise) + least
                         };
@@ -260,11 +244,8 @@ fn special(g: &mut Gen, i: usize, x: &Tensor, reach: f64, apart: bool, what: &mu
     }
 }
 
-/// Half of the time an id that is not there.
-fn wrong_ids(g: &mut Gen, x: &Tensor, what: &mut String) -> Tensor {
-    if x.is_empty() || g.coin() {
-        return x.clone();
-    }
+/// With an id that is not there.
+fn wrong_id(g: &mut Gen, x: &Tensor, what: &mut String) -> Tensor {
     let (at, id) = (g.below(x.len()), pick(g, &[-7, 100_000, i32::MAX, i32::MIN]));
     *what += &format!(", id {at} is {id}");
     let ids = x.to_f64().into_iter().enumerate().map(|(i, x)| if i == at { id } else { x as i32 });
