@@ -1,6 +1,6 @@
 //! The programs, as subcommands of `tapezoo`.
 
-#![allow(dead_code)] // Few tests need all of it.
+#![allow(dead_code, clippy::unwrap_used)] // Few tests need all of it.
 
 use std::{fs, path::PathBuf, process::Command};
 
