@@ -199,6 +199,42 @@ fn a_signal_ends_a_long_step_and_a_hangup_saves() {
     assert!(took < Duration::from_secs(2), "{took:?}");
 }
 
+/// `timeout` signals its child, and then the child's group: one request in two signals. A later signal is another request.
+#[test]
+fn two_signals_at_once_are_one_request() {
+    let place = Place::new();
+    let kill = |child: &Child| assert!(Command::new("kill").arg(child.id().to_string()).status().unwrap().success());
+    for gap in [0, 5, 60] {
+        let mut child = place.start(&format!("{} --out run{gap}", LONG.replace("0.05", "1000")));
+        wait_for(&mut child, || place.at(&format!("run{gap}/lstm-seed0/metrics.jsonl")).exists());
+        kill(&child);
+        thread::sleep(Duration::from_millis(gap));
+        let (status, _, said, _) = signalled(child, "-TERM");
+        assert_eq!(status, Some(143), "{said}");
+        says(&said, &["error: SIGTERM", "1 saved"]);
+        assert!(place.at(&format!("run{gap}/lstm-seed0/checkpoint.safetensors")).exists());
+    }
+}
+
+/// `--force` deletes runs, and nothing that only has the name of one of their files.
+#[test]
+fn force_deletes_nothing_of_others() {
+    let place = Place::new();
+    fs::create_dir_all(place.at("mine/notes")).unwrap();
+    for name in ["notes/metrics.jsonl", "notes/weights.safetensors", "results.json", "config.toml"] {
+        fs::write(place.at("mine").join(name), "mine = true").unwrap();
+    }
+    let Ran { status, stderr: said, .. } = place.run(&format!("parity {SHORT} --out mine --force"));
+    assert_eq!(status, Some(2), "{said}");
+    says(&said, &["mine/config.toml", "--force deletes runs"]);
+    fs::remove_file(place.at("mine/config.toml")).unwrap();
+    fs::remove_file(place.at("mine/results.json")).unwrap();
+    assert_eq!(place.run(&format!("parity {SHORT} --out mine --force")).status, Some(0));
+    for name in ["notes/metrics.jsonl", "notes/weights.safetensors"] {
+        assert_eq!(fs::read_to_string(place.at("mine").join(name)).unwrap(), "mine = true");
+    }
+}
+
 #[test]
 fn a_signal_during_an_evaluation_loses_nothing() {
     let place = Place::new();

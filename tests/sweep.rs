@@ -237,6 +237,8 @@ fn parts_are_the_whole_and_join_into_it() {
 
 #[test]
 fn what_cannot_be_is_refused_before_anything_starts() {
+    let many = Place::new(&GRID.replace("seed = [5, 6]", "seeds = [60000, 60001]"));
+    many.refuses("grid.toml --out runs --dry-run", &["runs; expected at most 100000", "seeds"]);
     let place = Place::new(GRID);
     for (grid, words) in [
         ("stepz = 3\n[grid]\nlr = [0.1]", &["grid.toml", "stepz"][..]),
@@ -276,6 +278,52 @@ fn what_cannot_be_is_refused_before_anything_starts() {
     place.succeeds("grid.toml --out sweep --shard 0/8");
     fs::write(place.at("grid.toml"), GRID.replace("steps = 300", "steps = 301")).unwrap();
     place.refuses("grid.toml --out sweep", &["holds another sweep", "steps is 300 there, and 301 here"]);
+}
+
+/// A result counts where its own configuration was trained, whatever directory it lies in.
+#[test]
+fn a_result_of_another_point_is_nobodys() {
+    let place = Place::new(&GRID.replace("'lstm', 'gpt'", "'lstm'").replace("[5, 6]", "[5]"));
+    place.succeeds("grid.toml --out runs --jobs 2");
+    let [one, other] = ["lr=0.001", "lr=0.01"].map(|point| place.at("runs").join(point).join("lstm-seed5"));
+    for name in ["result.json", "metrics.jsonl", "weights.safetensors"] {
+        fs::copy(other.join(name), one.join(name)).unwrap();
+    }
+    let listed = place.succeeds("grid.toml --out runs --dry-run");
+    assert!(listed.contains("lr=0.001  lstm seed 5") && listed.contains("damaged"), "{listed}");
+    let (status, stdout, stderr) = place.sweep("grid.toml --out runs --jobs 1");
+    assert_eq!(status, Some(1), "{stderr}");
+    assert!(stdout.contains("1 runs finished, 0 failed, 1 to do"), "{stdout}");
+    assert!((stdout + &stderr).contains("another configuration"), "{stderr}");
+    let (status, _, stderr) = place.sweep("merge runs joined");
+    assert!(status == Some(2) && stderr.contains("another configuration"), "{stderr}");
+    // Nor is a number that somebody changed, or a model that is another.
+    let result = other.join("result.json");
+    let text = fs::read_to_string(&result).unwrap();
+    for (from, to) in [("\"steps_per_s\": ", "\"steps_per_s\": 9"), ("\"model\": \"lstm\"", "\"model\": \"gpt\"")] {
+        fs::write(&result, text.replacen(from, to, 1)).unwrap();
+        let (status, stdout, stderr) = place.sweep("grid.toml --out runs --jobs 1");
+        assert!(status == Some(1) && !stderr.contains("panicked"), "{stderr}");
+        assert!(stdout.contains("0 runs finished") && (stdout + &stderr).contains("not the result"), "{stderr}");
+    }
+}
+
+/// A sweep that is at work keeps the results of its points.
+#[test]
+fn force_leaves_the_points_of_a_sweep_that_is_at_work() {
+    let place = Place::new(&GRID.replace("'lstm', 'gpt'", "'lstm'").replace("[5, 6]", "[5]"));
+    place.succeeds("grid.toml --out runs --jobs 2");
+    let lock = fs::File::create(place.at("runs/lock")).unwrap();
+    lock.lock_shared().unwrap();
+    let mut force = program("parity");
+    force.args("--models lstm --steps 3 --train-len 8 --eval-lens 8 --force --out".split(' '));
+    force.arg(place.at("runs").join("lr=0.01"));
+    let refused = force.output().unwrap();
+    let said = String::from_utf8(refused.stderr).unwrap();
+    assert!(refused.status.code() == Some(2) && said.contains("another process"), "{said}");
+    assert!(place.at("runs").join("lr=0.01/lstm-seed5/result.json").exists());
+    drop(lock);
+    assert_eq!(force.output().unwrap().status.code(), Some(0));
 }
 
 #[test]

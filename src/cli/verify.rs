@@ -1,8 +1,8 @@
 //! `tapezoo verify`: checks golden fixtures.
 
-use super::{KernelsFlag, device_name, open_device};
+use super::{KernelsFlag, device_name, fail, open_device, print};
 use crate::{
-    error::{brief, printable},
+    error::{Error, Result, brief},
     tensor::{DType, Products},
     verify::{Comparison, Fixture, Place, check, ops, tolerance},
 };
@@ -43,14 +43,14 @@ pub(super) struct Verify {
 }
 
 /// The fixtures' tolerances are for these two.
-fn precision(s: &str) -> Result<DType, String> {
+fn precision(s: &str) -> std::result::Result<DType, String> {
     match s.parse()? {
         dtype @ (DType::F32 | DType::F64) => Ok(dtype),
         _ => Err("expected f64 or f32".into()),
     }
 }
 
-fn positive(s: &str) -> Result<f64, String> {
+fn positive(s: &str) -> std::result::Result<f64, String> {
     s.parse()
         .ok()
         .filter(|&x: &f64| x > 0.0 && x.is_finite())
@@ -59,11 +59,13 @@ fn positive(s: &str) -> Result<f64, String> {
 
 /// Status 0: every file agrees; 1: a tensor does not; 2: a file cannot be used.
 pub(super) fn run(args: &Verify) -> ExitCode {
+    checked(args).map_or_else(|e| fail(&e, 2), ExitCode::from)
+}
+
+/// The status.
+fn checked(args: &Verify) -> Result<u8> {
     let device = args.device.parse().unwrap_or_default();
-    if let Err(e) = open_device(None, device, Products::default()) {
-        eprintln!("error: {e}");
-        return ExitCode::from(2);
-    }
+    open_device(None, device, Products::default()).map_err(|e| Error::Config(e.to_string()))?;
     let kernels = &args.switch.kernels.clone().unwrap_or_default();
     let place = Place { device, dtype: args.dtype, kernels };
     let limit = args.tolerance.unwrap_or(tolerance(args.dtype));
@@ -75,7 +77,7 @@ pub(super) fn run(args: &Verify) -> ExitCode {
         let (found, fixture) = match checked {
             Ok(checked) => checked,
             Err(e) => {
-                eprintln!("error: {}", e.shown());
+                fail(&e, 2);
                 unusable += 1;
                 continue;
             }
@@ -84,33 +86,35 @@ pub(super) fn run(args: &Verify) -> ExitCode {
         wrong += usize::from(failed);
         if failed || !args.quiet {
             let source = brief(&fixture.source, 100);
-            println!("{}  {} ({source})", printable(&fixture.name()), fixture.op);
+            print(format!("{}  {} ({source})\n", fixture.name(), fixture.op))?;
         }
         cancelled |= found.iter().any(|c| c.cancelled(limit)) && (failed || !args.quiet);
         for form in found.chunk_by(|a, b| a.form == b.form) {
             forms += 1;
             if failed || !args.quiet {
-                print_form(form, limit);
+                print(form_text(form, limit))?;
             }
         }
         for c in found {
             if !c.cancelled(limit) && worst.as_ref().is_none_or(|w| c.error > w.0) {
-                worst = Some((c.error, format!("{} of {} in {}", c.tensor, c.form, printable(&fixture.name()))));
+                worst = Some((c.error, format!("{} of {} in {}", c.tensor, c.form, fixture.name())));
             }
         }
     }
     let right = args.files.len() - wrong - unusable;
     let at = worst.map_or(String::new(), |(e, at)| format!("; largest error {e:.1e}, {at}"));
     if cancelled {
-        println!("* cancelled: what the tensor is summed of is so much larger that the error is within its rounding");
+        let why = "what the tensor is summed of is so much larger that the error is within its rounding";
+        print(format!("* cancelled: {why}\n"))?;
     }
-    println!("{right} of {} files agree to {limit:.0e} in {} ({forms} forms){at}", args.files.len(), args.dtype);
-    ExitCode::from(if unusable > 0 { 2 } else { u8::from(wrong > 0) })
+    let all = args.files.len();
+    print(format!("{right} of {all} files agree to {limit:.0e} in {} ({forms} forms){at}\n", args.dtype))?;
+    Ok(if unusable > 0 { 2 } else { u8::from(wrong > 0) })
 }
 
 /// One line a form, broken before column 100.
-fn print_form(form: &[Comparison], limit: f64) {
-    let bad = form.iter().any(|c| !c.passes(limit));
+fn form_text(form: &[Comparison], limit: f64) -> String {
+    let (mut text, bad) = (String::new(), form.iter().any(|c| !c.passes(limit)));
     let mut line = format!("  {} {:<11}", if bad { "FAIL" } else { "ok  " }, form[0].form);
     for c in form {
         let mark = match c {
@@ -120,10 +124,10 @@ fn print_form(form: &[Comparison], limit: f64) {
         };
         let cell = format!(" {} {:.1e}{mark}", c.tensor, c.error);
         if line.len() + cell.len() > 99 {
-            println!("{line}");
+            text += &format!("{line}\n");
             line = " ".repeat(18);
         }
         line.push_str(&cell);
     }
-    println!("{line}");
+    text + &format!("{line}\n")
 }

@@ -180,15 +180,21 @@ fn said(logits: &[f32], target: Option<usize>) -> Value {
 /// The parts of the model, from tokens to logits (`src/models/decoder.rs`): name, what it does, and the block of a mixer.
 fn parts(source: &Source, title: &str) -> Vec<Value> {
     let c = source.model.config();
-    let part = |name: &str, about: String, block: Option<usize>| json!({ "name": name, "about": about, "block": block });
-    let (d, norm) = (c.width, "Layer norm: the numbers of each token to mean 0 and variance 1, times a weight, plus a bias.");
+    let part =
+        |name: &str, about: String, block: Option<usize>| json!({ "name": name, "about": about, "block": block });
+    let (d, norm) =
+        (c.width, "Layer norm: the numbers of each token to mean 0 and variance 1, times a weight, plus a bias.");
     let tokens = format!("Each of the {} tokens has a vector of {d} numbers, which the blocks add to.", c.vocab);
     let mut all = vec![part("embedding", tokens, None)];
     for l in 0..c.layers {
-        let mixer = format!("Block {} of {}: the only part that combines tokens. Its result is added.", l + 1, c.layers);
+        let mixer =
+            format!("Block {} of {}: the only part that combines tokens. Its result is added.", l + 1, c.layers);
         all.extend([part("norm", norm.into(), None), part(title, mixer, Some(l))]);
         if c.mlp > 0 {
-            let mlp = format!("{d} numbers to {}, a GELU, and back to {d}, for each token alone. Its result is added.", c.mlp);
+            let mlp = format!(
+                "{d} numbers to {}, a GELU, and back to {d}, for each token alone. Its result is added.",
+                c.mlp
+            );
             all.extend([part("norm", norm.into(), None), part("MLP", mlp, None)]);
         }
     }

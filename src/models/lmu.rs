@@ -24,11 +24,15 @@
 
 use super::{
     About, Bound, Family, Form, Init, Mixer, ModelConfig, P, State, at,
-    lti::{Fixed, powers, taps},
+    lti::{Fixed, check_order, powers, taps},
     memories::{one_token, pieces, relu},
     over_time,
 };
-use crate::{autograd::Var, error::Result, tensor::Shape};
+use crate::{
+    autograd::{Tape, Var},
+    error::Result,
+    tensor::{Shape, Tensor},
+};
 
 /// θ / N.
 const STEPS: f64 = 4.0;
@@ -46,8 +50,9 @@ fn held(n: usize, theta: f64, euler: bool) -> (Vec<f64>, Vec<f64>) {
     let at = |k: usize| (2.0 * (k / size) as f64 + 1.0) * entry(k / size, k % size) / theta;
     let rate: Vec<f64> = (0..size * size).map(at).collect();
     let product = |a: &[f64], b: &[f64]| -> Vec<f64> {
-        let term = |k: usize| (0..size).map(|l| a[k / size * size + l] * b[l * size + k % size]).sum();
-        (0..size * size).map(term).collect()
+        let tape = Tape::default();
+        let [a, b] = [a, b].map(|x| tape.constant(&Tensor::from_vec(x.to_vec(), [size, size])));
+        a.matmul(b).value().to_f64()
     };
     let largest = rate.chunks(size).map(|row| row.iter().map(|x| x.abs()).sum::<f64>()).fold(0.0, f64::max);
     // Taylor's series of a part of the step that is small, and squares of it.
@@ -132,6 +137,7 @@ impl Layer {
     /// N polynomials over 4 N steps.
     pub fn new(c: &ModelConfig, init: &mut Init) -> Result<Layer> {
         let (d, n) = (c.width, c.state);
+        check_order(n)?;
         let [one, all] = [d, d + n].map(|inp| (inp as f64).powf(-0.5));
         Ok(Layer {
             n,

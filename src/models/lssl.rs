@@ -31,7 +31,7 @@
 
 use super::{
     About, Bound, Family, Form, Init, Mixer, ModelConfig, P, State, at,
-    lti::{Fixed, power, powers, taps},
+    lti::{Fixed, check_order, power, powers, taps},
     memories::{one_token, pieces},
     over_time,
 };
@@ -132,6 +132,7 @@ impl Layer {
     /// N states for each of the model's channels.
     pub fn new(c: &ModelConfig, init: &mut Init) -> Result<Layer> {
         let (d, n) = (c.width, c.state);
+        check_order(n)?;
         let (from, to, bound) = (1e-3f64.ln(), 1e-1f64.ln(), (d as f64).powf(-0.5));
         let std = (n as f64).powf(-0.5);
         let mix = Layer {

@@ -2,8 +2,19 @@
 
 use crate::{
     autograd::Var,
+    error::{Error, Result},
     tensor::{DType, Tensor},
 };
+
+/// See that a dense transition has no more states than its powers, N³ operations each, are soon made of.
+pub fn check_order(n: usize) -> Result<()> {
+    const MOST: usize = 512;
+    if n <= MOST {
+        return Ok(());
+    }
+    let why = "its transition is a dense matrix, of which powers are taken";
+    Err(Error::Config(format!("state = {n}: expected at most {MOST} for this mixer: {why}")))
+}
 
 /// R, R A, …, R A^(t−1) one below another, [S, t R, M], of rows [S, R, M] and A [S, M, M], in log t products.
 pub fn powers<'t>(rows: Var<'t>, a: Var<'t>, t: usize) -> Var<'t> {

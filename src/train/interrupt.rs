@@ -1,5 +1,8 @@
-//! Signals that ask a process to end: the first has every run write a checkpoint and stop, the second ends the process
+//! Signals that ask a process to end: the first has every run write a checkpoint and stop, a later one ends the process
 //! at once. What does not come to a stop by itself, such as a long step, is abandoned soon after the first.
+//!
+//! `timeout` and some batch systems signal a process and then its group, so that one request arrives twice. What comes
+//! within [`ONE_REQUEST`] of the first is the same request.
 
 use crate::error::{Error, Result};
 use signal_hook::{
@@ -15,15 +18,21 @@ use std::{
         atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     thread,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 /// How long the runs have to come to a stop. Batch systems and people give a process two seconds.
 const PATIENCE: Duration = Duration::from_millis(1400);
 
+/// How long after the first signal another one asks for the same thing.
+const ONE_REQUEST: Duration = Duration::from_millis(300);
+
+/// How often signals are looked for.
+const POLL: Duration = Duration::from_millis(20);
+
 /// The signal that came, or 0. A program has one set of signals, so this is one for all its runs.
 static CAME: AtomicUsize = AtomicUsize::new(0);
-/// Whether one came already.
+/// Whether one came since this was last looked at.
 static AGAIN: AtomicBool = AtomicBool::new(false);
 
 /// What is said when the runs do not come to a stop in time.
@@ -56,9 +65,7 @@ pub fn catch() -> Result<()> {
     let hangup = (!ignored(SIGHUP)).then_some(&SIGHUP);
     for &signal in TERM_SIGNALS.iter().chain(hangup) {
         let number = usize::try_from(signal).unwrap_or_default();
-        // In this order: the second signal finds what the first one set.
-        flag::register_conditional_shutdown(signal, 128 + signal, &AGAIN)
-            .and_then(|_| flag::register(signal, &AGAIN))
+        flag::register(signal, &AGAIN)
             .and_then(|_| flag::register_usize(signal, &CAME, number))
             .map_err(|e| Error::Config(format!("signal {signal} cannot be caught: {e}")))?;
     }
@@ -68,17 +75,28 @@ pub fn catch() -> Result<()> {
     });
     let spawned = thread::Builder::new().spawn(|| {
         let signal = loop {
-            thread::sleep(Duration::from_millis(50));
+            thread::sleep(POLL);
             if let Some(signal) = came() {
                 break signal;
             }
         };
-        thread::sleep(PATIENCE);
-        // The lock is kept: who comes to an end now waits for this process's.
-        let mut words = LAST_WORDS.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(words) = words.take() {
-            words(signal);
-            exit(signal.status().into());
+        let first = Instant::now();
+        thread::sleep(ONE_REQUEST);
+        AGAIN.store(false, Ordering::Relaxed);
+        loop {
+            thread::sleep(POLL);
+            if AGAIN.load(Ordering::Relaxed) {
+                exit(came().unwrap_or(signal).status().into());
+            }
+            if first.elapsed() < PATIENCE {
+                continue;
+            }
+            // The lock is kept: who comes to an end now waits for this process's.
+            let mut words = LAST_WORDS.lock().unwrap_or_else(PoisonError::into_inner);
+            if let Some(words) = words.take() {
+                words(signal);
+                exit(signal.status().into());
+            }
         }
     });
     spawned.map_err(|e| Error::Config(format!("no thread could be started: {e}; is there no memory?"))).map(drop)

@@ -144,8 +144,9 @@ pub fn run_told(
 
 /// The result that a run has already: it is in every table that is written from now on.
 fn finished(job: &Job) -> Option<RunReport> {
-    match find(job.dir.as_deref()?) {
-        Ok(Found::Finished(report)) => Some(*report),
+    let dir = job.dir.as_deref()?;
+    match (find(dir), check_configuration(dir, &job.cfg, job.seed)) {
+        (Ok(Found::Finished(report)), Ok(())) => Some(*report),
         _ => None,
     }
 }

@@ -16,7 +16,7 @@
 mod run;
 
 pub use super::whole::{is_unfinished, remove_unfinished, write};
-pub use run::{Found, Held, RunFiles, check_configuration, check_files, configuration_of, find};
+pub use run::{Found, Held, RunFiles, check_configuration, check_files, configuration_of, find, find_of};
 
 use super::{
     RunReport,
@@ -38,6 +38,8 @@ use std::{
 
 /// The configuration.
 pub const CONFIG: &str = "config.toml";
+/// What a sweep asks for, above the directories of its points.
+pub const SWEEP: &str = "sweep.toml";
 const RESULTS: &str = "results.json";
 const TABLE: &str = "table.txt";
 /// Which builds on which processors trained here.
@@ -66,7 +68,7 @@ impl RunDir {
     ///
     /// # Errors
     /// When it cannot be made, another process is at work in it, or it is not empty: with `force`, the runs in it are
-    /// deleted, and nothing else.
+    /// deleted, and nothing else. When there are files of these names that are no run's.
     pub fn create(path: &Path, cfg: &TrainConfig, force: bool) -> Result<RunDir> {
         if path.exists() && !path.is_dir() {
             let why = "is a file; expected a directory, or a name for a new one";
@@ -75,6 +77,9 @@ impl RunDir {
         fs::create_dir_all(path).map_err(Error::io(path))?;
         let lock = Lock::exclusive(path)?;
         if force {
+            // A point of a sweep is the sweep's as long as it is at work.
+            let above = path.parent().filter(|above| files::is_there(&above.join(SWEEP)));
+            let _not_at_work = above.map(Lock::exclusive).transpose()?;
             remove_runs(path)?;
         } else if entries(path)?.iter().any(|entry| !is_our_own(entry)) {
             let what = if path.join(CONFIG).exists() { "already holds a run" } else { "is not empty" };
@@ -195,16 +200,23 @@ pub fn of(experiment: &Path, model: &str, seed: u64) -> PathBuf {
     experiment.join(format!("{model}-seed{seed}"))
 }
 
-/// Delete what an earlier experiment left in a directory: its files by name, and directories that then are empty. The
-/// directory is locked, and no process may be at work on one of the runs.
+/// Delete what an earlier experiment left in a directory: its runs, which are MODEL-seedN, its files by name, and directories
+/// that then are empty. Its configuration stays for the next to replace: a process that is killed in between leaves a
+/// directory of runs. The directory is locked, and no process may be at work on one of the runs.
 fn remove_runs(path: &Path) -> Result<()> {
+    let seed = |dir: &Path| dir.file_name()?.to_str()?.rsplit_once("-seed")?.1.parse::<u64>().ok();
     let mut runs = Vec::new();
-    for dir in entries(path)?.into_iter().filter(|dir| dir.join(METRICS).is_file()) {
+    for dir in entries(path)?.into_iter().filter(|dir| dir.join(METRICS).is_file() && seed(dir).is_some()) {
         let what = "another process is at work on this run; wait for it, or stop it";
         runs.push(Held::now(&dir)?.ok_or_else(|| Error::format(dir, what))?);
     }
-    for name in [RESULTS, TABLE, MADE_BY, CONFIG] {
-        remove_file(&path.join(name))?;
+    let ours = if runs.is_empty() { configuration(path).map(drop) } else { Ok(()) };
+    if let (Err(e), Some(name)) = (ours, [CONFIG, RESULTS, TABLE, MADE_BY].iter().find(|name| path.join(name).exists()))
+    {
+        let what =
+            format!("--force deletes runs, and this is not known to be one's ({e}); move it, or choose another --out");
+        return Err(Error::format(path.join(name), what));
     }
-    runs.into_iter().try_for_each(Held::delete)
+    runs.into_iter().try_for_each(Held::delete)?;
+    [RESULTS, TABLE, MADE_BY].iter().try_for_each(|name| remove_file(&path.join(name)))
 }

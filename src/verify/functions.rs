@@ -2,6 +2,7 @@
 
 use super::{
     Fixture,
+    shapes::{fits, soon},
     specs::{Forms, ONE_SCAN, SCANS, Spec, boxed, forms, one},
 };
 use crate::{
@@ -83,6 +84,9 @@ pub const SPECS: &[Spec] = &[
             let Some(updates) = usize::try_from(updates).ok().filter(|&n| n <= 1000) else {
                 return Err(f.bad(format!("attribute 'updates' is {updates}: expected a number from 0 to 1000")));
             };
+            let shape = f.tensor("in.q")?.shape();
+            let scores = shape.len() as u128 * shape.at(1) as u128;
+            soon(f, scores * 2 * (updates as u128 + 1))?;
             cached(f, &[Form::Recurrent, Form::Parallel], move |x, scale, form| {
                 hopfield::attention(["q", "k", "v"].map(|n| x[n]), scale, updates, form)
             })
@@ -311,7 +315,9 @@ pub const SPECS: &[Spec] = &[
             f.agrees("measure", &"legs".into())?;
             f.agrees("order", &f.tensor("in.c")?.shape().last().into())?;
             let gbt = f.number_or("gbt", 0.5)?;
-            let legendre = std::sync::Arc::new(lssl::Legendre::new(f.tensor("in.c")?.shape().last()));
+            let order = f.tensor("in.c")?.shape().last();
+            soon(f, (order as u128).pow(3) * f.tensor("in.c")?.shape().at(0) as u128)?;
+            let legendre = std::sync::Arc::new(lssl::Legendre::new(order));
             Ok(forms(&SCANS, move |x, form| {
                 let ([b, _, d], n) = (x["u"].dims(), x["c"].shape().last());
                 let (held, mut h) = (legendre.held(x["log_dt"], gbt), x.tape.full([b, d, n], x.dtype, 0.0));
@@ -330,13 +336,15 @@ pub const SPECS: &[Spec] = &[
         forms: |f| {
             let (n, theta, discretizer) = (f.size("order")?, f.number("theta")?, f.word("discretizer", "zoh")?);
             let elements = f.tensor("in.u")?.len().max(n).saturating_mul(n);
-            super::shapes::fits(f, elements as u128)?;
+            fits(f, elements as u128)?;
             if !theta.is_finite() || theta <= 0.0 || !["zoh", "euler"].contains(&discretizer.as_str()) {
                 let shown = crate::error::brief(&discretizer, 60);
                 return Err(f.bad(format!(
                     "theta = {theta} and discretizer = '{shown}': expected more than 0, and zoh or euler"
                 )));
             }
+            // The series and the squares of an exponential.
+            soon(f, 40 * (n as u128).pow(3))?;
             let window = std::sync::Arc::new(lmu::Window::new(n, theta, discretizer == "euler"));
             Ok(forms(&SCANS, move |x, form| {
                 // Each channel has a memory of its own, as each sequence of a batch has.
@@ -357,6 +365,8 @@ pub const SPECS: &[Spec] = &[
         largest: &["BTT"],
         forms: |f| {
             let n = f.size("ngram")?;
+            let ids = f.tensor("in.ids")?.shape();
+            soon(f, ids.len() as u128 * ids.last() as u128 * (n as u128).min(ids.last() as u128))?;
             one(move |x| ngram::read(x["ids"], x["h"], n), "o")
         },
         ..ATTENTION

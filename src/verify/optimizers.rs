@@ -5,7 +5,7 @@ use super::{Case, Eval, Fixture, Named, Place, Rounding, shapes};
 use crate::{
     error::{Error, Result},
     tasks::Batch,
-    tensor::{Cx, Shape, Tensor},
+    tensor::{Cx, DType, Shape, Tensor},
     train::{
         on_device::OnDevice,
         optimizer::{Adam, AdamConfig, Rule},
@@ -39,6 +39,16 @@ pub fn case(f: &Fixture) -> Result<Case<'_>> {
         weight_decay: f.number_or("weight_decay", if rule == Rule::AdamW { 0.01 } else { 0.0 })?,
     };
     let lr = f.number_or("lr", 1e-3)?;
+    if let Some(beta) = config.betas.into_iter().find(|beta| !(0.0..1.0).contains(beta)) {
+        return Err(f.bad(format!("attribute 'betas' has {beta}: expected two numbers from 0 to 1, without 1")));
+    }
+    let sizes = [("lr", lr), ("eps", config.eps), ("weight_decay", config.weight_decay)];
+    if let Some((name, x)) = sizes.into_iter().find(|at| at.1 < 0.0) {
+        return Err(f.bad(format!("attribute '{name}' is {x}: expected 0 or more")));
+    }
+    if let Some(name) = inputs.keys().find(|&name| inputs[name].dtype() == DType::I32) {
+        return Err(f.bad(format!("tensor 'in.{name}' has whole numbers: expected float64")));
+    }
     let run: Eval = Box::new(move |inputs: &Named, place: Place, _: Option<&mut Rounding>| {
         let path = path(&config, lr, &inputs["p0"], &inputs["grads"], place)?;
         Ok(Named::from([("out.p".into(), Tensor::from_vec(path, all))]))

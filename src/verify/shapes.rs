@@ -124,6 +124,10 @@ fn fit_memory(f: &Fixture, spec: &Spec, sizes: &Sizes) -> Result<()> {
     fits(f, elements)
 }
 
+/// The most multiplications of one op in one form, and about how many there are in a second.
+const MOST_WORK: u128 = 5_000_000_000;
+const PER_SECOND: f64 = 1e8;
+
 /// Check that this many elements fit in memory, with all intermediate values.
 pub fn fits(f: &Fixture, elements: u128) -> Result<()> {
     let own: u128 = f.tensors.values().map(|t: &Tensor| t.len() as u128).sum();
@@ -138,6 +142,16 @@ pub fn fits(f: &Fixture, elements: u128) -> Result<()> {
             gigabytes(bytes as f64).ceil(),
             gigabytes(free as f64).floor()
         )));
+    }
+    Ok(())
+}
+
+/// Check that this many multiplications, beside those that grow as the tensors do, end soon.
+pub fn soon(f: &Fixture, multiplications: u128) -> Result<()> {
+    if multiplications > MOST_WORK {
+        let minutes = multiplications as f64 / PER_SECOND / 60.0;
+        let what = format!("op '{}' at these sizes would take about {minutes:.0} minutes", f.op);
+        return Err(f.bad(format!("{what}; make the fixture smaller")));
     }
     Ok(())
 }

@@ -140,7 +140,7 @@ fn functions_and_their_slopes_are_right_however_far_out() {
 fn functions_in_bf16_are_finite_where_they_should_be() {
     let Some(device) = crate::device::device() else { return };
     let x = [1e10, 1e20, 3e38, INF].into_iter().flat_map(|x| [x, -x]).collect::<Vec<_>>();
-    for (name, f, formula) in &FUNCTIONS[1..15] {
+    for (name, f, formula) in &FUNCTIONS[1..] {
         let got = evaluate(device, DType::BF16, &[tensor(x.clone(), [x.len(), 1])], None, |x| f(x[0]));
         let want =
             |i: usize| x.iter().map(|&x| rounded(DType::F32, <[f64; 2]>::from(formula(x))[i])).collect::<Vec<_>>();

@@ -294,3 +294,78 @@ fn headers_that_say_a_thing_twice_or_steer_the_terminal_do_not() {
     let (_, out, err) = verify(&[path.to_str().unwrap()]);
     assert!(out.contains("\\u001b") && !out.contains('\u{1b}'), "{out:?} {err:?}");
 }
+
+/// A file of some kilobytes may ask for hours, which memory does not bound.
+#[test]
+fn what_would_take_minutes_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let zeros = |name: &str, dtype: &str, shape: &[usize], at: usize| {
+        let end = at + 8 * shape.iter().product::<usize>();
+        (format!(r#""{name}":{{"dtype":"{dtype}","shape":{shape:?},"data_offsets":[{at},{end}]}}"#), end)
+    };
+    type Tensors<'a> = &'a [(&'a str, &'a str, &'a [usize])];
+    let files: [(&str, &str, Tensors); 4] = [
+        (
+            "lmu_memory",
+            r#"{\"theta\":4.0,\"order\":1500,\"discretizer\":\"zoh\"}"#,
+            &[("in.u", "F64", &[1, 0, 1]), ("out.m", "F64", &[1, 0, 1, 1500])],
+        ),
+        (
+            "lssl",
+            "{}",
+            &[
+                ("in.u", "F64", &[1, 1, 1]),
+                ("in.log_dt", "F64", &[1]),
+                ("in.d", "F64", &[1]),
+                ("in.c", "F64", &[1, 2500]),
+                ("out.y", "F64", &[1, 1, 1]),
+            ],
+        ),
+        (
+            "hopfield_attention",
+            r#"{\"scale\":1.0,\"updates\":1000}"#,
+            &[
+                ("in.q", "F64", &[1, 300, 4, 8]),
+                ("in.k", "F64", &[1, 300, 4, 8]),
+                ("in.v", "F64", &[1, 300, 4, 8]),
+                ("out.o", "F64", &[1, 300, 4, 8]),
+            ],
+        ),
+        (
+            "ngram_head",
+            r#"{\"ngram\":2000}"#,
+            &[("in.ids", "I64", &[1, 6000]), ("in.h", "F64", &[1, 6000, 1]), ("out.o", "F64", &[1, 6000, 1])],
+        ),
+    ];
+    for (op, attrs, tensors) in files {
+        let (mut header, mut at) = (format!(r#"{{"__metadata__":{{"op":"{op}","attrs":"{attrs}"}}"#), 0);
+        for (name, dtype, shape) in tensors {
+            let (text, end) = zeros(name, dtype, shape, at);
+            (header, at) = (format!("{header},{text}"), end);
+        }
+        let path = dir.path().join(op);
+        with_header(&path, &(header + "}"), &vec![0; at]);
+        let (status, _, err) = verify(&[path.to_str().unwrap()]);
+        assert!(status == Some(2) && err.contains("minutes; make the fixture smaller"), "{op}: {err}");
+    }
+}
+
+/// A rounding that turns a decision excuses nothing: the two experts' scores differ by 10⁻¹², and all outputs are zero.
+#[test]
+fn a_turned_decision_is_no_rounding() {
+    let path = root().join("../judge/mom_tie_zero.safetensors");
+    let (status, out, err) = verify(&["--dtype", "f32", path.to_str().unwrap()]);
+    assert_eq!(status, Some(1), "{out} {err}");
+}
+
+/// A reader that has seen enough ends nothing.
+#[test]
+fn a_closed_pipe_is_no_error() {
+    let files: Vec<PathBuf> = fixtures().into_iter().take(8).collect();
+    let said = tempfile::NamedTempFile::new().unwrap();
+    let script = r#"said=$1; shift; { "$@" 2>"$said"; echo "status $?" >>"$said"; } | true"#;
+    let mut shell = Command::new("sh");
+    shell.args(["-c", script, "sh"]).arg(said.path()).arg(env!("CARGO_BIN_EXE_tapezoo")).arg("verify").args(&files);
+    assert!(shell.status().unwrap().success());
+    assert_eq!(fs::read_to_string(said.path()).unwrap(), "status 0\n");
+}

@@ -346,7 +346,8 @@ pub fn backward<T: Math>(cpu: &Cpu, p: Plan<T>, x: &Inputs<T>, y: &Saved<T>, mut
     let mut r = Rows::new(cpu, &p);
     let (mut history, mut ds, mut d_o, mut u) = (lane((c + 1) * ns), lane(ns), lane(c * d.v), lane(c * d.v));
     let (mut dq, mut dk, mut dv) = (lane(c * d.k), lane(c * d.k), lane(c * d.v));
-    let (mut dp, mut dg, mut delta) = (lane(c * erasing.k), lane(c * rates.k), lane(if p.has_beta { c * d.v } else { 0 }));
+    let (mut dp, mut dg, mut delta) =
+        (lane(c * erasing.k), lane(c * rates.k), lane(if p.has_beta { c * d.v } else { 0 }));
     let (mut de, mut du) = (lane(c * p.second_key_width()), lane(d.v));
     d_o.fill(T::ZERO);
     let ds = lanes_mut(&mut ds);

@@ -23,10 +23,7 @@ pub const SAVED: usize = 6;
 /// The first half of a step of W cells: ĩ, f̃, g̃ and c_{t-1} to the factors of dĩ, df̃, dg̃ and dc, and c. The halves are
 /// apart because the second waits for the first: a caller has several of one, then of the other.
 #[inline(always)]
-pub fn write<T: Math, const W: usize>(
-    [z_i, z_f, z_g]: [[T; W]; 3],
-    mut c: [T; W],
-) -> ([[T; W]; 4], [T; W]) {
+pub fn write<T: Math, const W: usize>([z_i, z_f, z_g]: [[T; W]; 3], mut c: [T; W]) -> ([[T; W]; 4], [T; W]) {
     let [mut to_i, mut to_f, mut to_g, mut to_c] = [c; 4];
     for l in 0..W {
         let ((i, slope_i), (f, slope_f)) = (z_i[l].sigmoid_and_slope(), z_f[l].sigmoid_and_slope());

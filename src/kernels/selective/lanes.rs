@@ -288,7 +288,15 @@ impl SelectiveScan {
         }
         let z = Plan::new(size, self.chunk);
         let c = z.c;
-        scratch!(cpu, rate = z.m * z.padded, h = z.m * z.padded, u = z.m * c, delta = z.m * c, write = z.m * c, sum = z.m * c);
+        scratch!(
+            cpu,
+            rate = z.m * z.padded,
+            h = z.m * z.padded,
+            u = z.m * c,
+            delta = z.m * c,
+            write = z.m * c,
+            sum = z.m * c
+        );
         let (mut bs, mut cs) = (cpu.zeros::<T>(z.padded()), cpu.zeros::<T>(z.padded()));
         z.load_state(0, x[2].host(), true, lanes_mut(&mut rate));
         bounded(&mut rate);
@@ -346,7 +354,14 @@ impl SelectiveScan {
         }
         let (z, saved) = (Plan::new(size, self.chunk), y[2].host::<T>());
         let c = z.c;
-        scratch!(cpu, a = z.m * z.padded, rate = z.m * z.padded, start = z.m * z.padded, g = z.m * z.padded, da = z.m * z.padded);
+        scratch!(
+            cpu,
+            a = z.m * z.padded,
+            rate = z.m * z.padded,
+            start = z.m * z.padded,
+            g = z.m * z.padded,
+            da = z.m * z.padded
+        );
         scratch!(cpu, u = z.m * c, delta = z.m * c, write = z.m * c, dys = z.m * c, gbs = z.m * c, qas = z.m * c);
         let (mut bs, mut cs) = (cpu.zeros::<T>(z.padded()), cpu.zeros::<T>(z.padded()));
         scratch!(cpu, h = GROUP * (c + 1), w = GROUP * c, db = GROUP * c, dc = GROUP * c);

@@ -52,6 +52,18 @@ pub fn find(dir: &Path) -> Result<Found> {
     Ok(if files::is_there(&checkpoint) { Found::Checkpoint(checkpoint) } else { Found::Nothing })
 }
 
+/// The same for the run of this model of `all` with this seed.
+///
+/// # Errors
+/// When its result cannot be read, or is that of another configuration.
+pub fn find_of(dir: &Path, all: &TrainConfig, model: &str, seed: u64) -> Result<Found> {
+    let found = find(dir)?;
+    if let Found::Finished(_) = found {
+        check_configuration(dir, &configuration_of(dir, all, model)?, seed)?;
+    }
+    Ok(found)
+}
+
 /// `result.json`: what came of a run, and of what.
 #[derive(Serialize, Deserialize)]
 struct Outcome {
@@ -68,8 +80,16 @@ struct Outcome {
     metrics: Option<u64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     metrics_checksum: Option<String>,
+    /// The checksum of the report below.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    checksum: Option<String>,
     #[serde(flatten)]
     report: RunReport,
+}
+
+/// The checksum of a report.
+fn checksum(report: &RunReport) -> Option<String> {
+    serde_json::to_vec(report).ok().map(|bytes| Fnv1a::of(&bytes).hex())
 }
 
 /// A result file.
@@ -77,6 +97,9 @@ fn read(path: &Path) -> Result<Outcome> {
     let broken = |what: String| Error::format(path, format!("{what}; delete it to repeat this run"));
     let outcome: Outcome =
         serde_json::from_slice(&files::read(path, files::RECORD)?).map_err(|e| broken(e.to_string()))?;
+    if outcome.checksum.is_some() && outcome.checksum != checksum(&outcome.report) {
+        return Err(broken("not the result that this run wrote".into()));
+    }
     let RunReport { accuracy, scores, .. } = &outcome.report;
     let scores = scores.iter().map(|(name, of)| (name.as_str(), of)).chain([("accuracy", accuracy)]);
     for (name, (len, x)) in scores.flat_map(|(name, of)| of.iter().map(move |at| (name, *at))) {
@@ -119,7 +142,10 @@ pub fn check_configuration(dir: &Path, cfg: &TrainConfig, seed: u64) -> Result<(
 fn is_of(path: &Path, outcome: &Outcome, cfg: &TrainConfig, seed: u64) -> Result<()> {
     let Outcome { config, mixer, report, .. } = outcome;
     let own = |name: &str, there: String, here: String| (there != here).then(|| (name.to_string(), there, here));
-    let mut difference = own("seed", report.seed.to_string(), seed.to_string())
+    let name = cfg.models.first().filter(|_| cfg.models.len() == 1);
+    let mut difference = name
+        .and_then(|name| own("model", report.model.clone(), name.clone()))
+        .or_else(|| own("seed", report.seed.to_string(), seed.to_string()))
         .or_else(|| own("steps", report.steps.to_string(), cfg.steps.to_string()));
     if let (None, Some(config)) = (&difference, config) {
         let mixer = mixer.as_deref().unwrap_or(&cfg.model.mixer);
@@ -354,6 +380,7 @@ impl RunFiles {
             weights: weights.map(Fnv1a::hex),
             metrics: Some(self.written.bytes),
             metrics_checksum: Some(self.written.checksum.hex()),
+            checksum: checksum(report),
             report: report.clone(),
         };
         let mut text = serde_json::to_vec_pretty(&outcome).map_err(|e| Error::format(&path, e.to_string()))?;

@@ -1,6 +1,6 @@
 //! Parts of a sweep that ran on several machines, joined into one.
 
-use super::{Plan, SWEEP, Shard, Sweep};
+use super::{Plan, Shard, Sweep};
 use crate::{
     error::{Error, Result},
     files,
@@ -8,7 +8,7 @@ use crate::{
         RunReport,
         config::difference,
         lock::Lock,
-        rundir::{Found, MADE_BY, METRICS, RESULT, WEIGHTS, check_files, find, write},
+        rundir::{Found, MADE_BY, METRICS, RESULT, SWEEP, WEIGHTS, check_files, find_of, write},
     },
 };
 use std::{
@@ -39,12 +39,14 @@ pub fn merge(out: &Path, parts: &[PathBuf]) -> Result<Sweep> {
 
     // For each run of the grid, a part that has its result.
     let mut copies: Vec<(&Path, &Path)> = Vec::new();
-    for (i, (_, job)) in sweep.jobs.iter().enumerate() {
+    for (i, (point, job)) in sweep.jobs.iter().enumerate() {
         let to = job.dir.as_deref();
         let found = to.into_iter().chain(all.iter().filter_map(|part| part.jobs[i].1.dir.as_deref()));
         let mut has: Option<(&Path, RunReport)> = None;
         for dir in found {
-            let Found::Finished(report) = find(dir)? else { continue };
+            let Found::Finished(report) = find_of(dir, &sweep.plan.points[*point].cfg, &job.name, job.seed)? else {
+                continue;
+            };
             match &has {
                 Some((other, theirs)) => agree((other, theirs), (dir, &report))?,
                 None => has = Some((dir, *report)),

@@ -24,7 +24,7 @@ use super::{
     jobs::{self, Job},
     lock::{LOCK, Lock},
     progress::Progress,
-    rundir::{self, Found, RunDir, find, is_unfinished, remove_unfinished, write},
+    rundir::{self, Found, RunDir, SWEEP, find_of, is_unfinished, remove_unfinished, write},
     standing::Standing,
 };
 use crate::{
@@ -38,8 +38,6 @@ use std::{
     str::FromStr,
     time::{Duration, Instant},
 };
-
-const SWEEP: &str = "sweep.toml";
 
 /// The files beside the points.
 const FILES: [&str; 4] = [SWEEP, summary::CSV, summary::JSONL, summary::TXT];
@@ -120,7 +118,7 @@ impl Sweep {
         let mut text = String::new();
         for (point, job) in self.mine.iter().map(|&i| &self.jobs[i]) {
             let dir = job.dir.clone().unwrap_or_default();
-            let stands = match find(&dir) {
+            let stands = match find_of(&dir, &self.plan.points[*point].cfg, &job.name, job.seed) {
                 Ok(Found::Finished(report)) if report.error.is_some() => "failed".into(),
                 Ok(Found::Finished(_)) => "finished".into(),
                 Ok(Found::Checkpoint(path)) => {
@@ -191,12 +189,12 @@ impl Sweep {
 
     /// What is finished of one point, by this process or any other.
     fn reports(&self, point: usize) -> Vec<RunReport> {
-        let dirs = self.jobs.iter().filter(|job| job.0 == point).filter_map(|job| job.1.dir.as_deref());
-        dirs.filter_map(|dir| match find(dir) {
+        let cfg = &self.plan.points[point].cfg;
+        let finished = |job: &Job| match find_of(job.dir.as_deref()?, cfg, &job.name, job.seed) {
             Ok(Found::Finished(report)) => Some(*report),
             _ => None,
-        })
-        .collect()
+        };
+        self.jobs.iter().filter(|job| job.0 == point).filter_map(|job| finished(&job.1)).collect()
     }
 
     /// Write what is finished of one point.

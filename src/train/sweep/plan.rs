@@ -25,7 +25,7 @@ use std::{
 };
 use toml::{Table, Value};
 
-/// More than anybody waits for.
+/// More points, or runs of all points, than anybody waits for.
 const MOST: usize = 100_000;
 
 /// The longest name of a point: a file name has at most 255 bytes.
@@ -106,6 +106,12 @@ impl Plan {
             })
             .collect();
         let points = points?;
+        let runs = points.iter().fold(0usize, |n, p| n.saturating_add(p.cfg.models.len().saturating_mul(p.cfg.seeds)));
+        if runs > MOST {
+            let what =
+                format!("these are {} points and {runs} runs; expected at most {MOST}: lower seeds", points.len());
+            return Err(refused(what));
+        }
         warnings.extend(config::warnings(&settings, false));
         Ok(Plan { file, axes: axes.into_iter().map(|a| a.0).collect(), points, warnings })
     }

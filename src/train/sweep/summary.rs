@@ -65,7 +65,8 @@ impl Summary {
             for model in &point.cfg.models {
                 let (runs, failed): (Vec<RunReport>, Vec<RunReport>) =
                     reports.iter().filter(|r| &r.model == model).cloned().partition(|r| r.error.is_none());
-                let missing = point.cfg.for_model(model).map_or(0, |own| own.seeds) - runs.len() - failed.len();
+                let missing =
+                    point.cfg.for_model(model).map_or(0, |own| own.seeds).saturating_sub(runs.len() + failed.len());
                 let failed = failed.iter().map(|r| r.seed).collect();
                 let (name, values) = (point.name.clone(), point.values.clone());
                 rows.push(Row { point: name, values, model: model.clone(), runs, failed, missing });
