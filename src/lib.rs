@@ -12,10 +12,11 @@
 //! - What is learned? [`tasks`]: tokens, and a target for each.
 //! - How does it run on a GPU? [`cuda`]: device buffers, and the `.cu` files beside the kernels.
 //! - What happens inside it at each token? [`inspect`]: a page to step through.
+//! - Is a mixer of your own right? [`check`]: gradients, forms, causality, streaming.
 //! - How is it trained? [`train`]: the loop, the optimiser, the configuration, the files of a run.
 //!
 //! Modules know those before them, and those on a level with them:
-//! error, rng ← tensor, files, cuda ← autograd, stamp ← ops, kernels ← models, tasks ← train ← report ← inspect, verify ← cli.
+//! error, rng ← tensor, files, cuda ← autograd, stamp ← ops, kernels ← models, tasks ← check, train ← report ← inspect, verify ← cli.
 //! A tensor is in host memory or in that of a device, so `tensor` and `cuda` are on one level; and an op names its kernels.
 //!
 //! # An example
@@ -74,6 +75,7 @@
 #![warn(clippy::unwrap_used)]
 
 pub mod autograd;
+pub mod check;
 pub mod cli;
 pub mod cuda;
 pub mod error;

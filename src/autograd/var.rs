@@ -22,9 +22,17 @@ impl<'t> Var<'t> {
         self.tape
     }
 
+    pub(super) fn id(self) -> u32 {
+        self.id
+    }
+
     #[track_caller]
     pub(super) fn id_on(self, tape: &Tape) -> u32 {
-        assert!(std::ptr::eq(self.tape, tape), "a formula mixes values of two tapes");
+        assert!(
+            std::ptr::eq(self.tape, tape),
+            "a formula mixes values of two tapes: {self:?} is on another than the first; tape.constant(&v.value()) copies a \
+             value v to a tape"
+        );
         self.id
     }
 
