@@ -111,24 +111,16 @@ fn a_broken_mixer_fails_the_check_of_what_is_broken() {
         assert!(why.starts_with("mine ") && words.iter().all(|word| why.contains(word)), "{fault:?}: {why}");
     };
     let forms = |case: &Case| case.forms(1, 2, 5);
-    fails(Fault::ForgetsItsState, forms, ["parallel: y is off by ", "e-"]);
-    fails(Fault::LosesGradients, forms, ["parallel: the gradient of x is off by 1.0e0", ""]);
-    fails(
-        Fault::ForgetsItsState,
-        |case| case.pieces(1, 2, 6),
-        ["y is off by", ": pieces of 3 and 3 steps are not the whole"],
-    );
+    fails(Fault::ForgetsItsState, forms, ["parallel: y is off by ", ""]);
+    fails(Fault::LosesGradients, forms, ["parallel: the gradient of x is off by ", ""]);
+    fails(Fault::ForgetsItsState, |case| case.pieces(1, 2, 6), ["y is off by", "steps are not the whole"]);
     fails(Fault::LooksAhead, |case| case.causality(1, 7), ["parallel looks ahead by ", "at step 1 of 7"]);
     fails(
         Fault::MixesSequences,
         |case| case.rows(1, 3),
         ["is off by", "a sequence depends on the others in its batch"],
     );
-    fails(
-        Fault::LosesGradients,
-        |case| case.gradients(1, 2, 3),
-        ["parallel: the gradient is off by 1.0e0", "differences"],
-    );
+    fails(Fault::LosesGradients, |case| case.gradients(1, 2, 3), ["parallel: the gradient is off by ", "differences"]);
 
     let model = Model::with_mixer(&config, |c, init| Ok(Broken(build(c, init)?, Fault::LooksAhead)), 0, DType::F64);
     let why = streaming(&model.unwrap(), 2, 5).unwrap_err();

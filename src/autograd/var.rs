@@ -6,6 +6,10 @@ use crate::tensor::{DType, Shape, Tensor};
 /// A value on a tape: two words and `Copy`, so that a formula reads `f * c + i * g`.
 ///
 /// The operators and methods (`matmul`, `sigmoid`, `narrow`, …) are defined beside their ops in [`crate::ops`].
+///
+/// # Panics
+/// Each of them panics where its inputs do not fit, or are on two tapes. The message names the op, the shapes and the
+/// caller's line.
 #[derive(Clone, Copy)]
 pub struct Var<'t> {
     tape: &'t Tape,
