@@ -20,7 +20,7 @@ fn main() {
     // Forward: each op is computed at once, and recorded. Backward: the record is walked in reverse. The numbers are those of
     // Karpathy's lecture on micrograd.
     let mut tape = Tape::default();
-    let inputs = [2.0, -3.0, 0.0, 1.0, 6.8813735870195432].map(number);
+    let inputs = [2.0, -3.0, 0.0, 1.0, 6.881_373_587_019_543].map(number);
     let leaves = inputs.each_ref().map(|x| tape.leaf(x));
     let o = neuron(&leaves);
     tape.backward(o);

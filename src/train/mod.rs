@@ -202,7 +202,8 @@ impl Trainer {
     }
 
     /// Train this model on this task, with what `cfg` says of the rest: steps, lengths, batches, the optimiser, the device.
-    /// Its `models`, `model`, `per_model` and `task` are not read.
+    /// Its `models`, `model`, `per_model` and `task` are not read. [`checkpoint`] goes on with the crate's own models and tasks
+    /// alone; [`Model::save`] keeps the weights of any.
     ///
     /// ```
     /// use std::sync::Arc;
