@@ -27,11 +27,11 @@ use std::{
 };
 use tapezoo::{
     autograd::Tape,
-    models::Model,
+    models::{Model, weights::stored},
     ops, rng, stamp,
     tasks::{Batch, IGNORE},
     tensor::Tensor,
-    train::{Trainer, checkpoint::stored, config::TrainConfig, rundir::write},
+    train::{Trainer, config::TrainConfig, rundir::write},
 };
 
 type Answer = Result<Value, Box<dyn Error>>;

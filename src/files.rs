@@ -1,5 +1,8 @@
 //! Files that somebody else may have written: read only what is a file and has an end.
 
+pub(crate) mod header;
+pub mod whole;
+
 use crate::{
     error::{Error, Result, bytes as size},
     tensor::available,

@@ -12,31 +12,44 @@
 //! - What is learned? [`tasks`]: tokens, and a target for each.
 //! - How does it run on a GPU? [`cuda`]: device buffers, and the `.cu` files beside the kernels.
 //! - What happens inside it at each token? [`inspect`]: a page to step through.
+//! - Is a mixer of your own right? [`check`]: gradients, forms, causality, streaming.
 //! - How is it trained? [`train`]: the loop, the optimiser, the configuration, the files of a run.
 //!
 //! Modules know those before them, and those on a level with them:
-//! error, rng ← tensor, files, cuda ← autograd, stamp ← ops, kernels ← models, tasks ← train ← report ← inspect, verify ← cli.
+//! error, rng ← tensor, files, cuda ← autograd, stamp ← ops, kernels ← models, tasks ← check, train ← report ← inspect, verify ← cli.
 //! A tensor is in host memory or in that of a device, so `tensor` and `cuda` are on one level; and an op names its kernels.
 //!
 //! # An example
 //! A DeltaNet learns parity, and then reads bits one at a time:
 //!
 //! ```
-//! use tapezoo::{error::Result, models::Stream, train::{Trainer, config::TrainConfig}};
+//! use tapezoo::{error::Result, train::{Trainer, config::TrainConfig}};
 //!
-//! let settings = "batch = 32\ntrain_len = 8\nwarmup = 0".parse().expect("TOML");
-//! let config = TrainConfig::load(None, settings)?.for_model("delta_net")?;
+//! let settings: TrainConfig = "batch = 32\ntrain_len = 8\nwarmup = 0".parse()?;
+//! let config = settings.for_model("delta_net")?;
 //! let mut trainer = Trainer::new(&config, 0)?; // seed 0
 //! let losses: Vec<f64> = (0..60).map(|_| Ok(trainer.step()?.loss)).collect::<Result<_>>()?;
 //! assert!(losses[59] < losses[0], "from {} to {}", losses[0], losses[59]);
 //!
 //! let model = trainer.into_model()?;
-//! let mut stream = Stream::new(&model); // carries the state, a step a token
+//! let mut stream = model.stream(); // carries the state, a step a token
 //! for bit in [1, 0, 1] {
 //!     let logits = stream.next(bit)?; // one for each class
 //!     println!("after {bit}: odd, even = {logits:?}");
 //! }
 //! # Ok::<(), tapezoo::error::Error>(())
+//! ```
+//!
+//! # In a crate of your own
+//! - A mixer: [`models::Model::with_mixer`] builds a model of it, [`check::mixer`] says whether it is right.
+//! - A task: a struct that implements [`tasks::Task`]. [`train::Trainer::with`] trains any model on it.
+//! - A training loop by hand: [`models::Params::gradient`] and [`train::optimizer::Adam::update`].
+//! - Weights in a file: [`models::Model::save`] and [`models::Model::load`].
+//!
+//! `examples/` in the repository has a page on each. In a debug build, this makes the crate as fast as its own tests are:
+//! ```toml
+//! [profile.dev.package.tapezoo]
+//! opt-level = 2
 //! ```
 //!
 //! # Glossary
@@ -74,6 +87,7 @@
 #![warn(clippy::unwrap_used)]
 
 pub mod autograd;
+pub mod check;
 pub mod cli;
 pub mod cuda;
 pub mod error;

@@ -20,7 +20,7 @@ use tapezoo::{
         trace::{Series, one_shape, trace},
         view,
     },
-    models::{Form, Model, names},
+    models::{Family, Form, Model, about, names},
     tensor::Tensor,
 };
 
@@ -87,7 +87,10 @@ fn every_quantity_of_a_view_is_recorded_with_its_axes_and_nothing_else_is() {
     for mixer in names() {
         let source = fresh(&format!("{mixer}:heads=1"), "parity");
         let trace = trace(&source, &TOKENS, &ProgressBar::hidden()).unwrap();
-        let view = view::of(mixer).unwrap_or_else(|| panic!("{mixer} has no view"));
+        let Some(view) = view::of(mixer) else {
+            assert_eq!(about(mixer).unwrap().family, Family::Others, "{mixer} has an ABOUT, and no view");
+            continue;
+        };
         for layer in &trace.layers {
             for q in view.quantities {
                 let series = layer.get(q.name).unwrap_or_else(|| panic!("{mixer}: nothing is named {}", q.name));
@@ -151,7 +154,7 @@ fn names_that_nobody_listens_to_leave_the_tape_as_it_is() {
         let (off, on) = (run(false), run(true));
         assert_eq!((&off.0, off.1, off.2), (&on.0, on.1, on.2), "{mixer}");
         assert_eq!(off.3, 0, "{mixer}");
-        assert!(on.3 > 0, "{mixer} names nothing");
+        assert!(on.3 > 0 || view::of(mixer).is_none(), "{mixer} names nothing");
     }
 }
 

@@ -11,11 +11,13 @@ use std::{
 };
 use tapezoo::{
     autograd::{Gen, Tape, Var},
+    models::{Form, Model, ModelConfig},
     ops::{
         lru_scan::{lru_scan, lru_scan_joined},
         selective::selective_scan,
     },
     tensor::{DType, Shape, Tensor},
+    train::optimizer::{Adam, AdamConfig},
 };
 
 fn ints(v: &[i32], shape: impl Into<Shape>) -> Tensor {
@@ -315,6 +317,19 @@ fn a_mistake_is_told_with_op_shapes_and_line() {
     complains!(x.causal_conv1d(x.narrow(0, 0, 1).reshape([4, 3]), None, x), "causal_conv1d", "state", "[2, 3, 4]", "[4, 3]");
     complains!(x.causal_conv1d(x.reshape([6, 4]).narrow(0, 0, 4), Some(w), x), "causal_conv1d", "[5]", "[2, 3, 4]");
     complains!(ids.softmax(), "softmax", "integers", "[2, 3]");
+    let other = Tape::default();
+    let z = other.full([2, 3, 4], DType::F64, 1.0);
+    complains!(x + z, "two tapes", "[2, 3, 4]", "tape.constant(&v.value())");
+    complains!(Var::concat(&[x, z], 0), "two tapes");
+    complains!(x.reshape([1, 1, 1, 2, 3, 4]), "at most 5 axes", "[1, 1, 1, 2, 3, 4]");
+    complains!(tape.full([1, 1, 1, 2, 3, 4], DType::F64, 1.0), "at most 5 axes", "[1, 1, 1, 2, 3, 4]");
+    complains!(Gen::new(0).normal([1, 1, 1, 2, 3, 4]), "at most 5 axes", "[1, 1, 1, 2, 3, 4]");
+    let mut model = Model::new(&ModelConfig { mixer: "gla".into(), vocab: 5, ..ModelConfig::default() }, 0, DType::F32).unwrap();
+    let p = model.params().bind(&tape);
+    complains!(model.forward(&p, ids, Form::Recurrent), "token 7", "0..5");
+    complains!(model.forward(&p, tape.constant(&ints(&[0, 4], [1, 2])), Form::Fused), "'fused'", "gla", "it has recurrent, parallel, chunked");
+    let (mut adam, grads) = (Adam::of(model.params(), AdamConfig::default()), model.params().flat().clone());
+    complains!(adam.update(0.1, model.params_mut(), &grads), "shared", "reset the tape");
 }
 
 #[test]

@@ -114,7 +114,8 @@ fn mixers_and_tasks_are_listed_and_explained() {
         let first = equations.lines().find(|line| !line.is_empty()).unwrap();
         assert!(one.contains(tapezoo::models::about(name).unwrap().source) && one.contains(first), "{one}");
     }
-    for (name, preset) in tapezoo::train::config::TASKS {
+    for tapezoo::tasks::Named { name, kind, .. } in tapezoo::tasks::named() {
+        let preset = tapezoo::train::config::preset_of(kind);
         assert!(tasks.lines().any(|line| line == name), "{name}");
         let one = prints(&format!("tasks {name}"));
         assert!(one.contains(&format!("Preset '{preset}'")) && one.contains("training length"), "{one}");

@@ -71,11 +71,13 @@ impl Gen {
     }
 
     /// A tensor of standard normal numbers.
+    #[track_caller]
     pub fn normal(&mut self, shape: impl Into<Shape>) -> Tensor {
         self.special(shape.into(), [-1.0, 1.0], Gen::gauss)
     }
 
     /// A tensor of numbers uniform in `lo..hi`.
+    #[track_caller]
     pub fn range(&mut self, shape: impl Into<Shape>, lo: f64, hi: f64) -> Tensor {
         self.special(shape.into(), [lo, hi], |g| g.uniform(lo, hi))
     }
@@ -96,12 +98,14 @@ impl Gen {
     }
 
     /// A tensor of numbers drawn by `f`.
+    #[track_caller]
     pub fn tensor(&mut self, shape: impl Into<Shape>, mut f: impl FnMut(&mut Gen) -> f64) -> Tensor {
         let shape = shape.into();
         Tensor::from_vec((0..shape.len()).map(|_| f(self)).collect::<Vec<f64>>(), shape)
     }
 
     /// A tensor of integers in `0..n`.
+    #[track_caller]
     pub fn ints(&mut self, shape: impl Into<Shape>, n: usize) -> Tensor {
         let shape = shape.into();
         let v = (0..shape.len()).map(|_| i32::try_from(self.below(n)).unwrap_or(0)).collect();

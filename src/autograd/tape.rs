@@ -185,6 +185,7 @@ impl Tape {
     }
 
     /// A constant of one value throughout, from the pool.
+    #[track_caller]
     pub fn full(&self, shape: impl Into<Shape>, dtype: DType, value: f64) -> Var<'_> {
         let mut t = self.cx.pool().get(dtype, shape.into());
         if !self.hollow {
@@ -217,7 +218,7 @@ impl Tape {
     #[track_caller]
     pub fn apply_many<const N: usize, const M: usize>(&self, op: impl Op, x: [Var<'_>; N]) -> [Var<'_>; M] {
         let check_count = |n: usize| assert!(n >= M, "an op with {n} results was asked for {M}");
-        let ids = x.map(|v| v.id_on(self));
+        let ids = self.ids(&x, x.map(Var::id));
         let Some(by) = self.way(&op, &ids) else {
             let y = self.by_formula(&op, &ids);
             check_count(y.len());
@@ -234,10 +235,19 @@ impl Tape {
     /// As [`Tape::apply`].
     #[track_caller]
     pub fn apply_dyn<'t>(&'t self, op: Box<dyn Op>, x: &[Var<'t>]) -> Vec<Var<'t>> {
-        let ids: Vec<u32> = x.iter().map(|v| v.id_on(self)).collect();
+        let ids = self.ids(x, x.iter().map(|v| v.id()).collect::<Vec<_>>());
         let Some(by) = self.way(op.as_ref(), &ids) else { return self.by_formula(op.as_ref(), &ids) };
         let (y0, n) = self.run(op, by, &ids);
         (y0..y0 + id(n)).map(|i| Var::new(self, i)).collect()
+    }
+
+    /// The ids of these values, if they are on this tape. A closure would not know its caller's line.
+    #[track_caller]
+    fn ids<I>(&self, x: &[Var<'_>], ids: I) -> I {
+        for v in x {
+            v.id_on(self);
+        }
+        ids
     }
 
     /// How to compute an op, if not by its formula: by the first kernel that is switched on and accepts the inputs, or, for a

@@ -6,6 +6,10 @@ use crate::tensor::{DType, Shape, Tensor};
 /// A value on a tape: two words and `Copy`, so that a formula reads `f * c + i * g`.
 ///
 /// The operators and methods (`matmul`, `sigmoid`, `narrow`, …) are defined beside their ops in [`crate::ops`].
+///
+/// # Panics
+/// Each of them panics where its inputs do not fit, or are on two tapes. The message names the op, the shapes and the
+/// caller's line.
 #[derive(Clone, Copy)]
 pub struct Var<'t> {
     tape: &'t Tape,
@@ -22,9 +26,17 @@ impl<'t> Var<'t> {
         self.tape
     }
 
+    pub(super) fn id(self) -> u32 {
+        self.id
+    }
+
     #[track_caller]
     pub(super) fn id_on(self, tape: &Tape) -> u32 {
-        assert!(std::ptr::eq(self.tape, tape), "a formula mixes values of two tapes");
+        assert!(
+            std::ptr::eq(self.tape, tape),
+            "a formula mixes values of two tapes: {self:?} is on another than the first; tape.constant(&v.value()) copies a \
+             value v to a tape"
+        );
         self.id
     }
 

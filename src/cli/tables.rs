@@ -4,8 +4,8 @@ use super::{fail, programs::printed};
 use crate::{
     error::Result,
     models, report,
-    tasks::show,
-    train::config::{TASKS, TrainConfig, task_of},
+    tasks::{self, show},
+    train::config::{TrainConfig, task_of},
 };
 use clap::Parser;
 use std::process::ExitCode;
@@ -64,7 +64,7 @@ pub(super) struct TaskNames {
 
 pub(super) fn tasks(args: &TaskNames) -> ExitCode {
     let text = match &args.names[..] {
-        [] => TASKS.iter().map(|(name, _)| line(name)).collect::<Result<Vec<_>>>().map(|all| all.concat()),
+        [] => tasks::named().iter().map(|t| line(t.name)).collect::<Result<Vec<_>>>().map(|all| all.concat()),
         names => names.iter().map(|name| about(name)).collect::<Result<Vec<_>>>().map(|all| all.join("\n")),
     };
     text.map_or_else(|e| fail(&e, 2), printed)

@@ -8,8 +8,9 @@ use super::{
 };
 use crate::{
     error::{Error, Result},
+    tasks,
     train::{
-        config::{self, TASKS, preset_table, read, task_of},
+        config::{self, preset_of, preset_table, read, task_of},
         rundir,
     },
 };
@@ -34,7 +35,7 @@ pub(super) struct Train {
 #[command(next_help_heading = "The task")]
 struct TaskArgs {
     /// What is learned: see `tapezoo tasks`.
-    #[arg(long, value_name = "NAME", value_parser = PossibleValuesParser::new(TASKS.map(|t| t.0)))]
+    #[arg(long, value_name = "NAME", value_parser = PossibleValuesParser::new(tasks::named().iter().map(|t| t.name)))]
     task: Option<String>,
     #[command(flatten)]
     text: TextFlags,
@@ -111,9 +112,7 @@ fn kind(task: &Table) -> String {
 
 /// The preset of a kind of task as configurations name it, and its `[task]`.
 fn of_kind(name: &str) -> Result<(&'static str, Table)> {
-    let presets = TASKS.iter().filter_map(|(task, _)| task_of(task).ok());
-    let (preset, _) = presets.into_iter().find(|(_, table)| kind(table) == name).unwrap_or(("default", Table::new()));
-    Ok((preset, Table::from_iter([("name".to_string(), name.into())])))
+    Ok((preset_of(name), Table::from_iter([("name".to_string(), name.into())])))
 }
 
 /// The task of the runs that go on, of the file or of the preset that flags name.

@@ -5,16 +5,14 @@ use crate::{
     files,
     models::{Model, ModelConfig, Positions, Variant},
     tasks::BITS,
-    tensor::{DType, Device},
+    tensor::Device,
     train::{
         Trainer, checkpoint,
         config::{TrainConfig, preset_table, task_of, warnings},
         rundir,
     },
-    verify::header::names_are_unique,
 };
 use indicatif::ProgressBar;
-use safetensors::{SafeTensors, tensor::Dtype};
 use std::{
     fs,
     path::{Path, PathBuf},
@@ -208,8 +206,7 @@ pub fn checkpoint_for(dir: &Path, len: usize) -> Result<Source> {
     if files::is_there(&weights) {
         let about = format!("The final weights of {}, after {} steps.", of.display(), config.steps);
         let mut fresh = Model::new(&config.model, seed, config.dtype)?;
-        let mut doubts = load(&mut fresh, &weights)?;
-        doubts.extend(not_finite(&fresh, &weights));
+        let doubts = [load(&mut fresh, &weights)?, not_finite(&fresh, &weights)].into_iter().flatten().collect();
         return Ok(Source { name, about, doubts, config, model: fresh });
     }
     if files::is_there(&saved) {
@@ -271,43 +268,16 @@ fn not_finite(model: &Model, path: &Path) -> Option<String> {
 }
 
 /// Load the weights of a run into a model; returns a sentence about tensors that the model does not have.
-fn load(model: &mut Model, path: &Path) -> Result<Vec<String>> {
-    let bytes = files::read(path, files::tensors())?;
-    let broken = |what: String| Error::format(path, format!("{what}; train the run again"));
-    names_are_unique(&bytes).map_err(broken)?;
-    let file = SafeTensors::deserialize(&bytes).map_err(|e| broken(e.to_string()))?;
-    let params = model.params_mut();
-    let entries = params.entries().to_vec();
-    let dtype = params.flat().dtype();
-    let mut others: Vec<&str> = file.names();
-    others.retain(|name| entries.iter().all(|e| e.name != *name));
-    others.sort_unstable();
-    for e in entries {
-        let view = file
-            .tensor(&e.name)
-            .map_err(|_| broken(format!("no tensor '{}', so it is of another model than config.toml", e.name)))?;
-        if view.shape() != e.shape.dims() {
-            return Err(broken(format!("'{}' is {:?}, and by config.toml {}", e.name, view.shape(), e.shape)));
-        }
-        let range = e.offset..e.offset + e.shape.len();
-        match (view.dtype(), dtype) {
-            (Dtype::F32, DType::F32) => {
-                let to = &mut params.flat_mut().host_mut::<f32>()[range];
-                bytemuck::cast_slice_mut(to).copy_from_slice(view.data());
-            }
-            (Dtype::F64, DType::F64) => {
-                let to = &mut params.flat_mut().host_mut::<f64>()[range];
-                bytemuck::cast_slice_mut(to).copy_from_slice(view.data());
-            }
-            (there, _) => return Err(broken(format!("'{}' has numbers of {there:?}, not {dtype}", e.name))),
-        }
-    }
+fn load(model: &mut Model, path: &Path) -> Result<Option<String>> {
+    let others = model.load_known(path).map_err(|e| match e {
+        Error::Format { path, what } => Error::Format { path, what: format!("{what}; train the run again") },
+        other => other,
+    })?;
     let more = if others.len() > 1 { format!(" and {} more", others.len() - 1) } else { String::new() };
-    let what = |name: &&str| {
+    Ok(others.first().map(|name| {
         let name = brief(name, 80);
         format!("{}: tensor '{name}'{more}: the model of config.toml has no such weights; not used", path.display())
-    };
-    Ok(others.first().map(what).into_iter().collect())
+    }))
 }
 
 impl Source {

@@ -110,7 +110,7 @@ fn is_default<T: Default + PartialEq>(x: &T) -> bool {
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct ModelConfig {
-    /// Which mixer: a name of [`super::names`].
+    /// Which mixer: a name of [`super::names`], or any name for one of your own ([`super::Model::with_mixer`]).
     pub mixer: String,
     /// Number of blocks.
     pub layers: usize,
@@ -208,6 +208,11 @@ impl ModelConfig {
     /// Names the value and what was expected.
     pub fn check(&self) -> Result<()> {
         super::find(&self.mixer)?;
+        self.check_sizes()
+    }
+
+    /// The same, whatever the mixer.
+    pub(super) fn check_sizes(&self) -> Result<()> {
         let sizes = [
             ("layers", self.layers, 1 << 10),
             ("width", self.width, 1 << 16),

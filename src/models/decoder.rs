@@ -10,7 +10,7 @@
 //! as in the published experiment (swiss-ai/modern_rnns), except that no mixer sees the future or the batch's other
 //! sequences.
 
-use super::{Bound, Form, Init, Mixer, ModelConfig, P, Positions, State, positions, run};
+use super::{Bound, Builder, Form, Init, Mixer, ModelConfig, P, Positions, State, positions, run};
 use crate::{
     autograd::Var,
     error::Result,
@@ -84,9 +84,8 @@ pub(super) struct Decoder {
 }
 
 impl Decoder {
-    /// Declare all parameters.
-    pub fn new(c: &ModelConfig, init: &mut Init, dtype: DType) -> Result<Decoder> {
-        let build = super::find(&c.mixer)?;
+    /// Declare all parameters; `build` builds the mixer of each block.
+    pub fn new(c: &ModelConfig, build: Builder, init: &mut Init, dtype: DType) -> Result<Decoder> {
         let std = c.init_std.unwrap_or((c.width as f64).powf(-0.5));
         let embedding = init.normal("embedding", [c.vocab, c.width], std);
         let learned = (c.positions == Positions::Learned).then(|| init.normal("positions", [c.max_len, c.width], std));

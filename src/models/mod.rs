@@ -4,6 +4,9 @@
 //! file. `--models` then takes the name, and the tests over all mixers cover it: gradients, equality of its forms,
 //! streaming, causality, independence of the batch. [`Var::named`] names a value inside a step for the inspect page;
 //! [`crate::inspect::view`] says how the page shows it.
+//!
+//! A mixer of your own crate needs no place here: [`Model::with_mixer`] builds a model of it,
+//! [`Trainer::with`](crate::train::Trainer::with) trains that, and [`crate::check`] checks the mixer.
 
 mod about;
 mod attention_maps;
@@ -16,6 +19,7 @@ mod params;
 mod positions;
 pub mod published;
 mod stream;
+pub mod weights;
 pub(crate) mod xlstm;
 
 // Memories and attention without a layer around them.
@@ -266,8 +270,12 @@ pub fn head_first(x: Var<'_>) -> Var<'_> {
     x.permute([0, 2, 1, 3])
 }
 
-/// Builds a mixer: sizes from the configuration, parameters from the initialiser.
+/// Builds a mixer: sizes from the configuration, parameters from the initialiser. [`Model::with_mixer`] takes any function
+/// of this kind.
 pub type Build = fn(&ModelConfig, &mut Init) -> Result<Box<dyn Mixer>>;
+
+/// As [`Build`], with whatever it has captured.
+type Builder<'a> = &'a dyn Fn(&ModelConfig, &mut Init) -> Result<Box<dyn Mixer>>;
 
 macro_rules! mixers {
     ($($(#[$doc:meta])* $name:ident),* $(,)?) => {
@@ -277,7 +285,16 @@ macro_rules! mixers {
         pub const MIXERS: &[(&str, Build)] = &[$((stringify!($name), |c, init| Ok(Box::new($name::Layer::new(c, init)?)))),*];
 
         /// Every mixer with its facts.
-        const ALL: &[(&str, Build, &About)] = &[$((stringify!($name), |c, init| Ok(Box::new($name::Layer::new(c, init)?)), &$name::ABOUT)),*];
+        const ALL: &[(&str, Build, &About)] = {
+            // What a file has no ABOUT for is looked up one scope further out.
+            #[allow(unused_imports)]
+            use about::UNKNOWN as ABOUT;
+            &[$({
+                #[allow(unused_imports)]
+                use $name::*;
+                (stringify!($name), |c, init| Ok(Box::new($name::Layer::new(c, init)?)), &ABOUT)
+            }),*]
+        };
 
         /// The files of the mixers, to show their equations.
         const FILES: &[(&str, &str)] = &[$((stringify!($name), include_str!(concat!(stringify!($name), ".rs")))),*];
@@ -336,9 +353,13 @@ pub fn names_with(has: fn(Capabilities) -> bool) -> Vec<&'static str> {
 /// # Errors
 /// When there is no such mixer.
 pub fn tokens_at_once(model: &ModelConfig) -> Result<usize> {
+    Ok(at_width(any_size(find(&model.mixer)?)?.tokens_at_once(), model.width))
+}
+
+/// [`tokens_at_once`] of a model of this width, given its mixer's.
+fn at_width(tokens: usize, width: usize) -> usize {
     const NARROW: usize = 8;
-    let tokens = any_size(find(&model.mixer)?)?.tokens_at_once();
-    Ok(if model.width < NARROW { 2 * tokens } else { tokens })
+    if width < NARROW { 2 * tokens } else { tokens }
 }
 
 /// [`Mixer::tokens_at_once`] of most mixers.

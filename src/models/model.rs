@@ -1,13 +1,16 @@
 //! A model with its parameters: a mixer in the decoder, or a published model.
 
 use super::{
-    Bound, Form, Init, ModelConfig, Params, Positions, State, Variant,
+    Bound, Builder, Form, Init, Mixer, ModelConfig, Params, Positions, State, Stream, TOKENS_AT_ONCE, Variant,
+    at_width,
     decoder::Decoder,
+    find,
     published::{self, Published},
 };
 use crate::{
     autograd::{Tape, Var},
     error::{Error, Result},
+    tasks::{Batch, IGNORE},
     tensor::{DType, Shape, Tensor},
 };
 
@@ -73,20 +76,53 @@ impl Model {
     /// When a size makes no sense.
     pub fn new(config: &ModelConfig, seed: u64, dtype: DType) -> Result<Model> {
         check(config, dtype)?;
-        let body = match config.variant {
-            Variant::Published => Body::Published(Published::new(&published::Config::of(config), seed, dtype)?),
-            Variant::Clean => {
-                config.check_tables()?;
-                let mut init = Init::cautious(seed, config.init_std);
-                let mut decoder = Decoder::new(config, &mut init, dtype)?;
-                if !init.complete()? {
-                    init = init.afresh()?;
-                    decoder = Decoder::new(config, &mut init, dtype)?;
-                }
-                Body::Clean(decoder, init.finish(dtype))
+        match config.variant {
+            Variant::Published => {
+                let body = Body::Published(Published::new(&published::Config::of(config), seed, dtype)?);
+                Ok(Model { config: config.clone(), body, carried: None })
             }
-        };
-        Ok(Model { config: config.clone(), body, carried: None })
+            Variant::Clean => Model::build(config, &find(&config.mixer)?, seed, dtype),
+        }
+    }
+
+    /// A model with random parameters around a mixer of your own: `build` makes one for each block, from the sizes in the
+    /// configuration (and from what it captures), and declares its parameters. `config.mixer` is its name in messages.
+    ///
+    /// ```
+    /// use tapezoo::{models::{Model, ModelConfig, gla}, tensor::DType};
+    ///
+    /// let config = ModelConfig { mixer: "mine".into(), ..ModelConfig::default() };
+    /// let model = Model::with_mixer(&config, gla::Layer::new, 0, DType::F32)?;
+    /// let logits = model.stream().next(1)?;
+    /// # assert_eq!(logits.len(), 2);
+    /// # Ok::<(), tapezoo::error::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// When a size makes no sense, or `build` fails.
+    pub fn with_mixer<M: Mixer + 'static>(
+        config: &ModelConfig,
+        build: impl Fn(&ModelConfig, &mut Init) -> Result<M>,
+        seed: u64,
+        dtype: DType,
+    ) -> Result<Model> {
+        if config.variant == Variant::Published {
+            return Err(Error::config("variant = \"published\": a mixer of your own needs variant = \"clean\""));
+        }
+        config.check_sizes()?;
+        check_dtype(dtype)?;
+        Model::build(config, &|c, init| Ok(Box::new(build(c, init)?)), seed, dtype)
+    }
+
+    fn build(config: &ModelConfig, build: Builder, seed: u64, dtype: DType) -> Result<Model> {
+        config.check_tables()?;
+        let mut init = Init::cautious(seed, config.init_std);
+        let mut decoder = Decoder::new(config, build, &mut init, dtype)?;
+        if !init.complete()? {
+            init = init.afresh()?;
+            decoder = Decoder::new(config, build, &mut init, dtype)?;
+        }
+        Ok(Model { config: config.clone(), body: Body::Clean(decoder, init.finish(dtype)), carried: None })
     }
 
     /// A model whose parameters have shapes but no values, to ask about its sizes and for [`Tape::hollow`]: to draw
@@ -105,7 +141,7 @@ impl Model {
                 if config.positions != Positions::Learned {
                     small.max_len = config.max_len.min(Model::HOLLOW_LEN);
                 }
-                let decoder = Decoder::new(&small, &mut init, dtype)?;
+                let decoder = Decoder::new(&small, &find(&config.mixer)?, &mut init, dtype)?;
                 Body::Clean(decoder, init.finish_hollow(dtype)?)
             }
         };
@@ -144,6 +180,17 @@ impl Model {
         }
     }
 
+    /// How many tokens of a training batch are computed at once: see [`Mixer::tokens_at_once`].
+    pub fn tokens_at_once(&self) -> usize {
+        match &self.body {
+            Body::Clean(decoder, _) => {
+                let of_mixer = decoder.mixers().next().map_or(TOKENS_AT_ONCE, |m| m.tokens_at_once());
+                at_width(of_mixer, self.config.width)
+            }
+            Body::Published(_) => super::tokens_at_once(&self.config).unwrap_or(TOKENS_AT_ONCE),
+        }
+    }
+
     /// The fastest form on a CPU.
     pub fn default_form(&self) -> Form {
         self.forms().pop().unwrap_or(Form::Recurrent)
@@ -161,6 +208,11 @@ impl Model {
         }
         let mixer = &self.config.mixer;
         Err(Error::config(format!("form '{form}': {mixer} has no such form; it has {}", kinds.join(", "))))
+    }
+
+    /// The model before the first token of a sequence, to be read token by token.
+    pub fn stream(&self) -> Stream<'_> {
+        Stream::new(self)
     }
 
     /// Whether sequences can have this length.
@@ -202,7 +254,8 @@ impl Model {
     /// Logits [B, T, classes] of tokens [B, T] (i32), from the start of a sequence.
     ///
     /// # Panics
-    /// When a token is not in the vocabulary, or the sequence is longer than `max_len` where positions need a table.
+    /// When a token is not in the vocabulary, the sequence is longer than `max_len` where positions need a table, or the
+    /// mixer has no such form.
     #[track_caller]
     pub fn forward<'t>(&self, p: &Bound<'t>, tokens: Var<'t>, form: Form) -> Var<'t> {
         self.forward_at(p, tokens, form, None)
@@ -219,6 +272,18 @@ impl Model {
         self.run_at(p, tokens, &mut state, form, rows)
     }
 
+    /// The mean loss of a batch: the cross-entropy of its targets, where there are any.
+    ///
+    /// # Panics
+    /// As [`Model::forward`].
+    #[track_caller]
+    pub fn loss<'t>(&self, tape: &'t Tape, p: &Bound<'t>, batch: &Batch) -> Var<'t> {
+        let (rows, targets) = batch.labelled().unzip();
+        let rows = rows.map(|rows| tape.constant(&rows));
+        let logits = self.forward_at(p, tape.constant(&batch.tokens), self.default_form(), rows);
+        logits.cross_entropy(tape.constant(&targets.unwrap_or(batch.targets.clone())), IGNORE)
+    }
+
     /// [`Model::forward_at`] for a training batch. A published LRU normalises by the batch's statistics, and updates
     /// its running statistics for evaluation. With `carry_state` the batch starts from the final state of the last one.
     ///
@@ -233,6 +298,7 @@ impl Model {
             self.begin_carrying(b);
             state.restore(tape, self.carried.as_ref());
         }
+        let form = self.form_for(tokens, form);
         let y = match &mut self.body {
             Body::Clean(decoder, _) => decoder.run(p, tokens, &mut state.0, form, rows),
             Body::Published(model) => pick(or_panic(model.train(p, tokens, &mut state.0, form)), rows),
@@ -261,6 +327,22 @@ impl Model {
         statistics.map(|t| ("statistics", t)).into_iter().chain(self.carried.as_mut().map(|t| ("carried", t))).collect()
     }
 
+    /// A form by the name that it has in this mixer, if these tokens can be read in it.
+    #[track_caller]
+    fn form_for(&self, tokens: Var<'_>, form: Form) -> Form {
+        let vocab = self.config.vocab;
+        let outside = |&&id: &&i32| !usize::try_from(id).is_ok_and(|id| id < vocab);
+        let (given, dtype) = (tokens.value(), tokens.dtype());
+        assert!(dtype == DType::I32, "tokens of shape {} are {dtype}, expected i32", tokens.shape());
+        if let Some(token) = given.integers().and_then(|ids| ids.iter().find(outside).copied()) {
+            panic!("token {token}: expected one of the model's vocabulary, 0..{vocab}");
+        }
+        match self.check_form(form) {
+            Ok(()) => form.among(&self.forms()),
+            Err(e) => panic!("{e}"),
+        }
+    }
+
     #[track_caller]
     fn run_at<'t>(
         &self,
@@ -270,6 +352,7 @@ impl Model {
         form: Form,
         rows: Option<Var<'t>>,
     ) -> Var<'t> {
+        let form = self.form_for(tokens, form);
         match &self.body {
             Body::Clean(decoder, _) => decoder.run(p, tokens, &mut state.0, form, rows),
             Body::Published(model) => pick(or_panic(model.evaluate(p, tokens, &mut state.0, form)), rows),
@@ -290,6 +373,10 @@ impl Model {
 /// Check the sizes and the element type.
 fn check(config: &ModelConfig, dtype: DType) -> Result<()> {
     config.check()?;
+    check_dtype(dtype)
+}
+
+fn check_dtype(dtype: DType) -> Result<()> {
     if dtype == DType::I32 { Err(Error::config("dtype = i32: a model needs f32 or f64")) } else { Ok(()) }
 }
 

@@ -122,22 +122,26 @@ impl Init {
     }
 
     /// Elements from `draw(generator, index)`; no weight decay.
+    #[track_caller]
     pub fn custom(&mut self, name: &str, shape: impl Into<Shape>, draw: impl FnMut(&mut Gen, usize) -> f64) -> P {
         self.push(name, shape.into(), false, draw)
     }
 
     /// The same value in all elements; no weight decay.
+    #[track_caller]
     pub fn full(&mut self, name: &str, shape: impl Into<Shape>, value: f64) -> P {
         self.push(name, shape.into(), false, |_, _| value)
     }
 
     /// A weight matrix with normal elements of this standard deviation.
+    #[track_caller]
     pub fn normal(&mut self, name: &str, shape: impl Into<Shape>, std: f64) -> P {
         self.push(name, shape.into(), true, |g, _| std * g.gauss())
     }
 
     /// A weight matrix with elements uniform in ±bound; normal if the model sets one standard deviation for all
     /// weights.
+    #[track_caller]
     pub fn uniform(&mut self, name: &str, shape: impl Into<Shape>, bound: f64) -> P {
         match self.std {
             Some(std) => self.normal(name, shape, std),
@@ -146,6 +150,7 @@ impl Init {
     }
 
     /// A weight matrix with elements uniform in ±bound, whatever the model sets.
+    #[track_caller]
     pub fn uniform_always(&mut self, name: &str, shape: impl Into<Shape>, bound: f64) -> P {
         self.push(name, shape.into(), true, |g, _| g.uniform(-bound, bound))
     }
@@ -307,6 +312,27 @@ impl Params {
     /// Put the parameters on a tape as constants, for evaluation.
     pub fn bind_frozen<'t>(&self, tape: &'t Tape) -> Bound<'t> {
         Bound(self.windows().map(|t| tape.constant(&t)).collect())
+    }
+
+    /// The value of a loss and its gradient, flat like [`Params::flat`]: one forward and one backward pass, after which the
+    /// tape is empty again. `loss` gets the tape and the parameters on it.
+    ///
+    /// # Panics
+    /// When the loss has more than one element.
+    #[track_caller]
+    pub fn gradient(
+        &self,
+        tape: &mut Tape,
+        loss: impl for<'t> FnOnce(&'t Tape, &Bound<'t>) -> Var<'t>,
+    ) -> (f64, Tensor) {
+        let mut grads = Tensor::zeros(self.flat.shape(), self.flat.dtype()).to_device(tape.cx());
+        let bound = self.bind(tape);
+        let value = loss(tape, &bound);
+        tape.backward(value);
+        self.gather_grads(tape, &bound, &mut grads);
+        let value = value.value().item();
+        tape.reset();
+        (value, grads)
     }
 
     /// After a backward pass, the gradient of every parameter as one flat buffer like [`Params::flat`].

@@ -4,8 +4,10 @@
 //! formula and records the ops in the formula, down to primitives; their derivatives, walked backwards, are its gradient. How
 //! an op is computed fast, and what its gradient then comes to, is in [`kernels`](crate::kernels).
 //!
-//! To add one: a file with a struct that implements [`Op`], and its name in the list below, over which the gradient check
-//! and the other tests of all ops run.
+//! A function of [`Var`](crate::autograd::Var)s is a formula, and needs no op: [`words`] has some. To add a function of one
+//! number: a line in [`elementwise`], and one for its kernel in [`kernels`](crate::kernels::elementwise). To add any other op:
+//! a file with a struct that implements [`Op`], and its name in the list below. The gradient check and the other tests of all
+//! ops run over both.
 
 pub mod attention;
 pub mod block_diagonal;
@@ -52,8 +54,8 @@ pub type Entry = (&'static str, fn(&mut Gen) -> Sample);
 
 macro_rules! ops {
     ($($module:ident: $($Op:ident),+ $(,)?;)*) => {
-        /// Every op of the crate.
-        pub const OPS: &[Entry] = &[$($((stringify!($Op), |g| {
+        /// Every op but the functions of one number.
+        const OTHERS: &[Entry] = &[$($((stringify!($Op), |g| {
             let (op, x) = <$module::$Op as Op>::sample(g);
             (Box::new(op), x)
         })),+),*];
@@ -61,7 +63,6 @@ macro_rules! ops {
 }
 
 ops! {
-    elementwise: Exp, Log, Expm1, DecayRate, Sqrt, Square, Wrap, Sin, Cos, Sigmoid, Tanh, Silu, Softplus, Elu, Elu1, GeluTanh, Gelu;
     arith: Add, Sub, Mul, Div, Affine;
     matmul: Matmul;
     tril_matmul: TrilMatmul;
@@ -95,6 +96,18 @@ ops! {
     slstm: SlstmSequence;
     mlstm: Mlstm;
 }
+
+/// Every op of the crate: the functions of one number, and the others.
+pub const OPS: &[Entry] = &{
+    let (of_one, n) = (elementwise::OPS, elementwise::OPS.len());
+    let mut all = [of_one[0]; elementwise::OPS.len() + OTHERS.len()];
+    let mut i = 0;
+    while i < all.len() {
+        all[i] = if i < n { of_one[i] } else { OTHERS[i - n] };
+        i += 1;
+    }
+    all
+};
 
 /// The inputs of an op that are f32 where the others are bf16: rates, phases and gates, of whose rounding a recurrence
 /// would make more with every step.

@@ -24,7 +24,7 @@ struct Node {
 /// The mixers that change `parent`, each followed by those that change it.
 fn below(parent: Option<(usize, &str)>, depth: usize, nodes: &mut Vec<Node>) {
     for name in models::names() {
-        let Some(about) = models::about(name) else { continue };
+        let Some(about) = models::about(name).filter(|a| a.family != Family::Others) else { continue };
         if about.parent.map(|p| p.0) == parent.map(|p| p.1) {
             nodes.push(Node { about, depth, parent: parent.map(|p| p.0) });
             below(Some((nodes.len() - 1, name)), depth + 1, nodes);

@@ -1,7 +1,9 @@
 //! What is learned: a task writes tokens, and a target for each.
 //!
 //! To add one: a file with a struct that implements [`Task`] (its fields are its options in configuration files),
-//! and its name in the list of [`Tasks`].
+//! and a line in the list `tasks!` below. `--task` then takes the name, with the first preset that has this task, or with
+//! the default preset; and a test of all tasks covers it. A task of your own crate needs no place here: see
+//! [`Trainer::with`](crate::train::Trainer::with).
 
 mod arithmetic;
 mod counts;
@@ -29,7 +31,7 @@ use crate::{
 };
 use rand::RngExt;
 use serde::{Deserialize, Serialize};
-use std::ops::Range;
+use std::{ops::Range, sync::Arc};
 
 /// Marks a position without a target: it counts neither in the loss nor in the accuracy.
 pub const IGNORE: i32 = -100;
@@ -187,27 +189,72 @@ impl Tasks {
     }
 }
 
+/// A task by the name that `--task` takes.
+#[derive(Clone, Copy, Debug)]
+pub struct Named {
+    /// The name.
+    pub name: &'static str,
+    /// The name of the kind of task, as configurations have it.
+    pub kind: &'static str,
+    /// The option of that kind which the name stands for, and its value.
+    pub option: Option<(&'static str, &'static str)>,
+}
+
 macro_rules! tasks {
-    ($($task:ident)*) => {
+    ($($kind:literal = $Task:ident $(by $option:ident: $($name:literal = $value:literal)+)?;)*) => {
         /// All tasks; in a configuration file, `task.name` picks one, and the other keys of `[task]` are its fields.
         #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-        #[serde(tag = "name", rename_all = "lowercase")]
+        #[serde(tag = "name")]
         pub enum Tasks {
-            $(#[doc = concat!("[`", stringify!($task), "`].")] $task($task),)*
+            $(#[doc = concat!("[`", stringify!($Task), "`].")] #[serde(rename = $kind)] $Task($Task),)*
+        }
+
+        impl Tasks {
+            /// The task alone, for a [`Trainer`](crate::train::Trainer).
+            pub fn shared(&self) -> Arc<dyn Task> {
+                match self {
+                    $(Tasks::$Task(task) => Arc::new(task.clone()),)*
+                }
+            }
         }
 
         impl std::ops::Deref for Tasks {
             type Target = dyn Task;
             fn deref(&self) -> &(dyn Task + 'static) {
                 match self {
-                    $(Tasks::$task(task) => task,)*
+                    $(Tasks::$Task(task) => task,)*
                 }
             }
         }
+
+        /// The kinds, each with the names that stand for one of its options: the name, the option and its value.
+        const KINDS: &[(&str, &[[&str; 3]])] =
+            &[$(($kind, &[$($([$name, stringify!($option), $value]),+)?])),*];
     };
 }
 
-tasks! { Parity Dyck Mqar Arithmetic Group Text }
+// A kind of task, or `by` an option of it several tasks with names of their own.
+tasks! {
+    "parity" = Parity;
+    "dyck" = Dyck;
+    "mqar" = Mqar;
+    "text" = Text;
+    "group" = Group by group: "s3" = "s3" "s4" = "s4" "s5" = "s5" "a5" = "a5" "z60" = "z60" "a4xz5" = "a4xz5";
+    "arithmetic" = Arithmetic by language:
+        "last_parity" = "parity"
+        "modular_arithmetic" = "modular_arithmetic"
+        "modular_arithmetic_with_brackets" = "modular_arithmetic_with_brackets";
+}
+
+/// Every task that has a name.
+pub fn named() -> Vec<Named> {
+    let of_kind = |&(kind, options): &(&'static str, &'static [[&'static str; 3]])| {
+        let whole = options.is_empty().then_some(Named { name: kind, kind, option: None });
+        let parts = options.iter().map(move |&[name, key, value]| Named { name, kind, option: Some((key, value)) });
+        whole.into_iter().chain(parts)
+    };
+    KINDS.iter().flat_map(of_kind).collect()
+}
 
 /// Tokens and targets, `[batch, len.max]` each, refilled in place at every step.
 pub struct Batch {

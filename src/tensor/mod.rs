@@ -58,6 +58,9 @@ impl Buf {
     }
 }
 
+/// Why a tensor is not written to, and what to do about it.
+const SHARED: &str = "cannot write to a tensor whose buffer is shared: a tape or a clone still holds it; reset the tape first (tape.reset())";
+
 impl Tensor {
     /// A tensor holding `values` in row-major order.
     ///
@@ -148,7 +151,7 @@ impl Tensor {
         match T::buffer_mut(&mut self.buf) {
             Some(v) => match Arc::get_mut(v) {
                 Some(v) => &mut v[range],
-                None => panic!("cannot write to a tensor whose buffer is shared"),
+                None => panic!("{SHARED}"),
             },
             None => panic!("expected a tensor of {} in host memory, got {dtype} {place}", T::DTYPE),
         }

@@ -31,7 +31,7 @@ impl Tensor {
         if let Buf::Cuda(block, _) = &mut self.buf {
             match Arc::get_mut(block) {
                 Some(block) => block.sent = None,
-                None => panic!("cannot write to a tensor whose buffer is shared"),
+                None => panic!("{}", super::SHARED),
             }
         }
         self.device_ptr()

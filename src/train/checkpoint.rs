@@ -8,19 +8,16 @@
 use super::{
     Trainer,
     config::{TrainConfig, difference, of_run},
-    whole::write,
 };
 use crate::{
     cuda,
     error::{Error, Result},
-    files,
+    files::{self, whole::write},
+    models::weights::stored,
     rng::Fnv1a,
-    tensor::{DType, Tensor},
+    tensor::Tensor,
 };
-use safetensors::{
-    SafeTensors,
-    tensor::{Dtype, TensorView},
-};
+use safetensors::{SafeTensors, tensor::TensorView};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::{
@@ -291,16 +288,6 @@ pub fn parts(config: &str) -> Option<usize> {
 pub fn about(path: &Path) -> Option<About> {
     let bytes = files::read(path, files::tensors()).ok()?;
     parse(&bytes).ok().map(|(about, _)| about).filter(|_| is_sealed(&bytes))
-}
-
-/// The name of a type in a safetensors file.
-pub fn stored(dtype: DType) -> Dtype {
-    match dtype {
-        DType::F32 => Dtype::F32,
-        DType::F64 => Dtype::F64,
-        DType::I32 => Dtype::I32,
-        DType::BF16 => Dtype::BF16,
-    }
 }
 
 fn parse(bytes: &[u8]) -> std::result::Result<(About, SafeTensors<'_>), String> {

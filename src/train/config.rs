@@ -9,7 +9,7 @@ mod place;
 mod settings;
 mod text;
 
-pub use super::presets::{PRESETS, TASKS, preset_table, task_of};
+pub use super::presets::{PRESETS, preset_of, preset_table, task_of};
 pub(crate) use super::presets::{difference, merge, of_run, plain, read, read_run, said};
 pub use parts::Parts;
 pub use settings::{Setting, flag, warnings};
@@ -25,11 +25,11 @@ use crate::{
     error::{Error, Result, brief, did_you_mean, number},
     models::{self, Form, Model, ModelConfig, Variant},
     ops,
-    tasks::{Len, Tasks},
+    tasks::{Len, Task, Tasks},
     tensor::{DType, Device, Products},
 };
 use serde::{Deserialize, Serialize};
-use std::{collections::BTreeMap, path::Path};
+use std::{collections::BTreeMap, path::Path, str::FromStr};
 use toml::{Table, Value};
 
 /// Keys of `[model]` that follow from the rest, and so are neither read nor written.
@@ -132,6 +132,16 @@ pub struct TrainConfig {
 /// What a file need not say.
 fn all_kernels(kernels: &Kernels) -> bool {
     *kernels == Kernels::Fast
+}
+
+impl FromStr for TrainConfig {
+    type Err = Error;
+
+    /// The settings of a file over the preset that it names, or over `default`: `"steps = 300\nbatch = 32"`.
+    fn from_str(settings: &str) -> Result<TrainConfig> {
+        let flags = settings.parse().map_err(|e: toml::de::Error| Error::Config(e.to_string()))?;
+        TrainConfig::load(None, flags)
+    }
 }
 
 impl TrainConfig {
@@ -307,11 +317,16 @@ impl TrainConfig {
 
     /// The lengths of the training sequences at a step, counted from 1.
     pub fn train_len_at(&self, step: usize) -> Len {
+        self.train_len_of(&*self.task, step)
+    }
+
+    /// The same of a task other than the configuration's.
+    pub(super) fn train_len_of(&self, task: &dyn Task, step: usize) -> Len {
         let Len { min, max } = self.train_len;
         if step >= self.curriculum {
             return self.train_len;
         }
-        let least = (min..max).find(|&t| self.task.check_len(t).is_ok()).unwrap_or(max);
+        let least = (min..max).find(|&t| task.check_len(t).is_ok()).unwrap_or(max);
         Len { min, max: least + (max - least) * step / self.curriculum }
     }
 
@@ -375,7 +390,7 @@ impl TrainConfig {
         for (name, n) in counts {
             expect(n >= 1, || format!("{name} 0: expected at least 1"))?;
         }
-        self.task.check().map_err(Error::Config)?;
+        self.check_task(&*self.task)?;
         self.check_lengths()?;
         expect(self.parts() <= self.batch, || {
             format!("micro_batches {}: expected at most the {} sequences of a batch", self.parts(), self.batch)
@@ -426,6 +441,14 @@ impl TrainConfig {
         })
     }
 
+    /// Refuse options of a task, and lengths that it does not have.
+    pub(super) fn check_task(&self, task: &dyn Task) -> Result<()> {
+        task.check().map_err(Error::Config)?;
+        let lens = [("train_len", self.train_len)].into_iter().chain(self.eval_lens.iter().map(|&t| ("eval_lens", t)));
+        let there = |(name, len)| task.check_lens(len).map_err(|why| Error::Config(format!("{name} {len}: {why}")));
+        lens.into_iter().try_for_each(there)
+    }
+
     fn check_lengths(&self) -> Result<()> {
         expect(!self.eval_lens.is_empty(), || "eval_lens []: expected at least one length".into())?;
         let train = ("train_len", self.train_len, self.batch);
@@ -436,7 +459,6 @@ impl TrainConfig {
             expect(batch.checked_mul(len.max).is_some_and(|n| n <= MAX_TOKENS), || {
                 format!("{batch} sequences of length {len}: expected at most {MAX_TOKENS} tokens in a batch")
             })?;
-            self.task.check_lens(len).map_err(|why| Error::Config(format!("{name} {len}: {why}")))?;
             if let Some(max) = self.max_len {
                 expect(len.max <= max, || {
                     format!("{name} {len}: expected no more than the {max} positions of max_len")

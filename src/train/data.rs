@@ -3,10 +3,17 @@
 //! Batch n is a function of the seed and n, so who makes it, and when, changes no bit of it.
 
 use super::config::TrainConfig;
-use crate::{error::within_memory, rng, tasks::Batch};
+use crate::{
+    error::within_memory,
+    rng,
+    tasks::{Batch, Task},
+};
 use std::{
     mem,
-    sync::mpsc::{Receiver, SyncSender, sync_channel},
+    sync::{
+        Arc,
+        mpsc::{Receiver, SyncSender, sync_channel},
+    },
     thread,
     time::{Duration, Instant},
 };
@@ -23,6 +30,7 @@ const PAYS: f64 = 0.02;
 /// The training batches of one run in order.
 pub struct Data {
     cfg: TrainConfig,
+    task: Arc<dyn Task>,
     seed: u64,
     /// The number of the next batch, from 0.
     next: usize,
@@ -45,8 +53,8 @@ struct Ahead {
 
 impl Data {
     /// From batch `next` on.
-    pub fn new(cfg: &TrainConfig, seed: u64, next: usize) -> Data {
-        Data { cfg: cfg.clone(), seed, next, ahead: None, trial: None }
+    pub fn new(cfg: &TrainConfig, task: Arc<dyn Task>, seed: u64, next: usize) -> Data {
+        Data { cfg: cfg.clone(), task, seed, next, ahead: None, trial: None }
     }
 
     /// Put the next batch into `batch`. No tape may hold what was in it.
@@ -59,7 +67,7 @@ impl Data {
                 // If the thread is gone, so is the need for this batch: the next one is made here.
                 let _ = ahead.empty.send(old);
             }
-            _ => fill(batch, &self.cfg, self.seed, self.next),
+            _ => fill(batch, &self.cfg, &*self.task, self.seed, self.next),
         }
         self.next += 1;
         self.count(start.elapsed());
@@ -74,12 +82,12 @@ impl Data {
     pub fn ahead(&mut self) {
         let (empty, to_fill) = sync_channel::<Batch>(AHEAD + 1);
         let (filled, full) = sync_channel(AHEAD + 1);
-        let (cfg, seed, first) = (self.cfg.clone(), self.seed, self.next);
+        let (cfg, task, seed, first) = (self.cfg.clone(), self.task.clone(), self.seed, self.next);
         let spawned = thread::Builder::new().spawn(move || {
             for index in first.. {
                 let Ok(mut batch) = to_fill.recv() else { return };
                 // Then the one that needs it makes it, and says so.
-                if within_memory(|| fill(&mut batch, &cfg, seed, index)).is_err() {
+                if within_memory(|| fill(&mut batch, &cfg, &*task, seed, index)).is_err() {
                     return;
                 }
                 if filled.send(batch).is_err() {
@@ -92,7 +100,7 @@ impl Data {
         }
         // The channels have room for these and the one in use, so that nobody waits to send.
         for _ in 0..AHEAD {
-            let _ = empty.send(Batch::new(self.cfg.batch, self.cfg.train_len_at(self.next + 1)));
+            let _ = empty.send(Batch::new(self.cfg.batch, self.cfg.train_len_of(&*self.task, self.next + 1)));
         }
         self.ahead = Some(Ahead { empty, full });
     }
@@ -113,10 +121,10 @@ impl Data {
 }
 
 /// Put batch `index` into `batch`; a curriculum changes how long its sequences are.
-fn fill(batch: &mut Batch, cfg: &TrainConfig, seed: u64, index: usize) {
-    let len = cfg.train_len_at(index + 1);
+fn fill(batch: &mut Batch, cfg: &TrainConfig, task: &dyn Task, seed: u64, index: usize) {
+    let len = cfg.train_len_of(task, index + 1);
     if len != batch.lens() {
         *batch = Batch::new(cfg.batch, len);
     }
-    batch.fill(&*cfg.task, rng::stream(seed, "train", index as u64));
+    batch.fill(task, rng::stream(seed, "train", index as u64));
 }

@@ -34,7 +34,7 @@ impl Trainer {
         for len in self.cfg.eval_lens.clone() {
             let counts = self.evaluate_at(len);
             accuracy.push((len, counts.accuracy()));
-            for (name, score) in self.cfg.task.metrics(&counts) {
+            for (name, score) in self.task.metrics(&counts) {
                 scores.entry(name.into()).or_default().push((len, score));
             }
         }
@@ -42,24 +42,24 @@ impl Trainer {
     }
 
     fn evaluate_at(&mut self, len: Len) -> Counts {
-        let Trainer { cfg, model, tape, form, micro_batches, .. } = self;
+        let Trainer { cfg, task, model, tape, form, micro_batches, .. } = self;
         tape.reset();
         model.params_mut().refresh();
         let (model, mut batch) = (&*model, Batch::new(cfg.eval_batch, len));
-        let of_its_own = cfg.task.to_evaluate();
-        let task = of_its_own.as_deref().unwrap_or(&*cfg.task);
+        let of_its_own = task.to_evaluate();
+        let task = of_its_own.as_deref().unwrap_or(&**task);
         let Some(parts) = micro_batches else {
-            let mut counts = Counts::new(cfg.task.classes());
+            let mut counts = Counts::new(task.classes());
             let batches = (0..cfg.eval_batches).take_while(|_| interrupt::came().is_none());
             batches.for_each(|i| answer(task, model, *form, tape, (len, i), &mut batch, &mut counts));
             return counts;
         };
-        let all = Mutex::new(Counts::new(cfg.task.classes()));
+        let all = Mutex::new(Counts::new(task.classes()));
         parts.each(cfg.eval_batches, |i, tape| {
             if interrupt::came().is_some() {
                 return;
             }
-            let (mut batch, mut counts) = (Batch::new(cfg.eval_batch, len), Counts::new(cfg.task.classes()));
+            let (mut batch, mut counts) = (Batch::new(cfg.eval_batch, len), Counts::new(task.classes()));
             answer(task, model, *form, tape, (len, i), &mut batch, &mut counts);
             all.lock().unwrap_or_else(PoisonError::into_inner).merge(&counts);
         });

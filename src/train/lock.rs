@@ -4,7 +4,8 @@
 
 use crate::{
     error::{Error, Result},
-    files, stamp,
+    files::{self, whole::is},
+    stamp,
 };
 use std::{
     fs::{self, File, TryLockError},
@@ -93,20 +94,5 @@ impl Drop for Lock {
         if last && self.holds() {
             let _ = fs::remove_file(&self.path);
         }
-    }
-}
-
-/// Whether this open file is what the path names: it may have been removed or replaced.
-pub fn is(file: &File, path: &Path) -> bool {
-    #[cfg(unix)]
-    {
-        use std::os::unix::fs::MetadataExt;
-        let id = |m: fs::Metadata| (m.dev(), m.ino());
-        matches!((file.metadata(), fs::metadata(path)), (Ok(own), Ok(there)) if id(own.clone()) == id(there.clone()))
-    }
-    #[cfg(not(unix))]
-    {
-        let _ = file;
-        path.exists()
     }
 }

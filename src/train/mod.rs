@@ -1,7 +1,7 @@
 //! Training, to be read from top to bottom: [`train`] is the loop, [`Trainer::step`] one step of it.
 //!
 //! Of its modules, too, each knows those before it, and those on a level with it:
-//! interrupt, lock, outcome, presets, schedule, whole ← optimizer ← on_device ← capacity, config ← data, evaluate,
+//! interrupt, lock, outcome, presets, schedule ← optimizer ← on_device ← capacity, config ← data, evaluate,
 //! micro_batches, profile, progress, standing, table ← checkpoint ← rundir ← jobs ← sweep.
 
 pub mod capacity;
@@ -24,17 +24,16 @@ pub mod schedule;
 pub mod standing;
 pub mod sweep;
 pub mod table;
-mod whole;
 
 use crate::{
     autograd::{Tape, Var},
     cuda,
     error::{Error, Result},
     models::{Bound, Form, Model},
-    tasks::{Batch, IGNORE},
+    tasks::{Batch, IGNORE, Task},
     tensor::{DType, Device, Tensor},
 };
-use config::TrainConfig;
+use config::{Parts, TrainConfig};
 use data::Data;
 use micro_batches::{Cores, MicroBatches};
 use on_device::{Feed, Graphs, OnDevice};
@@ -43,6 +42,7 @@ pub use outcome::{Accuracy, RunReport, Scores};
 use serde::Serialize;
 use std::{
     collections::HashMap,
+    sync::Arc,
     time::{Duration, Instant},
 };
 
@@ -65,7 +65,9 @@ pub trait Watch {
     ///
     /// # Errors
     /// When it could not be recorded; the run stops.
-    fn step(&mut self, step: &Step) -> Result<()>;
+    fn step(&mut self, _step: &Step) -> Result<()> {
+        Ok(())
+    }
 
     /// An evaluation begins, which may take long. Nothing changes until [`Watch::evaluation`] or [`Watch::pause`].
     ///
@@ -79,7 +81,9 @@ pub trait Watch {
     ///
     /// # Errors
     /// As [`Watch::step`].
-    fn evaluation(&mut self, step: usize, accuracy: &Accuracy, scores: &Scores) -> Result<()>;
+    fn evaluation(&mut self, _step: usize, _accuracy: &Accuracy, _scores: &Scores) -> Result<()> {
+        Ok(())
+    }
 
     /// The step and its evaluation are done: the time to save where the run stands, or to stop it with an error.
     ///
@@ -89,6 +93,9 @@ pub trait Watch {
         Ok(())
     }
 }
+
+/// Nobody watches.
+impl Watch for () {}
 
 /// A run that came to its end.
 pub struct Trained {
@@ -162,6 +169,7 @@ fn evaluate_or_stop(trainer: &mut Trainer, watch: &mut dyn Watch) -> Result<(Acc
 /// A model in training, with all that a step needs; no tape allocates anything after its second step.
 pub struct Trainer {
     cfg: TrainConfig,
+    task: Arc<dyn Task>,
     seed: u64,
     step: usize,
     /// Whether an evaluation was made after this step, where one is due on the way.
@@ -185,13 +193,35 @@ pub struct Trainer {
 }
 
 impl Trainer {
-    /// Fresh weights and moments.
+    /// Fresh weights and moments, for the one model of `cfg` (see [`TrainConfig::for_model`]) and its task.
     ///
     /// # Errors
     /// When the model cannot have these sizes, or the device is not there or too small.
     pub fn new(cfg: &TrainConfig, seed: u64) -> Result<Trainer> {
-        cfg.task.check_data(cfg.train_len, &cfg.eval_lens).map_err(Error::Config)?;
-        let mut model = Model::new(&cfg.model, seed, cfg.dtype)?;
+        Trainer::with(cfg, Model::new(&cfg.model, seed, cfg.dtype)?, cfg.task.shared(), seed)
+    }
+
+    /// Train this model on this task, with what `cfg` says of the rest: steps, lengths, batches, the optimiser, the device.
+    /// Its `models`, `model`, `per_model` and `task` are not read. [`checkpoint`] goes on with the crate's own models and tasks
+    /// alone; [`Model::save`] keeps the weights of any.
+    ///
+    /// ```
+    /// use std::sync::Arc;
+    /// use tapezoo::{models::{Model, ModelConfig, gla}, tasks::Dyck, tensor::DType, train::Trainer};
+    ///
+    /// let task = Arc::new(Dyck::default());
+    /// let config = ModelConfig { mixer: "mine".into(), vocab: 6, ..ModelConfig::default() };
+    /// let model = Model::with_mixer(&config, gla::Layer::new, 0, DType::F32)?;
+    /// let mut trainer = Trainer::with(&"train_len = 8\nbatch = 16".parse()?, model, task, 0)?;
+    /// println!("{:?}", trainer.step()?);
+    /// # Ok::<(), tapezoo::error::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// When the task has no sequences of these lengths, the model has not its tokens and classes, its weights are of another
+    /// type than `dtype`, or the device is not there or too small.
+    pub fn with(cfg: &TrainConfig, mut model: Model, task: Arc<dyn Task>, seed: u64) -> Result<Trainer> {
+        let cfg = &of_model(cfg, &model, &*task)?;
         model.begin_carrying(cfg.batch);
         let n = model.params().len();
         let tape = Tape::open_with(cfg.device, cfg.products).map_err(Error::Device)?.with_kernels(cfg.kernels.clone());
@@ -225,8 +255,9 @@ impl Trainer {
             on_device,
             windows,
             grads,
-            data: Data::new(cfg, seed, 0),
-            batch: Batch::new(cfg.batch, cfg.train_len_at(1)),
+            data: Data::new(cfg, task.clone(), seed, 0),
+            batch: Batch::new(cfg.batch, cfg.train_len_of(&*task, 1)),
+            task,
             training: Duration::ZERO,
             model,
             cfg: cfg.clone(),
@@ -283,7 +314,7 @@ impl Trainer {
     /// When they do not fit: a sentence.
     fn go_to(&mut self, step: usize, state: &HashMap<String, Tensor>) -> std::result::Result<(), String> {
         self.step = step;
-        self.data = Data::new(&self.cfg, self.seed, step);
+        self.data = Data::new(&self.cfg, self.task.clone(), self.seed, step);
         let assign = |name: &str, to: &mut Tensor| {
             let from = state.get(name).ok_or(format!("no tensor '{name}'"))?;
             if (from.shape(), from.dtype()) != (to.shape(), to.dtype()) {
@@ -378,6 +409,30 @@ impl Trainer {
         }
         Err(Error::NotFinite { step: self.step, what: "a parameter, after the update, is not finite".into() })
     }
+}
+
+/// The configuration of training this model on this task, if the three go together.
+fn of_model(cfg: &TrainConfig, model: &Model, task: &dyn Task) -> Result<TrainConfig> {
+    cfg.check_task(task)?;
+    task.check_data(cfg.train_len, &cfg.eval_lens).map_err(Error::Config)?;
+    let has = model.config();
+    for (what, there, asked) in [("vocab", has.vocab, task.vocab()), ("classes", has.classes, task.classes())] {
+        if there < asked {
+            return Err(Error::Config(format!(
+                "{what} = {there}: {} has {asked}; build the model with them",
+                task.name()
+            )));
+        }
+    }
+    let (weights, dtype) = (model.params().flat().dtype(), cfg.dtype);
+    if weights != dtype.real() {
+        return Err(Error::Config(format!(
+            "dtype = {dtype}: the model's weights are {weights}; build it with {dtype}"
+        )));
+    }
+    cfg.form.map_or(Ok(()), |form| model.check_form(form))?;
+    let parts = cfg.micro_batches.of(cfg.batch, cfg.train_len.max, model.tokens_at_once());
+    Ok(TrainConfig { model: has.clone(), micro_batches: Parts::Count(parts), ..cfg.clone() })
 }
 
 /// The loss of a batch on the tape, and its gradient in `into`.

@@ -51,6 +51,13 @@ pub struct AdamConfig {
     pub weight_decay: f64,
 }
 
+impl Default for AdamConfig {
+    /// As Kingma and Ba have it: Adam with β = 0.9, 0.999 and ε = 1e-8, without weight decay.
+    fn default() -> AdamConfig {
+        AdamConfig { rule: Rule::Adam, betas: [0.9, 0.999], eps: 1e-8, weight_decay: 0.0 }
+    }
+}
+
 /// A range of the flat parameters, and whether weight decay applies to it.
 pub type Window = (Range<usize>, bool);
 
@@ -71,6 +78,22 @@ impl Adam {
         Adam { config, steps: 0, m: Tensor::zeros([len], dtype), v: Tensor::zeros([len], dtype) }
     }
 
+    /// Fresh moments for the parameters of a model.
+    pub fn of(params: &Params, config: AdamConfig) -> Adam {
+        Adam::new(params.len(), params.flat().dtype(), config)
+    }
+
+    /// One update of a model's parameters in host memory at learning rate `lr`, by a gradient as
+    /// [`Params::gradient`] gives it. Weight decay applies to matrices alone.
+    ///
+    /// # Panics
+    /// When the gradient has not the length of the parameters, or these are still on a tape.
+    #[track_caller]
+    pub fn update(&mut self, lr: f64, params: &mut Params, grads: &Tensor) {
+        let windows = windows(params, self.config.weight_decay);
+        self.step(lr, params.flat_mut(), grads, &windows);
+    }
+
     /// Keep the moments where parameters on `cx` are.
     pub fn to_device(&mut self, cx: &Cx) {
         (self.m, self.v) = (self.m.to_device(cx), self.v.to_device(cx));
@@ -80,12 +103,12 @@ impl Adam {
     /// `lr`, with gradients clipped to the norm `clip`. The step counts as made.
     pub fn next(&mut self, lr: f64, clip: f64) -> Numbers {
         self.steps += 1;
-        let u = self.update(lr, self.config.weight_decay);
+        let u = self.numbers(lr, self.config.weight_decay);
         [u.l2, u.shrink, u.new1, u.new2, u.rate, u.root_bias2, u.eps, clip]
     }
 
     /// The numbers of the update of this step, for parameters with weight decay λ.
-    fn update(&self, lr: f64, lambda: f64) -> Update<f64> {
+    fn numbers(&self, lr: f64, lambda: f64) -> Update<f64> {
         let AdamConfig { rule, betas: [beta1, beta2], eps, .. } = self.config;
         let (bias1, bias2) = (1.0 - beta1.powi(self.steps), 1.0 - beta2.powi(self.steps));
         // One that rounds to 0 would make 0 / 0 of a gradient that is always 0.
@@ -119,11 +142,12 @@ impl Adam {
     ///
     /// # Panics
     /// When `params` or `grads` have not the length given to [`Adam::new`], or `params` is shared.
+    #[track_caller]
     pub fn step(&mut self, lr: f64, params: &mut Tensor, grads: &Tensor, windows: &[Window]) {
         self.steps += 1;
         let (lambda, n) = (self.config.weight_decay, self.m.len());
         assert!(params.len() == n && grads.len() == n, "{n} moments for {} and {} numbers", params.len(), grads.len());
-        let [with, without] = [lambda, 0.0].map(|lambda| self.update(lr, lambda));
+        let [with, without] = [lambda, 0.0].map(|lambda| self.numbers(lr, lambda));
         with_real!(params.dtype(), T => {
             let (p, g) = (params.host_mut::<T>(), grads.host::<T>());
             let (m, v) = (self.m.host_mut::<T>(), self.v.host_mut::<T>());

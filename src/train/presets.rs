@@ -2,7 +2,7 @@
 
 use crate::{
     error::{Error, Result, brief, did_you_mean},
-    files,
+    files, tasks,
 };
 use std::path::Path;
 use toml::{Table, Value};
@@ -33,43 +33,31 @@ pub const PRESETS: [(&str, &str); 22] = [
     ("groups-reduced", include_str!("../../configs/state_tracking/groups-reduced.toml")),
 ];
 
-/// The tasks by the names that `--task` takes, and the preset that each begins with.
-pub const TASKS: [(&str, &str); 13] = [
-    ("parity", "default"),
-    ("dyck", "dyck"),
-    ("mqar", "mqar"),
-    ("text", "text"),
-    ("s3", "groups"),
-    ("s4", "groups"),
-    ("s5", "groups"),
-    ("a5", "groups"),
-    ("z60", "groups"),
-    ("a4xz5", "groups"),
-    ("last_parity", "arithmetic"),
-    ("modular_arithmetic", "arithmetic"),
-    ("modular_arithmetic_with_brackets", "arithmetic"),
-];
+/// The preset that a kind of task begins with: the first that has it, or the default.
+pub fn preset_of(kind: &str) -> &'static str {
+    let has = |text: &str| {
+        text.parse::<Table>().is_ok_and(|own| own.get("task").and_then(|task| task.get("name")?.as_str()) == Some(kind))
+    };
+    PRESETS.iter().find(|(_, text)| has(text)).map_or("default", |preset| preset.0)
+}
 
-/// The preset of one of the [`TASKS`], and its `[task]`.
+/// The preset of a task that `--task` takes by name, and its `[task]`.
 ///
 /// # Errors
 /// When there is no such task.
 pub fn task_of(name: &str) -> Result<(&'static str, Table)> {
-    let Some((_, preset)) = TASKS.iter().find(|t| t.0 == name) else {
-        let near = did_you_mean(name, TASKS.iter().map(|t| t.0));
-        let names: Vec<&str> = TASKS.iter().map(|t| t.0).collect();
+    let all = tasks::named();
+    let Some(task) = all.iter().find(|t| t.name == name) else {
+        let names: Vec<&str> = all.iter().map(|t| t.name).collect();
+        let near = did_you_mean(name, names.iter().copied());
         return Err(Error::Config(format!(
             "'{}': no such task{near}; expected one of {}",
             brief(name, 80),
             names.join(", ")
         )));
     };
-    let own = match *preset {
-        "groups" => vec![("name", "group"), ("group", name)],
-        "arithmetic" => vec![("name", "arithmetic"), ("language", name.trim_start_matches("last_"))],
-        _ => vec![("name", name)],
-    };
-    Ok((preset, own.into_iter().map(|(key, value)| (key.to_string(), value.into())).collect()))
+    let own = [("name", task.kind)].into_iter().chain(task.option);
+    Ok((preset_of(task.kind), own.map(|(key, value)| (key.to_string(), value.into())).collect()))
 }
 
 /// A value as it was meant, without the quotes of a text.

@@ -15,7 +15,7 @@
 
 mod run;
 
-pub use super::whole::{is_unfinished, remove_unfinished, write};
+pub use crate::files::whole::{is_unfinished, remove_unfinished, write};
 pub use run::{Found, Held, RunFiles, check_configuration, check_files, configuration_of, find, find_of};
 
 use super::{
@@ -23,11 +23,14 @@ use super::{
     config::{TrainConfig, difference, read_run},
     lock::{LOCK, Lock},
     table,
-    whole::{entries, remove_file},
 };
 use crate::{
     error::{Error, Result},
-    files, stamp,
+    files::{
+        self,
+        whole::{entries, remove_file},
+    },
+    stamp,
     tensor::Cx,
 };
 use std::{

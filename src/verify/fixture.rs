@@ -1,9 +1,8 @@
 //! Reading a golden fixture: one safetensors file with inputs, outputs, cotangents and gradients of one op.
 
-use super::header;
 use crate::{
     error::{Error, Result, brief},
-    files,
+    files::{self, header},
     tensor::{DType, Shape, Tensor},
 };
 use safetensors::{Dtype, SafeTensors};

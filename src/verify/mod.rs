@@ -21,7 +21,6 @@ mod fixture;
 mod floor;
 mod form;
 mod functions;
-pub(crate) mod header;
 mod layers;
 mod optimizers;
 mod published;

@@ -16,9 +16,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use tapezoo::{
     rng,
     tasks::{
-        Arithmetic, Counts, Dyck, Group, GroupName, IGNORE, Language, Layout, Len, Moves, Mqar, Parity, Task,
-        numpy::Pcg64, show,
+        Arithmetic, Counts, Dyck, Group, GroupName, IGNORE, Language, Layout, Len, Moves, Mqar, Named, Parity, Task,
+        named, numpy::Pcg64, show,
     },
+    train::config::{TrainConfig, task_of},
 };
 
 fn batch(task: &dyn Task, seed: u64, b: usize, len: impl Into<Len>) -> (Vec<i32>, Vec<i32>) {
@@ -395,6 +396,38 @@ fn groups_have_their_sizes_and_names() {
     }
     for group in [GroupName::A5, GroupName::Z60, GroupName::A4xZ5] {
         assert!(Group { group, moves: Moves::Swaps }.check().unwrap_err().contains("identity"));
+    }
+}
+
+/// What holds of every task in the list, as its preset has it.
+#[test]
+fn every_task_is_what_it_says_it_is() {
+    for Named { name, kind, .. } in named() {
+        let (preset, own) = task_of(name).unwrap();
+        let flags = toml::Table::from_iter([("task".to_string(), toml::Value::Table(own))]);
+        let cfg = TrainConfig::load_over(preset, None, flags).unwrap();
+        let task = &*cfg.task;
+        assert_eq!(task.name(), kind, "{name}");
+        assert_eq!(cfg.to_toml().unwrap().parse::<TrainConfig>().unwrap(), cfg, "{name} does not read back");
+        assert!(!task.legend().is_empty() && task.title().len() < 60, "{name}: {}", task.title());
+        for (n, of) in [(task.vocab(), "token"), (task.classes(), "class")] {
+            let all: BTreeSet<_> =
+                (0..n).map(|id| if of == "token" { task.token(id) } else { task.class(id) }).collect();
+            assert!(all.len() == n && !all.contains(""), "{name}: a {of} has no name of its own");
+        }
+        for len in cfg.eval_lens.iter().copied().chain([cfg.train_len]) {
+            let (x, y) = batch(task, 1, 6, len);
+            assert!(in_bounds(task, &x, &y), "{name} at {len}");
+            assert_eq!(batch(task, 1, 6, len), (x.clone(), y.clone()), "{name}: the same seed gives other sequences");
+            assert_ne!(batch(task, 2, 6, len).0, x, "{name}: another seed gives the same sequences");
+            assert!(y.iter().any(|&y| y != IGNORE), "{name} at {len} has no target");
+            for (x, y) in x.chunks(len.max).zip(y.chunks(len.max)).filter(|_| len.is_one()) {
+                // Of a text's last byte only the text knows what follows.
+                let label = task.label(x).unwrap_or_default();
+                let agree = label.iter().zip(y).all(|(label, y)| label == y || *label == IGNORE);
+                assert!(agree, "{name} at {len}: {x:?} is labelled {label:?}, not {y:?}");
+            }
+        }
     }
 }
 

@@ -173,6 +173,22 @@ scalar!(Sub, sub, |c| right: |x| (x, Affine { mul: 1.0, add: -c }), left: |x| (x
 
 scalar!(Mul, mul, |c| right: |x| (x, Affine { mul: c, add: 0.0 }), left: |x| (x, Affine { mul: c, add: 0.0 }));
 
+impl<'t> ops::Div<f64> for Var<'t> {
+    type Output = Var<'t>;
+    #[track_caller]
+    fn div(self, c: f64) -> Var<'t> {
+        self / self.tape().full([], self.dtype().real(), c).cast(self.dtype())
+    }
+}
+
+impl<'t> ops::Div<Var<'t>> for f64 {
+    type Output = Var<'t>;
+    #[track_caller]
+    fn div(self, x: Var<'t>) -> Var<'t> {
+        x.tape().full([], x.dtype().real(), self).cast(x.dtype()) / x
+    }
+}
+
 impl<'t> ops::Neg for Var<'t> {
     type Output = Var<'t>;
     #[track_caller]

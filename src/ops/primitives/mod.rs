@@ -49,9 +49,6 @@ mod terms;
 use arith::{Add, Affine, Div, Mul, Sub};
 use cast::Cast;
 use cumsum::Cumsum;
-use elementwise::{
-    Cos, DecayRate, Elu, Elu1, Exp, Expm1, Gelu, GeluTanh, Log, Sigmoid, Silu, Sin, Softplus, Sqrt, Square, Tanh, Wrap,
-};
 use embed::{Embedding, Gather};
 use movement::{Concat, Narrow, Tril};
 use permute::Permute;
@@ -77,7 +74,7 @@ macro_rules! primitives {
 }
 
 primitives! {
-    pointwise: Exp, Log, Expm1, DecayRate, Sqrt, Square, Wrap, Sin, Cos, Sigmoid, Tanh, Silu, Softplus, Elu, Elu1, GeluTanh, Gelu, Affine;
+    pointwise: Affine;
     binary: Add, Sub, Mul, Div;
     terms: Cast, SumAxis, MaxAxis, Cumsum, Narrow, Concat, Permute, Tril, Embedding, Gather;
 }

@@ -3,23 +3,22 @@
 use super::{CHECKPOINT, METRICS, RESULT, WEIGHTS};
 use crate::{
     error::{Error, Result, brief, number},
-    files,
+    files::{
+        self,
+        whole::{is, remove_file, remove_unfinished, write},
+    },
     models::Model,
     rng::Fnv1a,
     tasks,
     train::{
         RunReport, Trainer,
-        checkpoint::{self, Snapshot, Written, stored},
+        checkpoint::{self, Snapshot, Written},
         config::{Parts, TrainConfig},
         interrupt,
-        lock::is,
-        whole::{remove_file, remove_unfinished, write},
     },
 };
-use safetensors::tensor::TensorView;
 use serde::{Deserialize, Serialize};
 use std::{
-    collections::HashMap,
     fs::{self, File, TryLockError},
     io::{self, Read, Seek, SeekFrom, Write},
     path::{Path, PathBuf},
@@ -393,24 +392,9 @@ impl RunFiles {
     /// `tapezoo`: a JSON object with the model's configuration, the step and the seed.
     fn save(&self, model: &Model, steps: usize, seed: u64) -> Result<Fnv1a> {
         let path = self.held.dir.join(WEIGHTS);
-        let bytes = weights(model, steps, seed).map_err(|what| Error::format(&path, what))?;
+        let about = serde_json::json!({ "model": model.config(), "step": steps, "seed": seed });
+        let bytes = model.to_safetensors(&about).map_err(|what| Error::format(&path, what))?;
         write(&path, &bytes)?;
         Ok(Fnv1a::of(&bytes))
     }
-}
-
-/// The parameters as a safetensors file.
-fn weights(model: &Model, steps: usize, seed: u64) -> std::result::Result<Vec<u8>, String> {
-    let flat = model.params().flat();
-    let (dtype, bytes, size) = (stored(flat.dtype()), flat.bytes(), flat.dtype().bytes());
-    let mut tensors = Vec::new();
-    for e in model.params().entries() {
-        let data = &bytes[e.offset * size..(e.offset + e.shape.len()) * size];
-        let view = TensorView::new(dtype, e.shape.dims().to_vec(), data).map_err(|e| e.to_string())?;
-        tensors.push((e.name.clone(), view));
-    }
-    // One entry, as several would be written in random order, and equal runs give equal files.
-    let about = serde_json::json!({ "model": model.config(), "step": steps, "seed": seed }).to_string();
-    let metadata = HashMap::from([("tapezoo".to_string(), about)]);
-    safetensors::serialize(tensors, Some(metadata)).map_err(|e| e.to_string())
 }

@@ -1,9 +1,6 @@
 //! Files that appear whole or not at all.
 
-use crate::{
-    error::{Error, Result},
-    train::lock::is,
-};
+use crate::error::{Error, Result};
 use std::{
     fs::{self, File, TryLockError},
     io::{self, Write},
@@ -92,5 +89,20 @@ pub fn remove_file(path: &Path) -> Result<()> {
     match fs::remove_file(path) {
         Err(e) if e.kind() != io::ErrorKind::NotFound => Err(Error::io(path)(e)),
         _ => Ok(()),
+    }
+}
+
+/// Whether this open file is what the path names: it may have been removed or replaced.
+pub fn is(file: &File, path: &Path) -> bool {
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::MetadataExt;
+        let id = |m: fs::Metadata| (m.dev(), m.ino());
+        matches!((file.metadata(), fs::metadata(path)), (Ok(own), Ok(there)) if id(own.clone()) == id(there.clone()))
+    }
+    #[cfg(not(unix))]
+    {
+        let _ = file;
+        path.exists()
     }
 }
