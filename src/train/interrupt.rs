@@ -2,7 +2,7 @@
 //! at once. What does not come to a stop by itself, such as a long step, is abandoned soon after the first.
 //!
 //! `timeout` and some batch systems signal a process and then its group, so that one request arrives twice. What comes
-//! within [`ONE_REQUEST`] of the first is the same request.
+//! within `ONE_REQUEST` of the first is the same request.
 
 use crate::error::{Error, Result};
 use signal_hook::{
