@@ -5,6 +5,7 @@
 
 mod arithmetic;
 mod counts;
+mod disjoint;
 mod dyck;
 mod group;
 mod len;
@@ -16,6 +17,7 @@ mod text;
 
 pub use arithmetic::{Arithmetic, Language};
 pub use counts::Counts;
+pub use disjoint::{Disjoint, First};
 pub use dyck::Dyck;
 pub use group::{Group, GroupName, Moves};
 pub use len::Len;
@@ -207,7 +209,7 @@ macro_rules! tasks {
     };
 }
 
-tasks! { Parity Dyck Mqar Arithmetic Group Text }
+tasks! { Parity Dyck Mqar Disjoint Arithmetic Group Text }
 
 /// Tokens and targets, `[batch, len.max]` each, refilled in place at every step.
 pub struct Batch {
