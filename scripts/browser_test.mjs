@@ -109,6 +109,32 @@ for (const name of readdirSync(out).filter(f => f.endsWith('.html')).map(f => f.
   const current = () => page.locator('.token[aria-current]').getAttribute('data-t');
 
   assert.equal(await page.locator('.token').count(), T);
+  // It opens where a state changes most, if there is a step with something before it.
+  const opens = await step();
+  assert.ok(T < 2 || opens > 0, `${name}: opens at step ${opens + 1}`);
+  await compare(page, file, json, `${name}, as it opens`);
+  assert.match(await page.locator('.told').first().innerText(), /^Token .+ at step \d+: .+/, name);
+  // The address leads back to the step; play and stop move it, and so does the slider.
+  const address = await page.evaluate(() => location.hash);
+  assert.ok(address.startsWith(`#step=${opens + 1}&`), `${name}: ${address}`);
+  await page.evaluate(() => { location.hash = '#step=1&block=1&head=1'; });
+  await page.waitForFunction(() => inspector.sel.t === 0);
+  if (T > 1) {
+    await page.keyboard.press(' ');
+    assert.equal(await step(), 1, 'the space bar plays');
+    await page.keyboard.press(' ');
+    assert.equal(await page.locator('.play').innerText(), 'play');
+    await page.locator('.moves input').fill(String(T));
+    assert.equal(await step(), T - 1, 'the slider');
+  }
+  // Every part of the model says what it is.
+  for (const part of await page.locator('.plan').first().locator('button').all()) {
+    await part.click();
+    assert.ok((await page.locator('.plan p').first().innerText()).length > 20, name);
+  }
+  await page.locator('h1').click();
+  await page.evaluate(() => inspector.choose({ layer: 0 }));
+  await page.keyboard.press('Home');
   for (let t = 0; t < Math.min(T, 6); t++) {
     assert.equal(await step(), t);
     assert.equal(await current(), String(t));

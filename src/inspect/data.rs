@@ -108,6 +108,7 @@ fn run(r: usize, source: &Source, trace: &Trace, input: &Input, fit: Option<&Fit
         "mixer": config.mixer,
         "about": about + &fit.map_or(String::new(), |fit| fit.about(trace, view)),
         "sizes": sizes(source),
+        "parts": parts(source, view.map_or(config.mixer.as_str(), |v| v.title)),
         "source": models::equations(&config.mixer).unwrap_or_default(),
         "quantities": quantities(view, trace),
         "equations": view.map_or(&[][..], |v| v.equations),
@@ -174,6 +175,27 @@ fn said(logits: &[f32], target: Option<usize>) -> Value {
         "p_target": target.filter(|&y| y < logits.len()).map(p),
         "top": best.iter().take(5).map(|&c| json!([c, p(c)])).collect::<Vec<_>>(),
     })
+}
+
+/// The parts of the model, from tokens to logits (`src/models/decoder.rs`): name, what it does, and the block of a mixer.
+fn parts(source: &Source, title: &str) -> Vec<Value> {
+    let c = source.model.config();
+    let part = |name: &str, about: String, block: Option<usize>| json!({ "name": name, "about": about, "block": block });
+    let (d, norm) = (c.width, "Layer norm: the numbers of each token to mean 0 and variance 1, times a weight, plus a bias.");
+    let tokens = format!("Each of the {} tokens has a vector of {d} numbers, which the blocks add to.", c.vocab);
+    let mut all = vec![part("embedding", tokens, None)];
+    for l in 0..c.layers {
+        let mixer = format!("Block {} of {}: the only part that combines tokens. Its result is added.", l + 1, c.layers);
+        all.extend([part("norm", norm.into(), None), part(title, mixer, Some(l))]);
+        if c.mlp > 0 {
+            let mlp = format!("{d} numbers to {}, a GELU, and back to {d}, for each token alone. Its result is added.", c.mlp);
+            all.extend([part("norm", norm.into(), None), part("MLP", mlp, None)]);
+        }
+    }
+    let head = format!("A product with a matrix gives {} numbers, one for each class: the logits.", c.classes);
+    let logits = "The class with the largest is what the model says; their softmax is how sure it is.".into();
+    all.extend([part("norm", norm.into(), None), part("head", head, None), part("logits", logits, None)]);
+    all
 }
 
 /// The sizes that this mixer reads.

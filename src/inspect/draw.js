@@ -27,16 +27,17 @@ function paint(canvas, rows, columns, at, most) {
 }
 
 // A heat map: `of(t)` gives { rows, columns, at, most }, `pick(r, c)` is called on a click, `marked()` is the cell that
-// is framed, `say(r, c)` names a cell. With `overTime` a column is a step, and a line marks the selected one. A heat map with
+// is framed, `say(r, c)` names a cell, `labels` stand below the columns. With `overTime` a column is a step, and a line marks the selected one. A heat map with
 // a `key` does not depend on the step and is painted once.
-function heatMap({ label, of, pick, marked, say, cell = 18, overTime = false, quantityName }) {
+function heatMap({ label, of, pick, marked, say, cell = 18, overTime = false, quantityName, labels = [] }) {
   const canvas = el('canvas', { role: 'img', 'aria-label': label });
   const frame = el('div', { class: overTime ? 'cursor' : 'frame' });
   const box = el('div', { class: 'map' + (overTime ? ' wide' : '') }, canvas, frame);
   const readout = el('span', { class: 'readout' });
   const scale = el('span', { class: 'scale', title: 'What the strongest colour stands for' });
   const figure = el('figure', { 'data-quantity': quantityName },
-    el('figcaption', {}, el('b', {}, label), scale), box, readout);
+    el('figcaption', {}, el('b', {}, label), scale), box,
+    labels.length ? el('div', { class: 'labels', 'aria-hidden': 'true', style: `width:${labels.length * cell}px` }, ...labels.map(x => el('span', {}, x))) : undefined, readout);
   let shown;
   const cellAt = event => {
     const area = canvas.getBoundingClientRect();
@@ -115,7 +116,7 @@ function traces({ label, lines, range, quantityName }) {
   };
 }
 
-// Numbers on a line from −1 to 1, at this step.
+// Numbers on a line from −1 to 1, at this step; hundreds as bars of how many lie where.
 function numberLine({ label, points }) {
   const svg = el('svg:svg', { class: 'plot', viewBox: '0 0 440 62', role: 'img', 'aria-label': label });
   const figure = el('figure', { class: 'number-line' }, el('figcaption', {}, el('b', {}, label)), svg);
@@ -130,9 +131,14 @@ function numberLine({ label, points }) {
       const y = p => 38 - 7 * (p.lane % 5);
       const dot = p => el('svg:circle', { class: `dot s${p.style % 8}`, cx: x(p.x), cy: y(p), r: 5 },
         el('svg:title', {}, `${p.label}: ${short(p.x)}`));
-      // Hundreds of dots as one path of round points: one element per dot would take longer than everything else.
-      const dots = all.length <= 64 ? all.map(dot)
-        : [el('svg:path', { class: 'dots s0', d: all.map(p => `M${x(p.x)} ${y(p)}h0`).join('') })];
+      const bins = () => {
+        const counts = Array(40).fill(0);
+        for (const p of all) counts[Math.max(0, Math.min(39, Math.floor(20 + 20 * p.x / most)))]++;
+        const highest = Math.max(...counts), from = i => most * (i / 20 - 1);
+        return counts.flatMap((n, i) => n === 0 ? [] : [el('svg:rect', { class: 'bin s0', x: 20 + 10 * i, width: 9, y: 37 - 34 * n / highest, height: 34 * n / highest },
+          el('svg:title', {}, `${n} of ${all.length} from ${short(from(i))} to ${short(from(i + 1))}`))]);
+      };
+      const dots = all.length <= 64 ? all.map(dot) : bins();
       svg.replaceChildren(el('svg:line', { class: 'axis', x1: 20, x2: 420, y1: 38, y2: 38 }), ...[-1, 0, 1].flatMap(tick), ...dots);
     },
   };

@@ -15,6 +15,26 @@ function choose(over) {
 
 function update() {
   for (const part of parts) part.update();
+  // The address names the step, the block and the head, so that a link shows the same.
+  const hash = `#step=${sel.t + 1}&block=${sel.layer + 1}&head=${sel.h + 1}`;
+  if (location.hash !== hash) history.replaceState(null, '', hash);
+}
+
+// The step, the block and the head that an address names: those of it that exist.
+function address() {
+  const named = Object.fromEntries(new URLSearchParams(location.hash.slice(1)));
+  const at = (name, n) => { const x = Number(named[name]); return Number.isInteger(x) && x >= 1 && x <= n ? x - 1 : undefined; };
+  const found = { t: at('step', T), layer: at('block', Math.max(...D.runs.map(r => r.layers.length))), h: at('head', 1e6) };
+  return Object.fromEntries(Object.entries(found).filter(([, x]) => x !== undefined));
+}
+
+// Go on by a step every 0.7 seconds, from the start if at the end; once more, stop.
+let timer;
+function play() {
+  const stop = () => { clearInterval(timer); timer = undefined; update(); };
+  if (timer) { stop(); return; }
+  timer = setInterval(() => { if (sel.t + 1 < T) go(sel.t + 1); else stop(); }, 700);
+  go(sel.t + 1 < T ? sel.t : 0);
 }
 
 // The tokens, their targets, and the predictions with their probability as a bar.
@@ -35,12 +55,17 @@ function strip() {
     el('span', {}, 'target'), ...D.runs.map((run, r) => el('span', {}, D.runs.length > 1 ? `run ${r + 1}` : 'says')));
   const now = el('p', { class: 'now', 'aria-live': 'polite' });
   const move = (by, text, label) => el('button', { type: 'button', 'aria-label': label, onclick: () => go(sel.t + by) }, text);
+  const playing = el('button', { type: 'button', class: 'play', onclick: () => play() }, 'play');
+  const slider = el('input', { type: 'range', min: 1, max: T, 'aria-label': 'step', oninput: () => go(slider.value - 1) });
   document.getElementById('strip').append(el('div', { class: 'strip' }, names, scroller),
-    el('div', { class: 'moves' }, move(-1, '←', 'previous step'), move(1, '→', 'next step'), now));
+    el('div', { class: 'moves' }, move(-1, '←', 'previous step'), move(1, '→', 'next step'), playing, slider, now));
   let last;
   return {
     update() {
       if (last !== undefined) tokens[last].removeAttribute('aria-current');
+      slider.value = sel.t + 1;
+      slider.setAttribute('aria-valuetext', `step ${sel.t + 1} of ${T}`);
+      playing.textContent = timer ? 'stop' : 'play';
       const button = tokens[last = sel.t];
       button.setAttribute('aria-current', 'step');
       const left = button.offsetLeft - scroller.offsetLeft, right = left + button.offsetWidth;
@@ -100,7 +125,7 @@ function equations(run) {
       const cells = letters.map(l => `${LETTERS[l]} ${index(run, l, {}) + 1} of ${l === 's' ? sel.t + 1 : size(run, l)}`);
       where.textContent = cells.length ? `At ${cells.join(', ')}; click a cell in a figure for another.` : '';
       list.replaceChildren(...run.equations.flatMap(([symbols, template]) =>
-        [el('dt', {}, symbols), el('dd', {}, ...fill(template))]));
+        [el('dt', {}, mathematics(symbols)), el('dd', {}, ...fill(template))]));
     },
   };
 }
@@ -232,7 +257,7 @@ function spectrum(run) {
 // Everything about one run.
 function runView(run, r) {
   const of = role => run.quantities.filter(q => q.role === role && tensorOf(run, q.name));
-  const cards = [];
+  const told = inWords(run), cards = [];
   if (run.equations.length) cards.push(equations(run));
   const matrices = of('state').filter(q => plane(run, q)[0]);
   for (const q of matrices) {
@@ -244,9 +269,9 @@ function runView(run, r) {
     cards.push(card('State', vectors.map(q => `${q.symbol}: ${q.about}`).join('. ') + '.', vectors.flatMap(q => [...(plane(run, q)[1] ? [row(pages(run, q).map(o => map(run, q, o)))] : []), overTime(run, q)])));
   }
   for (const q of of('attention')) cards.push(attention(run, q));
-  const told = of('vector').filter(q => q.name !== 'S_before' && !(run.spectrum ?? []).includes(q.name) && !q.name.includes('eigenvalue'));
-  if (told.length) {
-    cards.push(card('Written and read at this step', told.map(q => `${q.symbol}: ${q.about}`).join('. ') + '.', told.flatMap(q => byFactor(run, q))));
+  const vector = of('vector').filter(q => q.name !== 'S_before' && !(run.spectrum ?? []).includes(q.name) && !q.name.includes('eigenvalue'));
+  if (vector.length) {
+    cards.push(card('Written and read at this step', vector.map(q => `${q.symbol}: ${q.about}`).join('. ') + '.', vector.flatMap(q => byFactor(run, q))));
   }
   const gates = of('gate');
   if (gates.length) cards.push(card('Gates over time', gates.map(q => `${q.symbol}: ${q.about}`).join('. ') + '.', gates.map(q => overTime(run, q))));
@@ -254,8 +279,21 @@ function runView(run, r) {
   if (eigen) cards.push(eigen);
   const file = el('details', {}, el('summary', {}, `The equations, as in src/models/${run.mixer}.rs`), el('pre', { tabindex: 0 }, run.source));
   const node = el('article', { class: 'run', 'data-run': r }, el('h2', {}, D.runs.length > 1 ? `Run ${r + 1}: ${run.name}` : run.name),
-    el('p', {}, run.about), el('p', { class: 'soft' }, `${run.sizes}.`), run.source ? file : undefined, el('div', { class: 'cards' }, ...cards.map(c => c.figure)));
-  return { figure: node, update: () => cards.forEach(c => c.update()) };
+    el('p', {}, run.about), el('p', { class: 'soft' }, `${run.sizes}.`), plan(run), run.source ? file : undefined, told.figure,
+    el('div', { class: 'cards' }, ...cards.map(c => c.figure)));
+  return { figure: node, update: () => [told, ...cards].forEach(c => c.update()) };
+}
+
+// The parts of the model, from tokens to logits: each says what it is, and a mixer's shows its block.
+function plan(run) {
+  const about = el('p', { class: 'soft', 'aria-live': 'polite' });
+  const buttons = run.parts.map(part => el('button', { type: 'button', class: part.block === null ? 'part' : 'part mixer', onclick: () => {
+    buttons.forEach(b => b.setAttribute('aria-pressed', String(b === buttons[run.parts.indexOf(part)])));
+    about.textContent = part.about;
+    if (part.block !== null) choose({ layer: part.block });
+  } }, part.name));
+  return el('div', { class: 'plan' }, el('div', { class: 'parts', role: 'group', 'aria-label': 'the parts of the model' },
+    ...buttons.flatMap((b, i) => i ? [el('span', { 'aria-hidden': 'true' }, '→'), b] : [b])), about);
 }
 
 // The row of attention at this step, and all rows.
@@ -268,7 +306,7 @@ function attention(run, q) {
     label: `${q.symbol}, ${pageName(o)}`, quantityName: q.name, overTime: false, cell: 18,
     of: () => ({ rows: 1, columns: T, most: 1, at: (_, s) => at(o)(sel.t, s) }),
     pick: (_, s) => choose({ ...o, s }), marked: () => index(run, 'h', {}) === o.h ? [0, index(run, 's', {})] : null,
-    say: (_, s) => `to token ${s + 1} (${D.tokens[s]})`,
+    say: (_, s) => `to token ${s + 1} (${D.tokens[s]})`, labels: T <= 40 ? D.tokens : [],
   });
   const all = o => heatMap({
     label: `all rows, ${pageName(o)}`, quantityName: q.name, cell: Math.max(1, Math.min(9, 260 / T)),
@@ -305,14 +343,19 @@ function build() {
   main.classList.toggle('two', D.runs.length > 1);
   parts = [legend(), strip(), layers(), ...views];
   document.getElementById('graphs').replaceChildren(...D.graphs.map(tape));
+  const named = address(), telling = 't' in named ? {} : tellingStep();
+  Object.assign(sel, telling.over, { t: telling.t ?? 0 }, named);
   update();
 }
 
 document.addEventListener('keydown', e => {
   if (e.altKey || e.ctrlKey || e.metaKey) return;
+  if (e.target.matches?.('input')) return; // the slider has keys of its own
+  if (e.key === ' ' && !e.target.closest?.('button, summary, pre')) { e.preventDefault(); play(); return; }
   const to = { ArrowRight: sel.t + 1, ArrowLeft: sel.t - 1, Home: 0, End: T - 1 }[e.key];
   if (to !== undefined) { e.preventDefault(); go(to); }
 });
+window.addEventListener('hashchange', () => choose(address()));
 matchMedia('(prefers-color-scheme: dark)').addEventListener('change', () => {
   readColours();
   document.querySelectorAll('[data-key]').forEach(box => delete box.dataset.key);

@@ -4,9 +4,14 @@ use super::Inspection;
 use crate::{error::Result, report::plot};
 use maud::{DOCTYPE, PreEscaped, html};
 
-/// The script, in the order of its parts: numbers, figures, the tape's picture, the page.
-const SCRIPT: [&str; 4] =
-    [include_str!("data.js"), include_str!("draw.js"), include_str!("graph.js"), include_str!("page.js")];
+/// The script, in the order of its parts: numbers, figures, the tape's picture, words and equations, the page.
+const SCRIPT: [&str; 5] = [
+    include_str!("data.js"),
+    include_str!("draw.js"),
+    include_str!("graph.js"),
+    include_str!("tell.js"),
+    include_str!("page.js"),
+];
 
 /// The page around this data.
 ///
@@ -31,7 +36,7 @@ pub fn page(i: &Inspection, data: &str) -> Result<String> {
                 nav #strip aria-label="The sequence" {}
                 main #runs { noscript { p { "This page draws its figures with JavaScript." } } }
                 section #graphs {}
-                footer { p { "← and → step through the sequence, Home and End go to its ends. A click on a cell picks the numbers in the equations." } }
+                footer { p { "← and → step through the sequence, Home and End go to its ends, the space bar plays it. A click on a cell picks the numbers in the equations. The address names the step, the block and the head." } }
                 script type="application/json" #data { (PreEscaped(data)) }
                 script { (PreEscaped("(() => {\n")) @for part in SCRIPT { (PreEscaped(part)) } (PreEscaped("})();")) }
             }

@@ -70,8 +70,8 @@ impl<T: Math> Plan<T> {
     }
 }
 
-/// A weight below this is 0 where there are gates, which make many of them: in products with it are numbers so small that they
-/// have fewer digits, and a processor takes a hundred times as long for each.
+/// A weight below this is 0 where there are gates, which make many of them: its products are so small that they have fewer
+/// digits, and many processors take a hundred cycles more for each such number.
 fn faint<T: Math>() -> T {
     T::of(if size_of::<T>() == 4 { 1e-30 } else { 1e-290 })
 }

@@ -73,8 +73,8 @@ pub struct Sums<'a, T, const R: usize> {
 pub struct Ends<'a, T> {
     pub state: (&'a [T], &'a [T]),
     pub cotangent: (&'a [T], &'a [T]),
-    pub first: bool,
-    pub last: bool,
+    pub s_is_zero: bool,
+    pub ds_is_zero: bool,
 }
 
 /// A matrix without gaps.
@@ -192,13 +192,13 @@ impl<'a, T: Math> Decay<'a, T> {
         let (n, k) = (x.n, self.k);
         if self.on() {
             to.gates[..n * self.gates].fill(T::ZERO);
-            if !ends.first {
+            if !ends.s_is_zero {
                 x.reads.iter().zip(&mut to.reads).for_each(|(x, dx)| self.through_start(n, x, dx, to.gates));
             }
-            if !ends.last {
+            if !ends.ds_is_zero {
                 self.through_end(n, x.keys, to.keys, to.gates);
             }
-            if !ends.first && !ends.last {
+            if !ends.s_is_zero && !ends.ds_is_zero {
                 self.across(n, ends, to.gates);
             }
         }

@@ -6,6 +6,18 @@
 //!
 //! The delta rule has β k for p and β v for v. With two keys S_t = S' − e_t (S'ᵀ p_t)ᵀ + k_t v_tᵀ.
 //!
+//! Chunks have these matrices, for the delta rule without gates. The paper is Yang et al. 2024, arXiv 2406.06484; the state
+//! there is the transpose of ours.
+//!
+//! | | paper | `chunk.rs` | `chunk.cu` |
+//! |---|---|---|---|
+//! | what the steps of a chunk owe one another | A = stril(diag(β) K Kᵀ) | A = stril(P Kᵀ), P = diag(β) K | A |
+//! | its inverse | T = (I + A)⁻¹ diag(β) | none, but substitution | X = (I + A)⁻¹ |
+//! | keys and values as all steps see them | W = T K, U = T V | none | W = X P, U = X diag(β) V |
+//! | what is written | U − W S | U = (I + A)⁻¹ (diag(β) V − P S) | E = U − W S |
+//! | scores | tril(Q Kᵀ) | R | P |
+//! | dV' = (I + A)⁻ᵀ dU, with V' = diag(β) V | | dV | G |
+//!
 //! The kernel `fused` runs step by step, many heads side by side (`erase_write/recurrent.rs`), and accepts small memories;
 //! `chunked` runs matrix products of chunks, one head at a time (`erase_write/chunk.rs`, with
 //! [`Decay`](crate::kernels::decay::Decay) for the gates). `erase_write/cuda.rs` runs the kernels of devices.
@@ -32,8 +44,8 @@ use crate::{
 #[derive(Clone, Copy)]
 struct Plan<T> {
     dims: Dims,
-    /// Whether keys to erase by are β k, and β v stands for v.
-    delta: bool,
+    /// Whether there is a β: the keys to erase by are β k, and β v stands for v.
+    has_beta: bool,
     /// Whether there are two keys, e and k.
     two: bool,
     /// Gates of a step: none, one for the whole memory, or one for each row.
@@ -57,7 +69,7 @@ impl<T: Real> Plan<T> {
         let chunk = chunk.min(dims.t).max(1);
         Plan {
             dims,
-            delta: O::DELTA,
+            has_beta: O::DELTA,
             two: x.len() > 6,
             gates: gates(x),
             chunk,
@@ -76,14 +88,14 @@ impl<T: Real> Plan<T> {
         1 + usize::from(self.two)
     }
 
-    /// Numbers of a row of e.
-    fn own(&self) -> usize {
+    /// Numbers of a row of e, the second key.
+    fn second_key_width(&self) -> usize {
         if self.two { self.dims.k } else { 0 }
     }
 
     /// Rows of p, or of β, and its gradient.
     fn erasing(&self) -> Heads {
-        if self.delta { self.dims.scalars() } else { self.dims.keys() }
+        if self.has_beta { self.dims.scalars() } else { self.dims.keys() }
     }
 }
 
@@ -96,7 +108,7 @@ struct Inputs<'a, T> {
     s0: &'a [T],
     /// Empty without gates.
     g: &'a [T],
-    /// Empty but with two keys.
+    /// Empty, unless there are two keys.
     e: &'a [T],
 }
 
@@ -127,7 +139,7 @@ struct Grads<'a, T> {
     ds0: Slot<'a, T>,
     /// Empty without gates.
     dg: Slot<'a, T>,
-    /// Empty but with two keys.
+    /// Empty, unless there are two keys.
     de: Slot<'a, T>,
 }
 

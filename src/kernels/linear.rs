@@ -15,10 +15,10 @@ use crate::{
 };
 
 /// Rows, inputs and outputs.
-pub(super) type Sizes = (usize, usize, usize);
+type Sizes = (usize, usize, usize);
 
 /// The sizes of the product of x and w.
-pub(super) fn sizes(x: Shape, w: Shape) -> Sizes {
+fn sizes(x: Shape, w: Shape) -> Sizes {
     (x.rows(), w.at(1), w.at(0))
 }
 
@@ -29,55 +29,26 @@ fn rows_cached((_, i, o): Sizes) -> usize {
 }
 
 /// y = x wᵀ + b, if there is a third input.
-pub(super) fn forward_cpu<T: Real>(cpu: &Cpu, x: In, y: &mut [T]) {
+fn forward_cpu<T: Real>(cpu: &Cpu, x: In, y: &mut [T]) {
     let (rows, i, o) = sizes(x[0].shape(), x[1].shape());
     let epilogue = if x.len() > 2 { Epilogue::Bias(x[2].host::<T>()) } else { Epilogue::Set };
     let (a, w) = ((x[0].host(), Mat::new(rows, i, i)), (x[1].host(), Mat::new(o, i, i).t()));
     gemm_as(cpu.products(), epilogue, T::ONE, a, w, (y, Mat::new(rows, o, o)));
 }
 
-/// What the backward pass reads: x, w and g [rows, O]. With a slope [rows, P, O / P], g is [rows, O / P] and multiplied by
-/// each of its P parts first.
-pub(super) struct Seen<'a, T> {
-    pub x: &'a [T],
-    pub w: &'a [T],
-    pub g: &'a [T],
-    pub slope: Option<&'a [T]>,
-}
-
-/// y = a ⊙ slope for rows of n numbers of a; where the slope is longer, a row of it has several parts, each times that of a.
-#[versions::versions]
-fn multiply<T: Real>(n: usize, a: &[T], slope: &[T], y: &mut [T]) {
-    if a.len() == slope.len() {
-        return y.iter_mut().zip(a).zip(slope).for_each(|((y, &a), &b)| *y = a * b);
-    }
-    let row = n * (slope.len() / a.len());
-    for ((y, slope), a) in y.chunks_exact_mut(row).zip(slope.chunks_exact(row)).zip(a.chunks_exact(n)) {
-        for (y, slope) in y.chunks_exact_mut(n).zip(slope.chunks_exact(n)) {
-            y.iter_mut().zip(a).zip(slope).for_each(|((y, &a), &b)| *y = a * b);
-        }
-    }
-}
-
-/// Where dx, dw and db go, as far as they are wanted: each with whether it is added to.
-pub(super) type Targets<'a, T> = [Option<(&'a mut [T], bool)>; 3];
-
-/// dx, dw and db. Some rows at a time, so that g is read from memory once and not three times.
-pub(super) fn backward_cpu<T: Real>(cpu: &Cpu, sizes: Sizes, seen: Seen<T>, [mut dx, mut dw, mut db]: Targets<T>) {
+/// dx, dw and db from g = dy. Some rows at a time, so that g is read from memory once and not three times.
+fn backward_cpu<T: Real>(cpu: &Cpu, x: In, g: &[T], d: &mut [Grad]) {
+    let sizes = sizes(x[0].shape(), x[1].shape());
     let ((rows, i, o), chunk, products) = (sizes, rows_cached(sizes), cpu.products());
-    let width = seen.g.len() / rows.max(1);
-    let mut scaled = cpu.temp::<T>(seen.slope.map_or(0, |_| chunk.min(rows) * o));
+    let (all_x, w, all_g) = (x[0].host::<T>(), x[1].host::<T>(), g);
+    let mut targets = d.iter_mut().map(Grad::slot::<[T]>);
+    let [mut dx, mut dw, mut db] = std::array::from_fn(|_| targets.next().flatten());
     for start in (0..rows.max(1)).step_by(chunk) {
         let n = chunk.min(rows - start);
-        let (x, mut g) = (&seen.x[start * i..][..n * i], &seen.g[start * width..][..n * width]);
-        if let Some(slope) = seen.slope {
-            let scaled = &mut scaled[..n * o];
-            multiply(width, g, &slope[start * o..][..n * o], scaled);
-            g = scaled;
-        }
+        let (x, g) = (&all_x[start * i..][..n * i], &all_g[start * o..][..n * o]);
         let (mx, mw, mg, first) = (Mat::new(n, i, i), Mat::new(o, i, i), Mat::new(n, o, o), start == 0);
         if let Some((d, acc)) = &mut dx {
-            gemm_as(products, Epilogue::of(*acc), T::ONE, (g, mg), (seen.w, mw), (&mut d[start * i..][..n * i], mx));
+            gemm_as(products, Epilogue::of(*acc), T::ONE, (g, mg), (w, mw), (&mut d[start * i..][..n * i], mx));
         }
         if let Some((d, acc)) = &mut dw {
             gemm_as(products, Epilogue::of(*acc || !first), T::ONE, (g, mg.t()), (x, mx), (d, mw));
@@ -89,12 +60,6 @@ pub(super) fn backward_cpu<T: Real>(cpu: &Cpu, sizes: Sizes, seen: Seen<T>, [mut
             columns(g, d);
         }
     }
-}
-
-/// The gradients that are wanted, for [`backward_cpu`].
-pub(super) fn targets<T: Real>(dx: &mut [Grad]) -> Targets<'_, T> {
-    let mut d = dx.iter_mut().map(Grad::slot::<[T]>);
-    std::array::from_fn(|_| d.next().flatten())
 }
 
 static MODULE: Module = Module::new("kernels/linear.cu", &[include_str!("linear.cu")]);
@@ -128,7 +93,7 @@ pub(super) fn total_cuda(cu: &Cuda, sums: &Tensor, rows: usize, d: &mut Tensor, 
 }
 
 /// [`forward_cpu`] on a device.
-pub(super) fn forward_cuda(cu: &Cuda, x: In, y: &mut Tensor) {
+fn forward_cuda(cu: &Cuda, x: In, y: &mut Tensor) {
     let (rows, i, o) = sizes(x[0].shape(), x[1].shape());
     let (a, w) = (View::new(&x[0], Mat::new(rows, i, i)), View::new(&x[1], Mat::new(o, i, i).t()));
     let bias = x.len() > 2;
@@ -139,7 +104,7 @@ pub(super) fn forward_cuda(cu: &Cuda, x: In, y: &mut Tensor) {
 }
 
 /// dx, dw and db from g = dy.
-pub(super) fn backward_cuda(cu: &Cuda, x: In, g: &Tensor, dx: &mut [Grad]) {
+fn backward_cuda(cu: &Cuda, x: In, g: &Tensor, dx: &mut [Grad]) {
     let (rows, i, o) = sizes(x[0].shape(), x[1].shape());
     let (mx, mw, mg) = (Mat::new(rows, i, i), Mat::new(o, i, i), Mat::new(rows, o, o));
     let dtype = x[0].dtype();
@@ -172,10 +137,7 @@ impl Kernel for Linear {
     fn backward(&self, cx: &Cx, x: In, _: &[Value], dy: &[Option<Tensor>], dx: &mut [Grad]) {
         let Some(g) = &dy[0] else { return };
         match cx {
-            Cx::Cpu(cpu) => with_real!(g.dtype(), T => {
-                let seen = Seen { x: x[0].host(), w: x[1].host(), g: g.host(), slope: None };
-                backward_cpu::<T>(cpu, sizes(x[0].shape(), x[1].shape()), seen, targets(dx));
-            }),
+            Cx::Cpu(cpu) => with_real!(g.dtype(), T => backward_cpu::<T>(cpu, x, g.host(), dx)),
             Cx::Cuda(cu) => backward_cuda(cu, x, g, dx),
         }
     }

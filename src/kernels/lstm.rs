@@ -114,8 +114,9 @@ impl<const NARROW: bool> Schedule<LstmSequence, NARROW> {
     }
 }
 
-/// dW_hh = dzᵀ (h_{t-1} of every step): one product over B T rows, each of dz with the row of h before it. Before the first
-/// of a sequence stands another sequence's last, so that those of dz are zeros meanwhile and have a product with h0.
+/// dW_hh = dzᵀ (h_{t-1} of every step): one product over B T rows, each of dz with the row of h before it in memory. That
+/// row is h_{t-1}, except at t = 0, where it is the last of another sequence. So the rows of dz at t = 0 are copied, multiplied
+/// with h0, set to zero for the large product, and put back.
 fn weights_back<T: Real>(cpu: &Cpu, s: Size, dz: &mut [T], h0: &[T], h: &[T], dw: &mut [T], acc: bool) {
     let (rows, d) = (s.b * s.t, s.d);
     if d == 0 {

@@ -21,8 +21,6 @@ pub mod heads;
 pub mod lane_sums;
 pub mod lanes;
 pub(crate) mod linear;
-pub(crate) mod linear_activated;
-
 pub(crate) mod loss;
 pub(crate) mod lru_scan;
 pub(crate) mod lstm;
@@ -41,7 +39,6 @@ pub mod rows;
 pub(crate) mod scan;
 pub(crate) mod segsum;
 pub(crate) mod selective;
-pub(crate) mod skip_gelu;
 pub(crate) mod slstm;
 pub(crate) mod softmax;
 pub(crate) mod stabiliser;

@@ -1,8 +1,13 @@
 //! The kernel of [`SelectiveScan`].
 //!
 //! Backwards in time, with G_t = ā_t g_t the gradient that step t passes to step t − 1, and w_t = exp(Δ_t a):
-//! g_t = c_t dy_t + G_{t+1};  q_t = g_t h_{t-1} s w_t, the gradient of Δ_t a;  da = Σ_{b,t} q_t Δ_t;
-//! dΔ_t = u_t Σ_n g_t b_t + Σ_n q_t a;  du_t = Δ_t Σ_n g_t b_t;  db_t = Σ_e g_t Δ_t u_t;  dc_t = Σ_e dy_t h_t.
+//!
+//! ```text
+//! g_t = c_t dy_t + G_{t+1}             G behind the last step is the gradient of the last h; dh_0 = G_1
+//! q_t = g_t h_{t-1} s w_t              the gradient of Δ_t a
+//! da = Σ_{b,t} q_t Δ_t                 dΔ_t = u_t Σ_n g_t b_t + Σ_n q_t a
+//! du_t = Δ_t Σ_n g_t b_t               db_t = Σ_e g_t Δ_t u_t              dc_t = Σ_e dy_t h_t
+//! ```
 //!
 //! The states [B, T, E, N] are never stored: the forward pass keeps one at the start of every chunk of steps, and the backward
 //! pass computes the states inside a chunk again. A state is kept as [N, E], the number of channels rounded up to whole blocks.

@@ -7,6 +7,7 @@ use crate::{
     kernels::{
         heads::zero_above_diagonal,
         matmul::{Mat, gemm},
+        rows::add,
     },
     ops::triangular::UnitLowerSolve,
     tensor::{Cpu, Cx, Real, Tensor},
@@ -76,7 +77,6 @@ impl Plan {
         let (m, full) = (Mat::new(n, cols, cols), Mat::new(n, n, n));
         let mut dl = dl.slot::<[T]>().map(zeroed);
         let mut dr = dr.slot::<[T]>().map(zeroed);
-        let add = |y: &mut [T], x: &[T]| y.iter_mut().zip(x).for_each(|(y, &x)| *y += x);
         for i in 0..self.systems {
             let at = i * nr..(i + 1) * nr;
             solved.copy_from_slice(&g[at.clone()]);

@@ -55,7 +55,7 @@ pub struct About {
     pub eigenvalues: &'static str,
     /// Multiplications of a step, beside those of the projections.
     pub cost: &'static str,
-    /// Whether its parallel form costs as much as its steps do, and not as much as all pairs of tokens.
+    /// Whether its parallel form, if it has one, costs as much as its steps do, and not as much as all pairs of tokens.
     pub scan: bool,
     /// The paper.
     pub source: &'static str,

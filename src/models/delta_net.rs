@@ -10,7 +10,7 @@
 //! y_t = W_o RMSNorm(o_t)                                                 norm per head
 //! ```
 //!
-//! v_t − S_{t-1}ᵀ k_t is the memory's error at key k_t. The transition I − β k kᵀ has the eigenvalue 1 − β along k and
+//! S [K, V] is the transpose of the paper's. v_t − S_{t-1}ᵀ k_t is the memory's error at key k_t. The transition I − β k kᵀ has the eigenvalue 1 − β along k and
 //! 1 orthogonal to k. With s = 1, 1 − β lies in (0, 1): a step can erase but not flip. With `eigenvalues = "-1..1"`,
 //! s = 2 and 1 − β lies in (−1, 1): with β = 2 a step reflects the state, S ← S − 2 k kᵀ S (Grazzi et al. 2025, arXiv
 //! 2411.12537).
@@ -19,13 +19,16 @@
 //! Products of transitions with real, non-negative eigenvalues converge instead: after enough ones, an odd and an even
 //! number of them look alike in finite precision (theorem 1 there).
 //!
-//! The chunked form (section 3.2; WY representation, UT transform) has, for a chunk with rows Q, K, V and b = diag(β),
+//! The chunked form (section 3.2; WY representation, UT transform) has, for a chunk with rows Q (times 1/√K), K, V and
+//! b = diag(β),
 //!
 //! ```text
-//! A = stril(b K Kᵀ),   T = (I + A)⁻¹                                                        (3)
-//! U = T (b V − b K S)         the errors β_t (v_t − S_{t-1}ᵀ k_t) of all steps at once   (4)
-//! O = Q S + tril(Q Kᵀ) U,     S' = S + Kᵀ U                                                 (5)
+//! A = stril(b K Kᵀ),   X = (I + A)⁻¹                                     X b is the paper's T    (3)
+//! U = X (b V − b K S)         what is written, β_t (v_t − S_{t-1}ᵀ k_t), of all steps at once   (4)
+//! O = Q S + tril(Q Kᵀ) U,     S' = S + Kᵀ U                                                      (5)
 //! ```
+//!
+//! `ops/delta.rs` has the gradient and names the kernels.
 //!
 //! Shapes, per head: q, k [B, T, H, K], v [B, T, H, V], β [B, T, H], S [B, H, K, V].
 //!
@@ -33,7 +36,7 @@
 //! |---|---|
 //! | recurrent | O(T K V), T steps |
 //! | parallel | (3) to (5) with the whole sequence as one chunk: O(T² (K + V)) |
-//! | chunked | O(T (C (K + V) + C² + K V)) |
+//! | chunked | O(T (C (K + V) + K V)); with X written out, as on a device, C² more |
 
 use super::{
     About, Bound, Capabilities, Family, Form, Init, Mixer, ModelConfig, P, Rope, State, at, head_first, heads,
@@ -113,7 +116,7 @@ impl Projection {
 
     /// x [B, T, D] to [B, T, out]; updates the convolution's window [B, W − 1, out], entry `at` of the state.
     pub(super) fn apply<'t>(&self, p: &Bound<'t>, x: Var<'t>, state: &mut State<'t>, at: usize) -> Var<'t> {
-        let Some(conv) = self.conv else { return x.linear_silu(p[self.w]) };
+        let Some(conv) = self.conv else { return x.linear(p[self.w], None).silu() };
         let y = x.linear(p[self.w], None);
         let past = state.s[at];
         state.s[at] = remembered(past, y);

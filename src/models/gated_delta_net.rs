@@ -171,7 +171,7 @@ impl Layer {
     }
 
     fn output<'t>(&self, p: &Bound<'t>, o: Var<'t>, x: Var<'t>) -> Var<'t> {
-        let z = x.linear_silu(p[self.w_z]);
+        let z = x.linear(p[self.w_z], None).silu();
         (merge_heads(o.rms_norm(p[self.norm], 1e-6)) * z).linear(p[self.w_o], None)
     }
 }

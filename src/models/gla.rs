@@ -94,7 +94,7 @@ impl Layer {
     }
 
     fn output<'t>(&self, p: &Bound<'t>, o: Var<'t>, x: Var<'t>) -> Var<'t> {
-        (merge_heads(o.rms_norm(p[self.norm], 1e-6)) * x.linear_silu(p[self.w_r])).linear(p[self.w_o], None)
+        (merge_heads(o.rms_norm(p[self.norm], 1e-6)) * x.linear(p[self.w_r], None).silu()).linear(p[self.w_o], None)
     }
 }
 

@@ -143,10 +143,10 @@ impl Layer {
     /// Re(C h) + D ⊙ u, then the block's GELU and gated linear unit. h [.., 2N] holds both parts.
     fn output<'t>(&self, p: &Bound<'t>, h: Var<'t>, u: Var<'t>) -> Var<'t> {
         let c = Var::concat(&[p[self.c[0]], -p[self.c[1]]], 1); // [H, 2N]: Re(C h) = Re C Re h − Im C Im h
-        let g = h.linear(c, None).skip_gelu(p[self.d], u); // gelu(y), y = Re(C h) + D ⊙ u
+        let g = (h.linear(c, None) + p[self.d] * u).gelu_tanh(); // gelu(y), y = Re(C h) + D ⊙ u
         // W₁ g ⊙ σ(W₂ g), both halves in one product.
         let w = Var::concat(&[p[self.w1], p[self.w2]], 0); // [2H, H]
-        g.linear_glu(w, Var::concat(&[p[self.b1], p[self.b2]], 0))
+        g.linear(w, Some(Var::concat(&[p[self.b1], p[self.b2]], 0))).glu()
     }
 }
 

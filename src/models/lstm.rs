@@ -19,7 +19,7 @@
 //! | form | cost a step | memory |
 //! |---|---|---|
 //! | recurrent | O(D I + D²), some 20 small ops | every intermediate |
-//! | fused | the same, one kernel over all steps | gates and c |
+//! | fused | the same, one kernel over all steps | six numbers a unit and step |
 
 use super::{About, Bound, Family, Form, Init, Mixer, ModelConfig, P, State, at, no_steps, over_time, split};
 use crate::{autograd::Var, error::Result, ops::lstm::lstm_sequence, tensor::Shape};

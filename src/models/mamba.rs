@@ -55,37 +55,37 @@ fn bounded(a: Var<'_>) -> Var<'_> {
     maximum(&[a, a.tape().full(a.shape(), a.dtype(), -fastest(a.dtype()))])
 }
 
-/// Equations 2 and 4 for one token, without D: u, dt [B, E], a [E, N], b, c [B, N], h [B, E, N] to y [B, E] and the
+/// Equations 2 and 4 for one token, without D: x, dt [B, E], a [E, N], b, c [B, N], h [B, E, N] to y [B, E] and the
 /// next h.
-pub fn step<'t>(u: Var<'t>, dt: Var<'t>, a: Var<'t>, b: Var<'t>, c: Var<'t>, h: Var<'t>, s: f64) -> (Var<'t>, Var<'t>) {
-    let [batch, e] = u.dims();
+pub fn step<'t>(x: Var<'t>, dt: Var<'t>, a: Var<'t>, b: Var<'t>, c: Var<'t>, h: Var<'t>, s: f64) -> (Var<'t>, Var<'t>) {
+    let [batch, e] = x.dims();
     let n = a.shape().last();
-    let (u, dt, b, c) = (u.named("x"), dt.named("dt"), b.named("B"), c.named("C"));
+    let (x, dt, b, c) = (x.named("x"), dt.named("dt"), b.named("B"), c.named("C"));
     let a_bar = transition(dt.reshape([batch, e, 1]) * bounded(a), s).named("A_bar"); // [B, E, N]
-    let h = a_bar * h + (dt * u).reshape([batch, e, 1]) * b.reshape([batch, 1, n]);
+    let h = a_bar * h + (dt * x).reshape([batch, e, 1]) * b.reshape([batch, 1, n]);
     ((h * c.reshape([batch, 1, n])).sum_axis(2, false).named("y"), h)
 }
 
-/// u, dt [B, T, E], a [E, N], b and c [B, T, N].
+/// x, dt [B, T, E], a [E, N], b and c [B, T, N].
 pub type Inputs<'t> = [Var<'t>; 5];
 
 /// [`step`] over a sequence, to y [B, T, E] and the last h.
-pub fn recurrent<'t>([u, dt, a, b, c]: Inputs<'t>, mut h: Var<'t>, s: f64) -> (Var<'t>, Var<'t>) {
-    let [_, t, _] = u.dims();
-    let y = over_time(t, u, |i| {
+pub fn recurrent<'t>([x, dt, a, b, c]: Inputs<'t>, mut h: Var<'t>, s: f64) -> (Var<'t>, Var<'t>) {
+    let [_, t, _] = x.dims();
+    let y = over_time(t, x, |i| {
         let y;
-        (y, h) = step(at(u, i), at(dt, i), a, at(b, i), at(c, i), h, s);
+        (y, h) = step(at(x, i), at(dt, i), a, at(b, i), at(c, i), h, s);
         y
     });
     (y, h)
 }
 
 /// All states at once by an associative scan.
-pub fn parallel<'t>([u, dt, a, b, c]: Inputs<'t>, h: Var<'t>, s: f64) -> (Var<'t>, Var<'t>) {
-    let [batch, t, e] = u.dims();
+pub fn parallel<'t>([x, dt, a, b, c]: Inputs<'t>, h: Var<'t>, s: f64) -> (Var<'t>, Var<'t>) {
+    let [batch, t, e] = x.dims();
     let n = a.shape().last();
     let a_bar = transition(dt.reshape([batch, t, e, 1]) * bounded(a), s); // [B, T, E, N]
-    let input = (dt * u).reshape([batch, t, e, 1]) * b.reshape([batch, t, 1, n]);
+    let input = (dt * x).reshape([batch, t, e, 1]) * b.reshape([batch, t, 1, n]);
     let flat = [batch, t, e * n];
     let (hs, last) = linear_scan_parallel(a_bar.reshape(flat), input.reshape(flat), h.reshape([batch, e * n]));
     let y = (hs.reshape([batch, t, e, n]) * c.reshape([batch, t, 1, n])).sum_axis(3, false);
@@ -164,8 +164,9 @@ impl Layer {
             x = x.causal_conv1d(p[w], Some(p[bias]), past);
         }
         let x = x.silu();
-        let [delta, b, c] = linear_cut(x, p[self.w_x], None, [self.r, self.n, self.n]); // [B, T, R], [B, T, N] twice
-        let dt = delta.linear(p[self.w_dt], Some(p[self.b_dt])).softplus().cast(u.dtype());
+        // δ [B, T, R], B and C [B, T, N]
+        let [low_rank, b, c] = linear_cut(x, p[self.w_x], None, [self.r, self.n, self.n]);
+        let dt = low_rank.linear(p[self.w_dt], Some(p[self.b_dt])).softplus().cast(u.dtype());
         let a = p[self.a_log].decay_rate();
         [x, dt, a, b, c, z]
     }

@@ -49,7 +49,8 @@ pub enum Form {
     Recurrent,
     /// All positions at once in plain tape ops: a scan, or a masked quadratic form.
     Parallel,
-    /// Hand-written: parallel within chunks of this many steps, recurrent between them.
+    /// One op. Its kernel is parallel within chunks of this many steps, and recurrent between them. Small heads (K V ≤ 256)
+    /// run step by step instead, and save a state every so many steps; without kernels the op runs its formula.
     Chunked(usize),
     /// Hand-written: a scan in one op, in pieces of this many steps. A device computes the pieces side by side; Mamba's keeps
     /// the states between them for the backward pass, and computes the others again.
@@ -221,14 +222,14 @@ pub fn linear_parts<'t, const N: usize>(x: Var<'t>, w: Var<'t>, b: Option<Var<'t
     linear_cut(x, w, b, [w.shape().at(0) / N; N])
 }
 
-/// x Wᵀ + b in parts of these widths. Cutting a tensor copies it. On the CPU it is therefore W that is cut, for `N`
-/// products, unless x has fewer rows than W or is wider than the result: each of the products reads all of x.
+/// x Wᵀ + b in parts of these widths. Cutting a tensor copies it. It is therefore W that is cut, for `N` products, unless x
+/// has fewer rows than W or is wider than the result: each of the products reads all of x.
 #[track_caller]
 pub fn linear_cut<'t, const N: usize>(x: Var<'t>, w: Var<'t>, b: Option<Var<'t>>, widths: [usize; N]) -> [Var<'t>; N] {
     let start = |i: usize| widths[..i].iter().sum();
     let [out, inp] = w.dims();
     debug_assert_eq!(widths.iter().sum::<usize>(), out, "the widths of the parts of W");
-    if x.tape().cx().gpu().is_some() || x.shape().rows() < out || inp > out {
+    if x.shape().rows() < out || inp > out {
         let (y, axis) = (x.linear(w, b), x.shape().rank() - 1);
         return std::array::from_fn(|i| y.narrow(axis, start(i), widths[i]));
     }

@@ -139,13 +139,13 @@ impl Layer {
     fn project<'t>(&self, p: &Bound<'t>, x: Var<'t>) -> Inputs<'t> {
         let ([b, t, _], m) = (x.dims(), MEMORIES + 1);
         let unit = |x: Var<'t>| x.l2_norm_smooth(1e-6);
-        let rows = |w: P| x.linear_silu(p[w]).reshape([b, t, m, self.h, self.k]);
+        let rows = |w: P| x.linear(p[w], None).silu().reshape([b, t, m, self.h, self.k]);
         let numbers = |w: P| x.linear(p[w], None).reshape([b, t, m, self.h]);
         let bias = Var::concat(&[p[self.b_dt]; MEMORIES + 1], 0);
         let steps = x.linear(p[self.w_g], Some(bias)).softplus().reshape([b, t, m, self.h]);
         let g = (p[self.a_log].decay_rate() * steps).cast(x.dtype());
         let (q, beta) =
-            (unit(heads(x.linear_silu(p[self.w_q]), self.h)), self.stretch * numbers(self.w_beta).sigmoid());
+            (unit(heads(x.linear(p[self.w_q], None).silu(), self.h)), self.stretch * numbers(self.w_beta).sigmoid());
         [q, unit(rows(self.w_k)), rows(self.w_v), beta, g, x.linear(p[self.w_r], None)]
     }
 }
@@ -170,6 +170,6 @@ impl Mixer for Layer {
     fn sequence<'t>(&self, p: &Bound<'t>, x: Var<'t>, state: &mut State<'t>, form: Form) -> Var<'t> {
         let (o, s) = read(self.project(p, x), TOPK, state.s[0], (self.k as f64).powf(-0.5), form);
         state.s[0] = s;
-        (merge_heads(o.rms_norm(p[self.norm], 1e-6)) * x.linear_silu(p[self.w_z])).linear(p[self.w_o], None)
+        (merge_heads(o.rms_norm(p[self.norm], 1e-6)) * x.linear(p[self.w_z], None).silu()).linear(p[self.w_o], None)
     }
 }

@@ -108,7 +108,7 @@ impl Layer {
 
     fn output<'t>(&self, p: &Bound<'t>, o: Var<'t>, x: Var<'t>) -> Var<'t> {
         let one = x.tape().full([self.k], x.dtype(), 1.0);
-        (merge_heads(o.rms_norm(one, 1e-6)) * x.linear_silu(p[self.w_g])).linear(p[self.w_o], None)
+        (merge_heads(o.rms_norm(one, 1e-6)) * x.linear(p[self.w_g], None).silu()).linear(p[self.w_o], None)
     }
 }
 

@@ -152,6 +152,6 @@ impl Mixer for Layer {
         let mut h = (state.s[0], state.s[1]);
         let y = filter(u, &w, &mut h, form);
         state.s = vec![h.0, h.1];
-        y.gelu().linear_glu(p[self.w], p[self.b])
+        y.gelu().linear(p[self.w], Some(p[self.b])).glu()
     }
 }

@@ -11,8 +11,17 @@
 //! With the logarithm of a gate, g_t ≤ 0 (Yang, Kautz and Hatamizadeh 2025, arXiv 2412.06464), exp(g_t) S_{t-1} takes the
 //! place of S_{t-1}.
 //!
-//! The gradient is the tape's: of every step, the last first, dS_{t-1} = (I − β k kᵀ) dS_t and what o_t adds to dS_t. All of it
-//! is written out in `kernels/erase_write/recurrent.rs`.
+//! The gradient is the tape's. From the last step to the first, with δ_t = v_t − S_{t-1}ᵀ k_t and dS the gradient of S_t from
+//! the steps after t:
+//!
+//! ```text
+//! dq_t = scale S_t do_t                dS ← dS + scale q_t do_tᵀ
+//! de_t = dSᵀ k_t      dβ_t = de_t·δ_t  dv_t = β_t de_t
+//! dk_t = dS e_t − S_{t-1} dv_t         dS_{t-1} = dS − k_t dv_tᵀ = (I − β_t k_t k_tᵀ) dS
+//! ```
+//!
+//! The kernels are in `kernels/erase_write.rs`: `erase_write/recurrent.rs` for small heads (K V ≤ 256),
+//! `erase_write/chunk.rs` for others, `erase_write/chunk.cu` on a device.
 
 mod gated;
 
@@ -31,7 +40,8 @@ pub use gated::{GatedDeltaRule, gated_delta_rule};
 
 /// q, k [B, T, H, K], v [B, T, H, V], beta [B, T, H], s0 [B, H, K, V] → o [B, T, H, V], s [B, H, K, V].
 pub struct DeltaRule {
-    /// How many steps the kernel takes at a time. The results do not depend on it, and the formula does not use it.
+    /// How many steps the kernel takes at a time. For small heads it goes step by step, and this is how often it saves a
+    /// state. The results do not depend on it, and the formula does not use it.
     pub chunk: usize,
     /// Factor of the queries.
     pub scale: f64,

@@ -35,7 +35,8 @@ use crate::{
 /// q, k [B, T, H, K], v [B, T, H, V], p [B, T, H, K], s0 [B, H, K, V] and, if it fades, g [B, T, H, K] or [B, T, H, 1]; with
 /// g [B, T, H, K] also e [B, T, H, K], if it is not k → o [B, T, H, V], s [B, H, K, V].
 pub struct EraseWrite {
-    /// How many steps the kernel takes at a time. The results do not depend on it, and the formula does not use it.
+    /// How many steps the kernel takes at a time. For small heads it goes step by step, and this is how often it saves a
+    /// state. The results do not depend on it, and the formula does not use it.
     pub chunk: usize,
     /// Factor of the queries.
     pub scale: f64,

@@ -3,7 +3,7 @@
 use crate::tensor::{DType, Device};
 use std::{fmt, str::FromStr};
 
-/// What the operands of Linear, LinearActivated and Matmul in single precision are rounded to; sums are in single
+/// What the operands of Linear and Matmul in single precision are rounded to; sums are in single
 /// precision either way, and so is everything else.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Products {

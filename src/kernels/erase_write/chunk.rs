@@ -8,8 +8,10 @@
 //! R = tril(Q Kᵀ)                      O = Q S + R U               S ← S + Kᵀ U
 //! ```
 //!
-//! In the WY form of the paper U = W V − Y S, with W = (I + A)⁻¹ and Y = (I + A)⁻¹ P. That order lets all chunks be solved
-//! at once before S is known; where chunks follow one another it only costs another product.
+//! The paper solves for (I + A)⁻¹ P and (I + A)⁻¹ V first, for all chunks before S is known, and `chunk.cu` does so too. Here
+//! one chunk follows another: U is solved for directly, which saves a product.
+//!
+//! Backwards, from the last chunk, with dS the gradient of the state after it:
 //!
 //! ```text
 //! dU = Rᵀ dO + K dS                   dV = (I + A)⁻ᵀ dU
@@ -24,7 +26,8 @@
 //!
 //! With two keys each step is two: one with p that erases under e, where v and q are 0, and one without p and gate that writes.
 //!
-//! Of the delta rule, P = β K and β V stands for V: dβ = rowsum(dP ⊙ K + dV ⊙ V), and dK and dV get β dP and β dV.
+//! Of the delta rule P = β K, and V' = β V stands for V above: dβ = rowsum(dP ⊙ K + dV' ⊙ V), dV = β dV', and dK gets β dP
+//! more. Q holds the queries times `scale`, and so does the gradient of q.
 
 use crate::{
     kernels::{
@@ -46,7 +49,7 @@ struct Chunk<'a, T: Math> {
     q: Temp<'a, T>,
     p: Temp<'a, T>,
     k: Temp<'a, T>,
-    /// Empty but for a delta rule.
+    /// Empty, unless it is a delta rule.
     beta: Temp<'a, T>,
     /// γ ⊙ Q, γ ⊙ P and r ⊙ K, where there are gates.
     faded: Option<[Temp<'a, T>; 3]>,
@@ -66,7 +69,7 @@ impl<'a, T: Math> Chunk<'a, T> {
             q,
             p: p_,
             k: k_,
-            beta: cpu.temp(if p.delta { c } else { 0 }),
+            beta: cpu.temp(if p.has_beta { c } else { 0 }),
             faded: decay.on().then(rows),
             r,
             a,
@@ -77,13 +80,13 @@ impl<'a, T: Math> Chunk<'a, T> {
     /// Load steps `t0..t0 + n` of head `i`.
     fn load(&mut self, p: &Plan<T>, x: &Inputs<T>, i: usize, t0: usize, n: usize) {
         let (d, m) = (p.dims, p.steps());
-        let (keys, stride, last) = (d.keys(), m * d.k, (m - 1) * d.k);
-        keys.gather(x.q, i, t0, n, p.scale, &mut self.q[last..], stride);
-        keys.gather(x.k, i, t0, n, T::ONE, &mut self.k[last..], stride);
+        let (keys, stride, second) = (d.keys(), m * d.k, (m - 1) * d.k);
+        keys.gather(x.q, i, t0, n, p.scale, &mut self.q[second..], stride);
+        keys.gather(x.k, i, t0, n, T::ONE, &mut self.k[second..], stride);
         if p.two {
             keys.gather(x.e, i, t0, n, T::ONE, &mut self.k, stride);
         }
-        if p.delta {
+        if p.has_beta {
             d.scalars().gather(x.p, i, t0, n, T::ONE, &mut self.beta, 1);
             scale_rows(d.k, &self.beta[..n], &self.k, &mut self.p);
         } else {
@@ -112,7 +115,7 @@ impl<'a, T: Math> Chunk<'a, T> {
 
 pub fn forward<T: Math>(cpu: &Cpu, p: Plan<T>, x: &Inputs<T>, y: Outputs<T>) {
     let (d, c, m) = (p.dims, p.chunk, p.steps());
-    let (steps, stride, last) = (Heads { t: m * d.t, ..d.values() }, m * d.v, (m - 1) * d.v);
+    let (steps, stride, second) = (Heads { t: m * d.t, ..d.values() }, m * d.v, (m - 1) * d.v);
     let (ms, ns) = (mat(d.k, d.v), d.k * d.v);
     let mut w = Chunk::new(cpu, &p);
     let (mut u, mut o, mut s) = (cpu.temp::<T>(m * c * d.v), cpu.temp::<T>(m * c * d.v), cpu.temp::<T>(ns));
@@ -126,20 +129,20 @@ pub fn forward<T: Math>(cpu: &Cpu, p: Plan<T>, x: &Inputs<T>, y: Outputs<T>) {
             y.states[at..at + ns].copy_from_slice(&s);
             w.load(&p, x, i, t0, n);
             u.fill(T::ZERO);
-            d.values().gather(x.v, i, t0, n, T::ONE, &mut u[last..], stride);
-            if p.delta {
+            d.values().gather(x.v, i, t0, n, T::ONE, &mut u[second..], stride);
+            if p.has_beta {
                 times_rows(d.v, &w.beta[..n], &mut u);
             }
             let next = if j + 1 < p.chunks { (i, t0 + n) } else { (i + 1, 0) };
             d.keys().fetch([x.q, x.k], next, c);
             p.erasing().fetch([x.p], next, c);
             d.values().fetch([x.v, y.o, y.u], next, c);
-            let (first, [q, erase, k]) = (is_zero(&s), w.faded());
-            gemm_unless_zero(first, -T::ONE, (erase, mk), (&s, ms), (&mut u, mv), true);
+            let (s_is_zero, [q, erase, k]) = (is_zero(&s), w.faded());
+            gemm_unless_zero(s_is_zero, -T::ONE, (erase, mk), (&s, ms), (&mut u, mv), true);
             solve_lower(&w.a, &mut u, all, d.v);
-            gemm_unless_zero(first, T::ONE, (q, mk), (&s, ms), (&mut o, mv), false);
+            gemm_unless_zero(s_is_zero, T::ONE, (q, mk), (&s, ms), (&mut o, mv), false);
             lower_gemm(cpu, all, d.v, &w.r, &u, &mut o, true);
-            d.values().put(&o[last..], stride, i, t0, n, y.o);
+            d.values().put(&o[second..], stride, i, t0, n, y.o);
             steps.put(&u, d.v, i, m * t0, all, y.u);
             w.decay.fade(all, &mut s, &mut []);
             gemm(T::ONE, (k, mk.t()), (&u, mv), (&mut s, ms), true);
@@ -158,11 +161,11 @@ pub fn backward<T: Math>(cpu: &Cpu, p: Plan<T>, x: &Inputs<T>, y: &Saved<T>, mut
     let (mut u, mut d_o, mut dv) = (cpu.temp::<T>(c * d.v), cpu.zeros::<T>(c * d.v), cpu.temp::<T>(c * d.v));
     let (mut dr, mut da, mut ds) = (cpu.temp::<T>(c * c), cpu.temp::<T>(c * c), cpu.temp::<T>(ns));
     let [mut dq, mut dp, mut dk] = std::array::from_fn(|_| cpu.temp::<T>(c * d.k));
-    let only = |n: usize| cpu.temp::<T>(if p.delta { n } else { 0 });
+    let only = |n: usize| cpu.temp::<T>(if p.has_beta { n } else { 0 });
     let (mut v, mut dbeta, mut dg) = (only(c * d.v), only(c), cpu.temp::<T>(c * rates.k));
     for i in 0..d.b * d.h {
         match y.ds {
-            Some(last) => ds.copy_from_slice(&last[i * ns..(i + 1) * ns]),
+            Some(all) => ds.copy_from_slice(&all[i * ns..(i + 1) * ns]),
             None => ds.fill(T::ZERO),
         }
         for j in (0..p.chunks).rev() {
@@ -179,28 +182,29 @@ pub fn backward<T: Math>(cpu: &Cpu, p: Plan<T>, x: &Inputs<T>, y: &Saved<T>, mut
             if let Some(all) = y.d_o {
                 d.values().gather(all, i, t0, tokens, T::ONE, &mut d_o[late_v..], values);
             }
-            let (first, last, unread) = (is_zero(s), is_zero(&ds), j == 0 && !dx.state);
+            let (s_is_zero, ds_is_zero, unread) = (is_zero(s), is_zero(&ds), j == 0 && !dx.state);
             let [_, _, k] = w.faded();
-            gemm_unless_zero(last, T::ONE, (k, mk), (&ds, ms), (&mut dv, mv), false);
+            gemm_unless_zero(ds_is_zero, T::ONE, (k, mk), (&ds, ms), (&mut dv, mv), false);
             gemm(T::ONE, (&w.r, ma.t()), (&d_o, mv), (&mut dv, mv), true);
             solve_lower_transposed(&w.a, &mut dv, n, d.v);
             gemm(T::ONE, (&d_o, mv), (&u, mv.t()), (&mut dr, ma), false);
             gemm(-T::ONE, (&dv, mv), (&u, mv.t()), (&mut da, ma), false);
             zero_above_diagonal(&mut dr, n, false);
             zero_above_diagonal(&mut da, n, true);
-            // Of γ ⊙ Q, γ ⊙ P and r ⊙ K, and of the state after the chunk for what the gates left in it; then of Q, P and K.
-            gemm_unless_zero(first, T::ONE, (&d_o, mv), (s, ms.t()), (&mut dq, mk), false);
-            gemm_unless_zero(first, -T::ONE, (&dv, mv), (s, ms.t()), (&mut dp, mk), false);
-            gemm_unless_zero(last, T::ONE, (&u, mv), (&ds, ms.t()), (&mut dk, mk), false);
+            // What comes through the states. `Decay::backward` multiplies it by the gates, and adds what comes through the
+            // scores: dR K to dQ, dA K to dP, dRᵀ Q + dAᵀ P to dK.
+            gemm_unless_zero(s_is_zero, T::ONE, (&d_o, mv), (s, ms.t()), (&mut dq, mk), false);
+            gemm_unless_zero(s_is_zero, -T::ONE, (&dv, mv), (s, ms.t()), (&mut dp, mk), false);
+            gemm_unless_zero(ds_is_zero, T::ONE, (&u, mv), (&ds, ms.t()), (&mut dk, mk), false);
             let rows = Rows { n, reads: [&w.q, &w.p], keys: &w.k };
-            let ends = Ends { state: (s, &[]), cotangent: (&ds, &[]), first, last };
+            let ends = Ends { state: (s, &[]), cotangent: (&ds, &[]), s_is_zero, ds_is_zero };
             let to = Sums { reads: [&mut dq, &mut dp], keys: &mut dk, gates: &mut dg };
             w.decay.backward(cpu, rows, [&w.r, &w.a], [&mut dr, &mut da], ends, to);
             let [q, erase, _] = w.faded();
             w.decay.fade(n, &mut ds, &mut []);
             gemm_unless_zero(unread, T::ONE, (q, mk.t()), (&d_o, mv), (&mut ds, ms), true);
             gemm_unless_zero(unread, -T::ONE, (erase, mk.t()), (&dv, mv), (&mut ds, ms), true);
-            if p.delta {
+            if p.has_beta {
                 d.values().gather(x.v, i, t0, n, T::ONE, &mut v, d.v);
                 dbeta.fill(T::ZERO);
                 add_row_dots(d.k, &dp[..n * d.k], &w.k, &mut dbeta[..n]);
@@ -209,7 +213,7 @@ pub fn backward<T: Math>(cpu: &Cpu, p: Plan<T>, x: &Inputs<T>, y: &Saved<T>, mut
                 times_rows(d.v, &w.beta[..n], &mut dv);
                 add(&mut dk[..n * d.k], &dp);
             }
-            let (by, stride) = if p.delta { (&dbeta, 1) } else { (&dp, keys) };
+            let (by, stride) = if p.has_beta { (&dbeta, 1) } else { (&dp, keys) };
             erasing.scatter(by, stride, T::ONE, i, at, &mut dx.dp);
             d.keys().scatter(&dq[late_k..], keys, p.scale, i, at, &mut dx.dq);
             d.keys().scatter(&dk[late_k..], keys, T::ONE, i, at, &mut dx.dk);

@@ -1,6 +1,6 @@
 //! The memory step by step, sixteen heads side by side; columns of S one after another.
 //!
-//! A column j of S depends on element j of the values only. Backwards from the last step, with dS the gradient of
+//! A column j of S depends on element j of the values only. dq_t gets the factor `scale` when it is written. Backwards from the last step, with dS the gradient of
 //! the state after step t, S' = diag(α) S_{t-1} and α = exp(g_t):
 //!
 //! ```text
@@ -76,13 +76,13 @@ struct Steps<'a, T> {
     e: &'a [Lane<T>],
 }
 
-/// One step: p is k for a delta rule, and e is k but for two keys.
+/// One step: p is k for a delta rule, and e is k, unless there are two keys.
 struct Step<'a, T> {
     q: &'a [Lane<T>],
     k: &'a [Lane<T>],
     p: &'a [Lane<T>],
     e: &'a [Lane<T>],
-    /// 1 but for a delta rule.
+    /// 1, unless it is a delta rule.
     beta: Lane<T>,
     alpha: &'a [Lane<T>],
 }
@@ -268,7 +268,7 @@ impl<'a, T: Math> Rows<'a, T> {
     fn new(cpu: &'a Cpu, p: &Plan<T>) -> Rows<'a, T> {
         let (c, d) = (p.chunk * L, p.dims);
         let [q, k] = std::array::from_fn(|_| cpu.temp(c * d.k));
-        let [p, v, alpha, e] = [p.erasing().k, d.v, p.gates, p.own()].map(|n| cpu.temp(c * n));
+        let [p, v, alpha, e] = [p.erasing().k, d.v, p.gates, p.second_key_width()].map(|n| cpu.temp(c * n));
         Rows { q, k, p, v, alpha, e }
     }
 
@@ -300,7 +300,7 @@ fn exp<T: Math>(x: &mut [T]) {
 
 pub fn forward<T: Math>(cpu: &Cpu, p: Plan<T>, x: &Inputs<T>, y: Outputs<T>) {
     let (d, c, ns) = (p.dims, p.chunk, p.dims.k * p.dims.v);
-    let run = match (p.delta, p.gates) {
+    let run = match (p.has_beta, p.gates) {
         _ if p.two => steps::<T, TWO, CHANNEL>,
         (true, 0) => steps::<T, DELTA, NONE>,
         (true, 1) => steps::<T, DELTA, HEAD>,
@@ -333,7 +333,7 @@ type Back<T> = fn(&mut Chunk<T>, &mut [Lane<T>], (usize, usize, usize));
 pub fn backward<T: Math>(cpu: &Cpu, p: Plan<T>, x: &Inputs<T>, y: &Saved<T>, mut g: Grads<T>) {
     let (d, c, ns) = (p.dims, p.chunk, p.dims.k * p.dims.v);
     let (erasing, rates) = (p.erasing(), p.rates());
-    let (forth, back): (Forth<T>, Back<T>) = match (p.delta, p.gates) {
+    let (forth, back): (Forth<T>, Back<T>) = match (p.has_beta, p.gates) {
         _ if p.two => (self::states::<T, TWO, CHANNEL>, gradients::<T, TWO, CHANNEL>),
         (true, 0) => (self::states::<T, DELTA, NONE>, gradients::<T, DELTA, NONE>),
         (true, 1) => (self::states::<T, DELTA, HEAD>, gradients::<T, DELTA, HEAD>),
@@ -346,8 +346,8 @@ pub fn backward<T: Math>(cpu: &Cpu, p: Plan<T>, x: &Inputs<T>, y: &Saved<T>, mut
     let mut r = Rows::new(cpu, &p);
     let (mut history, mut ds, mut d_o, mut u) = (lane((c + 1) * ns), lane(ns), lane(c * d.v), lane(c * d.v));
     let (mut dq, mut dk, mut dv) = (lane(c * d.k), lane(c * d.k), lane(c * d.v));
-    let (mut dp, mut dg, mut delta) = (lane(c * erasing.k), lane(c * rates.k), lane(if p.delta { c * d.v } else { 0 }));
-    let (mut de, mut du) = (lane(c * p.own()), lane(d.v));
+    let (mut dp, mut dg, mut delta) = (lane(c * erasing.k), lane(c * rates.k), lane(if p.has_beta { c * d.v } else { 0 }));
+    let (mut de, mut du) = (lane(c * p.second_key_width()), lane(d.v));
     d_o.fill(T::ZERO);
     let ds = lanes_mut(&mut ds);
     for b in Block::all(d.b * d.h) {

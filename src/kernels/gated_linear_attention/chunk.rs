@@ -220,27 +220,27 @@ impl<'a, T: Math> Work<'a, T> {
     /// them, become those of the one before, if they are not `unread`.
     pub fn through(&mut self, cpu: &Cpu, u: &mut Chunk<T>, n: usize, (s, z): (&[T], &[T]), unread: bool) {
         let (mk, mv, ma, ms) = (mat(n, u.k), mat(n, u.v), mat(n, n), mat(u.k, u.v));
-        let (k, normal, first, last) =
+        let (k, normal, s_is_zero, ds_is_zero) =
             (u.k, !z.is_empty(), is_zero(s) && is_zero(z), is_zero(&self.ds) && is_zero(&self.dz));
         gemm(T::ONE, (&self.dy, mv), (&u.values, mv.t()), (&mut self.da, ma), false);
-        gemm_unless_zero(first, T::ONE, (&self.dy, mv), (s, ms.t()), (&mut self.dq, mk), false);
-        gemm_unless_zero(last, T::ONE, (&u.values, mv), (&self.ds, ms.t()), (&mut self.dk, mk), false);
+        gemm_unless_zero(s_is_zero, T::ONE, (&self.dy, mv), (s, ms.t()), (&mut self.dq, mk), false);
+        gemm_unless_zero(ds_is_zero, T::ONE, (&u.values, mv), (&self.ds, ms.t()), (&mut self.dk, mk), false);
         if normal {
             add_to_rows(n, &self.delta[..n], &mut self.da[..n * n]);
-            if !first {
+            if !s_is_zero {
                 add_outer(k, &self.delta[..n], z, &mut self.dq);
             }
-            if !last {
+            if !ds_is_zero {
                 add_outer(k, &u.ones[..n], &self.dz, &mut self.dk);
             }
         }
         zero_above_diagonal(&mut self.da, n, false);
         let x = Rows { n, reads: [&u.queries], keys: &u.keys };
-        let ends = Ends { state: (s, z), cotangent: (&self.ds, &self.dz), first, last };
+        let ends = Ends { state: (s, z), cotangent: (&self.ds, &self.dz), s_is_zero, ds_is_zero };
         let to = Sums { reads: [&mut self.dq], keys: &mut self.dk, gates: &mut self.dg };
         u.decay.backward(cpu, x, [&u.scores], [&mut self.da], ends, to);
         gemm(T::ONE, (&u.scores, ma.t()), (&self.dy, mv), (&mut self.dv, mv), false);
-        gemm_unless_zero(last, T::ONE, (u.written(), mk), (&self.ds, ms), (&mut self.dv, mv), true);
+        gemm_unless_zero(ds_is_zero, T::ONE, (u.written(), mk), (&self.ds, ms), (&mut self.dv, mv), true);
         if !unread {
             u.decay.fade(n, &mut self.ds, &mut self.dz);
             gemm(T::ONE, (u.reading(), mk.t()), (&self.dy, mv), (&mut self.ds, ms), true);

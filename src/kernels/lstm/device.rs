@@ -11,7 +11,7 @@ use crate::{
 
 /// The recurrences of this file and of `slstm.rs`.
 pub(in crate::kernels) static MODULE: Module = Module::new(
-    "kernels/lstm.cu",
+    "kernels/lstm/cells.cu",
     &[include_str!("block.cu"), include_str!("grid.cu"), include_str!("steps.cu"), include_str!("cells.cu")],
 );
 

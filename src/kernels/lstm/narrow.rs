@@ -1,6 +1,6 @@
 //! Steps of narrow LSTMs. Up to four sequences go through all their steps side by side: each number of W_hh is read once for
-//! their products, whose sums stay in registers, and one function is computed for all of them before the next, so that
-//! where one waits for itself the others go on.
+//! their products, whose sums stay in registers, and one function is computed for all of them before the next: while one
+//! sequence waits for its result, the others compute.
 //!
 //! What is saved for the backward pass lies as it is computed, a group after another, of each step the numbers of all R
 //! sequences [6, R, D]. In rows of [B, T, ..] the sequences are often a power of two apart, for which a cache has few places.
@@ -85,7 +85,7 @@ fn rows<T: Math, const W: usize>(
             *sum = at(x, 0, n, j + i);
         }
     }
-    // Four numbers of each row at once: to count them is a fifth of the work for one.
+    // Four numbers of each row at once: to count them one by one would take a fifth more time.
     let ((a0, rest0), (a1, rest1)) = (a0.as_chunks::<4>(), a1.as_chunks::<4>());
     let ((a2, rest2), (a3, rest3)) = (a2.as_chunks::<4>(), a3.as_chunks::<4>());
     let (w4, w) = w.split_at(4 * a0.len() * n);

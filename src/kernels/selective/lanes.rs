@@ -1,7 +1,7 @@
 //! The selective scan on the CPU: sixteen channels side by side, one in each lane, four of their states in registers.
 //!
 //! Where a sequence has eight channels at most, the lanes are those of several sequences. Everything is written for one
-//! lane, in a loop over the lanes. States are rounded up to a multiple of four by ones that never get a finite input.
+//! lane, in a loop over the lanes. States are rounded up to a multiple of four by ones whose b is 0.
 
 use crate::{
     autograd::{Grad, In, Value, zeroed},
@@ -11,21 +11,21 @@ use crate::{
         scan::{cotangent, put_all, zeros},
         selective::{
             Size,
-            layout::{G, Plan, Rows, States},
+            layout::{GROUP, Plan, Rows, States},
         },
     },
     ops::selective::SelectiveScan,
     tensor::{Cpu, Real, Tensor},
 };
 
-/// b or c of G states for each lane, from number `at` of the rows on. Lanes belong to Q sequences, the same number to each.
+/// b or c of GROUP states for each lane, from number `at` of the rows on. Lanes belong to Q sequences, the same number to each.
 #[inline(always)]
 fn spread<T: Real, const Q: usize>(rows: &Rows<T>, at: usize) -> States<T> {
-    let mut y = [[T::ZERO; L]; G];
+    let mut y = [[T::ZERO; L]; GROUP];
     for i in 0..Q {
         let lanes = i * (L / Q)..(i + 1) * (L / Q);
-        let row = &rows[lanes.start][at..][..G];
-        for g in 0..G {
+        let row = &rows[lanes.start][at..][..GROUP];
+        for g in 0..GROUP {
             y[g][lanes.clone()].fill(row[g]);
         }
     }
@@ -43,7 +43,7 @@ const ANY: u8 = 2;
 #[versions::versions]
 fn kind<T: Real>(s: T, delta: &[T], a: &[T]) -> u8 {
     let mut grows = false;
-    // −∞ does not count: what comes later is not to change how what was before is rounded.
+    // An infinite Δ is ignored here. Otherwise a bad value late in a sequence would change how earlier steps are rounded.
     for &delta in delta {
         grows |= delta < T::ZERO && delta.is_finite();
     }
@@ -85,7 +85,7 @@ fn keep<T: Real, const KIND: u8>(w: T, s: T) -> T {
     if KIND == FADING { w } else { s * w - (s - T::ONE) }
 }
 
-/// Some steps of sixteen channels, and which of their states: G from n on.
+/// Some steps of sixteen channels, and which of their states: GROUP from n on.
 #[derive(Clone, Copy)]
 struct Steps<'a, T> {
     s: T,
@@ -94,7 +94,7 @@ struct Steps<'a, T> {
     b: &'a Rows<'a, T>,
     c: &'a Rows<'a, T>,
     /// From row to row of b and c.
-    np: usize,
+    padded: usize,
     n: usize,
 }
 
@@ -102,13 +102,13 @@ impl<T: Real> Steps<'_, T> {
     /// b of step t.
     #[inline(always)]
     fn b<const Q: usize>(&self, t: usize) -> States<T> {
-        spread::<T, Q>(self.b, t * self.np + self.n)
+        spread::<T, Q>(self.b, t * self.padded + self.n)
     }
 
     /// c of step t.
     #[inline(always)]
     fn c<const Q: usize>(&self, t: usize) -> States<T> {
-        spread::<T, Q>(self.c, t * self.np + self.n)
+        spread::<T, Q>(self.c, t * self.padded + self.n)
     }
 }
 
@@ -124,7 +124,7 @@ fn run<T: Math, const Q: usize, const KIND: u8>(x: Steps<T>, rate: &States<T>, h
         }
         for l in 0..L {
             let mut sum = y[l];
-            for g in 0..G {
+            for g in 0..GROUP {
                 let w = exp::<T, KIND>(delta[l] * rate[g][l]);
                 state[g][l] = keep::<T, KIND>(w, x.s).fma(state[g][l], write[l] * b[g][l]);
                 sum = c[g][l].fma(state[g][l], sum);
@@ -148,7 +148,7 @@ fn again<T: Math, const Q: usize, const KIND: u8>(
     for (t, (((delta, write), h), w)) in x.delta.iter().zip(x.write).zip(h).zip(w).enumerate() {
         let b = x.b::<Q>(t);
         for l in 0..L {
-            for g in 0..G {
+            for g in 0..GROUP {
                 w[g][l] = exp::<T, KIND>(delta[l] * rate[g][l]);
                 state[g][l] = keep::<T, KIND>(w[g][l], x.s).fma(state[g][l], write[l] * b[g][l]);
                 h[g][l] = state[g][l];
@@ -166,7 +166,7 @@ struct Seen<'a, T> {
     dy: &'a [Lane<T>],
 }
 
-/// The backward pass: `grad` comes in as G from behind these steps and leaves as G of the first, `da` is added to. Σ g b and
+/// The backward pass: `grad` comes in as the gradient G from behind these steps and leaves as that of the first, `da` is added to. Σ g b and
 /// Σ q a of every step are written by the first states and added to by the others; the lanes' shares of db and dc, of every
 /// step and state, are added to if `add`, else written. What is written comes as arguments, not in a struct: the compiler
 /// knows of arguments only that they do not overlap.
@@ -209,7 +209,7 @@ fn back_of<T: Math, const Q: usize, const KIND: u8, const ADD: bool>(
         }
         for l in 0..L {
             let (mut sum_b, mut sum_a) = (gbt[l], qat[l]);
-            for g in 0..G {
+            for g in 0..GROUP {
                 let gt = c[g][l].fma(dy[l], grads[g][l]);
                 let sw = if KIND == FADING { w[g][l] } else { x.s * w[g][l] };
                 let q = gt * before[g][l] * sw;
@@ -288,7 +288,7 @@ impl SelectiveScan {
         }
         let z = Plan::new(size, self.chunk);
         let c = z.c;
-        scratch!(cpu, rate = z.m * z.np, h = z.m * z.np, u = z.m * c, delta = z.m * c, write = z.m * c, sum = z.m * c);
+        scratch!(cpu, rate = z.m * z.padded, h = z.m * z.padded, u = z.m * c, delta = z.m * c, write = z.m * c, sum = z.m * c);
         let (mut bs, mut cs) = (cpu.zeros::<T>(z.padded()), cpu.zeros::<T>(z.padded()));
         z.load_state(0, x[2].host(), true, lanes_mut(&mut rate));
         bounded(&mut rate);
@@ -308,10 +308,10 @@ impl SelectiveScan {
                 product(&delta, &u, &mut write);
                 for k in 0..z.m {
                     let r = k * c..k * c + part.steps;
-                    for n in (0..z.np).step_by(G) {
-                        let (at, y) = ((k * z.np + n) / G, &mut lanes_mut(&mut sum)[r.clone()]);
+                    for n in (0..z.padded).step_by(GROUP) {
+                        let (at, y) = ((k * z.padded + n) / GROUP, &mut lanes_mut(&mut sum)[r.clone()]);
                         let (delta, write) = (&lanes(&delta)[r.clone()], &lanes(&write)[r.clone()]);
-                        let x = Steps { s, delta, write, b: &br, c: &cr, np: z.np, n };
+                        let x = Steps { s, delta, write, b: &br, c: &cr, padded: z.padded, n };
                         instance!(z, kind, run(x, &states(&rate)[at], &mut states_mut(&mut h)[at], y));
                     }
                 }
@@ -346,10 +346,10 @@ impl SelectiveScan {
         }
         let (z, saved) = (Plan::new(size, self.chunk), y[2].host::<T>());
         let c = z.c;
-        scratch!(cpu, a = z.m * z.np, rate = z.m * z.np, start = z.m * z.np, g = z.m * z.np, da = z.m * z.np);
+        scratch!(cpu, a = z.m * z.padded, rate = z.m * z.padded, start = z.m * z.padded, g = z.m * z.padded, da = z.m * z.padded);
         scratch!(cpu, u = z.m * c, delta = z.m * c, write = z.m * c, dys = z.m * c, gbs = z.m * c, qas = z.m * c);
         let (mut bs, mut cs) = (cpu.zeros::<T>(z.padded()), cpu.zeros::<T>(z.padded()));
-        scratch!(cpu, h = G * (c + 1), w = G * c, db = G * c, dc = G * c);
+        scratch!(cpu, h = GROUP * (c + 1), w = GROUP * c, db = GROUP * c, dc = GROUP * c);
         z.load_state(0, x[2].host(), true, lanes_mut(&mut a));
         bounded(&mut a);
         rate.copy_from_slice(&a);
@@ -370,11 +370,11 @@ impl SelectiveScan {
                 z.load(part, dy, lanes_mut(&mut dys));
                 let (br, cr) = (z.rows(part, x[3].host(), &mut bs), z.rows(part, x[4].host(), &mut cs));
                 product(&delta, &u, &mut write);
-                for n in (0..z.np).step_by(G) {
+                for n in (0..z.padded).step_by(GROUP) {
                     for k in 0..z.m {
-                        let (r, at) = (k * c..k * c + part.steps, (k * z.np + n) / G);
+                        let (r, at) = (k * c..k * c + part.steps, (k * z.padded + n) / GROUP);
                         let (delta, write) = (&lanes(&delta)[r.clone()], &lanes(&write)[r.clone()]);
-                        let x = Steps { s, delta, write, b: &br, c: &cr, np: z.np, n };
+                        let x = Steps { s, delta, write, b: &br, c: &cr, padded: z.padded, n };
                         let (h, w) = (&mut states_mut(&mut h)[..part.steps + 1], &mut states_mut(&mut w)[..part.steps]);
                         h[0] = states(&start)[at];
                         instance!(z, kind, again(x, &states(&rate)[at], h, w));

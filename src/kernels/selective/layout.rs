@@ -11,12 +11,12 @@ use crate::{
 };
 
 /// States that stay in registers.
-pub const G: usize = 4;
+pub const GROUP: usize = 4;
 
-/// G states, or what belongs to them, of sixteen channels.
-pub type States<T> = [Lane<T>; G];
+/// GROUP states, or what belongs to them, of sixteen channels.
+pub type States<T> = [Lane<T>; GROUP];
 
-/// b or c [steps, np] of each lane's sequence.
+/// b or c [steps, padded] of each lane's sequence.
 pub type Rows<'a, T> = [&'a [T]; L];
 
 /// Where channels of a sequence lie: lanes `lane..` of a block.
@@ -37,7 +37,7 @@ pub struct Plan {
     pub chunks: usize,
     pub side: usize,
     pub m: usize,
-    pub np: usize,
+    pub padded: usize,
 }
 
 /// Some steps of the sequences from `first` on.
@@ -50,8 +50,8 @@ pub struct Part {
 
 impl Plan {
     pub fn new(z: Size, chunk: usize) -> Plan {
-        let (side, m, np) = ((L / z.e).max(1), z.e.div_ceil(L), z.n.next_multiple_of(G));
-        Plan { z, c: chunk.min(z.t), chunks: z.t.div_ceil(chunk), side, m, np }
+        let (side, m, padded) = ((L / z.e).max(1), z.e.div_ceil(L), z.n.next_multiple_of(GROUP));
+        Plan { z, c: chunk.min(z.t), chunks: z.t.div_ceil(chunk), side, m, padded }
     }
 
     /// Chunk j.
@@ -96,7 +96,7 @@ impl Plan {
     pub fn load_state<T: Real>(self, first: usize, x: &[T], one: bool, y: &mut [Lane<T>]) {
         let n = self.z.n;
         for p in self.pieces(first) {
-            let y = &mut y[p.block * self.np..][..n];
+            let y = &mut y[p.block * self.padded..][..n];
             let (first, whole) = self.begin(p, one);
             if let Some(at) = whole {
                 gather(x, at, 0, &[T::ONE; L], y, Table { n: 1, k: n, rs: 0, cs: 1 });
@@ -112,7 +112,7 @@ impl Plan {
     pub fn store_state<T: Real>(self, first: usize, y: &[Lane<T>], x: &mut [T], one: bool, acc: bool) {
         let n = self.z.n;
         for p in self.pieces(first) {
-            let y = &y[p.block * self.np..][..n];
+            let y = &y[p.block * self.padded..][..n];
             let (first, whole) = self.begin(p, one);
             if let Some(at) = whole {
                 scatter(y, Table { n: 1, k: n, rs: 0, cs: 1 }, T::ONE, &at, 0, &mut (&mut *x, acc));
@@ -131,10 +131,10 @@ impl Plan {
         (first..first + self.z.n).map(move |row| row * self.m + p.block)
     }
 
-    /// Save the states [blocks, np] before a chunk.
+    /// Save the states [blocks, padded] before a chunk.
     pub fn save<T: Real>(self, first: usize, chunk: usize, h: &[Lane<T>], saved: &mut [Lane<T>]) {
         for p in self.pieces(first) {
-            for (at, h) in self.place(p, chunk).zip(&h[p.block * self.np..]) {
+            for (at, h) in self.place(p, chunk).zip(&h[p.block * self.padded..]) {
                 if p.width == L {
                     saved[at] = *h;
                 } else {
@@ -148,7 +148,7 @@ impl Plan {
     /// The states that were saved before a chunk.
     pub fn saved<T: Real>(self, first: usize, chunk: usize, saved: &[Lane<T>], h: &mut [Lane<T>]) {
         for p in self.pieces(first) {
-            for (at, h) in self.place(p, chunk).zip(&mut h[p.block * self.np..]) {
+            for (at, h) in self.place(p, chunk).zip(&mut h[p.block * self.padded..]) {
                 if p.width == L {
                     *h = saved[at];
                 } else {
@@ -170,24 +170,24 @@ impl Plan {
 
     /// How many numbers [`Plan::rows`] needs room for: none where the rows are read in place.
     pub fn padded(self) -> usize {
-        if self.np == self.z.n { 0 } else { self.side * self.c * self.np }
+        if self.padded == self.z.n { 0 } else { self.side * self.c * self.padded }
     }
 
-    /// b or c [B, T, N] of some steps: for each lane the rows [steps, np] of its sequence, where they lie or, if the number
+    /// b or c [B, T, N] of some steps: for each lane the rows [steps, padded] of its sequence, where they lie or, if the number
     /// of states was rounded up, in `room`, which has zeros. Lanes beyond the last sequence have the numbers of the last:
     /// what they are multiplied by is 0.
     pub fn rows<'a, T: Real>(self, Part { first, t0, steps }: Part, x: &'a [T], room: &'a mut [T]) -> Rows<'a, T> {
-        let Plan { z, np, c, side, .. } = self;
+        let Plan { z, padded, c, side, .. } = self;
         let sequence = |i: usize| &x[((first + i).min(z.b - 1) * z.t + t0) * z.n..][..steps * z.n];
-        for (i, room) in room.chunks_exact_mut(c * np).enumerate() {
-            for (row, y) in sequence(i).chunks_exact(z.n).zip(room.chunks_exact_mut(np)) {
+        for (i, room) in room.chunks_exact_mut(c * padded).enumerate() {
+            for (row, y) in sequence(i).chunks_exact(z.n).zip(room.chunks_exact_mut(padded)) {
                 y[..z.n].copy_from_slice(row);
             }
         }
         let (room, mut rows) = (&*room, [x; L]);
         for (l, rows) in rows.iter_mut().enumerate() {
             let i = (l / z.e).min(side - 1);
-            *rows = if room.is_empty() { sequence(i) } else { &room[i * c * np..][..steps * np] };
+            *rows = if room.is_empty() { sequence(i) } else { &room[i * c * padded..][..steps * padded] };
         }
         rows
     }
@@ -255,7 +255,7 @@ fn store_shares<T: Real, const F: usize>(
         let x = &mut x[((first + i) * z.t + t0) * z.n..][..steps * z.n];
         for (x, y) in x.chunks_exact_mut(z.n).zip(y) {
             let (x, sums) = (&mut x[n..], horizontal_sums::<T, F>(y, i * F));
-            match x.first_chunk_mut::<G>() {
+            match x.first_chunk_mut::<GROUP>() {
                 Some(x) => put_all(x, &sums, acc),
                 None => put_all(x, &sums[..z.n - n], acc),
             }

@@ -1,0 +1,166 @@
+// What a step did, in words; and equations set as mathematics.
+
+// Of each state of a run's block, the element that a step changes most: { q, by, over, from, to }, `by` as a part of the
+// largest magnitude that the state ever has.
+function largestChange(run, layer, t) {
+  let most = null;
+  for (const q of run.quantities.filter(q => q.role === 'state')) {
+    const tensor = run.layers[layer]?.[q.name];
+    if (!tensor || q.name === 'm') continue; // a stabiliser is a choice of units, no memory
+    const all = numbers(tensor), w = tensor.width, scale = reach(tensor) || 1;
+    for (let i = 0; i < w; i++) {
+      const to = all[t * w + i], from = t > 0 ? all[(t - 1) * w + i] : 0, by = Math.abs(to - from) / scale;
+      if (by < Infinity && by > (most?.by ?? 0)) most = { q, by, at: i, from, to, shape: tensor.shape };
+    }
+  }
+  if (most) {
+    most.over = {};
+    let rest = most.at;
+    for (const [axis, letter] of [...[...most.q.axes].entries()].reverse()) {
+      most.over[letter] = rest % most.shape[axis];
+      rest = Math.floor(rest / most.shape[axis]);
+    }
+  }
+  return most;
+}
+
+// The tokens that attention reads most at a step, at a head: { s, p } from the largest.
+function readMost(run, layer, t, h) {
+  const q = run.quantities.find(q => q.role === 'attention'), tensor = q && run.layers[layer]?.[q.name];
+  if (!tensor) return [];
+  const all = numbers(tensor), start = t * tensor.width + Math.min(h, tensor.shape[0] - 1) * T;
+  return Array.from({ length: t + 1 }, (_, s) => ({ s, p: all[start + s] })).sort((a, b) => b.p - a.p);
+}
+
+// The step to open at: where a state changes most, with something before it, or where attention is surest of what it reads.
+function tellingStep() {
+  let best = { t: Math.min(1, T - 1), by: 0 };
+  for (let t = 1; t < T; t++) {
+    const change = largestChange(D.runs[0], 0, t);
+    if (change && change.by > best.by) best = { t, by: change.by, over: change.over };
+    const [most] = change ? [] : readMost(D.runs[0], 0, t, 0), by = most ? most.p * (t + 1) : 0;
+    if (by > best.by) best = { t, by, over: { s: most.s } };
+  }
+  return best;
+}
+
+// What a real factor of the state does to it.
+function fate(x) {
+  if (x <= -0.8) return 'turns over';
+  if (x < -0.05) return `turns over and shrinks to ${short(-x)}`;
+  if (x <= 0.05) return 'is erased';
+  if (x < 0.98) return `shrinks to ${short(x)} of itself`;
+  return x <= 1.02 ? 'stays' : `grows to ${short(x)} times itself`;
+}
+
+// What a step's transition does to the state, at the selected head.
+function transitionInWords(run) {
+  if (!run.spectrum || run.spectrum.some(name => !tensorOf(run, name))) return '';
+  const [re, im] = run.spectrum, q = quantity(run, re), h = index(run, 'h', {});
+  const own = channels(run, q).filter(o => o.h === undefined || o.h === h);
+  const real = own.map(o => value(run, re, sel.t, o)), name = im ? 'λ' : q.symbol === 'eigenvalue' ? 'The eigenvalue' : q.symbol;
+  if (im) {
+    const sizes = own.map((o, i) => Math.hypot(real[i], value(run, im, sel.t, o)));
+    if (own.length <= 4) {
+      return own.map((o, i) => {
+        const angle = Math.abs(Math.atan2(value(run, im, sel.t, o), real[i]) * 180 / Math.PI);
+        return `λ ${i + 1} turns by ${short(angle)}° and keeps ${short(sizes[i])}`;
+      }).join('; ') + '.';
+    }
+    return `The magnitudes of λ go from ${short(Math.min(...sizes))} to ${short(Math.max(...sizes))}.`;
+  }
+  if (q.axes.includes('m')) {
+    const [along, across] = [0, 1].map(m => value(run, re, sel.t, { h, m }));
+    const rest = Math.abs(across - 1) < 0.02 ? 'all else stays' : `all else ${fate(across)}`;
+    return `The eigenvalue along k is ${short(along)}: what the state holds there ${fate(along)}, ${rest}.`;
+  }
+  if (own.length === 1) return `${name} is ${short(real[0])}: the state ${fate(real[0])}.`;
+  const kinds = [['turn over', x => x < -0.05], ['erase', x => Math.abs(x) <= 0.05], ['shrink', x => x > 0.05 && x < 0.98], ['keep', x => x >= 0.98]];
+  const counted = kinds.map(([what, is]) => [real.filter(is).length, what]).filter(([n]) => n > 0);
+  return `Of ${own.length} factors ${q.symbol}, ${counted.map(([n, what]) => `${n} ${what}`).join(', ')} what they multiply.`;
+}
+
+// A line on what this step did and why, with a button that frames the cell of the largest change.
+function inWords(run) {
+  const line = el('p', { class: 'told', 'aria-live': 'polite' });
+  return {
+    figure: line,
+    update() {
+      const layer = Math.min(sel.layer, run.layers.length - 1), most = largestChange(run, layer, sel.t);
+      const gates = run.quantities.filter(q => q.role === 'gate' && tensorOf(run, q.name)).slice(0, 3)
+        .map(q => `${q.symbol} = ${short(value(run, q.name, sel.t))}`);
+      const cell = most && el('button', { type: 'button', class: 'cell', onclick: () => choose(most.over) },
+        `${most.q.symbol}[${[...most.q.axes].map(l => most.over[l] + 1).join(', ')}]`);
+      const read = readMost(run, layer, sel.t, index(run, 'h', {})).slice(0, 2);
+      const reads = read.map(({ s, p }) => `token ${s + 1} (${D.tokens[s]}) with weight ${short(p)}`).join(', and ');
+      line.replaceChildren(...[`Token `, el('b', {}, D.tokens[sel.t]), ' at step ', String(sel.t + 1), ': ',
+        gates.length ? `${gates.join(', ')}. ` : '', transitionInWords(run), transitionInWords(run) ? ' ' : '',
+        reads ? `Head ${index(run, 'h', {}) + 1} reads most of ${reads}.` : '',
+        ...(most && most.by > 1e-3 ? ['Most changes ', cell, `, from ${short(most.from)} to ${short(most.to)}.`] : most ? ['No state changes much.'] : [])]);
+    },
+  };
+}
+
+// An equation of plain text as MathML: indices behind _ and ^, ᵀ and ², letters as variables, words as words.
+const FUNCTIONS = new Set(['exp', 'ln', 'log', 'max', 'min', 'tanh', 'sigmoid', 'softmax', 'softplus', 'diag', 'cos', 'sin', 'Re', 'Im', 'relu']);
+function mathematics(text) {
+  const node = (name, ...children) => {
+    const made = document.createElementNS('http://www.w3.org/1998/Math/MathML', name);
+    made.append(...children);
+    return made;
+  };
+  const word = /^[\p{L}](?:[\p{L}\p{M}'′]|\d(?=\b))*/u;
+  const build = source => {
+    const row = [];
+    let rest = source;
+    const take = n => { const taken = rest.slice(0, n); rest = rest.slice(n); return taken; };
+    // What stands in braces or brackets behind _ or ^, or the letters there.
+    const script = () => {
+      const pairs = { '{': '}', '(': ')' }, close = pairs[rest[0]];
+      if (close) {
+        let depth = 0, i = 0;
+        do { depth += rest[i] in pairs ? 1 : '})'.includes(rest[i]) ? -1 : 0; i++; } while (depth > 0 && i < rest.length);
+        return build(take(i).slice(1, -1));
+      }
+      return build(take(rest.match(/^(?:(?!ᵀ)[\p{L}\p{M}\d])+(?:,[\p{L}\d]+)*|^./u)?.[0].length ?? 0));
+    };
+    while (rest) {
+      const gap = rest.match(/^\s+/)?.[0];
+      if (gap) {
+        take(gap.length);
+        const word = row.at(-1)?.textContent.length > 1 || [...FUNCTIONS].some(name => rest.startsWith(name));
+        const space = node('mspace');
+        space.setAttribute('width', gap.length > 1 ? '1.5em' : word ? '0.2em' : '0.1em');
+        row.push(space);
+        continue;
+      }
+      const letters = rest.match(word)?.[0].replace(/ᵀ.*$/, ''), number = rest.match(/^\d+(?:\.\d+)?/)?.[0];
+      let made;
+      if (letters) {
+        take(letters.length);
+        const plain = [...letters.normalize('NFD')].filter(c => /\p{L}/u.test(c)).length > 1;
+        const prose = plain && !FUNCTIONS.has(letters) && rest[0] !== '_' && rest[0] !== '(';
+        made = prose ? node('mtext', `\u00a0${letters}\u00a0`) : node('mi', letters);
+      } else if (number) {
+        made = node('mn', take(number.length));
+      } else {
+        made = node('mo', take([...rest][0].length));
+        made.setAttribute('stretchy', 'false');
+      }
+      let sub, sup;
+      for (;;) {
+        if (rest[0] === '_') { take(1); sub = node('mrow', ...script()); }
+        else if (rest[0] === '^') { take(1); sup = node('mrow', ...script()); }
+        else if (rest[0] === 'ᵀ') { take(1); sup = node('mo', '⊤'); }
+        else if (rest[0] === '²') { take(1); sup = node('mn', '2'); }
+        else break;
+      }
+      row.push(sub && sup ? node('msubsup', made, sub, sup) : sub ? node('msub', made, sub) : sup ? node('msup', made, sup) : made);
+    }
+    return row;
+  };
+  const math = node('math', ...build(text));
+  math.setAttribute('aria-label', text);
+  math.setAttribute('role', 'math');
+  return math;
+}
