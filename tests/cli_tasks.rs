@@ -109,7 +109,7 @@ fn scores_are_in_the_table_and_in_json() {
     for (line, scores) in [
         ("dyck --train-len 8 --eval-lens 8,4-12", &["precision", "recall"][..]),
         ("mqar --train-len 16 --eval-lens 16,32", &[]),
-        ("train --task disjoint --small 2 --train-len 16 --eval-lens 16,20 --repeat 2", &[]),
+        ("train --task disjoint --small 2 --train-len 16 --eval-lens 16,20", &[]),
         ("state_tracking --task s3 --train-len 4 --eval-lens 4,6", &["sequences"]),
         ("state_tracking --task modular_arithmetic --train-len 3-9 --eval-lens 3-9,9-12", &["scaled"]),
     ] {

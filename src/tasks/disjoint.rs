@@ -64,12 +64,12 @@ impl Task for Disjoint {
     fn title(&self) -> String {
         let Disjoint { elements, small, repeat, .. } = *self;
         let first = match self.first {
-            First::Small => "the small one first",
-            First::Large => "the large one first",
-            First::Either => "either first",
+            First::Small => ", small first",
+            First::Large => ", large first",
+            First::Either => "",
         };
         let again = if repeat == 1 { String::new() } else { format!(", read {repeat} times") };
-        format!("disjoint, {small} of {elements} and more, {first}{again}")
+        format!("disjoint, {small} of {elements}{first}{again}")
     }
 
     fn legend(&self) -> String {
