@@ -171,6 +171,9 @@ struct Sizes {
     /// How positions are told apart: none, learned, sinusoidal or rope.
     #[arg(long, value_name = "NAME")]
     positions: Option<String>,
+    /// N-gram heads in any model: what followed the last 1, 2, … N tokens where they were before. 0: none [default: 0]
+    #[arg(long, value_name = "N", value_parser = whole)]
+    ngram: Option<i64>,
     /// The mixer in the one clean decoder, or the whole model as published, defects included [default: clean]
     #[arg(long, value_name = "NAME", value_parser = ["clean", "published"])]
     variant: Option<String>,

@@ -171,6 +171,8 @@ fn names_that_nobody_has_are_refused() {
     refuses("--device cuda", &["cuda", "cpu"]);
     refuses("--device tpu", &["tpu", "auto, cpu, cuda"]);
     refuses("--dtype f16", &["f16", "f32"]);
+    refuses("--models lstm --ngram 17", &["ngram = 17", "0 to 16"]);
+    refuses("--models lstm --variant published --ngram 2", &["ngram = 2", "no n-gram heads"]);
     refuses("--models delta_product --householders 0", &["householders = 0", "from 1"]);
     refuses("--models delta_net --eigenvalues -2..2", &["'-2..2'", "0..1 or -1..1"]);
     refuses("--models lstm,mamba --eigenvalues -1..1", &["lstm", "delta_net, mamba"]);

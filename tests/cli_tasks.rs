@@ -56,6 +56,9 @@ fn samples_are_drawn_and_nothing_is_trained() {
         "dyck --types 9 --train-len 100 --show 2",
         "mqar --show 3",
         "mqar --preset zoology --show 2",
+        "mqar --repeat 2 --show 2",
+        "train --task disjoint --show 3",
+        "train --task disjoint --first large --repeat 2 --show 2",
         "mqar --preset published-mqar --show 2",
         "state_tracking --show 3",
         "state_tracking --task s5 --show 2",
@@ -106,6 +109,7 @@ fn scores_are_in_the_table_and_in_json() {
     for (line, scores) in [
         ("dyck --train-len 8 --eval-lens 8,4-12", &["precision", "recall"][..]),
         ("mqar --train-len 16 --eval-lens 16,32", &[]),
+        ("train --task disjoint --small 2 --train-len 16 --eval-lens 16,20", &[]),
         ("state_tracking --task s3 --train-len 4 --eval-lens 4,6", &["sequences"]),
         ("state_tracking --task modular_arithmetic --train-len 3-9 --eval-lens 3-9,9-12", &["scaled"]),
     ] {
@@ -196,6 +200,14 @@ fn tasks_that_cannot_be_are_refused() {
     refuses("mqar --layout published --keys 0", &["keys 0"]);
     refuses("mqar --layout published --values 0", &["values 0"]);
     refuses("mqar --layout published --pairs 3", &["--pairs: ", "length"]);
+    refuses("mqar --repeat 0", &["repeat 0", "1 to 64"]);
+    refuses("mqar --pairs 6 --repeat 2", &["train_len 32", "6 pairs read again", "at least 36"]);
+    refuses("mqar --layout published --repeat 2 --train-len 9", &["train_len 9", "6 m + 2", "8, 14, 20"]);
+    refuses("train --task disjoint --train-len 9", &["train_len 9", "at least 10"]);
+    refuses("train --task disjoint --train-len 67", &["train_len 67", "64 different elements", "at most 66"]);
+    refuses("train --task disjoint --repeat 3", &["train_len 32", "that 3 divides"]);
+    refuses("train --task disjoint --small 33", &["small 33", "1 to 32"]);
+    refuses("train --task disjoint --elements 1", &["elements 1", "2 to 2^20"]);
     refuses("mqar --layout square", &["'square'", "zoology, published"]);
     refuses("state_tracking --task s6", &["'s6'", "a5", "modular_arithmetic"]);
     refuses("state_tracking --task a5 --moves swaps", &["moves", "A5", "identity"]);

@@ -4,10 +4,10 @@
 
 use proptest::prelude::*;
 use tapezoo::{
-    autograd::{Gen, Tape, Var},
+    autograd::{Gen, Tape, Var, gradcheck},
     check::{Case, Checked, streaming},
     models::{Bound, Eigenvalues, Form, Init, MIXERS, Mixer, Model, ModelConfig, Positions, State, names},
-    tensor::{DType, Shape},
+    tensor::{DType, Shape, Tensor},
 };
 
 /// One of the mixers, of small random sizes.
@@ -142,10 +142,11 @@ fn delta_product_of_one_is_delta_net() {
     assert_eq!(a, b);
 }
 
-/// A whole model: token by token, each on its own tape, gives the same as the whole sequence.
+/// A whole model: token by token, each on its own tape, gives the same as the whole sequence. Every other model has n-gram
+/// heads as well.
 #[test]
 fn streaming_equals_the_whole_sequence() {
-    for name in names() {
+    for (i, name) in names().into_iter().enumerate() {
         for positions in [Positions::None, Positions::Learned, Positions::Sinusoidal, Positions::Rope] {
             let config = ModelConfig {
                 mixer: name.into(),
@@ -155,6 +156,7 @@ fn streaming_equals_the_whole_sequence() {
                 state: 3,
                 mlp: 5,
                 positions,
+                ngram: if i % 2 == 0 { 3 } else { 0 },
                 max_len: 64,
                 ..ModelConfig::default()
             };
@@ -177,4 +179,115 @@ fn a_form_that_is_not_there_is_refused() {
     let model = Model::new(&ModelConfig { mixer: "gla".into(), ..ModelConfig::default() }, 0, DType::F32).unwrap();
     let tape = Tape::default();
     model.forward(&model.params().bind(&tape), tape.constant(&Gen::new(0).ints([1, 3], 2)), Form::Fused);
+}
+
+/// A model with n-gram heads for 1, 2 and 3 tokens of an alphabet of four.
+fn with_ngrams(mixer: &str) -> Model {
+    let sizes = ModelConfig { width: 6, heads: 2, head_dim: 4, mlp: 5, state: 3, ..ModelConfig::default() };
+    let config = ModelConfig { mixer: mixer.into(), ngram: 3, vocab: 4, classes: 4, ..sizes };
+    let mut model = Model::new(&config, 3, DType::F64).unwrap();
+    let g = &mut Gen::new(9);
+    // Biases and norms away from their first values, where a wrong term may vanish.
+    model.params_mut().flat_mut().host_mut::<f64>().iter_mut().for_each(|x| *x += 0.3 * g.gauss());
+    model
+}
+
+/// Tensors that are equal but for roundings; a gradient that a form never touched is zero.
+#[track_caller]
+fn assert_same(name: &str, form: Form, got: &[Vec<f64>], want: &[Vec<f64>], tolerance: f64) {
+    let scale = want.iter().flatten().fold(1e-300f64, |m, x| m.max(x.abs()));
+    for (i, (a, b)) in got.iter().zip(want).enumerate() {
+        let zeros = vec![0.0; a.len().max(b.len())];
+        let [a, b] = [a, b].map(|x| if x.is_empty() { &zeros } else { x });
+        for (a, b) in a.iter().zip(b) {
+            assert!((a - b).abs() <= tolerance * scale, "{name} {form}: tensor {i} has {a}, expected {b}");
+        }
+    }
+}
+
+/// The n-gram read-out by its definition, in plain loops: what stood behind each earlier place with the same n tokens.
+fn followed(ids: &[i32], h: &[f64], d: usize, n: usize) -> Vec<f64> {
+    let mut o = vec![0.0; h.len()];
+    for t in 0..ids.len() {
+        let same = |s: &usize| *s >= n && t + 1 >= n && ids[s - n..*s] == ids[t + 1 - n..=t];
+        let found: Vec<usize> = (0..t).filter(same).collect();
+        for &s in &found {
+            (0..d).for_each(|c| o[t * d + c] += h[s * d + c] / found.len() as f64);
+        }
+    }
+    o
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(32))]
+
+    /// In both forms and from any cache: the mean by its definition, and nothing of the present token or of later ones, NaN
+    /// neither.
+    #[test]
+    fn an_ngram_head_reads_what_followed(seed in any::<u64>(), s in 1usize..30, n in 1usize..5) {
+        let (g, d) = (&mut Gen::new(seed), 3);
+        let (ids, h) = (g.ints([2, s], 3), g.normal([2, s, d]));
+        let (numbers, mut h) = (ids.to_f64(), h.to_f64());
+        let rows = |h: &[f64]| -> Vec<f64> {
+            let row = |b: usize| followed(&ids.host::<i32>()[b * s..][..s], &h[b * s * d..][..s * d], d, n);
+            (0..2).flat_map(row).collect()
+        };
+        let want = rows(&h);
+        let past = g.below(s);
+        // The last is not read by any.
+        (0..d).for_each(|c| h[(s - 1) * d + c] = f64::NAN);
+        for (form, dtype) in [(Form::Recurrent, DType::F64), (Form::Parallel, DType::F64), (Form::Parallel, DType::F32)] {
+            let tape = Tape::default();
+            let [x, h] = [(&numbers, &[2, s][..]), (&h, &[2, s, d][..])]
+                .map(|(v, shape)| tape.constant(&Tensor::from_vec(v.clone(), shape).cast(dtype)));
+            let o = tapezoo::models::ngram::read(x, h, n, s - past, form).value().to_f64();
+            for b in 0..2 {
+                for (i, o) in o[b * (s - past) * d..][..(s - past) * d].iter().enumerate() {
+                    let last = b == 0 && i / d + past + 1 == s;
+                    let want = want[(b * s + past) * d + i];
+                    prop_assert!((o - want).abs() < 1e-5 || last, "{form} {dtype}, n {n}, row {b}, {i}: {o}, not {want}");
+                }
+            }
+        }
+    }
+
+    /// A model with n-gram heads, of a mixer with a state and of one with a cache: every form gives the same logits and
+    /// gradients, has the gradient of its value, sees no future, and no other sequence of the batch.
+    #[test]
+    fn a_model_with_ngram_heads_is_one_of_the_zoo(seed in any::<u64>(), t in 1usize..12) {
+        for mixer in ["delta_net", "gpt"] {
+            let (model, g) = (with_ngrams(mixer), &mut Gen::new(seed));
+            let tokens = g.ints([2, t], 4);
+            let cotangent = g.normal([2, t, 4]);
+            let params: Vec<Tensor> =
+                model.params().tensors().map(|(_, p)| Tensor::from_vec(p.to_f64(), p.shape())).collect();
+            let of = |form: Form, tokens: &Tensor| {
+                let tape = Tape::default();
+                let p = Bound::new(params.iter().map(|p| tape.leaf(p)).collect());
+                let y = model.forward(&p, tape.constant(tokens), form);
+                let value = y.value().to_f64();
+                tape.backward_from([(y, cotangent.clone())]);
+                let grads = p.vars().iter().map(|p| p.grad().map_or(vec![], |g| g.to_f64()));
+                std::iter::once(value).chain(grads).collect::<Vec<_>>()
+            };
+            let want = of(Form::Recurrent, &tokens);
+            let other = 1 + g.below(3) as i32;
+            let mut changed = tokens.host::<i32>().to_vec();
+            (changed[t - 1], changed[t]) = ((changed[t - 1] + other) % 4, (changed[t] + other) % 4);
+            for form in model.forms() {
+                let form = form.with_steps(3);
+                assert_same(mixer, form, &of(form, &tokens), &want, 1e-9);
+                let error = gradcheck(
+                    |tape, v| vec![model.forward(&Bound::new(v.to_vec()), tape.constant(&tokens), form)], &params, seed, 2,
+                );
+                prop_assert!(error <= 1e-6, "{mixer} {form}: error {error:.1e}");
+                let y = &of(form, &Tensor::from_vec(changed.clone(), [2, t]))[0];
+                prop_assert!(y[..(t - 1) * 4] == of(form, &tokens)[0][..(t - 1) * 4], "{mixer} {form} looks ahead");
+                let tape = Tape::default();
+                let first = tape.constant(&Tensor::from_vec(tokens.host::<i32>()[..t].to_vec(), [1, t]));
+                let alone = model.forward(&model.params().bind_frozen(&tape), first, form).value().to_f64();
+                assert_same(mixer, form, &[alone], &[want[0][..t * 4].to_vec()], 1e-12);
+            }
+        }
+    }
 }

@@ -63,6 +63,8 @@ fn any_task_is_trained_by_name_or_by_its_flags() {
         ("--types 2 --train-len 4 --eval-lens 4", "dyck, 2 types"),
         ("--num-ones 2 --train-len 4 --eval-lens 4", "parity with 2 ones"),
         ("--preset mqar --train-len 16 --eval-lens 16", "mqar"),
+        ("--task mqar --repeat 2 --train-len 16 --eval-lens 16", "read 2 times"),
+        ("--small 2 --repeat 2 --train-len 16 --eval-lens 16", "disjoint, 2 of 64"),
         ("--preset default --types 1 --train-len 4 --eval-lens 4", "dyck, 1 types"),
     ] {
         let table = prints(&format!("train {flags} {small}"));
@@ -72,6 +74,7 @@ fn any_task_is_trained_by_name_or_by_its_flags() {
     let one = |program: &str| prints(&format!("{program} --types 2 --train-len 4 --eval-lens 4 --show 1"));
     assert_eq!(one("train"), one("dyck"));
     refuses("train --task parity --types 2", &["--types belongs to the task dyck, and this is parity"]);
+    refuses("train --repeat 2", &["--repeat belongs to the tasks mqar and disjoint, and this is parity"]);
     refuses("train --task dick", &["'dick'", "similar", "'dyck'"]);
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("c.toml");

@@ -4,7 +4,7 @@ use super::{
     TrainArgs,
     help::Presets,
     run,
-    task_flags::{MqarFlags, TaskFlags},
+    task_flags::{MqarFlags, RepeatFlag, TaskFlags},
 };
 use clap::Parser;
 use std::process::ExitCode;
@@ -20,6 +20,8 @@ pub(super) struct Mqar {
     #[command(flatten)]
     task: MqarFlags,
     #[command(flatten)]
+    repeat: RepeatFlag,
+    #[command(flatten)]
     train: TrainArgs,
 }
 
@@ -30,6 +32,7 @@ Examples:
   mqar --show 3                          three training sequences with their targets
   mqar                                   a small version, four mixers
   mqar --models delta_net,lstm --pairs 8 --eval-lens 32,64
+  mqar --pairs 4 --repeat 2              the pairs are read twice before the queries
   mqar --layout published --keys 8 --values 8 --all-queries --train-len 20 --eval-lens 20
   mqar --preset zoology                  vocabulary 8192, length 64, 4 pairs
   mqar --preset published                the published sizes: 2 pairs, one query";
@@ -37,5 +40,6 @@ Examples:
 pub(super) fn train(args: &Mqar) -> ExitCode {
     let mut task = toml::Table::from_iter([("name".into(), "mqar".into())]);
     task.extend(args.task.options());
+    task.extend(args.repeat.options());
     run(&args.train, PRESETS, "mqar", task)
 }

@@ -151,7 +151,7 @@ impl TrainArgs {
         model.set("head_dim", sizes.head_dim).set("mlp", sizes.mlp).set("state", sizes.state).set("conv", sizes.conv);
         model.set("expand", sizes.expand).set("dt_rank", sizes.dt_rank).set("positions", sizes.positions);
         model.set("householders", sizes.householders).set("eigenvalues", sizes.eigenvalues.map(|x| x.to_string()));
-        model.set("variant", sizes.variant).set("without", sizes.without);
+        model.set("ngram", sizes.ngram).set("variant", sizes.variant).set("without", sizes.without);
         top.set("model", Some(model.0)).0.clone()
     }
 }
@@ -173,7 +173,7 @@ const PROGRAMS: [(&str, &[&str]); 5] = [
     ("dyck", &["dyck"]),
     ("mqar", &["mqar"]),
     ("state_tracking", &["group", "arithmetic"]),
-    ("train", &["text"]),
+    ("train", &["text", "disjoint"]),
 ];
 
 /// Presets that are there for several tasks, and name one only to be complete.

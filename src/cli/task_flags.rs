@@ -55,6 +55,30 @@ pub(super) struct MqarFlags {
     all_queries: bool,
 }
 
+/// Of two sets.
+#[derive(Args, Clone, Debug, Default)]
+#[command(next_help_heading = "The task")]
+pub(super) struct DisjointFlags {
+    /// disjoint: how many different elements there are.
+    #[arg(long, value_name = "V", value_parser = whole)]
+    elements: Option<i64>,
+    /// disjoint: the size of the smaller set; the length decides the other's.
+    #[arg(long, value_name = "M", value_parser = whole)]
+    small: Option<i64>,
+    /// disjoint: which set comes first: the small one, the large one, or either.
+    #[arg(long, value_name = "NAME", value_parser = ["small", "large", "either"])]
+    first: Option<String>,
+}
+
+/// Of tasks that can be read several times.
+#[derive(Args, Clone, Debug, Default)]
+#[command(next_help_heading = "The task")]
+pub(super) struct RepeatFlag {
+    /// How many times the pairs are read, or the sets, before it is asked for them; 2: 'just read twice' [default: 1]
+    #[arg(long, value_name = "N", value_parser = whole)]
+    repeat: Option<i64>,
+}
+
 /// Of word problems of groups.
 #[derive(Args, Clone, Debug, Default)]
 #[command(next_help_heading = "The task")]
@@ -130,6 +154,22 @@ impl TaskFlags for MqarFlags {
             ("unique_keys", on(self.repeated_keys, false)),
             ("all_queries", on(self.all_queries, true)),
         ])
+    }
+}
+
+impl TaskFlags for DisjointFlags {
+    fn options(&self) -> Table {
+        table([
+            ("elements", self.elements.map(Value::from)),
+            ("small", self.small.map(Value::from)),
+            ("first", self.first.clone().map(Value::from)),
+        ])
+    }
+}
+
+impl TaskFlags for RepeatFlag {
+    fn options(&self) -> Table {
+        table([("repeat", self.repeat.map(Value::from))])
     }
 }
 

@@ -4,7 +4,9 @@ use super::{
     FOR_ANY_TASK, TrainArgs, fail,
     help::Presets,
     run,
-    task_flags::{ArithmeticFlags, DyckFlags, GroupFlags, MqarFlags, ParityFlags, TaskFlags, TextFlags},
+    task_flags::{
+        ArithmeticFlags, DisjointFlags, DyckFlags, GroupFlags, MqarFlags, ParityFlags, RepeatFlag, TaskFlags, TextFlags,
+    },
 };
 use crate::{
     error::{Error, Result},
@@ -46,6 +48,10 @@ struct TaskArgs {
     #[command(flatten)]
     mqar: MqarFlags,
     #[command(flatten)]
+    disjoint: DisjointFlags,
+    #[command(flatten)]
+    repeat: RepeatFlag,
+    #[command(flatten)]
     groups: GroupFlags,
     #[command(flatten)]
     arithmetic: ArithmeticFlags,
@@ -79,12 +85,13 @@ pub(super) fn train(args: &Train) -> ExitCode {
 
 /// The task's preset, and what flags say of the task.
 fn task(args: &Train) -> Result<(&'static str, Table)> {
-    let TaskArgs { task, text, parity, dyck, mqar, groups, arithmetic } = &args.task;
-    let flags: [(&str, &dyn TaskFlags); 6] = [
+    let TaskArgs { task, text, parity, dyck, mqar, disjoint, repeat, groups, arithmetic } = &args.task;
+    let flags: [(&str, &dyn TaskFlags); 7] = [
         ("text", text),
         ("parity", parity),
         ("dyck", dyck),
         ("mqar", mqar),
+        ("disjoint", disjoint),
         ("group", groups),
         ("arithmetic", arithmetic),
     ];
@@ -103,6 +110,11 @@ fn task(args: &Train) -> Result<(&'static str, Table)> {
         }
         table.extend(options);
     }
+    let repeated = repeat.options();
+    if !repeated.is_empty() && !["mqar", "disjoint"].contains(&kind.as_str()) {
+        return Err(Error::Config(format!("--repeat belongs to the tasks mqar and disjoint, and this is {kind}")));
+    }
+    table.extend(repeated);
     Ok((preset, table))
 }
 

@@ -224,6 +224,9 @@ fn sizes(source: &Source) -> String {
     if models::names_with(|c| c.eigenvalues).contains(&c.mixer.as_str()) {
         text += &format!(", eigenvalues {}", c.eigenvalues);
     }
+    if c.ngram > 0 {
+        text += &format!(", n-gram heads of up to {} tokens, which the page does not show", c.ngram);
+    }
     text + &format!(", {} parameters", source.model.params().len())
 }
 

@@ -141,6 +141,9 @@ pub struct ModelConfig {
     pub eigenvalues: Eigenvalues,
     /// Position information.
     pub positions: Positions,
+    /// N: n-gram heads for n = 1 … N behind the first block's mixer ([`super::ngram`]); 0: none.
+    #[serde(skip_serializing_if = "is_default")]
+    pub ngram: usize,
     /// Standard deviation of all initial weights; if absent, each layer has its own rule.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub init_std: Option<f64>,
@@ -180,6 +183,7 @@ impl Default for ModelConfig {
             householders: 2,
             eigenvalues: Eigenvalues::Positive,
             positions: Positions::None,
+            ngram: 0,
             init_std: None,
             variant: Variant::Clean,
             without: vec![],
@@ -230,9 +234,13 @@ impl ModelConfig {
                 return Err(Error::config(format!("{name} = {value}: expected a number from 1 to {most}")));
             }
         }
-        for (name, value, most) in
-            [("mlp", self.mlp, 1 << 18), ("conv", self.conv, 1 << 10), ("dt_rank", self.dt_rank, 1 << 14)]
-        {
+        let may_be_none = [
+            ("mlp", self.mlp, 1 << 18),
+            ("conv", self.conv, 1 << 10),
+            ("dt_rank", self.dt_rank, 1 << 14),
+            ("ngram", self.ngram, 16),
+        ];
+        for (name, value, most) in may_be_none {
             if value > most {
                 return Err(Error::config(format!("{name} = {value}: expected a number from 0 to {most}")));
             }
@@ -255,6 +263,9 @@ impl ModelConfig {
         }
         if self.variant == Variant::Published && self.eigenvalues == Eigenvalues::Signed {
             return Err(Error::config("eigenvalues = -1..1: the published models have no such choice"));
+        }
+        if self.variant == Variant::Published && self.ngram > 0 {
+            return Err(Error::config(format!("ngram = {}: the published models have no n-gram heads", self.ngram)));
         }
         Ok(())
     }

@@ -3,6 +3,7 @@
 //! ```text
 //! x = Embedding[token] √D (+ positions)
 //! for each block:   x = x + Mixer(LayerNorm(x))
+//!                   x = x + NGram_n(LayerNorm(x)),  n = 1 …                in the first, where there are n-gram heads
 //!                   x = x + W₂ gelu(W₁ LayerNorm(x) + b₁) + b₂        where there is an MLP
 //! logits = W_out LayerNorm(x)
 //! ```
@@ -10,25 +11,25 @@
 //! as in the published experiment (swiss-ai/modern_rnns), except that no mixer sees the future or the batch's other
 //! sequences.
 
-use super::{Bound, Builder, Form, Init, Mixer, ModelConfig, P, Positions, State, positions, run};
+use super::{Bound, Builder, Form, Init, Mixer, ModelConfig, P, Positions, State, ngram, positions, run};
 use crate::{
-    autograd::Var,
+    autograd::{Tape, Var},
     error::Result,
     tensor::{DType, Tensor},
 };
 use std::sync::Arc;
 
-struct LayerNorm {
+pub(super) struct LayerNorm {
     w: P,
     b: P,
 }
 
 impl LayerNorm {
-    fn new(width: usize, init: &mut Init) -> LayerNorm {
+    pub fn new(width: usize, init: &mut Init) -> LayerNorm {
         LayerNorm { w: init.full("w", [width], 1.0), b: init.full("b", [width], 0.0) }
     }
 
-    fn apply<'t>(&self, p: &Bound<'t>, x: Var<'t>) -> Var<'t> {
+    pub fn apply<'t>(&self, p: &Bound<'t>, x: Var<'t>) -> Var<'t> {
         x.layer_norm(p[self.w], Some(p[self.b]), 1e-5)
     }
 }
@@ -64,9 +65,11 @@ impl Mlp {
 struct Block {
     norm: LayerNorm,
     mixer: Box<dyn Mixer>,
+    /// None but in the first block.
+    ngrams: ngram::Heads,
     mlp: Option<Mlp>,
-    /// "blocks.0.mixer" and "blocks.0.mlp", for errors.
-    names: [Arc<str>; 2],
+    /// "blocks.0.mixer", "blocks.0.ngram" and "blocks.0.mlp", for errors.
+    names: [Arc<str>; 3],
 }
 
 /// The decoder: handles to its parameters, and the mixers.
@@ -77,6 +80,8 @@ pub(super) struct Decoder {
     /// Learned positions are a parameter, sinusoidal ones a table.
     learned: Option<P>,
     table: Option<Tensor>,
+    /// Every id as a number [V, 1], where n-gram heads compare them.
+    numbers: Option<Tensor>,
     blocks: Vec<Block>,
     norm: LayerNorm,
     head: P,
@@ -91,6 +96,10 @@ impl Decoder {
         let learned = (c.positions == Positions::Learned).then(|| init.normal("positions", [c.max_len, c.width], std));
         let table =
             (c.positions == Positions::Sinusoidal).then(|| positions::sinusoid(c.max_len, c.width, dtype.real()));
+        let numbers = (c.ngram > 0).then(|| {
+            let ids = (0..c.vocab).map(|id| id as f64).collect();
+            Tensor::from_vec::<f64>(ids, [c.vocab, 1]).cast(dtype.real())
+        });
         let mut blocks = vec![];
         for l in 0..c.layers {
             init.layer = l;
@@ -102,8 +111,9 @@ impl Decoder {
                         c.check_capabilities(mixer.as_ref())?;
                         mixer
                     },
+                    ngrams: ngram::Heads::new(if l == 0 { c.ngram } else { 0 }, c.width, init),
                     mlp: (c.mlp > 0).then(|| init.scope("mlp", |i| Mlp::new(c, i))),
-                    names: [format!("blocks.{l}.mixer").into(), format!("blocks.{l}.mlp").into()],
+                    names: ["mixer", "ngram", "mlp"].map(|part| format!("blocks.{l}.{part}").into()),
                 })
             })?);
         }
@@ -111,12 +121,26 @@ impl Decoder {
         let head = init.linear("head", c.classes, c.width);
         let names = ["embedding".into(), "head".into()];
         let (width, max_len) = (c.width, c.max_len);
-        Ok(Decoder { width, max_len, embedding, learned, table, blocks, norm, head, names })
+        Ok(Decoder { width, max_len, embedding, learned, table, numbers, blocks, norm, head, names })
     }
 
     /// The mixers, one per block.
     pub fn mixers(&self) -> impl Iterator<Item = &dyn Mixer> {
         self.blocks.iter().map(|b| b.mixer.as_ref())
+    }
+
+    /// The blocks' states before the first token: the mixer's, and behind it that of the n-gram heads.
+    pub fn zero_state<'t>(&self, tape: &'t Tape, b: usize, dtype: DType) -> Vec<State<'t>> {
+        let zero = |block: &Block| {
+            let mut state = State::zero(block.mixer.as_ref(), tape, b, dtype);
+            if !block.ngrams.is_empty() {
+                // Ids are whole numbers, which bf16 does not have beyond 256.
+                state.s.push(tape.full([b, 0], dtype.real(), 0.0));
+                state.s.extend(block.ngrams.state(b, self.width).into_iter().map(|shape| tape.full(shape, dtype, 0.0)));
+            }
+            state
+        };
+        self.blocks.iter().map(zero).collect()
     }
 
     /// Logits [B, T, classes] of tokens [B, T]; updates the blocks' states. With `rows` `[R]`, indices into `[B T]`,
@@ -147,10 +171,18 @@ impl Decoder {
         for (block, s) in self.blocks.iter().zip(state) {
             tape.scope(&block.names[0]);
             s.passed = passed;
+            // A mixer knows its own state alone.
+            let mut behind = if block.ngrams.is_empty() { vec![] } else { s.s.split_off(block.mixer.state(b).len()) };
             x = x + run(block.mixer.as_ref(), p, block.norm.apply(p, x), s, form);
             passed = s.passed.take();
-            if let Some(mlp) = &block.mlp {
+            if let Some(numbers) = self.numbers.as_ref().filter(|_| !behind.is_empty()) {
                 tape.scope(&block.names[1]);
+                let ids = tape.constant(numbers).embedding(tokens).reshape([b, t]);
+                x = block.ngrams.run(p, ids, x, &mut behind, form);
+                s.s.append(&mut behind);
+            }
+            if let Some(mlp) = &block.mlp {
+                tape.scope(&block.names[2]);
                 x = x + mlp.apply(p, x);
             }
         }

@@ -15,6 +15,7 @@ mod decoder;
 pub mod lti;
 pub mod memories;
 mod model;
+pub mod ngram;
 mod params;
 mod positions;
 pub mod published;
@@ -27,7 +28,6 @@ pub mod based;
 pub mod ema;
 pub mod log_linear;
 pub mod mesa;
-pub mod ngram;
 
 pub use about::{About, Family, about, facts, lines, table};
 pub use attention_maps::AttentionMaps;
@@ -304,7 +304,7 @@ macro_rules! mixers {
 mixers! {
     lstm, quasi_lstm, lru, linear_transformer, gpt, delta_net, mamba, gated_delta_net, delta_product, slstm, mlstm, gla, retnet,
     hgrn2, mamba2, mamba3, kda, rwkv7, fox, path, hopfield, ttt, titans, gsa, hedgehog, transnormer, lightnet, mom, s4d, lssl,
-    lmu
+    lmu, seqboat
 }
 
 /// The names of all mixers, in the order of the tables.

@@ -45,11 +45,11 @@ impl<'t> ModelState<'t> {
     /// nothing: it is a cache, which has grown.
     fn flat(&self, shapes: &[Shape]) -> Option<Tensor> {
         let part = |(v, shape): (Var<'t>, &Shape)| {
-            let flat = v.reshape([v.shape().len()]);
+            let flat = v.reshape([v.shape().len()]).cast(v.dtype().real());
             if v.shape() == *shape { flat } else { flat.narrow(0, 0, 0) }
         };
         let all: Vec<Var> = self.vars().zip(shapes).map(part).collect();
-        (!all.is_empty()).then(|| Var::concat(&all, 0).cast(all[0].dtype().real()).value())
+        (!all.is_empty()).then(|| Var::concat(&all, 0).value())
     }
 
     /// Restore the tensors that [`ModelState::flat`] returned.
@@ -230,7 +230,7 @@ impl Model {
     pub fn zero_state<'t>(&self, tape: &'t Tape, b: usize) -> ModelState<'t> {
         let dtype = self.params().dtype();
         ModelState(match &self.body {
-            Body::Clean(decoder, _) => decoder.mixers().map(|m| State::zero(m, tape, b, dtype)).collect(),
+            Body::Clean(decoder, _) => decoder.zero_state(tape, b, dtype),
             Body::Published(model) => published::zero_state(model.config(), tape, b, dtype),
         })
     }

@@ -10,7 +10,8 @@ use crate::{
 /// How many tokens [`Stream::read`] runs at once.
 const AT_ONCE: usize = 256;
 
-/// A model at some place in a sequence. A token costs one step and no memory, but for the cache of attention, which grows.
+/// A model at some place in a sequence. A token costs one step and no memory, but for caches, of attention and of
+/// n-gram heads, which grow.
 pub struct Stream<'m> {
     model: &'m Model,
     tape: Tape,

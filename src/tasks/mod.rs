@@ -7,6 +7,7 @@
 
 mod arithmetic;
 mod counts;
+mod disjoint;
 mod dyck;
 mod group;
 mod len;
@@ -18,6 +19,7 @@ mod text;
 
 pub use arithmetic::{Arithmetic, Language};
 pub use counts::Counts;
+pub use disjoint::{Disjoint, First};
 pub use dyck::Dyck;
 pub use group::{Group, GroupName, Moves};
 pub use len::Len;
@@ -238,6 +240,7 @@ tasks! {
     "parity" = Parity;
     "dyck" = Dyck;
     "mqar" = Mqar;
+    "disjoint" = Disjoint;
     "text" = Text;
     "group" = Group by group: "s3" = "s3" "s4" = "s4" "s5" = "s5" "a5" = "a5" "z60" = "z60" "a4xz5" = "a4xz5";
     "arithmetic" = Arithmetic by language:

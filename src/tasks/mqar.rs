@@ -20,6 +20,9 @@
 //! ```
 //!
 //! or, with `all_queries`, all m keys in random order at the end, each with a separator and a target.
+//!
+//! With `repeat` the pairs come so many times, in the same order, before the queries ('Just read twice', Arora et al. 2024,
+//! arXiv 2407.05483, its JRT-Prompt): a model of fixed state may choose what to keep at the second reading.
 
 use super::{IGNORE, Len, Task};
 use crate::rng::Rng;
@@ -54,6 +57,9 @@ pub struct Mqar {
     pub pairs: Option<usize>,
     /// Zoology: write random tokens instead of 0 between pairs and queries.
     pub random_non_queries: bool,
+    /// How many times the pairs are read, one after another, before the queries.
+    #[serde(skip_serializing_if = "is_once")]
+    pub repeat: usize,
     /// Published: how many different keys there are (that code's `n_keys` is one more).
     pub keys: usize,
     /// Published: how many different values there are (that code's `n_values` is one more).
@@ -66,6 +72,11 @@ pub struct Mqar {
     pub all_queries: bool,
 }
 
+/// What a file need not say.
+fn is_once(repeat: &usize) -> bool {
+    *repeat == 1
+}
+
 impl Default for Mqar {
     fn default() -> Mqar {
         Mqar {
@@ -73,6 +84,7 @@ impl Default for Mqar {
             vocab: 8192,
             pairs: None,
             random_non_queries: false,
+            repeat: 1,
             keys: 8,
             values: 8,
             unique_keys: true,
@@ -102,14 +114,15 @@ impl Task for Mqar {
     }
 
     fn title(&self) -> String {
-        match (self.layout, self.pairs) {
+        let title = match (self.layout, self.pairs) {
             (Layout::Zoology, None) => format!("mqar, vocabulary {}", self.vocab),
             (Layout::Zoology, Some(m)) => format!("mqar, vocabulary {}, {m} pairs", self.vocab),
             (Layout::Published, _) => {
                 let queries = if self.all_queries { "all queries" } else { "one query" };
                 format!("mqar as published, {} keys, {} values, {queries}", self.keys, self.values)
             }
-        }
+        };
+        if self.repeat == 1 { title } else { format!("{title}, read {} times", self.repeat) }
     }
 
     fn legend(&self) -> String {
@@ -126,6 +139,7 @@ impl Task for Mqar {
 
     fn check(&self) -> Result<(), String> {
         match self.layout {
+            _ if !(1..=64).contains(&self.repeat) => Err(format!("task.repeat {}: expected 1 to 64", self.repeat)),
             Layout::Zoology if !(4..=1 << 24).contains(&self.vocab) || self.vocab % 2 == 1 => {
                 Err(format!("task.vocab {}: expected an even number from 4 to 2^24", self.vocab))
             }
@@ -153,8 +167,8 @@ impl Task for Mqar {
     fn grid(&self) -> (usize, usize) {
         match self.layout {
             Layout::Zoology => (2, 0),
-            Layout::Published if self.all_queries => (5, 0),
-            Layout::Published => (3, 2),
+            Layout::Published if self.all_queries => (3 * self.repeat + 2, 0),
+            Layout::Published => (3 * self.repeat, 2),
         }
     }
 
@@ -194,18 +208,19 @@ impl Mqar {
     fn pairs_at(&self, len: usize) -> usize {
         match self.layout {
             Layout::Zoology => self.pairs.unwrap_or((len / 16).max(1)),
-            Layout::Published if self.all_queries => len / 5,
-            Layout::Published => len.saturating_sub(2) / 3,
+            Layout::Published if self.all_queries => len / (3 * self.repeat + 2),
+            Layout::Published => len.saturating_sub(2) / (3 * self.repeat),
         }
     }
 
     fn check_zoology(&self, len: usize) -> Result<(), String> {
         let m = self.pairs_at(len);
-        let room = self.vocab / 2 - 1;
+        let (room, readings) = (self.vocab / 2 - 1, self.repeat);
         if len % 2 == 1 {
             Err("expected an even length".into())
-        } else if m > len / 4 {
-            Err(format!("{m} pairs and {m} queries with gaps need a length of at least {}", m.saturating_mul(4)))
+        } else if m > len / (2 * readings + 2) {
+            let (least, read) = (m.saturating_mul(2 * readings + 2), if readings == 1 { "" } else { " read again" });
+            Err(format!("{m} pairs{read} and {m} queries with gaps need a length of at least {least}"))
         } else if m > room {
             Err(format!("{m} pairs need {m} different keys, and a vocabulary of {} has {room}", self.vocab))
         } else {
@@ -215,10 +230,12 @@ impl Mqar {
 
     fn check_published(&self, len: usize) -> Result<(), String> {
         let m = self.pairs_at(len);
-        if self.all_queries && (m == 0 || !len.is_multiple_of(5)) {
-            Err("m pairs with all queries are 5 m tokens: expected 5, 10, 15, ..".into())
-        } else if !self.all_queries && (m == 0 || len % 3 != 2) {
-            Err("m pairs and a query are 3 m + 2 tokens: expected 5, 8, 11, ..".into())
+        let (step, rest) = self.grid();
+        let lens = || (1..4).map(|m| (m * step + rest).to_string()).collect::<Vec<_>>().join(", ");
+        if m == 0 || len % step != rest % step {
+            let what = if self.all_queries { "with all queries" } else { "and a query" };
+            let more = if rest > 0 { format!(" + {rest}") } else { String::new() };
+            Err(format!("m pairs {what} are {step} m{more} tokens: expected {}, ..", lens()))
         } else if self.unique_keys && m > self.keys {
             Err(format!("its {m} pairs need {m} different keys, and there are {}; allow repeated keys", self.keys))
         } else {
@@ -228,7 +245,8 @@ impl Mqar {
 
     fn fill_zoology(&self, rng: &mut Rng, len: usize, tokens: &mut [i32], targets: &mut [i32]) {
         let (half, m) = (self.vocab as i32 / 2, self.pairs_at(len));
-        let gaps = power_law(len / 2 - m);
+        let read = 2 * m * self.repeat;
+        let gaps = power_law((len - read) / 2);
         let mut keys = Distinct::new(half as usize - 1);
         let mut values = Distinct::new(half as usize);
         let mut places = Distinct::new(gaps.len());
@@ -246,8 +264,9 @@ impl Mqar {
                     gaps.partition_point(|&p| p <= u)
                 });
                 (x[2 * i], x[2 * i + 1]) = (k, v);
-                (x[2 * (m + gap)], y[2 * (m + gap)]) = (k, v);
+                (x[read + 2 * gap], y[read + 2 * gap]) = (k, v);
             }
+            read_again(x, 2 * m, self.repeat);
             if self.random_non_queries {
                 x.iter_mut().filter(|x| **x == 0).for_each(|x| *x = rng.random_range(0..2 * half));
             }
@@ -256,6 +275,7 @@ impl Mqar {
 
     fn fill_published(&self, rng: &mut Rng, len: usize, tokens: &mut [i32], targets: &mut [i32]) {
         let (m, separator) = (self.pairs_at(len), self.separator());
+        let read = 3 * m * self.repeat;
         let mut keys = Distinct::new(self.keys);
         // The last value of each key.
         let mut value_of = vec![0; self.keys];
@@ -263,25 +283,31 @@ impl Mqar {
         for (x, y) in tokens.chunks_exact_mut(len).zip(targets.chunks_exact_mut(len)) {
             keys.begin();
             y.fill(IGNORE);
-            let (pairs, queries) = x.split_at_mut(3 * m);
-            for (triple, asked) in pairs.chunks_exact_mut(3).zip(&mut asked) {
+            let (pairs, queries) = x.split_at_mut(read);
+            for (triple, asked) in pairs[..3 * m].chunks_exact_mut(3).zip(&mut asked) {
                 let mut any = |n| rng.random_range(0..n);
                 let key = if self.unique_keys { keys.draw(&mut any) } else { any(self.keys) };
                 let value = 1 + any(self.values) as i32;
                 triple.copy_from_slice(&[1 + key as i32, separator, self.value_token(value)]);
                 (value_of[key], *asked) = (value, key);
             }
+            read_again(pairs, 3 * m, self.repeat);
             if self.all_queries {
                 asked.shuffle(rng);
             } else {
                 asked.swap(0, rng.random_range(0..m));
             }
-            for ((query, y), &key) in queries.chunks_exact_mut(2).zip(y[3 * m..].chunks_exact_mut(2)).zip(&asked) {
+            for ((query, y), &key) in queries.chunks_exact_mut(2).zip(y[read..].chunks_exact_mut(2)).zip(&asked) {
                 query.copy_from_slice(&[1 + key as i32, separator]);
                 y[1] = value_of[key];
             }
         }
     }
+}
+
+/// The first n tokens, so many times.
+fn read_again(x: &mut [i32], n: usize, times: usize) {
+    (1..times).for_each(|i| x.copy_within(..n, i * n));
 }
 
 /// The cumulative distribution of p(g) ∝ (g + 1)^(a−1), g < space; its last element is 1.

@@ -174,6 +174,8 @@ fn times(cfg: &TrainConfig, model: &Model) -> Vec<Time> {
     // A query and a key are multiplied, and a weight and a value; a weight takes as long as 50 multiplications.
     let pair =
         if models::looks_back(&cfg.model.mixer) || parallel { layers * heads * (4.0 * width + 50.0) } else { 0.0 };
+    // An n-gram head compares ids, and adds what it reads.
+    let pair = pair + cfg.model.ngram as f64 * (2.0 * cfg.model.width as f64 + 50.0);
     let rate = match (cfg.device, &cfg.kernels) {
         (Device::Cuda(_), _) => OF_A_DEVICE,
         (Device::Emulated, _) | (_, Kernels::Plain | Kernels::Only(_)) => OF_A_CORE / SLOWER,

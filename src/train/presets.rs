@@ -8,13 +8,14 @@ use std::path::Path;
 use toml::{Table, Value};
 
 /// The presets by name: `configs/*.toml` and those of the state-tracking comparison below it. One with a key `preset` is laid over that one.
-pub const PRESETS: [(&str, &str); 22] = [
+pub const PRESETS: [(&str, &str); 23] = [
     ("default", include_str!("../../configs/default.toml")),
     ("published", include_str!("../../configs/published.toml")),
     ("dyck", include_str!("../../configs/dyck.toml")),
     ("mqar", include_str!("../../configs/mqar.toml")),
     ("zoology", include_str!("../../configs/zoology.toml")),
     ("published-mqar", include_str!("../../configs/published-mqar.toml")),
+    ("disjoint", include_str!("../../configs/disjoint.toml")),
     ("text", include_str!("../../configs/text.toml")),
     ("groups", include_str!("../../configs/groups.toml")),
     ("arithmetic", include_str!("../../configs/arithmetic.toml")),

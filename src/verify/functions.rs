@@ -9,7 +9,8 @@ use crate::{
     autograd::Var,
     error::Result,
     models::{
-        Form, based, ema, fox, gsa, hedgehog, hopfield, lmu, log_linear, lssl, mesa, mom, ngram, path, s4d, titans, ttt,
+        Form, based, ema, fox, gsa, hedgehog, hopfield, lmu, log_linear, lssl, memories, mesa, mom, ngram, path, s4d,
+        titans, ttt,
     },
 };
 
@@ -364,10 +365,17 @@ pub const SPECS: &[Spec] = &[
         summed: &["*"],
         largest: &["BTT"],
         forms: |f| {
-            let n = f.size("ngram")?;
-            let ids = f.tensor("in.ids")?.shape();
-            soon(f, ids.len() as u128 * ids.last() as u128 * (n as u128).min(ids.last() as u128))?;
-            one(move |x| ngram::read(x["ids"], x["h"], n), "o")
+            let (n, ids) = (f.size("ngram")?, f.tensor("in.ids")?.to_f64());
+            let (all, t) = (ids.len() as u128, f.tensor("in.ids")?.shape().last());
+            soon(f, all * t as u128 * n.min(t) as u128)?;
+            // Whether two ids are equal is all that counts: small ones are whole numbers in every type.
+            let mut known = ids.clone();
+            known.sort_by(f64::total_cmp);
+            let ids: Vec<f64> = ids.iter().map(|id| known.partition_point(|other| other < id) as f64).collect();
+            Ok(forms(&[Form::Recurrent, Form::Parallel], move |x, form| {
+                let [b, t, _] = x["h"].dims();
+                vec![("o", ngram::read(memories::constant(x["h"], ids.clone(), &[b, t]), x["h"], n, t, form))]
+            }))
         },
         ..ATTENTION
     },

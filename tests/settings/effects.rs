@@ -9,7 +9,7 @@ use tapezoo::{
 use toml::Table;
 
 /// Keys that some models do not read, and another value for each.
-const CHANGES: [(&str, &str); 13] = [
+const CHANGES: [(&str, &str); 14] = [
     ("heads", "4"),
     ("head_dim", "8"),
     ("state", "3"),
@@ -23,6 +23,7 @@ const CHANGES: [(&str, &str); 13] = [
     ("mlp", "12"),
     ("positions", "\"rope\""),
     ("width", "16"),
+    ("ngram", "2"),
 ];
 
 /// The weights at the start and what they say of a few tokens.

@@ -177,6 +177,8 @@ fn a_setting_without_effect_is_named_once() {
         ("--state 4 --expand 3", &[&alone("--state 4"), &alone("--expand 3")]),
         ("--conv 3 --dt-rank 2", &[&alone("--conv 3"), &alone("--dt-rank 2")]),
         ("--models lstm,lru --state 4", &[]),
+        ("--ngram 2", &[]),
+        ("--ngram 16", &[&["--ngram 16", "more than sequences of", "find nothing"]]),
         ("--models lru --heads 4", &[&alone("--heads 4")]),
         ("--curriculum 2", &[&["--curriculum 2", "one length", "range"]]),
         ("--train-len 3-6 --curriculum 4", &[&["--curriculum 4", "3 steps"]]),

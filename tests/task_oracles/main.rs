@@ -16,8 +16,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use tapezoo::{
     rng,
     tasks::{
-        Arithmetic, Counts, Dyck, Group, GroupName, IGNORE, Language, Layout, Len, Moves, Mqar, Named, Parity, Task,
-        named, numpy::Pcg64, show,
+        Arithmetic, Counts, Disjoint, Dyck, First, Group, GroupName, IGNORE, Language, Layout, Len, Moves, Mqar, Named,
+        Parity, Task, named, numpy::Pcg64, show,
     },
     train::config::{TrainConfig, task_of},
 };
@@ -63,14 +63,17 @@ proptest! {
     #[test]
     fn zoology_targets_are_the_values_that_a_scan_finds(
         seed in any::<u64>(), vocab in 4..60usize, pairs in prop::option::of(1..20usize), len in 2..100usize, noise: bool,
+        repeat in 1..4usize,
     ) {
-        let task = Mqar { vocab: 2 * vocab, pairs, random_non_queries: noise, ..Mqar::default() };
+        let task = Mqar { vocab: 2 * vocab, pairs, random_non_queries: noise, repeat, ..Mqar::default() };
         let t = 2 * len;
         prop_assume!(task.check_len(t).is_ok());
         let m = pairs.unwrap_or((t / 16).max(1));
         let (x, y) = batch(&task, seed, 5, t);
         prop_assert!(in_bounds(&task, &x, &y));
         for (x, y) in x.chunks(t).zip(y.chunks(t)) {
+            let read = 2 * m * repeat;
+            prop_assert!(x[..read].chunks(2 * m).all(|again| again == &x[..2 * m]));
             let stored: BTreeMap<i32, i32> = x[..2 * m].chunks(2).map(|p| (p[0], p[1])).collect();
             let values: BTreeSet<i32> = stored.values().copied().collect();
             prop_assert_eq!((stored.len(), values.len()), (m, m));
@@ -78,9 +81,9 @@ proptest! {
             let mut asked = BTreeSet::new();
             for i in 0..t {
                 if y[i] != IGNORE {
-                    prop_assert!(i >= 2 * m && i % 2 == 0 && asked.insert(x[i]));
+                    prop_assert!(i >= read && i % 2 == 0 && asked.insert(x[i]));
                     prop_assert_eq!(Some(&y[i]), stored.get(&x[i]));
-                } else if i >= 2 * m && !noise {
+                } else if i >= read && !noise {
                     prop_assert_eq!(x[i], 0);
                 }
             }
@@ -91,10 +94,14 @@ proptest! {
     #[test]
     fn published_recall_answers_with_the_last_value_of_the_key(
         seed in any::<u64>(), keys in 1..9usize, values in 1..9usize, m in 1..9usize, unique_keys: bool, all_queries: bool,
+        repeat in 1..4usize,
     ) {
         prop_assume!(!unique_keys || m <= keys);
-        let task = Mqar { layout: Layout::Published, keys, values, unique_keys, all_queries, ..Mqar::default() };
-        let t = if all_queries { 5 * m } else { 3 * m + 2 };
+        let task = Mqar { layout: Layout::Published, keys, values, unique_keys, all_queries, repeat, ..Mqar::default() };
+        let read = 3 * m * repeat;
+        let t = read + if all_queries { 2 * m } else { 2 };
+        prop_assert_eq!(task.check_len(t), Ok(()));
+        prop_assert!(task.check_len(t + 1).is_err());
         let (x, y) = batch(&task, seed, 6, t);
         prop_assert!(in_bounds(&task, &x, &y));
         // As the published code counts: n_keys = keys + 1, n_values = values + 1, pipe = max + 1.
@@ -103,9 +110,10 @@ proptest! {
         for (x, y) in x.chunks(t).zip(y.chunks(t)) {
             let pairs: Vec<[i32; 2]> = x[..3 * m].chunks(3).map(|p| { assert_eq!(p[1], pipe); [p[0], p[2]] }).collect();
             prop_assert!(pairs.iter().all(|p| (1..=keys as i32).contains(&p[0]) && (1..=values as i32).contains(&p[1])));
+            prop_assert!(x[..read].chunks(3 * m).all(|again| again == &x[..3 * m]));
             let mut asked = vec![];
             for i in 0..t {
-                if i >= 3 * m && (i - 3 * m) % 2 == 1 {
+                if i >= read && (i - read) % 2 == 1 {
                     asked.push(x[i - 1]);
                     let last = pairs.iter().rev().find(|p| p[0] == x[i - 1]).unwrap();
                     prop_assert_eq!((x[i], y[i]), (pipe, last[1]));
@@ -123,6 +131,41 @@ proptest! {
             stored.dedup();
             prop_assert!(!unique_keys || stored.len() == m);
         }
+    }
+
+    #[test]
+    fn sets_share_one_element_or_none(
+        seed in any::<u64>(), small in 1..6usize, more in 0..9usize, spare in 0..9usize, repeat in 1..4usize, which in 0..3usize,
+    ) {
+        let (large, first) = (small + more, [First::Small, First::Large, First::Either][which]);
+        let task = Disjoint { elements: small + large + spare, small, first, repeat };
+        let t = repeat * (small + large + 2);
+        prop_assert_eq!((task.check(), task.check_len(t)), (Ok(()), Ok(())));
+        prop_assert!(task.check_len(repeat * (2 * small + 1)).is_err() && task.check_len(repeat * (task.elements + 3)).is_err());
+        let (x, y) = batch(&task, seed, 64, t);
+        prop_assert!(in_bounds(&task, &x, &y));
+        let (bar, end) = (task.elements as i32, task.elements as i32 + 1);
+        let mut seen = BTreeSet::new();
+        for (x, y) in x.chunks(t).zip(y.chunks(t)) {
+            let once = &x[..t / repeat];
+            prop_assert!(x.chunks(t / repeat).all(|again| again == once));
+            prop_assert!(y[..t - 1].iter().all(|&y| y == IGNORE) && once[once.len() - 1] == end);
+            let at = once.iter().position(|&x| x == bar).unwrap();
+            let [a, b] = [&once[..at], &once[at + 1..once.len() - 1]].map(|set| set.iter().copied().collect::<BTreeSet<i32>>());
+            prop_assert!(a.iter().chain(&b).all(|&x| x < bar));
+            prop_assert_eq!(a.len() + b.len(), small + large);
+            let allowed = match first {
+                First::Small => [small, small],
+                First::Large => [large, large],
+                First::Either => [small, large],
+            };
+            prop_assert!(allowed.contains(&at));
+            let shared = a.intersection(&b).count();
+            prop_assert_eq!((shared, y[t - 1]), if y[t - 1] == 1 { (0, 1) } else { (1, 0) });
+            seen.insert((y[t - 1], a.len()));
+        }
+        // Of 64 sequences each kind is there.
+        prop_assert_eq!(seen.len(), if first == First::Either && more > 0 { 4 } else { 2 });
     }
 
     #[test]
@@ -187,8 +230,9 @@ proptest! {
     #[test]
     fn a_smaller_batch_is_the_beginning_of_a_larger_one(seed in any::<u64>(), min in 6..20usize, more in 0..20usize) {
         let len = Len { min, max: min + 2 + more };
-        let tasks: [&dyn Task; 5] = [
+        let tasks: [&dyn Task; 6] = [
             &Parity { num_ones: Some(5) }, &Dyck::default(), &Mqar::default(), &Arithmetic::default(), &Group::default(),
+            &Disjoint { small: 2, ..Disjoint::default() },
         ];
         for task in tasks {
             let (small, large) = (batch(task, seed, 3, len), batch(task, seed, 7, len));

@@ -2,7 +2,7 @@
 
 use super::{
     OUT, Quantity,
-    Role::{Attention, Gate, Vector},
+    Role::{Attention, Gate, State, Vector},
     Spectrum, View, q,
 };
 
@@ -70,5 +70,22 @@ pub const VIEWS: &[View] = &[
         equations: &[("p_ts = softmax_s(ξ_t·k_s / √K)", "{a} = softmax_s(…, {sum:i q * k@s} / √{size:i}, …)"), READ],
         eigenvalues: Spectrum::None,
         spectrum: "There is no state and no transition: every token so far is kept, and looked at several times.",
+    },
+    View {
+        mixer: "seqboat",
+        title: "SeqBoat",
+        quantities: &[
+            q("h", "h", "n", State, "the moving averages: N for each channel, one channel after another"),
+            q("m", "m", "d", Vector, "what is read of the averages"),
+            q("active", "active", "d", Gate, "1 for a token that attends and is attended to"),
+            q("pi", "π", "d", Gate, "the router's share for that, by which the attention counts"),
+            q("a", "p", "s", Attention, "attention: how much of each token so far is read, if this one is active"),
+            q("q", "q", "i", Vector, "query: what is looked for"),
+            q("k", "k", "i", Vector, "key of this token"),
+            q("v", "v", "j", Vector, "value of this token"),
+        ],
+        equations: &[("h_t = (1 − p σ(α)) ⊙ h_{t-1} + p ⊙ β x_t", "{h}"), ("p_ts = softmax_s(q_t·k_s / √K)", "{a}")],
+        eigenvalues: Spectrum::None,
+        spectrum: "The averages have 1 − p σ(α), in (0, 1) and the same for every token; the attention has no transition.",
     },
 ];

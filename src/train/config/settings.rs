@@ -132,7 +132,7 @@ fn same(a: Option<&Value>, b: &Value) -> bool {
 const READ_BY: [(&str, &[&str]); 10] = [
     ("model.heads", &WITH_HEADS),
     ("model.head_dim", &WITH_HEADS),
-    ("model.state", &["lru", "mamba", "mamba2", "mamba3", "gsa", "s4d", "lssl", "lmu"]),
+    ("model.state", &["lru", "mamba", "mamba2", "mamba3", "gsa", "s4d", "lssl", "lmu", "seqboat"]),
     (
         "model.conv",
         &["delta_net", "mamba", "gated_delta_net", "delta_product", "slstm", "mlstm", "mamba2", "kda", "ttt", "titans"],
@@ -145,7 +145,7 @@ const READ_BY: [(&str, &[&str]); 10] = [
     ("model.eigenvalues", &["delta_net", "mamba", "gated_delta_net", "delta_product", "mamba2", "kda", "rwkv7", "mom"]),
 ];
 
-const WITH_HEADS: [&str; 26] = [
+const WITH_HEADS: [&str; 27] = [
     "lstm",
     "quasi_lstm",
     "linear_transformer",
@@ -172,6 +172,7 @@ const WITH_HEADS: [&str; 26] = [
     "transnormer",
     "lightnet",
     "mom",
+    "seqboat",
 ];
 
 /// What published models do not read, though the clean mixer does.
@@ -186,7 +187,7 @@ const NOT_PUBLISHED: [(&str, &str); 5] = [
 /// A key that has no effect where its condition holds, and what is then said of it.
 type Rule = (&'static str, fn(&TrainConfig) -> bool, fn(&TrainConfig) -> String);
 
-const RULES: [Rule; 15] = [
+const RULES: [Rule; 16] = [
     (
         "model.positions",
         |c| {
@@ -234,6 +235,11 @@ const RULES: [Rule; 15] = [
             c.model.positions == Positions::None && !blocks
         },
         |c| format!("has no effect: positions are {}, and need no table", c.model.positions),
+    ),
+    (
+        "model.ngram",
+        |c| c.model.ngram + 2 > c.longest(),
+        |c| format!("is more than sequences of {} tokens can repeat: the longest heads find nothing", c.longest()),
     ),
     (
         "products",
