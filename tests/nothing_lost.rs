@@ -129,7 +129,7 @@ fn a_run_whose_directory_is_gone_says_so() {
 
     // Another process's directory under the same name, and a signal before the next line is written.
     let mut child = place.start(&LONG.replace("0.05", "0").replace("--steps", "--out other --steps"));
-    wait_for(&mut child, || place.at("other/lstm-seed0/metrics.jsonl").exists());
+    wait_for(&mut child, || place.at("other/lstm-seed0/checkpoint.safetensors").exists());
     fs::rename(place.at("other"), place.at("gone")).unwrap();
     fs::create_dir_all(place.at("other/lstm-seed0")).unwrap();
     fs::write(place.at("other/lstm-seed0/metrics.jsonl"), "").unwrap();
