@@ -390,8 +390,9 @@ impl TrainConfig {
         for (name, n) in counts {
             expect(n >= 1, || format!("{name} 0: expected at least 1"))?;
         }
-        self.check_task(&*self.task)?;
+        // A task is asked for lengths that can be.
         self.check_lengths()?;
+        self.check_task(&*self.task)?;
         expect(self.parts() <= self.batch, || {
             format!("micro_batches {}: expected at most the {} sequences of a batch", self.parts(), self.batch)
         })?;
