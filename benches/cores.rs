@@ -1,7 +1,7 @@
 //! The core of each mixer (the op in which it spends most time) alone: forward, and with the backward pass.
 //!
-//! At the sizes of `benches/step.rs`: (a) the published ones, T = 32 and 256, and (b) width 128. `cargo bench --bench cores`
-//! runs all, `-- b/T256/mamba` one.
+//! At the sizes of `benches/step.rs`: (a) the published ones, T = 32 and 256, and (b) width 128.
+//! `cargo bench --bench cores` runs all, `-- b/T256/mamba` one.
 
 #[path = "../examples/timing/inputs.rs"]
 mod inputs;

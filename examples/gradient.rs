@@ -17,8 +17,8 @@ fn number(x: f64) -> Tensor {
 }
 
 fn main() {
-    // Forward: each op is computed at once, and recorded. Backward: the record is walked in reverse. The numbers are those of
-    // Karpathy's lecture on micrograd.
+    // Forward: each op is computed at once, and recorded. Backward: the record is walked in reverse. The numbers are
+    // those of Karpathy's lecture on micrograd.
     let mut tape = Tape::default();
     let inputs = [2.0, -3.0, 0.0, 1.0, 6.881_373_587_019_543].map(number);
     let leaves = inputs.each_ref().map(|x| tape.leaf(x));

@@ -1,12 +1,13 @@
-//! LASP-2 (Sun et al. 2025, arXiv 2502.07563): one sequence of gated linear attention split over two threads, beside one
-//! thread, and beside the same two threads with half of the heads each. Forward and backward, milliseconds by the clock.
+//! LASP-2 (Sun et al. 2025, arXiv 2502.07563): one sequence of gated linear attention split over two threads, beside
+//! one thread, and beside the same two threads with half of the heads each. Forward and backward, milliseconds by the
+//! clock.
 //!
 //! ```text
 //! cargo run --release --example lasp [T]        65536 if absent
 //! ```
 //!
-//! The threads have a half of the sequence each. All that they tell one another is a state: the second waits for the first
-//! half's last state, S = Σ_s exp(g_{s+1} + … + g_{T/2}) k_s v_sᵀ, and the first for the gradient of that state,
+//! The threads have a half of the sequence each. All that they tell one another is a state: the second waits for the
+//! first half's last state, S = Σ_s exp(g_{s+1} + … + g_{T/2}) k_s v_sᵀ, and the first for the gradient of that state,
 //! dS = Σ_t exp(g_{T/2+1} + … + g_t) q_t do_tᵀ. Both are one product, made before anything else.
 
 use std::{env, sync::mpsc::channel, thread, time::Instant};

@@ -5,7 +5,8 @@
 //! h_t = a_t ⊙ h_{t-1} + W_u x_t  state
 //! y_t = W_y h_t
 //! ```
-//! Parity needs a state that can flip its sign (Grazzi et al. 2025, arXiv 2411.12537): which of the two gates learns it?
+//! Parity needs a state that can flip its sign (Grazzi et al. 2025, arXiv 2411.12537): which of the two gates learns
+//! it?
 //!
 //! cargo run --release --example own_mixer
 

@@ -38,8 +38,8 @@ const OF_FORMS: f64 = 1e-8;
 /// The same between sums of the same terms in another order.
 const OF_ORDER: f64 = 1e-9;
 
-/// Run all checks of a mixer that `build` makes of these sizes, each on several sequences. Small sizes are checked fastest,
-/// and say as much.
+/// Run all checks of a mixer that `build` makes of these sizes, each on several sequences. Small sizes are checked
+/// fastest, and say as much.
 ///
 /// # Errors
 /// When the mixer cannot be built, or a check fails: which one, in which form, and by how much.
@@ -74,7 +74,8 @@ pub struct Case {
 }
 
 impl Case {
-    /// A mixer as one of the blocks has it, with parameters away from symmetric initial values, where a wrong term may vanish.
+    /// A mixer as one of the blocks has it, with parameters away from symmetric initial values, where a wrong term may
+    /// vanish.
     ///
     /// # Errors
     /// When it cannot be built.
@@ -125,10 +126,10 @@ impl Case {
 
     /// Every form equals the recurrent one in values, final state and gradients, with chunks below, at and above T.
     ///
-    /// In single precision a form may lose as many digits as the definition loses there (such as in normalising a short key)
-    /// and as the form loses in double precision (such as when similar keys make the system of a delta rule's chunk
-    /// ill-conditioned). The size of a single rounding is chance; where all digits may be lost, single precision is not
-    /// checked.
+    /// In single precision a form may lose as many digits as the definition loses there (such as in normalising a short
+    /// key) and as the form loses in double precision (such as when similar keys make the system of a delta rule's
+    /// chunk ill-conditioned). The size of a single rounding is chance; where all digits may be lost, single precision
+    /// is not checked.
     ///
     /// # Errors
     /// When one does not.
@@ -230,7 +231,8 @@ impl Case {
     /// x, the state that it starts from, and the parameters.
     fn inputs(&self, g: &mut Gen, b: usize, t: usize) -> Vec<Tensor> {
         let mut all = vec![g.normal([b, t, self.width])];
-        // Of the shapes that it has after two tokens, when a cache has grown; a normaliser is a sum of positive features.
+        // Of the shapes that it has after two tokens, when a cache has grown; a normaliser is a sum of positive
+        // features.
         let tape = Tape::default();
         let mut s = State::zero(self.mixer.as_ref(), &tape, b, DType::F64);
         let two = tape.constant(&g.normal([b, 2, self.width]));
@@ -307,8 +309,8 @@ impl Case {
     }
 }
 
-/// A model that reads `b` random sequences of `t` tokens one token at a time, each on a tape of its own, says the same as to
-/// whole sequences, in every form.
+/// A model that reads `b` random sequences of `t` tokens one token at a time, each on a tape of its own, says the same
+/// as to whole sequences, in every form.
 ///
 /// # Errors
 /// When it does not.

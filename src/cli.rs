@@ -1,7 +1,8 @@
 //! The command line: [`tapezoo()`] and its subcommands, and the flags that all training programs share.
 //!
-//! A flag that is given is one key of the configuration ([`TrainConfig`](crate::train::config::TrainConfig)), laid over the
-//! file and the preset; a flag that is not given has no value here at all, and `--help` shows the values of the presets.
+//! A flag that is given is one key of the configuration ([`TrainConfig`](crate::train::config::TrainConfig)), laid over
+//! the file and the preset; a flag that is not given has no value here at all, and `--help` shows the values of the
+//! presets.
 
 mod dyck;
 mod help;
@@ -204,8 +205,8 @@ fn known_kernels(text: &str) -> std::result::Result<Kernels, String> {
 #[derive(Args, Clone, Debug, Default)]
 #[command(next_help_heading = "The machine")]
 struct Machine {
-    /// How the mixers are computed: recurrent, parallel, chunked, scan, fused; chunked:16 in chunks of 16 steps, scan:16 in
-    /// pieces of 16 [default: the fastest of each]
+    /// How the mixers are computed: recurrent, parallel, chunked, scan, fused; chunked:16 in chunks of 16 steps,
+    /// scan:16 in pieces of 16 [default: the fastest of each]
     #[arg(long, value_name = "FORM")]
     form: Option<Form>,
     /// Where to compute: auto, cpu, cuda, cuda:N; emulated runs CUDA kernels on the CPU, to test and debug them.
@@ -222,9 +223,9 @@ struct Machine {
     products: Option<Products>,
     #[command(flatten)]
     kernels: KernelsFlag,
-    /// Parts that a batch is computed in, on cores without a run; results depend on it, not on the cores; auto: of about
-    /// 1024 tokens each, or 2048 of width below 8, and half as many of sLSTM and mLSTM [default: what the preset says, or
-    /// auto]
+    /// Parts that a batch is computed in, on cores without a run; results depend on it, not on the cores; auto: of
+    /// about 1024 tokens each, or 2048 of width below 8, and half as many of sLSTM and mLSTM
+    /// [default: what the preset says, or auto]
     #[arg(long, value_name = "N")]
     micro_batches: Option<Parts>,
     /// The old name of --micro-batches.

@@ -24,8 +24,8 @@ pub fn tensors() -> u64 {
     available() as u64
 }
 
-/// Open a regular file, or a pipe that the shell has opened for this process: `<(command)` in a command line. Another pipe,
-/// a device or a directory is refused: some have no end, and others wait for ever.
+/// Open a regular file, or a pipe that the shell has opened for this process: `<(command)` in a command line. Another
+/// pipe, a device or a directory is refused: some have no end, and others wait for ever.
 ///
 /// # Errors
 /// When it is not there, or is none, or has more than `most` bytes.

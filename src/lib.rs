@@ -5,8 +5,8 @@
 //! - How does a gradient flow? [`autograd::Tape`]: the forward pass records ops, the backward pass visits them
 //!   in reverse.
 //! - What is a DeltaNet, a Mamba, an LSTM? [`models`]: one mixer per file, with its equations at the top.
-//! - What can be differentiated? [`ops::primitives`]: the whole engine's arithmetic, each primitive with its derivative, in
-//!   1,460 lines of plain loops. [`ops`]: every other op, as a formula over the primitives.
+//! - What can be differentiated? [`ops::primitives`]: the whole engine's arithmetic, each primitive with its
+//!   derivative, in 1,460 lines of plain loops. [`ops`]: every other op, as a formula over the primitives.
 //! - How is it computed fast? [`kernels`]: fast implementations of ops, tested against the formula or the
 //!   loops that define the op.
 //! - What is learned? [`tasks`]: tokens, and a target for each.
@@ -15,9 +15,9 @@
 //! - Is a mixer of your own right? [`check`]: gradients, forms, causality, streaming.
 //! - How is it trained? [`train`]: the loop, the optimiser, the configuration, the files of a run.
 //!
-//! Modules know those before them, and those on a level with them:
-//! error, rng ← tensor, files, cuda ← autograd, stamp ← ops, kernels ← models, tasks ← check, train ← report ← inspect, verify ← cli.
-//! A tensor is in host memory or in that of a device, so `tensor` and `cuda` are on one level; and an op names its kernels.
+//! Modules know those before them, and those on a level with them: error, rng ← tensor, files, cuda ← autograd, stamp ←
+//! ops, kernels ← models, tasks ← check, train ← report ← inspect, verify ← cli. A tensor is in host memory or in that
+//! of a device, so `tensor` and `cuda` are on one level; and an op names its kernels.
 //!
 //! # An example
 //! A DeltaNet learns parity, and then reads bits one at a time:
@@ -46,7 +46,8 @@
 //! - A training loop by hand: [`models::Params::gradient`] and [`train::optimizer::Adam::update`].
 //! - Weights in a file: [`models::Model::save`] and [`models::Model::load`].
 //!
-//! `examples/` in the repository has a page on each. In a debug build, this makes the crate as fast as its own tests are:
+//! `examples/` in the repository has a page on each. In a debug build, this makes the crate as fast as its own tests
+//! are:
 //! ```toml
 //! [profile.dev.package.tapezoo]
 //! opt-level = 2
@@ -59,7 +60,8 @@
 //! - **op**: a differentiable function of tensors, recorded as one node of the tape.
 //! - **primitive**: an op defined by plain loops, with a hand-written derivative.
 //! - **formula**: the definition of every other op, in terms of primitives; the tape differentiates it.
-//! - **kernel**: a fast implementation of an op, forward and backward, for the shapes, types and devices that it accepts.
+//! - **kernel**: a fast implementation of an op, forward and backward, for the shapes, types and devices that it
+//!   accepts.
 //! - **mixer**: the part of a block that combines tokens: attention, an LSTM, a delta rule …
 //! - **step**: one token through a mixer. It defines the mixer.
 //! - **state**: the values that a mixer carries from one step to the next.
@@ -69,8 +71,8 @@
 //! - **parallel**: the form that computes all positions at once, by an associative scan or a masked product.
 //! - **chunked**: the form that is parallel within chunks of C steps, and recurrent from chunk to chunk.
 //! - **fused**: the form that is one op over all steps.
-//! - **scan**: a recurrence h_t = a_t h_{t-1} + x_t over a sequence; an associative scan computes it in log T rounds. The
-//!   form `scan` is one op, in pieces of C steps.
+//! - **scan**: a recurrence h_t = a_t h_{t-1} + x_t over a sequence; an associative scan computes it in log T rounds.
+//!   The form `scan` is one op, in pieces of C steps.
 //! - **transition**: the linear map from one state to the next. Its eigenvalues decide what the mixer can track.
 //! - **decay**: a factor in (0, 1) by which a step multiplies the state.
 //! - **gate**: a factor, computed from the input, for how much a step keeps, writes or reads.

@@ -1,6 +1,6 @@
 //! Every kernel with the emulator's checks on (races, bounds, alignment, divergent barriers, reads of uninitialised
-//! memory): the tests of the kernels, run again as separate processes. Threads and blocks are in a random order here; forward
-//! they run, without the checks, as the tests that they are.
+//! memory): the tests of the kernels, run again as separate processes. Threads and blocks are in a random order here;
+//! forward they run, without the checks, as the tests that they are.
 
 mod device;
 

@@ -1,6 +1,6 @@
-//! Memories that fade, by a gate for each head or each channel, on the device in larger sizes than `Op::sample` has: several
-//! chunks and tiles, odd tails, chunks longer than a tile, axes of size 0, gates that close. These tests cover fade.cuh, which
-//! the kernels of both memories share.
+//! Memories that fade, by a gate for each head or each channel, on the device in larger sizes than `Op::sample` has:
+//! several chunks and tiles, odd tails, chunks longer than a tile, axes of size 0, gates that close. These tests cover
+//! fade.cuh, which the kernels of both memories share.
 #![allow(clippy::unwrap_used)]
 
 mod device;

@@ -125,9 +125,9 @@ fn selective_scans() {
     }
 }
 
-/// (B, T, heads, units): one sequence a block and four (block.cu), weights in registers, in shared memory, and too large
-/// for one block: for several that wait for each other (grid.cu), of one group of sequences, of more than run at once,
-/// and of two heads; and too large for all blocks together (steps.cu).
+/// (B, T, heads, units): one sequence a block and four (block.cu), weights in registers, in shared memory, and too
+/// large for one block: for several that wait for each other (grid.cu), of one group of sequences, of more than run at
+/// once, and of two heads; and too large for all blocks together (steps.cu).
 const RECURRENCES: [(usize, usize, usize, usize); 13] = [
     (3, 9, 1, 16),
     (5, 7, 2, 20),

@@ -28,7 +28,8 @@ fn assert_tracks(name: &str, machine: &Machine, middle: f32) {
     }
 }
 
-/// No threshold on the output does better than guessing. This is a property of the weights, so one form is enough: the fastest.
+/// No threshold on the output does better than guessing. This is a property of the weights, so one form is enough: the
+/// fastest.
 fn assert_fails(name: &str, machine: &Machine) {
     let tokens = bits(LONG, 1);
     let odd = sums(&tokens, 2);
@@ -84,8 +85,8 @@ fn rwkv7(eigenvalues: Eigenvalues) -> Machine {
     machine.set("output_weight", &[1.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0])
 }
 
-/// A one is a step so long that exp(ΔA) = 0, and Ā = −1 with s = 2; a zero is a step of no length. S goes from 0 to what a one
-/// writes and back; with s = 1 it stays there.
+/// A one is a step so long that exp(ΔA) = 0, and Ā = −1 with s = 2; a zero is a step of no length. S goes from 0 to
+/// what a one writes and back; with s = 1 it stays there.
 fn mamba2(eigenvalues: Eigenvalues) -> Machine {
     let sizes = ModelConfig { heads: 1, head_dim: 4, state: 2, ..ModelConfig::default() };
     // Rows of z, x, B and C, whose SiLU is a power of two, and the one of Δ.
@@ -160,8 +161,9 @@ fn mamba_tracks_parity_with_negative_transitions_and_cannot_without() {
     assert_fails("mamba", &mamba(Eigenvalues::Positive));
 }
 
-/// Mamba-3 over begin, zero and one: the beginning writes 1 under the key (1, 0), and each one turns what is there by `turn`;
-/// zeros take no time. The query is (cos δ, sin δ). Δ is as short as the turn allows, since the state fades by e^(−10⁻⁴ Δ).
+/// Mamba-3 over begin, zero and one: the beginning writes 1 under the key (1, 0), and each one turns what is there by
+/// `turn`; zeros take no time. The query is (cos δ, sin δ). Δ is as short as the turn allows, since the state fades by
+/// e^(−10⁻⁴ Δ).
 fn mamba3(turn: f64, delta: f64) -> (Machine, f64) {
     let sizes = ModelConfig { heads: 1, head_dim: 1, state: 2, ..ModelConfig::default() };
     let dt = turn / PI;
@@ -217,8 +219,8 @@ fn mamba3_counts_modulo_three() {
     }
 }
 
-/// PaTH over begin, zero and one: the key of the beginning is (1, 0), and each one reflects it (β = 2) or erases it (β = 1).
-/// Where it is as it was, the query finds it, and else the token itself, whose key is (0, 1).
+/// PaTH over begin, zero and one: the key of the beginning is (1, 0), and each one reflects it (β = 2) or erases it (β
+/// = 1). Where it is as it was, the query finds it, and else the token itself, whose key is (0, 1).
 fn path(b_beta: f32) -> Machine {
     let sizes = ModelConfig { heads: 1, head_dim: 2, ..ModelConfig::default() };
     let key = [[1.0, 0.0, 0.0], [0.0, 1.0, 1.0]].concat();
@@ -247,14 +249,16 @@ fn path_attention_tracks_parity_and_cannot_without_reflections() {
     }
 }
 
-/// S4D with the 8 eighth roots of 1, shrunk a little: a kernel that is 1 at a lag of 5, 0.1 at 13, 0.01 at 21 … and 0 between.
+/// S4D with the 8 eighth roots of 1, shrunk a little: a kernel that is 1 at a lag of 5, 0.1 at 13, 0.01 at 21 … and 0
+/// between.
 fn fifth_last() -> Machine {
     let (n, lag, shrink) = (5, 5.0, 0.1f64.powf(0.125));
     let sizes = ModelConfig { state: n, ..ModelConfig::default() };
     let (mut log_a, mut angle, mut c) = (vec![], vec![], [vec![], vec![]]);
     for j in 0..n {
         let w = TAU * j as f64 / 8.0;
-        // c = e^(−iw lag) shrink^(−lag) A / (λ − 1), and half of it where the root is its own conjugate; 2 Re doubles it.
+        // c = e^(−iw lag) shrink^(−lag) A / (λ − 1), and half of it where the root is its own conjugate; 2 Re doubles
+        // it.
         let (a, less) = ((shrink.ln(), w), (shrink * w.cos() - 1.0, shrink * w.sin()));
         let square = less.0 * less.0 + less.1 * less.1;
         let ratio = ((a.0 * less.0 + a.1 * less.1) / square, (a.1 * less.0 - a.0 * less.1) / square);
@@ -271,7 +275,8 @@ fn fifth_last() -> Machine {
     machine.set("w", &[0.0, 1.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0]).set("b", &[0.0, 0.0, BIG, BIG])
 }
 
-/// A memory that fades at one rate, the same for every token: Mamba-2 with Δ = dt, whose read is proportional to Σ e^(−dt l) x.
+/// A memory that fades at one rate, the same for every token: Mamba-2 with Δ = dt, whose read is proportional to Σ
+/// e^(−dt l) x.
 fn fading(dt: f64) -> Machine {
     let sizes = ModelConfig { heads: 1, head_dim: 1, state: 1, conv: 0, ..ModelConfig::default() };
     // Rows of z, x, B, C and Δ. The norm divides by the state's size: ε keeps it as it is.
@@ -281,8 +286,8 @@ fn fading(dt: f64) -> Machine {
     machine.set("out_proj_weight", &[1.0, 0.0])
 }
 
-/// What happened at a fixed distance, or how often in a window, needs rates that turn: state spaces have them. One that only
-/// fades weighs tokens by age, and its best threshold is often wrong.
+/// What happened at a fixed distance, or how often in a window, needs rates that turn: state spaces have them. One that
+/// only fades weighs tokens by age, and its best threshold is often wrong.
 #[test]
 fn state_spaces_see_through_a_window_and_fading_memories_do_not() {
     let tokens = bits(LONG, 7);
@@ -316,8 +321,8 @@ fn state_spaces_see_through_a_window_and_fading_memories_do_not() {
     }
 }
 
-/// One unit, c in {0, 1}. A zero keeps it, f = 1 and i = 0. A one forgets it, f = 0, and writes 1 only if h = tanh(c) says
-/// that it was 0.
+/// One unit, c in {0, 1}. A zero keeps it, f = 1 and i = 0. A one forgets it, f = 0, and writes 1 only if h = tanh(c)
+/// says that it was 0.
 #[test]
 fn lstm_tracks_parity() {
     let sizes = ModelConfig { heads: 1, head_dim: 1, ..ModelConfig::default() };

@@ -1,5 +1,5 @@
-//! Attention in which tokens fade: every kernel and form beside the recurrence, over sizes around tiles and gates that are open,
-//! all but shut, and shut.
+//! Attention in which tokens fade: every kernel and form beside the recurrence, over sizes around tiles and gates that
+//! are open, all but shut, and shut.
 #![allow(clippy::unwrap_used)]
 
 use proptest::prelude::*;

@@ -142,8 +142,8 @@ fn delta_product_of_one_is_delta_net() {
     assert_eq!(a, b);
 }
 
-/// A whole model: token by token, each on its own tape, gives the same as the whole sequence. Every other model has n-gram
-/// heads as well.
+/// A whole model: token by token, each on its own tape, gives the same as the whole sequence. Every other model has
+/// n-gram heads as well.
 #[test]
 fn streaming_equals_the_whole_sequence() {
     for (i, name) in names().into_iter().enumerate() {
@@ -221,8 +221,8 @@ fn followed(ids: &[i32], h: &[f64], d: usize, n: usize) -> Vec<f64> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(32))]
 
-    /// In both forms and from any cache: the mean by its definition, and nothing of the present token or of later ones, NaN
-    /// neither.
+    /// In both forms and from any cache: the mean by its definition, and nothing of the present token or of later ones,
+    /// NaN neither.
     #[test]
     fn an_ngram_head_reads_what_followed(seed in any::<u64>(), s in 1usize..30, n in 1usize..5) {
         let (g, d) = (&mut Gen::new(seed), 3);

@@ -176,8 +176,8 @@ fn gate_sums<'t>(x: &[Var<'t>]) -> Var<'t> {
     Var::concat(&x[..4], 2)
 }
 
-/// Gates so far open or shut that 1 − σ and 1 − tanh² are rounded away if they are differences. Each gate's gradient is judged by
-/// its own largest number, in units of the cotangents.
+/// Gates so far open or shut that 1 − σ and 1 − tanh² are rounded away if they are differences. Each gate's gradient is
+/// judged by its own largest number, in units of the cotangents.
 #[test]
 fn what_a_gate_lacks_of_one_has_its_digits() {
     let g = &mut Gen::new(9);
@@ -309,8 +309,8 @@ fn a_gate_that_shuts_with_nothing_to_write_keeps_the_weights() {
     }
 }
 
-/// What later gates change is small beside the state, and has its digits: it is no difference of sums that are as large as
-/// the state. (That of the recurrent form is one.)
+/// What later gates change is small beside the state, and has its digits: it is no difference of sums that are as large
+/// as the state. (That of the recurrent form is one.)
 #[test]
 fn a_gradient_that_is_small_beside_the_state_has_its_digits() {
     let x = memory_inputs(&mut Gen::new(4), 70, 4, |t| if t == 0 { 5.0 } else { -12.0 }, |_| 4.0);

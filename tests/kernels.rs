@@ -12,8 +12,8 @@ use tapezoo::{
 /// The results of an op, and the gradients of its inputs for random cotangents, with one use or several.
 type Found = Vec<(String, Vec<f64>)>;
 
-/// Small samples, and half of the time of sizes around the kernels' switches; with tensors of zeros, of equal rows and at the
-/// ends of their range among them.
+/// Small samples, and half of the time of sizes around the kernels' switches; with tensors of zeros, of equal rows and
+/// at the ends of their range among them.
 fn draw(seed: u64) -> Gen {
     let g = if large(seed) { Gen::new(seed).around_switches(1 << 12) } else { Gen::new(seed) };
     if seed.is_multiple_of(2) { g } else { g.at_edges() }
@@ -79,8 +79,8 @@ proptest! {
     fn every_kernel_computes_what_defines_its_op(seed in any::<u64>(), uses in 1..3u64) {
         for (name, sample) in OPS {
             let exact = run(Kernels::Plain, *sample, seed, DType::F64, uses);
-            // A long recurrence with wide weights is chaotic: it amplifies every rounding, whoever rounds. How much is seen
-            // from roundings, and, as these may be lucky, from inputs that are about a rounding larger.
+            // A long recurrence with wide weights is chaotic: it amplifies every rounding, whoever rounds. How much is
+            // seen from roundings, and, as these may be lucky, from inputs that are about a rounding larger.
             let rough: Vec<f64> = if large(seed) {
                 let single = run(Kernels::Plain, *sample, seed, DType::F32, uses);
                 let moved = run_scaled(Kernels::Plain, *sample, seed, DType::F64, uses, 1.0 + 1e-7);

@@ -1,5 +1,5 @@
-//! Modules know those before them alone, in the order that the crate's front page gives, and those of `train` in the order
-//! that its page gives.
+//! Modules know those before them alone, in the order that the crate's front page gives, and those of `train` in the
+//! order that its page gives.
 #![allow(clippy::unwrap_used)]
 
 use std::{collections::HashMap, fs, path::Path};

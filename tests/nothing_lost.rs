@@ -199,7 +199,8 @@ fn a_signal_ends_a_long_step_and_a_hangup_saves() {
     assert!(took < Duration::from_secs(2), "{took:?}");
 }
 
-/// `timeout` signals its child, and then the child's group: one request in two signals. A later signal is another request.
+/// `timeout` signals its child, and then the child's group: one request in two signals. A later signal is another
+/// request.
 #[test]
 fn two_signals_at_once_are_one_request() {
     let place = Place::new();

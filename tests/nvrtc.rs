@@ -1,9 +1,9 @@
 //! Every kernel through the real NVRTC, which needs neither a GPU nor a driver: it must compile for sm_80 and sm_90
 //! without spills to memory, and a table lists its registers and shared memory.
 //!
-//! It takes minutes: `cargo test --test nvrtc -- --ignored`. Where NVRTC is not found it says so and passes. It is looked for in the directories of `TAPEZOO_CUDA_LIBS`, in
-//! `target/nvrtc` (where `.ci/run` puts pip's package) and in the active Python environment.
-//! The table is written to `target/nvrtc.txt`.
+//! It takes minutes: `cargo test --test nvrtc -- --ignored`. Where NVRTC is not found it says so and passes. It is
+//! looked for in the directories of `TAPEZOO_CUDA_LIBS`, in `target/nvrtc` (where `.ci/run` puts pip's package) and in
+//! the active Python environment. The table is written to `target/nvrtc.txt`.
 
 #![allow(clippy::unwrap_used)]
 

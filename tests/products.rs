@@ -176,8 +176,8 @@ fn narrow_and_tall_products() {
     }
 }
 
-/// A linear layer's backward pass takes many rows in parts, and gives the gradients of a product and a sum, also where dx is
-/// added to another gradient.
+/// A linear layer's backward pass takes many rows in parts, and gives the gradients of a product and a sum, also where
+/// dx is added to another gradient.
 #[test]
 fn linear_in_parts_is_linear() {
     for (rows, i, o) in [(600, 200, 60), (513, 4, 300), (1000, 129, 130), (1024, 64, 256)] {

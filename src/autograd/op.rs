@@ -9,8 +9,9 @@ use std::ops::{Deref, DerefMut, Index};
 
 /// One differentiable operation: what it means.
 ///
-/// It is a primitive, with its value and derivative in plain loops, or a formula over other ops. Beside that it may have a
-/// [`Kernel`] that computes the same faster. An op without sample inputs for the checks to run on does not compile:
+/// It is a primitive, with its value and derivative in plain loops, or a formula over other ops. Beside that it may
+/// have a [`Kernel`] that computes the same faster. An op without sample inputs for the checks to run on does not
+/// compile:
 ///
 /// ```compile_fail
 /// # use tapezoo::{autograd::*, tensor::*};
@@ -37,8 +38,8 @@ pub trait Op: Send + 'static {
         None
     }
 
-    /// What the op is, if it is not a primitive: its results as a formula over other ops. The tape then knows the derivative
-    /// as well.
+    /// What the op is, if it is not a primitive: its results as a formula over other ops. The tape then knows the
+    /// derivative as well.
     fn formula<'t>(&self, x: &[Var<'t>]) -> Option<Vec<Var<'t>>> {
         let _ = x;
         None
@@ -169,14 +170,14 @@ pub struct Value {
     pub(super) tensor: Tensor,
     /// Whether the loss may depend on a leaf through it.
     pub(super) needs: bool,
-    /// Whether the buffer is the pool's (an op's output, a constant from `full`, a copy of a tensor from another device) or
-    /// the caller's (a leaf or a constant that was on the device already).
+    /// Whether the buffer is the pool's (an op's output, a constant from `full`, a copy of a tensor from another
+    /// device) or the caller's (a leaf or a constant that was on the device already).
     pub(super) pooled: bool,
 }
 
 impl Value {
-    /// Whether gradients from several ops are added up in a wider type: for a bf16 value in the caller's buffer, as parameters
-    /// on the device are.
+    /// Whether gradients from several ops are added up in a wider type: for a bf16 value in the caller's buffer, as
+    /// parameters on the device are.
     pub(super) fn sums_wide(&self) -> bool {
         !self.pooled && self.dtype() != self.dtype().real()
     }
@@ -253,8 +254,8 @@ impl Grad {
         if self.wanted { self.tensor.as_mut().map(|t| (D::of(t), self.acc)) } else { None }
     }
 
-    /// The same, with scratch memory to overwrite if unwanted: for kernels that compute all gradients in one pass. `like`
-    /// is the input that this gradient belongs to.
+    /// The same, with scratch memory to overwrite if unwanted: for kernels that compute all gradients in one pass.
+    /// `like` is the input that this gradient belongs to.
     pub fn slot_or_scratch<D: Elements + ?Sized>(&mut self, cpu: &Cpu, like: &Tensor) -> (&mut D, bool) {
         let acc = self.acc;
         let t = self.tensor.get_or_insert_with(|| cpu.pool().get(like.dtype(), like.shape()));

@@ -18,13 +18,14 @@ impl Gen {
         Gen { rng: ChaCha8Rng::seed_from_u64(seed), room: 0, edges: false }
     }
 
-    /// The same with sizes on both sides of what kernels switch at (widths of vectors, tiles and chunks), as long as samples
-    /// have no more than some `room` elements.
+    /// The same with sizes on both sides of what kernels switch at (widths of vectors, tiles and chunks), as long as
+    /// samples have no more than some `room` elements.
     pub fn around_switches(self, room: usize) -> Gen {
         Gen { room, ..self }
     }
 
-    /// The same with tensors that are all zero, of equal rows, or at the ends of their range, a quarter of the time each.
+    /// The same with tensors that are all zero, of equal rows, or at the ends of their range, a quarter of the time
+    /// each.
     pub fn at_edges(self) -> Gen {
         Gen { edges: true, ..self }
     }
@@ -82,8 +83,8 @@ impl Gen {
         self.special(shape.into(), [lo, hi], |g| g.uniform(lo, hi))
     }
 
-    /// A tensor of numbers drawn by `f`; at the edges one that is zero if it may be, that repeats its first row, or that has
-    /// these `ends` alone.
+    /// A tensor of numbers drawn by `f`; at the edges one that is zero if it may be, that repeats its first row, or
+    /// that has these `ends` alone.
     fn special(&mut self, shape: Shape, ends: [f64; 2], f: impl Fn(&mut Gen) -> f64) -> Tensor {
         let kind = if self.edges { self.below(4) } else { 3 };
         match kind {

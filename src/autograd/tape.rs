@@ -43,8 +43,8 @@ impl Way {
     }
 }
 
-/// A recorded operation. Its inputs are the values whose ids are `edges[x0..x0 + nx]`; its outputs are the values of ids
-/// `y0..y0 + ny`: the op's outputs first, then what its kernel saved.
+/// A recorded operation. Its inputs are the values whose ids are `edges[x0..x0 + nx]`; its outputs are the values of
+/// ids `y0..y0 + ny`: the op's outputs first, then what its kernel saved.
 struct Node {
     action: Action,
     x0: u32,
@@ -199,8 +199,9 @@ impl Tape {
         self.record.borrow_mut().scopes.push(name.clone());
     }
 
-    /// The output of an op that has one. The op is recorded if a leaf's gradient may go through it; if its formula computes it,
-    /// the ops in the formula are recorded instead. Every op comes through here, [`Tape::apply_many`] or [`Tape::apply_dyn`].
+    /// The output of an op that has one. The op is recorded if a leaf's gradient may go through it; if its formula
+    /// computes it, the ops in the formula are recorded instead. Every op comes through here, [`Tape::apply_many`] or
+    /// [`Tape::apply_dyn`].
     ///
     /// # Panics
     /// When the inputs do not fit the op: it is a programming error in the formula, and the message gives the op,
@@ -250,9 +251,9 @@ impl Tape {
         ids
     }
 
-    /// How to compute an op, if not by its formula: by the first kernel that is switched on and accepts the inputs, or, for a
-    /// primitive on the CPU, by its loops. A primitive on a GPU has only kernels, and so has a primitive of i32, because loops
-    /// are for real numbers; it then runs a kernel that is switched off.
+    /// How to compute an op, if not by its formula: by the first kernel that is switched on and accepts the inputs, or,
+    /// for a primitive on the CPU, by its loops. A primitive on a GPU has only kernels, and so has a primitive of i32,
+    /// because loops are for real numbers; it then runs a kernel that is switched off.
     fn way(&self, op: &dyn Op, ids: &[u32]) -> Option<Way> {
         let x = In { values: &self.record.borrow().values, ids };
         let kernel = |every: bool| {
@@ -281,8 +282,9 @@ impl Tape {
         }
     }
 
-    /// Compute an op by its kernel or its loops: infer the shapes, get buffers for the outputs and for what the kernel saves,
-    /// fill them, and record a node if an input needs a gradient. Gives the first output's id and the number of outputs.
+    /// Compute an op by its kernel or its loops: infer the shapes, get buffers for the outputs and for what the kernel
+    /// saves, fill them, and record a node if an input needs a gradient. Gives the first output's id and the number of
+    /// outputs.
     #[track_caller]
     fn run(&self, op: Box<dyn Op>, by: Way, ids: &[u32]) -> (u32, usize) {
         let r = &mut *self.record.borrow_mut();
@@ -409,8 +411,8 @@ impl Tape {
         self.cx.pool().fresh()
     }
 
-    /// Let `change` change every result of an op from now on: to round it otherwise, so as to see what rounding does. As to
-    /// gradients, see [`Tape::backward_with`].
+    /// Let `change` change every result of an op from now on: to round it otherwise, so as to see what rounding does.
+    /// As to gradients, see [`Tape::backward_with`].
     pub fn change_results(&self, change: impl FnMut(&mut Tensor) + Send + 'static) {
         self.record.borrow_mut().change = Some(Box::new(change));
     }

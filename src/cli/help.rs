@@ -11,7 +11,8 @@ use clap::{
 };
 use toml::{Table, Value};
 
-/// The names that a program's `--preset` takes, and the preset that each stands for; none where that depends on the task.
+/// The names that a program's `--preset` takes, and the preset that each stands for; none where that depends on the
+/// task.
 pub(super) type Presets = &'static [(&'static str, &'static str)];
 
 /// What `-h` says of the flags that matter first; the others are in `--help`.

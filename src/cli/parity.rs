@@ -11,9 +11,9 @@ use std::process::ExitCode;
 
 /// Train sequence mixers on bit parity and see at which lengths they still know it
 ///
-/// At every position the model says whether the number of ones so far is even. A mixer that has learned to keep
-/// one bit of state is right at any length; one that has found a shortcut fails beyond the length it was trained on.
-/// With no flags, the seven of the published comparison train on length 32, and the table shows their accuracy at 32 to 256.
+/// At every position the model says whether the number of ones so far is even. A mixer that has learned to keep one bit
+/// of state is right at any length; one that has found a shortcut fails beyond the length it was trained on. With no
+/// flags, the seven of the published comparison train on length 32, and the table shows their accuracy at 32 to 256.
 #[derive(Parser)]
 #[command(name = "parity", version = crate::stamp::version(), after_help = EXAMPLES)]
 pub(super) struct Parity {

@@ -59,8 +59,8 @@ impl TrainArgs {
         Error::Config(format!("{flag}{}", rest.strip_prefix(" =").unwrap_or(rest)))
     }
 
-    /// Take out the flags that are not read because nothing is trained, and say which these are. Lengths are read, for the
-    /// task is checked against all of them.
+    /// Take out the flags that are not read because nothing is trained, and say which these are. Lengths are read, for
+    /// the task is checked against all of them.
     fn unread(&self, settings: &mut Vec<Setting>) -> Option<String> {
         let TrainArgs { what, machine, output, .. } = self;
         let (instead, reads): (_, fn(&str) -> bool) = match (output.show, output.profile) {

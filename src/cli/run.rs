@@ -18,7 +18,8 @@ use std::{path::Path, process::ExitCode, sync::Arc, time::Instant};
 use toml::Table;
 
 /// What a training program does with its command line: check everything, train, print. `presets` are the names that
-/// `--preset` takes, `preset` is the one to start from where nothing names another, and `task` are the task's own flags.
+/// `--preset` takes, `preset` is the one to start from where nothing names another, and `task` are the task's own
+/// flags.
 ///
 /// Status 0: all went well; 1: a run failed, or a file could not be written; 2: a value cannot be, or another
 /// process is at work in the directory; 129, 130 or 143: it was interrupted.

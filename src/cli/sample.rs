@@ -20,8 +20,8 @@ use std::{
 /// Have a model that was trained on text go on with a prompt, byte by byte
 ///
 /// The text streams from the carried state: one step a byte, and no more memory however long it gets, but for the cache
-/// of attention and of n-gram heads. At the end standard error says how many bytes a second that was. A state and weights that are the same
-/// give the same text with the same seed.
+/// of attention and of n-gram heads. At the end standard error says how many bytes a second that was. A state and
+/// weights that are the same give the same text with the same seed.
 #[derive(Parser)]
 #[command(name = "sample", version = crate::stamp::version(), after_help = EXAMPLES)]
 pub(super) struct Sample {

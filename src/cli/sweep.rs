@@ -52,8 +52,8 @@ struct Run {
     /// List the runs and where each stands, and do nothing.
     #[arg(long)]
     dry_run: bool,
-    /// Instead of training, take 50 steps of each model at each point of the grid and print where their time goes, op by
-    /// op.
+    /// Instead of training, take 50 steps of each model at each point of the grid and print where their time goes, op
+    /// by op.
     #[arg(long, conflicts_with_all = ["dry_run", "out", "shard", "jobs"])]
     profile: bool,
 }

@@ -15,11 +15,11 @@ use std::{path::PathBuf, process::ExitCode};
 /// metadata 'op', 'attrs' (JSON) and 'source'. Write one from your own kernel to check it against ours:
 /// the README's section 'Check your own kernel' gives the format and an example.
 ///
-/// The error of a tensor is the norm of the difference over the norm of the reference, each tensor by itself. Where it is
-/// above the tolerance it may still be rounding, if what the tensor is summed of cancels: every term is moved by a
+/// The error of a tensor is the norm of the difference over the norm of the reference, each tensor by itself. Where it
+/// is above the tolerance it may still be rounding, if what the tensor is summed of cancels: every term is moved by a
 /// rounding, in double precision, and what moves the tensor by so much is no error; such a tensor is marked *. Equal
-/// infinities agree, and so do NaN and NaN. Exit status: 0 when every tensor of every file agrees, 1 when one does not, 2
-/// when a file cannot be used; the others are still checked.
+/// infinities agree, and so do NaN and NaN. Exit status: 0 when every tensor of every file agrees, 1 when one does not,
+/// 2 when a file cannot be used; the others are still checked.
 #[derive(Parser)]
 #[command(name = "verify", version = crate::stamp::version(), after_help = format!("Ops: {}", ops().join(", ")))]
 pub(super) struct Verify {

@@ -4,22 +4,23 @@
 //   end_s = α_{s+1} … α_C         what is left after the chunk of what step s wrote
 //   P_ts = Σ_c q_tc k_sc (α_{s+1} … α_t)_c        for s ≤ t
 //
-// All are running products of factors of at most 1, each over the steps that it is about: nothing is divided, and no two
-// sums are subtracted. With one gate for all channels P is (Q Kᵀ) ⊙ D.
+// All are running products of factors of at most 1, each over the steps that it is about: nothing is divided, and no
+// two sums are subtracted. With one gate for all channels P is (Q Kᵀ) ⊙ D.
 //
-// With a gate for each channel P is no product of two matrices, and the steps are halved, as in decay.rs: blocks of w = 1, 2,
-// 4, … C / 2 steps stand in pairs, and what the second block of a pair reads of the first is a product,
+// With a gate for each channel P is no product of two matrices, and the steps are halved, as in decay.rs: blocks of w =
+// 1, 2, 4, … C / 2 steps stand in pairs, and what the second block of a pair reads of the first is a product,
 //
 //   P_ts = Σ_c (q_t ⊙ upto_t)_c (k_s ⊙ after_s)_c
 //
-// with `upto` the product of the block's gates up to step t and `after` that of those behind step s. All pairs of one w are
-// one product of C / 2 by C / 2 numbers, of which the blocks on the diagonal count. With w = C, `upto` is start and `after`
-// is end. Backwards, with M the cotangent of P,
+// with `upto` the product of the block's gates up to step t and `after` that of those behind step s. All pairs of one w
+// are one product of C / 2 by C / 2 numbers, of which the blocks on the diagonal count. With w = C, `upto` is start and
+// `after` is end. Backwards, with M the cotangent of P,
 //
 //   dq_t += upto_t ⊙ (M (K ⊙ after))_t                     dk_s += after_s ⊙ (Mᵀ (Q ⊙ upto))_s
 //   dg_u += Σ_{t≥u} q_t ⊙ dq_t   (u in the second)         dg_u += Σ_{s<u} k_s ⊙ dk_s   (u in the first)
 //
-// with what these products add to dq and dk, and sums over the block. The same holds for start with q, and for end with k.
+// with what these products add to dq and dk, and sums over the block. The same holds for start with q, and for end with
+// k.
 
 namespace memories {
 
@@ -86,7 +87,8 @@ struct Pairs {
     __device__ bool in_second(int step) const { return step & w; }
 };
 
-// C channels from c0 on of a chunk, K gates a step or none: the running products of blocks, C x C numbers each, in shared memory.
+// C channels from c0 on of a chunk, K gates a step or none: the running products of blocks, C x C numbers each, in
+// shared memory.
 template <int R>
 struct Running {
     enum { C = Tile<R>::C, LD = Tile<R>::MLD };
@@ -272,9 +274,9 @@ __device__ void put_channels(Tile<R>& y, const Steps& t, const Dims& d, i64 c0, 
     });
 }
 
-// From the gradient cotangent(chunk, step, column) of what rows q read of value(chunk, step, column), of this step too if OWN,
-// and of the state h before the chunk: dq, dk and dg of a tile of channels; with what dh, the gradient of the state after the
-// chunk, has of k and g, if it is given.
+// From the gradient cotangent(chunk, step, column) of what rows q read of value(chunk, step, column), of this step too
+// if OWN, and of the state h before the chunk: dq, dk and dg of a tile of channels; with what dh, the gradient of the
+// state after the chunk, has of k and g, if it is given.
 template <int R, bool OWN, class V, class G, class P>
 __device__ void channels(Rows q, Rows k, V value_of, G cotangent_of, const S* g, const P* h, const real* dh, Channels to,
                          Dims d) {

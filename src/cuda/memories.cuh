@@ -1,16 +1,18 @@
 // Matrix memories in chunks of C steps: what linear attention, the mLSTM and the delta rule share. Heads are those of
 // tensors [B, T, H, K]; products are made of tiles (tiles.cuh).
 //
-// The first two are one computation with other weights, all products of gates and at most 1: D_ts that of step s at step
-// t, r_t that of the state before the chunk at step t, e_s that of step s in the state after it; all 1 without gates.
-// With Q, K [C, K], V̂ [C, W] the rows of a chunk and S the state before it, dS⁺ the gradient of the one after it:
+// The first two are one computation with other weights, all products of gates and at most 1: D_ts that of step s at
+// step t, r_t that of the state before the chunk at step t, e_s that of step s in the state after it; all 1 without
+// gates. With Q, K [C, K], V̂ [C, W] the rows of a chunk and S the state before it, dS⁺ the gradient of the one after
+// it:
 //
 //   P = (Q Kᵀ) ⊙ D      O = r Q S + P V̂          S⁺ = r_C S + (e K)ᵀ V̂
 //   G = (dO V̂ᵀ) ⊙ D     dQ = r dO Sᵀ + G K       dK = Gᵀ Q + e V̂ dS⁺ᵀ      dV̂ = Pᵀ dO + e K dS⁺
 //                                                 dS = r_C dS⁺ + (r Q)ᵀ dO
 //
-// Only the states depend on other chunks, so they come first, forwards and backwards: what each chunk adds (outer), then
-// sums over the chunks of a head (scan, in order: the same result whatever the grid). All else is of every chunk at once.
+// Only the states depend on other chunks, so they come first, forwards and backwards: what each chunk adds (outer),
+// then sums over the chunks of a head (scan, in order: the same result whatever the grid). All else is of every chunk
+// at once.
 //
 // Tiling: a block of 256 threads has a tile of C x C numbers of one chunk: of P or G in shared memory first, then of an
 // output. With B H T / C chunks times the tiles of a row there are blocks enough for a GPU. Memory: q, k, v, o and
@@ -122,9 +124,9 @@ __device__ void outer(Rows a, Wide y, G gates, real* h, Dims d) {
     });
 }
 
-// The states between chunks from what each adds to them: x = r_C x + added, from [s, z], or zeros, to [s_end, z_end] and
-// `end`, as far as they are wanted. `states` gets x before each chunk, or after it if REVERSE, when time runs backwards;
-// it may be `added` itself. A thread has an element of a state.
+// The states between chunks from what each adds to them: x = r_C x + added, from [s, z], or zeros, to [s_end, z_end]
+// and `end`, as far as they are wanted. `states` gets x before each chunk, or after it if REVERSE, when time runs
+// backwards; it may be `added` itself. A thread has an element of a state.
 template <bool REVERSE, class P, class G>
 __device__ void scan(const S* s, const S* z, const real* added, G gates, P* states, S* s_end, int s_acc, S* z_end,
                      int z_acc, real* end, i64 heads, Dims d) {
@@ -151,8 +153,8 @@ __device__ void scan(const S* s, const S* z, const real* added, G gates, P* stat
 // A number to multiply with, and one to divide by.
 struct Ratio { real times, by; };
 
-// O, or, if NORMALISED, O times what ratio(its last column, row of [B, T, H], whether this block is the one of the row to
-// store it) gives.
+// O, or, if NORMALISED, O times what ratio(its last column, row of [B, T, H], whether this block is the one of the row
+// to store it) gives.
 template <int R, bool NORMALISED, class P, class G, class N>
 __device__ void outputs(Rows q, Rows k, const S* v, const P* h, G gates, S* o, N ratio, Dims d) {
     real* memory = dynamic_memory();
@@ -186,8 +188,8 @@ __device__ void outputs(Rows q, Rows k, const S* v, const P* h, G gates, S* o, N
     });
 }
 
-// Where the gradient y of x, before it is scaled, goes; and, if wanted, sums of x y over every one of `rows` and a tile's
-// columns, [tiles of K, B T H]: `dots` of all of y, `across` of what comes to it through the states.
+// Where the gradient y of x, before it is scaled, goes; and, if wanted, sums of x y over every one of `rows` and a
+// tile's columns, [tiles of K, B T H]: `dots` of all of y, `across` of what comes to it through the states.
 struct Target {
     S* dx;
     int acc;
@@ -280,9 +282,9 @@ __device__ void values(Rows q, Rows k, Wide g, const real* dh, G gates, S* dv, i
     });
 }
 
-// The gradient of each step's gate, to put(step, dg): `all` that every step has of it; m(u, s), below the diagonal, for every
-// pair of steps s < step <= u; start(u) for what step u >= step reads of the state before the chunk; and end(s) for what
-// step s < step leaves in the one after it.
+// The gradient of each step's gate, to put(step, dg): `all` that every step has of it; m(u, s), below the diagonal, for
+// every pair of steps s < step <= u; start(u) for what step u >= step reads of the state before the chunk; and end(s)
+// for what step s < step leaves in the one after it.
 template <int R, class A, class E, class F>
 __device__ void through_gates(real* m, int n, real all, A start, E end, F put) {
     constexpr int MLD = Tile<R>::MLD;
@@ -310,8 +312,8 @@ struct Padded {
     }
 };
 
-// What a gate does inside a chunk (as in ops/decay.rs), from the sums b_t = g_1 + … + g_t. They are two doubles each, the second
-// what was rounded off the first, so that their differences have all the digits of a real.
+// What a gate does inside a chunk (as in ops/decay.rs), from the sums b_t = g_1 + … + g_t. They are two doubles each,
+// the second what was rounded off the first, so that their differences have all the digits of a real.
 struct Decay {
     const double *b, *rest;
 

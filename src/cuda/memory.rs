@@ -17,8 +17,8 @@ pub struct Block {
     gpu: Arc<Gpu>,
     ptr: sys::CUdeviceptr,
     bytes: usize,
-    /// The integers that were sent to it last, if nothing has written to it since: what is an index is checked by the host,
-    /// which does not wait for the device for that.
+    /// The integers that were sent to it last, if nothing has written to it since: what is an index is checked by the
+    /// host, which does not wait for the device for that.
     pub(crate) sent: Option<Arc<[i32]>>,
 }
 

@@ -89,12 +89,13 @@ __device__ inline real decay_rate(real x) {
     const real y = -exp(x);
     return y < -FASTEST ? -FASTEST : y;
 }
-// So far from zero every sigmoid, normal_cdf and normal_pdf is 0 or 1: a factor of what has become 0 stays within, as an
-// infinite one would make it NaN. NaN itself stays.
+// So far from zero every sigmoid, normal_cdf and normal_pdf is 0 or 1: a factor of what has become 0 stays within, as
+// an infinite one would make it NaN. NaN itself stays.
 #define FAR real(1000)
 __device__ inline real at_least(real x, real least) { return x < least ? least : x; }
 __device__ inline real at_most(real x, real most) { return x > most ? most : x; }
-// x - 2 pi n, between -pi and pi; 2 pi is the sum of two numbers, of which the first has so few digits that n times it is exact.
+// x - 2 pi n, between -pi and pi; 2 pi is the sum of two numbers, of which the first has so few digits that n times it
+// is exact.
 __device__ inline real wrap(real x) {
     const real pi = 3.14159265358979323846, n = rint(x * real(0.15915494309189535));
     return at_most(at_least((x - n * real(6.28125)) - n * real(0.0019353071795864769), -pi), pi);
@@ -157,7 +158,8 @@ __device__ inline real gelu_slope(real x) {
 }
 __device__ inline bool is_finite(real x) { return fabs(x) <= LARGEST; }
 
-// --- Sums over a warp and over a block, in a fixed order; every thread gets the result. All threads must take part. ---
+// --- Sums over a warp and over a block, in a fixed order; every thread gets the result. All threads must take part.
+// ---
 
 template <class T>
 __device__ inline T warp_sum(T v) {

@@ -90,9 +90,9 @@ struct Tile {
         }
     }
 
-    // The same for a lower-triangular a(r, k), 0 for k > r + past: what b holds at k reaches no row above, NaN and infinity neither,
-    // though 0 times them is NaN. They are left out of the product, and added to the rows that see them. (So are the largest
-    // numbers, which bf16 rounds to infinity.)
+    // The same for a lower-triangular a(r, k), 0 for k > r + past: what b holds at k reaches no row above, NaN and
+    // infinity neither, though 0 times them is NaN. They are left out of the product, and added to the rows that see
+    // them. (So are the largest numbers, which bf16 rounds to infinity.)
     template <int A_K, int B_K, class A, class B>
     __device__ void add_lower(real* scratch, int depth, A a, B b, i64 past = 0) {
         const auto common = [](real x) { return fabs(x) <= LARGEST / 2; };

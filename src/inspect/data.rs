@@ -177,7 +177,8 @@ fn said(logits: &[f32], target: Option<usize>) -> Value {
     })
 }
 
-/// The parts of the model, from tokens to logits (`src/models/decoder.rs`): name, what it does, and the block of a mixer.
+/// The parts of the model, from tokens to logits (`src/models/decoder.rs`): name, what it does, and the block of a
+/// mixer.
 fn parts(source: &Source, title: &str) -> Vec<Value> {
     let c = source.model.config();
     let part =

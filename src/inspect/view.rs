@@ -1,6 +1,7 @@
 //! What the page shows of each mixer: its quantities, and its equations with places for numbers.
 //!
-//! A mixer without an entry here is shown by its states and named values alone; a test demands an entry of a mixer that has an `ABOUT`.
+//! A mixer without an entry here is shown by its states and named values alone; a test demands an entry of a mixer that
+//! has an `ABOUT`.
 
 mod attention;
 mod learners;

@@ -43,8 +43,8 @@ impl Rows {
         Rows { outer: axes, inner, da, db }
     }
 
-    /// How far apart rows of a and of b are, if they are rows of numbers of a matrix each, or the same row again: the many
-    /// short rows of small models are then one loop.
+    /// How far apart rows of a and of b are, if they are rows of numbers of a matrix each, or the same row again: the
+    /// many short rows of small models are then one loop.
     fn plain(&self) -> Option<(usize, usize)> {
         match (self.outer.as_slice(), self.da, self.db) {
             (&[(_, a, b)], 1, 1) => Some((a, b)),
@@ -138,8 +138,8 @@ fn any_rows_forward<S: Scalar, T: Real>(rows: &Rows, a: &[T], b: &[T], y: &mut [
     });
 }
 
-/// The gradients of any rows of the input that `first` says, a or b, overwriting or adding: those of a row that does not
-/// repeat, or the sum of those of a number that does.
+/// The gradients of any rows of the input that `first` says, a or b, overwriting or adding: those of a row that does
+/// not repeat, or the sum of those of a number that does.
 #[versions::versions]
 fn any_rows_backward<S: Scalar, T: Real>(
     first: bool,

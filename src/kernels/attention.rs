@@ -5,18 +5,19 @@
 //! dq_t = scale Σ_s dx_ts k_s           dk_s = scale Σ_t dx_ts q_t           dv_s = Σ_t p_ts do_t
 //! ```
 //!
-//! A tile of queries sees its keys at once, so no more of the T × S scores is ever kept than one tile's. The backward pass
-//! computes them again from lse. It is saved as two numbers, the largest score m_t and ln Σ_s exp(x_ts − m_t), because a sum
-//! of the two would lose the digits of the second where scores are large. A score and the largest score are computed in the
-//! same order, so their difference is never above 0.
+//! A tile of queries sees its keys at once, so no more of the T × S scores is ever kept than one tile's. The backward
+//! pass computes them again from lse. It is saved as two numbers, the largest score m_t and ln Σ_s exp(x_ts − m_t),
+//! because a sum of the two would lose the digits of the second where scores are large. A score and the largest score
+//! are computed in the same order, so their difference is never above 0.
 //!
-//! Gates add sums to the scores: of a tile of queries that of the gates between a key and the tile, which grow from tile to tile,
-//! and that of the gates from the tile's first query on; inside a tile that of each segment. They are sums of numbers of one
-//! sign, none is a difference, and those of many gates are doubles. Backwards the gradients of the scores are added up over the
-//! keys, from the first: before key u comes the sum is over s < u, and that over the queries from u on is what u gets.
+//! Gates add sums to the scores: of a tile of queries that of the gates between a key and the tile, which grow from
+//! tile to tile, and that of the gates from the tile's first query on; inside a tile that of each segment. They are
+//! sums of numbers of one sign, none is a difference, and those of many gates are doubles. Backwards the gradients of
+//! the scores are added up over the keys, from the first: before key u comes the sum is over s < u, and that over the
+//! queries from u on is what u gets.
 //!
-//! Where one weight is 1 and the others are as good as 0, do·v_s equals δ_t up to rounding, and large q and k would amplify the
-//! rounding: dx is 0 there.
+//! Where one weight is 1 and the others are as good as 0, do·v_s equals δ_t up to rounding, and large q and k would
+//! amplify the rounding: dx is 0 there.
 
 mod flash;
 mod side_by_side;
@@ -70,8 +71,8 @@ impl<T: Math> Plan<T> {
     }
 }
 
-/// A weight below this is 0 where there are gates, which make many of them: its products are so small that they have fewer
-/// digits, and many processors take a hundred cycles more for each such number.
+/// A weight below this is 0 where there are gates, which make many of them: its products are so small that they have
+/// fewer digits, and many processors take a hundred cycles more for each such number.
 fn faint<T: Math>() -> T {
     T::of(if size_of::<T>() == 4 { 1e-30 } else { 1e-290 })
 }

@@ -6,21 +6,23 @@
 //! P_ts = Σ_c q_tc k_sc (α_{s+1} … α_t)_c      for s ≤ t
 //! ```
 //!
-//! All are running products of factors of at most 1, each over the steps that it is about: nothing is divided and no two sums
-//! are subtracted, so that nothing overflows and a gate that forgets nearly all takes no digits from later ones.
+//! All are running products of factors of at most 1, each over the steps that it is about: nothing is divided and no
+//! two sums are subtracted, so that nothing overflows and a gate that forgets nearly all takes no digits from later
+//! ones.
 //!
-//! A memory may be read by several rows at each step, by queries and by keys to erase: there is a P for each of these R kinds.
+//! A memory may be read by several rows at each step, by queries and by keys to erase: there is a P for each of these R
+//! kinds.
 //!
-//! With one gate for all channels P is (Q Kᵀ) ⊙ D; with one for each see [`ChannelScores`]. The gradient of a gate follows from
-//! those of the rows without another product: a gate is in start_t for the steps t from its own on, and in end_s for the steps
-//! s before its own,
+//! With one gate for all channels P is (Q Kᵀ) ⊙ D; with one for each see [`ChannelScores`]. The gradient of a gate
+//! follows from those of the rows without another product: a gate is in start_t for the steps t from its own on, and in
+//! end_s for the steps s before its own,
 //!
 //! ```text
 //! dg_u += Σ_{t≥u} q_t ⊙ dq_t                   dg_u += Σ_{s<u} k_s ⊙ dk_s
 //! ```
 //!
-//! with what passes through start in dq and through end in dk. Each term has the factor of its gate in it, so that nothing
-//! cancels where little is left.
+//! with what passes through start in dq and through end in dk. Each term has the factor of its gate in it, so that
+//! nothing cancels where little is left.
 
 mod channel_scores;
 
@@ -67,8 +69,8 @@ pub struct Sums<'a, T, const R: usize> {
     pub gates: &'a mut [T],
 }
 
-/// The state before a chunk and the cotangent of the one after it, [K, V] and, of a normaliser, [K] or empty; and which are
-/// all zeros.
+/// The state before a chunk and the cotangent of the one after it, [K, V] and, of a normaliser, [K] or empty; and which
+/// are all zeros.
 #[derive(Clone, Copy)]
 pub struct Ends<'a, T> {
     pub state: (&'a [T], &'a [T]),
@@ -83,7 +85,8 @@ pub fn mat(rows: usize, cols: usize) -> Mat {
 }
 
 impl<'a, T: Math> Decay<'a, T> {
-    /// Of chunks of up to `c` steps with so many gates a step, none, one, or `k`; and with `reads` kinds of reading rows.
+    /// Of chunks of up to `c` steps with so many gates a step, none, one, or `k`; and with `reads` kinds of reading
+    /// rows.
     pub fn new(cpu: &'a Cpu, gates: usize, c: usize, k: usize, reads: usize) -> Decay<'a, T> {
         let row = || cpu.temp(c * gates);
         let (one, many) = (usize::from(gates == 1), usize::from(gates > 1));
@@ -177,9 +180,9 @@ impl<'a, T: Math> Decay<'a, T> {
         }
     }
 
-    /// The gradients of the reading rows and keys come in as those of start ⊙ the rows and end ⊙ K, and go out as those of the
-    /// rows and K themselves; those of the gates are written. `p` are the scores, and `dp` their cotangents, zero above the
-    /// diagonal, which are scratch memory afterwards.
+    /// The gradients of the reading rows and keys come in as those of start ⊙ the rows and end ⊙ K, and go out as those
+    /// of the rows and K themselves; those of the gates are written. `p` are the scores, and `dp` their cotangents,
+    /// zero above the diagonal, which are scratch memory afterwards.
     pub fn backward<const R: usize>(
         &mut self,
         cpu: &Cpu,
@@ -219,7 +222,8 @@ impl<'a, T: Math> Decay<'a, T> {
         }
     }
 
-    /// From the gradient of rows that [`since_start`](Self::since_start) made to theirs, in its place; and more of the gates'.
+    /// From the gradient of rows that [`since_start`](Self::since_start) made to theirs, in its place; and more of the
+    /// gates'.
     fn through_start(&mut self, n: usize, x: &[T], dx: &mut [T], dg: &mut [T]) {
         let k = self.k;
         if self.gates > 1 {

@@ -38,7 +38,8 @@ fn add_rows<T: Real>(n: usize, ids: &[i32], g: &[T], d: &mut [T]) {
 /// To each row id of d [V, N], N > 0, is added every row of g with this id.
 ///
 /// A long sum of one number after another loses digits. So where each row of a small table is seen often, the sums of
-/// every [`BLOCK`] rows are added up. (Of a larger table, clearing and adding up the sums would take as long as the rows.)
+/// every [`BLOCK`] rows are added up. (Of a larger table, clearing and adding up the sums would take as long as the
+/// rows.)
 fn add_rows_cpu<T: Real>(cpu: &Cpu, n: usize, ids: &[i32], g: &[T], d: &mut [T]) {
     if ids.len() <= BLOCK || 4 * (d.len() / n) > BLOCK {
         return add_rows(n, ids, g, d);

@@ -6,8 +6,8 @@
 //!
 //! The delta rule has β k for p and β v for v. With two keys S_t = S' − e_t (S'ᵀ p_t)ᵀ + k_t v_tᵀ.
 //!
-//! Chunks have these matrices, for the delta rule without gates. The paper is Yang et al. 2024, arXiv 2406.06484; the state
-//! there is the transpose of ours.
+//! Chunks have these matrices, for the delta rule without gates. The paper is Yang et al. 2024, arXiv 2406.06484; the
+//! state there is the transpose of ours.
 //!
 //! | | paper | `chunk.rs` | `chunk.cu` |
 //! |---|---|---|---|
@@ -18,8 +18,8 @@
 //! | scores | tril(Q Kᵀ) | R | P |
 //! | dV' = (I + A)⁻ᵀ dU, with V' = diag(β) V | | dV | G |
 //!
-//! The kernel `fused` runs step by step, many heads side by side (`erase_write/recurrent.rs`), and accepts small memories;
-//! `chunked` runs matrix products of chunks, one head at a time (`erase_write/chunk.rs`, with
+//! The kernel `fused` runs step by step, many heads side by side (`erase_write/recurrent.rs`), and accepts small
+//! memories; `chunked` runs matrix products of chunks, one head at a time (`erase_write/chunk.rs`, with
 //! [`Decay`](crate::kernels::decay::Decay) for the gates). `erase_write/cuda.rs` runs the kernels of devices.
 
 mod chunk;
@@ -185,7 +185,8 @@ impl Rule for GatedDeltaRule {
 impl<O: Rule> Scheduled for O {
     const NAMES: [&'static str; 2] = O::NAMES;
 
-    /// Delta rules have no gates there, or one for the whole memory; others none, or one for each channel, and no second key.
+    /// Delta rules have no gates there, or one for the whole memory; others none, or one for each channel, and no
+    /// second key.
     fn on_devices(&self, x: In) -> bool {
         if O::DELTA { gates(x) <= 1 } else { x.len() <= 6 && [0, x[0].shape().last()].contains(&gates(x)) }
     }

@@ -1,12 +1,12 @@
-//! The kernels of [`LinearAttention`] and [`GatedLinearAttention`]: a matrix memory that adds k vᵀ, with a gate for each
-//! channel of the key, with one for each head, or with none.
+//! The kernels of [`LinearAttention`] and [`GatedLinearAttention`]: a matrix memory that adds k vᵀ, with a gate for
+//! each channel of the key, with one for each head, or with none.
 //!
 //! ```text
 //! S_t = α_t S_{t-1} + k_t v_tᵀ      o_t = scale S_tᵀ q_t      α_t = diag(exp(g_t)), exp(g_t) or 1
 //! ```
 //!
-//! The normaliser is one more column of values that are all 1: with v̂ = [v, 1] and Ŝ = [S, z], numerator and denominator are
-//! the columns of scale Ŝ_tᵀ q_t. In the backward pass the cotangent of these columns is
+//! The normaliser is one more column of values that are all 1: with v̂ = [v, 1] and Ŝ = [S, z], numerator and
+//! denominator are the columns of scale Ŝ_tᵀ q_t. In the backward pass the cotangent of these columns is
 //!
 //! ```text
 //! dô = [do / den, −(do·o) / den]             den = scale q·z + eps
@@ -19,12 +19,13 @@
 //! dq_t = S_t do_t      dk_t = dS_t v_t      dv_t = dS_tᵀ k_t      dg_t = α_t rowsum(S_{t-1} ⊙ dS_t)      dS_0 = α_1 dS_1
 //! ```
 //!
-//! One gate for all channels has the sum over these of dg_t. Each term of dg_t has the factor of its gate in it: there is
-//! also dg_t = Σ_{u≥t} (q_u ⊙ dq_u − k_u ⊙ dk_u) + rowsum(S_T ⊙ dS_T), but its terms cancel where a gate lets little through.
+//! One gate for all channels has the sum over these of dg_t. Each term of dg_t has the factor of its gate in it: there
+//! is also dg_t = Σ_{u≥t} (q_u ⊙ dq_u − k_u ⊙ dk_u) + rowsum(S_T ⊙ dS_T), but its terms cancel where a gate lets little
+//! through.
 //!
-//! The kernel `fused` runs step by step, many heads side by side (`recurrent.rs`), and accepts small memories; `chunked` runs
-//! matrix products of chunks (`chunk.rs`, with [`Decay`](crate::kernels::decay::Decay) for the gates), as does a device
-//! (`cuda.rs`).
+//! The kernel `fused` runs step by step, many heads side by side (`recurrent.rs`), and accepts small memories;
+//! `chunked` runs matrix products of chunks (`chunk.rs`, with [`Decay`](crate::kernels::decay::Decay) for the gates),
+//! as does a device (`cuda.rs`).
 
 mod chunk;
 mod cuda;

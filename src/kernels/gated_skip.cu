@@ -1,4 +1,5 @@
-// o = (y + d x) silu(z) for rows of n numbers, and its gradients; dd is the sum over the rows of `products`, which is linear.cu's.
+// o = (y + d x) silu(z) for rows of n numbers, and its gradients; dd is the sum over the rows of `products`, which is
+// linear.cu's.
 //
 // Tiling: one thread an element, grid-stride: neighbours touch neighbouring addresses, and d stays in a cache. Limited
 // by memory: forward moves 4 numbers an element, backward 8 (y, x, z, do; dy, dx, dz, products), one more for each

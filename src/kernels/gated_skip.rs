@@ -4,8 +4,8 @@
 //! dy = do ⊙ silu(z),  dx = d ⊙ dy,  dd = Σ x ⊙ dy over the rows,  dz = do ⊙ (y + d ⊙ x) ⊙ σ(z) (1 + z (1 − σ(z)))
 //! ```
 //!
-//! It passes over memory once each way, where products and sums would pass four times (a device sums dd in a second pass), and
-//! saves nothing.
+//! It passes over memory once each way, where products and sums would pass four times (a device sums dd in a second
+//! pass), and saves nothing.
 
 use crate::{
     args,

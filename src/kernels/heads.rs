@@ -20,8 +20,8 @@ use bytemuck::TransparentWrapper;
 /// The largest state that runs step by step.
 const SMALL: usize = 256;
 
-/// One of the two kernels of an op with heads: many heads side by side, if `FUSED`, with a state of each step by step; or by
-/// matrix products of chunks, which is also how a device does it.
+/// One of the two kernels of an op with heads: many heads side by side, if `FUSED`, with a state of each step by step;
+/// or by matrix products of chunks, which is also how a device does it.
 #[derive(TransparentWrapper)]
 #[repr(transparent)]
 pub struct Schedule<O, const FUSED: bool>(pub O);
@@ -218,8 +218,8 @@ fn scatter<T: Real>(x: &[T], stride: usize, k: usize, n: usize, scale: T, y: &mu
     }
 }
 
-/// Whether a state, or the cotangent of one, is all zeros, as before the first token and behind the last: products with it
-/// are not computed ([`gemm_unless_zero`]). Where a sequence is one chunk they are about half of all.
+/// Whether a state, or the cotangent of one, is all zeros, as before the first token and behind the last: products with
+/// it are not computed ([`gemm_unless_zero`]). Where a sequence is one chunk they are about half of all.
 #[versions::versions]
 pub fn is_zero<T: Real>(x: &[T]) -> bool {
     x.chunks(64).all(|x| !x.iter().fold(false, |any, &x| any | (x != T::ZERO)))

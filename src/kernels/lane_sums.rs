@@ -87,8 +87,8 @@ fn plain<T: Real>(a: &[T], b: &[T], c: &[T], f: impl Fn(T, T, T) -> T) -> T {
     a.iter().zip(b).zip(c).fold(T::ZERO, |s, ((&a, &b), &c)| s + f(a, b, c))
 }
 
-/// The sixteen parts of Σ f(a, b, c); of fewer numbers than that, their sum and zeros. What is written is not read again
-/// but for a rest: a vector that has just been written is read slowly.
+/// The sixteen parts of Σ f(a, b, c); of fewer numbers than that, their sum and zeros. What is written is not read
+/// again but for a rest: a vector that has just been written is read slowly.
 #[inline(always)]
 pub fn parts3<T: Real>(a: &[T], b: &[T], c: &[T], to: &mut [T; LANES], f: impl Fn(T, T, T) -> T) {
     let (b, c) = (&b[..a.len()], &c[..a.len()]);
@@ -137,8 +137,8 @@ pub fn rows_at_once(n: usize) -> usize {
 #[repr(align(64))]
 struct Parts<T>([Lane<T>; LANES]);
 
-/// Sixteen sums, or as many as `rows`, of which `parts` gives the parts: what `sum` would have made of each, merged side
-/// by side: one by one, each merging waits for the one vector that was just summed up.
+/// Sixteen sums, or as many as `rows`, of which `parts` gives the parts: what `sum` would have made of each, merged
+/// side by side: one by one, each merging waits for the one vector that was just summed up.
 #[inline(always)]
 pub fn sums<T: Real>(here: Option<Avx512>, rows: usize, parts: impl Fn(usize, &mut Lane<T>)) -> Lane<T> {
     let mut all = Parts([[T::ZERO; LANES]; LANES]);
@@ -172,7 +172,8 @@ pub fn columns<T: Real>(g: &[T], d: &mut [T]) {
         }
         return rows.remainder().chunks_exact(n).for_each(|g| d.iter_mut().zip(g).for_each(|(sum, &g)| *sum += g));
     }
-    // Of narrow rows, as many as there is room for in four vectors at once: the sums of each do not wait for those of others.
+    // Of narrow rows, as many as there is room for in four vectors at once: the sums of each do not wait for those of
+    // others.
     let mut sums = [T::ZERO; BLOCK];
     let width = BLOCK / n * n;
     if width == BLOCK {

@@ -168,8 +168,8 @@ macro_rules! avx512_here {
 
 pub(super) use avx512_here;
 
-/// y + a x, with AVX-512 as one instruction that the compiler takes as it is: a loop over numbers, in a loop over rows that
-/// do not depend on each other, it may turn into one over the rows, which reads sixteen of them number by number.
+/// y + a x, with AVX-512 as one instruction that the compiler takes as it is: a loop over numbers, in a loop over rows
+/// that do not depend on each other, it may turn into one over the rows, which reads sixteen of them number by number.
 #[inline(always)]
 #[cfg_attr(not(target_arch = "x86_64"), expect(unused_variables))]
 pub fn fma<T: Real>(avx512: Option<Avx512>, y: &Lane<T>, a: &Lane<T>, x: &Lane<T>) -> Lane<T> {
@@ -201,8 +201,8 @@ pub fn transposed<T: Real>(avx512: Option<Avx512>, x: &[Lane<T>; 4]) -> [Lane<T>
     std::array::from_fn(|m| std::array::from_fn(|i| x[i % 4][i / 4 * 4 + m]))
 }
 
-/// Of four times sixteen numbers the sums over F fours of lanes from the `from`-th on: the fours are added up, then what is
-/// in the lanes of one.
+/// Of four times sixteen numbers the sums over F fours of lanes from the `from`-th on: the fours are added up, then
+/// what is in the lanes of one.
 #[inline(always)]
 pub fn horizontal_sums<T: Real, const F: usize>(x: &[Lane<T>; 4], from: usize) -> [T; 4] {
     #[cfg(target_arch = "x86_64")]
@@ -264,8 +264,8 @@ fn singles_mut<T: Real>(x: &mut [Lane<T>]) -> Option<&mut [Lane<f32>]> {
     T::f32s_mut(x.as_flattened_mut()).map(lanes_mut)
 }
 
-/// Whether the rows of a table, `step` apart, from every place of `at` are within so many numbers, and its lanes within so
-/// many lanes.
+/// Whether the rows of a table, `step` apart, from every place of `at` are within so many numbers, and its lanes within
+/// so many lanes.
 #[cfg(target_arch = "x86_64")]
 fn within(Table { n, k, rs, cs }: Table, len: usize, at: &[usize], step: usize, lanes: usize) -> bool {
     if n == 0 || k == 0 {
@@ -296,7 +296,8 @@ pub fn gather<T: Real>(x: &[T], at: [usize; L], step: usize, scale: &Lane<T>, y:
     }
 }
 
-/// Lanes, as many as `at` has, times `scale`, to n rows of k numbers of each, `step` apart; added if the target says so.
+/// Lanes, as many as `at` has, times `scale`, to n rows of k numbers of each, `step` apart; added if the target says
+/// so.
 pub fn scatter<T: Real>(x: &[Lane<T>], from: Table, scale: T, at: &[usize], step: usize, (y, acc): &mut Slot<T>) {
     #[cfg_attr(not(target_arch = "x86_64"), expect(unused_mut))]
     let mut j0 = 0;

@@ -13,11 +13,11 @@ use crate::{
 static MODULE: Module = Module::new("kernels/loss.cu", &[include_str!("loss.cu")]);
 
 /// x [rows, n] -> Σ (lse − y·x) over the rows that count; keeps `kept` = softmax(x), less one at the target, for the
-/// backward pass. What the target lacks of one is the sum of the others: the difference would have no digits where the model is
-/// sure. Of rows that do not count, `kept` is anything.
+/// backward pass. What the target lacks of one is the sum of the others: the difference would have no digits where the
+/// model is sure. Of rows that do not count, `kept` is anything.
 ///
-/// Sixteen rows at a time, of which the exponentials, and the logarithms, are taken together: rows of three classes are as
-/// fast as rows of a thousand.
+/// Sixteen rows at a time, of which the exponentials, and the logarithms, are taken together: rows of three classes are
+/// as fast as rows of a thousand.
 #[versions::versions]
 fn forward<T: Math>(n: usize, ignore: i32, smoothing: f64, x: &[T], targets: &[i32], kept: &mut [T]) -> f64 {
     let least = T::of(f64::NEG_INFINITY);

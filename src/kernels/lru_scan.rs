@@ -1,7 +1,7 @@
 //! The kernel of [`LruScan`].
 //!
-//! The CPU goes through the steps one after another, the state in registers. A device runs pieces side by side: λ does not
-//! change in time, so the map of c steps is known beforehand, end = λᶜ start + Σ_j λ^{c-1-j} x_j.
+//! The CPU goes through the steps one after another, the state in registers. A device runs pieces side by side: λ does
+//! not change in time, so the map of c steps is known beforehand, end = λᶜ start + Σ_j λ^{c-1-j} x_j.
 //!
 //! Gradients are dRe + i dIm. With G_t = λ̄ g_t the gradient that step t passes to step t − 1: g_t = dh_t + G_{t+1};
 //! dx_t = g_t; dλ = Σ_t g_t conj(h_{t-1}); dh_0 = G_1.

@@ -1,7 +1,8 @@
-//! The kernels of [`LstmSequence`]: steps of a few sequences at a time while W_hh is small ([`narrow`]), or steps of all
-//! sequences together ([`wide`]), which is also how a device does it.
+//! The kernels of [`LstmSequence`]: steps of a few sequences at a time while W_hh is small ([`narrow`]), or steps of
+//! all sequences together ([`wide`]), which is also how a device does it.
 //!
-//! Backwards in time, with dh the gradient of h_t from above plus the gradient that step t + 1 passes on, and dc likewise:
+//! Backwards in time, with dh the gradient of h_t from above plus the gradient that step t + 1 passes on, and dc
+//! likewise:
 //!
 //! ```text
 //! dc += dh o (1 − tanh² c_t);  dĩ = dc g i (1 − i);  df̃ = dc c_{t-1} f (1 − f);  dg̃ = dc i (1 − g²);
@@ -10,8 +11,8 @@
 //!
 //! dW_hh = Σ_{b,t} (dĩ, df̃, dg̃, dõ) h_{t-1}ᵀ is one product over all steps at the end.
 //!
-//! The CPU saves the factors of dc and dh ([`cell`]). A device saves c and the gates, each so that its distance from 1 has
-//! all its digits (`keep_sigmoid` and `keep_tanh` in prelude.cuh).
+//! The CPU saves the factors of dc and dh ([`cell`]). A device saves c and the gates, each so that its distance from 1
+//! has all its digits (`keep_sigmoid` and `keep_tanh` in prelude.cuh).
 
 #[doc(hidden)]
 pub mod cell;
@@ -114,9 +115,9 @@ impl<const NARROW: bool> Schedule<LstmSequence, NARROW> {
     }
 }
 
-/// dW_hh = dzᵀ (h_{t-1} of every step): one product over B T rows, each of dz with the row of h before it in memory. That
-/// row is h_{t-1}, except at t = 0, where it is the last of another sequence. So the rows of dz at t = 0 are copied, multiplied
-/// with h0, set to zero for the large product, and put back.
+/// dW_hh = dzᵀ (h_{t-1} of every step): one product over B T rows, each of dz with the row of h before it in memory.
+/// That row is h_{t-1}, except at t = 0, where it is the last of another sequence. So the rows of dz at t = 0 are
+/// copied, multiplied with h0, set to zero for the large product, and put back.
 fn weights_back<T: Real>(cpu: &Cpu, s: Size, dz: &mut [T], h0: &[T], h: &[T], dw: &mut [T], acc: bool) {
     let (rows, d) = (s.b * s.t, s.d);
     if d == 0 {

@@ -1,10 +1,11 @@
 //! Scalar functions under the names that they have in CUDA, so that one formula serves both compilers.
 //!
 //! The `f32` versions are branch-free polynomials which vectorise, as the standard library's functions do not. Where
-//! they round a product and a sum at once they say so, and so have the same bits on every processor. The coefficients of
-//! log are those of the Cephes library (S. L. Moshier), which is within 2 units in the last place. exp, tanh, sigmoid and
-//! softplus are within 3 for arguments up to 32 on either side of zero, and within 6 up to 87 (if the argument itself is off
-//! by half a unit there, its exponential is off by 32 or more); then on their way to 0 or infinity.
+//! they round a product and a sum at once they say so, and so have the same bits on every processor. The coefficients
+//! of log are those of the Cephes library (S. L. Moshier), which is within 2 units in the last place. exp, tanh,
+//! sigmoid and softplus are within 3 for arguments up to 32 on either side of zero, and within 6 up to 87 (if the
+//! argument itself is off by half a unit there, its exponential is off by 32 or more); then on their way to 0 or
+//! infinity.
 
 use crate::tensor::Real;
 
@@ -12,8 +13,8 @@ use crate::tensor::Real;
 pub trait Math: Real {
     /// eˣ
     fn exp(self) -> Self;
-    /// eˣ for x ≤ 0, as of numbers less their largest: a step less than for any x. Also right for x up to 88; beyond that
-    /// it may be anything, even negative.
+    /// eˣ for x ≤ 0, as of numbers less their largest: a step less than for any x. Also right for x up to 88; beyond
+    /// that it may be anything, even negative.
     fn decay(self) -> Self;
     /// 2ˣ for x up to 127; beyond that, and of NaN other than arithmetic's own, it may be anything. A rate that is
     /// multiplied by log₂ e once makes every eˣ of it a 2ˣ, which takes fewer steps.
@@ -48,8 +49,8 @@ pub trait Math: Real {
     const FASTEST: Self;
 }
 
-/// So far from zero every σ, Φ and density is 0 or 1 to the last bit, in both precisions. A factor that multiplies what has
-/// become 0 is taken no further out, as beyond it may be infinite, and 0 · ∞ is NaN.
+/// So far from zero every σ, Φ and density is 0 or 1 to the last bit, in both precisions. A factor that multiplies what
+/// has become 0 is taken no further out, as beyond it may be infinite, and 0 · ∞ is NaN.
 pub const FAR: f64 = 1000.0;
 
 macro_rules! math {

@@ -1,5 +1,5 @@
-//! The kernel of [`Mlstm`]. It saves n·q [B, T, H] and Ĉ before each chunk [B, H, T / C, K, V + 1] (on the CPU C and then n,
-//! in as many numbers).
+//! The kernel of [`Mlstm`]. It saves n·q [B, T, H] and Ĉ before each chunk [B, H, T / C, K, V + 1] (on the CPU C and
+//! then n, in as many numbers).
 //!
 //! As in linear attention the normaliser is one more column of values that are all 1: v̂ = [v, 1], Ĉ = [C, n], and the
 //! cotangent of Ĉᵀ q is
@@ -15,11 +15,11 @@
 //! ∂/∂ln i_t = k'_t·dk'_t      φ_t = Σ_{u≥t} (q_u·dq_u − k'_u·dk'_u) + Ĉ⁺·dĈ⁺      u up to the chunk's end, Ĉ⁺ there
 //! ```
 //!
-//! The sum starts anew from Ĉ⁺·dĈ⁺ at the end of every chunk, so that rounding does not pile up along the sequence, and from
-//! 0 at a step whose f_t is 0, on which nothing before it depends.
+//! The sum starts anew from Ĉ⁺·dĈ⁺ at the end of every chunk, so that rounding does not pile up along the sequence, and
+//! from 0 at a step whose f_t is 0, on which nothing before it depends.
 //!
-//! With Γ the derivative with respect to m_t for fixed Ĉ, whichever argument of the maximum won has Γ less what the other
-//! one has of it, and the step before gets what l has:
+//! With Γ the derivative with respect to m_t for fixed Ĉ, whichever argument of the maximum won has Γ less what the
+//! other one has of it, and the step before gets what l has:
 //!
 //! ```text
 //! Γ_T += dm_T      Γ_t += (dh_t·h_t) e^(−m_t) / N_t where e^(−m) > |n·q|, half of that where they are equal
@@ -27,8 +27,8 @@
 //! df̃_t = dl_t σ(−f̃_t)               Γ_{t-1} += dl_t
 //! ```
 //!
-//! Where they are equal, each gets the mean of both cases. φ_t sums over all later steps, and mostly cancels in Γ_t − φ_t: with
-//! γ the derivative for fixed Ĉ eᵐ, on which h does not depend but for ε, the same number is
+//! Where they are equal, each gets the mean of both cases. φ_t sums over all later steps, and mostly cancels in Γ_t −
+//! φ_t: with γ the derivative for fixed Ĉ eᵐ, on which h does not depend but for ε, the same number is
 //!
 //! ```text
 //! dĩ_t = k'_t·dk'_t + γ_t      γ_T += dm_T − Ĉ_T·dĈ_T      γ_t += −ε (dh_t·h_t) / N_t      γ_{t-1} += γ_t if l won
@@ -118,9 +118,9 @@ impl<T: Math> Plan<T> {
         gated_linear_attention::Plan { dims, chunk, scale: T::ONE, eps: Some(self.eps), gates: 1 }
     }
 
-    /// 1 / N from n·q and m, the derivative of N by |n·q|: 1, or 0, or ½ where both terms of N are equal, and e^(−m) / N. 1 / N
-    /// is in two factors a and b, e^(m/2) and what is left of it: e^(−m) is more than a number holds where m is far below 0,
-    /// and there both terms are multiplied by eᵐ.
+    /// 1 / N from n·q and m, the derivative of N by |n·q|: 1, or 0, or ½ where both terms of N are equal, and e^(−m) /
+    /// N. 1 / N is in two factors a and b, e^(m/2) and what is left of it: e^(−m) is more than a number holds where m
+    /// is far below 0, and there both terms are multiplied by eᵐ.
     #[inline(always)]
     fn inverse(&self, den: T, m: T) -> (T, T, T, T) {
         let below = m < T::ZERO;

@@ -83,8 +83,8 @@ extern "C" __global__ void norm_forward(const S* x, const S* w, const S* b, S* y
     }
 }
 
-// dx = r (ĝ − mean ĝ − x̂ mean(ĝ x̂)) with ĝ = dy w; dw = Σ dy x̂, db = Σ dy, of block i's rows in row i of each part of
-// `sums` [parts, blocks, n]. No parts: dw is not wanted; one: only dw. `dx` may be null.
+// dx = r (ĝ − mean ĝ − x̂ mean(ĝ x̂)) with ĝ = dy w; dw = Σ dy x̂, db = Σ dy, of block i's rows in row i of each part
+// of `sums` [parts, blocks, n]. No parts: dw is not wanted; one: only dw. `dx` may be null.
 extern "C" __global__ void norm_backward(const S* x, const S* w, const S* dy, S* dx, int acc, real* sums, int parts,
                                          int in_shared, i64 rows, i64 chunk, i64 n, int lanes, real eps, int centre) {
     extern __shared__ double memory[];

@@ -1,14 +1,15 @@
 //! The kernel of [`QuasiLstm`].
 //!
-//! c is the linear scan ([`scan`](super::scan)) of f and i z. Backwards in time, with G the gradient that step t + 1 passes on:
+//! c is the linear scan ([`scan`](super::scan)) of f and i z. Backwards in time, with G the gradient that step t + 1
+//! passes on:
 //!
 //! ```text
 //! dc = dh o (1 − tanh² c_t) + G;  dx_f = dc c_{t-1} f (1 − f);  dx_i = dc z i (1 − i);  dx_z = dc i (1 − z²);
 //! dx_o = dh tanh c_t o (1 − o);  G = f dc to step t − 1
 //! ```
 //!
-//! The CPU goes through the steps one after another, with no chunks, and saves the factors of dc and dh ([`cell`]). A device
-//! saves c alone: to compute the gates again is less work than moving them.
+//! The CPU goes through the steps one after another, with no chunks, and saves the factors of dc and dh ([`cell`]). A
+//! device saves c alone: to compute the gates again is less work than moving them.
 
 use crate::{
     args,
@@ -30,8 +31,8 @@ fn tile(d: usize) -> usize {
     (512 / d).max(1)
 }
 
-/// W channels of the steps `r`, the first half: the gates' sums x [T, 4, D] to what is saved [T, 6, D], in the place of the
-/// factor of dõ c. c [D] comes in as before the steps and leaves as of the last.
+/// W channels of the steps `r`, the first half: the gates' sums x [T, 4, D] to what is saved [T, 6, D], in the place of
+/// the factor of dõ c. c [D] comes in as before the steps and leaves as of the last.
 #[inline(always)]
 fn write_cells<T: Math, const W: usize>(
     i: usize,
@@ -85,8 +86,8 @@ fn forward<T: Math>(d: usize, bias: T, x: &[T], [saved, h, c]: [&mut [T]; 3]) {
     }
 }
 
-/// W channels of the steps `r` backwards, from what was saved and dh [T, D] to the gradients of the gates' sums [T, 4, D].
-/// `behind` [D] comes in as G from behind the steps and leaves as that of the first.
+/// W channels of the steps `r` backwards, from what was saved and dh [T, D] to the gradients of the gates' sums
+/// [T, 4, D]. `behind` [D] comes in as G from behind the steps and leaves as that of the first.
 #[inline(always)]
 fn run_back<T: Math, const W: usize>(
     i: usize,

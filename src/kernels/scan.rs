@@ -1,16 +1,16 @@
 //! The kernel of [`LinearScan`].
 //!
-//! The CPU goes through the steps one after another, the state in registers. On a device batch and channels alone may not keep
-//! it busy; there a sequence is cut into pieces (`Pieces`). Maps h ↦ a h + b compose into maps of the same form: (a₁, b₁) then
-//! (a₂, b₂) is (a₁ a₂, a₂ b₁ + b₂). That makes the recurrence parallel (Blelloch 1990; Martin and Cundy, "Parallelizing Linear
-//! Recurrent Neural Nets Over Sequence Length", 2018), in three phases:
+//! The CPU goes through the steps one after another, the state in registers. On a device batch and channels alone may
+//! not keep it busy; there a sequence is cut into pieces (`Pieces`). Maps h ↦ a h + b compose into maps of the same
+//! form: (a₁, b₁) then (a₂, b₂) is (a₁ a₂, a₂ b₁ + b₂). That makes the recurrence parallel (Blelloch 1990; Martin and
+//! Cundy, "Parallelizing Linear Recurrent Neural Nets Over Sequence Length", 2018), in three phases:
 //!
 //! 1. every piece on its own: its map, (∏ a, end state from a zero start);
 //! 2. from piece to piece: start_{k+1} = (∏ a)_k start_k + end_k;
 //! 3. every piece on its own: the recurrence from its true start.
 //!
-//! The gradient is the same recurrence backwards in time. With g_t the gradient of h_t and G_t = a_t g_t what step t passes to
-//! step t − 1: g_t = dh_t + G_{t+1}; db_t = g_t; da_t = g_t h_{t-1}; dh_0 = G_1.
+//! The gradient is the same recurrence backwards in time. With g_t the gradient of h_t and G_t = a_t g_t what step t
+//! passes to step t − 1: g_t = dh_t + G_{t+1}; db_t = g_t; da_t = g_t h_{t-1}; dh_0 = G_1.
 
 mod device;
 
@@ -90,15 +90,16 @@ pub(super) fn put<T: Real, const W: usize>(x: &mut [T], row: usize, d: usize, i:
     }
 }
 
-/// Fetches numbers that are needed soon into the cache. Where a kernel goes through the sequences of a batch at one step,
-/// its rows lie a sequence apart, which no processor foresees.
+/// Fetches numbers that are needed soon into the cache. Where a kernel goes through the sequences of a batch at one
+/// step, its rows lie a sequence apart, which no processor foresees.
 #[inline(always)]
 #[cfg_attr(not(target_arch = "x86_64"), expect(unused_variables))]
 pub(super) fn fetch<T>(x: &[T]) {
     #[cfg(target_arch = "x86_64")]
     for at in (0..size_of_val(x)).step_by(64) {
         use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-        // SAFETY: every processor of this kind has the instruction, and it neither reads nor writes what a program sees.
+        // SAFETY: every processor of this kind has the instruction, and it neither reads nor writes what a program
+        // sees.
         unsafe { _mm_prefetch::<_MM_HINT_T0>(x.as_ptr().cast::<i8>().wrapping_add(at)) };
     }
 }

@@ -1,7 +1,8 @@
 // Sums over segments: y_ts = x_{s+1} + … + x_t of rows of n numbers x, `above` for s > t; and their gradient.
 //
 // Tiling: a thread has a column of a matrix [n, n] and goes down it, so that neighbours touch neighbouring numbers; in
-// `sums_left` a warp has a row. Limited by memory: n² numbers written, or read, written and read again in the backward pass.
+// `sums_left` a warp has a row. Limited by memory: n² numbers written, or read, written and read again in the backward
+// pass.
 
 extern "C" __global__ void segsum(const S* x, S* y, real above, i64 columns, i64 n) {
     for (i64 i = thread(); i < columns; i += threads()) {

@@ -9,8 +9,9 @@
 //! du_t = Δ_t Σ_n g_t b_t               db_t = Σ_e g_t Δ_t u_t              dc_t = Σ_e dy_t h_t
 //! ```
 //!
-//! The states [B, T, E, N] are never stored: the forward pass keeps one at the start of every chunk of steps, and the backward
-//! pass computes the states inside a chunk again. A state is kept as [N, E], the number of channels rounded up to whole blocks.
+//! The states [B, T, E, N] are never stored: the forward pass keeps one at the start of every chunk of steps, and the
+//! backward pass computes the states inside a chunk again. A state is kept as [N, E], the number of channels rounded up
+//! to whole blocks.
 
 mod device;
 mod lanes;

@@ -1,8 +1,8 @@
 //! The kernel of [`SlstmSequence`].
 //!
-//! Backwards, dh, dc and dn are what step t + 1 hands back plus what comes from above. h does not depend on m, so that m
-//! is held fixed throughout; only the last c, n and m do, and γ is their derivative with respect to m for fixed
-//! c eᵐ and n eᵐ. It goes to whichever argument of the maximum won, or half to each where they are equal, back to the first
+//! Backwards, dh, dc and dn are what step t + 1 hands back plus what comes from above. h does not depend on m, so that
+//! m is held fixed throughout; only the last c, n and m do, and γ is their derivative with respect to m for fixed c eᵐ
+//! and n eᵐ. It goes to whichever argument of the maximum won, or half to each where they are equal, back to the first
 //! step that an input won:
 //!
 //! ```text
@@ -12,10 +12,10 @@
 //! to step t − 1: f dc, f dn, Rᵀ (dĩ, df̃, dz̃, dõ), and γ if l won
 //! ```
 //!
-//! Saved of every step are the smaller of i and f (the other is 1), whose sign bit is set where l = ĩ; z; o; c, n; and ±σ(−f̃),
-//! whose sign bit is that of l − ĩ, if the σ is 0 too. A gate is saved so that its distance from 1 has all its digits: o as the
-//! smaller of σ(õ) and σ(−õ) with the sign of −õ. For z the CPU saves 1 − z² besides, [B, T, 7, D] in all; a device encodes
-//! it in z (`keep_tanh` in prelude.cuh), [B, T, 6, D].
+//! Saved of every step are the smaller of i and f (the other is 1), whose sign bit is set where l = ĩ; z; o; c, n; and
+//! ±σ(−f̃), whose sign bit is that of l − ĩ, if the σ is 0 too. A gate is saved so that its distance from 1 has all its
+//! digits: o as the smaller of σ(õ) and σ(−õ) with the sign of −õ. For z the CPU saves 1 − z² besides, [B, T, 7, D] in
+//! all; a device encodes it in z (`keep_tanh` in prelude.cuh), [B, T, 6, D].
 
 mod cells;
 mod device;

@@ -1,7 +1,7 @@
 //! The kernel of [`Stabiliser`].
 //!
-//! Backwards, γ is the gradient of m_t, with what step t + 1 passes on. Where l_t is the larger, log f_t is 0 whatever l_t is,
-//! and likewise for i_t:
+//! Backwards, γ is the gradient of m_t, with what step t + 1 passes on. Where l_t is the larger, log f_t is 0 whatever
+//! l_t is, and likewise for i_t:
 //!
 //! ```text
 //! γ += dm;  df = γ − dlog_i, di = dlog_i if l_t won;  di = γ − dlog_f, df = dlog_f if i_t won;  γ ← df
@@ -23,8 +23,8 @@ use crate::{
 
 static MODULE: Module = Module::new("kernels/stabiliser.cu", &[include_str!("stabiliser.cu")]);
 
-/// One sequence: f, i and m before it to log f, log i, m, and l's share of the gradient of m: 1, or 0, or ½ where l and i are
-/// equal.
+/// One sequence: f, i and m before it to log f, log i, m, and l's share of the gradient of m: 1, or 0, or ½ where l and
+/// i are equal.
 fn forward<T: Real>([f, i]: [&[T]; 2], m: T, [log_f, log_i, to_m, share]: [&mut [T]; 4]) {
     let mut m = m.to_f64();
     for t in 0..f.len() {
@@ -42,7 +42,8 @@ fn given<T: Real>(dy: Option<&[T]>, t: usize) -> f64 {
     dy.map_or(0.0, |dy| dy[t].to_f64())
 }
 
-/// The same backwards, from the cotangents of log f, log i and m: adds to df and di, and returns the gradient of the first m.
+/// The same backwards, from the cotangents of log f, log i and m: adds to df and di, and returns the gradient of the
+/// first m.
 fn backward<T: Real>(
     [m, share]: [&[T]; 2],
     [log_f, log_i, of_m]: [Option<&[T]>; 3],
@@ -69,7 +70,8 @@ fn backward<T: Real>(
 }
 
 impl Kernel for Stabiliser {
-    /// l's share of the gradient of m. Which of both was larger the logarithms do not tell if the smaller one rounds to 0.
+    /// l's share of the gradient of m. Which of both was larger the logarithms do not tell if the smaller one rounds to
+    /// 0.
     fn saves(&self, x: In) -> Outs {
         x[0].shape().into()
     }

@@ -1,10 +1,10 @@
-// X = (I + stril(L))⁻¹ R for matrices L [n, n] and R [n, cols], or with the transpose; and the last step of L's gradient,
-// −stril(dR Xᵀ), whose product is cuBLAS's.
+// X = (I + stril(L))⁻¹ R for matrices L [n, n] and R [n, cols], or with the transpose; and the last step of L's
+// gradient, −stril(dR Xᵀ), whose product is cuBLAS's.
 //
 // Tiling: a warp has 32 columns, a thread one of them, which it finds by substitution from the first row down, or with
-// the transpose from the last one up: x_i = r_i − Σ_{j<i} L_ij x_j. Columns do not depend on each other, so nobody waits.
-// X lies in `room` in full precision; neighbouring threads use neighbouring numbers, L_ij is read by all at once. Moves
-// n² + 2 n cols numbers and does n² cols operations.
+// the transpose from the last one up: x_i = r_i − Σ_{j<i} L_ij x_j. Columns do not depend on each other, so nobody
+// waits. X lies in `room` in full precision; neighbouring threads use neighbouring numbers, L_ij is read by all at
+// once. Moves n² + 2 n cols numbers and does n² cols operations.
 
 extern "C" __global__ void unit_lower_solve(const S* l, const S* r, real* room, S* x, S* more, int acc, i64 n, i64 cols,
                                             int back) {

@@ -28,8 +28,8 @@ pub fn all_finite<T: Real>(x: &[T]) -> bool {
     x.chunks(64).all(|x| x.iter().fold(true, |all, &x| all & ordinary(x)))
 }
 
-/// y (+)= a b for a triangular `a` that holds zeros where row i does not see column j, i.e. outside of `sees(j)`; neither
-/// b nor y has gaps. What b holds at j reaches only the rows that see it, NaN too.
+/// y (+)= a b for a triangular `a` that holds zeros where row i does not see column j, i.e. outside of `sees(j)`;
+/// neither b nor y has gaps. What b holds at j reaches only the rows that see it, NaN too.
 pub fn masked_gemm<T: Real>(
     cpu: &Cpu,
     products: Products,

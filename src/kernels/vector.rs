@@ -1,8 +1,8 @@
 //! Vectors of single-precision numbers: what loops that are written once for AVX2 and AVX-512 are made of.
 //!
-//! Who has an [`Avx2`] or [`Avx512`] knows that the processor has the instructions; so all methods are safe but those that
-//! read or write memory. They are inlined into [`Vector::enter`], which alone is compiled for the instructions: vectors
-//! that are passed between functions of different instruction sets go through memory.
+//! Who has an [`Avx2`] or [`Avx512`] knows that the processor has the instructions; so all methods are safe but those
+//! that read or write memory. They are inlined into [`Vector::enter`], which alone is compiled for the instructions:
+//! vectors that are passed between functions of different instruction sets go through memory.
 
 use crate::tensor::simd::{self, Level};
 use std::arch::x86_64::*;
@@ -302,8 +302,8 @@ pub fn transpose_halves([a, b, c, d]: [__m256; 4]) -> [__m256; 4] {
     ]
 }
 
-/// The transpose of eight vectors. (No closures that take vectors, here and below: a closure of this instruction set may
-/// not be inlined into a function without it.)
+/// The transpose of eight vectors. (No closures that take vectors, here and below: a closure of this instruction set
+/// may not be inlined into a function without it.)
 #[inline]
 #[target_feature(enable = "avx2")]
 fn transpose_eight(r: &mut [__m256; 8]) {

@@ -1,4 +1,5 @@
-//! The affine maps around attention, which several mixers have: to queries, keys and values, and back to the model's width.
+//! The affine maps around attention, which several mixers have: to queries, keys and values, and back to the model's
+//! width.
 
 use super::{Bound, Init, ModelConfig, P, heads, linear_parts, merge_heads};
 use crate::autograd::Var;

@@ -1,5 +1,5 @@
-//! The feature map of Based (Arora et al. 2024, arXiv 2402.18668), which is the exponential's Taylor series up to the square,
-//! and JRT's reading of a prefix (Arora et al. 2024, "Just read twice", arXiv 2407.05483).
+//! The feature map of Based (Arora et al. 2024, arXiv 2402.18668), which is the exponential's Taylor series up to the
+//! square, and JRT's reading of a prefix (Arora et al. 2024, "Just read twice", arXiv 2407.05483).
 //!
 //! ```text
 //! φ(q)·φ(k) = 1 + x + x²/2,  x = scale q·k                               positive for every x

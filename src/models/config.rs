@@ -125,7 +125,8 @@ pub struct ModelConfig {
     /// N: complex states of the LRU; states per channel of Mamba, S4D and LSSL and per head of Mamba-2 and Mamba-3; the
     /// polynomials of LMU; the slots of GSA.
     pub state: usize,
-    /// W, the width of the causal convolutions of DeltaNet and its kin, Mamba, Mamba-2, sLSTM, mLSTM, TTT and Titans; 0: none.
+    /// W, the width of the causal convolutions of DeltaNet and its kin, Mamba, Mamba-2, sLSTM, mLSTM, TTT and Titans;
+    /// 0: none.
     pub conv: usize,
     /// E / D in Mamba.
     pub expand: usize,

@@ -10,10 +10,10 @@
 //! y_t = W_o RMSNorm(o_t)                                                 norm per head
 //! ```
 //!
-//! S [K, V] is the transpose of the paper's. v_t − S_{t-1}ᵀ k_t is the memory's error at key k_t. The transition I − β k kᵀ has the eigenvalue 1 − β along k and
-//! 1 orthogonal to k. With s = 1, 1 − β lies in (0, 1): a step can erase but not flip. With `eigenvalues = "-1..1"`,
-//! s = 2 and 1 − β lies in (−1, 1): with β = 2 a step reflects the state, S ← S − 2 k kᵀ S (Grazzi et al. 2025, arXiv
-//! 2411.12537).
+//! S [K, V] is the transpose of the paper's. v_t − S_{t-1}ᵀ k_t is the memory's error at key k_t. The transition I − β
+//! k kᵀ has the eigenvalue 1 − β along k and 1 orthogonal to k. With s = 1, 1 − β lies in (0, 1): a step can erase but
+//! not flip. With `eigenvalues = "-1..1"`, s = 2 and 1 − β lies in (−1, 1): with β = 2 a step reflects the state, S ← S
+//! − 2 k kᵀ S (Grazzi et al. 2025, arXiv 2411.12537).
 //!
 //! Parity needs this. Every one applies the same transition a, and two ones must cancel: a² = 1 with a ≠ 1, so a = −1.
 //! Products of transitions with real, non-negative eigenvalues converge instead: after enough ones, an odd and an even

@@ -1,5 +1,5 @@
-//! The moving average of MEGA (Ma et al. 2023, arXiv 2209.10655; as in SeqBoat's code): several exponential averages of each
-//! channel, damped.
+//! The moving average of MEGA (Ma et al. 2023, arXiv 2209.10655; as in SeqBoat's code): several exponential averages of
+//! each channel, damped.
 //!
 //! ```text
 //! p = σ(δ),  h_t = (1 − p σ(α)) ⊙ h_{t-1} + p ⊙ β x_t                    N averages a channel

@@ -11,15 +11,16 @@
 //! y_t = W_o (RMSNorm(o_t) ⊙ σ(W_g x_t))                                  norm per head
 //! ```
 //!
-//! There is no other sense of position. Attention has no transition from state to state; the gates let it attend to what is
-//! recent, and reach any length.
+//! There is no other sense of position. Attention has no transition from state to state; the gates let it attend to
+//! what is recent, and reach any length.
 //!
-//! The carried state is a cache of keys, values and ln f of every token so far; and the last κ and ν. Each sum of gates is taken
-//! over its own tokens, and is no difference of two running sums: nothing is lost behind a closed gate.
+//! The carried state is a cache of keys, values and ln f of every token so far; and the last κ and ν. Each sum of gates
+//! is taken over its own tokens, and is no difference of two running sums: nothing is lost behind a closed gate.
 //!
 //! At the start b_f = 0; other weights are normal, of deviation 0.02.
 //!
-//! Shapes, per head: q [B, T, H, K], k and v [B, S, H, K] and f [B, S, H] where S counts the cached tokens and the T new ones.
+//! Shapes, per head: q [B, T, H, K], k and v [B, S, H, K] and f [B, S, H] where S counts the cached tokens and the T
+//! new ones.
 //!
 //! | form | work | memory |
 //! |---|---|---|
@@ -42,7 +43,8 @@ use crate::{
     tensor::Shape,
 };
 
-/// The sums of the gates between each of the last T tokens and those before it, −∞ for later ones: [B, H, T, S] of g [B, S, H].
+/// The sums of the gates between each of the last T tokens and those before it, −∞ for later ones: [B, H, T, S] of g
+/// [B, S, H].
 fn since(g: Var<'_>, t: usize) -> Var<'_> {
     let (g, past) = (g.permute([0, 2, 1]), g.shape().at(1) - t);
     let new = g.narrow(2, past, t);
@@ -56,7 +58,8 @@ fn since(g: Var<'_>, t: usize) -> Var<'_> {
     Var::concat(&[insert_axis(old, 2) + insert_axis(new.cumsum(2), 3), new.segsum()], 3)
 }
 
-/// One token: q [B, H, K] against the keys and values so far, [B, S, H, ..], and their g = ln f [B, S, H], to o [B, H, V].
+/// One token: q [B, H, K] against the keys and values so far, [B, S, H, ..], and their g = ln f [B, S, H], to o
+/// [B, H, V].
 pub fn step<'t>(q: Var<'t>, [k, v, g]: [Var<'t>; 3], scale: f64) -> Var<'t> {
     let [b, h, n] = q.named("q").dims();
     let _shown = at(g, g.shape().at(1) - 1).exp().named("f");

@@ -10,18 +10,18 @@
 //! y_t = W_o RMSNorm(SiLU(o_t))                                           norm over all heads together
 //! ```
 //!
-//! Each slot is a weighted mean of the keys and values so far, as in HGRN2; the read is attention's. The transition diag(α) has
-//! its eigenvalues in (0, 1): no slot can flip. M is the `state`.
+//! Each slot is a weighted mean of the keys and values so far, as in HGRN2; the read is attention's. The transition
+//! diag(α) has its eigenvalues in (0, 1): no slot can flip. M is the `state`.
 //!
-//! (2) is [`gated_linear_attention`](crate::ops::gated_linear_attention) with the weights of the slots as queries. In (1) the
-//! gate belongs to what is read: the scores q·k fade differently for every slot, and are summed by halves as in
+//! (2) is [`gated_linear_attention`](crate::ops::gated_linear_attention) with the weights of the slots as queries. In
+//! (1) the gate belongs to what is read: the scores q·k fade differently for every slot, and are summed by halves as in
 //! [`decay`](crate::ops::decay).
 //!
-//! ABC (Peng et al. 2022, arXiv 2110.02488), [`bounded`], weighs all tokens so far by a softmax over time in each slot, which is
-//! the same with LightNet's gate.
+//! ABC (Peng et al. 2022, arXiv 2110.02488), [`bounded`], weighs all tokens so far by a softmax over time in each slot,
+//! which is the same with LightNet's gate.
 //!
-//! Weights start normal, of deviation 0.02. Shapes, per head: q, k [B, T, H, K], v [B, T, H, V], α, s [B, T, H, M], K̃ as
-//! [B, H, K, M], Ṽ [B, H, M, V]; forms and their work as in [`gla`](super::gla), with M beside V and beside K.
+//! Weights start normal, of deviation 0.02. Shapes, per head: q, k [B, T, H, K], v [B, T, H, V], α, s [B, T, H, M], K̃
+//! as [B, H, K, M], Ṽ [B, H, M, V]; forms and their work as in [`gla`](super::gla), with M beside V and beside K.
 
 use super::{
     About, Bound, Family, Form, Init, Mixer, ModelConfig, P, State, at, head_first, heads, lightnet, linear_parts,

@@ -1,5 +1,5 @@
-//! Hedgehog (Zhang et al. 2024, arXiv 2402.04347; the feature map is that of the authors' lolcats): the linear transformer with
-//! features that are learned, and as spiky as attention's weights.
+//! Hedgehog (Zhang et al. 2024, arXiv 2402.04347; the feature map is that of the authors' lolcats): the linear
+//! transformer with features that are learned, and as spiky as attention's weights.
 //!
 //! ```text
 //! q_t, k_t, v_t = W_q x_t, W_k x_t, W_v x_t                              per head
@@ -9,13 +9,13 @@
 //! y_t = W_o o_t + b_o
 //! ```
 //!
-//! The paper has exponentials; the authors' code divides them by their sum, and so bounds them. The transition is the identity:
-//! the memory only adds. Trained here from end to end, and not to match an attention's weights.
+//! The paper has exponentials; the authors' code divides them by their sum, and so bounds them. The transition is the
+//! identity: the memory only adds. Trained here from end to end, and not to match an attention's weights.
 //!
 //! At the start W is the identity; other weights as the linear transformer's.
 //!
-//! Shapes, per head: q, k [B, T, H, K], φ [B, T, H, 2 K], v [B, T, H, V], S [B, H, 2 K, V], z [B, H, 2 K]; forms and their work
-//! as in [`linear_transformer`] with 2 K for K.
+//! Shapes, per head: q, k [B, T, H, K], φ [B, T, H, 2 K], v [B, T, H, V], S [B, H, 2 K, V], z [B, H, 2 K]; forms and
+//! their work as in [`linear_transformer`] with 2 K for K.
 
 use super::{
     About, Bound, Family, Form, Init, Mixer, ModelConfig, P, State, heads, linear_parts,

@@ -9,12 +9,12 @@
 //! y_t = W_o RMSNorm(o_t)                                                 norm over all heads together
 //! ```
 //!
-//! As k = 1 − α, each row of S is a convex average and needs no normaliser. The lower bound γ_l of the forget gate rises with
-//! the depth: it is 0 in the first block, and Γ, which all blocks share, is learned from 0, where γ_l = l / L. The transition
-//! has its eigenvalues α in (γ_l, 1): no row can flip.
+//! As k = 1 − α, each row of S is a convex average and needs no normaliser. The lower bound γ_l of the forget gate
+//! rises with the depth: it is 0 in the first block, and Γ, which all blocks share, is learned from 0, where γ_l = l /
+//! L. The transition has its eigenvalues α in (γ_l, 1): no row can flip.
 //!
-//! In logarithms g = ln α = ln(e^(ln γ) + e^(ln(1 − γ) + ln σ(f))), and ln γ and ln(1 − γ) are sums of exponentials of ln p.
-//! Weights start normal, of deviation 0.02.
+//! In logarithms g = ln α = ln(e^(ln γ) + e^(ln(1 − γ) + ln σ(f))), and ln γ and ln(1 − γ) are sums of exponentials of
+//! ln p. Weights start normal, of deviation 0.02.
 //!
 //! Shapes, per head: q, k, α [B, T, H, K], i [B, T, H, V], S [B, H, K, V]; forms and their work as in [`gla`].
 

@@ -8,8 +8,9 @@
 //! y_t = W_o o_t + b_o
 //! ```
 //!
-//! No update is attention. Each further one lowers the energy −√K lse_s(ξ·k_s / √K) + ½ ξ·ξ: the query settles on a stored key,
-//! or on the mean of several that are alike. There is no early stop: it would depend on the other sequences of a batch.
+//! No update is attention. Each further one lowers the energy −√K lse_s(ξ·k_s / √K) + ½ ξ·ξ: the query settles on a
+//! stored key, or on the mean of several that are alike. There is no early stop: it would depend on the other sequences
+//! of a batch.
 //!
 //! The carried state is a cache of keys and values, as GPT's. There is no transition.
 //!

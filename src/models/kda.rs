@@ -11,12 +11,12 @@
 //! y_t = W_o (RMSNorm(o_t) ⊙ σ(W_4 W_3 x_t + b_z))                        norm per head
 //! ```
 //!
-//! The transition (I − β k kᵀ) diag(α) is similar to the symmetric D^½ (I − β k kᵀ) D^½: its eigenvalues are real, between 0
-//! and 1 for s = 1. With `eigenvalues = "-1..1"`, s = 2 and they reach down to −1, which is what parity needs: a one
-//! reflects the state, and two of them are nothing.
+//! The transition (I − β k kᵀ) diag(α) is similar to the symmetric D^½ (I − β k kᵀ) D^½: its eigenvalues are real,
+//! between 0 and 1 for s = 1. With `eigenvalues = "-1..1"`, s = 2 and they reach down to −1, which is what parity
+//! needs: a one reflects the state, and two of them are nothing.
 //!
-//! The low-rank maps go through K channels. A_log = ln U(1, 16) for each head, and b_dt makes the softplus log-uniform in
-//! [0.001, 0.1] for each channel; other weights start normal, of deviation 0.02, those of q, k and v as DeltaNet's.
+//! The low-rank maps go through K channels. A_log = ln U(1, 16) for each head, and b_dt makes the softplus log-uniform
+//! in [0.001, 0.1] for each channel; other weights start normal, of deviation 0.02, those of q, k and v as DeltaNet's.
 //!
 //! Shapes, per head: q, k, α [B, T, H, K], v [B, T, H, V], β [B, T, H], S [B, H, K, V]. The chunked form is that of
 //! [`erase_write`](crate::ops::erase_write) with p = β k and β v for v.
@@ -41,13 +41,14 @@ use crate::{
     tensor::Shape,
 };
 
-/// Equations (1) and (2) for one token: q, k, g [B, H, K], v [B, H, V], beta [B, H], S [B, H, K, V] to o and the next S.
+/// Equations (1) and (2) for one token: q, k, g [B, H, K], v [B, H, V], beta [B, H], S [B, H, K, V] to o and the next
+/// S.
 pub fn step<'t>([q, k, v, beta, g]: [Var<'t>; 5], s: Var<'t>, scale: f64) -> (Var<'t>, Var<'t>) {
     delta_net::step(q, k, v, beta, fade(g, s), scale)
 }
 
-/// The forms over a sequence: q, k, g [B, T, H, K] (or g [B, T, H, 1]), v [B, T, H, V], beta [B, T, H] to o [B, T, H, V] and
-/// the last S.
+/// The forms over a sequence: q, k, g [B, T, H, K] (or g [B, T, H, 1]), v [B, T, H, V], beta [B, T, H] to o
+/// [B, T, H, V] and the last S.
 pub fn sequence<'t>(x: [Var<'t>; 5], s: Var<'t>, scale: f64, form: Form) -> (Var<'t>, Var<'t>) {
     let [q, k, v, beta, g] = x;
     if let Form::Chunked(chunk) = form {

@@ -1,5 +1,5 @@
-//! LightNet (Qin et al. 2024, arXiv 2405.21022; the layer is that of flash-linear-attention, fla/layers/lightnet.py): gated
-//! linear attention whose gate comes from the keys themselves.
+//! LightNet (Qin et al. 2024, arXiv 2405.21022; the layer is that of flash-linear-attention, fla/layers/lightnet.py):
+//! gated linear attention whose gate comes from the keys themselves.
 //!
 //! ```text
 //! q_t, k_t, v_t = SiLU(W_q x_t), W_k x_t, W_v x_t                        per head
@@ -10,14 +10,14 @@
 //! y_t = W_o (RMSNorm(o_t) ⊙ SiLU(W_2 W_1 x_t))                           norm over all heads together
 //! ```
 //!
-//! Channel c reads a softmax over time: o_t = Σ_c q_tc Σ_{s ≤ t} softmax_s(k_sc) v_s / √K. Nothing decays by itself: an early
-//! large key stays. The transition diag(α) has its eigenvalues in [0, 1): no row can flip.
+//! Channel c reads a softmax over time: o_t = Σ_c q_tc Σ_{s ≤ t} softmax_s(k_sc) v_s / √K. Nothing decays by itself: an
+//! early large key stays. The transition diag(α) has its eigenvalues in [0, 1): no row can flip.
 //!
-//! The carried state is S, z and w, which is 0 before the first token and 1 after it: the z before is z + ln w. W_1 goes through
-//! K channels. Weights start normal, of deviation 0.02.
+//! The carried state is S, z and w, which is 0 before the first token and 1 after it: the z before is z + ln w. W_1
+//! goes through K channels. Weights start normal, of deviation 0.02.
 //!
-//! Shapes, per head: q, k, z [B, T, H, K], v [B, T, H, V], S [B, H, K, V]; forms and their work as in [`gla`]. In sequence all z
-//! are found in log T rounds.
+//! Shapes, per head: q, k, z [B, T, H, K], v [B, T, H, V], S [B, H, K, V]; forms and their work as in [`gla`]. In
+//! sequence all z are found in log T rounds.
 
 use super::{
     About, Bound, Family, Form, Init, Mixer, ModelConfig, P, State, at, gla, heads, linear_parts,

@@ -1,6 +1,6 @@
-//! LMU, the Legendre memory unit with parallel training (Voelker et al. 2019; Chilkuri and Eliasmith 2021, arXiv 2102.11417;
-//! the cell is that of LMUFormer, arXiv 2402.04882, the memory that of nengo's keras_lmu): the last θ steps of one signal, in
-//! shifted Legendre polynomials.
+//! LMU, the Legendre memory unit with parallel training (Voelker et al. 2019; Chilkuri and Eliasmith 2021, arXiv
+//! 2102.11417; the cell is that of LMUFormer, arXiv 2402.04882, the memory that of nengo's keras_lmu): the last θ steps
+//! of one signal, in shifted Legendre polynomials.
 //!
 //! ```text
 //! u_t = ReLU(w_u·x_t + b_u)                                              one signal a layer
@@ -9,8 +9,8 @@
 //! y_t = ReLU(W_h [m_t; x_t] + b_h)
 //! ```
 //!
-//! Σ_i P_i(2d/θ − 1) m_i is close to u(t − d) for 0 ≤ d ≤ θ: the memory holds a window, and what leaves it is forgotten. Ā is
-//! dense and the same at every step. The memory has N polynomials (the `state`) over θ = 4 N steps.
+//! Σ_i P_i(2d/θ − 1) m_i is close to u(t − d) for 0 ≤ d ≤ θ: the memory holds a window, and what leaves it is
+//! forgotten. Ā is dense and the same at every step. The memory has N polynomials (the `state`) over θ = 4 N steps.
 //!
 //! In sequence m is a convolution of u with the impulse response Ā^l B̄.
 //!

@@ -1,12 +1,12 @@
-//! Log-linear attention (Guo et al. 2025, arXiv 2506.04761): gated linear attention with a weight of its own for each of
-//! log T stretches of the past.
+//! Log-linear attention (Guo et al. 2025, arXiv 2506.04761): gated linear attention with a weight of its own for each
+//! of log T stretches of the past.
 //!
 //! ```text
 //! o_t = scale Σ_{s ≤ t} λ_{t, level(t, s)} e^{g_{s+1} + … + g_t} (q_t·k_s) v_s
 //! ```
 //!
-//! Level 0 is the token itself. The tokens before it, [0, t), are cut as a Fenwick tree cuts them: the last 2^j of them, where
-//! 2^j is the lowest bit of t, are level j + 1, and so on with what is left.
+//! Level 0 is the token itself. The tokens before it,
+//! [0, t), are cut as a Fenwick tree cuts them: the last 2^j of them, where 2^j is the lowest bit of t, are level j + 1, and so on with what is left.
 
 use super::{head_first, memories::constant};
 use crate::autograd::Var;

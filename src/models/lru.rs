@@ -8,8 +8,8 @@
 //!
 //! and the block around it (section 3.1): out = W₁ g ⊙ σ(W₂ g), g = gelu(y).
 //!
-//! At the start λ is uniform on the ring r_min ≤ |λ| ≤ r_max (|λ|² is uniform, and the phase in [0, 2π)), γ = √(1 − |λ|²), and B
-//! and C are complex normal with variances 1/(2H) and 1/N for each part (section 3.4, lemma 3.2).
+//! At the start λ is uniform on the ring r_min ≤ |λ| ≤ r_max (|λ|² is uniform, and the phase in
+//! [0, 2π)), γ = √(1 − |λ|²), and B and C are complex normal with variances 1/(2H) and 1/N for each part (section 3.4, lemma 3.2).
 //!
 //! The transition λ does not depend on the input: it can count positions (λ = −1 tells odd from even), but it is the
 //! same for a one and a zero.

@@ -1,5 +1,5 @@
-//! The linear state-space layer, LSSL (Gu et al. 2021, arXiv 2110.13985; as in the authors' lssl.py): a dense transition that
-//! keeps the coefficients of the input in Legendre polynomials (HiPPO-LegS).
+//! The linear state-space layer, LSSL (Gu et al. 2021, arXiv 2110.13985; as in the authors' lssl.py): a dense
+//! transition that keeps the coefficients of the input in Legendre polynomials (HiPPO-LegS).
 //!
 //! ```text
 //! A_nm = −√(2n+1) √(2m+1) (n > m), −(n + 1) (n = m), 0 (n < m),  B_n = √(2n+1)                       fixed
@@ -9,8 +9,8 @@
 //! out_t = W GELU(y_t) + b
 //! ```
 //!
-//! Ā is triangular, with the eigenvalues (1 − ½Δ(n+1)) / (1 + ½Δ(n+1)), real and inside (−1, 1), the same for every token. A is
-//! that of the paper's LSSL-f and not learned. Δ, c and d are.
+//! Ā is triangular, with the eigenvalues (1 − ½Δ(n+1)) / (1 + ½Δ(n+1)), real and inside (−1, 1), the same for every
+//! token. A is that of the paper's LSSL-f and not learned. Δ, c and d are.
 //!
 //! As a convolution (the paper's third view), with x_l = Ā^l B̄,
 //!
@@ -18,8 +18,8 @@
 //! y_t = Σ_{s ≤ t} (c·x_{t−s}) u_s + c·Ā^{t+1} h_0 + d u_t,     h_T = Σ_s x_{T−1−s} u_s + Ā^T h_0                    (3)
 //! ```
 //!
-//! At the start Δ is log-uniform in [0.001, 0.1], c normal of variance 1/N, d normal; W and b as torch's `nn.Linear`. N is the
-//! `state`.
+//! At the start Δ is log-uniform in [0.001, 0.1], c normal of variance 1/N, d normal; W and b as torch's `nn.Linear`. N
+//! is the `state`.
 //!
 //! Shapes: u [B, T, D], Ā [D, N, N], B̄ and c [D, N], h [B, D, N].
 //!

@@ -87,7 +87,8 @@ pub struct Layer {
 }
 
 impl Layer {
-    /// D = H K units over inputs of the model's width. Weights start uniform in ±1/√D, as torch's do; biases start at 0.
+    /// D = H K units over inputs of the model's width. Weights start uniform in ±1/√D, as torch's do; biases start at
+    /// 0.
     pub fn new(c: &ModelConfig, init: &mut Init) -> Result<Layer> {
         let (width, d) = (c.width, c.inner());
         let bound = (d as f64).powf(-0.5);

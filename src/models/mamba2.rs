@@ -1,5 +1,5 @@
-//! Mamba-2, or SSD (Dao and Gu 2024, arXiv 2405.21060; the layer is that of the authors' mamba_simple): Mamba with one decay
-//! a head, which makes it linear attention with a gate.
+//! Mamba-2, or SSD (Dao and Gu 2024, arXiv 2405.21060; the layer is that of the authors' mamba_simple): Mamba with one
+//! decay a head, which makes it linear attention with a gate.
 //!
 //! ```text
 //! [z, xBC, dt] = W_in u,  xBC ← SiLU(conv(xBC)),  [x, B, C] = xBC        x in H heads of P channels
@@ -10,14 +10,15 @@
 //! out = W_out RMSNorm(y ⊙ SiLU(z))                                       the gate comes before the norm
 //! ```
 //!
-//! B and C are shared by all heads (or by those of one of several groups, each with a norm of its own). The transition is a
-//! number times the identity: Ā in (0, 1) for s = 1. With `eigenvalues = "-1..1"`, s = 2 and Ā in (−1, 1): a step can turn
-//! the whole state over, which is what parity needs.
+//! B and C are shared by all heads (or by those of one of several groups, each with a norm of its own). The transition
+//! is a number times the identity: Ā in (0, 1) for s = 1. With `eigenvalues = "-1..1"`, s = 2 and Ā in (−1, 1): a step
+//! can turn the whole state over, which is what parity needs.
 //!
-//! In sequence, ln |Ā| is the gate of [`gated_linear_attention`](crate::ops::gated_linear_attention), and signs go into the
-//! rows: with π_t the product of the signs of Ā_1 … Ā_t, queries π C and keys π B give the same reads, and π_T S_T.
+//! In sequence, ln |Ā| is the gate of [`gated_linear_attention`](crate::ops::gated_linear_attention), and signs go into
+//! the rows: with π_t the product of the signs of Ā_1 … Ā_t, queries π C and keys π B give the same reads, and π_T S_T.
 //!
-//! At the start A_log = ln U(1, 16), dt_bias makes Δ log-uniform in [0.001, 0.1], D = 1; weights as torch's `nn.Linear`.
+//! At the start A_log = ln U(1, 16), dt_bias makes Δ log-uniform in [0.001, 0.1], D = 1; weights as torch's
+//! `nn.Linear`.
 //!
 //! Shapes: B, C [B, T, H, N], x [B, T, H, P], Δ, Ā [B, T, H], S [B, H, N, P]; forms and their work as in
 //! [`gla`](super::gla) with K = N, V = P. E = H P channels, with P the `head_dim` and N the `state`.
@@ -131,8 +132,8 @@ impl Layer {
         Layer { h, p, n, groups, window, eps, stretch, w_in, conv, dt_bias, a_log, d, norm, w_out }
     }
 
-    /// The memory's inputs, x [B, T, H, P] without Δ, and z [B, T, E], of u [B, T, D]; the convolution's window (state 1)
-    /// moves on.
+    /// The memory's inputs, x [B, T, H, P] without Δ, and z [B, T, E], of u [B, T, D]; the convolution's window (state
+    /// 1) moves on.
     fn project<'t>(&self, p: &Bound<'t>, u: Var<'t>, state: &mut State<'t>) -> (Inputs<'t>, Var<'t>, Var<'t>) {
         let ([batch, t, _], e, shared) = (u.dims(), self.h * self.p, self.groups * self.n);
         let (mixed, w) = (e + 2 * shared, p[self.w_in]);

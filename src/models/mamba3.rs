@@ -1,5 +1,5 @@
-//! Mamba-3 with one input and output a head (arXiv 2603.15569; the layer is that of the authors' mamba3): Mamba-2 whose state
-//! turns, by angles that depend on the input, and whose writes follow the trapezoidal rule.
+//! Mamba-3 with one input and output a head (arXiv 2603.15569; the layer is that of the authors' mamba3): Mamba-2 whose
+//! state turns, by angles that depend on the input, and whose writes follow the trapezoidal rule.
 //!
 //! ```text
 //! [z, x, B, C, δ, a', λ', θ'] = W_in u                                   x in H heads of P channels; B, C, θ' for all of them
@@ -13,23 +13,24 @@
 //! out = W_out (o ⊙ SiLU(z))
 //! ```
 //!
-//! λ = 1 is Mamba-2's step, λ = ½ the trapezoid. As keys and queries are turned by the same running angle, the memory that a
-//! query meets is turned by Δ θ at every step: its eigenvalues are α e^(±iΔθ), complex, and each input chooses them. Turning
-//! by 2π/m at a one and not at a zero counts ones modulo m, for as long as α ≤ exp(−10⁻⁴ Δ) lets it.
+//! λ = 1 is Mamba-2's step, λ = ½ the trapezoid. As keys and queries are turned by the same running angle, the memory
+//! that a query meets is turned by Δ θ at every step: its eigenvalues are α e^(±iΔθ), complex, and each input chooses
+//! them. Turning by 2π/m at a one and not at a zero counts ones modulo m, for as long as α ≤ exp(−10⁻⁴ Δ) lets it.
 //!
-//! In sequence a token writes when the next one comes, both of its shares at once, and is itself read beside the memory. Then each
-//! is one step of [`gated_linear_attention`](crate::ops::gated_linear_attention), with the key, value and gate of the token before:
+//! In sequence a token writes when the next one comes, both of its shares at once, and is itself read beside the
+//! memory. Then each is one step of [`gated_linear_attention`](crate::ops::gated_linear_attention), with the key, value
+//! and gate of the token before:
 //!
 //! ```text
 //! U_t = α_{t-1} U_{t-1} + (γ_{t-1} + (1 − λ_t) Δ_t) k_{t-1} v_{t-1}ᵀ      U_1 = S_0 + (1 − λ_1) Δ_1 k_0 v_0ᵀ
 //! S_t = α_t U_t + γ_t k_t v_tᵀ                                            o_t = α_t U_tᵀ q_t + γ_t (k_t·q_t) v_t + D v_t
 //! ```
 //!
-//! At the start dt_bias makes Δ log-uniform in [0.001, 0.1], b_B, b_C and D are 1; weights as torch's `nn.Linear`. P is the
-//! `head_dim`, N the `state`, rounded up to an even number.
+//! At the start dt_bias makes Δ log-uniform in [0.001, 0.1], b_B, b_C and D are 1; weights as torch's `nn.Linear`. P is
+//! the `head_dim`, N the `state`, rounded up to an even number.
 //!
-//! Shapes: q, k [B, T, H, N], v [B, T, H, P], Δ, a, λ [B, T, H], θ', φ [B, T, H, N/2], S [B, H, N, P]; forms and their work
-//! as in [`gla`](super::gla) with K = N, V = P.
+//! Shapes: q, k [B, T, H, N], v [B, T, H, P], Δ, a, λ [B, T, H], θ', φ [B, T, H, N/2], S [B, H, N, P]; forms and their
+//! work as in [`gla`](super::gla) with K = N, V = P.
 
 use super::{
     About, Bound, Family, Form, Init, Mixer, ModelConfig, P, State, at, linear_cut, mamba,
@@ -43,7 +44,8 @@ use crate::{
     tensor::Shape,
 };
 
-/// What moves the memory: q, k [.., H, N] before they are turned, v [.., H, P], Δ, a, λ [.., H], θ = π tanh θ' [.., H, S].
+/// What moves the memory: q, k [.., H, N] before they are turned, v [.., H, P], Δ, a, λ [.., H], θ = π tanh θ'
+/// [.., H, S].
 #[derive(Clone, Copy)]
 pub struct Inputs<'t> {
     /// Queries
@@ -70,7 +72,8 @@ impl<'t> Inputs<'t> {
     }
 }
 
-/// What is carried: S [B, H, N, P], φ [B, H, S], and the turned key [B, H, N] and the value [B, H, P] of the last token.
+/// What is carried: S [B, H, N, P], φ [B, H, S], and the turned key [B, H, N] and the value [B, H, P] of the last
+/// token.
 #[derive(Clone, Copy)]
 pub struct Memory<'t> {
     /// S
@@ -123,8 +126,8 @@ pub fn sequence<'t>(x: Inputs<'t>, m: &mut Memory<'t>, form: Form) -> Var<'t> {
     o + own
 }
 
-/// φ_t, from the one before, of the turns [B, T, H, S]. After every 32 steps whole turns are left out: a sum over everything
-/// would lose the digits of an angle.
+/// φ_t, from the one before, of the turns [B, T, H, S]. After every 32 steps whole turns are left out: a sum over
+/// everything would lose the digits of an angle.
 fn angles<'t>(mut phi: Var<'t>, turns: Var<'t>) -> Var<'t> {
     let part = |(from, n)| {
         let all = (insert_axis(phi, 1) + turns.narrow(1, from, n).cumsum(1)).wrap();

@@ -1,5 +1,5 @@
-//! The two matrix memories that most mixers have: one that fades and adds, and one that also erases. Their step with names,
-//! and their forms.
+//! The two matrix memories that most mixers have: one that fades and adds, and one that also erases. Their step with
+//! names, and their forms.
 
 use super::{Form, Init, P, at, over_time};
 use crate::{
@@ -27,8 +27,8 @@ pub fn read<'t>(q: Var<'t>, s: Var<'t>, scale: f64) -> Var<'t> {
     (scale * recall(s, q.named("q"))).named("o")
 }
 
-/// S_t = diag(exp(g_t)) S_{t-1} + k_t v_tᵀ, o_t = scale S_tᵀ q_t: q, k [B, T, H, K], v [B, T, H, V], g ≤ 0 [B, T, H, K] or
-/// [B, T, H, 1], S [B, H, K, V] to o [B, T, H, V] and the last S.
+/// S_t = diag(exp(g_t)) S_{t-1} + k_t v_tᵀ, o_t = scale S_tᵀ q_t: q, k [B, T, H, K], v [B, T, H, V], g ≤ 0 [B, T, H, K]
+/// or [B, T, H, 1], S [B, H, K, V] to o [B, T, H, V] and the last S.
 pub fn gated<'t>(x: [Var<'t>; 4], s: Var<'t>, scale: f64, form: Form) -> (Var<'t>, Var<'t>) {
     match form {
         Form::Recurrent => {
@@ -45,7 +45,8 @@ pub fn gated<'t>(x: [Var<'t>; 4], s: Var<'t>, scale: f64, form: Form) -> (Var<'t
     }
 }
 
-/// S' = diag(exp(g_t)) S_{t-1}, S_t = S' + k_t (v_t − S'ᵀ p_t)ᵀ, o_t = scale S_tᵀ q_t: q, k, v, p like k, g as in [`gated`].
+/// S' = diag(exp(g_t)) S_{t-1}, S_t = S' + k_t (v_t − S'ᵀ p_t)ᵀ, o_t = scale S_tᵀ q_t: q, k, v, p like k, g as in
+/// [`gated`].
 pub fn erasing<'t>(x: [Var<'t>; 5], s: Var<'t>, scale: f64, form: Form) -> (Var<'t>, Var<'t>) {
     let [q, k, v, p, g] = x;
     match form {
@@ -67,8 +68,8 @@ pub fn nothing(x: Var<'_>) -> Var<'_> {
     x.tape().full(x.shape(), x.dtype(), 0.0)
 }
 
-/// The pairs (2j, 2j + 1), j < S, of the last axis, each turned by its angle; later channels stay. The cosines and sines
-/// [.., S] fit x [.., K] where their axes are 1.
+/// The pairs (2j, 2j + 1), j < S, of the last axis, each turned by its angle; later channels stay. The cosines and
+/// sines [.., S] fit x [.., K] where their axes are 1.
 pub fn turn<'t>(x: Var<'t>, [cos, sin]: [Var<'t>; 2]) -> Var<'t> {
     let (shape, axis, turned) = (x.shape(), x.shape().rank() - 1, 2 * cos.shape().last());
     let outer = &shape.dims()[..axis];

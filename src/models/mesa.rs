@@ -1,5 +1,5 @@
-//! The Mesa layer (von Oswald et al. 2025, arXiv 2506.05233): what the best linear map from the keys so far to their values
-//! says of the query.
+//! The Mesa layer (von Oswald et al. 2025, arXiv 2506.05233): what the best linear map from the keys so far to their
+//! values says of the query.
 //!
 //! ```text
 //! A_t = e^{g_t} A_{t-1} + β_t k_t k_tᵀ      B_t = e^{g_t} B_{t-1} + β_t k_t v_tᵀ

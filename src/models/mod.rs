@@ -53,11 +53,11 @@ pub enum Form {
     Recurrent,
     /// All positions at once in plain tape ops: a scan, or a masked quadratic form.
     Parallel,
-    /// One op. Its kernel is parallel within chunks of this many steps, and recurrent between them. Small heads (K V ≤ 256)
-    /// run step by step instead, and save a state every so many steps; without kernels the op runs its formula.
+    /// One op. Its kernel is parallel within chunks of this many steps, and recurrent between them. Small heads (K V ≤
+    /// 256) run step by step instead, and save a state every so many steps; without kernels the op runs its formula.
     Chunked(usize),
-    /// Hand-written: a scan in one op, in pieces of this many steps. A device computes the pieces side by side; Mamba's keeps
-    /// the states between them for the backward pass, and computes the others again.
+    /// Hand-written: a scan in one op, in pieces of this many steps. A device computes the pieces side by side; Mamba's
+    /// keeps the states between them for the backward pass, and computes the others again.
     Scan(usize),
     /// Hand-written: one kernel over all steps.
     Fused,
@@ -226,8 +226,8 @@ pub fn linear_parts<'t, const N: usize>(x: Var<'t>, w: Var<'t>, b: Option<Var<'t
     linear_cut(x, w, b, [w.shape().at(0) / N; N])
 }
 
-/// x Wᵀ + b in parts of these widths. Cutting a tensor copies it. It is therefore W that is cut, for `N` products, unless x
-/// has fewer rows than W or is wider than the result: each of the products reads all of x.
+/// x Wᵀ + b in parts of these widths. Cutting a tensor copies it. It is therefore W that is cut, for `N` products,
+/// unless x has fewer rows than W or is wider than the result: each of the products reads all of x.
 #[track_caller]
 pub fn linear_cut<'t, const N: usize>(x: Var<'t>, w: Var<'t>, b: Option<Var<'t>>, widths: [usize; N]) -> [Var<'t>; N] {
     let start = |i: usize| widths[..i].iter().sum();
@@ -270,8 +270,8 @@ pub fn head_first(x: Var<'_>) -> Var<'_> {
     x.permute([0, 2, 1, 3])
 }
 
-/// Builds a mixer: sizes from the configuration, parameters from the initialiser. [`Model::with_mixer`] takes any function
-/// of this kind.
+/// Builds a mixer: sizes from the configuration, parameters from the initialiser. [`Model::with_mixer`] takes any
+/// function of this kind.
 pub type Build = fn(&ModelConfig, &mut Init) -> Result<Box<dyn Mixer>>;
 
 /// As [`Build`], with whatever it has captured.

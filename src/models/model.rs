@@ -41,8 +41,8 @@ impl<'t> ModelState<'t> {
         self.0.iter().flat_map(|s| s.s.iter().copied())
     }
 
-    /// All carried tensors, concatenated; `None` if there are none. Of one that has not the shape it began with there is
-    /// nothing: it is a cache, which has grown.
+    /// All carried tensors, concatenated; `None` if there are none. Of one that has not the shape it began with there
+    /// is nothing: it is a cache, which has grown.
     fn flat(&self, shapes: &[Shape]) -> Option<Tensor> {
         let part = |(v, shape): (Var<'t>, &Shape)| {
             let flat = v.reshape([v.shape().len()]).cast(v.dtype().real());
@@ -85,8 +85,9 @@ impl Model {
         }
     }
 
-    /// A model with random parameters around a mixer of your own: `build` makes one for each block, from the sizes in the
-    /// configuration (and from what it captures), and declares its parameters. `config.mixer` is its name in messages.
+    /// A model with random parameters around a mixer of your own: `build` makes one for each block, from the sizes in
+    /// the configuration (and from what it captures), and declares its parameters. `config.mixer` is its name in
+    /// messages.
     ///
     /// ```
     /// use tapezoo::{models::{Model, ModelConfig, gla}, tensor::DType};
@@ -254,8 +255,8 @@ impl Model {
     /// Logits [B, T, classes] of tokens [B, T] (i32), from the start of a sequence.
     ///
     /// # Panics
-    /// When a token is not in the vocabulary, the sequence is longer than `max_len` where positions need a table, or the
-    /// mixer has no such form.
+    /// When a token is not in the vocabulary, the sequence is longer than `max_len` where positions need a table, or
+    /// the mixer has no such form.
     #[track_caller]
     pub fn forward<'t>(&self, p: &Bound<'t>, tokens: Var<'t>, form: Form) -> Var<'t> {
         self.forward_at(p, tokens, form, None)

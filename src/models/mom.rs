@@ -1,5 +1,5 @@
-//! MoM, mixture of memories (Du et al. 2025, arXiv 2502.13685; the layer is that of flash-linear-attention, fla/layers/mom.py):
-//! each token is routed to a few of several memories, each a gated delta rule.
+//! MoM, mixture of memories (Du et al. 2025, arXiv 2502.13685; the layer is that of flash-linear-attention,
+//! fla/layers/mom.py): each token is routed to a few of several memories, each a gated delta rule.
 //!
 //! ```text
 //! ω_t = softmax(W_r x_t), the 2 largest of 4 kept and divided by their sum
@@ -11,9 +11,9 @@
 //! y_t = W_o (RMSNorm(o_t) ⊙ SiLU(W_z x_t))                               norm per head
 //! ```
 //!
-//! A token that is not routed to a memory has β = 0 and g = 0 there, and ω = 0: nothing is gathered or scattered. Which memories
-//! are kept has no gradient, but their weights ω have one. A token interferes with those of its own memories alone. With
-//! `eigenvalues = "-1..1"`, s = 2, as in gated DeltaNet.
+//! A token that is not routed to a memory has β = 0 and g = 0 there, and ω = 0: nothing is gathered or scattered. Which
+//! memories are kept has no gradient, but their weights ω have one. A token interferes with those of its own memories
+//! alone. With `eigenvalues = "-1..1"`, s = 2, as in gated DeltaNet.
 //!
 //! The short convolutions over each memory's own tokens are left out, and so is the loss that balances the memories.
 //!
@@ -43,8 +43,8 @@ fn largest<'t>(router: Var<'t>, topk: usize) -> Var<'t> {
     1.0 - clipped(rank + (1.0 - topk as f64))
 }
 
-/// q [B, T, H, K], k [B, T, M, H, K], v [B, T, M, H, V], β, g [B, T, M, H], and what routes to the first of the M memories; the
-/// others get every token.
+/// q [B, T, H, K], k [B, T, M, H, K], v [B, T, M, H, V], β, g [B, T, M, H], and what routes to the first of the M
+/// memories; the others get every token.
 pub type Inputs<'t> = [Var<'t>; 6];
 
 /// o [B, T, H, V] and the last S [B, M H, K, V].

@@ -1,14 +1,15 @@
-//! N-gram heads (Akyürek et al. 2024, arXiv 2401.12973; as in the authors' ngram.py): what followed the last n tokens, each
-//! time that they were there before. They go into a model of any mixer.
+//! N-gram heads (Akyürek et al. 2024, arXiv 2401.12973; as in the authors' ngram.py): what followed the last n tokens,
+//! each time that they were there before. They go into a model of any mixer.
 //!
 //! ```text
 //! o_t = mean of h_s over s < t with x_{s−1−j} = x_{t−j} for j = 0 … n − 1        0 if there is no such s
 //! y_t = W_0 o_t + W_1 h_t + b                                                    b: both biases of the paper
 //! ```
 //!
-//! A head compares tokens and learns nothing: the tokens are equal or not. `ngram = N` in the configuration puts a layer for
-//! each n = 1 … N behind the mixer of the first block, one after another, as in the authors' hybrid models. There the layer
-//! has its h, a LayerNorm of the stream, and its y is added to the stream; the block's MLP comes after them.
+//! A head compares tokens and learns nothing: the tokens are equal or not. `ngram = N` in the configuration puts a
+//! layer for each n = 1 … N behind the mixer of the first block, one after another, as in the authors' hybrid models.
+//! There the layer has its h, a LayerNorm of the stream, and its y is added to the stream; the block's MLP comes after
+//! them.
 //!
 //! The carried state is the ids and the h of every token so far; it grows with the sequence as GPT's cache does.
 //!
@@ -89,7 +90,8 @@ impl Heads {
         self.0.iter().map(|_| [b, 0, d].into()).collect()
     }
 
-    /// The stream x [B, T, D] after all layers, of the new tokens' ids as numbers [B, T] and the state: ids, then each h.
+    /// The stream x [B, T, D] after all layers, of the new tokens' ids as numbers [B, T] and the state: ids, then each
+    /// h.
     pub fn run<'t>(&self, p: &Bound<'t>, ids: Var<'t>, x: Var<'t>, state: &mut [Var<'t>], form: Form) -> Var<'t> {
         state[0] = Var::concat(&[state[0], ids], 1);
         let (ids, caches) = (state[0], &mut state[1..]);

@@ -314,8 +314,8 @@ impl Params {
         Bound(self.windows().map(|t| tape.constant(&t)).collect())
     }
 
-    /// The value of a loss and its gradient, flat like [`Params::flat`]: one forward and one backward pass, after which the
-    /// tape is empty again. `loss` gets the tape and the parameters on it.
+    /// The value of a loss and its gradient, flat like [`Params::flat`]: one forward and one backward pass, after which
+    /// the tape is empty again. `loss` gets the tape and the parameters on it.
     ///
     /// # Panics
     /// When the loss has more than one element.

@@ -1,5 +1,6 @@
-//! PaTH attention (Yang et al. 2025, arXiv 2505.16381; the layer is that of flash-linear-attention, fla/layers/path_attn.py):
-//! between a key and the token that reads it every token applies a transition of the delta rule to the key.
+//! PaTH attention (Yang et al. 2025, arXiv 2505.16381; the layer is that of flash-linear-attention,
+//! fla/layers/path_attn.py): between a key and the token that reads it every token applies a transition of the delta
+//! rule to the key.
 //!
 //! ```text
 //! q_t, k_t, v_t = W_q x_t, W_k x_t, W_v x_t                              per head
@@ -14,15 +15,16 @@
 //! With β = 2 a transition is a reflection: 1 − β reaches −1 as released, and attention can track what swaps do. Its
 //! eigenvalues are 1 − β along w and 1 orthogonal to it. There is no other sense of position.
 //!
-//! For a chunk with rows Q, K, W, b = diag(β) and cached keys K_c, with κ_s = k_s − Σ_u w_u A_us over the u between s and t,
+//! For a chunk with rows Q, K, W, b = diag(β) and cached keys K_c, with κ_s = k_s − Σ_u w_u A_us over the u between s
+//! and t,
 //!
 //! ```text
 //! A = (I + stril(b W Wᵀ))⁻¹ [b W K_cᵀ, stril(b W Kᵀ)]                   how much of w_u is taken off key s       (3)
 //! q_t·κ_s = [Q K_cᵀ, Q Kᵀ] − tril(Q Wᵀ) A,     [K_c, K] ← [K_c, K] − Aᵀ W                                      (4)
 //! ```
 //!
-//! Weights start normal, of deviation 0.02. Shapes, per head: q, k, w [B, T, H, K], v [B, T, H, V], β [B, T, H], and S counts
-//! the cached tokens and the T new ones.
+//! Weights start normal, of deviation 0.02. Shapes, per head: q, k, w [B, T, H, K], v [B, T, H, V], β [B, T, H], and S
+//! counts the cached tokens and the T new ones.
 //!
 //! | form | work |
 //! |---|---|
@@ -47,7 +49,8 @@ pub type Cache<'t> = [Var<'t>; 2];
 /// q, k [.., H, K], v [.., H, V], w [.., H, K], β [.., H].
 pub type Inputs<'t> = [Var<'t>; 5];
 
-/// (1) and (2) for one token: to o [B, H, V]. `gates` [B, H, 1, S] are the sums of g since each token, if there are gates.
+/// (1) and (2) for one token: to o [B, H, V]. `gates` [B, H, 1, S] are the sums of g since each token, if there are
+/// gates.
 pub fn step<'t>([q, k, v, w, beta]: Inputs<'t>, gates: Option<Var<'t>>, cache: &mut Cache<'t>, scale: f64) -> Var<'t> {
     let ([b, h, n], row) = (k.dims(), |x: Var<'t>| insert_axis(x, 2)); // [B, H, 1, K]
     let (w, beta) = (row(w.named("w")), beta.named("beta").reshape([b, h, 1, 1]));

@@ -1,5 +1,5 @@
-//! RetNet (Sun et al. 2023, arXiv 2307.08621): linear attention that forgets at a fixed rate for each head, with keys and
-//! queries turned by their distance.
+//! RetNet (Sun et al. 2023, arXiv 2307.08621): linear attention that forgets at a fixed rate for each head, with keys
+//! and queries turned by their distance.
 //!
 //! ```text
 //! q_t, k_t, v_t = W_q x_t, W_k x_t / √K, W_v x_t                         per head
@@ -9,9 +9,9 @@
 //! y_t = W_o (RMSNorm(o_t) ⊙ SiLU(W_g x_t))                               norm per head, without a weight
 //! ```
 //!
-//! θ_j = 10000^(−j / (K/2 − 1)), j from 0. The authors turn queries and keys by their positions instead, which is the same
-//! for all reads: q_t and k_s meet at the angle (t − s) θ. That is what the parallel and chunked form do, from the first
-//! token of the piece on; the state here is turned back at the end, and knows no position.
+//! θ_j = 10000^(−j / (K/2 − 1)), j from 0. The authors turn queries and keys by their positions instead, which is the
+//! same for all reads: q_t and k_s meet at the angle (t − s) θ. That is what the parallel and chunked form do, from the
+//! first token of the piece on; the state here is turned back at the end, and knows no position.
 //!
 //! The transition γ R has the eigenvalues γ e^(±iθ_j): complex, but the same at every step, so that no input decides
 //! whether the state turns. An odd last channel has γ.

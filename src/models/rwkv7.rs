@@ -1,5 +1,5 @@
-//! RWKV-7's time mixing (Peng et al. 2025, arXiv 2503.14456; as in the authors' rwkv_v7_demo.py): a memory that fades by
-//! channel, erases what it holds under one key, and writes under another.
+//! RWKV-7's time mixing (Peng et al. 2025, arXiv 2503.14456; as in the authors' rwkv_v7_demo.py): a memory that fades
+//! by channel, erases what it holds under one key, and writes under another.
 //!
 //! ```text
 //! x^m = x_t + μ_m ⊙ (x_{t-1} − x_t)                                      m in r, w, k, v, a, g
@@ -16,11 +16,11 @@
 //! The transition diag(w) − (a ⊙ κ) κᵀ has real eigenvalues. As w ≥ 0.545 and a < 1 they are in (−0.455, 1): one can be
 //! negative, but fades. With `eigenvalues = "-1..1"`, s = 2 and they reach −1, which is what parity needs.
 //!
-//! In sequence this is [`erase_write`](crate::ops::erase_write) with two keys: what κ / w recalls of the faded memory is erased
-//! under a ⊙ κ.
+//! In sequence this is [`erase_write`](crate::ops::erase_write) with two keys: what κ / w recalls of the faded memory
+//! is erased under a ⊙ κ.
 //!
-//! At the start μ, w_0, a_0, k_k, k_a and r_k are those of the authors' training code, W_o = 0 and the second factor of each
-//! low-rank map is random, the first 0. The maps go through K channels.
+//! At the start μ, w_0, a_0, k_k, k_a and r_k are those of the authors' training code, W_o = 0 and the second factor of
+//! each low-rank map is random, the first 0. The maps go through K channels.
 //!
 //! Shapes, per head: r, w, k, a, κ [B, T, H, K], v [B, T, H, V], S [B, H, K, V].
 //!
@@ -76,8 +76,8 @@ pub fn sequence<'t>(x: Inputs<'t>, mut s: Var<'t>, scale: f64, form: Form) -> (V
 /// A layer's weights by the names that they have in the published code.
 pub type Weights<'a, 't> = &'a dyn Fn(&str) -> Var<'t>;
 
-/// What the memory takes, v for later layers, and the gate: x [B, T, D], the token before it [B, 1, D], the values of the
-/// first layer if they are mixed in, H, and s.
+/// What the memory takes, v for later layers, and the gate: x [B, T, D], the token before it [B, 1, D], the values of
+/// the first layer if they are mixed in, H, and s.
 pub fn project<'t>(
     w: Weights<'_, 't>,
     x: Var<'t>,

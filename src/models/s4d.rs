@@ -1,5 +1,5 @@
-//! S4D (Gu et al. 2022, arXiv 2206.11893; the layer is that of the authors' s4d.py): a fixed, diagonal, complex state-space
-//! model for each channel.
+//! S4D (Gu et al. 2022, arXiv 2206.11893; the layer is that of the authors' s4d.py): a fixed, diagonal, complex
+//! state-space model for each channel.
 //!
 //! ```text
 //! A_n = −exp(a_n) + i ω_n,  Δ = exp(log_dt),  λ = e^{ΔA}                  zero-order hold; Δ one a channel
@@ -8,11 +8,11 @@
 //! out_t = GLU(W GELU(y_t) + b)
 //! ```
 //!
-//! The states are an LRU's. The transition does not depend on the input, so that the layer is a convolution: it can weigh the
-//! last tokens by their distance, and can do nothing that depends on what came in between.
+//! The states are an LRU's. The transition does not depend on the input, so that the layer is a convolution: it can
+//! weigh the last tokens by their distance, and can do nothing that depends on what came in between.
 //!
-//! At the start A_n = −½ + iπn (S4D-Lin), Δ is log-uniform in [0.001, 0.1], c complex normal of variance 1 and d normal; W and b
-//! as torch's `nn.Conv1d`. N is the `state`.
+//! At the start A_n = −½ + iπn (S4D-Lin), Δ is log-uniform in [0.001, 0.1], c complex normal of variance 1 and d
+//! normal; W and b as torch's `nn.Conv1d`. N is the `state`.
 //!
 //! Shapes: u [B, T, D], λ and c [D, N], h [B, D N] as a pair (real, imaginary); forms and their work as in [`lru`].
 

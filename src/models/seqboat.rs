@@ -1,5 +1,5 @@
-//! SeqBoat (Ren et al. 2023, arXiv 2306.11197): attention by the few tokens that a router activates, over the moving average of
-//! MEGA (Ma et al. 2023, arXiv 2209.10655; both as in the authors' standalone_seqboat.py).
+//! SeqBoat (Ren et al. 2023, arXiv 2306.11197): attention by the few tokens that a router activates, over the moving
+//! average of MEGA (Ma et al. 2023, arXiv 2209.10655; both as in the authors' standalone_seqboat.py).
 //!
 //! ```text
 //! p = σ(δ),  h_t = (1 − p σ(α)) ⊙ h_{t-1} + p ⊙ β x_t                    N averages a channel
@@ -11,14 +11,14 @@
 //! y_t = SiLU(W_x m_t + b_x + π_t1 W_h (r_t ⊙ a_t))                       a_t = 0 where t is not active
 //! ```
 //!
-//! The window counts active tokens alone, so that it reaches as far back as these are. The average has its transition in (0, 1),
-//! the same for every token. Which tokens are active has no gradient; π has one.
+//! The window counts active tokens alone, so that it reaches as far back as these are. The average has its transition
+//! in (0, 1), the same for every token. Which tokens are active has no gradient; π has one.
 //!
-//! The carried state is h and a cache of keys and values, each with its age: the number of active tokens since, and 16 more for
-//! a token that was not active. Nothing is packed here: tokens that are not active are masked.
+//! The carried state is h and a cache of keys and values, each with its age: the number of active tokens since, and 16
+//! more for a token that was not active. Nothing is packed here: tokens that are not active are masked.
 //!
-//! At the start δ and α are normal of deviation 0.2, β is ±1 in turn plus noise of 0.02, γ and ω are normal; other weights as
-//! the linear transformer's. N is the `state`.
+//! At the start δ and α are normal of deviation 0.2, β is ±1 in turn plus noise of 0.02, γ and ω are normal; other
+//! weights as the linear transformer's. N is the `state`.
 //!
 //! Shapes: x, m [B, T, D], h [B, D N], q, k, v [B, T, 1, K] where K is all heads' channels together.
 //!

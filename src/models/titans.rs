@@ -1,5 +1,6 @@
-//! The linear memory of Titans (Behrouz et al. 2025, arXiv 2501.00663, equations 8 to 14): the delta rule as gradient descent
-//! with momentum. The paper's memory is deeper, and its block is not this one: here it stands where DeltaNet's memory does.
+//! The linear memory of Titans (Behrouz et al. 2025, arXiv 2501.00663, equations 8 to 14): the delta rule as gradient
+//! descent with momentum. The paper's memory is deeper, and its block is not this one: here it stands where DeltaNet's
+//! memory does.
 //!
 //! ```text
 //! q_t, k_t, v_t = SiLU(conv(W_{q,k,v} x_t)),  q, k ← q/‖q‖, k/‖k‖        per head, as in DeltaNet
@@ -10,12 +11,13 @@
 //! y_t = W_o RMSNorm(o_t)                                                 norm per head
 //! ```
 //!
-//! θ k (v − Sᵀ k)ᵀ is −θ times the gradient of ½ ‖Sᵀ k − v‖². Along k the transition of (S, M) is [[1 − α − θ, η], [−θ, η]]:
-//! with α = 0 its determinant is η, and its eigenvalues are complex, of size √η, where (1 + η − θ)² < 4 η. But a token with
-//! θ = 0 still moves S by η M: what it turns to waits for no idle token.
+//! θ k (v − Sᵀ k)ᵀ is −θ times the gradient of ½ ‖Sᵀ k − v‖². Along k the transition of (S, M) is
+//! [[1 − α − θ, η], [−θ, η]]: with α = 0 its determinant is η, and its eigenvalues are complex, of size √η, where (1 +
+//! η − θ)² < 4 η. But a token with θ = 0 still moves S by η M: what it turns to waits for no idle token.
 //!
-//! For a chunk with rows Q, K, V, let E_tj = η_{j+1} ⋯ η_t and A_tj = (1 − α_{j+1}) ⋯ (1 − α_t) for j ≤ t, ε and a the same from
-//! the start, Γ = A E, f = A ε, and X↓ the rows of X moved down by one (a↓ begins with 1, f↓ and Γ↓ with 0). Then
+//! For a chunk with rows Q, K, V, let E_tj = η_{j+1} ⋯ η_t and A_tj = (1 − α_{j+1}) ⋯ (1 − α_t) for j ≤ t, ε and a the
+//! same from the start, Γ = A E, f = A ε, and X↓ the rows of X moved down by one (a↓ begins with 1, f↓ and Γ↓ with 0).
+//! Then
 //!
 //! ```text
 //! U = (I + stril(K (θ K)ᵀ ⊙ Γ↓))⁻¹ (V − a↓ K S − f↓ K M)                 all errors at once                        (4)
@@ -25,8 +27,8 @@
 //!
 //! At the start b_θ = b_η = 0 and b_α = −4 (α = 0.018), which are not the paper's; projections as DeltaNet's.
 //!
-//! Shapes, per head: q, k [B, T, H, K], v [B, T, H, V], θ, ln η and ln(1 − α) [B, T, H], S and M [B, H, K, V]; forms and their
-//! work as in [`delta_net`](super::delta_net).
+//! Shapes, per head: q, k [B, T, H, K], v [B, T, H, V], θ, ln η and ln(1 − α) [B, T, H], S and M [B, H, K, V]; forms
+//! and their work as in [`delta_net`](super::delta_net).
 
 use super::{
     About, Bound, Family, Form, Init, Mixer, ModelConfig, P, State, at,

@@ -1,6 +1,6 @@
 //! TransNormer (Qin et al. 2022, "The Devil in Linear Transformer", arXiv 2210.10340; as in the authors'
-//! norm_linear_attention.py and norm_local_attention.py): linear attention with a norm in place of the denominator, behind
-//! blocks that attend within short stretches.
+//! norm_linear_attention.py and norm_local_attention.py): linear attention with a norm in place of the denominator,
+//! behind blocks that attend within short stretches.
 //!
 //! ```text
 //! the first half of the blocks, DiagAttention: stretches of C = 32 tokens, one after another
@@ -10,12 +10,12 @@
 //! both: o_t = Σ_s a_ts v_s,  y_t = W_o RMSNorm(o_t)                      norm over all heads together
 //! ```
 //!
-//! The slope of a quotient has no bound where its denominator comes near 0, and that of the norm has one. Attention within
-//! stretches returns the sharp weights on neighbours that sums over everything dilute. The transition is the identity, or
-//! nothing is carried from one stretch to the next: neither half tracks a state.
+//! The slope of a quotient has no bound where its denominator comes near 0, and that of the norm has one. Attention
+//! within stretches returns the sharp weights on neighbours that sums over everything dilute. The transition is the
+//! identity, or nothing is carried from one stretch to the next: neither half tracks a state.
 //!
-//! The root in the norm holds its ε = 1e-6; the authors add 1e-8 to the root. W_q, W_k and W_v start Xavier-uniform with gain
-//! 1/√2, W_o with gain 1.
+//! The root in the norm holds its ε = 1e-6; the authors add 1e-8 to the root. W_q, W_k and W_v start Xavier-uniform
+//! with gain 1/√2, W_o with gain 1.
 //!
 //! Shapes, per head: q, k [B, T, H, K], v [B, T, H, V], S [B, H, K, V]; the stretch so far [B, S, H, K], S ≤ C.
 //!

@@ -1,5 +1,5 @@
-//! TTT-linear (Sun et al. 2024, arXiv 2407.04620; the layer is that of the authors' ttt.py with the backbone of Mamba): the
-//! state is a linear layer that is trained, by gradient descent in mini-batches, to reconstruct values from keys.
+//! TTT-linear (Sun et al. 2024, arXiv 2407.04620; the layer is that of the authors' ttt.py with the backbone of Mamba):
+//! the state is a linear layer that is trained, by gradient descent in mini-batches, to reconstruct values from keys.
 //!
 //! ```text
 //! u_t = W_qk x_t,  q_t = conv(u_t),  k_t = conv(u_t),  v_t = W_v x_t     per head; q, k turned by their place in the mini-batch
@@ -11,11 +11,11 @@
 //! y_t = W_o (GELU(W_g x_t) ⊙ LN(o_t))                                    norm over all heads together
 //! ```
 //!
-//! In a mini-batch of R = 16 tokens this is linear attention with values −d (the dual form of the paper): S moves by the
-//! identity. From one mini-batch to the next it is nonlinear, as d depends on S'.
+//! In a mini-batch of R = 16 tokens this is linear attention with values −d (the dual form of the paper): S moves by
+//! the identity. From one mini-batch to the next it is nonlinear, as d depends on S'.
 //!
-//! The carried state is S' and c', less the learned S_0 that they start from, and the sums in (1) so far. They are taken into
-//! S' and c' after the last token of a mini-batch.
+//! The carried state is S' and c', less the learned S_0 that they start from, and the sums in (1) so far. They are
+//! taken into S' and c' after the last token of a mini-batch.
 //!
 //! At the start S_0 and all matrices are normal, of deviation 0.02; r and biases are 0.
 //!
@@ -100,7 +100,8 @@ impl<'t> Memory<'t> {
     }
 }
 
-/// (1) and (2) for some tokens of one mini-batch, q, k, v [B, H, N, K], ℓ [B, H, N, 1] and their ρ [N, 1], by the dual form.
+/// (1) and (2) for some tokens of one mini-batch, q, k, v [B, H, N, K], ℓ [B, H, N, 1] and their ρ [N, 1], by the dual
+/// form.
 fn dual<'t>([q, k, v, lr]: [Var<'t>; 4], row: Var<'t>, norm: Norm<'t>, m: &mut Memory<'t>) -> Var<'t> {
     let d = norm.gradient(k.matmul(m.s) + m.c, [k, v, lr]);
     let moved = q.matmul_t(k).tril_matmul(d) + q.matmul(m.ds) + d.cumsum(2) + m.dc;
@@ -119,8 +120,8 @@ fn step<'t>([q, k, v, lr]: [Var<'t>; 4], row: Var<'t>, norm: Norm<'t>, m: &mut M
     (q + norm.apply(q.matmul(s) + m.c - row * m.dc)).named("o")
 }
 
-/// o [B, T, H, K] of q, k, v [B, T, H, K], ℓ [B, T, H] and ρ `[R]`, from the place of the mini-batch that this many tokens
-/// lead to.
+/// o [B, T, H, K] of q, k, v [B, T, H, K], ℓ [B, T, H] and ρ `[R]`, from the place of the mini-batch that this many
+/// tokens lead to.
 pub fn read<'t>(
     [q, k, v, lr]: [Var<'t>; 4],
     row: Var<'t>,

@@ -14,8 +14,8 @@ use serde_json::{Value, json};
 use std::{collections::HashMap, path::Path};
 
 impl Model {
-    /// Save the weights as a safetensors file, whole or not at all. Other programs find them under their path names, such as
-    /// `blocks.0.mixer.w_ih`; the metadata's entry `tapezoo` has the model's configuration as JSON.
+    /// Save the weights as a safetensors file, whole or not at all. Other programs find them under their path names,
+    /// such as `blocks.0.mixer.w_ih`; the metadata's entry `tapezoo` has the model's configuration as JSON.
     ///
     /// # Errors
     /// When the file cannot be written.
@@ -25,11 +25,12 @@ impl Model {
         write(path, &bytes.map_err(|what| Error::format(path, what))?)
     }
 
-    /// Load the weights that [`Model::save`] or a run has left. The model must have the same parameters, in shape and type.
+    /// Load the weights that [`Model::save`] or a run has left. The model must have the same parameters, in shape and
+    /// type.
     ///
     /// # Errors
-    /// When the file cannot be read, or has not exactly the parameters of this model: the error names the first that differs.
-    /// Some weights may then be loaded already.
+    /// When the file cannot be read, or has not exactly the parameters of this model: the error names the first that
+    /// differs. Some weights may then be loaded already.
     ///
     /// # Panics
     /// When the weights are still on a tape.

@@ -7,20 +7,21 @@
 //!
 //! Keys before the first query (S > T) are a cache.
 //!
-//! A query never sees later keys, whatever they are: its scores select, they do not multiply by 0, so keys and values that are
-//! NaN or infinite later on change nothing before.
+//! A query never sees later keys, whatever they are: its scores select, they do not multiply by 0, so keys and values
+//! that are NaN or infinite later on change nothing before.
 //!
-//! With a gate for each token and head, g_t = ln f_t, a token counts for less with every gate since (the Forgetting Transformer,
-//! Lin et al. 2025, arXiv 2503.02130):
+//! With a gate for each token and head, g_t = ln f_t, a token counts for less with every gate since (the Forgetting
+//! Transformer, Lin et al. 2025, arXiv 2503.02130):
 //!
 //! ```text
 //! p_ts = exp(x_ts − lse_t)      x_ts = scale q_t·k_s + g_{s+1} + … + g_t      lse_t = ln Σ_s exp(x_ts)
 //! dg_u = Σ dx_ts over s < u ≤ t
 //! ```
 //!
-//! t counts the tokens of the cache too. Each sum of gates is taken over its own segment, and so is that of dx over the pairs
-//! that u lies between. A difference of two running sums from the start would lose the digits of a short segment behind a closed
-//! gate, and be NaN behind −∞; and as the dx of a query add up to 0, the dg of a closed gate would be what rounding leaves.
+//! t counts the tokens of the cache too. Each sum of gates is taken over its own segment, and so is that of dx over the
+//! pairs that u lies between. A difference of two running sums from the start would lose the digits of a short segment
+//! behind a closed gate, and be NaN behind −∞; and as the dx of a query add up to 0, the dg of a closed gate would be
+//! what rounding leaves.
 
 use crate::{
     autograd::{Candidates, Gen, In, Op, Outs, Var},

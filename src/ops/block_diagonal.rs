@@ -1,7 +1,7 @@
 //! y_g = W_g x_g + b_g: products with a block-diagonal matrix of small blocks.
 //!
-//! The outputs of a block may be of several kinds, as the sLSTM's gates are; each kind is then written together. Further x,
-//! with matrices of their own, give further kinds.
+//! The outputs of a block may be of several kinds, as the sLSTM's gates are; each kind is then written together.
+//! Further x, with matrices of their own, give further kinds.
 
 use crate::{
     autograd::{Candidates, Gen, In, Op, Outs, Var},
@@ -82,8 +82,8 @@ impl Op for BlockDiagonal {
     }
 }
 
-/// y_g = W_g x_g (+ b_g), the outputs of each block in P parts: N times x [.., G, I] and W [G, P O, I], bias [N P, G, O], to
-/// [.., N P, G, O].
+/// y_g = W_g x_g (+ b_g), the outputs of each block in P parts: N times x [.., G, I] and W [G, P O, I], bias
+/// [N P, G, O], to [.., N P, G, O].
 ///
 /// # Panics
 /// Without an x, and where shapes do not fit.

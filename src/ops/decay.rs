@@ -4,16 +4,18 @@
 //! P_ts = Σ_c r_tc k_sc exp(g_{s+1,c} + … + g_{t,c})    for s ≤ t
 //! ```
 //!
-//! As a product of two matrices (r ⊙ e^b) (k ⊙ e^(−b))ᵀ, with b the running sum of g, it would overflow: g ≤ 0, and e^(−b)
-//! may be any size. Instead the steps are halved (secondary chunking, Yang et al. 2024, arXiv 2312.06635, section 4, taken to
-//! the end): where h is the first step of the second half, what the second half reads of the first is
+//! As a product of two matrices (r ⊙ e^b) (k ⊙ e^(−b))ᵀ, with b the running sum of g, it would overflow: g ≤ 0, and
+//! e^(−b) may be any size. Instead the steps are halved (secondary chunking, Yang et al. 2024, arXiv 2312.06635,
+//! section 4, taken to the end): where h is the first step of the second half, what the second half reads of the first
+//! is
 //!
 //! ```text
 //! P_ts = Σ_c (r_tc e^{g_h + … + g_t}) (k_sc e^{g_{s+1} + … + g_{h−1}})    for s < h ≤ t
 //! ```
 //!
-//! and each half is treated likewise. No exponent is positive. All halves of one size are one product. Each sum is taken
-//! inside its own block, and no two sums are subtracted: a gate that forgets nearly all takes no digits from later ones.
+//! and each half is treated likewise. No exponent is positive. All halves of one size are one product. Each sum is
+//! taken inside its own block, and no two sums are subtracted: a gate that forgets nearly all takes no digits from
+//! later ones.
 
 use crate::autograd::Var;
 

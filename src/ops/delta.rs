@@ -8,11 +8,11 @@
 //! A step multiplies the state by I − β k kᵀ, along a unit key by 1 − β: in (0, 1) for 0 < β < 1, and in (−1, 0) for
 //! 1 < β < 2. Without negative factors the memory could not track the parity of a sequence of bits.
 //!
-//! With the logarithm of a gate, g_t ≤ 0 (Yang, Kautz and Hatamizadeh 2025, arXiv 2412.06464), exp(g_t) S_{t-1} takes the
-//! place of S_{t-1}.
+//! With the logarithm of a gate, g_t ≤ 0 (Yang, Kautz and Hatamizadeh 2025, arXiv 2412.06464), exp(g_t) S_{t-1} takes
+//! the place of S_{t-1}.
 //!
-//! The gradient is the tape's. From the last step to the first, with δ_t = v_t − S_{t-1}ᵀ k_t and dS the gradient of S_t from
-//! the steps after t:
+//! The gradient is the tape's. From the last step to the first, with δ_t = v_t − S_{t-1}ᵀ k_t and dS the gradient of
+//! S_t from the steps after t:
 //!
 //! ```text
 //! dq_t = scale S_t do_t                dS ← dS + scale q_t do_tᵀ
@@ -40,8 +40,8 @@ pub use gated::{GatedDeltaRule, gated_delta_rule};
 
 /// q, k [B, T, H, K], v [B, T, H, V], beta [B, T, H], s0 [B, H, K, V] → o [B, T, H, V], s [B, H, K, V].
 pub struct DeltaRule {
-    /// How many steps the kernel takes at a time. For small heads it goes step by step, and this is how often it saves a
-    /// state. The results do not depend on it, and the formula does not use it.
+    /// How many steps the kernel takes at a time. For small heads it goes step by step, and this is how often it saves
+    /// a state. The results do not depend on it, and the formula does not use it.
     pub chunk: usize,
     /// Factor of the queries.
     pub scale: f64,

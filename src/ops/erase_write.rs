@@ -1,5 +1,5 @@
-//! The gated delta rule with a key of its own to erase by: a matrix memory that fades, forgets what it recalls under p, and
-//! writes under k (gated DeltaNet, KDA, Comba, GDN-2, RWKV-7; DeltaProduct in several steps a token).
+//! The gated delta rule with a key of its own to erase by: a matrix memory that fades, forgets what it recalls under p,
+//! and writes under k (gated DeltaNet, KDA, Comba, GDN-2, RWKV-7; DeltaProduct in several steps a token).
 //!
 //! ```text
 //! S' = diag(exp(g_t)) S_{t-1}      u_t = v_t − S'ᵀ p_t      S_t = S' + k_t u_tᵀ      o_t = scale S_tᵀ q_t      g_t ≤ 0
@@ -11,8 +11,8 @@
 //! S_t = S' − e_t (S'ᵀ p_t)ᵀ + k_t v_tᵀ
 //! ```
 //!
-//! which is a step that erases (p, e for k, nothing for v) and one that writes (k, v, nothing for p and g). For a chunk with
-//! rows Q, P, K, V, with the scores A of P and K and those of Q and K as [`decay`] makes them,
+//! which is a step that erases (p, e for k, nothing for v) and one that writes (k, v, nothing for p and g). For a chunk
+//! with rows Q, P, K, V, with the scores A of P and K and those of Q and K as [`decay`] makes them,
 //!
 //! ```text
 //! U = (I + stril(A))⁻¹ (V − (P ⊙ from_start) S)
@@ -32,11 +32,11 @@ use crate::{
     tensor::Tensor,
 };
 
-/// q, k [B, T, H, K], v [B, T, H, V], p [B, T, H, K], s0 [B, H, K, V] and, if it fades, g [B, T, H, K] or [B, T, H, 1]; with
-/// g [B, T, H, K] also e [B, T, H, K], if it is not k → o [B, T, H, V], s [B, H, K, V].
+/// q, k [B, T, H, K], v [B, T, H, V], p [B, T, H, K], s0 [B, H, K, V] and, if it fades, g [B, T, H, K] or [B, T, H, 1];
+/// with g [B, T, H, K] also e [B, T, H, K], if it is not k → o [B, T, H, V], s [B, H, K, V].
 pub struct EraseWrite {
-    /// How many steps the kernel takes at a time. For small heads it goes step by step, and this is how often it saves a
-    /// state. The results do not depend on it, and the formula does not use it.
+    /// How many steps the kernel takes at a time. For small heads it goes step by step, and this is how often it saves
+    /// a state. The results do not depend on it, and the formula does not use it.
     pub chunk: usize,
     /// Factor of the queries.
     pub scale: f64,
@@ -63,8 +63,8 @@ impl Op for EraseWrite {
         Ok([x[2].shape(), x[4].shape()].into())
     }
 
-    /// Two keys are two steps, and a gate for the whole memory is one for each of its rows: so says the op itself, for which
-    /// there may be a kernel. What is left is [`recurrent`].
+    /// Two keys are two steps, and a gate for the whole memory is one for each of its rows: so says the op itself, for
+    /// which there may be a kernel. What is left is [`recurrent`].
     fn formula<'t>(&self, x: &[Var<'t>]) -> Option<Vec<Var<'t>>> {
         let (tape, [q, k, v, p, s0]) = (x[0].tape(), std::array::from_fn(|i| x[i]));
         let (o, s) = match *x.get(5..).unwrap_or_default() {
@@ -104,8 +104,8 @@ impl Op for EraseWrite {
     }
 }
 
-/// The definition, step by step: q, k [B, T, H, K], v [B, T, H, V], p [B, T, H, K], g [B, T, H, K], [B, T, H, 1] or none, to
-/// the outputs [B, T, H, V] and the last state [B, H, K, V].
+/// The definition, step by step: q, k [B, T, H, K], v [B, T, H, V], p [B, T, H, K], g [B, T, H, K], [B, T, H, 1] or
+/// none, to the outputs [B, T, H, V] and the last state [B, H, K, V].
 #[track_caller]
 pub fn recurrent<'t>(x: [Var<'t>; 4], g: Option<Var<'t>>, s0: Var<'t>, scale: f64) -> (Var<'t>, Var<'t>) {
     let ([_, t, _, _], mut s) = (x[0].dims(), s0);
@@ -139,8 +139,8 @@ pub fn chunked<'t>([q, k, v, p, g]: [Var<'t>; 5], s0: Var<'t>, scale: f64, chunk
     (o, s)
 }
 
-/// The same by chunks of so many steps, or by products over the whole sequence, where what p recalls is erased under a key of
-/// its own: q, k, v, p, g and e.
+/// The same by chunks of so many steps, or by products over the whole sequence, where what p recalls is erased under a
+/// key of its own: q, k, v, p, g and e.
 #[track_caller]
 pub fn two_keys<'t>(x: [Var<'t>; 6], s0: Var<'t>, scale: f64, chunk: Option<usize>) -> (Var<'t>, Var<'t>) {
     let [q, k, v, p, g, e] = x;
@@ -153,7 +153,8 @@ pub fn two_keys<'t>(x: [Var<'t>; 6], s0: Var<'t>, scale: f64, chunk: Option<usiz
     }
 }
 
-/// The two steps of each token, q, k, v, p and g of both: one erases what p recalls under e, the other writes v under k.
+/// The two steps of each token, q, k, v, p and g of both: one erases what p recalls under e, the other writes v under
+/// k.
 #[track_caller]
 fn erase_then_write<'t>([q, k, v, p, g, e]: [Var<'t>; 6]) -> [Var<'t>; 5] {
     let [none, no_value] = [q, v].map(|x| x.tape().full(x.shape(), x.dtype(), 0.0));

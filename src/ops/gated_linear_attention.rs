@@ -100,8 +100,8 @@ pub fn by_products<'t>([q, k, v, g]: [Var<'t>; 4], s0: Var<'t>, scale: f64, chun
     })
 }
 
-/// Outputs and the last state of `step`, which takes a chunk [N, C, ..] of each x [B, T, H, ..] (x[2] like the outputs) and
-/// the state [N, K, V] before it, N = B H.
+/// Outputs and the last state of `step`, which takes a chunk [N, C, ..] of each x [B, T, H, ..] (x[2] like the outputs)
+/// and the state [N, K, V] before it, N = B H.
 #[track_caller]
 pub(super) fn by_chunks<'t, const R: usize>(
     x: [Var<'t>; R],

@@ -1,5 +1,5 @@
-//! The end of a block of Mamba (Gu and Dao 2023, arXiv 2312.00752, figure 3) or of mLSTM (Beck et al. 2024, arXiv 2405.04517,
-//! figure 11): a skip past the memory, and a gate over both.
+//! The end of a block of Mamba (Gu and Dao 2023, arXiv 2312.00752, figure 3) or of mLSTM (Beck et al. 2024, arXiv
+//! 2405.04517, figure 11): a skip past the memory, and a gate over both.
 //!
 //! ```text
 //! o = (y + d ⊙ x) ⊙ silu(z),  silu(z) = z σ(z)

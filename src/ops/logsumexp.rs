@@ -6,7 +6,8 @@ use crate::{
     tensor::Tensor,
 };
 
-/// y = ln Σ eˣ over the last axis, without overflow: −∞ of no entries, or of nothing but −∞, of which the gradient is 0.
+/// y = ln Σ eˣ over the last axis, without overflow: −∞ of no entries, or of nothing but −∞, of which the gradient is
+/// 0.
 pub struct Logsumexp;
 
 impl Op for Logsumexp {

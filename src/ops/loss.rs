@@ -2,9 +2,8 @@
 //!
 //! loss = mean over the rows that count of ln Σⱼ e^xⱼ − Σⱼ yⱼ xⱼ, whose derivative is (softmax(x) − y) / n for the n
 //! rows that count. y is 1 at the target and 0 elsewhere, or, with label smoothing s (Szegedy et al. 2016, section 7),
-//! 1 − s + s/C and s/C. Rows with the target `ignore_index` do not count; where no row counts, loss and gradient are 0 and not the NaN of 0 / 0: a batch
-//! without a target teaches nothing.
-//! Of logits in bf16 the loss is in f32.
+//! 1 − s + s/C and s/C. Rows with the target `ignore_index` do not count; where no row counts, loss and gradient are 0
+//! and not the NaN of 0 / 0: a batch without a target teaches nothing. Of logits in bf16 the loss is in f32.
 
 use crate::{
     autograd::{Candidates, Gen, In, Op, Outs, Var},

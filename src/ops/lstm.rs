@@ -1,5 +1,5 @@
-//! The LSTM's recurrence over a whole sequence (Hochreiter & Schmidhuber 1997; forget gate: Gers et al. 2000), as torch's nn.LSTM
-//! computes it. x_t holds the input's share W_ih u_t + b_ih + b_hh, gates in the order i, f, g, o:
+//! The LSTM's recurrence over a whole sequence (Hochreiter & Schmidhuber 1997; forget gate: Gers et al. 2000), as
+//! torch's nn.LSTM computes it. x_t holds the input's share W_ih u_t + b_ih + b_hh, gates in the order i, f, g, o:
 //!
 //! ```text
 //! (ĩ, f̃, g̃, õ) = x_t + W_hh h_{t-1};  i, f, o = σ(ĩ, f̃, õ);  g = tanh g̃

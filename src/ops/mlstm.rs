@@ -7,8 +7,8 @@
 //! h_t = C_tᵀ q_t / N_t      N_t = max(|n_t·q_t|, exp(−m_t)) + ε
 //! ```
 //!
-//! m₀ is given as m₀ + ln w₀: w₀ = 0 is m₀ = −∞, nothing seen yet. As long as ĩ is −∞ too, nothing is written: i and f are 0,
-//! and so is h.
+//! m₀ is given as m₀ + ln w₀: w₀ = 0 is m₀ = −∞, nothing seen yet. As long as ĩ is −∞ too, nothing is written: i and f
+//! are 0, and so is h.
 
 use crate::{
     autograd::{Candidates, Gen, In, Op, Outs, Var},
@@ -31,8 +31,8 @@ pub struct Mlstm {
 
 /// The read Cᵀq / (max(|n·q|, e^(−m)) + ε) from Cᵀq, and n·q and m of one shape; and its divisor.
 ///
-/// Where m is negative both are multiplied by eᵐ: e^(−m) may be infinite, and the backward pass would have 0 · ∞. As a square,
-/// since eᵐ may be too small a number where Cᵀq is a large one.
+/// Where m is negative both are multiplied by eᵐ: e^(−m) may be infinite, and the backward pass would have 0 · ∞. As a
+/// square, since eᵐ may be too small a number where Cᵀq is a large one.
 pub fn read<'t>(num: Var<'t>, den: Var<'t>, m: Var<'t>, eps: f64) -> (Var<'t>, Var<'t>) {
     let positive = maximum(&[m, m.tape().full(m.shape(), m.dtype(), 0.0)]);
     let half = (0.5 * (m - positive)).exp(); // e^(m/2) where m is negative, else 1

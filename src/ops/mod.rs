@@ -1,13 +1,13 @@
 //! What can be differentiated: an op a file, and what it means.
 //!
-//! An op is one of the [`primitives`], in plain loops, or a formula over other ops. Where an op has no kernel the tape runs its
-//! formula and records the ops in the formula, down to primitives; their derivatives, walked backwards, are its gradient. How
-//! an op is computed fast, and what its gradient then comes to, is in [`kernels`](crate::kernels).
+//! An op is one of the [`primitives`], in plain loops, or a formula over other ops. Where an op has no kernel the tape
+//! runs its formula and records the ops in the formula, down to primitives; their derivatives, walked backwards, are
+//! its gradient. How an op is computed fast, and what its gradient then comes to, is in [`kernels`](crate::kernels).
 //!
-//! A function of [`Var`](crate::autograd::Var)s is a formula, and needs no op: [`words`] has some. To add a function of one
-//! number: a line in [`elementwise`], and one for its kernel in [`kernels`](crate::kernels::elementwise). To add any other op:
-//! a file with a struct that implements [`Op`], and its name in the list below. The gradient check and the other tests of all
-//! ops run over both.
+//! A function of [`Var`](crate::autograd::Var)s is a formula, and needs no op: [`words`] has some. To add a function of
+//! one number: a line in [`elementwise`], and one for its kernel in [`kernels`](crate::kernels::elementwise). To add
+//! any other op: a file with a struct that implements [`Op`], and its name in the list below. The gradient check and
+//! the other tests of all ops run over both.
 
 pub mod attention;
 pub mod block_diagonal;
@@ -145,7 +145,8 @@ fn some_steps(chunk: usize) -> Result<(), String> {
     if chunk == 0 { Err("a chunk needs one step at least, got chunk = 0".into()) } else { Ok(()) }
 }
 
-/// Every op that has a kernel, and every kernel of an op that has several: the op's type, and the name that `--kernels` takes.
+/// Every op that has a kernel, and every kernel of an op that has several: the op's type, and the name that `--kernels`
+/// takes.
 pub fn kernels() -> Vec<(&'static str, &'static str)> {
     let mut found: Vec<(&str, &str)> = vec![];
     // A sum or a mean, for one, have names of their own: several samples find both.

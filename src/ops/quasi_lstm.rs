@@ -1,5 +1,6 @@
-//! The quasi-LSTM: an LSTM whose gates see the input alone, so that only c is recurrent, and linearly (Bradbury et al. 2017,
-//! "Quasi-Recurrent Neural Networks", ifo-pooling; in this form in the Languini baselines). Gates in the order f, i, z, o:
+//! The quasi-LSTM: an LSTM whose gates see the input alone, so that only c is recurrent, and linearly (Bradbury et al.
+//! 2017, "Quasi-Recurrent Neural Networks", ifo-pooling; in this form in the Languini baselines). Gates in the order f,
+//! i, z, o:
 //!
 //! ```text
 //! f = σ(x_f + forget_bias);  i = σ(x_i);  z = tanh(x_z);  o = σ(x_o)

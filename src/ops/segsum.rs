@@ -5,8 +5,9 @@
 //! dx_u = Σ dy_ts over s < u ≤ t
 //! ```
 //!
-//! Each entry is the sum of its own segment, one more term than the entry above it. A difference of two running sums from
-//! the start would lose the digits of a short segment behind a long or strongly decaying past, and be NaN behind −∞.
+//! Each entry is the sum of its own segment, one more term than the entry above it. A difference of two running sums
+//! from the start would lose the digits of a short segment behind a long or strongly decaying past, and be NaN behind
+//! −∞.
 
 use crate::{
     autograd::{Candidates, Gen, In, Op, Outs, Var},
@@ -63,8 +64,8 @@ impl Op for Segsum {
 }
 
 impl<'t> Var<'t> {
-    /// [.., T] to [.., T, T]: entry (t, s) is the sum over the steps after s up to t; −∞ above the diagonal. The gradient
-    /// at −∞ is what comes from the segments without it.
+    /// [.., T] to [.., T, T]: entry (t, s) is the sum over the steps after s up to t; −∞ above the diagonal. The
+    /// gradient at −∞ is what comes from the segments without it.
     #[track_caller]
     pub fn segsum(self) -> Var<'t> {
         self.tape().apply(Segsum { above: f64::NEG_INFINITY }, [self])

@@ -75,8 +75,8 @@ impl Op for SelectiveScan {
     }
 }
 
-/// [`SelectiveScan`]: u, Δ [B, T, E], a [E, N], b, c [B, T, N], h0 [B, E, N] to y [B, T, E] and the last h [B, E, N], which
-/// is h0 when T = 0. Softplus, the skip D u and the gate are the caller's.
+/// [`SelectiveScan`]: u, Δ [B, T, E], a [E, N], b, c [B, T, N], h0 [B, E, N] to y [B, T, E] and the last h [B, E, N],
+/// which is h0 when T = 0. Softplus, the skip D u and the gate are the caller's.
 #[track_caller]
 pub fn selective_scan<'t>(
     u: Var<'t>,

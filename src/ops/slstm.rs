@@ -8,8 +8,8 @@
 //! c_t = f c_{t-1} + i tanh z̃      n_t = f n_{t-1} + i      h_t = σ(õ) c_t / n_t
 //! ```
 //!
-//! m₀ is given as m₀ + ln w₀: w₀ = 0 is m₀ = −∞, nothing seen yet. As long as ĩ is −∞ too, nothing is written: i and f are 0,
-//! and so is h.
+//! m₀ is given as m₀ + ln w₀: w₀ = 0 is m₀ = −∞, nothing seen yet. As long as ĩ is −∞ too, nothing is written: i and f
+//! are 0, and so is h.
 
 use crate::{
     autograd::{Candidates, Gen, In, Op, Outs, Var},

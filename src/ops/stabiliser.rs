@@ -1,13 +1,15 @@
-//! The stabiliser of exponential gates over a whole sequence, and the logarithms of the gates that it stabilises (Beck et al.
-//! 2024, "xLSTM", arXiv 2405.04517, equations 15 to 17), from f = ln σ(f̃) and i = ĩ:
+//! The stabiliser of exponential gates over a whole sequence, and the logarithms of the gates that it stabilises (Beck
+//! et al. 2024, "xLSTM", arXiv 2405.04517, equations 15 to 17), from f = ln σ(f̃) and i = ĩ:
 //!
 //! ```text
 //! l_t = f_t + m_{t-1},  m_t = max(l_t, i_t)
 //! log f_t = l_t − m_t,  log i_t = i_t − m_t
 //! ```
 //!
-//! Step s has the weight log i_s + log f_{s+1} + … + log f_t at step t. These terms are at most 0, and of each step the larger is
-//! 0. A difference of unstabilised exponents is the same number, but where a gate of −1e9 is in both of them, they have no
+//! Step s has the weight log i_s + log f_{s+1} + … + log f_t at step t. These terms are at most 0, and of each step the
+//! larger is
+//! 0. A difference of unstabilised exponents is the same number, but where a gate of −1e9 is in both of them, they have
+//!    no
 //! digits left for it.
 //!
 //! As long as m_t = −∞ nothing was written: both logarithms are −∞.

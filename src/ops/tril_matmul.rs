@@ -4,9 +4,9 @@
 //! y_t = Σ a_ts b_s over s ≤ t + past          da = dy bᵀ, below and on that diagonal          db_s = Σ a_ts dy_t over t ≥ s − past
 //! ```
 //!
-//! A matrix product with zeros above the diagonal would be the same for numbers; but 0 · ∞ and 0 · NaN are NaN, and what
-//! is not finite at one step would reach every step before it. So what is not finite in b is left out of the product, and
-//! added to the rows that see it afterwards.
+//! A matrix product with zeros above the diagonal would be the same for numbers; but 0 · ∞ and 0 · NaN are NaN, and
+//! what is not finite at one step would reach every step before it. So what is not finite in b is left out of the
+//! product, and added to the rows that see it afterwards.
 
 use crate::{
     autograd::{Candidates, Gen, In, Op, Outs, Var},
@@ -14,8 +14,8 @@ use crate::{
     tensor::{Shape, Tensor},
 };
 
-/// a [.., R, C] and b [.., C, D] → [.., R, D]. Row i of a shows columns 0..=i + `past`; the others are not read, and their
-/// gradient is 0.
+/// a [.., R, C] and b [.., C, D] → [.., R, D]. Row i of a shows columns 0..=i + `past`; the others are not read, and
+/// their gradient is 0.
 pub struct TrilMatmul {
     /// How many columns before the first belong to the past of row 0.
     pub past: usize,
@@ -62,8 +62,8 @@ impl Op for TrilMatmul {
 }
 
 impl<'t> Var<'t> {
-    /// self · b over the last two axes for a square, lower-triangular self: what it holds above the diagonal is not read.
-    /// Step s of b reaches no row before s, NaN and ∞ neither.
+    /// self · b over the last two axes for a square, lower-triangular self: what it holds above the diagonal is not
+    /// read. Step s of b reaches no row before s, NaN and ∞ neither.
     #[track_caller]
     pub fn tril_matmul(self, b: Var<'t>) -> Var<'t> {
         self.tape().apply(TrilMatmul { past: 0 }, [self, b])

@@ -10,8 +10,8 @@ pub fn token(x: Var<'_>, t: usize) -> Var<'_> {
     x.narrow(1, t, 1).reshape(&dims[..])
 }
 
-/// `step(t)` for t in 0..steps, each [B, ..], stacked along a new axis 1: [B, T, ..]. `none` is the result of no steps: any
-/// value of shape [B, 0, ..].
+/// `step(t)` for t in 0..steps, each [B, ..], stacked along a new axis 1: [B, T, ..]. `none` is the result of no steps:
+/// any value of shape [B, 0, ..].
 #[track_caller]
 pub fn over_time<'t>(steps: usize, none: Var<'t>, step: impl FnMut(usize) -> Var<'t>) -> Var<'t> {
     let rows: Vec<Var<'t>> = (0..steps).map(step).map(|y| insert_axis(y, 1)).collect();
@@ -63,8 +63,8 @@ pub fn outer<'t>(k: Var<'t>, v: Var<'t>) -> Var<'t> {
 /// Stands for a stabiliser of −∞, before anything was seen: a number of every type, and far below any gate.
 pub const LEAST: f64 = -1e38;
 
-/// What exponents are measured from: the stabiliser m, or where that is −∞ a number, since −∞ less −∞ is none. Of −∞ the
-/// exponential is 0 then, as is its gradient.
+/// What exponents are measured from: the stabiliser m, or where that is −∞ a number, since −∞ less −∞ is none. Of −∞
+/// the exponential is 0 then, as is its gradient.
 #[track_caller]
 pub fn reference(m: Var<'_>) -> Var<'_> {
     maximum(&[m, m.tape().full(m.shape(), m.dtype(), LEAST)])

@@ -1,8 +1,8 @@
 //! What came of an experiment, for people and for programs.
 //!
-//! [`table`](crate::train::table) is what a program prints at its end. The rest makes a page of run directories: [`load`] reads them,
-//! [`section`] sorts their runs into those that can be compared, [`figures`] says what is drawn, [`plot`] draws it, and
-//! [`html`] is the page. [`tree`] draws how the mixers descend from one another.
+//! [`table`](crate::train::table) is what a program prints at its end. The rest makes a page of run directories:
+//! [`load`] reads them, [`section`] sorts their runs into those that can be compared, [`figures`] says what is drawn,
+//! [`plot`] draws it, and [`html`] is the page. [`tree`] draws how the mixers descend from one another.
 
 pub mod figures;
 pub mod html;

@@ -16,8 +16,8 @@ pub struct Counts {
     pub sequences: u64,
     /// How many sequences were right at all their targets.
     pub perfect: u64,
-    /// Σ −log₂ p of the targets where that is counted, in units of 2⁻³² bits: a whole number, since the sum of those does
-    /// not depend on their order.
+    /// Σ −log₂ p of the targets where that is counted, in units of 2⁻³² bits: a whole number, since the sum of those
+    /// does not depend on their order.
     bits: u128,
 }
 

@@ -1,14 +1,15 @@
-//! Set disjointness: do two sets share an element? (Arora et al. 2024, 'Just read twice', arXiv 2407.05483, theorem on general
-//! associative recall.)
+//! Set disjointness: do two sets share an element? (Arora et al. 2024, 'Just read twice', arXiv 2407.05483, theorem on
+//! general associative recall.)
 //!
 //! ```text
 //! a₁ a₂ .. a_m | b₁ b₂ .. b_n ?             distinct elements of 0..V in each set; '|' is V, '?' is V + 1
 //!                             1             the only target: 1 if no b is an a, 0 if exactly one is, as often as not
 //! ```
 //!
-//! Read once, whatever comes first must be kept: m elements are enough if the smaller set is first, and all n of the larger
-//! are needed if it is. With `repeat` both sets come so many times, each reading with its '?', and only the last is asked for:
-//! whoever keeps the smaller set at the first reading can compare the larger one with it at the second, in any order.
+//! Read once, whatever comes first must be kept: m elements are enough if the smaller set is first, and all n of the
+//! larger are needed if it is. With `repeat` both sets come so many times, each reading with its '?', and only the last
+//! is asked for: whoever keeps the smaller set at the first reading can compare the larger one with it at the second,
+//! in any order.
 
 use super::{IGNORE, Task};
 use crate::rng::Rng;

@@ -1,8 +1,8 @@
 //! What is learned: a task writes tokens, and a target for each.
 //!
-//! To add one: a file with a struct that implements [`Task`] (its fields are its options in configuration files),
-//! and a line in the list `tasks!` below. `--task` then takes the name, with the first preset that has this task, or with
-//! the default preset; and a test of all tasks covers it. A task of your own crate needs no place here: see
+//! To add one: a file with a struct that implements [`Task`] (its fields are its options in configuration files), and a
+//! line in the list `tasks!` below. `--task` then takes the name, with the first preset that has this task, or with the
+//! default preset; and a test of all tasks covers it. A task of your own crate needs no place here: see
 //! [`Trainer::with`](crate::train::Trainer::with).
 
 mod arithmetic;

@@ -21,8 +21,8 @@
 //!
 //! or, with `all_queries`, all m keys in random order at the end, each with a separator and a target.
 //!
-//! With `repeat` the pairs come so many times, in the same order, before the queries ('Just read twice', Arora et al. 2024,
-//! arXiv 2407.05483, its JRT-Prompt): a model of fixed state may choose what to keep at the second reading.
+//! With `repeat` the pairs come so many times, in the same order, before the queries ('Just read twice', Arora et al.
+//! 2024, arXiv 2407.05483, its JRT-Prompt): a model of fixed state may choose what to keep at the second reading.
 
 use super::{IGNORE, Len, Task};
 use crate::rng::Rng;

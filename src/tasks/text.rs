@@ -1,8 +1,8 @@
 //! Text of one's own: which byte comes next?
 //!
-//! Tokens are the bytes of UTF-8 text, 0 to 255, and the target at every position is the byte that follows. The last part
-//! of the text, `held_out` of it, is never trained on: the sequences of an evaluation are drawn from it, those of training
-//! from all before it. Both begin at any byte.
+//! Tokens are the bytes of UTF-8 text, 0 to 255, and the target at every position is the byte that follows. The last
+//! part of the text, `held_out` of it, is never trained on: the sequences of an evaluation are drawn from it, those of
+//! training from all before it. Both begin at any byte.
 //!
 //! The score is the loss in bits per byte: the mean of −log₂ p over all positions, where p is the probability that the
 //! model gives the byte that follows. A model that knows nothing has 8.

@@ -98,8 +98,8 @@ pub trait Real:
     fn of(x: f64) -> Self;
     /// The value as `f64`, exactly.
     fn to_f64(self) -> f64;
-    /// self · a + b: rounded once in single precision, one instruction of nearly every processor of today (others get the same
-    /// bits, slowly); in double, which is there to check by, two operations.
+    /// self · a + b: rounded once in single precision, one instruction of nearly every processor of today (others get
+    /// the same bits, slowly); in double, which is there to check by, two operations.
     fn fma(self, a: Self, b: Self) -> Self;
     /// Square root.
     fn sqrt(self) -> Self;

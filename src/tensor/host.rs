@@ -1,7 +1,7 @@
 //! Numbers in host memory.
 //!
-//! A step of training goes through tens of megabytes in strides of kilobytes, sequence by sequence and head by head: nearly
-//! every row is in another page of 4 kB, whose address must be looked up. So the large buffers of a
+//! A step of training goes through tens of megabytes in strides of kilobytes, sequence by sequence and head by head:
+//! nearly every row is in another page of 4 kB, whose address must be looked up. So the large buffers of a
 //! [`Pool`](super::Pool) are cut from regions, which are in huge pages (of 2 MB) where Linux gives them.
 
 use bytemuck::Pod;
@@ -12,8 +12,8 @@ use std::sync::{Arc, Weak};
 /// Bytes of a cache line, and of the widest vector.
 const LINE: usize = 64;
 
-/// Elements of a fixed number; those made by [`Host::aligned`], and a pool's, begin on a cache line. A vector that straddles
-/// two lines is read as two, and a store of one costs many times as much.
+/// Elements of a fixed number; those made by [`Host::aligned`], and a pool's, begin on a cache line. A vector that
+/// straddles two lines is read as two, and a store of one costs many times as much.
 #[derive(Debug)]
 pub struct Host<T> {
     all: Memory<T>,
@@ -99,15 +99,15 @@ pub struct Arena {
     regions: Vec<Weak<region::Region>>,
 }
 
-/// Whether the system has memory for a vector of so many bytes, or they are few. To make one that there is no memory for
-/// ends the process; to ask does not.
+/// Whether the system has memory for a vector of so many bytes, or they are few. To make one that there is no memory
+/// for ends the process; to ask does not.
 pub fn is_there(bytes: usize) -> bool {
     bytes < LEAST || Vec::<u8>::new().try_reserve_exact(bytes.saturating_add(LINE)).is_ok()
 }
 
 impl Arena {
-    /// `len` zeros: from a region if they are many enough and the system has one, else from memory of their own. None if
-    /// the system has no such memory.
+    /// `len` zeros: from a region if they are many enough and the system has one, else from memory of their own. None
+    /// if the system has no such memory.
     pub fn host<T: Pod + Default>(&mut self, len: usize) -> Option<Host<T>> {
         #[cfg(target_os = "linux")]
         if let Some(part) = self.part(len) {
@@ -118,9 +118,9 @@ impl Arena {
 
     #[cfg(target_os = "linux")]
     fn part<T: Pod>(&mut self, len: usize) -> Option<region::Part<T>> {
-        /// Bytes of the first region, of the largest if no buffer asks for more, and of all. Training
-        /// asks for the same buffers again; a cache that grows by a token at each step never does, and huge pages must be
-        /// found and cleared for each of its sizes: hence an end.
+        /// Bytes of the first region, of the largest if no buffer asks for more, and of all. Training asks for the same
+        /// buffers again; a cache that grows by a token at each step never does, and huge pages must be found and
+        /// cleared for each of its sizes: hence an end.
         const FIRST: usize = 1 << 20;
         const MOST: usize = 1 << 26;
         const ALL: usize = 1 << 29;
@@ -240,8 +240,8 @@ mod region {
             let pages = bytes.saturating_sub(skip) / PAGE * PAGE;
             // The last part gives all back at once.
             if pages > 0 && Arc::strong_count(&self.region) > 1 {
-                // SAFETY: these pages are inside of this part, which is no more; they read as zeros afterwards. Where the
-                // system does not want them, they are held until the region is given back.
+                // SAFETY: these pages are inside of this part, which is no more; they read as zeros afterwards. Where
+                // the system does not want them, they are held until the region is given back.
                 let _ =
                     unsafe { madvise(start.cast::<c_void>().wrapping_byte_add(skip), pages, Advice::LinuxDontNeed) };
             }

@@ -1,5 +1,5 @@
-//! Buffers by size class, kept between steps: after the second step of a fixed shape nothing is allocated, and with shapes
-//! that change not much more is kept than the largest step needs.
+//! Buffers by size class, kept between steps: after the second step of a fixed shape nothing is allocated, and with
+//! shapes that change not much more is kept than the largest step needs.
 
 mod free;
 

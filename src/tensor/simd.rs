@@ -91,8 +91,8 @@ pub fn check() -> Result<(), String> {
     }
 }
 
-/// Whether instructions of this level may be used, if the processor has them: the kernels that are written for AVX-512 need
-/// less of it than [`Level::Avx512`] is.
+/// Whether instructions of this level may be used, if the processor has them: the kernels that are written for AVX-512
+/// need less of it than [`Level::Avx512`] is.
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
 pub fn allows(level: Level) -> bool {

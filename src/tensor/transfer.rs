@@ -37,8 +37,8 @@ impl Tensor {
         self.device_ptr()
     }
 
-    /// Integers: as they are in host memory, as they were sent to a device, or, where it was the device that wrote them, a
-    /// copy that is waited for. None while the device's work is recorded, which nothing can wait for.
+    /// Integers: as they are in host memory, as they were sent to a device, or, where it was the device that wrote
+    /// them, a copy that is waited for. None while the device's work is recorded, which nothing can wait for.
     pub(crate) fn integers(&self) -> Option<Cow<'_, [i32]>> {
         let Buf::Cuda(block, _) = &self.buf else { return Some(self.host().into()) };
         match block.sent.as_ref().and_then(|sent| sent.get(self.offset..self.offset + self.len())) {

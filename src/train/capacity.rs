@@ -1,9 +1,9 @@
 //! What an experiment asks for, in memory and in time, before it begins.
 //!
-//! The memory of a step is that of its values: the model is recorded without being computed, at three short lengths, and
-//! continued to the length asked for by the parabola through them. Beside recurrences, which grow with the length, and
-//! comparisons of all pairs of steps, which grow with its square, nothing grows faster. A backward pass holds about half
-//! as much again (`tests/memory.rs` compares with what training holds).
+//! The memory of a step is that of its values: the model is recorded without being computed, at three short lengths,
+//! and continued to the length asked for by the parabola through them. Beside recurrences, which grow with the length,
+//! and comparisons of all pairs of steps, which grow with its square, nothing grows faster. A backward pass holds about
+//! half as much again (`tests/memory.rs` compares with what training holds).
 
 use super::config::TrainConfig;
 use crate::{
@@ -18,8 +18,8 @@ use crate::{
 /// The most runs of one experiment: models times seeds.
 const MOST_RUNS: usize = 1 << 16;
 
-/// Multiplications and additions in a second, within a factor of a few: of a core, on models of few parameters, and of a
-/// device, at most.
+/// Multiplications and additions in a second, within a factor of a few: of a core, on models of few parameters, and of
+/// a device, at most.
 const OF_A_CORE: f64 = 5e10;
 const OF_A_DEVICE: f64 = 1e13;
 
@@ -182,7 +182,8 @@ fn times(cfg: &TrainConfig, model: &Model) -> Vec<Time> {
         _ => OF_A_CORE,
     };
     let rate = rate * 4.0 / cfg.dtype.real().bytes() as f64;
-    // Each weight is multiplied once for each token, and twice more in the gradient; a token costs something in any case.
+    // Each weight is multiplied once for each token, and twice more in the gradient; a token costs something in any
+    // case.
     let work = |sequences: f64, len: Len, passes: f64| {
         let [a, b] = [len.min, len.max].map(|n| n as f64);
         let (tokens, pairs) = ((a + b) / 2.0, (a * a + a * b + b * b) / 6.0);
@@ -217,8 +218,8 @@ pub struct Memory {
     lower: String,
 }
 
-/// About what a run of this model holds at once, in training and at each length of its evaluation. Where its steps cannot be
-/// recorded without being computed, the parameters alone.
+/// About what a run of this model holds at once, in training and at each length of its evaluation. Where its steps
+/// cannot be recorded without being computed, the parameters alone.
 pub fn memory(cfg: &TrainConfig, model: &Model) -> Vec<Memory> {
     let (n, size) = (model.params().len() as f64, cfg.dtype.real().bytes() as f64);
     // Weights, gradient, two moments; and a gradient of each part.
@@ -279,8 +280,8 @@ fn recorded(cfg: &TrainConfig, model: &Model, batch: usize, len: usize) -> Optio
     quietly(count).ok()
 }
 
-/// The ops that a model runs with these kernels in training and evaluation; none where it cannot be recorded without being
-/// computed, or on a device.
+/// The ops that a model runs with these kernels in training and evaluation; none where it cannot be recorded without
+/// being computed, or on a device.
 pub fn ops(cfg: &TrainConfig, kernels: Kernels) -> Option<Vec<&'static str>> {
     let model = Model::hollow(&cfg.model, cfg.dtype).ok().filter(|_| cfg.device == Device::Cpu)?;
     let mut ops = vec![];

@@ -98,8 +98,8 @@ impl About {
     }
 }
 
-/// Where a run stands, to be saved from any thread. Host memory is shared with the trainer, which takes no step as long as
-/// this is there.
+/// Where a run stands, to be saved from any thread. Host memory is shared with the trainer, which takes no step as long
+/// as this is there.
 pub struct Snapshot {
     state: Vec<(&'static str, Tensor)>,
     about: About,

@@ -151,9 +151,9 @@ fn finished(job: &Job) -> Option<RunReport> {
     }
 }
 
-/// Do these jobs on so many threads, the longest first; those without one compute parts of batches. `done` gets the index
-/// and the report of each, one at a time; a run that was interrupted has none. No run begins once `lock` is not on its
-/// directory any more.
+/// Do these jobs on so many threads, the longest first; those without one compute parts of batches. `done` gets the
+/// index and the report of each, one at a time; a run that was interrupted has none. No run begins once `lock` is not
+/// on its directory any more.
 pub fn work(
     jobs: &[&Job],
     threads: usize,

@@ -1,9 +1,9 @@
-//! A batch in micro-batches, its parts: one after the other, while the values of each are in the caches, and side by side on cores that no
-//! other run needs.
+//! A batch in micro-batches, its parts: one after the other, while the values of each are in the caches, and side by
+//! side on cores that no other run needs.
 //!
-//! Of a loss that is a mean over n targets, nᵢ of them in part i, the gradient is Σᵢ nᵢ/n ∇ᵢ. The number of parts is one
-//! of the numbers of the experiment, each part has a gradient of its own, and the sum is taken in their order: what comes
-//! out depends on how many parts there are, and not on how many threads computed them, or when.
+//! Of a loss that is a mean over n targets, nᵢ of them in part i, the gradient is Σᵢ nᵢ/n ∇ᵢ. The number of parts is
+//! one of the numbers of the experiment, each part has a gradient of its own, and the sum is taken in their order: what
+//! comes out depends on how many parts there are, and not on how many threads computed them, or when.
 
 use super::{config::TrainConfig, descend};
 use crate::{
@@ -65,8 +65,8 @@ struct Part {
     targets: usize,
 }
 
-/// The parts, and tapes for them: a thread uses one for all the parts that it takes, so that the buffers of one part are in
-/// its caches for the next, as far as they are of one size.
+/// The parts, and tapes for them: a thread uses one for all the parts that it takes, so that the buffers of one part
+/// are in its caches for the next, as far as they are of one size.
 pub struct MicroBatches {
     parts: Vec<Mutex<Part>>,
     tapes: Mutex<Vec<Tape>>,

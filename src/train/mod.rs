@@ -201,9 +201,9 @@ impl Trainer {
         Trainer::with(cfg, Model::new(&cfg.model, seed, cfg.dtype)?, cfg.task.shared(), seed)
     }
 
-    /// Train this model on this task, with what `cfg` says of the rest: steps, lengths, batches, the optimiser, the device.
-    /// Its `models`, `model`, `per_model` and `task` are not read. [`checkpoint`] goes on with the crate's own models and tasks
-    /// alone; [`Model::save`] keeps the weights of any.
+    /// Train this model on this task, with what `cfg` says of the rest: steps, lengths, batches, the optimiser, the
+    /// device. Its `models`, `model`, `per_model` and `task` are not read. [`checkpoint`] goes on with the crate's own
+    /// models and tasks alone; [`Model::save`] keeps the weights of any.
     ///
     /// ```
     /// use std::sync::Arc;
@@ -218,8 +218,8 @@ impl Trainer {
     /// ```
     ///
     /// # Errors
-    /// When the task has no sequences of these lengths, the model has not its tokens and classes, its weights are of another
-    /// type than `dtype`, or the device is not there or too small.
+    /// When the task has no sequences of these lengths, the model has not its tokens and classes, its weights are of
+    /// another type than `dtype`, or the device is not there or too small.
     pub fn with(cfg: &TrainConfig, mut model: Model, task: Arc<dyn Task>, seed: u64) -> Result<Trainer> {
         let cfg = &of_model(cfg, &model, &*task)?;
         model.begin_carrying(cfg.batch);

@@ -1,5 +1,6 @@
 // The optimiser over the flat parameters and gradients of a model: one launch each for the norm, the judgement and the
-// step. They are limited by memory: the norm reads a number an element, a step of Adam reads four and writes three. A thread takes every threads()-th element.
+// step. They are limited by memory: the norm reads a number an element, a step of Adam reads four and writes three. A
+// thread takes every threads()-th element.
 
 // Numbers whose squares overflow, of double precision, are scaled.
 #define DOWN 0x1p-600
@@ -39,7 +40,8 @@ extern "C" __global__ void judge(const double* sums, i64 blocks, const S* loss, 
 }
 
 // The update of optimizer.rs, unless the loss or the gradient is not finite. Bit i of `decays` says whether weight
-// decay applies to element i: l2 is λ for Adam and 0 for AdamW, shrink is 1 for Adam and 1 − η λ for AdamW; new1 and new2 are 1 − β.
+// decay applies to element i: l2 is λ for Adam and 0 for AdamW, shrink is 1 for Adam and 1 − η λ for AdamW; new1 and
+// new2 are 1 − β.
 extern "C" __global__ void adam(S* p, const S* g, S* m, S* v, const int* decays, i64 n, const double* numbers,
                                 const double* told) {
     if (told[3] == 0) return;

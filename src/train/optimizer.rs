@@ -99,8 +99,8 @@ impl Adam {
         (self.m, self.v) = (self.m.to_device(cx), self.v.to_device(cx));
     }
 
-    /// What [`OnDevice`](super::on_device::OnDevice) needs to know for the update after this one: of the step, at learning rate
-    /// `lr`, with gradients clipped to the norm `clip`. The step counts as made.
+    /// What [`OnDevice`](super::on_device::OnDevice) needs to know for the update after this one: of the step, at
+    /// learning rate `lr`, with gradients clipped to the norm `clip`. The step counts as made.
     pub fn next(&mut self, lr: f64, clip: f64) -> Numbers {
         self.steps += 1;
         let u = self.numbers(lr, self.config.weight_decay);
@@ -196,7 +196,8 @@ fn update<T: Real>(u: Update<T>, p: &mut [T], g: &[T], m: &mut [T], v: &mut [T])
     for (((p, &g), m), v) in p.iter_mut().zip(g).zip(m).zip(v) {
         let g = g + u.l2 * *p;
         *m += u.new1 * (g - *m);
-        // A square beyond the largest number is infinite, and stays: the parameter then rests, where ∞ − ∞ would be NaN.
+        // A square beyond the largest number is infinite, and stays: the parameter then rests, where ∞ − ∞ would be
+        // NaN.
         *v = if *v < T::of(f64::INFINITY) { *v + (u.new2 * g * g - u.new2 * *v) } else { *v };
         *p = u.shrink * *p - u.rate * (*m / ((*v).sqrt() / u.root_bias2 + u.eps));
     }
@@ -245,7 +246,8 @@ fn norm<T: Real>(g: &[T]) -> f64 {
     if plain.is_finite() { plain } else { sum_of_squares(g, DOWN).sqrt() / DOWN }
 }
 
-/// What scales them: the square of the largest number is then 2^848, and that of the least that is summed with it no loss.
+/// What scales them: the square of the largest number is then 2^848, and that of the least that is summed with it no
+/// loss.
 const DOWN: f64 = f64::from_bits((1023 - 600) << 52);
 
 /// Σ (scale g)² in double precision, in eight partial sums that do not wait for each other.

@@ -7,7 +7,8 @@ use crate::{
 use std::path::Path;
 use toml::{Table, Value};
 
-/// The presets by name: `configs/*.toml` and those of the state-tracking comparison below it. One with a key `preset` is laid over that one.
+/// The presets by name: `configs/*.toml` and those of the state-tracking comparison below it. One with a key `preset`
+/// is laid over that one.
 pub const PRESETS: [(&str, &str); 23] = [
     ("default", include_str!("../../configs/default.toml")),
     ("published", include_str!("../../configs/published.toml")),

@@ -1,5 +1,5 @@
-//! What is told of runs under way, on standard error: bars on a terminal; elsewhere a line for each run that is finished,
-//! and one every half minute. A process that is done within half a minute says nothing there.
+//! What is told of runs under way, on standard error: bars on a terminal; elsewhere a line for each run that is
+//! finished, and one every half minute. A process that is done within half a minute says nothing there.
 
 use crate::error::printable;
 use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};

@@ -10,8 +10,8 @@
 //! DIR/made_by.txt                     which builds on which processors trained here, and from when on
 //! DIR/lock                            while a process is at work: which
 //! ```
-//! Files other than `metrics.jsonl`, `made_by.txt` and `lock` appear whole or not at all: they are written under another
-//! name, synced and renamed. A process locks the directory, and the metrics of each run that it is at work on.
+//! Files other than `metrics.jsonl`, `made_by.txt` and `lock` appear whole or not at all: they are written under
+//! another name, synced and renamed. A process locks the directory, and the metrics of each run that it is at work on.
 
 mod run;
 
@@ -203,9 +203,9 @@ pub fn of(experiment: &Path, model: &str, seed: u64) -> PathBuf {
     experiment.join(format!("{model}-seed{seed}"))
 }
 
-/// Delete what an earlier experiment left in a directory: its runs, which are MODEL-seedN, its files by name, and directories
-/// that then are empty. Its configuration stays for the next to replace: a process that is killed in between leaves a
-/// directory of runs. The directory is locked, and no process may be at work on one of the runs.
+/// Delete what an earlier experiment left in a directory: its runs, which are MODEL-seedN, its files by name, and
+/// directories that then are empty. Its configuration stays for the next to replace: a process that is killed in
+/// between leaves a directory of runs. The directory is locked, and no process may be at work on one of the runs.
 fn remove_runs(path: &Path) -> Result<()> {
     let seed = |dir: &Path| dir.file_name()?.to_str()?.rsplit_once("-seed")?.1.parse::<u64>().ok();
     let mut runs = Vec::new();

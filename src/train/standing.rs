@@ -89,8 +89,8 @@ impl Standing {
         written
     }
 
-    /// Save those that are in the middle of an evaluation, and wait while other checkpoints are being written, but not for
-    /// ever.
+    /// Save those that are in the middle of an evaluation, and wait while other checkpoints are being written, but not
+    /// for ever.
     pub fn save_what_can_be(&self) {
         let all = self.runs().len();
         for run in 0..all {

@@ -1,4 +1,5 @@
-//! The ops of the mixers that are one of two memories: gated linear attention, or the gated delta rule with its own erase key.
+//! The ops of the mixers that are one of two memories: gated linear attention, or the gated delta rule with its own
+//! erase key.
 
 use super::{
     Fixture,

@@ -131,8 +131,8 @@ pub fn gates(
     x
 }
 
-/// Input gates x [B, T, ..] in three of four cases shut at the first steps: not at all open, as at padding on the left, and
-/// then so little that e^(−m) is more than a number holds.
+/// Input gates x [B, T, ..] in three of four cases shut at the first steps: not at all open, as at padding on the left,
+/// and then so little that e^(−m) is more than a number holds.
 pub fn shut_at_first(g: &mut Gen, x: Tensor, what: &mut String) -> Tensor {
     let (_, t, _) = x.shape().split(1);
     if g.below(4) == 0 {

@@ -1,8 +1,9 @@
-//! The simple ops at the ends of their numbers' range, on the CPU and on the device, against formulas in double precision:
-//! slopes where a function is flat, rows of huge and of tiny numbers, means that are large compared with their spread,
-//! and elements that must not count, whatever they are.
+//! The simple ops at the ends of their numbers' range, on the CPU and on the device, against formulas in double
+//! precision: slopes where a function is flat, rows of huge and of tiny numbers, means that are large compared with
+//! their spread, and elements that must not count, whatever they are.
 //!
-//! These are sharper than the judge of `ops.rs`, which allows for the rounding of inputs and of every result on the way.
+//! These are sharper than the judge of `ops.rs`, which allows for the rounding of inputs and of every result on the
+//! way.
 
 use crate::device::{all, evaluate};
 use std::{f64::consts::PI, panic};

@@ -1,13 +1,14 @@
 //! The description of a core, and the check that its forms are the same function.
 //!
-//! The reference is the recurrent form in double precision. In the precision of ε, a form may be off by [`SLACK`] times the
-//! sum of
+//! The reference is the recurrent form in double precision. In the precision of ε, a form may be off by [`SLACK`] times
+//! the sum of
 //!
 //! - ε times the largest element of the tensor;
 //! - the change of the reference when every input changes by ε: the digits that any implementation loses;
-//! - the change of the reference when the result of every op, and every op's share of a gradient, is rounded up or down at
-//!   random: what the roundings between inputs and results do. A read that does not depend on its query, as there is one
-//!   key alone, has a gradient of 0 by it, and an implementation roundings, divided by what the read is normalised with;
+//! - the change of the reference when the result of every op, and every op's share of a gradient, is rounded up or down
+//!   at random: what the roundings between inputs and results do. A read that does not depend on its query, as there is
+//!   one key alone, has a gradient of 0 by it, and an implementation roundings, divided by what the read is normalised
+//!   with;
 //! - ε times the largest product that was summed into the tensor, where sums may cancel ([`Role`]).
 
 use tapezoo::{
@@ -175,8 +176,8 @@ fn run_rounded(
         let mut all: Vec<Found> = named.map(|(y, o)| Found::of(o.0.clone(), &y.value())).collect();
         if let Some(seed) = seed {
             let mut g = Gen::new(seed);
-            // What is infinite has no slope: a stabiliser of −∞ is the largest of many that are equal, and only a recurrence
-            // knows which of them came first.
+            // What is infinite has no slope: a stabiliser of −∞ is the largest of many that are equal, and only a
+            // recurrence knows which of them came first.
             let cotangent = |y: &Var| {
                 let ct = g.tensor(y.shape(), |g| f64::from(g.gauss() as f32)).to_f64();
                 let finite =
@@ -273,8 +274,8 @@ impl Rounding {
     }
 }
 
-/// The largest change of each tensor of a reference when every input but indices changes by a rounding, and when everything
-/// else is rounded. `run` computes the reference from inputs, rounded if so asked.
+/// The largest change of each tensor of a reference when every input but indices changes by a rounding, and when
+/// everything else is rounded. `run` computes the reference from inputs, rounded if so asked.
 pub fn noise(
     want: &[Found],
     inputs: &[Tensor],

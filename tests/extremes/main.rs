@@ -1,6 +1,6 @@
-//! Every core, every mixer, every other op (`ops.rs`, `facts.rs`) and the optimiser (`optimizer.rs`) at the edges of their inputs: gates
-//! that are shut or wide open, keys that are zero or all the same, elements that are huge, tiny or NaN, empty sequences and
-//! batches, ids that are not there, and sizes on both sides of every switch between kernels.
+//! Every core, every mixer, every other op (`ops.rs`, `facts.rs`) and the optimiser (`optimizer.rs`) at the edges of
+//! their inputs: gates that are shut or wide open, keys that are zero or all the same, elements that are huge, tiny or
+//! NaN, empty sequences and batches, ids that are not there, and sizes on both sides of every switch between kernels.
 //!
 //! Two properties of cores and mixers, for all forms, in both precisions, on the CPU and on the emulated device:
 //!
@@ -12,17 +12,17 @@
 //!
 //! Examples of errors that these properties find:
 //!
-//! - by the first property: the branch of chunked mLSTM's backward pass in the sign of a number that underflows (forget gates
-//!   from 95 on); differences of prefix sums in the parallel gated delta rule and mLSTM (gates of −1e6, −1e9, −∞); exp(−m) in
-//!   mLSTM's normaliser (a first input gate of −90); input gates of −∞ (left padding) in mLSTM and sLSTM; exp(A_log) = ∞ and
-//!   exp(nu_log) = ∞ in single precision; a score and the maximum of scores in two roundings (narrow attention, queries of
-//!   1e4 and 1e8); recurrent forms of no steps; an sLSTM of no sequences on a device;
+//! - by the first property: the branch of chunked mLSTM's backward pass in the sign of a number that underflows (forget
+//!   gates from 95 on); differences of prefix sums in the parallel gated delta rule and mLSTM (gates of −1e6, −1e9,
+//!   −∞); exp(−m) in mLSTM's normaliser (a first input gate of −90); input gates of −∞ (left padding) in mLSTM and
+//!   sLSTM; exp(A_log) = ∞ and exp(nu_log) = ∞ in single precision; a score and the maximum of scores in two roundings
+//!   (narrow attention, queries of 1e4 and 1e8); recurrent forms of no steps; an sLSTM of no sequences on a device;
 //! - by the second: masks that multiply by zero, in all parallel forms, in chunked forms with memories of more than 256
 //!   elements, in chunked mLSTM, and in all kernels of memories and attention on a device.
 //!
-//! Sizes shrink when a case fails. `PROPTEST_CASES=n` tries n cases of each core, `PROPTEST_RNG_SEED=n` other ones; `EXTREMES=delta` selects the cores
-//! and mixers with this in their names; `EXTREMES_SURVEY=n` tries n cases even if some fail, and prints the failing
-//! ones (`-- --nocapture`).
+//! Sizes shrink when a case fails. `PROPTEST_CASES=n` tries n cases of each core, `PROPTEST_RNG_SEED=n` other ones;
+//! `EXTREMES=delta` selects the cores and mixers with this in their names; `EXTREMES_SURVEY=n` tries n cases even if
+//! some fail, and prints the failing ones (`-- --nocapture`).
 #![allow(clippy::unwrap_used)]
 
 mod cores;

@@ -1,9 +1,9 @@
-//! Every kernel of the ops that are no sequence cores (`cores.rs` has these) at the ends of its numbers' range equals the
-//! op's definition, its formula or plain loops, in double precision: values and gradients, to the rounding of inputs and
-//! results as in `judge.rs`. An index out of range is the same error everywhere.
+//! Every kernel of the ops that are no sequence cores (`cores.rs` has these) at the ends of its numbers' range equals
+//! the op's definition, its formula or plain loops, in double precision: values and gradients, to the rounding of
+//! inputs and results as in `judge.rs`. An index out of range is the same error everywhere.
 //!
-//! Errors that it finds: a slope of GELU or SiLU that is 0 · ∞ far out; ELU's slope as its value plus one; rows that do not
-//! count and are not numbers; squares that overflow; ids that one device checks and another does not.
+//! Errors that it finds: a slope of GELU or SiLU that is 0 · ∞ far out; ELU's slope as its value plus one; rows that do
+//! not count and are not numbers; squares that overflow; ids that one device checks and another does not.
 
 use crate::{
     draw::{change, pick},
@@ -41,7 +41,8 @@ const CORES: [&str; 15] = [
     "UnitLowerSolve",
 ];
 
-/// Ops of which an element depends on no other, or a row on no other row, so that numbers that are none stay where they are.
+/// Ops of which an element depends on no other, or a row on no other row, so that numbers that are none stay where they
+/// are.
 const APART: [&str; 18] = [
     "Exp",
     "Log",

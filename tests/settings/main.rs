@@ -78,8 +78,8 @@ fn what_is_no_regular_file_or_too_large_is_read_by_no_program() {
     }
     let run = "lstm-seed0";
     for (odd, why) in [("/dev/zero".into(), none), (place.at("pipe"), none), (place.at("huge"), most)] {
-        // The status of the report, of a run that goes on and of the inspector where this file is no file; none that is not
-        // read.
+        // The status of the report, of a run that goes on and of the inspector where this file is no file; none that is
+        // not read.
         for (file, [report, resume, inspect]) in [
             ("config.toml".into(), [Some(2), Some(2), Some(2)]),
             ("results.json".into(), [Some(0), None, None]),

@@ -40,8 +40,8 @@ impl Tape {
     }
 
     /// Differentiate Σ ⟨c, y⟩ over pairs of a value y and a tensor c of its shape, with respect to every leaf. c is the
-    /// cotangent of y: it takes the place of ∂L/∂y where there is no loss L. Elsewhere, too, the cotangent of an output is its
-    /// gradient dy.
+    /// cotangent of y: it takes the place of ∂L/∂y where there is no loss L. Elsewhere, too, the cotangent of an output
+    /// is its gradient dy.
     ///
     /// # Panics
     /// When a cotangent has not the shape of its value.
@@ -51,8 +51,8 @@ impl Tape {
         self.sweep(false, None);
     }
 
-    /// As [`Tape::backward_from`], calling `each` with every op's share of a gradient before the share is added to others: to
-    /// see how far the rounding of each share moves the sum. Slow, as no op adds in place.
+    /// As [`Tape::backward_from`], calling `each` with every op's share of a gradient before the share is added to
+    /// others: to see how far the rounding of each share moves the sum. Slow, as no op adds in place.
     ///
     /// # Panics
     /// As [`Tape::backward_from`].
@@ -66,8 +66,9 @@ impl Tape {
         self.sweep(false, Some(&mut each));
     }
 
-    /// As [`Tape::backward`] (a value of several elements counts as their sum), looking at every gradient on the way: the first
-    /// op, in the order of the backward pass, that turned finite numbers into one that is not. Slow; for telling what went wrong.
+    /// As [`Tape::backward`] (a value of several elements counts as their sum), looking at every gradient on the way:
+    /// the first op, in the order of the backward pass, that turned finite numbers into one that is not. Slow; for
+    /// telling what went wrong.
     pub fn backward_watched(&self, loss: Var<'_>) -> Option<Culprit> {
         let mut one = self.cx.pool().get(loss.dtype(), loss.shape());
         one.fill(1.0);
@@ -75,7 +76,8 @@ impl Tape {
         self.sweep(true, None)
     }
 
-    /// Forget the gradients of the last pass and set those of the given values; a value that is given twice gets the sum.
+    /// Forget the gradients of the last pass and set those of the given values; a value that is given twice gets the
+    /// sum.
     #[track_caller]
     fn seed<'t>(&'t self, seeds: impl IntoIterator<Item = (Var<'t>, Tensor)>) {
         {
@@ -105,8 +107,8 @@ impl Tape {
         }
     }
 
-    /// Walk the nodes from the last to the first. A node comes after all nodes that read its outputs, so the gradients of its
-    /// outputs are complete.
+    /// Walk the nodes from the last to the first. A node comes after all nodes that read its outputs, so the gradients
+    /// of its outputs are complete.
     fn sweep(&self, watch: bool, mut each: Each) -> Option<Culprit> {
         let r = &mut *self.record.borrow_mut();
         let mut culprit = None;
@@ -151,8 +153,9 @@ impl Tape {
 type Each<'a> = Option<&'a mut dyn FnMut(&mut Tensor)>;
 
 impl Record {
-    /// One step of the chain rule: take the gradients of a node's outputs and add dyᵀ ∂y/∂x to the gradient of each input x. A
-    /// node whose outputs have no gradient is skipped. If `watch`, name the op when a gradient of one of its inputs is not finite.
+    /// One step of the chain rule: take the gradients of a node's outputs and add dyᵀ ∂y/∂x to the gradient of each
+    /// input x. A node whose outputs have no gradient is skipped. If `watch`, name the op when a gradient of one of its
+    /// inputs is not finite.
     fn back_through(&mut self, cx: &Cx, at: usize, watch: bool, each: &mut Each) -> Option<Culprit> {
         let Record { values, nodes, edges, scopes, grads, slots, profile, times, .. } = self;
         let node: &Node = &nodes[at];
@@ -167,8 +170,8 @@ impl Record {
         match &node.action {
             Action::Reshape => {
                 let source = ids[0] as usize;
-                // The gradient is moved. Kept in `dy` as well, two tensors would hold its buffer, and the pool takes no such
-                // buffer back.
+                // The gradient is moved. Kept in `dy` as well, two tensors would hold its buffer, and the pool takes no
+                // such buffer back.
                 if let Some(g) = dy[0].take().map(|g| g.reshape(values[source].shape())) {
                     add_to(&mut before[source], &values[source], g, cx);
                 }
@@ -208,10 +211,12 @@ impl Record {
     }
 }
 
-/// Lend the gradient of each input to the op, in a slot: the gradient that is there, for the op to add to, or a fresh buffer.
+/// Lend the gradient of each input to the op, in a slot: the gradient that is there, for the op to add to, or a fresh
+/// buffer.
 ///
-/// The buffer is always a fresh one if `alone` (somebody looks at each op's share by itself), for the second mention of a
-/// value in one op, and for a parameter in bf16, whose gradients are added up in f32. [`take_back`] then adds it to the gradient.
+/// The buffer is always a fresh one if `alone` (somebody looks at each op's share by itself), for the second mention of
+/// a value in one op, and for a parameter in bf16, whose gradients are added up in f32. [`take_back`] then adds it to
+/// the gradient.
 fn lend(slots: &mut Vec<Grad>, grads: &mut [Option<Tensor>], values: &[Value], ids: &[u32], alone: bool, cx: &Cx) {
     for (j, &v) in ids.iter().enumerate() {
         let source = &values[v as usize];

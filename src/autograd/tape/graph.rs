@@ -9,7 +9,8 @@ use serde::Serialize;
 pub struct Graph {
     /// The operations.
     pub nodes: Vec<GraphNode>,
-    /// The values that they read and no recorded operation wrote: parameters, data, and what was computed from data alone.
+    /// The values that they read and no recorded operation wrote: parameters, data, and what was computed from data
+    /// alone.
     pub leaves: Vec<Edge>,
 }
 

@@ -7,12 +7,13 @@
 // would do with 5. Late queries see most keys: their blocks come first. Blocks of 256 threads (tiles.cuh), one C x C
 // matrix in shared memory.
 //
-// With gates tiles of queries stand where those of keys do, so the first may have fewer, and a pair of tiles is one tile or is apart:
-// the gates between key s and query t are those after s in its tile, those of the tiles in between, and those of the tile of t up
-// to t. A block comes to the pairs of its tile from the nearest to the farthest, and adds up the gates in between as it goes.
-// The gradient of gate u, Σ dx_ts over s < u ≤ t, is the sum of three, none of them a difference: over t in the tile of u (by
-// who owns the queries, in `own`), over s in the tile of u and t beyond it (by who owns the keys, in `past`), and over
-// both beyond it, for which there is a number for each pair of tiles, `pairs`.
+// With gates tiles of queries stand where those of keys do, so the first may have fewer, and a pair of tiles is one
+// tile or is apart: the gates between key s and query t are those after s in its tile, those of the tiles in between,
+// and those of the tile of t up to t. A block comes to the pairs of its tile from the nearest to the farthest, and adds
+// up the gates in between as it goes. The gradient of gate u, Σ dx_ts over s < u ≤ t, is the sum of three, none of them
+// a difference: over t in the tile of u (by who owns the queries, in `own`), over s in the tile of u and t beyond it
+// (by who owns the keys, in `past`), and over both beyond it, for which there is a number for each pair of tiles,
+// `pairs`.
 //
 // Operations: T S (K + V) forward, T S (3 K + 2 V) 1.4 backward; memory: q, o once, k and v
 // once for each tile of queries, from L2 where a head's fit there.
@@ -39,8 +40,8 @@ struct Rows {
     }
 };
 
-// The logarithms of gates g [B, S, H], and sums of them of each head [B H, S]: of those after a key in its tile, and of those of a
-// tile up to a key.
+// The logarithms of gates g [B, S, H], and sums of them of each head [B H, S]: of those after a key in its tile, and of
+// those of a tile up to a key.
 struct Gates {
     const S* g;
     const real *after, *upto;

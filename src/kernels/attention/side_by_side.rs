@@ -1,8 +1,8 @@
 //! Attention for small heads, one query after another, sixteen heads side by side.
 //!
-//! The kernels are written for one lane, in a loop over the lanes inside of that over the keys, and with AVX-512 for all of
-//! them (`fma`). N is a constant, so that a lane's query and sums stay in registers; heads that are narrower are filled up
-//! with zeros.
+//! The kernels are written for one lane, in a loop over the lanes inside of that over the keys, and with AVX-512 for
+//! all of them (`fma`). N is a constant, so that a lane's query and sums stay in registers; heads that are narrower are
+//! filled up with zeros.
 
 use crate::{
     kernels::{
@@ -27,8 +27,8 @@ const TILE: usize = 16;
 #[repr(align(64))]
 struct Room<T>([Lane<T>; TILE]);
 
-/// Of the keys of a tile the sums of the gates since each, in two parts: up to the end of the tile, and beyond it. What is beyond
-/// may be many gates, which are added up in doubles.
+/// Of the keys of a tile the sums of the gates since each, in two parts: up to the end of the tile, and beyond it. What
+/// is beyond may be many gates, which are added up in doubles.
 #[derive(Clone)]
 struct Since<T> {
     own: [Lane<T>; TILE],
@@ -64,14 +64,14 @@ impl<T: Math> Since<T> {
     }
 }
 
-/// Scores of at most this need not have the largest subtracted: e^20 times a million values of 10^23 is a finite f32, and
-/// e^-20 as exact as any number.
+/// Scores of at most this need not have the largest subtracted: e^20 times a million values of 10^23 is a finite f32,
+/// and e^-20 as exact as any number.
 const SMALL: f64 = 20.0;
 
-/// What to subtract from the scores before their exponential: nothing where |q| |k_s| <= [`SMALL`] for all keys seen, and
-/// the largest otherwise, −0 if that is 0. Each lane for itself, and from no key that it does not see. None where all lanes have
-/// nothing. Gates make scores smaller, but not that of the last key. The score of one key alone is subtracted: its weight is then 1,
-/// and the gradient of its score 0, to the last bit.
+/// What to subtract from the scores before their exponential: nothing where |q| |k_s| <= [`SMALL`] for all keys seen,
+/// and the largest otherwise, −0 if that is 0. Each lane for itself, and from no key that it does not see. None where
+/// all lanes have nothing. Gates make scores smaller, but not that of the last key. The score of one key alone is
+/// subtracted: its weight is then 1, and the gradient of its score 0, to the last bit.
 #[inline(always)]
 fn reference<T: Math, const N: usize>(
     here: Option<Avx512>,
@@ -96,8 +96,8 @@ fn reference<T: Math, const N: usize>(
     Some(top)
 }
 
-/// −x. By a loop: what `from_fn` or `map` call is compiled without the instruction set of this function's callers unless it
-/// is inlined into them, and was not; the numbers went there and back in memory.
+/// −x. By a loop: what `from_fn` or `map` call is compiled without the instruction set of this function's callers
+/// unless it is inlined into them, and was not; the numbers went there and back in memory.
 #[inline(always)]
 fn minus<T: Real>(mut x: Lane<T>) -> Lane<T> {
     for x in &mut x {
@@ -175,11 +175,12 @@ fn largest<T: Math, const N: usize>(
     top
 }
 
-/// w_s = exp(begin + since_s + q·k_s + later) for the keys of a tile. What is subtracted from large scores comes later, in two numbers:
-/// q·k_s is then computed as the largest was, and is never more. Others begin with it, in one operation less.
+/// w_s = exp(begin + since_s + q·k_s + later) for the keys of a tile. What is subtracted from large scores comes later,
+/// in two numbers: q·k_s is then computed as the largest was, and is never more. Others begin with it, in one operation
+/// less.
 ///
-/// A pass of its own, and those that use the weights are others: that is faster than one pass over the keys (it seems that
-/// there each key waits for its own exponential and a processor looks ahead at few of them).
+/// A pass of its own, and those that use the weights are others: that is faster than one pass over the keys (it seems
+/// that there each key waits for its own exponential and a processor looks ahead at few of them).
 #[inline(always)]
 fn weights<'a, T: Math, const N: usize>(
     here: Option<Avx512>,
@@ -218,7 +219,8 @@ fn weights<'a, T: Math, const N: usize>(
     w
 }
 
-/// o = Σ_s w_s v_s / Σ_s w_s with w_s = exp(q·k_s − top), and lse = [top, ln Σ_s w_s], of all queries of a block of heads.
+/// o = Σ_s w_s v_s / Σ_s w_s with w_s = exp(q·k_s − top), and lse = [top, ln Σ_s w_s], of all queries of a block of
+/// heads.
 #[versions::versions]
 fn attend<T: Math, const N: usize, const GATED: bool>(
     p: Plan<T>,
@@ -276,11 +278,12 @@ fn negative<T: Math, const N: usize>(g: &[Row<T, N>], o: &[Row<T, N>], starts: &
     }
 }
 
-/// Of a query: what do·v_s and q·k_s begin with, −δ and −ln Σ; or, in lanes from which the largest score was subtracted, 0
-/// twice, and what is added later instead: −top and −ln Σ to q·k_s, −δ to do·v_s.
+/// Of a query: what do·v_s and q·k_s begin with, −δ and −ln Σ; or, in lanes from which the largest score was
+/// subtracted, 0 twice, and what is added later instead: −top and −ln Σ to q·k_s, −δ to do·v_s.
 type Start<T> = [Lane<T>; 5];
 
-/// What the backward pass reads of a block of heads: the rows of each query and key, and in `starts` the query's scalars.
+/// What the backward pass reads of a block of heads: the rows of each query and key, and in `starts` the query's
+/// scalars.
 struct Given<'a, T, const N: usize> {
     q: &'a [Row<T, N>],
     g: &'a [Row<T, N>],
@@ -293,9 +296,9 @@ struct Given<'a, T, const N: usize> {
     gates: &'a [Lane<T>],
 }
 
-/// One tile of keys, from `s0` on, and all queries that see any of it backwards: p_s = exp(q·k_s − top − ln Σ) and
-/// dx_s = p_s (do·v_s − δ); dq += Σ_s dx_s k_s, dk_s += dx_s q, dv_s += p_s do. do·v_s is summed up as δ was: where one weight
-/// is 1, the two are the same number. `sums` has room for a sum of each query.
+/// One tile of keys, from `s0` on, and all queries that see any of it backwards: p_s = exp(q·k_s − top − ln Σ) and dx_s
+/// = p_s (do·v_s − δ); dq += Σ_s dx_s k_s, dk_s += dx_s q, dv_s += p_s do. do·v_s is summed up as δ was: where one
+/// weight is 1, the two are the same number. `sums` has room for a sum of each query.
 #[versions::versions]
 fn attend_back<T: Math, const N: usize, const GATED: bool>(
     p: Plan<T>,
@@ -343,7 +346,8 @@ fn attend_back<T: Math, const N: usize, const GATED: bool>(
         }
         *dq = sum;
         if GATED {
-            // Σ_s dx_s so far: of the gates that the pairs (t, s) lie on either side of, those of the tile have it here.
+            // Σ_s dx_s so far: of the gates that the pairs (t, s) lie on either side of, those of the tile have it
+            // here.
             let (mut so_far, beyond) = ([T::ZERO; L], all > s0 + TILE);
             for (s, (dx, column)) in p.iter().zip(&mut columns).enumerate() {
                 so_far = plus(here, dx, &so_far);

@@ -1,7 +1,7 @@
 //! Attention in tiles of queries by matrix products, one head at a time.
 //!
-//! Scores are transposed, a row for each key: so sixteen queries lie side by side in a vector, and a maximum or a sum over
-//! keys needs no numbers of the same vector.
+//! Scores are transposed, a row for each key: so sixteen queries lie side by side in a vector, and a maximum or a sum
+//! over keys needs no numbers of the same vector.
 
 use crate::{
     kernels::{
@@ -39,8 +39,8 @@ fn shown<T: Math>(masks: &[T; 2 * L], x: &[T], t: usize, first: usize) -> [T; L]
     y
 }
 
-/// The scores x [·, w] of keys, which query `first(s)` is the first to see, become exp(x − top); `top` and `sum` [w] get the
-/// largest score of each query and the sum of those.
+/// The scores x [·, w] of keys, which query `first(s)` is the first to see, become exp(x − top); `top` and `sum` [w]
+/// get the largest score of each query and the sum of those.
 #[versions::versions]
 fn softmax<T: Math, const GATED: bool>(
     first: impl Fn(usize) -> usize,
@@ -79,7 +79,8 @@ fn logs<T: Math>(x: &[T], y: &mut [T]) {
     y.iter_mut().zip(x).for_each(|(y, &x)| *y = x.ln());
 }
 
-/// Scores x [·, w] to weights p once more, and g to the gradients of the scores, p (g − δ); lse, in two parts, and δ [w].
+/// Scores x [·, w] to weights p once more, and g to the gradients of the scores, p (g − δ); lse, in two parts, and δ
+/// [w].
 #[versions::versions]
 fn softmax_backward<T: Math, const GATED: bool>(
     first: impl Fn(usize) -> usize,
@@ -131,8 +132,8 @@ impl<'a, T: Math> Gates<'a, T> {
         self.before = 0;
     }
 
-    /// Add to the scores x [·, w] of all keys that a tile of queries sees, the first of which is key `first`, or later than
-    /// that of the tile before.
+    /// Add to the scores x [·, w] of all keys that a tile of queries sees, the first of which is key `first`, or later
+    /// than that of the tile before.
     fn add_to(&mut self, first: usize, w: usize, x: &mut [T]) {
         let mut sum = 0.0;
         for s in (self.before..first).rev() {
@@ -151,8 +152,8 @@ fn add_everywhere(by: f64, x: &mut [f64]) {
     x.iter_mut().for_each(|x| *x += by);
 }
 
-/// To the scores x [·, w] of keys add the sums of the gates after each, up to the query, which are those of the keys from `first`
-/// on: `since` has the sums up to there.
+/// To the scores x [·, w] of keys add the sums of the gates after each, up to the query, which are those of the keys
+/// from `first` on: `since` has the sums up to there.
 #[versions::versions]
 fn add_since<T: Math>(first: usize, w: usize, gates: &[T], since: &[f64], x: &mut [T]) {
     let (before, own) = x.split_at_mut(first * w);
@@ -182,8 +183,8 @@ fn add_since<T: Math>(first: usize, w: usize, gates: &[T], since: &[f64], x: &mu
     }
 }
 
-/// Adds Σ dx_ts over s < u ≤ t to d_u, where dx [·, w] are the gradients of the scores of n queries, the first of which is key
-/// `first`.
+/// Adds Σ dx_ts over s < u ≤ t to d_u, where dx [·, w] are the gradients of the scores of n queries, the first of which
+/// is key `first`.
 #[versions::versions]
 fn add_crossing<T: Math>(first: usize, n: usize, w: usize, dx: &mut [T], d: &mut [T]) {
     let here = avx512_here!();

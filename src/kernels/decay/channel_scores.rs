@@ -1,13 +1,14 @@
 //! The scores of rows that read, with keys that fade by a gate for each channel: no product of two matrices.
 //!
-//! The steps are halved (secondary chunking, Yang et al. 2024, arXiv 2312.06635, section 4): what the second half, from step h
-//! on, reads of the first is
+//! The steps are halved (secondary chunking, Yang et al. 2024, arXiv 2312.06635, section 4): what the second half, from
+//! step h on, reads of the first is
 //!
 //! ```text
 //! P_ts = Σ_c (q_t ⊙ x_t)_c (k_s ⊙ y_s)_c       x_t = α_h … α_t      y_s = α_{s+1} … α_{h−1}
 //! ```
 //!
-//! and each half is treated likewise, down to a few steps that are taken one by one. Backwards, with R the quadrant of dP,
+//! and each half is treated likewise, down to a few steps that are taken one by one. Backwards, with R the quadrant of
+//! dP,
 //!
 //! ```text
 //! dq_t += x_t ⊙ (R (K ⊙ y))_t      dk_s += y_s ⊙ (Rᵀ (Q ⊙ x))_s
@@ -180,8 +181,8 @@ fn near_back<T: Math, const R: usize>(
     }
 }
 
-/// The same of the key of step s alone, for as many channels from c on: the cotangent of the key as step t meets it is that
-/// of the key itself in the end.
+/// The same of the key of step s alone, for as many channels from c on: the cotangent of the key as step t meets it is
+/// that of the key itself in the end.
 #[inline(always)]
 fn channels_back<T: Math, const R: usize>(
     k: usize,

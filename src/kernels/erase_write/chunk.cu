@@ -1,5 +1,5 @@
-// The delta rules in chunks of C steps (the equations stand in chunk.rs): with keys β k to erase by, and no gate or one; or
-// with keys of their own, and no gates or one a channel.
+// The delta rules in chunks of C steps (the equations stand in chunk.rs): with keys β k to erase by, and no gate or
+// one; or with keys of their own, and no gates or one a channel.
 //
 // Each step of a chunk needs those before it, but only through (I + A)⁻¹, and A needs no state. So all chunks of all
 // heads are prepared at once, in the WY form: X = (I + A)⁻¹, W = X (b γ K), U = X b V, and only E = U − W S and
@@ -9,14 +9,14 @@
 //   backward   prepare (with E from the saved states), through_outputs: dE = Pᵀ dO, states_backward: dE += r K dS and
 //              dS ← Γ dS + (γ Q)ᵀ dO − Wᵀ dE, through_solve: G = Xᵀ dE, gradients: all that is left
 //
-// With keys to erase by of their own, `fade` (fade.cuh) makes the scores P and A, and what comes from and to the state: that
-// stands for γ Q, r K and b γ K, all other factors are 1, and Γ has a number for each row of S. Backwards `through_reads` has
-// what comes through O, and `through_erasing` what comes through U.
+// With keys to erase by of their own, `fade` (fade.cuh) makes the scores P and A, and what comes from and to the state:
+// that stands for γ Q, r K and b γ K, all other factors are 1, and Γ has a number for each row of S. Backwards
+// `through_reads` has what comes through O, and `through_erasing` what comes through U.
 //
-// Tiling: a block of 256 threads has a chunk, or tiles of its columns (tiles.cuh, memories.cuh); in the two kernels that
-// go along a head it has 16 columns of S, which stay in shared memory. Memory: q, k, v, o and 2 K + 2 V + C numbers a
-// step for W, E and X, and a state for each chunk; operations a step: C (2 K + 2 V) + 4 K V + C² / 3 forward. Keys of their
-// own take 3 K + 2 C numbers a step more.
+// Tiling: a block of 256 threads has a chunk, or tiles of its columns (tiles.cuh, memories.cuh); in the two kernels
+// that go along a head it has 16 columns of S, which stay in shared memory. Memory: q, k, v, o and 2 K + 2 V + C
+// numbers a step for W, E and X, and a state for each chunk; operations a step: C (2 K + 2 V) + 4 K V + C² / 3 forward.
+// Keys of their own take 3 K + 2 C numbers a step more.
 
 using namespace memories;
 
@@ -297,8 +297,8 @@ __device__ void gradients(const S* q, const S* k, const S* v, const S* beta, con
     lower_product<R>(dp, memory, width, cotangent, written, [&](int r, int s) { return decay.between(r, s); });
     lower_product<R>(
         da, memory, width, solved, written, [&](int r, int s) { return s < r ? -decay.between(r, s) : real(0); });
-    // Of each step dβ, and what its gate's exponent has from what it reads of the state before the chunk (start) and from
-    // what it leaves in the one after it (end).
+    // Of each step dβ, and what its gate's exponent has from what it reads of the state before the chunk (start) and
+    // from what it leaves in the one after it (end).
     real start[Tile<R>::ROWS], end[Tile<R>::ROWS], dbeta[Tile<R>::ROWS];
     for (int i = 0; i < Tile<R>::ROWS; i++) start[i] = end[i] = dbeta[i] = 0;
     for (i64 c0 = 0; c0 < d.k; c0 += C) {

@@ -1,15 +1,15 @@
 //! The memory in chunks of C steps, one head at a time.
 //!
-//! With Q (scaled), K, P [C, K], V [C, V] the rows of a chunk and S the state before it, the rows of U [C, V] are the u_t.
-//! Each needs those before it: a triangular system. Without gates it is
+//! With Q (scaled), K, P [C, K], V [C, V] the rows of a chunk and S the state before it, the rows of U [C, V] are the
+//! u_t. Each needs those before it: a triangular system. Without gates it is
 //!
 //! ```text
 //! A = stril(P Kᵀ)                     U = (I + A)⁻¹ (V − P S)
 //! R = tril(Q Kᵀ)                      O = Q S + R U               S ← S + Kᵀ U
 //! ```
 //!
-//! The paper solves for (I + A)⁻¹ P and (I + A)⁻¹ V first, for all chunks before S is known, and `chunk.cu` does so too. Here
-//! one chunk follows another: U is solved for directly, which saves a product.
+//! The paper solves for (I + A)⁻¹ P and (I + A)⁻¹ V first, for all chunks before S is known, and `chunk.cu` does so
+//! too. Here one chunk follows another: U is solved for directly, which saves a product.
 //!
 //! Backwards, from the last chunk, with dS the gradient of the state after it:
 //!
@@ -20,14 +20,15 @@
 //! dK = U dSᵀ + dRᵀ Q + dAᵀ P          dS ← dS + Qᵀ dO − Pᵀ dV
 //! ```
 //!
-//! Gates ([`Decay`]) fade what is read by the steps since it was written: between steps of the chunk in A and R; from the
-//! state before it (γ ⊙ Q and γ ⊙ P stand for Q and P in products with S and dS); to the state after it (r ⊙ K stands for K
-//! likewise); and the state across it (Γ ⊙ S).
+//! Gates ([`Decay`]) fade what is read by the steps since it was written: between steps of the chunk in A and R; from
+//! the state before it (γ ⊙ Q and γ ⊙ P stand for Q and P in products with S and dS); to the state after it (r ⊙ K
+//! stands for K likewise); and the state across it (Γ ⊙ S).
 //!
-//! With two keys each step is two: one with p that erases under e, where v and q are 0, and one without p and gate that writes.
+//! With two keys each step is two: one with p that erases under e, where v and q are 0, and one without p and gate that
+//! writes.
 //!
-//! Of the delta rule P = β K, and V' = β V stands for V above: dβ = rowsum(dP ⊙ K + dV' ⊙ V), dV = β dV', and dK gets β dP
-//! more. Q holds the queries times `scale`, and so does the gradient of q.
+//! Of the delta rule P = β K, and V' = β V stands for V above: dβ = rowsum(dP ⊙ K + dV' ⊙ V), dV = β dV', and dK gets β
+//! dP more. Q holds the queries times `scale`, and so does the gradient of q.
 
 use crate::{
     kernels::{
@@ -191,8 +192,8 @@ pub fn backward<T: Math>(cpu: &Cpu, p: Plan<T>, x: &Inputs<T>, y: &Saved<T>, mut
             gemm(-T::ONE, (&dv, mv), (&u, mv.t()), (&mut da, ma), false);
             zero_above_diagonal(&mut dr, n, false);
             zero_above_diagonal(&mut da, n, true);
-            // What comes through the states. `Decay::backward` multiplies it by the gates, and adds what comes through the
-            // scores: dR K to dQ, dA K to dP, dRᵀ Q + dAᵀ P to dK.
+            // What comes through the states. `Decay::backward` multiplies it by the gates, and adds what comes through
+            // the scores: dR K to dQ, dA K to dP, dRᵀ Q + dAᵀ P to dK.
             gemm_unless_zero(s_is_zero, T::ONE, (&d_o, mv), (s, ms.t()), (&mut dq, mk), false);
             gemm_unless_zero(s_is_zero, -T::ONE, (&dv, mv), (s, ms.t()), (&mut dp, mk), false);
             gemm_unless_zero(ds_is_zero, T::ONE, (&u, mv), (&ds, ms.t()), (&mut dk, mk), false);

@@ -28,8 +28,8 @@ struct Plan<'a> {
     dims: [usize; 7],
 }
 
-/// What keys to erase by of their own come to: queries, keys and keys to erase by as they come from the state and go to it; the
-/// scores of queries and of keys to erase by; what all gates of a chunk leave, [B, H, chunks, K].
+/// What keys to erase by of their own come to: queries, keys and keys to erase by as they come from the state and go to
+/// it; the scores of queries and of keys to erase by; what all gates of a chunk leave, [B, H, chunks, K].
 struct Faded<'a> {
     q: Temp<'a>,
     k: Temp<'a>,

@@ -1,7 +1,7 @@
 //! The memory step by step, sixteen heads side by side; columns of S one after another.
 //!
-//! A column j of S depends on element j of the values only. dq_t gets the factor `scale` when it is written. Backwards from the last step, with dS the gradient of
-//! the state after step t, S' = diag(α) S_{t-1} and α = exp(g_t):
+//! A column j of S depends on element j of the values only. dq_t gets the factor `scale` when it is written. Backwards
+//! from the last step, with dS the gradient of the state after step t, S' = diag(α) S_{t-1} and α = exp(g_t):
 //!
 //! ```text
 //! u = v_t − S'ᵀ p_t                  dq_t = S_t do_t           (forwards in time)
@@ -10,7 +10,8 @@
 //! dg_t = α ⊙ rowsum(dS' ⊙ S_{t-1})   dS ← diag(α) dS'
 //! ```
 //!
-//! One gate for the whole memory gets the sum of dg_t over its rows. Of a delta rule, with δ_t = v_t − S'ᵀ k_t and u = β δ,
+//! One gate for the whole memory gets the sum of dg_t over its rows. Of a delta rule, with δ_t = v_t − S'ᵀ k_t and u =
+//! β δ,
 //!
 //! ```text
 //! dβ_t = du·δ     dv_t = β du        dk_t = dS u − S' (β du)   dS' = dS − k_t (β du)ᵀ

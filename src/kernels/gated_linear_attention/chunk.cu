@@ -1,13 +1,14 @@
-// Linear attention in chunks of C steps, with no gate, one a head or one a channel, every chunk of every head at once: the
-// kernels of memories.cuh, where tiling, bytes and operations stand, with the weights of fade.cuh.
+// Linear attention in chunks of C steps, with no gate, one a head or one a channel, every chunk of every head at once:
+// the kernels of memories.cuh, where tiling, bytes and operations stand, with the weights of fade.cuh.
 //
 //   forward              states of (k, v̂), scan, outputs
 //   backward             states, scan; cotangents, states of (q, dô), scan from the end, keys, values
 //   one gate a head      whole first, and gates last
 //   one gate a channel   fade first, whose rows stand for q and k in all products; channels in place of keys
 //
-// The gradient of a gate is a sum of terms that have the gate in them: of what the chunk reads of the state before it, leaves
-// in the one after it, and reads of itself, and γ rowsum(S ⊙ dS) for what stays. None is a small difference of large numbers.
+// The gradient of a gate is a sum of terms that have the gate in them: of what the chunk reads of the state before it,
+// leaves in the one after it, and reads of itself, and γ rowsum(S ⊙ dS) for what stays. None is a small difference of
+// large numbers.
 
 using namespace memories;
 

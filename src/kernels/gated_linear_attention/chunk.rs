@@ -9,7 +9,8 @@
 //!                           dS ← dS + Qᵀ dO
 //! ```
 //!
-//! Gates fade Q and K on the way from and to the state, and what P is made of ([`Decay`]); with γ what all of them leave:
+//! Gates fade Q and K on the way from and to the state, and what P is made of ([`Decay`]); with γ what all of them
+//! leave:
 //!
 //! ```text
 //! P = faded scores          O = (start ⊙ Q) S + P V        S ← γ S + (end ⊙ K)ᵀ V
@@ -216,8 +217,8 @@ impl<'a, T: Math> Work<'a, T> {
         delta.iter_mut().for_each(|d| *d = -*d);
     }
 
-    /// The gradients of n steps after the state (s, z); z is empty without a normaliser. Then ds and dz, of the state after
-    /// them, become those of the one before, if they are not `unread`.
+    /// The gradients of n steps after the state (s, z); z is empty without a normaliser. Then ds and dz, of the state
+    /// after them, become those of the one before, if they are not `unread`.
     pub fn through(&mut self, cpu: &Cpu, u: &mut Chunk<T>, n: usize, (s, z): (&[T], &[T]), unread: bool) {
         let (mk, mv, ma, ms) = (mat(n, u.k), mat(n, u.v), mat(n, n), mat(u.k, u.v));
         let (k, normal, s_is_zero, ds_is_zero) =

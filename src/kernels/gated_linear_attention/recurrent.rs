@@ -6,8 +6,8 @@
 //!                                      dg_t = α_t rowsum(Ŝ_{t-1} ⊙ dŜ_t)
 //! ```
 //!
-//! A gate's gradient needs Ŝ_{t-1} on the way back: the states of a few steps are computed again from the one saved before
-//! them, and kept. Without a gate nothing needs them, and the whole sequence is one piece.
+//! A gate's gradient needs Ŝ_{t-1} on the way back: the states of a few steps are computed again from the one saved
+//! before them, and kept. Without a gate nothing needs them, and the whole sequence is one piece.
 
 use crate::{
     kernels::{
@@ -19,7 +19,8 @@ use crate::{
     tensor::{Cpu, Real},
 };
 
-/// Steps whose states are kept at a time, and of which one is saved, with a gate: as many as stay in the second-level cache.
+/// Steps whose states are kept at a time, and of which one is saved, with a gate: as many as stay in the second-level
+/// cache.
 pub const STEPS: usize = 16;
 
 /// Gates of a step: none, one, or one for each channel.
@@ -115,8 +116,8 @@ fn queries<T: Real, const G: u8>(
     }
 }
 
-/// dŜ ← dŜ + q dôᵀ, dk = dŜ v̂, dv̂ = dŜᵀ k and dg, then α dŜ, from the last of `n` steps to the first; `states` as from
-/// [`queries`].
+/// dŜ ← dŜ + q dôᵀ, dk = dŜ v̂, dv̂ = dŜᵀ k and dg, then α dŜ, from the last of `n` steps to the first; `states` as
+/// from [`queries`].
 #[versions::versions]
 fn keys_and_values<T: Real, const G: u8>(
     (q, k): (&[Lane<T>], &[Lane<T>]),

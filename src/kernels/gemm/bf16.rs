@@ -1,5 +1,5 @@
-//! The product with operands rounded to bf16, by the instruction of AVX512-BF16 that multiplies 32 pairs of them and adds
-//! to sixteen sums in single precision: twice the arithmetic of those in single precision in the same time.
+//! The product with operands rounded to bf16, by the instruction of AVX512-BF16 that multiplies 32 pairs of them and
+//! adds to sixteen sums in single precision: twice the arithmetic of those in single precision in the same time.
 //!
 //! bf16 has the exponent of f32 and eight bits of significand. Rounding to nearest (even) moves a number by at most 2⁻⁸
 //! of itself, so a product of two by at most 2⁻⁷ and a little, and mostly by less. The instruction takes numbers below

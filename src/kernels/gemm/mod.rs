@@ -1,12 +1,12 @@
 //! One matrix product on slices: y = α a b, or y += α a b.
 //!
-//! In single precision on a processor with AVX-512 or AVX2 it is our own, in `product.rs`: the products of
-//! small models are narrow (1024 rows of 4 numbers), and over before a library has prepared itself. Elsewhere, in double
-//! precision and for large matrices the `gemm` crate does the work, but for products of a few numbers, which are plain
-//! loops. `cargo bench --bench gemm` shows ours beside the crate's at the shapes of our models.
+//! In single precision on a processor with AVX-512 or AVX2 it is our own, in `product.rs`: the products of small models
+//! are narrow (1024 rows of 4 numbers), and over before a library has prepared itself. Elsewhere, in double precision
+//! and for large matrices the `gemm` crate does the work, but for products of a few numbers, which are plain loops.
+//! `cargo bench --bench gemm` shows ours beside the crate's at the shapes of our models.
 //!
-//! Sums go over k in blocks that depend on the sizes and strides alone, so that the same product has the same bits every
-//! time, and our own the same on either kind of processor.
+//! Sums go over k in blocks that depend on the sizes and strides alone, so that the same product has the same bits
+//! every time, and our own the same on either kind of processor.
 
 #[cfg(target_arch = "x86_64")]
 mod bf16;
@@ -147,8 +147,8 @@ fn singly<T: Real>(
     }
 }
 
-/// The product by the kernels for a set of instructions: how many steps of k they sum at once; none, and nothing done, where
-/// the process may not use it, or the `gemm` crate is faster.
+/// The product by the kernels for a set of instructions: how many steps of k they sum at once; none, and nothing done,
+/// where the process may not use it, or the `gemm` crate is faster.
 #[cfg(target_arch = "x86_64")]
 #[doc(hidden)]
 pub fn at_level(

@@ -9,7 +9,8 @@ pub const PACKED: usize = 1 << 15;
 /// Fewer are packed in less memory: the stack is touched page by page.
 pub const FEW: usize = 1 << 10;
 
-/// Room on the stack for N numbers, or pairs of bf16 ones, in panels. Aligned: a vector that crosses a line is read twice.
+/// Room on the stack for N numbers, or pairs of bf16 ones, in panels. Aligned: a vector that crosses a line is read
+/// twice.
 #[repr(align(64))]
 pub struct Room<const N: usize>(pub [MaybeUninit<f32>; N]);
 

@@ -4,8 +4,8 @@ use super::{operand::View, tile::panels};
 use crate::kernels::vector::{Job, Vector};
 use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
 
-/// Panels of b [k, n], each [k, C vectors], one after the other: the panel from column j on starts at element j k. Lanes
-/// beyond the last column are zero.
+/// Panels of b [k, n], each [k, C vectors], one after the other: the panel from column j on starts at element j k.
+/// Lanes beyond the last column are zero.
 ///
 /// To run it, b must be memory to read, and `to` that of k times n, rounded up to vectors, numbers to write.
 pub struct Pack {

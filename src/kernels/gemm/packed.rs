@@ -26,8 +26,8 @@ pub struct Packed<'a, T: Real> {
 
 /// How such a product is computed.
 enum Way<'a, T: Real> {
-    /// From panels, as the kernels for AVX2 read them: [`gemm`] would make them anew for each product. From eight rows on both
-    /// have the same bits.
+    /// From panels, as the kernels for AVX2 read them: [`gemm`] would make them anew for each product. From eight rows
+    /// on both have the same bits.
     #[cfg(target_arch = "x86_64")]
     Panels(Temp<'a, T>),
     /// By loops over the rows of a small b, copied without gaps: [`gemm`] would spend its time on preparations.
@@ -90,8 +90,8 @@ impl<'a, T: Real> Packed<'a, T> {
     }
 }
 
-/// b in panels for products of `rows` rows; none for tall, skinny or large ones, in double precision, with AVX-512 or without
-/// AVX2.
+/// b in panels for products of `rows` rows; none for tall, skinny or large ones, in double precision, with AVX-512 or
+/// without AVX2.
 #[cfg(target_arch = "x86_64")]
 fn panels<'a, T: Real>(cpu: &'a Cpu, rows: usize, b: (&[T], Mat)) -> Option<Temp<'a, T>> {
     let (single, v) = (T::f32s(b.0)?, Avx2::here().filter(|_| Avx512::here().is_none())?);

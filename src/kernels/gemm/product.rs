@@ -1,5 +1,5 @@
-//! The product in single precision with vectors: which operand is walked how, in blocks that stay in caches. Sums go over
-//! k in the same order with all of them.
+//! The product in single precision with vectors: which operand is walked how, in blocks that stay in caches. Sums go
+//! over k in the same order with all of them.
 
 use super::{
     operand::{FEW, MC, Out, PACKED, Product, Room, View},
@@ -85,8 +85,8 @@ unsafe fn in_place<V: Tiles>(v: V, Product { m, k, n, a, b, out }: Product) {
 /// y [m, n] with b in panels, for which there is room for N numbers on the stack.
 ///
 /// # Safety
-/// As of [`product`]; N is room for all of b with its columns rounded up to vectors, or for as many rows of a vector as are
-/// summed at once.
+/// As of [`product`]; N is room for all of b with its columns rounded up to vectors, or for as many rows of a vector as
+/// are summed at once.
 #[inline(never)]
 unsafe fn packing<V: Tiles, const N: usize>(v: V, product: &Product) {
     let packed: &mut [MaybeUninit<f32>] = &mut Room::<N>::new().0;
@@ -133,13 +133,14 @@ pub unsafe fn from_packed<V: Tiles>(v: V, p: Product, panels: *const f32) {
 /// The product; false, and nothing done, where the `gemm` crate is faster.
 ///
 /// # Safety
-/// a [m, k], b [k, n], `out` [m, n] and what it starts from are memory to read or write, and `out` overlaps neither a nor b.
+/// a [m, k], b [k, n], `out` [m, n] and what it starts from are memory to read or write, and `out` overlaps neither a
+/// nor b.
 pub unsafe fn product<V: Kernels>(v: V, p: Product) -> bool {
     if p.leave() {
         return false;
     }
-    // SAFETY: this function's contract. Panels have room for two vectors of as many rows as are summed at once: where these
-    // are more than 256, a and b fit in the cache.
+    // SAFETY: this function's contract. Panels have room for two vectors of as many rows as are summed at once: where
+    // these are more than 256, a and b fit in the cache.
     unsafe {
         if v.shaped(&p) {
             return true;

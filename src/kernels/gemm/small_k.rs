@@ -1,6 +1,6 @@
-//! Products of few steps, y [m, n] = a [m, k] b [k, n] with k = 1, 2, 4 or 8 and alpha = 1, for a and y in rows: all of b, or as many of
-//! its columns as fit, stays in registers while the rows of a go by. A tile would load b anew for every few rows and be
-//! over before it has begun.
+//! Products of few steps, y [m, n] = a [m, k] b [k, n] with k = 1, 2, 4 or 8 and alpha = 1, for a and y in rows: all of
+//! b, or as many of its columns as fit, stays in registers while the rows of a go by. A tile would load b anew for
+//! every few rows and be over before it has begun.
 
 use super::operand::{FEWEST, Product};
 use crate::kernels::vector::{Job, Vector};
@@ -65,8 +65,8 @@ impl<const K: usize, const C: usize> Job for Rows<'_, K, C> {
 /// The product, if this is the way to compute it.
 ///
 /// # Safety
-/// a [m, k], b [k, n] and what `out` [m, n] starts from are memory to read, y to write, which overlaps no other; none of
-/// the sizes is 0.
+/// a [m, k], b [k, n] and what `out` [m, n] starts from are memory to read, y to write, which overlaps no other; none
+/// of the sizes is 0.
 pub unsafe fn product<V: Vector>(v: V, p: &Product) -> bool {
     let Product { m, k, n, a, ref out, .. } = *p;
     if !matches!(k, 1 | 2 | 4 | 8) || n < V::W / 2 || m < FEWEST || a.cs != 1 || out.cs != 1 || out.alpha != 1.0 {

@@ -1,11 +1,11 @@
 //! Products with at most four columns with AVX2, y [m, n] = a [m, k] b [k, n], for a in rows and y without gaps.
 //!
-//! One row of y would leave half of a vector empty. So eight rows of a are transposed, four steps of k at a time, and each
-//! column of y is one vector of eight rows, which gets numbers of a times one number of b; the columns are turned back
-//! into rows at the end.
+//! One row of y would leave half of a vector empty. So eight rows of a are transposed, four steps of k at a time, and
+//! each column of y is one vector of eight rows, which gets numbers of a times one number of b; the columns are turned
+//! back into rows at the end.
 //!
-//! No closure here takes or returns vectors: what `from_fn` or `map` call is compiled without AVX2 unless they themselves
-//! are inlined first, and the vectors then go through memory.
+//! No closure here takes or returns vectors: what `from_fn` or `map` call is compiled without AVX2 unless they
+//! themselves are inlined first, and the vectors then go through memory.
 
 #![expect(clippy::needless_range_loop, reason = "iterators over arrays of vectors go through memory as well")]
 
@@ -103,8 +103,8 @@ impl<const N: usize> Eights<N> {
     }
 }
 
-/// Steps of k of G times eight rows of a, each step G vectors, in lanes as [`order`] says. There is room for three steps
-/// before the first. Aligned: a vector that crosses a line is slow to store and to load again.
+/// Steps of k of G times eight rows of a, each step G vectors, in lanes as [`order`] says. There is room for three
+/// steps before the first. Aligned: a vector that crosses a line is slow to store and to load again.
 #[repr(align(64))]
 struct Steps<const G: usize>(MaybeUninit<[[[f32; W]; G]; 3 + STEPS]>);
 
@@ -151,8 +151,8 @@ unsafe fn step<const N: usize, const G: usize>(sums: &mut [[__m256; N]; G], x: *
 
 /// G times eight rows of a b, in the order of y; `table` is b with zeros beyond its columns.
 ///
-/// The transposed steps go through memory, each loop of its own: in one loop the compiler moves loads ahead of what they
-/// need, and keeps sums in memory instead.
+/// The transposed steps go through memory, each loop of its own: in one loop the compiler moves loads ahead of what
+/// they need, and keeps sums in memory instead.
 ///
 /// # Safety
 /// AVX2 and FMA; `table` has k rows, 4 or more; `rows`, and those `apart` numbers from them, G in all, have k numbers.
@@ -228,8 +228,8 @@ unsafe fn by_eights<const K: usize, const N: usize, const G: usize>(Product { m,
     }
 }
 
-/// [`product`] for k ≤ K. Sixteen rows at once: with four columns these are eight sums, as many as hide the latency of a
-/// multiplication, and with fewer the transposition takes as long. One column takes 32, but where that many rows, far
+/// [`product`] for k ≤ K. Sixteen rows at once: with four columns these are eight sums, as many as hide the latency of
+/// a multiplication, and with fewer the transposition takes as long. One column takes 32, but where that many rows, far
 /// apart, share few places of the first-level cache.
 ///
 /// # Safety

@@ -1,9 +1,10 @@
 //! Products with at most eight columns with AVX-512, y [m, n] = a [m, k] b [k, n], for a in rows and y without gaps.
 //!
 //! One row of y would leave most of a vector empty. So sixteen rows of a are transposed, four steps of k at a time, and
-//! each column of y is one vector of sixteen rows, which gets numbers of a times one number of b; the columns are turned
-//! back into rows at the end. A vector to transpose is put together from four numbers of four rows, a quarter each: loads
-//! do half of the work that shuffles would. Rows of one, two or four numbers are left as they are: see [`spread`].
+//! each column of y is one vector of sixteen rows, which gets numbers of a times one number of b; the columns are
+//! turned back into rows at the end. A vector to transpose is put together from four numbers of four rows, a quarter
+//! each: loads do half of the work that shuffles would. Rows of one, two or four numbers are left as they are: see
+//! [`spread`].
 
 use super::operand::{LONGEST, Out, Product, View};
 use crate::kernels::vector::{first_of_sixteen, put_sixteen, quarters, transpose_quarters};
@@ -125,8 +126,8 @@ unsafe fn steps<const LAST: bool>(a: View, left: usize, mask: __mmask8) -> [__m5
     transpose_quarters(x)
 }
 
-/// `rows` rows of a b from i on, sixteen at a time; `table` is b with zeros beyond its columns. If LAST they are fewer than
-/// sixteen, else a multiple of it.
+/// `rows` rows of a b from i on, sixteen at a time; `table` is b with zeros beyond its columns. If LAST they are fewer
+/// than sixteen, else a multiple of it.
 ///
 /// # Safety
 /// AVX-512F and VL; a has these rows, of as many numbers as `table` has rows, and y has them.
@@ -223,8 +224,8 @@ unsafe fn by_sixteen<const Q: usize, const K: usize>(m: usize, k: usize, n: usiz
     }
 }
 
-/// All rows of a b, n ≤ 4 Q, where rows of a are K numbers without gaps, one, two or four: of the rows of a that a vector of
-/// y needs, each number is spread over the Q quarters of its row and multiplied by the row of b.
+/// All rows of a b, n ≤ 4 Q, where rows of a are K numbers without gaps, one, two or four: of the rows of a that a
+/// vector of y needs, each number is spread over the Q quarters of its row and multiplied by the row of b.
 ///
 /// # Safety
 /// As of [`product`]; [`Product::few_columns`]; k and the distance of a's rows are K.
@@ -258,8 +259,8 @@ unsafe fn spread<const Q: usize, const K: usize>(m: usize, n: usize, a: View, b:
 /// The product, if this is the way to compute it.
 ///
 /// # Safety
-/// AVX-512F and VL; a [m, k], b [k, n] and what `out` [m, n] starts from are memory to read, y to write, which overlaps no
-/// other; none of the sizes but k is 0.
+/// AVX-512F and VL; a [m, k], b [k, n] and what `out` [m, n] starts from are memory to read, y to write, which overlaps
+/// no other; none of the sizes but k is 0.
 #[target_feature(enable = "avx512f,avx512vl")]
 pub unsafe fn product(p: Product) -> bool {
     const SHORT: usize = 32;

@@ -17,8 +17,9 @@ const LONG: usize = 16;
 /// The most vectors in a row of a panel.
 pub const WIDEST: usize = 4;
 
-/// How many vectors of columns a panel takes where n > 0 are left: with 32 registers four, but none alone if that can be
-/// helped; with sixteen two, or three where the number left is odd, and the last one alone only where there is but one.
+/// How many vectors of columns a panel takes where n > 0 are left: with 32 registers four, but none alone if that can
+/// be helped; with sixteen two, or three where the number left is odd, and the last one alone only where there is but
+/// one.
 fn panel<V: Vector>(n: usize) -> usize {
     match n.div_ceil(V::W) {
         5 if V::REGISTERS == 32 => 3,

@@ -1,5 +1,6 @@
-//! Rows to lanes and back, and products of lanes, in single precision with AVX-512: sixteen rows of four numbers are four
-//! vectors of four quarters, which eight shuffles transpose. Left to itself, the compiler moves every number alone.
+//! Rows to lanes and back, and products of lanes, in single precision with AVX-512: sixteen rows of four numbers are
+//! four vectors of four quarters, which eight shuffles transpose. Left to itself, the compiler moves every number
+//! alone.
 
 use crate::kernels::{
     lanes::{L, Table},
@@ -7,8 +8,8 @@ use crate::kernels::{
 };
 use std::arch::{asm, x86_64::*};
 
-/// The same vector, of which the compiler knows nothing. Where it sees shuffles between loads and stores it makes of the
-/// whole of them moves of single numbers, by tens.
+/// The same vector, of which the compiler knows nothing. Where it sees shuffles between loads and stores it makes of
+/// the whole of them moves of single numbers, by tens.
 #[inline]
 #[target_feature(enable = "avx512f")]
 fn opaque(mut v: __m512) -> __m512 {
@@ -92,8 +93,8 @@ unsafe fn fours(x: *const f32, at: &[usize; L], m: usize) -> __m512 {
     }
 }
 
-/// The numbers of rows `step` apart from `at[l]` on, times `scale[l]`, to lane l of y as the table says; of each row the
-/// first, as many as whole fours are.
+/// The numbers of rows `step` apart from `at[l]` on, times `scale[l]`, to lane l of y as the table says; of each row
+/// the first, as many as whole fours are.
 ///
 /// # Safety
 /// AVX-512F; x has every such row, and y every such lane.

@@ -94,8 +94,8 @@ pub fn merged(x: &[[f32; L]; L]) -> [f32; L] {
     y
 }
 
-/// The numbers of rows `step` apart from `at[l]` on, times `scale[l]`, to lane l of y as the table says; of each row the
-/// first, as many as whole fours are.
+/// The numbers of rows `step` apart from `at[l]` on, times `scale[l]`, to lane l of y as the table says; of each row
+/// the first, as many as whole fours are.
 ///
 /// # Safety
 /// x has every such row, and y every such lane.

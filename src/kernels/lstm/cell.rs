@@ -11,17 +11,17 @@
 //! dõ = dh [u o (1 − o)];  to step t − 1: dc [f]
 //! ```
 //!
-//! The slopes i (1 − i) and 1 − g² are computed from e^−|x|. A difference 1 − i of rounded numbers has no digits left where
-//! the gate is saturated.
+//! The slopes i (1 − i) and 1 − g² are computed from e^−|x|. A difference 1 − i of rounded numbers has no digits left
+//! where the gate is saturated.
 
 use crate::kernels::math::Math;
 
-/// How many numbers of a cell are saved: the factors of the gradients of the pre-activations in the order of the gates; then
-/// f, and o (1 − u²).
+/// How many numbers of a cell are saved: the factors of the gradients of the pre-activations in the order of the gates;
+/// then f, and o (1 − u²).
 pub const SAVED: usize = 6;
 
-/// The first half of a step of W cells: ĩ, f̃, g̃ and c_{t-1} to the factors of dĩ, df̃, dg̃ and dc, and c. The halves are
-/// apart because the second waits for the first: a caller has several of one, then of the other.
+/// The first half of a step of W cells: ĩ, f̃, g̃ and c_{t-1} to the factors of dĩ, df̃, dg̃ and dc, and c. The halves
+/// are apart because the second waits for the first: a caller has several of one, then of the other.
 #[inline(always)]
 pub fn write<T: Math, const W: usize>([z_i, z_f, z_g]: [[T; W]; 3], mut c: [T; W]) -> ([[T; W]; 4], [T; W]) {
     let [mut to_i, mut to_f, mut to_g, mut to_c] = [c; 4];
@@ -45,8 +45,8 @@ pub fn read<T: Math, const W: usize>(z_o: [T; W], c: [T; W]) -> ([[T; W]; 2], [T
     ([to_o, to_h], h)
 }
 
-/// W cells backwards, from the factors that were saved, dh, and dc from step t + 1: the gradients of the pre-activations,
-/// and dc for step t − 1.
+/// W cells backwards, from the factors that were saved, dh, and dc from step t + 1: the gradients of the
+/// pre-activations, and dc for step t − 1.
 #[inline(always)]
 pub fn back<T: Math, const W: usize>(
     [to_i, to_f, to_g, to_o, to_c, to_h]: [[T; W]; SAVED],

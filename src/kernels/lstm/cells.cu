@@ -1,7 +1,8 @@
 #line 2 "src/kernels/lstm/cells.cu"
-// The cells of lstm.rs and slstm.rs, forwards and backwards, and the kernels that run them: all steps by a block (block.cu)
-// or by blocks that wait for one another (grid.cu), or a step at a time (steps.cu). A cell has 4 sums of gates and its
-// state; it moves 5 + 5 numbers a step (LSTM) or 4 + 7, and its operations are few beside those of the products.
+// The cells of lstm.rs and slstm.rs, forwards and backwards, and the kernels that run them: all steps by a block
+// (block.cu) or by blocks that wait for one another (grid.cu), or a step at a time (steps.cu). A cell has 4 sums of
+// gates and its state; it moves 5 + 5 numbers a step (LSTM) or 4 + 7, and its operations are few beside those of the
+// products.
 
 // --- The LSTM ---
 
@@ -78,8 +79,8 @@ struct LstmBack {
         S *dc0, int acc_c, i64 b, i64 t, i64 d
 #define LSTM_BACK {c0, gates, cs, dh, dh_last, dc_last, dh0, dc0, acc_h, acc_c, d, {0}, {0, 0, 0, 0, 0, 0, 0}}
 
-// What the kernels of a block are compiled for: the most units of a head, N and R. Registers hold half as many doubles or
-// fewer.
+// What the kernels of a block are compiled for: the most units of a head, N and R. Registers hold half as many doubles
+// or fewer.
 constexpr bool DOUBLE = sizeof(real) == 8;
 #define EVERY_SIZE(KERNELS) \
     KERNELS(16_1, 16, 1, 64) \

@@ -33,8 +33,9 @@ macro_rules! kernels {
 
 pub(in crate::kernels) use kernels;
 
-/// One launch over all steps by blocks of their own, and which of the kernels; none if the weights of a head of `k` units do not fit into a
-/// multiprocessor. `vectors` is how many rows of h or dz a block keeps: 1 forwards, 4 backwards.
+/// One launch over all steps by blocks of their own, and which of the kernels; none if the weights of a head of `k`
+/// units do not fit into a multiprocessor. `vectors` is how many rows of h or dz a block keeps: 1 forwards, 4
+/// backwards.
 pub(in crate::kernels) fn persistent(
     cu: &Cuda,
     dtype: DType,

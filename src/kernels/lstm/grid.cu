@@ -9,9 +9,10 @@
 // its head and sequences, which have the other units: each adds 1 to their counter in memory, and waits until all have.
 // Different sequences never wait for one another.
 //
-// A step is 8 K K operations a head and sequence, as in block.cu, and a block reads 16 K numbers (backward 64 · 4 K) from
-// the device's cache, where other blocks have put them. All blocks of a launch must be there at once: how many can be is
-// known to the host (device.rs), which launches for some of the sequences after the others, or step by step (steps.cu).
+// A step is 8 K K operations a head and sequence, as in block.cu, and a block reads 16 K numbers (backward 64 · 4 K)
+// from the device's cache, where other blocks have put them. All blocks of a launch must be there at once: how many can
+// be is known to the host (device.rs), which launches for some of the sequences after the others, or step by step
+// (steps.cu).
 
 using namespace tiled;
 

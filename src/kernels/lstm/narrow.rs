@@ -1,9 +1,10 @@
-//! Steps of narrow LSTMs. Up to four sequences go through all their steps side by side: each number of W_hh is read once for
-//! their products, whose sums stay in registers, and one function is computed for all of them before the next: while one
-//! sequence waits for its result, the others compute.
+//! Steps of narrow LSTMs. Up to four sequences go through all their steps side by side: each number of W_hh is read
+//! once for their products, whose sums stay in registers, and one function is computed for all of them before the next:
+//! while one sequence waits for its result, the others compute.
 //!
 //! What is saved for the backward pass lies as it is computed, a group after another, of each step the numbers of all R
-//! sequences [6, R, D]. In rows of [B, T, ..] the sequences are often a power of two apart, for which a cache has few places.
+//! sequences [6, R, D]. In rows of [B, T, ..] the sequences are often a power of two apart, for which a cache has few
+//! places.
 
 use crate::{
     kernels::{
@@ -102,8 +103,8 @@ fn rows<T: Math, const W: usize>(
     }
 }
 
-/// W of all cells of a group at one step, the first half: the gates' sums, the first four of saved [6, R D], to what is saved,
-/// and c [R D] of the step before to that of the step.
+/// W of all cells of a group at one step, the first half: the gates' sums, the first four of saved [6, R D], to what is
+/// saved, and c [R D] of the step before to that of the step.
 #[inline(always)]
 fn write_cells<T: Math, const W: usize>(i: usize, q: usize, saved: &mut [T], c: &mut [T]) {
     let sums = [at(saved, 0, q, i), at(saved, 1, q, i), at(saved, 2, q, i)];
@@ -169,8 +170,8 @@ fn group_of<T: Math>(
     }
 }
 
-/// x [B, T, 4D] and W_hh [4D, D] to what is saved, and h [B, T, D]; h and c [B, D] come in as before the first step and leave
-/// as after the last.
+/// x [B, T, 4D] and W_hh [4D, D] to what is saved, and h [B, T, D]; h and c [B, D] come in as before the first step and
+/// leave as after the last.
 pub(super) fn forward<T: Math>(
     cpu: &Cpu,
     s: Size,
@@ -188,8 +189,8 @@ pub(super) fn forward<T: Math>(
     }
 }
 
-/// W channels of the gradients of the gates' sums, of a sequence that begins at `l` in saved [6, q], and dh and dc [q]: to
-/// dz [4D], and dc to step t − 1.
+/// W channels of the gradients of the gates' sums, of a sequence that begins at `l` in saved [6, q], and dh and dc [q]:
+/// to dz [4D], and dc to step t − 1.
 #[inline(always)]
 fn step_back<T: Math, const W: usize>(
     i: usize,
@@ -245,8 +246,8 @@ fn group_back_of<T: Math>(s: Size, first: usize, r: usize, [w, save, dy]: [&[T];
     }
 }
 
-/// W_hh [4D, D], what was saved, and dy [B, T, D] to dz [B, T, 4D], the gradients of the gates' sums; dh and dc [B, D] come
-/// in as those of the last h and c and leave as those of the first.
+/// W_hh [4D, D], what was saved, and dy [B, T, D] to dz [B, T, 4D], the gradients of the gates' sums; dh and dc [B, D]
+/// come in as those of the last h and c and leave as those of the first.
 pub(super) fn backward<T: Math>(s: Size, inputs: [&[T]; 3], [dh, dc, dz]: [&mut [T]; 3]) {
     for b in groups(s) {
         group_back(s, b, inputs, [&mut *dh, &mut *dc, &mut *dz]);

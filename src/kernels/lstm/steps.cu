@@ -37,8 +37,8 @@ __device__ void step(Cell cell, const S* x, const S* z, real* state, S* hs, i64 
     if (s == t - 1) cell.end(i, h);
 }
 
-// s = t − 1 at the first launch, the last step in time, and −1 after the last launch; dh [B, D] is the product of dz of step
-// s + 1.
+// s = t − 1 at the first launch, the last step in time, and −1 after the last launch; dh [B, D] is the product of dz of
+// step s + 1.
 template <class Cell>
 __device__ void step_back(Cell cell, const S* dh, real* state, S* dz, i64 s, i64 b, i64 t, i64 d) {
     const i64 i = thread(), at = i / d, j = i % d;

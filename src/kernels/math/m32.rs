@@ -163,8 +163,8 @@ pub fn log(x: f32) -> f32 {
     let y = select(x > 0.0, y, select(x == 0.0, -f32::INFINITY, f32::NAN));
     select(x.is_nan(), x, y)
 }
-/// The fastest rate of decay that a step is multiplied by: ∞ times a step of length 0 would be NaN. Gradients of its size
-/// have room beside it.
+/// The fastest rate of decay that a step is multiplied by: ∞ times a step of length 0 would be NaN. Gradients of its
+/// size have room beside it.
 pub const FASTEST: f32 = 1e37;
 /// −eˣ, at most as fast as that.
 #[inline(always)]
@@ -172,7 +172,8 @@ pub fn decay_rate(x: f32) -> f32 {
     let y = -exp(x);
     if y < -FASTEST { -FASTEST } else { y }
 }
-/// x − 2π n, between −π and π. 2π is the sum of two numbers, of which the first has so few digits that n times it is exact.
+/// x − 2π n, between −π and π. 2π is the sum of two numbers, of which the first has so few digits that n times it is
+/// exact.
 #[inline(always)]
 pub fn wrap(x: f32) -> f32 {
     let n = (x * 0.15915494).round_ties_even();

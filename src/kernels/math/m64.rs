@@ -71,8 +71,8 @@ pub fn normal_pdf(x: f64) -> f64 {
 pub fn log(a: f64) -> f64 {
     a.ln()
 }
-/// The fastest rate of decay that a step is multiplied by: ∞ times a step of length 0 would be NaN. Gradients of its size
-/// have room beside it.
+/// The fastest rate of decay that a step is multiplied by: ∞ times a step of length 0 would be NaN. Gradients of its
+/// size have room beside it.
 pub const FASTEST: f64 = 1e300;
 /// −eˣ, at most as fast as that.
 #[inline(always)]

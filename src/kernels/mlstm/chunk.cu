@@ -1,13 +1,13 @@
-// The mLSTM in chunks of C steps, every chunk of every head at once: the kernels of memories.cuh, where tiling, bytes and
-// operations stand, with the names of mlstm.rs and mlstm/chunk.rs, and what its gates need besides.
+// The mLSTM in chunks of C steps, every chunk of every head at once: the kernels of memories.cuh, where tiling, bytes
+// and operations stand, with the names of mlstm.rs and mlstm/chunk.rs, and what its gates need besides.
 //
 //   forward    gates, states of (k', v̂), scan, outputs
 //   backward   gates; through_norm, states of (q, dô), scan from the end; values, keys, dots, gates_backward
 //
 // Of gates there are five numbers a step, in float even for bf16, found one after another by a thread a head: c =
-// ln(f_t … f_first) since the chunk's first step, ln i, the stabiliser m, the slope and the past's share in the maximum.
-// D_ts = exp(c_t − c_s + ln i_s), and every such exponent is at most 0. c is a double, so that the difference has all the
-// digits of a real.
+// ln(f_t … f_first) since the chunk's first step, ln i, the stabiliser m, the slope and the past's share in the
+// maximum. D_ts = exp(c_t − c_s + ln i_s), and every such exponent is at most 0. c is a double, so that the difference
+// has all the digits of a real.
 
 using namespace memories;
 
@@ -62,8 +62,8 @@ struct Divisor {
     }
 };
 
-// 1 / N, what stands for dh in the column of ones, and what a step adds to the derivatives by m for fixed C and for fixed
-// C e^m, [B, T, H] each. A warp has a row.
+// 1 / N, what stands for dh in the column of ones, and what a step adds to the derivatives by m for fixed C and for
+// fixed C e^m, [B, T, H] each. A warp has a row.
 extern "C" __global__ void through_norm(const S* h, const S* dh, const S* den, const real* m, real* inverse, real* last,
                                         real* fixed, real* scaled, i64 rows, i64 v, real eps) {
     for (i64 row = thread() / 32; row < rows; row += threads() / 32) {
@@ -121,8 +121,8 @@ extern "C" __global__ void gates_backward(const S* w0, const S* dm, const real* 
             if (df) put(df + at, by_m * slopes[at], acc_f);
         }
     }
-    // The state before the first step has the weight e^m0. (by_m is the same number, and has the roundings of every step: too
-    // many for bf16.) Before the first token nothing depends on w.
+    // The state before the first step has the weight e^m0. (by_m is the same number, and has the roundings of every
+    // step: too many for bf16.) Before the first token nothing depends on w.
     const real all = gamma + dots[0], w = ld(w0 + i);
     if (dm0) put(dm0 + i, all, acc_m);
     if (dw0) put(dw0 + i, w > 0.0 ? all / w : real(0.0), acc_w);

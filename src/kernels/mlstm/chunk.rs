@@ -1,5 +1,5 @@
-//! The mLSTM in chunks of C steps, one head at a time: gated linear attention of the keys i k' and the values [v, 1], with f
-//! for a gate ([`Chunk`], where the products are). All gates are at most 1, so that nothing overflows.
+//! The mLSTM in chunks of C steps, one head at a time: gated linear attention of the keys i k' and the values [v, 1],
+//! with f for a gate ([`Chunk`], where the products are). All gates are at most 1, so that nothing overflows.
 //!
 //! Here is what is the mLSTM's own: the division by N, and the gradients of its gates,
 //!

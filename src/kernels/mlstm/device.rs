@@ -32,8 +32,8 @@ struct Plan<'a> {
     dims: [usize; 7],
 }
 
-/// What the gates of every step come to: ln f … since the chunk's first step, ln i, m, slope and the past's share in the maximum,
-/// [B, T, H] each.
+/// What the gates of every step come to: ln f … since the chunk's first step, ln i, m, slope and the past's share in
+/// the maximum, [B, T, H] each.
 struct Gates<'a> {
     c: Temp<'a>,
     i: Temp<'a>,

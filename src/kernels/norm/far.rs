@@ -1,12 +1,13 @@
-//! The norms of rows that the plain loops cannot do: whose squares overflow or underflow, or whose mean is so large beside
-//! their spread that its rounding counts. These are found by their 1 / √(… + ε), which the plain loops leave, and done once
-//! more, one by one: in double precision, scaled by a power of two, and with the mean of what is left subtracted too.
+//! The norms of rows that the plain loops cannot do: whose squares overflow or underflow, or whose mean is so large
+//! beside their spread that its rounding counts. These are found by their 1 / √(… + ε), which the plain loops leave,
+//! and done once more, one by one: in double precision, scaled by a power of two, and with the mean of what is left
+//! subtracted too.
 
 use crate::{kernels::lane_sums, tensor::Real};
 use std::ops::Range;
 
-/// The least and the largest r of a row that is done by the plain loops: its squares, and their sum over any row, are then
-/// far from the ends of the type.
+/// The least and the largest r of a row that is done by the plain loops: its squares, and their sum over any row, are
+/// then far from the ends of the type.
 fn bounds<T: Real>() -> [T; 2] {
     let [least, most] = if size_of::<T>() == 4 { [-60, 40] } else { [-480, 400] };
     [least, most].map(|e| T::of(2f64.powi(e)))

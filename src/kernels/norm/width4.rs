@@ -1,13 +1,14 @@
 //! The norms of rows of four entries, sixteen rows side by side: row by row a vector holds four numbers, and every row
-//! waits for a square root. Values and dx are those of [`super`] to the bit; dw is added up in another order. Each function
-//! says how many rows it has done: those beyond the last sixteen are left.
+//! waits for a square root. Values and dx are those of [`super`] to the bit; dw is added up in another order. Each
+//! function says how many rows it has done: those beyond the last sixteen are left.
 
 use crate::{
     kernels::lanes::{Avx512, L, Lane, avx512_here, fma, order, transposed},
     tensor::Real,
 };
 
-/// Sixteen rows, four to a vector; transposed, a column is a vector, whose lanes are the rows in the order of [`order`].
+/// Sixteen rows, four to a vector; transposed, a column is a vector, whose lanes are the rows in the order of
+/// [`order`].
 type Rows<T> = [Lane<T>; 4];
 
 /// Sixteen rows at a time.

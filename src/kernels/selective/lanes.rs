@@ -18,7 +18,8 @@ use crate::{
     tensor::{Cpu, Real, Tensor},
 };
 
-/// b or c of GROUP states for each lane, from number `at` of the rows on. Lanes belong to Q sequences, the same number to each.
+/// b or c of GROUP states for each lane, from number `at` of the rows on. Lanes belong to Q sequences, the same number
+/// to each.
 #[inline(always)]
 fn spread<T: Real, const Q: usize>(rows: &Rows<T>, at: usize) -> States<T> {
     let mut y = [[T::ZERO; L]; GROUP];
@@ -43,7 +44,8 @@ const ANY: u8 = 2;
 #[versions::versions]
 fn kind<T: Real>(s: T, delta: &[T], a: &[T]) -> u8 {
     let mut grows = false;
-    // An infinite Δ is ignored here. Otherwise a bad value late in a sequence would change how earlier steps are rounded.
+    // An infinite Δ is ignored here. Otherwise a bad value late in a sequence would change how earlier steps are
+    // rounded.
     for &delta in delta {
         grows |= delta < T::ZERO && delta.is_finite();
     }
@@ -112,8 +114,8 @@ impl<T: Real> Steps<'_, T> {
     }
 }
 
-/// The states through some steps, at `rate`, a as [`exp`] takes it: `h` moves on, their share is added to y, which the first
-/// states begin.
+/// The states through some steps, at `rate`, a as [`exp`] takes it: `h` moves on, their share is added to y, which the
+/// first states begin.
 #[versions::versions]
 fn run<T: Math, const Q: usize, const KIND: u8>(x: Steps<T>, rate: &States<T>, h: &mut States<T>, y: &mut [Lane<T>]) {
     let (rate, mut state) = (*rate, *h);
@@ -166,10 +168,10 @@ struct Seen<'a, T> {
     dy: &'a [Lane<T>],
 }
 
-/// The backward pass: `grad` comes in as the gradient G from behind these steps and leaves as that of the first, `da` is added to. Σ g b and
-/// Σ q a of every step are written by the first states and added to by the others; the lanes' shares of db and dc, of every
-/// step and state, are added to if `add`, else written. What is written comes as arguments, not in a struct: the compiler
-/// knows of arguments only that they do not overlap.
+/// The backward pass: `grad` comes in as the gradient G from behind these steps and leaves as that of the first, `da`
+/// is added to. Σ g b and Σ q a of every step are written by the first states and added to by the others; the lanes'
+/// shares of db and dc, of every step and state, are added to if `add`, else written. What is written comes as
+/// arguments, not in a struct: the compiler knows of arguments only that they do not overlap.
 #[versions::versions]
 fn back<T: Math, const Q: usize, const KIND: u8>(
     add: bool,
@@ -241,9 +243,9 @@ fn through_product<T: Real>(delta: &[T], u: &[T], gb: &mut [T], qa: &mut [T]) {
     }
 }
 
-/// Scratch memory for the steps of a chunk, as lanes. Of what is read from tensors, those without a channel stay zero, and
-/// those without a sequence, which only the last sequences leave, are set to it. States are set to zero for each: what is
-/// not finite in one sequence would stay in such lanes and get into the next.
+/// Scratch memory for the steps of a chunk, as lanes. Of what is read from tensors, those without a channel stay zero,
+/// and those without a sequence, which only the last sequences leave, are set to it. States are set to zero for each:
+/// what is not finite in one sequence would stay in such lanes and get into the next.
 macro_rules! scratch {
     ($cpu:ident, $($name:ident = $n:expr),+) => { $(let mut $name = $cpu.zeros::<T>(L * $n);)+ };
 }

@@ -84,8 +84,8 @@ impl Plan {
         store(self, part, y, x, acc);
     }
 
-    /// Where a piece begins in states [B, E, N], or [E, N] if there is `one` for all sequences; and of a whole block, where
-    /// each lane does.
+    /// Where a piece begins in states [B, E, N], or [E, N] if there is `one` for all sequences; and of a whole block,
+    /// where each lane does.
     fn begin(self, p: Piece, one: bool) -> (usize, Option<[usize; L]>) {
         let first = if one { 0 } else { p.sequence * self.z.e } + p.channel;
         let whole = (p.width == L).then(|| std::array::from_fn(|l| (first + l) * self.z.n));
@@ -124,8 +124,8 @@ impl Plan {
         }
     }
 
-    /// Where the states of a piece before a chunk are saved, [N, channels rounded up to blocks]: of each state, counted in
-    /// blocks of lanes.
+    /// Where the states of a piece before a chunk are saved, [N, channels rounded up to blocks]: of each state, counted
+    /// in blocks of lanes.
     fn place(self, p: Piece, chunk: usize) -> impl Iterator<Item = usize> {
         let first = (p.sequence * self.chunks + chunk) * self.z.n;
         (first..first + self.z.n).map(move |row| row * self.m + p.block)
@@ -173,9 +173,9 @@ impl Plan {
         if self.padded == self.z.n { 0 } else { self.side * self.c * self.padded }
     }
 
-    /// b or c [B, T, N] of some steps: for each lane the rows [steps, padded] of its sequence, where they lie or, if the number
-    /// of states was rounded up, in `room`, which has zeros. Lanes beyond the last sequence have the numbers of the last:
-    /// what they are multiplied by is 0.
+    /// b or c [B, T, N] of some steps: for each lane the rows [steps, padded] of its sequence, where they lie or, if
+    /// the number of states was rounded up, in `room`, which has zeros. Lanes beyond the last sequence have the numbers
+    /// of the last: what they are multiplied by is 0.
     pub fn rows<'a, T: Real>(self, Part { first, t0, steps }: Part, x: &'a [T], room: &'a mut [T]) -> Rows<'a, T> {
         let Plan { z, padded, c, side, .. } = self;
         let sequence = |i: usize| &x[((first + i).min(z.b - 1) * z.t + t0) * z.n..][..steps * z.n];

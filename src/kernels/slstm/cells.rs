@@ -10,8 +10,8 @@ use crate::kernels::{
 /// What is saved of a step: the smaller of i and f, z, o as [`keep`] has it, c, n, ±σ(−f̃) and 1 − z².
 pub const SAVED: usize = 7;
 
-/// Where a step of one head of one sequence is read and written. x [4, D], saved [7, D], h [D] begin at the head's units;
-/// z [4K] is h R; the states [K] move on.
+/// Where a step of one head of one sequence is read and written. x [4, D], saved [7, D], h [D] begin at the head's
+/// units; z [4K] is h R; the states [K] move on.
 struct Step<'a, T> {
     x: &'a [T],
     z: &'a [T],
@@ -20,8 +20,8 @@ struct Step<'a, T> {
     saved: &'a mut [T],
 }
 
-/// i and f. One of them is 1 and the other `less`, unless nothing was written yet, where n is 0: f is 1 where l won. Then the
-/// slope has no sign; a comparison could not tell where it is 0.
+/// i and f. One of them is 1 and the other `less`, unless nothing was written yet, where n is 0: f is 1 where l won.
+/// Then the slope has no sign; a comparison could not tell where it is 0.
 #[inline(always)]
 fn gates<T: Math>(less: T, slope: T, blank: bool) -> (T, T) {
     match slope.sign_bit() {
@@ -30,8 +30,8 @@ fn gates<T: Math>(less: T, slope: T, blank: bool) -> (T, T) {
     }
 }
 
-/// σ(x), and as it is saved: the smaller of σ(x) and σ(−x), with the sign bit set if that is σ(−x). So it has the digits of
-/// 1 − σ too.
+/// σ(x), and as it is saved: the smaller of σ(x) and σ(−x), with the sign bit set if that is σ(−x). So it has the
+/// digits of 1 − σ too.
 #[inline(always)]
 fn keep<T: Math>(x: T) -> (T, T) {
     let u = (-x.abs()).decay();

@@ -41,8 +41,9 @@ pub(super) fn run<'t>(c: &Config, p: &Part<'_, 't>, tokens: Var<'t>, pass: &mut 
 ///
 /// a gated recurrence of scalars, not a memory of keys and values. The clean mixer reads the whole matrix.
 ///
-/// DEFECT: keys are not normalised, so that the gate 1 − β φ(k)² has no lower bound. Below 0 it can flip a
-/// state, which parity needs; below −1 it makes states grow. The clean mixer has keys of length 1 and, unless it is asked for negative eigenvalues, gates in (0, 1).
+/// DEFECT: keys are not normalised, so that the gate 1 − β φ(k)² has no lower bound. Below 0 it can flip a state, which
+/// parity needs; below −1 it makes states grow. The clean mixer has keys of length 1 and, unless it is asked for
+/// negative eigenvalues, gates in (0, 1).
 #[track_caller]
 pub fn memory<'t>(phi_q: Var<'t>, phi_k: Var<'t>, v: Var<'t>, beta: Var<'t>) -> Var<'t> {
     let [b, t, h, d] = v.dims();

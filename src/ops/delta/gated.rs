@@ -14,8 +14,8 @@ use crate::{
     tensor::Tensor,
 };
 
-/// The inputs of [`DeltaRule`] and g ≤ 0, [B, T, H] or [B, T, H, 1] for the whole memory, or [B, T, H, K] for each of its
-/// rows: before step t they are multiplied by exp(g_t).
+/// The inputs of [`DeltaRule`] and g ≤ 0, [B, T, H] or [B, T, H, 1] for the whole memory, or [B, T, H, K] for each of
+/// its rows: before step t they are multiplied by exp(g_t).
 ///
 /// ```text
 /// S' = diag(exp(g_t)) S_{t-1}      e_t = β_t (v_t − S'ᵀ k_t)      S_t = S' + k_t e_tᵀ      o_t = scale S_tᵀ q_t
@@ -56,8 +56,8 @@ impl Op for GatedDeltaRule {
     }
 }
 
-/// o_t = scale S_tᵀ q_t with S' = diag(exp(g_t)) S_{t-1} and S_t = S' + β_t k_t (v_t − S'ᵀ k_t)ᵀ: the outputs [B, T, H, V]
-/// and the last state [B, H, K, V].
+/// o_t = scale S_tᵀ q_t with S' = diag(exp(g_t)) S_{t-1} and S_t = S' + β_t k_t (v_t − S'ᵀ k_t)ᵀ: the outputs
+/// [B, T, H, V] and the last state [B, H, K, V].
 #[track_caller]
 pub fn gated_delta_rule<'t>(
     q: Var<'t>,

@@ -1,6 +1,7 @@
 //! Functions of one number, applied to every element.
 //!
-//! In single precision a kernel may have 0 for a result below 1.2e-38, the least normal number, and GELU's for one below 1e-37.
+//! In single precision a kernel may have 0 for a result below 1.2e-38, the least normal number, and GELU's for one
+//! below 1e-37.
 
 use super::pointwise::{self, Function};
 use crate::{

@@ -16,8 +16,8 @@ pub struct Embedding;
 /// yᵢ = x[i, idᵢ] for x [.., C] and ids [..]; y [..].
 pub struct Gather;
 
-/// That `t` holds integers in 0..n. What a device made itself nobody looks at while its work is recorded: there an index that
-/// is outside gives NaN.
+/// That `t` holds integers in 0..n. What a device made itself nobody looks at while its work is recorded: there an
+/// index that is outside gives NaN.
 fn check_ids(t: &Tensor, n: usize) -> Result<(), String> {
     if t.dtype() != DType::I32 {
         return Err(format!("ids of shape {} are {}, expected i32", t.shape(), t.dtype()));

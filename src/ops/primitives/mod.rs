@@ -1,10 +1,10 @@
 //! The primitives: some thirty operations, each with its derivative in plain loops over host memory.
 //!
-//! Every other op is a formula over these ([`Op::formula`](crate::autograd::Op::formula)), so the tape knows its derivative
-//! too. The fast kernels are held against these loops, and `--kernels plain` runs them. Beside them there is the reshape
-//! ([`Var::reshape`](crate::autograd::Var::reshape)): it computes nothing, so the tape does it itself, and its gradient is dy in
-//! the old shape. There are four kinds; the loops of the first three are in the private
-//! modules `pointwise`, `binary` and `terms`:
+//! Every other op is a formula over these ([`Op::formula`](crate::autograd::Op::formula)), so the tape knows its
+//! derivative too. The fast kernels are held against these loops, and `--kernels plain` runs them. Beside them there is
+//! the reshape ([`Var::reshape`](crate::autograd::Var::reshape)): it computes nothing, so the tape does it itself, and
+//! its gradient is dy in the old shape. There are four kinds; the loops of the first three are in the private modules
+//! `pointwise`, `binary` and `terms`:
 //!
 //! | kind | value | derivative | primitives |
 //! |---|---|---|---|
@@ -14,9 +14,9 @@
 //! | products | y = a b for matrices | da = dy bᵀ, db = aᵀ dy | [`matmul`] |
 //! | | x = (I + L)⁻¹ r | dr = (I + L)⁻ᵀ dx, dL = −dr xᵀ below the diagonal | [`triangular`] |
 //!
-//! A maximum has one term, the element that it selects. A derivative adds to the buffer that it is lent, zeroed first if it holds
-//! no gradient yet ([`Grad::slot`]). Gradients that come in buffers of their own, as through a reshape, the tape adds up itself
-//! (`add_to` in `autograd/tape/backward.rs`). Nothing here is fast.
+//! A maximum has one term, the element that it selects. A derivative adds to the buffer that it is lent, zeroed first
+//! if it holds no gradient yet ([`Grad::slot`]). Gradients that come in buffers of their own, as through a reshape, the
+//! tape adds up itself (`add_to` in `autograd/tape/backward.rs`). Nothing here is fast.
 
 // The two answers of every primitive to the tape: it is defined by its own loops, and has one kernel.
 macro_rules! primitive {

@@ -17,8 +17,8 @@ pub struct SumAxis {
     pub mean: bool,
 }
 
-/// y = max x over an axis; −∞ over an empty one. Two that are equal get half of the gradient each; so do a third and what is
-/// the maximum of the first two, and so on.
+/// y = max x over an axis; −∞ over an empty one. Two that are equal get half of the gradient each; so do a third and
+/// what is the maximum of the first two, and so on.
 pub struct MaxAxis {
     /// Which axis.
     pub axis: usize,
@@ -144,8 +144,8 @@ impl<'t> Var<'t> {
         self.tape().apply(SumAxis { axis, keep, mean: true }, [self])
     }
 
-    /// The maximum over an axis, which stays with size 1 if `keep`. [`MaxAxis`] says which of several that are equal get its
-    /// gradient.
+    /// The maximum over an axis, which stays with size 1 if `keep`. [`MaxAxis`] says which of several that are equal
+    /// get its gradient.
     #[track_caller]
     pub fn max_axis(self, axis: usize, keep: bool) -> Var<'t> {
         self.tape().apply(MaxAxis { axis, keep }, [self])

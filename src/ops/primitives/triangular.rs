@@ -7,8 +7,8 @@ use crate::{
     with_real,
 };
 
-/// X = (I + stril(L))⁻¹ R over the last two axes of L [.., C, C] and R [.., C, N]; only what lies below the diagonal of L
-/// is read. A row of X depends on that row of L and on the rows of R up to it, whatever the others hold.
+/// X = (I + stril(L))⁻¹ R over the last two axes of L [.., C, C] and R [.., C, N]; only what lies below the diagonal of
+/// L is read. A row of X depends on that row of L and on the rows of R up to it, whatever the others hold.
 ///
 /// ```text
 /// dR = (I + L)⁻ᵀ dX        dL = −stril(dR Xᵀ)
@@ -39,8 +39,8 @@ impl Op for UnitLowerSolve {
 }
 
 /// Calls `f(i, j, at)` for every column of R of every system and every entry of L below the diagonal, the rows of L in
-/// order, or with `back` from the last one up: i and j are places in R, in the rows that the entry belongs to, and `at` is
-/// its place in L.
+/// order, or with `back` from the last one up: i and j are places in R, in the rows that the entry belongs to, and `at`
+/// is its place in L.
 fn entries(r: Shape, back: bool, mut f: impl FnMut(usize, usize, usize)) {
     let (n, cols) = (r.at(-2), r.at(-1));
     let systems: usize = r.dims()[..r.rank() - 2].iter().product();

@@ -10,8 +10,8 @@ use toml::{
     de::{DeTable, DeValue},
 };
 
-/// An error about a configuration, with the known name that is most like an unknown one, and with the line of a key that
-/// the file sets and no flag.
+/// An error about a configuration, with the known name that is most like an unknown one, and with the line of a key
+/// that the file sets and no flag.
 pub(super) fn explained(e: Error, path: Option<&Path>, flags: &Table) -> Error {
     let (what, of_file) = match e {
         Error::Config(what) => (what, false),
@@ -35,7 +35,8 @@ pub(super) fn explained(e: Error, path: Option<&Path>, flags: &Table) -> Error {
     }
 }
 
-/// What the parser says of a table, in the words of whoever wrote the file, and the key that it is about, if it says so.
+/// What the parser says of a table, in the words of whoever wrote the file, and the key that it is about, if it says
+/// so.
 fn meant(what: &str) -> (String, Vec<String>) {
     let (of, mut key, rest) = match what.strip_prefix("per_model.").and_then(|rest| rest.split_once(": ")) {
         Some((name, rest)) => (format!("per_model.{name}: "), vec!["per_model".to_string(), name.to_string()], rest),

@@ -1,6 +1,7 @@
 //! What a file and the flags set, and which of it has no effect: somebody who sets a number expects it to count.
 //!
-//! Presets and defaults are not asked, nor is what a file repeats of its preset: a recorded `config.toml` has every key.
+//! Presets and defaults are not asked, nor is what a file repeats of its preset: a recorded `config.toml` has every
+//! key.
 
 use super::{Parts, TrainConfig, merge, parse, plain, table_of};
 use crate::{

@@ -109,8 +109,8 @@ fn read(path: &Path) -> Result<Outcome> {
     Ok(outcome)
 }
 
-/// [`TrainConfig::for_model`] of the run in this directory: where it is left to us in how many parts a batch is computed,
-/// in as many as the run began with, whatever another build would choose.
+/// [`TrainConfig::for_model`] of the run in this directory: where it is left to us in how many parts a batch is
+/// computed, in as many as the run began with, whatever another build would choose.
 ///
 /// # Errors
 /// When the configuration cannot be.

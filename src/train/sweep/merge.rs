@@ -20,8 +20,8 @@ use std::{
 /// is checked before anything is written. What is not finished stays where it is.
 ///
 /// # Errors
-/// When a part is no sweep, or another one, when two parts have different results of the same run, a finished run lost a
-/// file, or one cannot be read or written.
+/// When a part is no sweep, or another one, when two parts have different results of the same run, a finished run lost
+/// a file, or one cannot be read or written.
 pub fn merge(out: &Path, parts: &[PathBuf]) -> Result<Sweep> {
     let first = parts.first().ok_or_else(|| Error::config("merge: expected at least one part"))?;
     for part in parts {
