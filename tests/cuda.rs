@@ -20,7 +20,7 @@ use tapezoo::{
 
 /// How many random instances of each op; `TAPEZOO_CASES` overrides.
 fn cases() -> u64 {
-    std::env::var("TAPEZOO_CASES").ok().and_then(|n| n.parse().ok()).unwrap_or(8)
+    std::env::var("TAPEZOO_CASES").ok().and_then(|n| n.parse().ok()).unwrap_or(6)
 }
 
 /// Registered ops; `TAPEZOO_OP=Softmax,Norm` narrows them to those whose name contains one of these.

@@ -73,7 +73,7 @@ fn off(a: &[f64], b: &[f64]) -> f64 {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(40))]
+    #![proptest_config(ProptestConfig::with_cases(28))]
 
     #[test]
     fn every_kernel_computes_what_defines_its_op(seed in any::<u64>(), uses in 1..3u64) {

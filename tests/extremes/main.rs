@@ -120,43 +120,43 @@ fn later_emulated(core: &Core, seed: u64) -> Result<(), String> {
 
 #[test]
 fn a_form_of_a_core_is_its_recurrence() {
-    check(cores::all(), 80, draw::sizes, on_the_cpu);
+    check(cores::all(), 48, draw::sizes, on_the_cpu);
 }
 
 #[test]
 fn a_form_of_a_mixer_is_its_recurrence() {
-    check(mixers::all(), 40, draw::sizes, on_the_cpu);
+    check(mixers::all(), 24, draw::sizes, on_the_cpu);
 }
 
 #[test]
 fn a_form_of_a_model_is_its_recurrence() {
-    check(mixers::models(), 12, draw::sizes, on_the_cpu);
+    check(mixers::models(), 8, draw::sizes, on_the_cpu);
 }
 
 #[test]
 fn what_comes_later_never_reaches_what_came_before() {
-    check(cores::all(), 80, draw::sizes, later_on_the_cpu);
-    check(mixers::all(), 40, draw::sizes, later_on_the_cpu);
+    check(cores::all(), 48, draw::sizes, later_on_the_cpu);
+    check(mixers::all(), 24, draw::sizes, later_on_the_cpu);
 }
 
 #[test]
 fn emulated_cores_are_their_recurrence() {
     if device::device().is_some() {
-        check(cores::all(), 48, draw::small, emulated);
+        check(cores::all(), 30, draw::small, emulated);
     }
 }
 
 #[test]
 fn emulated_mixers_are_their_recurrence() {
     if device::device().is_some() {
-        check(mixers::all(), 24, draw::small, emulated);
+        check(mixers::all(), 15, draw::small, emulated);
     }
 }
 
 #[test]
 fn what_comes_later_never_reaches_what_came_before_emulated() {
     if device::device().is_some() {
-        check(cores::all(), 48, draw::small, later_emulated);
-        check(mixers::all(), 24, draw::small, later_emulated);
+        check(cores::all(), 30, draw::small, later_emulated);
+        check(mixers::all(), 15, draw::small, later_emulated);
     }
 }

@@ -268,12 +268,12 @@ fn check(cases: u32, room: usize, devices: &[Device]) {
 
 #[test]
 fn a_kernel_of_an_op_is_its_definition() {
-    check(150, 1 << 10, &[Device::Cpu]);
+    check(100, 1 << 10, &[Device::Cpu]);
 }
 
 #[test]
 fn emulated_ops_are_their_definition() {
     if crate::device::device().is_some() {
-        check(60, 1 << 7, &[Device::Emulated]);
+        check(40, 1 << 7, &[Device::Emulated]);
     }
 }
