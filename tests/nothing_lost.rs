@@ -129,7 +129,8 @@ fn a_run_whose_directory_is_gone_says_so() {
 
     // Another process's directory under the same name, and a signal before the next line is written.
     let mut child = place.start(&LONG.replace("0.05", "0").replace("--steps", "--out other --steps"));
-    wait_for(&mut child, || place.at("other/lstm-seed0/checkpoint.safetensors").exists());
+    let begun = || fs::metadata(place.at("other/lstm-seed0/metrics.jsonl")).is_ok_and(|file| file.len() > 0);
+    wait_for(&mut child, begun);
     fs::rename(place.at("other"), place.at("gone")).unwrap();
     fs::create_dir_all(place.at("other/lstm-seed0")).unwrap();
     fs::write(place.at("other/lstm-seed0/metrics.jsonl"), "").unwrap();
@@ -249,7 +250,8 @@ fn a_signal_during_an_evaluation_loses_nothing() {
     loop {
         let mut child = place.start(&next);
         next = "--resume torn --threads 1".into();
-        thread::sleep(Duration::from_millis(60 + 40 * stops));
+        // Longer and longer, or a busy machine would never come to the end of an evaluation.
+        thread::sleep(Duration::from_millis(60 + 40 * stops + 5 * stops * stops));
         if child.try_wait().unwrap().is_some() {
             break;
         }

@@ -49,6 +49,8 @@ fn files(dir: &Path) -> BTreeMap<String, Vec<u8>> {
             let bytes = fs::read(&file).unwrap();
             let timeless = file.extension().is_some_and(|e| e == "json").then(|| {
                 let mut report: serde_json::Value = serde_json::from_slice(&bytes).unwrap();
+                // And what covers the times.
+                report["checksum"] = 0.into();
                 for key in ["steps_per_s", "wall_s"] {
                     assert!(report[key].as_f64().unwrap() > 0.0, "{key} in {}", file.display());
                     report[key] = 0.into();

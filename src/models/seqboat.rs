@@ -53,9 +53,11 @@ pub fn attention<'t>([q, k, v]: [Var<'t>; 3], active: Var<'t>, cache: &mut Cache
     if t == 0 {
         return v;
     }
-    let row = active.reshape([b, 1, t]);
-    let new = row.segsum() + FAR * (1.0 - active.reshape([b, 1, 1, t]));
-    let old = cache[2].reshape([b, 1, 1, past]) + row.cumsum(2).reshape([b, 1, t, 1]);
+    // Counts are whole numbers, and their differences exact.
+    let so_far = active.reshape([b, 1, t]).cumsum(2);
+    let [after, before] = [[b, 1, t, 1], [b, 1, 1, t]].map(|shape| so_far.reshape(shape));
+    let new = after - before + FAR * (1.0 - active.reshape([b, 1, 1, t]));
+    let old = cache[2].reshape([b, 1, 1, past]) + after;
     let since = Var::concat(&[old, new], 3); // [B, 1, T, S]
     let ages = since.narrow(2, t - 1, 1).reshape([b, past + t, 1, 1]);
     *cache = [Var::concat(&[cache[0], k], 1), Var::concat(&[cache[1], v], 1), ages];
@@ -63,7 +65,8 @@ pub fn attention<'t>([q, k, v]: [Var<'t>; 3], active: Var<'t>, cache: &mut Cache
     let [q, k, v] = [q, cache[0], cache[1]].map(heads_first);
     // Whole numbers of tokens, compared a little below the window.
     let unseen = 1.0 - clipped(1e6 * (WINDOW - 0.05 - since));
-    let a = ((scale * q).matmul_t(k) - 1e30 * unseen).causal_softmax(past).named("a");
+    // Of larger numbers a rounding of the maximum would be much, where a query sees nothing.
+    let a = ((scale * q).matmul_t(k) - 1e8 * unseen).causal_softmax(past).named("a");
     a.tril_matmul_after(past, v).reshape([b, t, 1, width]) * active.reshape([b, t, 1, 1])
 }
 
