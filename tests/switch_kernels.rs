@@ -9,8 +9,9 @@ use close::close;
 use program::program;
 use std::fs;
 use tapezoo::{
-    autograd::Kernels,
+    autograd::{Kernels, Tape},
     models,
+    tensor::{DType, Tensor},
     train::{Trainer, config::TrainConfig},
 };
 
@@ -31,6 +32,22 @@ fn every_mixer_trains_by_formulas_and_loops_alone() {
         let [fast, plain] = ["fast", "plain"].map(|kernels| losses(model, kernels));
         for (a, b) in fast.iter().zip(&plain) {
             close(*a, *b, 1e-9, format_args!("{model}: losses {fast:?} by kernels, {plain:?} without"));
+        }
+    }
+}
+
+/// A maximum is one of the numbers, to the last bit, however many are equal: exponents are measured from it.
+#[test]
+fn a_maximum_is_one_of_the_numbers() {
+    for (largest, n) in [-1e30, 0.1, 1e-310, f64::MAX].into_iter().flat_map(|x| (1..9).map(move |n| (x, n))) {
+        for (dtype, kernels) in
+            [DType::F64, DType::F32].into_iter().flat_map(|d| [(d, Kernels::Fast), (d, Kernels::Plain)])
+        {
+            let tape = Tape::default().with_kernels(kernels.clone());
+            let x = tape.constant(&Tensor::from_vec(vec![largest; n], [1, n]).cast(dtype));
+            let rest = (x - x.max_axis(1, true)).value().to_f64();
+            let finite = x.value().to_f64()[0].is_finite();
+            assert!(!finite || rest.iter().all(|&x| x == 0.0), "{n} times {largest} in {dtype}, {kernels}: {rest:?}");
         }
     }
 }

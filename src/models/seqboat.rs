@@ -65,8 +65,7 @@ pub fn attention<'t>([q, k, v]: [Var<'t>; 3], active: Var<'t>, cache: &mut Cache
     let [q, k, v] = [q, cache[0], cache[1]].map(heads_first);
     // Whole numbers of tokens, compared a little below the window.
     let unseen = 1.0 - clipped(1e6 * (WINDOW - 0.05 - since));
-    // Of larger numbers a rounding of the maximum would be much, where a query sees nothing.
-    let a = ((scale * q).matmul_t(k) - 1e8 * unseen).causal_softmax(past).named("a");
+    let a = ((scale * q).matmul_t(k) - 1e30 * unseen).causal_softmax(past).named("a");
     a.tril_matmul_after(past, v).reshape([b, t, 1, width]) * active.reshape([b, t, 1, 1])
 }
 

@@ -7,10 +7,8 @@
 //! ```
 //!
 //! Step s has the weight log i_s + log f_{s+1} + … + log f_t at step t. These terms are at most 0, and of each step the
-//! larger is
-//! 0. A difference of unstabilised exponents is the same number, but where a gate of −1e9 is in both of them, they have
-//!    no
-//! digits left for it.
+//! larger is 0. A difference of unstabilised exponents is the same number, but where a gate of −1e9 is in both of them,
+//! they have no digits left for it.
 //!
 //! As long as m_t = −∞ nothing was written: both logarithms are −∞.
 

@@ -52,7 +52,7 @@ use cumsum::Cumsum;
 use embed::{Embedding, Gather};
 use movement::{Concat, Narrow, Tril};
 use permute::Permute;
-use reduce::{MaxAxis, SumAxis};
+use reduce::SumAxis;
 
 use crate::{
     autograd::{Grad, In, Primitive},
@@ -76,5 +76,5 @@ macro_rules! primitives {
 primitives! {
     pointwise: Affine;
     binary: Add, Sub, Mul, Div;
-    terms: Cast, SumAxis, MaxAxis, Cumsum, Narrow, Concat, Permute, Tril, Embedding, Gather;
+    terms: Cast, SumAxis, Cumsum, Narrow, Concat, Permute, Tril, Embedding, Gather;
 }

@@ -1,10 +1,11 @@
 //! Reductions along an axis: sum, mean and maximum. A shape is seen as [outer, n, inner] around its axis of n entries.
 
-use super::terms::Terms;
+use super::terms::{self, Terms};
 use crate::{
-    autograd::{Gen, In, Op, Outs, Var},
+    autograd::{Gen, Grad, In, Op, Outs, Primitive, Var},
     ops::check_real,
-    tensor::{Shape, Tensor},
+    tensor::{Real, Shape, Tensor},
+    with_real,
 };
 
 /// y = Σ x over an axis, or its mean.
@@ -93,6 +94,22 @@ impl Op for MaxAxis {
         let mut values: Vec<f64> = (0..shape.len()).map(|i| i as f64 * step - 1.0).collect();
         (1..values.len()).for_each(|i| values.swap(i, g.below(i + 1)));
         (MaxAxis { axis: g.below(rank), keep: g.coin() }, vec![Tensor::from_vec(values, shape)])
+    }
+}
+
+impl Primitive for MaxAxis {
+    /// Any of the largest. A sum of their shares would be rounded, and a little less than each of three.
+    fn value(&self, x: In, y: &mut Tensor) {
+        let shape = y.shape();
+        with_real!(y.dtype(), T => {
+            let (x0, y) = (x[0].host::<T>(), y.host_mut::<T>());
+            y.fill(T::of(f64::NEG_INFINITY));
+            self.terms(x, shape, |i, _, j, _| y[i] = x0[j]);
+        });
+    }
+
+    fn derivative(&self, x: In, dy: &Tensor, dx: &mut [Grad]) {
+        terms::derivative(self, x, dy, dx);
     }
 }
 
