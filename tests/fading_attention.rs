@@ -200,7 +200,7 @@ fn single_precision_is_enough_for_long_sequences() {
         [|_| -1e-3, |g| g.uniform(-5.0, 0.0), |g| if g.below(50) == 0 { -1e9 } else { g.uniform(-1e-2, 0.0) }];
     for (i, gate) in gates.into_iter().enumerate() {
         for (k, v) in [(4, 4), (17, 16)] {
-            let x = inputs(&mut Gen::new(7), [1, 4000, 0, 1, k, v], gate);
+            let x = inputs(&mut Gen::new(7), [1, 2000, 0, 1, k, v], gate);
             let want = everything(&x, Form::Fused, DType::F64, "fast");
             for by in KERNELS {
                 let got = everything(&x, Form::Fused, DType::F32, by);
@@ -225,7 +225,7 @@ fn memory_grows_with_the_length() {
         tape.cx().pool().peak()
     };
     for by in KERNELS {
-        let [one, two] = [2048, 4096].map(|t| peak(t, by));
+        let [one, two] = [1024, 2048].map(|t| peak(t, by));
         assert!(two * 10 < one * 21, "{by}: {one} bytes and {two}");
     }
 }

@@ -70,7 +70,7 @@ impl Machine {
     /// Every way to compute it: form and piece length. Forms that hold a T × T matrix use short pieces.
     pub fn ways(&self) -> Vec<(Form, usize)> {
         let quadratic = self.mixer.state(1)[0].0 == "S";
-        let mut all = vec![(Form::Recurrent, 1), (Form::Recurrent, 1000)];
+        let mut all = vec![(Form::Recurrent, 1)];
         for form in self.mixer.forms() {
             match form {
                 Form::Recurrent => {}
