@@ -46,6 +46,9 @@
 //! - A training loop by hand: [`models::Params::gradient`] and [`train::optimizer::Adam::update`].
 //! - Weights in a file: [`models::Model::save`] and [`models::Model::load`].
 //!
+//! Without its default features the crate is the engine, the models and the trainer alone. `cuda` adds devices, and
+//! `laboratory` the program: [`cli`], [`report`], [`inspect`], [`verify`], and the files of runs and sweeps.
+//!
 //! `examples/` in the repository has a page on each. In a debug build, this makes the crate as fast as its own tests
 //! are:
 //! ```toml
