@@ -46,6 +46,9 @@
 //! - A training loop by hand: [`models::Params::gradient`] and [`train::optimizer::Adam::update`].
 //! - Weights in a file: [`models::Model::save`] and [`models::Model::load`].
 //!
+//! Without its default features the crate is the engine, the models and the trainer alone. `cuda` adds devices, and
+//! `laboratory` the program: [`cli`], [`report`], [`inspect`], [`verify`], and the files of runs and sweeps.
+//!
 //! `examples/` in the repository has a page on each. In a debug build, this makes the crate as fast as its own tests
 //! are:
 //! ```toml
@@ -85,23 +88,30 @@
 //! - **published**: as the code of the published experiment computes it, defects included.
 //! - **fixture**: a file with an op's inputs, outputs and gradients from another implementation.
 //! - **floor**: the error of a tensor that rounding alone explains ([`verify`]).
+// What only a feature uses is there without it, too.
+#![cfg_attr(not(all(feature = "cuda", feature = "laboratory")), allow(dead_code, unused_imports, unreachable_code))]
 #![deny(missing_docs)]
 #![warn(clippy::unwrap_used)]
 
 pub mod autograd;
 pub mod check;
+#[cfg(feature = "laboratory")]
 pub mod cli;
 pub mod cuda;
 pub mod error;
 pub mod files;
+#[cfg(feature = "laboratory")]
 pub mod inspect;
 pub mod kernels;
 pub mod models;
 pub mod ops;
+#[cfg(feature = "laboratory")]
 pub mod report;
 pub mod rng;
+#[cfg(feature = "laboratory")]
 pub mod stamp;
 pub mod tasks;
 pub mod tensor;
 pub mod train;
+#[cfg(feature = "laboratory")]
 pub mod verify;

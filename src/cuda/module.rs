@@ -1,16 +1,6 @@
-//! Kernel sources: put together, compiled for the device by NVRTC, loaded once.
+//! Kernel sources, put together.
 
-use super::{Gpu, cache::Cache, lock};
-use crate::tensor::{DType, Device};
-use cudarc::{
-    driver::{result, sys},
-    nvrtc::{result as nvrtc, sys as nvrtc_sys},
-};
-use std::{
-    collections::HashMap,
-    ffi::CString,
-    sync::{Arc, Mutex},
-};
+use crate::tensor::DType;
 
 /// What every kernel may use.
 pub const PRELUDE: &str = include_str!("prelude.cuh");
@@ -121,87 +111,4 @@ fn suffixed(text: &str) -> String {
         out += &text[start..i];
     }
     out
-}
-
-/// A module on a device. The driver's handles belong to the device's primary context and are never unloaded.
-#[derive(Clone, Copy)]
-struct Loaded(sys::CUmodule);
-// SAFETY: a handle to something that the driver guards itself.
-unsafe impl Send for Loaded {}
-
-/// A module, once it is loaded. Who holds its lock compiles it: others that want the same one wait, and those that want
-/// another do not.
-type Slot = Arc<Mutex<Option<Loaded>>>;
-
-static LOADED: Mutex<Option<HashMap<(Device, Key), Slot>>> = Mutex::new(None);
-
-impl Gpu {
-    /// The kernel's handle; compiles and loads its module the first time.
-    #[track_caller]
-    pub(super) fn find(&self, module: &'static Module, kernel: &'static str, dtype: DType) -> sys::CUfunction {
-        let key = (self.device, module.key(dtype));
-        let slot = lock(&LOADED).get_or_insert_default().entry(key).or_default().clone();
-        let mut loaded = lock(&slot);
-        let handle = match *loaded {
-            Some(found) => found,
-            None => {
-                let image = match compile(module.name, &module.source(dtype), &self.arch) {
-                    Ok(image) => image,
-                    Err(log) => self.fail(format!("{} for {dtype}: NVRTC: {log}", module.name)),
-                };
-                // SAFETY: the image is what NVRTC made for this device.
-                let handle = unsafe { result::module::load_data(image.as_ptr().cast()) };
-                let handle = Loaded(self.check(&format!("loading {}", module.name), handle));
-                *loaded.insert(handle)
-            }
-        };
-        drop(loaded);
-        let name = CString::new(kernel).expect("a kernel's name has no zero in it");
-        // SAFETY: modules are never unloaded.
-        let function = unsafe { result::module::get_function(handle.0, name) };
-        self.check(&format!("{}: there is no kernel '{kernel}'", module.name), function)
-    }
-}
-
-/// Such as (13, 0).
-pub(super) fn nvrtc_version() -> Result<(i32, i32), String> {
-    let (mut major, mut minor) = (0, 0);
-    // SAFETY: both results are ours.
-    unsafe { nvrtc_sys::nvrtcVersion(&mut major, &mut minor) }.result().map_err(|e| e.to_string())?;
-    Ok((major, minor))
-}
-
-/// The binary for this architecture, from the cache if it is there, or the compiler's complaints.
-fn compile(name: &str, source: &str, arch: &str) -> Result<Vec<u8>, String> {
-    let options = [format!("--gpu-architecture={arch}"), "--std=c++17".into(), "-lineinfo".into()];
-    let (major, minor) = nvrtc_version()?;
-    let version = format!("NVRTC {major}.{minor}");
-    Cache::of_user().get(&[source, &options.join(" "), &version], || build(name, source, &options))
-}
-
-fn build(name: &str, source: &str, options: &[String]) -> Result<Vec<u8>, String> {
-    let c = |s: &str| CString::new(s).map_err(|_| "a source with a zero in it".to_string());
-    let program = nvrtc::create_program(&c(source)?, Some(&c(name)?)).map_err(|e| e.to_string())?;
-    // SAFETY: the program was just made, and is destroyed once, below.
-    let done = unsafe { nvrtc::compile_program(program, options) };
-    let image = match done {
-        // SAFETY: as above; the program was compiled, and the buffer has the size that NVRTC says.
-        Ok(()) => unsafe {
-            let mut size = 0;
-            let asked = nvrtc_sys::nvrtcGetCUBINSize(program, &mut size).result();
-            let mut image = vec![0u8; size];
-            asked
-                .and_then(|()| nvrtc_sys::nvrtcGetCUBIN(program, image.as_mut_ptr().cast()).result())
-                .map(|()| image)
-                .map_err(|e| e.to_string())
-        },
-        // SAFETY: as above.
-        Err(e) => Err(match unsafe { nvrtc::get_program_log(program) } {
-            Ok(log) => log.iter().map(|&c| c as u8 as char).filter(|&c| c != '\0').collect(),
-            Err(_) => e.to_string(),
-        }),
-    };
-    // SAFETY: made above, and used no more.
-    let _ = unsafe { nvrtc::destroy_program(program) };
-    image
 }

@@ -5,12 +5,16 @@
 //! micro_batches, profile, progress, standing, table ← checkpoint ← rundir ← jobs ← sweep.
 
 pub mod capacity;
+#[cfg(feature = "laboratory")]
 pub mod checkpoint;
 pub mod config;
 pub mod data;
 mod evaluate;
+#[cfg(feature = "laboratory")]
 pub mod interrupt;
+#[cfg(feature = "laboratory")]
 pub mod jobs;
+#[cfg(feature = "laboratory")]
 mod lock;
 pub mod micro_batches;
 pub mod on_device;
@@ -18,11 +22,16 @@ pub mod optimizer;
 mod outcome;
 mod presets;
 mod profile;
+#[cfg(feature = "laboratory")]
 pub mod progress;
+#[cfg(feature = "laboratory")]
 pub mod rundir;
 pub mod schedule;
+#[cfg(feature = "laboratory")]
 pub mod standing;
+#[cfg(feature = "laboratory")]
 pub mod sweep;
+#[cfg(feature = "laboratory")]
 pub mod table;
 
 use crate::{

@@ -18,9 +18,10 @@ use serde::{Deserialize, Serialize};
 use std::ops::Range;
 
 /// Which of the two update rules.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "laboratory", derive(clap::ValueEnum))]
 #[serde(rename_all = "lowercase")]
-#[value(rename_all = "lowercase")]
+#[cfg_attr(feature = "laboratory", value(rename_all = "lowercase"))]
 pub enum Rule {
     /// Weight decay, if any, is part of the gradient.
     #[default]

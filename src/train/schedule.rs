@@ -4,7 +4,8 @@ use serde::{Deserialize, Serialize};
 use std::f64::consts::PI;
 
 /// The shape of the learning rate after the warm-up.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "laboratory", derive(clap::ValueEnum))]
 #[serde(rename_all = "lowercase")]
 pub enum Shape {
     /// The same to the end.

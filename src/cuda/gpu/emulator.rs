@@ -16,7 +16,7 @@ use std::{
 };
 
 macro_rules! sources {
-    ($($file:literal),* $(,)?) => { &[$(($file, include_str!(concat!("../../cuemu/", $file)))),*] };
+    ($($file:literal),* $(,)?) => { &[$(($file, include_str!(concat!("../../../cuemu/", $file)))),*] };
 }
 
 /// Every source, by its path under `cuemu/`.

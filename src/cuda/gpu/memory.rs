@@ -1,16 +1,14 @@
 //! Device memory, and copies to and from it.
 
-use super::{Cuda, Gpu, TENSOR, emulator};
+use super::{Gpu, emulator};
 use crate::{
     args,
+    cuda::TENSOR,
     tensor::{DType, Device, Element, Tensor},
 };
 use bytemuck::Pod;
 use cudarc::driver::{CudaStream, result, sys};
-use std::{
-    ops::{Deref, DerefMut},
-    sync::Arc,
-};
+use std::sync::Arc;
 
 /// A piece of device memory, given back to the driver when dropped.
 pub struct Block {
@@ -172,41 +170,8 @@ impl Gpu {
         let n = t.len();
         let Some(found) = self.allocate(i32::DTYPE.bytes()) else { self.out_of_memory(i32::DTYPE.bytes(), 0) };
         self.set_bytes(found.ptr(), 0, found.bytes());
-        let args = args![t, n, super::Arg::Ptr(found.ptr())];
+        let args = args![t, n, crate::cuda::Arg::Ptr(found.ptr())];
         self.launch(&TENSOR, "any_not_finite", t.dtype(), self.elements(n), args);
         self.download::<i32>(found.ptr(), 1) == [0]
-    }
-}
-
-/// Scratch memory on loan from a pool; use it as a tensor.
-pub struct Temp<'a> {
-    cuda: &'a Cuda,
-    tensor: Option<Tensor>,
-}
-
-impl<'a> Temp<'a> {
-    pub(super) fn new(cuda: &'a Cuda, tensor: Tensor) -> Temp<'a> {
-        Temp { cuda, tensor: Some(tensor) }
-    }
-}
-
-impl Deref for Temp<'_> {
-    type Target = Tensor;
-    fn deref(&self) -> &Tensor {
-        self.tensor.as_ref().expect("there until dropped")
-    }
-}
-
-impl DerefMut for Temp<'_> {
-    fn deref_mut(&mut self) -> &mut Tensor {
-        self.tensor.as_mut().expect("there until dropped")
-    }
-}
-
-impl Drop for Temp<'_> {
-    fn drop(&mut self) {
-        if let Some(t) = self.tensor.take() {
-            self.cuda.pool().put(t);
-        }
     }
 }

@@ -1,75 +1,9 @@
 //! Matrix products by cuBLAS, with the sizes and strides of [`gemm`](crate::kernels::gemm::gemm).
 
 use super::{Gpu, lock};
-use crate::{
-    tensor::Mat,
-    tensor::{DType, Tensor},
-};
+use crate::cuda::View;
+use crate::tensor::DType;
 use cudarc::cublas::{result, sys};
-
-/// A matrix, or several at equal distances, in device memory.
-#[derive(Clone, Copy, Debug)]
-pub struct View {
-    ptr: u64,
-    /// How many elements there are from `ptr` on.
-    len: usize,
-    dtype: DType,
-    mat: Mat,
-    step: usize,
-}
-
-impl View {
-    /// One matrix, to read.
-    #[track_caller]
-    pub fn new(t: &Tensor, mat: Mat) -> View {
-        View { ptr: t.device_ptr(), len: t.len(), dtype: t.dtype(), mat, step: 0 }
-    }
-
-    /// One matrix, to write.
-    #[track_caller]
-    pub fn out(t: &mut Tensor, mat: Mat) -> View {
-        View { ptr: t.device_ptr_mut(), len: t.len(), dtype: t.dtype(), mat, step: 0 }
-    }
-
-    /// The same, beginning `offset` elements later. Of no elements every part is the same nothing.
-    #[track_caller]
-    pub fn at(self, offset: usize) -> View {
-        let offset = if self.len == 0 { 0 } else { offset };
-        assert!(offset <= self.len, "offset {offset} of {} elements", self.len);
-        View { ptr: self.ptr + (offset * self.dtype.bytes()) as u64, len: self.len - offset, ..self }
-    }
-
-    /// The matrix of batch i begins `step` elements after that of batch i − 1; 0, as from the start: all use the same.
-    pub fn every(self, step: usize) -> View {
-        View { step, ..self }
-    }
-
-    /// The transposes.
-    pub fn t(self) -> View {
-        View { mat: self.mat.t(), ..self }
-    }
-
-    /// Leading dimension, and whether the rows are contiguous; `None` if neither rows nor columns are.
-    fn layout(&self) -> Option<(i32, bool)> {
-        let Mat { rows, cols, rs, cs } = self.mat;
-        let (lead, by_rows) = match () {
-            () if cols <= 1 || cs == 1 => (if rows <= 1 { cols } else { rs }, true),
-            () if rows <= 1 || rs == 1 => (if cols <= 1 { rows } else { cs }, false),
-            () => return None,
-        };
-        let least = if by_rows { cols } else { rows };
-        i32::try_from(lead.max(1)).ok().filter(|_| lead >= least).map(|lead| (lead, by_rows))
-    }
-
-    /// One past the last element of the last batch.
-    fn span(&self, batch: usize) -> usize {
-        let Mat { rows, cols, rs, cs } = self.mat;
-        match rows * cols * batch {
-            0 => 0,
-            _ => (batch - 1) * self.step + (rows - 1) * rs + (cols - 1) * cs + 1,
-        }
-    }
-}
 
 /// A cuBLAS handle: not to be used by two threads at once.
 pub(super) struct Handle(sys::cublasHandle_t);

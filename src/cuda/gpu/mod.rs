@@ -1,0 +1,187 @@
+//! A device: one stream of it, what is known of it, and all that it is asked for.
+
+mod blas;
+#[doc(hidden)]
+pub mod cache;
+mod call;
+mod compile;
+pub mod emulator;
+mod graph;
+#[doc(hidden)]
+pub mod locate;
+mod mark;
+mod memory;
+
+pub use graph::{Graph, Pinned};
+pub use mark::Mark;
+pub use memory::Block;
+
+use super::{Launch, module};
+use crate::tensor::Device;
+use cudarc::driver::{CudaContext, CudaStream, DriverError, sys};
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex, OnceLock, PoisonError, atomic::AtomicBool},
+};
+
+/// One stream of one device. Everything on it happens in order, so a buffer may be given back while a kernel that
+/// reads it is still under way: whoever gets it next comes later.
+pub struct Gpu {
+    device: Device,
+    ctx: Arc<CudaContext>,
+    stream: Arc<CudaStream>,
+    blas: Mutex<Option<blas::Handle>>,
+    functions: Mutex<HashMap<(module::Key, &'static str), call::Function>>,
+    /// Such as "sm_90".
+    arch: String,
+    processors: usize,
+    /// Bytes that a block may have.
+    shared: usize,
+    fault: OnceLock<String>,
+    /// While a graph is recorded: another stream for what cannot be.
+    capturing: AtomicBool,
+    aside: OnceLock<Arc<CudaStream>>,
+}
+
+impl Gpu {
+    pub(super) fn open(device: Device) -> Result<Gpu, String> {
+        let ordinal = match device {
+            Device::Cuda(n) => n,
+            Device::Emulated => 0,
+            Device::Cpu => return Err("the CPU is no CUDA device".into()),
+        };
+        let ctx = context(device, ordinal)?;
+        let failed = |what: &str, e: DriverError| format!("device {device}: {what}: {}", describe(e));
+        let stream = ctx.new_stream().map_err(|e| failed("no stream", e))?;
+        let (major, minor) = ctx.compute_capability().map_err(|e| failed("no compute capability", e))?;
+        use sys::CUdevice_attribute as Of;
+        let attribute = |of| ctx.attribute(of).map_err(|e| failed(&format!("{of:?}"), e));
+        let processors = attribute(Of::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?;
+        let shared = attribute(Of::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)?;
+        Ok(Gpu {
+            device,
+            ctx,
+            stream,
+            blas: Mutex::new(None),
+            functions: Mutex::default(),
+            arch: format!("sm_{major}{minor}"),
+            processors: usize::try_from(processors).unwrap_or(1),
+            shared: usize::try_from(shared).unwrap_or(0),
+            fault: OnceLock::new(),
+            capturing: AtomicBool::new(false),
+            aside: OnceLock::new(),
+        })
+    }
+
+    /// Which device this is.
+    pub fn device(&self) -> Device {
+        self.device
+    }
+
+    /// Bytes of shared memory that a block may have.
+    pub fn shared(&self) -> usize {
+        self.shared
+    }
+
+    /// The device's own name.
+    pub fn name(&self) -> String {
+        self.ctx.name().unwrap_or_else(describe)
+    }
+
+    /// What went wrong first, if anything did. A device does nothing more after that.
+    pub fn fault(&self) -> Option<&str> {
+        self.fault.get().map(String::as_str)
+    }
+
+    /// As [`Cuda::elements`].
+    pub fn elements(&self, n: usize) -> Launch {
+        const THREADS: usize = 256;
+        // Enough blocks to keep every processor busy, more only adds starts; few in emulation, so that the loop over
+        // the rest is run there too.
+        let most = if self.device == Device::Emulated { 2 } else { 8 * self.processors };
+        Launch::blocks(n.div_ceil(THREADS).min(most), THREADS)
+    }
+
+    /// As [`Cuda::rows`].
+    pub fn rows(&self, rows: usize, n: usize) -> (Launch, i32) {
+        let lanes = if n <= 512 { n.next_power_of_two().min(32) } else { 256 };
+        (self.elements(rows * lanes), lanes as i32)
+    }
+
+    /// Wait until everything asked for is done.
+    #[track_caller]
+    pub fn synchronize(&self) {
+        self.check("waiting for the device", self.stream.synchronize());
+    }
+
+    /// Remember a failure, and panic with it.
+    #[track_caller]
+    pub(crate) fn fail(&self, message: String) -> ! {
+        panic!("{}", self.fault.get_or_init(|| message))
+    }
+
+    #[track_caller]
+    fn check<T>(&self, what: &str, result: Result<T, DriverError>) -> T {
+        match result {
+            Ok(t) => t,
+            Err(e) => self.fail(format!("device {}: {what}: {}", self.device, describe(e))),
+        }
+    }
+
+    /// The driver's calls are about the context that the calling thread has made its own.
+    #[track_caller]
+    fn bind(&self) {
+        self.check("making the device current", self.ctx.bind_to_thread());
+    }
+
+    fn raw_stream(&self) -> sys::CUstream {
+        self.stream.cu_stream()
+    }
+}
+
+/// The device's primary context. It is kept to the end of the process, as the modules loaded into it are.
+fn context(device: Device, ordinal: usize) -> Result<Arc<CudaContext>, String> {
+    static OPEN: Mutex<Vec<(Device, Arc<CudaContext>)>> = Mutex::new(vec![]);
+    locate::load(device)?;
+    let mut open = lock(&OPEN);
+    if let Some((_, ctx)) = open.iter().find(|(known, _)| *known == device) {
+        return Ok(ctx.clone());
+    }
+    let failed = |what: &str, e: DriverError| format!("device {device}: {what}: {}", describe(e));
+    newer_than_the_libraries(device)?;
+    let count = CudaContext::device_count().map_err(|e| failed("the driver does not start", e))?;
+    if ordinal as i64 >= i64::from(count) {
+        return Err(format!("device {device}: there are {count} CUDA devices, counted from 0"));
+    }
+    let ctx = CudaContext::new(ordinal).map_err(|e| failed("cannot be opened", e))?;
+    open.push((device, ctx.clone()));
+    Ok(ctx)
+}
+
+/// What NVRTC compiles, an older driver may not load.
+fn newer_than_the_libraries(device: Device) -> Result<(), String> {
+    let ((driver, minor), nvrtc) = (locate::driver().unwrap_or_default(), compile::nvrtc_version()?);
+    match driver < nvrtc.0 {
+        true => Err(format!(
+            "device {device}: the driver is for CUDA {driver}.{minor}, and NVRTC {}.{} needs a newer one; with this \
+             driver, TAPEZOO_CUDA_LIBS must name libraries of CUDA {driver}",
+            nvrtc.0, nvrtc.1
+        )),
+        false => Ok(()),
+    }
+}
+
+/// The driver's words for an error: "CUDA_ERROR_OUT_OF_MEMORY (out of memory)".
+fn describe(e: DriverError) -> String {
+    let text = |s: Result<&std::ffi::CStr, DriverError>| s.map(|s| s.to_string_lossy().into_owned()).ok();
+    match (text(e.error_name()), text(e.error_string())) {
+        (Some(name), Some(what)) if what != name => format!("{name} ({what})"),
+        (Some(name), _) => name,
+        _ => format!("{:?}", e.0),
+    }
+}
+
+/// A lock whose holder panicked guards nothing that could be half done.
+fn lock<T>(m: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    m.lock().unwrap_or_else(PoisonError::into_inner)
+}
