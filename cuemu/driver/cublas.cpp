@@ -96,7 +96,7 @@ static int product(Handle* h, const Product& p) {
   if (int r = too_small("c", p.c, p.m)) return r;
   for (const Matrix* x : {&p.a, &p.b, &p.c})
     if (x->type != F32 && x->type != F64 && x->type != BF16) return refuse(UNSUPPORTED, "cuBLAS: data type %d", x->type);
-  if (!p.m || !p.n || !p.batch) return SUCCESS;
+  if (!p.m || !p.n || !p.batch || cuemu::options.record) return SUCCESS;
   return submit(h->stream, [p] { return multiply(p); });
 }
 

@@ -42,7 +42,7 @@ CUEMU_API Result cuDeviceGetUuid_v2(void* uuid, int) { return memset(uuid, 0xce,
 CUEMU_API Result cuDeviceGetUuid(void* uuid, int) { return memset(uuid, 0xce, 16), SUCCESS; }
 
 CUEMU_API Result cuDeviceGetAttribute(int* value, int attribute, int) {
-  static const struct {
+  const struct {
     int attribute, value;
   } known[] = {
       {1, 1024},        // threads a block
@@ -57,7 +57,7 @@ CUEMU_API Result cuDeviceGetAttribute(int* value, int attribute, int) {
       {10, 32},         // warp
       {12, 65536},      // registers a block
       {13, 1000000},    // clock, kHz
-      {16, PROCESSORS},
+      {16, cuemu::options.processors},
       {31, 1},          // concurrent kernels
       {36, 1000000},    // memory clock, kHz
       {37, 1024},       // bus width

@@ -36,7 +36,7 @@ enum : int {
 };
 
 // Limits of the emulated device.
-constexpr int PROCESSORS = 16, THREADS_OF_PROCESSOR = 2048, SHARED_OF_PROCESSOR = 233472;
+constexpr int THREADS_OF_PROCESSOR = 2048, SHARED_OF_PROCESSOR = 233472;
 
 typedef std::function<Result()> Work;
 
@@ -68,6 +68,8 @@ __attribute__((format(printf, 2, 3))) Result refuse(Result, const char* format, 
 Result submit(Stream*, Work);       // run, queue or capture
 Result wait_for_all();              // run all queued work
 Result not_while_capturing(const char* call);  // for calls that a capture forbids
+// Write a launch of this module, element type and kernel down in place of running it (TAPEZOO_EMU_RECORD).
+Result record(const std::string& kernel, cuemu::Index grid, cuemu::Index size, unsigned shared, bool together, const std::vector<size_t>& sizes, void** arguments);
 bool pinned(const void*);           // host memory that the driver allocated
 double seconds();
 }  // namespace driver

@@ -103,6 +103,7 @@ static Result within(DevicePointer d, DevicePointer s, size_t n) {
   if (Result r = check_range("a copy within the device", s, n)) return r;
   if (Result r = check_range("a copy within the device", d, n)) return r;
   if (n && d < s + n && s < d + n) return refuse(INVALID_VALUE, "a copy of %zu bytes from %llx to %llx overlaps itself", n, s, d);
+  if (options.record) return SUCCESS;
   memcpy((void*)d, (void*)s, n);
   return cuemu::copy_initialised((uintptr_t)d, (uintptr_t)s, n), SUCCESS;
 }
@@ -151,6 +152,7 @@ CUEMU_API Result cuMemcpyDtoDAsync_v2(DevicePointer d, DevicePointer s, size_t n
 // ---- fills
 template <class T> static Result fill(DevicePointer d, T value, size_t n) {
   if (Result r = check_range("a fill", d, n * sizeof(T))) return r;
+  if (options.record) return SUCCESS;
   for (size_t i = 0; i < n; i++) ((T*)d)[i] = value;
   return cuemu::mark_initialised((uintptr_t)d, n * sizeof(T)), SUCCESS;
 }

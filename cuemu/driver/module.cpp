@@ -4,12 +4,15 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstring>
+#include <map>
 
 #include "driver.h"
 
 using namespace driver;
 using cuemu::Index;
 using cuemu::LoadedModule;
+
+static std::map<LoadedModule*, std::string> names;  // and element types, for a record
 
 struct Function {
   LoadedModule* module;
@@ -25,6 +28,11 @@ CUEMU_API Result cuModuleLoadData(LoadedModule** out, const void* image) {
   if (library.empty()) return refuse(INVALID_IMAGE, "%s", error.c_str());
   ENTER;
   *out = cuemu::load(library, error);
+  if (*out && cuemu::options.record) {
+    std::string name, element;
+    cuemu::described((const char*)image, name, element);
+    names[*out] = name + " " + (element == "float" ? "f32" : element == "double" ? "f64" : element);
+  }
   return *out ? SUCCESS : refuse(INVALID_IMAGE, "%s", error.c_str());
 }
 CUEMU_API Result cuModuleLoadDataEx(LoadedModule** out, const void* image, unsigned, void*, void*) { return cuModuleLoadData(out, image); }
@@ -95,8 +103,9 @@ static Result check_launch(Function* f, Index grid, Index size, unsigned shared)
 
 static Result launch(Function* f, Index grid, Index size, unsigned shared, bool together, Stream* s, void** arguments) {
   if (Result r = check_launch(f, grid, size, shared)) return r;
-  // The arguments are copied now: the caller's array is gone when a queue or a graph runs the launch.
   const cuemu::Kernel* k = f->kernel;
+  if (cuemu::options.record) return record(names[f->module] + " " + k->name, grid, size, shared, together, {k->sizes, k->sizes + k->parameters}, arguments);
+  // The arguments are copied now: the caller's array is gone when a queue or a graph runs the launch.
   std::vector<std::vector<long double>> kept(k->parameters);  // long double: aligned for anything
   for (unsigned i = 0; i < k->parameters; i++) {
     kept[i].resize(k->sizes[i] / sizeof(long double) + 1);
@@ -119,7 +128,7 @@ CUEMU_API Result cuLaunchKernel(Function* f, unsigned gx, unsigned gy, unsigned 
 CUEMU_API Result cuLaunchCooperativeKernel(Function* f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned shared, Stream* s, void** arguments) {
   ENTER;
   const Index grid = {gx, gy, gz}, size = {bx, by, bz};
-  const uint64_t most = size.volume() ? PROCESSORS * blocks_of_processor((int)size.volume(), shared) : 0;
+  const uint64_t most = size.volume() ? (uint64_t)cuemu::options.processors * blocks_of_processor((int)size.volume(), shared) : 0;
   if (grid.volume() > most) return refuse(COOPERATIVE_LAUNCH_TOO_LARGE, "%s: %lu blocks that wait for one another, the device has room for %lu", f->kernel->name, (unsigned long)grid.volume(), (unsigned long)most);
   return launch(f, grid, size, shared, true, s, arguments);
 }

@@ -240,6 +240,13 @@ Compiled compile(const std::string& source, const std::string& name, const std::
   return c;
 }
 
+void described(const std::string& image, std::string& name, std::string& element) {
+  Request r;
+  if (!unpack(image, r)) return;
+  const size_t end = r.source.find(" S;"), start = r.source.rfind(' ', end - 1);
+  name = r.name, element = end == std::string::npos ? "" : r.source.substr(start + 1, end - start - 1);
+}
+
 std::string library_of(const std::string& image, std::string& error) {
   Request r;
   if (!unpack(image, r)) return error = "this image was not made by the emulator's NVRTC", "";

@@ -33,6 +33,8 @@ struct Options {
   Order order;      // in which threads and blocks run
   uint64_t seed;    // of the random order
   size_t memory;    // bytes of device memory
+  int processors;   // multiprocessors of the device
+  const char* record;  // the file that launches are written to instead of run, or null
 };
 extern Options options;
 bool left_out(const Site&);  // the barrier that TAPEZOO_EMU_WITHOUT names
@@ -168,5 +170,7 @@ struct Compiled {
 Compiled compile(const std::string& source, const std::string& name, const std::vector<std::string>& options, const std::vector<std::string>& names);
 std::string home();                                    // the directory of the libraries and of the kernels' headers
 std::string library_of(const std::string& image, std::string& error);  // the shared object for an image, built if need be
+// What the program called the module, and the type in its `typedef .. S;`: what its tensors' elements are.
+void described(const std::string& image, std::string& name, std::string& element);
 
 }  // namespace cuemu

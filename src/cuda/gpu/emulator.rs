@@ -46,6 +46,7 @@ const SOURCES: &[(&str, &str)] = sources![
     "driver/memory.cpp",
     "driver/module.cpp",
     "driver/nvrtc.cpp",
+    "driver/record.cpp",
     "driver/stream.cpp",
 ];
 
@@ -56,7 +57,7 @@ const LIBRARIES: &[(&str, &[&str], &[&str])] = &[
         &["check", "compile", "fiber", "grid", "hooks", "launch", "memory", "options", "schedule", "tensor", "warp"],
         &[],
     ),
-    ("cuda", &["device", "memory", "module", "stream"], &["cuemu"]),
+    ("cuda", &["device", "memory", "module", "record", "stream"], &["cuemu"]),
     ("nvrtc", &["nvrtc"], &["cuemu"]),
     ("cublas", &["cublas"], &["cuda", "cuemu"]),
 ];
