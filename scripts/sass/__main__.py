@@ -6,6 +6,8 @@ import os
 import signal
 import subprocess
 import sys
+import textwrap
+from dataclasses import replace
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
@@ -19,14 +21,24 @@ PAGE = "docs/gpu.md"
 
 
 def costs(walker, passes):
-    """[(Pass, costs)] of those whose kernels are there."""
+    """[(Pass, costs)], of an earlier revision without the launches that it has otherwise."""
     found = []
     for p in passes:
-        try:
-            found.append((p, walker.costs(p)))
-        except LookupError as e:
-            print(f"{p.name}: {e.args[0]}", file=sys.stderr)
+        there = []
+        for n, launch in enumerate(p.launches):
+            try:
+                walker.kernel(launch)
+                there.append(n)
+            except LookupError as e:
+                print(f"{p.name}: {e.args[0]}", file=sys.stderr)
+        found.append((p, walker.costs(part(p, there))))
     return found
+
+
+def part(p, chosen):
+    """A Pass with these of its launches."""
+    some = lambda launches: [launches[n] for n in chosen]
+    return replace(p, launches=some(p.launches), shorter=[replace(s, launches=some(s.launches)) for s in p.shorter])
 
 
 def sources(revision):
@@ -54,9 +66,7 @@ def selected(passes, options):
         if name in p.name:
             yield p
         elif kernels:
-            for of in (p, *p.shorter):
-                of.launches = [of.launches[n] for n in kernels]
-            yield p
+            yield part(p, kernels)
 
 
 def check(options, passes):
@@ -79,8 +89,9 @@ def check(options, passes):
 def page(found, theirs):
     """The part of docs/gpu.md that is written."""
     versions = ", ".join(f"{p} {importlib.metadata.version(p)}" for p in ("nvidia-cuda-nvrtc", "triton", "fla-core"))
+    about = f"`scripts/gpu_walk.sh --write`, {versions}. {table.DEVICE} Times in ms: all are least times."
     parts = [
-        f"`scripts/gpu_walk.sh --write`, {versions}. {table.DEVICE} Times in ms: all are least times.",
+        "\n".join(textwrap.wrap(about, 120)),
         table.summary(found, theirs),
         "## Launch by launch",
         *(table.kernels(p.name, costs) for p, costs in found),
@@ -129,8 +140,9 @@ def main():
     if whole:
         print(table.summary(whole, theirs), "\n")
     seen = set()
-    for p, costs_ in found + [(p, costs_) for p, costs_ in theirs if not options.kernel]:
-        print(table.kernels(p.name, costs_), "\n")
+    ours, theirs = ([(f"{who}{p.name}", c) for p, c in of] for who, of in (("", found), ("FLA ", theirs)))
+    for name, costs_ in ours + [(name, c) for name, c in theirs if (options.kernel or "") in name]:
+        print(table.kernels(name, costs_), "\n")
         for c in costs_ if options.by_line else []:
             if id(c) not in seen:
                 print(f"{table.lines(c, Path('.'))}\n\n{table.kinds(c)}\n")

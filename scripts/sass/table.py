@@ -144,7 +144,8 @@ def against(before, now):
     old, rows = {p.name: costs for p, costs in before}, []
     for p, costs in now:
         was = old.get(p.name, [])
-        rows.append([f"**{p.name}**", ms(least(was)) if was else "–", ms(least(costs)), "", "", "", ""])
+        whole = len(was) == len(costs)
+        rows.append([f"**{p.name}**", ms(least(was)) if whole else "–", ms(least(costs)), "", "", "", ""])
         by_name = {}
         for c in was:
             by_name.setdefault(c.kernel, []).append(c)
