@@ -45,7 +45,10 @@ environment() {
 
 case "${1-}" in
 --record) exec cargo run --quiet --example launches -- "${2-scripts/sass/launches.txt}" ;;
---install) environment && exit ;;
+--install)
+  environment
+  exit
+  ;;
 esac
 environment
 PYTHONDONTWRITEBYTECODE=1 PYTHONPATH=scripts exec target/sass/venv/bin/python -m sass "$@"

@@ -37,6 +37,7 @@ class Cost:
     distinct: float = 0  # bytes of global memory that are touched
     products: float = 0  # multiplications on tensor cores
     longest: float = 0  # instructions of a warp
+    parted: float = 0  # instructions that only some of a warp's lanes were at
 
     @property
     def issued(self):
@@ -104,7 +105,7 @@ def walk(launch, kernel, use, warps=None, walked=None):
     lengths += [walker.run(index, warp) for index in blocks for warp in chosen if (index, warp) != (blocks[0], 0)]
     # Of those walked, to all.
     scale = launch.blocks / len(blocks) * all_warps / len(chosen)
-    c.longest = max(lengths)
+    c.longest, c.parted = max(lengths), walker.parted * scale
     for ins, n in zip(kernel.code, walker.issued):
         if n:
             c.by_kind[ins.kind] += n * scale
@@ -129,7 +130,7 @@ def extended(short, long, steps):
     for name in "by_kind", "by_line", "traffic":
         a, b = getattr(short, name), getattr(long, name)
         getattr(c, name).update({key: grown(a[key], b[key]) for key in b})
-    for name in "distinct", "products", "longest":
+    for name in "distinct", "products", "longest", "parted":
         setattr(c, name, grown(getattr(short, name), getattr(long, name)))
     return c
 

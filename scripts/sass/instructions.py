@@ -213,22 +213,12 @@ class Instructions(Operands):
 
         return run
 
+    # For floats, U means that the comparison is true of NaN.
     COMPARE = {
-        "GE": np.greater_equal,
-        "GT": np.greater,
-        "LE": np.less_equal,
-        "LT": np.less,
-        "EQ": np.equal,
-        "NE": np.not_equal,
-    }
-    COMPARE |= {
-        "LTU": np.less,
-        "LEU": np.less_equal,
-        "GTU": np.greater,
-        "GEU": np.greater_equal,
-        "EQU": np.equal,
-        "NEU": np.not_equal,
-    }
+        "GE": np.greater_equal, "GT": np.greater, "LE": np.less_equal, "LT": np.less,
+        "EQ": np.equal, "NE": np.not_equal,
+    }  # fmt: skip
+    COMPARE |= {f"{name}U": compare for name, compare in COMPARE.items()}
 
     def combined(self, flags, args, others):
         """What is written of a comparison's result: it and, to a second predicate, its contrary, with a third."""
@@ -419,7 +409,14 @@ class Instructions(Operands):
         return run
 
     def _DSETP(self, flags, args):
-        double = lambda text: lambda read=self.pair(text.strip("|-")): read().view(np.float64)
+        def double(text):
+            bare = text.strip("|-")
+            if re.match(r"U?R|c\[", bare):
+                read = self.pair(bare)
+                return lambda: read().view(np.float64)
+            value = np.full(LANES, self.immediate(text))
+            return lambda: value
+
         put, x, y = self.combined(flags, args, args[4]), double(args[2]), double(args[3])
         compare = self.COMPARE[next(f for f in flags if f in self.COMPARE)]
         return lambda m: put(m, bits_of(compare(x(), y())))
@@ -514,6 +511,8 @@ class Instructions(Operands):
             result(m, FULL if (votes == m if all_ else votes) else 0)
 
         return run
+
+    _VOTEU = _VOTE
 
     # --- Memory. ---
 

@@ -131,6 +131,7 @@ def lines(c, root, most=25):
 def kinds(c):
     """Instructions of a block by what they do."""
     rows = [[kind, count(n / c.blocks), share(n / c.issued)] for kind, n in c.by_kind.most_common()]
+    rows.append(["with a part of the lanes", count(c.parted / c.blocks), share(c.parted / c.issued)])
     passes = c.traffic["shared"] / max(c.traffic["least shared"], 1) - 1
     rows.append(["passes of shared memory", count(c.traffic["shared"] / c.blocks), f"{share(passes)} over the least"])
     for what in "load", "store":
