@@ -9,7 +9,7 @@
 #     --against REV                          beside the same launches of an earlier revision
 #   scripts/gpu_walk.sh --write              the tables of docs/gpu.md (about five minutes)
 #   scripts/gpu_walk.sh --check              fails if a kernel made of tiles has more mma than its formulas, or is worse than
-#                                            recorded in scripts/sass/gates.txt (under a minute)
+#                                            recorded in scripts/sass/gates.txt (a minute)
 #   scripts/gpu_walk.sh --check --write      records how they are now
 #   scripts/gpu_walk.sh --record [FILE]      scripts/sass/launches.txt anew: what src/kernels launches, at the sizes of
 #                                            examples/launches.rs; after a change of grids, shared memory or arguments

@@ -317,9 +317,12 @@ class Instructions(Operands):
 
         return run
 
+    _UP2UR = _P2R
+
     def _R2P(self, flags, args):
         x, mask = self.number(args[1]), int(args[2], 16)
-        puts = [(n, self.put_flag(f"P{n}")) for n in range(7) if mask >> n & 1]
+        name = args[0].removesuffix("R")  # P, or UP
+        puts = [(n, self.put_flag(f"{name}{n}")) for n in range(7) if mask >> n & 1]
 
         def run(m):
             value = x()
@@ -327,6 +330,8 @@ class Instructions(Operands):
                 put(m, bits_of(value >> U32(n) & U32(1) != 0))
 
         return run
+
+    _UR2UP = _R2P
 
     def _S2R(self, flags, args):
         d, value = self.put(args[0]), self.special.get(args[1], np.zeros(LANES, U32))
