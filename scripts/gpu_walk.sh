@@ -17,7 +17,7 @@
 #
 # A kernel is compiled by NVRTC, as on a GPU, for sm_90, and disassembled; scripts/sass/warp.py runs some of its warps with
 # true integers and addresses and counts what they issue. The first call makes a Python environment in target/sass (pip:
-# NVRTC, Triton for nvdisasm and FLA, 1 GB); what is compiled is kept there too. An example:
+# NVRTC, Triton for nvdisasm and FLA, 1.3 GB); what is compiled is kept there too. An example:
 #
 #   scripts/gpu_walk.sh --kernel delta_rule --against HEAD~5      has my change to the delta rule made it cheaper?
 #   scripts/gpu_walk.sh --kernel forward_4 --by-line              which lines of flash.cu cost the most?
