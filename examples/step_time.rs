@@ -101,7 +101,7 @@ fn answer(trainers: &mut HashMap<String, Trainer>, line: &str) -> Answer {
         return check(Path::new(path), &config(&request)?);
     }
     if request["kernels"] == true {
-        let kernels = ops::kernels().into_iter().map(|(op, name)| (name.to_string(), op.into()));
+        let kernels = ops::kernels().iter().map(|&(op, name)| (name.to_string(), op.into()));
         return Ok(json!({ "kernels": kernels.collect::<Map<_, _>>(), "build": stamp::version() }));
     }
     if let Some(key) = request["open"].as_str() {

@@ -367,3 +367,45 @@ fn help_teaches() {
     }
     assert!(place.succeeds("merge --help").contains("Only finished runs"));
 }
+
+/// The best point of each model, from the rows of `summary.jsonl`: the greatest mean accuracy at length 12.
+fn best_points(out: &Path) -> Vec<(String, Vec<String>)> {
+    let rows = fs::read_to_string(out.join("summary.jsonl")).unwrap();
+    let rows: Vec<Value> = rows.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let mean = |row: &Value| row["scores"]["accuracy"]["12"]["mean"].as_f64().unwrap();
+    let best = |model: &str| {
+        let of = rows.iter().filter(|row| row["model"] == model);
+        let best = of.reduce(|a, b| if mean(b) > mean(a) { b } else { a }).unwrap();
+        let values = ["lr", "model.mlp"].map(|axis| best["axes"][axis].as_str().unwrap().to_string());
+        (format!("{:.3}", mean(best)), values.to_vec())
+    };
+    ["lstm", "gpt"].map(best).to_vec()
+}
+
+#[test]
+fn a_report_shows_each_axis_two_axes_together_and_the_best_point_of_each_model() {
+    let grid = GRID.replace("steps = 300", "steps = 30").replace(", mlp = 8", "") + "model.mlp = [8, 16]\n";
+    let place = Place::new(&grid);
+    let text = place.succeeds("grid.toml --jobs 2");
+    let out = place.at("runs/grid");
+    let report = tapezoo::report::report(std::slice::from_ref(&out), &indicatif::ProgressBar::hidden()).unwrap();
+    let names: Vec<&str> = report.figures.iter().map(|f| f.0.as_str()).filter(|f| f.starts_with("sweep-")).collect();
+    let expected =
+        ["lr", "model-mlp", "lr-model-mlp-lstm", "lr-model-mlp-gpt"].map(|of| format!("sweep-grid-{of}.svg"));
+    assert_eq!(names, expected);
+    for (name, svg) in &report.figures {
+        roxmltree::Document::parse(svg).unwrap_or_else(|e| panic!("{name}: {e}"));
+    }
+    // A line a model, a point a rate; a square a point of the grid.
+    assert_eq!(report.figures[0].1.matches("<polyline").count(), 2);
+    assert_eq!(report.figures[2].1.matches("class=\"s0 square\"").count(), 4);
+    let best = best_points(&out);
+    let block = text.split("the best point of each model, by accuracy at length 12\n").nth(1).unwrap();
+    for ((mean, values), line) in best.iter().zip(block.lines()) {
+        assert!(values.iter().chain([mean]).all(|part| line.contains(part)), "{line}: {values:?} {mean}");
+        let row: String = values.iter().map(|value| format!("<td class=\"text\">{value}</td>")).collect();
+        assert!(report.page.contains(&format!("{row}<td>2</td><td>{mean}")), "{row} {mean}");
+    }
+    // What the page is made of does not take the points away.
+    assert!(report.page.contains("Each point and each other run directory"));
+}

@@ -3,7 +3,7 @@
 use super::{fail, print, say};
 use crate::{
     error::Result,
-    report::{Report, report},
+    report::{Report, report, watch::Watch},
 };
 use clap::Parser;
 use indicatif::{ProgressBar, ProgressStyle};
@@ -18,8 +18,11 @@ use std::{
 /// a browser, and every figure as an SVG file beside it. Runs whose configurations agree but for the model and the
 /// seed share a section, from whichever directory they are; other tasks and other settings get sections of their own.
 ///
+/// The points of a sweep are also shown together: the score over each axis of the grid, two axes in a map, and the
+/// best point of each model.
+///
 /// A run that was killed, or still goes on, is shown as far as it came. Notes on the page, and on standard error,
-/// say what is missing.
+/// say what is missing. --watch shows the page at an address of this machine and keeps up with the runs.
 #[derive(Parser)]
 #[command(name = "report", version = crate::stamp::version(), after_help = EXAMPLES)]
 pub(super) struct Pages {
@@ -29,6 +32,12 @@ pub(super) struct Pages {
     /// Where to write report.html and the figures
     #[arg(long, value_name = "DIR", default_value = "report")]
     out: PathBuf,
+    /// Serve the page on this machine instead of writing it, anew whenever a run's files change; Ctrl-C ends it
+    #[arg(long, conflicts_with = "out")]
+    watch: bool,
+    /// With --watch: the port [default: any that is free]
+    #[arg(long, value_name = "N", requires = "watch")]
+    port: Option<u16>,
 }
 
 const EXAMPLES: &str = "\
@@ -37,6 +46,7 @@ Examples:
   report runs/parity                             writes report/report.html
   report runs/parity runs/dyck --out both        two experiments on one page
   report runs                                    all that is below a directory
+  report runs/grid --watch                       a sweep that is under way, in a browser
 
 Exit status: 0 when the report is written, 1 when it cannot be written, 2 when there is nothing to report or a
 directory cannot be read. Nothing is written then.";
@@ -48,6 +58,9 @@ pub(super) fn run(args: &Pages) -> ExitCode {
             say("note", &format!("{} is named twice; its runs count once", dir.display()));
         }
     }
+    if args.watch {
+        return watch(args).map_or_else(|e| fail(&e, 2), |()| ExitCode::SUCCESS);
+    }
     let bar = ProgressBar::new_spinner().with_style(
         ProgressStyle::with_template("{spinner} {pos} {wide_msg}").unwrap_or_else(|_| ProgressStyle::default_spinner()),
     );
@@ -57,6 +70,13 @@ pub(super) fn run(args: &Pages) -> ExitCode {
         Ok(report) => finish(&report, &args.out).map_or_else(|e| fail(&e, 1), |()| ExitCode::SUCCESS),
         Err(e) => fail(&e, 2),
     }
+}
+
+/// Say where the page is, and serve it until somebody ends the program.
+fn watch(args: &Pages) -> Result<()> {
+    let watch = Watch::new(&args.dirs, args.port.unwrap_or(0))?;
+    print(format!("{}: the report, as the runs go on; Ctrl-C ends it\n", watch.address()))?;
+    watch.serve()
 }
 
 fn finish(report: &Report, out: &Path) -> Result<()> {

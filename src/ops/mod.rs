@@ -45,6 +45,7 @@ use crate::{
     autograd::{Gen, In, Kernels, Op},
     tensor::{DType, Tensor},
 };
+use std::sync::OnceLock;
 
 /// A random instance of an op with inputs for it.
 pub type Sample = (Box<dyn Op>, Vec<Tensor>);
@@ -147,7 +148,13 @@ fn some_steps(chunk: usize) -> Result<(), String> {
 
 /// Every op that has a kernel, and every kernel of an op that has several: the op's type, and the name that `--kernels`
 /// takes.
-pub fn kernels() -> Vec<(&'static str, &'static str)> {
+pub fn kernels() -> &'static [(&'static str, &'static str)] {
+    static ALL: OnceLock<Vec<(&'static str, &'static str)>> = OnceLock::new();
+    ALL.get_or_init(all_kernels)
+}
+
+/// To draw samples of every op takes milliseconds, and a sweep's or a test's every configuration asks.
+fn all_kernels() -> Vec<(&'static str, &'static str)> {
     let mut found: Vec<(&str, &str)> = vec![];
     // A sum or a mean, for one, have names of their own: several samples find both.
     for (of, sample) in OPS {
@@ -169,7 +176,7 @@ pub fn kernels() -> Vec<(&'static str, &'static str)> {
 /// # Errors
 /// When there is none of one: its name, and those that there are.
 pub fn check_names(kernels: &Kernels) -> Result<(), String> {
-    let known: Vec<&str> = self::kernels().into_iter().map(|(_, name)| name).collect();
+    let known: Vec<&str> = self::kernels().iter().map(|&(_, name)| name).collect();
     match kernels.names().iter().find(|name| !known.contains(&name.as_str())) {
         Some(name) => Err(format!("kernels: no kernel has the name '{name}'; there are {}", known.join(", "))),
         None => Ok(()),

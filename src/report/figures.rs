@@ -53,7 +53,7 @@ pub fn figures(section: &Section) -> Figures {
 }
 
 /// What guessing gives, where it does not depend on how one guesses.
-fn guess(task: Option<&Tasks>, score: &str) -> Option<f64> {
+pub(super) fn guess(task: Option<&Tasks>, score: &str) -> Option<f64> {
     match (task?, score) {
         (Tasks::Parity(task), "accuracy") if task.num_ones.is_none() => Some(0.5),
         (Tasks::Disjoint(_), "accuracy") => Some(0.5),
@@ -92,7 +92,7 @@ fn over_length(section: &Section, score: &str, lens: &[Len]) -> Option<Figure> {
     (!lines.is_empty()).then(|| Figure {
         name: format!("{}-{}", section.slug, slug(score)),
         title: format!("{} over evaluation length", capital(score)),
-        x_label: if in_a_row { "evaluation length" } else { "evaluation length (log scale)" },
+        x_label: if in_a_row { "evaluation length" } else { "evaluation length (log scale)" }.into(),
         x,
         y: score_axis(score, &lines, guess),
         guess,
@@ -116,7 +116,7 @@ fn loss(section: &Section) -> (Option<Figure>, usize) {
     let figure = Figure {
         name: format!("{}-loss", section.slug),
         title: format!("Training loss{}", if log { " (log scale)" } else { "" }),
-        x_label: "training step",
+        x_label: "training step".into(),
         x: step_axis(&lines),
         y,
         guess: None,
@@ -136,7 +136,7 @@ fn over_steps(section: &Section, score: &str, len: Len) -> Option<Figure> {
     lines.iter().any(|l| l.points.len() > 1).then(|| Figure {
         name: format!("{}-{}-at-{len}", section.slug, slug(score)),
         title: format!("{} at length {len}", capital(score)),
-        x_label: "training step",
+        x_label: "training step".into(),
         x: step_axis(&lines),
         y: score_axis(score, &lines, guess),
         guess,
@@ -170,7 +170,12 @@ fn curve(s: &Series, of: impl Fn(&Run) -> BTreeMap<usize, f64>, text: fn(f64) ->
 }
 
 /// The point of these seeds; none of no seed.
-fn summary(x: f64, values: &[f64], text: fn(f64) -> String, about: impl Fn(String) -> String) -> Option<Point> {
+pub(super) fn summary(
+    x: f64,
+    values: &[f64],
+    text: fn(f64) -> String,
+    about: impl Fn(String) -> String,
+) -> Option<Point> {
     let mean = mean(values)?;
     let (lo, hi) = values.iter().fold((mean, mean), |(lo, hi), &v| (lo.min(v), hi.max(v)));
     let said = match values.len() {
@@ -194,12 +199,12 @@ fn thin(points: &[Point], window: usize, label: &str) -> Vec<Point> {
 }
 
 /// How a score is written.
-fn text_of(score: &str) -> fn(f64) -> String {
+pub(super) fn text_of(score: &str) -> fn(f64) -> String {
     if score == BITS { |x| number(Some(BITS), x) } else { fraction }
 }
 
 /// A score is a share: the axis goes up to 1, and down to what there is. Bits have an axis from 0.
-fn score_axis(score: &str, lines: &[Line], guess: Option<f64>) -> Axis {
+pub(super) fn score_axis(score: &str, lines: &[Line], guess: Option<f64>) -> Axis {
     if score == BITS {
         return Axis::linear(0.0, extent(lines).map_or(1.0, |(_, hi)| hi * 1.03).max(0.1), 6);
     }
@@ -226,7 +231,7 @@ fn extent(lines: &[Line]) -> Option<(f64, f64)> {
 }
 
 /// The lines that have a point.
-fn some(lines: impl Iterator<Item = Line>) -> Vec<Line> {
+pub(super) fn some(lines: impl Iterator<Item = Line>) -> Vec<Line> {
     lines.filter(|l| !l.points.is_empty()).collect()
 }
 

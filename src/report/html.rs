@@ -5,20 +5,30 @@ use super::{
     load::{Cost, Run},
     plot::{self, Figure, legend},
     section::{Section, Series, Settings, clean},
+    sweep::Swept,
 };
 use crate::{
     tasks::Len,
-    train::table::{deviation, fraction, mean},
+    train::{
+        sweep::{Group, Row},
+        table::{better, deviation, mean, number},
+    },
 };
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 
+/// What the tables say of their numbers.
+const PERFECT: &str = "Only what is perfect reads 1.000.";
 /// What a band is, where there is one.
 const BAND: &str = "Lines are means over the seeds, bands go from the least to the greatest seed.";
 
 /// The whole page.
-pub fn page(sections: &[(Section, Figures)], notes: &[String]) -> String {
+pub fn page(sweeps: &[Swept], sections: &[(Section, Figures)], notes: &[String]) -> String {
     let runs = sections.iter().map(|s| s.0.runs().count()).sum();
     let whole: usize = sections.iter().map(|s| s.0.runs().filter(|r| r.end.is_some()).count()).sum();
+    let lines = sections.iter().flat_map(|s| &s.0.series).map(|one| one.style + 1);
+    let of_sweeps = sweeps.iter().flat_map(|s| s.summary.groups()).map(|group| group.models().len());
+    let parts = html! { @for (s, figures) in sections { (section(s, figures)) } };
+    let styles = lines.chain(of_sweeps).max().unwrap_or(0);
     let markup = html! {
         (DOCTYPE)
         html lang="en" {
@@ -26,7 +36,7 @@ pub fn page(sections: &[(Section, Figures)], notes: &[String]) -> String {
                 meta charset="utf-8";
                 meta name="viewport" content="width=device-width, initial-scale=1";
                 title { "tapezoo report" }
-                style { (PreEscaped(plot::CSS)) (PreEscaped(include_str!("page.css"))) }
+                style { (PreEscaped(plot::CSS)) (PreEscaped(include_str!("page.css"))) (PreEscaped(plot::hiding(styles))) }
             }
             body {
                 header {
@@ -36,9 +46,11 @@ pub fn page(sections: &[(Section, Figures)], notes: &[String]) -> String {
                     }
                 }
                 main {
-                    @if sections.len() > 1 { (contents(sections)) }
+                    @if sections.len() + sweeps.len() > 1 { (contents(sweeps, sections)) }
                     (notices(notes))
-                    @for (s, figures) in sections { (section(s, figures)) }
+                    @for sweep in sweeps { (swept(sweep)) }
+                    @if sweeps.is_empty() { (parts) }
+                    @else { details { summary { "Each point and each other run directory" } (parts) } }
                 }
             }
         }
@@ -47,10 +59,17 @@ pub fn page(sections: &[(Section, Figures)], notes: &[String]) -> String {
 }
 
 /// Which sections there are, and what sets them apart.
-fn contents(sections: &[(Section, Figures)]) -> Markup {
+fn contents(sweeps: &[Swept], sections: &[(Section, Figures)]) -> Markup {
     html! {
         nav aria-label="Sections" {
             (table(&["section", "models", "finished"], &["models"], html! {
+                @for sweep in sweeps {
+                    tr {
+                        th scope="row" { a href=(format!("#{}", sweep.slug)) { "Sweep " (sweep.title) } }
+                        td.text { (sweep.summary.axes().join(", ")) }
+                        td { (sweep.summary.finished()) }
+                    }
+                }
                 @for (s, _) in sections {
                     @let models: Vec<&str> = s.series.iter().map(|s| s.label.as_str()).collect();
                     tr {
@@ -71,6 +90,61 @@ fn notices(notes: &[String]) -> Markup {
                 h2 { "Notes" }
                 ul { @for note in notes { li { (clean(note)) } } }
             }
+        }
+    }
+}
+
+/// What a sweep came to: each task apart.
+fn swept(sweep: &Swept) -> Markup {
+    let groups = sweep.summary.groups();
+    html! {
+        section id=(sweep.slug) {
+            h2 { "Sweep " (sweep.title) }
+            p.setup { (count(sweep.summary.finished(), "finished run")) " over " (sweep.summary.axes().join(", ")) "." }
+            @for group in &groups { (task_of_a_sweep(sweep, group)) }
+        }
+    }
+}
+
+fn task_of_a_sweep(sweep: &Swept, group: &Group) -> Markup {
+    let drawn = sweep.draw(group);
+    let best = group.best_of_each_model();
+    let axes = sweep.summary.axes();
+    let measure = group.measure();
+    let head: Vec<&str> =
+        ["model"].into_iter().chain(axes.iter().map(String::as_str)).chain(["seeds", &measure]).collect();
+    let words: Vec<&str> = axes.iter().map(String::as_str).collect();
+    let row = |row: &Row| {
+        let numbers = group.numbers(row);
+        html! {
+            tr {
+                th scope="row" { (clean(&row.model)) }
+                @for value in &row.values { td.text { (clean(value)) } }
+                td { (numbers.len()) }
+                td { (cell(group.score, mean(&numbers), deviation(&numbers), None)) }
+            }
+        }
+    };
+    html! {
+        h3 { (clean(&group.task)) }
+        @if best.is_empty() { p { "No run has come to its end yet." } }
+        @else {
+            h4 { "The best point of each model" }
+            (table(&head, &words, html! { @for one in best { (row(one)) } }))
+            p.caption { "By " (measure) ", the mean over the seeds; of equals the first in the sweep's order. " (PERFECT) }
+        }
+        @if !drawn.over.is_empty() {
+            div.group {
+                h4 { "Over each axis" }
+                (legend(group.models().into_iter().enumerate().map(|(style, model)| (model, style))))
+                div.figures { @for figure in &drawn.over { figure { (figure.inline()) } } }
+                p.caption { "On the other axes each model is where it is best. " (BAND) }
+            }
+        }
+        @if !drawn.maps.is_empty() {
+            h4 { "Two axes together" }
+            div.figures { @for map in &drawn.maps { figure { (map.inline()) } } }
+            p.caption { "Means over the seeds, darker where they are greater; on other axes each model is where it is best." }
         }
     }
 }
@@ -107,9 +181,9 @@ fn setup(s: &Section) -> String {
 fn scores(s: &Section, score: &str, lens: &[Len]) -> Markup {
     let means: Vec<Vec<Option<f64>>> =
         s.series.iter().map(|one| lens.iter().map(|&len| mean(&one.ends(score, len))).collect()).collect();
+    let best = |i: usize| means.iter().filter_map(|row| row[i]).reduce(|a, b| if better(score, b, a) { b } else { a });
     // Equal where they read equal.
-    let best: Vec<Option<String>> =
-        (0..lens.len()).map(|i| means.iter().filter_map(|row| row[i]).max_by(f64::total_cmp).map(fraction)).collect();
+    let best: Vec<Option<String>> = (0..lens.len()).map(|i| best(i).map(|x| number(Some(score), x))).collect();
     let head: Vec<String> = [score.to_string()].into_iter().chain(lens.iter().map(Len::to_string)).collect();
     let head: Vec<&str> = head.iter().map(String::as_str).collect();
     html! {
@@ -120,21 +194,21 @@ fn scores(s: &Section, score: &str, lens: &[Len]) -> Markup {
                     tr {
                         th scope="row" { (one.label) }
                         @for ((mean, len), best) in means.iter().zip(lens).zip(&best) {
-                            td { (cell(*mean, deviation(&one.ends(score, *len)), best.as_deref())) }
+                            td { (cell(score, *mean, deviation(&one.ends(score, *len)), best.as_deref())) }
                         }
                     }
                 }
             }))
             p.caption {
                 "Mean" @if spread(s) { " ± standard deviation" }
-                " over the seeds that came to the end; the best in bold."
+                " over the seeds that came to the end; the best in bold. " (PERFECT)
             }
         }
     }
 }
 
-fn cell(mean: Option<f64>, deviation: Option<f64>, best: Option<&str>) -> Markup {
-    let text = mean.map_or("–".into(), fraction);
+fn cell(score: &str, mean: Option<f64>, deviation: Option<f64>, best: Option<&str>) -> Markup {
+    let text = mean.map_or("–".into(), |x| number(Some(score), x));
     html! {
         @if Some(text.as_str()) == best { b { (text) } } @else { (text) }
         @if let Some(x) = deviation { span.dev { " ±" (format!("{x:.3}")) } }
@@ -153,12 +227,14 @@ fn drawings(s: &Section, figures: &Figures) -> Markup {
     let band = if spread(s) { BAND } else { "" };
     html! {
         @if !figures.over_length.is_empty() {
-            h3 { "Over evaluation length" }
-            (key())
-            (grid(&figures.over_length.iter().collect::<Vec<_>>()))
-            p.caption { (band) }
+            div.group {
+                h3 { "Over evaluation length" }
+                (key())
+                (grid(&figures.over_length.iter().collect::<Vec<_>>()))
+                p.caption { (band) }
+            }
         }
-        @if figures.loss.is_some() || !figures.over_steps.is_empty() {
+        @if figures.loss.is_some() || !figures.over_steps.is_empty() { div.group {
             h3 { "Over training" }
             (key())
             @let first = figures.over_steps.first().map_or(&[][..], |s| &s.1);
@@ -175,7 +251,7 @@ fn drawings(s: &Section, figures: &Figures) -> Markup {
                     " Only the end was evaluated; train with --eval-every N to see the scores over training."
                 }
             }
-        }
+        } }
     }
 }
 
@@ -248,7 +324,7 @@ fn each_run(s: &Section, lens: &[Len]) -> Markup {
                 td.text { (score) }
                 @for len in s.lens() {
                     @let x = run.end.as_ref().and_then(|end| end.get(score)?.get(&len).copied());
-                    td { (x.map_or("–".into(), fraction)) }
+                    td { (x.map_or("–".into(), |x| number(Some(score), x))) }
                 }
                 td.text { (from) }
             }

@@ -2,22 +2,28 @@
 //!
 //! [`table`](crate::train::table) is what a program prints at its end. The rest makes a page of run directories:
 //! [`load`] reads them, [`section`] sorts their runs into those that can be compared, [`figures`] says what is drawn,
-//! [`plot`] draws it, and [`html`] is the page. [`tree`] draws how the mixers descend from one another.
+//! [`plot`] draws it, and [`html`] is the page. [`sweep`] is what sweeps come to, with its maps ([`heat`]). [`tree`] draws how the mixers descend from one another. [`watch`] serves the page while runs
+//! go on.
 
 pub mod figures;
+pub mod heat;
 pub mod html;
 pub mod load;
 pub mod plot;
 pub mod scale;
 pub mod section;
+pub mod sweep;
 pub mod tree;
+pub mod watch;
 
 use crate::{
     error::{Error, Result},
+    files,
     train::rundir,
 };
 use indicatif::ProgressBar;
 use std::{
+    collections::BTreeSet,
     fs,
     path::{Path, PathBuf},
 };
@@ -41,18 +47,46 @@ pub struct Report {
 pub fn report(paths: &[PathBuf], bar: &ProgressBar) -> Result<Report> {
     let mut notes = Vec::new();
     let experiments = load::load(paths, &mut notes, bar)?;
+    let sweeps = sweeps(&experiments, &mut notes);
     let sections = section::sections(experiments, &mut notes);
     if sections.is_empty() {
         return Err(Error::config(format!("there is nothing to report yet: {}", notes.join("; "))));
     }
     let drawn: Vec<_> = sections.into_iter().map(|s| (figures::figures(&s), s)).map(|(f, s)| (s, f)).collect();
     let file = |f: &plot::Figure| (format!("{}.svg", f.name), f.file());
+    let of_sweeps = sweeps.iter().flat_map(|sweep| {
+        let drawn = sweep.summary.groups().into_iter().map(|group| sweep.draw(&group));
+        drawn.flat_map(|drawn| {
+            let maps = drawn.maps.into_iter().map(|map| (format!("{}.svg", map.name), map.file()));
+            drawn.over.into_iter().map(|f| file(&f)).chain(maps).collect::<Vec<_>>()
+        })
+    });
     Ok(Report {
-        page: html::page(&drawn, &notes),
-        figures: drawn.iter().flat_map(|(_, f)| f.all()).map(file).collect(),
+        page: html::page(&sweeps, &drawn, &notes),
+        figures: of_sweeps.chain(drawn.iter().flat_map(|(_, f)| f.all()).map(file)).collect(),
         runs: drawn.iter().map(|(s, _)| s.runs().count()).sum(),
         notes,
     })
+}
+
+/// The sweeps that these run directories are points of.
+fn sweeps(experiments: &[load::Experiment], notes: &mut Vec<String>) -> Vec<sweep::Swept> {
+    let above = experiments.iter().filter_map(|e| e.path.parent());
+    let dirs: BTreeSet<&Path> = above.filter(|dir| files::is_there(&dir.join(rundir::SWEEP))).collect();
+    let mut sweeps: Vec<sweep::Swept> = vec![];
+    for dir in dirs {
+        match sweep::Swept::read(dir) {
+            Ok(mut sweep) => {
+                let taken = sweeps.iter().filter(|other| other.title == sweep.title).count();
+                if taken > 0 {
+                    sweep.slug += &format!("-{}", taken + 1);
+                }
+                sweeps.push(sweep);
+            }
+            Err(e) => notes.push(format!("the sweep's own page part is left out: {e}")),
+        }
+    }
+    sweeps
 }
 
 impl Report {

@@ -37,7 +37,7 @@ pub struct Figure {
     /// What it shows.
     pub title: String,
     /// What the x axis is.
-    pub x_label: &'static str,
+    pub x_label: String,
     /// The x axis.
     pub x: Axis,
     /// The y axis.
@@ -95,10 +95,10 @@ impl Figure {
         let body = html! {
             text.title x=(number(FRAME.0)) y="17" { (self.title) }
             (self.axes())
-            @for line in &self.lines { (self.band(line)) }
+            @for line in &self.lines { g class=(own(line.style)) { (self.band(line)) } }
             @if let Some(guess) = self.guess { (self.guess_line(guess)) }
-            @for (i, line) in self.lines.iter().enumerate() { (self.line(line, i)) }
-            @for line in &self.lines { (self.hits(line)) }
+            @for (i, line) in self.lines.iter().enumerate() { g class=(own(line.style)) { (self.line(line, i)) } }
+            @for line in &self.lines { g class=(own(line.style)) { (self.hits(line)) } }
             @for (i, line) in self.lines.iter().enumerate().filter(|_| alone) {
                 @let (x, y) = ((i % columns) as f64 * column, (i / columns) as f64 * ROW);
                 g transform=(shift(FRAME.0 + x, SIZE.1 + 10.0 + y)) {
@@ -218,20 +218,36 @@ impl Figure {
     }
 }
 
-/// The legend of a page: the same entries as in the figures' own.
+/// The legend of a page: the same entries as in the figures' own, each of which can be hidden ([`hiding`]).
 pub fn legend<'a>(entries: impl Iterator<Item = (&'a str, usize)>) -> Markup {
     html! {
         ul.legend {
             @for (label, style) in entries {
-                li {
+                li { label {
+                    input.{"show " (own(style))} type="checkbox" checked;
+                    " "
                     svg.plot viewBox="0 0 30 12" width="30" height="12" aria-hidden="true" {
                         g transform="translate(0 6)" { (swatch(style)) }
                     }
                     " " (clean(label))
-                }
+                } }
             }
         }
     }
+}
+
+/// The style sheet by which a legend's boxes hide the lines of their series, in the figures of the same `.group`.
+pub fn hiding(styles: usize) -> String {
+    let rule = |style| {
+        let own = own(style);
+        format!(".group:has(.show.{own}:not(:checked)) g.{own} {{ display: none }}\n")
+    };
+    (0..styles).map(rule).collect()
+}
+
+/// The class of one series.
+fn own(style: usize) -> String {
+    format!("own{style}")
 }
 
 /// A piece of a line, 30 wide, with its mark.

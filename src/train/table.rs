@@ -156,7 +156,13 @@ pub(crate) fn number(score: Option<&str>, x: f64) -> String {
     if score == Some(BITS) { format!("{x:.3}") } else { fraction(x) }
 }
 
-/// Three decimals, rounded down, so that only what is perfect reads 1.000.
+/// Three decimals, of which only what is perfect reads 1.000.
 pub(crate) fn fraction(x: f64) -> String {
-    format!("{:.3}", (x * 1000.0 + 1e-9).floor() / 1000.0)
+    let rounded = (x * 1000.0).round() / 1000.0;
+    format!("{:.3}", if rounded == 1.0 && x < 1.0 - 1e-12 { 0.999 } else { rounded })
+}
+
+/// Whether the first of two means of a score is the better one: of bits fewer, of all else more.
+pub(crate) fn better(score: &str, x: f64, y: f64) -> bool {
+    if score == BITS { x < y } else { x > y }
 }

@@ -91,6 +91,11 @@ pub fn checked(binary: &Path, order: &str, cases: usize) -> Command {
     command
 }
 
+/// Whether the emulator checks every access, as for [`checked`].
+pub fn is_checked() -> bool {
+    std::env::var_os("TAPEZOO_EMU_CHECK").is_some_and(|on| on == "1")
+}
+
 /// `f` of each, two at a time or as many as there are processors; results in the order of `items`.
 pub fn side_by_side<T: Sync, R: Send>(items: &[T], f: impl Fn(&T) -> R + Sync) -> Vec<R> {
     let (next, done) = (AtomicUsize::new(0), Mutex::new(vec![]));

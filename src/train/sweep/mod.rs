@@ -16,7 +16,7 @@ mod summary;
 
 pub use merge::merge;
 pub use plan::{Plan, Point};
-pub use summary::Summary;
+pub use summary::{Group, Row, Summary};
 
 use super::{
     RunReport, capacity, checkpoint,

@@ -3,11 +3,11 @@
 use super::Plan;
 use crate::{
     error::{Error, Result, brief},
-    tasks::Len,
+    tasks::{BITS, Len, Tasks},
     train::{
         RunReport,
         rundir::write,
-        table::{deviation, mean, number},
+        table::{better, deviation, mean, number},
     },
 };
 use serde_json::{Map, Value, json};
@@ -32,18 +32,81 @@ pub struct Summary {
 }
 
 /// One model at one point of the grid.
-struct Row {
-    point: String,
-    values: Vec<String>,
-    model: String,
+pub struct Row {
+    /// The point's name, which is that of its directory.
+    pub point: String,
+    /// Its value on each axis.
+    pub values: Vec<String>,
+    /// The mixer, or the name of a variant of it.
+    pub model: String,
+    /// What was learned: only scores of one task can be compared.
+    pub task: Tasks,
     /// The runs that came to their end.
-    runs: Vec<RunReport>,
+    pub runs: Vec<RunReport>,
     /// The seeds of those that failed, and of those that are still to do.
     failed: Vec<u64>,
     missing: usize,
 }
 
+/// The rows of one task, and the score that they are compared by.
+pub struct Group<'a> {
+    /// The task, in words.
+    pub task: String,
+    /// Its rows.
+    pub rows: Vec<&'a Row>,
+    /// The score: bits where there are any, and else the accuracy.
+    pub score: &'static str,
+    /// At which length: the longest that all have; none where they have none in common, and each counts at its longest.
+    pub len: Option<Len>,
+}
+
+impl Group<'_> {
+    /// The number that this row is compared by, of each seed.
+    pub fn numbers(&self, row: &Row) -> Vec<f64> {
+        let len = self.len.or_else(|| row.lens(self.score).into_iter().max());
+        len.map_or(vec![], |len| row.numbers(self.score, len))
+    }
+
+    /// The best of these rows, by the mean over its seeds; of equals the first.
+    pub fn best<'r>(&self, rows: impl Iterator<Item = &'r Row>) -> Option<&'r Row> {
+        let means = rows.filter_map(|row| Some((row, mean(&self.numbers(row))?)));
+        means.reduce(|a, b| if better(self.score, b.1, a.1) { b } else { a }).map(|of| of.0)
+    }
+
+    /// Whether any model is at several points.
+    pub fn has_a_choice(&self) -> bool {
+        self.rows.len() > self.models().len()
+    }
+
+    /// The best point of each model that has one.
+    pub fn best_of_each_model(&self) -> Vec<&Row> {
+        let of = |model: &str| self.best(self.rows.iter().copied().filter(|row| row.model == model));
+        self.models().into_iter().filter_map(of).collect()
+    }
+
+    /// The models, in the order of the rows.
+    pub fn models(&self) -> Vec<&str> {
+        let mut models: Vec<&str> = vec![];
+        self.rows.iter().for_each(|row| models.extend(Some(row.model.as_str()).filter(|m| !models.contains(m))));
+        models
+    }
+
+    /// "accuracy at length 64".
+    pub fn measure(&self) -> String {
+        let len = self.len.map_or("its longest length".into(), |len| format!("length {len}"));
+        format!("{} at {len}", self.score.replace('_', " "))
+    }
+}
+
 impl Row {
+    fn lens(&self, score: &str) -> BTreeSet<Len> {
+        let at = |run: &RunReport| -> Vec<Len> {
+            let of = if score == "accuracy" { Some(&run.accuracy) } else { run.scores.get(score) };
+            of.into_iter().flatten().map(|a| a.0).collect()
+        };
+        self.runs.iter().flat_map(at).collect()
+    }
+
     fn numbers(&self, score: &str, len: Len) -> Vec<f64> {
         let of = |run: &RunReport| {
             let at = if score == "accuracy" { Some(&run.accuracy) } else { run.scores.get(score) }?;
@@ -68,8 +131,8 @@ impl Summary {
                 let missing =
                     point.cfg.for_model(model).map_or(0, |own| own.seeds).saturating_sub(runs.len() + failed.len());
                 let failed = failed.iter().map(|r| r.seed).collect();
-                let (name, values) = (point.name.clone(), point.values.clone());
-                rows.push(Row { point: name, values, model: model.clone(), runs, failed, missing });
+                let (name, values, task) = (point.name.clone(), point.values.clone(), point.cfg.task.clone());
+                rows.push(Row { point: name, values, model: model.clone(), task, runs, failed, missing });
             }
         }
         let mut found: BTreeMap<String, BTreeSet<Len>> = BTreeMap::new();
@@ -81,6 +144,31 @@ impl Summary {
         }
         let columns = found.into_iter().flat_map(|(name, lens)| lens.into_iter().map(move |len| (name.clone(), len)));
         Summary { axes: plan.axes.clone(), rows, columns: columns.collect() }
+    }
+
+    /// The names of the axes.
+    pub fn axes(&self) -> &[String] {
+        &self.axes
+    }
+
+    /// How many runs came to their end.
+    pub fn finished(&self) -> usize {
+        self.rows.iter().map(|row| row.runs.len()).sum()
+    }
+
+    /// The rows of each task, in the order of the tasks.
+    pub fn groups(&self) -> Vec<Group<'_>> {
+        let mut tasks: Vec<&Tasks> = vec![];
+        self.rows.iter().for_each(|row| tasks.extend(Some(&row.task).filter(|t| !tasks.contains(t))));
+        let group = |task: &Tasks| {
+            let rows: Vec<&Row> = self.rows.iter().filter(|row| row.task == *task).collect();
+            let bits = rows.iter().any(|row| !row.lens(BITS).is_empty());
+            let score = if bits { BITS } else { "accuracy" };
+            let lens = rows.iter().map(|row| row.lens(score)).filter(|lens| !lens.is_empty());
+            let common = lens.reduce(|a, b| a.intersection(&b).copied().collect()).unwrap_or_default();
+            Group { task: task.title(), rows, score, len: common.into_iter().max() }
+        };
+        tasks.into_iter().map(group).collect()
     }
 
     /// Write `summary.csv`, `summary.jsonl` and `summary.txt`.
@@ -164,6 +252,19 @@ impl Summary {
                 let cells: String =
                     of.iter().map(|(name, len)| format!("{:13}", cell(name, &row.numbers(name, *len)))).collect();
                 text += &format!("{}\n", format!("{}{cells}", left(labels)).trim_end());
+            }
+            text.push('\n');
+        }
+        // Where there is a choice, what came out best.
+        for group in self.groups().iter().filter(|group| group.has_a_choice()) {
+            let best = group.best_of_each_model();
+            if best.is_empty() {
+                continue;
+            }
+            text += &format!("{}: the best point of each model, by {}\n", brief(&group.task, WIDTH), group.measure());
+            for row in best {
+                let cells = left(&row.labels());
+                text += &format!("{cells}{}\n", cell(group.score, &group.numbers(row)));
             }
             text.push('\n');
         }

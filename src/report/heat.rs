@@ -1,0 +1,109 @@
+//! A map of two axes: a square for each pair of values, darker where the number is greater, with the number in it.
+
+use super::plot::CSS;
+use maud::{Markup, PreEscaped, html};
+
+/// A square is so wide and high.
+const SQUARE: (f64, f64) = (52.0, 28.0);
+/// About how wide a letter is.
+const LETTER: f64 = 6.6;
+/// Above the squares: the title.
+const TOP: f64 = 34.0;
+/// How opaque the colour is at most, so that the number in it can be read.
+const DARKEST: f64 = 0.6;
+
+/// A map.
+pub struct Heat {
+    /// What its file is called, without the ending.
+    pub name: String,
+    /// What it shows.
+    pub title: String,
+    /// What goes across.
+    pub x_label: String,
+    /// What goes down.
+    pub y_label: String,
+    /// The values across.
+    pub x: Vec<String>,
+    /// The values down.
+    pub y: Vec<String>,
+    /// Row by row what there is.
+    pub cells: Vec<Vec<Option<Cell>>>,
+}
+
+/// A square of a map.
+pub struct Cell {
+    /// What the colour is of.
+    pub value: f64,
+    /// The number, as it is written.
+    pub text: String,
+    /// What a person is told who points at it.
+    pub about: String,
+}
+
+impl Heat {
+    /// The map in a page that has [`CSS`].
+    pub fn inline(&self) -> Markup {
+        self.svg(false)
+    }
+
+    /// The map as a file of its own.
+    pub fn file(&self) -> String {
+        format!("<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n{}\n", self.svg(true).into_string())
+    }
+
+    fn svg(&self, alone: bool) -> Markup {
+        let wide = |text: &str| text.chars().count() as f64 * LETTER;
+        let left = self.y.iter().chain([&self.y_label]).map(|text| wide(text)).fold(0.0, f64::max) + 14.0;
+        let widest = self.x.iter().map(|text| wide(text) + 8.0).fold(SQUARE.0, f64::max);
+        let (columns, rows) = (self.x.len() as f64, self.y.len() as f64);
+        let width = (left + columns * widest).max(wide(&self.title)).max(left + wide(&self.x_label)) + 10.0;
+        let height = TOP + rows * SQUARE.1 + 40.0;
+        let there = || self.cells.iter().flatten().flatten().map(|cell| cell.value);
+        let (lo, hi) = there().fold((f64::INFINITY, f64::NEG_INFINITY), |(lo, hi), x| (lo.min(x), hi.max(x)));
+        let shade = |x: f64| DARKEST * if hi > lo { 0.1 + 0.9 * (x - lo) / (hi - lo) } else { 0.5 };
+        let body = html! {
+            text.title x="6" y="17" { (self.title) }
+            text.tick.end x=(n(left - 8.0)) y=(n(TOP - 4.0)) { (self.y_label) }
+            @for (i, (row, label)) in self.cells.iter().zip(&self.y).enumerate() {
+                @let y = TOP + i as f64 * SQUARE.1;
+                text.tick.end x=(n(left - 8.0)) y=(n(y + SQUARE.1 / 2.0 + 4.0)) { (label) }
+                @for (j, cell) in row.iter().enumerate() {
+                    @let x = left + j as f64 * widest;
+                    @if let Some(cell) = cell {
+                        g {
+                            title { (cell.about) }
+                            rect.s0.square x=(n(x)) y=(n(y)) width=(n(widest - 2.0)) height=(n(SQUARE.1 - 2.0))
+                                fill-opacity=(n(shade(cell.value))) {}
+                            text.middle x=(n(x + widest / 2.0 - 1.0)) y=(n(y + SQUARE.1 / 2.0 + 3.5)) { (cell.text) }
+                        }
+                    }
+                }
+            }
+            @for (j, label) in self.x.iter().enumerate() {
+                text.tick.middle x=(n(left + (j as f64 + 0.5) * widest)) y=(n(TOP + rows * SQUARE.1 + 14.0)) { (label) }
+            }
+            text.tick x=(n(left)) y=(n(TOP + rows * SQUARE.1 + 32.0)) { (self.x_label) }
+        };
+        let view = format!("0 0 {} {}", n(width), n(height));
+        html! {
+            @if alone {
+                svg.plot xmlns="http://www.w3.org/2000/svg" viewBox=(view) width=(n(1.5 * width)) height=(n(1.5 * height))
+                    role="img" {
+                    title { (self.title) }
+                    style { (PreEscaped(CSS)) }
+                    rect.paper width="100%" height="100%" {}
+                    (body)
+                }
+            } @else {
+                svg.plot.heat viewBox=(view) style=(format!("max-width: {}px", n(width))) role="img" aria-label=(self.title) {
+                    (body)
+                }
+            }
+        }
+    }
+}
+
+/// At most two decimals.
+fn n(x: f64) -> String {
+    format!("{}", (x * 100.0).round() / 100.0)
+}

@@ -1,0 +1,123 @@
+//! The report of runs that go on: a page at an address of this machine, which makes itself anew when their files change.
+
+use super::report;
+use crate::{
+    error::{Error, Result, printable},
+    rng::fnv1a,
+};
+use indicatif::ProgressBar;
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    time::UNIX_EPOCH,
+};
+use tiny_http::{Header, Request, Response, Server, StatusCode};
+
+/// Asks whether anything has changed, every two seconds while the page is in sight, and then loads the page again,
+/// which keeps its place.
+const SCRIPT: &str = "<script>
+setInterval(async () => {
+  if (document.hidden) return
+  try {
+    const now = await (await fetch('stamp')).text()
+    if (now !== 'STAMP') location.reload()
+  } catch { document.title = 'tapezoo report (the program has ended)' }
+}, 2000)
+</script>";
+
+/// Serve the report of these directories, until the program ends.
+pub struct Watch {
+    dirs: Vec<PathBuf>,
+    server: Server,
+}
+
+impl Watch {
+    /// Listen on this port of the loopback interface, which no other machine reaches; 0: on any that is free.
+    ///
+    /// # Errors
+    /// When a directory is not there, or the port is taken.
+    pub fn new(dirs: &[PathBuf], port: u16) -> Result<Watch> {
+        for dir in dirs {
+            fs::read_dir(dir).map_err(Error::io(dir))?;
+        }
+        let taken = |e| Error::config(format!("--port {port}: {e}; choose another, or 0 for any that is free"));
+        let server = Server::http(("127.0.0.1", port)).map_err(taken)?;
+        Ok(Watch { dirs: dirs.into(), server })
+    }
+
+    /// Where the page is.
+    pub fn address(&self) -> String {
+        self.server.server_addr().to_ip().map_or(String::new(), |at| format!("http://{at}/"))
+    }
+
+    /// Answer, one request after another.
+    pub fn serve(&self) -> Result<()> {
+        let mut made = None;
+        loop {
+            let request = self.server.recv().map_err(|e| Error::config(format!("the server stopped: {e}")))?;
+            // Who asked is gone, perhaps.
+            let _ = self.answer(request, &mut made);
+        }
+    }
+
+    /// The page that was made last is kept with its stamp.
+    fn answer(&self, request: Request, made: &mut Option<(u64, String)>) -> std::io::Result<()> {
+        let address = self.address();
+        let host = request.headers().iter().find(|h| h.field.equiv("host")).map(|h| h.value.as_str().to_string());
+        // A page of somebody else's may have its name resolve to this machine; its browser says that name here.
+        let port = address.rsplit(':').next().unwrap_or_default().trim_end_matches('/');
+        let ours = [format!("127.0.0.1:{port}"), format!("localhost:{port}")];
+        if !host.is_some_and(|host| ours.contains(&host)) {
+            return request.respond(Response::from_string("another host\n").with_status_code(StatusCode(403)));
+        }
+        let stamp = self.stamp();
+        match request.url() {
+            "/" => {
+                if made.as_ref().is_none_or(|made| made.0 != stamp) {
+                    *made = Some((stamp, self.page(stamp)));
+                }
+                let page = made.as_ref().map_or("", |made| made.1.as_str());
+                let html = Header::from_bytes("Content-Type", "text/html; charset=utf-8");
+                let no_store = Header::from_bytes("Cache-Control", "no-store");
+                let response = Response::from_string(page);
+                request.respond(html.into_iter().chain(no_store).fold(response, Response::with_header))
+            }
+            "/stamp" => request.respond(Response::from_string(format!("{stamp:016x}"))),
+            _ => request.respond(Response::from_string("there is only /\n").with_status_code(StatusCode(404))),
+        }
+    }
+
+    fn page(&self, stamp: u64) -> String {
+        let script = SCRIPT.replace("STAMP", &format!("{stamp:016x}"));
+        match report(&self.dirs, &ProgressBar::hidden()) {
+            Ok(report) => report.page.replace("</body>", &format!("{script}</body>")),
+            // It may be early.
+            Err(e) => {
+                let why = maud::html! { (printable(&e.to_string())) }.into_string();
+                format!("<!doctype html><meta charset=utf-8><title>tapezoo report</title><p>{why}</p>{script}")
+            }
+        }
+    }
+
+    /// A number that changes when a file of a run does: of names, sizes and times.
+    fn stamp(&self) -> u64 {
+        fn walk(dir: &Path, text: &mut String) {
+            let mut entries: Vec<_> = fs::read_dir(dir).into_iter().flatten().flatten().collect();
+            entries.sort_by_key(fs::DirEntry::file_name);
+            for entry in entries {
+                let Ok(about) = entry.metadata() else { continue };
+                let path = entry.path();
+                if about.is_dir() {
+                    walk(&path, text);
+                } else if path.extension().is_some_and(|e| ["toml", "json", "jsonl"].iter().any(|of| e == *of)) {
+                    let time = about.modified().ok().and_then(|t| t.duration_since(UNIX_EPOCH).ok());
+                    let time = time.map_or(0, |t| t.as_nanos());
+                    *text += &format!("{} {} {time}\n", path.display(), about.len());
+                }
+            }
+        }
+        let mut text = String::new();
+        self.dirs.iter().for_each(|dir| walk(dir, &mut text));
+        fnv1a(text.as_bytes())
+    }
+}
