@@ -148,7 +148,16 @@ fn figure(name: &str, title: &str, unit: &str, x_label: &'static str, lines: &[(
     let x = Axis { ticks, ..Axis::log(first as f64 / 1.1, last as f64 * 1.1) };
     let y = Axis::log(lo / 1.3, hi * 1.3);
     let lines = lines.iter().enumerate().map(line).collect();
-    Figure { name: name.into(), title: format!("{title}, {unit}"), x_label: x_label.into(), x, y, guess: None, trained: None, lines }
+    Figure {
+        name: name.into(),
+        title: format!("{title}, {unit}"),
+        x_label: x_label.into(),
+        x,
+        y,
+        guess: None,
+        trained: None,
+        lines,
+    }
 }
 
 /// Time and bytes per token in training, for each model in the form that `pick` chooses.

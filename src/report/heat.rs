@@ -7,8 +7,8 @@ use maud::{Markup, PreEscaped, html};
 const SQUARE: (f64, f64) = (52.0, 28.0);
 /// About how wide a letter is.
 const LETTER: f64 = 6.6;
-/// Above the squares: the title.
-const TOP: f64 = 34.0;
+/// Above the squares: the title, and what goes down.
+const TOP: f64 = 46.0;
 /// How opaque the colour is at most, so that the number in it can be read.
 const DARKEST: f64 = 0.6;
 
@@ -26,6 +26,8 @@ pub struct Heat {
     pub x: Vec<String>,
     /// The values down.
     pub y: Vec<String>,
+    /// The numbers of the palest and the darkest square: those of all maps that are compared.
+    pub range: (f64, f64),
     /// Row by row what there is.
     pub cells: Vec<Vec<Option<Cell>>>,
 }
@@ -58,8 +60,7 @@ impl Heat {
         let (columns, rows) = (self.x.len() as f64, self.y.len() as f64);
         let width = (left + columns * widest).max(wide(&self.title)).max(left + wide(&self.x_label)) + 10.0;
         let height = TOP + rows * SQUARE.1 + 40.0;
-        let there = || self.cells.iter().flatten().flatten().map(|cell| cell.value);
-        let (lo, hi) = there().fold((f64::INFINITY, f64::NEG_INFINITY), |(lo, hi), x| (lo.min(x), hi.max(x)));
+        let (lo, hi) = self.range;
         let shade = |x: f64| DARKEST * if hi > lo { 0.1 + 0.9 * (x - lo) / (hi - lo) } else { 0.5 };
         let body = html! {
             text.title x="6" y="17" { (self.title) }

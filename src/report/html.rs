@@ -109,17 +109,16 @@ fn swept(sweep: &Swept) -> Markup {
 fn task_of_a_sweep(sweep: &Swept, group: &Group) -> Markup {
     let drawn = sweep.draw(group);
     let best = group.best_of_each_model();
-    let axes = sweep.summary.axes();
+    let axes = sweep.axes(group);
     let measure = group.measure();
-    let head: Vec<&str> =
-        ["model"].into_iter().chain(axes.iter().map(String::as_str)).chain(["seeds", &measure]).collect();
-    let words: Vec<&str> = axes.iter().map(String::as_str).collect();
+    let words: Vec<&str> = axes.iter().map(|&axis| sweep.summary.axes()[axis].as_str()).collect();
+    let head: Vec<&str> = ["model"].into_iter().chain(words.iter().copied()).chain(["seeds", &measure]).collect();
     let row = |row: &Row| {
         let numbers = group.numbers(row);
         html! {
             tr {
                 th scope="row" { (clean(&row.model)) }
-                @for value in &row.values { td.text { (clean(value)) } }
+                @for &axis in &axes { td.text { (clean(&row.values[axis])) } }
                 td { (numbers.len()) }
                 td { (cell(group.score, mean(&numbers), deviation(&numbers), None)) }
             }
@@ -144,7 +143,7 @@ fn task_of_a_sweep(sweep: &Swept, group: &Group) -> Markup {
         @if !drawn.maps.is_empty() {
             h4 { "Two axes together" }
             div.figures { @for map in &drawn.maps { figure { (map.inline()) } } }
-            p.caption { "Means over the seeds, darker where they are greater; on other axes each model is where it is best." }
+            p.caption { "Means over the seeds, darker where they are greater, on one scale for all models; on other axes each model is where it is best." }
         }
     }
 }

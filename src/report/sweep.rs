@@ -61,13 +61,13 @@ impl Swept {
                 let what = [self.summary.axes()[x].as_str(), &self.summary.axes()[y], model].join("-");
                 self.map(group, (x, y), model, name(what))
             };
-            group.models().into_iter().filter_map(of).collect::<Vec<_>>()
+            on_one_scale(group.models().into_iter().filter_map(of).collect())
         });
         Drawn { over: over.collect(), maps: maps.collect() }
     }
 
     /// The axes on which this task has several values.
-    fn axes(&self, group: &Group) -> Vec<usize> {
+    pub fn axes(&self, group: &Group) -> Vec<usize> {
         (0..self.summary.axes().len()).filter(|&axis| values(group, axis).len() > 1).collect()
     }
 
@@ -135,6 +135,7 @@ impl Swept {
             y_label: clean(&self.summary.axes()[y]),
             x: clean_all(&across),
             y: clean_all(&down),
+            range: (0.0, 1.0),
             cells,
         })
     }
@@ -161,6 +162,14 @@ fn values<'a>(group: &Group<'a>, axis: usize) -> Vec<&'a str> {
 
 fn rows<'a>(group: &'a Group, model: &'a str) -> impl Iterator<Item = &'a Row> {
     group.rows.iter().copied().filter(move |row| row.model == model)
+}
+
+/// Maps beside each other are compared.
+fn on_one_scale(mut maps: Vec<Heat>) -> Vec<Heat> {
+    let there = maps.iter().flat_map(|map| map.cells.iter().flatten().flatten()).map(|cell| cell.value);
+    let range = there.fold((f64::INFINITY, f64::NEG_INFINITY), |(lo, hi), x| (lo.min(x), hi.max(x)));
+    maps.iter_mut().for_each(|map| map.range = range);
+    maps
 }
 
 fn sorted(mut ticks: Vec<(f64, String)>) -> Vec<(f64, String)> {
