@@ -5,10 +5,10 @@
     MAMBA_SKIP_CUDA_BUILD=TRUE MAMBA_FORCE_BUILD=TRUE pip install --no-deps --no-build-isolation mamba-ssm==2.3.2.post1
     python scripts/exchange_fixtures.py tests/fixtures/exchange
 
-A file has a module's own state_dict behind `layers.I.`, the input `in.I` and the output `out.I` of each layer, and in its
-metadata the mixer, the module as Python writes it, and the settings of the mixer that no shape tells. The modules
-compute by their own code in double precision on the CPU. Only kernels that need a GPU are replaced, by the naive functions
-that the packages keep beside them, or where there is none by the formula in torch.
+A file has a module's own state_dict behind `layers.I.`, the input `in.I` and the output `out.I` of each layer, and in
+its metadata the mixer, the module as Python writes it, and the settings of the mixer that no shape tells. The modules
+compute by their own code in double precision on the CPU. Only kernels that need a GPU are replaced, by the naive
+functions that the packages keep beside them, or where there is none by the formula in torch.
 """
 import json
 import os
@@ -222,7 +222,8 @@ def of_fla():
     signed = {"eigenvalues": "-1..1"}
     layer = "fla.layers.DeltaNet(hidden_size=6, expand_k=8/6, expand_v=8/6, num_heads=2, {}, norm_eps=1e-6)"
     one("fla_delta_net", "delta_net", layer.format("conv_size=3, allow_neg_eigval=False"), 6, 11)
-    one("fla_delta_net_no_conv", "delta_net", layer.format("use_short_conv=False, allow_neg_eigval=True"), 6, 12, signed)
+    module = layer.format("use_short_conv=False, allow_neg_eigval=True")
+    one("fla_delta_net_no_conv", "delta_net", module, 6, 12, signed)
     layer = "fla.layers.GatedDeltaNet(hidden_size=6, head_dim=4, num_heads=2, expand_v=1, {}, norm_eps=1e-6)"
     one("fla_gated_delta_net", "gated_delta_net", layer.format("conv_size=3, allow_neg_eigval=False"), 6, 13)
     one("fla_gated_delta_net_signed", "gated_delta_net",

@@ -21,7 +21,7 @@ use std::{
 };
 use tapezoo::{
     autograd::{Gen, Tape},
-    exchange::{Layers, Package, Wanted, equals, export},
+    exchange::{Layers, Package, Wanted, differs, equals, export},
     models::{Bound, Eigenvalues, Form, Init, Model, ModelConfig, Positions, State, find, run},
     tensor::{DType, Shape, Tensor},
 };
@@ -406,7 +406,8 @@ fn a_file_that_is_none_or_lies_is_refused_in_words() {
     let place = Place::new();
     let good = fs::read(fixture("fla_gla").path).unwrap();
     let header = |json: &str| [&(json.len() as u64).to_le_bytes()[..], json.as_bytes()].concat();
-    let twice = r#"{"a":{"dtype":"F32","shape":[0],"data_offsets":[0,0]},"a":{"dtype":"F32","shape":[0],"data_offsets":[0,0]}}"#;
+    let empty = r#""a":{"dtype":"F32","shape":[0],"data_offsets":[0,0]}"#;
+    let twice = &format!("{{{empty},{empty}}}");
     let wide = r#"{"q_proj.weight":{"dtype":"F32","shape":[0,1099511627776],"data_offsets":[0,0]}}"#;
     let steers = r#"{"\u001b[31mred":{"dtype":"F32","shape":[0],"data_offsets":[0,0]}}"#;
     for (what, bytes, words) in [
@@ -426,6 +427,41 @@ fn a_file_that_is_none_or_lies_is_refused_in_words() {
     }
     let ran = place.run("import nothing.safetensors --from fla --models gla --out run");
     assert!(ran.status == Some(2) && ran.stderr.contains("nothing.safetensors"), "{}", ran.stderr);
+}
+
+#[test]
+fn a_file_of_ours_is_opened_as_the_model_that_it_says_it_is() {
+    let place = Place::new();
+    let model = Model::new(&sizes("lstm"), 4, DType::F32).unwrap();
+    let path = place.at("model.safetensors");
+    model.save(&path).unwrap();
+    let again = Model::open(&path).unwrap();
+    assert_eq!(again.config(), model.config());
+    assert_eq!(again.params().flat().to_f64(), model.params().flat().to_f64());
+    let bytes = fs::read(&path).unwrap();
+    let with = |from: &str, to: &str| {
+        // JSON inside of a JSON text, with blanks in the header for what is shorter.
+        let text = String::from_utf8_lossy(&bytes[8..8 + bytes[0] as usize + 256 * bytes[1] as usize]).into_owned();
+        assert!(text.contains(from), "{from} in {text}");
+        let header = text.replacen(from, to, 1);
+        let rest = &bytes[8 + text.len()..];
+        let len = (header.len() as u64).to_le_bytes();
+        fs::write(&path, [&len[..], header.as_bytes(), rest].concat()).unwrap();
+        Model::open(&path).err().map(|e| e.to_string()).unwrap_or_default()
+    };
+    let n = model.params().len();
+    for (from, to, words) in [
+        (r#"\"width\":4"#, r#"\"width\":65536"#, format!("{n} weights, and a model of its configuration has")),
+        (r#"\"width\":4"#, r#"\"width\":0"#, "width = 0".into()),
+        (r#"\"mixer\":\"lstm\""#, r#"\"mixer\":\"gru\""#, "unknown model 'gru'".into()),
+        (r#"\"width\":4"#, r#"\"breadth\":4"#, "breadth".into()),
+        (r#"\"model\""#, r#"\"medal\""#, "no configuration 'model'".into()),
+        (r#""tapezoo""#, r#""tapezap""#, "no entry 'tapezoo'".into()),
+        (r#"blocks.0.mixer.w_ih"#, r#"blocks.0.mixer.w_hi"#, "no tensor 'blocks.0.mixer.w_ih'".into()),
+    ] {
+        let said = with(from, to);
+        assert!(said.contains(&words), "{to}: no {words} in: {said}");
+    }
 }
 
 #[test]
@@ -476,9 +512,8 @@ fn every_fixture_goes_in_and_out_by_the_program() {
         let path = path.display();
         for task in ["parity", "text"] {
             let out = format!("{name}-{task}.safetensors");
-            place.prints(&format!(
-                "import {path} --from {package} --models {mixer} --prefix layers.{{}}. --task {task}{heads}{signed} --out {out}"
-            ));
+            let taken = format!("{path} --from {package} --models {mixer} --prefix layers.{{}}.{heads}{signed}");
+            place.prints(&format!("import {taken} --task {task} --out {out}"));
             place.prints(&format!("export {out} --to {package} --prefix layers.{{}}. --out back.safetensors"));
             let again = fixture.with(&read(&fs::read(place.at("back.safetensors")).unwrap())).unwrap();
             let model = Model::open(place.at(&out)).unwrap();
@@ -508,7 +543,14 @@ fn what_cannot_be_is_refused_and_nothing_is_written() {
         (format!("{fla} --prefix layers.{{}}. --out full"), "is not empty"),
         (format!("{fla} --prefix layers.{{}}. --out {gla}"), "is the file that is read"),
         (format!("{fla} --prefix layers.{{}}. --force --out run.safetensors"), "--force"),
-        (format!("import {gla} --from fla --models hgrn2 --out run"), "no layer of fla equals it"),
+        (
+            format!("import {gla} --from fla --models hgrn2 --out run"),
+            "no layer of fla equals it: HGRN2Attention has ε = 1e-5",
+        ),
+        (
+            format!("import {gla} --from fla --models lru --out run"),
+            "lru: no layer of fla equals it; there are delta_net",
+        ),
         (format!("import {gla} --from xlstm --models gla --out run"), "there is one of fla"),
         (format!("import {gla} --from fla --models glaa --out run"), "did you mean 'gla'"),
         (format!("import {gla} --from torhc --models gla --out run"), "'torch'"),
@@ -556,4 +598,20 @@ fn a_model_that_no_module_equals_is_not_exported() {
     model.params_mut().flat_mut().host_mut::<f32>()[at] = 1.0;
     let said = export(&model, Package::Fla, "").err().unwrap().to_string();
     assert!(said.contains("'blocks.0.mixer.b_o': expected zeros"), "{said}");
+}
+
+#[test]
+fn the_page_has_every_table_and_what_has_none() {
+    let page = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/weights.md")).unwrap();
+    let rows: Vec<&str> = page.lines().filter(|line| line.starts_with("| `")).collect();
+    let has = |words: [&str; 3]| rows.iter().any(|row| words.iter().all(|word| row.contains(word)));
+    for (package, mixer, module) in equals(&ModelConfig::default()) {
+        let module = module.split('(').next().unwrap();
+        assert!(has([package.name(), mixer, &format!("`{module}`")]), "{package} {mixer} {module}");
+    }
+    for (package, mixer, how) in differs() {
+        let module = how.split(' ').next().unwrap();
+        assert!(has([package.name(), mixer, &format!("`{module}`")]), "{package} {mixer} {module}");
+        assert!(!equals(&ModelConfig::default()).iter().any(|(p, m, _)| (*p, *m) == (package, mixer)), "{mixer}");
+    }
 }

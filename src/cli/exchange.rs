@@ -14,7 +14,7 @@ use crate::{
     },
 };
 use clap::{
-    Parser,
+    Command, CommandFactory, Parser,
     builder::{PossibleValuesParser, TypedValueParser},
 };
 use std::{
@@ -76,10 +76,20 @@ pub(super) struct Import {
     sizes: Sizes,
 }
 
+/// The command line of `import`; `-h` leaves out the sizes that files tell by themselves.
+pub(super) fn import_command() -> Command {
+    const FIRST: [&str; 3] = ["heads", "mlp", "eigenvalues"];
+    let command = Import::command();
+    let of_sizes = |a: &&clap::Arg| a.get_help_heading() == Some("Sizes of the models");
+    let sizes: Vec<String> = command.get_arguments().filter(of_sizes).map(|a| a.get_id().to_string()).collect();
+    let hidden = sizes.into_iter().filter(|id| !FIRST.contains(&id.as_str()));
+    hidden.fold(command, |command, id| command.mut_arg(id, |arg| arg.hide_short_help(true)))
+}
+
 /// Write the layers of a model under the names of another package
 ///
-/// The layers of every block are written as a module of the package has them, to be loaded with load_state_dict. What is
-/// around them, the embedding, norms, MLPs and head, has no counterpart and is left out.
+/// The layers of every block are written as a module of the package has them, to be loaded with load_state_dict. What
+/// is around them, the embedding, norms, MLPs and head, has no counterpart and is left out.
 #[derive(Parser)]
 #[command(name = "export", version = crate::stamp::version(), after_help = format!("{EXPORTS}\n\n{STATUS}"),
     after_long_help = format!("{}\n\n{EXPORTS}\n\n{STATUS}", equals()))]
@@ -122,7 +132,13 @@ fn equals() -> String {
     };
     let mut lines: Vec<String> = exchange::equals(&config).into_iter().map(line).collect();
     lines.dedup();
-    format!("Mixers, and the modules that they equal:\n{}", lines.join("\n"))
+    let differs = exchange::differs().map(|(package, mixer, how)| format!("  {:<6}{mixer}: {how}", package.name()));
+    let differs: Vec<String> = differs.collect();
+    format!(
+        "Mixers, and the modules that they equal:\n{}\n\nNearly equal, and not taken:\n{}",
+        lines.join("\n"),
+        differs.join("\n")
+    )
 }
 
 fn package() -> impl TypedValueParser<Value = Package> {

@@ -55,7 +55,11 @@ const PROGRAMS: [Program; 16] = [
     runs!("report", report::run, Pages),
     runs!("inspect", inspect::run, Inspect),
     runs!("sample", sample::run, Sample),
-    runs!("import", exchange::import, Import),
+    Program {
+        name: "import",
+        command: exchange::import_command,
+        run: |matches| exchange::import(&read::<exchange::Import>(matches)),
+    },
     runs!("export", exchange::export, Export),
     runs!("verify", verify::run, Verify),
     runs!("models", tables::models, Models),

@@ -3,11 +3,7 @@
 //!
 //! **ε.** The norms' ε is in no file, and the layers' default is 1e-5; ours is 1e-6, as in FLA's models.
 //!
-//! **What has no table.** `HGRN2Attention` and `GatedSlotAttention` are hgrn2 and gsa but for the last norm, whose ε is
-//! 1e-5 there whatever is asked for. `MultiScaleRetention` turns other pairs of channels, and by other angles, than the
-//! authors' RetNet and ours. `ForgettingAttention` does not mix keys and values with those before them as fox does,
-//! `MomAttention` has convolutions over each memory's tokens, `LinearAttention` another ε in its denominator, `Mamba3`
-//! another rate of decay. `Mamba` and `Mamba2` have the names of the authors' own: see [`super::mamba`].
+//! `Mamba` and `Mamba2` have the names and shapes of the authors' own: see [`super::mamba`].
 
 use super::{
     Package,
@@ -39,6 +35,17 @@ fn expand(c: &ModelConfig) -> String {
     let (inner, width) = (c.inner(), c.width);
     format!("expand_k={inner}/{width}, expand_v={inner}/{width}")
 }
+
+/// Mixers that a layer is nearly, and in what they differ.
+pub const DIFFERS: &[(&str, &str)] = &[
+    ("hgrn2", "HGRN2Attention has ε = 1e-5 in its last norm, whatever is asked for, and ours is 1e-6"),
+    ("gsa", "GatedSlotAttention has ε = 1e-5 in its last norm, whatever is asked for, and ours is 1e-6"),
+    ("retnet", "MultiScaleRetention turns other pairs of channels, and by other angles, than the authors' and ours"),
+    ("fox", "ForgettingAttention does not mix keys and values with those of the token before"),
+    ("mom", "MomAttention has convolutions over the tokens of each memory"),
+    ("linear_transformer", "LinearAttention has another ε in its denominator, and no biases"),
+    ("mamba3", "Mamba3 decays at the rate -softplus(a'), and ours at -(1 + a') or -1 / (1 - a')"),
+];
 
 const OURS: Table = Table { package: Package::Fla, ..TABLE };
 
@@ -132,11 +139,10 @@ pub const TABLES: &[Table] = &[
         module: |c, _| {
             let ModelConfig { width, heads, head_dim, householders, .. } = c;
             let rest = conv_and_eigenvalues(c);
-            let sizes = format!(
-                "hidden_size={width}, head_dim={head_dim}, num_heads={heads}, expand_v=1, num_householder={householders}"
-            );
+            let sizes = format!("hidden_size={width}, head_dim={head_dim}, num_heads={heads}, expand_v=1");
+            let steps = format!("num_householder={householders}");
             let gates = "use_forget_gate=False, use_output_gate=False";
-            format!("fla.layers.GatedDeltaProduct({sizes}, {gates}, {rest}, norm_eps=1e-6)")
+            format!("fla.layers.GatedDeltaProduct({sizes}, {steps}, {gates}, {rest}, norm_eps=1e-6)")
         },
         signed: true,
         rows: &[

@@ -1,12 +1,13 @@
 //! The layers of mamba-ssm, 2.3.2. FLA's `Mamba` and `Mamba2` have the same names and shapes.
-//!
-//! `Mamba3` has no table: since it was published its rate of decay is −softplus(a'), and ours is that of the paper's first
-//! code, −(1 + a') or −1/(1 − a').
 
 use super::{
     Package,
     table::{TABLE, Table, row},
 };
+
+/// Mixers that a layer is nearly, and in what they differ. Our rate is that of the code that the paper came with.
+pub const DIFFERS: &[(&str, &str)] =
+    &[("mamba3", "Mamba3 decays at the rate -softplus(a'), and ours at -(1 + a') or -1 / (1 - a')")];
 
 pub const TABLES: &[Table] = &[
     Table {

@@ -95,6 +95,14 @@ pub fn equals(config: &ModelConfig) -> Vec<(Package, &'static str, String)> {
     tables().map(|table| (table.package, table.mixer, table.typical_module(config))).collect()
 }
 
+/// Mixers that a layer of a package is nearly, with what the difference is.
+pub fn differs() -> impl Iterator<Item = (Package, &'static str, &'static str)> {
+    let of = |package, all: &'static [(&'static str, &'static str)]| {
+        all.iter().map(move |(mixer, how)| (package, *mixer, *how))
+    };
+    of(Package::Fla, fla::DIFFERS).chain(of(Package::Mamba, mamba::DIFFERS))
+}
+
 /// The tables of a mixer in a package, for the ways in which its module may keep its weights. We write the first.
 fn tables_of(package: Package, mixer: &str) -> Result<Vec<&'static Table>> {
     let found: Vec<&Table> = tables().filter(|table| table.package == package && table.mixer == mixer).collect();
@@ -103,6 +111,9 @@ fn tables_of(package: Package, mixer: &str) -> Result<Vec<&'static Table>> {
     }
     let mut names: Vec<&str> = tables().filter(|table| table.package == package).map(|table| table.mixer).collect();
     names.dedup();
+    if let Some((.., how)) = differs().find(|(whose, nearly, _)| *whose == package && *nearly == mixer) {
+        return Err(Error::config(format!("{mixer}: no layer of {package} equals it: {how}")));
+    }
     let near = did_you_mean(mixer, names.iter().copied());
     let elsewhere = tables().find(|table| table.mixer == mixer).map(|table| table.package);
     let elsewhere = elsewhere.map(|package| format!("; there is one of {package}")).unwrap_or_default();

@@ -59,8 +59,24 @@ fn number(name: &str, pattern: &str, ends: bool) -> Option<usize> {
     if ends && !rest.is_empty() { None } else { number.parse().ok() }
 }
 
-/// A name with `{}` for each of its numbers.
-pub fn without_numbers(name: &str) -> String {
-    let is_number = |part: &str| !part.is_empty() && part.chars().all(|c| c.is_ascii_digit());
-    name.split('.').map(|part| if is_number(part) { "{}" } else { part }).collect::<Vec<_>>().join(".")
+/// A name with `{}` for its first number.
+pub fn without_number(name: &str) -> String {
+    let mut parts: Vec<&str> = name.split('.').collect();
+    if let Some(at) = parts.iter().position(|part| is_number(part)) {
+        parts[at] = "{}";
+    }
+    parts.join(".")
+}
+
+/// A name with `{}` for its last number.
+pub fn without_last_number(name: &str) -> String {
+    let mut parts: Vec<&str> = name.split('.').collect();
+    if let Some(at) = parts.iter().rposition(|part| is_number(part)) {
+        parts[at] = "{}";
+    }
+    parts.join(".")
+}
+
+fn is_number(part: &str) -> bool {
+    !part.is_empty() && part.chars().all(|c| c.is_ascii_digit())
 }

@@ -1,7 +1,7 @@
 //! What is wrong with a file, all of it, and what to do.
 
 use super::{
-    names::{Names, without_numbers},
+    names::{Names, without_last_number, without_number},
     table::{Table, either},
     tensors::Tensors,
 };
@@ -65,34 +65,25 @@ fn elsewhere(table: &Table, tensors: &Tensors) -> Option<String> {
         table.tensors().flat_map(|(names, _)| either(names)).map(|name| name.replace("{}", "0")).collect();
     for name in tensors.keys() {
         for prefix in own.iter().filter_map(|own| name.strip_suffix(own.as_str())).filter(|p| p.ends_with('.')) {
-            *counts.entry(with_last_number_open(prefix)).or_default() += 1;
+            *counts.entry(without_last_number(prefix)).or_default() += 1;
         }
     }
     counts.into_iter().max_by_key(|(_, n)| *n).map(|(prefix, _)| brief(&prefix, 120))
 }
 
-/// A name with `{}` for its last number.
-fn with_last_number_open(name: &str) -> String {
-    let mut parts: Vec<&str> = name.split('.').collect();
-    if let Some(at) = parts.iter().rposition(|part| !part.is_empty() && part.chars().all(|c| c.is_ascii_digit())) {
-        parts[at] = "{}";
-    }
-    parts.join(".")
-}
-
-/// Names that differ by numbers, and of which the same is said, as one.
+/// Names that differ by their first number, and of which the same is said, as one.
 fn grouped(all: &[(String, String)]) -> Vec<(String, &String)> {
     let mut groups: Vec<(Vec<&String>, &String)> = vec![];
     let mut at: HashMap<(String, &String), usize> = HashMap::new();
     for (name, what) in all {
-        match *at.entry((without_numbers(name), what)).or_insert(groups.len()) {
+        match *at.entry((without_number(name), what)).or_insert(groups.len()) {
             place if place < groups.len() => groups[place].0.push(name),
             _ => groups.push((vec![name], what)),
         }
     }
     let said = |(names, what): (Vec<&String>, _)| match names[..] {
         [one] => (format!("'{}'", brief(one, 120)), what),
-        _ => (format!("'{}' ({} of them)", brief(&without_numbers(names[0]), 120), names.len()), what),
+        _ => (format!("'{}' ({} of them)", brief(&without_number(names[0]), 120), names.len()), what),
     };
     groups.into_iter().map(said).collect()
 }

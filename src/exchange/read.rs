@@ -41,21 +41,23 @@ impl<'a> Wanted<'a> {
     }
 }
 
+/// For each block every row, with what there is of each of its tensors; none where the file lacks them.
+type Blocks<T> = Vec<Vec<(&'static Row, Option<Vec<T>>)>>;
+
 /// Layers of another package, read whole.
 pub struct Layers {
     table: &'static Table,
     sizes: Sizes,
-    /// For each block the numbers of every row, none where the file lacks them.
-    blocks: Vec<Vec<(&'static Row, Option<Vec<Numbers>>)>>,
+    blocks: Blocks<Numbers>,
     left_out: Vec<String>,
     /// The names of the first layer's tensors, without the prefix.
     has: BTreeSet<String>,
 }
 
-/// What is to be taken of a file: for each block the tensors of every row, none where the file lacks them.
+/// What is to be taken of a file.
 struct Plan {
     sizes: Sizes,
-    blocks: Vec<Vec<(&'static Row, Option<Vec<String>>)>>,
+    blocks: Blocks<String>,
     left_out: Vec<String>,
     has: BTreeSet<String>,
 }
@@ -73,7 +75,7 @@ impl Layers {
         let mut tensors = of_file(&bytes).map_err(|what| Error::format(path, what))?;
         drop(bytes);
         // A module may keep its weights in several ways. What is said is of the one that fits best.
-        let mut refused: Option<(Problems, &Table)> = None;
+        let mut refused: Option<(Box<Problems>, &Table)> = None;
         for table in tables {
             match plan(table, &tensors, &names, wanted) {
                 Ok(Plan { sizes, blocks, left_out, has }) => {
@@ -170,7 +172,7 @@ impl Layers {
             let entry = super::parameter(&entries, i, row)?;
             let to = &mut flat[entry.offset..entry.offset + entry.shape.len()];
             match parts {
-                Some(parts) => row.to_ours(&parts.iter().map(Numbers::to).collect::<Vec<_>>(), &self.sizes, to),
+                Some(parts) => row.ours_of(&parts.iter().map(Numbers::to).collect::<Vec<_>>(), &self.sizes, to),
                 None => to.copy_from_slice(&row.without(entry.shape.dims())),
             }
         }
@@ -211,8 +213,8 @@ fn plan(
     tensors: &Tensors,
     names: &Names,
     wanted: &Wanted,
-) -> std::result::Result<Plan, Problems> {
-    let mut problems = Problems::default();
+) -> std::result::Result<Plan, Box<Problems>> {
+    let mut problems = Box::new(Problems::default());
     let blocks = blocks(table, tensors, names, wanted).unwrap_or_else(|what| {
         problems.whole.push(what);
         vec![]
@@ -318,8 +320,8 @@ fn shown(shape: &str, dims: Option<Vec<usize>>) -> String {
     }
 }
 
-/// The sizes that most of these tensors, each with the shape of its letters and its own, have in common. Which of them is
-/// the odd one out depends on which is believed first.
+/// The sizes that most of these tensors, each with the shape of its letters and its own, have in common. Which of them
+/// is the odd one out depends on which is believed first.
 fn solved(known: &Sizes, tensors: &[(&str, &str, &[usize])], any_heads: bool) -> Sizes {
     const TRIES: usize = 32;
     let from = |first: usize| {

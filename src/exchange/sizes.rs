@@ -5,8 +5,11 @@
 use crate::{error::brief, models::ModelConfig};
 use std::collections::BTreeMap;
 
-/// Every letter, the setting that it stands for, and where that is in a configuration.
-pub const LETTERS: [(char, &str, fn(&mut ModelConfig) -> &mut usize); 8] = [
+/// A letter, the setting that it stands for, and where that is in a configuration.
+type Letter = (char, &'static str, fn(&mut ModelConfig) -> &mut usize);
+
+/// Every letter.
+pub const LETTERS: [Letter; 8] = [
     ('D', "width", |c| &mut c.width),
     ('H', "heads", |c| &mut c.heads),
     ('K', "head_dim", |c| &mut c.head_dim),

@@ -6,15 +6,17 @@ use crate::{
     tensor::Real,
 };
 
+/// A module of a configuration as Python makes it, given whether it has a tensor of a name.
+pub type Module = fn(&ModelConfig, &dyn Fn(&str) -> bool) -> String;
+
 /// Which of our parameters is which of a module's tensors, for a mixer that computes what the module does.
 pub struct Table {
     /// The mixer.
     pub mixer: &'static str,
     /// Whose module it is.
     pub package: Package,
-    /// The module as Python makes it, given whether it has a tensor of this name: with these options, which no shape
-    /// tells, it computes what the mixer does.
-    pub module: fn(&ModelConfig, has: &dyn Fn(&str) -> bool) -> String,
+    /// The module, with the options for which it computes what the mixer does. No shape tells some of them.
+    pub module: Module,
     /// Whether the module turns queries and keys by their position.
     pub rope: bool,
     /// Whether the module can have negative eigenvalues.
@@ -95,8 +97,8 @@ pub const TABLE: Table = Table {
 pub struct Row {
     /// Its name in the mixer.
     pub ours: &'static str,
-    /// Names and shapes of theirs. `a|b` is either of two names, the first in files that we write; `{}` is the number of
-    /// the layer.
+    /// Names and shapes of theirs. `a|b` is either of two names, the first in files that we write; `{}` is the number
+    /// of the layer.
     pub theirs: &'static [(&'static str, &'static str)],
     /// How the numbers are laid out.
     pub how: How,
@@ -206,7 +208,7 @@ impl Row {
     ///
     /// # Panics
     /// When there are not as many.
-    pub fn to_ours<T: Real>(&self, theirs: &[Vec<T>], sizes: &Sizes, ours: &mut [T]) {
+    pub fn ours_of<T: Real>(&self, theirs: &[Vec<T>], sizes: &Sizes, ours: &mut [T]) {
         match self.how {
             How::Below => ours.copy_from_slice(&theirs.concat()),
             How::PlusOne => ours.iter_mut().zip(&theirs[0]).for_each(|(to, x)| *to = T::of(x.to_f64() + 1.0)),
@@ -230,7 +232,7 @@ impl Row {
     ///
     /// # Panics
     /// When there are not as many.
-    pub fn to_theirs<T: Real>(&self, ours: &[T], sizes: &Sizes) -> Vec<Vec<T>> {
+    pub fn theirs_of<T: Real>(&self, ours: &[T], sizes: &Sizes) -> Vec<Vec<T>> {
         let len = |shape: &str| sizes.shape(shape).unwrap_or_default().iter().product::<usize>();
         let mut rest = ours;
         let mut next = |n: usize| {

@@ -1,8 +1,8 @@
 //! PyTorch's own modules.
 //!
 //! `nn.LSTM` gives h itself. Our LSTM maps it back to the model's width: W_post and b_post, which are the identity and
-//! zeros where a file has no `post_l0.weight`. A stack of layers in one `nn.LSTM` passes h on as it is; our blocks add to
-//! a residual stream, and only the layers are the same.
+//! zeros where a file has no `post_l0.weight`. A stack of layers in one `nn.LSTM` passes h on as it is; our blocks add
+//! to a residual stream, and only the layers are the same.
 //!
 //! `nn.MultiheadAttention` sees the future unless it is given a causal mask.
 

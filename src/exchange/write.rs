@@ -60,13 +60,11 @@ pub fn export(model: &Model, package: Package, prefix: &str) -> Result<Exported>
     Ok(Exported { bytes, module, tensors: tensors.len(), left_out: others.collect() })
 }
 
-/// Name, axes and bytes of every tensor of every block.
-fn tensors<T: Real + Element>(
-    model: &Model,
-    params: &[T],
-    table: &Table,
-    names: &Names,
-) -> Result<Vec<(String, Vec<usize>, Vec<u8>)>> {
+/// A tensor's name, axes and bytes.
+type Written = (String, Vec<usize>, Vec<u8>);
+
+/// Every tensor of every block.
+fn tensors<T: Real + Element>(model: &Model, params: &[T], table: &Table, names: &Names) -> Result<Vec<Written>> {
     let (config, sizes) = (model.config(), Sizes::of(model.config()));
     let mut tensors = vec![];
     for i in 0..config.layers {
@@ -82,7 +80,7 @@ fn tensors<T: Real + Element>(
                     return Err(Error::config(format!("'{name}': expected zeros; {what}")));
                 }
             }
-            own.push((row, row.to_theirs(x, &sizes)));
+            own.push((row, row.theirs_of(x, &sizes)));
         }
         for (row, parts) in own.into_iter().filter(|(row, _)| row.absent != Absent::Idle || !idle) {
             for ((either_of, shape), part) in row.theirs.iter().zip(parts) {

@@ -1,5 +1,5 @@
-//! The layers of NX-AI's xlstm, 2.0.6: `mLSTMLayer` and `sLSTMLayer`, without the norm before and, behind an sLSTM, the
-//! MLP after them. The layers of `xlstm_large` are others.
+//! The layers of NX-AI's xlstm, 2.0.6: `mLSTMLayer` and `sLSTMLayer`, without the norm before and, behind an sLSTM,
+//! the MLP after them. The layers of `xlstm_large` are others.
 //!
 //! **Norms.** Weights are kept as what is more than one there. One is added here in the file's precision, as it is there
 //! in every forward pass; from ours it is taken off, without a rounding for weights of ½ or more.
