@@ -1,6 +1,6 @@
 """Fixtures of `tapezoo import`: layers of other packages with random weights, an input and what they make of it.
 
-    pip install torch numpy safetensors einops transformers
+    pip install torch==2.15.0 numpy safetensors einops transformers
     pip install --no-deps fla-core==0.6.0 flash-linear-attention==0.6.0 xlstm==2.0.6
     MAMBA_SKIP_CUDA_BUILD=TRUE MAMBA_FORCE_BUILD=TRUE pip install --no-deps --no-build-isolation mamba-ssm==2.3.2.post1
     python scripts/exchange_fixtures.py tests/fixtures/exchange

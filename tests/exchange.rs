@@ -174,6 +174,30 @@ fn a_layer_of_another_package_and_our_mixer_give_the_same() {
 }
 
 #[test]
+fn every_tensor_of_a_fixture_counts_and_so_does_the_order_of_its_numbers() {
+    for fixture in fixtures() {
+        let (name, own) = (&fixture.name, fixture.layers());
+        let tensor = |what: &str, i: usize| {
+            let (_, dims, data) = &fixture.tensors[&format!("{what}.{i}")];
+            Tensor::from_vec(f64s(data), Shape::from(&dims[..]))
+        };
+        for (tensor_name, (dtype, dims, data)) in &own {
+            let mut numbers: Vec<[u8; 8]> = data.as_chunks::<8>().0.to_vec();
+            numbers.reverse();
+            let mut turned = own.clone();
+            turned.insert(tensor_name.clone(), (*dtype, dims.clone(), numbers.concat()));
+            let layers = fixture.with(&turned).unwrap();
+            let model = layers.model(&fixture.config(&layers), 0).unwrap();
+            let inputs: Vec<Tensor> = (0..layers.len()).map(|i| tensor("in", i)).collect();
+            let got = outputs(&model, &inputs, model.default_form()).concat();
+            let want: Vec<f64> = (0..layers.len()).flat_map(|i| tensor("out", i).to_f64()).collect();
+            let off = got.iter().zip(&want).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max);
+            assert!(off > 1e-6, "{name}: {tensor_name} the other way round changes nothing: {off:e}");
+        }
+    }
+}
+
+#[test]
 fn the_module_that_is_named_is_the_one_that_made_the_weights() {
     for fixture in fixtures() {
         let layers = fixture.read(&fixture.path).unwrap();

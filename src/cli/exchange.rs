@@ -7,6 +7,7 @@ use crate::{
     files::{is_there, whole},
     inspect::source,
     models::{Model, Positions},
+    tensor::DType,
     train::{
         Trainer,
         config::TrainConfig,
@@ -292,7 +293,10 @@ fn configuration(args: &Import, layers: &Layers) -> Result<TrainConfig> {
         seed: args.seed.or(Some(0)),
         ..What::default()
     };
-    let machine = Machine { dtype: Some(layers.dtype()), ..Machine::default() };
+    let dtype = layers.dtype();
+    // Devices train in single precision.
+    let device = (dtype == DType::F64).then(|| "cpu".into());
+    let machine = Machine { dtype: Some(dtype), device, ..Machine::default() };
     let train = TrainArgs { what, sizes, machine, ..TrainArgs::default() };
     let (preset, task) =
         train::task_or_recorded(args.task.as_deref(), &train).map_err(|e| Error::Config(format!("--task {e}")))?;
