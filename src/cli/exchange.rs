@@ -179,7 +179,12 @@ pub(super) fn import(args: &Import) -> ExitCode {
                 None => model.map_or(Ok(()), |model| model.save(&args.out)),
                 Some(trainer) => left(args, *trainer),
             });
-            written.and_then(|()| print(said)).map_or_else(|e| super::fail(&e, 1), |()| ExitCode::SUCCESS)
+            match written.and_then(|()| print(said)) {
+                Ok(()) => ExitCode::SUCCESS,
+                // A directory that is not to be written into.
+                Err(e @ Error::Config(_)) => refuse(&e),
+                Err(e) => super::fail(&e, 1),
+            }
         }
     }
 }
