@@ -379,6 +379,29 @@ fn half_precision_is_widened_and_single_stays() {
 }
 
 #[test]
+fn every_number_in_half_precision_is_read_as_what_it_is() {
+    const D: usize = 148; // 3 D² are more than there are
+    type Way = (Dtype, fn(u16) -> f32);
+    let ways: [Way; 2] = [(Dtype::F16, |x| f16::from_bits(x).to_f32()), (Dtype::BF16, |x| bf16::from_bits(x).to_f32())];
+    for (dtype, value) in ways {
+        let all: Vec<u8> = (0..3 * D * D).flat_map(|i| (i as u16).to_le_bytes()).collect();
+        let square = (dtype, vec![D, D], vec![0; 2 * D * D]);
+        let tensors = [("in_proj_weight", (dtype, vec![3 * D, D], all)), ("out_proj.weight", square)];
+        let place = tempfile::tempdir().unwrap();
+        let path = place.path().join("half.safetensors");
+        fs::write(&path, written(&tensors.map(|(name, t)| (name.to_string(), t)).into_iter().collect())).unwrap();
+        let sizes = [("heads", 2, "by --heads")];
+        let layers = Layers::read(&path, &Wanted { sizes: &sizes, ..Wanted::of(Package::Torch, "gpt") }).unwrap();
+        let model = layers.model(&layers.config(&ModelConfig::default()), 0).unwrap();
+        let (_, got) = model.params().tensors().find(|(name, _)| name.ends_with("w_qkv")).unwrap();
+        for (bits, got) in (0..=u16::MAX).zip(got.to_f64()) {
+            let want = f64::from(value(bits));
+            assert!(got.to_bits() == want.to_bits() || got.is_nan() && want.is_nan(), "{dtype:?} {bits:#06x}: {got}");
+        }
+    }
+}
+
+#[test]
 fn layers_are_found_by_their_numbers_and_taken_in_the_order_that_is_asked() {
     let fixture = fixture("fla_gla");
     let mut stack = Tensors::new();

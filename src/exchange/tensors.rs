@@ -1,7 +1,6 @@
 //! Tensors of a safetensors file as numbers.
 
 use crate::{error::brief, files::header::names_are_unique, tensor::Real};
-use half::{bf16, f16};
 use safetensors::{
     SafeTensors,
     tensor::{Dtype, TensorView},
@@ -47,13 +46,29 @@ pub fn of_file(bytes: &[u8]) -> Result<Tensors, String> {
         let numbers = match view.dtype() {
             Dtype::F32 => Ok(Numbers::F32(each(data, f32::from_le_bytes))),
             Dtype::F64 => Ok(Numbers::F64(each(data, f64::from_le_bytes))),
-            Dtype::BF16 => Ok(Numbers::F32(each(data, |x| bf16::from_le_bytes(x).to_f32()))),
-            Dtype::F16 => Ok(Numbers::F32(each(data, |x| f16::from_le_bytes(x).to_f32()))),
+            Dtype::BF16 => Ok(Numbers::F32(each(data, |x| brain(u16::from_le_bytes(x))))),
+            Dtype::F16 => Ok(Numbers::F32(each(data, |x| half(u16::from_le_bytes(x))))),
             other => Err(brief(&format!("{other:?}"), 40)),
         };
         (name, Tensor { dims: view.shape().to_vec(), numbers })
     };
     Ok(file.tensors().into_iter().map(tensor).collect())
+}
+
+/// The number that these bits are in bf16: the upper half of one in single precision.
+fn brain(bits: u16) -> f32 {
+    f32::from_bits(u32::from(bits) << 16)
+}
+
+/// The number that these bits are in IEEE's half precision: a sign, five bits of exponent and ten of fraction.
+fn half(bits: u16) -> f32 {
+    let (exponent, fraction) = (u32::from(bits >> 10 & 31), u32::from(bits & 1023));
+    let size = match exponent {
+        0 => fraction as f32 * 2f32.powi(-24),            // below the least exponent
+        31 => f32::from_bits(255 << 23 | fraction << 13), // infinite, or no number
+        _ => f32::from_bits((exponent + 112) << 23 | fraction << 13),
+    };
+    if bits >> 15 == 1 { -size } else { size }
 }
 
 /// The numbers of `N` bytes each.
