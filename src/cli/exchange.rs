@@ -113,13 +113,15 @@ pub(super) struct Export {
 const IMPORTS: &str = "\
 Examples:
   import lstm.safetensors --from torch --models lstm --out runs/lstm
-  import gla.safetensors --from fla --models gla --prefix 'model.layers.{}.attn.' --out gla_mixers.safetensors
-  import mamba.safetensors --from mamba --models mamba --prefix 'backbone.layers.{}.mixer.' --blocks 0,1 --task text \
---out runs/mamba";
+  import lm.safetensors --from fla --models gla --prefix model.layers.{}.attn --out runs/gla
+  import lm.safetensors --from mamba --models mamba --prefix backbone.layers.{}.mixer
+      --task text --out runs/mamba
+  import lm.safetensors --from fla --models gla --prefix model.layers.{}.attn --blocks 3,7
+      --out two_mixers.safetensors";
 
 const EXPORTS: &str = "\
 Examples:
-  export runs/gla --to fla --prefix 'model.layers.{}.attn.' --out gla.safetensors
+  export runs/gla --to fla --prefix model.layers.{}.attn --out gla.safetensors
   export lstm.safetensors --to torch --out torch_lstm.safetensors";
 
 const STATUS: &str = "\

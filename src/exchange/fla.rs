@@ -210,7 +210,8 @@ pub const TABLES: &[Table] = &[
     Table {
         mixer: "rwkv7",
         module: |c, _| {
-            let (width, k, layers) = (c.width, c.head_dim, c.layers);
+            // Its start, and nothing else, depends on how many layers there are; it divides by one fewer.
+            let (width, k, layers) = (c.width, c.head_dim, c.layers.max(2));
             let ranks = ["decay", "gate", "a", "v"].map(|map| format!("{map}_low_rank_dim={k}")).join(", ");
             let place = format!("layer_idx=I, num_hidden_layers={layers}");
             format!(
