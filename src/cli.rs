@@ -5,6 +5,7 @@
 //! presets.
 
 mod dyck;
+mod exchange;
 mod help;
 mod inspect;
 mod mqar;

@@ -12,11 +12,12 @@
 //! - What is learned? [`tasks`]: tokens, and a target for each.
 //! - How does it run on a GPU? [`cuda`]: device buffers, and the `.cu` files beside the kernels.
 //! - What happens inside it at each token? [`inspect`]: a page to step through.
+//! - Which tensors of PyTorch, FLA, xlstm or mamba-ssm is a parameter? [`exchange`].
 //! - Is a mixer of your own right? [`check`]: gradients, forms, causality, streaming.
 //! - How is it trained? [`train`]: the loop, the optimiser, the configuration, the files of a run.
 //!
 //! Modules know those before them, and those on a level with them: error, rng ← tensor, files, cuda ← autograd, stamp ←
-//! ops, kernels ← models, tasks ← check, train ← report ← inspect, verify ← cli. A tensor is in host memory or in that
+//! ops, kernels ← models, tasks ← check, exchange, train ← report ← inspect, verify ← cli. A tensor is in host memory or in that
 //! of a device, so `tensor` and `cuda` are on one level; and an op names its kernels.
 //!
 //! # An example
@@ -44,7 +45,7 @@
 //! - A mixer: [`models::Model::with_mixer`] builds a model of it, [`check::mixer`] says whether it is right.
 //! - A task: a struct that implements [`tasks::Task`]. [`train::Trainer::with`] trains any model on it.
 //! - A training loop by hand: [`models::Params::gradient`] and [`train::optimizer::Adam::update`].
-//! - Weights in a file: [`models::Model::save`] and [`models::Model::load`].
+//! - Weights in a file: [`models::Model::save`] and [`models::Model::load`]; [`exchange`] with other packages.
 //!
 //! Without its default features the crate is the engine, the models and the trainer alone. `cuda` adds devices, and
 //! `laboratory` the program: [`cli`], [`report`], [`inspect`], [`verify`], and the files of runs and sweeps.
@@ -99,6 +100,7 @@ pub mod check;
 pub mod cli;
 pub mod cuda;
 pub mod error;
+pub mod exchange;
 pub mod files;
 #[cfg(feature = "laboratory")]
 pub mod inspect;

@@ -1,7 +1,8 @@
 //! `tapezoo` and its subcommands. Eight of them are also programs of their own in the repository.
 
 use super::{
-    dyck, fail, help, inspect, mqar, parity, print, report, sample, shell, state_tracking, sweep, tables, train, verify,
+    dyck, exchange, fail, help, inspect, mqar, parity, print, report, sample, shell, state_tracking, sweep, tables,
+    train, verify,
 };
 use clap::{ArgMatches, Command, CommandFactory, FromArgMatches};
 use std::process::ExitCode;
@@ -44,7 +45,7 @@ macro_rules! runs {
 }
 
 /// In the order of `tapezoo --help`.
-const PROGRAMS: [Program; 14] = [
+const PROGRAMS: [Program; 16] = [
     trains!("train", train::Train),
     trains!("parity", parity::Parity),
     trains!("dyck", dyck::Dyck),
@@ -54,6 +55,12 @@ const PROGRAMS: [Program; 14] = [
     runs!("report", report::run, Pages),
     runs!("inspect", inspect::run, Inspect),
     runs!("sample", sample::run, Sample),
+    Program {
+        name: "import",
+        command: exchange::import_command,
+        run: |matches| exchange::import(&read::<exchange::Import>(matches)),
+    },
+    runs!("export", exchange::export, Export),
     runs!("verify", verify::run, Verify),
     runs!("models", tables::models, Models),
     runs!("tasks", tables::tasks, TaskNames),

@@ -118,6 +118,14 @@ fn task(args: &Train) -> Result<(&'static str, Table)> {
     Ok((preset, table))
 }
 
+/// The preset and the task of this name; without one, of the file that the flags name.
+pub(super) fn task_or_recorded(name: Option<&str>, args: &TrainArgs) -> Result<(&'static str, Table)> {
+    match name {
+        Some(name) => task_of(name),
+        None => of_kind(&recorded(args)?.unwrap_or("parity".into())),
+    }
+}
+
 fn kind(task: &Table) -> String {
     task.get("name").and_then(Value::as_str).unwrap_or_default().into()
 }

@@ -1,6 +1,6 @@
 //! A model's weights as a safetensors file, under their path names.
 
-use super::Model;
+use super::{Model, ModelConfig};
 use crate::{
     error::{Error, Result, brief},
     files::{self, header::names_are_unique, whole::write},
@@ -23,6 +23,36 @@ impl Model {
         let path = path.as_ref();
         let bytes = self.to_safetensors(&json!({ "model": self.config() }));
         write(path, &bytes.map_err(|what| Error::format(path, what))?)
+    }
+
+    /// The model that [`Model::save`] or a finished run has left, with the configuration that its file has.
+    ///
+    /// # Errors
+    /// When the file cannot be read, has no configuration, or has not the weights of a model of it.
+    pub fn open(path: impl AsRef<Path>) -> Result<Model> {
+        let path = path.as_ref();
+        let bytes = files::read(path, files::tensors())?;
+        let broken = |what: String| Error::format(path, what);
+        let not_ours = |what: String| broken(format!("not the weights of a model: {what}"));
+        let (_, metadata) = SafeTensors::read_metadata(&bytes).map_err(|e| not_ours(e.to_string()))?;
+        let about = metadata.metadata().as_ref().and_then(|all| all.get("tapezoo"));
+        let about = about.ok_or_else(|| not_ours("it has no entry 'tapezoo' in its metadata".into()))?;
+        let config =
+            serde_json::from_str::<Value>(about).ok().and_then(|mut all| all.get_mut("model").map(Value::take));
+        let config = config.ok_or_else(|| not_ours("no configuration 'model' in its metadata".into()))?;
+        let config: ModelConfig = serde_json::from_value(config).map_err(|e| not_ours(e.to_string()))?;
+        let file = SafeTensors::deserialize(&bytes).map_err(|e| broken(e.to_string()))?;
+        let double = file.iter().any(|(_, tensor)| tensor.dtype() == Dtype::F64);
+        let dtype = if double { DType::F64 } else { DType::F32 };
+        // A configuration may ask for more than the file has: its weights are counted before there is room for them.
+        let asked = Model::hollow(&config, dtype)?.params().entries().iter().map(|e| e.shape.len()).sum::<usize>();
+        let there = file.iter().map(|(_, tensor)| tensor.shape().iter().product::<usize>()).sum::<usize>();
+        if asked != there {
+            return Err(broken(format!("{there} weights, and a model of its configuration has {asked}")));
+        }
+        let mut model = Model::new(&config, 0, dtype)?;
+        model.load(path)?;
+        Ok(model)
     }
 
     /// Load the weights that [`Model::save`] or a run has left. The model must have the same parameters, in shape and
