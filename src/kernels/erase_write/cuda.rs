@@ -125,7 +125,7 @@ impl<'a> Plan<'a> {
     /// A block for every 16 columns of S of each head; and the memory that those need that are too long to share.
     fn along(&self) -> (Launch, Option<Temp<'a>>) {
         let (c, blocks) = (self.tiles.side(), self.heads * self.v.div_ceil(16));
-        let own = 32 * (c + 4 + 20) + 16 * c + 7 * c;
+        let own = self.tiles.slices(self.dtype, 1) + 16 * c + 7 * c;
         let (state, size) = (16 * self.k, if self.dtype == DType::F64 { 8 } else { 4 });
         let shared = size * (own + state);
         if shared <= self.cu.gpu().shared() {

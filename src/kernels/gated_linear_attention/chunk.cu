@@ -32,16 +32,19 @@ __device__ void gates(Rows q, Rows k, Wide v, Wide cotangents, Fading fading, co
                       const real* starts, const real* ends, i64 parts, i64 rows, S* dg, int acc, Dims d) {
     real* memory = dynamic_memory();
     constexpr int C = Tile<R>::C, MLD = Tile<R>::MLD;
-    real *m = memory + Tile<R>::SCRATCH, *room = m + Tile<R>::MATRIX, *start = room + Fading::SIZE * C, *end = start + C;
+    real *m = memory + Tile<R>::SCRATCH, *start = m + C * MLD, *end = start + C, *room = end + C + 32;
     const Steps t(d, blockIdx.x);
-    const auto weights = fading.template load<R>(t, m, room);
-    lower_product<R>(
-        m, memory, (int)d.w, [&](int r, int j) { return cotangents.get(t, r, j); },
-        [&](int s, int j) { return v.get(t, s, j); }, [&](int r, int s) { return weights.between(r, s); });
+    const auto weights = fading.template load<R>(t, true, room);
+    Tile<R> x = lower_product<R>(t, memory, d.v, cotangents.rows(t), v.rows(t), [&](int r) {
+        return [=](int s, real x) { return q.scale * k.scale * weights.between(r, s) * x; };
+    });
     Tile<R> p;
-    p.template add<1, 1>(
-        memory, (int)d.k, [&](int r, int i) { return q.get(t, r, i); }, [&](int i, int s) { return k.get(t, s, i); });
-    p.each([&](int r, int s, real x) { m[r * MLD + s] *= x; });
+    p.template add<1, 1>(memory, (int)d.k, q.rows(t), k.rows(t));
+#pragma unroll
+    for (int i = 0; i < Tile<R>::ROWS; i++)
+#pragma unroll
+        for (int j = 0; j < Tile<R>::COLS; j++) x.v[i][j] *= p.v[i][j];
+    keep<R>(m, x);
     if (threadIdx.x < C) {
         start[threadIdx.x] = end[threadIdx.x] = 0;
         for (i64 i = 0; i < parts && threadIdx.x < t.n; i++) {
@@ -82,7 +85,7 @@ __device__ void gates(Rows q, Rows k, Wide v, Wide cotangents, Fading fading, co
     TILED_KERNEL keys_##R(const S* q, const S* k, const S* v, const S* d_o, const real* by, const real* last,        \
         const real* h, const real* dh, const S* g, S* dq, int q_acc, real* starts, S* dk, int k_acc, real* ends,     \
         i64 rows, real scale, Dims d) {                                                                              \
-        const Target to_q{dq, q_acc, nullptr, starts, rows}, to_k{dk, k_acc, nullptr, ends, rows};                   \
+        const Gradient to_q{dq, q_acc, nullptr, starts, rows}, to_k{dk, k_acc, nullptr, ends, rows};                   \
         const Rows queries{q, d.k, scale}, keys_{k, d.k, 1};                                                         \
         const Wide cotangents{d_o, by, last, d.v, d.w};                                                              \
         const Fading fading{g, nullptr, nullptr};                                                                    \
@@ -104,10 +107,10 @@ __device__ void gates(Rows q, Rows k, Wide v, Wide cotangents, Fading fading, co
         Dims d) {                                                                                                    \
         fade<R>(Rows{q, d.k, scale}, Rows{k, d.k, 1}, g, faded_q, faded_k, all, p, d);                               \
     }                                                                                                                \
-    TILED_KERNEL channels_##R(const S* q, const S* k, const S* v, const S* d_o, const S* g, const real* h,           \
+    LARGE_TILED_KERNEL channels_##R(const S* q, const S* k, const S* v, const S* d_o, const S* g, const real* h,           \
         const real* dh, S* dq, int q_acc, S* dk, int k_acc, S* dg, int g_acc, real scale, Dims d) {                  \
-        const auto value = [&](const Steps& t, int s, int j) { return t.get(v, d.v, s, j); };                        \
-        const auto cotangent = [&](const Steps& t, int s, int j) { return d_o ? t.get(d_o, d.v, s, j) : real(0); };  \
+        const auto value = [&](const Steps& t) { return t.rows(v, d.v); };                                           \
+        const auto cotangent = [&](const Steps& t) { return t.rows(d_o, d.v); };                                     \
         const Channels to{dq, dk, dg, q_acc, k_acc, g_acc};                                                          \
         channels<R, true>(Rows{q, d.k, scale}, Rows{k, d.k, 1}, value, cotangent, g, h, dh, to, d);                  \
     }
