@@ -38,10 +38,10 @@ struct Steps {
     i64 id, first, apart;
     int n;
 
-    __device__ Steps(const Dims& d, u32 id) : id(id), apart(d.h) {
-        const u32 head = id / (u32)d.chunks;
-        const i64 start = id % (u32)d.chunks * d.chunk;
-        first = d.row(head, start);
+    __device__ Steps(const Dims& d, u32 id) : Steps(d, id / (u32)d.chunks, id % (u32)d.chunks) {}
+    __device__ Steps(const Dims& d, u32 head, i64 chunk) : id(head * d.chunks + chunk), apart(d.h) {
+        const i64 start = chunk * d.chunk;
+        first = d.row(head, 0) + start * d.h;
         n = (int)(d.t - start < d.chunk ? d.t - start : d.chunk);
     }
 
@@ -171,7 +171,7 @@ __device__ void scan(const S* s, const S* z, const real* added, G gates, P* stat
         const S* from = last ? z : s;
         real x = from ? ld(from + at) : real(0);
         for (i64 i = 0; i < d.chunks; i++) {
-            const Steps t(d, head * d.chunks + (REVERSE ? d.chunks - 1 - i : i));
+            const Steps t(d, (u32)head, REVERSE ? d.chunks - 1 - i : i);
             const real more = added[t.id * size + e];
             st(states + t.id * size + e, x);
             x = gates.whole(t, d, row) * x + more;
@@ -187,8 +187,8 @@ struct Ratio { real times, by; };
 
 // O, or, if NORMALISED, O times what ratio(its last column, row of [B, T, H], whether this block is the one of the row
 // to store it) gives.
-template <int R, bool NORMALISED, class P, class G, class N>
-__device__ void outputs(Rows q, Rows k, const S* v, const P* h, G gates, S* o, N ratio, Dims d) {
+template <int R, bool NORMALISED, class G, class N>
+__device__ void outputs(Rows q, Rows k, const S* v, const S* h, G gates, S* o, N ratio, Dims d) {
     real* memory = dynamic_memory();
     constexpr int C = Tile<R>::C;
     const typename Tile<R>::Own m(memory + Tile<R>::SCRATCH);
@@ -269,7 +269,7 @@ __device__ void through_state(Tile<R>& y, real* scratch, Wide a, const P* s, con
 
 // dQ and dK of a tile of columns. What scales Q and K is in G, and in what comes through the states.
 template <int R, class P, class G>
-__device__ void keys(Rows q, Rows k, Wide v, Wide g, const P* h, const real* dh, G gates, Gradient dq, Gradient dk, Dims d) {
+__device__ void keys(Rows q, Rows k, Wide v, Wide g, const S* h, const P* dh, G gates, Gradient dq, Gradient dk, Dims d) {
     real* memory = dynamic_memory();
     constexpr int C = Tile<R>::C;
     const typename Tile<R>::Own m(memory + Tile<R>::SCRATCH);
@@ -297,8 +297,8 @@ __device__ void keys(Rows q, Rows k, Wide v, Wide g, const P* h, const real* dh,
 }
 
 // dV, without the column of ones, of a tile of columns.
-template <int R, class G>
-__device__ void values(Rows q, Rows k, Wide g, const real* dh, G gates, S* dv, int acc, Dims d) {
+template <int R, class P, class G>
+__device__ void values(Rows q, Rows k, Wide g, const P* dh, G gates, S* dv, int acc, Dims d) {
     real* memory = dynamic_memory();
     constexpr int C = Tile<R>::C;
     const typename Tile<R>::Own m(memory + Tile<R>::SCRATCH);
@@ -333,16 +333,16 @@ __device__ void through_gates(real* m, int n, real all, A start, E end, F put) {
 
 // Numbers of a chunk that are padded to C rows: W, E, dE and G [chunk of head, C, width]. The first `n` rows, and columns
 // from c0 on; all can be written.
-template <int R>
+template <int R, class P>
 struct Padded {
-    real* x;
+    P* x;
     int width;
     i64 id;
 
-    __device__ Padded(const real* x, i64 width, i64 id) : x((real*)x), width((int)width), id(id) {}
-    __device__ real* at(int c0) const { return x + id * (Tile<R>::C * width) + c0; }
-    __device__ Matrix<real> rows(int c0 = 0, int n = Tile<R>::C) const { return {at(c0), (u32)width, n, width - c0}; }
-    __device__ Target<real> to(int c0) const { return {at(c0), (u32)width, Tile<R>::C, width - c0}; }
+    __device__ Padded(const P* x, i64 width, i64 id) : x((P*)x), width((int)width), id(id) {}
+    __device__ P* at(int c0) const { return x + id * (Tile<R>::C * width) + c0; }
+    __device__ Matrix<P> rows(int c0 = 0, int n = Tile<R>::C) const { return {at(c0), (u32)width, n, width - c0}; }
+    __device__ Target<P> to(int c0) const { return {at(c0), (u32)width, Tile<R>::C, width - c0}; }
 };
 
 // What a gate does inside a chunk (as in ops/decay.rs), from the sums b_t = g_1 + … + g_t. They are two doubles each,

@@ -2,12 +2,17 @@
 //
 // A tile is 16 R rows by 16 Q columns; thread (y, x) of 16 x 16 holds R x Q of them in registers, so that a number
 // read from shared memory is used Q or R times. (Most are square, of C = 16 R.) A slice of DEPTH of both operands lies
-// in shared memory. The depth of a product may be anything, and beyond the edges of matrices there are zeros. Operands
-// may be
+// in shared memory. The depth of a product may be anything, and beyond the edges of matrices there are zeros. An operand
+// is
 //
-//   a Matrix in memory, or Scaled by a number for each row: 16 bytes are read and written at once
-//   the kernel's Own matrix in shared memory, or slices that it has Kept: nothing is moved, where they lie right
-//   any function of (row, column), called once a number for each tile
+//   a Matrix: rows in memory. 16 bytes are read and written at once, where rows begin at multiples of that, and few
+//       instructions find out where; number by number both would take longer than the product
+//   Scaled: the same, with a factor for each row
+//   an Own: a C x C matrix in shared memory, of what another product gave. It lies as products read it (but for a
+//       transposition without tensor cores), so that nothing is moved
+//   any function of (row, column), called once a number for each tile: for what is none of these
+//
+// Rows are those in memory: of the operand itself, or of its transpose, as the product is told.
 //
 // Numbers stored in bf16 are multiplied on tensor cores where the tile is large enough for all eight warps: operands
 // are rounded to bf16, sums are float. There a thread holds what mma leaves it with, two rows of some pairs of columns.
@@ -25,8 +30,10 @@ namespace tiled {
 // How many tiles of c there are. (Integers of threads and blocks are unsigned and short: they are cheap to divide.)
 __device__ inline u32 tiles(i64 n, u32 c) { return (u32)((u64)(n + c - 1) / c); }
 
-// Registers are shared out so that a multiprocessor has room for two blocks; of large kernels for one.
-#define TILED_KERNEL extern "C" __global__ __launch_bounds__(256, 2) void
+// Registers are shared out so that a multiprocessor has room for two blocks; for one of large kernels, and where threads
+// hold wider numbers.
+enum { BLOCKS = sizeof(S) == 2 ? 2 : 1 };
+#define TILED_KERNEL extern "C" __global__ __launch_bounds__(256, BLOCKS) void
 #define LARGE_TILED_KERNEL extern "C" __global__ __launch_bounds__(256, 1) void
 
 // Rows of numbers in memory, `apart` from one to the next. There are those from `low` to `rows`, of `width` numbers;
@@ -104,6 +111,14 @@ template <bool TENSOR> struct Slice { typedef real T; };
 template <> struct Slice<true> { typedef bf16 T; };
 template <bool TENSOR> using Stored = typename Slice<TENSOR>::T;
 
+// Numbers of type real that a slice takes of n rows or columns, with neighbours along k; and at most.
+__device__ constexpr int slice_size(int n, int depth, int pad, bool tensor) {
+    return tensor ? n * (depth + pad) / 2 : depth * (n + pad);
+}
+__device__ constexpr int slice_room(int n, int depth, int pad, bool tensor) {
+    return slice_size(tensor && n < depth ? depth : n, tensor && n < depth ? n : depth, pad, tensor);
+}
+
 // On tensor cores a warp has 16 M rows, for which it reads columns once; and SPLIT warps may have the same place, each
 // with a part of the depth (multiply_held, join).
 template <int R, int Q = R, int M = 1, int SPLIT = 1>
@@ -117,10 +132,10 @@ struct Tile {
     // one of a C x C matrix of the kernel's own, of MLD.
     enum { DEPTH = TENSOR ? 64 : 32, PAD = TENSOR ? 8 : 4, MLD = C + 8, PER_REAL = TENSOR ? 2 : 1 };
     // What they take, in numbers of type real. SLICE_A, SLICE_B: with neighbours along k.
-    enum { SLICE_A = TENSOR ? C * (DEPTH + PAD) / 2 : DEPTH * (C + PAD), SLICE_B = TENSOR ? W * (DEPTH + PAD) / 2 : DEPTH * (W + PAD) };
-    enum { ROOM_A = TENSOR && C < DEPTH ? DEPTH * (C + PAD) / 2 : SLICE_A, ROOM_B = TENSOR && W < DEPTH ? DEPTH * (W + PAD) / 2 : SLICE_B };
-    // MATRIX: a C x C matrix of type real, OWN: one that products read as it is.
-    enum { SCRATCH = ROOM_A + ROOM_B, MATRIX = C * MLD, OWN = MATRIX / PER_REAL };
+    enum { SLICE_A = slice_size(C, DEPTH, PAD, TENSOR), SLICE_B = slice_size(W, DEPTH, PAD, TENSOR) };
+    enum { ROOM_A = slice_room(C, DEPTH, PAD, TENSOR), SCRATCH = ROOM_A + slice_room(W, DEPTH, PAD, TENSOR) };
+    // MATRIX: a C x C matrix of type real, OWN: an Own one.
+    enum { MATRIX = C * MLD, OWN = MATRIX / PER_REAL };
     typedef Stored<TENSOR> T;
 
     real v[ROWS][COLS];
@@ -175,7 +190,8 @@ struct Tile {
             if (ALL < 256 && n >= ALL) break;
             // Where a pack is spread over the rows of a slice, a warp has 16 rows of the matrix, two packs of each.
             constexpr bool SPREAD = ALONG_K && !TENSOR;
-            const int r = SPREAD ? n / (16 * PACKS) * 16 + n % 16 : n / PACKS, c = (SPREAD ? n / 16 % PACKS : n % PACKS) * V;
+            const int r = SPREAD ? n / (16 * PACKS) * 16 + n % 16 : n / PACKS;
+            const int c = (SPREAD ? n / 16 % PACKS : n % PACKS) * V;
             const int row = ALONG_K ? r : start + r, column = ALONG_K ? start + c : c;
             const bool there = x.has(row, column);
             if constexpr (TENSOR && sizeof(P) == 2 && same<F, Unscaled>) {
@@ -265,9 +281,10 @@ struct Tile {
         return slice<ALONG_K, N>(room, start, depth, Matrix<T>(x.x, MLD, C, C), others);
     }
 
-    // this += Σ_k a(r, k) b(k, c) for k < depth; A_K, B_K: whether neighbours in memory are neighbours along k: rows of
-    // a Matrix or of an Own are rows of a if A_K, and columns of b if B_K. What the operands read of shared memory may
-    // have been written right before the call.
+    // this += Σ_k a(r, k) b(k, c) for k < depth; A_K, B_K: whether neighbours in memory are neighbours along k. Then
+    // the operand's rows are a's own, a(r, k), or the transpose's, b(c, k); else a(k, r), or b(k, c). An operand that is
+    // no function has no rows, or zeros, from `depth` to the next multiple of 16. What the operands read of shared
+    // memory may have been written right before the call; an Own may be read until the next barrier.
     template <int A_K, int B_K, class A, class B>
     __device__ void add(real* scratch, int depth, const A& a, const B& b, bool* others = nullptr) {
         for (int start = 0; start < depth; start += DEPTH) {
@@ -368,15 +385,15 @@ struct Tile {
     // Of depth 16: a warp has 16 M rows of a in p, and its columns of b are read 8 or 16 at a time.
     template <int B_K>
     __device__ void multiply_16(const u32 (&p)[M][4], At bs) {
-        constexpr int BLOCKS = COLS % 4 == 0 ? 2 : 1;
-        const int lane = threadIdx.x % 32, c0 = warp_col() + (BLOCKS == 2 ? lane / 16 * 8 : 0);
+        constexpr int PAIR = COLS % 4 == 0 ? 2 : 1;
+        const int lane = threadIdx.x % 32, c0 = warp_col() + (PAIR == 2 ? lane / 16 * 8 : 0);
         const T* b = bs.x + (B_K ? (c0 + lane % 8) * bs.stride + lane / 8 % 2 * 8 : lane % 16 * bs.stride + c0);
 #pragma unroll
-        for (int j = 0; j < COLS / 2; j += BLOCKS) {
-            u32 q[2 * BLOCKS];
+        for (int j = 0; j < COLS / 2; j += PAIR) {
+            u32 q[2 * PAIR];
             ldmatrix(q, b + 8 * j * (B_K ? bs.stride : 1), !B_K);
 #pragma unroll
-            for (int n = 0; n < BLOCKS; n++) {
+            for (int n = 0; n < PAIR; n++) {
                 const u32 one[2] = {q[2 * n], q[2 * n + 1]};
                 const int at = 2 * (j + n);
 #pragma unroll
@@ -451,6 +468,22 @@ struct Tile {
         for (int i = 0; i < ROWS; i++)
 #pragma unroll
             for (int j = 0; j < COLS; j += RUN) f(row(i), col(j), *(const real(*)[RUN])&v[i][j]);
+    }
+
+    // this += what is there of x.
+    template <class P>
+    __device__ void add_rows(const Matrix<P>& x) {
+        const bool even = x.template even<RUN>();
+#pragma unroll
+        for (int i = 0; i < ROWS; i++)
+#pragma unroll
+            for (int j = 0; j < COLS; j += RUN) {
+                if (!x.has(row(i), col(j))) continue;
+                real y[RUN];
+                x.get(y, row(i), col(j), even);
+#pragma unroll
+                for (int u = 0; u < RUN; u++) v[i][j + u] += y[u];
+            }
     }
 
     // To memory, as value(row, column, number).

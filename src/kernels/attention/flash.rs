@@ -34,7 +34,8 @@ impl Device {
         let d = p.d;
         let (sizes, gated, dtype) = ([d.t, p.s, d.h, d.k, d.v, d.b * d.h], x.len() > 3, x[0].dtype());
         let on = Device { tiles: Tiles::of(p.s), sizes, dtype, gated, wide: false };
-        let most = [Kernel::Forward, Kernel::Queries, Kernel::Keys].map(|kernel| on.wide(kernel, 1).shared).into_iter().max();
+        let most =
+            [Kernel::Forward, Kernel::Queries, Kernel::Keys].map(|kernel| on.wide(kernel, 1).shared).into_iter().max();
         Device { wide: dtype == DType::BF16 && !gated && d.t > 64 && most <= Some(cu.gpu().shared()), ..on }
     }
 

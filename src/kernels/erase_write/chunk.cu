@@ -14,7 +14,7 @@
 // `through_reads` has what comes through O, and `through_erasing` what comes through U.
 //
 // Tiling: a block of 256 threads has a chunk, or tiles of its columns (tiles.cuh, memories.cuh); in the two kernels
-// that go along a head it has 16 columns of S, which stay in shared memory. Memory: q, k, v, o and 2 K + 2 V + C
+// that go along a head it has 32 columns of S, which stay in shared memory. Memory: q, k, v, o and 2 K + 2 V + C
 // numbers a step for W, E and X, and a state for each chunk; operations a step: C (2 K + 2 V) + 4 K V + C² / 3 forward.
 // Keys of their own take 3 K + 2 C numbers a step more.
 
@@ -71,8 +71,8 @@ __device__ void invert(real* m, real* room) {
 
 // X (if wanted), W, and U or, where the states are known, E. Where A is known, k are the keys to erase by.
 template <int R>
-__device__ void prepare(const S* k, const S* v, const S* beta, const real* g, const real* a, const S* states, real* x,
-                        real* w, real* u, Dims d) {
+__device__ void prepare(const S* k, const S* v, const S* beta, const real* g, const real* a, const S* states, S* x,
+                        S* w, real* u, Dims d) {
     real* memory = dynamic_memory();
     typedef Tile<R> T;
     constexpr int C = T::C, MLD = T::MLD;
@@ -103,7 +103,8 @@ __device__ void prepare(const S* k, const S* v, const S* beta, const real* g, co
     // Rounded for tensor cores it takes half of the room there is.
     const typename T::Own inverse(T::TENSOR ? more : m), rhs(T::TENSOR ? more + T::OWN : more);
     if (T::TENSOR) inverse.copy(m, MLD);
-    const Padded<R> ws(w, d.k, t.id), us(u, d.v, t.id);
+    const Padded<R, S> ws(w, d.k, t.id);
+    const Padded<R, real> us(u, d.v, t.id);
     for (i64 c0 = 0; c0 < d.k; c0 += C) {
         T y;
         y.template add_lower<1, 0>(
@@ -116,10 +117,9 @@ __device__ void prepare(const S* k, const S* v, const S* beta, const real* g, co
         if (states) {
             T seen;
             seen.template add<1, 0>(memory, (int)d.k, t.rows(k, d.k), state(states, d, t.id, 0, c0));
-            seen.by_rows([&](int r) {
-                const real beta = b[r], first = decay.since_start(r);
-                return [=](int c, real x) { return beta * (value(r, c) - first * x); };
-            });
+            seen.scale_rows([&](int r) { return -decay.since_start(r); });
+            seen.add_rows(value);
+            seen.scale_rows([&](int r) { return b[r]; });
             rhs.set(seen);
             y.template add_lower<1, 0>(memory, t.n, inverse, rhs);
         } else {
@@ -129,9 +129,9 @@ __device__ void prepare(const S* k, const S* v, const S* beta, const real* g, co
     }
 }
 
-// 16 columns of S, in shared memory or, where they are too long for it, in `room`, to and from [chunk of head, K, V].
+// W columns of S, in shared memory or, where they are too long for it, in `room`, to and from [chunk of head, K, V].
 struct Columns {
-    enum { W = 16 };
+    enum { W = 32 };
     real* s;
     i64 c0;
 
@@ -171,12 +171,12 @@ struct Columns {
     }
 };
 
-// Along a head: 16 columns of S. E stands in place of U afterwards.
+// Along a head: W columns of S. E stands in place of U afterwards.
 template <int R>
-__device__ void forward_states(const S* k, const real* g, const real* all, const S* s0, const real* w, real* u, S* states,
+__device__ void forward_states(const S* k, const real* g, const real* all, const S* s0, const S* w, real* u, S* states,
                                S* s_last, real* room, Dims d) {
     real* memory = dynamic_memory();
-    typedef Tile<R, 1> T;
+    typedef Tile<R, Columns::W / 16> T;
     constexpr int C = T::C, W = Columns::W;
     real* es = memory + T::SCRATCH;
     Scalars<R> scalars(es + C * W);
@@ -184,14 +184,15 @@ __device__ void forward_states(const S* k, const real* g, const real* all, const
     const Columns s{room ? room + (i64)blockIdx.x * d.k * W : es + C * W + Scalars<R>::SIZE, c0};
     s.read_from(s0, d, head);
     for (i64 chunk = 0; chunk < d.chunks; chunk++) {
-        const Steps t(d, head * d.chunks + chunk);
+        const Steps t(d, head, chunk);
         const Decay decay = scalars.load(t, nullptr, g);
         s.write_to(states, d, t.id);
-        const Padded<R> ws(w, d.k, t.id), us(u, d.v, t.id);
-        const Matrix<real> known = us.rows(c0);
+        const Padded<R, S> ws(w, d.k, t.id);
+        const Padded<R, real> us(u, d.v, t.id);
         T y;
         y.template add<1, 0>(memory, (int)d.k, ws.rows(), s.rows(d));
-        y.by_rows([&](int r) { return [=, &known](int c, real seen) { return known(r, c) - seen; }; });
+        y.scale_rows([](int) { return real(-1); });
+        y.add_rows(us.rows(c0));
         y.put(us.to(c0));
         y.scale_rows([&](int r) { return r < t.n ? decay.between(t.n - 1, r) : real(0); });
         y.runs([&](int r, int c, const real (&run)[T::RUN]) { write(es + r * W + c, run); });
@@ -230,7 +231,7 @@ __device__ void outputs(const S* q, const S* k, const real* g, const real* p, co
     Tile<R> y;
     y.template add<1, 0>(memory, (int)d.k, t.rows(q, d.k), state(states, d, t.id, 0, c0));
     y.scale_rows([&](int r) { return scale * decay.since_start(r); });
-    y.template add_lower<1, 0>(memory, t.n, m, Padded<R>(e, d.v, t.id).rows(c0, t.n));
+    y.template add_lower<1, 0>(memory, t.n, m, Padded<R, real>(e, d.v, t.id).rows(c0, t.n));
     y.put(t.to(o, d.v, c0));
 }
 
@@ -251,16 +252,16 @@ __device__ void through_outputs(const S* q, const S* k, const real* g, const rea
                   [](int) { return real(1); });
         y.template add<0, 0>(memory, t.n, m, t.rows(d_o, d.v, c0));
     }
-    y.put(Padded<R>(de, d.v, t.id).to(c0));
+    y.put(Padded<R, real>(de, d.v, t.id).to(c0));
 }
 
 // Along a head from its end, as forward_states: what comes to E through the states, dE += r K dS, and
 // dS ← Γ dS + (γ Q)ᵀ dO − Wᵀ dE. `after` gets dS after each chunk.
 template <int R>
 __device__ void backward_states(const S* q, const S* k, const real* g, const real* all, const S* d_o, const S* ds_last,
-                                const real* w, real* de, real* after, S* ds0, int acc, real* room, real scale, Dims d) {
+                                const S* w, real* de, S* after, S* ds0, int acc, real* room, real scale, Dims d) {
     real* memory = dynamic_memory();
-    typedef Tile<R, 1> T;
+    typedef Tile<R, Columns::W / 16> T;
     constexpr int C = T::C, W = Columns::W;
     real* es = memory + T::SCRATCH;
     Scalars<R> scalars(es + C * W);
@@ -268,17 +269,18 @@ __device__ void backward_states(const S* q, const S* k, const real* g, const rea
     const Columns s{room ? room + (i64)blockIdx.x * d.k * W : es + C * W + Scalars<R>::SIZE, c0};
     s.read_from(ds_last, d, head);
     for (i64 chunk = d.chunks - 1; chunk >= 0; chunk--) {
-        const Steps t(d, head * d.chunks + chunk);
+        const Steps t(d, head, chunk);
         const Decay decay = scalars.load(t, nullptr, g);
         s.write_to(after, d, t.id);
-        const Padded<R> ws(w, d.k, t.id), des(de, d.v, t.id);
-        const Matrix<real> known = des.rows(c0, t.n);
+        const Padded<R, S> ws(w, d.k, t.id);
+        const Padded<R, real> des(de, d.v, t.id);
         T y;
         y.template add<1, 0>(memory, (int)d.k, t.rows(k, d.k), s.rows(d));
         y.by_rows([&](int r) {
             const real left = r < t.n ? decay.between(t.n - 1, r) : real(0);
-            return [=, &known, &t](int c, real x) { return r < t.n ? known(r, c) + left * x : real(0); };
+            return [=, &t](int, real x) { return r < t.n ? left * x : real(0); };
         });
+        y.add_rows(des.rows(c0, t.n));
         y.put(des.to(c0));
         y.runs([&](int r, int c, const real (&run)[T::RUN]) { write(es + r * W + c, run); });
         const real whole = decay.since_start(t.n - 1);
@@ -299,12 +301,13 @@ __device__ void backward_states(const S* q, const S* k, const real* g, const rea
 
 // G = Xᵀ dE in place of dE, and dV = b G.
 template <int R>
-__device__ void through_solve(const S* beta, const real* x, real* de, S* dv, int acc, Dims d) {
+__device__ void through_solve(const S* beta, const S* x, real* de, S* dv, int acc, Dims d) {
     real* memory = dynamic_memory();
     constexpr int C = Tile<R>::C;
     const u32 across = tiles(d.v, C), c0 = blockIdx.x % across * C;
     const Steps t(d, blockIdx.x / across);
-    const Padded<R> xs(x, C, t.id), des(de, d.v, t.id);
+    const Padded<R, S> xs(x, C, t.id);
+    const Padded<R, real> des(de, d.v, t.id);
     Tile<R> y;
     y.template add<0, 0>(memory, t.n, xs.rows(0, t.n), des.rows(c0, t.n));
     y.put(des.to(c0));
@@ -322,7 +325,7 @@ struct Grads {
 // dQ, dK, dβ and dg of a chunk.
 template <int R>
 __device__ void gradients(const S* q, const S* k, const S* v, const S* beta, const real* g, const S* d_o, const S* states,
-                          const real* after, const real* e, const real* gs, Grads to, real scale, Dims d) {
+                          const S* after, const real* e, const real* gs, Grads to, real scale, Dims d) {
     real* memory = dynamic_memory();
     constexpr int C = Tile<R>::C, MLD = Tile<R>::MLD;
     real *dp = memory + Tile<R>::SCRATCH, *da = dp + Tile<R>::MATRIX, *rows = da + Tile<R>::MATRIX;
@@ -331,7 +334,7 @@ __device__ void gradients(const S* q, const S* k, const S* v, const S* beta, con
     const Decay decay = scalars.load(t, beta, g);
     const real* b = scalars.beta;
     const auto query = t.rows(q, d.k), key = t.rows(k, d.k), cotangent = t.rows(d_o, d.v), value = t.rows(v, d.v);
-    const auto written = Padded<R>(e, d.v, t.id).rows(0, t.n), solved = Padded<R>(gs, d.v, t.id).rows(0, t.n);
+    const auto written = Padded<R, real>(e, d.v, t.id).rows(0, t.n), solved = Padded<R, real>(gs, d.v, t.id).rows(0, t.n);
     const int width = (int)d.v;
     // What scales Q is in dP.
     keep<R>(dp, lower_product<R>(t, memory, width, cotangent, written, [&](int r) {
@@ -372,13 +375,14 @@ __device__ void gradients(const S* q, const S* k, const S* v, const S* beta, con
         w.template add<0, 0>(memory, t.n, m(dp), queries);
         w.template add<0, 0>(memory, t.n, scaled(m(da), [&](int s) { return b[s]; }), keys);
         y.put(t.to(to.q, d.k, c0, to.q_acc));
+        Tile<R> own;
+        own.add_rows(keys);
 #pragma unroll
         for (int i = 0; i < Tile<R>::ROWS; i++)
 #pragma unroll
             for (int j = 0; j < Tile<R>::COLS; j++) {
-                const int r = y.row(i);
-                dbeta[i] += h.v[i][j] * keys(r, y.col(j));
-                w.v[i][j] += b[r] * h.v[i][j];
+                dbeta[i] += h.v[i][j] * own.v[i][j];
+                w.v[i][j] += b[y.row(i)] * h.v[i][j];
             }
         w.put(t.to(to.k, d.k, c0, to.k_acc));
     }
@@ -386,12 +390,20 @@ __device__ void gradients(const S* q, const S* k, const S* v, const S* beta, con
     if (Tile<R>::col(0) == 0)
         for (int i = 0; i < Tile<R>::ROWS; i++) rows[Tile<R>::row(i)] = dbeta[i];
     __syncthreads();
-    // A warp to a row for G ⊙ V.
-    for (int r = threadIdx.x / 32; to.beta && r < t.n; r += 8) {
+    // PARTS threads to a row for G ⊙ V.
+    if (to.beta) {
+        constexpr int PARTS = 16 / R;
+        const int r = threadIdx.x / PARTS;
+        const bool even = solved.template even<4>() && value.template even<4>();
         real sum = 0;
-        for (int j = threadIdx.x % 32; j < d.v; j += 32) sum += solved(r, j) * value(r, j);
-        sum = warp_sum(sum);
-        if (threadIdx.x % 32 == 0) put(to.beta + t.at(r), rows[r] + sum, to.beta_acc);
+        for (int j = threadIdx.x % PARTS * 4; j < width && r < t.n; j += PARTS * 4) {
+            real a[4], b[4];
+            solved.get(a, r, j, even), value.get(b, r, j, even);
+#pragma unroll
+            for (int i = 0; i < 4; i++) sum += a[i] * b[i];
+        }
+        sum = group_sum(sum, PARTS, (real*)nullptr);
+        if (threadIdx.x % PARTS == 0 && r < t.n) put(to.beta + t.at(r), rows[r] + sum, to.beta_acc);
     }
     if (!to.g) return;
     // dP ⊙ P + dA ⊙ A in place of dP.
@@ -407,7 +419,7 @@ __device__ void gradients(const S* q, const S* k, const S* v, const S* beta, con
         }
     real across = 0;
     for (i64 n = threadIdx.x; n < d.k * d.v; n += 256)
-        across += decay.since_start(t.n - 1) * ld(states + t.id * d.k * d.v + n) * after[t.id * d.k * d.v + n];
+        across += decay.since_start(t.n - 1) * ld(states + t.id * d.k * d.v + n) * ld(after + t.id * d.k * d.v + n);
     across = block_sum(across, rows + 3 * C);
     Tile<R>::across(start, memory);
     Tile<R>::across(end, memory);
@@ -421,10 +433,10 @@ __device__ void gradients(const S* q, const S* k, const S* v, const S* beta, con
 
 #define KERNELS(R)                                                                                                   \
     TILED_KERNEL prepare_##R(const S* k, const S* v, const S* beta, const real* g, const real* a, const S* states,   \
-        real* x, real* w, real* u, Dims d) {                                                                         \
+        S* x, S* w, real* u, Dims d) {                                                                         \
         prepare<R>(k, v, beta, g, a, states, x, w, u, d);                                                            \
     }                                                                                                                \
-    TILED_KERNEL states_##R(const S* k, const real* g, const real* all, const S* s0, const real* w, real* u,         \
+    TILED_KERNEL states_##R(const S* k, const real* g, const real* all, const S* s0, const S* w, real* u,            \
         S* states, S* s_last, real* room, Dims d) {                                                                  \
         forward_states<R>(k, g, all, s0, w, u, states, s_last, room, d);                                             \
     }                                                                                                                \
@@ -437,14 +449,14 @@ __device__ void gradients(const S* q, const S* k, const S* v, const S* beta, con
         through_outputs<R>(q, k, g, p, d_o, de, scale, d);                                                           \
     }                                                                                                                \
     TILED_KERNEL states_backward_##R(const S* q, const S* k, const real* g, const real* all, const S* d_o,           \
-        const S* ds_last, const real* w, real* de, real* after, S* ds0, int acc, real* room, real scale, Dims d) {   \
+        const S* ds_last, const S* w, real* de, S* after, S* ds0, int acc, real* room, real scale, Dims d) {   \
         backward_states<R>(q, k, g, all, d_o, ds_last, w, de, after, ds0, acc, room, scale, d);                      \
     }                                                                                                                \
-    TILED_KERNEL through_solve_##R(const S* beta, const real* x, real* de, S* dv, int acc, Dims d) {                 \
+    TILED_KERNEL through_solve_##R(const S* beta, const S* x, real* de, S* dv, int acc, Dims d) {                 \
         through_solve<R>(beta, x, de, dv, acc, d);                                                                   \
     }                                                                                                                \
     TILED_KERNEL gradients_##R(const S* q, const S* k, const S* v, const S* beta, const real* g, const S* d_o,       \
-        const S* states, const real* after, const real* e, const real* gs, S* dq, int q_acc, S* dk, int k_acc,       \
+        const S* states, const S* after, const real* e, const real* gs, S* dq, int q_acc, S* dk, int k_acc,       \
         S* dbeta, int beta_acc, real* dg, int g_acc, real scale, Dims d) {                                           \
         const Grads to{dq, dk, dbeta, dg, q_acc, k_acc, beta_acc, g_acc};                                            \
         gradients<R>(q, k, v, beta, g, d_o, states, after, e, gs, to, scale, d);                                     \
@@ -454,18 +466,18 @@ __device__ void gradients(const S* q, const S* k, const S* v, const S* beta, con
         fade<R>(Rows{q, d.k, scale}, Rows{k, d.k, 1}, g, faded_q, faded_k, all, p, d);                               \
     }                                                                                                                \
     LARGE_TILED_KERNEL through_reads_##R(const S* q, const S* k, const S* d_o, const S* g, const S* states,                \
-        const real* after, const real* e, S* dq, int q_acc, S* dk, int k_acc, S* dg, int g_acc, real scale,          \
+        const S* after, const real* e, S* dq, int q_acc, S* dk, int k_acc, S* dg, int g_acc, real scale,          \
         Dims d) {                                                                                                    \
-        const auto value = [&](const Steps& t) { return Padded<R>(e, d.v, t.id).rows(0, t.n); };              \
+        const auto value = [&](const Steps& t) { return Padded<R, real>(e, d.v, t.id).rows(0, t.n); };              \
         const auto cotangent = [&](const Steps& t) { return t.rows(d_o, d.v); };                                     \
         const Channels to{dq, dk, dg, q_acc, k_acc, g_acc};                                                          \
         channels<R, true>(Rows{q, d.k, scale}, Rows{k, d.k, 1}, value, cotangent, g, states, after, to, d);          \
     }                                                                                                                \
     LARGE_TILED_KERNEL through_erasing_##R(const S* p, const S* k, const S* g, const S* states, const real* e,             \
         const real* gs, S* dp, int p_acc, S* dk, int k_acc, S* dg, int g_acc, Dims d) {                              \
-        const auto value = [&](const Steps& t) { return Padded<R>(e, d.v, t.id).rows(0, t.n); };              \
+        const auto value = [&](const Steps& t) { return Padded<R, real>(e, d.v, t.id).rows(0, t.n); };              \
         const auto cotangent = [&](const Steps& t) {                                                                 \
-            return scaled(Padded<R>(gs, d.v, t.id).rows(0, t.n), [](int) { return real(-1); });               \
+            return scaled(Padded<R, real>(gs, d.v, t.id).rows(0, t.n), [](int) { return real(-1); });               \
         };                                                                                                           \
         const Channels to{dp, dk, dg, p_acc, k_acc, g_acc};                                                          \
         channels<R, false>(Rows{p, d.k, 1}, Rows{k, d.k, 1}, value, cotangent, g, states, nullptr, to, d);           \

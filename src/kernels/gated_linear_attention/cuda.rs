@@ -80,8 +80,8 @@ impl<'a> Plan<'a> {
     }
 
     /// A state for each chunk of each head.
-    fn states(&self) -> Temp<'a> {
-        self.temp(self.heads * self.chunks * self.k * self.w)
+    fn states(&self, dtype: DType) -> Temp<'a> {
+        self.cu.temp(dtype, self.heads * self.chunks * self.k * self.w)
     }
 
     /// A block for each of so many tiles of each chunk, with three numbers for each of its steps.
@@ -124,11 +124,11 @@ impl<'a> Plan<'a> {
 
     /// What the chunks add to the state, and the state before each.
     fn forward_states(&self, x: &Inputs, last: Option<(&mut Tensor, Option<&mut Tensor>)>) -> Temp<'a> {
-        let mut states = self.states();
-        let args = args![x.k, x.v, x.g, &mut states, self.dims];
+        let (mut added, mut states) = (self.states(self.dtype.real()), self.states(self.dtype));
+        let args = args![x.k, x.v, x.g, &mut added, self.dims];
         self.launch(sized!("values_states", self.tiles), self.outer(), args);
         let (s, z) = last.map_or((None, None), |(s, z)| (Some(s), z));
-        let args = args![&mut states, x.s, x.z, x.g, x.all, s, z, self.heads, self.dims];
+        let args = args![&added, &mut states, x.s, x.z, x.g, x.all, s, z, self.heads, self.dims];
         self.launch("scan_forward", self.cu.elements(self.heads * self.k * self.w), args);
         states
     }
@@ -168,6 +168,7 @@ pub fn backward<O: Memory>(
     dx: &mut [Grad],
 ) {
     let (p, scale, norm, d_o) = (Plan::new(op, cu, inputs, dims), op.settings().1, op.settings().2.is_some(), &dy[0]);
+    let dtype = p.dtype;
     let fading = p.fading::<O>(inputs);
     let x = Inputs::new::<O>(&inputs, &fading);
     let [mut by, mut last] = std::array::from_fn(|_| p.temp(if norm { p.rows } else { 0 }));
@@ -185,11 +186,11 @@ pub fn backward<O: Memory>(
 
     // The states before each chunk, again: one product in ten.
     let states = p.forward_states(&x, None);
-    let mut after = p.states();
-    let args = args![x.q, d_o, by, last, x.g, &mut after, scale, p.dims];
+    let (mut added, mut after) = (p.states(dtype.real()), p.states(dtype));
+    let args = args![x.q, d_o, by, last, x.g, &mut added, scale, p.dims];
     p.launch(sized!("cotangents_states", p.tiles), p.outer(), args);
     let (ds1, dz1) = (&dy[1], if norm { dy[2].as_ref() } else { None });
-    let args = args![&mut after, ds1, dz1, x.g, x.all, ds, s_acc, dz, z_acc, p.heads, p.dims];
+    let args = args![&added, &mut after, ds1, dz1, x.g, x.all, ds, s_acc, dz, z_acc, p.heads, p.dims];
     p.launch("scan_backward", cu.elements(p.heads * p.k * p.w), args);
     let args = args![x.q, x.k, d_o, by, last, &after, x.g, x.scores, dv, v_acc, scale, p.dims];
     p.launch(sized!("values", p.tiles), p.scored(p.tiles.over(p.v), x.g, 0), args);

@@ -49,9 +49,8 @@ __device__ inline real larger(real a, real b) { return a >= b ? a : b; }
 
 // m0, w0 [B, H] and i, f [B, T, H] to [B, T, H], five times. m = max(m + ln f, i) for each step of a chunk is
 // m = max(m + A, B) for all of them. A block has a head.
-extern "C" __global__ __launch_bounds__(AT_ONCE) void gates(const real* in, const real* f, const S* m0, const S* w0,
-                                                            double* c, real* li, real* ms, real* slopes, real* shares,
-                                                            S* m_last, i64 heads, Dims d) {
+extern "C" __global__ void gates(const real* in, const real* f, const S* m0, const S* w0, double* c, real* li, real* ms,
+                                 real* slopes, real* shares, S* m_last, i64 heads, Dims d) {
     __shared__ real starts[AT_ONCE], ends[AT_ONCE];
     const i64 head = blockIdx.x;
     const int own = threadIdx.x;
@@ -136,58 +135,55 @@ extern "C" __global__ void through_norm(const S* h, const S* dh, const S* den, c
 // From q dq and k' dk' of every step, in `parts` sums each, and C dC at the bounds of the chunks [B H, chunks + 1], to
 // the gradients of the gates, m0 and w0. A block has a head. What a chunk makes of the derivatives by m is linear: a
 // factor, the product of the past's shares, for both, and something of its own for each.
-extern "C" __global__ __launch_bounds__(AT_ONCE) void gates_backward(
-    const S* w0, const S* dm, const real* dots, const real* qdq, const real* kdk, i64 parts, const double* c,
-    const real* slopes, const real* shares, const real* fixed, const real* scaled, real* di, int acc_i, real* df, int acc_f,
-    S* dm0, int acc_m, S* dw0, int acc_w, i64 heads, Dims d) {
+extern "C" __global__ void gates_backward(const S* w0, const S* dm, const real* dots, const real* qdq, const real* kdk,
+                                          i64 parts, const double* c, const real* slopes, const real* shares,
+                                          const real* fixed, const real* scaled, real* di, int acc_i, real* df,
+                                          int acc_f, S* dm0, int acc_m, S* dw0, int acc_w, i64 heads, Dims d) {
     __shared__ real factors[AT_ONCE], firsts[AT_ONCE], seconds[AT_ONCE];
     const i64 head = blockIdx.x, size = heads * d.t;
     const int own = threadIdx.x;
     dots += head * (d.chunks + 1);
     // What gets nothing gets no NaN of it either.
     const auto part = [](real share, real x) { return share > 0.0 ? share * x : real(0.0); };
-    // From the last step of a chunk to the first: the derivatives by m for fixed C and for fixed C e^m, and the product
-    // of shares; gradients are written only if `last`.
-    const auto along = [&](const Share& chunk, real& by_m, real& gamma, bool last) {
-        real product = 1, end = chunk.start < chunk.end ? dots[chunk.j + 1] : real(0.0);
-        for (i64 s = chunk.end - 1; s >= chunk.start; s--) {
-            const i64 at = d.row(head, s);
-            real q = 0.0, k = 0.0;
-            for (i64 p = 0; p < parts; p++) {
-                q += qdq[p * size + at];
-                k += kdk[p * size + at];
-            }
-            // Nothing before a step whose f is 0 bears on what is behind it.
-            const real f = exp((real)(s > chunk.start ? c[at] - c[d.row(head, s - 1)] : c[at]));
-            end = f == 0.0 ? real(0.0) : end + (q - k);
-            by_m += fixed[at];
-            gamma += scaled[at];
-            const real share = shares[at], won = fabs(gamma) > fabs(end) ? by_m - end : k + gamma;
-            if (last && di) put(di + at, part(share, k) + part(1.0 - share, won), acc_i);
-            by_m = part(share, by_m - k) + part(1.0 - share, end);
-            gamma = part(share, gamma);
-            product *= share;
-            if (last && df) put(df + at, by_m * slopes[at], acc_f);
-        }
-        return product;
-    };
     real by_m = dm ? ld(dm + head) : real(0.0), gamma = by_m - dots[d.chunks];
     for (i64 j0 = (d.chunks - 1) / AT_ONCE * AT_ONCE; j0 >= 0; j0 -= AT_ONCE) {
         const Share chunk(d, j0);
-        real first = 0, second = 0;
-        factors[own] = along(chunk, first, second, false);
-        firsts[own] = first, seconds[own] = second;
-        __syncthreads();
-        if (own == 0)
-            for (int n = chunk.there - 1; n >= 0; n--) {
-                const real a = by_m, b = gamma;
-                by_m = part(factors[n], by_m) + firsts[n];
-                gamma = part(factors[n], gamma) + seconds[n];
-                firsts[n] = a, seconds[n] = b;
+        firsts[own] = seconds[own] = 0;
+        for (int again = 0; again < 2; again++) {
+            // From the last step to the first: the derivatives by m for fixed C and for fixed C e^m.
+            real first = firsts[own], second = seconds[own], factor = 1;
+            real end = chunk.start < chunk.end ? dots[chunk.j + 1] : real(0.0);
+            for (i64 s = chunk.end - 1; s >= chunk.start; s--) {
+                const i64 at = d.row(head, s);
+                real q = 0.0, k = 0.0;
+                for (i64 p = 0; p < parts; p++) {
+                    q += qdq[p * size + at];
+                    k += kdk[p * size + at];
+                }
+                // Nothing before a step whose f is 0 bears on what is behind it.
+                const real f = exp((real)(s > chunk.start ? c[at] - c[d.row(head, s - 1)] : c[at]));
+                end = f == 0.0 ? real(0.0) : end + (q - k);
+                first += fixed[at];
+                second += scaled[at];
+                const real share = shares[at], won = fabs(second) > fabs(end) ? first - end : k + second;
+                if (again && di) put(di + at, part(share, k) + part(1.0 - share, won), acc_i);
+                first = part(share, first - k) + part(1.0 - share, end);
+                second = part(share, second);
+                factor *= share;
+                if (again && df) put(df + at, first * slopes[at], acc_f);
             }
-        __syncthreads();
-        first = firsts[own], second = seconds[own];
-        along(chunk, first, second, true);
+            if (again) break;
+            factors[own] = factor, firsts[own] = first, seconds[own] = second;
+            __syncthreads();
+            if (own == 0)
+                for (int n = chunk.there - 1; n >= 0; n--) {
+                    const real a = by_m, b = gamma;
+                    by_m = part(factors[n], by_m) + firsts[n];
+                    gamma = part(factors[n], gamma) + seconds[n];
+                    firsts[n] = a, seconds[n] = b;
+                }
+            __syncthreads();
+        }
         __syncthreads();
     }
     if (own > 0) return;

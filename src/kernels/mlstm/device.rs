@@ -55,7 +55,7 @@ impl<'a> Plan<'a> {
             v,
             chunks,
             tiles,
-            scale: (k as f64).powf(-0.5),
+            scale: (k.max(1) as f64).powf(-0.5),
             saved: op.chunk <= LONGEST || chunks <= 1,
             dims: [t, h, k, v, v + 1, chunk, chunks],
         }
