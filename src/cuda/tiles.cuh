@@ -311,7 +311,6 @@ struct Tile {
         add_rare(
             depth, past, [&](int r, int k) { return A_K ? a(r, k) : a(k, r); },
             [&](int k, int c) { return B_K ? b(c, k) : b(k, c); });
-        __syncthreads();
     }
     template <class A, class B>
     __device__ void add_rare(int depth, i64 past, A a, B b) {
