@@ -272,8 +272,8 @@ __device__ void put_channels(Tile<R>& y, const Steps& t, const Dims& d, i64 c0, 
     y.put(t.to(to, d.k, c0, acc), [&](int, int c, real x) { return value(c, x); });
 }
 
-// From the gradient, rows cotangent_of(chunk), of what rows q read of those of value_of(chunk), of this step too if OWN,
-// and of the state h before the chunk: dq, dk and dg of a tile of channels; with what dh, the gradient of the
+// From the gradient, rows cotangent_of(chunk), of what rows q read of those of value_of(chunk), of this step too if
+// OWN, and of the state h before the chunk: dq, dk and dg of a tile of channels; with what dh, the gradient of the
 // state after the chunk, has of k and g, if it is given.
 template <int R, bool OWN, class V, class G>
 __device__ void channels(Rows q, Rows k, V value_of, G cotangent_of, const S* g, const S* h, const S* dh, Channels to,

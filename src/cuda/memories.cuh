@@ -16,9 +16,8 @@
 //
 // Tiling: a block of 256 threads has a tile of C x C numbers of one chunk: of P or G in shared memory first, then of an
 // output. With B H T / C chunks times the tiles of a row there are blocks enough for a GPU. Memory: q, k, v, o and
-// 3 K W / C numbers a step for the states; operations: 2 (C (K + W) + 2 K W) a step forward, 2.5 times that backward;
-// the states take a read and a write more than one block going from chunk to chunk would.
-
+// 4 K W / C numbers a step for the states, what is added to them and they themselves; operations: 2 (C (K + W) + 2 K W)
+// a step forward, 2.5 times that backward. One block that goes from chunk to chunk would do without the first two.
 //
 // A file that uses this says `using namespace memories;`.
 
@@ -99,7 +98,9 @@ struct Wide {
     __device__ Matrix<S> rows(const Steps& t, int c0 = 0) const { return t.rows(x, v, c0); }
     __device__ real factor(const Steps& t, int s) const { return by && s < t.n ? by[t.at(s)] : real(1); }
     // The last column, if it is not a tensor's.
-    __device__ real beyond(const Steps& t, int s) const { return w == v || s >= t.n ? real(0) : last ? last[t.at(s)] : real(1); }
+    __device__ real beyond(const Steps& t, int s) const {
+        return w == v || s >= t.n ? real(0) : last ? last[t.at(s)] : real(1);
+    }
 };
 
 // A Bᵀ of steps, below and on the diagonal, each number x of row r as of(r)(column, x).
@@ -123,7 +124,8 @@ __device__ void keep(real* m, const Tile<R>& x) {
 
 // m = P with weights, and each row times by(row), for Tile::add to read; or as it is known.
 template <int R, class W, class F>
-__device__ void scores(const Steps& t, const W& weights, const typename Tile<R>::Own& m, real* scratch, Rows q, Rows k, F by) {
+__device__ void scores(const Steps& t, const W& weights, const typename Tile<R>::Own& m, real* scratch, Rows q, Rows k,
+                       F by) {
     if (weights.scores) return m.copy(weights.scores);
     m.set(lower_product<R>(t, scratch, q.width, q.rows(t), k.rows(t), [&](int r) {
         const real factor = q.scale * k.scale * by(r);
@@ -257,7 +259,8 @@ struct Gradient {
 
 // y = by (a [S z]ᵀ) for columns from c0 of the state before or after a chunk.
 template <int R, class P, class F>
-__device__ void through_state(Tile<R>& y, real* scratch, Wide a, const P* s, const Steps& t, const Dims& d, i64 c0, F by) {
+__device__ void through_state(Tile<R>& y, real* scratch, Wide a, const P* s, const Steps& t, const Dims& d, i64 c0,
+                              F by) {
     y.template add<1, 1>(scratch, (int)d.v, a.rows(t), state(s, d, t.id, c0, 0));
     y.by_rows([&](int r) {
         const real weight = by(r), factor = a.factor(t, r), last = a.beyond(t, r);
@@ -269,7 +272,8 @@ __device__ void through_state(Tile<R>& y, real* scratch, Wide a, const P* s, con
 
 // dQ and dK of a tile of columns. What scales Q and K is in G, and in what comes through the states.
 template <int R, class P, class G>
-__device__ void keys(Rows q, Rows k, Wide v, Wide g, const S* h, const P* dh, G gates, Gradient dq, Gradient dk, Dims d) {
+__device__ void keys(Rows q, Rows k, Wide v, Wide g, const S* h, const P* dh, G gates, Gradient dq, Gradient dk,
+                     Dims d) {
     real* memory = dynamic_memory();
     constexpr int C = Tile<R>::C;
     const typename Tile<R>::Own m(memory + Tile<R>::SCRATCH);
@@ -331,8 +335,8 @@ __device__ void through_gates(real* m, int n, real all, A start, E end, F put) {
 
 // --- The delta rule. ---
 
-// Numbers of a chunk that are padded to C rows: W, E, dE and G [chunk of head, C, width]. The first `n` rows, and columns
-// from c0 on; all can be written.
+// Numbers of a chunk that are padded to C rows: W, E, dE and G [chunk of head, C, width]. The first `n` rows, and
+// columns from c0 on; all can be written.
 template <int R, class P>
 struct Padded {
     P* x;

@@ -2,8 +2,8 @@
 //
 // A tile is 16 R rows by 16 Q columns; thread (y, x) of 16 x 16 holds R x Q of them in registers, so that a number
 // read from shared memory is used Q or R times. (Most are square, of C = 16 R.) A slice of DEPTH of both operands lies
-// in shared memory. The depth of a product may be anything, and beyond the edges of matrices there are zeros. An operand
-// is
+// in shared memory. The depth of a product may be anything, and beyond the edges of matrices there are zeros. Operands
+// are
 //
 //   a Matrix: rows in memory. 16 bytes are read and written at once, where rows begin at multiples of that, and few
 //       instructions find out where; number by number both would take longer than the product
@@ -30,8 +30,8 @@ namespace tiled {
 // How many tiles of c there are. (Integers of threads and blocks are unsigned and short: they are cheap to divide.)
 __device__ inline u32 tiles(i64 n, u32 c) { return (u32)((u64)(n + c - 1) / c); }
 
-// Registers are shared out so that a multiprocessor has room for two blocks; for one of large kernels, and where threads
-// hold wider numbers.
+// Registers are shared out so that a multiprocessor has room for two blocks; for one of large kernels, and where
+// threads hold wider numbers.
 enum { BLOCKS = sizeof(S) == 2 ? 2 : 1 };
 #define TILED_KERNEL extern "C" __global__ __launch_bounds__(256, BLOCKS) void
 #define LARGE_TILED_KERNEL extern "C" __global__ __launch_bounds__(256, 1) void
@@ -126,7 +126,8 @@ struct Tile {
     enum { C = 16 * R, W = 16 * Q };
     // ACROSS: warps side by side on tensor cores, SPAN columns each. ROWS x COLS: what a thread holds, of each row RUN
     // neighbours.
-    enum { TENSOR = sizeof(S) == 2 && R * Q >= 4 * M, ACROSS = 8 * M / R / SPLIT, SPAN = W / (ACROSS > 0 ? ACROSS : 1) };
+    enum { TENSOR = sizeof(S) == 2 && R * Q >= 4 * M };
+    enum { ACROSS = 8 * M / R / SPLIT, SPAN = W / (ACROSS > 0 ? ACROSS : 1) };
     enum { ROWS = TENSOR ? 2 * M : R, COLS = TENSOR ? SPAN / 4 : Q, RUN = TENSOR ? 2 : Q };
     // A row of a slice is padded so that neither way of filling or reading it has two threads in one bank, and so is
     // one of a C x C matrix of the kernel's own, of MLD.
@@ -166,7 +167,9 @@ struct Tile {
     template <int ALONG_K, int N>
     static constexpr __device__ int stride() { return TENSOR && ALONG_K ? DEPTH + PAD : N + PAD; }
     template <int ALONG_K, int N>
-    static __device__ int place(int k, int i) { return TENSOR && ALONG_K ? i * stride<1, N>() + k : k * stride<0, N>() + i; }
+    static __device__ int place(int k, int i) {
+        return TENSOR && ALONG_K ? i * stride<1, N>() + k : k * stride<0, N>() + i;
+    }
 
     // By a function, for k < depth, and 0 up to the next multiple of a group.
     template <int ALONG_K, int N, class F>
@@ -282,8 +285,8 @@ struct Tile {
     }
 
     // this += Σ_k a(r, k) b(k, c) for k < depth; A_K, B_K: whether neighbours in memory are neighbours along k. Then
-    // the operand's rows are a's own, a(r, k), or the transpose's, b(c, k); else a(k, r), or b(k, c). An operand that is
-    // no function has no rows, or zeros, from `depth` to the next multiple of 16. What the operands read of shared
+    // the operand's rows are a's own, a(r, k), or the transpose's, b(c, k); else a(k, r), or b(k, c). An operand that
+    // is no function has no rows, or zeros, from `depth` to the next multiple of 16. What the operands read of shared
     // memory may have been written right before the call; an Own may be read until the next barrier.
     template <int A_K, int B_K, class A, class B>
     __device__ void add(real* scratch, int depth, const A& a, const B& b, bool* others = nullptr) {
@@ -376,7 +379,8 @@ struct Tile {
             if (k0 >= depth) break;
             u32 p[M][4];
 #pragma unroll
-            for (int m = 0; m < M; m++) ldmatrix(p[m], a + k0 * (A_K ? 1 : as.stride) + 16 * m * (A_K ? as.stride : 1), !A_K);
+            for (int m = 0; m < M; m++)
+                ldmatrix(p[m], a + k0 * (A_K ? 1 : as.stride) + 16 * m * (A_K ? as.stride : 1), !A_K);
             multiply_16<B_K>(p, {bs.x + k0 * (B_K ? 1 : bs.stride), bs.stride});
         }
     }
@@ -406,9 +410,9 @@ struct Tile {
         }
     }
 
-    // this += x b for a tile x in the registers of the same warps, whose columns are the depth: of each warp all, or its
-    // part. If wanted, its rows are summed besides, as a product with ones: of the rounded numbers, in all threads of a
-    // row.
+    // this += x b for a tile x in the registers of the same warps, whose columns are the depth: of each warp all, or
+    // its part. If wanted, its rows are summed besides, as a product with ones: of the rounded numbers, in all threads
+    // of a row.
     template <int B_K, int K>
     __device__ void multiply_held(const Tile<R, K, M>& x, At bs, real* sums = nullptr) {
         static_assert(TENSOR && ACROSS == 1, "a warp has whole rows");

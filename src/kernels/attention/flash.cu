@@ -5,7 +5,7 @@
 // for dk and dv a block has a tile of keys and goes over the queries that see its first; for dq it is as forward. So
 // every sum has one owner and one order, for 7 products a pair of tiles backwards where adding up dq across blocks
 // would do with 5. Late queries see most keys: their blocks come first. Blocks of 256 threads (tiles.cuh), one C x C
-// matrix in shared memory.
+// matrix in shared memory. In bf16 without gates they are larger and do without it, further below.
 //
 // With gates tiles of queries stand where those of keys do, so the first may have fewer, and a pair of tiles is one
 // tile or is apart: the gates between key s and query t are those after s in its tile, those of the tiles in between,
@@ -15,8 +15,8 @@
 // (by who owns the keys, in `past`), and over both beyond it, for which there is a number for each pair of tiles,
 // `pairs`.
 //
-// Operations: T S (K + V) forward, T S (3 K + 2 V) 1.4 backward; memory: q, o once, k and v
-// once for each tile of queries, from L2 where a head's fit there.
+// Operations: T S (K + V) forward, T S (3 K + 2 V) 1.4 backward; memory: q, o once, k and v once for each tile of
+// queries, from L2 where a head's fit there.
 
 using namespace tiled;
 
@@ -140,8 +140,8 @@ __device__ inline real less(real x, const S* lse, i64 i, i64 size) {
 
 // lse of a tile's rows, by the block of the first column, and y divided by the sums.
 template <class T>
-__device__ void save_rows(T& y, const Rows& rows, const real (&top)[T::ROWS], const real (&sum)[T::ROWS], S* lse, i64 c0,
-                          i64 first, i64 size) {
+__device__ void save_rows(T& y, const Rows& rows, const real (&top)[T::ROWS], const real (&sum)[T::ROWS], S* lse,
+                          i64 c0, i64 first, i64 size) {
 #pragma unroll
     for (int i = 0; i < T::ROWS; i++) {
         if (c0 == 0 && y.col(0) == 0 && rows.has(y.row(i))) save(lse, first + y.row(i), size, top[i], log(sum[i]));
@@ -394,8 +394,9 @@ __device__ void keys(const Saved& x, const Gates& gates, S* dk, int k_acc, S* dv
 }
 
 // --- In bf16, without gates: a block has 128 rows, and what one product gives goes into the next in registers: forward
-// each warp has 16 whole rows; backward it has 32, of half of the columns, and two add up what they have in the end. What belongs to the block's rows stays in shared memory, in slices of 64 columns; all that a step
-// needs beside it is read at once. Exponents are of 2. (Other types have nothing in these kernels.) ---
+// each warp has 16 whole rows; backward it has 32, of half of the columns, and two add up what they have in the end.
+// What belongs to the block's rows stays in shared memory, in slices of 64 columns; all that a step needs beside it is
+// read at once. Exponents are of 2. (Other types have nothing in these kernels.) ---
 
 #define LOG2_E 1.4426950408889634
 
@@ -505,7 +506,8 @@ __device__ void wide_queries(const Saved& x, S* dq, int acc, const Sizes& d) {
     const Rows queries(d.t, d.h, at.head, t0);
     const i64 seen = before + (t0 + Wide::ROWS < d.t ? t0 + Wide::ROWS : d.t);
     Wide memory{(bf16*)dynamic_memory()};
-    bf16 *qs = memory.room<128>(d.k), *gs = memory.room<128>(d.v), *ks = memory.room<64>(d.k), *vs = memory.room<64>(d.v);
+    bf16 *qs = memory.room<128>(d.k), *gs = memory.room<128>(d.v);
+    bf16 *ks = memory.room<64>(d.k), *vs = memory.room<64>(d.v);
     Wide::fill<R, 128>(qs, queries.of(x.q, d.k));
     Wide::fill<R, 128>(gs, queries.of(x.g, d.v));
     real lse[T::ROWS], delta[T::ROWS];
@@ -530,7 +532,8 @@ __device__ void wide_queries(const Saved& x, S* dq, int acc, const Sizes& d) {
         for (int i = 0; i < T::ROWS; i++)
 #pragma unroll
             for (int j = 0; j < T::COLS; j++)
-                wide_score(p.v[i][j], dx.v[i][j], x.scale, lse[i], delta[i], past >= 63 || T::col(j) <= past + T::row(i));
+                wide_score(p.v[i][j], dx.v[i][j], x.scale, lse[i], delta[i],
+                           past >= 63 || T::col(j) <= past + T::row(i));
         y.template multiply_held<0>(dx, {ks + c0 * Wide::LD, Wide::LD});
     }
     y.join(dynamic_memory());
@@ -545,7 +548,8 @@ __device__ void wide_keys(const Saved& x, S* dk, int k_acc, S* dv, int v_acc, co
     const i64 c0 = at.column * 64, row = tiles(d.s, Wide::ROWS) - 1 - at.row, s0 = row * Wide::ROWS, before = d.s - d.t;
     const Rows own(d.s, d.h, at.head, s0), rows(d.t, d.h, at.head, 0);
     Wide memory{(bf16*)dynamic_memory()};
-    bf16 *ks = memory.room<128>(d.k), *vs = memory.room<128>(d.v), *qs = memory.room<64>(d.k), *gs = memory.room<64>(d.v);
+    bf16 *ks = memory.room<128>(d.k), *vs = memory.room<128>(d.v);
+    bf16 *qs = memory.room<64>(d.k), *gs = memory.room<64>(d.v);
     real *lse = (real*)memory.next, *delta = lse + 64;
     Wide::fill<R, 128>(ks, own.of(x.k, d.k));
     Wide::fill<R, 128>(vs, own.of(x.v, d.v));
@@ -617,12 +621,12 @@ extern "C" __global__ void gates(const real* own, const real* past, const real* 
     }
 }
 
-#define KERNELS(R, SIZE, NAME, GATED)                                                                                      \
-    SIZE NAME##forward_##R(const S* q, const S* k, const S* v, const S* g, const real* after,                \
+#define KERNELS(R, SIZE, NAME, GATED)                                                                                \
+    SIZE NAME##forward_##R(const S* q, const S* k, const S* v, const S* g, const real* after,                        \
         const real* upto, S* o, S* lse, real scale, Sizes d) {                                                       \
         forward<R, GATED>(q, k, v, Gates{g, after, upto}, o, lse, scale, d);                                         \
     }                                                                                                                \
-    LARGE_TILED_KERNEL NAME##queries_##R(const S* q, const S* k, const S* v, const S* g, const real* after,                \
+    LARGE_TILED_KERNEL NAME##queries_##R(const S* q, const S* k, const S* v, const S* g, const real* after,          \
         const real* upto, const S* d_o, const S* lse, const real* delta, S* dq, int acc, real* own, real* pairs,     \
         real scale, Sizes d) {                                                                                       \
         queries<R, GATED>(Saved{q, k, v, d_o, lse, delta, scale}, Gates{g, after, upto}, dq, acc, own, pairs, d);    \

@@ -237,8 +237,8 @@ __device__ void outputs(const S* q, const S* k, const real* g, const real* p, co
 
 // dE = Pᵀ dO, what comes to E through the outputs.
 template <int R>
-__device__ void through_outputs(const S* q, const S* k, const real* g, const real* p, const S* d_o, real* de, real scale,
-                                Dims d) {
+__device__ void through_outputs(const S* q, const S* k, const real* g, const real* p, const S* d_o, real* de,
+                                real scale, Dims d) {
     real* memory = dynamic_memory();
     constexpr int C = Tile<R>::C;
     const typename Tile<R>::Own m(memory + Tile<R>::SCRATCH);
@@ -334,7 +334,8 @@ __device__ void gradients(const S* q, const S* k, const S* v, const S* beta, con
     const Decay decay = scalars.load(t, beta, g);
     const real* b = scalars.beta;
     const auto query = t.rows(q, d.k), key = t.rows(k, d.k), cotangent = t.rows(d_o, d.v), value = t.rows(v, d.v);
-    const auto written = Padded<R, real>(e, d.v, t.id).rows(0, t.n), solved = Padded<R, real>(gs, d.v, t.id).rows(0, t.n);
+    const auto written = Padded<R, real>(e, d.v, t.id).rows(0, t.n);
+    const auto solved = Padded<R, real>(gs, d.v, t.id).rows(0, t.n);
     const int width = (int)d.v;
     // What scales Q is in dP.
     keep<R>(dp, lower_product<R>(t, memory, width, cotangent, written, [&](int r) {
@@ -433,7 +434,7 @@ __device__ void gradients(const S* q, const S* k, const S* v, const S* beta, con
 
 #define KERNELS(R)                                                                                                   \
     TILED_KERNEL prepare_##R(const S* k, const S* v, const S* beta, const real* g, const real* a, const S* states,   \
-        S* x, S* w, real* u, Dims d) {                                                                         \
+        S* x, S* w, real* u, Dims d) {                                                                               \
         prepare<R>(k, v, beta, g, a, states, x, w, u, d);                                                            \
     }                                                                                                                \
     TILED_KERNEL states_##R(const S* k, const real* g, const real* all, const S* s0, const S* w, real* u,            \
@@ -449,14 +450,14 @@ __device__ void gradients(const S* q, const S* k, const S* v, const S* beta, con
         through_outputs<R>(q, k, g, p, d_o, de, scale, d);                                                           \
     }                                                                                                                \
     TILED_KERNEL states_backward_##R(const S* q, const S* k, const real* g, const real* all, const S* d_o,           \
-        const S* ds_last, const S* w, real* de, S* after, S* ds0, int acc, real* room, real scale, Dims d) {   \
+        const S* ds_last, const S* w, real* de, S* after, S* ds0, int acc, real* room, real scale, Dims d) {         \
         backward_states<R>(q, k, g, all, d_o, ds_last, w, de, after, ds0, acc, room, scale, d);                      \
     }                                                                                                                \
-    TILED_KERNEL through_solve_##R(const S* beta, const S* x, real* de, S* dv, int acc, Dims d) {                 \
+    TILED_KERNEL through_solve_##R(const S* beta, const S* x, real* de, S* dv, int acc, Dims d) {                    \
         through_solve<R>(beta, x, de, dv, acc, d);                                                                   \
     }                                                                                                                \
     TILED_KERNEL gradients_##R(const S* q, const S* k, const S* v, const S* beta, const real* g, const S* d_o,       \
-        const S* states, const S* after, const real* e, const real* gs, S* dq, int q_acc, S* dk, int k_acc,       \
+        const S* states, const S* after, const real* e, const real* gs, S* dq, int q_acc, S* dk, int k_acc,          \
         S* dbeta, int beta_acc, real* dg, int g_acc, real scale, Dims d) {                                           \
         const Grads to{dq, dk, dbeta, dg, q_acc, k_acc, beta_acc, g_acc};                                            \
         gradients<R>(q, k, v, beta, g, d_o, states, after, e, gs, to, scale, d);                                     \
@@ -465,19 +466,19 @@ __device__ void gradients(const S* q, const S* k, const S* v, const S* beta, con
         real scale, Dims d) {                                                                                        \
         fade<R>(Rows{q, d.k, scale}, Rows{k, d.k, 1}, g, faded_q, faded_k, all, p, d);                               \
     }                                                                                                                \
-    LARGE_TILED_KERNEL through_reads_##R(const S* q, const S* k, const S* d_o, const S* g, const S* states,                \
-        const S* after, const real* e, S* dq, int q_acc, S* dk, int k_acc, S* dg, int g_acc, real scale,          \
+    LARGE_TILED_KERNEL through_reads_##R(const S* q, const S* k, const S* d_o, const S* g, const S* states,          \
+        const S* after, const real* e, S* dq, int q_acc, S* dk, int k_acc, S* dg, int g_acc, real scale,             \
         Dims d) {                                                                                                    \
-        const auto value = [&](const Steps& t) { return Padded<R, real>(e, d.v, t.id).rows(0, t.n); };              \
+        const auto value = [&](const Steps& t) { return Padded<R, real>(e, d.v, t.id).rows(0, t.n); };               \
         const auto cotangent = [&](const Steps& t) { return t.rows(d_o, d.v); };                                     \
         const Channels to{dq, dk, dg, q_acc, k_acc, g_acc};                                                          \
         channels<R, true>(Rows{q, d.k, scale}, Rows{k, d.k, 1}, value, cotangent, g, states, after, to, d);          \
     }                                                                                                                \
-    LARGE_TILED_KERNEL through_erasing_##R(const S* p, const S* k, const S* g, const S* states, const real* e,             \
+    LARGE_TILED_KERNEL through_erasing_##R(const S* p, const S* k, const S* g, const S* states, const real* e,       \
         const real* gs, S* dp, int p_acc, S* dk, int k_acc, S* dg, int g_acc, Dims d) {                              \
-        const auto value = [&](const Steps& t) { return Padded<R, real>(e, d.v, t.id).rows(0, t.n); };              \
+        const auto value = [&](const Steps& t) { return Padded<R, real>(e, d.v, t.id).rows(0, t.n); };               \
         const auto cotangent = [&](const Steps& t) {                                                                 \
-            return scaled(Padded<R, real>(gs, d.v, t.id).rows(0, t.n), [](int) { return real(-1); });               \
+            return scaled(Padded<R, real>(gs, d.v, t.id).rows(0, t.n), [](int) { return real(-1); });                \
         };                                                                                                           \
         const Channels to{dp, dk, dg, p_acc, k_acc, g_acc};                                                          \
         channels<R, false>(Rows{p, d.k, 1}, Rows{k, d.k, 1}, value, cotangent, g, states, nullptr, to, d);           \

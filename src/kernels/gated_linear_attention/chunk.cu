@@ -53,7 +53,8 @@ __device__ void gates(Rows q, Rows k, Wide v, Wide cotangents, Fading fading, co
         }
     }
     real all = 0;
-    for (i64 n = threadIdx.x; n < d.k * d.w; n += 256) all += ld(h + t.id * d.k * d.w + n) * ld(dh + t.id * d.k * d.w + n);
+    h += t.id * d.k * d.w, dh += t.id * d.k * d.w;
+    for (i64 n = threadIdx.x; n < d.k * d.w; n += 256) all += ld(h + n) * ld(dh + n);
     all = fading.all[t.id] * block_sum(all, end + C);
     through_gates<R>(
         m, t.n, all, [&](int u) { return start[u]; }, [&](int s) { return end[s]; },
@@ -85,7 +86,7 @@ __device__ void gates(Rows q, Rows k, Wide v, Wide cotangents, Fading fading, co
     TILED_KERNEL keys_##R(const S* q, const S* k, const S* v, const S* d_o, const real* by, const real* last,        \
         const S* h, const S* dh, const S* g, S* dq, int q_acc, real* starts, S* dk, int k_acc, real* ends,           \
         i64 rows, real scale, Dims d) {                                                                              \
-        const Gradient to_q{dq, q_acc, nullptr, starts, rows}, to_k{dk, k_acc, nullptr, ends, rows};                   \
+        const Gradient to_q{dq, q_acc, nullptr, starts, rows}, to_k{dk, k_acc, nullptr, ends, rows};                 \
         const Rows queries{q, d.k, scale}, keys_{k, d.k, 1};                                                         \
         const Wide cotangents{d_o, by, last, d.v, d.w};                                                              \
         const Fading fading{g, nullptr, nullptr};                                                                    \

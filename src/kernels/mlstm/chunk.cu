@@ -7,8 +7,8 @@
 // Of gates there are five numbers a step, in float even for bf16: c = ln(f_t … f_first) since the chunk's first step,
 // ln i, the stabiliser m, the slope and the past's share in the maximum. A thread goes along a chunk twice: first for
 // what the chunk as a whole makes of the number that comes into it, and, when one thread has been along the chunks,
-// from that number. D_ts = exp(c_t − c_s + ln i_s), and every such exponent is at most 0. c is a double, so that the difference
-// has all the digits of a real.
+// from that number. D_ts = exp(c_t − c_s + ln i_s), and every such exponent is at most 0 but for rounding. c is a
+// double, so that the difference has all the digits of a real.
 
 using namespace memories;
 
@@ -255,7 +255,7 @@ struct Gates {
         const S* h, const real* dh, const double* c, const real* i, S* dq, int q_acc, S* dk, int k_acc, real* qdq,   \
         real* kdk, i64 rows, real scale, Dims d) {                                                                   \
         const Wide ones{v, nullptr, nullptr, d.v, d.w}, cotangents{g, by, last, d.v, d.w};                           \
-        const Gradient to_q{dq, q_acc, qdq, nullptr, rows}, to_k{dk, k_acc, kdk, nullptr, rows};                       \
+        const Gradient to_q{dq, q_acc, qdq, nullptr, rows}, to_k{dk, k_acc, kdk, nullptr, rows};                     \
         keys<R>(Rows{q, d.k, 1}, Rows{k, d.k, scale}, ones, cotangents, h, dh, Gates{c, i}, to_q, to_k, d);          \
     }                                                                                                                \
     TILED_KERNEL values_##R(const S* q, const S* k, const S* g, const real* by, const real* last, const real* dh,    \
