@@ -42,12 +42,38 @@ fn a_value_that_is_not_finite_reaches_no_step_before_it() {
     }
 }
 
+/// The same of attention in bf16, whose tiles are larger.
+#[test]
+fn a_value_that_is_not_finite_reaches_no_query_before_it() {
+    let Some(device) = device() else { return };
+    let (t, k, v, bad) = (140, 8, 16, 75);
+    let g = &mut Gen::new(8);
+    let mut x = [g.normal([1, t, 1, k]), g.normal([1, t, 1, k]), g.normal([1, t, 1, v])];
+    let outputs = |x: &[Tensor]| {
+        let tape = Tape::new(device);
+        let x: Vec<_> = x.iter().map(|x| tape.leaf(&place(x, tape.cx(), DType::BF16, false))).collect();
+        tape.apply_dyn(Box::new(CausalAttention { scale: 0.3 }), &x)[0].value().to_f64()
+    };
+    let finite = outputs(&x);
+    for wrong in [f64::NAN, f64::NEG_INFINITY] {
+        let mut values = x[2].to_f64();
+        values[bad * v..(bad + 1) * v].fill(wrong);
+        x[2] = Tensor::from_vec(values, x[2].shape());
+        let got = outputs(&x);
+        assert_eq!(got[..bad * v], finite[..bad * v], "{wrong} at key {bad}");
+        assert!(got[bad * v..].iter().all(|o| !o.is_finite()), "{wrong} at key {bad}");
+    }
+}
+
 #[test]
 fn attention_of_several_tiles() {
     for (b, t, s, h, k, v) in [
         (2, 130, 130, 2, 20, 33),
         (1, 65, 129, 1, 65, 7),
         (1, 200, 290, 1, 3, 2),
+        (1, 130, 200, 1, 64, 64),
+        (1, 70, 70, 1, 72, 136),
+        (1, 70, 70, 3, 24, 8),
         (1, 1, 200, 2, 8, 8),
         (1, 30, 30, 2, 5, 40),
         (0, 3, 3, 1, 2, 2),
@@ -67,6 +93,9 @@ fn linear_attention_of_several_chunks() {
     for (b, t, h, k, v, chunk, normalize) in [
         (2, 150, 2, 20, 33, 64, None),
         (1, 131, 1, 70, 64, 64, Some(0.1)),
+        (1, 70, 1, 64, 64, 64, Some(0.1)),
+        (1, 70, 1, 72, 136, 64, None),
+        (1, 40, 2, 32, 16, 32, Some(0.1)),
         (2, 75, 2, 17, 9, 32, Some(0.1)),
         (1, 50, 1, 33, 70, 16, None),
         (1, 300, 1, 5, 3, 100, None),
@@ -91,6 +120,9 @@ fn delta_rule_of_several_chunks() {
     for (b, t, h, k, v, chunk) in [
         (2, 150, 2, 20, 33, 64),
         (1, 131, 1, 70, 64, 64),
+        (1, 70, 1, 64, 64, 64),
+        (1, 70, 1, 72, 136, 64),
+        (1, 40, 2, 32, 16, 32),
         (2, 75, 2, 17, 9, 32),
         (1, 50, 1, 33, 70, 16),
         (1, 150, 1, 5, 3, 100),

@@ -189,6 +189,19 @@ fn every_form_of_every_mixer_has_the_gradient_of_the_cpu() {
     }
 }
 
+/// Its kernels multiply tiles of 64 steps. Steps that were asked for stay.
+#[test]
+fn a_device_computes_in_chunks_of_a_tile() {
+    let form = |text: &str, device: Device| {
+        let cfg = TrainConfig { device, form: text.parse().ok(), ..config("delta_net", device, DType::F32) };
+        cfg.form_of(&Model::new(&cfg.model, 0, DType::F32).unwrap())
+    };
+    assert_eq!(form("", Device::Cpu), Form::Chunked(32));
+    assert_eq!(form("", Device::Cuda(0)), Form::Chunked(64));
+    assert_eq!(form("chunked:16", Device::Cuda(0)), Form::Chunked(16));
+    assert_eq!(Form::Scan(32).on(Device::Cuda(0)), Form::Scan(32));
+}
+
 fn distance(a: &[f64], b: &[f64]) -> f64 {
     assert_eq!(a.len(), b.len());
     let norm = |v: &mut dyn Iterator<Item = f64>| v.map(|x| x * x).sum::<f64>().sqrt();

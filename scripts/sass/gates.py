@@ -30,15 +30,19 @@ def short(launch):
 
 def least(of, launch, times):
     """The multiplications of a block, by the kernel's formulas (memories.cuh, erase_write/chunk.cu, flash.cu …)."""
-    name, sizes = launch.kernel.removesuffix("_4"), launch.args[-1]
+    name, sizes = launch.kernel.removesuffix("_4").removesuffix("_8"), launch.args[-1]
     if name.startswith("lstm"):
         # h [16, D] by [D, 64], or dz [64, 4 D] by [4 D, 16], a step.
         d = of.sizes["H"] * of.sizes["K"]
         return of.sizes["T"] * (product(d, 16) if "forward" in name else product(4 * d, columns=16))
     if launch.module.endswith("flash.cu"):
         # q k and p v; q k, do v and dx k; the same two, dxᵀ q and pᵀ do.
-        return {"forward": 2, "queries": 3, "keys": 4}[name.removeprefix("fading_")] * times * product()
-    k, v, w = sizes[2], sizes[3], sizes[4]
+        products = {"forward": 2, "queries": 3, "keys": 4}[name.removeprefix("fading_")]
+        if launch.kernel.endswith("_8"):
+            # Tiles of 128 rows; forward the rows of p are summed by a product with eight columns of ones.
+            return times * (products * product(rows=128) + (product(rows=128, columns=8) if name == "forward" else 0))
+        return products * times * product()
+    k, v = sizes[2], sizes[3]
     known = [] if "a gate a channel" in of.op else [product(k)]  # of scores, which `fade` has then
     # Pairs of blocks of 1, 2, … C / 2 steps.
     halves = 6
@@ -48,12 +52,12 @@ def least(of, launch, times):
             "fade": halves * [product(k, C // 2, C // 2)],
             # K Kᵀ, X K, X V and, backward, K S.
             "prepare": [*known, product(), product(), *([product(k)] if of.way == "backward" else [])],
-            # W S and Kᵀ E, of 16 columns.
-            "states": 2 * times * [product(columns=16)],
+            # W S and Kᵀ E, of 32 columns.
+            "states": 2 * times * [product(columns=32)],
             "outputs": [*known, product(k), product()],
             "through_outputs": [*known, product()],
-            # K dS, Wᵀ dE and Qᵀ dO, of 16 columns.
-            "states_backward": 3 * times * [product(columns=16)],
+            # K dS, Wᵀ dE and Qᵀ dO, of 32 columns.
+            "states_backward": 3 * times * [product(columns=32)],
             "through_solve": [product()],
             # dP, dA; dO S, G S, E dS; dP K, dA K, dPᵀ Q, dAᵀ K; with a gate Q Kᵀ and K Kᵀ.
             "gradients": 5 * [product(v)] + 4 * [product()] + (2 * [product(k)] if launch.args[4][1] else []),
@@ -69,11 +73,11 @@ def least(of, launch, times):
         # Q Kᵀ, K dS, Pᵀ dO.
         "values": [*known, product(k), product()],
         # dO Vᵀ; dO Sᵀ, G K; V dSᵀ, Gᵀ Q.
-        "keys": 3 * [product(w)] + 2 * [product()],
+        "keys": 3 * [product(v)] + 2 * [product()],
         # dO Vᵀ, Q Kᵀ.
-        "gates": [product(w), product(k)],
+        "gates": [product(v), product(k)],
         # dO Vᵀ; of each pair of halves two; dO Sᵀ, V dSᵀ.
-        "channels": [product(w), *2 * halves * [product(C // 2, C // 2)], *2 * [product(w)]],
+        "channels": [product(v), *2 * halves * [product(C // 2, C // 2)], *2 * [product(v)]],
     }[name])  # fmt: skip
 
 
@@ -86,7 +90,7 @@ def measured(walker, passes):
         if of.shorter:
             of = of.shorter[-1]
         for launch in of.launches:
-            if not launch.kernel.endswith(("_4", "_grid")):
+            if not launch.kernel.endswith(("_4", "_8", "_grid")):
                 continue
             less, block, times = short(launch)
             cost = walker.cost(less, warps=2, walked=[block])

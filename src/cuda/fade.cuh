@@ -26,7 +26,7 @@ namespace memories {
 
 // --- None, or one for all channels. ---
 
-// A chunk's weights, in shared memory: D stands where the scores will.
+// A chunk's weights, in shared memory.
 template <int R>
 struct Faded {
     const S* scores;
@@ -44,20 +44,20 @@ struct Fading {
     const real* all;
     // Of gates for each channel, [chunk of head, C, C].
     const S* scores;
-    // In shared memory, numbers for each of C steps.
+    // In shared memory, numbers for each of C steps; D comes behind them.
     enum { SIZE = 3 };
 
     __device__ real whole(const Steps& t, const Dims& d, i64 i) const {
         return !all ? real(1) : g ? all[t.id] : all[t.id * d.k + i];
     }
 
-    // D goes to m, if there is one.
+    // D only if it is wanted.
     template <int R>
-    __device__ Faded<R> load(const Steps& t, real* m, real* room) const {
+    __device__ Faded<R> load(const Steps& t, bool wanted, real* room) const {
         constexpr int C = Tile<R>::C;
         const S* p = scores ? scores + t.id * C * C : nullptr;
         if (!g) return {p, nullptr, nullptr, nullptr};
-        real *alpha = room, *starts = room + C, *ends = starts + C;
+        real *alpha = room, *starts = room + C, *ends = starts + C, *m = wanted ? room + SIZE * C : nullptr;
         const int s = threadIdx.x;
         if (s < C) alpha[s] = s < t.n ? exp(ld(g + t.at(s))) : real(1);
         __syncthreads();
@@ -99,7 +99,7 @@ struct Running {
 
     // Blocks of one step. Nothing fades behind the last.
     __device__ void load(const Steps& t, const S* g, i64 k, i64 c0) const {
-        for (int n = threadIdx.x; n < C * C; n += 256) {
+        for (u32 n = threadIdx.x; n < C * C; n += 256) {
             const int s = n / C, c = n % C;
             ups[s * LD + c] = g && s < t.n && c0 + c < k ? exp(ld(g + t.at(s) * k + c0 + c)) : real(1);
             afters[s * LD + c] = 1;
@@ -108,12 +108,12 @@ struct Running {
 
     // Each pair becomes one block.
     __device__ void join(Pairs pairs) const {
-        for (int n = threadIdx.x; n < C / 2 * C; n += 256) {
+        for (u32 n = threadIdx.x; n < C / 2 * C; n += 256) {
             const int s = pairs.first(n / C), c = n % C;
             afters[s * LD + c] *= ups[(s | (2 * pairs.w - 1)) * LD + c];
         }
         __syncthreads();
-        for (int n = threadIdx.x; n < C / 2 * C; n += 256) {
+        for (u32 n = threadIdx.x; n < C / 2 * C; n += 256) {
             const int s = pairs.second(n / C), c = n % C;
             ups[s * LD + c] *= ups[((s & -pairs.w) - 1) * LD + c];
         }
@@ -132,7 +132,7 @@ __device__ void add_scores(real* m, real* scratch, Pairs pairs, int channels, Ru
             const int t = pairs.second(i);
             return i < HALF ? by.upto(t, c) * a(t, c) : real(0);
         },
-        [&](int c, int j) {
+        [&](int j, int c) {
             const int s = pairs.first(j);
             return j < HALF ? by.after(s, c) * k(s, c) : real(0);
         });
@@ -154,7 +154,7 @@ __device__ void through_scores(const real* m, real* scratch, Pairs pairs, Runnin
         const int s = pairs.first(j);
         return by.after(s, c) * k(s, c);
     });
-    z.template add<0, 0>(scratch, HALF, [&](int j, int i) { return weight(i, j); }, [&](int i, int c) {
+    z.template add<0, 0>(scratch, HALF, weight, [&](int i, int c) {
         const int t = pairs.second(i);
         return by.upto(t, c) * a(t, c);
     });
@@ -186,7 +186,7 @@ template <int R, class F>
 __device__ void add_sums(real* part, int w, F suffix, Tile<R>& dg) {
     constexpr int C = Tile<R>::C, MLD = Tile<R>::MLD;
     __syncthreads();
-    for (int n = threadIdx.x; n < C / w * C; n += 256) {
+    for (u32 n = threadIdx.x; n < C / w * C; n += 256) {
         real *x = part + n / C * w * MLD + n % C, sum = 0;
         if (suffix(n / C * w))
             for (int s = w - 1; s >= 0; s--) {
@@ -246,7 +246,7 @@ __device__ void fade(Rows q, Rows k, const S* g, S* faded_q, S* faded_k, real* a
             by.join(pairs);
         }
         // Each thread reads what it will load next.
-        for (int n = threadIdx.x; n < C * C; n += 256) {
+        for (u32 n = threadIdx.x; n < C * C; n += 256) {
             const int s = n / C, c = n % C;
             const i64 i = c0 + c, at = t.at(s) * d.k + i;
             if (all && i < d.k && s == C - 1) all[t.id * d.k + i] = by.upto(s, c);
@@ -256,7 +256,7 @@ __device__ void fade(Rows q, Rows k, const S* g, S* faded_q, S* faded_k, real* a
         }
     }
     __syncthreads();
-    for (int n = threadIdx.x; n < C * C; n += 256) st(scores + t.id * C * C + n, m[n / C * MLD + n % C]);
+    for (u32 n = threadIdx.x; n < C * C; n += 256) st(scores + t.id * C * C + n, m[n / C * MLD + n % C]);
 }
 
 // Where gradients go, and whether they are added.
@@ -269,35 +269,35 @@ struct Channels {
 template <int R, class F>
 __device__ void put_channels(Tile<R>& y, const Steps& t, const Dims& d, i64 c0, S* to, int acc, F value) {
     if (!to) return;
-    y.each([&](int r, int c, real x) {
-        if (r < t.n && c0 + c < d.k) put(to + t.at(r) * d.k + c0 + c, value(c, x), acc);
-    });
+    y.put(t.to(to, d.k, c0, acc), [&](int, int c, real x) { return value(c, x); });
 }
 
-// From the gradient cotangent(chunk, step, column) of what rows q read of value(chunk, step, column), of this step too
-// if OWN, and of the state h before the chunk: dq, dk and dg of a tile of channels; with what dh, the gradient of the
+// From the gradient, rows cotangent_of(chunk), of what rows q read of those of value_of(chunk), of this step too if
+// OWN, and of the state h before the chunk: dq, dk and dg of a tile of channels; with what dh, the gradient of the
 // state after the chunk, has of k and g, if it is given.
-template <int R, bool OWN, class V, class G, class P>
-__device__ void channels(Rows q, Rows k, V value_of, G cotangent_of, const S* g, const P* h, const real* dh, Channels to,
+template <int R, bool OWN, class V, class G>
+__device__ void channels(Rows q, Rows k, V value_of, G cotangent_of, const S* g, const S* h, const S* dh, Channels to,
                          Dims d) {
     real* memory = dynamic_memory();
     constexpr int C = Tile<R>::C, MLD = Tile<R>::MLD, MATRIX = Tile<R>::MATRIX;
     real *m = memory + Tile<R>::SCRATCH, *part = m + MATRIX, *all = part + 3 * MATRIX;
     const Running<R> by{part + MATRIX, part + 2 * MATRIX};
-    const i64 across = tiles(d.k, C), c0 = blockIdx.x % across * C;
+    const u32 across = tiles(d.k, C), c0 = blockIdx.x % across * C;
     const Steps t(d, blockIdx.x / across);
     const int w = (int)d.w;
     const auto query = [&](int s, int c) { return q.get(t, s, c0 + c); };
     const auto key = [&](int s, int c) { return k.get(t, s, c0 + c); };
-    const auto value = [&](int s, int j) { return value_of(t, s, j); };
-    const auto cotangent = [&](int s, int j) { return cotangent_of(t, s, j); };
-    lower_product<R>(m, memory, w, cotangent, value, [](int r, int s) { return real(OWN || s < r); });
+    const auto value = value_of(t);
+    const auto cotangent = cotangent_of(t);
+    keep<R>(m, lower_product<R>(t, memory, w, cotangent, value, [](int r) {
+        return [=](int s, real x) { return OWN || s < r ? x : real(0); };
+    }));
     by.load(t, g, d.k, c0);
     // What all steps have: γ rowsum(S ⊙ dS), a warp to a channel.
     for (int c = threadIdx.x / 32; c < C; c += 8) {
         real sum = 0;
         for (i64 j = threadIdx.x % 32; dh && j < w; j += 32)
-            sum += state(h, d, t.id, c0 + c, j) * state(dh, d, t.id, c0 + c, j);
+            sum += state(h, d, t.id, c0, 0)(c, j) * state(dh, d, t.id, c0, 0)(c, j);
         sum = warp_sum(sum);
         if (threadIdx.x % 32 == 0) all[c] = sum;
     }
@@ -314,12 +314,12 @@ __device__ void channels(Rows q, Rows k, V value_of, G cotangent_of, const S* g,
     }
     {
         Tile<R> y;
-        y.template add<1, 1>(memory, w, cotangent, [&](int j, int c) { return state(h, d, t.id, c0 + c, j); });
+        y.template add<1, 1>(memory, w, cotangent, state(h, d, t.id, c0, 0));
         through_fade<R, true>(y, part, [&](int s, int c) { return by.upto(s, c); }, query, dq, dg);
     }
     if (dh) {
         Tile<R> y;
-        y.template add<1, 1>(memory, w, value, [&](int j, int c) { return state(dh, d, t.id, c0 + c, j); });
+        y.template add<1, 1>(memory, w, value, state(dh, d, t.id, c0, 0));
         through_fade<R, false>(y, part, [&](int s, int c) { return by.after(s, c); }, key, dk, dg);
     }
     put_channels<R>(dq, t, d, c0, to.q, to.q_acc, [&](int, real x) { return q.scale * x; });

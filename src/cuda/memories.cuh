@@ -16,9 +16,8 @@
 //
 // Tiling: a block of 256 threads has a tile of C x C numbers of one chunk: of P or G in shared memory first, then of an
 // output. With B H T / C chunks times the tiles of a row there are blocks enough for a GPU. Memory: q, k, v, o and
-// 3 K W / C numbers a step for the states; operations: 2 (C (K + W) + 2 K W) a step forward, 2.5 times that backward;
-// the states take a read and a write more than one block going from chunk to chunk would.
-
+// 4 K W / C numbers a step for the states, what is added to them and they themselves; operations: 2 (C (K + W) + 2 K W)
+// a step forward, 2.5 times that backward. One block that goes from chunk to chunk would do without the first two.
 //
 // A file that uses this says `using namespace memories;`.
 
@@ -30,7 +29,7 @@ using namespace tiled;
 struct Dims {
     i64 t, h, k, v, w, chunk, chunks;
     // The row of step s of a head in tensors [B, T, H, ..].
-    __device__ i64 row(i64 head, i64 s) const { return (head / h * t + s) * h + head % h; }
+    __device__ i64 row(u32 head, i64 s) const { return (head / (u32)h * t + s) * h + head % (u32)h; }
 };
 
 // The steps of one chunk: the block's, of (chunk of head, tile, tile). Row `at(s)` of a tensor [B T H, ..] is step s.
@@ -38,9 +37,10 @@ struct Steps {
     i64 id, first, apart;
     int n;
 
-    __device__ Steps(const Dims& d, i64 id) : id(id), apart(d.h) {
-        const i64 head = id / d.chunks, start = id % d.chunks * d.chunk;
-        first = d.row(head, start);
+    __device__ Steps(const Dims& d, u32 id) : Steps(d, id / (u32)d.chunks, id % (u32)d.chunks) {}
+    __device__ Steps(const Dims& d, u32 head, i64 chunk) : id(head * d.chunks + chunk), apart(d.h) {
+        const i64 start = chunk * d.chunk;
+        first = d.row(head, 0) + start * d.h;
         n = (int)(d.t - start < d.chunk ? d.t - start : d.chunk);
     }
 
@@ -51,12 +51,28 @@ struct Steps {
     __device__ real get(const P* x, i64 width, int s, i64 j) const {
         return s < n && j < width ? ld(x + at(s) * width + j) : real(0);
     }
+    // Its columns from c0 on, a row a step; none if it is null. And where they are written.
+    template <class P>
+    __device__ Matrix<P> rows(const P* x, int width, int c0 = 0) const {
+        return {x ? x + first * width + c0 : nullptr, (u32)apart * width, n, width - c0};
+    }
+    template <class P>
+    __device__ Target<P> to(P* x, int width, int c0, int acc = 0) const {
+        return {x ? x + first * width + c0 : nullptr, (u32)apart * width, n, width - c0, acc};
+    }
 };
 
-// A state [chunk of head, K, W] at (i, j); 0 beyond the edges.
+// States [chunk of head, K W]: S [K, V] each and, behind it, z [K] where W is V + 1. Rows of S from i0 on, and columns
+// from c0.
 template <class P>
-__device__ real state(const P* s, const Dims& d, i64 id, i64 i, i64 j) {
-    return i < d.k && j < d.w ? ld(s + (id * d.k + i) * d.w + j) : real(0);
+__device__ Matrix<P> state(const P* s, const Dims& d, i64 id, int i0, int c0) {
+    const int k = (int)d.k, v = (int)d.v;
+    return {s ? s + id * (k * d.w) + i0 * v + c0 : nullptr, (u32)v, k - i0, v - c0};
+}
+template <class P>
+__device__ real last_column(const P* s, const Dims& d, i64 id, int i) {
+    const int k = (int)d.k;
+    return i < k ? ld(s + id * (k * d.w) + k * d.v + i) : real(0);
 }
 
 // --- Linear attention with weights. ---
@@ -68,60 +84,79 @@ struct Rows {
     real scale;
 
     __device__ real get(const Steps& t, int s, i64 j) const { return scale * t.get(x, width, s, j); }
+    // Without the number.
+    __device__ Matrix<S> rows(const Steps& t, int c0 = 0) const { return t.rows(x, width, c0); }
 };
 
 // v̂ = [v, 1] or dô = [by do, last]: [B, T, H, W], of which only the V first columns are a tensor; zeros if it is null.
+// Products take these as they are, and what else there is comes to it behind them.
 struct Wide {
     const S* x;
     const real *by, *last;
     i64 v, w;
 
-    __device__ real get(const Steps& t, int s, i64 j) const {
-        if (s >= t.n || j >= w) return 0;
-        const i64 row = t.at(s);
-        if (j >= v) return last ? last[row] : real(1);
-        if (!x) return 0;
-        const real y = ld(x + row * v + j);
-        return by ? by[row] * y : y;
+    __device__ Matrix<S> rows(const Steps& t, int c0 = 0) const { return t.rows(x, v, c0); }
+    __device__ real factor(const Steps& t, int s) const { return by && s < t.n ? by[t.at(s)] : real(1); }
+    // The last column, if it is not a tensor's.
+    __device__ real beyond(const Steps& t, int s) const {
+        return w == v || s >= t.n ? real(0) : last ? last[t.at(s)] : real(1);
     }
 };
 
-// m = A Bᵀ with weights, below and on the diagonal: a C x C matrix in shared memory for Tile::add to read, for operands
-// a(step, k) and b(step, k).
+// A Bᵀ of steps, below and on the diagonal, each number x of row r as of(r)(column, x).
 template <int R, class A, class B, class F>
-__device__ void lower_product(real* m, real* scratch, int depth, A a, B b, F weight) {
+__device__ Tile<R> lower_product(const Steps& t, real* scratch, i64 depth, const A& a, const B& b, F of) {
     Tile<R> p;
-    p.template add<1, 1>(scratch, depth, a, [&](int k, int c) { return b(c, k); });
-    p.each([&](int r, int c, real x) { m[r * Tile<R>::MLD + c] = c <= r ? weight(r, c) * x : real(0); });
+    p.template add<1, 1>(scratch, (int)depth, a, b);
+    p.by_rows([&](int r) {
+        const auto f = of(r);
+        const bool there = r < t.n;
+        return [=](int c, real x) { return there && c <= r ? f(c, x) : real(0); };
+    });
+    return p;
 }
 
-// P = Q Kᵀ with weights, or as it is known.
-template <int R, class W, class A, class B>
-__device__ void scores(const W& weights, real* m, real* scratch, int depth, A query, B key) {
-    constexpr int C = Tile<R>::C;
-    if (weights.scores) {
-        for (int n = threadIdx.x; n < C * C; n += 256) m[n / C * Tile<R>::MLD + n % C] = ld(weights.scores + n);
-        return;
-    }
-    lower_product<R>(m, scratch, depth, query, key, [&](int r, int s) { return weights.between(r, s); });
+// To C x C numbers of the kernel's own, in shared memory.
+template <int R>
+__device__ void keep(real* m, const Tile<R>& x) {
+    x.runs([&](int r, int c, const real (&run)[Tile<R>::RUN]) { write(m + r * Tile<R>::MLD + c, run); });
 }
 
-// h [chunk of head, K, W]: what a chunk adds to the state, (e A)ᵀ Y, or BACK to its gradient, (r A)ᵀ Y.
+// m = P with weights, and each row times by(row), for Tile::add to read; or as it is known.
+template <int R, class W, class F>
+__device__ void scores(const Steps& t, const W& weights, const typename Tile<R>::Own& m, real* scratch, Rows q, Rows k,
+                       F by) {
+    if (weights.scores) return m.copy(weights.scores);
+    m.set(lower_product<R>(t, scratch, q.width, q.rows(t), k.rows(t), [&](int r) {
+        const real factor = q.scale * k.scale * by(r);
+        return [=](int s, real x) { return weights.between(r, s) * (factor * x); };
+    }));
+}
+
+// h [chunk of head, K W]: what a chunk adds to the state, (e A)ᵀ Y, or BACK to its gradient, (r A)ᵀ Y.
 template <int R, bool BACK, class G>
 __device__ void outer(Rows a, Wide y, G gates, real* h, Dims d) {
     real* memory = dynamic_memory();
     constexpr int C = Tile<R>::C;
-    const i64 across = tiles(d.w, C), down = tiles(d.k, C);
-    const i64 c0 = blockIdx.x % across * C, r0 = blockIdx.x / across % down * C;
+    const u32 across = tiles(d.v > 0 ? d.v : 1, C), down = tiles(d.k, C);
+    const u32 c0 = blockIdx.x % across * C, r0 = blockIdx.x / across % down * C;
     const Steps t(d, blockIdx.x / across / down);
-    const auto weights = gates.template load<R>(t, nullptr, memory + Tile<R>::SCRATCH);
+    const auto weights = gates.template load<R>(t, false, memory + Tile<R>::SCRATCH);
+    const auto weight = [&](int s) { return a.scale * (BACK ? weights.start(s) : weights.end(s)); };
+    h += t.id * d.k * d.w;
     Tile<R> sum;
     sum.template add<0, 0>(
-        memory, t.n, [&](int r, int s) { return (BACK ? weights.start(s) : weights.end(s)) * a.get(t, s, r0 + r); },
-        [&](int s, int c) { return y.get(t, s, c0 + c); });
-    sum.each([&](int r, int c, real x) {
-        if (r0 + r < d.k && c0 + c < d.w) h[(t.id * d.k + r0 + r) * d.w + c0 + c] = x;
-    });
+        memory, t.n, scaled(a.rows(t, r0), [&](int s) { return weight(s) * y.factor(t, s); }), y.rows(t, c0));
+    sum.put(Target<real>(h + r0 * d.v + c0, (u32)d.v, (int)d.k - r0, (int)d.v - c0));
+    if (d.w == d.v || c0 > 0) return;
+    // The last column, PARTS threads to a number.
+    constexpr int PARTS = 16 / R;
+    const int i = threadIdx.x / PARTS;
+    const Matrix<S> rows = a.rows(t, r0);
+    real last = 0;
+    for (int s = threadIdx.x % PARTS; s < t.n; s += PARTS) last += weight(s) * rows(s, i) * y.beyond(t, s);
+    last = group_sum(last, PARTS, (real*)nullptr);
+    if (threadIdx.x % PARTS == 0 && i < rows.width) h[d.k * d.v + r0 + i] = last;
 }
 
 // The states between chunks from what each adds to them: x = r_C x + added, from [s, z], or zeros, to [s_end, z_end]
@@ -130,23 +165,22 @@ __device__ void outer(Rows a, Wide y, G gates, real* h, Dims d) {
 template <bool REVERSE, class P, class G>
 __device__ void scan(const S* s, const S* z, const real* added, G gates, P* states, S* s_end, int s_acc, S* z_end,
                      int z_acc, real* end, i64 heads, Dims d) {
-    const i64 size = d.k * d.w;
-    for (i64 i = thread(); i < heads * size; i += threads()) {
-        const i64 row = i / d.w, j = i % d.w, head = row / d.k;
-        real x = j < d.v ? (s ? ld(s + row * d.v + j) : real(0)) : z ? ld(z + row) : real(0);
-        for (i64 n = 0; n < d.chunks; n++) {
-            const Steps t(d, head * d.chunks + (REVERSE ? d.chunks - 1 - n : n));
-            const i64 at = t.id * size + i % size;
-            const real more = added[at];
-            st(states + at, x);
-            x = gates.whole(t, d, row % d.k) * x + more;
+    const i64 size = d.k * d.w, most = d.k * d.v;
+    for (i64 n = thread(); n < heads * size; n += threads()) {
+        const i64 head = divide(n, size), e = n - head * size;
+        const bool last = e >= most; // column
+        const i64 at = last ? head * d.k + e - most : head * most + e, row = last ? e - most : divide(e, d.v);
+        const S* from = last ? z : s;
+        real x = from ? ld(from + at) : real(0);
+        for (i64 i = 0; i < d.chunks; i++) {
+            const Steps t(d, (u32)head, REVERSE ? d.chunks - 1 - i : i);
+            const real more = added[t.id * size + e];
+            st(states + t.id * size + e, x);
+            x = gates.whole(t, d, row) * x + more;
         }
-        if (end) end[i] = x;
-        if (j < d.v) {
-            if (s_end) put(s_end + row * d.v + j, x, s_acc);
-        } else if (z_end) {
-            put(z_end + row, x, z_acc);
-        }
+        if (end) end[n] = x;
+        S* to = last ? z_end : s_end;
+        if (to) put(to + at, x, last ? z_acc : s_acc);
     }
 }
 
@@ -155,67 +189,65 @@ struct Ratio { real times, by; };
 
 // O, or, if NORMALISED, O times what ratio(its last column, row of [B, T, H], whether this block is the one of the row
 // to store it) gives.
-template <int R, bool NORMALISED, class P, class G, class N>
-__device__ void outputs(Rows q, Rows k, const S* v, const P* h, G gates, S* o, N ratio, Dims d) {
+template <int R, bool NORMALISED, class G, class N>
+__device__ void outputs(Rows q, Rows k, const S* v, const S* h, G gates, S* o, N ratio, Dims d) {
     real* memory = dynamic_memory();
-    constexpr int C = Tile<R>::C, MLD = Tile<R>::MLD;
-    real* m = memory + Tile<R>::SCRATCH;
-    Ratio* ratios = (Ratio*)(m + Tile<R>::MATRIX);
-    const i64 across = tiles(d.v > 0 ? d.v : 1, C), c0 = blockIdx.x % across * C;
+    constexpr int C = Tile<R>::C;
+    const typename Tile<R>::Own m(memory + Tile<R>::SCRATCH);
+    Ratio* ratios = (Ratio*)(memory + Tile<R>::SCRATCH + Tile<R>::OWN);
+    const u32 across = tiles(d.v > 0 ? d.v : 1, C), c0 = blockIdx.x % across * C;
     const Steps t(d, blockIdx.x / across);
-    const auto weights = gates.template load<R>(t, m, (real*)(ratios + C));
-    const auto query = [&](int r, int i) { return q.get(t, r, i); };
-    scores<R>(weights, m, memory, (int)d.k, query, [&](int s, int i) { return k.get(t, s, i); });
+    const auto weights = gates.template load<R>(t, true, (real*)(ratios + C));
+    scores<R>(t, weights, m, memory, q, k, [](int) { return real(1); });
     Tile<R> y;
-    y.template add<1, 0>(memory, (int)d.k, query, [&](int i, int c) { return state(h, d, t.id, i, c0 + c); });
-    y.scale_rows([&](int r) { return weights.start(r); });
-    y.template add_lower<1, 0>(
-        memory, t.n, [&](int r, int s) { return m[r * MLD + s]; },
-        [&](int s, int c) { return t.get(v, d.v, s, c0 + c); });
+    y.template add<1, 0>(memory, (int)d.k, q.rows(t), state(h, d, t.id, 0, c0));
+    y.scale_rows([&](int r) { return q.scale * weights.start(r); });
+    y.template add_lower<1, 0>(memory, t.n, m, t.rows(v, d.v, c0));
     if constexpr (NORMALISED) {
-        // The column of ones: q z and the sum of a row of P, a warp to a row.
-        for (int r = threadIdx.x / 32; r < t.n; r += 8) {
-            real before = 0, sum = 0;
-            for (int i = threadIdx.x % 32; i < d.k; i += 32) before += query(r, i) * state(h, d, t.id, i, d.v);
-            for (int s = threadIdx.x % 32; s < t.n; s += 32) sum += m[r * MLD + s];
-            sum = warp_sum(weights.start(r) * before + sum);
-            if (threadIdx.x % 32 == 0) ratios[r] = ratio(sum, t.at(r), c0 == 0);
-        }
+        // The column of ones: q z and the sum of a row of P, PARTS threads to a row.
+        constexpr int PARTS = 16 / R;
+        const int r = threadIdx.x / PARTS;
+        const Matrix<S> query = q.rows(t);
+        real before = 0, sum = 0;
+        for (int i = threadIdx.x % PARTS; i < d.k; i += PARTS) before += query(r, i) * last_column(h, d, t.id, i);
+        for (int s = threadIdx.x % PARTS; s < t.n; s += PARTS) sum += m(r, s);
+        sum = group_sum(q.scale * weights.start(r) * before + sum, PARTS, (real*)nullptr);
+        if (threadIdx.x % PARTS == 0 && r < t.n) ratios[r] = ratio(sum, t.at(r), c0 == 0);
         __syncthreads();
+        y.by_rows([&](int r) {
+            const Ratio by = r < t.n ? ratios[r] : Ratio{1, 1};
+            return [=](int, real x) { return by.times * x / by.by; };
+        });
     }
-    y.each([&](int r, int c, real x) {
-        if (r < t.n && c0 + c < d.v) st(o + t.at(r) * d.v + c0 + c, NORMALISED ? ratios[r].times * x / ratios[r].by : x);
-    });
+    y.put(t.to(o, d.v, c0));
 }
 
-// Where the gradient y of x, before it is scaled, goes; and, if wanted, sums of x y over every one of `rows` and a
-// tile's columns, [tiles of K, B T H]: `dots` of all of y, `across` of what comes to it through the states.
-struct Target {
+// Where the gradient y of x goes; and, if wanted, sums of x y over every one of `rows` and a tile's columns, [tiles of
+// K, B T H]: `dots` of all of y, `across` of what comes to it through the states.
+struct Gradient {
     S* dx;
     int acc;
     real *dots, *across;
     i64 rows;
 
     template <int R>
-    __device__ void take_states(Tile<R>& y, Rows x, const Steps& t, i64 c0, real* scratch) const {
+    __device__ void take_states(const Tile<R>& y, Rows x, const Steps& t, i64 c0, real* scratch) const {
         if (across) sum(across, y, x, t, c0, scratch);
     }
     template <int R>
-    __device__ void take(Tile<R>& y, Rows x, const Steps& t, i64 c0, real* scratch) const {
+    __device__ void take(const Tile<R>& y, Rows x, const Steps& t, i64 c0, real* scratch) const {
         if (dots) sum(dots, y, x, t, c0, scratch);
-        if (dx)
-            y.each([&](int r, int c, real dy) {
-                if (r < t.n && c0 + c < x.width) put(dx + t.at(r) * x.width + c0 + c, x.scale * dy, acc);
-            });
+        y.put(t.to(dx, x.width, c0, acc));
     }
     template <int R>
-    __device__ void sum(real* to, Tile<R>& y, Rows x, const Steps& t, i64 c0, real* scratch) const {
+    __device__ void sum(real* to, const Tile<R>& y, Rows x, const Steps& t, i64 c0, real* scratch) const {
+        const Matrix<S> all = x.rows(t, c0);
         real sums[Tile<R>::ROWS];
 #pragma unroll
         for (int i = 0; i < Tile<R>::ROWS; i++) {
             sums[i] = 0;
 #pragma unroll
-            for (int j = 0; j < Tile<R>::COLS; j++) sums[i] += x.get(t, y.row(i), c0 + y.col(j)) * y.v[i][j];
+            for (int j = 0; j < Tile<R>::COLS; j++) sums[i] += all(y.row(i), y.col(j)) * y.v[i][j];
         }
         Tile<R>::across(sums, scratch);
         if (y.col(0) == 0)
@@ -225,61 +257,64 @@ struct Target {
     __device__ bool wanted() const { return dx || dots || across; }
 };
 
-// dQ and dK of a tile of columns.
+// y = by (a [S z]ᵀ) for columns from c0 of the state before or after a chunk.
+template <int R, class P, class F>
+__device__ void through_state(Tile<R>& y, real* scratch, Wide a, const P* s, const Steps& t, const Dims& d, i64 c0,
+                              F by) {
+    y.template add<1, 1>(scratch, (int)d.v, a.rows(t), state(s, d, t.id, c0, 0));
+    y.by_rows([&](int r) {
+        const real weight = by(r), factor = a.factor(t, r), last = a.beyond(t, r);
+        return [=, &d, &t](int c, real x) {
+            return weight * (factor * x + (d.w > d.v ? last * last_column(s, d, t.id, c0 + c) : real(0)));
+        };
+    });
+}
+
+// dQ and dK of a tile of columns. What scales Q and K is in G, and in what comes through the states.
 template <int R, class P, class G>
-__device__ void keys(Rows q, Rows k, Wide v, Wide g, const P* h, const real* dh, G gates, Target dq, Target dk, Dims d) {
+__device__ void keys(Rows q, Rows k, Wide v, Wide g, const S* h, const P* dh, G gates, Gradient dq, Gradient dk,
+                     Dims d) {
     real* memory = dynamic_memory();
-    constexpr int C = Tile<R>::C, MLD = Tile<R>::MLD;
-    real* m = memory + Tile<R>::SCRATCH;
-    const i64 across = tiles(d.k, C), c0 = blockIdx.x % across * C;
+    constexpr int C = Tile<R>::C;
+    const typename Tile<R>::Own m(memory + Tile<R>::SCRATCH);
+    const u32 across = tiles(d.k, C), c0 = blockIdx.x % across * C;
     const Steps t(d, blockIdx.x / across);
-    const auto weights = gates.template load<R>(t, m, m + Tile<R>::MATRIX);
-    const int w = (int)d.w;
-    const auto value = [&](int s, int j) { return v.get(t, s, j); };
-    const auto cotangent = [&](int s, int j) { return g.get(t, s, j); };
-    lower_product<R>(m, memory, w, cotangent, value, [&](int r, int s) { return weights.between(r, s); });
+    const auto weights = gates.template load<R>(t, true, memory + Tile<R>::SCRATCH + Tile<R>::OWN);
+    m.set(lower_product<R>(t, memory, d.v, g.rows(t), v.rows(t), [&](int r) {
+        const real factor = g.factor(t, r), last = g.beyond(t, r), scale = q.scale * k.scale;
+        return [=](int s, real x) { return scale * weights.between(r, s) * (factor * x + last); };
+    }));
     if (dq.wanted()) {
         Tile<R> y;
-        y.template add<1, 1>(memory, w, cotangent, [&](int j, int c) { return state(h, d, t.id, c0 + c, j); });
-        y.scale_rows([&](int r) { return weights.start(r); });
+        through_state<R>(y, memory, g, h, t, d, c0, [&](int r) { return q.scale * weights.start(r); });
         dq.take_states<R>(y, q, t, c0, memory);
-        y.template add_lower<1, 0>(
-            memory, t.n, [&](int r, int s) { return m[r * MLD + s]; },
-            [&](int s, int c) { return k.get(t, s, c0 + c); });
+        y.template add_lower<1, 0>(memory, t.n, m, k.rows(t, c0));
         dq.take<R>(y, q, t, c0, memory);
     }
     if (dk.wanted()) {
         Tile<R> y;
-        y.template add<1, 1>(memory, w, value, [&](int j, int c) { return state(dh, d, t.id, c0 + c, j); });
-        y.scale_rows([&](int s) { return weights.end(s); });
+        through_state<R>(y, memory, v, dh, t, d, c0, [&](int s) { return k.scale * weights.end(s); });
         dk.take_states<R>(y, k, t, c0, memory);
-        y.template add<0, 0>(
-            memory, t.n, [&](int r, int s) { return m[s * MLD + r]; },
-            [&](int s, int c) { return q.get(t, s, c0 + c); });
+        y.template add<0, 0>(memory, t.n, m, q.rows(t, c0));
         dk.take<R>(y, k, t, c0, memory);
     }
 }
 
 // dV, without the column of ones, of a tile of columns.
-template <int R, class G>
-__device__ void values(Rows q, Rows k, Wide g, const real* dh, G gates, S* dv, int acc, Dims d) {
+template <int R, class P, class G>
+__device__ void values(Rows q, Rows k, Wide g, const P* dh, G gates, S* dv, int acc, Dims d) {
     real* memory = dynamic_memory();
-    constexpr int C = Tile<R>::C, MLD = Tile<R>::MLD;
-    real* m = memory + Tile<R>::SCRATCH;
-    const i64 across = tiles(d.v, C), c0 = blockIdx.x % across * C;
+    constexpr int C = Tile<R>::C;
+    const typename Tile<R>::Own m(memory + Tile<R>::SCRATCH);
+    const u32 across = tiles(d.v, C), c0 = blockIdx.x % across * C;
     const Steps t(d, blockIdx.x / across);
-    const auto weights = gates.template load<R>(t, m, m + Tile<R>::MATRIX);
-    const auto key = [&](int s, int i) { return k.get(t, s, i); };
-    scores<R>(weights, m, memory, (int)d.k, [&](int r, int i) { return q.get(t, r, i); }, key);
+    const auto weights = gates.template load<R>(t, true, memory + Tile<R>::SCRATCH + Tile<R>::OWN);
+    scores<R>(t, weights, m, memory, q, k, [&](int r) { return g.factor(t, r); });
     Tile<R> y;
-    y.template add<1, 0>(memory, (int)d.k, key, [&](int i, int c) { return state(dh, d, t.id, i, c0 + c); });
-    y.scale_rows([&](int s) { return weights.end(s); });
-    y.template add<0, 0>(
-        memory, t.n, [&](int r, int s) { return m[s * MLD + r]; },
-        [&](int s, int c) { return g.get(t, s, c0 + c); });
-    y.each([&](int r, int c, real x) {
-        if (dv && r < t.n && c0 + c < d.v) put(dv + t.at(r) * d.v + c0 + c, x, acc);
-    });
+    y.template add<1, 0>(memory, (int)d.k, k.rows(t), state(dh, d, t.id, 0, c0));
+    y.scale_rows([&](int s) { return k.scale * weights.end(s); });
+    y.template add<0, 0>(memory, t.n, m, g.rows(t, c0));
+    y.put(t.to(dv, d.v, c0, acc));
 }
 
 // The gradient of each step's gate, to put(step, dg): `all` that every step has of it; m(u, s), below the diagonal, for
@@ -300,16 +335,18 @@ __device__ void through_gates(real* m, int n, real all, A start, E end, F put) {
 
 // --- The delta rule. ---
 
-// Numbers of a chunk that are padded to C rows: W, E, dE and G [chunk of head, C, width].
-template <int R>
+// Numbers of a chunk that are padded to C rows: W, E, dE and G [chunk of head, C, width]. The first `n` rows, and
+// columns from c0 on; all can be written.
+template <int R, class P>
 struct Padded {
-    real* x;
-    i64 width, id;
+    P* x;
+    int width;
+    i64 id;
 
-    __device__ real get(int r, i64 j) const { return j < width ? x[(id * Tile<R>::C + r) * width + j] : real(0); }
-    __device__ void set(int r, i64 j, real y) const {
-        if (j < width) x[(id * Tile<R>::C + r) * width + j] = y;
-    }
+    __device__ Padded(const P* x, i64 width, i64 id) : x((P*)x), width((int)width), id(id) {}
+    __device__ P* at(int c0) const { return x + id * (Tile<R>::C * width) + c0; }
+    __device__ Matrix<P> rows(int c0 = 0, int n = Tile<R>::C) const { return {at(c0), (u32)width, n, width - c0}; }
+    __device__ Target<P> to(int c0) const { return {at(c0), (u32)width, Tile<R>::C, width - c0}; }
 };
 
 // What a gate does inside a chunk (as in ops/decay.rs), from the sums b_t = g_1 + … + g_t. They are two doubles each,

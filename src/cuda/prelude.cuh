@@ -19,11 +19,71 @@ __device__ inline float ld(const bf16* p) { return __uint_as_float((u32)p->bits 
 
 __device__ inline void st(float* p, float v) { *p = v; }
 __device__ inline void st(double* p, double v) { *p = v; }
+// To nearest, ties to even; a NaN stays one.
 __device__ inline void st(bf16* p, float v) {
+#if defined(CUEMU) || __CUDA_ARCH__ < 800
     u32 u = __float_as_uint(v);
-    // To nearest, ties to even; a NaN stays one.
     p->bits = (u16)((u & 0x7fffffffu) > 0x7f800000u ? (u >> 16) | 0x40u : (u + 0x7fffu + ((u >> 16) & 1u)) >> 16);
+#else
+    asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(p->bits) : "f"(v));
+#endif
 }
+// Two of them, the first in the lower half.
+__device__ inline u32 pair(float a, float b) {
+#if defined(CUEMU) || __CUDA_ARCH__ < 800
+    bf16 x, y;
+    st(&x, a), st(&y, b);
+    return x.bits | (u32)y.bits << 16;
+#else
+    u32 both;
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(b), "f"(a));
+    return both;
+#endif
+}
+
+// 2^x in one instruction: to about 22 bits, and 0 for what is below the normal numbers.
+__device__ inline float quick_exp2(float x) {
+#ifdef CUEMU
+    return exp2f(x);
+#else
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+#endif
+}
+
+// N neighbours at an address that is a multiple of their size or of 16 bytes, in as few accesses as there can be.
+template <class P, int N>
+struct __align__(N * sizeof(P) < 16 ? N * sizeof(P) : 16) Pack { P v[N]; };
+
+template <int N, class P, class R>
+__device__ inline void read(R (&y)[N], const P* p) {
+    const Pack<P, N> all = *(const Pack<P, N>*)p;
+#pragma unroll
+    for (int i = 0; i < N; i++) y[i] = all.v[i];
+}
+template <int N>
+__device__ inline void read(float (&y)[N], const bf16* p) {
+    const Pack<u32, N / 2> all = *(const Pack<u32, N / 2>*)p;
+#pragma unroll
+    for (int i = 0; i < N; i++) y[i] = __uint_as_float(i % 2 ? all.v[i / 2] & 0xffff0000u : all.v[i / 2] << 16);
+}
+__device__ inline void read(float (&y)[1], const bf16* p) { y[0] = ld(p); }
+template <int N, class P, class R>
+__device__ inline void write(P* p, const R (&y)[N]) {
+    Pack<P, N> all;
+#pragma unroll
+    for (int i = 0; i < N; i++) all.v[i] = y[i];
+    *(Pack<P, N>*)p = all;
+}
+template <int N>
+__device__ inline void write(bf16* p, const float (&y)[N]) {
+    Pack<u32, N / 2> all;
+#pragma unroll
+    for (int i = 0; i < N; i += 2) all.v[i / 2] = pair(y[i], y[i + 1]);
+    *(Pack<u32, N / 2>*)p = all;
+}
+__device__ inline void write(bf16* p, const float (&y)[1]) { st(p, y[0]); }
 
 // A gradient: added to what is there, or written over it.
 template <class P, class R>

@@ -1,10 +1,18 @@
 // Products of matrices inside a kernel, a tile of the result at a time, by a block of 256 threads.
 //
 // A tile is 16 R rows by 16 Q columns; thread (y, x) of 16 x 16 holds R x Q of them in registers, so that a number
-// read from shared memory is used Q or R times. (Most are square, of C = 16 R.) Operands are functions of (row,
-// column), so that scaling, masking and the layout of a head's rows stand in the kernel where they are used; each is
-// called once a number for each tile, and a slice of DEPTH of both lies in shared memory. The depth of a product may
-// be anything; what lies beyond the edges of the matrices the functions give as 0.
+// read from shared memory is used Q or R times. (Most are square, of C = 16 R.) A slice of DEPTH of both operands lies
+// in shared memory. The depth of a product may be anything, and beyond the edges of matrices there are zeros. Operands
+// are
+//
+//   a Matrix: rows in memory. 16 bytes are read and written at once, where rows begin at multiples of that, and few
+//       instructions find out where; number by number both would take longer than the product
+//   Scaled: the same, with a factor for each row
+//   an Own: a C x C matrix in shared memory, of what another product gave. It lies as products read it (but for a
+//       transposition without tensor cores), so that nothing is moved
+//   any function of (row, column), called once a number for each tile: for what is none of these
+//
+// Rows are those in memory: of the operand itself, or of its transpose, as the product is told.
 //
 // Numbers stored in bf16 are multiplied on tensor cores where the tile is large enough for all eight warps: operands
 // are rounded to bf16, sums are float. There a thread holds what mma leaves it with, two rows of some pairs of columns.
@@ -19,29 +27,117 @@ __device__ inline real* dynamic_memory() {
 
 namespace tiled {
 
-__device__ inline i64 tiles(i64 n, int c) { return (n + c - 1) / c; }
+// How many tiles of c there are. (Integers of threads and blocks are unsigned and short: they are cheap to divide.)
+__device__ inline u32 tiles(i64 n, u32 c) { return (u32)((u64)(n + c - 1) / c); }
 
-#define TILED_KERNEL extern "C" __global__ __launch_bounds__(256, 1) void
+// Registers are shared out so that a multiprocessor has room for two blocks; for one of large kernels, and where
+// threads hold wider numbers.
+enum { BLOCKS = sizeof(S) == 2 ? 2 : 1 };
+#define TILED_KERNEL extern "C" __global__ __launch_bounds__(256, BLOCKS) void
+#define LARGE_TILED_KERNEL extern "C" __global__ __launch_bounds__(256, 1) void
 
-template <int N>
-struct __align__(N * sizeof(real) < 16 ? N * sizeof(real) : 16) Pack { real v[N]; };
+// Rows of numbers in memory, `apart` from one to the next. There are those from `low` to `rows`, of `width` numbers;
+// none if x is null.
+template <class P>
+struct Matrix {
+    const P* x;
+    u32 apart;
+    int rows, width, low;
+
+    __device__ Matrix(const P* x, u32 apart, int rows, int width, int low = 0)
+        : x(x), apart(apart), rows(x ? rows : 0), width(width), low(low) {}
+    __device__ bool has(int r, int c) const { return r >= low && r < rows && c < width; }
+    __device__ const P* at(int r, int c) const { return x + (u64)(u32)r * apart + c; }
+    __device__ real operator()(int r, int c) const { return has(r, c) ? ld(at(r, c)) : real(0); }
+    // Those from row r on.
+    __device__ Matrix from(int r) const {
+        Matrix rest = *this;
+        rest.x += (u64)(u32)r * apart, rest.rows -= r;
+        return rest;
+    }
+    // Whether each N columns can be read at once.
+    template <int N>
+    __device__ bool even() const {
+        constexpr int BYTES = sizeof(Pack<P, N>) < 16 ? sizeof(Pack<P, N>) : 16;
+        return width % N == 0 && ((u32)(u64)x | apart * (u32)sizeof(P)) % BYTES == 0;
+    }
+    // N neighbours of a row that is there; at once if `even`.
+    template <int N>
+    __device__ void get(real (&y)[N], int r, int c, bool even) const {
+        if (even) return read(y, at(r, c));
+#pragma unroll
+        for (int i = 0; i < N; i++) y[i] = c + i < width ? ld(at(r, c + i)) : real(0);
+    }
+};
+
+// Every row times by(row).
+template <class P, class F>
+struct Scaled {
+    Matrix<P> of;
+    F by;
+
+    __device__ real operator()(int r, int c) const { return of.has(r, c) ? by(r) * ld(of.at(r, c)) : real(0); }
+};
+template <class P, class F>
+__device__ Scaled<P, F> scaled(const Matrix<P>& of, F by) { return {of, by}; }
+
+// Where a tile goes: rows in memory as those of a Matrix; added to what is there if `acc`.
+template <class P>
+struct Target {
+    P* x;
+    u32 apart;
+    int rows, width, acc, low;
+
+    __device__ Target(P* x, u32 apart, int rows, int width, int acc = 0, int low = 0)
+        : x(x), apart(apart), rows(x ? rows : 0), width(width), acc(acc), low(low) {}
+};
+
+struct Unscaled {};
+template <class A, class B> constexpr bool same = false;
+template <class A> constexpr bool same<A, A> = true;
+
+// What bf16 holds without rounding it to infinity. It and what is larger, infinity and NaN are rare.
+__device__ inline bool common(real x) { return fabs(x) <= LARGEST / 2; }
+// Of eight in bf16, 0 in place of those that are not common; whether there are any.
+__device__ inline bool drop_rare(Pack<u32, 4>& x) {
+    const auto rare = [](u32 pair) { return ((pair & 0x7f007f00u) + 0x01000100u) & 0x80008000u; };
+    if (!(rare(x.v[0]) | rare(x.v[1]) | rare(x.v[2]) | rare(x.v[3]))) return false;
+    for (int i = 0; i < 4; i++) x.v[i] &= ~((rare(x.v[i]) >> 15) * 0xffffu);
+    return true;
+}
 
 // How a slice is stored.
 template <bool TENSOR> struct Slice { typedef real T; };
 template <> struct Slice<true> { typedef bf16 T; };
 template <bool TENSOR> using Stored = typename Slice<TENSOR>::T;
 
-template <int R, int Q = R>
+// Numbers of type real that a slice takes of n rows or columns, with neighbours along k; and at most.
+__device__ constexpr int slice_size(int n, int depth, int pad, bool tensor) {
+    return tensor ? n * (depth + pad) / 2 : depth * (n + pad);
+}
+__device__ constexpr int slice_room(int n, int depth, int pad, bool tensor) {
+    return slice_size(tensor && n < depth ? depth : n, tensor && n < depth ? n : depth, pad, tensor);
+}
+
+// On tensor cores a warp has 16 M rows, for which it reads columns once; and SPLIT warps may have the same place, each
+// with a part of the depth (multiply_held, join).
+template <int R, int Q = R, int M = 1, int SPLIT = 1>
 struct Tile {
-    // LD_A, LD_B: what a row of a slice takes in shared memory, and MLD one of a C x C matrix of the kernel's own;
-    // padded so that neither way of filling or reading them has two threads in one bank.
-    enum { C = 16 * R, W = 16 * Q, DEPTH = 32, LD_A = C + 4, LD_B = W + 4, MLD = C + 8 };
-    enum { SCRATCH = DEPTH * (LD_A + LD_B), MATRIX = C * MLD };
-    // ACROSS: warps side by side on tensor cores. ROWS x COLS: what a thread holds.
-    enum { TENSOR = sizeof(S) == 2 && R * Q >= 4, ACROSS = 8 / R };
-    enum { ROWS = TENSOR ? 2 : R, COLS = TENSOR ? R * Q / 2 : Q };
-    // Numbers that a slice with neighbours along k takes where slices lie one after another.
-    enum { SLICE_A = TENSOR ? C * (DEPTH + 8) / 2 : DEPTH * LD_A, SLICE_B = TENSOR ? W * (DEPTH + 8) / 2 : DEPTH * LD_B };
+    enum { C = 16 * R, W = 16 * Q };
+    // ACROSS: warps side by side on tensor cores, SPAN columns each. ROWS x COLS: what a thread holds, of each row RUN
+    // neighbours.
+    enum { TENSOR = sizeof(S) == 2 && R * Q >= 4 * M };
+    enum { ACROSS = 8 * M / R / SPLIT, SPAN = W / (ACROSS > 0 ? ACROSS : 1) };
+    enum { ROWS = TENSOR ? 2 * M : R, COLS = TENSOR ? SPAN / 4 : Q, RUN = TENSOR ? 2 : Q };
+    // A row of a slice is padded so that neither way of filling or reading it has two threads in one bank, and so is
+    // one of a C x C matrix of the kernel's own, of MLD.
+    enum { DEPTH = TENSOR ? 64 : 32, PAD = TENSOR ? 8 : 4, MLD = C + 8, PER_REAL = TENSOR ? 2 : 1 };
+    // What they take, in numbers of type real. SLICE_A, SLICE_B: with neighbours along k.
+    enum { SLICE_A = slice_size(C, DEPTH, PAD, TENSOR), SLICE_B = slice_size(W, DEPTH, PAD, TENSOR) };
+    enum { ROOM_A = slice_room(C, DEPTH, PAD, TENSOR), SCRATCH = ROOM_A + slice_room(W, DEPTH, PAD, TENSOR) };
+    // MATRIX: a C x C matrix of type real, OWN: an Own one.
+    enum { MATRIX = C * MLD, OWN = MATRIX / PER_REAL };
+    typedef Stored<TENSOR> T;
 
     real v[ROWS][COLS];
 
@@ -50,38 +146,155 @@ struct Tile {
             for (int j = 0; j < COLS; j++) v[i][j] = 0;
     }
 
+    // On tensor cores, of a warp: its part of the depth, and its first row and column.
+    static __device__ int part() { return (int)threadIdx.x / 32 % SPLIT; }
+    static __device__ int warp_row() { return (int)threadIdx.x / 32 / (ACROSS * SPLIT) * (16 * M); }
+    static __device__ int warp_col() { return (int)threadIdx.x / 32 / SPLIT % ACROSS * SPAN; }
+
     static __device__ int row(int i) {
-        return TENSOR ? threadIdx.x / 32 / ACROSS * 16 + threadIdx.x % 32 / 4 + 8 * i : threadIdx.x / 16 * R + i;
+        const int n = threadIdx.x;
+        return TENSOR ? warp_row() + n % 32 / 4 + 8 * i : n / 16 * R + i;
     }
     static __device__ int col(int j) {
-        return TENSOR ? threadIdx.x / 32 % ACROSS * (2 * R * Q) + j / 2 * 8 + threadIdx.x % 4 * 2 + j % 2
-                      : threadIdx.x % 16 * Q + j;
+        const int n = threadIdx.x;
+        return TENSOR ? warp_col() + n % 4 * 2 + j / 2 * 8 + j % 2 : n % 16 * Q + j;
     }
 
-    // x(k, i) for k < depth <= DEPTH, and 0 up to the next multiple of a group. ALONG_K: neighbours in memory are
-    // neighbours along k; so they are for tensor cores then.
-    template <int ALONG_K, int N, class T, class F>
+    // --- Operands. A slice of x is x(k, i) for start <= k < start + DEPTH and i < N. ALONG_K: neighbours in memory are
+    // neighbours along k; so they are in a slice then, on tensor cores. ---
+
+    // How far one is from the next along the other.
+    template <int ALONG_K, int N>
+    static constexpr __device__ int stride() { return TENSOR && ALONG_K ? DEPTH + PAD : N + PAD; }
+    template <int ALONG_K, int N>
+    static __device__ int place(int k, int i) {
+        return TENSOR && ALONG_K ? i * stride<1, N>() + k : k * stride<0, N>() + i;
+    }
+
+    // By a function, for k < depth, and 0 up to the next multiple of a group.
+    template <int ALONG_K, int N, class F>
     static __device__ void fill(T* to, int depth, F x) {
         constexpr int GROUP = TENSOR ? 16 : 8;
-        const int size = (depth + GROUP - 1) / GROUP * GROUP * N;
-        for (int n = threadIdx.x; n < size; n += 256) {
+        const u32 size = (u32)(depth + GROUP - 1) / GROUP * GROUP * N;
+        for (u32 n = threadIdx.x; n < size; n += 256) {
             const int k = ALONG_K ? n / (GROUP * N) * GROUP + n % GROUP : n / N, i = ALONG_K ? n / GROUP % N : n % N;
-            st(to + (!TENSOR ? k * (N + 4) + i : ALONG_K ? i * (DEPTH + 8) + k : k * (N + 8) + i),
-               k < depth ? x(k, i) : real(0));
+            st(to + place<ALONG_K, N>(k, i), k < depth ? x(k, i) : real(0));
         }
     }
 
-    // this += Σ_k a(r, k) b(k, c) for k < depth; A_K, B_K: whether neighbours in memory are neighbours along k. What
-    // the operands read of shared memory may have been written right before the call.
+    // Of rows in memory: those of a whole slice, V numbers at a time.
+    template <int ALONG_K, int N, class P, class F>
+    static __device__ void fill_rows(T* to, int start, const Matrix<P>& x, F by, bool* others) {
+        constexpr u32 V = TENSOR ? 8 : 4, PACKS = (ALONG_K ? DEPTH : N) / V, ALL = (ALONG_K ? N : DEPTH) * PACKS;
+        const bool even = x.template even<V>();
+#pragma unroll
+        for (u32 first = 0; first < ALL; first += 256) {
+            const u32 n = first + threadIdx.x;
+            if (ALL < 256 && n >= ALL) break;
+            // Where a pack is spread over the rows of a slice, a warp has 16 rows of the matrix, two packs of each.
+            constexpr bool SPREAD = ALONG_K && !TENSOR;
+            const int r = SPREAD ? n / (16 * PACKS) * 16 + n % 16 : n / PACKS;
+            const int c = (SPREAD ? n / 16 % PACKS : n % PACKS) * V;
+            const int row = ALONG_K ? r : start + r, column = ALONG_K ? start + c : c;
+            const bool there = x.has(row, column);
+            if constexpr (TENSOR && sizeof(P) == 2 && same<F, Unscaled>) {
+                Pack<u32, 4> y = {};
+                if (there && even) {
+                    y = *(const Pack<u32, 4>*)x.at(row, column);
+                } else if (there) {
+                    real z[V];
+                    x.get(z, row, column, false);
+                    for (u32 i = 0; i < 4; i++) y.v[i] = pair(z[2 * i], z[2 * i + 1]);
+                }
+                if (others) *others |= drop_rare(y);
+                *(Pack<u32, 4>*)(to + r * stride<ALONG_K, N>() + c) = y;
+            } else {
+                real y[V] = {};
+                if (there) {
+                    x.get(y, row, column, even);
+                    if constexpr (!same<F, Unscaled>) {
+                        const real factor = by(row);
+#pragma unroll
+                        for (u32 i = 0; i < V; i++) y[i] *= factor;
+                    }
+                }
+#pragma unroll
+                for (u32 i = 0; i < V; i++)
+                    if (others && !common(y[i])) *others = true, y[i] = 0;
+                if constexpr (SPREAD) {
+#pragma unroll
+                    for (u32 i = 0; i < V; i++) to[(c + i) * stride<ALONG_K, N>() + r] = y[i];
+                } else {
+                    write(to + r * stride<ALONG_K, N>() + c, y);
+                }
+            }
+        }
+    }
+
+    // A slice in `room`, or where it is already, and what its rows are apart; of `depth` along k. If `others`, 0 stands
+    // in it for what is not common, which is reported there.
+    struct At {
+        const T* x;
+        int stride;
+    };
+    template <int ALONG_K, int N, class F>
+    static __device__ At slice(T* room, int start, int depth, const F& x, bool* others = nullptr) {
+        fill<ALONG_K, N>(room, depth, [&](int k, int i) {
+            const real y = ALONG_K ? x(i, start + k) : x(start + k, i);
+            if (!others || common(y)) return y;
+            *others = true;
+            return real(0);
+        });
+        return {room, stride<ALONG_K, N>()};
+    }
+    template <int ALONG_K, int N, class P>
+    static __device__ At slice(T* room, int start, int, const Matrix<P>& x, bool* others = nullptr) {
+        fill_rows<ALONG_K, N>(room, start, x, Unscaled(), others);
+        return {room, stride<ALONG_K, N>()};
+    }
+    template <int ALONG_K, int N, class P, class F>
+    static __device__ At slice(T* room, int start, int, const Scaled<P, F>& x, bool* others = nullptr) {
+        fill_rows<ALONG_K, N>(room, start, x.of, x.by, others);
+        return {room, stride<ALONG_K, N>()};
+    }
+
+    // A C x C matrix of the kernel's own, in shared memory.
+    struct Own {
+        T* x;
+
+        __device__ Own(real* room) : x((T*)room) {}
+        __device__ real operator()(int r, int c) const { return ::ld(x + r * MLD + c); }
+        __device__ void set(int r, int c, real y) const { st(x + r * MLD + c, y); }
+        __device__ void set(const Tile& y) const {
+            y.runs([&](int r, int c, const real (&run)[RUN]) { write(x + r * MLD + c, run); });
+        }
+        // From C x C numbers in memory, or in rows `apart`.
+        template <class P>
+        __device__ void copy(const P* from, int apart = C) const {
+            for (u32 n = 4 * threadIdx.x; n < C * C; n += 1024) {
+                real y[4];
+                read(y, from + n / C * apart + n % C);
+                write(x + n / C * MLD + n % C, y);
+            }
+        }
+    };
+    template <int ALONG_K, int N>
+    static __device__ At slice(T* room, int start, int depth, const Own& x, bool* others = nullptr) {
+        if ((TENSOR || !ALONG_K) && !others) return {x.x + start * (ALONG_K ? 1 : MLD), MLD};
+        return slice<ALONG_K, N>(room, start, depth, Matrix<T>(x.x, MLD, C, C), others);
+    }
+
+    // this += Σ_k a(r, k) b(k, c) for k < depth; A_K, B_K: whether neighbours in memory are neighbours along k. Then
+    // the operand's rows are a's own, a(r, k), or the transpose's, b(c, k); else a(k, r), or b(k, c). An operand that
+    // is no function has no rows, or zeros, from `depth` to the next multiple of 16. What the operands read of shared
+    // memory may have been written right before the call; an Own may be read until the next barrier.
     template <int A_K, int B_K, class A, class B>
-    __device__ void add(real* scratch, int depth, A a, B b) {
-        typedef Stored<TENSOR> T;
-        T *as = (T*)scratch, *bs = (T*)(scratch + DEPTH * LD_A);
+    __device__ void add(real* scratch, int depth, const A& a, const B& b, bool* others = nullptr) {
         for (int start = 0; start < depth; start += DEPTH) {
             const int n = depth - start < DEPTH ? depth - start : DEPTH;
             __syncthreads();
-            fill<A_K, C>(as, n, [&](int k, int r) { return a(r, start + k); });
-            fill<B_K, W>(bs, n, [&](int k, int c) { return b(start + k, c); });
+            const At as = slice<A_K, C>((T*)scratch, start, n, a);
+            const At bs = slice<B_K, W>((T*)(scratch + ROOM_A), start, n, b, others);
             __syncthreads();
             if constexpr (TENSOR)
                 multiply_tensor<A_K, B_K>(as, bs, n);
@@ -94,16 +307,16 @@ struct Tile {
     // infinity neither, though 0 times them is NaN. They are left out of the product, and added to the rows that see
     // them. (So are the largest numbers, which bf16 rounds to infinity.)
     template <int A_K, int B_K, class A, class B>
-    __device__ void add_lower(real* scratch, int depth, A a, B b, i64 past = 0) {
-        const auto common = [](real x) { return fabs(x) <= LARGEST / 2; };
+    __device__ void add_lower(real* scratch, int depth, const A& a, const B& b, i64 past = 0) {
         bool others = false;
-        add<A_K, B_K>(scratch, depth, a, [&](int k, int c) {
-            const real x = b(k, c);
-            if (common(x)) return x;
-            others = true;
-            return real(0);
-        });
+        add<A_K, B_K>(scratch, depth, a, b, &others);
         if (!__syncthreads_or(others)) return;
+        add_rare(
+            depth, past, [&](int r, int k) { return A_K ? a(r, k) : a(k, r); },
+            [&](int k, int c) { return B_K ? b(c, k) : b(k, c); });
+    }
+    template <class A, class B>
+    __device__ void add_rare(int depth, i64 past, A a, B b) {
         for (int k = 0; k < depth; k++)
 #pragma unroll
             for (int j = 0; j < COLS; j++) {
@@ -113,7 +326,6 @@ struct Tile {
                 for (int i = 0; i < ROWS; i++)
                     if (k <= row(i) + past) v[i][j] += a(row(i), k) * x;
             }
-        __syncthreads();
     }
 
     // As add, in two parts, for operands that serve more than one product: their slices in shared memory, without a
@@ -129,25 +341,27 @@ struct Tile {
     template <int N, int SLICE, class F>
     static __device__ void keep(real* to, int depth, F x) {
         for (int start = 0; start < depth; start += DEPTH)
-            fill<1, N>((Stored<TENSOR>*)(to + start / DEPTH * SLICE), depth - start < DEPTH ? depth - start : DEPTH,
+            fill<1, N>((T*)(to + start / DEPTH * SLICE), depth - start < DEPTH ? depth - start : DEPTH,
                        [&](int k, int i) { return x(start + k, i); });
     }
     __device__ void add_kept(const real* as, const real* bs, int depth) {
-        typedef const Stored<TENSOR> T;
         for (; depth > 0; depth -= DEPTH, as += SLICE_A, bs += SLICE_B) {
+            const At a{(const T*)as, stride<1, C>()}, b{(const T*)bs, stride<1, W>()};
             const int n = depth < DEPTH ? depth : DEPTH;
             if constexpr (TENSOR)
-                multiply_tensor<1, 1>((T*)as, (T*)bs, n);
+                multiply_tensor<1, 1>(a, b, n);
             else
-                multiply(as, bs, n);
+                multiply(a, b, n);
         }
     }
 
-    __device__ void multiply(const real* as, const real* bs, int depth) {
+    // --- Products of slices. ---
+
+    __device__ void multiply(At as, At bs, int depth) {
 #pragma unroll 4
         for (int k = 0; k < depth; k++) {
-            const Pack<R> p = *(const Pack<R>*)(as + k * LD_A + row(0));
-            const Pack<Q> q = *(const Pack<Q>*)(bs + k * LD_B + col(0));
+            const Pack<real, R> p = *(const Pack<real, R>*)(as.x + k * as.stride + row(0));
+            const Pack<real, Q> q = *(const Pack<real, Q>*)(bs.x + k * bs.stride + col(0));
 #pragma unroll
             for (int i = 0; i < R; i++)
 #pragma unroll
@@ -155,27 +369,91 @@ struct Tile {
         }
     }
 
-    // A warp has 16 rows and COLS / 2 times 8 columns.
     template <int A_K, int B_K>
-    __device__ void multiply_tensor(const bf16* as, const bf16* bs, int depth) {
-        const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-        const int r0 = warp / ACROSS * 16, c0 = warp % ACROSS * (2 * R * Q);
+    __device__ void multiply_tensor(At as, At bs, int depth) {
+        const int lane = threadIdx.x % 32, r0 = warp_row();
+        const T* a = as.x + (A_K ? (r0 + lane % 16) * as.stride + lane / 16 * 8
+                                 : (lane % 8 + lane / 16 * 8) * as.stride + r0 + lane / 8 % 2 * 8);
 #pragma unroll
         for (int k0 = 0; k0 < DEPTH; k0 += 16) {
             if (k0 >= depth) break;
-            u32 p[4], q[2];
-            ldmatrix(p, A_K ? as + (r0 + lane % 16) * (DEPTH + 8) + k0 + lane / 16 * 8
-                            : as + (k0 + lane % 8 + lane / 16 * 8) * (C + 8) + r0 + lane / 8 % 2 * 8, !A_K);
+            u32 p[M][4];
 #pragma unroll
-            for (int j = 0; j < COLS / 2; j++) {
-                ldmatrix(q, B_K ? bs + (c0 + 8 * j + lane % 8) * (DEPTH + 8) + k0 + lane / 8 % 2 * 8
-                                : bs + (k0 + lane % 16) * (W + 8) + c0 + 8 * j, !B_K);
-                float d[4] = {(float)v[0][2 * j], (float)v[0][2 * j + 1], (float)v[1][2 * j], (float)v[1][2 * j + 1]};
-                mma(d, p, q);
-                v[0][2 * j] = d[0], v[0][2 * j + 1] = d[1], v[1][2 * j] = d[2], v[1][2 * j + 1] = d[3];
+            for (int m = 0; m < M; m++)
+                ldmatrix(p[m], a + k0 * (A_K ? 1 : as.stride) + 16 * m * (A_K ? as.stride : 1), !A_K);
+            multiply_16<B_K>(p, {bs.x + k0 * (B_K ? 1 : bs.stride), bs.stride});
+        }
+    }
+
+    // Of depth 16: a warp has 16 M rows of a in p, and its columns of b are read 8 or 16 at a time.
+    template <int B_K>
+    __device__ void multiply_16(const u32 (&p)[M][4], At bs) {
+        constexpr int PAIR = COLS % 4 == 0 ? 2 : 1;
+        const int lane = threadIdx.x % 32, c0 = warp_col() + (PAIR == 2 ? lane / 16 * 8 : 0);
+        const T* b = bs.x + (B_K ? (c0 + lane % 8) * bs.stride + lane / 8 % 2 * 8 : lane % 16 * bs.stride + c0);
+#pragma unroll
+        for (int j = 0; j < COLS / 2; j += PAIR) {
+            u32 q[2 * PAIR];
+            ldmatrix(q, b + 8 * j * (B_K ? bs.stride : 1), !B_K);
+#pragma unroll
+            for (int n = 0; n < PAIR; n++) {
+                const u32 one[2] = {q[2 * n], q[2 * n + 1]};
+                const int at = 2 * (j + n);
+#pragma unroll
+                for (int m = 0; m < M; m++) {
+                    real(&x)[COLS] = v[2 * m], (&y)[COLS] = v[2 * m + 1];
+                    float d[4] = {(float)x[at], (float)x[at + 1], (float)y[at], (float)y[at + 1]};
+                    mma(d, p[m], one);
+                    x[at] = d[0], x[at + 1] = d[1], y[at] = d[2], y[at + 1] = d[3];
+                }
             }
         }
     }
+
+    // this += x b for a tile x in the registers of the same warps, whose columns are the depth: of each warp all, or
+    // its part. If wanted, its rows are summed besides, as a product with ones: of the rounded numbers, in all threads
+    // of a row.
+    template <int B_K, int K>
+    __device__ void multiply_held(const Tile<R, K, M>& x, At bs, real* sums = nullptr) {
+        static_assert(TENSOR && ACROSS == 1, "a warp has whole rows");
+        constexpr int SPAN_K = 16 * K / SPLIT;
+        bs.x += part() * SPAN_K * (B_K ? 1 : bs.stride);
+        const u32 ones[2] = {0x3f803f80u, 0x3f803f80u};
+        float all[M][4] = {};
+#pragma unroll
+        for (int k = 0; k < SPAN_K; k += 16) {
+            u32 p[M][4];
+#pragma unroll
+            for (int m = 0; m < M; m++) {
+#pragma unroll
+                for (int n = 0; n < 4; n++) {
+                    const real* two = &x.v[2 * m + n % 2][k / 4 + n / 2 * 2];
+                    p[m][n] = pair(two[0], two[1]);
+                }
+                if (sums) mma(all[m], p[m], ones);
+            }
+            multiply_16<B_K>(p, {bs.x + k * (B_K ? 1 : bs.stride), bs.stride});
+        }
+        for (int m = 0; sums && m < M; m++) sums[2 * m] += all[m][0], sums[2 * m + 1] += all[m][2];
+    }
+
+    // The sum of its parts, in the first of them. `scratch` is C W (SPLIT − 1) numbers.
+    __device__ void join(real* scratch) {
+        constexpr int SIZE = 32 * ROWS * COLS;
+        const int place = threadIdx.x / 32 / SPLIT, lane = threadIdx.x % 32;
+        real* own = scratch + (place * (SPLIT - 1) + part() - 1) * SIZE + lane;
+        __syncthreads();
+#pragma unroll
+        for (int n = 0; n < ROWS * COLS; n++)
+            if (part() > 0) own[32 * n] = v[n / COLS][n % COLS];
+        __syncthreads();
+        for (int other = 1; other < SPLIT; other++)
+#pragma unroll
+            for (int n = 0; n < ROWS * COLS; n++)
+                if (part() == 0) v[n / COLS][n % COLS] += own[other * SIZE + 32 * n];
+    }
+
+    // --- Results. ---
 
     // f(row, column, number), each in the thread that holds it.
     template <class F>
@@ -184,6 +462,73 @@ struct Tile {
         for (int i = 0; i < ROWS; i++)
 #pragma unroll
             for (int j = 0; j < COLS; j++) f(row(i), col(j), v[i][j]);
+    }
+
+    // f(row, first column, numbers), the neighbours at once.
+    template <class F>
+    __device__ void runs(F f) const {
+#pragma unroll
+        for (int i = 0; i < ROWS; i++)
+#pragma unroll
+            for (int j = 0; j < COLS; j += RUN) f(row(i), col(j), *(const real(*)[RUN])&v[i][j]);
+    }
+
+    // this += what is there of x.
+    template <class P>
+    __device__ void add_rows(const Matrix<P>& x) {
+        const bool even = x.template even<RUN>();
+#pragma unroll
+        for (int i = 0; i < ROWS; i++)
+#pragma unroll
+            for (int j = 0; j < COLS; j += RUN) {
+                if (!x.has(row(i), col(j))) continue;
+                real y[RUN];
+                x.get(y, row(i), col(j), even);
+#pragma unroll
+                for (int u = 0; u < RUN; u++) v[i][j + u] += y[u];
+            }
+    }
+
+    // To memory, as value(row, column, number).
+    template <class P, class F>
+    __device__ void put(const Target<P>& to, F value) const {
+        constexpr int BYTES = sizeof(Pack<P, RUN>) < 16 ? sizeof(Pack<P, RUN>) : 16;
+        const bool even = to.width % RUN == 0 && ((u32)(u64)to.x | to.apart * (u32)sizeof(P)) % BYTES == 0;
+        runs([&](int r, int c, const real (&run)[RUN]) {
+            if (r < to.low || r >= to.rows || c >= to.width || part() > 0) return;
+            P* at = to.x + (u64)(u32)r * to.apart + c;
+            real y[RUN];
+#pragma unroll
+            for (int u = 0; u < RUN; u++) y[u] = value(r, c + u, run[u]);
+            if (even) {
+                if (to.acc) {
+                    real old[RUN];
+                    read(old, at);
+#pragma unroll
+                    for (int u = 0; u < RUN; u++) y[u] += old[u];
+                }
+                write(at, y);
+            } else {
+#pragma unroll
+                for (int u = 0; u < RUN; u++)
+                    if (c + u < to.width) ::put(at + u, y[u], to.acc);
+            }
+        });
+    }
+    template <class P>
+    __device__ void put(const Target<P>& to) const {
+        put(to, [](int, int, real x) { return x; });
+    }
+
+    // Every number x of row r becomes of(r)(column, x).
+    template <class F>
+    __device__ void by_rows(F of) {
+#pragma unroll
+        for (int i = 0; i < ROWS; i++) {
+            const auto f = of(row(i));
+#pragma unroll
+            for (int j = 0; j < COLS; j++) v[i][j] = f(col(j), v[i][j]);
+        }
     }
 
     // Row r times by(r).
@@ -209,7 +554,7 @@ struct Tile {
 #pragma unroll
         for (int i = 0; i < ROWS; i++)
             for (int o = TENSOR ? 2 : 8; o > 0; o >>= 1) x[i] = f(x[i], __shfl_xor_sync(0xffffffffu, x[i], o));
-        if constexpr (TENSOR) {
+        if constexpr (TENSOR && ACROSS > 1) {
             // A row is shared by ACROSS warps.
             __syncthreads();
             for (int i = 0; i < ROWS; i++)

@@ -40,10 +40,19 @@ impl Tiles {
         n.div_ceil(self.side())
     }
 
+    /// Numbers of `dtype.real()` that the slices of a tile of 16 R × 16 Q take (`Tile::SCRATCH`).
+    pub fn slices(self, dtype: DType, q: usize) -> usize {
+        let slice = |n: usize| match dtype {
+            DType::BF16 if self.r * q >= 4 => usize::max(72 * n, 64 * (n + 8)) / 2,
+            _ => 32 * (n + 4),
+        };
+        slice(self.side()) + slice(16 * q)
+    }
+
     /// Blocks that keep two slices, `matrices` tiles and `more` numbers in shared memory.
     pub fn launch(self, blocks: usize, dtype: DType, matrices: usize, more: usize) -> Launch {
         let c = self.side();
-        let numbers = 2 * 32 * (c + 4) + matrices * c * (c + 8) + more;
+        let numbers = self.slices(dtype, self.r) + matrices * c * (c + 8) + more;
         Launch::blocks(blocks, 256).shared(numbers * if dtype == DType::F64 { 8 } else { 4 })
     }
 }

@@ -42,7 +42,7 @@ use crate::{
     autograd::{Tape, Var},
     error::{Error, Result, brief, did_you_mean},
     ops::words::insert_axis,
-    tensor::{DType, Shape},
+    tensor::{DType, Device, Shape},
 };
 use std::{fmt, str::FromStr};
 
@@ -66,6 +66,15 @@ pub enum Form {
 impl Form {
     /// The steps of `chunked` and `scan` without a number.
     pub const CHUNK: usize = 32;
+
+    /// The form in which a device computes what a CPU does in this one, if no steps were asked for: its kernels multiply
+    /// tiles of 64 steps, on tensor cores in bf16 (`tiles.cuh`).
+    pub fn on(self, device: Device) -> Form {
+        match (self, device) {
+            (Form::Chunked(_), Device::Cuda(_) | Device::Emulated) => Form::Chunked(64),
+            _ => self,
+        }
+    }
 
     /// The name without the number of steps.
     pub fn kind(self) -> &'static str {

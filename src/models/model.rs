@@ -281,7 +281,8 @@ impl Model {
     pub fn loss<'t>(&self, tape: &'t Tape, p: &Bound<'t>, batch: &Batch) -> Var<'t> {
         let (rows, targets) = batch.labelled().unzip();
         let rows = rows.map(|rows| tape.constant(&rows));
-        let logits = self.forward_at(p, tape.constant(&batch.tokens), self.default_form(), rows);
+        let form = self.default_form().on(tape.cx().device());
+        let logits = self.forward_at(p, tape.constant(&batch.tokens), form, rows);
         logits.cross_entropy(tape.constant(&targets.unwrap_or(batch.targets.clone())), IGNORE)
     }
 

@@ -44,7 +44,7 @@ impl<'m> Stream<'m> {
     pub fn read(&mut self, tokens: &[i32]) -> Result<Vec<f64>> {
         let mut logits = vec![];
         for part in tokens.chunks(AT_ONCE) {
-            logits = self.run(part, self.model.default_form())?;
+            logits = self.run(part, self.model.default_form().on(self.tape.cx().device()))?;
         }
         Ok(logits)
     }

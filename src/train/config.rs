@@ -293,7 +293,7 @@ impl TrainConfig {
 
     /// The form in which the mixer is computed.
     pub fn form_of(&self, model: &Model) -> Form {
-        self.form.map_or_else(|| model.default_form(), |form| form.among(&model.forms()))
+        self.form.map_or_else(|| model.default_form().on(self.device), |form| form.among(&model.forms()))
     }
 
     /// In how many parts a training batch is computed.

@@ -5,7 +5,7 @@
 // for dk and dv a block has a tile of keys and goes over the queries that see its first; for dq it is as forward. So
 // every sum has one owner and one order, for 7 products a pair of tiles backwards where adding up dq across blocks
 // would do with 5. Late queries see most keys: their blocks come first. Blocks of 256 threads (tiles.cuh), one C x C
-// matrix in shared memory.
+// matrix in shared memory. In bf16 without gates they are larger and do without it, further below.
 //
 // With gates tiles of queries stand where those of keys do, so the first may have fewer, and a pair of tiles is one
 // tile or is apart: the gates between key s and query t are those after s in its tile, those of the tiles in between,
@@ -15,8 +15,8 @@
 // (by who owns the keys, in `past`), and over both beyond it, for which there is a number for each pair of tiles,
 // `pairs`.
 //
-// Operations: T S (K + V) forward, T S (3 K + 2 V) 1.4 backward; memory: q, o once, k and v
-// once for each tile of queries, from L2 where a head's fit there.
+// Operations: T S (K + V) forward, T S (3 K + 2 V) 1.4 backward; memory: q, o once, k and v once for each tile of
+// queries, from L2 where a head's fit there.
 
 using namespace tiled;
 
@@ -37,6 +37,14 @@ struct Rows {
     __device__ bool has(i64 r) const { return r >= low && r < left; }
     __device__ real get(const S* x, i64 width, i64 r, i64 j) const {
         return has(r) && j < width ? ld(x + at(r) * width + j) : real(0);
+    }
+    // Columns of x from c0 on, of the rows that are there and are fewer than `most`; and where they are written.
+    __device__ Matrix<S> of(const S* x, int width, int c0 = 0, i64 most = 128) const {
+        return {x + first * width + c0, (u32)apart * width, (int)(left < most ? left : most), width - c0, (int)low};
+    }
+    __device__ Target<S> to(S* x, int width, int c0, int acc = 0) const {
+        const int rows = (int)(left < 128 ? left : 128);
+        return {x ? x + first * width + c0 : nullptr, (u32)apart * width, rows, width - c0, acc, (int)low};
     }
 };
 
@@ -130,6 +138,18 @@ __device__ inline real less(real x, const S* lse, i64 i, i64 size) {
     return sizeof(S) == 2 ? x - (ld(lse + i) + ld(lse + size + i)) : x - ld(lse + i) - ld(lse + size + i);
 }
 
+// lse of a tile's rows, by the block of the first column, and y divided by the sums.
+template <class T>
+__device__ void save_rows(T& y, const Rows& rows, const real (&top)[T::ROWS], const real (&sum)[T::ROWS], S* lse,
+                          i64 c0, i64 first, i64 size) {
+#pragma unroll
+    for (int i = 0; i < T::ROWS; i++) {
+        if (c0 == 0 && y.col(0) == 0 && rows.has(y.row(i))) save(lse, first + y.row(i), size, top[i], log(sum[i]));
+#pragma unroll
+        for (int j = 0; j < T::COLS; j++) y.v[i][j] /= sum[i];
+    }
+}
+
 // Which head and tiles a block has: of `across` columns fastest, then of heads, the last tile of `down` rows first.
 struct Place {
     i64 column, head, row;
@@ -144,26 +164,25 @@ struct Place {
 template <int R, bool GATED>
 __device__ void forward(const S* q, const S* k, const S* v, const Gates& gates, S* o, S* lse, real scale, Sizes d) {
     real* memory = dynamic_memory();
-    constexpr int C = Tile<R>::C, MLD = Tile<R>::MLD;
-    real* m = memory + Tile<R>::SCRATCH;
+    constexpr int C = Tile<R>::C;
+    const typename Tile<R>::Own m(memory + Tile<R>::SCRATCH);
     const i64 before = d.s - d.t, start = queries_from<GATED>(d, C) - before;
     const Place at(tiles(d.v, C), d.heads, tiles(d.t - start, C));
     const i64 c0 = at.column * C, t0 = start + at.row * C;
     const Rows queries(d.t, d.h, at.head, t0, GATED ? -t0 : 0);
     const i64 seen = before + (t0 + C < d.t ? t0 + C : d.t);
-    Fade<R, GATED> fade(gates, d, at.head, before + t0, Room<R>(m));
+    Fade<R, GATED> fade(gates, d, at.head, before + t0, Room<R>(memory + Tile<R>::SCRATCH));
     constexpr int ROWS = Tile<R>::ROWS, COLS = Tile<R>::COLS;
     // The largest score of a row, and the sum of what this thread holds of it.
     Tile<R> y;
     real top[ROWS], sum[ROWS];
     for (int i = 0; i < ROWS; i++) top[i] = -INF, sum[i] = 0;
     for (i64 n = 0, all = tiles(seen, C); n < all; n++) {
-        const i64 s0 = (GATED ? all - 1 - n : n) * C;
+        const i64 s0 = (GATED ? all - 1 - n : n) * C, there = seen - s0 < C ? seen - s0 : C;
         const Rows keys(d.s, d.h, at.head, s0);
         Tile<R> x;
-        x.template add<1, 1>(
-            memory, (int)d.k, [&](int r, int i) { return scale * queries.get(q, d.k, r, i); },
-            [&](int i, int c) { return keys.get(k, d.k, c, i); });
+        x.template add<1, 1>(memory, (int)d.k, queries.of(q, d.k), keys.of(k, d.k));
+        x.scale_rows([&](int) { return scale; });
         fade.add(x, before + t0, s0);
         if (n > 0) fade.pass(s0);
         real best[ROWS];
@@ -186,28 +205,17 @@ __device__ void forward(const S* q, const S* k, const S* v, const Gates& gates, 
             sum[i] *= fade;
 #pragma unroll
             for (int j = 0; j < COLS; j++) {
-                const real p = exp(x.v[i][j] - now);
-                m[x.row(i) * MLD + x.col(j)] = p;
-                sum[i] += p;
+                x.v[i][j] = exp(x.v[i][j] - now);
+                sum[i] += x.v[i][j];
                 y.v[i][j] *= fade;
             }
         }
-        y.template add_lower<1, 0>(
-            memory, (int)(seen - s0 < C ? seen - s0 : C), [&](int r, int s) { return m[r * MLD + s]; },
-            [&](int s, int c) { return keys.get(v, d.v, s, c0 + c); }, before + t0 - s0);
+        m.set(x);
+        y.template add_lower<1, 0>(memory, (int)there, m, keys.of(v, d.v, c0, there), before + t0 - s0);
     }
     y.across(sum, memory);
-#pragma unroll
-    for (int i = 0; i < ROWS; i++) {
-        const i64 r = y.row(i);
-        if (!queries.has(r)) continue;
-        if (c0 == 0 && y.col(0) == 0) save(lse, at.head * d.t + t0 + r, d.heads * d.t, top[i], log(sum[i]));
-#pragma unroll
-        for (int j = 0; j < COLS; j++) {
-            const i64 c = c0 + y.col(j);
-            if (c < d.v) st(o + queries.at(r) * d.v + c, y.v[i][j] / sum[i]);
-        }
-    }
+    save_rows(y, queries, top, sum, lse, c0, at.head * d.t + t0, d.heads * d.t);
+    y.put(queries.to(o, d.v, c0));
 }
 
 // What the backward kernels read; delta [B, T, H] is Σ do o.
@@ -222,12 +230,9 @@ template <int R, bool GATED>
 __device__ void scores(Tile<R>& p, Tile<R>& dx, real* scratch, const Saved& x, const Fade<R, GATED>& fade, const Sizes& d,
                        i64 head, i64 t0, i64 s0) {
     const Rows queries(d.t, d.h, head, t0, GATED ? -t0 : 0), keys(d.s, d.h, head, s0);
-    p.template add<1, 1>(
-        scratch, (int)d.k, [&](int r, int i) { return x.scale * queries.get(x.q, d.k, r, i); },
-        [&](int i, int c) { return keys.get(x.k, d.k, c, i); });
-    dx.template add<1, 1>(
-        scratch, (int)d.v, [&](int r, int j) { return queries.get(x.g, d.v, r, j); },
-        [&](int j, int c) { return keys.get(x.v, d.v, c, j); });
+    p.template add<1, 1>(scratch, (int)d.k, queries.of(x.q, d.k), keys.of(x.k, d.k));
+    dx.template add<1, 1>(scratch, (int)d.v, queries.of(x.g, d.v), keys.of(x.v, d.v));
+    p.scale_rows([&](int) { return x.scale; });
     fade.add(p, d.s - d.t + t0, s0);
 #pragma unroll
     for (int i = 0; i < Tile<R>::ROWS; i++) {
@@ -242,11 +247,6 @@ __device__ void scores(Tile<R>& p, Tile<R>& dx, real* scratch, const Saved& x, c
             dx.v[i][j] = !sees || p.v[i][j] == 1.0 ? real(0.0) : p.v[i][j] * (dx.v[i][j] - delta);
         }
     }
-}
-
-template <int R>
-__device__ void keep(real* m, Tile<R>& x) {
-    x.each([&](int r, int c, real y) { m[r * Tile<R>::MLD + c] = y; });
 }
 
 // dq = scale dX K; with gates also `own` and `pairs`.
@@ -270,11 +270,14 @@ __device__ void queries(const Saved& x, const Gates& gates, S* dq, int acc, real
     for (i64 n = 0; n < all; n++) {
         // The block's own tile comes last, and stays in m.
         const bool last = n + 1 == all;
-        const i64 s0 = (!GATED ? n : last ? n : all - 2 - n) * C;
+        const i64 s0 = (!GATED ? n : last ? n : all - 2 - n) * C, there = seen - s0 < C ? seen - s0 : C;
         const Rows keys(d.s, d.h, at.head, s0);
         Tile<R> p, dx;
         scores(p, dx, memory, x, fade, d, at.head, t0, s0);
-        keep(m, dx);
+        if (GATED)
+            dx.runs([&](int r, int c, const real (&run)[Tile<R>::RUN]) { write(m + r * MLD + c, run); });
+        else
+            typename Tile<R>::Own(m).set(dx);
         if (GATED && !last) {
             fade.pass(s0);
             real sum = 0;
@@ -289,9 +292,11 @@ __device__ void queries(const Saved& x, const Gates& gates, S* dq, int acc, real
             sum = warp_sum(sum);
             if (threadIdx.x % 32 == 0) room.warps[threadIdx.x / 32] = sum;
         }
-        y.template add<1, 0>(
-            memory, (int)(seen - s0 < C ? seen - s0 : C), [&](int r, int s) { return m[r * MLD + s]; },
-            [&](int s, int c) { return keys.get(x.k, d.k, s, c0 + c); });
+        const auto right = keys.of(x.k, d.k, c0, there);
+        if constexpr (GATED)
+            y.template add<1, 0>(memory, (int)there, Matrix<real>(m, MLD, C, C), right);
+        else
+            y.template add<1, 0>(memory, (int)there, typename Tile<R>::Own(m), right);
         if (GATED && pairs && !last && c0 == 0 && threadIdx.x == 0) {
             const i64 across = tiles(d.s, C);
             real sum = 0;
@@ -299,10 +304,7 @@ __device__ void queries(const Saved& x, const Gates& gates, S* dq, int acc, real
             pairs[(at.head * across + all - 1) * across + s0 / C] = sum;
         }
     }
-    if (dq)
-        y.each([&](int r, int c, real v) {
-            if (rows.has(r) && c0 + c < d.k) put(dq + rows.at(r) * d.k + c0 + c, x.scale * v, acc);
-        });
+    y.put(rows.to(dq, d.k, c0, acc), [&](int, int, real v) { return x.scale * v; });
     if (!GATED || !own || c0 > 0) return;
     // Σ dx_ts over s < u of each row, and from there Σ over t ≥ u.
     y.across(past, memory);
@@ -336,7 +338,7 @@ __device__ void keys(const Saved& x, const Gates& gates, S* dk, int k_acc, S* dv
     const Place at(tiles(d.k > d.v ? d.k : d.v, C), d.heads, tiles(d.s, C));
     const i64 c0 = at.column * C, row = tiles(d.s, C) - 1 - at.row, s0 = row * C, before = d.s - d.t;
     const Rows rows(d.s, d.h, at.head, s0);
-    const auto kept = [&](int s, int t) { return m[t * MLD + s]; };
+    const typename Tile<R>::Own kept(m);
     const Room<R> room(m);
     Fade<R, GATED> fade(gates, d, at.head, s0, room);
     // Of this thread's part of each column, Σ dx over the tiles behind the block's.
@@ -359,23 +361,19 @@ __device__ void keys(const Saved& x, const Gates& gates, S* dk, int k_acc, S* dv
                 for (int j = 0; j < COLS; j++) columns[j] += dx.v[i][j];
         }
         if (c0 < d.v) {
-            keep(m, p);
-            yv.template add<0, 0>(memory, n, kept, [&](int t, int c) { return queries.get(x.g, d.v, t, c0 + c); });
+            kept.set(p);
+            yv.template add<0, 0>(memory, n, kept, queries.of(x.g, d.v, c0));
+            __syncthreads();
         }
         if (c0 < d.k) {
-            keep(m, dx);
-            yk.template add<0, 0>(memory, n, kept, [&](int t, int c) { return queries.get(x.q, d.k, t, c0 + c); });
+            kept.set(dx);
+            yk.template add<0, 0>(memory, n, kept, queries.of(x.q, d.k, c0));
         }
     }
-    if (dk)
-        yk.each([&](int r, int c, real v) {
-            if (r < rows.left && c0 + c < d.k) put(dk + rows.at(r) * d.k + c0 + c, x.scale * v, k_acc);
-        });
-    if (dv)
-        yv.each([&](int r, int c, real v) {
-            if (r < rows.left && c0 + c < d.v) put(dv + rows.at(r) * d.v + c0 + c, v, v_acc);
-        });
+    yk.put(rows.to(dk, d.k, c0, k_acc), [&](int, int, real v) { return x.scale * v; });
+    yv.put(rows.to(dv, d.v, c0, v_acc));
     if (!GATED || !past || c0 > 0) return;
+    __syncthreads();
     // The sums of whole columns, and from there Σ over s < u.
     yk.each([&](int r, int c, real) { m[r * MLD + c] = 0; });
 #pragma unroll
@@ -393,6 +391,198 @@ __device__ void keys(const Saved& x, const Gates& gates, S* dk, int k_acc, S* dv
         for (int s = 0; s < u; s++) sum += room.rows[s];
         past[at.head * d.s + s0 + u] = sum;
     }
+}
+
+// --- In bf16, without gates: a block has 128 rows, and what one product gives goes into the next in registers: forward
+// each warp has 16 whole rows; backward it has 32, of half of the columns, and two add up what they have in the end.
+// What belongs to the block's rows stays in shared memory, in slices of 64 columns; all that a step needs beside it is
+// read at once. Exponents are of 2. (Other types have nothing in these kernels.) ---
+
+#define LOG2_E 1.4426950408889634
+
+struct Wide {
+    enum { ROWS = 128, LD = 72 };
+    bf16* next;
+
+    // Memory for so many columns of N rows.
+    template <int N>
+    __device__ bf16* room(i64 width) {
+        bf16* here = next;
+        next += tiles(width, 64) * N * LD;
+        return here;
+    }
+    template <int R, int N>
+    static __device__ void fill(bf16* to, const Matrix<S>& x) {
+        for (int c = 0; c < x.width; c += 64, to += N * LD) Tile<R, 4>::template slice<1, N>(to, c, 64, x);
+    }
+    // y += A Bᵀ of such memory, that of b for N rows.
+    template <int N, class T>
+    static __device__ void product(T& y, const bf16* a, const bf16* b, i64 depth) {
+        for (; depth > 0; depth -= 64, a += ROWS * LD, b += N * LD)
+            y.template multiply_tensor<1, 1>({a, LD}, {b, LD}, (int)(depth < 64 ? depth : 64));
+    }
+};
+
+template <int R>
+__device__ void wide_forward(const S* q, const S* k, const S* v, S* o, S* lse, real scale, const Sizes& d) {
+    typedef Tile<R, 4> T;
+    const Place at(tiles(d.v, 64), d.heads, tiles(d.t, Wide::ROWS));
+    const i64 c0 = at.column * 64, t0 = at.row * Wide::ROWS, before = d.s - d.t;
+    const Rows queries(d.t, d.h, at.head, t0);
+    const i64 seen = before + (t0 + Wide::ROWS < d.t ? t0 + Wide::ROWS : d.t);
+    Wide memory{(bf16*)dynamic_memory()};
+    bf16 *qs = memory.room<128>(d.k), *ks = memory.room<64>(d.k), *vs = memory.room<64>(64);
+    Wide::fill<R, 128>(qs, queries.of(q, d.k));
+    const Rows all(d.s, d.h, at.head, 0);
+    const Matrix<S> keys = all.of(k, d.k, 0, seen), values = all.of(v, d.v, c0, seen);
+    // 0 would make NaN of what is masked.
+    const real by = at_least(fabs(scale) * LOG2_E, 1e-30);
+    T y;
+    real top[2] = {-INF, -INF}, sum[2] = {0, 0};
+    for (int s0 = 0; s0 < seen; s0 += 64) {
+        bool others = false;
+        __syncthreads();
+        Wide::fill<R, 64>(ks, keys.from(s0));
+        T::template slice<0, 64>(vs, 0, 64, values.from(s0), &others);
+        others = __syncthreads_or(others);
+        T x;
+        Wide::product<64>(x, qs, ks, d.k);
+        if (scale < 0) x.scale_rows([](int) { return real(-1); });
+        const int past = (int)(before + t0 - s0);
+        if (past < 63)
+            x.by_rows([&](int r) { return [=](int c, real x) { return c > past + r ? -INF : x; }; });
+        real fade[2];
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            real best = top[i];
+#pragma unroll
+            for (int j = 0; j < T::COLS; j++) best = fmax(best, x.v[i][j]);
+            for (int n = 2; n > 0; n >>= 1) best = fmax(best, __shfl_xor_sync(0xffffffffu, best, n));
+            best = fmax(best, -LARGEST);
+            const real less = -best * by;
+            fade[i] = quick_exp2(top[i] * by + less);
+            top[i] = best;
+#pragma unroll
+            for (int j = 0; j < T::COLS; j++) x.v[i][j] = quick_exp2(x.v[i][j] * by + less);
+        }
+        // Most steps find nothing larger.
+        if (__any_sync(0xffffffffu, fade[0] != 1.0 || fade[1] != 1.0)) {
+#pragma unroll
+            for (int i = 0; i < 2; i++) {
+#pragma unroll
+                for (int j = 0; j < T::COLS; j++) y.v[i][j] *= fade[i];
+                sum[i] *= fade[i];
+            }
+        }
+        y.template multiply_held<0>(x, {vs, Wide::LD}, sum);
+        if (others) {
+            // As Tile::add_lower, by way of the memory of k and v.
+            __syncthreads();
+            x.runs([&](int r, int c, const real (&run)[2]) { write(ks + r * Wide::LD + c, run); });
+            __syncthreads();
+            y.add_rare(64, past, [&](int r, int s) { return ld(ks + r * Wide::LD + s); }, values.from(s0));
+        }
+    }
+    for (int i = 0; i < 2; i++) top[i] *= fabs(scale);
+    save_rows(y, queries, top, sum, lse, c0, at.head * d.t + t0, d.heads * d.t);
+    y.put(queries.to(o, d.v, c0));
+}
+
+// p ← exp(scale q·k − lse), from lse as a power of 2, and dx ← p (dx − δ); both are 0 where the key is not seen.
+__device__ inline void wide_score(real& p, real& dx, real scale, real lse, real delta, bool sees) {
+    p = sees ? quick_exp2(p * (scale * real(LOG2_E)) - lse) : real(0);
+    dx = !sees || p == 1.0 ? real(0) : p * (dx - delta);
+}
+// Of a query's row, if it is there.
+__device__ inline real wide_lse(const S* lse, bool there, i64 i, i64 size) {
+    return there ? (ld(lse + i) + ld(lse + size + i)) * LOG2_E : INF;
+}
+
+template <int R>
+__device__ void wide_queries(const Saved& x, S* dq, int acc, const Sizes& d) {
+    typedef Tile<R, 4, 2> T;
+    const Place at(tiles(d.k, 64), d.heads, tiles(d.t, Wide::ROWS));
+    const i64 c0 = at.column * 64, t0 = at.row * Wide::ROWS, before = d.s - d.t;
+    const Rows queries(d.t, d.h, at.head, t0);
+    const i64 seen = before + (t0 + Wide::ROWS < d.t ? t0 + Wide::ROWS : d.t);
+    Wide memory{(bf16*)dynamic_memory()};
+    bf16 *qs = memory.room<128>(d.k), *gs = memory.room<128>(d.v);
+    bf16 *ks = memory.room<64>(d.k), *vs = memory.room<64>(d.v);
+    Wide::fill<R, 128>(qs, queries.of(x.q, d.k));
+    Wide::fill<R, 128>(gs, queries.of(x.g, d.v));
+    real lse[T::ROWS], delta[T::ROWS];
+    for (int i = 0; i < T::ROWS; i++) {
+        const int r = T::row(i);
+        lse[i] = wide_lse(x.lse, queries.has(r), at.head * d.t + t0 + r, d.heads * d.t);
+        delta[i] = queries.has(r) ? x.delta[queries.at(r)] : real(0);
+    }
+    const Rows all(d.s, d.h, at.head, 0);
+    const Matrix<S> keys = all.of(x.k, d.k, 0, seen), values = all.of(x.v, d.v, 0, seen);
+    Tile<R, 4, 2, 2> y;
+    for (int s0 = 0; s0 < seen; s0 += 64) {
+        __syncthreads();
+        Wide::fill<R, 64>(ks, keys.from(s0));
+        Wide::fill<R, 64>(vs, values.from(s0));
+        __syncthreads();
+        T p, dx;
+        Wide::product<64>(p, qs, ks, d.k);
+        Wide::product<64>(dx, gs, vs, d.v);
+        const int past = (int)(before + t0 - s0);
+#pragma unroll
+        for (int i = 0; i < T::ROWS; i++)
+#pragma unroll
+            for (int j = 0; j < T::COLS; j++)
+                wide_score(p.v[i][j], dx.v[i][j], x.scale, lse[i], delta[i],
+                           past >= 63 || T::col(j) <= past + T::row(i));
+        y.template multiply_held<0>(dx, {ks + c0 * Wide::LD, Wide::LD});
+    }
+    y.join(dynamic_memory());
+    y.put(queries.to(dq, d.k, c0, acc), [&](int, int, real v) { return x.scale * v; });
+}
+
+// Tiles are transposed here: rows are keys.
+template <int R>
+__device__ void wide_keys(const Saved& x, S* dk, int k_acc, S* dv, int v_acc, const Sizes& d) {
+    typedef Tile<R, 4, 2> T;
+    const Place at(tiles(d.k > d.v ? d.k : d.v, 64), d.heads, tiles(d.s, Wide::ROWS));
+    const i64 c0 = at.column * 64, row = tiles(d.s, Wide::ROWS) - 1 - at.row, s0 = row * Wide::ROWS, before = d.s - d.t;
+    const Rows own(d.s, d.h, at.head, s0), rows(d.t, d.h, at.head, 0);
+    Wide memory{(bf16*)dynamic_memory()};
+    bf16 *ks = memory.room<128>(d.k), *vs = memory.room<128>(d.v);
+    bf16 *qs = memory.room<64>(d.k), *gs = memory.room<64>(d.v);
+    real *lse = (real*)memory.next, *delta = lse + 64;
+    Wide::fill<R, 128>(ks, own.of(x.k, d.k));
+    Wide::fill<R, 128>(vs, own.of(x.v, d.v));
+    const Matrix<S> queries = rows.of(x.q, d.k, 0, d.t), cotangents = rows.of(x.g, d.v, 0, d.t);
+    Tile<R, 4, 2, 2> yk, yv;
+    for (int t0 = s0 > before ? (int)(s0 - before) / 64 * 64 : 0; t0 < d.t; t0 += 64) {
+        __syncthreads();
+        Wide::fill<R, 64>(qs, queries.from(t0));
+        Wide::fill<R, 64>(gs, cotangents.from(t0));
+        if (threadIdx.x < 64) {
+            const int t = t0 + threadIdx.x;
+            lse[threadIdx.x] = wide_lse(x.lse, t < d.t, at.head * d.t + t, d.heads * d.t);
+            delta[threadIdx.x] = t < d.t ? x.delta[rows.at(t)] : real(0);
+        }
+        __syncthreads();
+        T p, dx;
+        Wide::product<64>(p, ks, qs, d.k);
+        Wide::product<64>(dx, vs, gs, d.v);
+        const int past = (int)(before + t0 - s0);
+#pragma unroll
+        for (int j = 0; j < T::COLS; j++) {
+            const int t = T::col(j);
+#pragma unroll
+            for (int i = 0; i < T::ROWS; i++)
+                wide_score(p.v[i][j], dx.v[i][j], x.scale, lse[t], delta[t], past >= 127 || T::row(i) <= past + t);
+        }
+        if (c0 < d.v) yv.template multiply_held<0>(p, {gs + c0 * Wide::LD, Wide::LD});
+        if (c0 < d.k) yk.template multiply_held<0>(dx, {qs + c0 * Wide::LD, Wide::LD});
+    }
+    yk.join(dynamic_memory());
+    yv.join(dynamic_memory());
+    yk.put(own.to(dk, d.k, c0, k_acc), [&](int, int, real v) { return x.scale * v; });
+    yv.put(own.to(dv, d.v, c0, v_acc));
 }
 
 // pairs [B H, tiles, tiles] to their sums over the tiles so far: a warp to a tile of queries.
@@ -431,27 +621,41 @@ extern "C" __global__ void gates(const real* own, const real* past, const real* 
     }
 }
 
-#define KERNELS(R, NAME, GATED)                                                                                      \
-    TILED_KERNEL NAME##forward_##R(const S* q, const S* k, const S* v, const S* g, const real* after,                \
+#define KERNELS(R, SIZE, NAME, GATED)                                                                                \
+    SIZE NAME##forward_##R(const S* q, const S* k, const S* v, const S* g, const real* after,                        \
         const real* upto, S* o, S* lse, real scale, Sizes d) {                                                       \
         forward<R, GATED>(q, k, v, Gates{g, after, upto}, o, lse, scale, d);                                         \
     }                                                                                                                \
-    TILED_KERNEL NAME##queries_##R(const S* q, const S* k, const S* v, const S* g, const real* after,                \
+    LARGE_TILED_KERNEL NAME##queries_##R(const S* q, const S* k, const S* v, const S* g, const real* after,          \
         const real* upto, const S* d_o, const S* lse, const real* delta, S* dq, int acc, real* own, real* pairs,     \
         real scale, Sizes d) {                                                                                       \
         queries<R, GATED>(Saved{q, k, v, d_o, lse, delta, scale}, Gates{g, after, upto}, dq, acc, own, pairs, d);    \
     }                                                                                                                \
-    TILED_KERNEL NAME##keys_##R(const S* q, const S* k, const S* v, const S* g, const real* after, const real* upto, \
+    LARGE_TILED_KERNEL NAME##keys_##R(const S* q, const S* k, const S* v, const S* g, const real* after, const real* upto, \
         const S* d_o, const S* lse, const real* delta, S* dk, int k_acc, S* dv, int v_acc, real* past, real scale,   \
         Sizes d) {                                                                                                   \
         keys<R, GATED>(Saved{q, k, v, d_o, lse, delta, scale}, Gates{g, after, upto}, dk, k_acc, dv, v_acc, past, d); \
     }
-KERNELS(1, , false)
-KERNELS(2, , false)
-KERNELS(4, , false)
-KERNELS(1, fading_, true)
-KERNELS(2, fading_, true)
-KERNELS(4, fading_, true)
+KERNELS(1, TILED_KERNEL, , false)
+KERNELS(2, TILED_KERNEL, , false)
+KERNELS(4, TILED_KERNEL, , false)
+KERNELS(1, LARGE_TILED_KERNEL, fading_, true)
+KERNELS(2, LARGE_TILED_KERNEL, fading_, true)
+KERNELS(4, LARGE_TILED_KERNEL, fading_, true)
+
+TILED_KERNEL forward_8(const S* q, const S* k, const S* v, const S*, const real*, const real*, S* o, S* lse, real scale,
+                       Sizes d) {
+    if constexpr (sizeof(S) == 2) wide_forward<8>(q, k, v, o, lse, scale, d);
+}
+LARGE_TILED_KERNEL queries_8(const S* q, const S* k, const S* v, const S*, const real*, const real*, const S* d_o,
+                       const S* lse, const real* delta, S* dq, int acc, real*, real*, real scale, Sizes d) {
+    if constexpr (sizeof(S) == 2) wide_queries<8>(Saved{q, k, v, d_o, lse, delta, scale}, dq, acc, d);
+}
+LARGE_TILED_KERNEL keys_8(const S* q, const S* k, const S* v, const S*, const real*, const real*, const S* d_o,
+                          const S* lse, const real* delta, S* dk, int k_acc, S* dv, int v_acc, real*, real scale,
+                          Sizes d) {
+    if constexpr (sizeof(S) == 2) wide_keys<8>(Saved{q, k, v, d_o, lse, delta, scale}, dk, k_acc, dv, v_acc, d);
+}
 
 // delta [B, T, H] = Σ do o: a warp to a row.
 extern "C" __global__ void deltas(const S* o, const S* g, real* delta, i64 rows, i64 v) {

@@ -11,19 +11,43 @@ use crate::{
 
 static MODULE: Module = Module::new("kernels/attention/flash.cu", &[include_str!("flash.cu")]);
 
+/// The kernels over pairs of tiles.
+#[derive(Clone, Copy, PartialEq)]
+enum Kernel {
+    Forward,
+    Queries,
+    Keys,
+}
+
 /// Tiles, and the sizes as the kernels get them.
 struct Device {
     tiles: Tiles,
     sizes: [usize; 6],
     dtype: DType,
     gated: bool,
+    /// Whether a block has 128 rows: in bf16, where there are so many queries, and room for them.
+    wide: bool,
 }
 
 impl Device {
-    fn new(p: &Plan<f64>, x: In) -> Device {
+    fn new(cu: &Cuda, p: &Plan<f64>, x: In) -> Device {
         let d = p.d;
-        let (sizes, gated) = ([d.t, p.s, d.h, d.k, d.v, d.b * d.h], x.len() > 3);
-        Device { tiles: Tiles::of(p.s), sizes, dtype: x[0].dtype(), gated }
+        let (sizes, gated, dtype) = ([d.t, p.s, d.h, d.k, d.v, d.b * d.h], x.len() > 3, x[0].dtype());
+        let on = Device { tiles: Tiles::of(p.s), sizes, dtype, gated, wide: false };
+        let most =
+            [Kernel::Forward, Kernel::Queries, Kernel::Keys].map(|kernel| on.wide(kernel, 1).shared).into_iter().max();
+        Device { wide: dtype == DType::BF16 && !gated && d.t > 64 && most <= Some(cu.gpu().shared()), ..on }
+    }
+
+    /// One of the kernels with 128 rows a block: slices of 64 columns in bf16, padded, and two numbers of a query.
+    fn wide(&self, kernel: Kernel, blocks: usize) -> Launch {
+        let [.., k, v, _] = self.sizes.map(|n| n.div_ceil(64));
+        let (rows, more) = match kernel {
+            Kernel::Forward => ((128 + 64) * k + 64, 0),
+            Kernel::Queries => ((128 + 64) * (k + v), 0),
+            Kernel::Keys => ((128 + 64) * (k + v), 2 * 64 * 4),
+        };
+        Launch::blocks(blocks, 256).shared(rows * 72 * 2 + more)
     }
 
     /// How many tiles of queries there are: with gates they stand where those of keys do.
@@ -33,8 +57,14 @@ impl Device {
         self.tiles.over(before + t)
     }
 
-    fn launch(&self, rows: usize, width: usize) -> Launch {
-        let [.., heads] = self.sizes;
+    /// A block for each tile of `queries` or of keys, and of so many columns.
+    fn launch(&self, kernel: Kernel, width: usize) -> Launch {
+        let [t, s, .., heads] = self.sizes;
+        if self.wide {
+            let rows = if kernel == Kernel::Keys { s } else { t };
+            return self.wide(kernel, heads * rows.div_ceil(128) * width.div_ceil(64));
+        }
+        let rows = if kernel == Kernel::Keys { self.tiles.over(s) } else { self.query_tiles() };
         // Gates of a tile, a number for each row and one for each warp.
         let more = if self.gated { 2 * self.tiles.side() + 8 } else { 0 };
         self.tiles.launch(heads * rows * self.tiles.over(width), self.dtype, 1, more)
@@ -62,23 +92,27 @@ impl Device {
 /// The name of a kernel: the first without gates.
 macro_rules! named {
     ($device:expr, $plain:literal, $fading:literal) => {
-        if $device.gated { sized!($fading, $device.tiles) } else { sized!($plain, $device.tiles) }
+        match $device {
+            Device { wide: true, .. } => concat!($plain, "_8"),
+            Device { gated: true, tiles, .. } => sized!($fading, tiles),
+            Device { tiles, .. } => sized!($plain, tiles),
+        }
     };
 }
 
 /// Writes o and lse.
 pub fn forward(cu: &Cuda, p: Plan<f64>, x: In, y: &mut [Value]) {
-    let on = Device::new(&p, x);
+    let on = Device::new(cu, &p, x);
     if let [o, lse] = y {
         let ([g, after, upto], _sums) = on.gates(cu, x);
         let args = args![&x[0], &x[1], &x[2], g, after, upto, o, lse, p.scale, on.sizes];
-        let over = on.launch(on.query_tiles(), p.d.v);
+        let over = on.launch(Kernel::Forward, p.d.v);
         cu.launch(&MODULE, named!(on, "forward", "fading_forward"), on.dtype, over, args);
     }
 }
 
 pub fn backward(cu: &Cuda, p: Plan<f64>, x: In, y: &[Value], d_o: &Tensor, dx: &mut [Grad]) {
-    let on = Device::new(&p, x);
+    let on = Device::new(cu, &p, x);
     let ([t, s, h, k, v, heads], dtype, c) = (on.sizes, on.dtype, on.tiles.side());
     let rows = p.d.b * t * h;
     let mut delta = cu.temp(dtype.real(), rows);
@@ -91,13 +125,13 @@ pub fn backward(cu: &Cuda, p: Plan<f64>, x: In, y: &[Value], d_o: &Tensor, dx: &
     let [mut own, mut past, mut pairs] = [s, s, on.tiles.over(s).pow(2)].map(part);
     let read: &[Arg] = args![&x[0], &x[1], &x[2], g, after, upto, d_o, &y[1], &delta];
     if dg.is_some() || dq.wanted() {
-        let over = on.launch(on.query_tiles(), k);
+        let over = on.launch(Kernel::Queries, k);
         let (dq, acc) = dq.target();
         let args = [read, args![dq, acc, own.as_mut(), pairs.as_mut(), p.scale, on.sizes]].concat();
         cu.launch(&MODULE, named!(on, "queries", "fading_queries"), dtype, over, &args);
     }
     let ((dk, k_acc), (dv, v_acc)) = (dk.target(), dv.target());
-    let over = on.launch(on.tiles.over(s), k.max(v));
+    let over = on.launch(Kernel::Keys, k.max(v));
     let args = [read, args![dk, k_acc, dv, v_acc, past.as_mut(), p.scale, on.sizes]].concat();
     cu.launch(&MODULE, named!(on, "keys", "fading_keys"), dtype, over, &args);
     if let Some((dg, acc)) = &mut dg {

@@ -14,7 +14,7 @@
 // `through_reads` has what comes through O, and `through_erasing` what comes through U.
 //
 // Tiling: a block of 256 threads has a chunk, or tiles of its columns (tiles.cuh, memories.cuh); in the two kernels
-// that go along a head it has 16 columns of S, which stay in shared memory. Memory: q, k, v, o and 2 K + 2 V + C
+// that go along a head it has 32 columns of S, which stay in shared memory. Memory: q, k, v, o and 2 K + 2 V + C
 // numbers a step for W, E and X, and a state for each chunk; operations a step: C (2 K + 2 V) + 4 K V + C² / 3 forward.
 // Keys of their own take 3 K + 2 C numbers a step more.
 
@@ -41,19 +41,29 @@ __device__ void invert(real* m, real* room) {
         for (int i = 0; i < 16; i++) m[(first + i) * MLD + first + c] = x[i];
     }
     __syncthreads();
-    for (int w = 16; w < C; w *= 2) {
-        for (int n = threadIdx.x; n < C * w / 2; n += 256) {
-            const int at = n / (w * w) * 2 * w, r = n / w % w, c = n % w;
-            real sum = 0;
-            for (int k = c; k < w; k++) sum += m[(at + w + r) * MLD + at + k] * m[(at + k) * MLD + at + c];
-            room[n] = sum;
+#pragma unroll
+    for (u32 w = 16; w < C; w *= 2) {
+        // Four columns of a row at once. Above the diagonal X is 0.
+        const auto add = [](real (&sum)[4], real a, const real* x) {
+            real y[4];
+            read(y, x);
+#pragma unroll
+            for (int i = 0; i < 4; i++) sum[i] += a * y[i];
+        };
+        for (u32 n = 4 * threadIdx.x; n < C * w / 2; n += 1024) {
+            const u32 at = n / (w * w) * 2 * w, r = n / w % w, c = n % w;
+            real sum[4] = {};
+#pragma unroll 8
+            for (u32 k = 0; k < w; k++) add(sum, m[(at + w + r) * MLD + at + k], m + (at + k) * MLD + at + c);
+            write(room + n, sum);
         }
         __syncthreads();
-        for (int n = threadIdx.x; n < C * w / 2; n += 256) {
-            const int p = n / (w * w), at = p * 2 * w, r = n / w % w, c = n % w;
-            real sum = 0;
-            for (int k = 0; k <= r; k++) sum -= m[(at + w + r) * MLD + at + w + k] * room[(p * w + k) * w + c];
-            m[(at + w + r) * MLD + at + c] = sum;
+        for (u32 n = 4 * threadIdx.x; n < C * w / 2; n += 1024) {
+            const u32 p = n / (w * w), at = p * 2 * w, r = n / w % w, c = n % w;
+            real sum[4] = {};
+#pragma unroll 4
+            for (u32 k = 0; k <= r; k++) add(sum, -m[(at + w + r) * MLD + at + w + k], room + (p * w + k) * w + c);
+            write(m + (at + w + r) * MLD + at + c, sum);
         }
         __syncthreads();
     }
@@ -61,88 +71,140 @@ __device__ void invert(real* m, real* room) {
 
 // X (if wanted), W, and U or, where the states are known, E. Where A is known, k are the keys to erase by.
 template <int R>
-__device__ void prepare(const S* k, const S* v, const S* beta, const real* g, const real* a, const S* states, real* x,
-                        real* w, real* u, Dims d) {
+__device__ void prepare(const S* k, const S* v, const S* beta, const real* g, const real* a, const S* states, S* x,
+                        S* w, real* u, Dims d) {
     real* memory = dynamic_memory();
-    constexpr int C = Tile<R>::C, MLD = Tile<R>::MLD;
-    real *m = memory + Tile<R>::SCRATCH, *rhs = m + Tile<R>::MATRIX, *room = rhs + Tile<R>::MATRIX;
+    typedef Tile<R> T;
+    constexpr int C = T::C, MLD = T::MLD;
+    real *m = memory + T::SCRATCH, *more = m + T::MATRIX, *room = more + T::MATRIX;
     const Steps t(d, blockIdx.x);
     Scalars<R> scalars(room + C * C / 4);
     const Decay decay = scalars.load(t, beta, g);
     const real* b = scalars.beta;
-    const auto key = [&](int s, i64 i) { return t.get(k, d.k, s, i); };
-    const auto weight = [&](int r, int s) { return s < r ? b[r] * decay.between(r, s) : real(0); };
     if (a)
-        for (int n = threadIdx.x; n < C * C; n += 256) m[n / C * MLD + n % C] = a[t.id * C * C + n];
+        for (u32 n = 4 * threadIdx.x; n < C * C; n += 1024) {
+            real y[4];
+            read(y, a + t.id * C * C + n);
+            write(m + n / C * MLD + n % C, y);
+        }
     else
-        lower_product<R>(m, memory, (int)d.k, key, key, weight);
+        keep<R>(m, lower_product<R>(t, memory, d.k, t.rows(k, d.k), t.rows(k, d.k), [&](int r) {
+            const real beta = b[r];
+            return [=](int s, real x) { return s < r ? beta * decay.between(r, s) * x : real(0); };
+        }));
     __syncthreads();
     invert<R>(m, room);
     if (x)
-        for (int n = threadIdx.x; n < C * C; n += 256) x[t.id * C * C + n] = m[n / C * MLD + n % C];
-    const auto inverse = [&](int r, int s) { return m[r * MLD + s]; };
-    const Padded<R> ws{w, d.k, t.id}, us{u, d.v, t.id};
+        for (u32 n = 4 * threadIdx.x; n < C * C; n += 1024) {
+            real y[4];
+            read(y, m + n / C * MLD + n % C);
+            write(x + t.id * C * C + n, y);
+        }
+    // Rounded for tensor cores it takes half of the room there is.
+    const typename T::Own inverse(T::TENSOR ? more : m), rhs(T::TENSOR ? more + T::OWN : more);
+    if (T::TENSOR) inverse.copy(m, MLD);
+    const Padded<R, S> ws(w, d.k, t.id);
+    const Padded<R, real> us(u, d.v, t.id);
     for (i64 c0 = 0; c0 < d.k; c0 += C) {
-        Tile<R> y;
+        T y;
         y.template add_lower<1, 0>(
-            memory, t.n, inverse, [&](int s, int c) { return b[s] * decay.since_start(s) * key(s, c0 + c); });
-        y.each([&](int r, int c, real z) { ws.set(r, c0 + c, z); });
+            memory, t.n, inverse, scaled(t.rows(k, d.k, c0), [&](int s) { return b[s] * decay.since_start(s); }));
+        y.put(ws.to(c0));
     }
     for (i64 c0 = 0; c0 < d.v; c0 += C) {
-        Tile<R> y, z;
-        if (states)
-            y.template add<1, 0>(
-                memory, (int)d.k, key, [&](int i, int c) { return state(states, d, t.id, i, c0 + c); });
-        y.each([&](int r, int c, real seen) {
-            rhs[r * MLD + c] = b[r] * (t.get(v, d.v, r, c0 + c) - decay.since_start(r) * seen);
-        });
-        z.template add_lower<1, 0>(memory, t.n, inverse, [&](int s, int c) { return rhs[s * MLD + c]; });
-        z.each([&](int r, int c, real e) { us.set(r, c0 + c, e); });
+        T y;
+        const Matrix<S> value = t.rows(v, d.v, c0);
+        if (states) {
+            T seen;
+            seen.template add<1, 0>(memory, (int)d.k, t.rows(k, d.k), state(states, d, t.id, 0, c0));
+            seen.scale_rows([&](int r) { return -decay.since_start(r); });
+            seen.add_rows(value);
+            seen.scale_rows([&](int r) { return b[r]; });
+            rhs.set(seen);
+            y.template add_lower<1, 0>(memory, t.n, inverse, rhs);
+        } else {
+            y.template add_lower<1, 0>(memory, t.n, inverse, scaled(value, [&](int s) { return b[s]; }));
+        }
+        y.put(us.to(c0));
     }
 }
 
-// Along a head: 16 columns of S, kept in shared memory or, where they are too long for it, in `room`. E stands in
-// place of U afterwards.
+// W columns of S, in shared memory or, where they are too long for it, in `room`, to and from [chunk of head, K, V].
+struct Columns {
+    enum { W = 32 };
+    real* s;
+    i64 c0;
+
+    template <class P>
+    __device__ void read_from(const P* from, const Dims& d, i64 id) const {
+        const Matrix<P> x = state(from, d, id, 0, c0);
+        for (int n = threadIdx.x; n < d.k * W; n += 256) s[n] = x(n / W, n % W);
+    }
+    template <class P>
+    __device__ void write_to(P* to, const Dims& d, i64 id, int acc = 0) const {
+        to += id * d.k * d.v + c0;
+        const bool even = d.v % 4 == 0 && (u64)to % (4 * sizeof(P)) == 0 && !acc;
+        for (u32 n = 4 * threadIdx.x; n < d.k * W; n += 1024) {
+            const int i = n / W, c = n % W;
+            if (even && c0 + c < d.v) {
+                real y[4];
+                read(y, s + n);
+                write(to + i * d.v + c, y);
+            } else {
+                for (int j = c; j < c + 4 && c0 + j < d.v; j++) put(to + i * d.v + j, s[i * W + j], acc);
+            }
+        }
+    }
+    __device__ Matrix<real> rows(const Dims& d) const { return {s, W, (int)d.k, W}; }
+    // S, rows from i0 on, becomes left(row) S + y.
+    template <class T, class F>
+    __device__ void update(const T& y, const Dims& d, i64 i0, F left) const {
+        y.runs([&](int r, int c, const real (&run)[T::RUN]) {
+            if (i0 + r >= d.k) return;
+            const real factor = left(i0 + r);
+#pragma unroll
+            for (int u = 0; u < T::RUN; u++) {
+                real& x = s[(i0 + r) * W + c + u];
+                x = factor * x + run[u];
+            }
+        });
+    }
+};
+
+// Along a head: W columns of S. E stands in place of U afterwards.
 template <int R>
-__device__ void forward_states(const S* k, const real* g, const real* all, const S* s0, const real* w, real* u, S* states,
+__device__ void forward_states(const S* k, const real* g, const real* all, const S* s0, const S* w, real* u, S* states,
                                S* s_last, real* room, Dims d) {
     real* memory = dynamic_memory();
-    constexpr int C = Tile<R>::C, W = 16;
-    real* es = memory + Tile<R, 1>::SCRATCH;
+    typedef Tile<R, Columns::W / 16> T;
+    constexpr int C = T::C, W = Columns::W;
+    real* es = memory + T::SCRATCH;
     Scalars<R> scalars(es + C * W);
-    real* s = room ? room + (i64)blockIdx.x * d.k * W : es + C * W + Scalars<R>::SIZE;
-    const i64 across = tiles(d.v, W), c0 = blockIdx.x % across * W, head = blockIdx.x / across;
-    for (i64 n = threadIdx.x; n < d.k * W; n += 256) s[n] = state(s0, d, head, n / W, c0 + n % W);
+    const u32 across = tiles(d.v, W), c0 = blockIdx.x % across * W, head = blockIdx.x / across;
+    const Columns s{room ? room + (i64)blockIdx.x * d.k * W : es + C * W + Scalars<R>::SIZE, c0};
+    s.read_from(s0, d, head);
     for (i64 chunk = 0; chunk < d.chunks; chunk++) {
-        const Steps t(d, head * d.chunks + chunk);
+        const Steps t(d, head, chunk);
         const Decay decay = scalars.load(t, nullptr, g);
-        for (i64 n = threadIdx.x; n < d.k * W; n += 256)
-            if (c0 + n % W < d.v) st(states + (t.id * d.k + n / W) * d.v + c0 + n % W, s[n]);
-        const Padded<R> ws{(real*)w, d.k, t.id}, us{u, d.v, t.id};
-        Tile<R, 1> y;
-        y.template add<1, 0>(
-            memory, (int)d.k, [&](int r, int i) { return ws.get(r, i); }, [&](int i, int c) { return s[i * W + c]; });
-        y.each([&](int r, int c, real seen) {
-            const real x = us.get(r, c0 + c) - seen;
-            us.set(r, c0 + c, x);
-            es[r * W + c] = r < t.n ? decay.between(t.n - 1, r) * x : real(0);
-        });
+        s.write_to(states, d, t.id);
+        const Padded<R, S> ws(w, d.k, t.id);
+        const Padded<R, real> us(u, d.v, t.id);
+        T y;
+        y.template add<1, 0>(memory, (int)d.k, ws.rows(), s.rows(d));
+        y.scale_rows([](int) { return real(-1); });
+        y.add_rows(us.rows(c0));
+        y.put(us.to(c0));
+        y.scale_rows([&](int r) { return r < t.n ? decay.between(t.n - 1, r) : real(0); });
+        y.runs([&](int r, int c, const real (&run)[T::RUN]) { write(es + r * W + c, run); });
+        const real whole = decay.since_start(t.n - 1);
         for (i64 i0 = 0; i0 < d.k; i0 += C) {
-            Tile<R, 1> z;
-            z.template add<0, 0>(
-                memory, t.n, [&](int r, int s) { return t.get(k, d.k, s, i0 + r); },
-                [&](int s, int c) { return es[s * W + c]; });
-            const real whole = decay.since_start(t.n - 1);
-            z.each([&](int r, int c, real x) {
-                if (i0 + r >= d.k) return;
-                const real left = all ? all[t.id * d.k + i0 + r] : whole;
-                s[(i0 + r) * W + c] = left * s[(i0 + r) * W + c] + x;
-            });
+            T z;
+            z.template add<0, 0>(memory, t.n, t.rows(k, d.k, i0), Matrix<real>(es, W, t.n, W));
+            s.update(z, d, i0, [&](i64 i) { return all ? all[t.id * d.k + i] : whole; });
         }
     }
     __syncthreads();
-    for (i64 n = threadIdx.x; n < d.k * W; n += 256)
-        if (c0 + n % W < d.v) st(s_last + (head * d.k + n / W) * d.v + c0 + n % W, s[n]);
+    s.write_to(s_last, d, head);
 }
 
 // P where it is known, and what it is made with where not.
@@ -158,115 +220,99 @@ template <int R>
 __device__ void outputs(const S* q, const S* k, const real* g, const real* p, const S* states, const real* e, S* o,
                         real scale, Dims d) {
     real* memory = dynamic_memory();
-    constexpr int C = Tile<R>::C, MLD = Tile<R>::MLD;
-    real* m = memory + Tile<R>::SCRATCH;
-    const i64 across = tiles(d.v, C), c0 = blockIdx.x % across * C;
+    constexpr int C = Tile<R>::C;
+    const typename Tile<R>::Own m(memory + Tile<R>::SCRATCH);
+    const u32 across = tiles(d.v, C), c0 = blockIdx.x % across * C;
     const Steps t(d, blockIdx.x / across);
-    Scalars<R> scalars(m + Tile<R>::MATRIX);
+    Scalars<R> scalars(memory + Tile<R>::SCRATCH + Tile<R>::OWN);
     const Decay decay = scalars.load(t, nullptr, g);
-    const auto query = [&](int r, i64 i) { return scale * t.get(q, d.k, r, i); };
-    const auto key = [&](int s, i64 i) { return t.get(k, d.k, s, i); };
-    scores<R>(Known{p ? p + t.id * C * C : nullptr, decay}, m, memory, (int)d.k, query, key);
-    const Padded<R> es{(real*)e, d.v, t.id};
+    scores<R>(t, Known{p ? p + t.id * C * C : nullptr, decay}, m, memory, Rows{q, d.k, scale}, Rows{k, d.k, 1},
+              [](int) { return real(1); });
     Tile<R> y;
-    y.template add<1, 0>(memory, (int)d.k, query, [&](int i, int c) { return state(states, d, t.id, i, c0 + c); });
-    y.scale_rows([&](int r) { return decay.since_start(r); });
-    y.template add_lower<1, 0>(
-        memory, t.n, [&](int r, int s) { return m[r * MLD + s]; }, [&](int s, int c) { return es.get(s, c0 + c); });
-    y.each([&](int r, int c, real x) {
-        if (r < t.n && c0 + c < d.v) st(o + t.at(r) * d.v + c0 + c, x);
-    });
+    y.template add<1, 0>(memory, (int)d.k, t.rows(q, d.k), state(states, d, t.id, 0, c0));
+    y.scale_rows([&](int r) { return scale * decay.since_start(r); });
+    y.template add_lower<1, 0>(memory, t.n, m, Padded<R, real>(e, d.v, t.id).rows(c0, t.n));
+    y.put(t.to(o, d.v, c0));
 }
 
 // dE = Pᵀ dO, what comes to E through the outputs.
 template <int R>
-__device__ void through_outputs(const S* q, const S* k, const real* g, const real* p, const S* d_o, real* de, real scale,
-                                Dims d) {
+__device__ void through_outputs(const S* q, const S* k, const real* g, const real* p, const S* d_o, real* de,
+                                real scale, Dims d) {
     real* memory = dynamic_memory();
-    constexpr int C = Tile<R>::C, MLD = Tile<R>::MLD;
-    real* m = memory + Tile<R>::SCRATCH;
-    const i64 across = tiles(d.v, C), c0 = blockIdx.x % across * C;
+    constexpr int C = Tile<R>::C;
+    const typename Tile<R>::Own m(memory + Tile<R>::SCRATCH);
+    const u32 across = tiles(d.v, C), c0 = blockIdx.x % across * C;
     const Steps t(d, blockIdx.x / across);
-    Scalars<R> scalars(m + Tile<R>::MATRIX);
+    Scalars<R> scalars(memory + Tile<R>::SCRATCH + Tile<R>::OWN);
     const Decay decay = scalars.load(t, nullptr, g);
     Tile<R> y;
     if (d_o) {
-        scores<R>(
-            Known{p ? p + t.id * C * C : nullptr, decay}, m, memory, (int)d.k,
-            [&](int r, int i) { return scale * t.get(q, d.k, r, i); }, [&](int s, int i) { return t.get(k, d.k, s, i); });
-        y.template add<0, 0>(
-            memory, t.n, [&](int r, int s) { return m[s * MLD + r]; },
-            [&](int s, int c) { return t.get(d_o, d.v, s, c0 + c); });
+        scores<R>(t, Known{p ? p + t.id * C * C : nullptr, decay}, m, memory, Rows{q, d.k, scale}, Rows{k, d.k, 1},
+                  [](int) { return real(1); });
+        y.template add<0, 0>(memory, t.n, m, t.rows(d_o, d.v, c0));
     }
-    const Padded<R> des{de, d.v, t.id};
-    y.each([&](int r, int c, real x) { des.set(r, c0 + c, x); });
+    y.put(Padded<R, real>(de, d.v, t.id).to(c0));
 }
 
 // Along a head from its end, as forward_states: what comes to E through the states, dE += r K dS, and
 // dS ← Γ dS + (γ Q)ᵀ dO − Wᵀ dE. `after` gets dS after each chunk.
 template <int R>
 __device__ void backward_states(const S* q, const S* k, const real* g, const real* all, const S* d_o, const S* ds_last,
-                                const real* w, real* de, real* after, S* ds0, int acc, real* room, real scale, Dims d) {
+                                const S* w, real* de, S* after, S* ds0, int acc, real* room, real scale, Dims d) {
     real* memory = dynamic_memory();
-    constexpr int C = Tile<R>::C, W = 16;
-    real* es = memory + Tile<R, 1>::SCRATCH;
+    typedef Tile<R, Columns::W / 16> T;
+    constexpr int C = T::C, W = Columns::W;
+    real* es = memory + T::SCRATCH;
     Scalars<R> scalars(es + C * W);
-    real* s = room ? room + (i64)blockIdx.x * d.k * W : es + C * W + Scalars<R>::SIZE;
-    const i64 across = tiles(d.v, W), c0 = blockIdx.x % across * W, head = blockIdx.x / across;
-    for (i64 n = threadIdx.x; n < d.k * W; n += 256)
-        s[n] = ds_last ? state(ds_last, d, head, n / W, c0 + n % W) : real(0);
+    const u32 across = tiles(d.v, W), c0 = blockIdx.x % across * W, head = blockIdx.x / across;
+    const Columns s{room ? room + (i64)blockIdx.x * d.k * W : es + C * W + Scalars<R>::SIZE, c0};
+    s.read_from(ds_last, d, head);
     for (i64 chunk = d.chunks - 1; chunk >= 0; chunk--) {
-        const Steps t(d, head * d.chunks + chunk);
+        const Steps t(d, head, chunk);
         const Decay decay = scalars.load(t, nullptr, g);
-        for (i64 n = threadIdx.x; n < d.k * W; n += 256)
-            if (c0 + n % W < d.v) after[(t.id * d.k + n / W) * d.v + c0 + n % W] = s[n];
-        const Padded<R> ws{(real*)w, d.k, t.id}, des{de, d.v, t.id};
-        Tile<R, 1> y;
-        y.template add<1, 0>(
-            memory, (int)d.k, [&](int r, int i) { return t.get(k, d.k, r, i); },
-            [&](int i, int c) { return s[i * W + c]; });
-        y.each([&](int r, int c, real x) {
-            x = r < t.n ? des.get(r, c0 + c) + decay.between(t.n - 1, r) * x : real(0);
-            des.set(r, c0 + c, x);
-            es[r * W + c] = x;
+        s.write_to(after, d, t.id);
+        const Padded<R, S> ws(w, d.k, t.id);
+        const Padded<R, real> des(de, d.v, t.id);
+        T y;
+        y.template add<1, 0>(memory, (int)d.k, t.rows(k, d.k), s.rows(d));
+        y.by_rows([&](int r) {
+            const real left = r < t.n ? decay.between(t.n - 1, r) : real(0);
+            return [=, &t](int, real x) { return r < t.n ? left * x : real(0); };
         });
+        y.add_rows(des.rows(c0, t.n));
+        y.put(des.to(c0));
+        y.runs([&](int r, int c, const real (&run)[T::RUN]) { write(es + r * W + c, run); });
+        const real whole = decay.since_start(t.n - 1);
         for (i64 i0 = 0; i0 < d.k; i0 += C) {
-            Tile<R, 1> z;
-            z.template add<0, 0>(
-                memory, t.n, [&](int r, int s) { return -ws.get(s, i0 + r); },
-                [&](int s, int c) { return es[s * W + c]; });
+            T z;
+            z.template add<0, 0>(memory, t.n, ws.rows(i0, t.n), Matrix<real>(es, W, t.n, W));
+            z.scale_rows([](int) { return real(-1); });
             if (d_o)
                 z.template add<0, 0>(
-                    memory, t.n, [&](int r, int s) { return scale * t.get(q, d.k, s, i0 + r); },
-                    [&](int s, int c) { return decay.since_start(s) * t.get(d_o, d.v, s, c0 + c); });
-            const real whole = decay.since_start(t.n - 1);
-            z.each([&](int r, int c, real x) {
-                if (i0 + r >= d.k) return;
-                const real left = all ? all[t.id * d.k + i0 + r] : whole;
-                s[(i0 + r) * W + c] = left * s[(i0 + r) * W + c] + x;
-            });
+                    memory, t.n, t.rows(q, d.k, i0),
+                    scaled(t.rows(d_o, d.v, c0), [&](int s) { return scale * decay.since_start(s); }));
+            s.update(z, d, i0, [&](i64 i) { return all ? all[t.id * d.k + i] : whole; });
         }
     }
     __syncthreads();
-    for (i64 n = threadIdx.x; ds0 && n < d.k * W; n += 256)
-        if (c0 + n % W < d.v) put(ds0 + (head * d.k + n / W) * d.v + c0 + n % W, s[n], acc);
+    if (ds0) s.write_to(ds0, d, head, acc);
 }
 
 // G = Xᵀ dE in place of dE, and dV = b G.
 template <int R>
-__device__ void through_solve(const S* beta, const real* x, real* de, S* dv, int acc, Dims d) {
+__device__ void through_solve(const S* beta, const S* x, real* de, S* dv, int acc, Dims d) {
     real* memory = dynamic_memory();
     constexpr int C = Tile<R>::C;
-    const i64 across = tiles(d.v, C), c0 = blockIdx.x % across * C;
+    const u32 across = tiles(d.v, C), c0 = blockIdx.x % across * C;
     const Steps t(d, blockIdx.x / across);
-    const Padded<R> xs{(real*)x, C, t.id}, des{de, d.v, t.id};
+    const Padded<R, S> xs(x, C, t.id);
+    const Padded<R, real> des(de, d.v, t.id);
     Tile<R> y;
-    y.template add<0, 0>(
-        memory, t.n, [&](int r, int s) { return xs.get(s, r); }, [&](int s, int c) { return des.get(s, c0 + c); });
-    y.each([&](int r, int c, real z) {
-        des.set(r, c0 + c, z);
-        if (dv && r < t.n && c0 + c < d.v) put(dv + t.at(r) * d.v + c0 + c, beta ? ld(beta + t.at(r)) * z : z, acc);
-    });
+    y.template add<0, 0>(memory, t.n, xs.rows(0, t.n), des.rows(c0, t.n));
+    y.put(des.to(c0));
+    if (beta) y.scale_rows([&](int r) { return t.get(beta, 1, r, 0); });
+    y.put(t.to(dv, d.v, c0, acc));
 }
 
 // Where gradients go, and whether they are added.
@@ -279,7 +325,7 @@ struct Grads {
 // dQ, dK, dβ and dg of a chunk.
 template <int R>
 __device__ void gradients(const S* q, const S* k, const S* v, const S* beta, const real* g, const S* d_o, const S* states,
-                          const real* after, const real* e, const real* gs, Grads to, real scale, Dims d) {
+                          const S* after, const real* e, const real* gs, Grads to, real scale, Dims d) {
     real* memory = dynamic_memory();
     constexpr int C = Tile<R>::C, MLD = Tile<R>::MLD;
     real *dp = memory + Tile<R>::SCRATCH, *da = dp + Tile<R>::MATRIX, *rows = da + Tile<R>::MATRIX;
@@ -287,76 +333,84 @@ __device__ void gradients(const S* q, const S* k, const S* v, const S* beta, con
     Scalars<R> scalars(rows + 3 * C + 32);
     const Decay decay = scalars.load(t, beta, g);
     const real* b = scalars.beta;
-    const Padded<R> es{(real*)e, d.v, t.id}, gg{(real*)gs, d.v, t.id};
+    const auto query = t.rows(q, d.k), key = t.rows(k, d.k), cotangent = t.rows(d_o, d.v), value = t.rows(v, d.v);
+    const auto written = Padded<R, real>(e, d.v, t.id).rows(0, t.n);
+    const auto solved = Padded<R, real>(gs, d.v, t.id).rows(0, t.n);
     const int width = (int)d.v;
-    const auto query = [&](int r, i64 i) { return scale * t.get(q, d.k, r, i); };
-    const auto key = [&](int s, i64 i) { return t.get(k, d.k, s, i); };
-    const auto cotangent = [&](int r, int j) { return d_o ? t.get(d_o, d.v, r, j) : real(0); };
-    const auto written = [&](int s, int j) { return s < t.n ? es.get(s, j) : real(0); };
-    const auto solved = [&](int s, int j) { return s < t.n ? gg.get(s, j) : real(0); };
-    lower_product<R>(dp, memory, width, cotangent, written, [&](int r, int s) { return decay.between(r, s); });
-    lower_product<R>(
-        da, memory, width, solved, written, [&](int r, int s) { return s < r ? -decay.between(r, s) : real(0); });
+    // What scales Q is in dP.
+    keep<R>(dp, lower_product<R>(t, memory, width, cotangent, written, [&](int r) {
+        return [=](int s, real x) { return scale * decay.between(r, s) * x; };
+    }));
+    keep<R>(da, lower_product<R>(t, memory, width, solved, written, [&](int r) {
+        return [=](int s, real x) { return s < r ? -decay.between(r, s) * x : real(0); };
+    }));
     // Of each step dβ, and what its gate's exponent has from what it reads of the state before the chunk (start) and
     // from what it leaves in the one after it (end).
     real start[Tile<R>::ROWS], end[Tile<R>::ROWS], dbeta[Tile<R>::ROWS];
     for (int i = 0; i < Tile<R>::ROWS; i++) start[i] = end[i] = dbeta[i] = 0;
     for (i64 c0 = 0; c0 < d.k; c0 += C) {
         Tile<R> y, w, h;
-        const auto before = [&](int j, int c) { return state(states, d, t.id, c0 + c, j); };
+        const auto before = state(states, d, t.id, c0, 0);
+        const auto keys = t.rows(k, d.k, c0), queries = t.rows(q, d.k, c0);
         y.template add<1, 1>(memory, width, cotangent, before);
         h.template add<1, 1>(memory, width, solved, before);
-        w.template add<1, 1>(memory, width, written, [&](int j, int c) { return state(after, d, t.id, c0 + c, j); });
+        w.template add<1, 1>(memory, width, written, state(after, d, t.id, c0, 0));
 #pragma unroll
         for (int i = 0; i < Tile<R>::ROWS; i++) {
             const int r = y.row(i);
             const real first = decay.since_start(r), last = r < t.n ? decay.between(t.n - 1, r) : real(0);
 #pragma unroll
             for (int j = 0; j < Tile<R>::COLS; j++) {
-                y.v[i][j] *= first;
+                y.v[i][j] *= scale * first;
                 h.v[i][j] *= -first;
                 w.v[i][j] *= last;
                 if (!g) continue;
-                const real x = key(r, c0 + y.col(j));
-                start[i] += query(r, c0 + y.col(j)) * y.v[i][j] + b[r] * x * h.v[i][j];
+                const real x = keys(r, y.col(j));
+                start[i] += queries(r, y.col(j)) * y.v[i][j] + b[r] * x * h.v[i][j];
                 end[i] += x * w.v[i][j];
             }
         }
-        const auto keys = [&](int s, int c) { return key(s, c0 + c); };
-        y.template add_lower<1, 0>(memory, t.n, [&](int r, int s) { return dp[r * MLD + s]; }, keys);
-        h.template add_lower<1, 0>(memory, t.n, [&](int r, int s) { return da[r * MLD + s]; }, keys);
-        w.template add<0, 0>(
-            memory, t.n, [&](int r, int s) { return dp[s * MLD + r]; }, [&](int s, int c) { return query(s, c0 + c); });
-        w.template add<0, 0>(
-            memory, t.n, [&](int r, int s) { return b[s] * da[s * MLD + r]; }, keys);
+        const auto m = [&](const real* of) { return Matrix<real>(of, MLD, C, C); };
+        y.template add_lower<1, 0>(memory, t.n, m(dp), keys);
+        h.template add_lower<1, 0>(memory, t.n, m(da), keys);
+        w.template add<0, 0>(memory, t.n, m(dp), queries);
+        w.template add<0, 0>(memory, t.n, scaled(m(da), [&](int s) { return b[s]; }), keys);
+        y.put(t.to(to.q, d.k, c0, to.q_acc));
+        Tile<R> own;
+        own.add_rows(keys);
 #pragma unroll
         for (int i = 0; i < Tile<R>::ROWS; i++)
 #pragma unroll
             for (int j = 0; j < Tile<R>::COLS; j++) {
-                const int r = y.row(i);
-                const i64 c = c0 + y.col(j), at = t.at(r) * d.k + c;
-                if (r >= t.n || c >= d.k) continue;
-                dbeta[i] += h.v[i][j] * key(r, c);
-                if (to.q) put(to.q + at, scale * y.v[i][j], to.q_acc);
-                if (to.k) put(to.k + at, b[r] * h.v[i][j] + w.v[i][j], to.k_acc);
+                dbeta[i] += h.v[i][j] * own.v[i][j];
+                w.v[i][j] += b[y.row(i)] * h.v[i][j];
             }
+        w.put(t.to(to.k, d.k, c0, to.k_acc));
     }
     Tile<R>::across(dbeta, memory);
     if (Tile<R>::col(0) == 0)
         for (int i = 0; i < Tile<R>::ROWS; i++) rows[Tile<R>::row(i)] = dbeta[i];
     __syncthreads();
-    // A warp to a row for G ⊙ V.
-    for (int r = threadIdx.x / 32; to.beta && r < t.n; r += 8) {
+    // PARTS threads to a row for G ⊙ V.
+    if (to.beta) {
+        constexpr int PARTS = 16 / R;
+        const int r = threadIdx.x / PARTS;
+        const bool even = solved.template even<4>() && value.template even<4>();
         real sum = 0;
-        for (int j = threadIdx.x % 32; j < d.v; j += 32) sum += solved(r, j) * t.get(v, d.v, r, j);
-        sum = warp_sum(sum);
-        if (threadIdx.x % 32 == 0) put(to.beta + t.at(r), rows[r] + sum, to.beta_acc);
+        for (int j = threadIdx.x % PARTS * 4; j < width && r < t.n; j += PARTS * 4) {
+            real a[4], b[4];
+            solved.get(a, r, j, even), value.get(b, r, j, even);
+#pragma unroll
+            for (int i = 0; i < 4; i++) sum += a[i] * b[i];
+        }
+        sum = group_sum(sum, PARTS, (real*)nullptr);
+        if (threadIdx.x % PARTS == 0 && r < t.n) put(to.beta + t.at(r), rows[r] + sum, to.beta_acc);
     }
     if (!to.g) return;
     // dP ⊙ P + dA ⊙ A in place of dP.
     Tile<R> qk, kk;
-    qk.template add<1, 1>(memory, (int)d.k, query, [&](int i, int s) { return key(s, i); });
-    kk.template add<1, 1>(memory, (int)d.k, key, [&](int i, int s) { return key(s, i); });
+    qk.template add<1, 1>(memory, (int)d.k, query, key);
+    kk.template add<1, 1>(memory, (int)d.k, key, key);
 #pragma unroll
     for (int i = 0; i < Tile<R>::ROWS; i++)
 #pragma unroll
@@ -366,7 +420,7 @@ __device__ void gradients(const S* q, const S* k, const S* v, const S* beta, con
         }
     real across = 0;
     for (i64 n = threadIdx.x; n < d.k * d.v; n += 256)
-        across += decay.since_start(t.n - 1) * ld(states + t.id * d.k * d.v + n) * after[t.id * d.k * d.v + n];
+        across += decay.since_start(t.n - 1) * ld(states + t.id * d.k * d.v + n) * ld(after + t.id * d.k * d.v + n);
     across = block_sum(across, rows + 3 * C);
     Tile<R>::across(start, memory);
     Tile<R>::across(end, memory);
@@ -378,18 +432,12 @@ __device__ void gradients(const S* q, const S* k, const S* v, const S* beta, con
         [&](int step, real x) { put(to.g + t.at(step), x, to.g_acc); });
 }
 
-// A number of a chunk that is padded to C rows; of steps that are there.
-template <int R>
-__device__ real padded(const real* x, const Steps& t, const Dims& d, int s, int j) {
-    return s < t.n ? Padded<R>{(real*)x, d.v, t.id}.get(s, j) : real(0);
-}
-
 #define KERNELS(R)                                                                                                   \
     TILED_KERNEL prepare_##R(const S* k, const S* v, const S* beta, const real* g, const real* a, const S* states,   \
-        real* x, real* w, real* u, Dims d) {                                                                         \
+        S* x, S* w, real* u, Dims d) {                                                                               \
         prepare<R>(k, v, beta, g, a, states, x, w, u, d);                                                            \
     }                                                                                                                \
-    TILED_KERNEL states_##R(const S* k, const real* g, const real* all, const S* s0, const real* w, real* u,         \
+    TILED_KERNEL states_##R(const S* k, const real* g, const real* all, const S* s0, const S* w, real* u,            \
         S* states, S* s_last, real* room, Dims d) {                                                                  \
         forward_states<R>(k, g, all, s0, w, u, states, s_last, room, d);                                             \
     }                                                                                                                \
@@ -402,14 +450,14 @@ __device__ real padded(const real* x, const Steps& t, const Dims& d, int s, int 
         through_outputs<R>(q, k, g, p, d_o, de, scale, d);                                                           \
     }                                                                                                                \
     TILED_KERNEL states_backward_##R(const S* q, const S* k, const real* g, const real* all, const S* d_o,           \
-        const S* ds_last, const real* w, real* de, real* after, S* ds0, int acc, real* room, real scale, Dims d) {   \
+        const S* ds_last, const S* w, real* de, S* after, S* ds0, int acc, real* room, real scale, Dims d) {         \
         backward_states<R>(q, k, g, all, d_o, ds_last, w, de, after, ds0, acc, room, scale, d);                      \
     }                                                                                                                \
-    TILED_KERNEL through_solve_##R(const S* beta, const real* x, real* de, S* dv, int acc, Dims d) {                 \
+    TILED_KERNEL through_solve_##R(const S* beta, const S* x, real* de, S* dv, int acc, Dims d) {                    \
         through_solve<R>(beta, x, de, dv, acc, d);                                                                   \
     }                                                                                                                \
     TILED_KERNEL gradients_##R(const S* q, const S* k, const S* v, const S* beta, const real* g, const S* d_o,       \
-        const S* states, const real* after, const real* e, const real* gs, S* dq, int q_acc, S* dk, int k_acc,       \
+        const S* states, const S* after, const real* e, const real* gs, S* dq, int q_acc, S* dk, int k_acc,          \
         S* dbeta, int beta_acc, real* dg, int g_acc, real scale, Dims d) {                                           \
         const Grads to{dq, dk, dbeta, dg, q_acc, k_acc, beta_acc, g_acc};                                            \
         gradients<R>(q, k, v, beta, g, d_o, states, after, e, gs, to, scale, d);                                     \
@@ -418,18 +466,20 @@ __device__ real padded(const real* x, const Steps& t, const Dims& d, int s, int 
         real scale, Dims d) {                                                                                        \
         fade<R>(Rows{q, d.k, scale}, Rows{k, d.k, 1}, g, faded_q, faded_k, all, p, d);                               \
     }                                                                                                                \
-    TILED_KERNEL through_reads_##R(const S* q, const S* k, const S* d_o, const S* g, const S* states,                \
-        const real* after, const real* e, S* dq, int q_acc, S* dk, int k_acc, S* dg, int g_acc, real scale,          \
+    LARGE_TILED_KERNEL through_reads_##R(const S* q, const S* k, const S* d_o, const S* g, const S* states,          \
+        const S* after, const real* e, S* dq, int q_acc, S* dk, int k_acc, S* dg, int g_acc, real scale,             \
         Dims d) {                                                                                                    \
-        const auto value = [&](const Steps& t, int s, int j) { return padded<R>(e, t, d, s, j); };                   \
-        const auto cotangent = [&](const Steps& t, int s, int j) { return d_o ? t.get(d_o, d.v, s, j) : real(0); };  \
+        const auto value = [&](const Steps& t) { return Padded<R, real>(e, d.v, t.id).rows(0, t.n); };               \
+        const auto cotangent = [&](const Steps& t) { return t.rows(d_o, d.v); };                                     \
         const Channels to{dq, dk, dg, q_acc, k_acc, g_acc};                                                          \
         channels<R, true>(Rows{q, d.k, scale}, Rows{k, d.k, 1}, value, cotangent, g, states, after, to, d);          \
     }                                                                                                                \
-    TILED_KERNEL through_erasing_##R(const S* p, const S* k, const S* g, const S* states, const real* e,             \
+    LARGE_TILED_KERNEL through_erasing_##R(const S* p, const S* k, const S* g, const S* states, const real* e,       \
         const real* gs, S* dp, int p_acc, S* dk, int k_acc, S* dg, int g_acc, Dims d) {                              \
-        const auto value = [&](const Steps& t, int s, int j) { return padded<R>(e, t, d, s, j); };                   \
-        const auto cotangent = [&](const Steps& t, int s, int j) { return -padded<R>(gs, t, d, s, j); };             \
+        const auto value = [&](const Steps& t) { return Padded<R, real>(e, d.v, t.id).rows(0, t.n); };               \
+        const auto cotangent = [&](const Steps& t) {                                                                 \
+            return scaled(Padded<R, real>(gs, d.v, t.id).rows(0, t.n), [](int) { return real(-1); });                \
+        };                                                                                                           \
         const Channels to{dp, dk, dg, p_acc, k_acc, g_acc};                                                          \
         channels<R, false>(Rows{p, d.k, 1}, Rows{k, d.k, 1}, value, cotangent, g, states, nullptr, to, d);           \
     }

@@ -90,7 +90,7 @@ impl<'a> Plan<'a> {
         if O::DELTA {
             return None;
         }
-        let scores = || self.padded(self.tiles.side());
+        let scores = || self.padded(self.dtype.real(), self.tiles.side());
         let (rows, all) = (x[1].shape().len(), self.cu.temp(self.dtype.real(), self.heads * self.chunks * self.k));
         let [q, k, erase] = [rows; 3].map(|n| self.cu.temp(self.dtype, n));
         let mut f = Faded { q, k, erase, reads: scores(), erases: scores(), all };
@@ -104,8 +104,8 @@ impl<'a> Plan<'a> {
     }
 
     /// Numbers of every step of the chunks, padded to tiles.
-    fn padded(&self, width: usize) -> Temp<'a> {
-        self.cu.temp(self.dtype.real(), self.heads * self.chunks * self.tiles.side() * width)
+    fn padded(&self, dtype: DType, width: usize) -> Temp<'a> {
+        self.cu.temp(dtype, self.heads * self.chunks * self.tiles.side() * width)
     }
 
     /// A block for each of so many tiles of each chunk.
@@ -115,18 +115,19 @@ impl<'a> Plan<'a> {
 
     /// X (if wanted), W, and U or, where the states are known, E.
     fn prepare(&self, x: &Inputs, states: Option<&Tensor>, inverse: Option<&mut Temp>) -> (Temp<'a>, Temp<'a>) {
-        let (mut w, mut u) = (self.padded(self.k), self.padded(self.v));
+        // What only multiplies is as it is multiplied.
+        let (mut w, mut u) = (self.padded(self.dtype, self.k), self.padded(self.dtype.real(), self.v));
         let (side, a) = (self.tiles.side(), x.faded.map(|f| &f.erases));
         let args = args![x.erase, x.v, x.beta, x.g, a, states, inverse, &mut w, &mut u, self.dims];
         self.launch(sized!("prepare", self.tiles), self.over(1, 2, side * side / 4), args);
         (w, u)
     }
 
-    /// A block for every 16 columns of S of each head; and the memory that those need that are too long to share.
+    /// A block for every 32 columns of S of each head; and the memory that those need that are too long to share.
     fn along(&self) -> (Launch, Option<Temp<'a>>) {
-        let (c, blocks) = (self.tiles.side(), self.heads * self.v.div_ceil(16));
-        let own = 32 * (c + 4 + 20) + 16 * c + 7 * c;
-        let (state, size) = (16 * self.k, if self.dtype == DType::F64 { 8 } else { 4 });
+        let (c, blocks) = (self.tiles.side(), self.heads * self.v.div_ceil(32));
+        let own = self.tiles.slices(self.dtype, 2) + 32 * c + 7 * c;
+        let (state, size) = (32 * self.k, if self.dtype == DType::F64 { 8 } else { 4 });
         let shared = size * (own + state);
         if shared <= self.cu.gpu().shared() {
             return (Launch::blocks(blocks, 256).shared(shared), None);
@@ -189,13 +190,13 @@ pub fn backward<O: Rule>(
     });
     let states = others.as_deref().unwrap_or(&y[3]);
     let [dq, dk, dv, dp, ds0, dg @ ..] = dx else { return };
-    let mut inverse = p.padded(p.tiles.side());
+    let mut inverse = p.padded(p.dtype, p.tiles.side());
     let (w, e) = p.prepare(&x, Some(states), Some(&mut inverse));
-    let mut de = p.padded(p.v);
+    let mut de = p.padded(p.dtype.real(), p.v);
     let columns = p.over(p.tiles.over(p.v), 1, 0);
     let args = args![x.q, x.k, x.g, x.reads(), d_o, &mut de, p.scale, p.dims];
     p.launch(sized!("through_outputs", p.tiles), columns, args);
-    let mut after = cu.temp(p.dtype.real(), p.heads * p.chunks * p.k * p.v);
+    let mut after = p.room();
     let ((over, mut room), (ds0, acc)) = (p.along(), ds0.target());
     let products: &[Arg] = args![x.q, x.k, x.g, x.all(), d_o, &dy[1], &w];
     let to = args![&mut de, &mut after, ds0, acc, room.as_mut(), p.scale, p.dims];

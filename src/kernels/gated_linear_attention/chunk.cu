@@ -28,20 +28,23 @@ extern "C" __global__ void whole(const S* g, real* all, i64 chunks, Dims d) {
 
 // dg of a chunk; starts and ends are q·dq and k·dk of what comes through the states, in `parts` sums each.
 template <int R>
-__device__ void gates(Rows q, Rows k, Wide v, Wide cotangents, Fading fading, const real* h, const real* dh,
+__device__ void gates(Rows q, Rows k, Wide v, Wide cotangents, Fading fading, const S* h, const S* dh,
                       const real* starts, const real* ends, i64 parts, i64 rows, S* dg, int acc, Dims d) {
     real* memory = dynamic_memory();
     constexpr int C = Tile<R>::C, MLD = Tile<R>::MLD;
-    real *m = memory + Tile<R>::SCRATCH, *room = m + Tile<R>::MATRIX, *start = room + Fading::SIZE * C, *end = start + C;
+    real *m = memory + Tile<R>::SCRATCH, *start = m + C * MLD, *end = start + C, *room = end + C + 32;
     const Steps t(d, blockIdx.x);
-    const auto weights = fading.template load<R>(t, m, room);
-    lower_product<R>(
-        m, memory, (int)d.w, [&](int r, int j) { return cotangents.get(t, r, j); },
-        [&](int s, int j) { return v.get(t, s, j); }, [&](int r, int s) { return weights.between(r, s); });
+    const auto weights = fading.template load<R>(t, true, room);
+    Tile<R> x = lower_product<R>(t, memory, d.v, cotangents.rows(t), v.rows(t), [&](int r) {
+        return [=](int s, real x) { return q.scale * k.scale * weights.between(r, s) * x; };
+    });
     Tile<R> p;
-    p.template add<1, 1>(
-        memory, (int)d.k, [&](int r, int i) { return q.get(t, r, i); }, [&](int i, int s) { return k.get(t, s, i); });
-    p.each([&](int r, int s, real x) { m[r * MLD + s] *= x; });
+    p.template add<1, 1>(memory, (int)d.k, q.rows(t), k.rows(t));
+#pragma unroll
+    for (int i = 0; i < Tile<R>::ROWS; i++)
+#pragma unroll
+        for (int j = 0; j < Tile<R>::COLS; j++) x.v[i][j] *= p.v[i][j];
+    keep<R>(m, x);
     if (threadIdx.x < C) {
         start[threadIdx.x] = end[threadIdx.x] = 0;
         for (i64 i = 0; i < parts && threadIdx.x < t.n; i++) {
@@ -50,7 +53,8 @@ __device__ void gates(Rows q, Rows k, Wide v, Wide cotangents, Fading fading, co
         }
     }
     real all = 0;
-    for (i64 n = threadIdx.x; n < d.k * d.w; n += 256) all += h[t.id * d.k * d.w + n] * dh[t.id * d.k * d.w + n];
+    h += t.id * d.k * d.w, dh += t.id * d.k * d.w;
+    for (i64 n = threadIdx.x; n < d.k * d.w; n += 256) all += ld(h + n) * ld(dh + n);
     all = fading.all[t.id] * block_sum(all, end + C);
     through_gates<R>(
         m, t.n, all, [&](int u) { return start[u]; }, [&](int s) { return end[s]; },
@@ -66,12 +70,12 @@ __device__ void gates(Rows q, Rows k, Wide v, Wide cotangents, Fading fading, co
         const Wide cotangents{d_o, by, last, d.v, d.w};                                                              \
         outer<R, true>(Rows{q, d.k, scale}, cotangents, Fading{g, nullptr, nullptr}, h, d);                          \
     }                                                                                                                \
-    TILED_KERNEL outputs_##R(const S* q, const S* k, const S* v, const real* h, const S* g, const S* p, S* o,        \
+    TILED_KERNEL outputs_##R(const S* q, const S* k, const S* v, const S* h, const S* g, const S* p, S* o,           \
         real scale, Dims d) {                                                                                        \
         const auto none = [](real, i64, bool) { return Ratio{1, 1}; };                                               \
         outputs<R, false>(Rows{q, d.k, scale}, Rows{k, d.k, 1}, v, h, Fading{g, nullptr, p}, o, none, d);            \
     }                                                                                                                \
-    TILED_KERNEL normalised_##R(const S* q, const S* k, const S* v, const real* h, S* o, S* den, real scale,         \
+    TILED_KERNEL normalised_##R(const S* q, const S* k, const S* v, const S* h, S* o, S* den, real scale,            \
         real eps, Dims d) {                                                                                          \
         const auto divisor = [&](real sum, i64 row, bool own) {                                                      \
             if (own) st(den + row, sum + eps);                                                                       \
@@ -80,21 +84,21 @@ __device__ void gates(Rows q, Rows k, Wide v, Wide cotangents, Fading fading, co
         outputs<R, true>(Rows{q, d.k, scale}, Rows{k, d.k, 1}, v, h, Fading{}, o, divisor, d);                       \
     }                                                                                                                \
     TILED_KERNEL keys_##R(const S* q, const S* k, const S* v, const S* d_o, const real* by, const real* last,        \
-        const real* h, const real* dh, const S* g, S* dq, int q_acc, real* starts, S* dk, int k_acc, real* ends,     \
+        const S* h, const S* dh, const S* g, S* dq, int q_acc, real* starts, S* dk, int k_acc, real* ends,           \
         i64 rows, real scale, Dims d) {                                                                              \
-        const Target to_q{dq, q_acc, nullptr, starts, rows}, to_k{dk, k_acc, nullptr, ends, rows};                   \
+        const Gradient to_q{dq, q_acc, nullptr, starts, rows}, to_k{dk, k_acc, nullptr, ends, rows};                 \
         const Rows queries{q, d.k, scale}, keys_{k, d.k, 1};                                                         \
         const Wide cotangents{d_o, by, last, d.v, d.w};                                                              \
         const Fading fading{g, nullptr, nullptr};                                                                    \
         keys<R>(queries, keys_, with_ones(v, d), cotangents, h, dh, fading, to_q, to_k, d);                          \
     }                                                                                                                \
-    TILED_KERNEL values_##R(const S* q, const S* k, const S* d_o, const real* by, const real* last, const real* dh,  \
+    TILED_KERNEL values_##R(const S* q, const S* k, const S* d_o, const real* by, const real* last, const S* dh,     \
         const S* g, const S* p, S* dv, int acc, real scale, Dims d) {                                                \
         const Wide cotangents{d_o, by, last, d.v, d.w};                                                              \
         values<R>(Rows{q, d.k, scale}, Rows{k, d.k, 1}, cotangents, dh, Fading{g, nullptr, p}, dv, acc, d);          \
     }                                                                                                                \
     TILED_KERNEL gates_##R(const S* q, const S* k, const S* v, const S* d_o, const S* g, const real* all,            \
-        const real* h, const real* dh, const real* starts, const real* ends, i64 parts, i64 rows, S* dg, int acc,    \
+        const S* h, const S* dh, const real* starts, const real* ends, i64 parts, i64 rows, S* dg, int acc,          \
         real scale, Dims d) {                                                                                        \
         const Wide cotangents{d_o, nullptr, nullptr, d.v, d.w};                                                      \
         gates<R>(Rows{q, d.k, scale}, Rows{k, d.k, 1}, with_ones(v, d), cotangents, Fading{g, all, nullptr}, h, dh,  \
@@ -104,10 +108,10 @@ __device__ void gates(Rows q, Rows k, Wide v, Wide cotangents, Fading fading, co
         Dims d) {                                                                                                    \
         fade<R>(Rows{q, d.k, scale}, Rows{k, d.k, 1}, g, faded_q, faded_k, all, p, d);                               \
     }                                                                                                                \
-    TILED_KERNEL channels_##R(const S* q, const S* k, const S* v, const S* d_o, const S* g, const real* h,           \
-        const real* dh, S* dq, int q_acc, S* dk, int k_acc, S* dg, int g_acc, real scale, Dims d) {                  \
-        const auto value = [&](const Steps& t, int s, int j) { return t.get(v, d.v, s, j); };                        \
-        const auto cotangent = [&](const Steps& t, int s, int j) { return d_o ? t.get(d_o, d.v, s, j) : real(0); };  \
+    LARGE_TILED_KERNEL channels_##R(const S* q, const S* k, const S* v, const S* d_o, const S* g, const S* h,        \
+        const S* dh, S* dq,    int q_acc, S* dk, int k_acc, S* dg, int g_acc, real scale, Dims d) {                  \
+        const auto value = [&](const Steps& t) { return t.rows(v, d.v); };                                           \
+        const auto cotangent = [&](const Steps& t) { return t.rows(d_o, d.v); };                                     \
         const Channels to{dq, dk, dg, q_acc, k_acc, g_acc};                                                          \
         channels<R, true>(Rows{q, d.k, scale}, Rows{k, d.k, 1}, value, cotangent, g, h, dh, to, d);                  \
     }
@@ -115,14 +119,14 @@ KERNELS(1)
 KERNELS(2)
 KERNELS(4)
 
-// In place of what each chunk adds: the state before it, or the gradient of the one after it.
-extern "C" __global__ void scan_forward(real* h, const S* s, const S* z, const S* g, const real* all, S* s_end, S* z_end,
-                                        i64 heads, Dims d) {
-    scan<false>(s, z, h, Fading{g, all, nullptr}, h, s_end, 0, z_end, 0, nullptr, heads, d);
+// From what each chunk adds: the state before it, or the gradient of the one after it, as products take it.
+extern "C" __global__ void scan_forward(const real* added, S* h, const S* s, const S* z, const S* g, const real* all,
+                                        S* s_end, S* z_end, i64 heads, Dims d) {
+    scan<false>(s, z, added, Fading{g, all, nullptr}, h, s_end, 0, z_end, 0, nullptr, heads, d);
 }
-extern "C" __global__ void scan_backward(real* h, const S* s, const S* z, const S* g, const real* all, S* s_end, int s_acc,
-                                         S* z_end, int z_acc, i64 heads, Dims d) {
-    scan<true>(s, z, h, Fading{g, all, nullptr}, h, s_end, s_acc, z_end, z_acc, nullptr, heads, d);
+extern "C" __global__ void scan_backward(const real* added, S* h, const S* s, const S* z, const S* g, const real* all,
+                                         S* s_end, int s_acc, S* z_end, int z_acc, i64 heads, Dims d) {
+    scan<true>(s, z, added, Fading{g, all, nullptr}, h, s_end, s_acc, z_end, z_acc, nullptr, heads, d);
 }
 
 // dô = [by do, last] for by = 1 / den and last = −(do·o) / den, [B, T, H] each: a warp to a row.

@@ -80,8 +80,8 @@ impl<'a> Plan<'a> {
     }
 
     /// A state for each chunk of each head.
-    fn states(&self) -> Temp<'a> {
-        self.temp(self.heads * self.chunks * self.k * self.w)
+    fn states(&self, dtype: DType) -> Temp<'a> {
+        self.cu.temp(dtype, self.heads * self.chunks * self.k * self.w)
     }
 
     /// A block for each of so many tiles of each chunk, with three numbers for each of its steps.
@@ -90,9 +90,14 @@ impl<'a> Plan<'a> {
         self.tiles.launch(self.heads * self.chunks * tiles, self.dtype, matrices, more)
     }
 
+    /// The same with scores and, with one gate a head, what fades of them.
+    fn scored(&self, tiles: usize, gates: Option<&Tensor>, more: usize) -> Launch {
+        self.over(tiles, 1 + usize::from(gates.is_some()), more)
+    }
+
     /// A block for each tile of each chunk's share of the state.
     fn outer(&self) -> Launch {
-        self.over(self.tiles.over(self.k) * self.tiles.over(self.w), 0, 0)
+        self.over(self.tiles.over(self.k) * self.tiles.over(self.v.max(1)), 0, 0)
     }
 
     fn launch(&self, kernel: &'static str, over: Launch, args: &[Arg]) {
@@ -119,11 +124,11 @@ impl<'a> Plan<'a> {
 
     /// What the chunks add to the state, and the state before each.
     fn forward_states(&self, x: &Inputs, last: Option<(&mut Tensor, Option<&mut Tensor>)>) -> Temp<'a> {
-        let mut states = self.states();
-        let args = args![x.k, x.v, x.g, &mut states, self.dims];
+        let (mut added, mut states) = (self.states(self.dtype.real()), self.states(self.dtype));
+        let args = args![x.k, x.v, x.g, &mut added, self.dims];
         self.launch(sized!("values_states", self.tiles), self.outer(), args);
         let (s, z) = last.map_or((None, None), |(s, z)| (Some(s), z));
-        let args = args![&mut states, x.s, x.z, x.g, x.all, s, z, self.heads, self.dims];
+        let args = args![&added, &mut states, x.s, x.z, x.g, x.all, s, z, self.heads, self.dims];
         self.launch("scan_forward", self.cu.elements(self.heads * self.k * self.w), args);
         states
     }
@@ -139,7 +144,7 @@ pub fn forward<O: Memory>(op: &O, cu: &Cuda, dims: Dims, x: In, y: &mut [Value])
             _ => (None, None),
         };
         let states = p.forward_states(&x, Some((&mut **s, z)));
-        let over = p.over(p.tiles.over(p.v.max(1)), 1, 2 * p.tiles.side());
+        let over = p.scored(p.tiles.over(p.v.max(1)), x.g, 2 * p.tiles.side());
         match (den, eps) {
             (Some(den), Some(eps)) => {
                 let args = args![x.q, x.k, x.v, &states, o, den, scale, eps, p.dims];
@@ -163,6 +168,7 @@ pub fn backward<O: Memory>(
     dx: &mut [Grad],
 ) {
     let (p, scale, norm, d_o) = (Plan::new(op, cu, inputs, dims), op.settings().1, op.settings().2.is_some(), &dy[0]);
+    let dtype = p.dtype;
     let fading = p.fading::<O>(inputs);
     let x = Inputs::new::<O>(&inputs, &fading);
     let [mut by, mut last] = std::array::from_fn(|_| p.temp(if norm { p.rows } else { 0 }));
@@ -180,14 +186,14 @@ pub fn backward<O: Memory>(
 
     // The states before each chunk, again: one product in ten.
     let states = p.forward_states(&x, None);
-    let mut after = p.states();
-    let args = args![x.q, d_o, by, last, x.g, &mut after, scale, p.dims];
+    let (mut added, mut after) = (p.states(dtype.real()), p.states(dtype));
+    let args = args![x.q, d_o, by, last, x.g, &mut added, scale, p.dims];
     p.launch(sized!("cotangents_states", p.tiles), p.outer(), args);
     let (ds1, dz1) = (&dy[1], if norm { dy[2].as_ref() } else { None });
-    let args = args![&mut after, ds1, dz1, x.g, x.all, ds, s_acc, dz, z_acc, p.heads, p.dims];
+    let args = args![&added, &mut after, ds1, dz1, x.g, x.all, ds, s_acc, dz, z_acc, p.heads, p.dims];
     p.launch("scan_backward", cu.elements(p.heads * p.k * p.w), args);
     let args = args![x.q, x.k, d_o, by, last, &after, x.g, x.scores, dv, v_acc, scale, p.dims];
-    p.launch(sized!("values", p.tiles), p.over(p.tiles.over(p.v), 1, 0), args);
+    p.launch(sized!("values", p.tiles), p.scored(p.tiles.over(p.v), x.g, 0), args);
 
     let (side, parts) = (p.tiles.side(), p.tiles.over(p.k));
     let gates = x.g.filter(|_| dg.first().is_some_and(Grad::wanted));
@@ -202,10 +208,10 @@ pub fn backward<O: Memory>(
     let [mut starts, mut ends] = [sums(), sums()];
     let products: &[Arg] = args![x.q, x.k, x.v, d_o, by, last, &states, &after, x.g];
     let to = args![dq, q_acc, starts.as_mut(), dk, k_acc, ends.as_mut(), p.rows, scale, p.dims];
-    p.launch(sized!("keys", p.tiles), p.over(parts, 1, 0), &[products, to].concat());
+    p.launch(sized!("keys", p.tiles), p.scored(parts, x.g, 0), &[products, to].concat());
     if gates.is_some() {
         let products: &[Arg] = args![x.q, x.k, x.v, d_o, x.g, x.all, &states, &after];
         let to = args![starts.as_ref(), ends.as_ref(), parts, p.rows, dg, g_acc, scale, p.dims];
-        p.launch(sized!("gates", p.tiles), p.over(1, 1, 2 * side + 32), &[products, to].concat());
+        p.launch(sized!("gates", p.tiles), p.scored(1, x.g, 2 * side + 32), &[products, to].concat());
     }
 }

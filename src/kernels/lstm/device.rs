@@ -72,9 +72,12 @@ pub(in crate::kernels) fn together<'a>(
 ) -> Option<impl Iterator<Item = (Launch, Temp<'a>, usize)>> {
     // Of grid.cu: sequences of a block, columns and depth of its weights, and sums in shared memory.
     let (rows, columns, depth, sums) = if back { (64, 16, 4 * k, 0) } else { (16, 64, k, 16 * 68) };
-    // A slice of so many rows or columns of a tile, 32 deep.
-    let slice = |n: usize| if dtype == DType::BF16 { 20 * n } else { 32 * (n + 4) };
-    let numbers = 4 * slice(rows) + sums + depth.div_ceil(32) * slice(columns);
+    // How deep a slice is, and what it takes of so many rows or columns of a tile.
+    let (deep, slice) = match dtype {
+        DType::BF16 => (64, (|n| 36 * n) as fn(usize) -> usize),
+        _ => (32, (|n| 32 * (n + 4)) as fn(usize) -> usize),
+    };
+    let numbers = 128 / deep * slice(rows) + sums + depth.div_ceil(deep) * slice(columns);
     let launch = Launch::blocks(0, 256).shared(numbers * dtype.real().bytes()).together();
     if launch.shared > cu.gpu().shared() {
         return None;

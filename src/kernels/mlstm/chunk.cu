@@ -4,51 +4,97 @@
 //   forward    gates, states of (k', v̂), scan, outputs
 //   backward   gates; through_norm, states of (q, dô), scan from the end; values, keys, dots, gates_backward
 //
-// Of gates there are five numbers a step, in float even for bf16, found one after another by a thread a head: c =
-// ln(f_t … f_first) since the chunk's first step, ln i, the stabiliser m, the slope and the past's share in the
-// maximum. D_ts = exp(c_t − c_s + ln i_s), and every such exponent is at most 0. c is a double, so that the difference
-// has all the digits of a real.
+// Of gates there are five numbers a step, in float even for bf16: c = ln(f_t … f_first) since the chunk's first step,
+// ln i, the stabiliser m, the slope and the past's share in the maximum. A thread goes along a chunk twice: first for
+// what the chunk as a whole makes of the number that comes into it, and, when one thread has been along the chunks,
+// from that number. D_ts = exp(c_t − c_s + ln i_s), and every such exponent is at most 0 but for rounding. c is a
+// double, so that the difference has all the digits of a real.
 
 using namespace memories;
 
 // --- Gates ---
 
-// m0, w0 [B, H] and i, f [B, T, H] to [B, T, H], five times.
-extern "C" __global__ void gates(const real* in, const real* f, const S* m0, const S* w0, double* c, real* li, real* ms,
-                                 real* slopes, real* shares, S* m_last, i64 heads, Dims d) {
+// Chunks that a block goes along at once.
+enum { AT_ONCE = 64 };
+
+// That of `chunks` from j0 on which a thread has, and its steps; none if there is no such chunk.
+struct Share {
+    i64 j, start, end;
+    int there;
+
+    __device__ Share(const Dims& d, i64 j0) : j(j0 + threadIdx.x), start(j * d.chunk), end(start + d.chunk) {
+        there = (int)(d.chunks - j0 < AT_ONCE ? d.chunks - j0 : AT_ONCE);
+        if (end > d.t) end = d.t;
+    }
+};
+
+// g(s, i, f) for the steps of a chunk, read a few at a time.
+template <class F>
+__device__ void along(const Share& chunk, const real* in, const real* f, const Dims& d, i64 head, F g) {
     constexpr int U = 8;
-    const i64 i = thread();
-    if (i >= heads) return;
-    real m = ld(m0 + i) + log(ld(w0 + i));
-    double sum = 0;
-    for (i64 s = 0; s < d.t; s += U) {
+    for (i64 s = chunk.start; s < chunk.end; s += U) {
         real iv[U], fv[U];
 #pragma unroll
         for (int u = 0; u < U; u++) {
-            iv[u] = s + u < d.t ? ld(in + d.row(i, s + u)) : real(0.0);
-            fv[u] = s + u < d.t ? ld(f + d.row(i, s + u)) : real(0.0);
+            iv[u] = s + u < chunk.end ? in[d.row(head, s + u)] : real(0.0);
+            fv[u] = s + u < chunk.end ? f[d.row(head, s + u)] : real(0.0);
         }
 #pragma unroll
         for (int u = 0; u < U; u++)
-            if (s + u < d.t) {
-                const i64 at = d.row(i, s + u);
-                const real past = m - softplus(-fv[u]), slope = sigmoid(-fv[u]);
-                m = past >= iv[u] ? past : iv[u];
-                // As long as nothing was written, m is -INF: weights are 0 then.
-                const real from = m == -INF ? real(0.0) : m;
-                // e^-800 is 0 in any case, and a sum with -INF in it could not be subtracted from.
-                const real fade = past - from;
-                sum = (s + u) % d.chunk == 0 ? 0 : sum;
-                // Of many steps of padding the first is enough: the sum keeps its digits.
-                if (m != -INF || sum == 0) sum += fade < -800.0 ? real(-800.0) : fade;
-                c[at] = sum;
-                li[at] = iv[u] - from;
-                ms[at] = m;
-                slopes[at] = slope;
-                shares[at] = past > iv[u] ? real(1.0) : past == iv[u] ? real(0.5) : real(0.0);
-            }
+            if (s + u < chunk.end) g(s + u, iv[u], fv[u]);
     }
-    if (m_last) st(m_last + i, m);
+}
+
+__device__ inline real larger(real a, real b) { return a >= b ? a : b; }
+
+// m0, w0 [B, H] and i, f [B, T, H] to [B, T, H], five times. m = max(m + ln f, i) for each step of a chunk is
+// m = max(m + A, B) for all of them. A block has a head.
+extern "C" __global__ void gates(const real* in, const real* f, const S* m0, const S* w0, double* c, real* li, real* ms,
+                                 real* slopes, real* shares, S* m_last, i64 heads, Dims d) {
+    __shared__ real starts[AT_ONCE], ends[AT_ONCE];
+    const i64 head = blockIdx.x;
+    const int own = threadIdx.x;
+    real m = ld(m0 + head) + log(ld(w0 + head));
+    for (i64 j0 = 0; j0 < d.chunks; j0 += AT_ONCE) {
+        const Share chunk(d, j0);
+        real all = 0, most = -INF;
+        along(chunk, in, f, d, head, [&](i64, real i, real f) {
+            const real fade = -softplus(-f);
+            all += fade;
+            most = larger(most + fade, i);
+        });
+        starts[own] = all, ends[own] = most;
+        __syncthreads();
+        if (own == 0)
+            for (int n = 0; n < chunk.there; n++) {
+                const real before = m;
+                m = larger(m + starts[n], ends[n]);
+                starts[n] = before, ends[n] = m;
+            }
+        __syncthreads();
+        real now = starts[own];
+        double sum = 0;
+        along(chunk, in, f, d, head, [&](i64 s, real i, real f) {
+            const i64 at = d.row(head, s);
+            const real past = now - softplus(-f);
+            // The last step has what the next chunk starts with, which other roundings have made.
+            now = s + 1 == chunk.end ? ends[own] : larger(past, i);
+            // As long as nothing was written, m is -INF: weights are 0 then.
+            const real from = now == -INF ? real(0.0) : now;
+            // e^-800 is 0 in any case, and a sum with -INF in it could not be subtracted from.
+            const real fade = past - from;
+            // Of many steps of padding the first is enough: the sum keeps its digits.
+            if (now != -INF || sum == 0) sum += fade < -800.0 ? real(-800.0) : fade;
+            c[at] = sum;
+            li[at] = i - from;
+            ms[at] = now;
+            slopes[at] = sigmoid(-f);
+            shares[at] = past > i ? real(1.0) : past == i ? real(0.5) : real(0.0);
+        });
+        m = ends[chunk.there - 1];
+        __syncthreads();
+    }
+    if (m_last && own == 0) st(m_last + head, m);
 }
 
 // N for n·q and m. Where m is negative both its terms are multiplied by e^m, in two factors: e^-m may be infinite.
@@ -87,45 +133,65 @@ extern "C" __global__ void through_norm(const S* h, const S* dh, const S* den, c
 }
 
 // From q dq and k' dk' of every step, in `parts` sums each, and C dC at the bounds of the chunks [B H, chunks + 1], to
-// the gradients of the gates, m0 and w0. A thread has a head.
+// the gradients of the gates, m0 and w0. A block has a head. What a chunk makes of the derivatives by m is linear: a
+// factor, the product of the past's shares, for both, and something of its own for each.
 extern "C" __global__ void gates_backward(const S* w0, const S* dm, const real* dots, const real* qdq, const real* kdk,
                                           i64 parts, const double* c, const real* slopes, const real* shares,
                                           const real* fixed, const real* scaled, real* di, int acc_i, real* df,
                                           int acc_f, S* dm0, int acc_m, S* dw0, int acc_w, i64 heads, Dims d) {
-    const i64 i = thread(), size = heads * d.t;
-    if (i >= heads) return;
-    dots += i * (d.chunks + 1);
-    // The derivatives by m for fixed C and for fixed C e^m.
-    real by_m = dm ? ld(dm + i) : real(0.0), gamma = by_m - dots[d.chunks];
-    for (i64 j = d.chunks - 1; j >= 0; j--) {
-        real end = dots[j + 1];
-        for (i64 s = ((j + 1) * d.chunk < d.t ? (j + 1) * d.chunk : d.t) - 1; s >= j * d.chunk; s--) {
-            const i64 at = d.row(i, s);
-            real q = 0.0, k = 0.0;
-            for (i64 p = 0; p < parts; p++) {
-                q += qdq[p * size + at];
-                k += kdk[p * size + at];
+    __shared__ real factors[AT_ONCE], firsts[AT_ONCE], seconds[AT_ONCE];
+    const i64 head = blockIdx.x, size = heads * d.t;
+    const int own = threadIdx.x;
+    dots += head * (d.chunks + 1);
+    // What gets nothing gets no NaN of it either.
+    const auto part = [](real share, real x) { return share > 0.0 ? share * x : real(0.0); };
+    real by_m = dm ? ld(dm + head) : real(0.0), gamma = by_m - dots[d.chunks];
+    for (i64 j0 = (d.chunks - 1) / AT_ONCE * AT_ONCE; j0 >= 0; j0 -= AT_ONCE) {
+        const Share chunk(d, j0);
+        firsts[own] = seconds[own] = 0;
+        for (int again = 0; again < 2; again++) {
+            // From the last step to the first: the derivatives by m for fixed C and for fixed C e^m.
+            real first = firsts[own], second = seconds[own], factor = 1;
+            real end = chunk.start < chunk.end ? dots[chunk.j + 1] : real(0.0);
+            for (i64 s = chunk.end - 1; s >= chunk.start; s--) {
+                const i64 at = d.row(head, s);
+                real q = 0.0, k = 0.0;
+                for (i64 p = 0; p < parts; p++) {
+                    q += qdq[p * size + at];
+                    k += kdk[p * size + at];
+                }
+                // Nothing before a step whose f is 0 bears on what is behind it.
+                const real f = exp((real)(s > chunk.start ? c[at] - c[d.row(head, s - 1)] : c[at]));
+                end = f == 0.0 ? real(0.0) : end + (q - k);
+                first += fixed[at];
+                second += scaled[at];
+                const real share = shares[at], won = fabs(second) > fabs(end) ? first - end : k + second;
+                if (again && di) put(di + at, part(share, k) + part(1.0 - share, won), acc_i);
+                first = part(share, first - k) + part(1.0 - share, end);
+                second = part(share, second);
+                factor *= share;
+                if (again && df) put(df + at, first * slopes[at], acc_f);
             }
-            // Nothing before a step whose f is 0 bears on what is behind it.
-            const real f = exp((real)(s > j * d.chunk ? c[at] - c[d.row(i, s - 1)] : c[at]));
-            end = f == 0.0 ? real(0.0) : end + (q - k);
-            by_m += fixed[at];
-            gamma += scaled[at];
-            // What gets nothing gets no NaN of it either.
-            const real share = shares[at];
-            const auto part = [](real share, real x) { return share > 0.0 ? share * x : real(0.0); };
-            const real won = fabs(gamma) > fabs(end) ? by_m - end : k + gamma;
-            if (di) put(di + at, part(share, k) + part(1.0 - share, won), acc_i);
-            by_m = part(share, by_m - k) + part(1.0 - share, end);
-            gamma = part(share, gamma);
-            if (df) put(df + at, by_m * slopes[at], acc_f);
+            if (again) break;
+            factors[own] = factor, firsts[own] = first, seconds[own] = second;
+            __syncthreads();
+            if (own == 0)
+                for (int n = chunk.there - 1; n >= 0; n--) {
+                    const real a = by_m, b = gamma;
+                    by_m = part(factors[n], by_m) + firsts[n];
+                    gamma = part(factors[n], gamma) + seconds[n];
+                    firsts[n] = a, seconds[n] = b;
+                }
+            __syncthreads();
         }
+        __syncthreads();
     }
+    if (own > 0) return;
     // The state before the first step has the weight e^m0. (by_m is the same number, and has the roundings of every
     // step: too many for bf16.) Before the first token nothing depends on w.
-    const real all = gamma + dots[0], w = ld(w0 + i);
-    if (dm0) put(dm0 + i, all, acc_m);
-    if (dw0) put(dw0 + i, w > 0.0 ? all / w : real(0.0), acc_w);
+    const real all = gamma + dots[0], w = ld(w0 + head);
+    if (dm0) put(dm0 + head, all, acc_m);
+    if (dw0) put(dw0 + head, w > 0.0 ? all / w : real(0.0), acc_w);
 }
 
 // --- Products ---
@@ -150,7 +216,7 @@ struct Gates {
 
     // Steps beyond the last get its weights: none that could be infinite.
     template <int R>
-    __device__ Weights load(const Steps& t, real*, real* room) const {
+    __device__ Weights load(const Steps& t, bool, real* room) const {
         constexpr int C = Tile<R>::C;
         real* rest = room + C * (sizeof(double) / sizeof(real));
         const Weights w{(double*)room, rest, rest + C, rest + 2 * C, nullptr};
@@ -189,7 +255,7 @@ struct Gates {
         const S* h, const real* dh, const double* c, const real* i, S* dq, int q_acc, S* dk, int k_acc, real* qdq,   \
         real* kdk, i64 rows, real scale, Dims d) {                                                                   \
         const Wide ones{v, nullptr, nullptr, d.v, d.w}, cotangents{g, by, last, d.v, d.w};                           \
-        const Target to_q{dq, q_acc, qdq, nullptr, rows}, to_k{dk, k_acc, kdk, nullptr, rows};                       \
+        const Gradient to_q{dq, q_acc, qdq, nullptr, rows}, to_k{dk, k_acc, kdk, nullptr, rows};                     \
         keys<R>(Rows{q, d.k, 1}, Rows{k, d.k, scale}, ones, cotangents, h, dh, Gates{c, i}, to_q, to_k, d);          \
     }                                                                                                                \
     TILED_KERNEL values_##R(const S* q, const S* k, const S* g, const real* by, const real* last, const real* dh,    \
@@ -220,10 +286,10 @@ extern "C" __global__ void dots(const S* states, const S* c_last, const S* n_las
     const real* grads = n == 0 ? first + head * size : after + (head * d.chunks + n - 1) * size;
     real sum = 0;
     for (i64 e = threadIdx.x; e < size; e += blockDim.x) {
-        const i64 row = head * d.k + e / d.w, j = e % d.w;
+        const i64 most = d.k * d.v;
         const real s = n < d.chunks ? ld(states + (head * d.chunks + n) * size + e)
-                       : j < d.v    ? ld(c_last + row * d.v + j)
-                                    : ld(n_last + row);
+                       : e < most   ? ld(c_last + head * most + e)
+                                    : ld(n_last + head * d.k + e - most);
         sum += s * grads[e];
     }
     sum = block_sum(sum, scratch);

@@ -55,7 +55,7 @@ impl<'a> Plan<'a> {
             v,
             chunks,
             tiles,
-            scale: (k as f64).powf(-0.5),
+            scale: (k.max(1) as f64).powf(-0.5),
             saved: op.chunk <= LONGEST || chunks <= 1,
             dims: [t, h, k, v, v + 1, chunk, chunks],
         }
@@ -78,7 +78,7 @@ impl<'a> Plan<'a> {
 
     /// A block for each tile of each chunk's share of the state.
     fn outer(&self) -> Launch {
-        self.over(self.tiles.over(self.k) * self.tiles.over(self.v + 1), 0, 0)
+        self.over(self.tiles.over(self.k) * self.tiles.over(self.v.max(1)), 0, 0)
     }
 
     fn gates(&self, x: In, m_last: Option<&mut Value>) -> Gates<'a> {
@@ -86,7 +86,7 @@ impl<'a> Plan<'a> {
         let mut c = self.cu.temp(DType::F64, self.rows);
         let inputs: &[Arg] = args![&x[3], &x[4], &x[7], &x[8]];
         let outputs = args![&mut c, &mut i, &mut m, &mut slope, &mut share, m_last, self.heads, self.dims];
-        let launch = Launch::blocks(self.heads.div_ceil(64), 64);
+        let launch = Launch::blocks(self.heads, 64);
         self.cu.launch(&MODULE, "gates", self.dtype, launch, &[inputs, &outputs[..]].concat());
         Gates { c, i, m, slope, share }
     }
@@ -164,7 +164,7 @@ impl Mlstm {
         let ((i, acc_i), (f, acc_f), (m, acc_m), (w, acc_w)) = (di.target(), df.target(), dm0.target(), dw0.target());
         let inputs: &[Arg] = args![&x[8], dm, &dots, &qdq, &kdk, parts, &g.c, &g.slope, &g.share, &fixed, &scaled];
         let outputs = args![i, acc_i, f, acc_f, m, acc_m, w, acc_w, p.heads, p.dims];
-        let launch = Launch::blocks(p.heads.div_ceil(64), 64);
+        let launch = Launch::blocks(p.heads, 64);
         cu.launch(&MODULE, "gates_backward", p.dtype, launch, &[inputs, &outputs[..]].concat());
     }
 }
