@@ -47,7 +47,8 @@
 //! - Weights in a file: [`models::Model::save`] and [`models::Model::load`].
 //!
 //! Without its default features the crate is the engine, the models and the trainer alone. `cuda` adds devices, and
-//! `laboratory` the program: [`cli`], [`report`], [`inspect`], [`verify`], and the files of runs and sweeps.
+//! `laboratory` the program: [`cli`], [`report`], the pages of [`inspect`], [`verify`], and the files of runs and
+//! sweeps.
 //!
 //! `examples/` in the repository has a page on each. In a debug build, this makes the crate as fast as its own tests
 //! are:
@@ -100,7 +101,6 @@ pub mod cli;
 pub mod cuda;
 pub mod error;
 pub mod files;
-#[cfg(feature = "laboratory")]
 pub mod inspect;
 pub mod kernels;
 pub mod models;
