@@ -12,6 +12,7 @@
 //! - What is learned? [`tasks`]: tokens, and a target for each.
 //! - How does it run on a GPU? [`cuda`]: device buffers, and the `.cu` files beside the kernels.
 //! - What happens inside it at each token? [`inspect`]: a page to step through.
+//! - How do they differ, and what can each track? [`book`]: a site, a page for each.
 //! - Is a mixer of your own right? [`check`]: gradients, forms, causality, streaming.
 //! - How is it trained? [`train`]: the loop, the optimiser, the configuration, the files of a run.
 //!
@@ -47,7 +48,7 @@
 //! - Weights in a file: [`models::Model::save`] and [`models::Model::load`].
 //!
 //! Without its default features the crate is the engine, the models and the trainer alone. `cuda` adds devices, and
-//! `laboratory` the program: [`cli`], [`report`], the pages of [`inspect`], [`verify`], and the files of runs and
+//! `laboratory` the program: [`cli`], [`report`], the pages of [`inspect`], [`book`], [`verify`], and the files of runs and
 //! sweeps.
 //!
 //! `examples/` in the repository has a page on each. In a debug build, this makes the crate as fast as its own tests
@@ -95,6 +96,8 @@
 #![warn(clippy::unwrap_used)]
 
 pub mod autograd;
+#[cfg(feature = "laboratory")]
+pub mod book;
 pub mod check;
 #[cfg(feature = "laboratory")]
 pub mod cli;

@@ -1,7 +1,8 @@
 //! `tapezoo` and its subcommands. Eight of them are also programs of their own in the repository.
 
 use super::{
-    dyck, fail, help, inspect, mqar, parity, print, report, sample, shell, state_tracking, sweep, tables, train, verify,
+    book, dyck, fail, help, inspect, mqar, parity, print, report, sample, shell, state_tracking, sweep, tables, train,
+    verify,
 };
 use clap::{ArgMatches, Command, CommandFactory, FromArgMatches};
 use std::process::ExitCode;
@@ -44,7 +45,7 @@ macro_rules! runs {
 }
 
 /// In the order of `tapezoo --help`.
-const PROGRAMS: [Program; 14] = [
+const PROGRAMS: [Program; 15] = [
     trains!("train", train::Train),
     trains!("parity", parity::Parity),
     trains!("dyck", dyck::Dyck),
@@ -53,6 +54,7 @@ const PROGRAMS: [Program; 14] = [
     runs!("sweep", sweep::run, Grid),
     runs!("report", report::run, Pages),
     runs!("inspect", inspect::run, Inspect),
+    runs!("book", book::run, Book),
     runs!("sample", sample::run, Sample),
     runs!("verify", verify::run, Verify),
     runs!("models", tables::models, Models),

@@ -124,8 +124,8 @@ function equations(run) {
     update() {
       const cells = letters.map(l => `${LETTERS[l]} ${index(run, l, {}) + 1} of ${l === 's' ? sel.t + 1 : size(run, l)}`);
       where.textContent = cells.length ? `At ${cells.join(', ')}; click a cell in a figure for another.` : '';
-      list.replaceChildren(...run.equations.flatMap(([symbols, template]) =>
-        [el('dt', {}, mathematics(symbols)), el('dd', {}, ...fill(template))]));
+      list.replaceChildren(...run.equations.flatMap(([, template, mathml]) =>
+        [el('dt', {}, parsed(mathml)), el('dd', {}, ...fill(template))]));
     },
   };
 }
