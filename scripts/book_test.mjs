@@ -26,7 +26,7 @@ async function open(name, options = {}) {
   const ms = await page.evaluate(() => Math.round(performance.getEntriesByType('navigation')[0].domInteractive));
   return { context, page, bad, ms };
 }
-const ready = page => page.waitForFunction(() => window.lab && document.querySelector('#seen canvas'), null, { timeout: 60000 });
+const ready = page => page.waitForFunction(() => window.lab && document.querySelector('.panel:not([hidden]) .seen canvas'), null, { timeout: 60000 });
 
 const pages = readdirSync(site).filter(name => name.endsWith('.html'));
 let links = 0;
@@ -59,17 +59,17 @@ for (const name of pages) {
   if (!['index.html', 'tour.html'].includes(name) && trains) {
     await ready(page);
     await page.locator('#bits').fill('1101');
-    assert.equal(await page.locator('.seen td').count(), 12, name);
-    assert.equal(await page.locator('.seen caption').innerText().then(text => / of 4 right/.test(text)), true, name);
+    assert.equal(await page.locator('.panel:not([hidden]) .seen td').count(), 12, name);
+    assert.equal(await page.locator('.panel:not([hidden]) .seen caption').innerText().then(text => / of 4 right/.test(text)), true, name);
     await page.locator('#bits').fill('1121');
-    assert.match(await page.locator('#wrong').innerText(), /'2/, name);
+    assert.match(await page.locator('.panel .wrong').first().innerText(), /'2/, name);
     // A step of training changes what the model says, and a fresh start brings it back.
     await page.locator('#bits').fill('1101');
     const says = () => page.evaluate(() => JSON.stringify(lab.lib.trace('1101').logits)), said = await says();
-    const seen = () => page.evaluate(() => [...document.querySelectorAll('#seen canvas')].map(c => c.toDataURL()).join());
+    const seen = () => page.evaluate(() => [...document.querySelectorAll('.panel:not([hidden]) .seen canvas')].map(c => c.toDataURL()).join());
     const before = await seen();
     await page.evaluate(() => { document.querySelector('#train').click(); });
-    await page.waitForFunction(() => lab.lib.steps() > 0 && document.querySelector('#loss').textContent !== '–', null, { timeout: 120000 });
+    await page.waitForFunction(() => lab.lib.steps() > 0 && document.querySelector('.loss').textContent !== '–', null, { timeout: 120000 });
     await page.evaluate(() => { const b = document.querySelector('#train'); if (b.textContent === 'Pause') b.click(); });
     assert.notEqual(await says(), said, `${name}: training leaves no trace`);
     await page.locator('#restart').click();
@@ -175,13 +175,28 @@ if (trains) {
   const start = Date.now();
   await page.locator('#train').click();
   await page.waitForFunction(() => document.querySelector('[data-len="16"]').textContent === '100.0 %', null, { timeout: 300000 });
-  console.log(`an LSTM has learned parity after ${((Date.now() - start) / 1000).toFixed(0)} s, at step ${await page.locator('#at').innerText()}`);
+  console.log(`an LSTM has learned parity after ${((Date.now() - start) / 1000).toFixed(0)} s, at step ${await page.locator('.panel .step').first().innerText()}`);
   await page.waitForFunction(() => document.querySelector('#train').textContent === 'Trained', null, { timeout: 300000 });
-  console.log(`${await page.locator('#told').innerText()} ${((Date.now() - start) / 1000).toFixed(0)} s`);
-  assert.equal(await page.locator('.seen .wrong').count(), 0);
+  console.log(`${await page.locator('.panel .told').first().innerText()} ${((Date.now() - start) / 1000).toFixed(0)} s`);
+  assert.equal(await page.locator('.panel:not([hidden]) .seen .wrong').count(), 0);
   await page.screenshot({ path: join(out, 'lstm-trained.png'), fullPage: true });
   assert.deepEqual(bad, []);
   await context.close();
+  // A DeltaNet with eigenvalues down to −1 beside its parent: one finds the rule, the other does not.
+  const two = await open('delta_net.html');
+  await ready(two.page);
+  await two.page.locator('#beside').check();
+  await two.page.waitForFunction(() => document.querySelectorAll('.panel:not([hidden]) .seen table').length === 2);
+  await two.page.locator('#train').click();
+  await two.page.waitForFunction(() => document.querySelector('#train').textContent === 'Trained', null, { timeout: 300000 });
+  const right = await two.page.locator('[data-len="32"]').allInnerTexts();
+  console.log(`DeltaNet and its parent at length 32: ${right.join(' and ')}`);
+  assert.ok(parseFloat(right[0]) > 99 && parseFloat(right[1]) < 90, right.join());
+  await two.page.locator('#place').fill('3');
+  assert.match(await two.page.locator('.panel .heads figcaption').first().innerText(), /after bit 3/);
+  await two.page.locator('#lab').screenshot({ path: join(out, 'delta_net-beside.png') });
+  assert.deepEqual(two.bad, []);
+  await two.context.close();
 }
 
 for (const name of ['index', 'tour', 'lstm', 'delta_net', 'mamba3']) {

@@ -1,8 +1,8 @@
 //! A site to understand the mixers by: a page for each, made of its file alone.
 //!
 //! [`prose`] reads the documentation at the head of the file, [`equations`] its equations and the lines that compute
-//! them, [`tracks`] has what tests show, [`page`] makes the pages, and [`tour`] leads through them. Where the library was built for a browser
-//! (`scripts/web.sh`) it is part of the site, and each page trains its mixer.
+//! them, [`tracks`] has what tests show, [`page`] makes the pages, and [`tour`] leads through them. Where the library was
+//! built for a browser (`scripts/web.sh`) it is part of the site, and each page trains its mixer.
 
 pub mod equations;
 pub mod page;

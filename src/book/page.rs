@@ -78,6 +78,11 @@ pub fn name(mixer: &str) -> String {
     title(mixer, about(mixer))
 }
 
+/// Text without links to other mixers.
+pub fn words(text: &str) -> Markup {
+    PreEscaped(prose::inline(text, &|_| None))
+}
+
 /// What is around every page.
 pub fn around(head: &str, main: &Markup, trains: bool) -> String {
     html! {
@@ -93,8 +98,8 @@ pub fn around(head: &str, main: &Markup, trains: bool) -> String {
                 a.skip href="#main" { "Skip to the page" }
                 (main)
                 footer { p {
-                    "Made by tapezoo " (env!("CARGO_PKG_VERSION")) " from the files of its mixers. Links to papers lead "
-                    "out of the site; all else works without a network."
+                    "Made by tapezoo " (env!("CARGO_PKG_VERSION")) " from the files of its mixers. Links to papers "
+                    "lead out of the site; all else works without a network."
                 } }
                 @if trains { script src="engine.js" defer {} }
                 script src="book.js" defer {}
@@ -134,9 +139,11 @@ pub fn index(trains: bool) -> String {
         main #main tabindex="-1" {
             h1 { "The annotated zoo" }
             p.lead {
-                (models::names().len()) " sequence mixers, from LSTM to Mamba-3. Each page has the equations of one, the "
-                "code that computes them beside them, what it can and cannot track with the test that shows it"
-                @if trains { ", and the model itself: type bits and see its states, press train and watch parity being learned" }
+                (models::names().len()) " sequence mixers, from LSTM to Mamba-3. Each page has the equations of one, "
+                "the code that computes them beside them, what it can and cannot track with the test that shows it"
+                @if trains {
+                    ", and the model itself: type bits and see its states, press train and watch parity being learned"
+                }
                 "."
             }
             @if !trains { (no_library()) }
@@ -144,8 +151,8 @@ pub fn index(trains: bool) -> String {
                 "A mixer is the part of a model that combines tokens. It carries a state from token to token, "
                 (PreEscaped(math("S_t = A_t S_{t-1} + B_t")))
                 ", and what it can track depends on the transition " (PreEscaped(math("A_t")))
-                ": with eigenvalues between 0 and 1 a state fades or stays; at −1 it flips, which parity needs; a complex "
-                "pair turns it."
+                ": with eigenvalues between 0 and 1 a state fades or stays; at −1 it flips, which parity needs; a "
+                "complex pair turns it."
             }
             p { a href="tour.html" { "A guided tour of eight stops" } " leads from a counter to a rotation." }
             div.halves { section {
@@ -155,8 +162,9 @@ pub fn index(trains: bool) -> String {
             } section {
             h2 { "By the kind of state" }
             @for family in Family::present() {
-                h3 { span class={ "dot s" (Family::ALL.iter().position(|&f| f == family).unwrap_or(6)) } {} (family.title()) }
-                ul.plain { @for name in models::names().into_iter().filter(|name| about(name).family == family) {
+                @let members: Vec<&str> = models::names().into_iter().filter(|n| about(n).family == family).collect();
+                h3 { span class={ "dot s" (members.first().map_or(6, |name| colour(about(name)))) } {} (family.title()) }
+                ul.plain { @for name in members {
                     li { a href=(file(name)) { (title(name, about(name))) } " " span.term {
                         (about(name).line.split_once(": ").map_or("", |line| line.1))
                     } }
@@ -188,8 +196,10 @@ pub fn page(mixer: &str, trains: bool) -> String {
         header.top {
             nav aria-label="Pages" {
                 a href="index.html" { "The annotated zoo" }
-                @if let Some(before) = at.checked_sub(1).map(|i| order[i]) { a rel="prev" href=(file(before)) { "← " (self::title(before, self::about(before))) } }
-                @if let Some(after) = order.get(at + 1) { a rel="next" href=(file(after)) { (self::title(after, self::about(after))) " →" } }
+                @if let Some(before) = at.checked_sub(1).map(|i| order[i]) {
+                    a rel="prev" href=(file(before)) { "← " (name(before)) }
+                }
+                @if let Some(after) = order.get(at + 1) { a rel="next" href=(file(after)) { (name(after)) " →" } }
             }
         }
         main #main tabindex="-1" {
@@ -212,7 +222,10 @@ pub fn page(mixer: &str, trains: bool) -> String {
             }
             section #tree aria-labelledby="h-tree" { h2 #h-tree { "Family" } (family(mixer)) }
             section #facts aria-labelledby="h-facts" { h2 #h-facts { "State and cost" } (facts(mixer, about)) }
-            section #tracks aria-labelledby="h-tracks" { h2 #h-tracks { "What it can and cannot track" } (tracked(mixer)) }
+            section #tracks aria-labelledby="h-tracks" {
+                h2 #h-tracks { "What it can and cannot track" }
+                (tracked(mixer))
+            }
             section #try aria-labelledby="h-try" {
                 h2 #h-try { "Train it here" }
                 @if trains { (lab(mixer)) } @else { (no_library()) }
@@ -234,7 +247,9 @@ fn documentation(parts: &[Part], rows: &[Row], links: &[Vec<RangeInclusive<usize
                 Part::List(items) => { ul { @for item in items { li { (text(item)) } } } },
                 Part::Table(rows) => { div.scroll tabindex="0" role="region" aria-label="Its forms" { table {
                     @for (i, row) in rows.iter().enumerate() { tr {
-                        @for cell in row { @if i == 0 { th scope="col" { (text(cell)) } } @else { td { (text(cell)) } } }
+                        @for cell in row {
+                            @if i == 0 { th scope="col" { (text(cell)) } } @else { td { (text(cell)) } }
+                        }
                     } }
                 } } },
                 Part::Equations(_) if Some(i) == first => { (set(rows, Some(links))) },
@@ -250,12 +265,15 @@ fn set(rows: &[Row], links: Option<&[Vec<RangeInclusive<usize>>]>) -> Markup {
         ol.equations { @for (i, row) in rows.iter().enumerate() {
             @let lines = links.map_or(&[][..], |links| &links[i]);
             @let label = if links.is_some() { row.label(i) } else { row.number.clone() };
-            li id=[links.map(|_| format!("eq-{}", i + 1))] class=[row.goes_on.then_some("on")] data-lines=[spelled(lines)] {
+            @let id = links.map(|_| format!("eq-{}", i + 1));
+            li id=[id] class=[row.goes_on.then_some("on")] data-lines=[spelled(lines)] {
                 div.row {
                     @for clause in row.text.split_inclusive(",  ") { div.scroll { (PreEscaped(math(clause.trim()))) } }
                     @if let Some(label) = &label { " " span.number { (label) } }
                 }
-                @if row.number != label && let Some(number) = &row.number { div.remark { (PreEscaped(prose::inline(number.trim_matches(['(', ')']), &|_| None))) } }
+                @if let Some(place) = row.number.as_deref().filter(|number| Some(*number) != label.as_deref()) {
+                    div.remark { (words(place.trim_matches(['(', ')']))) }
+                }
                 @for remark in &row.remarks { div.remark { (remarked(remark)) } }
                 @if let Some(first) = lines.first() {
                     a.lines href={ "#L" (first.start()) } { (named(lines)) }
@@ -305,7 +323,12 @@ fn code(source: &str, head: usize, rows: &[Row], links: &[Vec<RangeInclusive<usi
             span.line id={ "L" (number) } data-n=(number) {
                 @let (code, comment) = line.find("//").map_or((line, ""), |at| line.split_at(at));
                 (code) @if !comment.is_empty() { span.comment { (comment) } }
-                @for i in back(number) { " " a.back href={ "#eq-" (i + 1) } title=(rows[i].text) aria-label={ "computes " (rows[i].text) } { (label(i)) } }
+                @for i in back(number) {
+                    " "
+                    a.back href={ "#eq-" (i + 1) } title=(rows[i].text) aria-label={ "computes " (rows[i].text) } {
+                        (label(i))
+                    }
+                }
                 "\n"
             }
         } } }
@@ -338,8 +361,12 @@ fn family(mixer: &str) -> Markup {
     html! {
         div.tree { (nested(&path, mixer)) }
         @if !siblings.is_empty() {
-            p { "Others that change " (title(path[path.len() - 2], about(path[path.len() - 2]))) ": "
-                @for (i, name) in siblings.iter().enumerate() { @if i > 0 { ", " } a href=(file(name)) { (title(name, about(name))) } }
+            p {
+                "Others that change " (name(path[path.len() - 2])) ": "
+                @for (i, other) in siblings.iter().enumerate() {
+                    @if i > 0 { ", " }
+                    a href=(file(other)) { (name(other)) }
+                }
                 "."
             }
         }
@@ -352,13 +379,16 @@ fn facts(mixer: &str, about: &About) -> Markup {
     html! {
         dl.facts {
             div { dt { "transition A" sub { "t" } } dd { (PreEscaped(math(about.transition))) } }
-            div { dt { "its eigenvalues" } dd { (about.eigenvalues) } }
+            div { dt { "its eigenvalues" } dd { (words(about.eigenvalues)) } }
             div { dt { "state of a block, in numbers" } dd { (PreEscaped(math(about.state))) } }
             div { dt { "multiplications of a step, beside projections" } dd { (PreEscaped(math(about.cost))) } }
             div { dt { "forms" } dd { (forms.join(", ")) } }
-            div { dt { "paper" } dd { (PreEscaped(prose::inline(about.source, &|_| None))) } }
+            div { dt { "paper" } dd { (words(about.source)) } }
         }
-        p.soft { "H heads of width K = V, N states, D channels; t tokens so far. All forms give the same values, states and gradients." }
+        p.soft {
+            "H heads of width K = V, N states, D channels; t tokens so far. All forms give the same values, states and "
+            "gradients."
+        }
     }
 }
 
@@ -366,15 +396,22 @@ fn tracked(mixer: &str) -> Markup {
     let (spectrum, mut shown) = (view::of(mixer).map(|view| view.spectrum), tracks::of(mixer).peekable());
     let none = shown.peek().is_none();
     html! {
-        @if let Some(sentence) = spectrum { p { (sentence) } }
+        @if let Some(sentence) = spectrum { p { (words(sentence)) } }
         @if none {
-            p { "No test of the repository sets its weights by hand to show a limit. What holds for all: a product of transitions with real eigenvalues of at least 0 cannot track parity (theorem 1 of " a href="https://arxiv.org/abs/2411.12537" { "2411.12537" } ")." }
+            p {
+                (words("No test of the repository sets its weights by hand to show a limit. What holds for all: a \
+                        product of transitions with real eigenvalues of at least 0 cannot track parity (theorem 1 of \
+                        2411.12537)."))
+            }
         } @else {
             ul.shown { @for one in shown { li {
                 p { (one.fact) }
                 p.soft { "Shown by " code { "cargo test --test expressivity " (one.test) } }
             } } }
-            p.soft { "The weights are set by hand, so this is what the mixer can express and not what it learns. Sequences have 100,000 random bits where nothing else is said." }
+            p.soft {
+                "The weights are set by hand, so this is what the mixer can express and not what it learns. Sequences "
+                "have 100,000 random bits where nothing else is said."
+            }
         }
     }
 }
@@ -388,30 +425,50 @@ pub fn settings(mixer: &str) -> String {
     )
 }
 
-/// Where the model is trained: the script fills it.
+/// Where the model is trained, and beside it its parent: the script fills it.
 fn lab(mixer: &str) -> Markup {
-    let signed = models::names_with(|has| has.eigenvalues).contains(&mixer);
+    let parent = about(mixer).parent.map(|p| p.0);
+    let signed = models::names_with(|has| has.eigenvalues);
+    let any_signed = [Some(mixer), parent].iter().flatten().any(|name| signed.contains(name));
+    let panel = |mixer: &str, hidden: bool| {
+        html! {
+            div.panel data-settings=(settings(mixer)) data-signed[signed.contains(&mixer)] hidden[hidden] {
+                h3 { (name(mixer)) }
+                dl.meters {
+                    div { dt { "step" } dd.step { "0" } }
+                    div { dt { "loss" } dd.loss { "–" } }
+                    @for len in [16, 32, 64] { div { dt { "right at " (len) } dd data-len=(len) { "–" } } }
+                }
+                canvas.curve role="img" aria-label="The loss over the steps" width="600" height="90" {}
+                p.told role="status" {}
+                p.wrong role="alert" {}
+                div.seen {}
+            }
+        }
+    };
     html! {
-        p { "One block of this mixer, of width 16, learns parity: after each bit, is the number of ones so far even (1) or odd (0)? It is the library itself that runs in this page. It trains on sequences of 16 bits; those of 32 and 64 show whether it has found the rule." }
-        form #lab data-settings=(settings(mixer)) {
+        p {
+            "One block of this mixer, of width 16, learns parity: after each bit, is the number of ones so far even (1) "
+            "or odd (0)? It is the library itself that runs in this page. It trains on sequences of 16 bits; those of "
+            "32 and 64 show whether it has found the rule."
+        }
+        form #lab {
             div.controls {
                 button #train type="button" { "Train" }
                 button #restart type="button" disabled { "Start over" }
-                @if signed { label { input #signed type="checkbox" checked; " eigenvalues from −1 to 1" } }
+                @if any_signed { label { input #signed type="checkbox" checked; " eigenvalues from −1 to 1" } }
+                @if let Some(parent) = parent {
+                    label { input #beside type="checkbox"; " beside its parent, " (name(parent)) }
+                }
                 label { "seed " input #seed type="number" min="0" max="9999" value="0"; }
             }
-            dl.meters {
-                div { dt { "step" } dd #at { "0" } }
-                div { dt { "loss" } dd #loss { "–" } }
-                @for len in [16, 32, 64] { div { dt { "accuracy at " (len) } dd data-len=(len) { "–" } } }
-            }
-            canvas #curve role="img" aria-label="The loss over the steps" width="600" height="90" {}
-            p #told role="status" {}
             label for="bits" { "Type bits, and see what the model does with each" }
-            input #bits type="text" inputmode="numeric" autocomplete="off" spellcheck="false" value="0110100110010110" aria-describedby="wrong";
-            p #wrong role="alert" {}
+            input #bits type="text" inputmode="numeric" autocomplete="off" spellcheck="false" value="0110100110010110";
             label.place { "look at bit " input #place type="range" min="1" max="16" value="16"; }
-            div #seen {}
+            div.panels {
+                (panel(mixer, false))
+                @if let Some(parent) = parent { (panel(parent, true)) }
+            }
         }
         noscript { p { "Training needs JavaScript." } }
     }

@@ -101,7 +101,7 @@ fn link(text: &str) -> Option<(&str, &str, &str)> {
     (label.len() > 2 && label.starts_with('`') && label.ends_with('`')).then(|| (label, label.trim_matches('`'), after))
 }
 
-/// Text without code: papers by their numbers become links, and x_t becomes x with an index.
+/// Text without code: papers by their numbers become links, x_t becomes x with an index, and e^(x) a power.
 fn plain(text: &str) -> String {
     let mut out = String::new();
     let chars: Vec<char> = text.chars().collect();
@@ -116,12 +116,26 @@ fn plain(text: &str) -> String {
         } else if let Some((n, index)) = index(&chars[at..]).filter(|_| starts) {
             out += &format!("{}<sub>{}</sub>", escaped(&chars[at].to_string()), escaped(&index));
             at += n;
+        } else if let Some((n, power)) = power(&chars[at..]) {
+            out += &format!("<sup>{}</sup>", escaped(&power));
+            at += n;
         } else {
             out += &escaped(&chars[at].to_string());
             at += 1;
         }
     }
     out
+}
+
+/// An exponent in brackets: how many characters it has, and what is in the brackets.
+fn power(chars: &[char]) -> Option<(usize, String)> {
+    let close = match chars.get(..2)? {
+        ['^', '('] => ')',
+        ['^', '{'] => '}',
+        _ => return None,
+    };
+    let end = chars.iter().position(|&c| c == close)?;
+    Some((end + 1, chars[2..end].iter().collect()))
 }
 
 /// The length of the number of a paper, 2411.12537, at the start.

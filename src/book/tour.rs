@@ -1,7 +1,7 @@
 //! The guided tour: eight stops, from a counter to a rotation. Each has three sentences, a picture that moves
 //! (`tour.js`), something to try and a question.
 
-use super::page::{around, file};
+use super::page::{around, file, name, words};
 use crate::report::mathml::math;
 use maud::{Markup, PreEscaped, html};
 
@@ -32,14 +32,14 @@ pub const STOPS: [Stop; 8] = [
         sentences: [
             "The simplest state is a number to which each token adds: a one adds one, a zero nothing.",
             "It holds how many ones there were, and nothing of the order in which they came.",
-            "Whether that number is even is in it too, but no threshold on it tells: even and odd take turns without end.",
+            "Whether that number is even is in it too, but no threshold tells: even and odd take turns without end.",
         ],
         tokens: "0110111",
         alphabet: "1 adds one, 0 nothing",
         try_it: "Type two sequences with the same number of ones: can the state tell one from the other?",
         question: "The count determines the parity. Why is a counter no solution?",
-        answer: "What reads a state is smooth and of finite precision: it tells a number above a threshold from one below \
-                 it, not 1,000 from 1,001 from 1,002. For parity the state has to come back to where it was.",
+        answer: "What reads a state is smooth and of finite precision: it tells a number above a threshold from one \
+                 below it, not 1,000 from 1,001 from 1,002. For parity the state has to come back to where it was.",
         mixers: &["lru"],
     },
     Stop {
@@ -48,15 +48,15 @@ pub const STOPS: [Stop; 8] = [
         equation: "c_t = f_t ⊙ c_{t-1} + i_t ⊙ g_t,  h_t = o_t ⊙ tanh(c_t)",
         sentences: [
             "The gates of an LSTM see its own hidden state h, and not the input alone.",
-            "So a one may do different things: here it forgets the cell, and writes a 1 only if h says that there was none.",
-            "The cell is in one of two places for as long as the sequence lasts, and which one is the parity of the ones.",
+            "So a one may do different things: here it clears the cell, and writes a 1 only if h says there was none.",
+            "The cell is in one of two places for as long as the sequence lasts: which one is the parity of the ones.",
         ],
         tokens: "0110111",
         alphabet: "1 flips the cell, 0 keeps it",
         try_it: "Type a long row of ones. The cell never drifts: each step begins from 0 or 1 and ends there.",
         question: "What does it cost that the gates see h?",
-        answer: "The step is no longer linear in the state, so that no scan computes many steps at once: an LSTM takes its \
-                 steps one after another. The quasi-LSTM gives this up, and with it parity.",
+        answer: "The step is no longer linear in the state, so that no scan computes many steps at once: an LSTM takes \
+                 its steps one after another. The quasi-LSTM gives this up, and with it parity.",
         mixers: &["lstm", "quasi_lstm", "slstm"],
     },
     Stop {
@@ -72,8 +72,8 @@ pub const STOPS: [Stop; 8] = [
         alphabet: "a and b write 1 under one of two keys, A and B write −1",
         try_it: "Write a five times. What is read under its key, and what was written each time?",
         question: "Softmax attention does not have this defect. Why?",
-        answer: "It keeps every key and value apart and weighs them anew at each step, so that it can choose the last one; \
-                 but what it keeps grows with the sequence.",
+        answer: "It keeps every key and value apart and weighs them anew at each step, so that it can choose the last \
+                 one; but what it keeps grows with the sequence.",
         mixers: &["linear_transformer", "gpt"],
     },
     Stop {
@@ -89,8 +89,8 @@ pub const STOPS: [Stop; 8] = [
         alphabet: "a and b move what is under one of two keys towards 1, A and B towards −1",
         try_it: "Write a five times again, with β at 1 and at ½. Compare with the stop before.",
         question: "Where does the transition I − β k kᵀ have which eigenvalue?",
-        answer: "1 − β along k and 1 along everything orthogonal to it. With β from 0 to 1 a value is kept or erased, and \
-                 never turned over.",
+        answer: "1 − β along k and 1 along everything orthogonal to it. With β from 0 to 1 a value is kept or erased, \
+                 and never turned over.",
         mixers: &["delta_net"],
     },
     Stop {
@@ -123,8 +123,8 @@ pub const STOPS: [Stop; 8] = [
         alphabet: "1 multiplies what lies along k by 1 − β, 0 leaves it",
         try_it: "Move β below 2. After how many ones do even and odd look alike? With β = 1, after one.",
         question: "Why is −1 needed, and not just any negative number?",
-        answer: "A product of numbers of magnitude below 1 goes to 0: the sign is right, but what carries it fades. At −1 \
-                 it lasts for ever. With all eigenvalues real and not negative, even and odd converge to the same state.",
+        answer: "A product of numbers of magnitude below 1 goes to 0: the sign is right, but what carries it fades. At \
+                 −1 it lasts for ever. With all eigenvalues real and not negative, even and odd converge to one state.",
         mixers: &["delta_net", "mamba", "rwkv7", "path"],
     },
     Stop {
@@ -171,7 +171,9 @@ pub fn page(trains: bool) -> String {
         main #main tabindex="-1" {
             h1 { "A guided tour" }
             p.lead { "Eight stops, from a counter to a rotation: what a state can track, and what it takes." }
-            ol.stops-list { @for (i, stop) in STOPS.iter().enumerate() { li { a href={ "#stop-" (i + 1) } { (stop.title) } } } }
+            ol { @for (i, stop) in STOPS.iter().enumerate() {
+                li { a href={ "#stop-" (i + 1) } { (stop.title) } }
+            } }
             @for (i, stop) in STOPS.iter().enumerate() { (set(i, stop)) }
         }
     };
@@ -183,11 +185,17 @@ fn set(i: usize, stop: &Stop) -> Markup {
     html! {
         section.stop id={ "stop-" (n) } aria-labelledby={ "h-" (n) } {
             h2 id={ "h-" (n) } { (n) ". " (stop.title) }
-            div.row { @for clause in stop.equation.split_inclusive(",  ") { div.scroll { (PreEscaped(math(clause.trim()))) } } }
-            @for sentence in stop.sentences { p.sentence { (sentence) } }
+            div.row { @for clause in stop.equation.split_inclusive(",  ") {
+                div.scroll { (PreEscaped(math(clause.trim()))) }
+            } }
+            @for sentence in stop.sentences { p.sentence { (words(sentence)) } }
             div.picture data-picture=(id) {
                 div.controls {
-                    label { "tokens " input type="text" value=(stop.tokens) autocomplete="off" autocapitalize="off" spellcheck="false" aria-describedby={ "a-" (n) }; }
+                    label {
+                        "tokens "
+                        input type="text" value=(stop.tokens) autocomplete="off" autocapitalize="off" spellcheck="false"
+                            aria-describedby={ "a-" (n) };
+                    }
                     button.step type="button" { "Step" }
                     button.play type="button" { "Play" }
                     span.extra {}
@@ -198,9 +206,9 @@ fn set(i: usize, stop: &Stop) -> Markup {
             }
             noscript { p { "The picture needs JavaScript." } }
             p { b { "Try. " } (stop.try_it) }
-            details { summary { (stop.question) } p { (stop.answer) } }
+            details { summary { (words(stop.question)) } p { (words(stop.answer)) } }
             p { "Go on with " @for (j, mixer) in stop.mixers.iter().enumerate() {
-                @if j > 0 { ", " } a href=(file(mixer)) { (super::page::name(mixer)) }
+                @if j > 0 { ", " } a href=(file(mixer)) { (name(mixer)) }
             } "." }
             nav aria-label={ "Stop " (n) } {
                 @if i > 0 { a href={ "#stop-" (n - 1) } { "← " (STOPS[i - 1].title) } " " }

@@ -36,8 +36,8 @@ pub(super) struct Book {
 
 const EXAMPLES: &str = "\
 Examples:
-  book --out site                  writes site/index.html and a page for each mixer
-  scripts/web.sh && book           the same, with models that train in the page
+  book --out site                      writes site/index.html and a page for each mixer
+  book --library elsewhere.wasm.gz     with a library that was not built here
 
 Exit status: 0 when the site is written, 1 when it cannot be written, 2 when --out or --library cannot be.";
 

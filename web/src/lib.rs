@@ -1,8 +1,8 @@
 //! The library in a browser: nine functions, and texts that go through memory.
 //!
 //! A module has one trainer. What reads a text finds it in the buffer that [`buffer`] has made room for; what answers
-//! with a text leaves it where [`answer`] says, [`answer_len`] bytes of UTF-8: JSON, or an error where the function says
-//! that it failed. A panic leaves its message there too, before the module stops.
+//! with a text leaves it where [`answer`] says, [`answer_len`] bytes of UTF-8: JSON, or an error where the function
+//! says that it failed. A panic leaves its message there too, before the module stops.
 //!
 //! `#[unsafe(no_mangle)]` is unsafe because two functions of one name would be one to the linker. SAFETY: this crate is
 //! the only one of the module that exports names, and these are all of them.
