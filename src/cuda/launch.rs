@@ -121,7 +121,7 @@ impl Launch {
         Launch { shared: bytes, ..self }
     }
 
-    /// The same for blocks that wait for one another; [`Gpu::room`] says how many there may be.
+    /// The same for blocks that wait for one another; [`Gpu::room`](crate::cuda::Gpu::room) says how many.
     pub fn together(self) -> Launch {
         Launch { together: true, ..self }
     }

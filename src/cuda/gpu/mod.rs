@@ -93,7 +93,7 @@ impl Gpu {
         self.fault.get().map(String::as_str)
     }
 
-    /// As [`Cuda::elements`].
+    /// As [`Cuda::elements`](crate::cuda::Cuda::elements).
     pub fn elements(&self, n: usize) -> Launch {
         const THREADS: usize = 256;
         // Enough blocks to keep every processor busy, more only adds starts; few in emulation, so that the loop over
@@ -102,7 +102,7 @@ impl Gpu {
         Launch::blocks(n.div_ceil(THREADS).min(most), THREADS)
     }
 
-    /// As [`Cuda::rows`].
+    /// As [`Cuda::rows`](crate::cuda::Cuda::rows).
     pub fn rows(&self, rows: usize, n: usize) -> (Launch, i32) {
         let lanes = if n <= 512 { n.next_power_of_two().min(32) } else { 256 };
         (self.elements(rows * lanes), lanes as i32)
