@@ -169,6 +169,30 @@ fn indices_powers_and_words_are_set_as_such() {
     }
 }
 
+/// In one scope with the page's own functions, a browser's `history` is gone where one of them has its name.
+#[test]
+fn no_function_of_a_script_hides_one_of_the_browser() {
+    let browsers =
+        ["history", "location", "document", "window", "performance", "close", "open", "stop", "find", "name"];
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut scripts = 0;
+    for dir in ["src/book", "src/inspect", "src/report"] {
+        for entry in std::fs::read_dir(root.join(dir)).unwrap() {
+            let path = entry.unwrap().path();
+            if path.extension().is_none_or(|ending| ending != "js") {
+                continue;
+            }
+            scripts += 1;
+            let script = std::fs::read_to_string(&path).unwrap();
+            for name in browsers {
+                let own = [format!("\nfunction {name}("), format!("\nlet {name} "), format!("\nconst {name} ")];
+                assert!(!own.iter().any(|own| script.contains(own)), "{}: {name}", path.display());
+            }
+        }
+    }
+    assert!(scripts >= 9, "{scripts}");
+}
+
 /// The code that a row is linked with.
 fn linked(mixer: &str, row: usize) -> String {
     let source = models::source(mixer).unwrap();
