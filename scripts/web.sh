@@ -8,6 +8,8 @@ set -eu
 cd "$(dirname "$0")/.."
 CARGO=${CARGO:-cargo}
 out=target/web
+# Vectors of 128 bits, which browsers have had since 2021: up to a tenth sooner, to the same bits.
+export RUSTFLAGS="${RUSTFLAGS:-} -C target-feature=+simd128"
 $CARGO build -p web --lib --profile web --target wasm32-unknown-unknown --target-dir "$out"
 cp "$out/wasm32-unknown-unknown/web/web.wasm" "$out/tapezoo.wasm.new"
 gzip -9 -n < "$out/tapezoo.wasm.new" > "$out/tapezoo.wasm.gz.new"
