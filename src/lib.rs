@@ -13,6 +13,7 @@
 //! - How does it run on a GPU? [`cuda`]: device buffers, and the `.cu` files beside the kernels.
 //! - What happens inside it at each token? [`inspect`]: a page to step through.
 //! - Which tensors of PyTorch, FLA, xlstm or mamba-ssm is a parameter? [`exchange`].
+//! - How do they differ, and what can each track? [`book`]: a site, a page for each.
 //! - Is a mixer of your own right? [`check`]: gradients, forms, causality, streaming.
 //! - How is it trained? [`train`]: the loop, the optimiser, the configuration, the files of a run.
 //!
@@ -48,7 +49,8 @@
 //! - Weights in a file: [`models::Model::save`] and [`models::Model::load`]; [`exchange`] with other packages.
 //!
 //! Without its default features the crate is the engine, the models and the trainer alone. `cuda` adds devices, and
-//! `laboratory` the program: [`cli`], [`report`], [`inspect`], [`verify`], and the files of runs and sweeps.
+//! `laboratory` the program: [`cli`], [`report`], the pages of [`inspect`], [`book`], [`verify`], and the files of runs and
+//! sweeps.
 //!
 //! `examples/` in the repository has a page on each. In a debug build, this makes the crate as fast as its own tests
 //! are:
@@ -95,6 +97,8 @@
 #![warn(clippy::unwrap_used)]
 
 pub mod autograd;
+#[cfg(feature = "laboratory")]
+pub mod book;
 pub mod check;
 #[cfg(feature = "laboratory")]
 pub mod cli;
@@ -102,7 +106,6 @@ pub mod cuda;
 pub mod error;
 pub mod exchange;
 pub mod files;
-#[cfg(feature = "laboratory")]
 pub mod inspect;
 pub mod kernels;
 pub mod models;

@@ -1,8 +1,8 @@
 //! `tapezoo` and its subcommands. Eight of them are also programs of their own in the repository.
 
 use super::{
-    dyck, exchange, fail, help, inspect, mqar, parity, print, report, sample, shell, state_tracking, sweep, tables,
-    train, verify,
+    book, dyck, exchange, fail, help, inspect, mqar, parity, print, report, sample, shell, state_tracking, sweep,
+    tables, train, verify,
 };
 use clap::{ArgMatches, Command, CommandFactory, FromArgMatches};
 use std::process::ExitCode;
@@ -45,7 +45,7 @@ macro_rules! runs {
 }
 
 /// In the order of `tapezoo --help`.
-const PROGRAMS: [Program; 16] = [
+const PROGRAMS: [Program; 17] = [
     trains!("train", train::Train),
     trains!("parity", parity::Parity),
     trains!("dyck", dyck::Dyck),
@@ -54,6 +54,7 @@ const PROGRAMS: [Program; 16] = [
     runs!("sweep", sweep::run, Grid),
     runs!("report", report::run, Pages),
     runs!("inspect", inspect::run, Inspect),
+    runs!("book", book::run, Book),
     runs!("sample", sample::run, Sample),
     Program {
         name: "import",

@@ -134,3 +134,10 @@ function el(name, attributes = {}, ...children) {
   node.append(...children.filter(c => c !== undefined && c !== null));
   return node;
 }
+
+// What a text of markup, made by this program, stands for.
+function parsed(markup) {
+  const template = el('template');
+  template.innerHTML = markup;
+  return template.content;
+}

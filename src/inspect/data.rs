@@ -11,6 +11,7 @@ use super::{
 use crate::{
     error::{Error, Result},
     models,
+    report::mathml::math,
     tasks::Task,
 };
 use base64::{Engine, engine::general_purpose::STANDARD};
@@ -101,6 +102,8 @@ fn run(r: usize, source: &Source, trace: &Trace, input: &Input, fit: Option<&Fit
         .collect();
     let said: Vec<Value> = (0..input.tokens.len()).map(|t| said(trace.logits.at(t), input.targets[t])).collect();
     let (spectrum, spectrum_about) = spectrum(view, trace);
+    let equations = view.map_or(&[][..], |v| v.equations).iter();
+    let equations = equations.map(|(symbols, places)| json!([symbols, places, math(symbols)]));
     let about = [std::slice::from_ref(&source.about), &source.doubts].concat().join(" ");
     json!({
         "name": source.name,
@@ -111,7 +114,7 @@ fn run(r: usize, source: &Source, trace: &Trace, input: &Input, fit: Option<&Fit
         "parts": parts(source, view.map_or(config.mixer.as_str(), |v| v.title)),
         "source": models::equations(&config.mixer).unwrap_or_default(),
         "quantities": quantities(view, trace),
-        "equations": view.map_or(&[][..], |v| v.equations),
+        "equations": equations.collect::<Value>(),
         "spectrum": spectrum,
         "spectrum_about": spectrum_about,
         "said": said,

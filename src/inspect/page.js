@@ -34,7 +34,7 @@ function play() {
   const stop = () => { clearInterval(timer); timer = undefined; update(); };
   if (timer) { stop(); return; }
   timer = setInterval(() => { if (sel.t + 1 < T) go(sel.t + 1); else stop(); }, 700);
-  go(sel.t + 1 < T ? sel.t : 0);
+  go(sel.t + 1 < T ? sel.t + 1 : 0);
 }
 
 // The tokens, their targets, and the predictions with their probability as a bar.
@@ -124,8 +124,8 @@ function equations(run) {
     update() {
       const cells = letters.map(l => `${LETTERS[l]} ${index(run, l, {}) + 1} of ${l === 's' ? sel.t + 1 : size(run, l)}`);
       where.textContent = cells.length ? `At ${cells.join(', ')}; click a cell in a figure for another.` : '';
-      list.replaceChildren(...run.equations.flatMap(([symbols, template]) =>
-        [el('dt', {}, mathematics(symbols)), el('dd', {}, ...fill(template))]));
+      list.replaceChildren(...run.equations.flatMap(([, template, mathml]) =>
+        [el('dt', {}, parsed(mathml)), el('dd', {}, ...fill(template))]));
     },
   };
 }
@@ -182,7 +182,7 @@ function flat(run, q, t, channel) {
 }
 
 // A quantity over all steps: one row per channel.
-function history(run, q) {
+function mapOverTime(run, q) {
   const rows = channels(run, q);
   return heatMap({
     label: `${q.symbol} over time`, overTime: true, quantityName: q.name,
@@ -196,7 +196,7 @@ function history(run, q) {
 // Few channels as lines, many as a heat map.
 function overTime(run, q, { title = q.symbol, name } = {}) {
   const rows = channels(run, q);
-  if (rows.length > 8) return history(run, q);
+  if (rows.length > 8) return mapOverTime(run, q);
   return traces({
     label: `${title} over time`, quantityName: q.name,
     lines: () => rows.map((o, i) => ({ label: name ? name(o) : Object.entries(o).map(([l, x]) => `${LETTERS[l]} ${x + 1}`).join(', '), at: t => flat(run, q, t, i) })),

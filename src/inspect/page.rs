@@ -4,9 +4,13 @@ use super::Inspection;
 use crate::{error::Result, report::plot};
 use maud::{DOCTYPE, PreEscaped, html};
 
-/// The script, in the order of its parts: numbers, figures, the tape's picture, words and equations, the page.
-const SCRIPT: [&str; 5] = [
+/// The part of the script that paints numbers; the pages of [`book`](crate::book) have it too.
+pub const PAINT: &str = include_str!("paint.js");
+
+/// The script, in the order of its parts: numbers, colours, figures, the tape's picture, words, the page.
+const SCRIPT: [&str; 6] = [
     include_str!("data.js"),
+    PAINT,
     include_str!("draw.js"),
     include_str!("graph.js"),
     include_str!("tell.js"),

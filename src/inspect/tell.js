@@ -1,4 +1,4 @@
-// What a step did, in words; and equations set as mathematics.
+// What a step did, in words.
 
 // Of each state of a run's block, the element that a step changes most: { q, by, over, from, to }, `by` as a part of the
 // largest magnitude that the state ever has.
@@ -99,68 +99,4 @@ function inWords(run) {
         ...(most && most.by > 1e-3 ? ['Most changes ', cell, `, from ${short(most.from)} to ${short(most.to)}.`] : most ? ['No state changes much.'] : [])]);
     },
   };
-}
-
-// An equation of plain text as MathML: indices behind _ and ^, ᵀ and ², letters as variables, words as words.
-const FUNCTIONS = new Set(['exp', 'ln', 'log', 'max', 'min', 'tanh', 'sigmoid', 'softmax', 'softplus', 'diag', 'cos', 'sin', 'Re', 'Im', 'relu']);
-function mathematics(text) {
-  const node = (name, ...children) => {
-    const made = document.createElementNS('http://www.w3.org/1998/Math/MathML', name);
-    made.append(...children);
-    return made;
-  };
-  const word = /^[\p{L}](?:[\p{L}\p{M}'′]|\d(?=\b))*/u;
-  const build = source => {
-    const row = [];
-    let rest = source;
-    const take = n => { const taken = rest.slice(0, n); rest = rest.slice(n); return taken; };
-    // What stands in braces or brackets behind _ or ^, or the letters there.
-    const script = () => {
-      const pairs = { '{': '}', '(': ')' }, close = pairs[rest[0]];
-      if (close) {
-        let depth = 0, i = 0;
-        do { depth += rest[i] in pairs ? 1 : '})'.includes(rest[i]) ? -1 : 0; i++; } while (depth > 0 && i < rest.length);
-        return build(take(i).slice(1, -1));
-      }
-      return build(take(rest.match(/^(?:(?!ᵀ)[\p{L}\p{M}\d])+(?:,[\p{L}\d]+)*|^./u)?.[0].length ?? 0));
-    };
-    while (rest) {
-      const gap = rest.match(/^\s+/)?.[0];
-      if (gap) {
-        take(gap.length);
-        const word = row.at(-1)?.textContent.length > 1 || [...FUNCTIONS].some(name => rest.startsWith(name));
-        const space = node('mspace');
-        space.setAttribute('width', gap.length > 1 ? '1.5em' : word ? '0.2em' : '0.1em');
-        row.push(space);
-        continue;
-      }
-      const letters = rest.match(word)?.[0].replace(/ᵀ.*$/, ''), number = rest.match(/^\d+(?:\.\d+)?/)?.[0];
-      let made;
-      if (letters) {
-        take(letters.length);
-        const plain = [...letters.normalize('NFD')].filter(c => /\p{L}/u.test(c)).length > 1;
-        const prose = plain && !FUNCTIONS.has(letters) && rest[0] !== '_' && rest[0] !== '(';
-        made = prose ? node('mtext', `\u00a0${letters}\u00a0`) : node('mi', letters);
-      } else if (number) {
-        made = node('mn', take(number.length));
-      } else {
-        made = node('mo', take([...rest][0].length));
-        made.setAttribute('stretchy', 'false');
-      }
-      let sub, sup;
-      for (;;) {
-        if (rest[0] === '_') { take(1); sub = node('mrow', ...script()); }
-        else if (rest[0] === '^') { take(1); sup = node('mrow', ...script()); }
-        else if (rest[0] === 'ᵀ') { take(1); sup = node('mo', '⊤'); }
-        else if (rest[0] === '²') { take(1); sup = node('mn', '2'); }
-        else break;
-      }
-      row.push(sub && sup ? node('msubsup', made, sub, sup) : sub ? node('msub', made, sub) : sup ? node('msup', made, sup) : made);
-    }
-    return row;
-  };
-  const math = node('math', ...build(text));
-  math.setAttribute('aria-label', text);
-  math.setAttribute('role', 'math');
-  return math;
 }

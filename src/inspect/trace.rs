@@ -1,13 +1,12 @@
 //! A model run over one sequence, token by token, with every value that its mixers name.
 
-use super::{source::Source, view::View};
+use super::view::View;
 use crate::{
-    autograd::{Named, Tape},
+    autograd::{Kernels, Named, Tape},
     error::{Error, Result, quietly},
-    models::Form,
+    models::{Form, Model},
     tensor::Tensor,
 };
-use indicatif::ProgressBar;
 use std::collections::BTreeMap;
 
 /// The values of a block at one step by name; a name may have several.
@@ -48,20 +47,34 @@ pub struct Trace {
 ///
 /// # Errors
 /// When the model is a published one (not all of them have a state), or the sequence is too long for it.
-pub fn trace(source: &Source, tokens: &[i32], bar: &ProgressBar) -> Result<Trace> {
-    let model = &source.model;
+#[cfg(feature = "laboratory")]
+pub fn trace(source: &super::source::Source, tokens: &[i32], bar: &indicatif::ProgressBar) -> Result<Trace> {
+    trace_model(&source.model, &source.config.kernels, tokens, &|| bar.inc(1))
+}
+
+/// As [`trace`], of a model whose ops these kernels compute; `read` is called after each token.
+///
+/// # Errors
+/// As there.
+pub fn trace_model(model: &Model, kernels: &Kernels, tokens: &[i32], read: &dyn Fn()) -> Result<Trace> {
     let names = model.state_names();
     if names.is_empty() {
         let why = "a published model; these do not all have a state to show";
         return Err(Error::config(format!("{}: {why}; train one with --variant clean", model.config().mixer)));
     }
     let view = super::view::of(&model.config().mixer);
-    quietly(|| run(source, tokens, &names, view, bar)).map_err(Error::Config)
+    quietly(|| run(model, kernels, tokens, &names, view, read)).map_err(Error::Config)
 }
 
-fn run(source: &Source, tokens: &[i32], states: &[&str], view: Option<&View>, bar: &ProgressBar) -> Trace {
-    let model = &source.model;
-    let mut tape = Tape::default().with_kernels(source.config.kernels.clone());
+fn run(
+    model: &Model,
+    kernels: &Kernels,
+    tokens: &[i32],
+    states: &[&str],
+    view: Option<&View>,
+    read: &dyn Fn(),
+) -> Trace {
+    let mut tape = Tape::default().with_kernels(kernels.clone());
     let mut carried: Option<Vec<Vec<Tensor>>> = None;
     let mut steps: Vec<Vec<Values>> = Vec::new();
     let mut logits = Vec::new();
@@ -94,7 +107,7 @@ fn run(source: &Source, tokens: &[i32], states: &[&str], view: Option<&View>, ba
         carried = Some(state.tensors().into_iter().map(|b| b.iter().map(copy).collect()).collect());
         drop((named, state));
         tape.reset();
-        bar.inc(1);
+        read();
     }
     let classes = logits.len() / tokens.len().max(1);
     let layers = (0..steps.first().map_or(0, Vec::len)).map(|l| layer(&steps, l, view, model.config().heads)).collect();

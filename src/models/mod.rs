@@ -305,7 +305,7 @@ macro_rules! mixers {
             }),*]
         };
 
-        /// The files of the mixers, to show their equations.
+        /// The files of the mixers, to show them and their equations.
         const FILES: &[(&str, &str)] = &[$((stringify!($name), include_str!(concat!(stringify!($name), ".rs")))),*];
     };
 }
@@ -321,9 +321,14 @@ pub fn names() -> Vec<&'static str> {
     MIXERS.iter().map(|m| m.0).collect()
 }
 
+/// The file of a mixer.
+pub fn source(name: &str) -> Option<&'static str> {
+    FILES.iter().find(|f| f.0 == name).map(|f| f.1)
+}
+
 /// The equations of a mixer: the first block in the documentation of its file.
 pub fn equations(name: &str) -> Option<String> {
-    let file = FILES.iter().find(|f| f.0 == name)?.1;
+    let file = source(name)?;
     let (_, block) = file.split_once("//! ```text\n")?;
     let (block, _) = block.split_once("//! ```")?;
     let line = |line: &str| line.trim_start_matches("//!").strip_prefix(' ').unwrap_or("").trim_end().to_string();

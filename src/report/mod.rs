@@ -2,13 +2,14 @@
 //!
 //! [`table`](crate::train::table) is what a program prints at its end. The rest makes a page of run directories:
 //! [`load`] reads them, [`section`] sorts their runs into those that can be compared, [`figures`] says what is drawn,
-//! [`plot`] draws it, and [`html`] is the page. [`sweep`] is what sweeps come to, with its maps ([`heat`]). [`tree`] draws how the mixers descend from one another. [`watch`] serves the page while runs
-//! go on.
+//! [`plot`] draws it, and [`html`] is the page. [`sweep`] is what sweeps come to, with its maps ([`heat`]). [`watch`] serves
+//! the page while runs go on. [`tree`] draws how the mixers descend from one another, and [`mathml`] sets their equations.
 
 pub mod figures;
 pub mod heat;
 pub mod html;
 pub mod load;
+pub mod mathml;
 pub mod plot;
 pub mod scale;
 pub mod section;

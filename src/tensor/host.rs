@@ -65,6 +65,7 @@ impl<T> From<Vec<T>> for Host<T> {
 impl<T> Deref for Host<T> {
     type Target = [T];
     fn deref(&self) -> &[T] {
+        #[allow(clippy::infallible_destructuring_match)] // on Linux there are two
         let all: &[T] = match &self.all {
             Memory::Own(all) => all,
             #[cfg(target_os = "linux")]
@@ -76,6 +77,7 @@ impl<T> Deref for Host<T> {
 
 impl<T> DerefMut for Host<T> {
     fn deref_mut(&mut self) -> &mut [T] {
+        #[allow(clippy::infallible_destructuring_match)] // as above
         let all: &mut [T] = match &mut self.all {
             Memory::Own(all) => all,
             #[cfg(target_os = "linux")]

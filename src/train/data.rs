@@ -59,7 +59,8 @@ impl Data {
 
     /// Put the next batch into `batch`. No tape may hold what was in it.
     pub fn next(&mut self, batch: &mut Batch) {
-        let start = Instant::now();
+        // Where there is no clock, as in a browser, nobody asks for a trial.
+        let start = self.trial.as_ref().map(|_| Instant::now());
         let ready = self.ahead.as_ref().and_then(|ahead| ahead.full.recv().ok());
         match (ready, &self.ahead) {
             (Some(ready), Some(ahead)) => {
@@ -70,7 +71,9 @@ impl Data {
             _ => fill(batch, &self.cfg, &*self.task, self.seed, self.next),
         }
         self.next += 1;
-        self.count(start.elapsed());
+        if let Some(start) = start {
+            self.count(start.elapsed());
+        }
     }
 
     /// There is a core to spare: if making batches takes long enough, leave it to a thread from now on.

@@ -1,0 +1,261 @@
+//! The annotated zoo: its pages, without a browser (scripts/book_test.sh opens them in one).
+
+#![allow(clippy::unwrap_used)]
+
+use indicatif::ProgressBar;
+use std::{collections::BTreeMap, path::Path, process::Command};
+use tapezoo::{
+    book::{
+        Site, equations,
+        page::{file, settings},
+        prose, tour, tracks,
+    },
+    models::{self, Model},
+    report::mathml::math,
+    tensor::DType,
+    train::config::TrainConfig,
+};
+
+fn site(library: &Path) -> Site {
+    Site::new(library, &ProgressBar::hidden()).unwrap()
+}
+
+fn without() -> BTreeMap<String, String> {
+    site(Path::new("no/such/library")).files.into_iter().collect()
+}
+
+/// The values of an attribute, in order.
+fn attributes<'a>(page: &'a str, name: &str) -> Vec<&'a str> {
+    let start = format!(" {name}=\"");
+    page.split(start.as_str()).skip(1).map(|rest| rest.split('"').next().unwrap()).collect()
+}
+
+#[test]
+fn each_mixer_has_its_page_and_every_link_leads_somewhere() {
+    let files = without();
+    for name in models::names() {
+        let page = &files[&file(name)];
+        assert!(files["index.html"].contains(&format!("href=\"{}\"", file(name))), "{name} is not in the index");
+        for id in ["equations", "code", "tree", "tracks", "try"] {
+            assert!(attributes(page, "id").contains(&id), "{name}: no {id}");
+        }
+        assert!(page.contains("aria-current=\"page\""), "{name} is not in its own tree");
+        assert!(page.contains("without the library for the browser"), "{name} does not say what it lacks");
+    }
+    for (name, page) in files.iter().filter(|file| file.0.ends_with(".html")) {
+        let ids = attributes(page, "id");
+        let mut once = ids.clone();
+        once.sort_unstable();
+        once.dedup();
+        assert_eq!(once.len(), ids.len(), "{name}: an id twice");
+        for href in attributes(page, "href") {
+            let (to, place) = href.split_once('#').unwrap_or((href, ""));
+            if let Some(paper) = to.strip_prefix("https://arxiv.org/abs/") {
+                assert!(paper.len() >= 9 && paper.as_bytes()[4] == b'.', "{name}: {href}");
+                continue;
+            }
+            assert!(to.is_empty() || files.contains_key(to), "{name}: {href} leads nowhere");
+            let there = if to.is_empty() { page } else { &files[to] };
+            assert!(place.is_empty() || attributes(there, "id").contains(&place), "{name}: no {href}");
+        }
+        for src in attributes(page, "src") {
+            assert!(files.contains_key(src), "{name}: {src}");
+        }
+        assert!(!page.contains("http://") && !page.contains("<img"), "{name} asks the network for something");
+    }
+}
+
+/// With as much of a library as is taken, the site is below what it may be.
+#[test]
+fn the_pages_are_small_and_the_library_is_in_the_site_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let library = dir.path().join("library.gz");
+    std::fs::write(&library, [&[0x1f, 0x8b][..], &vec![7; (8 << 20) - 2]].concat()).unwrap();
+    let site = site(&library);
+    assert!(site.notes.is_empty(), "{:?}", site.notes);
+    let all: usize = site.files.iter().map(|file| file.1.len()).sum();
+    assert!(all < 40_000_000, "{all} bytes");
+    for (name, text) in &site.files {
+        assert!(text.len() < 5_000_000 || name == "engine.js", "{name}: {} bytes", text.len());
+        let trains = name.ends_with(".html") && !["index.html", "tour.html"].contains(&name.as_str());
+        assert_eq!(text.contains("id=\"lab\""), trains, "{name}");
+    }
+    std::fs::write(&library, b"\0asm").unwrap();
+    let refused = Site::new(&library, &ProgressBar::hidden()).err().unwrap().to_string();
+    assert!(refused.contains("gzip") && refused.contains("scripts/web.sh"), "{refused}");
+}
+
+#[test]
+fn what_a_page_trains_can_be_trained() {
+    let signed = models::names_with(|has| has.eigenvalues);
+    for name in models::names() {
+        let ranges: &[&str] = if signed.contains(&name) { &["0..1", "-1..1"] } else { &[] };
+        let more = ranges.iter().map(|range| format!("eigenvalues = \"{range}\"\n")).chain([String::new()]);
+        for more in more {
+            let config: TrainConfig = (settings(name) + &more).parse().unwrap();
+            let config = config.for_model(name).unwrap();
+            Model::new(&config.model, 0, DType::F32).unwrap();
+        }
+    }
+}
+
+#[test]
+fn every_test_that_a_page_names_is_there() {
+    let tests = include_str!("expressivity.rs");
+    for shown in &tracks::SHOWN {
+        assert!(tests.contains(&format!("#[test]\nfn {}()", shown.test)), "{}", shown.test);
+        assert!(shown.mixers.iter().all(|mixer| models::names().contains(mixer)), "{:?}", shown.mixers);
+    }
+}
+
+#[test]
+fn each_stop_of_the_tour_has_its_picture_and_leads_on() {
+    let script = include_str!("../src/book/tour.js");
+    for stop in &tour::STOPS {
+        assert!(script.contains(&format!("\n  {}: {{", stop.picture)), "{}", stop.picture);
+        assert!(!stop.mixers.is_empty() && stop.mixers.iter().all(|mixer| models::names().contains(mixer)));
+    }
+}
+
+/// MathML is well-formed, and has every letter, number and sign of the text.
+#[test]
+fn no_symbol_of_an_equation_is_lost() {
+    let same = |c: char| match c {
+        '∑' => 'Σ',
+        '∏' => 'Π',
+        '⊤' => 'T',
+        c => c,
+    };
+    let mut checked = 0;
+    for name in models::names() {
+        let source = models::source(name).unwrap();
+        for part in prose::parts(source).0 {
+            let prose::Part::Equations(block) = part else { continue };
+            for row in equations::rows(&block) {
+                let set = math(&row.text);
+                let document = roxmltree::Document::parse(&set).unwrap_or_else(|e| panic!("{name}: {set}: {e}"));
+                assert_eq!(document.root_element().attribute("aria-label"), Some(row.text.as_str()));
+                let shown: String =
+                    document.descendants().filter(|node| node.is_text()).filter_map(|node| node.text()).collect();
+                let sorted = |text: &str| {
+                    let raised = [('⁰', '0'), ('¹', '1'), ('²', '2'), ('⁴', '4'), ('⁻', '−'), ('ᵀ', 'T'), ('ᴺ', 'N')];
+                    let plain = |c| raised.iter().find(|pair| pair.0 == c).map_or(same(c), |pair| pair.1);
+                    let mut all: Vec<char> =
+                        text.chars().map(plain).filter(|c| !c.is_whitespace() && !"_^{}()".contains(*c)).collect();
+                    all.sort_unstable();
+                    all
+                };
+                let (shown, text) = (sorted(&shown), sorted(&row.text));
+                assert_eq!(shown, text, "{name}: {}", row.text);
+                checked += 1;
+            }
+        }
+    }
+    assert!(checked > 200, "{checked} rows");
+}
+
+#[test]
+fn indices_powers_and_words_are_set_as_such() {
+    for (text, part) in [
+        ("S_{t-1}", "<msub><mi>S</mi><mrow><mi>t</mi>"),
+        ("S_tᵀ", "<msubsup><mi>S</mi><mrow><mi>t</mi></mrow><mrow><mo>⊤</mo></mrow></msubsup>"),
+        ("x²", "<msup><mi>x</mi><mrow><mn>2</mn></mrow></msup>"),
+        ("ΔA", "<mrow><mi>Δ</mi><mi>A</mi></mrow>"),
+        ("a < b", "&lt;"),
+        ("where it is", "<mtext>where</mtext>"),
+        ("exp(x)", "<mi>exp</mi>"),
+    ] {
+        assert!(math(text).contains(part), "{text}: {}", math(text));
+    }
+}
+
+/// In one scope with the page's own functions, a browser's `history` is gone where one of them has its name.
+#[test]
+fn no_function_of_a_script_hides_one_of_the_browser() {
+    let browsers =
+        ["history", "location", "document", "window", "performance", "close", "open", "stop", "find", "name"];
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut scripts = 0;
+    for dir in ["src/book", "src/inspect", "src/report"] {
+        for entry in std::fs::read_dir(root.join(dir)).unwrap() {
+            let path = entry.unwrap().path();
+            if path.extension().is_none_or(|ending| ending != "js") {
+                continue;
+            }
+            scripts += 1;
+            let script = std::fs::read_to_string(&path).unwrap();
+            for name in browsers {
+                let own = [format!("\nfunction {name}("), format!("\nlet {name} "), format!("\nconst {name} ")];
+                assert!(!own.iter().any(|own| script.contains(own)), "{}: {name}", path.display());
+            }
+        }
+    }
+    assert!(scripts >= 9, "{scripts}");
+}
+
+/// The code that a row is linked with.
+fn linked(mixer: &str, row: usize) -> String {
+    let source = models::source(mixer).unwrap();
+    let rows = equations::rows(&models::equations(mixer).unwrap());
+    let lines: Vec<&str> = source.lines().collect();
+    let links = equations::links(source, &rows);
+    links[row].iter().flat_map(|range| &lines[range.start() - 1..*range.end()]).map(|line| line.trim()).collect()
+}
+
+#[test]
+fn equations_are_linked_with_the_lines_that_compute_them() {
+    assert_eq!(linked("lstm", 4), "let c = f * c + i * g;");
+    assert!(linked("lstm", 6).contains("w_post"));
+    assert!(linked("delta_net", 1).contains("w_beta") && linked("delta_net", 1).contains("sigmoid"));
+    assert!(linked("delta_net", 2).contains("fn write") && linked("delta_net", 2).contains("error"));
+    assert!(linked("delta_net", 4).contains("fn read"));
+    assert!(linked("mamba", 6).starts_with("let h = a_bar * h"));
+    assert!(linked("rwkv7", 5).contains("l2_norm") && linked("rwkv7", 5).contains("k_a"));
+    // A row of words, and one whose symbol the code has under another name, have no link.
+    assert_eq!(linked("transnormer", 0), "");
+    let (mut rows_in_all, mut with_links) = (0, 0);
+    for name in models::names() {
+        let source = models::source(name).unwrap();
+        let (_, head) = prose::parts(source);
+        let rows = equations::rows(&models::equations(name).unwrap());
+        let links = equations::links(source, &rows);
+        let code = source.lines().count();
+        assert!(
+            links.iter().flatten().all(|r| *r.start() > head && r.start() <= r.end() && *r.end() <= code),
+            "{name}"
+        );
+        assert!(links.iter().any(|lines| !lines.is_empty()), "{name}: no link at all");
+        rows_in_all += rows.len();
+        with_links += links.iter().filter(|lines| !lines.is_empty()).count();
+    }
+    assert!(3 * with_links > 2 * rows_in_all, "{with_links} of {rows_in_all} rows");
+}
+
+fn book(args: &[&str]) -> (Option<i32>, String, String) {
+    let output = Command::new(env!("CARGO_BIN_EXE_tapezoo")).arg("book").args(args).output().unwrap();
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    (output.status.code(), text(&output.stdout), text(&output.stderr))
+}
+
+#[test]
+fn the_program_writes_the_site_and_says_what_it_lacks() {
+    let dir = tempfile::tempdir().unwrap();
+    let out = dir.path().join("new/site");
+    let (out, library) = (out.to_str().unwrap(), dir.path().join("none.gz"));
+    let refused = book(&["--out", out, "--library", library.to_str().unwrap()]);
+    assert!(refused.0 == Some(2) && refused.2.contains("scripts/web.sh"), "{refused:?}");
+    assert!(!Path::new(out).exists());
+    std::fs::write(&library, [0x1f, 0x8b, 8]).unwrap();
+    let written = book(&["--out", out, "--library", library.to_str().unwrap()]);
+    assert!(written.0 == Some(0) && written.1.contains("index.html"), "{written:?}");
+    assert!(Path::new(out).join("engine.js").is_file());
+    // The same again gives the same bytes.
+    let first = std::fs::read(Path::new(out).join("lstm.html")).unwrap();
+    book(&["--out", out, "--library", library.to_str().unwrap()]);
+    assert_eq!(std::fs::read(Path::new(out).join("lstm.html")).unwrap(), first);
+    let there = dir.path().join("file");
+    std::fs::write(&there, "mine").unwrap();
+    let refused = book(&["--out", there.to_str().unwrap()]);
+    assert!(refused.0 == Some(2) && refused.2.contains("is a file; expected a directory"), "{refused:?}");
+    assert_eq!(std::fs::read_to_string(there).unwrap(), "mine");
+}
