@@ -184,7 +184,6 @@ extern "C" __global__ void gates_backward(const S* w0, const S* dm, const real* 
                 }
             __syncthreads();
         }
-        __syncthreads();
     }
     if (own > 0) return;
     // The state before the first step has the weight e^m0. (by_m is the same number, and has the roundings of every
