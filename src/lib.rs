@@ -18,8 +18,8 @@
 //! - How is it trained? [`train`]: the loop, the optimiser, the configuration, the files of a run.
 //!
 //! Modules know those before them, and those on a level with them: error, rng ← tensor, files, cuda ← autograd, stamp ←
-//! ops, kernels ← models, tasks ← check, exchange, train ← report ← inspect, verify ← cli. A tensor is in host memory or in that
-//! of a device, so `tensor` and `cuda` are on one level; and an op names its kernels.
+//! ops, kernels ← models, tasks ← check, exchange, train ← report ← inspect, verify ← book ← cli. A tensor is in host
+//! memory or in that of a device, so `tensor` and `cuda` are on one level; and an op names its kernels.
 //!
 //! # An example
 //! A DeltaNet learns parity, and then reads bits one at a time:

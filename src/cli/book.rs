@@ -19,12 +19,9 @@ use std::{
 /// index.html.
 ///
 /// Where the library was built for a browser, each page also trains its mixer, and shows its states along bits that the
-/// reader types. To build it, in the repository:
-///
-///   rustup target add wasm32-unknown-unknown
-///   scripts/web.sh
+/// reader types. To build it, in the repository: `rustup target add wasm32-unknown-unknown`, then `scripts/web.sh`.
 #[derive(Parser)]
-#[command(name = "book", version = crate::stamp::version(), verbatim_doc_comment, after_help = EXAMPLES)]
+#[command(name = "book", version = crate::stamp::version(), after_help = EXAMPLES)]
 pub(super) struct Book {
     /// The directory of the site; it is made if need be
     #[arg(long, value_name = "DIR", default_value = "site")]
@@ -37,7 +34,7 @@ pub(super) struct Book {
 const EXAMPLES: &str = "\
 Examples:
   book --out site                      writes site/index.html and a page for each mixer
-  book --library elsewhere.wasm.gz     with a library that was not built here
+  book --library zoo.wasm.gz           with a library that was not built here
 
 Exit status: 0 when the site is written, 1 when it cannot be written, 2 when --out or --library cannot be.";
 
