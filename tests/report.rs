@@ -408,6 +408,12 @@ fn a_watched_report_keeps_up_with_the_runs() {
     let page = ask(port, "/", address);
     assert!(page.contains("trained on length 32</h2>"), "{page}");
     assert!(page.contains(&format!("now !== '{now}'")), "another stamp than {now}");
+    // Somebody who says more than there comes, and somebody who never reads, hold up nobody.
+    let mut stalled = TcpStream::connect(("127.0.0.1", port)).unwrap();
+    write!(stalled, "POST / HTTP/1.1\r\nHost: {address}\r\nContent-Length: 100000000\r\n\r\n").unwrap();
+    let mut deaf = TcpStream::connect(("127.0.0.1", port)).unwrap();
+    write!(deaf, "GET / HTTP/1.1\r\nHost: {address}\r\n\r\n").unwrap();
+    assert_eq!(now, stamp());
     // Not for pages of other sites, whatever name they give this machine.
     assert!(ask(port, "/", "evil.example:80").starts_with("HTTP/1.0 403"));
     assert!(ask(port, "/../etc/passwd", address).starts_with("HTTP/1.0 404"));

@@ -9,7 +9,7 @@ use close::close;
 use program::program;
 use serde_json::Value;
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     fs,
     path::{Path, PathBuf},
     process::{Command, Output, Stdio},
@@ -401,6 +401,7 @@ fn a_report_shows_each_axis_two_axes_together_and_the_best_point_of_each_model()
     assert_eq!(report.figures[2].1.matches("class=\"s0 square\"").count(), 4);
     let best = best_points(&out);
     let block = text.split("the best point of each model, by accuracy at length 12\n").nth(1).unwrap();
+    assert_eq!(block.lines().take_while(|line| !line.is_empty()).count(), best.len(), "{block}");
     for ((mean, values), line) in best.iter().zip(block.lines()) {
         assert!(values.iter().chain([mean]).all(|part| line.contains(part)), "{line}: {values:?} {mean}");
         let row: String = values.iter().map(|value| format!("<td class=\"text\">{value}</td>")).collect();
@@ -408,4 +409,20 @@ fn a_report_shows_each_axis_two_axes_together_and_the_best_point_of_each_model()
     }
     // What the page is made of does not take the points away.
     assert!(report.page.contains("Each point and each other run directory"));
+
+    // Of one point alone there is nothing to compare, and the others were not asked for.
+    let report = |path: &Path| tapezoo::report::report(&[path.into()], &indicatif::ProgressBar::hidden()).unwrap();
+    let one = report(&out.join("lr=0.001,model.mlp=8"));
+    assert!(!one.page.contains("Sweep grid") && one.runs == 4);
+    // Two sweeps whose names are one for files and links.
+    for name in ["a b", "a.b"] {
+        place.succeeds(&format!("grid.toml --jobs 2 --out runs/{}", name.replace(' ', "~")));
+    }
+    fs::rename(place.at("runs/a~b"), place.at("runs/a b")).unwrap();
+    let all = report(&place.at("runs"));
+    let names: BTreeSet<&str> = all.figures.iter().map(|f| f.0.as_str()).collect();
+    assert_eq!(names.len(), all.figures.len());
+    for id in ["sweep-a-b", "sweep-a-b-2", "sweep-grid"] {
+        assert_eq!(all.page.matches(&format!("<section id=\"{id}\"")).count(), 1, "{id}");
+    }
 }

@@ -7,7 +7,7 @@ use super::{
 };
 use crate::{
     inspect::{page::PAINT, view},
-    models::{self, About, Family},
+    models::{self, About, Family, UNKNOWN},
     report::{mathml::math, plot},
 };
 use maud::{DOCTYPE, Markup, PreEscaped, html};
@@ -37,18 +37,7 @@ fn title(mixer: &str, about: &About) -> String {
 }
 
 fn about(mixer: &str) -> &'static About {
-    static NONE: About = About {
-        family: Family::Others,
-        line: "not described yet",
-        parent: None,
-        transition: "?",
-        state: "?",
-        eigenvalues: "?",
-        cost: "?",
-        scan: false,
-        source: "?",
-    };
-    models::about(mixer).unwrap_or(&NONE)
+    models::about(mixer).unwrap_or(&UNKNOWN)
 }
 
 /// The mixers that change this one, or the first of each tree.

@@ -225,7 +225,7 @@ fn imported(args: &Import) -> Result<Imported> {
     let sizes: Vec<String> = layers.sizes().iter().map(|(key, n)| format!("{key} {n}")).collect();
     let mut said = vec![
         format!("{}: {}", args.models, sizes.join(", ")),
-        format!("Equal to {},", layers.module(&own.model)),
+        format!("{} to {},", if layers.len() == 1 { "Equal" } else { "Each is equal" }, layers.module(&own.model)),
         "if the layers were made with these options: what changes no shape is in no file.".into(),
         format!("New, from seed {}: everything around them, such as the embedding, the norms and the head.", own.seed),
     ];
@@ -246,21 +246,29 @@ fn imported(args: &Import) -> Result<Imported> {
 
 /// The sizes that flags say, with the flags.
 fn given(sizes: &Sizes) -> Vec<(&'static str, usize, String)> {
-    let all = [
-        ("width", sizes.width),
-        ("heads", sizes.heads),
-        ("head_dim", sizes.head_dim),
-        ("state", sizes.state),
-        ("conv", sizes.conv),
-        ("expand", sizes.expand),
-        ("dt_rank", sizes.dt_rank.filter(|&rank| rank > 0)),
-        ("householders", sizes.householders),
-    ];
-    let said = |(key, n): (&'static str, Option<i64>)| {
+    let mut sizes = sizes.clone();
+    // A rank of 0 asks for the rule.
+    sizes.dt_rank = sizes.dt_rank.filter(|&rank| rank > 0);
+    let said = |(key, n): (&'static str, &mut Option<i64>)| {
         let flag = format!("by --{}", key.replace('_', "-"));
-        Some((key, usize::try_from(n?).ok()?, flag))
+        Some((key, usize::try_from((*n)?).ok()?, flag))
     };
-    all.into_iter().filter_map(said).collect()
+    fields(&mut sizes).into_iter().filter(|(key, _)| *key != "layers").filter_map(said).collect()
+}
+
+/// The sizes of a layer, by their keys in a configuration.
+fn fields(sizes: &mut Sizes) -> [(&'static str, &mut Option<i64>); 9] {
+    [
+        ("layers", &mut sizes.layers),
+        ("width", &mut sizes.width),
+        ("heads", &mut sizes.heads),
+        ("head_dim", &mut sizes.head_dim),
+        ("state", &mut sizes.state),
+        ("conv", &mut sizes.conv),
+        ("expand", &mut sizes.expand),
+        ("dt_rank", &mut sizes.dt_rank),
+        ("householders", &mut sizes.householders),
+    ]
 }
 
 /// The configuration of a run with the sizes of these layers.
@@ -268,17 +276,9 @@ fn configuration(args: &Import, layers: &Layers) -> Result<TrainConfig> {
     let mut sizes = args.sizes.clone();
     for (key, n) in layers.sizes() {
         let n = i64::try_from(n).ok();
-        let field = match key {
-            "layers" => &mut sizes.layers,
-            "width" => &mut sizes.width,
-            "heads" => &mut sizes.heads,
-            "head_dim" => &mut sizes.head_dim,
-            "state" => &mut sizes.state,
-            "conv" => &mut sizes.conv,
-            "expand" => &mut sizes.expand,
-            "dt_rank" => &mut sizes.dt_rank,
-            _ => &mut sizes.householders,
-        };
+        let field = fields(&mut sizes).into_iter().find(|(known, _)| *known == key).map(|(_, field)| field);
+        let field =
+            field.ok_or_else(|| Error::Config(format!("a fault of this program: no flag for the size {key}")))?;
         match (&field, n) {
             (Some(asked), Some(n)) if key == "layers" && *asked != n => {
                 let what = format!("--layers {asked}: the file has {n}; --blocks chooses some of them");
@@ -338,17 +338,11 @@ fn exported(args: &Export) -> Result<(Vec<u8>, String)> {
     };
     doubts.iter().for_each(|what| super::say("warning", what));
     let blocks = model.config().layers;
-    let prefix = args.prefix.as_deref();
-    let first = exchange::export(&model, args.to, prefix.unwrap_or_default());
-    // Of several blocks without a number in their names.
-    let file = if prefix.is_none() && blocks > 1 {
-        first.or_else(|_| exchange::export(&model, args.to, LAYERS))
-    } else {
-        first
-    }?;
+    let prefix = args.prefix.as_deref().unwrap_or(if blocks > 1 { LAYERS } else { "" });
+    let file = exchange::export(&model, args.to, prefix)?;
     let said = [
         format!("{} tensors of {blocks} {}", file.tensors, if blocks == 1 { "layer" } else { "layers" }),
-        format!("Load them into {}", file.module),
+        format!("Load {} into {}", if blocks == 1 { "them" } else { "each layer" }, file.module),
         format!("Left out, {} tensors: {}", file.left_out.len(), some(&file.left_out)),
         args.out.display().to_string(),
     ];

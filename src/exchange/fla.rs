@@ -44,7 +44,7 @@ pub const DIFFERS: &[(&str, &str)] = &[
     ("fox", "ForgettingAttention does not mix keys and values with those of the token before"),
     ("mom", "MomAttention has convolutions over the tokens of each memory"),
     ("linear_transformer", "LinearAttention has another ε in its denominator, and no biases"),
-    ("mamba3", "Mamba3 decays at the rate -softplus(a'), and ours at -(1 + a') or -1 / (1 - a')"),
+    super::mamba::MAMBA3,
 ];
 
 const OURS: Table = Table { package: Package::Fla, ..TABLE };

@@ -6,8 +6,11 @@ use super::{
 };
 
 /// Mixers that a layer is nearly, and in what they differ. Our rate is that of the code that the paper came with.
-pub const DIFFERS: &[(&str, &str)] =
-    &[("mamba3", "Mamba3 decays at the rate -softplus(a'), and ours at -(1 + a') or -1 / (1 - a')")];
+pub const DIFFERS: &[(&str, &str)] = &[MAMBA3];
+
+/// FLA's layer of this name decays as mamba-ssm's does.
+pub const MAMBA3: (&str, &str) =
+    ("mamba3", "Mamba3 decays at the rate -softplus(a'), and ours at -(1 + a') or -1 / (1 - a')");
 
 pub const TABLES: &[Table] = &[
     Table {

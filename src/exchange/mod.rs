@@ -2,8 +2,8 @@
 //!
 //! A mixer of this crate and a module of another package compute the same from the same numbers where there is a table
 //! for the two: which parameter is made of which tensors, and how. There is one file of tables a package, with what
-//! differs. Numbers are moved, and nothing is computed from them, but for the one that xlstm keeps its norms' weights
-//! less.
+//! differs. Numbers are moved, and nothing is computed from them, except that xlstm stores the weights of its norms minus
+//! one.
 //!
 //! [`Layers::read`] takes one layer, or several whose names differ by a number:
 //!

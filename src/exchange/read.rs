@@ -7,7 +7,7 @@ use super::{
     sizes::{LETTERS, Sizes},
     table::{Absent, Row, Table, When, either},
     tables_of,
-    tensors::{Numbers, Tensors, of_file},
+    tensors::{Numbers, Tensor, Tensors, of_file},
 };
 use crate::{
     error::{Error, Result, brief},
@@ -72,18 +72,17 @@ impl Layers {
         let names = Names::new(wanted.prefix);
         check(wanted)?;
         let bytes = files::read(path, files::tensors())?;
-        let mut tensors = of_file(&bytes).map_err(|what| Error::format(path, what))?;
-        drop(bytes);
+        let tensors = of_file(&bytes).map_err(|what| Error::format(path, what))?;
         // A module may keep its weights in several ways. What is said is of the one that fits best.
         let mut refused: Option<(Box<Problems>, &Table)> = None;
         for table in tables {
             match plan(table, &tensors, &names, wanted) {
                 Ok(Plan { sizes, blocks, left_out, has }) => {
-                    let mut take = |name: String| tensors.remove(&name).and_then(|tensor| tensor.numbers.ok());
-                    let mut row = |(row, names): (_, Option<Vec<String>>)| {
-                        (row, names.map(|names| names.into_iter().filter_map(&mut take).collect()))
+                    let take = |name: String| tensors.get(&name).and_then(Tensor::numbers);
+                    let row = |(row, names): (_, Option<Vec<String>>)| {
+                        (row, names.map(|names| names.into_iter().filter_map(take).collect()))
                     };
-                    let blocks = blocks.into_iter().map(|rows| rows.into_iter().map(&mut row).collect()).collect();
+                    let blocks = blocks.into_iter().map(|rows| rows.into_iter().map(row).collect()).collect();
                     return Ok(Layers { table, sizes, blocks, left_out, has });
                 }
                 Err(problems) if refused.as_ref().is_none_or(|(least, _)| problems.misfits() < least.misfits()) => {
@@ -128,7 +127,7 @@ impl Layers {
         config
     }
 
-    /// The module that these layers are of, as Python makes it: with these options it equals the mixer.
+    /// The module that each of these layers is, as Python makes it: with these options it equals the mixer.
     pub fn module(&self, config: &ModelConfig) -> String {
         (self.table.module)(config, &|name| self.has.contains(name))
     }
@@ -264,7 +263,7 @@ fn plan(
             let expected = shown(shape, sizes.shape(shape));
             problems.shapes.push(((*name).into(), format!("{dims:?}, expected {expected}{because}")));
         }
-        if let Some(Err(dtype)) = tensors.get(*name).map(|tensor| &tensor.numbers) {
+        if let Some(dtype) = tensors.get(*name).and_then(Tensor::foreign) {
             problems.types.push(((*name).into(), format!("of {dtype}, expected F64, F32, BF16 or F16")));
         }
     }
@@ -285,6 +284,18 @@ fn plan(
             block.push((*row, Some(names.clone())));
         }
         taken.push(block);
+    }
+    // One module is named for all of them.
+    for (at, (row, first)) in taken.first().into_iter().flatten().enumerate() {
+        let other =
+            taken.iter().position(|block| block.get(at).is_some_and(|(_, own)| own.is_some() != first.is_some()));
+        if let Some(other) = other.filter(|_| row.when != When::Later) {
+            let own = row.theirs.first().map_or(row.ours, |(names, _)| either(names).next().unwrap_or_default());
+            let (with, without) = if first.is_some() { (0, other) } else { (other, 0) };
+            let (with, without) = (blocks[with], blocks[without]);
+            let what = "these are not layers of one module; --blocks takes some of them";
+            problems.whole.push(format!("layer {with} has '{own}', and layer {without} has not: {what}"));
+        }
     }
     let used: BTreeSet<&String> = parts().map(|(name, _)| name).collect();
     let mut left_out = vec![];

@@ -113,8 +113,8 @@ impl Sizes {
         (times > 0 && rest > 0 && rest % times == 0).then_some((letter, rest / times))
     }
 
-    /// Whether a tensor can have this shape, once nothing more is to be learned from it: then a size with one unknown
-    /// letter is none.
+    /// Whether a tensor can have this shape, once nothing more is to be learned from it. A size does not fit if its only
+    /// unknown letter could not be learned.
     pub fn fits(&self, shape: &str, dims: &[usize]) -> bool {
         let fits = |(size, &is): (&str, &usize)| {
             let unknown = products(size).iter().flat_map(|p| &p.letters).filter(|&&c| self.get(c).is_none()).count();

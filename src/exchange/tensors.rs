@@ -8,20 +8,39 @@ use safetensors::{
 use std::collections::BTreeMap;
 
 /// The tensors of a file by name.
-pub type Tensors = BTreeMap<String, Tensor>;
+pub type Tensors<'a> = BTreeMap<String, Tensor<'a>>;
 
-/// A tensor, in the precision that it was written in or more.
-pub struct Tensor {
+/// A tensor as the file has it: of a whole model few may be taken.
+pub struct Tensor<'a> {
     /// Its axes.
     pub dims: Vec<usize>,
-    /// Its numbers; if they are none that a model can have, their type.
-    pub numbers: Result<Numbers, String>,
+    dtype: Dtype,
+    data: &'a [u8],
 }
 
 /// Half precision is widened to single, which changes no number.
 pub enum Numbers {
     F32(Vec<f32>),
     F64(Vec<f64>),
+}
+
+impl Tensor<'_> {
+    /// Its type, if that is none of a model's.
+    pub fn foreign(&self) -> Option<String> {
+        let ours = matches!(self.dtype, Dtype::F32 | Dtype::F64 | Dtype::BF16 | Dtype::F16);
+        (!ours).then(|| brief(&format!("{:?}", self.dtype), 40))
+    }
+
+    /// Its numbers, in the precision that it was written in or more.
+    pub fn numbers(&self) -> Option<Numbers> {
+        Some(match self.dtype {
+            Dtype::F32 => Numbers::F32(each(self.data, f32::from_le_bytes)),
+            Dtype::F64 => Numbers::F64(each(self.data, f64::from_le_bytes)),
+            Dtype::BF16 => Numbers::F32(each(self.data, |x| brain(u16::from_le_bytes(x)))),
+            Dtype::F16 => Numbers::F32(each(self.data, |x| half(u16::from_le_bytes(x)))),
+            _ => return None,
+        })
+    }
 }
 
 impl Numbers {
@@ -34,25 +53,15 @@ impl Numbers {
     }
 }
 
-/// Read a file.
+/// Read a file's header.
 ///
 /// # Errors
 /// When it is no such file.
-pub fn of_file(bytes: &[u8]) -> Result<Tensors, String> {
+pub fn of_file<'a>(bytes: &'a [u8]) -> Result<Tensors<'a>, String> {
     names_are_unique(bytes)?;
     let file = SafeTensors::deserialize(bytes).map_err(|e| format!("not a safetensors file, or damaged: {e}"))?;
-    let tensor = |(name, view): (String, TensorView<'_>)| {
-        let data = view.data();
-        let numbers = match view.dtype() {
-            Dtype::F32 => Ok(Numbers::F32(each(data, f32::from_le_bytes))),
-            Dtype::F64 => Ok(Numbers::F64(each(data, f64::from_le_bytes))),
-            Dtype::BF16 => Ok(Numbers::F32(each(data, |x| brain(u16::from_le_bytes(x))))),
-            Dtype::F16 => Ok(Numbers::F32(each(data, |x| half(u16::from_le_bytes(x))))),
-            other => Err(brief(&format!("{other:?}"), 40)),
-        };
-        (name, Tensor { dims: view.shape().to_vec(), numbers })
-    };
-    Ok(file.tensors().into_iter().map(tensor).collect())
+    let tensor = |view: TensorView<'a>| Tensor { dims: view.shape().to_vec(), dtype: view.dtype(), data: view.data() };
+    Ok(file.tensors().into_iter().map(|(name, view)| (name, tensor(view))).collect())
 }
 
 /// The number that these bits are in bf16: the upper half of one in single precision.

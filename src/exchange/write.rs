@@ -21,7 +21,7 @@ use std::collections::HashMap;
 pub struct Exported {
     /// The safetensors file.
     pub bytes: Vec<u8>,
-    /// The module that they are weights of, as Python makes it.
+    /// The module that each of the layers is, as Python makes it.
     pub module: String,
     /// How many tensors there are.
     pub tensors: usize,
@@ -40,7 +40,8 @@ pub fn export(model: &Model, package: Package, prefix: &str) -> Result<Exported>
     if let Some(what) = table.cannot(config) {
         return Err(Error::config(what));
     }
-    if config.layers > 1 && !names.are_numbered(table) {
+    // Not by numbers in the tensors' own names: what passes from layer to layer in a stack is not what passes here.
+    if config.layers > 1 && !prefix.contains("{}") {
         let what = "their tensors would have the same names; pass --prefix with {} for the number, as 'layers.{}.'";
         return Err(Error::config(format!("{} blocks: {what}", config.layers)));
     }
@@ -66,9 +67,8 @@ type Written = (String, Vec<usize>, Vec<u8>);
 /// Every tensor of every block.
 fn tensors<T: Real + Element>(model: &Model, params: &[T], table: &Table, names: &Names) -> Result<Vec<Written>> {
     let (config, sizes) = (model.config(), Sizes::of(model.config()));
-    let mut tensors = vec![];
+    let (mut all, mut idle) = (vec![], true);
     for i in 0..config.layers {
-        let (mut own, mut idle) = (vec![], true);
         for row in table.rows.iter().filter(|row| row.is_in(i, Some(config.conv))) {
             let entry = parameter(model.params().entries(), i, row)?;
             let x = &params[entry.offset..entry.offset + entry.shape.len()];
@@ -80,14 +80,16 @@ fn tensors<T: Real + Element>(model: &Model, params: &[T], table: &Table, names:
                     return Err(Error::config(format!("'{name}': expected zeros; {what}")));
                 }
             }
-            own.push((row, row.theirs_of(x, &sizes)));
+            all.push((i, row, row.theirs_of(x, &sizes)));
         }
-        for (row, parts) in own.into_iter().filter(|(row, _)| row.absent != Absent::Idle || !idle) {
-            for ((either_of, shape), part) in row.theirs.iter().zip(parts) {
-                let name = names.of(either(either_of).next().unwrap_or_default(), i);
-                let dims = sizes.shape(shape).unwrap_or_default();
-                tensors.push((name, dims, bytemuck::cast_slice(&part).to_vec()));
-            }
+    }
+    // What does nothing in any layer is in none of them: all are of one module.
+    let mut tensors = vec![];
+    for (i, row, parts) in all.into_iter().filter(|(_, row, _)| row.absent != Absent::Idle || !idle) {
+        for ((either_of, shape), part) in row.theirs.iter().zip(parts) {
+            let name = names.of(either(either_of).next().unwrap_or_default(), i);
+            let dims = sizes.shape(shape).unwrap_or_default();
+            tensors.push((name, dims, bytemuck::cast_slice(&part).to_vec()));
         }
     }
     Ok(tensors)

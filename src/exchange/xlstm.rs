@@ -1,8 +1,9 @@
 //! The layers of NX-AI's xlstm, 2.0.6: `mLSTMLayer` and `sLSTMLayer`, without the norm before and, behind an sLSTM,
 //! the MLP after them. The layers of `xlstm_large` are others.
 //!
-//! **Norms.** Weights are kept as what is more than one there. One is added here in the file's precision, as it is there
-//! in every forward pass; from ours it is taken off, without a rounding for weights of ½ or more.
+//! **Norms.** Weights are stored minus one. One is added here in single precision, or in double where the file is, as it
+//! is there in every forward pass (a module in half precision rounds the sum to that); from ours it is taken off, without
+//! a rounding for weights of ½ or more.
 //!
 //! **sLSTM.** `igate` and `fgate` are exchanged in the layer's code: what it calls fgate makes the input gate. Its
 //! recurrent weights are in another order on a GPU, where they are told apart by their shape; we write those of

@@ -48,8 +48,8 @@ impl Family {
 }
 
 /// Stands in for `ABOUT` where a mixer's file has none.
-#[allow(dead_code)] // as long as every file has one
-pub(super) const UNKNOWN: About = About {
+#[allow(dead_code)] // as long as every file has one, and without the book
+pub(crate) const UNKNOWN: About = About {
     family: Family::Others,
     line: "not described yet",
     parent: None,

@@ -29,6 +29,7 @@ pub mod ema;
 pub mod log_linear;
 pub mod mesa;
 
+pub(crate) use about::UNKNOWN;
 pub use about::{About, Family, about, facts, lines, table};
 pub use attention_maps::AttentionMaps;
 pub use config::{Eigenvalues, ModelConfig, Positions, Variant};

@@ -51,7 +51,7 @@ impl Model {
             return Err(broken(format!("{there} weights, and a model of its configuration has {asked}")));
         }
         let mut model = Model::new(&config, 0, dtype)?;
-        model.load(path)?;
+        none_left(model.load_bytes(&bytes, path)?, path)?;
         Ok(model)
     }
 
@@ -66,18 +66,19 @@ impl Model {
     /// When the weights are still on a tape.
     pub fn load(&mut self, path: impl AsRef<Path>) -> Result<()> {
         let path = path.as_ref();
-        match self.load_known(path)?.first() {
-            None => Ok(()),
-            Some(name) => Err(Error::format(path, format!("'{}': the model has no such weights", brief(name, 80)))),
-        }
+        none_left(self.load_known(path)?, path)
     }
 
     /// As [`Model::load`]; gives the names of tensors that the model does not have.
     pub(crate) fn load_known(&mut self, path: &Path) -> Result<Vec<String>> {
-        let bytes = files::read(path, files::tensors())?;
+        self.load_bytes(&files::read(path, files::tensors())?, path)
+    }
+
+    /// From the bytes of the file at `path`.
+    fn load_bytes(&mut self, bytes: &[u8], path: &Path) -> Result<Vec<String>> {
         let broken = |what: String| Error::format(path, what);
-        names_are_unique(&bytes).map_err(broken)?;
-        let file = SafeTensors::deserialize(&bytes).map_err(|e| broken(e.to_string()))?;
+        names_are_unique(bytes).map_err(broken)?;
+        let file = SafeTensors::deserialize(bytes).map_err(|e| broken(e.to_string()))?;
         let params = self.params_mut();
         let entries = params.entries().to_vec();
         let dtype = params.flat().dtype();
@@ -119,6 +120,14 @@ impl Model {
         // One entry, as several would be written in random order, and equal runs give equal files.
         let metadata = HashMap::from([("tapezoo".to_string(), about.to_string())]);
         safetensors::serialize(tensors, Some(metadata)).map_err(|e| e.to_string())
+    }
+}
+
+/// Refuse a file that has more tensors than the model.
+fn none_left(others: Vec<String>, path: &Path) -> Result<()> {
+    match others.first() {
+        None => Ok(()),
+        Some(name) => Err(Error::format(path, format!("'{}': the model has no such weights", brief(name, 80)))),
     }
 }
 

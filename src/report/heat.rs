@@ -1,12 +1,10 @@
 //! A map of two axes: a square for each pair of values, darker where the number is greater, with the number in it.
 
-use super::plot::CSS;
-use maud::{Markup, PreEscaped, html};
+use super::plot::{LETTER, document, number as n, sheet};
+use maud::{Markup, html};
 
 /// A square is so wide and high.
 const SQUARE: (f64, f64) = (52.0, 28.0);
-/// About how wide a letter is.
-const LETTER: f64 = 6.6;
 /// Above the squares: the title, and what goes down.
 const TOP: f64 = 46.0;
 /// How opaque the colour is at most, so that the number in it can be read.
@@ -43,14 +41,14 @@ pub struct Cell {
 }
 
 impl Heat {
-    /// The map in a page that has [`CSS`].
+    /// The map in a page that has the style sheet of figures.
     pub fn inline(&self) -> Markup {
         self.svg(false)
     }
 
     /// The map as a file of its own.
     pub fn file(&self) -> String {
-        format!("<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n{}\n", self.svg(true).into_string())
+        document(&self.svg(true))
     }
 
     fn svg(&self, alone: bool) -> Markup {
@@ -85,26 +83,6 @@ impl Heat {
             }
             text.tick x=(n(left)) y=(n(TOP + rows * SQUARE.1 + 32.0)) { (self.x_label) }
         };
-        let view = format!("0 0 {} {}", n(width), n(height));
-        html! {
-            @if alone {
-                svg.plot xmlns="http://www.w3.org/2000/svg" viewBox=(view) width=(n(1.5 * width)) height=(n(1.5 * height))
-                    role="img" {
-                    title { (self.title) }
-                    style { (PreEscaped(CSS)) }
-                    rect.paper width="100%" height="100%" {}
-                    (body)
-                }
-            } @else {
-                svg.plot.heat viewBox=(view) style=(format!("max-width: {}px", n(width))) role="img" aria-label=(self.title) {
-                    (body)
-                }
-            }
-        }
+        sheet(alone, &self.title, (width, height), Some(width), &body)
     }
-}
-
-/// At most two decimals.
-fn n(x: f64) -> String {
-    format!("{}", (x * 100.0).round() / 100.0)
 }

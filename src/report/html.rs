@@ -5,7 +5,7 @@ use super::{
     load::{Cost, Run},
     plot::{self, Figure, legend},
     section::{Section, Series, Settings, clean},
-    sweep::Swept,
+    sweep::{Drawn, Swept},
 };
 use crate::{
     tasks::Len,
@@ -22,11 +22,11 @@ const PERFECT: &str = "Only what is perfect reads 1.000.";
 const BAND: &str = "Lines are means over the seeds, bands go from the least to the greatest seed.";
 
 /// The whole page.
-pub fn page(sweeps: &[Swept], sections: &[(Section, Figures)], notes: &[String]) -> String {
+pub fn page(sweeps: &[(Swept, Vec<Drawn>)], sections: &[(Section, Figures)], notes: &[String]) -> String {
     let runs = sections.iter().map(|s| s.0.runs().count()).sum();
     let whole: usize = sections.iter().map(|s| s.0.runs().filter(|r| r.end.is_some()).count()).sum();
     let lines = sections.iter().flat_map(|s| &s.0.series).map(|one| one.style + 1);
-    let of_sweeps = sweeps.iter().flat_map(|s| s.summary.groups()).map(|group| group.models().len());
+    let of_sweeps = sweeps.iter().flat_map(|s| s.0.summary.groups()).map(|group| group.models().len());
     let parts = html! { @for (s, figures) in sections { (section(s, figures)) } };
     let styles = lines.chain(of_sweeps).max().unwrap_or(0);
     let markup = html! {
@@ -48,7 +48,7 @@ pub fn page(sweeps: &[Swept], sections: &[(Section, Figures)], notes: &[String])
                 main {
                     @if sections.len() + sweeps.len() > 1 { (contents(sweeps, sections)) }
                     (notices(notes))
-                    @for sweep in sweeps { (swept(sweep)) }
+                    @for (sweep, drawn) in sweeps { (swept(sweep, drawn)) }
                     @if sweeps.is_empty() { (parts) }
                     @else { details { summary { "Each point and each other run directory" } (parts) } }
                 }
@@ -59,11 +59,11 @@ pub fn page(sweeps: &[Swept], sections: &[(Section, Figures)], notes: &[String])
 }
 
 /// Which sections there are, and what sets them apart.
-fn contents(sweeps: &[Swept], sections: &[(Section, Figures)]) -> Markup {
+fn contents(sweeps: &[(Swept, Vec<Drawn>)], sections: &[(Section, Figures)]) -> Markup {
     html! {
         nav aria-label="Sections" {
             (table(&["section", "models", "finished"], &["models"], html! {
-                @for sweep in sweeps {
+                @for (sweep, _) in sweeps {
                     tr {
                         th scope="row" { a href=(format!("#{}", sweep.slug)) { "Sweep " (sweep.title) } }
                         td.text { (sweep.summary.axes().join(", ")) }
@@ -95,19 +95,18 @@ fn notices(notes: &[String]) -> Markup {
 }
 
 /// What a sweep came to: each task apart.
-fn swept(sweep: &Swept) -> Markup {
+fn swept(sweep: &Swept, drawn: &[Drawn]) -> Markup {
     let groups = sweep.summary.groups();
     html! {
         section id=(sweep.slug) {
             h2 { "Sweep " (sweep.title) }
             p.setup { (count(sweep.summary.finished(), "finished run")) " over " (sweep.summary.axes().join(", ")) "." }
-            @for group in &groups { (task_of_a_sweep(sweep, group)) }
+            @for (group, drawn) in groups.iter().zip(drawn) { (task_of_a_sweep(sweep, group, drawn)) }
         }
     }
 }
 
-fn task_of_a_sweep(sweep: &Swept, group: &Group) -> Markup {
-    let drawn = sweep.draw(group);
+fn task_of_a_sweep(sweep: &Swept, group: &Group, drawn: &Drawn) -> Markup {
     let best = group.best_of_each_model();
     let axes = sweep.axes(group);
     let measure = group.measure();

@@ -48,43 +48,54 @@ pub struct Report {
 pub fn report(paths: &[PathBuf], bar: &ProgressBar) -> Result<Report> {
     let mut notes = Vec::new();
     let experiments = load::load(paths, &mut notes, bar)?;
-    let sweeps = sweeps(&experiments, &mut notes);
+    let sweeps = sweeps(paths, &experiments, &mut notes);
     let sections = section::sections(experiments, &mut notes);
     if sections.is_empty() {
         return Err(Error::config(format!("there is nothing to report yet: {}", notes.join("; "))));
     }
     let drawn: Vec<_> = sections.into_iter().map(|s| (figures::figures(&s), s)).map(|(f, s)| (s, f)).collect();
-    let file = |f: &plot::Figure| (format!("{}.svg", f.name), f.file());
-    let of_sweeps = sweeps.iter().flat_map(|sweep| {
-        let drawn = sweep.summary.groups().into_iter().map(|group| sweep.draw(&group));
-        drawn.flat_map(|drawn| {
-            let maps = drawn.maps.into_iter().map(|map| (format!("{}.svg", map.name), map.file()));
-            drawn.over.into_iter().map(|f| file(&f)).chain(maps).collect::<Vec<_>>()
-        })
+    let file = |f: &plot::Figure| (f.name.clone(), f.file());
+    let of_sweeps = sweeps.iter().flat_map(|(_, drawn)| drawn).flat_map(|drawn| {
+        drawn.over.iter().map(file).chain(drawn.maps.iter().map(|map| (map.name.clone(), map.file())))
     });
+    let all = of_sweeps.chain(drawn.iter().flat_map(|(_, f)| f.all()).map(file));
+    // Names lose what a file name should not have, so that two may be the same.
+    let mut taken = BTreeSet::new();
+    let figures = all.map(|(name, svg)| (format!("{}.svg", free(&name, &mut taken)), svg)).collect();
     Ok(Report {
         page: html::page(&sweeps, &drawn, &notes),
-        figures: of_sweeps.chain(drawn.iter().flat_map(|(_, f)| f.all()).map(file)).collect(),
+        figures,
         runs: drawn.iter().map(|(s, _)| s.runs().count()).sum(),
         notes,
     })
 }
 
-/// The sweeps that these run directories are points of.
-fn sweeps(experiments: &[load::Experiment], notes: &mut Vec<String>) -> Vec<sweep::Swept> {
+/// A name that is not taken yet: this one, or with a number behind it.
+fn free(name: &str, taken: &mut BTreeSet<String>) -> String {
+    let names = (1..).map(|n| if n == 1 { name.into() } else { format!("{name}-{n}") });
+    let free = names.into_iter().find(|name| !taken.contains(name)).unwrap_or_default();
+    taken.insert(free.clone());
+    free
+}
+
+/// The sweeps that these run directories are points of, with their figures: those at or below the paths that were named.
+fn sweeps(
+    paths: &[PathBuf],
+    experiments: &[load::Experiment],
+    notes: &mut Vec<String>,
+) -> Vec<(sweep::Swept, Vec<sweep::Drawn>)> {
     let above = experiments.iter().filter_map(|e| e.path.parent());
-    let dirs: BTreeSet<&Path> = above.filter(|dir| files::is_there(&dir.join(rundir::SWEEP))).collect();
-    let mut sweeps: Vec<sweep::Swept> = vec![];
+    let named = |dir: &&Path| paths.iter().any(|path| dir.starts_with(path));
+    let dirs: BTreeSet<&Path> = above.filter(named).filter(|dir| files::is_there(&dir.join(rundir::SWEEP))).collect();
+    let (mut sweeps, mut taken) = (vec![], BTreeSet::new());
     for dir in dirs {
         match sweep::Swept::read(dir) {
             Ok(mut sweep) => {
-                let taken = sweeps.iter().filter(|other| other.title == sweep.title).count();
-                if taken > 0 {
-                    sweep.slug += &format!("-{}", taken + 1);
-                }
-                sweeps.push(sweep);
+                sweep.slug = free(&sweep.slug, &mut taken);
+                let drawn = sweep.draw();
+                sweeps.push((sweep, drawn));
             }
-            Err(e) => notes.push(format!("the sweep's own page part is left out: {e}")),
+            Err(e) => notes.push(format!("the figures of the sweep in {} are left out: {e}", dir.display())),
         }
     }
     sweeps

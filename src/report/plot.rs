@@ -8,7 +8,7 @@ const SIZE: (f64, f64) = (440.0, 280.0);
 /// The rectangle that the lines are in: left, top, right, bottom.
 const FRAME: (f64, f64, f64, f64) = (48.0, 34.0, 418.0, 236.0);
 /// About how wide a letter is.
-const LETTER: f64 = 6.6;
+pub(super) const LETTER: f64 = 6.6;
 /// The height of a row of the legend.
 const ROW: f64 = 18.0;
 
@@ -83,15 +83,13 @@ impl Figure {
 
     /// The figure as a file of its own, with its legend and its style.
     pub fn file(&self) -> String {
-        format!("<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n{}\n", self.svg(true).into_string())
+        document(&self.svg(true))
     }
 
     fn svg(&self, alone: bool) -> Markup {
         let (columns, column) = self.legend_columns();
         let rows = if alone { self.lines.len().div_ceil(columns) } else { 0 };
         let height = SIZE.1 + if rows > 0 { rows as f64 * ROW + 12.0 } else { 0.0 };
-        let view = format!("0 0 {} {}", number(SIZE.0), number(height));
-        let (width, tall) = (number(SIZE.0 * 1.5), number(height * 1.5));
         let body = html! {
             text.title x=(number(FRAME.0)) y="17" { (self.title) }
             (self.axes())
@@ -107,18 +105,7 @@ impl Figure {
                 }
             }
         };
-        html! {
-            @if alone {
-                svg.plot xmlns="http://www.w3.org/2000/svg" viewBox=(view) width=(width) height=(tall) role="img" {
-                    title { (self.title) }
-                    style { (PreEscaped(CSS)) }
-                    rect.paper width="100%" height="100%" {}
-                    (body)
-                }
-            } @else {
-                svg.plot viewBox=(view) role="img" aria-label=(self.title) { (body) }
-            }
-        }
+        sheet(alone, &self.title, (SIZE.0, height), None, &body)
     }
 
     fn legend_columns(&self) -> (usize, f64) {
@@ -218,6 +205,31 @@ impl Figure {
     }
 }
 
+/// What is around a figure of this size: in a page that has [`CSS`], where it is no wider than `most` pixels, or alone in
+/// a file, where it is half as large again.
+pub(super) fn sheet(alone: bool, title: &str, size: (f64, f64), most: Option<f64>, body: &Markup) -> Markup {
+    let view = format!("0 0 {} {}", number(size.0), number(size.1));
+    let (width, height) = (number(size.0 * 1.5), number(size.1 * 1.5));
+    html! {
+        @if alone {
+            svg.plot xmlns="http://www.w3.org/2000/svg" viewBox=(view) width=(width) height=(height) role="img" {
+                title { (title) }
+                style { (PreEscaped(CSS)) }
+                rect.paper width="100%" height="100%" {}
+                (body)
+            }
+        } @else {
+            svg.plot viewBox=(view) style=[most.map(|most| format!("max-width: {}px", number(most)))] role="img"
+                aria-label=(title) { (body) }
+        }
+    }
+}
+
+/// A figure as a file.
+pub(super) fn document(svg: &Markup) -> String {
+    format!("<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n{}\n", svg.0)
+}
+
 /// The legend of a page: the same entries as in the figures' own, each of which can be hidden ([`hiding`]).
 pub fn legend<'a>(entries: impl Iterator<Item = (&'a str, usize)>) -> Markup {
     html! {
@@ -277,7 +289,7 @@ fn shift(x: f64, y: f64) -> String {
 }
 
 /// At most two decimals, and no trailing zeros.
-fn number(x: f64) -> String {
+pub(super) fn number(x: f64) -> String {
     let text = format!("{x:.2}");
     let text = text.trim_end_matches('0').trim_end_matches('.');
     if text == "-0" { "0".into() } else { text.into() }

@@ -183,12 +183,8 @@ fn finish(sections: &mut [Section], i: usize) {
             s.label += &format!(" ({})", apart.join(", "));
         }
     }
-    let slug = slug(&section.title);
-    let taken = |name: &str| before.iter().any(|s| s.slug == name);
-    section.slug = (1..)
-        .map(|n| if n == 1 { slug.clone() } else { format!("{slug}-{n}") })
-        .find(|s| !taken(s))
-        .unwrap_or_default();
+    let mut taken = before.iter().map(|s| s.slug.clone()).collect();
+    section.slug = super::free(&slug(&section.title), &mut taken);
 }
 
 /// One style for each label of the page: known mixers in the order of the tables, then the others.

@@ -17,7 +17,7 @@ use crate::{
         table::mean,
     },
 };
-use std::path::Path;
+use std::{collections::BTreeMap, path::Path};
 
 /// A sweep's directory, and what is finished in it.
 pub struct Swept {
@@ -49,8 +49,12 @@ impl Swept {
         Ok(Swept { title: clean(&name), slug: format!("sweep-{}", slug(&name)), summary })
     }
 
-    /// The figures of a task.
-    pub fn draw(&self, group: &Group) -> Drawn {
+    /// The figures of each task, in the order of the summary's groups.
+    pub fn draw(&self) -> Vec<Drawn> {
+        self.summary.groups().iter().map(|group| self.draw_group(group)).collect()
+    }
+
+    fn draw_group(&self, group: &Group) -> Drawn {
         let axes = self.axes(group);
         let of_task = if self.summary.groups().len() > 1 { format!("-{}", slug(&group.task)) } else { String::new() };
         let name = |what: String| format!("{}{of_task}-{}", self.slug, slug(&what));
@@ -74,13 +78,15 @@ impl Swept {
     /// The score over one axis.
     fn over(&self, group: &Group, axis: usize, name: String) -> Option<Figure> {
         let values = values(group, axis);
-        let numbers: Option<Vec<f64>> = values.iter().map(|v| v.parse().ok().filter(|x: &f64| x.is_finite())).collect();
-        // What is no number has its place in the order of the file.
+        let number = |value: &&str| value.parse().ok().filter(|x: &f64| x.abs() < 1e300);
+        let numbers: Option<Vec<f64>> = values.iter().map(number).collect();
+        // What is no number that can be drawn has its place in the order of the file.
         let places = numbers.clone().unwrap_or_else(|| (0..values.len()).map(|i| i as f64).collect());
         let what = &self.summary.axes()[axis];
         let line = |(style, model): (usize, &str)| {
+            let best = best_by(group, model, |row| row.values[axis].as_str());
             let point = |(value, &x): (&&str, &f64)| {
-                let row = group.best(rows(group, model).filter(|row| row.values[axis] == **value))?;
+                let row = best.get(value)?;
                 let about = |said| format!("{model}, {}: {} {said}", self.point(row), group.measure());
                 summary(x, &group.numbers(row), text_of(group.score), about)
             };
@@ -119,9 +125,9 @@ impl Swept {
     /// One model over two axes.
     fn map(&self, group: &Group, (x, y): (usize, usize), model: &str, name: String) -> Option<Heat> {
         let (across, down) = (values(group, x), values(group, y));
+        let best = best_by(group, model, |row| (row.values[x].as_str(), row.values[y].as_str()));
         let cell = |down: &&str, across: &&str| {
-            let there = |row: &&Row| row.values[x] == **across && row.values[y] == **down;
-            let row = group.best(rows(group, model).filter(there))?;
+            let row = best.get(&(*across, *down))?;
             let value = mean(&group.numbers(row))?;
             let text = text_of(group.score)(value);
             Some(Cell { value, about: format!("{model}, {}: {} {text}", self.point(row), group.measure()), text })
@@ -160,8 +166,13 @@ fn values<'a>(group: &Group<'a>, axis: usize) -> Vec<&'a str> {
     values
 }
 
-fn rows<'a>(group: &'a Group, model: &'a str) -> impl Iterator<Item = &'a Row> {
-    group.rows.iter().copied().filter(move |row| row.model == model)
+/// Of the rows of a model with the same key the best, by key.
+fn best_by<'a, K: Ord>(group: &Group<'a>, model: &str, key: impl Fn(&'a Row) -> K) -> BTreeMap<K, &'a Row> {
+    let mut same: BTreeMap<K, Vec<&Row>> = BTreeMap::new();
+    for &row in group.rows.iter().filter(|row| row.model == model) {
+        same.entry(key(row)).or_default().push(row);
+    }
+    same.into_iter().filter_map(|(key, rows)| Some((key, group.best(rows.into_iter())?))).collect()
 }
 
 /// Maps beside each other are compared.

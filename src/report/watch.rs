@@ -2,16 +2,21 @@
 
 use super::report;
 use crate::{
-    error::{Error, Result, printable},
+    error::{Error, Result, contained, printable},
     rng::fnv1a,
 };
 use indicatif::ProgressBar;
 use std::{
     fs,
     path::{Path, PathBuf},
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicUsize, Ordering},
+    },
+    thread,
     time::UNIX_EPOCH,
 };
-use tiny_http::{Header, Request, Response, Server, StatusCode};
+use tiny_http::{Header, Method, Request, Response, Server, StatusCode};
 
 /// Asks whether anything has changed, every two seconds while the page is in sight, and then loads the page again,
 /// which keeps its place.
@@ -29,7 +34,12 @@ setInterval(async () => {
 pub struct Watch {
     dirs: Vec<PathBuf>,
     server: Server,
+    /// The page that was made last, and the stamp that it is of.
+    made: Mutex<Option<(u64, Arc<str>)>>,
 }
+
+/// The most requests that are answered at once.
+const MOST: usize = 32;
 
 impl Watch {
     /// Listen on this port of the loopback interface, which no other machine reaches; 0: on any that is free.
@@ -42,7 +52,7 @@ impl Watch {
         }
         let taken = |e| Error::config(format!("--port {port}: {e}; choose another, or 0 for any that is free"));
         let server = Server::http(("127.0.0.1", port)).map_err(taken)?;
-        Ok(Watch { dirs: dirs.into(), server })
+        Ok(Watch { dirs: dirs.into(), server, made: Mutex::default() })
     }
 
     /// Where the page is.
@@ -50,46 +60,75 @@ impl Watch {
         self.server.server_addr().to_ip().map_or(String::new(), |at| format!("http://{at}/"))
     }
 
-    /// Answer, one request after another.
+    /// Answer, each request in a thread of its own: whoever sends or reads slowly holds up nobody else.
+    ///
+    /// # Errors
+    /// When there is nothing more to listen to.
     pub fn serve(&self) -> Result<()> {
-        let mut made = None;
-        loop {
-            let request = self.server.recv().map_err(|e| Error::config(format!("the server stopped: {e}")))?;
-            // Who asked is gone, perhaps.
-            let _ = self.answer(request, &mut made);
-        }
+        let busy = AtomicUsize::new(0);
+        thread::scope(|scope| {
+            loop {
+                let request = self.server.recv().map_err(|e| Error::config(format!("the server stopped: {e}")))?;
+                if busy.fetch_add(1, Ordering::SeqCst) >= MOST {
+                    busy.fetch_sub(1, Ordering::SeqCst);
+                    // To drop it would be to read all that it has to say.
+                    std::mem::forget(request);
+                    continue;
+                }
+                let busy = &busy;
+                scope.spawn(move || {
+                    // Who asked is gone, perhaps.
+                    let _ = self.answer(request);
+                    busy.fetch_sub(1, Ordering::SeqCst);
+                });
+            }
+        })
     }
 
-    /// The page that was made last is kept with its stamp.
-    fn answer(&self, request: Request, made: &mut Option<(u64, String)>) -> std::io::Result<()> {
-        let address = self.address();
+    fn answer(&self, request: Request) -> std::io::Result<()> {
+        let refused = |request: Request, status, why: &str| {
+            request.respond(Response::from_string(format!("{why}\n")).with_status_code(StatusCode(status)))
+        };
         let host = request.headers().iter().find(|h| h.field.equiv("host")).map(|h| h.value.as_str().to_string());
         // A page of somebody else's may have its name resolve to this machine; its browser says that name here.
-        let port = address.rsplit(':').next().unwrap_or_default().trim_end_matches('/');
-        let ours = [format!("127.0.0.1:{port}"), format!("localhost:{port}")];
-        if !host.is_some_and(|host| ours.contains(&host)) {
-            return request.respond(Response::from_string("another host\n").with_status_code(StatusCode(403)));
+        if !host.is_some_and(|host| self.is_ours(&host)) {
+            return refused(request, 403, "another host");
+        }
+        if *request.method() != Method::Get {
+            return refused(request, 405, "there is only GET");
         }
         let stamp = self.stamp();
         match request.url() {
             "/" => {
-                if made.as_ref().is_none_or(|made| made.0 != stamp) {
-                    *made = Some((stamp, self.page(stamp)));
-                }
-                let page = made.as_ref().map_or("", |made| made.1.as_str());
                 let html = Header::from_bytes("Content-Type", "text/html; charset=utf-8");
                 let no_store = Header::from_bytes("Cache-Control", "no-store");
-                let response = Response::from_string(page);
+                let response = Response::from_string(&*self.page_of(stamp));
                 request.respond(html.into_iter().chain(no_store).fold(response, Response::with_header))
             }
             "/stamp" => request.respond(Response::from_string(format!("{stamp:016x}"))),
-            _ => request.respond(Response::from_string("there is only /\n").with_status_code(StatusCode(404))),
+            _ => refused(request, 404, "there is only /"),
+        }
+    }
+
+    /// Whether a host is this machine under a name that no other has; the usual port may be left out.
+    fn is_ours(&self, host: &str) -> bool {
+        let port = self.server.server_addr().to_ip().map_or(0, |at| at.port());
+        let (name, said) = host.rsplit_once(':').unwrap_or((host, "80"));
+        ["127.0.0.1", "localhost"].contains(&name) && said == port.to_string()
+    }
+
+    /// The page of this stamp; the one that was made last is kept.
+    fn page_of(&self, stamp: u64) -> Arc<str> {
+        let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
+        match &*made {
+            Some((of, page)) if *of == stamp => page.clone(),
+            _ => made.insert((stamp, self.page(stamp).into())).1.clone(),
         }
     }
 
     fn page(&self, stamp: u64) -> String {
         let script = SCRIPT.replace("STAMP", &format!("{stamp:016x}"));
-        match report(&self.dirs, &ProgressBar::hidden()) {
+        match contained(|| report(&self.dirs, &ProgressBar::hidden())) {
             Ok(report) => report.page.replace("</body>", &format!("{script}</body>")),
             // It may be early.
             Err(e) => {

@@ -1,4 +1,4 @@
-//! The library in a browser: nine functions, and texts that go through memory.
+//! The library in a browser: a few functions, and texts that go through memory.
 //!
 //! A module has one trainer. What reads a text finds it in the buffer that [`buffer`] has made room for; what answers
 //! with a text leaves it where [`answer`] says, [`answer_len`] bytes of UTF-8: JSON, or an error where the function
@@ -72,7 +72,7 @@ pub extern "C" fn make() -> bool {
 #[unsafe(no_mangle)]
 pub extern "C" fn step(n: u32) -> f64 {
     let mut loss = f64::NAN;
-    answered(|| {
+    let went_well = answered(|| {
         made(|(_, trainer)| {
             for _ in 0..n {
                 loss = trainer.step()?.loss;
@@ -80,7 +80,7 @@ pub extern "C" fn step(n: u32) -> f64 {
             Ok(Value::Null)
         })
     });
-    loss
+    if went_well { loss } else { f64::NAN }
 }
 
 /// The number of steps taken.
