@@ -8,7 +8,7 @@
 #     --fla                                  beside flash-linear-attention 0.6's Triton kernels; alone: only those
 #     --against REV                          beside the same launches of an earlier revision
 #   scripts/gpu_walk.sh --write              the tables of docs/gpu.md (about five minutes)
-#   scripts/gpu_walk.sh --check              fails if a kernel made of tiles has more mma than its formulas, or is worse than
+#   scripts/gpu_walk.sh --check              fails if a kernel made of tiles has not the mma of its formulas, or is worse than
 #                                            recorded in scripts/sass/gates.txt (a minute)
 #   scripts/gpu_walk.sh --check --write      records how they are now
 #   scripts/gpu_walk.sh --record [FILE]      scripts/sass/launches.txt anew: what src/kernels launches, at the sizes of

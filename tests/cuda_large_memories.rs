@@ -88,6 +88,35 @@ fn attention_of_several_tiles() {
     }
 }
 
+/// Of either sign, none, and one that makes scores larger.
+#[test]
+fn attention_of_any_scale() {
+    for scale in [-0.3, 0.0, 1.5] {
+        let mut g = Gen::new(2);
+        let x = [g.normal([1, 130, 1, 16]), g.normal([1, 150, 1, 16]), g.normal([1, 150, 1, 16])];
+        let op = || Box::new(CausalAttention { scale }) as Box<dyn Op>;
+        follows(&format!("attention of scale {scale}"), &op, &x, 1);
+    }
+}
+
+/// A score and the largest score are one number, however large: else its weight would not be 1, and rounding would come
+/// through as a gradient. (An emulator has no operation that rounds a product and a sum at once; a device has.)
+#[test]
+fn the_only_key_has_a_weight_of_one_and_no_gradient() {
+    let Some(device) = device() else { return };
+    for dtype in [DType::F64, DType::F32, DType::BF16] {
+        let g = &mut Gen::new(3);
+        let mut large = |n| g.range([1, 1, 2, n], -300.0, 300.0);
+        let tape = Tape::new(device);
+        let x = [large(64), large(64), large(64)].map(|x| tape.leaf(&place(&x, tape.cx(), dtype, false)));
+        tape.backward(tape.apply_dyn(Box::new(CausalAttention { scale: 0.3 }), &x)[0].sum());
+        for of in [0, 1] {
+            let gradient = x[of].grad().map(|g| g.to_f64()).unwrap();
+            assert!(gradient.iter().all(|&x| x == 0.0), "{dtype}, {of}: {gradient:?}");
+        }
+    }
+}
+
 #[test]
 fn linear_attention_of_several_chunks() {
     for (b, t, h, k, v, chunk, normalize) in [

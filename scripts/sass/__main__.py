@@ -82,7 +82,7 @@ def check(options, passes):
     if wrong:
         raise SystemExit("\n".join(wrong))
     print(
-        f"{len(found)} launches of kernels made of tiles: no more mma than their formulas have, and no number is worse"
+        f"{len(found)} launches of kernels made of tiles: as many mma as their formulas have, and no number is worse"
     )
 
 

@@ -1,5 +1,5 @@
 """What must not fall back in the kernels that are made of tiles. Of each, by the machine code of one block: products on
-tensor cores are no more than its formulas have; and instructions a product, occupancy and the share of 128-bit loads
+tensor cores are as many as its formulas have; and instructions a product, occupancy and the share of 128-bit loads
 are no worse than in gates.txt."""
 
 from dataclasses import replace
@@ -28,7 +28,7 @@ def short(launch):
     return launch, at, 1
 
 
-def least(of, launch, times):
+def formula(of, launch, times):
     """The multiplications of a block, by the kernel's formulas (memories.cuh, erase_write/chunk.cu, flash.cu …)."""
     name, sizes = launch.kernel.removesuffix("_4").removesuffix("_8"), launch.args[-1]
     if name.startswith("lstm"):
@@ -82,7 +82,7 @@ def least(of, launch, times):
 
 
 def measured(walker, passes):
-    """{(op, way, kernel): (mma of a block, the least of them, instructions each, occupancy, share of 128-bit loads)}"""
+    """{(op, way, kernel): (mma of a block, those of its formulas, instructions each, occupancy, share of 128-bit loads)}"""
     found = {}
     for of in passes:
         if of.dtype != "bf16" or of.sizes["chunk"] not in (0, C) or of.op.startswith("slstm"):
@@ -99,7 +99,7 @@ def measured(walker, passes):
                 wide = round(cost.wide("load") or 0, 3)
                 each = round(cost.issued / launch.blocks / mma, 1)
                 key = of.op, of.way, launch.kernel
-                found[key] = round(mma), least(of, launch, times) / MMA, each, round(cost.occupancy, 3), wide
+                found[key] = round(mma), formula(of, launch, times) / MMA, each, round(cost.occupancy, 3), wide
     return found
 
 
@@ -118,11 +118,11 @@ def read(text):
 def faults(found, before):
     """What has fallen back, as lines; and how many numbers are better than recorded."""
     wrong, better = [], 0
-    for key, (mma, least_, each, occupancy, wide) in found.items():
+    for key, (mma, expected, each, occupancy, wide) in found.items():
         name = " ".join(key)
-        if mma != least_:
+        if mma != expected:
             wrong.append(
-                f"{name}: {mma} mma a block, its formulas have {least_:g}: if these have changed, so must gates.py"
+                f"{name}: {mma} mma a block, its formulas have {expected:g}: if these have changed, so must gates.py"
             )
         if key not in before:
             wrong.append(f"{name}: is not in {RECORD}: add it by scripts/gpu_walk.sh --check --write")

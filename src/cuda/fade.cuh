@@ -44,14 +44,14 @@ struct Fading {
     const real* all;
     // Of gates for each channel, [chunk of head, C, C].
     const S* scores;
-    // In shared memory, numbers for each of C steps; D comes behind them.
+    // In shared memory three numbers a step, and behind them, if it is wanted, D [C, C].
     enum { SIZE = 3 };
 
     __device__ real whole(const Steps& t, const Dims& d, i64 i) const {
         return !all ? real(1) : g ? all[t.id] : all[t.id * d.k + i];
     }
 
-    // D only if it is wanted.
+    // What the gates of a chunk do, into `room`; with D, if it is wanted.
     template <int R>
     __device__ Faded<R> load(const Steps& t, bool wanted, real* room) const {
         constexpr int C = Tile<R>::C;

@@ -17,7 +17,8 @@
 // Tiling: a block of 256 threads has a tile of C x C numbers of one chunk: of P or G in shared memory first, then of an
 // output. With B H T / C chunks times the tiles of a row there are blocks enough for a GPU. Memory: q, k, v, o and
 // 4 K W / C numbers a step for the states, what is added to them and they themselves; operations: 2 (C (K + W) + 2 K W)
-// a step forward, 2.5 times that backward. One block that goes from chunk to chunk would do without the first two.
+// a step forward, 2.5 times that backward. One block that goes from chunk to chunk would neither
+// write nor read what is added.
 //
 // A file that uses this says `using namespace memories;`.
 

@@ -52,6 +52,15 @@ __device__ inline float quick_exp2(float x) {
 #endif
 }
 
+// a b, rounded by itself. A compiler may make one operation of a product and a sum that it goes into, with one rounding:
+// not of this product, which is so the same number wherever it is computed.
+#ifdef CUEMU
+__device__ inline real times(real a, real b) { return a * b; }
+#else
+__device__ inline float times(float a, float b) { return __fmul_rn(a, b); }
+__device__ inline double times(double a, double b) { return __dmul_rn(a, b); }
+#endif
+
 // N neighbours at an address that is a multiple of their size or of 16 bytes, in as few accesses as there can be.
 template <class P, int N>
 struct __align__(N * sizeof(P) < 16 ? N * sizeof(P) : 16) Pack { P v[N]; };

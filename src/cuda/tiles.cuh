@@ -264,7 +264,6 @@ struct Tile {
 
         __device__ Own(real* room) : x((T*)room) {}
         __device__ real operator()(int r, int c) const { return ::ld(x + r * MLD + c); }
-        __device__ void set(int r, int c, real y) const { st(x + r * MLD + c, y); }
         __device__ void set(const Tile& y) const {
             y.runs([&](int r, int c, const real (&run)[RUN]) { write(x + r * MLD + c, run); });
         }

@@ -161,6 +161,12 @@ struct Place {
     }
 };
 
+// Scores are the same numbers in both passes: what is subtracted from the largest is itself.
+template <class T>
+__device__ void scale_scores(T& x, real scale) {
+    x.by_rows([&](int) { return [&](int, real x) { return times(x, scale); }; });
+}
+
 template <int R, bool GATED>
 __device__ void forward(const S* q, const S* k, const S* v, const Gates& gates, S* o, S* lse, real scale, Sizes d) {
     real* memory = dynamic_memory();
@@ -182,7 +188,7 @@ __device__ void forward(const S* q, const S* k, const S* v, const Gates& gates, 
         const Rows keys(d.s, d.h, at.head, s0);
         Tile<R> x;
         x.template add<1, 1>(memory, (int)d.k, queries.of(q, d.k), keys.of(k, d.k));
-        x.scale_rows([&](int) { return scale; });
+        scale_scores(x, scale);
         fade.add(x, before + t0, s0);
         if (n > 0) fade.pass(s0);
         real best[ROWS];
@@ -232,7 +238,7 @@ __device__ void scores(Tile<R>& p, Tile<R>& dx, real* scratch, const Saved& x, c
     const Rows queries(d.t, d.h, head, t0, GATED ? -t0 : 0), keys(d.s, d.h, head, s0);
     p.template add<1, 1>(scratch, (int)d.k, queries.of(x.q, d.k), keys.of(x.k, d.k));
     dx.template add<1, 1>(scratch, (int)d.v, queries.of(x.g, d.v), keys.of(x.v, d.v));
-    p.scale_rows([&](int) { return x.scale; });
+    scale_scores(p, x.scale);
     fade.add(p, d.s - d.t + t0, s0);
 #pragma unroll
     for (int i = 0; i < Tile<R>::ROWS; i++) {
@@ -400,7 +406,7 @@ __device__ void keys(const Saved& x, const Gates& gates, S* dk, int k_acc, S* dv
 
 #define LOG2_E 1.4426950408889634
 
-struct Wide {
+struct Slices {
     enum { ROWS = 128, LD = 72 };
     bf16* next;
 
@@ -426,32 +432,33 @@ struct Wide {
 template <int R>
 __device__ void wide_forward(const S* q, const S* k, const S* v, S* o, S* lse, real scale, const Sizes& d) {
     typedef Tile<R, 4> T;
-    const Place at(tiles(d.v, 64), d.heads, tiles(d.t, Wide::ROWS));
-    const i64 c0 = at.column * 64, t0 = at.row * Wide::ROWS, before = d.s - d.t;
+    const Place at(tiles(d.v, 64), d.heads, tiles(d.t, Slices::ROWS));
+    const i64 c0 = at.column * 64, t0 = at.row * Slices::ROWS, before = d.s - d.t;
     const Rows queries(d.t, d.h, at.head, t0);
-    const i64 seen = before + (t0 + Wide::ROWS < d.t ? t0 + Wide::ROWS : d.t);
-    Wide memory{(bf16*)dynamic_memory()};
+    const i64 seen = before + (t0 + Slices::ROWS < d.t ? t0 + Slices::ROWS : d.t);
+    Slices memory{(bf16*)dynamic_memory()};
     bf16 *qs = memory.room<128>(d.k), *ks = memory.room<64>(d.k), *vs = memory.room<64>(64);
-    Wide::fill<R, 128>(qs, queries.of(q, d.k));
+    Slices::fill<R, 128>(qs, queries.of(q, d.k));
     const Rows all(d.s, d.h, at.head, 0);
     const Matrix<S> keys = all.of(k, d.k, 0, seen), values = all.of(v, d.v, c0, seen);
-    // 0 would make NaN of what is masked.
+    // Not 0: 0 times the score of what is masked, -INF, is NaN.
     const real by = at_least(fabs(scale) * LOG2_E, 1e-30);
     T y;
     real top[2] = {-INF, -INF}, sum[2] = {0, 0};
     for (int s0 = 0; s0 < seen; s0 += 64) {
         bool others = false;
         __syncthreads();
-        Wide::fill<R, 64>(ks, keys.from(s0));
+        Slices::fill<R, 64>(ks, keys.from(s0));
         T::template slice<0, 64>(vs, 0, 64, values.from(s0), &others);
         others = __syncthreads_or(others);
         T x;
-        Wide::product<64>(x, qs, ks, d.k);
+        Slices::product<64>(x, qs, ks, d.k);
         if (scale < 0) x.scale_rows([](int) { return real(-1); });
         const int past = (int)(before + t0 - s0);
         if (past < 63)
             x.by_rows([&](int r) { return [=](int c, real x) { return c > past + r ? -INF : x; }; });
         real fade[2];
+        bool any = false;
 #pragma unroll
         for (int i = 0; i < 2; i++) {
             real best = top[i];
@@ -459,14 +466,17 @@ __device__ void wide_forward(const S* q, const S* k, const S* v, S* o, S* lse, r
             for (int j = 0; j < T::COLS; j++) best = fmax(best, x.v[i][j]);
             for (int n = 2; n > 0; n >>= 1) best = fmax(best, __shfl_xor_sync(0xffffffffu, best, n));
             best = fmax(best, -LARGEST);
-            const real less = -best * by;
-            fade[i] = quick_exp2(top[i] * by + less);
+            // At most a number, so that it takes -INF to -INF.
+            const real less = at_most(-best * by, LARGEST);
+            // Most steps find nothing larger.
+            const bool larger = best > top[i];
+            fade[i] = larger ? quick_exp2(top[i] * by + less) : real(1);
+            any |= larger;
             top[i] = best;
 #pragma unroll
             for (int j = 0; j < T::COLS; j++) x.v[i][j] = quick_exp2(x.v[i][j] * by + less);
         }
-        // Most steps find nothing larger.
-        if (__any_sync(0xffffffffu, fade[0] != 1.0 || fade[1] != 1.0)) {
+        if (__any_sync(0xffffffffu, any)) {
 #pragma unroll
             for (int i = 0; i < 2; i++) {
 #pragma unroll
@@ -474,13 +484,13 @@ __device__ void wide_forward(const S* q, const S* k, const S* v, S* o, S* lse, r
                 sum[i] *= fade[i];
             }
         }
-        y.template multiply_held<0>(x, {vs, Wide::LD}, sum);
+        y.template multiply_held<0>(x, {vs, Slices::LD}, sum);
         if (others) {
             // As Tile::add_lower, by way of the memory of k and v.
             __syncthreads();
-            x.runs([&](int r, int c, const real (&run)[2]) { write(ks + r * Wide::LD + c, run); });
+            x.runs([&](int r, int c, const real (&run)[2]) { write(ks + r * Slices::LD + c, run); });
             __syncthreads();
-            y.add_rare(64, past, [&](int r, int s) { return ld(ks + r * Wide::LD + s); }, values.from(s0));
+            y.add_rare(64, past, [&](int r, int s) { return ld(ks + r * Slices::LD + s); }, values.from(s0));
         }
     }
     for (int i = 0; i < 2; i++) top[i] *= fabs(scale);
@@ -488,10 +498,11 @@ __device__ void wide_forward(const S* q, const S* k, const S* v, S* o, S* lse, r
     y.put(queries.to(o, d.v, c0));
 }
 
-// p ← exp(scale q·k − lse), from lse as a power of 2, and dx ← p (dx − δ); both are 0 where the key is not seen.
+// p ← exp(scale q·k − lse), from lse as a power of 2, and dx ← p (dx − δ); both are 0 where the key is not seen. Where one
+// weight is all but 1, dx − δ is less than the rounding of o, of which δ is made, to bf16.
 __device__ inline void wide_score(real& p, real& dx, real scale, real lse, real delta, bool sees) {
     p = sees ? quick_exp2(p * (scale * real(LOG2_E)) - lse) : real(0);
-    dx = !sees || p == 1.0 ? real(0) : p * (dx - delta);
+    dx = !sees || p >= 1 - 1.0 / 256 ? real(0) : p * (dx - delta);
 }
 // Of a query's row, if it is there.
 __device__ inline real wide_lse(const S* lse, bool there, i64 i, i64 size) {
@@ -501,15 +512,15 @@ __device__ inline real wide_lse(const S* lse, bool there, i64 i, i64 size) {
 template <int R>
 __device__ void wide_queries(const Saved& x, S* dq, int acc, const Sizes& d) {
     typedef Tile<R, 4, 2> T;
-    const Place at(tiles(d.k, 64), d.heads, tiles(d.t, Wide::ROWS));
-    const i64 c0 = at.column * 64, t0 = at.row * Wide::ROWS, before = d.s - d.t;
+    const Place at(tiles(d.k, 64), d.heads, tiles(d.t, Slices::ROWS));
+    const i64 c0 = at.column * 64, t0 = at.row * Slices::ROWS, before = d.s - d.t;
     const Rows queries(d.t, d.h, at.head, t0);
-    const i64 seen = before + (t0 + Wide::ROWS < d.t ? t0 + Wide::ROWS : d.t);
-    Wide memory{(bf16*)dynamic_memory()};
+    const i64 seen = before + (t0 + Slices::ROWS < d.t ? t0 + Slices::ROWS : d.t);
+    Slices memory{(bf16*)dynamic_memory()};
     bf16 *qs = memory.room<128>(d.k), *gs = memory.room<128>(d.v);
     bf16 *ks = memory.room<64>(d.k), *vs = memory.room<64>(d.v);
-    Wide::fill<R, 128>(qs, queries.of(x.q, d.k));
-    Wide::fill<R, 128>(gs, queries.of(x.g, d.v));
+    Slices::fill<R, 128>(qs, queries.of(x.q, d.k));
+    Slices::fill<R, 128>(gs, queries.of(x.g, d.v));
     real lse[T::ROWS], delta[T::ROWS];
     for (int i = 0; i < T::ROWS; i++) {
         const int r = T::row(i);
@@ -521,12 +532,12 @@ __device__ void wide_queries(const Saved& x, S* dq, int acc, const Sizes& d) {
     Tile<R, 4, 2, 2> y;
     for (int s0 = 0; s0 < seen; s0 += 64) {
         __syncthreads();
-        Wide::fill<R, 64>(ks, keys.from(s0));
-        Wide::fill<R, 64>(vs, values.from(s0));
+        Slices::fill<R, 64>(ks, keys.from(s0));
+        Slices::fill<R, 64>(vs, values.from(s0));
         __syncthreads();
         T p, dx;
-        Wide::product<64>(p, qs, ks, d.k);
-        Wide::product<64>(dx, gs, vs, d.v);
+        Slices::product<64>(p, qs, ks, d.k);
+        Slices::product<64>(dx, gs, vs, d.v);
         const int past = (int)(before + t0 - s0);
 #pragma unroll
         for (int i = 0; i < T::ROWS; i++)
@@ -534,7 +545,7 @@ __device__ void wide_queries(const Saved& x, S* dq, int acc, const Sizes& d) {
             for (int j = 0; j < T::COLS; j++)
                 wide_score(p.v[i][j], dx.v[i][j], x.scale, lse[i], delta[i],
                            past >= 63 || T::col(j) <= past + T::row(i));
-        y.template multiply_held<0>(dx, {ks + c0 * Wide::LD, Wide::LD});
+        y.template multiply_held<0>(dx, {ks + c0 * Slices::LD, Slices::LD});
     }
     y.join(dynamic_memory());
     y.put(queries.to(dq, d.k, c0, acc), [&](int, int, real v) { return x.scale * v; });
@@ -544,21 +555,21 @@ __device__ void wide_queries(const Saved& x, S* dq, int acc, const Sizes& d) {
 template <int R>
 __device__ void wide_keys(const Saved& x, S* dk, int k_acc, S* dv, int v_acc, const Sizes& d) {
     typedef Tile<R, 4, 2> T;
-    const Place at(tiles(d.k > d.v ? d.k : d.v, 64), d.heads, tiles(d.s, Wide::ROWS));
-    const i64 c0 = at.column * 64, row = tiles(d.s, Wide::ROWS) - 1 - at.row, s0 = row * Wide::ROWS, before = d.s - d.t;
+    const Place at(tiles(d.k > d.v ? d.k : d.v, 64), d.heads, tiles(d.s, Slices::ROWS));
+    const i64 c0 = at.column * 64, row = tiles(d.s, Slices::ROWS) - 1 - at.row, s0 = row * Slices::ROWS, before = d.s - d.t;
     const Rows own(d.s, d.h, at.head, s0), rows(d.t, d.h, at.head, 0);
-    Wide memory{(bf16*)dynamic_memory()};
+    Slices memory{(bf16*)dynamic_memory()};
     bf16 *ks = memory.room<128>(d.k), *vs = memory.room<128>(d.v);
     bf16 *qs = memory.room<64>(d.k), *gs = memory.room<64>(d.v);
     real *lse = (real*)memory.next, *delta = lse + 64;
-    Wide::fill<R, 128>(ks, own.of(x.k, d.k));
-    Wide::fill<R, 128>(vs, own.of(x.v, d.v));
+    Slices::fill<R, 128>(ks, own.of(x.k, d.k));
+    Slices::fill<R, 128>(vs, own.of(x.v, d.v));
     const Matrix<S> queries = rows.of(x.q, d.k, 0, d.t), cotangents = rows.of(x.g, d.v, 0, d.t);
     Tile<R, 4, 2, 2> yk, yv;
     for (int t0 = s0 > before ? (int)(s0 - before) / 64 * 64 : 0; t0 < d.t; t0 += 64) {
         __syncthreads();
-        Wide::fill<R, 64>(qs, queries.from(t0));
-        Wide::fill<R, 64>(gs, cotangents.from(t0));
+        Slices::fill<R, 64>(qs, queries.from(t0));
+        Slices::fill<R, 64>(gs, cotangents.from(t0));
         if (threadIdx.x < 64) {
             const int t = t0 + threadIdx.x;
             lse[threadIdx.x] = wide_lse(x.lse, t < d.t, at.head * d.t + t, d.heads * d.t);
@@ -566,8 +577,8 @@ __device__ void wide_keys(const Saved& x, S* dk, int k_acc, S* dv, int v_acc, co
         }
         __syncthreads();
         T p, dx;
-        Wide::product<64>(p, ks, qs, d.k);
-        Wide::product<64>(dx, vs, gs, d.v);
+        Slices::product<64>(p, ks, qs, d.k);
+        Slices::product<64>(dx, vs, gs, d.v);
         const int past = (int)(before + t0 - s0);
 #pragma unroll
         for (int j = 0; j < T::COLS; j++) {
@@ -576,8 +587,8 @@ __device__ void wide_keys(const Saved& x, S* dk, int k_acc, S* dv, int v_acc, co
             for (int i = 0; i < T::ROWS; i++)
                 wide_score(p.v[i][j], dx.v[i][j], x.scale, lse[t], delta[t], past >= 127 || T::row(i) <= past + t);
         }
-        if (c0 < d.v) yv.template multiply_held<0>(p, {gs + c0 * Wide::LD, Wide::LD});
-        if (c0 < d.k) yk.template multiply_held<0>(dx, {qs + c0 * Wide::LD, Wide::LD});
+        if (c0 < d.v) yv.template multiply_held<0>(p, {gs + c0 * Slices::LD, Slices::LD});
+        if (c0 < d.k) yk.template multiply_held<0>(dx, {qs + c0 * Slices::LD, Slices::LD});
     }
     yk.join(dynamic_memory());
     yv.join(dynamic_memory());
