@@ -2,24 +2,25 @@
 # All checks and timings of the CUDA backend, on a machine that has a GPU but no Rust, in under eight minutes, as one
 # table.
 #
-#   scripts/gpu_check.sh pack DIR             build, and put all that is needed into DIR (here, with Rust)
+#   scripts/gpu_check.sh pack DIR [ARCH]      build, and put all that is needed into DIR.tar.xz (here, with Rust); kernels are
+#                                             compiled for ARCH [sm_90] if NVRTC is here, FLA comes along if pip finds it
 #   DIR/gpu_check.sh run [OPTION..]           run it (there): tests, fixtures, compute-sanitizer, timings, PyTorch
 #     --device DEVICE    cuda, cuda:1, or emulated to try this script [cuda]
 #     --tiny             the fewest cases and the smallest sizes: does everything run?
 #     --python PROGRAM   one that has PyTorch [python3]
-#     --only WORD        only rows whose command has this word in it: tests, verify, sanitizer, cores, steps, torch
+#     --only WORD        one part: tests, verify, sanitizer, first, launches, cores, steps, torch or fla
 #
 # DIR needs a driver, NVRTC and cuBLAS beside it, nothing else. A step that fails or outlasts its time gets a FAIL row,
 # the others go on, and the status is 1 at the end. The table is also in DIR/log/table.txt, beside what every step
 # printed; where $OUT is set, both go there too.
 set -uo pipefail
 
-usage() { sed -n '2,16s/^# \?//p' "$0"; exit 2; }
+usage() { sed -n '2,/^set /s/^# \{0,1\}//p' "$0" | sed '$d'; exit 2; }
 die() { echo "gpu_check.sh: $1" >&2; exit 2; }
 
 pack() {
   set -e
-  [ $# = 1 ] || usage
+  [ $# = 1 ] || [ $# = 2 ] || usage
   mkdir -p "$1"
   local dir root size tests=() file test
   dir=$(cd "$1" && pwd)
@@ -30,19 +31,25 @@ pack() {
     # These two start processes of their own, on the emulator.
     case $test in cuda_checked | cuda_errors) ;; *) tests+=(--test "$test") ;; esac
   done
-  rm -rf "$dir/bin" "$dir/tests"
-  mkdir -p "$dir/bin" "$dir/tests"
-  cargo build --release --bin verify --example timing
-  cp target/release/verify target/release/examples/timing "$dir/bin"
+  rm -rf "$dir/bin" "$dir/tests" "$dir/cubins" "$dir/site"
+  mkdir -p "$dir/bin" "$dir/tests" "$dir/cubins"
+  cargo build --release --bin verify --example timing --example launches
+  cp target/release/verify target/release/examples/{timing,launches} "$dir/bin"
   cargo test --release --no-run "${tests[@]}" 2>&1 | tee >(cat >&2) |
     sed -n 's/.*Executable tests\/\(.*\)\.rs (\(.*\))$/\1 \2/p' |
     while read -r test file; do cp "$file" "$dir/bin/$test"; done
   strip "$dir"/bin/*
+  # A GPU is lent for minutes, and compiling takes some of them.
+  TAPEZOO_CUBINS=$dir/cubins TAPEZOO_ARCH=${2-sm_90} \
+    cargo test --release --test nvrtc -- --ignored every_kernel_into_a_cache || echo "kernels are compiled there"
+  python3 -m pip install --quiet --no-deps --no-compile --target "$dir/site" fla-core==0.6.0 || echo "no FLA"
   cp -r tests/fixtures "$dir/tests"
   cp scripts/gpu_check.sh scripts/gpu_torch.py "$dir"
-  size=$(du -sm "$dir" | cut -f1)
-  echo "$dir: $size MiB"
-  [ "$size" -lt 64 ] || die "more than 64 MiB"
+  rm -rf "$dir/log"
+  tar -cf - -C "$(dirname "$dir")" "$(basename "$dir")" | xz -T0 -4 >"$dir.tar.xz"
+  size=$(du -m "$dir.tar.xz" | cut -f1)
+  echo "$dir.tar.xz: $size MiB; there: tar -xf $(basename "$dir").tar.xz && $(basename "$dir")/gpu_check.sh run"
+  [ "$size" -lt 50 ] || die "more than 50 MiB"
 }
 
 # ---- rows: a status, what was done, what it took, what came of it
@@ -96,15 +103,18 @@ times() {
 }
 
 # Checks run side by side, a timing never beside anything.
-running=() most=$((($(nproc) + 1) / 2))
+warming=() fla=("fla linear_attention" "fla linear_attention, a gate a head" "fla linear_attention, a gate a channel"
+  "fla delta_rule" "fla gated_delta_rule" "fla kda")
+running=() checking=() most=$((($(nproc) + 1) / 2))
 start() {
-  while [ "$(jobs -rp | wc -l)" -ge "$most" ]; do wait -n; done
+  while [ "$(jobs -rp | wc -l)" -ge $((most + ${#warming[@]})) ]; do wait -n; done
   running+=("$dir/log/${#running[@]}.row")
   check "$@" >"${running[-1]}" &
+  checking+=($!)
 }
 finish() {
   local file
-  wait
+  wait "${checking[@]}"
   for file in ${running[@]+"${running[@]}"}; do cat "$file" && rm "$file"; done
 }
 wanted() { [ -z "$only" ] || [[ " $* " == *"$only"* ]]; }
@@ -127,8 +137,36 @@ checks() {
   finish
 }
 
+# What a first run waits for: its kernels are compiled.
+first() {
+  wanted first || return 0
+  local log="$dir/log/first" began=$(date +%s%N) again
+  XDG_CACHE_HOME=$dir/log/empty attempt "first run" 60 "$dir/bin/timing" steps --device "$device" --tiny || return
+  again=$(date +%s%N)
+  attempt "second run" 60 "$dir/bin/timing" steps --device "$device" --tiny || return
+  row ok "first run of all seven models" "$(((again - began) / 1000000)) ms" \
+    "$((($(date +%s%N) - again) / 1000000)) ms when its kernels are compiled"
+}
+
+# flash-linear-attention's autotuner compiles for minutes: beside the checks, which need the processors less.
+warm() {
+  [ -d "$dir/site" ] && [ "$device" != emulated ] && wanted fla || return 0
+  export PYTHONPATH=$dir/site TRITON_CACHE_DIR=$dir/log/triton
+  local name
+  for name in "${fla[@]}"; do
+    timeout 200 "$python" "$dir/gpu_torch.py" cores "$name" --seconds 0 >"$dir/log/warm_${name// /_}" 2>&1 &
+    warming+=($!)
+  done
+}
+
 timings() {
   local name
+  if wanted launches && [ "$device" != emulated ]; then
+    rm -f "$dir/log/launches.txt"
+    if attempt launches 120 "$dir/bin/launches" --measure "$dir/log/launches.txt"; then
+      row ok launches - "$(grep -vc '^#' "$dir/log/launches.txt") medians in log/launches.txt"
+    fi
+  fi
   if wanted cores; then
     for name in $("$dir/bin/timing" cores --list); do
       # A copy and a matrix product are timed for every core: here are their rows.
@@ -150,13 +188,19 @@ timings() {
         times "torch $name on the CPU" 90 "$python" "$dir/gpu_torch.py" $name --device cpu --tiny
     done
   fi
+  if wanted fla && [ -d "$dir/site" ] && [ "$device" != emulated ]; then
+    wait "${warming[@]}"
+    for name in "${fla[@]}"; do times "$name" 60 "$python" "$dir/gpu_torch.py" cores "$name" $tiny; done
+  fi
 }
 
 all() {
   echo "$(date -u +%F) device $device, $(nvidia-smi --query-gpu=name,driver_version,clocks.sm --format=csv,noheader \
     2>/dev/null || echo 'no nvidia-smi'), $(nproc) processors"
   row "" what "time" "result"
+  warm
   checks
+  first
   timings
 }
 
@@ -176,6 +220,7 @@ run() {
   # Kernels are compiled once for all steps, and compiling them is tested too: nothing is left of an earlier run. The
   # emulator's take minutes, and stay.
   local cache="$dir/log/cache"
+  mkdir -p "$cache/tapezoo" && cp -r "$dir/cubins" "$cache/tapezoo/kernels"
   if [ "$device" = emulated ]; then slow=10 deadline=4700; else export XDG_CACHE_HOME=$cache; fi
   export TAPEZOO_ROOT=$dir TAPEZOO_TEST_DEVICE=$device RUST_BACKTRACE=0
   [ -z "$tiny" ] || export TAPEZOO_CASES=1

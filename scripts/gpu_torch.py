@@ -2,7 +2,8 @@
 """PyTorch's times for what `examples/timing` times, in rows of the same form; gpu_check.sh puts them side by side.
 
     gpu_torch.py cores [NAME..]    scaled_dot_product_attention by each of its kernels, cuDNN's LSTM, and what the
-                                   device reaches in a copy and in a matrix product
+                                   device reaches in a copy and in a matrix product; where flash-linear-attention is
+                                   found, its chunked kernels in bf16 (fla_linear_attention, fla_delta_rule, ..)
     gpu_torch.py steps [NAME..]    a training step of the `parity` default of each model, written eagerly
 
 --device cpu --tiny sees whether it runs. The exit status is 3 where PyTorch, or a GPU that it sees, is missing.
@@ -125,7 +126,44 @@ def lstm(args, best, dtype):
     passes(args, best, "torch lstm input product", dtype, [x, w], lambda: x @ w.T, [products, 2 * products])
 
 
-CORES = {"attention": attention, "lstm": lstm}
+def fla(name):
+    """The chunked form of flash-linear-attention; its autotuner has chosen before anything is timed."""
+
+    def core(args, best, dtype):
+        if dtype != torch.bfloat16 or args.device == "cpu":
+            return  # its kernels are made for half precision on a GPU
+        try:
+            from fla.ops.delta_rule import chunk_delta_rule
+            from fla.ops.gated_delta_rule import chunk_gated_delta_rule
+            from fla.ops.gla import chunk_gla
+            from fla.ops.kda import chunk_kda
+            from fla.ops.simple_gla import chunk_simple_gla
+        except ImportError as e:
+            return print(f"# fla {name}: {e}", flush=True)
+        b, t, h, k = (8, 4096, 16, 64) if not args.tiny else (1, 128, 2, 64)
+        normal = lambda *shape: torch.randn(*shape, device=args.device).to(dtype)
+        q, v, key = normal(b, t, h, k), normal(b, t, h, k), F.normalize(normal(b, t, h, k), dim=-1)
+        beta = torch.rand(b, t, h, device=args.device).to(dtype)
+        gate, channels = (-0.1 * torch.rand(*shape, device=args.device) for shape in [(b, t, h), (b, t, h, k)])
+        run, *x = {
+            "linear_attention": (chunk_simple_gla, q, key, v),
+            "linear_attention, a gate a head": (chunk_simple_gla, q, key, v, gate),
+            "linear_attention, a gate a channel": (chunk_gla, q, key, v, channels),
+            "delta_rule": (chunk_delta_rule, q, key, v, beta),
+            "gated_delta_rule": (chunk_gated_delta_rule, q, key, v, gate, beta),
+            "kda": (chunk_kda, q, key, v, channels, beta),
+        }[name]
+        x = [one.detach().requires_grad_() for one in x]
+        products = 4 if name.startswith("linear") else 9
+        flops = [n * b * h * t * k * 128 for n in (products, 3 * products)]
+        passes(args, best, f"fla {name}", dtype, x, lambda: run(*x)[0], flops)
+
+    return core
+
+
+FLA = ["linear_attention", "linear_attention, a gate a head", "linear_attention, a gate a channel", "delta_rule",
+       "gated_delta_rule", "kda"]
+CORES = {"attention": attention, "lstm": lstm} | {f"fla {name}": fla(name) for name in FLA}
 
 
 def cores(args):

@@ -5,11 +5,15 @@
 mod device;
 
 use device::device;
-use std::panic;
+use std::{
+    panic,
+    sync::atomic::{AtomicBool, Ordering},
+    thread,
+};
 use tapezoo::{
     autograd::Tape,
     tasks::Batch,
-    tensor::{DType, Device},
+    tensor::{DType, Device, Tensor},
     train::{Trainer, config::TrainConfig, on_device::OnDevice},
 };
 
@@ -57,6 +61,34 @@ fn a_shape_that_changes_is_recorded_anew_or_launched() {
     let off = run(device, &format!("cuda_graph = \"off\"\n{flags}"));
     let on = run(device, &format!("cuda_graph = \"auto\"\n{flags}"));
     assert_eq!((on.0, on.1), (off.0, off.1));
+}
+
+/// The end of a cuBLAS handle waits for all that its device does, and nobody may wait for a stream that records.
+#[test]
+fn a_device_that_ends_spoils_no_recording_by_another_thread() {
+    let Some(device) = device() else { return };
+    let matrix = |tape: &Tape| Tensor::full([4, 4], DType::F32, 2.0).to_device(tape.cx());
+    let multiply = |tape: &Tape, x: &Tensor| tape.constant(x).matmul(tape.constant(x)).value();
+    let ended = AtomicBool::new(false);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            for _ in 0..2000 {
+                let tape = Tape::new(device);
+                multiply(&tape, &matrix(&tape));
+            }
+            ended.store(true, Ordering::Relaxed);
+        });
+        let mut tape = Tape::new(device);
+        let gpu = tape.cx().gpu().unwrap();
+        while !ended.load(Ordering::Relaxed) {
+            let x = matrix(&tape);
+            let mut y = multiply(&tape, &x);
+            let mut graph = gpu.capture(|| (0..200).for_each(|_| y = multiply(&tape, &x)));
+            gpu.replay(&mut graph);
+            assert_eq!(y.to_f64(), [16.0; 16]);
+            tape.reset();
+        }
+    });
 }
 
 #[test]

@@ -17,7 +17,11 @@ use std::{
     fs,
     path::{Path, PathBuf},
 };
-use tapezoo::{cuda::Module, kernels, tensor::DType};
+use tapezoo::{
+    cuda::{Module, cache::Cache, compile::compile as image},
+    kernels,
+    tensor::DType,
+};
 
 /// The targets: single and half precision for the oldest and the newest device that we support; double precision, which
 /// only checks gradients, once. Without `TAPEZOO_TARGETS=all` the first three alone, which have every kernel in every
@@ -237,4 +241,16 @@ fn every_kernel_compiles_and_fits() {
     fs::create_dir_all(&target).unwrap();
     fs::write(target.join("nvrtc.txt"), &text).unwrap();
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// So that a machine with a GPU, which is lent for minutes, need not compile: `scripts/gpu_check.sh pack` runs this.
+#[test]
+#[ignore = "fills the directory that TAPEZOO_CUBINS names with the kernels for the device that TAPEZOO_ARCH names"]
+fn every_kernel_into_a_cache() {
+    let (Ok(to), Ok(arch)) = (std::env::var("TAPEZOO_CUBINS"), std::env::var("TAPEZOO_ARCH")) else { return };
+    assert!(load(), "NVRTC was not found");
+    let (cache, modules) = (Cache::at(Path::new(&to)), modules());
+    let dtypes = [DType::F32, DType::BF16, DType::F64];
+    let jobs: Vec<_> = modules.iter().flat_map(|m| dtypes.map(|dtype| (m, dtype))).collect();
+    side_by_side(&jobs, |(m, dtype)| drop(image(&cache, m.name, &m.source(*dtype), &arch).unwrap()));
 }

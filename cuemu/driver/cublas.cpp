@@ -101,7 +101,12 @@ static int product(Handle* h, const Product& p) {
 }
 
 CUEMU_API int cublasCreate_v2(Handle** h) { return *h = new Handle{nullptr}, SUCCESS; }
-CUEMU_API int cublasDestroy_v2(Handle* h) { return delete h, SUCCESS; }
+// It waits for the whole device, which spoils what any stream captures meanwhile.
+CUEMU_API int cublasDestroy_v2(Handle* h) {
+  std::lock_guard<std::recursive_mutex> hold(driver::lock);
+  driver::not_while_capturing("cublasDestroy");
+  return delete h, SUCCESS;
+}
 CUEMU_API int cublasSetStream_v2(Handle* h, Stream* s) { return h->stream = s, SUCCESS; }
 CUEMU_API int cublasSetMathMode(Handle*, int) { return SUCCESS; }
 CUEMU_API int cublasSetWorkspace_v2(Handle*, void*, size_t) { return SUCCESS; }

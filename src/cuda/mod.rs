@@ -28,7 +28,7 @@ pub use gpu::emulator;
 pub use gpu::{Block, Gpu, Graph, Mark, Pinned};
 #[cfg(feature = "cuda")]
 #[doc(hidden)]
-pub use gpu::{cache, locate};
+pub use gpu::{cache, compile, locate};
 pub use launch::{Arg, Launch};
 pub use module::{Module, PRELUDE, TILES};
 pub use temp::Temp;

@@ -82,6 +82,7 @@ never! { Gpu:
     pub fn gemm(&self, alpha: f64, a: View, b: View, y: View, acc: bool, batch: usize);
     pub fn mark(&self) -> Mark;
     pub fn seconds(&self, from: &Mark, to: &Mark) -> f64;
+    pub fn each_launch(&self, work: impl FnOnce()) -> Vec<(&'static str, f64)>;
     pub fn replay(&self, graph: &mut Graph);
     pub(crate) fn captures(&self) -> bool;
     pub(crate) fn lent(&self, block: &Block, bytes: usize);

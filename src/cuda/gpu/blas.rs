@@ -1,6 +1,6 @@
 //! Matrix products by cuBLAS, with the sizes and strides of [`gemm`](crate::kernels::gemm::gemm).
 
-use super::{Gpu, lock};
+use super::{Gpu, TURN, lock};
 use crate::cuda::View;
 use crate::tensor::DType;
 use cudarc::cublas::{result, sys};
@@ -12,6 +12,8 @@ unsafe impl Send for Handle {}
 
 impl Drop for Handle {
     fn drop(&mut self) {
+        // It waits for the whole device. (Nobody drops a device that records.)
+        let _turn = lock(&TURN);
         // SAFETY: made by `create_handle`, destroyed once.
         let _ = unsafe { result::destroy_handle(self.0) };
     }
@@ -104,6 +106,7 @@ impl Gpu {
 
     #[track_caller]
     fn make_handle(&self) -> Handle {
+        let _turn = self.turn();
         let made = result::create_handle().map(Handle).and_then(|h| {
             // SAFETY: both handles are alive, and the stream outlives this one: both are fields of the same struct.
             unsafe { result::set_stream(h.0, self.raw_stream().cast()) }.map(|()| h)

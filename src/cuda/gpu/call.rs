@@ -15,7 +15,7 @@ const MAX_ARGS: usize = 40;
 #[derive(Clone)]
 pub(super) struct Function {
     handle: sys::CUfunction,
-    /// How much dynamic shared memory it may use so far.
+    /// How much dynamic shared memory it may use so far: what it declares itself counts too.
     shared: usize,
     /// The size of each parameter; known in debug builds.
     params: Option<Vec<usize>>,
@@ -59,6 +59,7 @@ impl Gpu {
         };
         let (grid, block) = (three(launch.grid), three(launch.block));
         let shared = u32::try_from(launch.shared).unwrap_or(u32::MAX);
+        let from = self.times_launches().then(|| self.mark());
         // SAFETY: the function is loaded; the arguments have the sizes that it declares (compared in debug builds),
         // and the tensors behind them live on this stream.
         let done = unsafe {
@@ -77,6 +78,9 @@ impl Gpu {
                  shared memory: {why}",
                 self.device, module.name
             ));
+        }
+        if let Some(from) = from {
+            self.launched(kernel, from);
         }
     }
 
@@ -98,7 +102,12 @@ impl Gpu {
         let known = lock(&self.functions).get(&key).cloned();
         let mut function = known.unwrap_or_else(|| {
             let handle = self.find(module, kernel, dtype);
-            Function { handle, shared: FREE_SHARED, params: cfg!(debug_assertions).then(|| params(handle)) }
+            let own = sys::CUfunction_attribute::CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES;
+            // SAFETY: the function is loaded.
+            let own = unsafe { result::function::get_function_attribute(handle, own) };
+            let own = usize::try_from(self.check(&format!("kernel '{kernel}' of {}", module.name), own)).unwrap_or(0);
+            let shared = FREE_SHARED.saturating_sub(own);
+            Function { handle, shared, params: cfg!(debug_assertions).then(|| params(handle)) }
         });
         if shared > function.shared {
             let attribute = sys::CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;

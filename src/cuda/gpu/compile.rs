@@ -33,25 +33,32 @@ impl Gpu {
     pub(super) fn find(&self, module: &'static Module, kernel: &'static str, dtype: DType) -> sys::CUfunction {
         let key = (self.device, module.key(dtype));
         let slot = lock(&LOADED).get_or_insert_default().entry(key).or_default().clone();
-        let mut loaded = lock(&slot);
-        let handle = match *loaded {
-            Some(found) => found,
-            None => {
-                let image = match compile(module.name, &module.source(dtype), &self.arch) {
-                    Ok(image) => image,
-                    Err(log) => self.fail(format!("{} for {dtype}: NVRTC: {log}", module.name)),
-                };
-                // SAFETY: the image is what NVRTC made for this device.
-                let handle = unsafe { result::module::load_data(image.as_ptr().cast()) };
-                let handle = Loaded(self.check(&format!("loading {}", module.name), handle));
-                *loaded.insert(handle)
-            }
-        };
-        drop(loaded);
+        let known = *lock(&slot);
+        let handle = known.unwrap_or_else(|| self.load(module, dtype, &slot));
         let name = CString::new(kernel).expect("a kernel's name has no zero in it");
         // SAFETY: modules are never unloaded.
         let function = unsafe { result::module::get_function(handle.0, name) };
         self.check(&format!("{}: there is no kernel '{kernel}'", module.name), function)
+    }
+
+    #[track_caller]
+    fn load(&self, module: &'static Module, dtype: DType, slot: &Slot) -> Loaded {
+        let loaded = lock(slot);
+        if let Some(found) = *loaded {
+            return found;
+        }
+        let image = match compile(&Cache::of_user(), module.name, &module.source(dtype), &self.arch) {
+            Ok(image) => image,
+            Err(log) => self.fail(format!("{} for {dtype}: NVRTC: {log}", module.name)),
+        };
+        // Whoever records has the turn, and may wait for this slot.
+        drop(loaded);
+        let (_turn, mut loaded) = (self.turn(), lock(slot));
+        *loaded.get_or_insert_with(|| {
+            // SAFETY: the image is what NVRTC made for this device.
+            let handle = unsafe { result::module::load_data(image.as_ptr().cast()) };
+            Loaded(self.check(&format!("loading {}", module.name), handle))
+        })
     }
 }
 
@@ -63,12 +70,15 @@ pub(super) fn nvrtc_version() -> Result<(i32, i32), String> {
     Ok((major, minor))
 }
 
-/// The binary for this architecture, from the cache if it is there, or the compiler's complaints.
-fn compile(name: &str, source: &str, arch: &str) -> Result<Vec<u8>, String> {
+/// The binary for this architecture, such as "sm_90", from the cache if it is there. It needs NVRTC and no device.
+///
+/// # Errors
+/// The compiler's complaints.
+pub fn compile(cache: &Cache, name: &str, source: &str, arch: &str) -> Result<Vec<u8>, String> {
     let options = [format!("--gpu-architecture={arch}"), "--std=c++17".into(), "-lineinfo".into()];
     let (major, minor) = nvrtc_version()?;
     let version = format!("NVRTC {major}.{minor}");
-    Cache::of_user().get(&[source, &options.join(" "), &version], || build(name, source, &options))
+    cache.get(&[source, &options.join(" "), &version], || build(name, source, &options))
 }
 
 fn build(name: &str, source: &str, options: &[String]) -> Result<Vec<u8>, String> {

@@ -1,7 +1,7 @@
 //! Work that is recorded once and then asked for in one call: a CUDA graph. A training step of a small model is some
 //! hundred launches of a few microseconds each; asking for them one by one takes longer than running them.
 
-use super::Gpu;
+use super::{Gpu, TURN, lock};
 use bytemuck::Pod;
 use cudarc::driver::{CudaGraph, result, sys};
 use std::{
@@ -20,6 +20,7 @@ impl Gpu {
     /// be recorded.
     #[track_caller]
     pub fn capture(self: &Arc<Self>, work: impl FnOnce()) -> Graph {
+        let _turn = lock(&TURN);
         // Other threads go on with their own streams meanwhile.
         let mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
         self.check("recording a graph", self.stream.begin_capture(mode));
@@ -74,7 +75,7 @@ impl<T: Pod> Pinned<T> {
     #[track_caller]
     pub fn new(gpu: &Arc<Gpu>, len: usize) -> Pinned<T> {
         gpu.bind();
-        let bytes = (len * size_of::<T>()).max(1);
+        let (_turn, bytes) = (gpu.turn(), (len * size_of::<T>()).max(1));
         // SAFETY: the context is current; the memory is as large, and aligned to a page.
         let at = gpu.check("allocating pinned memory", unsafe {
             result::malloc_host(bytes, 0).inspect(|at| at.cast::<u8>().write_bytes(0, bytes))
@@ -145,6 +146,7 @@ impl<T> Drop for Pinned<T> {
     fn drop(&mut self) {
         if self.gpu.ctx.bind_to_thread().is_ok() {
             let _ = self.gpu.stream.synchronize();
+            let _turn = self.gpu.turn();
             // SAFETY: allocated by `malloc_host`, freed once, and no copy is under way any more.
             let _ = unsafe { result::free_host(self.at.cast()) };
         }

@@ -4,7 +4,8 @@ mod blas;
 #[doc(hidden)]
 pub mod cache;
 mod call;
-mod compile;
+#[doc(hidden)]
+pub mod compile;
 pub mod emulator;
 mod graph;
 #[doc(hidden)]
@@ -21,7 +22,7 @@ use crate::tensor::Device;
 use cudarc::driver::{CudaContext, CudaStream, DriverError, sys};
 use std::{
     collections::HashMap,
-    sync::{Arc, Mutex, OnceLock, PoisonError, atomic::AtomicBool},
+    sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, atomic::AtomicBool},
 };
 
 /// One stream of one device. Everything on it happens in order, so a buffer may be given back while a kernel that
@@ -41,7 +42,13 @@ pub struct Gpu {
     /// While a graph is recorded: another stream for what cannot be.
     capturing: AtomicBool,
     aside: OnceLock<Arc<CudaStream>>,
+    /// While each launch is timed: the marks around those so far.
+    launches: Mutex<Option<Vec<(&'static str, Mark, Mark)>>>,
 }
+
+/// What waits for all that a device does, such as the end of a cuBLAS handle, would spoil a recording by another
+/// thread: they take turns.
+static TURN: Mutex<()> = Mutex::new(());
 
 impl Gpu {
     pub(super) fn open(device: Device) -> Result<Gpu, String> {
@@ -70,6 +77,7 @@ impl Gpu {
             fault: OnceLock::new(),
             capturing: AtomicBool::new(false),
             aside: OnceLock::new(),
+            launches: Mutex::new(None),
         })
     }
 
@@ -128,6 +136,11 @@ impl Gpu {
         }
     }
 
+    /// Have the device to oneself; while this thread records, it does already.
+    fn turn(&self) -> Option<MutexGuard<'static, ()>> {
+        (!self.captures()).then(|| lock(&TURN))
+    }
+
     /// The driver's calls are about the context that the calling thread has made its own.
     #[track_caller]
     fn bind(&self) {
@@ -182,6 +195,6 @@ fn describe(e: DriverError) -> String {
 }
 
 /// A lock whose holder panicked guards nothing that could be half done.
-fn lock<T>(m: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
     m.lock().unwrap_or_else(PoisonError::into_inner)
 }
