@@ -55,6 +55,12 @@ struct Matrix {
         rest.x += (u64)(u32)r * apart, rest.rows -= r;
         return rest;
     }
+    // Those from column c on.
+    __device__ Matrix columns(int c) const {
+        Matrix rest = *this;
+        rest.x += c, rest.width -= c;
+        return rest;
+    }
     // Whether each N columns can be read at once.
     template <int N>
     __device__ bool even() const {
@@ -126,7 +132,7 @@ struct Tile {
     enum { C = 16 * R, W = 16 * Q };
     // ACROSS: warps side by side on tensor cores, SPAN columns each. ROWS x COLS: what a thread holds, of each row RUN
     // neighbours.
-    enum { TENSOR = sizeof(S) == 2 && R * Q >= 4 * M };
+    enum { TENSOR = sizeof(S) == 2 && R * Q * SPLIT >= 4 * M };
     enum { ACROSS = 8 * M / R / SPLIT, SPAN = W / (ACROSS > 0 ? ACROSS : 1) };
     enum { ROWS = TENSOR ? 2 * M : R, COLS = TENSOR ? SPAN / 4 : Q, RUN = TENSOR ? 2 : Q };
     // A row of a slice is padded so that neither way of filling or reading it has two threads in one bank, and so is
@@ -147,7 +153,7 @@ struct Tile {
     }
 
     // On tensor cores, of a warp: its part of the depth, and its first row and column.
-    static __device__ int part() { return (int)threadIdx.x / 32 % SPLIT; }
+    static __device__ int part() { return TENSOR ? (int)threadIdx.x / 32 % SPLIT : 0; }
     static __device__ int warp_row() { return (int)threadIdx.x / 32 / (ACROSS * SPLIT) * (16 * M); }
     static __device__ int warp_col() { return (int)threadIdx.x / 32 / SPLIT % ACROSS * SPAN; }
 
@@ -328,29 +334,56 @@ struct Tile {
     }
 
     // As add, in two parts, for operands that serve more than one product: their slices in shared memory, without a
-    // barrier, and then the product. Neighbours in memory are neighbours along k.
-    template <class A>
-    static __device__ void keep_a(real* to, int depth, A a) {
-        keep<C, SLICE_A>(to, depth, [&](int k, int r) { return a(r, k); });
-    }
+    // barrier, and then the product. Neighbours in memory are neighbours along k, and there are zeros behind the last.
     template <class B>
     static __device__ void keep_b(real* to, int depth, B b) {
-        keep<W, SLICE_B>(to, depth, b);
+        for (int start = 0; start < depth; start += DEPTH, to += SLICE_B)
+            fill<1, W>((T*)to, DEPTH, [&](int k, int c) { return start + k < depth ? b(start + k, c) : real(0); });
     }
-    template <int N, int SLICE, class F>
-    static __device__ void keep(real* to, int depth, F x) {
-        for (int start = 0; start < depth; start += DEPTH)
-            fill<1, N>((T*)(to + start / DEPTH * SLICE), depth - start < DEPTH ? depth - start : DEPTH,
-                       [&](int k, int i) { return x(start + k, i); });
+    // Slice j has the C rows of `of(j)`. Several numbers of each thread are under way at once.
+    template <class Of>
+    static __device__ void keep_a(real* to, int slices, Of of) {
+        constexpr u32 V = TENSOR ? 8 : 4, PACKS = DEPTH / V, N = 4;
+        const u32 all = slices * C * PACKS;
+        for (u32 first = threadIdx.x; first < all; first += 256 * N) {
+            Pack<u32, 4> pack[TENSOR ? N : 1] = {};
+            real y[N][V] = {};
+#pragma unroll
+            for (u32 u = 0; u < N; u++) {
+                const u32 n = first + 256 * u;
+                const int r = TENSOR ? n / PACKS % C : n % C, c = (TENSOR ? n % PACKS : n / C % PACKS) * V;
+                if (n >= all) continue;
+                const Matrix<S> x = of(n / (C * PACKS));
+                const bool even = x.template even<V>();
+                if (!x.has(r, c)) continue;
+                if (TENSOR && even)
+                    pack[TENSOR ? u : 0] = *(const Pack<u32, 4>*)x.at(r, c);
+                else
+                    x.get(y[u], r, c, even);
+                if (TENSOR && !even)
+                    for (u32 i = 0; i < 4; i++) pack[TENSOR ? u : 0].v[i] = pair(y[u][2 * i % V], y[u][(2 * i + 1) % V]);
+            }
+#pragma unroll
+            for (u32 u = 0; u < N; u++) {
+                const u32 n = first + 256 * u;
+                const int r = TENSOR ? n / PACKS % C : n % C, c = (TENSOR ? n % PACKS : n / C % PACKS) * V;
+                if (n >= all) continue;
+                T* at = (T*)(to + n / (C * PACKS) * SLICE_A);
+                if constexpr (TENSOR)
+                    *(Pack<u32, 4>*)(at + r * stride<1, C>() + c) = pack[u];
+                else
+                    for (u32 i = 0; i < V; i++) at[(c + i) * stride<1, C>() + r] = y[u][i];
+            }
+        }
     }
-    __device__ void add_kept(const real* as, const real* bs, int depth) {
-        for (; depth > 0; depth -= DEPTH, as += SLICE_A, bs += SLICE_B) {
-            const At a{(const T*)as, stride<1, C>()}, b{(const T*)bs, stride<1, W>()};
-            const int n = depth < DEPTH ? depth : DEPTH;
+    // Of SPLIT warps each takes every SPLIT-th slice.
+    __device__ void add_kept(const real* as, const real* bs, int slices) {
+        for (int j = part(); j < slices; j += TENSOR ? SPLIT : 1) {
+            const At a{(const T*)(as + j * SLICE_A), stride<1, C>()}, b{(const T*)(bs + j * SLICE_B), stride<1, W>()};
             if constexpr (TENSOR)
-                multiply_tensor<1, 1>(a, b, n);
+                multiply_tensor<1, 1>(a, b, DEPTH);
             else
-                multiply(a, b, n);
+                multiply(a, b, DEPTH);
         }
     }
 

@@ -70,14 +70,15 @@ pub(in crate::kernels) fn together<'a>(
     [b, heads, k]: [usize; 3],
     back: bool,
 ) -> Option<impl Iterator<Item = (Launch, Temp<'a>, usize)>> {
-    // Of grid.cu: sequences of a block, columns and depth of its weights, and sums in shared memory.
-    let (rows, columns, depth, sums) = if back { (64, 16, 4 * k, 0) } else { (16, 64, k, 16 * 68) };
-    // How deep a slice is, and what it takes of so many rows or columns of a tile.
-    let (deep, slice) = match dtype {
-        DType::BF16 => (64, (|n| 36 * n) as fn(usize) -> usize),
-        _ => (32, (|n| 32 * (n + 4)) as fn(usize) -> usize),
+    // Of grid.cu: how deep a slice is, what it takes of so many rows or columns of a tile, and slices of a piece.
+    let (deep, slice, piece) = match dtype {
+        DType::BF16 => (64, (|n| 36 * n) as fn(usize) -> usize, 16),
+        _ => (32, (|n| 32 * (n + 4)) as fn(usize) -> usize, 8),
     };
-    let numbers = 128 / deep * slice(rows) + sums + depth.div_ceil(deep) * slice(columns);
+    // Of a block: columns and slices of its weights, and sums in shared memory.
+    let (rows, slices) = (16, k.div_ceil(deep));
+    let (columns, slices, sums) = if back { (16, 4 * slices, 4 * rows * 20) } else { (64, slices, rows * 68) };
+    let numbers = piece * slice(rows) + sums + slices * slice(columns);
     let launch = Launch::blocks(0, 256).shared(numbers * dtype.real().bytes()).together();
     if launch.shared > cu.gpu().shared() {
         return None;

@@ -2,19 +2,22 @@
 // The recurrences of block.cu for heads whose weights one multiprocessor cannot hold: one launch over all steps, by
 // blocks that wait for one another.
 //
-// Tiling: a block of 256 threads has 16 units of a head and 16 sequences, backward 64. It keeps the weights of these
+// Tiling: a block of 256 threads has 16 units of a head and 16 sequences. It keeps the weights of these
 // units in shared memory from the first step to the last: the rows of their gates [K, 64], backward columns [4 K, 16].
 // At each step it reads h (backward dz) of the whole head from where it is written to anyhow, makes its part of the
 // product in tiles (tiles.cuh), and runs its cells, whose states stay in registers. Then it meets the other blocks of
 // its head and sequences, which have the other units: each adds 1 to their counter in memory, and waits until all have.
 // Different sequences never wait for one another.
 //
-// A step is 8 K K operations a head and sequence, as in block.cu, and a block reads 16 K numbers (backward 64 · 4 K)
+// A step is 8 K K operations a head and sequence, as in block.cu, and a block reads 16 K numbers (backward 16 · 4 K)
 // from the device's cache, where other blocks have put them. All blocks of a launch must be there at once: how many can
 // be is known to the host (device.rs), which launches for some of the sequences after the others, or step by step
 // (steps.cu).
 
 using namespace tiled;
+
+// Sequences and units of a block, and slices of a piece of h or dz.
+enum { ROWS = 16, UNITS = 16, PIECE = sizeof(S) == 2 ? 16 : 8 };
 
 // Blocks that wait until all of them have come here.
 struct Meeting {
@@ -38,12 +41,12 @@ struct Share {
     int k;
     Meeting others;
 
-    __device__ Share(int sequences, u32* counts, i64 first, i64 b, i64 t, i64 heads, i64 units)
+    __device__ Share(u32* counts, i64 first, i64 b, i64 t, i64 heads, i64 units)
         : b(b), t(t), d(heads * units), k((int)units) {
-        const i64 slices = tiles(units, 16), here = blockIdx.x / slices;
-        unit = blockIdx.x % slices * 16;
+        const i64 slices = tiles(units, UNITS), here = blockIdx.x / slices;
+        unit = blockIdx.x % slices * UNITS;
         head = here % heads;
-        at = (first + here / heads) * sequences;
+        at = (first + here / heads) * ROWS;
         others = {counts + here, (u32)slices, 0};
     }
     __device__ bool has(int r, int c) const { return at + r < b && unit + c < k; }
@@ -52,16 +55,15 @@ struct Share {
     __device__ i64 state(int r, int c) const { return (at + r) * d + column(c); }
 };
 
-// y += A B for B in shared memory; A, of which a(row, k) is read from the device's, comes there in pieces.
-enum { PIECE = 128 };
+// y += A B for B in shared memory; A, slice j of which has the rows of a(j), comes there in pieces.
 template <class T, class A>
-__device__ void product(T& y, real* as, const real* bs, int depth, A a) {
-    for (int start = 0; start < depth; start += PIECE) {
-        const int n = depth - start < PIECE ? depth - start : PIECE;
+__device__ void product(T& y, real* as, const real* bs, int slices, A a) {
+    for (int start = 0; start < slices; start += PIECE) {
+        const int n = slices - start < PIECE ? slices - start : PIECE;
         if (start > 0) __syncthreads();
-        T::keep_a(as, n, [&](int r, int k) { return a(r, start + k); });
+        T::keep_a(as, n, [&](int j) { return a(start + j); });
         __syncthreads();
-        y.add_kept(as, bs + start / T::DEPTH * T::SLICE_B, n);
+        y.add_kept(as, bs + start * T::SLICE_B, n);
     }
 }
 
@@ -70,14 +72,15 @@ __device__ void forward_grid(Cell cell, const S* x, const S* w, Strides w_at, S*
                              i64 heads, i64 units) {
     typedef Tile<1, 4> T; // 16 sequences by the gates i of 16 units, then f, ..
     enum { LD = T::W + 4 };
-    Share p(T::C, counts, first, b, t, heads, units);
-    real *as = dynamic_memory(), *sums = as + PIECE / T::DEPTH * T::SLICE_A, *weights = sums + T::C * LD;
+    Share p(counts, first, b, t, heads, units);
+    real *as = dynamic_memory(), *sums = as + PIECE * T::SLICE_A, *weights = sums + ROWS * LD;
     w += p.head * w_at.heads + p.unit * w_at.unit;
     T::keep_b(weights, p.k, [&](int k, int c) {
-        return p.unit + c % 16 < p.k ? ld(w + c / 16 * w_at.gates + c % 16 * w_at.unit + k * w_at.step) : real(0.0);
+        return p.unit + c % UNITS < p.k ? ld(w + c / UNITS * w_at.gates + c % UNITS * w_at.unit + k * w_at.step) : real(0.0);
     });
+    const int left = (int)(b - p.at < ROWS ? b - p.at : ROWS);
     // A thread has a cell.
-    const int r = threadIdx.x / 16, c = threadIdx.x % 16;
+    const int r = threadIdx.x / UNITS, c = threadIdx.x % UNITS;
     const bool mine = p.has(r, c);
     real h = mine ? cell.begin(p.state(r, c)) : real(0.0);
     for (i64 s = 0; s < t; s++) {
@@ -87,9 +90,9 @@ __device__ void forward_grid(Cell cell, const S* x, const S* w, Strides w_at, S*
             if (mine) z[g] = ld(x + (p.row(r, s) * 4 + g) * p.d + p.column(c));
         if (s > 0) p.others.wait();
         const S* before = (s > 0 ? hs + p.row(0, s - 1) * p.d : cell.h0 + p.at * p.d) + p.head * p.k;
-        const i64 apart = (s > 0 ? t : i64(1)) * p.d;
+        const Matrix<S> all(before, (u32)((s > 0 ? t : i64(1)) * p.d), left, p.k);
         T y;
-        product(y, as, weights, p.k, [&](int i, int k) { return p.at + i < b ? ld(before + i * apart + k) : real(0.0); });
+        product(y, as, weights, tiles(p.k, T::DEPTH), [&](int j) { return all.columns(j * T::DEPTH); });
         y.each([&](int i, int j, real sum) { sums[i * LD + j] = sum; });
         __syncthreads();
         if (mine) {
@@ -103,55 +106,50 @@ __device__ void forward_grid(Cell cell, const S* x, const S* w, Strides w_at, S*
     if (mine) cell.end(p.state(r, c), h);
 }
 
-// f(i, j, r, c) for every number v[i][j] that a thread has of a tile, if there is a cell in its row r and column c.
-template <class T, class F>
-__device__ void each_place(const Share& p, F f) {
-#pragma unroll
-    for (int i = 0; i < T::ROWS; i++)
-#pragma unroll
-        for (int j = 0; j < T::COLS; j++)
-            if (p.has(T::row(i), T::col(j))) f(i, j, T::row(i), T::col(j));
-}
-
 template <class Cell>
 __device__ void backward_grid(Cell cell, const S* w, Strides w_at, S* dz, u32* counts, i64 first, i64 b, i64 t, i64 heads,
                               i64 units) {
-    typedef Tile<4, 1> T; // 64 sequences by 16 units
-    Share p(T::C, counts, first, b, t, heads, units);
-    real *as = dynamic_memory(), *weights = as + PIECE / T::DEPTH * T::SLICE_A;
-    // Gates lie one after another along the depth.
-    auto gate = [&](int i) { return (i >= p.k) + (i >= 2 * p.k) + (i >= 3 * p.k); };
+    typedef Tile<1, 1, 1, 4> T; // 16 sequences by 16 units, of which 4 warps each have a part of the depth
+    enum { LD = UNITS + 4, PARTS = T::TENSOR ? 4 : 1 };
+    Share p(counts, first, b, t, heads, units);
+    real *as = dynamic_memory(), *sums = as + PIECE * T::SLICE_A, *weights = sums + PARTS * ROWS * LD;
+    // The slices of a gate lie behind those of the one before.
+    const int slices = tiles(p.k, T::DEPTH);
     w += p.head * w_at.heads + p.unit * w_at.unit;
-    T::keep_b(weights, 4 * p.k, [&](int i, int c) {
-        const int g = gate(i);
-        return p.unit + c < p.k ? ld(w + g * w_at.gates + c * w_at.unit + (i - g * p.k) * w_at.step) : real(0.0);
-    });
-    // A thread has the cells whose dh it has in the tile.
-    T dh;
-    Cell cells[T::ROWS][T::COLS];
-    auto fetch = [&](Cell& own, int r, int c, i64 s) { own.fetch(p.row(r, s), p.column(c), s == 0, p.state(r, c)); };
-    each_place<T>(p, [&](int i, int j, int r, int c) {
-        cells[i][j] = cell;
-        dh.v[i][j] = cells[i][j].begin(p.state(r, c));
-        if (t > 0) fetch(cells[i][j], r, c, t - 1);
-    });
+    for (int g = 0; g < 4; g++)
+        T::keep_b(weights + g * slices * T::SLICE_B, p.k, [&](int k, int c) {
+            return p.unit + c < p.k ? ld(w + g * w_at.gates + c * w_at.unit + k * w_at.step) : real(0.0);
+        });
+    const int left = (int)(b - p.at < ROWS ? b - p.at : ROWS);
+    // A thread has a cell.
+    const int r = threadIdx.x / UNITS, c = threadIdx.x % UNITS;
+    const bool mine = p.has(r, c);
+    auto fetch = [&](i64 s) { cell.fetch(p.row(r, s), p.column(c), s == 0, p.state(r, c)); };
+    real dh = mine ? cell.begin(p.state(r, c)) : real(0.0);
+    if (mine && t > 0) fetch(t - 1);
     for (i64 s = t - 1; s >= 0; s--) {
-        each_place<T>(p, [&](int i, int j, int r, int c) {
+        if (mine) {
             real g[4];
-            cells[i][j].step(dh.v[i][j], g, [&] {
-                if (s > 0) fetch(cells[i][j], r, c, s - 1);
+            cell.step(dh, g, [&] {
+                if (s > 0) fetch(s - 1);
             });
 #pragma unroll
             for (int n = 0; n < 4; n++) st(dz + (p.row(r, s) * 4 + n) * p.d + p.column(c), g[n]);
-        });
+        }
         p.others.arrive();
         p.others.wait();
-        const S* from = dz + p.row(0, s) * 4 * p.d + p.head * p.k;
-        dh = T();
-        product(dh, as, weights, 4 * p.k, [&](int r, int i) {
-            const int g = gate(i);
-            return p.at + r < b ? ld(from + (r * t * 4 + g) * p.d + i - g * p.k) : real(0.0);
+        const Matrix<S> all(dz + p.row(0, s) * 4 * p.d + p.head * p.k, (u32)(t * 4 * p.d), left, p.k);
+        T y;
+        product(y, as, weights, 4 * slices, [&](int j) {
+            const int g = j / slices;
+            Matrix<S> x = all.columns((j - g * slices) * T::DEPTH);
+            x.x += g * p.d;
+            return x;
         });
+        y.each([&](int i, int j, real sum) { sums[(T::part() * ROWS + i) * LD + j] = sum; });
+        __syncthreads();
+        dh = 0;
+        for (int n = 0; n < PARTS; n++) dh += sums[(n * ROWS + r) * LD + c];
     }
-    each_place<T>(p, [&](int i, int j, int r, int c) { cells[i][j].end(p.state(r, c), dh.v[i][j]); });
+    if (mine) cell.end(p.state(r, c), dh);
 }
