@@ -251,6 +251,11 @@ fn every_kernel_into_a_cache() {
     assert!(load(), "NVRTC was not found");
     let (cache, modules) = (Cache::at(Path::new(&to)), modules());
     let dtypes = [DType::F32, DType::BF16, DType::F64];
-    let jobs: Vec<_> = modules.iter().flat_map(|m| dtypes.map(|dtype| (m, dtype))).collect();
-    side_by_side(&jobs, |(m, dtype)| drop(image(&cache, m.name, &m.source(*dtype), &arch).unwrap()));
+    let sizes = |m: &Module| match m.sizes() {
+        none if none.is_empty() => vec![None],
+        sizes => sizes.into_iter().chain([""]).map(Some).collect(),
+    };
+    let jobs: Vec<_> =
+        modules.iter().flat_map(|m| sizes(m).into_iter().flat_map(move |s| dtypes.map(|dtype| (m, s, dtype)))).collect();
+    side_by_side(&jobs, |(m, size, dtype)| drop(image(&cache, m.name, &m.source_in(*dtype, *size), &arch).unwrap()));
 }

@@ -163,6 +163,7 @@ __device__ void outer(Rows a, Wide y, G gates, real* h, Dims d) {
 // The states between chunks from what each adds to them: x = r_C x + added, from [s, z], or zeros, to [s_end, z_end]
 // and `end`, as far as they are wanted. `states` gets x before each chunk, or after it if REVERSE, when time runs
 // backwards; it may be `added` itself. A thread has an element of a state.
+enum { AHEAD = 8 };
 template <bool REVERSE, class P, class G>
 __device__ void scan(const S* s, const S* z, const real* added, G gates, P* states, S* s_end, int s_acc, S* z_end,
                      int z_acc, real* end, i64 heads, Dims d) {
@@ -173,11 +174,23 @@ __device__ void scan(const S* s, const S* z, const real* added, G gates, P* stat
         const i64 at = last ? head * d.k + e - most : head * most + e, row = last ? e - most : divide(e, d.v);
         const S* from = last ? z : s;
         real x = from ? ld(from + at) : real(0);
-        for (i64 i = 0; i < d.chunks; i++) {
-            const Steps t(d, (u32)head, REVERSE ? d.chunks - 1 - i : i);
-            const real more = added[t.id * size + e];
-            st(states + t.id * size + e, x);
-            x = gates.whole(t, d, row) * x + more;
+        for (i64 first = 0; first < d.chunks; first += AHEAD) {
+            // Several chunks at once: no read waits for the write before it, which may be to the same array.
+            real more[AHEAD], whole[AHEAD];
+#pragma unroll
+            for (int i = 0; i < AHEAD; i++) {
+                if (first + i >= d.chunks) break;
+                const Steps t(d, (u32)head, REVERSE ? d.chunks - 1 - first - i : first + i);
+                more[i] = added[t.id * size + e];
+                whole[i] = gates.whole(t, d, row);
+            }
+#pragma unroll
+            for (int i = 0; i < AHEAD; i++) {
+                if (first + i >= d.chunks) break;
+                const i64 id = head * d.chunks + (REVERSE ? d.chunks - 1 - first - i : first + i);
+                st(states + id * size + e, x);
+                x = whole[i] * x + more[i];
+            }
         }
         if (end) end[n] = x;
         S* to = last ? z_end : s_end;

@@ -309,6 +309,28 @@ __device__ inline u32 load_acquire(const u32* p) {
 #endif
 }
 
+// --- 16 bytes to shared memory, or zeros, while the thread goes on. They are there for it once it has waited, and for
+// others behind the next barrier. Before sm_80 at once. ---
+
+__device__ inline void copy_async(void* to, const void* from, bool there) {
+#if defined(CUEMU)
+    cuemu::cp_async(to, from, 16, there ? 16 : 0);
+#elif __CUDA_ARCH__ < 800
+    *(Pack<u32, 4>*)to = there ? *(const Pack<u32, 4>*)from : Pack<u32, 4>{};
+#else
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"((u32)__cvta_generic_to_shared(to)), "l"(from),
+                 "r"(there ? 16 : 0) : "memory");
+#endif
+}
+__device__ inline void wait_for_copies() {
+#if defined(CUEMU)
+    cuemu::cp_async_commit();
+    cuemu::cp_async_wait(0);
+#elif __CUDA_ARCH__ >= 800
+    asm volatile("cp.async.wait_all;" ::: "memory");
+#endif
+}
+
 // --- Tensor cores: d += a b for a 16 x 16 and b 16 x 8 in bf16, sums in float; and what loads their operands. ---
 
 __device__ inline void mma(float (&d)[4], const u32 (&a)[4], const u32 (&b)[2]) {

@@ -25,16 +25,19 @@ unsafe impl Send for Loaded {}
 /// another do not.
 type Slot = Arc<Mutex<Option<Loaded>>>;
 
-static LOADED: Mutex<Option<HashMap<(Device, Key), Slot>>> = Mutex::new(None);
+/// By device, module and the size of the kernels.
+static LOADED: Mutex<Option<HashMap<(Device, Key, Option<&'static str>), Slot>>> = Mutex::new(None);
 
 impl Gpu {
     /// The kernel's handle; compiles and loads its module the first time.
     #[track_caller]
     pub(super) fn find(&self, module: &'static Module, kernel: &'static str, dtype: DType) -> sys::CUfunction {
-        let key = (self.device, module.key(dtype));
+        // The emulator's compiler takes longer for two files than for one.
+        let size = module.size_of(kernel).filter(|_| self.device != Device::Emulated);
+        let key = (self.device, module.key(dtype), size);
         let slot = lock(&LOADED).get_or_insert_default().entry(key).or_default().clone();
         let known = *lock(&slot);
-        let handle = known.unwrap_or_else(|| self.load(module, dtype, &slot));
+        let handle = known.unwrap_or_else(|| self.load(module, dtype, size, &slot));
         let name = CString::new(kernel).expect("a kernel's name has no zero in it");
         // SAFETY: modules are never unloaded.
         let function = unsafe { result::module::get_function(handle.0, name) };
@@ -42,12 +45,12 @@ impl Gpu {
     }
 
     #[track_caller]
-    fn load(&self, module: &'static Module, dtype: DType, slot: &Slot) -> Loaded {
+    fn load(&self, module: &'static Module, dtype: DType, size: Option<&str>, slot: &Slot) -> Loaded {
         let loaded = lock(slot);
         if let Some(found) = *loaded {
             return found;
         }
-        let image = match compile(&Cache::of_user(), module.name, &module.source(dtype), &self.arch) {
+        let image = match compile(&Cache::of_user(), module.name, &module.source_in(dtype, size), &self.arch) {
             Ok(image) => image,
             Err(log) => self.fail(format!("{} for {dtype}: NVRTC: {log}", module.name)),
         };

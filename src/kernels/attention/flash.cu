@@ -401,8 +401,9 @@ __device__ void keys(const Saved& x, const Gates& gates, S* dk, int k_acc, S* dv
 
 // --- In bf16, without gates: a block has 128 rows, and what one product gives goes into the next in registers: forward
 // each warp has 16 whole rows; backward it has 32, of half of the columns, and two add up what they have in the end.
-// What belongs to the block's rows stays in shared memory, in slices of 64 columns; all that a step needs beside it is
-// read at once. Exponents are of 2. (Other types have nothing in these kernels.) ---
+// What belongs to the block's rows stays in shared memory, in slices of 64 columns; what a step needs beside it comes
+// there while the step before is computed, if there is room for both. Exponents are of 2. (Other types have nothing in
+// these kernels.) ---
 
 #define LOG2_E 1.4426950408889634
 
@@ -421,11 +422,60 @@ struct Slices {
     static __device__ void fill(bf16* to, const Matrix<S>& x) {
         for (int c = 0; c < x.width; c += 64, to += N * LD) Tile<R, 4>::template slice<1, N>(to, c, 64, x);
     }
+    // Whether there is room for two steps. (flash.rs knows this too.)
+    static __device__ bool two(const Sizes& d) { return tiles(d.k, 64) + tiles(d.v, 64) <= 6; }
+    // Where a thread's eight numbers of a step are, the first of two.
+    static __device__ int pack() { return (int)threadIdx.x / 8 * LD + (int)threadIdx.x % 8 * 8; }
+    // Of 64 columns, 0 in place of what this thread asked for and is not common; whether there is any.
+    static __device__ bool drop(bf16* x) {
+        bool found = false;
+#pragma unroll
+        for (int n = 0; n < 2; n++) {
+            Pack<u32, 4>& y = *(Pack<u32, 4>*)(x + pack() + 32 * n * LD);
+            Pack<u32, 4> common = y;
+            if (drop_rare(common)) y = common, found = true;
+        }
+        return found;
+    }
     // y += A Bᵀ of such memory, that of b for N rows.
     template <int N, class T>
     static __device__ void product(T& y, const bf16* a, const bf16* b, i64 depth) {
         for (; depth > 0; depth -= 64, a += ROWS * LD, b += N * LD)
             y.template multiply_tensor<1, 1>({a, LD}, {b, LD}, (int)(depth < 64 ? depth : 64));
+    }
+};
+
+// Rows of memory that come to shared memory 64 at a time, in turn to two places or to one.
+struct Feed {
+    const S* next; // of this thread
+    bf16 *first, *second, *turn;
+    u32 apart;
+    int left, width, columns;
+    bool even;
+
+    // From row `from` on.
+    __device__ Feed(const Matrix<S>& x, int from, int width, bool two, Slices& memory)
+        : next(x.at(from + (int)threadIdx.x / 8, (int)threadIdx.x % 8 * 8)), first(memory.room<64>(width)),
+          second(two ? memory.room<64>(width) : first), turn(first), apart(x.apart),
+          left(x.rows - from - (int)threadIdx.x / 8), width((x.width < width ? x.width : width) - (int)threadIdx.x % 8 * 8),
+          columns(width), even(x.template even<8>()) {}
+    // Asks for the next rows, and returns where they will be.
+    __device__ bf16* ask() {
+        bf16 *here = turn, *to = here + Slices::pack();
+        for (int c = 0; c < columns; c += 64, to += 64 * Slices::LD)
+#pragma unroll
+            for (int n = 0; n < 2; n++) {
+                const S* from = next + 32 * n * apart + c;
+                const bool there = 32 * n < left && c < width;
+                if (even) {
+                    copy_async(to + 32 * n * Slices::LD, from, there);
+                } else {
+                    for (int i = 0; i < 8; i++) st(to + 32 * n * Slices::LD + i, there && c + i < width ? ld(from + i) : real(0));
+                }
+            }
+        next += 64 * apart, left -= 64;
+        turn = turn == first ? second : first;
+        return here;
     }
 };
 
@@ -437,20 +487,22 @@ __device__ void wide_forward(const S* q, const S* k, const S* v, S* o, S* lse, r
     const Rows queries(d.t, d.h, at.head, t0);
     const i64 seen = before + (t0 + Slices::ROWS < d.t ? t0 + Slices::ROWS : d.t);
     Slices memory{(bf16*)dynamic_memory()};
-    bf16 *qs = memory.room<128>(d.k), *ks = memory.room<64>(d.k), *vs = memory.room<64>(64);
+    const bool two = Slices::two(d);
+    bf16* qs = memory.room<128>(d.k);
     Slices::fill<R, 128>(qs, queries.of(q, d.k));
     const Rows all(d.s, d.h, at.head, 0);
-    const Matrix<S> keys = all.of(k, d.k, 0, seen), values = all.of(v, d.v, c0, seen);
+    const Matrix<S> values = all.of(v, d.v, c0, seen);
+    Feed from_k(all.of(k, d.k, 0, seen), 0, d.k, two, memory), from_v(values, 0, 64, two, memory);
     // Not 0: 0 times the score of what is masked, -INF, is NaN.
     const real by = at_least(fabs(scale) * LOG2_E, 1e-30);
     T y;
     real top[2] = {-INF, -INF}, sum[2] = {0, 0};
+    bf16 *next_k = from_k.ask(), *next_v = from_v.ask();
     for (int s0 = 0; s0 < seen; s0 += 64) {
-        bool others = false;
-        __syncthreads();
-        Slices::fill<R, 64>(ks, keys.from(s0));
-        T::template slice<0, 64>(vs, 0, 64, values.from(s0), &others);
-        others = __syncthreads_or(others);
+        bf16 *ks = next_k, *vs = next_v;
+        wait_for_copies();
+        const bool others = __syncthreads_or(Slices::drop(vs)), more = s0 + 64 < seen;
+        if (two && more) next_k = from_k.ask(), next_v = from_v.ask();
         T x;
         Slices::product<64>(x, qs, ks, d.k);
         if (scale < 0) x.scale_rows([](int) { return real(-1); });
@@ -492,6 +544,8 @@ __device__ void wide_forward(const S* q, const S* k, const S* v, S* o, S* lse, r
             __syncthreads();
             y.add_rare(64, past, [&](int r, int s) { return ld(ks + r * Slices::LD + s); }, values.from(s0));
         }
+        if (!two) __syncthreads();
+        if (!two && more) next_k = from_k.ask(), next_v = from_v.ask();
     }
     for (int i = 0; i < 2; i++) top[i] *= fabs(scale);
     save_rows(y, queries, top, sum, lse, c0, at.head * d.t + t0, d.heads * d.t);
@@ -517,8 +571,8 @@ __device__ void wide_queries(const Saved& x, S* dq, int acc, const Sizes& d) {
     const Rows queries(d.t, d.h, at.head, t0);
     const i64 seen = before + (t0 + Slices::ROWS < d.t ? t0 + Slices::ROWS : d.t);
     Slices memory{(bf16*)dynamic_memory()};
+    const bool two = Slices::two(d);
     bf16 *qs = memory.room<128>(d.k), *gs = memory.room<128>(d.v);
-    bf16 *ks = memory.room<64>(d.k), *vs = memory.room<64>(d.v);
     Slices::fill<R, 128>(qs, queries.of(x.q, d.k));
     Slices::fill<R, 128>(gs, queries.of(x.g, d.v));
     real lse[T::ROWS], delta[T::ROWS];
@@ -528,13 +582,15 @@ __device__ void wide_queries(const Saved& x, S* dq, int acc, const Sizes& d) {
         delta[i] = queries.has(r) ? x.delta[queries.at(r)] : real(0);
     }
     const Rows all(d.s, d.h, at.head, 0);
-    const Matrix<S> keys = all.of(x.k, d.k, 0, seen), values = all.of(x.v, d.v, 0, seen);
+    Feed from_k(all.of(x.k, d.k, 0, seen), 0, d.k, two, memory), from_v(all.of(x.v, d.v, 0, seen), 0, d.v, two, memory);
     Tile<R, 4, 2, 2> y;
+    bf16 *next_k = from_k.ask(), *next_v = from_v.ask();
     for (int s0 = 0; s0 < seen; s0 += 64) {
+        const bf16 *ks = next_k, *vs = next_v;
+        const bool more = s0 + 64 < seen;
+        wait_for_copies();
         __syncthreads();
-        Slices::fill<R, 64>(ks, keys.from(s0));
-        Slices::fill<R, 64>(vs, values.from(s0));
-        __syncthreads();
+        if (two && more) next_k = from_k.ask(), next_v = from_v.ask();
         T p, dx;
         Slices::product<64>(p, qs, ks, d.k);
         Slices::product<64>(dx, gs, vs, d.v);
@@ -546,6 +602,8 @@ __device__ void wide_queries(const Saved& x, S* dq, int acc, const Sizes& d) {
                 wide_score(p.v[i][j], dx.v[i][j], x.scale, lse[i], delta[i],
                            past >= 63 || T::col(j) <= past + T::row(i));
         y.template multiply_held<0>(dx, {ks + c0 * Slices::LD, Slices::LD});
+        if (!two) __syncthreads();
+        if (!two && more) next_k = from_k.ask(), next_v = from_v.ask();
     }
     y.join(dynamic_memory());
     y.put(queries.to(dq, d.k, c0, acc), [&](int, int, real v) { return x.scale * v; });
@@ -559,23 +617,34 @@ __device__ void wide_keys(const Saved& x, S* dk, int k_acc, S* dv, int v_acc, co
     const i64 c0 = at.column * 64, row = tiles(d.s, Slices::ROWS) - 1 - at.row, s0 = row * Slices::ROWS, before = d.s - d.t;
     const Rows own(d.s, d.h, at.head, s0), rows(d.t, d.h, at.head, 0);
     Slices memory{(bf16*)dynamic_memory()};
+    const bool two = Slices::two(d);
     bf16 *ks = memory.room<128>(d.k), *vs = memory.room<128>(d.v);
-    bf16 *qs = memory.room<64>(d.k), *gs = memory.room<64>(d.v);
-    real *lse = (real*)memory.next, *delta = lse + 64;
     Slices::fill<R, 128>(ks, own.of(x.k, d.k));
     Slices::fill<R, 128>(vs, own.of(x.v, d.v));
-    const Matrix<S> queries = rows.of(x.q, d.k, 0, d.t), cotangents = rows.of(x.g, d.v, 0, d.t);
+    const int from = s0 > before ? (int)(s0 - before) / 64 * 64 : 0;
+    Feed from_q(rows.of(x.q, d.k, 0, d.t), from, d.k, two, memory), from_g(rows.of(x.g, d.v, 0, d.t), from, d.v, two, memory);
+    real *first_lse = (real*)memory.next, *first_delta = first_lse + 128;
+    // A thread's row of a step: lse, delta.
+    const auto row_of = [&](int t0) {
+        const int t = t0 + threadIdx.x;
+        const bool there = threadIdx.x < 64 && t < d.t;
+        return Pack<real, 2>{{wide_lse(x.lse, there, at.head * d.t + t, d.heads * d.t), there ? x.delta[rows.at(t)] : real(0)}};
+    };
+    const auto keep_row = [&](int t0, const Pack<real, 2>& row) {
+        const int turn = t0 / 64 % 2 * 64;
+        if (threadIdx.x < 64) first_lse[turn + threadIdx.x] = row.v[0], first_delta[turn + threadIdx.x] = row.v[1];
+    };
     Tile<R, 4, 2, 2> yk, yv;
-    for (int t0 = s0 > before ? (int)(s0 - before) / 64 * 64 : 0; t0 < d.t; t0 += 64) {
+    bf16 *next_q = from_q.ask(), *next_g = from_g.ask();
+    keep_row(from, row_of(from));
+    for (int t0 = from; t0 < d.t; t0 += 64) {
+        const bf16 *qs = next_q, *gs = next_g;
+        const real *lse = first_lse + t0 / 64 % 2 * 64, *delta = first_delta + t0 / 64 % 2 * 64;
+        const bool more = t0 + 64 < d.t;
+        wait_for_copies();
         __syncthreads();
-        Slices::fill<R, 64>(qs, queries.from(t0));
-        Slices::fill<R, 64>(gs, cotangents.from(t0));
-        if (threadIdx.x < 64) {
-            const int t = t0 + threadIdx.x;
-            lse[threadIdx.x] = wide_lse(x.lse, t < d.t, at.head * d.t + t, d.heads * d.t);
-            delta[threadIdx.x] = t < d.t ? x.delta[rows.at(t)] : real(0);
-        }
-        __syncthreads();
+        if (two && more) next_q = from_q.ask(), next_g = from_g.ask();
+        const Pack<real, 2> next = more ? row_of(t0 + 64) : Pack<real, 2>{};
         T p, dx;
         Slices::product<64>(p, ks, qs, d.k);
         Slices::product<64>(dx, vs, gs, d.v);
@@ -589,6 +658,9 @@ __device__ void wide_keys(const Saved& x, S* dk, int k_acc, S* dv, int v_acc, co
         }
         if (c0 < d.v) yv.template multiply_held<0>(p, {gs + c0 * Slices::LD, Slices::LD});
         if (c0 < d.k) yk.template multiply_held<0>(dx, {qs + c0 * Slices::LD, Slices::LD});
+        if (!two) __syncthreads();
+        if (!two && more) next_q = from_q.ask(), next_g = from_g.ask();
+        if (more) keep_row(t0 + 64, next);
     }
     yk.join(dynamic_memory());
     yv.join(dynamic_memory());
@@ -654,19 +726,21 @@ KERNELS(1, LARGE_TILED_KERNEL, fading_, true)
 KERNELS(2, LARGE_TILED_KERNEL, fading_, true)
 KERNELS(4, LARGE_TILED_KERNEL, fading_, true)
 
-TILED_KERNEL forward_8(const S* q, const S* k, const S* v, const S*, const real*, const real*, S* o, S* lse, real scale,
-                       Sizes d) {
-    if constexpr (sizeof(S) == 2) wide_forward<8>(q, k, v, o, lse, scale, d);
-}
-LARGE_TILED_KERNEL queries_8(const S* q, const S* k, const S* v, const S*, const real*, const real*, const S* d_o,
-                       const S* lse, const real* delta, S* dq, int acc, real*, real*, real scale, Sizes d) {
-    if constexpr (sizeof(S) == 2) wide_queries<8>(Saved{q, k, v, d_o, lse, delta, scale}, dq, acc, d);
-}
-LARGE_TILED_KERNEL keys_8(const S* q, const S* k, const S* v, const S*, const real*, const real*, const S* d_o,
-                          const S* lse, const real* delta, S* dk, int k_acc, S* dv, int v_acc, real*, real scale,
-                          Sizes d) {
-    if constexpr (sizeof(S) == 2) wide_keys<8>(Saved{q, k, v, d_o, lse, delta, scale}, dk, k_acc, dv, v_acc, d);
-}
+#define WIDE_KERNELS(R)                                                                                               \
+    TILED_KERNEL forward_##R(const S* q, const S* k, const S* v, const S*, const real*, const real*, S* o, S* lse,    \
+        real scale, Sizes d) {                                                                                        \
+        if constexpr (sizeof(S) == 2) wide_forward<R>(q, k, v, o, lse, scale, d);                                     \
+    }                                                                                                                 \
+    LARGE_TILED_KERNEL queries_##R(const S* q, const S* k, const S* v, const S*, const real*, const real*,            \
+        const S* d_o, const S* lse, const real* delta, S* dq, int acc, real*, real*, real scale, Sizes d) {           \
+        if constexpr (sizeof(S) == 2) wide_queries<R>(Saved{q, k, v, d_o, lse, delta, scale}, dq, acc, d);            \
+    }                                                                                                                 \
+    LARGE_TILED_KERNEL keys_##R(const S* q, const S* k, const S* v, const S*, const real*, const real*,               \
+        const S* d_o, const S* lse, const real* delta, S* dk, int k_acc, S* dv, int v_acc, real*, real scale,         \
+        Sizes d) {                                                                                                    \
+        if constexpr (sizeof(S) == 2) wide_keys<R>(Saved{q, k, v, d_o, lse, delta, scale}, dk, k_acc, dv, v_acc, d);  \
+    }
+WIDE_KERNELS(8)
 
 // delta [B, T, H] = Σ do o: a warp to a row.
 extern "C" __global__ void deltas(const S* o, const S* g, real* delta, i64 rows, i64 v) {

@@ -42,10 +42,12 @@ impl Device {
     /// One of the kernels with 128 rows a block: slices of 64 columns in bf16, padded, and two numbers of a query.
     fn wide(&self, kernel: Kernel, blocks: usize) -> Launch {
         let [.., k, v, _] = self.sizes.map(|n| n.div_ceil(64));
+        // Of two steps at once, where heads are narrow enough.
+        let step = if k + v <= 6 { 128 } else { 64 };
         let (rows, more) = match kernel {
-            Kernel::Forward => ((128 + 64) * k + 64, 0),
-            Kernel::Queries => ((128 + 64) * (k + v), 0),
-            Kernel::Keys => ((128 + 64) * (k + v), 2 * 64 * 4),
+            Kernel::Forward => ((128 + step) * k + step, 0),
+            Kernel::Queries => ((128 + step) * (k + v), 0),
+            Kernel::Keys => ((128 + step) * (k + v), 4 * 64 * 4),
         };
         Launch::blocks(blocks, 256).shared(rows * 72 * 2 + more)
     }

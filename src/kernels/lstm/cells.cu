@@ -79,18 +79,9 @@ struct LstmBack {
         S *dc0, int acc_c, i64 b, i64 t, i64 d
 #define LSTM_BACK {c0, gates, cs, dh, dh_last, dc_last, dh0, dc0, acc_h, acc_c, d, {0}, {0, 0, 0, 0, 0, 0, 0}}
 
-// What the kernels of a block are compiled for: the most units of a head, N and R. Registers hold half as many doubles
-// or fewer.
+// The kernels of a block stand in lines with the most units of a head, and N, R and threads. Registers hold half as many
+// doubles or fewer.
 constexpr bool DOUBLE = sizeof(real) == 8;
-#define EVERY_SIZE(KERNELS) \
-    KERNELS(16_1, 16, 1, 64) \
-    KERNELS(16_4, 16, 4, 64) \
-    KERNELS(32_1, 32, 1, 128) \
-    KERNELS(32_4, 32, 4, 128) \
-    KERNELS(64_1, DOUBLE ? 32 : 64, 1, 256) \
-    KERNELS(64_4, DOUBLE ? 32 : 64, 4, 256) \
-    KERNELS(128_1, DOUBLE ? 16 : 48, 1, 512) \
-    KERNELS(128_4, DOUBLE ? 16 : 48, 4, 512)
 
 #define LSTM_KERNELS(NAME, N, R, THREADS)                                                                             \
     extern "C" __global__ void __launch_bounds__(THREADS, 1) lstm_forward_##NAME(const S* x, const S* w, S* hs, LSTM_ARGS) { \
@@ -99,14 +90,23 @@ constexpr bool DOUBLE = sizeof(real) == 8;
     extern "C" __global__ void __launch_bounds__(THREADS, 1) lstm_backward_##NAME(const S* w, S* dz, LSTM_BACK_ARGS) {   \
         backward<N, R>(LstmBack LSTM_BACK, w, {d * d, 0, 1, d}, dz, b, t, 1, d);                                      \
     }
-EVERY_SIZE(LSTM_KERNELS)
+LSTM_KERNELS(16_1, 16, 1, 64)
+LSTM_KERNELS(16_4, 16, 4, 64)
+LSTM_KERNELS(32_1, 32, 1, 128)
+LSTM_KERNELS(32_4, 32, 4, 128)
+LSTM_KERNELS(64_1, DOUBLE ? 32 : 64, 1, 256)
+LSTM_KERNELS(64_4, DOUBLE ? 32 : 64, 4, 256)
+LSTM_KERNELS(128_1, DOUBLE ? 16 : 48, 1, 512)
+LSTM_KERNELS(128_4, DOUBLE ? 16 : 48, 4, 512)
 
-TILED_KERNEL lstm_forward_grid(const S* x, const S* w, S* hs, u32* counts, i64 first, LSTM_ARGS) {
-    forward_grid(Lstm LSTM, x, w, {d * d, 0, d, 1}, hs, counts, first, b, t, 1, d);
-}
-TILED_KERNEL lstm_backward_grid(const S* w, S* dz, u32* counts, i64 first, LSTM_BACK_ARGS) {
-    backward_grid(LstmBack LSTM_BACK, w, {d * d, 0, 1, d}, dz, counts, first, b, t, 1, d);
-}
+#define LSTM_GRID_KERNELS(NAME)                                                                                       \
+    TILED_KERNEL lstm_forward_##NAME(const S* x, const S* w, S* hs, u32* counts, i64 first, LSTM_ARGS) {              \
+        forward_grid(Lstm LSTM, x, w, {d * d, 0, d, 1}, hs, counts, first, b, t, 1, d);                               \
+    }                                                                                                                 \
+    TILED_KERNEL lstm_backward_##NAME(const S* w, S* dz, u32* counts, i64 first, LSTM_BACK_ARGS) {                    \
+        backward_grid(LstmBack LSTM_BACK, w, {d * d, 0, 1, d}, dz, counts, first, b, t, 1, d);                        \
+    }
+LSTM_GRID_KERNELS(grid)
 
 extern "C" __global__ void lstm_begin(real* state, LSTM_ARGS) { begin(Lstm LSTM, state, b * d); }
 extern "C" __global__ void lstm_step(const S* x, const S* z, real* state, S* hs, i64 s, LSTM_ARGS) {
@@ -229,14 +229,23 @@ struct SlstmBack {
     extern "C" __global__ void __launch_bounds__(THREADS, 1) slstm_backward_##NAME(const S* w, S* dz, SLSTM_BACK_ARGS) { \
         backward<N, R>(SlstmBack SLSTM_BACK, w, {heads * k * k, k * k, k, 1}, dz, b, t, heads, k);                    \
     }
-EVERY_SIZE(SLSTM_KERNELS)
+SLSTM_KERNELS(16_1, 16, 1, 64)
+SLSTM_KERNELS(16_4, 16, 4, 64)
+SLSTM_KERNELS(32_1, 32, 1, 128)
+SLSTM_KERNELS(32_4, 32, 4, 128)
+SLSTM_KERNELS(64_1, DOUBLE ? 32 : 64, 1, 256)
+SLSTM_KERNELS(64_4, DOUBLE ? 32 : 64, 4, 256)
+SLSTM_KERNELS(128_1, DOUBLE ? 16 : 48, 1, 512)
+SLSTM_KERNELS(128_4, DOUBLE ? 16 : 48, 4, 512)
 
-TILED_KERNEL slstm_forward_grid(const S* x, const S* w, S* hs, u32* counts, i64 first, SLSTM_ARGS) {
-    forward_grid(Slstm SLSTM, x, w, {heads * k * k, k * k, 1, k}, hs, counts, first, b, t, heads, k);
-}
-TILED_KERNEL slstm_backward_grid(const S* w, S* dz, u32* counts, i64 first, SLSTM_BACK_ARGS) {
-    backward_grid(SlstmBack SLSTM_BACK, w, {heads * k * k, k * k, k, 1}, dz, counts, first, b, t, heads, k);
-}
+#define SLSTM_GRID_KERNELS(NAME)                                                                                      \
+    TILED_KERNEL slstm_forward_##NAME(const S* x, const S* w, S* hs, u32* counts, i64 first, SLSTM_ARGS) {            \
+        forward_grid(Slstm SLSTM, x, w, {heads * k * k, k * k, 1, k}, hs, counts, first, b, t, heads, k);             \
+    }                                                                                                                 \
+    TILED_KERNEL slstm_backward_##NAME(const S* w, S* dz, u32* counts, i64 first, SLSTM_BACK_ARGS) {                  \
+        backward_grid(SlstmBack SLSTM_BACK, w, {heads * k * k, k * k, k, 1}, dz, counts, first, b, t, heads, k);      \
+    }
+SLSTM_GRID_KERNELS(grid)
 
 extern "C" __global__ void slstm_begin(real* state, SLSTM_ARGS) { begin(Slstm SLSTM, state, b * heads * k); }
 extern "C" __global__ void slstm_step(const S* x, const S* z, real* state, S* hs, i64 s, SLSTM_ARGS) {
