@@ -2,7 +2,8 @@
 //!
 //! ```text
 //! launches FILE              which kernels, with which arguments, as `scripts/gpu_walk.sh --record` runs it; no GPU
-//! launches --measure FILE    what each launch takes on a GPU: medians in milliseconds
+//! launches --measure FILE    what each launch takes on a GPU: medians in milliseconds, added to the file
+//!     [TYPE [NAME]]          in this type alone, such as bf16, and of ops with this in their name
 //! ```
 //!
 //! To record, it starts itself once more with the emulator's stand-ins in place of CUDA, which write launches down in place of running
@@ -16,6 +17,7 @@ use inputs::Inputs;
 use std::{
     env,
     error::Error,
+    ffi::OsString,
     fs::{self, OpenOptions},
     io::Write,
     os::unix::fs::symlink,
@@ -265,10 +267,13 @@ fn measure(file: &Path, tape: &mut Tape, op: &Op, dtype: DType) -> Result<()> {
 }
 
 /// Each op in each precision, on a device, or on what is taken for one.
-fn every(mut one: impl FnMut(&mut Tape, &Op, DType) -> Result<()>) -> Result<()> {
+fn every(only: &[OsString], mut one: impl FnMut(&mut Tape, &Op, DType) -> Result<()>) -> Result<()> {
     let ops = [memories(LONG), scans(LONG), recurrent(RECURRENT)];
-    for dtype in [DType::BF16, DType::F32] {
-        for op in ops.iter().flatten() {
+    let text = |i: usize| only.get(i).and_then(|text| text.to_str());
+    for dtype in
+        [DType::BF16, DType::F32].into_iter().filter(|dtype| text(0).is_none_or(|only| only == dtype.to_string()))
+    {
+        for op in ops.iter().flatten().filter(|op| text(1).is_none_or(|only| op.name.contains(only))) {
             // A pool of its own for each, so that a tensor's memory is no larger than it.
             let mut tape = Tape::open(Device::Cuda(0))?;
             guarded(tape.cx().gpu(), || one(&mut tape, op, dtype))??;
@@ -301,10 +306,12 @@ fn main() -> ExitCode {
     let args: Vec<_> = env::args_os().skip(1).collect();
     let recording = env::var_os("TAPEZOO_EMU_RECORD").is_some();
     let done = match &args[..] {
-        [file] if recording => every(|tape, op, dtype| launch(Path::new(file), tape, op, dtype)),
+        [file] if recording => every(&[], |tape, op, dtype| launch(Path::new(file), tape, op, dtype)),
         [file] => start_again(Path::new(file)),
-        [how, file] if how == "--measure" => every(|tape, op, dtype| measure(Path::new(file), tape, op, dtype)),
-        _ => Err("usage: launches [--measure] FILE".into()),
+        [how, file, only @ ..] if how == "--measure" => {
+            every(only, |tape, op, dtype| measure(Path::new(file), tape, op, dtype))
+        }
+        _ => Err("usage: launches FILE, or launches --measure FILE [TYPE [NAME]]".into()),
     };
     done.map_or_else(|e| (eprintln!("error: launches: {e}"), ExitCode::FAILURE).1, |()| ExitCode::SUCCESS)
 }

@@ -255,7 +255,9 @@ fn every_kernel_into_a_cache() {
         none if none.is_empty() => vec![None],
         sizes => sizes.into_iter().chain([""]).map(Some).collect(),
     };
-    let jobs: Vec<_> =
-        modules.iter().flat_map(|m| sizes(m).into_iter().flat_map(move |s| dtypes.map(|dtype| (m, s, dtype)))).collect();
+    let jobs: Vec<_> = modules
+        .iter()
+        .flat_map(|m| sizes(m).into_iter().flat_map(move |s| dtypes.map(|dtype| (m, s, dtype))))
+        .collect();
     side_by_side(&jobs, |(m, size, dtype)| drop(image(&cache, m.name, &m.source_in(*dtype, *size), &arch).unwrap()));
 }

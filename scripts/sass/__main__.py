@@ -16,6 +16,7 @@ from marks import insert  # noqa: E402
 from . import facts, fla, gates, launches, table  # noqa: E402
 from .compile import CACHE  # noqa: E402
 from .cost import Walker  # noqa: E402
+from .measured import Measured  # noqa: E402
 
 PAGE = "docs/gpu.md"
 
@@ -71,7 +72,7 @@ def selected(passes, options):
 
 def check(options, passes):
     wrong = [f"the walker: {fact}" for fact in facts.check()]
-    found = gates.measured(Walker(Path("."), {"4"}), passes)
+    found = gates.measured(Walker(Path("."), {"4", "8"}), passes)
     if options.write:
         Path(gates.RECORD).write_text(gates.table(found))
     before = gates.read(Path(gates.RECORD).read_text()) if os.path.exists(gates.RECORD) else {}
@@ -89,14 +90,15 @@ def check(options, passes):
 def page(found, theirs):
     """The part of docs/gpu.md that is written."""
     versions = ", ".join(f"{p} {importlib.metadata.version(p)}" for p in ("nvidia-cuda-nvrtc", "triton", "fla-core"))
-    about = f"`scripts/gpu_walk.sh --write`, {versions}. {table.DEVICE} Times in ms: all are least times."
+    took = Measured()
+    about = f"`scripts/gpu_walk.sh --write`, {versions}. {table.DEVICE} Times in ms: least times, but for those measured."
     parts = [
-        "\n".join(textwrap.wrap(about, 120)),
-        table.summary(found, theirs),
+        "\n".join(textwrap.wrap(f"{about} Measured: {took.about}.", 120)),
+        table.summary(found, took, theirs),
         "## Launch by launch",
-        *(table.kernels(p.name, costs) for p, costs in found),
+        *(table.kernels(p.name, costs, took.of(p, costs)) for p, costs in found),
         "## flash-linear-attention's kernels",
-        *(table.kernels(f"FLA {p.name}", costs) for p, costs in theirs),
+        *(table.kernels(f"FLA {p.name}", costs, ([None] * len(costs), None)) for p, costs in theirs),
     ]
     return "\n\n".join(parts) + "\n"
 
@@ -135,14 +137,15 @@ def main():
             )
         before = selected(launches.read(recorded), options) if recorded else of
         return print(table.against(costs(Walker(folder), before), found))
-    theirs = fla.passes() if options.fla else []
+    theirs, took = fla.passes() if options.fla else [], Measured()
     whole = [(p, costs_) for p, costs_ in found if (options.kernel or "") in p.name]
     if whole:
-        print(table.summary(whole, theirs), "\n")
+        print(table.summary(whole, took, theirs), "\n")
     seen = set()
-    ours, theirs = ([(f"{who}{p.name}", c) for p, c in of] for who, of in (("", found), ("FLA ", theirs)))
-    for name, costs_ in ours + [(name, c) for name, c in theirs if (options.kernel or "") in name]:
-        print(table.kernels(name, costs_), "\n")
+    ours = [(p.name, costs_, took.of(p, costs_)) for p, costs_ in found]
+    theirs = [(f"FLA {p.name}", costs_, ([None] * len(costs_), None)) for p, costs_ in theirs]
+    for name, costs_, times in ours + [one for one in theirs if (options.kernel or "") in one[0]]:
+        print(table.kernels(name, costs_, times), "\n")
         for c in costs_ if options.by_line else []:
             if id(c) not in seen:
                 print(f"{table.lines(c, Path('.'))}\n\n{table.kinds(c)}\n")

@@ -32,9 +32,9 @@ def formula(of, launch, times):
     """The multiplications of a block, by the kernel's formulas (memories.cuh, erase_write/chunk.cu, flash.cu …)."""
     name, sizes = launch.kernel.removesuffix("_4").removesuffix("_8"), launch.args[-1]
     if name.startswith("lstm"):
-        # h [16, D] by [D, 64], or dz [64, 4 D] by [4 D, 16], a step.
+        # h [16, D] by [D, 64], or dz [16, 4 D] by [4 D, 16], a step.
         d = of.sizes["H"] * of.sizes["K"]
-        return of.sizes["T"] * (product(d, 16) if "forward" in name else product(4 * d, columns=16))
+        return of.sizes["T"] * (product(d, 16) if "forward" in name else product(4 * d, 16, 16))
     if launch.module.endswith("flash.cu"):
         # q k and p v; q k, do v and dx k; the same two, dxᵀ q and pᵀ do.
         products = {"forward": 2, "queries": 3, "keys": 4}[name.removeprefix("fading_")]

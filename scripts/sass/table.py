@@ -44,19 +44,20 @@ def wide(c):
 
 
 HEAD = [
-    "kernel", "registers / KB / blocks a processor (occupancy)", "blocks (waves)",
+    "kernel", "measured", "registers / KB / blocks a processor (occupancy)", "blocks (waves)",
     "instructions a block (integer, control)", "mma / ldmatrix / functions", "128-bit loads / stores",
     "GB asked / touched", *FLOORS,
 ]  # fmt: skip
 
 
-def row(c):
+def row(c, measured):
     each = lambda kind: count(c.by_kind[kind] / c.blocks)
     floors = c.floors()
     times = [f"**{ms(x)}**" if name == bound(floors) else ms(x) for name, x in floors.items()]
     spilled = f", {c.spilled} bytes spilled" if c.spilled else ""
     return [
         f"`{c.kernel}`",
+        "" if measured is None else ms(measured),
         f"{c.registers} / {c.shared / 1024:.0f} / {c.resident} ({share(c.occupancy)}{spilled})",
         f"{count(c.blocks)} ({c.waves:.1f})",
         f"{count(c.issued / c.blocks)} ({share(c.by_kind['int'] / c.issued)})",
@@ -67,21 +68,24 @@ def row(c):
     ]
 
 
-def kernels(name, costs):
-    """The launches of a pass."""
-    all_ = least(costs)
+def kernels(name, costs, measured):
+    """The launches of a pass, and what each and all of them took on a GPU."""
+    each, took = measured
+    all_, each = least(costs), {id(c): took for c, took in zip(costs, each)}
     large = [c for c in costs if max(c.floors().values()) >= SMALL * all_]
     small = [c for c in costs if c not in large]
-    rows = [row(c) for c in large]
+    rows = [row(c, each[id(c)]) for c in large]
     if small:
         sums = [ms(sum(c.floors()[name] for c in small)) for name in FLOORS]
         traffic = f"{gigabytes(sum(c.asked for c in small))} / {gigabytes(sum(c.distinct for c in small))}"
-        rows.append([f"{len(small)} more", *[""] * 5, traffic, *sums])
-    return f"**{name}**: {ms(all_)} ms\n\n{table(HEAD, rows)}"
+        times = [each[id(c)] for c in small]
+        rows.append([f"{len(small)} more", "" if None in times else ms(sum(times)), *[""] * 5, traffic, *sums])
+    whole = f", measured {ms(took)} ms" if took else ""
+    return f"**{name}**: {ms(all_)} ms{whole}\n\n{table(HEAD, rows)}"
 
 
-def summary(passes, others=()):
-    """Every pass in a row, beside the same one of flash-linear-attention where there is one."""
+def summary(passes, measured, others=()):
+    """Every pass in a row, with what it took on a GPU, beside the same one of flash-linear-attention where there is one."""
     asked = lambda costs: gigabytes(sum(c.asked for c in costs))
     theirs = {(p.op, p.way): costs for p, costs in others}
     rows = []
@@ -89,14 +93,17 @@ def summary(passes, others=()):
         total = {name: sum(c.floors()[name] for c in costs) for name in FLOORS}
         worst = max(costs, key=lambda c: max(c.floors().values()))
         by = sum(max(c.floors().values()) for c in costs if bound(c.floors()) == bound(worst.floors())) / least(costs)
-        other = theirs.get((p.op, p.way))
+        other, (_, took) = theirs.get((p.op, p.way)), measured.of(p, costs)
         rows.append([
-            p.name, ms(least(costs)), ms(total["issue"]), ms(total["memory"]), asked(costs),
+            p.name, *((ms(took), f"{took / least(costs):.1f}") if took else ("", "")), measured.elsewhere(p), ms(least(costs)), ms(total["issue"]), ms(total["memory"]), asked(costs),
             f"{bound(worst.floors())} ({share(by)})", f"`{worst.kernel}`",
             *([ms(least(other)), ms(sum(c.floors()["issue"] for c in other)), asked(other)] if other else [""] * 3),
         ])  # fmt: skip
     head = [
         "pass",
+        "measured ms",
+        "x least",
+        "others, measured",
         "least ms",
         "issue",
         "memory",
@@ -107,7 +114,7 @@ def summary(passes, others=()):
         "issue",
         "GB asked",
     ]
-    return table(head if others else head[:7], [r if others else r[:7] for r in rows])
+    return table(head if others else head[:10], [r if others else r[:10] for r in rows])
 
 
 def lines(c, root, most=25):

@@ -322,6 +322,12 @@ __device__ inline void copy_async(void* to, const void* from, bool there) {
                  "r"(there ? 16 : 0) : "memory");
 #endif
 }
+// Asks the device's cache for a line that somebody will read; nobody waits.
+__device__ inline void prefetch(const void* at) {
+#ifndef CUEMU
+    asm volatile("prefetch.global.L2 [%0];" ::"l"(at));
+#endif
+}
 __device__ inline void wait_for_copies() {
 #if defined(CUEMU)
     cuemu::cp_async_commit();

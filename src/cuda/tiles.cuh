@@ -61,6 +61,12 @@ struct Matrix {
         rest.x += c, rest.width -= c;
         return rest;
     }
+    // To the device's cache, `columns` of each row: what a block reads later it then waits for less.
+    __device__ void prefetch(int columns) const {
+        constexpr int LINE = 128 / sizeof(P);
+        const u32 across = tiles(columns < width ? columns : width, LINE), all = (rows < 128 ? rows : 128) * across;
+        for (u32 n = threadIdx.x; n < all; n += 256) ::prefetch(at(n / across, n % across * LINE));
+    }
     // Whether each N columns can be read at once.
     template <int N>
     __device__ bool even() const {

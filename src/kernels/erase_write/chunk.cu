@@ -189,6 +189,13 @@ __device__ void forward_states(const S* k, const real* g, const real* all, const
         s.write_to(states, d, t.id);
         const Padded<R, S> ws(w, d.k, t.id);
         const Padded<R, real> us(u, d.v, t.id);
+        // What the next chunk reads comes nearer meanwhile. (Kernels with a block for every chunk gain nothing by it.)
+        if (chunk + 1 < d.chunks) {
+            const Steps next(d, head, chunk + 1);
+            Padded<R, S>(w, d.k, next.id).rows().prefetch((int)d.k);
+            Padded<R, real>(u, d.v, next.id).rows(c0).prefetch(W);
+            next.rows(k, d.k).prefetch((int)d.k);
+        }
         T y;
         y.template add<1, 0>(memory, (int)d.k, ws.rows(), s.rows(d));
         y.scale_rows([](int) { return real(-1); });
@@ -274,6 +281,13 @@ __device__ void backward_states(const S* q, const S* k, const real* g, const rea
         s.write_to(after, d, t.id);
         const Padded<R, S> ws(w, d.k, t.id);
         const Padded<R, real> des(de, d.v, t.id);
+        if (chunk > 0) {
+            const Steps next(d, head, chunk - 1);
+            Padded<R, S>(w, d.k, next.id).rows().prefetch((int)d.k);
+            Padded<R, real>(de, d.v, next.id).rows(c0).prefetch(W);
+            next.rows(k, d.k).prefetch((int)d.k);
+            if (d_o) next.rows(q, d.k).prefetch((int)d.k), next.rows(d_o, d.v, c0).prefetch(W);
+        }
         T y;
         y.template add<1, 0>(memory, (int)d.k, t.rows(k, d.k), s.rows(d));
         y.by_rows([&](int r) {
