@@ -12,7 +12,7 @@ use tapezoo::{
     args,
     autograd::Tape,
     cuda::{Launch, Module, emulator, guarded},
-    tensor::{Cx, DType, Device, Tensor},
+    tensor::{Cx, DType, Device, Shape, Tensor},
 };
 
 /// Run the test `name` of this file alone, with these variables set.
@@ -114,7 +114,7 @@ fn a_launch_that_does_not_fit_its_kernel_is_noticed() {
     assert_eq!(x.to_f64(), [1.5; 3]);
     let shared = one.shared(300 << 10);
     let message = fault(&tape, || cu.launch(&BAD, "harmless", DType::F32, shared, args![&mut x, 3usize, 1.0]));
-    names(&message, &["harmless", "307200 bytes of shared memory"]);
+    names(&message, &["harmless", "300 KiB of shared memory"]);
 }
 
 #[test]
@@ -160,4 +160,37 @@ fn a_device_that_is_not_there_is_an_error() {
         assert_eq!(status, Some(2), "{said}");
         names(&said, &["error: device emulated", "driver is for CUDA 12.4", "NVRTC 13.0", "TAPEZOO_CUDA_LIBS"]);
     }
+}
+
+#[test]
+fn what_an_older_device_cannot_do_is_said() {
+    const NAME: &str = "what_an_older_device_cannot_do_is_said";
+    if !is_child(NAME) {
+        // The stand-in for NVRTC compiles for 7.5 and newer.
+        return ["70", "75", "80"]
+            .iter()
+            .for_each(|old| child(NAME, &[("TAPEZOO_EMU_CAPABILITY", old), ("TAPEZOO_EMU_SHARED", "64k")]));
+    }
+    let capability = std::env::var("TAPEZOO_EMU_CAPABILITY").unwrap();
+    let tape = match Tape::open(Device::Emulated) {
+        Ok(_) if capability == "70" => panic!("NVRTC compiles nothing for it"),
+        Ok(tape) => tape,
+        Err(why) => return names(&why, &["7.0", "7.5 and newer", "TAPEZOO_CUDA_LIBS"]),
+    };
+    let gpu = tape.cx().gpu().unwrap();
+    let harmless = |dtype: DType, shared: usize| {
+        let at = Launch::blocks(1, 32).shared(shared);
+        let x = tape.cx().pool().get(dtype, Shape::new(&[1]));
+        move || gpu.launch(&BAD, "harmless", dtype, at, args![&x, 0usize, 1.0])
+    };
+    let told = match &*capability {
+        "75" => fault(&tape, harmless(DType::BF16, 0)),
+        _ => fault(&tape, harmless(DType::F64, 65 << 10)),
+    };
+    let words = if capability == "75" {
+        ["bf16", "8.0", "7.5", "--dtype f32"]
+    } else {
+        ["harmless", "65 KiB", "64 there", "--dtype f32"]
+    };
+    names(&told, &words);
 }

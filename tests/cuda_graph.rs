@@ -12,6 +12,7 @@ use std::{
 };
 use tapezoo::{
     autograd::Tape,
+    cuda::guarded,
     tasks::Batch,
     tensor::{DType, Device, Tensor},
     train::{Trainer, config::TrainConfig, on_device::OnDevice},
@@ -134,6 +135,21 @@ fn what_cannot_be_recorded_is_said() {
     let cfg = TrainConfig::load(None, table).unwrap().for_model("lstm").unwrap();
     let error = Trainer::new(&cfg, 0).map(drop).unwrap_err().to_string();
     assert!(error.contains("keeps a state from batch to batch"), "{error}");
+}
+
+/// A recorded copy would read the host's memory again when it is replayed, and it may be gone by then.
+#[test]
+fn integers_are_filled_while_recording_and_copies_refused() {
+    let Some(device) = device() else { return };
+    let tape = Tape::new(device);
+    let gpu = tape.cx().gpu().unwrap();
+    let mut x = Tensor::full([70], DType::I32, 3.0).to_device(tape.cx());
+    let mut graph = gpu.capture(|| x.fill(-7.0));
+    assert_eq!(x.to_f64(), [3.0; 70]);
+    gpu.replay(&mut graph);
+    assert_eq!(x.to_f64(), [-7.0; 70]);
+    let told = guarded(Some(gpu.clone()), || gpu.capture(|| drop(Tensor::zeros([4], DType::F32).to_device(tape.cx()))));
+    assert!(told.map(drop).unwrap_err().to_string().contains("cannot be recorded"));
 }
 
 /// A replay runs no op's checks, so a batch unlike all earlier ones is not replayed.

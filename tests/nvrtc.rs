@@ -243,6 +243,22 @@ fn every_kernel_compiles_and_fits() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
+/// A device that is newer than NVRTC has a driver that compiles text.
+#[test]
+#[ignore = "needs NVRTC; .ci/run runs it"]
+fn a_device_gets_machine_code_or_text() {
+    if !load() {
+        return skipped("NVRTC was not found");
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let module = Module::new("tests/small.cu", &["extern \"C\" __global__ void small(S* x) { st(x, 1.0); }\n"]);
+    let of = |arch: &str| image(&Cache::at(dir.path()), module.name, &module.source(DType::F32), arch).unwrap();
+    assert!(of("sm_90").starts_with(b"\x7fELF"));
+    let text = of("compute_90");
+    assert_eq!(text.last(), Some(&0), "the driver reads up to a zero");
+    assert!(String::from_utf8_lossy(&text).contains(".target sm_90"));
+}
+
 /// So that a machine with a GPU, which is lent for minutes, need not compile: `scripts/gpu_check.sh pack` runs this.
 #[test]
 #[ignore = "fills the directory that TAPEZOO_CUBINS names with the kernels for the device that TAPEZOO_ARCH names"]

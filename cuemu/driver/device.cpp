@@ -65,12 +65,12 @@ CUEMU_API Result cuDeviceGetAttribute(int* value, int attribute, int) {
       {39, THREADS_OF_PROCESSOR},
       {40, 1},          // asynchronous copy engines
       {41, 1},          // unified addressing
-      {75, 9},          // compute capability: sm_90
-      {76, 0},
+      {75, cuemu::options.capability / 10},
+      {76, cuemu::options.capability % 10},
       {81, SHARED_OF_PROCESSOR},
       {82, 65536},   // registers a multiprocessor
       {95, 1},       // cooperative launches
-      {97, cuemu::MAX_DYNAMIC_SHARED},
+      {97, (int)cuemu::options.shared},
       {106, 32},  // blocks a multiprocessor
       {115, 1},   // stream-ordered allocation
   };

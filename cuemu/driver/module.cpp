@@ -60,7 +60,7 @@ static unsigned max_threads(const Function* f) { return f->kernel->max_threads ?
 CUEMU_API Result cuFuncSetAttribute(Function* f, int attribute, int value) {
   ENTER;
   if (attribute != ATTRIBUTE_MAX_DYNAMIC_SHARED) return SUCCESS;
-  if (value < 0 || value > (int)cuemu::MAX_DYNAMIC_SHARED) return refuse(INVALID_VALUE, "%s: %d bytes of dynamic shared memory asked for, the device has %u", f->kernel->name, value, cuemu::MAX_DYNAMIC_SHARED);
+  if (value < 0 || value > (int)cuemu::options.shared) return refuse(INVALID_VALUE, "%s: %d bytes of dynamic shared memory asked for, the device has %u", f->kernel->name, value, cuemu::options.shared);
   return f->dynamic_limit = (unsigned)value, SUCCESS;
 }
 CUEMU_API Result cuFuncGetAttribute(int* value, int attribute, Function* f) {

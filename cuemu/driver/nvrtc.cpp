@@ -15,8 +15,8 @@ enum { SUCCESS = 0, INVALID_INPUT = 3, COMPILATION = 6, NAME_EXPRESSION_NOT_VALI
 
 CUEMU_API int nvrtcVersion(int* major, int* minor) { return *major = 13, *minor = 0, SUCCESS; }
 CUEMU_API const char* nvrtcGetErrorString(int r) { return r == SUCCESS ? "NVRTC_SUCCESS" : r == COMPILATION ? "NVRTC_ERROR_COMPILATION" : "NVRTC_ERROR"; }
-CUEMU_API int nvrtcGetNumSupportedArchs(int* n) { return *n = 2, SUCCESS; }
-CUEMU_API int nvrtcGetSupportedArchs(int* archs) { return archs[0] = 80, archs[1] = 90, SUCCESS; }
+CUEMU_API int nvrtcGetNumSupportedArchs(int* n) { return *n = 3, SUCCESS; }
+CUEMU_API int nvrtcGetSupportedArchs(int* archs) { return archs[0] = 75, archs[1] = 80, archs[2] = 90, SUCCESS; }
 
 CUEMU_API int nvrtcCreateProgram(Program** p, const char* source, const char* name, int headers, const char* const*, const char* const*) {
   if (headers) return INVALID_INPUT;  // kernels include nothing

@@ -35,6 +35,8 @@ struct Options {
   size_t memory;    // bytes of device memory
   int processors;   // multiprocessors of the device
   const char* record;  // the file that launches are written to instead of run, or null
+  int capability;      // compute capability, such as 90
+  unsigned shared;     // bytes of shared memory that a block may have
 };
 extern Options options;
 bool left_out(const Site&);  // the barrier that TAPEZOO_EMU_WITHOUT names

@@ -51,6 +51,7 @@ bool left_out(const Site& at) { return at.line == without.line && at.file == wit
 Options options = {
     flag("TAPEZOO_EMU_CHECK"), flag("TAPEZOO_EMU_DEBUG"), flag("TAPEZOO_EMU_LATE"), order(), seed(), bytes("TAPEZOO_EMU_MEMORY", (size_t)4 << 30),
     (int)bytes("TAPEZOO_EMU_PROCESSORS", 16), getenv("TAPEZOO_EMU_RECORD"),
+    (int)bytes("TAPEZOO_EMU_CAPABILITY", 90), (unsigned)bytes("TAPEZOO_EMU_SHARED", MAX_DYNAMIC_SHARED),
 };
 
 }  // namespace cuemu

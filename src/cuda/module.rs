@@ -49,8 +49,9 @@ impl Module {
     /// The size in the name of a kernel, if its file has lines of sizes; empty for one that has no size.
     pub fn size_of<'a>(&self, kernel: &'a str) -> Option<&'a str> {
         let sizes = self.sizes();
-        let own = sizes.iter().find(|size| kernel.strip_suffix(**size).is_some_and(|rest| rest.ends_with('_')));
-        (!sizes.is_empty()).then(|| &kernel[kernel.len() - own.map_or(0, |size| size.len())..])
+        let ends = |size: &&&str| kernel.strip_suffix(**size).is_some_and(|rest| rest.ends_with('_'));
+        let own = sizes.iter().filter(ends).map(|size| size.len()).max().unwrap_or(0);
+        (!sizes.is_empty()).then(|| &kernel[kernel.len() - own..])
     }
 
     /// The sizes that its kernels come in.

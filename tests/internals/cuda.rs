@@ -5,7 +5,8 @@ use tapezoo::{
     cuda::{
         Module,
         cache::Cache,
-        locate::{complete, find, packages},
+        compile::target,
+        locate::{complete, find, newest_libraries, packages},
     },
     tensor::DType,
 };
@@ -99,4 +100,39 @@ fn literals_become_single() {
         let module = Module::new("tests/literals.cu", Vec::leak(vec![from]));
         assert!(module.source(DType::F32).ends_with(&format!("\n{to}")), "{from}");
     }
+}
+
+#[test]
+fn kernels_are_compiled_for_what_the_device_runs() {
+    let nvrtc = [75, 80, 86, 89, 90, 100, 120];
+    let target = |capability| target(capability, &nvrtc, (13, 0));
+    assert_eq!(target(90).unwrap(), "sm_90");
+    // Machine code for 8.6 runs on 8.7, not that for 8.9.
+    assert_eq!(target(87).unwrap(), "sm_86");
+    // What is newer than all gets text.
+    assert_eq!(target(130).unwrap(), "compute_120");
+    let old = target(70).unwrap_err();
+    assert!(old.contains("7.0") && old.contains("7.5 and newer") && old.contains("TAPEZOO_CUDA_LIBS"), "{old}");
+}
+
+#[test]
+fn an_old_device_gets_libraries_that_compile_for_it() {
+    assert_eq!(newest_libraries(Some(13), Some(90)), 13);
+    assert_eq!(newest_libraries(Some(13), Some(70)), 12);
+    assert_eq!(newest_libraries(Some(12), Some(90)), 12);
+    assert_eq!(newest_libraries(Some(13), None), 13);
+}
+
+#[test]
+fn of_the_lines_of_sizes_one_is_kept() {
+    let text = "#define KERNELS(R) kernel_##R\nKERNELS(1)\nKERNELS(4)\nWIDE_KERNELS(16_4, 2)\nOTHER(1)\nlast";
+    let module = Module::new("tests/sizes.cu", Vec::leak(vec![text]));
+    assert_eq!(module.sizes(), ["1", "4", "16_4"]);
+    assert_eq!(["a_4", "a_16_4", "a_14", "whole"].map(|name| module.size_of(name).unwrap()), ["4", "16_4", "", ""]);
+    let kept = |size| module.source_in(DType::F32, Some(size));
+    let end = "\n#define KERNELS(R) kernel_##R\n\nKERNELS(4)\n\nOTHER(1)\nlast\n";
+    assert!(kept("4").ends_with(end), "{}", kept("4"));
+    let whole = module.source(DType::F32);
+    assert_eq!(kept("4").lines().count(), whole.lines().count(), "the lines keep their numbers");
+    assert_eq!(Module::new("tests/none.cu", &["x"]).size_of("a_4"), None);
 }

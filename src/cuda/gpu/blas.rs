@@ -107,9 +107,16 @@ impl Gpu {
     #[track_caller]
     fn make_handle(&self) -> Handle {
         let _turn = self.turn();
+        // Parts of a sum that is split are added in single precision, whatever the result is stored in. Workspace is the
+        // handle's own: it lives as long as the stream, and so as long as a graph that is replayed there.
+        let exact = sys::cublasMath_t::CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION;
         let made = result::create_handle().map(Handle).and_then(|h| {
             // SAFETY: both handles are alive, and the stream outlives this one: both are fields of the same struct.
-            unsafe { result::set_stream(h.0, self.raw_stream().cast()) }.map(|()| h)
+            unsafe {
+                result::set_stream(h.0, self.raw_stream().cast())?;
+                sys::cublasSetMathMode(h.0, exact).result()?;
+            }
+            Ok(h)
         });
         made.unwrap_or_else(|e| self.fail(format!("device {}: cuBLAS does not start: {:?}", self.device, e.0)))
     }

@@ -15,8 +15,9 @@ const MAX_ARGS: usize = 40;
 #[derive(Clone)]
 pub(super) struct Function {
     handle: sys::CUfunction,
-    /// How much dynamic shared memory it may use so far: what it declares itself counts too.
+    /// How much dynamic shared memory it may use so far, and how much at most: what it declares itself counts too.
     shared: usize,
+    most: usize,
     /// The size of each parameter; known in debug builds.
     params: Option<Vec<usize>>,
 }
@@ -106,9 +107,20 @@ impl Gpu {
             // SAFETY: the function is loaded.
             let own = unsafe { result::function::get_function_attribute(handle, own) };
             let own = usize::try_from(self.check(&format!("kernel '{kernel}' of {}", module.name), own)).unwrap_or(0);
-            let shared = FREE_SHARED.saturating_sub(own);
-            Function { handle, shared, params: cfg!(debug_assertions).then(|| params(handle)) }
+            let (shared, most) = (FREE_SHARED.saturating_sub(own), self.shared.saturating_sub(own));
+            Function { handle, shared, most, params: cfg!(debug_assertions).then(|| params(handle)) }
         });
+        if shared > function.most {
+            self.fail(format!(
+                "device {}: kernel '{kernel}' of {} needs {} KiB of shared memory for {dtype}, and a block may have {} \
+                 there{}",
+                self.device,
+                module.name,
+                shared.div_ceil(1024),
+                function.most / 1024,
+                if dtype == DType::F64 { "; --dtype f32 needs half of it" } else { "" }
+            ));
+        }
         if shared > function.shared {
             let attribute = sys::CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
             let bytes = i32::try_from(shared).unwrap_or(i32::MAX);

@@ -50,6 +50,14 @@ impl Gpu {
         if let Some(found) = *loaded {
             return found;
         }
+        if dtype == DType::BF16 && self.capability < 80 {
+            let (major, minor) = (self.capability / 10, self.capability % 10);
+            self.fail(format!(
+                "device {}: products in bf16 need compute capability 8.0, and this device has {major}.{minor}: --dtype f32 \
+                 runs there",
+                self.device
+            ));
+        }
         let image = match compile(&Cache::of_user(), module.name, &module.source_in(dtype, size), &self.arch) {
             Ok(image) => image,
             Err(log) => self.fail(format!("{} for {dtype}: NVRTC: {log}", module.name)),
@@ -73,7 +81,45 @@ pub(super) fn nvrtc_version() -> Result<(i32, i32), String> {
     Ok((major, minor))
 }
 
-/// The binary for this architecture, such as "sm_90", from the cache if it is there. It needs NVRTC and no device.
+/// The compute capabilities that NVRTC compiles for, such as 90.
+pub(super) fn targets() -> Result<Vec<i32>, String> {
+    let mut n = 0;
+    // SAFETY: the number is ours, and the array is as long as it says.
+    let found = unsafe {
+        nvrtc_sys::nvrtcGetNumSupportedArchs(&mut n).result().and_then(|()| {
+            let mut all = vec![0; usize::try_from(n).unwrap_or(0)];
+            nvrtc_sys::nvrtcGetSupportedArchs(all.as_mut_ptr()).result().map(|()| all)
+        })
+    };
+    found.map_err(|e| e.to_string())
+}
+
+/// What to compile for on a device of this compute capability: its own machine code; that of a relative which it runs;
+/// or, for one that is newer than this NVRTC, the code that its driver translates.
+///
+/// # Errors
+/// When the device is older than all that NVRTC compiles for.
+pub fn target(capability: i32, known: &[i32], nvrtc: (i32, i32)) -> Result<String, String> {
+    let relative = known.iter().filter(|k| **k <= capability && **k / 10 == capability / 10).max();
+    let (oldest, newest) = (known.iter().min().copied().unwrap_or(0), known.iter().max().copied().unwrap_or(0));
+    match relative {
+        Some(relative) => Ok(format!("sm_{relative}")),
+        None if capability > newest => Ok(format!("compute_{newest}")),
+        None => Err(format!(
+            "its compute capability is {}.{}, and NVRTC {}.{} compiles for {}.{} and newer; TAPEZOO_CUDA_LIBS may name \
+             the directories of an older CUDA",
+            capability / 10,
+            capability % 10,
+            nvrtc.0,
+            nvrtc.1,
+            oldest / 10,
+            oldest % 10
+        )),
+    }
+}
+
+/// The binary for this architecture, such as "sm_90", from the cache if it is there; for one such as "compute_90" the
+/// text that a driver compiles. It needs NVRTC and no device.
 ///
 /// # Errors
 /// The compiler's complaints.
@@ -92,11 +138,20 @@ fn build(name: &str, source: &str, options: &[String]) -> Result<Vec<u8>, String
     let image = match done {
         // SAFETY: as above; the program was compiled, and the buffer has the size that NVRTC says.
         Ok(()) => unsafe {
+            let text = options.iter().any(|option| option.contains("=compute_"));
             let mut size = 0;
-            let asked = nvrtc_sys::nvrtcGetCUBINSize(program, &mut size).result();
+            let asked = match text {
+                true => nvrtc_sys::nvrtcGetPTXSize(program, &mut size),
+                false => nvrtc_sys::nvrtcGetCUBINSize(program, &mut size),
+            };
             let mut image = vec![0u8; size];
+            let at = image.as_mut_ptr().cast();
             asked
-                .and_then(|()| nvrtc_sys::nvrtcGetCUBIN(program, image.as_mut_ptr().cast()).result())
+                .result()
+                .and_then(|()| match text {
+                    true => nvrtc_sys::nvrtcGetPTX(program, at).result(),
+                    false => nvrtc_sys::nvrtcGetCUBIN(program, at).result(),
+                })
                 .map(|()| image)
                 .map_err(|e| e.to_string())
         },

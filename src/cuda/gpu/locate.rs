@@ -5,7 +5,7 @@
 
 use super::{emulator, lock};
 use crate::tensor::Device;
-use cudarc::driver::sys;
+use cudarc::driver::{result, sys};
 use std::{
     env, fs,
     path::{Path, PathBuf},
@@ -49,7 +49,7 @@ fn real() -> Result<(), String> {
         let _ = drivers.iter().find(|dir| open(&dir.join("libcuda.so.1")).is_ok());
     }
     let families = families();
-    let newest = driver().map_or(i32::MAX, |(major, _)| major);
+    let newest = newest_libraries(driver().map(|(major, _)| major), oldest_device());
     let mut notes: Vec<String> = vec![];
     for (family, major) in families.iter().flat_map(|f| [(f, 13), (f, 12)]).filter(|(_, major)| *major <= newest) {
         match complete(family, major) {
@@ -71,6 +71,28 @@ pub(super) fn driver() -> Option<(i32, i32)> {
     // SAFETY: the library is there to be called, and the result is ours. This call needs no initialisation.
     let known = unsafe { sys::is_culib_present() && sys::cuDriverGetVersion(&mut version).result().is_ok() };
     known.then_some((version / 1000, version % 1000 / 10))
+}
+
+/// The newest CUDA that serves this driver and the oldest of its devices, by compute capability: 13 compiles for 7.5 and
+/// newer.
+pub fn newest_libraries(driver: Option<i32>, oldest: Option<i32>) -> i32 {
+    driver.unwrap_or(i32::MAX).min(if oldest.is_some_and(|capability| capability < 75) { 12 } else { i32::MAX })
+}
+
+/// The least compute capability of the devices, such as 75; none if the driver cannot say.
+fn oldest_device() -> Option<i32> {
+    use sys::CUdevice_attribute as Of;
+    let [major, minor] =
+        [Of::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, Of::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR];
+    // SAFETY: the library is there to be called, and is told to start first.
+    unsafe { sys::is_culib_present() }.then(|| result::init().ok()).flatten()?;
+    let capability = |ordinal: i32| {
+        let device = result::device::get(ordinal).ok()?;
+        // SAFETY: the device is one of the driver's.
+        let of = |attribute| unsafe { result::device::get_attribute(device, attribute) }.ok();
+        Some(10 * of(major)? + of(minor)?)
+    };
+    (0..result::device::get_count().ok()?).filter_map(capability).min()
 }
 
 /// NVRTC and cuBLAS with what they load by themselves, in the order in which to open them. All from one place: NVRTC

@@ -113,10 +113,13 @@ impl Gpu {
         }
     }
 
-    /// Copy to the device.
+    /// Copy to the device. (A recording would read `from` again when it is replayed.)
     #[track_caller]
     pub(crate) fn upload<T: Pod>(&self, ptr: u64, from: &[T]) {
         if !from.is_empty() {
+            if self.captures() {
+                self.fail(format!("device {}: a copy from the host cannot be recorded", self.device));
+            }
             self.bind();
             // SAFETY: the range is inside a live block of this stream. The source is pageable memory: the driver has
             // read it when the call returns.
@@ -158,7 +161,11 @@ impl Gpu {
         if value == 0.0 {
             self.set_bytes(t.device_ptr(), 0, n * dtype.bytes());
         } else if dtype == DType::I32 {
-            self.upload(t.device_ptr(), &vec![value as i32; n]);
+            self.bind();
+            // SAFETY: the tensor is a live block of this stream, of so many words.
+            let done =
+                unsafe { sys::cuMemsetD32Async(t.device_ptr(), value as i32 as u32, n, self.raw_stream()).result() };
+            self.check("filling memory", done);
         } else {
             self.launch(&TENSOR, "fill", dtype, self.elements(n), args![t, value, n]);
         }

@@ -33,7 +33,9 @@ pub struct Gpu {
     stream: Arc<CudaStream>,
     blas: Mutex<Option<blas::Handle>>,
     functions: Mutex<HashMap<(module::Key, &'static str), call::Function>>,
-    /// Such as "sm_90".
+    /// Such as 90.
+    capability: i32,
+    /// What kernels are compiled for, such as "sm_90".
     arch: String,
     processors: usize,
     /// Bytes that a block may have.
@@ -61,6 +63,8 @@ impl Gpu {
         let failed = |what: &str, e: DriverError| format!("device {device}: {what}: {}", describe(e));
         let stream = ctx.new_stream().map_err(|e| failed("no stream", e))?;
         let (major, minor) = ctx.compute_capability().map_err(|e| failed("no compute capability", e))?;
+        let arch = compile::target(10 * major + minor, &compile::targets()?, compile::nvrtc_version()?);
+        let arch = arch.map_err(|why| format!("device {device}: {why}"))?;
         use sys::CUdevice_attribute as Of;
         let attribute = |of| ctx.attribute(of).map_err(|e| failed(&format!("{of:?}"), e));
         let processors = attribute(Of::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?;
@@ -71,7 +75,8 @@ impl Gpu {
             stream,
             blas: Mutex::new(None),
             functions: Mutex::default(),
-            arch: format!("sm_{major}{minor}"),
+            capability: 10 * major + minor,
+            arch,
             processors: usize::try_from(processors).unwrap_or(1),
             shared: usize::try_from(shared).unwrap_or(0),
             fault: OnceLock::new(),
