@@ -51,6 +51,7 @@ __device__ inline float quick_exp2(float x) {
     return y;
 #endif
 }
+__device__ inline double quick_exp2(double x) { return exp2(x); }
 
 // a b, rounded by itself. A compiler may make one operation of a product and a sum that it goes into, with one rounding:
 // not of this product, which is so the same number wherever it is computed.
