@@ -22,14 +22,17 @@ struct alignas(4 * sizeof(real)) Four { real v[4]; };
 
 struct Size { i64 b, t, e, n, n0, pieces, steps, chunk, padded; };
 
-// What a thread has: channels e .. e + C, of each the states n .. n + 4 / C, of sequence b, steps t0 .. t1; and `column`,
-// the channel that it reads and writes for the block.
+// What a thread has: channels e .. e + C, of each the states n .. n + 4 / C, of piece k of sequence b, which begins with
+// step t0 and has `length` steps; and what it reads for the block, of u, delta and dy a channel and of b and c a state,
+// whose first numbers are at `wide` and `narrow`. Steps are counted from t0.
 template <int C>
 struct Place {
     static constexpr int K = 4 / C;
     int lane, warp, warps, channel, mine; // channel: its first in the block; mine: its first state in the warp
-    i64 tile, row, b, k, e, n, t0, t1, column; // row: of [B, pieces]
-    bool some;
+    int first, own; // of b and c it reads every eighth row, from `first` on, of state `own` of the block
+    int length;
+    i64 tile, row, b, k, e, n, t0, wide, narrow; // row: of [B, pieces]
+    bool some, some_own;
     __device__ Place(const Size& z) {
         const i64 tiles = (z.padded + LANE - 1) / LANE;
         lane = threadIdx.x % LANE;
@@ -37,31 +40,33 @@ struct Place {
         warps = blockDim.x / LANE;
         channel = lane % (LANE / C) * C;
         mine = lane / (LANE / C) * K;
+        first = threadIdx.x / (4 * warps);
+        own = threadIdx.x % (4 * warps);
         tile = blockIdx.x % tiles;
         row = blockIdx.x / tiles;
         b = row / z.pieces;
         k = row % z.pieces;
         e = tile * LANE + channel;
-        column = tile * LANE + lane;
         n = z.n0 + 4 * warp + mine;
-        some = column < z.e;
         t0 = k * z.steps;
-        t1 = t0 + z.steps < z.t ? t0 + z.steps : z.t;
+        length = (int)(z.steps < z.t - t0 ? z.steps : z.t - t0);
+        wide = (b * z.t + t0) * z.e + tile * LANE + lane;
+        narrow = (b * z.t + t0) * z.n + z.n0 + own;
+        some = tile * LANE + lane < z.e;
+        some_own = z.n0 + own < z.n;
     }
     __device__ bool has(const Size& z, int c, int i) const { return e + c < z.e && n + i < z.n; }
-    __device__ i64 wide(const Size& z, i64 t) const { return (b * z.t + t) * z.e + column; }
-    __device__ i64 narrow(const Size& z, i64 t) const { return (b * z.t + t) * z.n; }
     // Of [B, E, N] and of [B, pieces, E, N].
     __device__ i64 state(const Size& z, i64 of, int c, int i) const { return (of * z.e + e + c) * z.n + n + i; }
     // Of the state before a chunk, [B, chunks, N, padded].
-    __device__ i64 kept(const Size& z, i64 t) const {
-        return ((b * ((z.t + z.chunk - 1) / z.chunk) + t / z.chunk) * z.n + n) * z.padded + e;
+    __device__ i64 kept(const Size& z, int s) const {
+        return ((b * ((z.t + z.chunk - 1) / z.chunk) + (t0 + s) / z.chunk) * z.n + n) * z.padded + e;
     }
-    // Steps of a tile, where `most` are left.
+    // Steps of a tile, where `left` are left.
     template <int MOST>
-    __device__ int steps(i64 most) const {
+    __device__ int steps(int left) const {
         const int tile = AHEAD * warps < MOST ? AHEAD * warps : MOST;
-        return most < tile ? (int)most : tile;
+        return left < tile ? left : tile;
     }
 };
 
@@ -86,28 +91,50 @@ __device__ inline void load_rates(const real* a, const Place<C>& p, const Size& 
         for (int i = 0; i < 4 / C; i++) v[c][i] = (v[c][i] < -FASTEST ? -FASTEST : v[c][i]) * LOG2_E;
 }
 
-// Rows s, s + by, … of u, delta or dy, a channel a lane: this thread's; zeros behind the first `rows` and of no x.
-template <int C>
-__device__ inline void columns(const S* x, const Place<C>& p, const Size& z, i64 s, int by, int rows, real (&v)[AHEAD]) {
-    const i64 at = p.wide(z, s + by * p.warp), step = by * p.warps * z.e;
+// What a thread reads of a tile before it is needed, as it is in memory: so nobody waits for it. Rows s, s + by, … of
+// which there are `rows`; zeros behind them.
+template <int C, int N>
+__device__ inline void columns(const S* const (&x)[N], const Place<C>& p, const Size& z, int s, int by, int rows,
+                               S (&v)[N][AHEAD]) {
+    const int e = z.e;
 #pragma unroll
-    for (int j = 0; j < AHEAD; j++) v[j] = x && p.some && p.warp + j * p.warps < rows ? ld(x + at + j * step) : real(0.0);
+    for (int j = 0; j < AHEAD; j++) {
+        const bool in = p.some && p.warp + j * p.warps < rows;
+#pragma unroll
+        for (int k = 0; k < N; k++) {
+            v[k][j] = S{};
+            if (in) v[k][j] = x[k][p.wide + (i64)(s + by * (p.warp + j * p.warps)) * e];
+        }
+    }
+}
+template <int C, int N, int M>
+__device__ inline void states(const S* const (&x)[N], const Place<C>& p, const Size& z, int s, int by, int rows,
+                              S (&v)[N][M]) {
+    const int n = z.n;
+#pragma unroll
+    for (int j = 0; j < M; j++) {
+        const bool in = p.some_own && p.first + 8 * j < rows;
+#pragma unroll
+        for (int k = 0; k < N; k++) {
+            v[k][j] = S{};
+            if (in) v[k][j] = x[k][p.narrow + (i64)(s + by * (p.first + 8 * j)) * n];
+        }
+    }
 }
 
-// Rows s, s + by, … of b or c, for the states of this block: a thread has every eighth of one state.
-template <int C, int N>
-__device__ inline void states(const S* x, const Place<C>& p, const Size& z, i64 s, int by, int rows, real (&v)[N]) {
-    const int width = 4 * p.warps, first = threadIdx.x / width;
-    const i64 n = z.n0 + threadIdx.x % width, at = p.narrow(z, s + by * first) + n;
+// put(row, j) for the rows that this thread has read of a tile of at most ROWS.
+template <int ROWS, int C, class F>
+__device__ inline void each_row(const Place<C>& p, F put) {
 #pragma unroll
-    for (int j = 0; j < N; j++) v[j] = n < z.n && first + 8 * j < rows ? ld(x + at + 8 * by * j * z.n) : real(0.0);
+    for (int j = 0; j < AHEAD; j++)
+        if (p.warp + j * p.warps < ROWS) put(p.warp + j * p.warps, j);
 }
-template <int N, int ROWS>
-__device__ inline void put_states(const real (&v)[N], int warps, Four (&to)[ROWS][WARPS]) {
-    const int width = 4 * warps, first = threadIdx.x / width, n = threadIdx.x % width;
+template <int C, int M, int ROWS>
+__device__ inline void put_states(const S (&v)[M], const Place<C>& p, Four (&to)[ROWS][WARPS]) {
+    real* at = &to[p.first][0].v[p.own];
 #pragma unroll
-    for (int j = 0; j < N; j++)
-        if (first + 8 * j < ROWS) to[first + 8 * j][n / 4].v[n % 4] = v[j];
+    for (int j = 0; j < M; j++)
+        if (p.first + 8 * j < ROWS) at[8 * j * 4 * WARPS] = ld(&v[j]);
 }
 
 // step(u) for all u < count.
@@ -131,22 +158,21 @@ __device__ void total(const S* x, const S* delta, const real* a, const S* y, rea
     const Place<1> p(z);
     real av[1][4], product[4] = {1.0, 1.0, 1.0, 1.0}, h[4] = {0.0, 0.0, 0.0, 0.0};
     load_rates(a, p, z, av);
-    real xv[AHEAD], dv[AHEAD], yv[U / 8];
-    const auto read_ahead = [&](i64 s) {
-        const int rows = p.steps<U>(p.t1 - p.t0 - s), by = BACK ? -1 : 1;
-        const i64 first = BACK ? p.t1 - 1 - s : p.t0 + s;
-        columns(x, p, z, first, by, rows, xv);
-        columns(delta, p, z, first, by, rows, dv);
-        states(y, p, z, first, by, rows, yv);
+    S v[2][AHEAD], rows_y[1][U / 8];
+    const auto read_ahead = [&](int s) {
+        const int rows = p.steps<U>(p.length - s), by = BACK ? -1 : 1, first = BACK ? p.length - 1 - s : s;
+        columns({delta, x ? x : delta}, p, z, first, by, rows, v);
+        states({y}, p, z, first, by, rows, rows_y);
     };
     read_ahead(0);
     int side = 0; // of two, so that one is filled while the other is read
-    for (i64 s = 0; s < p.t1 - p.t0; side ^= 1) {
-        const int count = p.steps<U>(p.t1 - p.t0 - s);
-#pragma unroll
-        for (int j = 0; j < AHEAD; j++)
-            if (p.warp + j * p.warps < U) wide[side][p.warp + j * p.warps][p.lane] = {dv[j], BACK ? xv[j] : dv[j] * xv[j]};
-        put_states(yv, p.warps, narrow[side]);
+    for (int s = 0; s < p.length; side ^= 1) {
+        const int count = p.steps<U>(p.length - s);
+        each_row<U>(p, [&](int u, int j) {
+            const real dv = ld(&v[0][j]), xv = x ? ld(&v[1][j]) : real(0.0);
+            wide[side][u][p.lane] = {dv, BACK ? xv : dv * xv};
+        });
+        put_states(rows_y[0], p, narrow[side]);
         __syncthreads();
         s += count;
         read_ahead(s);
@@ -195,26 +221,25 @@ extern "C" __global__ void __launch_bounds__(256, 1) selective_run(const S* us, 
     load_rates(a, p, z, av);
     if (starts) load(starts, p, z, p.row, h);
     else load(h0, p, z, p.b, h);
-    real xv[AHEAD], dv[AHEAD], bv[U / 8], cv[U / 8];
-    const auto read_ahead = [&](i64 s) {
-        const int rows = p.steps<U>(p.t1 - s);
-        columns(us, p, z, s, 1, rows, xv);
-        columns(delta, p, z, s, 1, rows, dv);
-        states(b, p, z, s, 1, rows, bv);
-        states(c, p, z, s, 1, rows, cv);
+    S v[2][AHEAD], narrow[2][U / 8];
+    const auto read_ahead = [&](int s) {
+        const int rows = p.steps<U>(p.length - s);
+        columns({delta, us}, p, z, s, 1, rows, v);
+        states({b, c}, p, z, s, 1, rows, narrow);
     };
-    read_ahead(p.t0);
-    S *to = saved + p.kept(z, p.t0), *y_to = ys + p.wide(z, p.t0);
+    read_ahead(0);
+    S* to = saved + p.kept(z, 0);
     // A tile ends where a chunk does.
-    for (i64 s = p.t0, end = p.t0; s < p.t1;) {
+    for (int s = 0, end = 0; s < p.length;) {
         const bool save = s == end;
-        if (save) end = end + chunk < p.t1 ? end + chunk : p.t1;
+        if (save) end = chunk < p.length - end ? end + (int)chunk : p.length;
         const int count = p.steps<U>(end - s);
-#pragma unroll
-        for (int j = 0; j < AHEAD; j++)
-            if (p.warp + j * p.warps < U) wide[p.warp + j * p.warps][p.lane] = {dv[j], dv[j] * xv[j]};
-        put_states(bv, p.warps, sb);
-        put_states(cv, p.warps, sc);
+        each_row<U>(p, [&](int u, int j) {
+            const real dv = ld(&v[0][j]);
+            wide[u][p.lane] = {dv, dv * ld(&v[1][j])};
+        });
+        put_states(narrow[0], p, sb);
+        put_states(narrow[1], p, sc);
         __syncthreads();
         s += count;
         read_ahead(s);
@@ -237,12 +262,11 @@ extern "C" __global__ void __launch_bounds__(256, 1) selective_run(const S* us, 
             sums[p.warp][u][p.lane] = y;
         });
         __syncthreads();
-        for (int u = p.warp; u < count; u += p.warps) {
-            real y = 0.0;
-            for (int w = 0; w < p.warps; w++) y += sums[w][u][p.lane];
-            if (p.some) put(y_to + u * e, y, n0 > 0);
-        }
-        y_to += count * e;
+        real y[AHEAD] = {0.0, 0.0, 0.0, 0.0};
+        for (int w = 0; w < p.warps; w++) each_row<U>(p, [&](int u, int j) { y[j] += sums[w][u][p.lane]; });
+        each_row<U>(p, [&](int u, int j) {
+            if (p.some && u < count) put(ys + p.wide + (i64)(s - count + u) * (int)e, y[j], n0 > 0);
+        });
     }
     if (p.k == pieces - 1)
 #pragma unroll
@@ -253,21 +277,23 @@ extern "C" __global__ void __launch_bounds__(256, 1) selective_run(const S* us, 
 constexpr int SUBS = 8, PAIR = 2;
 extern __shared__ real dynamic[]; // [SUBS, 4, threads]
 
-// h of step `to` from that of step `from`, tile by tile.
+// h of step `to` from that of step `from`, of chunks with more steps than the states that are kept.
 __device__ inline void advance(const S* us, const S* delta, const S* b, const real (&av)[PAIR][PAIR], const Place<PAIR>& p,
-                               const Size& z, i64 from, i64 to, real scale, real (&h)[PAIR][PAIR]) {
-    for (i64 s = from; s < to; s++) {
+                               const Size& z, int from, int to, real scale, real (&h)[PAIR][PAIR]) {
+#pragma unroll 1
+    for (int s = from; s < to; s++) {
+        const i64 wide = p.wide - p.lane + p.channel + (i64)s * (int)z.e;
+        const i64 narrow = p.narrow - p.own + 4 * p.warp + p.mine + (i64)s * (int)z.n;
         real bv[PAIR];
 #pragma unroll
-        for (int i = 0; i < PAIR; i++) bv[i] = p.n + i < z.n ? ld(b + p.narrow(z, s) + p.n + i) : real(0.0);
+        for (int i = 0; i < PAIR; i++) bv[i] = p.n + i < z.n ? ld(b + narrow + i) : real(0.0);
 #pragma unroll
-        for (int c = 0; c < PAIR; c++) {
-            const i64 at = p.wide(z, s) - p.column + p.e + c;
-            const bool in = p.e + c < z.e;
-            const real xv = in ? ld(us + at) : real(0.0), dv = in ? ld(delta + at) : real(0.0);
+        for (int k = 0; k < PAIR; k++) {
+            const bool in = p.e + k < z.e;
+            const real xv = in ? ld(us + wide + k) : real(0.0), dv = in ? ld(delta + wide + k) : real(0.0);
 #pragma unroll
             for (int i = 0; i < PAIR; i++)
-                h[c][i] = (scale * quick_exp2(dv * av[c][i]) - (scale - 1.0)) * h[c][i] + dv * xv * bv[i];
+                h[k][i] = (scale * quick_exp2(dv * av[k][i]) - (scale - 1.0)) * h[k][i] + dv * xv * bv[i];
         }
     }
 }
@@ -291,8 +317,8 @@ __device__ inline void sum_lanes(real (&v)[N], int lane) {
 extern "C" __global__ void __launch_bounds__(256, 1) selective_run_back(
     const S* us, const S* delta, const real* a, const S* b, const S* c, const S* saved, const S* dys, const S* dlast,
     const real* ends, S* du, int acc_u, S* ddelta, int acc_d, real* dbc, real* da, S* dh0, int acc_0, SIZE) {
-    // delta and delta u; dy and u.
-    __shared__ Two wide[T][LANE], other[T][LANE];
+    __shared__ Two wide[T][LANE]; // delta and delta u
+    __shared__ real sx[T][LANE], sy[T][LANE];
     __shared__ Four sb[T][WARPS], sc[T][WARPS];
     // What the states of a chunk are computed from; later the sums over states.
     __shared__ union {
@@ -306,29 +332,36 @@ extern "C" __global__ void __launch_bounds__(256, 1) selective_run_back(
     if (ends) load(ends, p, z, p.row, g);
     else load(dlast, p, z, p.b, g);
     const int tile = p.steps<T>(T), part = 2 * p.warp + p.mine / PAIR;
-    const i64 tiles = (padded + LANE - 1) / LANE;
+    // The sums over channels of what each of `rows` steps and state has, by one lane of both halves.
+    const auto put_sums = [&](real (&v)[2 * T], real* sums, int s, int rows) {
+        sum_lanes<T>(v, p.lane);
+        if (T < 8) v[0] += __shfl_xor_sync(0xffffffffu, v[0], 8);
+        const int u = p.lane % (LANE / PAIR) / PAIR, i = p.lane % PAIR;
+        if (u < rows && p.n + i < n) sums[p.narrow - p.own + 4 * p.warp + p.mine + i + (i64)(s + u) * (int)n] = v[0];
+    };
+    if (dbc) dbc += p.tile * (nb * t * n);
     // Steps behind a tile of few warps do nothing.
-    for (int u = tile + p.warp; u < T; u += p.warps) wide[u][p.lane] = other[u][p.lane] = {0.0, 0.0};
+    for (int u = tile + p.warp; u < T; u += p.warps) {
+        wide[u][p.lane] = {0.0, 0.0};
+        sy[u][p.lane] = 0.0;
+    }
     real* subs = dynamic + threadIdx.x;
-    real xv[AHEAD], dv[AHEAD], yv[AHEAD], bv[U / 8], cv[1], bt[1];
-    const auto read_first = [&](i64 s, i64 end) {
+    S v1[2][AHEAD], narrow1[1][U / 8], v2[3][AHEAD], narrow2[2][1];
+    const auto read_first = [&](int s, int end) {
         const int rows = p.steps<U>(end - s);
-        columns(us, p, z, s, 1, rows, xv);
-        columns(delta, p, z, s, 1, rows, dv);
-        states(b, p, z, s, 1, rows, bv);
+        columns({delta, us}, p, z, s, 1, rows, v1);
+        states({b}, p, z, s, 1, rows, narrow1);
     };
-    const auto read_tile = [&](i64 s, i64 end) {
+    const auto read_tile = [&](int s, int end) {
         const int rows = p.steps<T>(end - s);
-        columns(us, p, z, s, 1, rows, xv);
-        columns(delta, p, z, s, 1, rows, dv);
-        columns(dys, p, z, s, 1, rows, yv);
-        states(b, p, z, s, 1, rows, bt);
-        states(c, p, z, s, 1, rows, cv);
+        columns({delta, us, dys ? dys : us}, p, z, s, 1, rows, v2);
+        states({b, c}, p, z, s, 1, rows, narrow2);
     };
-    for (i64 from = p.t0 + (p.t1 - 1 - p.t0) / chunk * chunk; p.t1 > p.t0 && from >= p.t0; from -= chunk) {
-        const i64 to = from + chunk < p.t1 ? from + chunk : p.t1;
-        const i64 sub = ((to - from + SUBS - 1) / SUBS + tile - 1) / tile * tile, count = (to - from + sub - 1) / sub;
-        const i64 final = from + (count - 1) * sub, top = from + (to - from - 1) / tile * tile;
+    const int most = chunk < p.length ? (int)chunk : p.length; // steps of a chunk
+    for (int from = p.length > 0 ? (p.length - 1) / most * most : -1; from >= 0; from -= most) {
+        const int to = from + most < p.length ? from + most : p.length;
+        const int sub = ((to - from + SUBS - 1) / SUBS + tile - 1) / tile * tile;
+        const int final = from + (to - from - 1) / sub * sub, top = from + (to - from - 1) / tile * tile;
         const S* kept = saved + p.kept(z, from);
         real h[PAIR][PAIR];
         if (final > from) read_first(from, final);
@@ -345,18 +378,19 @@ extern "C" __global__ void __launch_bounds__(256, 1) selective_run_back(
         };
         __syncthreads();
         int side = 0;
-        i64 left = 0; // steps to the next state that is kept
-        for (i64 s = from; s < final; side ^= 1) {
-            const int steps = p.steps<U>(final - s);
-#pragma unroll
-            for (int j = 0; j < AHEAD; j++)
-                if (p.warp + j * p.warps < U) both.first.wide[side][p.warp + j * p.warps][p.lane] = {dv[j], dv[j] * xv[j]};
-            put_states(bv, p.warps, both.first.b[side]);
+        int left = 0; // steps to the next state that is kept
+        for (int s = from; s < final; side ^= 1) {
+            const int rows = p.steps<U>(final - s);
+            each_row<U>(p, [&](int u, int j) {
+                const real dv = ld(&v1[0][j]);
+                both.first.wide[side][u][p.lane] = {dv, dv * ld(&v1[1][j])};
+            });
+            put_states(narrow1[0], p, both.first.b[side]);
             __syncthreads();
-            s += steps;
+            s += rows;
             if (s < final) read_first(s, final);
             else read_tile(top, to);
-            for (int v = 0; v < steps; v += 4) { // sub and steps are multiples of 4
+            for (int v = 0; v < rows; v += 4) { // sub and rows are multiples of 4
                 if (left == 0) {
                     save();
                     left = sub;
@@ -378,90 +412,83 @@ extern "C" __global__ void __launch_bounds__(256, 1) selective_run_back(
             }
         }
         save();
-        for (i64 s = top; s >= from; s -= tile) {
-#pragma unroll
-            for (int j = 0; j < AHEAD; j++)
-                if (p.warp + j * p.warps < T) {
-                    wide[p.warp + j * p.warps][p.lane] = {dv[j], dv[j] * xv[j]};
-                    other[p.warp + j * p.warps][p.lane] = {yv[j], xv[j]};
-                }
-            put_states(bt, p.warps, sb);
-            put_states(cv, p.warps, sc);
+        int closest = final;
+        for (int s = top; s >= from; s -= tile) {
+            each_row<T>(p, [&](int u, int j) {
+                const real dv = ld(&v2[0][j]), xv = ld(&v2[1][j]);
+                wide[u][p.lane] = {dv, dv * xv};
+                sx[u][p.lane] = xv;
+                sy[u][p.lane] = dys ? ld(&v2[2][j]) : real(0.0);
+            });
+            put_states(narrow2[0], p, sb);
+            put_states(narrow2[1], p, sc);
             __syncthreads();
             if (s > from) read_tile(s - tile, s);
-            const i64 j = (s - from) / sub;
-#pragma unroll
-            for (int i = 0; i < 4; i++) h[i / PAIR][i % PAIR] = subs[(j * 4 + i) * blockDim.x];
-            advance(us, delta, b, av, p, z, from + j * sub, s, scale, h);
-            real before[T][PAIR][PAIR], w[T][PAIR][PAIR], v[T][2][PAIR]; // v: of a step db, dc, of each state
-#pragma unroll
-            for (int u = 0; u < T; u++) {
-                real dx[2 * PAIR], yx[2 * PAIR], bu[PAIR];
-                read(dx, &wide[u][p.channel].v[0]);
-                read(yx, &other[u][p.channel].v[0]);
-                read(bu, &sb[u][p.warp].v[p.mine]);
-#pragma unroll
-                for (int i = 0; i < PAIR; i++) v[u][1][i] = 0.0;
-#pragma unroll
-                for (int k = 0; k < PAIR; k++)
-#pragma unroll
-                    for (int i = 0; i < PAIR; i++) {
-                        before[u][k][i] = h[k][i];
-                        w[u][k][i] = scale * quick_exp2(dx[2 * k] * av[k][i]);
-                        h[k][i] = (w[u][k][i] - (scale - 1.0)) * h[k][i] + dx[2 * k + 1] * bu[i];
-                        v[u][1][i] += yx[2 * k] * h[k][i];
-                    }
+            if (s < closest) {
+                closest -= sub;
+                store -= 4 * blockDim.x;
             }
 #pragma unroll
-            for (int u = T - 1; u >= 0; u--) {
-                real dx[2 * PAIR], yx[2 * PAIR], bu[PAIR], cu[PAIR], out[2 * PAIR];
+            for (int i = 0; i < 4; i++) h[i / PAIR][i % PAIR] = *(store - (4 - i) * (int)blockDim.x);
+            advance(us, delta, b, av, p, z, closest, s, scale, h);
+            const int rows = p.steps<T>(to - s);
+            // h_{t-1} exp(delta a), and what is kept of a state; of every step and state db or dc.
+            real fading[T][PAIR][PAIR], keep[T][PAIR][PAIR], v[2 * T];
+#pragma unroll
+            for (int u = 0; u < T; u++) {
+                real dx[2 * PAIR], y[PAIR], bu[PAIR];
                 read(dx, &wide[u][p.channel].v[0]);
-                read(yx, &other[u][p.channel].v[0]);
+                read(y, &sy[u][p.channel]);
+                read(bu, &sb[u][p.warp].v[p.mine]);
+#pragma unroll
+                for (int i = 0; i < PAIR; i++) {
+                    v[PAIR * u + i] = 0.0;
+#pragma unroll
+                    for (int k = 0; k < PAIR; k++) {
+                        const real w = quick_exp2(dx[2 * k] * av[k][i]);
+                        fading[u][k][i] = h[k][i] * w;
+                        keep[u][k][i] = scale * w - (scale - 1.0);
+                        h[k][i] = keep[u][k][i] * h[k][i] + dx[2 * k + 1] * bu[i];
+                        v[PAIR * u + i] += y[k] * h[k][i];
+                    }
+                }
+            }
+            if (dbc) put_sums(v, dbc + (padded + LANE - 1) / LANE * (nb * t * n), s, rows);
+#pragma unroll
+            for (int u = T - 1; u >= 0; u--) {
+                real dx[2 * PAIR], y[PAIR], bu[PAIR], cu[PAIR], out[2 * PAIR] = {0.0, 0.0, 0.0, 0.0};
+                read(dx, &wide[u][p.channel].v[0]);
+                read(y, &sy[u][p.channel]);
                 read(bu, &sb[u][p.warp].v[p.mine]);
                 read(cu, &sc[u][p.warp].v[p.mine]);
 #pragma unroll
-                for (int i = 0; i < PAIR; i++) v[u][0][i] = 0.0;
+                for (int i = 0; i < PAIR; i++) {
+                    v[PAIR * u + i] = 0.0;
 #pragma unroll
-                for (int k = 0; k < PAIR; k++) {
-                    real gb = 0.0, qa = 0.0;
-#pragma unroll
-                    for (int i = 0; i < PAIR; i++) {
-                        const real gt = cu[i] * yx[2 * k] + g[k][i], q = gt * before[u][k][i] * w[u][k][i];
-                        v[u][0][i] += gt * dx[2 * k + 1];
-                        gb += gt * bu[i];
-                        qa += q * av[k][i];
+                    for (int k = 0; k < PAIR; k++) {
+                        const real gt = cu[i] * y[k] + g[k][i], q = gt * fading[u][k][i];
+                        v[PAIR * u + i] += gt * dx[2 * k + 1];
+                        out[2 * k] += gt * bu[i];
+                        out[2 * k + 1] += q * av[k][i];
                         dav[k][i] += q * dx[2 * k];
-                        g[k][i] = gt * (w[u][k][i] - (scale - 1.0));
+                        g[k][i] = gt * keep[u][k][i];
                     }
-                    out[2 * k] = gb;
-                    out[2 * k + 1] = qa;
                 }
                 write(&both.sums[part][u][p.channel].v[0], out);
             }
-            if (dbc) {
-                // Of 16 numbers at a time: lane i of each half ends with one of step s + u + i / 4 % 4.
-#pragma unroll
-                for (int u = 0; u < T; u += 4) {
-                    real sums[16];
-#pragma unroll
-                    for (int i = 0; i < 16; i++) sums[i] = v[u + i / 4][i / 2 % 2][i % 2];
-                    sum_lanes<8>(sums, p.lane);
-                    const i64 at = s + u + p.lane / 4 % 4, state = p.n + p.lane % 2;
-                    if (at < to && at < s + tile && state < n)
-                        dbc[(p.lane / 2 % 2 * tiles + p.tile) * nb * t * n + p.narrow(z, at) + state] = sums[0];
-                }
-            }
+            if (dbc) put_sums(v, dbc, s, rows);
             __syncthreads();
-            for (int u = p.warp; u < tile; u += p.warps)
-                if (p.some && s + u < to) {
+            for (int u = p.warp; u < rows; u += p.warps)
+                if (p.some) {
                     real gb = 0.0, qa = 0.0;
+#pragma unroll 4
                     for (int w = 0; w < 2 * p.warps; w++) {
                         const Two sum = both.sums[w][u][p.lane];
                         gb += sum.v[0];
                         qa += sum.v[1];
                     }
-                    const i64 i = p.wide(z, s + u);
-                    if (ddelta) put(ddelta + i, other[u][p.lane].v[1] * gb + qa * LN_2, acc_d || n0 > 0);
+                    const i64 i = p.wide + (i64)(s + u) * (int)e;
+                    if (ddelta) put(ddelta + i, sx[u][p.lane] * gb + qa * (scale * LN_2), acc_d || n0 > 0);
                     if (du) put(du + i, wide[u][p.lane].v[0] * gb, acc_u || n0 > 0);
                 }
         }
@@ -471,7 +498,7 @@ extern "C" __global__ void __launch_bounds__(256, 1) selective_run_back(
 #pragma unroll
         for (int i = 0; i < PAIR; i++)
             if (p.has(z, k, i)) {
-                if (da) da[p.state(z, p.row, k, i)] = dav[k][i];
+                if (da) da[p.state(z, p.row, k, i)] = dav[k][i] * scale;
                 if (dh0 && p.k == 0) put(dh0 + p.state(z, p.b, k, i), g[k][i], acc_0);
             }
 }
