@@ -13,9 +13,8 @@
 // those between again, up to 8 of a chunk into shared memory first, then the steps of a tile from the closest one.
 
 constexpr int WARPS = 8, LANE = 32;
-constexpr int U = sizeof(real) == 4 ? 16 : 8; // the most steps of a tile, and of one backwards
+constexpr int U = sizeof(real) == 4 ? 16 : 8; // steps of a tile, and of one backwards
 constexpr int T = U / 2;
-constexpr int AHEAD = 4; // rows of a tile that a warp reads
 
 struct alignas(2 * sizeof(real)) Two { real v[2]; };
 struct alignas(4 * sizeof(real)) Four { real v[4]; };
@@ -62,12 +61,6 @@ struct Place {
     __device__ i64 kept(const Size& z, int s) const {
         return ((b * ((z.t + z.chunk - 1) / z.chunk) + (t0 + s) / z.chunk) * z.n + n) * z.padded + e;
     }
-    // Steps of a tile, where `left` are left.
-    template <int MOST>
-    __device__ int steps(int left) const {
-        const int tile = AHEAD * warps < MOST ? AHEAD * warps : MOST;
-        return left < tile ? left : tile;
-    }
 };
 
 // A thread's states, from [.., E, N] or zeros.
@@ -91,51 +84,74 @@ __device__ inline void load_rates(const real* a, const Place<C>& p, const Size& 
         for (int i = 0; i < 4 / C; i++) v[c][i] = (v[c][i] < -FASTEST ? -FASTEST : v[c][i]) * LOG2_E;
 }
 
-// What a thread reads of a tile before it is needed, as it is in memory: so nobody waits for it. Rows s, s + by, … of
-// which there are `rows`; zeros behind them.
-template <int C, int N>
-__device__ inline void columns(const S* const (&x)[N], const Place<C>& p, const Size& z, int s, int by, int rows,
-                               S (&v)[N][AHEAD]) {
-    const int e = z.e;
-#pragma unroll
-    for (int j = 0; j < AHEAD; j++) {
-        const bool in = p.some && p.warp + j * p.warps < rows;
-#pragma unroll
-        for (int k = 0; k < N; k++) {
-            v[k][j] = S{};
-            if (in) v[k][j] = x[k][p.wide + (i64)(s + by * (p.warp + j * p.warps)) * e];
-        }
-    }
-}
-template <int C, int N, int M>
-__device__ inline void states(const S* const (&x)[N], const Place<C>& p, const Size& z, int s, int by, int rows,
-                              S (&v)[N][M]) {
-    const int n = z.n;
-#pragma unroll
-    for (int j = 0; j < M; j++) {
-        const bool in = p.some_own && p.first + 8 * j < rows;
-#pragma unroll
-        for (int k = 0; k < N; k++) {
-            v[k][j] = S{};
-            if (in) v[k][j] = x[k][p.narrow + (i64)(s + by * (p.first + 8 * j)) * n];
-        }
-    }
-}
+// What a thread reads of a tile of ROWS steps before it is needed, as it is in memory, so that it waits for nothing: of
+// N tensors the rows s, s + by, … of which there are `rows`; zeros behind them. A tile of four warps or more is so
+// complete; fewer read the others when they put them into shared memory.
+template <int ROWS, int N>
+struct Columns {
+    static constexpr int J = ROWS / 4;
+    const S* x[N];
+    int s, by, rows;
+    S v[N][J];
 
-// put(row, j) for the rows that this thread has read of a tile of at most ROWS.
-template <int ROWS, int C, class F>
-__device__ inline void each_row(const Place<C>& p, F put) {
+    template <int C>
+    __device__ S get(const Place<C>& p, int e, int k, int u) const {
+        S y = {};
+        if (p.some && u < rows) y = x[k][p.wide + (i64)(s + by * u) * e];
+        return y;
+    }
+    template <int C>
+    __device__ void read(const Place<C>& p, int e, int from, int count) {
+        s = from;
+        rows = count;
 #pragma unroll
-    for (int j = 0; j < AHEAD; j++)
-        if (p.warp + j * p.warps < ROWS) put(p.warp + j * p.warps, j);
-}
-template <int C, int M, int ROWS>
-__device__ inline void put_states(const S (&v)[M], const Place<C>& p, Four (&to)[ROWS][WARPS]) {
-    real* at = &to[p.first][0].v[p.own];
+        for (int j = 0; j < J; j++)
 #pragma unroll
-    for (int j = 0; j < M; j++)
-        if (p.first + 8 * j < ROWS) at[8 * j * 4 * WARPS] = ld(&v[j]);
-}
+            for (int k = 0; k < N; k++) v[k][j] = get(p, e, k, p.warp + j * p.warps);
+    }
+    // put(u, numbers of row u), for every row of this thread.
+    template <int C, class F>
+    __device__ void put(const Place<C>& p, int e, F put) const {
+        real y[N];
+#pragma unroll
+        for (int j = 0; j < J; j++) {
+            const int u = p.warp + j * p.warps;
+#pragma unroll
+            for (int k = 0; k < N; k++) y[k] = ld(&v[k][j]);
+            if (u < ROWS) put(u, y);
+        }
+        for (int u = p.warp + J * p.warps; u < ROWS; u += p.warps) {
+#pragma unroll
+            for (int k = 0; k < N; k++) {
+                const S one = get(p, e, k, u);
+                y[k] = ld(&one);
+            }
+            put(u, y);
+        }
+    }
+};
+// As Columns, of b or c.
+template <int ROWS>
+struct States {
+    static constexpr int J = (ROWS + 7) / 8;
+    S v[J];
+
+    template <int C>
+    __device__ void read(const S* x, const Place<C>& p, int n, int s, int by, int rows) {
+#pragma unroll
+        for (int j = 0; j < J; j++) {
+            v[j] = {};
+            if (p.some_own && p.first + 8 * j < rows) v[j] = x[p.narrow + (i64)(s + by * (p.first + 8 * j)) * n];
+        }
+    }
+    template <int C>
+    __device__ void put(const Place<C>& p, Four (&to)[ROWS][WARPS]) const {
+        real* at = &to[p.first][0].v[p.own];
+#pragma unroll
+        for (int j = 0; j < J; j++)
+            if (p.first + 8 * j < ROWS) at[8 * j * 4 * WARPS] = ld(&v[j]);
+    }
+};
 
 // step(u) for all u < count.
 template <class F>
@@ -158,21 +174,22 @@ __device__ void total(const S* x, const S* delta, const real* a, const S* y, rea
     const Place<1> p(z);
     real av[1][4], product[4] = {1.0, 1.0, 1.0, 1.0}, h[4] = {0.0, 0.0, 0.0, 0.0};
     load_rates(a, p, z, av);
-    S v[2][AHEAD], rows_y[1][U / 8];
+    const int by = BACK ? -1 : 1;
+    Columns<U, 2> columns = {{delta, x ? x : delta}, 0, by};
+    States<U> states;
     const auto read_ahead = [&](int s) {
-        const int rows = p.steps<U>(p.length - s), by = BACK ? -1 : 1, first = BACK ? p.length - 1 - s : s;
-        columns({delta, x ? x : delta}, p, z, first, by, rows, v);
-        states({y}, p, z, first, by, rows, rows_y);
+        const int rows = p.length - s, first = BACK ? p.length - 1 - s : s;
+        columns.read(p, z.e, first, rows);
+        states.read(y, p, z.n, first, by, rows);
     };
     read_ahead(0);
     int side = 0; // of two, so that one is filled while the other is read
     for (int s = 0; s < p.length; side ^= 1) {
-        const int count = p.steps<U>(p.length - s);
-        each_row<U>(p, [&](int u, int j) {
-            const real dv = ld(&v[0][j]), xv = x ? ld(&v[1][j]) : real(0.0);
-            wide[side][u][p.lane] = {dv, BACK ? xv : dv * xv};
+        const int count = p.length - s < U ? p.length - s : U;
+        columns.put(p, z.e, [&](int u, const real (&v)[2]) {
+            wide[side][u][p.lane] = {v[0], !x ? real(0.0) : BACK ? v[1] : v[0] * v[1]};
         });
-        put_states(rows_y[0], p, narrow[side]);
+        states.put(p, narrow[side]);
         __syncthreads();
         s += count;
         read_ahead(s);
@@ -221,11 +238,12 @@ extern "C" __global__ void __launch_bounds__(256, 1) selective_run(const S* us, 
     load_rates(a, p, z, av);
     if (starts) load(starts, p, z, p.row, h);
     else load(h0, p, z, p.b, h);
-    S v[2][AHEAD], narrow[2][U / 8];
+    Columns<U, 2> columns = {{delta, us}, 0, 1};
+    States<U> states_b, states_c;
     const auto read_ahead = [&](int s) {
-        const int rows = p.steps<U>(p.length - s);
-        columns({delta, us}, p, z, s, 1, rows, v);
-        states({b, c}, p, z, s, 1, rows, narrow);
+        columns.read(p, e, s, p.length - s);
+        states_b.read(b, p, n, s, 1, p.length - s);
+        states_c.read(c, p, n, s, 1, p.length - s);
     };
     read_ahead(0);
     S* to = saved + p.kept(z, 0);
@@ -233,13 +251,10 @@ extern "C" __global__ void __launch_bounds__(256, 1) selective_run(const S* us, 
     for (int s = 0, end = 0; s < p.length;) {
         const bool save = s == end;
         if (save) end = chunk < p.length - end ? end + (int)chunk : p.length;
-        const int count = p.steps<U>(end - s);
-        each_row<U>(p, [&](int u, int j) {
-            const real dv = ld(&v[0][j]);
-            wide[u][p.lane] = {dv, dv * ld(&v[1][j])};
-        });
-        put_states(narrow[0], p, sb);
-        put_states(narrow[1], p, sc);
+        const int count = end - s < U ? end - s : U;
+        columns.put(p, e, [&](int u, const real (&v)[2]) { wide[u][p.lane] = {v[0], v[0] * v[1]}; });
+        states_b.put(p, sb);
+        states_c.put(p, sc);
         __syncthreads();
         s += count;
         read_ahead(s);
@@ -262,11 +277,18 @@ extern "C" __global__ void __launch_bounds__(256, 1) selective_run(const S* us, 
             sums[p.warp][u][p.lane] = y;
         });
         __syncthreads();
-        real y[AHEAD] = {0.0, 0.0, 0.0, 0.0};
-        for (int w = 0; w < p.warps; w++) each_row<U>(p, [&](int u, int j) { y[j] += sums[w][u][p.lane]; });
-        each_row<U>(p, [&](int u, int j) {
-            if (p.some && u < count) put(ys + p.wide + (i64)(s - count + u) * (int)e, y[j], n0 > 0);
-        });
+        for (int u0 = p.warp; u0 < count; u0 += 4 * p.warps) { // four at once
+            real y[4] = {0.0, 0.0, 0.0, 0.0};
+            for (int w = 0; w < p.warps; w++)
+#pragma unroll
+                for (int j = 0; j < 4; j++)
+                    if (u0 + j * p.warps < U) y[j] += sums[w][u0 + j * p.warps][p.lane];
+#pragma unroll
+            for (int j = 0; j < 4; j++) {
+                const int u = u0 + j * p.warps;
+                if (p.some && u < count) put(ys + p.wide + (i64)(s - count + u) * (int)e, y[j], n0 > 0);
+            }
+        }
     }
     if (p.k == pieces - 1)
 #pragma unroll
@@ -331,7 +353,7 @@ extern "C" __global__ void __launch_bounds__(256, 1) selective_run_back(
     load_rates(a, p, z, av);
     if (ends) load(ends, p, z, p.row, g);
     else load(dlast, p, z, p.b, g);
-    const int tile = p.steps<T>(T), part = 2 * p.warp + p.mine / PAIR;
+    const int part = 2 * p.warp + p.mine / PAIR;
     // The sums over channels of what each of `rows` steps and state has, by one lane of both halves.
     const auto put_sums = [&](real (&v)[2 * T], real* sums, int s, int rows) {
         sum_lanes<T>(v, p.lane);
@@ -340,28 +362,25 @@ extern "C" __global__ void __launch_bounds__(256, 1) selective_run_back(
         if (u < rows && p.n + i < n) sums[p.narrow - p.own + 4 * p.warp + p.mine + i + (i64)(s + u) * (int)n] = v[0];
     };
     if (dbc) dbc += p.tile * (nb * t * n);
-    // Steps behind a tile of few warps do nothing.
-    for (int u = tile + p.warp; u < T; u += p.warps) {
-        wide[u][p.lane] = {0.0, 0.0};
-        sy[u][p.lane] = 0.0;
-    }
     real* subs = dynamic + threadIdx.x;
-    S v1[2][AHEAD], narrow1[1][U / 8], v2[3][AHEAD], narrow2[2][1];
+    Columns<U, 2> columns_u = {{delta, us}, 0, 1};
+    Columns<T, 3> columns_t = {{delta, us, dys ? dys : us}, 0, 1};
+    States<U> states_u;
+    States<T> states_b, states_c;
     const auto read_first = [&](int s, int end) {
-        const int rows = p.steps<U>(end - s);
-        columns({delta, us}, p, z, s, 1, rows, v1);
-        states({b}, p, z, s, 1, rows, narrow1);
+        columns_u.read(p, e, s, end - s);
+        states_u.read(b, p, n, s, 1, end - s);
     };
     const auto read_tile = [&](int s, int end) {
-        const int rows = p.steps<T>(end - s);
-        columns({delta, us, dys ? dys : us}, p, z, s, 1, rows, v2);
-        states({b, c}, p, z, s, 1, rows, narrow2);
+        columns_t.read(p, e, s, end - s);
+        states_b.read(b, p, n, s, 1, end - s);
+        states_c.read(c, p, n, s, 1, end - s);
     };
     const int most = chunk < p.length ? (int)chunk : p.length; // steps of a chunk
     for (int from = p.length > 0 ? (p.length - 1) / most * most : -1; from >= 0; from -= most) {
         const int to = from + most < p.length ? from + most : p.length;
-        const int sub = ((to - from + SUBS - 1) / SUBS + tile - 1) / tile * tile;
-        const int final = from + (to - from - 1) / sub * sub, top = from + (to - from - 1) / tile * tile;
+        const int sub = ((to - from + SUBS - 1) / SUBS + T - 1) / T * T;
+        const int final = from + (to - from - 1) / sub * sub, top = from + (to - from - 1) / T * T;
         const S* kept = saved + p.kept(z, from);
         real h[PAIR][PAIR];
         if (final > from) read_first(from, final);
@@ -380,24 +399,21 @@ extern "C" __global__ void __launch_bounds__(256, 1) selective_run_back(
         int side = 0;
         int left = 0; // steps to the next state that is kept
         for (int s = from; s < final; side ^= 1) {
-            const int rows = p.steps<U>(final - s);
-            each_row<U>(p, [&](int u, int j) {
-                const real dv = ld(&v1[0][j]);
-                both.first.wide[side][u][p.lane] = {dv, dv * ld(&v1[1][j])};
-            });
-            put_states(narrow1[0], p, both.first.b[side]);
+            const int rows = final - s < U ? final - s : U;
+            columns_u.put(p, e, [&](int u, const real (&v)[2]) { both.first.wide[side][u][p.lane] = {v[0], v[0] * v[1]}; });
+            states_u.put(p, both.first.b[side]);
             __syncthreads();
             s += rows;
             if (s < final) read_first(s, final);
             else read_tile(top, to);
-            for (int v = 0; v < rows; v += 4) { // sub and rows are multiples of 4
+            for (int v = 0; v < rows; v += T) { // sub and rows are multiples of T
                 if (left == 0) {
                     save();
                     left = sub;
                 }
-                left -= 4;
+                left -= T;
 #pragma unroll
-                for (int u = 0; u < 4; u++) {
+                for (int u = 0; u < T; u++) {
                     real w[2 * PAIR], bu[PAIR];
                     read(w, &both.first.wide[side][v + u][p.channel].v[0]);
                     read(bu, &both.first.b[side][v + u][p.warp].v[p.mine]);
@@ -413,17 +429,16 @@ extern "C" __global__ void __launch_bounds__(256, 1) selective_run_back(
         }
         save();
         int closest = final;
-        for (int s = top; s >= from; s -= tile) {
-            each_row<T>(p, [&](int u, int j) {
-                const real dv = ld(&v2[0][j]), xv = ld(&v2[1][j]);
-                wide[u][p.lane] = {dv, dv * xv};
-                sx[u][p.lane] = xv;
-                sy[u][p.lane] = dys ? ld(&v2[2][j]) : real(0.0);
+        for (int s = top; s >= from; s -= T) {
+            columns_t.put(p, e, [&](int u, const real (&v)[3]) {
+                wide[u][p.lane] = {v[0], v[0] * v[1]};
+                sx[u][p.lane] = v[1];
+                sy[u][p.lane] = dys ? v[2] : real(0.0);
             });
-            put_states(narrow2[0], p, sb);
-            put_states(narrow2[1], p, sc);
+            states_b.put(p, sb);
+            states_c.put(p, sc);
             __syncthreads();
-            if (s > from) read_tile(s - tile, s);
+            if (s > from) read_tile(s - T, s);
             if (s < closest) {
                 closest -= sub;
                 store -= 4 * blockDim.x;
@@ -431,7 +446,7 @@ extern "C" __global__ void __launch_bounds__(256, 1) selective_run_back(
 #pragma unroll
             for (int i = 0; i < 4; i++) h[i / PAIR][i % PAIR] = *(store - (4 - i) * (int)blockDim.x);
             advance(us, delta, b, av, p, z, closest, s, scale, h);
-            const int rows = p.steps<T>(to - s);
+            const int rows = to - s < T ? to - s : T;
             // h_{t-1} exp(delta a), and what is kept of a state; of every step and state db or dc.
             real fading[T][PAIR][PAIR], keep[T][PAIR][PAIR], v[2 * T];
 #pragma unroll
