@@ -31,7 +31,7 @@ struct Place {
     int first, own; // of b and c it reads every eighth row, from `first` on, of state `own` of the block
     int length;
     i64 tile, row, b, k, e, n, t0, wide, narrow; // row: of [B, pieces]
-    bool some, some_own;
+    int reach, reach_own; // how many rows it may read there: none, where it has no channel or state
     __device__ Place(const Size& z) {
         const i64 tiles = (z.padded + LANE - 1) / LANE;
         lane = threadIdx.x % LANE;
@@ -51,8 +51,8 @@ struct Place {
         length = (int)(z.steps < z.t - t0 ? z.steps : z.t - t0);
         wide = (b * z.t + t0) * z.e + tile * LANE + lane;
         narrow = (b * z.t + t0) * z.n + z.n0 + own;
-        some = tile * LANE + lane < z.e;
-        some_own = z.n0 + own < z.n;
+        reach = tile * LANE + lane < z.e ? U : 0;
+        reach_own = z.n0 + own < z.n ? U : 0;
     }
     __device__ bool has(const Size& z, int c, int i) const { return e + c < z.e && n + i < z.n; }
     // Of [B, E, N] and of [B, pieces, E, N].
@@ -90,28 +90,32 @@ __device__ inline void load_rates(const real* a, const Place<C>& p, const Size& 
 template <int ROWS, int N>
 struct Columns {
     static constexpr int J = ROWS / 4;
-    const S* x[N];
-    int s, by, rows;
+    const S* x[N]; // this thread's first number of each
+    int e, by, s, rows;
     S v[N][J];
 
     template <int C>
-    __device__ S get(const Place<C>& p, int e, int k, int u) const {
+    __device__ Columns(const S* const (&all)[N], const Place<C>& p, i64 e, int by) : e((int)e), by(by) {
+#pragma unroll
+        for (int k = 0; k < N; k++) x[k] = all[k] + p.wide;
+    }
+    __device__ S get(int k, int u) const {
         S y = {};
-        if (p.some && u < rows) y = x[k][p.wide + (i64)(s + by * u) * e];
+        if (u < rows) y = x[k][wide_product(s + by * u, e)];
         return y;
     }
     template <int C>
-    __device__ void read(const Place<C>& p, int e, int from, int count) {
+    __device__ void read(const Place<C>& p, int from, int count) {
         s = from;
-        rows = count;
+        rows = count < p.reach ? count : p.reach;
 #pragma unroll
         for (int j = 0; j < J; j++)
 #pragma unroll
-            for (int k = 0; k < N; k++) v[k][j] = get(p, e, k, p.warp + j * p.warps);
+            for (int k = 0; k < N; k++) v[k][j] = get(k, p.warp + j * p.warps);
     }
     // put(u, numbers of row u), for every row of this thread.
     template <int C, class F>
-    __device__ void put(const Place<C>& p, int e, F put) const {
+    __device__ void put(const Place<C>& p, F put) const {
         real y[N];
 #pragma unroll
         for (int j = 0; j < J; j++) {
@@ -123,33 +127,45 @@ struct Columns {
         for (int u = p.warp + J * p.warps; u < ROWS; u += p.warps) {
 #pragma unroll
             for (int k = 0; k < N; k++) {
-                const S one = get(p, e, k, u);
+                const S one = get(k, u);
                 y[k] = ld(&one);
             }
             put(u, y);
         }
     }
 };
-// As Columns, of b or c.
-template <int ROWS>
+// As Columns, of N of b and c.
+template <int ROWS, int N>
 struct States {
     static constexpr int J = (ROWS + 7) / 8;
-    S v[J];
+    const S* x[N];
+    int n;
+    S v[N][J];
 
     template <int C>
-    __device__ void read(const S* x, const Place<C>& p, int n, int s, int by, int rows) {
+    __device__ States(const S* const (&all)[N], const Place<C>& p, i64 n) : n((int)n) {
+#pragma unroll
+        for (int k = 0; k < N; k++) x[k] = all[k] + p.narrow;
+    }
+    template <int C>
+    __device__ void read(const Place<C>& p, int s, int by, int rows) {
+        const int most = rows < p.reach_own ? rows : p.reach_own;
 #pragma unroll
         for (int j = 0; j < J; j++) {
-            v[j] = {};
-            if (p.some_own && p.first + 8 * j < rows) v[j] = x[p.narrow + (i64)(s + by * (p.first + 8 * j)) * n];
+            const i64 at = wide_product(s + by * (p.first + 8 * j), n);
+#pragma unroll
+            for (int k = 0; k < N; k++) {
+                v[k][j] = {};
+                if (p.first + 8 * j < most) v[k][j] = x[k][at];
+            }
         }
     }
     template <int C>
-    __device__ void put(const Place<C>& p, Four (&to)[ROWS][WARPS]) const {
+    __device__ void put(const Place<C>& p, int k, Four (&to)[ROWS][WARPS]) const {
         real* at = &to[p.first][0].v[p.own];
 #pragma unroll
         for (int j = 0; j < J; j++)
-            if (p.first + 8 * j < ROWS) at[8 * j * 4 * WARPS] = ld(&v[j]);
+            if (p.first + 8 * j < ROWS) at[8 * j * 4 * WARPS] = ld(&v[k][j]);
     }
 };
 
@@ -175,21 +191,21 @@ __device__ void total(const S* x, const S* delta, const real* a, const S* y, rea
     real av[1][4], product[4] = {1.0, 1.0, 1.0, 1.0}, h[4] = {0.0, 0.0, 0.0, 0.0};
     load_rates(a, p, z, av);
     const int by = BACK ? -1 : 1;
-    Columns<U, 2> columns = {{delta, x ? x : delta}, 0, by};
-    States<U> states;
+    Columns<U, 2> columns({delta, x ? x : delta}, p, z.e, by);
+    States<U, 1> states({y}, p, z.n);
     const auto read_ahead = [&](int s) {
         const int rows = p.length - s, first = BACK ? p.length - 1 - s : s;
-        columns.read(p, z.e, first, rows);
-        states.read(y, p, z.n, first, by, rows);
+        columns.read(p, first, rows);
+        states.read(p, first, by, rows);
     };
     read_ahead(0);
     int side = 0; // of two, so that one is filled while the other is read
     for (int s = 0; s < p.length; side ^= 1) {
         const int count = p.length - s < U ? p.length - s : U;
-        columns.put(p, z.e, [&](int u, const real (&v)[2]) {
+        columns.put(p, [&](int u, const real (&v)[2]) {
             wide[side][u][p.lane] = {v[0], !x ? real(0.0) : BACK ? v[1] : v[0] * v[1]};
         });
-        states.put(p, narrow[side]);
+        states.put(p, 0, narrow[side]);
         __syncthreads();
         s += count;
         read_ahead(s);
@@ -238,12 +254,11 @@ extern "C" __global__ void __launch_bounds__(256, 1) selective_run(const S* us, 
     load_rates(a, p, z, av);
     if (starts) load(starts, p, z, p.row, h);
     else load(h0, p, z, p.b, h);
-    Columns<U, 2> columns = {{delta, us}, 0, 1};
-    States<U> states_b, states_c;
+    Columns<U, 2> columns({delta, us}, p, e, 1);
+    States<U, 2> states({b, c}, p, n);
     const auto read_ahead = [&](int s) {
-        columns.read(p, e, s, p.length - s);
-        states_b.read(b, p, n, s, 1, p.length - s);
-        states_c.read(c, p, n, s, 1, p.length - s);
+        columns.read(p, s, p.length - s);
+        states.read(p, s, 1, p.length - s);
     };
     read_ahead(0);
     S* to = saved + p.kept(z, 0);
@@ -252,9 +267,9 @@ extern "C" __global__ void __launch_bounds__(256, 1) selective_run(const S* us, 
         const bool save = s == end;
         if (save) end = chunk < p.length - end ? end + (int)chunk : p.length;
         const int count = end - s < U ? end - s : U;
-        columns.put(p, e, [&](int u, const real (&v)[2]) { wide[u][p.lane] = {v[0], v[0] * v[1]}; });
-        states_b.put(p, sb);
-        states_c.put(p, sc);
+        columns.put(p, [&](int u, const real (&v)[2]) { wide[u][p.lane] = {v[0], v[0] * v[1]}; });
+        states.put(p, 0, sb);
+        states.put(p, 1, sc);
         __syncthreads();
         s += count;
         read_ahead(s);
@@ -286,7 +301,7 @@ extern "C" __global__ void __launch_bounds__(256, 1) selective_run(const S* us, 
 #pragma unroll
             for (int j = 0; j < 4; j++) {
                 const int u = u0 + j * p.warps;
-                if (p.some && u < count) put(ys + p.wide + (i64)(s - count + u) * (int)e, y[j], n0 > 0);
+                if (u < count && p.reach) put(ys + p.wide + wide_product(s - count + u, (int)e), y[j], n0 > 0);
             }
         }
     }
@@ -304,8 +319,8 @@ __device__ inline void advance(const S* us, const S* delta, const S* b, const re
                                const Size& z, int from, int to, real scale, real (&h)[PAIR][PAIR]) {
 #pragma unroll 1
     for (int s = from; s < to; s++) {
-        const i64 wide = p.wide - p.lane + p.channel + (i64)s * (int)z.e;
-        const i64 narrow = p.narrow - p.own + 4 * p.warp + p.mine + (i64)s * (int)z.n;
+        const i64 wide = p.wide - p.lane + p.channel + wide_product(s, (int)z.e);
+        const i64 narrow = p.narrow - p.own + 4 * p.warp + p.mine + wide_product(s, (int)z.n);
         real bv[PAIR];
 #pragma unroll
         for (int i = 0; i < PAIR; i++) bv[i] = p.n + i < z.n ? ld(b + narrow + i) : real(0.0);
@@ -359,22 +374,21 @@ extern "C" __global__ void __launch_bounds__(256, 1) selective_run_back(
         sum_lanes<T>(v, p.lane);
         if (T < 8) v[0] += __shfl_xor_sync(0xffffffffu, v[0], 8);
         const int u = p.lane % (LANE / PAIR) / PAIR, i = p.lane % PAIR;
-        if (u < rows && p.n + i < n) sums[p.narrow - p.own + 4 * p.warp + p.mine + i + (i64)(s + u) * (int)n] = v[0];
+        if (u < rows && p.n + i < n) sums[p.narrow - p.own + 4 * p.warp + p.mine + i + wide_product(s + u, (int)n)] = v[0];
     };
     if (dbc) dbc += p.tile * (nb * t * n);
     real* subs = dynamic + threadIdx.x;
-    Columns<U, 2> columns_u = {{delta, us}, 0, 1};
-    Columns<T, 3> columns_t = {{delta, us, dys ? dys : us}, 0, 1};
-    States<U> states_u;
-    States<T> states_b, states_c;
+    Columns<U, 2> columns_u({delta, us}, p, e, 1);
+    Columns<T, 3> columns({delta, us, dys ? dys : us}, p, e, 1);
+    States<U, 1> states_u({b}, p, n);
+    States<T, 2> states({b, c}, p, n);
     const auto read_first = [&](int s, int end) {
-        columns_u.read(p, e, s, end - s);
-        states_u.read(b, p, n, s, 1, end - s);
+        columns_u.read(p, s, end - s);
+        states_u.read(p, s, 1, end - s);
     };
     const auto read_tile = [&](int s, int end) {
-        columns_t.read(p, e, s, end - s);
-        states_b.read(b, p, n, s, 1, end - s);
-        states_c.read(c, p, n, s, 1, end - s);
+        columns.read(p, s, end - s);
+        states.read(p, s, 1, end - s);
     };
     const int most = chunk < p.length ? (int)chunk : p.length; // steps of a chunk
     for (int from = p.length > 0 ? (p.length - 1) / most * most : -1; from >= 0; from -= most) {
@@ -400,8 +414,8 @@ extern "C" __global__ void __launch_bounds__(256, 1) selective_run_back(
         int left = 0; // steps to the next state that is kept
         for (int s = from; s < final; side ^= 1) {
             const int rows = final - s < U ? final - s : U;
-            columns_u.put(p, e, [&](int u, const real (&v)[2]) { both.first.wide[side][u][p.lane] = {v[0], v[0] * v[1]}; });
-            states_u.put(p, both.first.b[side]);
+            columns_u.put(p, [&](int u, const real (&v)[2]) { both.first.wide[side][u][p.lane] = {v[0], v[0] * v[1]}; });
+            states_u.put(p, 0, both.first.b[side]);
             __syncthreads();
             s += rows;
             if (s < final) read_first(s, final);
@@ -430,13 +444,13 @@ extern "C" __global__ void __launch_bounds__(256, 1) selective_run_back(
         save();
         int closest = final;
         for (int s = top; s >= from; s -= T) {
-            columns_t.put(p, e, [&](int u, const real (&v)[3]) {
+            columns.put(p, [&](int u, const real (&v)[3]) {
                 wide[u][p.lane] = {v[0], v[0] * v[1]};
                 sx[u][p.lane] = v[1];
                 sy[u][p.lane] = dys ? v[2] : real(0.0);
             });
-            states_b.put(p, sb);
-            states_c.put(p, sc);
+            states.put(p, 0, sb);
+            states.put(p, 1, sc);
             __syncthreads();
             if (s > from) read_tile(s - T, s);
             if (s < closest) {
@@ -494,7 +508,7 @@ extern "C" __global__ void __launch_bounds__(256, 1) selective_run_back(
             if (dbc) put_sums(v, dbc, s, rows);
             __syncthreads();
             for (int u = p.warp; u < rows; u += p.warps)
-                if (p.some) {
+                if (p.reach) {
                     real gb = 0.0, qa = 0.0;
 #pragma unroll 4
                     for (int w = 0; w < 2 * p.warps; w++) {
@@ -502,7 +516,7 @@ extern "C" __global__ void __launch_bounds__(256, 1) selective_run_back(
                         gb += sum.v[0];
                         qa += sum.v[1];
                     }
-                    const i64 i = p.wide + (i64)(s + u) * (int)e;
+                    const i64 i = p.wide + wide_product(s + u, (int)e);
                     if (ddelta) put(ddelta + i, sx[u][p.lane] * gb + qa * (scale * LN_2), acc_d || n0 > 0);
                     if (du) put(du + i, wide[u][p.lane].v[0] * gb, acc_u || n0 > 0);
                 }
