@@ -132,6 +132,24 @@ struct Piece {
     }
 };
 
+// Steps of one channel that are read before they are needed, as they are in memory: to convert a number is to wait for it.
+template <int U>
+struct Ahead {
+    S v[U];
+    // x, x + by, …: of the first `rows`; zeros behind them.
+    __device__ void read(const S* x, i64 by, i64 rows) {
+#pragma unroll
+        for (int u = 0; u < U; u++) {
+            v[u] = {};
+            if (u < rows) v[u] = x[u * by];
+        }
+    }
+    __device__ void get(real (&y)[U]) const {
+#pragma unroll
+        for (int u = 0; u < U; u++) y[u] = ld(v + u);
+    }
+};
+
 // store(i, value(i)) for every i < n, over all threads of a one-dimensional launch. Four values are read at once: a
 // store may touch what the next read wants, for all the compiler knows, so in a plain loop one read waits for another.
 template <class F, class G>
