@@ -148,6 +148,8 @@ struct Ahead {
 #pragma unroll
         for (int u = 0; u < U; u++) y[u] = ld(v + u);
     }
+    // Steps of a group, where `left` are left.
+    __device__ static int rows(i64 left) { return left < U ? (int)left : U; }
 };
 
 // store(i, value(i)) for every i < n, over all threads of a one-dimensional launch. Four values are read at once: a

@@ -7,9 +7,6 @@
 
 constexpr int U = 8;
 
-// Steps of a group, where `left` are left.
-__device__ inline int rows_of(i64 left) { return left < U ? (int)left : U; }
-
 // --- Forward ---
 
 // Phase 1: the map of a piece as (product of a, end from zero), [B, pieces, D].
@@ -30,7 +27,7 @@ extern "C" __global__ void scan_total(const S* a, const S* b, real* prod, real* 
         as.get(av);
         bs.get(bv);
         read(s + U);
-        const int rows = rows_of(p.t1 - s);
+        const int rows = Ahead<U>::rows(p.t1 - s);
 #pragma unroll
         for (int u = 0; u < U; u++)
             if (u < rows) {
@@ -89,7 +86,7 @@ extern "C" __global__ void scan_run(const S* a, const S* b, const S* h0, const r
         as.get(av);
         bs.get(bv);
         read(s + U);
-        const int rows = rows_of(p.t1 - s);
+        const int rows = Ahead<U>::rows(p.t1 - s);
         S* to = hs + first + s * d;
 #pragma unroll
         for (int u = 0; u < U; u++, to += d)
@@ -122,7 +119,7 @@ extern "C" __global__ void scan_total_back(const S* a, const S* dh, real* prod, 
         as.get(av);
         gs.get(gv);
         read(s - U);
-        const int rows = rows_of(s - p.t0 + 1);
+        const int rows = Ahead<U>::rows(s - p.t0 + 1);
 #pragma unroll
         for (int u = 0; u < U; u++)
             if (u < rows) {
@@ -157,7 +154,7 @@ extern "C" __global__ void scan_run_back(const S* a, const S* hs, const S* h0, c
         gs.get(gv);
         before.get(hv);
         read(s - U);
-        const int rows = rows_of(s - p.t0 + 1);
+        const int rows = Ahead<U>::rows(s - p.t0 + 1);
         i64 at = first + s * d;
 #pragma unroll
         for (int u = 0; u < U; u++, at -= d)
