@@ -115,9 +115,9 @@ extern "C" __global__ void lru_carry(const real* lr, const real* li, const S* fr
 }
 
 // Phase 3: the recurrence from `starts`, or from h0 where there is one piece and they are null.
-extern "C" __global__ void lru_run(const real* lr, const real* li, const S* x, const S* h0r, const S* h0i, const real* sr,
-                                   const real* si, S* hs, S* last_r, S* last_i, i64 n, i64 pieces, i64 t, i64 d,
-                                   i64 steps) {
+extern "C" __global__ void __launch_bounds__(128, sizeof(real) == 4 ? 4 : 1)
+    lru_run(const real* lr, const real* li, const S* x, const S* h0r, const S* h0i, const real* sr, const real* si, S* hs,
+            S* last_r, S* last_i, i64 n, i64 pieces, i64 t, i64 d, i64 steps) {
     const Piece p(n, pieces, t, d, steps);
     if (!p.some) return;
     const i64 first = p.b * t * 2 * d + p.c, at = p.row * d + p.c, state = p.b * d + p.c;
