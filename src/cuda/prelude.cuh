@@ -138,10 +138,15 @@ struct Ahead {
     S v[U];
     // x, x + by, …: of the first `rows`; zeros behind them.
     __device__ void read(const S* x, i64 by, i64 rows) {
+        if (rows >= U) {
 #pragma unroll
-        for (int u = 0; u < U; u++) {
+            for (int u = 0; u < U; u++, x += by) v[u] = *x;
+            return;
+        }
+#pragma unroll
+        for (int u = 0; u < U; u++, x += by) {
             v[u] = {};
-            if (u < rows) v[u] = x[u * by];
+            if (u < (int)rows) v[u] = *x;
         }
     }
     __device__ void get(real (&y)[U]) const {

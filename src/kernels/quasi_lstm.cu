@@ -142,8 +142,8 @@ extern "C" __global__ void quasi_run_back(const S* x, const S* cs, const S* c0, 
             if (u < rows) {
                 // What they lack of 1 has no digits in a difference.
                 const Kept f = kept_sigmoid(keep_sigmoid(v[0][u] + bias)), i = kept_sigmoid(keep_sigmoid(v[1][u]));
-                const Kept z = kept_tanh(keep_tanh(v[2][u])), o = kept_sigmoid(keep_sigmoid(v[3][u]));
-                const Kept y = kept_tanh(keep_tanh(cv[u]));
+                const Kept z = {tanh(v[2][u]), tanh_slope(v[2][u])}, o = kept_sigmoid(keep_sigmoid(v[3][u]));
+                const Kept y = {tanh(cv[u]), tanh_slope(cv[u])};
                 const real dc = back + gv[u] * o.value * y.rest;
                 if (dx) {
                     S* to = dx + at4 + 4 * (s - u) * d;
