@@ -297,7 +297,7 @@ extern "C" __global__ void __launch_bounds__(256, 1) selective_run(const S* us, 
             for (int w = 0; w < p.warps; w++)
 #pragma unroll
                 for (int j = 0; j < 4; j++)
-                    if (u0 + j * p.warps < U) y[j] += sums[w][u0 + j * p.warps][p.lane];
+                    if (u0 + j * p.warps < count) y[j] += sums[w][u0 + j * p.warps][p.lane];
 #pragma unroll
             for (int j = 0; j < 4; j++) {
                 const int u = u0 + j * p.warps;
