@@ -7,6 +7,18 @@
 
 constexpr int U = 4;
 
+// As sigmoid, kept_sigmoid and tanh_slope of prelude.cuh, in few instructions: they are what these kernels do most.
+#define LOG2_E real(1.44269504088896340736)
+__device__ inline real gate(real x) { return quick_reciprocal(1.0 + quick_exp2(-LOG2_E * x)); }
+__device__ inline Kept gate_and_rest(real x) {
+    const real u = quick_exp2(-LOG2_E * fabs(x)), large = quick_reciprocal(1.0 + u), small = u * large;
+    return x < 0.0 ? Kept{small, large} : Kept{large, small};
+}
+__device__ inline Kept tanh_and_slope(real x) {
+    const real u = quick_exp2(-2 * LOG2_E * fabs(x)), s = quick_reciprocal(1.0 + u);
+    return {tanh(x), 4 * u * s * s};
+}
+
 // Phase 1: the map of a piece as (product of f, end from zero), [B, pieces, D].
 extern "C" __global__ void quasi_total(const S* x, real* prod, real* end, i64 n, i64 pieces, i64 t, i64 d, i64 steps,
                                        real bias) {
@@ -32,9 +44,9 @@ extern "C" __global__ void quasi_total(const S* x, real* prod, real* end, i64 n,
 #pragma unroll
         for (int u = 0; u < U; u++)
             if (u < rows) {
-                const real forget = sigmoid(f[u] + bias);
+                const real forget = gate(f[u] + bias);
                 product *= forget;
-                c = forget * c + sigmoid(i[u]) * tanh(z[u]);
+                c = forget * c + gate(i[u]) * tanh(z[u]);
             }
     }
     prod[p.row * d + p.c] = product;
@@ -64,9 +76,9 @@ extern "C" __global__ void quasi_run(const S* x, const S* c0, const real* starts
 #pragma unroll
         for (int u = 0; u < U; u++)
             if (u < rows) {
-                c = sigmoid(v[0][u] + bias) * c + sigmoid(v[1][u]) * tanh(v[2][u]);
+                c = gate(v[0][u] + bias) * c + gate(v[1][u]) * tanh(v[2][u]);
                 st(cs + out + (s + u) * d, c);
-                st(hs + out + (s + u) * d, sigmoid(v[3][u]) * tanh(c));
+                st(hs + out + (s + u) * d, gate(v[3][u]) * tanh(c));
             }
     }
     if (p.k == pieces - 1) st(last + p.b * d + p.c, c);
@@ -100,9 +112,9 @@ extern "C" __global__ void quasi_total_back(const S* x, const S* cs, const S* dh
 #pragma unroll
         for (int u = 0; u < U; u++)
             if (u < rows) {
-                const real forget = sigmoid(f[u] + bias);
+                const real forget = gate(f[u] + bias);
                 product *= forget;
-                back = forget * (back + g[u] * sigmoid(o[u]) * tanh_slope(c[u]));
+                back = forget * (back + g[u] * gate(o[u]) * tanh_and_slope(c[u]).rest);
             }
     }
     prod[p.row * d + p.c] = product;
@@ -141,9 +153,8 @@ extern "C" __global__ void quasi_run_back(const S* x, const S* cs, const S* c0, 
         for (int u = 0; u < U; u++)
             if (u < rows) {
                 // What they lack of 1 has no digits in a difference.
-                const Kept f = kept_sigmoid(keep_sigmoid(v[0][u] + bias)), i = kept_sigmoid(keep_sigmoid(v[1][u]));
-                const Kept z = {tanh(v[2][u]), tanh_slope(v[2][u])}, o = kept_sigmoid(keep_sigmoid(v[3][u]));
-                const Kept y = {tanh(cv[u]), tanh_slope(cv[u])};
+                const Kept f = gate_and_rest(v[0][u] + bias), i = gate_and_rest(v[1][u]), o = gate_and_rest(v[3][u]);
+                const Kept z = tanh_and_slope(v[2][u]), y = tanh_and_slope(cv[u]);
                 const real dc = back + gv[u] * o.value * y.rest;
                 if (dx) {
                     S* to = dx + at4 + 4 * (s - u) * d;
