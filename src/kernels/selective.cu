@@ -81,7 +81,7 @@ __device__ inline void load_rates(const real* a, const Place<C>& p, const Size& 
 #pragma unroll
     for (int c = 0; c < C; c++)
 #pragma unroll
-        for (int i = 0; i < 4 / C; i++) v[c][i] = (v[c][i] < -FASTEST ? -FASTEST : v[c][i]) * LOG2_E;
+        for (int i = 0; i < 4 / C; i++) v[c][i] = at_least(v[c][i] * LOG2_E, -FASTEST);
 }
 
 // What a thread reads of a tile of ROWS steps before it is needed, as it is in memory, so that it waits for nothing: of
