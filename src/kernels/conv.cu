@@ -10,17 +10,29 @@
 // in registers; neighbours have neighbouring channels. More taps than N go in several launches, `from` the first of
 // each, and add up. Sums over time stay in the thread, then go through shared memory to one row of `sums` a block
 // row, [P, D W] and for the bias [P, D], which the caller adds up in order. Limited by memory: forward moves 2 numbers
-// an element and (N − 1) / steps more from L2; backward reads x and g and writes dx, once. No two tensors overlap, so
-// that forward four steps may be read ahead; backward eight are while the eight before are computed.
+// an element and (N − 1) / steps more from L2; backward reads x and g and writes dx, once. U rows are read while those
+// before are computed.
 
-struct Sizes {
-    i64 b, t, d, w;
+struct Sizes { i64 b, t, d, w; };
 
-    // Row s of the input of sequence b.
-    __device__ const S* row(const S* x, const S* state, i64 b, i64 s) const {
-        return s < w - 1 ? state + (b * (w - 1) + s) * d : x + (b * t + s - (w - 1)) * d;
+constexpr int U = 8;
+
+// Rows s, s + 1, … of one channel's input, of those before `end`, as they are in memory: to convert them is to wait for
+// them. `xs` and `state` are where row 0 would be, `old` the rows of the state; zeros if it is null.
+__device__ inline void read_rows(S (&v)[U], const S* xs, const S* state, i64 d, i64 old, i64 s, i64 end) {
+    const S* at = xs + s * d;
+    if (s >= old && s + U <= end) {
+#pragma unroll
+        for (int u = 0; u < U; u++, at += d) v[u] = *at;
+        return;
     }
-};
+#pragma unroll
+    for (int u = 0; u < U; u++, at += d) {
+        v[u] = {};
+        if (s + u < end && s + u >= old) v[u] = *at;
+        if (s + u < end && s + u < old && state) v[u] = state[(s + u) * d];
+    }
+}
 
 template <int N>
 __device__ void forward(const S* __restrict__ x, const S* __restrict__ w, const S* __restrict__ state,
@@ -33,24 +45,34 @@ __device__ void forward(const S* __restrict__ x, const S* __restrict__ w, const 
     const real start = bias ? ld(bias + c) : real(0);
     for (i64 item = (i64)blockIdx.y * blockDim.y + threadIdx.y; item < z.b * pieces; item += (i64)gridDim.y * blockDim.y) {
         const i64 b = divide(item, pieces), t0 = (item - b * pieces) * steps, t1 = t0 + steps < z.t ? t0 + steps : z.t;
-        // Taps that are not there read the last row that is, in vain.
-        const i64 most = z.t + z.w - 2;
+        const S *xs = x + (b * z.t - (z.w - 1)) * z.d + c, *ss = state + b * (z.w - 1) * z.d + c;
+        // Rows behind the last one meet taps that are not there.
+        const i64 old = z.w - 1, end = z.t + z.w - 1, last = t1 + from + N - 1 < end ? t1 + from + N - 1 : end;
 #pragma unroll
         for (int j = 0; j < N - 1; j++) {
             const i64 s = t0 + from + j;
-            window[j + 1] = ld(z.row(x, state, b, s < most ? s : most) + c);
+            window[j + 1] = s < end ? ld((s < old ? ss : xs) + s * z.d) : real(0);
         }
-#pragma unroll 4
-        for (i64 t = t0; t < t1; t++) {
+        S ahead[U];
+        read_rows(ahead, xs, ss, z.d, old, t0 + from + N - 1, last);
+        for (i64 t = t0; t < t1; t += U) {
+            real in[U];
 #pragma unroll
-            for (int j = 0; j < N - 1; j++) window[j] = window[j + 1];
-            const i64 s = t + from + N - 1;
-            window[N - 1] = ld(z.row(x, state, b, s < most ? s : most) + c);
-            real sum = 0;
-#pragma unroll
-            for (int j = 0; j < N; j++) sum += from + j < z.w ? taps[j] * window[j] : real(0);
+            for (int u = 0; u < U; u++) in[u] = ld(ahead + u);
+            if (t + U < t1) read_rows(ahead, xs, ss, z.d, old, t + U + from + N - 1, last);
             S* to = y + (b * z.t + t) * z.d + c;
-            st(to, from > 0 ? ld(to) + sum : start + sum);
+            const int count = t1 - t < U ? (int)(t1 - t) : U;
+#pragma unroll
+            for (int u = 0; u < U; u++, to += z.d)
+                if (u < count) {
+#pragma unroll
+                    for (int j = 0; j < N - 1; j++) window[j] = window[j + 1];
+                    window[N - 1] = in[u];
+                    real sum = 0;
+#pragma unroll
+                    for (int j = 0; j < N; j++) sum += from + j < z.w ? taps[j] * window[j] : real(0);
+                    st(to, from > 0 ? ld(to) + sum : start + sum);
+                }
         }
     }
 }
@@ -59,7 +81,6 @@ template <int N>
 __device__ void backward(const S* __restrict__ x, const S* __restrict__ w, const S* __restrict__ state,
                          const S* __restrict__ g, S* __restrict__ dx, int acc_x, S* __restrict__ dstate, int acc_s,
                          real* __restrict__ sums, Sizes z, i64 from, i64 steps) {
-    constexpr int U = 8;
     __shared__ real part[N + 1][256];
     const int wide = blockDim.x, high = blockDim.y;
     const i64 c = (i64)blockIdx.x * wide + threadIdx.x, rows = z.t + z.w - 1, pieces = (rows + steps - 1) / steps;
@@ -75,26 +96,11 @@ __device__ void backward(const S* __restrict__ x, const S* __restrict__ w, const
         // What step 0 of g, and row 0 of the input and of its gradients, would be at.
         const S *gs = g + b * z.t * z.d + c, *xs = x + (b * z.t - (z.w - 1)) * z.d + c, *ss = state + b * (z.w - 1) * z.d + c;
         S *dxs = dx + (b * z.t - (z.w - 1)) * z.d + c, *dss = dstate + b * (z.w - 1) * z.d + c;
-        // The next U gradients and rows, as they are in memory: to convert them is to wait for them.
+        // The next U gradients and rows.
         S ahead_g[U], ahead_x[U];
         const auto read = [&](i64 s) {
-            const S *at_g = gs + (s - from) * z.d, *at_x = xs + s * z.d;
-            if (sums && s >= from && s >= z.w - 1 && s + U <= s1 && s + U - from <= z.t) {
-#pragma unroll
-                for (int u = 0; u < U; u++) {
-                    ahead_g[u] = at_g[u * z.d];
-                    ahead_x[u] = at_x[u * z.d];
-                }
-                return;
-            }
-#pragma unroll
-            for (int u = 0; u < U; u++) {
-                const i64 r = s + u;
-                ahead_g[u] = {};
-                if (r < s1 && r >= from && r - from < z.t) ahead_g[u] = at_g[u * z.d];
-                ahead_x[u] = {};
-                if (r < s1 && sums) ahead_x[u] = r < z.w - 1 ? ss[r * z.d] : at_x[u * z.d];
-            }
+            read_rows(ahead_g, gs - from * z.d, nullptr, z.d, from, s, s1 < z.t + from ? s1 : z.t + from);
+            read_rows(ahead_x, xs, ss, z.d, z.w - 1, s, sums ? s1 : s);
         };
 #pragma unroll
         for (int j = 0; j < N; j++) {
