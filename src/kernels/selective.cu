@@ -4,7 +4,7 @@
 // and a block up to 32: further ones take launches of their own (n0), which add their share to sums over the states. Time
 // goes in tiles of a few steps, whose rows (u, delta, dy of the channels, b and c) the whole block reads into registers
 // while it still computes the tile before, and then puts into shared memory. A sum over states is a sum over warps; a sum
-// over channels (db, dc) is one over lanes, of 32 sums at once by 30 shuffles; the sum over blocks of channels is
+// over channels (db, dc) is one over lanes, of 16 sums at once by 15 shuffles; the sum over blocks of channels is
 // linear.cu's.
 //
 // For every channel and step forward moves 3 numbers (u, delta; y) and has N exponentials and 6 N operations, backward
