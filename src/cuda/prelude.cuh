@@ -51,6 +51,18 @@ __device__ inline float quick_exp2(float x) {
     return y;
 #endif
 }
+__device__ inline double quick_exp2(double x) { return exp2(x); }
+// 1 / x in one instruction, to about 23 bits.
+__device__ inline float quick_reciprocal(float x) {
+#ifdef CUEMU
+    return 1.0f / x;
+#else
+    float y;
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+#endif
+}
+__device__ inline double quick_reciprocal(double x) { return 1.0 / x; }
 
 // a b, rounded by itself. A compiler may make one operation of a product and a sum that it goes into, with one rounding:
 // not of this product, which is so the same number wherever it is computed.
@@ -60,6 +72,17 @@ __device__ inline real times(real a, real b) { return a * b; }
 __device__ inline float times(float a, float b) { return __fmul_rn(a, b); }
 __device__ inline double times(double a, double b) { return __dmul_rn(a, b); }
 #endif
+
+// a b in 64 bits. A compiler that hoists the wider a or b needs four instructions.
+__device__ inline i64 wide_product(int a, int b) {
+#ifdef CUEMU
+    return (i64)a * b;
+#else
+    i64 y;
+    asm("mul.wide.s32 %0, %1, %2;" : "=l"(y) : "r"(a), "r"(b));
+    return y;
+#endif
+}
 
 // N neighbours at an address that is a multiple of their size or of 16 bytes, in as few accesses as there can be.
 template <class P, int N>
@@ -118,6 +141,31 @@ struct Piece {
         t0 = k * steps;
         t1 = t0 + steps < t ? t0 + steps : t;
     }
+};
+
+// Steps of one channel that are read before they are needed, as they are in memory: to convert a number is to wait for it.
+template <int U>
+struct Ahead {
+    S v[U];
+    // x, x + by, …: of the first `rows`; zeros behind them.
+    __device__ void read(const S* x, i64 by, i64 rows) {
+        if (rows >= U) {
+#pragma unroll
+            for (int u = 0; u < U; u++, x += by) v[u] = *x;
+            return;
+        }
+#pragma unroll
+        for (int u = 0; u < U; u++, x += by) {
+            v[u] = {};
+            if (u < (int)rows) v[u] = *x;
+        }
+    }
+    __device__ void get(real (&y)[U]) const {
+#pragma unroll
+        for (int u = 0; u < U; u++) y[u] = ld(v + u);
+    }
+    // Steps of a group, where `left` are left.
+    __device__ static int rows(i64 left) { return left < U ? (int)left : U; }
 };
 
 // store(i, value(i)) for every i < n, over all threads of a one-dimensional launch. Four values are read at once: a

@@ -10,17 +10,29 @@
 // in registers; neighbours have neighbouring channels. More taps than N go in several launches, `from` the first of
 // each, and add up. Sums over time stay in the thread, then go through shared memory to one row of `sums` a block
 // row, [P, D W] and for the bias [P, D], which the caller adds up in order. Limited by memory: forward moves 2 numbers
-// an element and (N − 1) / steps more from L2; backward reads x and g and writes dx, once. No two tensors overlap, so
-// that four steps may be read ahead.
+// an element and (N − 1) / steps more from L2; backward reads x and g and writes dx, once. U rows are read while those
+// before are computed.
 
-struct Sizes {
-    i64 b, t, d, w;
+struct Sizes { i64 b, t, d, w; };
 
-    // Row s of the input of sequence b.
-    __device__ const S* row(const S* x, const S* state, i64 b, i64 s) const {
-        return s < w - 1 ? state + (b * (w - 1) + s) * d : x + (b * t + s - (w - 1)) * d;
+constexpr int U = 8;
+
+// Rows s, s + 1, … of one channel's input, of those before `end`, as they are in memory: to convert them is to wait for
+// them. `xs` and `state` are where row 0 would be, `old` the rows of the state; zeros if it is null.
+__device__ inline void read_rows(S (&v)[U], const S* xs, const S* state, i64 d, i64 old, i64 s, i64 end) {
+    const S* at = xs + s * d;
+    if (s >= old && s + U <= end) {
+#pragma unroll
+        for (int u = 0; u < U; u++, at += d) v[u] = *at;
+        return;
     }
-};
+#pragma unroll
+    for (int u = 0; u < U; u++, at += d) {
+        v[u] = {};
+        if (s + u < end && s + u >= old) v[u] = *at;
+        if (s + u < end && s + u < old && state) v[u] = state[(s + u) * d];
+    }
+}
 
 template <int N>
 __device__ void forward(const S* __restrict__ x, const S* __restrict__ w, const S* __restrict__ state,
@@ -33,24 +45,34 @@ __device__ void forward(const S* __restrict__ x, const S* __restrict__ w, const 
     const real start = bias ? ld(bias + c) : real(0);
     for (i64 item = (i64)blockIdx.y * blockDim.y + threadIdx.y; item < z.b * pieces; item += (i64)gridDim.y * blockDim.y) {
         const i64 b = divide(item, pieces), t0 = (item - b * pieces) * steps, t1 = t0 + steps < z.t ? t0 + steps : z.t;
-        // Taps that are not there read the last row that is, in vain.
-        const i64 most = z.t + z.w - 2;
+        const S *xs = x + (b * z.t - (z.w - 1)) * z.d + c, *ss = state + b * (z.w - 1) * z.d + c;
+        // Rows behind the last one meet taps that are not there.
+        const i64 old = z.w - 1, end = z.t + z.w - 1, last = t1 + from + N - 1 < end ? t1 + from + N - 1 : end;
 #pragma unroll
         for (int j = 0; j < N - 1; j++) {
             const i64 s = t0 + from + j;
-            window[j + 1] = ld(z.row(x, state, b, s < most ? s : most) + c);
+            window[j + 1] = s < end ? ld((s < old ? ss : xs) + s * z.d) : real(0);
         }
-#pragma unroll 4
-        for (i64 t = t0; t < t1; t++) {
+        S ahead[U];
+        read_rows(ahead, xs, ss, z.d, old, t0 + from + N - 1, last);
+        for (i64 t = t0; t < t1; t += U) {
+            real in[U];
 #pragma unroll
-            for (int j = 0; j < N - 1; j++) window[j] = window[j + 1];
-            const i64 s = t + from + N - 1;
-            window[N - 1] = ld(z.row(x, state, b, s < most ? s : most) + c);
-            real sum = 0;
-#pragma unroll
-            for (int j = 0; j < N; j++) sum += from + j < z.w ? taps[j] * window[j] : real(0);
+            for (int u = 0; u < U; u++) in[u] = ld(ahead + u);
+            if (t + U < t1) read_rows(ahead, xs, ss, z.d, old, t + U + from + N - 1, last);
             S* to = y + (b * z.t + t) * z.d + c;
-            st(to, from > 0 ? ld(to) + sum : start + sum);
+            const int count = t1 - t < U ? (int)(t1 - t) : U;
+#pragma unroll
+            for (int u = 0; u < U; u++, to += z.d)
+                if (u < count) {
+#pragma unroll
+                    for (int j = 0; j < N - 1; j++) window[j] = window[j + 1];
+                    window[N - 1] = in[u];
+                    real sum = 0;
+#pragma unroll
+                    for (int j = 0; j < N; j++) sum += from + j < z.w ? taps[j] * window[j] : real(0);
+                    st(to, from > 0 ? ld(to) + sum : start + sum);
+                }
         }
     }
 }
@@ -59,7 +81,7 @@ template <int N>
 __device__ void backward(const S* __restrict__ x, const S* __restrict__ w, const S* __restrict__ state,
                          const S* __restrict__ g, S* __restrict__ dx, int acc_x, S* __restrict__ dstate, int acc_s,
                          real* __restrict__ sums, Sizes z, i64 from, i64 steps) {
-    __shared__ real part[256];
+    __shared__ real part[N + 1][256];
     const int wide = blockDim.x, high = blockDim.y;
     const i64 c = (i64)blockIdx.x * wide + threadIdx.x, rows = z.t + z.w - 1, pieces = (rows + steps - 1) / steps;
     const bool on = c < z.d;
@@ -71,47 +93,70 @@ __device__ void backward(const S* __restrict__ x, const S* __restrict__ w, const
     }
     for (i64 item = (i64)blockIdx.y * high + threadIdx.y; on && item < z.b * pieces; item += (i64)gridDim.y * high) {
         const i64 b = divide(item, pieces), s0 = (item - b * pieces) * steps, s1 = s0 + steps < rows ? s0 + steps : rows;
-        const S* gs = g + b * z.t * z.d + c;
+        // What step 0 of g, and row 0 of the input and of its gradients, would be at.
+        const S *gs = g + b * z.t * z.d + c, *xs = x + (b * z.t - (z.w - 1)) * z.d + c, *ss = state + b * (z.w - 1) * z.d + c;
+        S *dxs = dx + (b * z.t - (z.w - 1)) * z.d + c, *dss = dstate + b * (z.w - 1) * z.d + c;
+        // The next U gradients and rows.
+        S ahead_g[U], ahead_x[U];
+        const auto read = [&](i64 s) {
+            read_rows(ahead_g, gs - from * z.d, nullptr, z.d, from, s, s1 < z.t + from ? s1 : z.t + from);
+            read_rows(ahead_x, xs, ss, z.d, z.w - 1, s, sums ? s1 : s);
+        };
 #pragma unroll
         for (int j = 0; j < N; j++) {
             const i64 t = s0 - 1 - from - j;
             window[j] = t >= 0 && t < z.t ? ld(gs + t * z.d) : real(0);
         }
-#pragma unroll 4
-        for (i64 s = s0; s < s1; s++) {
-            const i64 t = s - from;
+        read(s0);
+        for (i64 s = s0; s < s1; s += U) {
+            real gv[U], in[U];
 #pragma unroll
-            for (int j = N - 1; j > 0; j--) window[j] = window[j - 1];
-            window[0] = t >= 0 && t < z.t ? ld(gs + t * z.d) : real(0);
-            db += window[0];
-            const real in = sums ? ld(z.row(x, state, b, s) + c) : real(0);
-            real sum = 0;
-#pragma unroll
-            for (int j = 0; j < N; j++) {
-                // What a tap does not meet may be infinite.
-                const bool meets = t >= j && t - j < z.t;
-                sum += meets ? taps[j] * window[j] : real(0);
-                dw[j] += meets ? in * window[j] : real(0);
+            for (int u = 0; u < U; u++) {
+                gv[u] = ld(ahead_g + u);
+                in[u] = ld(ahead_x + u);
             }
-            if (s < z.w - 1) {
-                if (dstate) put(dstate + (b * (z.w - 1) + s) * z.d + c, sum, acc_s || from > 0);
-            } else if (dx) {
-                put(dx + (b * z.t + s - (z.w - 1)) * z.d + c, sum, acc_x || from > 0);
+            if (s + U < s1) read(s + U);
+            S* at_dx = dxs + s * z.d;
+            // If `inside`, all taps of all U rows meet a step.
+            const auto step = [&](int u, bool inside) {
+                const i64 r = s + u, t = r - from;
+#pragma unroll
+                for (int j = N - 1; j > 0; j--) window[j] = window[j - 1];
+                window[0] = gv[u];
+                db += window[0];
+                real sum = 0;
+#pragma unroll
+                for (int j = 0; j < N; j++) {
+                    // What a tap does not meet may be infinite.
+                    const bool meets = inside || (t >= j && t - j < z.t);
+                    sum += meets ? taps[j] * window[j] : real(0);
+                    dw[j] += meets ? in[u] * window[j] : real(0);
+                }
+                if (!inside && r < z.w - 1) {
+                    if (dstate) put(dss + r * z.d, sum, acc_s || from > 0);
+                } else if (dx) {
+                    put(at_dx + u * z.d, sum, acc_x || from > 0);
+                }
+            };
+            if (s >= z.w - 1 && s - from >= N - 1 && s + U <= s1 && s + U - from <= z.t) {
+#pragma unroll
+                for (int u = 0; u < U; u++) step(u, true);
+            } else {
+#pragma unroll
+                for (int u = 0; u < U; u++)
+                    if (s + u < s1) step(u, false);
             }
         }
     }
     if (!sums) return; // the same for all
 #pragma unroll
-    for (int j = 0; j <= N; j++) {
-        real sum = j < N ? dw[j < N ? j : 0] : db;
-        part[threadIdx.y * wide + threadIdx.x] = sum;
-        __syncthreads();
-        if (threadIdx.y == 0 && on) {
-            for (int i = 1; i < high; i++) sum += part[i * wide + threadIdx.x];
-            if (j < N && from + j < z.w) sums[blockIdx.y * z.d * z.w + c * z.w + from + j] = sum;
-            if (j == N && from == 0) sums[gridDim.y * z.d * z.w + blockIdx.y * z.d + c] = sum;
-        }
-        __syncthreads();
+    for (int j = 0; j <= N; j++) part[j][threadIdx.y * wide + threadIdx.x] = j < N ? dw[j < N ? j : 0] : db;
+    __syncthreads();
+    for (int j = threadIdx.y; on && j <= N; j += high) {
+        real sum = part[j][threadIdx.x];
+        for (int i = 1; i < high; i++) sum += part[j][i * wide + threadIdx.x];
+        if (j < N && from + j < z.w) sums[blockIdx.y * z.d * z.w + c * z.w + from + j] = sum;
+        if (j == N && from == 0) sums[gridDim.y * z.d * z.w + blockIdx.y * z.d + c] = sum;
     }
 }
 
@@ -123,11 +168,10 @@ __device__ void backward(const S* __restrict__ x, const S* __restrict__ w, const
         const Sizes z = {b, t, d, taps}; \
         forward<N>(x, w, state, bias, y, z, from, steps); \
     } \
-    extern "C" __global__ void conv_backward_##N(const S* __restrict__ x, const S* __restrict__ w, \
-                                                 const S* __restrict__ state, const S* __restrict__ g, \
-                                                 S* __restrict__ dx, int acc_x, S* __restrict__ dstate, \
-                                                 int acc_s, real* __restrict__ sums, i64 b, i64 t, i64 d, i64 taps, \
-                                                 i64 from, i64 steps) { \
+    extern "C" __global__ void __launch_bounds__(256, N == 4 && sizeof(real) == 4 ? 2 : 1) conv_backward_##N( \
+        const S* __restrict__ x, const S* __restrict__ w, const S* __restrict__ state, const S* __restrict__ g, \
+        S* __restrict__ dx, int acc_x, S* __restrict__ dstate, int acc_s, real* __restrict__ sums, i64 b, i64 t, i64 d, \
+        i64 taps, i64 from, i64 steps) { \
         const Sizes z = {b, t, d, taps}; \
         backward<N>(x, w, state, g, dx, acc_x, dstate, acc_s, sums, z, from, steps); \
     }

@@ -15,8 +15,10 @@ __device__ void column_sums(const From* g, To* sums, i64 rows, i64 cols, i64 chu
     const i64 first = blockIdx.y * chunk, last = first + chunk < rows ? first + chunk : rows;
     real sum = 0;
     if (c < cols) {
-#pragma unroll 4
-        for (i64 r = first + threadIdx.y; r < last; r += blockDim.y) sum += ld(g + r * cols + c);
+        const From* at = g + (first + threadIdx.y) * cols + c;
+        const i64 step = blockDim.y * cols;
+#pragma unroll 8
+        for (int left = (int)(last - first) - (int)threadIdx.y; left > 0; left -= blockDim.y, at += step) sum += ld(at);
     }
     part[threadIdx.y][threadIdx.x] = sum;
     __syncthreads();

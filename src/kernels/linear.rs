@@ -88,7 +88,9 @@ pub(super) fn bias_rows_cuda(cu: &Cuda, b: &Tensor, y: &mut Tensor) {
 /// The last pass of a sum in a fixed order: the rows of `sums` [rows, len of d], which is in d's `real`, added up.
 pub(super) fn total_cuda(cu: &Cuda, sums: &Tensor, rows: usize, d: &mut Tensor, acc: bool) {
     let cols = d.len();
-    let launch = Launch::grid([cols.div_ceil(32), 1, 1], [32, rows.next_power_of_two().min(32), 1]);
+    // Columns that fill a device need no threads for their rows.
+    let high = rows.min(32).min(((1 << 18) / cols.max(1)).max(1)).next_power_of_two();
+    let launch = Launch::grid([cols.div_ceil(32), 1, 1], [32, high, 1]);
     cu.launch(&MODULE, "column_sums_total", d.dtype(), launch, args![sums, d, rows, cols, acc]);
 }
 

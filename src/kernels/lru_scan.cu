@@ -13,8 +13,21 @@ struct C { real re, im; };
 
 template <class P>
 __device__ inline C ld(const P* re, const P* im, i64 i) { return {ld(re + i), ld(im + i)}; }
-// Channel c of a row of both parts.
-__device__ inline C ld(const S* row, i64 d) { return {ld(row), ld(row + d)}; }
+// A group of rows of both parts, `by` apart, read ahead.
+struct Rows {
+    Ahead<U> re, im;
+    __device__ void read(const S* x, i64 d, i64 by, i64 rows) {
+        re.read(x, by, rows);
+        im.read(x + d, by, rows);
+    }
+    __device__ void get(C (&y)[U]) const {
+        real a[U], b[U];
+        re.get(a);
+        im.get(b);
+#pragma unroll
+        for (int u = 0; u < U; u++) y[u] = {a[u], b[u]};
+    }
+};
 // x y + z and conj(x) y + z
 __device__ inline C muladd(C x, C y, C z) { return {x.re * y.re - x.im * y.im + z.re, x.re * y.im + x.im * y.re + z.im}; }
 __device__ inline C conj_muladd(C x, C y, C z) { return muladd({x.re, -x.im}, y, z); }
@@ -43,18 +56,18 @@ __device__ void total(const real* lr, const real* li, const S* x, real* er, real
     const i64 first = p.b * t * 2 * d + p.c;
     C lambda = ld(lr, li, p.c), h = {0, 0};
     if (BACK) lambda.im = -lambda.im;
-    for (i64 s = 0; s < p.t1 - p.t0; s += U) {
+    const i64 by = BACK ? -2 * d : 2 * d, length = p.t1 - p.t0;
+    const S* start = x + first + (BACK ? p.t1 - 1 : p.t0) * 2 * d;
+    Rows ahead;
+    ahead.read(start, d, by, x ? length : 0);
+    for (i64 s = 0; s < length; s += U) {
         C v[U];
-#pragma unroll
-        for (int u = 0; u < U; u++) {
-            const bool in = s + u < p.t1 - p.t0;
-            const i64 i = first + (BACK ? p.t1 - 1 - s - u : p.t0 + s + u) * 2 * d;
-            v[u] = {0, 0};
-            if (in && x) v[u] = ld(x + i, d);
-        }
+        ahead.get(v);
+        ahead.read(start + (s + U) * by, d, by, x ? length - s - U : 0);
+        const int rows = Ahead<U>::rows(length - s);
 #pragma unroll
         for (int u = 0; u < U; u++)
-            if (s + u < p.t1 - p.t0)
+            if (u < rows)
                 h = BACK ? muladd(lambda, {h.re + v[u].re, h.im + v[u].im}, {0, 0}) : muladd(lambda, h, v[u]);
     }
     er[p.row * d + p.c] = h.re;
@@ -102,27 +115,27 @@ extern "C" __global__ void lru_carry(const real* lr, const real* li, const S* fr
 }
 
 // Phase 3: the recurrence from `starts`, or from h0 where there is one piece and they are null.
-extern "C" __global__ void lru_run(const real* lr, const real* li, const S* x, const S* h0r, const S* h0i, const real* sr,
-                                   const real* si, S* hs, S* last_r, S* last_i, i64 n, i64 pieces, i64 t, i64 d,
-                                   i64 steps) {
+extern "C" __global__ void __launch_bounds__(128, sizeof(real) == 4 ? 4 : 1)
+    lru_run(const real* lr, const real* li, const S* x, const S* h0r, const S* h0i, const real* sr, const real* si, S* hs,
+            S* last_r, S* last_i, i64 n, i64 pieces, i64 t, i64 d, i64 steps) {
     const Piece p(n, pieces, t, d, steps);
     if (!p.some) return;
     const i64 first = p.b * t * 2 * d + p.c, at = p.row * d + p.c, state = p.b * d + p.c;
     const C lambda = ld(lr, li, p.c);
     C h = ld(h0r, h0i, state);
     if (sr) h = {sr[at], si[at]};
+    Rows ahead;
+    ahead.read(x + first + p.t0 * 2 * d, d, 2 * d, p.t1 - p.t0);
     for (i64 s = p.t0; s < p.t1; s += U) {
         C v[U];
+        ahead.get(v);
+        ahead.read(x + first + (s + U) * 2 * d, d, 2 * d, p.t1 - s - U);
+        const int rows = Ahead<U>::rows(p.t1 - s);
+        S* to = hs + first + s * 2 * d;
 #pragma unroll
-        for (int u = 0; u < U; u++) {
-            v[u] = {0, 0};
-            if (s + u < p.t1) v[u] = ld(x + first + (s + u) * 2 * d, d);
-        }
-#pragma unroll
-        for (int u = 0; u < U; u++)
-            if (s + u < p.t1) {
+        for (int u = 0; u < U; u++, to += 2 * d)
+            if (u < rows) {
                 h = muladd(lambda, h, v[u]);
-                S* to = hs + first + (s + u) * 2 * d;
                 st(to, h.re);
                 st(to + d, h.im);
             }
@@ -145,22 +158,26 @@ extern "C" __global__ void lru_run_back(const real* lr, const real* li, const S*
     const C lambda = ld(lr, li, p.c);
     C g = {dlr ? ld(dlr + state) : real(0.0), dli ? ld(dli + state) : real(0.0)}, sum = {0, 0};
     if (er) g = {er[at], ei[at]};
+    const C start = p.k == 0 ? ld(h0r, h0i, state) : C{0, 0};
+    Rows gs, before; // before: h of the steps before
+    const auto read = [&](i64 s) {
+        const i64 rows = s - p.t0 + 1, i = first + s * 2 * d;
+        gs.read(dh + i, d, -2 * d, dh ? rows : 0);
+        before.read(h + i - 2 * d, d, -2 * d, rows < s ? rows : s);
+    };
+    read(p.t1 - 1);
     for (i64 s = p.t1 - 1; s >= p.t0; s -= U) {
         C gv[U], hv[U];
+        gs.get(gv);
+        before.get(hv);
+        read(s - U);
+        const int rows = Ahead<U>::rows(s - p.t0 + 1);
+        i64 i = first + s * 2 * d;
 #pragma unroll
-        for (int u = 0; u < U; u++) {
-            const i64 i = first + (s - u) * 2 * d;
-            const bool in = s - u >= p.t0;
-            gv[u] = hv[u] = {0, 0};
-            if (in && dh) gv[u] = ld(dh + i, d);
-            if (in) hv[u] = s - u > 0 ? ld(h + i - 2 * d, d) : ld(h0r, h0i, state);
-        }
-#pragma unroll
-        for (int u = 0; u < U; u++)
-            if (s - u >= p.t0) {
-                const i64 i = first + (s - u) * 2 * d;
+        for (int u = 0; u < U; u++, i -= 2 * d)
+            if (u < rows) {
                 g = {g.re + gv[u].re, g.im + gv[u].im};
-                sum = conj_muladd(hv[u], g, sum);
+                sum = conj_muladd(s > u ? hv[u] : start, g, sum);
                 if (dx) {
                     put(dx + i, g.re, acc);
                     put(dx + i + d, g.im, acc);

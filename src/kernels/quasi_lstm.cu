@@ -7,25 +7,46 @@
 
 constexpr int U = 4;
 
+// As sigmoid, kept_sigmoid and tanh_slope of prelude.cuh, in few instructions: they are what these kernels do most.
+#define LOG2_E real(1.44269504088896340736)
+__device__ inline real gate(real x) { return quick_reciprocal(1.0 + quick_exp2(-LOG2_E * x)); }
+__device__ inline Kept gate_and_rest(real x) {
+    const real u = quick_exp2(-LOG2_E * fabs(x)), large = quick_reciprocal(1.0 + u), small = u * large;
+    return x < 0.0 ? Kept{small, large} : Kept{large, small};
+}
+__device__ inline Kept tanh_and_slope(real x) {
+    const real u = quick_exp2(-2 * LOG2_E * fabs(x)), s = quick_reciprocal(1.0 + u);
+    return {tanh(x), 4 * u * s * s};
+}
+
 // Phase 1: the map of a piece as (product of f, end from zero), [B, pieces, D].
 extern "C" __global__ void quasi_total(const S* x, real* prod, real* end, i64 n, i64 pieces, i64 t, i64 d, i64 steps,
                                        real bias) {
     const Piece p(n, pieces, t, d, steps);
     if (!p.some) return;
     const S* first = x + p.b * t * 4 * d + p.c;
+    Ahead<U> fs, is, zs;
+    const auto read = [&](i64 s) {
+        const S* at = first + s * 4 * d;
+        fs.read(at, 4 * d, p.t1 - s);
+        is.read(at + d, 4 * d, p.t1 - s);
+        zs.read(at + 2 * d, 4 * d, p.t1 - s);
+    };
     real product = 1.0, c = 0.0;
+    read(p.t0);
     for (i64 s = p.t0; s < p.t1; s += U) {
-        real v[U][3];
+        real f[U], i[U], z[U];
+        fs.get(f);
+        is.get(i);
+        zs.get(z);
+        read(s + U);
+        const int rows = Ahead<U>::rows(p.t1 - s);
 #pragma unroll
         for (int u = 0; u < U; u++)
-#pragma unroll
-            for (int g = 0; g < 3; g++) v[u][g] = s + u < p.t1 ? ld(first + (4 * (s + u) + g) * d) : real(0.0);
-#pragma unroll
-        for (int u = 0; u < U; u++)
-            if (s + u < p.t1) {
-                const real f = sigmoid(v[u][0] + bias);
-                product *= f;
-                c = f * c + sigmoid(v[u][1]) * tanh(v[u][2]);
+            if (u < rows) {
+                const real forget = gate(f[u] + bias);
+                product *= forget;
+                c = forget * c + gate(i[u]) * tanh(z[u]);
             }
     }
     prod[p.row * d + p.c] = product;
@@ -40,18 +61,24 @@ extern "C" __global__ void quasi_run(const S* x, const S* c0, const real* starts
     const S* first = x + p.b * t * 4 * d + p.c;
     const i64 out = p.b * t * d + p.c;
     real c = starts ? starts[p.row * d + p.c] : ld(c0 + p.b * d + p.c);
+    Ahead<U> gates[4];
+    const auto read = [&](i64 s) {
+#pragma unroll
+        for (int g = 0; g < 4; g++) gates[g].read(first + (4 * s + g) * d, 4 * d, p.t1 - s);
+    };
+    read(p.t0);
     for (i64 s = p.t0; s < p.t1; s += U) {
-        real v[U][4];
+        real v[4][U];
+#pragma unroll
+        for (int g = 0; g < 4; g++) gates[g].get(v[g]);
+        read(s + U);
+        const int rows = Ahead<U>::rows(p.t1 - s);
 #pragma unroll
         for (int u = 0; u < U; u++)
-#pragma unroll
-            for (int g = 0; g < 4; g++) v[u][g] = s + u < p.t1 ? ld(first + (4 * (s + u) + g) * d) : real(0.0);
-#pragma unroll
-        for (int u = 0; u < U; u++)
-            if (s + u < p.t1) {
-                c = sigmoid(v[u][0] + bias) * c + sigmoid(v[u][1]) * tanh(v[u][2]);
+            if (u < rows) {
+                c = gate(v[0][u] + bias) * c + gate(v[1][u]) * tanh(v[2][u]);
                 st(cs + out + (s + u) * d, c);
-                st(hs + out + (s + u) * d, sigmoid(v[u][3]) * tanh(c));
+                st(hs + out + (s + u) * d, gate(v[3][u]) * tanh(c));
             }
     }
     if (p.k == pieces - 1) st(last + p.b * d + p.c, c);
@@ -64,24 +91,30 @@ extern "C" __global__ void quasi_total_back(const S* x, const S* cs, const S* dh
     if (!p.some) return;
     const S* first = x + p.b * t * 4 * d + p.c;
     const i64 at = p.b * t * d + p.c;
+    Ahead<U> fs, os, cells, gs;
+    const auto read = [&](i64 s) {
+        const i64 rows = s - p.t0 + 1;
+        fs.read(first + 4 * s * d, -4 * d, rows);
+        os.read(first + (4 * s + 3) * d, -4 * d, rows);
+        cells.read(cs + at + s * d, -d, rows);
+        gs.read(dh + at + s * d, -d, dh ? rows : 0);
+    };
     real product = 1.0, back = 0.0;
+    read(p.t1 - 1);
     for (i64 s = p.t1 - 1; s >= p.t0; s -= U) {
         real f[U], o[U], c[U], g[U];
-#pragma unroll
-        for (int u = 0; u < U; u++) {
-            const i64 i = s - u;
-            const bool in = i >= p.t0;
-            f[u] = in ? ld(first + 4 * i * d) : real(0.0);
-            o[u] = in ? ld(first + (4 * i + 3) * d) : real(0.0);
-            c[u] = in ? ld(cs + at + i * d) : real(0.0);
-            g[u] = in && dh ? ld(dh + at + i * d) : real(0.0);
-        }
+        fs.get(f);
+        os.get(o);
+        cells.get(c);
+        gs.get(g);
+        read(s - U);
+        const int rows = Ahead<U>::rows(s - p.t0 + 1);
 #pragma unroll
         for (int u = 0; u < U; u++)
-            if (s - u >= p.t0) {
-                const real forget = sigmoid(f[u] + bias);
+            if (u < rows) {
+                const real forget = gate(f[u] + bias);
                 product *= forget;
-                back = forget * (back + g[u] * sigmoid(o[u]) * tanh_slope(c[u]));
+                back = forget * (back + g[u] * gate(o[u]) * tanh_and_slope(c[u]).rest);
             }
     }
     prod[p.row * d + p.c] = product;
@@ -96,29 +129,36 @@ extern "C" __global__ void quasi_run_back(const S* x, const S* cs, const S* c0, 
     if (!p.some) return;
     const i64 at = p.b * t * d + p.c, at4 = p.b * t * 4 * d + p.c, state = p.b * d + p.c;
     real back = ends ? ends[p.row * d + p.c] : dlast ? ld(dlast + state) : real(0.0);
+    const real start = p.k == 0 ? ld(c0 + state) : real(0.0);
+    Ahead<U> gates[4], cells, before, gs; // before: c of the steps before
+    const auto read = [&](i64 s) {
+        const i64 rows = s - p.t0 + 1;
+#pragma unroll
+        for (int g = 0; g < 4; g++) gates[g].read(x + at4 + (4 * s + g) * d, -4 * d, rows);
+        cells.read(cs + at + s * d, -d, rows);
+        before.read(cs + at + (s - 1) * d, -d, rows < s ? rows : s);
+        gs.read(dh + at + s * d, -d, dh ? rows : 0);
+    };
+    read(p.t1 - 1);
     for (i64 s = p.t1 - 1; s >= p.t0; s -= U) {
-        real v[U][4], cv[U], before[U], gv[U];
+        real v[4][U], cv[U], bv[U], gv[U];
 #pragma unroll
-        for (int u = 0; u < U; u++) {
-            const i64 i = s - u;
-            const bool in = i >= p.t0;
-#pragma unroll
-            for (int g = 0; g < 4; g++) v[u][g] = in ? ld(x + at4 + (4 * i + g) * d) : real(0.0);
-            cv[u] = in ? ld(cs + at + i * d) : real(0.0);
-            before[u] = !in ? real(0.0) : i > 0 ? ld(cs + at + (i - 1) * d) : ld(c0 + state);
-            gv[u] = in && dh ? ld(dh + at + i * d) : real(0.0);
-        }
+        for (int g = 0; g < 4; g++) gates[g].get(v[g]);
+        cells.get(cv);
+        before.get(bv);
+        gs.get(gv);
+        read(s - U);
+        const int rows = Ahead<U>::rows(s - p.t0 + 1);
 #pragma unroll
         for (int u = 0; u < U; u++)
-            if (s - u >= p.t0) {
+            if (u < rows) {
                 // What they lack of 1 has no digits in a difference.
-                const Kept f = kept_sigmoid(keep_sigmoid(v[u][0] + bias)), i = kept_sigmoid(keep_sigmoid(v[u][1]));
-                const Kept z = kept_tanh(keep_tanh(v[u][2])), o = kept_sigmoid(keep_sigmoid(v[u][3]));
-                const Kept y = kept_tanh(keep_tanh(cv[u]));
+                const Kept f = gate_and_rest(v[0][u] + bias), i = gate_and_rest(v[1][u]), o = gate_and_rest(v[3][u]);
+                const Kept z = tanh_and_slope(v[2][u]), y = tanh_and_slope(cv[u]);
                 const real dc = back + gv[u] * o.value * y.rest;
                 if (dx) {
                     S* to = dx + at4 + 4 * (s - u) * d;
-                    put(to, dc * before[u] * f.value * f.rest, acc);
+                    put(to, dc * (s > u ? bv[u] : start) * f.value * f.rest, acc);
                     put(to + d, dc * z.value * i.value * i.rest, acc);
                     put(to + 2 * d, dc * i.value * z.rest, acc);
                     put(to + 3 * d, gv[u] * y.value * o.value * o.rest, acc);

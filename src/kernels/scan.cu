@@ -1,7 +1,7 @@
 // h_t = a_t h_{t-1} + b_t for every channel, and its gradient, in the three phases of scan.rs.
 //
 // Tiling: a sequence is cut into pieces of `steps` steps; a thread has one channel of one piece, so that neighbours
-// touch neighbouring addresses, and has the loads of U steps under way at once. Where batch times channels fill the
+// touch neighbouring addresses, and reads U steps while it computes those before. Where batch times channels fill the
 // device there is one piece: forward then moves 3 numbers an element (a, b; h) and 2 operations, backward 5 (a, h, dh;
 // da, db) and 3. With pieces, phase 1 reads two of them once more.
 
@@ -15,20 +15,25 @@ extern "C" __global__ void scan_total(const S* a, const S* b, real* prod, real* 
     const Piece p(n, pieces, t, d, steps);
     if (!p.some) return;
     const i64 first = p.b * t * d + p.c;
+    Ahead<U> as, bs;
+    const auto read = [&](i64 s) {
+        as.read(a + first + s * d, d, p.t1 - s);
+        bs.read(b + first + s * d, d, p.t1 - s);
+    };
     real product = 1.0, h = 0.0;
+    read(p.t0);
     for (i64 s = p.t0; s < p.t1; s += U) {
         real av[U], bv[U];
+        as.get(av);
+        bs.get(bv);
+        read(s + U);
+        const int rows = Ahead<U>::rows(p.t1 - s);
 #pragma unroll
-        for (int u = 0; u < U; u++) {
-            const bool in = s + u < p.t1;
-            av[u] = in ? ld(a + first + (s + u) * d) : real(1.0);
-            bv[u] = in ? ld(b + first + (s + u) * d) : real(0.0);
-        }
-#pragma unroll
-        for (int u = 0; u < U; u++) {
-            product *= av[u];
-            h = av[u] * h + bv[u];
-        }
+        for (int u = 0; u < U; u++)
+            if (u < rows) {
+                product *= av[u];
+                h = av[u] * h + bv[u];
+            }
     }
     prod[p.row * d + p.c] = product;
     end[p.row * d + p.c] = h;
@@ -70,19 +75,25 @@ extern "C" __global__ void scan_run(const S* a, const S* b, const S* h0, const r
     if (!p.some) return;
     const i64 first = p.b * t * d + p.c;
     real h = starts ? starts[p.row * d + p.c] : ld(h0 + p.b * d + p.c);
+    Ahead<U> as, bs;
+    const auto read = [&](i64 s) {
+        as.read(a + first + s * d, d, p.t1 - s);
+        bs.read(b + first + s * d, d, p.t1 - s);
+    };
+    read(p.t0);
     for (i64 s = p.t0; s < p.t1; s += U) {
         real av[U], bv[U];
+        as.get(av);
+        bs.get(bv);
+        read(s + U);
+        const int rows = Ahead<U>::rows(p.t1 - s);
+        S* to = hs + first + s * d;
 #pragma unroll
-        for (int u = 0; u < U; u++) {
-            const bool in = s + u < p.t1;
-            av[u] = in ? ld(a + first + (s + u) * d) : real(1.0);
-            bv[u] = in ? ld(b + first + (s + u) * d) : real(0.0);
-        }
-#pragma unroll
-        for (int u = 0; u < U; u++) {
-            h = av[u] * h + bv[u];
-            if (s + u < p.t1) st(hs + first + (s + u) * d, h);
-        }
+        for (int u = 0; u < U; u++, to += d)
+            if (u < rows) {
+                h = av[u] * h + bv[u];
+                st(to, h);
+            }
     }
     if (p.k == pieces - 1) st(last + p.b * d + p.c, h);
 }
@@ -95,20 +106,26 @@ extern "C" __global__ void scan_total_back(const S* a, const S* dh, real* prod, 
     const Piece p(n, pieces, t, d, steps);
     if (!p.some) return;
     const i64 first = p.b * t * d + p.c;
+    Ahead<U> as, gs;
+    const auto read = [&](i64 s) {
+        const i64 rows = s - p.t0 + 1;
+        as.read(a + first + s * d, -d, rows);
+        gs.read(dh + first + s * d, -d, dh ? rows : 0);
+    };
     real product = 1.0, g = 0.0;
+    read(p.t1 - 1);
     for (i64 s = p.t1 - 1; s >= p.t0; s -= U) {
         real av[U], gv[U];
+        as.get(av);
+        gs.get(gv);
+        read(s - U);
+        const int rows = Ahead<U>::rows(s - p.t0 + 1);
 #pragma unroll
-        for (int u = 0; u < U; u++) {
-            const bool in = s - u >= p.t0;
-            av[u] = in ? ld(a + first + (s - u) * d) : real(1.0);
-            gv[u] = in && dh ? ld(dh + first + (s - u) * d) : real(0.0);
-        }
-#pragma unroll
-        for (int u = 0; u < U; u++) {
-            product *= av[u];
-            g = av[u] * (g + gv[u]);
-        }
+        for (int u = 0; u < U; u++)
+            if (u < rows) {
+                product *= av[u];
+                g = av[u] * (g + gv[u]);
+            }
     }
     prod[p.row * d + p.c] = product;
     end[p.row * d + p.c] = g;
@@ -122,26 +139,31 @@ extern "C" __global__ void scan_run_back(const S* a, const S* hs, const S* h0, c
     if (!p.some) return;
     const i64 first = p.b * t * d + p.c;
     real g = ends ? ends[p.row * d + p.c] : dlast ? ld(dlast + p.b * d + p.c) : real(0.0);
+    const real start = p.k == 0 ? ld(h0 + p.b * d + p.c) : real(0.0);
+    Ahead<U> as, gs, before; // h of the steps before
+    const auto read = [&](i64 s) {
+        const i64 rows = s - p.t0 + 1;
+        as.read(a + first + s * d, -d, rows);
+        gs.read(dh + first + s * d, -d, dh ? rows : 0);
+        before.read(hs + first + (s - 1) * d, -d, rows < s ? rows : s);
+    };
+    read(p.t1 - 1);
     for (i64 s = p.t1 - 1; s >= p.t0; s -= U) {
         real av[U], gv[U], hv[U];
+        as.get(av);
+        gs.get(gv);
+        before.get(hv);
+        read(s - U);
+        const int rows = Ahead<U>::rows(s - p.t0 + 1);
+        i64 at = first + s * d;
 #pragma unroll
-        for (int u = 0; u < U; u++) {
-            const i64 i = s - u;
-            const bool in = i >= p.t0;
-            av[u] = in ? ld(a + first + i * d) : real(1.0);
-            gv[u] = in && dh ? ld(dh + first + i * d) : real(0.0);
-            hv[u] = !in ? real(0.0) : i > 0 ? ld(hs + first + (i - 1) * d) : ld(h0 + p.b * d + p.c);
-        }
-#pragma unroll
-        for (int u = 0; u < U; u++) {
-            const i64 at = first + (s - u) * d;
-            g += gv[u];
-            if (s - u >= p.t0) {
-                if (da) put(da + at, g * hv[u], acc_a);
+        for (int u = 0; u < U; u++, at -= d)
+            if (u < rows) {
+                g += gv[u];
+                if (da) put(da + at, g * (s > u ? hv[u] : start), acc_a);
                 if (db) put(db + at, g, acc_b);
+                g *= av[u];
             }
-            g *= av[u];
-        }
     }
     if (dh0 && p.k == 0) put(dh0 + p.b * d + p.c, g, acc_0);
 }

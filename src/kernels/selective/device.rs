@@ -55,7 +55,8 @@ impl Plan {
 impl SelectiveScan {
     fn plan(&self, cu: &Cuda, x: In) -> Plan {
         let (z, chunk) = (Size::of(x), self.chunk.min(x[0].shape().at(1)).max(1));
-        let pieces = Pieces::new(cu, z.b, z.t, z.e * z.n.div_ceil(BLOCK.1), chunk);
+        // A thread of four states has as much to do as two of a plain scan, and a second piece costs phase 1.
+        let pieces = Pieces::new(cu, z.b, z.t, 2 * z.e * z.n.div_ceil(BLOCK.1), chunk);
         let tiles = z.e.next_multiple_of(L).div_ceil(BLOCK.0);
         Plan { chunk, s: self.s, pieces: Pieces { d: z.e * z.n, ..pieces }, tiles, z }
     }
