@@ -115,6 +115,7 @@ def attention(args, best, dtype):
 def lstm(args, best, dtype):
     b, t, d = (64, 512, 512) if not args.tiny else (3, 5, 32)
     net = nn.LSTM(d, d, batch_first=True).to(args.device, dtype)
+    net.flatten_parameters()  # else they are copied at every call
     x = torch.randn(b, t, d, device=args.device).to(dtype).requires_grad_()
     inputs = [x, *net.parameters()]
     products = 8 * b * t * d * d
