@@ -128,7 +128,7 @@ fn memories(s: Sizes) -> Vec<Op> {
         op("gated_delta_rule", "gated_delta_rule", s, &[q, key, v, beta, state, gate], move |x| {
             gated_delta_rule(x[0], x[1], x[2], x[3], x[5], x[4], scale, chunk).0
         }),
-        op("erase_write, a gate a channel", "erase_write", s, &[q, key, key, v, channels, state], move |x| {
+        op("erase_write, a gate a channel", "erase_write", s, &[q, key, v, key, channels, state], move |x| {
             erase_write::chunked([x[0], x[1], x[2], x[3], x[4]], x[5], scale, chunk).0
         }),
         op("mlstm", "mlstm", s, &[q, key, v, beta, (gate.0, Range(3.0, 6.0)), state, zeros, zero, zero], move |x| {

@@ -47,8 +47,9 @@ fn erasing(chunk: usize) -> Box<dyn Op> {
 }
 
 /// Sizes [B, T, H, K, V], and the chunk.
-const SIZES: [([usize; 5], usize); 8] = [
+const SIZES: [([usize; 5], usize); 9] = [
     ([1, 130, 1, 20, 9], 64),
+    ([1, 70, 1, 130, 3], 64),
     ([1, 40, 2, 36, 5], 32),
     ([1, 20, 1, 18, 20], 16),
     ([1, 70, 1, 5, 3], 100),

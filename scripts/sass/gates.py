@@ -44,10 +44,11 @@ def formula(of, launch, times):
         return products * times * product()
     k, v = sizes[2], sizes[3]
     known = [] if "a gate a channel" in of.op else [product(k)]  # of scores, which `fade` has then
-    # Pairs of blocks of 1, 2, … C / 2 steps.
-    halves = 6
+    # Pairs of blocks of 8, 16 and 32 steps. (What shorter ones take, threads add.)
+    halves = 3
+    through_halves = [product(16), product(16), product(32)]
     if launch.module.endswith("erase_write/chunk.cu"):
-        channels = [product(v), *2 * halves * [product(C // 2, C // 2)], product(v)]
+        channels = [product(v), *through_halves, product(v)]
         return sum({
             "fade": halves * [product(k, C // 2, C // 2)],
             # K Kᵀ, X K, X V and, backward, K S.
@@ -76,8 +77,8 @@ def formula(of, launch, times):
         "keys": 3 * [product(v)] + 2 * [product()],
         # dO Vᵀ, Q Kᵀ.
         "gates": [product(v), product(k)],
-        # dO Vᵀ; of each pair of halves two; dO Sᵀ, V dSᵀ.
-        "channels": [product(v), *2 * halves * [product(C // 2, C // 2)], *2 * [product(v)]],
+        # dO Vᵀ; the halves; dO Sᵀ, V dSᵀ.
+        "channels": [product(v), *through_halves, *2 * [product(v)]],
     }[name])  # fmt: skip
 
 

@@ -476,11 +476,11 @@ __device__ void gradients(const S* q, const S* k, const S* v, const S* beta, con
         const Grads to{dq, dk, dbeta, dg, q_acc, k_acc, beta_acc, g_acc};                                            \
         gradients<R>(q, k, v, beta, g, d_o, states, after, e, gs, to, scale, d);                                     \
     }                                                                                                                \
-    TILED_KERNEL fade_##R(const S* q, const S* k, const S* g, S* faded_q, S* faded_k, real* all, real* p,            \
+    FADE_KERNEL(R) fade_##R(const S* q, const S* k, const S* g, S* faded_q, S* faded_k, real* all, real* p,          \
         real scale, Dims d) {                                                                                        \
         fade<R>(Rows{q, d.k, scale}, Rows{k, d.k, 1}, g, faded_q, faded_k, all, p, d);                               \
     }                                                                                                                \
-    LARGE_TILED_KERNEL through_reads_##R(const S* q, const S* k, const S* d_o, const S* g, const S* states,          \
+    TILED_KERNEL through_reads_##R(const S* q, const S* k, const S* d_o, const S* g, const S* states,          \
         const S* after, const real* e, S* dq, int q_acc, S* dk, int k_acc, S* dg, int g_acc, real scale,             \
         Dims d) {                                                                                                    \
         const auto value = [&](const Steps& t) { return Padded<R, real>(e, d.v, t.id).rows(0, t.n); };               \
@@ -488,7 +488,7 @@ __device__ void gradients(const S* q, const S* k, const S* v, const S* beta, con
         const Channels to{dq, dk, dg, q_acc, k_acc, g_acc};                                                          \
         channels<R, true>(Rows{q, d.k, scale}, Rows{k, d.k, 1}, value, cotangent, g, states, after, to, d);          \
     }                                                                                                                \
-    LARGE_TILED_KERNEL through_erasing_##R(const S* p, const S* k, const S* g, const S* states, const real* e,       \
+    TILED_KERNEL through_erasing_##R(const S* p, const S* k, const S* g, const S* states, const real* e,       \
         const real* gs, S* dp, int p_acc, S* dk, int k_acc, S* dg, int g_acc, Dims d) {                              \
         const auto value = [&](const Steps& t) { return Padded<R, real>(e, d.v, t.id).rows(0, t.n); };               \
         const auto cotangent = [&](const Steps& t) {                                                                 \

@@ -94,7 +94,7 @@ impl<'a> Plan<'a> {
         let (rows, all) = (x[1].shape().len(), self.cu.temp(self.dtype.real(), self.heads * self.chunks * self.k));
         let [q, k, erase] = [rows; 3].map(|n| self.cu.temp(self.dtype, n));
         let mut f = Faded { q, k, erase, reads: scores(), erases: scores(), all };
-        let (none, over) = (None::<&Tensor>, self.over(1, 3, 0));
+        let (none, over) = (None::<&Tensor>, self.over(1, 2, 9 * self.tiles.side()));
         let (kernel, g) = (sized!("fade", self.tiles), gate(x));
         let args = args![&x[0], &x[1], g, &mut f.q, &mut f.k, &mut f.all, &mut f.reads, self.scale, self.dims];
         self.launch(kernel, over, args);

@@ -104,11 +104,11 @@ __device__ void gates(Rows q, Rows k, Wide v, Wide cotangents, Fading fading, co
         gates<R>(Rows{q, d.k, scale}, Rows{k, d.k, 1}, with_ones(v, d), cotangents, Fading{g, all, nullptr}, h, dh,  \
             starts, ends, parts, rows, dg, acc, d);                                                                  \
     }                                                                                                                \
-    TILED_KERNEL fade_##R(const S* q, const S* k, const S* g, S* faded_q, S* faded_k, real* all, S* p, real scale,   \
+    FADE_KERNEL(R) fade_##R(const S* q, const S* k, const S* g, S* faded_q, S* faded_k, real* all, S* p, real scale, \
         Dims d) {                                                                                                    \
         fade<R>(Rows{q, d.k, scale}, Rows{k, d.k, 1}, g, faded_q, faded_k, all, p, d);                               \
     }                                                                                                                \
-    LARGE_TILED_KERNEL channels_##R(const S* q, const S* k, const S* v, const S* d_o, const S* g, const S* h,        \
+    TILED_KERNEL channels_##R(const S* q, const S* k, const S* v, const S* d_o, const S* g, const S* h,        \
         const S* dh, S* dq,    int q_acc, S* dk, int k_acc, S* dg, int g_acc, real scale, Dims d) {                  \
         const auto value = [&](const Steps& t) { return t.rows(v, d.v); };                                           \
         const auto cotangent = [&](const Steps& t) { return t.rows(d_o, d.v); };                                     \

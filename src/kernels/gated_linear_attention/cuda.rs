@@ -118,7 +118,7 @@ impl<'a> Plan<'a> {
         let sizes = [self.rows * self.k, self.rows * self.k, chunks * side * side];
         let [mut q, mut k, mut p] = sizes.map(|n| self.cu.temp(self.dtype, n));
         let args = args![&x[0], &x[1], &x[3], &mut q, &mut k, &mut all, &mut p, self.scale, self.dims];
-        self.launch(sized!("fade", self.tiles), self.over(1, 3, 0), args);
+        self.launch(sized!("fade", self.tiles), self.over(1, 2, 9 * side), args);
         Fading { all: Some(all), channels: Some([q, k, p]) }
     }
 
