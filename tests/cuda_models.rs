@@ -37,7 +37,8 @@ fn ten_steps_of_training_follow_the_cpu() {
     for name in models::names() {
         let run = |device: Device, dtype: DType| {
             let mut trainer = Trainer::new(&config(name, device, dtype), 1).unwrap();
-            let losses: Vec<f64> = (0..10).map(|_| trainer.step().unwrap().loss).collect();
+            let step = |e: tapezoo::error::Error| panic!("{name} in {dtype}: {e}");
+            let losses: Vec<f64> = (0..10).map(|_| trainer.step().unwrap_or_else(step).loss).collect();
             (losses, trainer.evaluate().unwrap().0)
         };
         let want = run(Device::Cpu, DType::F32);

@@ -9,8 +9,9 @@ use std::{
     sync::{Arc, atomic::Ordering},
 };
 
-/// Recorded work. It reads and writes the same addresses every time: whoever recorded it keeps them alive.
-pub struct Graph(CudaGraph);
+/// Recorded work. It reads and writes the same addresses every time: whoever recorded it keeps them alive. What it copies
+/// to the device is its own.
+pub struct Graph(CudaGraph, #[allow(dead_code, reason = "read by the device")] Vec<Box<[u8]>>);
 
 // SAFETY: the driver asks that no two calls on a graph are made at once; `launch` takes it mutably, and it is not Sync.
 unsafe impl Send for Graph {}
@@ -30,7 +31,7 @@ impl Gpu {
         drop(recording);
         let flags = sys::CUgraphInstantiate_flags(0);
         match self.check("making a graph", self.stream.end_capture(flags)) {
-            Some(graph) => Graph(graph),
+            Some(graph) => Graph(graph, std::mem::take(&mut *lock(&self.sources))),
             None => self.fail(format!("device {}: a graph of nothing", self.device)),
         }
     }
@@ -55,6 +56,7 @@ impl Drop for Recording<'_> {
         self.0.capturing.store(false, Ordering::Relaxed);
         if std::thread::panicking() {
             let _ = self.0.stream.end_capture(sys::CUgraphInstantiate_flags(0));
+            lock(&self.0.sources).clear();
         }
     }
 }

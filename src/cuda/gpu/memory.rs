@@ -1,6 +1,6 @@
 //! Device memory, and copies to and from it.
 
-use super::{Gpu, emulator};
+use super::{Gpu, emulator, lock};
 use crate::{
     args,
     cuda::TENSOR,
@@ -113,18 +113,25 @@ impl Gpu {
         }
     }
 
-    /// Copy to the device. (A recording would read `from` again when it is replayed.)
+    /// Copy to the device. A recording reads its source at every replay, and so has a copy of it.
     #[track_caller]
     pub(crate) fn upload<T: Pod>(&self, ptr: u64, from: &[T]) {
-        if !from.is_empty() {
-            if self.captures() {
-                self.fail(format!("device {}: a copy from the host cannot be recorded", self.device));
-            }
-            self.bind();
-            // SAFETY: the range is inside a live block of this stream. The source is pageable memory: the driver has
-            // read it when the call returns.
-            self.check("copying to the device", unsafe { result::memcpy_htod_async(ptr, from, self.raw_stream()) });
+        if from.is_empty() {
+            return;
         }
+        self.bind();
+        // SAFETY: the range is inside a live block of this stream.
+        let copy = |from: &[u8]| unsafe { result::memcpy_htod_async(ptr, from, self.raw_stream()) };
+        let bytes: &[u8] = bytemuck::cast_slice(from);
+        let done = if self.captures() {
+            let mut sources = lock(&self.sources);
+            sources.push(bytes.into());
+            copy(sources.last().map_or(&[], |own| own))
+        } else {
+            // Pageable memory: the driver has read it when the call returns.
+            copy(bytes)
+        };
+        self.check("copying to the device", done);
     }
 
     /// Copy from the device, once all that was asked for is done.

@@ -44,6 +44,8 @@ pub struct Gpu {
     /// While a graph is recorded: another stream for what cannot be.
     capturing: AtomicBool,
     aside: OnceLock<Arc<CudaStream>>,
+    /// While a graph is recorded: what its copies to the device read.
+    sources: Mutex<Vec<Box<[u8]>>>,
     /// While each launch is timed: the marks around those so far.
     launches: Mutex<Option<Vec<(&'static str, Mark, Mark)>>>,
 }
@@ -82,6 +84,7 @@ impl Gpu {
             fault: OnceLock::new(),
             capturing: AtomicBool::new(false),
             aside: OnceLock::new(),
+            sources: Mutex::default(),
             launches: Mutex::new(None),
         })
     }
