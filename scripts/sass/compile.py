@@ -73,7 +73,7 @@ def source(root, name, dtype, sizes=None):
         raise LookupError(f"{name}: {root}/src declares no such module")
     own = "".join(f.read_text() for f in files)
     if sizes:
-        own = re.sub(r"^[A-Z_]+\((\d)\b[^)\n]*\)$", lambda m: m[0] if m[1] in sizes else "", own, flags=re.MULTILINE)
+        own = re.sub(r"^[A-Z_]+\((?:channels_)?(\d)\b[^)\n]*\)$", lambda m: m[0] if m[1] in sizes else "", own, flags=re.MULTILINE)
     text += f'#line 1 "src/{name}"\n{own}'
     return suffixed(text) if real == "float" else text
 

@@ -50,7 +50,7 @@ def formula(of, launch, times):
     if launch.module.endswith("erase_write/chunk.cu"):
         channels = [product(v), *through_halves, product(v)]
         return sum({
-            "fade": halves * [product(k, C // 2, C // 2)],
+            "fade_channels": halves * [product(k, C // 2, C // 2)],
             # K Kᵀ, X K, X V and, backward, K S.
             "prepare": [*known, product(), product(), *([product(k)] if of.way == "backward" else [])],
             # W S and Kᵀ E, of 32 columns.
@@ -62,11 +62,11 @@ def formula(of, launch, times):
             "through_solve": [product()],
             # dP, dA; dO S, G S, E dS; dP K, dA K, dPᵀ Q, dAᵀ K; with a gate Q Kᵀ and K Kᵀ.
             "gradients": 5 * [product(v)] + 4 * [product()] + (2 * [product(k)] if launch.args[4][1] else []),
-            "through_reads": [*channels, product(v)],
-            "through_erasing": channels,
+            "through_reads_channels": [*channels, product(v)],
+            "through_erasing_channels": channels,
         }[name])  # fmt: skip
     return sum({
-        "fade": halves * [product(k, C // 2, C // 2)],
+        "fade_channels": halves * [product(k, C // 2, C // 2)],
         "values_states": [product()],
         "cotangents_states": [product()],
         # Q Kᵀ, Q S, P V.
@@ -78,7 +78,7 @@ def formula(of, launch, times):
         # dO Vᵀ, Q Kᵀ.
         "gates": [product(v), product(k)],
         # dO Vᵀ; the halves; dO Sᵀ, V dSᵀ.
-        "channels": [product(v), *through_halves, *2 * [product(v)]],
+        "keys_channels": [product(v), *through_halves, *2 * [product(v)]],
     }[name])  # fmt: skip
 
 

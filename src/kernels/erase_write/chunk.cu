@@ -475,28 +475,34 @@ __device__ void gradients(const S* q, const S* k, const S* v, const S* beta, con
         S* dbeta, int beta_acc, real* dg, int g_acc, real scale, Dims d) {                                           \
         const Grads to{dq, dk, dbeta, dg, q_acc, k_acc, beta_acc, g_acc};                                            \
         gradients<R>(q, k, v, beta, g, d_o, states, after, e, gs, to, scale, d);                                     \
-    }                                                                                                                \
-    FADE_KERNEL(R) fade_##R(const S* q, const S* k, const S* g, S* faded_q, S* faded_k, real* all, real* p,          \
-        real scale, Dims d) {                                                                                        \
-        fade<R>(Rows{q, d.k, scale}, Rows{k, d.k, 1}, g, faded_q, faded_k, all, p, d);                               \
-    }                                                                                                                \
-    TILED_KERNEL through_reads_##R(const S* q, const S* k, const S* d_o, const S* g, const S* states,          \
-        const S* after, const real* e, S* dq, int q_acc, S* dk, int k_acc, S* dg, int g_acc, real scale,             \
-        Dims d) {                                                                                                    \
-        const auto value = [&](const Steps& t) { return Padded<R, real>(e, d.v, t.id).rows(0, t.n); };               \
-        const auto cotangent = [&](const Steps& t) { return t.rows(d_o, d.v); };                                     \
-        const Channels to{dq, dk, dg, q_acc, k_acc, g_acc};                                                          \
-        channels<R, true>(Rows{q, d.k, scale}, Rows{k, d.k, 1}, value, cotangent, g, states, after, to, d);          \
-    }                                                                                                                \
-    TILED_KERNEL through_erasing_##R(const S* p, const S* k, const S* g, const S* states, const real* e,       \
-        const real* gs, S* dp, int p_acc, S* dk, int k_acc, S* dg, int g_acc, Dims d) {                              \
-        const auto value = [&](const Steps& t) { return Padded<R, real>(e, d.v, t.id).rows(0, t.n); };               \
-        const auto cotangent = [&](const Steps& t) {                                                                 \
-            return scaled(Padded<R, real>(gs, d.v, t.id).rows(0, t.n), [](int) { return real(-1); });                \
-        };                                                                                                           \
-        const Channels to{dp, dk, dg, p_acc, k_acc, g_acc};                                                          \
-        channels<R, false>(Rows{p, d.k, 1}, Rows{k, d.k, 1}, value, cotangent, g, states, nullptr, to, d);           \
     }
 KERNELS(1)
 KERNELS(2)
 KERNELS(4)
+
+// With a gate a channel: lines of their own, as most runs need none of them.
+#define CHANNEL_KERNELS(NAME, R)                                                                                      \
+    FADE_KERNEL(R) fade_##NAME(const S* q, const S* k, const S* g, S* faded_q, S* faded_k, real* all, real* p,        \
+        real scale, Dims d) {                                                                                         \
+        fade<R>(Rows{q, d.k, scale}, Rows{k, d.k, 1}, g, faded_q, faded_k, all, p, d);                                \
+    }                                                                                                                 \
+    TILED_KERNEL through_reads_##NAME(const S* q, const S* k, const S* d_o, const S* g, const S* states,              \
+        const S* after, const real* e, S* dq, int q_acc, S* dk, int k_acc, S* dg, int g_acc, real scale,              \
+        Dims d) {                                                                                                     \
+        const auto value = [&](const Steps& t) { return Padded<R, real>(e, d.v, t.id).rows(0, t.n); };                \
+        const auto cotangent = [&](const Steps& t) { return t.rows(d_o, d.v); };                                      \
+        const Channels to{dq, dk, dg, q_acc, k_acc, g_acc};                                                           \
+        channels<R, true>(Rows{q, d.k, scale}, Rows{k, d.k, 1}, value, cotangent, g, states, after, to, d);           \
+    }                                                                                                                 \
+    TILED_KERNEL through_erasing_##NAME(const S* p, const S* k, const S* g, const S* states, const real* e,           \
+        const real* gs, S* dp, int p_acc, S* dk, int k_acc, S* dg, int g_acc, Dims d) {                               \
+        const auto value = [&](const Steps& t) { return Padded<R, real>(e, d.v, t.id).rows(0, t.n); };                \
+        const auto cotangent = [&](const Steps& t) {                                                                  \
+            return scaled(Padded<R, real>(gs, d.v, t.id).rows(0, t.n), [](int) { return real(-1); });                 \
+        };                                                                                                            \
+        const Channels to{dp, dk, dg, p_acc, k_acc, g_acc};                                                           \
+        channels<R, false>(Rows{p, d.k, 1}, Rows{k, d.k, 1}, value, cotangent, g, states, nullptr, to, d);            \
+    }
+CHANNEL_KERNELS(channels_1, 1)
+CHANNEL_KERNELS(channels_2, 2)
+CHANNEL_KERNELS(channels_4, 4)

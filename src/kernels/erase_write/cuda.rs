@@ -95,7 +95,7 @@ impl<'a> Plan<'a> {
         let [q, k, erase] = [rows; 3].map(|n| self.cu.temp(self.dtype, n));
         let mut f = Faded { q, k, erase, reads: scores(), erases: scores(), all };
         let (none, over) = (None::<&Tensor>, self.over(1, 2, 9 * self.tiles.side()));
-        let (kernel, g) = (sized!("fade", self.tiles), gate(x));
+        let (kernel, g) = (sized!("fade_channels", self.tiles), gate(x));
         let args = args![&x[0], &x[1], g, &mut f.q, &mut f.k, &mut f.all, &mut f.reads, self.scale, self.dims];
         self.launch(kernel, over, args);
         let args = args![&x[3], &x[1], g, &mut f.erase, none, none, &mut f.erases, 1.0, self.dims];
@@ -216,7 +216,7 @@ pub fn backward<O: Rule>(
     }
     let over = p.over(p.tiles.over(p.k), 4, 0);
     let args = args![q, k, d_o, g, states, &after, &e, dq, q_acc, dk, k_acc, dg, g_acc, p.scale, p.dims];
-    p.launch(sized!("through_reads", p.tiles), over, args);
+    p.launch(sized!("through_reads_channels", p.tiles), over, args);
     let args = args![&inputs[3], k, g, states, &e, &de, dp, p_acc, dk, true, dg, true, p.dims];
-    p.launch(sized!("through_erasing", p.tiles), over, args);
+    p.launch(sized!("through_erasing_channels", p.tiles), over, args);
 }

@@ -103,21 +103,27 @@ __device__ void gates(Rows q, Rows k, Wide v, Wide cotangents, Fading fading, co
         const Wide cotangents{d_o, nullptr, nullptr, d.v, d.w};                                                      \
         gates<R>(Rows{q, d.k, scale}, Rows{k, d.k, 1}, with_ones(v, d), cotangents, Fading{g, all, nullptr}, h, dh,  \
             starts, ends, parts, rows, dg, acc, d);                                                                  \
-    }                                                                                                                \
-    FADE_KERNEL(R) fade_##R(const S* q, const S* k, const S* g, S* faded_q, S* faded_k, real* all, S* p, real scale, \
-        Dims d) {                                                                                                    \
-        fade<R>(Rows{q, d.k, scale}, Rows{k, d.k, 1}, g, faded_q, faded_k, all, p, d);                               \
-    }                                                                                                                \
-    TILED_KERNEL channels_##R(const S* q, const S* k, const S* v, const S* d_o, const S* g, const S* h,        \
-        const S* dh, S* dq,    int q_acc, S* dk, int k_acc, S* dg, int g_acc, real scale, Dims d) {                  \
-        const auto value = [&](const Steps& t) { return t.rows(v, d.v); };                                           \
-        const auto cotangent = [&](const Steps& t) { return t.rows(d_o, d.v); };                                     \
-        const Channels to{dq, dk, dg, q_acc, k_acc, g_acc};                                                          \
-        channels<R, true>(Rows{q, d.k, scale}, Rows{k, d.k, 1}, value, cotangent, g, h, dh, to, d);                  \
     }
 KERNELS(1)
 KERNELS(2)
 KERNELS(4)
+
+// With a gate a channel: lines of their own, as most runs need none of them.
+#define CHANNEL_KERNELS(NAME, R)                                                                                      \
+    FADE_KERNEL(R) fade_##NAME(const S* q, const S* k, const S* g, S* faded_q, S* faded_k, real* all, S* p, real scale,\
+        Dims d) {                                                                                                     \
+        fade<R>(Rows{q, d.k, scale}, Rows{k, d.k, 1}, g, faded_q, faded_k, all, p, d);                                \
+    }                                                                                                                 \
+    TILED_KERNEL keys_##NAME(const S* q, const S* k, const S* v, const S* d_o, const S* g, const S* h,                \
+        const S* dh, S* dq,    int q_acc, S* dk, int k_acc, S* dg, int g_acc, real scale, Dims d) {                   \
+        const auto value = [&](const Steps& t) { return t.rows(v, d.v); };                                            \
+        const auto cotangent = [&](const Steps& t) { return t.rows(d_o, d.v); };                                      \
+        const Channels to{dq, dk, dg, q_acc, k_acc, g_acc};                                                           \
+        channels<R, true>(Rows{q, d.k, scale}, Rows{k, d.k, 1}, value, cotangent, g, h, dh, to, d);                   \
+    }
+CHANNEL_KERNELS(channels_1, 1)
+CHANNEL_KERNELS(channels_2, 2)
+CHANNEL_KERNELS(channels_4, 4)
 
 // From what each chunk adds: the state before it, or the gradient of the one after it, as products take it.
 extern "C" __global__ void scan_forward(const real* added, S* h, const S* s, const S* z, const S* g, const real* all,

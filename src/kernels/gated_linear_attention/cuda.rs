@@ -118,7 +118,7 @@ impl<'a> Plan<'a> {
         let sizes = [self.rows * self.k, self.rows * self.k, chunks * side * side];
         let [mut q, mut k, mut p] = sizes.map(|n| self.cu.temp(self.dtype, n));
         let args = args![&x[0], &x[1], &x[3], &mut q, &mut k, &mut all, &mut p, self.scale, self.dims];
-        self.launch(sized!("fade", self.tiles), self.over(1, 2, 9 * side), args);
+        self.launch(sized!("fade_channels", self.tiles), self.over(1, 2, 9 * side), args);
         Fading { all: Some(all), channels: Some([q, k, p]) }
     }
 
@@ -201,7 +201,7 @@ pub fn backward<O: Memory>(
     if x.scores.is_some() {
         let [q, k, v, g] = [0, 1, 2, 3].map(|i| &inputs[i]);
         let args = args![q, k, v, d_o, g, &states, &after, dq, q_acc, dk, k_acc, dg, g_acc, scale, p.dims];
-        return p.launch(sized!("channels", p.tiles), p.over(parts, 4, side), args);
+        return p.launch(sized!("keys_channels", p.tiles), p.over(parts, 4, side), args);
     }
     // Of each step, what q·dq and k·dk have through the states.
     let sums = || gates.map(|_| p.temp(parts * p.rows));
