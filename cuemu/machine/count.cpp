@@ -85,18 +85,14 @@ static void add_global(const Request& r) {
   struct {
     uintptr_t sector;
     uint32_t bytes;  // a mask
-  } found[2 * WARP];
+  } found[WARP];
   unsigned n = 0, asked = 0;
   for (uint32_t lanes = r.lanes; lanes; lanes &= lanes - 1) {
-    uintptr_t a = r.at[__builtin_ctz(lanes)];
-    for (const uintptr_t end = a + r.bytes; a < end;) {
-      const uintptr_t sector = a / 32, part = std::min(end, (sector + 1) * 32) - a;
-      unsigned i = n;
-      while (i && found[i - 1].sector != sector) i--;
-      if (!i) found[n].sector = sector, found[n].bytes = 0, i = ++n;
-      found[i - 1].bytes |= (uint32_t)(((1ull << part) - 1) << a % 32);
-      a += part;
-    }
+    const uintptr_t a = r.at[__builtin_ctz(lanes)];
+    unsigned i = n;
+    while (i && found[i - 1].sector != a / 32) i--;
+    if (!i) found[n] = {a / 32, 0}, i = ++n;
+    found[i - 1].bytes |= ((1u << r.bytes) - 1) << a % 32;  // it is aligned, so it lies in one sector
   }
   for (unsigned i = 0; i < n; i++) asked += __builtin_popcount(found[i].bytes), touch(found[i].sector * 32, found[i].bytes);
   counts.global_requests++;

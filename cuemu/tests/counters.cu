@@ -7,7 +7,11 @@ KERNEL copy(const float* x, float* y) {
   const int i = blockIdx.x * blockDim.x + threadIdx.x;
   y[i] = x[i];
 }
-KERNEL copy_16_bytes(const float4* x, float4* y) { y[threadIdx.x] = x[threadIdx.x]; }
+KERNEL copy_16_bytes(const float4* x, float4* y) {
+  float4 v = x[threadIdx.x];
+  v.x += 1;
+  y[threadIdx.x] = v;
+}
 KERNEL copy_32_bytes(const Eight* x, Eight* y) { y[threadIdx.x] = x[threadIdx.x]; }
 KERNEL not_aligned(const float* x, float* y) { y[threadIdx.x] = x[threadIdx.x + 1]; }
 KERNEL strided(const float* x, float* y) { y[threadIdx.x] = x[8 * threadIdx.x]; }
@@ -67,6 +71,15 @@ KERNEL one_place_two_callers(const float* x, float* y) {
   float sum = 0;
   if (threadIdx.x < 16) sum += at(x + threadIdx.x);
   sum += at(x + 64);
+  y[threadIdx.x] = sum;
+}
+// What comes after the lanes have met is another visit.
+KERNEL one_place_twice(const float* x, float* y) {
+  float sum = 0;
+  for (int k = 0; k < 2; k++) {
+    if (k || threadIdx.x < 16) sum += x[k ? 64 : threadIdx.x];
+    __syncwarp();
+  }
   y[threadIdx.x] = sum;
 }
 

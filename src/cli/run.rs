@@ -163,7 +163,7 @@ fn profile_each(cfg: &TrainConfig) -> Result<()> {
             counters::take();
             trainer.profile(1)?;
             let wide = terminal_size::terminal_size_of(io::stdout()).map_or(100, |size| size.0.0.into());
-            print(counters::tables(&counters::take(), wide) + "\n")?;
+            print(format!("A step's kernels, for an H100:\n{}\n", counters::tables(&counters::take(), wide)))?;
         }
     }
     Ok(())

@@ -99,6 +99,7 @@ fn an_access_of_some_lanes_is_divergent() {
         ("first_lane", None, 2, 5, 1),
         ("triangle", None, 33, (1..=32u64).map(|k| (33 - k).div_ceil(8)).sum::<u64>() + 4, 31),
         ("one_place_two_callers", None, 3, 2 + 1 + 4, 1),
+        ("one_place_twice", None, 3, 2 + 1 + 4, 1),
     ] {
         let (c, _) = counted(&m, kernel, launch(1, if n == Some(40) { 64 } else { 32 }), n);
         assert_eq!([c.global_requests, c.sectors, c.divergent], [requests, sectors, divergent], "{kernel} {n:?}");
