@@ -259,6 +259,8 @@ struct Output {
     #[arg(long)]
     json: bool,
     /// Instead of training, take 50 steps of each model and print where their time goes, op by op.
+    ///
+    /// On an emulated device 3 steps, and what each kernel asks a GPU for (cuemu/README.md).
     #[arg(long, conflicts_with_all = ["json", "out"])]
     profile: bool,
     /// Write configuration, metrics, weights and table into this directory.

@@ -60,5 +60,8 @@ void cuemu_copy_async(void* shared, const void* global, int bytes, int valid_byt
 void cuemu_copy_commit();
 void cuemu_copy_wait(int groups_left);
 
-void cuemu_atomic_access(const void*, unsigned bytes, void* caller);  // for the race check
+void cuemu_atomic_access(const void*, unsigned bytes, void* caller);  // for the race check and the counters
+// The number itself, and that a function of it is computed: for the counters.
+float cuemu_counted_float(float) __attribute__((const));
+double cuemu_counted_double(double) __attribute__((const));
 }

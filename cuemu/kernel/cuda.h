@@ -70,6 +70,7 @@ inline uint3 coordinates(unsigned first) { return {cuemu_coordinate(first), cuem
 #define gridDim (cuemu::coordinates(cuemu::GRID_DIM_X))
 constexpr int warpSize = 32;
 
+#include "count.h"
 #include "intrinsics.h"
 #include "numeric.h"
 #include "tensor.h"

@@ -65,7 +65,7 @@ inline unsigned __reduce_and_sync(unsigned mask, unsigned v, cuemu::Site at = cu
 namespace cuemu {
 template <class T> struct Same { typedef T type; };  // the second argument converts to the first one's type
 }
-#ifdef CUEMU_CHECK
+#if defined(CUEMU_CHECK) || defined(CUEMU_COUNT)
 #define CUEMU_ATOMIC_ACCESS(p) cuemu_atomic_access(p, sizeof *(p), __builtin_return_address(0))
 #else
 #define CUEMU_ATOMIC_ACCESS(p) ((void)0)

@@ -4,22 +4,28 @@
 // g++ does not fuse `a * b + c` unless told: compare results with tolerances, or write `fmaf` where bits matter.
 #pragma once
 
-#define CUEMU_MATH1(F)                                       \
-  inline float F##f(float x) { return __builtin_##F##f(x); } \
-  inline float F(float x) { return __builtin_##F##f(x); }    \
-  inline double F(double x) { return __builtin_##F(x); }
-#define CUEMU_MATH2(F)                                                   \
-  inline float F##f(float x, float y) { return __builtin_##F##f(x, y); } \
-  inline float F(float x, float y) { return __builtin_##F##f(x, y); }    \
-  inline double F(double x, double y) { return __builtin_##F(x, y); }
+// CUEMU_SEEN: the result of what the counters (count.h) take for a function, as exp is.
+#define CUEMU_MATH1(F)                                                   \
+  inline float F##f(float x) { return CUEMU_SEEN(__builtin_##F##f(x)); } \
+  inline float F(float x) { return CUEMU_SEEN(__builtin_##F##f(x)); }    \
+  inline double F(double x) { return CUEMU_SEEN(__builtin_##F(x)); }
+#define CUEMU_MATH2(F)                                                               \
+  inline float F##f(float x, float y) { return CUEMU_SEEN(__builtin_##F##f(x, y)); } \
+  inline float F(float x, float y) { return CUEMU_SEEN(__builtin_##F##f(x, y)); }    \
+  inline double F(double x, double y) { return CUEMU_SEEN(__builtin_##F(x, y)); }
+#define CUEMU_SEEN(x) cuemu::counted(x)
 CUEMU_MATH1(exp) CUEMU_MATH1(exp2) CUEMU_MATH1(expm1) CUEMU_MATH1(log) CUEMU_MATH1(log2) CUEMU_MATH1(log10) CUEMU_MATH1(log1p)
 CUEMU_MATH1(sin) CUEMU_MATH1(cos) CUEMU_MATH1(tan) CUEMU_MATH1(asin) CUEMU_MATH1(acos) CUEMU_MATH1(atan)
 CUEMU_MATH1(sinh) CUEMU_MATH1(cosh) CUEMU_MATH1(tanh) CUEMU_MATH1(asinh) CUEMU_MATH1(acosh) CUEMU_MATH1(atanh)
 CUEMU_MATH1(sqrt) CUEMU_MATH1(cbrt) CUEMU_MATH1(erf) CUEMU_MATH1(erfc) CUEMU_MATH1(tgamma) CUEMU_MATH1(lgamma)
+CUEMU_MATH2(pow) CUEMU_MATH2(fmod) CUEMU_MATH2(atan2) CUEMU_MATH2(hypot)
+#undef CUEMU_SEEN
+#define CUEMU_SEEN(x) x
 CUEMU_MATH1(floor) CUEMU_MATH1(ceil) CUEMU_MATH1(trunc) CUEMU_MATH1(round) CUEMU_MATH1(rint) CUEMU_MATH1(nearbyint) CUEMU_MATH1(fabs)
-CUEMU_MATH2(pow) CUEMU_MATH2(fmin) CUEMU_MATH2(fmax) CUEMU_MATH2(fmod) CUEMU_MATH2(atan2) CUEMU_MATH2(hypot) CUEMU_MATH2(copysign) CUEMU_MATH2(fdim)
+CUEMU_MATH2(fmin) CUEMU_MATH2(fmax) CUEMU_MATH2(copysign) CUEMU_MATH2(fdim)
 #undef CUEMU_MATH1
 #undef CUEMU_MATH2
+#undef CUEMU_SEEN
 
 inline float fmaf(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
 inline float fma(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
@@ -34,13 +40,13 @@ inline float frexp(float x, int* e) { return __builtin_frexpf(x, e); }
 inline double frexp(double x, int* e) { return __builtin_frexp(x, e); }
 inline int ilogb(float x) { return __builtin_ilogbf(x); }
 inline int ilogb(double x) { return __builtin_ilogb(x); }
-inline void sincosf(float x, float* s, float* c) { *s = __builtin_sinf(x), *c = __builtin_cosf(x); }
-inline void sincos(float x, float* s, float* c) { *s = __builtin_sinf(x), *c = __builtin_cosf(x); }
-inline void sincos(double x, double* s, double* c) { *s = __builtin_sin(x), *c = __builtin_cos(x); }
-inline float sinpif(float x) { return (float)__builtin_sin(3.14159265358979323846 * x); }
-inline float cospif(float x) { return (float)__builtin_cos(3.14159265358979323846 * x); }
-inline double sinpi(double x) { return __builtin_sin(3.14159265358979323846 * x); }
-inline double cospi(double x) { return __builtin_cos(3.14159265358979323846 * x); }
+inline void sincosf(float x, float* s, float* c) { *s = sinf(x), *c = cosf(x); }
+inline void sincos(float x, float* s, float* c) { *s = sinf(x), *c = cosf(x); }
+inline void sincos(double x, double* s, double* c) { *s = sin(x), *c = cos(x); }
+inline float sinpif(float x) { return (float)sin(3.14159265358979323846 * x); }
+inline float cospif(float x) { return (float)cos(3.14159265358979323846 * x); }
+inline double sinpi(double x) { return sin(3.14159265358979323846 * x); }
+inline double cospi(double x) { return cos(3.14159265358979323846 * x); }
 inline bool isnan(float x) { return __builtin_isnan(x); }
 inline bool isnan(double x) { return __builtin_isnan(x); }
 inline bool isinf(float x) { return __builtin_isinf(x); }
@@ -65,21 +71,21 @@ inline double min(double a, double b) { return __builtin_fmin(a, b); }
 inline double max(double a, double b) { return __builtin_fmax(a, b); }
 
 // ---- fast approximations and directed rounding, here exact or to nearest
-inline float __expf(float x) { return __builtin_expf(x); }
-inline float __exp10f(float x) { return __builtin_powf(10.0f, x); }
-inline float __logf(float x) { return __builtin_logf(x); }
-inline float __log2f(float x) { return __builtin_log2f(x); }
-inline float __log10f(float x) { return __builtin_log10f(x); }
-inline float __powf(float x, float y) { return __builtin_powf(x, y); }
-inline float __sinf(float x) { return __builtin_sinf(x); }
-inline float __cosf(float x) { return __builtin_cosf(x); }
-inline float __tanf(float x) { return __builtin_tanf(x); }
+inline float __expf(float x) { return expf(x); }
+inline float __exp10f(float x) { return powf(10.0f, x); }
+inline float __logf(float x) { return logf(x); }
+inline float __log2f(float x) { return log2f(x); }
+inline float __log10f(float x) { return log10f(x); }
+inline float __powf(float x, float y) { return powf(x, y); }
+inline float __sinf(float x) { return sinf(x); }
+inline float __cosf(float x) { return cosf(x); }
+inline float __tanf(float x) { return tanf(x); }
 inline float __saturatef(float x) { return x < 0 ? 0 : x > 1 ? 1 : x; }
 inline float __fdividef(float a, float b) { return a / b; }
 inline float fdividef(float a, float b) { return a / b; }
 inline float __frcp_rn(float a) { return 1.0f / a; }
-inline float __fsqrt_rn(float a) { return __builtin_sqrtf(a); }
-inline float __frsqrt_rn(float a) { return 1.0f / __builtin_sqrtf(a); }
+inline float __fsqrt_rn(float a) { return sqrtf(a); }
+inline float __frsqrt_rn(float a) { return rsqrtf(a); }
 inline float __fmaf_rn(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
 inline float __fadd_rn(float a, float b) { return a + b; }
 inline float __fsub_rn(float a, float b) { return a - b; }

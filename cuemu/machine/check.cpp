@@ -229,4 +229,7 @@ bool range_ok(uintptr_t a, size_t n, bool reads, std::string& fault) {
 
 }  // namespace cuemu
 
-CUEMU_API void cuemu_atomic_access(const void* p, unsigned bytes, void* code) { cuemu::access((uintptr_t)p, bytes, cuemu::Access::Atomic, code); }
+CUEMU_API void cuemu_atomic_access(const void* p, unsigned bytes, void* code) {
+  if (cuemu::counting) cuemu::count_access((uintptr_t)p, bytes, code);
+  cuemu::access((uintptr_t)p, bytes, cuemu::Access::Atomic, code);
+}

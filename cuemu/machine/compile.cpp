@@ -61,9 +61,11 @@ static std::string compiler() {
 static std::string flags() {
   // no-gnu-unique, hidden: each module has its own static variables. extern-tls-init: none of ours has one.
   std::string common = "-std=c++17 -fPIC -fno-exceptions -fno-rtti -fno-extern-tls-init -fvisibility=hidden -fno-gnu-unique -fno-threadsafe-statics -fno-strict-aliasing -fno-stack-protector -w ";
-  if (options.check) common += "-O1 -g1 -DCUEMU_CHECK -fsanitize=thread,alignment,bounds ";
+  if (options.check || options.count) common += "-O1 -g1 -fsanitize=thread ";
   else if (options.debug) common += "-O0 -g ";
   else common += "-O2 -g1 ";
+  if (options.check) common += "-DCUEMU_CHECK -fsanitize=alignment,bounds ";
+  if (options.count) common += "-DCUEMU_COUNT -fno-tree-sra ";  // no-tree-sra: 16 bytes at once stay one access
   return common;
 }
 
@@ -161,6 +163,26 @@ static std::string additions(const std::string& text, const std::vector<std::str
   return r;
 }
 
+// A module compiled for counting: a / b as kernel/count.h has it.
+static std::string with_divisions_seen(const std::string& s) {
+  const size_t start = s.find("cuemu_divisions_follow");
+  if (start == std::string::npos) return s;
+  std::string r = s.substr(0, start);
+  bool marker = false, text = false;  // in a line such as # 12 "a/b.cu"; in a string
+  for (size_t i = start; i < s.size(); i++) {
+    if (s[i] == '#' && s[i - 1] == '\n') marker = true;
+    if (s[i] == '\n') marker = false;
+    if (s[i] == '"' && s[i - 1] != '\\') text = !text;
+    if (s[i] != '/' || marker || text)
+      r += s[i];
+    else if (s[i + 1] == '=')
+      r += "*=cuemu::over|=", i++;
+    else
+      r += "*cuemu::over*";
+  }
+  return r;
+}
+
 // ---- the two steps
 
 struct Request {
@@ -194,8 +216,8 @@ static std::string build(const Request& r, std::string& log) {
   // Paths in reports and for a debugger are those of the text's #line, in any directory.
   bool ok = run(quoted(compiler()) + " " + flags() + r.flags + " -E -o " + quoted(ii) + " " + quoted(cpp), log, log_file);
   if (ok) {
-    const std::string added = additions(read_file(ii), r.expressions);
-    std::ofstream(ii, std::ios::app) << added;
+    const std::string text = read_file(ii), added = additions(text, r.expressions);
+    std::ofstream(ii) << (options.count ? with_divisions_seen(text) : text) << added;
     ok = run(quoted(compiler()) + " " + flags() + " -fdebug-prefix-map=\"$PWD\"=. -c -o " + quoted(temporary + ".o") + " " + quoted(ii) + " && " + quoted(compiler()) + " -shared -o " + quoted(so) + " " + quoted(temporary + ".o") + " -L" + quoted(home()) + " -l:libcuemu.so -lm", log, log_file);
   }
   ok = ok && rename(so.c_str(), library.c_str()) == 0;  // complete, or absent

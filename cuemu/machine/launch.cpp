@@ -36,7 +36,7 @@ LoadedModule* load(const std::string& path, std::string& error) {
   auto describe_module = (Module(*)())dlsym(library, "cuemu_module");
   link_map* map = nullptr;
   dlinfo(library, RTLD_DI_LINKMAP, &map);
-  LoadedModule* m = new LoadedModule{library, path, describe_module(), (uintptr_t)map->l_addr, {}, 0, options.check};
+  LoadedModule* m = new LoadedModule{library, path, describe_module(), (uintptr_t)map->l_addr, {}, 0, options.check, options.count};
   dl_iterate_phdr(note_segments, m);
   return m;
 }
@@ -147,6 +147,7 @@ static void start_block(Index index) {
     start(t.fiber, thread_body);
   }
   start_checks_of_block();
+  if (counting) start_counts_of_block();
 }
 
 // The i-th block to run. A correct kernel does not depend on it.
@@ -166,6 +167,8 @@ bool launch(LoadedModule* m, const Kernel* k, Index grid, Index size, unsigned d
   block.failed = false;
   locate_shared();
   start_checks_of_launch();
+  counting = options.count && m->counted;
+  if (counting) start_counts_of_launch(k);
   const uint64_t n = grid.volume();
   uint64_t stride = n > 2 ? random_bits() % n : 1;
   while (stride < 1 || gcd(stride, n) != 1) stride++;  // blocks in the order of i * stride mod n
@@ -188,6 +191,7 @@ bool launch(LoadedModule* m, const Kernel* k, Index grid, Index size, unsigned d
     }
     now = nullptr;
   }
+  if (counting) end_counts_of_launch();
   return !block.failed;
 }
 

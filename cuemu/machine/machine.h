@@ -3,8 +3,8 @@
 // A block is an array of threads, a thread a stack and a state. Threads run one after another and switch only where
 // CUDA threads synchronise: barriers, warp operations, the end (schedule.cpp, warp.cpp). launch.cpp runs the blocks of
 // a grid, grid.cpp the blocks of a cooperative launch; memory.cpp knows every device allocation; check.cpp checks every
-// access of a module compiled for checking; compile.cpp turns kernel text into a module. The driver (../driver) holds
-// one lock over all of it.
+// access of a module compiled for checking, count.cpp counts those of one compiled for counting; compile.cpp turns kernel
+// text into a module. The driver (../driver) holds one lock over all of it.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -28,6 +28,7 @@ struct Index {
 enum class Order { Forward, Reverse, Random };
 struct Options {
   bool check;       // compile modules with checks, keep shadow memory
+  bool count;       // compile modules for counting, count what launches of them do
   bool debug;       // compile modules for a debugger
   bool late;        // asynchronous driver calls run when the program waits for them
   Order order;      // in which threads and blocks run
@@ -61,8 +62,10 @@ struct Meeting {
   Site site;
   alignas(16) unsigned char slot[2][WARP][32];
 };
+struct WarpLog;
 struct Warp {
   uint32_t all, alive, ready;  // masks of lanes
+  WarpLog* log = nullptr;      // what it does, for the counters
   int meetings;
   Meeting meeting[8];
 };
@@ -112,7 +115,7 @@ struct LoadedModule {
   uintptr_t code;                                    // where the library lies
   std::vector<std::pair<uintptr_t, uintptr_t>> image;  // its segments: code, constants, variables
   size_t shared_size;                                // of its thread-local block: all __shared__ arrays
-  bool checked;                                      // compiled for checking
+  bool checked, counted;                             // compiled for checking, for counting
 };
 extern LoadedModule* running;
 LoadedModule* load(const std::string& path, std::string& error);
@@ -163,6 +166,17 @@ void released(uintptr_t), acquired(uintptr_t);
 uint8_t* shared_marks(uintptr_t);  // which bytes of shared memory have been written, from this address on, or null
 Cell* map_cells(size_t bytes);
 void unmap_cells(Cell*, size_t bytes);
+
+// ---- counters (count.cpp)
+extern bool counting;  // whether the launch that runs is counted; where it is not, nothing below may be called
+void start_counts_of_launch(const Kernel*), end_counts_of_launch();
+void start_counts_of_block();
+void count_access(uintptr_t, size_t bytes, const void* code);
+void count_copy(uintptr_t shared, uintptr_t global, size_t bytes, size_t valid, const void* code);  // cp.async
+void count_matrix(const uintptr_t rows[8]);  // one of ldmatrix
+void count_ldmatrix(), count_mma(), count_barrier();
+void count_together(Warp&);  // its live lanes have met, or all have exited
+void count_call(const void* caller), count_return();
 
 // ---- compilation (compile.cpp)
 struct Compiled {

@@ -49,7 +49,7 @@ static struct Without {
 bool left_out(const Site& at) { return at.line == without.line && at.file == without.file && ++without.times; }
 
 Options options = {
-    flag("TAPEZOO_EMU_CHECK"), flag("TAPEZOO_EMU_DEBUG"), flag("TAPEZOO_EMU_LATE"), order(), seed(), bytes("TAPEZOO_EMU_MEMORY", (size_t)4 << 30),
+    flag("TAPEZOO_EMU_CHECK"), flag("TAPEZOO_EMU_COUNT"), flag("TAPEZOO_EMU_DEBUG"), flag("TAPEZOO_EMU_LATE"), order(), seed(), bytes("TAPEZOO_EMU_MEMORY", (size_t)4 << 30),
     (int)bytes("TAPEZOO_EMU_PROCESSORS", 16), getenv("TAPEZOO_EMU_RECORD"),
     (int)bytes("TAPEZOO_EMU_CAPABILITY", 90), (unsigned)bytes("TAPEZOO_EMU_SHARED", MAX_DYNAMIC_SHARED),
 };
@@ -63,4 +63,6 @@ CUEMU_API void cuemu_options(int check, int order, uint64_t seed, int late) {
   cuemu::options.seed = seed;
   cuemu::options.late = late;
 }
+// Modules loaded from now on are compiled for counting; launches from now on of modules that are, are counted.
+CUEMU_API void cuemu_count(int on) { cuemu::options.count = on; }
 CUEMU_API int cuemu_checking() { return cuemu::options.check; }

@@ -92,6 +92,7 @@ void release_block() {
   for (uint32_t i = 0; i < block.threads; i++)
     if (block.thread[i].state == State::AtBlock) block.thread[i].state = State::Ready;
   barrier_passed();
+  if (counting) count_barrier();
 }
 
 static void sync_block(const char* what, Site site) {
@@ -124,6 +125,7 @@ void exit_thread() {
     if (m.arrived == (m.mask & warp.alive)) release_meeting(warp, me->warp, m);
   }
   if (block.alive && block.arrived == block.alive) release_block();
+  if (counting && !warp.alive) count_together(warp);
   Thread* next = next_ready();
   const bool last = !block.alive;
   if (!next) next = next_of_grid();

@@ -34,6 +34,7 @@ static Slots exchange(const unsigned* a, const unsigned* b, const char* what, Si
   uint32_t live;
   Slots slots = meet(~0u, &mine, sizeof mine, what, site, &live);
   if (live != ~0u) fail("%s (%s:%d) needs all 32 lanes, 0x%08x are there", what, site.file, site.line, live);
+  if (counting && !now->lane) count_mma();
   return slots;
 }
 
@@ -101,7 +102,11 @@ CUEMU_API void cuemu_ldmatrix(unsigned* registers, const void* row, int matrices
   if (live != ~0u) fail("ldmatrix (%s:%d) needs all 32 lanes, 0x%08x are there", site.file, site.line, live);
   const void* code = __builtin_return_address(0);
   const int g = now->lane / 4, t = now->lane % 4;
+  if (counting && !now->lane) count_ldmatrix();
   for (int m = 0; m < matrices; m++) {
+    uintptr_t rows[8];
+    for (int r = 0; r < 8; r++) memcpy(&rows[r], slots[m * 8 + r], sizeof rows[r]);
+    if (counting && !now->lane) count_matrix(rows);
     auto element = [&](int r, int c) {
       const char* p;
       memcpy(&p, slots[m * 8 + r], sizeof p);
@@ -120,6 +125,7 @@ CUEMU_API void cuemu_copy_async(void* shared, const void* global, int bytes, int
   if ((uintptr_t)shared % bytes || (valid && (uintptr_t)global % bytes)) fail("misaligned cp.async of %d bytes from %p to %p at %s", bytes, global, shared, place(__builtin_return_address(0)).c_str());
   const uint32_t me = now->linear;
   Pending copy = {(char*)shared, (const char*)global, bytes, valid, group[me], false, __builtin_return_address(0)};
+  if (counting) count_copy((uintptr_t)shared, (uintptr_t)global, bytes, valid, copy.code);
   if (valid) access((uintptr_t)global, valid, Access::Read, copy.code);
   access((uintptr_t)shared, bytes, Access::Write, copy.code);
   unwritten((uintptr_t)shared, bytes);

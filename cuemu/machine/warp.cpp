@@ -25,6 +25,7 @@ static Meeting& meeting_of(Warp& warp, uint32_t mask) {
 
 void release_meeting(Warp& warp, uint32_t w, Meeting& m) {
   uint32_t lanes = m.arrived;
+  if (counting && lanes == warp.alive) count_together(warp);
   m.arrived = 0, m.generation++;
   warp.ready |= lanes & warp.alive;
   for (; lanes; lanes &= lanes - 1) block.thread[w * WARP + __builtin_ctz(lanes)].state = State::Ready;

@@ -2,9 +2,11 @@
 
 use super::{Presets, TrainArgs, fail, open_device, preset_of, print, resume, say, threads};
 use crate::{
+    cuda::counters,
     error::{Error, Result, contained},
     models, report,
     tasks::show,
+    tensor::Device,
     train::{
         RunReport, Trainer, capacity,
         config::TrainConfig,
@@ -14,7 +16,7 @@ use crate::{
         table,
     },
 };
-use std::{path::Path, process::ExitCode, sync::Arc, time::Instant};
+use std::{io, path::Path, process::ExitCode, sync::Arc, time::Instant};
 use toml::Table;
 
 /// What a training program does with its command line: check everything, train, print. `presets` are the names that
@@ -143,15 +145,26 @@ pub(super) fn profile(cfg: &TrainConfig) -> Result<()> {
 }
 
 fn profile_each(cfg: &TrainConfig) -> Result<()> {
-    const STEPS: usize = 50;
+    let emulated = cfg.device == Device::Emulated;
+    // In emulation time says little. What is counted does, of kernels that are compiled for it.
+    let steps = if emulated { 3 } else { 50 };
+    if emulated {
+        counters::count(true);
+    }
     for (name, one) in cfg.models.iter().zip(cfg.each_model()?) {
         let mut trainer = Trainer::new(&one, cfg.seed)?;
         trainer.profile(3)?; // buffers and caches warm up
         let start = Instant::now();
-        let ops = trainer.profile(STEPS)?.table(STEPS);
-        let step = start.elapsed().as_secs_f64() * 1e6 / STEPS as f64;
+        let ops = trainer.profile(steps)?.table(steps);
+        let step = start.elapsed().as_secs_f64() * 1e6 / steps as f64;
         let form = one.form_of(trainer.model());
         print(format!("{name}, {form}: {step:.1} µs a step\n{ops}\n"))?;
+        if emulated {
+            counters::take();
+            trainer.profile(1)?;
+            let wide = terminal_size::terminal_size_of(io::stdout()).map_or(100, |size| size.0.0.into());
+            print(format!("A step's kernels, for an H100:\n{}\n", counters::tables(&counters::take(), wide)))?;
+        }
     }
     Ok(())
 }

@@ -12,6 +12,7 @@
 //!
 //! In a build without the feature `cuda` there is no [`Gpu`], and nothing above it knows: to open a device is an error.
 
+pub mod counters;
 #[cfg(feature = "cuda")]
 mod gpu;
 #[cfg(not(feature = "cuda"))]

@@ -100,8 +100,9 @@ pub fn compile(source: &str, name: &str, expressions: &[&str]) -> Result<Vec<u8>
 }
 
 impl Machine {
-    /// Checked or not, in which order; for what is compiled and allocated from now on.
+    /// Checked or not, in which order, and not counted; for what is compiled and allocated from now on.
     pub fn set(&self, check: bool, order: Order) {
+        emulator::count(false);
         emulator::configure(Options { check, order, late: false }).unwrap();
     }
 

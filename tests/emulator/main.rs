@@ -1,7 +1,8 @@
-//! The emulator itself: results of CUDA's primitives, and reports of its checks; in `driver.rs` its driver, in
-//! `grid.rs` blocks that wait for each other.
+//! The emulator itself: results of CUDA's primitives, and reports of its checks; in `counters.rs` its
+//! counters, in `driver.rs` its driver, in `grid.rs` blocks that wait for each other.
 #![allow(clippy::unwrap_used, clippy::needless_range_loop)]
 
+mod counters;
 #[path = "../device/mod.rs"]
 mod device;
 mod driver;

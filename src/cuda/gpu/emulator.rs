@@ -4,10 +4,11 @@
 //! into a cache directory that is named by a hash of the sources, so that it takes a C++ compiler but no checkout.
 //! What the stand-ins offer beyond CUDA, such as the text of the last fault, is called here.
 
+use crate::cuda::counters::Counts;
 use cudarc::driver::sys::CUstream;
 use std::{
     env,
-    ffi::{c_char, c_int, c_void},
+    ffi::{CStr, c_char, c_int, c_void},
     fs,
     io::{self, IsTerminal},
     path::{Path, PathBuf},
@@ -22,6 +23,7 @@ macro_rules! sources {
 /// Every source, by its path under `cuemu/`.
 const SOURCES: &[(&str, &str)] = sources![
     "kernel/abi.h",
+    "kernel/count.h",
     "kernel/cuda.h",
     "kernel/intrinsics.h",
     "kernel/module.h",
@@ -29,6 +31,7 @@ const SOURCES: &[(&str, &str)] = sources![
     "kernel/tensor.h",
     "machine/check.cpp",
     "machine/compile.cpp",
+    "machine/count.cpp",
     "machine/fiber.cpp",
     "machine/fiber.h",
     "machine/grid.cpp",
@@ -54,7 +57,10 @@ const SOURCES: &[(&str, &str)] = sources![
 const LIBRARIES: &[(&str, &[&str], &[&str])] = &[
     (
         "cuemu",
-        &["check", "compile", "fiber", "grid", "hooks", "launch", "memory", "options", "schedule", "tensor", "warp"],
+        &[
+            "check", "compile", "count", "fiber", "grid", "hooks", "launch", "memory", "options", "schedule", "tensor",
+            "warp",
+        ],
         &[],
     ),
     ("cuda", &["device", "memory", "module", "record", "stream"], &["cuemu"]),
@@ -226,6 +232,16 @@ struct Extras {
     reset: extern "C" fn(),
     lend: extern "C" fn(*mut c_void, u64, usize),
     memory: extern "C" fn(*mut usize, *mut usize),
+    count: extern "C" fn(c_int),
+    counted: extern "C" fn(*mut RawCounts, usize) -> usize,
+}
+
+/// `Counts` of cuemu/machine/count.cpp.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct RawCounts {
+    kernel: *const c_char,
+    counts: Counts,
 }
 
 fn extras() -> Result<&'static Extras, String> {
@@ -243,6 +259,8 @@ fn extras() -> Result<&'static Extras, String> {
                 reset: symbol(&driver, "cuemu_reset")?,
                 lend: symbol(&driver, "cuemu_lend_on")?,
                 memory: symbol(&machine, "cuemu_memory")?,
+                count: symbol(&machine, "cuemu_count")?,
+                counted: symbol(&machine, "cuemu_counted")?,
             }
         };
         std::mem::forget((machine, driver));
@@ -302,4 +320,25 @@ pub fn memory() -> (usize, usize) {
         (e.memory)(&mut buffers, &mut bytes);
     }
     (buffers, bytes)
+}
+
+/// Compile modules for counting from now on, and count what launches of them do; or no more.
+pub fn count(on: bool) {
+    if let Ok(e) = extras() {
+        (e.count)(on.into());
+    }
+}
+
+/// The launches counted since the last call, with the names of their kernels.
+pub fn counted() -> Vec<(String, Counts)> {
+    let mut all = vec![];
+    let mut one = RawCounts { kernel: std::ptr::null(), counts: Counts::default() };
+    while let Ok(e) = extras()
+        && (e.counted)(&mut one, 1) == 1
+    {
+        // SAFETY: a name in a module, and modules are never unloaded.
+        let name = unsafe { CStr::from_ptr(one.kernel) };
+        all.push((name.to_string_lossy().into_owned(), one.counts));
+    }
+    all
 }
