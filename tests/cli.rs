@@ -40,6 +40,21 @@ fn refuses(flags: &str, words: &[&str]) {
     assert_eq!(ran.stdout, "", "{flags}");
 }
 
+#[cfg(target_os = "linux")]
+#[test]
+fn a_profile_in_emulation_counts_what_kernels_ask_for() {
+    if tapezoo::cuda::emulator::libraries().is_err() {
+        return;
+    }
+    let ran = parity(&format!("{SMALL} --models lru --profile --device emulated"));
+    assert_eq!(ran.status, Some(0), "{}", ran.stderr);
+    let (ops, kernels) = ran.stdout.split_once("A step's kernels").unwrap();
+    assert!(ops.contains("all ops") && kernels.lines().all(|line| line.chars().count() <= 100), "{}", ran.stdout);
+    // One sequence of scans forward and one backward in each of the two layers.
+    let launches = |kernel: &str| kernels.lines().find_map(|line| line.strip_prefix(kernel)?.split_whitespace().next());
+    assert_eq!((launches("lru_run "), launches("lru_run_back ")), (Some("2"), Some("2")), "{kernels}");
+}
+
 #[test]
 fn json_is_one_object_with_every_run() {
     let ran = parity(&format!("{SMALL} --models lru,gpt --seeds 2 --seed 7 --json"));
