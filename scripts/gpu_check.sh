@@ -15,7 +15,7 @@
 # printed; where $OUT is set, both go there too.
 set -uo pipefail
 
-usage() { sed -n '2,/^set /s/^# \{0,1\}//p' "$0" | sed '$d'; exit 2; }
+usage() { sed -n '2,/^set /s/^# \{0,1\}//p' "$0"; exit 2; }
 die() { echo "gpu_check.sh: $1" >&2; exit 2; }
 
 pack() {
@@ -139,8 +139,8 @@ checks() {
 
 # What a first run waits for: its kernels are compiled.
 first() {
-  wanted first || return 0
-  local log="$dir/log/first" began=$(date +%s%N) again
+  wanted first && [ "$device" != emulated ] || return 0
+  local began=$(date +%s%N) again
   XDG_CACHE_HOME=$dir/log/empty attempt "first run" 60 "$dir/bin/timing" steps --device "$device" --tiny || return
   again=$(date +%s%N)
   attempt "second run" 60 "$dir/bin/timing" steps --device "$device" --tiny || return
@@ -154,13 +154,13 @@ warm() {
   export PYTHONPATH=$dir/site TRITON_CACHE_DIR=$dir/log/triton
   local name
   for name in "${fla[@]}"; do
-    timeout 200 "$python" "$dir/gpu_torch.py" cores "$name" --seconds 0 >"$dir/log/warm_${name// /_}" 2>&1 &
+    timeout 200 "$python" "$dir/gpu_torch.py" cores "$name" --device "$device" $tiny --seconds 0 >"$dir/log/warm_${name// /_}" 2>&1 &
     warming+=($!)
   done
 }
 
 timings() {
-  local name
+  local name names
   if wanted launches && [ "$device" != emulated ]; then
     rm -f "$dir/log/launches.txt"
     if attempt launches 120 "$dir/bin/launches" --measure "$dir/log/launches.txt"; then
@@ -168,7 +168,8 @@ timings() {
     fi
   fi
   if wanted cores; then
-    for name in $("$dir/bin/timing" cores --list); do
+    names=$("$dir/bin/timing" cores --list) || row FAIL cores - "no names"
+    for name in $names; do
       # A copy and a matrix product are timed for every core: here are their rows.
       # Should a graph of it be what fails, it has times all the same.
       times "cores $name" 60 "$dir/bin/timing" cores "$name" --device "$device" $tiny ||
@@ -176,7 +177,8 @@ timings() {
     done
   fi
   if wanted steps; then
-    for name in $("$dir/bin/timing" steps --list); do
+    names=$("$dir/bin/timing" steps --list) || row FAIL steps - "no names"
+    for name in $names; do
       times "steps $name" 40 "$dir/bin/timing" steps "$name" --device "$device" $tiny
     done
   fi
@@ -189,8 +191,7 @@ timings() {
     done
   fi
   if wanted fla && [ -d "$dir/site" ] && [ "$device" != emulated ]; then
-    wait "${warming[@]}"
-    for name in "${fla[@]}"; do times "$name" 60 "$python" "$dir/gpu_torch.py" cores "$name" $tiny; done
+    for name in "${fla[@]}"; do times "$name" 60 "$python" "$dir/gpu_torch.py" cores "$name" --device "$device" $tiny; done
   fi
 }
 
@@ -200,8 +201,11 @@ all() {
   row "" what "time" "result"
   warm
   checks
+  # What is timed has the machine to itself.
+  [ ${#warming[@]} = 0 ] || wait "${warming[@]}" || true
   first
   timings
+  true
 }
 
 run() {
@@ -225,12 +229,14 @@ run() {
   export TAPEZOO_ROOT=$dir TAPEZOO_TEST_DEVICE=$device RUST_BACKTRACE=0
   [ -z "$tiny" ] || export TAPEZOO_CASES=1
   all | tee "$dir/log/table.txt"
+  [ "${PIPESTATUS[0]}" = 0 ] || echo "FAIL  this script ended early" | tee -a "$dir/log/table.txt"
   local failed
   failed=$(grep -c '^FAIL' "$dir/log/table.txt")
   echo "$failed failed, $SECONDS s" | tee -a "$dir/log/table.txt"
-  rm -rf "$cache"
+  rm -rf "$cache" "$dir/log/triton" "$dir/log/empty"
   if [ -n "${OUT:-}" ]; then
     cp "$dir/log/table.txt" "$OUT/table.txt"
+    [ ! -f "$dir/log/launches.txt" ] || cp "$dir/log/launches.txt" "$OUT/launches.txt"
     tar -czf "$OUT/log.tar.gz" -C "$dir" log
   fi
   [ "$failed" = 0 ]

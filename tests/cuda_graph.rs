@@ -5,11 +5,7 @@
 mod device;
 
 use device::device;
-use std::{
-    panic,
-    sync::atomic::{AtomicBool, Ordering},
-    thread,
-};
+use std::{panic, thread};
 use tapezoo::{
     autograd::Tape,
     tasks::Batch,
@@ -69,18 +65,16 @@ fn a_device_that_ends_spoils_no_recording_by_another_thread() {
     let Some(device) = device() else { return };
     let matrix = |tape: &Tape| Tensor::full([4, 4], DType::F32, 2.0).to_device(tape.cx());
     let multiply = |tape: &Tape, x: &Tensor| tape.constant(x).matmul(tape.constant(x)).value();
-    let ended = AtomicBool::new(false);
     thread::scope(|scope| {
-        scope.spawn(|| {
+        let other = scope.spawn(|| {
             for _ in 0..2000 {
                 let tape = Tape::new(device);
                 multiply(&tape, &matrix(&tape));
             }
-            ended.store(true, Ordering::Relaxed);
         });
         let mut tape = Tape::new(device);
         let gpu = tape.cx().gpu().unwrap();
-        while !ended.load(Ordering::Relaxed) {
+        while !other.is_finished() {
             let x = matrix(&tape);
             let mut y = multiply(&tape, &x);
             let mut graph = gpu.capture(|| (0..200).for_each(|_| y = multiply(&tape, &x)));

@@ -41,7 +41,10 @@ CUEMU_API Result cuModuleGetFunction(Function** f, LoadedModule* m, const char* 
   ENTER;
   const cuemu::Kernel* k = cuemu::find_kernel(m, name);
   if (!k) return NOT_FOUND;
-  return *f = new Function{m, k}, SUCCESS;
+  static std::map<const cuemu::Kernel*, Function*> known;  // who asks again gets the same one, with its limits
+  Function*& function = known[k];
+  if (!function) function = new Function{m, k};
+  return *f = function, SUCCESS;
 }
 CUEMU_API Result cuModuleGetGlobal_v2(DevicePointer* p, size_t* n, LoadedModule* m, const char* name) {
   ENTER;

@@ -22,7 +22,7 @@
 // with what these products add to dq and dk, and sums over the block. The same holds for start with q, and for end with
 // k.
 //
-// A thread has eight neighbouring steps of two channels (Strip). What is inside of eight steps, w = 1, 2, 4, it computes
+// A thread has eight neighbouring steps of one channel or two (Strip). What is inside of eight steps, w = 1, 2, 4, it computes
 // alone, in registers: few operations, but of numbers that a product of tiles would want in shared memory for each w
 // anew. For w = 8, 16, … the rows ⊙ upto and ⊙ after inside the eight steps are known; `before` and `behind` them stand
 // the products of what whole threads leave, and a product of tiles gives what the blocks read of each other.
@@ -98,7 +98,7 @@ struct Pairs {
 
 // N neighbours, as they are stored.
 template <class P, int N>
-struct Few {
+struct __align__(N * sizeof(P)) Few {
     P x[N];
     __device__ real operator[](int i) const { return ld(x + i); }
 };
@@ -448,6 +448,8 @@ __device__ void far_product(real* to, const typename Tile<R>::Own& m, const bf16
         u32 p[1][4], transposed[4];
         ldmatrix(p[0], below + r0, false);
         ldmatrix(transposed, above + r0 * MLD, true);
+        // One product for both halves: zeros stand for what a half does not read, and 0 times NaN is NaN. So one in q or k
+        // reaches the gradients of its eight neighbours, where without tensor cores it reaches those that read it.
         p[0][0] = p[0][3] = 0, p[0][2] = transposed[2];
         y.template multiply_16<0>(p, {rows + r0 * MLD, MLD});
     } else {

@@ -84,7 +84,6 @@ struct Rows {
     i64 width;
     real scale;
 
-    __device__ real get(const Steps& t, int s, i64 j) const { return scale * t.get(x, width, s, j); }
     // Without the number.
     __device__ Matrix<S> rows(const Steps& t, int c0 = 0) const { return t.rows(x, width, c0); }
 };

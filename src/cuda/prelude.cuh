@@ -44,7 +44,8 @@ __device__ inline u32 pair(float a, float b) {
 // 2^x in one instruction: to about 22 bits, and 0 for what is below the normal numbers.
 __device__ inline float quick_exp2(float x) {
 #ifdef CUEMU
-    return exp2f(x);
+    const float y = exp2f(x);
+    return y < 1.17549435e-38f ? 0.0f : y;
 #else
     float y;
     asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
@@ -52,10 +53,11 @@ __device__ inline float quick_exp2(float x) {
 #endif
 }
 __device__ inline double quick_exp2(double x) { return exp2(x); }
-// 1 / x in one instruction, to about 23 bits.
+// 1 / x in one instruction, to about 23 bits. What is below the normal numbers is 0, of x and of the result.
 __device__ inline float quick_reciprocal(float x) {
 #ifdef CUEMU
-    return 1.0f / x;
+    const float y = 1.0f / (fabsf(x) < 1.17549435e-38f ? copysignf(0.0f, x) : x);
+    return fabsf(y) < 1.17549435e-38f ? copysignf(0.0f, y) : y;
 #else
     float y;
     asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));

@@ -10,7 +10,6 @@
 //   Scaled: the same, with a factor for each row
 //   an Own: a C x C matrix in shared memory, of what another product gave. It lies as products read it (but for a
 //       transposition without tensor cores), so that nothing is moved
-//   any function of (row, column), called once a number for each tile: for what is none of these
 //
 // Rows are those in memory: of the operand itself, or of its transpose, as the product is told.
 //
@@ -249,16 +248,6 @@ struct Tile {
         const T* x;
         int stride;
     };
-    template <int ALONG_K, int N, class F>
-    static __device__ At slice(T* room, int start, int depth, const F& x, bool* others = nullptr) {
-        fill<ALONG_K, N>(room, depth, [&](int k, int i) {
-            const real y = ALONG_K ? x(i, start + k) : x(start + k, i);
-            if (!others || common(y)) return y;
-            *others = true;
-            return real(0);
-        });
-        return {room, stride<ALONG_K, N>()};
-    }
     template <int ALONG_K, int N, class P>
     static __device__ At slice(T* room, int start, int, const Matrix<P>& x, bool* others = nullptr) {
         fill_rows<ALONG_K, N>(room, start, x, Unscaled(), others);
@@ -296,8 +285,8 @@ struct Tile {
     }
 
     // this += Σ_k a(r, k) b(k, c) for k < depth; A_K, B_K: whether neighbours in memory are neighbours along k. Then
-    // the operand's rows are a's own, a(r, k), or the transpose's, b(c, k); else a(k, r), or b(k, c). An operand that
-    // is no function has no rows, or zeros, from `depth` to the next multiple of 16. What the operands read of shared
+    // the operand's rows are a's own, a(r, k), or the transpose's, b(c, k); else a(k, r), or b(k, c). Operands have
+    // no rows, or zeros, from `depth` to the next multiple of 16. What the operands read of shared
     // memory may have been written right before the call; an Own may be read until the next barrier.
     template <int A_K, int B_K, class A, class B>
     __device__ void add(real* scratch, int depth, const A& a, const B& b, bool* others = nullptr) {

@@ -129,7 +129,7 @@ __device__ void backward(const S* __restrict__ x, const S* __restrict__ w, const
                 for (int j = 0; j < N; j++) {
                     // What a tap does not meet may be infinite.
                     const bool meets = inside || (t >= j && t - j < z.t);
-                    sum += meets ? taps[j] * window[j] : real(0);
+                    sum += meets && from + j < z.w ? taps[j] * window[j] : real(0);
                     dw[j] += meets ? in[u] * window[j] : real(0);
                 }
                 if (!inside && r < z.w - 1) {

@@ -7,7 +7,7 @@ extern "C" __global__ void bias_rows(const S* b, S* y, i64 rows, i64 cols) {
 
 // Sums over the rows of g `[rows, cols]`, in a fixed order whatever the grid does: a block is 32 columns wide and up to
 // 32 rows high, and has the rows `chunk` begins at; its sums go to row `blockIdx.y` of `sums`. The caller launches it a
-// second time on those, in tall blocks, as there are few of them. Reads every number once, in runs of 32.
+// second time on those, in blocks as tall as it takes to fill the device. Reads every number once, in runs of 32.
 template <class From, class To>
 __device__ void column_sums(const From* g, To* sums, i64 rows, i64 cols, i64 chunk, int acc) {
     __shared__ real part[32][33];

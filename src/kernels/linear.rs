@@ -88,8 +88,9 @@ pub(super) fn bias_rows_cuda(cu: &Cuda, b: &Tensor, y: &mut Tensor) {
 /// The last pass of a sum in a fixed order: the rows of `sums` [rows, len of d], which is in d's `real`, added up.
 pub(super) fn total_cuda(cu: &Cuda, sums: &Tensor, rows: usize, d: &mut Tensor, acc: bool) {
     let cols = d.len();
-    // Columns that fill a device need no threads for their rows.
-    let high = rows.min(32).min(((1 << 18) / cols.max(1)).max(1)).next_power_of_two();
+    // The more columns, the fewer threads to one: 2^18 threads fill a device. No thread adds up many rows alone.
+    let threads = ((1 << 18) / cols.max(1)).max(rows / 128).max(1);
+    let high = rows.min(32).min(threads).next_power_of_two();
     let launch = Launch::grid([cols.div_ceil(32), 1, 1], [32, high, 1]);
     cu.launch(&MODULE, "column_sums_total", d.dtype(), launch, args![sums, d, rows, cols, acc]);
 }

@@ -1,8 +1,8 @@
 // Layer norm, RMS norm and L2 norm of rows of n entries, and their gradients.
 //
 // Tiling: a row has a group of threads, 1, 2, 4, … 32, as wide as it is, or a block if it is long; entry j belongs to
-// thread j mod the group. A thread reads its first K entries of a row while it computes the row before, and has them in
-// registers; passes over a row that has more find those in L1. Limited by memory: forward moves 2 numbers an entry,
+// thread j mod the group. In layer and RMS norm a thread reads its first K entries of x while it computes the row before,
+// and has them in registers; passes over a row that has more find those in L1. Limited by memory: forward moves 2 numbers an entry,
 // backward 3 (x, dy, dx; 4 where it adds).
 //
 // A row whose squares overflow or underflow is done once more, scaled by a power of two. The mean of x − mean is

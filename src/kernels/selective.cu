@@ -10,11 +10,11 @@
 // For every channel and step forward moves 3 numbers (u, delta; y) and has N exponentials and 6 N operations, backward
 // 5 (u, delta, dy; du, ddelta), 2 N / 32 for db and dc, 2 N exponentials and 24 N operations. With pieces, phase 1
 // reads 2 and has N exponentials once more. States stay in registers: forward writes one a chunk; backward computes
-// those between again, up to 8 of a chunk into shared memory first, then the steps of a tile from the closest one.
+// those between again, up to SUBS of a chunk into shared memory first, then the steps of a tile from the closest one.
 
 constexpr int WARPS = 8, LANE = 32;
-constexpr int U = sizeof(real) == 4 ? 16 : 8; // steps of a tile, and of one backwards
-constexpr int T = U / 2;
+constexpr int U = sizeof(real) == 4 ? 16 : 8; // steps of a tile
+constexpr int T = U / 2;                        // and of one backwards
 
 struct alignas(2 * sizeof(real)) Two { real v[2]; };
 struct alignas(4 * sizeof(real)) Four { real v[4]; };
@@ -81,7 +81,7 @@ __device__ inline void load_rates(const real* a, const Place<C>& p, const Size& 
 #pragma unroll
     for (int c = 0; c < C; c++)
 #pragma unroll
-        for (int i = 0; i < 4 / C; i++) v[c][i] = at_least(v[c][i] * LOG2_E, -FASTEST);
+        for (int i = 0; i < 4 / C; i++) v[c][i] = at_most(at_least(v[c][i], -FASTEST), LARGEST / 2) * LOG2_E;
 }
 
 // What a thread reads of a tile of ROWS steps before it is needed, as it is in memory, so that it waits for nothing: of
@@ -134,7 +134,7 @@ struct Columns {
         }
     }
 };
-// As Columns, of N of b and c.
+// As Columns, but of b or c or both: N tensors with a number a state.
 template <int ROWS, int N>
 struct States {
     static constexpr int J = (ROWS + 7) / 8;
@@ -162,7 +162,7 @@ struct States {
     }
     template <int C>
     __device__ void put(const Place<C>& p, int k, Four (&to)[ROWS][WARPS]) const {
-        real* at = &to[p.first][0].v[p.own];
+        real* at = (real*)to + p.first * 4 * WARPS + p.own;
 #pragma unroll
         for (int j = 0; j < J; j++)
             if (p.first + 8 * j < ROWS) at[8 * j * 4 * WARPS] = ld(&v[k][j]);
@@ -311,10 +311,11 @@ extern "C" __global__ void __launch_bounds__(256, 1) selective_run(const S* us, 
             if (p.has(z, 0, i)) st(last + p.state(z, p.b, 0, i), h[0][i]);
 }
 
-constexpr int SUBS = 8, PAIR = 2;
+// (device.rs knows the first, too. In doubles a block has no room for more on most devices.)
+constexpr int SUBS = sizeof(real) == 4 ? 8 : 4, PAIR = 2;
 extern __shared__ real dynamic[]; // [SUBS, 4, threads]
 
-// h of step `to` from that of step `from`, of chunks with more steps than the states that are kept.
+// h of step `to` from that of step `from`. There is a step in between only in chunks longer than SUBS tiles.
 __device__ inline void advance(const S* us, const S* delta, const S* b, const real (&av)[PAIR][PAIR], const Place<PAIR>& p,
                                const Size& z, int from, int to, real scale, real (&h)[PAIR][PAIR]) {
 #pragma unroll 1
@@ -354,8 +355,8 @@ __device__ inline void sum_lanes(real (&v)[N], int lane) {
 extern "C" __global__ void __launch_bounds__(256, 1) selective_run_back(
     const S* us, const S* delta, const real* a, const S* b, const S* c, const S* saved, const S* dys, const S* dlast,
     const real* ends, S* du, int acc_u, S* ddelta, int acc_d, real* dbc, real* da, S* dh0, int acc_0, SIZE) {
-    __shared__ Two wide[T][LANE]; // delta and delta u
-    __shared__ real sx[T][LANE], sy[T][LANE];
+    __shared__ __align__(16) Two wide[T][LANE]; // delta and delta u
+    __shared__ __align__(16) real sx[T][LANE], sy[T][LANE];
     __shared__ Four sb[T][WARPS], sc[T][WARPS];
     // What the states of a chunk are computed from; later the sums over states.
     __shared__ union {

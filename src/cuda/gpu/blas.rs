@@ -1,6 +1,6 @@
 //! Matrix products by cuBLAS, with the sizes and strides of [`gemm`](crate::kernels::gemm::gemm).
 
-use super::{Gpu, TURN, lock};
+use super::{Gpu, Turn, lock};
 use crate::cuda::View;
 use crate::tensor::DType;
 use cudarc::cublas::{result, sys};
@@ -12,8 +12,8 @@ unsafe impl Send for Handle {}
 
 impl Drop for Handle {
     fn drop(&mut self) {
-        // It waits for the whole device. (Nobody drops a device that records.)
-        let _turn = lock(&TURN);
+        // It waits for the whole device.
+        let _turn = Turn::take();
         // SAFETY: made by `create_handle`, destroyed once.
         let _ = unsafe { result::destroy_handle(self.0) };
     }
@@ -60,10 +60,7 @@ impl Gpu {
 
         self.bind();
         let mut blas = lock(&self.blas);
-        let h = match &*blas {
-            Some(h) => h.0,
-            None => blas.insert(self.make_handle()).0,
-        };
+        let h = blas.get_or_insert_with(|| self.make_handle()).0;
         // SAFETY: all three spans were compared with their tensors, which live on the handle's stream.
         let done = unsafe {
             match a.dtype {
@@ -104,14 +101,21 @@ impl Gpu {
         }
     }
 
+    /// Make what products need, if it is not there: it cannot be made while a graph is recorded.
+    #[track_caller]
+    pub(super) fn ready_for_products(&self) {
+        self.bind();
+        lock(&self.blas).get_or_insert_with(|| self.make_handle());
+    }
+
     #[track_caller]
     fn make_handle(&self) -> Handle {
-        let _turn = self.turn();
+        let _turn = Turn::take();
         // Parts of a sum that is split are added in single precision, whatever the result is stored in. Workspace is the
         // handle's own: it lives as long as the stream, and so as long as a graph that is replayed there.
         let exact = sys::cublasMath_t::CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION;
         let made = result::create_handle().map(Handle).and_then(|h| {
-            // SAFETY: both handles are alive, and the stream outlives this one: both are fields of the same struct.
+            // SAFETY: both are alive, and the stream outlives the handle: it is dropped after it (see Gpu).
             unsafe {
                 result::set_stream(h.0, self.raw_stream().cast())?;
                 sys::cublasSetMathMode(h.0, exact).result()?;

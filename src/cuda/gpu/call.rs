@@ -122,12 +122,13 @@ impl Gpu {
             ));
         }
         if shared > function.shared {
+            // All that it can have: the limit is the loaded kernel's, which other streams launch with other sizes.
             let attribute = sys::CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
-            let bytes = i32::try_from(shared).unwrap_or(i32::MAX);
+            let bytes = i32::try_from(function.most).unwrap_or(i32::MAX);
             // SAFETY: the function is loaded.
             let done = unsafe { result::function::set_function_attribute(function.handle, attribute, bytes) };
             self.check(&format!("kernel '{kernel}' of {} needs {shared} bytes of shared memory", module.name), done);
-            function.shared = shared;
+            function.shared = function.most;
         }
         lock(&self.functions).insert(key, function.clone());
         function

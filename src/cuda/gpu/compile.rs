@@ -1,6 +1,6 @@
 //! Modules: compiled for the device by NVRTC, loaded once.
 
-use super::{Gpu, cache::Cache, lock};
+use super::{Gpu, Turn, cache::Cache, lock};
 use crate::{
     cuda::{Module, module::Key},
     tensor::{DType, Device},
@@ -26,7 +26,9 @@ unsafe impl Send for Loaded {}
 type Slot = Arc<Mutex<Option<Loaded>>>;
 
 /// By device, module and the size of the kernels.
-static LOADED: Mutex<Option<HashMap<(Device, Key, Option<&'static str>), Slot>>> = Mutex::new(None);
+type Slots = HashMap<(Device, Key, Option<&'static str>), Slot>;
+
+static LOADED: Mutex<Option<Slots>> = Mutex::new(None);
 
 impl Gpu {
     /// The kernel's handle; compiles and loads its module the first time.
@@ -39,6 +41,8 @@ impl Gpu {
         let known = *lock(&slot);
         let handle = known.unwrap_or_else(|| self.load(module, dtype, size, &slot));
         let name = CString::new(kernel).expect("a kernel's name has no zero in it");
+        // The driver may load it now.
+        let _turn = Turn::take();
         // SAFETY: modules are never unloaded.
         let function = unsafe { result::module::get_function(handle.0, name) };
         self.check(&format!("{}: there is no kernel '{kernel}'", module.name), function)
@@ -64,7 +68,7 @@ impl Gpu {
         };
         // Whoever records has the turn, and may wait for this slot.
         drop(loaded);
-        let (_turn, mut loaded) = (self.turn(), lock(slot));
+        let (_turn, mut loaded) = (Turn::take(), lock(slot));
         *loaded.get_or_insert_with(|| {
             // SAFETY: the image is what NVRTC made for this device.
             let handle = unsafe { result::module::load_data(image.as_ptr().cast()) };
@@ -95,17 +99,17 @@ pub(super) fn targets() -> Result<Vec<i32>, String> {
 }
 
 /// What to compile for on a device of this compute capability: its own machine code; that of a relative which it runs;
-/// or, for one that is newer than this NVRTC, the code that its driver translates.
+/// or, for one that this NVRTC does not know, text that its driver translates.
 ///
 /// # Errors
 /// When the device is older than all that NVRTC compiles for.
 pub fn target(capability: i32, known: &[i32], nvrtc: (i32, i32)) -> Result<String, String> {
-    let relative = known.iter().filter(|k| **k <= capability && **k / 10 == capability / 10).max();
-    let (oldest, newest) = (known.iter().min().copied().unwrap_or(0), known.iter().max().copied().unwrap_or(0));
-    match relative {
-        Some(relative) => Ok(format!("sm_{relative}")),
-        None if capability > newest => Ok(format!("compute_{newest}")),
-        None => Err(format!(
+    let older = || known.iter().copied().filter(|k| *k <= capability);
+    let oldest = known.iter().min().copied().unwrap_or(0);
+    match (older().filter(|k| k / 10 == capability / 10).max(), older().max()) {
+        (Some(relative), _) => Ok(format!("sm_{relative}")),
+        (None, Some(nearest)) => Ok(format!("compute_{nearest}")),
+        (None, None) => Err(format!(
             "its compute capability is {}.{}, and NVRTC {}.{} compiles for {}.{} and newer; TAPEZOO_CUDA_LIBS may name \
              the directories of an older CUDA",
             capability / 10,

@@ -1,9 +1,9 @@
 //! Work that is recorded once and then asked for in one call: a CUDA graph. A training step of a small model is some
 //! hundred launches of a few microseconds each; asking for them one by one takes longer than running them.
 
-use super::{Gpu, TURN, lock};
+use super::{Gpu, Turn, lock};
 use bytemuck::Pod;
-use cudarc::driver::{CudaGraph, result, sys};
+use cudarc::driver::{CudaGraph, CudaStream, result, sys};
 use std::{
     marker::PhantomData,
     sync::{Arc, atomic::Ordering},
@@ -11,7 +11,20 @@ use std::{
 
 /// Recorded work. It reads and writes the same addresses every time: whoever recorded it keeps them alive. What it copies
 /// to the device is its own.
-pub struct Graph(CudaGraph, #[allow(dead_code, reason = "read by the device")] Vec<Box<[u8]>>);
+pub struct Graph {
+    graph: CudaGraph,
+    sources: Vec<Box<[u8]>>,
+    stream: Arc<CudaStream>,
+}
+
+impl Drop for Graph {
+    fn drop(&mut self) {
+        // A replay may be under way, and reads them.
+        if !self.sources.is_empty() {
+            let _ = self.stream.synchronize();
+        }
+    }
+}
 
 // SAFETY: the driver asks that no two calls on a graph are made at once; `launch` takes it mutably, and it is not Sync.
 unsafe impl Send for Graph {}
@@ -21,7 +34,8 @@ impl Gpu {
     /// be recorded.
     #[track_caller]
     pub fn capture(self: &Arc<Self>, work: impl FnOnce()) -> Graph {
-        let _turn = lock(&TURN);
+        let _turn = Turn::take();
+        self.ready_for_products();
         // Other threads go on with their own streams meanwhile.
         let mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
         self.check("recording a graph", self.stream.begin_capture(mode));
@@ -31,7 +45,9 @@ impl Gpu {
         drop(recording);
         let flags = sys::CUgraphInstantiate_flags(0);
         match self.check("making a graph", self.stream.end_capture(flags)) {
-            Some(graph) => Graph(graph, std::mem::take(&mut *lock(&self.sources))),
+            Some(graph) => {
+                Graph { graph, sources: std::mem::take(&mut *lock(&self.sources)), stream: self.stream.clone() }
+            }
             None => self.fail(format!("device {}: a graph of nothing", self.device)),
         }
     }
@@ -44,7 +60,7 @@ impl Gpu {
     /// Do what was recorded.
     #[track_caller]
     pub fn replay(&self, graph: &mut Graph) {
-        self.check("launching a graph", graph.0.launch());
+        self.check("launching a graph", graph.graph.launch());
     }
 }
 
@@ -77,7 +93,7 @@ impl<T: Pod> Pinned<T> {
     #[track_caller]
     pub fn new(gpu: &Arc<Gpu>, len: usize) -> Pinned<T> {
         gpu.bind();
-        let (_turn, bytes) = (gpu.turn(), (len * size_of::<T>()).max(1));
+        let (_turn, bytes) = (Turn::take(), (len * size_of::<T>()).max(1));
         // SAFETY: the context is current; the memory is as large, and aligned to a page.
         let at = gpu.check("allocating pinned memory", unsafe {
             result::malloc_host(bytes, 0).inspect(|at| at.cast::<u8>().write_bytes(0, bytes))
@@ -148,7 +164,7 @@ impl<T> Drop for Pinned<T> {
     fn drop(&mut self) {
         if self.gpu.ctx.bind_to_thread().is_ok() {
             let _ = self.gpu.stream.synchronize();
-            let _turn = self.gpu.turn();
+            let _turn = Turn::take();
             // SAFETY: allocated by `malloc_host`, freed once, and no copy is under way any more.
             let _ = unsafe { result::free_host(self.at.cast()) };
         }

@@ -3,6 +3,9 @@
 use super::{Gpu, lock};
 use cudarc::driver::{CudaEvent, sys};
 
+/// Launches between two marks each, by the kernel's name.
+pub(super) type Launches = Vec<(&'static str, Mark, Mark)>;
+
 /// A place in a stream's work: a CUDA event.
 pub struct Mark(CudaEvent);
 

@@ -21,6 +21,7 @@ use super::{Launch, module};
 use crate::tensor::Device;
 use cudarc::driver::{CudaContext, CudaStream, DriverError, sys};
 use std::{
+    cell::Cell,
     collections::HashMap,
     sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, atomic::AtomicBool},
 };
@@ -30,8 +31,9 @@ use std::{
 pub struct Gpu {
     device: Device,
     ctx: Arc<CudaContext>,
-    stream: Arc<CudaStream>,
+    /// Dropped before its stream: fields are, in their order.
     blas: Mutex<Option<blas::Handle>>,
+    stream: Arc<CudaStream>,
     functions: Mutex<HashMap<(module::Key, &'static str), call::Function>>,
     /// Such as 90.
     capability: i32,
@@ -47,12 +49,37 @@ pub struct Gpu {
     /// While a graph is recorded: what its copies to the device read.
     sources: Mutex<Vec<Box<[u8]>>>,
     /// While each launch is timed: the marks around those so far.
-    launches: Mutex<Option<Vec<(&'static str, Mark, Mark)>>>,
+    launches: Mutex<Option<mark::Launches>>,
 }
 
 /// What waits for all that a device does, such as the end of a cuBLAS handle, would spoil a recording by another
 /// thread: they take turns.
 static TURN: Mutex<()> = Mutex::new(());
+
+thread_local! {
+    static MINE: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Held by the thread whose turn it is. Who has it already gets it again: a recording makes what it needs.
+struct Turn {
+    _hold: Option<MutexGuard<'static, ()>>,
+}
+
+impl Turn {
+    fn take() -> Turn {
+        let _hold = (!MINE.get()).then(|| lock(&TURN));
+        MINE.set(true);
+        Turn { _hold }
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        if self._hold.is_some() {
+            MINE.set(false);
+        }
+    }
+}
 
 impl Gpu {
     pub(super) fn open(device: Device) -> Result<Gpu, String> {
@@ -142,11 +169,6 @@ impl Gpu {
             Ok(t) => t,
             Err(e) => self.fail(format!("device {}: {what}: {}", self.device, describe(e))),
         }
-    }
-
-    /// Have the device to oneself; while this thread records, it does already.
-    fn turn(&self) -> Option<MutexGuard<'static, ()>> {
-        (!self.captures()).then(|| lock(&TURN))
     }
 
     /// The driver's calls are about the context that the calling thread has made its own.

@@ -10,7 +10,7 @@ use crate::{
         selective::{L, Size},
     },
     ops::selective::SelectiveScan,
-    tensor::Tensor,
+    tensor::{DType, Tensor},
 };
 
 static MODULE: Module = Module::new("kernels/selective.cu", &[include_str!("../selective.cu")]);
@@ -102,8 +102,9 @@ impl SelectiveScan {
         let mut da = sums(ga.wanted(), rows * p.pieces.d);
         let ((du, acc_u), (ddelta, acc_d), (dh0, acc_0)) = (gu.target(), gdelta.target(), gh0.target());
         for n0 in p.ranges() {
-            // States at 8 places of a chunk.
-            let shared = 8 * BLOCK.1 * p.threads(n0) * dtype.real().bytes();
+            // States at 8 places of a chunk, in doubles at 4.
+            let places = if dtype == DType::F64 { 4 } else { 8 };
+            let shared = places * BLOCK.1 * p.threads(n0) * dtype.real().bytes();
             #[rustfmt::skip]
             let args = p.args(args![
                 &x[0], &x[1], &x[2], &x[3], &x[4], &y[2], dy, dlast, ends.as_ref(), du, acc_u, ddelta, acc_d,
