@@ -424,6 +424,12 @@ struct Slices {
     }
     // Whether there is room for two steps. (flash.rs knows this too.)
     static __device__ bool two(const Sizes& d) { return tiles(d.k, 64) + tiles(d.v, 64) <= 6; }
+    // Where the rows of a step are, one behind the other.
+    struct Step { bf16 *first, *second; };
+    __device__ Step step(i64 first, i64 second) {
+        bf16* here = room<64>(first);
+        return {here, room<64>(second)};
+    }
     // Where a thread's eight numbers of a step are, the first of two.
     static __device__ int pack() { return (int)threadIdx.x / 8 * LD + (int)threadIdx.x % 8 * 8; }
     // Of 64 columns, 0 in place of what this thread asked for and is not common; whether there is any.
@@ -448,16 +454,15 @@ struct Slices {
 // Rows of memory that come to shared memory 64 at a time, in turn to two places or to one.
 struct Feed {
     const S* next; // of this thread
-    bf16 *first, *second, *turn;
+    bf16* turn;
     u32 apart;
-    int left, width, columns;
+    int to_other, left, width, columns;
     bool even;
 
     // From row `from` on.
-    __device__ Feed(const Matrix<S>& x, int from, int width, bool two, Slices& memory)
-        : next(x.at(from + (int)threadIdx.x / 8, (int)threadIdx.x % 8 * 8)), first(memory.room<64>(width)),
-          second(two ? memory.room<64>(width) : first), turn(first), apart(x.apart),
-          left(x.rows - from - (int)threadIdx.x / 8), width((x.width < width ? x.width : width) - (int)threadIdx.x % 8 * 8),
+    __device__ Feed(const Matrix<S>& x, int from, int width, bf16* one, bf16* other)
+        : next(x.at(from + (int)threadIdx.x / 8, (int)threadIdx.x % 8 * 8)), turn(one),
+          apart(x.apart), to_other((int)(other - one)), left(x.rows - from - (int)threadIdx.x / 8), width((x.width < width ? x.width : width) - (int)threadIdx.x % 8 * 8),
           columns(width), even(x.template even<8>()) {}
     // Asks for the next rows, and returns where they will be.
     __device__ bf16* ask() {
@@ -474,7 +479,7 @@ struct Feed {
                 }
             }
         next += 64 * apart, left -= 64;
-        turn = turn == first ? second : first;
+        turn += to_other, to_other = -to_other;
         return here;
     }
 };
@@ -492,7 +497,8 @@ __device__ void wide_forward(const S* q, const S* k, const S* v, S* o, S* lse, r
     Slices::fill<R, 128>(qs, queries.of(q, d.k));
     const Rows all(d.s, d.h, at.head, 0);
     const Matrix<S> values = all.of(v, d.v, c0, seen);
-    Feed from_k(all.of(k, d.k, 0, seen), 0, d.k, two, memory), from_v(values, 0, 64, two, memory);
+    const Slices::Step one = memory.step(d.k, 64), other = two ? memory.step(d.k, 64) : one;
+    Feed from_k(all.of(k, d.k, 0, seen), 0, d.k, one.first, other.first), from_v(values, 0, 64, one.second, other.second);
     // Not 0: 0 times the score of what is masked, -INF, is NaN.
     const real by = at_least(fabs(scale) * LOG2_E, 1e-30);
     T y;
@@ -538,7 +544,7 @@ __device__ void wide_forward(const S* q, const S* k, const S* v, S* o, S* lse, r
         }
         y.template multiply_held<0>(x, {vs, Slices::LD}, sum);
         if (others) {
-            // As Tile::add_lower, by way of the memory of k and v.
+            // As Tile::add_lower, by way of the memory of this step's k and v: 128 rows, where k alone may have 64.
             __syncthreads();
             x.runs([&](int r, int c, const real (&run)[2]) { write(ks + r * Slices::LD + c, run); });
             __syncthreads();
@@ -582,7 +588,9 @@ __device__ void wide_queries(const Saved& x, S* dq, int acc, const Sizes& d) {
         delta[i] = queries.has(r) ? x.delta[queries.at(r)] : real(0);
     }
     const Rows all(d.s, d.h, at.head, 0);
-    Feed from_k(all.of(x.k, d.k, 0, seen), 0, d.k, two, memory), from_v(all.of(x.v, d.v, 0, seen), 0, d.v, two, memory);
+    const Slices::Step one = memory.step(d.k, d.v), other = two ? memory.step(d.k, d.v) : one;
+    Feed from_k(all.of(x.k, d.k, 0, seen), 0, d.k, one.first, other.first);
+    Feed from_v(all.of(x.v, d.v, 0, seen), 0, d.v, one.second, other.second);
     Tile<R, 4, 2, 2> y;
     bf16 *next_k = from_k.ask(), *next_v = from_v.ask();
     for (int s0 = 0; s0 < seen; s0 += 64) {
@@ -622,7 +630,9 @@ __device__ void wide_keys(const Saved& x, S* dk, int k_acc, S* dv, int v_acc, co
     Slices::fill<R, 128>(ks, own.of(x.k, d.k));
     Slices::fill<R, 128>(vs, own.of(x.v, d.v));
     const int from = s0 > before ? (int)(s0 - before) / 64 * 64 : 0;
-    Feed from_q(rows.of(x.q, d.k, 0, d.t), from, d.k, two, memory), from_g(rows.of(x.g, d.v, 0, d.t), from, d.v, two, memory);
+    const Slices::Step one = memory.step(d.k, d.v), other = two ? memory.step(d.k, d.v) : one;
+    Feed from_q(rows.of(x.q, d.k, 0, d.t), from, d.k, one.first, other.first);
+    Feed from_g(rows.of(x.g, d.v, 0, d.t), from, d.v, one.second, other.second);
     real *first_lse = (real*)memory.next, *first_delta = first_lse + 128;
     // A thread's row of a step: lse, delta.
     const auto row_of = [&](int t0) {
@@ -644,7 +654,6 @@ __device__ void wide_keys(const Saved& x, S* dk, int k_acc, S* dv, int v_acc, co
         wait_for_copies();
         __syncthreads();
         if (two && more) next_q = from_q.ask(), next_g = from_g.ask();
-        const Pack<real, 2> next = more ? row_of(t0 + 64) : Pack<real, 2>{};
         T p, dx;
         Slices::product<64>(p, ks, qs, d.k);
         Slices::product<64>(dx, vs, gs, d.v);
@@ -656,6 +665,7 @@ __device__ void wide_keys(const Saved& x, S* dk, int k_acc, S* dv, int v_acc, co
             for (int i = 0; i < T::ROWS; i++)
                 wide_score(p.v[i][j], dx.v[i][j], x.scale, lse[t], delta[t], past >= 127 || T::row(i) <= past + t);
         }
+        const Pack<real, 2> next = more ? row_of(t0 + 64) : Pack<real, 2>{};
         if (c0 < d.v) yv.template multiply_held<0>(p, {gs + c0 * Slices::LD, Slices::LD});
         if (c0 < d.k) yk.template multiply_held<0>(dx, {qs + c0 * Slices::LD, Slices::LD});
         if (!two) __syncthreads();
