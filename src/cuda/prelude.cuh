@@ -41,6 +41,7 @@ __device__ inline u32 pair(float a, float b) {
 #endif
 }
 
+#define LOG2_E real(1.44269504088896340736)
 // 2^x in one instruction: to about 22 bits, and 0 for what is below the normal numbers.
 __device__ inline float quick_exp2(float x) {
 #ifdef CUEMU

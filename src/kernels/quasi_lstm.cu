@@ -8,7 +8,6 @@
 constexpr int U = 4;
 
 // As sigmoid, kept_sigmoid and tanh_slope of prelude.cuh, in few instructions: they are what these kernels do most.
-#define LOG2_E real(1.44269504088896340736)
 __device__ inline real gate(real x) { return quick_reciprocal(1.0 + quick_exp2(-LOG2_E * x)); }
 __device__ inline Kept gate_and_rest(real x) {
     const real u = quick_exp2(-LOG2_E * fabs(x)), large = quick_reciprocal(1.0 + u), small = u * large;

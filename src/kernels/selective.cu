@@ -73,7 +73,6 @@ __device__ void load(const P* x, const Place<C>& p, const Size& z, i64 of, real 
 }
 
 // Rates of decay in powers of two, as numbers: -INF times a step of length 0 is none.
-#define LOG2_E real(1.44269504088896340736)
 #define LN_2 real(0.69314718055994530942)
 template <int C>
 __device__ inline void load_rates(const real* a, const Place<C>& p, const Size& z, real (&v)[C][4 / C]) {

@@ -4,6 +4,7 @@ use super::{Gpu, Turn, lock};
 use crate::cuda::View;
 use crate::tensor::DType;
 use cudarc::cublas::{result, sys};
+use std::sync::MutexGuard;
 
 /// A cuBLAS handle: not to be used by two threads at once.
 pub(super) struct Handle(sys::cublasHandle_t);
@@ -59,8 +60,8 @@ impl Gpu {
         let out = y.dtype;
 
         self.bind();
-        let mut blas = lock(&self.blas);
-        let h = blas.get_or_insert_with(|| self.make_handle()).0;
+        let blas = self.ready_for_products();
+        let h = blas.as_ref().map_or(std::ptr::null_mut(), |h| h.0);
         // SAFETY: all three spans were compared with their tensors, which live on the handle's stream.
         let done = unsafe {
             match a.dtype {
@@ -101,16 +102,23 @@ impl Gpu {
         }
     }
 
-    /// Make what products need, if it is not there: it cannot be made while a graph is recorded.
+    /// The handle, made if it is not there: that cannot be done while a graph is recorded.
     #[track_caller]
-    pub(super) fn ready_for_products(&self) {
-        self.bind();
-        lock(&self.blas).get_or_insert_with(|| self.make_handle());
+    pub(super) fn ready_for_products(&self) -> MutexGuard<'_, Option<Handle>> {
+        let blas = lock(&self.blas);
+        if blas.is_some() {
+            return blas;
+        }
+        // The turn comes before the lock: a recording has it when it asks for this.
+        drop(blas);
+        let _turn = Turn::take();
+        let mut blas = lock(&self.blas);
+        blas.get_or_insert_with(|| self.make_handle());
+        blas
     }
 
     #[track_caller]
     fn make_handle(&self) -> Handle {
-        let _turn = Turn::take();
         // Parts of a sum that is split are added in single precision, whatever the result is stored in. Workspace is the
         // handle's own: it lives as long as the stream, and so as long as a graph that is replayed there.
         let exact = sys::cublasMath_t::CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION;

@@ -35,7 +35,8 @@ impl Gpu {
     #[track_caller]
     pub fn capture(self: &Arc<Self>, work: impl FnOnce()) -> Graph {
         let _turn = Turn::take();
-        self.ready_for_products();
+        self.bind();
+        drop(self.ready_for_products());
         // Other threads go on with their own streams meanwhile.
         let mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
         self.check("recording a graph", self.stream.begin_capture(mode));

@@ -405,8 +405,6 @@ __device__ void keys(const Saved& x, const Gates& gates, S* dk, int k_acc, S* dv
 // there while the step before is computed, if there is room for both. Exponents are of 2. (Other types have nothing in
 // these kernels.) ---
 
-#define LOG2_E 1.4426950408889634
-
 struct Slices {
     enum { ROWS = 128, LD = 72 };
     bf16* next;
@@ -561,7 +559,7 @@ __device__ void wide_forward(const S* q, const S* k, const S* v, S* o, S* lse, r
 // p ← exp(scale q·k − lse), from lse as a power of 2, and dx ← p (dx − δ); both are 0 where the key is not seen. Where one
 // weight is all but 1, dx − δ is less than the rounding of o, of which δ is made, to bf16.
 __device__ inline void wide_score(real& p, real& dx, real scale, real lse, real delta, bool sees) {
-    p = sees ? quick_exp2(p * (scale * real(LOG2_E)) - lse) : real(0);
+    p = sees ? quick_exp2(p * (scale * LOG2_E) - lse) : real(0);
     dx = !sees || p >= 1 - 1.0 / 256 ? real(0) : p * (dx - delta);
 }
 // Of a query's row, if it is there.

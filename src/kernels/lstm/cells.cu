@@ -79,10 +79,6 @@ struct LstmBack {
         S *dc0, int acc_c, i64 b, i64 t, i64 d
 #define LSTM_BACK {c0, gates, cs, dh, dh_last, dc_last, dh0, dc0, acc_h, acc_c, d, {0}, {0, 0, 0, 0, 0, 0, 0}}
 
-// The kernels of a block stand in lines with the most units of a head, and N, R and threads. Registers hold half as many
-// doubles or fewer.
-constexpr bool DOUBLE = sizeof(real) == 8;
-
 #define LSTM_KERNELS(NAME, N, R, THREADS)                                                                             \
     extern "C" __global__ void __launch_bounds__(THREADS, 1) lstm_forward_##NAME(const S* x, const S* w, S* hs, LSTM_ARGS) { \
         forward<N, R>(Lstm LSTM, x, w, {d * d, 0, d, 1}, hs, b, t, 1, d);                                             \
@@ -90,14 +86,6 @@ constexpr bool DOUBLE = sizeof(real) == 8;
     extern "C" __global__ void __launch_bounds__(THREADS, 1) lstm_backward_##NAME(const S* w, S* dz, LSTM_BACK_ARGS) {   \
         backward<N, R>(LstmBack LSTM_BACK, w, {d * d, 0, 1, d}, dz, b, t, 1, d);                                      \
     }
-LSTM_KERNELS(16_1, 16, 1, 64)
-LSTM_KERNELS(16_4, 16, 4, 64)
-LSTM_KERNELS(32_1, 32, 1, 128)
-LSTM_KERNELS(32_4, 32, 4, 128)
-LSTM_KERNELS(64_1, DOUBLE ? 32 : 64, 1, 256)
-LSTM_KERNELS(64_4, DOUBLE ? 32 : 64, 4, 256)
-LSTM_KERNELS(128_1, DOUBLE ? 16 : 48, 1, 512)
-LSTM_KERNELS(128_4, DOUBLE ? 16 : 48, 4, 512)
 
 #define LSTM_GRID_KERNELS(NAME)                                                                                       \
     TILED_KERNEL lstm_forward_##NAME(const S* x, const S* w, S* hs, u32* counts, i64 first, LSTM_ARGS) {              \
@@ -106,7 +94,6 @@ LSTM_KERNELS(128_4, DOUBLE ? 16 : 48, 4, 512)
     TILED_KERNEL lstm_backward_##NAME(const S* w, S* dz, u32* counts, i64 first, LSTM_BACK_ARGS) {                    \
         backward_grid(LstmBack LSTM_BACK, w, {d * d, 0, 1, d}, dz, counts, first, b, t, 1, d);                        \
     }
-LSTM_GRID_KERNELS(grid)
 
 extern "C" __global__ void lstm_begin(real* state, LSTM_ARGS) { begin(Lstm LSTM, state, b * d); }
 extern "C" __global__ void lstm_step(const S* x, const S* z, real* state, S* hs, i64 s, LSTM_ARGS) {
@@ -229,14 +216,6 @@ struct SlstmBack {
     extern "C" __global__ void __launch_bounds__(THREADS, 1) slstm_backward_##NAME(const S* w, S* dz, SLSTM_BACK_ARGS) { \
         backward<N, R>(SlstmBack SLSTM_BACK, w, {heads * k * k, k * k, k, 1}, dz, b, t, heads, k);                    \
     }
-SLSTM_KERNELS(16_1, 16, 1, 64)
-SLSTM_KERNELS(16_4, 16, 4, 64)
-SLSTM_KERNELS(32_1, 32, 1, 128)
-SLSTM_KERNELS(32_4, 32, 4, 128)
-SLSTM_KERNELS(64_1, DOUBLE ? 32 : 64, 1, 256)
-SLSTM_KERNELS(64_4, DOUBLE ? 32 : 64, 4, 256)
-SLSTM_KERNELS(128_1, DOUBLE ? 16 : 48, 1, 512)
-SLSTM_KERNELS(128_4, DOUBLE ? 16 : 48, 4, 512)
 
 #define SLSTM_GRID_KERNELS(NAME)                                                                                      \
     TILED_KERNEL slstm_forward_##NAME(const S* x, const S* w, S* hs, u32* counts, i64 first, SLSTM_ARGS) {            \
@@ -245,7 +224,6 @@ SLSTM_KERNELS(128_4, DOUBLE ? 16 : 48, 4, 512)
     TILED_KERNEL slstm_backward_##NAME(const S* w, S* dz, u32* counts, i64 first, SLSTM_BACK_ARGS) {                  \
         backward_grid(SlstmBack SLSTM_BACK, w, {heads * k * k, k * k, k, 1}, dz, counts, first, b, t, heads, k);      \
     }
-SLSTM_GRID_KERNELS(grid)
 
 extern "C" __global__ void slstm_begin(real* state, SLSTM_ARGS) { begin(Slstm SLSTM, state, b * heads * k); }
 extern "C" __global__ void slstm_step(const S* x, const S* z, real* state, S* hs, i64 s, SLSTM_ARGS) {
@@ -254,3 +232,19 @@ extern "C" __global__ void slstm_step(const S* x, const S* z, real* state, S* hs
 extern "C" __global__ void slstm_step_back(const S* back, real* state, S* dz, i64 s, i64 last, SLSTM_BACK_ARGS) {
     step_back(SlstmBack SLSTM_BACK, back, state, dz, last ? -1 : s, b, t, heads * k);
 }
+
+// --- Both, a line a size. Of a block: the most units of a head, and N, R and threads. Registers hold half as many doubles
+// or fewer. ---
+
+constexpr bool DOUBLE = sizeof(real) == 8;
+#define KERNELS(NAME, N, R, THREADS) LSTM_KERNELS(NAME, N, R, THREADS) SLSTM_KERNELS(NAME, N, R, THREADS)
+#define GRID_KERNELS(NAME) LSTM_GRID_KERNELS(NAME) SLSTM_GRID_KERNELS(NAME)
+KERNELS(16_1, 16, 1, 64)
+KERNELS(16_4, 16, 4, 64)
+KERNELS(32_1, 32, 1, 128)
+KERNELS(32_4, 32, 4, 128)
+KERNELS(64_1, DOUBLE ? 32 : 64, 1, 256)
+KERNELS(64_4, DOUBLE ? 32 : 64, 4, 256)
+KERNELS(128_1, DOUBLE ? 16 : 48, 1, 512)
+KERNELS(128_4, DOUBLE ? 16 : 48, 4, 512)
+GRID_KERNELS(grid)
