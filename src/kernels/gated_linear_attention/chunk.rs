@@ -3,23 +3,23 @@
 //! With Q (scaled), K [C, K], V [C, V] the rows of a chunk, S and z the state before it:
 //!
 //! ```text
-//! P = tril(Q Kᵀ)            O = Q S + P V                  S ← S + Kᵀ V
-//!                           den = Q z + P 1 + eps          z ← z + Kᵀ 1
-//! dP = tril(dO Vᵀ)          dQ = dO Sᵀ + dP K              dK = dPᵀ Q + V dSᵀ      dV = Pᵀ dO + K dS
+//! M = tril(Q Kᵀ)            O = Q S + M V                  S ← S + Kᵀ V
+//!                           den = Q z + M 1 + eps          z ← z + Kᵀ 1
+//! dM = tril(dO Vᵀ)          dQ = dO Sᵀ + dM K              dK = dMᵀ Q + V dSᵀ      dV = Mᵀ dO + K dS
 //!                           dS ← dS + Qᵀ dO
 //! ```
 //!
-//! Gates fade Q and K on the way from and to the state, and what P is made of ([`Decay`]); with γ what all of them
+//! Gates fade Q and K on the way from and to the state, and what M is made of ([`Decay`]); with γ what all of them
 //! leave:
 //!
 //! ```text
-//! P = faded scores          O = (start ⊙ Q) S + P V        S ← γ S + (end ⊙ K)ᵀ V
-//! dQ = start ⊙ dO Sᵀ + …    dK = end ⊙ V dSᵀ + …           dV = Pᵀ dO + (end ⊙ K) dS
+//! M = faded scores          O = (start ⊙ Q) S + M V        S ← γ S + (end ⊙ K)ᵀ V
+//! dQ = start ⊙ dO Sᵀ + …    dK = end ⊙ V dSᵀ + …           dV = Mᵀ dO + (end ⊙ K) dS
 //! dg = … + γ rowsum(S ⊙ dS)                                dS ← γ dS + (start ⊙ Q)ᵀ dO
 //! ```
 //!
 //! With the normaliser dO is do / den, and to products with it comes what the column of ones adds, δ = −(do·o) / den:
-//! dP = tril(dO Vᵀ + δ 1ᵀ), dQ = … + δ zᵀ, dK = … + 1 dzᵀ and dz ← dz + Qᵀ δ.
+//! dM = tril(dO Vᵀ + δ 1ᵀ), dQ = … + δ zᵀ, dK = … + 1 dzᵀ and dz ← dz + Qᵀ δ.
 
 use crate::{
     kernels::{
@@ -250,7 +250,8 @@ impl<'a, T: Math> Work<'a, T> {
     }
 }
 
-/// Adds the gradients of all inputs. The states before each chunk are recomputed, which is one product in ten.
+/// Writes the gradients of all inputs, or adds them, as each slot says. The states before each chunk are recomputed,
+/// which is one product in ten.
 pub fn backward<T: Math>(cpu: &Cpu, p: Plan<T>, x: &Inputs<T>, y: &Outputs<T>, mut g: Grads<T>) {
     let (d, c, ns, chunks) = (p.dims, p.chunk, p.dims.k * p.dims.v, p.chunks());
     let nz = if p.eps.is_some() { d.k } else { 0 };

@@ -6,8 +6,8 @@
 //!                                      dg_t = α_t rowsum(Ŝ_{t-1} ⊙ dŜ_t)
 //! ```
 //!
-//! A gate's gradient needs Ŝ_{t-1} on the way back: the states of a few steps are computed again from the one saved
-//! before them, and kept. Without a gate nothing needs them, and the whole sequence is one piece.
+//! A gate's gradient needs Ŝ_{t-1}. So the states of a few steps are computed again from the one saved before them, and
+//! kept. Without a gate nothing needs them, and the whole sequence is one piece.
 
 use crate::{
     kernels::{
@@ -15,6 +15,7 @@ use crate::{
         heads::Slot,
         lanes::{Block, L, Lane, lanes, lanes_mut, mul, mul_add},
         math::Math,
+        rows::exp,
     },
     tensor::{Cpu, Real},
 };
@@ -172,11 +173,6 @@ fn keys_and_values<T: Real, const G: u8>(
     }
 }
 
-#[versions::versions]
-fn exp<T: Math>(x: &mut [T]) {
-    x.iter_mut().for_each(|x| *x = x.exp());
-}
-
 /// Divide each row of ô by den = its last column + eps, which is left there.
 #[versions::versions]
 fn divide<T: Real>(o: &mut [Lane<T>], w: usize, eps: T) {
@@ -273,7 +269,7 @@ pub fn forward<T: Math>(cpu: &Cpu, p: Plan<T>, x: &Inputs<T>, mut y: Results<T>)
     }
 }
 
-/// Adds the gradients of all inputs.
+/// Writes the gradients of all inputs, or adds them, as each [`Slot`] says.
 pub fn backward<T: Math>(cpu: &Cpu, p: Plan<T>, x: &Inputs<T>, y: &Outputs<T>, g: Grads<T>) {
     match p.gates {
         0 => through::<T, NONE>(cpu, p, x, y, g),
