@@ -30,7 +30,7 @@ mod channel_scores;
 
 use crate::{
     kernels::{
-        heads::{Heads, zero_above_diagonal},
+        heads::{Heads, Place, zero_above_diagonal},
         math::Math,
         matmul::{Mat, gemm},
         rows::{add, add_product, add_row_dots, dot, exp, product, scale, scale_rows, times, times_rows},
@@ -109,14 +109,14 @@ impl<'a, T: Math> Decay<'a, T> {
         self.gates > 0
     }
 
-    /// The gates exp(g) of tokens `t0..t0 + n` of head `i`. Each token is `m` steps; only the first has a gate.
-    pub fn load(&mut self, heads: Heads, g: &[T], i: usize, t0: usize, n: usize, m: usize) {
+    /// The gates exp(g) of some tokens. Each token is `m` steps; only the first has a gate.
+    pub fn load(&mut self, heads: Heads, g: &[T], at: Place, m: usize) {
         if self.on() {
-            let alpha = &mut self.alpha[..m * n * self.gates];
+            let alpha = &mut self.alpha[..m * at.n * self.gates];
             alpha.fill(T::ZERO);
-            heads.gather(g, i, t0, n, T::ONE, alpha, m * self.gates);
+            heads.gather(g, at, T::ONE, alpha, m * self.gates);
             exp(alpha);
-            self.multiply(m * n);
+            self.multiply(m * at.n);
         }
     }
 

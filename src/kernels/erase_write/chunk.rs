@@ -39,7 +39,7 @@ use crate::{
     kernels::{
         decay::{Decay, Ends, Rows, Sums, mat},
         erase_write::{Grads, Inputs, Outputs, Plan, Saved},
-        heads::{Heads, gemm_unless_zero, is_zero, zero_above_diagonal},
+        heads::{Heads, Place, gemm_unless_zero, is_zero, zero_above_diagonal},
         math::Math,
         matmul::gemm,
         rows::{add, add_row_dots, scale_rows, times_rows},
@@ -84,23 +84,23 @@ impl<'a, T: Math> Chunk<'a, T> {
         }
     }
 
-    /// Load steps `t0..t0 + n` of head `i`.
-    fn load(&mut self, p: &Plan<T>, x: &Inputs<T>, i: usize, t0: usize, n: usize) {
+    /// Load these tokens.
+    fn load(&mut self, p: &Plan<T>, x: &Inputs<T>, at: Place) {
         let (d, m) = (p.dims, p.steps());
         let (keys, stride, late_k) = (d.keys(), m * d.k, p.late(d.k));
-        keys.gather(x.q, i, t0, n, p.scale, &mut self.q[late_k..], stride);
-        keys.gather(x.k, i, t0, n, T::ONE, &mut self.k[late_k..], stride);
+        keys.gather(x.q, at, p.scale, &mut self.q[late_k..], stride);
+        keys.gather(x.k, at, T::ONE, &mut self.k[late_k..], stride);
         if p.two {
-            keys.gather(x.e, i, t0, n, T::ONE, &mut self.k, stride);
+            keys.gather(x.e, at, T::ONE, &mut self.k, stride);
         }
         if p.has_beta {
-            d.scalars().gather(x.p, i, t0, n, T::ONE, &mut self.beta, 1);
-            scale_rows(d.k, &self.beta[..n], &self.k, &mut self.p);
+            d.scalars().gather(x.p, at, T::ONE, &mut self.beta, 1);
+            scale_rows(d.k, &self.beta[..at.n], &self.k, &mut self.p);
         } else {
-            keys.gather(x.p, i, t0, n, T::ONE, &mut self.p, stride);
+            keys.gather(x.p, at, T::ONE, &mut self.p, stride);
         }
-        self.decay.load(p.gates(), x.g, i, t0, n, m);
-        let n = m * n;
+        self.decay.load(p.gates(), x.g, at, m);
+        let n = m * at.n;
         let rows = Rows { n, reads: [&self.q, &self.p], keys: &self.k };
         self.decay.scores(rows, [&mut self.scores, &mut self.a]);
         zero_above_diagonal(&mut self.a, n, true);
@@ -129,14 +129,13 @@ pub fn forward<T: Math>(cpu: &Cpu, p: Plan<T>, x: &Inputs<T>, y: Outputs<T>) {
     for i in 0..d.b * d.h {
         s.copy_from_slice(&x.s0[i * ns..(i + 1) * ns]);
         for j in 0..p.chunks {
-            let (t0, at) = (j * c, (i * p.chunks + j) * ns);
-            let n = c.min(d.t - t0);
-            let all = m * n;
+            let (t0, n) = (j * c, c.min(d.t - j * c));
+            let (at, all) = (Place { i, t0, n }, m * n);
             let (mk, mv) = (mat(all, d.k), mat(all, d.v));
-            y.states[at..at + ns].copy_from_slice(&s);
-            w.load(&p, x, i, t0, n);
+            y.states[(i * p.chunks + j) * ns..][..ns].copy_from_slice(&s);
+            w.load(&p, x, at);
             u.fill(T::ZERO);
-            d.values().gather(x.v, i, t0, n, T::ONE, &mut u[late_v..], stride);
+            d.values().gather(x.v, at, T::ONE, &mut u[late_v..], stride);
             if p.has_beta {
                 times_rows(d.v, &w.beta[..n], &mut u);
             }
@@ -149,8 +148,8 @@ pub fn forward<T: Math>(cpu: &Cpu, p: Plan<T>, x: &Inputs<T>, y: Outputs<T>) {
             solve_lower(&w.a, &mut u, all, d.v);
             gemm_unless_zero(s_is_zero, T::ONE, (q, mk), (&s, ms), (&mut o, mv), false);
             lower_gemm(cpu, all, d.v, &w.scores, &u, &mut o, true);
-            d.values().put(&o[late_v..], stride, i, t0, n, y.o);
-            steps.put(&u, d.v, i, m * t0, all, y.u);
+            d.values().put(&o[late_v..], stride, at, y.o);
+            steps.put(&u, d.v, Place { i, t0: m * t0, n: all }, y.u);
             w.decay.fade(all, &mut s, &mut []);
             gemm(T::ONE, (k, mk.t()), (&u, mv), (&mut s, ms), true);
         }
@@ -178,16 +177,16 @@ pub fn backward<T: Math>(cpu: &Cpu, p: Plan<T>, x: &Inputs<T>, y: &Saved<T>, mut
         for j in (0..p.chunks).rev() {
             let (t0, s) = (j * p.chunk, &y.states[(i * p.chunks + j) * ns..][..ns]);
             let tokens = p.chunk.min(d.t - t0);
-            let (at, n) = ((t0, tokens), m * tokens);
+            let (at, n) = (Place { i, t0, n: tokens }, m * tokens);
             let (mk, mv, ma) = (mat(n, d.k), mat(n, d.v), mat(n, n));
-            w.load(&p, x, i, t0, tokens);
-            steps.gather(y.u, i, m * t0, n, T::ONE, &mut u, d.v);
+            w.load(&p, x, at);
+            steps.gather(y.u, Place { i, t0: m * t0, n }, T::ONE, &mut u, d.v);
             let next = if j > 0 { (i, t0 - p.chunk) } else { (i + 1, (p.chunks - 1) * p.chunk) };
             d.keys().fetch([x.q, x.k, dx.dq.0, dx.dk.0], next, c);
             p_rows.fetch([x.p, dx.dp.0], next, c);
             d.values().fetch([x.v, y.u, y.d_o.unwrap_or_default(), dx.dv.0], next, c);
             if let Some(all) = y.d_o {
-                d.values().gather(all, i, t0, tokens, T::ONE, &mut d_o[late_v..], values);
+                d.values().gather(all, at, T::ONE, &mut d_o[late_v..], values);
             }
             let (s_is_zero, ds_is_zero) = (is_zero(s), is_zero(&ds));
             // If dS0 is not asked for, skip what only it needs.
@@ -214,7 +213,7 @@ pub fn backward<T: Math>(cpu: &Cpu, p: Plan<T>, x: &Inputs<T>, y: &Saved<T>, mut
             gemm_unless_zero(skip, T::ONE, (q, mk.t()), (&d_o, mv), (&mut ds, ms), true);
             gemm_unless_zero(skip, -T::ONE, (erase, mk.t()), (&dv, mv), (&mut ds, ms), true);
             if p.has_beta {
-                d.values().gather(x.v, i, t0, n, T::ONE, &mut v, d.v);
+                d.values().gather(x.v, at, T::ONE, &mut v, d.v);
                 dbeta.fill(T::ZERO);
                 add_row_dots(d.k, &dp[..n * d.k], &w.k, &mut dbeta[..n]);
                 add_row_dots(d.v, &dv[..n * d.v], &v, &mut dbeta[..n]);
@@ -223,15 +222,15 @@ pub fn backward<T: Math>(cpu: &Cpu, p: Plan<T>, x: &Inputs<T>, y: &Saved<T>, mut
                 add(&mut dk[..n * d.k], &dp);
             }
             let (by, stride) = if p.has_beta { (&dbeta, 1) } else { (&dp, keys) };
-            p_rows.scatter(by, stride, T::ONE, i, at, &mut dx.dp);
-            d.keys().scatter(&dq[late_k..], keys, p.scale, i, at, &mut dx.dq);
-            d.keys().scatter(&dk[late_k..], keys, T::ONE, i, at, &mut dx.dk);
-            d.values().scatter(&dv[late_v..], values, T::ONE, i, at, &mut dx.dv);
+            p_rows.scatter(by, stride, T::ONE, at, &mut dx.dp);
+            d.keys().scatter(&dq[late_k..], keys, p.scale, at, &mut dx.dq);
+            d.keys().scatter(&dk[late_k..], keys, T::ONE, at, &mut dx.dk);
+            d.values().scatter(&dv[late_v..], values, T::ONE, at, &mut dx.dv);
             if gates.k > 0 {
-                gates.scatter(&dg, m * gates.k, T::ONE, i, at, &mut dx.dg);
+                gates.scatter(&dg, m * gates.k, T::ONE, at, &mut dx.dg);
             }
             if p.two {
-                d.keys().scatter(&dk, keys, T::ONE, i, at, &mut dx.de);
+                d.keys().scatter(&dk, keys, T::ONE, at, &mut dx.de);
             }
         }
         if dx.state {

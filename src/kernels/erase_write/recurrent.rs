@@ -278,16 +278,16 @@ impl<'a, T: Math> Rows<'a, T> {
 
     fn load(&mut self, p: &Plan<T>, b: Block, x: &Inputs<T>, t0: usize, n: usize) {
         let (d, p_rows, gates) = (p.dims, p.p_rows(), p.gates());
-        b.gather(d.keys(), x.q, t0, n, p.scale, lanes_mut(&mut self.q), d.k);
-        b.gather(d.keys(), x.k, t0, n, T::ONE, lanes_mut(&mut self.k), d.k);
-        b.gather(p_rows, x.p, t0, n, T::ONE, lanes_mut(&mut self.p), p_rows.k);
-        b.gather(d.values(), x.v, t0, n, T::ONE, lanes_mut(&mut self.v), d.v);
+        b.gather(d.keys(), x.q, (t0, n), p.scale, lanes_mut(&mut self.q), d.k);
+        b.gather(d.keys(), x.k, (t0, n), T::ONE, lanes_mut(&mut self.k), d.k);
+        b.gather(p_rows, x.p, (t0, n), T::ONE, lanes_mut(&mut self.p), p_rows.k);
+        b.gather(d.values(), x.v, (t0, n), T::ONE, lanes_mut(&mut self.v), d.v);
         if gates.k > 0 {
-            b.gather(gates, x.g, t0, n, T::ONE, lanes_mut(&mut self.alpha), gates.k);
+            b.gather(gates, x.g, (t0, n), T::ONE, lanes_mut(&mut self.alpha), gates.k);
             exp(&mut self.alpha[..n * gates.k * L]);
         }
         if p.two {
-            b.gather(d.keys(), x.e, t0, n, T::ONE, lanes_mut(&mut self.e), d.k);
+            b.gather(d.keys(), x.e, (t0, n), T::ONE, lanes_mut(&mut self.e), d.k);
         }
     }
 
@@ -363,7 +363,7 @@ pub fn backward<T: Math>(cpu: &Cpu, p: Plan<T>, x: &Inputs<T>, y: &Saved<T>, mut
             r.load(&p, b, x, t0, n);
             b.load_state(&y.states[j * ns..], p.chunks * ns, d.k, d.v, lanes_mut(&mut history));
             if let Some(all) = y.d_o {
-                b.gather(d.values(), all, t0, n, T::ONE, lanes_mut(&mut d_o), d.v);
+                b.gather(d.values(), all, (t0, n), T::ONE, lanes_mut(&mut d_o), d.v);
             }
             let [states, u, dq, dk] = [&mut history, &mut u, &mut dq, &mut dk].map(|x| lanes_mut(x));
             let [dv, dp, dg, delta, de, du] =
