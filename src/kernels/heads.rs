@@ -139,8 +139,16 @@ pub struct Heads {
     pub k: usize,
 }
 
+/// Steps `t0..t0 + n` of head `i`; heads are counted through the batch, i = b H + h.
+#[derive(Clone, Copy)]
+pub struct Place {
+    pub i: usize,
+    pub t0: usize,
+    pub n: usize,
+}
+
 impl Heads {
-    /// Where the row of step `t` of head `i` begins; heads are counted through the batch, i = b H + h.
+    /// Where the row of step `t` of head `i` begins.
     pub fn at(&self, i: usize, t: usize) -> usize {
         (((i / self.h) * self.t + t) * self.h + i % self.h) * self.k
     }
@@ -154,41 +162,33 @@ impl Heads {
         }
     }
 
-    /// Steps `t0..t0 + n` of head `i` as a matrix, where they lie in x.
-    pub fn view<'a, T>(&self, x: &'a [T], i: usize, t0: usize, n: usize) -> (&'a [T], Mat) {
+    /// These steps as a matrix, where they lie in x.
+    pub fn view<'a, T>(&self, x: &'a [T], Place { i, t0, n }: Place) -> (&'a [T], Mat) {
         (&x[self.at(i, t0)..], Mat::new(n, self.k, self.h * self.k))
     }
 
     /// The same to write to.
-    pub fn view_mut<'a, T>(&self, x: &'a mut [T], i: usize, t0: usize, n: usize) -> (&'a mut [T], Mat) {
+    pub fn view_mut<'a, T>(&self, x: &'a mut [T], Place { i, t0, n }: Place) -> (&'a mut [T], Mat) {
         (&mut x[self.at(i, t0)..], Mat::new(n, self.k, self.h * self.k))
     }
 
-    /// Copy steps `t0..t0 + n` of head `i`, times `scale`, to rows `stride` apart.
-    pub fn gather<T: Real>(&self, x: &[T], i: usize, t0: usize, n: usize, scale: T, y: &mut [T], stride: usize) {
+    /// Copy these steps, times `scale`, to rows `stride` apart.
+    pub fn gather<T: Real>(&self, x: &[T], Place { i, t0, n }: Place, scale: T, y: &mut [T], stride: usize) {
         if n > 0 {
             gather(&x[self.at(i, t0)..], self.h * self.k, self.k, n, scale, y, stride);
         }
     }
 
-    /// Copy rows, `stride` apart, to steps `t0..t0 + n` of head `i`.
-    pub fn put<T: Real>(&self, x: &[T], stride: usize, i: usize, t0: usize, n: usize, y: &mut [T]) {
+    /// Copy rows, `stride` apart, to these steps.
+    pub fn put<T: Real>(&self, x: &[T], stride: usize, Place { i, t0, n }: Place, y: &mut [T]) {
         for t in 0..n {
             let at = self.at(i, t0 + t);
             y[at..at + self.k].copy_from_slice(&x[t * stride..t * stride + self.k]);
         }
     }
 
-    /// Write rows, `stride` apart and times `scale`, to steps `t0..t0 + n` of head `i`, or add them.
-    pub fn scatter<T: Real>(
-        &self,
-        x: &[T],
-        stride: usize,
-        scale: T,
-        i: usize,
-        (t0, n): (usize, usize),
-        y: &mut Slot<T>,
-    ) {
+    /// Write rows, `stride` apart and times `scale`, to these steps, or add them.
+    pub fn scatter<T: Real>(&self, x: &[T], stride: usize, scale: T, Place { i, t0, n }: Place, y: &mut Slot<T>) {
         if n > 0 {
             scatter(x, stride, self.k, n, scale, &mut y.0[self.at(i, t0)..], self.h * self.k, y.1);
         }

@@ -43,7 +43,7 @@ use crate::{
     autograd::{Grad, In, Kernel, Outs, Value, zeroed},
     kernels::{
         gated_linear_attention,
-        heads::{Slot, cotangent_of},
+        heads::{Place, Slot, cotangent_of},
         math::Math,
         scan::by_device,
     },
@@ -198,8 +198,9 @@ impl<'a, T: Math> Gates<'a, T> {
 
     /// Those of head `i`. The last m is returned.
     fn load(&mut self, d: Dims, x: &Inputs<T>, i: usize) -> T {
-        d.scalars().gather(x.i, i, 0, d.t, T::ONE, &mut self.i, 1);
-        d.scalars().gather(x.f, i, 0, d.t, T::ONE, &mut self.f, 1);
+        let all = Place { i, t0: 0, n: d.t };
+        d.scalars().gather(x.i, all, T::ONE, &mut self.i, 1);
+        d.scalars().gather(x.f, all, T::ONE, &mut self.f, 1);
         forget(&mut self.f[..d.t], &mut self.slope[..d.t]);
         let mut m = x.m0[i] + x.w0[i].ln();
         for t in 0..d.t {

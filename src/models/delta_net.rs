@@ -25,7 +25,7 @@
 //! ```text
 //! A = stril(b K Kᵀ),   X = (I + A)⁻¹                                     X b is the paper's T    (3)
 //! U = X (b V − b K S)         what is written, β_t (v_t − S_{t-1}ᵀ k_t), of all steps at once   (4)
-//! O = Q S + tril(Q Kᵀ) U,     S' = S + Kᵀ U                                                      (5)
+//! O = Q S + tril(Q Kᵀ) U,     S ← S + Kᵀ U                                                      (5)
 //! ```
 //!
 //! `ops/delta.rs` has the gradient and names the kernels.

@@ -1,7 +1,7 @@
 //! Scores that fade from the step of the key to the step that reads, by a gate for each channel or each head:
 //!
 //! ```text
-//! P_ts = Σ_c r_tc k_sc exp(g_{s+1,c} + … + g_{t,c})    for s ≤ t
+//! M_ts = Σ_c r_tc k_sc exp(g_{s+1,c} + … + g_{t,c})    for s ≤ t
 //! ```
 //!
 //! As a product of two matrices (r ⊙ e^b) (k ⊙ e^(−b))ᵀ, with b the running sum of g, it would overflow: g ≤ 0, and
@@ -10,7 +10,7 @@
 //! is
 //!
 //! ```text
-//! P_ts = Σ_c (r_tc e^{g_h + … + g_t}) (k_sc e^{g_{s+1} + … + g_{h−1}})    for s < h ≤ t
+//! M_ts = Σ_c (r_tc e^{g_h + … + g_t}) (k_sc e^{g_{s+1} + … + g_{h−1}})    for s < h ≤ t
 //! ```
 //!
 //! and each half is treated likewise. No exponent is positive. All halves of one size are one product. Each sum is
@@ -20,9 +20,9 @@
 use crate::autograd::Var;
 
 /// What gates over T steps leave.
-pub struct Decay<'t, const R: usize> {
-    /// P [N, T, T] of each of the rows; what it holds above the diagonal is not to be read.
-    pub scores: [Var<'t>; R],
+pub struct Decay<'t, const KINDS: usize> {
+    /// M [N, T, T] of each of the rows; what it holds above the diagonal is not to be read.
+    pub scores: [Var<'t>; KINDS],
     /// exp(g_1 + … + g_t) [N, T, G]
     pub from_start: Var<'t>,
     /// exp(g_{t+1} + … + g_T) [N, T, G]
@@ -40,7 +40,7 @@ fn halves(x: Var<'_>) -> [Var<'_>; 2] {
 
 /// Rows and keys [N, T, K], T ≥ 1, and gates g ≤ 0 [N, T, G], where G is K or 1.
 #[track_caller]
-pub fn decay<'t, const R: usize>(rows: [Var<'t>; R], k: Var<'t>, g: Var<'t>) -> Decay<'t, R> {
+pub fn decay<'t, const KINDS: usize>(rows: [Var<'t>; KINDS], k: Var<'t>, g: Var<'t>) -> Decay<'t, KINDS> {
     let [n, t, _] = k.dims();
     let (tape, dtype, size) = (k.tape(), k.dtype(), t.next_power_of_two());
     let zeros = |shape: [usize; 3]| tape.full(shape, dtype, 0.0);

@@ -12,11 +12,11 @@
 //! ```
 //!
 //! which is a step that erases (p, e for k, nothing for v) and one that writes (k, v, nothing for p and g). For a chunk
-//! with rows Q, P, K, V, with the scores A of P and K and those of Q and K as [`decay`] makes them,
+//! with rows Q, P, K, V, the state S before it, and the scores A of P and K and M of Q and K as [`decay`] makes them,
 //!
 //! ```text
 //! U = (I + stril(A))⁻¹ (V − (P ⊙ from_start) S)
-//! O = (Q ⊙ from_start) S + tril(scores of Q) U      S' = all ⊙ S + (K ⊙ to_end)ᵀ U
+//! O = (Q ⊙ from_start) S + tril(M) U      S ← all ⊙ S + (K ⊙ to_end)ᵀ U
 //! ```
 
 use crate::{
@@ -63,8 +63,8 @@ impl Op for EraseWrite {
         Ok([x[2].shape(), x[4].shape()].into())
     }
 
-    /// Two keys are two steps, and a gate for the whole memory is one for each of its rows: so says the op itself, for
-    /// which there may be a kernel. What is left is [`recurrent`].
+    /// Two keys are run as two steps; one gate per head is broadcast to all rows. Both call this op again, so that its
+    /// kernel may run. What is left is [`recurrent`].
     fn formula<'t>(&self, x: &[Var<'t>]) -> Option<Vec<Var<'t>>> {
         let (tape, [q, k, v, p, s0]) = (x[0].tape(), std::array::from_fn(|i| x[i]));
         let (o, s) = match *x.get(5..).unwrap_or_default() {

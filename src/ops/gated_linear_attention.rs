@@ -5,10 +5,10 @@
 //! S_t = diag(exp(g_t)) S_{t-1} + k_t v_tᵀ      o_t = scale S_tᵀ q_t      g_t ≤ 0
 //! ```
 //!
-//! For a chunk with rows Q, K, V, with what [`decay`] makes of its gates,
+//! For a chunk with rows Q, K, V, with the scores M and what else [`decay`] makes of its gates,
 //!
 //! ```text
-//! O = (Q ⊙ from_start) S + tril(P) V      S' = all ⊙ S + (K ⊙ to_end)ᵀ V
+//! O = (Q ⊙ from_start) S + tril(M) V      S ← all ⊙ S + (K ⊙ to_end)ᵀ V
 //! ```
 
 use crate::{
