@@ -158,15 +158,15 @@ impl Tape {
         &self.cx
     }
 
-    fn push(&self, tensor: Tensor, needs: bool, pooled: bool) -> Var<'_> {
+    fn push(&self, tensor: Tensor, requires_grad: bool, pooled: bool) -> Var<'_> {
         let mut r = self.record.borrow_mut();
-        r.values.push(Value { tensor, needs, pooled });
+        r.values.push(Value { tensor, requires_grad, pooled });
         Var::new(self, id(r.values.len() - 1))
     }
 
     /// A value from outside; copied to the device if it is not there.
-    fn place(&self, t: &Tensor, needs: bool) -> Var<'_> {
-        self.push(t.to_device(&self.cx), needs, !t.is_on(&self.cx))
+    fn place(&self, t: &Tensor, requires_grad: bool) -> Var<'_> {
+        self.push(t.to_device(&self.cx), requires_grad, !t.is_on(&self.cx))
     }
 
     /// A value to differentiate with respect to.
@@ -301,12 +301,12 @@ impl Tape {
         {
             r.ran.push(name);
         }
-        let needs = ids.iter().any(|&v| r.values[v as usize].needs);
+        let requires_grad = ids.iter().any(|&v| r.values[v as usize].requires_grad);
         let y0 = r.values.len();
         for list in [&outs, &saved] {
             for &(shape, own) in list.iter() {
                 let tensor = self.cx.pool().get(own.unwrap_or(dtype), shape);
-                r.values.push(Value { tensor, needs, pooled: true });
+                r.values.push(Value { tensor, requires_grad, pooled: true });
             }
         }
         let (values, y) = r.values.split_at_mut(y0);
@@ -330,7 +330,7 @@ impl Tape {
         if let Some(change) = &mut r.change {
             r.values[y0..][..outs.len()].iter_mut().for_each(|y| change(&mut y.tensor));
         }
-        if needs {
+        if requires_grad {
             Self::record(r, Action::Op(op, by), ids, y0, outs.len() + saved.len());
             if r.profile.is_some() {
                 r.times.push([took, Duration::ZERO]);
@@ -350,11 +350,11 @@ impl Tape {
     pub(super) fn reshape(&self, v: Var<'_>, shape: Shape) -> Var<'_> {
         let r = &mut *self.record.borrow_mut();
         let old = &r.values[v.id_on(self) as usize];
-        let (needs, pooled) = (old.needs, old.pooled);
+        let (requires_grad, pooled) = (old.requires_grad, old.pooled);
         let tensor = old.tensor.reshape(shape);
         let y0 = r.values.len();
-        r.values.push(Value { tensor, needs, pooled });
-        if needs {
+        r.values.push(Value { tensor, requires_grad, pooled });
+        if requires_grad {
             Self::record(r, Action::Reshape, &[v.id_on(self)], y0, 1);
             if r.profile.is_some() {
                 r.times.push([Duration::ZERO; 2]);
