@@ -4,7 +4,7 @@ use crate::{
     autograd::{Candidates, Gen, In, Op, Outs, Var},
     ops::{
         reduce::reduced,
-        words::{finite, maximum},
+        words::{finite, insert_axis, maximum},
     },
     tensor::Tensor,
 };
@@ -30,11 +30,11 @@ impl Op for Logsumexp {
     fn formula<'t>(&self, x: &[Var<'t>]) -> Option<Vec<Var<'t>>> {
         let (x, axis) = (x[0], x[0].shape().rank() - 1);
         // The result does not depend on m, so no gradient flows through it.
-        let m = x.tape().detached(x.max_axis(axis, true));
-        let sum = (x - finite(m)).exp().sum_axis(axis, true);
+        let m = x.tape().detached(x.max_axis(axis, false));
+        let sum = (x - insert_axis(finite(m), axis)).exp().sum_axis(axis, false);
         // The sum is at least 1, as the largest entry adds 1, or it is 0, where m is −∞ and the logarithm has no slope.
         let sum = maximum(&[sum, x.tape().full(sum.shape(), sum.dtype(), 0.5)]);
-        Some(vec![(sum.log() + m).sum_axis(axis, false)])
+        Some(vec![sum.log() + m])
     }
 
     fn kernels(&self) -> Candidates<'_> {
