@@ -11,6 +11,7 @@ pub use named::Named;
 use super::{Grad, In, Kernel, Kernels, Op, Outs, Profile, Value, Var};
 use crate::tensor::{Cx, DType, Device, Products, Shape, Tensor};
 use std::{
+    borrow::Cow,
     cell::{Cell, RefCell},
     sync::Arc,
     time::{Duration, Instant},
@@ -38,8 +39,11 @@ impl Way {
     }
 
     /// The name that its cost is counted under.
-    fn name(self, op: &dyn Op) -> &'static str {
-        self.kernel(op).and_then(Kernel::name).unwrap_or(op.name())
+    fn name(self, op: &dyn Op) -> Cow<'static, str> {
+        match self.kernel(op) {
+            Some(kernel) => kernel.name().unwrap_or(op.name()).into(),
+            None => format!("{} (loops)", op.name()).into(),
+        }
     }
 }
 
@@ -66,7 +70,7 @@ struct Record {
     profile: Option<Profile>,
     /// While profiled: the forward and the backward time of every node.
     times: Vec<[Duration; 2]>,
-    /// The kernels that computed an op which has several.
+    /// The kernels that computed an op.
     ran: Vec<&'static str>,
     /// While naming: values that were given a name, and how many scopes there were then.
     named: Vec<(&'static str, u32, usize)>,
@@ -296,7 +300,7 @@ impl Tape {
         let dtype = x[0].dtype();
         let kernel = by.kernel(op.as_ref());
         let saved = kernel.map_or(Outs::default(), |kernel| kernel.saves(x));
-        if let Some(name) = kernel.and_then(Kernel::name)
+        if let Some(name) = kernel.map(|kernel| kernel.name().unwrap_or(op.name()))
             && !r.ran.contains(&name)
         {
             r.ran.push(name);
@@ -391,7 +395,7 @@ impl Tape {
         self.record.borrow_mut().profile.take().unwrap_or_default()
     }
 
-    /// By name the kernels that have computed ops, of ops that have several kernels.
+    /// The names of the kernels that have computed ops: that of its op, or OP.KERNEL where the op has several.
     pub fn ran(&self) -> Vec<&'static str> {
         self.record.borrow().ran.clone()
     }
