@@ -75,8 +75,8 @@
 //! - **form**: a way to compute a mixer over a sequence. All forms give the same values, states and gradients.
 //! - **recurrent**: the form that runs one step after another.
 //! - **parallel**: the form that computes all positions at once, by an associative scan or a masked product.
-//! - **chunked**: the form that is parallel within chunks of C steps, and recurrent from chunk to chunk.
-//! - **fused**: the form that is one op over all steps.
+//! - **chunked**: the form in one op that works in chunks of C steps; for small heads its kernel is the fused one.
+//! - **fused**: the form, or the kernel, that goes step by step inside one op.
 //! - **scan**: a recurrence h_t = a_t h_{t-1} + x_t over a sequence; an associative scan computes it in log T rounds.
 //!   The form `scan` is one op, in pieces of C steps.
 //! - **transition**: the linear map from one state to the next. Its eigenvalues decide what the mixer can track.
@@ -91,7 +91,7 @@
 //! - **published**: as the code of the published experiment computes it, defects included.
 //! - **fixture**: a file with an op's inputs, outputs and gradients from another implementation.
 //! - **floor**: the error of a tensor that rounding alone explains ([`verify`]).
-// What only a feature uses is there without it, too.
+// Code that only one feature uses is compiled without that feature as well.
 #![cfg_attr(not(all(feature = "cuda", feature = "laboratory")), allow(dead_code, unused_imports, unreachable_code))]
 #![deny(missing_docs)]
 #![warn(clippy::unwrap_used)]

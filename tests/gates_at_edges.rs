@@ -3,8 +3,10 @@
 //! emulated.
 #![allow(clippy::unwrap_used)]
 
+mod close;
 mod device;
 
+use close::close;
 use device::device;
 use tapezoo::{
     autograd::{Gen, Kernels, Op, Tape, Var},
@@ -218,7 +220,7 @@ fn equal_arguments_of_a_stabiliser_share_its_gradient() {
             for (at, d) in run[4].iter().enumerate() {
                 let (row, s) = (at / 2 / t * 2 + at % 2, at / 2 % t);
                 let want = ct[row] * 0.5f64.powi((t - s.max(1)) as i32);
-                assert!((d - want).abs() < 1e-12, "di of step {s} of {t} is {d}, not {want}");
+                close(*d, want, 1e-12, format_args!("di of step {s} of {t}"));
             }
         }
     }
@@ -232,7 +234,7 @@ fn equal_arguments_of_a_stabiliser_share_its_gradient() {
         for (at, d) in run[1].iter().enumerate().filter(|(at, _)| at / 6 % 4 == 0) {
             let (row, s) = (at / 24 / t * 6 + at % 6, at / 24 % t);
             let want = ct[row] * 0.5f64.powi((t - s.max(1)) as i32);
-            assert!((d - want).abs() < 1e-12, "di of step {s} of {t} is {d}, not {want}");
+            close(*d, want, 1e-12, format_args!("di of step {s} of {t}"));
         }
     }
 }
@@ -278,7 +280,7 @@ fn padding_on_the_left_is_not_there() {
         for (i, h) in padded[0].iter().enumerate() {
             let (b, s, rest) = (i / (t * 8), i / 8 % t, i % 8);
             let want = if s < pad { 0.0 } else { alone[0][(b * (t - pad) + s - pad) * 8 + rest] };
-            assert!((h - want).abs() < 1e-12, "h of step {s} is {h}, not {want}");
+            close(*h, want, 1e-12, format_args!("h of step {s}"));
         }
         let x = cell_inputs(g, t, input, f);
         let padded = agree(&format!("slstm, f = {forget} in the padding"), &x, &[Form::Fused], (2e-5, TINY), cell);
@@ -353,7 +355,7 @@ fn equal_arguments_of_the_divisor_share_its_gradient() {
     // h = 2 q / (max(|q|, 1) + ε) at q = 1.
     let (ct, by) = (Gen::new(7).normal([1; 4]).cast(DType::F32).to_f64()[0], 1.01);
     let want = ct * (2.0 / by - 0.5 * 2.0 / (by * by));
-    assert!((run[1][0] - want).abs() < 1e-12, "dq is {}, not {want}", run[1][0]);
+    close(run[1][0], want, 1e-12, "dq");
 }
 
 /// After gates that forget nearly everything, or everything, the weights of later steps have all their digits.

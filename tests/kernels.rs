@@ -1,8 +1,13 @@
-//! Every kernel equals the definition of its op: the formula, or the plain loops of a primitive.
+//! Every kernel equals the definition of its op, the formula or the plain loops of a primitive: values and gradients, on
+//! the CPU, in both precisions, of sizes from 1 on.
+//!
+//! Other tests compare the rest: `empty.rs` sizes of 0, `extremes` infinite, NaN and saturated inputs, `cuda.rs` a device
+//! and bf16.
 
 #![allow(clippy::unwrap_used)]
 
 use proptest::prelude::*;
+use std::collections::BTreeSet;
 use tapezoo::{
     autograd::{Gen, Kernels, Tape, Var},
     ops::OPS,
@@ -24,10 +29,10 @@ fn large(seed: u64) -> bool {
 }
 
 fn run(kernels: Kernels, sample: fn(&mut Gen) -> tapezoo::ops::Sample, seed: u64, dtype: DType, uses: u64) -> Found {
-    run_scaled(kernels, sample, seed, dtype, uses, 1.0)
+    run_scaled(kernels, sample, seed, dtype, uses, 1.0).0
 }
 
-/// [`run`] with all inputs times a number.
+/// [`run`] with all inputs times a number; and the kernels that ran.
 fn run_scaled(
     kernels: Kernels,
     sample: fn(&mut Gen) -> tapezoo::ops::Sample,
@@ -35,7 +40,7 @@ fn run_scaled(
     dtype: DType,
     uses: u64,
     scale: f64,
-) -> Found {
+) -> (Found, Vec<&'static str>) {
     let scaled = |x: &Tensor| Tensor::from_vec(x.to_f64().into_iter().map(|x| scale * x).collect(), x.shape());
     let real = |x: &Tensor| if x.dtype() == DType::I32 { x.clone() } else { scaled(x).cast(dtype) };
     let tape = Tape::default().with_kernels(kernels);
@@ -56,12 +61,12 @@ fn run_scaled(
         let zeros = || vec![0.0; x.shape().len()];
         found.push((format!("gradient {i} {}", x.shape()), x.grad().map_or_else(zeros, |g| g.to_f64())));
     }
-    found
+    (found, tape.ran())
 }
 
 /// The names of an op's kernels: each is forced in turn, and computes if it accepts the inputs.
 fn each_kernel(sample: fn(&mut Gen) -> tapezoo::ops::Sample, seed: u64) -> Vec<&'static str> {
-    let op = sample(&mut Gen::new(seed)).0;
+    let op = sample(&mut draw(seed)).0;
     op.kernels().iter().map(|kernel| kernel.name().unwrap_or(op.name())).collect()
 }
 
@@ -83,7 +88,7 @@ proptest! {
             // seen from roundings, and, as these may be lucky, from inputs that are about a rounding larger.
             let rough: Vec<f64> = if large(seed) {
                 let single = run(Kernels::Plain, *sample, seed, DType::F32, uses);
-                let moved = run_scaled(Kernels::Plain, *sample, seed, DType::F64, uses, 1.0 + 1e-7);
+                let moved = run_scaled(Kernels::Plain, *sample, seed, DType::F64, uses, 1.0 + 1e-7).0;
                 let pairs = single.iter().zip(&moved).zip(&exact);
                 pairs.map(|((single, moved), exact)| off(&single.1, &exact.1).max(off(&moved.1, &exact.1))).collect()
             } else {
@@ -121,7 +126,26 @@ proptest! {
     }
 }
 
-/// An op is a primitive or has a formula, but not both; and it says which kernel computes it.
+/// A kernel that does not accept its inputs leaves them to the formula, which would then be compared with itself: of
+/// thirty samples like those above each kernel accepts some.
+#[test]
+fn every_kernel_runs_where_it_is_forced() {
+    for (name, sample) in OPS {
+        let (mut forced, mut ran) = (BTreeSet::new(), BTreeSet::new());
+        for seed in 0..30 {
+            for by in each_kernel(*sample, seed) {
+                forced.insert(by);
+                if !ran.contains(by) {
+                    ran.extend(run_scaled(Kernels::Only(vec![by.into()]), *sample, seed, DType::F64, 1, 1.0).1);
+                }
+            }
+        }
+        let never: Vec<_> = forced.difference(&ran).collect();
+        assert!(never.is_empty(), "{name}: {never:?} did not run, of {forced:?}");
+    }
+}
+
+/// An op is a primitive or has a formula, but not both.
 #[test]
 fn every_op_is_defined_once() {
     for (name, sample) in OPS {

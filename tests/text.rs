@@ -3,13 +3,15 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod close;
 mod program;
 
+use close::{all_close, close};
 use program::Place;
 use proptest::prelude::*;
 use std::{fs, path::Path};
 use tapezoo::{
-    autograd::Tape,
+    autograd::{Kernels, Tape},
     models::{self, Model, ModelConfig, Positions, Stream},
     rng,
     tasks::{BITS, Counts, Len, Task, Text},
@@ -119,7 +121,7 @@ fn bits_per_byte_are_those_of_the_logits() {
                     n += 1;
                 }
             }
-            assert!((score - sum / f64::from(n)).abs() < 1e-8, "{score}, {}", sum / f64::from(n));
+            close(*score, sum / f64::from(n), 1e-8, "bits per byte");
         }
     }
 }
@@ -147,10 +149,15 @@ fn a_stream_says_at_every_token_what_the_whole_sequence_says() {
             })
             .collect();
         for (i, logits) in std::iter::once(first).chain(rest).enumerate() {
-            for (a, b) in logits.iter().zip(&all[(i + 3) * 20..]) {
-                assert!((a - b).abs() <= 1e-8 * (1.0 + b.abs()), "{name}, token {}: {a} {b}", i + 3);
-            }
+            all_close(&logits, &all[(i + 3) * 20..][..20], 1e-8, format_args!("{name}, token {}", i + 3));
         }
+        let plain = Stream::with_kernels(&model, Kernels::Plain).read(&tokens).unwrap();
+        all_close(&plain, &all[10 * 20..], 1e-8, format_args!("{name} without kernels"));
+        assert_ne!(
+            plain,
+            Stream::new(&model).read(&tokens).unwrap(),
+            "{name}, to the digit: were kernels switched off?"
+        );
         // A cache begins empty.
         let is_cache = model.zero_state(&tape, 1).tensors().iter().flatten().any(|tensor| tensor.shape().is_empty());
         let constant = sizes.windows(2).all(|w| w[1] == w[0]);
@@ -218,6 +225,7 @@ fn text_reaches_resume_report_inspect_sweep_and_sample() {
     let greedy = sample("gpt-seed0 --tokens 100 --temperature 0");
     assert_eq!(greedy, sample("gpt-seed0 --tokens 100 --top-k 1 --seed 5"));
     assert!(greedy.contains("la la"), "{greedy}");
+    assert_eq!(greedy, sample("gpt-seed0 --tokens 100 --top-k 1 --kernels plain"));
     assert_eq!(sample("lstm-seed0 --tokens 0 --prompt la"), "la\n");
     let said = place.run("sample run/gpt-seed0 --tokens 20").stderr;
     assert!(said.starts_with("20 tokens in ") && said.contains("tokens/s, from a state of"), "{said}");

@@ -33,6 +33,12 @@ pub trait Op: Send + 'static {
     /// op's name and the line of the formula.
     fn infer(&self, x: In) -> Result<Outs, String>;
 
+    /// The inputs that are f32 where the others are bf16: rates, phases and gates, whose rounding a recurrence would
+    /// multiply with every step.
+    fn in_f32(&self) -> &'static [usize] {
+        &[]
+    }
+
     /// What the op is, if it is a primitive.
     fn primitive(&self) -> Option<&dyn Primitive> {
         None
@@ -169,7 +175,7 @@ impl From<Shape> for Outs {
 pub struct Value {
     pub(super) tensor: Tensor,
     /// Whether the loss may depend on a leaf through it.
-    pub(super) needs: bool,
+    pub(super) requires_grad: bool,
     /// Whether the buffer is the pool's (an op's output, a constant from `full`, a copy of a tensor from another
     /// device) or the caller's (a leaf or a constant that was on the device already).
     pub(super) pooled: bool,

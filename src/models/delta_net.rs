@@ -37,6 +37,7 @@
 //! | recurrent | O(T K V), T steps |
 //! | parallel | (3) to (5) with the whole sequence as one chunk: O(T² (K + V)) |
 //! | chunked | O(T (C (K + V) + K V)); with X written out, as on a device, C² more |
+//! | chunked, on a CPU with K V ≤ 256 | O(T K V), T steps inside the fused kernel |
 
 use super::{
     About, Bound, Capabilities, Family, Form, Init, Mixer, ModelConfig, P, Rope, State, at, head_first, heads,

@@ -2,7 +2,7 @@
 
 use super::{Form, Model, Positions};
 use crate::{
-    autograd::Tape,
+    autograd::{Kernels, Tape},
     error::{Error, Result},
     tensor::Tensor,
 };
@@ -24,7 +24,12 @@ pub struct Stream<'m> {
 impl<'m> Stream<'m> {
     /// Before the first token.
     pub fn new(model: &'m Model) -> Stream<'m> {
-        let tape = Tape::default();
+        Stream::with_kernels(model, Kernels::Fast)
+    }
+
+    /// The same, computed by these kernels.
+    pub fn with_kernels(model: &'m Model, kernels: Kernels) -> Stream<'m> {
+        let tape = Tape::default().with_kernels(kernels);
         let state = model.zero_state(&tape, 1).tensors();
         Stream { model, tape, state, t: 0 }
     }

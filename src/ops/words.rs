@@ -69,3 +69,10 @@ pub const LEAST: f64 = -1e38;
 pub fn reference(m: Var<'_>) -> Var<'_> {
     maximum(&[m, m.tape().full(m.shape(), m.dtype(), LEAST)])
 }
+
+/// x, with the largest number of its type in place of +∞, and the least one in place of −∞.
+#[track_caller]
+pub fn finite(x: Var<'_>) -> Var<'_> {
+    let most = x.tape().full(x.shape(), x.dtype(), x.dtype().largest());
+    -maximum(&[-most, -maximum(&[x, -most])])
+}

@@ -14,6 +14,7 @@ use crate::{
     tasks::{Batch, IGNORE, Len},
     tensor::{Device, Tensor, available},
 };
+use std::borrow::Cow;
 
 /// The most runs of one experiment: models times seeds.
 const MOST_RUNS: usize = 1 << 16;
@@ -282,7 +283,7 @@ fn recorded(cfg: &TrainConfig, model: &Model, batch: usize, len: usize) -> Optio
 
 /// The ops that a model runs with these kernels in training and evaluation; none where it cannot be recorded without
 /// being computed, or on a device.
-pub fn ops(cfg: &TrainConfig, kernels: Kernels) -> Option<Vec<&'static str>> {
+pub fn ops(cfg: &TrainConfig, kernels: Kernels) -> Option<Vec<Cow<'static, str>>> {
     let model = Model::hollow(&cfg.model, cfg.dtype).ok().filter(|_| cfg.device == Device::Cpu)?;
     let mut ops = vec![];
     for len in cfg.eval_lens.iter().chain([&cfg.train_len]) {

@@ -116,7 +116,7 @@ pub struct Trained {
     pub scores: Scores,
     /// The time spent in training steps, evaluation not counted.
     pub training: Duration,
-    /// By name the kernels that computed ops, of ops that have several.
+    /// The names of the kernels that computed ops.
     pub kernels: Vec<&'static str>,
 }
 

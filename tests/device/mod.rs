@@ -12,8 +12,7 @@ use std::{
     },
 };
 use tapezoo::{
-    autograd::{Gen, Op, Tape, Var},
-    ops::in_f32,
+    autograd::{Gen, Kernels, Op, Tape, Var},
     tensor::{Cx, DType, Device, Tensor},
 };
 
@@ -158,7 +157,19 @@ pub fn evaluate(
     u: Option<&Tensor>,
     f: impl for<'t> Fn(&[Var<'t>]) -> Var<'t>,
 ) -> Vec<Vec<f64>> {
-    let tape = Tape::new(device);
+    evaluate_by(Kernels::Fast, device, dtype, inputs, u, f)
+}
+
+/// The same, computed by these kernels.
+pub fn evaluate_by(
+    kernels: Kernels,
+    device: Device,
+    dtype: DType,
+    inputs: &[Tensor],
+    u: Option<&Tensor>,
+    f: impl for<'t> Fn(&[Var<'t>]) -> Var<'t>,
+) -> Vec<Vec<f64>> {
+    let tape = Tape::new(device).with_kernels(kernels);
     tape.poison(true);
     let there = |x: &Tensor| if x.dtype() == DType::I32 { x.clone() } else { x.to_device_as(tape.cx(), dtype) };
     let place = |x: &Tensor| if x.dtype() == DType::I32 { tape.constant(x) } else { tape.leaf(&there(x)) };
@@ -175,7 +186,7 @@ pub fn evaluate(
 fn run_op(device: Device, op: Box<dyn Op>, x: &[Tensor], dtype: DType, without: Option<usize>) -> Vec<Vec<f64>> {
     let tape = Tape::new(device);
     tape.poison(true);
-    let f32s = in_f32(op.name());
+    let f32s = op.in_f32();
     let placed = x.iter().enumerate().map(|(i, x)| place(x, tape.cx(), dtype, f32s.contains(&i)));
     let x: Vec<_> = placed.map(|x| tape.leaf(&x)).collect();
     let y = tape.apply_dyn(op, &x);
