@@ -20,16 +20,16 @@ use bytemuck::TransparentWrapper;
 /// The largest state that runs step by step.
 const SMALL: usize = 256;
 
-/// One of the two kernels of an op with heads: many heads side by side, if `FUSED`, with a state of each step by step;
-/// or by matrix products of chunks, which is also how a device does it.
+/// One of an op's two kernels. `FIRST`: the one for small sizes on the CPU; otherwise the general one, which devices
+/// also use.
 #[derive(TransparentWrapper)]
 #[repr(transparent)]
-pub struct Schedule<O, const FUSED: bool>(pub O);
+pub struct Schedule<O, const FIRST: bool>(pub O);
 
-impl<O, const FUSED: bool> Schedule<O, FUSED> {
+impl<O, const FIRST: bool> Schedule<O, FIRST> {
     /// Whether this is the one to take.
     pub fn fits(x: In, cx: &Cx) -> bool {
-        !FUSED || matches!(cx, Cx::Cpu(_)) && Dims::of(x).is_ok_and(|dims| dims.small())
+        !FIRST || matches!(cx, Cx::Cpu(_)) && Dims::of(x).is_ok_and(|dims| dims.small())
     }
 }
 
@@ -75,9 +75,9 @@ pub trait Scheduled {
     fn backward_on_device(&self, cu: &Cuda, dims: Dims, x: In, y: &[Value], dy: &[Option<Tensor>], dx: &mut [Grad]);
 }
 
-impl<O: Scheduled, const FUSED: bool> Kernel for Schedule<O, FUSED> {
+impl<O: Scheduled, const FIRST: bool> Kernel for Schedule<O, FIRST> {
     fn name(&self) -> Option<&'static str> {
-        Some(O::NAMES[usize::from(!FUSED)])
+        Some(O::NAMES[usize::from(!FIRST)])
     }
 
     fn accepts(&self, x: In, cx: &Cx) -> bool {
@@ -85,13 +85,13 @@ impl<O: Scheduled, const FUSED: bool> Kernel for Schedule<O, FUSED> {
     }
 
     fn saves(&self, x: In) -> Outs {
-        Dims::of(x).map_or_else(|_| Outs::default(), |dims| self.0.saves(dims, x, FUSED))
+        Dims::of(x).map_or_else(|_| Outs::default(), |dims| self.0.saves(dims, x, FIRST))
     }
 
     fn forward(&self, cx: &Cx, x: In, y: &mut [Value]) {
         let Ok(dims) = Dims::of(x) else { return };
         match cx {
-            Cx::Cpu(cpu) => with_real!(x[0].dtype(), T => self.0.forward::<T>(cpu, dims, FUSED, x, y)),
+            Cx::Cpu(cpu) => with_real!(x[0].dtype(), T => self.0.forward::<T>(cpu, dims, FIRST, x, y)),
             Cx::Cuda(cu) => self.0.forward_on_device(cu, dims, x, y),
         }
     }
@@ -99,7 +99,7 @@ impl<O: Scheduled, const FUSED: bool> Kernel for Schedule<O, FUSED> {
     fn backward(&self, cx: &Cx, x: In, y: &[Value], dy: &[Option<Tensor>], dx: &mut [Grad]) {
         let Ok(dims) = Dims::of(x) else { return };
         match cx {
-            Cx::Cpu(cpu) => with_real!(x[0].dtype(), T => self.0.backward::<T>(cpu, dims, FUSED, x, y, dy, dx)),
+            Cx::Cpu(cpu) => with_real!(x[0].dtype(), T => self.0.backward::<T>(cpu, dims, FIRST, x, y, dy, dx)),
             Cx::Cuda(cu) => self.0.backward_on_device(cu, dims, x, y, dy, dx),
         }
     }

@@ -45,6 +45,7 @@ use crate::{
         gated_linear_attention,
         heads::{Place, Slot, cotangent_of},
         math::Math,
+        rows::exp,
         scan::by_device,
     },
     ops::{heads::Dims, mlstm::Mlstm},
@@ -165,12 +166,6 @@ fn forget<T: Math>(f: &mut [T], slope: &mut [T]) {
     }
 }
 
-/// x ← eˣ
-#[versions::versions]
-fn exp<T: Math>(x: &mut [T]) {
-    x.iter_mut().for_each(|x| *x = x.exp());
-}
-
 /// The gates of one head at every step, [T] each.
 struct Gates<'a, T: Real> {
     /// i_t
@@ -224,7 +219,7 @@ impl<'a, T: Math> Gates<'a, T> {
             let (at, share) = (d.scalars().at(i, t), self.share[t]);
             by.fixed += own.fixed[t];
             by.scaled += own.scaled[t];
-            // What gets nothing gets no NaN of it either.
+            // A gate whose share is 0 gets 0, even where the gradient is NaN.
             let part = |share: T, x: T| if share > T::ZERO { share * x } else { T::ZERO };
             let won = if by.scaled.abs() > df[t].abs() { by.fixed - df[t] } else { di[t] + by.scaled };
             g.di[at] += part(share, di[t]) + part(T::ONE - share, won);
