@@ -117,6 +117,26 @@ fn the_family_tree_has_every_mixer_once_and_is_the_one_in_the_documents() {
 }
 
 #[test]
+fn the_table_of_the_documents_is_the_list() {
+    let document = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/docs/zoo.md")).unwrap();
+    let (_, rest) = document.split_once("<!-- the list of models from here -->\n\n").unwrap();
+    let (table, _) = rest.split_once("\n<!-- to here -->").unwrap();
+    let list = parity("--models list").stdout;
+    let lines: Vec<&str> = list.lines().collect();
+    let mut wanted =
+        "| mixer | A_t | eigenvalues | state | a step | forms | source |\n|---|---|---|---|---|---|---|\n".to_string();
+    for (i, line) in lines.iter().enumerate().filter(|(_, line)| line.starts_with("  ") && !line.starts_with("   ")) {
+        let facts =
+            lines[i + 1..][..6].iter().map(|fact| fact.chars().skip(19).collect::<String>().replace('|', "\\|"));
+        let name = format!("`{}`", line.split_whitespace().next().unwrap());
+        let row: Vec<String> = std::iter::once(name).chain(facts).collect();
+        wanted += &format!("| {} |\n", row.join(" | "));
+    }
+    assert!(table == wanted, "docs/zoo.md: its table should be\n\n{wanted}");
+    assert_eq!(table.lines().count(), 2 + tapezoo::models::names().len());
+}
+
+#[test]
 fn the_table_fits_the_terminal_whatever_is_asked() {
     let lens = "--eval-lens 18,17,3,4,5,6,7,8,9,10,11,12,13,14,15,16";
     let ran = parity(&format!("--steps 2 --train-len 6 --batch 2 --width 4 --seeds 2 --num-ones 3 {lens}"));
