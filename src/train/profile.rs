@@ -27,9 +27,10 @@ impl Trainer {
         done.map(|()| all)
     }
 
-    /// The names of the kernels that computed ops.
-    pub fn kernels(&mut self) -> Vec<&'static str> {
-        let mut names: Vec<_> = self.tapes().flat_map(Tape::ran).collect();
+    /// The names of the kernels that computed ops, here and in earlier processes of this run.
+    pub fn kernels(&mut self) -> Vec<String> {
+        let mut names: Vec<_> = self.tapes().flat_map(Tape::ran).map(String::from).collect();
+        names.extend_from_slice(&self.earlier_kernels);
         names.sort_unstable();
         names.dedup();
         names
