@@ -28,11 +28,11 @@ use tapezoo::{
     autograd::{Gen, Tape, Var},
     cuda::{Gpu, emulator, guarded},
     ops::{
-        OPS,
         attention::{causal_attention, fading_attention},
         delta::{delta_rule, gated_delta_rule},
         erase_write,
         gated_linear_attention::gated_linear_attention,
+        in_f32,
         linear_attn::linear_attention,
         lru_scan::lru_scan_joined,
         lstm::lstm_sequence,
@@ -196,12 +196,6 @@ fn say(record: &Path, text: &str) -> Result<()> {
 fn heading(op: &Op, pass: &str, dtype: DType) -> String {
     let Sizes { b, t, h, k, chunk, n } = op.sizes;
     format!("# {} | {pass} | {dtype} B={b} T={t} H={h} K={k} chunk={chunk} N={n}", op.name)
-}
-
-/// The inputs that an op of this name has in f32 where the others are bf16.
-fn in_f32(name: &str) -> &'static [usize] {
-    let mut ops = OPS.iter().map(|(_, sample)| sample(&mut Gen::new(0)).0);
-    ops.find(|op| op.name() == name).map_or(&[], |op| op.in_f32())
 }
 
 /// The type of an op's i-th input.

@@ -9,7 +9,7 @@ mod device;
 use device::{device, distance, place, rounded};
 use tapezoo::{
     autograd::{Gen, Tape, Var, gradcheck_on},
-    ops::OPS,
+    ops::{OPS, in_f32},
     tasks::Batch,
     tensor::{DType, Device, Tensor},
     train::{
@@ -37,7 +37,7 @@ fn run(device: Device, entry: &tapezoo::ops::Entry, seed: u64, dtype: DType) -> 
     let (op, inputs) = entry.1(&mut Gen::new(seed));
     let tape = Tape::new(device);
     tape.poison(true);
-    let placed = inputs.iter().enumerate().map(|(i, x)| place(x, tape.cx(), dtype, op.in_f32().contains(&i)));
+    let placed = inputs.iter().enumerate().map(|(i, x)| place(x, tape.cx(), dtype, in_f32(op.name()).contains(&i)));
     let x: Vec<_> = placed.map(|x| if x.dtype() == DType::I32 { tape.constant(&x) } else { tape.leaf(&x) }).collect();
     let y = tape.apply_dyn(op, &x);
     let cotangent = |y: &Var| place(&Gen::new(seed).normal(y.shape()), tape.cx(), dtype, false);

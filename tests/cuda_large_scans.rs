@@ -8,6 +8,7 @@ use device::{device, distance, is_checked, place};
 use tapezoo::{
     autograd::{Gen, Op, Tape},
     ops::{
+        in_f32,
         lstm::LstmSequence,
         mlstm::Mlstm,
         quasi_lstm::QuasiLstm,
@@ -23,7 +24,7 @@ use tapezoo::{
 fn run<O: Op>(device: Device, op: &dyn Fn() -> O, inputs: &[Tensor], seeds: u32, dtype: DType) -> Vec<Vec<f64>> {
     let tape = Tape::new(device);
     tape.poison(true);
-    let f32s = op().in_f32();
+    let f32s = in_f32(op().name());
     let placed = inputs.iter().enumerate().map(|(i, x)| place(x, tape.cx(), dtype, f32s.contains(&i)));
     let x: Vec<_> = placed.map(|x| tape.leaf(&x)).collect();
     let (mut ends, mut values) = (vec![], vec![]);

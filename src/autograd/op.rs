@@ -33,12 +33,6 @@ pub trait Op: Send + 'static {
     /// op's name and the line of the formula.
     fn infer(&self, x: In) -> Result<Outs, String>;
 
-    /// The inputs that are f32 where the others are bf16: rates, phases and gates, whose rounding a recurrence would
-    /// multiply with every step.
-    fn in_f32(&self) -> &'static [usize] {
-        &[]
-    }
-
     /// What the op is, if it is a primitive.
     fn primitive(&self) -> Option<&dyn Primitive> {
         None

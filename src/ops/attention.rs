@@ -46,7 +46,7 @@ impl Op for CausalAttention {
     }
 
     fn infer(&self, x: In) -> Result<Outs, String> {
-        same_dtype(self, x)?;
+        same_dtype(self.name(), x)?;
         let [sq, sk, sv] = [0, 1, 2].map(|i| x[i].shape());
         let ([b, t, h, k], [_, s, ..], [.., v]): ([_; 4], [_; 4], [_; 4]) = (sq.array()?, sk.array()?, sv.array()?);
         if s < t || sk.dims() != [b, s, h, k] || sv.dims() != [b, s, h, v] {

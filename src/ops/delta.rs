@@ -64,7 +64,7 @@ impl Op for DeltaRule {
     }
 
     fn infer(&self, x: In) -> Result<Outs, String> {
-        same_dtype(self, x)?;
+        same_dtype(self.name(), x)?;
         self.outs(x)
     }
 

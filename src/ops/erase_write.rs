@@ -48,7 +48,7 @@ impl Op for EraseWrite {
     }
 
     fn infer(&self, x: In) -> Result<Outs, String> {
-        same_dtype(self, x)?;
+        same_dtype(self.name(), x)?;
         some_steps(self.chunk)?;
         let dims @ Dims { b, t, h, k, v } = Dims::of(x)?;
         Dims::expect(x, 3, "p", &[b, t, h, k])?;

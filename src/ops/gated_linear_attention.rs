@@ -48,7 +48,7 @@ impl Op for GatedLinearAttention {
     }
 
     fn infer(&self, x: In) -> Result<Outs, String> {
-        same_dtype(self, x)?;
+        same_dtype(self.name(), x)?;
         let dims = Dims::of(x)?;
         some_steps(self.chunk)?;
         expect_gate(x, 3, dims)?;

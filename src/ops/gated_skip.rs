@@ -25,7 +25,7 @@ impl Op for GatedSkip {
         if y.rank() == 0 || v != y || z != y || d.dims() != [y.last()] {
             return Err(format!("y {y}, d {d}, x {v} and z {z} do not fit: expected [.., N], [N] and twice [.., N]"));
         }
-        same_dtype(self, x)?;
+        same_dtype(self.name(), x)?;
         Ok(y.into())
     }
 

@@ -34,7 +34,7 @@ impl Op for LinearAttention {
     }
 
     fn infer(&self, x: In) -> Result<Outs, String> {
-        same_dtype(self, x)?;
+        same_dtype(self.name(), x)?;
         let Dims { b, h, k, v, .. } = Dims::of(x)?;
         some_steps(self.chunk)?;
         Dims::expect(x, 3, "s0", &[b, h, k, v])?;

@@ -26,11 +26,6 @@ impl Op for LruScan {
         "lru_scan"
     }
 
-    /// λ, whose powers make the states.
-    fn in_f32(&self) -> &'static [usize] {
-        &[0, 1]
-    }
-
     fn infer(&self, x: In) -> Result<Outs, String> {
         let [lr, li, v, hr, hi] = std::array::from_fn(|i| x[i].shape());
         let [n, _, both] = v.array()?;
@@ -40,7 +35,7 @@ impl Op for LruScan {
                 "λ {lr} {li}, x {v} and h0 {hr} {hi} do not fit: expected [D] twice, [B, T, 2 D] and [B, D] twice"
             ));
         }
-        same_dtype(self, x).and(some_steps(self.chunk))?;
+        same_dtype(self.name(), x).and(some_steps(self.chunk))?;
         Ok([v, hr, hi].map(|shape| (shape, x[2].dtype())).into())
     }
 

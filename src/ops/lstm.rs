@@ -34,7 +34,7 @@ impl Op for LstmSequence {
                 "x {v}, w_hh {w}, h0 {h0} and c0 {c0} do not fit: expected [B, T, 4D], [4D, D] and [B, D] twice"
             ));
         }
-        same_dtype(self, x)?;
+        same_dtype(self.name(), x)?;
         Ok([[b, t, d].into(), h0, h0].into())
     }
 

@@ -47,13 +47,8 @@ impl Op for Mlstm {
         "mlstm"
     }
 
-    /// The gates, which stand in exponents.
-    fn in_f32(&self) -> &'static [usize] {
-        &[3, 4]
-    }
-
     fn infer(&self, x: In) -> Result<Outs, String> {
-        same_dtype(self, x)?;
+        same_dtype(self.name(), x)?;
         let Dims { b, t, h, k, v } = Dims::of(x)?;
         some_steps(self.chunk)?;
         Dims::expect(x, 3, "i", &[b, t, h])?;

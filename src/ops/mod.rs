@@ -110,9 +110,21 @@ pub const OPS: &[Entry] = &{
     all
 };
 
-/// That the inputs have one type, but those [in f32](Op::in_f32).
-fn same_dtype(op: &impl Op, x: In) -> Result<(), String> {
-    let in_f32 = op.in_f32();
+/// The inputs of an op that are f32 where the others are bf16: rates, phases and gates, of whose rounding a recurrence
+/// would make more with every step.
+pub fn in_f32(op: &str) -> &'static [usize] {
+    match op {
+        "gated_delta_rule" => &[5], // the logarithms of the gates
+        "lru_scan" => &[0, 1],      // λ, whose powers the states are made of
+        "mlstm" => &[3, 4],         // the gates, which stand in exponents
+        "selective_scan" => &[2],   // A, the rates of decay
+        _ => &[],
+    }
+}
+
+/// That the inputs have one type, but those [`in_f32`].
+fn same_dtype(op: &str, x: In) -> Result<(), String> {
+    let in_f32 = in_f32(op);
     let all = (0..x.len()).find(|i| !in_f32.contains(i)).map_or(DType::F32, |i| x[i].dtype());
     let expected = |i: usize| if in_f32.contains(&i) { all.real() } else { all };
     match (0..x.len()).find(|&i| x[i].dtype() != expected(i)) {

@@ -35,7 +35,7 @@ impl Op for QuasiLstm {
         if d4 % 4 != 0 || c0 != [b, d4 / 4].into() {
             return Err(format!("x {v} and c0 {c0} do not fit: expected [B, T, 4D] and [B, D]"));
         }
-        same_dtype(self, x).and(some_steps(self.chunk))?;
+        same_dtype(self.name(), x).and(some_steps(self.chunk))?;
         Ok([[b, t, d4 / 4].into(), c0].into())
     }
 

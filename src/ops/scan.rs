@@ -32,7 +32,7 @@ impl Op for LinearScan {
         if b != a || h0 != [n, d].into() {
             return Err(format!("a {a}, b {b} and h0 {h0} do not fit: expected [B, T, D] twice and [B, D]"));
         }
-        same_dtype(self, x).and(some_steps(self.chunk))?;
+        same_dtype(self.name(), x).and(some_steps(self.chunk))?;
         Ok([a, h0].into())
     }
 

@@ -33,11 +33,6 @@ impl Op for SelectiveScan {
         "selective_scan"
     }
 
-    /// A, the rates of decay.
-    fn in_f32(&self) -> &'static [usize] {
-        &[2]
-    }
-
     fn infer(&self, x: In) -> Result<Outs, String> {
         let [u, delta, a, b, c, h0] = std::array::from_fn(|i| x[i].shape());
         let [batch, t, e] = u.array()?;
@@ -50,7 +45,7 @@ impl Op for SelectiveScan {
                  [B, T, N] twice and [B, E, N]"
             ));
         }
-        same_dtype(self, x).and(some_steps(self.chunk))?;
+        same_dtype(self.name(), x).and(some_steps(self.chunk))?;
         Ok([u, h0].into())
     }
 

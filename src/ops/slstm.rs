@@ -42,7 +42,7 @@ impl Op for SlstmSequence {
                 return Err(format!("{name} {} should be {:?} for x {v} and r {r}", x[2 + i].shape(), [b, d]));
             }
         }
-        same_dtype(self, x)?;
+        same_dtype(self.name(), x)?;
         let state = x[2].shape();
         Ok([[b, t, d].into(), state, state, state, state].into())
     }

@@ -35,7 +35,7 @@ impl Op for Stabiliser {
         if !fits {
             return Err(format!("f {f}, i {i} and m {m} do not fit: expected [.., T] twice and [..]"));
         }
-        same_dtype(self, x)?;
+        same_dtype(self.name(), x)?;
         Ok([f, f, f].into())
     }
 

@@ -13,6 +13,7 @@ use std::{
 };
 use tapezoo::{
     autograd::{Gen, Kernels, Op, Tape, Var},
+    ops::in_f32,
     tensor::{Cx, DType, Device, Tensor},
 };
 
@@ -186,7 +187,7 @@ pub fn evaluate_by(
 fn run_op(device: Device, op: Box<dyn Op>, x: &[Tensor], dtype: DType, without: Option<usize>) -> Vec<Vec<f64>> {
     let tape = Tape::new(device);
     tape.poison(true);
-    let f32s = op.in_f32();
+    let f32s = in_f32(op.name());
     let placed = x.iter().enumerate().map(|(i, x)| place(x, tape.cx(), dtype, f32s.contains(&i)));
     let x: Vec<_> = placed.map(|x| tape.leaf(&x)).collect();
     let y = tape.apply_dyn(op, &x);

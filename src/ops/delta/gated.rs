@@ -27,13 +27,8 @@ impl Op for GatedDeltaRule {
         "gated_delta_rule"
     }
 
-    /// The logarithms of the gates.
-    fn in_f32(&self) -> &'static [usize] {
-        &[5]
-    }
-
     fn infer(&self, x: In) -> Result<Outs, String> {
-        same_dtype(self, x)?;
+        same_dtype(self.name(), x)?;
         let dims @ Dims { b, t, h, .. } = Dims::of(x)?;
         Dims::expect(x, 5, "g", &[b, t, h]).or_else(|_| expect_gate(x, 5, dims))?;
         self.0.outs(x)
