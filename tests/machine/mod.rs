@@ -26,18 +26,25 @@ impl Machine {
 
     /// All weights zero, for so many tokens.
     pub fn over(width: usize, name: &str, eigenvalues: Eigenvalues, sizes: ModelConfig) -> Machine {
-        let mut machine = Machine::drawn(width, name, eigenvalues, sizes, 0);
-        machine.params.flat_mut().host_mut::<f32>().fill(0.0);
-        machine
+        Machine::drawn(width, name, eigenvalues, sizes, 0, 0.0)
     }
 
-    /// Weights as training starts from them, for so many tokens.
-    pub fn drawn(width: usize, name: &str, eigenvalues: Eigenvalues, sizes: ModelConfig, seed: u64) -> Machine {
+    /// For so many tokens: `scale` times the weights that training starts from.
+    pub fn drawn(
+        width: usize,
+        name: &str,
+        eigenvalues: Eigenvalues,
+        sizes: ModelConfig,
+        seed: u64,
+        scale: f32,
+    ) -> Machine {
         let config = ModelConfig { mixer: name.into(), eigenvalues, width, ..sizes };
         config.check().unwrap();
         let mut init = Init::new(seed, None);
         let mixer = find(name).unwrap()(&config, &mut init).unwrap();
-        Machine { mixer, params: init.finish(DType::F32), width }
+        let mut params = init.finish(DType::F32);
+        params.flat_mut().host_mut::<f32>().iter_mut().for_each(|w| *w *= scale);
+        Machine { mixer, params, width }
     }
 
     /// These weights for the zeros.
