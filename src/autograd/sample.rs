@@ -59,7 +59,8 @@ impl Gen {
         self.rng.random_bool(0.5)
     }
 
-    /// A standard normal number (Box and Muller).
+    /// A standard normal number (Box and Muller). `rand_distr` draws others from the same seed, and every number that was
+    /// published with a seed would change.
     pub fn gauss(&mut self) -> f64 {
         let (a, b): (f64, f64) = (self.rng.random_range(f64::MIN_POSITIVE..1.0), self.rng.random_range(0.0..1.0));
         (-2.0 * a.ln()).sqrt() * (std::f64::consts::TAU * b).cos()
