@@ -85,7 +85,7 @@ thread_local! {
 
 /// That a call panics at the line where it was made, and says these words.
 #[track_caller]
-fn panics(words: &[&str], call: impl FnOnce()) {
+fn panics<R>(words: &[&str], call: impl FnOnce() -> R) {
     let here = Location::caller();
     static HOOK: std::sync::Once = std::sync::Once::new();
     HOOK.call_once(|| {
@@ -101,7 +101,7 @@ fn panics(words: &[&str], call: impl FnOnce()) {
     LOUD.set(false);
     let ended = panic::catch_unwind(AssertUnwindSafe(call));
     LOUD.set(true);
-    assert!(ended.is_err(), "nothing panicked, of what was to say {words:?}");
+    assert!(ended.is_err(), "nothing panicked that was to say {words:?}");
     let (place, said) = PANIC.take().unwrap();
     assert!(place.starts_with(&format!("{}:", here.file())), "'{said}' is said of {place}, and not of {here}");
     for word in words {
@@ -121,15 +121,15 @@ fn zeros<'t>(tape: &'t Tape, shape: impl Into<Shape>) -> Var<'t> {
 #[test]
 fn a_function_that_is_used_wrongly_says_so_of_the_callers_line() {
     let tape = &Tape::default();
-    panics(&["[2, 7]", "3 equal parts"], || drop(split::<3>(zeros(tape, [2, 7]))));
-    panics(&["[]", "2 equal parts"], || drop(split::<2>(zeros(tape, []))));
-    panics(&["[7, 4]", "3 equal parts"], || drop(linear_parts::<3>(zeros(tape, [2, 4]), zeros(tape, [7, 4]), None)));
-    panics(&["[7, 4]", "[3, 3]"], || drop(linear_cut(zeros(tape, [2, 4]), zeros(tape, [7, 4]), None, [3, 3])));
-    panics(&["[4]", "3"], || drop(insert_axis(zeros(tape, [4]), 3)));
-    panics(&["axis 1", "[4]"], || drop(token(zeros(tape, [4]), 0)));
-    panics(&["chunks of none"], || drop(by_chunks(4, 0, zeros(tape, [1, 0]), |_, _| zeros(tape, [1, 1]))));
-    panics(&["[2, 3]", "axis 2"], || drop(Shape::from([2, 3]).with(2, 1)));
-    panics(&["[2, 3]", "axis 2"], || drop(Shape::from([2, 3]).split(2)));
+    panics(&["[2, 7]", "3 equal parts"], || split::<3>(zeros(tape, [2, 7])));
+    panics(&["[]", "2 equal parts"], || split::<2>(zeros(tape, [])));
+    panics(&["[7, 4]", "3 equal parts"], || linear_parts::<3>(zeros(tape, [2, 4]), zeros(tape, [7, 4]), None));
+    panics(&["[7, 4]", "[3, 3]"], || linear_cut(zeros(tape, [2, 4]), zeros(tape, [7, 4]), None, [3, 3]));
+    panics(&["[4]", "3"], || insert_axis(zeros(tape, [4]), 3));
+    panics(&["axis 1", "[4]"], || token(zeros(tape, [4]), 0));
+    panics(&["chunks of none"], || by_chunks(4, 0, zeros(tape, [1, 0]), |_, _| zeros(tape, [1, 1])));
+    panics(&["[2, 3]", "axis 2"], || Shape::from([2, 3]).with(2, 1));
+    panics(&["[2, 3]", "axis 2"], || Shape::from([2, 3]).split(2));
 }
 
 #[test]
@@ -161,7 +161,7 @@ fn the_parameters_of_another_model_are_refused() {
     let tokens = tape.constant(&Gen::new(0).ints([1, 3], 2));
     for strange in [&other, &wide] {
         let bound = strange.params().bind(tape);
-        panics(&["another model's"], || drop(one.forward(&bound, tokens, Form::Recurrent)));
+        panics(&["another model's"], || one.forward(&bound, tokens, Form::Recurrent));
     }
 }
 

@@ -250,12 +250,7 @@ impl OpCase {
     }
 
     /// What it comes to, and the kernels that ran.
-    fn run(
-        &self,
-        kernels: Kernels,
-        Uses { seed, uses, scale }: Uses,
-        dtype: DType,
-    ) -> (Found, Vec<&'static str>) {
+    fn run(&self, kernels: Kernels, Uses { seed, uses, scale }: Uses, dtype: DType) -> (Found, Vec<&'static str>) {
         let tape = Tape::default().with_kernels(kernels);
         tape.poison(true);
         let inputs = (self.sample)(&mut draw(seed)).1;

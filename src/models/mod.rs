@@ -9,6 +9,9 @@
 //! [`Trainer::with`](crate::train::Trainer::with) trains that, and [`crate::check`] checks the mixer. [`add`] gives it a
 //! name for configurations and the program.
 //!
+//! # Errors
+//! A mixer's `Layer::new` refuses a size in the configuration that it cannot have: the error names it.
+//!
 //! # Panics
 //! Functions of [`Var`]s panic where their inputs do not fit, as its methods do: the message has the shapes and the
 //! caller's line.
@@ -316,6 +319,9 @@ pub fn head_first(x: Var<'_>) -> Var<'_> {
 
 /// Builds a mixer: sizes from the configuration, parameters from the initialiser. [`Model::with_mixer`] takes any
 /// function of this kind.
+///
+/// # Errors
+/// When a size in the configuration cannot be.
 pub type Build = fn(&ModelConfig, &mut Init) -> Result<Box<dyn Mixer>>;
 
 /// As [`Build`], with whatever it has captured.

@@ -32,6 +32,9 @@ pub struct Entry {
 ///
 /// Every parameter has a random stream of its own, keyed by the seed and its name: the values of one layer do not
 /// depend on the other layers.
+///
+/// # Panics
+/// Its methods panic for a shape of more than [`MAX_RANK`](crate::tensor::MAX_RANK) axes.
 pub struct Init {
     seed: u64,
     path: String,
