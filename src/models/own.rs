@@ -6,6 +6,9 @@ use std::sync::{PoisonError, RwLock};
 /// A mixer by name, with its facts.
 pub(super) type Named = (&'static str, Build, &'static About);
 
+/// The facts of one: it has none that this crate knows.
+const FACTS: About = About { line: "of this program", ..UNKNOWN };
+
 static OWN: RwLock<Vec<Named>> = RwLock::new(vec![]);
 
 /// Add a mixer of your own by name: configurations, [`Model::new`](super::Model::new) and the program
@@ -28,7 +31,7 @@ pub fn add(name: &'static str, build: Build) {
     let of_a_file = |c: char| c.is_alphanumeric() || "_-".contains(c);
     assert!(!name.is_empty() && name.chars().all(of_a_file), "mixer '{name}': expected letters, digits, '_' and '-'");
     assert!(all().iter().all(|m| m.0 != name), "mixer '{name}': there is one of this name");
-    OWN.write().unwrap_or_else(PoisonError::into_inner).push((name, build, &UNKNOWN));
+    OWN.write().unwrap_or_else(PoisonError::into_inner).push((name, build, &FACTS));
 }
 
 /// The mixers of this crate, and behind them those that were added.

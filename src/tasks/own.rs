@@ -80,7 +80,7 @@ impl Own {
         let Some(&(name, read)) = own.iter().find(|own| own.0 == name) else { return Ok(None) };
         let mut fields = options.clone();
         fields.remove("name");
-        let task = read(fields).map_err(|e| e.to_string())?;
+        let task = read(fields).map_err(|e| e.to_string().trim_end().to_string())?;
         match task.name() == name {
             true => Ok(Some(Own { options: options.clone(), task })),
             false => Err(format!("the task '{name}' gives itself the name '{}'", task.name())),
