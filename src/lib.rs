@@ -14,7 +14,7 @@
 //! - What happens inside it at each token? [`inspect`]: a page to step through.
 //! - Which tensors of PyTorch, FLA, xlstm or mamba-ssm is a parameter? [`exchange`].
 //! - How do they differ, and what can each track? [`book`]: a site, a page for each.
-//! - Is a mixer of your own right? [`check`]: gradients, forms, causality, streaming.
+//! - Is a mixer, a task or an op of your own right? [`check`]: gradients, forms, causality, streaming, bounds, kernels.
 //! - How is it trained? [`train`]: the loop, the optimiser, the configuration, the files of a run.
 //!
 //! Modules know those before them, and those on a level with them: error, rng ← tensor, files, cuda ← autograd, stamp ←
@@ -44,7 +44,12 @@
 //!
 //! # In a crate of your own
 //! - A mixer: [`models::Model::with_mixer`] builds a model of it, [`check::mixer`] says whether it is right.
-//! - A task: a struct that implements [`tasks::Task`]. [`train::Trainer::with`] trains any model on it.
+//! - A task: a struct that implements [`tasks::Task`]. [`train::Trainer::with`] trains any model on it, [`check::task`] says
+//!   whether it keeps its promises.
+//! - An op: often a function of [`Var`](autograd::Var)s, or else a struct that implements [`autograd::Op`], and
+//!   [`autograd::Kernel`] where it is to be fast. [`check::op`] checks both.
+//! - The program, with mixers and tasks of yours: [`models::add`] and [`tasks::add`] give them names, for configurations and
+//!   for the command line, [`cli::tapezoo()`].
 //! - A training loop by hand: [`models::Params::gradient`] and [`train::optimizer::Adam::update`].
 //! - Weights in a file: [`models::Model::save`] and [`models::Model::load`]; [`exchange`] with other packages.
 //!

@@ -3,11 +3,13 @@
 #![allow(clippy::unwrap_used)]
 
 mod program;
+mod texts;
 
 use program::{as_typed, program};
 use serde_json::Value;
 use std::{fs, process::Command};
 use tapezoo::models::Family;
+use texts::contains;
 
 struct Ran {
     status: Option<i32>,
@@ -305,8 +307,8 @@ fn a_run_that_fails_is_reported_and_the_status_says_so() {
     let error = object["runs"][0]["error"].as_str().unwrap();
     assert!(error.starts_with("step 2: the value of op '") && error.contains("blocks.0"), "{error}");
     assert!(object["runs"][1].get("error").is_none());
-    assert!(fs::read_to_string(out.join("table.txt")).unwrap().contains(error));
-    assert!(fs::read_to_string(out.join("lru-seed0/metrics.jsonl")).unwrap().contains("step 2"));
+    contains(fs::read_to_string(out.join("table.txt")).unwrap(), error);
+    contains(fs::read_to_string(out.join("lru-seed0/metrics.jsonl")).unwrap(), "step 2");
     assert!(out.join("gpt-seed0/weights.safetensors").exists());
 }
 

@@ -5,6 +5,7 @@
 
 mod close;
 mod program;
+mod texts;
 
 use close::{all_close, close};
 use program::Place;
@@ -18,6 +19,7 @@ use tapezoo::{
     tensor::{DType, Tensor},
     train::{Trainer, config::TrainConfig},
 };
+use texts::contains;
 
 const SMALL: &str =
     "--seeds 1 --batch 4 --layers 1 --width 16 --heads 2 --head-dim 8 --mlp 16 --train-len 8 --eval-lens 8,12";
@@ -163,7 +165,7 @@ fn a_stream_says_at_every_token_what_the_whole_sequence_says() {
         let constant = sizes.windows(2).all(|w| w[1] == w[0]);
         assert!(constant != is_cache && (is_cache || !models::looks_back(name)), "{name}: {sizes:?}");
         assert_eq!((stream.tokens(), stream.left()), (11, rotates.then_some(0)));
-        assert!(stream.next(20).unwrap_err().to_string().contains("token 20"));
+        contains(stream.next(20).unwrap_err().to_string(), "token 20");
         assert_eq!(stream.next(0).is_err(), rotates, "{name}");
     }
 }
@@ -193,10 +195,11 @@ fn text_reaches_resume_report_inspect_sweep_and_sample() {
     place.prints(&format!("{line} --out run"));
     let config = fs::read_to_string(place.at("run/config.toml")).unwrap();
     assert!(config.contains("checksum = ") && config.contains("song.txt"), "{config}");
-    assert!(place.run("train --resume run").stderr.contains("nothing left to do"));
+    contains(place.run("train --resume run").stderr, "nothing left to do");
     place.prints("report run");
     let page = fs::read_to_string(place.at("report/report.html")).unwrap();
-    assert!(page.contains("Bits per byte over evaluation length") && page.contains("text, song.txt"));
+    contains(&page, "Bits per byte over evaluation length");
+    contains(&page, "text, song.txt");
 
     // A point of a sweep is a run like another.
     let grid = format!(

@@ -5,6 +5,7 @@
 
 mod close;
 mod program;
+mod texts;
 
 use close::{all_close, close};
 use program::program;
@@ -25,6 +26,7 @@ use tapezoo::{
         train,
     },
 };
+use texts::contains;
 
 /// A small experiment, with these keys changed.
 fn config(changes: &str) -> TrainConfig {
@@ -322,7 +324,7 @@ fn a_killed_process_leaves_files_that_can_be_read() {
     let results: Value = serde_json::from_slice(&fs::read(out.join("results.json")).unwrap()).unwrap();
     let runs = results["runs"].as_array().unwrap();
     assert!(!runs.is_empty() && runs.len() < 2000);
-    assert!(fs::read_to_string(out.join("table.txt")).unwrap().contains("lstm"));
+    contains(fs::read_to_string(out.join("table.txt")).unwrap(), "lstm");
     for run in runs {
         let dir = out.join(format!("lstm-seed{}", run["seed"]));
         let weights = fs::read(dir.join("weights.safetensors")).unwrap();

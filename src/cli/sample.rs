@@ -81,10 +81,15 @@ fn opened(args: &Sample) -> Result<Source> {
         let what = "only a model of text can go on by itself; expected a run of `tapezoo train --text FILE --out DIR`";
         return Err(Error::Config(format!("{}: it has learned {}; {what}", source.name, source.config.task.title())));
     }
-    source
-        .check(read)
-        .map_err(|e| Error::Config(format!("{e}; lower --tokens {} or shorten --prompt", args.tokens)))?;
-    Ok(source)
+    source.check(0)?;
+    match source.model.stream().left().filter(|&max| max < read) {
+        None => Ok(source),
+        Some(max) => {
+            let (name, n) = (&source.name, args.tokens);
+            let what = format!("it has positions for {max} tokens, not {read}; lower --tokens {n} or shorten --prompt");
+            Err(Error::Config(format!("{name}: {what}")))
+        }
+    }
 }
 
 fn prompt(args: &Sample) -> &str {

@@ -7,6 +7,9 @@ use crate::{
 };
 
 /// See that a dense transition has no more states than its powers, N³ operations each, are soon made of.
+///
+/// # Errors
+/// When it has more: how many there may be.
 pub fn check_order(n: usize) -> Result<()> {
     const MOST: usize = 512;
     if n <= MOST {

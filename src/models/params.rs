@@ -3,6 +3,7 @@
 use crate::{
     autograd::{Gen, Tape, Var},
     error::{Error, Result, bytes},
+    rng::fnv1a,
     tensor::{Cx, DType, Shape, Tensor, available},
 };
 use std::ops::Index;
@@ -31,6 +32,9 @@ pub struct Entry {
 ///
 /// Every parameter has a random stream of its own, keyed by the seed and its name: the values of one layer do not
 /// depend on the other layers.
+///
+/// # Panics
+/// Its methods panic for a shape of more than [`MAX_RANK`](crate::tensor::MAX_RANK) axes.
 pub struct Init {
     seed: u64,
     path: String,
@@ -107,10 +111,7 @@ impl Init {
 
     fn push(&mut self, name: &str, shape: Shape, decay: bool, mut draw: impl FnMut(&mut Gen, usize) -> f64) -> P {
         let name = format!("{}{name}", self.path);
-        // FNV-1a of the name, mixed into the seed.
-        let hash =
-            name.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |h, b| (h ^ u64::from(b)).wrapping_mul(0x100_0000_01b3));
-        let mut g = Gen::new(hash ^ self.seed.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+        let mut g = Gen::new(fnv1a(name.as_bytes()) ^ self.seed.wrapping_mul(0x9e37_79b9_7f4a_7c15));
         self.entries.push(Entry { name, offset: self.count, shape, decay, in_f32: false });
         // The product of the axes may overflow.
         let n = shape.dims().iter().fold(1, |n: usize, &axis| n.saturating_mul(axis));
@@ -259,6 +260,17 @@ impl Params {
         &mut self.flat
     }
 
+    /// Other values for all parameters, where the old ones are. A tape that has the old ones keeps them.
+    pub(crate) fn replace(&mut self, flat: Tensor) {
+        match self.flat.gpu() {
+            None => self.flat = flat,
+            Some(_) => {
+                self.flat.assign(&flat);
+                self.refresh();
+            }
+        }
+    }
+
     /// Move the flat buffer to the device of `cx`.
     pub fn to_device(&mut self, cx: &Cx) {
         self.flat = self.flat.to_device(cx);
@@ -333,6 +345,22 @@ impl Params {
         let value = value.value().item();
         tape.reset();
         (value, grads)
+    }
+
+    /// Refuse parameters on a tape that are another model's.
+    #[track_caller]
+    pub(crate) fn expect(&self, bound: &Bound) {
+        let (own, given) = (self.entries.len(), bound.0.len());
+        assert!(own == given, "{given} parameters, and the model has {own}: these are another model's");
+        let differs = self.entries.iter().zip(&bound.0).find(|(e, v)| e.shape != v.shape());
+        if let Some((e, v)) = differs {
+            panic!(
+                "parameter '{}' of shape {}, and the model's is {}: it is another model's",
+                e.name,
+                v.shape(),
+                e.shape
+            );
+        }
     }
 
     /// After a backward pass, the gradient of every parameter as one flat buffer like [`Params::flat`].

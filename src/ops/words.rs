@@ -1,4 +1,8 @@
 //! Functions that formulas are written in, beside the arithmetic of [`Var`].
+//!
+//! # Panics
+//! Each of them panics where its inputs have not the axes that it names, as the methods of [`Var`] do. The message has the
+//! shapes and the caller's line.
 
 use crate::autograd::Var;
 
@@ -18,10 +22,47 @@ pub fn over_time<'t>(steps: usize, none: Var<'t>, step: impl FnMut(usize) -> Var
     if rows.is_empty() { none } else { Var::concat(&rows, 1) }
 }
 
+/// [`over_time`] in chunks of `chunk` steps: `step(t, n)` for the n steps from t on gives [B, n, ..], and all are one
+/// after another along axis 1. The last chunk may have fewer steps. `none` is the result of no steps, as there.
+///
+/// ```
+/// use tapezoo::{autograd::Tape, ops::words::by_chunks, tensor::{DType, Tensor}};
+///
+/// let tape = Tape::default();
+/// let x = tape.constant(&Tensor::from_vec((0..5).map(f64::from).collect(), [1, 5, 1]));
+/// // A sum within each chunk, and the sum of all chunks before it is carried.
+/// let mut carried = tape.full([1, 1, 1], DType::F64, 0.0);
+/// let y = by_chunks(5, 2, x, |t, n| {
+///     let y = x.narrow(1, t, n).cumsum(1) + carried;
+///     carried = y.narrow(1, n - 1, 1);
+///     y
+/// });
+/// assert_eq!(y.value().to_f64(), [0.0, 1.0, 3.0, 6.0, 10.0]);
+/// ```
+///
+/// # Panics
+/// When `chunk` is 0.
+#[track_caller]
+pub fn by_chunks<'t>(
+    steps: usize,
+    chunk: usize,
+    none: Var<'t>,
+    mut step: impl FnMut(usize, usize) -> Var<'t>,
+) -> Var<'t> {
+    assert!(chunk > 0, "{steps} steps in chunks of none");
+    let pieces: Vec<Var<'t>> = (0..steps).step_by(chunk).map(|t| step(t, chunk.min(steps - t))).collect();
+    if pieces.is_empty() { none } else { Var::concat(&pieces, 1) }
+}
+
 /// x with a new axis of size 1 at `axis`: of [B, H] and 2 it is [B, H, 1].
 #[track_caller]
 pub fn insert_axis(x: Var<'_>, axis: usize) -> Var<'_> {
     let shape = x.shape();
+    assert!(
+        axis <= shape.rank(),
+        "no axis {axis} can be inserted into shape {shape}: expected at most {}",
+        shape.rank()
+    );
     let (before, after) = shape.dims().split_at(axis);
     x.reshape(&[before, &[1], after].concat()[..])
 }
@@ -29,13 +70,17 @@ pub fn insert_axis(x: Var<'_>, axis: usize) -> Var<'_> {
 /// The last axis in `N` equal parts.
 #[track_caller]
 pub fn split<const N: usize>(x: Var<'_>) -> [Var<'_>; N] {
-    let (axis, n) = (x.shape().rank() - 1, x.shape().last() / N);
+    let shape = x.shape();
+    let fits = shape.rank() > 0 && shape.last().is_multiple_of(N);
+    assert!(fits, "shape {shape} has no last axis that can be split into {N} equal parts");
+    let (axis, n) = (shape.rank() - 1, shape.last() / N);
     std::array::from_fn(|i| x.narrow(axis, i * n, n))
 }
 
 /// The largest of several values, element by element. Of two that are equal each gets half of the gradient.
 #[track_caller]
 pub fn maximum<'t>(x: &[Var<'t>]) -> Var<'t> {
+    assert!(!x.is_empty(), "the maximum of no values");
     let axis = x[0].shape().rank();
     let columns: Vec<Var<'t>> = x.iter().map(|&x| insert_axis(x, axis)).collect();
     Var::concat(&columns, axis).max_axis(axis, false)

@@ -180,6 +180,9 @@ impl Pool {
     }
 
     /// A tensor of this shape; its contents are unspecified.
+    ///
+    /// # Panics
+    /// When there is no memory for it: see [`crate::error::OUT_OF_MEMORY`].
     #[track_caller]
     pub fn get(&mut self, dtype: DType, shape: Shape) -> Tensor {
         let n = shape.len();
