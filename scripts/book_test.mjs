@@ -92,6 +92,7 @@ console.log(`${pages.length} pages opened, ${links} links followed`);
   await page.locator('#eq-3 .lines').focus();
   await page.keyboard.press('Enter');
   assert.match(await lit(), /fn write/);
+  assert.ok(await page.evaluate(() => document.activeElement.matches('.line.lit')), 'the line has the focus');
   assert.ok(await page.evaluate(() => {
     const line = document.querySelector('.line.lit').getBoundingClientRect(), frame = document.querySelector('.source').getBoundingClientRect();
     return line.top >= frame.top && line.bottom <= frame.bottom && frame.top < innerHeight;
@@ -165,7 +166,7 @@ if (trains) {
     const apart = Math.max(...there.map(({ loss }, i) => Math.abs(loss - here[i])));
     const same = there.filter(({ loss }, i) => loss === here[i]).length;
     console.log(`${model}: ${there.length} losses in the page, ${same} of the program's bits, at most ${apart} apart`);
-    assert.ok(there.length >= 200 && apart <= 1e-5, `${model}: ${apart} apart`);
+    assert.ok(there.length >= 1000 && apart <= 1e-5, `${model}: ${apart} apart`);
     assert.deepEqual(bad, []);
     await context.close();
   }
@@ -175,6 +176,7 @@ if (trains) {
   const start = Date.now();
   await page.locator('#train').click();
   await page.waitForFunction(() => document.querySelector('[data-len="16"]').textContent === '100.0 %', null, { timeout: 300000 });
+  assert.ok(Date.now() - start < 60000, `an LSTM takes ${Date.now() - start} ms to learn parity`);
   console.log(`an LSTM has learned parity after ${((Date.now() - start) / 1000).toFixed(0)} s, at step ${await page.locator('.panel .step').first().innerText()}`);
   await page.waitForFunction(() => document.querySelector('#train').textContent === 'Trained', null, { timeout: 300000 });
   console.log(`${await page.locator('.panel .told').first().innerText()} ${((Date.now() - start) / 1000).toFixed(0)} s`);

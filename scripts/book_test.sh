@@ -17,7 +17,8 @@ tapezoo=${TAPEZOO:-target/release/tapezoo}
 [ -x "$tapezoo" ] || cargo build --release --bin tapezoo
 "$tapezoo" book --out "$out/site"
 printf 'log_every = 1\nmicro_batches = 1\n' > "$out/every.toml"
-[ -d "$out/runs" ] || "$tapezoo" parity --models lstm,delta_net --kernels plain --steps 200 --seeds 1 --batch 8 \
+rm -rf "$out/runs" # of another program, perhaps
+"$tapezoo" parity --models lstm,delta_net --kernels plain --steps 1000 --seeds 1 --batch 8 \
   --train-len 16 --eval-lens 16 --config "$out/every.toml" --out "$out/runs"
 cp scripts/book_test.mjs "$out/book_test.mjs"
 node "$out/book_test.mjs" "$out" "$out/site" "$out/runs"

@@ -168,10 +168,10 @@ fn every_form_of_a_mixer_can_be_asked_for() {
 
 #[test]
 fn numbers_that_cannot_be_are_refused() {
-    for flag in ["steps", "batch", "seeds", "threads", "train-len", "width", "layers", "heads", "head-dim"] {
+    for flag in ["steps", "batch", "seeds", "jobs", "train-len", "width", "layers", "heads", "head-dim"] {
         refuses(&format!("--{flag} 0"), &[&flag.replace('-', "_"), "0"]);
     }
-    for flag in ["steps", "batch", "seeds", "seed", "threads", "train-len", "eval-lens", "num-ones", "warmup", "mlp"] {
+    for flag in ["steps", "batch", "seeds", "seed", "jobs", "train-len", "eval-lens", "num-ones", "warmup", "mlp"] {
         refuses(&format!("--{flag} -3"), &[&format!("--{flag}"), "'-3'", "expected a whole number"]);
         refuses(&format!("--{flag} many"), &[&format!("--{flag}"), "'many'", "expected a whole number"]);
         refuses(&format!("--{flag} 99999999999999999999"), &["99999999999999999999"]);
@@ -194,7 +194,7 @@ fn numbers_that_cannot_be_are_refused() {
 
 #[test]
 fn names_that_nobody_has_are_refused() {
-    refuses("--models lstn", &["'lstn' (did you mean 'lstm'?)", "lstm, quasi_lstm"]);
+    refuses("--models lstn", &["--models: unknown model 'lstn' (did you mean 'lstm'?)", "lstm, quasi_lstm"]);
     refuses("--models ''", &["''", "lstm"]);
     refuses("--models lstm,all", &["'all'"]);
     refuses("--models lstm,lstm", &["lstm", "twice"]);
@@ -214,6 +214,9 @@ fn names_that_nobody_has_are_refused() {
     refuses("--models delta_net --eigenvalues -2..2", &["'-2..2'", "0..1 or -1..1"]);
     refuses("--models lstm,mamba --eigenvalues -1..1", &["lstm", "delta_net, mamba"]);
     refuses("--models lstm --positions rope", &["lstm", "gpt, delta_net"]);
+    refuses("--without diagonal", &["--without: only --variant published has"]);
+    refuses("--dtype bf16 --device cpu", &["--products bf16 rounds"]);
+    refuses("--max-len 3", &["--train-len 32, as the preset has it"]);
     refuses("--positions left", &["left", "learned"]);
     refuses("--frobnicate", &["--frobnicate"]);
     refuses("surplus", &["surplus"]);
@@ -231,6 +234,8 @@ fn files_that_are_no_configuration_are_refused() {
             "# one\nstepz = 3",
             &["c.toml: line 2: ", "unknown key 'stepz' (did you mean 'steps'?): expected one of preset"],
         ),
+        ("\nwidth = 3", &["c.toml: line 2: unknown key 'width' (a key of [model]: model.width): expected"]),
+        ("widht = 3", &["c.toml: line 1: unknown key 'widht' (did you mean 'width' in [model]?): expected"]),
         ("model.wide = 3", &["c.toml: line 1: ", "'wide' in [model]"]),
         ("lr = 1.0\n[model]\nwidht = 3", &["c.toml: line 3: ", "'widht' in [model] (did you mean 'width'?)"]),
         ("model.mixer = 'gpt'", &["c.toml: line 1: ", "model.mixer"]),

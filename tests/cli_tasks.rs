@@ -192,7 +192,7 @@ fn tasks_that_cannot_be_are_refused() {
     refuses("mqar --vocab 7", &["vocab 7", "even number"]);
     refuses("mqar --vocab 2", &["vocab 2"]);
     refuses("mqar --pairs 0", &["pairs 0"]);
-    refuses("mqar --pairs 9", &["train_len 32", "9 pairs", "at least 36"]);
+    refuses("mqar --pairs 9", &["--train-len 32, as the preset has it", "9 pairs", "at least 36"]);
     refuses("mqar --pairs 9223372036854775807", &["9223372036854775807 pairs"]);
     refuses("mqar --vocab 8 --pairs 5 --train-len 64 --eval-lens 64", &["5 different keys", "has 3"]);
     refuses("mqar --train-len 31", &["train_len 31", "even length"]);
@@ -203,11 +203,14 @@ fn tasks_that_cannot_be_are_refused() {
     refuses("mqar --layout published --values 0", &["values 0"]);
     refuses("mqar --layout published --pairs 3", &["--pairs: ", "length"]);
     refuses("mqar --repeat 0", &["repeat 0", "1 to 64"]);
-    refuses("mqar --pairs 6 --repeat 2", &["train_len 32", "6 pairs read again", "at least 36"]);
+    refuses(
+        "mqar --pairs 6 --repeat 2",
+        &["--train-len 32, as the preset has it", "6 pairs read again", "at least 36"],
+    );
     refuses("mqar --layout published --repeat 2 --train-len 9", &["train_len 9", "6 m + 2", "8, 14, 20"]);
     refuses("train --task disjoint --train-len 9", &["train_len 9", "at least 10"]);
     refuses("train --task disjoint --train-len 67", &["train_len 67", "64 different elements", "at most 66"]);
-    refuses("train --task disjoint --repeat 3", &["train_len 32", "that 3 divides"]);
+    refuses("train --task disjoint --repeat 3", &["--train-len 32, as the preset has it", "that 3 divides"]);
     refuses("train --task disjoint --small 33", &["small 33", "1 to 32"]);
     refuses("train --task disjoint --elements 1", &["elements 1", "2 to 2^20"]);
     refuses("mqar --layout square", &["'square'", "zoology, published"]);

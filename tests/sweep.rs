@@ -248,7 +248,9 @@ fn what_cannot_be_is_refused_before_anything_starts() {
     let place = Place::new(GRID);
     for (grid, words) in [
         ("stepz = 3\n[grid]\nlr = [0.1]", &["grid.toml", "stepz"][..]),
-        ("[grid]\nlrr = [0.1, 0.2]", &["grid point lrr=0.1", "lrr"]),
+        ("[grid]\nlrr = [0.1, 0.2]", &["grid.toml: line 2: grid point lrr=0.1: unknown key 'lrr'"]),
+        ("[gird]\nlr = [0.1]", &["grid.toml: line 1: unknown key 'gird' (did you mean 'grid'?)"]),
+        ("[grid]\nlr = [0.1]\nmodels = ['lstn']", &["grid.toml: line 3: grid point lr=0.1: unknown model 'lstn'"]),
         ("[grid]\nlr = 0.1", &["grid.lr = 0.1", "expected a list"]),
         ("[grid]\nlr = []", &["grid.lr = []", "at least one"]),
         ("grid = 3", &["grid = 3", "expected a table"]),
@@ -427,4 +429,15 @@ fn a_report_shows_each_axis_two_axes_together_and_the_best_point_of_each_model()
     for id in ["sweep-a-b", "sweep-a-b-2", "sweep-grid"] {
         assert_eq!(all.page.matches(&format!("<section id=\"{id}\"")).count(), 1, "{id}");
     }
+}
+
+/// Brackets have scores that bits do not have.
+#[test]
+fn a_task_without_a_score_has_no_rows_in_its_table() {
+    let grid = GRID.replace("steps = 300", "steps = 2").replace("lr = [0.001, 1e-2]", "task.name = ['parity', 'dyck']");
+    let place = Place::new(&grid);
+    let table = place.succeeds("grid.toml --out runs");
+    let blocks: Vec<&str> = table.split("\n\n").collect();
+    let rows = |score: &str| blocks.iter().find(|block| block.starts_with(score)).map(|b| b.matches("parity").count());
+    assert_eq!((rows("accuracy"), rows("precision"), rows("recall")), (Some(2), Some(0), Some(0)), "{table}");
 }

@@ -41,6 +41,11 @@ fn every_subcommand_explains_itself_under_its_name() {
         listed.filter(|line| !line.starts_with("    ")).filter_map(|l| l.split(' ').nth(2)).collect();
     assert!(names.len() > 12, "{names:?}");
     for name in names.iter().filter(|name| **name != "help") {
+        let [short, long] = ["-h", "--help"].map(|flag| prints(&format!("{name} {flag}")));
+        let narrow = program(name).arg("-h").env("COLUMNS", "80").output().unwrap().stdout;
+        let lines = String::from_utf8(narrow).unwrap().lines().count();
+        assert!(lines <= 48, "{name} -h has {lines} lines of 80 columns");
+        assert!(long.len() > short.len() || ["completions", "man"].contains(name), "{name}: {long}");
         for flag in ["-h", "--help"] {
             let help = prints(&format!("{name} {flag}"));
             assert!(help.contains(&format!("Usage: tapezoo {name}")), "{help}");
@@ -49,6 +54,8 @@ fn every_subcommand_explains_itself_under_its_name() {
             for line in examples.take_while(|line| line.starts_with("  ")).filter(|l| !l.starts_with("   ")) {
                 assert!(line.starts_with("  tapezoo "), "{name} {flag}: {line}");
             }
+            assert!(!help.contains("tapezoo models = ["), "a file is no command: {help}");
+            assert!(!help.contains("\n  tapezoo  "), "nor is a comment: {help}");
         }
     }
     contains(prints("state_tracking --help"), "Usage: tapezoo state-tracking");
@@ -101,8 +108,12 @@ fn the_same_names_are_understood_everywhere() {
         assert_eq!(show(old), show(new));
     }
     let small = "parity --models lstm --seeds 1 --steps 1 --batch 2 --train-len 4 --eval-lens 4 --json";
+    let said = |flag: &str| run(&format!("{small} {flag} 1")).2;
+    let (threads, shards) = ("--threads is the old name of --jobs", "--shards is the old name of --micro-batches");
+    assert_eq!(said("--jobs"), "");
+    assert_eq!(said("--threads"), format!("warning: {threads}\n"));
+    assert_eq!(said("--shards"), format!("warning: {shards}\n"));
     for flag in ["--jobs", "--threads"] {
-        prints(&format!("{small} {flag} 1"));
         refuses(&format!("{small} {flag} 0"), &[&format!("error: {flag} 0: expected at least 1")]);
         contains(run(&format!("parity --show 1 {flag} 1")).2, &format!("{flag} has no effect beside --show"));
     }

@@ -15,6 +15,7 @@ use std::{collections::BTreeMap, fs, path::Path, process, thread, time::Duration
 use tapezoo::{
     error::Error,
     models,
+    tasks::Len,
     tensor::{DType, Tensor},
     train::{
         Accuracy, RunReport, Scores, Step, Trainer, Watch,
@@ -23,7 +24,7 @@ use tapezoo::{
         optimizer::{Adam, AdamConfig, Rule, clip},
         rundir::{self, RunDir},
         schedule::{Schedule, Shape},
-        train,
+        table, train,
     },
 };
 use texts::contains;
@@ -335,4 +336,22 @@ fn a_killed_process_leaves_files_that_can_be_read() {
     }
     // The configuration reads back.
     TrainConfig::load(Some(&out.join("config.toml")), toml::Table::new()).unwrap();
+}
+
+#[test]
+fn a_table_fits_a_narrow_terminal_and_says_when_a_number_is_perfect() {
+    let cfg: TrainConfig = "models = ['linear_transformer']".parse().unwrap();
+    let report = |accuracy: f64| RunReport {
+        model: "linear_transformer".into(),
+        accuracy: [32, 64, 128, 256].map(|len| (Len::from(len), accuracy)).into(),
+        params: 4544,
+        ..RunReport::default()
+    };
+    let narrow = table::text_within(40, &cfg, &[report(1.0)]);
+    assert!(narrow.lines().all(|line| line.chars().count() <= 40), "{narrow}");
+    for word in [" 256", "params", "steps/s", "wall s", " 4544", "Only what is perfect reads 1.000."] {
+        assert!(narrow.contains(word), "no '{word}' in:\n{narrow}");
+    }
+    let wide = table::text(&cfg, &[report(0.9996)]);
+    assert!(wide.contains("0.999") && !wide.contains("perfect"), "{wide}");
 }

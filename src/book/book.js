@@ -24,8 +24,12 @@
   for (const row of document.querySelectorAll('li[data-lines]')) {
     row.addEventListener('click', event => {
       if (event.target.closest('a:not(.lines)') || String(getSelection())) return;
-      if (event.target.closest('.lines')) { event.preventDefault(); history.replaceState(null, '', event.target.closest('.lines').hash); }
+      const link = event.target.closest('.lines');
+      if (link) { event.preventDefault(); history.replaceState(null, '', link.hash); }
       show(row);
+      // As the link itself would: what comes next by Tab is behind the line.
+      const line = link && document.querySelector(link.hash);
+      if (line) { line.tabIndex = -1; line.focus({ preventScroll: true }); }
     });
   }
   for (const back of document.querySelectorAll('.back')) {

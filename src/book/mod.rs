@@ -25,7 +25,7 @@ use std::{
 pub const LIBRARY: &str = "target/web/tapezoo.wasm.gz";
 
 /// The most bytes of the library that a site takes.
-const MOST: u64 = 8 << 20;
+const MOST: u64 = 3 << 20;
 
 /// A site in memory.
 pub struct Site {

@@ -185,6 +185,7 @@ pub fn page(mixer: &str, trains: bool) -> String {
         header.top {
             nav aria-label="Pages" {
                 a href="index.html" { "The annotated zoo" }
+                a href="tour.html" { "The tour" }
                 @if let Some(before) = at.checked_sub(1).map(|i| order[i]) {
                     a rel="prev" href=(file(before)) { "← " (name(before)) }
                 }
@@ -277,7 +278,7 @@ fn remarked(remark: &str) -> Markup {
     let is_math = |part: &str| part.contains(['=', '←', '∈', '≤', 'Σ', '_']) || part.chars().count() == 1;
     html! { @for (i, part) in remark.split("; ").enumerate() {
         @if i > 0 { "; " }
-        @if is_math(part) { (PreEscaped(math(part))) } @else { (part) }
+        @if is_math(part) { span.scroll { (PreEscaped(math(part))) } } @else { (part) }
     } }
 }
 
@@ -381,6 +382,10 @@ fn facts(mixer: &str, about: &About) -> Markup {
     }
 }
 
+/// The mixers whose whole memory of the past is a state with real eigenvalues that are never negative.
+const NEVER_BELOW_ZERO: [&str; 8] =
+    ["quasi_lstm", "linear_transformer", "mlstm", "gla", "hgrn2", "gsa", "hedgehog", "lightnet"];
+
 fn tracked(mixer: &str) -> Markup {
     let (spectrum, mut shown) = (view::of(mixer).map(|view| view.spectrum), tracks::of(mixer).peekable());
     let none = shown.peek().is_none();
@@ -388,9 +393,11 @@ fn tracked(mixer: &str) -> Markup {
         @if let Some(sentence) = spectrum { p { (words(sentence)) } }
         @if none {
             p {
-                (words("No test of the repository sets its weights by hand to show a limit. What holds for all: a \
-                        product of transitions with real eigenvalues of at least 0 cannot track parity (theorem 1 of \
-                        2411.12537)."))
+                "No test of the repository sets its weights by hand to show a limit."
+                @if NEVER_BELOW_ZERO.contains(&mixer) {
+                    " " (words("Its transitions have real eigenvalues of at least 0, and a product of such transitions \
+                        cannot track parity (theorem 1 of 2411.12537)."))
+                }
             }
         } @else {
             ul.shown { @for one in shown { li {

@@ -114,11 +114,14 @@ fn plain(text: &str) -> String {
             out += &format!("<a href=\"https://arxiv.org/abs/{id}\">{id}</a>");
             at += n;
         } else if let Some((n, index)) = index(&chars[at..]).filter(|_| starts) {
-            out += &format!("{}<sub>{}</sub>", escaped(&chars[at].to_string()), escaped(&index));
+            out += &format!("{}<sub>{}</sub>", escaped(&chars[at].to_string()), plain(&index));
             at += n;
         } else if let Some((n, power)) = power(&chars[at..]) {
-            out += &format!("<sup>{}</sup>", escaped(&power));
+            out += &format!("<sup>{}</sup>", plain(&power));
             at += n;
+        } else if let Some(index) = of_a_word(&chars, at) {
+            out += &format!("<sub>{index}</sub>");
+            at += 2;
         } else {
             out += &escaped(&chars[at].to_string());
             at += 1;
@@ -127,11 +130,37 @@ fn plain(text: &str) -> String {
     out
 }
 
-/// An exponent in brackets: how many characters it has, and what is in the brackets.
+/// Whether a character is drawn over the one before it.
+fn is_mark(c: char) -> bool {
+    ('\u{300}'..='\u{36f}').contains(&c)
+}
+
+/// The one letter or digit that is the index of a word, as in softmax_s: names of programs go on behind theirs.
+fn of_a_word(chars: &[char], at: usize) -> Option<char> {
+    let (before, next) = (*chars.get(at.checked_sub(1)?)?, *chars.get(at + 1)?);
+    let goes_on = match chars.get(at + 2) {
+        Some('.') => chars.get(at + 3).is_some_and(|c| c.is_alphanumeric()),
+        Some(&c) => c.is_alphanumeric() || c == '_',
+        None => false,
+    };
+    let is = chars[at] == '_' && (before.is_alphabetic() || is_mark(before)) && next.is_alphanumeric() && !goes_on;
+    is.then_some(next)
+}
+
+/// An exponent, in brackets or a number or letters: how many characters it has, and what it is.
 fn power(chars: &[char]) -> Option<(usize, String)> {
     let close = match chars.get(..2)? {
         ['^', '('] => ')',
         ['^', '{'] => '}',
+        ['^', '*'] => return Some((2, "*".into())),
+        ['^', ..] => {
+            let sign = usize::from(matches!(chars[1], '−' | '-'));
+            let digit = |i: usize| chars.get(i).is_some_and(char::is_ascii_digit);
+            let goes_on =
+                |i: usize| chars[i].is_alphanumeric() || is_mark(chars[i]) || (chars[i] == '.' && digit(i + 1));
+            let end = (1 + sign..chars.len()).find(|&i| !goes_on(i)).unwrap_or(chars.len());
+            return (end > 1 + sign).then(|| (end, chars[1..end].iter().collect()));
+        }
         _ => return None,
     };
     let end = chars.iter().position(|&c| c == close)?;

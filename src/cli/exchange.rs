@@ -1,6 +1,6 @@
 //! `tapezoo import` and `tapezoo export`: layers that another package has trained, and ours for another package.
 
-use super::{Machine, Sizes, TrainArgs, What, print, train};
+use super::{Machine, Sizes, TrainArgs, What, help::glance, print, train};
 use crate::{
     error::{Error, Result, brief, contained, printable},
     exchange::{self, Layers, Package, Wanted},
@@ -77,10 +77,26 @@ pub(super) struct Import {
     sizes: Sizes,
 }
 
+/// What `-h` says of the flags of `import`.
+const AT_A_GLANCE: [(&str, &str); 11] = [
+    ("file", "A safetensors file"),
+    ("from", "The package whose names are in it: torch, fla, xlstm or mamba"),
+    ("models", "The mixer that its layers are"),
+    ("prefix", "What stands before a layer's names, {} for its number"),
+    ("blocks", "The numbers of the layers to take [default: all]"),
+    ("task", "What the model is to learn [default: parity]"),
+    ("config", "A TOML file with other numbers of the model and training"),
+    ("seed", "The seed of what is new in the model [default: 0]"),
+    ("out", "A directory for a run, or a file NAME.safetensors"),
+    ("heads", "Heads, which the file does not tell"),
+    ("eigenvalues", "0..1, or -1..1 where transitions reach to -1 [default: 0..1]"),
+];
+
 /// The command line of `import`; `-h` leaves out the sizes that files tell by themselves.
 pub(super) fn import_command() -> Command {
     const FIRST: [&str; 3] = ["heads", "mlp", "eigenvalues"];
-    let command = Import::command();
+    let long = Import::command().get_after_long_help().cloned().unwrap_or_default();
+    let command = glance(Import::command(), &AT_A_GLANCE, IMPORTS).after_long_help(long);
     let of_sizes = |a: &&clap::Arg| a.get_help_heading() == Some("Sizes of the models");
     let sizes: Vec<String> = command.get_arguments().filter(of_sizes).map(|a| a.get_id().to_string()).collect();
     let hidden = sizes.into_iter().filter(|id| !FIRST.contains(&id.as_str()));
@@ -113,11 +129,12 @@ pub(super) struct Export {
 const IMPORTS: &str = "\
 Examples:
   import lstm.safetensors --from torch --models lstm --out runs/lstm
-  import lm.safetensors --from fla --models gla --prefix model.layers.{}.attn --out runs/gla
-  import lm.safetensors --from mamba --models mamba --prefix backbone.layers.{}.mixer
-      --task text --out runs/mamba
-  import lm.safetensors --from fla --models gla --prefix model.layers.{}.attn --blocks 3,7
-      --out two_mixers.safetensors";
+  import lm.safetensors --from fla --models gla --out runs/gla
+      --prefix model.layers.{}.attn
+  import lm.safetensors --from mamba --models mamba --out runs/mamba
+      --prefix backbone.layers.{}.mixer --task text
+  import lm.safetensors --from fla --models gla --out two_mixers.safetensors
+      --prefix model.layers.{}.attn --blocks 3,7";
 
 const EXPORTS: &str = "\
 Examples:

@@ -63,6 +63,7 @@ pub(super) fn teach(mut command: Command, presets: Presets) -> Command {
             // So that -3 is a bad value, and not an unknown flag.
             let valued = arg.get_action().takes_values();
             let arg = if valued { arg.allow_negative_numbers(true) } else { arg };
+            let hidden = arg.is_hide_short_help_set();
             let arg = if id == "preset" { arg.value_parser(names(presets)) } else { arg };
             let own = arg.get_help_heading() == Some(OF_TASKS) && presets.len() < MANY;
             let sentence = FIRST.iter().find(|(first, _)| *first == id).map(|(_, text)| text.to_string());
@@ -73,16 +74,31 @@ pub(super) fn teach(mut command: Command, presets: Presets) -> Command {
                 all += &format!(" [possible values: {}]", names.join(", "));
             }
             let arg = if valued { arg.hide_possible_values(true) } else { arg };
-            arg.hide_short_help(sentence.is_none()).help(sentence.unwrap_or_default()).long_help(all)
+            arg.hide_short_help(hidden || sentence.is_none()).help(sentence.unwrap_or_default()).long_help(all)
         });
     }
     command
 }
 
+/// A command whose `-h` has these flags with a short text each, and this below them; `--help` has all there is.
+pub(super) fn glance(command: Command, first: &[(&'static str, &'static str)], below: &str) -> Command {
+    let all = command.get_after_help().map(ToString::to_string).unwrap_or_default();
+    let more = "--help explains every flag, and says more.";
+    let command = command.after_long_help(all).after_help(format!("{below}\n\n{more}"));
+    first.iter().fold(command, |command, (id, text)| {
+        command.mut_arg(id, |arg| {
+            let long = arg.get_long_help().or(arg.get_help()).cloned().unwrap_or_default();
+            arg.help(*text).long_help(long)
+        })
+    })
+}
+
 /// Warn of old names that were used.
 pub(super) fn warn_of_old_names(matches: &ArgMatches) {
-    if matches.try_contains_id("shards").is_ok_and(|given| given) {
-        say("warning", "--shards is the old name of --micro-batches");
+    for (old, new) in [("shards", "micro-batches"), ("threads", "jobs")] {
+        if matches.try_contains_id(old).is_ok_and(|given| given) {
+            say("warning", &format!("--{old} is the old name of --{new}"));
+        }
     }
 }
 
@@ -106,7 +122,7 @@ pub(super) fn preset_of<'a>(typed: &'a str, presets: Presets, default: &'a str) 
 }
 
 /// Each line moved to the right, as clap shows a list.
-fn indented(text: &str) -> String {
+pub(super) fn indented(text: &str) -> String {
     text.lines().map(|line| format!("  {line}\n")).collect()
 }
 

@@ -1,6 +1,6 @@
 //! `tapezoo inspect`: a page on which a model is stepped through, token by token.
 
-use super::{KernelsFlag, fail, print, say};
+use super::{KernelsFlag, fail, help::glance, print, say};
 use crate::{
     error::{Error, Result, contained},
     inspect::{
@@ -15,7 +15,7 @@ use crate::{
         config::{TrainConfig, task_of},
     },
 };
-use clap::Parser;
+use clap::{Command, CommandFactory, Parser};
 use indicatif::{ProgressBar, ProgressStyle};
 use std::{
     path::{Path, PathBuf},
@@ -35,7 +35,7 @@ pub(super) struct Inspect {
     /// run directory, those of its table 'model' or at its top [default: delta_net]
     #[arg(long, value_name = "SPEC", conflicts_with = "checkpoint")]
     model: Option<String>,
-    /// A run that parity, dyck, mqar or state_tracking left with --out: DIR, or DIR/MODEL-seedS where it holds several
+    /// A run that a training program left with --out: DIR, or DIR/MODEL-seedS where it holds several
     #[arg(long, value_name = "RUN_DIR")]
     checkpoint: Option<PathBuf>,
     /// A second model on the same sequence, side by side: a SPEC as of --model, or a RUN_DIR as of --checkpoint
@@ -57,7 +57,7 @@ pub(super) struct Inspect {
     /// Training steps of --model; 0: random weights [default: 400]
     #[arg(long, value_name = "N", conflicts_with = "checkpoint")]
     steps: Option<usize>,
-    /// The seed of weights, training data and the sequence drawn [default: 0]
+    /// The seed of weights, training data and the sequence drawn [default: 0; 1 for the weights of an LMU]
     #[arg(long, value_name = "S")]
     seed: Option<u64>,
     /// The page
@@ -84,15 +84,38 @@ Examples:
   inspect                                          a DeltaNet on parity
   inspect --model lstm --input 11010011            on a sequence of your own
   inspect --model delta_net --compare delta_net:eigenvalues=-1..1
-                                                   why parity needs negative eigenvalues
-  inspect --model gpt --task mqar --steps 1500     attention that looks up what belongs to a key
+                                                   why parity needs negative ones
+  inspect --model gpt --task mqar --steps 1500     attention looks keys up
   inspect --model delta_product:householders=2,eigenvalues=-1..1 --task s3 --steps 5000
   parity --models lru --out runs/lru; inspect --checkpoint runs/lru --len 256 --json
 
-Mixers: lstm, quasi_lstm, lru, linear_transformer, gpt, delta_net, mamba, gated_delta_net, delta_product, slstm, mlstm.
 docs/mixers.md walks through their pages.
 
 Exit status: 0 when the page is written, 1 when it cannot be written, 2 when a value cannot be.";
+
+/// What `-h` says of its flags.
+const FIRST: [(&str, &str); 13] = [
+    ("model", "A mixer to train: MIXER or MIXER:key=value,.. [default: delta_net]"),
+    ("checkpoint", "A run that was left with --out, instead: DIR or DIR/MODEL-seedS"),
+    ("compare", "A second model on the same sequence, side by side"),
+    ("task", "What is learned; `tapezoo tasks` lists them [default: parity]"),
+    ("text", "Text files of your own to learn, byte by byte"),
+    ("input", "The sequence: 1011, or \"(12) (123) e\" [default: one is drawn]"),
+    ("len", "The length of the sequence drawn"),
+    ("steps", "Training steps; 0: random weights [default: 400]"),
+    ("seed", "The seed of weights, data and the sequence [default: 0]"),
+    ("out", "The page"),
+    ("json", "Write the data beside the page as well"),
+    ("graph", "Show the tape of one training step as well"),
+    ("kernels", "Which ops run by their kernels [default: fast]"),
+];
+
+/// The command line of `inspect`, with all mixers in `--help`.
+pub(super) fn command() -> Command {
+    let examples: Vec<&str> = EXAMPLES.lines().take(6).collect();
+    let command = glance(Inspect::command(), &FIRST, &examples.join("\n"));
+    command.after_long_help(format!("{EXAMPLES}\n\nMixers: {}.", models::names().join(", ")))
+}
 
 /// Status 0: written; 1: it cannot be written; 2: a value cannot be.
 pub(super) fn run(args: &Inspect) -> ExitCode {
@@ -231,9 +254,15 @@ fn planned(args: &Inspect, spec: &str) -> Result<Subject> {
     let name = args.task.as_deref().unwrap_or(if args.text.is_some() { "text" } else { "parity" });
     let mut task = task_of(name).map_err(|e| Error::Config(format!("--task {e}")))?;
     task.1.extend(args.text.clone().map(|files| ("text".to_string(), files.into())));
-    let (seed, steps) = (args.seed.unwrap_or(0), args.steps.unwrap_or(STEPS));
+    models::find(spec.split(':').next().unwrap_or(spec)).map_err(|e| Error::Config(format!("--model: {e}")))?;
+    let (seed, steps) = (seed(args, spec), args.steps.unwrap_or(STEPS));
     let (config, warnings) = source::config_on(spec, task, seed, len, steps)?;
     Ok(Subject::ToTrain(spec.into(), Box::new(config), warnings))
+}
+
+/// The seed of a model to train. An LMU on two tokens writes nothing where its one ReLU is 0 for both, as from seed 0.
+fn seed(args: &Inspect, spec: &str) -> u64 {
+    args.seed.unwrap_or(u64::from(spec.split(':').next() == Some("lmu")))
 }
 
 /// Before any work: whether the page can go there.

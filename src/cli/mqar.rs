@@ -9,7 +9,7 @@ use super::{
 use clap::Parser;
 use std::process::ExitCode;
 
-/// Train sequence mixers on associative recall (MQAR) and see how many pairs they can hold
+/// Train mixers on associative recall (MQAR) and see how many pairs they can hold
 ///
 /// A sequence first lists pairs of a key and a value, and then asks for keys again; the model answers each with its
 /// value. Only these positions count. An attention layer looks the key up; a recurrent mixer must have stored all

@@ -4,6 +4,7 @@ use super::{
     book, dyck, exchange, fail, help, inspect, mqar, parity, print, report, sample, shell, state_tracking, sweep,
     tables, train, verify,
 };
+use crate::models;
 use clap::{ArgMatches, Command, CommandFactory, FromArgMatches};
 use std::process::ExitCode;
 
@@ -42,6 +43,13 @@ macro_rules! runs {
             run: |matches| $module::$run(&read::<$module::$Args>(matches)),
         }
     };
+    ($name:literal, $module:ident::$run:ident, $Args:ident, $command:ident) => {
+        Program {
+            name: $name,
+            command: $module::$command,
+            run: |matches| $module::$run(&read::<$module::$Args>(matches)),
+        }
+    };
 }
 
 /// In the order of `tapezoo --help`.
@@ -51,20 +59,16 @@ const PROGRAMS: [Program; 17] = [
     trains!("dyck", dyck::Dyck),
     trains!("mqar", mqar::Mqar),
     trains!("state-tracking", state_tracking::StateTracking),
-    runs!("sweep", sweep::run, Grid),
+    runs!("sweep", sweep::run, Grid, command),
     runs!("report", report::run, Pages),
-    runs!("inspect", inspect::run, Inspect),
+    runs!("inspect", inspect::run, Inspect, command),
     runs!("book", book::run, Book),
     runs!("sample", sample::run, Sample),
-    Program {
-        name: "import",
-        command: exchange::import_command,
-        run: |matches| exchange::import(&read::<exchange::Import>(matches)),
-    },
+    runs!("import", exchange::import, Import, import_command),
     runs!("export", exchange::export, Export),
     runs!("verify", verify::run, Verify),
-    runs!("models", tables::models, Models),
-    runs!("tasks", tables::tasks, TaskNames),
+    runs!("models", tables::models, Models, models_command),
+    runs!("tasks", tables::tasks, TaskNames, tasks_command),
     runs!("completions", shell::completions, Completions),
     runs!("man", shell::man, Man),
 ];
@@ -72,9 +76,24 @@ const PROGRAMS: [Program; 17] = [
 const ABOUT: &str = "\
 Train sequence mixers, from LSTM to Mamba, and see how each works
 
-  tapezoo parity                         train seven of them in half a minute, and compare
-  tapezoo inspect --model delta_net      a page to step through one, token by token
-  tapezoo models delta_net               the facts and equations of one";
+  tapezoo parity                       seven of them, compared in half a minute
+  tapezoo inspect --model delta_net    a page to step through one
+  tapezoo models delta_net             the facts and equations of one";
+
+const MORE: &str = "\
+From runs to pages:
+  tapezoo parity --out runs/parity      metrics and weights are kept
+  tapezoo train --resume runs/parity    an interrupted run goes on
+  tapezoo report runs/parity            tables and curves: report/report.html
+  tapezoo inspect --checkpoint runs/parity/lstm-seed0
+                                        what the trained model does: inspect.html
+
+Each command explains every flag with --help. `tapezoo man COMMAND` is the same as a manual page, and \
+`tapezoo completions SHELL` completes names while they are typed.
+
+Environment:
+  TAPEZOO_CUDA_LIBS  directories with CUDA's libraries that the loader misses
+  TAPEZOO_SIMD       instructions to use at most: plain, avx2 or avx512";
 
 /// The program: read the command line, and do what it says.
 pub fn tapezoo() -> ExitCode {
@@ -93,10 +112,16 @@ pub fn alone(name: &str) -> ExitCode {
 
 /// The command line of `tapezoo`.
 pub(super) fn command() -> Command {
+    let examples = format!("Examples:{}", &ABOUT[ABOUT.find("\n\n").map_or(0, |at| at + 1)..]);
     let command = Command::new("tapezoo")
         .version(crate::stamp::version())
         .about(ABOUT.lines().next().unwrap_or_default())
-        .after_help(format!("Examples:{}", &ABOUT[ABOUT.find("\n\n").map_or(0, |at| at + 1)..]))
+        .after_help(examples.clone())
+        .after_long_help(format!(
+            "{examples}\n\n{MORE}\n\nMixers: {}.\n\nTasks: {}.",
+            models::names().join(", "),
+            tables::task_names(),
+        ))
         .subcommand_required(true)
         .arg_required_else_help(true)
         .max_term_width(120);
@@ -117,20 +142,24 @@ fn behind_tapezoo(text: &str) -> String {
         let first = command.trim_start().split([' ', '\n']).next().unwrap_or_default();
         PROGRAMS.iter().any(|program| program.name.replace('-', "_") == first)
     };
+    let mut examples = false;
     let line = |line: &str| match line.strip_prefix("  ") {
-        Some(commands) if ours(commands) => {
+        Some(commands) if examples && !commands.starts_with(' ') && ours(commands) => {
             let behind = |command: &str| match ours(command) {
                 true => format!("tapezoo {}", command.replacen("state_tracking", "state-tracking", 1)),
                 false => command.into(),
             };
             let line = format!("  {}", commands.split("; ").map(behind).collect::<Vec<_>>().join("; "));
-            // What is said of it stays where it was, as far as there is room.
+            // What is said of it stays where it was, as far as there is room, and two spaces behind the command.
             let gap = line.trim_start().find("  ").map_or(0, |at| at + line.len() - line.trim_start().len());
             let spaces = line[gap..].len() - line[gap..].trim_start().len();
-            let room = if gap == 0 { 0 } else { spaces.saturating_sub(1).min("tapezoo ".len()) };
+            let room = if gap == 0 { 0 } else { spaces.saturating_sub(2).min("tapezoo ".len()) };
             format!("{}{}", &line[..gap], &line[gap + room..])
         }
-        _ => line.into(),
+        _ => {
+            examples = line == "Examples:" || (examples && !line.is_empty());
+            line.into()
+        }
     };
     text.lines().map(line).collect::<Vec<String>>().join("\n")
 }

@@ -14,7 +14,7 @@ use std::{
 
 /// Make a page of run directories: tables, learning curves, scores over evaluation length, configurations
 ///
-/// Reads what parity, dyck, mqar and state_tracking leave with --out, and writes report.html, which needs nothing but
+/// Reads what the training programs leave with --out, and writes report.html, which needs nothing but
 /// a browser, and every figure as an SVG file beside it. Runs whose configurations agree but for the model and the
 /// seed share a section, from whichever directory they are; other tasks and other settings get sections of their own.
 ///

@@ -6,6 +6,7 @@ use crate::{
     tasks,
     train::config::{Setting, TrainConfig, flag, preset_table, read, warnings},
 };
+use clap::{Args, Command};
 use toml::{Table, Value};
 
 impl TrainArgs {
@@ -34,8 +35,9 @@ impl TrainArgs {
         }
         flags.insert("task".into(), task.into());
         let typed = flags.clone();
+        let of_file = file.as_ref().map(|(_, table)| table.clone()).unwrap_or_default();
         let made = TrainConfig::from_settings_and_data(preset, file, flags);
-        let (cfg, mut settings) = made.map_err(|e| self.in_words_of_flags(e, &typed))?;
+        let (cfg, mut settings) = made.map_err(|e| self.in_words_of_flags(e, &typed, &of_file))?;
         let idle = self.idle();
         settings.retain(|s| idle.iter().all(|other| other.key != s.key));
         settings.extend(idle);
@@ -48,16 +50,26 @@ impl TrainArgs {
         Ok(cfg)
     }
 
-    /// An error that begins with the key of a flag that was given begins with that flag.
-    fn in_words_of_flags(&self, e: Error, flags: &Table) -> Error {
+    /// An error that begins with the key of a flag begins with that flag, and names other settings by their flags too.
+    /// Where neither the command line nor the file sets the key, it says whose the value is.
+    fn in_words_of_flags(&self, e: Error, flags: &Table, file: &Table) -> Error {
         let Error::Config(what) = e else { return e };
+        if what.starts_with("unknown model ") && flags.contains_key("models") {
+            return Error::Config(format!("--models: {what}"));
+        }
         let bare = what.trim_start_matches("model.").trim_start_matches("task.");
-        let tables = [Some(flags), part(flags, "model"), part(flags, "task")];
-        let begins = |key: &String| bare.strip_prefix(key.as_str()).filter(|rest| rest.starts_with([' ', ':']));
-        let found = tables.into_iter().flatten().flat_map(Table::keys).find_map(|key| Some((key, begins(key)?)));
-        let Some((key, rest)) = found else { return Error::Config(what) };
+        let (key, rest) = bare.split_at(bare.find([' ', ':']).unwrap_or(bare.len()));
+        let rest = rest.strip_prefix(" =").unwrap_or(rest);
+        let given =
+            [Some(flags), part(flags, "model"), part(flags, "task")].into_iter().flatten().any(|t| t.contains_key(key));
         let flag = if key == "micro_batches" && self.machine.shards.is_some() { "--shards".into() } else { flag(key) };
-        Error::Config(format!("{flag}{}", rest.strip_prefix(" =").unwrap_or(rest)))
+        match rest.split_once(": ") {
+            _ if given => Error::Config(format!("{flag}{}", with_flags(rest))),
+            Some((value, why)) if is_flag(key) && !sets(file, key) => {
+                Error::Config(format!("{flag}{value}, as the preset has it: {}", with_flags(why)))
+            }
+            _ => Error::Config(what),
+        }
     }
 
     /// Take out the flags that are not read because nothing is trained, and say which these are. Lengths are read, for
@@ -161,6 +173,34 @@ impl TrainArgs {
 fn no_effect(flags: &[String], beside: &str) -> Option<String> {
     let have = if flags.len() == 1 { "has" } else { "have" };
     (!flags.is_empty()).then(|| format!("{} {have} no effect beside {beside}", flags.join(", ")))
+}
+
+/// Whether a key of the configuration is a flag of every training program.
+fn is_flag(key: &str) -> bool {
+    TrainArgs::augment_args(Command::new("train")).get_arguments().any(|arg| arg.get_id() == key)
+}
+
+/// Whether a file sets a key, for all models or for one.
+fn sets(file: &Table, key: &str) -> bool {
+    file.iter().any(|(name, value)| name == key || value.as_table().is_some_and(|inner| sets(inner, key)))
+}
+
+/// A sentence in which `task.KEY` and `KEY = "VALUE"` are flags.
+fn with_flags(text: &str) -> String {
+    let words: Vec<&str> = text.split(' ').collect();
+    let mut said: Vec<String> = vec![];
+    let mut i = 0;
+    while i < words.len() {
+        if words.get(i + 1) == Some(&"=") && is_flag(words[i]) {
+            said.extend([flag(words[i]), words.get(i + 2).copied().unwrap_or_default().replace('"', "")]);
+            i += 3;
+        } else {
+            let bare = words[i].strip_prefix("task.").map(flag);
+            said.push(bare.unwrap_or_else(|| words[i].into()));
+            i += 1;
+        }
+    }
+    said.join(" ")
 }
 
 /// A table in a table.

@@ -109,7 +109,8 @@ pub(super) fn run(args: &TrainArgs, presets: Presets, preset: &str, task: Table)
 
 /// Print what came of these runs.
 fn tell(cfg: &TrainConfig, reports: &[RunReport], json: bool) -> Result<()> {
-    print(if json { table::json(reports)? } else { table::text(cfg, reports) })
+    let columns = terminal_size::terminal_size_of(io::stdout()).map_or(usize::MAX, |size| size.0.0.into());
+    print(if json { table::json(reports)? } else { table::text_within(columns, cfg, reports) })
 }
 
 /// Say how the runs stand that a signal stopped, with a table of those that are finished where there is no other.

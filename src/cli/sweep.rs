@@ -1,6 +1,6 @@
 //! `tapezoo sweep`: many runs side by side, on one machine or on many, resumed where they stopped.
 
-use super::{fail, print, profile, say, threads, whole};
+use super::{fail, help::glance, print, profile, say, threads, whole};
 use crate::{
     error::{Error, Result},
     train::{
@@ -10,7 +10,7 @@ use crate::{
         sweep::{self, Plan, Shard, Sweep},
     },
 };
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, CommandFactory, Parser, Subcommand};
 use std::{
     path::{Path, PathBuf},
     process::ExitCode,
@@ -73,13 +73,30 @@ enum Command {
     },
 }
 
+/// What `-h` says of its flags.
+const FIRST: [(&str, &str); 6] = [
+    ("file", "The sweep: a configuration with a table 'grid'"),
+    ("out", "Where the runs and summary.txt go [default: runs/NAME for NAME.toml]"),
+    ("jobs", "How many runs go side by side [default: the number of cores]"),
+    ("shard", "Do only the i-th of n parts, from 0 on: for several machines"),
+    ("dry_run", "List the runs and where each stands, and do nothing"),
+    ("profile", "Print where the time of 50 steps at each point goes, op by op"),
+];
+
+/// The command line of `sweep`; of `EXAMPLES`, `-h` has a file's lines and the examples.
+pub(super) fn command() -> clap::Command {
+    let parts: Vec<&str> = EXAMPLES.split("\n\n").collect();
+    let few = [parts[0], parts[1], parts[3].rsplit_once('\n').unwrap_or_default().0].join("\n\n");
+    glance(Grid::command(), &FIRST, &few)
+}
+
 const EXAMPLES: &str = "\
 A sweep file:
-  preset = \"default\"              # what holds at every point, as in any configuration
+  preset = \"default\"              # what holds at every point
   steps = 3000
   seeds = 3
 
-  [grid]                          # 2 models x 3 rates x 2 lengths x 2 tasks, each from 3 seeds
+  [grid]    # 2 models x 3 rates x 2 lengths x 2 tasks, each from 3 seeds
   models = [\"lstm\", \"delta_net\"]
   lr = [1e-3, 3e-3, 1e-2]
   train_len = [16, 32]
@@ -89,10 +106,10 @@ A sweep file:
   lengths = [{ name = \"short\", train_len = 16, eval_lens = [24] }, { train_len = 32, eval_lens = [48] }]
 
 Examples:
-  sweep grid.toml --dry-run                     what would be run, or what is left to do
-  sweep grid.toml                               into runs/grid
-  sweep grid.toml --shard 0/4 --out part0       the first of four parts, on one of four machines
-  sweep merge runs/all part0 part1 part2 part3  the parts joined, and the table of all
+  sweep grid.toml --dry-run                  what is left to do
+  sweep grid.toml                            into runs/grid
+  sweep grid.toml --shard 0/2 --out part0    one of two parts
+  sweep merge runs/all part0 part1           the parts joined
 docs/sweeps.md has submit files for SLURM and Kubernetes.
 
 Exit status: 0: all runs are finished; 1: a run failed; 2: the sweep cannot be; 129, 130, 143: interrupted, and what

@@ -1,13 +1,13 @@
 //! `tapezoo models` and `tapezoo tasks`: what there is to choose from.
 
-use super::{fail, programs::printed};
+use super::{fail, help::indented, programs::printed};
 use crate::{
     error::Result,
     models, report,
     tasks::{self, show},
     train::config::{TrainConfig, task_of},
 };
-use clap::Parser;
+use clap::{Command, CommandFactory, Parser};
 use std::process::ExitCode;
 use toml::{Table, Value};
 
@@ -27,6 +27,22 @@ pub(super) struct Models {
     /// Print an SVG of how the mixers descend from one another
     #[arg(long, conflicts_with = "names")]
     tree: bool,
+}
+
+/// The command line of `models`; `--help` has them all.
+pub(super) fn models_command() -> Command {
+    let command = Models::command();
+    let examples = command.get_after_help().cloned().unwrap_or_default();
+    command.after_long_help(format!(
+        "{examples}
+
+A mixer's facts are: how its state goes from step to step, which eigenvalues that transition has, how large the state
+is, what a step costs, the forms in which it is computed, its paper, and what is new over the mixer it descends from.
+
+Mixers:
+{}",
+        indented(&models::lines())
+    ))
 }
 
 pub(super) fn models(args: &Models) -> ExitCode {
@@ -60,6 +76,26 @@ pub(super) struct TaskNames {
     /// Tasks, by the names that `train --task` takes
     #[arg(value_name = "TASK")]
     names: Vec<String>,
+}
+
+/// The names of all tasks, on a line.
+pub(super) fn task_names() -> String {
+    tasks::named().iter().map(|task| task.name).collect::<Vec<_>>().join(", ")
+}
+
+/// The command line of `tasks`; `--help` has their names.
+pub(super) fn tasks_command() -> Command {
+    let command = TaskNames::command();
+    let examples = command.get_after_help().cloned().unwrap_or_default();
+    command.after_long_help(format!(
+        "{examples}
+
+A sample is a training sequence with the target of each position; a dot stands where none is asked for. Below it is the
+configuration with which training begins. Flags of train change it, as do its --config FILE and --preset.
+
+Tasks: {}.",
+        task_names()
+    ))
 }
 
 pub(super) fn tasks(args: &TaskNames) -> ExitCode {

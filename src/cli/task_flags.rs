@@ -29,17 +29,18 @@ pub(super) struct DyckFlags {
 #[derive(Args, Clone, Debug, Default)]
 #[command(next_help_heading = "The task")]
 pub(super) struct MqarFlags {
-    /// Many queries at random gaps (zoology), or "key | value" and one query at the end (published).
+    /// The layout: zoology or published; zoology has many queries at random gaps, published "key | value" and one query at
+    /// the end.
     #[arg(long, value_name = "NAME", value_parser = ["zoology", "published"])]
     layout: Option<String>,
-    /// zoology: how many tokens there are, half of them keys, half of them values.
+    /// zoology: how many tokens there are; half of them keys, half of them values.
     #[arg(long, value_name = "V", value_parser = whole)]
     vocab: Option<i64>,
-    /// zoology: how many pairs a sequence has, at every length [default: a sixteenth of the length]
+    /// zoology: how many pairs a sequence has; the same at every length [default: a sixteenth of the length]
     #[arg(long, value_name = "M", value_parser = whole)]
     pairs: Option<i64>,
-    /// zoology: random tokens between the queries, not zeros.
-    #[arg(long)]
+    /// zoology: random tokens between queries, not zeros.
+    #[arg(long, hide_short_help = true)]
     random_non_queries: bool,
     /// published: how many different keys there are.
     #[arg(long, value_name = "N", value_parser = whole)]
@@ -48,9 +49,9 @@ pub(super) struct MqarFlags {
     #[arg(long, value_name = "N", value_parser = whole)]
     values: Option<i64>,
     /// published: a key may come again in a sequence; its last value counts.
-    #[arg(long)]
+    #[arg(long, hide_short_help = true)]
     repeated_keys: bool,
-    /// published: every key is asked for at the end, not one.
+    /// published: every key is asked for at the end; else one.
     #[arg(long)]
     all_queries: bool,
 }
@@ -74,7 +75,7 @@ pub(super) struct DisjointFlags {
 #[derive(Args, Clone, Debug, Default)]
 #[command(next_help_heading = "The task")]
 pub(super) struct RepeatFlag {
-    /// How many times the pairs are read, or the sets, before it is asked for them; 2: 'just read twice' [default: 1]
+    /// How often pairs or sets are read before the queries; 2: 'just read twice' [default: 1]
     #[arg(long, value_name = "N", value_parser = whole)]
     repeat: Option<i64>,
 }

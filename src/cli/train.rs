@@ -70,7 +70,7 @@ pub(super) const PRESETS: Presets = &{
 
 const EXAMPLES: &str = "\
 Examples:
-  train --text book.txt --out runs/book          a text of your own, to `tapezoo sample`
+  train --text book.txt --out runs/book          a text of your own, to sample
   train --task text                              the text that comes along
   train --task s5 --models lstm,delta_net        products of permutations of five things
   train --task dyck --types 2 --show 3           three sequences with their targets

@@ -5,8 +5,8 @@ const D = JSON.parse(document.getElementById('data').textContent);
 const T = D.tokens.length;
 
 // The selection: the step t, the block, and an index for each letter (see LETTERS).
-const sel = { t: 0, layer: 0, h: 0, i: 0, j: 0, d: 0, n: 0, p: 0, s: 0, m: 0 };
-const LETTERS = { h: 'head', p: 'factor', i: 'row', j: 'column', d: 'unit', n: 'state', s: 'position' };
+const sel = { t: 0, layer: 0, h: 0, i: 0, j: 0, d: 0, n: 0, p: 0, s: 0, m: 0, r: 0 };
+const LETTERS = { h: 'head', p: 'factor', r: 'memory', m: D.runs.some(run => run.mixer === 'mom') ? 'memory and head' : 'slot', i: 'row', j: 'column', d: 'unit', n: 'state', s: 'position' };
 
 // A 16-bit float as a number.
 function half(bits) {
@@ -38,7 +38,7 @@ function numbers(tensor) {
   if (!tensor.numbers) {
     const { buffer } = bytesOf(tensor.data);
     tensor.numbers = tensor.dtype === 'f16' ? halves(new Uint16Array(buffer)) : new Float32Array(buffer);
-    tensor.width = tensor.shape.reduce((a, b) => a * b, 1);
+    tensor.width = count(tensor);
     delete tensor.data;
   }
   return tensor.numbers;
@@ -49,11 +49,14 @@ const quantity = (run, name) => run.quantities.find(q => q.name === name);
 // The tensor of this name in the selected block.
 const tensorOf = (run, name) => run.layers[Math.min(sel.layer, run.layers.length - 1)][name];
 
+// How many elements a tensor has at a step.
+const count = tensor => tensor.shape.reduce((a, b) => a * b, 1);
+
 // The size of a letter's axis in a run; undefined where no quantity has it.
 function size(run, letter) {
   for (const q of run.quantities) {
     const at = q.axes.indexOf(letter), tensor = tensorOf(run, q.name);
-    if (at >= 0 && tensor) return tensor.shape[at];
+    if (at >= 0 && tensor && count(tensor) > 0) return tensor.shape[at];
   }
 }
 
@@ -79,8 +82,10 @@ function value(run, name, t, over = {}) {
   if (!tensor) return NaN;
   if (t < 0) return 0; // the state before the first token
   const data = numbers(tensor);
-  const by = Object.entries(strides(tensor, quantity(run, name).axes));
-  return data[by.reduce((at, [letter, apart]) => at + apart * index(run, letter, over), t * tensor.width)];
+  const { axes } = quantity(run, name), by = Object.entries(strides(tensor, axes));
+  // Of a letter it may have fewer than others: one gate for all units.
+  const own = letter => Math.min(index(run, letter, over), tensor.shape[axes.indexOf(letter)] - 1);
+  return data[by.reduce((at, [letter, apart]) => at + apart * own(letter), t * tensor.width)];
 }
 
 // The text in the braces of an equation: `name`, `name-` one step before, `name@s` at position s; `a * b` a product,

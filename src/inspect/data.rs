@@ -104,7 +104,7 @@ fn run(r: usize, source: &Source, trace: &Trace, input: &Input, fit: Option<&Fit
     let (spectrum, spectrum_about) = spectrum(view, trace);
     let equations = view.map_or(&[][..], |v| v.equations).iter();
     let equations = equations.map(|(symbols, places)| json!([symbols, places, math(symbols)]));
-    let about = [std::slice::from_ref(&source.about), &source.doubts].concat().join(" ");
+    let about = [std::slice::from_ref(&source.about), &source.doubts, &silent(view, trace)].concat().join(" ");
     json!({
         "name": source.name,
         "title": view.map_or(config.mixer.as_str(), |v| v.title),
@@ -115,12 +115,28 @@ fn run(r: usize, source: &Source, trace: &Trace, input: &Input, fit: Option<&Fit
         "source": models::equations(&config.mixer).unwrap_or_default(),
         "quantities": quantities(view, trace),
         "equations": equations.collect::<Value>(),
+        "symbols": view.map_or(vec![], view::View::symbols),
         "spectrum": spectrum,
         "spectrum_about": spectrum_about,
         "said": said,
         "layers": layers,
         "logits": if fit.is_none() { json!(format!("run{}.logits", r + 1)) } else { Value::Null },
     })
+}
+
+/// A sentence where nothing was ever written into any block's state.
+fn silent(view: Option<&view::View>, trace: &Trace) -> Vec<String> {
+    let Some(view) = view else { return vec![] };
+    let states: Vec<&Series> = view
+        .quantities
+        .iter()
+        .filter(|q| q.role == Role::State)
+        .flat_map(|q| trace.layers.iter().filter_map(|layer| layer.get(q.name)))
+        .filter(|series| !series.data.is_empty())
+        .collect();
+    let silent = !states.is_empty() && states.iter().all(|series| series.data.iter().all(|&x| x == 0.0));
+    let why = "Its states are 0 at every token: nothing is written. Another --seed has other weights.";
+    if silent { vec![why.into()] } else { vec![] }
 }
 
 /// Which quantities are the eigenvalues, and a sentence about them.

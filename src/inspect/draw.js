@@ -118,7 +118,7 @@ function numberLine({ label, points }) {
   };
 }
 
-// Complex numbers on the unit disc; the size of a dot is its weight.
+// Complex numbers on the unit disc; the size of a dot is its weight. Hundreds are squares, the fuller the more lie there.
 function disc({ label, points, pick }) {
   const svg = el('svg:svg', { class: 'plot disc', viewBox: '-115 -115 230 230', role: 'img', 'aria-label': label });
   const readout = el('span', { class: 'readout' });
@@ -133,11 +133,22 @@ function disc({ label, points, pick }) {
         if (pick) ring.addEventListener('click', () => pick(p.index));
         return ring;
       };
+      const marked = all.find(p => p.marked) ?? all[0];
+      const squares = () => {
+        const SIDE = 8, counts = new Map();
+        for (const p of all) {
+          const at = [100 * p.re, -100 * p.im].map(x => Math.floor(Math.max(-112, Math.min(111, x)) / SIDE) * SIDE).join();
+          counts.set(at, (counts.get(at) ?? 0) + 1);
+        }
+        const most = Math.max(...counts.values());
+        return [...counts].map(([at, n]) => el('svg:rect', { class: 'bin s0', x: at.split(',')[0], y: at.split(',')[1], width: SIDE, height: SIDE, 'fill-opacity': (.15 + .85 * n / most).toFixed(2) },
+          el('svg:title', {}, `${n} of ${all.length}`)));
+      };
+      const dots = all.length <= 64 ? all.map(dot) : [...squares(), dot({ ...marked, r: 4, marked: true })];
       const text = (x, y, s, c) => el('svg:text', { class: `tick ${c}`, x, y }, s);
       svg.replaceChildren(el('svg:circle', { class: 'ring', r: 100 }), el('svg:line', { class: 'grid', x1: -108, x2: 108 }),
         el('svg:line', { class: 'grid', y1: -108, y2: 108 }), text(106, 14, '1', 'middle'), text(-106, 14, '−1', 'middle'),
-        text(5, -104, 'i', ''), ...all.map(dot));
-      const marked = all.find(p => p.marked) ?? all[0];
+        text(5, -104, 'i', ''), ...dots);
       if (marked) {
         const size = Math.hypot(marked.re, marked.im), angle = Math.atan2(marked.im || 0, marked.re) * 180 / Math.PI;
         readout.textContent = `${marked.label}: magnitude ${short(size)}, angle ${short(angle)}°`;

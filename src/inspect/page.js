@@ -24,7 +24,8 @@ function update() {
 function address() {
   const named = Object.fromEntries(new URLSearchParams(location.hash.slice(1)));
   const at = (name, n) => { const x = Number(named[name]); return Number.isInteger(x) && x >= 1 && x <= n ? x - 1 : undefined; };
-  const found = { t: at('step', T), layer: at('block', Math.max(...D.runs.map(r => r.layers.length))), h: at('head', 1e6) };
+  const most = of => Math.max(...D.runs.map(of));
+  const found = { t: at('step', T), layer: at('block', most(r => r.layers.length)), h: at('head', most(r => size(r, 'h') ?? 1)) };
   return Object.fromEntries(Object.entries(found).filter(([, x]) => x !== undefined));
 }
 
@@ -89,7 +90,7 @@ function equations(run) {
   const list = el('dl', { class: 'equations' });
   const letters = [...new Set(run.equations.flatMap(([, template]) => [...template.matchAll(/\{([^}]*)\}/g)]
     .flatMap(m => run.quantities.filter(q => m[1].replace(/^sum:\w /, '').split(/ [*+] /).some(w => w.replace(/(@s|-|;.*)$/, '') === q.name))
-      .flatMap(q => [...q.axes]))))].filter(letter => letter in LETTERS)
+      .flatMap(q => q.name === 'eigenvalue' ? ['h'] : [...q.axes]))))].filter(letter => letter in LETTERS)
     .sort((a, b) => Object.keys(LETTERS).indexOf(a) - Object.keys(LETTERS).indexOf(b));
   // A number; in brackets if it is negative and follows an operator.
   const number = (text, before) => {
@@ -120,7 +121,8 @@ function equations(run) {
     return [...line, ...below];
   };
   return {
-    figure: el('section', { class: 'card wide' }, el('h3', {}, 'This step, in numbers'), where, list),
+    figure: el('section', { class: 'card wide' }, el('h3', {}, 'This step, in numbers'), where, list,
+      run.symbols.length ? el('p', { class: 'soft symbols' }, `${run.symbols.join('; ')}.`) : undefined),
     update() {
       const cells = letters.map(l => `${LETTERS[l]} ${index(run, l, {}) + 1} of ${l === 's' ? sel.t + 1 : size(run, l)}`);
       where.textContent = cells.length ? `At ${cells.join(', ')}; click a cell in a figure for another.` : '';
@@ -130,17 +132,19 @@ function equations(run) {
   };
 }
 
-// The letters of a quantity except the head, and their sizes; the longer of two is drawn from left to right.
+// The letters of a quantity that have a figure for each of their indices: heads, factors, and the memories of matrices.
+const apart = q => ['p', 'h', 'm'].filter(l => q.axes.includes(l) && (l !== 'm' || q.axes.includes('ij')));
+
+// The other letters and their sizes; the longer of two is drawn from left to right.
 function plane(run, q) {
-  const rest = [...q.axes].filter(l => l !== 'h' && l !== 'p');
+  const rest = [...q.axes].filter(l => !apart(q).includes(l));
   const [a, b] = rest.length === 2 ? rest : [undefined, rest[0]];
   return a && size(run, a) > 2 * size(run, b) ? [b, a] : [a, b];
 }
 
 // Every head and factor of a quantity: an index for each of their letters.
 function pages(run, q) {
-  const own = ['p', 'h'].filter(l => q.axes.includes(l));
-  return own.reduce((all, l) => all.flatMap(o => Array.from({ length: size(run, l) }, (_, x) => ({ ...o, [l]: x }))), [{}]);
+  return apart(q).reduce((all, l) => all.flatMap(o => Array.from({ length: size(run, l) }, (_, x) => ({ ...o, [l]: x }))), [{}]);
 }
 // The figures of a quantity, a row of heads for each factor of a product.
 function byFactor(run, q) {
@@ -174,7 +178,7 @@ function map(run, q, over, change) {
 }
 
 // Every channel of a quantity, in the order of its elements: an index for each letter.
-const channels = (run, q) => [...q.axes].reduce((all, l) => all.flatMap(o => Array.from({ length: size(run, l) }, (_, x) => ({ ...o, [l]: x }))), [{}]);
+const channels = (run, q) => [...q.axes].reduce((all, l, axis) => all.flatMap(o => Array.from({ length: tensorOf(run, q.name).shape[axis] }, (_, x) => ({ ...o, [l]: x }))), [{}]);
 // The element of a channel at a step.
 function flat(run, q, t, channel) {
   const tensor = tensorOf(run, q.name);
@@ -199,7 +203,7 @@ function overTime(run, q, { title = q.symbol, name } = {}) {
   if (rows.length > 8) return mapOverTime(run, q);
   return traces({
     label: `${title} over time`, quantityName: q.name,
-    lines: () => rows.map((o, i) => ({ label: name ? name(o) : Object.entries(o).map(([l, x]) => `${LETTERS[l]} ${x + 1}`).join(', '), at: t => flat(run, q, t, i) })),
+    lines: () => rows.map((o, i) => ({ label: name ? name(o) : rows.length === 1 ? '' : Object.entries(o).map(([l, x]) => `${LETTERS[l]} ${x + 1}`).join(', '), at: t => flat(run, q, t, i) })),
     range: () => bounds(run, q.name),
   });
 }
@@ -232,7 +236,8 @@ function spectrum(run) {
   if (!run.spectrum) return run.spectrum_about ? card('Eigenvalues of the transition', run.spectrum_about, []) : null;
   const [re, im] = run.spectrum, q = quantity(run, re);
   const all = channels(run, q);
-  const among = x => size(run, 'm') === 2 && !im ? ['along k', 'orthogonal to k'][x] : im ? `λ ${x + 1}` : '';
+  const computed = q.name === 'eigenvalue', two = computed && tensorOf(run, re).shape.at(-1) === 2;
+  const among = x => im ? `λ ${x + 1}` : two ? ['along k', 'orthogonal to k'][x] : computed ? '' : `${LETTERS.m} ${x + 1}`;
   const label = o => Object.entries(o).map(([l, x]) => l === 'm' ? among(x) : `${LETTERS[l]} ${x + 1}`).filter(x => x).join(', ') || 'λ';
   // The colours of the lines over time, where there are few enough for lines.
   const style = (o, i) => all.length <= 8 ? i : o.h ?? 0;
@@ -246,7 +251,8 @@ function spectrum(run) {
     }));
     const figures = [disc({ label: states ? 'λ on the unit disc' : 'on the unit disc', points, pick: states ? i => choose(all[i]) : null })];
     if (!states) figures.push(overTime(run, q, { title: 'real parts', name: label }));
-    return card('Eigenvalues of the transition', run.spectrum_about, figures);
+    const dots = states && all.length <= 64 ? ' Dots are as large as |h|.' : '';
+    return card('Eigenvalues of the transition', run.spectrum_about + dots, figures);
   }
   const lane = o => (o.h ?? 0) % 3;
   const now = numberLine({ label: 'at this step', points: () => all.map((o, i) => ({ x: flat(run, q, sel.t, i), label: label(o), style: style(o, i), lane: lane(o) })) });
@@ -260,9 +266,14 @@ function runView(run, r) {
   const told = inWords(run), cards = [];
   if (run.equations.length) cards.push(equations(run));
   const matrices = of('state').filter(q => plane(run, q)[0]);
+  // A block may have nothing of a state.
+  const where = (q, { figure, update }) => ({ figure, update() {
+    figure.hidden = count(tensorOf(run, q.name)) === 0;
+    if (!figure.hidden) update();
+  } });
   for (const q of matrices) {
-    cards.push(card(`State ${q.symbol}`, `${q.about}. Δ is what this step has changed.`,
-      pages(run, q).map(o => row([map(run, q, o), map(run, q, o, true)]))));
+    cards.push(where(q, card(`State ${q.symbol}`, `${q.about}. Δ is what this step has changed.`,
+      pages(run, q).map(o => row([map(run, q, o), map(run, q, o, true)])))));
   }
   const vectors = of('state').filter(q => !plane(run, q)[0] && q.name !== 'w');
   if (vectors.length) {
@@ -300,19 +311,20 @@ function plan(run) {
 function attention(run, q) {
   const at = o => {
     const tensor = tensorOf(run, q.name), all = numbers(tensor);
-    return (t, s) => s > t ? NaN : all[t * tensor.width + o.h * T + s];
+    return (t, s) => s > t ? NaN : all[t * tensor.width + (o.h ?? 0) * T + s];
   };
   const now = o => heatMap({
-    label: `${q.symbol}, ${pageName(o)}`, quantityName: q.name, overTime: false, cell: 18,
+    label: [q.symbol, pageName(o)].filter(x => x).join(', '), quantityName: q.name, overTime: false, cell: 18,
     of: () => ({ rows: 1, columns: T, most: 1, at: (_, s) => at(o)(sel.t, s) }),
-    pick: (_, s) => choose({ ...o, s }), marked: () => index(run, 'h', {}) === o.h ? [0, index(run, 's', {})] : null,
+    pick: (_, s) => choose({ ...o, s }), marked: () => o.h === undefined || index(run, 'h', {}) === o.h ? [0, index(run, 's', {})] : null,
     say: (_, s) => `to token ${s + 1} (${D.tokens[s]})`, labels: T <= 40 ? D.tokens : [],
   });
   const all = o => heatMap({
-    label: `all rows, ${pageName(o)}`, quantityName: q.name, cell: Math.max(1, Math.min(9, 260 / T)),
+    label: ['all rows', pageName(o)].filter(x => x).join(', '), quantityName: q.name,
+    cell: T <= 24 ? 14 : Math.max(1, 260 / T), labels: T <= 24 ? D.tokens : [],
     of: () => ({ key: `${sel.layer}`, rows: T, columns: T, most: 1, at: at(o) }),
     pick: (t, s) => { Object.assign(sel, o, { s }); go(t); }, marked: () => [sel.t, index(run, 's', {})],
-    say: (t, s) => `step ${t + 1} to token ${s + 1}`,
+    say: (t, s) => `step ${t + 1} (${D.tokens[t]}) to token ${s + 1} (${D.tokens[s]})`,
   });
   const heads = pages(run, q);
   return card('Attention', `${q.about}. Rows are steps, columns the tokens they look at.`, [...heads.map(now), row(heads.map(all))]);
@@ -355,7 +367,7 @@ document.addEventListener('keydown', e => {
   const to = { ArrowRight: sel.t + 1, ArrowLeft: sel.t - 1, Home: 0, End: T - 1 }[e.key];
   if (to !== undefined) { e.preventDefault(); go(to); }
 });
-window.addEventListener('hashchange', () => choose(address()));
+window.addEventListener('hashchange', () => choose(address())); // which also rewrites what does not exist
 matchMedia('(prefers-color-scheme: dark)').addEventListener('change', () => {
   readColours();
   document.querySelectorAll('[data-key]').forEach(box => delete box.dataset.key);

@@ -6,10 +6,11 @@ function largestChange(run, layer, t) {
   let most = null;
   for (const q of run.quantities.filter(q => q.role === 'state')) {
     const tensor = run.layers[layer]?.[q.name];
-    if (!tensor || q.name === 'm') continue; // a stabiliser is a choice of units, no memory
+    if (!tensor || q.about.startsWith('stabiliser')) continue; // a choice of units, no memory
+    const whole = q.about.startsWith('the angle') ? 2 * Math.PI : 0; // an angle and the next turn's are the same
     const all = numbers(tensor), w = tensor.width, scale = reach(tensor) || 1;
     for (let i = 0; i < w; i++) {
-      const to = all[t * w + i], from = t > 0 ? all[(t - 1) * w + i] : 0, by = Math.abs(to - from) / scale;
+      const to = all[t * w + i], from = t > 0 ? all[(t - 1) * w + i] : 0, change = to - from - (whole && whole * Math.round((to - from) / whole)), by = Math.abs(change) / scale;
       if (by < Infinity && by > (most?.by ?? 0)) most = { q, by, at: i, from, to, shape: tensor.shape };
     }
   }
@@ -28,7 +29,7 @@ function largestChange(run, layer, t) {
 function readMost(run, layer, t, h) {
   const q = run.quantities.find(q => q.role === 'attention'), tensor = q && run.layers[layer]?.[q.name];
   if (!tensor) return [];
-  const all = numbers(tensor), start = t * tensor.width + Math.min(h, tensor.shape[0] - 1) * T;
+  const all = numbers(tensor), start = t * tensor.width + (q.axes.includes('h') ? Math.min(h, tensor.shape[0] - 1) * T : 0);
   return Array.from({ length: t + 1 }, (_, s) => ({ s, p: all[start + s] })).sort((a, b) => b.p - a.p);
 }
 
@@ -56,6 +57,8 @@ function fate(x) {
 // What a step's transition does to the state, at the selected head.
 function transitionInWords(run) {
   if (!run.spectrum || run.spectrum.some(name => !tensorOf(run, name))) return '';
+  const states = run.quantities.filter(q => q.role === 'state' && tensorOf(run, q.name));
+  if (states.length && states.every(q => count(tensorOf(run, q.name)) === 0)) return ''; // a block that carries nothing
   const [re, im] = run.spectrum, q = quantity(run, re), h = index(run, 'h', {});
   const own = channels(run, q).filter(o => o.h === undefined || o.h === h);
   const real = own.map(o => value(run, re, sel.t, o)), name = im ? 'λ' : q.symbol === 'eigenvalue' ? 'The eigenvalue' : q.symbol;
@@ -69,7 +72,7 @@ function transitionInWords(run) {
     }
     return `The magnitudes of λ go from ${short(Math.min(...sizes))} to ${short(Math.max(...sizes))}.`;
   }
-  if (q.axes.includes('m')) {
+  if (q.name === 'eigenvalue' && tensorOf(run, re).shape.at(-1) === 2) {
     const [along, across] = [0, 1].map(m => value(run, re, sel.t, { h, m }));
     const rest = Math.abs(across - 1) < 0.02 ? 'all else stays' : `all else ${fate(across)}`;
     return `The eigenvalue along k is ${short(along)}: what the state holds there ${fate(along)}, ${rest}.`;
@@ -95,7 +98,7 @@ function inWords(run) {
       const reads = read.map(({ s, p }) => `token ${s + 1} (${D.tokens[s]}) with weight ${short(p)}`).join(', and ');
       line.replaceChildren(...[`Token `, el('b', {}, D.tokens[sel.t]), ' at step ', String(sel.t + 1), ': ',
         gates.length ? `${gates.join(', ')}. ` : '', transitionInWords(run), transitionInWords(run) ? ' ' : '',
-        reads ? `Head ${index(run, 'h', {}) + 1} reads most of ${reads}.` : '',
+        reads ? `${size(run, 'h') ? `Head ${index(run, 'h', {}) + 1}` : 'It'} reads most of ${reads}. ` : '',
         ...(most && most.by > 1e-3 ? ['Most changes ', cell, `, from ${short(most.from)} to ${short(most.to)}.`] : most ? ['No state changes much.'] : [])]);
     },
   };

@@ -32,7 +32,8 @@ pub struct Quantity {
     /// Its symbol in the paper.
     pub symbol: &'static str,
     /// One letter per axis: h head, i row (key), j column (value), d unit or channel, n state, p factor of a product, s
-    /// position, m one of several eigenvalues, memories or slots.
+    /// position, m one of several eigenvalues or slots, or a head of one of several memories, r a
+    /// memory with all its heads.
     pub axes: &'static str,
     /// How it is drawn.
     pub role: Role,
@@ -124,7 +125,7 @@ const QUERY: Quantity = q("q", "q", "hi", Vector, "query: what is asked of the m
 const KEY: Quantity = q("k", "k", "hi", Vector, "key: under which it is written");
 const VALUE: Quantity = q("v", "v", "hj", Vector, "value: what is to be stored under the key");
 const BETA: Quantity = q("beta", "β", "h", Gate, "how far the memory moves towards the value");
-const ERROR: Quantity = q("error", "v − Sᵀk", "hj", Vector, "the value to write minus the value that S holds under k");
+const ERROR: Quantity = q("error", "error", "hj", Vector, "the value to write minus the value that S holds under k");
 const OUT: Quantity = q("o", "o", "hj", Vector, "what is read");
 const MEMORY: Quantity = matrix("S");
 const CELL: Quantity = q("c", "c", "d", State, "cell: what is remembered");
@@ -143,6 +144,41 @@ const STABILISED_FORGET: Equation = ("f_t = exp(ln σ(f̃_t) + m_{t-1} − m_t)"
 
 const fn matrix(name: &'static str) -> Quantity {
     q(name, name, "hij", State, "the memory: a row for each coordinate of the key, a column for each of the value")
+}
+
+/// What stands in equations and is no quantity of the view, and its meaning. Mixers are named where others mean another
+/// thing by it.
+const SYMBOLS: &[(&str, &[&str], &str)] = &[
+    ("W", &[], "W are learned matrices"),
+    ("w_", &["fox", "lmu"], "w is a learned vector"),
+    ("b_", &[], "b are learned biases"),
+    (" + b)", &[], "b is a learned bias"),
+    ("x_t", &[], "x_t is the input of the mixer at this token"),
+    (
+        " s σ(",
+        &["delta_net", "gated_delta_net", "delta_product", "kda"],
+        "s is 2 where eigenvalues reach to −1, and else 1",
+    ),
+    ("= s exp(", &[], "s is 2 where eigenvalues reach to −1, and else 1"),
+    ("δ", &["mamba"], "δ is what W_x makes of the input for the step size"),
+    ("Δ_t A", &[], "A is learned, and below 0"),
+    ("g_t", &["gated_delta_net", "kda"], "g_t = −exp(A_log) softplus(a linear map of x_t), the logarithm of α_t"),
+    ("ĩ_t", &[], "ĩ and f̃ are the gates before exp and σ, linear maps of the input"),
+    ("z̃_t", &[], "z̃ and õ are the candidate and the output gate before tanh and σ"),
+    ("ε", &[], "ε keeps the divisor from 0"),
+    ("γ_l", &[], "γ_l is the lower bound of the block's gates, learned"),
+];
+
+impl View {
+    /// The meaning of symbols in its equations that are none of its quantities.
+    pub fn symbols(&self) -> Vec<&'static str> {
+        let text: String = self.equations.iter().map(|(equation, _)| format!(" {equation}\n")).collect();
+        let here = |(needle, of, _): &&(&str, &[&str], &str)| {
+            let own = needle.strip_suffix("_t").is_some_and(|name| self.quantities.iter().any(|q| q.name == name));
+            text.contains(needle) && !own && (of.is_empty() || of.contains(&self.mixer))
+        };
+        SYMBOLS.iter().filter(here).map(|(.., meaning)| *meaning).collect()
+    }
 }
 
 /// All views.
@@ -213,7 +249,7 @@ pub const VIEWS: &[View] = &[
             ),
         ],
         eigenvalues: Spectrum::Complex("Re lambda", "Im lambda"),
-        spectrum: "λ does not depend on the input: every token turns and shrinks the state alike. Dots are as large as |h|.",
+        spectrum: "λ does not depend on the input: every token turns and shrinks the state alike.",
     },
     SUM_OF_KEYS,
     View {
@@ -277,7 +313,7 @@ pub const VIEWS: &[View] = &[
             BETA,
             KEY,
             VALUE,
-            q("error", "v − αSᵀk", "hj", Vector, "the value to write minus the value that the decayed S holds under k"),
+            q("error", "error", "hj", Vector, "the value to write minus the value that the decayed S holds under k"),
             QUERY,
             OUT,
         ],
@@ -302,7 +338,7 @@ pub const VIEWS: &[View] = &[
             q("v", "v", "phj", Vector, "values, one per factor"),
             q(
                 "error",
-                "v − Sᵀk",
+                "error",
                 "phj",
                 Vector,
                 "the value that a factor writes minus the value that S holds under its k",

@@ -108,9 +108,7 @@ fn loss(section: &Section) -> (Option<Figure>, usize) {
     let window = most.div_ceil(MOST_POINTS).max(1);
     lines.iter_mut().filter(|_| window > 1).for_each(|l| l.points = thin(&l.points, window, &l.label));
     let Some((lo, hi)) = extent(&lines).filter(|_| most > 1) else { return (None, window) };
-    // Nothing is known of a loss below the rounding of one.
-    let positive = lines.iter().flat_map(|l| &l.points).map(|p| p.lo).filter(|&x| x > 0.0).fold(hi, f64::min);
-    let lo_log = positive.max(hi * 1e-9);
+    let lo_log = lines.iter().flat_map(|l| &l.points).map(|p| p.lo).filter(|&x| x > 0.0).fold(hi, f64::min);
     let log = hi > 20.0 * lo.max(f64::MIN_POSITIVE) && lo_log < hi;
     let y = if log { Axis::log(lo_log / 1.15, hi * 1.15) } else { Axis::linear(lo.min(0.0), hi * 1.03, 5) };
     let figure = Figure {

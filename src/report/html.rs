@@ -11,13 +11,12 @@ use crate::{
     tasks::Len,
     train::{
         sweep::{Group, Row},
-        table::{better, deviation, mean, number},
+        table::{PERFECT, better, deviation, mean, number},
     },
 };
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 
 /// What the tables say of their numbers.
-const PERFECT: &str = "Only what is perfect reads 1.000.";
 /// What a band is, where there is one.
 const BAND: &str = "Lines are means over the seeds, bands go from the least to the greatest seed.";
 

@@ -11,7 +11,7 @@ const FUNCTIONS: [&str; 17] = [
 
 /// An equation as a `math` element.
 pub fn math(text: &str) -> String {
-    format!("<math role=\"math\" aria-label=\"{}\">{}</math>", escaped(text), row(text))
+    format!("<math data-source=\"{}\">{}</math>", escaped(text), row(text))
 }
 
 /// A text with its angle brackets, ampersands and quotes escaped.
@@ -122,7 +122,15 @@ fn row(text: &str) -> String {
             let name = &rest[..n];
             rest = &rest[n..];
             word = is_word(name);
-            named(name)
+            // log_dt is a name, and no logarithm.
+            let behind = rest.strip_prefix('_').map_or(0, letters);
+            if name == "log" && behind > 0 {
+                let whole = format!("<mtext>log_{}</mtext>", escaped(&rest[1..=behind]));
+                rest = &rest[1 + behind..];
+                whole
+            } else {
+                named(name)
+            }
         } else if digits > 0 {
             let number = &rest[..digits];
             rest = &rest[digits..];

@@ -1,5 +1,5 @@
 //! What is told of runs under way, on standard error: bars on a terminal; elsewhere a line for each run that is
-//! finished, and one every half minute. A process that is done within half a minute says nothing there.
+//! finished, and one every half minute. Nothing is said there in the first half minute; what it had to say comes then.
 
 use crate::error::printable;
 use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
@@ -35,6 +35,11 @@ struct State {
     finished: usize,
     /// The parts that were done before this process.
     before: f64,
+    /// The bars of runs that are not finished, and whether they are short ones.
+    bars: Vec<ProgressBar>,
+    narrow: bool,
+    /// Lines of runs that finished before anything was to be said.
+    held: Vec<String>,
     /// What the run that spoke last said of itself.
     last: String,
     /// When the last line was said.
@@ -79,13 +84,10 @@ impl Progress {
     pub(super) fn begin(&self, name: String, steps: usize) -> ProgressBar {
         self.state().begun += 1;
         self.show();
-        let narrow = self.has_bars() && columns().is_some_and(|n| n < NARROW);
-        let template = if narrow {
-            "{prefix:16!} {pos}/{len} {wide_msg}"
-        } else {
-            "{prefix:25} {bar:12} {pos:>6}/{len} {wide_msg}"
-        };
-        self.bars.add(ProgressBar::new(steps as u64).with_style(style(template)).with_prefix(name))
+        let state = &mut *self.state();
+        let bar = ProgressBar::new(steps as u64).with_style(of_a_run(state.narrow)).with_prefix(name);
+        state.bars.push(bar.clone());
+        self.bars.add(bar)
     }
 
     /// A run goes on from this part of its work.
@@ -111,15 +113,26 @@ impl Progress {
             let state = &mut *self.state();
             state.runs[run].1 = 1.0;
             state.finished += 1;
+            if self.says_results {
+                let line = format!("{} of {} runs finished: {said}", state.finished, state.runs.len());
+                state.held.push(line);
+            }
         }
         self.show();
-        if self.says_results && self.start.elapsed() > EVERY {
-            self.say(|state| format!("{} of {} runs finished: {said}", state.finished, state.runs.len()));
+        if self.start.elapsed() > EVERY {
+            self.say_results();
         }
+    }
+
+    /// A line for each run that is finished and has none yet.
+    fn say_results(&self) {
+        let lines = std::mem::take(&mut self.state().held);
+        lines.into_iter().for_each(|line| self.say(|_| line));
     }
 
     /// How it stands, where nothing was said for a while.
     pub(super) fn say_how_it_stands(&self) {
+        self.say_results();
         let quiet = |state: &State| state.said.is_none_or(|at| at.elapsed() >= EVERY / 2);
         if quiet(&self.state()) {
             self.say(|state| format!("run {} of {}: {}", state.begun, state.runs.len(), state.last));
@@ -151,7 +164,13 @@ impl Progress {
         if !self.has_bars() {
             return;
         }
-        let state = self.state();
+        let mut state = self.state();
+        let narrow = columns().is_some_and(|n| n < NARROW);
+        if narrow != state.narrow {
+            state.narrow = narrow;
+            state.bars.retain(|bar| !bar.is_finished());
+            state.bars.iter().for_each(|bar| bar.set_style(of_a_run(narrow)));
+        }
         let left = self.left(&state).map_or(String::new(), |left| format!(", about {left} left"));
         let text = format!("run {} of {}{left}", state.begun.max(1), state.runs.len().max(1));
         self.total.set_message(text);
@@ -175,6 +194,14 @@ pub fn left(time: Duration, done: f64, rest: f64) -> Option<Duration> {
 
 fn style(template: &str) -> ProgressStyle {
     ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar())
+}
+
+/// The line of a run, on a narrow terminal or a wide one.
+fn of_a_run(narrow: bool) -> ProgressStyle {
+    style(match narrow {
+        true => "{prefix:16!} {pos}/{len} {wide_msg}",
+        false => "{prefix:25} {bar:12} {pos:>6}/{len} {wide_msg}",
+    })
 }
 
 /// How wide the terminal is.

@@ -10,6 +10,9 @@ use std::collections::BTreeSet;
 /// The widest a line may be.
 const WIDTH: usize = 80;
 
+/// What is said below numbers of which one reads 1.000.
+pub(crate) const PERFECT: &str = "Only what is perfect reads 1.000.";
+
 /// The reports as one JSON object: `{"runs": [..]}`.
 ///
 /// # Errors
@@ -48,6 +51,13 @@ impl Row<'_> {
 /// when there are several), parameters, steps per second, seconds. Below it the task's other scores in the same way,
 /// what was run, and what failed.
 pub fn text(cfg: &TrainConfig, reports: &[RunReport]) -> String {
+    text_within(WIDTH, cfg, reports)
+}
+
+/// The table on a terminal of so many columns: where a row does not fit, lengths and costs are in blocks below each
+/// other.
+pub fn text_within(width: usize, cfg: &TrainConfig, reports: &[RunReport]) -> String {
+    let width = width.min(WIDTH);
     let mut rows: Vec<Row> = Vec::new();
     for run in reports {
         match rows.last_mut() {
@@ -64,8 +74,11 @@ pub fn text(cfg: &TrainConfig, reports: &[RunReport]) -> String {
     let name = names.map(str::len).max().unwrap_or(0).max(if scores.is_empty() { 5 } else { 8 });
     let column = lens.iter().map(|len| len.to_string().len() + 1).max().unwrap_or(0).max(7);
     let mut text = String::new();
-    // Lengths that do not fit beside the last three columns go into further blocks below.
-    let per_block = (WIDTH.saturating_sub(name + 27) / column).max(1);
+    let mut perfect = false;
+    // Lengths that do not fit beside the last three columns go into further blocks below; the three as well where not
+    // even one length does.
+    let beside = width >= name + 3 * COST + column;
+    let per_block = (width.saturating_sub(name + if beside { 3 * COST } else { 0 }) / column).max(1);
     // Of a text, accuracy says less than bits.
     let (first, rest): (Vec<_>, Vec<_>) = scores.iter().map(Some).partition(|s| s.is_some_and(|s| *s == BITS));
     for (i, score) in first.into_iter().chain([None]).chain(rest).enumerate() {
@@ -73,11 +86,21 @@ pub fn text(cfg: &TrainConfig, reports: &[RunReport]) -> String {
         for (j, lens) in blocks.iter().enumerate() {
             // What the numbers are needs no word where they all are accuracies.
             let corner = score.map_or(if scores.is_empty() { "model" } else { "accuracy" }, |s| s.as_str());
-            text += &block(&rows, corner, score.map(|s| s.as_str()), lens, i + j == 0, name, column);
+            let costs = if i + j == 0 && beside { &COSTS[..] } else { &[] };
+            let block = block(&rows, corner, score.map(|s| s.as_str()), lens, costs, name, column);
+            perfect |= score.is_none_or(|s| *s != BITS) && block.contains(" 1.000");
+            text += &block;
             text.push('\n');
         }
     }
-    text += &footer(cfg, reports);
+    if !beside {
+        for costs in COSTS.chunks((width.saturating_sub(name) / COST).max(1)) {
+            text += &block(&rows, "model", None, &[], costs, name, column);
+            text.push('\n');
+        }
+    }
+    let last = footer(cfg, reports) + if perfect { PERFECT } else { "" } + if perfect { "\n" } else { "" };
+    text += &if width < WIDTH { wrapped(&last, width) } else { last };
     for r in reports {
         if let Some(error) = &r.error {
             text += &format!("{} seed {} stopped: {error}\n", r.model, r.seed);
@@ -86,22 +109,40 @@ pub fn text(cfg: &TrainConfig, reports: &[RunReport]) -> String {
     text
 }
 
+/// What the last three columns are, each of this width.
+const COSTS: [&str; 3] = ["params", "steps/s", "wall s"];
+const COST: usize = 9;
+
+/// Lines broken between words.
+fn wrapped(text: &str, width: usize) -> String {
+    let mut lines: Vec<String> = vec![];
+    for line in text.lines() {
+        lines.push(String::new());
+        for word in line.split(' ') {
+            match lines.last_mut() {
+                Some(line) if line.is_empty() => line.push_str(word),
+                Some(line) if line.chars().count() + 1 + word.chars().count() <= width => *line += &format!(" {word}"),
+                _ => lines.push(word.into()),
+            }
+        }
+    }
+    lines.join("\n") + "\n"
+}
+
 /// The lines of some lengths: one score, or the accuracy, and what it cost.
 fn block(
     rows: &[Row],
     corner: &str,
     score: Option<&str>,
     lens: &[Len],
-    costs: bool,
+    costs: &[&str],
     name: usize,
     column: usize,
 ) -> String {
     let cell = |x: String| format!("{x:>column$}");
     let mut line = format!("{corner:name$}");
     line.extend(lens.iter().map(|len| cell(len.to_string())));
-    if costs {
-        line += &format!("{:>9}{:>9}{:>9}", "params", "steps/s", "wall s");
-    }
+    line.extend(costs.iter().map(|cost| format!("{cost:>COST$}")));
     let mut text = format!("{line}\n{}\n", "-".repeat(line.len()));
     let spread = rows.iter().any(|row| row.runs.len() > 1);
     for row in rows {
@@ -109,13 +150,14 @@ fn block(
         text.extend(
             lens.iter().map(|&len| cell(mean(&row.score(score, len)).map_or("-".into(), |x| number(score, x)))),
         );
-        if costs {
-            let rate = mean(&row.each(|r| Some(r.steps_per_s))).map_or("-".into(), |x| format!("{x:.0}"));
-            let wall = row.runs.iter().map(|r| r.wall_s).sum::<f64>() / row.runs.len() as f64;
-            text += &format!("{:>9}{rate:>9}{wall:>9.1}", row.runs[0].params);
-        }
+        let cost = |what: &&str| match *what {
+            "params" => row.runs[0].params.to_string(),
+            "steps/s" => mean(&row.each(|r| Some(r.steps_per_s))).map_or("-".into(), |x| format!("{x:.0}")),
+            _ => format!("{:.1}", row.runs.iter().map(|r| r.wall_s).sum::<f64>() / row.runs.len() as f64),
+        };
+        text.extend(costs.iter().map(|what| format!("{:>COST$}", cost(what))));
         text.push('\n');
-        if spread {
+        if spread && !lens.is_empty() {
             let deviations =
                 |&len: &Len| deviation(&row.score(score, len)).map_or(String::new(), |x| format!("±{x:.3}"));
             let line: String = lens.iter().map(deviations).map(cell).collect();

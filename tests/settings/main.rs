@@ -206,7 +206,13 @@ fn a_setting_without_effect_is_named_once() {
         ("--variant published --positions rope", &[&["--positions rope", "published lstm"]]),
         ("--models gpt --variant published --positions rope --mlp 16", &[]),
         ("--num-ones 0", &[&["--num-ones 0", "nothing to learn", "zeros"]]),
-        ("--profile --threads 1", &[&["--seeds, --steps, --threads have no effect beside --profile"]]),
+        (
+            "--profile --threads 1",
+            &[
+                &["--threads is the old name of --jobs"],
+                &["--seeds, --steps, --threads have no effect beside --profile"],
+            ],
+        ),
         (
             "--kernels fast,-causal_attention",
             &[&["-causal_attention", "has no effect on causal_attention", "the model"]],
@@ -226,7 +232,7 @@ fn a_setting_without_effect_is_named_once() {
         place.warns(&format!("parity {} {flags}", small.join(" ")), said);
     }
     for (line, said) in [
-        ("parity --threads 2", &[&["--threads has no effect beside --show"][..]][..]),
+        ("parity --jobs 2", &[&["--jobs has no effect beside --show"][..]][..]),
         (
             "parity --models gpt --lr 0.1 --width 8 --seed 3 --batch 2 --num-ones 3 --state 9",
             &[&["--models, --lr, --width, --state have no effect beside --show"]],

@@ -3,6 +3,7 @@
 use crate::{
     error::{Error, did_you_mean},
     files,
+    models::ModelConfig,
 };
 use std::path::Path;
 use toml::{
@@ -52,7 +53,9 @@ fn meant(what: &str) -> (String, Vec<String>) {
     if let Some((name, expected)) = unknown("unknown field `") {
         key.push(name.into());
         let table = if inside.is_empty() { String::new() } else { format!(" in [{inside}]") };
-        let expected = format!("{}: expected {}", near(name, expected), expected.replace('`', ""));
+        let hint = Some(near(name, expected)).filter(|near| !near.is_empty() || !inside.is_empty());
+        let hint = hint.unwrap_or_else(|| of_model(name));
+        let expected = format!("{hint}: expected {}", expected.replace('`', ""));
         return (format!("{of}unknown key '{name}'{table}{expected}"), key);
     }
     if let Some((name, expected)) = unknown("unknown variant `") {
@@ -63,13 +66,23 @@ fn meant(what: &str) -> (String, Vec<String>) {
     (what.into(), if inside.is_empty() { vec![] } else { key })
 }
 
+/// Where an unknown key at the top is, or is like, one of the table `[model]`.
+fn of_model(name: &str) -> String {
+    let sizes = Table::try_from(ModelConfig::default()).unwrap_or_default();
+    let keys = || sizes.keys().map(String::as_str).filter(|key| !super::DERIVED.contains(key));
+    if keys().any(|key| key == name) {
+        return format!(" (a key of [model]: model.{name})");
+    }
+    did_you_mean(name, keys()).replace("'?)", "' in [model]?)")
+}
+
 fn at<'a>(table: &'a Table, key: &[String]) -> Option<&'a Value> {
     let (last, tables) = key.split_last()?;
     tables.iter().try_fold(table, |table, name| table.get(name)?.as_table())?.get(last)
 }
 
 /// The line of a key in a file, counted from 1. What comes from a pipe cannot be read again.
-fn line(path: &Path, key: &[String]) -> Option<usize> {
+pub(crate) fn line(path: &Path, key: &[String]) -> Option<usize> {
     let text = path.is_file().then(|| files::read_text(path, files::CONFIG).ok())??;
     let document = DeTable::parse(&text).ok()?;
     let (last, tables) = key.split_last()?;

@@ -15,7 +15,7 @@
 //! `lengths = [{ train_len = 16, eval_lens = [24] }, { train_len = 32, eval_lens = [48] }]`.
 
 use crate::{
-    error::{Error, Result, brief},
+    error::{Error, Result, brief, did_you_mean},
     rng::fnv1a,
     train::config::{self, TrainConfig, merge, read, said},
 };
@@ -70,8 +70,13 @@ impl Plan {
             Some(Value::Table(grid)) => grid,
             Some(other) => return Err(refused(format!("grid = {}: expected a table of lists", said(&other)))),
         };
+        if let Some(key) = file.keys().find(|key| !did_you_mean(key, ["grid"]).is_empty()) {
+            let at = at(path, std::slice::from_ref(key));
+            return Err(refused(format!("{at}unknown key '{key}'{}", did_you_mean(key, ["grid"]))));
+        }
         let mut axes = Vec::new();
         find_axes("", &grid, &mut axes).map_err(refused)?;
+        let setters: Vec<(String, Vec<String>)> = axes.iter().map(keys_of).collect();
         let mut warnings = check_axes(&axes, &base).map_err(refused)?;
         runs_of_a_point(&mut axes, &mut base).map_err(refused)?;
         let count = axes.iter().try_fold(1usize, |n, axis| n.checked_mul(axis.1.len())).filter(|&n| n <= MOST);
@@ -92,10 +97,8 @@ impl Plan {
                     name = format!("{}~{index}", name.chars().take(LONGEST).collect::<String>());
                 }
                 let made = TrainConfig::from_settings_and_data("default", Some((path, base.clone())), flags);
-                let (cfg, set) = made.map_err(|e| match axes.is_empty() {
-                    true => e,
-                    false => Error::Config(format!("grid point {name}: {e}")),
-                })?;
+                let point = if axes.is_empty() { String::new() } else { format!("grid point {name}: ") };
+                let (cfg, set) = made.map_err(|e| at_point(e, path, &point, &setters))?;
                 settings.push(set);
                 // Of a hundred thousand points the texts would be large.
                 if let Some(other) = known.insert(fnv1a(cfg.to_toml()?.as_bytes()), name.clone()) {
@@ -114,6 +117,40 @@ impl Plan {
         }
         warnings.extend(config::warnings(&settings, false));
         Ok(Plan { file, axes: axes.into_iter().map(|a| a.0).collect(), points, warnings })
+    }
+}
+
+/// The name of an axis, and the keys that it sets.
+fn keys_of((name, choices): &Axis) -> (String, Vec<String>) {
+    (name.clone(), choices.iter().flat_map(|(_, sets)| dotted(sets)).collect())
+}
+
+/// "line 3: " for a key of the file, if it is there.
+fn at(path: &Path, key: &[String]) -> String {
+    config::line(path, key).map_or(String::new(), |line| format!("line {line}: "))
+}
+
+/// What is wrong at a point of the grid, with the file and the line: that of the key, or of the axis that sets it.
+fn at_point(e: Error, path: &Path, point: &str, setters: &[(String, Vec<String>)]) -> Error {
+    match e {
+        Error::Format { path, what } => {
+            let line = what.strip_prefix("line ").and_then(|rest| rest.split_once(": "));
+            let what = line.map_or(format!("{point}{what}"), |(n, what)| format!("line {n}: {point}{what}"));
+            Error::format(path, what)
+        }
+        Error::Config(what) => {
+            let named = what.replace("unknown model ", "models: ");
+            let mut words = named.split(|c: char| !c.is_alphanumeric() && c != '_');
+            let sets = |word: &str| {
+                let sets = |keys: &[String]| keys.iter().any(|key| key.rsplit('.').next() == Some(word));
+                setters.iter().find(|(_, keys)| sets(keys))
+            };
+            let axis = words.find_map(sets).or(setters.first().filter(|_| setters.len() == 1));
+            let key = |name: &String| ["grid"].into_iter().chain(name.split('.')).map(String::from).collect::<Vec<_>>();
+            let at = axis.map_or(String::new(), |(name, _)| at(path, &key(name)));
+            Error::format(path, format!("{at}{point}{what}"))
+        }
+        other => other,
     }
 }
 

@@ -7,7 +7,7 @@ use crate::{
     train::{
         RunReport,
         rundir::write,
-        table::{better, deviation, mean, number},
+        table::{PERFECT, better, deviation, mean, number},
     },
 };
 use serde_json::{Map, Value, json};
@@ -242,17 +242,24 @@ impl Summary {
             let padded = cells.iter().zip(&widths).map(|(cell, width)| format!("{cell:width$}"));
             padded.collect()
         };
+        let mut perfect = false;
         let per_block = (WIDTH.saturating_sub(widths.iter().sum()) / 13).max(1);
         for of in self.columns.chunk_by(|a, b| a.0 == b.0).flat_map(|score| score.chunks(per_block)) {
             let head: Vec<String> = head.iter().map(ToString::to_string).collect();
             let lens: String = of.iter().map(|(_, len)| format!("{:13}", len.to_string())).collect();
             let title = format!("{}{lens}", left(&head));
+            let from = text.len();
             text += &format!("{}\n{}\n{}\n", of[0].0, title.trim_end(), "-".repeat(title.trim_end().len()));
-            for (row, labels) in self.rows.iter().zip(&labels) {
+            // A task that has no such score has no rows here.
+            let of_its_task = |row: &Row| {
+                of[0].0 == "accuracy" || self.rows.iter().any(|r| r.task == row.task && !r.lens(&of[0].0).is_empty())
+            };
+            for (row, labels) in self.rows.iter().zip(&labels).filter(|(row, _)| of_its_task(row)) {
                 let cells: String =
                     of.iter().map(|(name, len)| format!("{:13}", cell(name, &row.numbers(name, *len)))).collect();
                 text += &format!("{}\n", format!("{}{cells}", left(labels)).trim_end());
             }
+            perfect |= of[0].0 != BITS && text[from..].contains(" 1.000");
             text.push('\n');
         }
         // Where there is a choice, what came out best.
@@ -272,6 +279,8 @@ impl Summary {
         let (finished, failed) = (count(|row| row.runs.len()), count(|row| row.failed.len()));
         let missing = count(|row| row.missing);
         text + &format!("{finished} runs finished, {failed} failed, {missing} to do; mean ± std over the seeds\n")
+            + if perfect { PERFECT } else { "" }
+            + if perfect { "\n" } else { "" }
     }
 }
 
