@@ -18,6 +18,34 @@ pub fn over_time<'t>(steps: usize, none: Var<'t>, step: impl FnMut(usize) -> Var
     if rows.is_empty() { none } else { Var::concat(&rows, 1) }
 }
 
+/// The same of steps that also hand a state on: the rows [B, T, ..] and the last state.
+#[track_caller]
+pub fn over_time_with<'t, S: Copy>(
+    steps: usize,
+    none: Var<'t>,
+    mut state: S,
+    step: impl Fn(usize, S) -> (Var<'t>, S),
+) -> (Var<'t>, S) {
+    let rows = over_time(steps, none, |t| {
+        let row;
+        (row, state) = step(t, state);
+        row
+    });
+    (rows, state)
+}
+
+/// The pieces of T steps, of `size` each but for the last: where each begins and how long it is.
+pub fn pieces(t: usize, size: usize) -> impl Iterator<Item = (usize, usize)> {
+    (0..t).step_by(size.max(1)).map(move |from| (from, size.min(t - from)))
+}
+
+/// `part(from, n)` of [`pieces`] of T ≥ 1 steps, joined along `axis`.
+#[track_caller]
+pub fn by_pieces<'t>(t: usize, size: usize, axis: usize, mut part: impl FnMut(usize, usize) -> Var<'t>) -> Var<'t> {
+    let parts: Vec<Var<'t>> = pieces(t, size).map(|(from, n)| part(from, n)).collect();
+    Var::concat(&parts, axis)
+}
+
 /// x with a new axis of size 1 at `axis`: of [B, H] and 2 it is [B, H, 1].
 #[track_caller]
 pub fn insert_axis(x: Var<'_>, axis: usize) -> Var<'_> {
@@ -68,4 +96,45 @@ pub const LEAST: f64 = -1e38;
 #[track_caller]
 pub fn reference(m: Var<'_>) -> Var<'_> {
     maximum(&[m, m.tape().full(m.shape(), m.dtype(), LEAST)])
+}
+
+/// Zeros like x.
+#[track_caller]
+pub fn zeros_like(x: Var<'_>) -> Var<'_> {
+    x.tape().full(x.shape(), x.dtype(), 0.0)
+}
+
+/// max(x, 0)
+#[track_caller]
+pub fn relu(x: Var<'_>) -> Var<'_> {
+    maximum(&[x, zeros_like(x)])
+}
+
+/// x, and 0 or 1 where x is not between them.
+#[track_caller]
+pub fn clipped(x: Var<'_>) -> Var<'_> {
+    1.0 - relu(1.0 - relu(x))
+}
+
+/// 1 where x > 0, else 0. It has no gradient.
+#[track_caller]
+pub fn positive(x: Var<'_>) -> Var<'_> {
+    clipped(1e30 * (1e30 * x.tape().detached(x)))
+}
+
+/// 1 at the `n` largest of the last axis of x [B, T, M], else 0; of equal ones the first count. It has no gradient.
+#[track_caller]
+pub fn largest(x: Var<'_>, n: usize) -> Var<'_> {
+    let more = insert_axis(x, 2) - insert_axis(x, 3); // [B, T, i, j]: by how much j is more than i
+    let [above, below] = [positive(more), positive(-more)];
+    let equal_before = (1.0 - above - below).tril(-1);
+    let rank = (above + equal_before).sum_axis(3, false);
+    1.0 - clipped(rank + (1.0 - n as f64))
+}
+
+/// ln(e^a + e^b)
+#[track_caller]
+pub fn log_add<'t>(a: Var<'t>, b: Var<'t>) -> Var<'t> {
+    let axis = a.shape().rank();
+    Var::concat(&[insert_axis(a, axis), insert_axis(b, axis)], axis).logsumexp()
 }
