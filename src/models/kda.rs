@@ -19,7 +19,7 @@
 //! in [0.001, 0.1] for each channel; other weights start normal, of deviation 0.02, those of q, k and v as DeltaNet's.
 //!
 //! Shapes, per head: q, k, α [B, T, H, K], v [B, T, H, V], β [B, T, H], S [B, H, K, V]. The chunked form is that of
-//! [`erase_write`](crate::ops::erase_write) with p = β k and β v for v.
+//! [`erase_write`] with p = β k and β v for v.
 //!
 //! | form | work |
 //! |---|---|
