@@ -8,7 +8,7 @@ use device::{device, root};
 use std::{collections::BTreeSet, fs, path::PathBuf, time::Duration};
 use tapezoo::{
     autograd::{Gen, Tape},
-    models::{self, Form, Model},
+    models::{self, Form, Init, Model, ModelConfig, State},
     tensor::{DType, Device, Tensor},
     train::{
         Trainer,
@@ -106,6 +106,31 @@ fn gradients_in_bf16_follow_single_precision() {
             assert!(off <= 64.0 * unit * own, "{name}: {} is off by {:.1e}", e.name, off / own);
         }
     }
+}
+
+/// A turn that is small beside the angle so far would be lost if Mamba-3 summed its angles in bf16.
+#[test]
+fn angles_are_summed_in_single_precision() {
+    let Some(device) = device() else { return };
+    let (tape, t) = (Tape::new(device), 600);
+    let full = |shape: &[usize], value: f64| tape.full(shape, DType::BF16, value);
+    let (row, number) = (full(&[1, t, 1, 2], 0.5), full(&[1, t, 1], -0.5));
+    let dt = tape.full([1, t, 1], DType::F32, 0.004);
+    let inputs = [row, row, row, dt, number, -number, full(&[1, t, 1, 1], 1.0)];
+    let mut memory = [&[1, 1, 2, 2][..], &[1, 1, 1], &[1, 1, 2], &[1, 1, 2]].map(|shape| full(shape, 0.0));
+    let o = models::mamba3::sequence(inputs, &mut memory, Form::Chunked(64));
+    let phi = memory[1].value().to_f64()[0];
+    assert!((phi - 0.004 * t as f64).abs() < 1e-4, "{phi}");
+    assert_eq!(o.dtype(), DType::BF16);
+
+    // The layer hands on the Δ of its softplus as it is.
+    let (mut init, config) = (Init::new(1, None), ModelConfig { width: 4, ..ModelConfig::default() });
+    let mixer = models::find("mamba3").unwrap()(&config, &mut init).unwrap();
+    let mut params = init.finish(DType::BF16);
+    params.copy_in_bf16(tape.cx());
+    let mut state = State::zero(mixer.as_ref(), &tape, 1, DType::BF16);
+    models::run(mixer.as_ref(), &params.bind(&tape), full(&[1, 5, 4], 0.3), &mut state, Form::Chunked(64));
+    assert_eq!(state.s[1].dtype(), DType::F32);
 }
 
 /// The trained weights are f32: updates that bf16 would round away add up.

@@ -93,24 +93,18 @@ fn agree(
 fn memory<'t>(x: &[Var<'t>], form: Form) -> Vec<Var<'t>> {
     let full = |shape: &[usize]| x[0].tape().full(shape, x[0].dtype(), 0.0);
     let ([b, _, h, k], v) = (x[0].dims(), x[2].shape().last());
-    let mut s = mlstm::Memory { c: full(&[b, h, k, v]), n: full(&[b, h, k]), m: full(&[b, h]), w: full(&[b, h]) };
-    let (qkv, gates) = ([x[0], x[1], x[2]], [x[3], x[4]]);
-    let h = match form {
-        Form::Recurrent => mlstm::recurrent(qkv, gates, &mut s, 0.01),
-        Form::Chunked(c) => mlstm::chunked(qkv, gates, &mut s, 0.01, c),
-        _ => mlstm::parallel(qkv, gates, &mut s, 0.01),
-    };
-    vec![h, s.c, s.n, s.m]
+    let mut s = [full(&[b, h, k, v]), full(&[b, h, k]), full(&[b, h]), full(&[b, h])];
+    let y = mlstm::sequence([x[0], x[1], x[2]], [x[3], x[4]], &mut s, 0.01, form);
+    vec![y, s[0], s[1], s[2]]
 }
 
 /// h, c, n, m from the gates and R of a fresh sLSTM.
 fn cell<'t>(x: &[Var<'t>], form: Form) -> Vec<Var<'t>> {
     let [b, _, d4] = x[0].dims();
     let zero = x[0].tape().full([b, d4 / 4], x[0].dtype(), 0.0);
-    let mut s = slstm::Cell { h: zero, c: zero, n: zero, m: zero, w: zero };
-    let f = if form == Form::Recurrent { slstm::recurrent } else { slstm::fused };
-    let h = f(x[0], x[1], &mut s);
-    vec![h, s.c, s.n, s.m]
+    let mut s = [zero; 5];
+    let h = slstm::sequence(x[0], x[1], &mut s, form);
+    vec![h, s[1], s[2], s[3]]
 }
 
 fn attention<'t>(x: &[Var<'t>], form: Form) -> Vec<Var<'t>> {
@@ -123,11 +117,7 @@ fn attention<'t>(x: &[Var<'t>], form: Form) -> Vec<Var<'t>> {
 
 /// y and h from u, Δ, A, B, C and h₀.
 fn selective<'t>(x: &[Var<'t>], form: Form) -> Vec<Var<'t>> {
-    let (y, h) = match form {
-        Form::Recurrent => mamba::recurrent([0, 1, 2, 3, 4].map(|i| x[i]), x[5], 1.0),
-        Form::Scan(c) => mamba::scan(x[0], x[1], x[2], x[3], x[4], x[5], 1.0, c),
-        _ => mamba::parallel([0, 1, 2, 3, 4].map(|i| x[i]), x[5], 1.0),
-    };
+    let (y, h) = mamba::sequence([0, 1, 2, 3, 4].map(|i| x[i]), x[5], 1.0, form);
     vec![y, h]
 }
 

@@ -8,7 +8,7 @@ use std::fmt::Write;
 pub enum Family {
     /// Units behind gates that see more than the input.
     Cells,
-    /// One number, real or complex, for each state.
+    /// One number, real or complex, for each state, or a matrix that is the same at every step.
     Scans,
     /// A matrix that fades and adds.
     Memories,
@@ -37,7 +37,7 @@ impl Family {
     pub fn title(self) -> &'static str {
         match self {
             Family::Cells => "Gated cells",
-            Family::Scans => "State spaces: one number for each state",
+            Family::Scans => "State spaces: one number for each state, or a fixed matrix",
             Family::Memories => "Matrix memories that fade and add",
             Family::DeltaRules => "Matrix memories that erase before they write (delta rules)",
             Family::Learners => "Memories that learn while they read",
@@ -56,7 +56,6 @@ pub(crate) const UNKNOWN: About = About {
     state: "?",
     eigenvalues: "?",
     cost: "?",
-    scan: false,
     source: "?",
 };
 
@@ -77,8 +76,6 @@ pub struct About {
     pub eigenvalues: &'static str,
     /// Multiplications of a step, beside those of the projections.
     pub cost: &'static str,
-    /// Whether its parallel form, if it has one, costs as much as its steps do, and not as much as all pairs of tokens.
-    pub scan: bool,
     /// The paper.
     pub source: &'static str,
 }

@@ -17,16 +17,18 @@
 //! caller's line.
 
 mod about;
-mod attention_maps;
 mod config;
+pub mod conv;
 mod decoder;
 pub mod lti;
+pub mod maps;
 pub mod memories;
 mod model;
 pub mod ngram;
 mod own;
 mod params;
 mod positions;
+pub mod prelude;
 pub mod published;
 mod stream;
 pub mod weights;
@@ -40,15 +42,16 @@ pub mod mesa;
 
 pub(crate) use about::UNKNOWN;
 pub use about::{About, Family, about, facts, lines, table};
-pub use attention_maps::AttentionMaps;
 pub use config::{Eigenvalues, ModelConfig, Positions, Variant};
+pub use conv::{Conv, Projection, remembered};
+pub use maps::{AttentionMaps, LowRank, inverse_root, linear_heads, narrow_normal, normed_output};
 pub use model::{Model, ModelState};
 pub use own::add;
 pub use params::{Bound, Entry, Init, P, Params};
 pub use positions::Rope;
 pub use stream::Stream;
 
-pub use crate::ops::words::{over_time, split, token as at};
+pub use crate::ops::words::{over_time, over_time_with, split, token as at};
 use crate::{
     autograd::{Tape, Var},
     error::{Error, Result, brief, did_you_mean},
@@ -85,6 +88,11 @@ impl Form {
             (Form::Chunked(_), Device::Cuda(_) | Device::Emulated) => Form::Chunked(64),
             _ => self,
         }
+    }
+
+    /// The steps of a chunk; all T where the form has no chunks.
+    pub fn chunk(self, t: usize) -> usize {
+        if let Form::Chunked(size) = self { size } else { t }
     }
 
     /// The name without the number of steps.
@@ -178,7 +186,9 @@ impl<'t> State<'t> {
 /// [`Mixer::sequence`] offers is tested to equal it in values, final state and all gradients.
 pub trait Mixer: Send + Sync {
     /// The forms that exist, `Recurrent` first, the fastest on a CPU last.
-    fn forms(&self) -> Vec<Form>;
+    fn forms(&self) -> Vec<Form> {
+        vec![Form::Recurrent, Form::Parallel, Form::Chunked(Form::CHUNK)]
+    }
 
     /// The optional features of this mixer. A configuration that asks for one which the mixer lacks is refused.
     fn capabilities(&self) -> Capabilities {
@@ -195,10 +205,14 @@ pub trait Mixer: Send + Sync {
     /// Names and shapes of the carried state for a batch of `b`, before the first token.
     fn state(&self, b: usize) -> Vec<(&'static str, Shape)>;
 
-    /// One token: x [B, D] to y [B, D]; updates `s.s` ([`run`] counts `s.t`).
-    fn step<'t>(&self, p: &Bound<'t>, x: Var<'t>, s: &mut State<'t>) -> Var<'t>;
+    /// One token: x [B, D] to y [B, D]; updates `s.s` ([`run`] counts `s.t`). A mixer that does not define it has it in
+    /// the recurrent form of [`Mixer::sequence`], which then gets sequences of one token.
+    fn step<'t>(&self, p: &Bound<'t>, x: Var<'t>, s: &mut State<'t>) -> Var<'t> {
+        let [b, d] = x.dims();
+        self.sequence(p, x.reshape([b, 1, d]), s, Form::Recurrent).reshape([b, d])
+    }
 
-    /// A whole sequence in a form other than `Recurrent`: x [B, T, D] to y [B, T, D].
+    /// A whole sequence, x [B, T, D] to y [B, T, D]: in a form other than `Recurrent` if there is a `step`.
     fn sequence<'t>(&self, p: &Bound<'t>, x: Var<'t>, s: &mut State<'t>, form: Form) -> Var<'t>;
 }
 
@@ -290,13 +304,6 @@ pub fn linear_cut<'t, const N: usize>(x: Var<'t>, w: Var<'t>, b: Option<Var<'t>>
     })
 }
 
-/// The last W − 1 inputs [B, W − 1, D] of a convolution after x [B, T, D]; `past` holds the W − 1 inputs before x.
-#[track_caller]
-pub fn remembered<'t>(past: Var<'t>, x: Var<'t>) -> Var<'t> {
-    let ([_, window, _], [_, t, _]) = (past.dims(), x.dims());
-    if t >= window { x.narrow(1, t - window, window) } else { Var::concat(&[past, x], 1).narrow(1, t, window) }
-}
-
 /// [B, T, H K] to heads [B, T, H, K].
 #[track_caller]
 pub fn heads(x: Var<'_>, h: usize) -> Var<'_> {
@@ -351,10 +358,15 @@ macro_rules! mixers {
     };
 }
 
+// The mixers of the published experiment, and then the others by family, in the order of `Family::ALL`.
 mixers! {
-    lstm, quasi_lstm, lru, linear_transformer, gpt, delta_net, mamba, gated_delta_net, delta_product, slstm, mlstm, gla, retnet,
-    hgrn2, mamba2, mamba3, kda, rwkv7, fox, path, hopfield, ttt, titans, gsa, hedgehog, transnormer, lightnet, mom, s4d, lssl,
-    lmu, seqboat
+    lstm, quasi_lstm, lru, linear_transformer, gpt, delta_net, mamba,
+    slstm,
+    s4d, lssl, lmu,
+    mlstm, gla, retnet, hgrn2, mamba2, mamba3, gsa, hedgehog, transnormer, lightnet,
+    gated_delta_net, delta_product, kda, rwkv7, mom,
+    ttt, titans,
+    fox, path, hopfield, seqboat
 }
 
 /// The names of all mixers, in the order of the tables; behind them those that were [added](add).
@@ -379,6 +391,13 @@ pub fn equations(name: &str) -> Option<String> {
 /// Whether every token is compared with all before it: the state of the mixer is a cache that grows with each.
 pub fn looks_back(name: &str) -> bool {
     about(name).is_some_and(|about| about.family == Family::Attention)
+}
+
+/// Whether the parallel form of a mixer, if it has one, costs as much as its steps do. Otherwise it compares all pairs of
+/// tokens, as attention does, and every mixer that compares those of a chunk.
+pub fn scans(name: &str) -> bool {
+    let chunked = |mixer: Box<dyn Mixer>| mixer.forms().iter().any(|form| matches!(form, Form::Chunked(_)));
+    !looks_back(name) && find(name).and_then(any_size).is_ok_and(|mixer| !chunked(mixer))
 }
 
 /// A mixer of default sizes, for questions whose answer does not depend on sizes.

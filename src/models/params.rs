@@ -162,13 +162,22 @@ impl Init {
         self.normal(name, [out, inp], std)
     }
 
-    /// Keep these parameters f32 in a model that computes in bf16, which rounds by up to 2⁻⁹. Two kinds of parameters
-    /// amplify this error. A recurrence raises its decay to the power of the length: LRU's λ from ν and θ (and γ, which
-    /// belongs to λ), the A of Mamba and of gated DeltaNet. A bias within an exponential changes it by 2⁻⁹ times the
-    /// bias: the bias of Δ, and of mLSTM's gates. Other parameters scale, which keeps the relative error, or are added
-    /// to a pre-activation that is stored in bf16 anyway, as in sLSTM.
-    pub fn keep_in_f32<const N: usize>(&mut self, list: [P; N]) {
-        list.into_iter().for_each(|p| self.entries[p.0].in_f32 = true);
+    /// A weight matrix [out, in] as torch's `nn.Linear` draws it, uniform in ±1/√in, whatever the model sets.
+    #[track_caller]
+    pub fn torch_linear(&mut self, name: &str, out: usize, inp: usize) -> P {
+        self.uniform_always(name, [out, inp], (inp as f64).powf(-0.5))
+    }
+
+    /// The same as [`Init::custom`], for a parameter that stays f32 in a model that computes in bf16, which rounds by up
+    /// to 2⁻⁹. Two kinds of parameters amplify this error. A recurrence raises its decay to the power of the length:
+    /// LRU's λ from ν and θ (and γ, which belongs to λ), the A of Mamba and of gated DeltaNet. A bias within an
+    /// exponential changes it by 2⁻⁹ times the bias: the bias of Δ, and of mLSTM's gates. Other parameters scale, which
+    /// keeps the relative error, or are added to a pre-activation that is stored in bf16 anyway, as in sLSTM.
+    #[track_caller]
+    pub fn in_f32(&mut self, name: &str, shape: impl Into<Shape>, draw: impl FnMut(&mut Gen, usize) -> f64) -> P {
+        let p = self.custom(name, shape, draw);
+        self.entries[p.0].in_f32 = true;
+        p
     }
 
     /// Whether all values were drawn. [`Init::cautious`] only counts them when there are many.

@@ -27,7 +27,7 @@ use crate::{
         gated_linear_attention::{by_chunks, expect_gate, sample_gate},
         heads::Dims,
         same_dtype, some_steps,
-        words::{insert_axis, outer, over_time, recall, token},
+        words::{insert_axis, outer, over_time, recall, token, zeros_like},
     },
     tensor::Tensor,
 };
@@ -167,6 +167,12 @@ pub fn in_turn<'t>(x: &[Var<'t>]) -> Var<'t> {
     let [b, t, h, width] = x[0].dims();
     let x: Vec<Var<'t>> = x.iter().map(|x| x.reshape([b, t, 1, h * width])).collect();
     Var::concat(&x, 2).reshape([b, x.len() * t, h, width])
+}
+
+/// x [B, T, H, ..] at step i of each token's n, and zeros at the others: [B, n T, H, ..].
+#[track_caller]
+pub fn only(x: Var<'_>, i: usize, n: usize) -> Var<'_> {
+    in_turn(&(0..n).map(|j| if i == j { x } else { zeros_like(x) }).collect::<Vec<_>>())
 }
 
 /// The last of each token's n steps: [B, n T, H, V] to [B, T, H, V].

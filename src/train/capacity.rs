@@ -170,8 +170,7 @@ struct Time {
 fn times(cfg: &TrainConfig, model: &Model) -> Vec<Time> {
     let [params, layers, heads, width] =
         [model.params().len(), cfg.model.layers, cfg.model.heads, cfg.model.head_dim].map(|n| n as f64);
-    let scan = models::about(&cfg.model.mixer).is_some_and(|about| about.scan);
-    let parallel = cfg.form_of(model) == Form::Parallel && !scan;
+    let parallel = cfg.form_of(model) == Form::Parallel && !models::scans(&cfg.model.mixer);
     // A query and a key are multiplied, and a weight and a value; a weight takes as long as 50 multiplications.
     let pair =
         if models::looks_back(&cfg.model.mixer) || parallel { layers * heads * (4.0 * width + 50.0) } else { 0.0 };

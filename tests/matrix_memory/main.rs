@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use runs::*;
 use tapezoo::{
     autograd::{Gen, Tape, Var},
-    models::gated_delta_net,
+    models::{Form, gated_delta_net},
     ops::{
         attention::causal_attention,
         delta::{delta_rule, gated_delta_rule},
@@ -147,8 +147,8 @@ fn gates_of_any_size_give_the_recurrence() {
 }
 
 fn gated_steps<'t>(x: &[Var<'t>]) -> Vec<Var<'t>> {
-    let all = gated_delta_net::Inputs { q: x[0], k: x[1], v: x[2], beta: x[3], g: x[5] };
-    let (o, s) = gated_delta_net::recurrent(all, x[4], 0.7);
+    let inputs = [x[0], x[1], x[2], x[3], x[5]];
+    let (o, s) = gated_delta_net::sequence(inputs, x[4], 0.7, Form::Recurrent);
     vec![o, s]
 }
 
