@@ -1,8 +1,8 @@
 //! `tapezoo` and its subcommands. Eight of them are also programs of their own in the repository.
 
 use super::{
-    book, dyck, exchange, fail, help, inspect, mqar, parity, print, report, sample, shell, state_tracking, sweep,
-    tables, train, verify,
+    book, dyck, exchange, exercise, fail, help, inspect, mqar, parity, print, report, sample, shell, state_tracking,
+    sweep, tables, train, verify,
 };
 use clap::{ArgMatches, Command, CommandFactory, FromArgMatches};
 use std::process::ExitCode;
@@ -45,7 +45,7 @@ macro_rules! runs {
 }
 
 /// In the order of `tapezoo --help`.
-const PROGRAMS: [Program; 17] = [
+const PROGRAMS: [Program; 18] = [
     trains!("train", train::Train),
     trains!("parity", parity::Parity),
     trains!("dyck", dyck::Dyck),
@@ -55,6 +55,7 @@ const PROGRAMS: [Program; 17] = [
     runs!("report", report::run, Pages),
     runs!("inspect", inspect::run, Inspect),
     runs!("book", book::run, Book),
+    runs!("exercise", exercise::run, Exercises),
     runs!("sample", sample::run, Sample),
     Program {
         name: "import",
