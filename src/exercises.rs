@@ -178,8 +178,8 @@ pub const EXERCISES: [Exercise; 22] = [
         title: "The normaliser of the mLSTM",
         hints: &[
             "Where m ≥ 0, e^(−m) is at most 1 and all is well. Where m < 0, multiply num, den and the 1 by e^m.",
-            "With positive = max(m, 0): the factor is e^(m − positive), and what was e^(−m) is e^(−positive).",
-            "e^−800 itself is 0 in no precision that has num: take e^((m − positive) / 2), and multiply twice.",
+            "With positive = max(m, 0) the factor is e^(m − positive), in both cases, and e^(−m) becomes e^(−positive).",
+            "That factor may round to 0 where num is large. Take its root, e^((m − positive) / 2), and multiply twice.",
             "ε stands beside e^(−m): it gets the factor too. |x| is the larger of x and −x.",
         ],
         solution: &[lines("src/ops/mlstm.rs", "let positive = maximum", "(half * (half * num) / by")],

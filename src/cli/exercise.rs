@@ -51,7 +51,7 @@ Examples:
   tapezoo exercise delta_step --solution
 
 Exit status: 0 when the exercise is done, 1 when it is not, 2 when there is
-no such exercise, or it cannot be compiled here.";
+no such exercise, no repository here, or no cargo.";
 
 pub(super) fn run(args: &Exercises) -> ExitCode {
     let status = root().and_then(|root| match &args.name {
@@ -76,7 +76,8 @@ fn one(root: &Path, exercise: &Exercise, args: &Exercises) -> Result<bool> {
         if done || !args.watch {
             return Ok(done);
         }
-        while saved() == seen {
+        // While an editor saves, the file may be gone for a moment.
+        while [seen, None].contains(&saved()) {
             thread::sleep(Duration::from_millis(200));
         }
         print("\n".into())?;
