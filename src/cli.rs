@@ -7,6 +7,7 @@
 mod book;
 mod dyck;
 mod exchange;
+mod exercise;
 mod help;
 mod inspect;
 mod mqar;

@@ -18,7 +18,7 @@
 //! - How is it trained? [`train`]: the loop, the optimiser, the configuration, the files of a run.
 //!
 //! Modules know those before them, and those on a level with them: error, rng ← tensor, files, cuda ← autograd, stamp ←
-//! ops, kernels ← models, tasks ← check, exchange, train ← report ← inspect, verify ← book ← cli. A tensor is in host
+//! ops, kernels ← models, tasks ← check, exchange, train ← report ← inspect, verify, exercises ← book ← cli. A tensor is in host
 //! memory or in that of a device, so `tensor` and `cuda` are on one level; and an op names its kernels.
 //!
 //! # An example
@@ -110,6 +110,8 @@ pub mod cli;
 pub mod cuda;
 pub mod error;
 pub mod exchange;
+#[cfg(feature = "laboratory")]
+pub mod exercises;
 pub mod files;
 pub mod inspect;
 pub mod kernels;
