@@ -85,7 +85,7 @@ impl Error {
 }
 
 /// " (did you mean 'lstm'?)" where one of these names is like the one given, and nothing otherwise.
-pub fn did_you_mean<'a>(given: &str, names: impl IntoIterator<Item = &'a str>) -> String {
+pub(crate) fn did_you_mean<'a>(given: &str, names: impl IntoIterator<Item = &'a str>) -> String {
     // A slip of the finger, or two in a long name.
     let far = |name: &str| strsim::damerau_levenshtein(given, name);
     let near = names.into_iter().map(|name| (far(name), name)).min_by_key(|(far, _)| *far);
@@ -97,11 +97,13 @@ pub fn did_you_mean<'a>(given: &str, names: impl IntoIterator<Item = &'a str>) -
 
 /// Text that may come from a file, for a terminal: control characters and characters that change the writing direction
 /// are escaped as in JSON (`\u001b`). Newlines and tabs stay.
+#[doc(hidden)]
 pub fn printable(text: &str) -> String {
     escaped(text, |c| matches!(c, '\n' | '\t'))
 }
 
 /// A value from a file, to be named in a message: [`printable`] in one line, of about `most` characters.
+#[doc(hidden)]
 pub fn brief(text: &str, most: usize) -> String {
     escaped(&cut(text, most), |_| false)
 }
@@ -112,7 +114,7 @@ fn words(text: &str, most: usize) -> String {
 }
 
 /// A number in its short notation: 1e300, not three hundred zeros.
-pub fn number(x: f64) -> String {
+pub(crate) fn number(x: f64) -> String {
     if x == 0.0 || !x.is_finite() || (1e-6..1e16).contains(&x.abs()) { x.to_string() } else { format!("{x:e}") }
 }
 
@@ -145,10 +147,10 @@ fn escaped(text: &str, stays: fn(char) -> bool) -> String {
 pub type Result<T> = std::result::Result<T, Error>;
 
 /// How the message of a panic begins that reports memory that cannot be had.
-pub const OUT_OF_MEMORY: &str = "out of memory";
+pub(crate) const OUT_OF_MEMORY: &str = "out of memory";
 
 /// A number of bytes in readable form: "3.2 GB".
-pub fn bytes(n: usize) -> String {
+pub(crate) fn bytes(n: usize) -> String {
     let units = ["bytes", "kB", "MB", "GB", "TB", "PB", "EB"];
     let of = (n.max(1).ilog10() / 3) as usize;
     let x = n as f64 / 1000f64.powi(of as i32);
@@ -159,6 +161,7 @@ pub fn bytes(n: usize) -> String {
 ///
 /// # Errors
 /// When `f` panics: the message.
+#[doc(hidden)]
 pub fn quietly<R>(f: impl FnOnce() -> R) -> std::result::Result<R, String> {
     caught(|_| true, f).map_err(|payload| text(&*payload).unwrap_or("unknown panic").into())
 }
@@ -167,7 +170,7 @@ pub fn quietly<R>(f: impl FnOnce() -> R) -> std::result::Result<R, String> {
 ///
 /// # Errors
 /// When there is not enough memory for `f`.
-pub fn within_memory<R>(f: impl FnOnce() -> R) -> Result<R> {
+pub(crate) fn within_memory<R>(f: impl FnOnce() -> R) -> Result<R> {
     caught(is_of_memory, f).map_err(|payload| match text(&*payload).filter(|message| is_of_memory(message)) {
         Some(message) => Error::Config(message.into()),
         None => panic::resume_unwind(payload),
@@ -179,7 +182,7 @@ pub fn within_memory<R>(f: impl FnOnce() -> R) -> Result<R> {
 ///
 /// # Errors
 /// When `f` fails or panics.
-pub fn contained<R>(f: impl FnOnce() -> Result<R>) -> Result<R> {
+pub(crate) fn contained<R>(f: impl FnOnce() -> Result<R>) -> Result<R> {
     caught(is_of_memory, f).unwrap_or_else(|payload| {
         let message = text(&*payload).unwrap_or("unknown panic");
         Err(Error::Config(if is_of_memory(message) {

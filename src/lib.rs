@@ -98,6 +98,8 @@
 //! - **floor**: the error of a tensor that rounding alone explains ([`verify`]).
 // Code that only one feature uses is compiled without that feature as well.
 #![cfg_attr(not(all(feature = "cuda", feature = "laboratory")), allow(dead_code, unused_imports, unreachable_code))]
+// The documentation of a module names its private parts too; `--document-private-items` shows them.
+#![allow(rustdoc::private_intra_doc_links)]
 #![deny(missing_docs)]
 #![warn(clippy::unwrap_used)]
 
@@ -112,8 +114,9 @@ pub mod error;
 pub mod exchange;
 #[cfg(feature = "laboratory")]
 pub mod exercises;
-pub mod files;
+pub(crate) mod files;
 pub mod inspect;
+#[doc(hidden)]
 pub mod kernels;
 pub mod models;
 pub mod ops;
@@ -121,6 +124,7 @@ pub mod ops;
 pub mod report;
 pub mod rng;
 #[cfg(feature = "laboratory")]
+#[doc(hidden)]
 pub mod stamp;
 pub mod tasks;
 pub mod tensor;

@@ -20,6 +20,6 @@ pub fn stream(seed: u64, purpose: &str, index: u64) -> Rng {
 }
 
 /// The 64-bit hash FNV-1a, to turn a purpose into a number.
-pub fn fnv1a(bytes: &[u8]) -> u64 {
+pub(crate) fn fnv1a(bytes: &[u8]) -> u64 {
     Fnv1a::of(bytes).0
 }

@@ -4,10 +4,15 @@
 //! them, [`tracks`] has what tests show, [`page`] makes the pages, and [`tour`] leads through them. Where the library was
 //! built for a browser (`scripts/web.sh`) it is part of the site, and each page trains its mixer.
 
+#[doc(hidden)]
 pub mod equations;
+#[doc(hidden)]
 pub mod page;
+#[doc(hidden)]
 pub mod prose;
+#[doc(hidden)]
 pub mod tour;
+#[doc(hidden)]
 pub mod tracks;
 
 use crate::{
@@ -22,7 +27,7 @@ use std::{
 };
 
 /// Where `scripts/web.sh` leaves the library.
-pub const LIBRARY: &str = "target/web/tapezoo.wasm.gz";
+pub(crate) const LIBRARY: &str = "target/web/tapezoo.wasm.gz";
 
 /// The most bytes of the library that a site takes.
 const MOST: u64 = 3 << 20;

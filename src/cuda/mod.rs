@@ -15,6 +15,7 @@
 //!
 //! In a build without the feature `cuda` there is no [`Gpu`], and nothing above it knows: to open a device is an error.
 
+#[doc(hidden)]
 pub mod counters;
 #[cfg(feature = "cuda")]
 mod gpu;
@@ -28,15 +29,22 @@ mod tiles;
 mod view;
 
 #[cfg(feature = "cuda")]
+#[doc(hidden)]
 pub use gpu::emulator;
+#[doc(hidden)]
 pub use gpu::{Block, Gpu, Graph, Mark, Pinned};
 #[cfg(feature = "cuda")]
 #[doc(hidden)]
 pub use gpu::{cache, compile, locate};
 pub use launch::{Arg, Launch};
-pub use module::{Module, PRELUDE, TILES};
+pub use module::Module;
+#[doc(hidden)]
+pub use module::{PRELUDE, TILES};
+#[doc(hidden)]
 pub use temp::Temp;
+#[doc(hidden)]
 pub use tiles::Tiles;
+#[doc(hidden)]
 pub use view::View;
 
 use crate::tensor::{DType, Device, Pool, Shape, Tensor};

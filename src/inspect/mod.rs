@@ -8,20 +8,25 @@
 //! Without the feature `laboratory` there are the sequence, the trace, the views and the eigenvalues, and no page.
 
 #[cfg(feature = "laboratory")]
-pub mod data;
+pub(crate) mod data;
+#[doc(hidden)]
 pub mod eigen;
 #[cfg(feature = "laboratory")]
-pub mod fit;
+pub(crate) mod fit;
 #[cfg(feature = "laboratory")]
-pub mod graph;
+pub(crate) mod graph;
+#[doc(hidden)]
 pub mod input;
 #[cfg(feature = "laboratory")]
 mod inspection;
 #[cfg(feature = "laboratory")]
-pub mod page;
+pub(crate) mod page;
 #[cfg(feature = "laboratory")]
+#[doc(hidden)]
 pub mod source;
+#[doc(hidden)]
 pub mod trace;
+#[doc(hidden)]
 pub mod view;
 
 #[cfg(feature = "laboratory")]

@@ -43,7 +43,7 @@ use super::prelude::*;
 use crate::ops::delta::delta_rule;
 
 /// Equation (1): k [B, H, K], v [B, H, V], beta [B, H], S [B, H, K, V] to the next S.
-pub fn write<'t>(k: Var<'t>, v: Var<'t>, beta: Var<'t>, s: Var<'t>) -> Var<'t> {
+pub(crate) fn write<'t>(k: Var<'t>, v: Var<'t>, beta: Var<'t>, s: Var<'t>) -> Var<'t> {
     let [b, h, n, value] = s.dims();
     let k = k.named("k").reshape([b, h, n, 1]);
     let error = v.named("v").reshape([b, h, value, 1]) - s.t_matmul(k); // [B, H, V, 1]
@@ -51,18 +51,18 @@ pub fn write<'t>(k: Var<'t>, v: Var<'t>, beta: Var<'t>, s: Var<'t>) -> Var<'t> {
 }
 
 /// Equation (2): q [B, H, K], S [B, H, K, V] to o [B, H, V].
-pub fn read<'t>(q: Var<'t>, s: Var<'t>, scale: f64) -> Var<'t> {
+pub(crate) fn read<'t>(q: Var<'t>, s: Var<'t>, scale: f64) -> Var<'t> {
     (scale * recall(s, q.named("q"))).named("o")
 }
 
 /// Equations (1) and (2) for one token: q, k [B, H, K], v [B, H, V], beta [B, H], S [B, H, K, V] to o and the next S.
-pub fn step<'t>(q: Var<'t>, k: Var<'t>, v: Var<'t>, beta: Var<'t>, s: Var<'t>, scale: f64) -> (Var<'t>, Var<'t>) {
+pub(crate) fn step<'t>(q: Var<'t>, k: Var<'t>, v: Var<'t>, beta: Var<'t>, s: Var<'t>, scale: f64) -> (Var<'t>, Var<'t>) {
     let s = write(k, v, beta, s);
     (read(q, s, scale), s)
 }
 
 /// Equations (3) to (5) with the whole sequence as one chunk.
-pub fn parallel<'t>(q: Var<'t>, k: Var<'t>, v: Var<'t>, beta: Var<'t>, s: Var<'t>, scale: f64) -> (Var<'t>, Var<'t>) {
+pub(crate) fn parallel<'t>(q: Var<'t>, k: Var<'t>, v: Var<'t>, beta: Var<'t>, s: Var<'t>, scale: f64) -> (Var<'t>, Var<'t>) {
     let (q, k, v) = (head_first(scale * q), head_first(k), head_first(v)); // [B, H, T, ..]
     let [b, h, t, _] = k.dims();
     let beta = beta.permute([0, 2, 1]).reshape([b, h, t, 1]);
@@ -73,6 +73,7 @@ pub fn parallel<'t>(q: Var<'t>, k: Var<'t>, v: Var<'t>, beta: Var<'t>, s: Var<'t
 }
 
 /// All forms over a sequence: q, k [B, T, H, K], v [B, T, H, V], beta [B, T, H] to o [B, T, H, V] and the last S.
+#[doc(hidden)]
 pub fn sequence<'t>([q, k, v, beta]: [Var<'t>; 4], s: Var<'t>, scale: f64, form: Form) -> (Var<'t>, Var<'t>) {
     match form {
         Form::Recurrent => {
@@ -84,7 +85,7 @@ pub fn sequence<'t>([q, k, v, beta]: [Var<'t>; 4], s: Var<'t>, scale: f64, form:
 }
 
 /// See [`About`].
-pub const ABOUT: About = About {
+pub(crate) const ABOUT: About = About {
     family: Family::DeltaRules,
     line: "DeltaNet: corrects the value under a key",
     parent: Some(("linear_transformer", "erases before it writes")),

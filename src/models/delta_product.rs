@@ -34,7 +34,7 @@ use super::{
 use crate::ops::erase_write::{last_of, only};
 
 /// One token: q [B, H, K], k [B, n, H, K], v [B, n, H, V], beta [B, n, H], S [B, H, K, V] to o and the next S.
-pub fn step<'t>(q: Var<'t>, k: Var<'t>, v: Var<'t>, beta: Var<'t>, mut s: Var<'t>, scale: f64) -> (Var<'t>, Var<'t>) {
+pub(crate) fn step<'t>(q: Var<'t>, k: Var<'t>, v: Var<'t>, beta: Var<'t>, mut s: Var<'t>, scale: f64) -> (Var<'t>, Var<'t>) {
     for j in 0..k.shape().at(1) {
         s = write(at(k, j), at(v, j), at(beta, j), s.named("S_before"));
     }
@@ -43,6 +43,7 @@ pub fn step<'t>(q: Var<'t>, k: Var<'t>, v: Var<'t>, beta: Var<'t>, mut s: Var<'t
 
 /// All forms over a sequence: q [B, T, H, K], k [B, T n, H, K], v [B, T n, H, V], beta [B, T n, H] to o [B, T, H, V] and
 /// the last S.
+#[doc(hidden)]
 pub fn sequence<'t>(x: [Var<'t>; 4], s: Var<'t>, n: usize, scale: f64, form: Form) -> (Var<'t>, Var<'t>) {
     let [q, k, v, beta] = x;
     if form == Form::Recurrent {
@@ -56,7 +57,7 @@ pub fn sequence<'t>(x: [Var<'t>; 4], s: Var<'t>, n: usize, scale: f64, form: For
 }
 
 /// See [`About`].
-pub const ABOUT: About = About {
+pub(crate) const ABOUT: About = About {
     family: Family::DeltaRules,
     line: "DeltaProduct: several corrections a token",
     parent: Some(("delta_net", "several corrections a token")),

@@ -33,7 +33,7 @@ use crate::ops::attention::{fading_attention, since};
 
 /// One token: q [B, H, K] against the keys and values so far, [B, S, H, ..], and their g = ln f [B, S, H], to o
 /// [B, H, V].
-pub fn step<'t>(q: Var<'t>, [k, v, g]: [Var<'t>; 3], scale: f64) -> Var<'t> {
+pub(crate) fn step<'t>(q: Var<'t>, [k, v, g]: [Var<'t>; 3], scale: f64) -> Var<'t> {
     let [b, h, n] = q.named("q").dims();
     let _shown = at(g, g.shape().at(1) - 1).exp().named("f");
     let query = q.reshape([b, h, 1, n]);
@@ -42,6 +42,7 @@ pub fn step<'t>(q: Var<'t>, [k, v, g]: [Var<'t>; 3], scale: f64) -> Var<'t> {
 }
 
 /// o [B, T, H, V] of q [B, T, H, K], k [B, S, H, K], v [B, S, H, V], g [B, S, H].
+#[doc(hidden)]
 pub fn attention<'t>([q, k, v, g]: [Var<'t>; 4], scale: f64, form: Form) -> Var<'t> {
     let (t, past) = (q.shape().at(1), k.shape().at(1) - q.shape().at(1));
     match form {
@@ -58,7 +59,7 @@ pub fn attention<'t>([q, k, v, g]: [Var<'t>; 4], scale: f64, form: Form) -> Var<
 }
 
 /// See [`About`].
-pub const ABOUT: About = About {
+pub(crate) const ABOUT: About = About {
     family: Family::Attention,
     line: "FoX: softmax attention with a forget gate a head",
     parent: Some(("gpt", "a forget gate a head")),

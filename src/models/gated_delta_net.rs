@@ -39,16 +39,16 @@ use super::{delta_net, prelude::*};
 use crate::ops::delta::gated_delta_rule;
 
 /// q, k [.., H, K], v [.., H, V], β and g = ln α [.., H] of one token or of a sequence.
-pub type Inputs<'t> = [Var<'t>; 5];
+pub(crate) type Inputs<'t> = [Var<'t>; 5];
 
 /// Equations (1) and (2) for one token: S [B, H, K, V] to o [B, H, V] and the next S.
-pub fn step<'t>([q, k, v, beta, g]: Inputs<'t>, s: Var<'t>, scale: f64) -> (Var<'t>, Var<'t>) {
+pub(crate) fn step<'t>([q, k, v, beta, g]: Inputs<'t>, s: Var<'t>, scale: f64) -> (Var<'t>, Var<'t>) {
     let alpha = insert_axis(insert_axis(g.exp().named("alpha"), 2), 3);
     delta_net::step(q, k, v, beta, alpha * s, scale)
 }
 
 /// Equations (3) and (4) with the whole sequence as one chunk.
-pub fn parallel<'t>([q, k, v, beta, g]: Inputs<'t>, s: Var<'t>, scale: f64) -> (Var<'t>, Var<'t>) {
+pub(crate) fn parallel<'t>([q, k, v, beta, g]: Inputs<'t>, s: Var<'t>, scale: f64) -> (Var<'t>, Var<'t>) {
     let [b, t, h, _] = k.dims();
     if t == 0 {
         return (v, s);
@@ -67,6 +67,7 @@ pub fn parallel<'t>([q, k, v, beta, g]: Inputs<'t>, s: Var<'t>, scale: f64) -> (
 }
 
 /// All forms over a sequence: to o [B, T, H, V] and the last S.
+#[doc(hidden)]
 pub fn sequence<'t>(x: Inputs<'t>, s: Var<'t>, scale: f64, form: Form) -> (Var<'t>, Var<'t>) {
     let [q, k, v, beta, g] = x;
     match form {
@@ -77,7 +78,7 @@ pub fn sequence<'t>(x: Inputs<'t>, s: Var<'t>, scale: f64, form: Form) -> (Var<'
 }
 
 /// See [`About`].
-pub const ABOUT: About = About {
+pub(crate) const ABOUT: About = About {
     family: Family::DeltaRules,
     line: "Gated DeltaNet: DeltaNet with a gate that clears the whole",
     parent: Some(("delta_net", "a gate for the whole")),

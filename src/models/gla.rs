@@ -32,13 +32,13 @@ use super::{
 const RANK: usize = 16;
 
 /// Equations (1) and (2) for one token: q, k, g [B, H, K], v [B, H, V], S [B, H, K, V] to o and the next S.
-pub fn step<'t>([q, k, v, g]: [Var<'t>; 4], s: Var<'t>, scale: f64) -> (Var<'t>, Var<'t>) {
+pub(crate) fn step<'t>([q, k, v, g]: [Var<'t>; 4], s: Var<'t>, scale: f64) -> (Var<'t>, Var<'t>) {
     let s = add(k, v, fade(g, s));
     (read(q, s, scale), s)
 }
 
 /// See [`About`].
-pub const ABOUT: About = About {
+pub(crate) const ABOUT: About = About {
     family: Family::Memories,
     line: "GLA: a gate for each channel of the key",
     parent: Some(("retnet", "a gate for each channel of the key")),

@@ -20,7 +20,7 @@ use super::prelude::*;
 use crate::ops::attention::causal_attention;
 
 /// One row of (eq. 1): q [B, H, K] against the keys and values so far, [B, S, H, K], to o [B, H, K].
-pub fn step<'t>(q: Var<'t>, k: Var<'t>, v: Var<'t>, scale: f64) -> Var<'t> {
+pub(crate) fn step<'t>(q: Var<'t>, k: Var<'t>, v: Var<'t>, scale: f64) -> Var<'t> {
     let [b, h, n] = q.named("q").dims();
     let (k, v) = (head_first(k), head_first(v)); // [B, H, S, K]
     let scores = scale * k.matmul(q.reshape([b, h, n, 1])); // [B, H, S, 1]
@@ -29,6 +29,7 @@ pub fn step<'t>(q: Var<'t>, k: Var<'t>, v: Var<'t>, scale: f64) -> Var<'t> {
 }
 
 /// [`step`] over a sequence: token t sees the first S − T + t + 1 keys.
+#[doc(hidden)]
 pub fn recurrent<'t>(q: Var<'t>, k: Var<'t>, v: Var<'t>, scale: f64) -> Var<'t> {
     let ([_, t, _, _], [_, s, _, _]) = (q.dims(), k.dims());
     over_time(t, v.narrow(1, 0, 0), |i| {
@@ -39,6 +40,7 @@ pub fn recurrent<'t>(q: Var<'t>, k: Var<'t>, v: Var<'t>, scale: f64) -> Var<'t> 
 
 /// All rows at once, with the future masked. The product with v is masked too: 0 times a NaN in the future would be
 /// NaN.
+#[doc(hidden)]
 pub fn parallel<'t>(q: Var<'t>, k: Var<'t>, v: Var<'t>, scale: f64) -> Var<'t> {
     let (q, k, v) = (head_first(q), head_first(k), head_first(v));
     let past = k.shape().at(2) - q.shape().at(2);
@@ -47,7 +49,7 @@ pub fn parallel<'t>(q: Var<'t>, k: Var<'t>, v: Var<'t>, scale: f64) -> Var<'t> {
 }
 
 /// See [`About`].
-pub const ABOUT: About = About {
+pub(crate) const ABOUT: About = About {
     family: Family::Attention,
     line: "GPT: softmax attention",
     parent: None,

@@ -30,10 +30,10 @@ use crate::ops::decay::fading_columns;
 const ROOT: f64 = 8.0;
 
 /// q, k [.., H, K], v [.., H, V], s and g = ln α [.., H, M].
-pub type Inputs<'t> = [Var<'t>; 5];
+pub(crate) type Inputs<'t> = [Var<'t>; 5];
 
 /// One token, from K̃ [B, H, K, M] and Ṽ [B, H, M, V], to o [B, H, V].
-pub fn step<'t>([q, k, v, s, g]: Inputs<'t>, slots: &mut [Var<'t>; 2], scale: f64) -> Var<'t> {
+pub(crate) fn step<'t>([q, k, v, s, g]: Inputs<'t>, slots: &mut [Var<'t>; 2], scale: f64) -> Var<'t> {
     let (alpha, s, [keys, values]) = (g.exp().named("alpha"), s.named("s"), *slots);
     let keys = insert_axis(alpha, 2) * keys + outer(k.named("k"), s);
     let values = insert_axis(alpha, 3) * values + outer(s, v.named("v"));
@@ -43,7 +43,7 @@ pub fn step<'t>([q, k, v, s, g]: Inputs<'t>, slots: &mut [Var<'t>; 2], scale: f6
 }
 
 /// o [B, T, H, V] of a sequence.
-pub fn attention<'t>(x: Inputs<'t>, slots: &mut [Var<'t>; 2], scale: f64, form: Form) -> Var<'t> {
+pub(crate) fn attention<'t>(x: Inputs<'t>, slots: &mut [Var<'t>; 2], scale: f64, form: Form) -> Var<'t> {
     let [b, t, h, _] = x[0].dims();
     if form == Form::Recurrent || t == 0 {
         return over_time(t, x[2], |i| step(x.map(|x| at(x, i)), slots, scale));
@@ -62,7 +62,7 @@ pub fn attention<'t>(x: Inputs<'t>, slots: &mut [Var<'t>; 2], scale: f64, form: 
 }
 
 /// ABC: o [B, T, H, V] of q, k [B, T, H, K], v [B, T, H, V], s [B, T, H, M].
-pub fn bounded<'t>([q, k, v, s]: [Var<'t>; 4], scale: f64, form: Form) -> Var<'t> {
+pub(crate) fn bounded<'t>([q, k, v, s]: [Var<'t>; 4], scale: f64, form: Form) -> Var<'t> {
     let ([b, _, h, n], m) = (k.dims(), s.shape().last());
     let zero = |shape: [usize; 4]| k.tape().full(shape, k.dtype(), 0.0);
     let (strength, g, _) = lightnet::over_the_past(s, None);
@@ -71,7 +71,7 @@ pub fn bounded<'t>([q, k, v, s]: [Var<'t>; 4], scale: f64, form: Form) -> Var<'t
 }
 
 /// See [`About`].
-pub const ABOUT: About = About {
+pub(crate) const ABOUT: About = About {
     family: Family::Memories,
     line: "GSA: softmax attention to a few slots that fade",
     parent: Some(("gla", "two memories over slots, a softmax between")),

@@ -26,7 +26,7 @@ use super::{
 const EPS: f64 = 1e-12;
 
 /// φ [B, T, H, 2 Q] of x [B, T, H, K] and w [H, K, Q].
-pub fn features<'t>(x: Var<'t>, w: Var<'t>) -> Var<'t> {
+pub(crate) fn features<'t>(x: Var<'t>, w: Var<'t>) -> Var<'t> {
     let ([b, t, h, k], q) = (x.dims(), w.shape().last());
     let y = x.permute([2, 0, 1, 3]).reshape([h, b * t, k]).matmul(w);
     let y = y.reshape([h, b, t, q]).permute([1, 2, 0, 3]);
@@ -34,7 +34,7 @@ pub fn features<'t>(x: Var<'t>, w: Var<'t>) -> Var<'t> {
 }
 
 /// See [`About`].
-pub const ABOUT: About = About {
+pub(crate) const ABOUT: About = About {
     family: Family::Memories,
     line: "Hedgehog: linear attention with learned, spiky features",
     parent: Some(("linear_transformer", "learned, spiky features")),

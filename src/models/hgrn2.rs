@@ -21,7 +21,7 @@
 use super::{memories::gated, prelude::*};
 
 /// k and g = ln α, of f and ln γ and ln(1 − γ), if γ is not 0.
-pub fn gates<'t>(f: Var<'t>, bound: Option<[Var<'t>; 2]>) -> [Var<'t>; 2] {
+pub(crate) fn gates<'t>(f: Var<'t>, bound: Option<[Var<'t>; 2]>) -> [Var<'t>; 2] {
     match bound {
         None => [(-f).sigmoid(), log_sigmoid(f)],
         Some([low, rest]) => [rest.exp() * (-f).sigmoid(), log_add(zeros_like(f) + low, rest + log_sigmoid(f))],
@@ -29,7 +29,7 @@ pub fn gates<'t>(f: Var<'t>, bound: Option<[Var<'t>; 2]>) -> [Var<'t>; 2] {
 }
 
 /// See [`About`].
-pub const ABOUT: About = About {
+pub(crate) const ABOUT: About = About {
     family: Family::Memories,
     line: "HGRN2: the key is what the gate lets go",
     parent: Some(("gla", "the key is one minus the gate")),

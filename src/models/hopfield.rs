@@ -27,7 +27,7 @@ use super::{gpt, prelude::*};
 const UPDATES: usize = 1;
 
 /// One row: q [B, H, K] against the keys and values so far, [B, S, H, ..], to o [B, H, V].
-pub fn step<'t>(q: Var<'t>, k: Var<'t>, v: Var<'t>, scale: f64, updates: usize) -> Var<'t> {
+pub(crate) fn step<'t>(q: Var<'t>, k: Var<'t>, v: Var<'t>, scale: f64, updates: usize) -> Var<'t> {
     let (keys, mut state) = (head_first(k), insert_axis(q, 2)); // [B, H, S, K] and [B, H, 1, K]
     for _ in 0..updates {
         state = (scale * state).matmul_t(keys).softmax().matmul(keys);
@@ -36,7 +36,7 @@ pub fn step<'t>(q: Var<'t>, k: Var<'t>, v: Var<'t>, scale: f64, updates: usize) 
 }
 
 /// o [B, T, H, V] of q [B, T, H, K], k [B, S, H, K], v [B, S, H, V].
-pub fn attention<'t>([q, k, v]: [Var<'t>; 3], scale: f64, updates: usize, form: Form) -> Var<'t> {
+pub(crate) fn attention<'t>([q, k, v]: [Var<'t>; 3], scale: f64, updates: usize, form: Form) -> Var<'t> {
     let ([_, t, ..], [_, s, ..]): ([_; 4], [_; 4]) = (q.dims(), k.dims());
     let past = s - t;
     if form == Form::Recurrent || t == 0 {
@@ -54,7 +54,7 @@ pub fn attention<'t>([q, k, v]: [Var<'t>; 3], scale: f64, updates: usize, form: 
 }
 
 /// See [`About`].
-pub const ABOUT: About = About {
+pub(crate) const ABOUT: About = About {
     family: Family::Attention,
     line: "Hopfield retrieval: the query moves towards the keys before it reads",
     parent: Some(("gpt", "the query moves before it reads")),

@@ -32,12 +32,13 @@ use crate::ops::{delta::gated_delta_rule, erase_write};
 
 /// Equations (1) and (2) for one token: q, k, g [B, H, K], v [B, H, V], beta [B, H], S [B, H, K, V] to o and the next
 /// S.
-pub fn step<'t>([q, k, v, beta, g]: [Var<'t>; 5], s: Var<'t>, scale: f64) -> (Var<'t>, Var<'t>) {
+pub(crate) fn step<'t>([q, k, v, beta, g]: [Var<'t>; 5], s: Var<'t>, scale: f64) -> (Var<'t>, Var<'t>) {
     delta_net::step(q, k, v, beta, fade(g, s), scale)
 }
 
 /// The forms over a sequence: q, k, g [B, T, H, K] (or g [B, T, H, 1]), v [B, T, H, V], beta [B, T, H] to o
 /// [B, T, H, V] and the last S.
+#[doc(hidden)]
 pub fn sequence<'t>(x: [Var<'t>; 5], s: Var<'t>, scale: f64, form: Form) -> (Var<'t>, Var<'t>) {
     let [q, k, v, beta, g] = x;
     match form {
@@ -51,7 +52,7 @@ pub fn sequence<'t>(x: [Var<'t>; 5], s: Var<'t>, scale: f64, form: Form) -> (Var
 }
 
 /// See [`About`].
-pub const ABOUT: About = About {
+pub(crate) const ABOUT: About = About {
     family: Family::DeltaRules,
     line: "KDA: gated DeltaNet with a gate for each channel of the key",
     parent: Some(("gated_delta_net", "a gate for each channel of the key")),

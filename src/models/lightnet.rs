@@ -22,7 +22,7 @@
 use super::{gla, memories::gated, prelude::*};
 
 /// k̂_t, ln α_t and z_t [B, T, H, K] of k [B, T, H, K] and the z before it [B, H, K], or none before the first token.
-pub fn over_the_past<'t>(k: Var<'t>, before: Option<Var<'t>>) -> (Var<'t>, Var<'t>, Var<'t>) {
+pub(crate) fn over_the_past<'t>(k: Var<'t>, before: Option<Var<'t>>) -> (Var<'t>, Var<'t>, Var<'t>) {
     let [b, t, h, n] = k.dims();
     if t == 0 {
         return (k, k, k);
@@ -40,7 +40,7 @@ pub fn over_the_past<'t>(k: Var<'t>, before: Option<Var<'t>>) -> (Var<'t>, Var<'
 }
 
 /// o [B, T, H, V] and the last S of q, k [B, T, H, K], v [B, T, H, V], the z before (or none) and S; z moves on.
-pub fn attention<'t>(
+pub(crate) fn attention<'t>(
     [q, k, v]: [Var<'t>; 3],
     before: &mut Option<Var<'t>>,
     mut s: Var<'t>,
@@ -64,7 +64,7 @@ pub fn attention<'t>(
 }
 
 /// See [`About`].
-pub const ABOUT: About = About {
+pub(crate) const ABOUT: About = About {
     family: Family::Memories,
     line: "LightNet: the gate is a running softmax over the keys",
     parent: Some(("gla", "the gate is a running softmax")),

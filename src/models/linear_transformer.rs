@@ -23,9 +23,11 @@ use super::prelude::*;
 use crate::ops::linear_attn::{linear_attention, linear_attention_normalized};
 
 /// ε in the denominator, as in the authors' fast-transformers.
+#[doc(hidden)]
 pub const EPS: f64 = 1e-6;
 
 /// Memory and, where the output is normalised, the normaliser.
+#[doc(hidden)]
 #[derive(Clone, Copy)]
 pub struct Memory<'t> {
     /// S [B, H, K, V]
@@ -35,7 +37,7 @@ pub struct Memory<'t> {
 }
 
 /// Equations 18 to 20 for one token: q, k [B, H, K] (after φ), v [B, H, V] to o [B, H, V].
-pub fn step<'t>(q: Var<'t>, k: Var<'t>, v: Var<'t>, m: &mut Memory<'t>, scale: f64) -> Var<'t> {
+pub(crate) fn step<'t>(q: Var<'t>, k: Var<'t>, v: Var<'t>, m: &mut Memory<'t>, scale: f64) -> Var<'t> {
     let [b, h, n] = k.dims();
     let value = v.shape().last();
     let q = scale * q.named("q");
@@ -47,13 +49,14 @@ pub fn step<'t>(q: Var<'t>, k: Var<'t>, v: Var<'t>, m: &mut Memory<'t>, scale: f
 }
 
 /// [`step`] over a sequence: q, k [B, T, H, K], v [B, T, H, V] to o [B, T, H, V].
+#[doc(hidden)]
 pub fn recurrent<'t>(q: Var<'t>, k: Var<'t>, v: Var<'t>, m: &mut Memory<'t>, scale: f64) -> Var<'t> {
     let [_, t, _, _] = q.dims();
     over_time(t, v, |i| step(at(q, i), at(k, i), at(v, i), m, scale))
 }
 
 /// The masked quadratic form over the whole sequence.
-pub fn parallel<'t>(q: Var<'t>, k: Var<'t>, v: Var<'t>, m: &mut Memory<'t>, scale: f64) -> Var<'t> {
+pub(crate) fn parallel<'t>(q: Var<'t>, k: Var<'t>, v: Var<'t>, m: &mut Memory<'t>, scale: f64) -> Var<'t> {
     let (q, k, v) = (head_first(scale * q), head_first(k), head_first(v)); // [B, H, T, ..]
     let [b, h, t, n] = k.dims();
     let p = q.matmul_t(k).tril(0); // [B, H, T, T]
@@ -68,7 +71,7 @@ pub fn parallel<'t>(q: Var<'t>, k: Var<'t>, v: Var<'t>, m: &mut Memory<'t>, scal
 }
 
 /// The hand-written chunked form.
-pub fn chunked<'t>(q: Var<'t>, k: Var<'t>, v: Var<'t>, m: &mut Memory<'t>, scale: f64, chunk: usize) -> Var<'t> {
+pub(crate) fn chunked<'t>(q: Var<'t>, k: Var<'t>, v: Var<'t>, m: &mut Memory<'t>, scale: f64, chunk: usize) -> Var<'t> {
     match m.z {
         None => {
             let (o, s) = linear_attention(q, k, v, m.s, scale, chunk);
@@ -84,6 +87,7 @@ pub fn chunked<'t>(q: Var<'t>, k: Var<'t>, v: Var<'t>, m: &mut Memory<'t>, scale
 }
 
 /// All forms over a sequence.
+#[doc(hidden)]
 pub fn attention<'t>([q, k, v]: [Var<'t>; 3], m: &mut Memory<'t>, scale: f64, form: Form) -> Var<'t> {
     match form {
         Form::Recurrent => recurrent(q, k, v, m, scale),
@@ -93,7 +97,7 @@ pub fn attention<'t>([q, k, v]: [Var<'t>; 3], m: &mut Memory<'t>, scale: f64, fo
 }
 
 /// See [`About`].
-pub const ABOUT: About = About {
+pub(crate) const ABOUT: About = About {
     family: Family::Memories,
     line: "Linear transformer: linear attention with a normaliser",
     parent: Some(("gpt", "features for exp: a state of fixed size")),

@@ -31,7 +31,7 @@ use super::{
 const STEPS: f64 = 4.0;
 
 /// The memory's Ā [N, N] and B̄ [1, N].
-pub struct Window([Fixed; 2]);
+pub(crate) struct Window([Fixed; 2]);
 
 impl Window {
     /// N polynomials over θ steps, held over each step or by Euler's rule.
@@ -74,7 +74,7 @@ impl Window {
 }
 
 /// See [`About`].
-pub const ABOUT: About = About {
+pub(crate) const ABOUT: About = About {
     family: Family::Scans,
     line: "LMU: a sliding window of one signal, in Legendre polynomials",
     parent: None,

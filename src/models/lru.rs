@@ -32,12 +32,13 @@ pub use crate::ops::{
 };
 
 /// h_k = λ h_{k-1} + x_k for one token: all [B, N], λ `[N]`.
-pub fn step<'t>(lambda: Complex<'t>, x: Complex<'t>, h: Complex<'t>) -> Complex<'t> {
+pub(crate) fn step<'t>(lambda: Complex<'t>, x: Complex<'t>, h: Complex<'t>) -> Complex<'t> {
     let (re, im) = mul((lambda.0.named("Re lambda"), lambda.1.named("Im lambda")), h);
     (re + x.0.named("Re x"), im + x.1.named("Im x"))
 }
 
 /// [`step`] over a sequence: x [B, T, N] to h [B, T, N] and the last h.
+#[doc(hidden)]
 pub fn recurrent<'t>(lambda: Complex<'t>, x: Complex<'t>, mut h: Complex<'t>) -> (Complex<'t>, Complex<'t>) {
     let (t, mut imaginary) = (x.0.shape().at(1), vec![]);
     let re = over_time(t, x.0, |i| {
@@ -49,7 +50,7 @@ pub fn recurrent<'t>(lambda: Complex<'t>, x: Complex<'t>, mut h: Complex<'t>) ->
 }
 
 /// See [`About`].
-pub const ABOUT: About = About {
+pub(crate) const ABOUT: About = About {
     family: Family::Scans,
     line: "LRU: fixed complex rates",
     parent: Some(("s4d", "learned in discrete time, across channels")),

@@ -35,7 +35,7 @@ use super::{
 };
 
 /// A, B and the identity: [N, N], [N, 1], [N, N].
-pub struct Legendre([Fixed; 3]);
+pub(crate) struct Legendre([Fixed; 3]);
 
 impl Legendre {
     /// Of N polynomials.
@@ -62,7 +62,7 @@ impl Legendre {
 }
 
 /// y [B, T, D], without d u, of u [B, T, D], Ā [D, N, N], B̄ [D, 1, N] and c [D, N]; h [B, D, N] moves on.
-pub fn filter<'t>(u: Var<'t>, (a, input): (Var<'t>, Var<'t>), c: Var<'t>, h: &mut Var<'t>, form: Form) -> Var<'t> {
+pub(crate) fn filter<'t>(u: Var<'t>, (a, input): (Var<'t>, Var<'t>), c: Var<'t>, h: &mut Var<'t>, form: Form) -> Var<'t> {
     let ([b, t, d], n, dtype) = (u.dims(), c.shape().last(), u.dtype());
     // [B, D, N] to [D, B, N] and back.
     let turned = |x: Var<'t>| x.transpose(0, 1);
@@ -94,7 +94,7 @@ pub fn filter<'t>(u: Var<'t>, (a, input): (Var<'t>, Var<'t>), c: Var<'t>, h: &mu
 }
 
 /// See [`About`].
-pub const ABOUT: About = About {
+pub(crate) const ABOUT: About = About {
     family: Family::Scans,
     line: "LSSL: a fixed, dense state space for each channel (HiPPO)",
     parent: Some(("lmu", "no window; step and read are learned")),

@@ -25,6 +25,7 @@ use super::prelude::*;
 use crate::ops::lstm::lstm_sequence;
 
 /// W_ih, W_hh, b_ih, b_hh on a tape.
+#[doc(hidden)]
 #[derive(Clone, Copy)]
 pub struct Weights<'t> {
     /// [4D, I]
@@ -38,7 +39,7 @@ pub struct Weights<'t> {
 }
 
 /// Equations (1) to (6) for one token: x [B, I], h and c [B, D] to the next h and c.
-pub fn step<'t>(w: Weights<'t>, x: Var<'t>, h: Var<'t>, c: Var<'t>) -> (Var<'t>, Var<'t>) {
+pub(crate) fn step<'t>(w: Weights<'t>, x: Var<'t>, h: Var<'t>, c: Var<'t>) -> (Var<'t>, Var<'t>) {
     let z = x.linear(w.w_ih, Some(w.b_ih)) + h.linear(w.w_hh, Some(w.b_hh)); // [B, 4D]
     let [i, f, g, o] = split(z);
     let (i, f) = (i.sigmoid().named("i"), f.sigmoid().named("f"));
@@ -48,6 +49,7 @@ pub fn step<'t>(w: Weights<'t>, x: Var<'t>, h: Var<'t>, c: Var<'t>) -> (Var<'t>,
 }
 
 /// [`step`] over a sequence: x [B, T, I] to h [B, T, D] and the last h and c.
+#[doc(hidden)]
 pub fn recurrent<'t>(w: Weights<'t>, x: Var<'t>, mut h: Var<'t>, mut c: Var<'t>) -> (Var<'t>, Var<'t>, Var<'t>) {
     let [_, t, _] = x.dims();
     let y = over_time(t, no_steps(h), |i| {
@@ -58,12 +60,13 @@ pub fn recurrent<'t>(w: Weights<'t>, x: Var<'t>, mut h: Var<'t>, mut c: Var<'t>)
 }
 
 /// The fused form: W_ih x for all steps as one product, then one op for the loop over time.
+#[doc(hidden)]
 pub fn fused<'t>(w: Weights<'t>, x: Var<'t>, h: Var<'t>, c: Var<'t>) -> (Var<'t>, Var<'t>, Var<'t>) {
     lstm_sequence(x.linear(w.w_ih, Some(w.b_ih + w.b_hh)), w.w_hh, h, c)
 }
 
 /// See [`About`].
-pub const ABOUT: About = About {
+pub(crate) const ABOUT: About = About {
     family: Family::Cells,
     line: "LSTM: gates that see the hidden state",
     parent: None,

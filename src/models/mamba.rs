@@ -40,11 +40,11 @@ pub(super) fn transition(dt_a: Var<'_>, s: f64) -> Var<'_> {
 }
 
 /// x, dt [.., E], a [E, N], b and c [.., N].
-pub type Inputs<'t> = [Var<'t>; 5];
+pub(crate) type Inputs<'t> = [Var<'t>; 5];
 
 /// Equations 2 and 4 for one token, without D: x, dt [B, E], a [E, N], b, c [B, N], h [B, E, N] to y [B, E] and the
 /// next h.
-pub fn step<'t>([x, dt, a, b, c]: Inputs<'t>, h: Var<'t>, s: f64) -> (Var<'t>, Var<'t>) {
+pub(crate) fn step<'t>([x, dt, a, b, c]: Inputs<'t>, h: Var<'t>, s: f64) -> (Var<'t>, Var<'t>) {
     let (x, dt, b, c) = (x.named("x"), dt.named("dt"), b.named("B"), c.named("C"));
     let a_bar = transition(insert_axis(dt, 2) * bounded(a), s).named("A_bar"); // [B, E, N]
     let h = a_bar * h + insert_axis(dt * x, 2) * insert_axis(b, 1);
@@ -52,7 +52,7 @@ pub fn step<'t>([x, dt, a, b, c]: Inputs<'t>, h: Var<'t>, s: f64) -> (Var<'t>, V
 }
 
 /// All states at once by an associative scan.
-pub fn parallel<'t>([x, dt, a, b, c]: Inputs<'t>, h: Var<'t>, s: f64) -> (Var<'t>, Var<'t>) {
+pub(crate) fn parallel<'t>([x, dt, a, b, c]: Inputs<'t>, h: Var<'t>, s: f64) -> (Var<'t>, Var<'t>) {
     let ([batch, t, e], n) = (x.dims(), a.shape().last());
     let a_bar = transition(insert_axis(dt, 3) * bounded(a), s); // [B, T, E, N]
     let (input, flat) = (insert_axis(dt * x, 3) * insert_axis(b, 2), [batch, t, e * n]);
@@ -62,6 +62,7 @@ pub fn parallel<'t>([x, dt, a, b, c]: Inputs<'t>, h: Var<'t>, s: f64) -> (Var<'t
 }
 
 /// All forms over a sequence: to y [B, T, E] and the last h.
+#[doc(hidden)]
 pub fn sequence<'t>(x: Inputs<'t>, h: Var<'t>, s: f64, form: Form) -> (Var<'t>, Var<'t>) {
     let [u, dt, a, b, c] = x;
     match form {
@@ -75,7 +76,7 @@ pub fn sequence<'t>(x: Inputs<'t>, h: Var<'t>, s: f64, form: Form) -> (Var<'t>, 
 }
 
 /// See [`About`].
-pub const ABOUT: About = About {
+pub(crate) const ABOUT: About = About {
     family: Family::Scans,
     line: "Mamba: rates of decay that depend on the input",
     parent: Some(("s4d", "a step that depends on the input")),

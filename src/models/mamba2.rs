@@ -33,14 +33,14 @@ const LEAST: f64 = 1e-18;
 type Inputs<'t> = [Var<'t>; 4];
 
 /// Equations (1) and (2) for one token, without D: S [B, H, N, P] to y [B, H, P] and the next S.
-pub fn step<'t>([c, b, x, g]: Inputs<'t>, state: Var<'t>, s: f64) -> (Var<'t>, Var<'t>) {
+pub(crate) fn step<'t>([c, b, x, g]: Inputs<'t>, state: Var<'t>, s: f64) -> (Var<'t>, Var<'t>) {
     let a_bar = transition(g, s).named("A_bar");
     let state = insert_axis(insert_axis(a_bar, 2), 3) * state + outer(b.named("B"), x.named("x"));
     (recall(state, c.named("C")).named("y"), state)
 }
 
 /// The forms over a sequence: y [B, T, H, P] and the last S.
-pub fn sequence<'t>(inputs: Inputs<'t>, state: Var<'t>, s: f64, form: Form) -> (Var<'t>, Var<'t>) {
+pub(crate) fn sequence<'t>(inputs: Inputs<'t>, state: Var<'t>, s: f64, form: Form) -> (Var<'t>, Var<'t>) {
     let ([c, b, x, g], [batch, t, h]) = (inputs, inputs[3].dims());
     if form == Form::Recurrent {
         return over_time_with(t, x, state, |i, state| step(inputs.map(|x| at(x, i)), state, s));
@@ -58,7 +58,7 @@ pub fn sequence<'t>(inputs: Inputs<'t>, state: Var<'t>, s: f64, form: Form) -> (
 }
 
 /// See [`About`].
-pub const ABOUT: About = About {
+pub(crate) const ABOUT: About = About {
     family: Family::Memories,
     line: "Mamba-2 (SSD): one gate a head",
     parent: Some(("mamba", "one gate a head: a matrix memory")),

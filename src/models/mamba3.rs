@@ -36,14 +36,14 @@ use super::{memories::gated, positions::running_angles, prelude::*};
 
 /// What moves the memory: q, k [.., H, N] before they are turned, v [.., H, P], Δ, a, λ [.., H], θ = π tanh θ'
 /// [.., H, S]. Δ stays f32 beside bf16, so that φ is summed in f32.
-pub type Inputs<'t> = [Var<'t>; 7];
+pub(crate) type Inputs<'t> = [Var<'t>; 7];
 
 /// What is carried: S [B, H, N, P], φ [B, H, S], and the turned key [B, H, N] and the value [B, H, P] of the last
 /// token.
-pub type Memory<'t> = [Var<'t>; 4];
+pub(crate) type Memory<'t> = [Var<'t>; 4];
 
 /// Equations (1) and (2) for one token, without D: to o [B, H, P].
-pub fn step<'t>([q, k, v, dt, a, lambda, theta]: Inputs<'t>, memory: &mut Memory<'t>) -> Var<'t> {
+pub(crate) fn step<'t>([q, k, v, dt, a, lambda, theta]: Inputs<'t>, memory: &mut Memory<'t>) -> Var<'t> {
     let ([s, phi, k_before, v_before], column) = (*memory, |x: Var<'t>| insert_axis(x, 2));
     let turned = column(dt.named("dt")) * theta.cast(dt.dtype());
     let phi = (phi.cast(dt.dtype()) + turned).wrap();
@@ -61,6 +61,7 @@ pub fn step<'t>([q, k, v, dt, a, lambda, theta]: Inputs<'t>, memory: &mut Memory
 }
 
 /// The forms over a sequence: o [B, T, H, P].
+#[doc(hidden)]
 pub fn sequence<'t>(x: Inputs<'t>, m: &mut Memory<'t>, form: Form) -> Var<'t> {
     let ([q, k, v, dt, a, lambda, theta], t) = (x, x[0].shape().at(1));
     if form == Form::Recurrent || t == 0 {
@@ -84,7 +85,7 @@ pub fn sequence<'t>(x: Inputs<'t>, m: &mut Memory<'t>, form: Form) -> Var<'t> {
 }
 
 /// See [`About`].
-pub const ABOUT: About = About {
+pub(crate) const ABOUT: About = About {
     family: Family::Memories,
     line: "Mamba-3: a rotation that depends on the input",
     parent: Some(("mamba2", "rotations that depend on the input")),

@@ -52,10 +52,11 @@ use crate::ops::{mlstm::mlstm, stabiliser::stabiliser};
 pub use crate::ops::mlstm::{Memory, read};
 
 /// ε in the denominator, as in the authors' code.
+#[doc(hidden)]
 pub const EPS: f64 = 1e-6;
 
 /// Equations 15 to 21 for one token: q, k [B, H, K], v [B, H, V], i, f [B, H] to h [B, H, V].
-pub fn step<'t>([q, k, v]: [Var<'t>; 3], [i, f]: [Var<'t>; 2], s: &mut Memory<'t>, eps: f64) -> Var<'t> {
+pub(crate) fn step<'t>([q, k, v]: [Var<'t>; 3], [i, f]: [Var<'t>; 2], s: &mut Memory<'t>, eps: f64) -> Var<'t> {
     let ([b, h, n], [c, norm, m, w]) = (k.dims(), *s);
     let k = inverse_root(n) * k;
     let l = log_sigmoid(f) + m + w.log();
@@ -74,7 +75,7 @@ pub fn step<'t>([q, k, v]: [Var<'t>; 3], [i, f]: [Var<'t>; 2], s: &mut Memory<'t
 
 /// All positions at once; the initial state is an additional first column of the weights, as of a step before the
 /// first.
-pub fn parallel<'t>([q, k, v]: [Var<'t>; 3], [i, f]: [Var<'t>; 2], s: &mut Memory<'t>, eps: f64) -> Var<'t> {
+pub(crate) fn parallel<'t>([q, k, v]: [Var<'t>; 3], [i, f]: [Var<'t>; 2], s: &mut Memory<'t>, eps: f64) -> Var<'t> {
     let [b, t, h, n] = k.dims();
     if t == 0 {
         return v;
@@ -105,6 +106,7 @@ pub fn parallel<'t>([q, k, v]: [Var<'t>; 3], [i, f]: [Var<'t>; 2], s: &mut Memor
 }
 
 /// All forms over a sequence: q, k [B, T, H, K], v [B, T, H, V], i, f [B, T, H] to h [B, T, H, V].
+#[doc(hidden)]
 pub fn sequence<'t>(qkv: [Var<'t>; 3], gates: [Var<'t>; 2], s: &mut Memory<'t>, eps: f64, form: Form) -> Var<'t> {
     match form {
         Form::Recurrent => {
@@ -116,7 +118,7 @@ pub fn sequence<'t>(qkv: [Var<'t>; 3], gates: [Var<'t>; 2], s: &mut Memory<'t>, 
 }
 
 /// See [`About`].
-pub const ABOUT: About = About {
+pub(crate) const ABOUT: About = About {
     family: Family::Memories,
     line: "mLSTM: exponential gates, one a head",
     parent: Some(("linear_transformer", "exponential gates, one a head")),

@@ -20,25 +20,30 @@ mod about;
 mod config;
 pub mod conv;
 mod decoder;
-pub mod lti;
+pub(crate) mod lti;
 pub mod maps;
+#[doc(hidden)]
 pub mod memories;
 mod model;
+#[doc(hidden)]
 pub mod ngram;
 mod own;
 mod params;
 mod positions;
 pub mod prelude;
+#[doc(hidden)]
 pub mod published;
 mod stream;
+#[doc(hidden)]
 pub mod weights;
 pub(crate) mod xlstm;
 
 // Memories and attention without a layer around them.
-pub mod based;
-pub mod ema;
+pub(crate) mod based;
+pub(crate) mod ema;
+#[doc(hidden)]
 pub mod log_linear;
-pub mod mesa;
+pub(crate) mod mesa;
 
 pub(crate) use about::UNKNOWN;
 pub use about::{About, Family, about, facts, lines, table};

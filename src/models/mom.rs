@@ -30,10 +30,10 @@ const TOPK: usize = 2;
 
 /// q [B, T, H, K], k [B, T, M, H, K], v [B, T, M, H, V], β, g [B, T, M, H], and what routes to the first of the M
 /// memories; the others get every token.
-pub type Inputs<'t> = [Var<'t>; 6];
+pub(crate) type Inputs<'t> = [Var<'t>; 6];
 
 /// o [B, T, H, V] and the last S [B, M H, K, V].
-pub fn read<'t>(
+pub(crate) fn read<'t>(
     [q, k, v, beta, g, router]: Inputs<'t>,
     topk: usize,
     s: Var<'t>,
@@ -56,7 +56,7 @@ pub fn read<'t>(
 }
 
 /// See [`About`].
-pub const ABOUT: About = About {
+pub(crate) const ABOUT: About = About {
     family: Family::DeltaRules,
     line: "MoM: several memories, of which each token is routed to two",
     parent: Some(("gated_delta_net", "several memories, a router")),

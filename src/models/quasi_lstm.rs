@@ -24,7 +24,7 @@ use super::prelude::*;
 use crate::ops::{quasi_lstm::quasi_lstm, scan::linear_scan_parallel};
 
 /// Added to the forget gate's pre-activation, so that a new model remembers.
-pub const FORGET_BIAS: f64 = 1.0;
+pub(crate) const FORGET_BIAS: f64 = 1.0;
 
 /// The gates (1) from their pre-activations [.., 4D].
 fn gates(z: Var<'_>) -> [Var<'_>; 4] {
@@ -33,6 +33,7 @@ fn gates(z: Var<'_>) -> [Var<'_>; 4] {
 }
 
 /// Equations (2) and (3) for one token: pre-activations [B, 4D] and c [B, D] to h and the next c.
+#[doc(hidden)]
 pub fn step<'t>(z: Var<'t>, c: Var<'t>) -> (Var<'t>, Var<'t>) {
     let [f, i, z, o] = gates(z);
     let c = f.named("f") * c + i.named("i") * z.named("z");
@@ -40,6 +41,7 @@ pub fn step<'t>(z: Var<'t>, c: Var<'t>) -> (Var<'t>, Var<'t>) {
 }
 
 /// Equation (2) alone, one step at a time: c_t = f_t c_{t-1} + u_t, all [B, T, D], and the last c.
+#[doc(hidden)]
 pub fn pool<'t>(f: Var<'t>, u: Var<'t>, mut c: Var<'t>) -> (Var<'t>, Var<'t>) {
     let [_, t, _] = f.dims();
     let all = over_time(t, u, |i| {
@@ -50,6 +52,7 @@ pub fn pool<'t>(f: Var<'t>, u: Var<'t>, mut c: Var<'t>) -> (Var<'t>, Var<'t>) {
 }
 
 /// All steps by an associative scan: pre-activations [B, T, 4D] and c [B, D] to h [B, T, D] and the last c.
+#[doc(hidden)]
 pub fn parallel<'t>(z: Var<'t>, c: Var<'t>) -> (Var<'t>, Var<'t>) {
     let [f, i, z, o] = gates(z);
     let (c, last) = linear_scan_parallel(f, i * z, c);
@@ -57,7 +60,7 @@ pub fn parallel<'t>(z: Var<'t>, c: Var<'t>) -> (Var<'t>, Var<'t>) {
 }
 
 /// See [`About`].
-pub const ABOUT: About = About {
+pub(crate) const ABOUT: About = About {
     family: Family::Cells,
     line: "quasi-LSTM: the same gates of the input alone",
     parent: Some(("lstm", "gates of the input alone")),

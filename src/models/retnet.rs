@@ -27,7 +27,7 @@ use super::{
 };
 
 /// ln γ_h for H heads.
-pub fn rates(h: usize) -> Vec<f64> {
+pub(crate) fn rates(h: usize) -> Vec<f64> {
     (0..h).map(|h| (-(2f64.powf(-5.0 - h as f64))).ln_1p()).collect()
 }
 
@@ -57,7 +57,7 @@ fn sequence<'t>(x: [Var<'t>; 3], [g, theta]: [Var<'t>; 2], s: Var<'t>, form: For
 }
 
 /// See [`About`].
-pub const ABOUT: About = About {
+pub(crate) const ABOUT: About = About {
     family: Family::Memories,
     line: "RetNet: fixed decay and rotation",
     parent: Some(("linear_transformer", "fixed decay and rotation")),

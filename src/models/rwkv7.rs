@@ -35,13 +35,13 @@ use super::prelude::*;
 use crate::ops::erase_write::two_keys;
 
 /// r, ln w, k, v, −κ and a ⊙ κ: [.., H, K] each.
-pub type Inputs<'t> = [Var<'t>; 6];
+pub(crate) type Inputs<'t> = [Var<'t>; 6];
 
 /// ε of the norm of each head, as the authors have it.
-pub const EPS: f64 = 64e-5;
+pub(crate) const EPS: f64 = 64e-5;
 
 /// Equations (1) and (2) for one token: S [B, H, K, V] to o [B, H, V] and the next S.
-pub fn step<'t>([r, w, k, v, a, b]: Inputs<'t>, s: Var<'t>, scale: f64) -> (Var<'t>, Var<'t>) {
+pub(crate) fn step<'t>([r, w, k, v, a, b]: Inputs<'t>, s: Var<'t>, scale: f64) -> (Var<'t>, Var<'t>) {
     let erased = recall(s, a.named("minus kappa"));
     let s = insert_axis(w.exp().named("w"), 3) * s + outer(b.named("a kappa"), erased.named("erased"));
     let s = s + outer(k.named("k"), v.named("v"));
@@ -49,7 +49,7 @@ pub fn step<'t>([r, w, k, v, a, b]: Inputs<'t>, s: Var<'t>, scale: f64) -> (Var<
 }
 
 /// The forms over a sequence: S [B, H, K, V] to o [B, T, H, V] and the last S.
-pub fn sequence<'t>(x: Inputs<'t>, mut s: Var<'t>, scale: f64, form: Form) -> (Var<'t>, Var<'t>) {
+pub(crate) fn sequence<'t>(x: Inputs<'t>, mut s: Var<'t>, scale: f64, form: Form) -> (Var<'t>, Var<'t>) {
     let ([r, w, k, v, a, b], t) = (x, x[0].shape().at(1));
     if form == Form::Recurrent || t == 0 {
         let o = over_time(t, v, |i| {
@@ -64,11 +64,11 @@ pub fn sequence<'t>(x: Inputs<'t>, mut s: Var<'t>, scale: f64, form: Form) -> (V
 }
 
 /// A layer's weights by the names that they have in the published code.
-pub type Weights<'a, 't> = &'a dyn Fn(&str) -> Var<'t>;
+pub(crate) type Weights<'a, 't> = &'a dyn Fn(&str) -> Var<'t>;
 
 /// What the memory takes, v for later layers, and the gate: x [B, T, D], the token before it [B, 1, D], the values of
 /// the first layer if they are mixed in, H, and s.
-pub fn project<'t>(
+pub(crate) fn project<'t>(
     w: Weights<'_, 't>,
     x: Var<'t>,
     past: Var<'t>,
@@ -104,7 +104,7 @@ pub fn project<'t>(
 }
 
 /// y [B, T, D] of what was read, o [B, T, H, V].
-pub fn output<'t>(w: Weights<'_, 't>, [r, _, k, v, _, _]: Inputs<'t>, o: Var<'t>, g: Var<'t>, eps: f64) -> Var<'t> {
+pub(crate) fn output<'t>(w: Weights<'_, 't>, [r, _, k, v, _, _]: Inputs<'t>, o: Var<'t>, g: Var<'t>, eps: f64) -> Var<'t> {
     let ones = o.tape().full([o.shape().last()], o.dtype(), 1.0);
     let normed = merge_heads(o.layer_norm(ones, None, eps)) * w("ln_x_weight") + w("ln_x_bias");
     let own = (r * k * w("r_k")).sum_axis(3, true) * v;
@@ -112,7 +112,7 @@ pub fn output<'t>(w: Weights<'_, 't>, [r, _, k, v, _, _]: Inputs<'t>, o: Var<'t>
 }
 
 /// See [`About`].
-pub const ABOUT: About = About {
+pub(crate) const ABOUT: About = About {
     family: Family::DeltaRules,
     line: "RWKV-7: erases under a key of its own",
     parent: Some(("kda", "an erase key of its own")),

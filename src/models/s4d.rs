@@ -36,10 +36,10 @@ fn rates<'t>(log_dt: Var<'t>, a: Var<'t>, omega: Var<'t>) -> (Complex<'t>, Compl
 }
 
 /// log_dt and d `[D]`; a = ln −Re A, ω = Im A, Re c and Im c [D, N].
-pub type Weights<'t> = [Var<'t>; 6];
+pub(crate) type Weights<'t> = [Var<'t>; 6];
 
 /// y [B, T, D] of u [B, T, D]; h [B, D N] moves on.
-pub fn filter<'t>(u: Var<'t>, w: Weights<'t>, h: &mut Complex<'t>, form: Form) -> Var<'t> {
+pub(crate) fn filter<'t>(u: Var<'t>, w: Weights<'t>, h: &mut Complex<'t>, form: Form) -> Var<'t> {
     let [log_dt, skip, a, omega, c_re, c_im] = w;
     let ([b, t, d], [_, n], dtype) = (u.dims(), c_re.dims(), u.dtype());
     let (lambda, input) = rates(log_dt, a, omega);
@@ -56,7 +56,7 @@ pub fn filter<'t>(u: Var<'t>, w: Weights<'t>, h: &mut Complex<'t>, form: Form) -
 }
 
 /// See [`About`].
-pub const ABOUT: About = About {
+pub(crate) const ABOUT: About = About {
     family: Family::Scans,
     line: "S4D: a fixed, diagonal state space for each channel",
     parent: Some(("lssl", "a diagonal transition")),

@@ -36,10 +36,10 @@ const WINDOW: f64 = 8.0;
 const FAR: f64 = 2.0 * WINDOW;
 
 /// Keys and values [B, S, 1, K] of the tokens so far, and how many active tokens came after each [B, S, 1, 1].
-pub type Cache<'t> = [Var<'t>; 3];
+pub(crate) type Cache<'t> = [Var<'t>; 3];
 
 /// a [B, T, 1, K] of q, k, v [B, T, 1, K] and which tokens are active, [B, T]: 1 or 0.
-pub fn attention<'t>([q, k, v]: [Var<'t>; 3], active: Var<'t>, cache: &mut Cache<'t>, scale: f64) -> Var<'t> {
+pub(crate) fn attention<'t>([q, k, v]: [Var<'t>; 3], active: Var<'t>, cache: &mut Cache<'t>, scale: f64) -> Var<'t> {
     let ([b, t, _, width], past) = (q.dims(), cache[0].shape().at(1));
     if t == 0 {
         return v;
@@ -60,7 +60,7 @@ pub fn attention<'t>([q, k, v]: [Var<'t>; 3], active: Var<'t>, cache: &mut Cache
 }
 
 /// See [`about`](super::about).
-pub const ABOUT: About = About {
+pub(crate) const ABOUT: About = About {
     family: Family::Attention,
     line: "SeqBoat: attention among few tokens, over MEGA's moving average",
     parent: Some(("gpt", "among tokens that a router activates")),

@@ -44,11 +44,11 @@ use crate::ops::slstm::slstm_sequence;
 
 /// Hidden state h, cell c, normaliser n, stabiliser m and the weight of the past w, which is 0 before the first token and
 /// then 1: [B, D] each.
-pub type Cell<'t> = [Var<'t>; 5];
+pub(crate) type Cell<'t> = [Var<'t>; 5];
 
 /// One token: x [B, 4D], the input's part of the pre-activations of i, f, z, o with the bias, and r [4, H, K, K] to h
 /// [B, D].
-pub fn step<'t>(x: Var<'t>, r: Var<'t>, s: &mut Cell<'t>) -> Var<'t> {
+pub(crate) fn step<'t>(x: Var<'t>, r: Var<'t>, s: &mut Cell<'t>) -> Var<'t> {
     let ([h, c, n, m, w], [_, heads, k, _], [b, d]) = (*s, r.dims(), s[0].dims());
     let r = r.permute([1, 2, 0, 3]).reshape([heads, k, 4 * k]);
     let y = h.reshape([b, heads, k]).permute([1, 0, 2]).matmul(r); // [H, B, 4K]
@@ -67,6 +67,7 @@ pub fn step<'t>(x: Var<'t>, r: Var<'t>, s: &mut Cell<'t>) -> Var<'t> {
 }
 
 /// All forms over a sequence: x [B, T, 4D] to h [B, T, D].
+#[doc(hidden)]
 pub fn sequence<'t>(x: Var<'t>, r: Var<'t>, s: &mut Cell<'t>, form: Form) -> Var<'t> {
     if form == Form::Recurrent || x.shape().at(1) == 0 {
         return over_time(x.shape().at(1), no_steps(s[0]), |i| step(at(x, i), r, s));
@@ -77,7 +78,7 @@ pub fn sequence<'t>(x: Var<'t>, r: Var<'t>, s: &mut Cell<'t>, form: Form) -> Var
 }
 
 /// See [`About`].
-pub const ABOUT: About = About {
+pub(crate) const ABOUT: About = About {
     family: Family::Cells,
     line: "sLSTM: exponential gates and a normaliser",
     parent: Some(("lstm", "exponential gates, a normaliser")),

@@ -34,10 +34,10 @@
 use super::prelude::*;
 
 /// q, k [.., H, K], v [.., H, V], θ, and ln η and ln(1 − α), [.., H].
-pub type Inputs<'t> = [Var<'t>; 6];
+pub(crate) type Inputs<'t> = [Var<'t>; 6];
 
 /// (1) to (3) for one token, from S and M [B, H, K, V], to o [B, H, V]; η and 1 − α themselves.
-pub fn step<'t>([q, k, v, theta, eta, keep]: Inputs<'t>, memory: &mut [Var<'t>; 2], scale: f64) -> Var<'t> {
+pub(crate) fn step<'t>([q, k, v, theta, eta, keep]: Inputs<'t>, memory: &mut [Var<'t>; 2], scale: f64) -> Var<'t> {
     let number = |x: Var<'t>| insert_axis(insert_axis(x, 2), 3);
     let ([s, m], k) = (*memory, k.named("k"));
     let error = (v.named("v") - recall(s, k)).named("error");
@@ -65,12 +65,12 @@ fn chunk<'t>([q, k, v, theta, eta, keep]: Inputs<'t>, [s, m]: [Var<'t>; 2]) -> (
 }
 
 /// [`step`] over a sequence, to o [B, T, H, V]; η and 1 − α themselves.
-pub fn recurrent<'t>(x: Inputs<'t>, memory: &mut [Var<'t>; 2], scale: f64) -> Var<'t> {
+pub(crate) fn recurrent<'t>(x: Inputs<'t>, memory: &mut [Var<'t>; 2], scale: f64) -> Var<'t> {
     over_time(x[0].shape().at(1), x[2], |i| step(x.map(|x| at(x, i)), memory, scale))
 }
 
 /// o [B, T, H, V] of a sequence.
-pub fn read<'t>([q, k, v, theta, eta, keep]: Inputs<'t>, memory: &mut [Var<'t>; 2], scale: f64, form: Form) -> Var<'t> {
+pub(crate) fn read<'t>([q, k, v, theta, eta, keep]: Inputs<'t>, memory: &mut [Var<'t>; 2], scale: f64, form: Form) -> Var<'t> {
     let t = q.shape().at(1);
     if form == Form::Recurrent || t == 0 {
         return recurrent([q, k, v, theta, eta.exp(), keep.exp()], memory, scale);
@@ -85,7 +85,7 @@ pub fn read<'t>([q, k, v, theta, eta, keep]: Inputs<'t>, memory: &mut [Var<'t>; 
 }
 
 /// See [`About`].
-pub const ABOUT: About = About {
+pub(crate) const ABOUT: About = About {
     family: Family::Learners,
     line: "Titans' linear memory: the delta rule with momentum",
     parent: Some(("delta_net", "momentum and forgetting")),

@@ -47,7 +47,7 @@ fn within<'t>([q, k, v]: [Var<'t>; 3], so_far: &mut Stretch<'t>, scale: f64) -> 
 }
 
 /// o [B, T, H, V] of a sequence, stretch by stretch.
-pub fn diagonal<'t>(x: [Var<'t>; 3], so_far: &mut Stretch<'t>, scale: f64, form: Form) -> Var<'t> {
+pub(crate) fn diagonal<'t>(x: [Var<'t>; 3], so_far: &mut Stretch<'t>, scale: f64, form: Form) -> Var<'t> {
     let t = x[0].shape().at(1);
     let (mut from, mut all) = (0, vec![]);
     while from < t {
@@ -64,7 +64,7 @@ pub fn diagonal<'t>(x: [Var<'t>; 3], so_far: &mut Stretch<'t>, scale: f64, form:
 }
 
 /// See [`About`].
-pub const ABOUT: About = About {
+pub(crate) const ABOUT: About = About {
     family: Family::Memories,
     line: "TransNormer: linear attention with a norm for a denominator",
     parent: Some(("linear_transformer", "a norm for the denominator")),

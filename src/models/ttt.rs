@@ -33,10 +33,10 @@ use crate::ops::norm::HeadNorm;
 const MINI_BATCH: usize = 16;
 
 /// S' [B, H, K, K] and c' [B, H, 1, K], and the sums of ℓ k dᵀ and ℓ d since the mini-batch began.
-pub type Memory<'t> = [Var<'t>; 4];
+pub(crate) type Memory<'t> = [Var<'t>; 4];
 
 /// S and c after a step of this rate, of which nothing is left over.
-pub fn taken<'t>([s, c, ds, dc]: Memory<'t>, rate: Var<'t>) -> Memory<'t> {
+pub(crate) fn taken<'t>([s, c, ds, dc]: Memory<'t>, rate: Var<'t>) -> Memory<'t> {
     [s - rate * ds, c - rate * dc, zeros_like(ds), zeros_like(dc)]
 }
 
@@ -62,7 +62,7 @@ fn step<'t>([q, k, v, lr]: [Var<'t>; 4], row: Var<'t>, norm: HeadNorm<'t>, m: &m
 
 /// o [B, T, H, K] of q, k, v [B, T, H, K], ℓ [B, T, H] and ρ `[R]`, from the place of the mini-batch that this many
 /// tokens lead to.
-pub fn read<'t>(
+pub(crate) fn read<'t>(
     [q, k, v, lr]: [Var<'t>; 4],
     row: Var<'t>,
     norm: HeadNorm<'t>,
@@ -86,7 +86,7 @@ pub fn read<'t>(
 }
 
 /// See [`About`].
-pub const ABOUT: About = About {
+pub(crate) const ABOUT: About = About {
     family: Family::Learners,
     line: "TTT-linear: a layer that gradient descent trains, 16 tokens at a time",
     parent: Some(("delta_net", "a layer trained in batches of 16 tokens")),

@@ -163,7 +163,7 @@ fn erase_then_write<'t>([q, k, v, p, g, e]: [Var<'t>; 6]) -> [Var<'t>; 5] {
 
 /// Several steps a token, x [B, T, H, ..] of each in turn, as one sequence [B, n T, H, ..].
 #[track_caller]
-pub fn in_turn<'t>(x: &[Var<'t>]) -> Var<'t> {
+pub(crate) fn in_turn<'t>(x: &[Var<'t>]) -> Var<'t> {
     let [b, t, h, width] = x[0].dims();
     let x: Vec<Var<'t>> = x.iter().map(|x| x.reshape([b, t, 1, h * width])).collect();
     Var::concat(&x, 2).reshape([b, x.len() * t, h, width])
@@ -177,7 +177,7 @@ pub fn only(x: Var<'_>, i: usize, n: usize) -> Var<'_> {
 
 /// The last of each token's n steps: [B, n T, H, V] to [B, T, H, V].
 #[track_caller]
-pub fn last_of(o: Var<'_>, n: usize) -> Var<'_> {
+pub(crate) fn last_of(o: Var<'_>, n: usize) -> Var<'_> {
     let [b, steps, h, v] = o.dims();
     o.reshape([b, steps / n, n, h, v]).narrow(2, n - 1, 1).reshape([b, steps / n, h, v])
 }

@@ -92,7 +92,7 @@ pub fn gated_linear_attention<'t>(x: [Var<'t>; 4], s0: Var<'t>, scale: f64, chun
 
 /// The same by products over chunks of so many steps, in tape ops.
 #[track_caller]
-pub fn by_products<'t>([q, k, v, g]: [Var<'t>; 4], s0: Var<'t>, scale: f64, chunk: usize) -> (Var<'t>, Var<'t>) {
+pub(crate) fn by_products<'t>([q, k, v, g]: [Var<'t>; 4], s0: Var<'t>, scale: f64, chunk: usize) -> (Var<'t>, Var<'t>) {
     by_chunks([scale * q, k, v, g], s0, chunk, |[q, k, v, g], s| {
         let d = decay([q], k, g);
         let o = (q * d.from_start).matmul(s) + d.scores[0].tril_matmul(v);

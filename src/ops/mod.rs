@@ -180,7 +180,7 @@ fn all_kernels() -> Vec<(&'static str, &'static str)> {
 ///
 /// # Errors
 /// When there is none of one: its name, and those that there are.
-pub fn check_names(kernels: &Kernels) -> Result<(), String> {
+pub(crate) fn check_names(kernels: &Kernels) -> Result<(), String> {
     let known: Vec<&str> = self::kernels().iter().map(|&(_, name)| name).collect();
     match kernels.names().iter().find(|name| !known.contains(&name.as_str())) {
         Some(name) => Err(format!("kernels: no kernel has the name '{name}'; there are {}", known.join(", "))),

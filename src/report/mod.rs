@@ -5,17 +5,20 @@
 //! [`plot`] draws it, and [`html`] is the page. [`sweep`] is what sweeps come to, with its maps ([`heat`]). [`watch`] serves
 //! the page while runs go on. [`tree`] draws how the mixers descend from one another, and [`mathml`] sets their equations.
 
-pub mod figures;
-pub mod heat;
-pub mod html;
-pub mod load;
+pub(crate) mod figures;
+pub(crate) mod heat;
+pub(crate) mod html;
+pub(crate) mod load;
+#[doc(hidden)]
 pub mod mathml;
+#[doc(hidden)]
 pub mod plot;
+#[doc(hidden)]
 pub mod scale;
-pub mod section;
-pub mod sweep;
-pub mod tree;
-pub mod watch;
+pub(crate) mod section;
+pub(crate) mod sweep;
+pub(crate) mod tree;
+pub(crate) mod watch;
 
 use crate::{
     error::{Error, Result},

@@ -13,9 +13,11 @@ mod dyck;
 mod group;
 mod len;
 mod mqar;
+#[doc(hidden)]
 pub mod numpy;
 mod own;
 mod parity;
+#[doc(hidden)]
 pub mod show;
 mod text;
 
@@ -172,7 +174,7 @@ pub trait Task: Send + Sync {
 pub const BITS: &str = "bits_per_byte";
 
 /// Whether the accuracy, or what else a task is judged by, can be this number. One in which guessing is 0 can be below.
-pub fn is_score(name: &str, x: f64) -> bool {
+pub(crate) fn is_score(name: &str, x: f64) -> bool {
     match name {
         "scaled" => (-1.0..=1.0).contains(&x),
         BITS => (0.0..=counts::MOST_BITS).contains(&x),

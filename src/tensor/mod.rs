@@ -8,6 +8,7 @@ mod mat;
 mod pool;
 mod products;
 mod shape;
+#[doc(hidden)]
 pub mod simd;
 mod transfer;
 
@@ -18,7 +19,9 @@ pub use dtype::{DType, Element, Real};
 pub use host::Arena;
 pub use host::Host;
 pub use mat::Mat;
-pub use pool::{Bin, Cpu, Pool, Temp};
+#[doc(hidden)]
+pub use pool::{Bin, Temp};
+pub use pool::{Cpu, Pool};
 pub use products::Products;
 pub use shape::{MAX_RANK, Shape};
 
@@ -26,6 +29,7 @@ use crate::cuda::Block;
 use std::sync::Arc;
 
 /// A reference-counted buffer. Only ops look inside, after matching on the device.
+#[doc(hidden)]
 #[derive(Clone, Debug)]
 pub enum Buf {
     /// `f32` in host memory.

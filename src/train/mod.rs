@@ -4,34 +4,43 @@
 //! interrupt, lock, outcome, presets, schedule ← optimizer ← on_device ← capacity, config ← data, evaluate,
 //! micro_batches, profile, progress, standing, table ← checkpoint ← rundir ← jobs ← sweep.
 
+#[doc(hidden)]
 pub mod capacity;
 #[cfg(feature = "laboratory")]
+#[doc(hidden)]
 pub mod checkpoint;
 pub mod config;
-pub mod data;
+pub(crate) mod data;
 mod evaluate;
 #[cfg(feature = "laboratory")]
-pub mod interrupt;
+pub(crate) mod interrupt;
 #[cfg(feature = "laboratory")]
+#[doc(hidden)]
 pub mod jobs;
 #[cfg(feature = "laboratory")]
 mod lock;
+#[doc(hidden)]
 pub mod micro_batches;
+#[doc(hidden)]
 pub mod on_device;
 pub mod optimizer;
 mod outcome;
 mod presets;
 mod profile;
 #[cfg(feature = "laboratory")]
+#[doc(hidden)]
 pub mod progress;
 #[cfg(feature = "laboratory")]
+#[doc(hidden)]
 pub mod rundir;
 pub mod schedule;
 #[cfg(feature = "laboratory")]
+#[doc(hidden)]
 pub mod standing;
 #[cfg(feature = "laboratory")]
-pub mod sweep;
+pub(crate) mod sweep;
 #[cfg(feature = "laboratory")]
+#[doc(hidden)]
 pub mod table;
 
 use crate::{

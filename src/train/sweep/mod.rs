@@ -83,8 +83,6 @@ pub struct Sweep {
 pub struct Outcome {
     /// How many runs this shard has.
     pub runs: usize,
-    /// How many of them are finished.
-    pub finished: usize,
     /// How many stopped with an error.
     pub failed: usize,
     /// The summary of everything that is finished, by any shard.
@@ -164,7 +162,7 @@ impl Sweep {
         written?;
         let summary = until_settled(|| self.all_reports(), |reports| self.summary_of(reports).write(&self.out))?;
         let summary = self.summary_of(&summary);
-        Ok(Outcome { runs: self.mine.len(), finished, failed, summary })
+        Ok(Outcome { runs: self.mine.len(), failed, summary })
     }
 
     /// Make the directory and lock it, and see again that it holds nothing else.
