@@ -278,7 +278,7 @@ fn remarked(remark: &str) -> Markup {
     let is_math = |part: &str| part.contains(['=', '←', '∈', '≤', 'Σ', '_']) || part.chars().count() == 1;
     html! { @for (i, part) in remark.split("; ").enumerate() {
         @if i > 0 { "; " }
-        @if is_math(part) { span.scroll { (PreEscaped(math(part))) } } @else { (part) }
+        @if is_math(part) { span.scroll { (PreEscaped(math(part))) } } @else { (words(part)) }
     } }
 }
 
