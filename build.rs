@@ -1,5 +1,10 @@
 //! Says which build this is: the crate's version, the commit where there is one, and a hash of the sources.
 
+#[allow(dead_code)]
+#[path = "src/rng/fnv1a.rs"]
+mod fnv1a;
+
+use fnv1a::Fnv1a;
 use std::{
     env, fs,
     path::{Path, PathBuf},
@@ -17,15 +22,15 @@ fn main() {
         list(source, &mut files);
     }
     files.sort();
-    let mut hash = 0xcbf2_9ce4_8422_2325;
+    let mut hash = Fnv1a::default();
     for path in files {
         let name = path.to_string_lossy().replace('\\', "/");
-        fnv1a(&mut hash, name.as_bytes());
-        fnv1a(&mut hash, &fs::read(&path).unwrap_or_default());
+        hash.add(name.as_bytes());
+        hash.add(&fs::read(&path).unwrap_or_default());
     }
     let version = env::var("CARGO_PKG_VERSION").unwrap_or_default();
     let commit = commit().map_or(String::new(), |commit| format!("commit {commit}, "));
-    println!("cargo::rustc-env=TAPEZOO_BUILD={version} ({commit}source {hash:016x})");
+    println!("cargo::rustc-env=TAPEZOO_BUILD={version} ({commit}source {})", hash.hex());
 
     // Whoever wants equal programs of equal sources says what time it is.
     println!("cargo::rerun-if-env-changed=SOURCE_DATE_EPOCH");
@@ -39,10 +44,6 @@ fn list(path: &Path, files: &mut Vec<PathBuf>) {
         Ok(entries) => entries.flatten().for_each(|entry| list(&entry.path(), files)),
         Err(_) => files.push(path.into()),
     }
-}
-
-fn fnv1a(hash: &mut u64, bytes: &[u8]) {
-    bytes.iter().for_each(|&b| *hash = (*hash ^ u64::from(b)).wrapping_mul(0x0100_0000_01b3));
 }
 
 /// The commit, with "+" where the sources differ from it; none outside of a repository of this crate, or without git.

@@ -3,7 +3,8 @@
 //! clock.
 //!
 //! ```text
-//! cargo run --release --example lasp [T]        65536 if absent
+//! cargo run --release --example lasp [T] > times.md        65536 if absent
+//! python3 scripts/marks.py docs/zoo.md lasp < times.md     puts the table into the document
 //! ```
 //!
 //! The threads have a half of the sequence each. All that they tell one another is a state: the second waits for the
@@ -14,6 +15,7 @@ use std::{env, sync::mpsc::channel, thread, time::Instant};
 use tapezoo::{
     autograd::{Gen, Tape, Var},
     ops::gated_linear_attention::gated_linear_attention,
+    stamp::{BUILD, processor},
     tensor::{DType, Tensor},
 };
 
@@ -75,8 +77,9 @@ fn by_steps(halves: &[[Tensor; 5]; 2]) -> [[Tensor; 4]; 2] {
     })
 }
 
-/// The median of seven runs, in ms.
-fn ms(mut run: impl FnMut()) -> f64 {
+/// The median of seven runs, in ms. `spread` grows to the distance of the shortest and the longest of them, as a share of the
+/// median.
+fn ms(spread: &mut f64, mut run: impl FnMut()) -> f64 {
     let mut times: Vec<f64> = (0..7)
         .map(|_| {
             let start = Instant::now();
@@ -85,12 +88,16 @@ fn ms(mut run: impl FnMut()) -> f64 {
         })
         .collect();
     times.sort_by(f64::total_cmp);
+    *spread = spread.max((times[6] - times[0]) / times[3]);
     times[3]
 }
 
 fn main() {
     let t = env::args().nth(1).map_or(65_536, |t| t.parse().expect("a number of steps"));
-    println!("T = {t}, batch 1, f32, forward and backward, ms: one thread, two by steps, two by heads");
+    let profile = if cfg!(debug_assertions) { "dev" } else { "release" };
+    println!("T = {t}, batch 1, f32, forward and backward, medians of seven; {}, profile {profile},", processor());
+    println!("{BUILD}.\n\n| heads | one thread, ms | two by steps | two by heads |\n|---|---|---|---|");
+    let spread = &mut 0.0;
     for (h, k) in [(1, 32), (1, 64), (2, 32), (4, 32), (4, 64)] {
         let x = inputs(t, h, k);
         let halves = [half(&x, 0), half(&x, 1)];
@@ -101,13 +108,16 @@ fn main() {
             let size = whole.iter().map(|a| a * a).sum::<f64>().sqrt();
             assert!(error <= 1e-4 * size, "gradient {i}: off by {error:e} of {size:e}");
         }
-        let one = ms(|| drop(run(&x, None, || None)));
-        let steps = ms(|| drop(by_steps(&halves)));
+        let one = ms(spread, || drop(run(&x, None, || None)));
+        let steps = ms(spread, || drop(by_steps(&halves)));
         let own = (h > 1).then(|| inputs(t, h / 2, k));
         let heads = own.map(|x| {
-            ms(|| thread::scope(|scope| (0..2).for_each(|_| drop(scope.spawn(|| drop(run(&x, None, || None)))))))
+            ms(spread, || {
+                thread::scope(|scope| (0..2).for_each(|_| drop(scope.spawn(|| drop(run(&x, None, || None))))));
+            })
         });
-        let heads = heads.map_or("      –".into(), |ms| format!("{ms:7.1} ({:.2}×)", one / ms));
-        println!("{h} heads of {k}: {one:7.1}  {steps:7.1} ({:.2}×)  {heads}", one / steps);
+        let beside = |ms: f64| format!("{ms:.0} ({:.2}×)", one / ms);
+        println!("| {h} of {k} | {one:.0} | {} | {} |", beside(steps), heads.map_or("–".into(), beside));
     }
+    println!("\nThe seven times of a cell lie up to {:.0} % of their median apart.", 100.0 * *spread);
 }

@@ -36,7 +36,7 @@ use tapezoo::{
         linear_attn::linear_attention,
         lru_scan::lru_scan_joined,
         lstm::lstm_sequence,
-        mlstm::{Memory, mlstm},
+        mlstm::mlstm,
         quasi_lstm::quasi_lstm,
         scan::linear_scan,
         selective::selective_scan,
@@ -132,7 +132,7 @@ fn memories(s: Sizes) -> Vec<Op> {
             erase_write::chunked([x[0], x[1], x[2], x[3], x[4]], x[5], scale, chunk).0
         }),
         op("mlstm", "mlstm", s, &[q, key, v, beta, (gate.0, Range(3.0, 6.0)), state, zeros, zero, zero], move |x| {
-            let mut memory = Memory { c: x[5], n: x[6], m: x[7], w: x[8] };
+            let mut memory = [x[5], x[6], x[7], x[8]];
             mlstm([x[0], x[1], x[2]], [x[3], x[4]], &mut memory, 1e-6, chunk)
         }),
         op("attention", "attention", s, &[q, q, v], move |x| causal_attention(x[0], x[1], x[2], scale)),

@@ -1,13 +1,19 @@
 //! A task of your own: sequences, and a target at each position. Here it is the largest number so far.
 //!
 //! cargo run --release --example own_data
+//!
+//! With arguments it is the program `tapezoo`, which has one task more:
+//!
+//! cargo run --release --example own_data -- train --task largest --models gla,lstm --steps 500
 
 use rand::RngExt;
-use std::{error::Error, sync::Arc};
+use serde::Deserialize;
+use std::{env, error::Error, process::ExitCode, sync::Arc};
 use tapezoo::{
+    check, cli,
     models::{Model, ModelConfig},
     rng::Rng,
-    tasks::Task,
+    tasks::{self, Task},
     tensor::DType,
     train::{Trainer, config::TrainConfig, train_on},
 };
@@ -15,7 +21,10 @@ use tapezoo::{
 /// Numbers below this one, small ones more often, so that the largest is not seen at once.
 const NUMBERS: usize = 10;
 
-struct Largest;
+/// Its fields, if it had any, would be its options in a configuration file.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Largest {}
 
 impl Task for Largest {
     fn name(&self) -> &'static str {
@@ -47,13 +56,18 @@ impl Task for Largest {
     }
 }
 
-fn main() -> Result<(), Box<dyn Error>> {
+fn main() -> Result<ExitCode, Box<dyn Error>> {
+    if env::args().len() > 1 {
+        tasks::add::<Largest>("largest");
+        return Ok(cli::tapezoo());
+    }
+    check::task(&Largest {}, 16)?;
     // The keys are those of a configuration file, over the default preset.
     let settings: TrainConfig = "train_len = 16\neval_lens = [16, 64, 256]\nsteps = 300\nwarmup = 20".parse()?;
     for mixer in ["gla", "lstm"] {
         let config = ModelConfig { mixer: mixer.into(), vocab: NUMBERS, classes: NUMBERS, ..ModelConfig::default() };
         let model = Model::new(&config, 0, DType::F32)?;
-        let trained = train_on(Trainer::with(&settings, model, Arc::new(Largest), 0)?, &mut ())?;
+        let trained = train_on(Trainer::with(&settings, model, Arc::new(Largest {}), 0)?, &mut ())?;
         let accuracy: Vec<String> = trained.accuracy.iter().map(|(len, a)| format!("{a:.3} at {len}")).collect();
         println!(
             "{mixer}: accuracy {}, after {:.1} s of training",
@@ -68,5 +82,5 @@ fn main() -> Result<(), Box<dyn Error>> {
             println!("    read {number}: the largest so far is {said}");
         }
     }
-    Ok(())
+    Ok(ExitCode::SUCCESS)
 }

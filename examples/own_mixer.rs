@@ -9,12 +9,16 @@
 //! it?
 //!
 //! cargo run --release --example own_mixer
+//!
+//! With arguments it is the program `tapezoo`, which has one mixer more:
+//!
+//! cargo run --release --example own_mixer -- train --models gated,lstm --steps 500
 
-use std::{error::Error, sync::Arc};
+use std::{env, error::Error, process::ExitCode, sync::Arc};
 use tapezoo::{
     autograd::Var,
-    check,
-    models::{Bound, Form, Init, Mixer, Model, ModelConfig, P, State},
+    check, cli,
+    models::{self, Bound, Form, Init, Mixer, Model, ModelConfig, P, State},
     ops::scan::linear_scan,
     tasks::Parity,
     tensor::{DType, Shape},
@@ -68,7 +72,11 @@ impl Mixer for Gated {
     }
 }
 
-fn main() -> Result<(), Box<dyn Error>> {
+fn main() -> Result<ExitCode, Box<dyn Error>> {
+    if env::args().len() > 1 {
+        models::add("gated", |c, init| Ok(Box::new(Gated::new(c, init, true)?)));
+        return Ok(cli::tapezoo());
+    }
     let settings: TrainConfig = "train_len = 16\neval_lens = [16, 64, 256]\nsteps = 400\nwarmup = 20".parse()?;
     for signed in [false, true] {
         let name = if signed { "gate in -1..1" } else { "gate in 0..1" };
@@ -84,5 +92,5 @@ fn main() -> Result<(), Box<dyn Error>> {
             println!("    accuracy at length {len:>3}: {accuracy:.3}");
         }
     }
-    Ok(())
+    Ok(ExitCode::SUCCESS)
 }

@@ -5,7 +5,7 @@
 //!
 //! ```text
 //! {"open": KEY, "config": TOML}              -> {"parameters": N, "form": "fused"}
-//! {"run": KEY, "steps": N}                   -> {"ms": X}               a step, mean over the N
+//! {"run": KEY, "steps": N}                   -> {"ms": X, "kernels": [NAME]}   a step, mean over the N
 //! {"profile": KEY, "steps": N}               -> {"ops": {OP: [forward ms, backward ms, MB of output]}}
 //! {"close": KEY}                             -> {}
 //! {"check": PATH, "config": TOML}            -> {"parameters": N}       weights, batch, loss and gradients are in PATH
@@ -118,7 +118,8 @@ fn answer(trainers: &mut HashMap<String, Trainer>, line: &str) -> Answer {
     }
     if let Some(key) = request["run"].as_str() {
         let trainer = trainers.get_mut(key).ok_or(open(key))?;
-        return Ok(json!({ "ms": steps(trainer, number(&request, "steps")?)? }));
+        let ms = steps(trainer, number(&request, "steps")?)?;
+        return Ok(json!({ "ms": ms, "kernels": trainer.kernels() }));
     }
     if let Some(key) = request["profile"].as_str() {
         let (trainer, n) = (trainers.get_mut(key).ok_or(open(key))?, number(&request, "steps")?);

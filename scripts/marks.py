@@ -1,5 +1,9 @@
-"""A part of a file that a script writes: what lies between two marks, which a reader of the page does not see."""
+"""A part of a file that a script writes: what lies between two marks, which a reader of the page does not see.
+
+marks.py FILE NAME < TEXT   puts TEXT between the marks of NAME
+"""
 import os
+import sys
 
 
 def insert(path, script, text):
@@ -14,3 +18,7 @@ def insert(path, script, text):
     with open(path + ".tmp", "w") as f:
         f.write(f"{before}{mark}\n\n{text}\n{end}{after}")
     os.replace(path + ".tmp", path)
+
+
+if __name__ == "__main__":
+    insert(sys.argv[1], sys.argv[2], sys.stdin.read())

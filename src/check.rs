@@ -1,6 +1,7 @@
-//! Is a mixer right? The facts that hold of every mixer, as checks that say what does not hold, and by how much.
+//! Is a mixer, a task or an op of your own right? The facts that hold of every one, as checks that say what does not hold,
+//! and by how much. The tests of this crate run the same checks over all of its own.
 //!
-//! [`mixer`] runs all of them, on small random sequences in double precision, in a second or two:
+//! [`mixer`] runs all of a mixer, on small random sequences in double precision, in a second or two:
 //!
 //! ```
 //! use tapezoo::{check, models::{ModelConfig, gla}};
@@ -17,7 +18,22 @@
 //! - [`Case::rows`]: a sequence does not depend on the others in its batch.
 //! - [`streaming`]: a model that reads token by token says what it says to the whole sequence.
 //!
+//! [`task`] checks that a task keeps its promises: names, bounds, seeds, labels. [`op`] checks an op on its random samples:
+//!
+//! - [`OpCase::definition`]: it is a primitive or has a formula.
+//! - [`OpCase::gradient`]: backpropagation against finite differences.
+//! - [`OpCase::purity`]: it depends on its inputs alone.
+//! - [`OpCase::sums`]: the gradients of two uses are summed.
+//! - [`OpCase::kernels`]: every kernel computes what defines the op; [`OpCase::forced`]: each of them runs.
+//! - [`OpCase::precisions`]: what defines it does so in either precision.
+//!
 //! Each gives a sentence when it fails: "mine chunked:4 looks ahead by 0.13 at step 7".
+
+mod op;
+mod task;
+
+pub use op::{OpCase, op};
+pub use task::{batch, in_bounds, task};
 
 use crate::{
     autograd::{Gen, Tape, Var, gradcheck},

@@ -7,6 +7,7 @@
 mod book;
 mod dyck;
 mod exchange;
+mod exercise;
 mod help;
 mod inspect;
 mod mqar;
@@ -191,8 +192,8 @@ struct Sizes {
 /// What computes the ops, of every program that runs any.
 #[derive(Args, Clone, Debug, Default)]
 struct KernelsFlag {
-    /// Which ops run by their kernels: fast, all; plain, none, but from what defines each op; NAME,… these alone;
-    /// fast,-NAME,… all but these. To see what a kernel buys, or to check it [default: fast]
+    /// fast: every kernel; plain: none, every op from its formula or plain loops; NAME,…: only these; fast,-NAME,…: all
+    /// but these [default: fast]
     #[arg(long, value_name = "WHICH", allow_hyphen_values = true, value_parser = known_kernels)]
     kernels: Option<Kernels>,
 }
@@ -208,7 +209,7 @@ fn known_kernels(text: &str) -> std::result::Result<Kernels, String> {
 #[command(next_help_heading = "The machine")]
 struct Machine {
     /// How the mixers are computed: recurrent, parallel, chunked, scan, fused; chunked:16 in chunks of 16 steps,
-    /// scan:16 in pieces of 16 [default: the fastest of each]
+    /// scan:16 in pieces of 16. For small heads the kernel of chunked is the fused one [default: the fastest of each]
     #[arg(long, value_name = "FORM")]
     form: Option<Form>,
     /// Where to compute: auto, cpu, cuda, cuda:N; emulated runs CUDA kernels on the CPU, to test and debug them.

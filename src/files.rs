@@ -1,6 +1,7 @@
 //! Files that somebody else may have written: read only what is a file and has an end.
 
 pub(crate) mod header;
+pub(crate) mod tensors;
 pub mod whole;
 
 use crate::{

@@ -14,11 +14,11 @@
 //! - What happens inside it at each token? [`inspect`]: a page to step through.
 //! - Which tensors of PyTorch, FLA, xlstm or mamba-ssm is a parameter? [`exchange`].
 //! - How do they differ, and what can each track? [`book`]: a site, a page for each.
-//! - Is a mixer of your own right? [`check`]: gradients, forms, causality, streaming.
+//! - Is a mixer, a task or an op of your own right? [`check`]: gradients, forms, causality, streaming, bounds, kernels.
 //! - How is it trained? [`train`]: the loop, the optimiser, the configuration, the files of a run.
 //!
 //! Modules know those before them, and those on a level with them: error, rng ← tensor, files, cuda ← autograd, stamp ←
-//! ops, kernels ← models, tasks ← check, exchange, train ← report ← inspect, verify ← book ← cli. A tensor is in host
+//! ops, kernels ← models, tasks ← check, exchange, train ← report ← inspect, verify, exercises ← book ← cli. A tensor is in host
 //! memory or in that of a device, so `tensor` and `cuda` are on one level; and an op names its kernels.
 //!
 //! # An example
@@ -44,7 +44,12 @@
 //!
 //! # In a crate of your own
 //! - A mixer: [`models::Model::with_mixer`] builds a model of it, [`check::mixer`] says whether it is right.
-//! - A task: a struct that implements [`tasks::Task`]. [`train::Trainer::with`] trains any model on it.
+//! - A task: a struct that implements [`tasks::Task`]. [`train::Trainer::with`] trains any model on it, [`check::task`] says
+//!   whether it keeps its promises.
+//! - An op: often a function of [`Var`](autograd::Var)s, or else a struct that implements [`autograd::Op`], and
+//!   [`autograd::Kernel`] where it is to be fast. [`check::op`] checks both.
+//! - The program, with mixers and tasks of yours: [`models::add`] and [`tasks::add`] give them names, for configurations and
+//!   for the command line, [`cli::tapezoo()`].
 //! - A training loop by hand: [`models::Params::gradient`] and [`train::optimizer::Adam::update`].
 //! - Weights in a file: [`models::Model::save`] and [`models::Model::load`]; [`exchange`] with other packages.
 //!
@@ -75,8 +80,8 @@
 //! - **form**: a way to compute a mixer over a sequence. All forms give the same values, states and gradients.
 //! - **recurrent**: the form that runs one step after another.
 //! - **parallel**: the form that computes all positions at once, by an associative scan or a masked product.
-//! - **chunked**: the form that is parallel within chunks of C steps, and recurrent from chunk to chunk.
-//! - **fused**: the form that is one op over all steps.
+//! - **chunked**: the form in one op that works in chunks of C steps; for small heads its kernel is the fused one.
+//! - **fused**: the form, or the kernel, that goes step by step inside one op.
 //! - **scan**: a recurrence h_t = a_t h_{t-1} + x_t over a sequence; an associative scan computes it in log T rounds.
 //!   The form `scan` is one op, in pieces of C steps.
 //! - **transition**: the linear map from one state to the next. Its eigenvalues decide what the mixer can track.
@@ -91,7 +96,7 @@
 //! - **published**: as the code of the published experiment computes it, defects included.
 //! - **fixture**: a file with an op's inputs, outputs and gradients from another implementation.
 //! - **floor**: the error of a tensor that rounding alone explains ([`verify`]).
-// What only a feature uses is there without it, too.
+// Code that only one feature uses is compiled without that feature as well.
 #![cfg_attr(not(all(feature = "cuda", feature = "laboratory")), allow(dead_code, unused_imports, unreachable_code))]
 #![deny(missing_docs)]
 #![warn(clippy::unwrap_used)]
@@ -105,6 +110,8 @@ pub mod cli;
 pub mod cuda;
 pub mod error;
 pub mod exchange;
+#[cfg(feature = "laboratory")]
+pub mod exercises;
 pub mod files;
 pub mod inspect;
 pub mod kernels;

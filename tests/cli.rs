@@ -3,11 +3,13 @@
 #![allow(clippy::unwrap_used)]
 
 mod program;
+mod texts;
 
 use program::{as_typed, program};
 use serde_json::Value;
 use std::{fs, process::Command};
 use tapezoo::models::Family;
+use texts::contains;
 
 struct Ran {
     status: Option<i32>,
@@ -114,6 +116,26 @@ fn the_family_tree_has_every_mixer_once_and_is_the_one_in_the_documents() {
     assert_eq!(dots, described + Family::ALL.len(), "a dot each");
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/zoo.svg");
     assert_eq!(std::fs::read_to_string(path).unwrap(), ran.stdout, "parity --models tree > docs/zoo.svg");
+}
+
+#[test]
+fn the_table_of_the_documents_is_the_list() {
+    let document = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/docs/zoo.md")).unwrap();
+    let (_, rest) = document.split_once("<!-- the list of models from here -->\n\n").unwrap();
+    let (table, _) = rest.split_once("\n<!-- to here -->").unwrap();
+    let list = parity("--models list").stdout;
+    let lines: Vec<&str> = list.lines().collect();
+    let mut wanted =
+        "| mixer | A_t | eigenvalues | state | a step | forms | source |\n|---|---|---|---|---|---|---|\n".to_string();
+    for (i, line) in lines.iter().enumerate().filter(|(_, line)| line.starts_with("  ") && !line.starts_with("   ")) {
+        let facts =
+            lines[i + 1..][..6].iter().map(|fact| fact.chars().skip(19).collect::<String>().replace('|', "\\|"));
+        let name = format!("`{}`", line.split_whitespace().next().unwrap());
+        let row: Vec<String> = std::iter::once(name).chain(facts).collect();
+        wanted += &format!("| {} |\n", row.join(" | "));
+    }
+    assert!(table == wanted, "docs/zoo.md: its table should be\n\n{wanted}");
+    assert_eq!(table.lines().count(), 2 + tapezoo::models::names().len());
 }
 
 #[test]
@@ -290,8 +312,8 @@ fn a_run_that_fails_is_reported_and_the_status_says_so() {
     let error = object["runs"][0]["error"].as_str().unwrap();
     assert!(error.starts_with("step 2: the value of op '") && error.contains("blocks.0"), "{error}");
     assert!(object["runs"][1].get("error").is_none());
-    assert!(fs::read_to_string(out.join("table.txt")).unwrap().contains(error));
-    assert!(fs::read_to_string(out.join("lru-seed0/metrics.jsonl")).unwrap().contains("step 2"));
+    contains(fs::read_to_string(out.join("table.txt")).unwrap(), error);
+    contains(fs::read_to_string(out.join("lru-seed0/metrics.jsonl")).unwrap(), "step 2");
     assert!(out.join("gpt-seed0/weights.safetensors").exists());
 }
 

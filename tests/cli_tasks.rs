@@ -3,10 +3,12 @@
 #![allow(clippy::unwrap_used)]
 
 mod program;
+mod texts;
 
 use program::{as_typed, program};
 use serde_json::Value;
 use std::fs;
+use texts::contains;
 
 struct Ran {
     status: Option<i32>,
@@ -136,7 +138,7 @@ fn a_run_is_recorded_and_its_configuration_read_back() {
     let first = prints(&format!("{line} {SMALL} --out {} --json", out.display()));
     let config = fs::read_to_string(out.join("config.toml")).unwrap();
     assert!(config.contains("train_len = \"5-9\"") && config.contains("mult = true"), "{config}");
-    assert!(fs::read_to_string(out.join("gpt-seed0/metrics.jsonl")).unwrap().contains("\"scaled\":{\"9\":"));
+    contains(fs::read_to_string(out.join("gpt-seed0/metrics.jsonl")).unwrap(), "\"scaled\":{\"9\":");
     let second = prints(&format!("state_tracking --config {} --json", out.join("config.toml").display()));
     let accuracy = |text: &str| -> Vec<Value> {
         let object: Value = serde_json::from_str(text).unwrap();

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod device;
+mod texts;
 
 use device::device;
 use std::{panic, thread};
@@ -12,20 +13,26 @@ use tapezoo::{
     tensor::{DType, Device, Tensor},
     train::{Trainer, config::TrainConfig, on_device::OnDevice},
 };
+use texts::contains;
+use toml::Value;
 
 fn trainer(device: Device, model: &str, flags: &str) -> Trainer {
     let base = "batch = 3\ntrain_len = 6\neval_lens = [9]\neval_batch = 2\neval_batches = 1\nclip = 0.5\n";
     let sizes = "[model]\nlayers = 1\nwidth = 8\nheads = 2\nhead_dim = 4\nmlp = 8\n";
     let mut table: toml::Table = format!("{base}{sizes}").parse().unwrap();
-    table.extend(flags.parse::<toml::Table>().unwrap());
+    let mut flags: toml::Table = flags.parse().unwrap();
+    if let Some(Value::Table(more)) = flags.remove("model") {
+        table["model"].as_table_mut().unwrap().extend(more);
+    }
+    table.extend(flags);
     table.insert("device".into(), device.to_string().into());
     table.insert("models".into(), toml::Value::Array(vec![model.into()]));
     Trainer::new(&TrainConfig::load(None, table).unwrap().for_model(model).unwrap(), 1).unwrap()
 }
 
 /// The weights after some steps with an evaluation among them, the steps' metrics, and whether steps were replayed.
-fn run(device: Device, flags: &str) -> (Vec<f64>, Vec<[f64; 2]>, bool) {
-    let mut trainer = trainer(device, "lstm", flags);
+fn run(device: Device, model: &str, flags: &str) -> (Vec<f64>, Vec<[f64; 2]>, bool) {
+    let mut trainer = trainer(device, model, flags);
     let mut told = Vec::new();
     for i in 0..9 {
         let step = trainer.step().unwrap();
@@ -42,20 +49,39 @@ fn run(device: Device, flags: &str) -> (Vec<f64>, Vec<[f64; 2]>, bool) {
 fn a_replayed_step_is_the_launched_one() {
     let Some(device) = device() else { return };
     for flags in ["", "dtype = \"f64\"", "dtype = \"bf16\"", "weight_decay = 0.1\noptimizer = \"adamw\""] {
-        let off = run(device, &format!("cuda_graph = \"off\"\n{flags}"));
-        let on = run(device, &format!("cuda_graph = \"on\"\n{flags}"));
-        assert!(on.2 && !off.2, "recorded: {} and {}", on.2, off.2);
-        assert_eq!(on.1, off.1);
-        assert_eq!(on.0, off.0);
+        assert_replayed(device, "lstm", flags);
     }
+}
+
+/// Over a cell, a memory and a cache. What the heads find depends on the tokens of the step.
+#[test]
+fn a_replayed_step_with_ngram_heads_is_the_launched_one() {
+    let Some(device) = device() else { return };
+    for model in ["lstm", "delta_net", "gpt"] {
+        for dtype in ["f32", "bf16"] {
+            let steps = assert_replayed(device, model, &format!("dtype = \"{dtype}\"\n[model]\nngram = 2"));
+            let without = run(device, model, &format!("cuda_graph = \"off\"\ndtype = \"{dtype}\"")).1;
+            assert!(steps != without, "{model}, {dtype}: the heads change nothing");
+        }
+    }
+}
+
+/// Steps that are replayed and steps that are launched have the same bits: their metrics.
+fn assert_replayed(device: Device, model: &str, flags: &str) -> Vec<[f64; 2]> {
+    let off = run(device, model, &format!("cuda_graph = \"off\"\n{flags}"));
+    let on = run(device, model, &format!("cuda_graph = \"on\"\n{flags}"));
+    assert!(on.2 && !off.2, "{model}, {flags}: recorded: {} and {}", on.2, off.2);
+    assert_eq!(on.1, off.1, "{model}, {flags}");
+    assert_eq!(on.0, off.0, "{model}, {flags}");
+    on.1
 }
 
 #[test]
 fn a_shape_that_changes_is_recorded_anew_or_launched() {
     let Some(device) = device() else { return };
     let flags = "curriculum = 4\ntrain_len = \"4-7\"";
-    let off = run(device, &format!("cuda_graph = \"off\"\n{flags}"));
-    let on = run(device, &format!("cuda_graph = \"auto\"\n{flags}"));
+    let off = run(device, "lstm", &format!("cuda_graph = \"off\"\n{flags}"));
+    let on = run(device, "lstm", &format!("cuda_graph = \"auto\"\n{flags}"));
     assert_eq!((on.0, on.1), (off.0, off.1));
 }
 
@@ -119,7 +145,7 @@ fn a_profile_is_of_steps_that_are_launched() {
 fn what_cannot_be_recorded_is_said() {
     let Some(device) = device() else { return };
     let on_cpu = TrainConfig::load(None, "cuda_graph = \"on\"\ndevice = \"cpu\"".parse().unwrap());
-    assert!(on_cpu.unwrap_err().to_string().contains("cuda_graph on: expected a device"));
+    contains(on_cpu.unwrap_err().to_string(), "cuda_graph on: expected a device");
     let mut table: toml::Table =
         "preset = \"published-mqar\"\ncuda_graph = \"on\"\n[model]\nvariant = \"published\"\ncarry_state = true"
             .parse()

@@ -8,7 +8,7 @@ use device::{device, root};
 use std::{collections::BTreeSet, fs, path::PathBuf, time::Duration};
 use tapezoo::{
     autograd::{Gen, Tape},
-    models::{self, Form, Model},
+    models::{self, Form, Init, Model, ModelConfig, State},
     tensor::{DType, Device, Tensor},
     train::{
         Trainer,
@@ -30,13 +30,21 @@ fn config(name: &str, device: Device, dtype: DType) -> TrainConfig {
     TrainConfig::load(None, table).unwrap().for_model(name).unwrap()
 }
 
+fn with_ngrams(mut config: TrainConfig, ngram: usize) -> TrainConfig {
+    config.model.ngram = ngram;
+    config
+}
+
+/// Mixers with a cell's state, a scan's, a memory and a cache, and layers of n-gram heads behind them.
+const WITH_NGRAMS: [(&str, usize); 5] = [("lstm", 2), ("mamba", 2), ("delta_net", 3), ("gpt", 2), ("path", 1)];
+
 /// In single precision to 1e-4; in bf16 to a few times 2^-9, the rounding of a logit.
 #[test]
 fn ten_steps_of_training_follow_the_cpu() {
     let Some(device) = device() else { return };
-    for name in models::names() {
+    for (name, ngram) in models::names().into_iter().map(|name| (name, 0)).chain(WITH_NGRAMS) {
         let run = |device: Device, dtype: DType| {
-            let mut trainer = Trainer::new(&config(name, device, dtype), 1).unwrap();
+            let mut trainer = Trainer::new(&with_ngrams(config(name, device, dtype), ngram), 1).unwrap();
             let step = |e: tapezoo::error::Error| panic!("{name} in {dtype}: {e}");
             let losses: Vec<f64> = (0..10).map(|_| trainer.step().unwrap_or_else(step).loss).collect();
             (losses, trainer.evaluate().unwrap().0)
@@ -62,8 +70,8 @@ fn gradients_in_bf16_follow_single_precision() {
     let Some(device) = device() else { return };
     let kept = "nu_log theta_log gamma_log A_log dt_proj_bias dt_bias b_dt b_if log_dt log_a_real a_imag .delta .alpha";
     let kept: Vec<&str> = kept.split(' ').collect();
-    for name in models::names() {
-        let cfg = config(name, device, DType::F32);
+    for (name, ngram) in models::names().into_iter().map(|name| (name, 0)).chain(WITH_NGRAMS) {
+        let cfg = with_ngrams(config(name, device, DType::F32), ngram);
         let (b, t) = (4, 9);
         let mut g = Gen::new(1);
         let mut ints = |n: usize| Tensor::from_vec((0..b * t).map(|_| g.below(n) as i32).collect(), [b, t]);
@@ -98,6 +106,31 @@ fn gradients_in_bf16_follow_single_precision() {
             assert!(off <= 64.0 * unit * own, "{name}: {} is off by {:.1e}", e.name, off / own);
         }
     }
+}
+
+/// A turn that is small beside the angle so far would be lost if Mamba-3 summed its angles in bf16.
+#[test]
+fn angles_are_summed_in_single_precision() {
+    let Some(device) = device() else { return };
+    let (tape, t) = (Tape::new(device), 600);
+    let full = |shape: &[usize], value: f64| tape.full(shape, DType::BF16, value);
+    let (row, number) = (full(&[1, t, 1, 2], 0.5), full(&[1, t, 1], -0.5));
+    let dt = tape.full([1, t, 1], DType::F32, 0.004);
+    let inputs = [row, row, row, dt, number, -number, full(&[1, t, 1, 1], 1.0)];
+    let mut memory = [&[1, 1, 2, 2][..], &[1, 1, 1], &[1, 1, 2], &[1, 1, 2]].map(|shape| full(shape, 0.0));
+    let o = models::mamba3::sequence(inputs, &mut memory, Form::Chunked(64));
+    let phi = memory[1].value().to_f64()[0];
+    assert!((phi - 0.004 * t as f64).abs() < 1e-4, "{phi}");
+    assert_eq!(o.dtype(), DType::BF16);
+
+    // The layer hands on the Δ of its softplus as it is.
+    let (mut init, config) = (Init::new(1, None), ModelConfig { width: 4, ..ModelConfig::default() });
+    let mixer = models::find("mamba3").unwrap()(&config, &mut init).unwrap();
+    let mut params = init.finish(DType::BF16);
+    params.copy_in_bf16(tape.cx());
+    let mut state = State::zero(mixer.as_ref(), &tape, 1, DType::BF16);
+    models::run(mixer.as_ref(), &params.bind(&tape), full(&[1, 5, 4], 0.3), &mut state, Form::Chunked(64));
+    assert_eq!(state.s[1].dtype(), DType::F32);
 }
 
 /// The trained weights are f32: updates that bf16 would round away add up.
@@ -157,6 +190,30 @@ fn what_bf16_is_not_for_is_said() {
     refuses("dtype = 'bf16'\ndevice = 'emulated'\nform = 'recurrent'", &["form recurrent", "scan, chunked or fused"]);
     let published = "dtype = 'bf16'\ndevice = 'emulated'\n[model]\nvariant = 'published'";
     refuses(published, &["dtype bf16", "variant = \"clean\""]);
+}
+
+/// Ids of tokens are compared in single precision: bf16 cannot tell 256 from 257.
+#[test]
+fn ngram_heads_tell_tokens_apart_that_bf16_cannot() {
+    let Some(device) = device() else { return };
+    let mut cfg = with_ngrams(config("gpt", device, DType::F32), 1);
+    (cfg.model.vocab, cfg.model.classes) = (300, 300);
+    let mut model = Model::new(&cfg.model, 3, DType::BF16).unwrap();
+    let mut logits = |id: i32, dtype: DType| {
+        let tape = Tape::new(device);
+        if dtype == DType::BF16 {
+            model.params_mut().copy_in_bf16(tape.cx())
+        } else {
+            model.params_mut().to_host()
+        }
+        let tokens = tape.constant(&Tensor::from_vec(vec![id, 7, 9, 257], [1, 4]));
+        let y = model.forward(&model.params().bind_frozen(&tape), tokens, model.default_form());
+        y.value().to_f64()[3 * 300..].to_vec()
+    };
+    for id in [256, 257] {
+        let (got, want) = (logits(id, DType::BF16), logits(id, DType::F32));
+        assert!(distance(&got, &want) < 0.02, "first id {id}: off by {:.1e}", distance(&got, &want));
+    }
 }
 
 /// In double precision, where only a mistake makes a visible difference: logits, and the gradient of every parameter,

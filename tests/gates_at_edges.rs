@@ -3,8 +3,10 @@
 //! emulated.
 #![allow(clippy::unwrap_used)]
 
+mod close;
 mod device;
 
+use close::close;
 use device::device;
 use tapezoo::{
     autograd::{Gen, Kernels, Op, Tape, Var},
@@ -91,24 +93,18 @@ fn agree(
 fn memory<'t>(x: &[Var<'t>], form: Form) -> Vec<Var<'t>> {
     let full = |shape: &[usize]| x[0].tape().full(shape, x[0].dtype(), 0.0);
     let ([b, _, h, k], v) = (x[0].dims(), x[2].shape().last());
-    let mut s = mlstm::Memory { c: full(&[b, h, k, v]), n: full(&[b, h, k]), m: full(&[b, h]), w: full(&[b, h]) };
-    let (qkv, gates) = ([x[0], x[1], x[2]], [x[3], x[4]]);
-    let h = match form {
-        Form::Recurrent => mlstm::recurrent(qkv, gates, &mut s, 0.01),
-        Form::Chunked(c) => mlstm::chunked(qkv, gates, &mut s, 0.01, c),
-        _ => mlstm::parallel(qkv, gates, &mut s, 0.01),
-    };
-    vec![h, s.c, s.n, s.m]
+    let mut s = [full(&[b, h, k, v]), full(&[b, h, k]), full(&[b, h]), full(&[b, h])];
+    let y = mlstm::sequence([x[0], x[1], x[2]], [x[3], x[4]], &mut s, 0.01, form);
+    vec![y, s[0], s[1], s[2]]
 }
 
 /// h, c, n, m from the gates and R of a fresh sLSTM.
 fn cell<'t>(x: &[Var<'t>], form: Form) -> Vec<Var<'t>> {
     let [b, _, d4] = x[0].dims();
     let zero = x[0].tape().full([b, d4 / 4], x[0].dtype(), 0.0);
-    let mut s = slstm::Cell { h: zero, c: zero, n: zero, m: zero, w: zero };
-    let f = if form == Form::Recurrent { slstm::recurrent } else { slstm::fused };
-    let h = f(x[0], x[1], &mut s);
-    vec![h, s.c, s.n, s.m]
+    let mut s = [zero; 5];
+    let h = slstm::sequence(x[0], x[1], &mut s, form);
+    vec![h, s[1], s[2], s[3]]
 }
 
 fn attention<'t>(x: &[Var<'t>], form: Form) -> Vec<Var<'t>> {
@@ -121,11 +117,7 @@ fn attention<'t>(x: &[Var<'t>], form: Form) -> Vec<Var<'t>> {
 
 /// y and h from u, Δ, A, B, C and h₀.
 fn selective<'t>(x: &[Var<'t>], form: Form) -> Vec<Var<'t>> {
-    let (y, h) = match form {
-        Form::Recurrent => mamba::recurrent([0, 1, 2, 3, 4].map(|i| x[i]), x[5], 1.0),
-        Form::Scan(c) => mamba::scan(x[0], x[1], x[2], x[3], x[4], x[5], 1.0, c),
-        _ => mamba::parallel([0, 1, 2, 3, 4].map(|i| x[i]), x[5], 1.0),
-    };
+    let (y, h) = mamba::sequence([0, 1, 2, 3, 4].map(|i| x[i]), x[5], 1.0, form);
     vec![y, h]
 }
 
@@ -218,7 +210,7 @@ fn equal_arguments_of_a_stabiliser_share_its_gradient() {
             for (at, d) in run[4].iter().enumerate() {
                 let (row, s) = (at / 2 / t * 2 + at % 2, at / 2 % t);
                 let want = ct[row] * 0.5f64.powi((t - s.max(1)) as i32);
-                assert!((d - want).abs() < 1e-12, "di of step {s} of {t} is {d}, not {want}");
+                close(*d, want, 1e-12, format_args!("di of step {s} of {t}"));
             }
         }
     }
@@ -232,7 +224,7 @@ fn equal_arguments_of_a_stabiliser_share_its_gradient() {
         for (at, d) in run[1].iter().enumerate().filter(|(at, _)| at / 6 % 4 == 0) {
             let (row, s) = (at / 24 / t * 6 + at % 6, at / 24 % t);
             let want = ct[row] * 0.5f64.powi((t - s.max(1)) as i32);
-            assert!((d - want).abs() < 1e-12, "di of step {s} of {t} is {d}, not {want}");
+            close(*d, want, 1e-12, format_args!("di of step {s} of {t}"));
         }
     }
 }
@@ -278,7 +270,7 @@ fn padding_on_the_left_is_not_there() {
         for (i, h) in padded[0].iter().enumerate() {
             let (b, s, rest) = (i / (t * 8), i / 8 % t, i % 8);
             let want = if s < pad { 0.0 } else { alone[0][(b * (t - pad) + s - pad) * 8 + rest] };
-            assert!((h - want).abs() < 1e-12, "h of step {s} is {h}, not {want}");
+            close(*h, want, 1e-12, format_args!("h of step {s}"));
         }
         let x = cell_inputs(g, t, input, f);
         let padded = agree(&format!("slstm, f = {forget} in the padding"), &x, &[Form::Fused], (2e-5, TINY), cell);
@@ -353,7 +345,7 @@ fn equal_arguments_of_the_divisor_share_its_gradient() {
     // h = 2 q / (max(|q|, 1) + ε) at q = 1.
     let (ct, by) = (Gen::new(7).normal([1; 4]).cast(DType::F32).to_f64()[0], 1.01);
     let want = ct * (2.0 / by - 0.5 * 2.0 / (by * by));
-    assert!((run[1][0] - want).abs() < 1e-12, "dq is {}, not {want}", run[1][0]);
+    close(run[1][0], want, 1e-12, "dq");
 }
 
 /// After gates that forget nearly everything, or everything, the weights of later steps have all their digits.

@@ -157,7 +157,7 @@ fn bad_files_are_named_and_the_others_still_checked() {
         ("shape", "tensor 'in.k' has shape [1, 2, 1, 4]"),
         ("rank", "tensor 'in.q' has shape [6]: expected 4 axes"),
         ("extra", "'in.banana'"),
-        ("lstm", "cannot be run on it: lstm"),
+        ("lstm", "cannot be run on it: shape [1, 9] has no last axis that can be split into 4 equal parts"),
     ];
     for (name, message) in expected {
         let file = at(&format!("{name}.safetensors"));

@@ -7,7 +7,7 @@ mod device;
 use proptest::prelude::*;
 use tapezoo::{
     autograd::{Gen, Tape, Var},
-    models::{delta_net, delta_product, gated_delta_net, linear_transformer},
+    models::{Form, delta_net, delta_product, gated_delta_net, linear_transformer},
     tensor::{DType, Device, Tensor},
 };
 
@@ -26,13 +26,7 @@ use Memory::*;
 
 const ALL: [Memory; 5] = [Linear, Normalized, Delta, Gated, Product];
 
-#[derive(Clone, Copy, Debug)]
-enum Form {
-    Recurrent,
-    Parallel,
-    Chunked(usize),
-}
-use Form::*;
+use Form::{Chunked, Parallel, Recurrent};
 
 #[derive(Clone, Copy, Debug)]
 struct Size {
@@ -85,31 +79,12 @@ impl Memory {
             Linear | Normalized => {
                 let z = (self == Normalized).then_some((x[6], 0.5));
                 let mut m = linear_transformer::Memory { s, z };
-                let o = match form {
-                    Recurrent => linear_transformer::recurrent(q, k, v, &mut m, SCALE),
-                    Parallel => linear_transformer::parallel(q, k, v, &mut m, SCALE),
-                    Chunked(c) => linear_transformer::chunked(q, k, v, &mut m, SCALE, c),
-                };
+                let o = linear_transformer::attention([q, k, v], &mut m, SCALE, form);
                 return [o, m.s].into_iter().chain(m.z.map(|z| z.0)).collect();
             }
-            Delta => match form {
-                Recurrent => delta_net::recurrent(q, k, v, beta, s, SCALE),
-                Parallel => delta_net::parallel(q, k, v, beta, s, SCALE),
-                Chunked(c) => delta_net::chunked(q, k, v, beta, s, SCALE, c),
-            },
-            Gated => {
-                let all = gated_delta_net::Inputs { q, k, v, beta, g };
-                match form {
-                    Recurrent => gated_delta_net::recurrent(all, s, SCALE),
-                    Parallel => gated_delta_net::parallel(all, s, SCALE),
-                    Chunked(c) => gated_delta_net::chunked(q, k, v, beta, g, s, SCALE, c),
-                }
-            }
-            Product => match form {
-                Recurrent => delta_product::recurrent([q, k, v, beta], s, 2, SCALE),
-                Parallel => delta_product::parallel([q, k, v, beta], s, 2, SCALE),
-                Chunked(c) => delta_product::chunked([q, k, v, beta], s, 2, SCALE, c),
-            },
+            Delta => delta_net::sequence([q, k, v, beta], s, SCALE, form),
+            Gated => gated_delta_net::sequence([q, k, v, beta, g], s, SCALE, form),
+            Product => delta_product::sequence([q, k, v, beta], s, 2, SCALE, form),
         };
         vec![o, s]
     }

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod close;
+mod texts;
 
 use close::close;
 use std::{fs, time::Duration};
@@ -18,6 +19,7 @@ use tapezoo::{
         rundir::{self, RunDir},
     },
 };
+use texts::contains;
 
 /// A small experiment on sequences with one target each, five in a batch, so that parts differ in size.
 fn load(changes: &str) -> tapezoo::error::Result<TrainConfig> {
@@ -218,10 +220,8 @@ fn a_profile_is_of_all_parts() {
 #[test]
 fn parts_need_sequences() {
     let refused = |more: &str| load(more).unwrap_err().to_string();
-    assert!(refused("micro_batches = 0").contains("micro_batches 0: expected at least 1"));
-    assert!(refused("micro_batches = -2").contains("micro_batches -2: expected a whole number from 1 on, or auto"));
-    assert!(
-        refused("micro_batches = \"many\"").contains("micro_batches many: expected a whole number from 1 on, or auto")
-    );
-    assert!(refused("micro_batches = 6").contains("micro_batches 6: expected at most the 5 sequences of a batch"));
+    contains(refused("micro_batches = 0"), "micro_batches 0: expected at least 1");
+    contains(refused("micro_batches = -2"), "micro_batches -2: expected a whole number from 1 on, or auto");
+    contains(refused("micro_batches = \"many\""), "micro_batches many: expected a whole number from 1 on, or auto");
+    contains(refused("micro_batches = 6"), "micro_batches 6: expected at most the 5 sequences of a batch");
 }

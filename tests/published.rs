@@ -109,7 +109,7 @@ fn a_value_in_another_channel_than_its_key_is_never_read() {
     assert_eq!(read(published::delta_net::whole_memory(q, k, v, beta)), [0.0, 1.0]);
     assert_eq!(read(published::delta_net::memory(q, k, v, beta)), [0.0, 0.0]);
     assert_eq!(read(published::delta_net::memory(q, k, same, beta)), [1.0, 0.0]);
-    assert_eq!(read(delta_net::recurrent(q, k, v, beta, zeros(&[1, 1, 2, 2]), 1.0).0), [0.0, 1.0]);
+    assert_eq!(read(delta_net::sequence([q, k, v, beta], zeros(&[1, 1, 2, 2]), 1.0, Form::Recurrent).0), [0.0, 1.0]);
 }
 
 /// The published code, with the whole matrix and a read of its diagonal, gives the same numbers.

@@ -1,9 +1,10 @@
-//! The fused sequence cores against the loops that define them, written step by step with plain ops in `f64`:
-//! values, last states and all gradients, over lengths around the chunk size.
+//! The fused sequence cores against the formulas of their ops in `f64`: values, last states and all gradients, over
+//! lengths around the chunk size.
 
 use proptest::prelude::*;
+use std::rc::Rc;
 use tapezoo::{
-    autograd::{Gen, Tape, Var},
+    autograd::{Gen, Kernels, Tape, Var},
     ops::{
         lstm::lstm_sequence,
         quasi_lstm::quasi_lstm,
@@ -17,87 +18,13 @@ use tapezoo::{
 type Pick = dyn Fn(usize) -> bool;
 type Formula = dyn for<'t> Fn(&[Var<'t>]) -> Vec<Var<'t>>;
 
-/// Step t of [B, T, D], as [B, D].
-fn step<'t>(x: Var<'t>, t: usize) -> Var<'t> {
-    let [b, _, d] = x.dims();
-    x.narrow(1, t, 1).reshape([b, d])
-}
-
-/// Steps [B, D] as [B, T, D]; `like` has the shape for no steps.
-fn stack<'t>(steps: &[Var<'t>], like: Var<'t>) -> Var<'t> {
-    let steps: Vec<_> = steps.iter().map(|h| h.reshape([h.shape().at(0), 1, h.shape().at(1)])).collect();
-    if steps.is_empty() { like * 1.0 } else { Var::concat(&steps, 1) }
-}
-
-fn linear_loop<'t>(x: &[Var<'t>]) -> Vec<Var<'t>> {
-    let (a, b, mut h) = (x[0], x[1], x[2] * 1.0);
-    let mut all = vec![];
-    for t in 0..a.shape().at(1) {
-        h = step(a, t) * h + step(b, t);
-        all.push(h);
-    }
-    vec![stack(&all, b), h]
-}
-
-fn lru_loop<'t>(x: &[Var<'t>]) -> Vec<Var<'t>> {
-    let (lr, li, mut re, mut im) = (x[0], x[1], x[4] * 1.0, x[5] * 1.0);
-    let (mut all_re, mut all_im) = (vec![], vec![]);
-    for t in 0..x[2].shape().at(1) {
-        (re, im) = (lr * re - li * im + step(x[2], t), lr * im + li * re + step(x[3], t));
-        all_re.push(re);
-        all_im.push(im);
-    }
-    vec![stack(&all_re, x[2]), stack(&all_im, x[3]), re, im]
-}
-
-fn selective_loop<'t>(s: f64, x: &[Var<'t>]) -> Vec<Var<'t>> {
-    let (u, delta, a, b, c, mut h) = (x[0], x[1], x[2], x[3], x[4], x[5] * 1.0);
-    let [batch, e, n] = h.dims();
-    let mut all = vec![];
-    for t in 0..u.shape().at(1) {
-        let column = |x: Var<'t>| step(x, t).reshape([batch, e, 1]);
-        let row = |x: Var<'t>| step(x, t).reshape([batch, 1, n]);
-        let keep = s * (column(delta) * a).exp() - (s - 1.0);
-        h = keep * h + column(delta) * row(b) * column(u);
-        all.push((row(c) * h).sum_axis(2, false));
-    }
-    vec![stack(&all, u), h]
-}
-
-fn lstm_loop<'t>(x: &[Var<'t>]) -> Vec<Var<'t>> {
-    let (v, w, mut h, mut c) = (x[0], x[1], x[2] * 1.0, x[3] * 1.0);
-    let [_, d] = h.dims();
-    let mut all = vec![];
-    for t in 0..v.shape().at(1) {
-        let z = step(v, t) + h.matmul_t(w);
-        let gate = |k: usize| z.narrow(1, k * d, d);
-        c = gate(1).sigmoid() * c + gate(0).sigmoid() * gate(2).tanh();
-        h = gate(3).sigmoid() * c.tanh();
-        all.push(h);
-    }
-    let [b, t, _] = v.dims();
-    vec![stack(&all, v.narrow(2, 0, d).reshape([b, t, d])), h, c]
-}
-
-fn quasi_loop<'t>(bias: f64, x: &[Var<'t>]) -> Vec<Var<'t>> {
-    let (v, mut c) = (x[0], x[1] * 1.0);
-    let [_, d] = c.dims();
-    let mut all = vec![];
-    for t in 0..v.shape().at(1) {
-        let gate = |k: usize| step(v, t).narrow(1, k * d, d);
-        c = (gate(0) + bias).sigmoid() * c + gate(1).sigmoid() * gate(2).tanh();
-        all.push(gate(3).sigmoid() * c.tanh());
-    }
-    let [b, t, _] = v.dims();
-    vec![stack(&all, v.narrow(2, 0, d).reshape([b, t, d])), c]
-}
-
-/// A core with the loop that defines it, the inputs with a time axis (axis 1), the initial states as (input, output
-/// that continues it), and the number of outputs with a time axis.
+/// A core with the inputs that have a time axis (axis 1), the initial states as (input, output that continues it), and
+/// the number of outputs with a time axis.
 struct Core {
     name: &'static str,
-    core: Box<Formula>,
-    reference: Box<Formula>,
+    core: Rc<Formula>,
+    /// The op whose formula defines it.
+    op: Rc<Formula>,
     inputs: Vec<Tensor>,
     timed: Vec<usize>,
     states: Vec<(usize, usize)>,
@@ -121,122 +48,103 @@ fn cores(g: &mut Gen, [b, t, d]: [usize; 3], chunk: usize) -> Vec<Core> {
     // Weights of a model's size: larger weights amplify roundings with every step.
     let w_hh = g.tensor([4 * d, d], |g| g.gauss() * (d as f64).powf(-0.5));
     let lstm = vec![g.normal(seq4), w_hh, g.normal(state), g.normal(state)];
-    let scan = |name, core: Box<Formula>| Core {
+    let scan = |name, core: &Rc<Formula>, op: &Rc<Formula>| Core {
         name,
-        core,
-        reference: Box::new(linear_loop),
+        core: core.clone(),
+        op: op.clone(),
         inputs: linear.clone(),
         timed: vec![0, 1],
         states: vec![(2, 1)],
         outputs: 1,
     };
-    let mut all = vec![
-        scan(
-            "linear_scan",
-            Box::new(move |x| {
-                let (h, last) = linear_scan(x[0], x[1], x[2], chunk);
-                vec![h, last]
-            }),
-        ),
-        scan(
-            "linear_scan_parallel",
-            Box::new(|x| {
-                let (h, last) = linear_scan_parallel(x[0], x[1], x[2]);
-                vec![h, last]
-            }),
-        ),
-    ];
+    let op: Rc<Formula> = Rc::new(move |x| {
+        let (h, last) = linear_scan(x[0], x[1], x[2], chunk);
+        vec![h, last]
+    });
+    let parallel: Rc<Formula> = Rc::new(|x| {
+        let (h, last) = linear_scan_parallel(x[0], x[1], x[2]);
+        vec![h, last]
+    });
+    let mut all = vec![scan("linear_scan", &op, &op), scan("linear_scan_parallel", &parallel, &op)];
     let inputs = lru(g);
-    let scan = |name, core: Box<Formula>| Core {
+    let scan = |name, core: &Rc<Formula>, op: &Rc<Formula>| Core {
         name,
-        core,
-        reference: Box::new(lru_loop),
+        core: core.clone(),
+        op: op.clone(),
         inputs: inputs.clone(),
         timed: vec![2, 3],
         states: vec![(4, 2), (5, 3)],
         outputs: 2,
     };
-    all.push(scan(
-        "lru_scan",
-        Box::new(move |x| {
-            let (h, last) = lru_scan((x[0], x[1]), (x[2], x[3]), (x[4], x[5]), chunk);
-            vec![h.0, h.1, last.0, last.1]
-        }),
-    ));
-    all.push(scan(
-        "lru_scan_parallel",
-        Box::new(|x| {
-            let (h, last) = lru_scan_parallel((x[0], x[1]), (x[2], x[3]), (x[4], x[5]));
-            vec![h.0, h.1, last.0, last.1]
-        }),
-    ));
+    let op = lru_op(chunk);
+    let parallel: Rc<Formula> = Rc::new(|x| {
+        let (h, last) = lru_scan_parallel((x[0], x[1]), (x[2], x[3]), (x[4], x[5]));
+        vec![h.0, h.1, last.0, last.1]
+    });
+    all.extend([scan("lru_scan", &op, &op), scan("lru_scan_parallel", &parallel, &op)]);
+    let own = |name, op: Rc<Formula>, inputs, timed, states| Core {
+        name,
+        core: op.clone(),
+        op,
+        inputs,
+        timed,
+        states,
+        outputs: 1,
+    };
     // A rate above zero lets a state grow: transitions are then computed in another way.
     for (s, n, most) in [(1.0, 3, -0.1), (2.0, 1, -0.1), (1.0, 8, 0.05), (2.0, 4, 0.05), (2.0, 3, -0.1), (1.0, 6, -0.1)]
     {
-        all.push(Core {
-            name: "selective_scan",
-            core: if s == 1.0 {
-                Box::new(move |x| {
-                    let (y, h) = selective_scan(x[0], x[1], x[2], x[3], x[4], x[5], s, chunk);
-                    vec![y, h]
-                })
-            } else {
-                Box::new(move |x| x[0].tape().apply_dyn(Box::new(SelectiveScan { chunk, s }), x))
-            },
-            reference: Box::new(move |x| selective_loop(s, x)),
-            inputs: selective(g, n, most),
-            timed: vec![0, 1, 3, 4],
-            states: vec![(5, 1)],
-            outputs: 1,
-        });
+        let op: Rc<Formula> = if s == 1.0 {
+            Rc::new(move |x| {
+                let (y, h) = selective_scan(x[0], x[1], x[2], x[3], x[4], x[5], s, chunk);
+                vec![y, h]
+            })
+        } else {
+            Rc::new(move |x| x[0].tape().apply_dyn(Box::new(SelectiveScan { chunk, s }), x))
+        };
+        all.push(own("selective_scan", op, selective(g, n, most), vec![0, 1, 3, 4], vec![(5, 1)]));
     }
-    all.push(Core {
-        name: "lstm_sequence",
-        core: Box::new(|x| {
-            let (h, h_last, c_last) = lstm_sequence(x[0], x[1], x[2], x[3]);
-            vec![h, h_last, c_last]
-        }),
-        reference: Box::new(lstm_loop),
-        inputs: lstm,
-        timed: vec![0],
-        states: vec![(2, 1), (3, 2)],
-        outputs: 1,
+    let op: Rc<Formula> = Rc::new(|x| {
+        let (h, h_last, c_last) = lstm_sequence(x[0], x[1], x[2], x[3]);
+        vec![h, h_last, c_last]
     });
-    all.push(Core {
-        name: "quasi_lstm",
-        core: Box::new(move |x| {
-            let (h, c) = quasi_lstm(x[0], x[1], 0.7, chunk);
-            vec![h, c]
-        }),
-        reference: Box::new(|x| quasi_loop(0.7, x)),
-        inputs: quasi,
-        timed: vec![0],
-        states: vec![(1, 1)],
-        outputs: 1,
+    all.push(own("lstm_sequence", op, lstm, vec![0], vec![(2, 1), (3, 2)]));
+    let op: Rc<Formula> = Rc::new(move |x| {
+        let (h, c) = quasi_lstm(x[0], x[1], 0.7, chunk);
+        vec![h, c]
     });
+    all.push(own("quasi_lstm", op, quasi, vec![0], vec![(1, 1)]));
     let taps = g.size(9);
-    all.push(Core {
-        name: "causal_conv1d",
-        core: Box::new(move |x| {
-            let last = Var::concat(&[x[2], x[0]], 1).narrow(1, x[0].shape().at(1), taps - 1);
-            vec![x[0].causal_conv1d(x[1], Some(x[3]), x[2]), last]
-        }),
-        reference: Box::new(move |x| {
-            let all = Var::concat(&[x[2], x[0]], 1);
-            let tap = |j: usize| all.narrow(1, j, x[0].shape().at(1)) * x[1].narrow(1, j, 1).reshape([d]);
-            vec![(1..taps).fold(tap(0) + x[3], |sum, j| sum + tap(j)), all.narrow(1, x[0].shape().at(1), taps - 1)]
-        }),
-        inputs: vec![g.normal(seq), g.normal([d, taps]), g.normal([b, taps - 1, d]), g.normal([d])],
-        timed: vec![0],
-        states: vec![(2, 1)],
-        outputs: 1,
+    let op: Rc<Formula> = Rc::new(move |x| {
+        let last = Var::concat(&[x[2], x[0]], 1).narrow(1, x[0].shape().at(1), taps - 1);
+        vec![x[0].causal_conv1d(x[1], Some(x[3]), x[2]), last]
     });
+    let inputs = vec![g.normal(seq), g.normal([d, taps]), g.normal([b, taps - 1, d]), g.normal([d])];
+    all.push(own("causal_conv1d", op, inputs, vec![0], vec![(2, 1)]));
     all
+}
+
+fn lru_op(chunk: usize) -> Rc<Formula> {
+    Rc::new(move |x| {
+        let (h, last) = lru_scan((x[0], x[1]), (x[2], x[3]), (x[4], x[5]), chunk);
+        vec![h.0, h.1, last.0, last.1]
+    })
 }
 
 /// Values, and gradients of ⟨random, output⟩ over the outputs that `seeded` picks.
 fn run(f: &Formula, inputs: &[Tensor], seeded: impl Fn(usize) -> bool, seed: u64) -> [Vec<Vec<f64>>; 2] {
-    let tape = Tape::default();
+    run_by(Kernels::Fast, f, inputs, seeded, seed)
+}
+
+/// The same, computed by these kernels.
+fn run_by(
+    kernels: Kernels,
+    f: &Formula,
+    inputs: &[Tensor],
+    seeded: impl Fn(usize) -> bool,
+    seed: u64,
+) -> [Vec<Vec<f64>>; 2] {
+    let tape = Tape::default().with_kernels(kernels);
     tape.poison(true);
     let x: Vec<_> = inputs.iter().map(|x| tape.leaf(x)).collect();
     let y = f(&x);
@@ -273,7 +181,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
 
     #[test]
-    fn a_core_is_its_loop(seed in any::<u64>()) {
+    fn a_core_is_the_formula_of_its_op(seed in any::<u64>()) {
         let mut g = Gen::new(seed);
         let (mut size, chunk) = sizes(&mut g);
         size[0] = if g.below(8) == 0 { 0 } else { size[0] };
@@ -285,15 +193,15 @@ proptest! {
                 ("both", Box::new(|_| true)),
             ];
             for (what, seeded) in seeds {
-                let got = run(&core.core, &core.inputs, &seeded, seed);
-                let want = run(&core.reference, &core.inputs, &seeded, seed);
+                let got = run(&*core.core, &core.inputs, &seeded, seed);
+                let want = run_by(Kernels::Plain, &*core.op, &core.inputs, &seeded, seed);
                 let error = distance(&got, &want);
                 prop_assert!(error < 1e-10, "{} {size:?}, chunk {chunk}, loss on {what}: off by {error:.1e}", core.name);
             }
             // The same inputs in two places: gradients are added.
-            let twice = |f: Box<Formula>| -> Box<Formula> { Box::new(move |x| [f(x), f(x)].concat()) };
+            let twice = |f: Rc<Formula>| -> Box<Formula> { Box::new(move |x| [f(x), f(x)].concat()) };
             let got = run(&twice(core.core), &core.inputs, |_| true, seed);
-            let error = distance(&got, &run(&twice(core.reference), &core.inputs, |_| true, seed));
+            let error = distance(&got, &run_by(Kernels::Plain, &twice(core.op), &core.inputs, |_| true, seed));
             prop_assert!(error < 1e-10, "{} {size:?}, chunk {chunk}, twice: off by {error:.1e}", core.name);
         }
     }
@@ -305,7 +213,7 @@ proptest! {
         for core in cores(&mut g, size, chunk) {
             let singles: Vec<_> = core.inputs.iter().map(|x| x.cast(DType::F32)).collect();
             let doubles: Vec<_> = singles.iter().map(|x| x.cast(DType::F64)).collect();
-            let error = distance(&run(&core.core, &singles, |_| true, seed), &run(&core.core, &doubles, |_| true, seed));
+            let error = distance(&run(&*core.core, &singles, |_| true, seed), &run(&*core.core, &doubles, |_| true, seed));
             prop_assert!(error < 1e-3, "{} {size:?}, chunk {chunk}: off by {error:.1e}", core.name);
         }
     }
@@ -318,7 +226,7 @@ proptest! {
         let cut = 1 + g.below(size[1] - 1);
         for core in cores(&mut g, size, chunk) {
             let (f, timed, states, n) = (core.core, core.timed, core.states, core.outputs);
-            let whole = run(&f, &core.inputs, |_| true, seed);
+            let whole = run(&*f, &core.inputs, |_| true, seed);
             let halves: Box<Formula> = Box::new(move |x| {
                 let mut first = x.to_vec();
                 for &i in &timed {
@@ -358,7 +266,7 @@ proptest! {
                 }
                 changed[i] = Tensor::from_vec(v, inputs[i].shape()).cast(DType::F32);
             }
-            let ([before, _], [after, _]) = (run(&core.core, &inputs, |_| true, 1), run(&core.core, &changed, |_| true, 1));
+            let ([before, _], [after, _]) = (run(&*core.core, &inputs, |_| true, 1), run(&*core.core, &changed, |_| true, 1));
             for (before, after) in before.iter().zip(&after).take(core.outputs) {
                 let width = before.len() / (b * t);
                 let past = |y: &[f64]| -> Vec<f64> { y.iter().enumerate().filter(|(j, _)| j / width % t < from).map(|(_, &y)| y).collect() };
@@ -373,28 +281,25 @@ proptest! {
 #[test]
 fn a_long_memory_keeps_its_gradient_in_single_precision() {
     let (mut g, b, t, d, chunk) = (Gen::new(3), 2, 300, 20, 64);
-    let close = |name: &str, core: &Formula, reference: &Formula, inputs: &[Tensor], seeded: fn(usize) -> bool| {
+    let close = |name: &str, op: &Formula, inputs: &[Tensor], seeded: fn(usize) -> bool| {
         let single: Vec<_> = inputs.iter().map(|x| x.cast(DType::F32)).collect();
         let double: Vec<_> = single.iter().map(|x| x.cast(DType::F64)).collect();
-        let error = distance(&run(core, &single, seeded, 1), &run(reference, &double, seeded, 1));
+        let error = distance(&run(op, &single, seeded, 1), &run_by(Kernels::Plain, op, &double, seeded, 1));
         assert!(error < 2e-4, "{name}: off by {error:.1e}");
     };
     let angle = g.range([d], 0.0, 3.0).to_f64();
     let part = |f: fn(f64) -> f64| Tensor::from_vec(angle.iter().map(|&x| 0.9999 * f(x)).collect::<Vec<_>>(), [d]);
     let seq = [b, t, d];
     let inputs = [part(f64::cos), part(f64::sin), g.normal(seq), g.normal(seq), g.normal([b, d]), g.normal([b, d])];
-    let lru: Box<Formula> = Box::new(move |x| {
-        let (h, last) = lru_scan((x[0], x[1]), (x[2], x[3]), (x[4], x[5]), chunk);
-        vec![h.0, h.1, last.0, last.1]
-    });
-    close("lru_scan, both parts", &lru, &lru_loop, &inputs, |i| i >= 2);
-    close("lru_scan, real part", &lru, &lru_loop, &inputs, |i| i == 2);
+    let lru = lru_op(chunk);
+    close("lru_scan, both parts", &*lru, &inputs, |i| i >= 2);
+    close("lru_scan, real part", &*lru, &inputs, |i| i == 2);
     let sign = g.tensor(seq, |g| if g.coin() { 0.9999 } else { -0.9999 });
     let linear: Box<Formula> = Box::new(move |x| {
         let (h, last) = linear_scan(x[0], x[1], x[2], chunk);
         vec![h, last]
     });
-    close("linear_scan", &linear, &linear_loop, &[sign, g.normal(seq), g.normal([b, d])], |i| i == 1);
+    close("linear_scan", &linear, &[sign, g.normal(seq), g.normal([b, d])], |i| i == 1);
 }
 
 /// Recurrences of few channels compute several sequences at a time: which sequences, and how many, changes no bit.
@@ -444,14 +349,14 @@ fn saturated_gates_stay_finite() {
             }
             core.inputs[0] = g.tensor(core.inputs[0].shape(), |g| if g.coin() { scale } else { -scale });
             let inputs: Vec<_> = core.inputs.iter().map(|x| x.cast(DType::F32)).collect();
-            let out = run(&core.core, &inputs, |_| true, 1);
+            let out = run(&*core.core, &inputs, |_| true, 1);
             assert!(out.iter().flatten().flatten().all(|x| x.is_finite()), "{} at {scale}", core.name);
         }
         // Steps so large that the state forgets everything, and so small that it keeps everything.
         let mut core = cores(&mut g, [2, 9, 18], 4).swap_remove(4);
         core.inputs[1] = g.tensor(core.inputs[1].shape(), |g| if g.coin() { scale } else { 0.0 });
         let inputs: Vec<_> = core.inputs.iter().map(|x| x.cast(DType::F32)).collect();
-        let out = run(&core.core, &inputs, |_| true, 1);
+        let out = run(&*core.core, &inputs, |_| true, 1);
         assert!(out.iter().flatten().flatten().all(|x| x.is_finite()), "{} at {scale}", core.name);
     }
 }

@@ -4,6 +4,7 @@
 
 mod close;
 mod program;
+mod texts;
 
 use close::close;
 use program::program;
@@ -16,6 +17,7 @@ use std::{
     thread,
     time::{Duration, Instant, SystemTime},
 };
+use texts::contains;
 
 /// 2 rates, 2 models and 2 seeds: eight runs of about a tenth of a second.
 const GRID: &str = "
@@ -147,7 +149,7 @@ fn a_sweep_makes_a_run_directory_for_each_point_and_a_row_for_each_cell() {
         parity.arg(flag).arg(out.join("lr=0.01")).output().unwrap()
     };
     let resumed = parity("--resume");
-    assert!(String::from_utf8(resumed.stderr).unwrap().contains("nothing left to do"));
+    contains(String::from_utf8(resumed.stderr).unwrap(), "nothing left to do");
 }
 
 #[test]
@@ -342,7 +344,7 @@ fn a_run_that_fails_is_a_result() {
     let before = bits(&place.at("runs"));
     assert_eq!(place.sweep("grid.toml").0, Some(1));
     assert!(before == bits(&place.at("runs")));
-    assert!(place.succeeds("grid.toml --dry-run").contains("failed"));
+    contains(place.succeeds("grid.toml --dry-run"), "failed");
 }
 
 #[cfg(unix)]
@@ -367,7 +369,7 @@ fn help_teaches() {
     for word in ["[grid]", "--shard", "--dry-run", "merge", "Examples:", "docs/sweeps.md", "143"] {
         assert!(help.contains(word), "no '{word}' in {help}");
     }
-    assert!(place.succeeds("merge --help").contains("Only finished runs"));
+    contains(place.succeeds("merge --help"), "Only finished runs");
 }
 
 /// The best point of each model, from the rows of `summary.jsonl`: the greatest mean accuracy at length 12.
@@ -410,7 +412,7 @@ fn a_report_shows_each_axis_two_axes_together_and_the_best_point_of_each_model()
         assert!(report.page.contains(&format!("{row}<td>2</td><td>{mean}")), "{row} {mean}");
     }
     // What the page is made of does not take the points away.
-    assert!(report.page.contains("Each point and each other run directory"));
+    contains(&report.page, "Each point and each other run directory");
 
     // Of one point alone there is nothing to compare, and the others were not asked for.
     let report = |path: &Path| tapezoo::report::report(&[path.into()], &indicatif::ProgressBar::hidden()).unwrap();

@@ -68,6 +68,34 @@ fn a_choice_of_kernels_is_read_as_it_is_written() {
     assert!(!has("delta_rule.fused") && has("delta_rule.chunked"));
 }
 
+/// A training run's record names every kernel that ran. The profile tells a primitive's loops from its kernel, and says
+/// which kernels computed the form.
+#[test]
+fn what_ran_is_said() {
+    let dir = tempfile::tempdir().unwrap();
+    let flags = "--batch 2 --train-len 4 --eval-lens 4 --width 8 --heads 2 --head-dim 4";
+    let (status, said) = run(
+        "parity",
+        &format!("{flags} --models mamba,delta_net --seeds 1 --steps 1 --out {}", dir.path().join("run").display()),
+    );
+    assert_eq!(status, Some(0), "{said}");
+    for (model, names) in [("mamba", &["selective_scan", "linear"][..]), ("delta_net", &["delta_rule.fused"])] {
+        let file = dir.path().join(format!("run/{model}-seed0/result.json"));
+        let result: serde_json::Value = serde_json::from_str(&fs::read_to_string(file).unwrap()).unwrap();
+        let kernels: Vec<_> = result["kernels"].as_array().unwrap().iter().map(|name| name.as_str().unwrap()).collect();
+        assert!(names.iter().all(|name| kernels.contains(name)), "{model}: {kernels:?}");
+    }
+    for (kernels, header, op) in [
+        ("fast", "delta_net, chunked:32 by delta_rule.fused: ", "add "),
+        ("fast,-delta_rule.fused", "delta_net, chunked:32 by delta_rule.chunked: ", "add "),
+        ("fast,-add,-delta_rule", "delta_net, chunked:32: ", "add (loops) "),
+    ] {
+        let (_, said) = run("parity", &format!("{flags} --models delta_net --profile --kernels {kernels}"));
+        let has = |start: &str| said.lines().any(|line| line.starts_with(start));
+        assert!(has(header) && has(op), "{kernels}: {said}");
+    }
+}
+
 /// What a program says to flags separated by spaces.
 fn run(name: &str, flags: &str) -> (Option<i32>, String) {
     let output = program(name).args(flags.split(' ')).output().unwrap();
@@ -103,7 +131,7 @@ fn the_inspector_takes_the_step_that_it_shows_without_kernels() {
 
 #[test]
 fn a_kernel_that_is_not_there_is_refused_by_every_program() {
-    for program in ["verify", "inspect", "parity"] {
+    for program in ["verify", "inspect", "parity", "sample"] {
         let (status, said) = run(program, "--kernels fast,-matmull");
         assert_eq!(status, Some(2), "{program}: {said}");
         assert!(said.contains("no kernel has the name 'matmull'") && said.contains("matmul,"), "{program}: {said}");

@@ -3,9 +3,11 @@
 #![allow(clippy::unwrap_used)]
 
 mod program;
+mod texts;
 
 use program::program;
 use std::fs;
+use texts::contains;
 
 /// Status, standard output and standard error.
 fn run(line: &str) -> (Option<i32>, String, String) {
@@ -56,7 +58,7 @@ fn every_subcommand_explains_itself_under_its_name() {
             assert!(!help.contains("\n  tapezoo  "), "nor is a comment: {help}");
         }
     }
-    assert!(prints("state_tracking --help").contains("Usage: tapezoo state-tracking"));
+    contains(prints("state_tracking --help"), "Usage: tapezoo state-tracking");
     refuses("paritty", &["similar", "'parity'"]);
     refuses("parity --lerning-rate 3", &["--lerning-rate"]);
 }
@@ -87,9 +89,9 @@ fn any_task_is_trained_by_name_or_by_its_flags() {
     let path = dir.path().join("c.toml");
     fs::write(&path, "train_len = 4\neval_lens = [4]\ntask = { name = 'group', group = 's4' }").unwrap();
     let flags = format!("train --config {} {small}", path.display());
-    assert!(prints(&flags).contains("word problem of S4"));
+    contains(prints(&flags), "word problem of S4");
     let out = dir.path().join("run");
-    assert!(prints(&format!("{flags} --moves swaps --out {}", out.display())).contains("only swaps"));
+    contains(prints(&format!("{flags} --moves swaps --out {}", out.display())), "only swaps");
     let (status, _, stderr) = run(&format!("train --resume {}", out.display()));
     assert!(status == Some(0) && stderr.contains("nothing left to do"), "{stderr}");
     refuses(&format!("{flags} --num-ones 2"), &["--num-ones belongs to the task parity, and this is group"]);
@@ -113,7 +115,7 @@ fn the_same_names_are_understood_everywhere() {
     assert_eq!(said("--shards"), format!("warning: {shards}\n"));
     for flag in ["--jobs", "--threads"] {
         refuses(&format!("{small} {flag} 0"), &[&format!("error: {flag} 0: expected at least 1")]);
-        assert!(run(&format!("parity --show 1 {flag} 1")).2.contains(&format!("{flag} has no effect beside --show")));
+        contains(run(&format!("parity --show 1 {flag} 1")).2, &format!("{flag} has no effect beside --show"));
     }
     refuses(&format!("{small} --jobs 1 --threads 1"), &["cannot be used with"]);
 }

@@ -3,19 +3,23 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod close;
 mod program;
+mod texts;
 
+use close::{all_close, close};
 use program::Place;
 use proptest::prelude::*;
 use std::{fs, path::Path};
 use tapezoo::{
-    autograd::Tape,
+    autograd::{Kernels, Tape},
     models::{self, Model, ModelConfig, Positions, Stream},
     rng,
     tasks::{BITS, Counts, Len, Task, Text},
     tensor::{DType, Tensor},
     train::{Trainer, config::TrainConfig},
 };
+use texts::contains;
 
 const SMALL: &str =
     "--seeds 1 --batch 4 --layers 1 --width 16 --heads 2 --head-dim 8 --mlp 16 --train-len 8 --eval-lens 8,12";
@@ -119,7 +123,7 @@ fn bits_per_byte_are_those_of_the_logits() {
                     n += 1;
                 }
             }
-            assert!((score - sum / f64::from(n)).abs() < 1e-8, "{score}, {}", sum / f64::from(n));
+            close(*score, sum / f64::from(n), 1e-8, "bits per byte");
         }
     }
 }
@@ -147,16 +151,21 @@ fn a_stream_says_at_every_token_what_the_whole_sequence_says() {
             })
             .collect();
         for (i, logits) in std::iter::once(first).chain(rest).enumerate() {
-            for (a, b) in logits.iter().zip(&all[(i + 3) * 20..]) {
-                assert!((a - b).abs() <= 1e-8 * (1.0 + b.abs()), "{name}, token {}: {a} {b}", i + 3);
-            }
+            all_close(&logits, &all[(i + 3) * 20..][..20], 1e-8, format_args!("{name}, token {}", i + 3));
         }
+        let plain = Stream::with_kernels(&model, Kernels::Plain).read(&tokens).unwrap();
+        all_close(&plain, &all[10 * 20..], 1e-8, format_args!("{name} without kernels"));
+        assert_ne!(
+            plain,
+            Stream::new(&model).read(&tokens).unwrap(),
+            "{name}, to the digit: were kernels switched off?"
+        );
         // A cache begins empty.
         let is_cache = model.zero_state(&tape, 1).tensors().iter().flatten().any(|tensor| tensor.shape().is_empty());
         let constant = sizes.windows(2).all(|w| w[1] == w[0]);
         assert!(constant != is_cache && (is_cache || !models::looks_back(name)), "{name}: {sizes:?}");
         assert_eq!((stream.tokens(), stream.left()), (11, rotates.then_some(0)));
-        assert!(stream.next(20).unwrap_err().to_string().contains("token 20"));
+        contains(stream.next(20).unwrap_err().to_string(), "token 20");
         assert_eq!(stream.next(0).is_err(), rotates, "{name}");
     }
 }
@@ -186,10 +195,11 @@ fn text_reaches_resume_report_inspect_sweep_and_sample() {
     place.prints(&format!("{line} --out run"));
     let config = fs::read_to_string(place.at("run/config.toml")).unwrap();
     assert!(config.contains("checksum = ") && config.contains("song.txt"), "{config}");
-    assert!(place.run("train --resume run").stderr.contains("nothing left to do"));
+    contains(place.run("train --resume run").stderr, "nothing left to do");
     place.prints("report run");
     let page = fs::read_to_string(place.at("report/report.html")).unwrap();
-    assert!(page.contains("Bits per byte over evaluation length") && page.contains("text, song.txt"));
+    contains(&page, "Bits per byte over evaluation length");
+    contains(&page, "text, song.txt");
 
     // A point of a sweep is a run like another.
     let grid = format!(
@@ -218,6 +228,7 @@ fn text_reaches_resume_report_inspect_sweep_and_sample() {
     let greedy = sample("gpt-seed0 --tokens 100 --temperature 0");
     assert_eq!(greedy, sample("gpt-seed0 --tokens 100 --top-k 1 --seed 5"));
     assert!(greedy.contains("la la"), "{greedy}");
+    assert_eq!(greedy, sample("gpt-seed0 --tokens 100 --top-k 1 --kernels plain"));
     assert_eq!(sample("lstm-seed0 --tokens 0 --prompt la"), "la\n");
     let said = place.run("sample run/gpt-seed0 --tokens 20").stderr;
     assert!(said.starts_with("20 tokens in ") && said.contains("tokens/s, from a state of"), "{said}");

@@ -33,14 +33,9 @@ fn memory(x: &[Tensor], form: Form, dtype: DType, weighed: usize) -> Run {
         let ([b, _, h, k], v) = (x[0].dims(), x[2].shape().last());
         let gate = tape.full([b, h], dtype, 0.0);
         let (c, n) = (tape.full([b, h, k, v], dtype, 0.0), tape.full([b, h, k], dtype, 0.0));
-        let mut s = mlstm::Memory { c, n, m: gate, w: gate };
-        let (qkv, gates) = ([x[0], x[1], x[2]], [x[3], x[4]]);
-        let h = match form {
-            Form::Recurrent => mlstm::recurrent(qkv, gates, &mut s, mlstm::EPS),
-            Form::Chunked(c) => mlstm::chunked(qkv, gates, &mut s, mlstm::EPS, c),
-            _ => mlstm::parallel(qkv, gates, &mut s, mlstm::EPS),
-        };
-        vec![h, s.c, s.n, s.m]
+        let mut s = [c, n, gate, gate];
+        let h = mlstm::sequence([x[0], x[1], x[2]], [x[3], x[4]], &mut s, mlstm::EPS, form);
+        vec![h, s[0], s[1], s[2]]
     })
 }
 
@@ -49,10 +44,9 @@ fn cell(x: &[Tensor], form: Form, dtype: DType, weighed: usize) -> Run {
     run(x, dtype, weighed, |tape, x| {
         let [b, _, d4] = x[0].dims();
         let zero = tape.full([b, d4 / 4], dtype, 0.0);
-        let mut s = slstm::Cell { h: zero, c: zero, n: zero, m: zero, w: zero };
-        let f = if form == Form::Recurrent { slstm::recurrent } else { slstm::fused };
-        let h = f(x[0], x[1], &mut s);
-        vec![h, s.c, s.n, s.m]
+        let mut s = [zero; 5];
+        let h = slstm::sequence(x[0], x[1], &mut s, form);
+        vec![h, s[1], s[2], s[3]]
     })
 }
 
@@ -228,8 +222,9 @@ fn nothing_seen_yet_is_not_a_stabiliser_of_zero() {
     let (started, _) = run(&x, DType::F64, 1, |tape, x| {
         let zero = |shape: &[usize]| tape.full(shape, DType::F64, 0.0);
         let w = tape.full([2, 2], DType::F64, 1.0);
-        let mut s = mlstm::Memory { c: zero(&[2, 2, k, k]), n: zero(&[2, 2, k]), m: zero(&[2, 2]), w };
-        vec![mlstm::chunked([x[0], x[1], x[2]], [x[3], x[4]], &mut s, mlstm::EPS, 8), s.m]
+        let mut s = [zero(&[2, 2, k, k]), zero(&[2, 2, k]), zero(&[2, 2]), w];
+        let h = mlstm::sequence([x[0], x[1], x[2]], [x[3], x[4]], &mut s, mlstm::EPS, Form::Chunked(8));
+        vec![h, s[2]]
     });
     assert!(fresh[3].iter().all(|&m| m < -6.0), "m is that of the inputs");
     assert!(started[1].iter().all(|&m| m > -0.5), "m is that of the start");

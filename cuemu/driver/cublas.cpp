@@ -11,7 +11,9 @@ using namespace driver;
 
 struct Handle {
   Stream* stream;
+  int mode = 0;
 };
+enum { DISALLOW_REDUCED_PRECISION_REDUCTION = 16 };  // of the math mode
 enum { NOT_INITIALIZED = 1, INVALID = 7, EXECUTION_FAILED = 13, UNSUPPORTED = 15 };
 enum Type { F32 = 0, F64 = 1, F16 = 2, BF16 = 14 };
 
@@ -96,11 +98,13 @@ static int product(Handle* h, const Product& p) {
   if (int r = too_small("c", p.c, p.m)) return r;
   for (const Matrix* x : {&p.a, &p.b, &p.c})
     if (x->type != F32 && x->type != F64 && x->type != BF16) return refuse(UNSUPPORTED, "cuBLAS: data type %d", x->type);
+  // cuBLAS may split a long sum and would add its parts in bf16.
+  if (p.c.type == BF16 && !(h->mode & DISALLOW_REDUCED_PRECISION_REDUCTION)) return refuse(UNSUPPORTED, "cuBLAS: a bf16 product whose parts may be added in bf16 (cublasSetMathMode)");
   if (!p.m || !p.n || !p.batch || cuemu::options.record) return SUCCESS;
   return submit(h->stream, [p] { return multiply(p); });
 }
 
-CUEMU_API int cublasCreate_v2(Handle** h) { return *h = new Handle{nullptr}, SUCCESS; }
+CUEMU_API int cublasCreate_v2(Handle** h) { return *h = new Handle{nullptr, 0}, SUCCESS; }
 // It waits for the whole device, which spoils what any stream captures meanwhile.
 CUEMU_API int cublasDestroy_v2(Handle* h) {
   std::lock_guard<std::recursive_mutex> hold(driver::lock);
@@ -108,7 +112,7 @@ CUEMU_API int cublasDestroy_v2(Handle* h) {
   return delete h, SUCCESS;
 }
 CUEMU_API int cublasSetStream_v2(Handle* h, Stream* s) { return h->stream = s, SUCCESS; }
-CUEMU_API int cublasSetMathMode(Handle*, int) { return SUCCESS; }
+CUEMU_API int cublasSetMathMode(Handle* h, int mode) { return h->mode = mode, SUCCESS; }
 CUEMU_API int cublasSetWorkspace_v2(Handle*, void*, size_t) { return SUCCESS; }
 CUEMU_API int cublasSetPointerMode_v2(Handle*, int mode) { return mode ? refuse(UNSUPPORTED, "cuBLAS: scalars on the device") : SUCCESS; }
 CUEMU_API int cublasGetPointerMode_v2(Handle*, int* mode) { return *mode = 0, SUCCESS; }

@@ -4,15 +4,8 @@ use super::inputs::Inputs;
 use tapezoo::{
     autograd::Var,
     ops::{
-        attention::causal_attention,
-        delta::delta_rule,
-        linear_attn::linear_attention,
-        lstm::lstm_sequence,
-        mlstm::{Memory, mlstm},
-        quasi_lstm::quasi_lstm,
-        scan::lru_scan_joined,
-        selective::selective_scan,
-        slstm::slstm_sequence,
+        attention::causal_attention, delta::delta_rule, linear_attn::linear_attention, lstm::lstm_sequence,
+        mlstm::mlstm, quasi_lstm::quasi_lstm, scan::lru_scan_joined, selective::selective_scan, slstm::slstm_sequence,
     },
     tensor::Tensor,
 };
@@ -127,7 +120,7 @@ fn memories(name: &str, g: &mut Inputs<'_>, s: &Sizes) -> Core {
             Core {
                 x: [q, key, v].into_iter().chain(gates).chain(memory).collect(),
                 run: Box::new(move |x| {
-                    let mut memory = Memory { c: x[5], n: x[6], m: x[7], w: x[8] };
+                    let mut memory = [x[5], x[6], x[7], x[8]];
                     vec![mlstm([x[0], x[1], x[2]], [x[3], x[4]], &mut memory, 1e-6, chunk)]
                 }),
             }

@@ -168,7 +168,9 @@ class Walker:
             return [self.cost(launch) for launch in of.launches]
         long, short = of.shorter[:2]
         steps = (of.sizes["T"] - long.sizes["T"]) / (long.sizes["T"] - short.sizes["T"])
-        costs = [extended(self.cost(a), self.cost(b), steps) for a, b in zip(short.launches, long.launches)]
-        for c, launch in zip(costs, of.launches):
-            c.blocks = launch.blocks
+        costs = []
+        for a, b, launch in zip(short.launches, long.launches, of.launches):
+            # Only what goes through all steps in one launch is too long to be walked whole.
+            costs.append(extended(self.cost(a), self.cost(b), steps) if launch.together else self.cost(launch))
+            costs[-1].blocks = launch.blocks
         return costs

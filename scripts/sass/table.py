@@ -72,7 +72,7 @@ def kernels(name, costs, measured):
     """The launches of a pass, and what each and all of them took on a GPU."""
     each, took = measured
     all_, each = least(costs), {id(c): took for c, took in zip(costs, each)}
-    large = [c for c in costs if max(c.floors().values()) >= SMALL * all_]
+    large = [c for c in costs if max(*c.floors().values(), each[id(c)] or 0) >= SMALL * max(all_, took or 0)]
     small = [c for c in costs if c not in large]
     rows = [row(c, each[id(c)]) for c in large]
     if small:

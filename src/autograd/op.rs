@@ -169,7 +169,7 @@ impl From<Shape> for Outs {
 pub struct Value {
     pub(super) tensor: Tensor,
     /// Whether the loss may depend on a leaf through it.
-    pub(super) needs: bool,
+    pub(super) requires_grad: bool,
     /// Whether the buffer is the pool's (an op's output, a constant from `full`, a copy of a tensor from another
     /// device) or the caller's (a leaf or a constant that was on the device already).
     pub(super) pooled: bool,

@@ -1,6 +1,6 @@
 //! Where a step's time goes, op by op.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{borrow::Cow, collections::BTreeMap, time::Duration};
 
 /// What one kind of op has cost.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -15,17 +15,18 @@ pub struct Cost {
     pub bytes: usize,
 }
 
-/// Costs by the name of the op, or of the kernel where the op has several.
+/// Costs by the name of the op, by that of the kernel where the op has several, or as "NAME (loops)" where a primitive
+/// ran without a kernel.
 #[derive(Clone, Debug, Default)]
-pub struct Profile(pub BTreeMap<&'static str, Cost>);
+pub struct Profile(pub BTreeMap<Cow<'static, str>, Cost>);
 
 impl Profile {
-    pub(super) fn of(&mut self, op: &'static str) -> &mut Cost {
+    pub(super) fn of(&mut self, op: Cow<'static, str>) -> &mut Cost {
         self.0.entry(op).or_default()
     }
 
     /// That an op ran forward.
-    pub(super) fn count(&mut self, op: &'static str, took: Duration, bytes: usize) {
+    pub(super) fn count(&mut self, op: Cow<'static, str>, took: Duration, bytes: usize) {
         let cost = self.of(op);
         cost.calls += 1;
         cost.forward += took;
@@ -35,7 +36,7 @@ impl Profile {
     /// What another tape has measured, too.
     pub fn merge(&mut self, other: &Profile) {
         for (op, cost) in &other.0 {
-            let own = self.of(op);
+            let own = self.of(op.clone());
             own.calls += cost.calls;
             own.forward += cost.forward;
             own.backward += cost.backward;

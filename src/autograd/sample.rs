@@ -59,7 +59,8 @@ impl Gen {
         self.rng.random_bool(0.5)
     }
 
-    /// A standard normal number (Box and Muller).
+    /// A standard normal number (Box and Muller). `rand_distr` draws others from the same seed, and every number that was
+    /// published with a seed would change.
     pub fn gauss(&mut self) -> f64 {
         let (a, b): (f64, f64) = (self.rng.random_range(f64::MIN_POSITIVE..1.0), self.rng.random_range(0.0..1.0));
         (-2.0 * a.ln()).sqrt() * (std::f64::consts::TAU * b).cos()
@@ -72,12 +73,18 @@ impl Gen {
     }
 
     /// A tensor of standard normal numbers.
+    ///
+    /// # Panics
+    /// As [`Shape::new`].
     #[track_caller]
     pub fn normal(&mut self, shape: impl Into<Shape>) -> Tensor {
         self.special(shape.into(), [-1.0, 1.0], Gen::gauss)
     }
 
     /// A tensor of numbers uniform in `lo..hi`.
+    ///
+    /// # Panics
+    /// As [`Shape::new`], and when `lo..hi` is empty.
     #[track_caller]
     pub fn range(&mut self, shape: impl Into<Shape>, lo: f64, hi: f64) -> Tensor {
         self.special(shape.into(), [lo, hi], |g| g.uniform(lo, hi))
@@ -99,6 +106,9 @@ impl Gen {
     }
 
     /// A tensor of numbers drawn by `f`.
+    ///
+    /// # Panics
+    /// As [`Shape::new`].
     #[track_caller]
     pub fn tensor(&mut self, shape: impl Into<Shape>, mut f: impl FnMut(&mut Gen) -> f64) -> Tensor {
         let shape = shape.into();
@@ -106,6 +116,9 @@ impl Gen {
     }
 
     /// A tensor of integers in `0..n`.
+    ///
+    /// # Panics
+    /// As [`Shape::new`], and when n is 0.
     #[track_caller]
     pub fn ints(&mut self, shape: impl Into<Shape>, n: usize) -> Tensor {
         let shape = shape.into();

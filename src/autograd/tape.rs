@@ -11,6 +11,7 @@ pub use named::Named;
 use super::{Grad, In, Kernel, Kernels, Op, Outs, Profile, Value, Var};
 use crate::tensor::{Cx, DType, Device, Products, Shape, Tensor};
 use std::{
+    borrow::Cow,
     cell::{Cell, RefCell},
     sync::Arc,
     time::{Duration, Instant},
@@ -38,8 +39,11 @@ impl Way {
     }
 
     /// The name that its cost is counted under.
-    fn name(self, op: &dyn Op) -> &'static str {
-        self.kernel(op).and_then(Kernel::name).unwrap_or(op.name())
+    fn name(self, op: &dyn Op) -> Cow<'static, str> {
+        match self.kernel(op) {
+            Some(kernel) => kernel.name().unwrap_or(op.name()).into(),
+            None => format!("{} (loops)", op.name()).into(),
+        }
     }
 }
 
@@ -66,7 +70,7 @@ struct Record {
     profile: Option<Profile>,
     /// While profiled: the forward and the backward time of every node.
     times: Vec<[Duration; 2]>,
-    /// The kernels that computed an op which has several.
+    /// The kernels that computed an op.
     ran: Vec<&'static str>,
     /// While naming: values that were given a name, and how many scopes there were then.
     named: Vec<(&'static str, u32, usize)>,
@@ -158,15 +162,15 @@ impl Tape {
         &self.cx
     }
 
-    fn push(&self, tensor: Tensor, needs: bool, pooled: bool) -> Var<'_> {
+    fn push(&self, tensor: Tensor, requires_grad: bool, pooled: bool) -> Var<'_> {
         let mut r = self.record.borrow_mut();
-        r.values.push(Value { tensor, needs, pooled });
+        r.values.push(Value { tensor, requires_grad, pooled });
         Var::new(self, id(r.values.len() - 1))
     }
 
     /// A value from outside; copied to the device if it is not there.
-    fn place(&self, t: &Tensor, needs: bool) -> Var<'_> {
-        self.push(t.to_device(&self.cx), needs, !t.is_on(&self.cx))
+    fn place(&self, t: &Tensor, requires_grad: bool) -> Var<'_> {
+        self.push(t.to_device(&self.cx), requires_grad, !t.is_on(&self.cx))
     }
 
     /// A value to differentiate with respect to.
@@ -296,17 +300,17 @@ impl Tape {
         let dtype = x[0].dtype();
         let kernel = by.kernel(op.as_ref());
         let saved = kernel.map_or(Outs::default(), |kernel| kernel.saves(x));
-        if let Some(name) = kernel.and_then(Kernel::name)
+        if let Some(name) = kernel.map(|kernel| kernel.name().unwrap_or(op.name()))
             && !r.ran.contains(&name)
         {
             r.ran.push(name);
         }
-        let needs = ids.iter().any(|&v| r.values[v as usize].needs);
+        let requires_grad = ids.iter().any(|&v| r.values[v as usize].requires_grad);
         let y0 = r.values.len();
         for list in [&outs, &saved] {
             for &(shape, own) in list.iter() {
                 let tensor = self.cx.pool().get(own.unwrap_or(dtype), shape);
-                r.values.push(Value { tensor, needs, pooled: true });
+                r.values.push(Value { tensor, requires_grad, pooled: true });
             }
         }
         let (values, y) = r.values.split_at_mut(y0);
@@ -330,7 +334,7 @@ impl Tape {
         if let Some(change) = &mut r.change {
             r.values[y0..][..outs.len()].iter_mut().for_each(|y| change(&mut y.tensor));
         }
-        if needs {
+        if requires_grad {
             Self::record(r, Action::Op(op, by), ids, y0, outs.len() + saved.len());
             if r.profile.is_some() {
                 r.times.push([took, Duration::ZERO]);
@@ -350,11 +354,11 @@ impl Tape {
     pub(super) fn reshape(&self, v: Var<'_>, shape: Shape) -> Var<'_> {
         let r = &mut *self.record.borrow_mut();
         let old = &r.values[v.id_on(self) as usize];
-        let (needs, pooled) = (old.needs, old.pooled);
+        let (requires_grad, pooled) = (old.requires_grad, old.pooled);
         let tensor = old.tensor.reshape(shape);
         let y0 = r.values.len();
-        r.values.push(Value { tensor, needs, pooled });
-        if needs {
+        r.values.push(Value { tensor, requires_grad, pooled });
+        if requires_grad {
             Self::record(r, Action::Reshape, &[v.id_on(self)], y0, 1);
             if r.profile.is_some() {
                 r.times.push([Duration::ZERO; 2]);
@@ -391,7 +395,7 @@ impl Tape {
         self.record.borrow_mut().profile.take().unwrap_or_default()
     }
 
-    /// By name the kernels that have computed ops, of ops that have several kernels.
+    /// The names of the kernels that have computed ops: that of its op, or OP.KERNEL where the op has several.
     pub fn ran(&self) -> Vec<&'static str> {
         self.record.borrow().ran.clone()
     }

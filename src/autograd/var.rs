@@ -67,7 +67,10 @@ impl<'t> Var<'t> {
         self.tape.value(self.id)
     }
 
-    /// After a backward pass, the gradient of a leaf.
+    /// After a backward pass, the gradient of a leaf ([`Tape::leaf`]), where the result depends on it.
+    ///
+    /// `None` before that pass, of a constant, of a leaf that the result does not depend on, and of what was computed in
+    /// between: its gradient is gone when the pass is through. To see one, make it a leaf: `tape.leaf(&v.value())`.
     pub fn grad(self) -> Option<Tensor> {
         self.tape.grad(self.id)
     }

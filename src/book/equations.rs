@@ -333,8 +333,11 @@ const OTHER: [&str; 7] = ["new", "parallel", "chunked", "chunk", "fused", "scan"
 pub fn links(source: &str, rows: &[Row]) -> Vec<Vec<RangeInclusive<usize>>> {
     let lines: Vec<&str> = source.lines().collect();
     let all = functions(&lines);
-    // What the step calls, and what that calls.
-    let mut reached: Vec<usize> = (0..all.len()).filter(|&i| all[i].of_mixer && all[i].name == "step").collect();
+    // The definition: the mixer's step, or where it has none its sequence, which then computes one token.
+    let own = |name: &str| (0..all.len()).find(|&i| all[i].of_mixer && all[i].name == name);
+    let definition = own("step").or_else(|| own("sequence"));
+    // What it calls, and what that calls.
+    let mut reached: Vec<usize> = definition.into_iter().collect();
     let mut next = 0;
     while let Some(&i) = reached.get(next) {
         let body = lines[all[i].first + usize::from(all[i].last > all[i].first)..=all[i].last].join("\n");
@@ -403,22 +406,12 @@ pub fn links(source: &str, rows: &[Row]) -> Vec<Vec<RangeInclusive<usize>>> {
         if !result {
             return vec![];
         }
-        // What the step gives back; it may be a sequence of one token.
-        let named = |name: &str| reached.iter().map(|&i| &all[i]).find(|f| f.name == name);
-        if let Some(f) = named("output") {
-            return vec![f.first + 1..=f.last + 1];
+        // What the definition gives back.
+        let output = reached.iter().map(|&i| &all[i]).find(|f| f.name == "output");
+        match output {
+            Some(f) => vec![f.first + 1..=f.last + 1],
+            None => definition.map(|i| last_expression(&lines, &all[i])).into_iter().collect(),
         }
-        let step = reached.iter().map(|&i| &all[i]).find(|f| f.of_mixer && f.name == "step");
-        step.or(named("sequence"))
-            .into_iter()
-            .map(|step| {
-                let range = last_expression(&lines, step);
-                match named("sequence").filter(|_| lines[*range.start() - 1].contains("self.sequence(")) {
-                    Some(sequence) => last_expression(&lines, sequence),
-                    None => range,
-                }
-            })
-            .collect()
     };
     rows.iter().map(of_row).collect()
 }

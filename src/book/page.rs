@@ -6,6 +6,7 @@ use super::{
     tracks,
 };
 use crate::{
+    exercises::EXERCISES,
     inspect::{page::PAINT, view},
     models::{self, About, Family, UNKNOWN},
     report::{mathml::math, plot},
@@ -143,7 +144,8 @@ pub fn index(trains: bool) -> String {
                 ": with eigenvalues between 0 and 1 a state fades or stays; at −1 it flips, which parity needs; a "
                 "complex pair turns it."
             }
-            p { a href="tour.html" { "A guided tour of eight stops" } " leads from a counter to a rotation." }
+            p { a href="tour.html" { "A guided tour of eight stops" } " leads from a counter to a rotation. "
+                a href="exercises.html" { (EXERCISES.len()) " exercises" } " are for who wants to write it all once." }
             div.halves { section {
             h2 { "The family tree" }
             p { "Each mixer stands below the one that it changes, with the one term in which it differs." }
@@ -163,6 +165,26 @@ pub fn index(trains: bool) -> String {
         }
     };
     around("The annotated zoo", &main, trains)
+}
+
+/// The list of exercises.
+pub fn exercises() -> String {
+    let main = html! {
+        header.top { nav aria-label="Pages" { a href="index.html" { "The annotated zoo" } } }
+        main #main tabindex="-1" {
+            h1 { "Exercises" }
+            p.lead { "What one has written oneself, one has understood: " (EXERCISES.len()) " files with a hole." }
+            p {
+                "Each is a file in " code { "exercises/" } " of the repository. It begins with what there is to know, and "
+                "has a function without a body, for you to write. " code { "tapezoo exercise NAME" } " checks it, against "
+                "the project's own ops, against numbers from PyTorch and at the edges, and says in words what is wrong. "
+                code { "--hint" } " gives hints one at a time, " code { "--solution" } " the lines of this project that do "
+                "it, and " code { "tapezoo exercise" } " alone says what is done and what is next."
+            }
+            ol { @for exercise in &EXERCISES { li { (exercise.title) " " code.term { (exercise.name) } } } }
+        }
+    };
+    around("Exercises: the annotated zoo", &main, false)
 }
 
 fn no_library() -> Markup {

@@ -11,7 +11,7 @@ pub struct Shown {
 }
 
 /// All of them. Where nothing else is said, weights are set by hand and sequences have 100,000 random bits.
-pub const SHOWN: [Shown; 14] = [
+pub const SHOWN: [Shown; 18] = [
     Shown {
         mixers: &["delta_net", "gated_delta_net", "delta_product", "kda"],
         test: "delta_rules_with_beta_two_track_parity_and_with_beta_one_cannot",
@@ -25,10 +25,43 @@ pub const SHOWN: [Shown; 14] = [
                without an error; with two projections it forgets.",
     },
     Shown {
-        mixers: &["rwkv7", "mamba2"],
-        test: "rwkv7_and_mamba2_track_parity_with_eigenvalues_of_minus_one_and_not_as_released",
+        mixers: &["rwkv7"],
+        test: "rwkv7_and_mamba2_track_parity_with_eigenvalues_of_minus_one_and_not_with_zero",
+        fact: "With eigenvalues from −1 to 1 it tracks parity without an error. As released the same weights have an \
+               eigenvalue of 0 where they had −1: a one erases the state, and they do no better than a guess.",
+    },
+    Shown {
+        mixers: &["rwkv7"],
+        test: "rwkv7_as_released_flips_its_state_and_fades",
+        fact: "As released the lowest eigenvalue is −0.4548. There the sign of the state is the parity of the ones, but \
+               each one leaves 0.4548 of its size: after 200 ones nothing is left in single precision.",
+    },
+    Shown {
+        mixers: &["mamba2"],
+        test: "rwkv7_and_mamba2_track_parity_with_eigenvalues_of_minus_one_and_not_with_zero",
         fact: "With eigenvalues from −1 to 1 it tracks parity without an error; as released, with none below 0, the \
                same weights do no better than a guess.",
+    },
+    Shown {
+        mixers: &[
+            "quasi_lstm",
+            "mamba",
+            "linear_transformer",
+            "mlstm",
+            "gla",
+            "hgrn2",
+            "mamba2",
+            "gsa",
+            "hedgehog",
+            "transnormer",
+            "lightnet",
+            "delta_net",
+            "gated_delta_net",
+            "kda",
+        ],
+        test: "states_do_not_alternate_where_no_eigenvalue_is_negative",
+        fact: "With no eigenvalue below 0 and drawn weights its output approaches a limit under a token that is repeated, \
+               and does not alternate, which parity would need.",
     },
     Shown {
         mixers: &["mamba"],
@@ -52,6 +85,12 @@ pub const SHOWN: [Shown; 14] = [
         test: "path_attention_tracks_parity_and_cannot_without_reflections",
         fact: "Reflecting the keys so far at every one, it tracks parity without an error over 4,096 tokens; erasing \
                instead, it cannot.",
+    },
+    Shown {
+        mixers: &["path"],
+        test: "path_attention_tracks_parity_over_a_hundred_thousand_tokens",
+        fact: "The same over 100,000 tokens: each reads the key of the beginning through all reflections before it, \
+               and the last 500 read all keys. The others are read by few: no reflection changes them, which is seen.",
     },
     Shown {
         mixers: &["s4d", "lmu"],

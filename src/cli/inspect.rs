@@ -89,7 +89,7 @@ Examples:
   inspect --model delta_product:householders=2,eigenvalues=-1..1 --task s3 --steps 5000
   parity --models lru --out runs/lru; inspect --checkpoint runs/lru --len 256 --json
 
-docs/mixers.md walks through their pages.
+`parity --models list` prints the mixers that --model takes; docs/mixers.md walks through the pages of some.
 
 Exit status: 0 when the page is written, 1 when it cannot be written, 2 when a value cannot be.";
 

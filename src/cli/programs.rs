@@ -1,8 +1,8 @@
 //! `tapezoo` and its subcommands. Eight of them are also programs of their own in the repository.
 
 use super::{
-    book, dyck, exchange, fail, help, inspect, mqar, parity, print, report, sample, shell, state_tracking, sweep,
-    tables, train, verify,
+    book, dyck, exchange, exercise, fail, help, inspect, mqar, parity, print, report, sample, shell, state_tracking,
+    sweep, tables, train, verify,
 };
 use crate::models;
 use clap::{ArgMatches, Command, CommandFactory, FromArgMatches};
@@ -53,7 +53,7 @@ macro_rules! runs {
 }
 
 /// In the order of `tapezoo --help`.
-const PROGRAMS: [Program; 17] = [
+const PROGRAMS: [Program; 18] = [
     trains!("train", train::Train),
     trains!("parity", parity::Parity),
     trains!("dyck", dyck::Dyck),
@@ -63,6 +63,7 @@ const PROGRAMS: [Program; 17] = [
     runs!("report", report::run, Pages),
     runs!("inspect", inspect::run, Inspect, command),
     runs!("book", book::run, Book),
+    runs!("exercise", exercise::run, Exercises),
     runs!("sample", sample::run, Sample),
     runs!("import", exchange::import, Import, import_command),
     runs!("export", exchange::export, Export),

@@ -3,6 +3,7 @@
 use super::{TrainArgs, say};
 use crate::{
     error::{Error, Result},
+    tasks,
     train::config::{Setting, TrainConfig, flag, preset_table, read, warnings},
 };
 use clap::{Args, Command};
@@ -213,8 +214,9 @@ const PROGRAMS: [(&str, &[&str]); 5] = [
     ("dyck", &["dyck"]),
     ("mqar", &["mqar"]),
     ("state_tracking", &["group", "arithmetic"]),
-    ("train", &["text", "disjoint"]),
+    TRAIN,
 ];
+const TRAIN: (&str, &[&str]) = ("train", &["text", "disjoint"]);
 
 /// Presets that are there for several tasks, and name one only to be complete.
 pub(super) const FOR_ANY_TASK: [&str; 2] = ["default", "published"];
@@ -230,7 +232,9 @@ pub(super) fn check_task(file: &Table, preset: &str, task: &Table) -> std::resul
     let Some(there) = name(file).or_else(by_preset) else { return Ok(()) };
     let asked = task.get("name").and_then(Value::as_str).map(String::from);
     let Some(here) = asked.clone().or_else(|| of_preset(preset)) else { return Ok(()) };
-    let program = |task: &str| PROGRAMS.iter().find(|program| program.1.contains(&task));
+    // A task that a program has added is in none of the lists.
+    let added = |task: &str| tasks::named().iter().any(|named| named.kind == task).then_some(&TRAIN);
+    let program = |task: &str| PROGRAMS.iter().find(|program| program.1.contains(&task)).or_else(|| added(task));
     match (program(&here), program(&there)) {
         (Some(own), Some(its)) if own.0 != its.0 => Err(format!("its task is {there}; use {} for it", its.0)),
         (Some(_), Some(_)) if asked.is_some_and(|asked| asked != there) => {

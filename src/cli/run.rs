@@ -158,7 +158,7 @@ fn profile_each(cfg: &TrainConfig) -> Result<()> {
         let start = Instant::now();
         let ops = trainer.profile(steps)?.table(steps);
         let step = start.elapsed().as_secs_f64() * 1e6 / steps as f64;
-        let form = one.form_of(trainer.model());
+        let form = trainer.form();
         print(format!("{name}, {form}: {step:.1} µs a step\n{ops}\n"))?;
         if emulated {
             counters::take();

@@ -1,6 +1,6 @@
 //! `tapezoo sample`: a model of text goes on by itself.
 
-use super::{fail, number, say, whole};
+use super::{KernelsFlag, fail, number, say, whole};
 use crate::{
     error::{Error, Result, bytes, contained, printable},
     inspect::source::{self, Source},
@@ -43,6 +43,8 @@ pub(super) struct Sample {
     /// Another seed, another text
     #[arg(long, value_name = "S", value_parser = whole, default_value = "0")]
     seed: i64,
+    #[command(flatten)]
+    switch: KernelsFlag,
 }
 
 const EXAMPLES: &str = "\
@@ -79,10 +81,15 @@ fn opened(args: &Sample) -> Result<Source> {
         let what = "only a model of text can go on by itself; expected a run of `tapezoo train --text FILE --out DIR`";
         return Err(Error::Config(format!("{}: it has learned {}; {what}", source.name, source.config.task.title())));
     }
-    source
-        .check(read)
-        .map_err(|e| Error::Config(format!("{e}; lower --tokens {} or shorten --prompt", args.tokens)))?;
-    Ok(source)
+    source.check(0)?;
+    match source.model.stream().left().filter(|&max| max < read) {
+        None => Ok(source),
+        Some(max) => {
+            let (name, n) = (&source.name, args.tokens);
+            let what = format!("it has positions for {max} tokens, not {read}; lower --tokens {n} or shorten --prompt");
+            Err(Error::Config(format!("{name}: {what}")))
+        }
+    }
 }
 
 fn prompt(args: &Sample) -> &str {
@@ -90,7 +97,8 @@ fn prompt(args: &Sample) -> &str {
 }
 
 fn stream(args: &Sample, source: &Source) -> Result<()> {
-    let (mut text, mut stream) = (Utf8::default(), Stream::new(&source.model));
+    let kernels = args.switch.kernels.as_ref().unwrap_or(&source.config.kernels).clone();
+    let (mut text, mut stream) = (Utf8::default(), Stream::with_kernels(&source.model, kernels));
     let mut rng = rng::stream(args.seed.unsigned_abs(), "sample", 0);
     let prompt = prompt(args);
     let mut open = args.prompt.is_none() || text.write(prompt.as_bytes())?;

@@ -2,21 +2,21 @@
 //
 //   start_t = α_1 … α_t           what is left at step t of the state before the chunk
 //   end_s = α_{s+1} … α_C         what is left after the chunk of what step s wrote
-//   P_ts = Σ_c q_tc k_sc (α_{s+1} … α_t)_c        for s ≤ t
+//   M_ts = Σ_c q_tc k_sc (α_{s+1} … α_t)_c        for s ≤ t
 //
 // All are running products of factors of at most 1, each over the steps that it is about: nothing is divided, and no
-// two sums are subtracted. With one gate for all channels P is (Q Kᵀ) ⊙ D.
+// two sums are subtracted. With one gate for all channels M is (Q Kᵀ) ⊙ D.
 //
-// With a gate for each channel P is no product of two matrices, and the steps are halved, as in decay.rs: blocks of w =
+// With a gate for each channel M is no product of two matrices, and the steps are halved, as in decay.rs: blocks of w =
 // 1, 2, 4, … C / 2 steps stand in pairs, and what the second block of a pair reads of the first is a product,
 //
-//   P_ts = Σ_c (q_t ⊙ upto_t)_c (k_s ⊙ after_s)_c
+//   M_ts = Σ_c (q_t ⊙ upto_t)_c (k_s ⊙ after_s)_c
 //
 // with `upto` the product of the block's gates up to step t and `after` that of those behind step s. All pairs of one w
 // are one product of C / 2 by C / 2 numbers, of which the blocks on the diagonal count. With w = C, `upto` is start and
-// `after` is end. Backwards, with M the cotangent of P,
+// `after` is end. Backwards,
 //
-//   dq_t += upto_t ⊙ (M (K ⊙ after))_t                     dk_s += after_s ⊙ (Mᵀ (Q ⊙ upto))_s
+//   dq_t += upto_t ⊙ (dM (K ⊙ after))_t                    dk_s += after_s ⊙ (dMᵀ (Q ⊙ upto))_s
 //   dg_u += Σ_{t≥u} q_t ⊙ dq_t   (u in the second)         dg_u += Σ_{s<u} k_s ⊙ dk_s   (u in the first)
 //
 // with what these products add to dq and dk, and sums over the block. The same holds for start with q, and for end with
@@ -390,7 +390,7 @@ struct Channels {
     int q_acc, k_acc, g_acc;
 };
 
-// The same backwards: adds to gradients. m is STEPS x STEPS numbers on the diagonal of M.
+// The same backwards: adds to gradients. m is STEPS x STEPS numbers on the diagonal of dM.
 template <int W, int R>
 __device__ void through_near(const Strip<R>& gates, const typename Strip<R>::Stored& q,
                              const typename Strip<R>::Stored& k, const real* m, typename Strip<R>::Numbers& dq,
@@ -434,7 +434,7 @@ __device__ void through_near(const Strip<R>& gates, const typename Strip<R>::Sto
     }
 }
 
-// M x in second blocks and Mᵀ x in first ones, for rows x that are q ⊙ upto in second blocks and k ⊙ after in first
+// dM x in second blocks and dMᵀ x in first ones, for rows x that are q ⊙ upto in second blocks and k ⊙ after in first
 // ones, w >= STEPS. With a barrier: behind it a thread may read its strip. On tensor cores the tile lies in rows of MLD
 // numbers, and each warp has 16 steps, which are in one block or, if w is 8, in both of a pair.
 template <int R>
@@ -466,7 +466,7 @@ __device__ void far_product(real* to, const typename Tile<R>::Own& m, const bf16
     keep<R>(to, y);
     __syncthreads();
 }
-// Without them each thread makes its own strip, which may stand where the rows did, in rows of WIDTH numbers. m has Mᵀ
+// Without them each thread makes its own strip, which may stand where the rows did, in rows of WIDTH numbers. m has dMᵀ
 // above the diagonal.
 template <int R>
 __device__ void far_product(real* to, const typename Tile<R>::Own& m, const real* rows, Pairs pairs) {

@@ -2,20 +2,20 @@
 // tensors [B, T, H, K]; products are made of tiles (tiles.cuh).
 //
 // The first two are one computation with other weights, all products of gates and at most 1: D_ts that of step s at
-// step t, r_t that of the state before the chunk at step t, e_s that of step s in the state after it; all 1 without
-// gates. With Q, K [C, K], V̂ [C, W] the rows of a chunk and S the state before it, dS⁺ the gradient of the one after
-// it:
+// step t, γ_t that of the state before the chunk at step t, r_s that of step s in the state after it, Γ = γ_C; all 1
+// without gates. With Q, K [C, K], V̂ [C, W] the rows of a chunk and S the state before it, dS⁺ the gradient of the one
+// after it:
 //
-//   P = (Q Kᵀ) ⊙ D      O = r Q S + P V̂          S⁺ = r_C S + (e K)ᵀ V̂
-//   G = (dO V̂ᵀ) ⊙ D     dQ = r dO Sᵀ + G K       dK = Gᵀ Q + e V̂ dS⁺ᵀ      dV̂ = Pᵀ dO + e K dS⁺
-//                                                 dS = r_C dS⁺ + (r Q)ᵀ dO
+//   M = (Q Kᵀ) ⊙ D      O = γ Q S + M V̂          S⁺ = Γ S + (r K)ᵀ V̂
+//   dM = (dO V̂ᵀ) ⊙ D    dQ = γ dO Sᵀ + dM K      dK = dMᵀ Q + r V̂ dS⁺ᵀ     dV̂ = Mᵀ dO + r K dS⁺
+//                                                 dS = Γ dS⁺ + (γ Q)ᵀ dO
 //
 // Only the states depend on other chunks, so they come first, forwards and backwards: what each chunk adds (outer),
 // then sums over the chunks of a head (scan, in order: the same result whatever the grid). All else is of every chunk
 // at once.
 //
-// Tiling: a block of 256 threads has a tile of C x C numbers of one chunk: of P or G in shared memory first, then of an
-// output. With B H T / C chunks times the tiles of a row there are blocks enough for a GPU. Memory: q, k, v, o and
+// Tiling: a block of 256 threads has a tile of C x C numbers of one chunk: of M or dM in shared memory first, then of
+// an output. With B H T / C chunks times the tiles of a row there are blocks enough for a GPU. Memory: q, k, v, o and
 // 4 K W / C numbers a step for the states, what is added to them and they themselves; operations: 2 (C (K + W) + 2 K W)
 // a step forward, 2.5 times that backward. One block that goes from chunk to chunk would neither
 // write nor read what is added.
@@ -122,7 +122,7 @@ __device__ void keep(real* m, const Tile<R>& x) {
     x.runs([&](int r, int c, const real (&run)[Tile<R>::RUN]) { write(m + r * Tile<R>::MLD + c, run); });
 }
 
-// m = P with weights, and each row times by(row), for Tile::add to read; or as it is known.
+// m = M with weights, and each row times by(row), for Tile::add to read; or as it is known.
 template <int R, class W, class F>
 __device__ void scores(const Steps& t, const W& weights, const typename Tile<R>::Own& m, real* scratch, Rows q, Rows k,
                        F by) {
@@ -133,7 +133,7 @@ __device__ void scores(const Steps& t, const W& weights, const typename Tile<R>:
     }));
 }
 
-// h [chunk of head, K W]: what a chunk adds to the state, (e A)ᵀ Y, or BACK to its gradient, (r A)ᵀ Y.
+// h [chunk of head, K W]: what a chunk adds to the state, (r A)ᵀ Y, or BACK to its gradient, (γ A)ᵀ Y.
 template <int R, bool BACK, class G>
 __device__ void outer(Rows a, Wide y, G gates, real* h, Dims d) {
     real* memory = dynamic_memory();
@@ -159,7 +159,7 @@ __device__ void outer(Rows a, Wide y, G gates, real* h, Dims d) {
     if (threadIdx.x % PARTS == 0 && i < rows.width) h[d.k * d.v + r0 + i] = last;
 }
 
-// The states between chunks from what each adds to them: x = r_C x + added, from [s, z], or zeros, to [s_end, z_end]
+// The states between chunks from what each adds to them: x = Γ x + added, from [s, z], or zeros, to [s_end, z_end]
 // and `end`, as far as they are wanted. `states` gets x before each chunk, or after it if REVERSE, when time runs
 // backwards; it may be `added` itself. A thread has an element of a state.
 enum { AHEAD = 8 };
@@ -217,7 +217,7 @@ __device__ void outputs(Rows q, Rows k, const S* v, const S* h, G gates, S* o, N
     y.scale_rows([&](int r) { return q.scale * weights.start(r); });
     y.template add_lower<1, 0>(memory, t.n, m, t.rows(v, d.v, c0));
     if constexpr (NORMALISED) {
-        // The column of ones: q z and the sum of a row of P, PARTS threads to a row.
+        // The column of ones: q z and the sum of a row of M, PARTS threads to a row.
         constexpr int PARTS = 16 / R;
         const int r = threadIdx.x / PARTS;
         const Matrix<S> query = q.rows(t);
@@ -262,7 +262,7 @@ struct Gradient {
 #pragma unroll
             for (int j = 0; j < Tile<R>::COLS; j++) sums[i] += all(y.row(i), y.col(j)) * y.v[i][j];
         }
-        Tile<R>::across(sums, scratch);
+        Tile<R>::horizontal_sum(sums, scratch);
         if (y.col(0) == 0)
             for (int i = 0; i < Tile<R>::ROWS; i++)
                 if (y.row(i) < t.n) to[c0 / Tile<R>::C * rows + t.at(y.row(i))] = sums[i];
@@ -283,7 +283,7 @@ __device__ void through_state(Tile<R>& y, real* scratch, Wide a, const P* s, con
     });
 }
 
-// dQ and dK of a tile of columns. What scales Q and K is in G, and in what comes through the states.
+// dQ and dK of a tile of columns. What scales Q and K is in dM, and in what comes through the states.
 template <int R, class P, class G>
 __device__ void keys(Rows q, Rows k, Wide v, Wide g, const S* h, const P* dh, G gates, Gradient dq, Gradient dk,
                      Dims d) {

@@ -10,6 +10,9 @@
 //! A kernel that fails, a launch that cannot be or memory that runs out is remembered ([`Gpu::fault`]) and panics
 //! with what happened; the training loop turns it into an [`Error::Device`](crate::error::Error::Device).
 //!
+//! # Panics
+//! So do the functions of these modules where what they are given does not fit, such as a tensor in host memory.
+//!
 //! In a build without the feature `cuda` there is no [`Gpu`], and nothing above it knows: to open a device is an error.
 
 pub mod counters;

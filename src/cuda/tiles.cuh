@@ -570,14 +570,14 @@ struct Tile {
     }
 
     // Sums, or the largest, over the threads that hold parts of the same rows, in a fixed order; all get the result.
-    static __device__ void across(real (&x)[ROWS], real* scratch) {
-        across(x, scratch, [](real a, real b) { return a + b; });
+    static __device__ void horizontal_sum(real (&x)[ROWS], real* scratch) {
+        horizontal(x, scratch, [](real a, real b) { return a + b; });
     }
-    static __device__ void across_max(real (&x)[ROWS], real* scratch) {
-        across(x, scratch, [](real a, real b) { return fmax(a, b); });
+    static __device__ void horizontal_max(real (&x)[ROWS], real* scratch) {
+        horizontal(x, scratch, [](real a, real b) { return fmax(a, b); });
     }
     template <class F>
-    static __device__ void across(real (&x)[ROWS], real* scratch, F f) {
+    static __device__ void horizontal(real (&x)[ROWS], real* scratch, F f) {
 #pragma unroll
         for (int i = 0; i < ROWS; i++)
             for (int o = TENSOR ? 2 : 8; o > 0; o >>= 1) x[i] = f(x[i], __shfl_xor_sync(0xffffffffu, x[i], o));

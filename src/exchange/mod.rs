@@ -28,7 +28,6 @@ mod problems;
 mod read;
 mod sizes;
 mod table;
-mod tensors;
 mod torch;
 mod write;
 mod xlstm;

@@ -1,9 +1,7 @@
 //! The names of one layer, or of layers that a number tells apart.
 
-use super::{
-    table::{Table, either},
-    tensors::Tensors,
-};
+use super::table::{Table, either};
+use crate::files::tensors::Tensors;
 use std::collections::BTreeSet;
 
 /// Names behind a prefix, in which `{}` stands for the number of the layer.

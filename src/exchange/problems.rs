@@ -3,9 +3,8 @@
 use super::{
     names::{Names, without_last_number, without_number},
     table::{Table, either},
-    tensors::Tensors,
 };
-use crate::{error::brief, models::ModelConfig};
+use crate::{error::brief, files::tensors::Tensors, models::ModelConfig};
 use std::collections::{BTreeMap, HashMap};
 
 /// What is wrong with a file.

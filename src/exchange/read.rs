@@ -7,11 +7,13 @@ use super::{
     sizes::{LETTERS, Sizes},
     table::{Absent, Row, Table, When, either},
     tables_of,
-    tensors::{Numbers, Tensor, Tensors, of_file},
 };
 use crate::{
     error::{Error, Result, brief},
-    files,
+    files::{
+        self,
+        tensors::{Numbers, Tensor, Tensors, of_file},
+    },
     models::{Model, ModelConfig, Positions},
     tensor::{DType, Element, Real},
     with_real,
@@ -72,7 +74,7 @@ impl Layers {
         let names = Names::new(wanted.prefix);
         check(wanted)?;
         let bytes = files::read(path, files::tensors())?;
-        let tensors = of_file(&bytes).map_err(|what| Error::format(path, what))?;
+        let (tensors, _) = of_file(&bytes).map_err(|what| Error::format(path, what))?;
         // A module may keep its weights in several ways. What is said is of the one that fits best.
         let mut refused: Option<(Box<Problems>, &Table)> = None;
         for table in tables {

@@ -79,12 +79,18 @@ pub fn remove_unfinished(dir: &Path, names: &[&str]) -> Result<()> {
 }
 
 /// What a directory holds.
+///
+/// # Errors
+/// When it cannot be read.
 pub fn entries(dir: &Path) -> Result<Vec<PathBuf>> {
     let listed = fs::read_dir(dir).and_then(|all| all.map(|entry| Ok(entry?.path())).collect());
     listed.map_err(Error::io(dir))
 }
 
 /// Delete a file, if it is there.
+///
+/// # Errors
+/// When it is there and cannot be deleted.
 pub fn remove_file(path: &Path) -> Result<()> {
     match fs::remove_file(path) {
         Err(e) if e.kind() != io::ErrorKind::NotFound => Err(Error::io(path)(e)),

@@ -66,24 +66,21 @@ pub(super) fn backward(cu: &Cuda, kernels: Sums, x: In, g: &Tensor, dx: &mut [Gr
     let axes = axes(&Rows::new(g.shape(), x[0].shape(), x[1].shape()));
     for (which, grad) in dx.iter_mut().enumerate() {
         if let Some((d, acc)) = grad.slot::<Tensor>() {
-            sum(cu, kernels, [g, &x[0], &x[1]], which + 1, 1.0, axes, d, acc);
+            sum(cu, kernels, [g, &x[0], &x[1]], (axes, which + 1), 1.0, (d, acc));
         }
     }
 }
 
 /// d (+)= scale Σ terms over those `axes` along which tensor `to` (1 or 2) makes no step; d lies along the others.
-#[allow(clippy::too_many_arguments)]
 pub(super) fn sum(
     cu: &Cuda,
     [serial, columns, rows]: Sums,
     [g, a, b]: [&Tensor; 3],
-    to: usize,
+    (axes, to): ([Axis; MAX_RANK], usize),
     scale: f64,
-    axes: [Axis; MAX_RANK],
-    d: &mut Tensor,
-    acc: bool,
+    (d, acc): (&mut Tensor, bool),
 ) {
-    // Those that there are stand last.
+    // Axes of more than one element stand last.
     let split = |kept: bool| {
         let mut list = [Axis::NONE; MAX_RANK];
         let some = axes.iter().rev().filter(|a| a.n != 1 && (a.steps[to] > 0) == kept);
@@ -116,26 +113,10 @@ pub(super) fn sum(
     let mut sums = (chunks > 1).then(|| cu.temp(dtype.real(), chunks * kept));
     let target = if sums.is_some() { Arg::Ptr(0) } else { Arg::from(&mut *d) };
     let ([kn, ky, ka, kb], [rn, ry, ra, rb]) = (space(keep), space(reduce));
+    #[rustfmt::skip]
     let args = args![
-        g,
-        a,
-        b,
-        to == 2,
-        scale,
-        target,
-        acc,
-        sums.as_deref_mut(),
-        kept,
-        reduced,
-        chunk,
-        kn,
-        ky,
-        ka,
-        kb,
-        rn,
-        ry,
-        ra,
-        rb
+        g, a, b, to == 2, scale, target, acc, sums.as_deref_mut(), kept, reduced, chunk,
+        kn, ky, ka, kb, rn, ry, ra, rb
     ];
     cu.launch(&MODULE, kernel, dtype, launch, args);
     if let Some(sums) = sums {

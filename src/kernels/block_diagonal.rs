@@ -1,7 +1,8 @@
 //! The kernel of [`BlockDiagonal`].
 //!
 //! Blocks of 4 × 4, which the mLSTM has, are too small for matrix products: four of them share a vector, and each entry
-//! of x is spread over its block. Other blocks are matrix products whose rows lie apart.
+//! of x is spread over its block. As matrix products they make an mLSTM's training step at widths 64 and 128 take 1.12
+//! times as long. Other blocks are matrix products whose rows lie apart.
 
 use crate::{
     autograd::{Grad, In, Kernel, Value, zeroed},

@@ -3,35 +3,37 @@
 //! ```text
 //! start_t = α_1 … α_t            what is left at step t of the state before the chunk
 //! end_s = α_{s+1} … α_C          what is left after the chunk of what step s wrote
-//! P_ts = Σ_c q_tc k_sc (α_{s+1} … α_t)_c      for s ≤ t
+//! M_ts = Σ_c q_tc k_sc (α_{s+1} … α_t)_c      for s ≤ t
 //! ```
 //!
 //! All are running products of factors of at most 1, each over the steps that it is about: nothing is divided and no
 //! two sums are subtracted, so that nothing overflows and a gate that forgets nearly all takes no digits from later
 //! ones.
 //!
-//! A memory may be read by several rows at each step, by queries and by keys to erase: there is a P for each of these R
-//! kinds.
+//! A memory may be read by several kinds of rows at each step, by queries and by keys to erase: there is an M for each
+//! kind.
 //!
-//! With one gate for all channels P is (Q Kᵀ) ⊙ D; with one for each see [`ChannelScores`]. The gradient of a gate
-//! follows from those of the rows without another product: a gate is in start_t for the steps t from its own on, and in
-//! end_s for the steps s before its own,
+//! With one gate for all channels M is (Q Kᵀ) ⊙ D; with one for each see [`ChannelScores`]. The gradient of a gate has
+//! four terms. Gate u is in start_t for t ≥ u, in end_s for s < u, in start_C, and in M_ts for s < u ≤ t:
 //!
 //! ```text
 //! dg_u += Σ_{t≥u} q_t ⊙ dq_t                   dg_u += Σ_{s<u} k_s ⊙ dk_s
+//! dg_u += start_C ⊙ rowsum(S ⊙ dS)             dg_u += Σ_{s<u≤t} M_ts dM_ts
 //! ```
 //!
-//! with what passes through start in dq and through end in dk. Each term has the factor of its gate in it, so that
+//! with what passes through start in dq and through end in dk, S the state before the chunk and dS the gradient of the
+//! one after it. One gate gets the sums over the channels. With a gate for each channel the fourth term follows from dq
+//! and dk like the first two, half by half (`channel_scores.rs`). Each term has the factor of its gate in it, so that
 //! nothing cancels where little is left.
 
 mod channel_scores;
 
 use crate::{
     kernels::{
-        heads::{Heads, zero_above_diagonal},
+        heads::{Heads, Place, zero_above_diagonal},
         math::Math,
         matmul::{Mat, gemm},
-        rows::{add, add_product, add_row_dots, dot, product, scale, scale_rows, times, times_rows},
+        rows::{add, add_product, add_row_dots, dot, exp, product, scale, scale_rows, times, times_rows},
         segsum,
         tril_matmul::lower_gemm,
     },
@@ -54,17 +56,17 @@ pub struct Decay<'a, T: Math> {
     channels: ChannelScores<'a, T>,
 }
 
-/// Of a chunk of `n` steps the rows that read it, of R kinds, and the keys.
+/// Of a chunk of `n` steps the rows that read it, of some kinds, and the keys.
 #[derive(Clone, Copy)]
-pub struct Rows<'a, T, const R: usize> {
+pub struct Rows<'a, T, const KINDS: usize> {
     pub n: usize,
-    pub reads: [&'a [T]; R],
+    pub reads: [&'a [T]; KINDS],
     pub keys: &'a [T],
 }
 
 /// Their gradients, and that of the gates [n, gates].
-pub struct Sums<'a, T, const R: usize> {
-    pub reads: [&'a mut [T]; R],
+pub struct Sums<'a, T, const KINDS: usize> {
+    pub reads: [&'a mut [T]; KINDS],
     pub keys: &'a mut [T],
     pub gates: &'a mut [T],
 }
@@ -107,14 +109,14 @@ impl<'a, T: Math> Decay<'a, T> {
         self.gates > 0
     }
 
-    /// The gates exp(g) of steps `t0..t0 + n` of head `i`, each of which is `m` steps here: the others keep all.
-    pub fn load(&mut self, heads: Heads, g: &[T], i: usize, t0: usize, n: usize, m: usize) {
+    /// The gates exp(g) of some tokens. Each token is `m` steps; only the first has a gate.
+    pub fn load(&mut self, heads: Heads, g: &[T], at: Place, m: usize) {
         if self.on() {
-            let alpha = &mut self.alpha[..m * n * self.gates];
+            let alpha = &mut self.alpha[..m * at.n * self.gates];
             alpha.fill(T::ZERO);
-            heads.gather(g, i, t0, n, T::ONE, alpha, m * self.gates);
+            heads.gather(g, at, T::ONE, alpha, m * self.gates);
             exp(alpha);
-            self.multiply(m * n);
+            self.multiply(m * at.n);
         }
     }
 
@@ -162,35 +164,35 @@ impl<'a, T: Math> Decay<'a, T> {
         }
     }
 
-    /// P [n, n] of each kind of rows, zero above the diagonal.
-    pub fn scores<const R: usize>(&mut self, x: Rows<T, R>, p: [&mut [T]; R]) {
+    /// M [n, n] of each kind of rows, zero above the diagonal.
+    pub fn scores<const KINDS: usize>(&mut self, x: Rows<T, KINDS>, m: [&mut [T]; KINDS]) {
         let (n, k) = (x.n, self.k);
         if self.gates == 1 {
             between(&self.alpha[..n], &mut self.between);
         }
         if self.gates > 1 {
-            return self.channels.scores(x, &self.alpha, p);
+            return self.channels.scores(x, &self.alpha, m);
         }
-        for (read, p) in x.reads.iter().zip(p) {
-            gemm(T::ONE, (read, mat(n, k)), (x.keys, mat(n, k).t()), (&mut *p, mat(n, n)), false);
-            zero_above_diagonal(p, n, false);
+        for (read, m) in x.reads.iter().zip(m) {
+            gemm(T::ONE, (read, mat(n, k)), (x.keys, mat(n, k).t()), (&mut *m, mat(n, n)), false);
+            zero_above_diagonal(m, n, false);
             if self.on() {
-                times(&mut p[..n * n], &self.between);
+                times(&mut m[..n * n], &self.between);
             }
         }
     }
 
     /// The gradients of the reading rows and keys come in as those of start ⊙ the rows and end ⊙ K, and go out as those
-    /// of the rows and K themselves; those of the gates are written. `p` are the scores, and `dp` their cotangents,
+    /// of the rows and K themselves; those of the gates are written. `m` are the scores, and `dm` their cotangents,
     /// zero above the diagonal, which are scratch memory afterwards.
-    pub fn backward<const R: usize>(
+    pub fn backward<const KINDS: usize>(
         &mut self,
         cpu: &Cpu,
-        x: Rows<T, R>,
-        p: [&[T]; R],
-        mut dp: [&mut [T]; R],
+        x: Rows<T, KINDS>,
+        m: [&[T]; KINDS],
+        mut dm: [&mut [T]; KINDS],
         ends: Ends<T>,
-        mut to: Sums<T, R>,
+        mut to: Sums<T, KINDS>,
     ) {
         let (n, k) = (x.n, self.k);
         if self.on() {
@@ -202,23 +204,23 @@ impl<'a, T: Math> Decay<'a, T> {
                 self.through_end(n, x.keys, to.keys, to.gates);
             }
             if !ends.s_is_zero && !ends.ds_is_zero {
-                self.across(n, ends, to.gates);
+                self.through_states(n, ends, to.gates);
             }
         }
         if self.gates > 1 {
-            return self.channels.backward(x, &self.alpha, dp, to);
+            return self.channels.backward(x, &self.alpha, dm, to);
         }
         if self.on() {
             let mut both = cpu.zeros::<T>(n * n);
-            for (p, dp) in p.iter().zip(&mut dp) {
-                add_product(&dp[..n * n], p, &mut both);
-                times(&mut dp[..n * n], &self.between);
+            for (m, dm) in m.iter().zip(&mut dm) {
+                add_product(&dm[..n * n], m, &mut both);
+                times(&mut dm[..n * n], &self.between);
             }
             segsum::backward(n, &both, &mut to.gates[..n], true, &mut self.sums);
         }
-        for ((read, dp), dx) in x.reads.iter().zip(dp).zip(to.reads) {
-            lower_gemm(cpu, n, k, dp, x.keys, dx, true);
-            gemm(T::ONE, (dp, mat(n, n).t()), (read, mat(n, k)), (to.keys, mat(n, k)), true);
+        for ((read, dm), dx) in x.reads.iter().zip(dm).zip(to.reads) {
+            lower_gemm(cpu, n, k, dm, x.keys, dx, true);
+            gemm(T::ONE, (dm, mat(n, n).t()), (read, mat(n, k)), (to.keys, mat(n, k)), true);
         }
     }
 
@@ -255,8 +257,8 @@ impl<'a, T: Math> Decay<'a, T> {
         }
     }
 
-    /// What the gates have of their gradients from the state before the chunk, as it is left after it.
-    fn across(&mut self, n: usize, Ends { state: (s, z), cotangent: (ds, dz), .. }: Ends<T>, dg: &mut [T]) {
+    /// The term of the state: dg_u += start_C ⊙ rowsum(S ⊙ dS) for every step u.
+    fn through_states(&mut self, n: usize, Ends { state: (s, z), cotangent: (ds, dz), .. }: Ends<T>, dg: &mut [T]) {
         let whole = (n - 1) * self.gates..n * self.gates;
         let sums = &mut self.sums[..self.gates];
         if self.gates == 1 {
@@ -271,7 +273,7 @@ impl<'a, T: Math> Decay<'a, T> {
     }
 }
 
-impl<T, const R: usize> Rows<'_, T, R> {
+impl<T, const KINDS: usize> Rows<'_, T, KINDS> {
     /// Of steps lo..hi.
     fn steps(&self, k: usize, lo: usize, hi: usize) -> Self {
         let all = lo * k..hi * k;
@@ -279,18 +281,13 @@ impl<T, const R: usize> Rows<'_, T, R> {
     }
 }
 
-impl<T, const R: usize> Sums<'_, T, R> {
+impl<T, const KINDS: usize> Sums<'_, T, KINDS> {
     /// Of steps lo..hi, with a gate for each channel.
-    fn steps(&mut self, k: usize, lo: usize, hi: usize) -> Sums<'_, T, R> {
+    fn steps(&mut self, k: usize, lo: usize, hi: usize) -> Sums<'_, T, KINDS> {
         let all = lo * k..hi * k;
         let reads = self.reads.each_mut().map(|x| &mut x[all.clone()]);
         Sums { reads, keys: &mut self.keys[all.clone()], gates: &mut self.gates[all] }
     }
-}
-
-#[versions::versions]
-fn exp<T: Math>(x: &mut [T]) {
-    x.iter_mut().for_each(|x| *x = x.exp());
 }
 
 /// The products of rows of `k` numbers from the first on.

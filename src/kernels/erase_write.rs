@@ -11,11 +11,11 @@
 //!
 //! | | paper | `chunk.rs` | `chunk.cu` |
 //! |---|---|---|---|
-//! | what the steps of a chunk owe one another | A = stril(diag(β) K Kᵀ) | A = stril(P Kᵀ), P = diag(β) K | A |
+//! | what each step's key recalls of earlier writes in the chunk | A = stril(diag(β) K Kᵀ) | A = stril(P Kᵀ), P = diag(β) K | A |
 //! | its inverse | T = (I + A)⁻¹ diag(β) | none, but substitution | X = (I + A)⁻¹ |
 //! | keys and values as all steps see them | W = T K, U = T V | none | W = X P, U = X diag(β) V |
 //! | what is written | U − W S | U = (I + A)⁻¹ (diag(β) V − P S) | E = U − W S |
-//! | scores | tril(Q Kᵀ) | R | P |
+//! | scores | tril(Q Kᵀ) | M | M |
 //! | dV' = (I + A)⁻ᵀ dU, with V' = diag(β) V | | dV | G |
 //!
 //! The kernel `fused` runs step by step, many heads side by side (`erase_write/recurrent.rs`), and accepts small
@@ -79,22 +79,27 @@ impl<T: Real> Plan<T> {
     }
 
     /// Rows of g and its gradient.
-    fn rates(&self) -> Heads {
+    fn gates(&self) -> Heads {
         Heads { k: self.gates, ..self.dims.keys() }
     }
 
-    /// Steps of a token where chunks are products: with two keys, one that erases and one that writes.
+    /// Steps of a token in the chunked kernel: with two keys, one that erases and one that writes.
     fn steps(&self) -> usize {
         1 + usize::from(self.two)
     }
 
-    /// Numbers of a row of e, the second key.
+    /// Where the row of the step that writes begins, the last of a token's, in rows of `width` elements.
+    fn late(&self, width: usize) -> usize {
+        (self.steps() - 1) * width
+    }
+
+    /// Elements of a row of e, the second key; 0 if there is none.
     fn second_key_width(&self) -> usize {
         if self.two { self.dims.k } else { 0 }
     }
 
     /// Rows of p, or of β, and its gradient.
-    fn erasing(&self) -> Heads {
+    fn p_rows(&self) -> Heads {
         if self.has_beta { self.dims.scalars() } else { self.dims.keys() }
     }
 }
@@ -115,7 +120,7 @@ struct Inputs<'a, T> {
 struct Outputs<'a, T> {
     o: &'a mut [T],
     s: &'a mut [T],
-    /// The u_t, where chunks are products.
+    /// The u_t, in the chunked kernel.
     u: &'a mut [T],
     /// The states before each chunk.
     states: &'a mut [T],
@@ -191,7 +196,7 @@ impl<O: Rule> Scheduled for O {
         if O::DELTA { gates(x) <= 1 } else { x.len() <= 6 && [0, x[0].shape().last()].contains(&gates(x)) }
     }
 
-    /// u, where chunks are products on the CPU, and the states before each chunk.
+    /// u, in the chunked kernel on the CPU, and the states before each chunk.
     fn saves(&self, dims: Dims, x: In, fused: bool) -> Outs {
         let Dims { b, t, h, k, v } = dims;
         let p = Plan::<f64>::new(self, dims, x);

@@ -31,7 +31,7 @@ mod chunk;
 mod cuda;
 mod recurrent;
 
-pub(super) use chunk::{Chunk, Place, Work};
+pub(super) use chunk::{Chunk, Work};
 
 use crate::{
     autograd::{Grad, In, Kernel, Outs, Value},

@@ -20,16 +20,16 @@ use bytemuck::TransparentWrapper;
 /// The largest state that runs step by step.
 const SMALL: usize = 256;
 
-/// One of the two kernels of an op with heads: many heads side by side, if `FUSED`, with a state of each step by step;
-/// or by matrix products of chunks, which is also how a device does it.
+/// One of an op's two kernels. `FIRST`: the one for small sizes on the CPU; otherwise the general one, which devices
+/// also use.
 #[derive(TransparentWrapper)]
 #[repr(transparent)]
-pub struct Schedule<O, const FUSED: bool>(pub O);
+pub struct Schedule<O, const FIRST: bool>(pub O);
 
-impl<O, const FUSED: bool> Schedule<O, FUSED> {
+impl<O, const FIRST: bool> Schedule<O, FIRST> {
     /// Whether this is the one to take.
     pub fn fits(x: In, cx: &Cx) -> bool {
-        !FUSED || matches!(cx, Cx::Cpu(_)) && Dims::of(x).is_ok_and(|dims| dims.small())
+        !FIRST || matches!(cx, Cx::Cpu(_)) && Dims::of(x).is_ok_and(|dims| dims.small())
     }
 }
 
@@ -75,9 +75,9 @@ pub trait Scheduled {
     fn backward_on_device(&self, cu: &Cuda, dims: Dims, x: In, y: &[Value], dy: &[Option<Tensor>], dx: &mut [Grad]);
 }
 
-impl<O: Scheduled, const FUSED: bool> Kernel for Schedule<O, FUSED> {
+impl<O: Scheduled, const FIRST: bool> Kernel for Schedule<O, FIRST> {
     fn name(&self) -> Option<&'static str> {
-        Some(O::NAMES[usize::from(!FUSED)])
+        Some(O::NAMES[usize::from(!FIRST)])
     }
 
     fn accepts(&self, x: In, cx: &Cx) -> bool {
@@ -85,13 +85,13 @@ impl<O: Scheduled, const FUSED: bool> Kernel for Schedule<O, FUSED> {
     }
 
     fn saves(&self, x: In) -> Outs {
-        Dims::of(x).map_or_else(|_| Outs::default(), |dims| self.0.saves(dims, x, FUSED))
+        Dims::of(x).map_or_else(|_| Outs::default(), |dims| self.0.saves(dims, x, FIRST))
     }
 
     fn forward(&self, cx: &Cx, x: In, y: &mut [Value]) {
         let Ok(dims) = Dims::of(x) else { return };
         match cx {
-            Cx::Cpu(cpu) => with_real!(x[0].dtype(), T => self.0.forward::<T>(cpu, dims, FUSED, x, y)),
+            Cx::Cpu(cpu) => with_real!(x[0].dtype(), T => self.0.forward::<T>(cpu, dims, FIRST, x, y)),
             Cx::Cuda(cu) => self.0.forward_on_device(cu, dims, x, y),
         }
     }
@@ -99,7 +99,7 @@ impl<O: Scheduled, const FUSED: bool> Kernel for Schedule<O, FUSED> {
     fn backward(&self, cx: &Cx, x: In, y: &[Value], dy: &[Option<Tensor>], dx: &mut [Grad]) {
         let Ok(dims) = Dims::of(x) else { return };
         match cx {
-            Cx::Cpu(cpu) => with_real!(x[0].dtype(), T => self.0.backward::<T>(cpu, dims, FUSED, x, y, dy, dx)),
+            Cx::Cpu(cpu) => with_real!(x[0].dtype(), T => self.0.backward::<T>(cpu, dims, FIRST, x, y, dy, dx)),
             Cx::Cuda(cu) => self.0.backward_on_device(cu, dims, x, y, dy, dx),
         }
     }
@@ -139,8 +139,16 @@ pub struct Heads {
     pub k: usize,
 }
 
+/// Steps `t0..t0 + n` of head `i`; heads are counted through the batch, i = b H + h.
+#[derive(Clone, Copy)]
+pub struct Place {
+    pub i: usize,
+    pub t0: usize,
+    pub n: usize,
+}
+
 impl Heads {
-    /// Where the row of step `t` of head `i` begins; heads are counted through the batch, i = b H + h.
+    /// Where the row of step `t` of head `i` begins.
     pub fn at(&self, i: usize, t: usize) -> usize {
         (((i / self.h) * self.t + t) * self.h + i % self.h) * self.k
     }
@@ -154,41 +162,33 @@ impl Heads {
         }
     }
 
-    /// Steps `t0..t0 + n` of head `i` as a matrix, where they lie in x.
-    pub fn view<'a, T>(&self, x: &'a [T], i: usize, t0: usize, n: usize) -> (&'a [T], Mat) {
+    /// These steps as a matrix, where they lie in x.
+    pub fn view<'a, T>(&self, x: &'a [T], Place { i, t0, n }: Place) -> (&'a [T], Mat) {
         (&x[self.at(i, t0)..], Mat::new(n, self.k, self.h * self.k))
     }
 
     /// The same to write to.
-    pub fn view_mut<'a, T>(&self, x: &'a mut [T], i: usize, t0: usize, n: usize) -> (&'a mut [T], Mat) {
+    pub fn view_mut<'a, T>(&self, x: &'a mut [T], Place { i, t0, n }: Place) -> (&'a mut [T], Mat) {
         (&mut x[self.at(i, t0)..], Mat::new(n, self.k, self.h * self.k))
     }
 
-    /// Copy steps `t0..t0 + n` of head `i`, times `scale`, to rows `stride` apart.
-    pub fn gather<T: Real>(&self, x: &[T], i: usize, t0: usize, n: usize, scale: T, y: &mut [T], stride: usize) {
+    /// Copy these steps, times `scale`, to rows `stride` apart.
+    pub fn gather<T: Real>(&self, x: &[T], Place { i, t0, n }: Place, scale: T, y: &mut [T], stride: usize) {
         if n > 0 {
             gather(&x[self.at(i, t0)..], self.h * self.k, self.k, n, scale, y, stride);
         }
     }
 
-    /// Copy rows, `stride` apart, to steps `t0..t0 + n` of head `i`.
-    pub fn put<T: Real>(&self, x: &[T], stride: usize, i: usize, t0: usize, n: usize, y: &mut [T]) {
+    /// Copy rows, `stride` apart, to these steps.
+    pub fn put<T: Real>(&self, x: &[T], stride: usize, Place { i, t0, n }: Place, y: &mut [T]) {
         for t in 0..n {
             let at = self.at(i, t0 + t);
             y[at..at + self.k].copy_from_slice(&x[t * stride..t * stride + self.k]);
         }
     }
 
-    /// Write rows, `stride` apart and times `scale`, to steps `t0..t0 + n` of head `i`, or add them.
-    pub fn scatter<T: Real>(
-        &self,
-        x: &[T],
-        stride: usize,
-        scale: T,
-        i: usize,
-        (t0, n): (usize, usize),
-        y: &mut Slot<T>,
-    ) {
+    /// Write rows, `stride` apart and times `scale`, to these steps, or add them.
+    pub fn scatter<T: Real>(&self, x: &[T], stride: usize, scale: T, Place { i, t0, n }: Place, y: &mut Slot<T>) {
         if n > 0 {
             scatter(x, stride, self.k, n, scale, &mut y.0[self.at(i, t0)..], self.h * self.k, y.1);
         }

@@ -84,8 +84,7 @@ impl Block {
         self,
         heads: Heads,
         x: &[T],
-        t0: usize,
-        n: usize,
+        (t0, n): (usize, usize),
         scale: T,
         y: &mut [Lane<T>],
         stride: usize,
@@ -201,8 +200,8 @@ pub fn transposed<T: Real>(avx512: Option<Avx512>, x: &[Lane<T>; 4]) -> [Lane<T>
     std::array::from_fn(|m| std::array::from_fn(|i| x[i % 4][i / 4 * 4 + m]))
 }
 
-/// Of four times sixteen numbers the sums over F fours of lanes from the `from`-th on: the fours are added up, then
-/// what is in the lanes of one.
+/// The sum of each of four lane blocks over F groups of four lanes, from the `from`-th group on: the groups are added
+/// up, then the four lanes of the result.
 #[inline(always)]
 pub fn horizontal_sums<T: Real, const F: usize>(x: &[Lane<T>; 4], from: usize) -> [T; 4] {
     #[cfg(target_arch = "x86_64")]
@@ -214,8 +213,8 @@ pub fn horizontal_sums<T: Real, const F: usize>(x: &[Lane<T>; 4], from: usize) -
         return y;
     }
     x.map(|x| {
-        let fours = &x.as_chunks::<4>().0[from..from + F];
-        let lane = |l: usize| fours.iter().map(|four| four[l]).sum::<T>();
+        let groups = &x.as_chunks::<4>().0[from..from + F];
+        let lane = |l: usize| groups.iter().map(|group| group[l]).sum::<T>();
         (lane(0) + lane(1)) + (lane(2) + lane(3))
     })
 }
@@ -264,14 +263,14 @@ fn singles_mut<T: Real>(x: &mut [Lane<T>]) -> Option<&mut [Lane<f32>]> {
     T::f32s_mut(x.as_flattened_mut()).map(lanes_mut)
 }
 
-/// Whether the rows of a table, `step` apart, from every place of `at` are within so many numbers, and its lanes within
-/// so many lanes.
+/// Whether the rows of a table, `step` apart from every place of `at` on, lie within `len` elements, and its lanes
+/// within so many lanes.
 #[cfg(target_arch = "x86_64")]
 fn within(Table { n, k, rs, cs }: Table, len: usize, at: &[usize], step: usize, lanes: usize) -> bool {
     if n == 0 || k == 0 {
         return true;
     }
-    // What is too large a number is beyond any end.
+    // Saturating: a product that overflows is beyond the end of any slice.
     let far = |n: usize, step: usize| (n - 1).saturating_mul(step);
     let (row, lane) = (far(n, step).saturating_add(k), far(n, rs).saturating_add(far(k, cs)));
     at.iter().copied().max().is_none_or(|last| last.saturating_add(row) <= len) && lane < lanes

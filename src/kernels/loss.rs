@@ -16,10 +16,10 @@ static MODULE: Module = Module::new("kernels/loss.cu", &[include_str!("loss.cu")
 /// backward pass. What the target lacks of one is the sum of the others: the difference would have no digits where the
 /// model is sure. Of rows that do not count, `kept` is anything.
 ///
-/// Sixteen rows at a time, of which the exponentials, and the logarithms, are taken together: rows of three classes are
-/// as fast as rows of a thousand.
+/// Sixteen rows at a time, of which the exponentials, and the logarithms, are taken together: rows of a few classes
+/// fill vectors too.
 #[versions::versions]
-fn forward<T: Math>(n: usize, ignore: i32, smoothing: f64, x: &[T], targets: &[i32], kept: &mut [T]) -> f64 {
+fn forward<T: Math>(n: usize, (targets, ignore): (&[i32], i32), smoothing: f64, x: &[T], kept: &mut [T]) -> f64 {
     let least = T::of(f64::NEG_INFINITY);
     let mut loss = 0.0;
     for ((x, p), targets) in x.chunks(L * n).zip(kept.chunks_mut(L * n)).zip(targets.chunks(L)) {
@@ -55,55 +55,14 @@ fn forward<T: Math>(n: usize, ignore: i32, smoothing: f64, x: &[T], targets: &[i
     loss
 }
 
-/// The losses of sixteen rows of two classes, without smoothing. With z the other class's logit less the target's, a
-/// loss is ln(1 + eᶻ), and the p of the other class its slope; keeps what [`forward`] keeps.
-#[inline(always)]
-fn sixteen<T: Math>(ignore: i32, x: &[[T; 2]; L], targets: &[i32; L], p: &mut [[T; 2]; L]) -> [T; L] {
-    let (mut loss, mut other) = ([T::ZERO; L], [T::ZERO; L]);
-    for l in 0..L {
-        let z = x[l][1] - x[l][0];
-        loss[l] = if targets[l] == 1 { -z } else { z };
-    }
-    for l in 0..L {
-        (loss[l], other[l]) = loss[l].softplus_and_slope();
-    }
-    for l in 0..L {
-        let other = other[l];
-        p[l] = if targets[l] == 1 { [other, -other] } else { [-other, other] };
-        loss[l] = if targets[l] == ignore { T::ZERO } else { loss[l] };
-    }
-    loss
-}
-
-/// [`forward`] of two classes without smoothing: sixteen rows at once, the last filled up with rows that do not count.
-#[versions::versions]
-fn forward_of_two<T: Math>(ignore: i32, x: &[T], targets: &[i32], p: &mut [T]) -> f64 {
-    let (x, p) = (x.as_chunks::<2>().0, p.as_chunks_mut::<2>().0);
-    let ((x, x_rest), (p, p_rest)) = (x.as_chunks::<L>(), p.as_chunks_mut::<L>());
-    let (targets, rest) = targets.as_chunks::<L>();
-    let mut loss = 0.0;
-    for ((x, p), targets) in x.iter().zip(p).zip(targets) {
-        loss = sixteen(ignore, x, targets, p).iter().fold(loss, |loss, of| loss + of.to_f64());
-    }
-    let (mut x, mut p, mut targets) = ([[T::ZERO; 2]; L], [[T::ZERO; 2]; L], [ignore; L]);
-    x[..rest.len()].copy_from_slice(x_rest);
-    targets[..rest.len()].copy_from_slice(rest);
-    loss = sixteen(ignore, &x, &targets, &mut p).iter().fold(loss, |loss, of| loss + of.to_f64());
-    p_rest.copy_from_slice(&p[..rest.len()]);
-    loss
-}
-
 /// d (+)= scale (p − y) in the rows that count, 0 in the others, whatever they hold.
 #[versions::versions]
 fn backward<T: Math>(
     n: usize,
-    ignore: i32,
-    smoothing: T,
-    scale: T,
+    (targets, ignore): (&[i32], i32),
+    [scale, smoothing]: [T; 2],
     kept: &[T],
-    targets: &[i32],
-    d: &mut [T],
-    acc: bool,
+    (d, acc): (&mut [T], bool),
 ) {
     let each = smoothing / T::of(n as f64);
     with_width!(n => for ((p, d), &t) in kept.chunks_exact(n).zip(d.chunks_exact_mut(n)).zip(targets) {
@@ -145,11 +104,7 @@ impl Kernel for CrossEntropy {
         match cx {
             Cx::Cpu(_) => with_real!(x[0].dtype(), T => {
                 let targets = x[1].host::<i32>();
-                let sum = if n == 2 && self.smoothing == 0.0 {
-                    forward_of_two(ignore, x[0].host::<T>(), targets, kept.host_mut())
-                } else {
-                    forward(n, ignore, self.smoothing, x[0].host::<T>(), targets, kept.host_mut())
-                };
+                let sum = forward(n, (targets, ignore), self.smoothing, x[0].host::<T>(), kept.host_mut());
                 loss.host_mut::<T>()[0] = T::of(sum * self.scale(targets));
             }),
             Cx::Cuda(cu) => {
@@ -177,7 +132,7 @@ impl Kernel for CrossEntropy {
             Cx::Cpu(_) => with_real!(g.dtype(), T => if let Some((d, acc)) = dx[0].slot::<[T]>() {
                 let targets = x[1].host::<i32>();
                 let scale = g.host::<T>()[0] * T::of(self.scale(targets));
-                backward(n, ignore, T::of(self.smoothing), scale, y[1].host(), targets, d, acc);
+                backward(n, (targets, ignore), [scale, T::of(self.smoothing)], y[1].host(), (d, acc));
             }),
             Cx::Cuda(cu) => {
                 let Some((d, acc)) = dx[0].slot::<Tensor>() else { return };

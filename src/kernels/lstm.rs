@@ -34,7 +34,7 @@ use crate::{
 use cell::SAVED;
 use std::ops::Range;
 
-pub(super) use device::{MODULE, before, cells, kernels, persistent, sums, together};
+pub(super) use device::{MODULE, before, cells, dz_target, kernels, persistent, together};
 
 /// Up to so many channels W_hh stays in the fastest cache, sums of products with it in registers.
 const FEW: usize = 32;
@@ -91,7 +91,7 @@ impl<const NARROW: bool> Schedule<LstmSequence, NARROW> {
         dh.copy_from_slice(cotangent(dh_last, &zh));
         dc.copy_from_slice(cotangent(dc_last, &zc));
         let (dx, acc) = gx.slot_or_scratch::<[T]>(cpu, &x[0]);
-        // dx is the gradient of the gates' sums; where it is to be added to, they need memory of their own.
+        // dx is the gradient of the pre-activations; where it is to be added to, that has memory of its own.
         let mut own = cpu.temp::<T>(if acc { 4 * h.len() } else { 0 });
         let dz: &mut [T] = if acc { &mut own } else { &mut *dx };
         let (inputs, to) = ([w, saved, cotangent(dh_all, &z)], [&mut dh, &mut dc, &mut *dz]);

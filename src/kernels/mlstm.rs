@@ -43,8 +43,9 @@ use crate::{
     autograd::{Grad, In, Kernel, Outs, Value, zeroed},
     kernels::{
         gated_linear_attention,
-        heads::{Slot, cotangent_of},
+        heads::{Place, Slot, cotangent_of},
         math::Math,
+        rows::exp,
         scan::by_device,
     },
     ops::{heads::Dims, mlstm::Mlstm},
@@ -165,12 +166,6 @@ fn forget<T: Math>(f: &mut [T], slope: &mut [T]) {
     }
 }
 
-/// x ← eˣ
-#[versions::versions]
-fn exp<T: Math>(x: &mut [T]) {
-    x.iter_mut().for_each(|x| *x = x.exp());
-}
-
 /// The gates of one head at every step, [T] each.
 struct Gates<'a, T: Real> {
     /// i_t
@@ -198,8 +193,9 @@ impl<'a, T: Math> Gates<'a, T> {
 
     /// Those of head `i`. The last m is returned.
     fn load(&mut self, d: Dims, x: &Inputs<T>, i: usize) -> T {
-        d.scalars().gather(x.i, i, 0, d.t, T::ONE, &mut self.i, 1);
-        d.scalars().gather(x.f, i, 0, d.t, T::ONE, &mut self.f, 1);
+        let all = Place { i, t0: 0, n: d.t };
+        d.scalars().gather(x.i, all, T::ONE, &mut self.i, 1);
+        d.scalars().gather(x.f, all, T::ONE, &mut self.f, 1);
         forget(&mut self.f[..d.t], &mut self.slope[..d.t]);
         let mut m = x.m0[i] + x.w0[i].ln();
         for t in 0..d.t {
@@ -223,7 +219,7 @@ impl<'a, T: Math> Gates<'a, T> {
             let (at, share) = (d.scalars().at(i, t), self.share[t]);
             by.fixed += own.fixed[t];
             by.scaled += own.scaled[t];
-            // What gets nothing gets no NaN of it either.
+            // A gate whose share is 0 gets 0, even where the gradient is NaN.
             let part = |share: T, x: T| if share > T::ZERO { share * x } else { T::ZERO };
             let won = if by.scaled.abs() > df[t].abs() { by.fixed - df[t] } else { di[t] + by.scaled };
             g.di[at] += part(share, di[t]) + part(T::ONE - share, won);

@@ -62,7 +62,7 @@ impl Kernel for Narrow {
                 copy_runs(outer, run, x, n * inner, y[0].host_mut(), run);
             }),
             Cx::Cuda(cu) => {
-                runs_cuda(cu, &x[0], self.start * inner, n * inner, &mut y[0], 0, run, false, [outer, run]);
+                runs_cuda(cu, (&x[0], self.start * inner, n * inner), (&mut y[0], 0, run), false, [outer, run]);
             }
         }
     }
@@ -84,7 +84,7 @@ impl Kernel for Narrow {
             }),
             Cx::Cuda(cu) => match dx[0].slot::<Tensor>() {
                 Some((d, true)) => {
-                    runs_cuda(cu, g, 0, run, d, self.start * inner, n * inner, true, [outer, run]);
+                    runs_cuda(cu, (g, 0, run), (d, self.start * inner, n * inner), true, [outer, run]);
                 }
                 Some((d, false)) => {
                     let size = d.len();
@@ -116,7 +116,7 @@ impl Kernel for Concat {
                 let mut at = 0;
                 for i in 0..x.len() {
                     let run = x[i].shape().dims()[self.axis] * inner;
-                    runs_cuda(cu, &x[i], 0, run, &mut y[0], at, n * inner, false, [outer, run]);
+                    runs_cuda(cu, (&x[i], 0, run), (&mut y[0], at, n * inner), false, [outer, run]);
                     at += run;
                 }
             }
@@ -142,7 +142,7 @@ impl Kernel for Concat {
                 for (i, dx) in dx.iter_mut().enumerate() {
                     let run = x[i].shape().dims()[self.axis] * inner;
                     if let Some((d, acc)) = dx.slot::<Tensor>() {
-                        runs_cuda(cu, g, at, n * inner, d, 0, run, acc, [outer, run]);
+                        runs_cuda(cu, (g, at, n * inner), (d, 0, run), acc, [outer, run]);
                     }
                     at += run;
                 }

@@ -12,15 +12,10 @@ use crate::{
 pub(super) static MODULE: Module = Module::new("kernels/movement.cu", &[include_str!("movement.cu")]);
 
 /// Rows of `run` elements: from x, `start` and then every `xs` elements, to y, `begin` and then every `ys`.
-#[allow(clippy::too_many_arguments)]
 pub(super) fn runs_cuda(
     cu: &Cuda,
-    x: &Tensor,
-    start: usize,
-    xs: usize,
-    y: &mut Tensor,
-    begin: usize,
-    ys: usize,
+    (x, start, xs): (&Tensor, usize, usize),
+    (y, begin, ys): (&mut Tensor, usize, usize),
     acc: bool,
     [rows, run]: [usize; 2],
 ) {

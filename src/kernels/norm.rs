@@ -26,11 +26,11 @@ static MODULE: Module = Module::new("kernels/norm.cu", &[include_str!("norm.cu")
 
 /// x [rows, n] -> y; keeps mean and r [rows] for the backward pass. `centre` is what makes it layer norm.
 #[versions::versions]
-fn forward<T: Real>(centre: bool, eps: T, x: &[T], w: &[T], b: Option<&[T]>, y: &mut [T], mean: &mut [T], r: &mut [T]) {
+fn forward<T: Real>(centre: bool, eps: T, x: &[T], (w, b): (&[T], Option<&[T]>), [y, mean, r]: [&mut [T]; 3]) {
     let (here, n) = (avx512_here!(), w.len());
     let over_n = T::ONE / T::of(n as f64);
     let four = b.and_then(|b| b.try_into().ok()).unwrap_or([T::ZERO; 4]);
-    let done = w.try_into().map_or(0, |w| width4::forward(centre, eps, x, w, &four, y, mean, r));
+    let done = w.try_into().map_or(0, |w| width4::forward(centre, eps, x, [w, &four], [y, mean, r]));
     let (x, y, mean, r) = (&x[done * n..], &mut y[done * n..], &mut mean[done..], &mut r[done..]);
     with_width!(n => {
         let (c, w) = (rows_at_once(n), &w[..n]);
@@ -61,10 +61,10 @@ fn forward<T: Real>(centre: bool, eps: T, x: &[T], w: &[T], b: Option<&[T]>, y: 
 
 /// dx = r (ĝ − mean ĝ − x̂ mean(ĝ x̂))
 #[versions::versions]
-fn backward_x<T: Real>(centre: bool, x: &[T], w: &[T], mean: &[T], r: &[T], g: &[T], d: &mut [T], acc: bool) {
+fn backward_x<T: Real>(centre: bool, [x, g]: [&[T]; 2], w: &[T], [mean, r]: [&[T]; 2], (d, acc): (&mut [T], bool)) {
     let (here, n) = (avx512_here!(), w.len());
     let over_n = T::ONE / T::of(n as f64);
-    let done = w.try_into().map_or(0, |w| width4::backward_x(centre, x, w, mean, r, g, d, acc));
+    let done = w.try_into().map_or(0, |w| width4::backward_x(centre, [x, g], w, [mean, r], (d, acc)));
     let (x, g, d, mean, r) = (&x[done * n..], &g[done * n..], &mut d[done * n..], &mean[done..], &r[done..]);
     with_width!(n => {
         let (c, w) = (rows_at_once(n), &w[..n]);
@@ -124,8 +124,8 @@ fn norm_forward(centre: bool, eps: f64, cx: &Cx, x: In, y: &mut [Value]) {
             let b = if x.len() > 2 { Some(x[2].host::<T>()) } else { None };
             let (mean, r) = (mean.host_mut(), r.host_mut());
             let (x, w, y) = (x[0].host::<T>(), x[1].host(), y.host_mut());
-            forward(centre, T::of(eps), x, w, b, y, mean, r);
-            far::forward(centre, eps, x, w, b, y, mean, r);
+            forward(centre, T::of(eps), x, (w, b), [y, mean, r]);
+            far::forward(centre, eps, x, (w, b), [y, mean, r]);
         }),
         Cx::Cuda(cu) => {
             let (rows, n) = (mean.len(), x[1].len());
@@ -150,9 +150,9 @@ fn norm_backward(centre: bool, eps: f64, cx: &Cx, x: In, y: &[Value], dy: &[Opti
                 for (rows, far) in &stretches {
                     let (a, g, d) = (&a[part(rows)], &g[part(rows)], &mut d[part(rows)]);
                     if *far {
-                        far::backward_x(centre, eps, a, w, g, d, acc);
+                        far::backward_x(centre, eps, [a, g], w, (d, acc));
                     } else {
-                        backward_x(centre, a, w, &mean[rows.clone()], &r[rows.clone()], g, d, acc);
+                        backward_x(centre, [a, g], w, [&mean[rows.clone()], &r[rows.clone()]], (d, acc));
                     }
                 }
             }

@@ -31,8 +31,8 @@ fn tile(d: usize) -> usize {
     (512 / d).max(1)
 }
 
-/// W channels of the steps `r`, the first half: the gates' sums x [T, 4, D] to what is saved [T, 6, D], in the place of
-/// the factor of dõ c. c [D] comes in as before the steps and leaves as of the last.
+/// W channels of the steps `r`, the first half: the pre-activations x [T, 4, D] to what is saved [T, 6, D], in the
+/// place of the factor of dõ c. c [D] comes in as before the steps and leaves as of the last.
 #[inline(always)]
 fn write_cells<T: Math, const W: usize>(
     i: usize,
@@ -86,7 +86,7 @@ fn forward<T: Math>(d: usize, bias: T, x: &[T], [saved, h, c]: [&mut [T]; 3]) {
     }
 }
 
-/// W channels of the steps `r` backwards, from what was saved and dh [T, D] to the gradients of the gates' sums
+/// W channels of the steps `r` backwards, from what was saved and dh [T, D] to the gradients of the pre-activations
 /// [T, 4, D]. `behind` [D] comes in as G from behind the steps and leaves as that of the first.
 #[inline(always)]
 fn run_back<T: Math, const W: usize>(

@@ -83,7 +83,7 @@ impl Kernel for SumAxis {
                 let axes = [(1, 0, 0), (1, 0, 0), (outer, n * inner, inner), (n, inner, 0), (inner, 1, 1)];
                 let axes = axes.map(|(n, x, y)| Axis { n, steps: [x, y, 0] });
                 let x = [&x[0]; 3];
-                arith_cuda::sum(cu, sums!("sum"), x, 1, self.scale(n), axes, &mut y[0], false);
+                arith_cuda::sum(cu, sums!("sum"), x, (axes, 1), self.scale(n), (&mut y[0], false));
             }
         }
     }

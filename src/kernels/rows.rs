@@ -5,6 +5,7 @@ use crate::{
     kernels::{
         lane_sums::{self, parts3, sums},
         lanes::{L, avx512_here},
+        math::Math,
     },
     tensor::Real,
 };
@@ -25,6 +26,12 @@ pub fn product<T: Real>(x: &[T], y: &[T], z: &mut [T]) {
 #[versions::versions]
 pub fn add_product<T: Real>(x: &[T], y: &[T], z: &mut [T]) {
     z.iter_mut().zip(x).zip(y).for_each(|((z, &x), &y)| *z += x * y);
+}
+
+/// x ← eˣ
+#[versions::versions]
+pub fn exp<T: Math>(x: &mut [T]) {
+    x.iter_mut().for_each(|x| *x = x.exp());
 }
 
 /// x times a number.

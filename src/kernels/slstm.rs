@@ -90,14 +90,14 @@ impl Size {
     }
 
     /// R of one head as [K, 4K], for h R.
-    fn pack<T: Real>(self, h: usize, r: &[T], y: &mut [T]) {
+    fn matrix<T: Real>(self, h: usize, r: &[T], y: &mut [T]) {
         for (i, y) in y.chunks_exact_mut(self.k.max(1)).enumerate() {
             y.copy_from_slice(&r[self.row(i % 4, h, i / 4)]);
         }
     }
 
     /// Matrices [k, n] of all heads, one after the other, for the products of every step.
-    fn shared<'a, T: Real>(self, cpu: &'a Cpu, (k, n): (usize, usize), all: &'a [T]) -> Vec<Packed<'a, T>> {
+    fn packed<'a, T: Real>(self, cpu: &'a Cpu, (k, n): (usize, usize), all: &'a [T]) -> Vec<Packed<'a, T>> {
         all.chunks_exact((k * n).max(1)).map(|r| Packed::new(cpu, self.b, (r, Mat::new(k, n, n)))).collect()
     }
 }
@@ -119,13 +119,13 @@ impl SlstmSequence {
         n.copy_from_slice(x[4].host());
         effective(x[5].host(), x[6].host(), m);
         let (k, rows) = (s.k, s.b * s.k);
-        let (mut packed, mut sorted) = (cpu.temp::<T>(s.h * 4 * k * k), cpu.temp::<T>(s.h * rows));
+        let (mut matrices, mut sorted) = (cpu.temp::<T>(s.h * 4 * k * k), cpu.temp::<T>(s.h * rows));
         let mut z = cpu.temp::<T>(s.h * 4 * rows);
-        packed.chunks_exact_mut((4 * k * k).max(1)).enumerate().for_each(|(head, packed)| s.pack(head, r, packed));
-        let shared = s.shared(cpu, (k, 4 * k), &packed);
+        matrices.chunks_exact_mut((4 * k * k).max(1)).enumerate().for_each(|(head, matrix)| s.matrix(head, r, matrix));
+        let packed = s.packed(cpu, (k, 4 * k), &matrices);
         s.each_state(|unit, own| sorted[own].copy_from_slice(&x[2].host::<T>()[unit]));
         for t in 0..if z.is_empty() { 0 } else { s.t } {
-            for ((r, h), z) in shared.iter().zip(sorted.chunks_exact(rows)).zip(z.chunks_exact_mut(4 * rows)) {
+            for ((r, h), z) in packed.iter().zip(sorted.chunks_exact(rows)).zip(z.chunks_exact_mut(4 * rows)) {
                 r.times(h, z);
             }
             cell(s, t, v, &z, &mut [&mut sorted, c, n, m], (h, saved));
@@ -140,15 +140,15 @@ impl SlstmSequence {
         let dx = gx.slot_or_scratch::<[T]>(cpu, &x[0]);
         let dr = zeroed(gr.slot_or_scratch::<[T]>(cpu, &x[1]));
         let (k, rows, all) = (s.k, s.b * s.k, 4 * s.k * s.k);
-        let (mut packed, mut turned, mut dp) =
+        let (mut matrix, mut transposed, mut dp) =
             (cpu.temp::<T>(all), cpu.temp::<T>(s.h * all), cpu.zeros::<T>(s.h * all));
-        for (head, turned) in turned.chunks_exact_mut(all.max(1)).enumerate() {
-            s.pack(head, r, &mut packed);
-            for (i, turned) in turned.chunks_exact_mut(k).enumerate() {
-                turned.iter_mut().zip(packed[i..].iter().step_by(4 * k)).for_each(|(y, &x)| *y = x);
+        for (head, transposed) in transposed.chunks_exact_mut(all.max(1)).enumerate() {
+            s.matrix(head, r, &mut matrix);
+            for (i, transposed) in transposed.chunks_exact_mut(k).enumerate() {
+                transposed.iter_mut().zip(matrix[i..].iter().step_by(4 * k)).for_each(|(y, &x)| *y = x);
             }
         }
-        let shared = s.shared(cpu, (4 * k, k), &turned);
+        let packed = s.packed(cpu, (4 * k, k), &transposed);
         // dh is sorted by heads.
         let mut g = [(); 4].map(|()| cpu.temp::<T>(s.h * rows));
         for (g, dy) in g.iter_mut().zip(&dy[1..]) {
@@ -167,7 +167,7 @@ impl SlstmSequence {
         for t in (0..if dz.is_empty() { 0 } else { s.t }).rev() {
             let states = &mut [&mut **dh, &mut **dc, &mut **dn, &mut **gamma];
             cell_back(s, t, (saved, first, cotangent_of(&dy[0])), states, &mut dz, (&mut *dx.0, dx.1));
-            for (head, (r, dz)) in shared.iter().zip(dz.chunks_exact(4 * rows)).enumerate() {
+            for (head, (r, dz)) in packed.iter().zip(dz.chunks_exact(4 * rows)).enumerate() {
                 r.times(dz, &mut dh[head * rows..][..rows]);
                 // dR = Σ h_{t-1} dzᵀ over all steps and sequences.
                 let (before, step) = match t.checked_sub(1) {

@@ -57,7 +57,7 @@ fn backward<T: Real>(
         // A logarithm is a difference from m, unless m is −∞.
         let blank = m[t] == T::of(f64::NEG_INFINITY);
         let (own_f, own_i, less_f, less_i) = if blank { (to_f, to_i, 0.0, 0.0) } else { (0.0, 0.0, to_f, to_i) };
-        // What gets nothing gets no NaN of it either.
+        // A gate whose share is 0 gets 0, even where the gradient is NaN.
         let part = |share: f64, x: f64| if share > 0.0 { share * x } else { 0.0 };
         let of_f = part(share, own_f + (gamma - less_i)) + part(1.0 - share, to_f);
         let of_i = part(1.0 - share, own_i + (gamma - less_f)) + part(share, to_i);

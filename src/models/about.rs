@@ -1,6 +1,6 @@
 //! The facts of every mixer, which stand in its file, and the table of them that `--models list` prints.
 
-use super::{ALL, Build, any_size};
+use super::{Build, any_size, own::all};
 use std::fmt::Write;
 
 /// The kind of a mixer's state: a heading of the table.
@@ -8,7 +8,7 @@ use std::fmt::Write;
 pub enum Family {
     /// Units behind gates that see more than the input.
     Cells,
-    /// One number, real or complex, for each state.
+    /// One number, real or complex, for each state, or a matrix that is the same at every step.
     Scans,
     /// A matrix that fades and adds.
     Memories,
@@ -29,7 +29,7 @@ impl Family {
 
     /// The families of the mixers that there are.
     pub fn present() -> Vec<Family> {
-        let others = ALL.iter().any(|m| m.2.family == Family::Others).then_some(Family::Others);
+        let others = all().iter().any(|m| m.2.family == Family::Others).then_some(Family::Others);
         Family::ALL.into_iter().chain(others).collect()
     }
 
@@ -37,7 +37,7 @@ impl Family {
     pub fn title(self) -> &'static str {
         match self {
             Family::Cells => "Gated cells",
-            Family::Scans => "State spaces: one number for each state",
+            Family::Scans => "State spaces: one number for each state, or a fixed matrix",
             Family::Memories => "Matrix memories that fade and add",
             Family::DeltaRules => "Matrix memories that erase before they write (delta rules)",
             Family::Learners => "Memories that learn while they read",
@@ -48,7 +48,6 @@ impl Family {
 }
 
 /// Stands in for `ABOUT` where a mixer's file has none.
-#[allow(dead_code)] // as long as every file has one, and without the book
 pub(crate) const UNKNOWN: About = About {
     family: Family::Others,
     line: "not described yet",
@@ -57,7 +56,6 @@ pub(crate) const UNKNOWN: About = About {
     state: "?",
     eigenvalues: "?",
     cost: "?",
-    scan: false,
     source: "?",
 };
 
@@ -78,15 +76,13 @@ pub struct About {
     pub eigenvalues: &'static str,
     /// Multiplications of a step, beside those of the projections.
     pub cost: &'static str,
-    /// Whether its parallel form, if it has one, costs as much as its steps do, and not as much as all pairs of tokens.
-    pub scan: bool,
     /// The paper.
     pub source: &'static str,
 }
 
 /// The facts of the mixer of this name.
 pub fn about(name: &str) -> Option<&'static About> {
-    ALL.iter().find(|m| m.0 == name).map(|m| m.2)
+    all().iter().find(|m| m.0 == name).map(|m| m.2)
 }
 
 /// The names by family, with a line for each.
@@ -94,7 +90,7 @@ pub fn lines() -> String {
     let mut text = String::new();
     for family in Family::present() {
         let _ = writeln!(text, "{}", family.title());
-        for (name, _, about) in ALL.iter().filter(|m| m.2.family == family) {
+        for (name, _, about) in all().iter().filter(|m| m.2.family == family) {
             let _ = writeln!(text, "  {name:<20} {}", about.line);
         }
     }
@@ -106,7 +102,7 @@ pub fn table() -> String {
     let mut text = "S_t = A_t S_{t-1} + B_t; K, V: sizes of a head; N: states; t: tokens so far.\n".to_string();
     for family in Family::present() {
         let _ = writeln!(text, "\n{}", family.title());
-        for (name, build, about) in ALL.iter().filter(|m| m.2.family == family) {
+        for (name, build, about) in all().iter().filter(|m| m.2.family == family) {
             text += &entry(name, *build, about);
         }
     }
@@ -115,7 +111,7 @@ pub fn table() -> String {
 
 /// The entry of one mixer in [`table`].
 pub fn facts(name: &str) -> Option<String> {
-    ALL.iter().find(|m| m.0 == name).map(|(name, build, about)| entry(name, *build, about))
+    all().iter().find(|m| m.0 == name).map(|(name, build, about)| entry(name, *build, about))
 }
 
 fn entry(name: &str, build: Build, about: &About) -> String {

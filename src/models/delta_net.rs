@@ -25,7 +25,7 @@
 //! ```text
 //! A = stril(b K Kᵀ),   X = (I + A)⁻¹                                     X b is the paper's T    (3)
 //! U = X (b V − b K S)         what is written, β_t (v_t − S_{t-1}ᵀ k_t), of all steps at once   (4)
-//! O = Q S + tril(Q Kᵀ) U,     S' = S + Kᵀ U                                                      (5)
+//! O = Q S + tril(Q Kᵀ) U,     S ← S + Kᵀ U                                                      (5)
 //! ```
 //!
 //! `ops/delta.rs` has the gradient and names the kernels.
@@ -37,14 +37,10 @@
 //! | recurrent | O(T K V), T steps |
 //! | parallel | (3) to (5) with the whole sequence as one chunk: O(T² (K + V)) |
 //! | chunked | O(T (C (K + V) + K V)); with X written out, as on a device, C² more |
+//! | chunked, on a CPU with K V ≤ 256 | O(T K V), T steps inside the fused kernel |
 
-use super::{
-    About, Bound, Capabilities, Family, Form, Init, Mixer, ModelConfig, P, Rope, State, at, head_first, heads,
-    merge_heads, over_time, positions, remembered,
-};
-use crate::{autograd::Var, error::Result, tensor::Shape};
-
-pub use crate::ops::delta::delta_rule as chunked;
+use super::prelude::*;
+use crate::ops::delta::delta_rule;
 
 /// Equation (1): k [B, H, K], v [B, H, V], beta [B, H], S [B, H, K, V] to the next S.
 pub fn write<'t>(k: Var<'t>, v: Var<'t>, beta: Var<'t>, s: Var<'t>) -> Var<'t> {
@@ -56,25 +52,13 @@ pub fn write<'t>(k: Var<'t>, v: Var<'t>, beta: Var<'t>, s: Var<'t>) -> Var<'t> {
 
 /// Equation (2): q [B, H, K], S [B, H, K, V] to o [B, H, V].
 pub fn read<'t>(q: Var<'t>, s: Var<'t>, scale: f64) -> Var<'t> {
-    let [b, h, n, value] = s.dims();
-    (scale * s.t_matmul(q.named("q").reshape([b, h, n, 1]))).reshape([b, h, value]).named("o")
+    (scale * recall(s, q.named("q"))).named("o")
 }
 
 /// Equations (1) and (2) for one token: q, k [B, H, K], v [B, H, V], beta [B, H], S [B, H, K, V] to o and the next S.
 pub fn step<'t>(q: Var<'t>, k: Var<'t>, v: Var<'t>, beta: Var<'t>, s: Var<'t>, scale: f64) -> (Var<'t>, Var<'t>) {
     let s = write(k, v, beta, s);
     (read(q, s, scale), s)
-}
-
-/// [`step`] over a sequence: q, k [B, T, H, K], v [B, T, H, V], beta [B, T, H] to o [B, T, H, V] and the last S.
-pub fn recurrent<'t>(q: Var<'t>, k: Var<'t>, v: Var<'t>, beta: Var<'t>, s: Var<'t>, scale: f64) -> (Var<'t>, Var<'t>) {
-    let ([_, t, _, _], mut s) = (q.dims(), s);
-    let o = over_time(t, v, |i| {
-        let o;
-        (o, s) = step(at(q, i), at(k, i), at(v, i), at(beta, i), s, scale);
-        o
-    });
-    (o, s)
 }
 
 /// Equations (3) to (5) with the whole sequence as one chunk.
@@ -88,48 +72,14 @@ pub fn parallel<'t>(q: Var<'t>, k: Var<'t>, v: Var<'t>, beta: Var<'t>, s: Var<'t
     (head_first(o), s + k.t_matmul(u))
 }
 
-/// The bound of a uniform weight matrix [out, in]: Xavier's, times the gain 2^-2.5.
-pub(super) fn xavier(out: usize, inp: usize) -> f64 {
-    2f64.powf(-2.5) * (6.0 / (out + inp) as f64).sqrt()
-}
-
-/// A projection, its short convolution (if any) and SiLU.
-pub(super) struct Projection {
-    w: P,
-    conv: Option<P>, // [out, W]
-    out: usize,
-    past: usize, // W − 1
-}
-
-impl Projection {
-    /// `parts` matrices [H K, D], stacked.
-    pub(super) fn new(name: &str, parts: usize, c: &ModelConfig, init: &mut Init) -> Projection {
-        let (out, w) = (parts * c.inner(), c.conv);
-        let bound = (w.max(1) as f64).powf(-0.5);
-        Projection {
-            w: init.uniform(&format!("w_{name}"), [out, c.width], xavier(c.inner(), c.width)),
-            conv: (w > 0).then(|| init.custom(&format!("conv_{name}"), [out, w], |g, _| g.uniform(-bound, bound))),
-            out,
-            past: w.saturating_sub(1),
+/// All forms over a sequence: q, k [B, T, H, K], v [B, T, H, V], beta [B, T, H] to o [B, T, H, V] and the last S.
+pub fn sequence<'t>([q, k, v, beta]: [Var<'t>; 4], s: Var<'t>, scale: f64, form: Form) -> (Var<'t>, Var<'t>) {
+    match form {
+        Form::Recurrent => {
+            over_time_with(q.shape().at(1), v, s, |i, s| step(at(q, i), at(k, i), at(v, i), at(beta, i), s, scale))
         }
-    }
-
-    /// x [B, T, D] to [B, T, out]; updates the convolution's window [B, W − 1, out], entry `at` of the state.
-    pub(super) fn apply<'t>(&self, p: &Bound<'t>, x: Var<'t>, state: &mut State<'t>, at: usize) -> Var<'t> {
-        let Some(conv) = self.conv else { return x.linear(p[self.w], None).silu() };
-        let y = x.linear(p[self.w], None);
-        let past = state.s[at];
-        state.s[at] = remembered(past, y);
-        y.causal_conv1d(p[conv], None, past).silu()
-    }
-
-    /// The windows of the convolutions for q, k and v, if there are any: entries of the state.
-    pub(super) fn windows<'a>(
-        qkv: impl IntoIterator<Item = &'a Projection>,
-        b: usize,
-    ) -> impl Iterator<Item = (&'static str, Shape)> {
-        let named = ["past q", "past k", "past v"].into_iter().zip(qkv).filter(|(_, x)| x.conv.is_some());
-        named.map(move |(name, x)| (name, [b, x.past, x.out].into()))
+        Form::Chunked(chunk) => delta_rule(q, k, v, beta, s, scale, chunk),
+        _ => parallel(q, k, v, beta, s, scale),
     }
 }
 
@@ -142,7 +92,6 @@ pub const ABOUT: About = About {
     state: "H K V",
     eigenvalues: "1, 1 − β: (0, 1) or (−1, 1)",
     cost: "H K V",
-    scan: false,
     source: "arXiv 2406.06484",
 };
 
@@ -174,28 +123,16 @@ impl Layer {
         })
     }
 
-    fn scale(&self) -> f64 {
-        (self.k as f64).powf(-0.5)
-    }
-
     /// q, k, v [B, T, H, K] and beta [B, T, H] from x [B, T, D]; updates the convolutions' windows (states 1 to 3).
-    fn project<'t>(&self, p: &Bound<'t>, x: Var<'t>, state: &mut State<'t>) -> ([Var<'t>; 3], Var<'t>) {
+    fn project<'t>(&self, p: &Bound<'t>, x: Var<'t>, state: &mut State<'t>) -> [Var<'t>; 4] {
         let [q, k, v] = std::array::from_fn(|j| heads(self.qkv[j].apply(p, x, state, 1 + j), self.h));
-        let unit = |x: Var<'t>| positions::rotate(&self.rope, x.l2_norm_smooth(1e-6), state.t);
+        let unit = |x: Var<'t>| rotate(&self.rope, x.l2_norm_smooth(1e-6), state.t);
         let beta = self.stretch * x.linear(p[self.w_beta], None).sigmoid();
-        ([unit(q), unit(k), v], beta)
-    }
-
-    fn output<'t>(&self, p: &Bound<'t>, o: Var<'t>) -> Var<'t> {
-        merge_heads(o.rms_norm(p[self.norm], 1e-6)).linear(p[self.w_o], None)
+        [unit(q), unit(k), v, beta]
     }
 }
 
 impl Mixer for Layer {
-    fn forms(&self) -> Vec<Form> {
-        vec![Form::Recurrent, Form::Parallel, Form::Chunked(Form::CHUNK)]
-    }
-
     fn capabilities(&self) -> Capabilities {
         Capabilities { rope: true, eigenvalues: true }
     }
@@ -205,21 +142,10 @@ impl Mixer for Layer {
         [s].into_iter().chain(Projection::windows(&self.qkv, b)).collect()
     }
 
-    fn step<'t>(&self, p: &Bound<'t>, x: Var<'t>, state: &mut State<'t>) -> Var<'t> {
-        let [b, d] = x.dims();
-        let ([q, k, v], beta) = self.project(p, x.reshape([b, 1, d]), state);
-        let (o, s) = step(at(q, 0), at(k, 0), at(v, 0), at(beta, 0), state.s[0], self.scale());
-        state.s[0] = s;
-        self.output(p, o.reshape([b, 1, self.h, self.k])).reshape([b, d])
-    }
-
     fn sequence<'t>(&self, p: &Bound<'t>, x: Var<'t>, state: &mut State<'t>, form: Form) -> Var<'t> {
-        let ([q, k, v], beta) = self.project(p, x, state);
-        let (o, s) = match form {
-            Form::Chunked(chunk) => chunked(q, k, v, beta, state.s[0], self.scale(), chunk),
-            _ => parallel(q, k, v, beta, state.s[0], self.scale()),
-        };
+        let inputs = self.project(p, x, state);
+        let (o, s) = sequence(inputs, state.s[0], inverse_root(self.k), form);
         state.s[0] = s;
-        self.output(p, o)
+        normed_output(o, p[self.norm], None, p[self.w_o])
     }
 }

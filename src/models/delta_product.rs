@@ -28,11 +28,10 @@
 //! | chunked | O(n T (C (K + V) + C² + K V)); a chunk is C of the n T steps |
 
 use super::{
-    About, Bound, Capabilities, Family, Form, Init, Mixer, ModelConfig, P, Rope, State, at,
-    delta_net::{self, Projection, read, write, xavier},
-    heads, merge_heads, over_time, positions,
+    delta_net::{self, read, write},
+    prelude::*,
 };
-use crate::{autograd::Var, error::Result, tensor::Shape};
+use crate::ops::erase_write::{last_of, only};
 
 /// One token: q [B, H, K], k [B, n, H, K], v [B, n, H, V], beta [B, n, H], S [B, H, K, V] to o and the next S.
 pub fn step<'t>(q: Var<'t>, k: Var<'t>, v: Var<'t>, beta: Var<'t>, mut s: Var<'t>, scale: f64) -> (Var<'t>, Var<'t>) {
@@ -42,47 +41,17 @@ pub fn step<'t>(q: Var<'t>, k: Var<'t>, v: Var<'t>, beta: Var<'t>, mut s: Var<'t
     (read(q, s, scale), s)
 }
 
-/// [`step`] over a sequence: q [B, T, H, K], k [B, T n, H, K], v [B, T n, H, V], beta [B, T n, H] to o [B, T, H, V] and
+/// All forms over a sequence: q [B, T, H, K], k [B, T n, H, K], v [B, T n, H, V], beta [B, T n, H] to o [B, T, H, V] and
 /// the last S.
-pub fn recurrent<'t>([q, k, v, beta]: [Var<'t>; 4], s: Var<'t>, n: usize, scale: f64) -> (Var<'t>, Var<'t>) {
-    let ([_, t, _, _], mut s) = (q.dims(), s);
-    let o = over_time(t, v, |i| {
-        let of = |x: Var<'t>| x.narrow(1, i * n, n);
-        let o;
-        (o, s) = step(at(q, i), of(k), of(v), of(beta), s, scale);
-        o
-    });
-    (o, s)
-}
-
-/// The queries of n T steps, zero except at each token's last step: [B, T, H, K] to [B, T n, H, K].
-fn spread(q: Var<'_>, n: usize) -> Var<'_> {
-    let [b, t, h, k] = q.dims();
-    let nothing = q.tape().full([b, t, (n - 1) * h, k], q.dtype(), 0.0);
-    Var::concat(&[nothing, q], 2).reshape([b, t * n, h, k])
-}
-
-/// The last of every n outputs: [B, T n, H, V] to [B, T, H, V].
-fn last_of(o: Var<'_>, n: usize) -> Var<'_> {
-    let [b, steps, h, v] = o.dims();
-    o.reshape([b, steps / n, n * h, v]).narrow(2, (n - 1) * h, h)
-}
-
-/// As [`recurrent`], by the parallel form of DeltaNet.
-pub fn parallel<'t>([q, k, v, beta]: [Var<'t>; 4], s: Var<'t>, n: usize, scale: f64) -> (Var<'t>, Var<'t>) {
-    let (o, s) = delta_net::parallel(spread(q, n), k, v, beta, s, scale);
-    (last_of(o, n), s)
-}
-
-/// As [`recurrent`], by the chunked form of DeltaNet.
-pub fn chunked<'t>(
-    [q, k, v, beta]: [Var<'t>; 4],
-    s: Var<'t>,
-    n: usize,
-    scale: f64,
-    chunk: usize,
-) -> (Var<'t>, Var<'t>) {
-    let (o, s) = delta_net::chunked(spread(q, n), k, v, beta, s, scale, chunk);
+pub fn sequence<'t>(x: [Var<'t>; 4], s: Var<'t>, n: usize, scale: f64, form: Form) -> (Var<'t>, Var<'t>) {
+    let [q, k, v, beta] = x;
+    if form == Form::Recurrent {
+        return over_time_with(q.shape().at(1), v, s, |i, s| {
+            let [k, v, beta] = [k, v, beta].map(|x| x.narrow(1, i * n, n));
+            step(at(q, i), k, v, beta, s, scale)
+        });
+    }
+    let (o, s) = delta_net::sequence([only(q, n - 1, n), k, v, beta], s, scale, form);
     (last_of(o, n), s)
 }
 
@@ -95,7 +64,6 @@ pub const ABOUT: About = About {
     state: "H K V",
     eigenvalues: "complex, |λ| ≤ 1",
     cost: "n H K V",
-    scan: false,
     source: "arXiv 2502.10297",
 };
 
@@ -131,32 +99,20 @@ impl Layer {
         })
     }
 
-    fn scale(&self) -> f64 {
-        (self.k as f64).powf(-0.5)
-    }
-
     /// q, k, v and beta from x [B, T, D]; updates the convolutions' windows (states 1 to 3).
     fn project<'t>(&self, p: &Bound<'t>, x: Var<'t>, state: &mut State<'t>) -> [Var<'t>; 4] {
         let ([b, t, _], n) = (x.dims(), self.n);
         let q = heads(self.q.apply(p, x, state, 1), self.h);
         // The n keys of a token are n H heads here, so that all are rotated by the token's position.
         let [k, v] = std::array::from_fn(|j| heads(self.kv[j].apply(p, x, state, 2 + j), n * self.h));
-        let unit = |x: Var<'t>| positions::rotate(&self.rope, x.l2_norm_smooth(1e-6), state.t);
+        let unit = |x: Var<'t>| rotate(&self.rope, x.l2_norm_smooth(1e-6), state.t);
         let steps = |x: Var<'t>| x.reshape([b, t * n, self.h, self.k]);
         let beta = self.stretch * x.linear(p[self.w_beta], None).sigmoid();
         [unit(q), steps(unit(k)), steps(v), beta.reshape([b, t * n, self.h])]
     }
-
-    fn output<'t>(&self, p: &Bound<'t>, o: Var<'t>) -> Var<'t> {
-        merge_heads(o.rms_norm(p[self.norm], 1e-6)).linear(p[self.w_o], None)
-    }
 }
 
 impl Mixer for Layer {
-    fn forms(&self) -> Vec<Form> {
-        vec![Form::Recurrent, Form::Parallel, Form::Chunked(Form::CHUNK)]
-    }
-
     fn capabilities(&self) -> Capabilities {
         Capabilities { rope: true, eigenvalues: true }
     }
@@ -166,21 +122,10 @@ impl Mixer for Layer {
         [s].into_iter().chain(Projection::windows([&self.q, &self.kv[0], &self.kv[1]], b)).collect()
     }
 
-    fn step<'t>(&self, p: &Bound<'t>, x: Var<'t>, state: &mut State<'t>) -> Var<'t> {
-        let [b, d] = x.dims();
-        let [q, k, v, beta] = self.project(p, x.reshape([b, 1, d]), state);
-        let (o, s) = step(at(q, 0), k, v, beta, state.s[0], self.scale());
-        state.s[0] = s;
-        self.output(p, o.reshape([b, 1, self.h, self.k])).reshape([b, d])
-    }
-
     fn sequence<'t>(&self, p: &Bound<'t>, x: Var<'t>, state: &mut State<'t>, form: Form) -> Var<'t> {
-        let qkvb = self.project(p, x, state);
-        let (o, s) = match form {
-            Form::Chunked(chunk) => chunked(qkvb, state.s[0], self.n, self.scale(), chunk),
-            _ => parallel(qkvb, state.s[0], self.n, self.scale()),
-        };
+        let inputs = self.project(p, x, state);
+        let (o, s) = sequence(inputs, state.s[0], self.n, inverse_root(self.k), form);
         state.s[0] = s;
-        self.output(p, o)
+        normed_output(o, p[self.norm], None, p[self.w_o])
     }
 }

@@ -28,35 +28,8 @@
 //! | parallel | O(T S K) | the whole matrix, [B, H, T, S] |
 //! | fused | O(T S K), by tiles with an online softmax | O(S) |
 
-use super::{
-    About, Bound, Family, Form, Init, Mixer, ModelConfig, P, State, at, head_first, heads, linear_parts,
-    memories::{narrow_normal, one_token, shifted},
-    merge_heads, over_time, remembered,
-};
-use crate::{
-    autograd::Var,
-    error::Result,
-    ops::{
-        attention::fading_attention,
-        words::{insert_axis, log_sigmoid},
-    },
-    tensor::Shape,
-};
-
-/// The sums of the gates between each of the last T tokens and those before it, −∞ for later ones: [B, H, T, S] of g
-/// [B, S, H].
-fn since(g: Var<'_>, t: usize) -> Var<'_> {
-    let (g, past) = (g.permute([0, 2, 1]), g.shape().at(1) - t);
-    let new = g.narrow(2, past, t);
-    if past == 0 {
-        return new.segsum();
-    }
-    // From an old token to the last of these, and on from there.
-    let [b, h, _] = g.dims();
-    let none = g.tape().full([b, h, 1], g.dtype(), 0.0);
-    let old = Var::concat(&[g.narrow(2, 1, past - 1), none], 2).cumsum_from_end(2);
-    Var::concat(&[insert_axis(old, 2) + insert_axis(new.cumsum(2), 3), new.segsum()], 3)
-}
+use super::{memories::shifted, prelude::*};
+use crate::ops::attention::{fading_attention, since};
 
 /// One token: q [B, H, K] against the keys and values so far, [B, S, H, ..], and their g = ln f [B, S, H], to o
 /// [B, H, V].
@@ -93,7 +66,6 @@ pub const ABOUT: About = About {
     state: "H (2 K + 1) t",
     eigenvalues: "none",
     cost: "H K t",
-    scan: false,
     source: "arXiv 2503.02130",
 };
 
@@ -156,10 +128,6 @@ impl Mixer for Layer {
         vec![("keys", empty), ("values", empty), gates, ("past k", last), ("past v", last)]
     }
 
-    fn step<'t>(&self, p: &Bound<'t>, x: Var<'t>, state: &mut State<'t>) -> Var<'t> {
-        one_token(x, |x| self.sequence(p, x, state, Form::Recurrent))
-    }
-
     fn sequence<'t>(&self, p: &Bound<'t>, x: Var<'t>, state: &mut State<'t>, form: Form) -> Var<'t> {
         let [q, k, v, g] = self.project(p, x, state);
         for (cache, new) in state.s.iter_mut().zip([k.named("k"), v.named("v"), insert_axis(g, 3)]) {
@@ -167,8 +135,7 @@ impl Mixer for Layer {
         }
         let [b, s, h, _] = state.s[2].dims();
         let g = state.s[2].reshape([b, s, h]);
-        let o = attention([q, state.s[0], state.s[1], g], (self.k as f64).powf(-0.5), form);
-        let gate = x.linear(p[self.w_g], None).sigmoid();
-        (merge_heads(o.rms_norm(p[self.norms[2]], 1e-6)) * gate).linear(p[self.w_o], None)
+        let o = attention([q, state.s[0], state.s[1], g], inverse_root(self.k), form);
+        normed_output(o, p[self.norms[2]], Some(x.linear(p[self.w_g], None).sigmoid()), p[self.w_o])
     }
 }

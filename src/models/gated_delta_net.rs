@@ -13,7 +13,7 @@
 //!
 //! The transition has the eigenvalue α (1 − β) along k and α orthogonal to k: the delta rule replaces the value stored
 //! under one key, and the gate clears the rest. With `eigenvalues = "-1..1"`, s = 2 and α (1 − β) comes close to −1, as
-//! parity needs: two ones must cancel, a² = 1 with a ≠ 1. In (0, 1) the state converges instead.
+//! parity needs.
 //!
 //! The chunked form is DeltaNet's, with every stored value decayed by the gates since it was written. With G_t = g_1 +
 //! … + g_t in the chunk, D_ts = exp(G_t − G_s) for s ≤ t, γ_t = exp(G_t), r_s = D_Cs and b = diag(β),
@@ -23,9 +23,7 @@
 //! O = γ Q S + tril(Q Kᵀ ⊙ D) U,     S' = γ_C S + (r K)ᵀ U                                                    (4)
 //! ```
 //!
-//! Every exponent is a sum of g over the steps after s up to t, never positive, and is computed as that sum (a segment
-//! sum). The difference G_t − G_s would lose its digits after a gate that forgets nearly everything, and would be NaN
-//! after g = −∞.
+//! Every exponent is a [segment sum](crate::ops::segsum) of g over the steps after s up to t, never positive.
 //!
 //! Initially exp(A_log) is uniform in (0, 16), and b_dt makes the softplus log-uniform in [0.001, 0.1], as in Mamba-2.
 //!
@@ -37,66 +35,28 @@
 //! | parallel | (3) and (4) with the whole sequence as one chunk: O(T² (K + V)) |
 //! | chunked | O(T (C (K + V) + C² + K V)) |
 
-use super::{
-    About, Bound, Capabilities, Family, Form, Init, Mixer, ModelConfig, P, Rope, State, at,
-    delta_net::{self, Projection, xavier},
-    head_first, heads, mamba, merge_heads, over_time, positions,
-};
-use crate::{autograd::Var, error::Result, tensor::Shape};
+use super::{delta_net, prelude::*};
+use crate::ops::delta::gated_delta_rule;
 
-pub use crate::ops::delta::gated_delta_rule as chunked;
-
-/// q, k [.., H, K], v [.., H, V], β and g [.., H] of one token or of a sequence.
-#[derive(Clone, Copy)]
-pub struct Inputs<'t> {
-    /// Queries
-    pub q: Var<'t>,
-    /// Keys
-    pub k: Var<'t>,
-    /// Values
-    pub v: Var<'t>,
-    /// β, the step sizes of the delta rule
-    pub beta: Var<'t>,
-    /// ln α, the logarithms of the gates
-    pub g: Var<'t>,
-}
-
-impl<'t> Inputs<'t> {
-    /// The inputs of token i.
-    fn at(self, i: usize) -> Inputs<'t> {
-        let Inputs { q, k, v, beta, g } = self;
-        Inputs { q: at(q, i), k: at(k, i), v: at(v, i), beta: at(beta, i), g: at(g, i) }
-    }
-}
+/// q, k [.., H, K], v [.., H, V], β and g = ln α [.., H] of one token or of a sequence.
+pub type Inputs<'t> = [Var<'t>; 5];
 
 /// Equations (1) and (2) for one token: S [B, H, K, V] to o [B, H, V] and the next S.
-pub fn step<'t>(x: Inputs<'t>, s: Var<'t>, scale: f64) -> (Var<'t>, Var<'t>) {
-    let [b, h, _] = x.k.dims();
-    let alpha = x.g.exp().named("alpha").reshape([b, h, 1, 1]);
-    delta_net::step(x.q, x.k, x.v, x.beta, alpha * s, scale)
-}
-
-/// [`step`] over a sequence, to o [B, T, H, V] and the last S.
-pub fn recurrent<'t>(x: Inputs<'t>, mut s: Var<'t>, scale: f64) -> (Var<'t>, Var<'t>) {
-    let [_, t, _, _] = x.q.dims();
-    let o = over_time(t, x.v, |i| {
-        let o;
-        (o, s) = step(x.at(i), s, scale);
-        o
-    });
-    (o, s)
+pub fn step<'t>([q, k, v, beta, g]: Inputs<'t>, s: Var<'t>, scale: f64) -> (Var<'t>, Var<'t>) {
+    let alpha = insert_axis(insert_axis(g.exp().named("alpha"), 2), 3);
+    delta_net::step(q, k, v, beta, alpha * s, scale)
 }
 
 /// Equations (3) and (4) with the whole sequence as one chunk.
-pub fn parallel<'t>(x: Inputs<'t>, s: Var<'t>, scale: f64) -> (Var<'t>, Var<'t>) {
-    let [b, t, h, _] = x.k.dims();
+pub fn parallel<'t>([q, k, v, beta, g]: Inputs<'t>, s: Var<'t>, scale: f64) -> (Var<'t>, Var<'t>) {
+    let [b, t, h, _] = k.dims();
     if t == 0 {
-        return (x.v, s);
+        return (v, s);
     }
-    let (q, k, v) = (head_first(scale * x.q), head_first(x.k), head_first(x.v)); // [B, H, T, ..]
-    let row = |x: Var<'t>| x.permute([0, 2, 1]); // [B, H, T]
+    let (q, k, v) = (head_first(scale * q), head_first(k), head_first(v)); // [B, H, T, ..]
     let column = |x: Var<'t>| x.reshape([b, h, t, 1]);
-    let (beta, g) = (column(row(x.beta)), row(x.g));
+    let [beta, g] = [beta, g].map(|x| x.permute([0, 2, 1])); // [B, H, T]
+    let beta = column(beta);
     let decay = g.segsum().exp(); // D [B, H, T, T]
     let from_start = column(g.narrow(2, 0, 1).exp() * decay.narrow(3, 0, 1).reshape([b, h, t])); // γ
     let (to_end, all) = (column(decay.narrow(2, t - 1, 1)), from_start.narrow(2, t - 1, 1)); // r and γ_T
@@ -106,6 +66,16 @@ pub fn parallel<'t>(x: Inputs<'t>, s: Var<'t>, scale: f64) -> (Var<'t>, Var<'t>)
     (head_first(o), all * s + (to_end * k).t_matmul(u))
 }
 
+/// All forms over a sequence: to o [B, T, H, V] and the last S.
+pub fn sequence<'t>(x: Inputs<'t>, s: Var<'t>, scale: f64, form: Form) -> (Var<'t>, Var<'t>) {
+    let [q, k, v, beta, g] = x;
+    match form {
+        Form::Recurrent => over_time_with(q.shape().at(1), v, s, |i, s| step(x.map(|x| at(x, i)), s, scale)),
+        Form::Chunked(chunk) => gated_delta_rule(q, k, v, beta, g, s, scale, chunk),
+        _ => parallel(x, s, scale),
+    }
+}
+
 /// See [`About`].
 pub const ABOUT: About = About {
     family: Family::DeltaRules,
@@ -113,9 +83,8 @@ pub const ABOUT: About = About {
     parent: Some(("delta_net", "a gate for the whole")),
     transition: "α_t (I − β_t k_t k_tᵀ)",
     state: "H K V",
-    eigenvalues: "α, α (1 − β)",
+    eigenvalues: "α, α (1 − β): (0, 1) or (−1, 1)",
     cost: "H K V",
-    scan: false,
     source: "arXiv 2412.06464",
 };
 
@@ -139,48 +108,24 @@ impl Layer {
     /// H heads of width K over the model's width. Projections start as DeltaNet's.
     pub fn new(c: &ModelConfig, init: &mut Init) -> Result<Layer> {
         let (width, inner, h) = (c.width, c.inner(), c.heads);
-        let mix = Layer {
+        Ok(Layer {
             h,
             k: c.head_dim,
             qkv: ["q", "k", "v"].map(|name| Projection::new(name, 1, c, init)),
             w_beta: init.uniform("w_beta", [h, width], xavier(h, width)),
             w_g: init.uniform("w_g", [h, width], xavier(h, width)),
-            a_log: init.custom("A_log", [h], |g, _| g.uniform(1e-4, 16.0).ln()),
-            b_dt: init.custom("b_dt", [h], |g, _| mamba::step_size_bias(g)),
+            a_log: init.in_f32("A_log", [h], |g, _| g.uniform(1e-4, 16.0).ln()),
+            b_dt: init.in_f32("b_dt", [h], |g, _| step_size_bias(g)),
             w_z: init.uniform("w_z", [inner, width], xavier(inner, width)),
             norm: init.full("norm", [c.head_dim], 1.0),
             w_o: init.uniform("w_o", [width, inner], xavier(width, inner)),
             rope: Rope::new(c),
             stretch: c.eigenvalues.stretch(),
-        };
-        init.keep_in_f32([mix.a_log, mix.b_dt]);
-        Ok(mix)
-    }
-
-    fn scale(&self) -> f64 {
-        (self.k as f64).powf(-0.5)
-    }
-
-    /// The inputs of the gated delta rule from x [B, T, D]; updates the convolutions' windows (states 1 to 3).
-    fn project<'t>(&self, p: &Bound<'t>, x: Var<'t>, state: &mut State<'t>) -> Inputs<'t> {
-        let [q, k, v] = std::array::from_fn(|j| heads(self.qkv[j].apply(p, x, state, 1 + j), self.h));
-        let unit = |x: Var<'t>| positions::rotate(&self.rope, x.l2_norm_smooth(1e-6), state.t);
-        let beta = self.stretch * x.linear(p[self.w_beta], None).sigmoid();
-        let g = p[self.a_log].decay_rate() * x.linear(p[self.w_g], Some(p[self.b_dt])).softplus();
-        Inputs { q: unit(q), k: unit(k), v, beta, g }
-    }
-
-    fn output<'t>(&self, p: &Bound<'t>, o: Var<'t>, x: Var<'t>) -> Var<'t> {
-        let z = x.linear(p[self.w_z], None).silu();
-        (merge_heads(o.rms_norm(p[self.norm], 1e-6)) * z).linear(p[self.w_o], None)
+        })
     }
 }
 
 impl Mixer for Layer {
-    fn forms(&self) -> Vec<Form> {
-        vec![Form::Recurrent, Form::Parallel, Form::Chunked(Form::CHUNK)]
-    }
-
     fn capabilities(&self) -> Capabilities {
         Capabilities { rope: true, eigenvalues: true }
     }
@@ -190,21 +135,13 @@ impl Mixer for Layer {
         [s].into_iter().chain(Projection::windows(&self.qkv, b)).collect()
     }
 
-    fn step<'t>(&self, p: &Bound<'t>, x: Var<'t>, state: &mut State<'t>) -> Var<'t> {
-        let [b, d] = x.dims();
-        let x = x.reshape([b, 1, d]);
-        let (o, s) = step(self.project(p, x, state).at(0), state.s[0], self.scale());
-        state.s[0] = s;
-        self.output(p, o.reshape([b, 1, self.h, self.k]), x).reshape([b, d])
-    }
-
     fn sequence<'t>(&self, p: &Bound<'t>, x: Var<'t>, state: &mut State<'t>, form: Form) -> Var<'t> {
-        let i = self.project(p, x, state);
-        let (o, s) = match form {
-            Form::Chunked(chunk) => chunked(i.q, i.k, i.v, i.beta, i.g, state.s[0], self.scale(), chunk),
-            _ => parallel(i, state.s[0], self.scale()),
-        };
+        let [q, k, v] = std::array::from_fn(|j| heads(self.qkv[j].apply(p, x, state, 1 + j), self.h));
+        let [q, k] = [q, k].map(|x| rotate(&self.rope, x.l2_norm_smooth(1e-6), state.t));
+        let beta = self.stretch * x.linear(p[self.w_beta], None).sigmoid();
+        let g = p[self.a_log].decay_rate() * x.linear(p[self.w_g], Some(p[self.b_dt])).softplus();
+        let (o, s) = sequence([q, k, v, beta, g], state.s[0], inverse_root(self.k), form);
         state.s[0] = s;
-        self.output(p, o, x)
+        normed_output(o, p[self.norm], Some(x.linear(p[self.w_z], None).silu()), p[self.w_o])
     }
 }

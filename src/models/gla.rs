@@ -13,7 +13,7 @@
 //! eigenvalues in (0, 1): each row decays at its own, input-dependent rate, and none can flip.
 //!
 //! The chunked form is that of [`gated_linear_attention`](crate::ops::gated_linear_attention). Weights start normal, of
-//! deviation 0.02.
+//! deviation 0.02. Heads are square here; the published ones have V = 2 K.
 //!
 //! Shapes, per head: q, k, α [B, T, H, K], v [B, T, H, V], S [B, H, K, V].
 //!
@@ -24,11 +24,9 @@
 //! | chunked | O(T (C (K + V) + K V)) |
 
 use super::{
-    About, Bound, Family, Form, Init, Mixer, ModelConfig, P, State, at, heads, linear_parts,
-    memories::{add, fade, gated, narrow_normal, read},
-    merge_heads,
+    memories::{add, fade, gated, read},
+    prelude::*,
 };
-use crate::{autograd::Var, error::Result, ops::words::log_sigmoid, tensor::Shape};
 
 /// The channels that the gate's weights go through, and the root that is taken of it.
 const RANK: usize = 16;
@@ -48,7 +46,6 @@ pub const ABOUT: About = About {
     state: "H K V",
     eigenvalues: "(0, 1)",
     cost: "H K V",
-    scan: false,
     source: "arXiv 2312.06635",
 };
 
@@ -57,8 +54,7 @@ pub struct Layer {
     h: usize,
     k: usize,
     w_qkv: P,
-    w_g1: P,
-    w_g2: P,
+    w_g: LowRank,
     b_g: P,
     w_r: P,
     norm: P,
@@ -73,8 +69,7 @@ impl Layer {
             h: c.heads,
             k: c.head_dim,
             w_qkv: narrow_normal(init, "w_qkv", 3 * inner, width),
-            w_g1: narrow_normal(init, "w_g1", RANK, width),
-            w_g2: narrow_normal(init, "w_g2", inner, RANK),
+            w_g: LowRank::new(init, "w_g", inner, RANK, width),
             b_g: init.full("b_g", [inner], 0.0),
             w_r: narrow_normal(init, "w_r", inner, width),
             norm: init.full("norm", [c.head_dim], 1.0),
@@ -82,42 +77,28 @@ impl Layer {
         })
     }
 
-    fn scale(&self) -> f64 {
-        (self.k as f64).powf(-0.5)
-    }
-
     /// q, k, v and g [B, T, H, K] of x [B, T, D].
     fn project<'t>(&self, p: &Bound<'t>, x: Var<'t>) -> [Var<'t>; 4] {
         let [q, k, v] = linear_parts(x, p[self.w_qkv], None);
-        let g = x.linear(p[self.w_g1], None).linear(p[self.w_g2], Some(p[self.b_g]));
+        let g = self.w_g.apply(p, x, Some(self.b_g));
         [q, k, v, 1.0 / RANK as f64 * log_sigmoid(g)].map(|x| heads(x, self.h))
-    }
-
-    fn output<'t>(&self, p: &Bound<'t>, o: Var<'t>, x: Var<'t>) -> Var<'t> {
-        (merge_heads(o.rms_norm(p[self.norm], 1e-6)) * x.linear(p[self.w_r], None).silu()).linear(p[self.w_o], None)
     }
 }
 
 impl Mixer for Layer {
-    fn forms(&self) -> Vec<Form> {
-        vec![Form::Recurrent, Form::Parallel, Form::Chunked(Form::CHUNK)]
-    }
-
     fn state(&self, b: usize) -> Vec<(&'static str, Shape)> {
         vec![("S", [b, self.h, self.k, self.k].into())]
     }
 
-    fn step<'t>(&self, p: &Bound<'t>, x: Var<'t>, state: &mut State<'t>) -> Var<'t> {
-        let [b, d] = x.dims();
-        let x = x.reshape([b, 1, d]);
-        let (o, s) = step(self.project(p, x).map(|y| at(y, 0)), state.s[0], self.scale());
-        state.s[0] = s;
-        self.output(p, o.reshape([b, 1, self.h, self.k]), x).reshape([b, d])
-    }
-
     fn sequence<'t>(&self, p: &Bound<'t>, x: Var<'t>, state: &mut State<'t>, form: Form) -> Var<'t> {
-        let (o, s) = gated(self.project(p, x), state.s[0], self.scale(), form);
+        let (inputs, s, scale) = (self.project(p, x), state.s[0], inverse_root(self.k));
+        let (o, s) = match form {
+            Form::Recurrent => {
+                over_time_with(x.shape().at(1), inputs[2], s, |i, s| step(inputs.map(|x| at(x, i)), s, scale))
+            }
+            _ => gated(inputs, s, scale, form),
+        };
         state.s[0] = s;
-        self.output(p, o, x)
+        normed_output(o, p[self.norm], Some(x.linear(p[self.w_r], None).silu()), p[self.w_o])
     }
 }

@@ -16,16 +16,8 @@
 //! | parallel | O(T S K) | the whole matrix, [B, H, T, S] |
 //! | fused | O(T S K), by tiles with an online softmax (Dao et al. 2022) | O(T) |
 
-use super::{
-    About, AttentionMaps, Bound, Capabilities, Family, Form, Init, Mixer, ModelConfig, Rope, State, at, head_first,
-    over_time, positions,
-};
-use crate::{
-    autograd::Var,
-    error::Result,
-    ops::{attention::causal_attention, words::insert_axis},
-    tensor::Shape,
-};
+use super::prelude::*;
+use crate::ops::attention::causal_attention;
 
 /// One row of (eq. 1): q [B, H, K] against the keys and values so far, [B, S, H, K], to o [B, H, K].
 pub fn step<'t>(q: Var<'t>, k: Var<'t>, v: Var<'t>, scale: f64) -> Var<'t> {
@@ -63,7 +55,6 @@ pub const ABOUT: About = About {
     state: "2 H K t",
     eigenvalues: "none",
     cost: "H K t",
-    scan: false,
     source: "arXiv 1706.03762",
 };
 
@@ -82,8 +73,8 @@ impl Layer {
     /// From x [B, T, D]: q of the new tokens, and k and v of all tokens so far, which it appends to the cache.
     fn project<'t>(&self, p: &Bound<'t>, x: Var<'t>, state: &mut State<'t>) -> [Var<'t>; 3] {
         let [q, k, v] = self.maps.project(p, x);
-        let q = positions::rotate(&self.rope, q, state.t);
-        let (k, v) = (positions::rotate(&self.rope, k, state.t).named("k"), v.named("v"));
+        let q = rotate(&self.rope, q, state.t);
+        let (k, v) = (rotate(&self.rope, k, state.t).named("k"), v.named("v"));
         state.s = vec![Var::concat(&[state.s[0], k], 1), Var::concat(&[state.s[1], v], 1)];
         [q, state.s[0], state.s[1]]
     }
@@ -106,15 +97,15 @@ impl Mixer for Layer {
     fn step<'t>(&self, p: &Bound<'t>, x: Var<'t>, state: &mut State<'t>) -> Var<'t> {
         let [b, d] = x.dims();
         let [q, k, v] = self.project(p, x.reshape([b, 1, d]), state);
-        let o = step(at(q, 0), k, v, self.maps.scale());
+        let o = step(at(q, 0), k, v, inverse_root(self.maps.k));
         self.maps.output(p, insert_axis(o, 1)).reshape([b, d])
     }
 
     fn sequence<'t>(&self, p: &Bound<'t>, x: Var<'t>, state: &mut State<'t>, form: Form) -> Var<'t> {
         let [q, k, v] = self.project(p, x, state);
         let o = match form {
-            Form::Fused => causal_attention(q, k, v, self.maps.scale()),
-            _ => parallel(q, k, v, self.maps.scale()),
+            Form::Fused => causal_attention(q, k, v, inverse_root(self.maps.k)),
+            _ => parallel(q, k, v, inverse_root(self.maps.k)),
         };
         self.maps.output(p, o)
     }

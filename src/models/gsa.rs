@@ -14,8 +14,8 @@
 //! diag(α) has its eigenvalues in (0, 1): no slot can flip. M is the `state`.
 //!
 //! (2) is [`gated_linear_attention`](crate::ops::gated_linear_attention) with the weights of the slots as queries. In
-//! (1) the gate belongs to what is read: the scores q·k fade differently for every slot, and are summed by halves as in
-//! [`decay`](crate::ops::decay).
+//! (1) the gate belongs to what is read: the scores q·k fade differently for every slot, and are summed by halves as
+//! [`decay`](crate::ops::decay) has them, in tape ops.
 //!
 //! ABC (Peng et al. 2022, arXiv 2110.02488), [`bounded`], weighs all tokens so far by a softmax over time in each slot,
 //! which is the same with LightNet's gate.
@@ -23,17 +23,8 @@
 //! Weights start normal, of deviation 0.02. Shapes, per head: q, k [B, T, H, K], v [B, T, H, V], α, s [B, T, H, M], K̃
 //! as [B, H, K, M], Ṽ [B, H, M, V]; forms and their work as in [`gla`](super::gla), with M beside V and beside K.
 
-use super::{
-    About, Bound, Family, Form, Init, Mixer, ModelConfig, P, State, at, head_first, heads, lightnet, linear_parts,
-    memories::{gated, narrow_normal, nothing, one_token, pieces},
-    merge_heads, over_time,
-};
-use crate::{
-    autograd::Var,
-    error::Result,
-    ops::words::{insert_axis, log_sigmoid, outer, recall},
-    tensor::Shape,
-};
+use super::{lightnet, memories::gated, prelude::*};
+use crate::ops::decay::fading_columns;
 
 /// The root that is taken of the gates.
 const ROOT: f64 = 8.0;
@@ -51,54 +42,23 @@ pub fn step<'t>([q, k, v, s, g]: Inputs<'t>, slots: &mut [Var<'t>; 2], scale: f6
     recall(values, a).named("o")
 }
 
-/// (1) for T ≥ 1 tokens, q, k [N, T, K], s, g [N, T, M] and K̃ [N, K, M]: to K̃_tᵀ q_t [N, T, M] and the last K̃.
-fn scores<'t>([q, k, s, g]: [Var<'t>; 4], slots: Var<'t>) -> (Var<'t>, Var<'t>) {
-    let ([n, t, m], tape, size) = (s.dims(), s.tape(), s.shape().at(1).next_power_of_two());
-    let blocks = |x: Var<'t>| {
-        let more = tape.full([n, size - t, x.shape().last()], x.dtype(), 0.0);
-        Var::concat(&[x, more], 1).reshape([n * size, 1, x.shape().last()])
-    };
-    let [q_rows, k_rows, s_rows, mut before] = [q, k, s, g].map(blocks);
-    let mut after = nothing(before);
-    let mut read = (q_rows * k_rows).sum_axis(2, true) * s_rows;
-    let mut h = 1;
-    while h < size {
-        // Pairs of blocks of h steps. Gates are summed within each block, and no exponent is positive.
-        let cut = |x: Var<'t>| {
-            let pairs = x.reshape([n * size / h / 2, 2, h, x.shape().last()]);
-            [0, 1].map(|i| pairs.narrow(1, i, 1).reshape([n * size / h / 2, h, x.shape().last()]))
-        };
-        let ([past, now], [past_after, now_after], [first, second]) = (cut(before), cut(after), cut(read));
-        let across = cut(q_rows)[1].matmul_t(cut(k_rows)[0]).matmul(past_after.exp() * cut(s_rows)[0]);
-        let whole = |x: Var<'t>| x.narrow(1, h - 1, 1);
-        read = Var::concat(&[first, second + now.exp() * across], 1);
-        after = Var::concat(&[past_after + whole(now), now_after], 1);
-        before = Var::concat(&[past, now + whole(past)], 1);
-        h *= 2;
-    }
-    let [read, from_start, to_end] = [read, before.exp(), after.exp()].map(|x| x.reshape([n, size, m]).narrow(1, 0, t));
-    let last = from_start.narrow(1, t - 1, 1) * slots + k.t_matmul(to_end * s);
-    (read + from_start * q.matmul(slots), last)
-}
-
 /// o [B, T, H, V] of a sequence.
 pub fn attention<'t>(x: Inputs<'t>, slots: &mut [Var<'t>; 2], scale: f64, form: Form) -> Var<'t> {
     let [b, t, h, _] = x[0].dims();
     if form == Form::Recurrent || t == 0 {
         return over_time(t, x[2], |i| step(x.map(|x| at(x, i)), slots, scale));
     }
-    let size = if let Form::Chunked(size) = form { size } else { t };
-    let part = |(from, n)| {
-        let [q, k, v, s, g] = x.map(|x| x.narrow(1, from, n));
-        let rows = [q, k, s, g].map(|x| head_first(x).reshape([b * h, n, x.shape().last()]));
-        let [_, _, key, m] = slots[0].dims();
-        let (a, keys) = scores(rows, slots[0].reshape([b * h, key, m]));
-        let a = head_first((scale * a).softmax().reshape([b, h, n, m]));
-        let (o, values) = gated([a, s, v, g], slots[1], 1.0, Form::Parallel);
-        *slots = [keys.reshape([b, h, key, m]), values];
-        o
-    };
-    Var::concat(&pieces(t, size).map(part).collect::<Vec<_>>(), 1)
+    let [q, k, v, s, g] = x;
+    let ([_, _, key, m], mut keys) = (slots[0].dims(), slots[0]);
+    let a = by_pieces(t, form.chunk(t), 1, |from, n| {
+        let rows = [q, k, s, g].map(|x| head_first(x.narrow(1, from, n)).reshape([b * h, n, x.shape().last()]));
+        let (scores, last) = fading_columns(rows, keys.reshape([b * h, key, m]));
+        keys = last.reshape([b, h, key, m]);
+        head_first((scale * scores).softmax().reshape([b, h, n, m]))
+    });
+    let (o, values) = gated([a, s, v, g], slots[1], 1.0, form);
+    *slots = [keys, values];
+    o
 }
 
 /// ABC: o [B, T, H, V] of q, k [B, T, H, K], v [B, T, H, V], s [B, T, H, M].
@@ -119,7 +79,6 @@ pub const ABOUT: About = About {
     state: "2 H N K",
     eigenvalues: "(0, 1)",
     cost: "2 H N K",
-    scan: false,
     source: "arXiv 2409.07146",
 };
 
@@ -151,27 +110,19 @@ impl Layer {
 }
 
 impl Mixer for Layer {
-    fn forms(&self) -> Vec<Form> {
-        vec![Form::Recurrent, Form::Parallel, Form::Chunked(Form::CHUNK)]
-    }
-
     fn state(&self, b: usize) -> Vec<(&'static str, Shape)> {
         let Layer { h, k, m, .. } = *self;
         vec![("slot keys", [b, h, k, m].into()), ("slot values", [b, h, m, k].into())]
     }
 
-    fn step<'t>(&self, p: &Bound<'t>, x: Var<'t>, state: &mut State<'t>) -> Var<'t> {
-        one_token(x, |x| self.sequence(p, x, state, Form::Recurrent))
-    }
-
     fn sequence<'t>(&self, p: &Bound<'t>, x: Var<'t>, state: &mut State<'t>, form: Form) -> Var<'t> {
-        let [q, k, v] = linear_parts(x, p[self.w_qkv], None).map(|x| heads(x.silu(), self.h));
+        let [q, k, v] = linear_heads(x, p[self.w_qkv], self.h).map(Var::silu);
         let f = x.linear(p[self.w_f], None);
         let g = heads(1.0 / ROOT * log_sigmoid(f), self.h);
         let mut slots = [state.s[0], state.s[1]];
         // 1 − α by expm1, which keeps the digits of a small one.
         let o = attention([q, k, v, -g.expm1(), g], &mut slots, 1.0, form);
         state.s = slots.to_vec();
-        merge_heads(o.silu()).rms_norm(p[self.norm], 1e-6).linear(p[self.w_o], None)
+        normed_output(o.silu(), p[self.norm], None, p[self.w_o])
     }
 }

@@ -18,12 +18,9 @@
 //! their work as in [`linear_transformer`] with 2 K for K.
 
 use super::{
-    About, Bound, Family, Form, Init, Mixer, ModelConfig, P, State, heads, linear_parts,
     linear_transformer::{self, Memory},
-    memories::one_token,
-    merge_heads,
+    prelude::*,
 };
-use crate::{autograd::Var, error::Result, tensor::Shape};
 
 /// ε in the denominator.
 const EPS: f64 = 1e-12;
@@ -45,61 +42,39 @@ pub const ABOUT: About = About {
     state: "2 H K (V + 1)",
     eigenvalues: "1",
     cost: "2 H K V",
-    scan: false,
     source: "arXiv 2402.04347",
 };
 
 /// The mixer.
 pub struct Layer {
-    h: usize,
-    k: usize,
-    qkv: P,
-    qkv_bias: P,
-    maps: [P; 2],
-    w_o: P,
-    b_o: P,
+    maps: AttentionMaps,
+    features: [P; 2],
 }
 
 impl Layer {
     /// H heads of width K over the model's width.
     pub fn new(c: &ModelConfig, init: &mut Init) -> Result<Layer> {
-        let (width, inner, k) = (c.width, c.inner(), c.head_dim);
+        let (h, k) = (c.heads, c.head_dim);
         let identity = |i: usize| if i / k % k == i % k { 1.0 } else { 0.0 };
-        Ok(Layer {
-            h: c.heads,
-            k,
-            qkv: init.linear("w_qkv", 3 * inner, width),
-            qkv_bias: init.full("b_qkv", [3 * inner], 0.0),
-            maps: ["map_q", "map_k"].map(|name| init.custom(name, [c.heads, k, k], |_, i| identity(i))),
-            w_o: init.linear("w_o", width, inner),
-            b_o: init.full("b_o", [width], 0.0),
-        })
+        let features =
+            |init: &mut Init| ["map_q", "map_k"].map(|name| init.custom(name, [h, k, k], |_, i| identity(i)));
+        let (maps, features) = AttentionMaps::around(c, init, features);
+        Ok(Layer { maps, features })
     }
 }
 
 impl Mixer for Layer {
-    fn forms(&self) -> Vec<Form> {
-        vec![Form::Recurrent, Form::Parallel, Form::Chunked(Form::CHUNK)]
-    }
-
     fn state(&self, b: usize) -> Vec<(&'static str, Shape)> {
-        vec![("S", [b, self.h, 2 * self.k, self.k].into()), ("z", [b, self.h, 2 * self.k].into())]
-    }
-
-    fn step<'t>(&self, p: &Bound<'t>, x: Var<'t>, state: &mut State<'t>) -> Var<'t> {
-        one_token(x, |x| self.sequence(p, x, state, Form::Recurrent))
+        let AttentionMaps { h, k, .. } = self.maps;
+        vec![("S", [b, h, 2 * k, k].into()), ("z", [b, h, 2 * k].into())]
     }
 
     fn sequence<'t>(&self, p: &Bound<'t>, x: Var<'t>, state: &mut State<'t>, form: Form) -> Var<'t> {
-        let [q, k, v] = linear_parts(x, p[self.qkv], Some(p[self.qkv_bias])).map(|x| heads(x, self.h));
-        let (q, k) = (features(q, p[self.maps[0]]), features(k, p[self.maps[1]]));
+        let [q, k, v] = self.maps.project(p, x);
+        let (q, k) = (features(q, p[self.features[0]]), features(k, p[self.features[1]]));
         let mut m = Memory { s: state.s[0], z: Some((state.s[1], EPS)) };
-        let o = match form {
-            Form::Recurrent => linear_transformer::recurrent(q, k, v, &mut m, 1.0),
-            Form::Chunked(chunk) => linear_transformer::chunked(q, k, v, &mut m, 1.0, chunk),
-            _ => linear_transformer::parallel(q, k, v, &mut m, 1.0),
-        };
+        let o = linear_transformer::attention([q, k, v], &mut m, 1.0, form);
         state.s = vec![m.s, m.z.map_or(state.s[1], |z| z.0)];
-        merge_heads(o).linear(p[self.w_o], Some(p[self.b_o]))
+        self.maps.output(p, o)
     }
 }

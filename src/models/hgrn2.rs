@@ -16,20 +16,15 @@
 //! In logarithms g = ln α = ln(e^(ln γ) + e^(ln(1 − γ) + ln σ(f))), and ln γ and ln(1 − γ) are sums of exponentials of
 //! ln p. Weights start normal, of deviation 0.02.
 //!
-//! Shapes, per head: q, k, α [B, T, H, K], i [B, T, H, V], S [B, H, K, V]; forms and their work as in [`gla`].
+//! Shapes, per head: q, k, α [B, T, H, K], i [B, T, H, V], S [B, H, K, V]; forms and their work as in [`gla`](super::gla).
 
-use super::{
-    About, Bound, Family, Form, Init, Mixer, ModelConfig, P, State, at, gla, heads, linear_parts,
-    memories::{gated, log_add, narrow_normal, nothing},
-    merge_heads,
-};
-use crate::{autograd::Var, error::Result, ops::words::log_sigmoid, tensor::Shape};
+use super::{memories::gated, prelude::*};
 
 /// k and g = ln α, of f and ln γ and ln(1 − γ), if γ is not 0.
 pub fn gates<'t>(f: Var<'t>, bound: Option<[Var<'t>; 2]>) -> [Var<'t>; 2] {
     match bound {
         None => [(-f).sigmoid(), log_sigmoid(f)],
-        Some([low, rest]) => [rest.exp() * (-f).sigmoid(), log_add(nothing(f) + low, rest + log_sigmoid(f))],
+        Some([low, rest]) => [rest.exp() * (-f).sigmoid(), log_add(zeros_like(f) + low, rest + log_sigmoid(f))],
     }
 }
 
@@ -42,7 +37,6 @@ pub const ABOUT: About = About {
     state: "H K V",
     eigenvalues: "(γ_l, 1)",
     cost: "H K V",
-    scan: false,
     source: "arXiv 2404.07904",
 };
 
@@ -72,10 +66,6 @@ impl Layer {
         })
     }
 
-    fn scale(&self) -> f64 {
-        (self.k as f64).powf(-0.5)
-    }
-
     /// ln γ_l and ln(1 − γ_l) `[H K]`; none in the first block, where γ is 0.
     fn bound<'t>(&self, p: &Bound<'t>) -> Option<[Var<'t>; 2]> {
         let (p, l) = (p[self.gamma].log_softmax(), self.layer);
@@ -89,32 +79,16 @@ impl Layer {
         let [k, g] = gates(f, self.bound(p));
         [q.silu(), k, i, g].map(|x| heads(x, self.h))
     }
-
-    fn output<'t>(&self, p: &Bound<'t>, o: Var<'t>) -> Var<'t> {
-        merge_heads(o).rms_norm(p[self.norm], 1e-6).linear(p[self.w_o], None)
-    }
 }
 
 impl Mixer for Layer {
-    fn forms(&self) -> Vec<Form> {
-        vec![Form::Recurrent, Form::Parallel, Form::Chunked(Form::CHUNK)]
-    }
-
     fn state(&self, b: usize) -> Vec<(&'static str, Shape)> {
         vec![("S", [b, self.h, self.k, self.k].into())]
     }
 
-    fn step<'t>(&self, p: &Bound<'t>, x: Var<'t>, state: &mut State<'t>) -> Var<'t> {
-        let [b, d] = x.dims();
-        let x = self.project(p, x.reshape([b, 1, d])).map(|y| at(y, 0));
-        let (o, s) = gla::step(x, state.s[0], self.scale());
-        state.s[0] = s;
-        self.output(p, o.reshape([b, 1, self.h, self.k])).reshape([b, d])
-    }
-
     fn sequence<'t>(&self, p: &Bound<'t>, x: Var<'t>, state: &mut State<'t>, form: Form) -> Var<'t> {
-        let (o, s) = gated(self.project(p, x), state.s[0], self.scale(), form);
+        let (o, s) = gated(self.project(p, x), state.s[0], inverse_root(self.k), form);
         state.s[0] = s;
-        self.output(p, o)
+        normed_output(o, p[self.norm], None, p[self.w_o])
     }
 }

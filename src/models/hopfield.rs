@@ -21,11 +21,7 @@
 //! | recurrent | O(n S K) a token | the cache |
 //! | parallel | O(n T S K) | n + 1 matrices [B, H, T, S] |
 
-use super::{
-    About, AttentionMaps, Bound, Family, Form, Init, Mixer, ModelConfig, State, at, gpt, head_first,
-    memories::one_token, over_time,
-};
-use crate::{autograd::Var, error::Result, ops::words::insert_axis, tensor::Shape};
+use super::{gpt, prelude::*};
 
 /// How often the query moves before the read.
 const UPDATES: usize = 1;
@@ -66,7 +62,6 @@ pub const ABOUT: About = About {
     state: "2 H K t",
     eigenvalues: "none",
     cost: "2 H K t",
-    scan: false,
     source: "arXiv 2008.02217",
 };
 
@@ -90,16 +85,12 @@ impl Mixer for Layer {
         vec![("keys", empty), ("values", empty)]
     }
 
-    fn step<'t>(&self, p: &Bound<'t>, x: Var<'t>, state: &mut State<'t>) -> Var<'t> {
-        one_token(x, |x| self.sequence(p, x, state, Form::Recurrent))
-    }
-
     fn sequence<'t>(&self, p: &Bound<'t>, x: Var<'t>, state: &mut State<'t>, form: Form) -> Var<'t> {
         let [q, k, v] = self.0.project(p, x);
         let one = x.tape().full([self.0.k], x.dtype(), 1.0);
         let [q, k] = [q, k].map(|x| x.layer_norm(one, None, 1e-5));
         state.s = vec![Var::concat(&[state.s[0], k.named("k")], 1), Var::concat(&[state.s[1], v.named("v")], 1)];
-        let o = attention([q, state.s[0], state.s[1]], self.0.scale(), UPDATES, form);
+        let o = attention([q, state.s[0], state.s[1]], inverse_root(self.0.k), UPDATES, form);
         self.0.output(p, o)
     }
 }

@@ -19,7 +19,7 @@
 //! in [0.001, 0.1] for each channel; other weights start normal, of deviation 0.02, those of q, k and v as DeltaNet's.
 //!
 //! Shapes, per head: q, k, α [B, T, H, K], v [B, T, H, V], β [B, T, H], S [B, H, K, V]. The chunked form is that of
-//! [`erase_write`](crate::ops::erase_write) with p = β k and β v for v.
+//! [`erase_write`] with p = β k and β v for v.
 //!
 //! | form | work |
 //! |---|---|
@@ -27,19 +27,8 @@
 //! | parallel | the whole sequence as one chunk: O(T² (K + V)) |
 //! | chunked | O(T (C (K + V) + C² + K V)) |
 
-use super::{
-    About, Bound, Capabilities, Family, Form, Init, Mixer, ModelConfig, P, State, at,
-    delta_net::{self, Projection},
-    heads, mamba,
-    memories::{erasing, fade, narrow_normal},
-    merge_heads,
-};
-use crate::{
-    autograd::Var,
-    error::Result,
-    ops::{delta::gated_delta_rule, words::insert_axis},
-    tensor::Shape,
-};
+use super::{delta_net, memories::fade, prelude::*};
+use crate::ops::{delta::gated_delta_rule, erase_write};
 
 /// Equations (1) and (2) for one token: q, k, g [B, H, K], v [B, H, V], beta [B, H], S [B, H, K, V] to o and the next
 /// S.
@@ -51,11 +40,14 @@ pub fn step<'t>([q, k, v, beta, g]: [Var<'t>; 5], s: Var<'t>, scale: f64) -> (Va
 /// [B, T, H, V] and the last S.
 pub fn sequence<'t>(x: [Var<'t>; 5], s: Var<'t>, scale: f64, form: Form) -> (Var<'t>, Var<'t>) {
     let [q, k, v, beta, g] = x;
-    if let Form::Chunked(chunk) = form {
-        return gated_delta_rule(q, k, v, beta, g, s, scale, chunk);
+    match form {
+        Form::Recurrent => over_time_with(q.shape().at(1), v, s, |i, s| step(x.map(|x| at(x, i)), s, scale)),
+        Form::Chunked(chunk) => gated_delta_rule(q, k, v, beta, g, s, scale, chunk),
+        _ => {
+            let beta = insert_axis(beta, 3);
+            erase_write::parallel([q, k, beta * v, beta * k, g], s, scale)
+        }
     }
-    let beta = insert_axis(beta, 3);
-    erasing([q, k, beta * v, beta * k, g], s, scale, form)
 }
 
 /// See [`About`].
@@ -67,7 +59,6 @@ pub const ABOUT: About = About {
     state: "H K V",
     eigenvalues: "[0, 1] or (−1, 1]",
     cost: "H K V",
-    scan: false,
     source: "arXiv 2510.26692",
 };
 
@@ -77,10 +68,10 @@ pub struct Layer {
     k: usize,
     qkv: [Projection; 3],
     w_beta: P,
-    w_g: [P; 2],
+    w_g: LowRank,
     a_log: P,
     b_dt: P,
-    w_z: [P; 2],
+    w_z: LowRank,
     b_z: P,
     norm: P,
     w_o: P,
@@ -91,48 +82,33 @@ impl Layer {
     /// H heads of width K over the model's width.
     pub fn new(c: &ModelConfig, init: &mut Init) -> Result<Layer> {
         let (width, inner, h, k) = (c.width, c.inner(), c.heads, c.head_dim);
-        let mix = Layer {
+        Ok(Layer {
             h,
             k,
             qkv: ["q", "k", "v"].map(|name| Projection::new(name, 1, c, init)),
             w_beta: narrow_normal(init, "w_beta", h, width),
-            w_g: [narrow_normal(init, "w_g1", k, width), narrow_normal(init, "w_g2", inner, k)],
-            a_log: init.custom("A_log", [h, 1], |g, _| g.uniform(1.0, 16.0).ln()),
-            b_dt: init.custom("b_dt", [inner], |g, _| mamba::step_size_bias(g)),
-            w_z: [narrow_normal(init, "w_z1", k, width), narrow_normal(init, "w_z2", inner, k)],
+            w_g: LowRank::new(init, "w_g", inner, k, width),
+            a_log: init.in_f32("A_log", [h, 1], |g, _| g.uniform(1.0, 16.0).ln()),
+            b_dt: init.in_f32("b_dt", [inner], |g, _| step_size_bias(g)),
+            w_z: LowRank::new(init, "w_z", inner, k, width),
             b_z: init.full("b_z", [inner], 0.0),
             norm: init.full("norm", [k], 1.0),
             w_o: narrow_normal(init, "w_o", width, inner),
             stretch: c.eigenvalues.stretch(),
-        };
-        init.keep_in_f32([mix.a_log, mix.b_dt]);
-        Ok(mix)
-    }
-
-    fn scale(&self) -> f64 {
-        (self.k as f64).powf(-0.5)
+        })
     }
 
     /// q, k, v, beta and g of x [B, T, D]; the convolutions' windows (states 1 to 3) move on.
     fn project<'t>(&self, p: &Bound<'t>, x: Var<'t>, state: &mut State<'t>) -> [Var<'t>; 5] {
         let [q, k, v] = std::array::from_fn(|j| heads(self.qkv[j].apply(p, x, state, 1 + j), self.h));
         let beta = self.stretch * x.linear(p[self.w_beta], None).sigmoid();
-        let step = x.linear(p[self.w_g[0]], None).linear(p[self.w_g[1]], Some(p[self.b_dt])).softplus();
+        let step = self.w_g.apply(p, x, Some(self.b_dt)).softplus();
         let g = (p[self.a_log].decay_rate() * heads(step, self.h)).cast(x.dtype());
         [q.l2_norm_smooth(1e-6), k.l2_norm_smooth(1e-6), v, beta, g]
-    }
-
-    fn output<'t>(&self, p: &Bound<'t>, o: Var<'t>, x: Var<'t>) -> Var<'t> {
-        let z = x.linear(p[self.w_z[0]], None).linear(p[self.w_z[1]], Some(p[self.b_z])).sigmoid();
-        (merge_heads(o.rms_norm(p[self.norm], 1e-6)) * z).linear(p[self.w_o], None)
     }
 }
 
 impl Mixer for Layer {
-    fn forms(&self) -> Vec<Form> {
-        vec![Form::Recurrent, Form::Parallel, Form::Chunked(Form::CHUNK)]
-    }
-
     fn capabilities(&self) -> Capabilities {
         Capabilities { eigenvalues: true, ..Capabilities::default() }
     }
@@ -142,18 +118,10 @@ impl Mixer for Layer {
         [s].into_iter().chain(Projection::windows(&self.qkv, b)).collect()
     }
 
-    fn step<'t>(&self, p: &Bound<'t>, x: Var<'t>, state: &mut State<'t>) -> Var<'t> {
-        let [b, d] = x.dims();
-        let x = x.reshape([b, 1, d]);
-        let (o, s) = step(self.project(p, x, state).map(|y| at(y, 0)), state.s[0], self.scale());
-        state.s[0] = s;
-        self.output(p, o.reshape([b, 1, self.h, self.k]), x).reshape([b, d])
-    }
-
     fn sequence<'t>(&self, p: &Bound<'t>, x: Var<'t>, state: &mut State<'t>, form: Form) -> Var<'t> {
         let inputs = self.project(p, x, state);
-        let (o, s) = sequence(inputs, state.s[0], self.scale(), form);
+        let (o, s) = sequence(inputs, state.s[0], inverse_root(self.k), form);
         state.s[0] = s;
-        self.output(p, o, x)
+        normed_output(o, p[self.norm], Some(self.w_z.apply(p, x, Some(self.b_z)).sigmoid()), p[self.w_o])
     }
 }

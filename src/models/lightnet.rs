@@ -19,12 +19,7 @@
 //! Shapes, per head: q, k, z [B, T, H, K], v [B, T, H, V], S [B, H, K, V]; forms and their work as in [`gla`]. In
 //! sequence all z are found in log T rounds.
 
-use super::{
-    About, Bound, Family, Form, Init, Mixer, ModelConfig, P, State, at, gla, heads, linear_parts,
-    memories::{gated, log_add, narrow_normal, one_token},
-    merge_heads, over_time,
-};
-use crate::{autograd::Var, error::Result, ops::words::insert_axis, tensor::Shape};
+use super::{gla, memories::gated, prelude::*};
 
 /// k̂_t, ln α_t and z_t [B, T, H, K] of k [B, T, H, K] and the z before it [B, H, K], or none before the first token.
 pub fn over_the_past<'t>(k: Var<'t>, before: Option<Var<'t>>) -> (Var<'t>, Var<'t>, Var<'t>) {
@@ -77,7 +72,6 @@ pub const ABOUT: About = About {
     state: "H K (V + 1)",
     eigenvalues: "[0, 1)",
     cost: "H K V",
-    scan: false,
     source: "arXiv 2405.21022",
 };
 
@@ -87,7 +81,7 @@ pub struct Layer {
     k: usize,
     w_qkv: P,
     norm: P,
-    w_g: [P; 2],
+    w_g: LowRank,
     w_o: P,
 }
 
@@ -100,35 +94,26 @@ impl Layer {
             k,
             w_qkv: narrow_normal(init, "w_qkv", 3 * inner, width),
             norm: init.full("norm", [inner], 1.0),
-            w_g: [narrow_normal(init, "w_g1", k, width), narrow_normal(init, "w_g2", inner, k)],
+            w_g: LowRank::new(init, "w_g", inner, k, width),
             w_o: narrow_normal(init, "w_o", width, inner),
         })
     }
 }
 
 impl Mixer for Layer {
-    fn forms(&self) -> Vec<Form> {
-        vec![Form::Recurrent, Form::Parallel, Form::Chunked(Form::CHUNK)]
-    }
-
     fn state(&self, b: usize) -> Vec<(&'static str, Shape)> {
         let Layer { h, k, .. } = *self;
         vec![("S", [b, h, k, k].into()), ("z", [b, h, k].into()), ("w", [b, h, 1].into())]
     }
 
-    fn step<'t>(&self, p: &Bound<'t>, x: Var<'t>, state: &mut State<'t>) -> Var<'t> {
-        one_token(x, |x| self.sequence(p, x, state, Form::Recurrent))
-    }
-
     fn sequence<'t>(&self, p: &Bound<'t>, x: Var<'t>, state: &mut State<'t>, form: Form) -> Var<'t> {
-        let [q, k, v] = linear_parts(x, p[self.w_qkv], None).map(|x| heads(x, self.h));
+        let [q, k, v] = linear_heads(x, p[self.w_qkv], self.h);
         let [s, z, w] = [state.s[0], state.s[1], state.s[2]];
         let mut before = Some(z + w.log());
-        let (o, s) = attention([q.silu(), k, v], &mut before, s, (self.k as f64).powf(-0.5), form);
+        let (o, s) = attention([q.silu(), k, v], &mut before, s, inverse_root(self.k), form);
         if let Some(z) = before.filter(|_| x.shape().at(1) > 0) {
             state.s = vec![s, z, x.tape().full(w.shape(), w.dtype(), 1.0)];
         }
-        let gate = x.linear(p[self.w_g[0]], None).linear(p[self.w_g[1]], None).silu();
-        (merge_heads(o).rms_norm(p[self.norm], 1e-6) * gate).linear(p[self.w_o], None)
+        normed_output(o, p[self.norm], Some(self.w_g.apply(p, x, None).silu()), p[self.w_o])
     }
 }

@@ -19,16 +19,8 @@
 //! | parallel | O(T² (K + V)): o = (tril(φ(Q) φ(K)ᵀ) V + φ(Q) S_0) / (row sums + φ(Q) z_0) |
 //! | chunked | O(T (C (K + V) + K V)): the quadratic form within C steps, the recurrence between them |
 
-use super::{About, AttentionMaps, Bound, Family, Form, Init, Mixer, ModelConfig, State, at, head_first, over_time};
-use crate::{
-    autograd::Var,
-    error::Result,
-    ops::{
-        linear_attn::{linear_attention, linear_attention_normalized},
-        words::insert_axis,
-    },
-    tensor::Shape,
-};
+use super::prelude::*;
+use crate::ops::linear_attn::{linear_attention, linear_attention_normalized};
 
 /// ε in the denominator, as in the authors' fast-transformers.
 pub const EPS: f64 = 1e-6;
@@ -91,6 +83,15 @@ pub fn chunked<'t>(q: Var<'t>, k: Var<'t>, v: Var<'t>, m: &mut Memory<'t>, scale
     }
 }
 
+/// All forms over a sequence.
+pub fn attention<'t>([q, k, v]: [Var<'t>; 3], m: &mut Memory<'t>, scale: f64, form: Form) -> Var<'t> {
+    match form {
+        Form::Recurrent => recurrent(q, k, v, m, scale),
+        Form::Chunked(chunk) => chunked(q, k, v, m, scale, chunk),
+        _ => parallel(q, k, v, m, scale),
+    }
+}
+
 /// See [`About`].
 pub const ABOUT: About = About {
     family: Family::Memories,
@@ -100,7 +101,6 @@ pub const ABOUT: About = About {
     state: "H K (V + 1)",
     eigenvalues: "1",
     cost: "H K V",
-    scan: false,
     source: "arXiv 2006.16236",
 };
 
@@ -112,40 +112,18 @@ impl Layer {
     pub fn new(c: &ModelConfig, init: &mut Init) -> Result<Layer> {
         Ok(Layer(AttentionMaps::new(c, init)))
     }
-
-    /// φ(q), φ(k) and v, [B, T, H, K] each, from x [B, T, D].
-    fn project<'t>(&self, p: &Bound<'t>, x: Var<'t>) -> [Var<'t>; 3] {
-        let [q, k, v] = self.0.project(p, x);
-        [q.elu1(), k.elu1(), v]
-    }
 }
 
 impl Mixer for Layer {
-    fn forms(&self) -> Vec<Form> {
-        vec![Form::Recurrent, Form::Parallel, Form::Chunked(Form::CHUNK)]
-    }
-
     fn state(&self, b: usize) -> Vec<(&'static str, Shape)> {
         let AttentionMaps { h, k, .. } = self.0;
         vec![("S", [b, h, k, k].into()), ("z", [b, h, k].into())]
     }
 
-    fn step<'t>(&self, p: &Bound<'t>, x: Var<'t>, state: &mut State<'t>) -> Var<'t> {
-        let [b, d] = x.dims();
-        let [q, k, v] = self.project(p, x.reshape([b, 1, d])).map(|y| at(y, 0));
-        let mut m = Memory { s: state.s[0], z: Some((state.s[1], EPS)) };
-        let o = step(q, k, v, &mut m, 1.0);
-        state.s = vec![m.s, m.z.map_or(state.s[1], |z| z.0)];
-        self.0.output(p, insert_axis(o, 1)).reshape([b, d])
-    }
-
     fn sequence<'t>(&self, p: &Bound<'t>, x: Var<'t>, state: &mut State<'t>, form: Form) -> Var<'t> {
-        let [q, k, v] = self.project(p, x);
+        let [q, k, v] = self.0.project(p, x);
         let mut m = Memory { s: state.s[0], z: Some((state.s[1], EPS)) };
-        let o = match form {
-            Form::Chunked(chunk) => chunked(q, k, v, &mut m, 1.0, chunk),
-            _ => parallel(q, k, v, &mut m, 1.0),
-        };
+        let o = attention([q.elu1(), k.elu1(), v], &mut m, 1.0, form);
         state.s = vec![m.s, m.z.map_or(state.s[1], |z| z.0)];
         self.0.output(p, o)
     }

@@ -23,54 +23,12 @@
 //! | chunked | O(T (C N + N²)) |
 
 use super::{
-    About, Bound, Family, Form, Init, Mixer, ModelConfig, P, State, at,
-    lti::{Fixed, check_order, powers, taps},
-    memories::{one_token, pieces, relu},
-    over_time,
-};
-use crate::{
-    autograd::{Tape, Var},
-    error::Result,
-    tensor::{Shape, Tensor},
+    lti::{Fixed, check_order, powers, taps, zero_order_hold},
+    prelude::*,
 };
 
 /// θ / N.
 const STEPS: f64 = 4.0;
-
-/// Ā (n by n) and B̄ (n): exp [[A/θ, B/θ], [0, 0]] = [[Ā, B̄], [0, 1]], or its first two terms.
-fn held(n: usize, theta: f64, euler: bool) -> (Vec<f64>, Vec<f64>) {
-    let size = n + 1;
-    let sign = |k: usize| if k.is_multiple_of(2) { 1.0 } else { -1.0 };
-    let entry = |i: usize, j: usize| match (i, j) {
-        _ if i == n => 0.0,
-        _ if j == n => sign(i),
-        _ if i < j => -1.0,
-        _ => -sign(i - j),
-    };
-    let at = |k: usize| (2.0 * (k / size) as f64 + 1.0) * entry(k / size, k % size) / theta;
-    let rate: Vec<f64> = (0..size * size).map(at).collect();
-    let product = |a: &[f64], b: &[f64]| -> Vec<f64> {
-        let tape = Tape::default();
-        let [a, b] = [a, b].map(|x| tape.constant(&Tensor::from_vec(x.to_vec(), [size, size])));
-        a.matmul(b).value().to_f64()
-    };
-    let largest = rate.chunks(size).map(|row| row.iter().map(|x| x.abs()).sum::<f64>()).fold(0.0, f64::max);
-    // Taylor's series of a part of the step that is small, and squares of it.
-    let halvings = if euler { 0 } else { largest.max(1.0).log2().ceil() as i32 + 3 };
-    let small: Vec<f64> = rate.iter().map(|x| x / 2f64.powi(halvings)).collect();
-    let mut sum: Vec<f64> = (0..size * size).map(|i| if i % (size + 1) == 0 { 1.0 } else { 0.0 }).collect();
-    let mut term = sum.clone();
-    let terms = if euler { 1 } else { 16 };
-    for k in 1..=terms {
-        term = product(&term, &small).into_iter().map(|x| x / f64::from(k)).collect();
-        sum.iter_mut().zip(&term).for_each(|(sum, x)| *sum += x);
-    }
-    for _ in 0..halvings {
-        sum = product(&sum, &sum);
-    }
-    let rows = || sum.chunks(size).take(n);
-    (rows().flat_map(|row| row[..n].to_vec()).collect(), rows().map(|row| row[n]).collect())
-}
 
 /// The memory's Ā [N, N] and B̄ [1, N].
 pub struct Window([Fixed; 2]);
@@ -78,7 +36,13 @@ pub struct Window([Fixed; 2]);
 impl Window {
     /// N polynomials over θ steps, held over each step or by Euler's rule.
     pub fn new(n: usize, theta: f64, euler: bool) -> Window {
-        let (a, input) = held(n, theta, euler);
+        let sign = |k: usize| if k.is_multiple_of(2) { 1.0 } else { -1.0 };
+        let entry = |i: usize, j: usize| match (i, j) {
+            _ if j == n => sign(i), // B
+            _ if i < j => -1.0,
+            _ => -sign(i - j),
+        };
+        let (a, input) = zero_order_hold(n, euler, |i, j| (2.0 * i as f64 + 1.0) * entry(i, j) / theta);
         Window([Fixed::new(a, &[n, n]), Fixed::new(input, &[1, n])])
     }
 
@@ -93,11 +57,11 @@ impl Window {
                 *m
             });
         }
-        let size = if let Form::Chunked(size) = form { size.min(t) } else { t };
+        let size = form.chunk(t).min(t);
         let (a_t, row) = (a.transpose(0, 1).reshape([1, n, n]), input.reshape([1, 1, n]));
         let response = taps(row, a_t, size).reshape([size, n]).transpose(0, 1).cast(dtype); // [N, C]
         let wide = u + u.tape().full([n], dtype, 0.0);
-        let part = |(from, len): (usize, usize)| {
+        by_pieces(t, size, 1, |from, len| {
             let none = u.tape().full([b, len - 1, n], dtype, 0.0);
             let driven = wide.narrow(1, from, len).causal_conv1d(response.narrow(1, size - len, len), None, none);
             // What is left of the m before: Ā m, …, Ā^C m.
@@ -105,8 +69,7 @@ impl Window {
             let all = driven + free.reshape([len, b, n]).transpose(0, 1);
             *m = at(all, len - 1);
             all
-        };
-        Var::concat(&pieces(t, size).map(part).collect::<Vec<_>>(), 1)
+        })
     }
 }
 
@@ -119,7 +82,6 @@ pub const ABOUT: About = About {
     state: "N",
     eigenvalues: "|λ| < 1, complex, fixed",
     cost: "N²",
-    scan: false,
     source: "arXiv 2102.11417",
 };
 
@@ -151,16 +113,8 @@ impl Layer {
 }
 
 impl Mixer for Layer {
-    fn forms(&self) -> Vec<Form> {
-        vec![Form::Recurrent, Form::Parallel, Form::Chunked(Form::CHUNK)]
-    }
-
     fn state(&self, b: usize) -> Vec<(&'static str, Shape)> {
         vec![("m", [b, self.n].into())]
-    }
-
-    fn step<'t>(&self, p: &Bound<'t>, x: Var<'t>, state: &mut State<'t>) -> Var<'t> {
-        one_token(x, |x| self.sequence(p, x, state, Form::Recurrent))
     }
 
     fn sequence<'t>(&self, p: &Bound<'t>, x: Var<'t>, state: &mut State<'t>, form: Form) -> Var<'t> {

@@ -9,7 +9,8 @@
 //! and the block around it (section 3.1): out = W₁ g ⊙ σ(W₂ g), g = gelu(y).
 //!
 //! At the start λ is uniform on the ring r_min ≤ |λ| ≤ r_max (|λ|² is uniform, and the phase in
-//! [0, 2π)), γ = √(1 − |λ|²), and B and C are complex normal with variances 1/(2H) and 1/N for each part (section 3.4, lemma 3.2).
+//! [0, 2π)), γ = √(1 − |λ|²), and B and C are complex normal with variances 1/(2H) and 1/N for each part (section 3.4,
+//! lemma 3.2).
 //!
 //! The transition λ does not depend on the input: it can count positions (λ = −1 tells odd from even), but it is the
 //! same for a one and a zero.
@@ -22,23 +23,13 @@
 //! | parallel | O(T N log T): associative scan | log T |
 //! | scan | O(T N) | T; on a device, which scans pieces of C steps side by side and then carries, C + T / C |
 
-use super::{About, Bound, Family, Form, Init, Mixer, ModelConfig, P, State, at, over_time, split};
-use crate::{
-    autograd::Var,
-    error::Result,
-    ops::{lru_scan::joined, scan::lru_scan_joined},
-    tensor::Shape,
+use super::prelude::*;
+use crate::ops::lru_scan::{joined, lru_scan_joined, lru_scan_parallel_joined, mul};
+
+pub use crate::ops::{
+    lru_scan::Complex,
+    scan::{lru_scan as scan, lru_scan_parallel as parallel},
 };
-
-pub use crate::ops::scan::{lru_scan as scan, lru_scan_parallel as parallel};
-
-/// A complex tensor: real and imaginary part.
-pub type Complex<'t> = (Var<'t>, Var<'t>);
-
-/// Complex product, element by element.
-fn mul<'t>(a: Complex<'t>, b: Complex<'t>) -> Complex<'t> {
-    (a.0 * b.0 - a.1 * b.1, a.0 * b.1 + a.1 * b.0)
-}
 
 /// h_k = λ h_{k-1} + x_k for one token: all [B, N], λ `[N]`.
 pub fn step<'t>(lambda: Complex<'t>, x: Complex<'t>, h: Complex<'t>) -> Complex<'t> {
@@ -48,8 +39,7 @@ pub fn step<'t>(lambda: Complex<'t>, x: Complex<'t>, h: Complex<'t>) -> Complex<
 
 /// [`step`] over a sequence: x [B, T, N] to h [B, T, N] and the last h.
 pub fn recurrent<'t>(lambda: Complex<'t>, x: Complex<'t>, mut h: Complex<'t>) -> (Complex<'t>, Complex<'t>) {
-    let [_, t, _] = x.0.dims();
-    let mut imaginary = vec![];
+    let (t, mut imaginary) = (x.0.shape().at(1), vec![]);
     let re = over_time(t, x.0, |i| {
         h = step(lambda, (at(x.0, i), at(x.1, i)), h);
         imaginary.push(h.1);
@@ -67,23 +57,17 @@ pub const ABOUT: About = About {
     state: "N complex",
     eigenvalues: "|λ| < 1, fixed",
     cost: "N",
-    scan: true,
     source: "arXiv 2303.06349",
 };
 
 /// The mixer.
 pub struct Layer {
     n: usize,
-    nu: P,
-    theta: P,
-    gamma: P, // ln γ
+    rates: [P; 3], // ν, θ and ln γ
     b: [P; 2],
     c: [P; 2],
     d: P,
-    w1: P,
-    b1: P,
-    w2: P,
-    b2: P,
+    glu: [(P, P); 2], // W₁ and W₂ with biases
 }
 
 impl Layer {
@@ -94,49 +78,35 @@ impl Layer {
         // |λ|² uniform in [r_min², r_max²], away from 0 and 1 where ν is infinite. γ uses the same draw.
         let square = |u: f64| (u * (hi - lo) + lo).clamp(1e-6, 1.0 - 1e-6);
         let mut squares = vec![];
-        let nu = init.custom("nu_log", [n], |g, _| {
+        let nu = init.in_f32("nu_log", [n], |g, _| {
             squares.push(square(g.uniform(0.0, 1.0)));
             (-0.5 * squares[squares.len() - 1].ln()).ln()
         });
-        let theta = init.custom("theta_log", [n], |g, _| (std::f64::consts::TAU * g.uniform(1e-9, 1.0)).ln());
-        let gamma = init.custom("gamma_log", [n], |_, j| 0.5 * (1.0 - squares[j]).ln());
+        let theta = init.in_f32("theta_log", [n], |g, _| (std::f64::consts::TAU * g.uniform(1e-9, 1.0)).ln());
+        let gamma = init.in_f32("gamma_log", [n], |_, j| 0.5 * (1.0 - squares[j]).ln());
         let b_std = (2.0 * width as f64).powf(-0.5);
         let c_std = (n as f64).powf(-0.5);
-        init.keep_in_f32([nu, theta, gamma]);
         Ok(Layer {
             n,
-            nu,
-            theta,
-            gamma,
+            rates: [nu, theta, gamma],
             // No weight decay, as for λ and γ: the recurrence keeps its scale.
             b: ["B_re", "B_im"].map(|name| init.custom(name, [n, width], |g, _| b_std * g.gauss())),
             c: ["C_re", "C_im"].map(|name| init.normal(name, [width, n], c_std)),
             d: init.custom("D", [width], |g, _| g.gauss()),
-            w1: init.linear("w1", width, width),
-            b1: init.full("b1", [width], 0.0),
-            w2: init.linear("w2", width, width),
-            b2: init.full("b2", [width], 0.0),
+            glu: [("w1", "b1"), ("w2", "b2")].map(|(w, b)| (init.linear(w, width, width), init.full(b, [width], 0.0))),
         })
     }
 
     /// λ `[N]` from ν and θ (eq. 6).
     fn lambda<'t>(&self, p: &Bound<'t>) -> Complex<'t> {
-        let magnitude = p[self.nu].decay_rate().exp();
-        let phase = p[self.theta].exp();
+        let (magnitude, phase) = (p[self.rates[0]].decay_rate().exp(), p[self.rates[1]].exp());
         (magnitude * phase.cos(), magnitude * phase.sin())
-    }
-
-    /// γ ⊙ (B u) of one token, [B, H] to [B, N].
-    fn input<'t>(&self, p: &Bound<'t>, u: Var<'t>) -> Complex<'t> {
-        let gamma = p[self.gamma].exp().cast(u.dtype());
-        let [re, im] = self.b.map(|b| gamma * u.linear(p[b], None));
-        (re, im)
     }
 
     /// (γ B) u of a sequence, [B, T, H] to [B, T, 2N], both parts in one product. To scale B by γ is cheaper than to
     /// scale B u at every position.
     fn inputs<'t>(&self, p: &Bound<'t>, u: Var<'t>) -> Var<'t> {
-        let gamma = p[self.gamma].exp().cast(u.dtype()).reshape([self.n, 1]);
+        let gamma = p[self.rates[2]].exp().cast(u.dtype()).reshape([self.n, 1]);
         u.linear(Var::concat(&self.b.map(|b| gamma * p[b]), 0), None)
     }
 
@@ -145,8 +115,8 @@ impl Layer {
         let c = Var::concat(&[p[self.c[0]], -p[self.c[1]]], 1); // [H, 2N]: Re(C h) = Re C Re h − Im C Im h
         let g = (h.linear(c, None) + p[self.d] * u).gelu_tanh(); // gelu(y), y = Re(C h) + D ⊙ u
         // W₁ g ⊙ σ(W₂ g), both halves in one product.
-        let w = Var::concat(&[p[self.w1], p[self.w2]], 0); // [2H, H]
-        g.linear(w, Some(Var::concat(&[p[self.b1], p[self.b2]], 0))).glu()
+        let (w, b) = (self.glu.map(|(w, _)| p[w]), self.glu.map(|(_, b)| p[b]));
+        g.linear(Var::concat(&w, 0), Some(Var::concat(&b, 0))).glu()
     }
 }
 
@@ -160,7 +130,9 @@ impl Mixer for Layer {
     }
 
     fn step<'t>(&self, p: &Bound<'t>, u: Var<'t>, state: &mut State<'t>) -> Var<'t> {
-        let h = step(self.lambda(p), self.input(p, u), (state.s[0], state.s[1]));
+        let gamma = p[self.rates[2]].exp().cast(u.dtype());
+        let [re, im] = self.b.map(|b| gamma * u.linear(p[b], None));
+        let h = step(self.lambda(p), (re, im), (state.s[0], state.s[1]));
         state.s = vec![h.0, h.1];
         self.output(p, joined(h), u)
     }
@@ -169,11 +141,7 @@ impl Mixer for Layer {
         let (lambda, x, h0) = (self.lambda(p), self.inputs(p, u), (state.s[0], state.s[1])); // x [B, T, 2N]
         let (h, last) = match form {
             Form::Scan(chunk) => lru_scan_joined(lambda, x, h0, chunk),
-            _ => {
-                let [re, im] = split(x);
-                let (h, last) = parallel(lambda, (re, im), h0);
-                (joined(h), last)
-            }
+            _ => lru_scan_parallel_joined(lambda, x, h0),
         };
         state.s = vec![last.0, last.1];
         self.output(p, h, u)

@@ -19,7 +19,7 @@
 //! ```
 //!
 //! At the start Δ is log-uniform in [0.001, 0.1], c normal of variance 1/N, d normal; W and b as torch's `nn.Linear`. N
-//! is the `state`.
+//! is the `state`. Each channel has one read-out c (M = 1 in the paper's terms).
 //!
 //! Shapes: u [B, T, D], Ā [D, N, N], B̄ and c [D, N], h [B, D, N].
 //!
@@ -30,12 +30,9 @@
 //! | chunked | (3) for C steps at a time: O(T D (C + N) + D N³ log C) |
 
 use super::{
-    About, Bound, Family, Form, Init, Mixer, ModelConfig, P, State, at,
-    lti::{Fixed, check_order, power, powers, taps},
-    memories::{one_token, pieces},
-    over_time,
+    lti::{Fixed, bilinear, check_order, power, powers, taps},
+    prelude::*,
 };
-use crate::{autograd::Var, error::Result, ops::words::insert_axis, tensor::Shape};
 
 /// A, B and the identity: [N, N], [N, 1], [N, N].
 pub struct Legendre([Fixed; 3]);
@@ -57,16 +54,10 @@ impl Legendre {
         ])
     }
 
-    /// Ā [D, N, N] and B̄ [D, 1, N] of ln Δ `[D]`; with a = `gbt` for ½ in one place and 1 − a in the other.
+    /// Ā [D, N, N] and B̄ [D, 1, N] of ln Δ `[D]`, with `gbt` and 1 − `gbt` for the two ½.
     pub fn held<'t>(&self, log_dt: Var<'t>, gbt: f64) -> (Var<'t>, Var<'t>) {
-        let ([a, input, one], d) = (self.0.each_ref().map(|fixed| fixed.beside(log_dt)), log_dt.shape().last());
-        let (n, dt) = (one.shape().last(), log_dt.exp().reshape([d, 1, 1]));
-        let (implicit, explicit) = (one - gbt * dt * a, one + (1.0 - gbt) * dt * a);
-        // A is triangular: its rows divided by the diagonal make a unit triangular system.
-        let diagonal = (implicit * one).sum_axis(2, true);
-        let right = Var::concat(&[explicit, dt * input], 2) / diagonal;
-        let solved = (implicit / diagonal).unit_lower_solve(right);
-        (solved.narrow(2, 0, n), solved.narrow(2, n, 1).reshape([d, 1, n]))
+        let dt = log_dt.exp().reshape([log_dt.shape().last(), 1, 1]);
+        bilinear(self.0.each_ref().map(|fixed| fixed.beside(log_dt)), dt, gbt)
     }
 }
 
@@ -83,13 +74,13 @@ pub fn filter<'t>(u: Var<'t>, (a, input): (Var<'t>, Var<'t>), c: Var<'t>, h: &mu
             (*h * c).sum_axis(2, false).named("y")
         });
     }
-    let size = if let Form::Chunked(size) = form { size.min(t) } else { t };
+    let size = form.chunk(t).min(t);
     let row = c.cast(a.dtype()).reshape([d, 1, n]);
     let responses = taps(input, a.transpose(1, 2), size); // x_{C−1}, …, x_0: [D, C, N]
     let filter = responses.matmul_t(row).reshape([d, size]).cast(dtype);
     let reads = powers(row.matmul(a), a, size).cast(dtype); // c Ā, …, c Ā^C: [D, C, N]
     let whole = power(a, size);
-    let part = |(from, len): (usize, usize)| {
+    by_pieces(t, size, 1, |from, len| {
         let (u, before) = (u.narrow(1, from, len), turned(*h));
         let taps = filter.narrow(1, size - len, len);
         let none = u.tape().full([b, len - 1, d], dtype, 0.0);
@@ -99,8 +90,7 @@ pub fn filter<'t>(u: Var<'t>, (a, input): (Var<'t>, Var<'t>), c: Var<'t>, h: &mu
         let written = u.permute([2, 0, 1]).matmul(responses.narrow(1, size - len, len).cast(dtype));
         *h = turned(moved + written);
         u.causal_conv1d(taps, None, none) + free.permute([1, 2, 0])
-    };
-    Var::concat(&pieces(t, size).map(part).collect::<Vec<_>>(), 1)
+    })
 }
 
 /// See [`About`].
@@ -112,7 +102,6 @@ pub const ABOUT: About = About {
     state: "D N",
     eigenvalues: "(−1, 1), fixed",
     cost: "D N²",
-    scan: false,
     source: "arXiv 2110.13985",
 };
 
@@ -135,32 +124,22 @@ impl Layer {
         check_order(n)?;
         let (from, to, bound) = (1e-3f64.ln(), 1e-1f64.ln(), (d as f64).powf(-0.5));
         let std = (n as f64).powf(-0.5);
-        let mix = Layer {
+        Ok(Layer {
             d,
             n,
             legendre: Legendre::new(n),
-            log_dt: init.custom("log_dt", [d], |g, _| g.uniform(from, to)),
+            log_dt: init.in_f32("log_dt", [d], |g, _| g.uniform(from, to)),
             skip: init.custom("D", [d], |g, _| g.gauss()),
             c: init.custom("C", [d, n], |g, _| std * g.gauss()),
             w: init.uniform("w", [d, d], bound),
             b: init.custom("b", [d], |g, _| g.uniform(-bound, bound)),
-        };
-        init.keep_in_f32([mix.log_dt]);
-        Ok(mix)
+        })
     }
 }
 
 impl Mixer for Layer {
-    fn forms(&self) -> Vec<Form> {
-        vec![Form::Recurrent, Form::Parallel, Form::Chunked(Form::CHUNK)]
-    }
-
     fn state(&self, b: usize) -> Vec<(&'static str, Shape)> {
         vec![("h", [b, self.d, self.n].into())]
-    }
-
-    fn step<'t>(&self, p: &Bound<'t>, u: Var<'t>, state: &mut State<'t>) -> Var<'t> {
-        one_token(u, |u| self.sequence(p, u, state, Form::Recurrent))
     }
 
     fn sequence<'t>(&self, p: &Bound<'t>, u: Var<'t>, state: &mut State<'t>, form: Form) -> Var<'t> {

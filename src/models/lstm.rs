@@ -21,8 +21,8 @@
 //! | recurrent | O(D I + D²), some 20 small ops | every intermediate |
 //! | fused | the same, one kernel over all steps | six numbers a unit and step |
 
-use super::{About, Bound, Family, Form, Init, Mixer, ModelConfig, P, State, at, no_steps, over_time, split};
-use crate::{autograd::Var, error::Result, ops::lstm::lstm_sequence, tensor::Shape};
+use super::prelude::*;
+use crate::ops::lstm::lstm_sequence;
 
 /// W_ih, W_hh, b_ih, b_hh on a tape.
 #[derive(Clone, Copy)]
@@ -71,7 +71,6 @@ pub const ABOUT: About = About {
     state: "2 H K",
     eigenvalues: "any",
     cost: "4 (H K)²",
-    scan: true,
     source: "Hochreiter and Schmidhuber 1997",
 };
 

@@ -1,12 +1,15 @@
 //! Recurrences whose transition is the same at every step, as convolutions: what powers of a matrix make of a row.
 
 use crate::{
-    autograd::Var,
+    autograd::{Tape, Var},
     error::{Error, Result},
     tensor::{DType, Tensor},
 };
 
 /// See that a dense transition has no more states than its powers, N³ operations each, are soon made of.
+///
+/// # Errors
+/// When it has more: how many there may be.
 pub fn check_order(n: usize) -> Result<()> {
     const MOST: usize = 512;
     if n <= MOST {
@@ -54,6 +57,47 @@ pub fn power<'t>(mut a: Var<'t>, mut n: usize) -> Var<'t> {
             _ => a = a.matmul(a),
         }
     }
+}
+
+/// x' = A x + B u held over a step of 1, Ā (N by N) and B̄ (N): exp [[A, B], [0, 0]] = [[Ā, B̄], [0, 1]], or by Euler's rule
+/// its first two terms. `entry(i, j)` is A_ij, or B_i for j = N.
+pub fn zero_order_hold(n: usize, euler: bool, entry: impl Fn(usize, usize) -> f64) -> (Vec<f64>, Vec<f64>) {
+    let size = n + 1;
+    let at = |k: usize| if k / size == n { 0.0 } else { entry(k / size, k % size) };
+    let rate: Vec<f64> = (0..size * size).map(at).collect();
+    let product = |a: &[f64], b: &[f64]| -> Vec<f64> {
+        let tape = Tape::default();
+        let [a, b] = [a, b].map(|x| tape.constant(&Tensor::from_vec(x.to_vec(), [size, size])));
+        a.matmul(b).value().to_f64()
+    };
+    let largest = rate.chunks(size).map(|row| row.iter().map(|x| x.abs()).sum::<f64>()).fold(0.0, f64::max);
+    // Taylor's series of a part of the step that is small, and squares of it.
+    let halvings = if euler { 0 } else { largest.max(1.0).log2().ceil() as i32 + 3 };
+    let small: Vec<f64> = rate.iter().map(|x| x / 2f64.powi(halvings)).collect();
+    let mut sum: Vec<f64> = (0..size * size).map(|i| if i % (size + 1) == 0 { 1.0 } else { 0.0 }).collect();
+    let mut term = sum.clone();
+    let terms = if euler { 1 } else { 16 };
+    for k in 1..=terms {
+        term = product(&term, &small).into_iter().map(|x| x / f64::from(k)).collect();
+        sum.iter_mut().zip(&term).for_each(|(sum, x)| *sum += x);
+    }
+    for _ in 0..halvings {
+        sum = product(&sum, &sum);
+    }
+    let rows = || sum.chunks(size).take(n);
+    (rows().flat_map(|row| row[..n].to_vec()).collect(), rows().map(|row| row[n]).collect())
+}
+
+/// x' = A x + B u over steps of dt [D, 1, 1] by the bilinear rule, or with another share than ½ of the step's end: Ā [D,
+/// N, N] and B̄ [D, 1, N] of a lower triangular A [N, N], B [N, 1] and the identity [N, N].
+pub fn bilinear<'t>([a, input, one]: [Var<'t>; 3], dt: Var<'t>, share: f64) -> (Var<'t>, Var<'t>) {
+    let (n, d) = (one.shape().last(), dt.shape().at(0));
+    let (implicit, explicit) = (one - share * dt * a, one + (1.0 - share) * dt * a);
+    // The rows divided by the diagonal make a unit triangular system.
+    let diagonal = (implicit * one).sum_axis(2, true);
+    let right = Var::concat(&[explicit, dt * input], 2) / diagonal;
+    let solved = (implicit / diagonal).unit_lower_solve(right);
+    (solved.narrow(2, 0, n), solved.narrow(2, n, 1).reshape([d, 1, n]))
 }
 
 /// Numbers that are part of a mixer and not learned. They stay in memory, since a recorded step reads them again.

@@ -32,117 +32,55 @@
 //! Shapes: q, k [B, T, H, N], v [B, T, H, P], Δ, a, λ [B, T, H], θ', φ [B, T, H, N/2], S [B, H, N, P]; forms and their
 //! work as in [`gla`](super::gla) with K = N, V = P.
 
-use super::{
-    About, Bound, Family, Form, Init, Mixer, ModelConfig, P, State, at, linear_cut, mamba,
-    memories::{gated, nothing, one_token, pieces, turn},
-    over_time,
-};
-use crate::{
-    autograd::Var,
-    error::Result,
-    ops::words::{insert_axis, maximum, outer, recall},
-    tensor::Shape,
-};
+use super::{memories::gated, positions::running_angles, prelude::*};
 
 /// What moves the memory: q, k [.., H, N] before they are turned, v [.., H, P], Δ, a, λ [.., H], θ = π tanh θ'
-/// [.., H, S].
-#[derive(Clone, Copy)]
-pub struct Inputs<'t> {
-    /// Queries
-    pub q: Var<'t>,
-    /// Keys
-    pub k: Var<'t>,
-    /// Values
-    pub v: Var<'t>,
-    /// Step sizes
-    pub dt: Var<'t>,
-    /// Rates of decay
-    pub a: Var<'t>,
-    /// How much of a step is written at its end
-    pub lambda: Var<'t>,
-    /// How fast the state turns
-    pub theta: Var<'t>,
-}
-
-impl<'t> Inputs<'t> {
-    fn at(self, i: usize) -> Inputs<'t> {
-        let Inputs { q, k, v, dt, a, lambda, theta } = self;
-        let [q, k, v, dt, a, lambda, theta] = [q, k, v, dt, a, lambda, theta].map(|x| at(x, i));
-        Inputs { q, k, v, dt, a, lambda, theta }
-    }
-}
+/// [.., H, S]. Δ stays f32 beside bf16, so that φ is summed in f32.
+pub type Inputs<'t> = [Var<'t>; 7];
 
 /// What is carried: S [B, H, N, P], φ [B, H, S], and the turned key [B, H, N] and the value [B, H, P] of the last
 /// token.
-#[derive(Clone, Copy)]
-pub struct Memory<'t> {
-    /// S
-    pub s: Var<'t>,
-    /// φ
-    pub phi: Var<'t>,
-    /// k
-    pub k: Var<'t>,
-    /// v
-    pub v: Var<'t>,
-}
+pub type Memory<'t> = [Var<'t>; 4];
 
 /// Equations (1) and (2) for one token, without D: to o [B, H, P].
-pub fn step<'t>(x: Inputs<'t>, m: &mut Memory<'t>) -> Var<'t> {
-    let turned = insert_axis(x.dt.named("dt"), 2) * x.theta;
-    m.phi = (m.phi + turned).wrap();
-    let angles = [m.phi.cos(), m.phi.sin()];
-    let (q, k, v) = (turn(x.q, angles).named("q"), turn(x.k, angles).named("k"), x.v.named("v"));
-    let alpha = (x.dt * x.a).exp();
-    let decay = insert_axis(alpha, 2);
-    let _shown = [(decay * turned.cos()).named("Re lambda"), (decay * turned.sin()).named("Im lambda")];
-    let beta = ((1.0 - x.lambda) * x.dt * alpha).named("beta");
-    let gamma = (x.lambda * x.dt).named("gamma");
-    let fade = |x: Var<'t>| insert_axis(x, 2);
-    m.s = insert_axis(decay, 3) * m.s + outer(fade(beta) * m.k, m.v) + outer(fade(gamma) * k, v);
-    (m.k, m.v) = (k, v);
-    recall(m.s, q).named("o")
+pub fn step<'t>([q, k, v, dt, a, lambda, theta]: Inputs<'t>, memory: &mut Memory<'t>) -> Var<'t> {
+    let ([s, phi, k_before, v_before], column) = (*memory, |x: Var<'t>| insert_axis(x, 2));
+    let turned = column(dt.named("dt")) * theta.cast(dt.dtype());
+    let phi = (phi.cast(dt.dtype()) + turned).wrap();
+    let (angles, dt) = ([phi.cos(), phi.sin()].map(|x| x.cast(v.dtype())), dt.cast(v.dtype()));
+    let (q, k, v) = (turn(q, angles).named("q"), turn(k, angles).named("k"), v.named("v"));
+    let alpha = (dt * a).exp();
+    let decay = column(alpha);
+    let turned = [turned.cos(), turned.sin()].map(|x| decay * x.cast(v.dtype()));
+    let _shown = [turned[0].named("Re lambda"), turned[1].named("Im lambda")];
+    let beta = ((1.0 - lambda) * dt * alpha).named("beta");
+    let gamma = (lambda * dt).named("gamma");
+    let s = insert_axis(decay, 3) * s + outer(column(beta) * k_before, v_before) + outer(column(gamma) * k, v);
+    *memory = [s, phi, k, v];
+    recall(s, q).named("o")
 }
 
 /// The forms over a sequence: o [B, T, H, P].
 pub fn sequence<'t>(x: Inputs<'t>, m: &mut Memory<'t>, form: Form) -> Var<'t> {
-    let [_, t, _, _] = x.k.dims();
+    let ([q, k, v, dt, a, lambda, theta], t) = (x, x[0].shape().at(1));
     if form == Form::Recurrent || t == 0 {
-        return over_time(t, x.v, |i| step(x.at(i), m));
+        return over_time(t, v, |i| step(x.map(|x| at(x, i)), m));
     }
-    let phi = angles(m.phi, insert_axis(x.dt, 3) * x.theta);
-    let angles = [phi.cos(), phi.sin()];
-    let (q, k) = (turn(x.q, angles), turn(x.k, angles));
-    let (g, gamma) = (x.dt * x.a, x.lambda * x.dt);
+    let [s, phi, k_before, v_before] = *m;
+    let phi = running_angles(phi, insert_axis(dt, 3) * theta.cast(dt.dtype()));
+    let (angles, dt) = ([phi.cos(), phi.sin()].map(|x| x.cast(v.dtype())), dt.cast(v.dtype()));
+    let (q, k) = (turn(q, angles), turn(k, angles));
+    let (g, gamma) = (dt * a, lambda * dt);
     let before = |first: Var<'t>, x: Var<'t>| Var::concat(&[insert_axis(first, 1), x.narrow(1, 0, t - 1)], 1);
-    let none = nothing(at(g, 0)); // S_0 has faded, and has what was written before it
-    let share = before(none, gamma) + (1.0 - x.lambda) * x.dt;
+    let none = zeros_like(at(g, 0)); // S_0 has faded, and has what was written before it
+    let share = before(none, gamma) + (1.0 - lambda) * dt;
     let per_head = |x: Var<'t>| insert_axis(x, 3);
-    let written = [per_head(share) * before(m.k, k), before(m.v, x.v), per_head(before(none, g))];
-    let (o, u) = gated([per_head(g.exp()) * q, written[0], written[1], written[2]], m.s, 1.0, form);
-    let own = per_head(gamma * (q * k).sum_axis(3, false)) * x.v;
-    let [phi, k, v, alpha, gamma] = [phi, k, x.v, g.exp(), gamma].map(|x| at(x, t - 1));
-    let s = insert_axis(insert_axis(alpha, 2), 3) * u + outer(insert_axis(gamma, 2) * k, v);
-    *m = Memory { s, phi, k, v };
+    let [q_u, k_u] = [per_head(g.exp()) * q, per_head(share) * before(k_before, k)];
+    let (o, u) = gated([q_u, k_u, before(v_before, v), per_head(before(none, g))], s, 1.0, form);
+    let own = per_head(gamma * (q * k).sum_axis(3, false)) * v;
+    let [phi, k, v, alpha, gamma] = [phi, k, v, g.exp(), gamma].map(|x| at(x, t - 1));
+    *m = [insert_axis(insert_axis(alpha, 2), 3) * u + outer(insert_axis(gamma, 2) * k, v), phi, k, v];
     o + own
-}
-
-/// φ_t, from the one before, of the turns [B, T, H, S]. After every 32 steps whole turns are left out: a sum over
-/// everything would lose the digits of an angle.
-fn angles<'t>(mut phi: Var<'t>, turns: Var<'t>) -> Var<'t> {
-    let part = |(from, n)| {
-        let all = (insert_axis(phi, 1) + turns.narrow(1, from, n).cumsum(1)).wrap();
-        phi = at(all, n - 1);
-        all
-    };
-    Var::concat(&pieces(turns.shape().at(1), 32).map(part).collect::<Vec<_>>(), 1)
-}
-
-/// a of a'.
-fn rate(x: Var<'_>) -> Var<'_> {
-    let zero = nothing(x);
-    let (up, down) = (maximum(&[x, zero]), maximum(&[-x, zero]));
-    // 1 + x where x ≥ 0, else 1 / (1 − x): one of the two is 1.
-    -maximum(&[(1.0 + up) / (1.0 + down), x.tape().full(x.shape(), x.dtype(), 1e-4)])
 }
 
 /// See [`About`].
@@ -154,7 +92,6 @@ pub const ABOUT: About = About {
     state: "H N P",
     eigenvalues: "e^(Δa ± iΔθ)",
     cost: "H N P",
-    scan: false,
     source: "arXiv 2603.15569",
 };
 
@@ -166,8 +103,7 @@ pub struct Layer {
     w_in: P,
     dt_bias: P,
     norms: [P; 2],
-    q_bias: P,
-    k_bias: P,
+    biases: [P; 2],
     d: P,
     w_out: P,
 }
@@ -175,72 +111,40 @@ pub struct Layer {
 impl Layer {
     /// H heads of P = `head_dim` channels with N = `state` states.
     pub fn new(c: &ModelConfig, init: &mut Init) -> Result<Layer> {
-        let (width, h, p, e) = (c.width, c.heads, c.head_dim, c.inner());
-        let n = c.state.next_multiple_of(2);
-        let mut linear = |name: &str, out: usize, inp: usize| {
-            let bound = (inp as f64).powf(-0.5);
-            init.uniform_always(name, [out, inp], bound)
-        };
-        let w_in = linear("in_proj_weight", 2 * e + 2 * n + 3 * h + n / 2, width);
-        let w_out = linear("out_proj_weight", width, e);
-        let dt_bias = init.custom("dt_bias", [h], |g, _| mamba::step_size_bias(g));
-        init.keep_in_f32([dt_bias]);
+        let (width, h, p, e, n) = (c.width, c.heads, c.head_dim, c.inner(), c.state.next_multiple_of(2));
+        let w_in = init.torch_linear("in_proj_weight", 2 * e + 2 * n + 3 * h + n / 2, width);
+        let w_out = init.torch_linear("out_proj_weight", width, e);
+        let dt_bias = init.in_f32("dt_bias", [h], |g, _| step_size_bias(g));
         let norms = ["C_norm", "B_norm"].map(|name| init.full(name, [n], 1.0));
-        let [q_bias, k_bias] = ["C_bias", "B_bias"].map(|name| init.full(name, [h, n], 1.0));
+        let biases = ["C_bias", "B_bias"].map(|name| init.full(name, [h, n], 1.0));
         let d = init.full("D", [h], 1.0);
-        Ok(Layer { h, p, n, w_in, dt_bias, norms, q_bias, k_bias, d, w_out })
+        Ok(Layer { h, p, n, w_in, dt_bias, norms, biases, d, w_out })
     }
-
-    /// The memory's inputs and z [B, T, E], of u [B, T, D].
-    fn project<'t>(&self, p: &Bound<'t>, u: Var<'t>) -> (Inputs<'t>, Var<'t>) {
-        let ([b, t, _], h, n, e) = (u.dims(), self.h, self.n, self.h * self.p);
-        let (wide, w) = (2 * e + 2 * n, p[self.w_in]);
-        let [z, x, k, q] = linear_cut(u, w.narrow(0, 0, wide), None, [e, e, n, n]);
-        let dt = u.linear(w.narrow(0, wide, h), Some(p[self.dt_bias])).softplus().cast(u.dtype());
-        let [a, lambda, theta] = linear_cut(u, w.narrow(0, wide + h, 2 * h + n / 2), None, [h, h, n / 2]);
-        let theta = std::f64::consts::PI * theta.tanh().reshape([b, t, 1, n / 2]);
-        let states = |x: Var<'t>, norm, bias| x.rms_norm(p[norm], 1e-5).reshape([b, t, 1, n]) + p[bias];
-        let inputs = Inputs {
-            q: states(q, self.norms[0], self.q_bias),
-            k: states(k, self.norms[1], self.k_bias),
-            v: x.reshape([b, t, h, self.p]),
-            dt,
-            a: rate(a),
-            lambda: lambda.sigmoid(),
-            theta: theta + u.tape().full([h, 1], u.dtype(), 0.0),
-        };
-        (inputs, z)
-    }
-
-    fn output<'t>(&self, p: &Bound<'t>, o: Var<'t>, v: Var<'t>, z: Var<'t>) -> Var<'t> {
-        let o = o + p[self.d].reshape([self.h, 1]) * v;
-        (o.reshape(z.shape()) * z.silu()).linear(p[self.w_out], None)
-    }
-}
-
-fn memory<'t>(state: &State<'t>) -> Memory<'t> {
-    Memory { s: state.s[0], phi: state.s[1], k: state.s[2], v: state.s[3] }
 }
 
 impl Mixer for Layer {
-    fn forms(&self) -> Vec<Form> {
-        vec![Form::Recurrent, Form::Parallel, Form::Chunked(Form::CHUNK)]
-    }
-
     fn state(&self, b: usize) -> Vec<(&'static str, Shape)> {
         let (h, n, p) = (self.h, self.n, self.p);
-        let last = [("past k", [b, h, n].into()), ("past v", [b, h, p].into())];
-        [("S", [b, h, n, p].into()), ("phi", [b, h, n / 2].into())].into_iter().chain(last).collect()
-    }
-
-    fn step<'t>(&self, p: &Bound<'t>, u: Var<'t>, state: &mut State<'t>) -> Var<'t> {
-        one_token(u, |u| self.sequence(p, u, state, Form::Recurrent))
+        let (s, phi) = (("S", [b, h, n, p].into()), ("phi", [b, h, n / 2].into()));
+        vec![s, phi, ("past k", [b, h, n].into()), ("past v", [b, h, p].into())]
     }
 
     fn sequence<'t>(&self, p: &Bound<'t>, u: Var<'t>, state: &mut State<'t>, form: Form) -> Var<'t> {
-        let ((x, z), mut m) = (self.project(p, u), memory(state));
-        let o = sequence(x, &mut m, form);
-        state.s = vec![m.s, m.phi, m.k, m.v];
-        self.output(p, o, x.v, z)
+        let ([b, t, _], h, n, e) = (u.dims(), self.h, self.n, self.h * self.p);
+        let (wide, w) = (2 * e + 2 * n, p[self.w_in]);
+        let [z, x, k, q] = linear_cut(u, w.narrow(0, 0, wide), None, [e, e, n, n]);
+        let dt = u.linear(w.narrow(0, wide, h), Some(p[self.dt_bias])).softplus();
+        let [a, lambda, theta] = linear_cut(u, w.narrow(0, wide + h, 2 * h + n / 2), None, [h, h, n / 2]);
+        let full = |shape: &[usize], value: f64| u.tape().full(shape, u.dtype(), value);
+        // 1 + a' where a' ≥ 0, else 1 / (1 − a'): one of the two is 1.
+        let a = -maximum(&[(1.0 + relu(a)) / (1.0 + relu(-a)), full(&[b, t, h], 1e-4)]);
+        let theta = std::f64::consts::PI * theta.tanh().reshape([b, t, 1, n / 2]) + full(&[h, 1], 0.0);
+        let states =
+            |x: Var<'t>, i: usize| x.rms_norm(p[self.norms[i]], 1e-5).reshape([b, t, 1, n]) + p[self.biases[i]];
+        let v = x.reshape([b, t, h, self.p]);
+        let mut memory = std::array::from_fn(|i| state.s[i]);
+        let o = sequence([states(q, 0), states(k, 1), v, dt, a, lambda.sigmoid(), theta], &mut memory, form);
+        state.s = memory.to_vec();
+        ((o + p[self.d].reshape([h, 1]) * v).reshape(z.shape()) * z.silu()).linear(p[self.w_out], None)
     }
 }

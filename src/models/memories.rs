@@ -1,13 +1,13 @@
 //! The two matrix memories that most mixers have: one that fades and adds, and one that also erases. Their step with
 //! names, and their forms.
 
-use super::{Form, Init, P, at, over_time};
+use super::{Form, at, gla, over_time_with};
 use crate::{
     autograd::Var,
     ops::{
         erase_write,
         gated_linear_attention::{by_products, gated_linear_attention},
-        words::{insert_axis, maximum, outer, recall},
+        words::{insert_axis, outer, recall},
     },
     tensor::Tensor,
 };
@@ -32,13 +32,8 @@ pub fn read<'t>(q: Var<'t>, s: Var<'t>, scale: f64) -> Var<'t> {
 pub fn gated<'t>(x: [Var<'t>; 4], s: Var<'t>, scale: f64, form: Form) -> (Var<'t>, Var<'t>) {
     match form {
         Form::Recurrent => {
-            let mut s = s;
-            let o = over_time(x[0].shape().at(1), x[2], |t| {
-                let [q, k, v, g] = x.map(|x| at(x, t));
-                s = add(k, v, fade(g, s));
-                read(q, s, scale)
-            });
-            (o, s)
+            let t = x[0].shape().at(1);
+            over_time_with(t, x[2], s, |i, s| gla::step(x.map(|x| at(x, i)), s, scale))
         }
         Form::Chunked(chunk) => gated_linear_attention(x, s, scale, chunk),
         _ => by_products(x, s, scale, x[0].shape().at(1).max(1)),
@@ -54,18 +49,6 @@ pub fn erasing<'t>(x: [Var<'t>; 5], s: Var<'t>, scale: f64, form: Form) -> (Var<
         Form::Chunked(chunk) => erase_write::chunked(x, s, scale, chunk),
         _ => erase_write::parallel(x, s, scale),
     }
-}
-
-/// The same for several steps a token, which is read after the last: a chunk has so many tokens.
-pub fn erasing_in_turn<'t>(x: [Var<'t>; 5], n: usize, s: Var<'t>, scale: f64, form: Form) -> (Var<'t>, Var<'t>) {
-    let form = if let Form::Chunked(chunk) = form { Form::Chunked(n * chunk) } else { form };
-    let (o, s) = erasing(x, s, scale, form);
-    (erase_write::last_of(o, n), s)
-}
-
-/// What a token's further steps leave alone: zeros like x.
-pub fn nothing(x: Var<'_>) -> Var<'_> {
-    x.tape().full(x.shape(), x.dtype(), 0.0)
 }
 
 /// The pairs (2j, 2j + 1), j < S, of the last axis, each turned by its angle; later channels stay. The cosines and
@@ -90,40 +73,7 @@ pub fn constant<'t>(x: Var<'t>, values: Vec<f64>, shape: &[usize]) -> Var<'t> {
     x.tape().constant(&Tensor::from_vec(values, shape).cast(x.dtype().real())).cast(x.dtype())
 }
 
-/// A weight matrix [out, in] of normal numbers, of deviation 0.02 unless the model asks for another.
-pub fn narrow_normal(init: &mut Init, name: &str, out: usize, inp: usize) -> P {
-    let std = init.std.unwrap_or(0.02);
-    init.normal(name, [out, inp], std)
-}
-
-/// A mixer's step by its sequence of one token: x [B, D] to y [B, D].
-pub fn one_token<'t>(x: Var<'t>, sequence: impl FnOnce(Var<'t>) -> Var<'t>) -> Var<'t> {
-    let [b, d] = x.dims();
-    sequence(x.reshape([b, 1, d])).reshape([b, d])
-}
-
 /// x with the token before each in place of it: `past` [B, 1, D] stands before x [B, T, D].
 pub fn shifted<'t>(past: Var<'t>, x: Var<'t>) -> Var<'t> {
     Var::concat(&[past, x], 1).narrow(1, 0, x.shape().at(1))
-}
-
-/// The pieces of T steps, of `size` each but for the last: where each begins and how long it is.
-pub fn pieces(t: usize, size: usize) -> impl Iterator<Item = (usize, usize)> {
-    (0..t).step_by(size.max(1)).map(move |from| (from, size.min(t - from)))
-}
-
-/// ln(e^a + e^b)
-pub fn log_add<'t>(a: Var<'t>, b: Var<'t>) -> Var<'t> {
-    let axis = a.shape().rank();
-    Var::concat(&[insert_axis(a, axis), insert_axis(b, axis)], axis).logsumexp()
-}
-
-/// x, and 0 or 1 where x is not between them.
-pub fn clipped(x: Var<'_>) -> Var<'_> {
-    1.0 - relu(1.0 - relu(x))
-}
-
-/// max(x, 0)
-pub fn relu(x: Var<'_>) -> Var<'_> {
-    maximum(&[x, nothing(x)])
 }

@@ -43,53 +43,33 @@
 //! | chunked | O(T (C (K + V) + K V)) |
 
 use super::{
-    About, Bound, Family, Form, Init, Mixer, ModelConfig, P, State, at, head_first, heads, linear_parts, over_time,
-    split,
-    xlstm::{BlockDiagonal, Conv, head_norm, log_sigmoid, maximum, reference},
+    memories::constant,
+    prelude::*,
+    xlstm::{BlockDiagonal, head_norm},
 };
-use crate::{
-    autograd::Var,
-    error::Result,
-    tensor::{Shape, Tensor},
-};
+use crate::ops::{mlstm::mlstm, stabiliser::stabiliser};
 
-pub use crate::ops::mlstm::{Memory, mlstm as chunked, read};
-use crate::ops::stabiliser::stabiliser;
+pub use crate::ops::mlstm::{Memory, read};
 
 /// ε in the denominator, as in the authors' code.
 pub const EPS: f64 = 1e-6;
 
 /// Equations 15 to 21 for one token: q, k [B, H, K], v [B, H, V], i, f [B, H] to h [B, H, V].
 pub fn step<'t>([q, k, v]: [Var<'t>; 3], [i, f]: [Var<'t>; 2], s: &mut Memory<'t>, eps: f64) -> Var<'t> {
-    let ([b, h, n], value) = (k.dims(), v.shape().last());
-    let k = (n as f64).powf(-0.5) * k;
-    let l = log_sigmoid(f) + s.m + s.w.log();
+    let ([b, h, n], [c, norm, m, w]) = (k.dims(), *s);
+    let k = inverse_root(n) * k;
+    let l = log_sigmoid(f) + m + w.log();
     let m = maximum(&[l, i]);
     let from = reference(m);
-    let gate = |x: Var<'t>, name| (x - from).exp().named(name).reshape([b, h, 1]);
+    let gate = |x: Var<'t>, name| insert_axis((x - from).exp().named(name), 2);
     let (i, f) = (gate(i, "i"), gate(l, "f"));
     let (q, k, v) = (q.named("q"), k.named("k'"), v.named("v"));
-    s.c = f.reshape([b, h, 1, 1]) * s.c + (i * k).reshape([b, h, n, 1]) * v.reshape([b, h, 1, value]);
-    s.n = f * s.n + i * k;
-    (s.m, s.w) = (m, q.tape().full([b, h], q.dtype(), 1.0));
-    let den = (s.n * q).sum_axis(2, true); // [B, H, 1]
-    let num = s.c.t_matmul(q.reshape([b, h, n, 1])).reshape([b, h, value]);
-    let (h, den) = read(num, den, m.reshape([b, h, 1]), eps);
-    let _ = den.named("den"); // for the inspect page
+    let (c, norm) = (insert_axis(f, 3) * c + outer(i * k, v), f * norm + i * k);
+    *s = [c, norm, m, q.tape().full([b, h], q.dtype(), 1.0)];
+    let den = (norm * q).sum_axis(2, true); // [B, H, 1]
+    let (h, den) = read(recall(c, q), den, insert_axis(m, 2), eps);
+    let _shown = den.named("den");
     h.named("h")
-}
-
-/// [`step`] over a sequence: q, k [B, T, H, K], v [B, T, H, V], i, f [B, T, H] to h [B, T, H, V].
-pub fn recurrent<'t>(qkv: [Var<'t>; 3], gates: [Var<'t>; 2], s: &mut Memory<'t>, eps: f64) -> Var<'t> {
-    let [_, t, _, _] = qkv[0].dims();
-    over_time(t, qkv[2], |j| step(qkv.map(|x| at(x, j)), gates.map(|x| at(x, j)), s, eps))
-}
-
-/// A constant [T, 1 + T]: 0 up to the diagonal of the steps, −∞ above.
-fn causal<'t>(t: usize, like: Var<'t>) -> Var<'t> {
-    let entry = |j: usize| if j % (t + 1) > j / (t + 1) + 1 { f64::NEG_INFINITY } else { 0.0 };
-    let mask = Tensor::from_vec((0..t * (t + 1)).map(entry).collect::<Vec<_>>(), [t, t + 1]);
-    like.tape().constant(&mask.cast(like.dtype()))
 }
 
 /// All positions at once; the initial state is an additional first column of the weights, as of a step before the
@@ -99,27 +79,40 @@ pub fn parallel<'t>([q, k, v]: [Var<'t>; 3], [i, f]: [Var<'t>; 2], s: &mut Memor
     if t == 0 {
         return v;
     }
-    let (q, k, v) = (head_first(q), (n as f64).powf(-0.5) * head_first(k), head_first(v)); // [B, H, T, ..]
+    let [c0, n0, m0, w0] = *s;
+    let (q, k, v) = (head_first(q), inverse_root(n) * head_first(k), head_first(v)); // [B, H, T, ..]
     let gates = [log_sigmoid(f), i].map(|x| x.permute([0, 2, 1])); // [B, H, T]
-    let [log_f, log_i, m] = stabiliser(gates[0], gates[1], s.m + s.w.log());
+    let [log_f, log_i, m] = stabiliser(gates[0], gates[1], m0 + w0.log());
     // Σ log f of the steps after s up to t, and log i_s. `tril` drops the future: its gates may be NaN.
     let none = q.tape().full([b, h, 1], log_f.dtype(), 0.0);
     let decay = Var::concat(&[none, log_f], 2).segsum().narrow(2, 1, t); // [B, H, T, 1 + T]
     let exponents = decay + Var::concat(&[none, log_i], 2).reshape([b, h, 1, t + 1]);
-    let weights = (exponents.tril(1) + causal(t, exponents)).exp();
+    let later = |j: usize| if j % (t + 1) > j / (t + 1) + 1 { f64::NEG_INFINITY } else { 0.0 };
+    let causal = constant(exponents, (0..t * (t + 1)).map(later).collect(), &[t, t + 1]);
+    let weights = (exponents.tril(1) + causal).exp();
     let (r, d) = (weights.narrow(3, 0, 1), weights.narrow(3, 1, t));
     let p = (q.matmul_t(k) * d).tril(0);
-    let (rq, n0) = (r * q, s.n.reshape([b, h, n, 1]));
-    let den = p.sum_axis(3, true) + rq.matmul(n0); // [B, H, T, 1]
-    let (o, _) = read(p.tril_matmul(v) + rq.matmul(s.c), den, m.reshape([b, h, t, 1]), eps);
+    let rq = r * q;
+    let den = p.sum_axis(3, true) + rq.matmul(insert_axis(n0, 3)); // [B, H, T, 1]
+    let (o, _) = read(p.tril_matmul(v) + rq.matmul(c0), den, m.reshape([b, h, t, 1]), eps);
     // The last row of weights gives the final state.
     let end = |x: Var<'t>| x.narrow(2, t - 1, 1);
     let ek = end(d).reshape([b, h, t, 1]) * k;
-    s.c = end(r) * s.c + ek.t_matmul(v);
-    s.n = end(r).reshape([b, h, 1]) * s.n + ek.sum_axis(2, false);
-    s.m = m.narrow(2, t - 1, 1).reshape([b, h]);
-    s.w = q.tape().full([b, h], q.dtype(), 1.0);
+    let c = end(r) * c0 + ek.t_matmul(v);
+    let n = end(r).reshape([b, h, 1]) * n0 + ek.sum_axis(2, false);
+    *s = [c, n, m.narrow(2, t - 1, 1).reshape([b, h]), q.tape().full([b, h], q.dtype(), 1.0)];
     head_first(o)
+}
+
+/// All forms over a sequence: q, k [B, T, H, K], v [B, T, H, V], i, f [B, T, H] to h [B, T, H, V].
+pub fn sequence<'t>(qkv: [Var<'t>; 3], gates: [Var<'t>; 2], s: &mut Memory<'t>, eps: f64, form: Form) -> Var<'t> {
+    match form {
+        Form::Recurrent => {
+            over_time(qkv[0].shape().at(1), qkv[2], |j| step(qkv.map(|x| at(x, j)), gates.map(|x| at(x, j)), s, eps))
+        }
+        Form::Chunked(chunk) => mlstm(qkv, gates, s, eps, chunk),
+        _ => parallel(qkv, gates, s, eps),
+    }
 }
 
 /// See [`About`].
@@ -131,7 +124,6 @@ pub const ABOUT: About = About {
     state: "H K (V + 1)",
     eigenvalues: "(0, 1)",
     cost: "H K V",
-    scan: false,
     source: "arXiv 2405.04517",
 };
 
@@ -158,15 +150,14 @@ impl Layer {
         let std = |own: f64| init.std.unwrap_or(own);
         let (up, down) = (std(small), std(2.0 / (c.layers as f64 * (width as f64).sqrt())));
         let w_up = init.normal("w_up", [2 * inner, width], up);
-        let conv = Conv::new(init, inner, c.conv);
+        let conv = Conv::new(init, "conv", Some("conv_bias"), inner, c.conv);
         // Blocks of 4 × 4 as in the authors' code; one block per head where 4 does not divide the width.
         let blocks = if inner % 4 == 0 { inner / 4 } else { h };
         let qkv = ["w_q", "w_k", "w_v"].map(|name| BlockDiagonal::new(init, name, blocks, inner, inner, small));
         let w_if = init.custom("w_if", [2 * h, 3 * inner], |_, _| 0.0);
-        let b_if = init.custom("b_if", [2 * h], |g, j| {
+        let b_if = init.in_f32("b_if", [2 * h], |g, j| {
             if j < h { 0.1 * g.gauss() } else { 3.0 + 3.0 * (j - h) as f64 / (h.max(2) - 1) as f64 }
         });
-        init.keep_in_f32([b_if]);
         let (norm, skip) = (init.full("norm", [inner], 1.0), init.full("skip", [inner], 1.0));
         Ok(Layer { h, k, w_up, conv, qkv, w_if, b_if, norm, skip, w_down: init.normal("w_down", [width, inner], down) })
     }
@@ -197,56 +188,24 @@ impl Layer {
         let part = |j: usize, b| qkv[j].linear(w.narrow(1, j * inner, inner), Some(b));
         part(0, bias) + part(1, zero) + part(2, zero)
     }
-
-    /// Norm, skip, gate and output projection.
-    fn output<'t>(&self, p: &Bound<'t>, h: Var<'t>, [c, z]: [Var<'t>; 2]) -> Var<'t> {
-        head_norm(h, p[self.norm]).gated_skip(p[self.skip], c, z).linear(p[self.w_down], None)
-    }
-}
-
-fn memory<'t>(s: &State<'t>) -> Memory<'t> {
-    Memory { c: s.s[0], n: s.s[1], m: s.s[2], w: s.s[3] }
-}
-
-fn store<'t>(s: &mut State<'t>, m: Memory<'t>) {
-    s.s[..4].copy_from_slice(&[m.c, m.n, m.m, m.w]);
 }
 
 impl Mixer for Layer {
-    fn forms(&self) -> Vec<Form> {
-        vec![Form::Recurrent, Form::Parallel, Form::Chunked(Form::CHUNK)]
-    }
-
     fn tokens_at_once(&self) -> usize {
         512
     }
 
     fn state(&self, b: usize) -> Vec<(&'static str, Shape)> {
         let (h, k, gate) = (self.h, self.k, Shape::from([b, self.h]));
-        let mut all = vec![("C", [b, h, k, k].into()), ("n", [b, h, k].into()), ("m", gate), ("w", gate)];
-        if self.conv.exists() {
-            all.push(("past x", [b, self.conv.window, h * k].into()));
-        }
-        all
-    }
-
-    fn step<'t>(&self, p: &Bound<'t>, x: Var<'t>, state: &mut State<'t>) -> Var<'t> {
-        let [b, d] = x.dims();
-        let (qkv, gates, rest) = self.project(p, x.reshape([b, 1, d]), state);
-        let mut m = memory(state);
-        let h = step(qkv.map(|x| at(x, 0)), gates.map(|x| at(x, 0)), &mut m, EPS);
-        store(state, m);
-        self.output(p, h.reshape([b, 1, self.h, self.k]), rest).reshape([b, d])
+        let memory = [("C", [b, h, k, k].into()), ("n", [b, h, k].into()), ("m", gate), ("w", gate)];
+        memory.into_iter().chain(self.conv.window("past x", b)).collect()
     }
 
     fn sequence<'t>(&self, p: &Bound<'t>, x: Var<'t>, state: &mut State<'t>, form: Form) -> Var<'t> {
-        let (qkv, gates, rest) = self.project(p, x, state);
-        let mut m = memory(state);
-        let h = match form {
-            Form::Chunked(chunk) => chunked(qkv, gates, &mut m, EPS, chunk),
-            _ => parallel(qkv, gates, &mut m, EPS),
-        };
-        store(state, m);
-        self.output(p, h, rest)
+        let (qkv, gates, [c, z]) = self.project(p, x, state);
+        let mut memory = std::array::from_fn(|i| state.s[i]);
+        let h = sequence(qkv, gates, &mut memory, EPS, form);
+        state.s[..4].copy_from_slice(&memory);
+        head_norm(h, p[self.norm]).gated_skip(p[self.skip], c, z).linear(p[self.w_down], None)
     }
 }

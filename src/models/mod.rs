@@ -6,18 +6,29 @@
 //! [`crate::inspect::view`] says how the page shows it.
 //!
 //! A mixer of your own crate needs no place here: [`Model::with_mixer`] builds a model of it,
-//! [`Trainer::with`](crate::train::Trainer::with) trains that, and [`crate::check`] checks the mixer.
+//! [`Trainer::with`](crate::train::Trainer::with) trains that, and [`crate::check`] checks the mixer. [`add`] gives it a
+//! name for configurations and the program.
+//!
+//! # Errors
+//! A mixer's `Layer::new` refuses a size in the configuration that it cannot have: the error names it.
+//!
+//! # Panics
+//! Functions of [`Var`]s panic where their inputs do not fit, as its methods do: the message has the shapes and the
+//! caller's line.
 
 mod about;
-mod attention_maps;
 mod config;
+pub mod conv;
 mod decoder;
 pub mod lti;
+pub mod maps;
 pub mod memories;
 mod model;
 pub mod ngram;
+mod own;
 mod params;
 mod positions;
+pub mod prelude;
 pub mod published;
 mod stream;
 pub mod weights;
@@ -31,14 +42,16 @@ pub mod mesa;
 
 pub(crate) use about::UNKNOWN;
 pub use about::{About, Family, about, facts, lines, table};
-pub use attention_maps::AttentionMaps;
 pub use config::{Eigenvalues, ModelConfig, Positions, Variant};
+pub use conv::{Conv, Projection, remembered};
+pub use maps::{AttentionMaps, LowRank, inverse_root, linear_heads, narrow_normal, normed_output};
 pub use model::{Model, ModelState};
+pub use own::add;
 pub use params::{Bound, Entry, Init, P, Params};
 pub use positions::Rope;
 pub use stream::Stream;
 
-pub use crate::ops::words::{over_time, split, token as at};
+pub use crate::ops::words::{over_time, over_time_with, split, token as at};
 use crate::{
     autograd::{Tape, Var},
     error::{Error, Result, brief, did_you_mean},
@@ -75,6 +88,11 @@ impl Form {
             (Form::Chunked(_), Device::Cuda(_) | Device::Emulated) => Form::Chunked(64),
             _ => self,
         }
+    }
+
+    /// The steps of a chunk; all T where the form has no chunks.
+    pub fn chunk(self, t: usize) -> usize {
+        if let Form::Chunked(size) = self { size } else { t }
     }
 
     /// The name without the number of steps.
@@ -168,7 +186,9 @@ impl<'t> State<'t> {
 /// [`Mixer::sequence`] offers is tested to equal it in values, final state and all gradients.
 pub trait Mixer: Send + Sync {
     /// The forms that exist, `Recurrent` first, the fastest on a CPU last.
-    fn forms(&self) -> Vec<Form>;
+    fn forms(&self) -> Vec<Form> {
+        vec![Form::Recurrent, Form::Parallel, Form::Chunked(Form::CHUNK)]
+    }
 
     /// The optional features of this mixer. A configuration that asks for one which the mixer lacks is refused.
     fn capabilities(&self) -> Capabilities {
@@ -185,10 +205,14 @@ pub trait Mixer: Send + Sync {
     /// Names and shapes of the carried state for a batch of `b`, before the first token.
     fn state(&self, b: usize) -> Vec<(&'static str, Shape)>;
 
-    /// One token: x [B, D] to y [B, D]; updates `s.s` ([`run`] counts `s.t`).
-    fn step<'t>(&self, p: &Bound<'t>, x: Var<'t>, s: &mut State<'t>) -> Var<'t>;
+    /// One token: x [B, D] to y [B, D]; updates `s.s` ([`run`] counts `s.t`). A mixer that does not define it has it in
+    /// the recurrent form of [`Mixer::sequence`], which then gets sequences of one token.
+    fn step<'t>(&self, p: &Bound<'t>, x: Var<'t>, s: &mut State<'t>) -> Var<'t> {
+        let [b, d] = x.dims();
+        self.sequence(p, x.reshape([b, 1, d]), s, Form::Recurrent).reshape([b, d])
+    }
 
-    /// A whole sequence in a form other than `Recurrent`: x [B, T, D] to y [B, T, D].
+    /// A whole sequence, x [B, T, D] to y [B, T, D]: in a form other than `Recurrent` if there is a `step`.
     fn sequence<'t>(&self, p: &Bound<'t>, x: Var<'t>, s: &mut State<'t>, form: Form) -> Var<'t>;
 }
 
@@ -201,10 +225,15 @@ pub struct Capabilities {
     pub eigenvalues: bool,
 }
 
-/// Run a mixer over x [B, T, D] from a state, in any form.
+/// Run a mixer over x [B, T, D] from a state, in any of its forms.
+///
+/// # Panics
+/// When the mixer has no such form, x is not [B, T, D], or the state is another mixer's: when it has not as many values.
 #[track_caller]
 pub fn run<'t>(m: &dyn Mixer, p: &Bound<'t>, x: Var<'t>, s: &mut State<'t>, form: Form) -> Var<'t> {
     let [_, t, _] = x.dims();
+    let values = m.state(1).len();
+    assert!(s.s.len() == values, "a state of {} values, and the mixer's has {values}", s.s.len());
     if form == Form::Recurrent && t > 0 {
         let (given, mut left) = (s.passed, vec![]);
         let y = over_time(t, x, |i| {
@@ -218,10 +247,24 @@ pub fn run<'t>(m: &dyn Mixer, p: &Bound<'t>, x: Var<'t>, s: &mut State<'t>, form
         return y;
     }
     // An empty sequence has no step to run; any other form gives the empty result.
-    let form = if form == Form::Recurrent { m.forms().pop().unwrap_or(form) } else { form };
+    let forms = m.forms();
+    let form = if form == Form::Recurrent { forms.last().copied().unwrap_or(form) } else { form };
+    let form = match form_of(form, &forms, "the mixer") {
+        Ok(form) => form,
+        Err(why) => panic!("{why}"),
+    };
     let y = m.sequence(p, x, s, form);
     s.t += t;
     y
+}
+
+/// This form, with any number of steps, by the name that it has among the forms of a mixer.
+fn form_of(form: Form, forms: &[Form], mixer: &str) -> std::result::Result<Form, String> {
+    let (kinds, own): (Vec<&str>, Form) = (forms.iter().map(|form| form.kind()).collect(), form.among(forms));
+    match kinds.contains(&own.kind()) {
+        true => Ok(own),
+        false => Err(format!("form '{form}': {mixer} has no such form; it has {}", kinds.join(", "))),
+    }
 }
 
 /// The empty sequence [B, 0, ..] of steps shaped like y [B, ..].
@@ -231,18 +274,26 @@ pub fn no_steps(y: Var<'_>) -> Var<'_> {
 }
 
 /// x Wᵀ + b, cut into `N` equal parts.
+///
+/// # Panics
+/// When W is no matrix, or its rows are not `N` equal parts.
 #[track_caller]
 pub fn linear_parts<'t, const N: usize>(x: Var<'t>, w: Var<'t>, b: Option<Var<'t>>) -> [Var<'t>; N] {
-    linear_cut(x, w, b, [w.shape().at(0) / N; N])
+    let [out, _] = w.dims();
+    assert!(out.is_multiple_of(N), "W {} has not {N} equal parts of rows", w.shape());
+    linear_cut(x, w, b, [out / N; N])
 }
 
 /// x Wᵀ + b in parts of these widths. Cutting a tensor copies it. It is therefore W that is cut, for `N` products,
 /// unless x has fewer rows than W or is wider than the result: each of the products reads all of x.
+///
+/// # Panics
+/// When W is no matrix, or has not as many rows as the parts have together.
 #[track_caller]
 pub fn linear_cut<'t, const N: usize>(x: Var<'t>, w: Var<'t>, b: Option<Var<'t>>, widths: [usize; N]) -> [Var<'t>; N] {
     let start = |i: usize| widths[..i].iter().sum();
     let [out, inp] = w.dims();
-    debug_assert_eq!(widths.iter().sum::<usize>(), out, "the widths of the parts of W");
+    assert!(widths.iter().sum::<usize>() == out, "W {} has not parts of {widths:?} rows", w.shape());
     if x.shape().rows() < out || inp > out {
         let (y, axis) = (x.linear(w, b), x.shape().rank() - 1);
         return std::array::from_fn(|i| y.narrow(axis, start(i), widths[i]));
@@ -251,13 +302,6 @@ pub fn linear_cut<'t, const N: usize>(x: Var<'t>, w: Var<'t>, b: Option<Var<'t>>
         let part = |w: Var<'t>| w.narrow(0, start(i), widths[i]);
         x.linear(part(w), b.map(part))
     })
-}
-
-/// The last W − 1 inputs [B, W − 1, D] of a convolution after x [B, T, D]; `past` holds the W − 1 inputs before x.
-#[track_caller]
-pub fn remembered<'t>(past: Var<'t>, x: Var<'t>) -> Var<'t> {
-    let ([_, window, _], [_, t, _]) = (past.dims(), x.dims());
-    if t >= window { x.narrow(1, t - window, window) } else { Var::concat(&[past, x], 1).narrow(1, t, window) }
 }
 
 /// [B, T, H K] to heads [B, T, H, K].
@@ -282,6 +326,9 @@ pub fn head_first(x: Var<'_>) -> Var<'_> {
 
 /// Builds a mixer: sizes from the configuration, parameters from the initialiser. [`Model::with_mixer`] takes any
 /// function of this kind.
+///
+/// # Errors
+/// When a size in the configuration cannot be.
 pub type Build = fn(&ModelConfig, &mut Init) -> Result<Box<dyn Mixer>>;
 
 /// As [`Build`], with whatever it has captured.
@@ -291,10 +338,10 @@ macro_rules! mixers {
     ($($(#[$doc:meta])* $name:ident),* $(,)?) => {
         $(pub mod $name;)*
 
-        /// Every mixer by name.
+        /// Every mixer of this crate by name.
         pub const MIXERS: &[(&str, Build)] = &[$((stringify!($name), |c, init| Ok(Box::new($name::Layer::new(c, init)?)))),*];
 
-        /// Every mixer with its facts.
+        /// The same with their facts.
         const ALL: &[(&str, Build, &About)] = {
             // What a file has no ABOUT for is looked up one scope further out.
             #[allow(unused_imports)]
@@ -311,15 +358,20 @@ macro_rules! mixers {
     };
 }
 
+// The mixers of the published experiment, and then the others by family, in the order of `Family::ALL`.
 mixers! {
-    lstm, quasi_lstm, lru, linear_transformer, gpt, delta_net, mamba, gated_delta_net, delta_product, slstm, mlstm, gla, retnet,
-    hgrn2, mamba2, mamba3, kda, rwkv7, fox, path, hopfield, ttt, titans, gsa, hedgehog, transnormer, lightnet, mom, s4d, lssl,
-    lmu, seqboat
+    lstm, quasi_lstm, lru, linear_transformer, gpt, delta_net, mamba,
+    slstm,
+    s4d, lssl, lmu,
+    mlstm, gla, retnet, hgrn2, mamba2, mamba3, gsa, hedgehog, transnormer, lightnet,
+    gated_delta_net, delta_product, kda, rwkv7, mom,
+    ttt, titans,
+    fox, path, hopfield, seqboat
 }
 
-/// The names of all mixers, in the order of the tables.
+/// The names of all mixers, in the order of the tables; behind them those that were [added](add).
 pub fn names() -> Vec<&'static str> {
-    MIXERS.iter().map(|m| m.0).collect()
+    own::all().iter().map(|m| m.0).collect()
 }
 
 /// The file of a mixer.
@@ -341,6 +393,13 @@ pub fn looks_back(name: &str) -> bool {
     about(name).is_some_and(|about| about.family == Family::Attention)
 }
 
+/// Whether the parallel form of a mixer, if it has one, costs as much as its steps do. Otherwise it compares all pairs of
+/// tokens, as attention does, and every mixer that compares those of a chunk.
+pub fn scans(name: &str) -> bool {
+    let chunked = |mixer: Box<dyn Mixer>| mixer.forms().iter().any(|form| matches!(form, Form::Chunked(_)));
+    !looks_back(name) && find(name).and_then(any_size).is_ok_and(|mixer| !chunked(mixer))
+}
+
 /// A mixer of default sizes, for questions whose answer does not depend on sizes.
 fn any_size(build: Build) -> Result<Box<dyn Mixer>> {
     build(&ModelConfig::default(), &mut Init::counting(None))
@@ -359,7 +418,7 @@ pub fn forms(model: &ModelConfig) -> Result<Vec<Form>> {
 
 /// The mixers that have a capability.
 pub fn names_with(has: fn(Capabilities) -> bool) -> Vec<&'static str> {
-    MIXERS.iter().filter(|m| any_size(m.1).is_ok_and(|mixer| has(mixer.capabilities()))).map(|m| m.0).collect()
+    own::all().iter().filter(|m| any_size(m.1).is_ok_and(|mixer| has(mixer.capabilities()))).map(|m| m.0).collect()
 }
 
 /// [`Mixer::tokens_at_once`] of a model's mixer; twice as many for a narrow model, where the fixed cost of a part
@@ -385,7 +444,7 @@ pub const TOKENS_AT_ONCE: usize = 1024;
 /// # Errors
 /// When there is none.
 pub fn find(name: &str) -> Result<Build> {
-    let found = MIXERS.iter().find(|m| m.0 == name).map(|m| m.1);
+    let found = own::all().iter().find(|m| m.0 == name).map(|m| m.1);
     found.ok_or_else(|| {
         let near = did_you_mean(name, names());
         Error::config(format!("unknown model '{}'{near}: expected one of {}", brief(name, 80), names().join(", ")))

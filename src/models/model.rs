@@ -4,7 +4,7 @@ use super::{
     Bound, Builder, Form, Init, Mixer, ModelConfig, Params, Positions, State, Stream, TOKENS_AT_ONCE, Variant,
     at_width,
     decoder::Decoder,
-    find,
+    find, form_of,
     published::{self, Published},
 };
 use crate::{
@@ -202,13 +202,7 @@ impl Model {
     /// # Errors
     /// When it has not. The error names the form, and the forms that exist.
     pub fn check_form(&self, form: Form) -> Result<()> {
-        let forms = self.forms();
-        let kinds: Vec<&str> = forms.iter().map(|f| f.kind()).collect();
-        if kinds.contains(&form.among(&forms).kind()) {
-            return Ok(());
-        }
-        let mixer = &self.config.mixer;
-        Err(Error::config(format!("form '{form}': {mixer} has no such form; it has {}", kinds.join(", "))))
+        form_of(form, &self.forms(), &self.config.mixer).map(drop).map_err(Error::Config)
     }
 
     /// The model before the first token of a sequence, to be read token by token.
@@ -255,8 +249,8 @@ impl Model {
     /// Logits [B, T, classes] of tokens [B, T] (i32), from the start of a sequence.
     ///
     /// # Panics
-    /// When a token is not in the vocabulary, the sequence is longer than `max_len` where positions need a table, or
-    /// the mixer has no such form.
+    /// When a token is not in the vocabulary, the sequence is longer than `max_len` where positions need a table, the
+    /// mixer has no such form, or the parameters are not shaped as this model's.
     #[track_caller]
     pub fn forward<'t>(&self, p: &Bound<'t>, tokens: Var<'t>, form: Form) -> Var<'t> {
         self.forward_at(p, tokens, form, None)
@@ -300,7 +294,7 @@ impl Model {
             self.begin_carrying(b);
             state.restore(tape, self.carried.as_ref());
         }
-        let form = self.form_for(tokens, form);
+        let form = self.form_for(p, tokens, form);
         let y = match &mut self.body {
             Body::Clean(decoder, _) => decoder.run(p, tokens, &mut state.0, form, rows),
             Body::Published(model) => pick(or_panic(model.train(p, tokens, &mut state.0, form)), rows),
@@ -329,9 +323,10 @@ impl Model {
         statistics.map(|t| ("statistics", t)).into_iter().chain(self.carried.as_mut().map(|t| ("carried", t))).collect()
     }
 
-    /// A form by the name that it has in this mixer, if these tokens can be read in it.
+    /// A form by the name that it has in this mixer, if these tokens can be read in it with these parameters.
     #[track_caller]
-    fn form_for(&self, tokens: Var<'_>, form: Form) -> Form {
+    fn form_for(&self, p: &Bound<'_>, tokens: Var<'_>, form: Form) -> Form {
+        self.params().expect(p);
         let vocab = self.config.vocab;
         let outside = |&&id: &&i32| !usize::try_from(id).is_ok_and(|id| id < vocab);
         let (given, dtype) = (tokens.value(), tokens.dtype());
@@ -339,9 +334,9 @@ impl Model {
         if let Some(token) = given.integers().and_then(|ids| ids.iter().find(outside).copied()) {
             panic!("token {token}: expected one of the model's vocabulary, 0..{vocab}");
         }
-        match self.check_form(form) {
-            Ok(()) => form.among(&self.forms()),
-            Err(e) => panic!("{e}"),
+        match form_of(form, &self.forms(), &self.config.mixer) {
+            Ok(form) => form,
+            Err(why) => panic!("{why}"),
         }
     }
 
@@ -354,7 +349,7 @@ impl Model {
         form: Form,
         rows: Option<Var<'t>>,
     ) -> Var<'t> {
-        let form = self.form_for(tokens, form);
+        let form = self.form_for(p, tokens, form);
         match &self.body {
             Body::Clean(decoder, _) => decoder.run(p, tokens, &mut state.0, form, rows),
             Body::Published(model) => pick(or_panic(model.evaluate(p, tokens, &mut state.0, form)), rows),

@@ -22,26 +22,11 @@
 //! Shapes, for M memories (the shared one last) and per head: q [B, T, H, K], k [B, T, M, H, K], v [B, T, M, H, V],
 //! β, g [B, T, M, H], S [B, M H, K, V]; forms and their work as in [`kda`], M times.
 
-use super::{
-    About, Bound, Capabilities, Family, Form, Init, Mixer, ModelConfig, P, State, at, heads, kda, mamba,
-    memories::{clipped, narrow_normal, one_token},
-    merge_heads, over_time,
-};
-use crate::{autograd::Var, error::Result, ops::words::insert_axis, tensor::Shape};
+use super::{kda, prelude::*};
 
 /// Memories to choose from, and how many a token is routed to.
 const MEMORIES: usize = 4;
 const TOPK: usize = 2;
-
-/// 1 at the `topk` largest of the last axis of router [B, T, M], else 0; of equal ones the first.
-fn largest<'t>(router: Var<'t>, topk: usize) -> Var<'t> {
-    let r = router.tape().detached(router);
-    let more = insert_axis(r, 2) - insert_axis(r, 3); // [B, T, i, j]: by how much j is more than i
-    let [above, below] = [more, -more].map(|x| clipped(1e30 * (1e30 * x)));
-    let equal_before = (1.0 - above - below).tril(-1);
-    let rank = (above + equal_before).sum_axis(3, false);
-    1.0 - clipped(rank + (1.0 - topk as f64))
-}
 
 /// q [B, T, H, K], k [B, T, M, H, K], v [B, T, M, H, V], β, g [B, T, M, H], and what routes to the first of the M
 /// memories; the others get every token.
@@ -65,19 +50,8 @@ pub fn read<'t>(
     let gate = |x: Var<'t>| (insert_axis(kept, 3) * x).reshape([b, t, m * h]);
     let q = (insert_axis(q, 2) + q.tape().full([m, 1, 1], q.dtype(), 0.0)).reshape([b, t, m * h, n]);
     let (k, v) = (k.reshape([b, t, m * h, n]), v.reshape([b, t, m * h, width]));
-    let (beta, g, mut s) = (gate(beta), insert_axis(gate(g), 3), s);
-    let o = if form == Form::Recurrent || t == 0 {
-        let _shown = weight.named("omega");
-        over_time(t, v, |i| {
-            let o;
-            (o, s) = kda::step([q, k, v, beta, g].map(|x| at(x, i)), s, scale);
-            o
-        })
-    } else {
-        let (o, last) = kda::sequence([q, k, v, beta, g], s, scale, form);
-        s = last;
-        o
-    };
+    let _shown = weight.named("omega");
+    let (o, s) = kda::sequence([q, k, v, gate(beta), insert_axis(gate(g), 3)], s, scale, form);
     ((insert_axis(insert_axis(weight, 3), 4) * o.reshape([b, t, m, h, width])).sum_axis(2, false), s)
 }
 
@@ -90,7 +64,6 @@ pub const ABOUT: About = About {
     state: "5 H K V",
     eigenvalues: "1, α, α (1 − β): (0, 1] or (−1, 1]",
     cost: "5 H K V",
-    scan: false,
     source: "arXiv 2502.13685",
 };
 
@@ -116,7 +89,7 @@ impl Layer {
     /// H heads of width K, in each of the memories, over the model's width.
     pub fn new(c: &ModelConfig, init: &mut Init) -> Result<Layer> {
         let (width, inner, h, m) = (c.width, c.inner(), c.heads, MEMORIES + 1);
-        let mix = Layer {
+        Ok(Layer {
             h,
             k: c.head_dim,
             w_q: narrow_normal(init, "w_q", inner, width),
@@ -124,16 +97,14 @@ impl Layer {
             w_v: narrow_normal(init, "w_v", m * inner, width),
             w_beta: narrow_normal(init, "w_beta", m * h, width),
             w_g: narrow_normal(init, "w_g", m * h, width),
-            a_log: init.custom("A_log", [h], |g, _| g.uniform(1e-4, 16.0).ln()),
-            b_dt: init.custom("b_dt", [h], |g, _| mamba::step_size_bias(g)),
+            a_log: init.in_f32("A_log", [h], |g, _| g.uniform(1e-4, 16.0).ln()),
+            b_dt: init.in_f32("b_dt", [h], |g, _| step_size_bias(g)),
             w_r: narrow_normal(init, "w_r", MEMORIES, width),
             w_z: narrow_normal(init, "w_z", inner, width),
             norm: init.full("norm", [c.head_dim], 1.0),
             w_o: narrow_normal(init, "w_o", width, inner),
             stretch: c.eigenvalues.stretch(),
-        };
-        init.keep_in_f32([mix.a_log, mix.b_dt]);
-        Ok(mix)
+        })
     }
 
     fn project<'t>(&self, p: &Bound<'t>, x: Var<'t>) -> Inputs<'t> {
@@ -151,10 +122,6 @@ impl Layer {
 }
 
 impl Mixer for Layer {
-    fn forms(&self) -> Vec<Form> {
-        vec![Form::Recurrent, Form::Parallel, Form::Chunked(Form::CHUNK)]
-    }
-
     fn capabilities(&self) -> Capabilities {
         Capabilities { eigenvalues: true, ..Capabilities::default() }
     }
@@ -163,13 +130,9 @@ impl Mixer for Layer {
         vec![("S", [b, (MEMORIES + 1) * self.h, self.k, self.k].into())]
     }
 
-    fn step<'t>(&self, p: &Bound<'t>, x: Var<'t>, state: &mut State<'t>) -> Var<'t> {
-        one_token(x, |x| self.sequence(p, x, state, Form::Recurrent))
-    }
-
     fn sequence<'t>(&self, p: &Bound<'t>, x: Var<'t>, state: &mut State<'t>, form: Form) -> Var<'t> {
-        let (o, s) = read(self.project(p, x), TOPK, state.s[0], (self.k as f64).powf(-0.5), form);
+        let (o, s) = read(self.project(p, x), TOPK, state.s[0], inverse_root(self.k), form);
         state.s[0] = s;
-        (merge_heads(o.rms_norm(p[self.norm], 1e-6)) * x.linear(p[self.w_z], None).silu()).linear(p[self.w_o], None)
+        normed_output(o, p[self.norm], Some(x.linear(p[self.w_z], None).silu()), p[self.w_o])
     }
 }

@@ -3,6 +3,7 @@
 use crate::{
     autograd::{Gen, Tape, Var},
     error::{Error, Result, bytes},
+    rng::fnv1a,
     tensor::{Cx, DType, Shape, Tensor, available},
 };
 use std::ops::Index;
@@ -31,6 +32,9 @@ pub struct Entry {
 ///
 /// Every parameter has a random stream of its own, keyed by the seed and its name: the values of one layer do not
 /// depend on the other layers.
+///
+/// # Panics
+/// Its methods panic for a shape of more than [`MAX_RANK`](crate::tensor::MAX_RANK) axes.
 pub struct Init {
     seed: u64,
     path: String,
@@ -107,10 +111,7 @@ impl Init {
 
     fn push(&mut self, name: &str, shape: Shape, decay: bool, mut draw: impl FnMut(&mut Gen, usize) -> f64) -> P {
         let name = format!("{}{name}", self.path);
-        // FNV-1a of the name, mixed into the seed.
-        let hash =
-            name.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |h, b| (h ^ u64::from(b)).wrapping_mul(0x100_0000_01b3));
-        let mut g = Gen::new(hash ^ self.seed.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+        let mut g = Gen::new(fnv1a(name.as_bytes()) ^ self.seed.wrapping_mul(0x9e37_79b9_7f4a_7c15));
         self.entries.push(Entry { name, offset: self.count, shape, decay, in_f32: false });
         // The product of the axes may overflow.
         let n = shape.dims().iter().fold(1, |n: usize, &axis| n.saturating_mul(axis));
@@ -161,13 +162,22 @@ impl Init {
         self.normal(name, [out, inp], std)
     }
 
-    /// Keep these parameters f32 in a model that computes in bf16, which rounds by up to 2⁻⁹. Two kinds of parameters
-    /// amplify this error. A recurrence raises its decay to the power of the length: LRU's λ from ν and θ (and γ, which
-    /// belongs to λ), the A of Mamba and of gated DeltaNet. A bias within an exponential changes it by 2⁻⁹ times the
-    /// bias: the bias of Δ, and of mLSTM's gates. Other parameters scale, which keeps the relative error, or are added
-    /// to a pre-activation that is stored in bf16 anyway, as in sLSTM.
-    pub fn keep_in_f32<const N: usize>(&mut self, list: [P; N]) {
-        list.into_iter().for_each(|p| self.entries[p.0].in_f32 = true);
+    /// A weight matrix [out, in] as torch's `nn.Linear` draws it, uniform in ±1/√in, whatever the model sets.
+    #[track_caller]
+    pub fn torch_linear(&mut self, name: &str, out: usize, inp: usize) -> P {
+        self.uniform_always(name, [out, inp], (inp as f64).powf(-0.5))
+    }
+
+    /// The same as [`Init::custom`], for a parameter that stays f32 in a model that computes in bf16, which rounds by up
+    /// to 2⁻⁹. Two kinds of parameters amplify this error. A recurrence raises its decay to the power of the length:
+    /// LRU's λ from ν and θ (and γ, which belongs to λ), the A of Mamba and of gated DeltaNet. A bias within an
+    /// exponential changes it by 2⁻⁹ times the bias: the bias of Δ, and of mLSTM's gates. Other parameters scale, which
+    /// keeps the relative error, or are added to a pre-activation that is stored in bf16 anyway, as in sLSTM.
+    #[track_caller]
+    pub fn in_f32(&mut self, name: &str, shape: impl Into<Shape>, draw: impl FnMut(&mut Gen, usize) -> f64) -> P {
+        let p = self.custom(name, shape, draw);
+        self.entries[p.0].in_f32 = true;
+        p
     }
 
     /// Whether all values were drawn. [`Init::cautious`] only counts them when there are many.
@@ -259,6 +269,17 @@ impl Params {
         &mut self.flat
     }
 
+    /// Other values for all parameters, where the old ones are. A tape that has the old ones keeps them.
+    pub(crate) fn replace(&mut self, flat: Tensor) {
+        match self.flat.gpu() {
+            None => self.flat = flat,
+            Some(_) => {
+                self.flat.assign(&flat);
+                self.refresh();
+            }
+        }
+    }
+
     /// Move the flat buffer to the device of `cx`.
     pub fn to_device(&mut self, cx: &Cx) {
         self.flat = self.flat.to_device(cx);
@@ -333,6 +354,22 @@ impl Params {
         let value = value.value().item();
         tape.reset();
         (value, grads)
+    }
+
+    /// Refuse parameters on a tape that are another model's.
+    #[track_caller]
+    pub(crate) fn expect(&self, bound: &Bound) {
+        let (own, given) = (self.entries.len(), bound.0.len());
+        assert!(own == given, "{given} parameters, and the model has {own}: these are another model's");
+        let differs = self.entries.iter().zip(&bound.0).find(|(e, v)| e.shape != v.shape());
+        if let Some((e, v)) = differs {
+            panic!(
+                "parameter '{}' of shape {}, and the model's is {}: it is another model's",
+                e.name,
+                v.shape(),
+                e.shape
+            );
+        }
     }
 
     /// After a backward pass, the gradient of every parameter as one flat buffer like [`Params::flat`].

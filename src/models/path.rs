@@ -32,12 +32,7 @@
 //! | parallel | (3) and (4) with the whole sequence as one chunk: O(T S (K + T)) |
 //! | chunked | O(T S (K + C)) |
 
-use super::{
-    About, Bound, Family, Form, Init, Mixer, ModelConfig, P, State, at, head_first, heads, linear_parts,
-    memories::{narrow_normal, one_token, pieces},
-    merge_heads, over_time, remembered,
-};
-use crate::{autograd::Var, error::Result, ops::words::insert_axis, tensor::Shape};
+use super::prelude::*;
 
 /// The rank of w's projection and the width of its convolution.
 const RANK: usize = 32;
@@ -82,9 +77,7 @@ pub fn attention<'t>(x: Inputs<'t>, gates: Option<Var<'t>>, cache: &mut Cache<'t
     if form == Form::Recurrent || t == 0 {
         return over_time(t, x[2], |i| step(x.map(|x| at(x, i)), rows(i, 1), cache, scale));
     }
-    let size = if let Form::Chunked(size) = form { size } else { t };
-    let part = |(from, n)| chunk(x.map(|x| x.narrow(1, from, n)), rows(from, n), cache, scale);
-    Var::concat(&pieces(t, size).map(part).collect::<Vec<_>>(), 1)
+    by_pieces(t, form.chunk(t), 1, |from, n| chunk(x.map(|x| x.narrow(1, from, n)), rows(from, n), cache, scale))
 }
 
 /// See [`About`].
@@ -96,7 +89,6 @@ pub const ABOUT: About = About {
     state: "2 H K t",
     eigenvalues: "1, 1 − β in (−1, 1)",
     cost: "H K t",
-    scan: false,
     source: "arXiv 2505.16381",
 };
 
@@ -105,8 +97,8 @@ pub struct Layer {
     h: usize,
     k: usize,
     w_qkv: P,
-    w_w: [P; 2],
-    conv: P,
+    w_w: LowRank,
+    conv: Conv,
     w_beta: P,
     b_beta: P,
     w_o: P,
@@ -115,13 +107,13 @@ pub struct Layer {
 impl Layer {
     /// H heads of width K over the model's width.
     pub fn new(c: &ModelConfig, init: &mut Init) -> Result<Layer> {
-        let (width, inner, bound) = (c.width, c.inner(), (CONV as f64).powf(-0.5));
+        let (width, inner) = (c.width, c.inner());
         Ok(Layer {
             h: c.heads,
             k: c.head_dim,
             w_qkv: narrow_normal(init, "w_qkv", 3 * inner, width),
-            w_w: [narrow_normal(init, "w_w1", RANK, width), narrow_normal(init, "w_w2", inner, RANK)],
-            conv: init.custom("conv", [inner, CONV], |g, _| g.uniform(-bound, bound)),
+            w_w: LowRank::new(init, "w_w", inner, RANK, width),
+            conv: Conv::new(init, "conv", None, inner, CONV),
             w_beta: narrow_normal(init, "w_beta", c.heads, width),
             b_beta: init.full("b_beta", [c.heads], 0.0),
             w_o: narrow_normal(init, "w_o", width, inner),
@@ -130,34 +122,24 @@ impl Layer {
 
     /// The inputs [B, T, H, ..] of x [B, T, D]; the convolution's window (state 2) moves on.
     fn project<'t>(&self, p: &Bound<'t>, x: Var<'t>, state: &mut State<'t>) -> Inputs<'t> {
-        let [q, k, v] = linear_parts(x, p[self.w_qkv], None).map(|x| heads(x, self.h));
-        let u = x.linear(p[self.w_w[0]], None).linear(p[self.w_w[1]], None);
-        let past = state.s[2];
-        state.s[2] = remembered(past, u);
-        let w = heads(u.causal_conv1d(p[self.conv], None, past).silu(), self.h).l2_norm_smooth(1e-6);
+        let [q, k, v] = linear_heads(x, p[self.w_qkv], self.h);
+        let u = self.w_w.apply(p, x, None);
+        let w = heads(self.conv.apply(p, u, state, 2), self.h).l2_norm_smooth(1e-6);
         let beta = 2.0 * x.linear(p[self.w_beta], Some(p[self.b_beta])).sigmoid();
         [q, k, v, w, beta]
     }
 }
 
 impl Mixer for Layer {
-    fn forms(&self) -> Vec<Form> {
-        vec![Form::Recurrent, Form::Parallel, Form::Chunked(Form::CHUNK)]
-    }
-
     fn state(&self, b: usize) -> Vec<(&'static str, Shape)> {
         let empty = Shape::from([b, 0, self.h, self.k]);
-        vec![("keys", empty), ("values", empty), ("past w", [b, CONV - 1, self.h * self.k].into())]
-    }
-
-    fn step<'t>(&self, p: &Bound<'t>, x: Var<'t>, state: &mut State<'t>) -> Var<'t> {
-        one_token(x, |x| self.sequence(p, x, state, Form::Recurrent))
+        [("keys", empty), ("values", empty)].into_iter().chain(self.conv.window("past w", b)).collect()
     }
 
     fn sequence<'t>(&self, p: &Bound<'t>, x: Var<'t>, state: &mut State<'t>, form: Form) -> Var<'t> {
         let inputs = self.project(p, x, state);
         let mut cache = [state.s[0], state.s[1]];
-        let o = attention(inputs, None, &mut cache, (self.k as f64).powf(-0.5), form);
+        let o = attention(inputs, None, &mut cache, inverse_root(self.k), form);
         state.s[..2].copy_from_slice(&cache);
         merge_heads(o).linear(p[self.w_o], None)
     }

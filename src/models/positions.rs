@@ -3,6 +3,7 @@
 use super::{ModelConfig, Positions};
 use crate::{
     autograd::Var,
+    ops::words::{by_pieces, insert_axis, token},
     tensor::{DType, Tensor},
 };
 
@@ -64,8 +65,31 @@ impl Rope {
     }
 }
 
+/// cos and sin [T, 1, K/2] of the places 0 … R − 1, over and over, times 10000^(−2j / K), on x's tape: for x [B, T, ..]
+/// behind this many tokens.
+pub(super) fn places<'t>(x: Var<'t>, seen: usize, r: usize, k: usize) -> [Var<'t>; 2] {
+    let t = x.shape().at(1);
+    let full = |shape: &[usize], value: f64| x.tape().full(shape, x.dtype(), value);
+    let place = full(&[r, 1, 1], 1.0).cumsum(0) - 1.0;
+    let repeated = Var::concat(&vec![place; (t + r).div_ceil(r)], 0).narrow(0, seen % r, t);
+    let rate = -2.0 * 10_000f64.ln() / k.max(1) as f64;
+    let angles = repeated * (rate * (full(&[k / 2], 1.0).cumsum(0) - 1.0)).exp();
+    [angles.cos(), angles.sin()]
+}
+
+/// φ_t = φ_{t-1} + turns_t modulo 2π, of the φ before [B, H, S] and turns [B, T, H, S], T ≥ 1, in the type of the turns.
+/// After every 32 steps whole turns are left out: a sum over everything would lose the digits of an angle.
+pub fn running_angles<'t>(phi: Var<'t>, turns: Var<'t>) -> Var<'t> {
+    let mut phi = phi.cast(turns.dtype());
+    by_pieces(turns.shape().at(1), 32, 1, |from, n| {
+        let all = (insert_axis(phi, 1) + turns.narrow(1, from, n).cumsum(1)).wrap();
+        phi = token(all, n - 1);
+        all
+    })
+}
+
 /// Rotate if the model has rotary positions.
 #[track_caller]
-pub(super) fn rotate<'t>(rope: &Option<Rope>, x: Var<'t>, t0: usize) -> Var<'t> {
+pub fn rotate<'t>(rope: &Option<Rope>, x: Var<'t>, t0: usize) -> Var<'t> {
     rope.as_ref().map_or(x, |r| r.rotate(x, t0))
 }

@@ -20,13 +20,8 @@
 //! | parallel | O(T D log T): associative scan (f₁, c₁) ∘ (f₂, c₂) = (f₁ f₂, f₂ c₁ + c₂) | log T |
 //! | scan | O(T D) | T; on a device, which scans pieces of C steps side by side and then carries, C + T / C |
 
-use super::{About, Bound, Family, Form, Init, Mixer, ModelConfig, P, State, at, over_time, split};
-use crate::{
-    autograd::Var,
-    error::Result,
-    ops::{quasi_lstm::quasi_lstm, scan::linear_scan_parallel},
-    tensor::Shape,
-};
+use super::prelude::*;
+use crate::ops::{quasi_lstm::quasi_lstm, scan::linear_scan_parallel};
 
 /// Added to the forget gate's pre-activation, so that a new model remembers.
 pub const FORGET_BIAS: f64 = 1.0;
@@ -70,7 +65,6 @@ pub const ABOUT: About = About {
     state: "H K",
     eigenvalues: "(0, 1)",
     cost: "H K",
-    scan: true,
     source: "arXiv 1611.01576",
 };
 

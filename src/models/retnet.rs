@@ -16,19 +16,15 @@
 //! The transition γ R has the eigenvalues γ e^(±iθ_j): complex, but the same at every step, so that no input decides
 //! whether the state turns. An odd last channel has γ.
 //!
-//! Projections start Xavier-uniform with gain 2^−2.5, W_o with gain 1/2.
+//! Projections start Xavier-uniform with gain 2^−2.5, W_o with gain 1/2. Heads are square here; the published ones have V = 2 K.
 //!
 //! Shapes, per head: q, k [B, T, H, K], v [B, T, H, V], S [B, H, K, V]; forms and their work as in [`gla`](super::gla).
 
 use super::{
-    About, Bound, Family, Form, Init, Mixer, ModelConfig, P, State, at,
-    delta_net::xavier,
-    heads, linear_parts,
     lti::Fixed,
-    memories::{add, gated, read, turn, turn_state},
-    merge_heads,
+    memories::{add, gated, read},
+    prelude::*,
 };
-use crate::{autograd::Var, error::Result, ops::words::insert_axis, tensor::Shape};
 
 /// ln γ_h for H heads.
 pub fn rates(h: usize) -> Vec<f64> {
@@ -47,8 +43,11 @@ fn step<'t>([q, k, v]: [Var<'t>; 3], [g, theta]: [Var<'t>; 2], s: Var<'t>) -> (V
 }
 
 /// The forms over a sequence: q, k [B, T, H, K], v [B, T, H, V], S [B, H, K, V] to o [B, T, H, V] and the last S.
-fn sequence<'t>([q, k, v]: [Var<'t>; 3], [g, theta]: [Var<'t>; 2], s: Var<'t>, form: Form) -> (Var<'t>, Var<'t>) {
-    let [b, t, h, _] = k.dims();
+fn sequence<'t>(x: [Var<'t>; 3], [g, theta]: [Var<'t>; 2], s: Var<'t>, form: Form) -> (Var<'t>, Var<'t>) {
+    let ([q, k, v], [b, t, h, _]) = (x, x[1].dims());
+    if form == Form::Recurrent {
+        return over_time_with(t, v, s, |i, s| step(x.map(|x| at(x, i)), [g, theta], s));
+    }
     let full = |shape: &[usize], value: f64| k.tape().full(shape, k.dtype(), value);
     let angles = full(&[t, 1, 1], 1.0).cumsum(0) * theta;
     let steps = [angles.cos(), angles.sin()];
@@ -66,7 +65,6 @@ pub const ABOUT: About = About {
     state: "H K V",
     eigenvalues: "γ e^(±iθ), fixed",
     cost: "H K V",
-    scan: false,
     source: "arXiv 2307.08621",
 };
 
@@ -102,36 +100,20 @@ impl Layer {
 
     /// q, k and v [B, T, H, K] of x [B, T, D].
     fn project<'t>(&self, p: &Bound<'t>, x: Var<'t>) -> [Var<'t>; 3] {
-        let [q, k, v] = linear_parts(x, p[self.w_qkv], None).map(|x| heads(x, self.h));
-        [q, (self.k as f64).powf(-0.5) * k, v]
-    }
-
-    fn output<'t>(&self, p: &Bound<'t>, o: Var<'t>, x: Var<'t>) -> Var<'t> {
-        let one = x.tape().full([self.k], x.dtype(), 1.0);
-        (merge_heads(o.rms_norm(one, 1e-6)) * x.linear(p[self.w_g], None).silu()).linear(p[self.w_o], None)
+        let [q, k, v] = linear_heads(x, p[self.w_qkv], self.h);
+        [q, inverse_root(self.k) * k, v]
     }
 }
 
 impl Mixer for Layer {
-    fn forms(&self) -> Vec<Form> {
-        vec![Form::Recurrent, Form::Parallel, Form::Chunked(Form::CHUNK)]
-    }
-
     fn state(&self, b: usize) -> Vec<(&'static str, Shape)> {
         vec![("S", [b, self.h, self.k, self.k].into())]
-    }
-
-    fn step<'t>(&self, p: &Bound<'t>, x: Var<'t>, state: &mut State<'t>) -> Var<'t> {
-        let [b, d] = x.dims();
-        let x = x.reshape([b, 1, d]);
-        let (o, s) = step(self.project(p, x).map(|y| at(y, 0)), self.fixed(x), state.s[0]);
-        state.s[0] = s;
-        self.output(p, o.reshape([b, 1, self.h, self.k]), x).reshape([b, d])
     }
 
     fn sequence<'t>(&self, p: &Bound<'t>, x: Var<'t>, state: &mut State<'t>, form: Form) -> Var<'t> {
         let (o, s) = sequence(self.project(p, x), self.fixed(x), state.s[0], form);
         state.s[0] = s;
-        self.output(p, o, x)
+        let (one, gate) = (x.tape().full([self.k], x.dtype(), 1.0), x.linear(p[self.w_g], None).silu());
+        normed_output(o, one, Some(gate), p[self.w_o])
     }
 }

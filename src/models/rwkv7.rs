@@ -19,8 +19,9 @@
 //! In sequence this is [`erase_write`](crate::ops::erase_write) with two keys: what κ / w recalls of the faded memory
 //! is erased under a ⊙ κ.
 //!
-//! At the start μ, w_0, a_0, k_k, k_a and r_k are those of the authors' training code, W_o = 0 and the second factor of
-//! each low-rank map is random, the first 0. The maps go through K channels.
+//! At the start μ, w_0, a_0, k_k, k_a and r_k are those of the authors' training code, and W_o = 0. The low-rank maps go
+//! through K channels; their first factor is 0, and the second normal, of deviation 0.1 over the root of its larger side,
+//! where the authors' is orthogonal, times 0.1.
 //!
 //! Shapes, per head: r, w, k, a, κ [B, T, H, K], v [B, T, H, V], S [B, H, K, V].
 //!
@@ -30,19 +31,8 @@
 //! | parallel | the whole sequence as one chunk: O(T² (K + V)) |
 //! | chunked | O(T (C (K + V) + C² + K V)) |
 
-use super::{
-    About, Bound, Capabilities, Family, Form, Init, Mixer, ModelConfig, P, State, at, heads, memories::one_token,
-    merge_heads, over_time, remembered,
-};
-use crate::{
-    autograd::{Gen, Var},
-    error::Result,
-    ops::{
-        erase_write::two_keys,
-        words::{insert_axis, outer, recall},
-    },
-    tensor::Shape,
-};
+use super::prelude::*;
+use crate::ops::erase_write::two_keys;
 
 /// r, ln w, k, v, −κ and a ⊙ κ: [.., H, K] each.
 pub type Inputs<'t> = [Var<'t>; 6];
@@ -130,7 +120,6 @@ pub const ABOUT: About = About {
     state: "H K V",
     eigenvalues: "(−0.455, 1) or (−1, 1)",
     cost: "H K V",
-    scan: false,
     source: "arXiv 2503.14456",
 };
 
@@ -211,20 +200,12 @@ impl Layer {
 }
 
 impl Mixer for Layer {
-    fn forms(&self) -> Vec<Form> {
-        vec![Form::Recurrent, Form::Parallel, Form::Chunked(Form::CHUNK)]
-    }
-
     fn capabilities(&self) -> Capabilities {
         Capabilities { eigenvalues: true, ..Capabilities::default() }
     }
 
     fn state(&self, b: usize) -> Vec<(&'static str, Shape)> {
         vec![("S", [b, self.h, self.k, self.k].into()), ("past x", [b, 1, self.width].into())]
-    }
-
-    fn step<'t>(&self, p: &Bound<'t>, x: Var<'t>, state: &mut State<'t>) -> Var<'t> {
-        one_token(x, |x| self.sequence(p, x, state, Form::Recurrent))
     }
 
     fn sequence<'t>(&self, p: &Bound<'t>, x: Var<'t>, state: &mut State<'t>, form: Form) -> Var<'t> {

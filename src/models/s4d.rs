@@ -17,54 +17,32 @@
 //! Shapes: u [B, T, D], λ and c [D, N], h [B, D N] as a pair (real, imaginary); forms and their work as in [`lru`].
 
 use super::{
-    About, Bound, Family, Form, Init, Mixer, ModelConfig, P, State,
     lru::{self, Complex},
-    memories::one_token,
-};
-use crate::{
-    autograd::Var,
-    error::Result,
-    ops::words::{insert_axis, maximum},
-    tensor::Shape,
+    prelude::*,
 };
 
-/// The parameters: log_dt, d `[D]`; the others [D, N].
-pub struct Weights<'t> {
-    /// ln Δ
-    pub log_dt: Var<'t>,
-    /// d
-    pub d: Var<'t>,
-    /// ln −Re A
-    pub log_a_real: Var<'t>,
-    /// Im A
-    pub a_imag: Var<'t>,
-    /// Re c
-    pub c_re: Var<'t>,
-    /// Im c
-    pub c_im: Var<'t>,
+/// λ and (λ − 1)/A, [D, N] each, of log_dt `[D]`, a and ω [D, N].
+fn rates<'t>(log_dt: Var<'t>, a: Var<'t>, omega: Var<'t>) -> (Complex<'t>, Complex<'t>) {
+    let (dt, a_re, a_im) = (insert_axis(log_dt.exp(), 1), -a.exp(), omega);
+    let (growth, angle) = (dt * a_re, dt * a_im);
+    let lambda = (growth.exp() * angle.cos(), growth.exp() * angle.sin());
+    // λ − 1, whose real part is small where the steps are.
+    let less = growth.expm1() * angle.cos() - 2.0 * (0.5 * angle).sin().square();
+    // Divided by A over its larger part, whose square might otherwise be 0 in single precision.
+    let size = maximum(&[-a_re, a_im, -a_im]);
+    let (x, y) = (a_re / size, a_im / size);
+    let square = size * (x.square() + y.square());
+    (lambda, ((less * x + lambda.1 * y) / square, (lambda.1 * x - less * y) / square))
 }
 
-impl<'t> Weights<'t> {
-    /// λ and (λ − 1)/A, [D, N] each.
-    fn rates(&self) -> (Complex<'t>, Complex<'t>) {
-        let [d, _] = self.log_a_real.dims();
-        let (dt, a_re, a_im) = (self.log_dt.exp().reshape([d, 1]), -self.log_a_real.exp(), self.a_imag);
-        let (growth, angle) = (dt * a_re, dt * a_im);
-        let lambda = (growth.exp() * angle.cos(), growth.exp() * angle.sin());
-        // λ − 1, whose real part is small where the steps are.
-        let less = growth.expm1() * angle.cos() - 2.0 * (0.5 * angle).sin().square();
-        // Divided by A over its larger part, whose square might otherwise be 0 in single precision.
-        let size = maximum(&[-a_re, a_im, -a_im]);
-        let (x, y) = (a_re / size, a_im / size);
-        let square = size * (x.square() + y.square());
-        (lambda, ((less * x + lambda.1 * y) / square, (lambda.1 * x - less * y) / square))
-    }
-}
+/// log_dt and d `[D]`; a = ln −Re A, ω = Im A, Re c and Im c [D, N].
+pub type Weights<'t> = [Var<'t>; 6];
 
 /// y [B, T, D] of u [B, T, D]; h [B, D N] moves on.
-pub fn filter<'t>(u: Var<'t>, w: &Weights<'t>, h: &mut Complex<'t>, form: Form) -> Var<'t> {
-    let ([b, t, d], [_, n], dtype) = (u.dims(), w.c_re.dims(), u.dtype());
-    let (lambda, input) = w.rates();
+pub fn filter<'t>(u: Var<'t>, w: Weights<'t>, h: &mut Complex<'t>, form: Form) -> Var<'t> {
+    let [log_dt, skip, a, omega, c_re, c_im] = w;
+    let ([b, t, d], [_, n], dtype) = (u.dims(), c_re.dims(), u.dtype());
+    let (lambda, input) = rates(log_dt, a, omega);
     let x = |part: Var<'t>| (insert_axis(u, 3) * part.cast(dtype)).reshape([b, t, d * n]);
     let (x, (re, im)) = ((x(input.0), x(input.1)), (lambda.0.reshape([d * n]), lambda.1.reshape([d * n])));
     let states;
@@ -74,7 +52,7 @@ pub fn filter<'t>(u: Var<'t>, w: &Weights<'t>, h: &mut Complex<'t>, form: Form) 
         _ => lru::parallel((re, im), x, *h),
     };
     let part = |x: Var<'t>| x.reshape([b, t, d, n]);
-    2.0 * (part(states.0) * w.c_re - part(states.1) * w.c_im).sum_axis(3, false) + w.d * u
+    2.0 * (part(states.0) * c_re - part(states.1) * c_im).sum_axis(3, false) + skip * u
 }
 
 /// See [`About`].
@@ -86,7 +64,6 @@ pub const ABOUT: About = About {
     state: "D N complex",
     eigenvalues: "|λ| < 1, complex, fixed",
     cost: "D N",
-    scan: true,
     source: "arXiv 2206.11893",
 };
 
@@ -108,19 +85,17 @@ impl Layer {
     pub fn new(c: &ModelConfig, init: &mut Init) -> Result<Layer> {
         let (d, n) = (c.width, c.state);
         let (from, to, bound) = (1e-3f64.ln(), 1e-1f64.ln(), (d as f64).powf(-0.5));
-        let mix = Layer {
+        Ok(Layer {
             d,
             n,
-            log_dt: init.custom("log_dt", [d], |g, _| g.uniform(from, to)),
+            log_dt: init.in_f32("log_dt", [d], |g, _| g.uniform(from, to)),
             skip: init.custom("D", [d], |g, _| g.gauss()),
-            log_a_real: init.full("log_a_real", [d, n], 0.5f64.ln()),
-            a_imag: init.custom("a_imag", [d, n], |_, i| std::f64::consts::PI * (i % n) as f64),
+            log_a_real: init.in_f32("log_a_real", [d, n], |_, _| 0.5f64.ln()),
+            a_imag: init.in_f32("a_imag", [d, n], |_, i| std::f64::consts::PI * (i % n) as f64),
             c: ["C_re", "C_im"].map(|name| init.custom(name, [d, n], |g, _| 0.5f64.sqrt() * g.gauss())),
             w: init.uniform("w", [2 * d, d], bound),
             b: init.custom("b", [2 * d], |g, _| g.uniform(-bound, bound)),
-        };
-        init.keep_in_f32([mix.log_dt, mix.log_a_real, mix.a_imag]);
-        Ok(mix)
+        })
     }
 }
 
@@ -135,22 +110,10 @@ impl Mixer for Layer {
         vec![("Re h", h), ("Im h", h)]
     }
 
-    fn step<'t>(&self, p: &Bound<'t>, u: Var<'t>, state: &mut State<'t>) -> Var<'t> {
-        one_token(u, |u| self.sequence(p, u, state, Form::Recurrent))
-    }
-
     fn sequence<'t>(&self, p: &Bound<'t>, u: Var<'t>, state: &mut State<'t>, form: Form) -> Var<'t> {
-        let (c_re, c_im) = (p[self.c[0]], p[self.c[1]]);
-        let w = Weights {
-            log_dt: p[self.log_dt],
-            d: p[self.skip],
-            log_a_real: p[self.log_a_real],
-            a_imag: p[self.a_imag],
-            c_re,
-            c_im,
-        };
+        let w = [self.log_dt, self.skip, self.log_a_real, self.a_imag, self.c[0], self.c[1]].map(|w| p[w]);
         let mut h = (state.s[0], state.s[1]);
-        let y = filter(u, &w, &mut h, form);
+        let y = filter(u, w, &mut h, form);
         state.s = vec![h.0, h.1];
         y.gelu().linear(p[self.w], Some(p[self.b])).glu()
     }

@@ -27,11 +27,7 @@
 //! | recurrent | O(D N + S K) a token |
 //! | parallel | O(T D N + T S K) |
 
-use super::{
-    About, Bound, Family, Form, Init, Mixer, ModelConfig, P, State, ema,
-    memories::{clipped, one_token},
-};
-use crate::{autograd::Var, error::Result, tensor::Shape};
+use super::{ema, prelude::*};
 
 /// The active tokens that are attended to.
 const WINDOW: f64 = 8.0;
@@ -41,11 +37,6 @@ const FAR: f64 = 2.0 * WINDOW;
 
 /// Keys and values [B, S, 1, K] of the tokens so far, and how many active tokens came after each [B, S, 1, 1].
 pub type Cache<'t> = [Var<'t>; 3];
-
-/// 1 where x > 0, else 0, without a gradient.
-fn positive(x: Var<'_>) -> Var<'_> {
-    clipped(1e30 * (1e30 * x.tape().detached(x)))
-}
 
 /// a [B, T, 1, K] of q, k, v [B, T, 1, K] and which tokens are active, [B, T]: 1 or 0.
 pub fn attention<'t>([q, k, v]: [Var<'t>; 3], active: Var<'t>, cache: &mut Cache<'t>, scale: f64) -> Var<'t> {
@@ -61,8 +52,7 @@ pub fn attention<'t>([q, k, v]: [Var<'t>; 3], active: Var<'t>, cache: &mut Cache
     let since = Var::concat(&[old, new], 3); // [B, 1, T, S]
     let ages = since.narrow(2, t - 1, 1).reshape([b, past + t, 1, 1]);
     *cache = [Var::concat(&[cache[0], k], 1), Var::concat(&[cache[1], v], 1), ages];
-    let heads_first = |x: Var<'t>| x.reshape([b, 1, x.shape().at(1), width]);
-    let [q, k, v] = [q, cache[0], cache[1]].map(heads_first);
+    let [q, k, v] = [q, cache[0], cache[1]].map(|x| x.reshape([b, 1, x.shape().at(1), width]));
     // Whole numbers of tokens, compared a little below the window.
     let unseen = 1.0 - clipped(1e6 * (WINDOW - 0.05 - since));
     let a = ((scale * q).matmul_t(k) - 1e30 * unseen).causal_softmax(past).named("a");
@@ -78,7 +68,6 @@ pub const ABOUT: About = About {
     state: "D N + 2 H K t",
     eigenvalues: "(0, 1), fixed",
     cost: "D N + H K t",
-    scan: false,
     source: "arXiv 2306.11197",
 };
 
@@ -106,13 +95,13 @@ impl Layer {
     pub fn new(c: &ModelConfig, init: &mut Init) -> Result<Layer> {
         let (d, k, n) = (c.width, c.inner(), c.state);
         let sign = |i: usize| if (i % n).is_multiple_of(2) { 1.0 } else { -1.0 };
-        let mix = Layer {
+        Ok(Layer {
             d,
             k,
             n,
             rates: [
-                init.custom("delta", [d, n], |g, _| 0.2 * g.gauss()),
-                init.custom("alpha", [d, n], |g, _| 0.2 * g.gauss()),
+                init.in_f32("delta", [d, n], |g, _| 0.2 * g.gauss()),
+                init.in_f32("alpha", [d, n], |g, _| 0.2 * g.gauss()),
                 init.custom("ema_beta", [d, n], |g, i| sign(i) + 0.02 * g.gauss()),
                 init.custom("gamma", [d, n], |g, _| g.gauss()),
             ],
@@ -126,9 +115,7 @@ impl Layer {
             scales: ["q_scale", "k_scale"].map(|name| init.full(name, [k], 1.0)),
             shifts: ["b_q", "b_k"].map(|name| init.full(name, [k], 0.0)),
             w_h: init.linear("w_h", d, k),
-        };
-        init.keep_in_f32([mix.rates[0], mix.rates[1]]);
-        Ok(mix)
+        })
     }
 }
 
@@ -140,10 +127,6 @@ impl Mixer for Layer {
     fn state(&self, b: usize) -> Vec<(&'static str, Shape)> {
         let empty = Shape::from([b, 0, 1, self.k]);
         vec![("h", [b, self.d * self.n].into()), ("keys", empty), ("values", empty), ("past ages", [b, 0, 1, 1].into())]
-    }
-
-    fn step<'t>(&self, p: &Bound<'t>, x: Var<'t>, state: &mut State<'t>) -> Var<'t> {
-        one_token(x, |x| self.sequence(p, x, state, Form::Recurrent))
     }
 
     fn sequence<'t>(&self, p: &Bound<'t>, x: Var<'t>, state: &mut State<'t>, _: Form) -> Var<'t> {

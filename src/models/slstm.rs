@@ -37,58 +37,42 @@
 //! | fused | the same, one kernel over all steps | six values per unit |
 
 use super::{
-    About, Bound, Family, Form, Init, Mixer, ModelConfig, P, State, at, no_steps, over_time, split,
-    xlstm::{BlockDiagonal, Conv, LEAST, head_norm, log_sigmoid, maximum, reference},
+    prelude::*,
+    xlstm::{BlockDiagonal, head_norm},
 };
-use crate::{autograd::Var, error::Result, ops::slstm::slstm_sequence, tensor::Shape};
+use crate::ops::slstm::slstm_sequence;
 
-/// h, c, n, m and the weight of the past w, [B, D] each.
-#[derive(Clone, Copy)]
-pub struct Cell<'t> {
-    /// Hidden state.
-    pub h: Var<'t>,
-    /// Cell.
-    pub c: Var<'t>,
-    /// Normaliser.
-    pub n: Var<'t>,
-    /// Stabiliser.
-    pub m: Var<'t>,
-    /// 0 before the first token, then 1.
-    pub w: Var<'t>,
-}
+/// Hidden state h, cell c, normaliser n, stabiliser m and the weight of the past w, which is 0 before the first token and
+/// then 1: [B, D] each.
+pub type Cell<'t> = [Var<'t>; 5];
 
 /// One token: x [B, 4D], the input's part of the pre-activations of i, f, z, o with the bias, and r [4, H, K, K] to h
 /// [B, D].
 pub fn step<'t>(x: Var<'t>, r: Var<'t>, s: &mut Cell<'t>) -> Var<'t> {
-    let ([_, h, k, _], [b, d]) = (r.dims(), s.h.dims());
-    let r = r.permute([1, 2, 0, 3]).reshape([h, k, 4 * k]);
-    let y = s.h.reshape([b, h, k]).permute([1, 0, 2]).matmul(r); // [H, B, 4K]
-    let y = y.reshape([h, b, 4, k]).permute([1, 2, 0, 3]); // [B, 4, H, K]
+    let ([h, c, n, m, w], [_, heads, k, _], [b, d]) = (*s, r.dims(), s[0].dims());
+    let r = r.permute([1, 2, 0, 3]).reshape([heads, k, 4 * k]);
+    let y = h.reshape([b, heads, k]).permute([1, 0, 2]).matmul(r); // [H, B, 4K]
+    let y = y.reshape([heads, b, 4, k]).permute([1, 2, 0, 3]); // [B, 4, H, K]
     let [i, f, z, o] = split(x + y.reshape([b, 4 * d]));
-    let l = log_sigmoid(f) + s.m + s.w.log();
+    let l = log_sigmoid(f) + m + w.log();
     let m = maximum(&[l, i]);
     let from = reference(m);
     let (i, f) = ((i - from).exp(), (l - from).exp());
     let (i, f, z, o) = (i.named("i"), f.named("f"), z.tanh().named("z"), o.sigmoid().named("o"));
-    let (c, n) = (f * s.c + i * z, f * s.n + i);
+    let (c, n) = (f * c + i * z, f * n + i);
     // While nothing was written, m = −∞ and the last exponential is 1, so that h is 0 and not 0 / 0; later it is 0.
     let h = o * c / (n + (LEAST - from).exp());
-    *s = Cell { h, c, n, m, w: x.tape().full([b, d], x.dtype(), 1.0) };
+    *s = [h, c, n, m, x.tape().full([b, d], x.dtype(), 1.0)];
     h
 }
 
-/// [`step`] over a sequence: x [B, T, 4D] to h [B, T, D].
-pub fn recurrent<'t>(x: Var<'t>, r: Var<'t>, s: &mut Cell<'t>) -> Var<'t> {
-    let [_, t, _] = x.dims();
-    over_time(t, no_steps(s.h), |i| step(at(x, i), r, s))
-}
-
-/// The same in one kernel.
-pub fn fused<'t>(x: Var<'t>, r: Var<'t>, s: &mut Cell<'t>) -> Var<'t> {
-    let (y, [h, c, n, m]) = slstm_sequence(x, r, [s.h, s.c, s.n, s.m, s.w]);
-    if x.shape().at(1) > 0 {
-        *s = Cell { h, c, n, m, w: x.tape().full(s.w.shape(), x.dtype(), 1.0) };
+/// All forms over a sequence: x [B, T, 4D] to h [B, T, D].
+pub fn sequence<'t>(x: Var<'t>, r: Var<'t>, s: &mut Cell<'t>, form: Form) -> Var<'t> {
+    if form == Form::Recurrent || x.shape().at(1) == 0 {
+        return over_time(x.shape().at(1), no_steps(s[0]), |i| step(at(x, i), r, s));
     }
+    let (y, [h, c, n, m]) = slstm_sequence(x, r, *s);
+    *s = [h, c, n, m, x.tape().full(s[4].shape(), x.dtype(), 1.0)];
     y
 }
 
@@ -101,7 +85,6 @@ pub const ABOUT: About = About {
     state: "4 H K",
     eigenvalues: "any",
     cost: "4 H K²",
-    scan: true,
     source: "arXiv 2405.04517",
 };
 
@@ -109,10 +92,8 @@ pub const ABOUT: About = About {
 pub struct Layer {
     h: usize,
     k: usize,
-    width: usize,
     conv: Conv,
-    w_if: BlockDiagonal,
-    w_zo: BlockDiagonal,
+    w: [BlockDiagonal; 2], // of i and f, and of z and o
     r: P,
     bias: P,
     norm: P,
@@ -124,11 +105,9 @@ impl Layer {
     /// (long memory) and −7 (short memory); the later the block, the more units have a long memory.
     pub fn new(c: &ModelConfig, init: &mut Init) -> Result<Layer> {
         let (width, h, k, d) = (c.width, c.heads, c.head_dim, c.inner());
-        let blocks = if width % h == 0 { h } else { 1 };
-        let std = (0.4 / width as f64).sqrt();
-        let conv = Conv::new(init, width, c.conv);
-        let w_if = BlockDiagonal::new(init, "w_if", blocks, 2 * d, width, std);
-        let w_zo = BlockDiagonal::new(init, "w_zo", blocks, 2 * d, width, std);
+        let (blocks, std) = (if width % h == 0 { h } else { 1 }, (0.4 / width as f64).sqrt());
+        let conv = Conv::new(init, "conv", Some("conv_bias"), width, c.conv);
+        let w = ["w_if", "w_zo"].map(|name| BlockDiagonal::new(init, name, blocks, 2 * d, width, std));
         let r = match init.std {
             Some(std) => init.normal("r", [4, h, k, k], std),
             None => init.full("r", [4, h, k, k], 0.0),
@@ -140,29 +119,8 @@ impl Layer {
         });
         let norm = init.full("norm", [d], 1.0);
         let w_o = (d != width).then(|| init.linear("w_o", width, d));
-        Ok(Layer { h, k, width, conv, w_if, w_zo, r, bias, norm, w_o })
+        Ok(Layer { h, k, conv, w, r, bias, norm, w_o })
     }
-
-    /// The input's part of the pre-activations [B, T, 4 H K], gate by gate, from x [B, T, D].
-    fn project<'t>(&self, p: &Bound<'t>, x: Var<'t>, state: &mut State<'t>) -> Var<'t> {
-        let short = if self.conv.exists() { self.conv.apply(p, x, state, 5) } else { x };
-        BlockDiagonal::together(p, &[(&self.w_if, short), (&self.w_zo, x)], 2, Some(p[self.bias]))
-    }
-
-    /// The norm and, where H K ≠ D, the output projection to the model's width.
-    fn output<'t>(&self, p: &Bound<'t>, h: Var<'t>) -> Var<'t> {
-        let [b, t, _] = h.dims();
-        let y = head_norm(h.reshape([b, t, self.h, self.k]), p[self.norm]);
-        self.w_o.map_or(y, |w| y.linear(p[w], None))
-    }
-}
-
-fn cell<'t>(s: &State<'t>) -> Cell<'t> {
-    Cell { h: s.s[0], c: s.s[1], n: s.s[2], m: s.s[3], w: s.s[4] }
-}
-
-fn store<'t>(s: &mut State<'t>, cell: Cell<'t>) {
-    s.s[..5].copy_from_slice(&[cell.h, cell.c, cell.n, cell.m, cell.w]);
 }
 
 impl Mixer for Layer {
@@ -176,27 +134,17 @@ impl Mixer for Layer {
 
     fn state(&self, b: usize) -> Vec<(&'static str, Shape)> {
         let unit = Shape::from([b, self.h * self.k]);
-        let mut all = vec![("h", unit), ("c", unit), ("n", unit), ("m", unit), ("w", unit)];
-        if self.conv.exists() {
-            all.push(("past x", [b, self.conv.window, self.width].into()));
-        }
-        all
+        let cell = [("h", unit), ("c", unit), ("n", unit), ("m", unit), ("w", unit)];
+        cell.into_iter().chain(self.conv.window("past x", b)).collect()
     }
 
-    fn step<'t>(&self, p: &Bound<'t>, x: Var<'t>, state: &mut State<'t>) -> Var<'t> {
-        let [b, d] = x.dims();
-        let z = self.project(p, x.reshape([b, 1, d]), state);
-        let mut s = cell(state);
-        let h = step(at(z, 0), p[self.r], &mut s);
-        store(state, s);
-        self.output(p, h.reshape([b, 1, self.h * self.k])).reshape([b, d])
-    }
-
-    fn sequence<'t>(&self, p: &Bound<'t>, x: Var<'t>, state: &mut State<'t>, _: Form) -> Var<'t> {
-        let z = self.project(p, x, state);
-        let mut s = cell(state);
-        let h = fused(z, p[self.r], &mut s);
-        store(state, s);
-        self.output(p, h)
+    fn sequence<'t>(&self, p: &Bound<'t>, x: Var<'t>, state: &mut State<'t>, form: Form) -> Var<'t> {
+        let short = if self.conv.exists() { self.conv.apply(p, x, state, 5) } else { x };
+        let z = [(&self.w[0], short), (&self.w[1], x)];
+        let z = BlockDiagonal::together(p, &z, 2, Some(p[self.bias])); // [B, T, 4 H K]
+        let mut s = std::array::from_fn(|i| state.s[i]);
+        let y = head_norm(heads(sequence(z, p[self.r], &mut s, form), self.h), p[self.norm]);
+        state.s[..5].copy_from_slice(&s);
+        self.w_o.map_or(y, |w| y.linear(p[w], None))
     }
 }

@@ -1,8 +1,8 @@
 //! A sequence read one token at a time, from the carried state.
 
-use super::{Form, Model, Positions};
+use super::{Form, Model, Positions, Variant};
 use crate::{
-    autograd::Tape,
+    autograd::{Kernels, Tape},
     error::{Error, Result},
     tensor::Tensor,
 };
@@ -24,7 +24,12 @@ pub struct Stream<'m> {
 impl<'m> Stream<'m> {
     /// Before the first token.
     pub fn new(model: &'m Model) -> Stream<'m> {
-        let tape = Tape::default();
+        Stream::with_kernels(model, Kernels::Fast)
+    }
+
+    /// The same, computed by these kernels.
+    pub fn with_kernels(model: &'m Model, kernels: Kernels) -> Stream<'m> {
+        let tape = Tape::default().with_kernels(kernels);
         let state = model.zero_state(&tape, 1).tensors();
         Stream { model, tape, state, t: 0 }
     }
@@ -32,7 +37,8 @@ impl<'m> Stream<'m> {
     /// The logits after one more token: one for each class.
     ///
     /// # Errors
-    /// When the token is not in the vocabulary, or no position is left in a table of positions.
+    /// When the token is not in the vocabulary, no position is left in a table of positions, or the model is a published
+    /// one that cannot read token by token: most carry no state, and the quasi-LSTM takes whole blocks.
     pub fn next(&mut self, token: i32) -> Result<Vec<f64>> {
         self.run(&[token], Form::Recurrent)
     }
@@ -66,7 +72,14 @@ impl<'m> Stream<'m> {
     }
 
     fn run(&mut self, tokens: &[i32], form: Form) -> Result<Vec<f64>> {
-        let vocab = self.model.config().vocab;
+        let config = self.model.config();
+        if config.variant == Variant::Published && self.state.iter().all(Vec::is_empty) {
+            let remedy = "give all tokens at once to Model::forward, or use the clean mixer, of variant = \"clean\"";
+            let what = format!("the published {} carries no state from token to token: {remedy}", config.mixer);
+            return Err(Error::Config(what));
+        }
+        self.model.check_len(tokens.len())?;
+        let vocab = config.vocab;
         if let Some(token) = tokens.iter().find(|&&x| usize::try_from(x).map_or(true, |x| x >= vocab)) {
             return Err(Error::Config(format!("token {token}: expected one of the {vocab} from 0 on")));
         }

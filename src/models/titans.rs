@@ -25,24 +25,13 @@
 //! S' = a_C S + f_C M + (Γ_C ⊙ θ K)ᵀ U,     M' = ε_C M + (E_C ⊙ θ K)ᵀ U                                             (6)
 //! ```
 //!
-//! At the start b_θ = b_η = 0 and b_α = −4 (α = 0.018), which are not the paper's; projections as DeltaNet's.
+//! The read's 1/√K is DeltaNet's; the paper has none. At the start b_θ = b_η = 0 and b_α = −4 (α = 0.018), which are not
+//! the paper's, and θ is up to 1, where lucidrains' titans-pytorch has σ times 10⁻²; projections as DeltaNet's.
 //!
 //! Shapes, per head: q, k [B, T, H, K], v [B, T, H, V], θ, ln η and ln(1 − α) [B, T, H], S and M [B, H, K, V]; forms
 //! and their work as in [`delta_net`](super::delta_net).
 
-use super::{
-    About, Bound, Family, Form, Init, Mixer, ModelConfig, P, State, at,
-    delta_net::{Projection, xavier},
-    head_first, heads, linear_parts,
-    memories::{one_token, pieces},
-    merge_heads, over_time,
-};
-use crate::{
-    autograd::Var,
-    error::Result,
-    ops::words::{insert_axis, log_sigmoid, outer, recall},
-    tensor::Shape,
-};
+use super::prelude::*;
 
 /// q, k [.., H, K], v [.., H, V], θ, and ln η and ln(1 − α), [.., H].
 pub type Inputs<'t> = [Var<'t>; 6];
@@ -86,15 +75,13 @@ pub fn read<'t>([q, k, v, theta, eta, keep]: Inputs<'t>, memory: &mut [Var<'t>; 
     if form == Form::Recurrent || t == 0 {
         return recurrent([q, k, v, theta, eta.exp(), keep.exp()], memory, scale);
     }
-    let size = if let Form::Chunked(size) = form { size } else { t };
     let ([q, k, v], numbers) = ([scale * q, k, v].map(head_first), [theta, eta, keep].map(|x| x.permute([0, 2, 1])));
     let rows = [q, k, v, numbers[0], numbers[1], numbers[2]];
-    let part = |(from, n)| {
+    head_first(by_pieces(t, form.chunk(t), 2, |from, n| {
         let o;
         (o, *memory) = chunk(rows.map(|x| x.narrow(2, from, n)), *memory);
         o
-    };
-    head_first(Var::concat(&pieces(t, size).map(part).collect::<Vec<_>>(), 2))
+    }))
 }
 
 /// See [`About`].
@@ -106,7 +93,6 @@ pub const ABOUT: About = About {
     state: "2 H K V",
     eigenvalues: "complex, |λ|² = η where α = 0",
     cost: "H K V",
-    scan: false,
     source: "arXiv 2501.00663",
 };
 
@@ -146,24 +132,16 @@ impl Layer {
 }
 
 impl Mixer for Layer {
-    fn forms(&self) -> Vec<Form> {
-        vec![Form::Recurrent, Form::Parallel, Form::Chunked(Form::CHUNK)]
-    }
-
     fn state(&self, b: usize) -> Vec<(&'static str, Shape)> {
         let s = Shape::from([b, self.h, self.k, self.k]);
         [("S", s), ("M", s)].into_iter().chain(Projection::windows(&self.qkv, b)).collect()
     }
 
-    fn step<'t>(&self, p: &Bound<'t>, x: Var<'t>, state: &mut State<'t>) -> Var<'t> {
-        one_token(x, |x| self.sequence(p, x, state, Form::Recurrent))
-    }
-
     fn sequence<'t>(&self, p: &Bound<'t>, x: Var<'t>, state: &mut State<'t>, form: Form) -> Var<'t> {
         let inputs = self.project(p, x, state);
         let mut memory = [state.s[0], state.s[1]];
-        let o = read(inputs, &mut memory, (self.k as f64).powf(-0.5), form);
+        let o = read(inputs, &mut memory, inverse_root(self.k), form);
         state.s[..2].copy_from_slice(&memory);
-        merge_heads(o.rms_norm(p[self.norm], 1e-6)).linear(p[self.w_o], None)
+        normed_output(o, p[self.norm], None, p[self.w_o])
     }
 }

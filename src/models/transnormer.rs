@@ -26,12 +26,9 @@
 //! | chunked | as parallel | O(T (C (K + V) + K V)) |
 
 use super::{
-    About, Bound, Family, Form, Init, Mixer, ModelConfig, P, State, head_first, heads, linear_parts,
     linear_transformer::{self, Memory},
-    memories::{one_token, relu},
-    merge_heads,
+    prelude::*,
 };
-use crate::{autograd::Var, error::Result, tensor::Shape};
 
 /// C, the tokens in a stretch.
 const STRETCH: usize = 32;
@@ -75,7 +72,6 @@ pub const ABOUT: About = About {
     state: "H K V; 2 H K C",
     eigenvalues: "1",
     cost: "H K V; 2 H K C",
-    scan: false,
     source: "arXiv 2210.10340",
 };
 
@@ -106,10 +102,6 @@ impl Layer {
 }
 
 impl Mixer for Layer {
-    fn forms(&self) -> Vec<Form> {
-        vec![Form::Recurrent, Form::Parallel, Form::Chunked(Form::CHUNK)]
-    }
-
     fn state(&self, b: usize) -> Vec<(&'static str, Shape)> {
         let Layer { h, k, .. } = *self;
         // The half that a block does not have is empty.
@@ -118,28 +110,20 @@ impl Mixer for Layer {
         vec![("S", [b, h, memory, k].into()), ("keys", stretch), ("values", stretch)]
     }
 
-    fn step<'t>(&self, p: &Bound<'t>, x: Var<'t>, state: &mut State<'t>) -> Var<'t> {
-        one_token(x, |x| self.sequence(p, x, state, Form::Recurrent))
-    }
-
     fn sequence<'t>(&self, p: &Bound<'t>, x: Var<'t>, state: &mut State<'t>, form: Form) -> Var<'t> {
-        let [q, k, v] = linear_parts(x, p[self.w_qkv], None).map(|x| heads(x, self.h));
+        let [q, k, v] = linear_heads(x, p[self.w_qkv], self.h);
         let o = if self.diagonal {
             let mut so_far = [state.s[1], state.s[2]];
             let named = [q.named("q"), k.named("k"), v.named("v")];
-            let o = diagonal(named, &mut so_far, (self.k as f64).powf(-0.5), form);
+            let o = diagonal(named, &mut so_far, inverse_root(self.k), form);
             state.s[1..].copy_from_slice(&so_far);
             o
         } else {
-            let (q, k, mut m) = (q.elu1(), k.elu1(), Memory { s: state.s[0], z: None });
-            let o = match form {
-                Form::Recurrent => linear_transformer::recurrent(q, k, v, &mut m, 1.0),
-                Form::Chunked(chunk) => linear_transformer::chunked(q, k, v, &mut m, 1.0, chunk),
-                _ => linear_transformer::parallel(q, k, v, &mut m, 1.0),
-            };
+            let mut m = Memory { s: state.s[0], z: None };
+            let o = linear_transformer::attention([q.elu1(), k.elu1(), v], &mut m, 1.0, form);
             state.s[0] = m.s;
             o
         };
-        merge_heads(o.named("o")).rms_norm(p[self.norm], 1e-6).linear(p[self.w_o], None)
+        normed_output(o.named("o"), p[self.norm], None, p[self.w_o])
     }
 }

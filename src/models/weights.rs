@@ -3,13 +3,14 @@
 use super::{Model, ModelConfig};
 use crate::{
     error::{Error, Result, brief},
-    files::{self, header::names_are_unique, whole::write},
-    tensor::DType,
+    files::{
+        self,
+        tensors::{Numbers, Tensors, of_file},
+        whole::write,
+    },
+    tensor::{DType, Tensor},
 };
-use safetensors::{
-    SafeTensors,
-    tensor::{Dtype, TensorView},
-};
+use safetensors::tensor::{Dtype, TensorView};
 use serde_json::{Value, json};
 use std::{collections::HashMap, path::Path};
 
@@ -34,24 +35,25 @@ impl Model {
         let bytes = files::read(path, files::tensors())?;
         let broken = |what: String| Error::format(path, what);
         let not_ours = |what: String| broken(format!("not the weights of a model: {what}"));
-        let (_, metadata) = SafeTensors::read_metadata(&bytes).map_err(|e| not_ours(e.to_string()))?;
-        let about = metadata.metadata().as_ref().and_then(|all| all.get("tapezoo"));
-        let about = about.ok_or_else(|| not_ours("it has no entry 'tapezoo' in its metadata".into()))?;
+        let (file, metadata) = of_file(&bytes).map_err(not_ours)?;
+        let about =
+            metadata.get("tapezoo").ok_or_else(|| not_ours("it has no entry 'tapezoo' in its metadata".into()))?;
         let config =
             serde_json::from_str::<Value>(about).ok().and_then(|mut all| all.get_mut("model").map(Value::take));
         let config = config.ok_or_else(|| not_ours("no configuration 'model' in its metadata".into()))?;
         let config: ModelConfig = serde_json::from_value(config).map_err(|e| not_ours(e.to_string()))?;
-        let file = SafeTensors::deserialize(&bytes).map_err(|e| broken(e.to_string()))?;
-        let double = file.iter().any(|(_, tensor)| tensor.dtype() == Dtype::F64);
+        let double = file.values().any(|tensor| tensor.dtype == Dtype::F64);
         let dtype = if double { DType::F64 } else { DType::F32 };
         // A configuration may ask for more than the file has: its weights are counted before there is room for them.
         let asked = Model::hollow(&config, dtype)?.params().entries().iter().map(|e| e.shape.len()).sum::<usize>();
-        let there = file.iter().map(|(_, tensor)| tensor.shape().iter().product::<usize>()).sum::<usize>();
+        let there = file.values().map(|tensor| tensor.dims.iter().product::<usize>()).sum::<usize>();
         if asked != there {
             return Err(broken(format!("{there} weights, and a model of its configuration has {asked}")));
         }
         let mut model = Model::new(&config, 0, dtype)?;
-        none_left(model.load_bytes(&bytes, path)?, path)?;
+        let (weights, others) = model.weights_of(&file, path)?;
+        none_left(&others, path)?;
+        model.params_mut().replace(weights);
         Ok(model)
     }
 
@@ -60,51 +62,48 @@ impl Model {
     ///
     /// # Errors
     /// When the file cannot be read, or has not exactly the parameters of this model: the error names the first that
-    /// differs. Some weights may then be loaded already.
-    ///
-    /// # Panics
-    /// When the weights are still on a tape.
+    /// differs. The model is then as it was.
     pub fn load(&mut self, path: impl AsRef<Path>) -> Result<()> {
         let path = path.as_ref();
-        none_left(self.load_known(path)?, path)
+        let bytes = files::read(path, files::tensors())?;
+        let (file, _) = of_file(&bytes).map_err(|what| Error::format(path, what))?;
+        let (weights, others) = self.weights_of(&file, path)?;
+        none_left(&others, path)?;
+        self.params_mut().replace(weights);
+        Ok(())
     }
 
-    /// As [`Model::load`]; gives the names of tensors that the model does not have.
+    /// As [`Model::load`], but the file may have more; gives the names of tensors that the model does not have.
     pub(crate) fn load_known(&mut self, path: &Path) -> Result<Vec<String>> {
-        self.load_bytes(&files::read(path, files::tensors())?, path)
+        let bytes = files::read(path, files::tensors())?;
+        let (file, _) = of_file(&bytes).map_err(|what| Error::format(path, what))?;
+        let (weights, others) = self.weights_of(&file, path)?;
+        self.params_mut().replace(weights);
+        Ok(others)
     }
 
-    /// From the bytes of the file at `path`.
-    fn load_bytes(&mut self, bytes: &[u8], path: &Path) -> Result<Vec<String>> {
+    /// The weights that the file at `path` has for this model, in the order of its parameters, and the names of the
+    /// tensors that it has besides.
+    fn weights_of(&self, file: &Tensors, path: &Path) -> Result<(Tensor, Vec<String>)> {
         let broken = |what: String| Error::format(path, what);
-        names_are_unique(bytes).map_err(broken)?;
-        let file = SafeTensors::deserialize(bytes).map_err(|e| broken(e.to_string()))?;
-        let params = self.params_mut();
-        let entries = params.entries().to_vec();
-        let dtype = params.flat().dtype();
-        let mut others: Vec<String> = file.names().into_iter().map(String::from).collect();
-        others.retain(|name| entries.iter().all(|e| e.name != *name));
-        others.sort_unstable();
+        let (entries, flat) = (self.params().entries(), self.params().flat());
+        let mut weights = Tensor::zeros(flat.shape(), flat.dtype());
         for e in entries {
-            let view = file
-                .tensor(&e.name)
-                .map_err(|_| broken(format!("no tensor '{}', so these are the weights of another model", e.name)))?;
-            if view.shape() != e.shape.dims() {
-                return Err(broken(format!("'{}' is {:?}, and in the model {}", e.name, view.shape(), e.shape)));
+            let there = file.get(&e.name);
+            let there = there
+                .ok_or_else(|| broken(format!("no tensor '{}', so these are the weights of another model", e.name)))?;
+            if there.dims != e.shape.dims() {
+                return Err(broken(format!("'{}' is {:?}, and in the model {}", e.name, there.dims, e.shape)));
             }
             let range = e.offset..e.offset + e.shape.len();
-            let flat = params.flat_mut();
-            match (view.dtype(), dtype) {
-                (Dtype::F32, DType::F32) => {
-                    bytemuck::cast_slice_mut(&mut flat.host_mut::<f32>()[range]).copy_from_slice(view.data());
-                }
-                (Dtype::F64, DType::F64) => {
-                    bytemuck::cast_slice_mut(&mut flat.host_mut::<f64>()[range]).copy_from_slice(view.data());
-                }
-                (there, _) => return Err(broken(format!("'{}' has numbers of {there:?}, not {dtype}", e.name))),
+            match (there.dtype, there.numbers(), flat.dtype()) {
+                (Dtype::F32, Some(Numbers::F32(x)), DType::F32) => weights.host_mut()[range].copy_from_slice(&x),
+                (Dtype::F64, Some(Numbers::F64(x)), DType::F64) => weights.host_mut()[range].copy_from_slice(&x),
+                (other, _, own) => return Err(broken(format!("'{}' has numbers of {other:?}, not {own}", e.name))),
             }
         }
-        Ok(others)
+        let others = file.keys().filter(|name| entries.iter().all(|e| e.name != **name)).cloned().collect();
+        Ok((weights, others))
     }
 
     /// The parameters as a safetensors file, with this entry `tapezoo` in its metadata.
@@ -124,7 +123,7 @@ impl Model {
 }
 
 /// Refuse a file that has more tensors than the model.
-fn none_left(others: Vec<String>, path: &Path) -> Result<()> {
+fn none_left(others: &[String], path: &Path) -> Result<()> {
     match others.first() {
         None => Ok(()),
         Some(name) => Err(Error::format(path, format!("'{}': the model has no such weights", brief(name, 80)))),

@@ -1,9 +1,7 @@
 //! What sLSTM and mLSTM share (Beck et al. 2024, arXiv 2405.04517, and its reference code, NX-AI/xlstm).
 
-use super::{Bound, Init, P, State, remembered};
+use super::{Bound, Init, P};
 use crate::{autograd::Var, ops::block_diagonal::block_diagonal};
-
-pub use crate::ops::words::{LEAST, log_sigmoid, maximum, reference};
 
 /// A projection [I] → [O] that is block-diagonal: W [G, O / G, I / G].
 pub struct BlockDiagonal {
@@ -29,38 +27,6 @@ impl BlockDiagonal {
         let bias = bias.map(|b| b.reshape([of.len() * parts, g, n / parts]));
         let of: Vec<_> = of.iter().map(|(w, x)| (x.reshape([b, t, g, i / g]), p[w.w])).collect();
         block_diagonal(&of, parts, bias).reshape([b, t, of.len() * g * n])
-    }
-}
-
-/// A causal convolution and SiLU, or SiLU alone.
-pub struct Conv {
-    filter: Option<(P, P)>, // [D, W] and its bias
-    /// W − 1, the number of past inputs that it needs.
-    pub window: usize,
-}
-
-impl Conv {
-    /// Filters of `width`, drawn as torch's `nn.Conv1d` draws them; none if 0.
-    pub fn new(init: &mut Init, channels: usize, width: usize) -> Conv {
-        let bound = (width.max(1) as f64).powf(-0.5);
-        let filter = (width > 0).then(|| {
-            let draw = |g: &mut crate::autograd::Gen, _| g.uniform(-bound, bound);
-            (init.custom("conv", [channels, width], draw), init.custom("conv_bias", [channels], draw))
-        });
-        Conv { filter, window: width.saturating_sub(1) }
-    }
-
-    /// Whether there is a filter.
-    pub fn exists(&self) -> bool {
-        self.filter.is_some()
-    }
-
-    /// SiLU(conv(x)) of x [B, T, D]; updates the past inputs, entry `at` of the state.
-    pub fn apply<'t>(&self, p: &Bound<'t>, x: Var<'t>, state: &mut State<'t>, at: usize) -> Var<'t> {
-        let Some((w, bias)) = self.filter else { return x.silu() };
-        let past = state.s[at];
-        state.s[at] = remembered(past, x);
-        x.causal_conv1d(p[w], Some(p[bias]), past).silu()
     }
 }
 

@@ -106,3 +106,19 @@ pub fn causal_attention<'t>(q: Var<'t>, k: Var<'t>, v: Var<'t>, scale: f64) -> V
 pub fn fading_attention<'t>([q, k, v, g]: [Var<'t>; 4], scale: f64) -> Var<'t> {
     q.tape().apply(CausalAttention { scale }, [q, k, v, g])
 }
+
+/// The sums of the gates between each of the last T tokens and those before it, −∞ for later ones: [B, H, T, S] of g
+/// [B, S, H].
+#[track_caller]
+pub fn since(g: Var<'_>, t: usize) -> Var<'_> {
+    let (g, past) = (g.permute([0, 2, 1]), g.shape().at(1) - t);
+    let new = g.narrow(2, past, t);
+    if past == 0 {
+        return new.segsum();
+    }
+    // From an old token to the last of these, and on from there.
+    let [b, h, _] = g.dims();
+    let none = g.tape().full([b, h, 1], g.dtype(), 0.0);
+    let old = Var::concat(&[g.narrow(2, 1, past - 1), none], 2).cumsum_from_end(2);
+    Var::concat(&[insert_axis(old, 2) + insert_axis(new.cumsum(2), 3), new.segsum()], 3)
+}

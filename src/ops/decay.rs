@@ -1,7 +1,7 @@
 //! Scores that fade from the step of the key to the step that reads, by a gate for each channel or each head:
 //!
 //! ```text
-//! P_ts = Σ_c r_tc k_sc exp(g_{s+1,c} + … + g_{t,c})    for s ≤ t
+//! M_ts = Σ_c r_tc k_sc exp(g_{s+1,c} + … + g_{t,c})    for s ≤ t
 //! ```
 //!
 //! As a product of two matrices (r ⊙ e^b) (k ⊙ e^(−b))ᵀ, with b the running sum of g, it would overflow: g ≤ 0, and
@@ -10,19 +10,19 @@
 //! is
 //!
 //! ```text
-//! P_ts = Σ_c (r_tc e^{g_h + … + g_t}) (k_sc e^{g_{s+1} + … + g_{h−1}})    for s < h ≤ t
+//! M_ts = Σ_c (r_tc e^{g_h + … + g_t}) (k_sc e^{g_{s+1} + … + g_{h−1}})    for s < h ≤ t
 //! ```
 //!
 //! and each half is treated likewise. No exponent is positive. All halves of one size are one product. Each sum is
 //! taken inside its own block, and no two sums are subtracted: a gate that forgets nearly all takes no digits from
 //! later ones.
 
-use crate::autograd::Var;
+use crate::{autograd::Var, ops::words::zeros_like};
 
 /// What gates over T steps leave.
-pub struct Decay<'t, const R: usize> {
-    /// P [N, T, T] of each of the rows; what it holds above the diagonal is not to be read.
-    pub scores: [Var<'t>; R],
+pub struct Decay<'t, const KINDS: usize> {
+    /// M [N, T, T] of each of the rows; what it holds above the diagonal is not to be read.
+    pub scores: [Var<'t>; KINDS],
     /// exp(g_1 + … + g_t) [N, T, G]
     pub from_start: Var<'t>,
     /// exp(g_{t+1} + … + g_T) [N, T, G]
@@ -31,50 +31,76 @@ pub struct Decay<'t, const R: usize> {
     pub all: Var<'t>,
 }
 
-/// x [N 2m, h, C] as m pairs of blocks: the first of each and the second, [N m, h, C].
-fn halves(x: Var<'_>) -> [Var<'_>; 2] {
-    let [blocks, h, c] = x.dims();
-    let pairs = x.reshape([blocks / 2, 2, h, c]);
-    [0, 1].map(|i| pairs.narrow(1, i, 1).reshape([blocks / 2, h, c]))
+/// x [N, T, C] as blocks of one step, after which come some, up to a power of two, that hold nothing and forget nothing.
+fn blocks(x: Var<'_>) -> Var<'_> {
+    let ([n, t, c], size) = (x.dims(), x.shape().at(1).next_power_of_two());
+    let none = x.tape().full([n, size - t, c], x.dtype(), 0.0);
+    Var::concat(&[x, none], 1).reshape([n * size, 1, c])
 }
 
-/// Rows and keys [N, T, K], T ≥ 1, and gates g ≤ 0 [N, T, G], where G is K or 1.
-#[track_caller]
-pub fn decay<'t, const R: usize>(rows: [Var<'t>; R], k: Var<'t>, g: Var<'t>) -> Decay<'t, R> {
-    let [n, t, _] = k.dims();
-    let (tape, dtype, size) = (k.tape(), k.dtype(), t.next_power_of_two());
-    let zeros = |shape: [usize; 3]| tape.full(shape, dtype, 0.0);
-    // Blocks of one step, after some that hold nothing and forget nothing.
-    let blocks = |x: Var<'t>| {
-        let c = x.shape().last();
-        Var::concat(&[x, zeros([n, size - t, c])], 1).reshape([n * size, 1, c])
-    };
-    let (rows, k, mut before) = (rows.map(blocks), blocks(k), blocks(g));
-    let mut after = zeros(before.dims());
-    let mut scores = rows.map(|r| (r * k).sum_axis(2, true));
+/// Blocks x [.., .., C] as pairs of blocks of h steps: the first of each pair and the second, [.., h, C].
+fn halves(x: Var<'_>, h: usize) -> [Var<'_>; 2] {
+    let [blocks, steps, c] = x.dims();
+    let count = blocks * steps / h / 2;
+    let pairs = x.reshape([count, 2, h, c]);
+    [0, 1].map(|i| pairs.narrow(1, i, 1).reshape([count, h, c]))
+}
+
+/// The gates g [N, T, G] over 1, 2, 4, … steps, up to all: exp of the sums from the start up to each step, and from each
+/// step to the end, [N, T, G]. `join(h, now, past)` joins pairs of blocks of h steps: exp of the sums of the second block
+/// up to each step, and of the first behind each step.
+fn doubled<'t>(g: Var<'t>, mut join: impl FnMut(usize, Var<'t>, Var<'t>)) -> [Var<'t>; 2] {
+    let ([n, t, gates], size) = (g.dims(), g.shape().at(1).next_power_of_two());
+    let mut before = blocks(g);
+    let mut after = zeros_like(before);
     let mut h = 1;
     while h < size {
-        let count = n * size / h;
-        let cut = |x: Var<'t>| halves(x.reshape([count, h, x.shape().last()]));
-        let ([past, now], [past_after, now_after]) = (cut(before), cut(after)); // sums within each half
-        let (fade, key) = (now.exp(), cut(k)[0] * past_after.exp());
-        scores = std::array::from_fn(|i| {
-            let ([first, second], across) = (cut(scores[i]), (cut(rows[i])[1] * fade).matmul_t(key));
-            let none = zeros([count / 2, h, h]);
-            Var::concat(&[Var::concat(&[first, none], 2), Var::concat(&[across, second], 2)], 1)
-        });
+        let ([past, now], [past_after, now_after]) = (halves(before, h), halves(after, h));
+        join(h, now.exp(), past_after.exp());
         let whole = |x: Var<'t>| x.narrow(1, h - 1, 1);
         after = Var::concat(&[past_after + whole(now), now_after], 1);
         before = Var::concat(&[past, now + whole(past)], 1);
         h *= 2;
     }
-    let gates = g.shape().last();
-    let steps = |x: Var<'t>| x.reshape([n, size, gates]).narrow(1, 0, t).exp();
-    let from_start = steps(before);
+    [before, after].map(|x| x.reshape([n, size, gates]).narrow(1, 0, t).exp())
+}
+
+/// Rows and keys [N, T, K], T ≥ 1, and gates g ≤ 0 [N, T, G], where G is K or 1.
+#[track_caller]
+pub fn decay<'t, const KINDS: usize>(rows: [Var<'t>; KINDS], k: Var<'t>, g: Var<'t>) -> Decay<'t, KINDS> {
+    let ([n, t, _], gates, size) = (k.dims(), g.shape().last(), k.shape().at(1).next_power_of_two());
+    let (rows, k) = (rows.map(blocks), blocks(k));
+    let mut scores = rows.map(|r| (r * k).sum_axis(2, true));
+    let [from_start, to_end] = doubled(g, |h, now, past| {
+        let key = halves(k, h)[0] * past;
+        scores = std::array::from_fn(|i| {
+            let ([first, second], across) = (halves(scores[i], h), (halves(rows[i], h)[1] * now).matmul_t(key));
+            let none = zeros_like(first);
+            Var::concat(&[Var::concat(&[first, none], 2), Var::concat(&[across, second], 2)], 1)
+        });
+    });
     Decay {
         scores: scores.map(|p| p.reshape([n, size, size]).narrow(1, 0, t).narrow(2, 0, t)),
         from_start,
-        to_end: steps(after),
+        to_end,
         all: from_start.narrow(1, t - 1, 1).reshape([n, gates, 1]),
     }
+}
+
+/// What is read of a memory S_t = S_{t-1} diag(exp(g_t)) + k_t v_tᵀ whose columns fade, so that the scores of a row are
+/// others for every column: S_tᵀ q_t [N, T, M] and the last S, of q, k [N, T, K], v, g ≤ 0 [N, T, M] and S [N, K, M],
+/// T ≥ 1.
+#[track_caller]
+pub fn fading_columns<'t>([q, k, v, g]: [Var<'t>; 4], s: Var<'t>) -> (Var<'t>, Var<'t>) {
+    let ([n, t, m], size) = (v.dims(), v.shape().at(1).next_power_of_two());
+    let [q_rows, k_rows, v_rows] = [q, k, v].map(blocks);
+    let mut read = (q_rows * k_rows).sum_axis(2, true) * v_rows;
+    let [from_start, to_end] = doubled(g, |h, now, past| {
+        let [first, second] = halves(read, h);
+        let across = halves(q_rows, h)[1].matmul_t(halves(k_rows, h)[0]).matmul(past * halves(v_rows, h)[0]);
+        read = Var::concat(&[first, second + now * across], 1);
+    });
+    let read = read.reshape([n, size, m]).narrow(1, 0, t);
+    let last = from_start.narrow(1, t - 1, 1) * s + k.t_matmul(to_end * v);
+    (read + from_start * q.matmul(s), last)
 }

@@ -2,7 +2,7 @@
 //! (Schlag et al. 2021; in chunks: Yang et al. 2024, arXiv 2406.06484, section 3).
 //!
 //! ```text
-//! e_t = β_t (v_t − S_{t-1}ᵀ k_t)      S_t = S_{t-1} + k_t e_tᵀ      o_t = scale S_tᵀ q_t
+//! u_t = β_t (v_t − S_{t-1}ᵀ k_t)      S_t = S_{t-1} + k_t u_tᵀ      o_t = scale S_tᵀ q_t
 //! ```
 //!
 //! A step multiplies the state by I − β k kᵀ, along a unit key by 1 − β: in (0, 1) for 0 < β < 1, and in (−1, 0) for
@@ -16,8 +16,8 @@
 //!
 //! ```text
 //! dq_t = scale S_t do_t                dS ← dS + scale q_t do_tᵀ
-//! de_t = dSᵀ k_t      dβ_t = de_t·δ_t  dv_t = β_t de_t
-//! dk_t = dS e_t − S_{t-1} dv_t         dS_{t-1} = dS − k_t dv_tᵀ = (I − β_t k_t k_tᵀ) dS
+//! du_t = dSᵀ k_t      dβ_t = du_t·δ_t  dv_t = β_t du_t
+//! dk_t = dS u_t − S_{t-1} dv_t         dS_{t-1} = dS − k_t dv_tᵀ = (I − β_t k_t k_tᵀ) dS
 //! ```
 //!
 //! The kernels are in `kernels/erase_write.rs`: `erase_write/recurrent.rs` for small heads (K V ≤ 256),
@@ -73,8 +73,8 @@ impl Op for DeltaRule {
         // v has the shape of o: of no steps both are [B, 0, H, V].
         let o = over_time(t, x[2], |t| {
             let [q, k, v, beta] = [0, 1, 2, 3].map(|i| token(x[i], t));
-            let error = insert_axis(beta, 2) * (v - recall(s, k));
-            s = s + outer(k, error);
+            let written = insert_axis(beta, 2) * (v - recall(s, k));
+            s = s + outer(k, written);
             self.scale * recall(s, q)
         });
         Some(vec![o, s])

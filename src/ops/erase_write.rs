@@ -12,11 +12,11 @@
 //! ```
 //!
 //! which is a step that erases (p, e for k, nothing for v) and one that writes (k, v, nothing for p and g). For a chunk
-//! with rows Q, P, K, V, with the scores A of P and K and those of Q and K as [`decay`] makes them,
+//! with rows Q, P, K, V, the state S before it, and the scores A of P and K and M of Q and K as [`decay`] makes them,
 //!
 //! ```text
 //! U = (I + stril(A))⁻¹ (V − (P ⊙ from_start) S)
-//! O = (Q ⊙ from_start) S + tril(scores of Q) U      S' = all ⊙ S + (K ⊙ to_end)ᵀ U
+//! O = (Q ⊙ from_start) S + tril(M) U      S ← all ⊙ S + (K ⊙ to_end)ᵀ U
 //! ```
 
 use crate::{
@@ -27,7 +27,7 @@ use crate::{
         gated_linear_attention::{by_chunks, expect_gate, sample_gate},
         heads::Dims,
         same_dtype, some_steps,
-        words::{insert_axis, outer, over_time, recall, token},
+        words::{insert_axis, outer, over_time, recall, token, zeros_like},
     },
     tensor::Tensor,
 };
@@ -63,8 +63,8 @@ impl Op for EraseWrite {
         Ok([x[2].shape(), x[4].shape()].into())
     }
 
-    /// Two keys are two steps, and a gate for the whole memory is one for each of its rows: so says the op itself, for
-    /// which there may be a kernel. What is left is [`recurrent`].
+    /// Two keys are run as two steps; one gate per head is broadcast to all rows. Both call this op again, so that its
+    /// kernel may run. What is left is [`recurrent`].
     fn formula<'t>(&self, x: &[Var<'t>]) -> Option<Vec<Var<'t>>> {
         let (tape, [q, k, v, p, s0]) = (x[0].tape(), std::array::from_fn(|i| x[i]));
         let (o, s) = match *x.get(5..).unwrap_or_default() {
@@ -167,6 +167,12 @@ pub fn in_turn<'t>(x: &[Var<'t>]) -> Var<'t> {
     let [b, t, h, width] = x[0].dims();
     let x: Vec<Var<'t>> = x.iter().map(|x| x.reshape([b, t, 1, h * width])).collect();
     Var::concat(&x, 2).reshape([b, x.len() * t, h, width])
+}
+
+/// x [B, T, H, ..] at step i of each token's n, and zeros at the others: [B, n T, H, ..].
+#[track_caller]
+pub fn only(x: Var<'_>, i: usize, n: usize) -> Var<'_> {
+    in_turn(&(0..n).map(|j| if i == j { x } else { zeros_like(x) }).collect::<Vec<_>>())
 }
 
 /// The last of each token's n steps: [B, n T, H, V] to [B, T, H, V].

@@ -5,10 +5,10 @@
 //! S_t = diag(exp(g_t)) S_{t-1} + k_t v_tᵀ      o_t = scale S_tᵀ q_t      g_t ≤ 0
 //! ```
 //!
-//! For a chunk with rows Q, K, V, with what [`decay`] makes of its gates,
+//! For a chunk with rows Q, K, V, with the scores M and what else [`decay`] makes of its gates,
 //!
 //! ```text
-//! O = (Q ⊙ from_start) S + tril(P) V      S' = all ⊙ S + (K ⊙ to_end)ᵀ V
+//! O = (Q ⊙ from_start) S + tril(M) V      S ← all ⊙ S + (K ⊙ to_end)ᵀ V
 //! ```
 
 use crate::{
@@ -18,7 +18,7 @@ use crate::{
         decay::decay,
         heads::Dims,
         same_dtype, some_steps,
-        words::{insert_axis, outer, over_time, recall, token},
+        words::{self, insert_axis, outer, over_time, recall, token},
     },
     tensor::Tensor,
 };
@@ -119,14 +119,11 @@ pub(super) fn by_chunks<'t, const R: usize>(
         x.permute([0, 2, 1, 3]).reshape([b * h, t, width])
     });
     let mut s = s0.reshape([b * h, k, v]);
-    let chunks: Vec<Var<'t>> = (0..t)
-        .step_by(chunk)
-        .map(|i| {
-            let o;
-            (o, s) = step(rows.map(|x| x.narrow(1, i, chunk.min(t - i))), s);
-            o
-        })
-        .collect();
-    let o = Var::concat(&chunks, 1).reshape([b, h, t, v]).permute([0, 2, 1, 3]);
+    let o = words::by_chunks(t, chunk, rows[2], |i, n| {
+        let o;
+        (o, s) = step(rows.map(|x| x.narrow(1, i, n)), s);
+        o
+    });
+    let o = o.reshape([b, h, t, v]).permute([0, 2, 1, 3]);
     (o, s.reshape([b, h, k, v]))
 }

@@ -2,12 +2,17 @@
 
 use crate::{
     autograd::{Candidates, Gen, In, Op, Outs, Var},
-    ops::reduce::reduced,
+    ops::{
+        reduce::reduced,
+        words::{finite, insert_axis, maximum},
+    },
     tensor::Tensor,
 };
 
-/// y = ln Σ eˣ over the last axis, without overflow: −∞ of no entries, or of nothing but −∞, of which the gradient is
-/// 0.
+/// y = ln Σ eˣ over the last axis, without overflow, whose gradient is softmax(x).
+///
+/// A row of no entries, or of nothing but −∞, gives −∞ and a gradient of 0. A row with an entry of +∞ gives +∞; the
+/// gradient is NaN at that entry, and 0 at the finite ones. A row with a NaN gives NaN.
 pub struct Logsumexp;
 
 impl Op for Logsumexp {
@@ -23,10 +28,13 @@ impl Op for Logsumexp {
     }
 
     fn formula<'t>(&self, x: &[Var<'t>]) -> Option<Vec<Var<'t>>> {
-        let axis = x[0].shape().rank() - 1;
-        let m = x[0].max_axis(axis, true);
-        let sum = (x[0] - m).exp().sum_axis(axis, true);
-        Some(vec![(sum.log() + m).sum_axis(axis, false)])
+        let (x, axis) = (x[0], x[0].shape().rank() - 1);
+        // The result does not depend on m, so no gradient flows through it.
+        let m = x.tape().detached(x.max_axis(axis, false));
+        let sum = (x - insert_axis(finite(m), axis)).exp().sum_axis(axis, false);
+        // The sum is at least 1, as the largest entry adds 1, or it is 0, where m is −∞ and the logarithm has no slope.
+        let sum = maximum(&[sum, x.tape().full(sum.shape(), sum.dtype(), 0.5)]);
+        Some(vec![sum.log() + m])
     }
 
     fn kernels(&self) -> Candidates<'_> {

@@ -35,7 +35,7 @@ impl Op for CrossEntropy {
             return Err(format!("targets of shape {targets} are {}, expected i32", x[1].dtype()));
         }
         let outs = [(Shape::scalar(), x[0].dtype().real())].into();
-        // What a device made itself nobody looks at while its work is recorded: there such a target gives NaN.
+        // Targets computed on the device are not checked while a graph is recorded; a bad one gives NaN.
         let Some(targets) = x[1].integers() else { return Ok(outs) };
         let fits = |t: i32| t == self.ignore_index || usize::try_from(t).is_ok_and(|t| t < c);
         if let Some(t) = targets.iter().find(|&&t| !fits(t)) {

@@ -66,6 +66,12 @@ impl Op for LruScan {
 /// A complex value: real and imaginary part.
 pub type Complex<'t> = (Var<'t>, Var<'t>);
 
+/// The complex product, element by element.
+#[track_caller]
+pub fn mul<'t>(a: Complex<'t>, b: Complex<'t>) -> Complex<'t> {
+    (a.0 * b.0 - a.1 * b.1, a.0 * b.1 + a.1 * b.0)
+}
+
 /// h_t = λ h_{t-1} + x_t by [`LruScan`]: λ `[D]`, x [B, T, D], h0 [B, D] to all states [B, T, D] and the last [B, D]
 /// (h0 when T = 0).
 #[track_caller]
@@ -89,4 +95,12 @@ pub fn lru_scan_joined<'t>(lambda: Complex<'t>, x: Var<'t>, h0: Complex<'t>, chu
 #[track_caller]
 pub(crate) fn joined<'t>(x: Complex<'t>) -> Var<'t> {
     Var::concat(&[x.0, x.1], x.0.shape().rank().saturating_sub(1))
+}
+
+/// [`lru_scan_joined`] by [`lru_scan_parallel`](super::scan::lru_scan_parallel).
+#[track_caller]
+pub fn lru_scan_parallel_joined<'t>(lambda: Complex<'t>, x: Var<'t>, h0: Complex<'t>) -> (Var<'t>, Complex<'t>) {
+    let [re, im] = split(x);
+    let (h, last) = super::scan::lru_scan_parallel(lambda, (re, im), h0);
+    (joined(h), last)
 }

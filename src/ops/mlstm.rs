@@ -95,19 +95,9 @@ impl Op for Mlstm {
     }
 }
 
-/// The memory (C [B, H, K, V], n [B, H, K], m [B, H]) and the weight of the past w [B, H], which is 0 before the first
+/// The memory C [B, H, K, V], n [B, H, K], m [B, H], and the weight of the past w [B, H], which is 0 before the first
 /// token and then 1.
-#[derive(Clone, Copy)]
-pub struct Memory<'t> {
-    /// C
-    pub c: Var<'t>,
-    /// n
-    pub n: Var<'t>,
-    /// m
-    pub m: Var<'t>,
-    /// w
-    pub w: Var<'t>,
-}
+pub type Memory<'t> = [Var<'t>; 4];
 
 /// h [B, T, H, V] of [`Mlstm`], moving the memory on: q, k [B, T, H, K], v [B, T, H, V], i, f [B, T, H].
 #[track_caller]
@@ -118,10 +108,10 @@ pub fn mlstm<'t>(
     eps: f64,
     chunk: usize,
 ) -> Var<'t> {
-    let Memory { c, n, m, w } = *memory;
+    let [c, n, m, w] = *memory;
     let [h, c, n, m] = q.tape().apply_many(Mlstm { chunk, eps }, [q, k, v, i, f, c, n, m, w]);
     if i.shape().at(1) > 0 {
-        *memory = Memory { c, n, m, w: q.tape().full(w.shape(), w.dtype(), 1.0) };
+        *memory = [c, n, m, q.tape().full(w.shape(), w.dtype(), 1.0)];
     }
     h
 }

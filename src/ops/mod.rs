@@ -7,7 +7,12 @@
 //! A function of [`Var`](crate::autograd::Var)s is a formula, and needs no op: [`words`] has some. To add a function of
 //! one number: a line in [`elementwise`], and one for its kernel in [`kernels`](crate::kernels::elementwise). To add
 //! any other op: a file with a struct that implements [`Op`], and its name in the list below. The gradient check and
-//! the other tests of all ops run over both.
+//! the other tests of all ops run over both. An op of your own crate needs no place here: `Tape::apply` takes any, and
+//! [`check::op`](crate::check::op) checks it.
+//!
+//! # Panics
+//! The functions of these modules, and the methods of [`Var`](crate::autograd::Var) that they define, panic where their
+//! inputs do not fit: in shape or type, or as values of two tapes. The message has the op, the shapes and the caller's line.
 
 pub mod attention;
 pub mod block_diagonal;

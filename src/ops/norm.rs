@@ -116,3 +116,54 @@ impl<'t> Var<'t> {
         self.tape().apply(L2Norm { eps, smooth: true }, [self])
     }
 }
+
+/// The layer norm of each head, with weights of its own, and its slope.
+#[derive(Clone, Copy)]
+pub struct HeadNorm<'t> {
+    /// Weight [H, K]
+    pub w: Var<'t>,
+    /// Bias [H, K]
+    pub b: Var<'t>,
+    /// ε
+    pub eps: f64,
+}
+
+impl<'t> HeadNorm<'t> {
+    /// x [B, H, T, K] normalised, and the root that it was divided by.
+    fn parts(&self, x: Var<'t>) -> (Var<'t>, Var<'t>) {
+        let x = x - x.mean_axis(3, true);
+        let root = (x.square().mean_axis(3, true) + self.eps).sqrt();
+        (x / root, root)
+    }
+
+    fn rows(&self) -> [Var<'t>; 2] {
+        let [h, k] = self.w.dims();
+        [self.w, self.b].map(|x| x.reshape([h, 1, k]))
+    }
+
+    /// LN(x) of x [B, H, T, K].
+    pub fn apply(&self, x: Var<'t>) -> Var<'t> {
+        let [w, b] = self.rows();
+        w * self.parts(x).0 + b
+    }
+
+    /// ∂/∂z ½ ‖LN(z) − target‖² times a factor, [B, H, T, K].
+    pub fn slope(&self, z: Var<'t>, target: Var<'t>, factor: Var<'t>) -> Var<'t> {
+        let ((z, root), [w, b]) = (self.parts(z), self.rows());
+        let e = w * (w * z + b - target);
+        factor * (e - e.mean_axis(3, true) - z * (e * z).mean_axis(3, true)) / root
+    }
+}
+
+impl<'t> Var<'t> {
+    /// RMS norm of each of several groups of equal size that the last axis holds, with one weight for each element.
+    #[track_caller]
+    pub fn rms_norm_in_groups(self, groups: usize, w: Var<'t>, eps: f64) -> Var<'t> {
+        if groups == 1 {
+            return self.rms_norm(w, eps);
+        }
+        let (shape, size) = (self.shape(), self.shape().last() / groups);
+        let rows = self.reshape([self.shape().rows() * groups, size]);
+        rows.rms_norm(self.tape().full([size], self.dtype(), 1.0), eps).reshape(shape) * w
+    }
+}

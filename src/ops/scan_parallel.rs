@@ -5,7 +5,10 @@
 //! Before the round of width s, element t holds the composition of the maps of steps t − s + 1 … t (fewer at the
 //! start); the round puts behind it what element t − s holds, so that it covers 2 s steps.
 
-use crate::{autograd::Var, ops::lru_scan::Complex};
+use crate::{
+    autograd::Var,
+    ops::lru_scan::{Complex, mul},
+};
 
 /// What [`linear_scan`](super::scan::linear_scan) computes: (h [B, T, D], the last h [B, D]).
 #[track_caller]
@@ -53,10 +56,4 @@ fn last<'t>(h: Var<'t>, h0: Var<'t>) -> Var<'t> {
         [_, 0, _] => h0,
         [n, steps, d] => h.narrow(1, steps - 1, 1).reshape([n, d]),
     }
-}
-
-/// The complex product.
-#[track_caller]
-fn mul<'t>(a: Complex<'t>, b: Complex<'t>) -> Complex<'t> {
-    (a.0 * b.0 - a.1 * b.1, a.0 * b.1 + a.1 * b.0)
 }

@@ -51,7 +51,7 @@ impl Op for SelectiveScan {
 
     fn formula<'t>(&self, x: &[Var<'t>]) -> Option<Vec<Var<'t>>> {
         let ([_, t, _], a, mut h) = (x[0].dims(), x[2].cast(x[0].dtype()), x[5]);
-        let a = maximum(&[a, a.tape().full(a.shape(), a.dtype(), -fastest(a.dtype()))]);
+        let a = bounded(a);
         let y = over_time(t, x[0], |t| {
             let [u, dt, b, c] = [0, 1, 3, 4].map(|i| token(x[i], t));
             let transition = self.s * (insert_axis(dt, 2) * a).exp() - (self.s - 1.0); // [B, E, N]
@@ -73,6 +73,12 @@ impl Op for SelectiveScan {
         let rest = vec![g.normal(state), g.normal(state), g.normal([batch, e, n])];
         (op, scan.into_iter().chain(rest).collect())
     }
+}
+
+/// A rate with −[`fastest`] in place of −∞, since −∞ times a step of length 0 is NaN.
+#[track_caller]
+pub fn bounded(a: Var<'_>) -> Var<'_> {
+    maximum(&[a, a.tape().full(a.shape(), a.dtype(), -fastest(a.dtype()))])
 }
 
 /// [`SelectiveScan`]: u, Δ [B, T, E], a [E, N], b, c [B, T, N], h0 [B, E, N] to y [B, T, E] and the last h [B, E, N],

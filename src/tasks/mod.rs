@@ -2,8 +2,9 @@
 //!
 //! To add one: a file with a struct that implements [`Task`] (its fields are its options in configuration files), and a
 //! line in the list `tasks!` below. `--task` then takes the name, with the first preset that has this task, or with the
-//! default preset; and a test of all tasks covers it. A task of your own crate needs no place here: see
-//! [`Trainer::with`](crate::train::Trainer::with).
+//! default preset; and a test of all tasks covers it. A task of your own crate needs no place here:
+//! [`Trainer::with`](crate::train::Trainer::with) trains on it, and [`add`] gives it a name for configurations and the
+//! program.
 
 mod arithmetic;
 mod counts;
@@ -13,6 +14,7 @@ mod group;
 mod len;
 mod mqar;
 pub mod numpy;
+mod own;
 mod parity;
 pub mod show;
 mod text;
@@ -24,6 +26,7 @@ pub use dyck::Dyck;
 pub use group::{Group, GroupName, Moves};
 pub use len::Len;
 pub use mqar::{Layout, Mqar};
+pub use own::{Own, add};
 pub use parity::Parity;
 pub use text::Text;
 
@@ -32,7 +35,7 @@ use crate::{
     tensor::{DType, Tensor},
 };
 use rand::RngExt;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 use std::{ops::Range, sync::Arc};
 
 /// Marks a position without a target: it counts neither in the loss nor in the accuracy.
@@ -206,9 +209,12 @@ macro_rules! tasks {
     ($($kind:literal = $Task:ident $(by $option:ident: $($name:literal = $value:literal)+)?;)*) => {
         /// All tasks; in a configuration file, `task.name` picks one, and the other keys of `[task]` are its fields.
         #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-        #[serde(tag = "name")]
+        #[serde(tag = "name", remote = "Self")]
         pub enum Tasks {
             $(#[doc = concat!("[`", stringify!($Task), "`].")] #[serde(rename = $kind)] $Task($Task),)*
+            /// One that was [added](add).
+            #[serde(skip)]
+            Own(Own),
         }
 
         impl Tasks {
@@ -216,6 +222,7 @@ macro_rules! tasks {
             pub fn shared(&self) -> Arc<dyn Task> {
                 match self {
                     $(Tasks::$Task(task) => Arc::new(task.clone()),)*
+                    Tasks::Own(own) => own.task.clone(),
                 }
             }
         }
@@ -225,6 +232,7 @@ macro_rules! tasks {
             fn deref(&self) -> &(dyn Task + 'static) {
                 match self {
                     $(Tasks::$Task(task) => task,)*
+                    Tasks::Own(own) => &*own.task,
                 }
             }
         }
@@ -249,6 +257,25 @@ tasks! {
         "modular_arithmetic_with_brackets" = "modular_arithmetic_with_brackets";
 }
 
+impl Serialize for Tasks {
+    fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
+        if let Tasks::Own(own) = self { own.serialize(s) } else { Tasks::serialize(self, s) }
+    }
+}
+
+impl<'de> Deserialize<'de> for Tasks {
+    fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Tasks, D::Error> {
+        if own::names().is_empty() {
+            return Tasks::deserialize(d);
+        }
+        let options = toml::Table::deserialize(d)?;
+        match Own::read(&options).map_err(de::Error::custom)? {
+            Some(own) => Ok(Tasks::Own(own)),
+            None => Tasks::deserialize(options).map_err(de::Error::custom),
+        }
+    }
+}
+
 /// Every task that has a name.
 pub fn named() -> Vec<Named> {
     let of_kind = |&(kind, options): &(&'static str, &'static [[&'static str; 3]])| {
@@ -256,7 +283,8 @@ pub fn named() -> Vec<Named> {
         let parts = options.iter().map(move |&[name, key, value]| Named { name, kind, option: Some((key, value)) });
         whole.into_iter().chain(parts)
     };
-    KINDS.iter().flat_map(of_kind).collect()
+    let own = own::names().into_iter().map(|name| Named { name, kind: name, option: None });
+    KINDS.iter().flat_map(of_kind).chain(own).collect()
 }
 
 /// Tokens and targets, `[batch, len.max]` each, refilled in place at every step.

@@ -1,13 +1,13 @@
 //! NumPy's generator, bit for bit: `numpy.random.default_rng(seed)` is PCG64 (M. O'Neill, 2014; XSL-RR 128/64)
-//! seeded through SeedSequence, and `integers` is Lemire's multiplication with rejection, on 32-bit halves.
+//! seeded through SeedSequence, and `integers` is Lemire's multiplication with rejection, on 32-bit halves. `rand_pcg` has
+//! the generator alone: it seeds in another way, and draws integers from other bits.
 
-const MULTIPLIER: u128 = 2549297995355413924 << 64 | 4865540595714422341;
+use rand::Rng as _;
 
 /// `numpy.random.default_rng(seed)`.
 #[derive(Clone, Debug)]
 pub struct Pcg64 {
-    state: u128,
-    increment: u128,
+    rng: rand_pcg::Pcg64,
     /// The upper half of the last draw, for the next 32-bit one.
     half: Option<u32>,
 }
@@ -16,27 +16,14 @@ impl Pcg64 {
     /// The generator of this seed.
     pub fn new(seed: u64) -> Pcg64 {
         let [w0, w1, w2, w3] = seed_sequence(seed).map(u128::from);
-        let mut rng = Pcg64 { state: 0, increment: (w2 << 64 | w3) << 1 | 1, half: None };
-        rng.step();
-        rng.state = rng.state.wrapping_add(w0 << 64 | w1);
-        rng.step();
-        rng
-    }
-
-    fn step(&mut self) {
-        self.state = self.state.wrapping_mul(MULTIPLIER).wrapping_add(self.increment);
-    }
-
-    fn next_u64(&mut self) -> u64 {
-        self.step();
-        ((self.state >> 64) as u64 ^ self.state as u64).rotate_right((self.state >> 122) as u32)
+        Pcg64 { rng: rand_pcg::Pcg64::new(w0 << 64 | w1, w2 << 64 | w3), half: None }
     }
 
     fn next_u32(&mut self) -> u32 {
         if let Some(half) = self.half.take() {
             return half;
         }
-        let n = self.next_u64();
+        let n = self.rng.next_u64();
         self.half = Some((n >> 32) as u32);
         n as u32
     }

@@ -33,6 +33,16 @@ impl DType {
     pub fn real(self) -> DType {
         if self == DType::BF16 { DType::F32 } else { self }
     }
+
+    /// The largest number of this type that is finite.
+    pub fn largest(self) -> f64 {
+        match self {
+            DType::F32 => f32::MAX.into(),
+            DType::F64 => f64::MAX,
+            DType::I32 => i32::MAX.into(),
+            DType::BF16 => f32::from_bits(0x7f7f_0000).into(),
+        }
+    }
 }
 
 impl fmt::Display for DType {

@@ -82,7 +82,7 @@ impl Pool {
 
     /// Give up what has been idle, as far as there is more than is worth keeping with `more` bytes.
     fn trim(&mut self, more: usize) {
-        // What a graph that is being recorded frees, it would free at each replay.
+        // A buffer freed during recording would be freed again at each replay.
         if self.gpu.as_ref().is_some_and(|gpu| gpu.captures()) {
             return;
         }
@@ -180,6 +180,9 @@ impl Pool {
     }
 
     /// A tensor of this shape; its contents are unspecified.
+    ///
+    /// # Panics
+    /// When there is no memory for it: see [`crate::error::OUT_OF_MEMORY`].
     #[track_caller]
     pub fn get(&mut self, dtype: DType, shape: Shape) -> Tensor {
         let n = shape.len();

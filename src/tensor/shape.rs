@@ -80,13 +80,23 @@ impl Shape {
     }
 
     /// The same shape with axis `i` of another size.
+    ///
+    /// # Panics
+    /// When there is no such axis.
+    #[track_caller]
     pub fn with(mut self, i: usize, size: usize) -> Shape {
-        self.dims[..self.rank][i] = size;
+        assert!(i < self.rank, "shape {self} has no axis {i}");
+        self.dims[i] = size;
         self
     }
 
     /// (product of the axes before `axis`, its size, product of the axes after it).
+    ///
+    /// # Panics
+    /// When there is no such axis.
+    #[track_caller]
     pub fn split(&self, axis: usize) -> (usize, usize, usize) {
+        assert!(axis < self.rank, "shape {self} has no axis {axis}");
         let d = self.dims();
         (d[..axis].iter().product(), d[axis], d[axis + 1..].iter().product())
     }

@@ -37,7 +37,7 @@ pub fn level() -> Level {
 
 #[cold]
 fn choose() -> Level {
-    // What cannot be has been refused where the device was opened.
+    // A level that is unknown, or that the processor lacks, was refused when the device was opened.
     let level = asked().ok().flatten().unwrap_or(Level::Avx512).min(most());
     LEVEL.store(level as u8, Ordering::Relaxed);
     level

@@ -100,6 +100,9 @@ impl Tensor {
     }
 
     /// The same elements where ops on `cx` can use them: in a buffer from its pool, or this one if it is there already.
+    ///
+    /// # Panics
+    /// When the device has no memory for it, or fails.
     #[track_caller]
     pub fn to_device(&self, cx: &Cx) -> Tensor {
         match cx {
@@ -115,6 +118,9 @@ impl Tensor {
     }
 
     /// The same with another element type, bf16 included.
+    ///
+    /// # Panics
+    /// As [`Tensor::to_device`], and for bf16 on the CPU.
     #[track_caller]
     pub fn to_device_as(&self, cx: &Cx, dtype: DType) -> Tensor {
         match cx {
@@ -129,6 +135,9 @@ impl Tensor {
     }
 
     /// A copy in host memory (shared if it is there already); bf16 becomes f32.
+    ///
+    /// # Panics
+    /// When the device fails.
     #[track_caller]
     pub fn to_host(&self) -> Tensor {
         let Buf::Cuda(block, dtype) = &self.buf else { return self.clone() };

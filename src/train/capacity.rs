@@ -14,6 +14,7 @@ use crate::{
     tasks::{Batch, IGNORE, Len},
     tensor::{Device, Tensor, available},
 };
+use std::borrow::Cow;
 
 /// The most runs of one experiment: models times seeds.
 const MOST_RUNS: usize = 1 << 16;
@@ -169,8 +170,7 @@ struct Time {
 fn times(cfg: &TrainConfig, model: &Model) -> Vec<Time> {
     let [params, layers, heads, width] =
         [model.params().len(), cfg.model.layers, cfg.model.heads, cfg.model.head_dim].map(|n| n as f64);
-    let scan = models::about(&cfg.model.mixer).is_some_and(|about| about.scan);
-    let parallel = cfg.form_of(model) == Form::Parallel && !scan;
+    let parallel = cfg.form_of(model) == Form::Parallel && !models::scans(&cfg.model.mixer);
     // A query and a key are multiplied, and a weight and a value; a weight takes as long as 50 multiplications.
     let pair =
         if models::looks_back(&cfg.model.mixer) || parallel { layers * heads * (4.0 * width + 50.0) } else { 0.0 };
@@ -282,7 +282,7 @@ fn recorded(cfg: &TrainConfig, model: &Model, batch: usize, len: usize) -> Optio
 
 /// The ops that a model runs with these kernels in training and evaluation; none where it cannot be recorded without
 /// being computed, or on a device.
-pub fn ops(cfg: &TrainConfig, kernels: Kernels) -> Option<Vec<&'static str>> {
+pub fn ops(cfg: &TrainConfig, kernels: Kernels) -> Option<Vec<Cow<'static, str>>> {
     let model = Model::hollow(&cfg.model, cfg.dtype).ok().filter(|_| cfg.device == Device::Cpu)?;
     let mut ops = vec![];
     for len in cfg.eval_lens.iter().chain([&cfg.train_len]) {

@@ -87,6 +87,9 @@ pub struct About {
     pub training_s: f64,
     /// Seconds spent on the run up to it.
     pub wall_s: f64,
+    /// The names of the kernels that computed ops up to it; none in a checkpoint of an older version.
+    #[serde(default)]
+    pub kernels: Vec<String>,
     /// See the [module](self).
     pub checksum: String,
 }
@@ -126,6 +129,7 @@ impl Snapshot {
             metrics_checksum: written.checksum.0,
             training_s: trainer.training.as_secs_f64(),
             wall_s: wall.as_secs_f64(),
+            kernels: trainer.kernels(),
             checksum: String::from_utf8_lossy(ZEROS).into_owned(),
         };
         Ok(Snapshot { state, about })
@@ -249,6 +253,7 @@ pub fn load(path: &Path, cfg: &TrainConfig, seed: u64) -> Result<(Trainer, About
     cuda::guarded(gpu, || trainer.go_to(about.step, &state))?.map_err(broken)?;
     trainer.evaluated = about.evaluated;
     trainer.training = Duration::try_from_secs_f64(about.training_s).unwrap_or_default();
+    trainer.earlier_kernels.clone_from(&about.kernels);
     Ok((trainer, about))
 }
 

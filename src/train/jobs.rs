@@ -308,7 +308,7 @@ fn train_to_end(
         Ok(trained) => {
             report.steps_per_s = cfg.steps as f64 / trained.training.as_secs_f64().max(1e-9);
             (report.accuracy, report.scores) = (trained.accuracy, trained.scores);
-            report.kernels = trained.kernels.into_iter().map(String::from).collect();
+            report.kernels = trained.kernels;
             Some(trained.model)
         }
         Err(error @ Error::NotFinite { .. }) => {

@@ -116,8 +116,8 @@ pub struct Trained {
     pub scores: Scores,
     /// The time spent in training steps, evaluation not counted.
     pub training: Duration,
-    /// By name the kernels that computed ops, of ops that have several.
-    pub kernels: Vec<&'static str>,
+    /// The names of the kernels that computed ops.
+    pub kernels: Vec<String>,
 }
 
 /// Train the one model of `cfg` (see [`TrainConfig::for_model`]) from this seed.
@@ -199,6 +199,8 @@ pub struct Trainer {
     batch: Batch,
     /// The time spent in steps, over all processes that took one.
     training: Duration,
+    /// The names of the kernels that ran in earlier processes.
+    earlier_kernels: Vec<String>,
 }
 
 impl Trainer {
@@ -268,6 +270,7 @@ impl Trainer {
             batch: Batch::new(cfg.batch, cfg.train_len_of(&*task, 1)),
             task,
             training: Duration::ZERO,
+            earlier_kernels: vec![],
             model,
             cfg: cfg.clone(),
         })

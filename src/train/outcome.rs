@@ -21,7 +21,7 @@ pub struct RunReport {
     pub form: String,
     /// The device that computed it.
     pub device: String,
-    /// By name the kernels that computed ops, of ops that have several.
+    /// The names of the kernels that computed ops. (Records of older versions have only those of ops with several.)
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub kernels: Vec<String>,
     /// How many parameters the model has.

@@ -27,12 +27,21 @@ impl Trainer {
         done.map(|()| all)
     }
 
-    /// By name the kernels that computed ops, of ops that have several.
-    pub fn kernels(&mut self) -> Vec<&'static str> {
-        let mut names: Vec<_> = self.tapes().flat_map(Tape::ran).collect();
+    /// The names of the kernels that computed ops, here and in earlier processes of this run.
+    pub fn kernels(&mut self) -> Vec<String> {
+        let mut names: Vec<_> = self.tapes().flat_map(Tape::ran).map(String::from).collect();
+        names.extend_from_slice(&self.earlier_kernels);
         names.sort_unstable();
         names.dedup();
         names
+    }
+
+    /// The form, with the kernels that have computed ops of several kernels: "chunked:32 by delta_rule.fused".
+    pub fn form(&mut self) -> String {
+        let form = self.cfg.form_of(&self.model);
+        let mut kernels = self.kernels();
+        kernels.retain(|name| name.contains('.'));
+        if kernels.is_empty() { form.to_string() } else { format!("{form} by {}", kernels.join(", ")) }
     }
 
     /// How many buffers the tapes ever allocated.

@@ -2,10 +2,14 @@
 
 use crate::{
     error::{Error, Result, brief},
-    files::{self, header},
-    tensor::{DType, Shape, Tensor},
+    files::{
+        self,
+        header::size_is_plausible,
+        tensors::{self, Numbers, of_file},
+    },
+    tensor::{DType, MAX_RANK, Shape, Tensor},
 };
-use safetensors::{Dtype, SafeTensors};
+use safetensors::Dtype;
 use serde_json::Value as Json;
 use std::{
     collections::BTreeMap,
@@ -34,12 +38,7 @@ impl Fixture {
     pub fn read(path: &Path) -> Result<Fixture> {
         let bad = |what: String| Error::format(path, what);
         let bytes = files::read(path, files::tensors())?;
-        header::names_are_unique(&bytes).map_err(bad)?;
-        let corrupt = |e| bad(format!("not a whole safetensors file: {e}"));
-        let file = SafeTensors::deserialize(&bytes).map_err(corrupt)?;
-        let (_, header) = SafeTensors::read_metadata(&bytes).map_err(corrupt)?;
-        let empty = Default::default();
-        let meta = header.metadata().as_ref().unwrap_or(&empty);
+        let (stored, meta) = of_file(&bytes).map_err(bad)?;
         let op =
             meta.get("op").ok_or_else(|| bad("its metadata has no 'op': expected the name of an operation".into()))?;
         let attrs = match meta.get("attrs") {
@@ -53,15 +52,13 @@ impl Fixture {
             },
         };
         let mut tensors = BTreeMap::new();
-        let mut views = file.tensors();
-        views.sort_by(|a, b| a.0.cmp(&b.0));
-        for (name, view) in views {
+        for (name, stored) in stored {
             let of = |why: String| bad(format!("tensor '{}': {why}", brief(&name, 60)));
             if !["in.", "out.", "ct.", "grad."].iter().any(|p| name.starts_with(p)) {
                 return Err(of("expected a name that begins with in., out., ct. or grad.".into()));
             }
-            header::size_is_plausible(view.shape(), bytes.len()).map_err(of)?;
-            let tensor = decode(view.dtype(), view.shape(), view.data()).map_err(of)?;
+            size_is_plausible(&stored.dims, bytes.len()).map_err(of)?;
+            let tensor = decode(&stored).map_err(of)?;
             let result = !name.starts_with("in.");
             if result && tensor.dtype() == DType::I32 {
                 return Err(of("integers: expected floating-point numbers (F64)".into()));
@@ -264,20 +261,18 @@ const NEUTRAL: &[(&str, &str, &str)] = &[
     ("*", "dropout", "0.0"),
 ];
 
-fn decode(dtype: Dtype, shape: &[usize], data: &[u8]) -> std::result::Result<Tensor, String> {
-    if shape.len() > crate::tensor::MAX_RANK {
-        return Err(format!("shape {shape:?}: expected at most {} axes", crate::tensor::MAX_RANK));
+fn decode(stored: &tensors::Tensor) -> std::result::Result<Tensor, String> {
+    if stored.dims.len() > MAX_RANK {
+        return Err(format!("shape {:?}: expected at most {MAX_RANK} axes", stored.dims));
     }
-    let shape = Shape::new(shape);
-    Ok(match dtype {
-        Dtype::F64 => Tensor::from_bytes(data, DType::F64, shape),
-        Dtype::F32 => Tensor::from_bytes(data, DType::F32, shape).cast(DType::F64),
-        Dtype::I32 => Tensor::from_bytes(data, DType::I32, shape),
-        Dtype::I64 => {
+    let shape = Shape::new(&stored.dims);
+    match (stored.dtype, stored.numbers()) {
+        (Dtype::F32 | Dtype::F64, Some(numbers)) => Ok(Tensor::from_vec(numbers.to::<f64>(), shape)),
+        (_, Some(Numbers::I64(all))) => {
             let narrow = |x: i64| i32::try_from(x).map_err(|_| format!("{x} does not fit in 32 bits"));
-            let all = data.chunks_exact(8).map(|x| narrow(bytemuck::pod_read_unaligned(x)));
-            Tensor::from_vec(all.collect::<std::result::Result<Vec<i32>, _>>()?, shape)
+            let all = all.into_iter().map(narrow).collect::<std::result::Result<Vec<i32>, _>>();
+            Ok(Tensor::from_vec(all?, shape))
         }
-        other => return Err(format!("dtype {other:?}: expected F64, F32, I64 or I32")),
-    })
+        (other, _) => Err(format!("dtype {other:?}: expected F64, F32, I64 or I32")),
+    }
 }

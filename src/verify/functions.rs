@@ -12,6 +12,7 @@ use crate::{
         Form, based, ema, fox, gsa, hedgehog, hopfield, lmu, log_linear, lssl, memories, mesa, mom, ngram, path, s4d,
         titans, ttt,
     },
+    ops::norm::HeadNorm,
 };
 
 const QKV: &[(&str, &str)] = &[("q", "BTHK"), ("k", "BTHK"), ("v", "BTHV")];
@@ -216,14 +217,14 @@ pub const SPECS: &[Spec] = &[
                 let ([b, t, h, k], row) = (x["k"].dims(), x["row"]);
                 let zero = |name: &str, shape: [usize; 4]| x.or_zeros(name, shape);
                 let (s, c) = (zero("s0", [b, h, k, k]), x.or_zeros("c0", [b, h, k]).reshape([b, h, 1, k]));
-                let mut m = ttt::Memory { s, c, ds: zero("", [b, h, k, k]), dc: zero("", [b, h, 1, k]) };
-                let norm = ttt::Norm { w: x["w"], b: x["b"], eps };
+                let mut m = [s, c, zero("", [b, h, k, k]), zero("", [b, h, 1, k])];
+                let norm = HeadNorm { w: x["w"], b: x["b"], eps };
                 let o = ttt::read(["q", "k", "v", "lr"].map(|n| x[n]), row, norm, &mut m, 0, form);
                 let left = t % row.shape().at(0).max(1);
                 if left > 0 {
-                    m = m.taken(row.narrow(0, left - 1, 1));
+                    m = ttt::taken(m, row.narrow(0, left - 1, 1));
                 }
-                vec![("o", o), ("s", m.s), ("c", m.c.reshape([b, h, k]))]
+                vec![("o", o), ("s", m[0]), ("c", m[1].reshape([b, h, k]))]
             }))
         },
     },
@@ -297,10 +298,9 @@ pub const SPECS: &[Spec] = &[
         largest: &["BTDN", "BTDN"],
         forms: |_| {
             Ok(forms(&ONE_SCAN, |x, form| {
-                let (log_dt, d, log_a_real, a_imag) = (x["log_dt"], x["d"], x["log_a_real"], x["a_imag"]);
-                let w = s4d::Weights { log_dt, d, log_a_real, a_imag, c_re: x["c_re"], c_im: x["c_im"] };
-                let zero = x.tape.full([x["u"].shape().at(0), log_a_real.shape().len()], x.dtype, 0.0);
-                vec![("y", s4d::filter(x["u"], &w, &mut (zero, zero), form))]
+                let w = ["log_dt", "d", "log_a_real", "a_imag", "c_re", "c_im"].map(|n| x[n]);
+                let zero = x.tape.full([x["u"].shape().at(0), w[2].shape().len()], x.dtype, 0.0);
+                vec![("y", s4d::filter(x["u"], w, &mut (zero, zero), form))]
             }))
         },
         ..ATTENTION

@@ -48,11 +48,11 @@ pub const SPECS: &[Spec] = &[
             Ok(forms(&[Form::Recurrent, Form::Fused], |x, form| {
                 let [b, t, four, d] = x["x"].dims();
                 let zero = x.tape.full([b, d], x.dtype, 0.0);
-                let mut s = slstm::Cell { h: zero, c: zero, n: zero, m: zero, w: zero };
+                let mut s = [zero; 5];
                 let z = (x["x"] + x["b"]).reshape([b, t, four * d]);
-                let f = if form == Form::Recurrent { slstm::recurrent } else { slstm::fused };
-                let h = f(z, x["r"], &mut s);
-                vec![("h", h), ("c", s.c), ("n", s.n), ("m", s.m)]
+                let h = slstm::sequence(z, x["r"], &mut s, form);
+                let [_, c, n, m, _] = s;
+                vec![("h", h), ("c", c), ("n", n), ("m", m)]
             }))
         },
     },
@@ -70,13 +70,9 @@ pub const SPECS: &[Spec] = &[
                 let ([b, _, h, n], value) = (x["k"].dims(), x["v"].shape().last());
                 let zero = |shape: Shape| x.tape.full(shape, x.dtype, 0.0);
                 let (c, gate) = (zero([b, h, n, value].into()), zero([b, h].into()));
-                let mut s = mlstm::Memory { c, n: zero([b, h, n].into()), m: gate, w: gate };
+                let mut s = [c, zero([b, h, n].into()), gate, gate];
                 let (qkv, gates) = ([x["q"], x["k"], x["v"]], [x["i"], x["f"]]);
-                let h = match form {
-                    Form::Recurrent => mlstm::recurrent(qkv, gates, &mut s, eps),
-                    Form::Chunked(c) => mlstm::chunked(qkv, gates, &mut s, eps, c),
-                    _ => mlstm::parallel(qkv, gates, &mut s, eps),
-                };
+                let h = mlstm::sequence(qkv, gates, &mut s, eps, form);
                 vec![("h", h)]
             }))
         },
@@ -98,11 +94,7 @@ pub const SPECS: &[Spec] = &[
                 dt = x.vars.get("delta_bias").map_or(dt, |&bias| dt + bias);
                 dt = if softplus { dt.softplus() } else { dt };
                 let h0 = x.or_zeros("h0", [batch, e, n]);
-                let (mut y, h) = match form {
-                    Form::Recurrent => mamba::recurrent([u, dt, a, b, c], h0, 1.0),
-                    Form::Scan(chunk) => mamba::scan(u, dt, a, b, c, h0, 1.0, chunk),
-                    _ => mamba::parallel([u, dt, a, b, c], h0, 1.0),
-                };
+                let (mut y, h) = mamba::sequence([u, dt, a, b, c], h0, 1.0, form);
                 y = x.vars.get("d").map_or(y, |&d| y + d * u);
                 y = x.vars.get("z").map_or(y, |z| y * z.silu());
                 vec![("y", y), ("h", h)]

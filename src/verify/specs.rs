@@ -254,11 +254,7 @@ pub const SPECS: &[Spec] = &[
                 let ([b, _, h, n], value) = (k.dims(), v.shape().last());
                 let z = eps.map(|eps| (x.or_zeros("z0", [b, h, n]), eps));
                 let mut m = linear_transformer::Memory { s: x.or_zeros("s0", [b, h, n, value]), z };
-                let o = match form {
-                    Form::Recurrent => linear_transformer::recurrent(q, k, v, &mut m, scale),
-                    Form::Chunked(c) => linear_transformer::chunked(q, k, v, &mut m, scale, c),
-                    _ => linear_transformer::parallel(q, k, v, &mut m, scale),
-                };
+                let o = linear_transformer::attention([q, k, v], &mut m, scale, form);
                 vec![("o", o), ("s", m.s)]
             }))
         },
@@ -277,11 +273,7 @@ pub const SPECS: &[Spec] = &[
                 let (q, k, v, beta) = (x["q"], x["k"], x["v"], x["beta"]);
                 let ([b, _, h, n], value) = (k.dims(), v.shape().last());
                 let s0 = x.or_zeros("s0", [b, h, n, value]);
-                let (o, s) = match form {
-                    Form::Recurrent => delta_net::recurrent(q, k, v, beta, s0, scale),
-                    Form::Chunked(c) => delta_net::chunked(q, k, v, beta, s0, scale, c),
-                    _ => delta_net::parallel(q, k, v, beta, s0, scale),
-                };
+                let (o, s) = delta_net::sequence([q, k, v, beta], s0, scale, form);
                 vec![("o", o), ("s", s)]
             }))
         },
@@ -300,12 +292,7 @@ pub const SPECS: &[Spec] = &[
                 let (q, k, v, beta, g) = (x["q"], x["k"], x["v"], x["beta"], x["g"]);
                 let ([b, _, h, n], value) = (k.dims(), v.shape().last());
                 let s0 = x.or_zeros("s0", [b, h, n, value]);
-                let all = gated_delta_net::Inputs { q, k, v, beta, g };
-                let (o, s) = match form {
-                    Form::Recurrent => gated_delta_net::recurrent(all, s0, scale),
-                    Form::Chunked(c) => gated_delta_net::chunked(q, k, v, beta, g, s0, scale, c),
-                    _ => gated_delta_net::parallel(all, s0, scale),
-                };
+                let (o, s) = gated_delta_net::sequence([q, k, v, beta, g], s0, scale, form);
                 vec![("o", o), ("s", s)]
             }))
         },

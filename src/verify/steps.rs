@@ -9,7 +9,8 @@ use super::{
 use crate::{
     autograd::Var,
     error::Result,
-    models::{head_first, mlstm, xlstm},
+    models::{head_first, mlstm},
+    ops::words::{log_sigmoid, maximum},
     tensor::Tensor,
 };
 
@@ -25,7 +26,7 @@ pub fn of(f: &Fixture) -> Result<Option<Run<'_>>> {
             let eps = f.number_or("eps", 1e-12)?;
             boxed(move |x| {
                 let norm = sum(x["x"] * x["x"]).sqrt();
-                vec![("y", x["x"] / xlstm::maximum(&[norm, x.tape.full(norm.shape(), x.dtype, eps)]))]
+                vec![("y", x["x"] / maximum(&[norm, x.tape.full(norm.shape(), x.dtype, eps)]))]
             })
         }
         "rms_norm" => {
@@ -121,13 +122,13 @@ fn mlstm<'t>(x: &Inputs<'t>, eps: f64) -> Var<'t> {
     }
     let [q, k, v] = ["q", "k", "v"].map(|name| head_first(x[name])); // [B, H, T, ..]
     let gates = |g: Var<'t>, shape: [usize; 4]| g.permute([0, 2, 1]).reshape(shape);
-    let sums = xlstm::log_sigmoid(x["f"]).cumsum(1);
+    let sums = log_sigmoid(x["f"]).cumsum(1);
     let (to, from) = (gates(sums, [b, h, t, 1]), gates(x["i"], [b, h, 1, t]) - gates(sums, [b, h, 1, t]));
     let exponents = to + from + future(t, q);
     let m = x.tape.constant(&exponents.max_axis(3, true).value());
     let p = (n as f64).powf(-0.5) * q.matmul_t(k) * (exponents - m).exp();
     let den = sum(p);
-    head_first(p.matmul(v) / (xlstm::maximum(&[den, -den, (-m).exp()]) + eps))
+    head_first(p.matmul(v) / (maximum(&[den, -den, (-m).exp()]) + eps))
 }
 
 /// A constant [T, T]: 0 up to the diagonal, −∞ above.

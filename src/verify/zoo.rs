@@ -10,10 +10,13 @@ use crate::{
     error::Result,
     models::{
         Bound, Form, Init, Mixer, ModelConfig, State, hgrn2, kda, lightnet, mamba2, mamba3,
-        memories::{constant, erasing, erasing_in_turn, gated, nothing},
+        memories::{constant, erasing, gated},
         retnet, run, rwkv7,
     },
-    ops::{erase_write::in_turn, words::insert_axis},
+    ops::{
+        erase_write::{last_of, only},
+        words::insert_axis,
+    },
     tensor::{DType, Shape},
 };
 
@@ -48,9 +51,11 @@ fn column(x: Var<'_>) -> Var<'_> {
     insert_axis(x, 3)
 }
 
-/// x [B, T, H, ..] at step i of each token's n, and nothing at the others.
-fn only<'t>(x: Var<'t>, i: usize, n: usize) -> Var<'t> {
-    in_turn(&(0..n).map(|j| if i == j { x } else { nothing(x) }).collect::<Vec<_>>())
+/// [`erasing`] in several steps a token, which is read after the last: a chunk has so many tokens.
+fn erasing_in_turn<'t>(x: [Var<'t>; 5], n: usize, s: Var<'t>, scale: f64, form: Form) -> (Var<'t>, Var<'t>) {
+    let form = if let Form::Chunked(chunk) = form { Form::Chunked(n * chunk) } else { form };
+    let (o, s) = erasing(x, s, scale, form);
+    (last_of(o, n), s)
 }
 
 /// See [`SPECS`](super::specs::SPECS).
@@ -263,23 +268,14 @@ pub const SPECS: &[Spec] = &[
 
 fn mamba3_memory<'t>(x: &Inputs<'t>, form: Form) -> Outputs<'t> {
     let ([b, _, h, n], [.., p], [.., s]) = (x["k"].dims(), x["v"].dims::<4>(), x["angles"].dims::<4>());
-    let mut m = mamba3::Memory {
-        s: x.or_zeros("s0", [b, h, p, n]).transpose(2, 3),
-        phi: x.or_zeros("angle0", [b, h, s]),
-        k: x.or_zeros("k0", [b, h, n]),
-        v: x.or_zeros("v0", [b, h, p]),
-    };
-    let inputs = mamba3::Inputs {
-        q: x["q"] + x["q_bias"],
-        k: x["k"] + x["k_bias"],
-        v: x["v"],
-        dt: x["dt"],
-        a: x["a"],
-        lambda: x["trap"].sigmoid(),
-        theta: std::f64::consts::PI * x["angles"].tanh(),
-    };
+    let (s0, k0, v0) = (x.or_zeros("s0", [b, h, p, n]), x.or_zeros("k0", [b, h, n]), x.or_zeros("v0", [b, h, p]));
+    let mut m = [s0.transpose(2, 3), x.or_zeros("angle0", [b, h, s]), k0, v0];
+    let (q, k) = (x["q"] + x["q_bias"], x["k"] + x["k_bias"]);
+    let theta = std::f64::consts::PI * x["angles"].tanh();
+    let inputs = [q, k, x["v"], x["dt"], x["a"], x["trap"].sigmoid(), theta];
     let y = mamba3::sequence(inputs, &mut m, form) + x["d"].reshape([h, 1]) * x["v"];
-    vec![("y", y), ("s", m.s.transpose(2, 3)), ("k_last", m.k), ("v_last", m.v)]
+    let [s, _, k, v] = m;
+    vec![("y", y), ("s", s.transpose(2, 3)), ("k_last", k), ("v_last", v)]
 }
 
 fn mamba2_layer(f: &Fixture) -> Result<Forms<'_>> {

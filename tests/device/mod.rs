@@ -12,7 +12,7 @@ use std::{
     },
 };
 use tapezoo::{
-    autograd::{Gen, Op, Tape, Var},
+    autograd::{Gen, Kernels, Op, Tape, Var},
     ops::in_f32,
     tensor::{Cx, DType, Device, Tensor},
 };
@@ -158,7 +158,19 @@ pub fn evaluate(
     u: Option<&Tensor>,
     f: impl for<'t> Fn(&[Var<'t>]) -> Var<'t>,
 ) -> Vec<Vec<f64>> {
-    let tape = Tape::new(device);
+    evaluate_by(Kernels::Fast, device, dtype, inputs, u, f)
+}
+
+/// The same, computed by these kernels.
+pub fn evaluate_by(
+    kernels: Kernels,
+    device: Device,
+    dtype: DType,
+    inputs: &[Tensor],
+    u: Option<&Tensor>,
+    f: impl for<'t> Fn(&[Var<'t>]) -> Var<'t>,
+) -> Vec<Vec<f64>> {
+    let tape = Tape::new(device).with_kernels(kernels);
     tape.poison(true);
     let there = |x: &Tensor| if x.dtype() == DType::I32 { x.clone() } else { x.to_device_as(tape.cx(), dtype) };
     let place = |x: &Tensor| if x.dtype() == DType::I32 { tape.constant(x) } else { tape.leaf(&there(x)) };

@@ -8,6 +8,8 @@ mod device;
 mod driver;
 mod grid;
 mod machine;
+#[path = "../texts/mod.rs"]
+mod texts;
 
 use machine::{Arg, Launch, ORDERS, launch, machine};
 use tapezoo::cuda::emulator::Order;

@@ -1,6 +1,7 @@
 //! What a file must have to be taken, and what is said of one that has not.
 
 use super::*;
+use crate::texts::contains;
 
 #[test]
 fn a_tensor_that_is_missing_too_much_or_misshapen_is_named() {
@@ -185,7 +186,7 @@ fn a_stack_of_lstms_comes_in_by_its_numbers_and_goes_out_as_layers() {
     assert_eq!(layers.len(), 2);
     let mut model = layers.model(&layers.config(&ModelConfig { mlp: 0, ..ModelConfig::default() }), 0).unwrap();
     // In one nn.LSTM the second layer would get h alone, and here it gets the stream.
-    assert!(export(&model, Package::Torch, "").map(drop).unwrap_err().to_string().contains("--prefix with {}"));
+    contains(export(&model, Package::Torch, "").map(drop).unwrap_err().to_string(), "--prefix with {}");
     let names = |model: &Model| read(&export(model, Package::Torch, "layers.{}.").unwrap().bytes).into_keys().collect();
     let before: Vec<String> = names(&model);
     assert!(before.contains(&"layers.1.weight_ih_l0".into()) && !before.iter().any(|name| name.contains("post")));
@@ -208,10 +209,10 @@ fn a_file_that_is_none_or_lies_is_refused_in_words() {
     let wide = r#"{"q_proj.weight":{"dtype":"F32","shape":[0,1099511627776],"data_offsets":[0,0]}}"#;
     let steers = r#"{"\u001b[31mred":{"dtype":"F32","shape":[0],"data_offsets":[0,0]}}"#;
     for (what, bytes, words) in [
-        ("empty", vec![], "not a safetensors file"),
-        ("text", b"no tensors here at all".to_vec(), "not a safetensors file"),
-        ("cut", good[..good.len() - 8].to_vec(), "not a safetensors file"),
-        ("long header", u64::MAX.to_le_bytes().to_vec(), "not a safetensors file"),
+        ("empty", vec![], "not a whole safetensors file"),
+        ("text", b"no tensors here at all".to_vec(), "not a whole safetensors file"),
+        ("cut", good[..good.len() - 8].to_vec(), "not a whole safetensors file"),
+        ("long header", u64::MAX.to_le_bytes().to_vec(), "not a whole safetensors file"),
         ("twice", header(twice), "occurs twice"),
         ("wide", header(wide), "expected [HK, D]"),
         ("steers", header(steers), "not understood: '\\u001b[31mred' [0]"),

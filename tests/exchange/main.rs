@@ -9,6 +9,8 @@ mod files;
 #[path = "../program/mod.rs"]
 mod program;
 mod programs;
+#[path = "../texts/mod.rs"]
+mod texts;
 
 use close::all_close;
 use half::{bf16, f16};

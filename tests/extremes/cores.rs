@@ -116,11 +116,7 @@ fn delta(g: &mut Gen, z: Size) -> Core {
         outputs: outputs(&[("o", true), ("s", false)]),
         forms: scans(z),
         run: formula(move |x, form| {
-            let (o, s) = match form {
-                Form::Recurrent => delta_net::recurrent(x[0], x[1], x[2], x[3], x[4], scale),
-                Form::Chunked(c) => delta_net::chunked(x[0], x[1], x[2], x[3], x[4], scale, c),
-                _ => delta_net::parallel(x[0], x[1], x[2], x[3], x[4], scale),
-            };
+            let (o, s) = delta_net::sequence([x[0], x[1], x[2], x[3]], x[4], scale, form);
             vec![o, s]
         }),
         what,
@@ -139,13 +135,7 @@ fn gated_delta(g: &mut Gen, z: Size) -> Core {
         outputs: outputs(&[("o", true), ("s", false)]),
         forms: scans(z),
         run: formula(move |x, form| {
-            let (s0, g) = (x[4], x[5]);
-            let all = gated_delta_net::Inputs { q: x[0], k: x[1], v: x[2], beta: x[3], g };
-            let (o, s) = match form {
-                Form::Recurrent => gated_delta_net::recurrent(all, s0, scale),
-                Form::Chunked(c) => gated_delta_net::chunked(x[0], x[1], x[2], x[3], g, s0, scale, c),
-                _ => gated_delta_net::parallel(all, s0, scale),
-            };
+            let (o, s) = gated_delta_net::sequence([x[0], x[1], x[2], x[3], x[5]], x[4], scale, form);
             vec![o, s]
         }),
         what,
@@ -226,11 +216,7 @@ fn gated_linear_attention(g: &mut Gen, z: Size) -> Core {
 }
 
 fn read<'t>(x: &[Var<'t>], m: &mut linear_transformer::Memory<'t>, form: Form) -> Var<'t> {
-    match form {
-        Form::Recurrent => linear_transformer::recurrent(x[0], x[1], x[2], m, 0.5),
-        Form::Chunked(c) => linear_transformer::chunked(x[0], x[1], x[2], m, 0.5, c),
-        _ => linear_transformer::parallel(x[0], x[1], x[2], m, 0.5),
-    }
+    linear_transformer::attention([x[0], x[1], x[2]], m, 0.5, form)
 }
 
 /// With positive keys and queries, as φ gives.
@@ -301,17 +287,12 @@ fn mlstm_memory(g: &mut Gen, z: Size) -> Core {
             let ([b, _, h, k], [.., v]): ([_; 4], [_; 4]) = (x[1].dims(), x[2].dims());
             let mut m = if fresh {
                 let gate = full(&[b, h], 0.0);
-                mlstm::Memory { c: full(&[b, h, k, v], 0.0), n: full(&[b, h, k], 0.0), m: gate, w: gate }
+                [full(&[b, h, k, v], 0.0), full(&[b, h, k], 0.0), gate, gate]
             } else {
-                mlstm::Memory { c: x[5], n: x[6], m: x[7], w: full(&[b, h], 1.0) }
+                [x[5], x[6], x[7], full(&[b, h], 1.0)]
             };
-            let (qkv, gates) = ([x[0], x[1], x[2]], [x[3], x[4]]);
-            let h = match form {
-                Form::Recurrent => mlstm::recurrent(qkv, gates, &mut m, eps),
-                Form::Chunked(c) => mlstm::chunked(qkv, gates, &mut m, eps, c),
-                _ => mlstm::parallel(qkv, gates, &mut m, eps),
-            };
-            vec![h, m.c, m.n, m.m]
+            let y = mlstm::sequence([x[0], x[1], x[2]], [x[3], x[4]], &mut m, eps, form);
+            vec![y, m[0], m[1], m[2]]
         }),
         what,
     }
@@ -351,15 +332,9 @@ fn slstm_cells(g: &mut Gen, z: Size) -> Core {
         forms: vec![Form::Fused],
         run: formula(move |x, form| {
             let full = |v| x[0].tape().full([x[0].shape().at(0), d], x[0].dtype(), v);
-            let zero = full(0.0);
-            let mut s = if fresh {
-                slstm::Cell { h: zero, c: zero, n: zero, m: zero, w: zero }
-            } else {
-                slstm::Cell { h: x[5], c: x[6], n: x[7], m: x[8], w: full(1.0) }
-            };
-            let f = if form == Form::Recurrent { slstm::recurrent } else { slstm::fused };
-            let y = f(Var::concat(&x[..4], 2), x[4], &mut s);
-            vec![y, s.h, s.c, s.n, s.m]
+            let mut s = if fresh { [full(0.0); 5] } else { [x[5], x[6], x[7], x[8], full(1.0)] };
+            let y = slstm::sequence(Var::concat(&x[..4], 2), x[4], &mut s, form);
+            vec![y, s[0], s[1], s[2], s[3]]
         }),
         what,
     }

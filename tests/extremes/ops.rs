@@ -43,7 +43,7 @@ const CORES: [&str; 15] = [
 
 /// Ops of which an element depends on no other, or a row on no other row, so that numbers that are none stay where they
 /// are.
-const APART: [&str; 18] = [
+const APART: [&str; 19] = [
     "Exp",
     "Log",
     "Expm1",
@@ -62,6 +62,7 @@ const APART: [&str; 18] = [
     "GeluTanh",
     "Gelu",
     "CrossEntropy",
+    "Logsumexp",
 ];
 
 /// Ops whose gradients have roundings of exponents, or of angles, in them.

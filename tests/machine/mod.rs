@@ -26,12 +26,24 @@ impl Machine {
 
     /// All weights zero, for so many tokens.
     pub fn over(width: usize, name: &str, eigenvalues: Eigenvalues, sizes: ModelConfig) -> Machine {
+        Machine::drawn(width, name, eigenvalues, sizes, 0, 0.0)
+    }
+
+    /// For so many tokens: `scale` times the weights that training starts from.
+    pub fn drawn(
+        width: usize,
+        name: &str,
+        eigenvalues: Eigenvalues,
+        sizes: ModelConfig,
+        seed: u64,
+        scale: f32,
+    ) -> Machine {
         let config = ModelConfig { mixer: name.into(), eigenvalues, width, ..sizes };
         config.check().unwrap();
-        let mut init = Init::new(0, None);
+        let mut init = Init::new(seed, None);
         let mixer = find(name).unwrap()(&config, &mut init).unwrap();
         let mut params = init.finish(DType::F32);
-        params.flat_mut().host_mut::<f32>().fill(0.0);
+        params.flat_mut().host_mut::<f32>().iter_mut().for_each(|w| *w *= scale);
         Machine { mixer, params, width }
     }
 
@@ -50,21 +62,35 @@ impl Machine {
         let mut carried: Option<Vec<Tensor>> = None;
         let mut out = Vec::with_capacity(tokens.len());
         for (i, tokens) in tokens.chunks(piece).enumerate() {
-            let (y, s) = {
-                let p = self.params.bind_frozen(&tape);
-                let mut state = match &carried {
-                    None => State::zero(self.mixer.as_ref(), &tape, 1, DType::F32),
-                    Some(s) => State::of(i * piece, s.iter().map(|s| tape.constant(s)).collect()),
-                };
-                let y = run(self.mixer.as_ref(), &p, tape.constant(&one_hot_of(self.width, tokens)), &mut state, form);
-                let copy = |v: &Var| Tensor::from_vec(v.value().host::<f32>().to_vec(), v.shape());
-                (y.value().host::<f32>().to_vec(), state.s.iter().map(copy).collect())
-            };
-            out.extend(y.chunks(self.width).map(|y| y[0]));
+            let (y, s) = self.piece(&mut tape, tokens, i * piece, carried.as_deref(), form);
+            out.extend(y);
             carried = Some(s);
-            tape.reset();
         }
         out
+    }
+
+    /// The same for the tokens from `at` on, and the state after them, from the state before them (none: the first).
+    pub fn piece(
+        &self,
+        tape: &mut Tape,
+        tokens: &[u8],
+        at: usize,
+        carried: Option<&[Tensor]>,
+        form: Form,
+    ) -> (Vec<f32>, Vec<Tensor>) {
+        let (y, s): (Vec<f32>, Vec<Tensor>) = {
+            let tape = &*tape;
+            let p = self.params.bind_frozen(tape);
+            let mut state = match carried {
+                None => State::zero(self.mixer.as_ref(), tape, 1, DType::F32),
+                Some(s) => State::of(at, s.iter().map(|s| tape.constant(s)).collect()),
+            };
+            let y = run(self.mixer.as_ref(), &p, tape.constant(&one_hot_of(self.width, tokens)), &mut state, form);
+            let copy = |v: &Var| Tensor::from_vec(v.value().host::<f32>().to_vec(), v.shape());
+            (y.value().host::<f32>().to_vec(), state.s.iter().map(copy).collect())
+        };
+        tape.reset();
+        (y.chunks(self.width).map(|y| y[0]).collect(), s)
     }
 
     /// Every way to compute it: form and piece length. Forms that hold a T × T matrix use short pieces.

@@ -1,12 +1,12 @@
-//! The fused matrix memories against loops over single steps: values, states and all gradients.
+//! The fused matrix memories against their formulas, a step at a time: values, states and all gradients.
 
-mod naive;
+mod runs;
 
-use naive::*;
 use proptest::prelude::*;
+use runs::*;
 use tapezoo::{
     autograd::{Gen, Tape, Var},
-    models::gated_delta_net,
+    models::{Form, gated_delta_net},
     ops::{
         attention::causal_attention,
         delta::{delta_rule, gated_delta_rule},
@@ -26,10 +26,10 @@ fn chunks_of_any_length_equal_single_steps() {
                 let z = Size { b: 2 + 4 * (i % 2), t, h: 3, k, v };
                 let (x, dy) = tensors(z, (t * 100 + c) as u64);
                 for dy in masks(&dy) {
-                    let want = naive_delta(z, 0.7, &x, Some(&x[3]), &x[4], &dy);
+                    let want = defined(delta(0.7, c), &x, &dy);
                     same(&run(delta(0.7, c), &x, &dy, DType::F64), &want, 1e-10, &format!("delta, chunk {c}, {z:?}"));
-                    let want = naive_delta(z, 0.7, &x, None, &x[4], &dy);
                     let x = [x[0].clone(), x[1].clone(), x[2].clone(), x[4].clone()];
+                    let want = defined(linear(0.7, c), &x, &dy);
                     same(&run(linear(0.7, c), &x, &dy, DType::F64), &want, 1e-11, &format!("linear, chunk {c}, {z:?}"));
                 }
             }
@@ -45,7 +45,7 @@ proptest! {
                                         c in 1..9usize, seed in any::<u64>()) {
         let z = Size { b, t, h, k, v };
         let (x, dy) = tensors(z, seed);
-        let want = naive_delta(z, 0.5, &x, Some(&x[3]), &x[4], &dy);
+        let want = defined(delta(0.5, c), &x, &dy);
         same(&run(delta(0.5, c), &x, &dy, DType::F64), &want, 1e-9, "f64");
         same(&run(delta(0.5, c), &x, &dy, DType::F32), &want, 1e-4, "f32");
     }
@@ -59,7 +59,7 @@ proptest! {
         let x = [q, key, g.normal([b, t, h, v]), g.normal([b, h, k, v]), z0];
         let dy: Vec<_> = [vec![b, t, h, v], vec![b, h, k, v], vec![b, h, k]]
             .iter().enumerate().map(|(i, s)| (which >> i & 1 == 1).then(|| g.normal(Shape::new(s)))).collect();
-        let want = run(|x| naive_normalized(0.6, 0.3, x), &x, &dy, DType::F64);
+        let want = defined(normalized(0.6, 0.3, c), &x, &dy);
         same(&run(normalized(0.6, 0.3, c), &x, &dy, DType::F64), &want, 1e-10, "f64");
         same(&run(normalized(0.6, 0.3, c), &x, &dy, DType::F32), &want, 1e-4, "f32");
     }
@@ -68,11 +68,11 @@ proptest! {
     fn attention_equals_its_definition(b in 1..6usize, t in 0..150usize, cache in 0..9usize, h in 1..5usize, k in 1..24usize,
                                        v in 1..24usize, scale in prop::sample::select(vec![0.1, 0.8, 5.0]),
                                        seed in any::<u64>()) {
-        let (z, s, g) = (Size { b, t, h, k, v }, t + cache, &mut Gen::new(seed));
+        let (s, g) = (t + cache, &mut Gen::new(seed));
         let x = [g.normal([b, t, h, k]), g.normal([b, s, h, k]), g.normal([b, s, h, v])];
         let dy = g.normal([b, t, h, v]);
-        let want = naive_attention(z, s, scale, &x, &dy);
         let dy = [Some(dy)];
+        let want = defined(attention(scale), &x, &dy);
         let got = run(attention(scale), &x, &dy, DType::F64);
         same(&got, &want, 1e-10, "f64");
         same(&run(attention(scale), &x, &dy, DType::F32), &want, 1e-4, "f32");
@@ -111,7 +111,7 @@ fn delta_rule_at_the_ends_of_beta_and_with_special_keys() {
             for keys in [x[1].clone(), unit(&|_| 0), unit(&|t| t)] {
                 let beta = Tensor::full([2, 13, 2], DType::F64, beta);
                 let x = [x[0].clone(), keys, x[2].clone(), beta, x[4].clone()];
-                let want = naive_delta(z, 1.0, &x, Some(&x[3]), &x[4], &dy);
+                let want = defined(delta(1.0, 8), &x, &dy);
                 let got = run(delta(1.0, 8), &x, &dy, DType::F64);
                 same(&got, &want, 1e-11, "special");
                 all.push((x, got));
@@ -147,8 +147,8 @@ fn gates_of_any_size_give_the_recurrence() {
 }
 
 fn gated_steps<'t>(x: &[Var<'t>]) -> Vec<Var<'t>> {
-    let all = gated_delta_net::Inputs { q: x[0], k: x[1], v: x[2], beta: x[3], g: x[5] };
-    let (o, s) = gated_delta_net::recurrent(all, x[4], 0.7);
+    let inputs = [x[0], x[1], x[2], x[3], x[5]];
+    let (o, s) = gated_delta_net::sequence(inputs, x[4], 0.7, Form::Recurrent);
     vec![o, s]
 }
 
@@ -173,7 +173,7 @@ fn long_keys_stay_finite_in_single_precision() {
             x[1].shape(),
         );
         x[3] = Tensor::full([1, 64, 2], DType::F64, 1.99 / 64.0);
-        let want = naive_delta(z, 1.0, &x, Some(&x[3]), &x[4], &dy);
+        let want = defined(delta(1.0, 8), &x, &dy);
         same(&run(delta(1.0, 16), &x, &dy, DType::F32), &want, 1e-4, "long keys");
     }
 }
@@ -190,7 +190,7 @@ fn two_thousand_reflections_do_not_drift() {
         x[3] = Gen::new(5).range([1, 2000, 1], 1.9, 1.999);
         let exact = run(delta(1.0, 32), &x, &dy, DType::F64);
         same(&run(delta(1.0, 32), &x, &dy, DType::F32), &exact, 1e-3, "drift");
-        let want = naive_delta(z, 1.0, &x, Some(&x[3]), &x[4], &dy);
+        let want = defined(delta(1.0, 8), &x, &dy);
         same(&exact, &want, 1e-9, "f64");
     }
 }

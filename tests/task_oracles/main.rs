@@ -7,6 +7,8 @@
 mod close;
 mod oracles;
 mod streams;
+#[path = "../texts/mod.rs"]
+mod texts;
 
 use close::close;
 use oracles::*;
@@ -14,26 +16,14 @@ use proptest::prelude::*;
 use sha2::{Digest, Sha256};
 use std::collections::{BTreeMap, BTreeSet};
 use tapezoo::{
-    rng,
+    check::{self, batch, in_bounds},
     tasks::{
         Arithmetic, Counts, Disjoint, Dyck, First, Group, GroupName, IGNORE, Language, Layout, Len, Moves, Mqar, Named,
         Parity, Task, named, numpy::Pcg64, show,
     },
     train::config::{TrainConfig, task_of},
 };
-
-fn batch(task: &dyn Task, seed: u64, b: usize, len: impl Into<Len>) -> (Vec<i32>, Vec<i32>) {
-    let len = len.into();
-    let (mut tokens, mut targets) = (vec![-7; b * len.max], vec![-7; b * len.max]);
-    task.fill_range(&mut rng::stream(seed, "train", 0), len, &mut tokens, &mut targets);
-    (tokens, targets)
-}
-
-/// Tokens and targets are as the task defines them.
-fn in_bounds(task: &dyn Task, x: &[i32], y: &[i32]) -> bool {
-    x.iter().all(|&x| (0..task.vocab() as i32).contains(&x))
-        && y.iter().all(|&y| y == IGNORE || (0..task.classes() as i32).contains(&y))
-}
+use texts::contains;
 
 const GROUPS: [GroupName; 6] =
     [GroupName::Z60, GroupName::S3, GroupName::S4, GroupName::S5, GroupName::A5, GroupName::A4xZ5];
@@ -47,7 +37,7 @@ proptest! {
     ) {
         let (task, t) = (Dyck { types, depth: deepest }, 2 * half);
         let (x, y) = batch(&task, seed, 8, t);
-        prop_assert!(in_bounds(&task, &x, &y));
+        prop_assert_eq!(in_bounds(&task, &x, &y), Ok(()));
         let k = types as i32;
         for (x, y) in x.chunks(t).zip(y.chunks(t)) {
             for i in 0..t {
@@ -70,7 +60,7 @@ proptest! {
         prop_assume!(task.check_len(t).is_ok());
         let m = pairs.unwrap_or((t / 16).max(1));
         let (x, y) = batch(&task, seed, 5, t);
-        prop_assert!(in_bounds(&task, &x, &y));
+        prop_assert_eq!(in_bounds(&task, &x, &y), Ok(()));
         for (x, y) in x.chunks(t).zip(y.chunks(t)) {
             let read = 2 * m * repeat;
             prop_assert!(x[..read].chunks(2 * m).all(|again| again == &x[..2 * m]));
@@ -103,7 +93,7 @@ proptest! {
         prop_assert_eq!(task.check_len(t), Ok(()));
         prop_assert!(task.check_len(t + 1).is_err());
         let (x, y) = batch(&task, seed, 6, t);
-        prop_assert!(in_bounds(&task, &x, &y));
+        prop_assert_eq!(in_bounds(&task, &x, &y), Ok(()));
         // As the published code counts: n_keys = keys + 1, n_values = values + 1, pipe = max + 1.
         let pipe = (keys + 1).max(values + 1) as i32 + 1;
         prop_assert_eq!((task.vocab() as i32, task.classes()), (pipe + 1, values + 2));
@@ -143,7 +133,7 @@ proptest! {
         prop_assert_eq!((task.check(), task.check_len(t)), (Ok(()), Ok(())));
         prop_assert!(task.check_len(repeat * (2 * small + 1)).is_err() && task.check_len(repeat * (task.elements + 3)).is_err());
         let (x, y) = batch(&task, seed, 64, t);
-        prop_assert!(in_bounds(&task, &x, &y));
+        prop_assert_eq!(in_bounds(&task, &x, &y), Ok(()));
         let (bar, end) = (task.elements as i32, task.elements as i32 + 1);
         let mut seen = BTreeSet::new();
         for (x, y) in x.chunks(t).zip(y.chunks(t)) {
@@ -176,7 +166,7 @@ proptest! {
         let task = Arithmetic { language, mult: which == 2 };
         let t = min + more;
         let (x, y) = batch(&task, seed, 6, Len { min, max: t });
-        prop_assert!(in_bounds(&task, &x, &y));
+        prop_assert_eq!(in_bounds(&task, &x, &y), Ok(()));
         for (x, y) in x.chunks(t).zip(y.chunks(t)) {
             let at: Vec<usize> = (0..t).filter(|&i| y[i] != IGNORE).collect();
             let text: Vec<char> = x.iter().map(|&x| task.token(x as usize).chars().next().unwrap()).collect();
@@ -439,7 +429,7 @@ fn groups_have_their_sizes_and_names() {
         assert_eq!(x.iter().collect::<BTreeSet<_>>().len(), offered, "{group:?} {moves:?}");
     }
     for group in [GroupName::A5, GroupName::Z60, GroupName::A4xZ5] {
-        assert!(Group { group, moves: Moves::Swaps }.check().unwrap_err().contains("identity"));
+        contains(Group { group, moves: Moves::Swaps }.check().unwrap_err(), "identity");
     }
 }
 
@@ -453,24 +443,8 @@ fn every_task_is_what_it_says_it_is() {
         let task = &*cfg.task;
         assert_eq!(task.name(), kind, "{name}");
         assert_eq!(cfg.to_toml().unwrap().parse::<TrainConfig>().unwrap(), cfg, "{name} does not read back");
-        assert!(!task.legend().is_empty() && task.title().len() < 60, "{name}: {}", task.title());
-        for (n, of) in [(task.vocab(), "token"), (task.classes(), "class")] {
-            let all: BTreeSet<_> =
-                (0..n).map(|id| if of == "token" { task.token(id) } else { task.class(id) }).collect();
-            assert!(all.len() == n && !all.contains(""), "{name}: a {of} has no name of its own");
-        }
         for len in cfg.eval_lens.iter().copied().chain([cfg.train_len]) {
-            let (x, y) = batch(task, 1, 6, len);
-            assert!(in_bounds(task, &x, &y), "{name} at {len}");
-            assert_eq!(batch(task, 1, 6, len), (x.clone(), y.clone()), "{name}: the same seed gives other sequences");
-            assert_ne!(batch(task, 2, 6, len).0, x, "{name}: another seed gives the same sequences");
-            assert!(y.iter().any(|&y| y != IGNORE), "{name} at {len} has no target");
-            for (x, y) in x.chunks(len.max).zip(y.chunks(len.max)).filter(|_| len.is_one()) {
-                // Of a text's last byte only the text knows what follows.
-                let label = task.label(x).unwrap_or_default();
-                let agree = label.iter().zip(y).all(|(label, y)| label == y || *label == IGNORE);
-                assert!(agree, "{name} at {len}: {x:?} is labelled {label:?}, not {y:?}");
-            }
+            check::task(task, len).unwrap_or_else(|why| panic!("{name}: {why}"));
         }
     }
 }
@@ -482,6 +456,6 @@ fn lengths_read_back_as_they_are_written() {
         assert_eq!((len.min, len.max, len.to_string().as_str()), (min, max, text));
     }
     for text in ["", "x", "-3", "3-", "4-3", "3-4-5", "1.5"] {
-        assert!(text.parse::<Len>().unwrap_err().contains(&format!("'{text}'")));
+        contains(text.parse::<Len>().unwrap_err(), &format!("'{text}'"));
     }
 }

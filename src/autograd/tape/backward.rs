@@ -220,7 +220,7 @@ impl Record {
 fn lend(slots: &mut Vec<Grad>, grads: &mut [Option<Tensor>], values: &[Value], ids: &[u32], alone: bool, cx: &Cx) {
     for (j, &v) in ids.iter().enumerate() {
         let source = &values[v as usize];
-        if !source.needs {
+        if !source.requires_grad {
             slots.push(Grad { tensor: None, acc: false, wanted: false });
             continue;
         }

@@ -65,7 +65,7 @@ impl Tape {
                     node: writer[v],
                     name: names[v].clone(),
                     shape: r.values[v].shape().to_string(),
-                    differentiated: r.values[v].needs,
+                    differentiated: r.values[v].requires_grad,
                 }
             };
             let ids = &r.edges[node.x0 as usize..(node.x0 + node.nx) as usize];

@@ -1,10 +1,13 @@
 //! Compiled kernels on disk. NVRTC takes a tenth of a second a module, and the answer never changes: it is kept under
 //! a hash of everything that it depends on.
 
-use crate::files;
+use crate::{
+    error::{Error, Result},
+    files::{self, whole},
+    rng::{Fnv1a, fnv1a},
+};
 use std::{
     env, fs,
-    io::{self, Write},
     path::{Path, PathBuf},
 };
 
@@ -33,10 +36,18 @@ impl Cache {
     ///
     /// # Errors
     /// When `make` fails. A cache that cannot be written is no error: the next run compiles again.
-    pub fn get<E>(&self, key: &[&str], make: impl FnOnce() -> Result<Vec<u8>, E>) -> Result<Vec<u8>, E> {
-        let parts = || key.iter().flat_map(|part| part.bytes().chain([0]));
+    pub fn get<E>(
+        &self,
+        key: &[&str],
+        make: impl FnOnce() -> std::result::Result<Vec<u8>, E>,
+    ) -> std::result::Result<Vec<u8>, E> {
+        let hash = |salt: u64| {
+            let mut hash = Fnv1a(Fnv1a::default().0 ^ salt);
+            key.iter().flat_map(|part| [part.as_bytes(), &[0]]).for_each(|bytes| hash.add(bytes));
+            hash.hex()
+        };
         // Two hashes: 128 bits do not collide by chance.
-        let path = self.dir.join(format!("{:016x}{:016x}", hash(parts(), 0), hash(parts(), 1)));
+        let path = self.dir.join(hash(0) + &hash(1));
         if let Some(found) = read(&path) {
             return Ok(found);
         }
@@ -45,16 +56,9 @@ impl Cache {
         Ok(made)
     }
 
-    /// Whole or not at all: written under another name, then renamed.
-    fn write(&self, path: &Path, image: &[u8]) -> io::Result<()> {
-        fs::create_dir_all(&self.dir)?;
-        let partial = path.with_extension(format!("{}-{:?}", std::process::id(), std::thread::current().id()));
-        let mut file = fs::File::create(&partial)?;
-        file.write_all(MAGIC)?;
-        file.write_all(&hash(image.iter().copied(), 0).to_le_bytes())?;
-        file.write_all(image)?;
-        file.sync_all()?;
-        fs::rename(&partial, path)
+    fn write(&self, path: &Path, image: &[u8]) -> Result<()> {
+        fs::create_dir_all(&self.dir).map_err(Error::io(&self.dir))?;
+        whole::write(path, &[MAGIC, &fnv1a(image).to_le_bytes(), image].concat())
     }
 }
 
@@ -62,10 +66,5 @@ impl Cache {
 fn read(path: &Path) -> Option<Vec<u8>> {
     let bytes = files::read(path, files::RECORD).ok()?;
     let (sum, image) = bytes.strip_prefix(MAGIC)?.split_first_chunk::<8>()?;
-    (u64::from_le_bytes(*sum) == hash(image.iter().copied(), 0)).then(|| image.to_vec())
-}
-
-/// FNV-1a.
-fn hash(bytes: impl Iterator<Item = u8>, salt: u64) -> u64 {
-    bytes.fold(0xcbf2_9ce4_8422_2325 ^ salt, |h, b| (h ^ u64::from(b)).wrapping_mul(0x100_0000_01b3))
+    (u64::from_le_bytes(*sum) == fnv1a(image)).then(|| image.to_vec())
 }

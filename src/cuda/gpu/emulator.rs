@@ -4,7 +4,7 @@
 //! into a cache directory that is named by a hash of the sources, so that it takes a C++ compiler but no checkout.
 //! What the stand-ins offer beyond CUDA, such as the text of the last fault, is called here.
 
-use crate::cuda::counters::Counts;
+use crate::{cuda::counters::Counts, rng::Fnv1a};
 use cudarc::driver::sys::CUstream;
 use std::{
     env,
@@ -84,7 +84,7 @@ fn find_or_build() -> Result<PathBuf, String> {
     if !cfg!(target_os = "linux") {
         return Err("the CUDA emulator is made for Linux alone; use --device cpu".into());
     }
-    let dir = cache().join(format!("emulator-{:016x}", hash()));
+    let dir = cache().join(format!("emulator-{}", hash()));
     if dir.is_dir() {
         return Ok(dir);
     }
@@ -93,27 +93,28 @@ fn find_or_build() -> Result<PathBuf, String> {
         eprintln!("compiling the CUDA emulator with {compiler}, once, into {}", dir.display());
     }
     // Complete or not there: made under another name, then renamed. If somebody else was quicker, theirs is as good.
-    let partial = dir.with_extension(format!("partial-{}", std::process::id()));
-    let made = build(&compiler, &partial).and_then(|()| {
-        fs::rename(&partial, &dir).or_else(|e| if dir.is_dir() { Ok(()) } else { Err(failed(&dir, e)) })
-    });
-    if partial.is_dir() {
-        let _ = fs::remove_dir_all(&partial);
+    let partial =
+        fs::create_dir_all(cache()).and_then(|()| tempfile::Builder::new().prefix("emulator-").tempdir_in(cache()));
+    let partial = partial.map_err(|e| failed(&cache(), e))?;
+    build(&compiler, partial.path())?;
+    match fs::rename(partial.path(), &dir) {
+        Err(e) if !dir.is_dir() => Err(failed(&dir, e)),
+        _ => Ok(dir),
     }
-    made.map(|()| dir)
 }
 
 fn failed(path: &Path, e: io::Error) -> String {
     format!("the emulator cannot be built: {}: {e}", path.display())
 }
 
-/// FNV-1a, over everything that the libraries depend on.
-fn hash() -> u64 {
+/// A hash of everything that the libraries depend on.
+fn hash() -> String {
     let flags = COMPILE.iter().chain(LINK).map(|s| ("", *s));
     let compiler = chosen_compiler().unwrap_or_default();
     let all = SOURCES.iter().copied().chain(flags).chain([("", compiler.as_str())]);
-    let bytes = all.flat_map(|(a, b)| a.bytes().chain([0]).chain(b.bytes()));
-    bytes.fold(0xcbf29ce484222325, |h, b| (h ^ u64::from(b)).wrapping_mul(0x100000001b3))
+    let mut hash = Fnv1a::default();
+    all.flat_map(|(a, b)| [a.as_bytes(), &[0], b.as_bytes()]).for_each(|bytes| hash.add(bytes));
+    hash.hex()
 }
 
 fn cache() -> PathBuf {

@@ -43,24 +43,25 @@ pub struct Gpu {
     /// Bytes that a block may have.
     shared: usize,
     fault: OnceLock<String>,
-    /// While a graph is recorded: another stream for what cannot be.
+    /// Whether a graph is being recorded. Work that cannot be recorded then runs on another stream.
     capturing: AtomicBool,
     aside: OnceLock<Arc<CudaStream>>,
-    /// While a graph is recorded: what its copies to the device read.
+    /// The host memory that the copies to the device in the recorded graph read.
     sources: Mutex<Vec<Box<[u8]>>>,
     /// While each launch is timed: the marks around those so far.
     launches: Mutex<Option<mark::Launches>>,
 }
 
-/// What waits for all that a device does, such as the end of a cuBLAS handle, would spoil a recording by another
-/// thread: they take turns.
+/// A call that waits for the whole device, such as freeing a cuBLAS handle, would spoil another thread's recording. So
+/// such calls and recordings take turns.
 static TURN: Mutex<()> = Mutex::new(());
 
 thread_local! {
     static MINE: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Held by the thread whose turn it is. Who has it already gets it again: a recording makes what it needs.
+/// Held by the thread whose turn it is. A thread that holds it may take it again, as a recording does when it makes a
+/// handle that it needs.
 struct Turn {
     _hold: Option<MutexGuard<'static, ()>>,
 }
@@ -201,7 +202,7 @@ fn context(device: Device, ordinal: usize) -> Result<Arc<CudaContext>, String> {
     Ok(ctx)
 }
 
-/// What NVRTC compiles, an older driver may not load.
+/// An error if the driver is older than NVRTC: it may not load what NVRTC compiles.
 fn newer_than_the_libraries(device: Device) -> Result<(), String> {
     let ((driver, minor), nvrtc) = (locate::driver().unwrap_or_default(), compile::nvrtc_version()?);
     match driver < nvrtc.0 {

@@ -202,7 +202,7 @@ __device__ void forward(const S* q, const S* k, const S* v, const Gates& gates, 
                 best[i] = fmax(best[i], x.v[i][j]);
             }
         }
-        x.across_max(best, memory);
+        x.horizontal_max(best, memory);
 #pragma unroll
         for (int i = 0; i < ROWS; i++) {
             // A row beyond the last query sees nothing: 0 stands for its -INF.
@@ -219,7 +219,7 @@ __device__ void forward(const S* q, const S* k, const S* v, const Gates& gates, 
         m.set(x);
         y.template add_lower<1, 0>(memory, (int)there, m, keys.of(v, d.v, c0, there), before + t0 - s0);
     }
-    y.across(sum, memory);
+    y.horizontal_sum(sum, memory);
     save_rows(y, queries, top, sum, lse, c0, at.head * d.t + t0, d.heads * d.t);
     y.put(queries.to(o, d.v, c0));
 }
@@ -313,7 +313,7 @@ __device__ void queries(const Saved& x, const Gates& gates, S* dq, int acc, real
     y.put(rows.to(dq, d.k, c0, acc), [&](int, int, real v) { return x.scale * v; });
     if (!GATED || !own || c0 > 0) return;
     // Σ dx_ts over s < u of each row, and from there Σ over t ≥ u.
-    y.across(past, memory);
+    y.horizontal_sum(past, memory);
 #pragma unroll
     for (int i = 0; i < ROWS; i++)
         if (y.col(0) == 0) room.rows[y.row(i)] = past[i];

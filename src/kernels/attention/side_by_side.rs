@@ -389,7 +389,7 @@ fn rows_mut<T: Real, const N: usize>(x: &mut [T]) -> &mut [Row<T, N>] {
 /// The gates of a block of heads; lanes without a head have none.
 fn gather_gates<T: Math>(b: Block, p: &Plan<T>, g: Option<&[T]>, to: &mut [T]) {
     let Some(g) = g else { return };
-    b.gather(p.gates(), g, 0, p.s, T::ONE, lanes_mut(to), 1);
+    b.gather(p.gates(), g, (0, p.s), T::ONE, lanes_mut(to), 1);
     lanes_mut(to).iter_mut().for_each(|lane| lane[b.len..].fill(T::ZERO));
 }
 
@@ -409,9 +409,9 @@ pub fn forward<T: Math, const N: usize>(
         None => (cpu.temp::<T>(0), attend::<T, N, false> as _),
     };
     for b in Block::all(d.b * d.h) {
-        b.gather(d.keys(), x.q, 0, n, p.scale, lanes_mut(&mut qs), N);
-        b.gather(p.keys(), x.k, 0, s, T::ONE, lanes_mut(&mut ks), N);
-        b.gather(p.values(), x.v, 0, s, T::ONE, lanes_mut(&mut vs), N);
+        b.gather(d.keys(), x.q, (0, n), p.scale, lanes_mut(&mut qs), N);
+        b.gather(p.keys(), x.k, (0, s), T::ONE, lanes_mut(&mut ks), N);
+        b.gather(p.values(), x.v, (0, s), T::ONE, lanes_mut(&mut vs), N);
         gather_gates(b, &p, x.g, &mut gs);
         attend(p, rows(&qs), rows(&ks), rows(&vs), lanes(&gs), rows_mut(&mut os), rows_mut(&mut all));
         for (t, [top, log]) in rows::<T, 2>(&all).iter().enumerate() {
@@ -441,11 +441,11 @@ pub fn backward<T: Math, const N: usize>(
     let [mut gates, mut dgs, mut sums] = [s, s, n].map(|n| cpu.zeros::<T>(if gated { n * L } else { 0 }));
     let mut large = vec![false; n];
     for b in Block::all(d.b * d.h) {
-        b.gather(d.keys(), x.q, 0, n, p.scale, lanes_mut(&mut qs), N);
-        b.gather(p.keys(), x.k, 0, s, T::ONE, lanes_mut(&mut ks), N);
-        b.gather(p.values(), x.v, 0, s, T::ONE, lanes_mut(&mut vs), N);
-        b.gather(d.values(), y.d_o, 0, n, T::ONE, lanes_mut(&mut gs), N);
-        b.gather(d.values(), y.o, 0, n, T::ONE, lanes_mut(&mut os), N);
+        b.gather(d.keys(), x.q, (0, n), p.scale, lanes_mut(&mut qs), N);
+        b.gather(p.keys(), x.k, (0, s), T::ONE, lanes_mut(&mut ks), N);
+        b.gather(p.values(), x.v, (0, s), T::ONE, lanes_mut(&mut vs), N);
+        b.gather(d.values(), y.d_o, (0, n), T::ONE, lanes_mut(&mut gs), N);
+        b.gather(d.values(), y.o, (0, n), T::ONE, lanes_mut(&mut os), N);
         gather_gates(b, &p, x.g, &mut gates);
         [&mut dqs, &mut dks, &mut dvs, &mut dgs].into_iter().for_each(|d| d.fill(T::ZERO));
         negative::<T, N>(rows(&gs), rows(&os), rows_mut(&mut starts));

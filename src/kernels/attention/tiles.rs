@@ -7,7 +7,7 @@ use crate::{
     kernels::{
         attention::{Inputs, Outputs, Plan, faint},
         gemm::Products,
-        heads::{Heads, Slot},
+        heads::{Heads, Place, Slot},
         lane_sums,
         lanes::{L, avx512_here, lanes, lanes_mut},
         math::Math,
@@ -128,7 +128,7 @@ impl<'a, T: Math> Gates<'a, T> {
 
     /// Go to head i.
     fn start(&mut self, i: usize) {
-        self.heads.gather(self.all, i, 0, self.heads.t, T::ONE, &mut self.own, 1);
+        self.heads.gather(self.all, Place { i, t0: 0, n: self.heads.t }, T::ONE, &mut self.own, 1);
         self.before = 0;
     }
 
@@ -228,8 +228,9 @@ pub fn forward<T: Math>(cpu: &Cpu, p: Plan<T>, x: &Inputs<T>, o: &mut [T], (tops
         for t0 in (0..d.t).step_by(TILE) {
             let n = c.min(d.t - t0);
             let seen = p.seen(t0 + n - 1);
-            let (k, v, mx) = (p.keys().view(x.k, i, 0, seen), p.values().view(x.v, i, 0, seen), Mat::new(seen, n, w));
-            d.keys().gather(x.q, i, t0, n, p.scale, &mut qs, d.k);
+            let (at, past) = (Place { i, t0, n }, Place { i, t0: 0, n: seen });
+            let (k, v, mx) = (p.keys().view(x.k, past), p.values().view(x.v, past), Mat::new(seen, n, w));
+            d.keys().gather(x.q, at, p.scale, &mut qs, d.k);
             gemm(T::ONE, k, (&qs, Mat::new(n, d.k, d.k).t()), (&mut a, mx), false);
             gates.iter_mut().for_each(|gates| gates.add_to(seen - n, w, &mut a[..seen * w]));
             let (first, a) = (|s| p.first(s).saturating_sub(t0), &mut a[..seen * w]);
@@ -241,7 +242,7 @@ pub fn forward<T: Math>(cpu: &Cpu, p: Plan<T>, x: &Inputs<T>, o: &mut [T], (tops
             logs(&sum, &mut ln_sums[i * d.t + t0..][..n]);
             values(cpu, (a, mx.t()), v, (&mut y, Mat::new(n, d.v, d.v)));
             divide_rows(d.v, &sum[..n], &mut y);
-            d.values().put(&y, d.v, i, t0, n, o);
+            d.values().put(&y, d.v, at, o);
         }
     }
 }
@@ -293,13 +294,14 @@ pub fn backward<T: Math>(
         for t0 in (0..d.t).step_by(TILE) {
             let n = c.min(d.t - t0);
             let seen = p.seen(t0 + n - 1);
-            let ((gy, my), mq) = (d.values().view(y.d_o, i, t0, n), Mat::new(n, d.k, d.k));
-            let (k, v, mx) = (p.keys().view(x.k, i, 0, seen), p.values().view(x.v, i, 0, seen), Mat::new(seen, n, w));
+            let (at, past) = (Place { i, t0, n }, Place { i, t0: 0, n: seen });
+            let ((gy, my), mq) = (d.values().view(y.d_o, at), Mat::new(n, d.k, d.k));
+            let (k, v, mx) = (p.keys().view(x.k, past), p.values().view(x.v, past), Mat::new(seen, n, w));
             for (to, from) in [&mut top, &mut log].into_iter().zip(y.lse) {
                 to[..n].copy_from_slice(&from[i * d.t + t0..][..n]);
             }
-            d.scalars().gather(&deltas, i, t0, n, T::ONE, &mut delta, 1);
-            d.keys().gather(x.q, i, t0, n, p.scale, &mut qs, d.k);
+            d.scalars().gather(&deltas, at, T::ONE, &mut delta, 1);
+            d.keys().gather(x.q, at, p.scale, &mut qs, d.k);
             gemm(T::ONE, k, (&qs, mq.t()), (&mut a, mx), false);
             gemm(T::ONE, v, (gy, my.t()), (&mut g, mx), false);
             let (first, a, g) = (|s| p.first(s).saturating_sub(t0), &mut a[..seen * w], &mut g[..seen * w]);
@@ -309,12 +311,12 @@ pub fn backward<T: Math>(
                 None => softmax_backward::<T, false>(first, w, [&top, &log, &delta], a, g),
             }
             gates.iter_mut().for_each(|(_, sums)| add_crossing(seen - n, n, w, g, sums));
-            gemm(p.scale, (g, mx.t()), k, d.keys().view_mut(dq.0, i, t0, n), dq.1);
-            gemm(T::ONE, (g, mx), (&qs, mq), p.keys().view_mut(dk.0, i, 0, seen), dk.1);
-            gemm(T::ONE, (a, mx), (gy, my), p.values().view_mut(dv.0, i, 0, seen), dv.1);
+            gemm(p.scale, (g, mx.t()), k, d.keys().view_mut(dq.0, at), dq.1);
+            gemm(T::ONE, (g, mx), (&qs, mq), p.keys().view_mut(dk.0, past), dk.1);
+            gemm(T::ONE, (a, mx), (gy, my), p.values().view_mut(dv.0, past), dv.1);
         }
         if let (Some((_, sums)), Some(dg)) = (&gates, &mut dg) {
-            p.gates().scatter(sums, 1, T::ONE, i, (0, s), dg);
+            p.gates().scatter(sums, 1, T::ONE, Place { i, t0: 0, n: s }, dg);
         }
     }
 }

@@ -4,14 +4,14 @@
 //! step h on, reads of the first is
 //!
 //! ```text
-//! P_ts = Σ_c (q_t ⊙ x_t)_c (k_s ⊙ y_s)_c       x_t = α_h … α_t      y_s = α_{s+1} … α_{h−1}
+//! M_ts = Σ_c (q_t ⊙ x_t)_c (k_s ⊙ y_s)_c       x_t = α_h … α_t      y_s = α_{s+1} … α_{h−1}
 //! ```
 //!
-//! and each half is treated likewise, down to a few steps that are taken one by one. Backwards, with R the quadrant of
-//! dP,
+//! and each half is treated likewise, down to a few steps that are taken one by one. Backwards, with G the quadrant
+//! of dM,
 //!
 //! ```text
-//! dq_t += x_t ⊙ (R (K ⊙ y))_t      dk_s += y_s ⊙ (Rᵀ (Q ⊙ x))_s
+//! dq_t += x_t ⊙ (G (K ⊙ y))_t      dk_s += y_s ⊙ (Gᵀ (Q ⊙ x))_s
 //! ```
 //!
 //! and with what this adds to dq and dk the gradients of the gates that are in x and y follow as in [`super`].
@@ -71,43 +71,49 @@ impl<'a, T: Math> ChannelScores<'a, T> {
     }
 
     /// As [`Decay::scores`](super::Decay::scores), with rows α.
-    pub fn scores<const R: usize>(&mut self, x: Rows<T, R>, alpha: &[T], mut p: [&mut [T]; R]) {
+    pub fn scores<const KINDS: usize>(&mut self, x: Rows<T, KINDS>, alpha: &[T], mut m: [&mut [T]; KINDS]) {
         let (n, k, f) = (x.n, self.k, &mut self.far);
-        p.iter_mut().for_each(|p| p[..n * n].fill(T::ZERO));
+        m.iter_mut().for_each(|m| m[..n * n].fill(T::ZERO));
         halves(0, n, &mut |lo, h, hi| {
             let (x, alpha) = (x.steps(k, lo, hi), &alpha[lo * k..hi * k]);
             if h == hi {
-                return near(k, n, (x, alpha), &mut self.near, p.each_mut().map(|p| &mut p[lo * n + lo..]));
+                return near(k, n, (x, alpha), &mut self.near, m.each_mut().map(|m| &mut m[lo * n + lo..]));
             }
             let (past, now) = (h - lo, hi - h);
             f.load(k, x, alpha, past);
-            for (read, p) in f.reads.chunks_exact(now * k).zip(&mut p) {
-                let to = (&mut p[h * n + lo..], Mat::new(now, past, n));
+            for (read, m) in f.reads.chunks_exact(now * k).zip(&mut m) {
+                let to = (&mut m[h * n + lo..], Mat::new(now, past, n));
                 gemm(T::ONE, (read, mat(now, k)), (&f.keys, mat(past, k).t()), to, false);
             }
         });
     }
 
     /// Adds what the scores pass on of their cotangents, which are zero above the diagonal.
-    pub fn backward<const R: usize>(&mut self, x: Rows<T, R>, alpha: &[T], dp: [&mut [T]; R], mut to: Sums<T, R>) {
+    pub fn backward<const KINDS: usize>(
+        &mut self,
+        x: Rows<T, KINDS>,
+        alpha: &[T],
+        dm: [&mut [T]; KINDS],
+        mut to: Sums<T, KINDS>,
+    ) {
         let (n, k, f, sums) = (x.n, self.k, &mut self.far, &mut self.sums);
         halves(0, n, &mut |lo, h, hi| {
             let (x, alpha, mut to) = (x.steps(k, lo, hi), &alpha[lo * k..hi * k], to.steps(k, lo, hi));
             if h == hi {
-                let dp = dp.each_ref().map(|dp| &dp[lo * n + lo..]);
-                return near_back(k, n, (x, alpha), dp, &mut self.near, to);
+                let dm = dm.each_ref().map(|dm| &dm[lo * n + lo..]);
+                return near_back(k, n, (x, alpha), dm, &mut self.near, to);
             }
             let (past, now) = (h - lo, hi - h);
             f.load(k, x, alpha, past);
             let (dg_first, dg_second) = to.gates.split_at_mut(past * k);
             for (r, dx) in to.reads.iter_mut().enumerate() {
-                let q = (&dp[r][h * n + lo..], Mat::new(now, past, n));
+                let q = (&dm[r][h * n + lo..], Mat::new(now, past, n));
                 gemm(T::ONE, q, (&f.keys, mat(past, k)), (&mut f.part, mat(now, k)), false);
                 through(k, &f.x, &x.reads[r][past * k..], &mut f.part, dg_second, sums);
                 add(&mut dx[past * k..], &f.part);
             }
-            for (r, read) in f.reads.chunks_exact(now * k).take(R).enumerate() {
-                let q = (&dp[r][h * n + lo..], Mat::new(now, past, n).t());
+            for (r, read) in f.reads.chunks_exact(now * k).take(KINDS).enumerate() {
+                let q = (&dm[r][h * n + lo..], Mat::new(now, past, n).t());
                 gemm(T::ONE, q, (read, mat(now, k)), (&mut f.part, mat(past, k)), r > 0);
             }
             through_after(k, &f.y, &x.keys[..past * k], &mut f.part, dg_first, sums);
@@ -118,7 +124,7 @@ impl<'a, T: Math> ChannelScores<'a, T> {
 
 impl<T: Math> Far<'_, T> {
     /// All factors of some steps, of which so many are the first half.
-    fn load<const R: usize>(&mut self, k: usize, x: Rows<T, R>, alpha: &[T], past: usize) {
+    fn load<const KINDS: usize>(&mut self, k: usize, x: Rows<T, KINDS>, alpha: &[T], past: usize) {
         let (first, second) = alpha.split_at(past * k);
         products(k, second, &mut self.x);
         for (x, y) in x.reads.iter().zip(self.reads.chunks_exact_mut(second.len())) {
@@ -140,42 +146,42 @@ fn fade_key<T: Real>(k: usize, s: usize, m: usize, keys: &[T], alpha: &[T], w: &
     }
 }
 
-/// The scores of a few steps with each other, to rows of p that are `stride` apart.
+/// The scores of a few steps with each other, to rows of m that are `stride` apart.
 #[versions::versions]
-fn near<T: Math, const R: usize>(
+fn near<T: Math, const KINDS: usize>(
     k: usize,
     stride: usize,
-    (x, alpha): (Rows<T, R>, &[T]),
+    (x, alpha): (Rows<T, KINDS>, &[T]),
     w: &mut [T],
-    mut p: [&mut [T]; R],
+    mut m: [&mut [T]; KINDS],
 ) {
     let (here, row) = (avx512_here!(), |l: usize| l * k..(l + 1) * k);
     for s in 0..x.n {
         fade_key(k, s, x.n - s, x.keys, alpha, w);
-        for (q, p) in x.reads.iter().zip(&mut p) {
+        for (q, m) in x.reads.iter().zip(&mut m) {
             let dots = sums(here, x.n - s, |l, to| parts3(&q[row(s + l)], &w[row(l)], &w[row(l)], to, |x, w, _| x * w));
-            (s..x.n).zip(dots).for_each(|(t, dot)| p[t * stride + s] = dot);
+            (s..x.n).zip(dots).for_each(|(t, dot)| m[t * stride + s] = dot);
         }
     }
 }
 
-/// What they add to gradients, of cotangents dp in such rows.
+/// What they add to gradients, of cotangents dm in such rows.
 #[versions::versions]
-fn near_back<T: Math, const R: usize>(
+fn near_back<T: Math, const KINDS: usize>(
     k: usize,
     stride: usize,
-    (x, alpha): (Rows<T, R>, &[T]),
-    dp: [&[T]; R],
+    (x, alpha): (Rows<T, KINDS>, &[T]),
+    dm: [&[T]; KINDS],
     w: &mut [T],
-    mut to: Sums<T, R>,
+    mut to: Sums<T, KINDS>,
 ) {
     for s in 0..x.n {
         fade_key(k, s, x.n - s, x.keys, alpha, w);
         for c in (0..k).step_by(L) {
             if c + L <= k {
-                channels_back(k, (s, c, L), stride, (x, alpha), dp, w, &mut to);
+                channels_back(k, (s, c, L), stride, (x, alpha), dm, w, &mut to);
             } else {
-                channels_back(k, (s, c, k - c), stride, (x, alpha), dp, w, &mut to);
+                channels_back(k, (s, c, k - c), stride, (x, alpha), dm, w, &mut to);
             }
         }
     }
@@ -184,21 +190,21 @@ fn near_back<T: Math, const R: usize>(
 /// The same of the key of step s alone, for as many channels from c on: the cotangent of the key as step t meets it is
 /// that of the key itself in the end.
 #[inline(always)]
-fn channels_back<T: Math, const R: usize>(
+fn channels_back<T: Math, const KINDS: usize>(
     k: usize,
     (s, c, width): (usize, usize, usize),
     stride: usize,
-    (x, alpha): (Rows<T, R>, &[T]),
-    dp: [&[T]; R],
+    (x, alpha): (Rows<T, KINDS>, &[T]),
+    dm: [&[T]; KINDS],
     w: &[T],
-    to: &mut Sums<T, R>,
+    to: &mut Sums<T, KINDS>,
 ) {
     let mut sum = [T::ZERO; L];
     for t in (s..x.n).rev() {
         let at = t * k + c;
         let (row, w, alpha) = (at..at + width, &w[(t - s) * k + c..][..width], &alpha[at..at + width]);
-        for ((dp, x), dx) in dp.iter().zip(&x.reads).zip(&mut to.reads) {
-            let (by, x, dx) = (dp[t * stride + s], &x[row.clone()], &mut dx[row.clone()]);
+        for ((dm, x), dx) in dm.iter().zip(&x.reads).zip(&mut to.reads) {
+            let (by, x, dx) = (dm[t * stride + s], &x[row.clone()], &mut dx[row.clone()]);
             for i in 0..width {
                 dx[i] += by * w[i];
                 sum[i] += by * x[i];

@@ -3,20 +3,28 @@
 //
 // Each step of a chunk needs those before it, but only through (I + A)⁻¹, and A needs no state. So all chunks of all
 // heads are prepared at once, in the WY form: X = (I + A)⁻¹, W = X (b γ K), U = X b V, and only E = U − W S and
-// S ← Γ S + (r K)ᵀ E go from chunk to chunk, independently for every column of S. Backwards as well:
+// S ← Γ S + (r K)ᵀ E go from chunk to chunk, independently for every column of S. Here b = diag(β), γ_t = α_1 … α_t,
+// r_s = α_{s+1} … α_C and Γ = γ_C. Backwards as well:
 //
 //   forward    prepare, states, outputs
-//   backward   prepare (with E from the saved states), through_outputs: dE = Pᵀ dO, states_backward: dE += r K dS and
-//              dS ← Γ dS + (γ Q)ᵀ dO − Wᵀ dE, through_solve: G = Xᵀ dE, gradients: all that is left
+//   backward   prepare (with E from the saved states), through_outputs: dE = Mᵀ dO, states_backward: dE += r K dS and
+//              dS ← Γ dS + (γ Q)ᵀ dO − Wᵀ dE, through_solve: G = Xᵀ dE and dV = b G, gradients: dQ, dK, dβ and dg
 //
-// With keys to erase by of their own, `fade` (fade.cuh) makes the scores P and A, and what comes from and to the state:
-// that stands for γ Q, r K and b γ K, all other factors are 1, and Γ has a number for each row of S. Backwards
+// With dM = tril(dO Eᵀ) and dA = −stril(G Eᵀ), both ⊙ D, P = b K and S and dS those before and after the chunk,
+//
+//   dQ = γ dO Sᵀ + dM K       dP = −γ G Sᵀ + dA K       dK = r E dSᵀ + dMᵀ Q + dAᵀ P + b dP
+//   dβ = rowsum(dP ⊙ K + G ⊙ V)
+//
+// and dg has the four terms of decay.rs.
+//
+// With keys to erase by of their own, `fade` (fade.cuh) makes the scores M and A, and what comes from and to the state:
+// its results replace γ Q, r K and b γ K, all other factors are 1, and Γ has an element for each row of S. Backwards
 // `through_reads` has what comes through O, and `through_erasing` what comes through U.
 //
 // Tiling: a block of 256 threads has a chunk, or tiles of its columns (tiles.cuh, memories.cuh); in the two kernels
 // that go along a head it has 32 columns of S, which stay in shared memory. Memory: q, k, v, o and 2 K + 2 V + C
-// numbers a step for W, E and X, and a state for each chunk; operations a step: C (2 K + 2 V) + 4 K V + C² / 3 forward.
-// Keys of their own take 3 K + 2 C numbers a step more.
+// elements a step for W, E and X, and a state for each chunk; operations a step: C (2 K + 2 V) + 4 K V + C² / 3
+// forward. Keys of their own take 3 K + 2 C elements a step more.
 
 using namespace memories;
 
@@ -214,7 +222,7 @@ __device__ void forward_states(const S* k, const real* g, const real* all, const
     s.write_to(s_last, d, head);
 }
 
-// P where it is known, and what it is made with where not.
+// M if it was computed before, else what to compute it from.
 struct Known {
     const real* scores;
     Decay decay;
@@ -222,7 +230,7 @@ struct Known {
     __device__ real between(int t, int s) const { return decay.between(t, s); }
 };
 
-// O = γ Q S + P E
+// O = γ Q S + M E
 template <int R>
 __device__ void outputs(const S* q, const S* k, const real* g, const real* p, const S* states, const real* e, S* o,
                         real scale, Dims d) {
@@ -242,7 +250,7 @@ __device__ void outputs(const S* q, const S* k, const real* g, const real* p, co
     y.put(t.to(o, d.v, c0));
 }
 
-// dE = Pᵀ dO, what comes to E through the outputs.
+// dE = Mᵀ dO, what comes to E through the outputs.
 template <int R>
 __device__ void through_outputs(const S* q, const S* k, const real* g, const real* p, const S* d_o, real* de,
                                 real scale, Dims d) {
@@ -339,23 +347,23 @@ struct Grads {
 // dQ, dK, dβ and dg of a chunk.
 template <int R>
 __device__ void gradients(const S* q, const S* k, const S* v, const S* beta, const real* g, const S* d_o, const S* states,
-                          const S* after, const real* e, const real* gs, Grads to, real scale, Dims d) {
+                          const S* after, const real* e, const real* G, Grads to, real scale, Dims d) {
     real* memory = dynamic_memory();
     constexpr int C = Tile<R>::C, MLD = Tile<R>::MLD;
-    real *dp = memory + Tile<R>::SCRATCH, *da = dp + Tile<R>::MATRIX, *rows = da + Tile<R>::MATRIX;
+    real *dm = memory + Tile<R>::SCRATCH, *da = dm + Tile<R>::MATRIX, *rows = da + Tile<R>::MATRIX;
     const Steps t(d, blockIdx.x);
     Scalars<R> scalars(rows + 3 * C + 32);
     const Decay decay = scalars.load(t, beta, g);
     const real* b = scalars.beta;
     const auto query = t.rows(q, d.k), key = t.rows(k, d.k), cotangent = t.rows(d_o, d.v), value = t.rows(v, d.v);
     const auto written = Padded<R, real>(e, d.v, t.id).rows(0, t.n);
-    const auto solved = Padded<R, real>(gs, d.v, t.id).rows(0, t.n);
+    const auto Gs = Padded<R, real>(G, d.v, t.id).rows(0, t.n);
     const int width = (int)d.v;
-    // What scales Q is in dP.
-    keep<R>(dp, lower_product<R>(t, memory, width, cotangent, written, [&](int r) {
+    // dM has the factor `scale` of Q.
+    keep<R>(dm, lower_product<R>(t, memory, width, cotangent, written, [&](int r) {
         return [=](int s, real x) { return scale * decay.between(r, s) * x; };
     }));
-    keep<R>(da, lower_product<R>(t, memory, width, solved, written, [&](int r) {
+    keep<R>(da, lower_product<R>(t, memory, width, Gs, written, [&](int r) {
         return [=](int s, real x) { return s < r ? -decay.between(r, s) * x : real(0); };
     }));
     // Of each step dβ, and what its gate's exponent has from what it reads of the state before the chunk (start) and
@@ -367,7 +375,7 @@ __device__ void gradients(const S* q, const S* k, const S* v, const S* beta, con
         const auto before = state(states, d, t.id, c0, 0);
         const auto keys = t.rows(k, d.k, c0), queries = t.rows(q, d.k, c0);
         y.template add<1, 1>(memory, width, cotangent, before);
-        h.template add<1, 1>(memory, width, solved, before);
+        h.template add<1, 1>(memory, width, Gs, before);
         w.template add<1, 1>(memory, width, written, state(after, d, t.id, c0, 0));
 #pragma unroll
         for (int i = 0; i < Tile<R>::ROWS; i++) {
@@ -385,9 +393,9 @@ __device__ void gradients(const S* q, const S* k, const S* v, const S* beta, con
             }
         }
         const auto m = [&](const real* of) { return Matrix<real>(of, MLD, C, C); };
-        y.template add_lower<1, 0>(memory, t.n, m(dp), keys);
+        y.template add_lower<1, 0>(memory, t.n, m(dm), keys);
         h.template add_lower<1, 0>(memory, t.n, m(da), keys);
-        w.template add<0, 0>(memory, t.n, m(dp), queries);
+        w.template add<0, 0>(memory, t.n, m(dm), queries);
         w.template add<0, 0>(memory, t.n, scaled(m(da), [&](int s) { return b[s]; }), keys);
         y.put(t.to(to.q, d.k, c0, to.q_acc));
         Tile<R> own;
@@ -401,7 +409,7 @@ __device__ void gradients(const S* q, const S* k, const S* v, const S* beta, con
             }
         w.put(t.to(to.k, d.k, c0, to.k_acc));
     }
-    Tile<R>::across(dbeta, memory);
+    Tile<R>::horizontal_sum(dbeta, memory);
     if (Tile<R>::col(0) == 0)
         for (int i = 0; i < Tile<R>::ROWS; i++) rows[Tile<R>::row(i)] = dbeta[i];
     __syncthreads();
@@ -409,11 +417,11 @@ __device__ void gradients(const S* q, const S* k, const S* v, const S* beta, con
     if (to.beta) {
         constexpr int PARTS = 16 / R;
         const int r = threadIdx.x / PARTS;
-        const bool even = solved.template even<4>() && value.template even<4>();
+        const bool even = Gs.template even<4>() && value.template even<4>();
         real sum = 0;
         for (int j = threadIdx.x % PARTS * 4; j < width && r < t.n; j += PARTS * 4) {
             real a[4], b[4];
-            solved.get(a, r, j, even), value.get(b, r, j, even);
+            Gs.get(a, r, j, even), value.get(b, r, j, even);
 #pragma unroll
             for (int i = 0; i < 4; i++) sum += a[i] * b[i];
         }
@@ -421,7 +429,7 @@ __device__ void gradients(const S* q, const S* k, const S* v, const S* beta, con
         if (threadIdx.x % PARTS == 0 && r < t.n) put(to.beta + t.at(r), rows[r] + sum, to.beta_acc);
     }
     if (!to.g) return;
-    // dP ⊙ P + dA ⊙ A in place of dP.
+    // dM ⊙ M + dA ⊙ A in place of dM.
     Tile<R> qk, kk;
     qk.template add<1, 1>(memory, (int)d.k, query, key);
     kk.template add<1, 1>(memory, (int)d.k, key, key);
@@ -430,19 +438,20 @@ __device__ void gradients(const S* q, const S* k, const S* v, const S* beta, con
 #pragma unroll
         for (int j = 0; j < Tile<R>::COLS; j++) {
             const int r = qk.row(i), s = qk.col(j);
-            if (s < r) dp[r * MLD + s] = dp[r * MLD + s] * qk.v[i][j] + b[r] * da[r * MLD + s] * kk.v[i][j];
+            if (s < r) dm[r * MLD + s] = dm[r * MLD + s] * qk.v[i][j] + b[r] * da[r * MLD + s] * kk.v[i][j];
         }
-    real across = 0;
+    // The term of the state.
+    real by_states = 0;
     for (i64 n = threadIdx.x; n < d.k * d.v; n += 256)
-        across += decay.since_start(t.n - 1) * ld(states + t.id * d.k * d.v + n) * ld(after + t.id * d.k * d.v + n);
-    across = block_sum(across, rows + 3 * C);
-    Tile<R>::across(start, memory);
-    Tile<R>::across(end, memory);
+        by_states += decay.since_start(t.n - 1) * ld(states + t.id * d.k * d.v + n) * ld(after + t.id * d.k * d.v + n);
+    by_states = block_sum(by_states, rows + 3 * C);
+    Tile<R>::horizontal_sum(start, memory);
+    Tile<R>::horizontal_sum(end, memory);
     if (Tile<R>::col(0) == 0)
         for (int i = 0; i < Tile<R>::ROWS; i++)
             rows[C + Tile<R>::row(i)] = start[i], rows[2 * C + Tile<R>::row(i)] = end[i];
     through_gates<R>(
-        dp, t.n, across, [&](int u) { return rows[C + u]; }, [&](int s) { return rows[2 * C + s]; },
+        dm, t.n, by_states, [&](int u) { return rows[C + u]; }, [&](int s) { return rows[2 * C + s]; },
         [&](int step, real x) { put(to.g + t.at(step), x, to.g_acc); });
 }
 
@@ -471,10 +480,10 @@ __device__ void gradients(const S* q, const S* k, const S* v, const S* beta, con
         through_solve<R>(beta, x, de, dv, acc, d);                                                                   \
     }                                                                                                                \
     TILED_KERNEL gradients_##R(const S* q, const S* k, const S* v, const S* beta, const real* g, const S* d_o,       \
-        const S* states, const S* after, const real* e, const real* gs, S* dq, int q_acc, S* dk, int k_acc,          \
+        const S* states, const S* after, const real* e, const real* G, S* dq, int q_acc, S* dk, int k_acc,           \
         S* dbeta, int beta_acc, real* dg, int g_acc, real scale, Dims d) {                                           \
         const Grads to{dq, dk, dbeta, dg, q_acc, k_acc, beta_acc, g_acc};                                            \
-        gradients<R>(q, k, v, beta, g, d_o, states, after, e, gs, to, scale, d);                                     \
+        gradients<R>(q, k, v, beta, g, d_o, states, after, e, G, to, scale, d);                                      \
     }
 KERNELS(1)
 KERNELS(2)
@@ -495,10 +504,10 @@ KERNELS(4)
         channels<R, true>(Rows{q, d.k, scale}, Rows{k, d.k, 1}, value, cotangent, g, states, after, to, d);           \
     }                                                                                                                 \
     TILED_KERNEL through_erasing_##NAME(const S* p, const S* k, const S* g, const S* states, const real* e,           \
-        const real* gs, S* dp, int p_acc, S* dk, int k_acc, S* dg, int g_acc, Dims d) {                               \
+        const real* G, S* dp, int p_acc, S* dk, int k_acc, S* dg, int g_acc, Dims d) {                                \
         const auto value = [&](const Steps& t) { return Padded<R, real>(e, d.v, t.id).rows(0, t.n); };                \
         const auto cotangent = [&](const Steps& t) {                                                                  \
-            return scaled(Padded<R, real>(gs, d.v, t.id).rows(0, t.n), [](int) { return real(-1); });                 \
+            return scaled(Padded<R, real>(G, d.v, t.id).rows(0, t.n), [](int) { return real(-1); });                  \
         };                                                                                                            \
         const Channels to{dp, dk, dg, p_acc, k_acc, g_acc};                                                           \
         channels<R, false>(Rows{p, d.k, 1}, Rows{k, d.k, 1}, value, cotangent, g, states, nullptr, to, d);            \

@@ -28,8 +28,8 @@ struct Plan<'a> {
     dims: [usize; 7],
 }
 
-/// What keys to erase by of their own come to: queries, keys and keys to erase by as they come from the state and go to
-/// it; the scores of queries and of keys to erase by; what all gates of a chunk leave, [B, H, chunks, K].
+/// For ops with their own erase keys: q, k and p with the gates applied; the scores M of q and A of p; and Γ, the
+/// products of all gates of a chunk, [B, H, chunks, K].
 struct Faded<'a> {
     q: Temp<'a>,
     k: Temp<'a>,
@@ -103,7 +103,7 @@ impl<'a> Plan<'a> {
         Some(f)
     }
 
-    /// Numbers of every step of the chunks, padded to tiles.
+    /// Elements of every step of the chunks, padded to tiles.
     fn padded(&self, dtype: DType, width: usize) -> Temp<'a> {
         self.cu.temp(dtype, self.heads * self.chunks * self.tiles.side() * width)
     }
@@ -115,7 +115,7 @@ impl<'a> Plan<'a> {
 
     /// X (if wanted), W, and U or, where the states are known, E.
     fn prepare(&self, x: &Inputs, states: Option<&Tensor>, inverse: Option<&mut Temp>) -> (Temp<'a>, Temp<'a>) {
-        // What only multiplies is as it is multiplied.
+        // W is stored in the operands' type, U in the sums' type.
         let (mut w, mut u) = (self.padded(self.dtype, self.k), self.padded(self.dtype.real(), self.v));
         let (side, a) = (self.tiles.side(), x.faded.map(|f| &f.erases));
         let args = args![x.erase, x.v, x.beta, x.g, a, states, inverse, &mut w, &mut u, self.dims];

@@ -3,29 +3,29 @@
 //! With Q (scaled), K [C, K], V [C, V] the rows of a chunk, S and z the state before it:
 //!
 //! ```text
-//! P = tril(Q Kᵀ)            O = Q S + P V                  S ← S + Kᵀ V
-//!                           den = Q z + P 1 + eps          z ← z + Kᵀ 1
-//! dP = tril(dO Vᵀ)          dQ = dO Sᵀ + dP K              dK = dPᵀ Q + V dSᵀ      dV = Pᵀ dO + K dS
+//! M = tril(Q Kᵀ)            O = Q S + M V                  S ← S + Kᵀ V
+//!                           den = Q z + M 1 + eps          z ← z + Kᵀ 1
+//! dM = tril(dO Vᵀ)          dQ = dO Sᵀ + dM K              dK = dMᵀ Q + V dSᵀ      dV = Mᵀ dO + K dS
 //!                           dS ← dS + Qᵀ dO
 //! ```
 //!
-//! Gates fade Q and K on the way from and to the state, and what P is made of ([`Decay`]); with γ what all of them
+//! Gates fade Q and K on the way from and to the state, and what M is made of ([`Decay`]); with γ what all of them
 //! leave:
 //!
 //! ```text
-//! P = faded scores          O = (start ⊙ Q) S + P V        S ← γ S + (end ⊙ K)ᵀ V
-//! dQ = start ⊙ dO Sᵀ + …    dK = end ⊙ V dSᵀ + …           dV = Pᵀ dO + (end ⊙ K) dS
+//! M = faded scores          O = (start ⊙ Q) S + M V        S ← γ S + (end ⊙ K)ᵀ V
+//! dQ = start ⊙ dO Sᵀ + …    dK = end ⊙ V dSᵀ + …           dV = Mᵀ dO + (end ⊙ K) dS
 //! dg = … + γ rowsum(S ⊙ dS)                                dS ← γ dS + (start ⊙ Q)ᵀ dO
 //! ```
 //!
 //! With the normaliser dO is do / den, and to products with it comes what the column of ones adds, δ = −(do·o) / den:
-//! dP = tril(dO Vᵀ + δ 1ᵀ), dQ = … + δ zᵀ, dK = … + 1 dzᵀ and dz ← dz + Qᵀ δ.
+//! dM = tril(dO Vᵀ + δ 1ᵀ), dQ = … + δ zᵀ, dK = … + 1 dzᵀ and dz ← dz + Qᵀ δ.
 
 use crate::{
     kernels::{
         decay::{Decay, Ends, Rows, Sums, mat},
         gated_linear_attention::{Grads, Inputs, Outputs, Plan, Results},
-        heads::{gemm_unless_zero, is_zero, zero_above_diagonal},
+        heads::{Place, gemm_unless_zero, is_zero, zero_above_diagonal},
         lane_sums::columns,
         math::Math,
         matmul::gemm,
@@ -42,14 +42,6 @@ fn add_to_rows<T: Real>(k: usize, by: &[T], x: &mut [T]) {
     for (x, &by) in x.chunks_exact_mut(k).zip(by) {
         x.iter_mut().for_each(|x| *x += by);
     }
-}
-
-/// Where a chunk is: a head, its first step, and how many there are.
-#[derive(Clone, Copy)]
-pub struct Place {
-    pub i: usize,
-    pub t0: usize,
-    pub n: usize,
 }
 
 /// The rows of one chunk, and what both passes compute from them.
@@ -78,12 +70,12 @@ impl<'a, T: Math> Chunk<'a, T> {
     }
 
     /// Load what a chunk writes.
-    fn load_writes(&mut self, p: &Plan<T>, x: &Inputs<T>, Place { i, t0, n }: Place) {
+    fn load_writes(&mut self, p: &Plan<T>, x: &Inputs<T>, at: Place) {
         let d = p.dims;
-        d.keys().gather(x.k, i, t0, n, T::ONE, &mut self.keys, d.k);
-        d.values().gather(x.v, i, t0, n, T::ONE, &mut self.values, d.v);
-        self.decay.load(p.gates(), x.g, i, t0, n, 1);
-        self.fade_writes(n);
+        d.keys().gather(x.k, at, T::ONE, &mut self.keys, d.k);
+        d.values().gather(x.v, at, T::ONE, &mut self.values, d.v);
+        self.decay.load(p.gates(), x.g, at, 1);
+        self.fade_writes(at.n);
     }
 
     fn fade_writes(&mut self, n: usize) {
@@ -93,10 +85,10 @@ impl<'a, T: Math> Chunk<'a, T> {
     }
 
     /// Load all of it.
-    fn load(&mut self, p: &Plan<T>, x: &Inputs<T>, at @ Place { i, t0, n }: Place) {
+    fn load(&mut self, p: &Plan<T>, x: &Inputs<T>, at: Place) {
         self.load_writes(p, x, at);
-        p.dims.keys().gather(x.q, i, t0, n, p.scale, &mut self.queries, p.dims.k);
-        self.fade_reads(n);
+        p.dims.keys().gather(x.q, at, p.scale, &mut self.queries, p.dims.k);
+        self.fade_reads(at.n);
     }
 
     fn fade_reads(&mut self, n: usize) {
@@ -152,7 +144,8 @@ pub fn forward<T: Math>(cpu: &Cpu, p: Plan<T>, x: &Inputs<T>, mut y: Results<T>)
         x.z0.into_iter().for_each(|z0| z.copy_from_slice(&z0[i * d.k..(i + 1) * d.k]));
         for t0 in (0..d.t).step_by(c) {
             let n = c.min(d.t - t0);
-            u.load(&p, x, Place { i, t0, n });
+            let at = Place { i, t0, n };
+            u.load(&p, x, at);
             let next = if t0 + n < d.t { (i, t0 + n) } else { (i + 1, 0) };
             d.keys().fetch([x.q, x.k], next, c);
             d.values().fetch([x.v, y.o], next, c);
@@ -162,10 +155,10 @@ pub fn forward<T: Math>(cpu: &Cpu, p: Plan<T>, x: &Inputs<T>, mut y: Results<T>)
                 by.fill(eps);
                 u.add_weights(n, &z, by);
                 divide_rows(d.v, by, &mut o);
-                d.scalars().put(by, 1, i, t0, n, den);
+                d.scalars().put(by, 1, at, den);
             }
             u.write(n, s, &mut z);
-            d.values().put(&o, d.v, i, t0, n, y.o);
+            d.values().put(&o, d.v, at, y.o);
         }
         y.z.iter_mut().for_each(|last| last[i * d.k..(i + 1) * d.k].copy_from_slice(&z));
     }
@@ -204,16 +197,16 @@ impl<'a, T: Math> Work<'a, T> {
     }
 
     /// dO and δ of a chunk; `o` and `by` are scratch memory for o and den, if it divides.
-    fn cotangents(&mut self, p: &Plan<T>, y: &Outputs<T>, Place { i, t0, n }: Place, o: &mut [T], by: &mut [T]) {
+    fn cotangents(&mut self, p: &Plan<T>, y: &Outputs<T>, at: Place, o: &mut [T], by: &mut [T]) {
         let (heads, v, delta) = (p.dims.values(), p.dims.v, &mut self.delta);
         delta.fill(T::ZERO);
         let Some(d_o) = y.d_o else { return self.dy.fill(T::ZERO) };
-        heads.gather(d_o, i, t0, n, T::ONE, &mut self.dy, v);
+        heads.gather(d_o, at, T::ONE, &mut self.dy, v);
         let Some(den) = y.den else { return };
-        heads.gather(y.o, i, t0, n, T::ONE, o, v);
-        p.dims.scalars().gather(den, i, t0, n, T::ONE, by, 1);
-        divide_rows(v, &by[..n], &mut self.dy);
-        add_row_dots(v, &o[..n * v], &self.dy[..n * v], delta);
+        heads.gather(y.o, at, T::ONE, o, v);
+        p.dims.scalars().gather(den, at, T::ONE, by, 1);
+        divide_rows(v, &by[..at.n], &mut self.dy);
+        add_row_dots(v, &o[..at.n * v], &self.dy[..at.n * v], delta);
         delta.iter_mut().for_each(|d| *d = -*d);
     }
 
@@ -250,7 +243,8 @@ impl<'a, T: Math> Work<'a, T> {
     }
 }
 
-/// Adds the gradients of all inputs. The states before each chunk are recomputed, which is one product in ten.
+/// Writes the gradients of all inputs, or adds them, as each slot says. The states before each chunk are recomputed,
+/// which is one product in ten.
 pub fn backward<T: Math>(cpu: &Cpu, p: Plan<T>, x: &Inputs<T>, y: &Outputs<T>, mut g: Grads<T>) {
     let (d, c, ns, chunks) = (p.dims, p.chunk, p.dims.k * p.dims.v, p.chunks());
     let nz = if p.eps.is_some() { d.k } else { 0 };
@@ -277,10 +271,10 @@ pub fn backward<T: Math>(cpu: &Cpu, p: Plan<T>, x: &Inputs<T>, y: &Outputs<T>, m
             d.keys().fetch([x.q, x.k, g.dq.0, g.dk.0], next, c);
             d.values().fetch([x.v, y.o, y.d_o.unwrap_or_default(), g.dv.0], next, c);
             w.through(cpu, &mut u, n, (s, z), j == 0 && !g.state);
-            d.keys().scatter(&w.dq, d.k, p.scale, i, (t0, n), &mut g.dq);
-            d.keys().scatter(&w.dk, d.k, T::ONE, i, (t0, n), &mut g.dk);
-            d.values().scatter(&w.dv, d.v, T::ONE, i, (t0, n), &mut g.dv);
-            p.gates().scatter(&w.dg, p.gates, T::ONE, i, (t0, n), &mut g.dg);
+            d.keys().scatter(&w.dq, d.k, p.scale, at, &mut g.dq);
+            d.keys().scatter(&w.dk, d.k, T::ONE, at, &mut g.dk);
+            d.values().scatter(&w.dv, d.v, T::ONE, at, &mut g.dv);
+            p.gates().scatter(&w.dg, p.gates, T::ONE, at, &mut g.dg);
         }
         if g.state {
             put_all(&mut g.ds0.0[all], &w.ds, g.ds0.1);

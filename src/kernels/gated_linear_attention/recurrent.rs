@@ -6,8 +6,8 @@
 //!                                      dg_t = α_t rowsum(Ŝ_{t-1} ⊙ dŜ_t)
 //! ```
 //!
-//! A gate's gradient needs Ŝ_{t-1} on the way back: the states of a few steps are computed again from the one saved
-//! before them, and kept. Without a gate nothing needs them, and the whole sequence is one piece.
+//! A gate's gradient needs Ŝ_{t-1}. So the states of a few steps are computed again from the one saved before them, and
+//! kept. Without a gate nothing needs them, and the whole sequence is one piece.
 
 use crate::{
     kernels::{
@@ -15,6 +15,7 @@ use crate::{
         heads::Slot,
         lanes::{Block, L, Lane, lanes, lanes_mut, mul, mul_add},
         math::Math,
+        rows::exp,
     },
     tensor::{Cpu, Real},
 };
@@ -172,11 +173,6 @@ fn keys_and_values<T: Real, const G: u8>(
     }
 }
 
-#[versions::versions]
-fn exp<T: Math>(x: &mut [T]) {
-    x.iter_mut().for_each(|x| *x = x.exp());
-}
-
 /// Divide each row of ô by den = its last column + eps, which is left there.
 #[versions::versions]
 fn divide<T: Real>(o: &mut [Lane<T>], w: usize, eps: T) {
@@ -205,7 +201,7 @@ impl<T: Math> Plan<T> {
     /// v̂ = [v, 1] of steps `t0..t0 + n`.
     fn value_lanes(&self, b: Block, v: &[T], t0: usize, n: usize, y: &mut [Lane<T>]) {
         let w = self.width();
-        b.gather(self.dims.values(), v, t0, n, T::ONE, y, w);
+        b.gather(self.dims.values(), v, (t0, n), T::ONE, y, w);
         if w > self.dims.v {
             y.chunks_exact_mut(w).for_each(|row| row[w - 1] = [T::ONE; L]);
         }
@@ -214,7 +210,7 @@ impl<T: Math> Plan<T> {
     /// α of steps `t0..t0 + n`.
     fn gate_lanes(&self, b: Block, g: &[T], t0: usize, n: usize, y: &mut [T]) {
         if self.gates > 0 {
-            b.gather(self.gates(), g, t0, n, T::ONE, lanes_mut(y), self.gates);
+            b.gather(self.gates(), g, (t0, n), T::ONE, lanes_mut(y), self.gates);
             exp(&mut y[..n * self.gates * L]);
         }
     }
@@ -258,8 +254,8 @@ pub fn forward<T: Math>(cpu: &Cpu, p: Plan<T>, x: &Inputs<T>, mut y: Results<T>)
             if let Some(states) = y.states.as_deref_mut() {
                 b.store_state(s, d.k, d.v, p.chunks() * ns, &mut (&mut states[j * ns..], false));
             }
-            b.gather(d.keys(), x.q, t0, n, p.scale, q, d.k);
-            b.gather(d.keys(), x.k, t0, n, T::ONE, k, d.k);
+            b.gather(d.keys(), x.q, (t0, n), p.scale, q, d.k);
+            b.gather(d.keys(), x.k, (t0, n), T::ONE, k, d.k);
             p.value_lanes(b, x.v, t0, n, v);
             p.gate_lanes(b, x.g, t0, n, &mut alpha);
             run((q, k), (v, lanes(&alpha)), s, o, (n, d.k, w));
@@ -273,7 +269,7 @@ pub fn forward<T: Math>(cpu: &Cpu, p: Plan<T>, x: &Inputs<T>, mut y: Results<T>)
     }
 }
 
-/// Adds the gradients of all inputs.
+/// Writes the gradients of all inputs, or adds them, as each [`Slot`] says.
 pub fn backward<T: Math>(cpu: &Cpu, p: Plan<T>, x: &Inputs<T>, y: &Outputs<T>, g: Grads<T>) {
     match p.gates {
         0 => through::<T, NONE>(cpu, p, x, y, g),
@@ -294,17 +290,17 @@ fn through<T: Math, const G: u8>(cpu: &Cpu, p: Plan<T>, x: &Inputs<T>, y: &Outpu
         p.state_lanes(b, y.ds, ns, y.dz, ds);
         for (j, t0) in (0..d.t).step_by(c).enumerate().rev() {
             let n = c.min(d.t - t0);
-            b.gather(d.keys(), x.q, t0, n, p.scale, lanes_mut(&mut q), d.k);
-            b.gather(d.keys(), x.k, t0, n, T::ONE, lanes_mut(&mut k), d.k);
+            b.gather(d.keys(), x.q, (t0, n), p.scale, lanes_mut(&mut q), d.k);
+            b.gather(d.keys(), x.k, (t0, n), T::ONE, lanes_mut(&mut k), d.k);
             p.value_lanes(b, x.v, t0, n, lanes_mut(&mut v));
             p.gate_lanes(b, x.g, t0, n, &mut alpha);
             dy.fill(T::ZERO);
             if let Some(d_o) = y.d_o {
-                b.gather(d.values(), d_o, t0, n, T::ONE, lanes_mut(&mut dy), w);
+                b.gather(d.values(), d_o, (t0, n), T::ONE, lanes_mut(&mut dy), w);
                 if let Some(den) = y.den {
                     let o = lanes_mut(&mut dv);
-                    b.gather(d.values(), y.o, t0, n, T::ONE, o, w);
-                    b.gather(d.scalars(), den, t0, n, T::ONE, &mut o[d.v..], w);
+                    b.gather(d.values(), y.o, (t0, n), T::ONE, o, w);
+                    b.gather(d.scalars(), den, (t0, n), T::ONE, &mut o[d.v..], w);
                     // Lanes without a head have no denominator; any number will do.
                     o.chunks_exact_mut(w).for_each(|row| row[d.v][b.len..].fill(T::ONE));
                     undivide(lanes_mut(&mut dy), o, w);

@@ -91,7 +91,7 @@ unsafe fn pack_panel(k: usize, n: usize, c: usize, b: View, to: *mut f32) {
             for (l, column) in columns.iter_mut().enumerate().take((n - v * W).min(W)) {
                 let b = b.from(p, v * W + l);
                 let mut numbers = [0f32; 2 * W];
-                // SAFETY: column v W + l of n, and as many of its numbers from p on as there are.
+                // SAFETY: column v W + l of n, and as many of its elements from p on as there are.
                 *column = unsafe {
                     if b.rs == 1 {
                         in_a_row(b.at, steps)
@@ -125,7 +125,7 @@ unsafe fn pack_rows(m: usize, k: usize, a: View, to: *mut f32) -> View {
     let rs = k.div_ceil(2).next_multiple_of(W);
     for i in 0..m {
         for p in (0..k).step_by(2 * W) {
-            // SAFETY: numbers p.. of k in row i of m ≤ MC; as many vectors as fill a row of `to`.
+            // SAFETY: elements p.. of k in row i of m ≤ MC; as many vectors as fill a row of `to`.
             unsafe { _mm512_storeu_ps(to.add(i * rs + p / 2), in_a_row(a.from(i, p).at, k - p)) };
         }
     }

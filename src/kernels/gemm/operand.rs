@@ -3,7 +3,7 @@
 use super::{Epilogue, KC, Mat};
 use std::{mem::MaybeUninit, ptr::null};
 
-/// How many numbers of b are packed together: they stay in the second-level cache.
+/// How many elements of b are packed together: they stay in the second-level cache.
 pub const PACKED: usize = 1 << 15;
 
 /// Fewer are packed in less memory: the stack is touched page by page.
@@ -25,7 +25,7 @@ impl<const N: usize> Room<N> {
 /// From how many rows of a on a b is packed that need not be.
 const TALL: usize = 1024;
 
-/// As many numbers of a and b fit in that cache as they are.
+/// As many elements of a and b fit in that cache as they are.
 const WHOLE: usize = 1 << 17;
 
 /// Rows of y that go over all columns of b before the next ones: their part of a stays in the first-level cache.

@@ -7,7 +7,7 @@ use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
 /// Panels of b [k, n], each [k, C vectors], one after the other: the panel from column j on starts at element j k.
 /// Lanes beyond the last column are zero.
 ///
-/// To run it, b must be memory to read, and `to` that of k times n, rounded up to vectors, numbers to write.
+/// To run it, b must be memory to read, and `to` that of k times n, rounded up to vectors, elements to write.
 pub struct Pack {
     pub k: usize,
     pub n: usize,

@@ -103,7 +103,7 @@ unsafe fn packing<V: Tiles, const N: usize>(v: V, product: &Product) {
     }
 }
 
-/// How many numbers all of b takes in panels.
+/// How many elements all of b takes in panels.
 pub fn packed_len<V: Vector>(p: Product) -> usize {
     p.k * p.n.next_multiple_of(V::W)
 }

@@ -17,7 +17,7 @@ impl<const K: usize, const C: usize> Job for Rows<'_, K, C> {
         let last = n - (C - 1) * V::W;
         let (mut held, mut init) = ([[v.zero(); C]; K], [v.zero(); C]);
         let mask = v.first(last);
-        // SAFETY: b has K rows of n numbers, what is added one; lanes beyond a mask are not read.
+        // SAFETY: b has K rows of n elements, what is added one; lanes beyond a mask are not read.
         unsafe {
             let mut numbers = [0f32; 16];
             for c in 0..C {
@@ -37,7 +37,7 @@ impl<const K: usize, const C: usize> Job for Rows<'_, K, C> {
         }
         let (mut at, mut to) = (a.at, out.at);
         for _ in 0..m {
-            // SAFETY: a row of a and one of y, of K and n numbers. What is added to, if its rows differ, is y itself.
+            // SAFETY: a row of a and one of y, of K and n elements. What is added to, if its rows differ, is y itself.
             unsafe {
                 let mut sums = [v.zero(); C];
                 for (p, b) in held.iter().enumerate() {

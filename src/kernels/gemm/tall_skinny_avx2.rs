@@ -1,8 +1,12 @@
 //! Products with at most four columns with AVX2, y [m, n] = a [m, k] b [k, n], for a in rows and y without gaps.
 //!
 //! One row of y would leave half of a vector empty. So eight rows of a are transposed, four steps of k at a time, and
-//! each column of y is one vector of eight rows, which gets numbers of a times one number of b; the columns are turned
-//! back into rows at the end.
+//! each column of y is one vector of eight rows, which gets elements of a times one element of b; the columns are
+//! turned back into rows at the end.
+//!
+//! The AVX-512 path shares no loop with this one. Sixteen registers do not hold the transposed steps beside the sums:
+//! they go through memory, by blocks of [`STEPS`]. There are no cheap masks and no `vcompressps`: each n up to four has
+//! its own sums and its own shuffles within halves ([`to_rows`]).
 //!
 //! No closure here takes or returns vectors: what `from_fn` or `map` call is compiled without AVX2 unless they
 //! themselves are inlined first, and the vectors then go through memory.
@@ -29,7 +33,7 @@ const fn order(n: usize) -> [usize; W] {
     }
 }
 
-/// N columns of eight rows, in lanes as [`order`] says, to the same 8 N numbers as they follow each other in y.
+/// N columns of eight rows, in lanes as [`order`] says, to the same 8 N elements as they follow each other in y.
 #[inline]
 #[target_feature(enable = "avx2")]
 fn to_rows<const N: usize>(y: [__m256; N]) -> [__m256; N] {
@@ -38,7 +42,7 @@ fn to_rows<const N: usize>(y: [__m256; N]) -> [__m256; N] {
         4 => to.copy_from_slice(&transpose_halves([y[0], y[1 % N], y[2 % N], y[3 % N]])),
         3 => {
             let (a, b, c) = (y[0], y[1 % N], y[2 % N]);
-            // In each half a0 a2 b0 b2, b1 b3 c1 c3 and c0 c2 a1 a3, then its twelve numbers in their order.
+            // In each half a0 a2 b0 b2, b1 b3 c1 c3 and c0 c2 a1 a3, then its twelve elements in their order.
             let (ab, bc) = (_mm256_shuffle_ps::<0x88>(a, b), _mm256_shuffle_ps::<0xdd>(b, c));
             let ca = _mm256_shuffle_ps::<0xd8>(c, a);
             let (x, y) = (_mm256_shuffle_ps::<0x88>(ab, ca), _mm256_shuffle_ps::<0xd8>(bc, ab));
@@ -78,7 +82,7 @@ impl<const N: usize> Eights<N> {
         }
         let mut bias = [_mm256_setzero_ps(); N];
         for (bias, numbers) in bias.iter_mut().zip(&numbers) {
-            // SAFETY: a vector's numbers.
+            // SAFETY: a vector's elements.
             *bias = unsafe { _mm256_loadu_ps(numbers.as_ptr()) };
         }
         Eights { y: out.at, add: out.init_rs > 0, alpha: _mm256_set1_ps(out.alpha), bias }
@@ -93,7 +97,7 @@ impl<const N: usize> Eights<N> {
     unsafe fn write(&self, i: usize, rows: usize, sums: [__m256; N]) {
         for v in 0..N {
             let (y, n) = (self.y.wrapping_add(i * N + v * W), (rows * N).saturating_sub(v * W));
-            // SAFETY: the first n numbers are of these rows, and no more are read or written; what is added to, if its
+            // SAFETY: the first n elements are of these rows, and no more are read or written; what is added to, if its
             // rows differ, is y itself.
             unsafe {
                 let init = if self.add { _mm256_maskload_ps(y, first_of_eight(n)) } else { self.bias[v] };
@@ -111,7 +115,7 @@ struct Steps<const G: usize>(MaybeUninit<[[[f32; W]; G]; 3 + STEPS]>);
 /// Numbers p.. p + 4 of eight rows of a, to vector g of four steps from `to` on.
 ///
 /// # Safety
-/// AVX2; the rows have these numbers, and `to` is that of four steps of G vectors to write, aligned to vectors; g < G.
+/// AVX2; the rows have these elements, and `to` is that of four steps of G vectors to write, aligned to vectors; g < G.
 #[inline]
 #[target_feature(enable = "avx2")]
 unsafe fn turn<const N: usize, const G: usize>(rows: &[*const f32; W], p: usize, to: *mut f32, g: usize) {
@@ -119,7 +123,7 @@ unsafe fn turn<const N: usize, const G: usize>(rows: &[*const f32; W], p: usize,
     let mut x = [_mm256_setzero_ps(); 4];
     for (v, x) in x.iter_mut().enumerate() {
         let (low, high) = (rows[lanes[v]].wrapping_add(p), rows[lanes[v + 4]].wrapping_add(p));
-        // SAFETY: four numbers from p on of two rows.
+        // SAFETY: four elements from p on of two rows.
         *x = unsafe { _mm256_loadu2_m128(high, low) };
     }
     for (q, &x) in transpose_halves(x).iter().enumerate() {
@@ -128,10 +132,10 @@ unsafe fn turn<const N: usize, const G: usize>(rows: &[*const f32; W], p: usize,
     }
 }
 
-/// sums += one step of k: the G vectors of numbers of a at `x`, each times N numbers of b.
+/// sums += one step of k: the G vectors of elements of a at `x`, each times N elements of b.
 ///
 /// # Safety
-/// AVX2 and FMA; `x` has G vectors, aligned, and `b` N numbers.
+/// AVX2 and FMA; `x` has G vectors, aligned, and `b` N elements.
 #[inline]
 #[target_feature(enable = "avx2,fma")]
 unsafe fn step<const N: usize, const G: usize>(sums: &mut [[__m256; N]; G], x: *const f32, b: *const f32) {
@@ -141,7 +145,7 @@ unsafe fn step<const N: usize, const G: usize>(sums: &mut [[__m256; N]; G], x: *
         *numbers = unsafe { _mm256_load_ps(x.wrapping_add(g * W)) };
     }
     for j in 0..N {
-        // SAFETY: number j of N.
+        // SAFETY: element j of N.
         let b = _mm256_set1_ps(unsafe { *b.add(j) });
         for g in 0..G {
             sums[g][j] = _mm256_fmadd_ps(numbers[g], b, sums[g][j]);
@@ -155,7 +159,8 @@ unsafe fn step<const N: usize, const G: usize>(sums: &mut [[__m256; N]; G], x: *
 /// they need, and keeps sums in memory instead.
 ///
 /// # Safety
-/// AVX2 and FMA; `table` has k rows, 4 or more; `rows`, and those `apart` numbers from them, G in all, have k numbers.
+/// AVX2 and FMA; `table` has k rows, 4 or more; `rows`, and those `apart` elements from them, G in all, have k
+/// elements.
 #[inline]
 #[target_feature(enable = "avx2,fma")]
 unsafe fn eights<const N: usize, const G: usize>(
@@ -174,7 +179,7 @@ unsafe fn eights<const N: usize, const G: usize>(
             let q = q.min(k - 4);
             let to = first.wrapping_add(q * G * W).wrapping_sub(p * G * W);
             for g in 0..G {
-                // SAFETY: four numbers of k; their steps are from 3 before the first to the last there is room for.
+                // SAFETY: four elements of k; their steps are from 3 before the first to the last there is room for.
                 unsafe { turn::<N, G>(rows, g * apart + q, to, g) };
             }
         }

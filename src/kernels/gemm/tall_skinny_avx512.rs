@@ -1,10 +1,14 @@
 //! Products with at most eight columns with AVX-512, y [m, n] = a [m, k] b [k, n], for a in rows and y without gaps.
 //!
 //! One row of y would leave most of a vector empty. So sixteen rows of a are transposed, four steps of k at a time, and
-//! each column of y is one vector of sixteen rows, which gets numbers of a times one number of b; the columns are
-//! turned back into rows at the end. A vector to transpose is put together from four numbers of four rows, a quarter
-//! each: loads do half of the work that shuffles would. Rows of one, two or four numbers are left as they are: see
+//! each column of y is one vector of sixteen rows, which gets elements of a times one element of b; the columns are
+//! turned back into rows at the end. A vector to transpose is put together from four elements of four rows, a quarter
+//! each: loads do half of the work that shuffles would. Rows of one, two or four elements are left as they are: see
 //! [`spread`].
+//!
+//! This and the AVX2 path are two algorithms, not one over [`Vector`](crate::kernels::vector::Vector): 32 registers hold
+//! the transposed steps beside all sums, so that they need not go through memory; masks leave out rows and columns;
+//! `vcompressps` packs rows of any n, and `vpermps` spreads elements over sixteen lanes.
 
 use super::operand::{LONGEST, Out, Product, View};
 use crate::kernels::vector::{first_of_sixteen, put_sixteen, quarters, transpose_quarters};
@@ -24,10 +28,10 @@ struct End {
     keep: __mmask16,
 }
 
-/// The n numbers of row p of b and zeros.
+/// The n elements of row p of b and zeros.
 ///
 /// # Safety
-/// AVX-512F and VL; b has this row of n numbers, 1 to 16.
+/// AVX-512F and VL; b has this row of n elements, 1 to 16.
 #[inline]
 #[target_feature(enable = "avx512f,avx512vl")]
 unsafe fn row(b: View, p: usize, n: usize) -> __m512 {
@@ -42,12 +46,12 @@ unsafe fn row(b: View, p: usize, n: usize) -> __m512 {
     }
 }
 
-/// The first 4 Q numbers of a vector in all of its quarters.
+/// The first 4 Q elements of a vector in all of its quarters.
 #[inline]
 #[target_feature(enable = "avx512f")]
 fn repeated<const Q: usize>(v: __m512) -> __m512 {
     let lanes: [i32; W] = from_fn(|l| (l % (4 * Q)) as i32);
-    // SAFETY: a vector's numbers.
+    // SAFETY: a vector's elements.
     _mm512_permutexvar_ps(unsafe { _mm512_loadu_si512(lanes.as_ptr().cast()) }, v)
 }
 
@@ -75,7 +79,7 @@ impl End {
     unsafe fn write(&self, i: usize, rows: usize, sums: __m512) {
         let sums = if self.fills() { sums } else { _mm512_maskz_compress_ps(self.keep, sums) };
         let (mask, y) = (first_of_sixteen(rows * self.n), self.out.at.wrapping_add(i * self.n));
-        // SAFETY: as many numbers as these rows have; what is added to, if its rows differ, is y itself.
+        // SAFETY: as many elements as these rows have; what is added to, if its rows differ, is y itself.
         unsafe {
             let init = if self.out.init_rs > 0 { _mm512_maskz_loadu_ps(mask, y) } else { self.bias };
             put_sixteen(y, mask, _mm512_fmadd_ps(self.alpha, sums, init));
@@ -107,7 +111,7 @@ impl End {
 /// one or more, are there; the others are the last of them once more.
 ///
 /// # Safety
-/// AVX-512F and VL; these rows have these numbers.
+/// AVX-512F and VL; these rows have these elements.
 #[inline]
 #[target_feature(enable = "avx512f,avx512vl")]
 unsafe fn steps<const LAST: bool>(a: View, left: usize, mask: __mmask8) -> [__m512; 4] {
@@ -130,7 +134,7 @@ unsafe fn steps<const LAST: bool>(a: View, left: usize, mask: __mmask8) -> [__m5
 /// than sixteen, else a multiple of it.
 ///
 /// # Safety
-/// AVX-512F and VL; a has these rows, of as many numbers as `table` has rows, and y has them.
+/// AVX-512F and VL; a has these rows, of as many elements as `table` has rows, and y has them.
 #[inline]
 #[target_feature(enable = "avx512f,avx512vl")]
 unsafe fn sixteens<const Q: usize, const LAST: bool>(
@@ -140,10 +144,10 @@ unsafe fn sixteens<const Q: usize, const LAST: bool>(
     table: &[[[f32; 4]; Q]],
     end: &End,
 ) {
-    let (fours, rest) = table.as_chunks::<4>();
+    let (blocks, rest) = table.as_chunks::<4>();
     for _ in 0..rows.div_ceil(W) {
         let (mut a, mut sums) = (a.from(i, 0), [[_mm512_setzero_ps(); 4]; Q]);
-        for table in fours {
+        for table in blocks {
             // SAFETY: this function's contract.
             let steps = unsafe { steps::<LAST>(a, rows, 0xf) };
             for (&step, b) in steps.iter().zip(table) {
@@ -224,8 +228,8 @@ unsafe fn by_sixteen<const Q: usize, const K: usize>(m: usize, k: usize, n: usiz
     }
 }
 
-/// All rows of a b, n ≤ 4 Q, where rows of a are K numbers without gaps, one, two or four: of the rows of a that a
-/// vector of y needs, each number is spread over the Q quarters of its row and multiplied by the row of b.
+/// All rows of a b, n ≤ 4 Q, where rows of a are K elements without gaps, one, two or four: of the rows of a that a
+/// vector of y needs, each element is spread over the Q quarters of its row and multiplied by the row of b.
 ///
 /// # Safety
 /// As of [`product`]; [`Product::few_columns`]; k and the distance of a's rows are K.

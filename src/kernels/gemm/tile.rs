@@ -1,7 +1,7 @@
 //! The innermost loops: a tile of y, R rows of C vectors of columns, stays in registers while k runs. Each step loads C
-//! vectors of a row of b and multiplies them by R numbers of a, so that an element loaded is used R or C times. R C ≥ 4
-//! hides the latency of a multiplication; 24 is what 32 registers hold. Of sixteen twelve sums, two vectors of b and a
-//! number of a take all but one: with three vectors of b the compiler keeps one of twelve sums in memory.
+//! vectors of a row of b and multiplies them by R elements of a, so that an element loaded is used R or C times. R C ≥
+//! 4 hides the latency of a multiplication; 24 is what 32 registers hold. Of sixteen twelve sums, two vectors of b and
+//! an element of a take all but one: with three vectors of b the compiler keeps one of twelve sums in memory.
 
 use super::operand::{Out, View};
 use crate::kernels::vector::{Avx2, Avx512, Vector};
@@ -53,8 +53,8 @@ macro_rules! each {
     ($i:ident < $n:expr, $block:block, $($k:literal)*) => { $(if const { $k < $n } { let $i = $k; $block })* };
 }
 
-/// How the numbers of a lie. With sixteen registers the compiler is told: an address is then a register and a constant,
-/// which is what makes the loop over k as fast as the multiplications.
+/// How the elements of a lie. With sixteen registers the compiler is told: an address is then a register and a
+/// constant, which is what makes the loop over k as fast as the multiplications.
 const ROWS: u8 = 0;
 const COLUMNS: u8 = 1;
 const ANYHOW: u8 = 2;

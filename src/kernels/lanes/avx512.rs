@@ -1,6 +1,8 @@
 //! Rows to lanes and back, and products of lanes, in single precision with AVX-512: sixteen rows of four numbers are
 //! four vectors of four quarters, which eight shuffles transpose. Left to itself, the compiler moves every number
-//! alone.
+//! alone. [`super::sse`] has the same functions for four rows at a time and no code in common: vectors of sixteen are
+//! put together and taken apart by quarters (`vinsertf32x4`, `vextractf32x4`, `vshuff32x4`), which vectors of four have
+//! not.
 
 use crate::kernels::{
     lanes::{L, Table},
@@ -77,13 +79,13 @@ pub fn merged(x: &[[f32; L]; L]) -> [f32; L] {
     store(_mm512_add_ps(_mm512_shuffle_ps::<0b10_00_10_00>(a, b), _mm512_shuffle_ps::<0b11_01_11_01>(a, b)))
 }
 
-/// Four numbers from each of the places m, 4 + m, 8 + m and 12 + m, one after another.
+/// Four elements from each of the places m, 4 + m, 8 + m and 12 + m, one after another.
 ///
 /// # Safety
 /// AVX-512F; there are four numbers at each place, and m < 4.
 #[inline]
 #[target_feature(enable = "avx512f")]
-unsafe fn fours(x: *const f32, at: &[usize; L], m: usize) -> __m512 {
+unsafe fn load_quarters(x: *const f32, at: &[usize; L], m: usize) -> __m512 {
     // SAFETY: the caller's.
     unsafe {
         let v = _mm512_castps128_ps512(_mm_loadu_ps(x.add(at[m])));
@@ -93,8 +95,8 @@ unsafe fn fours(x: *const f32, at: &[usize; L], m: usize) -> __m512 {
     }
 }
 
-/// The numbers of rows `step` apart from `at[l]` on, times `scale[l]`, to lane l of y as the table says; of each row
-/// the first, as many as whole fours are.
+/// The elements of rows `step` apart from `at[l]` on, times `scale[l]`, to lane l of y as the table says; of each row
+/// the first k / 4 * 4.
 ///
 /// # Safety
 /// AVX-512F; x has every such row, and y every such lane.
@@ -113,8 +115,12 @@ pub unsafe fn gather(
             // SAFETY: the four numbers from j on of row t of each lane, and their lanes of y.
             unsafe {
                 let x = x.add(t * step + j);
-                let [a, b, c, d] =
-                    transpose_quarters([fours(x, at, 0), fours(x, at, 1), fours(x, at, 2), fours(x, at, 3)]);
+                let [a, b, c, d] = transpose_quarters([
+                    load_quarters(x, at, 0),
+                    load_quarters(x, at, 1),
+                    load_quarters(x, at, 2),
+                    load_quarters(x, at, 3),
+                ]);
                 let y = y.add(t * rs + j * cs);
                 _mm512_storeu_ps(y.cast(), _mm512_mul_ps(scale, a));
                 _mm512_storeu_ps(y.add(cs).cast(), _mm512_mul_ps(scale, b));

@@ -47,7 +47,7 @@ pub fn transposed(x: &[[f32; L]; 4]) -> [[f32; L]; 4] {
 /// [`super::horizontal_sums`].
 #[inline(always)]
 pub fn horizontal_sums<const F: usize>(x: &[[f32; L]; 4], from: usize) -> [f32; 4] {
-    let fours = |x: &[f32; L]| {
+    let groups = |x: &[f32; L]| {
         let mut sum = quarter(x, from);
         for g in from + 1..from + F {
             // SAFETY: every processor of this kind has the instruction.
@@ -55,7 +55,7 @@ pub fn horizontal_sums<const F: usize>(x: &[[f32; L]; 4], from: usize) -> [f32; 
         }
         sum
     };
-    let [a, b, c, d] = transpose([fours(&x[0]), fours(&x[1]), fours(&x[2]), fours(&x[3])]);
+    let [a, b, c, d] = transpose([groups(&x[0]), groups(&x[1]), groups(&x[2]), groups(&x[3])]);
     let mut y = [0.0; 4];
     // SAFETY: every processor of this kind has the instructions; four numbers.
     unsafe { _mm_storeu_ps(y.as_mut_ptr(), _mm_add_ps(_mm_add_ps(a, b), _mm_add_ps(c, d))) };
@@ -94,8 +94,8 @@ pub fn merged(x: &[[f32; L]; L]) -> [f32; L] {
     y
 }
 
-/// The numbers of rows `step` apart from `at[l]` on, times `scale[l]`, to lane l of y as the table says; of each row
-/// the first, as many as whole fours are.
+/// The elements of rows `step` apart from `at[l]` on, times `scale[l]`, to lane l of y as the table says; of each row
+/// the first k / 4 * 4.
 ///
 /// # Safety
 /// x has every such row, and y every such lane.

@@ -6,9 +6,9 @@
 // Tiling: a block has one head of R sequences, from the first step to the last. Thread (g, j), g < 4, j < K has the
 // weights of gate g of unit j: the first N in registers, the rest, N .. K, in shared memory; they are read from global
 // memory once. Thread (r, j), r < R is the cell of unit j of sequence r, with its state in registers. h goes from the
-// cells to the gates by shared memory, and the gates' sums come back: two barriers a step. A step is 8 K K R operations
-// a block, and forward moves 10 numbers a unit (x; gates, c, h), backward 11 (gates, c, c before, dh; dz), which are
-// asked for a step ahead.
+// cells to the gates by shared memory, and the pre-activations come back: two barriers a step. A step is 8 K K R
+// operations a block, and forward moves 10 numbers a unit (x; gates, c, h), backward 11 (gates, c, c before, dh; dz),
+// which are asked for a step ahead.
 //
 // Weights that do not fit (K > 128, in double earlier) are shared by several blocks (grid.cu).
 

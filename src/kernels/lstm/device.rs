@@ -94,9 +94,9 @@ pub(in crate::kernels) fn together<'a>(
     })
 }
 
-/// Where the gradient of the gates' sums is written: the gradient of x if there is nothing in it yet, else memory of
-/// its own, which is to be added to the second tensor, if any.
-pub(in crate::kernels) fn sums<'a, 'c>(
+/// Where the gradient of the pre-activations is written: the gradient of x if there is nothing in it yet, else memory
+/// of its own, which is to be added to the second tensor, if any.
+pub(in crate::kernels) fn dz_target<'a, 'c>(
     cu: &'c Cuda,
     x: &Tensor,
     dx: &'a mut Grad,
@@ -169,7 +169,7 @@ impl<const NARROW: bool> Schedule<LstmSequence, NARROW> {
         let ([gx, gw, gh0, gc0], [dh, dh_last, dc_last, ..]) = (dx, dy) else { return };
         let (Size { b, t, d }, dtype) = (Size::of(x), x[0].dtype());
         let mut own = None;
-        let (dz, add_to) = sums(cu, &x[0], gx, &mut own);
+        let (dz, add_to) = dz_target(cu, &x[0], gx, &mut own);
         let ((dh0, acc_h), (dc0, acc_c)) = (gh0.target(), gc0.target());
         let rest: &[Arg] = args![&x[3], &y[3], &y[4], dh, dh_last, dc_last, dh0, acc_h, dc0, acc_c, b, t, d];
         const WIDE: &str = "lstm_backward_grid";

@@ -103,12 +103,12 @@ fn rows<T: Math, const W: usize>(
     }
 }
 
-/// W of all cells of a group at one step, the first half: the gates' sums, the first four of saved [6, R D], to what is
-/// saved, and c [R D] of the step before to that of the step.
+/// W of all cells of a group at one step, the first half: the pre-activations, the first four of saved [6, R D], to
+/// what is saved, and c [R D] of the step before to that of the step.
 #[inline(always)]
 fn write_cells<T: Math, const W: usize>(i: usize, q: usize, saved: &mut [T], c: &mut [T]) {
-    let sums = [at(saved, 0, q, i), at(saved, 1, q, i), at(saved, 2, q, i)];
-    let ([to_i, to_f, to_g, keep], next) = write::<T, W>(sums, at(c, 0, q, i));
+    let z = [at(saved, 0, q, i), at(saved, 1, q, i), at(saved, 2, q, i)];
+    let ([to_i, to_f, to_g, keep], next) = write::<T, W>(z, at(c, 0, q, i));
     put(saved, 0, q, i, to_i, false);
     put(saved, 1, q, i, to_f, false);
     put(saved, 2, q, i, to_g, false);
@@ -189,8 +189,8 @@ pub(super) fn forward<T: Math>(
     }
 }
 
-/// W channels of the gradients of the gates' sums, of a sequence that begins at `l` in saved [6, q], and dh and dc [q]:
-/// to dz [4D], and dc to step t − 1.
+/// W channels of the gradients of the pre-activations, of a sequence that begins at `l` in saved [6, q], and dh and dc
+/// [q]: to dz [4D], and dc to step t − 1.
 #[inline(always)]
 fn step_back<T: Math, const W: usize>(
     i: usize,
@@ -246,8 +246,8 @@ fn group_back_of<T: Math>(s: Size, first: usize, r: usize, [w, save, dy]: [&[T];
     }
 }
 
-/// W_hh [4D, D], what was saved, and dy [B, T, D] to dz [B, T, 4D], the gradients of the gates' sums; dh and dc [B, D]
-/// come in as those of the last h and c and leave as those of the first.
+/// W_hh [4D, D], what was saved, and dy [B, T, D] to dz [B, T, 4D], the gradients of the pre-activations; dh and dc
+/// [B, D] come in as those of the last h and c and leave as those of the first.
 pub(super) fn backward<T: Math>(s: Size, inputs: [&[T]; 3], [dh, dc, dz]: [&mut [T]; 3]) {
     for b in groups(s) {
         group_back(s, b, inputs, [&mut *dh, &mut *dc, &mut *dz]);

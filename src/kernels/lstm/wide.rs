@@ -16,7 +16,7 @@ use crate::{
 
 /// W channels of the sum of a gate from x [4D] and z = W_hh h_{t-1} [4D].
 #[inline(always)]
-fn sum<T: Math, const W: usize>(gate: usize, d: usize, i: usize, [x, z]: [&[T]; 2]) -> [T; W] {
+fn pre_activation<T: Math, const W: usize>(gate: usize, d: usize, i: usize, [x, z]: [&[T]; 2]) -> [T; W] {
     let (mut x, z): ([T; W], [T; W]) = (at(x, gate, d, i), at(z, gate, d, i));
     for l in 0..W {
         x[l] += z[l];
@@ -27,8 +27,8 @@ fn sum<T: Math, const W: usize>(gate: usize, d: usize, i: usize, [x, z]: [&[T]; 
 /// W cells of a step, the first half: to what is saved [6, D], and c [D] of the step before to that of the step.
 #[inline(always)]
 fn write_cells<T: Math, const W: usize>(i: usize, d: usize, from: [&[T]; 2], saved: &mut [T], c: &mut [T]) {
-    let sums = [sum(0, d, i, from), sum(1, d, i, from), sum(2, d, i, from)];
-    let ([to_i, to_f, to_g, keep], next) = write::<T, W>(sums, at(c, 0, d, i));
+    let z = [pre_activation(0, d, i, from), pre_activation(1, d, i, from), pre_activation(2, d, i, from)];
+    let ([to_i, to_f, to_g, keep], next) = write::<T, W>(z, at(c, 0, d, i));
     put(saved, 0, d, i, to_i, false);
     put(saved, 1, d, i, to_f, false);
     put(saved, 2, d, i, to_g, false);
@@ -39,7 +39,7 @@ fn write_cells<T: Math, const W: usize>(i: usize, d: usize, from: [&[T]; 2], sav
 /// The second half: to the rest, and h [D].
 #[inline(always)]
 fn read_cells<T: Math, const W: usize>(i: usize, d: usize, from: [&[T]; 2], c: &[T], saved: &mut [T], h: &mut [T]) {
-    let ([to_o, through_u], y) = read::<T, W>(sum(3, d, i, from), at(c, 0, d, i));
+    let ([to_o, through_u], y) = read::<T, W>(pre_activation(3, d, i, from), at(c, 0, d, i));
     put(saved, 3, d, i, to_o, false);
     put(saved, 5, d, i, through_u, false);
     put(h, 0, d, i, y, false);
@@ -82,7 +82,7 @@ pub(super) fn forward<T: Math>(
     }
 }
 
-/// W channels of the gradients of the gates' sums, to dz and, for the product with W_hh, to dz_t.
+/// W channels of the gradients of the pre-activations, to dz and, for the product with W_hh, to dz_t.
 #[inline(always)]
 fn cells_back<T: Math, const W: usize>(
     i: usize,
@@ -108,7 +108,7 @@ fn cells_back<T: Math, const W: usize>(
 }
 
 /// Step t of all sequences backwards: dh and dc [B, D] come in from step t + 1; dc leaves for t − 1. The gradients of
-/// the gates' sums go to dz [B, T, 4D] and to dz_t [B, 4D].
+/// the pre-activations go to dz [B, T, 4D] and to dz_t [B, 4D].
 #[versions::versions]
 fn step_back<T: Math>(
     s: Size,
@@ -131,8 +131,8 @@ fn step_back<T: Math>(
     }
 }
 
-/// W_hh [4D, D], what was saved, and dy [B, T, D] to dz [B, T, 4D], the gradients of the gates' sums; dh and dc [B, D]
-/// come in as those of the last h and c and leave as those of the first.
+/// W_hh [4D, D], what was saved, and dy [B, T, D] to dz [B, T, 4D], the gradients of the pre-activations; dh and dc
+/// [B, D] come in as those of the last h and c and leave as those of the first.
 pub(super) fn backward<T: Math>(cpu: &Cpu, s: Size, [w, saved, dy]: [&[T]; 3], [dh, dc, dz]: [&mut [T]; 3]) {
     let mut dz_t = cpu.temp::<T>(s.b * 4 * s.d);
     let w = Packed::new(cpu, s.b, (w, Mat::new(4 * s.d, s.d, s.d)));

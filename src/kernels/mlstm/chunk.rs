@@ -9,7 +9,8 @@
 
 use crate::{
     kernels::{
-        gated_linear_attention::{Chunk, Place, Work},
+        gated_linear_attention::{Chunk, Work},
+        heads::Place,
         math::Math,
         mlstm::{ByM, Gates, Grads, Inputs, Outputs, Plan, Saved, inverses, inverses_and_slopes},
         rows::{add_row_dots, dot, times_rows},
@@ -27,14 +28,14 @@ fn normalise<T: Real>(v: usize, a: &[T], b: &[T], x: &mut [T]) {
 }
 
 /// Load the rows of a chunk.
-fn load<T: Math>(u: &mut Chunk<T>, p: &Plan<T>, x: &Inputs<T>, g: &Gates<T>, Place { i, t0, n }: Place) {
-    let d = p.dims;
-    d.keys().gather(x.q, i, t0, n, T::ONE, &mut u.queries, d.k);
-    d.keys().gather(x.k, i, t0, n, p.scale, &mut u.keys, d.k);
-    times_rows(d.k, &g.i[t0..t0 + n], &mut u.keys);
-    d.values().gather(x.v, i, t0, n, T::ONE, &mut u.values, d.v);
-    u.decay.set(&g.f[t0..t0 + n]);
-    u.fade(n);
+fn load<T: Math>(u: &mut Chunk<T>, p: &Plan<T>, x: &Inputs<T>, g: &Gates<T>, at: Place) {
+    let (d, gates) = (p.dims, at.t0..at.t0 + at.n);
+    d.keys().gather(x.q, at, T::ONE, &mut u.queries, d.k);
+    d.keys().gather(x.k, at, p.scale, &mut u.keys, d.k);
+    times_rows(d.k, &g.i[gates.clone()], &mut u.keys);
+    d.values().gather(x.v, at, T::ONE, &mut u.values, d.v);
+    u.decay.set(&g.f[gates]);
+    u.fade(at.n);
 }
 
 pub fn forward<T: Math>(cpu: &Cpu, p: Plan<T>, x: &Inputs<T>, y: Outputs<T>) {
@@ -54,7 +55,8 @@ pub fn forward<T: Math>(cpu: &Cpu, p: Plan<T>, x: &Inputs<T>, y: Outputs<T>) {
             let n = c.min(d.t - t0);
             saved[..ns].copy_from_slice(s);
             saved[ns..].copy_from_slice(z);
-            load(&mut u, &p, x, &g, Place { i, t0, n });
+            let at = Place { i, t0, n };
+            load(&mut u, &p, x, &g, at);
             let next = if j + 1 < p.chunks { (i, t0 + n) } else { (i + 1, 0) };
             d.keys().fetch([x.q, x.k], next, c);
             d.values().fetch([x.v, y.h], next, c);
@@ -65,8 +67,8 @@ pub fn forward<T: Math>(cpu: &Cpu, p: Plan<T>, x: &Inputs<T>, y: Outputs<T>) {
             u.write(n, s, z);
             inverses(p, den, &g.m[t0..t0 + n], a, b);
             normalise(d.v, a, b, &mut o);
-            d.scalars().put(den, 1, i, t0, n, y.den);
-            d.values().put(&o, d.v, i, t0, n, y.h);
+            d.scalars().put(den, 1, at, y.den);
+            d.values().put(&o, d.v, at, y.h);
         }
     }
 }
@@ -91,16 +93,16 @@ impl<'a, T: Math> Own<'a, T> {
     }
 
     /// dO and δ of a chunk, and what each step adds to Γ and γ. `den` becomes the derivative of N.
-    fn cotangents(&mut self, w: &mut Work<T>, p: &Plan<T>, y: &Saved<T>, m: &[T], Place { i, t0, n }: Place) {
+    fn cotangents(&mut self, w: &mut Work<T>, p: &Plan<T>, y: &Saved<T>, m: &[T], at @ Place { t0, n, .. }: Place) {
         let (values, scalars, v) = (p.dims.values(), p.dims.scalars(), p.dims.v);
         let (own, scaled) = (&mut self.by_m.fixed[t0..t0 + n], &mut self.by_m.scaled[t0..t0 + n]);
         own.fill(T::ZERO);
         scaled.fill(T::ZERO);
         w.delta.fill(T::ZERO);
         let Some(dh) = y.dh else { return w.dy.fill(T::ZERO) };
-        values.gather(dh, i, t0, n, T::ONE, &mut w.dy, v);
-        values.gather(y.h, i, t0, n, T::ONE, &mut self.h, v);
-        scalars.gather(y.den, i, t0, n, T::ONE, &mut self.den, 1);
+        values.gather(dh, at, T::ONE, &mut w.dy, v);
+        values.gather(y.h, at, T::ONE, &mut self.h, v);
+        scalars.gather(y.den, at, T::ONE, &mut self.den, 1);
         let [a, b, by_m] = &mut self.by;
         inverses_and_slopes(*p, &mut self.den[..n], m, [a, b, by_m]);
         add_row_dots(v, &self.h[..n * v], &w.dy[..n * v], own);
@@ -138,9 +140,9 @@ pub fn backward<T: Math>(cpu: &Cpu, p: Plan<T>, x: &Inputs<T>, y: &Saved<T>, mut
             add_row_dots(d.k, &u.keys[..n * d.k], &w.dk, &mut own.di[t0..t0 + n]);
             own.df[t0..t0 + n].copy_from_slice(&w.dg[..n]);
             times_rows(d.k, &g.i[t0..t0 + n], &mut w.dk);
-            d.keys().scatter(&w.dq, d.k, T::ONE, i, (t0, n), &mut dx.dq);
-            d.keys().scatter(&w.dk, d.k, p.scale, i, (t0, n), &mut dx.dk);
-            d.values().scatter(&w.dv, d.v, T::ONE, i, (t0, n), &mut dx.dv);
+            d.keys().scatter(&w.dq, d.k, T::ONE, at, &mut dx.dq);
+            d.keys().scatter(&w.dk, d.k, p.scale, at, &mut dx.dk);
+            d.values().scatter(&w.dv, d.v, T::ONE, at, &mut dx.dv);
         }
         let steps = ByM { fixed: &own.by_m.fixed[..], scaled: &own.by_m.scaled[..] };
         let dm = g.back(d, i, (&own.di, &own.df), steps, by_m, &mut dx);

@@ -93,16 +93,7 @@ impl Row {
 }
 
 /// What [`super::forward`] has left wrong.
-pub fn forward<T: Real>(
-    centre: bool,
-    eps: f64,
-    x: &[T],
-    w: &[T],
-    b: Option<&[T]>,
-    y: &mut [T],
-    mean: &mut [T],
-    r: &mut [T],
-) {
+pub fn forward<T: Real>(centre: bool, eps: f64, x: &[T], (w, b): (&[T], Option<&[T]>), [y, mean, r]: [&mut [T]; 3]) {
     let (n, mut row) = (w.len(), Row::new(w.len()));
     for i in stretches(mean, r).into_iter().filter(|s| s.1).flat_map(|s| s.0) {
         if let Some(s) = row.normalise(centre, eps, &x[i * n..][..n]) {
@@ -115,7 +106,7 @@ pub fn forward<T: Real>(
 }
 
 /// dx of such rows, as [`super::backward_x`].
-pub fn backward_x<T: Real>(centre: bool, eps: f64, x: &[T], w: &[T], g: &[T], d: &mut [T], acc: bool) {
+pub fn backward_x<T: Real>(centre: bool, eps: f64, [x, g]: [&[T]; 2], w: &[T], (d, acc): (&mut [T], bool)) {
     let (n, mut row, mut gw) = (w.len(), Row::new(w.len()), vec![0.0; w.len()]);
     for ((x, g), d) in x.chunks_exact(n).zip(g.chunks_exact(n)).zip(d.chunks_exact_mut(n)) {
         let r = row.normalise(centre, eps, x).unwrap_or(f64::NAN);

@@ -240,7 +240,7 @@ fn store_row<T: Real>(plan: Plan, part: Part, y: &[States<T>], n: usize, x: &mut
     }
 }
 
-/// [`store_row`] where every sequence has F fours of lanes.
+/// [`store_row`] where every sequence has F groups of four lanes.
 #[inline(always)]
 fn store_shares<T: Real, const F: usize>(
     plan: Plan,

@@ -126,7 +126,7 @@ struct Seen<'a, T> {
 }
 
 /// W units of it. The states dh, dc, dn, γ [K] come from step t + 1 and become what step t − 1 gets, but for dh. The
-/// gradient of the gates' sums goes to dz [4K], and to dx [4, D] or is added.
+/// gradient of the pre-activations goes to dz [4K], and to dx [4, D] or is added.
 #[inline(always)]
 fn lanes_back<T: Math, const W: usize>(
     i: usize,

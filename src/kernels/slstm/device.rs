@@ -5,7 +5,7 @@ use crate::{
     autograd::{Grad, In, Value, zeroed},
     cuda::{Arg, Cuda, View},
     kernels::{
-        lstm::{MODULE, before, cells, kernels, persistent, sums, together},
+        lstm::{MODULE, before, cells, dz_target, kernels, persistent, together},
         matmul::Mat,
         slstm::Size,
     },
@@ -58,7 +58,7 @@ impl SlstmSequence {
         let (s, dtype) = (Size::of(x), x[0].dtype());
         let (Size { b, t, h: heads, k }, d) = (s, s.d());
         let mut own = None;
-        let (dz, add_to) = sums(cu, &x[0], gx, &mut own);
+        let (dz, add_to) = dz_target(cu, &x[0], gx, &mut own);
         let mut rest = args![&x[3], &x[4], &x[6], &y[2], &y[3], &y[5]].to_vec();
         rest.extend(dy[..5].iter().map(Arg::from));
         initial.iter_mut().map(Grad::target).for_each(|(to, acc)| rest.extend([to, acc]));

@@ -14,8 +14,8 @@ use super::{
 };
 use crate::{
     autograd::Var,
-    models::{Form, State, at, delta_net::chunked, merge_heads, over_time},
-    ops::scan::linear_scan,
+    models::{Form, State, at, merge_heads, over_time},
+    ops::{delta::delta_rule, scan::linear_scan},
 };
 
 pub(super) fn init(c: &Config, init: &mut Init) {
@@ -92,5 +92,5 @@ fn scan<'t>(phi_q: Var<'t>, phi_k: Var<'t>, v: Var<'t>, beta: Var<'t>) -> Var<'t
 pub fn whole_memory<'t>(phi_q: Var<'t>, phi_k: Var<'t>, v: Var<'t>, beta: Var<'t>) -> Var<'t> {
     let [b, _, h, d] = v.dims();
     let start = v.tape().full([b, h, d, d], v.dtype(), 0.0);
-    chunked(phi_q, phi_k, v, beta, start, 1.0, Form::CHUNK).0
+    delta_rule(phi_q, phi_k, v, beta, start, 1.0, Form::CHUNK).0
 }

@@ -16,6 +16,9 @@
 //!
 //! LSTM and GPT compute what their papers say. Parameters have the names and the initial distributions of the published
 //! code.
+//!
+//! # Panics
+//! The functions of [`Var`]s in these modules panic where their inputs do not fit: the message has the shapes.
 
 mod config;
 mod decoder;

@@ -18,7 +18,7 @@ use crate::{
 /// its rows: before step t they are multiplied by exp(g_t).
 ///
 /// ```text
-/// S' = diag(exp(g_t)) S_{t-1}      e_t = β_t (v_t − S'ᵀ k_t)      S_t = S' + k_t e_tᵀ      o_t = scale S_tᵀ q_t
+/// S' = diag(exp(g_t)) S_{t-1}      u_t = β_t (v_t − S'ᵀ k_t)      S_t = S' + k_t u_tᵀ      o_t = scale S_tᵀ q_t
 /// ```
 pub struct GatedDeltaRule(pub DeltaRule);
 

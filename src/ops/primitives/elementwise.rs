@@ -11,7 +11,7 @@ use crate::{
 };
 use std::f64::consts::{PI, TAU};
 
-/// The fastest rate of decay: a step of length 0 times it is 0, and any other step that counts forgets everything.
+/// The bound on a rate of decay: 0 times it is 0, and any other step that counts forgets everything.
 pub fn fastest(dtype: DType) -> f64 {
     if dtype == DType::F64 { 1e300 } else { 1e37 }
 }
@@ -88,7 +88,7 @@ functions! {
     log = Log in 0.5..3.0: |x| x.ln(), 1.0 / x;
     /// eˣ − 1, exact near zero
     expm1 = Expm1 in -2.0..2.0: |x| x.exp_m1(), x.exp();
-    /// −eˣ as a rate of decay: no faster than what a step of no length leaves alone, instead of −∞
+    /// −eˣ as a rate of decay, bounded, so that 0 times it is 0
     decay_rate = DecayRate in -3.0..3.0: |x| -x.exp(), -x.exp(), at most fastest;
     /// √x
     sqrt = Sqrt in 0.5..3.0: |x| x.sqrt(), 0.5 / x.sqrt();

@@ -16,8 +16,8 @@ pub struct Embedding;
 /// yᵢ = x[i, idᵢ] for x [.., C] and ids [..]; y [..].
 pub struct Gather;
 
-/// That `t` holds integers in 0..n. What a device made itself nobody looks at while its work is recorded: there an
-/// index that is outside gives NaN.
+/// That `t` holds integers in 0..n. Indices computed on the device are not checked while a graph is recorded; a bad one
+/// gives NaN.
 fn check_ids(t: &Tensor, n: usize) -> Result<(), String> {
     if t.dtype() != DType::I32 {
         return Err(format!("ids of shape {} are {}, expected i32", t.shape(), t.dtype()));
@@ -31,7 +31,6 @@ fn check_ids(t: &Tensor, n: usize) -> Result<(), String> {
 }
 
 /// The largest index, where a negative one counts as larger than any other.
-#[versions::versions]
 fn largest(ids: &[i32]) -> u32 {
     ids.iter().fold(0, |top, &id| top.max(id.cast_unsigned()))
 }

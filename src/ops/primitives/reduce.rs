@@ -124,7 +124,7 @@ impl Terms for MaxAxis {
             let Some(first) = places.clone().reduce(larger) else { continue };
             let mut left = 1.0;
             for j in places.rev().filter(|&j| j > first && x[j] == x[first]) {
-                // Of so many the earlier ones get next to nothing.
+                // Below 1e-300 the remaining ties are skipped.
                 if left < 1e-300 {
                     break;
                 }

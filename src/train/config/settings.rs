@@ -322,7 +322,7 @@ fn kernels_of_nobody(owns: &[&TrainConfig], value: &Value) -> Option<String> {
         };
         // A kernel of several is seen by its own name, OP.KERNEL.
         let of = |ran: &str| ran == name || ran.split('.').next() == Some(name);
-        capacity::ops(own, kernels).is_none_or(|ran| ran.into_iter().any(of))
+        capacity::ops(own, kernels).is_none_or(|ran| ran.iter().any(|ran| of(ran)))
     };
     let nobody: Vec<&str> =
         asked.names().iter().filter(|name| !owns.iter().any(|own| runs(own, name))).map(String::as_str).collect();

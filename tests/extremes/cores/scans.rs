@@ -155,11 +155,7 @@ pub fn selective(g: &mut Gen, z: Size) -> Core {
         forms: one_scan(z),
         run: formula(move |x, form| {
             let (u, dt, a) = (x[0], x[1].softplus(), -x[2].exp());
-            let (y, h) = match form {
-                Form::Recurrent => mamba::recurrent([u, dt, a, x[3], x[4]], x[5], stretch),
-                Form::Scan(c) => mamba::scan(u, dt, a, x[3], x[4], x[5], stretch, c),
-                _ => mamba::parallel([u, dt, a, x[3], x[4]], x[5], stretch),
-            };
+            let (y, h) = mamba::sequence([u, dt, a, x[3], x[4]], x[5], stretch, form);
             vec![y, h]
         }),
         what,

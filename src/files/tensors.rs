@@ -1,11 +1,13 @@
 //! Tensors of a safetensors file as numbers.
 
-use crate::{error::brief, files::header::names_are_unique, tensor::Real};
+use super::header::names_are_unique;
+use crate::{error::brief, tensor::Real};
+use half::{bf16, f16};
 use safetensors::{
     SafeTensors,
     tensor::{Dtype, TensorView},
 };
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 
 /// The tensors of a file by name.
 pub type Tensors<'a> = BTreeMap<String, Tensor<'a>>;
@@ -14,14 +16,16 @@ pub type Tensors<'a> = BTreeMap<String, Tensor<'a>>;
 pub struct Tensor<'a> {
     /// Its axes.
     pub dims: Vec<usize>,
-    dtype: Dtype,
+    /// Its type.
+    pub dtype: Dtype,
     data: &'a [u8],
 }
 
-/// Half precision is widened to single, which changes no number.
+/// Half precision is widened to single, which changes no number; integers are widened to 64 bits.
 pub enum Numbers {
     F32(Vec<f32>),
     F64(Vec<f64>),
+    I64(Vec<i64>),
 }
 
 impl Tensor<'_> {
@@ -31,13 +35,15 @@ impl Tensor<'_> {
         (!ours).then(|| brief(&format!("{:?}", self.dtype), 40))
     }
 
-    /// Its numbers, in the precision that it was written in or more.
+    /// Its numbers, in the precision that it was written in or more; of another type there are none.
     pub fn numbers(&self) -> Option<Numbers> {
         Some(match self.dtype {
             Dtype::F32 => Numbers::F32(each(self.data, f32::from_le_bytes)),
             Dtype::F64 => Numbers::F64(each(self.data, f64::from_le_bytes)),
-            Dtype::BF16 => Numbers::F32(each(self.data, |x| brain(u16::from_le_bytes(x)))),
-            Dtype::F16 => Numbers::F32(each(self.data, |x| half(u16::from_le_bytes(x)))),
+            Dtype::BF16 => Numbers::F32(each(self.data, |x| bf16::from_le_bytes(x).to_f32())),
+            Dtype::F16 => Numbers::F32(each(self.data, |x| f16::from_le_bytes(x).to_f32())),
+            Dtype::I32 => Numbers::I64(each(self.data, |x| i32::from_le_bytes(x).into())),
+            Dtype::I64 => Numbers::I64(each(self.data, i64::from_le_bytes)),
             _ => return None,
         })
     }
@@ -49,35 +55,23 @@ impl Numbers {
         match self {
             Numbers::F32(x) => x.iter().map(|x| T::of(f64::from(*x))).collect(),
             Numbers::F64(x) => x.iter().map(|x| T::of(*x)).collect(),
+            Numbers::I64(x) => x.iter().map(|x| T::of(*x as f64)).collect(),
         }
     }
 }
 
-/// Read a file's header.
+/// The tensors of a file, and its metadata.
 ///
 /// # Errors
-/// When it is no such file.
-pub fn of_file<'a>(bytes: &'a [u8]) -> Result<Tensors<'a>, String> {
+/// When it is no such file, or has a name twice.
+pub fn of_file<'a>(bytes: &'a [u8]) -> Result<(Tensors<'a>, HashMap<String, String>), String> {
+    let broken = |e| format!("not a whole safetensors file: {e}");
     names_are_unique(bytes)?;
-    let file = SafeTensors::deserialize(bytes).map_err(|e| format!("not a safetensors file, or damaged: {e}"))?;
+    let file = SafeTensors::deserialize(bytes).map_err(broken)?;
+    let (_, header) = SafeTensors::read_metadata(bytes).map_err(broken)?;
     let tensor = |view: TensorView<'a>| Tensor { dims: view.shape().to_vec(), dtype: view.dtype(), data: view.data() };
-    Ok(file.tensors().into_iter().map(|(name, view)| (name, tensor(view))).collect())
-}
-
-/// The number that these bits are in bf16: the upper half of one in single precision.
-fn brain(bits: u16) -> f32 {
-    f32::from_bits(u32::from(bits) << 16)
-}
-
-/// The number that these bits are in IEEE's half precision: a sign, five bits of exponent and ten of fraction.
-fn half(bits: u16) -> f32 {
-    let (exponent, fraction) = (u32::from(bits >> 10 & 31), u32::from(bits & 1023));
-    let size = match exponent {
-        0 => fraction as f32 * 2f32.powi(-24),            // below the least exponent
-        31 => f32::from_bits(255 << 23 | fraction << 13), // infinite, or no number
-        _ => f32::from_bits((exponent + 112) << 23 | fraction << 13),
-    };
-    if bits >> 15 == 1 { -size } else { size }
+    let tensors = file.tensors().into_iter().map(|(name, view)| (name, tensor(view))).collect();
+    Ok((tensors, header.metadata().clone().unwrap_or_default()))
 }
 
 /// The numbers of `N` bytes each.

@@ -1,0 +1,97 @@
+//! The linear maps that several mixers have: from the stream to heads, and from heads back to it.
+
+use super::{Bound, Init, ModelConfig, P, heads, linear_parts, merge_heads};
+use crate::autograd::{Gen, Var};
+
+/// 1 / √K: the factor of a score of heads of width K.
+pub fn inverse_root(k: usize) -> f64 {
+    (k as f64).powf(-0.5)
+}
+
+/// N maps without bias, one below another, into heads: x [B, T, D] and W [N H K, D] to N of [B, T, H, K].
+#[track_caller]
+pub fn linear_heads<'t, const N: usize>(x: Var<'t>, w: Var<'t>, h: usize) -> [Var<'t>; N] {
+    linear_parts(x, w, None).map(|x| heads(x, h))
+}
+
+/// W_o (RMSNorm(o) ⊙ gate): o [B, T, H, V] and a gate [B, T, H V] or none to y [B, T, D]. A norm with V weights is of
+/// each head, one with H V of all heads together.
+#[track_caller]
+pub fn normed_output<'t>(o: Var<'t>, norm: Var<'t>, gate: Option<Var<'t>>, w_o: Var<'t>) -> Var<'t> {
+    let of_each_head = norm.shape().last() == o.shape().last();
+    let o = if of_each_head { merge_heads(o.rms_norm(norm, 1e-6)) } else { merge_heads(o).rms_norm(norm, 1e-6) };
+    gate.map_or(o, |gate| o * gate).linear(w_o, None)
+}
+
+/// A weight matrix [out, in] of normal numbers, of deviation 0.02 unless the model asks for another.
+pub fn narrow_normal(init: &mut Init, name: &str, out: usize, inp: usize) -> P {
+    let std = init.std.unwrap_or(0.02);
+    init.normal(name, [out, inp], std)
+}
+
+/// The bound of a uniform weight matrix [out, in] as DeltaNet's authors have it: Xavier's, times the gain 2^-2.5.
+pub fn xavier(out: usize, inp: usize) -> f64 {
+    2f64.powf(-2.5) * (6.0 / (out + inp) as f64).sqrt()
+}
+
+/// The inverse softplus of a step size Δ that is log-uniform in [0.001, 0.1], as the Mambas draw their bias.
+pub fn step_size_bias(g: &mut Gen) -> f64 {
+    let dt = g.uniform(0.001f64.ln(), 0.1f64.ln()).exp().max(1e-4);
+    dt + (-(-dt).exp_m1()).ln()
+}
+
+/// W_2 W_1 x: a linear map through few channels.
+pub struct LowRank([P; 2]);
+
+impl LowRank {
+    /// W_1 [rank, in] and W_2 [out, rank], named `name` with 1 and 2 behind it, normal of deviation 0.02.
+    pub fn new(init: &mut Init, name: &str, out: usize, rank: usize, inp: usize) -> LowRank {
+        let mut map = |i: usize, out, inp| narrow_normal(init, &format!("{name}{i}"), out, inp);
+        LowRank([map(1, rank, inp), map(2, out, rank)])
+    }
+
+    /// W_2 W_1 x + b of x [B, T, in].
+    #[track_caller]
+    pub fn apply<'t>(&self, p: &Bound<'t>, x: Var<'t>, b: Option<P>) -> Var<'t> {
+        x.linear(p[self.0[0]], None).linear(p[self.0[1]], b.map(|b| p[b]))
+    }
+}
+
+/// The maps around attention: W_q, W_k and W_v below one another with their biases, and W_o with its bias, for H heads
+/// of width K.
+pub struct AttentionMaps {
+    /// H
+    pub h: usize,
+    /// K
+    pub k: usize,
+    qkv: P,
+    qkv_bias: P,
+    w_o: P,
+    b_o: P,
+}
+
+impl AttentionMaps {
+    /// For the model's width. Biases start at 0.
+    pub fn new(c: &ModelConfig, init: &mut Init) -> AttentionMaps {
+        AttentionMaps::around(c, init, |_| ()).0
+    }
+
+    /// The same around parameters of the heads, which are declared between those into heads and those out of them.
+    pub fn around<R>(c: &ModelConfig, init: &mut Init, inside: impl FnOnce(&mut Init) -> R) -> (AttentionMaps, R) {
+        let (width, inner) = (c.width, c.inner());
+        let (qkv, qkv_bias) = (init.linear("w_qkv", 3 * inner, width), init.full("b_qkv", [3 * inner], 0.0));
+        let inside = inside(init);
+        let (w_o, b_o) = (init.linear("w_o", width, inner), init.full("b_o", [width], 0.0));
+        (AttentionMaps { h: c.heads, k: c.head_dim, qkv, qkv_bias, w_o, b_o }, inside)
+    }
+
+    /// q, k and v, [B, T, H, K] each, of x [B, T, D].
+    pub fn project<'t>(&self, p: &Bound<'t>, x: Var<'t>) -> [Var<'t>; 3] {
+        linear_parts(x, p[self.qkv], Some(p[self.qkv_bias])).map(|x| heads(x, self.h))
+    }
+
+    /// y [B, T, D] of what was read, o [B, T, H, K].
+    pub fn output<'t>(&self, p: &Bound<'t>, o: Var<'t>) -> Var<'t> {
+        merge_heads(o).linear(p[self.w_o], Some(p[self.b_o]))
+    }
+}

@@ -1,0 +1,9 @@
+//! Texts that programs and errors say, for all tests.
+
+/// That a text has this part. A failure shows the text, or how it begins if it is long.
+#[track_caller]
+pub fn contains(text: impl AsRef<str>, part: impl AsRef<str>) {
+    let (text, part) = (text.as_ref(), part.as_ref());
+    let begin: String = text.chars().take(4000).collect();
+    assert!(text.contains(part), "no '{part}' in {} bytes:\n{begin}", text.len());
+}
