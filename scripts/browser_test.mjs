@@ -21,11 +21,14 @@ function tensors(path) {
 
 // A factor of an equation: "S-", "v@s" or "beta", at these indices.
 function factor(file, run, layer, text, t, sel) {
+  const [, read, letter, as] = text.match(/^(.+)\[(\w)=(\w)\]$/) ?? [];
+  if (read) return factor(file, run, layer, read, t, { ...sel, [letter]: sel[as] });
   const name = text.replace(/(@s|-)$/, ''), at = text.endsWith('-') ? t - 1 : text.endsWith('@s') ? sel.s : t;
   if (at < 0) return 0;
   const { shape, data } = file[`run${run + 1}.blocks.${layer}.mixer.${name}`];
-  const axes = sel.axes[name];
-  return data[[...axes].reduce((o, l, i) => o * shape[i + 1] + sel[l], at)];
+  // A weight has no axis of steps.
+  const axes = sel.axes[name], steps = shape.length - axes.length;
+  return data[[...axes].reduce((o, l, i) => o * shape[i + steps] + sel[l], steps ? at : 0)];
 }
 
 // What an expression of an equation comes to.
@@ -34,7 +37,9 @@ function worth(file, run, layer, expression, t, sel) {
   const here = { ...sel, ...Object.fromEntries(fixed.map(f => [f[0], Number(f.slice(2))])) };
   const size = letter => {
     const name = Object.keys(sel.axes).find(n => sel.axes[n].includes(letter));
-    return letter === 's' ? t + 1 : file[`run${run + 1}.blocks.${layer}.mixer.${name}`].shape[1 + sel.axes[name].indexOf(letter)];
+    if (letter === 's') return t + 1;
+    const { shape } = file[`run${run + 1}.blocks.${layer}.mixer.${name}`];
+    return shape[shape.length - sel.axes[name].length + sel.axes[name].indexOf(letter)];
   };
   if (body.startsWith('size:')) return size(body[5]);
   const product = (text, at) => text.split(' * ').map(x => factor(file, run, layer, x, t, at)).reduce((a, b) => a * b, 1);

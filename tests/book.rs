@@ -193,16 +193,6 @@ fn indices_and_powers_in_prose_are_set_as_such() {
     }
 }
 
-#[test]
-fn a_theorem_is_told_where_it_applies() {
-    let files = without();
-    let told = |mixer: &str| files[&file(mixer)].contains("cannot track parity (theorem 1");
-    assert!(told("gla") && told("quasi_lstm"));
-    for mixer in ["gpt", "fox", "hopfield", "retnet", "titans", "ttt", "seqboat", "mom", "lstm"] {
-        assert!(!told(mixer), "{mixer}");
-    }
-}
-
 /// In one scope with the page's own functions, a browser's `history` is gone where one of them has its name.
 #[test]
 fn no_function_of_a_script_hides_one_of_the_browser() {

@@ -376,3 +376,36 @@ fn two_reflections_are_a_rotation() {
     assert_eq!((re[0], im[0]), (re[1], -im[1]));
     assert_eq!((re[2], im[2]), (1.0, 0.0));
 }
+
+/// The numbers that a page sums up for a gate, from the recorded input and weights.
+#[test]
+fn a_gate_is_what_its_equation_sums_up() {
+    let sigmoid = |x: f32| 1.0 / (1.0 + (-x).exp());
+    let dot = |w: &Series, row: usize, x: &[f32]| -> f32 {
+        w.data[row * x.len()..][..x.len()].iter().zip(x).map(|(w, x)| w * x).sum()
+    };
+    let traced = |spec: &str| trace(&fresh(spec, "parity"), &TOKENS, &ProgressBar::hidden()).unwrap();
+    let (delta_net, lstm) = (traced("delta_net"), traced("lstm"));
+    for (layer, weights) in delta_net.layers.iter().zip(&delta_net.weights) {
+        for (t, head) in (0..TOKENS.len()).flat_map(|t| [(t, 0), (t, 1)]) {
+            let sum = dot(&weights["W_β"], head, layer["input"].at(t));
+            near(layer["beta"].at(t)[head], sigmoid(sum), format_args!("beta of head {head} at {t}"));
+        }
+    }
+    for (layer, weights) in lstm.layers.iter().zip(&lstm.weights) {
+        let zeros = vec![0.0; layer["h"].width()];
+        for (t, gate) in (0..TOKENS.len()).flat_map(|t| ["i", "f", "o", "g"].map(|gate| (t, gate))) {
+            let before = if t == 0 { &zeros[..] } else { layer["h"].at(t - 1) };
+            for d in 0..zeros.len() {
+                let of = |name: &str| &weights[&format!("{name}{gate}")];
+                let sum = dot(of("W_i"), d, layer["input"].at(t)) + dot(of("W_h"), d, before);
+                let sum = sum + of("b_i").data[d] + of("b_h").data[d];
+                let expected = if gate == "g" { sum.tanh() } else { sigmoid(sum) };
+                near(layer[gate].at(t)[d], expected, format_args!("{gate} of unit {d} at {t}"));
+            }
+        }
+    }
+    // Where weights are too many for a page, there is nothing to sum up.
+    let wide = traced("lstm:width=128,heads=4,head_dim=32");
+    assert!(wide.weights.is_empty() && !wide.layers[0].contains_key("input"));
+}

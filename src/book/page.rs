@@ -300,7 +300,7 @@ fn remarked(remark: &str) -> Markup {
     let is_math = |part: &str| part.contains(['=', '←', '∈', '≤', 'Σ', '_']) || part.chars().count() == 1;
     html! { @for (i, part) in remark.split("; ").enumerate() {
         @if i > 0 { "; " }
-        @if is_math(part) { span.scroll { (PreEscaped(math(part))) } } @else { (part) }
+        @if is_math(part) { span.scroll { (PreEscaped(math(part))) } } @else { (words(part)) }
     } }
 }
 
@@ -404,23 +404,13 @@ fn facts(mixer: &str, about: &About) -> Markup {
     }
 }
 
-/// The mixers whose whole memory of the past is a state with real eigenvalues that are never negative.
-const NEVER_BELOW_ZERO: [&str; 8] =
-    ["quasi_lstm", "linear_transformer", "mlstm", "gla", "hgrn2", "gsa", "hedgehog", "lightnet"];
-
 fn tracked(mixer: &str) -> Markup {
     let (spectrum, mut shown) = (view::of(mixer).map(|view| view.spectrum), tracks::of(mixer).peekable());
     let none = shown.peek().is_none();
     html! {
         @if let Some(sentence) = spectrum { p { (words(sentence)) } }
         @if none {
-            p {
-                "No test of the repository sets its weights by hand to show a limit."
-                @if NEVER_BELOW_ZERO.contains(&mixer) {
-                    " " (words("Its transitions have real eigenvalues of at least 0, and a product of such transitions \
-                        cannot track parity (theorem 1 of 2411.12537)."))
-                }
-            }
+            p { "No test of the repository sets its weights by hand to show a limit." }
         } @else {
             ul.shown { @for one in shown { li {
                 p { (one.fact) }

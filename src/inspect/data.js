@@ -85,11 +85,11 @@ function value(run, name, t, over = {}) {
   const { axes } = quantity(run, name), by = Object.entries(strides(tensor, axes));
   // Of a letter it may have fewer than others: one gate for all units.
   const own = letter => Math.min(index(run, letter, over), tensor.shape[axes.indexOf(letter)] - 1);
-  return data[by.reduce((at, [letter, apart]) => at + apart * own(letter), t * tensor.width)];
+  return data[by.reduce((at, [letter, apart]) => at + apart * own(letter), tensor.constant ? 0 : t * tensor.width)];
 }
 
 // The text in the braces of an equation: `name`, `name-` one step before, `name@s` at position s; `a * b` a product,
-// `a + b` a sum, `sum:i a * b` a sum over a letter, `size:i` the size of its axis, `…;m=0` with an index fixed.
+// `a + b` a sum, `sum:i a * b` a sum over a letter, `h[d=u]` with the index u in the place of d, `size:i` the size of its axis, `…;m=0` with an index fixed.
 function evaluate(run, text) {
   const [body, ...fixed] = text.split(';');
   const over = Object.fromEntries(fixed.map(f => [f.split('=')[0].trim(), Number(f.split('=')[1])]));
@@ -97,6 +97,8 @@ function evaluate(run, text) {
   if (sized) return size(run, sized[1]);
   const summed = body.match(/^sum:(\w) (.*)$/);
   const factor = (name, over) => {
+    const [, read, letter, as] = name.match(/^(.+)\[(\w)=(\w)\]$/) ?? [];
+    if (read) return factor(read, { ...over, [letter]: over[as] });
     if (name.endsWith('@s')) return value(run, name.slice(0, -2), index(run, 's', over), over);
     return name.endsWith('-') ? value(run, name.slice(0, -1), sel.t - 1, over) : value(run, name, sel.t, over);
   };

@@ -17,7 +17,7 @@ use crate::{
 use base64::{Engine, engine::general_purpose::STANDARD};
 use safetensors::tensor::{Dtype, TensorView};
 use serde_json::{Value, json};
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
 /// How tensors are written.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -97,13 +97,25 @@ fn run(r: usize, source: &Source, trace: &Trace, input: &Input, fit: Option<&Fit
             base64(&kept, fit.is_half(kept.data.len()))
         }
     };
+    let constant = |l: usize, name: &str, series: &Series| {
+        let mut tensor = if fit.is_some() { base64(series, false) } else { named(r, l, name, series) };
+        tensor["constant"] = true.into();
+        tensor
+    };
     let layers: Vec<Value> = (trace.layers.iter().enumerate())
-        .map(|(l, values)| values.iter().map(|(n, s)| (n.clone(), tensor(l, n, s))).collect())
+        .map(|(l, values)| {
+            let weights = trace.weights.get(l).into_iter().flatten().map(|(n, s)| (n.clone(), constant(l, n, s)));
+            values.iter().map(|(n, s)| (n.clone(), tensor(l, n, s))).chain(weights).collect()
+        })
         .collect();
     let said: Vec<Value> = (0..input.tokens.len()).map(|t| said(trace.logits.at(t), input.targets[t])).collect();
     let (spectrum, spectrum_about) = spectrum(view, trace);
     let equations = view.map_or(&[][..], |v| v.equations).iter();
-    let equations = equations.map(|(symbols, places)| json!([symbols, places, math(symbols)]));
+    let equations = equations.map(|(symbols, places)| {
+        let without = trace.weights.is_empty() && places.contains(" W_");
+        let places = if without { places.split(" = ").next().unwrap_or(places) } else { places };
+        json!([symbols, places, math(symbols)])
+    });
     let about = [std::slice::from_ref(&source.about), &source.doubts, &silent(view, trace)].concat().join(" ");
     json!({
         "name": source.name,
@@ -168,7 +180,12 @@ fn quantities(view: Option<&view::View>, trace: &Trace) -> Value {
             let computed = ["eigenvalue", "Re eigenvalue", "Im eigenvalue"].map(axes).into_iter().flatten();
             let there: Vec<Quantity> = view.quantities.iter().copied().filter(|q| layer.contains_key(q.name)).collect();
             let computed: Vec<Quantity> = computed.filter(|q| layer.contains_key(q.name)).collect();
-            json!([there, computed].concat())
+            let weights = trace.weights.first().into_iter().flat_map(BTreeMap::keys).filter_map(|name| {
+                let of = view::WEIGHTS.iter().find(|w| w.0.contains(&view.mixer) && w.2.contains(&name.as_str()))?;
+                Some(json!({ "name": name, "symbol": name, "axes": of.3, "role": "weight", "about": "" }))
+            });
+            let input = layer.contains_key(view::MIXER_INPUT.name).then(|| json!(view::MIXER_INPUT));
+            [there, computed].concat().iter().map(|q| json!(q)).chain(input).chain(weights).collect()
         }
         None => layer
             .iter()
@@ -250,7 +267,8 @@ fn sizes(source: &Source) -> String {
     text + &format!(", {} parameters", source.model.params().len())
 }
 
-/// All tensors as a file: `run1.blocks.0.mixer.S` is `[T, …]`, `run1.logits` `[T, classes]`.
+/// All tensors as a file: `run1.blocks.0.mixer.S` is `[T, …]`, `run1.logits` `[T, classes]`, and gates' weights as they
+/// are.
 ///
 /// # Errors
 /// When a tensor cannot be written.
@@ -258,10 +276,18 @@ pub fn safetensors(i: &Inspection) -> Result<Vec<u8>> {
     let steps = i.input.tokens.len();
     let logits = i.runs.iter().enumerate().map(|(r, (_, trace))| (format!("run{}.logits", r + 1), &trace.logits));
     let named = all(i).into_iter().map(|(r, l, name, series)| (tensor_name(r, l, name), series)).chain(logits);
+    let weights = i.runs.iter().enumerate().flat_map(|(r, (_, trace))| {
+        let of = move |(l, own)| {
+            let of: &BTreeMap<String, Series> = own;
+            of.iter().map(move |(name, series)| (tensor_name(r, l, name), series))
+        };
+        trace.weights.iter().enumerate().flat_map(of)
+    });
     let what = |e: safetensors::SafeTensorError| Error::Config(format!("the tensors cannot be written: {e}"));
-    let views: Result<Vec<(String, TensorView)>> = named
-        .map(|(name, s)| {
-            let shape = [&[steps], &s.shape[..]].concat();
+    let all = named.map(|(name, s)| (name, [&[steps], &s.shape[..]].concat(), s));
+    let all = all.chain(weights.map(|(name, s)| (name, s.shape.clone(), s)));
+    let views: Result<Vec<(String, TensorView)>> = all
+        .map(|(name, shape, s)| {
             Ok((name, TensorView::new(Dtype::F32, shape, bytemuck::cast_slice(&s.data)).map_err(what)?))
         })
         .collect();

@@ -89,7 +89,7 @@ function equations(run) {
   const where = el('p', { class: 'soft' });
   const list = el('dl', { class: 'equations' });
   const letters = [...new Set(run.equations.flatMap(([, template]) => [...template.matchAll(/\{([^}]*)\}/g)]
-    .flatMap(m => run.quantities.filter(q => m[1].replace(/^sum:\w /, '').split(/ [*+] /).some(w => w.replace(/(@s|-|;.*)$/, '') === q.name))
+    .flatMap(m => run.quantities.filter(q => m[1].replace(/^sum:\w /, '').split(/ [*+] /).some(w => w.replace(/\[.*\]/, '').replace(/(@s|-|;.*)$/, '') === q.name))
       .flatMap(q => q.name === 'eigenvalue' ? ['h'] : [...q.axes]))))].filter(letter => letter in LETTERS)
     .sort((a, b) => Object.keys(LETTERS).indexOf(a) - Object.keys(LETTERS).indexOf(b));
   // A number; in brackets if it is negative and follows an operator.

@@ -58,7 +58,7 @@ function fate(x) {
 function transitionInWords(run) {
   if (!run.spectrum || run.spectrum.some(name => !tensorOf(run, name))) return '';
   const states = run.quantities.filter(q => q.role === 'state' && tensorOf(run, q.name));
-  if (states.length && states.every(q => count(tensorOf(run, q.name)) === 0)) return ''; // a block that carries nothing
+  if (states.length && states.every(q => count(tensorOf(run, q.name)) === 0)) return 'This block carries no state.';
   const [re, im] = run.spectrum, q = quantity(run, re), h = index(run, 'h', {});
   const own = channels(run, q).filter(o => o.h === undefined || o.h === h);
   const real = own.map(o => value(run, re, sel.t, o)), name = im ? 'λ' : q.symbol === 'eigenvalue' ? 'The eigenvalue' : q.symbol;

@@ -59,7 +59,8 @@ pub enum Spectrum {
 }
 
 /// An equation as in the mixer's file, and the same with `{places}` for numbers (see `data.js`: products, sums, earlier
-/// steps). The result of a linear map is shown only by its value.
+/// steps). The result of a linear map is shown by its largest terms where [`WEIGHTS`] has its matrix, and else only by its
+/// value.
 pub type Equation = (&'static str, &'static str);
 
 /// The page's view of a mixer.
@@ -79,10 +80,26 @@ pub struct View {
     pub spectrum: &'static str,
 }
 
+/// The input of a mixer, which the decoder names.
+pub const MIXER_INPUT: Quantity = q("input", "x", "e", Vector, "input of the mixer");
+
+/// Parameters of gates: the mixers that have one, its name there, the names of the equal parts of its rows in the
+/// equations, and the axes of a part: e is the input's, u a unit that is read. Their equations show what is summed up.
+pub const WEIGHTS: &[(&[&str], &str, &[&str], &str)] = &[
+    (&["delta_net", "gated_delta_net", "kda"], "w_beta", &["W_β"], "he"),
+    (&["lstm"], "w_ih", &["W_ii", "W_if", "W_ig", "W_io"], "de"),
+    (&["lstm"], "w_hh", &["W_hi", "W_hf", "W_hg", "W_ho"], "du"),
+    (&["lstm"], "b_ih", &["b_ii", "b_if", "b_ig", "b_io"], "d"),
+    (&["lstm"], "b_hh", &["b_hi", "b_hf", "b_hg", "b_ho"], "d"),
+    (&["quasi_lstm"], "w", &["W_f", "W_i", "W_z", "W_o"], "de"),
+    (&["quasi_lstm"], "b", &["b_f", "b_i", "b_z", "b_o"], "d"),
+];
+
 impl View {
     /// The letters of a quantity's axes at a step.
     pub fn axes(&self, name: &str) -> Option<&'static str> {
-        self.quantities.iter().find(|q| q.name == name).map(|q| q.axes)
+        let own = self.quantities.iter().find(|q| q.name == name).map(|q| q.axes);
+        own.or((name == MIXER_INPUT.name).then_some(MIXER_INPUT.axes))
     }
 }
 
@@ -137,7 +154,7 @@ const STABILISER: &str = "stabiliser: the logarithm of the factor by which the c
 const PAST: &str = "1 after the first token, 0 before it";
 
 const SHOW: Equation = ("h_t = o_t ⊙ tanh(c_t)", "{h} = {o} · tanh({c})");
-const STEP_SIZE: Equation = ("β_t = s σ(W_β x_t)", "{beta}");
+const STEP_SIZE: Equation = ("β_t = s σ(W_β x_t)", "{beta} = s σ({sum:e W_β * input})");
 const READ: Equation = ("o_t = S_tᵀ q_t / √K", "{o} = {sum:i S * q} / √{size:i}");
 const STABILISED_INPUT: Equation = ("i_t = exp(ĩ_t − m_t)", "{i}");
 const STABILISED_FORGET: Equation = ("f_t = exp(ln σ(f̃_t) + m_{t-1} − m_t)", "{f}");
@@ -195,10 +212,22 @@ pub const VIEWS: &[View] = &[
             q("g", "g", "d", Gate, CANDIDATE),
         ],
         equations: &[
-            ("i_t = σ(W_ii x_t + b_ii + W_hi h_{t-1} + b_hi)", "{i}"),
-            ("f_t = σ(W_if x_t + b_if + W_hf h_{t-1} + b_hf)", "{f}"),
-            ("g_t = tanh(W_ig x_t + b_ig + W_hg h_{t-1} + b_hg)", "{g}"),
-            ("o_t = σ(W_io x_t + b_io + W_ho h_{t-1} + b_ho)", "{o}"),
+            (
+                "i_t = σ(W_ii x_t + b_ii + W_hi h_{t-1} + b_hi)",
+                "{i} = σ({sum:e W_ii * input} + {b_ii} + {sum:u W_hi * h-[d=u]} + {b_hi})",
+            ),
+            (
+                "f_t = σ(W_if x_t + b_if + W_hf h_{t-1} + b_hf)",
+                "{f} = σ({sum:e W_if * input} + {b_if} + {sum:u W_hf * h-[d=u]} + {b_hf})",
+            ),
+            (
+                "g_t = tanh(W_ig x_t + b_ig + W_hg h_{t-1} + b_hg)",
+                "{g} = tanh({sum:e W_ig * input} + {b_ig} + {sum:u W_hg * h-[d=u]} + {b_hg})",
+            ),
+            (
+                "o_t = σ(W_io x_t + b_io + W_ho h_{t-1} + b_ho)",
+                "{o} = σ({sum:e W_io * input} + {b_io} + {sum:u W_ho * h-[d=u]} + {b_ho})",
+            ),
             ("c_t = f_t ⊙ c_{t-1} + i_t ⊙ g_t", "{c} = {f} · {c-} + {i} · {g}"),
             SHOW,
         ],
@@ -217,10 +246,10 @@ pub const VIEWS: &[View] = &[
             q("z", "z", "d", Gate, CANDIDATE),
         ],
         equations: &[
-            ("f_t = σ(W_f x_t + b_f + 1)", "{f}"),
-            ("i_t = σ(W_i x_t + b_i)", "{i}"),
-            ("z_t = tanh(W_z x_t + b_z)", "{z}"),
-            ("o_t = σ(W_o x_t + b_o)", "{o}"),
+            ("f_t = σ(W_f x_t + b_f + 1)", "{f} = σ({sum:e W_f * input} + {b_f} + 1)"),
+            ("i_t = σ(W_i x_t + b_i)", "{i} = σ({sum:e W_i * input} + {b_i})"),
+            ("z_t = tanh(W_z x_t + b_z)", "{z} = tanh({sum:e W_z * input} + {b_z})"),
+            ("o_t = σ(W_o x_t + b_o)", "{o} = σ({sum:e W_o * input} + {b_o})"),
             ("c_t = f_t ⊙ c_{t-1} + i_t ⊙ z_t", "{c} = {f} · {c-} + {i} · {z}"),
             SHOW,
         ],

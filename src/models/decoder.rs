@@ -173,7 +173,7 @@ impl Decoder {
             s.passed = passed;
             // A mixer knows its own state alone.
             let mut behind = if block.ngrams.is_empty() { vec![] } else { s.s.split_off(block.mixer.state(b).len()) };
-            x = x + run(block.mixer.as_ref(), p, block.norm.apply(p, x), s, form);
+            x = x + run(block.mixer.as_ref(), p, block.norm.apply(p, x).named("input"), s, form);
             passed = s.passed.take();
             if let Some(numbers) = self.numbers.as_ref().filter(|_| !behind.is_empty()) {
                 tape.scope(&block.names[1]);
