@@ -92,7 +92,9 @@ fn panics<R>(words: &[&str], call: impl FnOnce() -> R) {
         let default = panic::take_hook();
         panic::set_hook(Box::new(move |info| {
             let place = info.location().map_or(String::new(), |at| format!("{}:{}", at.file(), at.line()));
-            PANIC.with_borrow_mut(|last| *last = Some((place, info.payload_as_str().unwrap_or_default().into())));
+            let said = info.payload().downcast_ref::<String>().cloned();
+            let said = said.or_else(|| info.payload().downcast_ref::<&str>().map(|text| text.to_string()));
+            PANIC.with_borrow_mut(|last| *last = Some((place, said.unwrap_or_default())));
             if LOUD.get() {
                 default(info);
             }

@@ -110,7 +110,7 @@ fn every_number_of_the_table_is_on_the_page() {
                 assert!(report.page.contains(&one), "{one}");
             }
         }
-        contains(&report.page, &format!("<td>{}</td>", 1234 + m));
+        contains(&report.page, format!("<td>{}</td>", 1234 + m));
     }
     // Two seeds 0.01 apart deviate by 0.01 / √2; speeds are means.
     contains(&report.page, "±0.007");

@@ -115,7 +115,7 @@ fn the_same_names_are_understood_everywhere() {
     assert_eq!(said("--shards"), format!("warning: {shards}\n"));
     for flag in ["--jobs", "--threads"] {
         refuses(&format!("{small} {flag} 0"), &[&format!("error: {flag} 0: expected at least 1")]);
-        contains(run(&format!("parity --show 1 {flag} 1")).2, &format!("{flag} has no effect beside --show"));
+        contains(run(&format!("parity --show 1 {flag} 1")).2, format!("{flag} has no effect beside --show"));
     }
     refuses(&format!("{small} --jobs 1 --threads 1"), &["cannot be used with"]);
 }

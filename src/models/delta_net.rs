@@ -19,8 +19,7 @@
 //! Products of transitions with real, non-negative eigenvalues converge instead: after enough ones, an odd and an even
 //! number of them look alike in finite precision (theorem 1 there).
 //!
-//! The chunked form (section 3.2; WY representation, UT transform) has, for a chunk with rows Q (times 1/√K), K, V and
-//! b = diag(β),
+//! The chunked form (section 3.2; UT transform), for a chunk with rows Q (times 1/√K), K, V and b = diag(β):
 //!
 //! ```text
 //! A = stril(b K Kᵀ),   X = (I + A)⁻¹                                     X b is the paper's T    (3)
@@ -56,13 +55,13 @@ pub(crate) fn read<'t>(q: Var<'t>, s: Var<'t>, scale: f64) -> Var<'t> {
 }
 
 /// Equations (1) and (2) for one token: q, k [B, H, K], v [B, H, V], beta [B, H], S [B, H, K, V] to o and the next S.
-pub(crate) fn step<'t>(q: Var<'t>, k: Var<'t>, v: Var<'t>, beta: Var<'t>, s: Var<'t>, scale: f64) -> (Var<'t>, Var<'t>) {
+pub fn step<'t>(q: Var<'t>, k: Var<'t>, v: Var<'t>, beta: Var<'t>, s: Var<'t>, scale: f64) -> (Var<'t>, Var<'t>) {
     let s = write(k, v, beta, s);
     (read(q, s, scale), s)
 }
 
 /// Equations (3) to (5) with the whole sequence as one chunk.
-pub(crate) fn parallel<'t>(q: Var<'t>, k: Var<'t>, v: Var<'t>, beta: Var<'t>, s: Var<'t>, scale: f64) -> (Var<'t>, Var<'t>) {
+pub fn parallel<'t>(q: Var<'t>, k: Var<'t>, v: Var<'t>, beta: Var<'t>, s: Var<'t>, scale: f64) -> (Var<'t>, Var<'t>) {
     let (q, k, v) = (head_first(scale * q), head_first(k), head_first(v)); // [B, H, T, ..]
     let [b, h, t, _] = k.dims();
     let beta = beta.permute([0, 2, 1]).reshape([b, h, t, 1]);
@@ -73,7 +72,6 @@ pub(crate) fn parallel<'t>(q: Var<'t>, k: Var<'t>, v: Var<'t>, beta: Var<'t>, s:
 }
 
 /// All forms over a sequence: q, k [B, T, H, K], v [B, T, H, V], beta [B, T, H] to o [B, T, H, V] and the last S.
-#[doc(hidden)]
 pub fn sequence<'t>([q, k, v, beta]: [Var<'t>; 4], s: Var<'t>, scale: f64, form: Form) -> (Var<'t>, Var<'t>) {
     match form {
         Form::Recurrent => {

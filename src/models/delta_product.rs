@@ -43,7 +43,6 @@ pub(crate) fn step<'t>(q: Var<'t>, k: Var<'t>, v: Var<'t>, beta: Var<'t>, mut s:
 
 /// All forms over a sequence: q [B, T, H, K], k [B, T n, H, K], v [B, T n, H, V], beta [B, T n, H] to o [B, T, H, V] and
 /// the last S.
-#[doc(hidden)]
 pub fn sequence<'t>(x: [Var<'t>; 4], s: Var<'t>, n: usize, scale: f64, form: Form) -> (Var<'t>, Var<'t>) {
     let [q, k, v, beta] = x;
     if form == Form::Recurrent {

@@ -42,7 +42,6 @@ pub(crate) fn step<'t>(q: Var<'t>, [k, v, g]: [Var<'t>; 3], scale: f64) -> Var<'
 }
 
 /// o [B, T, H, V] of q [B, T, H, K], k [B, S, H, K], v [B, S, H, V], g [B, S, H].
-#[doc(hidden)]
 pub fn attention<'t>([q, k, v, g]: [Var<'t>; 4], scale: f64, form: Form) -> Var<'t> {
     let (t, past) = (q.shape().at(1), k.shape().at(1) - q.shape().at(1));
     match form {

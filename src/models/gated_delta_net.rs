@@ -67,7 +67,6 @@ pub(crate) fn parallel<'t>([q, k, v, beta, g]: Inputs<'t>, s: Var<'t>, scale: f6
 }
 
 /// All forms over a sequence: to o [B, T, H, V] and the last S.
-#[doc(hidden)]
 pub fn sequence<'t>(x: Inputs<'t>, s: Var<'t>, scale: f64, form: Form) -> (Var<'t>, Var<'t>) {
     let [q, k, v, beta, g] = x;
     match form {

@@ -29,7 +29,6 @@ pub(crate) fn step<'t>(q: Var<'t>, k: Var<'t>, v: Var<'t>, scale: f64) -> Var<'t
 }
 
 /// [`step`] over a sequence: token t sees the first S − T + t + 1 keys.
-#[doc(hidden)]
 pub fn recurrent<'t>(q: Var<'t>, k: Var<'t>, v: Var<'t>, scale: f64) -> Var<'t> {
     let ([_, t, _, _], [_, s, _, _]) = (q.dims(), k.dims());
     over_time(t, v.narrow(1, 0, 0), |i| {
@@ -40,7 +39,6 @@ pub fn recurrent<'t>(q: Var<'t>, k: Var<'t>, v: Var<'t>, scale: f64) -> Var<'t> 
 
 /// All rows at once, with the future masked. The product with v is masked too: 0 times a NaN in the future would be
 /// NaN.
-#[doc(hidden)]
 pub fn parallel<'t>(q: Var<'t>, k: Var<'t>, v: Var<'t>, scale: f64) -> Var<'t> {
     let (q, k, v) = (head_first(q), head_first(k), head_first(v));
     let past = k.shape().at(2) - q.shape().at(2);

@@ -38,7 +38,6 @@ pub(crate) fn step<'t>([q, k, v, beta, g]: [Var<'t>; 5], s: Var<'t>, scale: f64)
 
 /// The forms over a sequence: q, k, g [B, T, H, K] (or g [B, T, H, 1]), v [B, T, H, V], beta [B, T, H] to o
 /// [B, T, H, V] and the last S.
-#[doc(hidden)]
 pub fn sequence<'t>(x: [Var<'t>; 5], s: Var<'t>, scale: f64, form: Form) -> (Var<'t>, Var<'t>) {
     let [q, k, v, beta, g] = x;
     match form {

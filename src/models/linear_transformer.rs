@@ -23,11 +23,9 @@ use super::prelude::*;
 use crate::ops::linear_attn::{linear_attention, linear_attention_normalized};
 
 /// ε in the denominator, as in the authors' fast-transformers.
-#[doc(hidden)]
 pub const EPS: f64 = 1e-6;
 
 /// Memory and, where the output is normalised, the normaliser.
-#[doc(hidden)]
 #[derive(Clone, Copy)]
 pub struct Memory<'t> {
     /// S [B, H, K, V]
@@ -49,7 +47,6 @@ pub(crate) fn step<'t>(q: Var<'t>, k: Var<'t>, v: Var<'t>, m: &mut Memory<'t>, s
 }
 
 /// [`step`] over a sequence: q, k [B, T, H, K], v [B, T, H, V] to o [B, T, H, V].
-#[doc(hidden)]
 pub fn recurrent<'t>(q: Var<'t>, k: Var<'t>, v: Var<'t>, m: &mut Memory<'t>, scale: f64) -> Var<'t> {
     let [_, t, _, _] = q.dims();
     over_time(t, v, |i| step(at(q, i), at(k, i), at(v, i), m, scale))
@@ -87,7 +84,6 @@ pub(crate) fn chunked<'t>(q: Var<'t>, k: Var<'t>, v: Var<'t>, m: &mut Memory<'t>
 }
 
 /// All forms over a sequence.
-#[doc(hidden)]
 pub fn attention<'t>([q, k, v]: [Var<'t>; 3], m: &mut Memory<'t>, scale: f64, form: Form) -> Var<'t> {
     match form {
         Form::Recurrent => recurrent(q, k, v, m, scale),

@@ -38,7 +38,6 @@ pub(crate) fn step<'t>(lambda: Complex<'t>, x: Complex<'t>, h: Complex<'t>) -> C
 }
 
 /// [`step`] over a sequence: x [B, T, N] to h [B, T, N] and the last h.
-#[doc(hidden)]
 pub fn recurrent<'t>(lambda: Complex<'t>, x: Complex<'t>, mut h: Complex<'t>) -> (Complex<'t>, Complex<'t>) {
     let (t, mut imaginary) = (x.0.shape().at(1), vec![]);
     let re = over_time(t, x.0, |i| {

@@ -25,7 +25,6 @@ use super::prelude::*;
 use crate::ops::lstm::lstm_sequence;
 
 /// W_ih, W_hh, b_ih, b_hh on a tape.
-#[doc(hidden)]
 #[derive(Clone, Copy)]
 pub struct Weights<'t> {
     /// [4D, I]
@@ -49,7 +48,6 @@ pub(crate) fn step<'t>(w: Weights<'t>, x: Var<'t>, h: Var<'t>, c: Var<'t>) -> (V
 }
 
 /// [`step`] over a sequence: x [B, T, I] to h [B, T, D] and the last h and c.
-#[doc(hidden)]
 pub fn recurrent<'t>(w: Weights<'t>, x: Var<'t>, mut h: Var<'t>, mut c: Var<'t>) -> (Var<'t>, Var<'t>, Var<'t>) {
     let [_, t, _] = x.dims();
     let y = over_time(t, no_steps(h), |i| {
@@ -60,7 +58,6 @@ pub fn recurrent<'t>(w: Weights<'t>, x: Var<'t>, mut h: Var<'t>, mut c: Var<'t>)
 }
 
 /// The fused form: W_ih x for all steps as one product, then one op for the loop over time.
-#[doc(hidden)]
 pub fn fused<'t>(w: Weights<'t>, x: Var<'t>, h: Var<'t>, c: Var<'t>) -> (Var<'t>, Var<'t>, Var<'t>) {
     lstm_sequence(x.linear(w.w_ih, Some(w.b_ih + w.b_hh)), w.w_hh, h, c)
 }

@@ -62,7 +62,6 @@ pub(crate) fn parallel<'t>([x, dt, a, b, c]: Inputs<'t>, h: Var<'t>, s: f64) -> 
 }
 
 /// All forms over a sequence: to y [B, T, E] and the last h.
-#[doc(hidden)]
 pub fn sequence<'t>(x: Inputs<'t>, h: Var<'t>, s: f64, form: Form) -> (Var<'t>, Var<'t>) {
     let [u, dt, a, b, c] = x;
     match form {

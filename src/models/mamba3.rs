@@ -61,7 +61,6 @@ pub(crate) fn step<'t>([q, k, v, dt, a, lambda, theta]: Inputs<'t>, memory: &mut
 }
 
 /// The forms over a sequence: o [B, T, H, P].
-#[doc(hidden)]
 pub fn sequence<'t>(x: Inputs<'t>, m: &mut Memory<'t>, form: Form) -> Var<'t> {
     let ([q, k, v, dt, a, lambda, theta], t) = (x, x[0].shape().at(1));
     if form == Form::Recurrent || t == 0 {

@@ -52,7 +52,6 @@ use crate::ops::{mlstm::mlstm, stabiliser::stabiliser};
 pub use crate::ops::mlstm::{Memory, read};
 
 /// ε in the denominator, as in the authors' code.
-#[doc(hidden)]
 pub const EPS: f64 = 1e-6;
 
 /// Equations 15 to 21 for one token: q, k [B, H, K], v [B, H, V], i, f [B, H] to h [B, H, V].
@@ -106,7 +105,6 @@ pub(crate) fn parallel<'t>([q, k, v]: [Var<'t>; 3], [i, f]: [Var<'t>; 2], s: &mu
 }
 
 /// All forms over a sequence: q, k [B, T, H, K], v [B, T, H, V], i, f [B, T, H] to h [B, T, H, V].
-#[doc(hidden)]
 pub fn sequence<'t>(qkv: [Var<'t>; 3], gates: [Var<'t>; 2], s: &mut Memory<'t>, eps: f64, form: Form) -> Var<'t> {
     match form {
         Form::Recurrent => {

@@ -33,7 +33,6 @@ fn gates(z: Var<'_>) -> [Var<'_>; 4] {
 }
 
 /// Equations (2) and (3) for one token: pre-activations [B, 4D] and c [B, D] to h and the next c.
-#[doc(hidden)]
 pub fn step<'t>(z: Var<'t>, c: Var<'t>) -> (Var<'t>, Var<'t>) {
     let [f, i, z, o] = gates(z);
     let c = f.named("f") * c + i.named("i") * z.named("z");
@@ -41,7 +40,6 @@ pub fn step<'t>(z: Var<'t>, c: Var<'t>) -> (Var<'t>, Var<'t>) {
 }
 
 /// Equation (2) alone, one step at a time: c_t = f_t c_{t-1} + u_t, all [B, T, D], and the last c.
-#[doc(hidden)]
 pub fn pool<'t>(f: Var<'t>, u: Var<'t>, mut c: Var<'t>) -> (Var<'t>, Var<'t>) {
     let [_, t, _] = f.dims();
     let all = over_time(t, u, |i| {
@@ -52,7 +50,6 @@ pub fn pool<'t>(f: Var<'t>, u: Var<'t>, mut c: Var<'t>) -> (Var<'t>, Var<'t>) {
 }
 
 /// All steps by an associative scan: pre-activations [B, T, 4D] and c [B, D] to h [B, T, D] and the last c.
-#[doc(hidden)]
 pub fn parallel<'t>(z: Var<'t>, c: Var<'t>) -> (Var<'t>, Var<'t>) {
     let [f, i, z, o] = gates(z);
     let (c, last) = linear_scan_parallel(f, i * z, c);

@@ -67,7 +67,6 @@ pub(crate) fn step<'t>(x: Var<'t>, r: Var<'t>, s: &mut Cell<'t>) -> Var<'t> {
 }
 
 /// All forms over a sequence: x [B, T, 4D] to h [B, T, D].
-#[doc(hidden)]
 pub fn sequence<'t>(x: Var<'t>, r: Var<'t>, s: &mut Cell<'t>, form: Form) -> Var<'t> {
     if form == Form::Recurrent || x.shape().at(1) == 0 {
         return over_time(x.shape().at(1), no_steps(s[0]), |i| step(at(x, i), r, s));

@@ -456,6 +456,6 @@ fn lengths_read_back_as_they_are_written() {
         assert_eq!((len.min, len.max, len.to_string().as_str()), (min, max, text));
     }
     for text in ["", "x", "-3", "3-", "4-3", "3-4-5", "1.5"] {
-        contains(text.parse::<Len>().unwrap_err(), &format!("'{text}'"));
+        contains(text.parse::<Len>().unwrap_err(), format!("'{text}'"));
     }
 }
