@@ -102,13 +102,18 @@ impl<'a, T: Real> Steps<'a, T> {
     }
 }
 
+/// How many steps, K and V.
+type Sizes = (usize, usize, usize);
+
+type Lanes<T> = [Lane<T>];
+
 /// `n` steps: o, and S run along.
 #[versions::versions]
 fn steps<T: Real, const RULE: usize, const G: usize>(
     x: &Steps<T>,
     s: &mut [Lane<T>],
     o: &mut [Lane<T>],
-    (n, kk, vv): (usize, usize, usize),
+    (n, kk, vv): Sizes,
 ) {
     for t in 0..n {
         let Step { q, k, p, e, beta, alpha: a } = x.at::<RULE, G>(t, kk);
@@ -156,7 +161,7 @@ struct Chunk<'a, T> {
 
 /// Forwards in time: the states, u and dq of every step.
 #[versions::versions]
-fn states<T: Real, const RULE: usize, const G: usize>(c: &mut Chunk<T>, (n, kk, vv): (usize, usize, usize)) {
+fn states<T: Real, const RULE: usize, const G: usize>(c: &mut Chunk<T>, (n, kk, vv): Sizes) {
     for t in 0..n {
         let Step { k, p, e, beta, alpha: a, .. } = c.x.at::<RULE, G>(t, kk);
         let v = &c.x.v[t * vv..(t + 1) * vv];
@@ -189,11 +194,7 @@ fn states<T: Real, const RULE: usize, const G: usize>(c: &mut Chunk<T>, (n, kk, 
 
 /// Backwards in time: all other gradients of every step, and dS run along.
 #[versions::versions]
-fn gradients<T: Real, const RULE: usize, const G: usize>(
-    c: &mut Chunk<T>,
-    ds: &mut [Lane<T>],
-    (n, kk, vv): (usize, usize, usize),
-) {
+fn gradients<T: Real, const RULE: usize, const G: usize>(c: &mut Chunk<T>, ds: &mut [Lane<T>], (n, kk, vv): Sizes) {
     let w = width::<G>(kk);
     for t in (0..n).rev() {
         let Step { q, k, p, e, beta, alpha: a } = c.x.at::<RULE, G>(t, kk);
@@ -299,9 +300,9 @@ impl<'a, T: Math> Rows<'a, T> {
 
 /// The functions of a rule with its gates: [`steps`], [`states`] and [`gradients`].
 struct Passes<T> {
-    run: fn(&Steps<T>, &mut [Lane<T>], &mut [Lane<T>], (usize, usize, usize)),
-    recompute: fn(&mut Chunk<T>, (usize, usize, usize)),
-    gradients: fn(&mut Chunk<T>, &mut [Lane<T>], (usize, usize, usize)),
+    run: fn(&Steps<T>, &mut Lanes<T>, &mut Lanes<T>, Sizes),
+    recompute: fn(&mut Chunk<T>, Sizes),
+    gradients: fn(&mut Chunk<T>, &mut Lanes<T>, Sizes),
 }
 
 impl<T: Math> Passes<T> {
