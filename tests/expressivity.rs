@@ -155,7 +155,7 @@ fn states_do_not_alternate_where_no_eigenvalue_is_negative() {
                  delta_net gated_delta_net kda";
     for name in names.split(' ') {
         let turns = |eigenvalues: Eigenvalues, seed: u64| {
-            let scale = if seed % 2 == 0 { 3.0 } else { 30.0 };
+            let scale = if seed.is_multiple_of(2) { 3.0 } else { 30.0 };
             let machine = Machine::drawn(2, name, eigenvalues, sizes.clone(), seed, scale);
             let y = machine.outputs(&[bits(100, seed), vec![1; 40]].concat(), machine.ways().pop().unwrap().0, 140);
             let size = y.iter().fold(0.0f32, |m, y| m.max(y.abs()));
