@@ -104,7 +104,7 @@ pub const EXERCISES: [Exercise; 22] = [
             "e = β δ: dβ = de·δ, and dδ = β de. v is in δ with +: dv = dδ.",
             "δ also has −S_{t-1}ᵀ k in it: dk gets −S_{t-1} dv, and dS_{t-1} = dS − k dvᵀ.",
         ],
-        solution: &[lines("src/ops/delta.rs", "dq_t = scale S_t do_t", "dk_t = dS e_t")],
+        solution: &[lines("src/ops/delta.rs", "dq_t = scale S_t do_t", "dk_t = dS u_t")],
     },
     Exercise {
         name: "delta_parallel",
@@ -255,7 +255,7 @@ pub const EXERCISES: [Exercise; 22] = [
         ],
         solution: &[
             lines("src/ops/conv.rs", "let all = Var::concat", "(0..taps)"),
-            lines("src/models/mod.rs", "let ([_, window, _], [_, t, _])", "if t >= window"),
+            lines("src/models/conv.rs", "let ([_, window, _], [_, t, _])", "if t >= window"),
         ],
     },
     Exercise {

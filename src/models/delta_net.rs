@@ -42,7 +42,7 @@ use super::prelude::*;
 use crate::ops::delta::delta_rule;
 
 /// Equation (1): k [B, H, K], v [B, H, V], beta [B, H], S [B, H, K, V] to the next S.
-pub(crate) fn write<'t>(k: Var<'t>, v: Var<'t>, beta: Var<'t>, s: Var<'t>) -> Var<'t> {
+pub fn write<'t>(k: Var<'t>, v: Var<'t>, beta: Var<'t>, s: Var<'t>) -> Var<'t> {
     let [b, h, n, value] = s.dims();
     let k = k.named("k").reshape([b, h, n, 1]);
     let error = v.named("v").reshape([b, h, value, 1]) - s.t_matmul(k); // [B, H, V, 1]
@@ -50,7 +50,7 @@ pub(crate) fn write<'t>(k: Var<'t>, v: Var<'t>, beta: Var<'t>, s: Var<'t>) -> Va
 }
 
 /// Equation (2): q [B, H, K], S [B, H, K, V] to o [B, H, V].
-pub(crate) fn read<'t>(q: Var<'t>, s: Var<'t>, scale: f64) -> Var<'t> {
+pub fn read<'t>(q: Var<'t>, s: Var<'t>, scale: f64) -> Var<'t> {
     (scale * recall(s, q.named("q"))).named("o")
 }
 
