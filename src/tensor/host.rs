@@ -169,7 +169,8 @@ mod region {
     /// Bytes of a huge page.
     const HUGE: usize = 1 << 21;
 
-    /// Zeros from the system, aligned to a huge page if there are as many.
+    /// Zeros from the system, aligned to a huge page if there are as many. (`memmap2` would own them as one slice; parts
+    /// that several threads write are pointers into it all the same.)
     #[derive(Debug)]
     pub struct Region {
         map: *mut c_void,

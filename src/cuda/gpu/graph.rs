@@ -78,7 +78,8 @@ impl Drop for Recording<'_> {
     }
 }
 
-/// Host memory that the device copies from and to by itself, while the program goes on.
+/// Host memory that the device copies from and to by itself, while the program goes on. (cudarc's `PinnedHostSlice` waits
+/// for an event of its own at each access. Copies that a graph replays record none, so it would wait for nothing.)
 pub struct Pinned<T> {
     gpu: Arc<Gpu>,
     at: *mut T,
