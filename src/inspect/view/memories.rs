@@ -130,7 +130,7 @@ pub const VIEWS: &[View] = &[
             ("o_t = S_tᵀ r_t", "{o} = {sum:i S * r}"),
         ],
         eigenvalues: Spectrum::Named("w"),
-        spectrum: "These are of diag(w) alone; with the erasure they are real and reach down to −0.455, or to −1 with the switch.",
+        spectrum: "These are of diag(w) alone; with the erasure they are real and reach down to −0.455, or to −1.455 with the switch, where they can be below −1 and a state grow.",
     },
     View {
         mixer: "gsa",
