@@ -81,7 +81,6 @@ fn the_file_of_a_mixer_has_at_most_150_lines() {
     // Its lines, rounded up, and what they are.
     let longer = [
         ("mlstm", 215, "the whole block of the xLSTM, and a parallel form with a stabiliser"),
-        ("rwkv7", 220, "a formula for the start of each of its vectors"),
         ("ttt", 185, "a learner: a step, its dual form, and the mini-batches of both"),
     ];
     for name in tapezoo::models::names() {

@@ -97,3 +97,33 @@ impl Projection {
         names.into_iter().zip(qkv).filter_map(move |(name, x)| x.conv.window(name, b))
     }
 }
+
+/// N mixtures of each token with the one before it: x_t + μ ⊙ (x_{t−1} − x_t).
+pub struct TokenShift<const N: usize> {
+    mu: [P; N],
+    width: usize, // D
+}
+
+impl<const N: usize> TokenShift<N> {
+    /// Each μ `[D]` has a name, and falls over the channels from 1 as 1 − (i / D)^power.
+    pub fn new(init: &mut Init, width: usize, powers: [(&str, f64); N]) -> TokenShift<N> {
+        let mu = |i: usize, power| 1.0 - (i as f64 / width as f64).powf(power);
+        TokenShift { mu: powers.map(|(name, power)| init.custom(name, [width], |_, i| mu(i, power))), width }
+    }
+
+    /// The mixtures of x [B, T, D], each a convolution of two taps. The last token, entry `at` of the state, moves on.
+    #[track_caller]
+    pub fn apply<'t>(&self, p: &Bound<'t>, x: Var<'t>, state: &mut State<'t>, at: usize) -> [Var<'t>; N] {
+        let past = state.s[at];
+        state.s[at] = remembered(past, x);
+        self.mu.map(|mu| {
+            let mu = p[mu].reshape([self.width, 1]);
+            x.causal_conv1d(Var::concat(&[mu, 1.0 - mu], 1), None, past)
+        })
+    }
+
+    /// The last token as an entry of the state.
+    pub fn last(&self, name: &'static str, b: usize) -> (&'static str, Shape) {
+        (name, [b, 1, self.width].into())
+    }
+}
