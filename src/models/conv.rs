@@ -66,6 +66,28 @@ impl Conv {
     }
 }
 
+/// N convolutions of the same input, without SiLU.
+pub struct Convs<const N: usize>([Conv; N]);
+
+impl<const N: usize> Convs<N> {
+    /// As [`Conv::new`], each with a bias whose name has `_bias` behind it.
+    pub fn new(init: &mut Init, names: [&str; N], channels: usize, width: usize) -> Convs<N> {
+        Convs(names.map(|name| Conv::new(init, name, Some(&format!("{name}_bias")), channels, width)))
+    }
+
+    /// The convolutions of x [B, T, D]; the past inputs, entry `at` of the state, move on.
+    #[track_caller]
+    pub fn filtered<'t>(&self, p: &Bound<'t>, x: Var<'t>, state: &mut State<'t>, at: usize) -> [Var<'t>; N] {
+        let past = self.0.first().and_then(|conv| conv.remember(x, state, at));
+        self.0.each_ref().map(|conv| conv.filtered(p, x, past))
+    }
+
+    /// The past inputs as an entry of the state, if there are filters.
+    pub fn window(&self, name: &'static str, b: usize) -> Option<(&'static str, Shape)> {
+        self.0.first().and_then(|conv| conv.window(name, b))
+    }
+}
+
 /// A linear map, its short convolution (if any) and SiLU, as DeltaNet and its kin make q, k and v.
 pub struct Projection {
     w: P,

@@ -23,6 +23,31 @@ pub fn normed_output<'t>(o: Var<'t>, norm: Var<'t>, gate: Option<Var<'t>>, w_o: 
     gate.map_or(o, |gate| o * gate).linear(w_o, None)
 }
 
+/// W_o (GELU(W_g x) ⊙ LayerNorm(o)), as of Mamba's backbone; the norm is over all heads together.
+pub struct GatedOutput {
+    w_g: P,
+    norm: [P; 2],
+    w_o: P,
+}
+
+impl GatedOutput {
+    /// Out of `inner` channels to the model's width.
+    pub fn new(init: &mut Init, width: usize, inner: usize) -> GatedOutput {
+        GatedOutput {
+            w_g: narrow_normal(init, "w_g", inner, width),
+            norm: [init.full("norm", [inner], 1.0), init.full("b_norm", [inner], 0.0)],
+            w_o: narrow_normal(init, "w_o", width, inner),
+        }
+    }
+
+    /// y [B, T, D] of x [B, T, D] and what was read, o [B, T, H, V].
+    #[track_caller]
+    pub fn apply<'t>(&self, p: &Bound<'t>, x: Var<'t>, o: Var<'t>) -> Var<'t> {
+        let o = merge_heads(o).layer_norm(p[self.norm[0]], Some(p[self.norm[1]]), 1e-6);
+        (x.linear(p[self.w_g], None).gelu_tanh() * o).linear(p[self.w_o], None)
+    }
+}
+
 /// A weight matrix [out, in] of normal numbers, of deviation 0.02 unless the model asks for another.
 pub fn narrow_normal(init: &mut Init, name: &str, out: usize, inp: usize) -> P {
     let std = init.std.unwrap_or(0.02);
