@@ -66,6 +66,28 @@ impl Conv {
     }
 }
 
+/// N convolutions of the same input, without SiLU.
+pub struct Convs<const N: usize>([Conv; N]);
+
+impl<const N: usize> Convs<N> {
+    /// As [`Conv::new`], each with a bias whose name has `_bias` behind it.
+    pub fn new(init: &mut Init, names: [&str; N], channels: usize, width: usize) -> Convs<N> {
+        Convs(names.map(|name| Conv::new(init, name, Some(&format!("{name}_bias")), channels, width)))
+    }
+
+    /// The convolutions of x [B, T, D]; the past inputs, entry `at` of the state, move on.
+    #[track_caller]
+    pub fn filtered<'t>(&self, p: &Bound<'t>, x: Var<'t>, state: &mut State<'t>, at: usize) -> [Var<'t>; N] {
+        let past = self.0.first().and_then(|conv| conv.remember(x, state, at));
+        self.0.each_ref().map(|conv| conv.filtered(p, x, past))
+    }
+
+    /// The past inputs as an entry of the state, if there are filters.
+    pub fn window(&self, name: &'static str, b: usize) -> Option<(&'static str, Shape)> {
+        self.0.first().and_then(|conv| conv.window(name, b))
+    }
+}
+
 /// A linear map, its short convolution (if any) and SiLU, as DeltaNet and its kin make q, k and v.
 pub struct Projection {
     w: P,
@@ -95,5 +117,35 @@ impl Projection {
     ) -> impl Iterator<Item = (&'static str, Shape)> {
         let names = ["past q", "past k", "past v"];
         names.into_iter().zip(qkv).filter_map(move |(name, x)| x.conv.window(name, b))
+    }
+}
+
+/// N mixtures of each token with the one before it: x_t + μ ⊙ (x_{t−1} − x_t).
+pub struct TokenShift<const N: usize> {
+    mu: [P; N],
+    width: usize, // D
+}
+
+impl<const N: usize> TokenShift<N> {
+    /// Each μ `[D]` has a name, and falls over the channels from 1 as 1 − (i / D)^power.
+    pub fn new(init: &mut Init, width: usize, powers: [(&str, f64); N]) -> TokenShift<N> {
+        let mu = |i: usize, power| 1.0 - (i as f64 / width as f64).powf(power);
+        TokenShift { mu: powers.map(|(name, power)| init.custom(name, [width], |_, i| mu(i, power))), width }
+    }
+
+    /// The mixtures of x [B, T, D], each a convolution of two taps. The last token, entry `at` of the state, moves on.
+    #[track_caller]
+    pub fn apply<'t>(&self, p: &Bound<'t>, x: Var<'t>, state: &mut State<'t>, at: usize) -> [Var<'t>; N] {
+        let past = state.s[at];
+        state.s[at] = remembered(past, x);
+        self.mu.map(|mu| {
+            let mu = p[mu].reshape([self.width, 1]);
+            x.causal_conv1d(Var::concat(&[mu, 1.0 - mu], 1), None, past)
+        })
+    }
+
+    /// The last token as an entry of the state.
+    pub fn last(&self, name: &'static str, b: usize) -> (&'static str, Shape) {
+        (name, [b, 1, self.width].into())
     }
 }

@@ -23,6 +23,31 @@ pub fn normed_output<'t>(o: Var<'t>, norm: Var<'t>, gate: Option<Var<'t>>, w_o: 
     gate.map_or(o, |gate| o * gate).linear(w_o, None)
 }
 
+/// W_o (GELU(W_g x) ⊙ LayerNorm(o)), as of Mamba's backbone; the norm is over all heads together.
+pub struct GatedOutput {
+    w_g: P,
+    norm: [P; 2],
+    w_o: P,
+}
+
+impl GatedOutput {
+    /// Out of `inner` channels to the model's width.
+    pub fn new(init: &mut Init, width: usize, inner: usize) -> GatedOutput {
+        GatedOutput {
+            w_g: narrow_normal(init, "w_g", inner, width),
+            norm: [init.full("norm", [inner], 1.0), init.full("b_norm", [inner], 0.0)],
+            w_o: narrow_normal(init, "w_o", width, inner),
+        }
+    }
+
+    /// y [B, T, D] of x [B, T, D] and what was read, o [B, T, H, V].
+    #[track_caller]
+    pub fn apply<'t>(&self, p: &Bound<'t>, x: Var<'t>, o: Var<'t>) -> Var<'t> {
+        let o = merge_heads(o).layer_norm(p[self.norm[0]], Some(p[self.norm[1]]), 1e-6);
+        (x.linear(p[self.w_g], None).gelu_tanh() * o).linear(p[self.w_o], None)
+    }
+}
+
 /// A weight matrix [out, in] of normal numbers, of deviation 0.02 unless the model asks for another.
 pub fn narrow_normal(init: &mut Init, name: &str, out: usize, inp: usize) -> P {
     let std = init.std.unwrap_or(0.02);
@@ -40,20 +65,70 @@ pub fn step_size_bias(g: &mut Gen) -> f64 {
     dt + (-(-dt).exp_m1()).ln()
 }
 
+/// Where the i-th of n is, from 0 to 1.
+pub fn place(i: usize, n: usize) -> f64 {
+    i as f64 / (n.max(2) - 1) as f64
+}
+
+/// x |x|
+pub fn signed_square(x: f64) -> f64 {
+    x * x.abs()
+}
+
 /// W_2 W_1 x: a linear map through few channels.
-pub struct LowRank([P; 2]);
+pub struct LowRank {
+    maps: [P; 2],
+    transposed: bool, // W_1 is [in, rank], and W_2 [rank, out]
+}
 
 impl LowRank {
     /// W_1 [rank, in] and W_2 [out, rank], named `name` with 1 and 2 behind it, normal of deviation 0.02.
     pub fn new(init: &mut Init, name: &str, out: usize, rank: usize, inp: usize) -> LowRank {
         let mut map = |i: usize, out, inp| narrow_normal(init, &format!("{name}{i}"), out, inp);
-        LowRank([map(1, rank, inp), map(2, out, rank)])
+        LowRank { maps: [map(1, rank, inp), map(2, out, rank)], transposed: false }
+    }
+
+    /// The same with W_1 [in, rank] and W_2 [rank, out]. W_1 is 0, and the deviation of W_2 0.1 over the root of its
+    /// larger side.
+    pub fn transposed(init: &mut Init, name: &str, out: usize, rank: usize, inp: usize) -> LowRank {
+        let mut map = |i: usize, shape: [usize; 2], std| init.normal(&format!("{name}{i}"), shape, std);
+        let std = 0.1 * (out.max(rank) as f64).powf(-0.5);
+        LowRank { maps: [map(1, [inp, rank], 0.0), map(2, [rank, out], std)], transposed: true }
     }
 
     /// W_2 W_1 x + b of x [B, T, in].
     #[track_caller]
     pub fn apply<'t>(&self, p: &Bound<'t>, x: Var<'t>, b: Option<P>) -> Var<'t> {
-        x.linear(p[self.0[0]], None).linear(p[self.0[1]], b.map(|b| p[b]))
+        self.around(p, x, |x| x, b.map(|b| p[b]))
+    }
+
+    /// W_2 f(W_1 x) + b of x [B, T, in].
+    #[track_caller]
+    pub fn around<'t>(&self, p: &Bound<'t>, x: Var<'t>, f: impl Fn(Var<'t>) -> Var<'t>, b: Option<Var<'t>>) -> Var<'t> {
+        let [first, second] = self.maps.map(|w| if self.transposed { p[w].transpose(0, 1) } else { p[w] });
+        f(x.linear(first, None)).linear(second, b)
+    }
+}
+
+/// GroupNorm whose groups are the heads, with a weight and a bias for every channel.
+pub struct GroupNorm {
+    w: P,
+    b: P,
+    /// Added to the variance.
+    pub eps: f64,
+}
+
+impl GroupNorm {
+    /// For this many channels: the weight and the bias, of these names, start at 1 and 0.
+    pub fn new(init: &mut Init, [w, b]: [&str; 2], channels: usize, eps: f64) -> GroupNorm {
+        GroupNorm { w: init.full(w, [channels], 1.0), b: init.full(b, [channels], 0.0), eps }
+    }
+
+    /// Of o [B, T, H, V]: [B, T, H V].
+    #[track_caller]
+    pub fn apply<'t>(&self, p: &Bound<'t>, o: Var<'t>) -> Var<'t> {
+        let ones = o.tape().full([o.shape().last()], o.dtype(), 1.0);
+        merge_heads(o.layer_norm(ones, None, self.eps)) * p[self.w] + p[self.b]
     }
 }
 

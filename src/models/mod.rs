@@ -48,8 +48,10 @@ pub(crate) mod mesa;
 pub(crate) use about::UNKNOWN;
 pub use about::{About, Family, about, facts, lines, table};
 pub use config::{Eigenvalues, ModelConfig, Positions, Variant};
-pub use conv::{Conv, Projection, remembered};
-pub use maps::{AttentionMaps, LowRank, inverse_root, linear_heads, narrow_normal, normed_output};
+pub use conv::{Conv, Convs, Projection, TokenShift, remembered};
+pub use maps::{
+    AttentionMaps, GatedOutput, GroupNorm, LowRank, inverse_root, linear_heads, narrow_normal, normed_output,
+};
 pub use model::{Model, ModelState};
 pub use own::add;
 pub use params::{Bound, Entry, Init, P, Params};

@@ -109,6 +109,12 @@ impl Init {
         p
     }
 
+    /// How deep the block at hand is among this many: from 0 to 1, and from 1 down.
+    pub fn depth(&self, layers: usize) -> [f64; 2] {
+        let (block, layers) = (self.layer as f64, layers.max(self.layer + 1) as f64);
+        [block / (layers - 1.0).max(1.0), 1.0 - block / layers]
+    }
+
     fn push(&mut self, name: &str, shape: Shape, decay: bool, mut draw: impl FnMut(&mut Gen, usize) -> f64) -> P {
         let name = format!("{}{name}", self.path);
         let mut g = Gen::new(fnv1a(name.as_bytes()) ^ self.seed.wrapping_mul(0x9e37_79b9_7f4a_7c15));

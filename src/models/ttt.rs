@@ -35,14 +35,16 @@ const MINI_BATCH: usize = 16;
 /// S' [B, H, K, K] and c' [B, H, 1, K], and the sums of ℓ k dᵀ and ℓ d since the mini-batch began.
 pub(crate) type Memory<'t> = [Var<'t>; 4];
 
+/// ρ `[R]` and LN.
+pub(crate) type Rule<'t> = (Var<'t>, HeadNorm<'t>);
+
 /// S and c after a step of this rate, of which nothing is left over.
 pub(crate) fn taken<'t>([s, c, ds, dc]: Memory<'t>, rate: Var<'t>) -> Memory<'t> {
     [s - rate * ds, c - rate * dc, zeros_like(ds), zeros_like(dc)]
 }
 
-/// (1) and (2) for some tokens of one mini-batch, q, k, v [B, H, N, K], ℓ [B, H, N, 1] and their ρ [N, 1], by the dual
-/// form.
-fn dual<'t>([q, k, v, lr]: [Var<'t>; 4], row: Var<'t>, norm: HeadNorm<'t>, m: &mut Memory<'t>) -> Var<'t> {
+/// (1) and (2) for N tokens of one mini-batch, by the dual form: q, k, v [B, H, N, K], ℓ [B, H, N, 1] and ρ [N, 1].
+fn dual<'t>([q, k, v, lr]: [Var<'t>; 4], (row, norm): Rule<'t>, m: &mut Memory<'t>) -> Var<'t> {
     let [s, c, ds, dc] = *m;
     let d = norm.slope(k.matmul(s) + c, v - k, lr);
     let moved = q.matmul_t(k).tril_matmul(d) + q.matmul(ds) + d.cumsum(2) + dc;
@@ -51,7 +53,7 @@ fn dual<'t>([q, k, v, lr]: [Var<'t>; 4], row: Var<'t>, norm: HeadNorm<'t>, m: &m
 }
 
 /// The same for one token, with names.
-fn step<'t>([q, k, v, lr]: [Var<'t>; 4], row: Var<'t>, norm: HeadNorm<'t>, m: &mut Memory<'t>) -> Var<'t> {
+fn step<'t>([q, k, v, lr]: [Var<'t>; 4], (row, norm): Rule<'t>, m: &mut Memory<'t>) -> Var<'t> {
     let ([s, c, ds, dc], _shown) = (*m, (row * lr).named("rate"));
     let (q, k, v) = (q.named("q"), k.named("k"), v.named("v"));
     let d = norm.slope(k.matmul(s) + c, v - k, lr).named("l d");
@@ -60,29 +62,18 @@ fn step<'t>([q, k, v, lr]: [Var<'t>; 4], row: Var<'t>, norm: HeadNorm<'t>, m: &m
     (q + norm.apply(q.matmul(s_t) + c - row * m[3])).named("o")
 }
 
-/// o [B, T, H, K] of q, k, v [B, T, H, K], ℓ [B, T, H] and ρ `[R]`, from the place of the mini-batch that this many
-/// tokens lead to.
-pub(crate) fn read<'t>(
-    [q, k, v, lr]: [Var<'t>; 4],
-    row: Var<'t>,
-    norm: HeadNorm<'t>,
-    m: &mut Memory<'t>,
-    seen: usize,
-    form: Form,
-) -> Var<'t> {
-    let (t, r, x) = (q.shape().at(1), row.shape().at(0).max(1), [q, k, v, insert_axis(lr, 3)].map(head_first));
-    let (mut from, mut all) = (0, vec![]);
-    while from < t {
-        let place = (seen + from) % r;
-        let n = if form == Form::Recurrent { 1 } else { (r - place).min(t - from) };
+/// (1) and (2) over T tokens behind `seen` others: o [B, T, H, K] of q, k, v [B, T, H, K] and ℓ [B, T, H].
+pub(crate) fn read<'t>(x: [Var<'t>; 4], rule: Rule<'t>, m: &mut Memory<'t>, seen: usize, form: Form) -> Var<'t> {
+    let ([q, k, v, lr], (row, norm), one) = (x, rule, form == Form::Recurrent);
+    let (x, r) = ([q, k, v, insert_axis(lr, 3)].map(head_first), row.shape().at(0).max(1));
+    head_first(by_rows(seen, x[0], r, one, |from, place, n| {
         let (x, row) = (x.map(|x| x.narrow(2, from, n)), row.narrow(0, place, n).reshape([n, 1]));
-        all.push(if form == Form::Recurrent { step(x, row, norm, m) } else { dual(x, row, norm, m) });
+        let o = if one { step(x, (row, norm), m) } else { dual(x, (row, norm), m) };
         if place + n == r {
             *m = taken(*m, row.narrow(0, n - 1, 1));
         }
-        from += n;
-    }
-    if all.is_empty() { q } else { head_first(Var::concat(&all, 2)) }
+        o
+    }))
 }
 
 /// See [`About`].
@@ -101,54 +92,35 @@ pub(crate) const ABOUT: About = About {
 pub struct Layer {
     h: usize,
     k: usize,
-    w_qk: P,
-    convs: [Conv; 2], // of q and k
-    w_v: P,
-    w_lr: P,
+    convs: Convs<2>, // of q and k
+    maps: [P; 3],    // W_qk, W_v, w_ℓ
     b_lr: P,
     r: P,
-    s0: P,
-    c0: P,
+    start: [P; 2], // S_0 and c_0
     head_norm: [P; 2],
-    w_g: P,
-    norm: [P; 2],
-    w_o: P,
+    output: GatedOutput,
 }
 
 impl Layer {
     /// H heads of width K over the model's width.
     pub fn new(c: &ModelConfig, init: &mut Init) -> Result<Layer> {
         let (width, inner, h, k) = (c.width, c.inner(), c.heads, c.head_dim);
-        let convs = ["q", "k"].map(|name| {
-            let [w, bias] = ["", "_bias"].map(|end| format!("conv_{name}{end}"));
-            Conv::new(init, &w, Some(&bias), inner, c.conv)
-        });
-        Ok(Layer {
-            h,
-            k,
-            w_qk: narrow_normal(init, "w_qk", inner, width),
-            convs,
-            w_v: narrow_normal(init, "w_v", inner, width),
-            w_lr: narrow_normal(init, "w_lr", h, width),
-            b_lr: init.full("b_lr", [h], 0.0),
-            r: init.full("r", [MINI_BATCH], 0.0),
-            s0: init.normal("S0", [h, k, k], init.std.unwrap_or(0.02)),
-            c0: init.full("c0", [h, k], 0.0),
-            head_norm: [init.full("head_norm", [h, k], 1.0), init.full("b_head_norm", [h, k], 0.0)],
-            w_g: narrow_normal(init, "w_g", inner, width),
-            norm: [init.full("norm", [inner], 1.0), init.full("b_norm", [inner], 0.0)],
-            w_o: narrow_normal(init, "w_o", width, inner),
-        })
+        let convs = Convs::new(init, ["conv_q", "conv_k"], inner, c.conv);
+        let maps = [("w_qk", inner), ("w_v", inner), ("w_lr", h)].map(|(name, n)| narrow_normal(init, name, n, width));
+        let (b_lr, r) = (init.full("b_lr", [h], 0.0), init.full("r", [MINI_BATCH], 0.0));
+        let start = [init.normal("S0", [h, k, k], init.std.unwrap_or(0.02)), init.full("c0", [h, k], 0.0)];
+        let head_norm = [init.full("head_norm", [h, k], 1.0), init.full("b_head_norm", [h, k], 0.0)];
+        let output = GatedOutput::new(init, width, inner);
+        Ok(Layer { h, k, convs, maps, b_lr, r, start, head_norm, output })
     }
 
     /// q, k, v [B, T, H, K] and ℓ [B, T, H] of x [B, T, D]; the convolutions' window (state 4) moves on.
     fn project<'t>(&self, p: &Bound<'t>, x: Var<'t>, state: &mut State<'t>) -> [Var<'t>; 4] {
-        let u = x.linear(p[self.w_qk], None);
-        let past = self.convs[0].remember(u, state, 4);
-        let [q, k] = self.convs.each_ref().map(|conv| conv.filtered(p, u, past));
-        let [q, k, v] = [q, k, x.linear(p[self.w_v], None)].map(|x| heads(x, self.h));
+        let [w_qk, w_v, w_lr] = self.maps.map(|w| p[w]);
+        let [q, k] = self.convs.filtered(p, x.linear(w_qk, None), state, 4);
+        let [q, k, v] = [q, k, x.linear(w_v, None)].map(|x| heads(x, self.h));
         let angles = places(x, state.t, MINI_BATCH, self.k);
-        let lr = 1.0 / self.k as f64 * x.linear(p[self.w_lr], Some(p[self.b_lr])).sigmoid();
+        let lr = 1.0 / self.k as f64 * x.linear(w_lr, Some(p[self.b_lr])).sigmoid();
         [turn(q, angles), turn(k, angles), v, lr]
     }
 }
@@ -161,20 +133,18 @@ impl Mixer for Layer {
     fn state(&self, b: usize) -> Vec<(&'static str, Shape)> {
         let (s, c) = (Shape::from([b, self.h, self.k, self.k]), Shape::from([b, self.h, 1, self.k]));
         let memory = [("S", s), ("c", c), ("sum of l k d", s), ("sum of l d", c)];
-        memory.into_iter().chain(self.convs[0].window("past u", b)).collect()
+        memory.into_iter().chain(self.convs.window("past u", b)).collect()
     }
 
     fn sequence<'t>(&self, p: &Bound<'t>, x: Var<'t>, state: &mut State<'t>, form: Form) -> Var<'t> {
-        let inputs = self.project(p, x, state);
         let place = x.tape().full([MINI_BATCH], x.dtype(), 1.0).cumsum(0);
         let row = relu((zeros_like(place) + 1.0) / place + p[self.r]);
         let norm = HeadNorm { w: p[self.head_norm[0]], b: p[self.head_norm[1]], eps: 1e-6 };
         // The learned start is not part of the carried state.
-        let start = [p[self.s0], p[self.c0].reshape([self.h, 1, self.k])];
-        let mut m = [state.s[0] + start[0], state.s[1] + start[1], state.s[2], state.s[3]];
-        let o = read(inputs, row, norm, &mut m, state.t, form);
-        state.s[..4].copy_from_slice(&[m[0] - start[0], m[1] - start[1], m[2], m[3]]);
-        let o = merge_heads(o).layer_norm(p[self.norm[0]], Some(p[self.norm[1]]), 1e-6);
-        (x.linear(p[self.w_g], None).gelu_tanh() * o).linear(p[self.w_o], None)
+        let [s0, c0] = [p[self.start[0]], p[self.start[1]].reshape([self.h, 1, self.k])];
+        let mut m = [state.s[0] + s0, state.s[1] + c0, state.s[2], state.s[3]];
+        let o = read(self.project(p, x, state), (row, norm), &mut m, state.t, form);
+        state.s[..4].copy_from_slice(&[m[0] - s0, m[1] - c0, m[2], m[3]]);
+        self.output.apply(p, x, o)
     }
 }

@@ -76,6 +76,28 @@ pub fn by_pieces<'t>(t: usize, size: usize, axis: usize, mut part: impl FnMut(us
     Var::concat(&parts, axis)
 }
 
+/// `part(from, place, n)` for pieces of T steps along axis 2 of x [B, H, T, ..], joined along it; x itself without steps.
+/// These steps and the `seen` before them stand in rows of `size`. A piece ends with its row, or after one step if `one`
+/// is set; `place` is where in its row it begins.
+#[track_caller]
+pub fn by_rows<'t>(
+    seen: usize,
+    x: Var<'t>,
+    size: usize,
+    one: bool,
+    mut part: impl FnMut(usize, usize, usize) -> Var<'t>,
+) -> Var<'t> {
+    let (t, size) = (x.shape().at(2), size.max(1));
+    let (mut from, mut all) = (0, vec![]);
+    while from < t {
+        let place = (seen + from) % size;
+        let n = if one { 1 } else { (size - place).min(t - from) };
+        all.push(part(from, place, n));
+        from += n;
+    }
+    if all.is_empty() { x } else { Var::concat(&all, 2) }
+}
+
 /// x with a new axis of size 1 at `axis`: of [B, H] and 2 it is [B, H, 1].
 #[track_caller]
 pub fn insert_axis(x: Var<'_>, axis: usize) -> Var<'_> {

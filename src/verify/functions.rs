@@ -219,7 +219,7 @@ pub const SPECS: &[Spec] = &[
                 let (s, c) = (zero("s0", [b, h, k, k]), x.or_zeros("c0", [b, h, k]).reshape([b, h, 1, k]));
                 let mut m = [s, c, zero("", [b, h, k, k]), zero("", [b, h, 1, k])];
                 let norm = HeadNorm { w: x["w"], b: x["b"], eps };
-                let o = ttt::read(["q", "k", "v", "lr"].map(|n| x[n]), row, norm, &mut m, 0, form);
+                let o = ttt::read(["q", "k", "v", "lr"].map(|n| x[n]), (row, norm), &mut m, 0, form);
                 let left = t % row.shape().at(0).max(1);
                 if left > 0 {
                     m = ttt::taken(m, row.narrow(0, left - 1, 1));

@@ -314,7 +314,7 @@ fn mamba2_layer(f: &Fixture) -> Result<Forms<'_>> {
 }
 
 fn rwkv7_time_mix(f: &Fixture) -> Result<Forms<'_>> {
-    let (layer, eps) = (f.integer_or("layer", 0)?, f.number_or("norm_eps", rwkv7::EPS)?);
+    let (layer, eps) = (f.integer_or("layer", 0)?, f.number_or("norm_eps", 64e-5)?);
     let (r_k, x) = (f.tensor("in.r_k")?.shape(), f.tensor("in.x")?.shape());
     let [h, k] = [r_k.at(0), r_k.at(1)];
     f.agrees("head_size", &k.into())?;
@@ -327,14 +327,24 @@ fn rwkv7_time_mix(f: &Fixture) -> Result<Forms<'_>> {
     } else if let Some(name) = later.iter().find(|name| f.has(name)) {
         return Err(f.bad(format!("tensor '{name}': the first layer has no such thing")));
     }
+    let mut init = Init::new(0, None);
+    init.layer = usize::from(layer > 0);
+    let config = ModelConfig { width: x.last(), heads: h, head_dim: k, ..ModelConfig::default() };
+    let mut mixer = rwkv7::Layer::new(&config, &mut init)?;
+    mixer.norm.eps = eps;
+    let mixer = std::sync::Arc::new(mixer);
+    let params = init.finish(DType::F64);
+    let entries: Vec<(String, Shape)> = params.entries().iter().map(|e| (e.name.clone(), e.shape)).collect();
     Ok(forms(&SCANS, move |x, form| {
-        let weight = |name: &str| x[name];
-        let [b, _, d] = x["x"].dims();
-        let first = x.vars.get("v_first").copied();
-        let (inputs, g) = rwkv7::project(&weight, x["x"], x.tape.full([b, 1, d], x.dtype, 0.0), first, h, 1.0);
-        let zero = x.tape.full([b, h, k, k], x.dtype, 0.0);
-        let (o, _) = rwkv7::sequence(inputs, zero, 1.0, form);
-        let v = inputs[3];
-        vec![("y", rwkv7::output(&weight, inputs, o, g, eps)), ("v_first", v.reshape(x["x"].shape()))]
+        // A vector has two axes of size 1 in front; the ranks of the low-rank maps are the fixture's own.
+        let weight =
+            |(name, shape): &(String, Shape)| if shape.rank() == 1 { x[name].reshape(*shape) } else { x[name] };
+        let p = Bound::new(entries.iter().map(weight).collect());
+        let m: &dyn Mixer = mixer.as_ref();
+        let mut state = State::zero(m, x.tape, x["x"].shape().at(0), x.dtype);
+        state.passed = x.vars.get("v_first").copied();
+        let y = run(m, &p, x["x"], &mut state, form);
+        let first = state.passed.map(|v| ("v_first", v));
+        [("y", y)].into_iter().chain(first).collect()
     }))
 }
