@@ -64,6 +64,8 @@ fn page(of: Option<&str>) -> Result<String> {
         })?,
     };
     let mut text = Vec::new();
-    clap_mangen::Man::new(command).render(&mut text).map_err(Error::io("the manual page"))?;
+    // The version has several lines, and a title one.
+    let version = concat!("tapezoo ", env!("CARGO_PKG_VERSION"));
+    clap_mangen::Man::new(command).source(version).render(&mut text).map_err(Error::io("the manual page"))?;
     Ok(String::from_utf8_lossy(&text).into_owned())
 }

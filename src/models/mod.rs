@@ -192,7 +192,8 @@ impl<'t> State<'t> {
 /// [`Mixer::step`] is the definition. The recurrent form loops over it, streaming calls it, and every form that
 /// [`Mixer::sequence`] offers is tested to equal it in values, final state and all gradients.
 pub trait Mixer: Send + Sync {
-    /// The forms that exist, `Recurrent` first, the fastest on a CPU last.
+    /// The forms that exist, `Recurrent` first, the fastest on a CPU last. A mixer of which only [`Mixer::step`] is
+    /// defined says that it has `Recurrent` alone.
     fn forms(&self) -> Vec<Form> {
         vec![Form::Recurrent, Form::Parallel, Form::Chunked(Form::CHUNK)]
     }
@@ -253,8 +254,11 @@ pub fn run<'t>(m: &dyn Mixer, p: &Bound<'t>, x: Var<'t>, s: &mut State<'t>, form
         s.passed = if left.is_empty() { None } else { Some(Var::concat(&left, 1)) };
         return y;
     }
-    // An empty sequence has no step to run; any other form gives the empty result.
+    // An empty sequence has no step to run; any other form gives the empty result, as does the input.
     let forms = m.forms();
+    if t == 0 && form == Form::Recurrent && forms == [Form::Recurrent] {
+        return x;
+    }
     let form = if form == Form::Recurrent { forms.last().copied().unwrap_or(form) } else { form };
     let form = match form_of(form, &forms, "the mixer") {
         Ok(form) => form,

@@ -14,7 +14,7 @@
 //! ```
 //!
 //! The transition diag(w) − (a ⊙ κ) κᵀ has real eigenvalues. As w ≥ 0.545 and a < 1 they are in (−0.455, 1): one can be
-//! negative, but fades. With `eigenvalues = "-1..1"`, s = 2 and they reach −1, which is what parity needs.
+//! negative, but fades. With `eigenvalues = "-1..1"`, s = 2: they reach −1, which is what parity needs, and down to −1.455.
 //!
 //! In sequence this is [`erase_write`](crate::ops::erase_write) with two keys: what κ / w recalls of the faded memory
 //! is erased under a ⊙ κ.
@@ -62,7 +62,7 @@ pub(crate) const ABOUT: About = About {
     parent: Some(("kda", "an erase key of its own")),
     transition: "diag(w_t) − (a_t ⊙ κ_t) κ_tᵀ",
     state: "H K V",
-    eigenvalues: "(−0.455, 1) or (−1, 1)",
+    eigenvalues: "(−0.455, 1) or (−1.455, 1)",
     cost: "H K V",
     source: "arXiv 2503.14456",
 };
