@@ -34,7 +34,14 @@ use super::{
 use crate::ops::erase_write::{last_of, only};
 
 /// One token: q [B, H, K], k [B, n, H, K], v [B, n, H, V], beta [B, n, H], S [B, H, K, V] to o and the next S.
-pub(crate) fn step<'t>(q: Var<'t>, k: Var<'t>, v: Var<'t>, beta: Var<'t>, mut s: Var<'t>, scale: f64) -> (Var<'t>, Var<'t>) {
+pub(crate) fn step<'t>(
+    q: Var<'t>,
+    k: Var<'t>,
+    v: Var<'t>,
+    beta: Var<'t>,
+    mut s: Var<'t>,
+    scale: f64,
+) -> (Var<'t>, Var<'t>) {
     for j in 0..k.shape().at(1) {
         s = write(at(k, j), at(v, j), at(beta, j), s.named("S_before"));
     }

@@ -76,9 +76,9 @@ pub struct Layer {
     rows: [P; 4], // w_0, a_0, k_k, k_a
     pub(crate) norm: GroupNorm,
     r_k: P,
-    low_rank: [LowRank; 3],       // of w, a, g
+    low_rank: [LowRank; 3],      // of w, a, g
     later: Option<(P, LowRank)>, // v_0, and of v
-    maps: [P; 3],                 // W_r, W_k, W_v
+    maps: [P; 3],                // W_r, W_k, W_v
     w_o: P,
 }
 
