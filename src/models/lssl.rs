@@ -62,13 +62,7 @@ impl Legendre {
 }
 
 /// y [B, T, D], without d u, of u [B, T, D], Ā [D, N, N], B̄ [D, 1, N] and c [D, N]; h [B, D, N] moves on.
-pub(crate) fn filter<'t>(
-    u: Var<'t>,
-    (a, input): (Var<'t>, Var<'t>),
-    c: Var<'t>,
-    h: &mut Var<'t>,
-    form: Form,
-) -> Var<'t> {
+pub fn filter<'t>(u: Var<'t>, (a, input): (Var<'t>, Var<'t>), c: Var<'t>, h: &mut Var<'t>, form: Form) -> Var<'t> {
     let ([b, t, d], n, dtype) = (u.dims(), c.shape().last(), u.dtype());
     // [B, D, N] to [D, B, N] and back.
     let turned = |x: Var<'t>| x.transpose(0, 1);

@@ -46,12 +46,7 @@ pub(crate) type Inputs<'t> = [Var<'t>; 5];
 
 /// (1) and (2) for one token: to o [B, H, V]. `gates` [B, H, 1, S] are the sums of g since each token, if there are
 /// gates.
-pub(crate) fn step<'t>(
-    [q, k, v, w, beta]: Inputs<'t>,
-    gates: Option<Var<'t>>,
-    cache: &mut Cache<'t>,
-    scale: f64,
-) -> Var<'t> {
+pub fn step<'t>([q, k, v, w, beta]: Inputs<'t>, gates: Option<Var<'t>>, cache: &mut Cache<'t>, scale: f64) -> Var<'t> {
     let ([b, h, n], row) = (k.dims(), |x: Var<'t>| insert_axis(x, 2)); // [B, H, 1, K]
     let (w, beta) = (row(w.named("w")), beta.named("beta").reshape([b, h, 1, 1]));
     let keys = head_first(cache[0]);
@@ -76,13 +71,7 @@ fn chunk<'t>([q, k, v, w, beta]: Inputs<'t>, gates: Option<Var<'t>>, cache: &mut
 }
 
 /// o [B, T, H, V] of a sequence. `gates` [B, H, T, S] as above.
-pub(crate) fn attention<'t>(
-    x: Inputs<'t>,
-    gates: Option<Var<'t>>,
-    cache: &mut Cache<'t>,
-    scale: f64,
-    form: Form,
-) -> Var<'t> {
+pub fn attention<'t>(x: Inputs<'t>, gates: Option<Var<'t>>, cache: &mut Cache<'t>, scale: f64, form: Form) -> Var<'t> {
     let (t, past) = (x[0].shape().at(1), cache[0].shape().at(1));
     let rows = |from: usize, n: usize| gates.map(|gates| gates.narrow(2, from, n).narrow(3, 0, past + from + n));
     if form == Form::Recurrent || t == 0 {

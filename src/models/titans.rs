@@ -70,12 +70,7 @@ pub(crate) fn recurrent<'t>(x: Inputs<'t>, memory: &mut [Var<'t>; 2], scale: f64
 }
 
 /// o [B, T, H, V] of a sequence.
-pub(crate) fn read<'t>(
-    [q, k, v, theta, eta, keep]: Inputs<'t>,
-    memory: &mut [Var<'t>; 2],
-    scale: f64,
-    form: Form,
-) -> Var<'t> {
+pub fn read<'t>([q, k, v, theta, eta, keep]: Inputs<'t>, memory: &mut [Var<'t>; 2], scale: f64, form: Form) -> Var<'t> {
     let t = q.shape().at(1);
     if form == Form::Recurrent || t == 0 {
         return recurrent([q, k, v, theta, eta.exp(), keep.exp()], memory, scale);
