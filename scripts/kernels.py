@@ -111,6 +111,9 @@ def other_forms():
             for form in "recurrent", "parallel", "chunked":
                 c = sizes(mixer, size) | {"B": batch}
                 yield f"{size}, {mixer} {form}", lambda c=c, form=form, **more: toml(c, form=form, **more)
+    # Kernels that none of these reaches: for larger states, and of other mixers.
+    for size, mixer in ("d128", "rwkv7"), ("d64", "hgrn2"), ("d64", "lightnet"):
+        yield f"{size}, {mixer}", lambda c=sizes(mixer, size) | {"B": 16}, **more: toml(c, **more)
     for mixer in MODELS:
         c = sizes(mixer, "T32")
         yield f"T32, published {mixer}", lambda c=c, **more: toml(c, model={"variant": "published"}, **more)

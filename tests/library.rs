@@ -11,7 +11,7 @@ use std::{
 use tapezoo::{
     autograd::{Candidates, Gen, Grad, In, Kernel, Op, Outs, Tape, Value, Var},
     check::{self, Checked, OpCase},
-    models::{self, Form, Mixer, Model, ModelConfig, State, Variant, find, linear_cut, linear_parts, run},
+    models::{self, Bound, Form, Init, Mixer, Model, ModelConfig, State, Variant, find, linear_cut, linear_parts, run},
     ops::words::{by_chunks, insert_axis, over_time, split, token},
     rng::Rng,
     tasks::{self, IGNORE, Len, Named, Task},
@@ -263,6 +263,38 @@ fn a_mixer_and_a_task_of_a_program_are_taken_by_name() {
     panics(&["'lstm'"], || models::add("lstm", |c, init| Ok(Box::new(models::gla::Layer::new(c, init)?))));
     panics(&["a/b"], || models::add("a/b", |c, init| Ok(Box::new(models::gla::Layer::new(c, init)?))));
     panics(&["'s5'"], || tasks::add::<Largest>("s5"));
+}
+
+/// The mean of all inputs so far; of it only a step is written down.
+struct Mean {
+    width: usize,
+    forms: Vec<Form>,
+}
+
+impl Mixer for Mean {
+    fn forms(&self) -> Vec<Form> {
+        self.forms.clone()
+    }
+    fn state(&self, b: usize) -> Vec<(&'static str, Shape)> {
+        vec![("sum", [b, self.width].into()), ("count", [b, 1].into())]
+    }
+    fn step<'t>(&self, _: &Bound<'t>, x: Var<'t>, state: &mut State<'t>) -> Var<'t> {
+        state.s[0] = state.s[0] + x;
+        state.s[1] = state.s[1] + 1.0;
+        state.s[0] / (state.s[1].square() + 1.0)
+    }
+}
+
+#[test]
+fn a_step_is_enough_for_a_mixer() {
+    let mean = |forms: &[Form]| {
+        let forms = forms.to_vec();
+        move |c: &ModelConfig, _: &mut Init| Ok(Mean { width: c.width, forms: forms.clone() })
+    };
+    check::mixer(&config("mean"), mean(&[Form::Recurrent])).unwrap();
+    panics(&["form 'parallel' is among the mixer's `forms`", "`sequence`"], || {
+        check::mixer(&config("mean"), mean(&[Form::Recurrent, Form::Parallel])).unwrap();
+    });
 }
 
 /// A task that breaks one promise.

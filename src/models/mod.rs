@@ -221,7 +221,13 @@ pub trait Mixer: Send + Sync {
     }
 
     /// A whole sequence, x [B, T, D] to y [B, T, D]: in a form other than `Recurrent` if there is a `step`.
-    fn sequence<'t>(&self, p: &Bound<'t>, x: Var<'t>, s: &mut State<'t>, form: Form) -> Var<'t>;
+    ///
+    /// # Panics
+    /// When [`Mixer::forms`] has such a form and this is not defined.
+    #[expect(unused_variables, reason = "their names are documentation")]
+    fn sequence<'t>(&self, p: &Bound<'t>, x: Var<'t>, s: &mut State<'t>, form: Form) -> Var<'t> {
+        panic!("form '{form}' is among the mixer's `forms`, but it does not define `sequence`")
+    }
 }
 
 /// The optional features of a mixer.
