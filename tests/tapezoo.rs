@@ -149,9 +149,11 @@ fn shells_and_manuals_are_told_of_every_flag() {
         }
     }
     assert!(prints("man").starts_with(".ie") || prints("man").contains(".TH tapezoo 1"));
+    for page in ["man", "man parity"].map(prints) {
+        let title = page.lines().find(|line| line.starts_with(".TH")).unwrap();
+        assert!(title.matches('"').count() % 2 == 0, "the title goes on in the next line: {title}");
+    }
     let page = prints("man parity");
-    let title = page.lines().find(|line| line.starts_with(".TH")).unwrap();
-    assert!(title.matches('"').count() % 2 == 0, "{title}");
     assert!(page.contains("num\\-ones") && page.contains("published: 40000"), "{page}");
     refuses("man partiy", &["(did you mean 'parity'?)"]);
     let dir = tempfile::tempdir().unwrap();
