@@ -9,7 +9,8 @@ RATES, and keeps the rate with the highest mean score over the lengths; then it 
 rate. Both steps leave ordinary run directories, DIR/TASK/choose and DIR/TASK/final. The same command goes on where an
 earlier one was stopped.
 
-`table` prints the table of docs/zoo_results.md from what is there: medians and ranges over the seeds.
+`table` prints the tables of docs/zoo_results.md from what is there: medians and ranges over the seeds, beside what
+theory says (configs/zoo/theory.toml).
 """
 
 import argparse
@@ -25,6 +26,7 @@ CONFIGS = ROOT / "configs" / "zoo"
 RATES = [2e-3, 8e-3]
 CHOOSING_SEED = 100
 SEEDS = 3
+DOES = 0.95
 
 
 def main():
@@ -35,10 +37,12 @@ def main():
     parser.add_argument("--program", default=str(ROOT / "target" / "release" / "tapezoo"))
     parser.add_argument("--jobs", default="2")
     args = parser.parse_args()
-    known = sorted(p.stem for p in CONFIGS.glob("*.toml") if p.stem != "models")
+    known = sorted(p.stem for p in CONFIGS.glob("*.toml") if p.stem not in ("models", "theory"))
     for task in args.tasks:
         if task not in known:
             parser.error(f"{task}: no such task; configs/zoo has {', '.join(known)}")
+    if args.what == "table":
+        return table(args)
     for task in args.tasks or known:
         run(task, args)
 
@@ -85,6 +89,117 @@ def rate_of(result):
 def scores(result):
     """The accuracy at each length; nothing where training diverged."""
     return {int(n): a if a is not None else 0.0 for n, a in result["accuracy"].items()}
+
+
+def table(args):
+    """All tables, of the tasks that have final runs."""
+    theory = tomllib.loads((CONFIGS / "theory.toml").read_text())
+    groups = theory.pop("groups")
+    tasks = {name: results(args.out / name / "final") for name in theory}
+    tasks = {name: runs for name, runs in tasks.items() if runs}
+    models = tomllib.loads((CONFIGS / "models.toml").read_text())["models"]
+    says = {task: verdicts(theory[task], groups, models) for task in tasks}
+    print(made_by(args, tasks))
+    print()
+    print("| model |", " | ".join(theory[task]["title"] for task in tasks), "|")
+    print("|---" * (1 + len(tasks)) + "|")
+    for model in models:
+        cells = [cell(tasks[task].get(model), says[task][model]) for task in tasks]
+        print(f"| {shown(model)} |", " | ".join(cells), "|")
+    print()
+    kinds = {"can and does": [], "can and does not": [], "cannot and does not": [], "cannot and does": []}
+    for task, runs in tasks.items():
+        for model in models:
+            known = says[task][model]
+            if model in runs and known:
+                does = "does" if right(runs[model]) else "does not"
+                kinds[f"{known} and {does}"].append((task, model))
+    for kind, found in kinds.items():
+        print(f"**{kind[0].upper()}{kind[1:]}** ({len(found)} of {sum(map(len, kinds.values()))})", end="")
+        if kind in ("can and does not", "cannot and does"):
+            by_task = [(task, [shown(m) for t, m in found if t == task]) for task in tasks]
+            said = "; ".join(f"{theory[task]['title']}: {', '.join(names)}" for task, names in by_task if names)
+            print(f": {said or 'none'}.\n")
+        else:
+            print(".\n")
+    for task, runs in tasks.items():
+        detail(theory[task], runs, models, says[task])
+
+
+def detail(theory, runs, models, says):
+    """One task at every length."""
+    lengths = sorted({n for model in runs.values() for run in model for n in scores(run)})
+    print(f"### {theory['title']}\n")
+    print(f"{' '.join(theory['why'].split())}\n")
+    print("| model | theory | learning rate |", " | ".join(map(str, lengths)), "|")
+    print("|---" * (3 + len(lengths)) + "|")
+    for model in models:
+        if model in runs:
+            cells = [spread([scores(run)[n] for run in runs[model]]) for n in lengths]
+            rate = rate_of(runs[model][0])
+            print(f"| {shown(model)} | {says[model] or 'not known'} | {rate} |", " | ".join(cells), "|")
+    print()
+
+
+def results(final):
+    """The finished runs of a task, by model."""
+    found = {}
+    for path in sorted(final.glob("*/result.json")):
+        result = json.loads(path.read_text())
+        found.setdefault(result["model"], []).append(result)
+    return {model: runs for model, runs in found.items() if len(runs) == SEEDS}
+
+
+def verdicts(theory, groups, models):
+    """can, cannot or nothing, of each model."""
+    listed = {}
+    for word in ("can", "cannot"):
+        for name in theory[word]:
+            for model in groups.get(name, [name]):
+                if model not in models or model in listed:
+                    sys.exit(f"configs/zoo/theory.toml, {theory['title']}: {model} is no model, or is there twice")
+                listed[model] = word
+    return {model: listed.get(model) for model in models}
+
+
+def right(runs):
+    """Whether a task is solved at eight times the length that it was learned at: the median has an error in 20 or less."""
+    return median([scores(run)[max(scores(run))] for run in runs]) >= DOES
+
+
+def cell(runs, says):
+    """The median at the longest length, bold where it is solved; the sign is what theory says."""
+    sign = {"can": "✓", "cannot": "✗", None: "?"}[says]
+    if runs is None:
+        return f"– {sign}"
+    value = median([scores(run)[max(scores(run))] for run in runs])
+    text = number(value)
+    return f"**{text}** {sign}" if right(runs) else f"{text} {sign}"
+
+
+def spread(values):
+    """The median and, where the seeds differ, the range."""
+    low, high = number(min(values)), number(max(values))
+    return number(median(values)) + ("" if low == high else f" ({low}–{high})")
+
+
+def number(value):
+    """Three digits; 1.000 says that there was no error."""
+    return f"{min(value, 0.9994) if value < 1 else 1.0:.3f}"
+
+
+def median(values):
+    return sorted(values)[len(values) // 2]
+
+
+def shown(model):
+    return model.replace("_signed", " [−1, 1]")
+
+
+def made_by(args, tasks):
+    """The line above a table: command, commit, processor, date."""
+    made = (args.out / next(iter(tasks)) / "final" / "made_by.txt").read_text().splitlines()
+    return f"`scripts/zoo.py table`: {'; '.join(line for line in made if line)}"
 
 
 def write(path, text):
