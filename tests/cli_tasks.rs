@@ -54,6 +54,7 @@ fn samples_are_drawn_and_nothing_is_trained() {
     for line in [
         "parity --show 3",
         "parity --num-ones 3 --show 40 --batch 16",
+        "parity --modulus 3 --show 3",
         "dyck --show 3",
         "dyck --types 9 --train-len 100 --show 2",
         "mqar --show 3",
@@ -110,6 +111,7 @@ fn a_sample_shows_tokens_above_targets_and_dots_where_none_counts() {
 fn scores_are_in_the_table_and_in_json() {
     for (line, scores) in [
         ("dyck --train-len 8 --eval-lens 8,4-12", &["precision", "recall"][..]),
+        ("parity --modulus 5 --train-len 8 --eval-lens 8,64", &[]),
         ("mqar --train-len 16 --eval-lens 16,32", &[]),
         ("train --task disjoint --small 2 --train-len 16 --eval-lens 16,20", &[]),
         ("state_tracking --task s3 --train-len 4 --eval-lens 4,6", &["sequences"]),
@@ -182,6 +184,8 @@ fn variants_of_a_mixer_are_trained_side_by_side() {
 
 #[test]
 fn tasks_that_cannot_be_are_refused() {
+    refuses("parity --modulus 1", &["--modulus 1: expected 2 to 1024"]);
+    refuses("parity --modulus 1025", &["--modulus 1025"]);
     refuses("dyck --train-len 7", &["train_len 7", "even length"]);
     refuses("dyck --eval-lens 8,9", &["eval_lens 9", "even length"]);
     refuses("dyck --eval-lens 9-9", &["eval_lens 9", "even length"]);

@@ -11,6 +11,9 @@ pub(super) struct ParityFlags {
     /// Controlled parity: exactly K ones in each sequence, at random positions [default: each bit a fair coin]
     #[arg(long, value_name = "K", value_parser = whole)]
     num_ones: Option<i64>,
+    /// Count the ones modulo M, not 2 [default: 2]
+    #[arg(long, value_name = "M", value_parser = whole)]
+    modulus: Option<i64>,
 }
 
 /// Of Dyck words.
@@ -133,7 +136,7 @@ fn on(given: bool, value: bool) -> Option<Value> {
 
 impl TaskFlags for ParityFlags {
     fn options(&self) -> Table {
-        table([("num_ones", self.num_ones.map(Value::from))])
+        table([("num_ones", self.num_ones.map(Value::from)), ("modulus", self.modulus.map(Value::from))])
     }
 }
 

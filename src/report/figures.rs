@@ -55,7 +55,7 @@ pub fn figures(section: &Section) -> Figures {
 /// What guessing gives, where it does not depend on how one guesses.
 pub(super) fn guess(task: Option<&Tasks>, score: &str) -> Option<f64> {
     match (task?, score) {
-        (Tasks::Parity(task), "accuracy") if task.num_ones.is_none() => Some(0.5),
+        (Tasks::Parity(task), "accuracy") if task.num_ones.is_none() && task.modulus == 2 => Some(0.5),
         (Tasks::Disjoint(_), "accuracy") => Some(0.5),
         (Tasks::Arithmetic(_), "scaled") => Some(0.0),
         (Tasks::Arithmetic(task), "accuracy") => Some(if task.language == Language::Parity { 0.5 } else { 0.2 }),

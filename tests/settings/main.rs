@@ -202,6 +202,8 @@ fn a_setting_without_effect_is_named_once() {
         ("--eval-every 9 --out kept3", &[&["--eval-every 9", "3 steps", "only its end"]]),
         ("--eval-every 3 --out kept4", &[]),
         ("--num-ones 6", &[&["--num-ones 6", "nothing to learn", "ones"]]),
+        ("--modulus 7", &[&["--modulus 7", "never reached in training", "at most 6 ones"]]),
+        ("--modulus 6", &[]),
         ("--models mamba --variant published --mlp 16", &[&["--mlp 16", "published mamba has no such thing"]]),
         ("--variant published --positions rope", &[&["--positions rope", "published lstm"]]),
         ("--models gpt --variant published --positions rope --mlp 16", &[]),
