@@ -119,7 +119,7 @@ impl Parity {
 }
 
 /// Fair bits, 64 from each draw.
-fn fair_bits(rng: &mut Rng, x: &mut [i32]) {
+pub(super) fn fair_bits(rng: &mut Rng, x: &mut [i32]) {
     for x in x.chunks_mut(64) {
         let word = rng.next_u64();
         for (i, x) in x.iter_mut().enumerate() {

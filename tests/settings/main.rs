@@ -256,6 +256,12 @@ fn a_setting_without_effect_is_named_once() {
         ("state_tracking --task modular_arithmetic --eval-lens 9,40", &[&["--eval-lens", "40", "next shorter"]]),
         ("state_tracking --task s3 --moves three", &[&["--moves three", "all elements of S3"]]),
         ("state_tracking --task s4 --moves three", &[]),
+        (
+            "train --task window_parity --grow-every 9 --grow-at 0.5",
+            &[&["--grow-every 9 has no effect without"], &["--grow-at 0.5 has no effect without"]],
+        ),
+        ("train --task window_parity --grow-from 5", &[&["--grow-from 5", "has no effect", "5 bits"]]),
+        ("train --task window_parity --grow-from 4 --grow-every 9 --grow-at 0.5", &[]),
     ] {
         place.warns(&format!("{line} --show 1"), said);
     }

@@ -9,6 +9,7 @@ mod oracles;
 mod streams;
 #[path = "../texts/mod.rs"]
 mod texts;
+mod windows;
 
 use close::close;
 use oracles::*;
