@@ -54,12 +54,15 @@ fn samples_are_drawn_and_nothing_is_trained() {
     for line in [
         "parity --show 3",
         "parity --num-ones 3 --show 40 --batch 16",
+        "parity --modulus 3 --show 3",
         "dyck --show 3",
         "dyck --types 9 --train-len 100 --show 2",
         "mqar --show 3",
         "mqar --preset zoology --show 2",
         "mqar --repeat 2 --show 2",
         "train --task disjoint --show 3",
+        "train --task window_parity --window 3 --show 2",
+        "train --task delayed_match --asked 0 --grow-from 3 --show 2",
         "train --task disjoint --first large --repeat 2 --show 2",
         "mqar --preset published-mqar --show 2",
         "state_tracking --show 3",
@@ -110,8 +113,10 @@ fn a_sample_shows_tokens_above_targets_and_dots_where_none_counts() {
 fn scores_are_in_the_table_and_in_json() {
     for (line, scores) in [
         ("dyck --train-len 8 --eval-lens 8,4-12", &["precision", "recall"][..]),
+        ("parity --modulus 5 --train-len 8 --eval-lens 8,64", &[]),
         ("mqar --train-len 16 --eval-lens 16,32", &[]),
         ("train --task disjoint --small 2 --train-len 16 --eval-lens 16,20", &[]),
+        ("train --task window_parity --asked 2 --train-len 8 --eval-lens 8,64", &["largest"]),
         ("state_tracking --task s3 --train-len 4 --eval-lens 4,6", &["sequences"]),
         ("state_tracking --task modular_arithmetic --train-len 3-9 --eval-lens 3-9,9-12", &["scaled"]),
     ] {
@@ -182,6 +187,8 @@ fn variants_of_a_mixer_are_trained_side_by_side() {
 
 #[test]
 fn tasks_that_cannot_be_are_refused() {
+    refuses("parity --modulus 1", &["--modulus 1: expected 2 to 1024"]);
+    refuses("parity --modulus 1025", &["--modulus 1025"]);
     refuses("dyck --train-len 7", &["train_len 7", "even length"]);
     refuses("dyck --eval-lens 8,9", &["eval_lens 9", "even length"]);
     refuses("dyck --eval-lens 9-9", &["eval_lens 9", "even length"]);
@@ -213,6 +220,12 @@ fn tasks_that_cannot_be_are_refused() {
     refuses("train --task disjoint --repeat 3", &["--train-len 32, as the preset has it", "that 3 divides"]);
     refuses("train --task disjoint --small 33", &["small 33", "1 to 32"]);
     refuses("train --task disjoint --elements 1", &["elements 1", "2 to 2^20"]);
+    refuses("train --task window_parity --window 1", &["--window 1: expected 2 to 512"]);
+    refuses("train --task delayed_match --train-len 4", &["train_len 4", "window of 5 bits", "at least 5"]);
+    refuses("train --task window_parity --train-len 1", &["train_len 1"]);
+    refuses("train --task window_parity --asked 5", &["--asked 5", "2 to 5 bits", "at most 4"]);
+    refuses("train --task window_parity --grow-from 6", &["--grow-from 6", "--window"]);
+    refuses("train --task parity --window 3", &["--window belongs to the task window, and this is parity"]);
     refuses("mqar --layout square", &["'square'", "zoology, published"]);
     refuses("state_tracking --task s6", &["'s6'", "a5", "modular_arithmetic"]);
     refuses("state_tracking --task a5 --moves swaps", &["moves", "A5", "identity"]);

@@ -13,7 +13,7 @@ use std::collections::BTreeSet;
 /// use tapezoo::{check, tasks::{Len, Parity}};
 ///
 /// check::task(&Parity::default(), 16)?;
-/// check::task(&Parity { num_ones: Some(3) }, Len { min: 3, max: 40 })?;
+/// check::task(&Parity { num_ones: Some(3), ..Parity::default() }, Len { min: 3, max: 40 })?;
 /// # Ok::<(), String>(())
 /// ```
 ///

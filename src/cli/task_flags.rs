@@ -11,6 +11,9 @@ pub(super) struct ParityFlags {
     /// Controlled parity: exactly K ones in each sequence, at random positions [default: each bit a fair coin]
     #[arg(long, value_name = "K", value_parser = whole)]
     num_ones: Option<i64>,
+    /// Count the ones modulo M, not 2 [default: 2]
+    #[arg(long, value_name = "M", value_parser = whole)]
+    modulus: Option<i64>,
 }
 
 /// Of Dyck words.
@@ -98,6 +101,43 @@ pub(super) struct ArithmeticFlags {
     mult: bool,
 }
 
+/// Of questions about a window of bits.
+#[derive(Args, Clone, Debug, Default)]
+#[command(next_help_heading = "The task")]
+pub(super) struct WindowFlags {
+    /// Windows: how many bits it is asked about.
+    #[arg(long, value_name = "N", value_parser = whole)]
+    window: Option<i64>,
+    /// Windows: about how many of the largest windows it is asked; 0: all.
+    #[arg(long, value_name = "K", value_parser = whole)]
+    asked: Option<i64>,
+    /// Windows: each sequence has its own probability of a one.
+    #[arg(long, hide_short_help = true)]
+    uneven: bool,
+    /// Windows: a curriculum that begins with this window.
+    #[arg(long, value_name = "N", value_parser = whole)]
+    grow_from: Option<i64>,
+    /// Windows: the window may grow by one every so many steps.
+    #[arg(long, value_name = "STEPS", value_parser = whole, hide_short_help = true)]
+    grow_every: Option<i64>,
+    /// Windows: the accuracy that it takes to grow; 0: none.
+    #[arg(long, value_name = "X", value_parser = number, hide_short_help = true)]
+    grow_at: Option<f64>,
+}
+
+impl TaskFlags for WindowFlags {
+    fn options(&self) -> Table {
+        table([
+            ("window", self.window.map(Value::from)),
+            ("asked", self.asked.map(Value::from)),
+            ("uneven", on(self.uneven, true)),
+            ("grow_from", self.grow_from.map(Value::from)),
+            ("grow_every", self.grow_every.map(Value::from)),
+            ("grow_at", self.grow_at.map(Value::from)),
+        ])
+    }
+}
+
 /// Of text.
 #[derive(Args, Clone, Debug, Default)]
 #[command(next_help_heading = "The task")]
@@ -133,7 +173,7 @@ fn on(given: bool, value: bool) -> Option<Value> {
 
 impl TaskFlags for ParityFlags {
     fn options(&self) -> Table {
-        table([("num_ones", self.num_ones.map(Value::from))])
+        table([("num_ones", self.num_ones.map(Value::from)), ("modulus", self.modulus.map(Value::from))])
     }
 }
 

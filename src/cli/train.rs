@@ -5,7 +5,8 @@ use super::{
     help::Presets,
     run,
     task_flags::{
-        ArithmeticFlags, DisjointFlags, DyckFlags, GroupFlags, MqarFlags, ParityFlags, RepeatFlag, TaskFlags, TextFlags,
+        ArithmeticFlags, DisjointFlags, DyckFlags, GroupFlags, MqarFlags, ParityFlags, RepeatFlag, TaskFlags,
+        TextFlags, WindowFlags,
     },
 };
 use crate::{
@@ -52,6 +53,8 @@ struct TaskArgs {
     #[command(flatten)]
     repeat: RepeatFlag,
     #[command(flatten)]
+    window: WindowFlags,
+    #[command(flatten)]
     groups: GroupFlags,
     #[command(flatten)]
     arithmetic: ArithmeticFlags,
@@ -85,13 +88,14 @@ pub(super) fn train(args: &Train) -> ExitCode {
 
 /// The task's preset, and what flags say of the task.
 fn task(args: &Train) -> Result<(&'static str, Table)> {
-    let TaskArgs { task, text, parity, dyck, mqar, disjoint, repeat, groups, arithmetic } = &args.task;
-    let flags: [(&str, &dyn TaskFlags); 7] = [
+    let TaskArgs { task, text, parity, dyck, mqar, disjoint, repeat, window, groups, arithmetic } = &args.task;
+    let flags: [(&str, &dyn TaskFlags); 8] = [
         ("text", text),
         ("parity", parity),
         ("dyck", dyck),
         ("mqar", mqar),
         ("disjoint", disjoint),
+        ("window", window),
         ("group", groups),
         ("arithmetic", arithmetic),
     ];

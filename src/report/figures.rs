@@ -55,8 +55,9 @@ pub fn figures(section: &Section) -> Figures {
 /// What guessing gives, where it does not depend on how one guesses.
 pub(super) fn guess(task: Option<&Tasks>, score: &str) -> Option<f64> {
     match (task?, score) {
-        (Tasks::Parity(task), "accuracy") if task.num_ones.is_none() => Some(0.5),
+        (Tasks::Parity(task), "accuracy") if task.num_ones.is_none() && task.modulus == 2 => Some(0.5),
         (Tasks::Disjoint(_), "accuracy") => Some(0.5),
+        (Tasks::Window(task), "accuracy" | "largest") if !task.uneven => Some(0.5),
         (Tasks::Arithmetic(_), "scaled") => Some(0.0),
         (Tasks::Arithmetic(task), "accuracy") => Some(if task.language == Language::Parity { 0.5 } else { 0.2 }),
         // Any element is as likely as another once every one can be a move.

@@ -20,6 +20,7 @@ mod parity;
 #[doc(hidden)]
 pub mod show;
 mod text;
+mod window;
 
 pub use arithmetic::{Arithmetic, Language};
 pub use counts::Counts;
@@ -31,6 +32,7 @@ pub use mqar::{Layout, Mqar};
 pub use own::{Own, add};
 pub use parity::Parity;
 pub use text::Text;
+pub use window::{Question, Window};
 
 use crate::{
     rng::Rng,
@@ -109,6 +111,11 @@ pub trait Task: Send + Sync {
         Ok(())
     }
 
+    /// The stages of a curriculum, of which the last is this task; none: it is trained on from the start.
+    fn stages(&self) -> Option<Stages> {
+        None
+    }
+
     /// The task that writes the sequences of an evaluation; this one if `None`.
     fn to_evaluate(&self) -> Option<Box<dyn Task>> {
         None
@@ -167,6 +174,25 @@ pub trait Task: Send + Sync {
     /// The metrics of this task besides the accuracy, with short names: from 0 to 1, but for [`BITS`].
     fn metrics(&self, _counts: &Counts) -> Vec<(&'static str, f64)> {
         Vec::new()
+    }
+}
+
+/// A curriculum: a run begins with the first task, and may go on to the next one every so many steps.
+#[derive(Clone)]
+pub struct Stages {
+    /// One task a stage, all with the same tokens and classes; there is one at least.
+    pub tasks: Vec<Arc<dyn Task>>,
+    /// After how many steps it may go on, and again after as many; at least 1.
+    pub every: usize,
+    /// It goes on if the accuracy and the other metrics of a stage are above this; 0: whatever they are.
+    pub accuracy: f64,
+}
+
+impl Stages {
+    /// Whether who answered so at a stage may go on.
+    pub fn passes(&self, stage: usize, counts: &Counts) -> bool {
+        let metrics = self.tasks[stage].metrics(counts).into_iter().map(|(_, x)| x);
+        metrics.chain([counts.accuracy()]).all(|x| x > self.accuracy)
     }
 }
 
@@ -252,6 +278,7 @@ tasks! {
     "mqar" = Mqar;
     "disjoint" = Disjoint;
     "text" = Text;
+    "window" = Window by question: "window_parity" = "parity" "delayed_match" = "match";
     "group" = Group by group: "s3" = "s3" "s4" = "s4" "s5" = "s5" "a5" = "a5" "z60" = "z60" "a4xz5" = "a4xz5";
     "arithmetic" = Arithmetic by language:
         "last_parity" = "parity"

@@ -1,9 +1,10 @@
-//! Bit parity: is the number of ones so far even?
+//! Bit parity: is the number of ones so far even? And counting: what is that number modulo m?
 //!
 //! Tokens are bits, xₜ ~ Bernoulli(½), and the target at every position is yₜ = 1 ⊕ x₁ ⊕ … ⊕ xₜ. In *controlled*
-//! parity each sequence has exactly `num_ones` ones, at random positions.
+//! parity each sequence has exactly `num_ones` ones, at random positions. With a `modulus` m other than 2 the target is
+//! yₜ = (x₁ + … + xₜ) mod m, of the same bits.
 //!
-//! Class 1 means "even", as in the published experiment (`swiss-ai/modern_rnns`).
+//! Class 1 means "even", as in the published experiment (`swiss-ai/modern_rnns`): with m = 2 classes are shifted by one.
 
 use super::{Len, Task};
 use crate::rng::Rng;
@@ -11,13 +12,30 @@ use rand::{Rng as _, RngExt};
 use serde::{Deserialize, Serialize};
 
 /// The parity task, plain or controlled.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
 pub struct Parity {
     /// The number of ones in each sequence; if absent, each bit is a fair coin.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub num_ones: Option<usize>,
+    /// m: the ones are counted modulo this number.
+    #[serde(skip_serializing_if = "is_parity")]
+    pub modulus: usize,
 }
+
+/// What a file need not say.
+fn is_parity(modulus: &usize) -> bool {
+    *modulus == 2
+}
+
+impl Default for Parity {
+    fn default() -> Parity {
+        Parity { num_ones: None, modulus: 2 }
+    }
+}
+
+/// The largest modulus: as many classes are about as many as a model should have.
+const MOST: usize = 1024;
 
 impl Task for Parity {
     fn name(&self) -> &'static str {
@@ -29,15 +47,26 @@ impl Task for Parity {
     }
 
     fn classes(&self) -> usize {
-        2
+        self.modulus
     }
 
     fn title(&self) -> String {
-        self.num_ones.map_or("parity".into(), |n| format!("parity with {n} ones"))
+        let what = if self.modulus == 2 { "parity".into() } else { format!("counting modulo {}", self.modulus) };
+        self.num_ones.map_or(what.clone(), |n| format!("{what} with {n} ones"))
     }
 
     fn legend(&self) -> String {
-        "1 where the number of ones so far is even, 0 where it is odd".into()
+        match self.modulus {
+            2 => "1 where the number of ones so far is even, 0 where it is odd".into(),
+            m => format!("the number of ones so far, modulo {m}"),
+        }
+    }
+
+    fn check(&self) -> Result<(), String> {
+        if (2..=MOST).contains(&self.modulus) {
+            return Ok(());
+        }
+        Err(format!("task.modulus {}: expected 2 to {MOST}", self.modulus))
     }
 
     fn check_len(&self, len: usize) -> Result<(), String> {
@@ -51,11 +80,16 @@ impl Task for Parity {
 
     fn without_effect(&self, lens: &[Len]) -> Vec<(&'static str, String)> {
         let only = match self.num_ones {
-            Some(0) => "zeros",
-            Some(n) if lens.first() == Some(&n.into()) => "ones",
-            _ => return Vec::new(),
+            Some(0) => Some("zeros"),
+            Some(n) if lens.first() == Some(&n.into()) => Some("ones"),
+            _ => None,
         };
-        vec![("num_ones", format!("leaves nothing to learn: all sequences in training are {only} alone"))]
+        let only =
+            only.map(|it| ("num_ones", format!("leaves nothing to learn: all sequences in training are {it} alone")));
+        let longest = lens.first().map_or(0, |len| len.max);
+        let never = (self.modulus > longest)
+            .then(|| ("modulus", format!("is never reached in training: {longest} bits have at most {longest} ones")));
+        only.into_iter().chain(never).collect()
     }
 
     fn fill(&self, rng: &mut Rng, len: usize, tokens: &mut [i32], targets: &mut [i32]) {
@@ -64,25 +98,28 @@ impl Task for Parity {
                 None => fair_bits(rng, x),
                 Some(n) => ones_at_random(rng, n.min(len), x),
             }
-            y.iter_mut().zip(evenness(x)).for_each(|(y, even)| *y = even);
+            y.iter_mut().zip(self.counts(x)).for_each(|(y, count)| *y = count);
         }
     }
 
     fn label(&self, tokens: &[i32]) -> Option<Vec<i32>> {
-        Some(evenness(tokens).collect())
+        Some(self.counts(tokens).collect())
     }
 }
 
-/// 1 where the number of ones so far is even.
-fn evenness(x: &[i32]) -> impl Iterator<Item = i32> {
-    x.iter().scan(1, |even, &x| {
-        *even ^= x;
-        Some(*even)
-    })
+impl Parity {
+    /// The number of ones so far modulo m; for m = 2 one more, which is 1 where it is even.
+    fn counts(&self, x: &[i32]) -> impl Iterator<Item = i32> {
+        let m = self.modulus as i32;
+        x.iter().scan(i32::from(m == 2), move |count, &x| {
+            *count = (*count + x) % m;
+            Some(*count)
+        })
+    }
 }
 
 /// Fair bits, 64 from each draw.
-fn fair_bits(rng: &mut Rng, x: &mut [i32]) {
+pub(super) fn fair_bits(rng: &mut Rng, x: &mut [i32]) {
     for x in x.chunks_mut(64) {
         let word = rng.next_u64();
         for (i, x) in x.iter_mut().enumerate() {

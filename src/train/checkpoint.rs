@@ -77,6 +77,9 @@ pub struct About {
     pub seed: u64,
     /// The last step taken.
     pub step: usize,
+    /// The stage of the task's curriculum that the next step is of, counted from 0.
+    #[serde(default)]
+    pub stage: usize,
     /// Whether the evaluation that is due after it is made.
     pub evaluated: bool,
     /// How many bytes of metrics were written up to it.
@@ -124,6 +127,7 @@ impl Snapshot {
             mixer: trainer.cfg.model.mixer.clone(),
             seed: trainer.seed,
             step: trainer.step,
+            stage: trainer.stage,
             evaluated: trainer.evaluated,
             metrics: written.bytes,
             metrics_checksum: written.checksum.0,
@@ -250,7 +254,7 @@ pub fn load(path: &Path, cfg: &TrainConfig, seed: u64) -> Result<(Trainer, About
         return Err(broken(format!("a tensor '{}' that this model has not", first_line(name))));
     }
     let gpu = trainer.tape.cx().gpu();
-    cuda::guarded(gpu, || trainer.go_to(about.step, &state))?.map_err(broken)?;
+    cuda::guarded(gpu, || trainer.go_to(about.step, about.stage, &state))?.map_err(broken)?;
     trainer.evaluated = about.evaluated;
     trainer.training = Duration::try_from_secs_f64(about.training_s).unwrap_or_default();
     trainer.earlier_kernels.clone_from(&about.kernels);

@@ -31,6 +31,8 @@ const PAYS: f64 = 0.02;
 pub struct Data {
     cfg: TrainConfig,
     task: Arc<dyn Task>,
+    /// Whether the task of a batch depends on the steps before it: then none is made ahead.
+    waits: bool,
     seed: u64,
     /// The number of the next batch, from 0.
     next: usize,
@@ -54,7 +56,13 @@ struct Ahead {
 impl Data {
     /// From batch `next` on.
     pub fn new(cfg: &TrainConfig, task: Arc<dyn Task>, seed: u64, next: usize) -> Data {
-        Data { cfg: cfg.clone(), task, seed, next, ahead: None, trial: None }
+        Data { cfg: cfg.clone(), task, waits: false, seed, next, ahead: None, trial: None }
+    }
+
+    /// Make the batches to come from this stage of the task, until the next one is given. It belongs before the first
+    /// batch.
+    pub fn go_on_with(&mut self, stage: Arc<dyn Task>) {
+        (self.task, self.waits) = (stage, true);
     }
 
     /// Put the next batch into `batch`. No tape may hold what was in it.
@@ -78,11 +86,14 @@ impl Data {
 
     /// There is a core to spare: if making batches takes long enough, leave it to a thread from now on.
     pub fn ahead_if_it_pays(&mut self) {
-        self.trial = Some(Trial { since: Instant::now(), making: Duration::ZERO, left: TRIAL });
+        self.trial = (!self.waits).then(|| Trial { since: Instant::now(), making: Duration::ZERO, left: TRIAL });
     }
 
     /// Leave it to a thread from now on.
     pub fn ahead(&mut self) {
+        if self.waits {
+            return;
+        }
         let (empty, to_fill) = sync_channel::<Batch>(AHEAD + 1);
         let (filled, full) = sync_channel(AHEAD + 1);
         let (cfg, task, seed, first) = (self.cfg.clone(), self.task.clone(), self.seed, self.next);

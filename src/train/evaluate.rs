@@ -7,7 +7,7 @@ use crate::{
     cuda::{self, Module},
     error::{Error, Result},
     models::{Form, Model},
-    rng,
+    rng::{self, Rng},
     tasks::{Batch, Counts, IGNORE, Len, Task},
     tensor::{Cx, DType, Real, Tensor},
     with_real,
@@ -51,7 +51,7 @@ impl Trainer {
         let Some(parts) = micro_batches else {
             let mut counts = Counts::new(task.classes());
             let batches = (0..cfg.eval_batches).take_while(|_| !asked_to_end());
-            batches.for_each(|i| answer(task, model, *form, tape, (len, i), &mut batch, &mut counts));
+            batches.for_each(|i| answer(task, model, *form, tape, sequences(len, i), &mut batch, &mut counts));
             return counts;
         };
         let all = Mutex::new(Counts::new(task.classes()));
@@ -60,30 +60,57 @@ impl Trainer {
                 return;
             }
             let (mut batch, mut counts) = (Batch::new(cfg.eval_batch, len), Counts::new(task.classes()));
-            answer(task, model, *form, tape, (len, i), &mut batch, &mut counts);
+            answer(task, model, *form, tape, sequences(len, i), &mut batch, &mut counts);
             all.lock().unwrap_or_else(PoisonError::into_inner).merge(&counts);
         });
         all.into_inner().unwrap_or_else(PoisonError::into_inner)
     }
+
+    /// After a step at which the task's curriculum may go on: go on, if the model passes.
+    pub(super) fn grow(&mut self) {
+        let Trainer { cfg, model, tape, form, stages, stage, step, seed, .. } = self;
+        let Some(stages) = stages else { return };
+        if *stage + 1 == stages.tasks.len() || !step.is_multiple_of(stages.every) {
+            return;
+        }
+        if stages.accuracy > 0.0 {
+            tape.reset();
+            model.params_mut().refresh();
+            let task = &*stages.tasks[*stage];
+            let (mut batch, mut counts) = (Batch::new(cfg.eval_batch, cfg.train_len), Counts::new(task.classes()));
+            let sequences = rng::stream(*seed, "stage", *step as u64);
+            answer(task, model, *form, tape, sequences, &mut batch, &mut counts);
+            if !stages.passes(*stage, &counts) {
+                return;
+            }
+        }
+        let next = *stage + 1;
+        self.go_on_with(next);
+    }
 }
 
-/// Count what the model says to evaluation batch `i` at a length.
+/// The random numbers of evaluation batch `i` at a length.
+fn sequences(len: Len, i: usize) -> Rng {
+    rng::stream(0, &format!("evaluate at {len}"), i as u64)
+}
+
+/// Count what the model says to a batch of these sequences.
 fn answer(
     task: &dyn Task,
     model: &Model,
     form: Form,
     tape: &mut Tape,
-    (len, i): (Len, usize),
+    rng: Rng,
     batch: &mut Batch,
     counts: &mut Counts,
 ) {
-    batch.fill(task, rng::stream(0, &format!("evaluate at {len}"), i as u64));
+    batch.fill(task, rng);
     let params = model.params().bind_frozen(tape);
     let rows = batch.labelled().map(|l| l.0);
     let at = rows.as_ref().map(|rows| tape.constant(rows));
     let logits = model.forward_at(&params, tape.constant(&batch.tokens), form, at).value();
     let (rows, targets) = (rows.as_ref().map(|r| r.host::<i32>()), batch.targets.host());
-    count(len.max, &said(tape, &logits), rows, targets, counts);
+    count(batch.lens().max, &said(tape, &logits), rows, targets, counts);
     if task.counts_bits() {
         count_bits(&logits.to_host(), rows, targets, counts);
     }

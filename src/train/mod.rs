@@ -48,7 +48,7 @@ use crate::{
     cuda,
     error::{Error, Result},
     models::{Bound, Form, Model},
-    tasks::{Batch, IGNORE, Task},
+    tasks::{Batch, IGNORE, Stages, Task},
     tensor::{DType, Device, Tensor},
 };
 use config::{Parts, TrainConfig};
@@ -75,6 +75,9 @@ pub struct Step {
     pub grad_norm: f64,
     /// The learning rate.
     pub lr: f64,
+    /// The stage that it was of, counted from 1, where the task has a curriculum.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub stage: Option<usize>,
 }
 
 /// Somebody who watches a run. Watching changes nothing.
@@ -188,6 +191,9 @@ fn evaluate_or_stop(trainer: &mut Trainer, watch: &mut dyn Watch) -> Result<(Acc
 pub struct Trainer {
     cfg: TrainConfig,
     task: Arc<dyn Task>,
+    /// The task's curriculum, and which stage of it the next step is of.
+    stages: Option<Stages>,
+    stage: usize,
     seed: u64,
     step: usize,
     /// Whether an evaluation was made after this step, where one is due on the way.
@@ -264,7 +270,7 @@ impl Trainer {
         }
         let whole = cfg.parts() == 1 || cfg.device != Device::Cpu || !model.buffers().is_empty();
         let micro_batches = if whole { None } else { Some(MicroBatches::new(cfg, &grads)?) };
-        Ok(Trainer {
+        let mut trainer = Trainer {
             seed,
             step: 0,
             evaluated: false,
@@ -277,12 +283,23 @@ impl Trainer {
             grads,
             data: Data::new(cfg, task.clone(), seed, 0),
             batch: Batch::new(cfg.batch, cfg.train_len_of(&*task, 1)),
+            stages: task.stages(),
+            stage: 0,
             task,
             training: Duration::ZERO,
             earlier_kernels: vec![],
             model,
             cfg: cfg.clone(),
-        })
+        };
+        trainer.go_on_with(0);
+        Ok(trainer)
+    }
+
+    /// The steps to come are of this stage, where the task has a curriculum.
+    fn go_on_with(&mut self, stage: usize) {
+        self.stage = stage;
+        let of_it = self.stages.as_ref().map(|stages| stages.tasks[stage].clone());
+        of_it.into_iter().for_each(|task| self.data.go_on_with(task));
     }
 
     /// The model with its weights in host memory.
@@ -329,13 +346,18 @@ impl Trainer {
         state
     }
 
-    /// Stand after so many steps, with the tensors that [`Trainer::state`] gave there.
+    /// Stand after so many steps, before one of this stage, with the tensors that [`Trainer::state`] gave there.
     ///
     /// # Errors
     /// When they do not fit: a sentence.
-    fn go_to(&mut self, step: usize, state: &HashMap<String, Tensor>) -> std::result::Result<(), String> {
+    fn go_to(&mut self, step: usize, stage: usize, state: &HashMap<String, Tensor>) -> std::result::Result<(), String> {
         self.step = step;
         self.data = Data::new(&self.cfg, self.task.clone(), self.seed, step);
+        let stages = self.stages.as_ref().map_or(1, |stages| stages.tasks.len());
+        if stage >= stages {
+            return Err(format!("stage {stage} of a task of {stages}"));
+        }
+        self.go_on_with(stage);
         let assign = |name: &str, to: &mut Tensor| {
             let from = state.get(name).ok_or(format!("no tensor '{name}'"))?;
             if (from.shape(), from.dtype()) != (to.shape(), to.dtype()) {
@@ -363,10 +385,12 @@ impl Trainer {
     fn try_step(&mut self) -> Result<Step> {
         self.step += 1;
         self.evaluated = false;
+        let stage = self.stages.as_ref().map(|_| self.stage + 1);
         self.data.next(&mut self.batch);
         let lr = self.cfg.schedule().lr(self.step);
         let [loss, grad_norm] = if self.on_device.is_some() { self.step_on_device(lr) } else { self.step_on_cpu(lr) }?;
-        Ok(Step { step: self.step, loss, grad_norm, lr })
+        self.grow();
+        Ok(Step { step: self.step, loss, grad_norm, lr, stage })
     }
 
     /// The update, if it can be, and the loss and the norm of the gradient.

@@ -202,6 +202,8 @@ fn a_setting_without_effect_is_named_once() {
         ("--eval-every 9 --out kept3", &[&["--eval-every 9", "3 steps", "only its end"]]),
         ("--eval-every 3 --out kept4", &[]),
         ("--num-ones 6", &[&["--num-ones 6", "nothing to learn", "ones"]]),
+        ("--modulus 7", &[&["--modulus 7", "never reached in training", "at most 6 ones"]]),
+        ("--modulus 6", &[]),
         ("--models mamba --variant published --mlp 16", &[&["--mlp 16", "published mamba has no such thing"]]),
         ("--variant published --positions rope", &[&["--positions rope", "published lstm"]]),
         ("--models gpt --variant published --positions rope --mlp 16", &[]),
@@ -254,6 +256,12 @@ fn a_setting_without_effect_is_named_once() {
         ("state_tracking --task modular_arithmetic --eval-lens 9,40", &[&["--eval-lens", "40", "next shorter"]]),
         ("state_tracking --task s3 --moves three", &[&["--moves three", "all elements of S3"]]),
         ("state_tracking --task s4 --moves three", &[]),
+        (
+            "train --task window_parity --grow-every 9 --grow-at 0.5",
+            &[&["--grow-every 9 has no effect without"], &["--grow-at 0.5 has no effect without"]],
+        ),
+        ("train --task window_parity --grow-from 5", &[&["--grow-from 5", "has no effect", "5 bits"]]),
+        ("train --task window_parity --grow-from 4 --grow-every 9 --grow-at 0.5", &[]),
     ] {
         place.warns(&format!("{line} --show 1"), said);
     }

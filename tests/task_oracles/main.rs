@@ -9,6 +9,7 @@ mod oracles;
 mod streams;
 #[path = "../texts/mod.rs"]
 mod texts;
+mod windows;
 
 use close::close;
 use oracles::*;
@@ -221,7 +222,7 @@ proptest! {
     fn a_smaller_batch_is_the_beginning_of_a_larger_one(seed in any::<u64>(), min in 6..20usize, more in 0..20usize) {
         let len = Len { min, max: min + 2 + more };
         let tasks: [&dyn Task; 6] = [
-            &Parity { num_ones: Some(5) }, &Dyck::default(), &Mqar::default(), &Arithmetic::default(), &Group::default(),
+            &Parity { num_ones: Some(5), ..Parity::default() }, &Dyck::default(), &Mqar::default(), &Arithmetic::default(), &Group::default(),
             &Disjoint { small: 2, ..Disjoint::default() },
         ];
         for task in tasks {
@@ -284,7 +285,7 @@ fn dyck_labels_are_as_rare_as_in_the_published_data() {
 #[test]
 fn controlled_parity_is_even_more_often_than_not() {
     for (t, rate) in [(32, 0.5240), (2000, 0.5382)] {
-        let (_, y) = batch(&Parity { num_ones: Some(12) }, 1, 10_000, t);
+        let (_, y) = batch(&Parity { num_ones: Some(12), ..Parity::default() }, 1, 10_000, t);
         let even = f64::from(y.iter().sum::<i32>()) / y.len() as f64;
         assert!((even - rate).abs() < 0.005, "length {t}: {even}");
     }

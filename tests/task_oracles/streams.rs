@@ -17,7 +17,7 @@ proptest! {
     fn the_target_is_1_where_the_number_of_ones_so_far_is_even(
         seed in 0..1000u64, index in any::<u64>(), b in 1..6usize, t in 1..200usize, num_ones in prop::option::of(0..220usize),
     ) {
-        let (x, y) = batch(&Parity { num_ones }, seed, "train", index, b, t);
+        let (x, y) = batch(&Parity { num_ones, ..Parity::default() }, seed, "train", index, b, t);
         for (x, y) in x.chunks(t).zip(y.chunks(t)) {
             prop_assert!(x.iter().all(|&x| x == 0 || x == 1));
             for i in 0..t {
@@ -26,6 +26,23 @@ proptest! {
             }
             if let Some(n) = num_ones {
                 prop_assert_eq!(x.iter().sum::<i32>() as usize, n.min(t));
+            }
+        }
+    }
+
+    #[test]
+    fn the_target_is_the_number_of_ones_so_far_modulo_m(
+        seed in 0..1000u64, modulus in 3..9usize, b in 1..6usize, t in 1..200usize, num_ones in prop::option::of(0..220usize),
+    ) {
+        let task = Parity { num_ones, modulus };
+        let (x, y) = batch(&task, seed, "train", 0, b, t);
+        // The bits are those of parity.
+        prop_assert_eq!(&x, &batch(&Parity { num_ones, ..Parity::default() }, seed, "train", 0, b, t).0);
+        prop_assert_eq!(task.classes(), modulus);
+        for (x, y) in x.chunks(t).zip(y.chunks(t)) {
+            for i in 0..t {
+                let ones = x[..=i].iter().filter(|&&x| x == 1).count();
+                prop_assert_eq!(y[i], (ones % modulus) as i32);
             }
         }
     }
@@ -58,7 +75,7 @@ fn the_first_batch_is_what_it_always_was() {
     let bits = |x: &[i32]| x.iter().map(|x| x.to_string()).collect::<String>();
     let (x, _) = batch(&Parity::default(), 41, "train", 0, 2, 32);
     assert_eq!(bits(&x), "0101110111100111001000100110010000010000110101011101101100101100");
-    let (x, _) = batch(&Parity { num_ones: Some(12) }, 41, "train", 0, 2, 32);
+    let (x, _) = batch(&Parity { num_ones: Some(12), ..Parity::default() }, 41, "train", 0, 2, 32);
     assert_eq!(bits(&x), "0011110010011101000001100000001001110110100111000000000011100000");
 }
 
@@ -66,7 +83,7 @@ fn the_first_batch_is_what_it_always_was() {
 #[test]
 fn ones_are_everywhere_equally_often() {
     let (n, t) = (20_000, 10);
-    for (task, rate) in [(Parity::default(), 0.5), (Parity { num_ones: Some(3) }, 0.3)] {
+    for (task, rate) in [(Parity::default(), 0.5), (Parity { num_ones: Some(3), ..Parity::default() }, 0.3)] {
         let (x, _) = batch(&task, 1, "train", 0, n, t);
         for i in 0..t {
             let ones = x.iter().skip(i).step_by(t).sum::<i32>();

@@ -1,0 +1,67 @@
+//! A task that grows: stages come when they should, and a run that is interrupted goes on to the same bits.
+#![allow(clippy::unwrap_used)]
+
+use std::time::Duration;
+use tapezoo::train::{
+    Step, Trainer,
+    checkpoint::{Written, load, save},
+    config::TrainConfig,
+};
+
+fn config(task: &str) -> TrainConfig {
+    let small = "models = [\"lstm\"]\neval_lens = [10, 20]\ntrain_len = 10\nbatch = 8\nsteps = 60\neval_batches = 1\n\
+        eval_batch = 16\nwarmup = 0\nmicro_batches = 2\n[model]\nwidth = 8\nheads = 2\nhead_dim = 4\nmlp = 8";
+    let text = format!("{small}\n[task]\nname = \"window\"\nwindow = 6\n{task}");
+    text.parse::<TrainConfig>().unwrap().for_model("lstm").unwrap()
+}
+
+fn steps(trainer: &mut Trainer, n: usize) -> Vec<Step> {
+    (0..n).map(|_| trainer.step().unwrap()).collect()
+}
+
+#[test]
+fn without_an_accuracy_it_grows_by_steps() {
+    let cfg = config("grow_from = 3\ngrow_every = 4\ngrow_at = 0.0");
+    let stages: Vec<usize> =
+        steps(&mut Trainer::new(&cfg, 0).unwrap(), 20).iter().map(|step| step.stage.unwrap()).collect();
+    let expected: Vec<usize> = (0..20).map(|step| (step / 4).min(3) + 1).collect();
+    assert_eq!(stages, expected);
+    let step = Trainer::new(&config(""), 0).unwrap().step().unwrap();
+    assert_eq!(step.stage, None);
+}
+
+#[test]
+fn it_grows_only_when_it_knows_the_stage() {
+    // Nobody knows a parity after a few steps.
+    let cfg = config("grow_from = 2\ngrow_every = 2\ngrow_at = 0.98");
+    let all = steps(&mut Trainer::new(&cfg, 0).unwrap(), 12);
+    assert!(all.iter().all(|step| step.stage == Some(1)));
+    // Whether the last two bits are the same is soon known, and of the last three not at once.
+    let cfg = config("question = \"match\"\nasked = 0\ngrow_from = 2\ngrow_every = 10\ngrow_at = 0.9");
+    let mut trainer = Trainer::new(&TrainConfig { steps: 600, lr: 1e-2, ..cfg }, 0).unwrap();
+    let all = steps(&mut trainer, 600);
+    let at = |stage| all.iter().position(|step| step.stage == Some(stage));
+    let (second, third) = (at(2).unwrap(), at(3).unwrap_or(600));
+    assert!(second > 10 && second.is_multiple_of(10) && third > second + 10, "stages at {second} and {third}");
+}
+
+/// Saved after every step, whatever its stage, by accuracies about which chance decides.
+#[test]
+fn a_run_that_is_interrupted_goes_on_to_the_same_bits() {
+    let cfg = config("question = \"match\"\nasked = 2\ngrow_from = 2\ngrow_every = 3\ngrow_at = 0.3");
+    let mut whole = Trainer::new(&cfg, 1).unwrap();
+    // Nothing can be made ahead, whoever asks.
+    whole.make_batches_ahead();
+    let all = steps(&mut whole, 30);
+    let stages: Vec<usize> = all.iter().map(|step| step.stage.unwrap()).collect();
+    assert!(stages[0] == 1 && stages[29] > 2 && stages.contains(&2), "{stages:?}");
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let mut torn = Trainer::new(&cfg, 1).unwrap();
+    for (i, step) in all.iter().enumerate() {
+        assert_eq!(torn.step().unwrap(), *step, "step {}", i + 1);
+        save(file.path(), &mut torn, Written::default(), Duration::ZERO).unwrap();
+        torn = load(file.path(), &cfg, 1).unwrap().0;
+    }
+    assert_eq!(whole.evaluate().unwrap(), torn.evaluate().unwrap());
+    assert!(whole.evaluate().unwrap().1.contains_key("largest"));
+}
