@@ -168,7 +168,10 @@ fn variants_of_a_mixer_are_trained_side_by_side() {
 
     let path = dir.path().join("c.toml");
     for (text, words) in [
-        ("models = ['mine']\nper_model.mine = { lr = 1e-2 }", &["per_model.mine", "unknown mixer 'mine'", "gpt"][..]),
+        (
+            "models = ['mine']\nper_model.mine = { lr = 1e-2 }",
+            &["per_model.mine", "unknown mixer 'mine'", "`tapezoo models`"][..],
+        ),
         ("models = ['mine']\nper_model.mine.mixer = 'rnn'", &["per_model.mine", "'rnn'"]),
         ("models = ['mine']\nper_model.mine.mixer = 3", &["per_model.mine", "'3'"]),
         ("models = ['gpt']\nper_model.gpt.mixer = 'lstm'", &["per_model.gpt.mixer", "lstm"]),

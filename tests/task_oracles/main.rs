@@ -247,7 +247,7 @@ proptest! {
         ];
         for task in tasks {
             let (x, y) = batch(task, seed, 1, 2 * t);
-            let text = show::sample(task, &x, &y);
+            let text = show::sample(task, &x, &y, 80);
             prop_assert!(text.lines().all(|line| line.chars().count() <= 80), "{}", text);
         }
     }
