@@ -77,7 +77,7 @@ fn samples_are_drawn_and_nothing_is_trained() {
     }
     // The first two sequences do not depend on how many are asked for, nor on the batch.
     let (two, three) = (prints("dyck --show 2 --batch 2"), prints("dyck --show 3 --batch 2"));
-    assert!(three.starts_with(&two) && three.len() > two.len());
+    assert!(three.starts_with(&two) && three.len() > two.len(), "{two}\n{three}");
     // It is not the beginning of a run.
     let dir = tempfile::tempdir().unwrap();
     let ran = run(&format!("dyck --show 1 --out {}", dir.path().join("run").display()));

@@ -189,7 +189,10 @@ fn page_and_files_hold_the_same_numbers_and_a_long_page_stays_small() {
         assert_eq!(files.len(), 3);
         let page = fs::read_to_string(&files[0]).unwrap();
         assert!(page.len() < 5_000_000, "{mixer}: {} bytes", page.len());
-        assert!(!page.contains("http://") || page.matches("http").count() == page.matches("http://www.w3.org").count());
+        assert!(
+            !page.contains("http://") || page.matches("http").count() == page.matches("http://www.w3.org").count(),
+            "{mixer}: an address that is no name space"
+        );
         let bytes = fs::read(dir.path().join("page.safetensors")).unwrap();
         let tensors = SafeTensors::deserialize(&bytes).unwrap();
         let json: Value = serde_json::from_slice(&fs::read(dir.path().join("page.json")).unwrap()).unwrap();
@@ -318,12 +321,13 @@ fn runs_are_opened_finished_or_not_and_two_are_shown_side_by_side() {
     let data = page_data(&fs::read_to_string(dir.path().join("page.html")).unwrap());
     assert_eq!(data["runs"].as_array().unwrap().len(), 2);
     assert_eq!(data["graphs"].as_array().unwrap().len(), 2);
-    assert!(data["graphs"][0]["nodes"].as_array().unwrap().len() > 10);
+    assert!(data["graphs"][0]["nodes"].as_array().unwrap().len() > 10, "{}", data["graphs"][0]["nodes"]);
     let dot = fs::read_to_string(dir.path().join("page.dot")).unwrap();
     assert!(
         dot.starts_with("// ")
             && dot.contains("digraph tape {")
-            && dot.matches('{').count() == dot.matches('}').count()
+            && dot.matches('{').count() == dot.matches('}').count(),
+        "{dot}"
     );
     // The weights are the run's: its model gives the same logits.
     let (_, config) = tapezoo::train::rundir::RunDir::open(&dir.path().join("runs")).unwrap();
@@ -432,5 +436,10 @@ fn a_gate_is_what_its_equation_sums_up() {
     }
     // Where weights are too many for a page, there is nothing to sum up.
     let wide = traced("lstm:width=128,heads=4,head_dim=32");
-    assert!(wide.weights.is_empty() && !wide.layers[0].contains_key("input"));
+    assert!(
+        wide.weights.is_empty() && !wide.layers[0].contains_key("input"),
+        "{:?}, {:?}",
+        wide.weights,
+        wide.layers[0].keys()
+    );
 }

@@ -167,7 +167,8 @@ fn shells_and_manuals_are_told_of_every_flag() {
             assert!(text.contains(word), "{shell}: no {word}");
         }
     }
-    assert!(prints("man").starts_with(".ie") || prints("man").contains(".TH tapezoo 1"));
+    let page = prints("man");
+    assert!(page.starts_with(".ie") || page.contains(".TH tapezoo 1"), "{page}");
     for page in ["man", "man parity"].map(prints) {
         let title = page.lines().find(|line| line.starts_with(".TH")).unwrap();
         assert!(title.matches('"').count() % 2 == 0, "the title goes on in the next line: {title}");
