@@ -119,6 +119,14 @@ for (const name of readdirSync(out).filter(f => f.endsWith('.html')).map(f => f.
   assert.ok(T < 2 || opens > 0, `${name}: opens at step ${opens + 1}`);
   await compare(page, file, json, `${name}, as it opens`);
   assert.match(await page.locator('.told').first().innerText(), /^Token .+ at step \d+: .+/, name);
+  // The cell of the largest change has the same name below its figure.
+  const cell = page.locator('.told .cell').first();
+  if (await cell.count()) {
+    const named = await cell.innerText(), symbol = named.slice(0, named.indexOf('[') + 1);
+    await cell.click();
+    const below = (await page.locator('.run').first().locator('.readout').allInnerTexts()).filter(text => text.startsWith(symbol));
+    assert.ok(!below.length || below.some(text => text.startsWith(named)), `${name}: ${named} is called ${below}`);
+  }
   // The address leads back to the step; play and stop move it, and so does the slider.
   const address = await page.evaluate(() => location.hash);
   assert.ok(address.startsWith(`#step=${opens + 1}&`), `${name}: ${address}`);

@@ -69,8 +69,8 @@ pub(crate) struct TrainArgs {
 #[derive(Args, Clone, Debug, Default)]
 #[command(next_help_heading = "What is trained")]
 struct What {
-    /// Which mixers to train, separated by commas, or "all"; "list" prints the facts of each, "tree" an SVG of how they
-    /// descend from one another, and --help names them below.
+    /// Which mixers to train, separated by commas, or "all"; "list" prints the facts of each, "tree" draws how they
+    /// descend from one another (where output is no terminal, as an SVG), and --help names them below.
     #[arg(long, value_name = "A,B,..", value_delimiter = ',')]
     models: Option<Vec<String>>,
     /// The numbers to start from; every other flag changes one of them.

@@ -84,14 +84,23 @@ impl Error {
     }
 }
 
-/// " (did you mean 'lstm'?)" where one of these names is like the one given, and nothing otherwise.
+/// " (did you mean 'lstm'?)" where some of these names are like the one given, and nothing otherwise: up to three that
+/// are a slip of the finger away, or else that contain it.
 pub(crate) fn did_you_mean<'a>(given: &str, names: impl IntoIterator<Item = &'a str>) -> String {
-    // A slip of the finger, or two in a long name.
-    let far = |name: &str| strsim::damerau_levenshtein(given, name);
-    let near = names.into_iter().map(|name| (far(name), name)).min_by_key(|(far, _)| *far);
-    match near.filter(|(far, name)| *far > 0 && *far <= 1 + name.len() / 5 && given.len() <= 2 * name.len()) {
-        Some((_, name)) => format!(" (did you mean '{name}'?)"),
+    let far = |name: &'a str| (strsim::damerau_levenshtein(given, name), name);
+    let all: Vec<(usize, &str)> = names.into_iter().map(far).collect();
+    // Two slips in a long name.
+    let slip = |&&(far, name): &&(usize, &str)| far > 0 && far <= 1 + name.len() / 5 && given.len() <= 2 * name.len();
+    let least = all.iter().filter(slip).map(|near| near.0).min();
+    let near = |near: &&(usize, &str)| match least {
+        Some(least) => near.0 == least,
+        None => given.len() > 2 && near.0 > 0 && near.1.contains(given),
+    };
+    let near: Vec<String> = all.iter().filter(near).take(3).map(|(_, name)| format!("'{name}'")).collect();
+    match near.split_last() {
         None => String::new(),
+        Some((last, [])) => format!(" (did you mean {last}?)"),
+        Some((last, others)) => format!(" (did you mean {} or {last}?)", others.join(", ")),
     }
 }
 

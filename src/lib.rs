@@ -128,6 +128,9 @@ pub mod rng;
 pub mod stamp;
 pub mod tasks;
 pub mod tensor;
+#[cfg(feature = "laboratory")]
+#[doc(hidden)]
+pub mod terminal;
 pub mod train;
 #[cfg(feature = "laboratory")]
 pub mod verify;

@@ -43,7 +43,7 @@ impl Kernel for Square {
 fn a_wrong_derivative_fails_the_gradient_check() {
     let x = [Gen::new(0).normal([4])];
     let error = |factor: f64| gradcheck(|tape, x| vec![tape.apply(Square(factor), [x[0]])], &x, 0, 2);
-    assert!(error(1.0) < 1e-9);
+    assert!(error(1.0) < 1e-9, "{}", error(1.0));
     for factor in [0.0, -1.0, 0.5, 1.00001] {
         assert!(error(factor) > 1e-6, "a factor of {factor} passes: {:.1e}", error(factor));
     }
@@ -145,9 +145,9 @@ fn the_first_op_that_is_not_finite_is_named_with_its_place() {
     assert_eq!(tape.first_not_finite().unwrap().to_string(), "the value of op 'log' in here");
     // Finite values, infinite slope.
     let z = x.sqrt().sum();
-    assert!(z.value().item().is_finite());
+    assert!(z.value().item().is_finite(), "{}", z.value().item());
     assert_eq!(tape.backward_watched(z).unwrap().to_string(), "the gradient of op 'sqrt' in here");
-    assert!(y.value().item().is_finite());
+    assert!(y.value().item().is_finite(), "{}", y.value().item());
     // Two finite gradients whose sum is infinite; the addition before it passes it on unchanged.
     let shifted = tape.leaf(&Tensor::from_vec(vec![1e154], [1])) + tape.constant(&Tensor::from_vec(vec![0.0], [1]));
     let huge = (shifted * shifted * 1e154).sum();

@@ -114,6 +114,18 @@ fn the_family_tree_has_every_mixer_once_and_is_the_one_in_the_documents() {
     let described = |name: &&str| tapezoo::models::about(name).is_some_and(|a| a.family != Family::Others);
     let described = tapezoo::models::names().into_iter().filter(described).count();
     assert_eq!(dots, described + Family::ALL.len(), "a dot each");
+    // On a terminal it is text.
+    for columns in [80, 40] {
+        let text = tapezoo::report::tree::text(columns);
+        assert!(text.lines().all(|line| line.chars().count() <= columns), "{columns} columns:\n{text}");
+        let words: Vec<&str> = text.split_whitespace().filter(|word| !"│├─└".contains(*word)).collect();
+        for name in tapezoo::models::names() {
+            let about = tapezoo::models::about(name).unwrap();
+            let title = about.line.split(':').next().unwrap();
+            let said = about.parent.map_or(title.into(), |(_, new)| format!("{title}: {new}"));
+            assert!(about.family == Family::Others || words.join(" ").contains(&said), "no '{said}' in:\n{text}");
+        }
+    }
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/zoo.svg");
     assert_eq!(std::fs::read_to_string(path).unwrap(), ran.stdout, "parity --models tree > docs/zoo.svg");
 }
@@ -194,8 +206,11 @@ fn numbers_that_cannot_be_are_refused() {
 
 #[test]
 fn names_that_nobody_has_are_refused() {
-    refuses("--models lstn", &["--models: unknown model 'lstn' (did you mean 'lstm'?)", "lstm, quasi_lstm"]);
-    refuses("--models ''", &["''", "lstm"]);
+    let all = "`tapezoo models` lists all\n";
+    refuses("--models lstn", &[&format!("--models: unknown model 'lstn' (did you mean 'lstm'?): {all}")]);
+    refuses("--models xlstm", &["(did you mean 'lstm', 'slstm' or 'mlstm'?)"]);
+    refuses("--models linear", &["(did you mean 'linear_transformer'?)"]);
+    refuses("--models ''", &[&format!("unknown model '': {all}")]);
     refuses("--models lstm,all", &["'all'"]);
     refuses("--models lstm,lstm", &["lstm", "twice"]);
     refuses("--preset big", &["'big'", "default", "published"]);

@@ -80,7 +80,7 @@ fn samples_are_drawn_and_nothing_is_trained() {
     }
     // The first two sequences do not depend on how many are asked for, nor on the batch.
     let (two, three) = (prints("dyck --show 2 --batch 2"), prints("dyck --show 3 --batch 2"));
-    assert!(three.starts_with(&two) && three.len() > two.len());
+    assert!(three.starts_with(&two) && three.len() > two.len(), "{two}\n{three}");
     // It is not the beginning of a run.
     let dir = tempfile::tempdir().unwrap();
     let ran = run(&format!("dyck --show 1 --out {}", dir.path().join("run").display()));
@@ -173,7 +173,10 @@ fn variants_of_a_mixer_are_trained_side_by_side() {
 
     let path = dir.path().join("c.toml");
     for (text, words) in [
-        ("models = ['mine']\nper_model.mine = { lr = 1e-2 }", &["per_model.mine", "unknown mixer 'mine'", "gpt"][..]),
+        (
+            "models = ['mine']\nper_model.mine = { lr = 1e-2 }",
+            &["per_model.mine", "unknown mixer 'mine'", "`tapezoo models`"][..],
+        ),
         ("models = ['mine']\nper_model.mine.mixer = 'rnn'", &["per_model.mine", "'rnn'"]),
         ("models = ['mine']\nper_model.mine.mixer = 3", &["per_model.mine", "'3'"]),
         ("models = ['gpt']\nper_model.gpt.mixer = 'lstm'", &["per_model.gpt.mixer", "lstm"]),

@@ -126,7 +126,7 @@ fn tensors_go_there_and_come_back() {
             let mut there = host.to_device(tape.cx());
             assert!(there.is_on(tape.cx()) && there.dtype() == dtype);
             assert_eq!(there.to_f64(), host.to_f64());
-            assert!(there.all_finite());
+            assert!(there.all_finite(), "{:?}", there.to_f64());
             if n > 4 {
                 assert_eq!(there.window(3, [n - 4]).to_f64(), host.window(3, [n - 4]).to_f64());
                 assert_eq!(there.reshape([1, n]).shape().dims(), [1, n]);
@@ -197,7 +197,7 @@ fn gradients_of_leaves_are_collected_on_the_device() {
         a.grad().unwrap().to_f64()
     };
     let got = all.to_f64();
-    assert!(distance(&got[..6], &want) < 1e-12);
+    assert!(distance(&got[..6], &want) < 1e-12, "{got:?}, not {want:?}");
     assert_eq!(got[6..], [0.0; 4]);
 }
 

@@ -135,7 +135,7 @@ fn a_step_that_fails_leaves_the_weights_and_says_where() {
 fn a_profile_is_of_steps_that_are_launched() {
     let Some(device) = device() else { return };
     let mut trainer = trainer(device, "lstm", "cuda_graph = \"on\"");
-    (0..4).for_each(|_| assert!(trainer.step().is_ok()));
+    (0..4).for_each(|_| trainer.step().map(drop).unwrap());
     assert!(trainer.replays());
     let table = trainer.profile(1).unwrap().table(1);
     assert!(table.contains("lstm_sequence"), "{table}");

@@ -165,7 +165,10 @@ fn streaming_equals_the_whole_sequence() {
             };
             let Ok(model) = Model::new(&config, 3, DType::F64) else {
                 let keys = tapezoo::models::names_with(|c| c.rope);
-                assert!(positions == Positions::Rope && !keys.contains(&name));
+                assert!(
+                    positions == Positions::Rope && !keys.contains(&name),
+                    "{name} with positions {positions} is refused"
+                );
                 continue;
             };
             // More tokens than a stretch of TransNormer and two mini-batches of TTT have.

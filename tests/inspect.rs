@@ -11,7 +11,7 @@ use indicatif::ProgressBar;
 use program::program;
 use safetensors::SafeTensors;
 use serde_json::Value;
-use std::{fmt::Display, fs, path::Path};
+use std::{collections::BTreeMap, fmt::Display, fs, path::Path};
 use tapezoo::{
     autograd::Tape,
     inspect::{
@@ -189,7 +189,10 @@ fn page_and_files_hold_the_same_numbers_and_a_long_page_stays_small() {
         assert_eq!(files.len(), 3);
         let page = fs::read_to_string(&files[0]).unwrap();
         assert!(page.len() < 5_000_000, "{mixer}: {} bytes", page.len());
-        assert!(!page.contains("http://") || page.matches("http").count() == page.matches("http://www.w3.org").count());
+        assert!(
+            !page.contains("http://") || page.matches("http").count() == page.matches("http://www.w3.org").count(),
+            "{mixer}: an address that is no name space"
+        );
         let bytes = fs::read(dir.path().join("page.safetensors")).unwrap();
         let tensors = SafeTensors::deserialize(&bytes).unwrap();
         let json: Value = serde_json::from_slice(&fs::read(dir.path().join("page.json")).unwrap()).unwrap();
@@ -275,7 +278,7 @@ fn inspect(dir: &Path, line: &str) -> (Option<i32>, String, String) {
 fn what_cannot_be_is_refused_with_its_name_and_nothing_is_written() {
     let dir = tempfile::tempdir().unwrap();
     for (line, words) in [
-        ("--model lstn", &["lstn", "quasi_lstm"][..]),
+        ("--model lstn", &["lstn", "did you mean 'lstm'?"][..]),
         ("--model lstm:layers", &["'layers' has no '='", "eigenvalues=-1..1"]),
         ("--model lstm:layres=2", &["layres"]),
         ("--model lstm:layers=0", &["layers = 0", "from 1"]),
@@ -318,12 +321,13 @@ fn runs_are_opened_finished_or_not_and_two_are_shown_side_by_side() {
     let data = page_data(&fs::read_to_string(dir.path().join("page.html")).unwrap());
     assert_eq!(data["runs"].as_array().unwrap().len(), 2);
     assert_eq!(data["graphs"].as_array().unwrap().len(), 2);
-    assert!(data["graphs"][0]["nodes"].as_array().unwrap().len() > 10);
+    assert!(data["graphs"][0]["nodes"].as_array().unwrap().len() > 10, "{}", data["graphs"][0]["nodes"]);
     let dot = fs::read_to_string(dir.path().join("page.dot")).unwrap();
     assert!(
         dot.starts_with("// ")
             && dot.contains("digraph tape {")
-            && dot.matches('{').count() == dot.matches('}').count()
+            && dot.matches('{').count() == dot.matches('}').count(),
+        "{dot}"
     );
     // The weights are the run's: its model gives the same logits.
     let (_, config) = tapezoo::train::rundir::RunDir::open(&dir.path().join("runs")).unwrap();
@@ -405,7 +409,37 @@ fn a_gate_is_what_its_equation_sums_up() {
             }
         }
     }
+    // Of each factor, of each slot, and of gates with a bias.
+    let sums = |layer: &BTreeMap<String, Series>,
+                w: &BTreeMap<String, Series>,
+                [gate, of, bias]: [&str; 3],
+                f: &dyn Fn(f32) -> f32| {
+        let rows = layer[gate].width();
+        for (t, row) in (0..TOKENS.len()).flat_map(|t| (0..rows).map(move |row| (t, row))) {
+            let sum = dot(&w[of], row, layer["input"].at(t)) + w.get(bias).map_or(0.0, |b| b.data[row]);
+            near(layer[gate].at(t)[row], f(sum), format_args!("{gate} {row} of {} at {t}", w[of].shape.len()));
+        }
+    };
+    let cases: [(&str, [&str; 3], &dyn Fn(f32) -> f32); 6] = [
+        ("delta_product:householders=3", ["beta", "W_β", ""], &sigmoid),
+        ("gsa:state=3", ["alpha", "W_f", ""], &|x| sigmoid(x).powf(0.125)),
+        ("fox", ["f", "w_f", "b_f"], &sigmoid),
+        ("path", ["beta", "W_β", "b_β"], &|x| 2.0 * sigmoid(x)),
+        ("titans", ["theta", "W_θ", "b_θ"], &sigmoid),
+        ("titans", ["keep", "W_α", "b_α"], &|x| 1.0 - sigmoid(x)),
+    ];
+    for (spec, names, f) in cases {
+        let traced = traced(spec);
+        traced.layers.iter().zip(&traced.weights).for_each(|(layer, weights)| sums(layer, weights, names, f));
+        let shape = &traced.weights[0][names[1]].shape;
+        assert_eq!(shape[..shape.len() - 1], traced.layers[0][names[0]].shape, "{spec}: a row for each gate");
+    }
     // Where weights are too many for a page, there is nothing to sum up.
     let wide = traced("lstm:width=128,heads=4,head_dim=32");
-    assert!(wide.weights.is_empty() && !wide.layers[0].contains_key("input"));
+    assert!(
+        wide.weights.is_empty() && !wide.layers[0].contains_key("input"),
+        "{:?}, {:?}",
+        wide.weights,
+        wide.layers[0].keys()
+    );
 }

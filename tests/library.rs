@@ -205,6 +205,28 @@ struct Largest {
     limit: usize,
 }
 
+/// A task with an option that has no default.
+#[derive(Deserialize)]
+struct Delay {
+    steps: usize,
+}
+
+impl Task for Delay {
+    fn name(&self) -> &'static str {
+        "delay"
+    }
+    fn vocab(&self) -> usize {
+        2
+    }
+    fn classes(&self) -> usize {
+        2
+    }
+    fn legend(&self) -> String {
+        format!("the bit {} steps ago", self.steps)
+    }
+    fn fill(&self, _: &mut Rng, _: usize, _: &mut [i32], _: &mut [i32]) {}
+}
+
 fn ten() -> usize {
     10
 }
@@ -259,6 +281,11 @@ fn a_mixer_and_a_task_of_a_program_are_taken_by_name() {
         let said = format!("[task]\nname = \"largest\"\n{text}").parse::<TrainConfig>().unwrap_err().to_string();
         assert!(said.contains(word), "{said}");
     }
+    // An option that has no default must be set, and the message says where.
+    tasks::add::<Delay>("delay");
+    let said = "[task]\nname = \"delay\"".parse::<TrainConfig>().unwrap_err().to_string();
+    let wanted = ["'delay' needs its option 'steps'", "[task]", "--config", "#[serde(default)]"];
+    assert!(wanted.iter().all(|word| said.contains(word)), "{said}");
     panics(&["'mine'"], || models::add("mine", |c, init| Ok(Box::new(models::gla::Layer::new(c, init)?))));
     panics(&["'lstm'"], || models::add("lstm", |c, init| Ok(Box::new(models::gla::Layer::new(c, init)?))));
     panics(&["a/b"], || models::add("a/b", |c, init| Ok(Box::new(models::gla::Layer::new(c, init)?))));

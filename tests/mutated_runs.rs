@@ -51,10 +51,11 @@ impl Place {
         let (dir, cfg) = (tempfile::tempdir().unwrap(), config());
         let out = RunDir::create(&dir.path().join("runs"), &cfg, false).unwrap();
         let (reports, written) = run_all(&cfg, 1, Some(&out), false).unwrap();
-        assert!(written.is_ok() && reports[0].error.is_none());
+        written.unwrap();
+        assert_eq!(reports[0].error, None);
         let place = Place { dir, cfg: cfg.for_model("lstm").unwrap() };
         let mut trainer = Trainer::new(&place.cfg, 3).unwrap();
-        (0..5).for_each(|_| assert!(trainer.step().is_ok()));
+        (0..5).for_each(|_| trainer.step().map(drop).unwrap());
         let written = Written::default();
         checkpoint::save(&place.run(rundir::CHECKPOINT), &mut trainer, written, Duration::from_secs(1)).unwrap();
         place
@@ -142,7 +143,10 @@ fn a_damaged_checkpoint_is_refused() {
             continue;
         }
         let said = place.load(&bytes).expect_err("another file was accepted");
-        assert!(said.contains("checkpoint.safetensors: ") && said.ends_with("delete it to begin this run anew"));
+        assert!(
+            said.contains("checkpoint.safetensors: ") && said.ends_with("delete it to begin this run anew"),
+            "case {case}: {said}"
+        );
         assert!(said.len() < 1000 && !said.chars().any(|c| c.is_control()), "case {case}: {said:?}");
         // With a matching checksum, every number is still validated.
         if checkpoint::seal(&mut bytes).is_ok() {
@@ -155,7 +159,8 @@ fn a_damaged_checkpoint_is_refused() {
                 let held = Held::now(path.parent().unwrap()).unwrap().unwrap();
                 assert!(
                     held.go_on(about.written()).is_err()
-                        == (about.metrics != 0 || about.written() != Written::default())
+                        == (about.metrics != 0 || about.written() != Written::default()),
+                    "{about:?}"
                 );
             }
         }

@@ -140,7 +140,10 @@ fn figures_are_xml_with_a_point_for_each_number() {
     }
     // Accuracy rises with the length here, the loss falls with the step: upwards is a smaller y.
     let (accuracy, loss) = (&polylines(&report.figures[0].1)[0], &polylines(&report.figures[1].1)[0]);
-    assert!(accuracy.windows(2).all(|w| w[0].1 > w[1].1) && loss.windows(2).all(|w| w[0].1 < w[1].1));
+    assert!(
+        accuracy.windows(2).all(|w| w[0].1 > w[1].1) && loss.windows(2).all(|w| w[0].1 < w[1].1),
+        "{accuracy:?}, {loss:?}"
+    );
     for len in LENS {
         assert!(report.figures[0].1.contains(&format!(">{len}</text>")), "{len} is not labelled");
     }
@@ -157,7 +160,8 @@ fn the_page_needs_nothing_but_itself() {
         assert!(!rest.contains("http") && !rest.contains("url(") && rest.contains("prefers-color-scheme"), "{name}");
     }
     let inline = report.page.split("<svg").skip(1).map(|s| format!("<svg{}</svg>", s.split("</svg>").next().unwrap()));
-    assert!(inline.map(|svg| roxmltree::Document::parse(&svg).map(drop).unwrap()).count() >= 7);
+    let drawn = inline.map(|svg| roxmltree::Document::parse(&svg).map(drop).unwrap()).count();
+    assert!(drawn >= 7, "{drawn} figures");
 }
 
 #[test]
@@ -175,7 +179,9 @@ fn names_and_values_are_escaped() {
     let report = make(&[dir.path()]);
     contains(&report.page, "&lt;b&gt;&amp;&quot;x");
     contains(&report.page, "&lt;script&gt;&amp;'");
-    assert!(!report.page.contains("<script") && !report.page.contains("<b>&") && !report.page.contains('\u{1}'));
+    for raw in ["<script", "<b>&", "\u{1}"] {
+        assert!(!report.page.contains(raw), "{raw:?} is on the page");
+    }
     for (name, svg) in &report.figures {
         assert!(!polylines(svg).is_empty(), "{name}");
     }
@@ -261,7 +267,12 @@ fn what_cannot_be_read_is_named_and_nothing_is_overwritten() {
     // Results that cannot be read are left out, and the rest is shown.
     fs::write(run.join("results.json"), "{\"runs\": 3}").unwrap();
     let report = make(&[&run]);
-    assert!(report.runs == 2 && report.notes[0].contains("results.json: expected an object with a list 'runs'"));
+    assert!(
+        report.runs == 2 && report.notes[0].contains("results.json: expected an object with a list 'runs'"),
+        "{} runs, {:?}",
+        report.runs,
+        report.notes
+    );
     fs::write(run.join("config.toml"), "steps = 3").unwrap();
     let begun = dir.path().join("begun");
     fs::create_dir(&begun).unwrap();
@@ -368,7 +379,7 @@ fn axes_are_marked_at_nice_numbers() {
     // In between, a larger number is never placed before a smaller one.
     for axis in [Axis::linear(0.0, 7.0, 5), Axis::log(1e-5, 7.0)] {
         let at: Vec<f64> = (0..=70).map(|i| axis.at(f64::from(i) / 10.0)).collect();
-        assert!(at.windows(2).all(|w| w[0] <= w[1]) && at[0] == 0.0 && at[70] == 1.0);
+        assert!(at.windows(2).all(|w| w[0] <= w[1]) && at[0] == 0.0 && at[70] == 1.0, "{at:?}");
     }
 }
 
@@ -405,7 +416,10 @@ fn a_watched_report_keeps_up_with_the_runs() {
     let port: u16 = address.split(':').nth(1).unwrap().parse().unwrap();
     // Nothing has begun yet: the page says so, and looks again.
     let early = ask(port, "/", address);
-    assert!(early.starts_with("HTTP/1.0 200") && early.contains("no config.toml in it") && early.contains("<script>"));
+    assert!(
+        early.starts_with("HTTP/1.0 200") && early.contains("no config.toml in it") && early.contains("<script>"),
+        "{early}"
+    );
     let stamp = || ask(port, "/stamp", address).split("\r\n\r\n").nth(1).unwrap().to_string();
     let before = stamp();
     assert_eq!(before, stamp(), "nothing has changed");
@@ -422,6 +436,8 @@ fn a_watched_report_keeps_up_with_the_runs() {
     write!(deaf, "GET / HTTP/1.1\r\nHost: {address}\r\n\r\n").unwrap();
     assert_eq!(now, stamp());
     // Not for pages of other sites, whatever name they give this machine.
-    assert!(ask(port, "/", "evil.example:80").starts_with("HTTP/1.0 403"));
-    assert!(ask(port, "/../etc/passwd", address).starts_with("HTTP/1.0 404"));
+    let said = ask(port, "/", "evil.example:80");
+    assert!(said.starts_with("HTTP/1.0 403"), "{said}");
+    let said = ask(port, "/../etc/passwd", address);
+    assert!(said.starts_with("HTTP/1.0 404"), "{said}");
 }

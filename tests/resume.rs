@@ -156,7 +156,7 @@ fn signals_save_every_run_and_stop_the_program() {
         for word in ["error: SIG", "of 4 runs are finished", "--resume", "torn"] {
             assert!(said.contains(word), "no '{word}' in: {said}");
         }
-        assert!(has_checkpoint(&torn) && ended.stdout.is_empty());
+        assert!(has_checkpoint(&torn) && ended.stdout.is_empty(), "{said}");
         flags = quiet(resume(&torn));
     }
     assert_eq!(run(&resume(&torn)).0, Some(0));
@@ -222,7 +222,10 @@ fn checkpoints_that_are_none_are_refused_and_kept() {
         }
         assert!(!said.contains("panicked"), "{said}");
         assert!(fs::read(&path).unwrap() == bytes, "the checkpoint was overwritten");
-        assert!(fs::read(own.join("metrics.jsonl")).unwrap() == metrics && !own.join("result.json").exists());
+        assert!(
+            fs::read(own.join("metrics.jsonl")).unwrap() == metrics && !own.join("result.json").exists(),
+            "the record has been changed, or a result written"
+        );
     }
     // Metrics shorter than the checkpoint says are incomplete.
     fs::write(&path, &good).unwrap();

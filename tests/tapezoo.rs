@@ -7,6 +7,7 @@ mod texts;
 
 use program::program;
 use std::fs;
+use tapezoo::terminal::fit;
 use texts::contains;
 
 /// Status, standard output and standard error.
@@ -128,7 +129,9 @@ fn mixers_and_tasks_are_listed_and_explained() {
         let one = prints(&format!("models {name}"));
         let equations = tapezoo::models::equations(name).unwrap();
         let first = equations.lines().find(|line| !line.is_empty()).unwrap();
-        assert!(one.contains(tapezoo::models::about(name).unwrap().source) && one.contains(first), "{one}");
+        let words = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
+        let source = tapezoo::models::about(name).unwrap().source;
+        assert!(one.contains(source) && words(&one).contains(&words(first)), "no '{first}' in {one}");
     }
     for tapezoo::tasks::Named { name, kind, .. } in tapezoo::tasks::named() {
         let preset = tapezoo::train::config::preset_of(kind);
@@ -141,6 +144,22 @@ fn mixers_and_tasks_are_listed_and_explained() {
 }
 
 #[test]
+fn lists_fit_the_terminal() {
+    for line in ["models", "models all", "models lru gpt", "tasks", "tasks text s5"] {
+        let text = prints(line);
+        let wide: Vec<&str> = text.lines().filter(|line| line.chars().count() > 80).collect();
+        assert!(wide.is_empty(), "{line}: wider than 80 columns: {wide:#?}");
+        let narrow = fit(&text, 40);
+        assert!(narrow.split_whitespace().eq(text.split_whitespace()), "{line}: words are lost in {narrow}");
+    }
+    // The rest of a line stands below its second column, if that leaves room.
+    assert_eq!(fit("  ab  one two three\n", 12), "  ab  one\n      two\n      three\n");
+    assert_eq!(fit("  abcdef        one two three", 16), "  abcdef   one\n    two three\n");
+    assert_eq!(fit("  abcdef      one two three      (eq. 4)", 26), "  abcdef   one two three\n    (eq. 4)\n");
+    assert_eq!(fit("one two\n\nthree", 5), "one\ntwo\n\nthree\n");
+}
+
+#[test]
 fn shells_and_manuals_are_told_of_every_flag() {
     for shell in ["bash", "fish", "zsh"] {
         let text = prints(&format!("completions {shell}"));
@@ -148,7 +167,8 @@ fn shells_and_manuals_are_told_of_every_flag() {
             assert!(text.contains(word), "{shell}: no {word}");
         }
     }
-    assert!(prints("man").starts_with(".ie") || prints("man").contains(".TH tapezoo 1"));
+    let page = prints("man");
+    assert!(page.starts_with(".ie") || page.contains(".TH tapezoo 1"), "{page}");
     for page in ["man", "man parity"].map(prints) {
         let title = page.lines().find(|line| line.starts_with(".TH")).unwrap();
         assert!(title.matches('"').count() % 2 == 0, "the title goes on in the next line: {title}");

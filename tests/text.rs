@@ -93,7 +93,9 @@ fn a_text_is_long_enough_for_its_lengths_or_refused() {
     }
     let sample = Text::default();
     sample.check_data(1000.into(), &[Len::from(1000)]).unwrap();
-    assert!(rows(&sample, 0, 64).iter().all(|(x, _)| x.iter().all(|&b| b == 10 || (32..127).contains(&b))));
+    for (x, _) in rows(&sample, 0, 64) {
+        assert!(x.iter().all(|&b| b == 10 || (32..127).contains(&b)), "{x:?}");
+    }
 }
 
 /// The score is that of a softmax written once more here.

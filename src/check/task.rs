@@ -47,7 +47,7 @@ pub fn task(task: &dyn Task, len: impl Into<Len>) -> Checked {
         return Err(of("there is no target".into()));
     }
     for (x, y) in x.chunks(len.max).zip(y.chunks(len.max)) {
-        let text = show::sample(task, x, y);
+        let text = show::sample(task, x, y, 80);
         if let Some(wide) = text.lines().find(|line| line.chars().count() > 80) {
             return Err(of(format!("a sample has a line of more than 80 columns: {wide}")));
         }

@@ -4,6 +4,7 @@ use super::{fail, print};
 use crate::{
     error::{Error, Result},
     exercises::{EXERCISES, Exercise, compile, find, root},
+    terminal::{columns, fit},
 };
 use clap::Parser;
 use std::{
@@ -113,24 +114,7 @@ fn hint(exercise: &Exercise, n: usize) -> Result<String> {
         0 => format!("The lines that do it here: tapezoo exercise {name} --solution"),
         _ => format!("The next one: tapezoo exercise {name} --hint {}", n + 1),
     };
-    Ok(format!("Hint {n} of {}: {}\n\n{more}\n", hints.len(), wrapped(hint)))
-}
-
-/// Lines of 79 characters at most, behind what a hint begins with.
-fn wrapped(text: &str) -> String {
-    let (mut lines, mut wide) = (String::new(), "Hint 1 of 3:".len());
-    for word in text.split(' ') {
-        let n = word.chars().count();
-        if wide + 1 + n > 79 {
-            lines.push('\n');
-            wide = 0;
-        } else if !lines.is_empty() {
-            lines.push(' ');
-        }
-        lines += word;
-        wide += 1 + n;
-    }
-    lines
+    Ok(fit(&format!("Hint {n} of {}: {hint}\n\n{more}\n", hints.len()), columns()))
 }
 
 fn solution(root: &Path, exercise: &Exercise) -> Result<String> {
@@ -182,5 +166,5 @@ fn list(root: &Path) -> Result<()> {
             next.name
         ),
     };
-    print(text)
+    print(fit(&text, columns()))
 }

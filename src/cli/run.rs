@@ -7,6 +7,7 @@ use crate::{
     models, report,
     tasks::show,
     tensor::Device,
+    terminal::{self, fit},
     train::{
         RunReport, Trainer, capacity,
         config::TrainConfig,
@@ -16,7 +17,7 @@ use crate::{
         table,
     },
 };
-use std::{io, path::Path, process::ExitCode, sync::Arc, time::Instant};
+use std::{path::Path, process::ExitCode, sync::Arc, time::Instant};
 use toml::Table;
 
 /// What a training program does with its command line: check everything, train, print. `presets` are the names that
@@ -32,8 +33,8 @@ pub(super) fn run(args: &TrainArgs, presets: Presets, preset: &str, task: Table)
     }
     let args = &args;
     let listing = match args.what.models.as_deref() {
-        Some([what]) if what == "list" => Some(models::table()),
-        Some([what]) if what == "tree" => Some(report::tree::file()),
+        Some([what]) if what == "list" => Some(fit(&models::table(), terminal::columns())),
+        Some([what]) if what == "tree" => Some(tree()),
         _ => None,
     };
     if let (Some(text), Some(what)) = (listing, args.what.models.as_ref().and_then(|names| names.first())) {
@@ -109,8 +110,7 @@ pub(super) fn run(args: &TrainArgs, presets: Presets, preset: &str, task: Table)
 
 /// Print what came of these runs.
 fn tell(cfg: &TrainConfig, reports: &[RunReport], json: bool) -> Result<()> {
-    let columns = terminal_size::terminal_size_of(io::stdout()).map_or(usize::MAX, |size| size.0.0.into());
-    print(if json { table::json(reports)? } else { table::text_within(columns, cfg, reports) })
+    print(if json { table::json(reports)? } else { table::text_within(terminal::columns(), cfg, reports) })
 }
 
 /// Say how the runs stand that a signal stopped, with a table of those that are finished where there is no other.
@@ -132,9 +132,21 @@ fn samples(cfg: &TrainConfig, n: i64) -> Result<String> {
     /// More than anybody reads.
     const MOST: usize = 10_000;
     match usize::try_from(n) {
-        Ok(n) if (1..=MOST).contains(&n) => Ok(show::samples(&*cfg.task, cfg.train_len, cfg.seed, cfg.batch, n)),
+        Ok(n) if (1..=MOST).contains(&n) => Ok(samples_of(cfg, n)),
         _ => Err(Error::Config(format!("--show {n}: expected 1 to {MOST} sequences"))),
     }
+}
+
+/// So many training sequences, in lines that fit the terminal.
+pub(super) fn samples_of(cfg: &TrainConfig, n: usize) -> String {
+    let columns = terminal::columns();
+    let text = show::samples(&*cfg.task, cfg.train_len, cfg.seed, cfg.batch, n, columns.min(terminal::WIDTH));
+    fit(&text, columns)
+}
+
+/// How the mixers descend from one another: an SVG, or where a terminal would show it, text.
+pub(super) fn tree() -> String {
+    if terminal::is_there() { report::tree::text(terminal::columns()) } else { report::tree::file() }
 }
 
 /// Print where a training step's time and bytes go, model by model and op by op.
@@ -163,8 +175,10 @@ fn profile_each(cfg: &TrainConfig) -> Result<()> {
         if emulated {
             counters::take();
             trainer.profile(1)?;
-            let wide = terminal_size::terminal_size_of(io::stdout()).map_or(100, |size| size.0.0.into());
-            print(format!("A step's kernels, for an H100:\n{}\n", counters::tables(&counters::take(), wide)))?;
+            print(format!(
+                "A step's kernels, for an H100:\n{}\n",
+                counters::tables(&counters::take(), terminal::columns())
+            ))?;
         }
     }
     Ok(())

@@ -1,10 +1,15 @@
 //! `tapezoo models` and `tapezoo tasks`: what there is to choose from.
 
-use super::{fail, help::indented, programs::printed};
+use super::{
+    fail,
+    help::indented,
+    programs::printed,
+    run::{samples_of, tree},
+};
 use crate::{
     error::Result,
-    models, report,
-    tasks::{self, show},
+    models, tasks,
+    terminal::{columns, fit},
     train::config::{TrainConfig, task_of},
 };
 use clap::{Command, CommandFactory, Parser};
@@ -24,7 +29,7 @@ pub(super) struct Models {
     /// Mixers, or all
     #[arg(value_name = "MIXER")]
     names: Vec<String>,
-    /// Print an SVG of how the mixers descend from one another
+    /// Draw how the mixers descend from one another: as text on a terminal, elsewhere as an SVG
     #[arg(long, conflicts_with = "names")]
     tree: bool,
 }
@@ -55,12 +60,12 @@ pub(super) fn models(args: &Models) -> ExitCode {
         Ok(format!("{facts}\n{equations}"))
     };
     let text = match &args.names[..] {
-        [] if args.tree => Ok(report::tree::file()),
+        [] if args.tree => return printed(tree()),
         [] => Ok(models::lines()),
         [all] if all == "all" => Ok(models::table()),
         names => names.iter().map(each).collect::<Result<Vec<_>>>().map(|all| all.join("\n")),
     };
-    text.map_or_else(|e| fail(&e, 2), printed)
+    text.map_or_else(|e| fail(&e, 2), |text| printed(fit(&text, columns())))
 }
 
 /// List the tasks; of those named, print a sample and what training begins with
@@ -100,10 +105,10 @@ Tasks: {}.",
 
 pub(super) fn tasks(args: &TaskNames) -> ExitCode {
     let text = match &args.names[..] {
-        [] => tasks::named().iter().map(|t| line(t.name)).collect::<Result<Vec<_>>>().map(|all| all.concat()),
+        [] => Ok(tasks::named().iter().map(|t| line(t.name)).collect()),
         names => names.iter().map(|name| about(name)).collect::<Result<Vec<_>>>().map(|all| all.join("\n")),
     };
-    text.map_or_else(|e| fail(&e, 2), printed)
+    text.map_or_else(|e| fail(&e, 2), |text| printed(fit(&text, columns())))
 }
 
 /// A task with its preset.
@@ -115,13 +120,19 @@ fn config(name: &str) -> Result<(&'static str, TrainConfig)> {
     Ok((preset, cfg))
 }
 
-fn line(name: &str) -> Result<String> {
-    let task = config(name)?.1.task;
-    Ok(format!("{name}\n    {}: {}\n", task.title(), task.legend()))
+/// What is said of a task in the list. One that cannot be made without an option says so.
+fn line(name: &str) -> String {
+    match config(name) {
+        Ok((_, TrainConfig { task, .. })) => format!("{name}\n    {}: {}\n", task.title(), task.legend()),
+        Err(e) => format!("{name}\n    {}\n", e.shown().replace('\n', "\n    ")),
+    }
 }
 
 fn about(name: &str) -> Result<String> {
     let (preset, cfg) = config(name)?;
-    let sample = show::samples(&*cfg.task, cfg.train_len, cfg.seed, cfg.batch, 1);
-    Ok(format!("{sample}\nPreset '{preset}', as train --task {name} begins with it:\n\n{}", cfg.to_toml()?))
+    Ok(format!(
+        "{}\nPreset '{preset}', as train --task {name} begins with it:\n\n{}",
+        samples_of(&cfg, 1),
+        cfg.to_toml()?
+    ))
 }

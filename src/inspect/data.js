@@ -88,6 +88,9 @@ function value(run, name, t, over = {}) {
   return data[by.reduce((at, [letter, apart]) => at + apart * own(letter), tensor.constant ? 0 : t * tensor.width)];
 }
 
+// The name of an element: the symbol with an index for each letter of its axes, counted from 1.
+const cellName = (q, over) => `${q.symbol}[${[...q.axes].map(letter => over[letter] + 1).join(', ')}]`;
+
 // The text in the braces of an equation: `name`, `name-` one step before, `name@s` at position s; `a * b` a product,
 // `a + b` a sum, `sum:i a * b` a sum over a letter, `h[d=u]` with the index u in the place of d, `size:i` the size of its axis, `…;m=0` with an index fixed.
 function evaluate(run, text) {

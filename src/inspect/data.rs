@@ -112,7 +112,7 @@ fn run(r: usize, source: &Source, trace: &Trace, input: &Input, fit: Option<&Fit
     let (spectrum, spectrum_about) = spectrum(view, trace);
     let equations = view.map_or(&[][..], |v| v.equations).iter();
     let equations = equations.map(|(symbols, places)| {
-        let without = trace.weights.is_empty() && places.contains(" W_");
+        let without = trace.weights.is_empty() && places.contains(" * input");
         let places = if without { places.split(" = ").next().unwrap_or(places) } else { places };
         json!([symbols, places, math(symbols)])
     });

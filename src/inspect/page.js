@@ -166,12 +166,13 @@ function map(run, q, over, change) {
       return all[cell] - (change && sel.t > 0 ? all[cell - tensor.width] : 0);
     };
   };
-  const named = (r, c) => `${change ? 'Δ' : ''}${q.symbol}[${[down && r + 1, across && c + 1].filter(x => x).join(', ')}]`;
+  const cell = (r, c) => ({ ...over, ...(down && { [down]: r }), ...(across && { [across]: c }) });
+  const named = (r, c) => (change ? 'Δ' : '') + cellName(q, cell(r, c));
   const on = () => Object.entries(over).every(([l, x]) => index(run, l, {}) === x);
   return heatMap({
     label: `${change ? 'Δ' : ''}${q.symbol}${Object.keys(over).length ? ', ' + pageName(over) : ''}`, quantityName: q.name,
     of: () => ({ rows: down ? size(run, down) : 1, columns: across ? size(run, across) : 1, at: at(), most: reach(tensorOf(run, q.name)) }),
-    pick: (r, c) => choose({ ...over, ...(down && { [down]: r }), ...(across && { [across]: c }) }),
+    pick: (r, c) => choose(cell(r, c)),
     marked: () => on() ? [down ? index(run, down, {}) : 0, across ? index(run, across, {}) : 0] : null,
     say: named, cell: across && size(run, across) <= 16 ? Math.min(18, 230 / size(run, across)) : 18,
   });
@@ -193,7 +194,7 @@ function mapOverTime(run, q) {
     of: () => ({ key: `${sel.layer}`, rows: rows.length, columns: T, at: (r, t) => flat(run, q, t, r), most: reach(tensorOf(run, q.name)) }),
     pick: (r, t) => { Object.assign(sel, rows[r]); go(t); },
     marked: () => [rows.findIndex(o => Object.entries(o).every(([l, x]) => index(run, l, {}) === x)), sel.t],
-    say: (r, t) => `${q.symbol}[${Object.values(rows[r]).map(x => x + 1).join(', ')}] at step ${t + 1}`,
+    say: (r, t) => `${cellName(q, rows[r])} at step ${t + 1}`,
   });
 }
 

@@ -137,12 +137,18 @@ fn weights(model: &Model, blocks: usize) -> Vec<BTreeMap<String, Series>> {
     let flat = model.params().flat().to_f64();
     let mut all = vec![BTreeMap::new(); blocks];
     for (l, block) in all.iter_mut().enumerate() {
-        for (_, param, names, _) in own() {
+        for (_, param, names, axes) in own() {
             let Some(entry) = entry(l, param) else { continue };
             let (dims, n) = (entry.shape.dims(), entry.shape.len() / names.len());
+            let (rows, heads) = (dims[0] / names.len(), config.heads);
+            let rows = match &axes[..axes.len().min(2)] {
+                "ph" => vec![rows / heads, heads],
+                "hm" => vec![heads, rows / heads],
+                _ => vec![rows],
+            };
             for (i, name) in names.iter().enumerate() {
                 let part = &flat[entry.offset + i * n..][..n];
-                let shape = [&[dims[0] / names.len()], &dims[1..]].concat();
+                let shape = [&rows[..], &dims[1..]].concat();
                 block.insert(name.to_string(), Series { shape, data: part.iter().map(|&x| x as f32).collect() });
             }
         }

@@ -84,9 +84,16 @@ pub struct View {
 pub const MIXER_INPUT: Quantity = q("input", "x", "e", Vector, "input of the mixer");
 
 /// Parameters of gates: the mixers that have one, its name there, the names of the equal parts of its rows in the
-/// equations, and the axes of a part: e is the input's, u a unit that is read. Their equations show what is summed up.
+/// equations, and the axes of a part: e is the input's, u a unit that is read; rows of two letters are split by heads. Their equations show what is summed up.
 pub const WEIGHTS: &[(&[&str], &str, &[&str], &str)] = &[
-    (&["delta_net", "gated_delta_net", "kda"], "w_beta", &["W_β"], "he"),
+    (&["delta_net", "gated_delta_net", "kda", "path"], "w_beta", &["W_β"], "he"),
+    (&["delta_product"], "w_beta", &["W_β"], "phe"),
+    (&["path"], "b_beta", &["b_β"], "h"),
+    (&["fox"], "w_f", &["w_f"], "he"),
+    (&["fox"], "b_f", &["b_f"], "h"),
+    (&["gsa"], "w_f", &["W_f"], "hme"),
+    (&["titans"], "w_rates", &["W_θ", "W_η", "W_α"], "he"),
+    (&["titans"], "b_rates", &["b_θ", "b_η", "b_α"], "h"),
     (&["lstm"], "w_ih", &["W_ii", "W_if", "W_ig", "W_io"], "de"),
     (&["lstm"], "w_hh", &["W_hi", "W_hf", "W_hg", "W_ho"], "du"),
     (&["lstm"], "b_ih", &["b_ii", "b_if", "b_ig", "b_io"], "d"),
@@ -377,7 +384,7 @@ pub const VIEWS: &[View] = &[
             OUT,
         ],
         equations: &[
-            ("β_{t,p} = s σ(W_β,p x_t)", "{beta}"),
+            ("β_{t,p} = s σ(W_β,p x_t)", "{beta} = s σ({sum:e W_β * input})"),
             ("error_p = v_p − S_{p-1}ᵀ k_p    for factor p", "{error} = {v} − {sum:i S_before * k}"),
             ("S_p = S_{p-1} + k_p β_p error_pᵀ", "{S_before + k * beta * error} = {S_before} + {k} · {beta} · {error}"),
             ("o_t = S_tᵀ q_t / √K    after the last factor", "{o} = {sum:i S * q} / √{size:i}"),

@@ -91,7 +91,7 @@ pub fn lines() -> String {
     for family in Family::present() {
         let _ = writeln!(text, "{}", family.title());
         for (name, _, about) in all().iter().filter(|m| m.2.family == family) {
-            let _ = writeln!(text, "  {name:<20} {}", about.line);
+            let _ = writeln!(text, "  {name:<19} {}", about.line);
         }
     }
     text

@@ -79,7 +79,7 @@ pub fn sequence<'t>(x: Inputs<'t>, s: Var<'t>, scale: f64, form: Form) -> (Var<'
 /// See [`About`].
 pub(crate) const ABOUT: About = About {
     family: Family::DeltaRules,
-    line: "Gated DeltaNet: DeltaNet with a gate that clears the whole",
+    line: "Gated DeltaNet: with a gate that clears the whole",
     parent: Some(("delta_net", "a gate for the whole")),
     transition: "α_t (I − β_t k_t k_tᵀ)",
     state: "H K V",

@@ -56,7 +56,7 @@ pub(crate) fn attention<'t>([q, k, v]: [Var<'t>; 3], scale: f64, updates: usize,
 /// See [`About`].
 pub(crate) const ABOUT: About = About {
     family: Family::Attention,
-    line: "Hopfield retrieval: the query moves towards the keys before it reads",
+    line: "Hopfield retrieval: the query moves, then reads",
     parent: Some(("gpt", "the query moves before it reads")),
     transition: "none",
     state: "2 H K t",

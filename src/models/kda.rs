@@ -53,7 +53,7 @@ pub fn sequence<'t>(x: [Var<'t>; 5], s: Var<'t>, scale: f64, form: Form) -> (Var
 /// See [`About`].
 pub(crate) const ABOUT: About = About {
     family: Family::DeltaRules,
-    line: "KDA: gated DeltaNet with a gate for each channel of the key",
+    line: "KDA: gated DeltaNet with a gate for each key channel",
     parent: Some(("gated_delta_net", "a gate for each channel of the key")),
     transition: "(I − β_t k_t k_tᵀ) diag(α_t)",
     state: "H K V",

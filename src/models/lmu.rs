@@ -76,7 +76,7 @@ impl Window {
 /// See [`About`].
 pub(crate) const ABOUT: About = About {
     family: Family::Scans,
-    line: "LMU: a sliding window of one signal, in Legendre polynomials",
+    line: "LMU: a window of one signal, in Legendre polynomials",
     parent: None,
     transition: "Ā, fixed and dense",
     state: "N",

@@ -96,7 +96,7 @@ pub fn filter<'t>(u: Var<'t>, (a, input): (Var<'t>, Var<'t>), c: Var<'t>, h: &mu
 /// See [`About`].
 pub(crate) const ABOUT: About = About {
     family: Family::Scans,
-    line: "LSSL: a fixed, dense state space for each channel (HiPPO)",
+    line: "LSSL: a fixed, dense state space a channel (HiPPO)",
     parent: Some(("lmu", "no window; step and read are learned")),
     transition: "Ā, fixed and dense",
     state: "D N",

@@ -464,6 +464,6 @@ pub fn find(name: &str) -> Result<Build> {
     let found = own::all().iter().find(|m| m.0 == name).map(|m| m.1);
     found.ok_or_else(|| {
         let near = did_you_mean(name, names());
-        Error::config(format!("unknown model '{}'{near}: expected one of {}", brief(name, 80), names().join(", ")))
+        Error::config(format!("unknown model '{}'{near}: `tapezoo models` lists all", brief(name, 80)))
     })
 }

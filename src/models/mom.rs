@@ -58,7 +58,7 @@ pub(crate) fn read<'t>(
 /// See [`About`].
 pub(crate) const ABOUT: About = About {
     family: Family::DeltaRules,
-    line: "MoM: several memories, of which each token is routed to two",
+    line: "MoM: several memories, each token routed to two",
     parent: Some(("gated_delta_net", "several memories, a router")),
     transition: "α_t (I − β_t k_t k_tᵀ), or I where not routed",
     state: "5 H K V",

@@ -83,7 +83,7 @@ pub fn attention<'t>(x: Inputs<'t>, gates: Option<Var<'t>>, cache: &mut Cache<'t
 /// See [`About`].
 pub(crate) const ABOUT: About = About {
     family: Family::Attention,
-    line: "PaTH: attention whose keys every token rewrites by a delta rule",
+    line: "PaTH: attention whose keys a delta rule rewrites",
     parent: Some(("gpt", "keys rewritten by a delta rule")),
     transition: "I − β_t w_t w_tᵀ on every key",
     state: "2 H K t",

@@ -62,7 +62,7 @@ pub(crate) fn attention<'t>([q, k, v]: [Var<'t>; 3], active: Var<'t>, cache: &mu
 /// See [`about`](super::about).
 pub(crate) const ABOUT: About = About {
     family: Family::Attention,
-    line: "SeqBoat: attention among few tokens, over MEGA's moving average",
+    line: "SeqBoat: attention of few tokens, over moving averages",
     parent: Some(("gpt", "among tokens that a router activates")),
     transition: "1 − p σ(α), fixed",
     state: "D N + 2 H K t",

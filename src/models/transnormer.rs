@@ -66,7 +66,7 @@ pub(crate) fn diagonal<'t>(x: [Var<'t>; 3], so_far: &mut Stretch<'t>, scale: f64
 /// See [`About`].
 pub(crate) const ABOUT: About = About {
     family: Family::Memories,
-    line: "TransNormer: linear attention with a norm for a denominator",
+    line: "TransNormer: linear attention, a norm as denominator",
     parent: Some(("linear_transformer", "a norm for the denominator")),
     transition: "I; none between stretches",
     state: "H K V; 2 H K C",

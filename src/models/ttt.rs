@@ -79,7 +79,7 @@ pub(crate) fn read<'t>(x: [Var<'t>; 4], rule: Rule<'t>, m: &mut Memory<'t>, seen
 /// See [`About`].
 pub(crate) const ABOUT: About = About {
     family: Family::Learners,
-    line: "TTT-linear: a layer that gradient descent trains, 16 tokens at a time",
+    line: "TTT-linear: a layer trained in batches of 16 tokens",
     parent: Some(("delta_net", "a layer trained in batches of 16 tokens")),
     transition: "I, nonlinear from 16 to 16 tokens",
     state: "2 H K (K + 1)",

@@ -17,7 +17,8 @@ pub mod plot;
 pub mod scale;
 pub(crate) mod section;
 pub(crate) mod sweep;
-pub(crate) mod tree;
+#[doc(hidden)]
+pub mod tree;
 pub(crate) mod watch;
 
 use crate::{

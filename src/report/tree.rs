@@ -1,8 +1,12 @@
 //! The family tree of the scheme: each mixer below the one that it changes, with the term in which it differs.
 
 use super::plot::CSS;
-use crate::models::{self, About, Family};
+use crate::{
+    models::{self, About, Family},
+    terminal::fit,
+};
 use maud::{Markup, PreEscaped, html};
+use std::ops::Range;
 
 /// The height of a row, and where the first begins.
 const ROW: usize = 24;
@@ -30,6 +34,32 @@ fn below(parent: Option<(usize, &str)>, depth: usize, nodes: &mut Vec<Node>) {
             below(Some((nodes.len() - 1, name)), depth + 1, nodes);
         }
     }
+}
+
+/// The tree as text in lines of at most so many columns.
+pub fn text(columns: usize) -> String {
+    let mut nodes = vec![];
+    below(None, 0, &mut nodes);
+    let mut text = String::new();
+    for (row, node) in nodes.iter().enumerate() {
+        // A line goes down at each depth where another child of the same parent follows.
+        let goes_on = |depth: usize| {
+            let next = nodes[row + 1..].iter().find(|other| other.depth <= depth);
+            next.is_some_and(|other| other.depth == depth)
+        };
+        let lines = |depths: Range<usize>| depths.map(|d| if goes_on(d) { "│  " } else { "   " }).collect::<String>();
+        let (before, at) = match node.depth {
+            0 => (String::new(), ""),
+            depth => (lines(1..depth), if goes_on(depth) { "├─ " } else { "└─ " }),
+        };
+        let name = node.about.line.split(':').next().unwrap_or_default();
+        let said = node.about.parent.map_or(name.into(), |(_, new)| format!("{name}: {new}"));
+        let children = lines(1..node.depth + 1) + if goes_on(node.depth + 1) { "│  " } else { "   " };
+        for (i, line) in fit(&said, columns.saturating_sub(3 * (node.depth + 1)).max(16)).lines().enumerate() {
+            text += &if i == 0 { format!("{before}{at}{line}\n") } else { format!("{children}{line}\n") };
+        }
+    }
+    text + &fit("\nA line says what is new over the mixer above. `tapezoo models NAME` has the rest.", columns)
 }
 
 /// The tree as an SVG file.

@@ -11,8 +11,8 @@ type Read = fn(Table) -> Result<Arc<dyn Task>, toml::de::Error>;
 static OWN: RwLock<Vec<(&'static str, Read)>> = RwLock::new(vec![]);
 
 /// Add a task of your own by its name, the one that [`Task::name`] gives: `--task` and configurations then take it as one
-/// of this crate, with the default preset. Its fields are its options, keys of `[task]` in a configuration file. It belongs
-/// at the beginning of `main`.
+/// of this crate, with the default preset. Its fields are its options, keys of `[task]` in a configuration file; one
+/// without `#[serde(default)]` must be set there. It belongs at the beginning of `main`.
 ///
 /// ```
 /// use tapezoo::{rng::Rng, tasks::{self, Task}, train::{Trainer, config::TrainConfig}};
@@ -80,12 +80,26 @@ impl Own {
         let Some(&(name, read)) = own.iter().find(|own| own.0 == name) else { return Ok(None) };
         let mut fields = options.clone();
         fields.remove("name");
-        let task = read(fields).map_err(|e| e.to_string().trim_end().to_string())?;
+        let task = read(fields).map_err(|e| refused(name, &e))?;
         match task.name() == name {
             true => Ok(Some(Own { options: options.clone(), task })),
             false => Err(format!("the task '{name}' gives itself the name '{}'", task.name())),
         }
     }
+}
+
+/// Why a task cannot be made of the options of a configuration.
+fn refused(name: &str, e: &toml::de::Error) -> String {
+    let missing = e.message().strip_prefix("missing field `").and_then(|rest| rest.strip_suffix('`'));
+    missing.map_or_else(
+        || e.to_string().trim_end().to_string(),
+        |option| {
+            format!(
+                "the task '{name}' needs its option '{option}': set '{option}' under [task] in a file for --config, or \
+                 give the field a default in the task's source, with #[serde(default)]"
+            )
+        },
+    )
 }
 
 impl std::fmt::Debug for Own {

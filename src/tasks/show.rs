@@ -3,33 +3,31 @@
 use super::{IGNORE, Len, Task};
 use crate::rng;
 
-/// The longest line.
-const WIDTH: usize = 80;
-
-/// The first `n` training sequences of this seed, drawn in batches of `batch`, with a heading.
-pub fn samples(task: &dyn Task, len: Len, seed: u64, batch: usize, n: usize) -> String {
+/// The first `n` training sequences of this seed, drawn in batches of `batch`, in lines of at most `width` columns, with
+/// a heading.
+pub fn samples(task: &dyn Task, len: Len, seed: u64, batch: usize, n: usize, width: usize) -> String {
     let mut text = format!("{}, training length {len}, seed {seed}\n{}\n", task.title(), task.legend());
     let (mut tokens, mut targets) = (vec![0; batch * len.max], vec![0; batch * len.max]);
     for first in (0..n).step_by(batch) {
         let mut rng = rng::stream(seed, "train", (first / batch) as u64);
         task.fill_range(&mut rng, len, &mut tokens, &mut targets);
         for (x, y) in tokens.chunks_exact(len.max).zip(targets.chunks_exact(len.max)).take(n - first) {
-            text += &format!("\n{}", sample(task, x, y));
+            text += &format!("\n{}", sample(task, x, y, width));
         }
     }
     text
 }
 
-/// One sequence, in lines of at most 80 columns; tokens after the last target are left out.
-pub fn sample(task: &dyn Task, tokens: &[i32], targets: &[i32]) -> String {
+/// One sequence, in lines of at most `width` columns; tokens after the last target are left out.
+pub fn sample(task: &dyn Task, tokens: &[i32], targets: &[i32], width: usize) -> String {
     let end = targets.iter().rposition(|&y| y != IGNORE).map_or(tokens.len(), |last| last + 1);
     let above: Vec<String> = tokens[..end].iter().map(|&x| task.token(x as usize)).collect();
     let below: Vec<String> =
         targets[..end].iter().map(|&y| if y == IGNORE { "·".into() } else { task.class(y as usize) }).collect();
-    let width = above.iter().chain(&below).map(|s| s.chars().count()).max().unwrap_or(1) + 1;
-    let per_line = (WIDTH / width).max(1);
+    let column = above.iter().chain(&below).map(|s| s.chars().count()).max().unwrap_or(1) + 1;
+    let per_line = (width / column).max(1);
     let line = |cells: &[String]| {
-        let text: String = cells.iter().map(|c| format!("{c:>width$}")).collect();
+        let text: String = cells.iter().map(|c| format!("{c:>column$}")).collect();
         format!("{}\n", text.trim_end())
     };
     above.chunks(per_line).zip(below.chunks(per_line)).map(|(x, y)| line(x) + &line(y)).collect::<Vec<_>>().join("\n")

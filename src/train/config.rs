@@ -345,11 +345,11 @@ impl TrainConfig {
         let mixers = models::names();
         let variants = self.per_model.keys().map(String::as_str).filter(|name| !mixers.contains(name));
         let known: Vec<&str> = mixers.iter().copied().chain(variants).collect();
-        expect(!self.models.is_empty(), || format!("models []: expected some of {}", known.join(", ")))?;
+        expect(!self.models.is_empty(), || "models []: expected at least one; `tapezoo models` lists all".into())?;
         for (i, name) in self.models.iter().enumerate() {
             expect(known.contains(&name.as_str()), || {
                 let near = did_you_mean(name, known.iter().copied());
-                format!("unknown model '{}'{near}: expected all or some of {}", brief(name, 80), known.join(", "))
+                format!("unknown model '{}'{near}: `tapezoo models` lists all", brief(name, 80))
             })?;
             expect(!self.models[..i].contains(name), || format!("models: '{name}' is listed twice"))?;
         }
@@ -358,7 +358,7 @@ impl TrainConfig {
             let what = || {
                 let mixer = brief(&mixer, 80);
                 let near = did_you_mean(&mixer, mixers.iter().copied());
-                format!("per_model.{name}: unknown mixer '{mixer}'{near}, expected one of {}", mixers.join(", "))
+                format!("per_model.{name}: unknown mixer '{mixer}'{near}: `tapezoo models` lists all")
             };
             expect(mixers.contains(&mixer.as_str()), what)?;
             expect(mixer == *name || !mixers.contains(&name.as_str()), || {

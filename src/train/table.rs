@@ -4,11 +4,9 @@ use super::{RunReport, config::TrainConfig};
 use crate::{
     error::{Error, Result},
     tasks::{BITS, Len},
+    terminal::{WIDTH, fit},
 };
 use std::collections::BTreeSet;
-
-/// The widest a line may be.
-const WIDTH: usize = 80;
 
 /// What is said below numbers of which one reads 1.000.
 pub(crate) const PERFECT: &str = "Only what is perfect reads 1.000.";
@@ -100,7 +98,7 @@ pub fn text_within(width: usize, cfg: &TrainConfig, reports: &[RunReport]) -> St
         }
     }
     let last = footer(cfg, reports) + if perfect { PERFECT } else { "" } + if perfect { "\n" } else { "" };
-    text += &if width < WIDTH { wrapped(&last, width) } else { last };
+    text += &fit(&last, width);
     for r in reports {
         if let Some(error) = &r.error {
             text += &format!("{} seed {} stopped: {error}\n", r.model, r.seed);
@@ -112,22 +110,6 @@ pub fn text_within(width: usize, cfg: &TrainConfig, reports: &[RunReport]) -> St
 /// What the last three columns are, each of this width.
 const COSTS: [&str; 3] = ["params", "steps/s", "wall s"];
 const COST: usize = 9;
-
-/// Lines broken between words.
-fn wrapped(text: &str, width: usize) -> String {
-    let mut lines: Vec<String> = vec![];
-    for line in text.lines() {
-        lines.push(String::new());
-        for word in line.split(' ') {
-            match lines.last_mut() {
-                Some(line) if line.is_empty() => line.push_str(word),
-                Some(line) if line.chars().count() + 1 + word.chars().count() <= width => *line += &format!(" {word}"),
-                _ => lines.push(word.into()),
-            }
-        }
-    }
-    lines.join("\n") + "\n"
-}
 
 /// The lines of some lengths: one score, or the accuracy, and what it cost.
 fn block(

@@ -247,7 +247,7 @@ fn threads_of_the_host_may_launch_at_once() {
                         result::free_sync(p).unwrap();
                         result::free_sync(q).unwrap();
                     }
-                    assert!(close(&y, &cumulated(&x, n), 1e-3));
+                    assert!(close(&y, &cumulated(&x, n), 1e-3), "{y:?}, not {:?}", cumulated(&x, n));
                 }
             });
         }

@@ -181,7 +181,7 @@ fn correct_kernels_are_right_in_every_order_and_raise_no_alarm() {
 fn every_barrier_that_is_taken_away_is_missed() {
     let Some(m) = machine() else { return };
     let needed: Vec<usize> = GOOD.match_indices("();  // needed").map(|(i, _)| i).collect();
-    assert!(needed.len() >= 8);
+    assert!(needed.len() >= 8, "{needed:?}");
     for at in needed {
         let start = GOOD[..at].rfind("__sync").unwrap();
         let mutant = format!("{}{}{}", &GOOD[..start], " ".repeat(at + 3 - start), &GOOD[at + 3..]);

@@ -189,7 +189,10 @@ fn a_stack_of_lstms_comes_in_by_its_numbers_and_goes_out_as_layers() {
     contains(export(&model, Package::Torch, "").map(drop).unwrap_err().to_string(), "--prefix with {}");
     let names = |model: &Model| read(&export(model, Package::Torch, "layers.{}.").unwrap().bytes).into_keys().collect();
     let before: Vec<String> = names(&model);
-    assert!(before.contains(&"layers.1.weight_ih_l0".into()) && !before.iter().any(|name| name.contains("post")));
+    assert!(
+        before.contains(&"layers.1.weight_ih_l0".into()) && !before.iter().any(|name| name.contains("post")),
+        "{before:?}"
+    );
     // A map behind one of them is one behind both: a module is named for all.
     let entry = model.params().entries().iter().find(|e| e.name == "blocks.1.mixer.b_post").unwrap().offset;
     model.params_mut().flat_mut().host_mut::<f64>()[entry] = 2.0;

@@ -13,7 +13,12 @@ fn buffers_are_zeros_apart_from_one_another_and_begin_on_a_line() {
     let mut all: Vec<Host<f32>> = vec![];
     for len in sizes.into_iter().chain((0..200).map(|i| 32_700 + 37 * i)) {
         let mut new = arena.host::<f32>(len).unwrap();
-        assert!(new.len() == len && new.iter().all(|&x| x == 0.0));
+        assert!(
+            new.len() == len && new.iter().all(|&x| x == 0.0),
+            "{len} asked for, {} got, {:?} not 0",
+            new.len(),
+            new.iter().position(|&x| x != 0.0)
+        );
         assert_eq!(new.as_ptr().addr() % LINE, 0, "{len} numbers");
         new.fill(all.len() as f32);
         all.push(new);
@@ -32,5 +37,10 @@ fn integers_and_doubles_share_regions() {
     let (mut a, mut b) = (arena.host::<i32>(50_001).unwrap(), arena.host::<f64>(30_001).unwrap());
     a.fill(-1);
     b.fill(0.5);
-    assert!(a.iter().all(|&x| x == -1) && b.iter().all(|&x| x == 0.5));
+    assert!(
+        a.iter().all(|&x| x == -1) && b.iter().all(|&x| x == 0.5),
+        "{:?} and {:?} overwritten",
+        a.iter().position(|&x| x != -1),
+        b.iter().position(|&x| x != 0.5)
+    );
 }

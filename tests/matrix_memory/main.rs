@@ -247,13 +247,14 @@ fn nothing_in_gives_nothing_out() {
         for (b, t, h) in [(0, 3, 2), (2, 0, 2), (2, 3, 0)] {
             let (x, dy) = tensors(Size { b, t, h, k, v }, 12);
             let r = run(delta(1.0, 8), &x, &dy, DType::F32);
-            assert!(r.y[0].is_empty() && r.y[1] == x[4].cast(DType::F32).to_f64());
+            assert_eq!((&r.y[0], &r.y[1]), (&vec![], &x[4].cast(DType::F32).to_f64()), "{b} times {t} times {h}");
             let x = [x[0].clone(), x[1].clone(), x[2].clone(), x[4].clone()];
             assert_eq!(
                 run(linear(1.0, 8), &x, &dy, DType::F32).dx[3],
                 dy[1].as_ref().expect("given").cast(DType::F32).to_f64()
             );
-            assert!(run(attention(1.0), &x[..3], &dy[..1], DType::F32).dx.iter().all(Vec::is_empty));
+            let dx = run(attention(1.0), &x[..3], &dy[..1], DType::F32).dx;
+            assert!(dx.iter().all(Vec::is_empty), "{dx:?}");
         }
     }
 }
@@ -393,15 +394,24 @@ fn softmax_at_its_extremes() {
         // The first query sees the first key only; scores of 1e4 neither overflow nor give NaN.
         for scale in [1.0, 1e4] {
             let r = run(attention(scale), &x, &dy, DType::F32);
-            assert!(error(&r.y[0][..v], &values[..v]) < 1e-6);
-            assert!(r.y.iter().chain(&r.dx).flatten().all(|x| x.is_finite()));
+            assert!(
+                error(&r.y[0][..v], &values[..v]) < 1e-6,
+                "scale {scale}: {:?}, not {:?}",
+                &r.y[0][..v],
+                &values[..v]
+            );
+            assert!(r.y.iter().chain(&r.dx).flatten().all(|x| x.is_finite()), "scale {scale}: {:?}, {:?}", r.y, r.dx);
         }
         // Equal scores give the mean of the values so far.
         let r = run(attention(0.0), &x, &dy, DType::F32);
         for t in 0..40 {
             let mean: Vec<f64> =
                 (0..v).map(|c| (0..=t).map(|s| values[s * v + c]).sum::<f64>() / (t + 1) as f64).collect();
-            assert!(error(&r.y[0][t * v..(t + 1) * v], &mean) < 1e-6);
+            assert!(
+                error(&r.y[0][t * v..(t + 1) * v], &mean) < 1e-6,
+                "step {t}: {:?}, not {mean:?}",
+                &r.y[0][t * v..(t + 1) * v]
+            );
         }
     }
 }

@@ -64,15 +64,15 @@ proptest! {
         prop_assert_eq!(in_bounds(&task, &x, &y), Ok(()));
         for (x, y) in x.chunks(t).zip(y.chunks(t)) {
             let read = 2 * m * repeat;
-            prop_assert!(x[..read].chunks(2 * m).all(|again| again == &x[..2 * m]));
+            prop_assert!(x[..read].chunks(2 * m).all(|again| again == &x[..2 * m]), "{:?}", x);
             let stored: BTreeMap<i32, i32> = x[..2 * m].chunks(2).map(|p| (p[0], p[1])).collect();
             let values: BTreeSet<i32> = stored.values().copied().collect();
             prop_assert_eq!((stored.len(), values.len()), (m, m));
-            prop_assert!(stored.iter().all(|(&k, &v)| 0 < k && k < vocab as i32 && vocab as i32 <= v));
+            prop_assert!(stored.iter().all(|(&k, &v)| 0 < k && k < vocab as i32 && vocab as i32 <= v), "{:?}", stored);
             let mut asked = BTreeSet::new();
             for i in 0..t {
                 if y[i] != IGNORE {
-                    prop_assert!(i >= read && i % 2 == 0 && asked.insert(x[i]));
+                    prop_assert!(i >= read && i % 2 == 0 && asked.insert(x[i]), "position {} of {:?}", i, x);
                     prop_assert_eq!(Some(&y[i]), stored.get(&x[i]));
                 } else if i >= read && !noise {
                     prop_assert_eq!(x[i], 0);
@@ -92,7 +92,7 @@ proptest! {
         let read = 3 * m * repeat;
         let t = read + if all_queries { 2 * m } else { 2 };
         prop_assert_eq!(task.check_len(t), Ok(()));
-        prop_assert!(task.check_len(t + 1).is_err());
+        prop_assert!(task.check_len(t + 1).is_err(), "length {}", t + 1);
         let (x, y) = batch(&task, seed, 6, t);
         prop_assert_eq!(in_bounds(&task, &x, &y), Ok(()));
         // As the published code counts: n_keys = keys + 1, n_values = values + 1, pipe = max + 1.
@@ -100,8 +100,8 @@ proptest! {
         prop_assert_eq!((task.vocab() as i32, task.classes()), (pipe + 1, values + 2));
         for (x, y) in x.chunks(t).zip(y.chunks(t)) {
             let pairs: Vec<[i32; 2]> = x[..3 * m].chunks(3).map(|p| { assert_eq!(p[1], pipe); [p[0], p[2]] }).collect();
-            prop_assert!(pairs.iter().all(|p| (1..=keys as i32).contains(&p[0]) && (1..=values as i32).contains(&p[1])));
-            prop_assert!(x[..read].chunks(3 * m).all(|again| again == &x[..3 * m]));
+            prop_assert!(pairs.iter().all(|p| (1..=keys as i32).contains(&p[0]) && (1..=values as i32).contains(&p[1])), "{:?}", pairs);
+            prop_assert!(x[..read].chunks(3 * m).all(|again| again == &x[..3 * m]), "{:?}", x);
             let mut asked = vec![];
             for i in 0..t {
                 if i >= read && (i - read) % 2 == 1 {
@@ -120,7 +120,7 @@ proptest! {
             }
             stored.sort_unstable();
             stored.dedup();
-            prop_assert!(!unique_keys || stored.len() == m);
+            prop_assert!(!unique_keys || stored.len() == m, "{:?}", stored);
         }
     }
 
@@ -139,18 +139,18 @@ proptest! {
         let mut seen = BTreeSet::new();
         for (x, y) in x.chunks(t).zip(y.chunks(t)) {
             let once = &x[..t / repeat];
-            prop_assert!(x.chunks(t / repeat).all(|again| again == once));
-            prop_assert!(y[..t - 1].iter().all(|&y| y == IGNORE) && once[once.len() - 1] == end);
+            prop_assert!(x.chunks(t / repeat).all(|again| again == once), "{:?}", x);
+            prop_assert!(y[..t - 1].iter().all(|&y| y == IGNORE) && once[once.len() - 1] == end, "{:?}, {:?}", x, y);
             let at = once.iter().position(|&x| x == bar).unwrap();
             let [a, b] = [&once[..at], &once[at + 1..once.len() - 1]].map(|set| set.iter().copied().collect::<BTreeSet<i32>>());
-            prop_assert!(a.iter().chain(&b).all(|&x| x < bar));
+            prop_assert!(a.iter().chain(&b).all(|&x| x < bar), "{:?}, {:?}", a, b);
             prop_assert_eq!(a.len() + b.len(), small + large);
             let allowed = match first {
                 First::Small => [small, small],
                 First::Large => [large, large],
                 First::Either => [small, large],
             };
-            prop_assert!(allowed.contains(&at));
+            prop_assert!(allowed.contains(&at), "{}: {:?}", at, allowed);
             let shared = a.intersection(&b).count();
             prop_assert_eq!((shared, y[t - 1]), if y[t - 1] == 1 { (0, 1) } else { (1, 0) });
             seen.insert((y[t - 1], a.len()));
@@ -175,12 +175,12 @@ proptest! {
             prop_assert_eq!(text[at[0]], '=');
             let mut parser = Parser(&text[..at[0]]);
             prop_assert_eq!(task.token(y[at[0]] as usize), parser.sum().rem_euclid(5).to_string());
-            prop_assert!(parser.0.is_empty());
+            prop_assert!(parser.0.is_empty(), "{:?} is left of {:?}", parser.0, text);
             // '=' at n - 3 of n with brackets (one place for padding), at n - 2 of an odd n without.
             let n = at[0] + if which == 0 { 2 } else { 3 };
             prop_assert!(n <= t && (n >= min || which == 0 && n + 1 == min), "{} in {}-{}", n, min, t);
-            prop_assert!(x[at[0] + 2..].iter().all(|&x| task.token(x as usize) == " "));
-            prop_assert!(which != 1 || !text.contains(&'*'));
+            prop_assert!(x[at[0] + 2..].iter().all(|&x| task.token(x as usize) == " "), "{:?}", text);
+            prop_assert!(which != 1 || !text.contains(&'*'), "{:?}", text);
         }
     }
 
@@ -191,7 +191,7 @@ proptest! {
         let (x, y) = batch(&task, seed, 6, Len { min, max: t });
         for (x, y) in x.chunks(t).zip(y.chunks(t)) {
             let n = x.iter().take_while(|&&x| x > 0).count();
-            prop_assert!(n + 1 >= min.max(2) && n < t && x[n..].iter().all(|&x| x == 0));
+            prop_assert!(n + 1 >= min.max(2) && n < t && x[n..].iter().all(|&x| x == 0), "{} of {}-{}: {:?}", n, min, t, x);
             let ones = x.iter().filter(|&&x| x == 2).count();
             for (i, &y) in y.iter().enumerate() {
                 prop_assert_eq!(y, if i + 1 != n { IGNORE } else if ones % 2 == 0 { 1 } else { 2 });
@@ -211,7 +211,7 @@ proptest! {
             for (&x, &y) in x.iter().zip(y) {
                 let x = &all[x as usize];
                 let moved = x.iter().enumerate().filter(|(i, x)| i != *x).count();
-                prop_assert!(moves == 0 || moved <= moves + 1);
+                prop_assert!(moves == 0 || moved <= moves + 1, "{} moved by {:?}", moved, x);
                 product = x.iter().map(|&i| product[i]).collect();
                 prop_assert_eq!(&all[y as usize], &product);
             }
@@ -248,7 +248,7 @@ proptest! {
         ];
         for task in tasks {
             let (x, y) = batch(task, seed, 1, 2 * t);
-            let text = show::sample(task, &x, &y);
+            let text = show::sample(task, &x, &y, 80);
             prop_assert!(text.lines().all(|line| line.chars().count() <= 80), "{}", text);
         }
     }

@@ -19,7 +19,7 @@ proptest! {
     ) {
         let (x, y) = batch(&Parity { num_ones, ..Parity::default() }, seed, "train", index, b, t);
         for (x, y) in x.chunks(t).zip(y.chunks(t)) {
-            prop_assert!(x.iter().all(|&x| x == 0 || x == 1));
+            prop_assert!(x.iter().all(|&x| x == 0 || x == 1), "{:?}", x);
             for i in 0..t {
                 let ones = x[..=i].iter().filter(|&&x| x == 1).count();
                 prop_assert_eq!(y[i], i32::from(ones % 2 == 0));

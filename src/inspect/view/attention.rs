@@ -26,7 +26,7 @@ pub const VIEWS: &[View] = &[
             OUT,
         ],
         equations: &[
-            ("f_t = σ(w_f x_t + b_f)", "{f}"),
+            ("f_t = σ(w_f x_t + b_f)", "{f} = σ({sum:e w_f * input} + {b_f})"),
             (
                 "p_ts = softmax_s(q_t·k_s / √K + ln f_{s+1} + … + ln f_t)",
                 "{a} = softmax_s(…, {sum:i q * k@s} / √{size:i} + gates since, …)",
@@ -49,7 +49,7 @@ pub const VIEWS: &[View] = &[
             OUT,
         ],
         equations: &[
-            ("β_t = 2 σ(W_β x_t + b_β)", "{beta}"),
+            ("β_t = 2 σ(W_β x_t + b_β)", "{beta} = 2 σ({sum:e W_β * input} + {b_β})"),
             ("p_ts = softmax_s(q_t·k_s / √K)    k_s as rewritten so far", "{a}"),
             READ,
             ("eigenvalue along w: 1 − β", "1 − {beta}"),

@@ -55,6 +55,9 @@ pub const VIEWS: &[View] = &[
         ],
         equations: &[
             ("error_t = v_t − S_{t-1}ᵀ k_t", "{error} = {v} − {sum:i S- * k}"),
+            ("θ_t = σ(W_θ x_t + b_θ)", "{theta} = σ({sum:e W_θ * input} + {b_θ})"),
+            ("η_t = σ(W_η x_t + b_η)", "{eta} = σ({sum:e W_η * input} + {b_η})"),
+            ("1 − α_t = 1 − σ(W_α x_t + b_α)", "{keep} = 1 − σ({sum:e W_α * input} + {b_α})"),
             ("M_t = η_t M_{t-1} + θ_t k_t error_tᵀ", "{M} = {eta} · {M-} + {theta} · {k} · {error}"),
             ("S_t = (1 − α_t) S_{t-1} + M_t", "{S} = {keep} · {S-} + {M}"),
             READ,

@@ -147,7 +147,7 @@ pub const VIEWS: &[View] = &[
             OUT,
         ],
         equations: &[
-            ("α_t = σ(W_f x_t)^(1/8)", "{alpha}"),
+            ("α_t = σ(W_f x_t)^(1/8)", "{alpha} = σ({sum:e W_f * input})^(1/8)"),
             ("K̃_t = α_t ⊙ K̃_{t-1} + s_t k_tᵀ", "{slot keys} = {alpha} · {slot keys-} + {s} · {k}"),
             ("Ṽ_t = α_t ⊙ Ṽ_{t-1} + s_t v_tᵀ", "{slot values} = {alpha} · {slot values-} + {s} · {v}"),
             ("o_t = Ṽ_tᵀ softmax(K̃_t q_t)", "{o} = {sum:m slot values * a}"),
