@@ -190,6 +190,10 @@ fn movement() {
 /// [rows, n] of many short rows, of warps, of blocks, and of nothing.
 const ROWS: &[[usize; 2]] = &[[1500, 1], [900, 3], [300, 33], [37, 512], [5, 513], [3, 1300], [0, 5], [5, 0]];
 
+/// Rows whose entries the kernels of norms take by packs of 16 bytes: a few threads, a warp and a block each, and in f32
+/// more than a block has in registers.
+const PACKED: &[[usize; 2]] = &[[500, 8], [90, 64], [70, 1024], [5, 2056]];
+
 #[test]
 fn softmaxes() {
     for &[rows, n] in ROWS {
@@ -222,7 +226,7 @@ fn softmaxes() {
 
 #[test]
 fn norms() {
-    for &[rows, n] in ROWS {
+    for &[rows, n] in ROWS.iter().chain(PACKED) {
         let x = |g: &mut Gen, inputs: usize| {
             // Far from zero mean: the variance is not E x² − (E x)².
             let x = g.tensor([rows, n], |g| g.gauss() + 3.0);
@@ -277,6 +281,7 @@ fn convolutions() {
         (2, 9, 5, 1),
         (2, 300, 3, 2),
         (1, 2, 40, 4),
+        (2, 70, 48, 3),
         (2, 50, 7, 8),
         (2, 30, 3, 11),
         (2, 3, 2, 17),
@@ -293,10 +298,12 @@ fn convolutions() {
             });
         }
     }
-    // Enough elements for long pieces.
-    check("a large conv", |g| {
-        (Box::new(CausalConv1d), vec![g.normal([2, 2000, 70]), g.normal([70, 4]), g.normal([2, 3, 70])])
-    });
+    // Enough elements for long pieces; of single channels and of packs.
+    for d in [70, 72] {
+        check(&format!("a large conv of {d}"), |g| {
+            (Box::new(CausalConv1d), vec![g.normal([2, 2000, d]), g.normal([d, 4]), g.normal([2, 3, d])])
+        });
+    }
 }
 
 #[test]

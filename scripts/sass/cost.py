@@ -37,6 +37,7 @@ class Cost:
     distinct: float = 0  # bytes of global memory that are touched
     products: float = 0  # multiplications on tensor cores
     longest: float = 0  # instructions of a warp
+    chain: float = 0  # clocks of a warp by itself (chain.py)
     parted: float = 0  # instructions that only some of a warp's lanes were at
 
     @property
@@ -67,6 +68,8 @@ class Cost:
             "tensor cores": self.products / (TENSOR * per),
             "shared memory": self.traffic["shared"] / (PASSES * per),
             "functions": 32 * self.by_kind["mufu"] / (FUNCTIONS * per),
+            # Blocks for which there is no room come one after another.
+            "serial chain": self.chain * max(1, self.waves) / CLOCK * 1e3,
         }
 
     def wide(self, what):
@@ -99,13 +102,16 @@ def walk(launch, kernel, use, warps=None, walked=None):
     walker, all_warps = Warp(kernel, launch.constants(), launch.block), -(-launch.threads // 32)
     blocks = walked or launch.walked()
     first = walker.run(blocks[0], 0)
+    chains = [walker.clock.now]
     count = warps or min(all_warps, max(2, WALK // (len(blocks) * first)))
     chosen = sorted({n * all_warps // count + n % 2 * (all_warps // count - 1) for n in range(count)})
     lengths = [first]
-    lengths += [walker.run(index, warp) for index in blocks for warp in chosen if (index, warp) != (blocks[0], 0)]
+    for index, warp in [(index, warp) for index in blocks for warp in chosen if (index, warp) != (blocks[0], 0)]:
+        lengths.append(walker.run(index, warp))
+        chains.append(walker.clock.now)
     # Of those walked, to all.
     scale = launch.blocks / len(blocks) * all_warps / len(chosen)
-    c.longest, c.parted = max(lengths), walker.parted * scale
+    c.longest, c.chain, c.parted = max(lengths), max(chains), walker.parted * scale
     for ins, n in zip(kernel.code, walker.issued):
         if n:
             c.by_kind[ins.kind] += n * scale
@@ -130,7 +136,7 @@ def extended(short, long, steps):
     for name in "by_kind", "by_line", "traffic":
         a, b = getattr(short, name), getattr(long, name)
         getattr(c, name).update({key: grown(a[key], b[key]) for key in b})
-    for name in "distinct", "products", "longest", "parted":
+    for name in "distinct", "products", "longest", "chain", "parted":
         setattr(c, name, grown(getattr(short, name), getattr(long, name)))
     return c
 

@@ -1,8 +1,9 @@
-"""Whether the walker computes integers as C does: small kernels that store at an address which is their result."""
+"""Whether the walker computes integers as C does: small kernels that store at an address which is their result. And whether
+a warp's time is what its instructions' latencies add up to."""
 
 from itertools import product
 
-from . import compile, listing
+from . import chain, compile, listing
 from .cost import ARCH
 from .warp import Warp
 
@@ -91,6 +92,31 @@ extern "C" __global__ void fact_%d(char* low, char* high, i64 a, i64 b, int c, i
 LONG = (0, 1, -1, 129, -(2**31), 123456789012345, -987654321987654)
 INTS = ((0, 1), (3, -2), (-7, 1000003), (2**31 - 1, 65537), (-(2**31) + 1, -641), (70000, 0))
 LOW, HIGH = 1 << 50, 1 << 51
+# A warp's time at the last of these instructions, as rows of the listing: the latencies that stand before it, in chain.py.
+CHAINS = [
+    ("FADD R1, R0, R0; FADD R2, R1, R1; FADD R3, R2, R2", 1 + 2 * chain.ARITHMETIC),
+    ("FADD R1, R0, R0; FADD R2, R0, R0; FADD R3, R0, R0", 3),
+    ("LDG.E.128 R4, desc[UR4][R2.64]; FADD R0, R0, R0; FADD R8, R7, R0", 1 + chain.SECOND_CACHE),
+    ("LDS.64 R4, [R2]; SHFL.BFLY PT, R6, R5, 0x1, 0x1f; @P0 EXIT; FADD R6, R6, R6", 1 + chain.SHARED + chain.SHUFFLE),
+    ("ISETP.GE.AND P0, PT, R0, R1, PT; @!P0 FADD R2, R3, R3", 1 + chain.ARITHMETIC),
+    ("HMMA.16816.F32.BF16 R4, R8, R12, R4; HMMA.16816.F32.BF16 R16, R8, R12, R16; FADD R0, R7, R7", 1 + chain.MMA["16816"]),
+    ("IMAD.WIDE R2, R0, R1, R4; LDG.E R6, desc[UR4][R2.64]; STG.E desc[UR4][R2.64], R6", 1 + chain.ARITHMETIC + chain.SECOND_CACHE),
+    ("LDGSTS.E.128 [R0], desc[UR4][R2.64]; LDGDEPBAR; LDGSTS.E.128 [R1], desc[UR4][R2.64]; LDGDEPBAR; DEPBAR.LE SB0, 0x1", 1 + chain.SECOND_CACHE),
+    ("LDGSTS.E.128 [R0], desc[UR4][R2.64]; LDGDEPBAR; LDGSTS.E.128 [R1], desc[UR4][R2.64]; LDGDEPBAR; DEPBAR.LE SB0, 0x0", 3 + chain.SECOND_CACHE),
+]  # fmt: skip
+
+
+def chains():
+    """What is wrong with a warp's time, as lines."""
+    wrong = []
+    for text, expected in CHAINS:
+        rows = "\n".join(f"        /*{16 * n:04x}*/ {ins};" for n, ins in enumerate(text.split("; ")))
+        clock = chain.Clock(listing.parse(f".text.fact:\n{rows}")["fact"].code)
+        for at in range(len(clock.code)):
+            clock.issue(at, False)
+        if clock.now != expected:
+            wrong.append(f"{text}: the last one issues at {clock.now}, not {expected}")
+    return wrong
 
 
 def check():
@@ -112,4 +138,4 @@ def check():
             if warp.stored != expected:
                 wrong.append(f"{cuda} for a = {a}, b = {b}, c = {c}, d = {d}: the walker stores elsewhere than C would")
                 break
-    return wrong
+    return wrong + chains()

@@ -4,7 +4,7 @@ from .cost import CLOCK, MEMORY, PROCESSORS
 
 # A launch that takes less than this share of its pass is put together with others of its kind.
 SMALL = 0.02
-FLOORS = ["issue", "memory", "tensor cores", "shared memory", "functions"]
+FLOORS = ["issue", "memory", "tensor cores", "shared memory", "functions", "serial chain"]
 
 
 def table(head, rows):

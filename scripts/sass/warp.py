@@ -7,6 +7,7 @@ turns, the ones that are furthest back first, until they meet where the code say
 
 import numpy as np
 
+from .chain import Clock
 from .instructions import Instructions
 from .operands import FULL, LANE, LANES, ROWS, U32, Unknown, bits_of, lanes
 
@@ -26,6 +27,7 @@ class Warp(Instructions):
         self.meeting = {}  # B register: lanes that will meet
         self.waiting = {}  # B register: (index behind the meeting point, lanes that are there)
         self.vote = False
+        self.clock = Clock(kernel.code)
         self.decoded = [None] * len(kernel.code)
         # Of each instruction: how often it was issued. Of all: how often with a part of the lanes that are alive.
         self.issued, self.parted = [0] * len(kernel.code), 0
@@ -46,6 +48,7 @@ class Warp(Instructions):
     def run(self, index, warp):
         """Runs this warp of this block; gives how many instructions it issued."""
         self.start(index, warp)
+        self.clock.start()
         groups = {0: self.alive}  # index of the next instruction: lanes
         code, issued = self.kernel.code, self.issued
         steps = 0
@@ -58,13 +61,16 @@ class Warp(Instructions):
             if mask != self.alive:
                 self.parted += 1
             active = mask & flag() if flag else mask
+            known = len(self.loaded)
             if control:
+                self.clock.issue(at, False)
                 for to, who in control(at, mask, active):
                     if who:
                         groups[to] = groups.get(to, 0) | who
                 continue
             if active:
                 execute(active)
+            self.clock.issue(at, len(self.loaded) == known)
             groups[at + 1] = groups.get(at + 1, 0) | mask
             if steps > self.steps:
                 raise Unknown(f"{self.kernel.name}: more than {self.steps} instructions, at {code[at].line}")

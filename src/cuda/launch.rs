@@ -92,6 +92,13 @@ impl<const N: usize> From<[usize; N]> for Arg {
     }
 }
 
+/// Whether rows of `n` elements of these tensors begin at multiples of 16 bytes, which kernels read and write at once. A
+/// tensor that is not there does.
+pub fn in_packs<const N: usize>(n: usize, dtype: DType, tensors: [Arg; N]) -> bool {
+    let aligned = |t: &Arg| !matches!(t, Arg::Ptr(at) if at % 16 > 0);
+    (n * dtype.bytes()).is_multiple_of(16) && tensors.iter().all(aligned)
+}
+
 /// How many blocks of how many threads, with how much dynamic shared memory.
 #[derive(Clone, Copy, Debug)]
 pub struct Launch {

@@ -36,7 +36,7 @@ pub use gpu::{Block, Gpu, Graph, Mark, Pinned};
 #[cfg(feature = "cuda")]
 #[doc(hidden)]
 pub use gpu::{cache, compile, locate};
-pub use launch::{Arg, Launch};
+pub use launch::{Arg, Launch, in_packs};
 pub use module::Module;
 #[doc(hidden)]
 pub use module::{PRELUDE, TILES};

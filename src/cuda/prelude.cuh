@@ -104,6 +104,12 @@ __device__ inline void read(float (&y)[N], const bf16* p) {
     for (int i = 0; i < N; i++) y[i] = __uint_as_float(i % 2 ? all.v[i / 2] & 0xffff0000u : all.v[i / 2] << 16);
 }
 __device__ inline void read(float (&y)[1], const bf16* p) { y[0] = ld(p); }
+// N neighbours as they are in memory: to convert them is to wait for them.
+template <class P, int N> struct PackOf { typedef Pack<P, N> T; };
+template <int N> struct PackOf<bf16, N> { typedef Pack<u32, N / 2> T; };
+template <> struct PackOf<bf16, 1> { typedef Pack<bf16, 1> T; };
+template <class P, int N> using Unconverted = typename PackOf<P, N>::T;
+
 template <int N, class P, class R>
 __device__ inline void write(P* p, const R (&y)[N]) {
     Pack<P, N> all;

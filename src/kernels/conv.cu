@@ -6,8 +6,10 @@
 //
 //     d(row s) = Σⱼ w[:, j] ⊙ g_{s−j},    dw[:, j] = Σ_s (row s) ⊙ g_{s−j},    db = Σ_t g_t.
 //
-// Tiling: a thread has one channel and a piece of time, and slides a window of N inputs (or of N gradients) along it
-// in registers; neighbours have neighbouring channels. More taps than N go in several launches, `from` the first of
+// Tiling: a thread has one channel (forward V, of 16 bytes, where there are few taps and rows begin at multiples of that)
+// and a piece of time, and slides a window of N inputs (or of N gradients) along it
+// in registers; neighbours have
+// neighbouring channels. More taps than N go in several launches, `from` the first of
 // each, and add up. Sums over time stay in the thread, then go through shared memory to one row of `sums` a block
 // row, [P, D W] and for the bias [P, D], which the caller adds up in order. Limited by memory: forward moves 2 numbers
 // an element and (N − 1) / steps more from L2; backward reads x and g and writes dx, once. U rows are read while those
@@ -15,63 +17,74 @@
 
 struct Sizes { i64 b, t, d, w; };
 
-constexpr int U = 8;
-
-// Rows s, s + 1, … of one channel's input, of those before `end`, as they are in memory: to convert them is to wait for
+// Rows s, s + 1, … of V channels' input, of those before `end`, as they are in memory: to convert them is to wait for
 // them. `xs` and `state` are where row 0 would be, `old` the rows of the state; zeros if it is null.
-__device__ inline void read_rows(S (&v)[U], const S* xs, const S* state, i64 d, i64 old, i64 s, i64 end) {
+template <int V, int U>
+__device__ inline void read_rows(Unconverted<S, V> (&v)[U], const S* xs, const S* state, i64 d, i64 old, i64 s, i64 end) {
     const S* at = xs + s * d;
+    const auto pack = [](const S* from) { return *(const Unconverted<S, V>*)from; };
     if (s >= old && s + U <= end) {
 #pragma unroll
-        for (int u = 0; u < U; u++, at += d) v[u] = *at;
+        for (int u = 0; u < U; u++, at += d) v[u] = pack(at);
         return;
     }
 #pragma unroll
     for (int u = 0; u < U; u++, at += d) {
         v[u] = {};
-        if (s + u < end && s + u >= old) v[u] = *at;
-        if (s + u < end && s + u < old && state) v[u] = state[(s + u) * d];
+        if (s + u < end && s + u >= old) v[u] = pack(at);
+        if (s + u < end && s + u < old && state) v[u] = pack(state + (s + u) * d);
     }
 }
 
-template <int N>
+template <int N, int V>
 __device__ void forward(const S* __restrict__ x, const S* __restrict__ w, const S* __restrict__ state,
                         const S* __restrict__ bias, S* __restrict__ y, Sizes z, i64 from, i64 steps) {
-    const i64 c = (i64)blockIdx.x * blockDim.x + threadIdx.x, pieces = (z.t + steps - 1) / steps;
+    constexpr int U = V > 1 ? 4 : 8;
+    const i64 c = ((i64)blockIdx.x * blockDim.x + threadIdx.x) * V, pieces = (z.t + steps - 1) / steps;
     if (c >= z.d) return; // nobody waits below
-    real taps[N], window[N];
+    real taps[N][V], start[V];
 #pragma unroll
-    for (int j = 0; j < N; j++) taps[j] = from + j < z.w ? ld(w + c * z.w + from + j) : real(0);
-    const real start = bias ? ld(bias + c) : real(0);
+    for (int i = 0; i < V; i++) {
+#pragma unroll
+        for (int j = 0; j < N; j++) taps[j][i] = from + j < z.w ? ld(w + (c + i) * z.w + from + j) : real(0);
+        start[i] = bias ? ld(bias + c + i) : real(0);
+    }
     for (i64 item = (i64)blockIdx.y * blockDim.y + threadIdx.y; item < z.b * pieces; item += (i64)gridDim.y * blockDim.y) {
         const i64 b = divide(item, pieces), t0 = (item - b * pieces) * steps, t1 = t0 + steps < z.t ? t0 + steps : z.t;
         const S *xs = x + (b * z.t - (z.w - 1)) * z.d + c, *ss = state + b * (z.w - 1) * z.d + c;
         // Rows behind the last one meet taps that are not there.
         const i64 old = z.w - 1, end = z.t + z.w - 1, last = t1 + from + N - 1 < end ? t1 + from + N - 1 : end;
+        // The rows of a group of U steps, as they are in memory, and the next ones.
+        Unconverted<S, V> rows[U + N - 1], ahead[U];
+        read_rows<V, U>(ahead, xs, ss, z.d, old, t0 + from + N - 1, last);
+        if constexpr (N > 1) {
+            Unconverted<S, V> before[N - 1];
+            read_rows<V, N - 1>(before, xs, ss, z.d, old, t0 + from, last);
 #pragma unroll
-        for (int j = 0; j < N - 1; j++) {
-            const i64 s = t0 + from + j;
-            window[j + 1] = s < end ? ld((s < old ? ss : xs) + s * z.d) : real(0);
+            for (int j = 0; j < N - 1; j++) rows[U + j] = before[j];
         }
-        S ahead[U];
-        read_rows(ahead, xs, ss, z.d, old, t0 + from + N - 1, last);
         for (i64 t = t0; t < t1; t += U) {
-            real in[U];
 #pragma unroll
-            for (int u = 0; u < U; u++) in[u] = ld(ahead + u);
-            if (t + U < t1) read_rows(ahead, xs, ss, z.d, old, t + U + from + N - 1, last);
+            for (int u = 0; u < U + N - 1; u++) rows[u] = u < N - 1 ? rows[U + (u < N - 1 ? u : 0)] : ahead[u < N - 1 ? 0 : u - (N - 1)];
+            if (t + U < t1) read_rows<V, U>(ahead, xs, ss, z.d, old, t + U + from + N - 1, last);
             S* to = y + (b * z.t + t) * z.d + c;
             const int count = t1 - t < U ? (int)(t1 - t) : U;
 #pragma unroll
             for (int u = 0; u < U; u++, to += z.d)
                 if (u < count) {
+                    real sum[V] = {};
 #pragma unroll
-                    for (int j = 0; j < N - 1; j++) window[j] = window[j + 1];
-                    window[N - 1] = in[u];
-                    real sum = 0;
+                    for (int j = 0; j < N; j++) {
+                        real in[V];
+                        read(in, (const S*)(rows + u + j));
+                        // What a tap does not meet may be infinite.
 #pragma unroll
-                    for (int j = 0; j < N; j++) sum += from + j < z.w ? taps[j] * window[j] : real(0);
-                    st(to, from > 0 ? ld(to) + sum : start + sum);
+                        for (int i = 0; i < V; i++) sum[i] += from + j < z.w ? taps[j][i] * in[i] : real(0);
+                    }
+                    if (from > 0) read(start, to);
+#pragma unroll
+                    for (int i = 0; i < V; i++) sum[i] += start[i];
+                    write(to, sum);
                 }
         }
     }
@@ -81,6 +94,7 @@ template <int N>
 __device__ void backward(const S* __restrict__ x, const S* __restrict__ w, const S* __restrict__ state,
                          const S* __restrict__ g, S* __restrict__ dx, int acc_x, S* __restrict__ dstate, int acc_s,
                          real* __restrict__ sums, Sizes z, i64 from, i64 steps) {
+    constexpr int U = 8;
     __shared__ real part[N + 1][256];
     const int wide = blockDim.x, high = blockDim.y;
     const i64 c = (i64)blockIdx.x * wide + threadIdx.x, rows = z.t + z.w - 1, pieces = (rows + steps - 1) / steps;
@@ -97,10 +111,10 @@ __device__ void backward(const S* __restrict__ x, const S* __restrict__ w, const
         const S *gs = g + b * z.t * z.d + c, *xs = x + (b * z.t - (z.w - 1)) * z.d + c, *ss = state + b * (z.w - 1) * z.d + c;
         S *dxs = dx + (b * z.t - (z.w - 1)) * z.d + c, *dss = dstate + b * (z.w - 1) * z.d + c;
         // The next U gradients and rows.
-        S ahead_g[U], ahead_x[U];
+        Unconverted<S, 1> ahead_g[U], ahead_x[U];
         const auto read = [&](i64 s) {
-            read_rows(ahead_g, gs - from * z.d, nullptr, z.d, from, s, s1 < z.t + from ? s1 : z.t + from);
-            read_rows(ahead_x, xs, ss, z.d, z.w - 1, s, sums ? s1 : s);
+            read_rows<1, U>(ahead_g, gs - from * z.d, nullptr, z.d, from, s, s1 < z.t + from ? s1 : z.t + from);
+            read_rows<1, U>(ahead_x, xs, ss, z.d, z.w - 1, s, sums ? s1 : s);
         };
 #pragma unroll
         for (int j = 0; j < N; j++) {
@@ -112,8 +126,8 @@ __device__ void backward(const S* __restrict__ x, const S* __restrict__ w, const
             real gv[U], in[U];
 #pragma unroll
             for (int u = 0; u < U; u++) {
-                gv[u] = ld(ahead_g + u);
-                in[u] = ld(ahead_x + u);
+                gv[u] = ld(ahead_g[u].v);
+                in[u] = ld(ahead_x[u].v);
             }
             if (s + U < s1) read(s + U);
             S* at_dx = dxs + s * z.d;
@@ -160,14 +174,14 @@ __device__ void backward(const S* __restrict__ x, const S* __restrict__ w, const
     }
 }
 
-#define CONV(N) \
-    extern "C" __global__ void conv_forward_##N(const S* __restrict__ x, const S* __restrict__ w, \
-                                                const S* __restrict__ state, const S* __restrict__ bias, \
-                                                S* __restrict__ y, i64 b, i64 t, \
-                                                i64 d, i64 taps, i64 from, i64 steps) { \
+#define CONV_FORWARD(NAME, N, V) \
+    extern "C" __global__ void __launch_bounds__(256, N == 4 && (V == 1 || sizeof(real) == 4) ? 2 : 1) conv_forward_##NAME( \
+        const S* __restrict__ x, const S* __restrict__ w, const S* __restrict__ state, const S* __restrict__ bias, \
+        S* __restrict__ y, i64 b, i64 t, i64 d, i64 taps, i64 from, i64 steps) { \
         const Sizes z = {b, t, d, taps}; \
-        forward<N>(x, w, state, bias, y, z, from, steps); \
-    } \
+        forward<N, V>(x, w, state, bias, y, z, from, steps); \
+    }
+#define CONV_BACKWARD(N) \
     extern "C" __global__ void __launch_bounds__(256, N == 4 && sizeof(real) == 4 ? 2 : 1) conv_backward_##N( \
         const S* __restrict__ x, const S* __restrict__ w, const S* __restrict__ state, const S* __restrict__ g, \
         S* __restrict__ dx, int acc_x, S* __restrict__ dstate, int acc_s, real* __restrict__ sums, i64 b, i64 t, i64 d, \
@@ -175,5 +189,8 @@ __device__ void backward(const S* __restrict__ x, const S* __restrict__ w, const
         const Sizes z = {b, t, d, taps}; \
         backward<N>(x, w, state, g, dx, acc_x, dstate, acc_s, sums, z, from, steps); \
     }
-CONV(4)
-CONV(8)
+CONV_FORWARD(packed_4, 4, 16 / sizeof(S))
+CONV_FORWARD(4, 4, 1)
+CONV_FORWARD(8, 8, 1)
+CONV_BACKWARD(4)
+CONV_BACKWARD(8)

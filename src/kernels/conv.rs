@@ -5,7 +5,7 @@ mod cpu;
 use crate::{
     args,
     autograd::{Grad, In, Kernel, Value, zeroed},
-    cuda::{Cuda, Launch, Module},
+    cuda::{Arg, Cuda, Launch, Module, in_packs},
     kernels::linear::total_cuda,
     ops::conv::CausalConv1d,
     tensor::{Cx, Tensor},
@@ -29,32 +29,40 @@ impl Sizes {
         Sizes { b: at(0, 0), t: at(0, 1), d: at(0, 2), w: at(1, 1) }
     }
 
-    /// Launches over `rows` of time with `most` rows of blocks: the grid, steps of a thread, and taps at a time.
-    fn launch(self, rows: usize, most: usize) -> (Launch, usize, usize) {
+    /// Launches over `rows` of time with `most` rows of blocks, of threads with `channels` each: the grid, steps of a
+    /// thread, and taps at a time.
+    fn launch(self, rows: usize, most: usize, channels: usize) -> (Launch, usize, usize) {
         // Longer pieces read less twice, shorter ones occupy more of the device.
         let steps = if self.b * rows * self.d < 1 << 18 { 8 } else { 32 };
-        let wide = self.d.next_power_of_two().min(32);
+        let across = self.d / channels;
+        let wide = across.next_power_of_two().min(32);
         let high = 256 / wide;
         // Where there are more pieces than blocks, every block has as many.
         let blocks = (self.b * rows.div_ceil(steps)).div_ceil(high);
-        let grid = [self.d.div_ceil(wide), blocks.div_ceil(blocks.div_ceil(most).max(1)), 1];
+        let grid = [across.div_ceil(wide), blocks.div_ceil(blocks.div_ceil(most).max(1)), 1];
         (Launch::grid(grid, [wide, high, 1]), steps, if self.w <= 4 { 4 } else { 8 })
     }
 }
 
 fn forward_cuda(s: Sizes, cu: &Cuda, x: In, y: &mut Tensor) {
-    let (launch, steps, taps) = s.launch(s.t, 65_535);
-    let kernel = if taps == 4 { "conv_forward_4" } else { "conv_forward_8" };
+    let (dtype, bias) = (x[0].dtype(), (x.len() > 3).then(|| &x[3]));
+    let [input, state, y] = [Arg::from(&x[0]), Arg::from(&x[2]), Arg::from(y)];
+    let packed = s.w <= 4 && in_packs(s.d, dtype, [input, state, y]);
+    let (launch, steps, taps) = s.launch(s.t, 65_535, if packed { 16 / dtype.bytes() } else { 1 });
+    let kernel = match taps {
+        4 if packed => "conv_forward_packed_4",
+        4 => "conv_forward_4",
+        _ => "conv_forward_8",
+    };
     for from in (0..s.w).step_by(taps) {
-        let bias = (x.len() > 3).then(|| &x[3]);
-        let args = args![&x[0], &x[1], &x[2], bias, &mut *y, s.b, s.t, s.d, s.w, from, steps];
-        cu.launch(&MODULE, kernel, x[0].dtype(), launch, args);
+        let args = args![input, &x[1], state, bias, y, s.b, s.t, s.d, s.w, from, steps];
+        cu.launch(&MODULE, kernel, dtype, launch, args);
     }
 }
 
 fn backward_cuda(s: Sizes, cu: &Cuda, x: In, g: &Tensor, dx: &mut [Grad]) {
     let [d_x, d_w, d_state, d_bias @ ..] = dx else { return };
-    let (launch, steps, taps) = s.launch(s.t + s.w - 1, 512);
+    let (launch, steps, taps) = s.launch(s.t + s.w - 1, 512, 1);
     let kernel = if taps == 4 { "conv_backward_4" } else { "conv_backward_8" };
     let (dtype, rows) = (g.dtype(), launch.grid[1]);
     let wanted = d_w.wanted() || d_bias.iter().any(|b| b.wanted());

@@ -1,17 +1,18 @@
 // Layer norm, RMS norm and L2 norm of rows of n entries, and their gradients.
 //
-// Tiling: a row has a group of threads, 1, 2, 4, … 32, as wide as it is, or a block if it is long; entry j belongs to
-// thread j mod the group. In layer and RMS norm a thread reads its first K entries of x while it computes the row before,
-// and has them in registers; passes over a row that has more find those in L1. Limited by memory: forward moves 2 numbers an entry,
-// backward 3 (x, dy, dx; 4 where it adds).
+// Tiling: a thread has packs of V neighbouring entries: of 16 bytes where rows begin at multiples of that, else of one
+// entry. A row has a group of threads, 1, 2, 4, … 32, as wide as it has packs, or a block if it is long; pack p belongs
+// to thread p mod the group. A thread reads its first PACKS packs of the next row while it computes this one, and has
+// them in registers; passes over a row that has more, of single entries, find those in L1. Limited by memory: forward
+// moves 2 numbers an entry, backward 3 (x, dy, dx; 4 where it adds).
 //
 // A row whose squares overflow or underflow is done once more, scaled by a power of two. The mean of x − mean is
 // subtracted too: where the mean is large beside the spread, what it was rounded by counts.
 //
 // Backward computes mean and r again, as x is read anyway: in bf16 they were stored with 8 bits. The gradients of
-// weight and bias are sums over the rows. A block has a chunk of rows; each of its groups adds up what it sees, K
-// entries a thread in registers, others in shared memory where that fits, else in its block's part of `sums` (then the
-// group is the block); every entry is one thread's, so nobody waits. The caller adds up the blocks.
+// weight and bias are sums over the rows. A block has a chunk of rows; each of its groups adds up what it sees, PACKS
+// packs a thread in registers, others in its block's part of `sums` (the group is the block then); every entry is one
+// thread's, so nobody waits. The groups of a block add up in shared memory, the caller adds up the blocks.
 
 // The shape of a block's work: its groups and the thread's place in its own.
 struct Group {
@@ -19,43 +20,63 @@ struct Group {
     __device__ Group(int lanes) : lanes(lanes), lane(threadIdx.x % lanes), mine(threadIdx.x / lanes), groups(blockDim.x / lanes) {}
 };
 
-constexpr int K = 4;
+enum { PACKS = 4 };
 
-// f(j, k) for a thread's entries j < size: k tells the first K apart, and is K for others.
-template <class F>
-__device__ inline void each_entry(const Group& g, int size, F f) {
-    if (size >= K * g.lanes) {
+// f(p, k) for a thread's packs p < size: k tells the first PACKS apart, and is PACKS for others, which there are only
+// where a pack is one entry.
+template <int V, class F>
+__device__ inline void each_pack(const Group& g, int size, F f) {
+    if (V > 1 || size < PACKS * g.lanes) {
 #pragma unroll
-        for (int k = 0; k < K; k++) f(g.lane + k * g.lanes, k);
-    } else {
-#pragma unroll
-        for (int k = 0; k < K; k++)
+        for (int k = 0; k < PACKS; k++)
             if (g.lane + k * g.lanes < size) f(g.lane + k * g.lanes, k);
+        return;
     }
-    for (int j = g.lane + K * g.lanes; j < size; j += g.lanes) f(j, K);
+#pragma unroll
+    for (int k = 0; k < PACKS; k++) f(g.lane + k * g.lanes, k);
+    for (int p = g.lane + PACKS * g.lanes; p < size; p += g.lanes) f(p, PACKS);
 }
 
-// A row of x, from number `first` on, of which a thread has K entries as they are in memory: to convert them is to wait
+// A row of packs, from number `first` on, of which a thread has PACKS as they are in memory: to convert them is to wait
 // for them.
+template <int V>
 struct Row {
     const S* x;
     i64 first;
-    S v[K];
+    Unconverted<S, V> v[PACKS];
     __device__ void read(const S* of, i64 at, int size, const Group& g) {
         x = of;
         first = at;
-        const S* from = of + at;
-        if (size >= K * g.lanes) {
-#pragma unroll
-            for (int k = 0; k < K; k++) v[k] = from[g.lane + k * g.lanes];
-        } else {
-#pragma unroll
-            for (int k = 0; k < K; k++)
-                if (g.lane + k * g.lanes < size) v[k] = from[g.lane + k * g.lanes];
-        }
+        each_pack<V>(g, size < PACKS * g.lanes ? size : PACKS * g.lanes, [&](int p, int k) {
+            v[k < PACKS ? k : 0] = *(const Unconverted<S, V>*)(x + first + p * V);
+        });
     }
-    __device__ real at(int j, int k) const { return ld(k < K ? v + (k < K ? k : 0) : x + first + j); }
+    __device__ void get(real (&y)[V], int p, int k) const {
+        ::read(y, k < PACKS ? (const S*)(v + (k < PACKS ? k : 0)) : x + first + p * V);
+    }
+    // f of every entry of a thread.
+    template <class F>
+    __device__ void each(const Group& g, int size, F f) const {
+        each_pack<V>(g, size, [&](int p, int k) {
+            real y[V];
+            get(y, p, k);
+#pragma unroll
+            for (int i = 0; i < V; i++) f(y[i]);
+        });
+    }
 };
+
+// To a row: added to what is there if `acc`.
+template <int V>
+__device__ inline void put_pack(S* to, real (&y)[V], int acc) {
+    if (acc) {
+        real before[V];
+        read(before, to);
+#pragma unroll
+        for (int i = 0; i < V; i++) y[i] += before[i];
+    }
+    write(to, y);
+}
 
 // What makes x̂ of x: the mean is that of scale x, as far as it is a number of its own, and `rest` what it lacks.
 struct Moments {
@@ -70,57 +91,73 @@ __device__ inline bool within(real total) {
 }
 
 // A power of two that brings the largest number of a row, or `most` if that is larger, close to 1.
-__device__ inline real scale_of(const Row& x, int size, const Group& g, real most, real* scratch) {
-    each_entry(g, size, [&](int j, int k) { most = fmax(most, fabs(x.at(j, k))); });
+template <int V>
+__device__ inline real scale_of(const Row<V>& x, int size, const Group& g, real most, real* scratch) {
+    x.each(g, size, [&](real v) { most = fmax(most, fabs(v)); });
     const int ends = sizeof(real) == 4 ? 126 : 1000, power = ilogb(group_max(most, g.lanes, scratch));
     return ldexp(real(1), -(power > ends ? ends : power < -ends ? -ends : power));
 }
 
-// Of a row times `scale`: the mean (0 unless `centre`), and the mean of (x − mean)², ε added.
-__device__ inline Moments spread(const Row& x, int size, i64 n, const Group& g, int centre, real eps, real scale, real* scratch) {
+// Of a row times `scale`: the mean (0 unless `centre`), and the mean of (x − mean)², ε added. `over` is 1 / n.
+template <int V>
+__device__ inline Moments spread(const Row<V>& x, int size, real over, const Group& g, int centre, real eps, real scale, real* scratch) {
     real sum = 0, rest = 0;
     if (centre) {
-        each_entry(g, size, [&](int j, int k) { sum += x.at(j, k) * scale; });
-        sum = group_sum(sum, g.lanes, scratch) / n;
-        each_entry(g, size, [&](int j, int k) { rest += x.at(j, k) * scale - sum; });
-        rest = group_sum(rest, g.lanes, scratch) / n;
+        x.each(g, size, [&](real v) { sum += v * scale; });
+        sum = group_sum(sum, g.lanes, scratch) * over;
+        x.each(g, size, [&](real v) { rest += v * scale - sum; });
+        rest = group_sum(rest, g.lanes, scratch) * over;
     }
     Moments m = {scale, sum, rest, 0, 1};
     real square = 0;
-    each_entry(g, size, [&](int j, int k) { square += m.hat(x.at(j, k)) * m.hat(x.at(j, k)); });
-    m.total = group_sum(square, g.lanes, scratch) / n + eps * scale * scale;
+    x.each(g, size, [&](real v) { square += m.hat(v) * m.hat(v); });
+    m.total = group_sum(square, g.lanes, scratch) * over + eps * scale * scale;
     m.r = 1.0 / sqrt(m.total);
     return m;
 }
 
 // `size` is 0 for a group without a row.
-__device__ inline Moments moments(const Row& x, int size, i64 n, const Group& g, int centre, real eps, real* scratch) {
-    Moments m = spread(x, size, n, g, centre, eps, 1, scratch);
+template <int V>
+__device__ inline Moments moments(const Row<V>& x, int size, real over, const Group& g, int centre, real eps, real* scratch) {
+    Moments m = spread(x, size, over, g, centre, eps, 1, scratch);
     const bool far = size > 0 && !within(m.total);
     // What one group of a warp does, all do: they meet in the sums.
     if (__any_sync(0xffffffffu, far)) {
         const real scale = scale_of(x, size, g, sqrt(eps), scratch);
-        m = spread(x, size, n, g, centre, eps, far ? scale : real(1), scratch);
+        m = spread(x, size, over, g, centre, eps, far ? scale : real(1), scratch);
     }
     return m;
 }
 
 // y = (x − mean) r w + b; b may be null.
-extern "C" __global__ void __launch_bounds__(256, sizeof(real) == 4 ? 4 : 2) norm_forward(const S* x, const S* w, const S* b, S* y, S* mean, S* r, i64 rows, i64 n, int lanes,
-                                        real eps, int centre) {
+template <int V>
+__device__ inline void forward(const S* x, const S* w, const S* b, S* y, S* mean, S* r, i64 rows, i64 n, int lanes, real eps,
+                               int centre) {
     __shared__ real scratch[32];
     const Group g(lanes);
+    const int all = (int)(n / V);
+    const real over = real(1) / n;
     const i64 step = (i64)gridDim.x * g.groups;
     i64 row = (i64)blockIdx.x * g.groups + g.mine;
-    Row next;
-    next.read(x, row * n, row < rows ? n : 0, g);
+    Row<V> next, weight, bias;
+    next.read(x, row * n, row < rows ? all : 0, g);
+    weight.read(w, 0, all, g);
+    bias.read(b, 0, b ? all : 0, g);
     for (; row - g.mine < rows; row += step) {
-        const int size = row < rows ? n : 0;
-        const Row xs = next;
-        next.read(x, (row + step) * n, row + step < rows ? n : 0, g);
-        const Moments m = moments(xs, size, n, g, centre, eps, scratch);
+        const int size = row < rows ? all : 0;
+        const Row<V> xs = next;
+        next.read(x, (row + step) * n, row + step < rows ? all : 0, g);
+        const Moments m = moments(xs, size, over, g, centre, eps, scratch);
         S* ys = y + row * n;
-        each_entry(g, size, [&](int j, int k) { st(ys + j, m.hat(xs.at(j, k)) * ld(w + j) + (b ? ld(b + j) : real(0))); });
+        each_pack<V>(g, size, [&](int p, int k) {
+            real v[V], by[V], more[V] = {};
+            xs.get(v, p, k);
+            weight.get(by, p, k);
+            if (b) bias.get(more, p, k);
+#pragma unroll
+            for (int i = 0; i < V; i++) v[i] = m.hat(v[i]) * by[i] + more[i];
+            write(ys + p * V, v);
+        });
         if (size > 0 && g.lane == 0) {
             st(mean + row, m.mean / m.scale);
             st(r + row, m.r * m.scale);
@@ -130,59 +167,76 @@ extern "C" __global__ void __launch_bounds__(256, sizeof(real) == 4 ? 4 : 2) nor
 
 // dx = r (ĝ − mean ĝ − x̂ mean(ĝ x̂)) with ĝ = dy w; dw = Σ dy x̂, db = Σ dy, of block i's rows in row i of each part
 // of `sums` [parts, blocks, n]. No parts: dw is not wanted; one: only dw. `dx` may be null.
-extern "C" __global__ void __launch_bounds__(256, sizeof(real) == 4 ? 4 : 2) norm_backward(const S* x, const S* w, const S* dy, S* dx, int acc, real* sums, int parts,
-                                         int in_shared, i64 rows, i64 chunk, i64 n, int lanes, real eps, int centre) {
+template <int V>
+__device__ inline void backward(const S* x, const S* w, const S* dy, S* dx, int acc, real* sums, int parts, int in_shared,
+                                i64 rows, i64 chunk, i64 n, int lanes, real eps, int centre) {
     extern __shared__ double memory[];
     __shared__ real scratch[32];
     const Group g(lanes);
+    const int all = (int)(n / V);
+    const real over = real(1) / n;
     const i64 far = in_shared ? n : gridDim.x * n; // from a sum of dw to that of db
     real* sum = in_shared ? (real*)memory + g.mine * parts * n : sums + blockIdx.x * n;
-    const int all = n;
-    for (int p = 0; p < parts; p++)
-        each_entry(g, all, [&](int j, int k) { sum[p * far + j] = 0; });
-    real dw[K], db[K], weight[K];
-#pragma unroll
-    for (int k = 0; k < K; k++) {
-        dw[k] = db[k] = 0;
-        weight[k] = g.lane + k * g.lanes < all ? ld(w + g.lane + k * g.lanes) : real(0);
-    }
-    const auto weight_at = [&](int j, int k) { return k < K ? weight[k < K ? k : 0] : ld(w + j); };
+    real dw[PACKS][V] = {}, db[PACKS][V] = {};
+    for (int part = 0; V == 1 && part < parts; part++) // those beyond
+        for (int j = (g.lane + PACKS * lanes) * V; j < n; j += lanes * V)
+            for (int i = 0; i < V; i++) sum[part * far + j + i] = 0;
     const i64 first = blockIdx.x * chunk, last = first + chunk < rows ? first + chunk : rows;
-    Row next;
+    Row<V> next, next_g, weight;
+    weight.read(w, 0, all, g);
     const int count = last - first;
-    const auto read = [&](int row) {
-        next.read(x, first * n + wide_product(row, all), row < count ? all : 0, g);
+    const auto read_next = [&](int row) {
+        const i64 at = first * n + wide_product(row, (int)n);
+        next.read(x, at, row < count ? all : 0, g);
+        next_g.read(dy, at, row < count ? all : 0, g);
     };
-    read(g.mine);
+    read_next(g.mine);
     for (int row = g.mine; row - g.mine < count; row += g.groups) {
         const int size = row < count ? all : 0;
-        const Row xs = next;
-        Row gs;
-        gs.read(dy, xs.first, size, g);
-        read(row + g.groups);
+        const Row<V> xs = next, gs = next_g;
+        read_next(row + g.groups);
         real of_g = 0, of_gx = 0;
-        const Moments m = moments(xs, size, n, g, centre, eps, scratch);
+        const Moments m = moments(xs, size, over, g, centre, eps, scratch);
         if (dx) {
-            each_entry(g, size, [&](int j, int k) {
-                const real v = gs.at(j, k) * weight_at(j, k);
-                of_g += v;
-                of_gx += v * m.hat(xs.at(j, k));
+            each_pack<V>(g, size, [&](int p, int k) {
+                real v[V], u[V], by[V];
+                xs.get(v, p, k);
+                gs.get(u, p, k);
+                weight.get(by, p, k);
+#pragma unroll
+                for (int i = 0; i < V; i++) {
+                    of_g += u[i] * by[i];
+                    of_gx += u[i] * by[i] * m.hat(v[i]);
+                }
             });
-            of_g = centre ? group_sum(of_g, lanes, scratch) / n : 0;
-            of_gx = group_sum(of_gx, lanes, scratch) / n;
+            of_g = centre ? group_sum(of_g, lanes, scratch) * over : 0;
+            of_gx = group_sum(of_gx, lanes, scratch) * over;
         }
-        each_entry(g, size, [&](int j, int k) {
-            const real hat = m.hat(xs.at(j, k)), v = gs.at(j, k);
-            if (parts > 0) (k < K ? dw[k < K ? k : 0] : sum[j]) += v * hat;
-            if (parts > 1) (k < K ? db[k < K ? k : 0] : sum[far + j]) += v;
-            if (dx) put(dx + xs.first + j, m.r * (v * weight_at(j, k) - of_g - hat * of_gx) * m.scale, acc);
+        each_pack<V>(g, size, [&](int p, int k) {
+            real v[V], u[V], by[V];
+            xs.get(v, p, k);
+            gs.get(u, p, k);
+            weight.get(by, p, k);
+            const int own = k < PACKS ? k : 0;
+#pragma unroll
+            for (int i = 0; i < V; i++) {
+                const real hat = m.hat(v[i]);
+                if (parts > 0) (k < PACKS ? dw[own][i] : sum[p * V + i]) += u[i] * hat;
+                if (parts > 1) (k < PACKS ? db[own][i] : sum[far + p * V + i]) += u[i];
+                v[i] = m.r * (u[i] * by[i] - of_g - hat * of_gx) * m.scale;
+            }
+            if (dx) put_pack(dx + xs.first + p * V, v, acc);
         });
     }
 #pragma unroll
-    for (int k = 0; k < K; k++) {
-        const int j = g.lane + k * g.lanes;
-        if (parts > 0 && j < all) sum[j] = dw[k];
-        if (parts > 1 && j < all) sum[far + j] = db[k];
+    for (int k = 0; k < PACKS; k++) {
+        const int p = g.lane + k * lanes;
+        if (parts > 0 && p < all)
+#pragma unroll
+            for (int i = 0; i < V; i++) sum[p * V + i] = dw[k][i];
+        if (parts > 1 && p < all)
+#pragma unroll
+            for (int i = 0; i < V; i++) sum[far + p * V + i] = db[k][i];
     }
     if (parts > 0 && in_shared) {
         __syncthreads();
@@ -201,16 +255,18 @@ struct Length {
     bool constant, far;
 };
 
-__device__ inline Length length_of(const Row& x, int size, const Group& g, real eps, int smooth, real scale, real* scratch) {
+template <int V>
+__device__ inline Length length_of(const Row<V>& x, int size, const Group& g, real eps, int smooth, real scale, real* scratch) {
     real square = 0;
-    each_entry(g, size, [&](int j, int k) { square += (x.at(j, k) * scale) * (x.at(j, k) * scale); });
+    x.each(g, size, [&](real v) { square += (v * scale) * (v * scale); });
     square = group_sum(square, g.lanes, scratch);
     const real least = eps * scale, total = smooth ? square + least * scale : square, length = sqrt(total);
     const bool constant = !smooth && length < least;
     return {scale, 1 / (constant ? least : length), constant, size > 0 && !within(smooth ? total : fmax(total, least * least))};
 }
 
-__device__ inline Length over_length(const Row& x, int size, const Group& g, real eps, int smooth, real* scratch) {
+template <int V>
+__device__ inline Length over_length(const Row<V>& x, int size, const Group& g, real eps, int smooth, real* scratch) {
     const Length l = length_of(x, size, g, eps, smooth, 1, scratch);
     if (!__any_sync(0xffffffffu, l.far)) return l;
     const real scale = scale_of(x, size, g, smooth ? sqrt(eps) : eps, scratch);
@@ -218,39 +274,78 @@ __device__ inline Length over_length(const Row& x, int size, const Group& g, rea
 }
 
 // y = x r
-extern "C" __global__ void l2_forward(const S* x, S* y, S* r, i64 rows, i64 n, int lanes, real eps, int smooth) {
+template <int V>
+__device__ inline void forward_l2(const S* x, S* y, S* r, i64 rows, i64 n, int lanes, real eps, int smooth) {
     __shared__ real scratch[32];
     const Group g(lanes);
     for (i64 start = (i64)blockIdx.x * g.groups; start < rows; start += (i64)gridDim.x * g.groups) {
         const i64 row = start + g.mine;
-        const int size = row < rows ? n : 0;
-        Row xs;
+        const int size = row < rows ? (int)(n / V) : 0;
+        Row<V> xs;
         xs.read(x, row * n, size, g);
         const Length l = over_length(xs, size, g, eps, smooth, scratch);
-        S* ys = y + row * n;
-        each_entry(g, size, [&](int j, int k) { st(ys + j, xs.at(j, k) * l.scale * l.r); });
+        each_pack<V>(g, size, [&](int p, int k) {
+            real v[V];
+            xs.get(v, p, k);
+#pragma unroll
+            for (int i = 0; i < V; i++) v[i] = v[i] * l.scale * l.r;
+            write(y + row * n + p * V, v);
+        });
         if (size > 0 && g.lane == 0) st(r + row, l.r * l.scale);
     }
 }
 
 // dx = r (dy − y Σ dy y), dx = r dy where ε rules.
-extern "C" __global__ void l2_backward(const S* x, const S* dy, S* dx, int acc, i64 rows, i64 n, int lanes, real eps, int smooth) {
+template <int V>
+__device__ inline void backward_l2(const S* x, const S* dy, S* dx, int acc, i64 rows, i64 n, int lanes, real eps, int smooth) {
     __shared__ real scratch[32];
     const Group g(lanes);
     for (i64 start = (i64)blockIdx.x * g.groups; start < rows; start += (i64)gridDim.x * g.groups) {
         const i64 row = start + g.mine;
-        const int size = row < rows ? n : 0;
-        Row xs, gs;
+        const int size = row < rows ? (int)(n / V) : 0;
+        Row<V> xs, gs;
         xs.read(x, row * n, size, g);
         gs.read(dy, row * n, size, g);
         const Length l = over_length(xs, size, g, eps, smooth, scratch);
-        const auto y = [&](int j, int k) { return xs.at(j, k) * l.scale * l.r; };
         real dot = 0;
-        each_entry(g, size, [&](int j, int k) { dot += gs.at(j, k) * y(j, k); });
+        each_pack<V>(g, size, [&](int p, int k) {
+            real v[V], u[V];
+            xs.get(v, p, k);
+            gs.get(u, p, k);
+#pragma unroll
+            for (int i = 0; i < V; i++) dot += u[i] * (v[i] * l.scale * l.r);
+        });
         dot = group_sum(dot, lanes, scratch);
         if (l.constant) dot = 0;
-        each_entry(g, size, [&](int j, int k) {
-            put(dx + row * n + j, l.r * (gs.at(j, k) - y(j, k) * dot) * l.scale, acc);
+        each_pack<V>(g, size, [&](int p, int k) {
+            real v[V], u[V];
+            xs.get(v, p, k);
+            gs.get(u, p, k);
+#pragma unroll
+            for (int i = 0; i < V; i++) v[i] = l.r * (u[i] - v[i] * l.scale * l.r * dot) * l.scale;
+            put_pack(dx + row * n + p * V, v, acc);
         });
     }
 }
+
+// Packs of V entries. Registers are shared out so that enough reads are under way.
+#define NORM_KERNELS(NAME, V) \
+    extern "C" __global__ void __launch_bounds__(256, sizeof(real) == 4 ? 2 : 1) norm_forward_##NAME( \
+        const S* x, const S* w, const S* b, S* y, S* mean, S* r, i64 rows, i64 n, int lanes, real eps, int centre) { \
+        forward<V>(x, w, b, y, mean, r, rows, n, lanes, eps, centre); \
+    } \
+    extern "C" __global__ void __launch_bounds__(128, 2) norm_backward_##NAME( \
+        const S* x, const S* w, const S* dy, S* dx, int acc, real* sums, int parts, int in_shared, i64 rows, i64 chunk, \
+        i64 n, int lanes, real eps, int centre) { \
+        backward<V>(x, w, dy, dx, acc, sums, parts, in_shared, rows, chunk, n, lanes, eps, centre); \
+    } \
+    extern "C" __global__ void __launch_bounds__(256) l2_forward_##NAME(const S* x, S* y, S* r, i64 rows, i64 n, int lanes, \
+                                                                      real eps, int smooth) { \
+        forward_l2<V>(x, y, r, rows, n, lanes, eps, smooth); \
+    } \
+    extern "C" __global__ void __launch_bounds__(256) l2_backward_##NAME( \
+        const S* x, const S* dy, S* dx, int acc, i64 rows, i64 n, int lanes, real eps, int smooth) { \
+        backward_l2<V>(x, dy, dx, acc, rows, n, lanes, eps, smooth); \
+    }
+NORM_KERNELS(single, 1)
+NORM_KERNELS(packed, 16 / sizeof(S))

@@ -10,17 +10,20 @@ mod width4;
 use crate::{
     args,
     autograd::{Grad, In, Kernel, Outs, Value, zeroed},
-    cuda::{Cuda, Launch, Module},
+    cuda::{Arg, Cuda, Launch, Module, in_packs},
     kernels::{
         lane_sums::{self, NARROW, parts, parts3, rows_at_once, sums},
         lanes::{L, avx512_here},
         linear::total_cuda,
     },
     ops::norm::{LayerNorm, RmsNorm},
-    tensor::{Cx, Real, Shape, Tensor},
+    tensor::{Cx, DType, Real, Shape, Tensor},
     with_real, with_width,
 };
 use std::ops::Range;
+
+/// Threads of a block of the backward kernels.
+const THREADS: usize = 128;
 
 static MODULE: Module = Module::new("kernels/norm.cu", &[include_str!("norm.cu")]);
 
@@ -129,11 +132,13 @@ fn norm_forward(centre: bool, eps: f64, cx: &Cx, x: In, y: &mut [Value]) {
         }),
         Cx::Cuda(cu) => {
             let (rows, n) = (mean.len(), x[1].len());
-            let (launch, lanes) = cu.rows(rows, n);
             let b = (x.len() > 2).then(|| &x[2]);
             let (y, mean, r) = (&mut **y, &mut **mean, &mut **r);
-            let args = args![&x[0], &x[1], b, y, mean, r, rows, n, lanes, eps, centre];
-            cu.launch(&MODULE, "norm_forward", x[0].dtype(), launch, args);
+            let (dtype, [x, w, b, y]) = (x[0].dtype(), [(&x[0]).into(), (&x[1]).into(), b.into(), y.into()]);
+            let packed = packed(n, dtype, [x, w, b, y]);
+            let (launch, lanes) = rows_in_packs(cu, rows, n, packed, dtype);
+            let kernel = if packed { "norm_forward_packed" } else { "norm_forward_single" };
+            cu.launch(&MODULE, kernel, dtype, launch, args![x, w, b, y, mean, r, rows, n, lanes, eps, centre]);
         }
     }
 }
@@ -174,16 +179,36 @@ fn norm_backward(centre: bool, eps: f64, cx: &Cx, x: In, y: &[Value], dy: &[Opti
     }
 }
 
+/// As [`in_packs`], and a block has room for a row, four packs a thread.
+fn packed<const N: usize>(n: usize, dtype: DType, tensors: [Arg; N]) -> bool {
+    n * dtype.bytes() <= 16 * 4 * THREADS && in_packs(n, dtype, tensors)
+}
+
+/// A launch in which groups of threads share rows, and how many share one. A thread has up to four packs of a row.
+fn rows_in_packs(cu: &Cuda, rows: usize, n: usize, packed: bool, dtype: DType) -> (Launch, i32) {
+    if !packed {
+        return cu.rows(rows, n);
+    }
+    let packs = n * dtype.bytes() / 16;
+    let lanes = if packs <= 4 * 32 { packs.next_power_of_two().min(32) } else { 256 };
+    (cu.elements(rows * lanes), lanes as i32)
+}
+
 fn norm_backward_cuda(cu: &Cuda, centre: bool, eps: f64, x: In, g: &Tensor, dx: &mut [Grad]) {
     let [dx, dws @ ..] = dx else { return };
     if g.is_empty() {
         return dws.iter_mut().filter_map(Grad::slot::<Tensor>).for_each(|d| _ = zeroed(d));
     }
     let (n, rows, dtype) = (x[1].len(), g.len() / x[1].len(), g.dtype());
-    let (_, lanes) = cu.rows(rows, n);
-    let groups = 256 / lanes as usize;
-    // Depends on sizes alone, so that every device adds in the same order.
-    let chunk = rows.div_ceil(512).max(2 * groups).next_multiple_of(groups);
+    let (d, acc) = dx.target();
+    let packed = packed(n, dtype, [(&x[0]).into(), (&x[1]).into(), g.into(), d]);
+    let (_, lanes) = rows_in_packs(cu, rows, n, packed, dtype);
+    // A long row has a whole block.
+    let lanes = lanes.min(THREADS as i32);
+    let groups = THREADS / lanes as usize;
+    // Depends on sizes alone, so that every device adds in the same order. A large one runs two blocks on each of 132
+    // multiprocessors.
+    let chunk = rows.div_ceil(264).max(2 * groups).next_multiple_of(groups);
     let blocks = rows.div_ceil(chunk);
     let parts = match dws {
         [w] => usize::from(w.wanted()),
@@ -194,10 +219,10 @@ fn norm_backward_cuda(cu: &Cuda, centre: bool, eps: f64, x: In, g: &Tensor, dx: 
     let in_shared = groups > 1;
     let mut sums = (parts > 0).then(|| cu.temp(dtype.real(), parts * blocks * n));
     let shared = if in_shared { groups * parts * n * dtype.real().bytes() } else { 0 };
-    let (d, acc) = dx.target();
     let into = sums.as_deref_mut();
     let args = args![&x[0], &x[1], g, d, acc, into, parts as i32, in_shared, rows, chunk, n, lanes, eps, centre];
-    cu.launch(&MODULE, "norm_backward", dtype, Launch::blocks(blocks, 256).shared(shared), args);
+    let kernel = if packed { "norm_backward_packed" } else { "norm_backward_single" };
+    cu.launch(&MODULE, kernel, dtype, Launch::blocks(blocks, THREADS).shared(shared), args);
     if let Some(sums) = sums {
         for (i, dw) in dws.iter_mut().enumerate() {
             if let Some((d, acc)) = dw.slot::<Tensor>() {

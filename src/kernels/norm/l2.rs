@@ -6,7 +6,7 @@ use crate::{
     kernels::{
         lane_sums::{parts, parts3, rows_at_once, sums},
         lanes::{L, avx512_here},
-        norm::{MODULE, far, width4},
+        norm::{MODULE, far, packed, rows_in_packs, width4},
     },
     ops::norm::L2Norm,
     tensor::{Cx, Real, Shape, Tensor},
@@ -77,9 +77,11 @@ impl Kernel for L2Norm {
             }),
             Cx::Cuda(cu) => {
                 let (rows, n) = (r.len(), x[0].shape().last());
-                let (launch, lanes) = cu.rows(rows, n);
-                let args = args![&x[0], &mut **y, &mut **r, rows, n, lanes, self.eps, self.smooth];
-                cu.launch(&MODULE, "l2_forward", x[0].dtype(), launch, args);
+                let (dtype, [x, y]) = (x[0].dtype(), [(&x[0]).into(), (&mut **y).into()]);
+                let packed = packed(n, dtype, [x, y]);
+                let (launch, lanes) = rows_in_packs(cu, rows, n, packed, dtype);
+                let kernel = if packed { "l2_forward_packed" } else { "l2_forward_single" };
+                cu.launch(&MODULE, kernel, dtype, launch, args![x, y, &mut **r, rows, n, lanes, self.eps, self.smooth]);
             }
         }
     }
@@ -97,10 +99,12 @@ impl Kernel for L2Norm {
             }),
             Cx::Cuda(cu) => {
                 let Some((d, acc)) = dx[0].slot::<Tensor>() else { return };
-                let (rows, n) = (y[1].len(), x[0].shape().last());
-                let (launch, lanes) = cu.rows(rows, n);
-                let args = args![&x[0], g, d, acc, rows, n, lanes, self.eps, self.smooth];
-                cu.launch(&MODULE, "l2_backward", g.dtype(), launch, args);
+                let (rows, n, dtype) = (y[1].len(), x[0].shape().last(), g.dtype());
+                let [x, g, d] = [(&x[0]).into(), g.into(), d.into()];
+                let packed = packed(n, dtype, [x, g, d]);
+                let (launch, lanes) = rows_in_packs(cu, rows, n, packed, dtype);
+                let kernel = if packed { "l2_backward_packed" } else { "l2_backward_single" };
+                cu.launch(&MODULE, kernel, dtype, launch, args![x, g, d, acc, rows, n, lanes, self.eps, self.smooth]);
             }
         }
     }
