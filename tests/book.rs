@@ -2,22 +2,21 @@
 
 #![allow(clippy::unwrap_used)]
 
-mod texts;
-
 use indicatif::ProgressBar;
 use std::{collections::BTreeMap, path::Path, process::Command};
 use tapezoo::{
+    autograd::Tape,
     book::{
-        Site, equations,
+        Site, cores, equations,
         page::{file, settings},
         prose, tour, tracks,
     },
+    inspect::{trace::trace_model, view},
     models::{self, Model},
     report::mathml::math,
-    tensor::DType,
+    tensor::{DType, Device, Tensor},
     train::config::TrainConfig,
 };
-use texts::contains;
 
 fn site(library: &Path) -> Site {
     Site::new(library, &ProgressBar::hidden()).unwrap()
@@ -39,7 +38,7 @@ fn each_mixer_has_its_page_and_every_link_leads_somewhere() {
     for name in models::names() {
         let page = &files[&file(name)];
         assert!(files["index.html"].contains(&format!("href=\"{}\"", file(name))), "{name} is not in the index");
-        for id in ["equations", "code", "tree", "tracks", "try"] {
+        for id in ["equations", "code", "op", "tree", "tracks", "try"] {
             assert!(attributes(page, "id").contains(&id), "{name}: no {id}");
         }
         assert!(page.contains("aria-current=\"page\""), "{name} is not in its own tree");
@@ -109,6 +108,13 @@ fn every_test_that_a_page_names_is_there() {
         assert!(tests.contains(&format!("#[test]\nfn {}()", shown.test)), "{}", shown.test);
         assert!(shown.mixers.iter().all(|mixer| models::names().contains(mixer)), "{:?}", shown.mixers);
     }
+    for mixer in models::names() {
+        let known = tracks::of(mixer).count() + tracks::untested(mixer).count();
+        assert!(known > 0, "{mixer}: nothing says what it can and cannot track");
+        assert!(tracks::buys(mixer).is_some(), "src/book/buys.md says nothing of {mixer}");
+    }
+    let untested: Vec<&str> = models::names().into_iter().filter(|mixer| tracks::of(mixer).next().is_none()).collect();
+    assert_eq!(untested, ["ttt", "titans"], "mixers of which no test shows what they can track");
 }
 
 #[test]
@@ -218,45 +224,145 @@ fn no_function_of_a_script_hides_one_of_the_browser() {
     assert!(scripts >= 9, "{scripts}");
 }
 
+/// All equations of a file, block after block, and the lines that compute each.
+fn rows(source: &str) -> Vec<equations::Row> {
+    let parts = prose::parts(source).0;
+    let blocks =
+        parts.iter().filter_map(|part| if let prose::Part::Equations(block) = part { Some(block) } else { None });
+    blocks.flat_map(|block| equations::rows(block)).collect()
+}
+
+#[test]
+fn every_equation_has_its_lines_and_every_mark_its_equation() {
+    let (mut in_all, mut wrong) = (0, vec![]);
+    for name in models::names() {
+        let source = models::source(name).unwrap();
+        let (rows, head) = (rows(source), prose::parts(source).1);
+        for mark in equations::marks(source) {
+            let said = equations::named(&rows, mark.name).len();
+            if said != 1 {
+                wrong.push(format!("{name}.rs:{}: ({}) is the name of {said} equations", mark.line, mark.name));
+            }
+        }
+        for (row, lines) in rows.iter().zip(equations::links(source, &rows)) {
+            if lines.is_empty() || lines.iter().any(|range| *range.start() <= head) {
+                wrong.push(format!("{name}.rs: {}: computed by {lines:?}", row.text));
+            }
+            in_all += 1;
+        }
+    }
+    for core in &cores::CORES {
+        let (rows, marks) = (rows(core.source), equations::marks(core.source));
+        assert!(!marks.is_empty(), "ops/{}", core.file);
+        let strays = marks.iter().filter(|mark| equations::named(&rows, mark.name).is_empty());
+        wrong.extend(strays.map(|mark| format!("ops/{}:{}: ({}) names no equation", core.file, mark.line, mark.name)));
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    assert!(in_all > 200, "{in_all} equations");
+}
+
 /// The code that a row is linked with.
-fn linked(mixer: &str, row: usize) -> String {
-    let source = models::source(mixer).unwrap();
-    let rows = equations::rows(&models::equations(mixer).unwrap());
+fn linked(source: &str, row: usize) -> String {
     let lines: Vec<&str> = source.lines().collect();
-    let links = equations::links(source, &rows);
+    let links = equations::links(source, &rows(source));
     links[row].iter().flat_map(|range| &lines[range.start() - 1..*range.end()]).map(|line| line.trim()).collect()
 }
 
 #[test]
-fn equations_are_linked_with_the_lines_that_compute_them() {
-    assert_eq!(linked("lstm", 4), "let c = f * c + i * g;");
-    contains(linked("lstm", 6), "w_post");
-    contains(linked("delta_net", 1), "w_beta");
-    contains(linked("delta_net", 1), "sigmoid");
-    contains(linked("delta_net", 2), "fn write");
-    contains(linked("delta_net", 2), "error");
-    contains(linked("delta_net", 4), "fn read");
-    assert!(linked("mamba", 6).starts_with("let h = a_bar * h"));
-    contains(linked("rwkv7", 5), "l2_norm");
-    contains(linked("rwkv7", 5), "k_a");
-    // A row of words, and one whose symbol the code has under another name, have no link.
-    assert_eq!(linked("transnormer", 0), "");
-    let (mut rows_in_all, mut with_links) = (0, 0);
+fn a_mark_names_an_equation_by_its_number_or_its_beginning() {
+    let file = |code: &str| {
+        format!(
+            "//! ```text\n//! β_t = σ(w x_t)    s = 1\n//! [q, k] = W x\n//! S_t = S_{{t-1}} + k vᵀ    (1)\n//!     = other\n//! ```\n{code}"
+        )
+    };
+    for (line, row, computes) in [
+        ("let beta = 1; // (β_t)", 0, true),
+        ("let beta = 1; // (β)", 0, false),
+        ("// (β_t)\nlet beta = 1;", 0, true),
+        ("/// (β_t)\nlet beta = 1;", 0, false),
+        ("let q = 1; // see (q)", 1, false),
+        ("let q = 1; // (q) [B, T]", 1, true),
+        ("let k = 1; // (k)", 1, false),
+        ("let s = 1; // (β_t) (1)", 2, true),
+        ("let s = 1; // (S_t)", 2, true),
+        ("let s = 1; // (1)", 3, true),
+        ("let s = 1; // (2)", 2, false),
+    ] {
+        assert_eq!(!linked(&file(line), row).is_empty(), computes, "{line}: {row}");
+    }
+    assert_eq!(linked(models::source("lstm").unwrap(), 4), "let c = f * c + i * g; // (5)");
+}
+
+/// What a page calls a mixer's op is what its model runs.
+#[test]
+fn the_op_of_a_page_is_the_one_that_the_mixer_runs() {
+    for name in models::names() {
+        // Two blocks, since some mixers change with the depth.
+        let config: TrainConfig = settings(name).replace("layers = 1", "layers = 2").parse().unwrap();
+        let model = Model::new(&config.for_model(name).unwrap().model, 0, DType::F32).unwrap();
+        let tape = Tape::new(Device::Cpu);
+        let p = model.params().bind(&tape);
+        let tokens = tape.constant(&Tensor::from_vec(vec![0, 1, 1, 0], [1, 4]));
+        model.forward(&p, tokens, model.default_form());
+        let ran: Vec<&str> = tape.graph(&[]).nodes.iter().map(|node| node.op).collect();
+        let own = cores::of(name).map(|core| core.op);
+        for core in &cores::CORES {
+            let calls = own == Some(core.op) || own == Some("gated_delta_rule") && core.op == "erase_write";
+            let runs = ran.contains(&core.op);
+            assert!(own != Some(core.op) || runs, "{name} runs no {}: {ran:?}", core.op);
+            assert!(!runs || calls || own.is_some(), "{name} runs {}", core.op);
+        }
+    }
+}
+
+/// The shapes of a page are those of a run.
+#[test]
+fn the_shapes_beside_the_equations_are_those_of_a_run() {
+    let (mut checked, mut wrong) = (0, vec![]);
     for name in models::names() {
         let source = models::source(name).unwrap();
-        let (_, head) = prose::parts(source);
-        let rows = equations::rows(&models::equations(name).unwrap());
-        let links = equations::links(source, &rows);
-        let code = source.lines().count();
-        assert!(
-            links.iter().flatten().all(|r| *r.start() > head && r.start() <= r.end() && *r.end() <= code),
-            "{name}"
-        );
-        assert!(links.iter().any(|lines| !lines.is_empty()), "{name}: no link at all");
-        rows_in_all += rows.len();
-        with_links += links.iter().filter(|lines| !lines.is_empty()).count();
+        let shapes = equations::shapes(source);
+        let all = rows(source);
+        let shown = equations::shapes_of(&all, &shapes).iter().filter(|one| !one.is_empty()).count();
+        if shown < 2 {
+            wrong.push(format!("{name}: {shown} rows have a shape: {shapes:?}"));
+        }
+        let config: TrainConfig = settings(name).parse().unwrap();
+        let config = config.for_model(name).unwrap();
+        let model = Model::new(&config.model, 0, DType::F32).unwrap();
+        let trace = trace_model(&model, &config.kernels, &[0, 1, 1], &|| ()).unwrap();
+        let c = &config.model;
+        let one = |letter: &str| match letter {
+            "B" | "T" => 1,
+            "H" => c.heads,
+            "M" if name == "mom" => 5,
+            "M" => c.state,
+            "K" | "V" | "P" => c.head_dim,
+            "D" => c.width,
+            "N" => c.state,
+            "E" => c.expand * c.width,
+            _ => letter.parse().unwrap_or(0),
+        };
+        let size = |product: &str| product.split(' ').map(one).product::<usize>();
+        for quantity in view::of(name).map_or(&[][..], |view| view.quantities) {
+            let Some((_, shape)) = shapes.iter().find(|one| one.0 == quantity.symbol) else { continue };
+            let Some(series) = trace.layers[0].get(quantity.name) else { continue };
+            let letters: Vec<&str> = shape.trim_matches(['[', ']']).split(", ").collect();
+            // A view has the query once for each memory, and of two weights the one that counts.
+            if matches!((name, quantity.symbol), ("mom", "q" | "o") | ("seqboat", "π")) {
+                continue;
+            }
+            let said: usize = letters.iter().map(|letter| size(letter)).product();
+            if said > 0 {
+                checked += 1;
+                if said != series.width() {
+                    wrong.push(format!("{name}: {} {shape}, and {:?} a step", quantity.symbol, series.shape));
+                }
+            }
+        }
     }
-    assert!(3 * with_links > 2 * rows_in_all, "{with_links} of {rows_in_all} rows");
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    assert!(checked > 60, "{checked} quantities");
 }
 
 fn book(args: &[&str]) -> (Option<i32>, String, String) {

@@ -1,9 +1,8 @@
 // An equation and the lines that compute it light up together.
 {
-  const source = document.querySelector('.source');
   const linesOf = row => (row.dataset.lines ?? '').split(',').filter(Boolean).flatMap(range => {
-    const [from, to] = range.split('-').map(Number);
-    return Array.from({ length: to - from + 1 }, (_, i) => document.getElementById(`L${from + i}`)).filter(Boolean);
+    const [from, to] = range.slice(1).split('-').map(Number);
+    return Array.from({ length: to - from + 1 }, (_, i) => document.getElementById(`${range[0]}${from + i}`)).filter(Boolean);
   });
   const light = row => {
     for (const lit of document.querySelectorAll('.lit')) lit.classList.remove('lit');
@@ -12,10 +11,10 @@
     for (const line of linesOf(row)) line.classList.add('lit');
   };
   // The code scrolls inside its own frame, and the page to it where it is out of sight.
-  const show = row => {
+  const show = (row, first = linesOf(row)[0]) => {
     light(row);
-    const [first] = linesOf(row);
     if (!first) return;
+    const source = first.closest('.source');
     const by = first.getBoundingClientRect().top - source.getBoundingClientRect().top;
     source.scrollTop += by - 60;
     const frame = source.getBoundingClientRect();
@@ -26,9 +25,9 @@
       if (event.target.closest('a:not(.lines)') || String(getSelection())) return;
       const link = event.target.closest('.lines');
       if (link) { event.preventDefault(); history.replaceState(null, '', link.hash); }
-      show(row);
+      const line = link ? document.querySelector(link.hash) : undefined;
+      show(row, line);
       // As the link itself would: what comes next by Tab is behind the line.
-      const line = link && document.querySelector(link.hash);
       if (line) { line.tabIndex = -1; line.focus({ preventScroll: true }); }
     });
   }

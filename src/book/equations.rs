@@ -1,8 +1,14 @@
-//! The equations of a mixer's file, row by row, and the lines of its code that compute each.
+//! The equations of a file, row by row, the lines of its code that compute each, and the shapes of what they compute.
 //!
-//! A row is linked with a line where a reader could say why: the function's documentation names the equation's number,
-//! or the line binds the symbol on the equation's left (`let beta = …` for β_t). Only functions that the mixer's step
-//! calls count, since the step is the definition. Where nothing is certain there is no link.
+//! A line of code says which equation it computes, in a comment behind it that begins with names in brackets:
+//!
+//! ```text
+//! let beta = x.linear(p[self.w_beta], None).sigmoid(); // (β_t)
+//! let s = s + outer(k, v); // (1) [B, H, K, V]
+//! ```
+//!
+//! The name of an equation is its number in the file's block of equations, or what it begins with: (1) or (S_t) for
+//! `S_t = S_{t-1} + k_t v_tᵀ  (1)`. A comment on a line of its own is about the next line of code.
 
 use std::ops::RangeInclusive;
 
@@ -51,23 +57,45 @@ impl Row {
         number.split(|c: char| !c.is_alphanumeric() && c != '.').filter_map(digits).filter(|n| *n < 100).collect()
     }
 
-    /// Its equations: the symbols on the left without indices, "β" or "S", and the right side.
-    fn clauses(&self) -> Vec<(Vec<String>, &str)> {
-        let mut clauses = vec![];
+    /// Its equations, those in its remarks too.
+    fn clauses(&self) -> impl Iterator<Item = &str> {
+        let remarks = self.remarks.iter().filter(|remark| remark.contains(" = ") || remark.contains(" ← "));
+        let all = [&self.text].into_iter().chain(remarks);
+        all.flat_map(|text| text.split(",  ").flat_map(|part| part.split(";  "))).map(str::trim)
+    }
+
+    /// Whether this is a name of the row: its number, or what one of its equations begins with.
+    fn is(&self, name: &str) -> bool {
+        let goes_on = |c: char| c.is_alphanumeric() || "_^{'·".contains(c) || ('\u{300}'..='\u{36f}').contains(&c);
+        let begins = |clause: &str| clause.strip_prefix(name).is_some_and(|rest| !rest.starts_with(goes_on));
+        self.number.as_deref().is_some_and(|number| number.trim_matches(['(', ')']) == name)
+            || self.clauses().any(|clause| begins(clause.trim_start_matches(['[', '('])))
+    }
+
+    /// Whether it is another way to write the row before.
+    fn is_other_form(&self) -> bool {
+        self.goes_on && self.text.starts_with('=')
+    }
+
+    /// The symbols that it computes, without indices: "β", "S".
+    fn symbols(&self) -> Vec<&str> {
+        let mut all = vec![];
         for clause in self.text.split(",  ").flat_map(|part| part.split(";  ")) {
-            let Some((left, right)) = clause.split_once(" = ").or_else(|| clause.split_once(" ← ")) else { continue };
+            let left = clause.split_once(" = ").or_else(|| clause.split_once(" ← ")).map_or("", |sides| sides.0);
+            let left = left.split_once(": ").map_or(left, |(_, left)| left);
+            // A comma in the braces of an index parts nothing.
             let mut depth = 0;
             let parts = left.split(|c: char| {
                 depth += i32::from(matches!(c, '{' | '(')) - i32::from(matches!(c, '}' | ')'));
                 c == ',' && depth == 0
             });
-            let symbol = |part: &str| {
-                let part = part.trim().trim_matches(['[', ']']).trim_start_matches("ln ").trim_start_matches("both: ");
-                part.split(['_', '^', '(']).next().unwrap_or_default().to_string()
-            };
-            clauses.push((parts.map(symbol).collect(), right));
+            all.extend(parts.map(|part| {
+                let part = part.trim().trim_matches(['[', ']']).trim_start_matches("ln ");
+                part.split(['_', '^', '(']).next().unwrap_or_default()
+            }));
         }
-        clauses
+        all.retain(|symbol| !symbol.is_empty());
+        all
     }
 
     /// The number of the file where it is short, or a letter for its place; none for a row that goes on.
@@ -78,353 +106,118 @@ impl Row {
     }
 }
 
-/// What a symbol may be called in the code.
-fn names(symbol: &str) -> Vec<String> {
-    const LETTERS: [(&str, &[&str]); 27] = [
-        ("α", &["alpha"]),
-        ("β", &["beta"]),
-        ("γ", &["gamma"]),
-        ("δ", &["delta"]),
-        ("Δ", &["dt", "delta"]),
-        ("ε", &["eps"]),
-        ("η", &["eta"]),
-        ("θ", &["theta"]),
-        ("κ", &["kappa"]),
-        ("λ", &["lambda"]),
-        ("μ", &["mu"]),
-        ("ν", &["nu"]),
-        ("ξ", &["xi", "asked"]),
-        ("π", &["pi"]),
-        ("ρ", &["rho"]),
-        ("φ", &["phi"]),
-        ("ω", &["omega"]),
-        ("ℓ", &["lr", "rate"]),
-        ("Ā", &["a_bar"]),
-        ("B̄", &["b_bar"]),
-        ("K̃", &["keys"]),
-        ("Ṽ", &["values"]),
-        ("ĩ", &["i", "i_pre"]),
-        ("f̃", &["f", "f_pre"]),
-        ("M", &["m", "momentum"]),
-        ("S'", &["faded", "s"]),
-        ("κᵀ", &["kappa"]),
-    ];
-    let spelled = LETTERS.iter().find(|pair| pair.0 == symbol).map_or(&[][..], |pair| pair.1);
-    let plain = symbol.trim_matches(['\'', '\u{302}', '\u{303}', '\u{304}']);
-    let own = Some(plain.to_lowercase()).filter(|name| name.is_ascii() && !name.is_empty() && spelled.is_empty());
-    spelled.iter().map(|&name| name.into()).chain(own).collect()
+/// A line that computes an equation, from 1, and the name by which it calls the equation.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Mark<'a> {
+    /// The line.
+    pub line: usize,
+    /// The name, without its brackets.
+    pub name: &'a str,
 }
 
-/// A function of a file: lines are counted from 0.
-struct Function<'a> {
-    name: &'a str,
-    docs: String,
-    first: usize,
-    last: usize,
-    /// Whether it is of the implementation of `Mixer`.
-    of_mixer: bool,
-}
-
-fn functions<'a>(lines: &[&'a str]) -> Vec<Function<'a>> {
-    let mut found = vec![];
-    let mut of_mixer = false;
-    for (at, line) in lines.iter().enumerate() {
-        if line.starts_with("impl") {
-            of_mixer = line.starts_with("impl Mixer");
+/// The marks of a file.
+pub fn marks(source: &str) -> Vec<Mark<'_>> {
+    let mut all = vec![];
+    let mut above: Vec<&str> = vec![];
+    for (i, line) in source.lines().enumerate() {
+        let (code, comment) = parts(line);
+        above.extend(bracketed(comment).0);
+        if !code.trim().is_empty() {
+            all.extend(above.drain(..).map(|name| Mark { line: i + 1, name }));
         }
-        let bare = line.trim_start();
-        let indent = line.len() - bare.len();
-        let Some(rest) =
-            ["pub fn ", "pub(super) fn ", "pub(crate) fn ", "fn "].iter().find_map(|f| bare.strip_prefix(f))
-        else {
-            continue;
-        };
-        let name = rest.split(['<', '(']).next().unwrap_or_default();
-        let ends = |line: &str| line.starts_with(&" ".repeat(indent)) && line[indent..].starts_with('}');
-        let last = match bare.ends_with('}') {
-            true => at,
-            false => (at + 1..lines.len()).find(|&i| ends(lines[i])).unwrap_or(at),
-        };
-        let mut docs: Vec<&str> =
-            lines[..at].iter().rev().map_while(|line| line.trim_start().strip_prefix("///")).map(str::trim).collect();
-        docs.reverse();
-        found.push(Function { name, docs: docs.join(" "), first: at, last, of_mixer });
     }
-    found
+    all
 }
 
-impl Function<'_> {
-    /// The numbers of the equations that its documentation says it computes.
-    fn equations(&self) -> Vec<usize> {
-        let said = self.docs.split_once("quation").or_else(|| self.docs.split_once("(eq. "));
-        let first = self.docs.starts_with('(').then_some(("", self.docs.as_str()));
-        let Some((_, rest)) = said.or(first) else { return vec![] };
-        let rest = rest.trim_start_matches('s').trim_start();
-        let end = rest.find([':', '.']).unwrap_or(rest.len()).min(rest.find(" for ").unwrap_or(rest.len()));
-        let words: Vec<&str> = rest[..end].split_whitespace().map(|w| w.trim_matches(['(', ')', ','])).collect();
-        let mut all: Vec<usize> = vec![];
-        let mut range = false;
-        for word in words {
-            match word.parse() {
-                Ok(n) if range => {
-                    let from = all.last().map_or(n, |last| last + 1);
-                    all.extend(from..=n);
-                    range = false;
-                }
-                Ok(n) => all.push(n),
-                Err(_) if word == "to" => range = true,
-                Err(_) if word == "and" => {}
-                Err(_) => break,
+/// The code of a line, and the text of the comment behind it; documentation has neither.
+fn parts(line: &str) -> (&str, &str) {
+    match line.split_once("//") {
+        Some((_, rest)) if rest.starts_with(['/', '!']) => ("", ""),
+        Some((code, comment)) => (code, comment.trim_start()),
+        None => (line, ""),
+    }
+}
+
+/// The texts in the brackets that a comment begins with, and what follows them.
+pub fn bracketed(text: &str) -> (Vec<&str>, &str) {
+    let (mut all, mut rest) = (vec![], text);
+    while let Some(inside) = rest.strip_prefix('(') {
+        let mut depth = 1;
+        let close = inside.char_indices().find(|(_, c)| {
+            depth += i32::from(*c == '(') - i32::from(*c == ')');
+            depth == 0
+        });
+        let Some((at, _)) = close else { break };
+        all.push(&inside[..at]);
+        rest = inside[at + 1..].trim_start();
+    }
+    (all, rest)
+}
+
+/// The places of the rows of this name.
+pub fn named(rows: &[Row], name: &str) -> Vec<usize> {
+    (0..rows.len()).filter(|&i| rows[i].is(name)).collect()
+}
+
+/// The lines of a file that compute each row, as ranges of lines from 1.
+pub fn links(source: &str, rows: &[Row]) -> Vec<Vec<RangeInclusive<usize>>> {
+    let mut lines: Vec<Vec<usize>> = vec![vec![]; rows.len()];
+    for mark in marks(source) {
+        named(rows, mark.name).into_iter().for_each(|i| lines[i].push(mark.line));
+    }
+    for i in 1..rows.len() {
+        if rows[i].is_other_form() {
+            lines[i] = lines[i - 1].clone();
+        }
+    }
+    let ranges = |lines: &Vec<usize>| {
+        let mut all: Vec<RangeInclusive<usize>> = vec![];
+        for &line in lines {
+            match all.last_mut() {
+                Some(last) if *last.end() + 1 >= line => *last = *last.start()..=line,
+                _ => all.push(line..=line),
             }
         }
         all
-    }
-}
-
-/// The identifiers of a text.
-fn identifiers(text: &str) -> impl Iterator<Item = &str> {
-    text.split(|c: char| !(c.is_alphanumeric() || c == '_')).filter(|word| !word.is_empty())
-}
-
-/// The line on which the statement that begins here ends.
-fn end_of_statement(lines: &[&str], first: usize, last: usize) -> usize {
-    let mut depth = 0;
-    for (at, line) in lines.iter().enumerate().take(last + 1).skip(first) {
-        let code = line.split("//").next().unwrap_or_default();
-        depth += code.chars().map(|c| i32::from("([{".contains(c)) - i32::from(")]}".contains(c))).sum::<i32>();
-        if depth <= 0 && code.trim_end().ends_with(';') {
-            return at;
-        }
-    }
-    first
-}
-
-/// What a statement binds, and to what, if it binds anything: parts of a tuple or an array one by one.
-fn bindings(statement: &str) -> Vec<(&str, &str)> {
-    let code = statement.trim().trim_end_matches(';');
-    let Some((left, right)) = code.split_once(" = ").or_else(|| code.split_once(" += ")) else { return vec![] };
-    if ["if ", "while ", "state."].iter().any(|word| left.starts_with(word)) || left.contains("Some(") {
-        return vec![];
-    }
-    let bound = left.strip_prefix("let ").map_or(left, |bound| bound.split(": ").next().unwrap_or(bound));
-    if !bound.chars().all(|c| c.is_alphanumeric() || "_[](), &.*".contains(c)) {
-        return vec![];
-    }
-    paired(bound, right)
-}
-
-fn paired<'a>(bound: &'a str, right: &'a str) -> Vec<(&'a str, &'a str)> {
-    // Heads are put side by side, which computes nothing.
-    let right = match right.find("].map(").filter(|_| right.starts_with('[')) {
-        Some(at) if ["head", "permute", "at(x"].iter().any(|word| right[at..].contains(word)) => &right[..=at],
-        _ => right,
     };
-    match (elements(bound), elements(right)) {
-        (Some(lefts), Some(rights)) if lefts.len() == rights.len() => {
-            lefts.into_iter().zip(rights).flat_map(|(left, right)| paired(left, right)).collect()
-        }
-        _ => vec![(bound, right)],
-    }
+    lines.iter().map(ranges).collect()
 }
 
-/// The elements of a tuple or an array.
-fn elements(text: &str) -> Option<Vec<&str>> {
-    let text = text.trim().trim_start_matches("mut ");
-    let inside = text.strip_prefix('(').and_then(|t| t.strip_suffix(')'));
-    let inside = inside.or_else(|| text.strip_prefix('[').and_then(|t| t.strip_suffix(']')))?;
-    let mut depth = 0;
+/// The shapes that the documentation of a file says after "Shapes": a symbol, and "[B, T, H, K]".
+pub fn shapes(source: &str) -> Vec<(String, String)> {
+    let lines: Vec<&str> = source.lines().map_while(|line| line.strip_prefix("//!")).collect();
+    let text = lines.join("\n").replace('`', "");
+    let said = text.split_once("Shapes").map_or("", |after| after.1);
+    let said = said.split("\n\n").next().unwrap_or_default().replace('\n', "");
+    let mut rest = said.split_once(": ").map_or("", |said| said.1);
     let mut all = vec![];
-    let mut from = 0;
-    for (at, c) in inside.char_indices() {
-        depth += i32::from("([{".contains(c)) - i32::from(")]}".contains(c));
-        if depth < 0 {
-            return None;
-        }
-        if c == ',' && depth == 0 {
-            all.push(inside[from..at].trim());
-            from = at + 1;
-        }
+    while let Some((before, inside)) = rest.split_once('[') {
+        let Some((dims, after)) = inside.split_once(']') else { break };
+        let names = before.trim_start_matches([',', ';', ' ']).trim_start_matches("and ").replace(" and ", ", ");
+        all.extend(names.split(", ").map(|name| (name.trim().to_string(), format!("[{dims}]"))));
+        rest = after;
     }
-    all.push(inside[from..].trim());
-    all.retain(|element| !element.is_empty());
-    Some(all)
+    all
 }
 
-/// Whether what is bound is only another view of what there is.
-fn only_moved(right: &str) -> bool {
-    const MOVES: [&str; 8] = ["reshape", "permute", "narrow", "dims", "shape", "at", "named", "last"];
-    let right = right.trim();
-    let path = |text: &str| text.chars().all(|c| c.is_alphanumeric() || "_.[]*&(), ".contains(c));
-    if right.starts_with("vec![") || ["at(", "head_first(", "heads_first("].iter().any(|f| right.starts_with(f)) {
-        return true;
-    }
-    let word = |text: &str| text.len() - text.trim_start_matches(|c: char| c.is_alphanumeric() || c == '_').len();
-    if path(right) && !right.contains('(') || elements(right).is_some_and(|all| all.iter().all(|e| only_moved(e))) {
-        return true;
-    }
-    let mut rest = &right[word(right)..];
-    while let Some(method) = rest.strip_prefix('.') {
-        let n = word(method);
-        let after = &method[n..];
-        if let Some(arguments) = after.strip_prefix('(') {
-            let mut depth = 1;
-            let end = arguments.char_indices().find(|(_, c)| {
-                depth += i32::from("([{".contains(*c)) - i32::from(")]}".contains(*c));
-                depth == 0
-            });
-            let (true, Some((end, _))) = (MOVES.contains(&&method[..n]), end) else { return false };
-            rest = &arguments[end + 1..];
-        } else {
-            rest = after;
-        }
-    }
-    rest.is_empty()
-}
-
-/// How much of the right side of an equation a piece of code shows: functions by their names, and symbols.
-fn evidence(right: &str, code: &str) -> usize {
-    const FUNCTIONS: [(&str, &[&str]); 18] = [
-        ("σ(", &["sigmoid"]),
-        ("softplus(", &["softplus"]),
-        ("tanh", &["tanh"]),
-        ("SiLU(", &["silu", "apply"]),
-        ("GELU(", &["gelu"]),
-        ("ReLU(", &["relu"]),
-        ("elu(", &["elu"]),
-        ("conv(", &["conv", "conv1d", "apply"]),
-        ("softmax", &["softmax"]),
-        ("exp(", &["exp", "decay"]),
-        ("e^", &["exp", "log"]),
-        ("ln ", &["log"]),
-        ("max(", &["maximum", "max"]),
-        ("Norm(", &["norm"]),
-        ("LN(", &["norm"]),
-        ("‖", &["l2", "norm"]),
-        ("W_", &["linear", "apply", "project"]),
-        ("ᵀ", &["matmul", "outer", "recall", "add", "erase", "write"]),
-    ];
-    // What stands in the braces of an index is no symbol of its own.
-    let mut bare = String::new();
-    let mut depth = 0;
-    for c in right.chars() {
-        depth += i32::from(c == '{') - i32::from(c == '}');
-        if depth == 0 && c != '}' {
-            bare.push(c);
-        }
-    }
-    let words: Vec<&str> = identifiers(code).collect();
-    let parts: Vec<&str> = words.iter().flat_map(|word| word.split('_')).collect();
-    let functions = FUNCTIONS.iter().filter(|f| right.contains(f.0) && f.1.iter().any(|name| parts.contains(name)));
-    let mut symbols: Vec<&str> = bare.split(|c: char| !(c.is_alphabetic() || "_^'".contains(c))).collect();
-    symbols.iter_mut().for_each(|symbol| *symbol = symbol.split(['_', '^']).next().unwrap_or_default());
-    symbols.sort_unstable();
-    symbols.dedup();
-    let said = |symbol: &str| {
-        !matches!(symbol, "" | "p" | "x" | "x'" | "W" | "b" | "s" | "h")
-            && names(symbol).iter().any(|name| words.contains(&name.as_str()))
-    };
-    functions.count() + symbols.iter().filter(|symbol| said(symbol)).count()
-}
-
-/// What is not the definition: other forms, and what sets up.
-const OTHER: [&str; 7] = ["new", "parallel", "chunked", "chunk", "fused", "scan", "quadratic"];
-
-/// The lines of a file that compute each row of its first block of equations, as ranges of lines from 1.
-pub fn links(source: &str, rows: &[Row]) -> Vec<Vec<RangeInclusive<usize>>> {
-    let lines: Vec<&str> = source.lines().collect();
-    let all = functions(&lines);
-    // The definition: the mixer's step, or where it has none its sequence, which then computes one token.
-    let own = |name: &str| (0..all.len()).find(|&i| all[i].of_mixer && all[i].name == name);
-    let definition = own("step").or_else(|| own("sequence"));
-    // What it calls, and what that calls.
-    let mut reached: Vec<usize> = definition.into_iter().collect();
-    let mut next = 0;
-    while let Some(&i) = reached.get(next) {
-        let body = lines[all[i].first + usize::from(all[i].last > all[i].first)..=all[i].last].join("\n");
-        for (j, other) in all.iter().enumerate() {
-            let called =
-                identifiers(&body).any(|word| word == other.name) && body.contains(&format!("{}(", other.name));
-            if called && !OTHER.contains(&other.name) && !reached.contains(&j) {
-                reached.push(j);
+/// The shapes of what each row computes, where another row's before it is different: symbols, and their shape.
+pub fn shapes_of(rows: &[Row], shapes: &[(String, String)]) -> Vec<Vec<(String, String)>> {
+    let mut before = vec![];
+    let mut of_row = |row: &Row| {
+        let mut all: Vec<(String, String)> = vec![];
+        for symbol in row.symbols() {
+            let Some((_, shape)) = shapes.iter().find(|shape| shape.0 == symbol) else { continue };
+            match all.iter_mut().find(|one| one.1 == *shape) {
+                Some(one) => one.0 = format!("{}, {symbol}", one.0),
+                None => all.push((symbol.to_string(), shape.clone())),
             }
         }
-        next += 1;
-    }
-    let local = |right: &str| {
-        let first = identifiers(right.trim_start().trim_start_matches("self.")).next();
-        first.is_some_and(|word| all.iter().any(|f| f.name == word))
-            && (right.trim_start().starts_with("self.") || !right.trim_start().starts_with('('))
+        let dims: Vec<String> = all.iter().map(|one| one.1.clone()).collect();
+        let same = dims == before || dims.is_empty();
+        if !dims.is_empty() {
+            before = dims;
+        }
+        if same { vec![] } else { all }
     };
-    // What the step gives back is called `out` where it is not called y.
-    let out = rows.iter().flat_map(Row::clauses).any(|(symbols, _)| symbols.iter().any(|symbol| symbol == "out"));
-    let given_back = if out { "out" } else { "y" };
-    let of_row = |row: &Row| {
-        let numbers = row.numbers();
-        let says = |f: &Function| f.equations().iter().any(|n| numbers.contains(n));
-        let (mut in_named, mut elsewhere) = (vec![], vec![]);
-        let mut result = false;
-        for (symbols, right_side) in row.clauses() {
-            let ends = symbols.iter().any(|symbol| symbol == given_back);
-            result |= ends;
-            let wanted: Vec<String> = symbols.iter().flat_map(|symbol| names(symbol)).collect();
-            let mut found: Vec<(usize, bool, RangeInclusive<usize>)> = vec![];
-            for f in reached.iter().map(|&i| &all[i]).filter(|f| !ends || says(f)) {
-                let mut at = f.first + 1;
-                while at < f.last {
-                    let end = end_of_statement(&lines, at, f.last);
-                    let statement = lines[at..=end].join("\n");
-                    for (bound, right) in bindings(&statement) {
-                        let wants = identifiers(bound).any(|name| wanted.iter().any(|w| w == name));
-                        let score = evidence(right_side, right);
-                        if wants && score > 0 && !only_moved(right) && !local(right) {
-                            found.push((score, says(f), at + 1..=end + 1));
-                        }
-                    }
-                    at = end + 1;
-                }
-            }
-            let best = found.iter().map(|one| one.0).max().unwrap_or(0);
-            for (_, named, range) in found.into_iter().filter(|one| 2 * one.0 > best) {
-                let into = if named { &mut in_named } else { &mut elsewhere };
-                if !into.contains(&range) {
-                    into.push(range);
-                }
-            }
-        }
-        if !in_named.is_empty() {
-            return in_named;
-        }
-        // The function that is documented for the fewest equations, this one among them.
-        let whole = reached.iter().map(|&i| &all[i]).filter(|f| says(f)).min_by_key(|f| f.equations().len());
-        if let Some(f) = whole {
-            return vec![f.first + 1..=f.last + 1];
-        }
-        if !elsewhere.is_empty() {
-            elsewhere.sort_by_key(|range| *range.start());
-            return elsewhere;
-        }
-        if !result {
-            return vec![];
-        }
-        // What the definition gives back.
-        let output = reached.iter().map(|&i| &all[i]).find(|f| f.name == "output");
-        match output {
-            Some(f) => vec![f.first + 1..=f.last + 1],
-            None => definition.map(|i| last_expression(&lines, &all[i])).into_iter().collect(),
-        }
-    };
-    rows.iter().map(of_row).collect()
-}
-
-/// The lines of what a function gives back.
-fn last_expression(lines: &[&str], f: &Function) -> RangeInclusive<usize> {
-    let mut at = f.first + 1;
-    while at < f.last {
-        let end = end_of_statement(lines, at, f.last);
-        if end == at && !lines[at].split("//").next().unwrap_or_default().trim_end().ends_with(';') {
-            break;
-        }
-        at = end + 1;
-    }
-    at.min(f.last) + 1..=f.last.max(f.first + 1)
+    rows.iter().map(&mut of_row).collect()
 }

@@ -133,8 +133,25 @@ async function startLab() {
       return at;
     },
   };
-  let panels = [], running = false, bytes;
+  let panels = [], running = false, bytes, timer;
   const shown = () => panels.filter(panel => !panel.place.hidden);
+
+  // The inspector's page of the models that are shown, in its frame, if that is open; soon, since it is much to draw.
+  const mathematics = JSON.parse($('equations-set').textContent);
+  function inspect() {
+    clearTimeout(timer);
+    if (!$('inspector').open || running) return;
+    timer = setTimeout(() => {
+      let all;
+      try {
+        all = shown().map(panel => panel.lib.inspect(controls.bits()));
+      } catch { return; } // above the bits it says why
+      const runs = all.map(({ runs: [run] }) => ({ ...run, name: run.title,
+        equations: run.equations.map((equation, i) => [...equation, mathematics[run.mixer][i]]) }));
+      const data = JSON.stringify({ ...all[0], runs }).replaceAll('<', '\\u003c');
+      $('frame').srcdoc = window.inspectorPage.replace('@DATA@', () => data);
+    }, 300);
+  }
 
   function restart() {
     running = false;
@@ -142,6 +159,7 @@ async function startLab() {
     $('train').disabled = false;
     $('restart').disabled = true;
     for (const panel of panels) panel.restart();
+    inspect();
   }
 
   // Steps for a part of a frame, then the pictures, until it is done or stopped.
@@ -164,6 +182,7 @@ async function startLab() {
     running = false;
     $('train').textContent = 'Trained';
     $('train').disabled = true;
+    inspect();
   }
 
   try {
@@ -181,6 +200,7 @@ async function startLab() {
     $('train').textContent = running ? 'Pause' : 'Go on';
     $('restart').disabled = false;
     go();
+    inspect();
   });
   $('restart').addEventListener('click', restart);
   $('signed')?.addEventListener('change', restart);
@@ -192,6 +212,8 @@ async function startLab() {
     restart();
   });
   for (const id of ['bits', 'place']) $(id).addEventListener('input', () => shown().forEach(panel => panel.drawStates()));
+  $('bits').addEventListener('input', inspect);
+  $('inspector').addEventListener('toggle', inspect);
   form.addEventListener('submit', event => event.preventDefault());
   matchMedia('(prefers-color-scheme: dark)').addEventListener('change', () => { readColours(); shown().forEach(panel => panel.draw()); });
   // For the test in a browser.

@@ -1,9 +1,11 @@
 //! A site to understand the mixers by: a page for each, made of its file alone.
 //!
 //! [`prose`] reads the documentation at the head of the file, [`equations`] its equations and the lines that compute
-//! them, [`tracks`] has what tests show, [`page`] makes the pages, and [`tour`] leads through them. Where the library was
+//! them, [`cores`] has the ops that run it over a sequence, [`tracks`] what tests show, [`page`] makes the pages, and [`tour`] leads through them. Where the library was
 //! built for a browser (`scripts/web.sh`) it is part of the site, and each page trains its mixer.
 
+#[doc(hidden)]
+pub mod cores;
 #[doc(hidden)]
 pub mod equations;
 #[doc(hidden)]
@@ -64,7 +66,9 @@ impl Site {
         }
         let mut notes = vec![];
         match engine {
-            Some(text) => files.push(("engine.js".into(), text)),
+            Some(text) => {
+                files.extend([("engine.js".into(), text), ("inspector.js".into(), page::inspector())]);
+            }
             None => notes.push(format!(
                 "{}: not there, so the pages train no model; build it with scripts/web.sh, and make the site again",
                 library.display()
@@ -86,8 +90,10 @@ impl Site {
             files::whole::write(&dir.join(name), text.as_bytes())?;
         }
         // A library that an earlier site had would be offered by nothing.
-        if !self.files.iter().any(|file| file.0 == "engine.js") {
-            files::whole::remove_file(&dir.join("engine.js"))?;
+        for name in ["engine.js", "inspector.js"] {
+            if !self.files.iter().any(|file| file.0 == name) {
+                files::whole::remove_file(&dir.join(name))?;
+            }
         }
         Ok(dir.join("index.html"))
     }

@@ -1,18 +1,22 @@
 //! The pages.
 
 use super::{
+    cores::{self, Core},
     equations::{self, Row},
     prose::{self, Part},
     tracks,
 };
 use crate::{
     exercises::EXERCISES,
-    inspect::{page::PAINT, view},
+    inspect::{
+        page::{self as inspector, PAINT},
+        view,
+    },
     models::{self, About, Family, UNKNOWN},
     report::{mathml::math, plot},
 };
 use maud::{DOCTYPE, Markup, PreEscaped, html};
-use std::ops::RangeInclusive;
+use std::{collections::BTreeMap, ops::RangeInclusive};
 
 /// The file of a mixer's page.
 pub fn file(mixer: &str) -> String {
@@ -29,6 +33,12 @@ pub fn script() -> String {
     let parts =
         [PAINT, include_str!("wasm.js"), include_str!("lab.js"), include_str!("tour.js"), include_str!("book.js")];
     format!("'use strict';\n(() => {{\n{}}})();\n", parts.join("\n"))
+}
+
+/// The script that has the inspector's page, with a place for its data.
+pub fn inspector() -> String {
+    let page = inspector::around("The inspector", "@DATA@");
+    format!("'use strict';\nwindow.inspectorPage = {};\n", serde_json::json!(page))
 }
 
 /// Its usual name.
@@ -91,7 +101,7 @@ pub fn around(head: &str, main: &Markup, trains: bool) -> String {
                     "Made by tapezoo " (env!("CARGO_PKG_VERSION")) " from the files of its mixers. Links to papers "
                     "lead out of the site; all else works without a network."
                 } }
-                @if trains { script src="engine.js" defer {} }
+                @if trains { script src="engine.js" defer {} script src="inspector.js" defer {} }
                 script src="book.js" defer {}
             }
         }
@@ -194,12 +204,48 @@ fn no_library() -> Markup {
     } } }
 }
 
+/// A file with equations and the code that computes them, as a page shows it.
+struct File<'a> {
+    source: &'a str,
+    parts: Vec<Part>,
+    /// How many lines its documentation has.
+    head: usize,
+    rows: Vec<Row>,
+    /// The lines of each row.
+    links: Vec<Vec<RangeInclusive<usize>>>,
+    shapes: Vec<Vec<(String, String)>>,
+    /// What the places of its rows and lines begin with: "eq-" and "L".
+    places: [&'static str; 2],
+}
+
+impl File<'_> {
+    fn new<'a>(source: &'a str, places: [&'static str; 2]) -> File<'a> {
+        let (parts, head) = prose::parts(source);
+        let blocks = parts.iter().filter_map(|part| if let Part::Equations(block) = part { Some(block) } else { None });
+        let rows: Vec<Row> = blocks.flat_map(|block| equations::rows(block)).collect();
+        let links = equations::links(source, &rows);
+        let shapes = equations::shapes_of(&rows, &equations::shapes(source));
+        File { source, parts, head, rows, links, shapes, places }
+    }
+
+    /// The lines of the op that compute each row, where the op calls what it computes by a name that one row has.
+    fn lines_in(&self, core: Option<&File>) -> Vec<Vec<RangeInclusive<usize>>> {
+        let mut all = vec![vec![]; self.rows.len()];
+        for mark in core.iter().flat_map(|core| equations::marks(core.source)) {
+            if let [one] = equations::named(&self.rows, mark.name)[..] {
+                all[one].push(mark.line..=mark.line);
+            }
+        }
+        all
+    }
+}
+
 /// The page of a mixer.
 pub fn page(mixer: &str, trains: bool) -> String {
-    let (about, source) = (about(mixer), models::source(mixer).unwrap_or_default());
-    let (parts, head) = prose::parts(source);
-    let rows = equations::rows(&models::equations(mixer).unwrap_or_default());
-    let links = equations::links(source, &rows);
+    let about = about(mixer);
+    let file_of = File::new(models::source(mixer).unwrap_or_default(), ["eq-", "L"]);
+    let core = cores::of(mixer);
+    let op = core.map(|core| File::new(core.source, ["op-eq-", "P"]));
     let order = order();
     let at = order.iter().position(|name| *name == mixer).unwrap_or(0);
     let title = title(mixer, about);
@@ -218,20 +264,25 @@ pub fn page(mixer: &str, trains: bool) -> String {
             h1 { (title) }
             p.lead { (about.line.split_once(": ").map_or(about.line, |line| line.1)) }
             nav.sections aria-label="On this page" {
-                a href="#equations" { "Equations" } a href="#code" { "Code" } a href="#tree" { "Family" }
-                a href="#tracks" { "What it tracks" } a href="#try" { "Try it" }
+                a href="#equations" { "Equations" } a href="#code" { "Code" } a href="#op" { "Backwards" }
+                a href="#tree" { "Family" } a href="#facts" { "State and cost" } a href="#tracks" { "What it tracks" }
+                a href="#try" { "Try it" }
             }
             div.pair {
                 section #equations aria-labelledby="h-equations" {
                     h2 #h-equations { "Equations" }
-                    (documentation(&parts, &rows, &links))
+                    (documentation(&file_of, &file_of.lines_in(op.as_ref())))
                 }
                 section #code aria-labelledby="h-code" {
                     h2 #h-code { "The code that computes them" }
-                    p.soft { code { "src/models/" (mixer) ".rs" } ". A number in brackets leads back to the equation." }
-                    (code(source, head, &rows, &links))
+                    p.soft {
+                        code { "src/models/" (mixer) ".rs" } ". What stands in brackets behind a line is the equation that "
+                        "it computes, and leads back to it."
+                    }
+                    (code(&file_of, &[file_of.head..=file_of.source.lines().count()]))
                 }
             }
+            section #op aria-labelledby="h-op" { h2 #h-op { "In one op, and backwards" } (backwards(core, op.as_ref())) }
             section #tree aria-labelledby="h-tree" { h2 #h-tree { "Family" } (family(mixer)) }
             section #facts aria-labelledby="h-facts" { h2 #h-facts { "State and cost" } (facts(mixer, about)) }
             section #tracks aria-labelledby="h-tracks" {
@@ -247,13 +298,46 @@ pub fn page(mixer: &str, trains: bool) -> String {
     around(&format!("{title}: the annotated zoo"), &main, trains)
 }
 
-/// The documentation, its first equations linked with the code.
-fn documentation(parts: &[Part], rows: &[Row], links: &[Vec<RangeInclusive<usize>>]) -> Markup {
-    let first = parts.iter().position(|part| matches!(part, Part::Equations(_)));
+/// The op that runs the recurrence over a sequence, and how a gradient comes back through it.
+fn backwards(core: Option<&Core>, op: Option<&File>) -> Markup {
+    let Some((core, op)) = core.zip(op) else {
+        return html! { p {
+            "No op has this recurrence as a whole. The tape records the lines above as they run, and the gradient is what it "
+            "finds on the way back through them, from the last token to the first: each product, sum or function has a "
+            "derivative of its own in " code { "src/ops/primitives" } "."
+        } };
+    };
+    let marked: Vec<usize> = equations::marks(op.source).iter().map(|mark| mark.line).collect();
+    html! {
+        p {
+            "Over a sequence the other forms run the op " code { (core.op) } ". Its formula, below, is its definition. "
+            "Backwards the tape goes through the formula's lines from the last step to the first, and each op in a line has "
+            "a derivative of its own, down to those in " code { "src/ops/primitives" } ". A kernel that computes the op "
+            "faster must give this gradient: " code { "cargo test --test kernels" } "."
+        }
+        div.pair {
+            div { (documentation(op, &vec![vec![]; op.rows.len()])) }
+            div {
+                p.soft { code { "src/ops/" (core.file) } ", the lines of the formula." }
+                (code(op, &cores::functions(op.source, &marked)))
+            }
+        }
+    }
+}
+
+/// The documentation of a file, its equations linked with the code; `elsewhere` are the lines in the op's file.
+fn documentation(file_of: &File, elsewhere: &[Vec<RangeInclusive<usize>>]) -> Markup {
     let page = |name: &str| models::names().contains(&name).then(|| file(name));
     let text = |text: &str| PreEscaped(prose::inline(text, &page));
+    let mut from = 0;
+    let mut blocks = vec![];
+    for part in &file_of.parts {
+        let n = if let Part::Equations(block) = part { equations::rows(block).len() } else { 0 };
+        blocks.push(from..from + n);
+        from += n;
+    }
     html! {
-        @for (i, part) in parts.iter().enumerate() {
+        @for (part, rows) in file_of.parts.iter().zip(blocks) {
             @match part {
                 Part::Text(paragraph) => { p { (text(paragraph)) } },
                 Part::List(items) => { ul { @for item in items { li { (text(item)) } } } },
@@ -264,34 +348,37 @@ fn documentation(parts: &[Part], rows: &[Row], links: &[Vec<RangeInclusive<usize
                         }
                     } }
                 } } },
-                Part::Equations(_) if Some(i) == first => { (set(rows, Some(links))) },
-                Part::Equations(block) => { (set(&equations::rows(block), None)) },
+                Part::Equations(_) => {
+                    ol.equations { @for i in rows { (equation(file_of, i, &elsewhere[i])) } }
+                },
             }
         }
     }
 }
 
-/// A block of equations, a row each.
-fn set(rows: &[Row], links: Option<&[Vec<RangeInclusive<usize>>]>) -> Markup {
+/// A row of equations.
+fn equation(file_of: &File, i: usize, elsewhere: &[RangeInclusive<usize>]) -> Markup {
+    let (row, lines, [eq, l]) = (&file_of.rows[i], &file_of.links[i], file_of.places);
+    let label = row.label(i);
+    let all = [spelled(l, lines), spelled("P", elsewhere)].concat().join(",");
     html! {
-        ol.equations { @for (i, row) in rows.iter().enumerate() {
-            @let lines = links.map_or(&[][..], |links| &links[i]);
-            @let label = if links.is_some() { row.label(i) } else { row.number.clone() };
-            @let id = links.map(|_| format!("eq-{}", i + 1));
-            li id=[id] class=[row.goes_on.then_some("on")] data-lines=[spelled(lines)] {
-                div.row {
-                    @for clause in row.text.split_inclusive(",  ") { div.scroll { (PreEscaped(math(clause.trim()))) } }
-                    @if let Some(label) = &label { " " span.number { (label) } }
-                }
-                @if let Some(place) = row.number.as_deref().filter(|number| Some(*number) != label.as_deref()) {
-                    div.remark { (words(place.trim_matches(['(', ')']))) }
-                }
-                @for remark in &row.remarks { div.remark { (remarked(remark)) } }
-                @if let Some(first) = lines.first() {
-                    a.lines href={ "#L" (first.start()) } { (named(lines)) }
-                }
+        li id={ (eq) (i + 1) } class=[row.goes_on.then_some("on")] data-lines=[Some(all).filter(|all| !all.is_empty())] {
+            div.row {
+                @for clause in row.text.split_inclusive(",  ") { div.scroll { (PreEscaped(math(clause.trim()))) } }
+                @if let Some(label) = &label { " " span.number { (label) } }
             }
-        } }
+            @if let Some(place) = row.number.as_deref().filter(|number| Some(*number) != label.as_deref()) {
+                div.remark { (words(place.trim_matches(['(', ')']))) }
+            }
+            @for remark in &row.remarks { div.remark { (remarked(remark)) } }
+            @if !file_of.shapes[i].is_empty() {
+                div.shape { @for (symbols, shape) in &file_of.shapes[i] { span { i { (symbols) } " " code { (shape) } } " " } }
+            }
+            @if let Some(first) = lines.first() { a.lines href={ "#" (l) (first.start()) } { (named(lines)) } }
+            @if let Some(first) = elsewhere.first() {
+                " " a.lines href={ "#P" (first.start()) } { "in one op: " (named(elsewhere)) }
+            }
+        }
     }
 }
 
@@ -304,10 +391,9 @@ fn remarked(remark: &str) -> Markup {
     } }
 }
 
-/// "49-55,60-60".
-fn spelled(lines: &[RangeInclusive<usize>]) -> Option<String> {
-    let each = lines.iter().map(|range| format!("{}-{}", range.start(), range.end()));
-    (!lines.is_empty()).then(|| each.collect::<Vec<_>>().join(","))
+/// "L49-55" and "L60-60".
+fn spelled(prefix: &str, lines: &[RangeInclusive<usize>]) -> Vec<String> {
+    lines.iter().map(|range| format!("{prefix}{}-{}", range.start(), range.end())).collect()
 }
 
 /// "lines 49–55, 60".
@@ -321,29 +407,44 @@ fn named(lines: &[RangeInclusive<usize>]) -> String {
     format!("{} {}", if one { "line" } else { "lines" }, all.join(", "))
 }
 
-/// The code below the head of the file, line by line.
-fn code(source: &str, head: usize, rows: &[Row], links: &[Vec<RangeInclusive<usize>>]) -> Markup {
-    let back = |number: usize| {
-        let starts = move |ranges: &Vec<RangeInclusive<usize>>| ranges.iter().any(|range| *range.start() == number);
-        links.iter().enumerate().filter(move |(_, ranges)| starts(ranges)).map(|(i, _)| i)
+/// Some of the code of a file, line by line: ranges of lines from 0.
+fn code(file_of: &File, ranges: &[RangeInclusive<usize>]) -> Markup {
+    let lines: Vec<&str> = file_of.source.lines().collect();
+    let [eq, l] = file_of.places;
+    let of = |range: &RangeInclusive<usize>| {
+        let shown = range.clone().filter(|&i| i < lines.len());
+        shown.skip_while(|&i| lines[i].trim().is_empty()).collect::<Vec<usize>>()
     };
-    let label = |i: usize| rows[i].label(i).unwrap_or_default();
-    let lines = source.lines().enumerate().skip(head).skip_while(|(_, line)| line.trim().is_empty());
     html! {
-        pre.source tabindex="0" role="region" aria-label="The code" { code { @for (i, line) in lines {
-            @let number = i + 1;
-            span.line id={ "L" (number) } data-n=(number) {
-                @let (code, comment) = line.find("//").map_or((line, ""), |at| line.split_at(at));
-                (code) @if !comment.is_empty() { span.comment { (comment) } }
-                @for i in back(number) {
-                    " "
-                    a.back href={ "#eq-" (i + 1) } title=(rows[i].text) aria-label={ "computes " (rows[i].text) } {
-                        (label(i))
-                    }
+        pre.source tabindex="0" role="region" aria-label="The code" { code { @for (n, range) in ranges.iter().enumerate() {
+            @if n > 0 { span.line { "…\n" } }
+            @for i in of(range) {
+                span.line id={ (l) (i + 1) } data-n=(i + 1) {
+                    @let (code, comment) = lines[i].find("//").map_or((lines[i], ""), |at| lines[i].split_at(at));
+                    (code) @if !comment.is_empty() { span.comment { (marked(&file_of.rows, eq, comment)) } }
+                    "\n"
                 }
-                "\n"
             }
         } } }
+    }
+}
+
+/// A comment, its names of equations as links to them.
+fn marked(rows: &[Row], eq: &str, comment: &str) -> Markup {
+    let Some(text) = comment.strip_prefix("// ") else { return html! { (comment) } };
+    let (names, rest) = equations::bracketed(text);
+    html! {
+        "// "
+        @for name in names {
+            @match equations::named(rows, name).first() {
+                Some(&i) => {
+                    a.back href={ "#" (eq) (i + 1) } title=(rows[i].text) aria-label={ "computes " (rows[i].text) } { "(" (name) ")" }
+                },
+                None => { "(" (name) ")" },
+            }
+            " "
+        }
+        (rest)
     }
 }
 
@@ -406,20 +507,25 @@ fn facts(mixer: &str, about: &About) -> Markup {
 
 fn tracked(mixer: &str) -> Markup {
     let (spectrum, mut shown) = (view::of(mixer).map(|view| view.spectrum), tracks::of(mixer).peekable());
-    let none = shown.peek().is_none();
+    let mut untested = tracks::untested(mixer).peekable();
     html! {
+        @if let Some(text) = tracks::buys(mixer) { p { (words(&text)) } }
         @if let Some(sentence) = spectrum { p { (words(sentence)) } }
-        @if none {
-            p { "No test of the repository sets its weights by hand to show a limit." }
-        } @else {
+        @if shown.peek().is_some() {
+            h3 { "Tested" }
             ul.shown { @for one in shown { li {
                 p { (one.fact) }
                 p.soft { "Shown by " code { "cargo test --test expressivity " (one.test) } }
             } } }
-            p.soft {
-                "The weights are set by hand, so this is what the mixer can express and not what it learns. Sequences "
-                "have 100,000 random bits where nothing else is said."
-            }
+        }
+        @if untested.peek().is_some() {
+            h3 { "Theory, without a test" }
+            ul.shown { @for one in untested { li { p { (words(one.why)) } } } }
+        }
+        p.soft {
+            "This is about what the mixer can express in one layer, at any length, and not about what it learns. Where the "
+            "text says nothing else, weights are set by hand and sequences have 100,000 random bits. Recall is to give back "
+            "the value that was stored under a key; what is said of it is arithmetic and not measured."
         }
     }
 }
@@ -431,6 +537,16 @@ pub fn settings(mixer: &str) -> String {
          eval_batches = 2\neval_batch = 32\nlr = 1e-2\nwarmup = 50\nmicro_batches = 1\ndevice = \"cpu\"\n\n\
          [model]\nlayers = 1\nwidth = 16\nheads = 2\nhead_dim = 8\nmlp = 32\n"
     )
+}
+
+/// The equations of the inspector's views of these mixers, as mathematics.
+fn mathematics(mixers: &[Option<&str>]) -> String {
+    let of = |mixer: &&str| {
+        let equations = view::of(mixer).map_or(&[][..], |view| view.equations).iter();
+        (mixer.to_string(), equations.map(|(symbols, _)| math(symbols)).collect::<Vec<_>>())
+    };
+    let all: BTreeMap<String, Vec<String>> = mixers.iter().flatten().map(of).collect();
+    serde_json::json!(all).to_string().replace('<', "\\u003c")
 }
 
 /// Where the model is trained, and beside it its parent: the script fills it.
@@ -477,7 +593,16 @@ fn lab(mixer: &str) -> Markup {
                 (panel(mixer, false))
                 @if let Some(parent) = parent { (panel(parent, true)) }
             }
+            details #inspector {
+                summary { "Step through it: the inspector of this model" @if parent.is_some() { ", and of its parent where that is shown" } }
+                p.soft {
+                    "Every quantity of the block at every bit, and the equations with their numbers. It shows the weights as "
+                    "they are now: train first, or look at how a model begins."
+                }
+                iframe #frame title="The inspector of the model above" {}
+            }
         }
+        script type="application/json" #equations-set { (PreEscaped(mathematics(&[Some(mixer), parent]))) }
         noscript { p { "Training needs JavaScript." } }
     }
 }

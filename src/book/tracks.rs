@@ -1,4 +1,13 @@
-//! What a mixer can and cannot track, and the test that shows it.
+//! What a mixer can and cannot track, and the test that shows it, or the reason where there is no test.
+
+/// A paragraph for each mixer: what the term buys in which it differs from its parent.
+const BUYS: &str = include_str!("buys.md");
+
+/// What the new term of a mixer buys.
+pub fn buys(mixer: &str) -> Option<String> {
+    let mut entries = BUYS.split("## ").filter_map(|entry| entry.split_once("\n\n"));
+    entries.find(|entry| entry.0 == mixer).map(|(_, text)| text.trim().replace('\n', " "))
+}
 
 /// A fact, and the test in `tests/expressivity.rs` that fails if it is none.
 pub struct Shown {
@@ -10,10 +19,95 @@ pub struct Shown {
     pub fact: &'static str,
 }
 
-/// All of them. Where nothing else is said, weights are set by hand and sequences have 100,000 random bits.
-pub const SHOWN: [Shown; 18] = [
+/// What no test shows.
+pub struct Theory {
+    /// The mixers that it is about.
+    pub mixers: &'static [&'static str],
+    /// What is held to be so, and why.
+    pub why: &'static str,
+}
+
+/// What is known without a test, and what is not known.
+pub const THEORY: [Theory; 12] = [
+    Theory {
+        mixers: &[
+            "quasi_lstm",
+            "linear_transformer",
+            "mlstm",
+            "gla",
+            "hgrn2",
+            "gsa",
+            "hedgehog",
+            "transnormer",
+            "lightnet",
+        ],
+        why: "No weights track parity at every length, or count modulo any number. Under a token that is repeated the \
+              state settles, since no eigenvalue is below 0 or complex; in finite precision an odd and an even number of \
+              ones then look alike (theorem 1 of Grazzi et al. 2025, 2411.12537).",
+    },
+    Theory {
+        mixers: &["mamba", "mamba2"],
+        why: "It cannot count modulo three. A state of real eigenvalues settles or alternates under a token that is \
+              repeated, so that no weights make three ones cancel and not two (theorem 2 of Grazzi et al. 2025, \
+              2411.12537).",
+    },
+    Theory {
+        mixers: &["delta_net", "gated_delta_net", "kda", "mom"],
+        why: "One token's transition has real eigenvalues, so that counting modulo three takes it two tokens or two \
+              layers: two reflections in turn rotate. The test of DeltaProduct shows the rotation within one token.",
+    },
+    Theory {
+        mixers: &["delta_product"],
+        why: "n reflections a token are any orthogonal map that leaves all but n directions as they are. A permutation of \
+              five things is four swaps at most, and a swap is a reflection: four a token are enough for S5.",
+    },
+    Theory {
+        mixers: &["rwkv7"],
+        why: "One token's transition has real eigenvalues. With the switch and nothing fading it is DeltaNet's reflection, \
+              so that counting modulo three takes it two tokens or two layers.",
+    },
+    Theory {
+        mixers: &["lstm", "slstm"],
+        why: "With a unit for each state of a finite automaton it is that automaton, since gates that see the state can \
+              pass a one from unit to unit. So it counts modulo any number; sLSTM within a head.",
+    },
+    Theory {
+        mixers: &["lru", "s4d", "lssl", "lmu", "retnet"],
+        why: "For the same reason it counts the ones modulo no number: no threshold on a sum over positions is a count's \
+              remainder.",
+    },
+    Theory {
+        mixers: &["gpt", "fox", "hopfield"],
+        why: "No weights track parity at every length: scores have a bound, and with it the share of any one token of t \
+              is about 1/t, while parity turns with each (Hahn 2020, 1906.06755).",
+    },
+    Theory {
+        mixers: &["path"],
+        why: "Two reflections rotate a key, so that it could count modulo three over two tokens.",
+    },
+    Theory {
+        mixers: &["seqboat"],
+        why: "Whether its attention over the last eight active tokens helps is not known: it sees a bounded number of \
+              tokens, and which ones are active is decided by averages.",
+    },
+    Theory {
+        mixers: &["ttt"],
+        why: "Within 16 tokens the transition is the identity, so that nothing flips. From one 16 to the next the layer is \
+              not linear in its state, and whether it can track parity or count there is not known: there are neither \
+              weights that do it nor a proof that none do.",
+    },
+    Theory {
+        mixers: &["titans"],
+        why: "The pair (S, M) can have complex eigenvalues along a key, which turn. But M goes on moving S at a token that \
+              writes nothing, unless that token's η is 0, and then M is lost: no weights are known that track parity \
+              with zeros between the ones, and no proof that there are none.",
+    },
+];
+
+/// All facts with a test. Where nothing else is said, weights are set by hand and sequences have 100,000 random bits.
+pub const SHOWN: [Shown; 20] = [
     Shown {
-        mixers: &["delta_net", "gated_delta_net", "delta_product", "kda"],
+        mixers: &["delta_net", "gated_delta_net", "delta_product", "kda", "mom"],
         test: "delta_rules_with_beta_two_track_parity_and_with_beta_one_cannot",
         fact: "With eigenvalues from −1 to 1 it tracks parity without an error: a one reflects the state, and the next \
                one reflects it back. With eigenvalues from 0 to 1 the same weights do no better than a guess.",
@@ -121,9 +215,22 @@ pub const SHOWN: [Shown; 18] = [
                a count without a bound.",
     },
     Shown {
-        mixers: &["lru"],
-        test: "the_state_of_an_lru_is_additive_and_parity_is_not",
-        fact: "Nor does any other λ help: its state is a sum over positions, and no threshold on a sum is parity.",
+        mixers: &["lru", "s4d", "lssl", "lmu", "retnet"],
+        test: "a_state_with_a_fixed_transition_is_additive_and_parity_is_not",
+        fact: "No weights track the parity of the ones: with a transition that is the same for every token the state is a \
+               sum over positions, and no threshold on such a sum is parity.",
+    },
+    Shown {
+        mixers: &["seqboat"],
+        test: "a_state_with_a_fixed_transition_is_additive_and_parity_is_not",
+        fact: "Its averages do not have the parity of the ones: they are sums over positions, and no threshold on such a \
+               sum is parity.",
+    },
+    Shown {
+        mixers: &["gpt", "fox", "hopfield"],
+        test: "one_token_of_many_moves_what_attention_reads_by_little",
+        fact: "With drawn weights, one token of 1,024 moves what the last one reads by less than an eighth of what one of \
+               64 does. Parity turns with every token, at any length.",
     },
     Shown {
         mixers: &["lru"],
@@ -131,6 +238,11 @@ pub const SHOWN: [Shown; 18] = [
         fact: "With λ = −1 its scan is exact over two million steps: it does not drift.",
     },
 ];
+
+/// What no test shows of a mixer: what theory says, and what is open.
+pub fn untested(mixer: &str) -> impl Iterator<Item = &'static Theory> {
+    THEORY.iter().filter(move |theory| theory.mixers.contains(&mixer))
+}
 
 /// The facts about a mixer.
 pub fn of(mixer: &str) -> impl Iterator<Item = &'static Shown> {

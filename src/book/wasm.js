@@ -34,6 +34,8 @@ async function openLibrary(bytes) {
     evaluate: () => ask('evaluate'),
     // What the model does along this sequence.
     trace(text) { give(text); return ask('trace'); },
+    // The same as data of the inspector's page.
+    inspect(text) { give(text); return ask('inspect'); },
   };
 }
 

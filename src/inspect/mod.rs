@@ -3,7 +3,7 @@
 //! [`source`] trains a model or reads one, [`input`] draws or reads a sequence, [`trace()`](trace::trace) runs the
 //! model over it and keeps every value that a mixer names ([`Var::named`](crate::autograd::Var::named)), [`view`] says
 //! which values are shown of each mixer, [`eigen`] adds the eigenvalues of its transition, [`fit`] chooses the part
-//! that fits on a page, [`data`] packs it, and [`page`] writes the page.
+//! that fits on a page, [`shown`] says what the page says of a run, [`data`] packs it, and [`page`] writes the page.
 //!
 //! Without the feature `laboratory` there are the sequence, the trace, the views and the eigenvalues, and no page.
 
@@ -21,6 +21,8 @@ pub mod input;
 mod inspection;
 #[cfg(feature = "laboratory")]
 pub(crate) mod page;
+#[doc(hidden)]
+pub mod shown;
 #[cfg(feature = "laboratory")]
 #[doc(hidden)]
 pub mod source;

@@ -17,7 +17,8 @@ function update() {
   for (const part of parts) part.update();
   // The address names the step, the block and the head, so that a link shows the same.
   const hash = `#step=${sel.t + 1}&block=${sel.layer + 1}&head=${sel.h + 1}`;
-  if (location.hash !== hash) history.replaceState(null, '', hash);
+  // A frame of another page has no address of its own.
+  if (location.protocol !== 'about:' && location.hash !== hash) history.replaceState(null, '', hash);
 }
 
 // The step, the block and the head that an address names: those of it that exist.

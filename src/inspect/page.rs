@@ -23,9 +23,12 @@ const SCRIPT: [&str; 6] = [
 /// When the page cannot be made.
 pub fn page(i: &Inspection, data: &str) -> Result<String> {
     let names: Vec<&str> = i.runs.iter().map(|r| r.0.name.as_str()).collect();
-    let title = format!("tapezoo: {}", names.join(" beside "));
     // No text in the data may end the script, or hide its end.
-    let data = data.replace('<', "\\u003c");
+    Ok(around(&format!("tapezoo: {}", names.join(" beside ")), &data.replace('<', "\\u003c")))
+}
+
+/// The page around data in which no '<' is left.
+pub fn around(title: &str, data: &str) -> String {
     let markup = html! {
         (DOCTYPE)
         html lang="en" {
@@ -46,5 +49,5 @@ pub fn page(i: &Inspection, data: &str) -> Result<String> {
             }
         }
     };
-    Ok(markup.into_string())
+    markup.into_string()
 }

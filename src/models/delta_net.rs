@@ -29,7 +29,7 @@
 //!
 //! `ops/delta.rs` has the gradient and names the kernels.
 //!
-//! Shapes, per head: q, k [B, T, H, K], v [B, T, H, V], β [B, T, H], S [B, H, K, V].
+//! Shapes, per head: q, k [B, T, H, K], v, o [B, T, H, V], β [B, T, H], S [B, H, K, V], y [B, T, D].
 //!
 //! | form | work |
 //! |---|---|
@@ -45,13 +45,13 @@ use crate::ops::delta::delta_rule;
 pub fn write<'t>(k: Var<'t>, v: Var<'t>, beta: Var<'t>, s: Var<'t>) -> Var<'t> {
     let [b, h, n, value] = s.dims();
     let k = k.named("k").reshape([b, h, n, 1]);
-    let error = v.named("v").reshape([b, h, value, 1]) - s.t_matmul(k); // [B, H, V, 1]
-    s + k.matmul_t(beta.named("beta").reshape([b, h, 1, 1]) * error.named("error"))
+    let error = v.named("v").reshape([b, h, value, 1]) - s.t_matmul(k); // (1) [B, H, V, 1]
+    s + k.matmul_t(beta.named("beta").reshape([b, h, 1, 1]) * error.named("error")) // (1)
 }
 
 /// Equation (2): q [B, H, K], S [B, H, K, V] to o [B, H, V].
 pub fn read<'t>(q: Var<'t>, s: Var<'t>, scale: f64) -> Var<'t> {
-    (scale * recall(s, q.named("q"))).named("o")
+    (scale * recall(s, q.named("q"))).named("o") // (2)
 }
 
 /// Equations (1) and (2) for one token: q, k [B, H, K], v [B, H, V], beta [B, H], S [B, H, K, V] to o and the next S.
@@ -66,9 +66,9 @@ pub fn parallel<'t>(q: Var<'t>, k: Var<'t>, v: Var<'t>, beta: Var<'t>, s: Var<'t
     let [b, h, t, _] = k.dims();
     let beta = beta.permute([0, 2, 1]).reshape([b, h, t, 1]);
     let bk = beta * k;
-    let u = bk.matmul_t(k).unit_lower_solve(beta * v - bk.matmul(s));
-    let o = q.matmul(s) + q.matmul_t(k).tril_matmul(u);
-    (head_first(o), s + k.t_matmul(u))
+    let u = bk.matmul_t(k).unit_lower_solve(beta * v - bk.matmul(s)); // (3) (4)
+    let o = q.matmul(s) + q.matmul_t(k).tril_matmul(u); // (5)
+    (head_first(o), s + k.t_matmul(u)) // (5)
 }
 
 /// All forms over a sequence: q, k [B, T, H, K], v [B, T, H, V], beta [B, T, H] to o [B, T, H, V] and the last S.
@@ -124,9 +124,9 @@ impl Layer {
 
     /// q, k, v [B, T, H, K] and beta [B, T, H] from x [B, T, D]; updates the convolutions' windows (states 1 to 3).
     fn project<'t>(&self, p: &Bound<'t>, x: Var<'t>, state: &mut State<'t>) -> [Var<'t>; 4] {
-        let [q, k, v] = std::array::from_fn(|j| heads(self.qkv[j].apply(p, x, state, 1 + j), self.h));
-        let unit = |x: Var<'t>| rotate(&self.rope, x.l2_norm_smooth(1e-6), state.t);
-        let beta = self.stretch * x.linear(p[self.w_beta], None).sigmoid();
+        let [q, k, v] = std::array::from_fn(|j| heads(self.qkv[j].apply(p, x, state, 1 + j), self.h)); // (q_t)
+        let unit = |x: Var<'t>| rotate(&self.rope, x.l2_norm_smooth(1e-6), state.t); // (q, k)
+        let beta = self.stretch * x.linear(p[self.w_beta], None).sigmoid(); // (β_t)
         [unit(q), unit(k), v, beta]
     }
 }
@@ -145,6 +145,6 @@ impl Mixer for Layer {
         let inputs = self.project(p, x, state);
         let (o, s) = sequence(inputs, state.s[0], inverse_root(self.k), form);
         state.s[0] = s;
-        normed_output(o, p[self.norm], None, p[self.w_o])
+        normed_output(o, p[self.norm], None, p[self.w_o]) // (y_t)
     }
 }

@@ -19,7 +19,8 @@
 //! All forms are DeltaNet's, on a sequence of n T steps. Only the last of a token's n reads is used, so the other
 //! queries are zero.
 //!
-//! Shapes, per head: q [B, T, H, K], k [B, T n, H, K], v [B, T n, H, V], β [B, T n, H], S [B, H, K, V].
+//! Shapes, per head: q [B, T, H, K], k [B, T n, H, K], v [B, T n, H, V], β [B, T n, H], S [B, H, K, V],
+//! o [B, T, H, V], y [B, T, D].
 //!
 //! | form | work |
 //! |---|---|
@@ -43,9 +44,10 @@ pub(crate) fn step<'t>(
     scale: f64,
 ) -> (Var<'t>, Var<'t>) {
     for j in 0..k.shape().at(1) {
-        s = write(at(k, j), at(v, j), at(beta, j), s.named("S_before"));
+        // (S_{t,0})
+        s = write(at(k, j), at(v, j), at(beta, j), s.named("S_before")); // (S_{t,j})
     }
-    (read(q, s, scale), s)
+    (read(q, s, scale), s) // (o_t)
 }
 
 /// All forms over a sequence: q [B, T, H, K], k [B, T n, H, K], v [B, T n, H, V], beta [B, T n, H] to o [B, T, H, V] and
@@ -109,12 +111,12 @@ impl Layer {
     /// q, k, v and beta from x [B, T, D]; updates the convolutions' windows (states 1 to 3).
     fn project<'t>(&self, p: &Bound<'t>, x: Var<'t>, state: &mut State<'t>) -> [Var<'t>; 4] {
         let ([b, t, _], n) = (x.dims(), self.n);
-        let q = heads(self.q.apply(p, x, state, 1), self.h);
+        let q = heads(self.q.apply(p, x, state, 1), self.h); // (q_t)
         // The n keys of a token are n H heads here, so that all are rotated by the token's position.
-        let [k, v] = std::array::from_fn(|j| heads(self.kv[j].apply(p, x, state, 2 + j), n * self.h));
-        let unit = |x: Var<'t>| rotate(&self.rope, x.l2_norm_smooth(1e-6), state.t);
+        let [k, v] = std::array::from_fn(|j| heads(self.kv[j].apply(p, x, state, 2 + j), n * self.h)); // (k_{t,j})
+        let unit = |x: Var<'t>| rotate(&self.rope, x.l2_norm_smooth(1e-6), state.t); // (q_t)
         let steps = |x: Var<'t>| x.reshape([b, t * n, self.h, self.k]);
-        let beta = self.stretch * x.linear(p[self.w_beta], None).sigmoid();
+        let beta = self.stretch * x.linear(p[self.w_beta], None).sigmoid(); // (β_{t,j})
         [unit(q), steps(unit(k)), steps(v), beta.reshape([b, t * n, self.h])]
     }
 }
@@ -133,6 +135,6 @@ impl Mixer for Layer {
         let inputs = self.project(p, x, state);
         let (o, s) = sequence(inputs, state.s[0], self.n, inverse_root(self.k), form);
         state.s[0] = s;
-        normed_output(o, p[self.norm], None, p[self.w_o])
+        normed_output(o, p[self.norm], None, p[self.w_o]) // (y_t)
     }
 }

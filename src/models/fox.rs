@@ -19,8 +19,8 @@
 //!
 //! At the start b_f = 0; other weights are normal, of deviation 0.02.
 //!
-//! Shapes, per head: q [B, T, H, K], k and v [B, S, H, K] and f [B, S, H] where S counts the cached tokens and the T
-//! new ones.
+//! Shapes, per head: q [B, T, H, K], k and v [B, S, H, K], f [B, S, H], p [B, H, T, S], o [B, T, H, V], y [B, T, D]
+//! where S counts the cached tokens and the T new ones.
 //!
 //! | form | work | memory |
 //! |---|---|---|
@@ -37,8 +37,8 @@ pub(crate) fn step<'t>(q: Var<'t>, [k, v, g]: [Var<'t>; 3], scale: f64) -> Var<'
     let [b, h, n] = q.named("q").dims();
     let _shown = at(g, g.shape().at(1) - 1).exp().named("f");
     let query = q.reshape([b, h, 1, n]);
-    let a = (scale * query.matmul_t(head_first(k)) + since(g, 1)).softmax().named("a");
-    a.matmul(head_first(v)).reshape([b, h, v.shape().last()]).named("o")
+    let a = (scale * query.matmul_t(head_first(k)) + since(g, 1)).softmax().named("a"); // (p_ts)
+    a.matmul(head_first(v)).reshape([b, h, v.shape().last()]).named("o") // (o_t)
 }
 
 /// o [B, T, H, V] of q [B, T, H, K], k [B, S, H, K], v [B, S, H, V], g [B, S, H].
@@ -50,8 +50,8 @@ pub fn attention<'t>([q, k, v, g]: [Var<'t>; 4], scale: f64, form: Form) -> Var<
         }
         Form::Parallel => {
             let [q, k, v] = [q, k, v].map(head_first);
-            let a = ((scale * q).matmul_t(k) + since(g, t)).causal_softmax(past); // [B, H, T, S]
-            head_first(a.tril_matmul_after(past, v))
+            let a = ((scale * q).matmul_t(k) + since(g, t)).causal_softmax(past); // (p_ts) [B, H, T, S]
+            head_first(a.tril_matmul_after(past, v)) // (o_t)
         }
         _ => fading_attention([q, k, v, g], scale),
     }
@@ -101,18 +101,18 @@ impl Layer {
 
     /// q, k, v [B, T, H, K] and ln f [B, T, H] of x [B, T, D]; the last κ and ν (states 3 and 4) move on.
     fn project<'t>(&self, p: &Bound<'t>, x: Var<'t>, state: &mut State<'t>) -> [Var<'t>; 4] {
-        let [q, k, v] = linear_parts(x, p[self.w_qkv], None);
-        let [a, b] = linear_parts(x, p[self.w_shift], None);
+        let [q, k, v] = linear_parts(x, p[self.w_qkv], None); // (q_t) (κ_t) (ν_t)
+        let [a, b] = linear_parts(x, p[self.w_shift], None); // (k_t) (v_t)
         let mut mixed = |now: Var<'t>, share: Var<'t>, last: usize| {
             let before = heads(shifted(state.s[last], now), self.h);
             state.s[last] = remembered(state.s[last], now);
             let now = heads(now, self.h);
-            now + insert_axis(share.sigmoid(), 3) * (before - now)
+            now + insert_axis(share.sigmoid(), 3) * (before - now) // (k_t) (v_t)
         };
         let (k, v) = (mixed(k, a, 3), mixed(v, b, 4));
         let normed = |x: Var<'t>, norm: P| x.rms_norm(p[norm], 1e-6);
-        let g = log_sigmoid(x.linear(p[self.w_f], Some(p[self.b_f])));
-        [normed(heads(q, self.h), self.norms[0]), normed(k, self.norms[1]), v, g]
+        let g = log_sigmoid(x.linear(p[self.w_f], Some(p[self.b_f]))); // (f_t)
+        [normed(heads(q, self.h), self.norms[0]), normed(k, self.norms[1]), v, g] // (q_t) (k_t)
     }
 }
 
@@ -136,6 +136,6 @@ impl Mixer for Layer {
         let [b, s, h, _] = state.s[2].dims();
         let g = state.s[2].reshape([b, s, h]);
         let o = attention([q, state.s[0], state.s[1], g], inverse_root(self.k), form);
-        normed_output(o, p[self.norms[2]], Some(x.linear(p[self.w_g], None).sigmoid()), p[self.w_o])
+        normed_output(o, p[self.norms[2]], Some(x.linear(p[self.w_g], None).sigmoid()), p[self.w_o]) // (y_t)
     }
 }

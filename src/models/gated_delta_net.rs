@@ -27,7 +27,7 @@
 //!
 //! Initially exp(A_log) is uniform in (0, 16), and b_dt makes the softplus log-uniform in [0.001, 0.1], as in Mamba-2.
 //!
-//! Shapes, per head: q, k [B, T, H, K], v [B, T, H, V], β and g [B, T, H], S [B, H, K, V].
+//! Shapes, per head: q, k [B, T, H, K], v, o [B, T, H, V], β, g [B, T, H], S [B, H, K, V], y [B, T, D].
 //!
 //! | form | work |
 //! |---|---|
@@ -43,8 +43,8 @@ pub(crate) type Inputs<'t> = [Var<'t>; 5];
 
 /// Equations (1) and (2) for one token: S [B, H, K, V] to o [B, H, V] and the next S.
 pub(crate) fn step<'t>([q, k, v, beta, g]: Inputs<'t>, s: Var<'t>, scale: f64) -> (Var<'t>, Var<'t>) {
-    let alpha = insert_axis(insert_axis(g.exp().named("alpha"), 2), 3);
-    delta_net::step(q, k, v, beta, alpha * s, scale)
+    let alpha = insert_axis(insert_axis(g.exp().named("alpha"), 2), 3); // (α_t)
+    delta_net::step(q, k, v, beta, alpha * s, scale) // (1) (2)
 }
 
 /// Equations (3) and (4) with the whole sequence as one chunk.
@@ -61,9 +61,9 @@ pub(crate) fn parallel<'t>([q, k, v, beta, g]: Inputs<'t>, s: Var<'t>, scale: f6
     let from_start = column(g.narrow(2, 0, 1).exp() * decay.narrow(3, 0, 1).reshape([b, h, t])); // γ
     let (to_end, all) = (column(decay.narrow(2, t - 1, 1)), from_start.narrow(2, t - 1, 1)); // r and γ_T
     let bk = beta * k;
-    let u = (bk.matmul_t(k) * decay).unit_lower_solve(beta * v - (from_start * bk).matmul(s));
-    let o = (from_start * q).matmul(s) + (q.matmul_t(k) * decay).tril_matmul(u);
-    (head_first(o), all * s + (to_end * k).t_matmul(u))
+    let u = (bk.matmul_t(k) * decay).unit_lower_solve(beta * v - (from_start * bk).matmul(s)); // (3)
+    let o = (from_start * q).matmul(s) + (q.matmul_t(k) * decay).tril_matmul(u); // (4)
+    (head_first(o), all * s + (to_end * k).t_matmul(u)) // (4)
 }
 
 /// All forms over a sequence: to o [B, T, H, V] and the last S.
@@ -136,12 +136,12 @@ impl Mixer for Layer {
     }
 
     fn sequence<'t>(&self, p: &Bound<'t>, x: Var<'t>, state: &mut State<'t>, form: Form) -> Var<'t> {
-        let [q, k, v] = std::array::from_fn(|j| heads(self.qkv[j].apply(p, x, state, 1 + j), self.h));
-        let [q, k] = [q, k].map(|x| rotate(&self.rope, x.l2_norm_smooth(1e-6), state.t));
-        let beta = self.stretch * x.linear(p[self.w_beta], None).sigmoid();
-        let g = p[self.a_log].decay_rate() * x.linear(p[self.w_g], Some(p[self.b_dt])).softplus();
+        let [q, k, v] = std::array::from_fn(|j| heads(self.qkv[j].apply(p, x, state, 1 + j), self.h)); // (q_t)
+        let [q, k] = [q, k].map(|x| rotate(&self.rope, x.l2_norm_smooth(1e-6), state.t)); // (q, k)
+        let beta = self.stretch * x.linear(p[self.w_beta], None).sigmoid(); // (β_t)
+        let g = p[self.a_log].decay_rate() * x.linear(p[self.w_g], Some(p[self.b_dt])).softplus(); // (g_t)
         let (o, s) = sequence([q, k, v, beta, g], state.s[0], inverse_root(self.k), form);
         state.s[0] = s;
-        normed_output(o, p[self.norm], Some(x.linear(p[self.w_z], None).silu()), p[self.w_o])
+        normed_output(o, p[self.norm], Some(x.linear(p[self.w_z], None).silu()), p[self.w_o]) // (y_t)
     }
 }

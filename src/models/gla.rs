@@ -15,7 +15,7 @@
 //! The chunked form is that of [`gated_linear_attention`](crate::ops::gated_linear_attention). Weights start normal, of
 //! deviation 0.02. Heads are square here; the published ones have V = 2 K.
 //!
-//! Shapes, per head: q, k, α [B, T, H, K], v [B, T, H, V], S [B, H, K, V].
+//! Shapes, per head: q, k, g, α [B, T, H, K], v, o [B, T, H, V], S [B, H, K, V], y [B, T, D].
 //!
 //! | form | work |
 //! |---|---|
@@ -33,8 +33,8 @@ const RANK: usize = 16;
 
 /// Equations (1) and (2) for one token: q, k, g [B, H, K], v [B, H, V], S [B, H, K, V] to o and the next S.
 pub(crate) fn step<'t>([q, k, v, g]: [Var<'t>; 4], s: Var<'t>, scale: f64) -> (Var<'t>, Var<'t>) {
-    let s = add(k, v, fade(g, s));
-    (read(q, s, scale), s)
+    let s = add(k, v, fade(g, s)); // (1)
+    (read(q, s, scale), s) // (2)
 }
 
 /// See [`About`].
@@ -79,9 +79,9 @@ impl Layer {
 
     /// q, k, v and g [B, T, H, K] of x [B, T, D].
     fn project<'t>(&self, p: &Bound<'t>, x: Var<'t>) -> [Var<'t>; 4] {
-        let [q, k, v] = linear_parts(x, p[self.w_qkv], None);
-        let g = self.w_g.apply(p, x, Some(self.b_g));
-        [q, k, v, 1.0 / RANK as f64 * log_sigmoid(g)].map(|x| heads(x, self.h))
+        let [q, k, v] = linear_parts(x, p[self.w_qkv], None); // (q_t)
+        let g = self.w_g.apply(p, x, Some(self.b_g)); // (g_t)
+        [q, k, v, 1.0 / RANK as f64 * log_sigmoid(g)].map(|x| heads(x, self.h)) // (g_t)
     }
 }
 
@@ -99,6 +99,6 @@ impl Mixer for Layer {
             _ => gated(inputs, s, scale, form),
         };
         state.s[0] = s;
-        normed_output(o, p[self.norm], Some(x.linear(p[self.w_r], None).silu()), p[self.w_o])
+        normed_output(o, p[self.norm], Some(x.linear(p[self.w_r], None).silu()), p[self.w_o]) // (y_t)
     }
 }

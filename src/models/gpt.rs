@@ -8,7 +8,8 @@
 //!
 //! The carried state is a cache of the keys and values of every token so far; it grows with the sequence.
 //!
-//! Shapes, per head: q [B, T, H, K], k and v [B, S, H, K] where S counts the cached tokens and the T new ones.
+//! Shapes, per head: q, o [B, T, H, K], k and v [B, S, H, K], a [B, H, T, S], y [B, T, D] where S counts the
+//! cached tokens and the T new ones.
 //!
 //! | form | work | memory |
 //! |---|---|---|
@@ -23,9 +24,9 @@ use crate::ops::attention::causal_attention;
 pub(crate) fn step<'t>(q: Var<'t>, k: Var<'t>, v: Var<'t>, scale: f64) -> Var<'t> {
     let [b, h, n] = q.named("q").dims();
     let (k, v) = (head_first(k), head_first(v)); // [B, H, S, K]
-    let scores = scale * k.matmul(q.reshape([b, h, n, 1])); // [B, H, S, 1]
-    let a = scores.reshape([b, h, 1, k.shape().at(2)]).softmax();
-    a.named("a").matmul(v).reshape([b, h, v.shape().last()]).named("o")
+    let scores = scale * k.matmul(q.reshape([b, h, n, 1])); // (a_ts) [B, H, S, 1]
+    let a = scores.reshape([b, h, 1, k.shape().at(2)]).softmax(); // (a_ts)
+    a.named("a").matmul(v).reshape([b, h, v.shape().last()]).named("o") // (o_t)
 }
 
 /// [`step`] over a sequence: token t sees the first S − T + t + 1 keys.
@@ -42,8 +43,8 @@ pub fn recurrent<'t>(q: Var<'t>, k: Var<'t>, v: Var<'t>, scale: f64) -> Var<'t> 
 pub fn parallel<'t>(q: Var<'t>, k: Var<'t>, v: Var<'t>, scale: f64) -> Var<'t> {
     let (q, k, v) = (head_first(q), head_first(k), head_first(v));
     let past = k.shape().at(2) - q.shape().at(2);
-    let a = (scale * q.matmul_t(k)).causal_softmax(past); // [B, H, T, S]
-    head_first(a.tril_matmul_after(past, v))
+    let a = (scale * q.matmul_t(k)).causal_softmax(past); // (a_ts) [B, H, T, S]
+    head_first(a.tril_matmul_after(past, v)) // (o_t)
 }
 
 /// See [`About`].
@@ -98,7 +99,7 @@ impl Mixer for Layer {
         let [b, d] = x.dims();
         let [q, k, v] = self.project(p, x.reshape([b, 1, d]), state);
         let o = step(at(q, 0), k, v, inverse_root(self.maps.k));
-        self.maps.output(p, insert_axis(o, 1)).reshape([b, d])
+        self.maps.output(p, insert_axis(o, 1)).reshape([b, d]) // (y_t)
     }
 
     fn sequence<'t>(&self, p: &Bound<'t>, x: Var<'t>, state: &mut State<'t>, form: Form) -> Var<'t> {
@@ -107,6 +108,6 @@ impl Mixer for Layer {
             Form::Fused => causal_attention(q, k, v, inverse_root(self.maps.k)),
             _ => parallel(q, k, v, inverse_root(self.maps.k)),
         };
-        self.maps.output(p, o)
+        self.maps.output(p, o) // (y_t)
     }
 }

@@ -20,8 +20,9 @@
 //! ABC (Peng et al. 2022, arXiv 2110.02488), [`bounded`], weighs all tokens so far by a softmax over time in each slot,
 //! which is the same with LightNet's gate.
 //!
-//! Weights start normal, of deviation 0.02. Shapes, per head: q, k [B, T, H, K], v [B, T, H, V], α, s [B, T, H, M], K̃
-//! as [B, H, K, M], Ṽ [B, H, M, V]; forms and their work as in [`gla`](super::gla), with M beside V and beside K.
+//! Weights start normal, of deviation 0.02. Shapes, per head: q, k [B, T, H, K], v, o [B, T, H, V], α, s [B, T, H, M],
+//! K̃ [B, H, K, M], Ṽ [B, H, M, V], y [B, T, D]; forms and their work as in [`gla`](super::gla), with M beside V and
+//! beside K.
 
 use super::{lightnet, memories::gated, prelude::*};
 use crate::ops::decay::fading_columns;
@@ -35,11 +36,11 @@ pub(crate) type Inputs<'t> = [Var<'t>; 5];
 /// One token, from K̃ [B, H, K, M] and Ṽ [B, H, M, V], to o [B, H, V].
 pub(crate) fn step<'t>([q, k, v, s, g]: Inputs<'t>, slots: &mut [Var<'t>; 2], scale: f64) -> Var<'t> {
     let (alpha, s, [keys, values]) = (g.exp().named("alpha"), s.named("s"), *slots);
-    let keys = insert_axis(alpha, 2) * keys + outer(k.named("k"), s);
-    let values = insert_axis(alpha, 3) * values + outer(s, v.named("v"));
+    let keys = insert_axis(alpha, 2) * keys + outer(k.named("k"), s); // (1)
+    let values = insert_axis(alpha, 3) * values + outer(s, v.named("v")); // (2)
     *slots = [keys, values];
-    let a = (scale * recall(keys, q.named("q"))).softmax().named("a");
-    recall(values, a).named("o")
+    let a = (scale * recall(keys, q.named("q"))).softmax().named("a"); // (o_t)
+    recall(values, a).named("o") // (o_t)
 }
 
 /// o [B, T, H, V] of a sequence.
@@ -116,13 +117,13 @@ impl Mixer for Layer {
     }
 
     fn sequence<'t>(&self, p: &Bound<'t>, x: Var<'t>, state: &mut State<'t>, form: Form) -> Var<'t> {
-        let [q, k, v] = linear_heads(x, p[self.w_qkv], self.h).map(Var::silu);
-        let f = x.linear(p[self.w_f], None);
-        let g = heads(1.0 / ROOT * log_sigmoid(f), self.h);
+        let [q, k, v] = linear_heads(x, p[self.w_qkv], self.h).map(Var::silu); // (q_t)
+        let f = x.linear(p[self.w_f], None); // (α_t)
+        let g = heads(1.0 / ROOT * log_sigmoid(f), self.h); // (α_t)
         let mut slots = [state.s[0], state.s[1]];
         // 1 − α by expm1, which keeps the digits of a small one.
-        let o = attention([q, k, v, -g.expm1(), g], &mut slots, 1.0, form);
+        let o = attention([q, k, v, -g.expm1(), g], &mut slots, 1.0, form); // (s_t)
         state.s = slots.to_vec();
-        normed_output(o.silu(), p[self.norm], None, p[self.w_o])
+        normed_output(o.silu(), p[self.norm], None, p[self.w_o]) // (y_t)
     }
 }

@@ -14,8 +14,8 @@
 //!
 //! At the start W is the identity; other weights as the linear transformer's.
 //!
-//! Shapes, per head: q, k [B, T, H, K], φ [B, T, H, 2 K], v [B, T, H, V], S [B, H, 2 K, V], z [B, H, 2 K]; forms and
-//! their work as in [`linear_transformer`] with 2 K for K.
+//! Shapes, per head: q, k [B, T, H, K], φ [B, T, H, 2 K], v, o [B, T, H, V], S [B, H, 2 K, V], z [B, H, 2 K],
+//! y [B, T, D]; forms and their work as in [`linear_transformer`] with 2 K for K.
 
 use super::{
     linear_transformer::{self, Memory},
@@ -28,9 +28,9 @@ const EPS: f64 = 1e-12;
 /// φ [B, T, H, 2 Q] of x [B, T, H, K] and w [H, K, Q].
 pub(crate) fn features<'t>(x: Var<'t>, w: Var<'t>) -> Var<'t> {
     let ([b, t, h, k], q) = (x.dims(), w.shape().last());
-    let y = x.permute([2, 0, 1, 3]).reshape([h, b * t, k]).matmul(w);
+    let y = x.permute([2, 0, 1, 3]).reshape([h, b * t, k]).matmul(w); // (φ(x))
     let y = y.reshape([h, b, t, q]).permute([1, 2, 0, 3]);
-    Var::concat(&[y.softmax(), (-y).softmax()], 3)
+    Var::concat(&[y.softmax(), (-y).softmax()], 3) // (φ(x))
 }
 
 /// See [`About`].
@@ -70,11 +70,11 @@ impl Mixer for Layer {
     }
 
     fn sequence<'t>(&self, p: &Bound<'t>, x: Var<'t>, state: &mut State<'t>, form: Form) -> Var<'t> {
-        let [q, k, v] = self.maps.project(p, x);
+        let [q, k, v] = self.maps.project(p, x); // (q_t)
         let (q, k) = (features(q, p[self.features[0]]), features(k, p[self.features[1]]));
         let mut m = Memory { s: state.s[0], z: Some((state.s[1], EPS)) };
-        let o = linear_transformer::attention([q, k, v], &mut m, 1.0, form);
+        let o = linear_transformer::attention([q, k, v], &mut m, 1.0, form); // (S_t) (o_t)
         state.s = vec![m.s, m.z.map_or(state.s[1], |z| z.0)];
-        self.maps.output(p, o)
+        self.maps.output(p, o) // (y_t)
     }
 }

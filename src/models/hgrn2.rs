@@ -16,14 +16,16 @@
 //! In logarithms g = ln α = ln(e^(ln γ) + e^(ln(1 − γ) + ln σ(f))), and ln γ and ln(1 − γ) are sums of exponentials of
 //! ln p. Weights start normal, of deviation 0.02.
 //!
-//! Shapes, per head: q, k, α [B, T, H, K], i [B, T, H, V], S [B, H, K, V]; forms and their work as in [`gla`](super::gla).
+//! Shapes, per head: q, k, α [B, T, H, K], i, o [B, T, H, V], γ `[H K]`, S [B, H, K, V], y [B, T, D]; forms and their
+//! work as in [`gla`](super::gla).
 
 use super::{memories::gated, prelude::*};
 
 /// k and g = ln α, of f and ln γ and ln(1 − γ), if γ is not 0.
 pub(crate) fn gates<'t>(f: Var<'t>, bound: Option<[Var<'t>; 2]>) -> [Var<'t>; 2] {
     match bound {
-        None => [(-f).sigmoid(), log_sigmoid(f)],
+        None => [(-f).sigmoid(), log_sigmoid(f)], // (α_t)
+        // (α_t)
         Some([low, rest]) => [rest.exp() * (-f).sigmoid(), log_add(zeros_like(f) + low, rest + log_sigmoid(f))],
     }
 }
@@ -68,16 +70,16 @@ impl Layer {
 
     /// ln γ_l and ln(1 − γ_l) `[H K]`; none in the first block, where γ is 0.
     fn bound<'t>(&self, p: &Bound<'t>) -> Option<[Var<'t>; 2]> {
-        let (p, l) = (p[self.gamma].log_softmax(), self.layer);
+        let (p, l) = (p[self.gamma].log_softmax(), self.layer); // (γ_l)
         let (first, later) = (p.narrow(1, 0, 1), p.narrow(1, l + 1, p.shape().last() - l - 1));
-        (l > 0).then(|| [p.narrow(1, 1, l).logsumexp(), Var::concat(&[first, later], 1).logsumexp()])
+        (l > 0).then(|| [p.narrow(1, 1, l).logsumexp(), Var::concat(&[first, later], 1).logsumexp()]) // (γ_l)
     }
 
     /// q, k, i and g [B, T, H, K] of x [B, T, D].
     fn project<'t>(&self, p: &Bound<'t>, x: Var<'t>) -> [Var<'t>; 4] {
-        let [q, f, i] = linear_parts(x, p[self.w_qfi], None);
+        let [q, f, i] = linear_parts(x, p[self.w_qfi], None); // (q_t)
         let [k, g] = gates(f, self.bound(p));
-        [q.silu(), k, i, g].map(|x| heads(x, self.h))
+        [q.silu(), k, i, g].map(|x| heads(x, self.h)) // (q_t)
     }
 }
 
@@ -87,8 +89,8 @@ impl Mixer for Layer {
     }
 
     fn sequence<'t>(&self, p: &Bound<'t>, x: Var<'t>, state: &mut State<'t>, form: Form) -> Var<'t> {
-        let (o, s) = gated(self.project(p, x), state.s[0], inverse_root(self.k), form);
+        let (o, s) = gated(self.project(p, x), state.s[0], inverse_root(self.k), form); // (1) (2)
         state.s[0] = s;
-        normed_output(o, p[self.norm], None, p[self.w_o])
+        normed_output(o, p[self.norm], None, p[self.w_o]) // (y_t)
     }
 }

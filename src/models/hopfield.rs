@@ -14,7 +14,8 @@
 //!
 //! The carried state is a cache of keys and values, as GPT's. There is no transition.
 //!
-//! Shapes, per head: q [B, T, H, K], k and v [B, S, H, K] where S counts the cached tokens and the T new ones.
+//! Shapes, per head: q, ξ, o [B, T, H, K], k and v [B, S, H, K], p [B, H, T, S], y [B, T, D] where S counts the cached
+//! tokens and the T new ones.
 //!
 //! | form | work, for n updates | memory |
 //! |---|---|---|
@@ -28,11 +29,11 @@ const UPDATES: usize = 1;
 
 /// One row: q [B, H, K] against the keys and values so far, [B, S, H, ..], to o [B, H, V].
 pub(crate) fn step<'t>(q: Var<'t>, k: Var<'t>, v: Var<'t>, scale: f64, updates: usize) -> Var<'t> {
-    let (keys, mut state) = (head_first(k), insert_axis(q, 2)); // [B, H, S, K] and [B, H, 1, K]
+    let (keys, mut state) = (head_first(k), insert_axis(q, 2)); // (ξ_0) [B, H, S, K] and [B, H, 1, K]
     for _ in 0..updates {
-        state = (scale * state).matmul_t(keys).softmax().matmul(keys);
+        state = (scale * state).matmul_t(keys).softmax().matmul(keys); // (ξ_{i+1})
     }
-    gpt::step(state.reshape(q.shape()), k, v, scale)
+    gpt::step(state.reshape(q.shape()), k, v, scale) // (o_t)
 }
 
 /// o [B, T, H, V] of q [B, T, H, K], k [B, S, H, K], v [B, S, H, V].
@@ -46,11 +47,11 @@ pub(crate) fn attention<'t>([q, k, v]: [Var<'t>; 3], scale: f64, updates: usize,
         });
     }
     let (k, mut state) = (head_first(k), head_first(q));
-    let weights = |state: Var<'t>| (scale * state).matmul_t(k).causal_softmax(past); // [B, H, T, S]
+    let weights = |state: Var<'t>| (scale * state).matmul_t(k).causal_softmax(past); // (p_i) [B, H, T, S]
     for _ in 0..updates {
-        state = weights(state).tril_matmul_after(past, k);
+        state = weights(state).tril_matmul_after(past, k); // (ξ_{i+1})
     }
-    head_first(weights(state).tril_matmul_after(past, head_first(v)))
+    head_first(weights(state).tril_matmul_after(past, head_first(v))) // (o_t)
 }
 
 /// See [`About`].
@@ -86,11 +87,11 @@ impl Mixer for Layer {
     }
 
     fn sequence<'t>(&self, p: &Bound<'t>, x: Var<'t>, state: &mut State<'t>, form: Form) -> Var<'t> {
-        let [q, k, v] = self.0.project(p, x);
+        let [q, k, v] = self.0.project(p, x); // (q_t)
         let one = x.tape().full([self.0.k], x.dtype(), 1.0);
-        let [q, k] = [q, k].map(|x| x.layer_norm(one, None, 1e-5));
+        let [q, k] = [q, k].map(|x| x.layer_norm(one, None, 1e-5)); // (q_t)
         state.s = vec![Var::concat(&[state.s[0], k.named("k")], 1), Var::concat(&[state.s[1], v.named("v")], 1)];
         let o = attention([q, state.s[0], state.s[1]], inverse_root(self.0.k), UPDATES, form);
-        self.0.output(p, o)
+        self.0.output(p, o) // (y_t)
     }
 }

@@ -18,8 +18,8 @@
 //! The low-rank maps go through K channels. A_log = ln U(1, 16) for each head, and b_dt makes the softplus log-uniform
 //! in [0.001, 0.1] for each channel; other weights start normal, of deviation 0.02, those of q, k and v as DeltaNet's.
 //!
-//! Shapes, per head: q, k, α [B, T, H, K], v [B, T, H, V], β [B, T, H], S [B, H, K, V]. The chunked form is that of
-//! [`erase_write`] with p = β k and β v for v.
+//! Shapes, per head: q, k, g, α [B, T, H, K], v, o [B, T, H, V], β [B, T, H], S and S' [B, H, K, V], y [B, T, D]. The
+//! chunked form is that of [`erase_write`] with p = β k and β v for v.
 //!
 //! | form | work |
 //! |---|---|
@@ -33,7 +33,7 @@ use crate::ops::{delta::gated_delta_rule, erase_write};
 /// Equations (1) and (2) for one token: q, k, g [B, H, K], v [B, H, V], beta [B, H], S [B, H, K, V] to o and the next
 /// S.
 pub(crate) fn step<'t>([q, k, v, beta, g]: [Var<'t>; 5], s: Var<'t>, scale: f64) -> (Var<'t>, Var<'t>) {
-    delta_net::step(q, k, v, beta, fade(g, s), scale)
+    delta_net::step(q, k, v, beta, fade(g, s), scale) // (S') (1) (2)
 }
 
 /// The forms over a sequence: q, k, g [B, T, H, K] (or g [B, T, H, 1]), v [B, T, H, V], beta [B, T, H] to o
@@ -100,11 +100,11 @@ impl Layer {
 
     /// q, k, v, beta and g of x [B, T, D]; the convolutions' windows (states 1 to 3) move on.
     fn project<'t>(&self, p: &Bound<'t>, x: Var<'t>, state: &mut State<'t>) -> [Var<'t>; 5] {
-        let [q, k, v] = std::array::from_fn(|j| heads(self.qkv[j].apply(p, x, state, 1 + j), self.h));
-        let beta = self.stretch * x.linear(p[self.w_beta], None).sigmoid();
-        let step = self.w_g.apply(p, x, Some(self.b_dt)).softplus();
-        let g = (p[self.a_log].decay_rate() * heads(step, self.h)).cast(x.dtype());
-        [q.l2_norm_smooth(1e-6), k.l2_norm_smooth(1e-6), v, beta, g]
+        let [q, k, v] = std::array::from_fn(|j| heads(self.qkv[j].apply(p, x, state, 1 + j), self.h)); // (q_t)
+        let beta = self.stretch * x.linear(p[self.w_beta], None).sigmoid(); // (β_t)
+        let step = self.w_g.apply(p, x, Some(self.b_dt)).softplus(); // (g_t)
+        let g = (p[self.a_log].decay_rate() * heads(step, self.h)).cast(x.dtype()); // (g_t)
+        [q.l2_norm_smooth(1e-6), k.l2_norm_smooth(1e-6), v, beta, g] // (q, k)
     }
 }
 
@@ -122,6 +122,6 @@ impl Mixer for Layer {
         let inputs = self.project(p, x, state);
         let (o, s) = sequence(inputs, state.s[0], inverse_root(self.k), form);
         state.s[0] = s;
-        normed_output(o, p[self.norm], Some(self.w_z.apply(p, x, Some(self.b_z)).sigmoid()), p[self.w_o])
+        normed_output(o, p[self.norm], Some(self.w_z.apply(p, x, Some(self.b_z)).sigmoid()), p[self.w_o]) // (y_t)
     }
 }

@@ -16,8 +16,8 @@
 //! The carried state is S, z and w, which is 0 before the first token and 1 after it: the z before is z + ln w. W_1
 //! goes through K channels. Weights start normal, of deviation 0.02.
 //!
-//! Shapes, per head: q, k, z [B, T, H, K], v [B, T, H, V], S [B, H, K, V]; forms and their work as in [`gla`]. In
-//! sequence all z are found in log T rounds.
+//! Shapes, per head: q, k, z, α [B, T, H, K], v, o [B, T, H, V], S [B, H, K, V], y [B, T, D]; forms and their work as
+//! in [`gla`]. In sequence all z are found in log T rounds.
 
 use super::{gla, memories::gated, prelude::*};
 
@@ -29,14 +29,14 @@ pub(crate) fn over_the_past<'t>(k: Var<'t>, before: Option<Var<'t>>) -> (Var<'t>
     }
     let none = |t: usize| k.tape().full([b, t, h, n], k.dtype(), f64::NEG_INFINITY);
     let first = before.map_or_else(|| none(1), |z| insert_axis(z, 1));
-    let mut z = Var::concat(&[log_add(first, k.narrow(1, 0, 1)), k.narrow(1, 1, t - 1)], 1);
+    let mut z = Var::concat(&[log_add(first, k.narrow(1, 0, 1)), k.narrow(1, 1, t - 1)], 1); // (z_t)
     // After a round each z is the sum over twice as many tokens.
     let mut reach = 1;
     while reach < t {
-        z = log_add(z, Var::concat(&[none(reach), z.narrow(1, 0, t - reach)], 1));
+        z = log_add(z, Var::concat(&[none(reach), z.narrow(1, 0, t - reach)], 1)); // (z_t)
         reach *= 2;
     }
-    ((k - z).exp(), Var::concat(&[first, z.narrow(1, 0, t - 1)], 1) - z, z)
+    ((k - z).exp(), Var::concat(&[first, z.narrow(1, 0, t - 1)], 1) - z, z) // (α_t)
 }
 
 /// o [B, T, H, V] and the last S of q, k [B, T, H, K], v [B, T, H, V], the z before (or none) and S; z moves on.
@@ -52,7 +52,7 @@ pub(crate) fn attention<'t>(
         let o = over_time(t, v, |i| {
             let (key, g, z) = over_the_past(k.narrow(1, i, 1), *before);
             let o;
-            (o, s) = gla::step([at(q, i), at(key, 0), at(v, i), at(g, 0)], s, scale);
+            (o, s) = gla::step([at(q, i), at(key, 0), at(v, i), at(g, 0)], s, scale); // (1) (2)
             *before = Some(at(z, 0));
             o
         });
@@ -60,7 +60,7 @@ pub(crate) fn attention<'t>(
     }
     let (key, g, z) = over_the_past(k, *before);
     *before = Some(at(z, t - 1));
-    gated([q, key, v, g], s, scale, form)
+    gated([q, key, v, g], s, scale, form) // (1) (2)
 }
 
 /// See [`About`].
@@ -107,13 +107,13 @@ impl Mixer for Layer {
     }
 
     fn sequence<'t>(&self, p: &Bound<'t>, x: Var<'t>, state: &mut State<'t>, form: Form) -> Var<'t> {
-        let [q, k, v] = linear_heads(x, p[self.w_qkv], self.h);
+        let [q, k, v] = linear_heads(x, p[self.w_qkv], self.h); // (q_t)
         let [s, z, w] = [state.s[0], state.s[1], state.s[2]];
         let mut before = Some(z + w.log());
-        let (o, s) = attention([q.silu(), k, v], &mut before, s, inverse_root(self.k), form);
+        let (o, s) = attention([q.silu(), k, v], &mut before, s, inverse_root(self.k), form); // (q_t)
         if let Some(z) = before.filter(|_| x.shape().at(1) > 0) {
             state.s = vec![s, z, x.tape().full(w.shape(), w.dtype(), 1.0)];
         }
-        normed_output(o, p[self.norm], Some(self.w_g.apply(p, x, None).silu()), p[self.w_o])
+        normed_output(o, p[self.norm], Some(self.w_g.apply(p, x, None).silu()), p[self.w_o]) // (y_t)
     }
 }

@@ -11,7 +11,7 @@
 //!
 //! The transition is the identity: the memory only adds; it can neither forget nor correct.
 //!
-//! Shapes, per head: q, k [B, T, H, K], v [B, T, H, V], S [B, H, K, V], z [B, H, K].
+//! Shapes, per head: q, k, φ [B, T, H, K], v, o [B, T, H, V], S [B, H, K, V], z [B, H, K], y [B, T, D].
 //!
 //! | form | work |
 //! |---|---|
@@ -39,11 +39,11 @@ pub(crate) fn step<'t>(q: Var<'t>, k: Var<'t>, v: Var<'t>, m: &mut Memory<'t>, s
     let [b, h, n] = k.dims();
     let value = v.shape().last();
     let q = scale * q.named("q");
-    m.s = m.s + k.named("k").reshape([b, h, n, 1]) * v.named("v").reshape([b, h, 1, value]);
-    let o = m.s.t_matmul(q.reshape([b, h, n, 1])).reshape([b, h, value]);
+    m.s = m.s + k.named("k").reshape([b, h, n, 1]) * v.named("v").reshape([b, h, 1, value]); // (eq. 18)
+    let o = m.s.t_matmul(q.reshape([b, h, n, 1])).reshape([b, h, value]); // (eq. 20)
     let Some((z, eps)) = &mut m.z else { return o };
-    *z = *z + k;
-    (o / ((q * *z).sum_axis(2, true) + *eps).named("den")).named("o")
+    *z = *z + k; // (eq. 19)
+    (o / ((q * *z).sum_axis(2, true) + *eps).named("den")).named("o") // (eq. 20)
 }
 
 /// [`step`] over a sequence: q, k [B, T, H, K], v [B, T, H, V] to o [B, T, H, V].
@@ -57,12 +57,12 @@ pub(crate) fn parallel<'t>(q: Var<'t>, k: Var<'t>, v: Var<'t>, m: &mut Memory<'t
     let (q, k, v) = (head_first(scale * q), head_first(k), head_first(v)); // [B, H, T, ..]
     let [b, h, t, n] = k.dims();
     let p = q.matmul_t(k).tril(0); // [B, H, T, T]
-    let mut o = p.tril_matmul(v) + q.matmul(m.s);
-    m.s = m.s + k.t_matmul(v);
+    let mut o = p.tril_matmul(v) + q.matmul(m.s); // (eq. 20)
+    m.s = m.s + k.t_matmul(v); // (eq. 18)
     if let Some((z, eps)) = &mut m.z {
         let carried = q.matmul(z.reshape([b, h, n, 1])); // [B, H, T, 1]
-        o = o / (p.sum_axis(3, true) + carried + *eps);
-        *z = *z + if t > 0 { k.sum_axis(2, false) } else { 0.0 * *z };
+        o = o / (p.sum_axis(3, true) + carried + *eps); // (eq. 20)
+        *z = *z + if t > 0 { k.sum_axis(2, false) } else { 0.0 * *z }; // (eq. 19)
     }
     head_first(o)
 }
@@ -123,8 +123,8 @@ impl Mixer for Layer {
     fn sequence<'t>(&self, p: &Bound<'t>, x: Var<'t>, state: &mut State<'t>, form: Form) -> Var<'t> {
         let [q, k, v] = self.0.project(p, x);
         let mut m = Memory { s: state.s[0], z: Some((state.s[1], EPS)) };
-        let o = attention([q.elu1(), k.elu1(), v], &mut m, 1.0, form);
+        let o = attention([q.elu1(), k.elu1(), v], &mut m, 1.0, form); // (φ(x))
         state.s = vec![m.s, m.z.map_or(state.s[1], |z| z.0)];
-        self.0.output(p, o)
+        self.0.output(p, o) // (y_t)
     }
 }

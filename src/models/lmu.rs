@@ -14,7 +14,7 @@
 //!
 //! In sequence m is a convolution of u with the impulse response Ā^l B̄.
 //!
-//! Weights and biases start as torch's `nn.Linear`. Shapes: x [B, T, D], u [B, T, 1], m [B, T, N].
+//! Weights and biases start as torch's `nn.Linear`. Shapes: x, y [B, T, D], u [B, T, 1], Ā [N, N], m [B, T, N].
 //!
 //! | form | work |
 //! |---|---|
@@ -38,11 +38,11 @@ impl Window {
     pub fn new(n: usize, theta: f64, euler: bool) -> Window {
         let sign = |k: usize| if k.is_multiple_of(2) { 1.0 } else { -1.0 };
         let entry = |i: usize, j: usize| match (i, j) {
-            _ if j == n => sign(i), // B
-            _ if i < j => -1.0,
-            _ => -sign(i - j),
+            _ if j == n => sign(i), // (B_i)
+            _ if i < j => -1.0,     // (A_ij)
+            _ => -sign(i - j),      // (A_ij)
         };
-        let (a, input) = zero_order_hold(n, euler, |i, j| (2.0 * i as f64 + 1.0) * entry(i, j) / theta);
+        let (a, input) = zero_order_hold(n, euler, |i, j| (2.0 * i as f64 + 1.0) * entry(i, j) / theta); // (θ m') (1)
         Window([Fixed::new(a, &[n, n]), Fixed::new(input, &[1, n])])
     }
 
@@ -53,7 +53,7 @@ impl Window {
         if form == Form::Recurrent || t == 0 {
             let (a, input) = (a.cast(dtype), input.cast(dtype));
             return over_time(t, m.reshape([b, 1, n]).narrow(1, 0, 0), |i| {
-                *m = m.matmul_t(a) + at(u, i) * input;
+                *m = m.matmul_t(a) + at(u, i) * input; // (1)
                 *m
             });
         }
@@ -66,7 +66,7 @@ impl Window {
             let driven = wide.narrow(1, from, len).causal_conv1d(response.narrow(1, size - len, len), None, none);
             // What is left of the m before: Ā m, …, Ā^C m.
             let free = powers(m.cast(a_t.dtype()).reshape([1, b, n]).matmul(a_t), a_t, len).cast(dtype);
-            let all = driven + free.reshape([len, b, n]).transpose(0, 1);
+            let all = driven + free.reshape([len, b, n]).transpose(0, 1); // (1)
             *m = at(all, len - 1);
             all
         })
@@ -118,8 +118,8 @@ impl Mixer for Layer {
     }
 
     fn sequence<'t>(&self, p: &Bound<'t>, x: Var<'t>, state: &mut State<'t>, form: Form) -> Var<'t> {
-        let u = relu(x.linear(p[self.w_u], Some(p[self.b_u]))).named("u");
+        let u = relu(x.linear(p[self.w_u], Some(p[self.b_u]))).named("u"); // (u_t)
         let m = self.window.memory(u, &mut state.s[0], form);
-        relu(Var::concat(&[m, x], 2).linear(p[self.w_h], Some(p[self.b_h])))
+        relu(Var::concat(&[m, x], 2).linear(p[self.w_h], Some(p[self.b_h]))) // (y_t)
     }
 }

@@ -15,7 +15,8 @@
 //! The transition λ does not depend on the input: it can count positions (λ = −1 tells odd from even), but it is the
 //! same for a one and a zero.
 //!
-//! Shapes: u [B, T, H], h [B, T, N] as a pair (real, imaginary), B [N, H], C [H, N], D `[H]`; H is the model's width.
+//! Shapes: u, y [B, T, H], λ `[N]`, h [B, T, N] as a pair (real, imaginary), B [N, H], C [H, N], D `[H]`; H is the
+//! model's width.
 //!
 //! | form | work | depth |
 //! |---|---|---|
@@ -33,8 +34,8 @@ pub use crate::ops::{
 
 /// h_k = λ h_{k-1} + x_k for one token: all [B, N], λ `[N]`.
 pub(crate) fn step<'t>(lambda: Complex<'t>, x: Complex<'t>, h: Complex<'t>) -> Complex<'t> {
-    let (re, im) = mul((lambda.0.named("Re lambda"), lambda.1.named("Im lambda")), h);
-    (re + x.0.named("Re x"), im + x.1.named("Im x"))
+    let (re, im) = mul((lambda.0.named("Re lambda"), lambda.1.named("Im lambda")), h); // (eq. 7)
+    (re + x.0.named("Re x"), im + x.1.named("Im x")) // (eq. 7)
 }
 
 /// [`step`] over a sequence: x [B, T, N] to h [B, T, N] and the last h.
@@ -99,21 +100,21 @@ impl Layer {
 
     /// λ `[N]` from ν and θ (eq. 6).
     fn lambda<'t>(&self, p: &Bound<'t>) -> Complex<'t> {
-        let (magnitude, phase) = (p[self.rates[0]].decay_rate().exp(), p[self.rates[1]].exp());
-        (magnitude * phase.cos(), magnitude * phase.sin())
+        let (magnitude, phase) = (p[self.rates[0]].decay_rate().exp(), p[self.rates[1]].exp()); // (eq. 6)
+        (magnitude * phase.cos(), magnitude * phase.sin()) // (eq. 6)
     }
 
     /// (γ B) u of a sequence, [B, T, H] to [B, T, 2N], both parts in one product. To scale B by γ is cheaper than to
     /// scale B u at every position.
     fn inputs<'t>(&self, p: &Bound<'t>, u: Var<'t>) -> Var<'t> {
         let gamma = p[self.rates[2]].exp().cast(u.dtype()).reshape([self.n, 1]);
-        u.linear(Var::concat(&self.b.map(|b| gamma * p[b]), 0), None)
+        u.linear(Var::concat(&self.b.map(|b| gamma * p[b]), 0), None) // (eq. 7)
     }
 
     /// Re(C h) + D ⊙ u, then the block's GELU and gated linear unit. h [.., 2N] holds both parts.
     fn output<'t>(&self, p: &Bound<'t>, h: Var<'t>, u: Var<'t>) -> Var<'t> {
         let c = Var::concat(&[p[self.c[0]], -p[self.c[1]]], 1); // [H, 2N]: Re(C h) = Re C Re h − Im C Im h
-        let g = (h.linear(c, None) + p[self.d] * u).gelu_tanh(); // gelu(y), y = Re(C h) + D ⊙ u
+        let g = (h.linear(c, None) + p[self.d] * u).gelu_tanh(); // (eq. 1) gelu(y), y = Re(C h) + D ⊙ u
         // W₁ g ⊙ σ(W₂ g), both halves in one product.
         let (w, b) = (self.glu.map(|(w, _)| p[w]), self.glu.map(|(_, b)| p[b]));
         g.linear(Var::concat(&w, 0), Some(Var::concat(&b, 0))).glu()
@@ -131,7 +132,7 @@ impl Mixer for Layer {
 
     fn step<'t>(&self, p: &Bound<'t>, u: Var<'t>, state: &mut State<'t>) -> Var<'t> {
         let gamma = p[self.rates[2]].exp().cast(u.dtype());
-        let [re, im] = self.b.map(|b| gamma * u.linear(p[b], None));
+        let [re, im] = self.b.map(|b| gamma * u.linear(p[b], None)); // (eq. 7)
         let h = step(self.lambda(p), (re, im), (state.s[0], state.s[1]));
         state.s = vec![h.0, h.1];
         self.output(p, joined(h), u)

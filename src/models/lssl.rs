@@ -21,7 +21,7 @@
 //! At the start Δ is log-uniform in [0.001, 0.1], c normal of variance 1/N, d normal; W and b as torch's `nn.Linear`. N
 //! is the `state`. Each channel has one read-out c (M = 1 in the paper's terms).
 //!
-//! Shapes: u [B, T, D], Ā [D, N, N], B̄ and c [D, N], h [B, D, N].
+//! Shapes: u, y, out [B, T, D], A [N, N], Ā [D, N, N], B̄, c [D, N], h [B, D, N].
 //!
 //! | form | work |
 //! |---|---|
@@ -42,14 +42,14 @@ impl Legendre {
     pub fn new(n: usize) -> Legendre {
         let root = |n: usize| (2.0 * n as f64 + 1.0).sqrt();
         let entry = |i: usize| match (i / n, i % n) {
-            (n, m) if n > m => -root(n) * root(m),
-            (n, m) if n == m => -(n as f64 + 1.0),
-            _ => 0.0,
+            (n, m) if n > m => -root(n) * root(m), // (A_nm)
+            (n, m) if n == m => -(n as f64 + 1.0), // (A_nm)
+            _ => 0.0,                              // (A_nm)
         };
         let one = |i: usize| if i.is_multiple_of(n + 1) { 1.0 } else { 0.0 };
         Legendre([
             Fixed::new((0..n * n).map(entry).collect(), &[n, n]),
-            Fixed::new((0..n).map(root).collect(), &[n, 1]),
+            Fixed::new((0..n).map(root).collect(), &[n, 1]), // (B_n)
             Fixed::new((0..n * n).map(one).collect(), &[n, n]),
         ])
     }
@@ -57,7 +57,7 @@ impl Legendre {
     /// Ā [D, N, N] and B̄ [D, 1, N] of ln Δ `[D]`, with `gbt` and 1 − `gbt` for the two ½.
     pub fn held<'t>(&self, log_dt: Var<'t>, gbt: f64) -> (Var<'t>, Var<'t>) {
         let dt = log_dt.exp().reshape([log_dt.shape().last(), 1, 1]);
-        bilinear(self.0.each_ref().map(|fixed| fixed.beside(log_dt)), dt, gbt)
+        bilinear(self.0.each_ref().map(|fixed| fixed.beside(log_dt)), dt, gbt) // (Ā)
     }
 }
 
@@ -69,16 +69,16 @@ pub fn filter<'t>(u: Var<'t>, (a, input): (Var<'t>, Var<'t>), c: Var<'t>, h: &mu
     if form == Form::Recurrent || t == 0 {
         let (a, input) = (a.cast(dtype), input.cast(dtype));
         return over_time(t, u, |i| {
-            let x = (insert_axis(at(u, i), 2) * input.reshape([d, n])).named("x");
-            *h = turned(turned(*h).matmul_t(a)) + x;
-            (*h * c).sum_axis(2, false).named("y")
+            let x = (insert_axis(at(u, i), 2) * input.reshape([d, n])).named("x"); // (1)
+            *h = turned(turned(*h).matmul_t(a)) + x; // (1)
+            (*h * c).sum_axis(2, false).named("y") // (2)
         });
     }
     let size = form.chunk(t).min(t);
     let row = c.cast(a.dtype()).reshape([d, 1, n]);
     let responses = taps(input, a.transpose(1, 2), size); // x_{C−1}, …, x_0: [D, C, N]
-    let filter = responses.matmul_t(row).reshape([d, size]).cast(dtype);
-    let reads = powers(row.matmul(a), a, size).cast(dtype); // c Ā, …, c Ā^C: [D, C, N]
+    let filter = responses.matmul_t(row).reshape([d, size]).cast(dtype); // (3)
+    let reads = powers(row.matmul(a), a, size).cast(dtype); // (3) c Ā, …, c Ā^C: [D, C, N]
     let whole = power(a, size);
     by_pieces(t, size, 1, |from, len| {
         let (u, before) = (u.narrow(1, from, len), turned(*h));
@@ -88,8 +88,8 @@ pub fn filter<'t>(u: Var<'t>, (a, input): (Var<'t>, Var<'t>), c: Var<'t>, h: &mu
         let over = if len == size { whole } else { power(a, len) };
         let moved = before.matmul_t(over.cast(dtype));
         let written = u.permute([2, 0, 1]).matmul(responses.narrow(1, size - len, len).cast(dtype));
-        *h = turned(moved + written);
-        u.causal_conv1d(taps, None, none) + free.permute([1, 2, 0])
+        *h = turned(moved + written); // (3)
+        u.causal_conv1d(taps, None, none) + free.permute([1, 2, 0]) // (3)
     })
 }
 
@@ -144,7 +144,7 @@ impl Mixer for Layer {
 
     fn sequence<'t>(&self, p: &Bound<'t>, u: Var<'t>, state: &mut State<'t>, form: Form) -> Var<'t> {
         let held = self.legendre.held(p[self.log_dt], 0.5);
-        let y = filter(u, held, p[self.c], &mut state.s[0], form) + p[self.skip] * u;
-        y.gelu().linear(p[self.w], Some(p[self.b]))
+        let y = filter(u, held, p[self.c], &mut state.s[0], form) + p[self.skip] * u; // (2)
+        y.gelu().linear(p[self.w], Some(p[self.b])) // (out_t)
     }
 }

@@ -14,7 +14,8 @@
 //! The gates depend on h_{t-1}, so the recurrence is not linear and no form is parallel in time. In return one unit can
 //! compute parity: its gates keep or flip the bit that h holds.
 //!
-//! Shapes: x [B, T, I], h and c [B, D], W_ih [4D, I] and W_hh [4D, D] with the gates in the order i, f, g, o.
+//! Shapes: x [B, T, I], i, f, g, o, h and c [B, D], y [B, T, I], W_ih [4D, I] and W_hh [4D, D] with the gates in the
+//! order i, f, g, o.
 //!
 //! | form | cost a step | memory |
 //! |---|---|---|
@@ -39,12 +40,12 @@ pub struct Weights<'t> {
 
 /// Equations (1) to (6) for one token: x [B, I], h and c [B, D] to the next h and c.
 pub(crate) fn step<'t>(w: Weights<'t>, x: Var<'t>, h: Var<'t>, c: Var<'t>) -> (Var<'t>, Var<'t>) {
-    let z = x.linear(w.w_ih, Some(w.b_ih)) + h.linear(w.w_hh, Some(w.b_hh)); // [B, 4D]
+    let z = x.linear(w.w_ih, Some(w.b_ih)) + h.linear(w.w_hh, Some(w.b_hh)); // (1) (2) (3) (4) [B, 4D]
     let [i, f, g, o] = split(z);
-    let (i, f) = (i.sigmoid().named("i"), f.sigmoid().named("f"));
-    let (g, o) = (g.tanh().named("g"), o.sigmoid().named("o"));
-    let c = f * c + i * g;
-    (o * c.tanh(), c)
+    let (i, f) = (i.sigmoid().named("i"), f.sigmoid().named("f")); // (1) (2)
+    let (g, o) = (g.tanh().named("g"), o.sigmoid().named("o")); // (3) (4)
+    let c = f * c + i * g; // (5)
+    (o * c.tanh(), c) // (6)
 }
 
 /// [`step`] over a sequence: x [B, T, I] to h [B, T, D] and the last h and c.
@@ -119,12 +120,12 @@ impl Mixer for Layer {
     fn step<'t>(&self, p: &Bound<'t>, x: Var<'t>, state: &mut State<'t>) -> Var<'t> {
         let (h, c) = step(self.weights(p), x, state.s[0], state.s[1]);
         state.s = vec![h, c];
-        h.linear(p[self.w_post], Some(p[self.b_post]))
+        h.linear(p[self.w_post], Some(p[self.b_post])) // (y_t)
     }
 
     fn sequence<'t>(&self, p: &Bound<'t>, x: Var<'t>, state: &mut State<'t>, _: Form) -> Var<'t> {
         let (h, h_last, c_last) = fused(self.weights(p), x, state.s[0], state.s[1]);
         state.s = vec![h_last, c_last];
-        h.linear(p[self.w_post], Some(p[self.b_post]))
+        h.linear(p[self.w_post], Some(p[self.b_post])) // (y_t)
     }
 }

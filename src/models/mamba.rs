@@ -20,7 +20,7 @@
 //! Initially A_log = ln(1 … N) in every channel, D = 1, and b_dt makes Δ log-uniform in [0.001, 0.1] (the authors'
 //! code).
 //!
-//! Shapes: u [B, T, D], x, z, Δ [B, T, E], A [E, N], B and C [B, T, N], h [B, E, N].
+//! Shapes: u, out [B, T, D], x, z, Δ, y [B, T, E], δ [B, T, R], A [E, N], B and C [B, T, N], Ā, B̄, h [B, E, N].
 //!
 //! | form | work | memory |
 //! |---|---|---|
@@ -36,7 +36,7 @@ use crate::ops::{
 
 /// Ā of ΔA: in (0, 1) for s = 1, in (−1, 1) for s = 2.
 pub(super) fn transition(dt_a: Var<'_>, s: f64) -> Var<'_> {
-    if s == 1.0 { dt_a.exp() } else { s * dt_a.exp() - (s - 1.0) }
+    if s == 1.0 { dt_a.exp() } else { s * dt_a.exp() - (s - 1.0) } // (eq. 4)
 }
 
 /// x, dt [.., E], a [E, N], b and c [.., N].
@@ -46,9 +46,9 @@ pub(crate) type Inputs<'t> = [Var<'t>; 5];
 /// next h.
 pub(crate) fn step<'t>([x, dt, a, b, c]: Inputs<'t>, h: Var<'t>, s: f64) -> (Var<'t>, Var<'t>) {
     let (x, dt, b, c) = (x.named("x"), dt.named("dt"), b.named("B"), c.named("C"));
-    let a_bar = transition(insert_axis(dt, 2) * bounded(a), s).named("A_bar"); // [B, E, N]
-    let h = a_bar * h + insert_axis(dt * x, 2) * insert_axis(b, 1);
-    ((h * insert_axis(c, 1)).sum_axis(2, false).named("y"), h)
+    let a_bar = transition(insert_axis(dt, 2) * bounded(a), s).named("A_bar"); // (eq. 4) [B, E, N]
+    let h = a_bar * h + insert_axis(dt * x, 2) * insert_axis(b, 1); // (B̄_t) (eq. 2a)
+    ((h * insert_axis(c, 1)).sum_axis(2, false).named("y"), h) // (eq. 2b)
 }
 
 /// All states at once by an associative scan.
@@ -135,14 +135,14 @@ impl Mixer for Layer {
     }
 
     fn sequence<'t>(&self, p: &Bound<'t>, u: Var<'t>, state: &mut State<'t>, form: Form) -> Var<'t> {
-        let [x, z] = linear_parts(u, p[self.w_in], None); // [B, T, E] each
-        let x = self.conv.apply(p, x, state, 1);
+        let [x, z] = linear_parts(u, p[self.w_in], None); // (x, z) [B, T, E] each
+        let x = self.conv.apply(p, x, state, 1); // (x ←)
         // δ [B, T, R], B and C [B, T, N]
-        let [low_rank, b, c] = linear_cut(x, p[self.w_x], None, [self.r, self.n, self.n]);
-        let dt = low_rank.linear(p[self.w_dt], Some(p[self.b_dt])).softplus().cast(u.dtype());
-        let a = p[self.a_log].decay_rate();
+        let [low_rank, b, c] = linear_cut(x, p[self.w_x], None, [self.r, self.n, self.n]); // (δ)
+        let dt = low_rank.linear(p[self.w_dt], Some(p[self.b_dt])).softplus().cast(u.dtype()); // (Δ_t)
+        let a = p[self.a_log].decay_rate(); // (A)
         let (y, h) = sequence([x, dt, a, b, c], state.s[0], self.stretch, form);
         state.s[0] = h;
-        y.gated_skip(p[self.d], x, z).linear(p[self.w_out], None)
+        y.gated_skip(p[self.d], x, z).linear(p[self.w_out], None) // (eq. 2b) (out)
     }
 }

@@ -20,8 +20,8 @@
 //! At the start A_log = ln U(1, 16), dt_bias makes Δ log-uniform in [0.001, 0.1], D = 1; weights as torch's
 //! `nn.Linear`.
 //!
-//! Shapes: B, C [B, T, H, N], x [B, T, H, P], Δ, Ā [B, T, H], S [B, H, N, P]; forms and their work as in
-//! [`gla`](super::gla) with K = N, V = P. E = H P channels, with P the `head_dim` and N the `state`.
+//! Shapes: B, C [B, T, H, N], x, y [B, T, H, P], z [B, T, E], Δ, Ā [B, T, H], S [B, H, N, P], out [B, T, D]; forms and
+//! their work as in [`gla`](super::gla) with K = N, V = P. E = H P channels, with P the `head_dim` and N the `state`.
 
 use super::{mamba::transition, memories::gated, prelude::*};
 use crate::ops::scan::linear_scan;
@@ -34,9 +34,9 @@ type Inputs<'t> = [Var<'t>; 4];
 
 /// Equations (1) and (2) for one token, without D: S [B, H, N, P] to y [B, H, P] and the next S.
 pub(crate) fn step<'t>([c, b, x, g]: Inputs<'t>, state: Var<'t>, s: f64) -> (Var<'t>, Var<'t>) {
-    let a_bar = transition(g, s).named("A_bar");
-    let state = insert_axis(insert_axis(a_bar, 2), 3) * state + outer(b.named("B"), x.named("x"));
-    (recall(state, c.named("C")).named("y"), state)
+    let a_bar = transition(g, s).named("A_bar"); // (Ā_t)
+    let state = insert_axis(insert_axis(a_bar, 2), 3) * state + outer(b.named("B"), x.named("x")); // (1)
+    (recall(state, c.named("C")).named("y"), state) // (2)
 }
 
 /// The forms over a sequence: y [B, T, H, P] and the last S.
@@ -110,24 +110,24 @@ impl Layer {
     fn project<'t>(&self, p: &Bound<'t>, u: Var<'t>, state: &mut State<'t>) -> (Inputs<'t>, Var<'t>, Var<'t>) {
         let ([batch, t, _], e, shared) = (u.dims(), self.h * self.p, self.groups * self.n);
         let (mixed, w) = (e + 2 * shared, p[self.w_in]);
-        let [z, x] = linear_cut(u, w.narrow(0, 0, e + mixed), None, [e, mixed]);
-        let dt = u.linear(w.narrow(0, e + mixed, self.h), Some(p[self.dt_bias])).softplus();
-        let x = self.conv.apply(p, x, state, 1);
+        let [z, x] = linear_cut(u, w.narrow(0, 0, e + mixed), None, [e, mixed]); // (z)
+        let dt = u.linear(w.narrow(0, e + mixed, self.h), Some(p[self.dt_bias])).softplus(); // (z) (Δ_t)
+        let x = self.conv.apply(p, x, state, 1); // (xBC)
         let ones = u.tape().full([self.h / self.groups, 1], u.dtype(), 1.0);
         let of_heads =
             |x: Var<'t>| (x.reshape([batch, t, self.groups, 1, self.n]) * ones).reshape([batch, t, self.h, self.n]);
-        let [b, c] = [e, e + shared].map(|at| of_heads(x.narrow(2, at, shared)));
-        let x = x.narrow(2, 0, e).reshape([batch, t, self.h, self.p]);
-        let g = (p[self.a_log].decay_rate() * dt).cast(u.dtype());
-        ([c, b, insert_axis(dt.cast(u.dtype()), 3) * x, g], x, z)
+        let [b, c] = [e, e + shared].map(|at| of_heads(x.narrow(2, at, shared))); // (x)
+        let x = x.narrow(2, 0, e).reshape([batch, t, self.h, self.p]); // (x)
+        let g = (p[self.a_log].decay_rate() * dt).cast(u.dtype()); // (A)
+        ([c, b, insert_axis(dt.cast(u.dtype()), 3) * x, g], x, z) // (1)
     }
 
     /// The skip D x, the gate, the norm of each group and the output projection.
     fn output<'t>(&self, p: &Bound<'t>, y: Var<'t>, x: Var<'t>, z: Var<'t>) -> Var<'t> {
         let ones = y.tape().full([self.p], y.dtype(), 1.0);
         let d = (p[self.d].reshape([self.h, 1]) * ones).reshape([self.h * self.p]);
-        let y = y.reshape(z.shape()).gated_skip(d, x.reshape(z.shape()), z);
-        y.rms_norm_in_groups(self.groups, p[self.norm], self.eps).linear(p[self.w_out], None)
+        let y = y.reshape(z.shape()).gated_skip(d, x.reshape(z.shape()), z); // (2) (out)
+        y.rms_norm_in_groups(self.groups, p[self.norm], self.eps).linear(p[self.w_out], None) // (out)
     }
 }
 

@@ -29,8 +29,8 @@
 //! At the start dt_bias makes Δ log-uniform in [0.001, 0.1], b_B, b_C and D are 1; weights as torch's `nn.Linear`. P is
 //! the `head_dim`, N the `state`, rounded up to an even number.
 //!
-//! Shapes: q, k [B, T, H, N], v [B, T, H, P], Δ, a, λ [B, T, H], θ', φ [B, T, H, N/2], S [B, H, N, P]; forms and their
-//! work as in [`gla`](super::gla) with K = N, V = P.
+//! Shapes: q, k [B, T, H, N], v, o [B, T, H, P], Δ, a, λ, α, β, γ [B, T, H], φ [B, T, H, N/2], S [B, H, N, P], z [B, T,
+//! E], out [B, T, D]; forms and their work as in [`gla`](super::gla) with K = N, V = P.
 
 use super::{memories::gated, positions::running_angles, prelude::*};
 
@@ -45,19 +45,19 @@ pub(crate) type Memory<'t> = [Var<'t>; 4];
 /// Equations (1) and (2) for one token, without D: to o [B, H, P].
 pub(crate) fn step<'t>([q, k, v, dt, a, lambda, theta]: Inputs<'t>, memory: &mut Memory<'t>) -> Var<'t> {
     let ([s, phi, k_before, v_before], column) = (*memory, |x: Var<'t>| insert_axis(x, 2));
-    let turned = column(dt.named("dt")) * theta.cast(dt.dtype());
-    let phi = (phi.cast(dt.dtype()) + turned).wrap();
+    let turned = column(dt.named("dt")) * theta.cast(dt.dtype()); // (φ_t)
+    let phi = (phi.cast(dt.dtype()) + turned).wrap(); // (φ_t)
     let (angles, dt) = ([phi.cos(), phi.sin()].map(|x| x.cast(v.dtype())), dt.cast(v.dtype()));
-    let (q, k, v) = (turn(q, angles).named("q"), turn(k, angles).named("k"), v.named("v"));
-    let alpha = (dt * a).exp();
+    let (q, k, v) = (turn(q, angles).named("q"), turn(k, angles).named("k"), v.named("v")); // (q_t)
+    let alpha = (dt * a).exp(); // (α_t)
     let decay = column(alpha);
     let turned = [turned.cos(), turned.sin()].map(|x| decay * x.cast(v.dtype()));
     let _shown = [turned[0].named("Re lambda"), turned[1].named("Im lambda")];
-    let beta = ((1.0 - lambda) * dt * alpha).named("beta");
-    let gamma = (lambda * dt).named("gamma");
-    let s = insert_axis(decay, 3) * s + outer(column(beta) * k_before, v_before) + outer(column(gamma) * k, v);
+    let beta = ((1.0 - lambda) * dt * alpha).named("beta"); // (β_t)
+    let gamma = (lambda * dt).named("gamma"); // (γ_t)
+    let s = insert_axis(decay, 3) * s + outer(column(beta) * k_before, v_before) + outer(column(gamma) * k, v); // (1)
     *memory = [s, phi, k, v];
-    recall(s, q).named("o")
+    recall(s, q).named("o") // (2)
 }
 
 /// The forms over a sequence: o [B, T, H, P].
@@ -73,14 +73,14 @@ pub fn sequence<'t>(x: Inputs<'t>, m: &mut Memory<'t>, form: Form) -> Var<'t> {
     let (g, gamma) = (dt * a, lambda * dt);
     let before = |first: Var<'t>, x: Var<'t>| Var::concat(&[insert_axis(first, 1), x.narrow(1, 0, t - 1)], 1);
     let none = zeros_like(at(g, 0)); // S_0 has faded, and has what was written before it
-    let share = before(none, gamma) + (1.0 - lambda) * dt;
+    let share = before(none, gamma) + (1.0 - lambda) * dt; // (U_t)
     let per_head = |x: Var<'t>| insert_axis(x, 3);
-    let [q_u, k_u] = [per_head(g.exp()) * q, per_head(share) * before(k_before, k)];
-    let (o, u) = gated([q_u, k_u, before(v_before, v), per_head(before(none, g))], s, 1.0, form);
-    let own = per_head(gamma * (q * k).sum_axis(3, false)) * v;
+    let [q_u, k_u] = [per_head(g.exp()) * q, per_head(share) * before(k_before, k)]; // (U_t)
+    let (o, u) = gated([q_u, k_u, before(v_before, v), per_head(before(none, g))], s, 1.0, form); // (U_t)
+    let own = per_head(gamma * (q * k).sum_axis(3, false)) * v; // (S_t = α_t U_t)
     let [phi, k, v, alpha, gamma] = [phi, k, v, g.exp(), gamma].map(|x| at(x, t - 1));
     *m = [insert_axis(insert_axis(alpha, 2), 3) * u + outer(insert_axis(gamma, 2) * k, v), phi, k, v];
-    o + own
+    o + own // (S_t = α_t U_t)
 }
 
 /// See [`About`].
@@ -132,19 +132,19 @@ impl Mixer for Layer {
     fn sequence<'t>(&self, p: &Bound<'t>, u: Var<'t>, state: &mut State<'t>, form: Form) -> Var<'t> {
         let ([b, t, _], h, n, e) = (u.dims(), self.h, self.n, self.h * self.p);
         let (wide, w) = (2 * e + 2 * n, p[self.w_in]);
-        let [z, x, k, q] = linear_cut(u, w.narrow(0, 0, wide), None, [e, e, n, n]);
-        let dt = u.linear(w.narrow(0, wide, h), Some(p[self.dt_bias])).softplus();
-        let [a, lambda, theta] = linear_cut(u, w.narrow(0, wide + h, 2 * h + n / 2), None, [h, h, n / 2]);
+        let [z, x, k, q] = linear_cut(u, w.narrow(0, 0, wide), None, [e, e, n, n]); // (z)
+        let dt = u.linear(w.narrow(0, wide, h), Some(p[self.dt_bias])).softplus(); // (z) (Δ_t)
+        let [a, lambda, theta] = linear_cut(u, w.narrow(0, wide + h, 2 * h + n / 2), None, [h, h, n / 2]); // (z)
         let full = |shape: &[usize], value: f64| u.tape().full(shape, u.dtype(), value);
         // 1 + a' where a' ≥ 0, else 1 / (1 − a'): one of the two is 1.
-        let a = -maximum(&[(1.0 + relu(a)) / (1.0 + relu(-a)), full(&[b, t, h], 1e-4)]);
-        let theta = std::f64::consts::PI * theta.tanh().reshape([b, t, 1, n / 2]) + full(&[h, 1], 0.0);
+        let a = -maximum(&[(1.0 + relu(a)) / (1.0 + relu(-a)), full(&[b, t, h], 1e-4)]); // (a_t)
+        let theta = std::f64::consts::PI * theta.tanh().reshape([b, t, 1, n / 2]) + full(&[h, 1], 0.0); // (φ_t)
         let states =
             |x: Var<'t>, i: usize| x.rms_norm(p[self.norms[i]], 1e-5).reshape([b, t, 1, n]) + p[self.biases[i]];
         let v = x.reshape([b, t, h, self.p]);
         let mut memory = std::array::from_fn(|i| state.s[i]);
-        let o = sequence([states(q, 0), states(k, 1), v, dt, a, lambda.sigmoid(), theta], &mut memory, form);
+        let o = sequence([states(q, 0), states(k, 1), v, dt, a, lambda.sigmoid(), theta], &mut memory, form); // (λ_t)
         state.s = memory.to_vec();
-        ((o + p[self.d].reshape([h, 1]) * v).reshape(z.shape()) * z.silu()).linear(p[self.w_out], None)
+        ((o + p[self.d].reshape([h, 1]) * v).reshape(z.shape()) * z.silu()).linear(p[self.w_out], None) // (2) (out)
     }
 }

@@ -34,7 +34,8 @@
 //! An input gate of 0, ĩ = −∞, writes nothing, as for padding on the left: m stays −∞ and h stays 0 until the first
 //! write.
 //!
-//! Shapes, per head: q, k [B, T, H, K], v [B, T, H, V], ĩ, f̃ [B, T, H], C [B, H, K, V], n [B, H, K], m, w [B, H].
+//! Shapes, per head: x, z, c [B, T, H K], q, k [B, T, H, K], v, h [B, T, H, V], ĩ, f̃ [B, T, H], l, i, f, m, w [B, H],
+//! C [B, H, K, V], n [B, H, K], y [B, T, D].
 //!
 //! | form | work |
 //! |---|---|
@@ -57,17 +58,17 @@ pub const EPS: f64 = 1e-6;
 /// Equations 15 to 21 for one token: q, k [B, H, K], v [B, H, V], i, f [B, H] to h [B, H, V].
 pub(crate) fn step<'t>([q, k, v]: [Var<'t>; 3], [i, f]: [Var<'t>; 2], s: &mut Memory<'t>, eps: f64) -> Var<'t> {
     let ([b, h, n], [c, norm, m, w]) = (k.dims(), *s);
-    let k = inverse_root(n) * k;
-    let l = log_sigmoid(f) + m + w.log();
-    let m = maximum(&[l, i]);
+    let k = inverse_root(n) * k; // (eq. 19)
+    let l = log_sigmoid(f) + m + w.log(); // (eq. 15)
+    let m = maximum(&[l, i]); // (eq. 15)
     let from = reference(m);
-    let gate = |x: Var<'t>, name| insert_axis((x - from).exp().named(name), 2);
-    let (i, f) = (gate(i, "i"), gate(l, "f"));
+    let gate = |x: Var<'t>, name| insert_axis((x - from).exp().named(name), 2); // (i_t)
+    let (i, f) = (gate(i, "i"), gate(l, "f")); // (i_t)
     let (q, k, v) = (q.named("q"), k.named("k'"), v.named("v"));
-    let (c, norm) = (insert_axis(f, 3) * c + outer(i * k, v), f * norm + i * k);
+    let (c, norm) = (insert_axis(f, 3) * c + outer(i * k, v), f * norm + i * k); // (eq. 19) (eq. 20)
     *s = [c, norm, m, q.tape().full([b, h], q.dtype(), 1.0)];
-    let den = (norm * q).sum_axis(2, true); // [B, H, 1]
-    let (h, den) = read(recall(c, q), den, insert_axis(m, 2), eps);
+    let den = (norm * q).sum_axis(2, true); // (eq. 21) [B, H, 1]
+    let (h, den) = read(recall(c, q), den, insert_axis(m, 2), eps); // (eq. 21)
     let _shown = den.named("den");
     h.named("h")
 }
@@ -82,7 +83,7 @@ pub(crate) fn parallel<'t>([q, k, v]: [Var<'t>; 3], [i, f]: [Var<'t>; 2], s: &mu
     let [c0, n0, m0, w0] = *s;
     let (q, k, v) = (head_first(q), inverse_root(n) * head_first(k), head_first(v)); // [B, H, T, ..]
     let gates = [log_sigmoid(f), i].map(|x| x.permute([0, 2, 1])); // [B, H, T]
-    let [log_f, log_i, m] = stabiliser(gates[0], gates[1], m0 + w0.log());
+    let [log_f, log_i, m] = stabiliser(gates[0], gates[1], m0 + w0.log()); // (eq. 15)
     // Σ log f of the steps after s up to t, and log i_s. `tril` drops the future: its gates may be NaN.
     let none = q.tape().full([b, h, 1], log_f.dtype(), 0.0);
     let decay = Var::concat(&[none, log_f], 2).segsum().narrow(2, 1, t); // [B, H, T, 1 + T]
@@ -94,12 +95,12 @@ pub(crate) fn parallel<'t>([q, k, v]: [Var<'t>; 3], [i, f]: [Var<'t>; 2], s: &mu
     let p = (q.matmul_t(k) * d).tril(0);
     let rq = r * q;
     let den = p.sum_axis(3, true) + rq.matmul(insert_axis(n0, 3)); // [B, H, T, 1]
-    let (o, _) = read(p.tril_matmul(v) + rq.matmul(c0), den, m.reshape([b, h, t, 1]), eps);
+    let (o, _) = read(p.tril_matmul(v) + rq.matmul(c0), den, m.reshape([b, h, t, 1]), eps); // (eq. 21)
     // The last row of weights gives the final state.
     let end = |x: Var<'t>| x.narrow(2, t - 1, 1);
     let ek = end(d).reshape([b, h, t, 1]) * k;
-    let c = end(r) * c0 + ek.t_matmul(v);
-    let n = end(r).reshape([b, h, 1]) * n0 + ek.sum_axis(2, false);
+    let c = end(r) * c0 + ek.t_matmul(v); // (eq. 19)
+    let n = end(r).reshape([b, h, 1]) * n0 + ek.sum_axis(2, false); // (eq. 20)
     *s = [c, n, m.narrow(2, t - 1, 1).reshape([b, h]), q.tape().full([b, h], q.dtype(), 1.0)];
     head_first(o)
 }
@@ -169,9 +170,9 @@ impl Layer {
         u: Var<'t>,
         state: &mut State<'t>,
     ) -> ([Var<'t>; 3], [Var<'t>; 2], [Var<'t>; 2]) {
-        let [x, z] = linear_parts(u, p[self.w_up], None);
-        let c = self.conv.apply(p, x, state, 4);
-        let [q, k, v] = std::array::from_fn(|j| self.qkv[j].apply(p, if j < 2 { c } else { x }));
+        let [x, z] = linear_parts(u, p[self.w_up], None); // (x, z)
+        let c = self.conv.apply(p, x, state, 4); // (c)
+        let [q, k, v] = std::array::from_fn(|j| self.qkv[j].apply(p, if j < 2 { c } else { x })); // (q, k)
         let gates = split(self.gates(p, [q, k, v]));
         ([q, k, v].map(|y| heads(y, self.h)), gates, [c, z])
     }
@@ -182,11 +183,11 @@ impl Layer {
     fn gates<'t>(&self, p: &Bound<'t>, qkv: [Var<'t>; 3]) -> Var<'t> {
         let ([_, t, inner], w, bias) = (qkv[0].dims(), p[self.w_if], p[self.b_if]);
         if t == 1 {
-            return Var::concat(&qkv, 2).linear(w, Some(bias));
+            return Var::concat(&qkv, 2).linear(w, Some(bias)); // (ĩ, f̃)
         }
         let zero = bias.tape().full([2 * self.h], bias.dtype(), 0.0);
         let part = |j: usize, b| qkv[j].linear(w.narrow(1, j * inner, inner), Some(b));
-        part(0, bias) + part(1, zero) + part(2, zero)
+        part(0, bias) + part(1, zero) + part(2, zero) // (ĩ, f̃)
     }
 }
 
@@ -206,6 +207,6 @@ impl Mixer for Layer {
         let mut memory = std::array::from_fn(|i| state.s[i]);
         let h = sequence(qkv, gates, &mut memory, EPS, form);
         state.s[..4].copy_from_slice(&memory);
-        head_norm(h, p[self.norm]).gated_skip(p[self.skip], c, z).linear(p[self.w_down], None)
+        head_norm(h, p[self.norm]).gated_skip(p[self.skip], c, z).linear(p[self.w_down], None) // (y)
     }
 }

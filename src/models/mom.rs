@@ -20,7 +20,8 @@
 //! At the start A_log and b_dt as in gated DeltaNet; weights normal, of deviation 0.02.
 //!
 //! Shapes, for M memories (the shared one last) and per head: q [B, T, H, K], k [B, T, M, H, K], v [B, T, M, H, V],
-//! β, g [B, T, M, H], S [B, M H, K, V]; forms and their work as in [`kda`], M times.
+//! β, g [B, T, M, H], ω [B, T, M], S [B, M H, K, V], o [B, T, H, V], y [B, T, D]; forms and their work as in [`kda`], M
+//! times.
 
 use super::{kda, prelude::*};
 
@@ -42,17 +43,17 @@ pub(crate) fn read<'t>(
 ) -> (Var<'t>, Var<'t>) {
     let ([b, t, m, h, n], width, chosen) = (k.dims(), v.shape().last(), router.shape().last());
     let kept = largest(router, topk);
-    let weight = router.softmax() * kept;
-    let weight = weight / weight.sum_axis(2, true);
+    let weight = router.softmax() * kept; // (ω_t)
+    let weight = weight / weight.sum_axis(2, true); // (ω_t)
     let all = q.tape().full([b, t, m - chosen], q.dtype(), 1.0);
     let [kept, weight] = [kept, weight].map(|x| Var::concat(&[x, all], 2));
     // A memory's heads are heads of one memory.
-    let gate = |x: Var<'t>| (insert_axis(kept, 3) * x).reshape([b, t, m * h]);
+    let gate = |x: Var<'t>| (insert_axis(kept, 3) * x).reshape([b, t, m * h]); // (memory m)
     let q = (insert_axis(q, 2) + q.tape().full([m, 1, 1], q.dtype(), 0.0)).reshape([b, t, m * h, n]);
     let (k, v) = (k.reshape([b, t, m * h, n]), v.reshape([b, t, m * h, width]));
     let _shown = weight.named("omega");
-    let (o, s) = kda::sequence([q, k, v, gate(beta), insert_axis(gate(g), 3)], s, scale, form);
-    ((insert_axis(insert_axis(weight, 3), 4) * o.reshape([b, t, m, h, width])).sum_axis(2, false), s)
+    let (o, s) = kda::sequence([q, k, v, gate(beta), insert_axis(gate(g), 3)], s, scale, form); // (memory m)
+    ((insert_axis(insert_axis(weight, 3), 4) * o.reshape([b, t, m, h, width])).sum_axis(2, false), s) // (o_t)
 }
 
 /// See [`About`].
@@ -110,14 +111,14 @@ impl Layer {
     fn project<'t>(&self, p: &Bound<'t>, x: Var<'t>) -> Inputs<'t> {
         let ([b, t, _], m) = (x.dims(), MEMORIES + 1);
         let unit = |x: Var<'t>| x.l2_norm_smooth(1e-6);
-        let rows = |w: P| x.linear(p[w], None).silu().reshape([b, t, m, self.h, self.k]);
+        let rows = |w: P| x.linear(p[w], None).silu().reshape([b, t, m, self.h, self.k]); // (k^m_t)
         let numbers = |w: P| x.linear(p[w], None).reshape([b, t, m, self.h]);
         let bias = Var::concat(&[p[self.b_dt]; MEMORIES + 1], 0);
-        let steps = x.linear(p[self.w_g], Some(bias)).softplus().reshape([b, t, m, self.h]);
-        let g = (p[self.a_log].decay_rate() * steps).cast(x.dtype());
-        let (q, beta) =
-            (unit(heads(x.linear(p[self.w_q], None).silu(), self.h)), self.stretch * numbers(self.w_beta).sigmoid());
-        [q, unit(rows(self.w_k)), rows(self.w_v), beta, g, x.linear(p[self.w_r], None)]
+        let steps = x.linear(p[self.w_g], Some(bias)).softplus().reshape([b, t, m, self.h]); // (g^m_t)
+        let g = (p[self.a_log].decay_rate() * steps).cast(x.dtype()); // (g^m_t)
+        let q = unit(heads(x.linear(p[self.w_q], None).silu(), self.h)); // (q_t)
+        let beta = self.stretch * numbers(self.w_beta).sigmoid(); // (β^m_t)
+        [q, unit(rows(self.w_k)), rows(self.w_v), beta, g, x.linear(p[self.w_r], None)] // (k^m_t) (ω_t)
     }
 }
 
@@ -133,6 +134,6 @@ impl Mixer for Layer {
     fn sequence<'t>(&self, p: &Bound<'t>, x: Var<'t>, state: &mut State<'t>, form: Form) -> Var<'t> {
         let (o, s) = read(self.project(p, x), TOPK, state.s[0], inverse_root(self.k), form);
         state.s[0] = s;
-        normed_output(o, p[self.norm], Some(x.linear(p[self.w_z], None).silu()), p[self.w_o])
+        normed_output(o, p[self.norm], Some(x.linear(p[self.w_z], None).silu()), p[self.w_o]) // (y_t)
     }
 }

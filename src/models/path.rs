@@ -23,8 +23,8 @@
 //! q_t·κ_s = [Q K_cᵀ, Q Kᵀ] − tril(Q Wᵀ) A,     [K_c, K] ← [K_c, K] − Aᵀ W                                      (4)
 //! ```
 //!
-//! Weights start normal, of deviation 0.02. Shapes, per head: q, k, w [B, T, H, K], v [B, T, H, V], β [B, T, H], and S
-//! counts the cached tokens and the T new ones.
+//! Weights start normal, of deviation 0.02. Shapes, per head: q, k, w [B, T, H, K], v, o [B, T, H, V], β [B, T, H], p
+//! [B, H, T, S], y [B, T, D], where S counts the cached tokens and the T new ones.
 //!
 //! | form | work |
 //! |---|---|
@@ -50,11 +50,11 @@ pub fn step<'t>([q, k, v, w, beta]: Inputs<'t>, gates: Option<Var<'t>>, cache: &
     let ([b, h, n], row) = (k.dims(), |x: Var<'t>| insert_axis(x, 2)); // [B, H, 1, K]
     let (w, beta) = (row(w.named("w")), beta.named("beta").reshape([b, h, 1, 1]));
     let keys = head_first(cache[0]);
-    let keys = Var::concat(&[keys - keys.matmul_t(w) * (beta * w), row(k.named("k"))], 2); // [B, H, S, K]
+    let keys = Var::concat(&[keys - keys.matmul_t(w) * (beta * w), row(k.named("k"))], 2); // (1) [B, H, S, K]
     *cache = [head_first(keys), Var::concat(&[cache[1], insert_axis(v.named("v"), 1)], 1)];
-    let scores = q.named("q").reshape([b, h, 1, n]).matmul_t(keys);
-    let a = (scale * gates.map_or(scores, |gates| scores + gates)).softmax().named("a");
-    a.matmul(head_first(cache[1])).reshape([b, h, v.shape().last()]).named("o")
+    let scores = q.named("q").reshape([b, h, 1, n]).matmul_t(keys); // (2)
+    let a = (scale * gates.map_or(scores, |gates| scores + gates)).softmax().named("a"); // (2)
+    a.matmul(head_first(cache[1])).reshape([b, h, v.shape().last()]).named("o") // (o_t)
 }
 
 /// (3) and (4) for a chunk: to o [B, C, H, V]. `gates` [B, H, C, S] as above.
@@ -63,9 +63,9 @@ fn chunk<'t>([q, k, v, w, beta]: Inputs<'t>, gates: Option<Var<'t>>, cache: &mut
     let (keys, values) = (Var::concat(&[cache[0], k], 1), Var::concat(&[cache[1], v], 1));
     let [q, k, v, w] = [q, keys, values, w].map(head_first); // [B, H, C or S, ..]
     let beta_w = insert_axis(beta.permute([0, 2, 1]), 3) * w;
-    let a = beta_w.matmul_t(w).unit_lower_solve(beta_w.matmul_t(k).tril(past as isize - 1)); // [B, H, C, S]
-    let scores = q.matmul_t(k) - q.matmul_t(w).tril_matmul(a);
-    *cache = [head_first(k - a.t_matmul(w)), values];
+    let a = beta_w.matmul_t(w).unit_lower_solve(beta_w.matmul_t(k).tril(past as isize - 1)); // (3) [B, H, C, S]
+    let scores = q.matmul_t(k) - q.matmul_t(w).tril_matmul(a); // (4)
+    *cache = [head_first(k - a.t_matmul(w)), values]; // (4)
     let p = (scale * gates.map_or(scores, |gates| scores + gates)).causal_softmax(past);
     head_first(p.tril_matmul_after(past, v))
 }
@@ -122,10 +122,10 @@ impl Layer {
 
     /// The inputs [B, T, H, ..] of x [B, T, D]; the convolution's window (state 2) moves on.
     fn project<'t>(&self, p: &Bound<'t>, x: Var<'t>, state: &mut State<'t>) -> Inputs<'t> {
-        let [q, k, v] = linear_heads(x, p[self.w_qkv], self.h);
-        let u = self.w_w.apply(p, x, None);
-        let w = heads(self.conv.apply(p, u, state, 2), self.h).l2_norm_smooth(1e-6);
-        let beta = 2.0 * x.linear(p[self.w_beta], Some(p[self.b_beta])).sigmoid();
+        let [q, k, v] = linear_heads(x, p[self.w_qkv], self.h); // (q_t)
+        let u = self.w_w.apply(p, x, None); // (u_t)
+        let w = heads(self.conv.apply(p, u, state, 2), self.h).l2_norm_smooth(1e-6); // (w_t)
+        let beta = 2.0 * x.linear(p[self.w_beta], Some(p[self.b_beta])).sigmoid(); // (β_t)
         [q, k, v, w, beta]
     }
 }
@@ -141,6 +141,6 @@ impl Mixer for Layer {
         let mut cache = [state.s[0], state.s[1]];
         let o = attention(inputs, None, &mut cache, inverse_root(self.k), form);
         state.s[..2].copy_from_slice(&cache);
-        merge_heads(o).linear(p[self.w_o], None)
+        merge_heads(o).linear(p[self.w_o], None) // (y_t)
     }
 }

@@ -12,7 +12,7 @@
 //! The gates do not depend on h, so (2) is linear in c and a scan computes it. Its transition f lies in (0, 1): it can
 //! forget but not flip, so it cannot compute parity at every length.
 //!
-//! Shapes: x [B, T, D_model], all gates and c [B, T, D], W [4D, D_model] with the gates in the order f, i, z, o.
+//! Shapes: x, y [B, T, D_model], f, i, z, o, c and h [B, T, D], W [4D, D_model] with the gates in the order f, i, z, o.
 //!
 //! | form | work | depth |
 //! |---|---|---|
@@ -29,14 +29,14 @@ pub(crate) const FORGET_BIAS: f64 = 1.0;
 /// The gates (1) from their pre-activations [.., 4D].
 fn gates(z: Var<'_>) -> [Var<'_>; 4] {
     let [f, i, z, o] = split(z);
-    [(f + FORGET_BIAS).sigmoid(), i.sigmoid(), z.tanh(), o.sigmoid()]
+    [(f + FORGET_BIAS).sigmoid(), i.sigmoid(), z.tanh(), o.sigmoid()] // (1)
 }
 
 /// Equations (2) and (3) for one token: pre-activations [B, 4D] and c [B, D] to h and the next c.
 pub fn step<'t>(z: Var<'t>, c: Var<'t>) -> (Var<'t>, Var<'t>) {
     let [f, i, z, o] = gates(z);
-    let c = f.named("f") * c + i.named("i") * z.named("z");
-    ((o.named("o") * c.tanh()).named("h"), c)
+    let c = f.named("f") * c + i.named("i") * z.named("z"); // (2)
+    ((o.named("o") * c.tanh()).named("h"), c) // (3)
 }
 
 /// Equation (2) alone, one step at a time: c_t = f_t c_{t-1} + u_t, all [B, T, D], and the last c.
@@ -52,8 +52,8 @@ pub fn pool<'t>(f: Var<'t>, u: Var<'t>, mut c: Var<'t>) -> (Var<'t>, Var<'t>) {
 /// All steps by an associative scan: pre-activations [B, T, 4D] and c [B, D] to h [B, T, D] and the last c.
 pub fn parallel<'t>(z: Var<'t>, c: Var<'t>) -> (Var<'t>, Var<'t>) {
     let [f, i, z, o] = gates(z);
-    let (c, last) = linear_scan_parallel(f, i * z, c);
-    (o * c.tanh(), last)
+    let (c, last) = linear_scan_parallel(f, i * z, c); // (2)
+    (o * c.tanh(), last) // (3)
 }
 
 /// See [`About`].
@@ -101,18 +101,18 @@ impl Mixer for Layer {
     }
 
     fn step<'t>(&self, p: &Bound<'t>, x: Var<'t>, state: &mut State<'t>) -> Var<'t> {
-        let (h, c) = step(x.linear(p[self.w], Some(p[self.b])), state.s[0]);
+        let (h, c) = step(x.linear(p[self.w], Some(p[self.b])), state.s[0]); // (1)
         state.s[0] = c;
-        h.linear(p[self.w_post], Some(p[self.b_post]))
+        h.linear(p[self.w_post], Some(p[self.b_post])) // (y_t)
     }
 
     fn sequence<'t>(&self, p: &Bound<'t>, x: Var<'t>, state: &mut State<'t>, form: Form) -> Var<'t> {
-        let z = x.linear(p[self.w], Some(p[self.b])); // [B, T, 4D]
+        let z = x.linear(p[self.w], Some(p[self.b])); // (1) [B, T, 4D]
         let (h, c) = match form {
             Form::Scan(chunk) => quasi_lstm(z, state.s[0], FORGET_BIAS, chunk),
             _ => parallel(z, state.s[0]),
         };
         state.s[0] = c;
-        h.linear(p[self.w_post], Some(p[self.b_post]))
+        h.linear(p[self.w_post], Some(p[self.b_post])) // (y_t)
     }
 }

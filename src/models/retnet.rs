@@ -18,7 +18,8 @@
 //!
 //! Projections start Xavier-uniform with gain 2^−2.5, W_o with gain 1/2. Heads are square here; the published ones have V = 2 K.
 //!
-//! Shapes, per head: q, k [B, T, H, K], v [B, T, H, V], S [B, H, K, V]; forms and their work as in [`gla`](super::gla).
+//! Shapes, per head: q, k [B, T, H, K], v, o [B, T, H, V], γ `[H]`, S [B, H, K, V], y [B, T, D]; forms and their work
+//! as in [`gla`](super::gla).
 
 use super::{
     lti::Fixed,
@@ -28,7 +29,7 @@ use super::{
 
 /// ln γ_h for H heads.
 pub(crate) fn rates(h: usize) -> Vec<f64> {
-    (0..h).map(|h| (-(2f64.powf(-5.0 - h as f64))).ln_1p()).collect()
+    (0..h).map(|h| (-(2f64.powf(-5.0 - h as f64))).ln_1p()).collect() // (γ_h)
 }
 
 /// Equations (1) and (2) for one token: q, k [B, H, K], v [B, H, V], S [B, H, K, V] to o and the next S.
@@ -37,9 +38,9 @@ fn step<'t>([q, k, v]: [Var<'t>; 3], [g, theta]: [Var<'t>; 2], s: Var<'t>) -> (V
     let gamma = g.exp().reshape([1, h, 1]);
     let [re, im] = [(gamma * theta.cos()).named("Re lambda"), (gamma * theta.sin()).named("Im lambda")];
     let odd = s.narrow(2, 2 * pairs, n % 2) * insert_axis(gamma, 3);
-    let turned = turn_state(s.narrow(2, 0, 2 * pairs), [re, -im]);
-    let s = add(k, v, Var::concat(&[turned, odd], 2));
-    (read(q, s, 1.0), s)
+    let turned = turn_state(s.narrow(2, 0, 2 * pairs), [re, -im]); // (1)
+    let s = add(k, v, Var::concat(&[turned, odd], 2)); // (1)
+    (read(q, s, 1.0), s) // (2)
 }
 
 /// The forms over a sequence: q, k [B, T, H, K], v [B, T, H, V], S [B, H, K, V] to o [B, T, H, V] and the last S.
@@ -100,8 +101,8 @@ impl Layer {
 
     /// q, k and v [B, T, H, K] of x [B, T, D].
     fn project<'t>(&self, p: &Bound<'t>, x: Var<'t>) -> [Var<'t>; 3] {
-        let [q, k, v] = linear_heads(x, p[self.w_qkv], self.h);
-        [q, inverse_root(self.k) * k, v]
+        let [q, k, v] = linear_heads(x, p[self.w_qkv], self.h); // (q_t)
+        [q, inverse_root(self.k) * k, v] // (q_t)
     }
 }
 
@@ -114,6 +115,6 @@ impl Mixer for Layer {
         let (o, s) = sequence(self.project(p, x), self.fixed(x), state.s[0], form);
         state.s[0] = s;
         let (one, gate) = (x.tape().full([self.k], x.dtype(), 1.0), x.linear(p[self.w_g], None).silu());
-        normed_output(o, one, Some(gate), p[self.w_o])
+        normed_output(o, one, Some(gate), p[self.w_o]) // (y_t)
     }
 }

@@ -23,7 +23,7 @@
 //! through K channels; their first factor is 0, and the second normal, of deviation 0.1 over the root of its larger side,
 //! where the authors' is orthogonal, times 0.1.
 //!
-//! Shapes, per head: r, w, k, a, κ [B, T, H, K], v [B, T, H, V], S [B, H, K, V].
+//! Shapes, per head: r, w, k, a, κ [B, T, H, K], v, o [B, T, H, V], S [B, H, K, V], x, g, y [B, T, D].
 //!
 //! | form | work |
 //! |---|---|
@@ -39,10 +39,10 @@ pub(crate) type Inputs<'t> = [Var<'t>; 6];
 
 /// Equations (1) and (2) for one token: S [B, H, K, V] to o [B, H, V] and the next S.
 pub(crate) fn step<'t>([r, w, k, v, a, b]: Inputs<'t>, s: Var<'t>, scale: f64) -> (Var<'t>, Var<'t>) {
-    let erased = recall(s, a.named("minus kappa"));
-    let s = insert_axis(w.exp().named("w"), 3) * s + outer(b.named("a kappa"), erased.named("erased"));
-    let s = s + outer(k.named("k"), v.named("v"));
-    ((scale * recall(s, r.named("r"))).named("o"), s)
+    let erased = recall(s, a.named("minus kappa")); // (1)
+    let s = insert_axis(w.exp().named("w"), 3) * s + outer(b.named("a kappa"), erased.named("erased")); // (1)
+    let s = s + outer(k.named("k"), v.named("v")); // (1)
+    ((scale * recall(s, r.named("r"))).named("o"), s) // (2)
 }
 
 /// The forms over a sequence: S [B, H, K, V] to o [B, T, H, V] and the last S.
@@ -110,24 +110,24 @@ impl Layer {
 
     /// What the memory takes, and the gate, of x [B, T, D]; the last token (state 1) moves on.
     fn project<'t>(&self, p: &Bound<'t>, x: Var<'t>, state: &mut State<'t>) -> (Inputs<'t>, Var<'t>) {
-        let [x_r, x_w, x_k, x_v, x_a, x_g] = self.shift.apply(p, x, state, 1);
+        let [x_r, x_w, x_k, x_v, x_a, x_g] = self.shift.apply(p, x, state, 1); // (x^m)
         // Each use of a vector has a reshape of its own, or the sums of its gradient would round otherwise.
         let row = |w: P| p[w].reshape(p[w].shape());
         let ([w0, a0, k_k, k_a], [of_w, of_a, of_g]) = (self.rows, &self.low_rank);
-        let [r, k, v] = [(x_r, 0), (x_k, 1), (x_v, 2)].map(|(x, i)| x.linear(p[self.maps[i]], None));
+        let [r, k, v] = [(x_r, 0), (x_k, 1), (x_v, 2)].map(|(x, i)| x.linear(p[self.maps[i]], None)); // (r)
         // The first block leaves its values to the others.
         let first = state.passed.filter(|_| self.later.is_some()).unwrap_or(v);
         state.passed = Some(first);
-        let mix = |(v0, of_v): &(P, LowRank)| of_v.around(p, x_v, |x| x, Some(row(*v0))).sigmoid();
-        let v = self.later.as_ref().map_or(v, |later| v + (first - v) * mix(later));
-        let w = -(-0.5f64).exp() * of_w.around(p, x_w, Var::tanh, Some(row(w0))).sigmoid();
-        let a = of_a.around(p, x_a, |x| x, Some(row(a0))).sigmoid();
-        let g = of_g.around(p, x_g, Var::sigmoid, None);
-        let kappa = heads(k * row(k_k), self.h).l2_norm(1e-12);
-        let k = k * (a * row(k_a) + (1.0 - row(k_a)));
-        let a = if self.stretch == 1.0 { a } else { self.stretch * a };
+        let mix = |(v0, of_v): &(P, LowRank)| of_v.around(p, x_v, |x| x, Some(row(*v0))).sigmoid(); // (v ←)
+        let v = self.later.as_ref().map_or(v, |later| v + (first - v) * mix(later)); // (v ←)
+        let w = -(-0.5f64).exp() * of_w.around(p, x_w, Var::tanh, Some(row(w0))).sigmoid(); // (ln w)
+        let a = of_a.around(p, x_a, |x| x, Some(row(a0))).sigmoid(); // (a)
+        let g = of_g.around(p, x_g, Var::sigmoid, None); // (g)
+        let kappa = heads(k * row(k_k), self.h).l2_norm(1e-12); // (κ)
+        let k = k * (a * row(k_a) + (1.0 - row(k_a))); // (k ←)
+        let a = if self.stretch == 1.0 { a } else { self.stretch * a }; // (1)
         let [r, w, k, v, a] = [r, w, k, v, a].map(|x| heads(x, self.h));
-        ([r, w, k, v, -kappa, a * kappa], g)
+        ([r, w, k, v, -kappa, a * kappa], g) // (1)
     }
 }
 
@@ -144,7 +144,7 @@ impl Mixer for Layer {
         let (x @ [r, _, k, v, _, _], g) = self.project(p, x, state);
         let (o, s) = sequence(x, state.s[0], 1.0, form);
         state.s[0] = s;
-        let own = (r * k * p[self.r_k]).sum_axis(3, true) * v;
-        ((self.norm.apply(p, o) + merge_heads(own)) * g).linear(p[self.w_o], None)
+        let own = (r * k * p[self.r_k]).sum_axis(3, true) * v; // (y_t)
+        ((self.norm.apply(p, o) + merge_heads(own)) * g).linear(p[self.w_o], None) // (y_t)
     }
 }

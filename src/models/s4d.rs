@@ -14,7 +14,8 @@
 //! At the start A_n = −½ + iπn (S4D-Lin), Δ is log-uniform in [0.001, 0.1], c complex normal of variance 1 and d
 //! normal; W and b as torch's `nn.Conv1d`. N is the `state`.
 //!
-//! Shapes: u [B, T, D], λ and c [D, N], h [B, D N] as a pair (real, imaginary); forms and their work as in [`lru`].
+//! Shapes: u, y, out [B, T, D], A, λ and c [D, N], h [B, D N] as a pair (real, imaginary); forms and their work as in
+//! [`lru`].
 
 use super::{
     lru::{self, Complex},
@@ -23,16 +24,16 @@ use super::{
 
 /// λ and (λ − 1)/A, [D, N] each, of log_dt `[D]`, a and ω [D, N].
 fn rates<'t>(log_dt: Var<'t>, a: Var<'t>, omega: Var<'t>) -> (Complex<'t>, Complex<'t>) {
-    let (dt, a_re, a_im) = (insert_axis(log_dt.exp(), 1), -a.exp(), omega);
+    let (dt, a_re, a_im) = (insert_axis(log_dt.exp(), 1), -a.exp(), omega); // (A_n)
     let (growth, angle) = (dt * a_re, dt * a_im);
-    let lambda = (growth.exp() * angle.cos(), growth.exp() * angle.sin());
+    let lambda = (growth.exp() * angle.cos(), growth.exp() * angle.sin()); // (λ)
     // λ − 1, whose real part is small where the steps are.
     let less = growth.expm1() * angle.cos() - 2.0 * (0.5 * angle).sin().square();
     // Divided by A over its larger part, whose square might otherwise be 0 in single precision.
     let size = maximum(&[-a_re, a_im, -a_im]);
     let (x, y) = (a_re / size, a_im / size);
     let square = size * (x.square() + y.square());
-    (lambda, ((less * x + lambda.1 * y) / square, (lambda.1 * x - less * y) / square))
+    (lambda, ((less * x + lambda.1 * y) / square, (lambda.1 * x - less * y) / square)) // (1)
 }
 
 /// log_dt and d `[D]`; a = ln −Re A, ω = Im A, Re c and Im c [D, N].
@@ -43,16 +44,16 @@ pub(crate) fn filter<'t>(u: Var<'t>, w: Weights<'t>, h: &mut Complex<'t>, form: 
     let [log_dt, skip, a, omega, c_re, c_im] = w;
     let ([b, t, d], [_, n], dtype) = (u.dims(), c_re.dims(), u.dtype());
     let (lambda, input) = rates(log_dt, a, omega);
-    let x = |part: Var<'t>| (insert_axis(u, 3) * part.cast(dtype)).reshape([b, t, d * n]);
+    let x = |part: Var<'t>| (insert_axis(u, 3) * part.cast(dtype)).reshape([b, t, d * n]); // (1)
     let (x, (re, im)) = ((x(input.0), x(input.1)), (lambda.0.reshape([d * n]), lambda.1.reshape([d * n])));
     let states;
     (states, *h) = match form {
-        Form::Recurrent => lru::recurrent((re.cast(dtype), im.cast(dtype)), x, *h),
+        Form::Recurrent => lru::recurrent((re.cast(dtype), im.cast(dtype)), x, *h), // (1)
         Form::Scan(chunk) => lru::scan((re, im), x, *h, chunk),
         _ => lru::parallel((re, im), x, *h),
     };
     let part = |x: Var<'t>| x.reshape([b, t, d, n]);
-    2.0 * (part(states.0) * c_re - part(states.1) * c_im).sum_axis(3, false) + skip * u
+    2.0 * (part(states.0) * c_re - part(states.1) * c_im).sum_axis(3, false) + skip * u // (2)
 }
 
 /// See [`About`].
@@ -115,6 +116,6 @@ impl Mixer for Layer {
         let mut h = (state.s[0], state.s[1]);
         let y = filter(u, w, &mut h, form);
         state.s = vec![h.0, h.1];
-        y.gelu().linear(p[self.w], Some(p[self.b])).glu()
+        y.gelu().linear(p[self.w], Some(p[self.b])).glu() // (out_t)
     }
 }

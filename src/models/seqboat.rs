@@ -20,7 +20,7 @@
 //! At the start δ and α are normal of deviation 0.2, β is ±1 in turn plus noise of 0.02, γ and ω are normal; other
 //! weights as the linear transformer's. N is the `state`.
 //!
-//! Shapes: x, m [B, T, D], h [B, D N], q, k, v [B, T, 1, K] where K is all heads' channels together.
+//! Shapes: x, m, y [B, T, D], h [B, D N], π [B, T, 2], z, r [B, T, H K], q, k, v, a [B, T, 1, H K].
 //!
 //! | form | work |
 //! |---|---|
@@ -54,9 +54,9 @@ pub(crate) fn attention<'t>([q, k, v]: [Var<'t>; 3], active: Var<'t>, cache: &mu
     *cache = [Var::concat(&[cache[0], k], 1), Var::concat(&[cache[1], v], 1), ages];
     let [q, k, v] = [q, cache[0], cache[1]].map(|x| x.reshape([b, 1, x.shape().at(1), width]));
     // Whole numbers of tokens, compared a little below the window.
-    let unseen = 1.0 - clipped(1e6 * (WINDOW - 0.05 - since));
-    let a = ((scale * q).matmul_t(k) - 1e30 * unseen).causal_softmax(past).named("a");
-    a.tril_matmul_after(past, v).reshape([b, t, 1, width]) * active.reshape([b, t, 1, 1])
+    let unseen = 1.0 - clipped(1e6 * (WINDOW - 0.05 - since)); // (a_t = Σ_s)
+    let a = ((scale * q).matmul_t(k) - 1e30 * unseen).causal_softmax(past).named("a"); // (a_t = Σ_s)
+    a.tril_matmul_after(past, v).reshape([b, t, 1, width]) * active.reshape([b, t, 1, 1]) // (a_t = Σ_s)
 }
 
 /// See [`about`](super::about).
@@ -131,20 +131,20 @@ impl Mixer for Layer {
 
     fn sequence<'t>(&self, p: &Bound<'t>, x: Var<'t>, state: &mut State<'t>, _: Form) -> Var<'t> {
         let ([b, t, d], k) = (x.dims(), self.k);
-        let average = ema::average(x, self.rates.map(|rate| p[rate]), p[self.omega], &mut state.s[0], t.max(1));
-        let m = average.silu().named("m");
-        let logits = m.linear(p[self.w_route], None);
-        let active = positive(logits.narrow(2, 1, 1) - logits.narrow(2, 0, 1)).reshape([b, t]).named("active");
-        let share = (logits / p[self.tau].exp()).softmax().narrow(2, 1, 1).named("pi");
-        let all = m.linear(p[self.w_m], Some(p[self.b_m]));
-        let [z, r] = [0, k].map(|from| all.narrow(2, from, k).silu());
-        let of = |i: usize| (z * p[self.scales[i]] + p[self.shifts[i]]).reshape([b, t, 1, k]);
-        let v = x.linear(p[self.w_v], Some(p[self.b_v])).silu().reshape([b, t, 1, k]);
+        let average = ema::average(x, self.rates.map(|rate| p[rate]), p[self.omega], &mut state.s[0], t.max(1)); // (p)
+        let m = average.silu().named("m"); // (m_t)
+        let logits = m.linear(p[self.w_route], None); // (π_t)
+        let active = positive(logits.narrow(2, 1, 1) - logits.narrow(2, 0, 1)).reshape([b, t]).named("active"); // (π_t)
+        let share = (logits / p[self.tau].exp()).softmax().narrow(2, 1, 1).named("pi"); // (π_t)
+        let all = m.linear(p[self.w_m], Some(p[self.b_m])); // (z_t)
+        let [z, r] = [0, k].map(|from| all.narrow(2, from, k).silu()); // (z_t) (v_t)
+        let of = |i: usize| (z * p[self.scales[i]] + p[self.shifts[i]]).reshape([b, t, 1, k]); // (q_t)
+        let v = x.linear(p[self.w_v], Some(p[self.b_v])).silu().reshape([b, t, 1, k]); // (v_t)
         let mut cache = [state.s[1], state.s[2], state.s[3]];
         let inputs = [of(0).named("q"), of(1).named("k"), v.named("v")];
         let a = attention(inputs, active, &mut cache, (k as f64).powf(-0.5));
         state.s[1..].copy_from_slice(&cache);
-        let h = (r * a.reshape([b, t, k])).linear(p[self.w_h], None);
-        (all.narrow(2, 2 * k, d) + share * h).silu()
+        let h = (r * a.reshape([b, t, k])).linear(p[self.w_h], None); // (y_t)
+        (all.narrow(2, 2 * k, d) + share * h).silu() // (y_t)
     }
 }

@@ -20,8 +20,7 @@
 //!
 //! **The state before the first token.** m starts at −∞, so that m_1 = ĩ_1. In this crate a state starts as zeros, so
 //! the state has a fifth member w, the weight of the past, and m + ln w takes the place of m_{t-1}: w is 0 before the
-//! first token and 1 from then on. (n = 0 would mark a fresh state just as well, but no formula of tape ops can branch
-//! on it, while ln 0 = −∞ needs no branch.)
+//! first token and then 1. (n = 0 would mark a fresh state too, but no formula can branch on it; ln 0 = −∞ has no branch.)
 //!
 //! c / n is a weighted average of tanh z̃, and an exponential gate can shift all the weight to one step: an LSTM can
 //! keep or forget, this unit can also *revise*. The gates depend on h_{t-1}, so as in the LSTM no form is parallel in
@@ -29,7 +28,8 @@
 //! W_u LayerNorm(x) (post up-projection); here the decoder's MLP takes its place.
 //!
 //! The published layer has H K = D and no output projection. Where H K ≠ D, W_o maps h to the model's width, and where
-//! H does not divide D the input projections have a single block.
+//! H does not divide D the input projections have a single block. Shapes: x, y [B, T, D], ĩ, f̃, z̃, õ, l, m, i, f,
+//! c, n, h [B, T, H K].
 //!
 //! | form | cost a step | memory |
 //! |---|---|---|
@@ -51,17 +51,17 @@ pub(crate) type Cell<'t> = [Var<'t>; 5];
 pub(crate) fn step<'t>(x: Var<'t>, r: Var<'t>, s: &mut Cell<'t>) -> Var<'t> {
     let ([h, c, n, m, w], [_, heads, k, _], [b, d]) = (*s, r.dims(), s[0].dims());
     let r = r.permute([1, 2, 0, 3]).reshape([heads, k, 4 * k]);
-    let y = h.reshape([b, heads, k]).permute([1, 0, 2]).matmul(r); // [H, B, 4K]
+    let y = h.reshape([b, heads, k]).permute([1, 0, 2]).matmul(r); // (ĩ, f̃, z̃, õ) [H, B, 4K]
     let y = y.reshape([heads, b, 4, k]).permute([1, 2, 0, 3]); // [B, 4, H, K]
-    let [i, f, z, o] = split(x + y.reshape([b, 4 * d]));
-    let l = log_sigmoid(f) + m + w.log();
-    let m = maximum(&[l, i]);
+    let [i, f, z, o] = split(x + y.reshape([b, 4 * d])); // (ĩ, f̃, z̃, õ)
+    let l = log_sigmoid(f) + m + w.log(); // (eq. 15)
+    let m = maximum(&[l, i]); // (eq. 15)
     let from = reference(m);
-    let (i, f) = ((i - from).exp(), (l - from).exp());
-    let (i, f, z, o) = (i.named("i"), f.named("f"), z.tanh().named("z"), o.sigmoid().named("o"));
-    let (c, n) = (f * c + i * z, f * n + i);
+    let (i, f) = ((i - from).exp(), (l - from).exp()); // (i_t)
+    let (i, f, z, o) = (i.named("i"), f.named("f"), z.tanh().named("z"), o.sigmoid().named("o")); // (c_t) (h_t)
+    let (c, n) = (f * c + i * z, f * n + i); // (c_t) (n_t)
     // While nothing was written, m = −∞ and the last exponential is 1, so that h is 0 and not 0 / 0; later it is 0.
-    let h = o * c / (n + (LEAST - from).exp());
+    let h = o * c / (n + (LEAST - from).exp()); // (h_t)
     *s = [h, c, n, m, x.tape().full([b, d], x.dtype(), 1.0)];
     h
 }
@@ -139,11 +139,11 @@ impl Mixer for Layer {
     }
 
     fn sequence<'t>(&self, p: &Bound<'t>, x: Var<'t>, state: &mut State<'t>, form: Form) -> Var<'t> {
-        let short = if self.conv.exists() { self.conv.apply(p, x, state, 5) } else { x };
-        let z = [(&self.w[0], short), (&self.w[1], x)];
-        let z = BlockDiagonal::together(p, &z, 2, Some(p[self.bias])); // [B, T, 4 H K]
+        let short = if self.conv.exists() { self.conv.apply(p, x, state, 5) } else { x }; // (x')
+        let z = [(&self.w[0], short), (&self.w[1], x)]; // (ĩ, f̃ =)
+        let z = BlockDiagonal::together(p, &z, 2, Some(p[self.bias])); // (ĩ, f̃ =) [B, T, 4 H K]
         let mut s = std::array::from_fn(|i| state.s[i]);
-        let y = head_norm(heads(sequence(z, p[self.r], &mut s, form), self.h), p[self.norm]);
+        let y = head_norm(heads(sequence(z, p[self.r], &mut s, form), self.h), p[self.norm]); // (y_t)
         state.s[..5].copy_from_slice(&s);
         self.w_o.map_or(y, |w| y.linear(p[w], None))
     }

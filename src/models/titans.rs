@@ -28,8 +28,8 @@
 //! The read's 1/√K is DeltaNet's; the paper has none. At the start b_θ = b_η = 0 and b_α = −4 (α = 0.018), which are not
 //! the paper's, and θ is up to 1, where lucidrains' titans-pytorch has σ times 10⁻²; projections as DeltaNet's.
 //!
-//! Shapes, per head: q, k [B, T, H, K], v [B, T, H, V], θ, ln η and ln(1 − α) [B, T, H], S and M [B, H, K, V]; forms
-//! and their work as in [`delta_net`](super::delta_net).
+//! Shapes, per head: q, k [B, T, H, K], v [B, T, H, V], θ, η, α [B, T, H], S and M [B, H, K, V], o [B, T, H, V],
+//! y [B, T, D]; forms and their work as in [`delta_net`](super::delta_net).
 
 use super::prelude::*;
 
@@ -40,10 +40,10 @@ pub(crate) type Inputs<'t> = [Var<'t>; 6];
 pub(crate) fn step<'t>([q, k, v, theta, eta, keep]: Inputs<'t>, memory: &mut [Var<'t>; 2], scale: f64) -> Var<'t> {
     let number = |x: Var<'t>| insert_axis(insert_axis(x, 2), 3);
     let ([s, m], k) = (*memory, k.named("k"));
-    let error = (v.named("v") - recall(s, k)).named("error");
-    let m = number(eta.named("eta")) * m + outer(insert_axis(theta.named("theta"), 2) * k, error);
-    *memory = [number(keep.named("keep")) * s + m, m];
-    (scale * recall(memory[0], q.named("q"))).named("o")
+    let error = (v.named("v") - recall(s, k)).named("error"); // (1)
+    let m = number(eta.named("eta")) * m + outer(insert_axis(theta.named("theta"), 2) * k, error); // (1)
+    *memory = [number(keep.named("keep")) * s + m, m]; // (2)
+    (scale * recall(memory[0], q.named("q"))).named("o") // (3)
 }
 
 /// (4) to (6): q, k, v [B, H, C, ..] and θ, ln η, ln(1 − α) [B, H, C] to o [B, H, C, V].
@@ -56,12 +56,12 @@ fn chunk<'t>([q, k, v, theta, eta, keep]: Inputs<'t>, [s, m]: [Var<'t>; 2]) -> (
     let first = |value: f64, n: usize| q.tape().full([b, h, 1, n], q.dtype(), value);
     let down = |x: Var<'t>, value: f64| Var::concat(&[first(value, x.shape().last()), x.narrow(2, 0, c - 1)], 2);
     let write = column(theta) * k;
-    let before = down(from_start, 1.0) * k.matmul(s) + down(f, 0.0) * k.matmul(m);
-    let u = (k.matmul_t(write) * down(gamma, 0.0)).unit_lower_solve(v - before);
-    let o = from_start * q.matmul(s) + f * q.matmul(m) + (q.matmul_t(write) * gamma).tril_matmul(u);
+    let before = down(from_start, 1.0) * k.matmul(s) + down(f, 0.0) * k.matmul(m); // (4)
+    let u = (k.matmul_t(write) * down(gamma, 0.0)).unit_lower_solve(v - before); // (4)
+    let o = from_start * q.matmul(s) + f * q.matmul(m) + (q.matmul_t(write) * gamma).tril_matmul(u); // (5)
     let last = |x: Var<'t>| x.narrow(2, c - 1, 1);
-    let written = |x: Var<'t>| (last(x).transpose(2, 3) * write).t_matmul(u);
-    (o, [last(from_start) * s + last(f) * m + written(gamma), last(epsilon) * m + written(e)])
+    let written = |x: Var<'t>| (last(x).transpose(2, 3) * write).t_matmul(u); // (6)
+    (o, [last(from_start) * s + last(f) * m + written(gamma), last(epsilon) * m + written(e)]) // (6)
 }
 
 /// [`step`] over a sequence, to o [B, T, H, V]; η and 1 − α themselves.
@@ -124,10 +124,10 @@ impl Layer {
 
     /// The inputs of x [B, T, D]; the convolutions' windows (states 2 to 4) move on.
     fn project<'t>(&self, p: &Bound<'t>, x: Var<'t>, state: &mut State<'t>) -> Inputs<'t> {
-        let [q, k, v] = std::array::from_fn(|j| heads(self.qkv[j].apply(p, x, state, 2 + j), self.h));
-        let [theta, eta, alpha] = linear_parts(x, p[self.w_rates], Some(p[self.b_rates]));
-        let [q, k] = [q, k].map(|x| x.l2_norm_smooth(1e-6));
-        [q, k, v, theta.sigmoid(), log_sigmoid(eta), log_sigmoid(-alpha)]
+        let [q, k, v] = std::array::from_fn(|j| heads(self.qkv[j].apply(p, x, state, 2 + j), self.h)); // (q_t)
+        let [theta, eta, alpha] = linear_parts(x, p[self.w_rates], Some(p[self.b_rates])); // (θ_t)
+        let [q, k] = [q, k].map(|x| x.l2_norm_smooth(1e-6)); // (q, k)
+        [q, k, v, theta.sigmoid(), log_sigmoid(eta), log_sigmoid(-alpha)] // (θ_t)
     }
 }
 
@@ -142,6 +142,6 @@ impl Mixer for Layer {
         let mut memory = [state.s[0], state.s[1]];
         let o = read(inputs, &mut memory, inverse_root(self.k), form);
         state.s[..2].copy_from_slice(&memory);
-        normed_output(o, p[self.norm], None, p[self.w_o])
+        normed_output(o, p[self.norm], None, p[self.w_o]) // (y_t)
     }
 }

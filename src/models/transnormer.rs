@@ -17,7 +17,8 @@
 //! The root in the norm holds its ε = 1e-6; the authors add 1e-8 to the root. W_q, W_k and W_v start Xavier-uniform
 //! with gain 1/√2, W_o with gain 1.
 //!
-//! Shapes, per head: q, k [B, T, H, K], v [B, T, H, V], S [B, H, K, V]; the stretch so far [B, S, H, K], S ≤ C.
+//! Shapes, per head: q, k [B, T, H, K], v, o [B, T, H, V], a [B, H, T, T], y [B, T, D], S [B, H, K, V]; the stretch so
+//! far [B, S, H, K], S ≤ C.
 //!
 //! | form | DiagAttention | NormAttention |
 //! |---|---|---|
@@ -41,9 +42,9 @@ fn within<'t>([q, k, v]: [Var<'t>; 3], so_far: &mut Stretch<'t>, scale: f64) -> 
     let past = so_far[0].shape().at(1);
     *so_far = [Var::concat(&[so_far[0], k], 1), Var::concat(&[so_far[1], v], 1)];
     let [q, k, v] = [q, so_far[0], so_far[1]].map(head_first);
-    let scores = scale * q.matmul_t(k); // [B, H, N, S]
-    let a = relu(scores);
-    head_first(a.tril_matmul_after(past, v))
+    let scores = scale * q.matmul_t(k); // (a_ts = ReLU) [B, H, N, S]
+    let a = relu(scores); // (a_ts = ReLU)
+    head_first(a.tril_matmul_after(past, v)) // (both)
 }
 
 /// o [B, T, H, V] of a sequence, stretch by stretch.
@@ -113,17 +114,19 @@ impl Mixer for Layer {
     fn sequence<'t>(&self, p: &Bound<'t>, x: Var<'t>, state: &mut State<'t>, form: Form) -> Var<'t> {
         let [q, k, v] = linear_heads(x, p[self.w_qkv], self.h);
         let o = if self.diagonal {
+            // (the first half)
             let mut so_far = [state.s[1], state.s[2]];
             let named = [q.named("q"), k.named("k"), v.named("v")];
             let o = diagonal(named, &mut so_far, inverse_root(self.k), form);
             state.s[1..].copy_from_slice(&so_far);
             o
         } else {
+            // (the other half)
             let mut m = Memory { s: state.s[0], z: None };
-            let o = linear_transformer::attention([q.elu1(), k.elu1(), v], &mut m, 1.0, form);
+            let o = linear_transformer::attention([q.elu1(), k.elu1(), v], &mut m, 1.0, form); // (a_ts = φ)
             state.s[0] = m.s;
             o
         };
-        normed_output(o.named("o"), p[self.norm], None, p[self.w_o])
+        normed_output(o.named("o"), p[self.norm], None, p[self.w_o]) // (y_t)
     }
 }

@@ -19,7 +19,7 @@
 //!
 //! At the start S_0 and all matrices are normal, of deviation 0.02; r and biases are 0.
 //!
-//! Shapes, per head: q, k, v [B, T, H, K], ℓ [B, T, H], ρ `[R]`, S [B, H, K, K], c [B, H, K].
+//! Shapes, per head: q, k, v, z, d, o [B, T, H, K], ℓ [B, T, H], ρ `[R]`, S [B, H, K, K], c [B, H, K], y [B, T, D].
 //!
 //! | form | work |
 //! |---|---|
@@ -46,20 +46,20 @@ pub(crate) fn taken<'t>([s, c, ds, dc]: Memory<'t>, rate: Var<'t>) -> Memory<'t>
 /// (1) and (2) for N tokens of one mini-batch, by the dual form: q, k, v [B, H, N, K], ℓ [B, H, N, 1] and ρ [N, 1].
 fn dual<'t>([q, k, v, lr]: [Var<'t>; 4], (row, norm): Rule<'t>, m: &mut Memory<'t>) -> Var<'t> {
     let [s, c, ds, dc] = *m;
-    let d = norm.slope(k.matmul(s) + c, v - k, lr);
-    let moved = q.matmul_t(k).tril_matmul(d) + q.matmul(ds) + d.cumsum(2) + dc;
+    let d = norm.slope(k.matmul(s) + c, v - k, lr); // (z_s) (d_s)
+    let moved = q.matmul_t(k).tril_matmul(d) + q.matmul(ds) + d.cumsum(2) + dc; // (1)
     *m = [s, c, ds + k.t_matmul(d), dc + d.sum_axis(2, true)];
-    q + norm.apply(q.matmul(s) + c - row * moved)
+    q + norm.apply(q.matmul(s) + c - row * moved) // (2)
 }
 
 /// The same for one token, with names.
 fn step<'t>([q, k, v, lr]: [Var<'t>; 4], (row, norm): Rule<'t>, m: &mut Memory<'t>) -> Var<'t> {
     let ([s, c, ds, dc], _shown) = (*m, (row * lr).named("rate"));
     let (q, k, v) = (q.named("q"), k.named("k"), v.named("v"));
-    let d = norm.slope(k.matmul(s) + c, v - k, lr).named("l d");
-    *m = [s, c, ds + k.t_matmul(d), dc + d];
-    let s_t = (s - row * m[2]).named("S_t");
-    (q + norm.apply(q.matmul(s_t) + c - row * m[3])).named("o")
+    let d = norm.slope(k.matmul(s) + c, v - k, lr).named("l d"); // (z_s) (d_s)
+    *m = [s, c, ds + k.t_matmul(d), dc + d]; // (1)
+    let s_t = (s - row * m[2]).named("S_t"); // (1)
+    (q + norm.apply(q.matmul(s_t) + c - row * m[3])).named("o") // (2)
 }
 
 /// (1) and (2) over T tokens behind `seen` others: o [B, T, H, K] of q, k, v [B, T, H, K] and ℓ [B, T, H].
@@ -117,11 +117,11 @@ impl Layer {
     /// q, k, v [B, T, H, K] and ℓ [B, T, H] of x [B, T, D]; the convolutions' window (state 4) moves on.
     fn project<'t>(&self, p: &Bound<'t>, x: Var<'t>, state: &mut State<'t>) -> [Var<'t>; 4] {
         let [w_qk, w_v, w_lr] = self.maps.map(|w| p[w]);
-        let [q, k] = self.convs.filtered(p, x.linear(w_qk, None), state, 4);
-        let [q, k, v] = [q, k, x.linear(w_v, None)].map(|x| heads(x, self.h));
+        let [q, k] = self.convs.filtered(p, x.linear(w_qk, None), state, 4); // (u_t)
+        let [q, k, v] = [q, k, x.linear(w_v, None)].map(|x| heads(x, self.h)); // (u_t)
         let angles = places(x, state.t, MINI_BATCH, self.k);
-        let lr = 1.0 / self.k as f64 * x.linear(w_lr, Some(p[self.b_lr])).sigmoid();
-        [turn(q, angles), turn(k, angles), v, lr]
+        let lr = 1.0 / self.k as f64 * x.linear(w_lr, Some(p[self.b_lr])).sigmoid(); // (ℓ_t)
+        [turn(q, angles), turn(k, angles), v, lr] // (u_t)
     }
 }
 
@@ -138,13 +138,13 @@ impl Mixer for Layer {
 
     fn sequence<'t>(&self, p: &Bound<'t>, x: Var<'t>, state: &mut State<'t>, form: Form) -> Var<'t> {
         let place = x.tape().full([MINI_BATCH], x.dtype(), 1.0).cumsum(0);
-        let row = relu((zeros_like(place) + 1.0) / place + p[self.r]);
+        let row = relu((zeros_like(place) + 1.0) / place + p[self.r]); // (ρ_i)
         let norm = HeadNorm { w: p[self.head_norm[0]], b: p[self.head_norm[1]], eps: 1e-6 };
         // The learned start is not part of the carried state.
         let [s0, c0] = [p[self.start[0]], p[self.start[1]].reshape([self.h, 1, self.k])];
         let mut m = [state.s[0] + s0, state.s[1] + c0, state.s[2], state.s[3]];
         let o = read(self.project(p, x, state), (row, norm), &mut m, state.t, form);
         state.s[..4].copy_from_slice(&[m[0] - s0, m[1] - c0, m[2], m[3]]);
-        self.output.apply(p, x, o)
+        self.output.apply(p, x, o) // (y_t)
     }
 }

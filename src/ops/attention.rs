@@ -71,9 +71,9 @@ impl Op for CausalAttention {
             // Keys and values that this query sees.
             let seen = s - t + i + 1;
             let [k, v] = [1, 2].map(|j| head_first(x[j].narrow(1, 0, seen)));
-            let scores = self.scale * k.matmul(insert_axis(token(x[0], i), 3)).reshape([b, h, seen]);
+            let scores = self.scale * k.matmul(insert_axis(token(x[0], i), 3)).reshape([b, h, seen]); // (p_ts)
             let since = since.map(|since| since.narrow(2, seen - 1, 1).narrow(3, 0, seen).reshape([b, h, seen]));
-            recall(v, since.map_or(scores, |since| scores + since).softmax())
+            recall(v, since.map_or(scores, |since| scores + since).softmax()) // (o_t)
         });
         Some(vec![o])
     }

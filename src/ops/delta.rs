@@ -73,9 +73,9 @@ impl Op for DeltaRule {
         // v has the shape of o: of no steps both are [B, 0, H, V].
         let o = over_time(t, x[2], |t| {
             let [q, k, v, beta] = [0, 1, 2, 3].map(|i| token(x[i], t));
-            let written = insert_axis(beta, 2) * (v - recall(s, k));
-            s = s + outer(k, written);
-            self.scale * recall(s, q)
+            let written = insert_axis(beta, 2) * (v - recall(s, k)); // (u_t)
+            s = s + outer(k, written); // (S_t)
+            self.scale * recall(s, q) // (o_t)
         });
         Some(vec![o, s])
     }

@@ -112,10 +112,10 @@ pub fn recurrent<'t>(x: [Var<'t>; 4], g: Option<Var<'t>>, s0: Var<'t>, scale: f6
     let o = over_time(t, x[2], |t| {
         let [q, k, v, p] = x.map(|x| token(x, t));
         if let Some(g) = g {
-            s = insert_axis(token(g, t).exp(), 3) * s;
+            s = insert_axis(token(g, t).exp(), 3) * s; // (S')
         }
-        s = s + outer(k, v - recall(s, p));
-        scale * recall(s, q)
+        s = s + outer(k, v - recall(s, p)); // (u_t) (S_t)
+        scale * recall(s, q) // (o_t)
     });
     (o, s)
 }
@@ -126,9 +126,9 @@ pub fn parallel<'t>([q, k, v, p, g]: [Var<'t>; 5], s0: Var<'t>, scale: f64) -> (
     by_chunks([scale * q, k, v, p, g], s0, q.shape().at(1).max(1), |[q, k, v, p, g], s| {
         let d = decay([q, p], k, g);
         let [read, erase] = d.scores;
-        let u = erase.unit_lower_solve(v - (p * d.from_start).matmul(s));
-        let o = (q * d.from_start).matmul(s) + read.tril_matmul(u);
-        (o, d.all * s + (k * d.to_end).t_matmul(u))
+        let u = erase.unit_lower_solve(v - (p * d.from_start).matmul(s)); // (U)
+        let o = (q * d.from_start).matmul(s) + read.tril_matmul(u); // (O)
+        (o, d.all * s + (k * d.to_end).t_matmul(u)) // (S ←)
     })
 }
 

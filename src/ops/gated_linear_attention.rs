@@ -60,8 +60,8 @@ impl Op for GatedLinearAttention {
         let ([_, t, _, _], mut s) = (x[0].dims(), x[4]);
         let o = over_time(t, x[2], |t| {
             let [q, k, v, g] = [0, 1, 2, 3].map(|i| token(x[i], t));
-            s = insert_axis(g.exp(), 3) * s + outer(k, v);
-            self.scale * recall(s, q)
+            s = insert_axis(g.exp(), 3) * s + outer(k, v); // (S_t)
+            self.scale * recall(s, q) // (o_t)
         });
         Some(vec![o, s])
     }

@@ -50,11 +50,11 @@ impl Op for LinearAttention {
         let ([_, t, _, _], mut s, mut z) = (x[0].dims(), x[3], x.get(4).copied());
         let o = over_time(t, x[2], |t| {
             let [q, k, v] = [0, 1, 2].map(|i| token(x[i], t));
-            s = s + outer(k, v);
-            z = z.map(|z| z + k);
-            let o = self.scale * recall(s, q);
+            s = s + outer(k, v); // (S_t)
+            z = z.map(|z| z + k); // (z_t)
+            let o = self.scale * recall(s, q); // (o_t)
             let Some((z, eps)) = z.zip(self.normalize) else { return o };
-            o / (self.scale * (q * z).sum_axis(2, true) + eps)
+            o / (self.scale * (q * z).sum_axis(2, true) + eps) // (o_t)
         });
         Some([o, s].into_iter().chain(z).collect())
     }

@@ -1,5 +1,9 @@
-//! The recurrence of the LRU, h_t = λ h_{t-1} + x_t with one complex λ a channel (Orvieto et al. 2023, "Resurrecting
-//! Recurrent Neural Networks for Long Sequences", eq. 3).
+//! The recurrence of the LRU, with one complex λ a channel (Orvieto et al. 2023, "Resurrecting Recurrent Neural Networks
+//! for Long Sequences", eq. 3).
+//!
+//! ```text
+//! h_t = λ h_{t-1} + x_t
+//! ```
 //!
 //! A row of x and h has the real parts first and the imaginary parts behind them, as one product gives and takes them:
 //! in a slice [T, 2 D] rows 2t and 2t + 1 of D elements are the parts of step t. λ and the states have a tensor for
@@ -44,7 +48,7 @@ impl Op for LruScan {
         let (mut hr, mut hi) = (x[3], x[4]);
         let all = over_time(t, x[2], |t| {
             let [xr, xi] = split(token(x[2], t));
-            (hr, hi) = (lr * hr - li * hi + xr, lr * hi + li * hr + xi);
+            (hr, hi) = (lr * hr - li * hi + xr, lr * hi + li * hr + xi); // (h_t)
             Var::concat(&[hr, hi], 1)
         });
         Some(vec![all, hr, hi])

@@ -41,9 +41,9 @@ impl Op for LstmSequence {
     fn formula<'t>(&self, x: &[Var<'t>]) -> Option<Vec<Var<'t>>> {
         let ([_, t, _], w_hh, mut h, mut c) = (x[0].dims(), x[1], x[2], x[3]);
         let y = over_time(t, x[0].narrow(2, 0, w_hh.shape().at(1)), |t| {
-            let [i, f, g, o] = split(token(x[0], t) + h.linear(w_hh, None));
-            c = f.sigmoid() * c + i.sigmoid() * g.tanh();
-            h = o.sigmoid() * c.tanh();
+            let [i, f, g, o] = split(token(x[0], t) + h.linear(w_hh, None)); // (ĩ, f̃, g̃, õ)
+            c = f.sigmoid() * c + i.sigmoid() * g.tanh(); // (i, f, o) (g) (c_t)
+            h = o.sigmoid() * c.tanh(); // (h_t)
             h
         });
         Some(vec![y, h, c])

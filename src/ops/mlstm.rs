@@ -67,15 +67,15 @@ impl Op for Mlstm {
         let h = over_time(t, x[2], |t| {
             let [q, k, v] = [0, 1, 2].map(|i| token(x[i], t));
             let [i, f] = [3, 4].map(|i| token(x[i], t).cast(dtype));
-            let k = (k_width as f64).powf(-0.5) * k;
-            let l = log_sigmoid(f) + (m + before);
-            m = maximum(&[l, i]);
+            let k = (k_width as f64).powf(-0.5) * k; // (k')
+            let l = log_sigmoid(f) + (m + before); // (l)
+            m = maximum(&[l, i]); // (m_t)
             let from = reference(m);
-            let [i, f] = [i, l].map(|gate| insert_axis((gate - from).exp(), 2));
-            c = insert_axis(f, 3) * c + outer(i * k, v);
-            n = f * n + i * k;
+            let [i, f] = [i, l].map(|gate| insert_axis((gate - from).exp(), 2)); // (i_t) (f_t)
+            c = insert_axis(f, 3) * c + outer(i * k, v); // (C_t)
+            n = f * n + i * k; // (n_t)
             before = m.tape().full(m.shape(), dtype, 0.0);
-            read(recall(c, q), (n * q).sum_axis(2, true), insert_axis(m, 2), self.eps).0
+            read(recall(c, q), (n * q).sum_axis(2, true), insert_axis(m, 2), self.eps).0 // (h_t) (N_t)
         });
         Some(vec![h, c, n, m])
     }

@@ -43,8 +43,8 @@ impl Op for QuasiLstm {
         let ([_, t, d4], mut c) = (x[0].dims(), x[1]);
         let h = over_time(t, x[0].narrow(2, 0, d4 / 4), |t| {
             let [f, i, z, o] = split(token(x[0], t));
-            c = (f + self.forget_bias).sigmoid() * c + i.sigmoid() * z.tanh();
-            o.sigmoid() * c.tanh()
+            c = (f + self.forget_bias).sigmoid() * c + i.sigmoid() * z.tanh(); // (f) (i) (z) (c_t)
+            o.sigmoid() * c.tanh() // (o) (h_t)
         });
         Some(vec![h, c])
     }

@@ -1,4 +1,8 @@
-//! The first-order linear recurrence h_t = a_t h_{t-1} + b_t, channel by channel.
+//! The first-order linear recurrence, channel by channel.
+//!
+//! ```text
+//! h_t = a_t h_{t-1} + b_t
+//! ```
 
 use crate::{
     autograd::{Candidates, Gen, In, Op, Outs, Var},
@@ -39,7 +43,7 @@ impl Op for LinearScan {
     fn formula<'t>(&self, x: &[Var<'t>]) -> Option<Vec<Var<'t>>> {
         let ([_, t, _], mut h) = (x[0].dims(), x[2]);
         let all = over_time(t, x[0], |t| {
-            h = token(x[0], t) * h + token(x[1], t);
+            h = token(x[0], t) * h + token(x[1], t); // (h_t)
             h
         });
         Some(vec![all, h])

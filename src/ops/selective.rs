@@ -54,9 +54,9 @@ impl Op for SelectiveScan {
         let a = bounded(a);
         let y = over_time(t, x[0], |t| {
             let [u, dt, b, c] = [0, 1, 3, 4].map(|i| token(x[i], t));
-            let transition = self.s * (insert_axis(dt, 2) * a).exp() - (self.s - 1.0); // [B, E, N]
-            h = transition * h + insert_axis(dt * u, 2) * insert_axis(b, 1);
-            (h * insert_axis(c, 1)).sum_axis(2, false)
+            let transition = self.s * (insert_axis(dt, 2) * a).exp() - (self.s - 1.0); // (ā_t) [B, E, N]
+            h = transition * h + insert_axis(dt * u, 2) * insert_axis(b, 1); // (h_t)
+            (h * insert_axis(c, 1)).sum_axis(2, false) // (y_t)
         });
         Some(vec![y, h])
     }

@@ -55,14 +55,14 @@ impl Op for SlstmSequence {
         let all = over_time(t, x[0].narrow(2, 0, d4 / 4), |t| {
             let share = y.reshape([b, h, k]).permute([1, 0, 2]).matmul(r); // [H, B, 4 K]
             let share = share.reshape([h, b, 4, k]).permute([1, 2, 0, 3]).reshape([b, d4]);
-            let [i, f, z, o] = split(token(x[0], t) + share);
-            let l = log_sigmoid(f) + (m + before);
-            m = maximum(&[l, i]);
+            let [i, f, z, o] = split(token(x[0], t) + share); // (ĩ, f̃, z̃, õ)
+            let l = log_sigmoid(f) + (m + before); // (l)
+            m = maximum(&[l, i]); // (m_t)
             let from = reference(m);
-            let (i, f) = ((i - from).exp(), (l - from).exp());
-            (c, n) = (f * c + i * z.tanh(), f * n + i);
+            let (i, f) = ((i - from).exp(), (l - from).exp()); // (i) (f)
+            (c, n) = (f * c + i * z.tanh(), f * n + i); // (c_t) (n_t)
             // 0 and not 0 / 0 where m = −∞ and nothing was written: the last exponential is 1 there, else 0.
-            y = o.sigmoid() * c / (n + (LEAST - from).exp());
+            y = o.sigmoid() * c / (n + (LEAST - from).exp()); // (h_t)
             before = x[0].tape().full(m.shape(), m.dtype(), 0.0);
             y
         });

@@ -13,7 +13,8 @@ use tapezoo::{
     error::{Error, Result},
     inspect::{
         input::Input,
-        trace::{Series, trace_model},
+        shown,
+        trace::{Series, Trace, trace_model},
         view::{self, Spectrum},
     },
     models::Positions,
@@ -108,7 +109,23 @@ pub extern "C" fn trace() -> bool {
     answered(|| made(|(cfg, trainer)| told(cfg, trainer)))
 }
 
-fn told(cfg: &TrainConfig, trainer: &Trainer) -> Result<Value> {
+/// The same as the data of the inspector's page, with one run, whose equations have no mathematics yet. Whether that went
+/// well.
+#[unsafe(no_mangle)]
+pub extern "C" fn inspect() -> bool {
+    answered(|| {
+        made(|(cfg, trainer)| {
+            let (input, trace) = traced(cfg, trainer)?;
+            let tensor = |_: usize, _: &str, series: &Series, _: bool| json!({ "shape": series.shape, "numbers": series.data, "width": series.width() });
+            let about = format!("Trained here for {} steps.", trainer.steps());
+            let run = shown::run(&cfg.model.mixer, &about, trainer.model(), &trace, &input, &tensor);
+            Ok(shown::page(&*cfg.task.shared(), &input, vec![run], json!([])))
+        })
+    })
+}
+
+/// The sequence in the buffer, and the model's run over it.
+fn traced(cfg: &TrainConfig, trainer: &Trainer) -> Result<(Input, Trace)> {
     let (task, model) = (cfg.task.shared(), trainer.model());
     let input = Input::read(&*task, given()?.trim())?;
     let (len, most) = (input.tokens.len(), cfg.model.max_len);
@@ -116,6 +133,11 @@ fn told(cfg: &TrainConfig, trainer: &Trainer) -> Result<Value> {
         return Err(Error::config(format!("{len} tokens: this model has positions for {most}; type fewer")));
     }
     let trace = trace_model(model, &cfg.kernels, &input.tokens, &|| ())?;
+    Ok((input, trace))
+}
+
+fn told(cfg: &TrainConfig, trainer: &Trainer) -> Result<Value> {
+    let (task, (input, trace)) = (cfg.task.shared(), traced(cfg, trainer)?);
     let view = view::of(&cfg.model.mixer);
     let numbers = |series: &Series| json!({ "shape": series.shape, "data": series.data });
     let block = |layer: &std::collections::BTreeMap<String, Series>| {

@@ -1,0 +1,66 @@
+//! The ops that run a mixer's recurrence over a whole sequence: their files are the second half of a page's code.
+
+/// An op.
+pub struct Core {
+    /// Its name on a tape.
+    pub op: &'static str,
+    /// The file with its formula, below `src/ops`.
+    pub file: &'static str,
+    /// That file.
+    pub source: &'static str,
+    /// The mixers whose forms run it.
+    pub mixers: &'static [&'static str],
+}
+
+macro_rules! core {
+    ($op:literal, $file:literal, $mixers:expr) => {
+        Core { op: $op, file: $file, source: include_str!(concat!("../ops/", $file)), mixers: &$mixers }
+    };
+}
+
+/// All of them. The formula of `gated_delta_rule` is a call of `erase_write`.
+pub const CORES: [Core; 13] = [
+    core!("lstm_sequence", "lstm.rs", ["lstm"]),
+    core!("quasi_lstm", "quasi_lstm.rs", ["quasi_lstm"]),
+    core!("slstm_sequence", "slstm.rs", ["slstm"]),
+    core!("lru_scan", "lru_scan.rs", ["lru", "s4d"]),
+    core!("linear_scan", "scan.rs", ["seqboat"]),
+    core!("selective_scan", "selective.rs", ["mamba"]),
+    core!("linear_attention", "linear_attn.rs", ["linear_transformer", "hedgehog", "transnormer"]),
+    core!("mlstm", "mlstm.rs", ["mlstm"]),
+    core!(
+        "gated_linear_attention",
+        "gated_linear_attention.rs",
+        ["gla", "retnet", "hgrn2", "mamba2", "mamba3", "gsa", "lightnet"]
+    ),
+    core!("delta_rule", "delta.rs", ["delta_net", "delta_product"]),
+    core!("gated_delta_rule", "erase_write.rs", ["gated_delta_net", "kda", "mom"]),
+    core!("erase_write", "erase_write.rs", ["rwkv7"]),
+    core!("causal_attention", "attention.rs", ["gpt", "fox"]),
+];
+
+/// The op of a mixer, if it has one.
+pub fn of(mixer: &str) -> Option<&'static Core> {
+    CORES.iter().find(|core| core.mixers.contains(&mixer))
+}
+
+/// The functions of a file with marks in them, as ranges of lines from 0.
+pub fn functions(source: &str, marked: &[usize]) -> Vec<std::ops::RangeInclusive<usize>> {
+    let lines: Vec<&str> = source.lines().collect();
+    let indent = |line: &str| line.len() - line.trim_start().len();
+    let is_head = |line: &str| line.trim_start().trim_start_matches("pub ").starts_with("fn ");
+    let mut all: Vec<std::ops::RangeInclusive<usize>> = vec![];
+    for &line in marked {
+        let at = line - 1;
+        let Some(first) = (0..=at).rev().find(|&i| is_head(lines[i])) else { continue };
+        let closes = |i: &usize| lines[*i].trim_start() == "}" && indent(lines[*i]) == indent(lines[first]);
+        let last = (at..lines.len()).find(closes).unwrap_or(at);
+        // Its documentation too.
+        let above = |i: &usize| lines[*i].trim_start().starts_with(['/', '#']);
+        let first = (0..first).rev().take_while(above).last().unwrap_or(first);
+        if !all.contains(&(first..=last)) {
+            all.push(first..=last);
+        }
+    }
+    all
+}
