@@ -58,11 +58,12 @@ pub fn run(
         let without = trace.weights.is_empty() && places.contains(" * input");
         json!([symbols, if without { places.split(" = ").next().unwrap_or(places) } else { places }])
     });
+    let about = [&[about.to_string()][..], &silent(view, trace)].concat().join(" ");
     json!({
         "name": name,
         "title": title,
         "mixer": mixer,
-        "about": [&[about.to_string()][..], &silent(view, trace)].concat().join(" "),
+        "about": about,
         "sizes": sizes(model),
         "parts": parts(model.config(), title),
         "source": models::equations(mixer).unwrap_or_default(),
