@@ -3,6 +3,9 @@
 //!
 //! ```text
 //! scaling DIR [LONGEST]              figures into DIR, the table to the output; LONGEST: 65536 if absent
+//! scaling --data FILE [LONGEST]      training alone, in the fastest form, of the mixers that FILE lacks, as lines of FILE
+//!                                    (src/book/cost.tsv, from which the pages of `tapezoo book` are made); with none there,
+//!                                    about half an hour on an idle core
 //! scaling --train MODEL FORM T       one point: "ms per step, bytes"
 //! scaling --stream MODEL T           one line for each power of two up to T: "t, ms per token, bytes of state, bytes of memory"
 //! ```
@@ -28,6 +31,7 @@ use tapezoo::{
         plot::{Figure, Line, Point},
         scale::{Axis, short},
     },
+    stamp::{BUILD, processor},
     tensor::{DType, Tensor},
     train::{Trainer, config::TrainConfig, rundir::write},
 };
@@ -227,13 +231,44 @@ fn draw(dir: &Path, longest: usize) -> Result<()> {
     Ok(())
 }
 
+/// Measures the mixers that a file of tab-separated lines lacks, and adds each as soon as it is measured.
+fn data(path: &Path, longest: usize) -> Result<()> {
+    /// Where four times the memory, as twice the length may take, is more than this, a line ends.
+    const MOST_BYTES: f64 = 4e9;
+    for model in names() {
+        let known = fs::read_to_string(path)?;
+        if known.lines().any(|line| line.split('\t').next() == Some(model)) {
+            continue;
+        }
+        let forms = Model::new(&config(model, None, SHORTEST)?.model, 0, DType::F32)?.forms();
+        let Some(&form) = forms.last() else { continue };
+        let (mut lines, mut t) = (String::new(), SHORTEST);
+        while t <= longest {
+            let [ms, bytes] = ask(&["--train", model, &form.to_string(), &t.to_string()])?[0][..] else {
+                return Err("expected two numbers of a point".into());
+            };
+            eprintln!("{model} {form} T={t}: {ms:.1} ms, {:.1} MB", bytes / 1e6);
+            let (us, each) = (short(1e3 * ms / t as f64), (bytes / t as f64).round());
+            lines += &format!("{model}\t{}\t{t}\t{us}\t{each}\t{BUILD}\t{}\n", form.kind(), processor());
+            if ms > PATIENCE || 4.0 * bytes > MOST_BYTES {
+                break;
+            }
+            t *= 2;
+        }
+        write(path, (known + &lines).as_bytes())?;
+    }
+    Ok(())
+}
+
 fn main() -> Result<()> {
     let arguments: Vec<String> = env::args().skip(1).collect();
     match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         ["--train", model, form, t] => train(model, form.parse()?, t.parse()?),
         ["--stream", model, t] => stream(model, t.parse()?),
+        ["--data", file] => data(Path::new(file), 1 << 16),
+        ["--data", file, longest] => data(Path::new(file), longest.parse()?),
         [dir] if !dir.starts_with('-') => draw(Path::new(dir), 1 << 16),
         [dir, longest] if !dir.starts_with('-') => draw(Path::new(dir), longest.parse()?),
-        _ => Err("expected scaling DIR [LONGEST]".into()),
+        _ => Err("expected scaling DIR [LONGEST], or --data FILE [LONGEST]".into()),
     }
 }

@@ -208,6 +208,7 @@ pub fn shapes_of(rows: &[Row], shapes: &[(String, String)]) -> Vec<Vec<(String, 
         for symbol in row.symbols() {
             let Some((_, shape)) = shapes.iter().find(|shape| shape.0 == symbol) else { continue };
             match all.iter_mut().find(|one| one.1 == *shape) {
+                Some(one) if one.0.split(", ").any(|known| known == symbol) => {}
                 Some(one) => one.0 = format!("{}, {symbol}", one.0),
                 None => all.push((symbol.to_string(), shape.clone())),
             }

@@ -1,11 +1,13 @@
 //! A site to understand the mixers by: a page for each, made of its file alone.
 //!
 //! [`prose`] reads the documentation at the head of the file, [`equations`] its equations and the lines that compute
-//! them, [`cores`] has the ops that run it over a sequence, [`tracks`] what tests show, [`page`] makes the pages, and [`tour`] leads through them. Where the library was
+//! them, [`cores`] has the ops that run it over a sequence, [`cost`] what was measured, [`tracks`] what tests show, [`page`] makes the pages, and [`tour`] leads through them. Where the library was
 //! built for a browser (`scripts/web.sh`) it is part of the site, and each page trains its mixer.
 
 #[doc(hidden)]
 pub mod cores;
+#[doc(hidden)]
+pub mod cost;
 #[doc(hidden)]
 pub mod equations;
 #[doc(hidden)]

@@ -2,6 +2,7 @@
 
 use super::{
     cores::{self, Core},
+    cost::{self, Cost},
     equations::{self, Row},
     prose::{self, Part},
     tracks,
@@ -276,7 +277,7 @@ pub fn page(mixer: &str, trains: bool) -> String {
                 section #code aria-labelledby="h-code" {
                     h2 #h-code { "The code that computes them" }
                     p.soft {
-                        code { "src/models/" (mixer) ".rs" } ". What stands in brackets behind a line is the equation that "
+                        code { "src/models/" (mixer) ".rs" } ". What stands before a line is the number of the equation that "
                         "it computes, and leads back to it."
                     }
                     (code(&file_of, &[file_of.head..=file_of.source.lines().count()]))
@@ -367,16 +368,16 @@ fn equation(file_of: &File, i: usize, elsewhere: &[RangeInclusive<usize>]) -> Ma
                 @for clause in row.text.split_inclusive(",  ") { div.scroll { (PreEscaped(math(clause.trim()))) } }
                 @if let Some(label) = &label { " " span.number { (label) } }
             }
-            @if let Some(place) = row.number.as_deref().filter(|number| Some(*number) != label.as_deref()) {
-                div.remark { (words(place.trim_matches(['(', ')']))) }
-            }
-            @for remark in &row.remarks { div.remark { (remarked(remark)) } }
-            @if !file_of.shapes[i].is_empty() {
-                div.shape { @for (symbols, shape) in &file_of.shapes[i] { span { i { (symbols) } " " code { (shape) } } " " } }
-            }
-            @if let Some(first) = lines.first() { a.lines href={ "#" (l) (first.start()) } { (named(lines)) } }
-            @if let Some(first) = elsewhere.first() {
-                " " a.lines href={ "#P" (first.start()) } { "in one op: " (named(elsewhere)) }
+            div.notes {
+                @if let Some(place) = row.number.as_deref().filter(|number| Some(*number) != label.as_deref()) {
+                    span { (words(place.trim_matches(['(', ')']))) }
+                }
+                @for remark in &row.remarks { span { (remarked(remark)) } }
+                @for (symbols, shape) in &file_of.shapes[i] { span.shape { i { (symbols) } " " code { (shape) } } }
+                @if let Some(first) = lines.first() { a.lines href={ "#" (l) (first.start()) } { (named(lines)) } }
+                @if let Some(first) = elsewhere.first() {
+                    a.lines href={ "#P" (first.start()) } { "in one op: " (named(elsewhere)) }
+                }
             }
         }
     }
@@ -415,36 +416,31 @@ fn code(file_of: &File, ranges: &[RangeInclusive<usize>]) -> Markup {
         let shown = range.clone().filter(|&i| i < lines.len());
         shown.skip_while(|&i| lines[i].trim().is_empty()).collect::<Vec<usize>>()
     };
+    let marks = equations::marks(file_of.source);
+    let computed = |line: usize| {
+        let mut rows: Vec<usize> = (marks.iter().filter(|mark| mark.line == line))
+            .flat_map(|mark| equations::named(&file_of.rows, mark.name))
+            .collect();
+        rows.dedup();
+        rows
+    };
     html! {
         pre.source tabindex="0" role="region" aria-label="The code" { code { @for (n, range) in ranges.iter().enumerate() {
             @if n > 0 { span.line { "…\n" } }
             @for i in of(range) {
                 span.line id={ (l) (i + 1) } data-n=(i + 1) {
+                    span.gutter { @for row in computed(i + 1) {
+                        a.back href={ "#" (eq) (row + 1) } title=(file_of.rows[row].text)
+                            aria-label={ "computes " (file_of.rows[row].text) } {
+                            (file_of.rows[row].label(row).unwrap_or_default().trim_matches(['(', ')']).trim_start_matches("eq. "))
+                        }
+                    } }
                     @let (code, comment) = lines[i].find("//").map_or((lines[i], ""), |at| lines[i].split_at(at));
-                    (code) @if !comment.is_empty() { span.comment { (marked(&file_of.rows, eq, comment)) } }
+                    (code) @if !comment.is_empty() { span.comment { (comment) } }
                     "\n"
                 }
             }
         } } }
-    }
-}
-
-/// A comment, its names of equations as links to them.
-fn marked(rows: &[Row], eq: &str, comment: &str) -> Markup {
-    let Some(text) = comment.strip_prefix("// ") else { return html! { (comment) } };
-    let (names, rest) = equations::bracketed(text);
-    html! {
-        "// "
-        @for name in names {
-            @match equations::named(rows, name).first() {
-                Some(&i) => {
-                    a.back href={ "#" (eq) (i + 1) } title=(rows[i].text) aria-label={ "computes " (rows[i].text) } { "(" (name) ")" }
-                },
-                None => { "(" (name) ")" },
-            }
-            " "
-        }
-        (rest)
     }
 }
 
@@ -501,6 +497,30 @@ fn facts(mixer: &str, about: &About) -> Markup {
         p.soft {
             "H heads of width K = V, N states, D channels; t tokens so far. All forms give the same values, states and "
             "gradients."
+        }
+        (measured(mixer))
+    }
+}
+
+/// Time and memory as measured, beside those of the parent.
+fn measured(mixer: &str) -> Markup {
+    let lines = [Some(mixer), about(mixer).parent.map(|p| p.0)];
+    let lines: Vec<(String, Vec<Cost>)> =
+        lines.into_iter().flatten().map(|mixer| (name(mixer), cost::of(mixer))).collect();
+    let Some(first) = lines[0].1.first() else {
+        return html! { p.soft {
+            "Time and memory of this mixer are not measured yet; " code { "cargo run --release --example scaling -- --data "
+            "src/book/cost.tsv" } " measures those that are missing."
+        } };
+    };
+    let (form, [build, processor]) = (first.form, first.place);
+    let lines: Vec<_> = lines.into_iter().filter(|line| !line.1.is_empty()).collect();
+    html! {
+        div.measured { @for figure in cost::figures(&lines) { div { (figure.inline()) } } }
+        p { @for (style, line) in lines.iter().enumerate() { span.key { span class={ "dot s" (style) } {} (line.0) } " " } }
+        p.soft {
+            "One block of width 16, batch 1, one thread, in the form " (form) ": the fastest of some steps, and the memory by "
+            "which the process has grown. Measured with " (build) " on " (processor) "."
         }
     }
 }

@@ -53,6 +53,7 @@ pub fn run(
         .collect();
     let said: Vec<Value> = (0..input.tokens.len()).map(|t| said(trace.logits.at(t), input.targets[t])).collect();
     let (spectrum, spectrum_about) = spectrum(view, trace);
+    let about = [vec![about.to_string()], silent(view, trace)].concat().join(" ");
     let equations = view.map_or(&[][..], |v| v.equations).iter();
     let equations = equations.map(|(symbols, places)| {
         let without = trace.weights.is_empty() && places.contains(" * input");
