@@ -61,6 +61,8 @@ fn samples_are_drawn_and_nothing_is_trained() {
         "mqar --preset zoology --show 2",
         "mqar --repeat 2 --show 2",
         "train --task disjoint --show 3",
+        "train --task icll --show 2",
+        "train --task icll --letters 5 --nodes 4 --string 3 --train-len 20-30 --show 2",
         "train --task window_parity --window 3 --show 2",
         "train --task delayed_match --asked 0 --grow-from 3 --show 2",
         "train --task disjoint --first large --repeat 2 --show 2",
@@ -116,6 +118,7 @@ fn scores_are_in_the_table_and_in_json() {
         ("parity --modulus 5 --train-len 8 --eval-lens 8,64", &[]),
         ("mqar --train-len 16 --eval-lens 16,32", &[]),
         ("train --task disjoint --small 2 --train-len 16 --eval-lens 16,20", &[]),
+        ("train --task icll --train-len 8 --eval-lens 8,9-64", &["tvd"]),
         ("train --task window_parity --asked 2 --train-len 8 --eval-lens 8,64", &["largest"]),
         ("state_tracking --task s3 --train-len 4 --eval-lens 4,6", &["sequences"]),
         ("state_tracking --task modular_arithmetic --train-len 3-9 --eval-lens 3-9,9-12", &["scaled"]),
@@ -223,6 +226,9 @@ fn tasks_that_cannot_be_are_refused() {
     refuses("train --task disjoint --repeat 3", &["--train-len 32, as the preset has it", "that 3 divides"]);
     refuses("train --task disjoint --small 33", &["small 33", "1 to 32"]);
     refuses("train --task disjoint --elements 1", &["elements 1", "2 to 2^20"]);
+    refuses("train --task icll --train-len 1", &["train_len 1", "at least 2"]);
+    refuses("train --task icll --letters 3", &["--letters 3: expected 4 to 26"]);
+    refuses("train --task icll --edges 4", &["--edges 4: expected 1 to 3"]);
     refuses("train --task window_parity --window 1", &["--window 1: expected 2 to 512"]);
     refuses("train --task delayed_match --train-len 4", &["train_len 4", "window of 5 bits", "at least 5"]);
     refuses("train --task window_parity --train-len 1", &["train_len 1"]);

@@ -125,7 +125,7 @@ fn any_configuration_is_read_or_refused_in_two_lines() {
     let n = std::env::var("TAPEZOO_FUZZ").map_or(1500, |n| n.parse().unwrap());
     let seed = std::env::var("TAPEZOO_FUZZ_SEED").map_or(1, |n| n.parse().unwrap());
     let (mut wrong, mut slowest) = (vec![], 0f64);
-    let tasks = ["parity", "dyck", "mqar", "disjoint", "window", "arithmetic", "group", "nonsense"];
+    let tasks = ["parity", "dyck", "mqar", "disjoint", "window", "icll", "arithmetic", "group", "nonsense"];
     let (mut g, mut counts) = (Gen::new(seed), [0; 2]);
     let presets: Vec<Table> = PRESETS.iter().filter_map(|preset| preset_table(preset.0).ok()).collect();
     let paths: Vec<_> = presets.iter().map(keys).collect();

@@ -41,8 +41,8 @@ pub(super) struct Inspect {
     /// A second model on the same sequence, side by side: a SPEC as of --model, or a RUN_DIR as of --checkpoint
     #[arg(long, value_name = "SPEC|RUN_DIR")]
     compare: Option<String>,
-    /// What is learned: parity, dyck, mqar, disjoint, text, window_parity, delayed_match, s3, s4, s5, a5, z60, a4xz5,
-    /// last_parity, modular_arithmetic or modular_arithmetic_with_brackets; that of the run with --checkpoint [default: parity]
+    /// What is learned: parity, dyck, mqar, disjoint, text, icll, window_parity, delayed_match, s3, s4, s5, a5, z60,
+    /// a4xz5, last_parity, modular_arithmetic or modular_arithmetic_with_brackets; that of the run with --checkpoint [default: parity]
     #[arg(long, value_name = "NAME", conflicts_with = "checkpoint")]
     task: Option<String>,
     /// Text files to learn, byte by byte; the task is then text

@@ -216,7 +216,7 @@ const PROGRAMS: [(&str, &[&str]); 5] = [
     ("state_tracking", &["group", "arithmetic"]),
     TRAIN,
 ];
-const TRAIN: (&str, &[&str]) = ("train", &["text", "disjoint", "window"]);
+const TRAIN: (&str, &[&str]) = ("train", &["text", "disjoint", "icll", "window"]);
 
 /// Presets that are there for several tasks, and name one only to be complete.
 pub(super) const FOR_ANY_TASK: [&str; 2] = ["default", "published"];

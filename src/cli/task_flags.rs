@@ -138,6 +138,35 @@ impl TaskFlags for WindowFlags {
     }
 }
 
+/// Of in-context languages.
+#[derive(Args, Clone, Debug, Default)]
+#[command(next_help_heading = "The task")]
+pub(super) struct IcllFlags {
+    /// icll: how many letters there are.
+    #[arg(long, value_name = "N", value_parser = whole)]
+    letters: Option<i64>,
+    /// icll: the most states of an automaton.
+    #[arg(long, value_name = "N", value_parser = whole)]
+    nodes: Option<i64>,
+    /// icll: the most edges of a state.
+    #[arg(long, value_name = "N", value_parser = whole, hide_short_help = true)]
+    edges: Option<i64>,
+    /// icll: the longest string.
+    #[arg(long, value_name = "N", value_parser = whole, hide_short_help = true)]
+    string: Option<i64>,
+}
+
+impl TaskFlags for IcllFlags {
+    fn options(&self) -> Table {
+        table([
+            ("letters", self.letters.map(Value::from)),
+            ("nodes", self.nodes.map(Value::from)),
+            ("edges", self.edges.map(Value::from)),
+            ("string", self.string.map(Value::from)),
+        ])
+    }
+}
+
 /// Of text.
 #[derive(Args, Clone, Debug, Default)]
 #[command(next_help_heading = "The task")]

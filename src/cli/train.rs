@@ -5,8 +5,8 @@ use super::{
     help::Presets,
     run,
     task_flags::{
-        ArithmeticFlags, DisjointFlags, DyckFlags, GroupFlags, MqarFlags, ParityFlags, RepeatFlag, TaskFlags,
-        TextFlags, WindowFlags,
+        ArithmeticFlags, DisjointFlags, DyckFlags, GroupFlags, IcllFlags, MqarFlags, ParityFlags, RepeatFlag,
+        TaskFlags, TextFlags, WindowFlags,
     },
 };
 use crate::{
@@ -53,6 +53,8 @@ struct TaskArgs {
     #[command(flatten)]
     repeat: RepeatFlag,
     #[command(flatten)]
+    icll: IcllFlags,
+    #[command(flatten)]
     window: WindowFlags,
     #[command(flatten)]
     groups: GroupFlags,
@@ -88,13 +90,14 @@ pub(super) fn train(args: &Train) -> ExitCode {
 
 /// The task's preset, and what flags say of the task.
 fn task(args: &Train) -> Result<(&'static str, Table)> {
-    let TaskArgs { task, text, parity, dyck, mqar, disjoint, repeat, window, groups, arithmetic } = &args.task;
-    let flags: [(&str, &dyn TaskFlags); 8] = [
+    let TaskArgs { task, text, parity, dyck, mqar, disjoint, repeat, icll, window, groups, arithmetic } = &args.task;
+    let flags: [(&str, &dyn TaskFlags); 9] = [
         ("text", text),
         ("parity", parity),
         ("dyck", dyck),
         ("mqar", mqar),
         ("disjoint", disjoint),
+        ("icll", icll),
         ("window", window),
         ("group", groups),
         ("arithmetic", arithmetic),

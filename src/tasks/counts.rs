@@ -1,6 +1,6 @@
 //! Counts of right and wrong predictions, from which the metrics of all tasks are computed.
 
-/// Units of [`Counts::bits`] in a bit.
+/// Units of [`Counts::bits`] in a bit, and of [`Counts::distance`] in 1.
 const UNITS: f64 = (1u64 << 32) as f64;
 
 /// Predicted and true classes at the positions that have a target.
@@ -19,6 +19,8 @@ pub struct Counts {
     /// Σ −log₂ p of the targets where that is counted, in units of 2⁻³² bits: a whole number, since the sum of those
     /// does not depend on their order.
     bits: u128,
+    /// Σ ½ Σ |p − p*| of the targets, in the same units.
+    distance: u128,
 }
 
 /// As many bits as one target can count: as wrong as can be written down.
@@ -28,7 +30,7 @@ impl Counts {
     /// No counts yet, for this many classes.
     pub fn new(classes: usize) -> Counts {
         let zeros = || vec![0; classes];
-        Counts { right: zeros(), said: zeros(), is: zeros(), sequences: 0, perfect: 0, bits: 0 }
+        Counts { right: zeros(), said: zeros(), is: zeros(), sequences: 0, perfect: 0, bits: 0, distance: 0 }
     }
 
     /// Count a position; `said` is `None` where the logits were not finite.
@@ -47,6 +49,13 @@ impl Counts {
         self.bits += (bits * UNITS).round() as u128;
     }
 
+    /// Count the total variation distance of a target's probabilities, a number from 0 to 1.
+    pub fn add_distance(&mut self, distance: f64) {
+        // What is no number is as far away as can be.
+        let distance = if distance < 1.0 { distance.max(0.0) } else { 1.0 };
+        self.distance += (distance * UNITS).round() as u128;
+    }
+
     /// Add the counts of `other`, which has as many classes.
     pub fn merge(&mut self, other: &Counts) {
         for (to, from) in [(&mut self.right, &other.right), (&mut self.said, &other.said), (&mut self.is, &other.is)] {
@@ -55,6 +64,7 @@ impl Counts {
         self.sequences += other.sequences;
         self.perfect += other.perfect;
         self.bits += other.bits;
+        self.distance += other.distance;
     }
 
     /// The share of positions that were right; 0 if there are none.
@@ -81,6 +91,11 @@ impl Counts {
     /// The mean of −log₂ p over the targets; 0 if there are none.
     pub fn bits(&self) -> f64 {
         self.bits as f64 / UNITS / self.is.iter().sum::<u64>().max(1) as f64
+    }
+
+    /// The mean total variation distance over the targets; 0 if there are none.
+    pub fn distance(&self) -> f64 {
+        self.distance as f64 / UNITS / self.is.iter().sum::<u64>().max(1) as f64
     }
 
     fn macro_average(&self, of: &[u64]) -> f64 {

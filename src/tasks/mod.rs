@@ -11,6 +11,7 @@ mod counts;
 mod disjoint;
 mod dyck;
 mod group;
+mod icll;
 mod len;
 mod mqar;
 #[doc(hidden)]
@@ -27,6 +28,7 @@ pub use counts::Counts;
 pub use disjoint::{Disjoint, First};
 pub use dyck::Dyck;
 pub use group::{Group, GroupName, Moves};
+pub use icll::{Automaton, Icll};
 pub use len::Len;
 pub use mqar::{Layout, Mqar};
 pub use own::{Own, add};
@@ -128,6 +130,11 @@ pub trait Task: Send + Sync {
         Some(((len.min..=len.max).find(on)?, (len.min..=len.max).rev().find(on)?))
     }
 
+    /// The lengths of a range that exist.
+    fn existing(&self, len: Len) -> Vec<usize> {
+        (len.min..=len.max).filter(|&t| self.check_len(t).is_ok()).collect()
+    }
+
     /// Options that change nothing, or leave nothing to learn, at these lengths (the first is the training length): the
     /// name of each, and the rest of a sentence that begins with it.
     fn without_effect(&self, _lens: &[Len]) -> Vec<(&'static str, String)> {
@@ -146,7 +153,7 @@ pub trait Task: Send + Sync {
         if len.is_one() {
             return self.fill(rng, len.max, tokens, targets);
         }
-        let lens: Vec<usize> = (len.min..=len.max).filter(|&t| self.check_len(t).is_ok()).collect();
+        let lens = self.existing(len);
         for (x, y) in tokens.chunks_exact_mut(len.max).zip(targets.chunks_exact_mut(len.max)) {
             let t = lens[rng.random_range(0..lens.len())];
             let ((x, rest), (y, ignored)) = (x.split_at_mut(t), y.split_at_mut(t));
@@ -166,12 +173,20 @@ pub trait Task: Send + Sync {
         None
     }
 
+    /// The probability of each class at every position `[batch, len.max, classes]` of the sequences that
+    /// [`Task::fill_range`] writes from the same `rng`, zeros where there is no target; none where a target is certain.
+    /// An evaluation then counts a class as right that is possible, and [`Counts::distance`].
+    fn truth(&self, _rng: &mut Rng, _len: Len, _batch: usize) -> Option<Vec<f32>> {
+        None
+    }
+
     /// Whether an evaluation counts [`Counts::bits`].
     fn counts_bits(&self) -> bool {
         false
     }
 
-    /// The metrics of this task besides the accuracy, with short names: from 0 to 1, but for [`BITS`].
+    /// The metrics of this task besides the accuracy, with short names: from 0 to 1, but for [`BITS`]; more is
+    /// better, but of [`BITS`] and [`TVD`].
     fn metrics(&self, _counts: &Counts) -> Vec<(&'static str, f64)> {
         Vec::new()
     }
@@ -198,6 +213,14 @@ impl Stages {
 
 /// The loss in bits of each target, of which less is better.
 pub const BITS: &str = "bits_per_byte";
+
+/// The total variation distance of the model's probabilities from the true ones, of which less is better.
+pub const TVD: &str = "tvd";
+
+/// Whether less of this score is better.
+pub(crate) fn less_is_better(score: &str) -> bool {
+    [BITS, TVD].contains(&score)
+}
 
 /// Whether the accuracy, or what else a task is judged by, can be this number. One in which guessing is 0 can be below.
 pub(crate) fn is_score(name: &str, x: f64) -> bool {
@@ -278,6 +301,7 @@ tasks! {
     "mqar" = Mqar;
     "disjoint" = Disjoint;
     "text" = Text;
+    "icll" = Icll;
     "window" = Window by question: "window_parity" = "parity" "delayed_match" = "match";
     "group" = Group by group: "s3" = "s3" "s4" = "s4" "s5" = "s5" "a5" = "a5" "z60" = "z60" "a4xz5" = "a4xz5";
     "arithmetic" = Arithmetic by language:

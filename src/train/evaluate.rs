@@ -14,6 +14,7 @@ use crate::{
 };
 use std::{
     f64::consts::LN_2,
+    iter::repeat,
     sync::{Mutex, PoisonError},
 };
 
@@ -51,7 +52,7 @@ impl Trainer {
         let Some(parts) = micro_batches else {
             let mut counts = Counts::new(task.classes());
             let batches = (0..cfg.eval_batches).take_while(|_| !asked_to_end());
-            batches.for_each(|i| answer(task, model, *form, tape, sequences(len, i), &mut batch, &mut counts));
+            batches.for_each(|i| answer(task, model, *form, tape, || sequences(len, i), &mut batch, &mut counts));
             return counts;
         };
         let all = Mutex::new(Counts::new(task.classes()));
@@ -60,7 +61,7 @@ impl Trainer {
                 return;
             }
             let (mut batch, mut counts) = (Batch::new(cfg.eval_batch, len), Counts::new(task.classes()));
-            answer(task, model, *form, tape, sequences(len, i), &mut batch, &mut counts);
+            answer(task, model, *form, tape, || sequences(len, i), &mut batch, &mut counts);
             all.lock().unwrap_or_else(PoisonError::into_inner).merge(&counts);
         });
         all.into_inner().unwrap_or_else(PoisonError::into_inner)
@@ -78,7 +79,7 @@ impl Trainer {
             model.params_mut().refresh();
             let task = &*stages.tasks[*stage];
             let (mut batch, mut counts) = (Batch::new(cfg.eval_batch, cfg.train_len), Counts::new(task.classes()));
-            let sequences = rng::stream(*seed, "stage", *step as u64);
+            let sequences = || rng::stream(*seed, "stage", *step as u64);
             answer(task, model, *form, tape, sequences, &mut batch, &mut counts);
             if !stages.passes(*stage, &counts) {
                 return;
@@ -94,39 +95,78 @@ fn sequences(len: Len, i: usize) -> Rng {
     rng::stream(0, &format!("evaluate at {len}"), i as u64)
 }
 
-/// Count what the model says to a batch of these sequences.
+/// Count what the model says to a batch of the sequences of these random numbers.
 fn answer(
     task: &dyn Task,
     model: &Model,
     form: Form,
     tape: &mut Tape,
-    rng: Rng,
+    rng: impl Fn() -> Rng,
     batch: &mut Batch,
     counts: &mut Counts,
 ) {
-    batch.fill(task, rng);
+    let truth = task.truth(&mut rng(), batch.lens(), batch.tokens.shape().at(0));
+    batch.fill(task, rng());
     let params = model.params().bind_frozen(tape);
     let rows = batch.labelled().map(|l| l.0);
     let at = rows.as_ref().map(|rows| tape.constant(rows));
     let logits = model.forward_at(&params, tape.constant(&batch.tokens), form, at).value();
-    let (rows, targets) = (rows.as_ref().map(|r| r.host::<i32>()), batch.targets.host());
-    count(batch.lens().max, &said(tape, &logits), rows, targets, counts);
-    if task.counts_bits() {
-        count_bits(&logits.to_host(), rows, targets, counts);
-    }
+    count_answers(task, tape, &logits, (batch, rows.as_ref(), truth.as_deref()), counts);
     drop(logits);
     tape.reset();
 }
 
-/// Count −log₂ of the probability that logits `[.., classes]` give each target, at all positions or at `rows`.
-fn count_bits(logits: &Tensor, rows: Option<&[i32]>, targets: &[i32], counts: &mut Counts) {
-    let classes = logits.shape().last();
-    let target = |i: usize| rows.map_or(targets[i], |rows| targets[rows[i] as usize]);
+/// Count what logits `[.., classes]` say to a batch, at all positions or at `rows`, where the task knows the truth by it.
+pub fn count_answers(
+    task: &dyn Task,
+    tape: &Tape,
+    logits: &Tensor,
+    (batch, rows, truth): (&Batch, Option<&Tensor>, Option<&[f32]>),
+    counts: &mut Counts,
+) {
+    let (rows, targets) = (rows.map(|r| r.host::<i32>()), batch.targets.host::<i32>());
+    let said = said(tape, logits);
+    let position = |i: usize| rows.map_or(i, |rows| rows[i] as usize);
+    match truth {
+        None => count(batch.lens().max, &said, rows, targets, counts),
+        Some(truth) => {
+            // A class that is possible is as right as the one that was drawn.
+            let mut targets = targets.to_vec();
+            for (i, &said) in said.iter().enumerate() {
+                let (at, of) = (position(i), task.classes());
+                let possible = usize::try_from(said).is_ok_and(|c| c < of && truth[at * of + c] > 0.0);
+                if possible && targets[at] != IGNORE {
+                    targets[at] = said;
+                }
+            }
+            count(batch.lens().max, &said, rows, &targets, counts);
+        }
+    }
+    if task.counts_bits() || truth.is_some() {
+        let asked = |i: usize| Some(position(i)).filter(|&at| targets[at] != IGNORE);
+        log_probabilities(&logits.to_host(), asked, |at, log_p| {
+            if task.counts_bits() {
+                counts.add_bits(-log_p[targets[at] as usize] / LN_2);
+            }
+            if let Some(truth) = truth {
+                let truth = truth[at * task.classes()..][..task.classes()].iter().map(|&p| f64::from(p));
+                let pairs = log_p.iter().map(|x| x.exp()).zip(truth.chain(repeat(0.0)));
+                counts.add_distance(pairs.map(|(p, truth)| (p - truth).abs()).sum::<f64>() / 2.0);
+            }
+        });
+    }
+}
+
+/// Of logits `[.., classes]`, log p of each class, wherever `asked` has a position for a row.
+fn log_probabilities(logits: &Tensor, asked: impl Fn(usize) -> Option<usize>, mut each: impl FnMut(usize, &[f64])) {
+    let mut log_p = vec![0.0; logits.shape().last()];
     with_real!(logits.dtype(), T => {
-        for (i, row) in logits.host::<T>().chunks_exact(classes).enumerate().filter(|(i, _)| target(*i) != IGNORE) {
+        for (i, row) in logits.host::<T>().chunks_exact(log_p.len()).enumerate() {
+            let Some(at) = asked(i) else { continue };
             let most = row.iter().map(|x| x.to_f64()).fold(f64::NEG_INFINITY, f64::max);
             let sum: f64 = row.iter().map(|x| (x.to_f64() - most).exp()).sum();
-            counts.add_bits((sum.ln() + most - row[target(i) as usize].to_f64()) / LN_2);
+            log_p.iter_mut().zip(row).for_each(|(log_p, x)| *log_p = x.to_f64() - (sum.ln() + most));
+            each(at, &log_p);
         }
     });
 }

@@ -11,7 +11,8 @@ pub mod capacity;
 pub mod checkpoint;
 pub mod config;
 pub(crate) mod data;
-mod evaluate;
+#[doc(hidden)]
+pub mod evaluate;
 #[cfg(feature = "laboratory")]
 pub(crate) mod interrupt;
 #[cfg(feature = "laboratory")]

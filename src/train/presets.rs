@@ -9,7 +9,7 @@ use toml::{Table, Value};
 
 /// The presets by name: `configs/*.toml` and those of the state-tracking comparison below it. One with a key `preset`
 /// is laid over that one.
-pub const PRESETS: [(&str, &str); 24] = [
+pub const PRESETS: [(&str, &str); 25] = [
     ("default", include_str!("../../configs/default.toml")),
     ("published", include_str!("../../configs/published.toml")),
     ("dyck", include_str!("../../configs/dyck.toml")),
@@ -17,6 +17,7 @@ pub const PRESETS: [(&str, &str); 24] = [
     ("zoology", include_str!("../../configs/zoology.toml")),
     ("published-mqar", include_str!("../../configs/published-mqar.toml")),
     ("disjoint", include_str!("../../configs/disjoint.toml")),
+    ("icll", include_str!("../../configs/icll.toml")),
     ("window", include_str!("../../configs/window.toml")),
     ("text", include_str!("../../configs/text.toml")),
     ("groups", include_str!("../../configs/groups.toml")),

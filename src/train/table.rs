@@ -3,7 +3,7 @@
 use super::{RunReport, config::TrainConfig};
 use crate::{
     error::{Error, Result},
-    tasks::{BITS, Len},
+    tasks::{BITS, Len, less_is_better},
     terminal::{WIDTH, fit},
 };
 use std::collections::BTreeSet;
@@ -86,7 +86,7 @@ pub fn text_within(width: usize, cfg: &TrainConfig, reports: &[RunReport]) -> St
             let corner = score.map_or(if scores.is_empty() { "model" } else { "accuracy" }, |s| s.as_str());
             let costs = if i + j == 0 && beside { &COSTS[..] } else { &[] };
             let block = block(&rows, corner, score.map(|s| s.as_str()), lens, costs, name, column);
-            perfect |= score.is_none_or(|s| *s != BITS) && block.contains(" 1.000");
+            perfect |= score.is_none_or(|s| !less_is_better(s)) && block.contains(" 1.000");
             text += &block;
             text.push('\n');
         }
@@ -186,7 +186,7 @@ pub(crate) fn fraction(x: f64) -> String {
     format!("{:.3}", if rounded == 1.0 && x < 1.0 - 1e-12 { 0.999 } else { rounded })
 }
 
-/// Whether the first of two means of a score is the better one: of bits fewer, of all else more.
+/// Whether the first of two means of a score is the better one.
 pub(crate) fn better(score: &str, x: f64, y: f64) -> bool {
-    if score == BITS { x < y } else { x > y }
+    if less_is_better(score) { x < y } else { x > y }
 }

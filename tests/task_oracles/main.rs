@@ -5,6 +5,7 @@
 
 #[path = "../close/mod.rs"]
 mod close;
+mod languages;
 mod oracles;
 mod streams;
 #[path = "../texts/mod.rs"]

@@ -3,7 +3,7 @@
 use super::Plan;
 use crate::{
     error::{Error, Result, brief},
-    tasks::{BITS, Len, Tasks},
+    tasks::{BITS, Len, Tasks, less_is_better},
     train::{
         RunReport,
         rundir::write,
@@ -259,7 +259,7 @@ impl Summary {
                     of.iter().map(|(name, len)| format!("{:13}", cell(name, &row.numbers(name, *len)))).collect();
                 text += &format!("{}\n", format!("{}{cells}", left(labels)).trim_end());
             }
-            perfect |= of[0].0 != BITS && text[from..].contains(" 1.000");
+            perfect |= !less_is_better(&of[0].0) && text[from..].contains(" 1.000");
             text.push('\n');
         }
         // Where there is a choice, what came out best.
