@@ -3,9 +3,9 @@
 use crate::{
     args,
     autograd::{Grad, In},
-    cuda::{Arg, Cuda, Launch, Module},
+    cuda::{Arg, Launch, Module},
     kernels::{arith_cpu::Rows, linear::total_cuda},
-    tensor::{MAX_RANK, Tensor},
+    tensor::{Cuda, MAX_RANK, Tensor},
 };
 
 /// The kernels of arithmetic and of sums over axes.

@@ -6,7 +6,7 @@
 
 use crate::{
     autograd::{Grad, In, Kernel, Value, zeroed},
-    cuda::{Cuda, View},
+    cuda::View,
     kernels::{
         gemm::{Epilogue, Mat, Products, gemm_as},
         lane_sums::columns,
@@ -14,7 +14,7 @@ use crate::{
         linear::{bias_rows_cuda, column_sums_cuda},
     },
     ops::block_diagonal::BlockDiagonal,
-    tensor::{Cpu, Cx, Real, Tensor},
+    tensor::{Cpu, Cuda, Cx, Real, Tensor},
     with_real,
 };
 use std::hint::black_box;

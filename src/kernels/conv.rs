@@ -5,10 +5,10 @@ mod cpu;
 use crate::{
     args,
     autograd::{Grad, In, Kernel, Value, zeroed},
-    cuda::{Cuda, Launch, Module},
+    cuda::{Launch, Module},
     kernels::linear::total_cuda,
     ops::conv::CausalConv1d,
-    tensor::{Cx, Tensor},
+    tensor::{Cuda, Cx, Tensor},
     with_real,
 };
 

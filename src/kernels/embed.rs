@@ -3,10 +3,10 @@
 use crate::{
     args,
     autograd::{Grad, In, Kernel, Value, zeroed},
-    cuda::{Cuda, Launch, Module},
+    cuda::{Launch, Module},
     kernels::linear::total_cuda,
     ops::embed::{Embedding, Gather},
-    tensor::{Cpu, Cx, Real, Tensor},
+    tensor::{Cpu, Cuda, Cx, Real, Tensor},
     with_real, with_width,
 };
 

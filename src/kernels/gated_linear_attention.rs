@@ -41,7 +41,7 @@ use crate::{
         scan::by_device,
     },
     ops::{gated_linear_attention::GatedLinearAttention, heads::Dims, linear_attn::LinearAttention},
-    tensor::{Cpu, Cx, Real, Shape, Tensor},
+    tensor::{Cpu, Cuda, Cx, Real, Shape, Tensor},
 };
 
 /// What both schedules need to know.
@@ -208,11 +208,11 @@ impl<O: Memory, const FUSED: bool> Schedule<O, FUSED> {
 }
 
 impl<O: Memory, const FUSED: bool> Schedule<O, FUSED> {
-    fn forward_cuda(&self, cu: &crate::cuda::Cuda, x: In, y: &mut [Value]) {
+    fn forward_cuda(&self, cu: &Cuda, x: In, y: &mut [Value]) {
         Dims::of(x).into_iter().for_each(|dims| cuda::forward(&self.0, cu, dims, x, y));
     }
 
-    fn backward_cuda(&self, cu: &crate::cuda::Cuda, x: In, y: &[Value], dy: &[Option<Tensor>], dx: &mut [Grad]) {
+    fn backward_cuda(&self, cu: &Cuda, x: In, y: &[Value], dy: &[Option<Tensor>], dx: &mut [Grad]) {
         Dims::of(x).into_iter().for_each(|dims| cuda::backward(&self.0, cu, dims, x, y, dy, dx));
     }
 }

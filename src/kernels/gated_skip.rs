@@ -10,10 +10,10 @@
 use crate::{
     args,
     autograd::{Grad, In, Kernel, Value, zeroed},
-    cuda::{Cuda, Module},
+    cuda::Module,
     kernels::{lane_sums::columns, linear::column_sums_cuda, math::Math},
     ops::gated_skip::GatedSkip,
-    tensor::{Cpu, Cx, Tensor},
+    tensor::{Cpu, Cuda, Cx, Tensor},
     with_real,
 };
 

@@ -5,14 +5,13 @@
 
 use crate::{
     autograd::{Candidates, Grad, In, Kernel, Op, Outs, Value},
-    cuda::Cuda,
     kernels::{
         gemm::{Mat, gemm},
         math::Math,
         scan::fetch,
     },
     ops::heads::Dims,
-    tensor::{Cpu, Cx, Real, Tensor},
+    tensor::{Cpu, Cuda, Cx, Real, Tensor},
     with_real,
 };
 use bytemuck::TransparentWrapper;

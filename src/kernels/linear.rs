@@ -4,13 +4,13 @@
 use crate::{
     args,
     autograd::{Grad, In, Kernel, Value},
-    cuda::{Cuda, Launch, Module, View},
+    cuda::{Launch, Module, View},
     kernels::{
         gemm::{Epilogue, Mat, gemm_as},
         lane_sums::columns,
     },
     ops::linear::Linear,
-    tensor::{Cpu, Cx, Real, Shape, Tensor},
+    tensor::{Cpu, Cuda, Cx, Real, Shape, Tensor},
     with_real,
 };
 

@@ -10,14 +10,14 @@ mod width4;
 use crate::{
     args,
     autograd::{Grad, In, Kernel, Outs, Value, zeroed},
-    cuda::{Cuda, Launch, Module},
+    cuda::{Launch, Module},
     kernels::{
         lane_sums::{self, NARROW, parts, parts3, rows_at_once, sums},
         lanes::{L, avx512_here},
         linear::total_cuda,
     },
     ops::norm::{LayerNorm, RmsNorm},
-    tensor::{Cx, Real, Shape, Tensor},
+    tensor::{Cuda, Cx, Real, Shape, Tensor},
     with_real, with_width,
 };
 use std::ops::Range;

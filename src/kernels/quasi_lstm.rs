@@ -14,14 +14,14 @@
 use crate::{
     args,
     autograd::{Grad, In, Kernel, Outs, Value},
-    cuda::{Cuda, Module},
+    cuda::Module,
     kernels::{
         lstm::cell::{SAVED, back, read, write},
         math::Math,
         scan::{Pieces, at, by_device, by_lanes, cotangent, put, put_all, zeros},
     },
     ops::quasi_lstm::QuasiLstm,
-    tensor::{Cpu, Shape, Tensor},
+    tensor::{Cpu, Cuda, Shape, Tensor},
     with_width,
 };
 use std::ops::Range;

@@ -3,10 +3,10 @@
 use crate::{
     args,
     autograd::{Grad, In, Kernel, Value},
-    cuda::{Cuda, Module},
+    cuda::Module,
     kernels::lane_sums,
     ops::segsum::Segsum,
-    tensor::{Cx, Real, Tensor},
+    tensor::{Cuda, Cx, Real, Tensor},
     with_real,
 };
 

@@ -3,13 +3,13 @@
 use crate::{
     args,
     autograd::{Grad, In, Kernel, Value},
-    cuda::{Cuda, Module, View},
+    cuda::{Module, View},
     kernels::{
         gemm::{Epilogue, Products, gemm_as},
         matmul::Mat,
     },
     ops::{movement::Tril, tril_matmul::TrilMatmul},
-    tensor::{Cpu, Cx, Real, Shape, Tensor},
+    tensor::{Cpu, Cuda, Cx, Real, Shape, Tensor},
     with_real,
 };
 use std::ops::Range;

@@ -3,14 +3,14 @@
 use crate::{
     args,
     autograd::{Grad, In, Value, zeroed},
-    cuda::{Arg, Cuda, Launch, Module},
+    cuda::{Arg, Launch, Module},
     kernels::{
         linear,
         scan::Pieces,
         selective::{L, Size},
     },
     ops::selective::SelectiveScan,
-    tensor::{DType, Tensor},
+    tensor::{Cuda, DType, Tensor},
 };
 
 static MODULE: Module = Module::new("kernels/selective.cu", &[include_str!("../selective.cu")]);
