@@ -17,8 +17,8 @@ struct Sizes { i64 b, t, d, w; };
 
 constexpr int U = 8;
 
-// Rows s, s + 1, … of one channel's input, of those before `end`, as they are in memory: to convert them is to wait for
-// them. `xs` and `state` are where row 0 would be, `old` the rows of the state; zeros if it is null.
+// Rows s, s + 1, … of one channel's input, up to `end`, as they are in memory: converting them would wait for them.
+// `xs` and `state` are where row 0 would be, `old` the rows of the state; zeros if it is null.
 __device__ inline void read_rows(S (&v)[U], const S* xs, const S* state, i64 d, i64 old, i64 s, i64 end) {
     const S* at = xs + s * d;
     if (s >= old && s + U <= end) {
@@ -93,7 +93,7 @@ __device__ void backward(const S* __restrict__ x, const S* __restrict__ w, const
     }
     for (i64 item = (i64)blockIdx.y * high + threadIdx.y; on && item < z.b * pieces; item += (i64)gridDim.y * high) {
         const i64 b = divide(item, pieces), s0 = (item - b * pieces) * steps, s1 = s0 + steps < rows ? s0 + steps : rows;
-        // What step 0 of g, and row 0 of the input and of its gradients, would be at.
+        // The addresses of step 0 of g, and of row 0 of the input and of its gradients, if they were there.
         const S *gs = g + b * z.t * z.d + c, *xs = x + (b * z.t - (z.w - 1)) * z.d + c, *ss = state + b * (z.w - 1) * z.d + c;
         S *dxs = dx + (b * z.t - (z.w - 1)) * z.d + c, *dss = dstate + b * (z.w - 1) * z.d + c;
         // The next U gradients and rows.
@@ -127,7 +127,7 @@ __device__ void backward(const S* __restrict__ x, const S* __restrict__ w, const
                 real sum = 0;
 #pragma unroll
                 for (int j = 0; j < N; j++) {
-                    // What a tap does not meet may be infinite.
+                    // Inputs that a tap does not meet may be infinite.
                     const bool meets = inside || (t >= j && t - j < z.t);
                     sum += meets && from + j < z.w ? taps[j] * window[j] : real(0);
                     dw[j] += meets ? in[u] * window[j] : real(0);

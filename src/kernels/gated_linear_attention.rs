@@ -44,7 +44,7 @@ use crate::{
     tensor::{Cpu, Cuda, Cx, Real, Shape, Tensor},
 };
 
-/// What both schedules need to know.
+/// The sizes and settings of both schedules.
 #[derive(Clone, Copy)]
 pub struct Plan<T> {
     pub(super) dims: Dims,
@@ -118,7 +118,7 @@ struct Grads<'a, T> {
     dz0: Option<Slot<'a, T>>,
 }
 
-/// What the kernels ask of an op.
+/// The properties of an op that the kernels need.
 pub trait Memory {
     /// Steps to a chunk, the factor of the queries, and ε.
     fn settings(&self) -> (usize, f64, Option<f64>);
@@ -155,7 +155,7 @@ impl<O: Memory, const FUSED: bool> Schedule<O, FUSED> {
         Inputs { q: at(0), k: at(1), v: at(2), g, s0: at(s), z0: (x.len() > s + 1).then(|| at(s + 1)) }
     }
 
-    /// What is saved: the denominators, if it divides; or the states before each chunk.
+    /// The saved values: the denominators of a normalised op, or the states before each chunk.
     fn saved(&self, x: In) -> Outs {
         let Some(p @ Plan { dims: Dims { b, t, h, k, v }, .. }) = self.plan::<f64>(x) else { return Outs::default() };
         if p.eps.is_some() {

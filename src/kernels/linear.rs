@@ -1,5 +1,5 @@
-//! The kernel of [`Linear`]: dx = dy w, dw = dyᵀ x, db = Σ dy over the rows. The product adds the bias as it is
-//! written, which so costs no pass of its own.
+//! The kernel of [`Linear`]: dx = dy w, dw = dyᵀ x, db = Σ dy over the rows. The product adds the bias while it is
+//! written, so the bias needs no pass of its own.
 
 use crate::{
     args,

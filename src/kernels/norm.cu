@@ -35,7 +35,7 @@ __device__ inline void each_entry(const Group& g, int size, F f) {
     for (int j = g.lane + K * g.lanes; j < size; j += g.lanes) f(j, K);
 }
 
-// A row of x, from number `first` on, of which a thread has K entries as they are in memory: to convert them is to wait
+// A row of x, from number `first` on, of which a thread has K entries as they are in memory: converting them would wait
 // for them.
 struct Row {
     const S* x;
@@ -57,7 +57,7 @@ struct Row {
     __device__ real at(int j, int k) const { return ld(k < K ? v + (k < K ? k : 0) : x + first + j); }
 };
 
-// What makes x̂ of x: the mean is that of scale x, as far as it is a number of its own, and `rest` what it lacks.
+// The numbers that make x̂ of x. The mean is that of scale x, rounded, and `rest` is its rounding error.
 struct Moments {
     real scale, mean, rest, total, r;
     __device__ real hat(real x) const { return ((x * scale - mean) - rest) * r; }
@@ -97,7 +97,7 @@ __device__ inline Moments spread(const Row& x, int size, i64 n, const Group& g, 
 __device__ inline Moments moments(const Row& x, int size, i64 n, const Group& g, int centre, real eps, real* scratch) {
     Moments m = spread(x, size, n, g, centre, eps, 1, scratch);
     const bool far = size > 0 && !within(m.total);
-    // What one group of a warp does, all do: they meet in the sums.
+    // All groups of a warp do the same, as they meet in the sums.
     if (__any_sync(0xffffffffu, far)) {
         const real scale = scale_of(x, size, g, sqrt(eps), scratch);
         m = spread(x, size, n, g, centre, eps, far ? scale : real(1), scratch);

@@ -24,7 +24,7 @@ use std::ops::Range;
 
 static MODULE: Module = Module::new("kernels/norm.cu", &[include_str!("norm.cu")]);
 
-/// x [rows, n] -> y; keeps mean and r [rows] for the backward pass. `centre` is what makes it layer norm.
+/// x [rows, n] -> y; keeps mean and r [rows] for the backward pass. With `centre` it is layer norm.
 #[versions::versions]
 fn forward<T: Real>(centre: bool, eps: T, x: &[T], (w, b): (&[T], Option<&[T]>), [y, mean, r]: [&mut [T]; 3]) {
     let (here, n) = (avx512_here!(), w.len());

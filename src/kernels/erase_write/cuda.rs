@@ -12,7 +12,7 @@ use crate::{
 
 static MODULE: Module = Module::new("kernels/erase_write/chunk.cu", &[include_str!("chunk.cu")]);
 
-/// What all launches need to know.
+/// The sizes and settings of all launches.
 struct Plan<'a> {
     cu: &'a Cuda,
     dtype: DType,

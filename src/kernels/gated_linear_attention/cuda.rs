@@ -12,7 +12,7 @@ use crate::{
 
 static MODULE: Module = Module::new("kernels/gated_linear_attention/chunk.cu", &[include_str!("chunk.cu")]);
 
-/// What all launches need to know.
+/// The sizes and settings of all launches.
 struct Plan<'a> {
     cu: &'a Cuda,
     dtype: DType,
@@ -29,7 +29,7 @@ struct Plan<'a> {
     dims: [usize; 7],
 }
 
-/// What the gates of each chunk come to.
+/// The factors that the gates of each chunk leave.
 #[derive(Default)]
 struct Fading<'a> {
     /// The product of all gates of a chunk: [B, H, chunks, 1 or K].
@@ -90,7 +90,7 @@ impl<'a> Plan<'a> {
         self.tiles.launch(self.heads * self.chunks * tiles, self.dtype, matrices, more)
     }
 
-    /// The same with scores and, with one gate a head, what fades of them.
+    /// The same with room for the scores and, with one gate a head, for the gates' sums.
     fn scored(&self, tiles: usize, gates: Option<&Tensor>, more: usize) -> Launch {
         self.over(tiles, 1 + usize::from(gates.is_some()), more)
     }
@@ -104,7 +104,7 @@ impl<'a> Plan<'a> {
         self.cu.launch(&MODULE, kernel, self.dtype, over, args);
     }
 
-    /// What the gates come to, if there are any.
+    /// The factors of the gates, if there are any.
     fn fading<O: Memory>(&self, x: In) -> Fading<'a> {
         let (chunks, side) = (self.heads * self.chunks, self.tiles.side());
         if !O::GATED {
@@ -203,7 +203,7 @@ pub fn backward<O: Memory>(
         let args = args![q, k, v, d_o, g, &states, &after, dq, q_acc, dk, k_acc, dg, g_acc, scale, p.dims];
         return p.launch(sized!("keys_channels", p.tiles), p.over(parts, 4, side), args);
     }
-    // Of each step, what q·dq and k·dk have through the states.
+    // For each step, the shares of q·dq and k·dk that come through the states.
     let sums = || gates.map(|_| p.temp(parts * p.rows));
     let [mut starts, mut ends] = [sums(), sums()];
     let products: &[Arg] = args![x.q, x.k, x.v, d_o, by, last, &states, &after, x.g];

@@ -1,4 +1,4 @@
-//! The LSTM on a device, and what the sLSTM's kernels there have in common with it.
+//! The LSTM on a device, and the parts that it shares with the sLSTM there.
 
 use crate::{
     args,
@@ -33,9 +33,9 @@ macro_rules! kernels {
 
 pub(in crate::kernels) use kernels;
 
-/// One launch over all steps by blocks of their own, and which of the kernels; none if the weights of a head of `k`
-/// units do not fit into a multiprocessor. `vectors` is how many rows of h or dz a block keeps: 1 forwards, 4
-/// backwards.
+/// One launch over all steps, whose blocks need not wait for each other, and the number of its kernel; none if the
+/// weights of a head of `k` units do not fit into a multiprocessor. `vectors` is how many rows of h or dz a block
+/// keeps: 1 forwards, 4 backwards.
 pub(in crate::kernels) fn persistent(
     cu: &Cuda,
     dtype: DType,

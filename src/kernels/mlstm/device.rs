@@ -14,7 +14,7 @@ static MODULE: Module = Module::new("kernels/mlstm/chunk.cu", &[include_str!("ch
 /// The longest chunk: a tile.
 const LONGEST: usize = 64;
 
-/// What all launches need to know.
+/// The sizes and settings of all launches.
 struct Plan<'a> {
     cu: &'a Cuda,
     dtype: DType,
@@ -32,7 +32,7 @@ struct Plan<'a> {
     dims: [usize; 7],
 }
 
-/// What the gates of every step come to: ln f … since the chunk's first step, ln i, m, slope and the past's share in
+/// The values of the gates at every step: ln f … since the chunk's first step, ln i, m, slope and the past's share in
 /// the maximum, [B, T, H] each.
 struct Gates<'a> {
     c: CudaTemp<'a>,

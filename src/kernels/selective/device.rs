@@ -44,7 +44,7 @@ impl Plan {
         Launch::blocks(self.z.b * self.pieces.pieces * self.tiles, self.threads(n0))
     }
 
-    /// What every kernel takes last, behind `args`.
+    /// The arguments that every kernel takes last, behind `args`.
     fn args(&self, args: &[Arg], n0: usize) -> Vec<Arg> {
         let (z, p) = (&self.z, &self.pieces);
         let padded = z.e.next_multiple_of(L);
